@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Launch handles of the kernels, for the host. A kernel `name` takes the one struct named beside
+ * it; launch with cudaLaunchKernelExC(&config, (const void *)name, args).
+ */
+#ifndef EP_DEVICE_KERNELS_H
+#define EP_DEVICE_KERNELS_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define EP_KERNEL_DECL(name) extern void name(void)
+
+/* struct ep_ll_dispatch_args */
+EP_KERNEL_DECL(ep_ll_dispatch_kernel);     /* rows forwarded as bytes */
+EP_KERNEL_DECL(ep_ll_dispatch_fp8_kernel); /* bf16 quantised to e4m3 per 128 channels */
+/* struct ep_ll_combine_args */
+EP_KERNEL_DECL(ep_ll_combine_bf16_kernel);
+EP_KERNEL_DECL(ep_ll_combine_fp16_kernel);
+EP_KERNEL_DECL(ep_ll_combine_fp32_kernel);
+/* struct ep_ll_clean_args, one block of at least nranks threads */
+EP_KERNEL_DECL(ep_ll_clean_kernel);
+
+#define EP_LL_MAX_THREADS 512
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Low-latency mode: what host and kernels share. Plain C, included by both.
+ *
+ * Every rank owns one heap that its peers can write. It holds
+ *
+ *   progress[R]   u32: the last step that peer r has started (r writes it here)
+ *   clean[R]      words, 8 bytes {step, round}: arrival at the mask clean-up
+ *   bank[0..2]    buffers of operations in flight, each with three areas:
+ *       packets   only ever 8-byte {data, epoch} words and pairs of them (16-byte packets)
+ *       flags     only ever u32 epochs
+ *       raw       payload, announced by a flag
+ *
+ * Areas never change their kind: a stale payload in a place that is polled for an epoch could be
+ * mistaken for an arrival, stale epochs cannot, because no two operations share an epoch.
+ *
+ * Steps. Every kernel of the group is one step; all ranks issue the same sequence, so step numbers
+ * agree without exchange. The step of an operation's send half is its epoch. A bank may be written
+ * for a new operation when every peer has left its previous one, that is, has started a step later
+ * than the one that released the bank: progress[peer] > release[bank]. Counters live on the device
+ * (struct ep_ll_seq), so captured graphs may be replayed in any mixture.
+ *
+ * Dispatch. The sender gives each token one slot per destination rank (ascending token order) and
+ * each (token, k) an index among its own selections of that expert. It announces per destination
+ * one ep_ll_src_ctrl and L expert counts. With the counts of all sources the receiver knows every
+ * row's final place: experts' rows lie in ascending (source rank, token, k) order.
+ *
+ * Combine. Rows return to the slot token * K + k of the source (rank-major: k is the first k that
+ * chose the rank). Rows whose source is this rank stay where they are; the reducer reads them there.
+ */
+#ifndef EP_DEVICE_LL_LAYOUT_H
+#define EP_DEVICE_LL_LAYOUT_H
+
+#include <stdint.h>
+
+#if defined(__cplusplus) && !defined(_Static_assert)
+#define _Static_assert static_assert
+#endif
+
+#define EP_LL_BANKS 3
+#define EP_LL_MAX_STAGED (EP_LL_BANKS - 1) /* operations sent but not completed, per group */
+#define EP_LL_MAX_RANKS 64
+#define EP_LL_MAX_TOPK 32
+#define EP_LL_MAX_TOKENS 65535       /* 16 bits in row origins and headers */
+#define EP_LL_MAX_LOCAL_EXPERTS 16383 /* 14 bits in headers */
+#define EP_LL_MAX_INDEX (1 << 18)    /* B * K: 18 bits in headers */
+#define EP_LL_MAX_BLOCKS 512         /* copies of the sequence state */
+#define EP_LL_MAX_PARTS 8            /* raw rows: flags per row */
+#define EP_LL_WINDOW 256             /* tokens whose routing a block holds in shared memory */
+#define EP_LL_NO_ROW 0xffffffffu
+
+enum ep_ll_layout {
+	EP_LL_EXPERT_MAJOR = 1, /* values of ncclEpLayout_t */
+	EP_LL_RANK_MAJOR = 2
+};
+
+enum ep_ll_phase { EP_LL_SEND = 1, EP_LL_RECV = 2 };
+
+enum ep_ll_dtype { EP_LL_BF16, EP_LL_FP16, EP_LL_FP32 };
+
+/* One per block of the largest grid; all copies are equal between kernels. */
+struct ep_ll_seq {
+	uint32_t step;                 /* last step taken */
+	uint32_t busy;                 /* bit b: bank b holds a staged operation */
+	uint32_t release[EP_LL_BANKS]; /* step that released the bank */
+	uint32_t pad[3];
+};
+
+/* Written by the kernels at the head of handle memory. */
+struct ep_ll_staged {
+	uint32_t bank;
+	uint32_t epoch;
+	uint32_t pad[2];
+};
+
+/* How a source's rows travel: agreed by the source, told to its peers in ep_ll_src_ctrl. */
+#define EP_LL_WIRE(parts, packets) ((uint32_t)(parts) | ((uint32_t)(packets) << 15))
+#define EP_LL_WIRE_PARTS(w) ((w)&0x7fffu)
+#define EP_LL_WIRE_PACKETS(w) (((w) >> 15) & 1u)
+
+/* Per source, two packets at the head of the packet area (d0, d1 of each in this order). */
+#define EP_LL_CTRL_BYTES 32
+/*
+ *   packet 0: d0 = rows for this rank, d1 = dispatch wire | combine wire << 16
+ *   packet 1: d0 = row bytes on the wire, d1 = top-k | layout << 8
+ */
+
+/* device -> host, pinned: first failure of each class wins. */
+enum ep_ll_record_class {
+	EP_LL_RECORD_FATAL, /* a wait expired and masks are off, or peers disagree */
+	EP_LL_RECORD_MASKED, /* a wait expired and the peer was masked */
+	EP_LL_RECORD_ROUTING, /* an expert id out of range */
+	EP_LL_RECORDS
+};
+
+enum ep_ll_record_cause {
+	EP_LL_CAUSE_TIMEOUT = 1,
+	EP_LL_CAUSE_MISMATCH, /* value = peer's word, expected = ours */
+	EP_LL_CAUSE_EXPERT_ID /* value = the id, token and k say where */
+};
+
+struct ep_ll_record {
+	uint32_t valid; /* written last, release, system scope; the host clears it */
+	uint32_t cause;
+	uint32_t site; /* enum ep_wait_site */
+	uint32_t peer;
+	uint32_t step;
+	uint32_t is_combine;
+	uint32_t token;
+	uint32_t k;
+	int64_t value;
+	int64_t expected;
+	uint64_t waited_ns;
+	uint64_t pad;
+};
+
+/* Device memory, one per peer; monotonic. Copied out by the statistics call. */
+struct ep_ll_peer_stats {
+	uint64_t tx_bytes;
+	uint64_t rx_bytes;
+	uint64_t tx_rows;
+	uint64_t rx_rows;
+	uint64_t wait_ns;  /* from kernel start to the arrival of the peer's first word */
+	uint64_t wait_max_ns;
+	uint64_t ops;
+	uint64_t pad;
+};
+
+/* Group state in device memory that kernels write. */
+struct ep_ll_state {
+	uint32_t aborted;                    /* a fatal record was written: every wait ends */
+	uint32_t record_lock[EP_LL_RECORDS]; /* 0 free; the host frees it after reading */
+	uint32_t async_error;                /* copy of the flag below, for kernels */
+	uint32_t pad[3];
+};
+
+/* What dispatch and combine have in common. Pointers are device addresses. */
+struct ep_ll_common {
+	uint32_t rank;
+	uint32_t nranks;     /* R */
+	uint32_t nlocal;     /* L: experts per rank */
+	uint32_t topk;       /* K */
+	uint32_t max_tokens; /* B */
+	uint32_t num_tokens; /* T */
+	uint32_t layout;     /* enum ep_ll_layout */
+	uint32_t id_bytes;   /* 4 or 8 */
+	uint32_t phase;      /* EP_LL_SEND | EP_LL_RECV */
+	uint32_t send_blocks; /* blocks 0..send_blocks-1 send, the others receive */
+	uint32_t mask_enabled;
+	uint32_t row_bytes;  /* one row on the wire, multiple of 16 */
+	uint64_t timeout_ns;
+	int32_t *mask; /* [R], 1 active */
+	struct ep_ll_seq *seq;
+	struct ep_ll_state *state;
+	struct ep_ll_record *records; /* mapped host, [EP_LL_RECORDS] */
+	uint32_t *async_error;        /* mapped host word */
+	struct ep_ll_peer_stats *stats; /* [R] */
+	/* handle memory */
+	struct ep_ll_staged *staged;
+	uint32_t *src_rows; /* [R] rows received from each source */
+	uint32_t *src_wire; /* [R] combine wire of each source */
+	uint32_t *counts;   /* [L] rows of each local expert (expert-major) */
+	uint32_t *origin;   /* expert-major [L][R*B], rank-major [R][B]: where a row came from */
+	uint32_t *self_row; /* [B][K]: index of the local row that serves (token, k), or NO_ROW */
+	const void *topk_idx; /* [T][K], int32 or int64 */
+	/* byte offsets in a heap */
+	uint64_t progress_off;
+	uint64_t bank_off[EP_LL_BANKS];
+	uint64_t packet_off; /* areas, from the start of a bank */
+	uint64_t flag_off;
+	uint64_t raw_off;
+	unsigned char *heap[EP_LL_MAX_RANKS]; /* each rank's heap as mapped here */
+};
+
+#define EP_LL_ORIGIN(src, token, k) (((src) << 21) | ((k) << 16) | (token))
+#define EP_LL_ORIGIN_SRC(o) ((o) >> 21)
+#define EP_LL_ORIGIN_K(o) (((o) >> 16) & 31u)
+#define EP_LL_ORIGIN_TOKEN(o) ((o)&0xffffu)
+
+struct ep_ll_dispatch_args {
+	struct ep_ll_common c;
+	const void *tokens;        /* [T][token_bytes] */
+	const void *scales;        /* [T][scale_bytes] when scales are forwarded */
+	const float *topk_weights; /* [T][K], rank-major */
+	void *out_tokens;          /* expert-major [L][R*B], rank-major [R][B] rows */
+	void *out_scales;
+	float *out_weights; /* [R][B][K] */
+	int32_t *out_idx;   /* [R][B][K] */
+	int32_t *expert_counts; /* [L] */
+	int32_t *src_counts;    /* [R] or NULL */
+	uint32_t token_bytes;   /* one row in `tokens` */
+	uint32_t out_token_bytes; /* one row in `out_tokens` */
+	uint32_t scale_bytes;   /* one row of scales (wire and output); 0: none */
+	uint32_t hidden;        /* elements, when quantising */
+	uint32_t round_scales;  /* scales rounded up to powers of two */
+	uint32_t scale_columns; /* quantised scales are stored [H/128][rows] instead of [rows][H/128] */
+	uint32_t expert_id_base; /* added to local ids in out_idx */
+	uint32_t wire;         /* EP_LL_WIRE of this source's dispatch rows */
+	uint32_t combine_wire; /* and of the rows that come back to it */
+	uint32_t count_off;    /* in the packet area: expert counts [R][L] words */
+	uint32_t header_off;   /* headers [R][B] */
+	uint32_t header_bytes; /* stride of a header */
+	uint64_t packet_row_off; /* packet rows [R][packet_rows] of 2 * row_bytes */
+	uint32_t packet_rows;
+	uint32_t pad;
+};
+
+struct ep_ll_combine_args {
+	struct ep_ll_common c;
+	const void *tokens; /* expert-major [L][R*B], rank-major [R][B] rows */
+	void *out_tokens;   /* [T] rows */
+	const float *topk_weights; /* [T][K], expert-major */
+	uint32_t hidden;
+	uint32_t wire; /* of the rows that come back to this rank */
+};
+
+struct ep_ll_clean_args {
+	uint32_t rank;
+	uint32_t nranks;
+	uint32_t round; /* number of this clean-up, from 1 */
+	uint32_t mask_enabled;
+	uint64_t timeout_ns;
+	int32_t *mask;
+	struct ep_ll_seq *seq;
+	struct ep_ll_state *state;
+	struct ep_ll_record *records;
+	uint32_t *async_error;
+	uint64_t clean_off; /* words [R] in each heap */
+	unsigned char *heap[EP_LL_MAX_RANKS];
+};
+
+_Static_assert(sizeof(struct ep_ll_seq) == 32, "ep_ll_seq");
+_Static_assert(sizeof(struct ep_ll_staged) == 16, "ep_ll_staged");
+_Static_assert(sizeof(struct ep_ll_record) == 64, "ep_ll_record");
+_Static_assert(sizeof(struct ep_ll_peer_stats) == 64, "ep_ll_peer_stats");
+_Static_assert(sizeof(struct ep_ll_state) == 32, "ep_ll_state");
+_Static_assert(sizeof(struct ep_ll_common) == 216 + 8 * EP_LL_MAX_RANKS, "ep_ll_common");
+_Static_assert(sizeof(struct ep_ll_dispatch_args) == sizeof(struct ep_ll_common) + 136,
+	       "ep_ll_dispatch_args");
+_Static_assert(sizeof(struct ep_ll_combine_args) == sizeof(struct ep_ll_common) + 32,
+	       "ep_ll_combine_args");
+
+#endif

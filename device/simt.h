@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * All that a kernel may ask of the machine.
+ *
+ * The kernels are written once and run on two machines: a GPU, where each primitive below is a PTX
+ * instruction or two (simt_cuda.h), and the CPU, where a block is an OS thread, its threads are
+ * fibers of that thread, and C11 atomics stand for the memory model (simt_cpu.h).
+ *
+ * Conventions of a kernel source
+ *
+ *   EP_KERNEL(name, args_struct, max_threads) { ... uses `a`, a const struct args_struct & ... }
+ *       One struct argument, so that a launch is one call on both machines. The host refers to the
+ *       kernel by EP_KERNEL_DECL(name) and launches it with cudaLaunchKernelExC(cfg, name, args).
+ *   EP_DEV          qualifies every device function.
+ *   EP_SHARED(type, name)   block-shared storage with static size. Uninitialised at block start.
+ *   ep_dynamic_shared()     the launch's dynamic shared memory, 128-byte aligned.
+ *
+ * Indices (one-dimensional grids and blocks; a warp has 32 lanes, blocks are multiples of 32)
+ *   ep_tid() ep_nthreads() ep_lane() ep_warp() ep_nwarps() ep_block() ep_nblocks()
+ *
+ * Warp collectives: `mask` names the lanes that take part; each of them must call with that mask.
+ *   ep_warp_sync(mask)                      orders memory among the lanes
+ *   ep_ballot(mask, pred)   ep_any(mask, pred)   ep_all(mask, pred)
+ *   ep_shfl_u32/_u64/_f32(mask, v, lane)    ep_shfl_up_u32(mask, v, delta)
+ *   ep_shfl_xor_u32/_f32(mask, v, xor)      ep_match_u32(mask, v): lanes that hold the same v
+ * Block barriers: ep_block_sync(); ep_bar_sync(id 1..15, nthreads) for a named subset of warps.
+ *
+ * Memory
+ *   Plain C accesses follow the usual rules: two threads may share data only across a barrier or a
+ *   release/acquire pair. Peers (other GPUs, the host, NICs) need the _sys forms.
+ *   ep_ld_acquire_sys_u32/_u64   ep_st_release_sys_u32/_u64   (and _gpu: same device only)
+ *   ep_ld_relaxed_sys_u32/_u64   ep_st_relaxed_sys_u32/_u64   (and _gpu)
+ *       Single-copy atomic, 4 or 8 bytes, naturally aligned.
+ *   ep_release_fence_sys() then ep_st_fenced_sys_u32(p, v)
+ *       One fence, many flags. After a warp (or block) barrier the calling thread fences once; each
+ *       flag stored by that thread afterwards is seen by its reader (acquire) after everything that
+ *       the threads of that barrier wrote before it. Threads that store flags behind a fence taken
+ *       by another thread need a barrier between the two.
+ *   ep_atomic_add_gpu_u32/_u64, ep_atomic_cas_gpu_u32, ep_atomic_or_gpu_u32, ep_atomic_and_gpu_u32,
+ *   ep_atomic_add_sys_u64       relaxed read-modify-write; return the old value.
+ *   ep_shared_add_u32(p, v), ep_shared_or_u32(p, v)   on block-shared words.
+ *   ep_ld16_nc(p)     16 bytes that nobody writes while the kernel runs
+ *   ep_ld16_fresh(p)  16 bytes written by a peer, after their flag was acquired
+ *   ep_ld16(p) ep_st16(p, v)  plain 16-byte accesses; ep_st16 does not pollute L1. Alignment 16.
+ *   ep_ld8_nc(p)      as ep_ld16_nc, 8 bytes
+ *
+ * Packets: data that carries its own arrival flag, so that no fence and no separate flag is needed.
+ *   A packet is 16 bytes {d0, epoch, d1, epoch}. Each 8-byte half is written by one single-copy
+ *   atomic store, so a reader that finds the epoch in a half has that half's data. The two halves
+ *   may become visible in either order; ep_ld_packet reports true only when both carry `epoch`.
+ *   ep_st_packet(p, d0, d1, epoch)    ep_ld_packet(p, epoch, &d0, &d1) -> bool
+ *   ep_st_word(p, d, epoch)           ep_ld_word(p, epoch, &d) -> bool      (one half, 8 bytes)
+ *
+ * Bounded waiting
+ *   struct ep_spin s = ep_spin_start();
+ *   while (!condition) { if (ep_spin_expired(&s, timeout_ns, site, peer)) { ... give up ... } }
+ *   `site` (enum ep_wait_site) and `peer` say what is awaited: nothing on the GPU, on the CPU the
+ *   watchdog prints them. On the CPU every call lets the other threads of the block run; a loop
+ *   that polls without calling it never ends there.
+ *   ep_time_ns(): nanoseconds of a clock common to the blocks of a device.
+ */
+#ifndef EP_DEVICE_SIMT_H
+#define EP_DEVICE_SIMT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define EP_WARP_SIZE 32
+#define EP_FULL_MASK 0xffffffffu
+
+/* What a device-side wait waits for. The host prints the same names (ep_wait_site_name). */
+enum ep_wait_site {
+	EP_WAIT_NONE = 0,
+	EP_WAIT_PROGRESS,       /* peer has left the previous user of the buffer bank */
+	EP_WAIT_DISPATCH_COUNT, /* peer's counts of this dispatch */
+	EP_WAIT_DISPATCH_ROW,   /* a row that the peer announced */
+	EP_WAIT_COMBINE_ROW,    /* a row that the peer owes to one of our tokens */
+	EP_WAIT_CLEAN,          /* peer's arrival at the mask clean-up */
+	EP_WAIT_RDMA_SLOT,      /* a free send queue entry towards the peer */
+	EP_WAIT_RDMA_COMPLETION,
+	EP_WAIT_SITES
+};
+
+struct __attribute__((aligned(16))) ep_vec16 {
+	uint32_t x, y, z, w;
+};
+
+struct __attribute__((aligned(8))) ep_vec8 {
+	uint32_t x, y;
+};
+
+struct ep_spin {
+	uint64_t start_ns; /* 0 until the first look at the clock */
+	uint32_t polls;
+};
+
+#ifdef __CUDACC__
+#include "simt_cuda.h"
+#else
+#include "simt_cpu.h"
+#endif
+
+#endif

@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* simt.h on a GPU: sm_80 and later. Each function states its PTX; the contract is in simt.h. */
+#ifndef EP_DEVICE_SIMT_CUDA_H
+#define EP_DEVICE_SIMT_CUDA_H
+
+#define EP_DEV static __device__ __forceinline__
+#define EP_SHARED(type, name) __shared__ type name
+#define EP_KERNEL(name, args_struct, max_threads)                                                  \
+	extern "C" __global__ void __launch_bounds__(max_threads)                                  \
+	name(const __grid_constant__ struct args_struct a)
+#define EP_UNROLL(n) _Pragma("unroll n")
+
+EP_DEV uint32_t ep_tid(void)
+{
+	return threadIdx.x;
+}
+
+EP_DEV uint32_t ep_nthreads(void)
+{
+	return blockDim.x;
+}
+
+EP_DEV uint32_t ep_lane(void)
+{
+	return threadIdx.x & 31;
+}
+
+EP_DEV uint32_t ep_warp(void)
+{
+	return threadIdx.x >> 5;
+}
+
+EP_DEV uint32_t ep_nwarps(void)
+{
+	return blockDim.x >> 5;
+}
+
+EP_DEV uint32_t ep_block(void)
+{
+	return blockIdx.x;
+}
+
+EP_DEV uint32_t ep_nblocks(void)
+{
+	return gridDim.x;
+}
+
+EP_DEV void *ep_dynamic_shared(void)
+{
+	extern __shared__ __align__(128) unsigned char ep_dynamic_shared_base[];
+	return ep_dynamic_shared_base;
+}
+
+EP_DEV void ep_warp_sync(uint32_t mask)
+{
+	__syncwarp(mask);
+}
+
+EP_DEV uint32_t ep_ballot(uint32_t mask, bool pred)
+{
+	return __ballot_sync(mask, pred);
+}
+
+EP_DEV bool ep_any(uint32_t mask, bool pred)
+{
+	return __any_sync(mask, pred);
+}
+
+EP_DEV bool ep_all(uint32_t mask, bool pred)
+{
+	return __all_sync(mask, pred);
+}
+
+EP_DEV uint32_t ep_shfl_u32(uint32_t mask, uint32_t v, uint32_t lane)
+{
+	return __shfl_sync(mask, v, lane);
+}
+
+EP_DEV uint64_t ep_shfl_u64(uint32_t mask, uint64_t v, uint32_t lane)
+{
+	return __shfl_sync(mask, (unsigned long long)v, lane);
+}
+
+EP_DEV float ep_shfl_f32(uint32_t mask, float v, uint32_t lane)
+{
+	return __shfl_sync(mask, v, lane);
+}
+
+/* Lanes below `delta` keep their own value. */
+EP_DEV uint32_t ep_shfl_up_u32(uint32_t mask, uint32_t v, uint32_t delta)
+{
+	return __shfl_up_sync(mask, v, delta);
+}
+
+EP_DEV uint32_t ep_shfl_xor_u32(uint32_t mask, uint32_t v, uint32_t x)
+{
+	return __shfl_xor_sync(mask, v, x);
+}
+
+EP_DEV float ep_shfl_xor_f32(uint32_t mask, float v, uint32_t x)
+{
+	return __shfl_xor_sync(mask, v, x);
+}
+
+EP_DEV uint32_t ep_match_u32(uint32_t mask, uint32_t v)
+{
+	return __match_any_sync(mask, v);
+}
+
+EP_DEV uint32_t ep_popc(uint32_t v)
+{
+	return __popc(v);
+}
+
+/* Index of the lowest set bit; v must not be 0. */
+EP_DEV uint32_t ep_ctz(uint32_t v)
+{
+	return __ffs(v) - 1;
+}
+
+EP_DEV void ep_block_sync(void)
+{
+	__syncthreads();
+}
+
+EP_DEV void ep_bar_sync(uint32_t id, uint32_t nthreads)
+{
+	asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(nthreads) : "memory");
+}
+
+#define EP_LD_CUDA(name, instr, type, reg)                                                         \
+	EP_DEV type name(const type *p)                                                            \
+	{                                                                                          \
+		type v;                                                                            \
+		asm volatile(instr " %0, [%1];" : "=" reg(v) : "l"(p) : "memory");                 \
+		return v;                                                                          \
+	}
+#define EP_ST_CUDA(name, instr, type, reg)                                                         \
+	EP_DEV void name(type *p, type v)                                                          \
+	{                                                                                          \
+		asm volatile(instr " [%0], %1;" ::"l"(p), reg(v) : "memory");                      \
+	}
+
+EP_LD_CUDA(ep_ld_acquire_sys_u32, "ld.acquire.sys.global.u32", uint32_t, "r")
+EP_LD_CUDA(ep_ld_acquire_sys_u64, "ld.acquire.sys.global.u64", uint64_t, "l")
+EP_LD_CUDA(ep_ld_acquire_gpu_u32, "ld.acquire.gpu.global.u32", uint32_t, "r")
+EP_LD_CUDA(ep_ld_acquire_gpu_u64, "ld.acquire.gpu.global.u64", uint64_t, "l")
+EP_LD_CUDA(ep_ld_relaxed_sys_u32, "ld.relaxed.sys.global.u32", uint32_t, "r")
+EP_LD_CUDA(ep_ld_relaxed_sys_u64, "ld.relaxed.sys.global.u64", uint64_t, "l")
+EP_LD_CUDA(ep_ld_relaxed_gpu_u32, "ld.relaxed.gpu.global.u32", uint32_t, "r")
+EP_LD_CUDA(ep_ld_relaxed_gpu_u64, "ld.relaxed.gpu.global.u64", uint64_t, "l")
+EP_ST_CUDA(ep_st_release_sys_u32, "st.release.sys.global.u32", uint32_t, "r")
+EP_ST_CUDA(ep_st_release_sys_u64, "st.release.sys.global.u64", uint64_t, "l")
+EP_ST_CUDA(ep_st_release_gpu_u32, "st.release.gpu.global.u32", uint32_t, "r")
+EP_ST_CUDA(ep_st_release_gpu_u64, "st.release.gpu.global.u64", uint64_t, "l")
+EP_ST_CUDA(ep_st_relaxed_sys_u32, "st.relaxed.sys.global.u32", uint32_t, "r")
+EP_ST_CUDA(ep_st_relaxed_sys_u64, "st.relaxed.sys.global.u64", uint64_t, "l")
+EP_ST_CUDA(ep_st_relaxed_gpu_u32, "st.relaxed.gpu.global.u32", uint32_t, "r")
+EP_ST_CUDA(ep_st_relaxed_gpu_u64, "st.relaxed.gpu.global.u64", uint64_t, "l")
+EP_ST_CUDA(ep_st_fenced_sys_u32, "st.relaxed.sys.global.u32", uint32_t, "r")
+
+EP_DEV void ep_release_fence_sys(void)
+{
+	asm volatile("fence.acq_rel.sys;" ::: "memory");
+}
+
+#define EP_ATOM_CUDA(name, instr, type, reg)                                                       \
+	EP_DEV type name(type *p, type v)                                                          \
+	{                                                                                          \
+		type old;                                                                          \
+		asm volatile(instr " %0, [%1], %2;" : "=" reg(old) : "l"(p), reg(v) : "memory");   \
+		return old;                                                                        \
+	}
+
+EP_ATOM_CUDA(ep_atomic_add_gpu_u32, "atom.relaxed.gpu.global.add.u32", uint32_t, "r")
+EP_ATOM_CUDA(ep_atomic_add_gpu_u64, "atom.relaxed.gpu.global.add.u64", uint64_t, "l")
+EP_ATOM_CUDA(ep_atomic_or_gpu_u32, "atom.relaxed.gpu.global.or.b32", uint32_t, "r")
+EP_ATOM_CUDA(ep_atomic_and_gpu_u32, "atom.relaxed.gpu.global.and.b32", uint32_t, "r")
+EP_ATOM_CUDA(ep_atomic_add_sys_u64, "atom.relaxed.sys.global.add.u64", uint64_t, "l")
+
+EP_DEV uint32_t ep_atomic_cas_gpu_u32(uint32_t *p, uint32_t expected, uint32_t v)
+{
+	uint32_t old;
+
+	asm volatile("atom.relaxed.gpu.global.cas.b32 %0, [%1], %2, %3;"
+		     : "=r"(old)
+		     : "l"(p), "r"(expected), "r"(v)
+		     : "memory");
+	return old;
+}
+
+EP_DEV uint32_t ep_shared_add_u32(uint32_t *p, uint32_t v)
+{
+	return atomicAdd(p, v);
+}
+
+EP_DEV uint32_t ep_shared_or_u32(uint32_t *p, uint32_t v)
+{
+	return atomicOr(p, v);
+}
+
+EP_DEV struct ep_vec16 ep_ld16_nc(const void *p)
+{
+	struct ep_vec16 v;
+
+	asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+		     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+		     : "l"(p));
+	return v;
+}
+
+EP_DEV struct ep_vec8 ep_ld8_nc(const void *p)
+{
+	struct ep_vec8 v;
+
+	asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0,%1}, [%2];"
+		     : "=r"(v.x), "=r"(v.y)
+		     : "l"(p));
+	return v;
+}
+
+/* Bypasses L1, which is not coherent with peers' stores. */
+EP_DEV struct ep_vec16 ep_ld16_fresh(const void *p)
+{
+	struct ep_vec16 v;
+
+	asm volatile("ld.relaxed.sys.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+		     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+		     : "l"(p)
+		     : "memory");
+	return v;
+}
+
+EP_DEV struct ep_vec16 ep_ld16(const void *p)
+{
+	return *(const struct ep_vec16 *)p;
+}
+
+EP_DEV void ep_st16(void *p, struct ep_vec16 v)
+{
+	asm volatile("st.global.L1::no_allocate.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(p), "r"(v.x),
+		     "r"(v.y), "r"(v.z), "r"(v.w)
+		     : "memory");
+}
+
+/*
+ * The halves of a packet are 8-byte aligned parts of one 16-byte access, which the hardware never
+ * tears below 8 bytes (NCCL's LL protocol rests on the same fact).
+ */
+EP_DEV void ep_st_packet(void *p, uint32_t d0, uint32_t d1, uint32_t epoch)
+{
+	asm volatile("st.volatile.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(p), "r"(d0),
+		     "r"(epoch), "r"(d1), "r"(epoch)
+		     : "memory");
+}
+
+EP_DEV bool ep_ld_packet(const void *p, uint32_t epoch, uint32_t *d0, uint32_t *d1)
+{
+	uint32_t e0, e1;
+
+	asm volatile("ld.volatile.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+		     : "=r"(*d0), "=r"(e0), "=r"(*d1), "=r"(e1)
+		     : "l"(p)
+		     : "memory");
+	return e0 == epoch && e1 == epoch;
+}
+
+EP_DEV void ep_st_word(void *p, uint32_t d, uint32_t epoch)
+{
+	asm volatile("st.volatile.global.v2.u32 [%0], {%1,%2};" ::"l"(p), "r"(d), "r"(epoch)
+		     : "memory");
+}
+
+EP_DEV bool ep_ld_word(const void *p, uint32_t epoch, uint32_t *d)
+{
+	uint32_t e;
+
+	asm volatile("ld.volatile.global.v2.u32 {%0,%1}, [%2];"
+		     : "=r"(*d), "=r"(e)
+		     : "l"(p)
+		     : "memory");
+	return e == epoch;
+}
+
+EP_DEV uint64_t ep_time_ns(void)
+{
+	uint64_t t;
+
+	asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
+	return t;
+}
+
+EP_DEV struct ep_spin ep_spin_start(void)
+{
+	struct ep_spin s = { 0, 0 };
+
+	return s;
+}
+
+/* Looks at the clock once in 256 polls: reading it costs more than the poll. */
+EP_DEV bool ep_spin_expired(struct ep_spin *s, uint64_t timeout_ns, enum ep_wait_site site,
+			    uint32_t peer)
+{
+	(void)site;
+	(void)peer;
+	if (++s->polls & 255) {
+		return false;
+	}
+	uint64_t now = ep_time_ns();
+
+	if (!s->start_ns) {
+		s->start_ns = now;
+		return false;
+	}
+	return now - s->start_ns > timeout_ns;
+}
+
+#endif
