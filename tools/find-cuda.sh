@@ -13,8 +13,11 @@ nvcc=
 nccl_include=
 nccl_lib=
 
+# Compiler and headers of release 12.8 or later, the first that knows sm_100.
 has_cuda() {
-    [ -n "$1" ] && [ -x "$1/bin/nvcc" ] && [ -f "$1/include/cuda_runtime.h" ]
+    [ -n "$1" ] && [ -x "$1/bin/nvcc" ] && [ -f "$1/include/cuda_runtime.h" ] || return 1
+    version=$(sed -n 's/^#define CUDA_VERSION *\([0-9][0-9]*\).*/\1/p' "$1/include/cuda.h")
+    [ "${version:-0}" -ge 12080 ]
 }
 
 # nccl.h of this directory is of release 2.28 or later.

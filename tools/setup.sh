@@ -1,0 +1,142 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Makes a fresh Debian 12 or Ubuntu 24.04 able to build and test this tree:
+#   - Debian packages, with apt-get (through sudo when not root);
+#   - where no CUDA toolkit is found, NVIDIA's Python wheels of its compiler and headers, and
+#     likewise NCCL, in .deps/ of this tree.
+# Says what it did. When all is there it changes nothing and takes a second.
+
+set -euo pipefail
+top=$(cd "$(dirname "$0")/.." && pwd)
+deps=$top/.deps
+export DEBIAN_FRONTEND=noninteractive
+PATH=$deps/venv/bin:$PATH
+
+say() { printf 'setup: %s\n' "$*"; }
+die() {
+    printf 'setup: error: %s\n' "$@" >&2
+    exit 1
+}
+have() { command -v "$1" >/dev/null 2>&1; }
+
+# meson.build asks for 1.0 or later.
+have_meson() {
+    have meson && [ "$(printf '1.0.0\n%s\n' "$(meson --version)" | sort -V | head -n 1)" = 1.0.0 ]
+}
+have_header() { echo "#include <$1>" | gcc -E -x c - >/dev/null 2>&1; }
+have_venv() { python3 -c 'import ensurepip, venv' >/dev/null 2>&1; }
+
+cuda_line() { "$top/tools/find-cuda.sh" | sed -n "s/^$1=//p"; }
+need_cuda_wheels() { [ -z "$(cuda_line cuda)" ]; }
+need_nccl_wheels() { [ -z "$(cuda_line nccl_include)" ]; }
+
+# Debian packages that are missing: those without which nothing builds, and the rest.
+list_missing() {
+    required=()
+    wanted=()
+    have gcc || required+=(gcc)
+    have g++ || required+=(g++)
+    have_header stdlib.h || required+=(libc6-dev)
+    have python3 || required+=(python3)
+    have ninja || required+=(ninja-build)
+    have_meson || required+=(meson)
+    have pkg-config || required+=(pkg-config)
+    if need_cuda_wheels || need_nccl_wheels; then
+        have_venv || required+=(python3-venv)
+    fi
+    have_header hwloc.h || wanted+=(libhwloc-dev)
+    have_header infiniband/verbs.h || wanted+=(libibverbs-dev)
+    have clang-format || wanted+=(clang-format)
+}
+
+as_root() {
+    if [ "$(id -u)" -eq 0 ]; then
+        "$@"
+    else
+        sudo -E "$@"
+    fi
+}
+
+apt_install() {
+    say "installing Debian packages: $*"
+    as_root apt-get install -y -q --no-install-recommends "$@" >"$deps/apt.log" 2>&1 && return
+    say "package lists are old or absent, fetching them"
+    as_root apt-get update -q >>"$deps/apt.log" 2>&1 || true
+    as_root apt-get install -y -q --no-install-recommends "$@" >>"$deps/apt.log" 2>&1
+}
+
+install_packages() {
+    list_missing
+    local all=("${required[@]}" "${wanted[@]}")
+    [ ${#all[@]} -gt 0 ] || return 0
+    local by_hand="apt-get install -y --no-install-recommends ${all[*]}"
+
+    if ! have apt-get; then
+        say "no apt-get here; on Debian or Ubuntu this would be: $by_hand"
+    elif [ "$(id -u)" -ne 0 ] && ! have sudo; then
+        say "neither root nor sudo; have an administrator run: $by_hand"
+    elif ! apt_install "${all[@]}"; then
+        tail -n 5 "$deps/apt.log" >&2
+        say "that failed ($deps/apt.log has it all); by hand: $by_hand"
+    fi
+
+    list_missing
+    # Meson and ninja need no administrator.
+    case " ${required[*]} " in
+    *" meson "* | *" ninja-build "*)
+        if have python3 && have_venv && pip_install meson ninja; then
+            list_missing
+        fi
+        ;;
+    esac
+    if [ ${#required[@]} -gt 0 ]; then
+        die "cannot build without these Debian packages: ${required[*]}" \
+            "install them with: apt-get install -y --no-install-recommends ${required[*]}"
+    fi
+    if [ ${#wanted[@]} -gt 0 ]; then
+        say "going on without: ${wanted[*]}"
+    fi
+}
+
+# Debian and Ubuntu forbid pip outside of a virtual environment.
+pip_install() {
+    [ -x "$deps/venv/bin/pip" ] || python3 -m venv "$deps/venv"
+    say "pip install $* (into .deps/venv)"
+    "$deps/venv/bin/pip" install -q --disable-pip-version-check --no-cache-dir --no-deps "$@"
+}
+
+site_packages() { "$deps/venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
+
+install_cuda() {
+    need_cuda_wheels || return 0
+    say "no CUDA toolkit 12.8 or later (CUDA_HOME, nvcc on PATH, /usr/local/cuda)"
+    pip_install -r "$top/tools/cuda-wheels.txt" ||
+        die "could not fetch NVIDIA's wheels; with a toolkit elsewhere, set CUDA_HOME"
+    ln -sfn "$(site_packages)/nvidia/cu13" "$deps/cuda"
+    ln -sfn libcudart.so.13 "$deps/cuda/lib/libcudart.so"
+    if need_cuda_wheels; then
+        die "the wheels in $deps/venv hold no working toolkit; remove $deps and try again"
+    fi
+}
+
+install_nccl() {
+    need_nccl_wheels || return 0
+    say "no NCCL 2.28 or later (NCCL_HOME, the CUDA toolkit, /usr/local, /usr)"
+    pip_install -r "$top/tools/nccl-wheels.txt" ||
+        die "could not fetch NVIDIA's NCCL wheel; with an NCCL elsewhere, set NCCL_HOME"
+    ln -sfn "$(site_packages)/nvidia/nccl" "$deps/nccl"
+    ln -sfn libnccl.so.2 "$deps/nccl/lib/libnccl.so"
+    if need_nccl_wheels; then
+        die "the wheel in $deps/venv holds no working NCCL; remove $deps and try again"
+    fi
+}
+
+mkdir -p "$deps"
+install_packages
+install_cuda
+install_nccl
+
+nccl=$(cuda_line nccl_include)
+say "meson $(meson --version), $(gcc --version | head -n 1)"
+say "CUDA in $(cuda_line cuda) ($("$(cuda_line nvcc)" --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p'))"
+say "NCCL headers in ${nccl/#default/the system}"
