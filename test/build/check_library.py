@@ -1,0 +1,141 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Checks what a built libnccl_ep.so.0 shows to the loader, against what the interface promises.
+
+  check_library.py FLAVOUR LIBRARY SOURCE_ROOT [ARCH...]
+
+FLAVOUR is gpu or vcluster. Exit status 77 when LIBRARY is "none".
+"""
+
+import re
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+FUNCTIONS = """
+ncclEpGetVersion ncclEpTensorAlloc ncclEpTensorDestroy ncclEpCreateGroup ncclEpGroupDestroy
+ncclEpHandleMemSize ncclEpInitHandle ncclEpUpdateHandle ncclEpCreateHandle ncclEpHandleDestroy
+ncclEpDispatch ncclEpCombine ncclEpComplete ncclEpMaskQuery ncclEpMaskUpdate ncclEpMaskClean
+ncclEpGetAsyncError ncclEpErrorClear
+""".split()
+
+LIBC = {"libc.so.6", "libm.so.6", "libdl.so.2", "librt.so.1", "libpthread.so.0",
+        "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
+NEEDED = {
+    "gpu": LIBC | {"libnccl.so.2", "libcuda.so.1"},
+    "vcluster": LIBC | {"libvcluster.so"},
+}
+
+# Every NCCL release since 2.10 has these; what came later must be looked up weakly.
+OLD_NCCL = set("""
+ncclGetVersion ncclGetUniqueId ncclGetErrorString ncclGetLastError ncclCommInitRank ncclCommDestroy
+ncclCommAbort ncclCommGetAsyncError ncclCommCount ncclCommCuDevice ncclCommUserRank ncclAllGather
+ncclAllReduce ncclBroadcast ncclReduceScatter ncclSend ncclRecv ncclGroupStart ncclGroupEnd
+""".split())
+
+problems = []
+
+
+def complain(text):
+    problems.append(text)
+    print("wrong:", text)
+
+
+def output(*command):
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def check_exports(library, root):
+    """Exactly the 18 functions and what ext.h declares, none of them versioned."""
+    exported = {line.split()[-1] for line in output(
+        "nm", "-D", "--defined-only", library).splitlines()}
+    header = (root / "include/nccl_ep/ext.h").read_text(encoding="utf-8")
+    ours = set(re.findall(r"\b(ncclEpExt\w+)\s*\(", header))
+    for name in sorted(set(FUNCTIONS) - exported):
+        complain("%s is not exported" % name)
+    for name in sorted(ours - exported):
+        complain("%s is declared in ext.h but not exported" % name)
+    for name in sorted(exported - set(FUNCTIONS) - ours):
+        complain("%s is exported" % name)
+    print("exports: %d of the API, %d of ext.h" % (len(exported & set(FUNCTIONS)),
+                                                 len(exported & ours)))
+
+
+def check_dynamic(library, flavour):
+    dynamic = output("readelf", "-dW", library)
+    soname = re.findall(r"\(SONAME\).*\[(.*)\]", dynamic)
+    needed = re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic)
+    print("soname: %s; needed: %s" % (" ".join(soname), " ".join(needed)))
+    if soname != ["libnccl_ep.so.0"]:
+        complain("soname %s instead of libnccl_ep.so.0" % soname)
+    for name in sorted(set(needed) - NEEDED[flavour]):
+        complain("depends on %s" % name)
+    if not re.match(r"libnccl_ep\.so\.0\.1\.\d+$", Path(library).resolve().name):
+        complain("file name %s" % Path(library).resolve().name)
+
+
+def check_nccl_imports(library):
+    """One binary loads with NCCL 2.28 and with later ones."""
+    for line in output("nm", "-D", "--undefined-only", library).splitlines():
+        kind, name = line.split()[-2:]
+        name = name.split("@")[0]
+        if name.startswith(("nccl", "pnccl")) and kind == "U" and name not in OLD_NCCL:
+            complain("%s is imported strongly" % name)
+        if name.startswith(("_Z", "__cxa_throw", "__gxx_")):
+            complain("%s is a C++ run-time symbol" % name)
+
+
+def check_version_text(library):
+    """Programs search the file for this text to learn the CUDA major version."""
+    found = re.findall(rb"NCCL EP version \d+\.\d+\.\d+\+cuda\d+\.\d+", Path(library).read_bytes())
+    print("version text:", b", ".join(found).decode())
+    if len(set(found)) != 1:
+        complain("%d version texts instead of one" % len(set(found)))
+
+
+def fatbin_contents(library):
+    """Architectures with machine code and with PTX, over all fat binaries in the file."""
+    code, ptx = [], []
+    data = Path(library).read_bytes()
+    for match in re.finditer(struct.pack("<IHH", 0xBA55ED50, 1, 16), data):
+        size = struct.unpack_from("<Q", data, match.start() + 8)[0]
+        at, end = match.start() + 16, match.start() + 16 + size
+        entries = set()
+        while at < end:
+            kind, header, payload = struct.unpack_from("<HxxIQ", data, at)
+            entries.add((kind, struct.unpack_from("<I", data, at + 28)[0]))
+            at += header + payload
+        ptx.append({arch for kind, arch in entries if kind == 1})
+        code.append({arch for kind, arch in entries if kind == 2})
+    return code, ptx
+
+
+def check_architectures(library, wanted):
+    code, ptx = fatbin_contents(library)
+    print("fat binaries: %d" % len(code))
+    if not code:
+        complain("no fat binary in it")
+    for index, (machine, text) in enumerate(zip(code, ptx)):
+        print("  %d: sm %s, PTX %s" % (index, sorted(machine), sorted(text)))
+        if machine != set(wanted):
+            complain("fat binary %d has code for %s" % (index, sorted(machine)))
+        if text != {max(wanted)}:
+            complain("fat binary %d has PTX for %s" % (index, sorted(text)))
+
+
+def main():
+    flavour, library, root = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+    if library == "none":
+        print("skipped: this build has no GPU library (no nvcc, or -Dcuda=disabled)")
+        return 77
+    check_exports(library, root)
+    check_dynamic(library, flavour)
+    check_nccl_imports(library)
+    check_version_text(library)
+    if flavour == "gpu":
+        check_architectures(library, [int(arch) for arch in sys.argv[4:]])
+    return 1 if problems else 0
+
+
+sys.exit(main())
