@@ -1,0 +1,569 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * NCCL EP: dispatch and combine of tokens for mixture-of-experts models, on NCCL communicators.
+ *
+ * A rank holds T tokens. Each token has chosen K of E experts; rank r owns the L = E/R experts
+ * r*L .. r*L+L-1. Dispatch brings every token to the ranks of its experts; the caller runs the
+ * experts; combine brings the results back and adds them up.
+ *
+ *     ncclEpCreateGroup      once per communicator and model shape         collective
+ *     ncclEpCreateHandle     one routing decision: the tokens' expert ids
+ *     ncclEpDispatch         tokens -> experts                             collective
+ *     ncclEpCombine          results -> tokens                             collective
+ *     ncclEpHandleDestroy, ncclEpGroupDestroy
+ *
+ * Conventions
+ *
+ * - R ranks, E experts, L = E/R, T tokens of this call, K = top-k, H elements per token,
+ *   B = max_dispatch_tokens_per_rank (T <= B). Tensors are dense, row-major, in device memory.
+ * - Calls return after enqueueing on the stream they are given, unless stated otherwise.
+ *   UpdateHandle, Dispatch, Combine and Complete may be captured into CUDA graphs.
+ * - Nothing is written to an output on failure. Mistakes of the caller are ncclInvalidArgument
+ *   (a value) or ncclInvalidUsage (a combination or order of calls), failures of the CUDA runtime
+ *   ncclUnhandledCudaError, of the operating system ncclSystemError, of a peer ncclRemoteError.
+ *   The reason is logged (NCCL_DEBUG=WARN) and kept for ncclEpExtGetLastError (nccl_ep/ext.h).
+ * - Every struct that is passed begins with its size and a magic number: use the _INIT macros.
+ *   Fields that a caller's (older) struct does not reach count as zero; the tail of a (newer)
+ *   struct that the library does not know is ignored.
+ * - All ranks must issue the same sequence of dispatches and combines on a group, and each rank
+ *   must order them: one stream, or streams ordered by events. Between them, operations of
+ *   several handles may interleave in any way.
+ * - A group is used by one host thread at a time; different groups are independent.
+ */
+#ifndef NCCL_EP_H_
+#define NCCL_EP_H_
+
+#include <stddef.h>
+#include <stdint.h>
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+#include "nccl_ep/ep_enums.h"
+
+#define NCCL_EP_MAJOR 0
+#define NCCL_EP_MINOR 1
+#define NCCL_EP_PATCH 0
+#define NCCL_EP_VERSION_CODE (NCCL_EP_MAJOR * 10000 + NCCL_EP_MINOR * 100 + NCCL_EP_PATCH)
+
+/* Version of the structs below. Libraries of version 1 and 2 share one soname. */
+#define NCCL_EP_API_VERSION 2
+
+#define NCCL_EP_MAGIC 0xC00FFFEEu
+#define NCCL_EP_TENSOR_MAGIC 0xCAFECAFEu
+
+/* Two 4-bit floats in a byte. Named by NCCL releases later than the oldest supported one. */
+#ifndef ncclFloat4x2
+#define ncclFloat4x2 ((ncclDataType_t)12)
+#endif
+
+#ifdef __cplusplus
+extern "C++" {
+template <typename T> static inline T ncclEpStructInit(unsigned int magic)
+{
+	T s = T();
+
+	s.size = (unsigned int)sizeof(T);
+	s.magic = magic;
+	return s;
+}
+template <typename T> static inline T ncclEpVersionedInit(unsigned int magic, unsigned int version)
+{
+	T s = ncclEpStructInit<T>(magic);
+
+	s.version = version;
+	return s;
+}
+}
+#define NCCL_EP_STRUCT_INIT(type_, magic_) (ncclEpStructInit<type_>(magic_))
+#else
+#define NCCL_EP_STRUCT_INIT(type_, magic_)                                                         \
+	((type_){ .size = (unsigned int)sizeof(type_), .magic = (magic_) })
+#endif
+
+/* First byte after a field, and whether a caller's struct reaches that far. */
+#define NCCL_EP_FIELD_END(type_, field_)                                                           \
+	((unsigned int)(offsetof(type_, field_) + sizeof(((type_ *)0)->field_)))
+#define NCCL_EP_HAS_FIELD(ptr_, type_, field_)                                                     \
+	((ptr_) != NULL && (ptr_)->size >= NCCL_EP_FIELD_END(type_, field_))
+
+#if defined(__cplusplus)
+#define NCCL_EP_STATIC_ASSERT(cond_, msg_) static_assert(cond_, msg_)
+#elif defined(__STDC_VERSION__) && __STDC_VERSION__ >= 201112L
+#define NCCL_EP_STATIC_ASSERT(cond_, msg_) _Static_assert(cond_, msg_)
+#else
+#define NCCL_EP_STATIC_ASSERT(cond_, msg_) extern int ncclEpStaticAssert_[(cond_) ? 1 : -1]
+#endif
+#define NCCL_EP_STATIC_ASSERT_STRUCT_ABI(type_, prefix_)                                           \
+	NCCL_EP_STATIC_ASSERT(offsetof(type_, size) == 0 && offsetof(type_, magic) == 4 &&         \
+				      sizeof(type_) >= prefix_##_V1_SIZE,                          \
+			      #type_)
+#define NCCL_EP_STATIC_ASSERT_STRUCT_ABI_BOUNDARY(type_, prefix_, version_)                        \
+	NCCL_EP_STATIC_ASSERT(NCCL_EP_FIELD_END(type_, prefix_##_V##version_##_LAST_FIELD) ==      \
+				      prefix_##_V##version_##_SIZE,                                \
+			      #type_)
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/*
+ * Version of the library: 10000 * major + 100 * minor + patch (NCCL_EP_VERSION_CODE).
+ * NULL: ncclInvalidArgument.
+ */
+ncclResult_t ncclEpGetVersion(int *version);
+
+/* ---- Tensors --------------------------------------------------------------------------------
+ *
+ * A descriptor says where a tensor is; it owns no device memory. Make one in place,
+ *
+ *     size_t dims[2] = { T, H };
+ *     ncclEpTensor_t t = NCCL_EP_TENSOR_INIT;
+ *     t.ndim = 2; t.datatype = ncclBfloat16; t.data = pointer; t.sizes = dims;
+ *
+ * or { NCCL_EP_TENSOR_INIT_INLINE, .ndim = 2, ... }, or have it allocated (ncclEpTensorAlloc).
+ * A tensor with a zero extent needs no storage. Others have `data`, or a registered window and
+ * the byte offset in it; when both are given, `data` is the local address.
+ */
+typedef struct ncclEpTensor {
+	unsigned int size;
+	unsigned int magic;
+	unsigned int ndim;
+	ncclDataType_t datatype;
+	void *data;
+	ncclWindow_t win_hdl;
+	uint64_t win_offset;
+	size_t *sizes; /* [ndim], the caller's; of an allocated descriptor: the library's */
+} ncclEpTensor_t;
+
+#define NCCL_EP_TENSOR_INIT_INLINE                                                                 \
+	.size = (unsigned int)sizeof(ncclEpTensor_t), .magic = NCCL_EP_TENSOR_MAGIC
+#define NCCL_EP_TENSOR_INIT NCCL_EP_STRUCT_INIT(ncclEpTensor_t, NCCL_EP_TENSOR_MAGIC)
+#define NCCL_EP_TENSOR_SIZE ((unsigned int)sizeof(ncclEpTensor_t))
+#define NCCL_EP_TENSOR_V1_LAST_FIELD sizes
+#define NCCL_EP_TENSOR_V1_SIZE 48u
+#define NCCL_EP_TENSOR_CURRENT_VERSION 1
+
+typedef struct {
+	unsigned int size;
+	unsigned int magic;
+} ncclEpTensorAllocConfig_t;
+
+#define NCCL_EP_TENSOR_ALLOC_CONFIG_INIT                                                           \
+	NCCL_EP_STRUCT_INIT(ncclEpTensorAllocConfig_t, NCCL_EP_MAGIC)
+#define NCCL_EP_TENSOR_ALLOC_CONFIG_SIZE ((unsigned int)sizeof(ncclEpTensorAllocConfig_t))
+#define NCCL_EP_TENSOR_ALLOC_CONFIG_V1_LAST_FIELD magic
+#define NCCL_EP_TENSOR_ALLOC_CONFIG_V1_SIZE 8u
+#define NCCL_EP_TENSOR_ALLOC_CONFIG_CURRENT_VERSION 1
+
+/*
+ * Allocates a descriptor with its own copy of sizes[ndim]. The caller sets `data` (or the window)
+ * afterwards and may change the extents in place, but not the `sizes` pointer.
+ * ncclInvalidArgument: NULL tensor or sizes, ndim 0, unusable config. ncclSystemError: no memory.
+ */
+ncclResult_t ncclEpTensorAlloc(ncclEpTensor_t **tensor, unsigned int ndim, ncclDataType_t datatype,
+			       const size_t *sizes, const ncclEpTensorAllocConfig_t *config);
+
+/*
+ * Frees a descriptor of ncclEpTensorAlloc; never what `data` points to. NULL is fine.
+ * ncclInvalidArgument: not such a descriptor, or its `sizes` pointer was replaced.
+ */
+ncclResult_t ncclEpTensorDestroy(ncclEpTensor_t *tensor);
+
+/* ---- Groups --------------------------------------------------------------------------------- */
+
+/* `context` is handed to both unchanged. */
+typedef cudaError_t (*ncclEpAllocFn_t)(void **ptr, size_t size, void *context);
+typedef cudaError_t (*ncclEpFreeFn_t)(void *ptr, void *context);
+
+typedef struct {
+	ncclEpAllocFn_t alloc_fn; /* NULL: cudaMalloc */
+	ncclEpFreeFn_t free_fn;   /* NULL: cudaFree */
+	void *context;
+} ncclEpAllocConfig_t;
+
+typedef struct {
+	unsigned int size;
+	unsigned int magic;
+	unsigned int version; /* NCCL_EP_API_VERSION; not examined */
+	ncclEpAlgorithm_t algorithm;
+	unsigned int num_experts;                  /* E: a multiple of R. Required */
+	unsigned int max_dispatch_tokens_per_rank; /* B: 1 .. 65535. Required */
+	/* Receive budget of high throughput. Low latency always has room for R*B. */
+	unsigned int max_recv_tokens_per_rank;
+	/*
+	 * Bytes of the largest row: H times the element size, plus the bytes of its scales where
+	 * they travel with it. Required.
+	 */
+	unsigned int max_token_bytes;
+	/*
+	 * Bytes of the memory that peers write to (low latency). AUTO: enough for handles of both
+	 * layouts with num_topk experts per token (num_topk unset: min(8, E)); a handle that needs
+	 * more makes InitHandle enlarge it. Otherwise exactly this, rounded up to 2 MiB;
+	 * InitHandle fails for handles that do not fit.
+	 */
+	unsigned long int rdma_buffer_size;
+	unsigned int num_qp_per_rank; /* several hosts: queue pairs per peer */
+	unsigned int num_channels;    /* not used */
+	/* Most SMs (thread blocks) that one operation may occupy. AUTO: what the library is tuned
+	 * for, at most all. The environment variable NCCL_EP_COMM_SMS wins. */
+	unsigned int max_num_sms;
+	/* Both functions or none. Handle memory and the group's own state come from here; memory
+	 * that peers map comes from cudaMalloc in any case. */
+	ncclEpAllocConfig_t alloc;
+	/* Low latency: non-zero lets operations continue without a rank that does not arrive; see
+	 * ncclEpMaskQuery. */
+	unsigned int enable_mask;
+	/* How long the device waits for a peer before the operation ends with an error. Counted in
+	 * whole milliseconds, 0 is 100 s. The environment variable NCCL_EP_TIMEOUT_MS wins. */
+	uint64_t timeout_ns;
+	/* Since API version 2: */
+	ncclEpZeroCopyMode_t zero_copy;
+	ncclEpOverflowPolicy_t overflow_policy; /* high throughput */
+	unsigned int num_topk;                  /* largest K of any handle, at most E; 0: unset */
+	unsigned char padding_v2[4];
+} ncclEpGroupConfig_t;
+
+#ifdef __cplusplus
+#define NCCL_EP_GROUP_CONFIG_INIT                                                                  \
+	(ncclEpVersionedInit<ncclEpGroupConfig_t>(NCCL_EP_MAGIC, NCCL_EP_API_VERSION))
+#else
+#define NCCL_EP_GROUP_CONFIG_INIT                                                                  \
+	((ncclEpGroupConfig_t){ .size = (unsigned int)sizeof(ncclEpGroupConfig_t),                 \
+				.magic = NCCL_EP_MAGIC,                                            \
+				.version = NCCL_EP_API_VERSION })
+#endif
+#define NCCL_EP_GROUP_CONFIG_SIZE ((unsigned int)sizeof(ncclEpGroupConfig_t))
+#define NCCL_EP_GROUP_CONFIG_V1_LAST_FIELD timeout_ns
+#define NCCL_EP_GROUP_CONFIG_V1_SIZE 96u
+#define NCCL_EP_GROUP_CONFIG_V2_LAST_FIELD padding_v2
+#define NCCL_EP_GROUP_CONFIG_V2_SIZE 112u
+#define NCCL_EP_GROUP_CONFIG_CURRENT_VERSION 2
+
+typedef struct ncclEpGroup *ncclEpGroup_t;
+
+/*
+ * Makes a group of all ranks of a communicator. Collective; synchronises the host; makes the
+ * communicator's device current and leaves it so. Either every rank succeeds or every rank fails:
+ * a rank's reason is known to all. Ranks must agree in all fields but alloc, max_num_sms,
+ * num_qp_per_rank, num_channels, max_recv_tokens_per_rank and timeout_ns.
+ *
+ * ncclInvalidArgument: NULL, unusable config, a field out of its range, or ranks that disagree.
+ * ncclInvalidUsage: one of alloc_fn and free_fn alone; max_num_sms above the device's; a
+ *   malformed NCCL_EP_ environment variable; a rank on a MIG instance or without peer access to
+ *   another (the text names the two GPUs); a mode that this version does not have.
+ * ncclRemoteError: another rank failed or did not arrive.
+ */
+ncclResult_t ncclEpCreateGroup(ncclEpGroup_t *ep_group, ncclComm_t comm,
+			       const ncclEpGroupConfig_t *config);
+
+/*
+ * Frees the group. Waits for the device and, for a bounded time, until the ranks of other
+ * processes have destroyed theirs, because they may still write to this rank's memory; ranks
+ * whose process has ended are not waited for. Possible after every error. NULL is fine.
+ * ncclInvalidUsage: handles of the group still exist (nothing is freed).
+ */
+ncclResult_t ncclEpGroupDestroy(ncclEpGroup_t ep_group);
+
+/* ---- Handles -------------------------------------------------------------------------------- */
+
+typedef struct {
+	unsigned int size;
+	unsigned int magic;
+	size_t dispatch_output_per_expert_alignment; /* high throughput, expert-major */
+} ncclEpHandleConfig_t;
+
+#define NCCL_EP_HANDLE_CONFIG_INIT NCCL_EP_STRUCT_INIT(ncclEpHandleConfig_t, NCCL_EP_MAGIC)
+#define NCCL_EP_HANDLE_CONFIG_SIZE ((unsigned int)sizeof(ncclEpHandleConfig_t))
+#define NCCL_EP_HANDLE_CONFIG_V1_LAST_FIELD dispatch_output_per_expert_alignment
+#define NCCL_EP_HANDLE_CONFIG_V1_SIZE 16u
+#define NCCL_EP_HANDLE_CONFIG_CURRENT_VERSION 1
+
+/* Device tensors that describe what was received. A NULL member is absent. */
+typedef struct {
+	unsigned int size;
+	unsigned int magic;
+	/* Rows per local expert. Low latency expert-major: int32 [L], written by dispatch. */
+	ncclEpTensor_t *expert_counters;
+	/* Rows per source rank. Low latency rank-major: int32 [R], written by dispatch. */
+	ncclEpTensor_t *src_rank_counters;
+	ncclEpTensor_t *expert_offsets;     /* high throughput */
+	ncclEpTensor_t *recv_total_counter; /* high throughput */
+	/* Since API version 2: numbering in outputs->topk_idx of dispatch. */
+	ncclEpExpertIdKind_t recv_topk_idx_kind;
+	unsigned char padding_v2[4];
+} ncclEpLayoutInfo_t;
+
+#define NCCL_EP_LAYOUT_INFO_INIT NCCL_EP_STRUCT_INIT(ncclEpLayoutInfo_t, NCCL_EP_MAGIC)
+#define NCCL_EP_LAYOUT_INFO_SIZE ((unsigned int)sizeof(ncclEpLayoutInfo_t))
+#define NCCL_EP_LAYOUT_INFO_V1_LAST_FIELD recv_total_counter
+#define NCCL_EP_LAYOUT_INFO_V1_SIZE 40u
+#define NCCL_EP_LAYOUT_INFO_V2_LAST_FIELD padding_v2
+#define NCCL_EP_LAYOUT_INFO_V2_SIZE 48u
+#define NCCL_EP_LAYOUT_INFO_CURRENT_VERSION 2
+
+typedef struct ncclEpHandle *ncclEpHandle_t;
+
+/*
+ * Bytes of device memory that a handle of this layout and K needs, for callers that provide it.
+ * ncclInvalidArgument: NULL group or size_out, unusable config, a layout that the group's
+ * algorithm does not have, num_topk outside 1 .. min(E, 32).
+ */
+ncclResult_t ncclEpHandleMemSize(ncclEpGroup_t ep_group, ncclEpLayout_t layout,
+				 const ncclEpHandleConfig_t *config, size_t *size_out,
+				 int num_topk);
+
+/*
+ * Makes a handle that has no routing yet. handle_mem: 1-D uint8 tensor of at least
+ * ncclEpHandleMemSize bytes, 256-byte aligned, which the caller keeps until HandleDestroy and
+ * until the handle's work has finished; NULL: the library takes memory from a pool of the group.
+ *
+ * Local and cheap, except when the group's buffer has to grow for it (see rdma_buffer_size): then
+ * it is collective (all ranks, same layout and num_topk), synchronises the device, needs both the
+ * old and the new buffer for a moment, and graphs captured before are void.
+ *
+ * On failure *handle is NULL. ncclInvalidArgument: as ncclEpHandleMemSize, or unfit handle_mem.
+ * ncclInvalidUsage: explicit rdma_buffer_size too small (the text says what is needed), num_topk
+ * above the group's, B * num_topk above 262144, growth while an operation is pending.
+ */
+ncclResult_t ncclEpInitHandle(ncclEpHandle_t *handle, ncclEpGroup_t ep_group, ncclEpLayout_t layout,
+			      const ncclEpHandleConfig_t *config, int num_topk,
+			      const ncclEpTensor_t *handle_mem);
+
+/*
+ * Gives the handle its routing. topk_idx: int32 or int64 [T, K], T from 0 to B, global expert ids,
+ * negative: no expert. An id that appears twice in a row counts twice. Ids of E and above are
+ * treated as negative and reported by a later call's log line and error text.
+ *
+ * Low latency: host only. The descriptor is copied, the ids are not: they must stay unchanged
+ * until the last dispatch and combine with this routing have run. layout_info must be NULL.
+ *
+ * ncclInvalidArgument: NULL or wrong shape or type. ncclInvalidUsage: an operation is pending.
+ */
+ncclResult_t ncclEpUpdateHandle(ncclEpHandle_t handle, const ncclEpTensor_t *topk_idx,
+				const ncclEpLayoutInfo_t *layout_info, cudaStream_t stream);
+
+/*
+ * InitHandle (with num_topk = topk_idx->sizes[1] and memory of the library), then UpdateHandle.
+ * layout_info is validated before anything else.
+ */
+ncclResult_t ncclEpCreateHandle(ncclEpHandle_t *handle, ncclEpGroup_t ep_group,
+				ncclEpLayout_t layout, const ncclEpTensor_t *topk_idx,
+				const ncclEpLayoutInfo_t *layout_info,
+				const ncclEpHandleConfig_t *config, cudaStream_t stream);
+
+/*
+ * Frees the handle, not the caller's handle_mem. Does not synchronise: memory of the library goes
+ * back to the group's pool, whose next user comes later in the order of the group's operations.
+ * Before GroupDestroy. NULL is fine.
+ * ncclInvalidUsage: a send_only operation of the handle is not completed.
+ */
+ncclResult_t ncclEpHandleDestroy(ncclEpHandle_t handle);
+
+/* ---- Dispatch ------------------------------------------------------------------------------- */
+
+typedef struct {
+	unsigned int size;
+	unsigned int magic;
+	ncclEpTensor_t *tokens;       /* [T, H]. Required */
+	ncclEpTensor_t *topk_weights; /* fp32 [T, K] */
+	ncclEpTensor_t *scales;       /* recipe FWD: [T, S] */
+} ncclEpDispatchInputs_t;
+
+#define NCCL_EP_DISPATCH_INPUTS_INIT NCCL_EP_STRUCT_INIT(ncclEpDispatchInputs_t, NCCL_EP_MAGIC)
+#define NCCL_EP_DISPATCH_INPUTS_SIZE ((unsigned int)sizeof(ncclEpDispatchInputs_t))
+#define NCCL_EP_DISPATCH_INPUTS_V1_LAST_FIELD scales
+#define NCCL_EP_DISPATCH_INPUTS_V1_SIZE 32u
+#define NCCL_EP_DISPATCH_INPUTS_CURRENT_VERSION 1
+
+typedef struct {
+	unsigned int size;
+	unsigned int magic;
+	ncclEpTensor_t *tokens;
+	ncclEpTensor_t *topk_weights;
+	ncclEpTensor_t *scales;
+	ncclEpTensor_t *topk_idx;
+} ncclEpDispatchOutputs_t;
+
+#define NCCL_EP_DISPATCH_OUTPUTS_INIT NCCL_EP_STRUCT_INIT(ncclEpDispatchOutputs_t, NCCL_EP_MAGIC)
+#define NCCL_EP_DISPATCH_OUTPUTS_SIZE ((unsigned int)sizeof(ncclEpDispatchOutputs_t))
+#define NCCL_EP_DISPATCH_OUTPUTS_V1_LAST_FIELD topk_idx
+#define NCCL_EP_DISPATCH_OUTPUTS_V1_SIZE 40u
+#define NCCL_EP_DISPATCH_OUTPUTS_CURRENT_VERSION 1
+
+typedef struct {
+	unsigned int size;
+	unsigned int magic;
+	unsigned int send_only;    /* low latency: stop after sending, see ncclEpComplete */
+	unsigned int round_scales; /* recipe DS_FP8E3M4: scales are powers of two */
+	ncclEpPassDir_t pass_direction;
+	ncclEpDispQuant_t quant_recipe; /* since API version 2 */
+} ncclEpDispatchConfig_t;
+
+#define NCCL_EP_DISPATCH_CONFIG_INIT NCCL_EP_STRUCT_INIT(ncclEpDispatchConfig_t, NCCL_EP_MAGIC)
+#define NCCL_EP_DISPATCH_CONFIG_SIZE ((unsigned int)sizeof(ncclEpDispatchConfig_t))
+#define NCCL_EP_DISPATCH_CONFIG_V1_LAST_FIELD pass_direction
+#define NCCL_EP_DISPATCH_CONFIG_V1_SIZE 20u
+#define NCCL_EP_DISPATCH_CONFIG_V2_LAST_FIELD quant_recipe
+#define NCCL_EP_DISPATCH_CONFIG_V2_SIZE 24u
+#define NCCL_EP_DISPATCH_CONFIG_CURRENT_VERSION 2
+
+/*
+ * Sends the tokens of inputs->tokens [T, H] to the ranks of their experts. Low latency:
+ *
+ *                          expert-major                   rank-major
+ *   inputs->topk_weights   NULL                           fp32 [T, K]
+ *   outputs->tokens        [L, R*B, H]                    [R, B, H]
+ *   outputs->topk_weights  NULL                           fp32 [R, B, K]
+ *   outputs->topk_idx      NULL                           int32 [R, B, K]
+ *   layout_info            expert_counters int32 [L]      NULL, or src_rank_counters int32 [R]
+ *
+ * Expert-major: local expert e has rows 0 .. expert_counters[e]-1, one per (token, k) that chose
+ * it, in ascending order of (source rank, token, k).
+ * Rank-major: source rank r has rows 0 .. src_rank_counters[r]-1, one per token that chose an
+ * expert here, in ascending token order. topk_weights holds the K weights that the source passed;
+ * topk_idx, at each k, the expert if it is here (numbered as layout_info->recv_topk_idx_kind
+ * says), else -1; its rows beyond the count are all -1.
+ * Other rows beyond the counts are left as they were. Counters are overwritten.
+ *
+ * Recipes (config->quant_recipe):
+ *   NONE        tokens bf16, fp16 or fp32, outputs of the same type; no scales.
+ *   FWD         tokens fp32, fp16, bf16, e4m3, e5m2 or fp4x2 (then H counts bytes); inputs->scales
+ *               [T, S] fp32, fp16, bf16, e4m3, e5m2 or uint8; outputs->scales with S in place of
+ *               H; both are copied. Token and scale rows are multiples of 16 bytes;
+ *               round_scales is 0.
+ *   DS_FP8E3M4  tokens bf16, H a multiple of 128; outputs->tokens e4m3, outputs->scales fp32 with
+ *               H/128 in place of H. Per 128 elements, with a = max(largest magnitude, 1e-4):
+ *               scale = a/448, or the next power of two when round_scales is set.
+ * A config that does not reach quant_recipe (API version 1) means DS_FP8E3M4 if outputs->scales
+ * is present, NONE otherwise; its scales are stored [L][H/128][R*B] (or [R][H/128][B]) in spite
+ * of their descriptor.
+ *
+ * Rows are multiples of 16 bytes and, with their scales, at most max_token_bytes. Storage is
+ * 16-byte aligned. outputs->tokens and outputs->scales may be given as windows.
+ *
+ * ncclInvalidArgument: anything above not met; no routing; zero_copy ON that cannot be done.
+ * ncclInvalidUsage: backward pass; an operation of this handle, or two of the group, pending.
+ * ncclRemoteError: an earlier operation ended because a peer did not arrive. The text names it;
+ *   the group can only be destroyed.
+ */
+ncclResult_t ncclEpDispatch(ncclEpHandle_t handle, const ncclEpDispatchInputs_t *inputs,
+			    const ncclEpDispatchOutputs_t *outputs,
+			    const ncclEpLayoutInfo_t *layout_info,
+			    const ncclEpDispatchConfig_t *config, cudaStream_t stream);
+
+/* ---- Combine -------------------------------------------------------------------------------- */
+
+typedef struct {
+	unsigned int size;
+	unsigned int magic;
+	ncclEpTensor_t *tokens;       /* as outputs->tokens of dispatch. Required */
+	ncclEpTensor_t *topk_weights; /* high throughput, backward */
+	ncclEpTensor_t *scales;       /* since API version 2; recipe NVFP4 */
+} ncclEpCombineInputs_t;
+
+#define NCCL_EP_COMBINE_INPUTS_INIT NCCL_EP_STRUCT_INIT(ncclEpCombineInputs_t, NCCL_EP_MAGIC)
+#define NCCL_EP_COMBINE_INPUTS_SIZE ((unsigned int)sizeof(ncclEpCombineInputs_t))
+#define NCCL_EP_COMBINE_INPUTS_V1_LAST_FIELD topk_weights
+#define NCCL_EP_COMBINE_INPUTS_V1_SIZE 24u
+#define NCCL_EP_COMBINE_INPUTS_V2_LAST_FIELD scales
+#define NCCL_EP_COMBINE_INPUTS_V2_SIZE 32u
+#define NCCL_EP_COMBINE_INPUTS_CURRENT_VERSION 2
+
+typedef struct {
+	unsigned int size;
+	unsigned int magic;
+	ncclEpTensor_t *tokens;       /* [T, H]. Required */
+	ncclEpTensor_t *topk_weights; /* low latency, expert-major: fp32 [T, K], read */
+} ncclEpCombineOutputs_t;
+
+#define NCCL_EP_COMBINE_OUTPUTS_INIT NCCL_EP_STRUCT_INIT(ncclEpCombineOutputs_t, NCCL_EP_MAGIC)
+#define NCCL_EP_COMBINE_OUTPUTS_SIZE ((unsigned int)sizeof(ncclEpCombineOutputs_t))
+#define NCCL_EP_COMBINE_OUTPUTS_V1_LAST_FIELD topk_weights
+#define NCCL_EP_COMBINE_OUTPUTS_V1_SIZE 24u
+#define NCCL_EP_COMBINE_OUTPUTS_CURRENT_VERSION 1
+
+typedef struct {
+	unsigned int size;
+	unsigned int magic;
+	unsigned int send_only;
+	ncclEpPassDir_t pass_direction;
+	ncclEpCombQuant_t quant_recipe; /* since API version 2 */
+} ncclEpCombineConfig_t;
+
+#define NCCL_EP_COMBINE_CONFIG_INIT NCCL_EP_STRUCT_INIT(ncclEpCombineConfig_t, NCCL_EP_MAGIC)
+#define NCCL_EP_COMBINE_CONFIG_SIZE ((unsigned int)sizeof(ncclEpCombineConfig_t))
+#define NCCL_EP_COMBINE_CONFIG_V1_LAST_FIELD pass_direction
+#define NCCL_EP_COMBINE_CONFIG_V1_SIZE 16u
+#define NCCL_EP_COMBINE_CONFIG_V2_LAST_FIELD quant_recipe
+#define NCCL_EP_COMBINE_CONFIG_V2_SIZE 20u
+#define NCCL_EP_COMBINE_CONFIG_CURRENT_VERSION 2
+
+/*
+ * Returns the rows of the handle's last dispatch to their sources and adds them up there. Low
+ * latency: inputs->tokens is [L, R*B, H] or [R, B, H] of bf16, fp16 or fp32, rows in the places
+ * where dispatch put them; outputs->tokens is [T, H] of the same type.
+ *
+ *   expert-major  outputs->tokens[t] = sum over k, id >= 0, of w[t][k] * row of (t, k), where w is
+ *                 outputs->topk_weights, fp32 [T, K], required and only read.
+ *   rank-major    outputs->tokens[t] = sum over the ranks that t was sent to, in the order of
+ *                 their first k, of the row that the rank returned. No weights.
+ *
+ * Sums are taken in fp32 in ascending k and rounded once, so the result does not depend on
+ * timing. Tokens without experts get zeros. May be repeated after one dispatch.
+ *
+ * ncclInvalidArgument: shapes, types, missing tensors, no routing. ncclInvalidUsage: no dispatch
+ * with this routing yet; backward pass; NVFP4; pending operations. ncclRemoteError: as dispatch.
+ */
+ncclResult_t ncclEpCombine(ncclEpHandle_t handle, const ncclEpCombineInputs_t *inputs,
+			   const ncclEpCombineOutputs_t *outputs,
+			   const ncclEpCombineConfig_t *config, cudaStream_t stream);
+
+/* ---- Complete ------------------------------------------------------------------------------- */
+
+typedef struct ncclEpCompleteConfig {
+	unsigned int size;
+	unsigned int magic;
+} ncclEpCompleteConfig_t;
+
+#define NCCL_EP_COMPLETE_CONFIG_INIT NCCL_EP_STRUCT_INIT(ncclEpCompleteConfig_t, NCCL_EP_MAGIC)
+#define NCCL_EP_COMPLETE_CONFIG_SIZE ((unsigned int)sizeof(ncclEpCompleteConfig_t))
+#define NCCL_EP_COMPLETE_CONFIG_V1_LAST_FIELD magic
+#define NCCL_EP_COMPLETE_CONFIG_V1_SIZE 8u
+#define NCCL_EP_COMPLETE_CONFIG_CURRENT_VERSION 1
+
+/*
+ * Runs the receive half of the handle's send_only operation on `stream`, which must be ordered
+ * after the stream of the send half. Descriptors and structs of the first call may be gone, the
+ * tensors' storage may not. One operation per handle and two per group may be pending; operations
+ * of other handles may run in between. Nothing pending: ncclSuccess.
+ */
+ncclResult_t ncclEpComplete(ncclEpHandle_t handle, const ncclEpCompleteConfig_t *config,
+			    cudaStream_t stream);
+
+/* ---- Ranks that fail ------------------------------------------------------------------------
+ *
+ * Low latency groups with enable_mask. mask[r] is 1 while rank r takes part. When a wait for r
+ * expires, r is masked: it counts as a source of no tokens, combine leaves its rows out, and the
+ * group's error flag becomes 1. Without enable_mask: ncclInvalidUsage from all five calls.
+ */
+
+/* Copies the mask to mask[R] in device memory, on `stream`. */
+ncclResult_t ncclEpMaskQuery(ncclEpGroup_t ep_group, int *mask, cudaStream_t stream);
+
+/* Sets the mask from mask[R] in host memory (0 or 1), on `stream`; the array must live until then. */
+ncclResult_t ncclEpMaskUpdate(ncclEpGroup_t ep_group, const int *mask, cudaStream_t stream);
+
+/*
+ * Brings all ranks together again and sets all masks to 1. Collective, also for ranks that were
+ * masked; synchronises the stream. Ranks that do not arrive are masked once more. The error flag
+ * stays as it is. ncclInvalidUsage: an operation is pending.
+ */
+ncclResult_t ncclEpMaskClean(ncclEpGroup_t ep_group, cudaStream_t stream);
+
+/* *error = 1 if a wait has expired since the last ErrorClear, else 0. Does not synchronise. */
+ncclResult_t ncclEpGetAsyncError(ncclEpGroup_t ep_group, int *error);
+ncclResult_t ncclEpErrorClear(ncclEpGroup_t ep_group);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

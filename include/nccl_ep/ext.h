@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What this library offers beyond the NCCL EP API. Programs that must also run on others look the
+ * functions up (dlsym). They obey the rules of nccl_ep.h.
+ */
+#ifndef NCCL_EP_EXT_H_
+#define NCCL_EP_EXT_H_
+
+#include "nccl_ep.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/*
+ * The last failure: of a call on this group or of its device operations, or, with group NULL, of
+ * any call of this thread. *text is one line: what failed, the offending value, the limit or the
+ * peer, what to do. It belongs to the calling thread and is valid until the thread's next call of
+ * this function. *code is ncclSuccess and *text "" if nothing has failed. Either may be NULL.
+ *
+ * Device operations fail after their call has returned. With a group this call looks for such
+ * failures first, so after synchronising the stream it tells whether the operations were
+ * successful. Failures that later calls also return have codes; an expert id out of range, which
+ * no call returns, has ncclInvalidArgument here.
+ */
+ncclResult_t ncclEpExtGetLastError(ncclEpGroup_t ep_group, ncclResult_t *code, const char **text);
+
+typedef struct {
+	unsigned int size;
+	unsigned int magic;
+	uint64_t group_bytes;  /* heap_bytes and the group's own state */
+	uint64_t heap_bytes;   /* memory that peers write to, from cudaMalloc */
+	uint64_t handle_bytes; /* each live handle with memory of the library */
+} ncclEpExtMemory_t;
+
+#define NCCL_EP_EXT_MEMORY_INIT NCCL_EP_STRUCT_INIT(ncclEpExtMemory_t, NCCL_EP_MAGIC)
+#define NCCL_EP_EXT_MEMORY_V1_SIZE 32u
+
+/*
+ * Device memory that a group of this config and its handles will allocate, to the byte, before
+ * creating anything. Needs no device. With layout UNSET: the group alone. Otherwise the group
+ * after a handle of this layout and num_topk has been made (which may enlarge it).
+ * ncclInvalidArgument, ncclInvalidUsage: as ncclEpCreateGroup and ncclEpInitHandle would return.
+ */
+ncclResult_t ncclEpExtDeviceMemory(const ncclEpGroupConfig_t *config, int nranks,
+				   ncclEpLayout_t layout, int num_topk, ncclEpExtMemory_t *memory);
+
+/*
+ * What the handle's last completed dispatch received: *tokens, distinct (source rank, token)
+ * pairs; *rows, rows in outputs->tokens (expert-major: one per local expert of a token). Either
+ * may be NULL. Synchronises `stream`, which must be ordered after the dispatch.
+ * ncclInvalidUsage: no completed dispatch, or the stream is being captured.
+ */
+ncclResult_t ncclEpExtNumRecvTokens(ncclEpHandle_t handle, uint64_t *tokens, uint64_t *rows,
+				    cudaStream_t stream);
+
+/* Traffic with one peer since the group was created. */
+typedef struct {
+	unsigned int size;
+	unsigned int magic;
+	int rank;
+	int active;           /* 0: masked */
+	uint64_t tx_bytes;    /* payload written to the peer */
+	uint64_t rx_bytes;    /* payload received from it */
+	uint64_t tx_rows;
+	uint64_t rx_rows;
+	uint64_t wait_ns;     /* waiting for the peer's first word, summed over operations */
+	uint64_t wait_max_ns; /* longest of these waits */
+	uint64_t operations;
+} ncclEpExtPeerStats_t;
+
+#define NCCL_EP_EXT_PEER_STATS_INIT NCCL_EP_STRUCT_INIT(ncclEpExtPeerStats_t, NCCL_EP_MAGIC)
+#define NCCL_EP_EXT_PEER_STATS_V1_SIZE 72u
+
+/*
+ * Fills stats[0 .. count-1], one per rank from rank 0; count is at most R. The size and magic of
+ * stats[0] count for all elements, and its size is the distance between them. Synchronises
+ * `stream`. ncclInvalidUsage: the stream is being captured.
+ */
+ncclResult_t ncclEpExtPeerStats(ncclEpGroup_t ep_group, ncclEpExtPeerStats_t *stats, int count,
+				cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
