@@ -65,22 +65,10 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "wait_site.h"
 
 #define EP_WARP_SIZE 32
 #define EP_FULL_MASK 0xffffffffu
-
-/* What a device-side wait waits for. The host prints the same names (ep_wait_site_name). */
-enum ep_wait_site {
-	EP_WAIT_NONE = 0,
-	EP_WAIT_PROGRESS,       /* peer has left the previous user of the buffer bank */
-	EP_WAIT_DISPATCH_COUNT, /* peer's counts of this dispatch */
-	EP_WAIT_DISPATCH_ROW,   /* a row that the peer announced */
-	EP_WAIT_COMBINE_ROW,    /* a row that the peer owes to one of our tokens */
-	EP_WAIT_CLEAN,          /* peer's arrival at the mask clean-up */
-	EP_WAIT_RDMA_SLOT,      /* a free send queue entry towards the peer */
-	EP_WAIT_RDMA_COMPLETION,
-	EP_WAIT_SITES
-};
 
 struct __attribute__((aligned(16))) ep_vec16 {
 	uint32_t x, y, z, w;

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a device-side wait waits for: shared by kernels, host and virtual cluster. Plain C. */
+#ifndef EP_DEVICE_WAIT_SITE_H
+#define EP_DEVICE_WAIT_SITE_H
+
+enum ep_wait_site {
+	EP_WAIT_NONE = 0,
+	EP_WAIT_PROGRESS,       /* peer has left the previous user of the buffer bank */
+	EP_WAIT_DISPATCH_COUNT, /* peer's counts of this dispatch */
+	EP_WAIT_DISPATCH_ROW,   /* a row that the peer announced */
+	EP_WAIT_COMBINE_ROW,    /* a row that the peer owes to one of our tokens */
+	EP_WAIT_CLEAN,          /* peer's arrival at the mask clean-up */
+	EP_WAIT_RDMA_SLOT,      /* a free send queue entry towards the peer */
+	EP_WAIT_RDMA_COMPLETION,
+	EP_WAIT_SITES
+};
+
+#endif
