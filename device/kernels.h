@@ -10,6 +10,11 @@
 extern "C" {
 #endif
 
+/* Threads per block: any multiple of 32 up to this. */
+#define EP_LL_MAX_THREADS 512
+
+/* Kernel sources define the symbols themselves. */
+#if !defined(__CUDACC__) && !defined(EP_KERNEL)
 #define EP_KERNEL_DECL(name) extern void name(void)
 
 /* struct ep_ll_dispatch_args */
@@ -21,8 +26,7 @@ EP_KERNEL_DECL(ep_ll_combine_fp16_kernel);
 EP_KERNEL_DECL(ep_ll_combine_fp32_kernel);
 /* struct ep_ll_clean_args, one block of at least nranks threads */
 EP_KERNEL_DECL(ep_ll_clean_kernel);
-
-#define EP_LL_MAX_THREADS 512
+#endif
 
 #ifdef __cplusplus
 }

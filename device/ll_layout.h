@@ -36,6 +36,11 @@
 #if defined(__cplusplus) && !defined(_Static_assert)
 #define _Static_assert static_assert
 #endif
+#ifdef __CUDACC__
+#define EP_HOST_DEV static inline __host__ __device__
+#else
+#define EP_HOST_DEV static inline
+#endif
 
 #define EP_LL_BANKS 3
 #define EP_LL_MAX_STAGED (EP_LL_BANKS - 1) /* operations sent but not completed, per group */
@@ -47,7 +52,14 @@
 #define EP_LL_MAX_BLOCKS 512         /* copies of the sequence state */
 #define EP_LL_MAX_PARTS 8            /* raw rows: flags per row */
 #define EP_LL_WINDOW 256             /* tokens whose routing a block holds in shared memory */
+#define EP_LL_WINDOW_IDS 2048        /* and their ids: a window is min(both) tokens */
 #define EP_LL_NO_ROW 0xffffffffu
+
+/* Entries of `route`: nothing comes back, a row comes from a rank, or the index of a local row. */
+#define EP_LL_ROUTE_NONE EP_LL_NO_ROW
+#define EP_LL_ROUTE_REMOTE(rank) (0x80000000u | (rank))
+#define EP_LL_ROUTE_IS_REMOTE(r) ((r) >> 31)
+#define EP_LL_ROUTE_RANK(r) ((r)&0x7fffffffu)
 
 enum ep_ll_layout {
 	EP_LL_EXPERT_MAJOR = 1, /* values of ncclEpLayout_t */
@@ -161,7 +173,7 @@ struct ep_ll_common {
 	uint32_t *src_wire; /* [R] combine wire of each source */
 	uint32_t *counts;   /* [L] rows of each local expert (expert-major) */
 	uint32_t *origin;   /* expert-major [L][R*B], rank-major [R][B]: where a row came from */
-	uint32_t *self_row; /* [B][K]: index of the local row that serves (token, k), or NO_ROW */
+	uint32_t *route;    /* [B][K]: who returns (token, k), EP_LL_ROUTE_* */
 	const void *topk_idx; /* [T][K], int32 or int64 */
 	/* byte offsets in a heap */
 	uint64_t progress_off;
@@ -228,6 +240,35 @@ struct ep_ll_clean_args {
 	uint64_t clean_off; /* words [R] in each heap */
 	unsigned char *heap[EP_LL_MAX_RANKS];
 };
+
+/* Tokens of one window: a multiple of 32. */
+EP_HOST_DEV uint32_t ep_ll_window_tokens(uint32_t topk)
+{
+	uint32_t n = EP_LL_WINDOW_IDS / topk & ~31u;
+
+	return n < EP_LL_WINDOW ? n : EP_LL_WINDOW;
+}
+
+/*
+ * Dynamic shared memory. Senders: ids and indices of a window, slots of its tokens, counts per
+ * expert and per destination. Receivers: counts per (source, expert), per source.
+ */
+EP_HOST_DEV uint32_t ep_ll_dispatch_shared_bytes(const struct ep_ll_dispatch_args *a)
+{
+	uint32_t r = a->c.nranks, k = a->c.topk, w = ep_ll_window_tokens(k);
+	uint32_t experts = r * a->c.nlocal;
+	uint32_t send = 4 * (2 * w * k + w * r + experts + r);
+	uint32_t recv = 4 * (experts + 4 * r);
+
+	return (send > recv ? send : recv) + 64;
+}
+
+EP_HOST_DEV uint32_t ep_ll_combine_shared_bytes(const struct ep_ll_combine_args *a)
+{
+	uint32_t n = a->c.layout == EP_LL_EXPERT_MAJOR ? a->c.nlocal : a->c.nranks;
+
+	return 4 * (n + 1) + 64;
+}
 
 _Static_assert(sizeof(struct ep_ll_seq) == 32, "ep_ll_seq");
 _Static_assert(sizeof(struct ep_ll_staged) == 16, "ep_ll_staged");

@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Low-latency kernels: steps and banks, waiting, addresses, copying a row onto the wire. */
+#ifndef EP_DEVICE_LL_COMMON_H
+#define EP_DEVICE_LL_COMMON_H
+
+#include "ll_layout.h"
+#include "simt.h"
+
+/* What a kernel knows about its own step; equal in all blocks and on all ranks. */
+struct ep_ll_op {
+	uint32_t step;
+	uint32_t epoch;   /* step of the send half */
+	uint32_t bank;
+	uint32_t release; /* step that released the bank before; 0: never used */
+	bool aborted;     /* by an earlier kernel; the same in all threads of the block */
+};
+
+EP_DEV uint32_t ep_min_u32(uint32_t a, uint32_t b)
+{
+	return a < b ? a : b;
+}
+
+EP_DEV uint32_t ep_max_u32(uint32_t a, uint32_t b)
+{
+	return a > b ? a : b;
+}
+
+EP_DEV bool ep_ll_aborted(const struct ep_ll_state *state)
+{
+	return ep_ld_relaxed_gpu_u32(&state->aborted) != 0;
+}
+
+/* The bank released longest ago among those without a staged operation. */
+EP_DEV uint32_t ep_ll_bank_choose(const struct ep_ll_seq *s)
+{
+	uint32_t best = 0;
+	int32_t oldest = 0;
+	bool found = false;
+
+	for (uint32_t b = 0; b < EP_LL_BANKS; b++) {
+		int32_t age = s->release[b] ? (int32_t)(s->step - s->release[b]) : 0x7fffffff;
+
+		if (!(s->busy >> b & 1) && (!found || age > oldest)) {
+			best = b;
+			oldest = age;
+			found = true;
+		}
+	}
+	return best;
+}
+
+/*
+ * Takes the kernel's step. Every block reads its own copy of the sequence and writes the next one
+ * to the copies it owns (index congruent to the block), so no block waits for another. Called by
+ * all threads of all blocks, once, before any other use of the group's state; ends in a barrier.
+ */
+EP_DEV struct ep_ll_op ep_ll_begin(const struct ep_ll_common &c)
+{
+	struct ep_ll_seq s = c.seq[ep_block()];
+	struct ep_ll_op op;
+	EP_SHARED(uint32_t, aborted);
+
+	if (ep_tid() == 0) {
+		aborted = ep_ll_aborted(c.state);
+	}
+
+	if (++s.step == 0) {
+		s.step = 1; /* 0 means never */
+	}
+	op.step = s.step;
+	if (c.phase & EP_LL_SEND) {
+		op.bank = ep_ll_bank_choose(&s);
+		op.epoch = s.step;
+	} else {
+		op.bank = c.staged->bank;
+		op.epoch = c.staged->epoch;
+	}
+	op.release = s.release[op.bank];
+	if (c.phase & EP_LL_RECV) {
+		s.busy &= ~(1u << op.bank);
+		s.release[op.bank] = s.step;
+	} else {
+		s.busy |= 1u << op.bank;
+	}
+	ep_block_sync();
+	op.aborted = aborted;
+	for (uint32_t i = ep_block() + ep_tid() * ep_nblocks(); i < EP_LL_MAX_BLOCKS;
+	     i += ep_nthreads() * ep_nblocks()) {
+		c.seq[i] = s;
+	}
+	if (ep_block() == 0 && ep_tid() == 0 && !(c.phase & EP_LL_RECV)) {
+		c.staged->bank = op.bank;
+		c.staged->epoch = op.epoch;
+	}
+	return op;
+}
+
+/*
+ * Tells every peer that this rank has started `step`: all its earlier kernels are over, so the
+ * banks they read are free. One warp of one block.
+ */
+EP_DEV void ep_ll_publish_progress(const struct ep_ll_common &c, const struct ep_ll_op &op)
+{
+	for (uint32_t r = ep_lane(); r < c.nranks; r += EP_WARP_SIZE) {
+		ep_st_release_sys_u32((uint32_t *)(c.heap[r] + c.progress_off) + c.rank, op.step);
+	}
+}
+
+EP_DEV bool ep_ll_active(const struct ep_ll_common &c, uint32_t r)
+{
+	return !c.mask_enabled || ep_ld_relaxed_gpu_u32((const uint32_t *)c.mask + r) != 0;
+}
+
+/* The first failure of a class fills its record; the host reads it once `valid` is set. */
+EP_DEV void ep_ll_record_write(struct ep_ll_state *state, struct ep_ll_record *records,
+			       uint32_t record_class, const struct ep_ll_record &r)
+{
+	if (ep_atomic_cas_gpu_u32(&state->record_lock[record_class], 0, 1) != 0) {
+		return;
+	}
+	struct ep_ll_record *out = &records[record_class];
+
+	out->cause = r.cause;
+	out->site = r.site;
+	out->peer = r.peer;
+	out->step = r.step;
+	out->is_combine = r.is_combine;
+	out->token = r.token;
+	out->k = r.k;
+	out->value = r.value;
+	out->expected = r.expected;
+	out->waited_ns = r.waited_ns;
+	ep_st_release_sys_u32(&out->valid, 1);
+}
+
+/* A wait for `peer` expired: masks it, or ends the group's operations. */
+EP_DEV void ep_ll_peer_failed(const struct ep_ll_common &c, const struct ep_ll_op &op,
+			      uint32_t cause, enum ep_wait_site site, uint32_t peer,
+			      uint32_t value, uint32_t expected)
+{
+	struct ep_ll_record r = {};
+	bool masked = c.mask_enabled && cause == EP_LL_CAUSE_TIMEOUT;
+
+	r.cause = cause;
+	r.site = site;
+	r.peer = peer;
+	r.step = op.step;
+	r.is_combine = site == EP_WAIT_COMBINE_ROW;
+	r.value = value;
+	r.expected = expected;
+	r.waited_ns = c.timeout_ns;
+	ep_ll_record_write(c.state, c.records, masked ? EP_LL_RECORD_MASKED : EP_LL_RECORD_FATAL, r);
+	if (masked) {
+		ep_st_relaxed_gpu_u32((uint32_t *)c.mask + peer, 0);
+		ep_st_relaxed_sys_u32(c.async_error, 1);
+	} else {
+		ep_st_relaxed_gpu_u32(&c.state->aborted, 1);
+	}
+}
+
+/*
+ * One poll of a wait has failed. True when waiting is over: the group is aborted, or the timeout
+ * has passed, in which case the failure of `peer` is recorded here.
+ */
+EP_DEV bool ep_ll_wait_over(const struct ep_ll_common &c, const struct ep_ll_op &op,
+			    struct ep_spin *s, enum ep_wait_site site, uint32_t peer)
+{
+	if (ep_spin_expired(s, c.timeout_ns, site, peer)) {
+		ep_ll_peer_failed(c, op, EP_LL_CAUSE_TIMEOUT, site, peer, 0, 0);
+		return true;
+	}
+	if ((s->polls & 63) != 0) {
+		return false;
+	}
+	return ep_ll_aborted(c.state) || !ep_ll_active(c, peer);
+}
+
+/*
+ * Waits until every active peer has left the previous operation of the bank. Called by one warp;
+ * false when the group is aborted. A peer that failed is masked by then, so nothing is sent to it.
+ */
+EP_DEV bool ep_ll_wait_bank(const struct ep_ll_common &c, const struct ep_ll_op &op)
+{
+	for (uint32_t r = ep_lane(); op.release && r < c.nranks; r += EP_WARP_SIZE) {
+		const uint32_t *p = (const uint32_t *)(c.heap[c.rank] + c.progress_off) + r;
+		struct ep_spin s = ep_spin_start();
+
+		while ((int32_t)(ep_ld_acquire_sys_u32(p) - op.release) <= 0 &&
+		       ep_ll_active(c, r)) {
+			if (ep_ll_wait_over(c, op, &s, EP_WAIT_PROGRESS, r)) {
+				break;
+			}
+		}
+	}
+	ep_warp_sync(EP_FULL_MASK);
+	return !ep_ll_aborted(c.state);
+}
+
+/* Waits for a flag to hold this operation's epoch; false when the peer failed. */
+EP_DEV bool ep_ll_wait_flag(const struct ep_ll_common &c, const struct ep_ll_op &op,
+			    const uint32_t *flag, enum ep_wait_site site, uint32_t peer)
+{
+	struct ep_spin s = ep_spin_start();
+
+	while (ep_ld_acquire_sys_u32(flag) != op.epoch) {
+		if (ep_ll_wait_over(c, op, &s, site, peer)) {
+			return false;
+		}
+	}
+	return true;
+}
+
+/* Waits for an 8-byte word; false when the peer failed. */
+EP_DEV bool ep_ll_wait_word(const struct ep_ll_common &c, const struct ep_ll_op &op, const void *p,
+			    uint32_t *d, enum ep_wait_site site, uint32_t peer)
+{
+	struct ep_spin s = ep_spin_start();
+
+	while (!ep_ld_word(p, op.epoch, d)) {
+		if (ep_ll_wait_over(c, op, &s, site, peer)) {
+			return false;
+		}
+	}
+	return true;
+}
+
+/* Waits for a 16-byte packet; false when the peer failed. */
+EP_DEV bool ep_ll_wait_packet(const struct ep_ll_common &c, const struct ep_ll_op &op,
+			      const void *p, uint32_t *d0, uint32_t *d1, enum ep_wait_site site,
+			      uint32_t peer)
+{
+	struct ep_spin s = ep_spin_start();
+
+	while (!ep_ld_packet(p, op.epoch, d0, d1)) {
+		if (ep_ll_wait_over(c, op, &s, site, peer)) {
+			return false;
+		}
+	}
+	return true;
+}
+
+/* Areas of this operation's bank in the heap of rank r. */
+EP_DEV unsigned char *ep_ll_packets(const struct ep_ll_common &c, const struct ep_ll_op &op,
+				    uint32_t r)
+{
+	return c.heap[r] + c.bank_off[op.bank] + c.packet_off;
+}
+
+EP_DEV uint32_t *ep_ll_flags(const struct ep_ll_common &c, const struct ep_ll_op &op, uint32_t r)
+{
+	return (uint32_t *)(c.heap[r] + c.bank_off[op.bank] + c.flag_off);
+}
+
+EP_DEV unsigned char *ep_ll_raw(const struct ep_ll_common &c, const struct ep_ll_op &op,
+				uint32_t r)
+{
+	return c.heap[r] + c.bank_off[op.bank] + c.raw_off;
+}
+
+/*
+ * Vectors [first, end) of a row of `vectors` 16-byte vectors that part `part` of `parts` covers:
+ * whole groups of 8 vectors (128 bytes), the same on both sides of the wire.
+ */
+EP_DEV void ep_ll_part(uint32_t vectors, uint32_t parts, uint32_t part, uint32_t *first,
+		       uint32_t *end)
+{
+	uint32_t chunk = ((vectors + parts - 1) / parts + 7) & ~7u;
+
+	*first = ep_min_u32(part * chunk, vectors);
+	*end = ep_min_u32(*first + chunk, vectors);
+}
+
+#endif

@@ -1,0 +1,380 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * simt.h on the CPU. A block is an OS thread and its threads are fibers of that thread, which never
+ * move to another one; so block-shared storage is thread-local storage, and what the threads of a
+ * block exchange needs no atomics, only the barriers that the GPU needs too. An executor outside
+ * this tree part provides the ep_simt_* hooks declared here.
+ *
+ * Peers, other blocks and the host run concurrently: flags are acquire loads and release stores,
+ * packets are 8-byte relaxed atomics, 16-byte copies are plain accesses, so that a race detector
+ * checks the protocol. There are no fences (race detectors do not model them): the stores behind
+ * ep_release_fence_sys() are release stores themselves, which is what the contract promises.
+ */
+#ifndef EP_DEVICE_SIMT_CPU_H
+#define EP_DEVICE_SIMT_CPU_H
+
+#include <string.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The running thread of the kernel, kept by the executor. */
+struct ep_simt_lane {
+	uint32_t tid, nthreads;
+	uint32_t lane, warp, nwarps;
+	uint32_t block, nblocks;
+	void *dynamic_shared;
+};
+
+enum ep_simt_op {
+	EP_SIMT_SYNC = 1,
+	EP_SIMT_BALLOT,
+	EP_SIMT_ANY,
+	EP_SIMT_ALL,
+	EP_SIMT_SHFL,
+	EP_SIMT_SHFL_UP,
+	EP_SIMT_SHFL_XOR,
+	EP_SIMT_MATCH,
+	EP_SIMT_OPS
+};
+
+extern __thread struct ep_simt_lane *ep_simt_self __attribute__((tls_model("initial-exec")));
+/* Not 0: memory primitives call ep_simt_perturb(), which may let another thread run. */
+extern int ep_simt_perturbed;
+
+uint64_t ep_simt_collective(uint32_t op, uint32_t mask, uint64_t value, uint32_t arg);
+void ep_simt_barrier(uint32_t id, uint32_t nthreads);
+bool ep_simt_spin(struct ep_spin *s, uint64_t timeout_ns, uint32_t site, uint32_t peer);
+void ep_simt_perturb(void);
+uint64_t ep_simt_time_ns(void);
+void ep_simt_register(void (*handle)(void), const char *name, size_t args_size,
+		      uint32_t max_threads, void (*body)(const void *args));
+/* A launch handle was called as if it were a function. */
+void ep_simt_called(const char *name) __attribute__((noreturn));
+
+#ifdef __cplusplus
+}
+#endif
+
+#define EP_DEV static inline
+#define EP_SHARED(type, name) static __thread type name
+#define EP_UNROLL(n)
+
+#define EP_KERNEL(name, args_struct, max_threads)                                                  \
+	extern "C" void name(void);                                                                \
+	static void name##_ep_body(const struct args_struct &a);                                   \
+	static void name##_ep_run(const void *args)                                                \
+	{                                                                                          \
+		name##_ep_body(*(const struct args_struct *)args);                                 \
+	}                                                                                          \
+	__attribute__((constructor)) static void name##_ep_register(void)                          \
+	{                                                                                          \
+		ep_simt_register(name, #name, sizeof(struct args_struct), max_threads,             \
+				 name##_ep_run);                                                   \
+	}                                                                                          \
+	extern "C" void name(void)                                                                 \
+	{                                                                                          \
+		ep_simt_called(#name);                                                             \
+	}                                                                                          \
+	static void name##_ep_body(const struct args_struct &a)
+
+EP_DEV uint32_t ep_tid(void)
+{
+	return ep_simt_self->tid;
+}
+
+EP_DEV uint32_t ep_nthreads(void)
+{
+	return ep_simt_self->nthreads;
+}
+
+EP_DEV uint32_t ep_lane(void)
+{
+	return ep_simt_self->lane;
+}
+
+EP_DEV uint32_t ep_warp(void)
+{
+	return ep_simt_self->warp;
+}
+
+EP_DEV uint32_t ep_nwarps(void)
+{
+	return ep_simt_self->nwarps;
+}
+
+EP_DEV uint32_t ep_block(void)
+{
+	return ep_simt_self->block;
+}
+
+EP_DEV uint32_t ep_nblocks(void)
+{
+	return ep_simt_self->nblocks;
+}
+
+EP_DEV void *ep_dynamic_shared(void)
+{
+	return ep_simt_self->dynamic_shared;
+}
+
+EP_DEV void ep_warp_sync(uint32_t mask)
+{
+	ep_simt_collective(EP_SIMT_SYNC, mask, 0, 0);
+}
+
+EP_DEV uint32_t ep_ballot(uint32_t mask, bool pred)
+{
+	return (uint32_t)ep_simt_collective(EP_SIMT_BALLOT, mask, pred, 0);
+}
+
+EP_DEV bool ep_any(uint32_t mask, bool pred)
+{
+	return ep_simt_collective(EP_SIMT_ANY, mask, pred, 0) != 0;
+}
+
+EP_DEV bool ep_all(uint32_t mask, bool pred)
+{
+	return ep_simt_collective(EP_SIMT_ALL, mask, pred, 0) != 0;
+}
+
+EP_DEV uint32_t ep_simt_bits(float v)
+{
+	uint32_t u;
+
+	memcpy(&u, &v, sizeof(u));
+	return u;
+}
+
+EP_DEV float ep_simt_float(uint32_t u)
+{
+	float v;
+
+	memcpy(&v, &u, sizeof(v));
+	return v;
+}
+
+EP_DEV uint32_t ep_shfl_u32(uint32_t mask, uint32_t v, uint32_t lane)
+{
+	return (uint32_t)ep_simt_collective(EP_SIMT_SHFL, mask, v, lane);
+}
+
+EP_DEV uint64_t ep_shfl_u64(uint32_t mask, uint64_t v, uint32_t lane)
+{
+	return ep_simt_collective(EP_SIMT_SHFL, mask, v, lane);
+}
+
+EP_DEV float ep_shfl_f32(uint32_t mask, float v, uint32_t lane)
+{
+	return ep_simt_float((uint32_t)ep_simt_collective(EP_SIMT_SHFL, mask, ep_simt_bits(v),
+							  lane));
+}
+
+/* Lanes below `delta` keep their own value. */
+EP_DEV uint32_t ep_shfl_up_u32(uint32_t mask, uint32_t v, uint32_t delta)
+{
+	return (uint32_t)ep_simt_collective(EP_SIMT_SHFL_UP, mask, v, delta);
+}
+
+EP_DEV uint32_t ep_shfl_xor_u32(uint32_t mask, uint32_t v, uint32_t x)
+{
+	return (uint32_t)ep_simt_collective(EP_SIMT_SHFL_XOR, mask, v, x);
+}
+
+EP_DEV float ep_shfl_xor_f32(uint32_t mask, float v, uint32_t x)
+{
+	return ep_simt_float((uint32_t)ep_simt_collective(EP_SIMT_SHFL_XOR, mask, ep_simt_bits(v),
+							  x));
+}
+
+EP_DEV uint32_t ep_match_u32(uint32_t mask, uint32_t v)
+{
+	return (uint32_t)ep_simt_collective(EP_SIMT_MATCH, mask, v, 0);
+}
+
+EP_DEV uint32_t ep_popc(uint32_t v)
+{
+	return (uint32_t)__builtin_popcount(v);
+}
+
+/* Index of the lowest set bit; v must not be 0. */
+EP_DEV uint32_t ep_ctz(uint32_t v)
+{
+	return (uint32_t)__builtin_ctz(v);
+}
+
+EP_DEV void ep_block_sync(void)
+{
+	ep_simt_barrier(0, ep_simt_self->nthreads);
+}
+
+EP_DEV void ep_bar_sync(uint32_t id, uint32_t nthreads)
+{
+	ep_simt_barrier(id, nthreads);
+}
+
+EP_DEV void ep_simt_point(void)
+{
+	if (__builtin_expect(ep_simt_perturbed, 0)) {
+		ep_simt_perturb();
+	}
+}
+
+#define EP_LD_CPU(name, type, order)                                                               \
+	EP_DEV type name(const type *p)                                                            \
+	{                                                                                          \
+		ep_simt_point();                                                                   \
+		return __atomic_load_n(p, order);                                                  \
+	}
+#define EP_ST_CPU(name, type, order)                                                               \
+	EP_DEV void name(type *p, type v)                                                          \
+	{                                                                                          \
+		ep_simt_point();                                                                   \
+		__atomic_store_n(p, v, order);                                                     \
+	}
+
+EP_LD_CPU(ep_ld_acquire_sys_u32, uint32_t, __ATOMIC_ACQUIRE)
+EP_LD_CPU(ep_ld_acquire_sys_u64, uint64_t, __ATOMIC_ACQUIRE)
+EP_LD_CPU(ep_ld_acquire_gpu_u32, uint32_t, __ATOMIC_ACQUIRE)
+EP_LD_CPU(ep_ld_acquire_gpu_u64, uint64_t, __ATOMIC_ACQUIRE)
+EP_LD_CPU(ep_ld_relaxed_sys_u32, uint32_t, __ATOMIC_RELAXED)
+EP_LD_CPU(ep_ld_relaxed_sys_u64, uint64_t, __ATOMIC_RELAXED)
+EP_LD_CPU(ep_ld_relaxed_gpu_u32, uint32_t, __ATOMIC_RELAXED)
+EP_LD_CPU(ep_ld_relaxed_gpu_u64, uint64_t, __ATOMIC_RELAXED)
+EP_ST_CPU(ep_st_release_sys_u32, uint32_t, __ATOMIC_RELEASE)
+EP_ST_CPU(ep_st_release_sys_u64, uint64_t, __ATOMIC_RELEASE)
+EP_ST_CPU(ep_st_release_gpu_u32, uint32_t, __ATOMIC_RELEASE)
+EP_ST_CPU(ep_st_release_gpu_u64, uint64_t, __ATOMIC_RELEASE)
+EP_ST_CPU(ep_st_relaxed_sys_u32, uint32_t, __ATOMIC_RELAXED)
+EP_ST_CPU(ep_st_relaxed_sys_u64, uint64_t, __ATOMIC_RELAXED)
+EP_ST_CPU(ep_st_relaxed_gpu_u32, uint32_t, __ATOMIC_RELAXED)
+EP_ST_CPU(ep_st_relaxed_gpu_u64, uint64_t, __ATOMIC_RELAXED)
+EP_ST_CPU(ep_st_fenced_sys_u32, uint32_t, __ATOMIC_RELEASE)
+
+EP_DEV void ep_release_fence_sys(void)
+{
+	ep_simt_point();
+}
+
+#define EP_ATOM_CPU(name, type, builtin)                                                           \
+	EP_DEV type name(type *p, type v)                                                          \
+	{                                                                                          \
+		ep_simt_point();                                                                   \
+		return builtin(p, v, __ATOMIC_RELAXED);                                            \
+	}
+
+EP_ATOM_CPU(ep_atomic_add_gpu_u32, uint32_t, __atomic_fetch_add)
+EP_ATOM_CPU(ep_atomic_add_gpu_u64, uint64_t, __atomic_fetch_add)
+EP_ATOM_CPU(ep_atomic_or_gpu_u32, uint32_t, __atomic_fetch_or)
+EP_ATOM_CPU(ep_atomic_and_gpu_u32, uint32_t, __atomic_fetch_and)
+EP_ATOM_CPU(ep_atomic_add_sys_u64, uint64_t, __atomic_fetch_add)
+EP_ATOM_CPU(ep_shared_add_u32, uint32_t, __atomic_fetch_add)
+EP_ATOM_CPU(ep_shared_or_u32, uint32_t, __atomic_fetch_or)
+
+EP_DEV uint32_t ep_atomic_cas_gpu_u32(uint32_t *p, uint32_t expected, uint32_t v)
+{
+	ep_simt_point();
+	__atomic_compare_exchange_n(p, &expected, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+	return expected;
+}
+
+/* Vector types may alias anything and move in one access. */
+typedef uint32_t ep_simt_u32x4 __attribute__((vector_size(16), may_alias));
+typedef uint32_t ep_simt_u32x2 __attribute__((vector_size(8), may_alias));
+
+EP_DEV struct ep_vec16 ep_ld16(const void *p)
+{
+	ep_simt_u32x4 x = *(const ep_simt_u32x4 *)p;
+	struct ep_vec16 v;
+
+	memcpy(&v, &x, sizeof(v));
+	return v;
+}
+
+EP_DEV struct ep_vec16 ep_ld16_nc(const void *p)
+{
+	return ep_ld16(p);
+}
+
+EP_DEV struct ep_vec16 ep_ld16_fresh(const void *p)
+{
+	return ep_ld16(p);
+}
+
+EP_DEV struct ep_vec8 ep_ld8_nc(const void *p)
+{
+	ep_simt_u32x2 x = *(const ep_simt_u32x2 *)p;
+	struct ep_vec8 v;
+
+	memcpy(&v, &x, sizeof(v));
+	return v;
+}
+
+EP_DEV void ep_st16(void *p, struct ep_vec16 v)
+{
+	ep_simt_u32x4 x;
+
+	memcpy(&x, &v, sizeof(x));
+	*(ep_simt_u32x4 *)p = x;
+}
+
+/* Little endian, as the GPU: the epoch is the upper half of the 8 bytes. */
+EP_DEV void ep_st_word(void *p, uint32_t d, uint32_t epoch)
+{
+	ep_simt_point();
+	__atomic_store_n((uint64_t *)p, (uint64_t)epoch << 32 | d, __ATOMIC_RELAXED);
+}
+
+EP_DEV bool ep_ld_word(const void *p, uint32_t epoch, uint32_t *d)
+{
+	uint64_t v;
+
+	ep_simt_point();
+	v = __atomic_load_n((const uint64_t *)p, __ATOMIC_RELAXED);
+	*d = (uint32_t)v;
+	return (uint32_t)(v >> 32) == epoch;
+}
+
+/* A perturbed run may write the second half first, and lets others run between the halves. */
+EP_DEV void ep_st_packet(void *p, uint32_t d0, uint32_t d1, uint32_t epoch)
+{
+	uint8_t *half = (uint8_t *)p;
+
+	if (__builtin_expect(ep_simt_perturbed, 0) && (epoch ^ d0 ^ d1) & 1) {
+		ep_st_word(half + 8, d1, epoch);
+		ep_st_word(half, d0, epoch);
+		return;
+	}
+	ep_st_word(half, d0, epoch);
+	ep_st_word(half + 8, d1, epoch);
+}
+
+EP_DEV bool ep_ld_packet(const void *p, uint32_t epoch, uint32_t *d0, uint32_t *d1)
+{
+	const uint8_t *half = (const uint8_t *)p;
+	bool first = ep_ld_word(half, epoch, d0);
+	bool second = ep_ld_word(half + 8, epoch, d1);
+
+	return first && second;
+}
+
+EP_DEV uint64_t ep_time_ns(void)
+{
+	return ep_simt_time_ns();
+}
+
+EP_DEV struct ep_spin ep_spin_start(void)
+{
+	struct ep_spin s = {0, 0};
+
+	return s;
+}
+
+EP_DEV bool ep_spin_expired(struct ep_spin *s, uint64_t timeout_ns, enum ep_wait_site site,
+			    uint32_t peer)
+{
+	return ep_simt_spin(s, timeout_ns, (uint32_t)site, peer);
+}
+
+#endif
