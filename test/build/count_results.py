@@ -3,6 +3,7 @@
 """Counts a meson test log (one JSON object per line): passed, failed, skipped, names of the failed."""
 
 import json
+import re
 import sys
 
 passed, skipped, bad = 0, 0, []
@@ -14,5 +15,5 @@ with open(sys.argv[1], encoding="utf-8") as log:
         elif test["result"] == "SKIP":
             skipped += 1
         else:
-            bad.append("%s (%s)" % (test["name"].split(" / ")[-1], test["result"]))
+            bad.append("%s (%s)" % (re.split(" / |:", test["name"])[-1], test["result"]))
 print("%d\t%d\t%d\t%s" % (passed, len(bad), skipped, ", ".join(bad)))
