@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Mask clean-up: ranks that were masked come back. Every calling rank tells all peers its step,
+ * waits for those it holds active, and goes on from the highest step of all, with all banks free:
+ * the ranks' sequences agree again although the returning ones missed operations.
+ */
+#include "ll_layout.h"
+#include "simt.h"
+
+#include "kernels.h"
+
+EP_DEV bool ep_ll_clean_wait(const struct ep_ll_clean_args &a, uint32_t r, uint32_t *step)
+{
+	const unsigned char *p = a.heap[a.rank] + a.clean_off + 8 * r;
+	struct ep_spin s = ep_spin_start();
+
+	while (!ep_ld_word(p, a.round, step)) {
+		if (ep_spin_expired(&s, a.timeout_ns, EP_WAIT_CLEAN, r)) {
+			return false;
+		}
+	}
+	return true;
+}
+
+EP_KERNEL(ep_ll_clean_kernel, ep_ll_clean_args, EP_LL_MAX_THREADS)
+{
+	uint32_t r = ep_tid(), mine = a.seq[0].step, theirs = 0;
+	EP_SHARED(uint32_t, steps[EP_LL_MAX_RANKS]);
+
+	if (r < a.nranks) {
+		ep_st_word(a.heap[r] + a.clean_off + 8 * a.rank, mine, a.round);
+		if (a.mask[r] && !ep_ll_clean_wait(a, r, &theirs)) {
+			theirs = mine;
+			if (ep_atomic_cas_gpu_u32(&a.state->record_lock[EP_LL_RECORD_MASKED], 0, 1) ==
+			    0) {
+				struct ep_ll_record *out = &a.records[EP_LL_RECORD_MASKED];
+
+				out->cause = EP_LL_CAUSE_TIMEOUT;
+				out->site = EP_WAIT_CLEAN;
+				out->peer = r;
+				out->step = mine;
+				out->waited_ns = a.timeout_ns;
+				ep_st_release_sys_u32(&out->valid, 1);
+			}
+			ep_st_relaxed_sys_u32(a.async_error, 1);
+		}
+		steps[r] = theirs;
+	}
+	ep_block_sync();
+	for (uint32_t i = 0; i < a.nranks; i++) {
+		mine = (int32_t)(steps[i] - mine) > 0 ? steps[i] : mine;
+	}
+	for (uint32_t i = ep_tid(); i < EP_LL_MAX_BLOCKS; i += ep_nthreads()) {
+		struct ep_ll_seq s = {};
+
+		s.step = mine;
+		a.seq[i] = s;
+	}
+	if (r < a.nranks) {
+		a.mask[r] = 1;
+	}
+}
