@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The C program of the README compiles without warnings, links by pkg-config alone and works.
+#   readme_example.sh SOURCE_ROOT PKG_CONFIG_DIR [LAUNCHER...]
+# Without a launcher it is only built.
+
+set -euo pipefail
+root=$1
+export PKG_CONFIG_PATH=$2
+shift 2
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+sed -n '/^```c$/,/^```$/{/^```/d;p}' "$root/README.md" >"$work/example.c"
+grep -q ncclEpCombine "$work/example.c" || {
+    echo "README.md has no C example"
+    exit 1
+}
+read -r -a flags <<<"$(pkg-config --cflags --libs nccl-ep)"
+${CC:-cc} -Wall -Wextra -Werror -fopenmp "$work/example.c" -o "$work/example" "${flags[@]}"
+[ $# -gt 0 ] || exit 0
+
+LD_LIBRARY_PATH=$PKG_CONFIG_PATH "$@" "$work/example" | tee "$work/output"
+grep -q 'all tokens are back' "$work/output" && ! grep -q WRONG "$work/output"
