@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Compares what a combine returned with the same sum, done here in the order that is promised. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "table.h"
+
+struct sum { /* buffers of one token's work */
+	uint8_t *row;
+	float *scales;
+	uint8_t *part; /* one expert's or one rank's answer */
+	float *acc;
+	uint8_t *want;
+};
+
+static void add_part(const struct oracle_problem *p, struct sum *s, float weight)
+{
+	for (uint32_t column = 0; column < p->hidden; column++) {
+		float x = oracle_load(p->dtype, s->part, column);
+
+		s->acc[column] = fmaf(weight, x, s->acc[column]);
+	}
+}
+
+/* Ascending k; rank-major: a rank's answer where its first expert stands. */
+static void sum_token(const struct oracle_table *t, uint32_t token, struct sum *s)
+{
+	const struct oracle_problem *p = t->p;
+	const int32_t *ids = t->ids[t->rank] + (size_t)token * p->topk;
+	float weights[ORACLE_MAX_TOPK];
+	uint64_t seen = 0;
+
+	oracle_weights(p, t->rank, token, weights);
+	oracle_output_row(p, t->rank, token, s->row, s->scales);
+	memset(s->acc, 0, p->hidden * sizeof(*s->acc));
+	for (uint32_t k = 0; k < p->topk; k++) {
+		uint32_t to = (uint32_t)ids[k] / t->local;
+		int32_t local_ids[ORACLE_MAX_TOPK];
+
+		if (ids[k] < 0 || (p->absent >> to & 1)) {
+			continue;
+		}
+		if (p->layout == ORACLE_EXPERT_MAJOR) {
+			oracle_expert_row(p, (uint32_t)ids[k], s->row, s->scales, s->part);
+			add_part(p, s, weights[k]);
+			continue;
+		}
+		if (seen >> to & 1) {
+			continue;
+		}
+		seen |= UINT64_C(1) << to;
+		for (uint32_t j = 0; j < p->topk; j++) {
+			int here = ids[j] >= 0 && (uint32_t)ids[j] / t->local == to;
+
+			local_ids[j] = here ? ids[j] - (int32_t)(to * t->local) : -1;
+		}
+		oracle_rank_row(p, to, local_ids, weights, s->row, s->scales, s->part);
+		add_part(p, s, 1.0f);
+	}
+	for (uint32_t column = 0; column < p->hidden; column++) {
+		oracle_store(p->dtype, s->want, column, s->acc[column]);
+	}
+}
+
+static void compare_token(const struct oracle_table *t, uint32_t token, const struct sum *s,
+			  const uint8_t *got, struct oracle_verdict *verdict)
+{
+	const struct oracle_problem *p = t->p;
+	uint32_t first = UINT32_MAX;
+	uint32_t differ = 0;
+
+	if (memcmp(got, s->want, oracle_combine_bytes(p)) == 0) {
+		return;
+	}
+	for (uint32_t column = 0; column < p->hidden; column++) {
+		size_t size = oracle_combine_bytes(p) / p->hidden;
+
+		if (memcmp(got + column * size, s->want + column * size, size) != 0) {
+			first = first < column ? first : column;
+			differ++;
+		}
+	}
+	oracle_blame(verdict,
+		     "combine: rank %u, token %u: %u of %u columns differ, first column %u: %a, "
+		     "not %a",
+		     t->rank, token, differ, p->hidden, first,
+		     (double)oracle_load(p->dtype, got, first),
+		     (double)oracle_load(p->dtype, s->want, first));
+}
+
+static int compare_all(const struct oracle_table *t, const struct oracle_mem *mem,
+		       const uint8_t *tokens, uint32_t guard_rows, struct sum *s, uint8_t *got,
+		       struct oracle_verdict *verdict)
+{
+	size_t bytes = oracle_combine_bytes(t->p);
+	uint32_t n = t->ntokens[t->rank];
+
+	for (uint32_t token = 0; token < n + guard_rows; token++) {
+		if (oracle_fetch(mem, got, tokens + token * bytes, bytes)) {
+			return -1;
+		}
+		if (token < n) {
+			sum_token(t, token, s);
+			compare_token(t, token, s, got, verdict);
+		} else if (!oracle_is_poison(got, bytes)) {
+			oracle_blame(verdict, "combine: rank %u: row %u, past the end, was written",
+				     t->rank, token);
+		}
+	}
+	return 0;
+}
+
+void oracle_check_combine(const struct oracle_table *table, const struct oracle_mem *mem,
+			  const void *tokens, uint32_t guard_rows, struct oracle_verdict *verdict)
+{
+	const struct oracle_problem *p = table->p;
+	uint8_t *got = malloc(oracle_combine_bytes(p));
+	struct sum s = {
+		.row = malloc(oracle_output_bytes(p)),
+		.scales = calloc(oracle_scale_count(p) + 1, sizeof(float)),
+		.part = malloc(oracle_combine_bytes(p)),
+		.acc = calloc(p->hidden, sizeof(float)),
+		.want = malloc(oracle_combine_bytes(p)),
+	};
+
+	if (!got || !s.row || !s.scales || !s.part || !s.acc || !s.want) {
+		oracle_blame(verdict, "combine: rank %u: no memory for the check", table->rank);
+	} else if (compare_all(table, mem, tokens, guard_rows, &s, got, verdict)) {
+		oracle_blame(verdict, "combine: rank %u: the output could not be read",
+			     table->rank);
+	}
+	free(s.want);
+	free(s.acc);
+	free(s.part);
+	free(s.scales);
+	free(s.row);
+	free(got);
+}

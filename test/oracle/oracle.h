@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What dispatch and combine must do, said a second time without a line of the library.
+ *
+ * Everything is a pure function of struct oracle_problem: any rank can regenerate the inputs of
+ * any other rank, so the expected result of a collective is computed without communication.
+ * Inputs come from a counter-based generator in integers only; routing uses no floating point
+ * at all, so every machine agrees on it. Payload words depend on (seed, rank, token, column):
+ * a byte in the wrong place shows.
+ *
+ * Checks read the outputs through struct oracle_mem, since they may lie in device memory. They
+ * count what is wrong and describe the first mistakes in words.
+ */
+#ifndef TEST_ORACLE_ORACLE_H
+#define TEST_ORACLE_ORACLE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define ORACLE_MAX_TOPK 32
+#define ORACLE_MAX_RANKS 64
+#define ORACLE_BLOCK 128 /* channels that share a scale */
+#define ORACLE_MAX_FP8_HIDDEN 65536
+#define ORACLE_POISON 0xa5 /* outputs are filled with it before the operation */
+#define ORACLE_ALL_ROWS UINT32_MAX
+
+enum oracle_layout {
+	ORACLE_EXPERT_MAJOR = 1,
+	ORACLE_RANK_MAJOR = 2
+};
+enum oracle_dtype {
+	ORACLE_BF16,
+	ORACLE_FP16,
+	ORACLE_FP32
+};
+
+enum oracle_quant {
+	ORACLE_QUANT_NONE,
+	ORACLE_QUANT_FP8,         /* e4m3 and one fp32 scale per 128 channels, scales in rows */
+	ORACLE_QUANT_FP8_COLUMNS, /* the same, scales in columns: [block][row] */
+	ORACLE_QUANT_FORWARD      /* bytes and their fp32 scales go through unchanged */
+};
+
+enum oracle_family {
+	ORACLE_UNIFORM,
+	ORACLE_ZIPF,  /* popularity of the i-th most popular expert: i to the power of -s */
+	ORACLE_HOT,   /* a fraction of the tokens has all its experts on one rank */
+	ORACLE_GROUP, /* experts in G groups, a token uses g of them */
+	ORACLE_FILE   /* one line of expert ids per token */
+};
+
+struct oracle_routing {
+	enum oracle_family family;
+	uint32_t zipf_256ths; /* exponent s in 1/256 */
+	uint32_t hot_ppm;
+	uint32_t hot_rank;
+	uint32_t groups;
+	uint32_t groups_used;
+	int32_t *lines; /* file: [nlines][ORACLE_MAX_TOPK], short lines filled with -1 */
+	uint32_t nlines;
+	char text[96];
+};
+
+struct oracle_problem {
+	uint64_t seed;
+	uint32_t nranks;
+	uint32_t experts; /* a multiple of nranks */
+	uint32_t topk;
+	uint32_t hidden;
+	uint32_t max_tokens; /* capacity per rank, extent of the outputs */
+	uint32_t tokens;     /* per rank in this call */
+	int uneven;          /* ranks have between 0 and `tokens` tokens, one has none, one all */
+	enum oracle_layout layout;
+	enum oracle_dtype dtype; /* tokens and combine; forwarded tokens are bytes */
+	enum oracle_quant quant;
+	int pow2_scales;
+	int global_ids;         /* rank-major topk_idx holds global expert ids */
+	uint32_t drop_ppm;      /* probability of an unused entry (-1) */
+	uint32_t duplicate_ppm; /* probability that an entry repeats the one before */
+	uint64_t absent;        /* bit r: rank r is masked, it sends and receives nothing */
+	struct oracle_routing routing;
+	uint64_t *zipf_sum; /* set by oracle_problem_prepare */
+	uint32_t *zipf_expert;
+};
+
+/* NULL functions: plain memory. A non-zero return ends the check with that mistake counted. */
+struct oracle_mem {
+	int (*read)(void *context, void *to, const void *from, size_t bytes);
+	int (*write)(void *context, void *to, const void *from, size_t bytes);
+	void *context;
+};
+
+/* What was found wrong. `text` describes the first mistakes, one line each. */
+struct oracle_verdict {
+	uint64_t wrong;
+	uint32_t lines;
+	char text[1024];
+};
+
+/* Outputs of one dispatch on one rank; all as the call received them. */
+struct oracle_dispatch {
+	const void *tokens; /* expert-major [L][R*B], rank-major [R][B] rows */
+	const void *scales;
+	const float *weights;  /* [R][B][K], rank-major */
+	const int32_t *idx;    /* [R][B][K], rank-major */
+	const int32_t *counts; /* [L] or [R]; rank-major: may be NULL */
+	uint32_t poison_rows;  /* rows past the counts examined per block, spread out */
+	void *combine_in;      /* where the experts' results go, NULL: nowhere */
+};
+
+/* Bytes that must move, per rank, by what is counted. */
+struct oracle_traffic {
+	uint64_t tokens;      /* of this rank */
+	uint64_t rank_copies; /* distinct (token, rank) */
+	uint64_t rank_copies_remote;
+	uint64_t expert_copies; /* (token, k) with an expert */
+	uint64_t expert_copies_remote;
+	uint64_t rank_copies_in; /* remote ones that arrive here */
+	uint64_t expert_copies_in;
+};
+
+/* Routing of all ranks, and an index of the rows that this rank must receive. */
+struct oracle_table;
+
+/* random.c, routing.c */
+uint64_t oracle_hash(uint64_t key, uint64_t counter);
+int oracle_routing_parse(const char *text, struct oracle_routing *routing, char *why,
+			 size_t why_bytes);
+void oracle_routing_free(struct oracle_routing *routing);
+/* 0, or -1 with the reason; call after the fields are set and before anything else. */
+int oracle_problem_prepare(struct oracle_problem *p, char *why, size_t why_bytes);
+void oracle_problem_free(struct oracle_problem *p);
+uint32_t oracle_tokens(const struct oracle_problem *p, uint32_t rank);
+void oracle_route(const struct oracle_problem *p, uint32_t rank, uint32_t token, int32_t *ids);
+void oracle_weights(const struct oracle_problem *p, uint32_t rank, uint32_t token, float *weights);
+void oracle_traffic(const struct oracle_problem *p, uint32_t rank, struct oracle_traffic *traffic);
+
+/* payload.c: sizes of one row in bytes, and rows */
+size_t oracle_input_bytes(const struct oracle_problem *p);
+size_t oracle_output_bytes(const struct oracle_problem *p);
+size_t oracle_combine_bytes(const struct oracle_problem *p);
+uint32_t oracle_scale_count(const struct oracle_problem *p);
+void oracle_input_row(const struct oracle_problem *p, uint32_t rank, uint32_t token, void *row);
+void oracle_input_scales(const struct oracle_problem *p, uint32_t rank, uint32_t token,
+			 float *scales);
+/* The row as dispatch delivers it; `scales` may be NULL where the problem has none. */
+void oracle_output_row(const struct oracle_problem *p, uint32_t rank, uint32_t token, void *row,
+		       float *scales);
+void oracle_quantise(const uint16_t *bf16, uint32_t hidden, int pow2, uint8_t *e4m3, float *scales);
+/* The experts' work: one expert's answer (expert-major), one rank's weighted sum (rank-major). */
+void oracle_expert_row(const struct oracle_problem *p, uint32_t expert, const void *row,
+		       const float *scales, void *result);
+void oracle_rank_row(const struct oracle_problem *p, uint32_t rank, const int32_t *local_ids,
+		     const float *weights, const void *row, const float *scales, void *result);
+
+/* numbers.c */
+float oracle_from_bf16(uint16_t bits);
+uint16_t oracle_to_bf16(float value);
+float oracle_from_fp16(uint16_t bits);
+uint16_t oracle_to_fp16(float value);
+float oracle_from_e4m3(uint8_t bits);
+uint8_t oracle_to_e4m3(float value); /* nearest even, saturating at 448 */
+float oracle_load(enum oracle_dtype dtype, const void *row, size_t column);
+void oracle_store(enum oracle_dtype dtype, void *row, size_t column, float value);
+
+/* check.c */
+struct oracle_table *oracle_table_create(const struct oracle_problem *p, uint32_t rank);
+void oracle_table_free(struct oracle_table *table);
+void oracle_check_dispatch(const struct oracle_table *table, const struct oracle_mem *mem,
+			   const struct oracle_dispatch *out, struct oracle_verdict *verdict);
+/* `tokens`: [T] rows and behind them `guard_rows` poisoned rows that must still be so. */
+void oracle_check_combine(const struct oracle_table *table, const struct oracle_mem *mem,
+			  const void *tokens, uint32_t guard_rows, struct oracle_verdict *verdict);
+
+#endif

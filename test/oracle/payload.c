@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Token rows, the reference quantiser, and the experts' work. */
+#include <math.h>
+#include <string.h>
+
+#include "oracle.h"
+
+enum {
+	KEY_ROW = 16,
+	KEY_SCALE,
+	KEY_BLOCK,
+	KEY_EXPERT
+};
+
+static size_t dtype_bytes(enum oracle_dtype dtype)
+{
+	return dtype == ORACLE_FP32 ? 4 : 2;
+}
+
+static int is_fp8(const struct oracle_problem *p)
+{
+	return p->quant == ORACLE_QUANT_FP8 || p->quant == ORACLE_QUANT_FP8_COLUMNS;
+}
+
+size_t oracle_input_bytes(const struct oracle_problem *p)
+{
+	return p->quant == ORACLE_QUANT_FORWARD ? p->hidden : p->hidden * dtype_bytes(p->dtype);
+}
+
+size_t oracle_output_bytes(const struct oracle_problem *p)
+{
+	return p->quant == ORACLE_QUANT_NONE ? p->hidden * dtype_bytes(p->dtype) : p->hidden;
+}
+
+size_t oracle_combine_bytes(const struct oracle_problem *p)
+{
+	return p->hidden * dtype_bytes(p->dtype);
+}
+
+/* Forwarded scales come in rows of a multiple of 16 bytes. */
+uint32_t oracle_scale_count(const struct oracle_problem *p)
+{
+	uint32_t blocks = (p->hidden + ORACLE_BLOCK - 1) / ORACLE_BLOCK;
+
+	if (p->quant == ORACLE_QUANT_NONE) {
+		return 0;
+	}
+	return is_fp8(p) ? blocks : (blocks + 3) / 4 * 4;
+}
+
+static uint64_t row_key(const struct oracle_problem *p, uint32_t purpose, uint32_t rank,
+			uint32_t token)
+{
+	return oracle_hash(oracle_hash(p->seed, purpose), (uint64_t)rank << 32 | token);
+}
+
+/*
+ * A number of either sign between 1/16 and 16 with a random mantissa. Sums of 32 of them times
+ * weights below 1 stay finite in every format.
+ */
+static uint16_t moderate_bf16(uint32_t r)
+{
+	return (uint16_t)((r & 0x8000u) | (123u + (r >> 7 & 7u)) << 7 | (r & 0x7fu));
+}
+
+static uint16_t moderate_fp16(uint32_t r)
+{
+	return (uint16_t)((r & 0x8000u) | (11u + (r >> 10 & 7u)) << 10 | (r & 0x3ffu));
+}
+
+static uint32_t moderate_fp32(uint32_t r)
+{
+	return (r & 0x80000000u) | (123u + (r >> 23 & 7u)) << 23 | (r & 0x7fffffu);
+}
+
+/* Blocks of differing size, so that a scale of the neighbour does not do; some tiny, some zero. */
+static void vary_blocks(uint64_t key, uint16_t *row, uint32_t hidden)
+{
+	for (uint32_t block = 1; block < hidden / ORACLE_BLOCK; block++) {
+		uint16_t *x = row + (size_t)block * ORACLE_BLOCK;
+		uint32_t kind = (uint32_t)oracle_hash(key, block) & 15u;
+
+		for (uint32_t i = 0; i < ORACLE_BLOCK; i++) {
+			if (kind == 0) {
+				x[i] = 0;
+			} else if (kind == 1) {
+				x[i] -= 24u << 7;
+			} else if (kind < 8) {
+				x[i] += (kind - 1) << 7;
+			}
+		}
+	}
+}
+
+/* Eight bytes of a row from eight random ones. */
+static uint64_t moderate(const struct oracle_problem *p, uint64_t r)
+{
+	uint64_t out = 0;
+
+	if (p->quant == ORACLE_QUANT_FORWARD) {
+		return r;
+	}
+	if (p->dtype == ORACLE_FP32) {
+		return (uint64_t)moderate_fp32((uint32_t)(r >> 32)) << 32 |
+		       moderate_fp32((uint32_t)r);
+	}
+	for (int shift = 0; shift < 64; shift += 16) {
+		uint32_t word = (uint32_t)(r >> shift) & 0xffffu;
+
+		word = p->dtype == ORACLE_BF16 ? moderate_bf16(word) : moderate_fp16(word);
+		out |= (uint64_t)word << shift;
+	}
+	return out;
+}
+
+void oracle_input_row(const struct oracle_problem *p, uint32_t rank, uint32_t token, void *row)
+{
+	uint64_t key = row_key(p, KEY_ROW, rank, token);
+	uint8_t *bytes = row;
+	size_t total = oracle_input_bytes(p);
+
+	for (size_t at = 0; at < total; at += 8) {
+		uint64_t word = moderate(p, oracle_hash(key, at / 8));
+
+		memcpy(bytes + at, &word, total - at < 8 ? total - at : 8);
+	}
+	if (is_fp8(p)) {
+		vary_blocks(row_key(p, KEY_BLOCK, rank, token), row, p->hidden);
+	}
+}
+
+void oracle_input_scales(const struct oracle_problem *p, uint32_t rank, uint32_t token,
+			 float *scales)
+{
+	uint64_t key = row_key(p, KEY_SCALE, rank, token);
+
+	for (uint32_t i = 0; i < oracle_scale_count(p); i++) {
+		uint32_t bits = moderate_fp32((uint32_t)oracle_hash(key, i)) & 0x7fffffffu;
+
+		memcpy(scales + i, &bits, sizeof(bits));
+	}
+}
+
+/* 2 to the power of ceil(log2(value)), value positive and normal */
+static float power_above(float value)
+{
+	uint32_t bits;
+
+	memcpy(&bits, &value, sizeof(bits));
+	bits = (bits + 0x7fffffu) & 0x7f800000u;
+	memcpy(&value, &bits, sizeof(value));
+	return value;
+}
+
+void oracle_quantise(const uint16_t *bf16, uint32_t hidden, int pow2, uint8_t *e4m3, float *scales)
+{
+	for (uint32_t block = 0; block < hidden / ORACLE_BLOCK; block++) {
+		const uint16_t *x = bf16 + (size_t)block * ORACLE_BLOCK;
+		float amax = 1e-4f;
+		float factor;
+
+		for (uint32_t i = 0; i < ORACLE_BLOCK; i++) {
+			amax = fmaxf(amax, fabsf(oracle_from_bf16(x[i])));
+		}
+		scales[block] = amax / 448.0f;
+		factor = 448.0f / amax;
+		if (pow2) {
+			scales[block] = power_above(scales[block]);
+			factor = 1.0f / scales[block];
+		}
+		for (uint32_t i = 0; i < ORACLE_BLOCK; i++) {
+			e4m3[(size_t)block * ORACLE_BLOCK + i] =
+				oracle_to_e4m3(oracle_from_bf16(x[i]) * factor);
+		}
+	}
+}
+
+void oracle_output_row(const struct oracle_problem *p, uint32_t rank, uint32_t token, void *row,
+		       float *scales)
+{
+	uint16_t input[ORACLE_MAX_FP8_HIDDEN];
+
+	if (!is_fp8(p)) {
+		oracle_input_row(p, rank, token, row);
+		if (p->quant == ORACLE_QUANT_FORWARD) {
+			oracle_input_scales(p, rank, token, scales);
+		}
+		return;
+	}
+	oracle_input_row(p, rank, token, input);
+	oracle_quantise(input, p->hidden, p->pow2_scales, row, scales);
+}
+
+/* What an expert sees in one column, as raw bits of the combine type. */
+static uint32_t seen_bits(const struct oracle_problem *p, const void *row, const float *scales,
+			  uint32_t column)
+{
+	const uint8_t *bytes = row;
+	uint32_t bits = 0;
+
+	if (p->quant == ORACLE_QUANT_FORWARD) {
+		memcpy(&bits, scales + column / ORACLE_BLOCK, sizeof(bits));
+		return bits ^ bits >> 16 ^ bytes[column] * 0x01010101u;
+	}
+	if (p->quant != ORACLE_QUANT_NONE) {
+		return oracle_to_bf16(oracle_from_e4m3(bytes[column]) *
+				      scales[column / ORACLE_BLOCK]);
+	}
+	memcpy(&bits, bytes + column * dtype_bytes(p->dtype), dtype_bytes(p->dtype));
+	return bits;
+}
+
+/* Each expert scrambles in its own way, and differently in each column. */
+static uint32_t expert_mask(uint64_t key, uint32_t column)
+{
+	uint32_t x = (uint32_t)key + column * 0x9e3779b1u;
+
+	x ^= x >> 16;
+	x *= (uint32_t)(key >> 32) | 1u;
+	return x ^ (x >> 15);
+}
+
+static void store_bits(enum oracle_dtype dtype, void *row, uint32_t column, uint32_t bits)
+{
+	if (dtype == ORACLE_FP32) {
+		bits = moderate_fp32(bits);
+	} else {
+		bits = dtype == ORACLE_BF16 ? moderate_bf16(bits) : moderate_fp16(bits);
+	}
+	memcpy((uint8_t *)row + column * dtype_bytes(dtype), &bits, dtype_bytes(dtype));
+}
+
+void oracle_expert_row(const struct oracle_problem *p, uint32_t expert, const void *row,
+		       const float *scales, void *result)
+{
+	uint64_t key = oracle_hash(oracle_hash(p->seed, KEY_EXPERT), expert);
+
+	for (uint32_t column = 0; column < p->hidden; column++) {
+		uint32_t bits = seen_bits(p, row, scales, column);
+
+		store_bits(p->dtype, result, column, bits ^ expert_mask(key, column));
+	}
+}
+
+/* The sum of what this rank's experts say, weighted, rounded to the combine type. */
+void oracle_rank_row(const struct oracle_problem *p, uint32_t rank, const int32_t *local_ids,
+		     const float *weights, const void *row, const float *scales, void *result)
+{
+	uint32_t first = rank * (p->experts / p->nranks);
+	uint64_t keys[ORACLE_MAX_TOPK];
+	float used[ORACLE_MAX_TOPK];
+	uint32_t n = 0;
+
+	for (uint32_t k = 0; k < p->topk; k++) {
+		if (local_ids[k] >= 0) {
+			keys[n] = oracle_hash(oracle_hash(p->seed, KEY_EXPERT),
+					      first + (uint32_t)local_ids[k]);
+			used[n++] = weights[k];
+		}
+	}
+	for (uint32_t column = 0; column < p->hidden; column++) {
+		uint32_t bits = seen_bits(p, row, scales, column);
+		float sum = 0.0f;
+
+		for (uint32_t i = 0; i < n; i++) {
+			uint32_t one;
+
+			store_bits(p->dtype, &one, 0, bits ^ expert_mask(keys[i], column));
+			sum = fmaf(used[i], oracle_load(p->dtype, &one, 0), sum);
+		}
+		oracle_store(p->dtype, result, column, sum);
+	}
+}

@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Who sends what to whom. Integers only: every machine draws the same routing. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "oracle.h"
+
+/* What a stream of random numbers is for; part of its key. */
+enum {
+	KEY_TOKENS = 1,
+	KEY_ROUTE,
+	KEY_DROP,
+	KEY_WEIGHT,
+	KEY_PERMUTE
+};
+
+struct stream {
+	uint64_t key;
+	uint64_t counter;
+};
+
+/* The finaliser of splitmix64 over a Weyl sequence. */
+uint64_t oracle_hash(uint64_t key, uint64_t counter)
+{
+	uint64_t x = key + (counter + 1) * UINT64_C(0x9e3779b97f4a7c15);
+
+	x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+	x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
+	return x ^ (x >> 31);
+}
+
+static struct stream stream_open(const struct oracle_problem *p, uint32_t purpose, uint32_t rank,
+				 uint32_t token)
+{
+	struct stream s = { 0 };
+
+	s.key = oracle_hash(p->seed, purpose);
+	s.key = oracle_hash(s.key, (uint64_t)rank << 32 | token);
+	return s;
+}
+
+static uint32_t draw(struct stream *s, uint32_t below)
+{
+	return (uint32_t)(((oracle_hash(s->key, s->counter++) >> 32) * below) >> 32);
+}
+
+static int draw_ppm(struct stream *s, uint32_t ppm)
+{
+	return draw(s, 1000000) < ppm;
+}
+
+static int contains(const int32_t *ids, uint32_t count, int32_t id)
+{
+	for (uint32_t i = 0; i < count; i++) {
+		if (ids[i] == id) {
+			return 1;
+		}
+	}
+	return 0;
+}
+
+/* One more id of [first, first + extent) that is not in ids[0..count). */
+static int32_t draw_new(struct stream *s, const int32_t *ids, uint32_t count, uint32_t first,
+			uint32_t extent)
+{
+	int32_t id = (int32_t)(first + draw(s, extent));
+
+	for (int tries = 0; contains(ids, count, id); tries++) {
+		id = tries < 32 ? (int32_t)(first + draw(s, extent))
+				: (int32_t)(first + ((uint32_t)id - first + 1) % extent);
+	}
+	return id;
+}
+
+static int32_t draw_zipf(const struct oracle_problem *p, struct stream *s, const int32_t *ids,
+			 uint32_t count)
+{
+	uint64_t total = p->zipf_sum[p->experts - 1];
+	uint32_t low = 0;
+
+	for (int tries = 0; tries < 32; tries++) {
+		unsigned __int128 x = oracle_hash(s->key, s->counter++);
+		uint64_t point = (uint64_t)(x * total >> 64);
+		uint32_t high = p->experts - 1;
+
+		for (low = 0; low < high;) {
+			uint32_t middle = (low + high) / 2;
+
+			if (p->zipf_sum[middle] > point) {
+				high = middle;
+			} else {
+				low = middle + 1;
+			}
+		}
+		if (!contains(ids, count, (int32_t)p->zipf_expert[low])) {
+			return (int32_t)p->zipf_expert[low];
+		}
+	}
+	while (contains(ids, count, (int32_t)p->zipf_expert[low])) { /* the next less popular */
+		low = (low + 1) % p->experts;
+	}
+	return (int32_t)p->zipf_expert[low];
+}
+
+static void draw_grouped(const struct oracle_problem *p, struct stream *s, int32_t *ids)
+{
+	uint32_t extent = p->experts / p->routing.groups;
+	int32_t group[ORACLE_MAX_TOPK];
+
+	for (uint32_t i = 0; i < p->routing.groups_used; i++) {
+		group[i] = draw_new(s, group, i, 0, p->routing.groups);
+	}
+	for (uint32_t k = 0; k < p->topk; k++) {
+		do {
+			uint32_t g = (uint32_t)group[draw(s, p->routing.groups_used)];
+
+			ids[k] = (int32_t)(g * extent + draw(s, extent));
+		} while (contains(ids, k, ids[k]));
+	}
+}
+
+void oracle_route(const struct oracle_problem *p, uint32_t rank, uint32_t token, int32_t *ids)
+{
+	struct stream s = stream_open(p, KEY_ROUTE, rank, token);
+	uint32_t local = p->experts / p->nranks;
+	int hot;
+
+	switch (p->routing.family) {
+	case ORACLE_FILE:
+		memcpy(ids,
+		       p->routing.lines + ((uint64_t)rank * p->max_tokens + token) %
+						  p->routing.nlines * ORACLE_MAX_TOPK,
+		       p->topk * sizeof(*ids));
+		break;
+	case ORACLE_GROUP:
+		draw_grouped(p, &s, ids);
+		break;
+	case ORACLE_ZIPF:
+		for (uint32_t k = 0; k < p->topk; k++) {
+			ids[k] = draw_zipf(p, &s, ids, k);
+		}
+		break;
+	default:
+		hot = p->routing.family == ORACLE_HOT && draw_ppm(&s, p->routing.hot_ppm);
+		for (uint32_t k = 0; k < p->topk; k++) {
+			if (hot && k < local) {
+				ids[k] = draw_new(&s, ids, k, p->routing.hot_rank * local, local);
+			} else {
+				ids[k] = draw_new(&s, ids, k, 0, p->experts);
+			}
+		}
+		break;
+	}
+	s = stream_open(p, KEY_DROP, rank, token);
+	for (uint32_t k = 0; k < p->topk; k++) {
+		int repeat = draw_ppm(&s, p->duplicate_ppm);
+
+		if (repeat && k > 0) {
+			ids[k] = ids[k - 1];
+		}
+		if (draw_ppm(&s, p->drop_ppm)) {
+			ids[k] = -1;
+		}
+	}
+}
+
+/* Full mantissas: a product that is rounded before it is added differs from a fused one. */
+void oracle_weights(const struct oracle_problem *p, uint32_t rank, uint32_t token, float *weights)
+{
+	struct stream s = stream_open(p, KEY_WEIGHT, rank, token);
+
+	for (uint32_t k = 0; k < p->topk; k++) {
+		weights[k] = (float)(draw(&s, 1u << 24) | 1u) * (1.0f / (1u << 24));
+	}
+}
+
+uint32_t oracle_tokens(const struct oracle_problem *p, uint32_t rank)
+{
+	struct stream s = stream_open(p, KEY_TOKENS, 0, 0);
+	uint32_t shift = draw(&s, p->nranks);
+	uint32_t turn = (rank + shift) % p->nranks;
+
+	if (p->absent >> rank & 1) {
+		return 0;
+	}
+	if (!p->uneven || turn == 0) {
+		return p->tokens;
+	}
+	if (turn == 1) {
+		return 0;
+	}
+	s.counter += turn;
+	return draw(&s, p->tokens + 1);
+}
+
+void oracle_traffic(const struct oracle_problem *p, uint32_t rank, struct oracle_traffic *traffic)
+{
+	uint32_t local = p->experts / p->nranks;
+
+	memset(traffic, 0, sizeof(*traffic));
+	traffic->tokens = oracle_tokens(p, rank);
+	for (uint32_t src = 0; src < p->nranks; src++) {
+		for (uint32_t t = 0, n = oracle_tokens(p, src); t < n; t++) {
+			int32_t ids[ORACLE_MAX_TOPK];
+			uint64_t seen = 0;
+
+			oracle_route(p, src, t, ids);
+			for (uint32_t k = 0; k < p->topk; k++) {
+				uint32_t to = (uint32_t)ids[k] / local;
+				int remote = to != src;
+				int first;
+
+				if (ids[k] < 0 || (p->absent >> to & 1)) {
+					continue;
+				}
+				first = !(seen >> to & 1);
+				seen |= UINT64_C(1) << to;
+				if (src == rank) {
+					traffic->expert_copies++;
+					traffic->expert_copies_remote += (uint64_t)remote;
+					traffic->rank_copies += (uint64_t)first;
+					traffic->rank_copies_remote += (uint64_t)(first && remote);
+				} else if (to == rank) {
+					traffic->expert_copies_in++;
+					traffic->rank_copies_in += (uint64_t)first;
+				}
+			}
+		}
+	}
+}
+
+/* The square root of a number with 32 fraction bits, rounded down. */
+static uint64_t root(uint64_t x)
+{
+	unsigned __int128 square = (unsigned __int128)x << 32;
+	uint64_t r = 0;
+
+	for (int bit = 63; bit >= 0; bit--) {
+		uint64_t next = r | UINT64_C(1) << bit;
+
+		if ((unsigned __int128)next * next <= square) {
+			r = next;
+		}
+	}
+	return r;
+}
+
+/* 2^40 / base^(exponent / 256), at least 1 */
+static uint64_t inverse_power(uint32_t base, uint32_t exponent)
+{
+	uint64_t x = (uint64_t)base << 32;
+	uint64_t weight = UINT64_C(1) << 40;
+
+	for (uint32_t i = 0; i < exponent / 256; i++) {
+		weight /= base;
+	}
+	for (uint32_t bit = 128; bit > 0; bit /= 2) {
+		x = root(x);
+		if (exponent & bit) {
+			weight = (uint64_t)(((unsigned __int128)weight << 32) / x);
+		}
+	}
+	return weight > 0 ? weight : 1;
+}
+
+static int prepare_zipf(struct oracle_problem *p)
+{
+	struct stream s = stream_open(p, KEY_PERMUTE, 0, 0);
+	uint64_t sum = 0;
+
+	p->zipf_sum = calloc(p->experts, sizeof(*p->zipf_sum));
+	p->zipf_expert = calloc(p->experts, sizeof(*p->zipf_expert));
+	if (!p->zipf_sum || !p->zipf_expert) {
+		return -1;
+	}
+	for (uint32_t i = 0; i < p->experts; i++) {
+		uint32_t j = draw(&s, i + 1);
+
+		sum += inverse_power(i + 1, p->routing.zipf_256ths);
+		p->zipf_sum[i] = sum;
+		p->zipf_expert[i] = p->zipf_expert[j];
+		p->zipf_expert[j] = i;
+	}
+	return 0;
+}
+
+static const char *problem_fault(const struct oracle_problem *p)
+{
+	const struct oracle_routing *r = &p->routing;
+
+	if (p->nranks == 0 || p->nranks > ORACLE_MAX_RANKS) {
+		return "the number of ranks must be 1 to 64";
+	}
+	if (p->experts == 0 || p->experts % p->nranks) {
+		return "the number of experts must be a multiple of the number of ranks";
+	}
+	if (p->topk == 0 || p->topk > ORACLE_MAX_TOPK || p->topk > p->experts) {
+		return "top-k must be 1 to 32 and not above the number of experts";
+	}
+	if (p->tokens > p->max_tokens) {
+		return "more tokens than the capacity";
+	}
+	if (r->family == ORACLE_HOT && r->hot_rank >= p->nranks) {
+		return "routing hot: there is no such rank";
+	}
+	if (r->family == ORACLE_GROUP &&
+	    (r->groups == 0 || p->experts % r->groups || r->groups_used == 0 ||
+	     r->groups_used > r->groups || r->groups_used > ORACLE_MAX_TOPK ||
+	     p->experts / r->groups * r->groups_used < p->topk)) {
+		return "routing group:G,g needs G to divide the experts and g groups to hold top-k";
+	}
+	if (r->family == ORACLE_FILE) {
+		for (uint64_t i = 0; i < (uint64_t)r->nlines * ORACLE_MAX_TOPK; i++) {
+			if (r->lines[i] >= (int32_t)p->experts) {
+				return "routing file: an id is not below the number of experts";
+			}
+		}
+	}
+	if ((p->quant == ORACLE_QUANT_FP8 || p->quant == ORACLE_QUANT_FP8_COLUMNS) &&
+	    (p->dtype != ORACLE_BF16 || p->hidden % ORACLE_BLOCK ||
+	     p->hidden > ORACLE_MAX_FP8_HIDDEN)) {
+		return "fp8 needs bf16 tokens and a hidden size in multiples of 128, up to 65536";
+	}
+	return NULL;
+}
+
+int oracle_problem_prepare(struct oracle_problem *p, char *why, size_t why_bytes)
+{
+	const char *fault = problem_fault(p);
+
+	p->zipf_sum = NULL;
+	p->zipf_expert = NULL;
+	if (!fault && p->routing.family == ORACLE_ZIPF && prepare_zipf(p)) {
+		oracle_problem_free(p);
+		fault = "out of memory";
+	}
+	if (fault) {
+		snprintf(why, why_bytes, "%s", fault);
+		return -1;
+	}
+	return 0;
+}
+
+void oracle_problem_free(struct oracle_problem *p)
+{
+	free(p->zipf_sum);
+	free(p->zipf_expert);
+	p->zipf_sum = NULL;
+	p->zipf_expert = NULL;
+}

@@ -1,0 +1,391 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * The oracle itself: it accepts what a plain reference does, and nothing else. Each mutation below
+ * is a mistake that a library could make.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "oracle/oracle.h"
+
+#define CHECK(cond)                                                                                \
+	do {                                                                                       \
+		if (!(cond)) {                                                                     \
+			fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #cond);                 \
+			failures++;                                                                \
+		}                                                                                  \
+	} while (0)
+
+static int failures;
+
+struct outputs { /* of one rank */
+	uint8_t *tokens, *combine_in;
+	float *scales, *weights;
+	int32_t *idx;
+	int32_t counts[64];
+	size_t blocks, rows;
+};
+
+static void test_numbers(void)
+{
+	for (uint32_t code = 0; code < 0x7f; code++) {
+		float value = oracle_from_e4m3((uint8_t)code);
+		float next = code < 0x7e ? oracle_from_e4m3((uint8_t)(code + 1)) : 480.0f;
+		uint32_t even = code & 1 ? code + 1 : code;
+
+		CHECK(oracle_to_e4m3(value) == code);
+		CHECK(oracle_to_e4m3(-value) == (code | 0x80));
+		CHECK(oracle_to_e4m3(nextafterf((value + next) / 2, 0)) == code);
+		CHECK(oracle_to_e4m3((value + next) / 2) == (even > 0x7e ? 0x7e : even));
+	}
+	CHECK(oracle_from_e4m3(0x7e) == 448.0f && oracle_from_e4m3(1) == ldexpf(1, -9));
+	CHECK(oracle_to_e4m3(1e9f) == 0x7e && oracle_to_e4m3(-INFINITY) == 0xfe);
+	for (uint32_t code = 0; code < 0x7c00; code++) {
+		float value = oracle_from_fp16((uint16_t)code);
+		float next = oracle_from_fp16((uint16_t)(code + 1));
+
+		CHECK(oracle_to_fp16(value) == code);
+		if (code + 1 < 0x7c00) {
+			CHECK(oracle_to_fp16((value + next) / 2) == (code & 1 ? code + 1 : code));
+		}
+	}
+	CHECK(oracle_from_fp16(0x3c00) == 1.0f && oracle_from_fp16(0x7bff) == 65504.0f);
+	CHECK(oracle_to_fp16(65520.0f) == 0x7c00 && oracle_to_fp16(65519.0f) == 0x7bff);
+	CHECK(oracle_to_bf16(1.00390625f) == 0x3f80 && oracle_to_bf16(1.01171875f) == 0x3f82);
+}
+
+static void test_quantise(void)
+{
+	uint16_t x[128] = { 0 };
+	uint8_t q[128];
+	float scale;
+
+	oracle_quantise(x, 128, 0, q, &scale);
+	CHECK(scale == 1e-4f / 448.0f && q[0] == 0);
+	x[5] = oracle_to_bf16(-896.0f);
+	x[6] = oracle_to_bf16(3.0f);
+	oracle_quantise(x, 128, 0, q, &scale);
+	CHECK(scale == 2.0f && q[5] == 0xfe && oracle_from_e4m3(q[6]) == 1.5f);
+	x[5] = oracle_to_bf16(900.0f);
+	oracle_quantise(x, 128, 1, q, &scale);
+	CHECK(scale == 4.0f && oracle_from_e4m3(q[6]) == 0.75f);
+}
+
+/* The plainest dispatch there is. */
+static void reference_dispatch(const struct oracle_problem *p, uint32_t rank, struct outputs *o)
+{
+	uint32_t local = p->experts / p->nranks;
+	size_t bytes = oracle_output_bytes(p);
+	uint32_t n = oracle_scale_count(p);
+	int by_rank = p->layout == ORACLE_RANK_MAJOR;
+
+	o->blocks = by_rank ? p->nranks : local;
+	o->rows = by_rank ? p->max_tokens : p->max_tokens * p->nranks;
+	o->tokens = malloc(o->blocks * o->rows * bytes);
+	o->combine_in = malloc(o->blocks * o->rows * oracle_combine_bytes(p));
+	o->scales = malloc((o->blocks * o->rows * n + 1) * sizeof(float));
+	o->weights = malloc(o->blocks * o->rows * p->topk * sizeof(float));
+	o->idx = malloc(o->blocks * o->rows * p->topk * sizeof(int32_t));
+	memset(o->tokens, ORACLE_POISON, o->blocks * o->rows * bytes);
+	memset(o->scales, ORACLE_POISON, o->blocks * o->rows * n * sizeof(float));
+	memset(o->weights, ORACLE_POISON, o->blocks * o->rows * p->topk * sizeof(float));
+	memset(o->idx, 0xff, o->blocks * o->rows * p->topk * sizeof(int32_t));
+	memset(o->counts, 0, sizeof(o->counts));
+	for (uint32_t src = 0; src < p->nranks; src++) {
+		for (uint32_t t = 0; t < oracle_tokens(p, src); t++) {
+			int32_t ids[32], sent = 0;
+
+			oracle_route(p, src, t, ids);
+			for (uint32_t k = 0; k < p->topk; k++) {
+				uint32_t block = by_rank ? src : (uint32_t)ids[k] % local;
+				size_t row = block * o->rows + (size_t)o->counts[block];
+				float scales[512];
+
+				if (ids[k] < 0 || (uint32_t)ids[k] / local != rank ||
+				    (by_rank && sent)) {
+					continue;
+				}
+				sent = 1;
+				oracle_output_row(p, src, t, o->tokens + row * bytes, scales);
+				for (uint32_t i = 0; i < n; i++) {
+					size_t at = row * n + i;
+
+					if (p->quant == ORACLE_QUANT_FP8_COLUMNS) {
+						at = (block * n + i) * o->rows + row % o->rows;
+					}
+					o->scales[at] = scales[i];
+				}
+				oracle_weights(p, src, t, o->weights + row * p->topk);
+				for (uint32_t j = 0; by_rank && j < p->topk; j++) {
+					int here = ids[j] >= 0 && (uint32_t)ids[j] / local == rank;
+
+					o->idx[row * p->topk + j] = here ? ids[j] % (int32_t)local
+									 : -1;
+				}
+				o->counts[block]++;
+			}
+		}
+	}
+}
+
+static uint64_t judge(const struct oracle_problem *p, uint32_t rank, const struct outputs *o)
+{
+	struct oracle_table *table = oracle_table_create(p, rank);
+	struct oracle_dispatch view = { o->tokens, o->scales,       o->weights,   o->idx,
+					o->counts, ORACLE_ALL_ROWS, o->combine_in };
+	struct oracle_verdict verdict = { 0 };
+
+	oracle_check_dispatch(table, NULL, &view, &verdict);
+	oracle_table_free(table);
+	return verdict.wrong;
+}
+
+static size_t used_row(const struct outputs *o)
+{
+	for (size_t block = 0; block < o->blocks; block++) {
+		if (o->counts[block] > 0) {
+			return block * o->rows;
+		}
+	}
+	return 0;
+}
+
+static void mutate(const struct oracle_problem *p, uint32_t rank, struct outputs *o)
+{
+	size_t bytes = oracle_output_bytes(p);
+	size_t row = used_row(o);
+	uint32_t n = oracle_scale_count(p);
+	size_t last = o->blocks * o->rows - 1;
+	size_t scale_step = p->quant == ORACLE_QUANT_FP8_COLUMNS ? o->rows : 1;
+	uint8_t *b = o->tokens + row * bytes + bytes - 1;
+
+	*b ^= 1;
+	CHECK(judge(p, rank, o) == 1);
+	*b ^= 1;
+	o->counts[row / o->rows]++;
+	CHECK(judge(p, rank, o) == 1);
+	o->counts[row / o->rows]--;
+	if (o->counts[o->blocks - 1] < (int32_t)o->rows) {
+		o->tokens[last * bytes] = 0;
+		CHECK(judge(p, rank, o) == 1);
+		o->tokens[last * bytes] = ORACLE_POISON;
+	}
+	if (n) {
+		o->scales[row * n + (n - 1) * scale_step] *= 2;
+		CHECK(judge(p, rank, o) == 1);
+		o->scales[row * n + (n - 1) * scale_step] /= 2;
+	}
+	if (p->layout == ORACLE_RANK_MAJOR) {
+		o->idx[row * p->topk] ^= 1;
+		CHECK(judge(p, rank, o) == 1);
+		o->idx[row * p->topk] ^= 1;
+		o->weights[row * p->topk + 1] += 1;
+		CHECK(judge(p, rank, o) == 1);
+		oracle_weights(p, (uint32_t)(row / o->rows), 0, o->weights + row * p->topk);
+	}
+	if (p->layout == ORACLE_EXPERT_MAJOR && o->counts[row / o->rows] > 1 &&
+	    memcmp(o->tokens + row * bytes, o->tokens + (row + 1) * bytes, bytes) != 0) {
+		memcpy(o->tokens + row * bytes, o->tokens + (row + 1) * bytes, bytes);
+		CHECK(judge(p, rank, o) >= 1); /* one row twice, another missing */
+	}
+}
+
+/* Combine by reading the experts' rows that the dispatch check wrote. */
+static void reference_combine(const struct oracle_problem *p, uint32_t rank,
+			      const struct outputs *all, uint8_t *out, int descending)
+{
+	uint32_t local = p->experts / p->nranks;
+	size_t bytes = oracle_combine_bytes(p);
+	uint32_t next[64][64] = { { 0 } };
+	int by_rank = p->layout == ORACLE_RANK_MAJOR;
+
+	for (uint32_t src = 0; src <= rank; src++) {
+		for (uint32_t t = 0; t < oracle_tokens(p, src); t++) {
+			int32_t ids[32];
+			float weights[32];
+			const uint8_t *rows[32] = { NULL };
+
+			oracle_route(p, src, t, ids);
+			oracle_weights(p, src, t, weights);
+			for (uint32_t k = 0, to; k < p->topk; k++) {
+				uint32_t block = by_rank ? src : (uint32_t)ids[k] % local;
+				int seen = 0;
+
+				to = (uint32_t)ids[k] / local;
+				for (uint32_t j = 0; by_rank && j < k; j++) {
+					seen |= ids[j] >= 0 && (uint32_t)ids[j] / local == to;
+				}
+				if (ids[k] >= 0 && !seen) {
+					rows[k] =
+						all[to].combine_in +
+						(block * all[to].rows + next[to][block]++) * bytes;
+				}
+			}
+			for (size_t c = 0; c < p->hidden && src == rank; c++) {
+				float sum = 0;
+
+				for (uint32_t i = 0; i < p->topk; i++) {
+					uint32_t k = descending ? p->topk - 1 - i : i;
+
+					if (rows[k]) {
+						sum = fmaf(by_rank ? 1 : weights[k],
+							   oracle_load(p->dtype, rows[k], c), sum);
+					}
+				}
+				oracle_store(p->dtype, out + t * bytes, c, sum);
+			}
+		}
+	}
+}
+
+static uint64_t judge_combine(const struct oracle_problem *p, uint32_t rank, const uint8_t *out)
+{
+	struct oracle_table *table = oracle_table_create(p, rank);
+	struct oracle_verdict verdict = { 0 };
+
+	oracle_check_combine(table, NULL, out, 1, &verdict);
+	oracle_table_free(table);
+	return verdict.wrong;
+}
+
+static void test_problem(struct oracle_problem *p, const char *routing)
+{
+	struct outputs all[64];
+	size_t bytes = oracle_combine_bytes(p);
+	uint8_t *out = malloc((p->max_tokens + 1) * bytes);
+	char why[128];
+
+	CHECK(oracle_routing_parse(routing, &p->routing, why, sizeof(why)) == 0);
+	CHECK(oracle_problem_prepare(p, why, sizeof(why)) == 0);
+	for (uint32_t rank = 0; rank < p->nranks; rank++) {
+		reference_dispatch(p, rank, &all[rank]);
+		CHECK(judge(p, rank, &all[rank]) == 0);
+	}
+	for (uint32_t rank = 0; rank < p->nranks; rank++) {
+		uint32_t n = oracle_tokens(p, rank);
+
+		memset(out, ORACLE_POISON, (p->max_tokens + 1) * bytes);
+		reference_combine(p, rank, all, out, 0);
+		CHECK(judge_combine(p, rank, out) == 0);
+		out[n * bytes + 3] = 0;
+		CHECK(judge_combine(p, rank, out) == 1);
+		out[n * bytes + 3] = ORACLE_POISON;
+		if (n > 0) {
+			out[n * bytes - 2] ^= 1;
+			CHECK(judge_combine(p, rank, out) == 1);
+		}
+		if (n > 2 && p->dtype == ORACLE_FP32 && p->layout == ORACLE_EXPERT_MAJOR) {
+			reference_combine(p, rank, all, out, 1);
+			CHECK(judge_combine(p, rank, out) > 0);
+		}
+	}
+	for (uint32_t rank = 0; rank < p->nranks; rank++) {
+		if (all[rank].counts[used_row(&all[rank]) / all[rank].rows] > 0) {
+			mutate(p, rank, &all[rank]);
+		}
+		free(all[rank].tokens);
+		free(all[rank].combine_in);
+		free(all[rank].scales);
+		free(all[rank].weights);
+		free(all[rank].idx);
+	}
+	free(out);
+	oracle_problem_free(p);
+	oracle_routing_free(&p->routing);
+}
+
+static void test_problems(void)
+{
+	static const char *const routings[] = { "uniform", "zipf:1.1", "hot:0.5",
+						"hot:1,2", "zipf:0",   "group:4,2" };
+
+	for (uint32_t i = 0; i < 6 * 2 * 6; i++) {
+		struct oracle_problem p = { .seed = i, .nranks = 4, .experts = 24, .topk = 5 };
+
+		p.hidden = 256;
+		p.max_tokens = 9;
+		p.tokens = 7 + i % 3;
+		p.uneven = i % 5 == 0;
+		p.drop_ppm = i % 4 == 0 ? 100000 : 0;
+		p.duplicate_ppm = i % 7 == 0 ? 100000 : 0;
+		p.layout = i / 6 % 2 ? ORACLE_RANK_MAJOR : ORACLE_EXPERT_MAJOR;
+		switch (i / 12) {
+		case 1:
+			p.dtype = ORACLE_FP16;
+			break;
+		case 2:
+			p.dtype = ORACLE_FP32;
+			break;
+		case 3:
+			p.quant = ORACLE_QUANT_FP8;
+			break;
+		case 4:
+			p.quant = ORACLE_QUANT_FP8_COLUMNS;
+			p.pow2_scales = 1;
+			break;
+		case 5:
+			p.quant = ORACLE_QUANT_FORWARD;
+			p.dtype = ORACLE_FP32;
+			break;
+		}
+		test_problem(&p, routings[i % 6]);
+	}
+}
+
+/* Families do what their names say. */
+static void test_families(void)
+{
+	struct oracle_problem p = { .nranks = 8, .experts = 256, .topk = 8, .hidden = 128 };
+	struct oracle_traffic traffic;
+	uint32_t hits[256] = { 0 };
+	char why[128];
+
+	p.tokens = p.max_tokens = 512;
+	CHECK(oracle_routing_parse("uniform", &p.routing, why, sizeof(why)) == 0);
+	oracle_traffic(&p, 3, &traffic);
+	CHECK(traffic.expert_copies == 4096);
+	CHECK(fabs((double)traffic.rank_copies / 512 - 5.295) < 0.15);
+	CHECK(fabs((double)traffic.rank_copies_remote / 512 - 4.633) < 0.15);
+
+	CHECK(oracle_routing_parse("hot:1,5", &p.routing, why, sizeof(why)) == 0);
+	oracle_traffic(&p, 3, &traffic);
+	CHECK(traffic.rank_copies == 512 && traffic.rank_copies_remote == 512);
+	oracle_traffic(&p, 5, &traffic);
+	CHECK(traffic.rank_copies_in == 512 * 7 && traffic.rank_copies_remote == 0);
+
+	CHECK(oracle_routing_parse("group:8,2", &p.routing, why, sizeof(why)) == 0);
+	oracle_traffic(&p, 0, &traffic);
+	CHECK(traffic.rank_copies <= 1024 && traffic.rank_copies > 900);
+
+	CHECK(oracle_routing_parse("zipf:1", &p.routing, why, sizeof(why)) == 0);
+	CHECK(oracle_problem_prepare(&p, why, sizeof(why)) == 0);
+	for (uint32_t t = 0; t < 512; t++) {
+		int32_t ids[32];
+
+		oracle_route(&p, 0, t, ids);
+		for (int k = 0; k < 8; k++) {
+			hits[ids[k]]++;
+		}
+	}
+	CHECK(hits[p.zipf_expert[0]] > 300 && hits[p.zipf_expert[0]] > 4 * hits[p.zipf_expert[63]]);
+	/* weights 1/i: the exponent 1 is exact */
+	CHECK(p.zipf_sum[1] - p.zipf_sum[0] == p.zipf_sum[0] / 2);
+	oracle_problem_free(&p);
+
+	CHECK(oracle_routing_parse("zipf:-1", &p.routing, why, sizeof(why)) != 0);
+	CHECK(oracle_routing_parse("hot:1.5", &p.routing, why, sizeof(why)) != 0);
+	CHECK(oracle_routing_parse("group:8", &p.routing, why, sizeof(why)) != 0);
+	CHECK(oracle_routing_parse("file:/nonexistent", &p.routing, why, sizeof(why)) != 0);
+	CHECK(oracle_routing_parse("random", &p.routing, why, sizeof(why)) != 0);
+}
+
+int main(void)
+{
+	test_numbers();
+	test_quantise();
+	test_problems();
+	test_families();
+	return failures ? 1 : 0;
+}
