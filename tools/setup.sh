@@ -54,7 +54,7 @@ as_root() {
     if [ "$(id -u)" -eq 0 ]; then
         "$@"
     else
-        sudo -E "$@"
+        sudo env DEBIAN_FRONTEND=noninteractive "$@"
     fi
 }
 
