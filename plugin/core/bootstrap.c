@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include "core/bootstrap.h"
+#include "core/log.h"
+#include "core/nccl_dyn.h"
+
+static uint64_t ep_now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
+}
+
+/* Polls at once at first, an exchange takes tens of microseconds; later it need not burn a core. */
+static void ep_boot_pause(uint64_t waited_ns)
+{
+	struct timespec nap = { 0, 50000 };
+
+	if (waited_ns < 2000000) {
+		sched_yield();
+	} else {
+		nanosleep(&nap, NULL);
+	}
+}
+
+ncclResult_t ep_boot_open(struct ep_boot *boot, ncclComm_t comm, uint64_t timeout_ns)
+{
+	ncclResult_t result;
+
+	memset(boot, 0, sizeof(*boot));
+	boot->comm = comm;
+	boot->timeout_ns = timeout_ns;
+	result = ncclCommCount(comm, &boot->nranks);
+	if (result == ncclSuccess) {
+		result = ncclCommUserRank(comm, &boot->rank);
+	}
+	if (result != ncclSuccess) {
+		return ep_fail(result, "the communicator does not tell its rank and size: %s",
+			       ncclGetErrorString(result));
+	}
+	EP_CUDA(cudaStreamCreateWithFlags(&boot->stream, cudaStreamNonBlocking),
+		"creating the bootstrap stream");
+	EP_CUDA_GOTO(cudaMalloc((void **)&boot->buffer, (size_t)boot->nranks * EP_BOOT_BYTES),
+		     "allocating the bootstrap buffer", err_destroy_stream);
+	return ncclSuccess;
+
+err_destroy_stream:
+	cudaStreamDestroy(boot->stream);
+	return result;
+}
+
+void ep_boot_close(struct ep_boot *boot)
+{
+	if (boot->stuck) {
+		return;
+	}
+	cudaFree(boot->buffer);
+	cudaStreamDestroy(boot->stream);
+}
+
+/* An error that NCCL has found by itself, such as a lost connection; looked up rarely. */
+static ncclResult_t ep_boot_nccl_error(struct ep_boot *boot)
+{
+	const struct ep_nccl_dyn *nccl = ep_nccl_dyn();
+	ncclResult_t error = ncclSuccess;
+
+	if (!nccl->comm_get_async_error ||
+	    nccl->comm_get_async_error(boot->comm, &error) != ncclSuccess) {
+		return ncclSuccess;
+	}
+	return error;
+}
+
+static ncclResult_t ep_boot_wait(struct ep_boot *boot, const char *what)
+{
+	uint64_t start = ep_now_ns(), checked = start;
+
+	for (;;) {
+		cudaError_t state = cudaStreamQuery(boot->stream);
+		uint64_t now = ep_now_ns();
+		ncclResult_t error = ncclSuccess;
+
+		if (state == cudaSuccess) {
+			return ncclSuccess;
+		}
+		if (state != cudaErrorNotReady) {
+			return ep_fail_cuda(state, what);
+		}
+		if (now - checked > 100000000) {
+			checked = now;
+			error = ep_boot_nccl_error(boot);
+		}
+		if (error != ncclSuccess && error != ncclInProgress) {
+			boot->stuck = true;
+			return ep_fail(error, "%s: NCCL reports %s on rank %d; destroy the "
+				       "communicator and start again",
+				       what, ncclGetErrorString(error), boot->rank);
+		}
+		if (now - start > boot->timeout_ns) {
+			boot->stuck = true;
+			return ep_fail(ncclRemoteError,
+				       "%s: not all %d ranks arrived within %llu ms (rank %d "
+				       "waited); all ranks must make this call, "
+				       "NCCL_EP_BOOTSTRAP_TIMEOUT_MS sets the limit",
+				       what, boot->nranks,
+				       (unsigned long long)(boot->timeout_ns / 1000000),
+				       boot->rank);
+		}
+		ep_boot_pause(now - start);
+	}
+}
+
+/* A nonblocking communicator may return before the operation is enqueued. */
+static ncclResult_t ep_boot_enqueue(struct ep_boot *boot, size_t bytes, const char *what)
+{
+	uint64_t start = ep_now_ns();
+	ncclResult_t result = ncclAllGather(boot->buffer + (size_t)boot->rank * bytes,
+					    boot->buffer, bytes, ncclUint8, boot->comm,
+					    boot->stream);
+
+	while (result == ncclInProgress && ep_nccl_dyn()->comm_get_async_error) {
+		uint64_t waited = ep_now_ns() - start;
+
+		if (waited > boot->timeout_ns) {
+			boot->stuck = true;
+			break;
+		}
+		ep_boot_pause(waited);
+		result = ep_boot_nccl_error(boot);
+	}
+	if (result != ncclSuccess) {
+		return ep_fail(result, "%s: ncclAllGather failed: %s", what,
+			       ncclGetErrorString(result));
+	}
+	return ncclSuccess;
+}
+
+ncclResult_t ep_boot_allgather(struct ep_boot *boot, const void *mine, void *all, size_t bytes,
+			       const char *what)
+{
+	if (bytes > EP_BOOT_BYTES) {
+		return ep_fail(ncclInternalError, "%s: %zu bytes per rank, the limit is %d", what,
+			       bytes, EP_BOOT_BYTES);
+	}
+	if (boot->stuck) {
+		return ep_fail(ncclRemoteError, "%s: an earlier exchange has not ended", what);
+	}
+	EP_CUDA(cudaMemcpyAsync(boot->buffer + (size_t)boot->rank * bytes, mine, bytes,
+				cudaMemcpyHostToDevice, boot->stream),
+		what);
+	EP_CHECK(ep_boot_enqueue(boot, bytes, what));
+	EP_CHECK(ep_boot_wait(boot, what));
+	EP_CUDA(cudaMemcpyAsync(all, boot->buffer, (size_t)boot->nranks * bytes,
+				cudaMemcpyDeviceToHost, boot->stream),
+		what);
+	EP_CUDA(cudaStreamSynchronize(boot->stream), what);
+	return ncclSuccess;
+}
+
+struct ep_verdict ep_verdict_make(ncclResult_t result)
+{
+	struct ep_verdict v = { .code = result };
+	struct ep_error last;
+
+	if (result != ncclSuccess) {
+		ep_error_get(NULL, &last);
+		snprintf(v.text, sizeof(v.text), "%.*s", (int)sizeof(v.text) - 1, last.text);
+	}
+	return v;
+}
+
+ncclResult_t ep_verdict_check(const struct ep_boot *boot, const void *verdicts, size_t stride,
+			      const char *what)
+{
+	const unsigned char *p = verdicts;
+	struct ep_verdict v;
+
+	memcpy(&v, p + (size_t)boot->rank * stride, sizeof(v));
+	if (v.code != ncclSuccess) {
+		return (ncclResult_t)v.code; /* recorded when it happened */
+	}
+	for (int r = 0; r < boot->nranks; r++) {
+		memcpy(&v, p + (size_t)r * stride, sizeof(v));
+		if (v.code != ncclSuccess) {
+			v.text[sizeof(v.text) - 1] = '\0';
+			return ep_fail(ncclRemoteError, "%s failed on rank %d: %s", what, r,
+				       v.text);
+		}
+	}
+	return ncclSuccess;
+}
+
+ncclResult_t ep_boot_agree(struct ep_boot *boot, ncclResult_t mine, const char *what)
+{
+	struct ep_verdict v = ep_verdict_make(mine), *all;
+	ncclResult_t result;
+
+	all = malloc((size_t)boot->nranks * sizeof(v));
+	if (!all) {
+		return ep_fail(ncclSystemError, "%s: out of host memory", what);
+	}
+	result = ep_boot_allgather(boot, &v, all, sizeof(v), what);
+	if (result == ncclSuccess) {
+		result = ep_verdict_check(boot, all, sizeof(v), what);
+	} else if (mine != ncclSuccess) {
+		result = mine;
+	}
+	free(all);
+	return result;
+}

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Exchange of host bytes among the ranks of a communicator, through ncclAllGather on a stream of
+ * its own. The only NCCL collective that the library calls, and only at group creation and when a
+ * group's buffer grows: never on the data path.
+ */
+#ifndef EP_CORE_BOOTSTRAP_H
+#define EP_CORE_BOOTSTRAP_H
+
+#include <stdbool.h>
+#include "core/error.h"
+
+#define EP_BOOT_BYTES 1024 /* largest contribution of a rank */
+
+struct ep_boot {
+	ncclComm_t comm;
+	int rank;
+	int nranks;
+	cudaStream_t stream;
+	unsigned char *buffer; /* device, nranks * EP_BOOT_BYTES */
+	uint64_t timeout_ns;
+	bool stuck; /* an exchange is still on the stream: stream and buffer cannot be freed */
+};
+
+/* The communicator's device must be current from open to close. */
+ncclResult_t ep_boot_open(struct ep_boot *boot, ncclComm_t comm, uint64_t timeout_ns);
+void ep_boot_close(struct ep_boot *boot);
+
+/* all[r * bytes ..] = rank r's contribution. `what` names the purpose in errors. */
+ncclResult_t ep_boot_allgather(struct ep_boot *boot, const void *mine, void *all, size_t bytes,
+			       const char *what);
+
+/* A rank's outcome, part of whatever it sends. */
+struct ep_verdict {
+	int32_t code;
+	char text[252];
+};
+
+/* From a result and, if it is a failure, the thread's last error. */
+struct ep_verdict ep_verdict_make(ncclResult_t result);
+
+/*
+ * Success if all verdicts (at `stride` bytes) are. If this rank failed, its own code; else
+ * ncclRemoteError with the first failed rank's text.
+ */
+ncclResult_t ep_verdict_check(const struct ep_boot *boot, const void *verdicts, size_t stride,
+			      const char *what);
+
+/* Exchange of nothing but verdicts; also a barrier. */
+ncclResult_t ep_boot_agree(struct ep_boot *boot, ncclResult_t mine, const char *what);
+
+#endif

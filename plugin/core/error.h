@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Error records: a code and one line of text.
+ *
+ * The first function that decides that something is an error calls ep_fail, which records the
+ * line for the calling thread and for the group that the thread is working for, logs it and
+ * returns the code. Everybody above passes the code on and says nothing.
+ */
+#ifndef EP_CORE_ERROR_H
+#define EP_CORE_ERROR_H
+
+#include <pthread.h>
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+#include "core/util.h"
+
+#define EP_ERROR_TEXT 512
+
+struct ep_error {
+	ncclResult_t code;
+	char text[EP_ERROR_TEXT];
+};
+
+/* Last error of something that outlives a call, a group for instance. */
+struct ep_error_slot {
+	pthread_mutex_t lock;
+	struct ep_error last;
+};
+
+void ep_error_slot_init(struct ep_error_slot *slot);
+void ep_error_slot_destroy(struct ep_error_slot *slot);
+
+/* Errors of this thread also go to `slot` from now on; NULL: no longer. Returns the previous one. */
+struct ep_error_slot *ep_error_scope(struct ep_error_slot *slot);
+
+/* Text: what failed, the offending value, the limit or the peer, what to do next. */
+ncclResult_t ep_fail(ncclResult_t code, const char *fmt, ...) EP_PRINTF(2, 3);
+
+/* Records without a log line, for failures that were logged when they were found. */
+ncclResult_t ep_fail_again(const struct ep_error *error);
+
+/* The thread's or the slot's last error. `slot` NULL: the thread's. */
+void ep_error_get(struct ep_error_slot *slot, struct ep_error *out);
+
+/* ncclUnhandledCudaError with CUDA's name for `err`. `what` says what was attempted. */
+ncclResult_t ep_fail_cuda(cudaError_t err, const char *what);
+
+#define EP_CHECK(call)                                                                             \
+	do {                                                                                       \
+		ncclResult_t ep_check_ = (call);                                                   \
+		if (ep_check_ != ncclSuccess) {                                                    \
+			return ep_check_;                                                          \
+		}                                                                                  \
+	} while (0)
+
+#define EP_CUDA(call, what)                                                                        \
+	do {                                                                                       \
+		cudaError_t ep_cuda_ = (call);                                                     \
+		if (ep_cuda_ != cudaSuccess) {                                                     \
+			return ep_fail_cuda(ep_cuda_, what);                                       \
+		}                                                                                  \
+	} while (0)
+
+/* With `result` in scope. */
+#define EP_CHECK_GOTO(call, label)                                                                 \
+	do {                                                                                       \
+		result = (call);                                                                   \
+		if (result != ncclSuccess) {                                                       \
+			goto label;                                                                \
+		}                                                                                  \
+	} while (0)
+
+#define EP_CUDA_GOTO(call, what, label)                                                            \
+	do {                                                                                       \
+		cudaError_t ep_cuda_ = (call);                                                     \
+		if (ep_cuda_ != cudaSuccess) {                                                     \
+			result = ep_fail_cuda(ep_cuda_, what);                                     \
+			goto label;                                                                \
+		}                                                                                  \
+	} while (0)
+
+#endif

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+#include "core/ident.h"
+
+static uint64_t ep_process_id[2];
+static pthread_once_t ep_process_once = PTHREAD_ONCE_INIT;
+
+uint64_t ep_random_u64(void)
+{
+	uint64_t v;
+
+	if (getrandom(&v, sizeof(v), GRND_NONBLOCK) != (ssize_t)sizeof(v)) {
+		struct timespec now;
+
+		clock_gettime(CLOCK_MONOTONIC, &now);
+		v = (uint64_t)now.tv_nsec * 0x9e3779b97f4a7c15ull ^ (uint64_t)now.tv_sec << 32 ^
+		    (uint64_t)getpid();
+	}
+	return v;
+}
+
+static void ep_process_init(void)
+{
+	ep_process_id[0] = ep_random_u64();
+	ep_process_id[1] = ep_random_u64();
+}
+
+static uint64_t ep_hash(uint64_t h, const char *text, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		h = (h ^ (unsigned char)text[i]) * 0x100000001b3ull; /* FNV-1a */
+	}
+	return h;
+}
+
+static ssize_t ep_read_text(const char *path, char *text, size_t size)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t n;
+
+	if (fd < 0) {
+		return -1;
+	}
+	n = read(fd, text, size - 1);
+	close(fd);
+	text[n > 0 ? n : 0] = '\0';
+	return n;
+}
+
+static uint64_t ep_host_hash(const char *hostname)
+{
+	const char *override = getenv("NCCL_HOSTID");
+	char boot_id[64];
+	uint64_t h = 0xcbf29ce484222325ull;
+
+	if (override && *override) {
+		return ep_hash(h, override, strlen(override));
+	}
+	h = ep_hash(h, hostname, strlen(hostname));
+	if (ep_read_text("/proc/sys/kernel/random/boot_id", boot_id, sizeof(boot_id)) > 0) {
+		h = ep_hash(h, boot_id, strlen(boot_id));
+	}
+	return h;
+}
+
+/* State letter and start time from /proc/<pid>/stat; false if there is no such process. */
+static bool ep_process_stat(int pid, char *state, uint64_t *start_time)
+{
+	char path[64], text[1024];
+	const char *p;
+
+	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+	if (ep_read_text(path, text, sizeof(text)) <= 0) {
+		return false;
+	}
+	p = strrchr(text, ')'); /* the command name may hold anything */
+	if (!p || p[1] != ' ') {
+		return false;
+	}
+	p += 2;
+	*state = *p;
+	for (int field = 3; field < 22 && p; field++) {
+		p = strchr(p, ' ');
+		p = p ? p + 1 : NULL;
+	}
+	*start_time = p ? strtoull(p, NULL, 10) : 0;
+	return true;
+}
+
+static uint64_t ep_pid_namespace(void)
+{
+	struct stat st;
+
+	return stat("/proc/self/ns/pid", &st) == 0 ? (uint64_t)st.st_ino : 0;
+}
+
+ncclResult_t ep_ident_make(struct ep_ident *ident, int device)
+{
+	struct cudaDeviceProp prop;
+	char state;
+
+	memset(ident, 0, sizeof(*ident));
+	pthread_once(&ep_process_once, ep_process_init);
+	if (gethostname(ident->hostname, sizeof(ident->hostname)) != 0 &&
+	    errno != ENAMETOOLONG) {
+		return ep_fail(ncclSystemError, "gethostname failed: %s", strerror(errno));
+	}
+	ident->hostname[sizeof(ident->hostname) - 1] = '\0';
+	ident->host = ep_host_hash(ident->hostname);
+	ident->process[0] = ep_process_id[0];
+	ident->process[1] = ep_process_id[1];
+	ident->pid_ns = ep_pid_namespace();
+	ident->pid = getpid();
+	if (!ep_process_stat(ident->pid, &state, &ident->start_time)) {
+		ident->pid_ns = 0; /* no /proc: nobody can tell whether we are alive */
+	}
+	ident->device = device;
+	EP_CUDA(cudaDeviceGetPCIBusId(ident->bus_id, sizeof(ident->bus_id), device),
+		"reading the GPU's PCI bus id");
+	EP_CUDA(cudaGetDeviceProperties(&prop, device), "reading the GPU's properties");
+	ident->mig = strstr(prop.name, " MIG ") != NULL;
+	return ncclSuccess;
+}
+
+bool ep_ident_same_host(const struct ep_ident *a, const struct ep_ident *b)
+{
+	return a->host == b->host;
+}
+
+bool ep_ident_same_process(const struct ep_ident *a, const struct ep_ident *b)
+{
+	return a->process[0] == b->process[0] && a->process[1] == b->process[1];
+}
+
+bool ep_ident_gone(const struct ep_ident *self, const struct ep_ident *other)
+{
+	uint64_t start_time;
+	char state;
+
+	if (!self->pid_ns || self->pid_ns != other->pid_ns || !ep_ident_same_host(self, other)) {
+		return false;
+	}
+	if (!ep_process_stat(other->pid, &state, &start_time)) {
+		return access("/proc/self/stat", R_OK) == 0;
+	}
+	return start_time != other->start_time || state == 'Z' || state == 'X';
+}

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Who a rank is: host, process, GPU. Exchanged as bytes at group creation. */
+#ifndef EP_CORE_IDENT_H
+#define EP_CORE_IDENT_H
+
+#include <stdbool.h>
+#include "core/error.h"
+
+struct ep_ident {
+	uint64_t host;       /* hash of NCCL_HOSTID, else of host name and boot id */
+	uint64_t process[2]; /* random, one per process */
+	uint64_t pid_ns;     /* pids compare only within one namespace */
+	uint64_t start_time; /* of the process, clock ticks since boot */
+	int32_t pid;
+	int32_t device;      /* CUDA ordinal in its own process */
+	uint32_t mig;
+	uint32_t pad;
+	char hostname[64];
+	char bus_id[24];
+};
+
+/* The calling rank, on CUDA device `device`. */
+ncclResult_t ep_ident_make(struct ep_ident *ident, int device);
+
+bool ep_ident_same_host(const struct ep_ident *a, const struct ep_ident *b);
+bool ep_ident_same_process(const struct ep_ident *a, const struct ep_ident *b);
+
+/* True only if the process of `other` is known to have ended. */
+bool ep_ident_gone(const struct ep_ident *self, const struct ep_ident *other);
+
+/* 64 random bits. */
+uint64_t ep_random_u64(void);
+
+#endif

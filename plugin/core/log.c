@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <dirent.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include <cuda_runtime_api.h>
+#include "core/log.h"
+
+static const struct {
+	const char *name;
+	enum ep_log_level level;
+} ep_log_levels[] = {
+	{ "VERSION", EP_LOG_VERSION }, { "WARN", EP_LOG_WARN },   { "INFO", EP_LOG_INFO },
+	{ "ABORT", EP_LOG_ABORT },     { "TRACE", EP_LOG_TRACE },
+};
+
+static const struct {
+	const char *name;
+	unsigned int bits;
+} ep_log_subsystems[] = {
+	{ "INIT", EP_LOG_INIT },     { "COLL", EP_LOG_COLL },   { "P2P", EP_LOG_P2P },
+	{ "SHM", EP_LOG_SHM },       { "NET", EP_LOG_NET },     { "GRAPH", EP_LOG_GRAPH },
+	{ "TUNING", EP_LOG_TUNING }, { "ENV", EP_LOG_ENV },     { "ALLOC", EP_LOG_ALLOC },
+	{ "CALL", EP_LOG_CALL },     { "PROXY", EP_LOG_PROXY }, { "NVLS", EP_LOG_NVLS },
+	{ "REG", EP_LOG_REG },	     { "RAS", EP_LOG_RAS },     { "BOOTSTRAP", EP_LOG_BOOTSTRAP },
+	{ "ALL", EP_LOG_ALL },	     { "EP", EP_LOG_ALL },      { "PROFILE", EP_LOG_PROFILE },
+};
+
+static struct {
+	pthread_once_t once;
+	struct ep_log_config config;
+	char hostname[256];
+	int fd;
+} ep_logger = { .once = PTHREAD_ONCE_INIT };
+
+static unsigned int ep_log_subsys_bits(const char *name, size_t n)
+{
+	for (size_t i = 0; i < EP_ARRAY_SIZE(ep_log_subsystems); i++) {
+		if (strlen(ep_log_subsystems[i].name) == n &&
+		    strncasecmp(ep_log_subsystems[i].name, name, n) == 0) {
+			return ep_log_subsystems[i].bits;
+		}
+	}
+	return 0; /* NCCL ignores names it does not know, and so do we: they may be newer ones */
+}
+
+static unsigned int ep_log_subsys_parse(const char *text)
+{
+	bool invert = *text == '^';
+	unsigned int mask = invert ? ~0u : 0;
+
+	for (text += invert; *text; text += strcspn(text, ","), text += *text == ',') {
+		unsigned int bits = ep_log_subsys_bits(text, strcspn(text, ","));
+
+		mask = invert ? mask & ~bits : mask | bits;
+	}
+	return mask;
+}
+
+static void ep_log_file_expand(char *out, size_t size, const char *pattern, const char *hostname,
+			       int pid)
+{
+	size_t n = 0;
+
+	for (const char *p = pattern; *p && n + 1 < size; p++) {
+		int added;
+
+		if (p[0] == '%' && p[1] == 'h') {
+			added = snprintf(out + n, size - n, "%s", hostname);
+			p++;
+		} else if (p[0] == '%' && p[1] == 'p') {
+			added = snprintf(out + n, size - n, "%d", pid);
+			p++;
+		} else {
+			p += p[0] == '%' && p[1] == '%';
+			added = snprintf(out + n, size - n, "%c", *p);
+		}
+		n += (size_t)added;
+	}
+	if (n >= size) {
+		out[0] = '\0'; /* too long for a path: standard output */
+		return;
+	}
+	out[n] = '\0';
+}
+
+void ep_log_configure(struct ep_log_config *config, const char *debug, const char *subsys,
+		      const char *file, const char *hostname, int pid)
+{
+	config->level = EP_LOG_NONE;
+	for (size_t i = 0; debug && i < EP_ARRAY_SIZE(ep_log_levels); i++) {
+		if (strcasecmp(debug, ep_log_levels[i].name) == 0) {
+			config->level = ep_log_levels[i].level;
+		}
+	}
+	config->subsys = subsys ? ep_log_subsys_parse(subsys)
+				: EP_LOG_INIT | EP_LOG_BOOTSTRAP | EP_LOG_ENV;
+	config->file[0] = '\0';
+	if (file && config->level > EP_LOG_VERSION) {
+		ep_log_file_expand(config->file, sizeof(config->file), file, hostname, pid);
+	}
+}
+
+/*
+ * NCCL may have the same file open and writes at its own offset. A duplicate of its descriptor
+ * shares that offset; a second open of the file would make the two overwrite each other.
+ */
+static int ep_log_find_open(const char *path)
+{
+	struct stat want, have;
+	struct dirent *entry;
+	int fd = -1;
+	DIR *dir;
+
+	if (stat(path, &want) != 0) {
+		return -1;
+	}
+	dir = opendir("/proc/self/fd");
+	if (!dir) {
+		return -1;
+	}
+	while (fd < 0 && (entry = readdir(dir))) {
+		int n = atoi(entry->d_name);
+
+		if (entry->d_name[0] == '.' || n == dirfd(dir)) {
+			continue;
+		}
+		if (fstat(n, &have) == 0 && have.st_dev == want.st_dev &&
+		    have.st_ino == want.st_ino && (fcntl(n, F_GETFL) & O_ACCMODE) != O_RDONLY) {
+			fd = fcntl(n, F_DUPFD_CLOEXEC, 0);
+		}
+	}
+	closedir(dir);
+	return fd;
+}
+
+static void ep_log_open(void)
+{
+	struct ep_log_config *config = &ep_logger.config;
+
+	if (gethostname(ep_logger.hostname, sizeof(ep_logger.hostname)) != 0) {
+		strcpy(ep_logger.hostname, "unknown");
+	}
+	ep_logger.hostname[sizeof(ep_logger.hostname) - 1] = '\0';
+	ep_logger.hostname[strcspn(ep_logger.hostname, ".")] = '\0'; /* as NCCL prints it */
+	ep_log_configure(config, getenv("NCCL_DEBUG"), getenv("NCCL_DEBUG_SUBSYS"),
+			 getenv("NCCL_DEBUG_FILE"), ep_logger.hostname, getpid());
+	ep_logger.fd = STDOUT_FILENO;
+	if (config->file[0]) {
+		int fd = ep_log_find_open(config->file);
+
+		if (fd < 0) {
+			fd = open(config->file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+		}
+		if (fd >= 0) {
+			ep_logger.fd = fd;
+		}
+	}
+}
+
+bool ep_log_enabled(enum ep_log_level level, unsigned int subsys)
+{
+	pthread_once(&ep_logger.once, ep_log_open);
+	return ep_logger.config.level >= level &&
+	       (level == EP_LOG_WARN || (ep_logger.config.subsys & subsys));
+}
+
+int ep_log_format(char *line, size_t size, enum ep_log_level level, const char *hostname, int pid,
+		  long tid, int device, const char *text)
+{
+	return snprintf(line, size, "%s:%d:%ld [%d] NCCL %s EP %s", hostname, pid, tid, device,
+			level == EP_LOG_WARN ? "WARN" :
+			level == EP_LOG_TRACE ? "TRACE" : "INFO", text);
+}
+
+void ep_log(enum ep_log_level level, unsigned int subsys, const char *fmt, ...)
+{
+	char text[1024], line[1400];
+	int device = -1, n;
+	va_list args;
+
+	if (!ep_log_enabled(level, subsys)) {
+		return;
+	}
+	va_start(args, fmt);
+	vsnprintf(text, sizeof(text), fmt, args);
+	va_end(args);
+	(void)cudaGetDevice(&device);
+	n = ep_log_format(line, sizeof(line) - 1, level, ep_logger.hostname, getpid(),
+			  syscall(SYS_gettid), device, text);
+	if (n > (int)sizeof(line) - 2) {
+		n = (int)sizeof(line) - 2;
+	}
+	line[n++] = '\n';
+	/* One write, so that lines of several ranks in one file do not mix. */
+	for (int done = 0; done < n;) {
+		ssize_t w = write(ep_logger.fd, line + done, (size_t)(n - done));
+
+		if (w <= 0) {
+			break;
+		}
+		done += (int)w;
+	}
+}

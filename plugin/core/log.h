@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Log lines in NCCL's format, steered by NCCL's variables:
+ *
+ *     host:pid:tid [device] NCCL WARN EP text
+ *
+ * NCCL_DEBUG        VERSION, WARN, INFO, ABORT, TRACE; unset: nothing is printed
+ * NCCL_DEBUG_SUBSYS comma-separated subsystems of INFO lines, ^ in front: all but these.
+ *                   EP stands for all of this library's.
+ * NCCL_DEBUG_FILE   file instead of standard output; %h host name, %p process id, %% percent
+ */
+#ifndef EP_CORE_LOG_H
+#define EP_CORE_LOG_H
+
+#include <stdbool.h>
+#include "core/util.h"
+
+enum ep_log_level {
+	EP_LOG_NONE = 0,
+	EP_LOG_VERSION,
+	EP_LOG_WARN,
+	EP_LOG_INFO,
+	EP_LOG_ABORT,
+	EP_LOG_TRACE
+};
+
+/* NCCL's bits. */
+enum ep_log_subsys {
+	EP_LOG_INIT = 0x1,
+	EP_LOG_COLL = 0x2,
+	EP_LOG_P2P = 0x4,
+	EP_LOG_SHM = 0x8,
+	EP_LOG_NET = 0x10,
+	EP_LOG_GRAPH = 0x20,
+	EP_LOG_TUNING = 0x40,
+	EP_LOG_ENV = 0x80,
+	EP_LOG_ALLOC = 0x100,
+	EP_LOG_CALL = 0x200,
+	EP_LOG_PROXY = 0x400,
+	EP_LOG_NVLS = 0x800,
+	EP_LOG_BOOTSTRAP = 0x1000,
+	EP_LOG_REG = 0x2000,
+	EP_LOG_PROFILE = 0x4000,
+	EP_LOG_RAS = 0x8000,
+	EP_LOG_ALL = ~0
+};
+
+struct ep_log_config {
+	enum ep_log_level level;
+	unsigned int subsys;
+	char file[4096]; /* "" for standard output */
+};
+
+/* From the three variables' values (NULL: unset). Pure; the logger itself reads them once. */
+void ep_log_configure(struct ep_log_config *config, const char *debug, const char *subsys,
+		      const char *file, const char *hostname, int pid);
+
+/* Whether a line of this level and subsystem would be printed. WARN ignores the subsystem. */
+bool ep_log_enabled(enum ep_log_level level, unsigned int subsys);
+
+void ep_log(enum ep_log_level level, unsigned int subsys, const char *fmt, ...) EP_PRINTF(3, 4);
+
+/* The line without its newline, for ep_log and for tests. Returns its length. */
+int ep_log_format(char *line, size_t size, enum ep_log_level level, const char *hostname, int pid,
+		  long tid, int device, const char *text);
+
+#define EP_WARN(...) ep_log(EP_LOG_WARN, EP_LOG_ALL, __VA_ARGS__)
+#define EP_INFO(subsys, ...)                                                                       \
+	do {                                                                                       \
+		if (ep_log_enabled(EP_LOG_INFO, subsys)) {                                         \
+			ep_log(EP_LOG_INFO, subsys, __VA_ARGS__);                                  \
+		}                                                                                  \
+	} while (0)
+
+#endif

@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+#include "core/log.h"
+#include "core/param.h"
+
+#define EP_PARAM_PREFIX "NCCL_EP_"
+#define EP_PARAM_NAME_MAX 64
+
+const struct ep_param_def ep_param_table[EP_PARAMS] = {
+	[EP_PARAM_DEBUG] = { "NCCL_EP_DEBUG", 0, 0, 1,
+			     "print the version when the library is loaded" },
+	[EP_PARAM_TIMEOUT_MS] = { "NCCL_EP_TIMEOUT_MS", 0, 0, 86400000,
+				  "how long the device waits for a peer; 0: the group's timeout_ns" },
+	[EP_PARAM_COMM_SMS] = { "NCCL_EP_COMM_SMS", 0, 0, 1024,
+				"SMs of one operation; 0: the group's max_num_sms" },
+	[EP_PARAM_LL_SEND_SMS] = { "NCCL_EP_LL_SEND_SMS", 0, 0, 256,
+				   "low latency: SMs that send; 0: half of the operation's" },
+	[EP_PARAM_LL_RECV_SMS] = { "NCCL_EP_LL_RECV_SMS", 0, 0, 256,
+				   "low latency: SMs that receive; 0: half of the operation's" },
+	[EP_PARAM_LL_THREADS] = { "NCCL_EP_LL_THREADS", 512, 32, 512,
+				  "low latency: threads of a block, a multiple of 32" },
+	[EP_PARAM_LL_PACKET_TOKENS] = { "NCCL_EP_LL_PACKET_TOKENS", 32, 0, 1024,
+					"low latency: dispatches of at most so many tokens carry "
+					"flags inside the data. The same on all ranks" },
+	[EP_PARAM_LL_COMBINE_PACKET_TOKENS] = { "NCCL_EP_LL_COMBINE_PACKET_TOKENS", 16, 0, 1024,
+						"the same for combines" },
+	[EP_PARAM_BOOTSTRAP_TIMEOUT_MS] = { "NCCL_EP_BOOTSTRAP_TIMEOUT_MS", 100000, 1, 86400000,
+					    "how long collective host calls wait for all ranks" },
+	[EP_PARAM_CLOSE_TIMEOUT_MS] = { "NCCL_EP_CLOSE_TIMEOUT_MS", 10000, 0, 86400000,
+					"how long GroupDestroy waits for ranks of other "
+					"processes" },
+};
+
+/* Read by other implementations of the API. */
+static const char *const ep_param_foreign[] = {
+	"NCCL_EP_HOME",
+	"NCCL_EP_JIT_SOURCE_DIR",
+	"NCCL_EP_JIT_BUILD_INCLUDE_DIR",
+	"NCCL_EP_JIT_CUDA_INCLUDE_DIR",
+	"NCCL_EP_JIT_CACHE_DIR",
+	"NCCL_EP_JIT_LOG",
+	"NCCL_EP_JIT_NVCC",
+	"NCCL_EP_ENV_VERBOSE",
+	"NCCL_EP_SHUFFLE_SMS",
+	"NCCL_EP_PREPROCESS_NUM_SMS",
+	"NCCL_EP_HT_EM_LOCAL_DUP",
+	"NCCL_EP_HT_EM_NVLINK_DUP",
+	"NCCL_EP_DISABLE_GUARD",
+	"NCCL_EP_TOKENS_PER_CHUNK",
+	"NCCL_EP_DISPATCH_NUM_STAGES",
+	"NCCL_EP_DISPATCH_NUM_PIPELINES",
+	"NCCL_EP_COMBINE_NUM_STAGES_G2S",
+	"NCCL_EP_COMBINE_NUM_STAGES_S2G",
+	"NCCL_EP_COMBINE_NUM_PIPELINES",
+};
+
+static atomic_flag ep_param_checked_names = ATOMIC_FLAG_INIT;
+
+bool ep_param_known(const char *name)
+{
+	for (int i = 0; i < EP_PARAMS; i++) {
+		if (strcmp(ep_param_table[i].name, name) == 0) {
+			return true;
+		}
+	}
+	for (size_t i = 0; i < EP_ARRAY_SIZE(ep_param_foreign); i++) {
+		if (strcmp(ep_param_foreign[i], name) == 0) {
+			return true;
+		}
+	}
+	return false;
+}
+
+/* Insertions, deletions and replacements that turn a into b. */
+static int ep_param_distance(const char *a, const char *b)
+{
+	int row[EP_PARAM_NAME_MAX + 1];
+	int nb = (int)strlen(b);
+
+	for (int j = 0; j <= nb; j++) {
+		row[j] = j;
+	}
+	for (int i = 0; a[i]; i++) {
+		int diagonal = row[0];
+
+		row[0] = i + 1;
+		for (int j = 0; j < nb; j++) {
+			int best = diagonal + (a[i] != b[j]);
+
+			diagonal = row[j + 1];
+			best = row[j] + 1 < best ? row[j] + 1 : best;
+			best = diagonal + 1 < best ? diagonal + 1 : best;
+			row[j + 1] = best;
+		}
+	}
+	return row[nb];
+}
+
+const char *ep_param_nearest(const char *name)
+{
+	const char *nearest = NULL;
+	int best = 6; /* further away is another word, not a slip */
+
+	if (strlen(name) > EP_PARAM_NAME_MAX) {
+		return NULL;
+	}
+	for (int i = 0; i < EP_PARAMS; i++) {
+		int d = ep_param_distance(name, ep_param_table[i].name);
+
+		if (d < best) {
+			best = d;
+			nearest = ep_param_table[i].name;
+		}
+	}
+	return nearest;
+}
+
+static void ep_params_check_names(void)
+{
+	size_t prefix = strlen(EP_PARAM_PREFIX);
+	char name[EP_PARAM_NAME_MAX + 1];
+
+	for (char **e = environ; e && *e; e++) {
+		size_t n = strcspn(*e, "=");
+		const char *nearest;
+
+		if (strncmp(*e, EP_PARAM_PREFIX, prefix) != 0 || n >= sizeof(name)) {
+			continue;
+		}
+		memcpy(name, *e, n);
+		name[n] = '\0';
+		if (ep_param_known(name)) {
+			continue;
+		}
+		nearest = ep_param_nearest(name);
+		EP_WARN("environment variable %s is not known and has no effect%s%s%s", name,
+			nearest ? "; did you mean " : "", nearest ? nearest : "",
+			nearest ? "?" : "");
+	}
+}
+
+/* NCCL_EP_DEBUG alone is a switch; like other implementations, take any word for "on". */
+static int64_t ep_param_switch(const char *text)
+{
+	return *text && strcmp(text, "0") != 0 && strcasecmp(text, "off") != 0 &&
+	       strcasecmp(text, "false") != 0;
+}
+
+ncclResult_t ep_param_parse(enum ep_param_id id, const char *text, int64_t *value)
+{
+	const struct ep_param_def *def = &ep_param_table[id];
+	char *end;
+	long long v;
+
+	if (id == EP_PARAM_DEBUG) {
+		*value = ep_param_switch(text);
+		return ncclSuccess;
+	}
+	errno = 0;
+	v = strtoll(text, &end, 10);
+	while (*end == ' ') {
+		end++;
+	}
+	if (end == text || *end || errno == ERANGE) {
+		return ep_fail(ncclInvalidUsage,
+			       "environment variable %s=%.64s is not a number: set it to %lld..%lld "
+			       "or unset it",
+			       def->name, text, (long long)def->min, (long long)def->max);
+	}
+	if (v < def->min || v > def->max || (id == EP_PARAM_LL_THREADS && v % 32)) {
+		return ep_fail(ncclInvalidUsage,
+			       "environment variable %s=%lld is out of range: set it to %lld..%lld%s "
+			       "or unset it",
+			       def->name, v, (long long)def->min, (long long)def->max,
+			       id == EP_PARAM_LL_THREADS ? " (a multiple of 32)" : "");
+	}
+	*value = v;
+	return ncclSuccess;
+}
+
+ncclResult_t ep_params_read(struct ep_params *params)
+{
+	if (!atomic_flag_test_and_set(&ep_param_checked_names)) {
+		ep_params_check_names();
+	}
+	for (int i = 0; i < EP_PARAMS; i++) {
+		const char *text = getenv(ep_param_table[i].name);
+
+		params->value[i] = ep_param_table[i].initial;
+		params->set[i] = text && *text;
+		if (params->set[i]) {
+			EP_CHECK(ep_param_parse((enum ep_param_id)i, text, &params->value[i]));
+			EP_INFO(EP_LOG_ENV, "%s set by environment to %lld", ep_param_table[i].name,
+				(long long)params->value[i]);
+		}
+	}
+	return ncclSuccess;
+}

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Environment variables: one table. Read afresh for every group, so that a process may change them
+ * between groups.
+ */
+#ifndef EP_CORE_PARAM_H
+#define EP_CORE_PARAM_H
+
+#include <stdbool.h>
+#include "core/error.h"
+
+enum ep_param_id {
+	EP_PARAM_DEBUG,
+	EP_PARAM_TIMEOUT_MS,
+	EP_PARAM_COMM_SMS,
+	EP_PARAM_LL_SEND_SMS,
+	EP_PARAM_LL_RECV_SMS,
+	EP_PARAM_LL_THREADS,
+	EP_PARAM_LL_PACKET_TOKENS,
+	EP_PARAM_LL_COMBINE_PACKET_TOKENS,
+	EP_PARAM_BOOTSTRAP_TIMEOUT_MS,
+	EP_PARAM_CLOSE_TIMEOUT_MS,
+	EP_PARAMS
+};
+
+struct ep_param_def {
+	const char *name;
+	int64_t initial; /* when the variable is not set */
+	int64_t min, max;
+	const char *help;
+};
+
+struct ep_params {
+	int64_t value[EP_PARAMS];
+	bool set[EP_PARAMS]; /* from the environment */
+};
+
+extern const struct ep_param_def ep_param_table[EP_PARAMS];
+
+/*
+ * Values from the environment, else the table's. A value that is not a number, or out of range, is
+ * ncclInvalidUsage. Names that begin like ours but are not known are warned about, once a process.
+ */
+ncclResult_t ep_params_read(struct ep_params *params);
+
+/* One value from its text. */
+ncclResult_t ep_param_parse(enum ep_param_id id, const char *text, int64_t *value);
+
+/* A known name within a few typing errors of `name`, or NULL. */
+const char *ep_param_nearest(const char *name);
+
+/* Whether `name` is ours, or one of other implementations' that means nothing here. */
+bool ep_param_known(const char *name);
+
+#endif

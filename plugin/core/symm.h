@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A symmetric heap: memory of the same size on every rank, which all ranks of the group map.
+ * Ranks of one process use the plain pointer, ranks of one host CUDA IPC.
+ *
+ * Lifetime. Peers store into a heap until their last kernel is over, so a heap may be freed only
+ * when every peer has let go of it. Replacing a heap (ep_symm_close) is collective and uses
+ * barriers. Leaving (ep_symm_leave) must work without peers: a rank writes a farewell word into
+ * the heap of each peer in another process and unmaps it; the last rank of a process to leave
+ * waits, for a bounded time, for the farewells to all heaps of the process and frees them. What
+ * peers that live but do not leave might still write to is not freed.
+ */
+#ifndef EP_CORE_SYMM_H
+#define EP_CORE_SYMM_H
+
+#include "core/bootstrap.h"
+#include "core/ident.h"
+
+#define EP_SYMM_MAX_RANKS 64
+#define EP_SYMM_HEADER_BYTES 1024 /* of a heap: taken by its stamp and the farewells */
+#define EP_SYMM_ALIGN (2u << 20)  /* own allocation for the driver, so that IPC exports only it */
+
+struct ep_symm {
+	int rank;
+	int nranks;
+	int device;
+	uint64_t team; /* same number on all ranks of the group, unique in the process */
+	uint64_t bytes;
+	unsigned char *base[EP_SYMM_MAX_RANKS];
+	bool ipc[EP_SYMM_MAX_RANKS]; /* mapped by us, to be closed */
+};
+
+/* Bytes that a heap of `bytes` takes from cudaMalloc. */
+static inline uint64_t ep_symm_bytes(uint64_t bytes)
+{
+	return ep_round_up(bytes, EP_SYMM_ALIGN);
+}
+
+/*
+ * Whether this rank can reach all others: same host, no MIG, peer access. Local; the answer need
+ * not be the same on all ranks. Names the pair that cannot.
+ */
+ncclResult_t ep_symm_check_peers(const struct ep_ident *idents, int nranks, int rank);
+
+/*
+ * Collective. Allocates and zeroes `bytes`, exchanges and maps. All ranks succeed or none does.
+ * `mine` is this rank's result so far: a failure makes every rank fail.
+ */
+ncclResult_t ep_symm_open(struct ep_symm *symm, struct ep_boot *boot, const struct ep_ident *idents,
+			  uint64_t team, uint64_t bytes, ncclResult_t mine);
+
+/* Collective. All kernels of the group must be over on this rank. */
+void ep_symm_close(struct ep_symm *symm, struct ep_boot *boot);
+
+/* Ranks of one process share the duty to free their heaps; every rank joins once. */
+ncclResult_t ep_symm_join(uint64_t team);
+
+/* All kernels of the group must be over on this rank, which gives up `symm`. */
+void ep_symm_leave(struct ep_symm *symm, const struct ep_ident *idents, uint64_t timeout_ns);
+
+#endif

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef EP_CORE_SYMM_INTERNAL_H
+#define EP_CORE_SYMM_INTERNAL_H
+
+#include "core/symm.h"
+
+#define EP_SYMM_STAMP 0x70616568206d7973ull
+
+/* At the head of a heap, followed by one farewell word per rank. */
+struct ep_symm_stamp {
+	uint64_t magic;
+	uint64_t team;
+	uint64_t nonce;
+	uint64_t rank;
+};
+
+#define EP_SYMM_FAREWELL_OFF sizeof(struct ep_symm_stamp)
+
+_Static_assert(EP_SYMM_FAREWELL_OFF + 8 * EP_SYMM_MAX_RANKS <= EP_SYMM_HEADER_BYTES,
+	       "heap header");
+
+void ep_symm_unmap(struct ep_symm *symm);
+
+#endif

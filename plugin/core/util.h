@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef EP_CORE_UTIL_H
+#define EP_CORE_UTIL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define EP_PRINTF(fmt_, args_) __attribute__((format(printf, fmt_, args_)))
+#define EP_ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
+
+/* `align` is a power of two. */
+static inline uint64_t ep_round_up(uint64_t v, uint64_t align)
+{
+	return (v + align - 1) & ~(align - 1);
+}
+
+static inline uint64_t ep_min_u64(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+static inline uint64_t ep_max_u64(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
+#endif
