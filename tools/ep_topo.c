@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Prints which NICs each GPU uses, for this machine or for a recorded one. */
+#include <getopt.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "topo/topo.h"
+
+static int usage(FILE *out, int status)
+{
+	fputs("Usage: ep_topo [--json] [FILE]\n"
+	      "\n"
+	      "Prints GPU -> NIC -> port -> NUMA node, one line per GPU.\n"
+	      "FILE is NCCL's topology XML (NCCL_TOPO_DUMP_FILE writes one) or hwloc's (lstopo\n"
+	      "FILE.xml writes one), taken as it is. Without FILE: this machine, corrected by\n"
+	      "NCCL_TOPO_FILE if that is set. NCCL_IB_HCA, NCCL_IB_DISABLE and\n"
+	      "NCCL_NET_GDR_LEVEL count in both cases.\n"
+	      "\n"
+	      "  -j, --json   one JSON object\n"
+	      "  -h, --help   this text\n",
+	      out);
+	return status;
+}
+
+int main(int argc, char **argv)
+{
+	static const struct option longs[] = {
+		{"json", no_argument, NULL, 'j'},
+		{"help", no_argument, NULL, 'h'},
+		{NULL, 0, NULL, 0},
+	};
+	struct ep_topo_opts opts;
+	struct ep_topo_err err;
+	struct ep_topo *topo;
+	bool json = false;
+	int c;
+
+	while ((c = getopt_long(argc, argv, "jh", longs, NULL)) != -1) {
+		switch (c) {
+		case 'j':
+			json = true;
+			break;
+		case 'h':
+			return usage(stdout, 0);
+		default:
+			return usage(stderr, 2);
+		}
+	}
+	if (argc - optind > 1) {
+		return usage(stderr, 2);
+	}
+	ep_topo_opts_env(&opts);
+	if (optind < argc) {
+		opts.file = argv[optind];
+		opts.file_only = true;
+	}
+	if (ep_topo_load(&opts, &topo, &err)) {
+		fprintf(stderr, "ep_topo: %s\n", err.text);
+		return 1;
+	}
+	if (json) {
+		ep_topo_print_json(topo, stdout);
+	} else {
+		ep_topo_print_table(topo, stdout);
+	}
+	ep_topo_free(topo);
+	if (fflush(stdout) || ferror(stdout)) {
+		fputs("ep_topo: cannot write the answer\n", stderr);
+		return 1;
+	}
+	return 0;
+}

@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Which NICs each GPU uses. A unit is one port of one NIC.
+ *
+ *  1. Only the nearest usable units of a GPU count, and of those only the ones at least half as
+ *     fast as the best: striping over unequal NICs runs at the pace of the worst.
+ *  2. Every GPU gets one, nearest GPUs first, each unit with as few users as can be.
+ *  3. What is left over goes out evenly among GPUs that have the same choice, or not at all: one
+ *     GPU with more bandwidth than its neighbours gains nothing in an exchange among all.
+ */
+#include "topo/tree.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct unit {
+	int nic, port;
+	uint32_t mbps;
+	bool candidate, slow;
+};
+
+struct chooser {
+	struct ep_topo *topo;
+	struct unit *unit;
+	int nunits;
+	bool *may; /* [gpu][unit] */
+	int *order;
+};
+
+static bool *may_row(const struct chooser *c, int gpu)
+{
+	return c->may + (size_t)gpu * (size_t)c->nunits;
+}
+
+static int *users(const struct chooser *c, int u)
+{
+	return &c->topo->nic[c->unit[u].nic].port[c->unit[u].port].users;
+}
+
+static enum ep_topo_why unusable(const struct ep_topo_nic *nic, const struct ep_topo_port *port,
+				 const struct ep_topo_opts *opts, const struct ep_topo_hca *hca)
+{
+	if (!nic->rdma) {
+		return EP_TOPO_WHY_NOT_RDMA;
+	}
+	if (opts->ib_disable) {
+		return EP_TOPO_WHY_DISABLED;
+	}
+	/* A file without device names cannot be filtered by name. */
+	if (nic->named && !ep_topo_hca_match(hca, nic->name, port->num)) {
+		return EP_TOPO_WHY_FILTERED;
+	}
+	return port->state == EP_TOPO_STATE_DOWN ? EP_TOPO_WHY_DOWN : EP_TOPO_WHY_USED;
+}
+
+static uint32_t lesser_known(uint32_t a, uint32_t b)
+{
+	return a && (!b || a < b) ? a : b;
+}
+
+static void list_units(struct chooser *c, const struct ep_topo_opts *opts,
+		       const struct ep_topo_hca *hca)
+{
+	for (int n = 0; n < c->topo->nnics; n++) {
+		struct ep_topo_nic *nic = &c->topo->nic[n];
+
+		for (int p = 0; p < nic->nports; p++) {
+			struct ep_topo_port *port = &nic->port[p];
+
+			port->users = 0;
+			port->why = unusable(nic, port, opts, hca);
+			if (port->why == EP_TOPO_WHY_USED) {
+				c->unit[c->nunits++] = (struct unit){
+					n, p, lesser_known(port->mbps, nic->pci_mbps), false,
+					false};
+			}
+		}
+	}
+}
+
+static void find_candidates(struct chooser *c, int gpu)
+{
+	struct ep_topo_gpu *g = &c->topo->gpu[gpu];
+	bool *may = may_row(c, gpu);
+	uint32_t best = 0;
+
+	g->dist = EP_TOPO_FAR;
+	for (int u = 0; u < c->nunits; u++) {
+		enum ep_topo_dist d = ep_topo_dist_gpu_nic(c->topo, gpu, c->unit[u].nic);
+
+		g->dist = d < g->dist ? d : g->dist;
+	}
+	for (int u = 0; u < c->nunits; u++) {
+		may[u] = ep_topo_dist_gpu_nic(c->topo, gpu, c->unit[u].nic) == g->dist;
+		if (may[u] && c->unit[u].mbps > best) {
+			best = c->unit[u].mbps;
+		}
+	}
+	for (int u = 0; u < c->nunits; u++) {
+		if (may[u] && c->unit[u].mbps && c->unit[u].mbps < best / 2) {
+			may[u] = false;
+			c->unit[u].slow = true;
+		}
+		c->unit[u].candidate |= may[u];
+	}
+}
+
+static int count_may(const struct chooser *c, int gpu)
+{
+	int n = 0;
+
+	for (int u = 0; u < c->nunits; u++) {
+		n += may_row(c, gpu)[u];
+	}
+	return n;
+}
+
+static bool same_choice(const struct chooser *c, int a, int b)
+{
+	return c->topo->gpu[a].dist == c->topo->gpu[b].dist &&
+	       memcmp(may_row(c, a), may_row(c, b), (size_t)c->nunits * sizeof(bool)) == 0;
+}
+
+/* GPUs with the fewest alternatives first; those with the same choice side by side. */
+static void order_gpus(struct chooser *c)
+{
+	int n = c->topo->ngpus;
+	int count[EP_TOPO_MAX_GPUS];
+	bool done[EP_TOPO_MAX_GPUS] = {false};
+	int filled = 0;
+
+	for (int g = 0; g < n; g++) {
+		count[g] = count_may(c, g);
+	}
+	while (filled < n) {
+		int pick = -1;
+
+		for (int g = 0; g < n; g++) {
+			const struct ep_topo_gpu *a = &c->topo->gpu[g];
+
+			if (done[g]) {
+				continue;
+			}
+			if (pick < 0 || a->dist < c->topo->gpu[pick].dist ||
+			    (a->dist == c->topo->gpu[pick].dist && count[g] < count[pick])) {
+				pick = g;
+			}
+		}
+		for (int g = pick; g < n; g++) {
+			if (!done[g] && same_choice(c, pick, g)) {
+				c->order[filled++] = g;
+				done[g] = true;
+			}
+		}
+	}
+}
+
+static void give(struct chooser *c, int gpu, int u)
+{
+	struct ep_topo_gpu *g = &c->topo->gpu[gpu];
+
+	if (g->nrails < EP_TOPO_MAX_RAILS) {
+		g->rail[g->nrails++] =
+			(struct ep_topo_rail){c->unit[u].nic, c->unit[u].port, g->dist};
+		*users(c, u) += 1;
+	}
+}
+
+static int count_free(const struct chooser *c, int gpu)
+{
+	int n = 0;
+
+	for (int u = 0; u < c->nunits; u++) {
+		n += may_row(c, gpu)[u] && *users(c, u) == 0;
+	}
+	return n;
+}
+
+/* The nth unit without users among those the GPU may use, counting from unit `from`. */
+static int nth_free(const struct chooser *c, int gpu, int from, int nth)
+{
+	for (int u = from; u < c->nunits; u++) {
+		if (may_row(c, gpu)[u] && *users(c, u) == 0 && nth-- == 0) {
+			return u;
+		}
+	}
+	return -1;
+}
+
+static int least_used(const struct chooser *c, int gpu)
+{
+	int best = -1;
+
+	for (int u = 0; u < c->nunits; u++) {
+		if (may_row(c, gpu)[u] && (best < 0 || *users(c, u) < *users(c, best))) {
+			best = u;
+		}
+	}
+	return best;
+}
+
+/* One unit for each GPU of a group with the same choice. They are taken at even spaces, so that
+ * the second helping finds the neighbours, often ports of the same card, still free. */
+static void first_helping(struct chooser *c, const int *gpus, int n)
+{
+	int stride = count_free(c, gpus[0]) / n;
+	int from = 0;
+
+	for (int i = 0; i < n; i++) {
+		int u = stride ? nth_free(c, gpus[i], from, 0) : least_used(c, gpus[i]);
+
+		if (u < 0) {
+			continue;
+		}
+		give(c, gpus[i], u);
+		if (stride) {
+			int next = nth_free(c, gpus[i], u + 1, stride - 1);
+
+			from = next < 0 ? u + 1 : next;
+		}
+	}
+}
+
+static void second_helping(struct chooser *c, const int *gpus, int n)
+{
+	int each = count_free(c, gpus[0]) / n;
+
+	for (int i = 0; i < n; i++) {
+		for (int k = 0; k < each; k++) {
+			give(c, gpus[i], nth_free(c, gpus[i], 0, 0));
+		}
+	}
+}
+
+static void for_each_group(struct chooser *c, void (*serve)(struct chooser *, const int *, int))
+{
+	for (int i = 0, n; i < c->topo->ngpus; i += n) {
+		for (n = 1; i + n < c->topo->ngpus &&
+			    same_choice(c, c->order[i], c->order[i + n]);) {
+			n++;
+		}
+		if (count_may(c, c->order[i])) {
+			serve(c, c->order + i, n);
+		}
+	}
+}
+
+static int rail_cmp(const void *a, const void *b)
+{
+	const struct ep_topo_rail *x = a, *y = b;
+
+	return x->nic != y->nic ? x->nic - y->nic : x->port - y->port;
+}
+
+static void say_why(struct chooser *c)
+{
+	for (int u = 0; u < c->nunits; u++) {
+		struct ep_topo_port *port = &c->topo->nic[c->unit[u].nic].port[c->unit[u].port];
+
+		if (port->users) {
+			port->why = EP_TOPO_WHY_USED;
+		} else if (c->topo->ngpus == 0) {
+			port->why = EP_TOPO_WHY_NO_GPU;
+		} else if (c->unit[u].candidate) {
+			port->why = EP_TOPO_WHY_SPARE;
+		} else {
+			port->why = c->unit[u].slow ? EP_TOPO_WHY_SLOW : EP_TOPO_WHY_FARTHER;
+		}
+	}
+}
+
+static void find_flat(struct ep_topo *topo)
+{
+	bool any = false, near = false;
+
+	for (int g = 0; g < topo->ngpus; g++) {
+		for (int n = 0; n < topo->nnics; n++) {
+			if (topo->nic[n].rdma) {
+				any = true;
+				near |= ep_topo_dist_gpu_nic(topo, g, n) <= EP_TOPO_PXB;
+			}
+		}
+	}
+	topo->flat = !any ? EP_TOPO_UNKNOWN : near ? EP_TOPO_NO : EP_TOPO_YES;
+}
+
+int ep_topo_choose(struct ep_topo *topo, const struct ep_topo_opts *opts, struct ep_topo_err *err)
+{
+	struct chooser c = {.topo = topo};
+	struct ep_topo_hca hca;
+	bool unnamed = false;
+	int rc = ep_topo_hca_parse(opts->hca, &hca, err);
+
+	if (rc) {
+		return rc;
+	}
+	topo->gdr_level = EP_TOPO_SYS;
+	if (opts->gdr_level && *opts->gdr_level) {
+		rc = ep_topo_dist_parse(opts->gdr_level, &topo->gdr_level, err);
+	}
+	if (rc) {
+		return rc;
+	}
+	c.unit = calloc(EP_TOPO_MAX_NICS * EP_TOPO_MAX_PORTS, sizeof(*c.unit));
+	c.order = calloc(EP_TOPO_MAX_GPUS, sizeof(*c.order));
+	if (!c.unit || !c.order) {
+		rc = ep_topo_fail(err, ENOMEM, "out of memory choosing NICs");
+		goto out;
+	}
+	list_units(&c, opts, &hca);
+	c.may = calloc((size_t)(topo->ngpus + 1) * (size_t)(c.nunits + 1), sizeof(*c.may));
+	if (!c.may) {
+		rc = ep_topo_fail(err, ENOMEM, "out of memory choosing NICs");
+		goto out;
+	}
+	for (int g = 0; g < topo->ngpus; g++) {
+		topo->gpu[g].nrails = 0;
+		find_candidates(&c, g);
+	}
+	order_gpus(&c);
+	for_each_group(&c, first_helping);
+	for_each_group(&c, second_helping);
+	for (int g = 0; g < topo->ngpus; g++) {
+		qsort(topo->gpu[g].rail, (size_t)topo->gpu[g].nrails, sizeof(topo->gpu[g].rail[0]),
+		      rail_cmp);
+	}
+	say_why(&c);
+	find_flat(topo);
+	for (int n = 0; n < topo->nnics; n++) {
+		unnamed |= !topo->nic[n].named;
+	}
+	if (unnamed && opts->hca && *opts->hca) {
+		ep_topo_note(topo, "NICs without a device name here: NCCL_IB_HCA is not applied "
+				   "to them");
+	}
+out:
+	free(c.may);
+	free(c.order);
+	free(c.unit);
+	return rc;
+}

@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+/* This machine: the PCIe tree from hwloc, GPUs from it and from NVML, NICs from sysfs. */
+#include "topo/tree.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <hwloc.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static int numa_of(hwloc_obj_t obj)
+{
+	while (obj && !obj->nodeset) {
+		obj = obj->parent;
+	}
+	return obj && hwloc_bitmap_weight(obj->nodeset) == 1 ? hwloc_bitmap_first(obj->nodeset)
+							     : -1;
+}
+
+static int walk(struct ep_topo *topo, hwloc_obj_t obj, int parent, struct ep_topo_err *err);
+
+static int add_object(struct ep_topo *topo, hwloc_obj_t obj, int parent, struct ep_topo_err *err)
+{
+	const struct hwloc_pcidev_attr_s *dev = NULL;
+	enum ep_topo_kind kind = EP_TOPO_KIND_DEVICE;
+	struct ep_topo_pci pci = {.known = false};
+
+	if (obj->type == HWLOC_OBJ_PCI_DEVICE) {
+		dev = &obj->attr->pcidev;
+	} else if (obj->attr->bridge.upstream_type == HWLOC_OBJ_BRIDGE_HOST) {
+		kind = EP_TOPO_KIND_HOST;
+	} else {
+		dev = &obj->attr->bridge.upstream.pci;
+		kind = ep_topo_bridge_kind(topo, parent);
+	}
+	if (dev) {
+		pci = (struct ep_topo_pci){dev->domain, dev->bus, dev->dev, dev->func, true};
+	}
+	int node = ep_topo_add_node(topo, parent, kind, &pci, numa_of(obj), err);
+
+	if (node < 0) {
+		return node;
+	}
+	if (dev) {
+		topo->nodes[node].mbps = (uint32_t)(dev->linkspeed * 8000);
+	}
+	if (kind != EP_TOPO_KIND_DEVICE) {
+		return walk(topo, obj, node, err);
+	}
+	if (ep_topo_is_gpu((unsigned)dev->class_id << 8, dev->vendor_id) &&
+	    dev->vendor_id == EP_TOPO_VENDOR_NVIDIA) {
+		struct ep_topo_gpu *gpu = ep_topo_add_gpu(topo, node, err);
+		const char *model = hwloc_obj_get_info_by_name(obj, "PCIDevice");
+
+		if (!gpu) {
+			return -E2BIG;
+		}
+		ep_topo_copy_name(gpu->name, model ? model : "");
+	}
+	if (dev->class_id == 0x0680 && dev->vendor_id == EP_TOPO_VENDOR_NVIDIA) {
+		topo->nvswitch = EP_TOPO_YES;
+	}
+	return 0;
+}
+
+static int walk(struct ep_topo *topo, hwloc_obj_t obj, int parent, struct ep_topo_err *err)
+{
+	int rc = 0;
+
+	for (hwloc_obj_t it = obj->first_child; it && !rc; it = it->next_sibling) {
+		rc = walk(topo, it, parent, err);
+	}
+	for (hwloc_obj_t it = obj->io_first_child; it && !rc; it = it->next_sibling) {
+		if (it->type == HWLOC_OBJ_PCI_DEVICE || it->type == HWLOC_OBJ_BRIDGE) {
+			rc = add_object(topo, it, parent, err);
+		}
+	}
+	return rc < 0 ? rc : 0;
+}
+
+static int read_tree(struct ep_topo *topo, struct ep_topo_err *err)
+{
+	hwloc_topology_t hw;
+	int rc = -EIO;
+
+	if (hwloc_topology_init(&hw)) {
+		return ep_topo_fail(err, ENOMEM, "hwloc_topology_init failed");
+	}
+	/* The kernel's sysfs has all we need. These would start libpciaccess, OpenCL and X11 in our
+	 * process; where they are not installed the calls fail, and that is fine. */
+	hwloc_topology_set_components(hw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "pci");
+	hwloc_topology_set_components(hw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "opencl");
+	hwloc_topology_set_components(hw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "gl");
+	if (hwloc_topology_set_io_types_filter(hw, HWLOC_TYPE_FILTER_KEEP_NONE) ||
+	    hwloc_topology_set_type_filter(hw, HWLOC_OBJ_PCI_DEVICE,
+					   HWLOC_TYPE_FILTER_KEEP_ALL) ||
+	    hwloc_topology_set_type_filter(hw, HWLOC_OBJ_BRIDGE, HWLOC_TYPE_FILTER_KEEP_ALL) ||
+	    hwloc_topology_load(hw)) {
+		ep_topo_fail(err, EIO,
+			     "hwloc cannot read this machine: %s; is /sys mounted? "
+			     "NCCL_TOPO_FILE can replace it",
+			     strerror(errno));
+	} else {
+		rc = walk(topo, hwloc_get_root_obj(hw), 0, err);
+		topo->nnumas = hwloc_get_nbobjs_by_type(hw, HWLOC_OBJ_NUMANODE);
+	}
+	hwloc_topology_destroy(hw);
+	return rc;
+}
+
+/* The first line of a small sysfs file, without its newline. */
+static bool read_line(const char *dir, const char *name, char *buf, size_t size)
+{
+	char path[PATH_MAX];
+
+	if (snprintf(path, sizeof(path), "%s/%s", dir, name) >= (int)sizeof(path)) {
+		return false;
+	}
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0) {
+		return false;
+	}
+	ssize_t n = read(fd, buf, size - 1);
+
+	close(fd);
+	if (n < 0) {
+		return false;
+	}
+	buf[n] = '\0';
+	buf[strcspn(buf, "\n")] = '\0';
+	return true;
+}
+
+/* The last PCI address in what a link points to. For a sub-function that is its parent's. */
+static bool pci_of_link(const char *dir, const char *name, struct ep_topo_pci *pci)
+{
+	char path[PATH_MAX], target[PATH_MAX];
+
+	if (snprintf(path, sizeof(path), "%s/%s", dir, name) >= (int)sizeof(path)) {
+		return false;
+	}
+	ssize_t n = readlink(path, target, sizeof(target) - 1);
+
+	if (n < 0) {
+		return false;
+	}
+	target[n] = '\0';
+	for (char *slash = strrchr(target, '/'); slash; slash = strrchr(target, '/')) {
+		if (ep_topo_pci_parse(slash + 1, pci)) {
+			return true;
+		}
+		*slash = '\0';
+	}
+	return ep_topo_pci_parse(target, pci);
+}
+
+static void read_port(const char *port_dir, struct ep_topo_port *port)
+{
+	char text[128];
+
+	if (read_line(port_dir, "state", text, sizeof(text))) { /* "4: ACTIVE" */
+		port->state = atoi(text) == 4 ? EP_TOPO_STATE_ACTIVE : EP_TOPO_STATE_DOWN;
+	}
+	if (read_line(port_dir, "link_layer", text, sizeof(text))) {
+		port->layer = strcmp(text, "InfiniBand") == 0 ? EP_TOPO_LINK_IB
+			      : strcmp(text, "Ethernet") == 0 ? EP_TOPO_LINK_ETHERNET
+							      : EP_TOPO_LINK_UNKNOWN;
+	}
+	if (read_line(port_dir, "rate", text, sizeof(text))) { /* "400 Gb/sec (4X NDR)" */
+		double gbps = strtod(text, NULL);
+
+		port->mbps = gbps > 0 && gbps < 1e6 ? (uint32_t)(gbps * 1000) : 0;
+	}
+}
+
+static int node_of_nic(struct ep_topo *topo, const char *dir, struct ep_topo_err *err)
+{
+	struct ep_topo_pci pci = {.known = false};
+	char text[32];
+	int node;
+
+	if (pci_of_link(dir, "device", &pci)) {
+		node = ep_topo_find_node(topo, &pci);
+		if (node >= 0) {
+			return node;
+		}
+	}
+	/* Not on PCI, or hidden from hwloc. */
+	int numa = read_line(dir, "device/numa_node", text, sizeof(text)) ? atoi(text) : -1;
+
+	node = ep_topo_host_of_numa(topo, numa, err);
+	return node < 0 ? node
+			: ep_topo_add_node(topo, node, EP_TOPO_KIND_DEVICE, &pci, numa, err);
+}
+
+static int read_nic(struct ep_topo *topo, const char *class_dir, const char *name,
+		    struct ep_topo_err *err)
+{
+	char dir[PATH_MAX], text[64];
+
+	if (snprintf(dir, sizeof(dir), "%s/%s", class_dir, name) >= (int)sizeof(dir)) {
+		return 0;
+	}
+	int node = node_of_nic(topo, dir, err);
+
+	if (node < 0) {
+		return node;
+	}
+	struct ep_topo_nic *nic = ep_topo_add_nic(topo, node, name, err);
+
+	if (!nic) {
+		return -E2BIG;
+	}
+	if (read_line(dir, "node_guid", text, sizeof(text))) {
+		unsigned part[4];
+
+		if (sscanf(text, "%4x:%4x:%4x:%4x", part, part + 1, part + 2, part + 3) == 4) {
+			nic->guid = (uint64_t)part[0] << 48 | (uint64_t)part[1] << 32 |
+				    (uint64_t)part[2] << 16 | part[3];
+		}
+	}
+	for (int num = 1; num <= EP_TOPO_MAX_PORTS; num++) {
+		char port_dir[PATH_MAX];
+
+		if (snprintf(port_dir, sizeof(port_dir), "%s/ports/%d", dir, num) <
+			    (int)sizeof(port_dir) &&
+		    access(port_dir, F_OK) == 0) {
+			read_port(port_dir, ep_topo_add_port(nic, num));
+		}
+	}
+	return 0;
+}
+
+int ep_topo_read_sysfs_nics(struct ep_topo *topo, const char *sysfs_root, struct ep_topo_err *err)
+{
+	char class_dir[PATH_MAX];
+	struct dirent **list;
+	int n, rc = 0;
+
+	snprintf(class_dir, sizeof(class_dir), "%s/sys/class/infiniband",
+		 sysfs_root ? sysfs_root : "");
+	n = scandir(class_dir, &list, NULL, versionsort);
+	if (n < 0) {
+		return 0; /* no RDMA in this kernel */
+	}
+	for (int i = 0; i < n; i++) {
+		if (!rc && list[i]->d_name[0] != '.') {
+			rc = read_nic(topo, class_dir, list[i]->d_name, err);
+		}
+		free(list[i]);
+	}
+	free(list);
+	return rc;
+}
+
+static void find_virtualised(struct ep_topo *topo)
+{
+	char line[8192];
+	FILE *f = fopen("/proc/cpuinfo", "re");
+
+	while (f && fgets(line, sizeof(line), f)) {
+		if (strncmp(line, "flags", 5) == 0) {
+			topo->virtualised =
+				strstr(line, " hypervisor") ? EP_TOPO_YES : EP_TOPO_NO;
+			break;
+		}
+	}
+	if (f) {
+		fclose(f);
+	}
+}
+
+int ep_topo_read_live(const char *sysfs_root, struct ep_topo **out, struct ep_topo_err *err)
+{
+	struct ep_topo *topo = ep_topo_new(EP_TOPO_SOURCE_LIVE);
+
+	if (!topo) {
+		return ep_topo_fail(err, ENOMEM, "out of memory reading this machine");
+	}
+	int rc = read_tree(topo, err);
+
+	if (!rc) {
+		rc = ep_topo_read_nvml(topo, err);
+	}
+	if (!rc) {
+		rc = ep_topo_read_sysfs_nics(topo, sysfs_root, err);
+	}
+	if (rc) {
+		ep_topo_free(topo);
+		return rc;
+	}
+	find_virtualised(topo);
+	*out = topo;
+	return 0;
+}

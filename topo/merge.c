@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+/* A topology file given for this machine is right about places; the machine is right about what
+ * there is: devices, ports, links. NCCL reads its files in the same spirit. */
+#include "topo/tree.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Where in the file's tree a device belongs that the file does not name: below the nearest bridge
+ * that it does name, else at its NUMA node. */
+static int place(struct ep_topo *file, const struct ep_topo *live, int live_node,
+		 struct ep_topo_err *err)
+{
+	const struct ep_topo_node *from = &live->nodes[live_node];
+	int node = ep_topo_find_node(file, &from->pci);
+	int parent = -1;
+
+	if (node >= 0) {
+		return node;
+	}
+	for (int up = from->parent; up >= 0 && parent < 0; up = live->nodes[up].parent) {
+		parent = ep_topo_find_node(file, &live->nodes[up].pci);
+	}
+	if (parent < 0) {
+		parent = ep_topo_host_of_numa(file, from->numa, err);
+	}
+	if (parent < 0) {
+		return parent;
+	}
+	node = ep_topo_add_node(file, parent, EP_TOPO_KIND_DEVICE, &from->pci, from->numa, err);
+	if (node >= 0) {
+		file->nodes[node].mbps = from->mbps;
+	}
+	return node;
+}
+
+/* NVLinks that only the file knows count when this machine's driver does not tell. */
+static void keep_links(struct ep_topo_gpu *gpu, const struct ep_topo_gpu *old, int nold)
+{
+	for (int k = 0; k < nold && gpu->nvlinks < 0; k++) {
+		if (old[k].node == gpu->node) {
+			gpu->nlinks = old[k].nlinks;
+			gpu->nvlinks = old[k].nvlinks;
+			gpu->nvswitch = old[k].nvswitch;
+			memcpy(gpu->link, old[k].link, sizeof(gpu->link));
+		}
+	}
+}
+
+static bool has_gpu_at(const struct ep_topo *topo, int node)
+{
+	for (int i = 0; i < topo->ngpus; i++) {
+		if (topo->gpu[i].node == node) {
+			return true;
+		}
+	}
+	return false;
+}
+
+static int merge_gpus(struct ep_topo *file, const struct ep_topo *live, struct ep_topo_err *err)
+{
+	int nold = file->ngpus, gone = 0, rc = 0;
+	struct ep_topo_gpu *old = malloc(((size_t)nold + 1) * sizeof(*old));
+
+	if (!old) {
+		return ep_topo_fail(err, ENOMEM, "out of memory reading the topology file");
+	}
+	memcpy(old, file->gpu, (size_t)nold * sizeof(*old));
+	file->ngpus = 0;
+	for (int i = 0; i < live->ngpus; i++) {
+		int node = place(file, live, live->gpu[i].node, err);
+
+		if (node < 0) {
+			rc = node;
+			goto out;
+		}
+		struct ep_topo_gpu *gpu = &file->gpu[file->ngpus++];
+		int numa = file->nodes[node].numa;
+
+		*gpu = live->gpu[i];
+		gpu->node = node;
+		gpu->numa = numa >= 0 ? numa : gpu->numa;
+		keep_links(gpu, old, nold);
+	}
+	for (int k = 0; k < nold; k++) {
+		gone += !has_gpu_at(file, old[k].node);
+	}
+	if (gone) {
+		ep_topo_note(file, "%d of the file's %d GPUs are not in this machine", gone, nold);
+	}
+out:
+	free(old);
+	return rc;
+}
+
+static const struct ep_topo_nic *same_nic(const struct ep_topo *file, const struct ep_topo_nic *nic)
+{
+	for (int i = 0; i < file->nnics; i++) {
+		const struct ep_topo_nic *other = &file->nic[i];
+
+		if (other->named && strcmp(other->name, nic->name) == 0) {
+			return other;
+		}
+	}
+	return NULL;
+}
+
+static int merge_nics(struct ep_topo *file, const struct ep_topo *live, struct ep_topo_err *err)
+{
+	int node_of[EP_TOPO_MAX_NICS];
+
+	for (int i = 0; i < live->nnics; i++) {
+		const struct ep_topo_nic *nic = &live->nic[i];
+		const struct ep_topo_nic *named = same_nic(file, nic);
+		/* Virtual functions move: the address decides where there is one. */
+		bool by_name = named && (!nic->pci.known || !named->pci.known);
+
+		node_of[i] = by_name ? named->node : place(file, live, nic->node, err);
+		if (node_of[i] < 0) {
+			return node_of[i];
+		}
+	}
+	file->nnics = 0;
+	for (int i = 0; i < live->nnics; i++) {
+		struct ep_topo_nic *nic = &file->nic[file->nnics++];
+		int numa = file->nodes[node_of[i]].numa;
+
+		*nic = live->nic[i];
+		nic->node = node_of[i];
+		nic->numa = numa >= 0 ? numa : nic->numa;
+	}
+	return 0;
+}
+
+int ep_topo_merge(struct ep_topo *file, const struct ep_topo *live, struct ep_topo_err *err)
+{
+	int rc = merge_gpus(file, live, err);
+
+	if (!rc) {
+		rc = merge_nics(file, live, err);
+	}
+	if (rc) {
+		return rc;
+	}
+	file->merged = true;
+	memcpy(file->driver, live->driver, sizeof(file->driver));
+	file->virtualised = live->virtualised;
+	file->nvls = live->nvls;
+	if (live->nvswitch != EP_TOPO_UNKNOWN) {
+		file->nvswitch = live->nvswitch;
+	}
+	for (int i = 0; i < live->nnotes; i++) {
+		ep_topo_note(file, "%s", live->note[i]);
+	}
+	return 0;
+}

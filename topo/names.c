@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What people write and read: distance names, NCCL_IB_HCA, reasons. */
+#include "topo/tree.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+static const char *const dist_names[] = {
+	[EP_TOPO_LOC] = "LOC",	 [EP_TOPO_PIX] = "PIX", [EP_TOPO_PXB] = "PXB",
+	[EP_TOPO_PHB] = "PHB",	 [EP_TOPO_NODE] = "NODE", [EP_TOPO_SYS] = "SYS",
+	[EP_TOPO_FAR] = "-",
+};
+
+const char *ep_topo_dist_name(enum ep_topo_dist dist)
+{
+	return dist_names[dist];
+}
+
+/* Names, or NCCL's numbers from before it had names. */
+int ep_topo_dist_parse(const char *text, enum ep_topo_dist *dist, struct ep_topo_err *err)
+{
+	static const enum ep_topo_dist old[] = {EP_TOPO_LOC, EP_TOPO_PIX, EP_TOPO_PXB,
+						EP_TOPO_PHB, EP_TOPO_SYS, EP_TOPO_SYS};
+	char *end;
+	long num = strtol(text, &end, 10);
+
+	if (end != text && !*end && num >= 0) {
+		*dist = num < 6 ? old[num] : EP_TOPO_SYS;
+		return 0;
+	}
+	for (int d = EP_TOPO_LOC; d < EP_TOPO_FAR; d++) {
+		if (strcasecmp(text, dist_names[d]) == 0) {
+			*dist = (enum ep_topo_dist)d;
+			return 0;
+		}
+	}
+	char shown[EP_TOPO_NAME_LEN];
+
+	ep_topo_copy_name(shown, text);
+	return ep_topo_fail(err, EINVAL,
+			    "NCCL_NET_GDR_LEVEL=%s is not a distance: use LOC, PIX, PXB, PHB, NODE "
+			    "or SYS",
+			    shown);
+}
+
+const char *ep_topo_source_name(enum ep_topo_source source)
+{
+	switch (source) {
+	case EP_TOPO_SOURCE_LIVE:
+		return "this machine";
+	case EP_TOPO_SOURCE_HWLOC_XML:
+		return "hwloc XML";
+	case EP_TOPO_SOURCE_NCCL_XML:
+		break;
+	}
+	return "NCCL XML";
+}
+
+const char *ep_topo_why_text(enum ep_topo_why why)
+{
+	switch (why) {
+	case EP_TOPO_WHY_USED:
+		return "used";
+	case EP_TOPO_WHY_NOT_RDMA:
+		return "no RDMA device";
+	case EP_TOPO_WHY_DISABLED:
+		return "NCCL_IB_DISABLE is set";
+	case EP_TOPO_WHY_FILTERED:
+		return "excluded by NCCL_IB_HCA";
+	case EP_TOPO_WHY_DOWN:
+		return "port not active";
+	case EP_TOPO_WHY_SLOW:
+		return "less than half as fast as another NIC equally near";
+	case EP_TOPO_WHY_FARTHER:
+		return "every GPU has a nearer NIC";
+	case EP_TOPO_WHY_SPARE:
+		return "too few for one more per GPU";
+	case EP_TOPO_WHY_NO_GPU:
+		break;
+	}
+	return "no GPU";
+}
+
+static int hca_item(const char *item, size_t len, struct ep_topo_hca *hca, struct ep_topo_err *err)
+{
+	const char *colon = memchr(item, ':', len);
+	size_t name_len = colon ? (size_t)(colon - item) : len;
+	long port = -1;
+
+	if (hca->n == EP_TOPO_HCA_MAX) {
+		return ep_topo_fail(err, E2BIG, "NCCL_IB_HCA lists more than %d devices",
+				    EP_TOPO_HCA_MAX);
+	}
+	if (name_len >= EP_TOPO_NAME_LEN) {
+		return ep_topo_fail(err, ENAMETOOLONG,
+				    "NCCL_IB_HCA has a device name of %zu characters, limit %d",
+				    name_len, EP_TOPO_NAME_LEN - 1);
+	}
+	if (colon) {
+		char *end = NULL;
+
+		if (isdigit((unsigned char)colon[1])) {
+			port = strtol(colon + 1, &end, 10);
+		}
+		/* Since NCCL 2.30 more numbers may follow, naming rail and plane. */
+		while (end && *end == ':' && isdigit((unsigned char)end[1])) {
+			strtol(end + 1, &end, 10);
+		}
+		if (!end || end != item + len || port > 255) {
+			return ep_topo_fail(err, EINVAL,
+					    "NCCL_IB_HCA: no port number after ':' in \"%.*s\", "
+					    "write device:port",
+					    (int)(len < 64 ? len : 64), item);
+		}
+	}
+	memcpy(hca->item[hca->n].name, item, name_len);
+	hca->item[hca->n].name[name_len] = '\0';
+	hca->item[hca->n].port = (int)port;
+	hca->n++;
+	return 0;
+}
+
+/* [^][=]name[:port][,...]: names are prefixes, with '=' whole names, '^' inverts the list. */
+int ep_topo_hca_parse(const char *text, struct ep_topo_hca *hca, struct ep_topo_err *err)
+{
+	struct ep_topo_hca out = {.n = 0};
+	const char *s = text ? text : "";
+
+	out.exclude = *s == '^';
+	s += out.exclude;
+	out.exact = *s == '=';
+	s += out.exact;
+	while (*s) {
+		size_t len = strcspn(s, ",");
+		int rc = len ? hca_item(s, len, &out, err) : 0;
+
+		if (rc) {
+			return rc;
+		}
+		s += len;
+		s += *s == ',';
+	}
+	*hca = out;
+	return 0;
+}
+
+/* An empty list matches all, and so "^" alone excludes all: NCCL does that too. */
+bool ep_topo_hca_match(const struct ep_topo_hca *hca, const char *name, int port)
+{
+	bool match = hca->n == 0;
+
+	for (int i = 0; i < hca->n && !match; i++) {
+		const char *want = hca->item[i].name;
+		bool same = hca->exact ? strcmp(name, want) == 0
+				       : strncmp(name, want, strlen(want)) == 0;
+
+		match = same && (hca->item[i].port < 0 || hca->item[i].port == port);
+	}
+	return match != hca->exclude;
+}

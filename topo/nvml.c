@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * What NVML knows of the GPUs: which are ours, MIG, NVLink, fabric. Loaded by dlopen, never linked:
+ * the library comes with the driver. The declarations below are the part of NVML's ABI in use.
+ */
+#include "topo/tree.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct nvml_device *nvml_dev;
+
+struct nvml_pci {
+	char busid_legacy[16];
+	unsigned domain, bus, device, device_id, subsystem_id;
+	char busid[32];
+};
+
+/* nvmlGpuFabricInfoV_t, version 2 */
+struct nvml_fabric {
+	unsigned version;
+	unsigned char uuid[16];
+	int status;
+	unsigned clique;
+	unsigned char state;
+	unsigned health;
+};
+#define NVML_FABRIC_V2 ((unsigned)sizeof(struct nvml_fabric) | 2u << 24)
+#define NVML_FABRIC_COMPLETED 3
+
+enum {
+	NVML_MAX_LINKS = 18,
+	NVML_LINK_GPU = 0,
+	NVML_LINK_CPU = 1,
+	NVML_LINK_SWITCH = 2,
+};
+
+struct nvml {
+	void *lib;
+	int (*init)(void);
+	int (*shutdown)(void);
+	int (*count)(unsigned *);
+	int (*by_index)(unsigned, nvml_dev *);
+	int (*pci)(nvml_dev, struct nvml_pci *);
+	int (*uuid)(nvml_dev, char *, unsigned);
+	/* The rest may be missing in old drivers. */
+	int (*driver)(char *, unsigned);
+	int (*name)(nvml_dev, char *, unsigned);
+	int (*capability)(nvml_dev, int *, int *);
+	int (*link_state)(nvml_dev, unsigned, int *);
+	int (*link_type)(nvml_dev, unsigned, int *);
+	int (*link_pci)(nvml_dev, unsigned, struct nvml_pci *);
+	int (*fabric)(nvml_dev, struct nvml_fabric *);
+	int (*mig_mode)(nvml_dev, unsigned *, unsigned *);
+	int (*mig_max)(nvml_dev, unsigned *);
+	int (*mig_by_index)(nvml_dev, unsigned, nvml_dev *);
+};
+
+static bool nvml_load(struct nvml *n)
+{
+	const struct {
+		const char *symbol;
+		void *slot;
+		bool needed;
+	} table[] = {
+		{"nvmlInit_v2", &n->init, true},
+		{"nvmlShutdown", &n->shutdown, true},
+		{"nvmlDeviceGetCount_v2", &n->count, true},
+		{"nvmlDeviceGetHandleByIndex_v2", &n->by_index, true},
+		{"nvmlDeviceGetPciInfo_v3", &n->pci, true},
+		{"nvmlDeviceGetUUID", &n->uuid, true},
+		{"nvmlSystemGetDriverVersion", &n->driver, false},
+		{"nvmlDeviceGetName", &n->name, false},
+		{"nvmlDeviceGetCudaComputeCapability", &n->capability, false},
+		{"nvmlDeviceGetNvLinkState", &n->link_state, false},
+		{"nvmlDeviceGetNvLinkRemoteDeviceType", &n->link_type, false},
+		{"nvmlDeviceGetNvLinkRemotePciInfo_v2", &n->link_pci, false},
+		{"nvmlDeviceGetGpuFabricInfoV", &n->fabric, false},
+		{"nvmlDeviceGetMigMode", &n->mig_mode, false},
+		{"nvmlDeviceGetMaxMigDeviceCount", &n->mig_max, false},
+		{"nvmlDeviceGetMigDeviceHandleByIndex", &n->mig_by_index, false},
+	};
+
+	memset(n, 0, sizeof(*n));
+	n->lib = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+	if (!n->lib) {
+		return false;
+	}
+	for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+		void *f = dlsym(n->lib, table[i].symbol);
+
+		if (!f && table[i].needed) {
+			return false;
+		}
+		memcpy(table[i].slot, &f, sizeof(f));
+	}
+	return true;
+}
+
+static void read_link(const struct nvml *n, nvml_dev dev, unsigned link, struct ep_topo_gpu *gpu)
+{
+	enum ep_topo_nvlink_kind kind = EP_TOPO_NVLINK_GPU;
+	struct ep_topo_pci target = {.known = false};
+	struct nvml_pci pci = {.busid = ""};
+	int active = 0, type = -1;
+
+	if (n->link_state(dev, link, &active) || !active) {
+		return;
+	}
+	if (n->link_pci && n->link_pci(dev, link, &pci) == 0) {
+		pci.busid[sizeof(pci.busid) - 1] = '\0';
+		ep_topo_pci_parse(pci.busid, &target);
+	}
+	if (n->link_type && n->link_type(dev, link, &type) == 0) {
+		kind = type == NVML_LINK_SWITCH ? EP_TOPO_NVLINK_SWITCH
+		       : type == NVML_LINK_CPU	? EP_TOPO_NVLINK_CPU
+						: EP_TOPO_NVLINK_GPU;
+	}
+	if (kind != EP_TOPO_NVLINK_GPU) {
+		target.known = false; /* which switch is of no use, and guests see made-up ones */
+	}
+	ep_topo_add_link(gpu, kind, &target, 1);
+}
+
+static void read_fabric(const struct nvml *n, nvml_dev dev, struct ep_topo_gpu *gpu)
+{
+	static const uint8_t none[16];
+	struct nvml_fabric f = {.version = NVML_FABRIC_V2};
+
+	if (n->fabric && n->fabric(dev, &f) == 0 && f.state == NVML_FABRIC_COMPLETED &&
+	    f.status == 0 && memcmp(f.uuid, none, sizeof(none)) != 0) {
+		gpu->fabric = true;
+		memcpy(gpu->fabric_uuid, f.uuid, sizeof(f.uuid));
+		gpu->fabric_clique = f.clique;
+	}
+}
+
+static void read_device(const struct nvml *n, nvml_dev dev, struct ep_topo_gpu *gpu)
+{
+	char text[96];
+	int major, minor;
+
+	if (n->uuid(dev, text, sizeof(text)) == 0) {
+		ep_topo_copy_name(gpu->uuid, text);
+	}
+	if (n->name && n->name(dev, text, sizeof(text)) == 0) {
+		ep_topo_copy_name(gpu->name, text);
+	}
+	if (n->capability && n->capability(dev, &major, &minor) == 0) {
+		gpu->sm = 10 * major + minor;
+	}
+	if (n->link_state && gpu->instance < 0) {
+		gpu->nvlinks = 0;
+		for (unsigned link = 0; link < NVML_MAX_LINKS; link++) {
+			read_link(n, dev, link, gpu);
+		}
+		read_fabric(n, dev, gpu);
+	}
+}
+
+/* One entry per MIG instance when the GPU is divided, else one. */
+static int read_gpu(struct ep_topo *topo, const struct nvml *n, nvml_dev dev, int node,
+		    struct ep_topo_err *err)
+{
+	unsigned mode = 0, pending, max = 0;
+	bool mig = n->mig_mode && n->mig_max && n->mig_by_index &&
+		   n->mig_mode(dev, &mode, &pending) == 0 && mode == 1 &&
+		   n->mig_max(dev, &max) == 0;
+	struct ep_topo_gpu *gpu;
+	int found = 0;
+	char pci[EP_TOPO_PCI_LEN];
+
+	for (unsigned i = 0; mig && i < max && i < 64; i++) {
+		nvml_dev part;
+
+		if (n->mig_by_index(dev, i, &part)) {
+			continue;
+		}
+		gpu = ep_topo_add_gpu(topo, node, err);
+		if (!gpu) {
+			return -E2BIG;
+		}
+		gpu->instance = found++;
+		read_device(n, dev, gpu);
+		if (n->uuid(part, gpu->uuid, sizeof(gpu->uuid))) {
+			gpu->uuid[0] = '\0';
+		}
+		gpu->nvlinks = 0;
+	}
+	if (mig && !found) {
+		ep_topo_note(topo, "GPU %s is in MIG mode without an instance: nothing can run on "
+				   "it",
+			     ep_topo_pci_print(&topo->nodes[node].pci, pci));
+	}
+	if (mig) {
+		return 0;
+	}
+	gpu = ep_topo_add_gpu(topo, node, err);
+	if (!gpu) {
+		return -E2BIG;
+	}
+	read_device(n, dev, gpu);
+	return 0;
+}
+
+static int node_of(struct ep_topo *topo, const struct ep_topo_pci *pci, struct ep_topo_err *err)
+{
+	int node = ep_topo_find_node(topo, pci);
+
+	if (node >= 0) {
+		return node;
+	}
+	int host = ep_topo_host_of_numa(topo, -1, err);
+
+	return host < 0 ? host
+			: ep_topo_add_node(topo, host, EP_TOPO_KIND_DEVICE, pci, -1, err);
+}
+
+static int read_all(struct ep_topo *topo, const struct nvml *n, struct ep_topo_err *err)
+{
+	int on_pci = topo->ngpus;
+	unsigned count = 0;
+
+	if (n->driver && n->driver(topo->driver, sizeof(topo->driver))) {
+		topo->driver[0] = '\0';
+	}
+	if (n->count(&count)) {
+		count = 0;
+	}
+	/* In a container sysfs shows GPUs that are not ours. NVML shows ours. */
+	topo->ngpus = 0;
+	for (unsigned i = 0; i < count; i++) {
+		struct nvml_pci pci;
+		struct ep_topo_pci at;
+		nvml_dev dev;
+
+		if (n->by_index(i, &dev) || n->pci(dev, &pci)) {
+			ep_topo_note(topo, "NVML cannot open GPU %u, left out", i);
+			continue;
+		}
+		pci.busid[sizeof(pci.busid) - 1] = '\0';
+		if (!ep_topo_pci_parse(pci.busid, &at)) {
+			continue;
+		}
+		int node = node_of(topo, &at, err);
+		int rc = node < 0 ? node : read_gpu(topo, n, dev, node, err);
+
+		if (rc) {
+			return rc;
+		}
+	}
+	if ((int)count < on_pci) {
+		ep_topo_note(topo, "%d more GPUs are on PCI, but not given to this process",
+			     on_pci - (int)count);
+	}
+	return 0;
+}
+
+/* The driver's own word on multicast; asking creates no context and no multicast object. */
+static enum ep_topo_tristate read_multicast(void)
+{
+	enum { ATTR_MULTICAST_SUPPORTED = 132 };
+	enum ep_topo_tristate answer = EP_TOPO_UNKNOWN;
+	int (*init)(unsigned), (*count)(int *), (*get)(int *, int), (*attr)(int *, int, int);
+	void *lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+	int n = 0, yes = 1;
+
+	if (!lib) {
+		return answer;
+	}
+	*(void **)&init = dlsym(lib, "cuInit");
+	*(void **)&count = dlsym(lib, "cuDeviceGetCount");
+	*(void **)&get = dlsym(lib, "cuDeviceGet");
+	*(void **)&attr = dlsym(lib, "cuDeviceGetAttribute");
+	if (init && count && get && attr && init(0) == 0 && count(&n) == 0 && n > 0) {
+		answer = EP_TOPO_YES;
+		for (int i = 0; i < n; i++) {
+			int dev;
+
+			if (get(&dev, i) || attr(&yes, ATTR_MULTICAST_SUPPORTED, dev) || !yes) {
+				answer = EP_TOPO_NO;
+			}
+		}
+	}
+	return answer;
+}
+
+int ep_topo_read_nvml(struct ep_topo *topo, struct ep_topo_err *err)
+{
+	struct nvml n;
+	bool loaded = nvml_load(&n);
+	int status = loaded ? n.init() : -1;
+	int rc = 0;
+
+	if (status == 0) {
+		rc = read_all(topo, &n, err);
+		n.shutdown();
+		for (int i = 0; i < topo->ngpus; i++) {
+			bool sw = topo->gpu[i].nvswitch;
+
+			if (sw || topo->nvswitch == EP_TOPO_UNKNOWN) {
+				topo->nvswitch = sw ? EP_TOPO_YES : EP_TOPO_NO;
+			}
+		}
+		if (topo->ngpus) {
+			topo->nvls = read_multicast();
+		}
+	} else if (topo->ngpus && loaded) {
+		ep_topo_note(topo, "NVML fails with status %d: is the NVIDIA driver running?",
+			     status);
+	} else if (topo->ngpus) {
+		ep_topo_note(topo, "no usable libnvidia-ml.so.1: NVLink and MIG are unknown");
+	}
+	if (n.lib) {
+		dlclose(n.lib);
+	}
+	return rc;
+}

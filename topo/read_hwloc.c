@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+/* hwloc's XML, versions 1 and 2. Read here and not through libhwloc, whose parser trusts its input
+ * and, without its libxml2 plugin, takes only what libhwloc itself wrote. */
+#include "topo/tree.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "topo/xml.h"
+
+#define OSDEV_OPENFABRICS 3
+
+struct reader {
+	struct ep_topo *topo;
+	const struct ep_xml *xml;
+	struct ep_topo_err *err;
+};
+
+static bool is_type(const struct reader *r, int elem, const char *type)
+{
+	const char *value = ep_xml_attr(r->xml, elem, "type");
+
+	return ep_xml_is(r->xml, elem, "object") && value && strcmp(value, type) == 0;
+}
+
+static const char *info(const struct reader *r, int elem, const char *name)
+{
+	ep_xml_for_each_child(r->xml, elem, it) {
+		const char *key = ep_xml_is(r->xml, it, "info") ? ep_xml_attr(r->xml, it, "name")
+								: NULL;
+
+		if (key && strcmp(key, name) == 0) {
+			return ep_xml_attr(r->xml, it, "value");
+		}
+	}
+	return NULL;
+}
+
+/* The only bit of a nodeset such as "0x00000002" or "0x1,,0x0", or -1 if there are several or none:
+ * comma-separated 32-bit words, the highest first, an empty word being zero. */
+static int only_bit(const char *set)
+{
+	int words = 1, found = -1;
+
+	for (const char *s = set; *s; s++) {
+		words += *s == ',';
+	}
+	for (const char *s = set; s; words--) {
+		unsigned long word = strncmp(s, "0xf...f", 7) == 0 ? ~0ul : strtoul(s, NULL, 16);
+
+		if (word && (found >= 0 || (word & (word - 1)))) {
+			return -1;
+		}
+		if (word) {
+			found = 32 * (words - 1) + __builtin_ctzl(word);
+		}
+		s = strchr(s, ',');
+		s = s ? s + 1 : NULL;
+	}
+	return found > 65535 ? -1 : found;
+}
+
+static void read_ib_ports(const struct reader *r, int elem, struct ep_topo_nic *nic)
+{
+	for (int num = 1; num <= EP_TOPO_MAX_PORTS; num++) {
+		char key[32];
+
+		snprintf(key, sizeof(key), "Port%dState", num);
+		const char *state = info(r, elem, key);
+
+		if (state) {
+			/* The number as verbs has it; 4 is active. */
+			ep_topo_add_port(nic, num)->state =
+				atoi(state) == 4 ? EP_TOPO_STATE_ACTIVE : EP_TOPO_STATE_DOWN;
+		}
+	}
+	if (nic->nports == 0) {
+		ep_topo_add_port(nic, 1);
+	}
+}
+
+static int read_osdev(struct reader *r, int elem, int node)
+{
+	const char *guid = info(r, elem, "NodeGUID");
+
+	if (ep_xml_long(r->xml, elem, "osdev_type", -1) != OSDEV_OPENFABRICS) {
+		return 0;
+	}
+	struct ep_topo_nic *nic =
+		ep_topo_add_nic(r->topo, node, ep_xml_attr(r->xml, elem, "name"), r->err);
+
+	if (!nic) {
+		return -E2BIG;
+	}
+	for (; guid && *guid; guid++) {
+		if (isxdigit((unsigned char)*guid)) {
+			char digit[2] = {*guid, 0};
+
+			nic->guid = nic->guid << 4 | strtoull(digit, NULL, 16);
+		}
+	}
+	read_ib_ports(r, elem, nic);
+	return 0;
+}
+
+/* CUDA lists each MIG instance as a device of its own on the GPU's PCI address. */
+static int read_gpu(struct reader *r, int elem, int node)
+{
+	const char *model = info(r, elem, "PCIDevice");
+	int ncuda = 0;
+
+	ep_xml_for_each_child(r->xml, elem, it) {
+		const char *name = is_type(r, it, "OSDev") ? ep_xml_attr(r->xml, it, "name") : NULL;
+
+		ncuda += name && strncmp(name, "cuda", 4) == 0;
+	}
+	for (int i = 0; i < (ncuda > 1 ? ncuda : 1); i++) {
+		struct ep_topo_gpu *gpu = ep_topo_add_gpu(r->topo, node, r->err);
+
+		if (!gpu) {
+			return -E2BIG;
+		}
+		gpu->instance = ncuda > 1 ? i : -1;
+		ep_topo_copy_name(gpu->name, model ? model : "");
+	}
+	return 0;
+}
+
+static int read_pcidev(struct reader *r, int elem, int parent, const struct ep_topo_pci *pci,
+		       int numa)
+{
+	const char *type = ep_xml_attr(r->xml, elem, "pci_type");
+	const char *speed = ep_xml_attr(r->xml, elem, "pci_link_speed");
+	double gbs = speed ? strtod(speed, NULL) : 0;
+	unsigned class_id = 0, vendor = 0;
+	int node = ep_topo_add_node(r->topo, parent, EP_TOPO_KIND_DEVICE, pci, numa, r->err);
+
+	if (node < 0) {
+		return node;
+	}
+	r->topo->nodes[node].mbps = gbs > 0 && gbs < 100000 ? (uint32_t)(gbs * 8000) : 0;
+	/* "0302 [10de:2330] ...", in old files "0302 [10de:2330] [10de:16c1] a1" */
+	if (!type || sscanf(type, "%4x [%4x:", &class_id, &vendor) != 2) {
+		return ep_topo_fail(r->err, EINVAL, "PCI device without a readable pci_type");
+	}
+	if (ep_topo_is_gpu(class_id << 8, vendor)) {
+		return read_gpu(r, elem, node);
+	}
+	if (class_id == 0x0680 && vendor == EP_TOPO_VENDOR_NVIDIA) {
+		r->topo->nvswitch = EP_TOPO_YES;
+	}
+	ep_xml_for_each_child(r->xml, elem, it) {
+		int rc = is_type(r, it, "OSDev") ? read_osdev(r, it, node) : 0;
+
+		if (rc) {
+			return rc;
+		}
+	}
+	return 0;
+}
+
+static int read_object(struct reader *r, int elem, int parent, int numa);
+
+static int read_children(struct reader *r, int elem, int parent, int numa)
+{
+	ep_xml_for_each_child(r->xml, elem, it) {
+		int rc = ep_xml_is(r->xml, it, "object") ? read_object(r, it, parent, numa) : 0;
+
+		if (rc) {
+			return rc;
+		}
+	}
+	return 0;
+}
+
+static int read_object(struct reader *r, int elem, int parent, int numa)
+{
+	const char *busid = ep_xml_attr(r->xml, elem, "pci_busid");
+	const char *bridge = ep_xml_attr(r->xml, elem, "bridge_type");
+	const char *nodeset = ep_xml_attr(r->xml, elem, "nodeset");
+	struct ep_topo_pci pci = {.known = false};
+	enum ep_topo_kind kind;
+
+	if (busid && !ep_topo_pci_parse(busid, &pci)) {
+		char shown[EP_TOPO_NAME_LEN];
+
+		ep_topo_copy_name(shown, busid);
+		return ep_topo_fail(r->err, EINVAL, "pci_busid \"%s\", need dddd:bb:dd.f", shown);
+	}
+	if (is_type(r, elem, "PCIDev")) {
+		return read_pcidev(r, elem, parent, &pci, numa);
+	}
+	if (is_type(r, elem, "OSDev")) {
+		/* Not on PCI: a software RDMA device. */
+		int node = ep_topo_add_node(r->topo, parent, EP_TOPO_KIND_DEVICE, NULL, numa,
+					    r->err);
+
+		return node < 0 ? node : read_osdev(r, elem, node);
+	}
+	if (is_type(r, elem, "Bridge")) {
+		kind = bridge && bridge[0] == '0' ? EP_TOPO_KIND_HOST
+						  : ep_topo_bridge_kind(r->topo, parent);
+		parent = ep_topo_add_node(r->topo, parent, kind, &pci, numa, r->err);
+		return parent < 0 ? parent : read_children(r, elem, parent, numa);
+	}
+	r->topo->nnumas += is_type(r, elem, "NUMANode");
+	return read_children(r, elem, parent, nodeset ? only_bit(nodeset) : numa);
+}
+
+int ep_topo_read_hwloc(struct ep_topo *topo, const struct ep_xml *xml, struct ep_topo_err *err)
+{
+	struct reader r = {.topo = topo, .xml = xml, .err = err};
+	const char *version = ep_xml_attr(xml, 0, "version");
+
+	if (version && atoi(version) > 2) {
+		return ep_topo_fail(err, EINVAL,
+				    "hwloc XML version %.16s, known up to 2: export it with "
+				    "lstopo --export-xml-flags v2",
+				    version);
+	}
+	return read_children(&r, 0, 0, -1);
+}

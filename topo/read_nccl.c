@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+/* NCCL's topology XML: <system> holds <cpu numaid>, which hold nested <pci>, whose leaves hold
+ * <gpu> (with <nvlink>) or <nic> (with <net>). Written by NCCL itself with every attribute, or by
+ * hand with hardly any: then the class tells what a device is, or nothing does. */
+#include "topo/tree.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "topo/xml.h"
+
+struct reader {
+	struct ep_topo *topo;
+	const struct ep_xml *xml;
+	struct ep_topo_err *err;
+	int unclassified;
+	int self_links;
+};
+
+static int count_children(const struct ep_xml *xml, int elem, const char *name)
+{
+	int n = 0;
+
+	ep_xml_for_each_child(xml, elem, it) {
+		n += ep_xml_is(xml, it, name);
+	}
+	return n;
+}
+
+static uint32_t pci_mbps(const struct ep_xml *xml, int elem)
+{
+	const char *speed = ep_xml_attr(xml, elem, "link_speed");
+	long width = ep_xml_long(xml, elem, "link_width", 0);
+
+	if (!speed || width < 1 || width > 64) {
+		return 0;
+	}
+	return ep_topo_link_mbps(strtod(speed, NULL), (int)width);
+}
+
+static struct ep_topo_nic *find_nic(struct ep_topo *topo, int node, const char *name)
+{
+	for (int i = 0; i < topo->nnics; i++) {
+		if (topo->nic[i].node == node && strcmp(topo->nic[i].name, name) == 0) {
+			return &topo->nic[i];
+		}
+	}
+	return NULL;
+}
+
+/* One <net> is one port. */
+static int read_net(struct reader *r, int elem, int node)
+{
+	const char *guid = ep_xml_attr(r->xml, elem, "guid");
+	const char *raw = ep_xml_attr(r->xml, elem, "name");
+	char name[EP_TOPO_NAME_LEN];
+
+	ep_topo_copy_name(name, raw ? raw : "");
+	struct ep_topo_nic *nic = *name ? find_nic(r->topo, node, name) : NULL;
+
+	if (!nic) {
+		nic = ep_topo_add_nic(r->topo, node, name, r->err);
+	}
+	if (!nic) {
+		return -E2BIG;
+	}
+	if (guid) {
+		nic->guid = strtoull(guid, NULL, 0);
+		/* NCCL writes the node's GUID here, and 0 for a socket interface. */
+		nic->rdma = nic->guid != 0;
+	}
+
+	long num = ep_xml_long(r->xml, elem, "port", 1);
+	long speed = ep_xml_long(r->xml, elem, "speed", 0);
+	struct ep_topo_port *port = ep_topo_add_port(nic, num < 0 || num > 255 ? 1 : (int)num);
+
+	if (port && speed > 0 && speed <= INT32_MAX) {
+		port->mbps = (uint32_t)speed;
+	}
+	return 0;
+}
+
+static int read_nic(struct reader *r, int elem, int node)
+{
+	int rc = 0;
+
+	ep_xml_for_each_child(r->xml, elem, it) {
+		if (ep_xml_is(r->xml, it, "net") && !rc) {
+			rc = read_net(r, it, node);
+		}
+	}
+	return rc;
+}
+
+static void read_nvlink(struct reader *r, int elem, struct ep_topo_gpu *gpu)
+{
+	const char *target = ep_xml_attr(r->xml, elem, "target");
+	long tclass = ep_xml_long(r->xml, elem, "tclass", 0);
+	long count = ep_xml_long(r->xml, elem, "count", 1);
+	enum ep_topo_nvlink_kind kind = EP_TOPO_NVLINK_GPU;
+	struct ep_topo_pci pci = {.known = false};
+
+	if (count < 1 || count > 1024) {
+		return;
+	}
+	if (tclass == 0x068001) {
+		kind = EP_TOPO_NVLINK_CPU;
+	} else if (tclass >> 8 == 0x0680) {
+		kind = EP_TOPO_NVLINK_SWITCH;
+	} else if (!target || !ep_topo_pci_parse(target, &pci)) {
+		return;
+	}
+	if (kind == EP_TOPO_NVLINK_GPU && ep_topo_find_node(r->topo, &pci) == gpu->node) {
+		r->self_links++;
+		return;
+	}
+	ep_topo_add_link(gpu, kind, &pci, (int)count);
+}
+
+/* Several <gpu> on one PCI device are its MIG instances. */
+static int read_gpus(struct reader *r, int elem, int node)
+{
+	int n = count_children(r->xml, elem, "gpu");
+	int instance = n > 1 ? 0 : -1;
+
+	if (n == 0) {
+		return ep_topo_add_gpu(r->topo, node, r->err) ? 0 : -E2BIG;
+	}
+	ep_xml_for_each_child(r->xml, elem, it) {
+		if (!ep_xml_is(r->xml, it, "gpu")) {
+			continue;
+		}
+		struct ep_topo_gpu *gpu = ep_topo_add_gpu(r->topo, node, r->err);
+
+		if (!gpu) {
+			return -E2BIG;
+		}
+		gpu->instance = n > 1 ? instance++ : -1;
+		gpu->sm = (int)ep_xml_long(r->xml, it, "sm", 0);
+		gpu->nvlinks = 0;
+		ep_xml_for_each_child(r->xml, it, link) {
+			if (ep_xml_is(r->xml, link, "nvlink") && n == 1) {
+				read_nvlink(r, link, gpu);
+			}
+		}
+	}
+	return 0;
+}
+
+/* Network devices of clouds that do no RDMA: Amazon's ENA, virtio. */
+static bool is_plain_ethernet(long vendor, long device)
+{
+	return vendor == 0x1af4 || (vendor == 0x1d0f && (device & 0xff00) == 0xec00);
+}
+
+static int read_device(struct reader *r, int elem, int node)
+{
+	const struct ep_xml *xml = r->xml;
+	unsigned class_id = (unsigned)ep_xml_long(xml, elem, "class", 0);
+	long vendor = ep_xml_long(xml, elem, "vendor", 0);
+	long device = ep_xml_long(xml, elem, "device", 0);
+
+	if (vendor == 0xffff) { /* "not known" in hand-written files */
+		vendor = 0;
+	}
+	if (count_children(xml, elem, "gpu") || ep_topo_is_gpu(class_id, (unsigned)vendor)) {
+		return read_gpus(r, elem, node);
+	}
+	if (count_children(xml, elem, "nic")) {
+		int rc = 0;
+
+		ep_xml_for_each_child(xml, elem, it) {
+			if (ep_xml_is(xml, it, "nic") && !rc) {
+				rc = read_nic(r, it, node);
+			}
+		}
+		return rc;
+	}
+	if (class_id >> 16 == 0x02) {
+		struct ep_topo_nic *nic = ep_topo_add_nic(r->topo, node, NULL, r->err);
+
+		if (!nic) {
+			return -E2BIG;
+		}
+			nic->rdma = !is_plain_ethernet(vendor, device);
+		ep_topo_add_port(nic, 1);
+	}
+	if (class_id >> 8 == 0x0680) {
+		r->topo->nvswitch = EP_TOPO_YES;
+	}
+	r->unclassified += class_id == 0;
+	return 0;
+}
+
+static int read_pci(struct reader *r, int elem, int parent)
+{
+	const struct ep_xml *xml = r->xml;
+	const char *busid = ep_xml_attr(xml, elem, "busid");
+	bool is_bridge = ep_xml_long(xml, elem, "class", 0) >> 8 == 0x0604 ||
+			 count_children(xml, elem, "pci") > 0;
+	struct ep_topo_pci pci;
+
+	if (!busid || !ep_topo_pci_parse(busid, &pci)) {
+		char shown[EP_TOPO_NAME_LEN];
+
+		ep_topo_copy_name(shown, busid ? busid : "(none)");
+		return ep_topo_fail(r->err, EINVAL, "<pci> with busid \"%s\", need dddd:bb:dd.f",
+				    shown);
+	}
+	/* NCCL's tree has one <pci> per switch, ports left out. */
+	int node = ep_topo_add_node(r->topo, parent,
+				    is_bridge ? EP_TOPO_KIND_SWITCH : EP_TOPO_KIND_DEVICE, &pci,
+				    r->topo->nodes[parent].numa, r->err);
+
+	if (node < 0) {
+		return node;
+	}
+	r->topo->nodes[node].mbps = pci_mbps(xml, elem);
+	if (!is_bridge) {
+		return read_device(r, elem, node);
+	}
+	ep_xml_for_each_child(xml, elem, it) {
+		int rc = ep_xml_is(xml, it, "pci") ? read_pci(r, it, node) : 0;
+
+		if (rc) {
+			return rc;
+		}
+	}
+	return 0;
+}
+
+static int read_cpu(struct reader *r, int elem)
+{
+	long numa = ep_xml_long(r->xml, elem, "numaid", -1);
+	int host = ep_topo_add_node(r->topo, 0, EP_TOPO_KIND_HOST, NULL,
+				    numa < 0 || numa > 65535 ? -1 : (int)numa, r->err);
+
+	if (host < 0) {
+		return host;
+	}
+	r->topo->nnumas += numa >= 0;
+	ep_xml_for_each_child(r->xml, elem, it) {
+		int rc = 0;
+
+		if (ep_xml_is(r->xml, it, "pci")) {
+			rc = read_pci(r, it, host);
+		} else if (ep_xml_is(r->xml, it, "nic")) {
+			/* Virtual: no PCI device of its own. */
+			int node = ep_topo_add_node(r->topo, host, EP_TOPO_KIND_DEVICE, NULL,
+						    r->topo->nodes[host].numa, r->err);
+
+			rc = node < 0 ? node : read_nic(r, it, node);
+		}
+		if (rc) {
+			return rc;
+		}
+	}
+	return 0;
+}
+
+static void read_nvswitch(struct ep_topo *topo)
+{
+	bool all_known = topo->ngpus > 0;
+
+	for (int i = 0; i < topo->ngpus; i++) {
+		if (topo->gpu[i].nvswitch) {
+			topo->nvswitch = EP_TOPO_YES;
+		}
+		all_known &= topo->gpu[i].nvlinks >= 0;
+	}
+	if (topo->nvswitch == EP_TOPO_UNKNOWN && all_known) {
+		topo->nvswitch = EP_TOPO_NO;
+	}
+}
+
+int ep_topo_read_nccl(struct ep_topo *topo, const struct ep_xml *xml, struct ep_topo_err *err)
+{
+	struct reader r = {.topo = topo, .xml = xml, .err = err};
+	long version = ep_xml_long(xml, 0, "version", -1);
+
+	if (version != 1) {
+		return ep_topo_fail(err, EINVAL, "NCCL topology version %ld, only 1 is known",
+				    version);
+	}
+	ep_xml_for_each_child(xml, 0, it) {
+		int rc = ep_xml_is(xml, it, "cpu") ? read_cpu(&r, it) : 0;
+
+		if (rc) {
+			return rc;
+		}
+	}
+	read_nvswitch(topo);
+	if (r.unclassified) {
+		ep_topo_note(topo,
+			     "%d PCI devices without a class: what they are can only be told on "
+			     "the machine itself",
+			     r.unclassified);
+	}
+	if (r.self_links) {
+		ep_topo_note(topo, "%d NVLink entries join a GPU to itself, ignored", r.self_links);
+	}
+	return 0;
+}

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "topo/topo.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "topo/tree.h"
+#include "topo/xml.h"
+
+static const char *env_or_null(const char *name)
+{
+	const char *value = getenv(name);
+
+	return value && *value ? value : NULL;
+}
+
+static bool env_is(const char *name, const char *wanted)
+{
+	const char *value = getenv(name);
+
+	return value && strcmp(value, wanted) == 0;
+}
+
+void ep_topo_opts_env(struct ep_topo_opts *opts)
+{
+	*opts = (struct ep_topo_opts){
+		.file = env_or_null("NCCL_TOPO_FILE"),
+		.hca = env_or_null("NCCL_IB_HCA"),
+		.gdr_level = env_or_null("NCCL_NET_GDR_LEVEL"),
+		.ib_disable = env_is("NCCL_IB_DISABLE", "1"),
+		.nvls_disable = env_is("NCCL_NVLS_ENABLE", "0"),
+	};
+	if (!opts->file) {
+		opts->file = env_or_null("HWLOC_XMLFILE");
+	}
+}
+
+int ep_topo_read_file(const char *path, struct ep_topo **out, struct ep_topo_err *err)
+{
+	struct ep_topo *topo = NULL;
+	struct ep_xml *xml;
+	int rc = ep_xml_read_file(path, &xml, err);
+
+	if (rc) {
+		return rc;
+	}
+	bool nccl = ep_xml_is(xml, 0, "system");
+
+	if (!nccl && !ep_xml_is(xml, 0, "topology")) {
+		char root[EP_TOPO_NAME_LEN];
+
+		ep_topo_copy_name(root, xml->elem[0].name);
+		rc = ep_topo_fail(err, EINVAL,
+				  "%s starts with <%s>: neither NCCL topology XML (<system>) nor "
+				  "hwloc XML (<topology>)",
+				  path, root);
+		goto out;
+	}
+	topo = ep_topo_new(nccl ? EP_TOPO_SOURCE_NCCL_XML : EP_TOPO_SOURCE_HWLOC_XML);
+	if (!topo) {
+		rc = ep_topo_fail(err, ENOMEM, "out of memory reading %s", path);
+		goto out;
+	}
+	snprintf(topo->path, sizeof(topo->path), "%s", path);
+	struct ep_topo_err why;
+
+	rc = nccl ? ep_topo_read_nccl(topo, xml, &why) : ep_topo_read_hwloc(topo, xml, &why);
+	if (rc) {
+		ep_topo_fail(err, -rc, "%.200s: %.300s", path, why.text);
+		goto out;
+	}
+	*out = topo;
+	topo = NULL;
+out:
+	ep_topo_free(topo);
+	ep_xml_free(xml);
+	return rc;
+}
+
+static int pci_cmp(const struct ep_topo_pci *a, const struct ep_topo_pci *b)
+{
+	if (a->known != b->known) {
+		return b->known - a->known;
+	}
+	if (a->domain != b->domain) {
+		return a->domain < b->domain ? -1 : 1;
+	}
+	int x = a->bus << 8 | a->dev << 3 | a->fn;
+	int y = b->bus << 8 | b->dev << 3 | b->fn;
+
+	return x - y;
+}
+
+static int gpu_cmp(const void *a, const void *b)
+{
+	const struct ep_topo_gpu *x = a, *y = b;
+	int c = pci_cmp(&x->pci, &y->pci);
+
+	return c ? c : x->instance - y->instance;
+}
+
+static int nic_cmp(const void *a, const void *b)
+{
+	const struct ep_topo_nic *x = a, *y = b;
+	int c = pci_cmp(&x->pci, &y->pci);
+
+	return c ? c : strverscmp(x->name, y->name);
+}
+
+static int gpu_at(const struct ep_topo *topo, const struct ep_topo_pci *pci)
+{
+	for (int i = 0; pci->known && i < topo->ngpus; i++) {
+		if (topo->gpu[i].pci.known && pci_cmp(&topo->gpu[i].pci, pci) == 0) {
+			return i;
+		}
+	}
+	return -1;
+}
+
+bool ep_topo_linked(const struct ep_topo *topo, int gpu_a, int gpu_b)
+{
+	const struct ep_topo_gpu *a = &topo->gpu[gpu_a], *b = &topo->gpu[gpu_b];
+
+	/* MIG instances have no NVLink, not even to their sisters. */
+	if (gpu_a == gpu_b || a->instance >= 0 || b->instance >= 0) {
+		return false;
+	}
+	if (a->nvswitch && b->nvswitch) {
+		return true;
+	}
+	for (int i = 0; i < a->nlinks; i++) {
+		if (a->link[i].kind == EP_TOPO_NVLINK_GPU &&
+		    gpu_at(topo, &a->link[i].target) == gpu_b) {
+			return true;
+		}
+	}
+	return false;
+}
+
+void ep_topo_domains(struct ep_topo *topo)
+{
+	int next = 0, stack[EP_TOPO_MAX_GPUS];
+	bool partial = false;
+
+	for (int g = 0; g < topo->ngpus; g++) {
+		topo->gpu[g].domain = -1;
+	}
+	for (int g = 0; g < topo->ngpus; g++) {
+		int top = 0, members = 0;
+
+		if (topo->gpu[g].domain >= 0) {
+			continue;
+		}
+		stack[top++] = g;
+		while (top > 0) {
+			int a = stack[--top];
+
+			for (int b = 0; b < topo->ngpus; b++) {
+				if (topo->gpu[b].domain < 0 && (ep_topo_linked(topo, a, b) ||
+								ep_topo_linked(topo, b, a))) {
+					topo->gpu[b].domain = next;
+					stack[top++] = b;
+					members++;
+				}
+			}
+		}
+		next += members > 0;
+	}
+	for (int a = 0; a < topo->ngpus; a++) {
+		for (int b = 0; b < topo->ngpus; b++) {
+			partial |= a != b && topo->gpu[a].domain >= 0 &&
+				   topo->gpu[a].domain == topo->gpu[b].domain &&
+				   !ep_topo_linked(topo, a, b);
+		}
+	}
+	if (partial) {
+		ep_topo_note(topo, "the NVLink mesh is not complete: some GPUs of one domain reach "
+				   "each other over PCIe only");
+	}
+}
+
+static int finish(struct ep_topo *topo, const struct ep_topo_opts *opts, struct ep_topo_err *err)
+{
+	qsort(topo->gpu, (size_t)topo->ngpus, sizeof(*topo->gpu), gpu_cmp);
+	qsort(topo->nic, (size_t)topo->nnics, sizeof(*topo->nic), nic_cmp);
+	topo->nvls_allowed = !opts->nvls_disable;
+	ep_topo_domains(topo);
+	int rc = ep_topo_choose(topo, opts, err);
+
+	if (!rc && topo->flat == EP_TOPO_YES && topo->nnics > 1 && topo->source == EP_TOPO_SOURCE_LIVE) {
+		ep_topo_note(topo, "no GPU shares a PCIe bridge with a NIC, as in many virtual "
+				   "machines: if you know better, say so with NCCL_TOPO_FILE");
+	}
+	return rc;
+}
+
+int ep_topo_load(const struct ep_topo_opts *opts, struct ep_topo **out, struct ep_topo_err *err)
+{
+	struct ep_topo *topo = NULL, *live = NULL;
+	bool file = opts->file && *opts->file;
+	int rc = 0;
+
+	if (!file || !opts->file_only) {
+		rc = ep_topo_read_live(opts->sysfs_root, &live, err);
+	}
+	if (!rc && file) {
+		rc = ep_topo_read_file(opts->file, &topo, err);
+	}
+	if (rc) {
+		goto err_free;
+	}
+	if (!file) {
+		topo = live;
+		live = NULL;
+	} else if (live && live->ngpus == 0) {
+		ep_topo_note(topo, "this machine has no GPU: the file is taken as it is");
+	} else if (live) {
+		rc = ep_topo_merge(topo, live, err);
+	}
+	if (!rc) {
+		rc = finish(topo, opts, err);
+	}
+	if (rc) {
+		goto err_free;
+	}
+	ep_topo_free(live);
+	*out = topo;
+	return 0;
+
+err_free:
+	ep_topo_free(live);
+	ep_topo_free(topo);
+	return rc;
+}
+
+int ep_topo_find_gpu(const struct ep_topo *topo, const char *busid, const char *uuid)
+{
+	struct ep_topo_pci pci;
+	int first;
+
+	if (!ep_topo_pci_parse(busid, &pci)) {
+		return -1;
+	}
+	first = gpu_at(topo, &pci);
+	for (int i = first; uuid && i >= 0 && i < topo->ngpus; i++) {
+		if (pci_cmp(&topo->gpu[i].pci, &pci) == 0 &&
+		    strcmp(topo->gpu[i].uuid, uuid) == 0) {
+			return i;
+		}
+	}
+	return first;
+}
+
+enum ep_topo_dist ep_topo_dist_gpu_nic(const struct ep_topo *topo, int gpu, int nic)
+{
+	return ep_topo_dist_nodes(topo, topo->gpu[gpu].node, topo->nic[nic].node);
+}
+
+bool ep_topo_gdr_allowed(const struct ep_topo *topo, int gpu, int nic)
+{
+	return ep_topo_dist_gpu_nic(topo, gpu, nic) <= topo->gdr_level;
+}

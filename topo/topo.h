@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the machine looks like to the network: GPUs, RDMA NICs and their ports, the PCIe tree
+ * between them, NVLink domains, and which NICs each GPU uses.
+ *
+ * Functions return 0 or a negative errno and, on failure, fill struct ep_topo_err with one line:
+ * what failed, the offending value, what to do. Nothing here logs, so that the library, the tools
+ * and the tests can each report in their own way. Outputs are written only on success.
+ */
+#ifndef EP_TOPO_TOPO_H
+#define EP_TOPO_TOPO_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#define EP_TOPO_NAME_LEN 64
+#define EP_TOPO_MAX_GPUS 128
+#define EP_TOPO_MAX_NICS 256
+#define EP_TOPO_MAX_PORTS 8
+#define EP_TOPO_MAX_RAILS 16
+#define EP_TOPO_MAX_LINKS 32
+#define EP_TOPO_MAX_NOTES 64
+#define EP_TOPO_NOTE_LEN 240
+
+struct ep_topo_err {
+	char text[512];
+};
+
+struct ep_topo_pci {
+	uint32_t domain;
+	uint8_t bus, dev, fn;
+	bool known;
+};
+
+/* Nearest first. The names are those of nvidia-smi topo and of NCCL_NET_GDR_LEVEL. */
+enum ep_topo_dist {
+	EP_TOPO_LOC,  /* same device */
+	EP_TOPO_PIX,  /* at most one PCIe switch */
+	EP_TOPO_PXB,  /* several PCIe switches, no host bridge */
+	EP_TOPO_PHB,  /* through one PCIe host bridge */
+	EP_TOPO_NODE, /* between host bridges of one NUMA node */
+	EP_TOPO_SYS,  /* between NUMA nodes, or place unknown */
+	EP_TOPO_FAR,  /* no path: there is no such NIC */
+};
+
+enum ep_topo_source {
+	EP_TOPO_SOURCE_LIVE,
+	EP_TOPO_SOURCE_HWLOC_XML,
+	EP_TOPO_SOURCE_NCCL_XML,
+};
+
+enum ep_topo_state {
+	EP_TOPO_STATE_UNKNOWN,
+	EP_TOPO_STATE_DOWN,
+	EP_TOPO_STATE_ACTIVE,
+};
+
+enum ep_topo_link_layer {
+	EP_TOPO_LINK_UNKNOWN,
+	EP_TOPO_LINK_IB,
+	EP_TOPO_LINK_ETHERNET,
+};
+
+/* Why no GPU uses a port. */
+enum ep_topo_why {
+	EP_TOPO_WHY_USED,
+	EP_TOPO_WHY_NOT_RDMA,
+	EP_TOPO_WHY_DISABLED,
+	EP_TOPO_WHY_FILTERED,
+	EP_TOPO_WHY_DOWN,
+	EP_TOPO_WHY_SLOW,
+	EP_TOPO_WHY_FARTHER,
+	EP_TOPO_WHY_SPARE,
+	EP_TOPO_WHY_NO_GPU,
+};
+
+enum ep_topo_tristate {
+	EP_TOPO_UNKNOWN,
+	EP_TOPO_NO,
+	EP_TOPO_YES,
+};
+
+/* What is at the other end of a GPU's NVLinks. */
+enum ep_topo_nvlink_kind {
+	EP_TOPO_NVLINK_GPU,
+	EP_TOPO_NVLINK_SWITCH,
+	EP_TOPO_NVLINK_CPU,
+};
+
+struct ep_topo_nvlink {
+	struct ep_topo_pci target;
+	uint16_t count;
+	uint8_t kind;
+};
+
+struct ep_topo_port {
+	int num;
+	enum ep_topo_state state;
+	enum ep_topo_link_layer layer;
+	uint32_t mbps; /* 0: unknown */
+	enum ep_topo_why why;
+	int users; /* GPUs that use it */
+};
+
+struct ep_topo_nic {
+	char name[EP_TOPO_NAME_LEN];
+	bool named; /* false: the source gave no device name, name is the PCI address */
+	struct ep_topo_pci pci;
+	int node;
+	int numa; /* -1: unknown */
+	bool rdma;
+	uint64_t guid;
+	uint32_t pci_mbps; /* 0: unknown */
+	int nports;
+	struct ep_topo_port port[EP_TOPO_MAX_PORTS];
+};
+
+struct ep_topo_rail {
+	int nic;  /* index into nic[] */
+	int port; /* index into nic[].port[] */
+	enum ep_topo_dist dist;
+};
+
+struct ep_topo_gpu {
+	struct ep_topo_pci pci;
+	int instance; /* MIG instance on this PCI device, -1: the whole GPU */
+	int node;
+	int numa; /* -1: unknown */
+	int sm;   /* 90 for compute capability 9.0; 0: unknown */
+	char name[EP_TOPO_NAME_LEN];
+	char uuid[EP_TOPO_NAME_LEN];
+
+	int nlinks;
+	struct ep_topo_nvlink link[EP_TOPO_MAX_LINKS];
+	int nvlinks; /* active links in all; -1: unknown */
+	bool nvswitch;
+	int domain; /* GPUs of one number reach each other by NVLink; -1: none or unknown */
+	/* Domains that span hosts: equal uuid and clique on two hosts mean one domain. */
+	bool fabric;
+	uint8_t fabric_uuid[16];
+	uint32_t fabric_clique;
+
+	enum ep_topo_dist dist; /* to its rails, which are all equally near */
+	int nrails;
+	struct ep_topo_rail rail[EP_TOPO_MAX_RAILS];
+};
+
+struct ep_topo_node; /* tree.h */
+
+struct ep_topo {
+	enum ep_topo_source source;
+	bool merged; /* a file, completed and checked with what this machine reports */
+	char path[256];
+	char driver[EP_TOPO_NAME_LEN]; /* of the GPUs; empty: unknown */
+
+	int nnodes, nodes_room;
+	struct ep_topo_node *nodes;
+	int ngpus;
+	struct ep_topo_gpu *gpu;
+	int nnics;
+	struct ep_topo_nic *nic;
+
+	int nnumas;
+	enum ep_topo_tristate flat; /* no GPU shares a PCIe bridge with a NIC; no pair: unknown */
+	enum ep_topo_tristate virtualised;
+	enum ep_topo_tristate nvswitch;
+	enum ep_topo_tristate nvls; /* the GPUs and their driver support multicast */
+	bool nvls_allowed;          /* NCCL_NVLS_ENABLE is not 0 */
+	enum ep_topo_dist gdr_level;
+
+	int nnotes, notes_lost;
+	char (*note)[EP_TOPO_NOTE_LEN];
+};
+
+struct ep_topo_opts {
+	const char *file;       /* NCCL or hwloc XML; NULL or "": this machine */
+	bool file_only;         /* take the file as it is, do not look at this machine */
+	const char *hca;        /* NCCL_IB_HCA's grammar; NULL: all */
+	const char *gdr_level;  /* NCCL_NET_GDR_LEVEL's values; NULL: SYS */
+	bool ib_disable;
+	bool nvls_disable;
+	const char *sysfs_root; /* in front of /sys; NULL: nothing */
+};
+
+/* Options as the environment gives them: NCCL_TOPO_FILE (else HWLOC_XMLFILE), NCCL_IB_HCA, ... */
+void ep_topo_opts_env(struct ep_topo_opts *opts);
+
+int ep_topo_load(const struct ep_topo_opts *opts, struct ep_topo **topo, struct ep_topo_err *err);
+void ep_topo_free(struct ep_topo *topo);
+
+/* Index of the GPU at a PCI address (any of CUDA's or NVML's spellings), or -1. uuid tells MIG
+ * instances of one GPU apart and may be NULL. */
+int ep_topo_find_gpu(const struct ep_topo *topo, const char *busid, const char *uuid);
+enum ep_topo_dist ep_topo_dist_gpu_nic(const struct ep_topo *topo, int gpu, int nic);
+/* GPUs of one host that reach each other by NVLink, directly or through a switch. */
+bool ep_topo_linked(const struct ep_topo *topo, int gpu_a, int gpu_b);
+bool ep_topo_gdr_allowed(const struct ep_topo *topo, int gpu, int nic);
+
+const char *ep_topo_dist_name(enum ep_topo_dist dist);
+const char *ep_topo_source_name(enum ep_topo_source source);
+const char *ep_topo_why_text(enum ep_topo_why why);
+int ep_topo_dist_parse(const char *text, enum ep_topo_dist *dist, struct ep_topo_err *err);
+
+bool ep_topo_pci_parse(const char *text, struct ep_topo_pci *pci);
+#define EP_TOPO_PCI_LEN 24
+const char *ep_topo_pci_print(const struct ep_topo_pci *pci, char buf[EP_TOPO_PCI_LEN]);
+
+/* One line per GPU, or one JSON object. */
+void ep_topo_print_table(const struct ep_topo *topo, FILE *out);
+void ep_topo_print_json(const struct ep_topo *topo, FILE *out);
+
+#endif
