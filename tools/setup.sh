@@ -106,7 +106,12 @@ pip_install() {
     "$deps/venv/bin/pip" install -q --disable-pip-version-check --no-cache-dir --no-deps "$@"
 }
 
-site_packages() { "$deps/venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
+# Relative to .deps/, so that the tree may move.
+site_packages() {
+    local path
+    path=$("$deps/venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+    echo "${path#"$deps"/}"
+}
 
 install_cuda() {
     need_cuda_wheels || return 0
