@@ -36,45 +36,47 @@ void ep_topo_opts_env(struct ep_topo_opts *opts)
 	}
 }
 
-int ep_topo_read_file(const char *path, struct ep_topo **out, struct ep_topo_err *err)
+int ep_topo_read_xml(const struct ep_xml *xml, const char *path, struct ep_topo **out,
+		     struct ep_topo_err *err)
 {
-	struct ep_topo *topo = NULL;
-	struct ep_xml *xml;
-	int rc = ep_xml_read_file(path, &xml, err);
-
-	if (rc) {
-		return rc;
-	}
 	bool nccl = ep_xml_is(xml, 0, "system");
+	struct ep_topo_err why;
 
 	if (!nccl && !ep_xml_is(xml, 0, "topology")) {
 		char root[EP_TOPO_NAME_LEN];
 
 		ep_topo_copy_name(root, xml->elem[0].name);
-		rc = ep_topo_fail(err, EINVAL,
-				  "%s starts with <%s>: neither NCCL topology XML (<system>) nor "
-				  "hwloc XML (<topology>)",
-				  path, root);
-		goto out;
+		return ep_topo_fail(err, EINVAL,
+				    "%s starts with <%s>: neither NCCL topology XML (<system>) "
+				    "nor hwloc XML (<topology>)",
+				    path, root);
 	}
-	topo = ep_topo_new(nccl ? EP_TOPO_SOURCE_NCCL_XML : EP_TOPO_SOURCE_HWLOC_XML);
+	struct ep_topo *topo =
+		ep_topo_new(nccl ? EP_TOPO_SOURCE_NCCL_XML : EP_TOPO_SOURCE_HWLOC_XML);
+
 	if (!topo) {
-		rc = ep_topo_fail(err, ENOMEM, "out of memory reading %s", path);
-		goto out;
+		return ep_topo_fail(err, ENOMEM, "out of memory reading %s", path);
 	}
 	snprintf(topo->path, sizeof(topo->path), "%s", path);
-	struct ep_topo_err why;
+	int rc = nccl ? ep_topo_read_nccl(topo, xml, &why) : ep_topo_read_hwloc(topo, xml, &why);
 
-	rc = nccl ? ep_topo_read_nccl(topo, xml, &why) : ep_topo_read_hwloc(topo, xml, &why);
 	if (rc) {
-		ep_topo_fail(err, -rc, "%.200s: %.300s", path, why.text);
-		goto out;
+		ep_topo_free(topo);
+		return ep_topo_fail(err, -rc, "%.200s: %.300s", path, why.text);
 	}
 	*out = topo;
-	topo = NULL;
-out:
-	ep_topo_free(topo);
-	ep_xml_free(xml);
+	return 0;
+}
+
+static int read_file(const char *path, struct ep_topo **out, struct ep_topo_err *err)
+{
+	struct ep_xml *xml;
+	int rc = ep_xml_read_file(path, &xml, err);
+
+	if (!rc) {
+		rc = ep_topo_read_xml(xml, path, out, err);
+		ep_xml_free(xml);
+	}
 	return rc;
 }
 
@@ -180,7 +182,8 @@ void ep_topo_domains(struct ep_topo *topo)
 	}
 }
 
-static int finish(struct ep_topo *topo, const struct ep_topo_opts *opts, struct ep_topo_err *err)
+int ep_topo_finish(struct ep_topo *topo, const struct ep_topo_opts *opts,
+		   struct ep_topo_err *err)
 {
 	qsort(topo->gpu, (size_t)topo->ngpus, sizeof(*topo->gpu), gpu_cmp);
 	qsort(topo->nic, (size_t)topo->nnics, sizeof(*topo->nic), nic_cmp);
@@ -205,7 +208,7 @@ int ep_topo_load(const struct ep_topo_opts *opts, struct ep_topo **out, struct e
 		rc = ep_topo_read_live(opts->sysfs_root, &live, err);
 	}
 	if (!rc && file) {
-		rc = ep_topo_read_file(opts->file, &topo, err);
+		rc = read_file(opts->file, &topo, err);
 	}
 	if (rc) {
 		goto err_free;
@@ -219,7 +222,7 @@ int ep_topo_load(const struct ep_topo_opts *opts, struct ep_topo **out, struct e
 		rc = ep_topo_merge(topo, live, err);
 	}
 	if (!rc) {
-		rc = finish(topo, opts, err);
+		rc = ep_topo_finish(topo, opts, err);
 	}
 	if (rc) {
 		goto err_free;

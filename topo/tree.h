@@ -54,7 +54,9 @@ bool ep_topo_is_gpu(unsigned class_id, unsigned vendor);
 struct ep_xml;
 int ep_topo_read_nccl(struct ep_topo *topo, const struct ep_xml *xml, struct ep_topo_err *err);
 int ep_topo_read_hwloc(struct ep_topo *topo, const struct ep_xml *xml, struct ep_topo_err *err);
-int ep_topo_read_file(const char *path, struct ep_topo **topo, struct ep_topo_err *err);
+/* Either format; path is for messages. */
+int ep_topo_read_xml(const struct ep_xml *xml, const char *path, struct ep_topo **topo,
+		     struct ep_topo_err *err);
 
 int ep_topo_read_live(const char *sysfs_root, struct ep_topo **topo, struct ep_topo_err *err);
 /* Adds what NVML knows; without NVML it leaves a note. */
@@ -75,6 +77,8 @@ struct ep_topo_hca {
 int ep_topo_hca_parse(const char *text, struct ep_topo_hca *hca, struct ep_topo_err *err);
 bool ep_topo_hca_match(const struct ep_topo_hca *hca, const char *name, int port);
 
+/* After reading and merging: order, NVLink domains, NIC choice. */
+int ep_topo_finish(struct ep_topo *topo, const struct ep_topo_opts *opts, struct ep_topo_err *err);
 int ep_topo_choose(struct ep_topo *topo, const struct ep_topo_opts *opts, struct ep_topo_err *err);
 void ep_topo_domains(struct ep_topo *topo);
 

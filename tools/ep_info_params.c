@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/error.h"
+#include "core/param.h"
+#include "tools/ep_info.h"
+
+/* core/error.c and core/log.c ask the CUDA runtime for names of errors and for the current device.
+ * This tool has neither, and must run where there is no CUDA runtime. */
+cudaError_t cudaGetDevice(int *device)
+{
+	return cudaErrorNoDevice;
+}
+
+cudaError_t cudaGetLastError(void)
+{
+	return cudaSuccess;
+}
+
+const char *cudaGetErrorName(cudaError_t error)
+{
+	return "";
+}
+
+const char *cudaGetErrorString(cudaError_t error)
+{
+	return "";
+}
+
+static void print_own(enum ep_param_id id)
+{
+	const struct ep_param_def *def = &ep_param_table[id];
+	const char *text = getenv(def->name);
+	int64_t value = def->initial;
+	bool set = text && *text;
+
+	if (set && ep_param_parse(id, text, &value) != ncclSuccess) {
+		struct ep_error error;
+
+		ep_error_get(NULL, &error);
+		printf("  %-34s %-12s %-12s %s\n", def->name, "INVALID", "environment", error.text);
+		return;
+	}
+	printf("  %-34s %-12" PRId64 " %-12s %s\n", def->name, value,
+	       set ? "environment" : "default", def->help);
+}
+
+/* NCCL's variables that count here too, with what their absence means. */
+static const struct {
+	const char *name, *unset, *help;
+} nccl_vars[] = {
+	{"NCCL_TOPO_FILE", "(none)", "topology of this machine, NCCL or hwloc XML"},
+	{"HWLOC_XMLFILE", "(none)", "the same, if NCCL_TOPO_FILE is not set"},
+	{"NCCL_IB_HCA", "(all)", "[^][=]device[:port],... to use or not"},
+	{"NCCL_IB_DISABLE", "0", "1: no RDMA device"},
+	{"NCCL_NET_GDR_LEVEL", "SYS", "farthest NIC that may access GPU memory"},
+	{"NCCL_NVLS_ENABLE", "(allowed)", "0: no NVLink multicast"},
+	{"NCCL_DEBUG", "(none)", "VERSION, WARN, INFO, ABORT, TRACE"},
+	{"NCCL_DEBUG_SUBSYS", "(default)", "subsystems of INFO lines"},
+	{"NCCL_DEBUG_FILE", "(stdout)", "where log lines go"},
+};
+
+void ep_info_params(void)
+{
+	puts("Parameters");
+	printf("  %-34s %-12s %-12s %s\n", "name", "value", "source", "meaning");
+	for (int i = 0; i < EP_PARAMS; i++) {
+		print_own((enum ep_param_id)i);
+	}
+	for (size_t i = 0; i < EP_ARRAY_SIZE(nccl_vars); i++) {
+		const char *text = getenv(nccl_vars[i].name);
+		bool set = text && *text;
+
+		printf("  %-34s %-12s %-12s %s\n", nccl_vars[i].name,
+		       set ? text : nccl_vars[i].unset, set ? "environment" : "default",
+		       nccl_vars[i].help);
+	}
+	for (char **e = environ; e && *e; e++) {
+		char name[65];
+		size_t n = strcspn(*e, "=");
+
+		if (strncmp(*e, "NCCL_EP_", 8) != 0 || n >= sizeof(name)) {
+			continue;
+		}
+		memcpy(name, *e, n);
+		name[n] = '\0';
+		if (!ep_param_known(name)) {
+			const char *nearest = ep_param_nearest(name);
+
+			printf("  %-34s %-12s %-12s has no effect%s%s\n", name, "UNKNOWN",
+			       "environment", nearest ? ", did you mean " : "",
+			       nearest ? nearest : "");
+		}
+	}
+}
