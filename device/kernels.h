@@ -10,9 +10,6 @@
 extern "C" {
 #endif
 
-/* Threads per block: any multiple of 32 up to this. */
-#define EP_LL_MAX_THREADS 512
-
 /* Kernel sources define the symbols themselves. */
 #if !defined(__CUDACC__) && !defined(EP_KERNEL)
 #define EP_KERNEL_DECL(name) extern void name(void)

@@ -11,7 +11,9 @@
 
 #include "kernels.h"
 
+#define EP_LL_SEND_BATCH 4
 #define EP_LL_REDUCE_BATCH 8 /* rows that a lane loads before it adds them */
+#define EP_LL_NO_OFFSET 0xfffffff0u /* a piece past every row */
 
 /* Numbers of one 8-byte piece of a row. */
 template <int DTYPE> struct ep_ll_numbers;
@@ -65,16 +67,79 @@ template <> struct ep_ll_numbers<EP_LL_FP32> {
 	}
 };
 
-EP_DEV unsigned char *ep_ll_return_packets(const struct ep_ll_common &c, const struct ep_ll_op &op,
-					   uint32_t r, uint32_t at)
+/* The lane's piece of a row of the caller's tensor at `off`; bytes past the row are zero. */
+EP_DEV struct ep_vec16 ep_ll_tensor_piece(const struct ep_ll_combine_args &a, uint32_t row,
+					  uint32_t off, bool half)
 {
-	return ep_ll_packets(c, op, r) + (size_t)at * 2 * c.row_bytes;
+	const unsigned char *p = (const unsigned char *)a.tokens + (size_t)row * a.token_bytes + off;
+	struct ep_vec16 v = { 0, 0, 0, 0 };
+
+	if (off >= a.token_bytes) {
+		return v;
+	}
+	if (half) {
+		struct ep_vec8 h = ep_ld8_nc(p);
+
+		v.x = h.x;
+		v.y = h.y;
+		return v;
+	}
+	return ep_ld16_nc(p);
 }
 
-EP_DEV unsigned char *ep_ll_return_raw(const struct ep_ll_common &c, const struct ep_ll_op &op,
-				       uint32_t r, uint32_t at)
+EP_DEV void ep_ll_return_lines(const struct ep_ll_combine_args &a, const struct ep_ll_op &op,
+			       uint32_t row, unsigned char *out, uint32_t first, uint32_t end)
 {
-	return ep_ll_raw(c, op, r) + (size_t)at * c.row_bytes;
+	bool half = (ep_lane() & 7) == 7;
+
+	for (uint32_t q = first; q < end; q += EP_LL_SEND_BATCH) {
+		struct ep_vec16 v[EP_LL_SEND_BATCH];
+
+#pragma unroll
+		for (int j = 0; j < EP_LL_SEND_BATCH; j++) {
+			if (q + j < end) {
+				v[j] = ep_ll_tensor_piece(a, row,
+							  (q + j) * EP_LL_QUAD_BYTES +
+								  ep_line_offset(ep_lane()),
+							  half);
+			}
+		}
+#pragma unroll
+		for (int j = 0; j < EP_LL_SEND_BATCH; j++) {
+			if (q + j < end) {
+				ep_st_line(out + (size_t)(q + j) * EP_LL_QUAD_LINE_BYTES, v[j],
+					   op.epoch);
+			}
+		}
+	}
+}
+
+EP_DEV void ep_ll_return_bytes(const struct ep_ll_combine_args &a, uint32_t row,
+			       unsigned char *out, uint32_t first, uint32_t end)
+{
+	uint32_t last = end * (EP_LL_QUAD_BYTES / 16);
+
+	for (uint32_t v0 = first * (EP_LL_QUAD_BYTES / 16); v0 < last;
+	     v0 += EP_LL_SEND_BATCH * EP_WARP_SIZE) {
+		struct ep_vec16 v[EP_LL_SEND_BATCH];
+
+#pragma unroll
+		for (int j = 0; j < EP_LL_SEND_BATCH; j++) {
+			uint32_t i = v0 + j * EP_WARP_SIZE + ep_lane();
+
+			if (i < last) {
+				v[j] = ep_ll_tensor_piece(a, row, 16 * i, false);
+			}
+		}
+#pragma unroll
+		for (int j = 0; j < EP_LL_SEND_BATCH; j++) {
+			uint32_t i = v0 + j * EP_WARP_SIZE + ep_lane();
+
+			if (i < last) {
+				ep_st16(out + 16 * (size_t)i, v[j]);
+			}
+		}
+	}
 }
 
 /* One part of one row of the caller's tensor to its source. One warp. */
@@ -85,83 +150,99 @@ EP_DEV void ep_ll_return_item(const struct ep_ll_combine_args &a, const struct e
 	uint32_t origin = c.origin[row], src = EP_LL_ORIGIN_SRC(origin);
 	uint32_t at = EP_LL_ORIGIN_TOKEN(origin) * c.topk + EP_LL_ORIGIN_K(origin), first, end;
 
-	if (src == c.rank || src >= c.nranks || !ep_ll_active(c, src)) {
+	if (src == c.rank || src >= c.nranks || part >= c.src_parts[src] || !ep_ll_active(c, src)) {
 		return;
 	}
-	const unsigned char *in = (const unsigned char *)a.tokens + (size_t)row * c.row_bytes;
-	uint32_t wire = c.src_wire[src];
-
-	ep_ll_part(c.row_bytes / 16, EP_LL_WIRE_PARTS(wire), part, &first, &end);
-	if (part >= EP_LL_WIRE_PARTS(wire) || first == end) {
+	ep_ll_part(c.row_quads, c.src_parts[src], 1, part, &first, &end);
+	if (first == end) {
 		return;
 	}
-	if (EP_LL_WIRE_PACKETS(wire)) {
-		unsigned char *out = ep_ll_return_packets(c, op, src, at);
+	unsigned char *out = ep_ll_row(c, op, src, at);
 
-		for (uint32_t p0 = 2 * first; p0 < 2 * end; p0 += 4 * EP_WARP_SIZE) {
-			struct ep_vec8 v[4];
-
-#pragma unroll
-			for (int j = 0; j < 4; j++) {
-				uint32_t p = p0 + j * EP_WARP_SIZE + ep_lane();
-
-				if (p < 2 * end) {
-					v[j] = ep_ld8_nc(in + 8 * p);
-				}
-			}
-#pragma unroll
-			for (int j = 0; j < 4; j++) {
-				uint32_t p = p0 + j * EP_WARP_SIZE + ep_lane();
-
-				if (p < 2 * end) {
-					ep_st_packet(out + 16 * p, v[j].x, v[j].y, op.epoch);
-				}
-			}
-		}
+	if (c.lines) {
+		ep_ll_return_lines(a, op, row, out, first, end);
 		return;
 	}
-	unsigned char *out = ep_ll_return_raw(c, op, src, at);
-
-	for (uint32_t v0 = first; v0 < end; v0 += 4 * EP_WARP_SIZE) {
-		struct ep_vec16 v[4];
-
-#pragma unroll
-		for (int j = 0; j < 4; j++) {
-			uint32_t i = v0 + j * EP_WARP_SIZE + ep_lane();
-
-			if (i < end) {
-				v[j] = ep_ld16_nc(in + 16 * i);
-			}
-		}
-#pragma unroll
-		for (int j = 0; j < 4; j++) {
-			uint32_t i = v0 + j * EP_WARP_SIZE + ep_lane();
-
-			if (i < end) {
-				ep_st16(out + 16 * i, v[j]);
-			}
-		}
-	}
+	ep_ll_return_bytes(a, row, out, first, end);
 	ep_warp_sync(EP_FULL_MASK);
 	if (ep_lane() == 0) {
-		ep_release_fence_sys();
-		ep_st_fenced_sys_u32(ep_ll_flags(c, op, src) + (size_t)at * EP_LL_MAX_PARTS + part,
-				     op.epoch);
+		ep_ll_announce(c, op, src, at, part);
+	}
+}
+
+/* start[e] = first item of expert e, start[L] = their number. One warp. */
+EP_DEV void ep_ll_expert_starts(const struct ep_ll_common &c, uint32_t *start)
+{
+	uint32_t base = 0;
+
+	for (uint32_t e0 = 0; e0 < c.nlocal; e0 += EP_WARP_SIZE) {
+		uint32_t e = e0 + ep_lane(), n = e < c.nlocal ? c.counts[e] : 0, sum = n;
+
+		for (uint32_t d = 1; d < EP_WARP_SIZE; d *= 2) {
+			uint32_t v = ep_shfl_up_u32(EP_FULL_MASK, sum, d);
+
+			sum += ep_lane() >= d ? v : 0;
+		}
+		if (e < c.nlocal) {
+			start[e] = base + sum - n;
+		}
+		base += ep_shfl_u32(EP_FULL_MASK, sum, 31);
+	}
+	if (ep_lane() == 0) {
+		start[c.nlocal] = base;
 	}
 }
 
 /*
- * Rows of the caller's tensor lie in groups: an expert's or a source's. Within a group they are in
- * ascending source order, so each rank begins a group at another place, to spread the traffic.
+ * An expert's rows lie in ascending source order: each rank begins at another place of them, so
+ * that not all ranks send to the same one at a time.
  */
+EP_DEV void ep_ll_return_by_expert(const struct ep_ll_combine_args &a, const struct ep_ll_op &op,
+				   const uint32_t *start, uint32_t parts)
+{
+	const struct ep_ll_common &c = a.c;
+	uint32_t e = 0;
+
+	for (uint32_t i = ep_block() * ep_nwarps() + ep_warp(); i < start[c.nlocal] * parts;
+	     i += c.send_blocks * ep_nwarps()) {
+		uint32_t item = i / parts;
+
+		while (start[e + 1] <= item) {
+			e++; /* items ascend: the search goes on where it stopped */
+		}
+		uint32_t n = start[e + 1] - start[e];
+		uint32_t turn = (uint32_t)((uint64_t)n * ((c.rank + e + 1) % c.nranks) / c.nranks);
+		uint32_t at = item - start[e] + turn;
+
+		ep_ll_return_item(a, op, e * c.nranks * c.max_tokens + (at < n ? at : at - n),
+				  i % parts);
+	}
+}
+
+/* Rank-major: one row of each source in turn, beginning after this rank. */
+EP_DEV void ep_ll_return_by_source(const struct ep_ll_combine_args &a, const struct ep_ll_op &op,
+				   uint32_t parts)
+{
+	const struct ep_ll_common &c = a.c;
+	uint32_t most = 0;
+
+	for (uint32_t r = 0; r < c.nranks; r++) {
+		most = ep_max_u32(most, c.src_rows[r]);
+	}
+	for (uint32_t i = ep_block() * ep_nwarps() + ep_warp(); i < most * parts * c.nranks;
+	     i += c.send_blocks * ep_nwarps()) {
+		uint32_t j = i / c.nranks, src = (i + j + c.rank + 1) % c.nranks;
+
+		if (j / parts < c.src_rows[src]) {
+			ep_ll_return_item(a, op, src * c.max_tokens + j / parts, j % parts);
+		}
+	}
+}
+
 EP_DEV void ep_ll_combine_send(const struct ep_ll_combine_args &a, const struct ep_ll_op &op)
 {
 	const struct ep_ll_common &c = a.c;
-	bool expert_major = c.layout == EP_LL_EXPERT_MAJOR;
-	uint32_t groups = expert_major ? c.nlocal : c.nranks, parts = 1, g = 0;
-	uint32_t cap = expert_major ? c.nranks * c.max_tokens : c.max_tokens;
-	const uint32_t *count = expert_major ? c.counts : c.src_rows;
-	uint32_t *start = (uint32_t *)ep_dynamic_shared(); /* [groups + 1] first item of a group */
+	uint32_t *start = (uint32_t *)ep_dynamic_shared(), parts = 1;
 	EP_SHARED(uint32_t, bank_free);
 
 	if (ep_warp() == ep_nwarps() - 1) {
@@ -171,45 +252,20 @@ EP_DEV void ep_ll_combine_send(const struct ep_ll_combine_args &a, const struct 
 			bank_free = free_now;
 		}
 	}
-	if (ep_warp() == 0) {
-		uint32_t base = 0;
-
-		for (uint32_t g0 = 0; g0 < groups; g0 += EP_WARP_SIZE) {
-			uint32_t i = g0 + ep_lane(), n = i < groups ? count[i] : 0, sum = n;
-
-			for (uint32_t d = 1; d < EP_WARP_SIZE; d *= 2) {
-				uint32_t v = ep_shfl_up_u32(EP_FULL_MASK, sum, d);
-
-				sum += ep_lane() >= d ? v : 0;
-			}
-			if (i < groups) {
-				start[i] = base + sum - n;
-			}
-			base += ep_shfl_u32(EP_FULL_MASK, sum, 31);
-		}
-		if (ep_lane() == 0) {
-			start[groups] = base;
-		}
+	if (ep_warp() == 0 && c.layout == EP_LL_EXPERT_MAJOR) {
+		ep_ll_expert_starts(c, start);
+	}
+	for (uint32_t r = 0; r < c.nranks; r++) {
+		parts = ep_max_u32(parts, c.src_parts[r]);
 	}
 	ep_block_sync();
 	if (!bank_free) {
 		return;
 	}
-	for (uint32_t r = 0; r < c.nranks; r++) {
-		parts = ep_max_u32(parts, EP_LL_WIRE_PARTS(c.src_wire[r]));
-	}
-	for (uint32_t i = ep_block() * ep_nwarps() + ep_warp(); i < start[groups] * parts;
-	     i += c.send_blocks * ep_nwarps()) {
-		uint32_t item = i / parts;
-
-		while (start[g + 1] <= item) {
-			g++; /* items ascend: the search goes on where it stopped */
-		}
-		uint32_t n = start[g + 1] - start[g];
-		uint32_t at = item - start[g] + (uint32_t)((uint64_t)n * ((c.rank + g + 1) % c.nranks) /
-							   c.nranks);
-
-		ep_ll_return_item(a, op, g * cap + (at < n ? at : at - n), i % parts);
+	if (c.layout == EP_LL_EXPERT_MAJOR) {
+		ep_ll_return_by_expert(a, op, start, parts);
+	} else {
+		ep_ll_return_by_source(a, op, parts);
 	}
 }
 
@@ -220,35 +276,61 @@ struct ep_ll_term {
 	uint32_t valid; /* ballot: lanes whose row counts */
 };
 
-/* Piece p (8 bytes) of row (token, k), if it is there. */
-EP_DEV bool ep_ll_term_load(const struct ep_ll_combine_args &a, const struct ep_ll_op &op,
-			    uint32_t token, uint32_t k, uint32_t route, uint32_t p,
-			    struct ep_vec8 *v)
+/* A piece of one row, for one lane: `have` is false while its line has not arrived. */
+EP_DEV struct ep_vec16 ep_ll_term_piece(const struct ep_ll_combine_args &a,
+					const struct ep_ll_op &op, uint32_t at, uint32_t route,
+					uint32_t quad, uint32_t off, bool half, bool *have)
 {
 	const struct ep_ll_common &c = a.c;
-	uint32_t at = token * c.topk + k;
+	struct ep_vec16 v = { 0, 0, 0, 0 };
 
+	*have = true;
 	if (!EP_LL_ROUTE_IS_REMOTE(route)) {
-		*v = ep_ld8_nc((const unsigned char *)a.tokens + (size_t)route * c.row_bytes + 8 * p);
-		return true;
+		return ep_ll_tensor_piece(a, route, off, half);
 	}
-	const unsigned char *in = ep_ll_return_packets(c, op, c.rank, at) + 16 * p;
+	const unsigned char *row = ep_ll_row(c, op, c.rank, at);
 
-	return ep_ld_packet(in, op.epoch, &v->x, &v->y);
+	if (!c.lines) {
+		return off < a.token_bytes ? ep_ld16_fresh(row + off) : v;
+	}
+	*have = ep_ld_line(row + (size_t)quad * EP_LL_QUAD_LINE_BYTES, op.epoch, &v);
+	return v;
+}
+
+template <int DTYPE>
+EP_DEV void ep_ll_store_sum(const struct ep_ll_combine_args &a, uint32_t token, uint32_t off,
+			    bool half, const float *acc)
+{
+	typedef struct ep_ll_numbers<DTYPE> numbers;
+	unsigned char *out = (unsigned char *)a.out_tokens + (size_t)token * a.token_bytes + off;
+	struct ep_vec8 lo = numbers::store(acc);
+
+	if (off >= a.token_bytes) {
+		return;
+	}
+	if (half) {
+		*(struct ep_vec8 *)out = lo;
+	} else {
+		struct ep_vec8 hi = numbers::store(acc + numbers::count);
+		struct ep_vec16 v = { lo.x, lo.y, hi.x, hi.y };
+
+		ep_st16(out, v);
+	}
 }
 
 /*
- * Sums piece p of a token's rows from packets. A row whose rank fails on the way contributes
- * nothing to this piece. All lanes call it; lanes with !mine only take part in the shuffles.
+ * Sums the lane's piece of a token's rows in ascending k. All lanes call it, for pieces of the same
+ * quad when rows are lines. A row whose rank fails on the way adds nothing.
  */
 template <int DTYPE>
-EP_DEV void ep_ll_reduce_packets(const struct ep_ll_combine_args &a, const struct ep_ll_op &op,
-				 const struct ep_ll_term &term, uint32_t token, uint32_t p,
-				 bool mine)
+EP_DEV void ep_ll_reduce_piece(const struct ep_ll_combine_args &a, const struct ep_ll_op &op,
+			       const struct ep_ll_term &term, uint32_t token, uint32_t quad,
+			       uint32_t off, bool half)
 {
 	typedef struct ep_ll_numbers<DTYPE> numbers;
-	float acc[numbers::count] = {};
-	struct ep_vec8 v[EP_LL_REDUCE_BATCH];
+	const struct ep_ll_common &c = a.c;
+	float acc[2 * numbers::count] = {};
+	struct ep_vec16 v[EP_LL_REDUCE_BATCH];
 	bool have[EP_LL_REDUCE_BATCH];
 
 	for (uint32_t left = term.valid; left;) {
@@ -258,9 +340,10 @@ EP_DEV void ep_ll_reduce_packets(const struct ep_ll_combine_args &a, const struc
 		for (int j = 0; j < EP_LL_REDUCE_BATCH; j++) {
 			if (batch) {
 				uint32_t k = ep_ctz(batch);
-				uint32_t route = ep_shfl_u32(EP_FULL_MASK, term.route, k);
 
-				have[j] = !mine || ep_ll_term_load(a, op, token, k, route, p, &v[j]);
+				v[j] = ep_ll_term_piece(a, op, token * c.topk + k,
+							ep_shfl_u32(EP_FULL_MASK, term.route, k),
+							quad, off, half, &have[j]);
 				batch &= batch - 1;
 			}
 		}
@@ -269,71 +352,23 @@ EP_DEV void ep_ll_reduce_packets(const struct ep_ll_combine_args &a, const struc
 			if (left) {
 				uint32_t k = ep_ctz(left);
 				uint32_t route = ep_shfl_u32(EP_FULL_MASK, term.route, k);
-				float w = ep_shfl_f32(EP_FULL_MASK, term.weight, k), f[numbers::count];
-				bool ok = true;
+				float w = ep_shfl_f32(EP_FULL_MASK, term.weight, k);
+				float f[2 * numbers::count];
 
-				if (!have[j]) {
-					ok = ep_ll_wait_packet(
-						a.c, op,
-						ep_ll_return_packets(a.c, op, a.c.rank,
-								     token * a.c.topk + k) +
-							16 * p,
-						&v[j].x, &v[j].y, EP_WAIT_COMBINE_ROW,
-						EP_LL_ROUTE_RANK(route));
-				}
-				if (mine && ok) {
-					numbers::load(v[j], f);
-#pragma unroll
-					for (int n = 0; n < numbers::count; n++) {
-						acc[n] = ep_fma_f32(f[n], w, acc[n]);
+				if (c.lines && EP_LL_ROUTE_IS_REMOTE(route)) {
+					const unsigned char *line =
+						ep_ll_row(c, op, c.rank, token * c.topk + k) +
+						(size_t)quad * EP_LL_QUAD_LINE_BYTES;
+
+					if (ep_all(EP_FULL_MASK, have[j])) {
+						ep_ld_line_settle(line, &v[j]);
+					} else if (!ep_ll_wait_quad(c, op, line, &v[j],
+								    EP_WAIT_COMBINE_ROW,
+								    EP_LL_ROUTE_RANK(route))) {
+						w = 0.0f;
+						v[j].x = v[j].y = v[j].z = v[j].w = 0;
 					}
 				}
-				left &= left - 1;
-			}
-		}
-	}
-	if (mine) {
-		*(struct ep_vec8 *)((unsigned char *)a.out_tokens + (size_t)token * a.c.row_bytes +
-				    8 * p) = numbers::store(acc);
-	}
-}
-
-/* Sums 16-byte vector i of a token's rows, all of which have arrived. */
-template <int DTYPE>
-EP_DEV void ep_ll_reduce_raw(const struct ep_ll_combine_args &a, const struct ep_ll_op &op,
-			     const struct ep_ll_term &term, uint32_t token, uint32_t i, bool mine)
-{
-	typedef struct ep_ll_numbers<DTYPE> numbers;
-	const struct ep_ll_common &c = a.c;
-	float acc[2 * numbers::count] = {};
-	struct ep_vec16 v[EP_LL_REDUCE_BATCH];
-
-	for (uint32_t left = term.valid; left;) {
-		uint32_t batch = left;
-
-#pragma unroll
-		for (int j = 0; j < EP_LL_REDUCE_BATCH; j++) {
-			if (batch) {
-				uint32_t k = ep_ctz(batch);
-				uint32_t route = ep_shfl_u32(EP_FULL_MASK, term.route, k);
-
-				if (mine && EP_LL_ROUTE_IS_REMOTE(route)) {
-					v[j] = ep_ld16_fresh(ep_ll_return_raw(c, op, c.rank,
-									      token * c.topk + k) +
-							     16 * (size_t)i);
-				} else if (mine) {
-					v[j] = ep_ld16_nc((const unsigned char *)a.tokens +
-							  (size_t)route * c.row_bytes +
-							  16 * (size_t)i);
-				}
-				batch &= batch - 1;
-			}
-		}
-#pragma unroll
-		for (int j = 0; j < EP_LL_REDUCE_BATCH; j++) {
-			if (left) {
-				float w = ep_shfl_f32(EP_FULL_MASK, term.weight, ep_ctz(left));
-				float f[2 * numbers::count];
 				struct ep_vec8 lo = { v[j].x, v[j].y }, hi = { v[j].z, v[j].w };
 
 				numbers::load(lo, f);
@@ -346,13 +381,35 @@ EP_DEV void ep_ll_reduce_raw(const struct ep_ll_combine_args &a, const struct ep
 			}
 		}
 	}
-	if (mine) {
-		struct ep_vec8 lo = numbers::store(acc), hi = numbers::store(acc + numbers::count);
-		struct ep_vec16 out = { lo.x, lo.y, hi.x, hi.y };
+	ep_ll_store_sum<DTYPE>(a, token, off, half, acc);
+}
 
-		ep_st16((unsigned char *)a.out_tokens + (size_t)token * c.row_bytes + 16 * (size_t)i,
-			out);
+/* Lane k learns who returns (token, k); with rows as bytes, waits until the part is there. */
+EP_DEV struct ep_ll_term ep_ll_term_make(const struct ep_ll_combine_args &a,
+					 const struct ep_ll_op &op, uint32_t token, uint32_t part)
+{
+	const struct ep_ll_common &c = a.c;
+	uint32_t k = ep_lane(), at = token * c.topk + k;
+	struct ep_ll_term term;
+	bool valid;
+
+	term.route = k < c.topk ? c.route[at] : EP_LL_ROUTE_NONE;
+	valid = term.route != EP_LL_ROUTE_NONE;
+	term.weight = 1.0f;
+	if (valid && c.layout == EP_LL_EXPERT_MAJOR) {
+		term.weight = a.topk_weights[at];
 	}
+	if (valid && EP_LL_ROUTE_IS_REMOTE(term.route)) {
+		uint32_t r = EP_LL_ROUTE_RANK(term.route);
+
+		valid = ep_ll_active(c, r);
+		if (valid && !c.lines) {
+			valid = ep_ll_wait_flag(c, op, ep_ll_row_flag(c, op, c.rank, at, part),
+						EP_WAIT_COMBINE_ROW, r);
+		}
+	}
+	term.valid = ep_ballot(EP_FULL_MASK, valid);
+	return term;
 }
 
 /* One part of one token. One warp. */
@@ -361,51 +418,39 @@ EP_DEV void ep_ll_reduce_item(const struct ep_ll_combine_args &a, const struct e
 			      uint32_t token, uint32_t part)
 {
 	const struct ep_ll_common &c = a.c;
-	bool packets = EP_LL_WIRE_PACKETS(a.wire);
-	uint32_t k = ep_lane(), first, end;
-	struct ep_ll_term term;
-	bool valid;
+	uint32_t first, end;
 
-	ep_ll_part(c.row_bytes / 16, EP_LL_WIRE_PARTS(a.wire), part, &first, &end);
-	term.route = k < c.topk ? c.route[(size_t)token * c.topk + k] : EP_LL_ROUTE_NONE;
-	valid = term.route != EP_LL_ROUTE_NONE;
-	term.weight = 1.0f;
-	if (valid && c.layout == EP_LL_EXPERT_MAJOR) {
-		term.weight = a.topk_weights[(size_t)token * c.topk + k];
+	ep_ll_part(c.row_quads, c.parts, 1, part, &first, &end);
+	if (first == end) {
+		return;
 	}
-	if (valid && EP_LL_ROUTE_IS_REMOTE(term.route)) {
-		uint32_t r = EP_LL_ROUTE_RANK(term.route);
+	struct ep_ll_term term = ep_ll_term_make(a, op, token, part);
 
-		valid = ep_ll_active(c, r);
-		if (valid && !packets && first < end) {
-			valid = ep_ll_wait_flag(c, op,
-						ep_ll_flags(c, op, c.rank) +
-							((size_t)token * c.topk + k) * EP_LL_MAX_PARTS +
-							part,
-						EP_WAIT_COMBINE_ROW, r);
+	if (c.lines) {
+		for (uint32_t q = first; q < end; q++) {
+			ep_ll_reduce_piece<DTYPE>(a, op, term, token, q,
+						  q * EP_LL_QUAD_BYTES + ep_line_offset(ep_lane()),
+						  (ep_lane() & 7) == 7);
 		}
+		return;
 	}
-	term.valid = ep_ballot(EP_FULL_MASK, valid);
-	if (packets) {
-		for (uint32_t p0 = 2 * first; p0 < 2 * end; p0 += EP_WARP_SIZE) {
-			ep_ll_reduce_packets<DTYPE>(a, op, term, token, p0 + ep_lane(),
-						    p0 + ep_lane() < 2 * end);
-		}
-	} else {
-		for (uint32_t v0 = first; v0 < end; v0 += EP_WARP_SIZE) {
-			ep_ll_reduce_raw<DTYPE>(a, op, term, token, v0 + ep_lane(),
-						v0 + ep_lane() < end);
-		}
+	/* lanes past the part's end work on bytes past the row, which are never stored */
+	for (uint32_t off = first * EP_LL_QUAD_BYTES; off < end * EP_LL_QUAD_BYTES;
+	     off += 16 * EP_WARP_SIZE) {
+		uint32_t mine = off + 16 * ep_lane();
+
+		ep_ll_reduce_piece<DTYPE>(a, op, term, token, 0,
+					  mine < end * EP_LL_QUAD_BYTES ? mine : EP_LL_NO_OFFSET,
+					  false);
 	}
 }
 
 template <int DTYPE> EP_DEV void ep_ll_combine(const struct ep_ll_combine_args &a)
 {
 	const struct ep_ll_common &c = a.c;
-	struct ep_ll_op op = ep_ll_begin(c);
-	uint32_t parts = EP_LL_WIRE_PARTS(a.wire);
+	struct ep_ll_op op = ep_ll_begin(c, c.seq[ep_block()]);
 
-	if (ep_block() == 0 && ep_warp() == ep_nwarps() - 1) {
+	if (ep_block() == 0 && ep_warp() == 0) {
 		ep_ll_publish_progress(c, op);
 	}
 	if (op.aborted) {
@@ -416,8 +461,8 @@ template <int DTYPE> EP_DEV void ep_ll_combine(const struct ep_ll_combine_args &
 		return;
 	}
 	for (uint32_t i = (ep_block() - c.send_blocks) * ep_nwarps() + ep_warp();
-	     i < c.num_tokens * parts; i += (ep_nblocks() - c.send_blocks) * ep_nwarps()) {
-		ep_ll_reduce_item<DTYPE>(a, op, i / parts, i % parts);
+	     i < c.num_tokens * c.parts; i += (ep_nblocks() - c.send_blocks) * ep_nwarps()) {
+		ep_ll_reduce_item<DTYPE>(a, op, i / c.parts, i % c.parts);
 	}
 }
 

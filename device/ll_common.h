@@ -52,11 +52,10 @@ EP_DEV uint32_t ep_ll_bank_choose(const struct ep_ll_seq *s)
 /*
  * Takes the kernel's step. Every block reads its own copy of the sequence and writes the next one
  * to the copies it owns (index congruent to the block), so no block waits for another. Called by
- * all threads of all blocks, once, before any other use of the group's state; ends in a barrier.
+ * all threads of all blocks, once, with the block's copy; holds a barrier.
  */
-EP_DEV struct ep_ll_op ep_ll_begin(const struct ep_ll_common &c)
+EP_DEV struct ep_ll_op ep_ll_begin(const struct ep_ll_common &c, struct ep_ll_seq s)
 {
-	struct ep_ll_seq s = c.seq[ep_block()];
 	struct ep_ll_op op;
 	EP_SHARED(uint32_t, aborted);
 
@@ -251,23 +250,69 @@ EP_DEV uint32_t *ep_ll_flags(const struct ep_ll_common &c, const struct ep_ll_op
 	return (uint32_t *)(c.heap[r] + c.bank_off[op.bank] + c.flag_off);
 }
 
-EP_DEV unsigned char *ep_ll_raw(const struct ep_ll_common &c, const struct ep_ll_op &op,
-				uint32_t r)
+EP_DEV unsigned char *ep_ll_rows(const struct ep_ll_common &c, const struct ep_ll_op &op,
+				 uint32_t r)
 {
-	return c.heap[r] + c.bank_off[op.bank] + c.raw_off;
+	return c.heap[r] + c.bank_off[op.bank] + c.row_off;
+}
+
+/* Row `at` of the rows area of rank r. */
+EP_DEV unsigned char *ep_ll_row(const struct ep_ll_common &c, const struct ep_ll_op &op, uint32_t r,
+				uint32_t at)
+{
+	return ep_ll_rows(c, op, r) + (size_t)at * ep_ll_row_stride(c.row_quads, c.lines);
+}
+
+EP_DEV uint32_t *ep_ll_row_flag(const struct ep_ll_common &c, const struct ep_ll_op &op, uint32_t r,
+				uint32_t at, uint32_t part)
+{
+	return ep_ll_flags(c, op, r) + (size_t)at * EP_LL_MAX_PARTS + part;
 }
 
 /*
- * Vectors [first, end) of a row of `vectors` 16-byte vectors that part `part` of `parts` covers:
- * whole groups of 8 vectors (128 bytes), the same on both sides of the wire.
+ * Quads [first, end) of a row that part `part` of `parts` covers: multiples of `unit` quads, the
+ * same on both sides of the wire. Late parts may be empty.
  */
-EP_DEV void ep_ll_part(uint32_t vectors, uint32_t parts, uint32_t part, uint32_t *first,
-		       uint32_t *end)
+EP_DEV void ep_ll_part(uint32_t quads, uint32_t parts, uint32_t unit, uint32_t part,
+		       uint32_t *first, uint32_t *end)
 {
-	uint32_t chunk = ((vectors + parts - 1) / parts + 7) & ~7u;
+	uint32_t chunk = (quads + parts - 1) / parts;
 
-	*first = ep_min_u32(part * chunk, vectors);
-	*end = ep_min_u32(*first + chunk, vectors);
+	chunk = (chunk + unit - 1) / unit * unit;
+	*first = ep_min_u32(part * chunk, quads);
+	*end = ep_min_u32(*first + chunk, quads);
+}
+
+/*
+ * Awaits the lines of a quad of which a first load failed. One warp; false when the peer failed.
+ * The lanes poll in step, so what one of them decides holds for all.
+ */
+EP_DEV bool ep_ll_wait_quad(const struct ep_ll_common &c, const struct ep_ll_op &op,
+			    const unsigned char *quad, struct ep_vec16 *v, enum ep_wait_site site,
+			    uint32_t peer)
+{
+	struct ep_spin s = ep_spin_start();
+
+	for (;;) {
+		bool have = ep_ld_line(quad, op.epoch, v);
+
+		if (ep_all(EP_FULL_MASK, have)) {
+			break;
+		}
+		if (ep_any(EP_FULL_MASK, !have && ep_ll_wait_over(c, op, &s, site, peer))) {
+			return false;
+		}
+	}
+	ep_ld_line_settle(quad, v);
+	return true;
+}
+
+/* Announces a part of a row of bytes that the warp has stored at rank r. One lane per row. */
+EP_DEV void ep_ll_announce(const struct ep_ll_common &c, const struct ep_ll_op &op, uint32_t r,
+			   uint32_t at, uint32_t part)
+{
+	ep_release_fence_sys();
+	ep_st_fenced_sys_u32(ep_ll_row_flag(c, op, r, at, part), op.epoch);
 }
 
 #endif

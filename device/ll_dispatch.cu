@@ -4,10 +4,9 @@
  * one half only. Senders wait for nothing but a free bank, so receivers of any rank always finish
  * as long as every rank's senders get to run: they have the lower block indices.
  *
- * Bytes: each row crosses the fabric once per destination rank (twice its size as packets, which
- * small batches use because they save the fence and the flag), a header of 16 to 512 bytes per row,
- * 8 bytes per expert and 32 per rank for the counts. The receiver writes a row once per local
- * expert.
+ * Bytes: each row crosses the fabric once per destination rank (lines add 8 bytes to 120), with a
+ * header of 16 to 512 bytes; 8 bytes per expert and 32 per rank for the counts. The receiver writes
+ * a row once per local expert.
  */
 #include "ll_common.h"
 #include "ll_dispatch_rows.h"
@@ -15,75 +14,122 @@
 
 #include "kernels.h"
 
-EP_DEV uint32_t ep_ll_row_vectors(const struct ep_ll_dispatch_args &a, bool fp8)
-{
-	return fp8 ? a.hidden / 16 : a.c.row_bytes / 16;
-}
-
 /* One part of one token to every rank that wants it. One warp. */
 template <bool FP8>
 EP_DEV void ep_ll_send_item(const struct ep_ll_dispatch_args &a, const struct ep_ll_op &op,
-			    const struct ep_ll_send_tables &t, uint32_t local, uint32_t token,
-			    uint32_t part)
+			    const struct ep_ll_send_tables &t, const struct ep_ll_fanout &f,
+			    uint32_t token, uint32_t first, uint32_t end)
 {
 	const struct ep_ll_common &c = a.c;
-	bool packets = EP_LL_WIRE_PACKETS(a.wire);
-	uint32_t first, end;
+	struct ep_ll_source s;
 
-	ep_ll_part(ep_ll_row_vectors(a, FP8), EP_LL_WIRE_PARTS(a.wire), part, &first, &end);
-	if (part == 0) {
-		ep_ll_send_route(c, t, local, token);
-	}
-	for (uint32_t r0 = 0; r0 < c.nranks; r0 += EP_WARP_SIZE) {
-		struct ep_ll_fanout f;
-		uint32_t d = r0 + ep_lane();
+	if (FP8) {
+		unsigned char *staging = t.staging + ep_warp() * EP_LL_UNIT_BYTES;
 
-		f.first_rank = r0;
-		f.slot = d < c.nranks ? t.slot[local * c.nranks + d] : EP_LL_NO_ROW;
-		f.hits = ep_ballot(EP_FULL_MASK, f.slot != EP_LL_NO_ROW);
-		for (uint32_t m = part == 0 ? f.hits : 0; m; m &= m - 1) {
-			uint32_t l = ep_ctz(m);
+		s.token = staging;
+		for (uint32_t q = first; q < end; q += EP_LL_FP8_UNIT_QUADS) {
+			uint32_t stop = q + EP_LL_FP8_UNIT_QUADS;
 
-			ep_ll_send_header(a, op, t, local, token, r0 + l,
-					  ep_shfl_u32(EP_FULL_MASK, f.slot, l));
-		}
-		if (!f.hits || first == end) {
-			continue;
-		}
-		if (FP8) {
-			ep_ll_send_fp8(a, op, f, packets, token, first, end);
-		} else if (packets) {
-			ep_ll_send_packets(a, op, f, token, first, end);
-		} else {
-			ep_ll_send_raw(a, op, f, token, first, end);
-		}
-		if (!packets) {
+			ep_ll_stage_unit(a, staging, token, q / EP_LL_FP8_UNIT_QUADS);
+			if (c.lines) {
+				ep_ll_send_lines<true>(c, op, s, f, q, q, stop);
+			} else {
+				ep_ll_send_bytes<true>(c, op, s, f, q, q, stop);
+			}
 			ep_warp_sync(EP_FULL_MASK);
-			if (f.slot != EP_LL_NO_ROW) {
-				ep_release_fence_sys();
-				ep_st_fenced_sys_u32(
-					ep_ll_row_flag(c, op, d, c.rank, f.slot, part), op.epoch);
+		}
+		return;
+	}
+	s.token = (const unsigned char *)a.tokens + (size_t)token * a.token_bytes;
+	s.scale = (const unsigned char *)a.scales + (size_t)token * a.scale_bytes;
+	s.token_bytes = a.token_bytes;
+	s.bytes = a.token_bytes + a.scale_bytes;
+	if (c.lines) {
+		ep_ll_send_lines<false>(c, op, s, f, 0, first, end);
+	} else {
+		ep_ll_send_bytes<false>(c, op, s, f, 0, first, end);
+	}
+}
+
+/* Payload warps: parts of tokens [w0, w0 + n), warp `worker` of `workers` over the whole grid. */
+template <bool FP8>
+EP_DEV void ep_ll_send_rows(const struct ep_ll_dispatch_args &a, const struct ep_ll_op &op,
+			    const struct ep_ll_send_tables &t, uint32_t w0, uint32_t n,
+			    uint32_t worker, uint32_t workers)
+{
+	const struct ep_ll_common &c = a.c;
+
+	for (uint32_t i = worker; i < n * c.parts; i += workers) {
+		uint32_t local = i / c.parts, part = i % c.parts, first, end;
+
+		ep_ll_part(c.row_quads, c.parts, FP8 ? EP_LL_FP8_UNIT_QUADS : 1, part, &first,
+			   &end);
+		for (uint32_t r0 = 0; first < end && r0 < c.nranks; r0 += EP_WARP_SIZE) {
+			struct ep_ll_fanout f;
+			uint32_t d = r0 + ep_lane();
+
+			f.first_rank = r0;
+			f.slot = d < c.nranks ? t.slot[local * c.nranks + d] : EP_LL_NO_ROW;
+			f.hits = ep_ballot(EP_FULL_MASK, f.slot != EP_LL_NO_ROW);
+			if (!f.hits) {
+				continue;
+			}
+			ep_ll_send_item<FP8>(a, op, t, f, w0 + local, first, end);
+			if (!c.lines) {
+				ep_warp_sync(EP_FULL_MASK);
+				if (f.slot != EP_LL_NO_ROW) {
+					ep_ll_announce(c, op, d, c.rank * c.max_tokens + f.slot,
+						       part);
+				}
 			}
 		}
 	}
 }
 
-template <bool FP8>
-EP_DEV void ep_ll_dispatch_send(const struct ep_ll_dispatch_args &a, const struct ep_ll_op &op)
+/* Router warps: headers of tokens [w0, w0 + n), and who will return them. */
+EP_DEV void ep_ll_send_headers(const struct ep_ll_dispatch_args &a, const struct ep_ll_op &op,
+			       const struct ep_ll_send_tables &t, uint32_t w0, uint32_t n,
+			       uint32_t worker, uint32_t workers)
 {
 	const struct ep_ll_common &c = a.c;
-	struct ep_ll_send_tables t = ep_ll_send_tables_make(c);
+
+	for (uint32_t local = worker; local < n; local += workers) {
+		ep_ll_send_route(c, t, local, w0 + local);
+		for (uint32_t d = 0; d < c.nranks; d++) {
+			uint32_t slot = t.slot[local * c.nranks + d];
+
+			if (slot != EP_LL_NO_ROW) {
+				ep_ll_send_header(a, op, t, local, w0 + local, d, slot);
+			}
+		}
+	}
+}
+
+/*
+ * The first window is loaded and the tables are clear. In each block the last warp is the router,
+ * the others carry payload; a block of one warp does both.
+ */
+template <bool FP8>
+EP_DEV void ep_ll_dispatch_send(const struct ep_ll_dispatch_args &a, const struct ep_ll_op &op,
+				const struct ep_ll_send_tables &t)
+{
+	const struct ep_ll_common &c = a.c;
 	/* with few blocks, block 0 counts first and then sends with the others */
 	uint32_t counters = c.send_blocks >= 4 ? 1 : 0;
-	uint32_t parts = EP_LL_WIRE_PARTS(a.wire);
+	uint32_t sender = ep_block() - counters, senders = c.send_blocks - counters;
+	uint32_t carriers = ep_nwarps() > 1 ? ep_nwarps() - 1 : 1;
+	bool router = ep_warp() == ep_nwarps() - 1;
 	EP_SHARED(uint32_t, bank_free);
 
-	if (ep_warp() == 0) {
+	if (router) {
 		bool free_now = ep_ll_wait_bank(c, op);
 
 		if (ep_lane() == 0) {
 			bank_free = free_now;
 		}
+	}
+	if (ep_block() != 0) {
+		ep_ll_window_slots(c, t, ep_min_u32(t.window, c.num_tokens));
 	}
 	ep_block_sync();
 	if (!bank_free) {
@@ -95,15 +141,32 @@ EP_DEV void ep_ll_dispatch_send(const struct ep_ll_dispatch_args &a, const struc
 			return;
 		}
 		ep_block_sync();
+		ep_ll_tables_clear(c, t);
+		ep_block_sync();
+		ep_ll_window_load(c, op.step, t, 0, ep_min_u32(t.window, c.num_tokens));
+		ep_block_sync();
+		ep_ll_window_slots(c, t, ep_min_u32(t.window, c.num_tokens));
+		ep_block_sync();
 	}
-	ep_ll_tables_clear(c, t);
 	for (uint32_t w0 = 0; w0 < c.num_tokens; w0 += t.window) {
 		uint32_t n = ep_min_u32(t.window, c.num_tokens - w0);
 
-		ep_ll_window_route(a, op, t, w0, n);
-		for (uint32_t i = (ep_block() - counters) * ep_nwarps() + ep_warp(); i < n * parts;
-		     i += (c.send_blocks - counters) * ep_nwarps()) {
-			ep_ll_send_item<FP8>(a, op, t, i / parts, w0 + i / parts, i % parts);
+		if (w0) {
+			ep_block_sync();
+			ep_ll_window_load(c, op.step, t, w0, n);
+			ep_block_sync();
+			ep_ll_window_slots(c, t, n);
+			ep_block_sync();
+		}
+		if (!router || carriers == ep_nwarps()) {
+			ep_ll_send_rows<FP8>(a, op, t, w0, n, sender * carriers + ep_warp(),
+					     senders * carriers);
+		}
+		if (router) {
+			if (c.layout == EP_LL_EXPERT_MAJOR) {
+				ep_ll_window_index(c, op, t, w0, n);
+			}
+			ep_ll_send_headers(a, op, t, w0, n, sender, senders);
 		}
 	}
 }
@@ -112,7 +175,8 @@ EP_DEV void ep_ll_dispatch_send(const struct ep_ll_dispatch_args &a, const struc
 struct ep_ll_recv_tables {
 	uint32_t *base; /* [R][L] first row of the source among the expert's rows */
 	uint32_t *rows; /* [R] rows from the source */
-	uint32_t *wire; /* [R] dispatch wire | combine wire << 16 */
+	uint32_t *parts; /* [R] parts of the source's rows */
+	uint32_t *return_parts; /* [R] and of those that return to it */
 	uint32_t *absent; /* [R] the source is masked or has failed */
 };
 
@@ -122,8 +186,9 @@ EP_DEV struct ep_ll_recv_tables ep_ll_recv_tables_make(const struct ep_ll_common
 
 	t.base = (uint32_t *)ep_dynamic_shared();
 	t.rows = t.base + c.nranks * c.nlocal;
-	t.wire = t.rows + c.nranks;
-	t.absent = t.wire + c.nranks;
+	t.parts = t.rows + c.nranks;
+	t.return_parts = t.parts + c.nranks;
+	t.absent = t.return_parts + c.nranks;
 	return t;
 }
 
@@ -133,22 +198,23 @@ EP_DEV void ep_ll_recv_ctrl(const struct ep_ll_dispatch_args &a, const struct ep
 {
 	const struct ep_ll_common &c = a.c;
 	const unsigned char *p = ep_ll_packets(c, op, c.rank) + (size_t)r * EP_LL_CTRL_BYTES;
-	uint32_t rows = 0, wire = 0, bytes = 0, kind = 0;
+	uint32_t rows = 0, parts = 0, quads = 0, kind = 0;
 	uint64_t start = first_block ? ep_time_ns() : 0;
 
-	if (!ep_ll_wait_packet(c, op, p, &rows, &wire, EP_WAIT_DISPATCH_COUNT, r) ||
-	    !ep_ll_wait_packet(c, op, p + 16, &bytes, &kind, EP_WAIT_DISPATCH_COUNT, r)) {
+	if (!ep_ll_wait_packet(c, op, p, &rows, &parts, EP_WAIT_DISPATCH_COUNT, r) ||
+	    !ep_ll_wait_packet(c, op, p + 16, &quads, &kind, EP_WAIT_DISPATCH_COUNT, r)) {
 		t.absent[r] = 1;
 		return;
 	}
-	if (bytes != c.row_bytes || kind != (c.topk | c.layout << 8) || rows > c.max_tokens) {
-		ep_ll_peer_failed(c, op, EP_LL_CAUSE_MISMATCH, EP_WAIT_DISPATCH_COUNT, r, bytes,
-				  c.row_bytes);
+	if (quads != c.row_quads || kind != (c.topk | c.layout << 8) || rows > c.max_tokens) {
+		ep_ll_peer_failed(c, op, EP_LL_CAUSE_MISMATCH, EP_WAIT_DISPATCH_COUNT, r, quads,
+				  c.row_quads);
 		t.absent[r] = 1;
 		return;
 	}
 	t.rows[r] = rows;
-	t.wire[r] = wire;
+	t.parts[r] = parts & 0xffff;
+	t.return_parts[r] = parts >> 16;
 	if (first_block) {
 		uint64_t waited = ep_time_ns() - start;
 
@@ -156,7 +222,7 @@ EP_DEV void ep_ll_recv_ctrl(const struct ep_ll_dispatch_args &a, const struct ep
 		c.stats[r].wait_max_ns =
 			waited > c.stats[r].wait_max_ns ? waited : c.stats[r].wait_max_ns;
 		c.stats[r].rx_rows += rows;
-		c.stats[r].rx_bytes += (uint64_t)rows * c.row_bytes;
+		c.stats[r].rx_bytes += (uint64_t)rows * ep_ll_row_stride(c.row_quads, c.lines);
 		c.stats[r].ops++;
 	}
 }
@@ -172,7 +238,8 @@ EP_DEV bool ep_ll_recv_counts(const struct ep_ll_dispatch_args &a, const struct 
 	for (uint32_t r = ep_tid(); r < c.nranks; r += ep_nthreads()) {
 		t.absent[r] = !ep_ll_active(c, r);
 		t.rows[r] = 0;
-		t.wire[r] = 0;
+		t.parts[r] = 0;
+		t.return_parts[r] = 0;
 	}
 	ep_block_sync();
 	for (uint32_t i = ep_tid(); expert_major && i < c.nranks * c.nlocal; i += ep_nthreads()) {
@@ -216,7 +283,7 @@ EP_DEV bool ep_ll_recv_counts(const struct ep_ll_dispatch_args &a, const struct 
 		}
 		if (first_block) {
 			c.src_rows[r] = t.rows[r];
-			c.src_wire[r] = t.wire[r] >> 16;
+			c.src_parts[r] = t.return_parts[r];
 			if (a.src_counts) {
 				a.src_counts[r] = (int32_t)t.rows[r];
 			}
@@ -296,16 +363,21 @@ EP_DEV bool ep_ll_recv_item(const struct ep_ll_dispatch_args &a, const struct ep
 			    uint32_t part)
 {
 	const struct ep_ll_common &c = a.c;
-	bool packets = EP_LL_WIRE_PACKETS(t.wire[src]), ok = true;
 	uint32_t d0 = EP_LL_NO_ROW, d1 = EP_LL_NO_ROW, first, end;
+	uint32_t at = src * c.max_tokens + slot;
 	const unsigned char *h = ep_ll_packets(c, op, c.rank) + a.header_off +
-				 ((size_t)src * c.max_tokens + slot) * a.header_bytes;
+				 (size_t)at * a.header_bytes;
+	const unsigned char *in = ep_ll_row(c, op, c.rank, at);
+	struct ep_ll_lines b;
 	struct ep_ll_placing w;
+	bool ok = true;
 
-	ep_ll_part(ep_ll_row_vectors(a, FP8), EP_LL_WIRE_PARTS(t.wire[src] & 0xffffu), part, &first,
-		   &end);
-	if (first == end && part > 0) {
+	ep_ll_part(c.row_quads, t.parts[src], FP8 ? EP_LL_FP8_UNIT_QUADS : 1, part, &first, &end);
+	if (first == end) {
 		return true;
+	}
+	if (c.lines) {
+		ep_ll_lines_load(op, in, first, end, &b);
 	}
 	if (16 * ep_lane() < a.header_bytes) {
 		ok = ep_ll_wait_packet(c, op, h + 16 * ep_lane(), &d0, &d1, EP_WAIT_DISPATCH_ROW,
@@ -317,17 +389,18 @@ EP_DEV bool ep_ll_recv_item(const struct ep_ll_dispatch_args &a, const struct ep
 	w = c.layout == EP_LL_EXPERT_MAJOR
 		    ? ep_ll_place_expert_major(c, t, d0, d1, src, part == 0)
 		    : ep_ll_place_rank_major(a, d0, d1, src, slot, part == 0);
-	if (!packets && !ep_ll_wait_part(c, op, src, slot, part)) {
-		return false;
+	if (c.lines) {
+		return ep_ll_recv_lines<FP8>(a, op, w, in, src, first, end, &b);
 	}
-	if (FP8) {
-		ok = ep_ll_recv_fp8(a, op, w, packets, src, slot, first, end);
-	} else if (packets) {
-		ok = ep_ll_recv_packets(a, op, w, src, slot, first, end);
-	} else {
-		ep_ll_recv_raw(a, op, w, src, slot, first, end);
+	if (ep_lane() == 0) {
+		ok = ep_ll_wait_flag(c, op, ep_ll_row_flag(c, op, c.rank, at, part),
+				     EP_WAIT_DISPATCH_ROW, src);
 	}
-	return ep_all(EP_FULL_MASK, ok);
+	ok = ep_all(EP_FULL_MASK, ok);
+	if (ok) {
+		ep_ll_recv_bytes<FP8>(a, w, in, first, end);
+	}
+	return ok;
 }
 
 template <bool FP8>
@@ -342,13 +415,13 @@ EP_DEV void ep_ll_dispatch_recv(const struct ep_ll_dispatch_args &a, const struc
 		return;
 	}
 	for (uint32_t r = 0; r < c.nranks; r++) {
-		most = ep_max_u32(most, t.rows[r] * EP_LL_WIRE_PARTS(t.wire[r] & 0xffffu));
+		most = ep_max_u32(most, t.rows[r] * t.parts[r]);
 	}
 	/* round j takes the j-th part of every source, so that no source waits for another's rows */
 	for (uint32_t i = block * ep_nwarps() + ep_warp(); i < most * c.nranks;
 	     i += blocks * ep_nwarps()) {
 		uint32_t j = i / c.nranks, src = (i + j + c.rank) % c.nranks;
-		uint32_t parts = EP_LL_WIRE_PARTS(t.wire[src] & 0xffffu);
+		uint32_t parts = t.parts[src];
 
 		if (j < t.rows[src] * parts &&
 		    !ep_ll_recv_item<FP8>(a, op, t, src, j / parts, j % parts) &&
@@ -370,19 +443,28 @@ EP_DEV void ep_ll_dispatch_recv(const struct ep_ll_dispatch_args &a, const struc
 
 template <bool FP8> EP_DEV void ep_ll_dispatch(const struct ep_ll_dispatch_args &a)
 {
-	struct ep_ll_op op = ep_ll_begin(a.c);
+	const struct ep_ll_common &c = a.c;
+	struct ep_ll_seq seq = c.seq[ep_block()];
+	struct ep_ll_send_tables t = ep_ll_send_tables_make(c);
+	bool sends = ep_block() < c.send_blocks;
 
-	if (ep_block() == 0 && ep_warp() == ep_nwarps() - 1) {
-		ep_ll_publish_progress(a.c, op);
+	if (sends) { /* before the sequence is needed, to overlap the two loads */
+		ep_ll_tables_clear(c, t);
+		ep_ll_window_load(c, seq.step + 1, t, 0, ep_min_u32(t.window, c.num_tokens));
+	}
+	struct ep_ll_op op = ep_ll_begin(c, seq);
+
+	if (ep_block() == 0 && ep_warp() == 0) {
+		ep_ll_publish_progress(c, op);
 	}
 	if (op.aborted) {
 		return;
 	}
-	if (ep_block() < a.c.send_blocks) {
-		ep_ll_dispatch_send<FP8>(a, op);
+	if (sends) {
+		ep_ll_dispatch_send<FP8>(a, op, t);
 	} else {
-		ep_ll_dispatch_recv<FP8>(a, op, ep_block() - a.c.send_blocks,
-					 ep_nblocks() - a.c.send_blocks);
+		ep_ll_dispatch_recv<FP8>(a, op, ep_block() - c.send_blocks,
+					 ep_nblocks() - c.send_blocks);
 	}
 }
 

@@ -9,107 +9,129 @@
 #include "ll_common.h"
 #include "numeric.h"
 
-#define EP_LL_BATCH 4 /* 16-byte accesses that a lane keeps in flight */
+#define EP_LL_BATCH 4 /* pieces that a lane keeps in flight */
+#define EP_LL_QUAD_VECS (EP_LL_QUAD_BYTES / 16)
+#define EP_LL_UNIT_BYTES (EP_LL_FP8_UNIT_QUADS * EP_LL_QUAD_BYTES)
 
-/* Where one token's row goes: lane d holds the slot at destination d of this pass, or NO_ROW. */
+/* Where one token's row goes: lane l holds the slot at rank first_rank + l, or NO_ROW. */
 struct ep_ll_fanout {
-	uint32_t first_rank; /* lane l stands for rank first_rank + l */
+	uint32_t first_rank;
 	uint32_t slot;
 	uint32_t hits; /* ballot of lanes with a slot */
 };
 
-EP_DEV unsigned char *ep_ll_raw_row(const struct ep_ll_common &c, const struct ep_ll_op &op,
-				    uint32_t d, uint32_t src, uint32_t slot)
+/* Where the wire row of one token comes from. */
+struct ep_ll_source {
+	const unsigned char *token; /* FP8: the staged unit, in shared memory */
+	const unsigned char *scale;
+	uint32_t token_bytes;
+	uint32_t bytes; /* token and scales; the rest of the last quad is padding */
+};
+
+/* `size` (8 or 16) bytes of the wire row at `off`; a multiple of `size` never straddles parts. */
+template <bool FP8>
+EP_DEV struct ep_vec16 ep_ll_source_piece(const struct ep_ll_source &s, uint32_t off, bool half)
 {
-	return ep_ll_raw(c, op, d) + ((size_t)src * c.max_tokens + slot) * c.row_bytes;
+	struct ep_vec16 v = { 0, 0, 0, 0 };
+
+	if (FP8) {
+		return *(const struct ep_vec16 *)(s.token + (half ? off & ~15u : off));
+	}
+	if (off >= s.bytes) {
+		return v;
+	}
+	const unsigned char *p = off < s.token_bytes ? s.token + off
+						     : s.scale + (off - s.token_bytes);
+
+	if (half) {
+		struct ep_vec8 h = ep_ld8_nc(p);
+
+		v.x = h.x;
+		v.y = h.y;
+		return v;
+	}
+	return ep_ld16_nc(p);
 }
 
-EP_DEV unsigned char *ep_ll_packet_row(const struct ep_ll_dispatch_args &a,
-				       const struct ep_ll_op &op, uint32_t d, uint32_t src,
-				       uint32_t slot)
+/* The 8-byte pieces of a staged unit lie in one half of an aligned vector. */
+EP_DEV struct ep_vec16 ep_ll_pick_half(struct ep_vec16 v, uint32_t off)
 {
-	return ep_ll_packets(a.c, op, d) + a.packet_row_off +
-	       ((size_t)src * a.packet_rows + slot) * 2 * a.c.row_bytes;
+	if (off & 8) {
+		v.x = v.z;
+		v.y = v.w;
+	}
+	return v;
 }
 
-EP_DEV uint32_t *ep_ll_row_flag(const struct ep_ll_common &c, const struct ep_ll_op &op, uint32_t d,
-				uint32_t src, uint32_t slot, uint32_t part)
+/* Quads [first, end) of the wire row as lines; source offsets begin at quad `origin`. */
+template <bool FP8>
+EP_DEV void ep_ll_send_lines(const struct ep_ll_common &c, const struct ep_ll_op &op,
+			     const struct ep_ll_source &s, const struct ep_ll_fanout &f,
+			     uint32_t origin, uint32_t first, uint32_t end)
 {
-	return ep_ll_flags(c, op, d) +
-	       ((size_t)src * c.max_tokens + slot) * EP_LL_MAX_PARTS + part;
-}
+	bool half = (ep_lane() & 7) == 7;
 
-/* 16-byte vector v of a token's wire row: token bytes, then forwarded scales. */
-EP_DEV const unsigned char *ep_ll_source_vec(const struct ep_ll_dispatch_args &a, uint32_t token,
-					     uint32_t byte)
-{
-	return byte < a.token_bytes
-		       ? (const unsigned char *)a.tokens + (size_t)token * a.token_bytes + byte
-		       : (const unsigned char *)a.scales + (size_t)token * a.scale_bytes +
-				 (byte - a.token_bytes);
-}
-
-/* Copies vectors [first, end) of the row to every destination, as packets of 8 data bytes. */
-EP_DEV void ep_ll_send_packets(const struct ep_ll_dispatch_args &a, const struct ep_ll_op &op,
-			       const struct ep_ll_fanout &f, uint32_t token, uint32_t first,
-			       uint32_t end)
-{
-	for (uint32_t p0 = 2 * first; p0 < 2 * end; p0 += EP_LL_BATCH * EP_WARP_SIZE) {
-		struct ep_vec8 v[EP_LL_BATCH];
+	for (uint32_t q = first; q < end; q += EP_LL_BATCH) {
+		struct ep_vec16 v[EP_LL_BATCH];
 
 #pragma unroll
 		for (int j = 0; j < EP_LL_BATCH; j++) {
-			uint32_t p = p0 + j * EP_WARP_SIZE + ep_lane();
+			if (q + j < end) {
+				uint32_t off = (q + j - origin) * EP_LL_QUAD_BYTES +
+					       ep_line_offset(ep_lane());
 
-			if (p < 2 * end) {
-				v[j] = ep_ld8_nc(ep_ll_source_vec(a, token, 8 * p));
+				v[j] = ep_ll_source_piece<FP8>(s, off, half);
+				if (FP8 && half) {
+					v[j] = ep_ll_pick_half(v[j], off);
+				}
 			}
 		}
 		for (uint32_t m = f.hits; m; m &= m - 1) {
-			uint32_t l = ep_ctz(m);
-			unsigned char *row =
-				ep_ll_packet_row(a, op, f.first_rank + l, a.c.rank,
-						 ep_shfl_u32(EP_FULL_MASK, f.slot, l));
+			uint32_t l = ep_ctz(m), slot = ep_shfl_u32(EP_FULL_MASK, f.slot, l);
+			unsigned char *row = ep_ll_row(c, op, f.first_rank + l,
+						       c.rank * c.max_tokens + slot);
 
 #pragma unroll
 			for (int j = 0; j < EP_LL_BATCH; j++) {
-				uint32_t p = p0 + j * EP_WARP_SIZE + ep_lane();
-
-				if (p < 2 * end) {
-					ep_st_packet(row + 16 * p, v[j].x, v[j].y, op.epoch);
+				if (q + j < end) {
+					ep_st_line(row + (size_t)(q + j) * EP_LL_QUAD_LINE_BYTES,
+						   v[j], op.epoch);
 				}
 			}
 		}
 	}
 }
 
-/* The same as raw bytes; the caller announces the part with a flag. */
-EP_DEV void ep_ll_send_raw(const struct ep_ll_dispatch_args &a, const struct ep_ll_op &op,
-			   const struct ep_ll_fanout &f, uint32_t token, uint32_t first,
-			   uint32_t end)
+/* The same as bytes; the caller announces the part with flags. */
+template <bool FP8>
+EP_DEV void ep_ll_send_bytes(const struct ep_ll_common &c, const struct ep_ll_op &op,
+			     const struct ep_ll_source &s, const struct ep_ll_fanout &f,
+			     uint32_t origin, uint32_t first, uint32_t end)
 {
-	for (uint32_t v0 = first; v0 < end; v0 += EP_LL_BATCH * EP_WARP_SIZE) {
+	uint32_t last = end * EP_LL_QUAD_VECS, base = origin * EP_LL_QUAD_VECS;
+
+	for (uint32_t v0 = first * EP_LL_QUAD_VECS; v0 < last; v0 += EP_LL_BATCH * EP_WARP_SIZE) {
 		struct ep_vec16 v[EP_LL_BATCH];
 
 #pragma unroll
 		for (int j = 0; j < EP_LL_BATCH; j++) {
 			uint32_t i = v0 + j * EP_WARP_SIZE + ep_lane();
 
-			if (i < end) {
-				v[j] = ep_ld16_nc(ep_ll_source_vec(a, token, 16 * i));
+			if (i < last) {
+				v[j] = ep_ll_source_piece<FP8>(s, 16 * (i - base), false);
 			}
 		}
 		for (uint32_t m = f.hits; m; m &= m - 1) {
-			uint32_t l = ep_ctz(m);
-			unsigned char *row = ep_ll_raw_row(a.c, op, f.first_rank + l, a.c.rank,
-							   ep_shfl_u32(EP_FULL_MASK, f.slot, l));
+			uint32_t l = ep_ctz(m), slot = ep_shfl_u32(EP_FULL_MASK, f.slot, l);
+			unsigned char *row = ep_ll_row(c, op, f.first_rank + l,
+						       c.rank * c.max_tokens + slot);
 
 #pragma unroll
 			for (int j = 0; j < EP_LL_BATCH; j++) {
 				uint32_t i = v0 + j * EP_WARP_SIZE + ep_lane();
 
-				if (i < end) {
-					ep_st16(row + 16 * i, v[j]);
+				if (i < last) {
+					ep_st16(row + 16 * (size_t)i, v[j]);
 				}
 			}
 		}
@@ -117,7 +139,7 @@ EP_DEV void ep_ll_send_raw(const struct ep_ll_dispatch_args &a, const struct ep_
 }
 
 /*
- * Quantises 16 bf16 channels of each lane: 8 lanes share a group of 128. All lanes call it; *scale
+ * Quantises 16 bf16 channels of each lane; 8 lanes share a group of 128. All lanes call it; *scale
  * is the same in the 8 lanes of a group.
  */
 EP_DEV struct ep_vec16 ep_ll_quantise(struct ep_vec16 lo, struct ep_vec16 hi, bool round_up,
@@ -154,58 +176,45 @@ EP_DEV struct ep_vec16 ep_ll_quantise(struct ep_vec16 lo, struct ep_vec16 hi, bo
 	return q;
 }
 
-/*
- * Quantises vectors [first, end) of the FP8 row (whole groups of 8 vectors) and sends them with
- * their scales: scale g lies at byte H + 4 g of a raw row, in word 2 H + 8 g of a packet row.
- */
-EP_DEV void ep_ll_send_fp8(const struct ep_ll_dispatch_args &a, const struct ep_ll_op &op,
-			   const struct ep_ll_fanout &f, bool packets, uint32_t token,
-			   uint32_t first, uint32_t end)
+#define EP_LL_UNIT_STEPS ((EP_LL_FP8_UNIT_CHANNELS + 511) / 512)
+
+/* Quantises unit `u` of a token into the warp's staging buffer, in the order of the wire. */
+EP_DEV void ep_ll_stage_unit(const struct ep_ll_dispatch_args &a, unsigned char *staging,
+			     uint32_t token, uint32_t u)
 {
 	const unsigned char *src =
 		(const unsigned char *)a.tokens + (size_t)token * a.token_bytes;
+	struct ep_vec16 lo[EP_LL_UNIT_STEPS], hi[EP_LL_UNIT_STEPS];
+	const struct ep_vec16 zero = { 0, 0, 0, 0 };
 
-	for (uint32_t v0 = first; v0 < end; v0 += EP_WARP_SIZE) {
-		uint32_t i = v0 + ep_lane();
-		bool mine = i < end;
-		struct ep_vec16 lo = { 0, 0, 0, 0 }, hi = { 0, 0, 0, 0 }, q;
+#pragma unroll
+	for (int j = 0; j < EP_LL_UNIT_STEPS; j++) {
+		uint32_t in_unit = j * 512 + ep_lane() * 16;
+		uint32_t channel = u * EP_LL_FP8_UNIT_CHANNELS + in_unit;
+		bool mine = in_unit < EP_LL_FP8_UNIT_CHANNELS && channel < a.hidden;
+
+		lo[j] = mine ? ep_ld16_nc(src + 2 * (size_t)channel) : zero;
+		hi[j] = mine ? ep_ld16_nc(src + 2 * (size_t)channel + 16) : zero;
+	}
+#pragma unroll
+	for (int j = 0; j < EP_LL_UNIT_STEPS; j++) {
+		uint32_t in_unit = j * 512 + ep_lane() * 16;
 		float scale;
+		struct ep_vec16 q = ep_ll_quantise(lo[j], hi[j], a.round_scales, &scale);
 
-		if (mine) {
-			lo = ep_ld16_nc(src + 32 * (size_t)i);
-			hi = ep_ld16_nc(src + 32 * (size_t)i + 16);
-		}
-		q = ep_ll_quantise(lo, hi, a.round_scales, &scale);
-
-		bool leader = mine && (ep_lane() & 7) == 0;
-		uint32_t bits = ep_f32_bits(scale);
-
-		for (uint32_t m = f.hits; m; m &= m - 1) {
-			uint32_t l = ep_ctz(m), d = f.first_rank + l;
-			uint32_t slot = ep_shfl_u32(EP_FULL_MASK, f.slot, l);
-
-			if (packets) {
-				unsigned char *row = ep_ll_packet_row(a, op, d, a.c.rank, slot);
-
-				if (mine) {
-					ep_st_packet(row + 32 * i, q.x, q.y, op.epoch);
-					ep_st_packet(row + 32 * i + 16, q.z, q.w, op.epoch);
-				}
-				if (leader) {
-					ep_st_word(row + 2 * a.hidden + i, bits, op.epoch);
-				}
-			} else {
-				unsigned char *row = ep_ll_raw_row(a.c, op, d, a.c.rank, slot);
-
-				if (mine) {
-					ep_st16(row + 16 * i, q);
-				}
-				if (leader) {
-					*(uint32_t *)(row + a.hidden + i / 2) = bits;
-				}
+		if (in_unit < EP_LL_FP8_UNIT_CHANNELS) {
+			*(struct ep_vec16 *)(staging + in_unit) = q;
+			if ((ep_lane() & 7) == 0) {
+				*(uint32_t *)(staging + EP_LL_FP8_UNIT_CHANNELS + in_unit / 32) =
+					ep_f32_bits(scale);
 			}
 		}
 	}
+	if (ep_lane() < (EP_LL_UNIT_BYTES - EP_LL_FP8_UNIT_CHANNELS) / 4 - EP_LL_FP8_UNIT_GROUPS) {
+		*(uint32_t *)(staging + EP_LL_FP8_UNIT_CHANNELS + 4 * EP_LL_FP8_UNIT_GROUPS +
+			      4 * ep_lane()) = 0;
+	}
+	ep_warp_sync(EP_FULL_MASK);
 }
 
 /* Destination of a received row: lane k holds the output row of its expert, or NO_ROW. */
@@ -213,104 +222,6 @@ struct ep_ll_placing {
 	uint32_t row;
 	uint32_t hits;
 };
-
-EP_DEV unsigned char *ep_ll_output_vec(const struct ep_ll_dispatch_args &a, uint32_t row,
-				       uint32_t byte)
-{
-	return byte < a.out_token_bytes
-		       ? (unsigned char *)a.out_tokens + (size_t)row * a.out_token_bytes + byte
-		       : (unsigned char *)a.out_scales + (size_t)row * a.scale_bytes +
-				 (byte - a.out_token_bytes);
-}
-
-/* Stores one packet's 8 bytes at byte `at` of every placed row. */
-EP_DEV void ep_ll_place8(const struct ep_ll_dispatch_args &a, const struct ep_ll_placing &w,
-			 bool mine, uint32_t at, struct ep_vec8 v)
-{
-	for (uint32_t m = w.hits; m; m &= m - 1) {
-		uint32_t row = ep_shfl_u32(EP_FULL_MASK, w.row, ep_ctz(m));
-
-		if (mine) {
-			*(struct ep_vec8 *)ep_ll_output_vec(a, row, at) = v;
-		}
-	}
-}
-
-/* Receives packets of vectors [first, end). False when the source failed on the way. */
-EP_DEV bool ep_ll_recv_packets(const struct ep_ll_dispatch_args &a, const struct ep_ll_op &op,
-			       const struct ep_ll_placing &w, uint32_t src, uint32_t slot,
-			       uint32_t first, uint32_t end)
-{
-	const unsigned char *in = ep_ll_packet_row(a, op, a.c.rank, src, slot);
-	bool ok = true;
-
-	for (uint32_t p0 = 2 * first; p0 < 2 * end; p0 += EP_LL_BATCH * EP_WARP_SIZE) {
-		struct ep_vec8 v[EP_LL_BATCH];
-		bool have[EP_LL_BATCH];
-
-#pragma unroll
-		for (int j = 0; j < EP_LL_BATCH; j++) {
-			uint32_t p = p0 + j * EP_WARP_SIZE + ep_lane();
-
-			have[j] = p >= 2 * end || ep_ld_packet(in + 16 * p, op.epoch, &v[j].x, &v[j].y);
-		}
-#pragma unroll
-		for (int j = 0; j < EP_LL_BATCH; j++) {
-			uint32_t p = p0 + j * EP_WARP_SIZE + ep_lane();
-
-			if (!have[j]) {
-				ok &= ep_ll_wait_packet(a.c, op, in + 16 * p, &v[j].x, &v[j].y,
-							EP_WAIT_DISPATCH_ROW, src);
-			}
-			ep_ll_place8(a, w, p < 2 * end && ok, 8 * p, v[j]);
-		}
-	}
-	return ok;
-}
-
-EP_DEV bool ep_ll_wait_part(const struct ep_ll_common &c, const struct ep_ll_op &op, uint32_t src,
-			    uint32_t slot, uint32_t part)
-{
-	bool ok = true;
-
-	if (ep_lane() == 0) {
-		ok = ep_ll_wait_flag(c, op, ep_ll_row_flag(c, op, c.rank, src, slot, part),
-				     EP_WAIT_DISPATCH_ROW, src);
-	}
-	return ep_all(EP_FULL_MASK, ok);
-}
-
-EP_DEV void ep_ll_recv_raw(const struct ep_ll_dispatch_args &a, const struct ep_ll_op &op,
-			   const struct ep_ll_placing &w, uint32_t src, uint32_t slot,
-			   uint32_t first, uint32_t end)
-{
-	const unsigned char *in = ep_ll_raw_row(a.c, op, a.c.rank, src, slot);
-
-	for (uint32_t v0 = first; v0 < end; v0 += EP_LL_BATCH * EP_WARP_SIZE) {
-		struct ep_vec16 v[EP_LL_BATCH];
-
-#pragma unroll
-		for (int j = 0; j < EP_LL_BATCH; j++) {
-			uint32_t i = v0 + j * EP_WARP_SIZE + ep_lane();
-
-			if (i < end) {
-				v[j] = ep_ld16_fresh(in + 16 * i);
-			}
-		}
-		for (uint32_t m = w.hits; m; m &= m - 1) {
-			uint32_t row = ep_shfl_u32(EP_FULL_MASK, w.row, ep_ctz(m));
-
-#pragma unroll
-			for (int j = 0; j < EP_LL_BATCH; j++) {
-				uint32_t i = v0 + j * EP_WARP_SIZE + ep_lane();
-
-				if (i < end) {
-					ep_st16(ep_ll_output_vec(a, row, 16 * i), v[j]);
-				}
-			}
-		}
-	}
-}
 
 /* Where scale g of an output row goes, row-major or (API 1) column-major within its plane. */
 EP_DEV uint32_t *ep_ll_scale_out(const struct ep_ll_dispatch_args &a, uint32_t row, uint32_t g)
@@ -325,37 +236,159 @@ EP_DEV uint32_t *ep_ll_scale_out(const struct ep_ll_dispatch_args &a, uint32_t r
 	return (uint32_t *)a.out_scales + at;
 }
 
-/* Receives vectors [first, end) of a quantised row and the scales of their groups. */
-EP_DEV bool ep_ll_recv_fp8(const struct ep_ll_dispatch_args &a, const struct ep_ll_op &op,
-			   const struct ep_ll_placing &w, bool packets, uint32_t src,
-			   uint32_t slot, uint32_t first, uint32_t end)
+/* Stores a piece of a quantised row: channels, scales or padding. */
+EP_DEV void ep_ll_place_fp8(const struct ep_ll_dispatch_args &a, uint32_t row, uint32_t off,
+			    struct ep_vec16 v, bool half)
 {
-	const unsigned char *pk = ep_ll_packet_row(a, op, a.c.rank, src, slot);
-	const unsigned char *raw = ep_ll_raw_row(a.c, op, a.c.rank, src, slot);
-	bool ok = packets ? ep_ll_recv_packets(a, op, w, src, slot, first, end) : true;
+	uint32_t u = off / EP_LL_UNIT_BYTES, o = off % EP_LL_UNIT_BYTES;
+	uint32_t words[4] = { v.x, v.y, v.z, v.w };
 
-	if (!packets) {
-		ep_ll_recv_raw(a, op, w, src, slot, first, end);
-	}
-	for (uint32_t g0 = first / 8; g0 < end / 8; g0 += EP_WARP_SIZE) {
-		uint32_t g = g0 + ep_lane(), bits = 0;
-		bool mine = g < end / 8;
+	if (o < EP_LL_FP8_UNIT_CHANNELS) {
+		uint32_t channel = u * EP_LL_FP8_UNIT_CHANNELS + o;
+		unsigned char *out = (unsigned char *)a.out_tokens + (size_t)row * a.hidden + channel;
 
-		if (mine && packets) {
-			ok &= ep_ll_wait_word(a.c, op, pk + 2 * a.hidden + 8 * g, &bits,
-					      EP_WAIT_DISPATCH_ROW, src);
-		} else if (mine) {
-			bits = *(const uint32_t *)(raw + a.hidden + 4 * g);
+		if (channel >= a.hidden) {
+			return;
 		}
-		for (uint32_t m = w.hits; m; m &= m - 1) {
-			uint32_t row = ep_shfl_u32(EP_FULL_MASK, w.row, ep_ctz(m));
+		if (half) {
+			struct ep_vec8 h = { v.x, v.y };
 
-			if (mine && ok) {
-				*ep_ll_scale_out(a, row, g) = bits;
+			*(struct ep_vec8 *)out = h;
+		} else {
+			ep_st16(out, v);
+		}
+		return;
+	}
+	uint32_t s = (o - EP_LL_FP8_UNIT_CHANNELS) / 4;
+
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		uint32_t g = u * EP_LL_FP8_UNIT_GROUPS + s + i;
+
+		if (i < (half ? 2 : 4) && s + i < EP_LL_FP8_UNIT_GROUPS && g < a.hidden / 128) {
+			*ep_ll_scale_out(a, row, g) = words[i];
+		}
+	}
+}
+
+EP_DEV void ep_ll_place_copy(const struct ep_ll_dispatch_args &a, uint32_t row, uint32_t off,
+			     struct ep_vec16 v, bool half)
+{
+	unsigned char *out;
+
+	if (off < a.out_token_bytes) {
+		out = (unsigned char *)a.out_tokens + (size_t)row * a.out_token_bytes + off;
+	} else if (off < a.out_token_bytes + a.scale_bytes) {
+		out = (unsigned char *)a.out_scales + (size_t)row * a.scale_bytes +
+		      (off - a.out_token_bytes);
+	} else {
+		return;
+	}
+	if (half) {
+		struct ep_vec8 h = { v.x, v.y };
+
+		*(struct ep_vec8 *)out = h;
+	} else {
+		ep_st16(out, v);
+	}
+}
+
+/* A batch of received pieces to every placed row. One warp. */
+template <bool FP8>
+EP_DEV void ep_ll_place(const struct ep_ll_dispatch_args &a, const struct ep_ll_placing &w,
+			const uint32_t *off, const struct ep_vec16 *v, uint32_t n, bool half)
+{
+	for (uint32_t m = w.hits; m; m &= m - 1) {
+		uint32_t row = ep_shfl_u32(EP_FULL_MASK, w.row, ep_ctz(m));
+
+#pragma unroll
+		for (int j = 0; j < EP_LL_BATCH; j++) {
+			if (j < (int)n && FP8) {
+				ep_ll_place_fp8(a, row, off[j], v[j], half);
+			} else if (j < (int)n) {
+				ep_ll_place_copy(a, row, off[j], v[j], half);
 			}
 		}
 	}
-	return ok;
+}
+
+/* First look at the lines of a part, taken before it is known where they go. */
+struct ep_ll_lines {
+	struct ep_vec16 v[EP_LL_BATCH];
+	bool have[EP_LL_BATCH];
+};
+
+EP_DEV void ep_ll_lines_load(const struct ep_ll_op &op, const unsigned char *in, uint32_t q,
+			     uint32_t end, struct ep_ll_lines *b)
+{
+#pragma unroll
+	for (int j = 0; j < EP_LL_BATCH; j++) {
+		if (q + j < end) {
+			b->have[j] = ep_ld_line(in + (size_t)(q + j) * EP_LL_QUAD_LINE_BYTES,
+						op.epoch, &b->v[j]);
+		}
+	}
+}
+
+/*
+ * Receives quads [first, end) sent as lines; `b` holds the first batch. False when the source
+ * failed on the way: what had arrived is placed, the rest is not.
+ */
+template <bool FP8>
+EP_DEV bool ep_ll_recv_lines(const struct ep_ll_dispatch_args &a, const struct ep_ll_op &op,
+			     const struct ep_ll_placing &w, const unsigned char *in, uint32_t src,
+			     uint32_t first, uint32_t end, struct ep_ll_lines *b)
+{
+	bool half = (ep_lane() & 7) == 7;
+	uint32_t off[EP_LL_BATCH];
+
+	for (uint32_t q = first; q < end; q += EP_LL_BATCH) {
+		if (q != first) {
+			ep_ll_lines_load(op, in, q, end, b);
+		}
+#pragma unroll
+		for (int j = 0; j < EP_LL_BATCH; j++) {
+			const unsigned char *quad = in + (size_t)(q + j) * EP_LL_QUAD_LINE_BYTES;
+
+			off[j] = (q + j) * EP_LL_QUAD_BYTES + ep_line_offset(ep_lane());
+			if (q + j >= end) {
+				continue;
+			}
+			if (ep_all(EP_FULL_MASK, b->have[j])) {
+				ep_ld_line_settle(quad, &b->v[j]);
+			} else if (!ep_ll_wait_quad(a.c, op, quad, &b->v[j], EP_WAIT_DISPATCH_ROW,
+						    src)) {
+				return false;
+			}
+		}
+		ep_ll_place<FP8>(a, w, off, b->v, ep_min_u32(end - q, EP_LL_BATCH), half);
+	}
+	return true;
+}
+
+/* Receives quads [first, end) sent as bytes, whose flag has arrived. */
+template <bool FP8>
+EP_DEV void ep_ll_recv_bytes(const struct ep_ll_dispatch_args &a, const struct ep_ll_placing &w,
+			     const unsigned char *in, uint32_t first, uint32_t end)
+{
+	uint32_t last = end * EP_LL_QUAD_VECS;
+
+	for (uint32_t v0 = first * EP_LL_QUAD_VECS; v0 < last; v0 += EP_LL_BATCH * EP_WARP_SIZE) {
+		struct ep_vec16 v[EP_LL_BATCH];
+		uint32_t off[EP_LL_BATCH], n = 0;
+
+#pragma unroll
+		for (int j = 0; j < EP_LL_BATCH; j++) {
+			uint32_t i = v0 + j * EP_WARP_SIZE + ep_lane();
+
+			off[j] = 16 * i;
+			if (i < last) {
+				v[j] = ep_ld16_fresh(in + 16 * (size_t)i);
+				n++;
+			}
+		}
+		ep_ll_place<FP8>(a, w, off, v, n, false);
+	}
 }
 
 #endif

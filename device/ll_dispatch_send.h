@@ -13,6 +13,7 @@ struct ep_ll_send_tables {
 	uint32_t *slot;    /* [window][R] slot at the destination, or NO_ROW */
 	uint32_t *hist;    /* [E] selections of the expert so far */
 	uint32_t *rows;    /* [R] rows for the destination so far */
+	unsigned char *staging; /* FP8: one unit for each warp */
 	uint32_t window;
 };
 
@@ -31,17 +32,19 @@ EP_DEV struct ep_ll_send_tables ep_ll_send_tables_make(const struct ep_ll_common
 	t.hist = p;
 	p += c.nranks * c.nlocal;
 	t.rows = p;
+	p += c.nranks;
+	t.staging = (unsigned char *)(((uintptr_t)p + 15) & ~(uintptr_t)15);
 	return t;
 }
 
-EP_DEV void ep_ll_routing_error(const struct ep_ll_common &c, const struct ep_ll_op &op,
+EP_DEV void ep_ll_routing_error(const struct ep_ll_common &c, uint32_t step,
 				uint32_t token, uint32_t k, int64_t id)
 {
 	struct ep_ll_record r = {};
 
 	r.cause = EP_LL_CAUSE_EXPERT_ID;
 	r.peer = c.rank;
-	r.step = op.step;
+	r.step = step;
 	r.token = token;
 	r.k = k;
 	r.value = id;
@@ -50,7 +53,7 @@ EP_DEV void ep_ll_routing_error(const struct ep_ll_common &c, const struct ep_ll
 }
 
 /* Loads the ids of tokens [w0, w0 + n). Negative ids, ids out of range and masked ranks become -1. */
-EP_DEV void ep_ll_window_load(const struct ep_ll_common &c, const struct ep_ll_op &op,
+EP_DEV void ep_ll_window_load(const struct ep_ll_common &c, uint32_t step,
 			      const struct ep_ll_send_tables &t, uint32_t w0, uint32_t n)
 {
 	int64_t experts = (int64_t)c.nranks * c.nlocal;
@@ -61,7 +64,7 @@ EP_DEV void ep_ll_window_load(const struct ep_ll_common &c, const struct ep_ll_o
 					     : ((const int32_t *)c.topk_idx)[at];
 
 		if (id >= experts) {
-			ep_ll_routing_error(c, op, w0 + i / c.topk, i % c.topk, id);
+			ep_ll_routing_error(c, step, w0 + i / c.topk, i % c.topk, id);
 			id = -1;
 		} else if (id < 0 ||
 			   (c.mask_enabled && !ep_ll_active(c, (uint32_t)id / c.nlocal))) {
@@ -124,7 +127,7 @@ EP_DEV void ep_ll_window_index(const struct ep_ll_common &c, const struct ep_ll_
 			index = t.hist[id] + ep_popc(before);
 			t.index[i] = index < c.max_tokens ? index : EP_LL_NO_ROW;
 			if (index == c.max_tokens) {
-				ep_ll_routing_error(c, op, w0 + i / c.topk, i % c.topk, id);
+				ep_ll_routing_error(c, op.step, w0 + i / c.topk, i % c.topk, id);
 			}
 		}
 		ep_warp_sync(EP_FULL_MASK);
@@ -135,20 +138,6 @@ EP_DEV void ep_ll_window_index(const struct ep_ll_common &c, const struct ep_ll_
 	}
 }
 
-/* The tables of tokens [w0, w0 + n), ready for all threads on return. */
-EP_DEV void ep_ll_window_route(const struct ep_ll_dispatch_args &a, const struct ep_ll_op &op,
-			       const struct ep_ll_send_tables &t, uint32_t w0, uint32_t n)
-{
-	ep_block_sync(); /* the window before is done with */
-	ep_ll_window_load(a.c, op, t, w0, n);
-	ep_block_sync();
-	if (a.c.layout == EP_LL_EXPERT_MAJOR && ep_warp() == ep_nwarps() - 1) {
-		ep_ll_window_index(a.c, op, t, w0, n);
-	}
-	ep_ll_window_slots(a.c, t, n);
-	ep_block_sync();
-}
-
 EP_DEV void ep_ll_tables_clear(const struct ep_ll_common &c, const struct ep_ll_send_tables &t)
 {
 	for (uint32_t i = ep_tid(); i < c.nranks * c.nlocal; i += ep_nthreads()) {
@@ -157,22 +146,25 @@ EP_DEV void ep_ll_tables_clear(const struct ep_ll_common &c, const struct ep_ll_
 	for (uint32_t i = ep_tid(); i < c.nranks; i += ep_nthreads()) {
 		t.rows[i] = 0;
 	}
-	ep_block_sync();
 }
 
-/* Tells every destination how many rows, and rows per expert, it will get. One block. */
+/*
+ * Tells every destination how many rows, and rows per expert, it will get. One block; the first
+ * window is loaded and the tables are clear.
+ */
 EP_DEV void ep_ll_send_counts(const struct ep_ll_dispatch_args &a, const struct ep_ll_op &op,
 			      const struct ep_ll_send_tables &t)
 {
 	const struct ep_ll_common &c = a.c;
 
-	ep_ll_tables_clear(c, t);
 	for (uint32_t w0 = 0; w0 < c.num_tokens; w0 += t.window) {
 		uint32_t n = ep_min_u32(t.window, c.num_tokens - w0);
 
-		ep_block_sync();
-		ep_ll_window_load(c, op, t, w0, n);
-		ep_block_sync();
+		if (w0) {
+			ep_block_sync();
+			ep_ll_window_load(c, op.step, t, w0, n);
+			ep_block_sync();
+		}
 		for (uint32_t i = ep_tid(); i < n * c.topk; i += ep_nthreads()) {
 			if (t.id[i] >= 0) {
 				ep_shared_add_u32(&t.hist[t.id[i]], 1);
@@ -181,7 +173,8 @@ EP_DEV void ep_ll_send_counts(const struct ep_ll_dispatch_args &a, const struct 
 		ep_ll_window_slots(c, t, n);
 	}
 	ep_block_sync();
-	for (uint32_t e = ep_tid(); e < c.nranks * c.nlocal; e += ep_nthreads()) {
+	for (uint32_t e = ep_tid(); c.layout == EP_LL_EXPERT_MAJOR && e < c.nranks * c.nlocal;
+	     e += ep_nthreads()) {
 		uint32_t d = e / c.nlocal;
 
 		if (ep_ll_active(c, d)) {
@@ -196,10 +189,10 @@ EP_DEV void ep_ll_send_counts(const struct ep_ll_dispatch_args &a, const struct 
 		if (!ep_ll_active(c, d)) {
 			continue;
 		}
-		ep_st_packet(ctrl, t.rows[d], a.wire | a.combine_wire << 16, op.epoch);
-		ep_st_packet(ctrl + 16, c.row_bytes, c.topk | c.layout << 8, op.epoch);
+		ep_st_packet(ctrl, t.rows[d], c.parts | a.combine_parts << 16, op.epoch);
+		ep_st_packet(ctrl + 16, c.row_quads, c.topk | c.layout << 8, op.epoch);
 		c.stats[d].tx_rows += t.rows[d];
-		c.stats[d].tx_bytes += (uint64_t)t.rows[d] * c.row_bytes;
+		c.stats[d].tx_bytes += (uint64_t)t.rows[d] * ep_ll_row_stride(c.row_quads, c.lines);
 	}
 }
 

@@ -8,8 +8,8 @@
  *   clean[R]      words, 8 bytes {step, round}: arrival at the mask clean-up
  *   bank[0..2]    buffers of operations in flight, each with three areas:
  *       packets   only ever 8-byte {data, epoch} words and pairs of them (16-byte packets)
- *       flags     only ever u32 epochs
- *       raw       payload, announced by a flag
+ *       flags     only ever u32 epochs (used when rows travel as bytes)
+ *       rows      payload, either only lines or only bytes, for the life of the group
  *
  * Areas never change their kind: a stale payload in a place that is polled for an epoch could be
  * mistaken for an arrival, stale epochs cannot, because no two operations share an epoch.
@@ -19,6 +19,13 @@
  * for a new operation when every peer has left its previous one, that is, has started a step later
  * than the one that released the bank: progress[peer] > release[bank]. Counters live on the device
  * (struct ep_ll_seq), so captured graphs may be replayed in any mixture.
+ *
+ * Rows. The wire format of a row is a string of bytes cut into quads of EP_LL_QUAD_BYTES, padded to
+ * whole quads. Where all peers are joined by NVLink it travels as lines of 128 bytes: 120 bytes of
+ * data and an 8-byte flag that holds the epoch twice. A warp stores a quad as four lines with one
+ * instruction, a line arrives whole, so a reader that sees the flag has the data: no fence and no
+ * separate flag. (NCCL's LL128 protocol relies on the same property of NVLink.) Elsewhere the same
+ * bytes travel without flags, and each part of a row is announced by a u32 flag behind a fence.
  *
  * Dispatch. The sender gives each token one slot per destination rank (ascending token order) and
  * each (token, k) an index among its own selections of that expert. It announces per destination
@@ -42,6 +49,7 @@
 #define EP_HOST_DEV static inline
 #endif
 
+#define EP_LL_MAX_THREADS 512 /* per block; any multiple of 32 up to this */
 #define EP_LL_BANKS 3
 #define EP_LL_MAX_STAGED (EP_LL_BANKS - 1) /* operations sent but not completed, per group */
 #define EP_LL_MAX_RANKS 64
@@ -50,7 +58,13 @@
 #define EP_LL_MAX_LOCAL_EXPERTS 16383 /* 14 bits in headers */
 #define EP_LL_MAX_INDEX (1 << 18)    /* B * K: 18 bits in headers */
 #define EP_LL_MAX_BLOCKS 512         /* copies of the sequence state */
-#define EP_LL_MAX_PARTS 8            /* raw rows: flags per row */
+#define EP_LL_MAX_PARTS 8            /* rows as bytes: flags per row */
+#define EP_LL_QUAD_BYTES 480         /* data of four lines */
+#define EP_LL_QUAD_LINE_BYTES 512    /* and their size as lines */
+/* FP8 rows: a unit is four quads: 14 groups of 128 channels, their 14 fp32 scales, padding. */
+#define EP_LL_FP8_UNIT_QUADS 4
+#define EP_LL_FP8_UNIT_GROUPS 14
+#define EP_LL_FP8_UNIT_CHANNELS (128 * EP_LL_FP8_UNIT_GROUPS)
 #define EP_LL_WINDOW 256             /* tokens whose routing a block holds in shared memory */
 #define EP_LL_WINDOW_IDS 2048        /* and their ids: a window is min(both) tokens */
 #define EP_LL_NO_ROW 0xffffffffu
@@ -85,16 +99,11 @@ struct ep_ll_staged {
 	uint32_t pad[2];
 };
 
-/* How a source's rows travel: agreed by the source, told to its peers in ep_ll_src_ctrl. */
-#define EP_LL_WIRE(parts, packets) ((uint32_t)(parts) | ((uint32_t)(packets) << 15))
-#define EP_LL_WIRE_PARTS(w) ((w)&0x7fffu)
-#define EP_LL_WIRE_PACKETS(w) (((w) >> 15) & 1u)
-
 /* Per source, two packets at the head of the packet area (d0, d1 of each in this order). */
 #define EP_LL_CTRL_BYTES 32
 /*
- *   packet 0: d0 = rows for this rank, d1 = dispatch wire | combine wire << 16
- *   packet 1: d0 = row bytes on the wire, d1 = top-k | layout << 8
+ *   packet 0: d0 = rows for this rank, d1 = dispatch parts | combine parts << 16
+ *   packet 1: d0 = quads of a row, d1 = top-k | layout << 8
  */
 
 /* device -> host, pinned: first failure of each class wins. */
@@ -159,7 +168,10 @@ struct ep_ll_common {
 	uint32_t phase;      /* EP_LL_SEND | EP_LL_RECV */
 	uint32_t send_blocks; /* blocks 0..send_blocks-1 send, the others receive */
 	uint32_t mask_enabled;
-	uint32_t row_bytes;  /* one row on the wire, multiple of 16 */
+	uint32_t row_quads;  /* one row on the wire */
+	uint32_t lines;      /* rows travel as lines; the same for all operations of the group */
+	uint32_t parts;      /* pieces a row is cut into, at most EP_LL_MAX_PARTS unless lines;
+			      * dispatch: of our rows, combine: of the rows that come back to us */
 	uint64_t timeout_ns;
 	int32_t *mask; /* [R], 1 active */
 	struct ep_ll_seq *seq;
@@ -170,7 +182,7 @@ struct ep_ll_common {
 	/* handle memory */
 	struct ep_ll_staged *staged;
 	uint32_t *src_rows; /* [R] rows received from each source */
-	uint32_t *src_wire; /* [R] combine wire of each source */
+	uint32_t *src_parts; /* [R] parts of the rows that return to each source */
 	uint32_t *counts;   /* [L] rows of each local expert (expert-major) */
 	uint32_t *origin;   /* expert-major [L][R*B], rank-major [R][B]: where a row came from */
 	uint32_t *route;    /* [B][K]: who returns (token, k), EP_LL_ROUTE_* */
@@ -180,7 +192,7 @@ struct ep_ll_common {
 	uint64_t bank_off[EP_LL_BANKS];
 	uint64_t packet_off; /* areas, from the start of a bank */
 	uint64_t flag_off;
-	uint64_t raw_off;
+	uint64_t row_off;
 	unsigned char *heap[EP_LL_MAX_RANKS]; /* each rank's heap as mapped here */
 };
 
@@ -207,14 +219,10 @@ struct ep_ll_dispatch_args {
 	uint32_t round_scales;  /* scales rounded up to powers of two */
 	uint32_t scale_columns; /* quantised scales are stored [H/128][rows] instead of [rows][H/128] */
 	uint32_t expert_id_base; /* added to local ids in out_idx */
-	uint32_t wire;         /* EP_LL_WIRE of this source's dispatch rows */
-	uint32_t combine_wire; /* and of the rows that come back to it */
+	uint32_t combine_parts; /* parts of the rows that will come back to us */
 	uint32_t count_off;    /* in the packet area: expert counts [R][L] words */
 	uint32_t header_off;   /* headers [R][B] */
 	uint32_t header_bytes; /* stride of a header */
-	uint64_t packet_row_off; /* packet rows [R][packet_rows] of 2 * row_bytes */
-	uint32_t packet_rows;
-	uint32_t pad;
 };
 
 struct ep_ll_combine_args {
@@ -222,8 +230,8 @@ struct ep_ll_combine_args {
 	const void *tokens; /* expert-major [L][R*B], rank-major [R][B] rows */
 	void *out_tokens;   /* [T] rows */
 	const float *topk_weights; /* [T][K], expert-major */
-	uint32_t hidden;
-	uint32_t wire; /* of the rows that come back to this rank */
+	uint32_t token_bytes; /* one row of `tokens` and of `out_tokens` */
+	uint32_t pad;
 };
 
 struct ep_ll_clean_args {
@@ -241,6 +249,24 @@ struct ep_ll_clean_args {
 	unsigned char *heap[EP_LL_MAX_RANKS];
 };
 
+/* Quads of a row of `bytes` copied bytes, and of `hidden` channels quantised to FP8. */
+EP_HOST_DEV uint32_t ep_ll_copy_quads(uint32_t bytes)
+{
+	return (bytes + EP_LL_QUAD_BYTES - 1) / EP_LL_QUAD_BYTES;
+}
+
+EP_HOST_DEV uint32_t ep_ll_fp8_quads(uint32_t hidden)
+{
+	return (hidden + EP_LL_FP8_UNIT_CHANNELS - 1) / EP_LL_FP8_UNIT_CHANNELS *
+	       EP_LL_FP8_UNIT_QUADS;
+}
+
+/* Bytes of a row in the rows area. */
+EP_HOST_DEV uint32_t ep_ll_row_stride(uint32_t quads, uint32_t lines)
+{
+	return quads * (lines ? EP_LL_QUAD_LINE_BYTES : EP_LL_QUAD_BYTES);
+}
+
 /* Tokens of one window: a multiple of 32. */
 EP_HOST_DEV uint32_t ep_ll_window_tokens(uint32_t topk)
 {
@@ -257,7 +283,8 @@ EP_HOST_DEV uint32_t ep_ll_dispatch_shared_bytes(const struct ep_ll_dispatch_arg
 {
 	uint32_t r = a->c.nranks, k = a->c.topk, w = ep_ll_window_tokens(k);
 	uint32_t experts = r * a->c.nlocal;
-	uint32_t send = 4 * (2 * w * k + w * r + experts + r);
+	uint32_t staging = EP_LL_MAX_THREADS / 32 * EP_LL_FP8_UNIT_QUADS * EP_LL_QUAD_BYTES;
+	uint32_t send = 4 * (2 * w * k + w * r + experts + r) + staging;
 	uint32_t recv = 4 * (experts + 4 * r);
 
 	return (send > recv ? send : recv) + 64;
@@ -275,8 +302,8 @@ _Static_assert(sizeof(struct ep_ll_staged) == 16, "ep_ll_staged");
 _Static_assert(sizeof(struct ep_ll_record) == 64, "ep_ll_record");
 _Static_assert(sizeof(struct ep_ll_peer_stats) == 64, "ep_ll_peer_stats");
 _Static_assert(sizeof(struct ep_ll_state) == 32, "ep_ll_state");
-_Static_assert(sizeof(struct ep_ll_common) == 216 + 8 * EP_LL_MAX_RANKS, "ep_ll_common");
-_Static_assert(sizeof(struct ep_ll_dispatch_args) == sizeof(struct ep_ll_common) + 136,
+_Static_assert(sizeof(struct ep_ll_common) == 224 + 8 * EP_LL_MAX_RANKS, "ep_ll_common");
+_Static_assert(sizeof(struct ep_ll_dispatch_args) == sizeof(struct ep_ll_common) + 120,
 	       "ep_ll_dispatch_args");
 _Static_assert(sizeof(struct ep_ll_combine_args) == sizeof(struct ep_ll_common) + 32,
 	       "ep_ll_combine_args");

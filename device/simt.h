@@ -51,6 +51,14 @@
  *   ep_st_packet(p, d0, d1, epoch)    ep_ld_packet(p, epoch, &d0, &d1) -> bool
  *   ep_st_word(p, d, epoch)           ep_ld_word(p, epoch, &d) -> bool      (one half, 8 bytes)
  *
+ * Lines: 480 bytes as four 128-byte lines, each 120 bytes of data and a flag, moved by a whole warp.
+ *   ep_line_offset(lane)  where in the 480 bytes a lane's piece lies: 16 bytes, lanes 7, 15, 23
+ *                         and 31 hold 8 (x and y of the vector)
+ *   ep_st_line(quad, v, epoch)        all lanes; `quad` is 512-byte aligned
+ *   ep_ld_line(quad, epoch, &v) -> bool   all lanes; false in lanes that see another flag
+ *   ep_ld_line_settle(quad, &v)       all lanes, after ep_all() of the former: v is the data
+ *   A line is written and read as one unit of 128 bytes. Requires NVLink between the two GPUs.
+ *
  * Bounded waiting
  *   struct ep_spin s = ep_spin_start();
  *   while (!condition) { if (ep_spin_expired(&s, timeout_ns, site, peer)) { ... give up ... } }

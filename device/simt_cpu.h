@@ -359,6 +359,56 @@ EP_DEV bool ep_ld_packet(const void *p, uint32_t epoch, uint32_t *d0, uint32_t *
 	return first && second;
 }
 
+EP_DEV uint32_t ep_line_offset(uint32_t lane)
+{
+	uint32_t line = lane >> 3, i = lane & 7;
+
+	return i < 7 ? line * 112 + i * 16 : 448 + line * 8;
+}
+
+/*
+ * The data of all lanes goes first, then the flags with release order; the reader takes the flags
+ * with acquire order and its data only afterwards (settle). So the CPU keeps the promise that a
+ * line arrives whole without 128-byte stores.
+ */
+EP_DEV void ep_st_line(void *quad, struct ep_vec16 v, uint32_t epoch)
+{
+	uint64_t *p = (uint64_t *)quad + 2 * ep_lane();
+
+	ep_simt_point();
+	__atomic_store_n(p, (uint64_t)v.y << 32 | v.x, __ATOMIC_RELAXED);
+	if ((ep_lane() & 7) != 7) {
+		__atomic_store_n(p + 1, (uint64_t)v.w << 32 | v.z, __ATOMIC_RELAXED);
+	}
+	ep_warp_sync(EP_FULL_MASK);
+	if ((ep_lane() & 7) == 7) {
+		ep_simt_point();
+		__atomic_store_n(p + 1, (uint64_t)epoch << 32 | epoch, __ATOMIC_RELEASE);
+	}
+}
+
+EP_DEV bool ep_ld_line(const void *quad, uint32_t epoch, struct ep_vec16 *v)
+{
+	const uint64_t *p = (const uint64_t *)quad + 2 * ep_lane();
+
+	ep_simt_point();
+	v->x = v->y = v->z = v->w = 0;
+	return (ep_lane() & 7) != 7 ||
+	       __atomic_load_n(p + 1, __ATOMIC_ACQUIRE) == ((uint64_t)epoch << 32 | epoch);
+}
+
+EP_DEV void ep_ld_line_settle(const void *quad, struct ep_vec16 *v)
+{
+	const uint64_t *p = (const uint64_t *)quad + 2 * ep_lane();
+	uint64_t lo = __atomic_load_n(p, __ATOMIC_RELAXED);
+	uint64_t hi = __atomic_load_n(p + 1, __ATOMIC_RELAXED);
+
+	v->x = (uint32_t)lo;
+	v->y = (uint32_t)(lo >> 32);
+	v->z = (uint32_t)hi;
+	v->w = (uint32_t)(hi >> 32);
+}
+
 EP_DEV uint64_t ep_time_ns(void)
 {
 	return ep_simt_time_ns();

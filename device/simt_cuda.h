@@ -282,6 +282,44 @@ EP_DEV bool ep_ld_word(const void *p, uint32_t epoch, uint32_t *d)
 	return e == epoch;
 }
 
+EP_DEV uint32_t ep_line_offset(uint32_t lane)
+{
+	uint32_t line = lane >> 3, i = lane & 7;
+
+	return i < 7 ? line * 112 + i * 16 : 448 + line * 8;
+}
+
+/*
+ * The eight lanes of a line store 16 bytes each with one instruction; the memory system forwards
+ * the full 128-byte line as one write over NVLink, which NCCL's LL128 protocol also relies on.
+ */
+EP_DEV void ep_st_line(void *quad, struct ep_vec16 v, uint32_t epoch)
+{
+	if ((ep_lane() & 7) == 7) {
+		v.z = epoch;
+		v.w = epoch;
+	}
+	asm volatile("st.volatile.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(
+			     (char *)quad + 16 * ep_lane()),
+		     "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+		     : "memory");
+}
+
+EP_DEV bool ep_ld_line(const void *quad, uint32_t epoch, struct ep_vec16 *v)
+{
+	asm volatile("ld.volatile.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+		     : "=r"(v->x), "=r"(v->y), "=r"(v->z), "=r"(v->w)
+		     : "l"((const char *)quad + 16 * ep_lane())
+		     : "memory");
+	return (ep_lane() & 7) != 7 || (v->z == epoch && v->w == epoch);
+}
+
+EP_DEV void ep_ld_line_settle(const void *quad, struct ep_vec16 *v)
+{
+	(void)quad;
+	(void)v;
+}
+
 EP_DEV uint64_t ep_time_ns(void)
 {
 	uint64_t t;
