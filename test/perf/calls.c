@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The calls that are measured, with their arguments. */
+#include <string.h>
+
+#include "perf.h"
+
+static ncclEpTensor_t *tensor(struct perf_tensor *d, ncclDataType_t type, void *data,
+			      unsigned int ndim, size_t n0, size_t n1, size_t n2)
+{
+	d->t = NCCL_EP_TENSOR_INIT;
+	d->sizes[0] = n0;
+	d->sizes[1] = n1;
+	d->sizes[2] = n2;
+	d->t.ndim = ndim;
+	d->t.datatype = type;
+	d->t.data = data;
+	d->t.sizes = d->sizes;
+	return &d->t;
+}
+
+static ncclDataType_t float_type(enum oracle_dtype dtype)
+{
+	return dtype == ORACLE_BF16 ? ncclBfloat16
+				    : (dtype == ORACLE_FP16 ? ncclFloat16 : ncclFloat32);
+}
+
+/* The aligning dispatch carries no token, but waits for the counts of every rank. */
+static void prepare_align(struct perf_rank *r)
+{
+	const struct oracle_problem *p = &r->problem;
+	struct perf_calls *c = &r->calls;
+	int by_rank = p->layout == ORACLE_RANK_MAJOR;
+	size_t blocks = by_rank ? p->nranks : p->experts / p->nranks;
+
+	c->align_in = NCCL_EP_DISPATCH_INPUTS_INIT;
+	c->align_layout = NCCL_EP_LAYOUT_INFO_INIT;
+	c->align_in.tokens =
+		tensor(&c->align_tokens, c->in_tokens.t.datatype, NULL, 2, 0, p->hidden, 0);
+	tensor(&c->align_ids, c->ids.t.datatype, NULL, 2, 0, p->topk, 0);
+	if (by_rank) {
+		c->align_in.topk_weights =
+			tensor(&c->align_weights, ncclFloat32, NULL, 2, 0, p->topk, 0);
+	}
+	if (p->quant == ORACLE_QUANT_FORWARD) {
+		c->align_in.scales =
+			tensor(&c->align_scales, ncclFloat32, NULL, 2, 0, oracle_scale_count(p), 0);
+	}
+	tensor(&c->align_counts, ncclInt32, r->buf.align_counts, 1, blocks, 0, 0);
+	*(by_rank ? &c->align_layout.src_rank_counters : &c->align_layout.expert_counters) =
+		&c->align_counts.t;
+	c->align_config = c->dispatch_config;
+	c->align_config.send_only = 0;
+}
+
+static void prepare_dispatch(struct perf_rank *r)
+{
+	const struct oracle_problem *p = &r->problem;
+	struct perf_calls *c = &r->calls;
+	struct perf_buffers *b = &r->buf;
+	int by_rank = p->layout == ORACLE_RANK_MAJOR;
+	size_t blocks = by_rank ? p->nranks : p->experts / p->nranks;
+	size_t rows = by_rank ? p->max_tokens : (size_t)p->max_tokens * p->nranks;
+	ncclDataType_t type = float_type(p->dtype);
+	ncclDataType_t in = p->quant == ORACLE_QUANT_FORWARD ? ncclFloat8e4m3 : type;
+	ncclDataType_t out = p->quant == ORACLE_QUANT_NONE ? type : ncclFloat8e4m3;
+
+	c->dispatch_in = NCCL_EP_DISPATCH_INPUTS_INIT;
+	c->dispatch_out = NCCL_EP_DISPATCH_OUTPUTS_INIT;
+	c->layout = NCCL_EP_LAYOUT_INFO_INIT;
+	c->dispatch_in.tokens = tensor(&c->in_tokens, in, b->in_tokens, 2, r->tokens, p->hidden, 0);
+	c->dispatch_out.tokens =
+		tensor(&c->out_tokens, out, b->out_tokens, 3, blocks, rows, p->hidden);
+	tensor(&c->ids, r->perf->opt.ids64 ? ncclInt64 : ncclInt32, b->ids, 2, r->tokens, p->topk,
+	       0);
+	tensor(&c->weights, ncclFloat32, b->weights, 2, r->tokens, p->topk, 0);
+	tensor(&c->counts, ncclInt32, b->counts, 1, blocks, 0, 0);
+	*(by_rank ? &c->layout.src_rank_counters : &c->layout.expert_counters) = &c->counts.t;
+	if (by_rank) {
+		c->dispatch_in.topk_weights = &c->weights.t;
+		c->dispatch_out.topk_weights = tensor(&c->out_weights, ncclFloat32, b->out_weights,
+						      3, blocks, rows, p->topk);
+		c->dispatch_out.topk_idx =
+			tensor(&c->out_idx, ncclInt32, b->out_idx, 3, blocks, rows, p->topk);
+	}
+	if (p->quant != ORACLE_QUANT_NONE) {
+		c->dispatch_out.scales = tensor(&c->out_scales, ncclFloat32, b->out_scales, 3,
+						blocks, rows, oracle_scale_count(p));
+	}
+	if (p->quant == ORACLE_QUANT_FORWARD) {
+		c->dispatch_in.scales = tensor(&c->in_scales, ncclFloat32, b->in_scales, 2,
+					       r->tokens, oracle_scale_count(p), 0);
+	}
+	c->dispatch_config = NCCL_EP_DISPATCH_CONFIG_INIT;
+	c->dispatch_config.send_only = (unsigned int)r->perf->opt.staged;
+	c->dispatch_config.round_scales = (unsigned int)p->pow2_scales;
+	if (p->quant == ORACLE_QUANT_FP8_COLUMNS) {
+		c->dispatch_config.size = NCCL_EP_DISPATCH_CONFIG_V1_SIZE;
+	} else if (p->quant == ORACLE_QUANT_FP8) {
+		c->dispatch_config.quant_recipe = NCCL_EP_DISP_QUANT_DS_FP8E3M4;
+	} else if (p->quant == ORACLE_QUANT_FORWARD) {
+		c->dispatch_config.quant_recipe = NCCL_EP_DISP_QUANT_FWD;
+	}
+}
+
+void perf_calls_prepare(struct perf_rank *r)
+{
+	const struct oracle_problem *p = &r->problem;
+	struct perf_calls *c = &r->calls;
+	ncclDataType_t type = float_type(p->dtype);
+
+	memset(c, 0, sizeof(*c));
+	prepare_dispatch(r);
+	prepare_align(r);
+	c->combine_inputs = NCCL_EP_COMBINE_INPUTS_INIT;
+	c->combine_outputs = NCCL_EP_COMBINE_OUTPUTS_INIT;
+	c->combine_config = NCCL_EP_COMBINE_CONFIG_INIT;
+	c->combine_config.send_only = (unsigned int)r->perf->opt.staged;
+	c->combine_inputs.tokens = tensor(&c->combine_in, type, r->buf.combine_in, 3,
+					  c->out_tokens.sizes[0], c->out_tokens.sizes[1],
+					  p->hidden);
+	c->combine_outputs.tokens =
+		tensor(&c->combine_out, type, r->buf.combine_out, 2, r->tokens, p->hidden, 0);
+	if (p->layout == ORACLE_EXPERT_MAJOR) {
+		c->combine_outputs.topk_weights = &c->weights.t;
+	}
+}
+
+ncclResult_t perf_update(struct perf_rank *r)
+{
+	ncclResult_t result;
+
+	result = ncclEpUpdateHandle(r->handle, &r->calls.ids.t, NULL, r->stream);
+	if (result != ncclSuccess) {
+		return result;
+	}
+	return ncclEpUpdateHandle(r->align, &r->calls.align_ids.t, NULL, r->stream);
+}
+
+static ncclResult_t complete(struct perf_rank *r, ncclResult_t result)
+{
+	if (result != ncclSuccess || !r->perf->opt.staged) {
+		return result;
+	}
+	return ncclEpComplete(r->handle, NULL, r->stream);
+}
+
+ncclResult_t perf_dispatch(struct perf_rank *r)
+{
+	struct perf_calls *c = &r->calls;
+
+	return complete(r, ncclEpDispatch(r->handle, &c->dispatch_in, &c->dispatch_out, &c->layout,
+					  &c->dispatch_config, r->stream));
+}
+
+ncclResult_t perf_combine(struct perf_rank *r)
+{
+	struct perf_calls *c = &r->calls;
+
+	return complete(r, ncclEpCombine(r->handle, &c->combine_inputs, &c->combine_outputs,
+					 &c->combine_config, r->stream));
+}
+
+ncclResult_t perf_align(struct perf_rank *r)
+{
+	struct perf_calls *c = &r->calls;
+
+	if (!r->perf->opt.align) {
+		return ncclSuccess;
+	}
+	return ncclEpDispatch(r->align, &c->align_in, &c->dispatch_out, &c->align_layout,
+			      &c->align_config, r->stream);
+}
+
+cudaGraphExec_t perf_capture(struct perf_rank *r, perf_enqueue_fn enqueue, void *context)
+{
+	cudaGraph_t graph;
+	cudaGraphExec_t exec;
+
+	PERF_CUDA(r, cudaStreamBeginCapture(r->stream, cudaStreamCaptureModeThreadLocal));
+	PERF_NCCL(r, enqueue(r, context));
+	PERF_CUDA(r, cudaStreamEndCapture(r->stream, &graph));
+	PERF_CUDA(r, cudaGraphInstantiate(&exec, graph, 0));
+	PERF_CUDA(r, cudaGraphDestroy(graph));
+	return exec;
+}

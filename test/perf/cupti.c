@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Kernel times from CUPTI's activity records. The library is loaded at run time and never needed.
+ * An operation is one kernel (two when staged) whose name contains "dispatch" or "combine"; the
+ * order of a device's kernels tells which belong to the aligning operations.
+ */
+#include <dlfcn.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "perf.h"
+
+/* The timed operations are collective: all ranks do them or none. */
+static int everywhere(struct perf_rank *r, int mine)
+{
+	int all[ORACLE_MAX_RANKS];
+
+	perf_gather(r, &mine, sizeof(mine), all);
+	for (uint32_t n = 0; n < r->perf->world.nranks; n++) {
+		mine &= all[n];
+	}
+	return mine;
+}
+
+#if __has_include(<cupti.h>)
+#include <cupti.h>
+
+#define BUFFER_BYTES (1u << 20)
+#define ALIGN_PER_PAIR 2 /* aligning dispatches per timed pair */
+
+struct record {
+	uint64_t start, end;
+	uint32_t device;
+	uint32_t blocks;
+	enum perf_op op;
+};
+
+static struct {
+	CUptiResult (*enable)(CUpti_ActivityKind kind);
+	CUptiResult (*disable)(CUpti_ActivityKind kind);
+	CUptiResult (*flush)(uint32_t flag);
+	CUptiResult (*next)(uint8_t *buffer, size_t bytes, CUpti_Activity **record);
+	CUptiResult (*set_callbacks)(CUpti_BuffersCallbackRequestFunc request,
+				     CUpti_BuffersCallbackCompleteFunc complete);
+	pthread_mutex_t lock;
+	struct record *records;
+	size_t count, room;
+	int ready, lost;
+} cupti = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+static void CUPTIAPI request_buffer(uint8_t **buffer, size_t *bytes, size_t *max_records)
+{
+	*buffer = aligned_alloc(8, BUFFER_BYTES);
+	*bytes = *buffer ? BUFFER_BYTES : 0;
+	*max_records = 0;
+}
+
+static void keep(const CUpti_ActivityKernel5 *kernel)
+{
+	enum perf_op op;
+
+	if (kernel->name && strstr(kernel->name, "dispatch")) {
+		op = PERF_DISPATCH;
+	} else if (kernel->name && strstr(kernel->name, "combine")) {
+		op = PERF_COMBINE;
+	} else {
+		return;
+	}
+	if (cupti.count == cupti.room) {
+		size_t room = cupti.room ? 2 * cupti.room : 4096;
+		struct record *bigger = realloc(cupti.records, room * sizeof(*bigger));
+
+		if (!bigger) {
+			cupti.lost = 1;
+			return;
+		}
+		cupti.records = bigger;
+		cupti.room = room;
+	}
+	cupti.records[cupti.count++] = (struct record){ kernel->start, kernel->end,
+							kernel->deviceId, (uint32_t)kernel->gridX,
+							op };
+}
+
+static void CUPTIAPI complete_buffer(CUcontext context, uint32_t stream, uint8_t *buffer,
+				     size_t bytes, size_t valid)
+{
+	CUpti_Activity *record = NULL;
+
+	pthread_mutex_lock(&cupti.lock);
+	while (valid && cupti.next(buffer, valid, &record) == CUPTI_SUCCESS) {
+		if (record->kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL ||
+		    record->kind == CUPTI_ACTIVITY_KIND_KERNEL) {
+			/* later versions of the record only append fields */
+			keep((const CUpti_ActivityKernel5 *)(const void *)record);
+		}
+	}
+	pthread_mutex_unlock(&cupti.lock);
+	free(buffer);
+}
+
+static void *load(void)
+{
+	static const char *const names[] = { "libcupti.so", "/usr/local/cuda/lib64/libcupti.so",
+					     "/usr/local/cuda/extras/CUPTI/lib64/libcupti.so" };
+	const char *home = getenv("CUDA_HOME");
+	char name[512];
+	void *library = NULL;
+	int version = 0;
+
+	cudaRuntimeGetVersion(&version);
+	snprintf(name, sizeof(name), "libcupti.so.%d", version / 1000);
+	library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+	if (!library && home) {
+		snprintf(name, sizeof(name), "%s/lib64/libcupti.so", home);
+		library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+	}
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && !library; i++) {
+		library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+	}
+	return library;
+}
+
+const char *perf_cupti_open(void)
+{
+	void *library;
+
+	if (getenv("VC_DIR")) {
+		return "virtual cluster";
+	}
+	library = load();
+	if (!library) {
+		return "libcupti.so not found";
+	}
+	*(void **)&cupti.enable = dlsym(library, "cuptiActivityEnable");
+	*(void **)&cupti.disable = dlsym(library, "cuptiActivityDisable");
+	*(void **)&cupti.flush = dlsym(library, "cuptiActivityFlushAll");
+	*(void **)&cupti.next = dlsym(library, "cuptiActivityGetNextRecord");
+	*(void **)&cupti.set_callbacks = dlsym(library, "cuptiActivityRegisterCallbacks");
+	if (!cupti.enable || !cupti.disable || !cupti.flush || !cupti.next ||
+	    !cupti.set_callbacks) {
+		return "libcupti.so lacks the activity calls";
+	}
+	if (cupti.set_callbacks(request_buffer, complete_buffer) != CUPTI_SUCCESS ||
+	    cupti.enable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) != CUPTI_SUCCESS ||
+	    cupti.disable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) != CUPTI_SUCCESS) {
+		return "CUPTI refuses (another profiler, or no permission)";
+	}
+	cupti.ready = 1;
+	return NULL;
+}
+
+static void begin(struct perf_rank *r)
+{
+	perf_meet(r);
+	if (r->local == 0 && cupti.ready) {
+		pthread_mutex_lock(&cupti.lock);
+		cupti.count = 0;
+		cupti.lost = 0;
+		pthread_mutex_unlock(&cupti.lock);
+		if (cupti.enable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) != CUPTI_SUCCESS) {
+			cupti.ready = 0;
+		}
+	}
+	perf_meet(r);
+}
+
+static void end(struct perf_rank *r)
+{
+	PERF_CUDA(r, cudaDeviceSynchronize());
+	perf_meet(r);
+	if (r->local == 0 && cupti.ready) {
+		cupti.flush(1);
+		cupti.disable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL);
+	}
+	perf_meet(r);
+}
+
+static int by_start(const void *a, const void *b)
+{
+	const struct record *x = a;
+	const struct record *y = b;
+
+	return (x->start > y->start) - (x->start < y->start);
+}
+
+/* This device's kernels of one operation, oldest first. The caller frees. */
+static struct record *select_records(const struct perf_rank *r, enum perf_op op, size_t *count)
+{
+	struct record *mine;
+
+	*count = 0;
+	pthread_mutex_lock(&cupti.lock);
+	mine = calloc(cupti.count + 1, sizeof(*mine));
+	for (size_t i = 0; mine && !cupti.lost && i < cupti.count; i++) {
+		if (cupti.records[i].op == op &&
+		    cupti.records[i].device == (uint32_t)r->place.device) {
+			mine[(*count)++] = cupti.records[i];
+		}
+	}
+	pthread_mutex_unlock(&cupti.lock);
+	if (mine) {
+		qsort(mine, *count, sizeof(*mine), by_start);
+	}
+	return mine;
+}
+
+/*
+ * Dispatch kernels of one iteration: an aligning one, those of the operation, an aligning one. The
+ * first iteration is not counted. Fails when the records are not as many as that makes.
+ */
+static int sort_out(const struct perf_rank *r, enum perf_op op, float *times, int *blocks)
+{
+	const struct perf_options *opt = &r->perf->opt;
+	size_t before = opt->align && op == PERF_DISPATCH ? ALIGN_PER_PAIR / 2 : 0;
+	size_t kernels = opt->staged ? 2 : 1;
+	size_t stride = kernels + 2 * before;
+	size_t count;
+	struct record *records = select_records(r, op, &count);
+	int rc = -1;
+
+	if (records && count == stride * (opt->iters + 1)) {
+		for (size_t i = 1; i <= opt->iters; i++) {
+			times[i - 1] = 0;
+			for (size_t k = 0; k < kernels; k++) {
+				const struct record *one = records + i * stride + before + k;
+
+				times[i - 1] += (float)(one->end - one->start) / 1000;
+				*blocks = (int)one->blocks > *blocks ? (int)one->blocks : *blocks;
+			}
+		}
+		rc = 0;
+	}
+	free(records);
+	return rc;
+}
+
+static int measure(struct perf_rank *r, struct perf_times *times, int *blocks)
+{
+	int ready;
+	int rc = 0;
+
+	begin(r);
+	ready = everywhere(r, cupti.ready);
+	if (ready) {
+		perf_time_drained(r, times);
+	}
+	end(r);
+	for (int op = 0; op < PERF_OPS; op++) {
+		rc |= !ready || sort_out(r, (enum perf_op)op, times->gpu[op], blocks);
+	}
+	return rc;
+}
+#else
+const char *perf_cupti_open(void)
+{
+	return "built without cupti.h";
+}
+
+static int measure(struct perf_rank *r, struct perf_times *times, int *blocks)
+{
+	return -1;
+}
+#endif
+
+void perf_cupti_time(struct perf_rank *r, struct perf_times *times, int *blocks)
+{
+	const struct perf_options *opt = &r->perf->opt;
+	int measured = 0;
+
+	*blocks = 0;
+	if (everywhere(r, r->perf->kernel_times)) {
+		measured = everywhere(r, measure(r, times, blocks) == 0);
+	}
+	for (int op = 0; !measured && op < PERF_OPS; op++) {
+		for (uint32_t i = 0; i < opt->iters; i++) {
+			times->gpu[op][i] = NAN;
+		}
+	}
+	if (!measured) {
+		*blocks = 0;
+	}
+}

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The same as the table, for programs. Numbers that were not measured are null. */
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+#include "perf.h"
+
+static void put_string(FILE *f, const char *key, const char *text)
+{
+	fprintf(f, "\"%s\": \"", key);
+	for (; *text; text++) {
+		unsigned char c = (unsigned char)*text;
+
+		if (c == '"' || c == '\\') {
+			fprintf(f, "\\%c", c);
+		} else if (c < 0x20 || c > 0x7e) {
+			fprintf(f, "\\u%04x", c);
+		} else {
+			fputc(c, f);
+		}
+	}
+	fputc('"', f);
+}
+
+static void put_number(FILE *f, const char *key, double value)
+{
+	if (isnan(value) || isinf(value)) {
+		fprintf(f, "\"%s\": null", key);
+	} else {
+		fprintf(f, "\"%s\": %.6g", key, value);
+	}
+}
+
+static void put_problem(FILE *f, const struct perf *perf)
+{
+	static const char *const averages[] = { "rank0", "mean", "min", "max" };
+	const struct perf_options *opt = &perf->opt;
+	const struct oracle_problem *p = &opt->problem;
+
+	fprintf(f,
+		"  \"config\": {\"mode\": \"%s\", \"layout\": \"%s\", \"experts\": %u, "
+		"\"topk\": %u, \"hidden\": %u, \"dtype\": \"%s\", \"quant\": \"%s\", "
+		"\"pow2_scales\": %s, \"id_bits\": %d,\n    ",
+		opt->ht ? "ht" : "ll", p->layout == ORACLE_EXPERT_MAJOR ? "em" : "rm", p->experts,
+		p->topk, p->hidden, perf_dtype_name(opt), perf_quant_name(opt),
+		p->pow2_scales ? "true" : "false", opt->ids64 ? 64 : 32);
+	put_string(f, "routing", p->routing.text);
+	fprintf(f,
+		", \"drop\": %g, \"seed\": %llu, \"uneven\": %s, \"capacity\": %u, \"sms\": %u, "
+		"\"staged\": %s, \"mask\": %s,\n    \"iterations\": %u, \"warmup\": %u, "
+		"\"graph_replays\": %u, \"aligned\": %s, \"average\": \"%s\", "
+		"\"floor_gbs\": %g},\n",
+		p->drop_ppm / 1e6, (unsigned long long)p->seed, p->uneven ? "true" : "false",
+		opt->capacity, opt->sms, opt->staged ? "true" : "false",
+		opt->mask ? "true" : "false", opt->iters, opt->warmup, opt->graph,
+		opt->align ? "true" : "false", averages[opt->average], opt->floor_gbs);
+}
+
+static void put_ranks(FILE *f, const struct perf *perf)
+{
+	fprintf(f, "  \"ranks\": [");
+	for (uint32_t n = 0; n < perf->world.nranks; n++) {
+		const struct perf_place *place = perf->places + n;
+
+		fprintf(f, "%s\n    {\"rank\": %u, ", n ? "," : "", n);
+		put_string(f, "host", place->host);
+		fprintf(f, ", \"pid\": %d, \"device\": %d, ", place->pid, place->device);
+		put_string(f, "pci", place->bus);
+		fprintf(f, ", ");
+		put_string(f, "name", place->device_name);
+		fprintf(f, ", \"sms\": %d}", place->sms);
+	}
+	fprintf(f, "],\n  \"environment\": {");
+	for (uint32_t i = 0; perf_environment(i); i++) {
+		const char *text = perf_environment(i);
+		char name[128];
+
+		snprintf(name, sizeof(name), "%.*s", (int)strcspn(text, "="), text);
+		fprintf(f, "%s", i ? ", " : "");
+		put_string(f, name, text + strcspn(text, "=") + 1);
+	}
+	fprintf(f, "},\n");
+}
+
+void perf_json_open(struct perf *perf)
+{
+	int ep = 0, nccl = 0, runtime = 0, driver = 0;
+	FILE *f;
+
+	if (!perf->opt.json) {
+		return;
+	}
+	f = perf->json = fopen(perf->opt.json, "w");
+	if (!f) {
+		fprintf(stderr, "ep_perf: %s: %s\n", perf->opt.json, strerror(errno));
+		return;
+	}
+	ncclEpGetVersion(&ep);
+	ncclGetVersion(&nccl);
+	cudaRuntimeGetVersion(&runtime);
+	cudaDriverGetVersion(&driver);
+	fprintf(f,
+		"{\n  \"schema\": \"ep_perf\", \"schema_version\": %d,\n  \"versions\": "
+		"{\"nccl_ep\": %d, \"api\": %d, \"nccl\": %d, \"cuda_runtime\": %d, "
+		"\"cuda_driver\": %d},\n",
+		PERF_SCHEMA_VERSION, ep, NCCL_EP_API_VERSION, nccl, runtime, driver);
+	fprintf(f, "  \"launcher\": \"%s\", \"processes\": %u,\n  ", perf->world.launcher,
+		perf->world.nprocs);
+	if (perf->no_kernel_times) {
+		put_string(f, "no_kernel_times", perf->no_kernel_times);
+		fprintf(f, ",\n");
+	} else {
+		fprintf(f, "\"no_kernel_times\": null,\n");
+	}
+	put_problem(f, perf);
+	put_ranks(f, perf);
+	fprintf(f, "  \"bytes\": {\"dispatch\": \"token x rank\", \"combine\": \"token x %s\"},\n",
+		perf->opt.problem.layout == ORACLE_EXPERT_MAJOR ? "expert" : "rank");
+	fprintf(f, "  \"results\": [");
+}
+
+static void put_op(FILE *f, const char *name, const struct perf_op_row *o, double host_us)
+{
+	fprintf(f, ", \"%s\": {", name);
+	put_number(f, "kernel_us", o->kernel);
+	fprintf(f, ", ");
+	put_number(f, "p50_us", o->p50);
+	fprintf(f, ", ");
+	put_number(f, "p99_us", o->p99);
+	fprintf(f, ", ");
+	put_number(f, "fastest_rank_us", o->fastest);
+	fprintf(f, ", ");
+	put_number(f, "call_cpu_us", host_us);
+	fprintf(f, ", ");
+	put_number(f, "algbw_gbs", o->algbw);
+	fprintf(f, ", ");
+	put_number(f, "busbw_gbs", o->busbw);
+	fprintf(f, ", ");
+	put_number(f, "floor_percent", o->floor_percent);
+	fprintf(f, "}");
+}
+
+void perf_json_row(struct perf *perf, const struct perf_row *row)
+{
+	FILE *f = perf->json;
+
+	if (!f) {
+		return;
+	}
+	fprintf(f, "%s\n    {\"tokens\": %u, ", perf->nrows > 1 ? "," : "", row->tokens);
+	if (row->unsupported[0]) {
+		put_string(f, "unsupported", row->unsupported);
+		fprintf(f, "}");
+		return;
+	}
+	put_number(f, "copies_per_token", row->copies);
+	fprintf(f, ", ");
+	put_number(f, "load_cv", row->load_cv);
+	put_op(f, "dispatch", &row->op[PERF_DISPATCH], row->host_us[PERF_DISPATCH]);
+	put_op(f, "combine", &row->op[PERF_COMBINE], row->host_us[PERF_COMBINE]);
+	fprintf(f, ", ");
+	put_number(f, "period_us", row->period);
+	fprintf(f, ", ");
+	put_number(f, "blocks", row->blocks ? row->blocks : NAN);
+	fprintf(f, ", ");
+	put_number(f, "wrong", row->checked ? (double)row->wrong : NAN);
+	fprintf(f, "}");
+	fflush(f);
+}
+
+void perf_json_close(struct perf *perf, const struct perf_setup *setup)
+{
+	FILE *f = perf->json;
+
+	if (!f) {
+		return;
+	}
+	fprintf(f, "],\n  \"setup\": {");
+	put_number(f, "group_ms", setup->group_ms);
+	fprintf(f, ", ");
+	put_number(f, "handle_ms", setup->handle_ms);
+	fprintf(f, ", ");
+	put_number(f, "library_mib", setup->library_mib);
+	fprintf(f, "},\n  ");
+	put_number(f, "wrong", perf->opt.check ? (double)perf->wrong : NAN);
+	fprintf(f, "\n}\n");
+	if (fclose(f)) {
+		fprintf(stderr, "ep_perf: %s: %s\n", perf->opt.json, strerror(errno));
+	}
+	perf->json = NULL;
+}

@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Threads, devices, communicators, the ladder, and the end of it all. */
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "perf.h"
+
+enum {
+	EXIT_WRONG = 1,
+	EXIT_USAGE = 2,
+	EXIT_BROKEN = 3,
+	EXIT_NOTHING = 77
+};
+
+uint64_t perf_now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+void perf_phase(struct perf_rank *r, const char *phase)
+{
+	atomic_store(&r->phase, phase);
+	atomic_store(&r->phase_ns, perf_now_ns());
+}
+
+/* Ends the process: other ranks of the run notice through their connections and timeouts. */
+void perf_die(struct perf_rank *r, const char *format, ...)
+{
+	const char *phase = atomic_load(&r->phase);
+	const char *text = perf_last_error(r);
+	char message[1024];
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(message, sizeof(message), format, args);
+	va_end(args);
+	fflush(stdout);
+	fprintf(stderr, "ep_perf: rank %u, %s: %s%s%s\n", r->rank, phase ? phase : "start", message,
+		text && !strstr(message, text) ? ": " : "",
+		text && !strstr(message, text) ? text : "");
+	_exit(EXIT_BROKEN);
+}
+
+/* Ranks that make no progress: says who, then ends the process. */
+static void *watch(void *argument)
+{
+	struct perf *perf = argument;
+	uint64_t limit = perf->opt.timeout_s * UINT64_C(1000000000);
+
+	for (;;) {
+		uint64_t now;
+
+		sleep(1);
+		now = perf_now_ns();
+		for (uint32_t i = 0; i < perf->world.nlocal; i++) {
+			if (atomic_load(&perf->ranks[i].phase_ns) + limit > now) {
+				limit = perf->opt.timeout_s * UINT64_C(1000000000);
+				goto next;
+			}
+		}
+		fflush(stdout);
+		for (uint32_t i = 0; i < perf->world.nlocal; i++) {
+			fprintf(stderr, "ep_perf: rank %u: no progress for %u s while %s\n",
+				perf->ranks[i].rank, perf->opt.timeout_s,
+				atomic_load(&perf->ranks[i].phase));
+		}
+		_exit(EXIT_BROKEN);
+next:;
+	}
+	return NULL;
+}
+
+static void choose_device(struct perf_rank *r)
+{
+	const struct perf_world *w = &r->perf->world;
+	int count = 0;
+
+	PERF_CUDA(r, cudaGetDeviceCount(&count));
+	r->place.device = (int)(w->local_proc * w->nlocal + r->local);
+	if (r->place.device >= count && count >= (int)w->nlocal) {
+		/* the launcher shows each process its own devices only */
+		r->place.device = (int)r->local;
+	}
+	if (r->place.device >= count) {
+		perf_die(r, "it needs device %d, there are %d; ranks per process are -t times -g",
+			 r->place.device, count);
+	}
+	PERF_CUDA(r, cudaSetDevice(r->place.device));
+}
+
+static void describe_place(struct perf_rank *r)
+{
+	struct cudaDeviceProp properties;
+
+	gethostname(r->place.host, sizeof(r->place.host) - 1);
+	r->place.pid = (int)getpid();
+	PERF_CUDA(r, cudaDeviceGetPCIBusId(r->place.bus, sizeof(r->place.bus), r->place.device));
+	PERF_CUDA(r, cudaGetDeviceProperties(&properties, r->place.device));
+	snprintf(r->place.device_name, sizeof(r->place.device_name), "%.63s", properties.name);
+	r->place.sms = properties.multiProcessorCount;
+}
+
+static void connect_ranks(struct perf_rank *r)
+{
+	struct perf_world *w = &r->perf->world;
+	ncclUniqueId *ids = calloc(w->nranks, sizeof(*ids));
+	struct perf_place *places = calloc(w->nranks, sizeof(*places));
+	ncclUniqueId id;
+
+	if (!ids || !places) {
+		perf_die(r, "out of memory");
+	}
+	memset(&id, 0, sizeof(id));
+	if (r->rank == 0) {
+		PERF_NCCL(r, ncclGetUniqueId(&id));
+	}
+	perf_gather(r, &id, sizeof(id), ids);
+	perf_gather(r, &r->place, sizeof(r->place), places);
+	PERF_NCCL(r, ncclCommInitRank(&r->comm, (int)w->nranks, ids[0], (int)r->rank));
+	free(ids);
+	if (r->local == 0) {
+		r->perf->places = places;
+	} else {
+		free(places);
+	}
+}
+
+static uint32_t next_size(const struct perf_options *opt, uint32_t tokens)
+{
+	if (opt->step_increment) {
+		return tokens + opt->step_increment;
+	}
+	return tokens ? tokens * opt->step_factor : 1;
+}
+
+static void count_row(struct perf *perf, const struct perf_row *row)
+{
+	perf->nrows++;
+	perf->wrong += row->wrong;
+	if (row->unsupported[0]) {
+		perf->unsupported++;
+		return;
+	}
+	perf->measured++;
+	perf->busbw_sum += row->op[PERF_DISPATCH].busbw + row->op[PERF_COMBINE].busbw;
+}
+
+static void climb(struct perf_rank *r)
+{
+	struct perf *perf = r->perf;
+	const struct perf_options *opt = &perf->opt;
+
+	for (uint32_t cycle = 0; opt->cycles == 0 || cycle < opt->cycles; cycle++) {
+		for (uint32_t tokens = opt->min_tokens; tokens <= opt->max_tokens;
+		     tokens = next_size(opt, tokens)) {
+			struct perf_row row;
+
+			perf_run(r, tokens, &row);
+			if (r->local == 0) {
+				count_row(perf, &row);
+			}
+			if (r->rank == 0) {
+				perf_report_row(perf, &row);
+				perf_json_row(perf, &row);
+			}
+		}
+	}
+}
+
+static void slowest_setup(struct perf_rank *r, struct perf_setup *setup)
+{
+	struct perf_setup all[ORACLE_MAX_RANKS];
+
+	perf_gather(r, &r->setup, sizeof(r->setup), all);
+	memset(setup, 0, sizeof(*setup));
+	for (uint32_t n = 0; n < r->perf->world.nranks; n++) {
+		if (all[n].group_ms > setup->group_ms) {
+			setup->group_ms = all[n].group_ms;
+		}
+		if (all[n].handle_ms > setup->handle_ms) {
+			setup->handle_ms = all[n].handle_ms;
+		}
+		if (all[n].library_mib > setup->library_mib) {
+			setup->library_mib = all[n].library_mib;
+		}
+	}
+}
+
+static void *rank_main(void *argument)
+{
+	struct perf_rank *r = argument;
+	struct perf_setup setup;
+
+	perf_phase(r, "setting up");
+	choose_device(r);
+	describe_place(r);
+	PERF_CUDA(r, cudaStreamCreateWithFlags(&r->stream, cudaStreamNonBlocking));
+	connect_ranks(r);
+	if (perf_group_open(r) == 0) {
+		perf_buffers_alloc(r);
+	}
+	if (r->rank == 0) {
+		perf_report_head(r->perf);
+		perf_json_open(r->perf);
+	}
+	climb(r);
+	perf_phase(r, "tearing down");
+	slowest_setup(r, &setup);
+	if (r->rank == 0) {
+		perf_report_end(r->perf, &setup);
+		perf_json_close(r->perf, &setup);
+	}
+	perf_buffers_free(r);
+	perf_group_close(r);
+	PERF_NCCL(r, ncclCommDestroy(r->comm));
+	PERF_CUDA(r, cudaStreamDestroy(r->stream));
+	return NULL;
+}
+
+static int start(struct perf *perf)
+{
+	struct perf_world *w = &perf->world;
+	pthread_t watchdog;
+
+	for (uint32_t i = 0; i < w->nlocal; i++) {
+		struct perf_rank *r = perf->ranks + i;
+
+		r->perf = perf;
+		r->local = i;
+		r->rank = w->proc * w->nlocal + i;
+		perf_phase(r, "starting");
+	}
+	if (perf->opt.timeout_s && pthread_create(&watchdog, NULL, watch, perf) == 0) {
+		pthread_detach(watchdog);
+	}
+	for (uint32_t i = 0; i < w->nlocal; i++) {
+		if (pthread_create(&perf->ranks[i].thread, NULL, rank_main, perf->ranks + i)) {
+			fprintf(stderr, "ep_perf: no thread for rank %u\n", perf->ranks[i].rank);
+			_exit(EXIT_BROKEN);
+		}
+	}
+	for (uint32_t i = 0; i < w->nlocal; i++) {
+		pthread_join(perf->ranks[i].thread, NULL);
+	}
+	if (perf->wrong) {
+		return EXIT_WRONG;
+	}
+	return perf->measured ? 0 : EXIT_NOTHING;
+}
+
+static int prepare(struct perf *perf)
+{
+	char why[128];
+
+	setenv("NCCL_NVLS_ENABLE", "0", 0); /* before NCCL looks */
+	if (perf_world_detect(&perf->world, &perf->opt)) {
+		return -1;
+	}
+	perf->opt.problem.nranks = perf->world.nranks;
+	if (oracle_problem_prepare(&perf->opt.problem, why, sizeof(why))) {
+		fprintf(stderr, "ep_perf: %s\n", why);
+		return -1;
+	}
+	perf->no_kernel_times = perf->opt.kernel_times ? perf_cupti_open() : "switched off";
+	perf->kernel_times = perf->no_kernel_times == NULL;
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	static struct perf perf;
+	int rc = perf_args_parse(argc, argv, &perf.opt);
+
+	if (rc) {
+		return rc - 1;
+	}
+	if (prepare(&perf)) {
+		return EXIT_USAGE;
+	}
+	if (perf_world_connect(&perf.world, &perf.opt)) {
+		return EXIT_BROKEN;
+	}
+	rc = start(&perf);
+	perf_world_close(&perf.world);
+	oracle_problem_free(&perf.opt.problem);
+	oracle_routing_free(&perf.opt.problem.routing);
+	free(perf.places);
+	return rc;
+}

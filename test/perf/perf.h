@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ep_perf: what nccl-tests are to collectives, for expert-parallel dispatch and combine.
+ *
+ * One thread per rank; ranks are threads of one process, processes of a launcher, or both. All
+ * ranks walk through the same phases and meet in perf_gather, which also carries results.
+ */
+#ifndef TEST_PERF_PERF_H
+#define TEST_PERF_PERF_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+#include "nccl_ep.h"
+#include "test/oracle/oracle.h"
+
+#define PERF_MAX_LOCAL 16 /* ranks per process */
+#define PERF_SCHEMA_VERSION 1
+
+enum perf_average {
+	PERF_RANK0,
+	PERF_MEAN,
+	PERF_MIN,
+	PERF_MAX
+};
+enum perf_op {
+	PERF_DISPATCH,
+	PERF_COMBINE,
+	PERF_OPS
+};
+
+struct perf_options {
+	uint32_t min_tokens;
+	uint32_t max_tokens;
+	uint32_t step_factor;
+	uint32_t step_increment; /* non-zero: instead of the factor */
+	uint32_t capacity;       /* tokens per rank that the group is made for */
+	uint32_t gpus;           /* per thread */
+	uint32_t threads;
+	uint32_t iters;
+	uint32_t warmup;
+	uint32_t chains;
+	uint32_t cycles;
+	uint32_t graph;     /* replays, 0: no graphs */
+	uint32_t timeout_s; /* without progress, 0: never */
+	int check;
+	int report_cpu;
+	enum perf_average average;
+	int ht;
+	int ids64;
+	int staged;
+	int mask;
+	int align;
+	int kernel_times;
+	uint32_t sms;
+	double floor_gbs;
+	const char *json;
+	const char *rendezvous;
+	struct oracle_problem problem; /* of the largest token count */
+};
+
+/* The processes and threads of the run. */
+struct perf_world {
+	const char *launcher;
+	uint32_t nprocs, proc, local_proc;
+	uint32_t nlocal; /* ranks in this process */
+	uint32_t nranks;
+	uint32_t timeout_s;
+	int *fds; /* process 0: one per process; others: [0] leads to process 0 */
+	pthread_barrier_t barrier;
+	unsigned char *mine, *all;
+	size_t room;
+};
+
+struct perf_place { /* where a rank runs */
+	char host[64];
+	char bus[32];
+	char device_name[64];
+	int pid;
+	int device;
+	int sms;
+};
+
+struct perf_buffers { /* device memory */
+	void *in_tokens, *in_scales, *ids, *weights;
+	void *out_tokens, *out_scales, *out_weights, *out_idx, *counts;
+	void *combine_in, *combine_out;
+	void *align_counts;
+	size_t out_tokens_bytes, out_scales_bytes, routing_elements, combine_in_bytes;
+	size_t in_bytes;
+	void *host; /* staging for uploads, in_bytes */
+};
+
+struct perf_tensor {
+	ncclEpTensor_t t;
+	size_t sizes[3];
+};
+
+/* Arguments of the calls, ready to be passed. */
+struct perf_calls {
+	struct perf_tensor in_tokens, in_scales, ids, weights;
+	struct perf_tensor out_tokens, out_scales, out_weights, out_idx, counts;
+	struct perf_tensor combine_in, combine_out;
+	struct perf_tensor align_tokens, align_ids, align_weights, align_scales, align_counts;
+	ncclEpDispatchInputs_t dispatch_in, align_in;
+	ncclEpDispatchOutputs_t dispatch_out;
+	ncclEpLayoutInfo_t layout, align_layout;
+	ncclEpDispatchConfig_t dispatch_config, align_config;
+	ncclEpCombineInputs_t combine_inputs;
+	ncclEpCombineOutputs_t combine_outputs;
+	ncclEpCombineConfig_t combine_config;
+};
+
+struct perf_op_row { /* microseconds, GB/s; NAN: not measured */
+	double kernel;
+	double p50, p99;
+	double fastest; /* median of the fastest rank */
+	double algbw, busbw, floor_percent;
+};
+
+struct perf_row {
+	uint32_t tokens;
+	char unsupported[200]; /* "": measured */
+	double copies;         /* distinct ranks per token */
+	double load_cv;        /* of the ranks' received rows */
+	double period;
+	struct perf_op_row op[PERF_OPS];
+	int blocks; /* largest grid seen, 0: unknown */
+	int checked;
+	uint64_t wrong;
+	double host_us[PERF_OPS]; /* of the calls */
+};
+
+struct perf_setup { /* one rank's costs before the first operation */
+	double group_ms, handle_ms;
+	double library_mib;
+};
+
+struct perf;
+
+struct perf_rank {
+	struct perf *perf;
+	pthread_t thread;
+	uint32_t local, rank;
+	struct perf_place place;
+	cudaStream_t stream;
+	ncclComm_t comm;
+	ncclEpGroup_t group;
+	ncclEpHandle_t handle, align;
+	struct perf_buffers buf;
+	struct perf_calls calls;
+	struct perf_setup setup;
+	struct oracle_problem problem; /* of the current token count */
+	uint32_t tokens;               /* this rank's */
+	char failure[200];             /* why this configuration cannot run */
+	char complaint[1024];          /* what the oracle found */
+	/* watched by the watchdog */
+	_Atomic(const char *) phase;
+	_Atomic(uint64_t) phase_ns;
+};
+
+struct perf {
+	struct perf_options opt;
+	struct perf_world world;
+	struct perf_rank ranks[PERF_MAX_LOCAL];
+	struct perf_place *places; /* [nranks] */
+	ncclUniqueId id;
+	int kernel_times;
+	const char *no_kernel_times; /* why */
+	FILE *json;
+	uint32_t nrows;
+	/* process 0's first rank adds up */
+	uint64_t wrong;
+	uint32_t measured, unsupported;
+	double busbw_sum;
+};
+
+/* args.c: 0, or the exit status + 1 */
+int perf_args_parse(int argc, char **argv, struct perf_options *opt);
+
+/* launch.c, rendezvous.c */
+int perf_world_detect(struct perf_world *w, const struct perf_options *opt);
+int perf_world_connect(struct perf_world *w, const struct perf_options *opt);
+void perf_world_close(struct perf_world *w);
+int perf_rendezvous_open(struct perf_world *w, const char *address);
+int perf_send_all(int fd, const void *data, size_t bytes);
+int perf_receive_all(int fd, void *data, size_t bytes);
+/* All ranks: out[r] = in of rank r, `bytes` each. Returns when all have come. */
+void perf_gather(struct perf_rank *r, const void *in, size_t bytes, void *out);
+void perf_meet(struct perf_rank *r);
+
+/* main.c */
+uint64_t perf_now_ns(void);
+void perf_phase(struct perf_rank *r, const char *phase);
+__attribute__((noreturn, format(printf, 2, 3))) void perf_die(struct perf_rank *r,
+							      const char *format, ...);
+
+#define PERF_CUDA(r, call)                                                                         \
+	do {                                                                                       \
+		cudaError_t perf_error = (call);                                                   \
+		if (perf_error != cudaSuccess) {                                                   \
+			perf_die(r, "%s: %s", #call, cudaGetErrorString(perf_error));              \
+		}                                                                                  \
+	} while (0)
+
+#define PERF_NCCL(r, call)                                                                         \
+	do {                                                                                       \
+		ncclResult_t perf_result = (call);                                                 \
+		if (perf_result != ncclSuccess) {                                                  \
+			perf_die(r, "%s: %s", #call, ncclGetErrorString(perf_result));             \
+		}                                                                                  \
+	} while (0)
+
+/* buffers.c: -1 with r->failure where the configuration cannot be had */
+int perf_group_open(struct perf_rank *r);
+void perf_group_close(struct perf_rank *r);
+int perf_buffers_alloc(struct perf_rank *r);
+void perf_buffers_free(struct perf_rank *r);
+void perf_buffers_poison(struct perf_rank *r);
+void perf_buffers_upload(struct perf_rank *r);
+const char *perf_last_error(const struct perf_rank *r);
+
+/* calls.c */
+void perf_calls_prepare(struct perf_rank *r);
+ncclResult_t perf_update(struct perf_rank *r);
+ncclResult_t perf_dispatch(struct perf_rank *r);
+ncclResult_t perf_combine(struct perf_rank *r);
+ncclResult_t perf_align(struct perf_rank *r);
+typedef ncclResult_t (*perf_enqueue_fn)(struct perf_rank *r, void *context);
+cudaGraphExec_t perf_capture(struct perf_rank *r, perf_enqueue_fn enqueue, void *context);
+
+/* run.c */
+void perf_run(struct perf_rank *r, uint32_t tokens, struct perf_row *row);
+
+/* timing.c */
+struct perf_times { /* [iters] each, microseconds */
+	float *gpu[PERF_OPS];
+	float *host[PERF_OPS];
+};
+void perf_time_drained(struct perf_rank *r, struct perf_times *times);
+double perf_time_chain(struct perf_rank *r);
+double perf_percentile(float *values, uint32_t count, double percent);
+
+/*
+ * cupti.c: all local ranks call. Repeats perf_time_drained and replaces gpu times by kernel times, or
+ * by NAN where there are none; *blocks: the largest grid. open: NULL, or why there are none.
+ */
+const char *perf_cupti_open(void);
+void perf_cupti_time(struct perf_rank *r, struct perf_times *times, int *blocks);
+
+/* report.c, json.c: process 0's first rank */
+void perf_report_head(struct perf *perf);
+void perf_report_row(struct perf *perf, const struct perf_row *row);
+void perf_report_end(struct perf *perf, const struct perf_setup *setup);
+void perf_json_open(struct perf *perf);
+void perf_json_row(struct perf *perf, const struct perf_row *row);
+void perf_json_close(struct perf *perf, const struct perf_setup *setup);
+const char *perf_dtype_name(const struct perf_options *opt);
+const char *perf_quant_name(const struct perf_options *opt);
+/* Names of the environment variables that matter, one after the other; NULL at the end. */
+const char *perf_environment(uint32_t index);
+
+#endif

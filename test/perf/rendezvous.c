@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Connections between processes: a star with process 0 in the middle, TCP. Process 0 listens at an
+ * agreed address, or on any port, which it publishes in an agreed file together with a random
+ * number, so that a file left behind by a dead run is not mistaken for this one's.
+ */
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "perf.h"
+
+#define HELLO 0x65705f7065726601u /* "ep_perf", protocol 1 */
+
+struct hello {
+	uint64_t magic;
+	uint64_t nonce;
+	uint32_t nprocs;
+	uint32_t proc;
+};
+
+struct place {
+	char host[256];
+	char port[32];
+	uint64_t nonce;
+	const char *file; /* NULL: host and port are agreed */
+};
+
+int perf_send_all(int fd, const void *data, size_t bytes)
+{
+	const char *at = data;
+
+	while (bytes > 0) {
+		ssize_t n = send(fd, at, bytes, MSG_NOSIGNAL);
+
+		if (n < 0 && errno == EINTR) {
+			continue;
+		}
+		if (n <= 0) {
+			return -1;
+		}
+		at += n;
+		bytes -= (size_t)n;
+	}
+	return 0;
+}
+
+int perf_receive_all(int fd, void *data, size_t bytes)
+{
+	char *at = data;
+
+	while (bytes > 0) {
+		ssize_t n = recv(fd, at, bytes, 0);
+
+		if (n < 0 && errno == EINTR) {
+			continue;
+		}
+		if (n <= 0) {
+			return -1;
+		}
+		at += n;
+		bytes -= (size_t)n;
+	}
+	return 0;
+}
+
+static void tune(int fd, uint32_t seconds)
+{
+	struct timeval limit = { .tv_sec = seconds };
+	int one = 1;
+
+	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
+}
+
+static int listen_at(const struct place *place)
+{
+	struct sockaddr_in address = { .sin_family = AF_INET };
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	int one = 1;
+
+	address.sin_addr.s_addr = htonl(INADDR_ANY);
+	address.sin_port = htons((uint16_t)(place->file ? 0 : atoi(place->port)));
+	if (fd < 0) {
+		return -1;
+	}
+	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+	if (bind(fd, (struct sockaddr *)&address, sizeof(address)) || listen(fd, 128)) {
+		fprintf(stderr, "ep_perf: cannot listen on port %s: %s\n", place->port,
+			strerror(errno));
+		close(fd);
+		return -1;
+	}
+	return fd;
+}
+
+static int publish(const struct place *place, int fd)
+{
+	struct sockaddr_in address;
+	socklen_t bytes = sizeof(address);
+	char host[256] = "";
+	char temporary[600];
+	FILE *file;
+
+	gethostname(host, sizeof(host) - 1);
+	snprintf(temporary, sizeof(temporary), "%s.%d", place->file, (int)getpid());
+	if (getsockname(fd, (struct sockaddr *)&address, &bytes)) {
+		return -1;
+	}
+	file = fopen(temporary, "w");
+	if (!file) {
+		goto err_file;
+	}
+	fprintf(file, "%s %d %llu\n", host, ntohs(address.sin_port),
+		(unsigned long long)place->nonce);
+	if (fclose(file) || rename(temporary, place->file)) {
+		unlink(temporary);
+		goto err_file;
+	}
+	return 0;
+
+err_file:
+	fprintf(stderr, "ep_perf: %s: %s\n", place->file, strerror(errno));
+	return -1;
+}
+
+/* Host and port as published; a process of the same host is reached without its name. */
+static int look_up(struct place *place)
+{
+	char host[256] = "";
+	unsigned long long nonce;
+	FILE *file = fopen(place->file, "r");
+	int n;
+
+	if (!file) {
+		return -1;
+	}
+	n = fscanf(file, "%255s %31s %llu", place->host, place->port, &nonce);
+	fclose(file);
+	if (n != 3) {
+		return -1;
+	}
+	place->nonce = nonce;
+	gethostname(host, sizeof(host) - 1);
+	if (!strcmp(host, place->host)) {
+		snprintf(place->host, sizeof(place->host), "127.0.0.1");
+	}
+	return 0;
+}
+
+static int connect_once(const struct place *place)
+{
+	struct addrinfo hints = { .ai_family = AF_INET, .ai_socktype = SOCK_STREAM };
+	struct addrinfo *list = NULL;
+	int fd = -1;
+
+	if (getaddrinfo(place->host, place->port, &hints, &list)) {
+		return -1;
+	}
+	for (struct addrinfo *a = list; a && fd < 0; a = a->ai_next) {
+		fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol);
+		if (fd >= 0 && connect(fd, a->ai_addr, a->ai_addrlen)) {
+			close(fd);
+			fd = -1;
+		}
+	}
+	freeaddrinfo(list);
+	return fd;
+}
+
+/* Process 0 answers a hello that is in order with the same hello. */
+static int join(struct perf_world *w, struct place *place, uint64_t deadline)
+{
+	while (perf_now_ns() < deadline) {
+		struct hello mine = { HELLO, 0, w->nprocs, w->proc };
+		struct hello answer;
+		struct timespec pause = { .tv_nsec = 20000000 };
+		int fd = -1;
+
+		if (!place->file || look_up(place) == 0) {
+			fd = connect_once(place);
+		}
+		mine.nonce = place->nonce;
+		if (fd >= 0) {
+			tune(fd, 10);
+			if (!perf_send_all(fd, &mine, sizeof(mine)) &&
+			    !perf_receive_all(fd, &answer, sizeof(answer)) &&
+			    !memcmp(&mine, &answer, sizeof(mine))) {
+				tune(fd, w->timeout_s);
+				w->fds[0] = fd;
+				return 0;
+			}
+			close(fd);
+		}
+		nanosleep(&pause, NULL);
+	}
+	fprintf(stderr, "ep_perf: process %u did not find process 0 at %s%s%s\n", w->proc,
+		place->file ? place->file : place->host, place->file ? "" : ":",
+		place->file ? "" : place->port);
+	return -1;
+}
+
+static int host_run(struct perf_world *w, const struct place *place, uint64_t deadline)
+{
+	int listener = listen_at(place);
+	uint32_t joined = 1;
+
+	if (listener < 0) {
+		return -1;
+	}
+	if (place->file && publish(place, listener)) {
+		close(listener);
+		return -1;
+	}
+	while (joined < w->nprocs && perf_now_ns() < deadline) {
+		struct pollfd wait = { .fd = listener, .events = POLLIN };
+		struct hello hello;
+		int fd;
+
+		if (poll(&wait, 1, 200) <= 0) {
+			continue;
+		}
+		fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+		if (fd < 0) {
+			continue;
+		}
+		tune(fd, 10);
+		if (perf_receive_all(fd, &hello, sizeof(hello)) || hello.magic != HELLO ||
+		    hello.nonce != place->nonce || hello.nprocs != w->nprocs || hello.proc == 0 ||
+		    hello.proc >= w->nprocs || w->fds[hello.proc] >= 0 ||
+		    perf_send_all(fd, &hello, sizeof(hello))) {
+			close(fd); /* a stranger, or the same process again */
+			continue;
+		}
+		tune(fd, w->timeout_s);
+		w->fds[hello.proc] = fd;
+		joined++;
+	}
+	close(listener);
+	if (place->file) {
+		unlink(place->file);
+	}
+	for (uint32_t i = 1; i < w->nprocs && joined < w->nprocs; i++) {
+		if (w->fds[i] < 0) {
+			fprintf(stderr, "ep_perf: process %u of %u did not come\n", i, w->nprocs);
+		}
+	}
+	return joined < w->nprocs ? -1 : 0;
+}
+
+int perf_rendezvous_open(struct perf_world *w, const char *address)
+{
+	uint64_t deadline =
+		perf_now_ns() + (w->timeout_s ? w->timeout_s : 300) * UINT64_C(1000000000);
+	struct place place = { .file = NULL };
+	const char *colon = strrchr(address, ':');
+
+	w->fds = calloc(w->nprocs, sizeof(*w->fds));
+	if (!w->fds) {
+		return -1;
+	}
+	for (uint32_t i = 0; i < w->nprocs; i++) {
+		w->fds[i] = -1;
+	}
+	if (!strncmp(address, "file:", 5)) {
+		place.file = address + 5;
+		snprintf(place.port, sizeof(place.port), "0");
+		place.nonce = perf_now_ns() ^ (uint64_t)getpid() << 32;
+	} else if (colon && colon - address < (int)sizeof(place.host)) {
+		memcpy(place.host, address, (size_t)(colon - address));
+		snprintf(place.port, sizeof(place.port), "%s", colon + 1);
+	} else {
+		fprintf(stderr, "ep_perf: rendezvous '%s': use HOST:PORT or file:NAME\n", address);
+		return -1;
+	}
+	return w->proc == 0 ? host_run(w, &place, deadline) : join(w, &place, deadline);
+}

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The table, at most 100 columns wide, in the manner of nccl-tests. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "perf.h"
+
+extern char **environ;
+
+const char *perf_dtype_name(const struct perf_options *opt)
+{
+	static const char *const names[] = { "bf16", "fp16", "fp32" };
+
+	return names[opt->problem.dtype];
+}
+
+const char *perf_quant_name(const struct perf_options *opt)
+{
+	static const char *const names[] = { "none", "fp8", "fp8-v1", "fwd" };
+
+	return names[opt->problem.quant];
+}
+
+const char *perf_environment(uint32_t index)
+{
+	static const char *const prefixes[] = { "NCCL_", "CUDA_VISIBLE_DEVICES=",
+						"CUDA_DEVICE_MAX_CONNECTIONS=",
+						"CUDA_MODULE_LOADING=", "VC_" };
+
+	for (char **e = environ; *e; e++) {
+		for (size_t i = 0; i < sizeof(prefixes) / sizeof(prefixes[0]); i++) {
+			if (!strncmp(*e, prefixes[i], strlen(prefixes[i])) && index-- == 0) {
+				return *e;
+			}
+		}
+	}
+	return NULL;
+}
+
+static void driver_text(char *out, size_t bytes)
+{
+	FILE *file = fopen("/proc/driver/nvidia/version", "r");
+	char line[256] = "";
+	char *number;
+
+	out[0] = '\0';
+	if (!file) {
+		return;
+	}
+	number = fgets(line, sizeof(line), file) ? strstr(line, "  ") : NULL;
+	fclose(file);
+	if (number) {
+		snprintf(out, bytes, " (%.*s)", (int)strcspn(number + 2, " "), number + 2);
+	}
+}
+
+static void report_versions(void)
+{
+	int ep = 0, nccl = 0, runtime = 0, driver = 0;
+	char driver_name[64];
+
+	ncclEpGetVersion(&ep);
+	ncclGetVersion(&nccl);
+	cudaRuntimeGetVersion(&runtime);
+	cudaDriverGetVersion(&driver);
+	driver_text(driver_name, sizeof(driver_name));
+	printf("# ep_perf   nccl-ep %d.%d.%d (API %d)   NCCL %d.%d.%d   CUDA runtime %d.%d, driver "
+	       "%d.%d%s\n",
+	       ep / 10000, ep / 100 % 100, ep % 100, NCCL_EP_API_VERSION, nccl / 10000,
+	       nccl / 100 % 100, nccl % 100, runtime / 1000, runtime / 10 % 100, driver / 1000,
+	       driver / 10 % 100, driver_name);
+}
+
+static void report_settings(const struct perf *perf)
+{
+	const struct perf_options *opt = &perf->opt;
+	const struct oracle_problem *p = &opt->problem;
+
+	printf("# mode %s   layout %s   experts %u   topk %u   hidden %u   dtype %s   quant %s%s   "
+	       "ids %d\n",
+	       opt->ht ? "ht" : "ll", p->layout == ORACLE_EXPERT_MAJOR ? "em" : "rm", p->experts,
+	       p->topk, p->hidden, perf_dtype_name(opt), perf_quant_name(opt),
+	       p->pow2_scales ? "+pow2" : "", opt->ids64 ? 64 : 32);
+	printf("# routing %s   drop %g   seed %llu   capacity %u%s%s%s   sms ", p->routing.text,
+	       p->drop_ppm / 1e6, (unsigned long long)p->seed, opt->capacity,
+	       p->uneven ? "   uneven" : "", opt->staged ? "   staged" : "",
+	       opt->mask ? "   mask" : "");
+	if (opt->sms) {
+		printf("%u\n", opt->sms);
+	} else {
+		printf("auto\n");
+	}
+	printf("# iterations %u   warm-up %u   check %d   ", opt->iters, opt->warmup, opt->check);
+	if (opt->graph) {
+		printf("graph, %u replays\n", opt->graph);
+	} else {
+		printf("eager\n");
+	}
+}
+
+static void report_places(const struct perf *perf)
+{
+	const struct perf_world *w = &perf->world;
+
+	printf("# %u ranks: %u process%s of %u, launcher: %s\n", w->nranks, w->nprocs,
+	       w->nprocs == 1 ? "" : "es", w->nlocal, w->launcher);
+	for (uint32_t n = 0; n < w->nranks; n++) {
+		const struct perf_place *place = perf->places + n;
+
+		printf("#  rank %2u  pid %7d  %-20.20s device %2d  %-13s  %.24s, %d SMs\n", n,
+		       place->pid, place->host, place->device, place->bus, place->device_name,
+		       place->sms);
+	}
+	for (uint32_t i = 0; perf_environment(i); i++) {
+		printf("#  %.95s\n", perf_environment(i));
+	}
+}
+
+static void report_legend(const struct perf *perf)
+{
+	static const char *const averages[] = { "rank 0", "mean of ranks", "fastest rank",
+						"slowest rank" };
+	const struct perf_options *opt = &perf->opt;
+	int by_expert = opt->problem.layout == ORACLE_EXPERT_MAJOR;
+
+	printf("#\n# Times in us, %s per iteration. p50, p99: between events around one operation%s,\n",
+	       averages[opt->average], opt->report_cpu ? " (here: CPU time of the call)" : "");
+	printf("#   %s. kernel: median GPU time of its kernel",
+	       opt->align ? "ranks aligned on the GPU" : "ranks not aligned");
+	if (perf->no_kernel_times) {
+		printf(" (none: %s)", perf->no_kernel_times);
+	}
+	printf(".\n# period: %sdispatch + combine back to back, no host synchronisation.\n",
+	       opt->graph ? "update + " : "");
+	printf("# GB/s over kernel time (p50 where there is none). Bytes: a row%s once per\n",
+	       opt->problem.quant == ORACLE_QUANT_NONE ? "" : " and its scales");
+	printf("#   (token, rank) in dispatch, once per (token, %s) in combine.\n",
+	       by_expert ? "expert" : "rank");
+	printf("#   alg: rows of one rank, own ones included, mean. bus: rows leaving or entering the\n"
+	       "#   busiest rank over links. fl%%: bus against %g GB/s per GPU.\n",
+	       opt->floor_gbs);
+	printf("# cp/tk: distinct ranks per token.\n#\n");
+	printf("#            |---- dispatch -----||----- combine -----| chain |-dispatch GB/s||-combine "
+	       "GB/s|\n");
+	printf("#token cp/tk kernel    p50    p99 kernel    p50    p99 period  alg  bus fl%%  alg  bus "
+	       "fl%% SMs #wrong\n");
+}
+
+void perf_report_head(struct perf *perf)
+{
+	report_versions();
+	report_settings(perf);
+	report_places(perf);
+	report_legend(perf);
+	fflush(stdout);
+}
+
+/* A number in `width` columns with as many decimals, up to one, as fit; "-" if there is none. */
+static void cell(double value, int width)
+{
+	if (isnan(value)) {
+		printf("%*s", width, "-");
+	} else if (value < 9999.95) {
+		printf("%*.1f", width, value);
+	} else {
+		printf("%*.0f", width, value);
+	}
+}
+
+static void report_op(const struct perf_op_row *o, int report_cpu, double host_us)
+{
+	cell(o->kernel, 7);
+	cell(report_cpu ? host_us : o->p50, 7);
+	cell(report_cpu ? NAN : o->p99, 7);
+}
+
+void perf_report_row(struct perf *perf, const struct perf_row *row)
+{
+	const struct perf_options *opt = &perf->opt;
+
+	printf("%6u", row->tokens);
+	if (row->unsupported[0]) {
+		printf(" unsupported: %s\n", row->unsupported);
+		fflush(stdout);
+		return;
+	}
+	printf("%6.2f", row->copies);
+	for (int op = 0; op < PERF_OPS; op++) {
+		report_op(&row->op[op], opt->report_cpu, row->host_us[op]);
+	}
+	cell(row->period, 7);
+	for (int op = 0; op < PERF_OPS; op++) {
+		printf("%5.0f%5.0f%4.0f", row->op[op].algbw, row->op[op].busbw,
+		       row->op[op].floor_percent);
+	}
+	if (row->blocks) {
+		printf("%4d", row->blocks);
+	} else {
+		printf("%4s", "-");
+	}
+	if (row->checked) {
+		printf(" %6llu\n", (unsigned long long)row->wrong);
+	} else {
+		printf(" %6s\n", "N/A");
+	}
+	fflush(stdout);
+}
+
+void perf_report_end(struct perf *perf, const struct perf_setup *setup)
+{
+	printf("# Set-up : group %.1f ms, handle %.1f ms, device memory of the library %.0f MiB\n",
+	       setup->group_ms, setup->handle_ms, setup->library_mib);
+	if (perf->unsupported) {
+		printf("# Unsupported : %u of %u\n", perf->unsupported, perf->nrows);
+	}
+	if (perf->opt.check) {
+		printf("# Out of bounds values : %llu %s\n", (unsigned long long)perf->wrong,
+		       perf->wrong ? "FAILED" : "OK");
+	} else {
+		printf("# Out of bounds values : not checked\n");
+	}
+	printf("# Avg bus bandwidth    : %g\n",
+	       perf->measured ? perf->busbw_sum / (2.0 * perf->measured) : 0.0);
+	fflush(stdout);
+}
