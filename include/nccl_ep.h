@@ -313,7 +313,7 @@ ncclResult_t ncclEpHandleMemSize(ncclEpGroup_t ep_group, ncclEpLayout_t layout,
 
 /*
  * Makes a handle that has no routing yet. handle_mem: 1-D uint8 tensor of at least
- * ncclEpHandleMemSize bytes, 256-byte aligned, which the caller keeps until HandleDestroy and
+ * ncclEpHandleMemSize bytes, 16-byte aligned, which the caller keeps until HandleDestroy and
  * until the handle's work has finished; NULL: the library takes memory from a pool of the group.
  *
  * Local and cheap, except when the group's buffer has to grow for it (see rdma_buffer_size): then
@@ -554,8 +554,10 @@ ncclResult_t ncclEpMaskUpdate(ncclEpGroup_t ep_group, const int *mask, cudaStrea
 
 /*
  * Brings all ranks together again and sets all masks to 1. Collective, also for ranks that were
- * masked; synchronises the stream. Ranks that do not arrive are masked once more. The error flag
- * stays as it is. ncclInvalidUsage: an operation is pending.
+ * masked: every rank must call it, equally often. Synchronises the stream. It waits for the ranks
+ * that are active here; one that does not come is logged, sets the error flag, and is masked again
+ * by the next operation that misses it. The error flag is not reset.
+ * ncclInvalidUsage: an operation is pending.
  */
 ncclResult_t ncclEpMaskClean(ncclEpGroup_t ep_group, cudaStream_t stream);
 

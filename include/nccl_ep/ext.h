@@ -59,9 +59,9 @@ typedef struct {
 	unsigned int size;
 	unsigned int magic;
 	int rank;
-	int active;           /* 0: masked */
-	uint64_t tx_bytes;    /* payload written to the peer */
-	uint64_t rx_bytes;    /* payload received from it */
+	int active;        /* 0: masked */
+	uint64_t tx_bytes; /* payload written to the peer */
+	uint64_t rx_bytes; /* payload received from it */
 	uint64_t tx_rows;
 	uint64_t rx_rows;
 	uint64_t wait_ns;     /* waiting for the peer's first word, summed over operations */

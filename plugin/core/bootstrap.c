@@ -97,7 +97,8 @@ static ncclResult_t ep_boot_wait(struct ep_boot *boot, const char *what)
 		}
 		if (error != ncclSuccess && error != ncclInProgress) {
 			boot->stuck = true;
-			return ep_fail(error, "%s: NCCL reports %s on rank %d; destroy the "
+			return ep_fail(error,
+				       "%s: NCCL reports %s on rank %d; destroy the "
 				       "communicator and start again",
 				       what, ncclGetErrorString(error), boot->rank);
 		}
@@ -119,9 +120,8 @@ static ncclResult_t ep_boot_wait(struct ep_boot *boot, const char *what)
 static ncclResult_t ep_boot_enqueue(struct ep_boot *boot, size_t bytes, const char *what)
 {
 	uint64_t start = ep_now_ns();
-	ncclResult_t result = ncclAllGather(boot->buffer + (size_t)boot->rank * bytes,
-					    boot->buffer, bytes, ncclUint8, boot->comm,
-					    boot->stream);
+	ncclResult_t result = ncclAllGather(boot->buffer + (size_t)boot->rank * bytes, boot->buffer,
+					    bytes, ncclUint8, boot->comm, boot->stream);
 
 	while (result == ncclInProgress && ep_nccl_dyn()->comm_get_async_error) {
 		uint64_t waited = ep_now_ns() - start;

@@ -110,8 +110,7 @@ ncclResult_t ep_ident_make(struct ep_ident *ident, int device)
 
 	memset(ident, 0, sizeof(*ident));
 	pthread_once(&ep_process_once, ep_process_init);
-	if (gethostname(ident->hostname, sizeof(ident->hostname)) != 0 &&
-	    errno != ENAMETOOLONG) {
+	if (gethostname(ident->hostname, sizeof(ident->hostname)) != 0 && errno != ENAMETOOLONG) {
 		return ep_fail(ncclSystemError, "gethostname failed: %s", strerror(errno));
 	}
 	ident->hostname[sizeof(ident->hostname) - 1] = '\0';

@@ -12,7 +12,7 @@ struct ep_ident {
 	uint64_t pid_ns;     /* pids compare only within one namespace */
 	uint64_t start_time; /* of the process, clock ticks since boot */
 	int32_t pid;
-	int32_t device;      /* CUDA ordinal in its own process */
+	int32_t device; /* CUDA ordinal in its own process */
 	uint32_t mig;
 	uint32_t pad;
 	char hostname[64];

@@ -29,8 +29,8 @@ static const struct {
 	{ "SHM", EP_LOG_SHM },       { "NET", EP_LOG_NET },     { "GRAPH", EP_LOG_GRAPH },
 	{ "TUNING", EP_LOG_TUNING }, { "ENV", EP_LOG_ENV },     { "ALLOC", EP_LOG_ALLOC },
 	{ "CALL", EP_LOG_CALL },     { "PROXY", EP_LOG_PROXY }, { "NVLS", EP_LOG_NVLS },
-	{ "REG", EP_LOG_REG },	     { "RAS", EP_LOG_RAS },     { "BOOTSTRAP", EP_LOG_BOOTSTRAP },
-	{ "ALL", EP_LOG_ALL },	     { "EP", EP_LOG_ALL },      { "PROFILE", EP_LOG_PROFILE },
+	{ "REG", EP_LOG_REG },       { "RAS", EP_LOG_RAS },     { "BOOTSTRAP", EP_LOG_BOOTSTRAP },
+	{ "ALL", EP_LOG_ALL },       { "EP", EP_LOG_ALL },      { "PROFILE", EP_LOG_PROFILE },
 };
 
 static struct {
@@ -176,8 +176,10 @@ int ep_log_format(char *line, size_t size, enum ep_log_level level, const char *
 		  long tid, int device, const char *text)
 {
 	return snprintf(line, size, "%s:%d:%ld [%d] NCCL %s EP %s", hostname, pid, tid, device,
-			level == EP_LOG_WARN ? "WARN" :
-			level == EP_LOG_TRACE ? "TRACE" : "INFO", text);
+			level == EP_LOG_WARN    ? "WARN"
+			: level == EP_LOG_TRACE ? "TRACE"
+						: "INFO",
+			text);
 }
 
 void ep_log(enum ep_log_level level, unsigned int subsys, const char *fmt, ...)

@@ -24,11 +24,9 @@ const struct ep_param_def ep_param_table[EP_PARAMS] = {
 				   "low latency: SMs that receive; 0: half of the operation's" },
 	[EP_PARAM_LL_THREADS] = { "NCCL_EP_LL_THREADS", 512, 32, 512,
 				  "low latency: threads of a block, a multiple of 32" },
-	[EP_PARAM_LL_PACKET_TOKENS] = { "NCCL_EP_LL_PACKET_TOKENS", 32, 0, 1024,
-					"low latency: dispatches of at most so many tokens carry "
-					"flags inside the data. The same on all ranks" },
-	[EP_PARAM_LL_COMBINE_PACKET_TOKENS] = { "NCCL_EP_LL_COMBINE_PACKET_TOKENS", 16, 0, 1024,
-						"the same for combines" },
+	[EP_PARAM_LL_LINES] = { "NCCL_EP_LL_LINES", -1, -1, 1,
+				"low latency: rows carry their own flags, which needs NVLink; -1: "
+				"if all GPUs have it. The same on all ranks" },
 	[EP_PARAM_BOOTSTRAP_TIMEOUT_MS] = { "NCCL_EP_BOOTSTRAP_TIMEOUT_MS", 100000, 1, 86400000,
 					    "how long collective host calls wait for all ranks" },
 	[EP_PARAM_CLOSE_TIMEOUT_MS] = { "NCCL_EP_CLOSE_TIMEOUT_MS", 10000, 0, 86400000,
@@ -167,17 +165,19 @@ ncclResult_t ep_param_parse(enum ep_param_id id, const char *text, int64_t *valu
 		end++;
 	}
 	if (end == text || *end || errno == ERANGE) {
-		return ep_fail(ncclInvalidUsage,
-			       "environment variable %s=%.64s is not a number: set it to %lld..%lld "
-			       "or unset it",
-			       def->name, text, (long long)def->min, (long long)def->max);
+		return ep_fail(
+			ncclInvalidUsage,
+			"environment variable %s=%.64s is not a number: set it to %lld..%lld "
+			"or unset it",
+			def->name, text, (long long)def->min, (long long)def->max);
 	}
 	if (v < def->min || v > def->max || (id == EP_PARAM_LL_THREADS && v % 32)) {
-		return ep_fail(ncclInvalidUsage,
-			       "environment variable %s=%lld is out of range: set it to %lld..%lld%s "
-			       "or unset it",
-			       def->name, v, (long long)def->min, (long long)def->max,
-			       id == EP_PARAM_LL_THREADS ? " (a multiple of 32)" : "");
+		return ep_fail(
+			ncclInvalidUsage,
+			"environment variable %s=%lld is out of range: set it to %lld..%lld%s "
+			"or unset it",
+			def->name, v, (long long)def->min, (long long)def->max,
+			id == EP_PARAM_LL_THREADS ? " (a multiple of 32)" : "");
 	}
 	*value = v;
 	return ncclSuccess;

@@ -14,10 +14,24 @@ struct ep_symm_export {
 
 _Static_assert(sizeof(struct ep_symm_export) <= EP_BOOT_BYTES, "ep_symm_export");
 
+/* The CUDA ordinal in this process of a peer's GPU; false if this process does not see it. */
+static bool ep_symm_ordinal(const struct ep_ident *self, const struct ep_ident *peer, int *device)
+{
+	*device = peer->device;
+	if (ep_ident_same_process(self, peer)) {
+		return true;
+	}
+	if (cudaDeviceGetByPCIBusId(device, peer->bus_id) != cudaSuccess) {
+		(void)cudaGetLastError();
+		return false;
+	}
+	return true;
+}
+
 static ncclResult_t ep_symm_check_pair(const struct ep_ident *self, int self_rank,
 				       const struct ep_ident *peer, int peer_rank)
 {
-	int device = peer->device, can = 0;
+	int device, can = 0;
 
 	if (!ep_ident_same_host(self, peer)) {
 		return ep_fail(ncclInvalidUsage,
@@ -26,15 +40,14 @@ static ncclResult_t ep_symm_check_pair(const struct ep_ident *self, int self_ran
 			       self_rank, self->hostname, peer_rank, peer->hostname);
 	}
 	if (self->mig || peer->mig) {
-		return ep_fail(ncclInvalidUsage,
-			       "GPU %s of rank %d%s and GPU %s of rank %d%s cannot map each other's "
-			       "memory: disable MIG",
-			       self->bus_id, self_rank, self->mig ? " (a MIG instance)" : "",
-			       peer->bus_id, peer_rank, peer->mig ? " (a MIG instance)" : "");
+		return ep_fail(
+			ncclInvalidUsage,
+			"GPU %s of rank %d%s and GPU %s of rank %d%s cannot map each other's "
+			"memory: disable MIG",
+			self->bus_id, self_rank, self->mig ? " (a MIG instance)" : "", peer->bus_id,
+			peer_rank, peer->mig ? " (a MIG instance)" : "");
 	}
-	if (!ep_ident_same_process(self, peer) &&
-	    cudaDeviceGetByPCIBusId(&device, peer->bus_id) != cudaSuccess) {
-		(void)cudaGetLastError();
+	if (!ep_symm_ordinal(self, peer, &device)) {
 		return ncclSuccess; /* hidden from this process; opening its memory will tell */
 	}
 	if (device == self->device) {
@@ -60,6 +73,35 @@ ncclResult_t ep_symm_check_peers(const struct ep_ident *idents, int nranks, int 
 	return ncclSuccess;
 }
 
+/* Atomics at a peer's memory are native on NVLink and not on PCIe. */
+bool ep_symm_all_nvlink(const struct ep_ident *idents, int nranks, int rank)
+{
+	const struct ep_ident *self = &idents[rank];
+
+	for (int r = 0; r < nranks; r++) {
+		int device, native = 0;
+
+		if (r == rank) {
+			continue;
+		}
+		if (!ep_symm_ordinal(self, &idents[r], &device)) {
+			return false;
+		}
+		if (device == self->device) {
+			continue;
+		}
+		if (cudaDeviceGetP2PAttribute(&native, cudaDevP2PAttrNativeAtomicSupported,
+					      self->device, device) != cudaSuccess) {
+			(void)cudaGetLastError();
+			return false;
+		}
+		if (!native) {
+			return false;
+		}
+	}
+	return true;
+}
+
 /* Our own memory, zeroed, with the stamp that peers check after mapping it. */
 static ncclResult_t ep_symm_alloc(struct ep_symm *symm, struct ep_symm_stamp *stamp,
 				  cudaStream_t stream)
@@ -70,11 +112,11 @@ static ncclResult_t ep_symm_alloc(struct ep_symm *symm, struct ep_symm_stamp *st
 
 	if (err != cudaSuccess) {
 		(void)cudaGetLastError();
-		return ep_fail(ncclUnhandledCudaError,
-			       "rank %d cannot allocate %llu bytes of device memory that peers "
-			       "write to: %s; lower max_dispatch_tokens_per_rank or max_token_bytes",
-			       symm->rank, (unsigned long long)symm->bytes,
-			       cudaGetErrorString(err));
+		return ep_fail(
+			ncclUnhandledCudaError,
+			"rank %d cannot allocate %llu bytes of device memory that peers "
+			"write to: %s; lower max_dispatch_tokens_per_rank or max_token_bytes",
+			symm->rank, (unsigned long long)symm->bytes, cudaGetErrorString(err));
 	}
 	stamp->magic = EP_SYMM_STAMP;
 	stamp->team = symm->team;

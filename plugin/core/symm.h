@@ -42,6 +42,9 @@ static inline uint64_t ep_symm_bytes(uint64_t bytes)
  */
 ncclResult_t ep_symm_check_peers(const struct ep_ident *idents, int nranks, int rank);
 
+/* Whether this rank's GPU is joined to all others by NVLink, as far as CUDA tells. Local. */
+bool ep_symm_all_nvlink(const struct ep_ident *idents, int nranks, int rank);
+
 /*
  * Collective. Allocates and zeroes `bytes`, exchanges and maps. All ranks succeed or none does.
  * `mine` is this rank's result so far: a failure makes every rank fail.
@@ -54,6 +57,9 @@ void ep_symm_close(struct ep_symm *symm, struct ep_boot *boot);
 
 /* Ranks of one process share the duty to free their heaps; every rank joins once. */
 ncclResult_t ep_symm_join(uint64_t team);
+
+/* Takes a join back, when the group was not made. */
+void ep_symm_quit(uint64_t team);
 
 /* All kernels of the group must be over on this rank, which gives up `symm`. */
 void ep_symm_leave(struct ep_symm *symm, const struct ep_ident *idents, uint64_t timeout_ns);

@@ -16,8 +16,7 @@ struct ep_symm_stamp {
 
 #define EP_SYMM_FAREWELL_OFF sizeof(struct ep_symm_stamp)
 
-_Static_assert(EP_SYMM_FAREWELL_OFF + 8 * EP_SYMM_MAX_RANKS <= EP_SYMM_HEADER_BYTES,
-	       "heap header");
+_Static_assert(EP_SYMM_FAREWELL_OFF + 8 * EP_SYMM_MAX_RANKS <= EP_SYMM_HEADER_BYTES, "heap header");
 
 void ep_symm_unmap(struct ep_symm *symm);
 

@@ -49,21 +49,16 @@ ncclResult_t ep_symm_join(uint64_t id)
 	return team ? ncclSuccess : ep_fail(ncclSystemError, "out of host memory");
 }
 
-/* Hands over our heap. The last member gets all heaps of the team. */
-static struct ep_symm_heap *ep_symm_hand_over(struct ep_symm *symm)
+/* Takes a member, with its heap if it has one, from the team. The last gets all heaps. */
+static struct ep_symm_heap *ep_symm_part(uint64_t id, struct ep_symm_heap *heap)
 {
-	struct ep_symm_heap *heap = calloc(1, sizeof(*heap)), *all = NULL;
 	struct ep_symm_team **link, *team;
+	struct ep_symm_heap *all = NULL;
 
 	pthread_mutex_lock(&ep_symm_lock);
-	for (link = &ep_symm_teams; (team = *link) && team->id != symm->team;
-	     link = &team->next) {
+	for (link = &ep_symm_teams; (team = *link) && team->id != id; link = &team->next) {
 	}
-	if (heap && team) {
-		heap->base = symm->base[symm->rank];
-		heap->bytes = symm->bytes;
-		heap->rank = symm->rank;
-		heap->device = symm->device;
+	if (team && heap) {
 		heap->next = team->heaps;
 		team->heaps = heap;
 	}
@@ -74,6 +69,25 @@ static struct ep_symm_heap *ep_symm_hand_over(struct ep_symm *symm)
 	}
 	pthread_mutex_unlock(&ep_symm_lock);
 	return all;
+}
+
+void ep_symm_quit(uint64_t id)
+{
+	/* Members either all have a group or none has: there are no heaps to be handed out. */
+	(void)ep_symm_part(id, NULL);
+}
+
+static struct ep_symm_heap *ep_symm_hand_over(struct ep_symm *symm)
+{
+	struct ep_symm_heap *heap = calloc(1, sizeof(*heap));
+
+	if (heap) {
+		heap->base = symm->base[symm->rank];
+		heap->bytes = symm->bytes;
+		heap->rank = symm->rank;
+		heap->device = symm->device;
+	}
+	return ep_symm_part(symm->team, heap);
 }
 
 static void ep_symm_farewell(struct ep_symm *symm, const struct ep_ident *idents,
@@ -122,7 +136,7 @@ static void ep_symm_heap_free(struct ep_symm_heap *heap)
 	}
 }
 
-/* Polls in steps of a millisecond; `deadline_ns` is shared by all heaps. */
+/* Polls in steps of a millisecond; all heaps share the budget. */
 static void ep_symm_heap_end(const struct ep_symm *symm, struct ep_symm_heap *heap,
 			     const struct ep_ident *idents, cudaStream_t stream,
 			     uint64_t *budget_ns)

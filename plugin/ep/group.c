@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+#include <string.h>
+#include "core/bootstrap.h"
+#include "core/log.h"
+#include "ep/group.h"
+#include "ep/struct.h"
+
+/* What each rank tells the others first. */
+struct ep_hello {
+	struct ep_verdict verdict;
+	struct ep_ident ident;
+	struct ep_group_agreed agreed;
+	uint64_t team;
+};
+
+_Static_assert(sizeof(struct ep_hello) <= EP_BOOT_BYTES, "ep_hello");
+
+static ncclResult_t ep_group_alloc_device(struct ncclEpGroup *g, cudaStream_t stream)
+{
+	uint64_t bytes = ep_group_workspace_bytes(g->nranks);
+	int32_t active[EP_LL_MAX_RANKS];
+	unsigned char *p;
+
+	EP_CHECK(ep_alloc(&g->config.alloc, &g->workspace, bytes, "the group's own state"));
+	p = g->workspace;
+	g->seq = (void *)p;
+	p += EP_LL_MAX_BLOCKS * sizeof(struct ep_ll_seq);
+	g->state = (void *)p;
+	p += ep_round_up(sizeof(struct ep_ll_state), 256);
+	g->stats = (void *)p;
+	p += ep_round_up((uint64_t)g->nranks * sizeof(struct ep_ll_peer_stats), 256);
+	g->mask = (void *)p;
+	for (int r = 0; r < g->nranks; r++) {
+		active[r] = 1;
+	}
+	EP_CUDA(cudaMemsetAsync(g->workspace, 0, bytes, stream), "zeroing the group's state");
+	EP_CUDA(cudaMemcpyAsync(g->mask, active, 4 * (size_t)g->nranks, cudaMemcpyHostToDevice,
+				stream),
+		"setting the mask");
+	EP_CUDA(cudaStreamSynchronize(stream), "zeroing the group's state");
+	return ncclSuccess;
+}
+
+static ncclResult_t ep_group_alloc_host(struct ncclEpGroup *g)
+{
+	size_t bytes = EP_LL_RECORDS * sizeof(struct ep_ll_record) + 64;
+	void *dev;
+
+	EP_CUDA(cudaHostAlloc(&g->host_shared, bytes, cudaHostAllocMapped | cudaHostAllocPortable),
+		"allocating pinned host memory");
+	memset(g->host_shared, 0, bytes);
+	EP_CUDA(cudaHostGetDevicePointer(&dev, g->host_shared, 0), "mapping pinned host memory");
+	g->records = g->host_shared;
+	g->records_dev = dev;
+	g->async_error = (void *)(g->records + EP_LL_RECORDS);
+	g->async_error_dev = (void *)(g->records_dev + EP_LL_RECORDS);
+	return ncclSuccess;
+}
+
+/* Everything of this rank alone. What it leaves behind on failure ep_group_free frees. */
+static ncclResult_t ep_group_set_up(struct ncclEpGroup *g)
+{
+	EP_CHECK(ep_symm_check_peers(g->idents, g->nranks, g->rank));
+	EP_CHECK(ep_ll_geometry_make(&g->geometry, &g->params, g->config.max_sms, g->sm_count));
+	EP_CHECK(ep_ll_preload());
+	EP_CUDA(cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking), "creating a stream");
+	EP_CHECK(ep_group_alloc_host(g));
+	return ep_group_alloc_device(g, g->stream);
+}
+
+static void ep_group_free(struct ncclEpGroup *g)
+{
+	ep_pool_drain(g);
+	ep_free(&g->config.alloc, g->workspace);
+	if (g->host_shared && cudaFreeHost(g->host_shared) != cudaSuccess) {
+		(void)cudaGetLastError();
+	}
+	if (g->stream && cudaStreamDestroy(g->stream) != cudaSuccess) {
+		(void)cudaGetLastError();
+	}
+	free(g->idents);
+	ep_error_slot_destroy(&g->errors);
+	pthread_mutex_destroy(&g->lock);
+	g->magic = 0;
+	free(g);
+}
+
+static struct ncclEpGroup *ep_group_new(ncclComm_t comm, const struct ep_boot *boot, int device)
+{
+	struct ncclEpGroup *g = calloc(1, sizeof(*g));
+
+	if (!g) {
+		return NULL;
+	}
+	g->idents = calloc((size_t)boot->nranks, sizeof(*g->idents));
+	if (!g->idents) {
+		free(g);
+		return NULL;
+	}
+	g->magic = EP_GROUP_MAGIC;
+	pthread_mutex_init(&g->lock, NULL);
+	ep_error_slot_init(&g->errors);
+	g->comm = comm;
+	g->rank = boot->rank;
+	g->nranks = boot->nranks;
+	g->device = device;
+	return g;
+}
+
+static ncclResult_t ep_group_configure(struct ncclEpGroup *g, const ncclEpGroupConfig_t *config)
+{
+	int sms = 0;
+
+	EP_CHECK(ep_params_read(&g->params));
+	EP_CUDA(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, g->device),
+		"counting the device's SMs");
+	g->sm_count = (uint32_t)sms;
+	return ep_group_config_make(&g->config, config, &g->params, g->nranks, g->sm_count);
+}
+
+/*
+ * Tells the others who we are and whether our arguments are right, and learns the same of them.
+ * From here on all ranks know the same, so checks of what was exchanged fail on all or on none.
+ */
+static ncclResult_t ep_group_meet(struct ncclEpGroup *g, struct ep_boot *boot, ncclResult_t mine,
+				  uint64_t *team)
+{
+	static const char what[] = "ncclEpCreateGroup";
+	struct ep_hello hello, *all;
+	ncclResult_t result;
+
+	memset(&hello, 0, sizeof(hello));
+	all = calloc((size_t)g->nranks, sizeof(*all));
+	if (!all) {
+		return ep_fail(ncclSystemError, "%s: out of host memory", what);
+	}
+	if (mine == ncclSuccess) {
+		mine = ep_ident_make(&hello.ident, g->device);
+	}
+	hello.agreed = ep_group_config_agreed(&g->config);
+	hello.team = ep_random_u64();
+	hello.verdict = ep_verdict_make(mine);
+	EP_CHECK_GOTO(ep_boot_allgather(boot, &hello, all, sizeof(hello), what), out);
+	EP_CHECK_GOTO(ep_verdict_check(boot, all, sizeof(hello), what), out);
+	EP_CHECK_GOTO(ep_group_agreed_check(&all[0].agreed, sizeof(hello), g->nranks), out);
+	for (int r = 0; r < g->nranks; r++) {
+		g->idents[r] = all[r].ident;
+	}
+	*team = all[0].team;
+out:
+	free(all);
+	return result;
+}
+
+/* Rows travel as lines if every rank sees NVLink to every other, or if told so. */
+static ncclResult_t ep_group_choose_lines(struct ncclEpGroup *g, struct ep_boot *boot)
+{
+	uint32_t mine = ep_symm_all_nvlink(g->idents, g->nranks, g->rank);
+	uint32_t all[EP_LL_MAX_RANKS];
+
+	g->lines = g->config.lines_choice == 1;
+	if (g->config.lines_choice >= 0) {
+		return ncclSuccess;
+	}
+	EP_CHECK(ep_boot_allgather(boot, &mine, all, sizeof(mine), "ncclEpCreateGroup"));
+	g->lines = true;
+	for (int r = 0; r < g->nranks; r++) {
+		g->lines &= all[r] != 0;
+	}
+	return ncclSuccess;
+}
+
+static ncclResult_t ep_group_create(struct ncclEpGroup **out, ncclComm_t comm, int device,
+				    struct ep_boot *boot, const ncclEpGroupConfig_t *config)
+{
+	struct ncclEpGroup *g;
+	ncclResult_t result;
+	uint64_t team = 0;
+	bool joined = false;
+
+	g = ep_group_new(comm, boot, device);
+	if (!g) {
+		return ep_fail(ncclSystemError, "ncclEpCreateGroup: out of host memory");
+	}
+	result = ep_group_configure(g, config);
+	EP_CHECK_GOTO(ep_group_meet(g, boot, result, &team), err_free);
+	EP_CHECK_GOTO(ep_group_choose_lines(g, boot), err_free);
+	result = ep_symm_join(team);
+	if (result == ncclSuccess) {
+		joined = true;
+		result = ep_group_set_up(g);
+	}
+	EP_CHECK_GOTO(ep_symm_open(&g->symm, boot, g->idents, team, g->config.heap_bytes, result),
+		      err_free);
+	g->heap = g->config.heap;
+	*out = g;
+	return ncclSuccess;
+
+err_free:
+	if (joined) {
+		ep_symm_quit(team);
+	}
+	ep_group_free(g);
+	return result;
+}
+
+/* The setting of NCCL_EP_BOOTSTRAP_TIMEOUT_MS; its default while the environment is unreadable. */
+static uint64_t ep_group_boot_timeout(void)
+{
+	const struct ep_param_def *def = &ep_param_table[EP_PARAM_BOOTSTRAP_TIMEOUT_MS];
+	const char *text = getenv(def->name);
+	long long ms = text ? atoll(text) : 0;
+
+	return (uint64_t)(ms >= def->min && ms <= def->max ? ms : def->initial) * 1000000;
+}
+
+ncclResult_t ncclEpCreateGroup(ncclEpGroup_t *ep_group, ncclComm_t comm,
+			       const ncclEpGroupConfig_t *config)
+{
+	struct ncclEpGroup *g = NULL;
+	ncclEpGroupConfig_t own;
+	struct ep_boot boot;
+	ncclResult_t result;
+	int device = 0;
+
+	ep_error_scope(NULL);
+	if (!ep_group || !comm) {
+		return ep_fail(ncclInvalidArgument, "ncclEpCreateGroup: %s is NULL",
+			       ep_group ? "comm" : "ep_group");
+	}
+	EP_CHECK(EP_IMPORT(&own, config, NCCL_EP_GROUP_CONFIG));
+	result = ncclCommCuDevice(comm, &device);
+	if (result != ncclSuccess) {
+		return ep_fail(result, "ncclEpCreateGroup: the communicator has no device: %s",
+			       ncclGetErrorString(result));
+	}
+	EP_CUDA(cudaSetDevice(device), "ncclEpCreateGroup: selecting the communicator's device");
+	EP_CHECK(ep_boot_open(&boot, comm, ep_group_boot_timeout()));
+	result = ep_group_create(&g, comm, device, &boot, &own);
+	ep_boot_close(&boot);
+	if (result != ncclSuccess) {
+		return result;
+	}
+	EP_INFO(EP_LOG_INIT,
+		"group %p rank %d of %d: low latency, %u experts, %u tokens of %u bytes per rank, "
+		"heap %llu bytes, %u + %u blocks of %u threads, rows as %s, timeout %llu ms%s",
+		(void *)g, g->rank, g->nranks, g->config.num_experts, g->config.shape.max_tokens,
+		g->config.max_token_bytes, (unsigned long long)g->symm.bytes,
+		g->geometry.send_blocks, g->geometry.recv_blocks, g->geometry.threads,
+		g->lines ? "lines" : "bytes", (unsigned long long)(g->config.timeout_ns / 1000000),
+		g->config.enable_mask ? ", masks" : "");
+	*ep_group = g;
+	return ncclSuccess;
+}
+
+ncclResult_t ep_group_enter(struct ep_call *call, struct ncclEpGroup *group, bool even_failed)
+{
+	ncclResult_t result;
+	int current = -1;
+
+	ep_error_scope(NULL);
+	if (!group || group->magic != EP_GROUP_MAGIC) {
+		return ep_fail(ncclInvalidArgument, "%s",
+			       group ? "ep_group is not a group (destroyed?)" : "ep_group is NULL");
+	}
+	pthread_mutex_lock(&group->lock);
+	ep_error_scope(&group->errors);
+	call->group = group;
+	call->device = -1;
+	EP_CUDA_GOTO(cudaGetDevice(&current), "reading the current device", err_leave);
+	if (current != group->device) {
+		EP_CUDA_GOTO(cudaSetDevice(group->device), "selecting the group's device",
+			     err_leave);
+		call->device = current;
+	}
+	result = ep_record_poll(group);
+	if (result == ncclSuccess || even_failed) {
+		return ncclSuccess;
+	}
+err_leave:
+	ep_group_leave(call);
+	return result;
+}
+
+ncclResult_t ep_handle_enter(struct ep_call *call, struct ncclEpHandle *handle, bool even_failed)
+{
+	ep_error_scope(NULL);
+	if (!handle || handle->magic != EP_HANDLE_MAGIC) {
+		return ep_fail(ncclInvalidArgument, "%s",
+			       handle ? "handle is not a handle (destroyed?)" : "handle is NULL");
+	}
+	return ep_group_enter(call, handle->group, even_failed);
+}
+
+void ep_group_leave(struct ep_call *call)
+{
+	if (call->device >= 0 && cudaSetDevice(call->device) != cudaSuccess) {
+		(void)cudaGetLastError();
+	}
+	ep_error_scope(NULL);
+	pthread_mutex_unlock(&call->group->lock);
+}
+
+ncclResult_t ncclEpGroupDestroy(ncclEpGroup_t ep_group)
+{
+	struct ncclEpGroup *g = ep_group;
+	ncclResult_t result = ncclSuccess;
+	struct ep_call call;
+	cudaError_t err;
+
+	if (!g) {
+		return ncclSuccess;
+	}
+	EP_CHECK(ep_group_enter(&call, g, true));
+	if (g->handles) {
+		result = ep_fail(ncclInvalidUsage,
+				 "ncclEpGroupDestroy: %u handles still exist: "
+				 "destroy them first",
+				 g->handles);
+		ep_group_leave(&call);
+		return result;
+	}
+	/* Our kernels read peers' memory and write it; their waits are bounded by the timeout. */
+	err = cudaDeviceSynchronize();
+	if (err != cudaSuccess) {
+		(void)cudaGetLastError();
+		EP_INFO(EP_LOG_INIT, "group %p rank %d: the device has failed before: %s",
+			(void *)g, g->rank, cudaGetErrorString(err));
+	}
+	ep_symm_leave(&g->symm, g->idents,
+		      (uint64_t)g->params.value[EP_PARAM_CLOSE_TIMEOUT_MS] * 1000000);
+	ep_group_leave(&call);
+	if (call.device >= 0 && cudaSetDevice(g->device) != cudaSuccess) {
+		(void)cudaGetLastError();
+	}
+	ep_group_free(g);
+	if (call.device >= 0 && cudaSetDevice(call.device) != cudaSuccess) {
+		(void)cudaGetLastError();
+	}
+	return ncclSuccess;
+}

@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+#include "ep/group.h"
+
+#define EP_DEFAULT_TIMEOUT_NS 100000000000ull
+#define EP_AUTO_TOPK 8
+#define EP_LL_AUTO_BLOCKS 128 /* more do not make it faster, see doc/performance.md */
+
+static ncclResult_t ep_config_check_choices(const ncclEpGroupConfig_t *c)
+{
+	if ((unsigned int)c->algorithm > NCCL_EP_ALGO_HIGH_THROUGHPUT) {
+		return ep_fail(ncclInvalidArgument,
+			       "config->algorithm is %d: it is "
+			       "NCCL_EP_ALGO_LOW_LATENCY or NCCL_EP_ALGO_HIGH_THROUGHPUT",
+			       (int)c->algorithm);
+	}
+	if ((unsigned int)c->zero_copy > NCCL_EP_ZERO_COPY_ON) {
+		return ep_fail(ncclInvalidArgument,
+			       "config->zero_copy is %d, the largest value is "
+			       "%d",
+			       (int)c->zero_copy, NCCL_EP_ZERO_COPY_ON);
+	}
+	if ((unsigned int)c->overflow_policy > NCCL_EP_OVERFLOW_DROP) {
+		return ep_fail(ncclInvalidArgument,
+			       "config->overflow_policy is %d, the largest "
+			       "value is %d",
+			       (int)c->overflow_policy, NCCL_EP_OVERFLOW_DROP);
+	}
+	if (!c->alloc.alloc_fn != !c->alloc.free_fn) {
+		return ep_fail(ncclInvalidUsage, "config->alloc has %s but no %s: set both or none",
+			       c->alloc.alloc_fn ? "alloc_fn" : "free_fn",
+			       c->alloc.alloc_fn ? "free_fn" : "alloc_fn");
+	}
+	if (c->algorithm == NCCL_EP_ALGO_HIGH_THROUGHPUT) {
+		return ep_fail(
+			ncclInvalidUsage,
+			"config->algorithm is "
+			"NCCL_EP_ALGO_HIGH_THROUGHPUT: high throughput mode is not available "
+			"yet in this version, use NCCL_EP_ALGO_LOW_LATENCY");
+	}
+	return ncclSuccess;
+}
+
+static ncclResult_t ep_config_check_sizes(const ncclEpGroupConfig_t *c, int nranks)
+{
+	uint32_t tokens = c->max_dispatch_tokens_per_rank;
+
+	if (nranks < 1 || nranks > EP_LL_MAX_RANKS) {
+		return ep_fail(ncclInvalidUsage,
+			       "the communicator has %d ranks, low latency mode "
+			       "takes at most %d",
+			       nranks, EP_LL_MAX_RANKS);
+	}
+	if (c->num_experts == 0 || c->num_experts % (uint32_t)nranks) {
+		return ep_fail(ncclInvalidArgument,
+			       "config->num_experts is %u: it must be a "
+			       "positive multiple of the %d ranks",
+			       c->num_experts, nranks);
+	}
+	if (c->num_experts / (uint32_t)nranks > EP_LL_MAX_LOCAL_EXPERTS) {
+		return ep_fail(ncclInvalidArgument,
+			       "config->num_experts is %u: with %d ranks, at "
+			       "most %d",
+			       c->num_experts, nranks, EP_LL_MAX_LOCAL_EXPERTS * nranks);
+	}
+	if (tokens == 0 || tokens > EP_LL_MAX_TOKENS) {
+		return ep_fail(ncclInvalidArgument,
+			       "config->max_dispatch_tokens_per_rank is %u: it "
+			       "is required, from 1 to %d",
+			       tokens, EP_LL_MAX_TOKENS);
+	}
+	if (c->max_token_bytes == 0 || c->max_token_bytes > 1u << 24) {
+		return ep_fail(ncclInvalidArgument,
+			       "config->max_token_bytes is %u: it is required, "
+			       "from 1 to %u",
+			       c->max_token_bytes, 1u << 24);
+	}
+	if (c->num_topk > c->num_experts) {
+		return ep_fail(ncclInvalidArgument, "config->num_topk is %u, there are %u experts",
+			       c->num_topk, c->num_experts);
+	}
+	return ncclSuccess;
+}
+
+static ncclResult_t ep_config_choose_sms(struct ep_group_config *out, const ncclEpGroupConfig_t *c,
+					 const struct ep_params *params, uint32_t sm_count)
+{
+	bool env = params->value[EP_PARAM_COMM_SMS] > 0;
+
+	out->max_sms = env ? (uint32_t)params->value[EP_PARAM_COMM_SMS] : c->max_num_sms;
+	if (sm_count && out->max_sms > sm_count) {
+		return ep_fail(ncclInvalidUsage, "%s is %u, the device has %u SMs",
+			       env ? "environment variable NCCL_EP_COMM_SMS"
+				   : "config->max_num_sms",
+			       out->max_sms, sm_count);
+	}
+	return ncclSuccess;
+}
+
+static uint64_t ep_config_timeout(const ncclEpGroupConfig_t *c, const struct ep_params *params)
+{
+	const uint64_t ms = 1000000;
+
+	if (params->value[EP_PARAM_TIMEOUT_MS] > 0) {
+		return (uint64_t)params->value[EP_PARAM_TIMEOUT_MS] * ms;
+	}
+	if (c->timeout_ns == 0) {
+		return EP_DEFAULT_TIMEOUT_NS;
+	}
+	return c->timeout_ns > UINT64_MAX - ms ? c->timeout_ns : (c->timeout_ns + ms - 1) / ms * ms;
+}
+
+ncclResult_t ep_group_config_make(struct ep_group_config *out, const ncclEpGroupConfig_t *c,
+				  const struct ep_params *params, int nranks, uint32_t sm_count)
+{
+	uint32_t topk;
+
+	memset(out, 0, sizeof(*out));
+	EP_CHECK(ep_config_check_choices(c));
+	EP_CHECK(ep_config_check_sizes(c, nranks));
+	EP_CHECK(ep_config_choose_sms(out, c, params, sm_count));
+	out->algorithm = c->algorithm;
+	out->num_experts = c->num_experts;
+	out->num_topk = c->num_topk;
+	out->max_token_bytes = c->max_token_bytes;
+	out->explicit_bytes = c->rdma_buffer_size;
+	out->timeout_ns = ep_config_timeout(c, params);
+	out->enable_mask = c->enable_mask != 0;
+	out->zero_copy = c->zero_copy;
+	out->alloc = c->alloc;
+	out->lines_choice = (int)params->value[EP_PARAM_LL_LINES];
+	out->shape = (struct ep_ll_shape){
+		.nranks = (uint32_t)nranks,
+		.nlocal = c->num_experts / (uint32_t)nranks,
+		.max_tokens = c->max_dispatch_tokens_per_rank,
+		.max_quads = ep_ll_max_quads(c->max_token_bytes),
+	};
+	if (out->explicit_bytes) {
+		out->heap_bytes = ep_symm_bytes(out->explicit_bytes);
+		out->heap = ep_ll_heap_make_within(&out->shape, out->heap_bytes);
+		return ncclSuccess;
+	}
+	topk = c->num_topk ? c->num_topk : EP_AUTO_TOPK;
+	topk = (uint32_t)ep_min_u64(topk, ep_min_u64(c->num_experts, EP_LL_MAX_TOPK));
+	out->heap = ep_ll_heap_make(&out->shape, topk);
+	out->heap_bytes = ep_symm_bytes(out->heap.bytes);
+	return ncclSuccess;
+}
+
+/* Half of the blocks, or what the other half has left. At least one. */
+static uint32_t ep_ll_share(uint32_t half, uint32_t limit, uint32_t other)
+{
+	uint32_t left = limit > other ? limit - other : 0;
+
+	return (uint32_t)ep_max_u64(1, ep_min_u64(half, left));
+}
+
+ncclResult_t ep_ll_geometry_make(struct ep_ll_geometry *out, const struct ep_params *params,
+				 uint32_t max_sms, uint32_t sm_count)
+{
+	uint32_t limit = max_sms ? max_sms : sm_count;
+	uint32_t blocks = (uint32_t)ep_min_u64(limit, EP_LL_AUTO_BLOCKS);
+	uint32_t send = (uint32_t)params->value[EP_PARAM_LL_SEND_SMS];
+	uint32_t recv = (uint32_t)params->value[EP_PARAM_LL_RECV_SMS];
+
+	out->threads = (uint32_t)params->value[EP_PARAM_LL_THREADS];
+	out->send_blocks = send ? send : ep_ll_share(blocks / 2, limit, recv);
+	out->recv_blocks = recv ? recv : ep_ll_share(blocks - blocks / 2, limit, send);
+	if (limit == 1 && !send && !recv) {
+		/* Two small blocks share the SM. */
+		out->threads = (uint32_t)ep_min_u64(out->threads, 256);
+		return ncclSuccess;
+	}
+	if (out->send_blocks + out->recv_blocks > ep_min_u64(limit, EP_LL_MAX_BLOCKS)) {
+		return ep_fail(ncclInvalidUsage,
+			       "environment variables NCCL_EP_LL_SEND_SMS and NCCL_EP_LL_RECV_SMS "
+			       "give %u and %u blocks: together at most %u (max_num_sms, or the "
+			       "device)",
+			       out->send_blocks, out->recv_blocks,
+			       (unsigned int)ep_min_u64(limit, EP_LL_MAX_BLOCKS));
+	}
+	return ncclSuccess;
+}
+
+static const char *const ep_agreed_names[EP_GROUP_AGREED] = {
+	"config->algorithm",
+	"config->num_experts",
+	"config->max_dispatch_tokens_per_rank",
+	"config->max_token_bytes",
+	"config->rdma_buffer_size",
+	"config->enable_mask",
+	"config->num_topk",
+	"config->zero_copy",
+	"environment variable NCCL_EP_LL_LINES",
+	"the library's heap layout",
+	"the library's version",
+};
+
+struct ep_group_agreed ep_group_config_agreed(const struct ep_group_config *c)
+{
+	return (struct ep_group_agreed){ {
+		c->algorithm,
+		c->num_experts,
+		c->shape.max_tokens,
+		c->max_token_bytes,
+		c->explicit_bytes,
+		c->enable_mask,
+		c->num_topk,
+		c->zero_copy,
+		(uint64_t)c->lines_choice,
+		c->heap.bytes,
+		NCCL_EP_VERSION_CODE,
+	} };
+}
+
+ncclResult_t ep_group_agreed_check(const void *all, size_t stride, int nranks)
+{
+	const unsigned char *p = all;
+	struct ep_group_agreed first, other;
+
+	memcpy(&first, p, sizeof(first));
+	for (int i = 0; i < EP_GROUP_AGREED; i++) {
+		for (int r = 1; r < nranks; r++) {
+			memcpy(&other, p + (size_t)r * stride, sizeof(other));
+			if (other.value[i] == first.value[i]) {
+				continue;
+			}
+			return ep_fail(ncclInvalidArgument,
+				       "%s is %llu on rank 0 but %llu on rank %d: all ranks must "
+				       "pass the same",
+				       ep_agreed_names[i], (unsigned long long)first.value[i],
+				       (unsigned long long)other.value[i], r);
+		}
+	}
+	return ncclSuccess;
+}
+
+uint64_t ep_group_workspace_bytes(int nranks)
+{
+	uint64_t r = (uint64_t)nranks;
+
+	return EP_LL_MAX_BLOCKS * sizeof(struct ep_ll_seq) +
+	       ep_round_up(sizeof(struct ep_ll_state), 256) +
+	       ep_round_up(r * sizeof(struct ep_ll_peer_stats), 256) + ep_round_up(r * 4, 256);
+}

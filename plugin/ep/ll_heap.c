@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/symm.h"
+#include "ep/ll_heap.h"
+
+#define EP_LL_LINE 128u  /* areas that different ranks poll do not share a cache line */
+#define EP_LL_PAGE 4096u /* banks */
+#define EP_LL_PIECE 256u /* handle memory */
+
+static uint32_t ep_ll_header_bytes(uint32_t layout, uint32_t topk)
+{
+	/* 8-byte words: expert-major one and one per k, rank-major two per k; whole packets */
+	return layout == EP_LL_EXPERT_MAJOR ? 16 * ((1 + topk + 1) / 2) : 16 * topk;
+}
+
+struct ep_ll_dispatch_packets ep_ll_dispatch_packets_make(const struct ep_ll_shape *shape,
+							  uint32_t layout, uint32_t topk)
+{
+	struct ep_ll_dispatch_packets p;
+	uint64_t r = shape->nranks, at;
+
+	p.header_bytes = ep_ll_header_bytes(layout, topk);
+	at = ep_round_up(r * EP_LL_CTRL_BYTES, EP_LL_LINE);
+	p.count_off = (uint32_t)at;
+	at = ep_round_up(at + r * shape->nlocal * 8, EP_LL_LINE);
+	p.header_off = (uint32_t)at;
+	p.bytes = at + r * shape->max_tokens * p.header_bytes;
+	return p;
+}
+
+/*
+ * Rows are given the room of lines, which is the larger, so that the size of the heap does not
+ * depend on how the GPUs are connected.
+ */
+struct ep_ll_heap ep_ll_heap_make(const struct ep_ll_shape *shape, uint32_t topk)
+{
+	uint64_t row_bytes = ep_ll_row_stride(shape->max_quads, 1), packets = 0;
+	uint64_t b = shape->max_tokens;
+	uint64_t rows = ep_max_u64(shape->nranks * b, b * topk); /* dispatch, combine */
+	struct ep_ll_heap h = { .topk = topk };
+
+	for (uint32_t layout = EP_LL_EXPERT_MAJOR; layout <= EP_LL_RANK_MAJOR; layout++) {
+		packets =
+			ep_max_u64(packets, ep_ll_dispatch_packets_make(shape, layout, topk).bytes);
+	}
+	h.packet_off = 0;
+	h.flag_off = ep_round_up(packets, EP_LL_LINE);
+	h.row_off = ep_round_up(h.flag_off + rows * 4 * EP_LL_MAX_PARTS, EP_LL_LINE);
+	h.bank_bytes = ep_round_up(h.row_off + rows * row_bytes, EP_LL_PAGE);
+
+	h.progress_off = EP_SYMM_HEADER_BYTES;
+	h.clean_off = ep_round_up(h.progress_off + 4 * shape->nranks, EP_LL_LINE);
+	h.bytes = ep_round_up(h.clean_off + 8 * shape->nranks, EP_LL_PAGE);
+	for (int i = 0; i < EP_LL_BANKS; i++) {
+		h.bank_off[i] = h.bytes;
+		h.bytes += h.bank_bytes;
+	}
+	return h;
+}
+
+struct ep_ll_heap ep_ll_heap_make_within(const struct ep_ll_shape *shape, uint64_t bytes)
+{
+	struct ep_ll_heap h = ep_ll_heap_make(shape, EP_LL_MAX_TOPK);
+
+	while (h.topk > 0 && h.bytes > bytes) {
+		h = ep_ll_heap_make(shape, h.topk - 1);
+	}
+	return h;
+}
+
+static uint64_t ep_ll_piece(uint64_t *at, uint64_t bytes)
+{
+	uint64_t off = *at;
+
+	*at = ep_round_up(off + bytes, EP_LL_PIECE);
+	return off;
+}
+
+struct ep_ll_handle_layout ep_ll_handle_layout_make(const struct ep_ll_shape *shape,
+						    uint32_t layout, uint32_t topk)
+{
+	uint64_t rows = (uint64_t)shape->nranks * shape->max_tokens;
+	struct ep_ll_handle_layout h;
+	uint64_t at = 0;
+
+	if (layout == EP_LL_EXPERT_MAJOR) {
+		rows *= shape->nlocal;
+	}
+	h.staged_off = ep_ll_piece(&at, sizeof(struct ep_ll_staged));
+	h.src_rows_off = ep_ll_piece(&at, 4ull * shape->nranks);
+	h.src_parts_off = ep_ll_piece(&at, 4ull * shape->nranks);
+	h.counts_off = ep_ll_piece(&at, 4ull * shape->nlocal);
+	h.origin_off = ep_ll_piece(&at, 4 * rows);
+	h.route_off = ep_ll_piece(&at, 4ull * shape->max_tokens * topk);
+	h.bytes = at;
+	return h;
+}
+
+uint32_t ep_ll_max_quads(uint32_t bytes)
+{
+	/* quantised, 128 channels take 132 bytes */
+	uint32_t channels = bytes / 132 * 128;
+
+	return (uint32_t)ep_max_u64(ep_ll_copy_quads(bytes), ep_ll_fp8_quads(channels));
+}
+
+uint32_t ep_ll_parts_choose(uint64_t rows, uint32_t pieces, uint32_t warps, bool lines)
+{
+	uint64_t parts = warps / ep_max_u64(1, rows);
+
+	parts = ep_min_u64(parts, lines ? UINT16_MAX : EP_LL_MAX_PARTS);
+	return (uint32_t)ep_max_u64(1, ep_min_u64(parts, pieces));
+}

@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From a handle to a running kernel. Nothing here allocates or synchronises. */
+#include <string.h>
+#include "device/kernels.h"
+#include "ep/group.h"
+
+#define EP_MAX_DEVICES 64
+
+static const struct {
+	const void *kernel;
+	bool dispatch;
+} ep_ll_kernels[] = {
+	{ (const void *)ep_ll_dispatch_kernel, true },
+	{ (const void *)ep_ll_dispatch_fp8_kernel, true },
+	{ (const void *)ep_ll_combine_bf16_kernel, false },
+	{ (const void *)ep_ll_combine_fp16_kernel, false },
+	{ (const void *)ep_ll_combine_fp32_kernel, false },
+	{ (const void *)ep_ll_clean_kernel, false },
+};
+
+/* What the dispatch kernels may use on each device: shared by all groups of the process. */
+static pthread_mutex_t ep_ll_shared_lock = PTHREAD_MUTEX_INITIALIZER;
+static uint32_t ep_ll_shared_allowed[EP_MAX_DEVICES];
+
+ncclResult_t ep_ll_preload(void)
+{
+	struct cudaFuncAttributes attributes;
+
+	for (size_t i = 0; i < EP_ARRAY_SIZE(ep_ll_kernels); i++) {
+		cudaError_t err = cudaFuncGetAttributes(&attributes, ep_ll_kernels[i].kernel);
+
+		if (err != cudaSuccess) {
+			(void)cudaGetLastError();
+			return ep_fail(ncclUnhandledCudaError,
+				       "no kernel can be loaded on this GPU: %s; the library needs "
+				       "compute capability 8.0 or later",
+				       cudaGetErrorString(err));
+		}
+	}
+	return ncclSuccess;
+}
+
+static uint32_t ep_ll_shared_bytes(const struct ncclEpGroup *g, uint32_t topk)
+{
+	struct ep_ll_dispatch_args args;
+
+	memset(&args, 0, sizeof(args));
+	args.c.nranks = g->config.shape.nranks;
+	args.c.nlocal = g->config.shape.nlocal;
+	args.c.topk = topk;
+	return ep_ll_dispatch_shared_bytes(&args);
+}
+
+static ncclResult_t ep_ll_shared_allow(int device, uint32_t bytes)
+{
+	uint32_t *allowed = &ep_ll_shared_allowed[device % EP_MAX_DEVICES];
+	cudaError_t err = cudaSuccess;
+
+	pthread_mutex_lock(&ep_ll_shared_lock);
+	for (size_t i = 0; bytes > *allowed && i < EP_ARRAY_SIZE(ep_ll_kernels); i++) {
+		if (ep_ll_kernels[i].dispatch && err == cudaSuccess) {
+			err = cudaFuncSetAttribute(ep_ll_kernels[i].kernel,
+						   cudaFuncAttributeMaxDynamicSharedMemorySize,
+						   (int)bytes);
+		}
+	}
+	if (err == cudaSuccess && bytes > *allowed) {
+		*allowed = bytes;
+	}
+	pthread_mutex_unlock(&ep_ll_shared_lock);
+	if (err == cudaSuccess) {
+		return ncclSuccess;
+	}
+	(void)cudaGetLastError();
+	return ep_fail(ncclInvalidUsage,
+		       "dispatch needs %u bytes of shared memory per block, more than this GPU has "
+		       "(%s): use fewer experts per rank, or fewer ranks",
+		       bytes, cudaGetErrorString(err));
+}
+
+/* max_num_sms 1: the sending and the receiving block must fit on one SM together. */
+static ncclResult_t ep_ll_check_coresidence(const struct ncclEpGroup *g, uint32_t bytes)
+{
+	for (size_t i = 0; i < EP_ARRAY_SIZE(ep_ll_kernels); i++) {
+		int blocks = 0;
+
+		if (!ep_ll_kernels[i].dispatch) {
+			continue;
+		}
+		EP_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+				&blocks, ep_ll_kernels[i].kernel, (int)g->geometry.threads, bytes),
+			"asking how many blocks fit on an SM");
+		if (blocks < 2) {
+			return ep_fail(
+				ncclInvalidUsage,
+				"max_num_sms is 1, but two blocks of dispatch (%u threads, %u "
+				"bytes of shared memory) do not fit on one SM: set it to 2 or "
+				"more",
+				g->geometry.threads, bytes);
+		}
+	}
+	return ncclSuccess;
+}
+
+ncclResult_t ep_ll_prepare(struct ncclEpGroup *g, uint32_t layout, uint32_t topk)
+{
+	uint32_t bytes = ep_ll_shared_bytes(g, topk);
+
+	if (bytes > 48 * 1024) {
+		EP_CHECK(ep_ll_shared_allow(g->device, bytes));
+	}
+	if (g->config.max_sms == 1) {
+		EP_CHECK(ep_ll_check_coresidence(g, bytes));
+	}
+	return ncclSuccess;
+}
+
+void ep_ll_common_fill(struct ep_ll_common *c, const struct ncclEpHandle *h, uint32_t row_quads)
+{
+	const struct ncclEpGroup *g = h->group;
+
+	c->rank = (uint32_t)g->rank;
+	c->nranks = (uint32_t)g->nranks;
+	c->nlocal = g->config.shape.nlocal;
+	c->topk = h->topk;
+	c->max_tokens = g->config.shape.max_tokens;
+	c->num_tokens = h->num_tokens;
+	c->layout = h->layout;
+	c->id_bytes = h->id_bytes;
+	c->mask_enabled = g->config.enable_mask;
+	c->row_quads = row_quads;
+	c->lines = g->lines;
+	c->timeout_ns = g->config.timeout_ns;
+	c->mask = g->mask;
+	c->seq = g->seq;
+	c->state = g->state;
+	c->records = g->records_dev;
+	c->async_error = g->async_error_dev;
+	c->stats = g->stats;
+	c->staged = (void *)(h->mem + h->mem_layout.staged_off);
+	c->src_rows = (void *)(h->mem + h->mem_layout.src_rows_off);
+	c->src_parts = (void *)(h->mem + h->mem_layout.src_parts_off);
+	c->counts = (void *)(h->mem + h->mem_layout.counts_off);
+	c->origin = (void *)(h->mem + h->mem_layout.origin_off);
+	c->route = (void *)(h->mem + h->mem_layout.route_off);
+	c->topk_idx = h->topk_idx;
+	c->progress_off = g->heap.progress_off;
+	memcpy(c->bank_off, g->heap.bank_off, sizeof(c->bank_off));
+	c->packet_off = g->heap.packet_off;
+	c->flag_off = g->heap.flag_off;
+	c->row_off = g->heap.row_off;
+	memcpy(c->heap, g->symm.base, sizeof(c->heap));
+}
+
+/* Warps that carry payload: dispatch keeps the last warp of a block, and with four or more sending
+ * blocks the first block, for headers and counts. */
+static uint32_t ep_ll_carriers(const struct ep_ll_geometry *geometry)
+{
+	uint32_t warps = geometry->threads / 32;
+	uint32_t blocks = geometry->send_blocks;
+
+	return (blocks >= 4 ? blocks - 1 : blocks) * (warps > 1 ? warps - 1 : 1);
+}
+
+uint32_t ep_ll_dispatch_parts(const struct ncclEpHandle *h, uint32_t pieces)
+{
+	return ep_ll_parts_choose(h->num_tokens, pieces, ep_ll_carriers(&h->group->geometry),
+				  h->group->lines);
+}
+
+/* The type of the combine is not known yet when its parts are told: reckon with the largest row. */
+uint32_t ep_ll_combine_parts(const struct ncclEpHandle *h)
+{
+	const struct ncclEpGroup *g = h->group;
+
+	return ep_ll_parts_choose((uint64_t)h->num_tokens * h->topk,
+				  ep_ll_copy_quads(g->config.max_token_bytes),
+				  g->geometry.send_blocks * (g->geometry.threads / 32), g->lines);
+}
+
+static ncclResult_t ep_ll_launch(const void *kernel, void *args, uint32_t blocks, uint32_t threads,
+				 uint32_t shared_bytes, cudaStream_t stream, const char *what)
+{
+	void *params[] = { args };
+	cudaLaunchConfig_t config;
+
+	memset(&config, 0, sizeof(config));
+	config.gridDim = (dim3){ blocks, 1, 1 };
+	config.blockDim = (dim3){ threads, 1, 1 };
+	config.dynamicSmemBytes = shared_bytes;
+	config.stream = stream;
+	EP_CUDA(cudaLaunchKernelExC(&config, kernel, params), what);
+	return ncclSuccess;
+}
+
+/* Sets the phase in `c` and returns the blocks of the launch. */
+static uint32_t ep_ll_phase_set(const struct ep_ll_geometry *geometry, struct ep_ll_common *c,
+				uint32_t phase)
+{
+	c->phase = phase;
+	c->send_blocks = phase & EP_LL_SEND ? geometry->send_blocks : 0;
+	return c->send_blocks + (phase & EP_LL_RECV ? geometry->recv_blocks : 0);
+}
+
+static ncclResult_t ep_ll_dispatch_phase(struct ncclEpGroup *g, const void *kernel,
+					 struct ep_ll_dispatch_args *args, uint32_t phase,
+					 cudaStream_t stream)
+{
+	uint32_t blocks = ep_ll_phase_set(&g->geometry, &args->c, phase);
+
+	return ep_ll_launch(kernel, args, blocks, g->geometry.threads,
+			    ep_ll_dispatch_shared_bytes(args), stream, "launching dispatch");
+}
+
+static ncclResult_t ep_ll_combine_phase(struct ncclEpGroup *g, const void *kernel,
+					struct ep_ll_combine_args *args, uint32_t phase,
+					cudaStream_t stream)
+{
+	uint32_t blocks = ep_ll_phase_set(&g->geometry, &args->c, phase);
+
+	return ep_ll_launch(kernel, args, blocks, g->geometry.threads,
+			    ep_ll_combine_shared_bytes(args), stream, "launching combine");
+}
+
+static void ep_ll_stage(struct ncclEpHandle *h, enum ep_staged_kind kind, const void *kernel)
+{
+	h->staged = kind;
+	h->staged_kernel = kernel;
+	h->group->staged++;
+}
+
+ncclResult_t ep_ll_dispatch_launch(struct ncclEpHandle *h, const void *kernel,
+				   struct ep_ll_dispatch_args *args, bool send_only,
+				   cudaStream_t stream)
+{
+	if (!send_only) {
+		EP_CHECK(ep_ll_dispatch_phase(h->group, kernel, args, EP_LL_SEND | EP_LL_RECV,
+					      stream));
+		h->dispatched = true;
+		return ncclSuccess;
+	}
+	EP_CHECK(ep_ll_dispatch_phase(h->group, kernel, args, EP_LL_SEND, stream));
+	h->staged_args.dispatch = *args;
+	ep_ll_stage(h, EP_STAGED_DISPATCH, kernel);
+	return ncclSuccess;
+}
+
+ncclResult_t ep_ll_combine_launch(struct ncclEpHandle *h, const void *kernel,
+				  struct ep_ll_combine_args *args, bool send_only,
+				  cudaStream_t stream)
+{
+	if (!send_only) {
+		return ep_ll_combine_phase(h->group, kernel, args, EP_LL_SEND | EP_LL_RECV, stream);
+	}
+	EP_CHECK(ep_ll_combine_phase(h->group, kernel, args, EP_LL_SEND, stream));
+	h->staged_args.combine = *args;
+	ep_ll_stage(h, EP_STAGED_COMBINE, kernel);
+	return ncclSuccess;
+}
+
+ncclResult_t ep_ll_complete_launch(struct ncclEpHandle *h, cudaStream_t stream)
+{
+	if (h->staged == EP_STAGED_NONE) {
+		return ncclSuccess;
+	}
+	if (h->staged == EP_STAGED_DISPATCH) {
+		EP_CHECK(ep_ll_dispatch_phase(h->group, h->staged_kernel, &h->staged_args.dispatch,
+					      EP_LL_RECV, stream));
+		h->dispatched = true;
+	} else {
+		EP_CHECK(ep_ll_combine_phase(h->group, h->staged_kernel, &h->staged_args.combine,
+					     EP_LL_RECV, stream));
+	}
+	h->staged = EP_STAGED_NONE;
+	h->group->staged--;
+	return ncclSuccess;
+}
+
+ncclResult_t ep_ll_clean_launch(struct ncclEpGroup *g, cudaStream_t stream)
+{
+	struct ep_ll_clean_args args;
+
+	memset(&args, 0, sizeof(args));
+	args.rank = (uint32_t)g->rank;
+	args.nranks = (uint32_t)g->nranks;
+	args.round = g->clean_rounds + 1;
+	args.mask_enabled = g->config.enable_mask;
+	args.timeout_ns = g->config.timeout_ns;
+	args.mask = g->mask;
+	args.seq = g->seq;
+	args.state = g->state;
+	args.records = g->records_dev;
+	args.async_error = g->async_error_dev;
+	args.clean_off = g->heap.clean_off;
+	memcpy(args.heap, g->symm.base, sizeof(args.heap));
+	EP_CHECK(ep_ll_launch((const void *)ep_ll_clean_kernel, &args, 1,
+			      (uint32_t)ep_round_up((uint64_t)g->nranks, 32), 0, stream,
+			      "launching the mask clean-up"));
+	g->clean_rounds++;
+	return ncclSuccess;
+}

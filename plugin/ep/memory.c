@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Device memory of a group that peers do not map: the caller's allocator, and the handles' pool. */
+#include <stdlib.h>
+#include "ep/group.h"
+
+ncclResult_t ep_alloc(const ncclEpAllocConfig_t *alloc, void **ptr, uint64_t bytes,
+		      const char *what)
+{
+	cudaError_t err;
+
+	*ptr = NULL;
+	err = alloc->alloc_fn ? alloc->alloc_fn(ptr, bytes, alloc->context)
+			      : cudaMalloc(ptr, bytes);
+	if (err == cudaSuccess && *ptr) {
+		return ncclSuccess;
+	}
+	(void)cudaGetLastError();
+	return ep_fail(ncclUnhandledCudaError, "%s: %s of %llu bytes of device memory failed: %s",
+		       what, alloc->alloc_fn ? "alloc_fn" : "cudaMalloc", (unsigned long long)bytes,
+		       err == cudaSuccess ? "it returned NULL" : cudaGetErrorString(err));
+}
+
+void ep_free(const ncclEpAllocConfig_t *alloc, void *ptr)
+{
+	if (!ptr) {
+		return;
+	}
+	if ((alloc->free_fn ? alloc->free_fn(ptr, alloc->context) : cudaFree(ptr)) != cudaSuccess) {
+		(void)cudaGetLastError();
+	}
+}
+
+ncclResult_t ep_pool_get(struct ncclEpGroup *group, void **ptr, uint64_t bytes)
+{
+	struct ep_pool_block **link, *block;
+
+	for (link = &group->pool; (block = *link); link = &block->next) {
+		if (block->bytes == bytes) {
+			*link = block->next;
+			*ptr = block->ptr;
+			free(block);
+			return ncclSuccess;
+		}
+	}
+	return ep_alloc(&group->config.alloc, ptr, bytes, "handle memory");
+}
+
+/*
+ * No synchronisation: kernels that use the block may still be queued. The next kernel that uses it
+ * belongs to a later operation of the group, and the caller orders those (nccl_ep.h).
+ */
+void ep_pool_put(struct ncclEpGroup *group, void *ptr, uint64_t bytes)
+{
+	struct ep_pool_block *block = malloc(sizeof(*block));
+
+	if (!block) {
+		ep_free(&group->config.alloc, ptr);
+		return;
+	}
+	block->ptr = ptr;
+	block->bytes = bytes;
+	block->next = group->pool;
+	group->pool = block;
+}
+
+void ep_pool_drain(struct ncclEpGroup *group)
+{
+	struct ep_pool_block *block, *next;
+
+	for (block = group->pool; block; block = next) {
+		next = block->next;
+		ep_free(&group->config.alloc, block->ptr);
+		free(block);
+	}
+	group->pool = NULL;
+}

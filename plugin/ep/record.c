@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Failures that kernels have recorded in mapped host memory. Looking for them costs a few loads of
+ * host memory and happens at the start of every call on a group.
+ */
+#include <string.h>
+#include <stdio.h>
+#include "core/log.h"
+#include "device/wait_site.h"
+#include "ep/group.h"
+
+static const char *ep_record_awaited(uint32_t site)
+{
+	static const char *const names[EP_WAIT_SITES] = {
+		[EP_WAIT_NONE] = "nothing",
+		[EP_WAIT_PROGRESS] = "its start of this operation",
+		[EP_WAIT_DISPATCH_COUNT] = "its token counts",
+		[EP_WAIT_DISPATCH_ROW] = "a row that it announced",
+		[EP_WAIT_COMBINE_ROW] = "a row that it owes",
+		[EP_WAIT_CLEAN] = "its arrival",
+		[EP_WAIT_RDMA_SLOT] = "a free send queue entry",
+		[EP_WAIT_RDMA_COMPLETION] = "a completion",
+	};
+
+	return site < EP_WAIT_SITES ? names[site] : "something unknown";
+}
+
+static const char *ep_record_operation(const struct ep_ll_record *r)
+{
+	if (r->site == EP_WAIT_CLEAN) {
+		return "MaskClean";
+	}
+	return r->is_combine ? "combine" : "dispatch";
+}
+
+/* Takes a record away from the device, or returns false. */
+static bool ep_record_take(struct ncclEpGroup *group, int record_class, struct ep_ll_record *out)
+{
+	struct ep_ll_record *shared = &group->records[record_class];
+
+	if (!__atomic_load_n(&shared->valid, __ATOMIC_ACQUIRE)) {
+		return false;
+	}
+	*out = *shared;
+	if (record_class != EP_LL_RECORD_FATAL) {
+		/* Let the next failure of the class have it; the fatal one is the last. */
+		__atomic_store_n(&shared->valid, 0, __ATOMIC_RELEASE);
+		if (cudaMemsetAsync(&group->state->record_lock[record_class], 0, 4,
+				    group->stream) != cudaSuccess) {
+			(void)cudaGetLastError();
+		}
+	}
+	return true;
+}
+
+/* " (ranks 3, 5 have not started it)", or "": who is behind the step at which we gave up. */
+static void ep_record_stragglers(struct ncclEpGroup *group, uint32_t step, char *text, size_t size)
+{
+	enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+	uint32_t progress[EP_LL_MAX_RANKS];
+	const void *from = group->symm.base[group->rank] + group->heap.progress_off;
+	size_t n = 0, count = 0;
+	cudaError_t err;
+
+	text[0] = '\0';
+	(void)cudaThreadExchangeStreamCaptureMode(&mode);
+	err = cudaMemcpyAsync(progress, from, 4 * (size_t)group->nranks, cudaMemcpyDeviceToHost,
+			      group->stream);
+	if (err == cudaSuccess) {
+		err = cudaStreamSynchronize(group->stream);
+	}
+	(void)cudaThreadExchangeStreamCaptureMode(&mode);
+	if (err != cudaSuccess) {
+		(void)cudaGetLastError();
+		return;
+	}
+	for (int r = 0; r < group->nranks && n < size; r++) {
+		if (r != group->rank && (int32_t)(progress[r] - step) < 0) {
+			n += (size_t)snprintf(text + n, size - n, "%s%d", count++ ? ", " : " ", r);
+		}
+	}
+}
+
+static ncclResult_t ep_record_fatal(struct ncclEpGroup *group, const struct ep_ll_record *r)
+{
+	const struct ep_ident *peer =
+		&group->idents[r->peer < (uint32_t)group->nranks ? (int)r->peer : group->rank];
+	char behind[200];
+
+	if (r->cause == EP_LL_CAUSE_MISMATCH) {
+		return ep_fail(
+			ncclRemoteError,
+			"%s %u: rank %u (pid %d on %s) runs another operation than rank %d: its "
+			"rows have %lld units of %d bytes, ours %lld (if these are equal, "
+			"layout, top-k or counts differ); all ranks must make the same calls "
+			"with the same shapes; destroy the group",
+			ep_record_operation(r), r->step, r->peer, peer->pid, peer->hostname,
+			group->rank, (long long)r->value, EP_LL_QUAD_BYTES, (long long)r->expected);
+	}
+	ep_record_stragglers(group, r->step, behind, sizeof(behind));
+	return ep_fail(
+		ncclRemoteError,
+		"%s %u: rank %d waited %llu ms for rank %u (pid %d on %s, GPU %s): %s did not "
+		"come%s%s; look for that rank's own error, then destroy the group",
+		ep_record_operation(r), r->step, group->rank,
+		(unsigned long long)(r->waited_ns / 1000000), r->peer, peer->pid, peer->hostname,
+		peer->bus_id, ep_record_awaited(r->site),
+		behind[0] ? "; not started yet by rank" : "", behind);
+}
+
+static void ep_record_masked(struct ncclEpGroup *group, const struct ep_ll_record *r)
+{
+	EP_WARN("%s %u: rank %d waited %llu ms for rank %u: %s did not come; rank %u is masked from "
+		"now on (ncclEpMaskQuery tells all that are)",
+		ep_record_operation(r), r->step, group->rank,
+		(unsigned long long)(r->waited_ns / 1000000), r->peer, ep_record_awaited(r->site),
+		r->peer);
+}
+
+static void ep_record_routing(struct ncclEpGroup *group, const struct ep_ll_record *r)
+{
+	if (r->value >= 0 && r->value < r->expected) {
+		(void)ep_fail(ncclInvalidArgument,
+			      "dispatch %u: topk_idx[%u][%u] is expert %lld once more than "
+			      "max_dispatch_tokens_per_rank = %u: the selection was left out",
+			      r->step, r->token, r->k, (long long)r->value,
+			      group->config.shape.max_tokens);
+		return;
+	}
+	(void)ep_fail(
+		ncclInvalidArgument,
+		"dispatch %u: topk_idx[%u][%u] is %lld, experts are 0..%lld: the selection was "
+		"left out (negative ids mean none)",
+		r->step, r->token, r->k, (long long)r->value, (long long)r->expected - 1);
+}
+
+ncclResult_t ep_record_poll(struct ncclEpGroup *group)
+{
+	struct ep_ll_record r;
+
+	if (ep_record_take(group, EP_LL_RECORD_ROUTING, &r)) {
+		ep_record_routing(group, &r);
+	}
+	if (ep_record_take(group, EP_LL_RECORD_MASKED, &r)) {
+		ep_record_masked(group, &r);
+	}
+	if (group->failed) {
+		return ep_fail_again(&group->failure);
+	}
+	if (!ep_record_take(group, EP_LL_RECORD_FATAL, &r)) {
+		return ncclSuccess;
+	}
+	group->failed = true;
+	(void)ep_record_fatal(group, &r);
+	ep_error_get(NULL, &group->failure);
+	return group->failure.code;
+}

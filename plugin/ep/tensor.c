@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+#include <string.h>
+#include "core/nccl_dyn.h"
+#include "ep/struct.h"
+#include "ep/tensor.h"
+
+#define EP_TENSOR_ALLOCATED 0xBEEFBEEFu
+
+/*
+ * A descriptor of ncclEpTensorAlloc. Its `sizes` points into the same allocation, which tells it
+ * from a copy that a caller made of the struct, and from one whose `sizes` was replaced.
+ */
+struct ep_tensor {
+	ncclEpTensor_t pub;
+	size_t sizes[];
+};
+
+uint32_t ep_dtype_bytes(ncclDataType_t datatype)
+{
+	switch ((int)datatype) {
+	case ncclInt8:
+	case ncclUint8:
+	case ncclFloat8e4m3:
+	case ncclFloat8e5m2:
+	case 12: /* two 4-bit floats */
+		return 1;
+	case ncclFloat16:
+	case ncclBfloat16:
+		return 2;
+	case ncclInt32:
+	case ncclUint32:
+	case ncclFloat32:
+		return 4;
+	case ncclInt64:
+	case ncclUint64:
+	case ncclFloat64:
+		return 8;
+	default:
+		return 0;
+	}
+}
+
+const char *ep_dtype_name(ncclDataType_t datatype)
+{
+	static const char *const names[] = { "int8",   "uint8", "int32", "uint32", "int64",
+					     "uint64", "fp16",  "fp32",  "fp64",   "bf16",
+					     "e4m3",   "e5m2",  "fp4x2" };
+
+	return (unsigned int)datatype < EP_ARRAY_SIZE(names) ? names[datatype] : "unknown type";
+}
+
+static bool ep_tensor_is_allocated(const ncclEpTensor_t *t)
+{
+	return t->magic == EP_TENSOR_ALLOCATED && t->sizes == ((const struct ep_tensor *)t)->sizes;
+}
+
+ncclResult_t ncclEpTensorAlloc(ncclEpTensor_t **tensor, unsigned int ndim, ncclDataType_t datatype,
+			       const size_t *sizes, const ncclEpTensorAllocConfig_t *config)
+{
+	ncclEpTensorAllocConfig_t own;
+	struct ep_tensor *t;
+
+	ep_error_scope(NULL);
+	EP_CHECK(EP_IMPORT_OPTIONAL(&own, config, NCCL_EP_TENSOR_ALLOC_CONFIG));
+	if (!tensor || !sizes || ndim == 0) {
+		return ep_fail(ncclInvalidArgument,
+			       "ncclEpTensorAlloc: %s: pass an address for the "
+			       "descriptor, at least one dimension and its extents",
+			       !tensor  ? "tensor is NULL"
+			       : !sizes ? "sizes is NULL"
+					: "ndim is 0");
+	}
+	t = calloc(1, sizeof(*t) + ndim * sizeof(size_t));
+	if (!t) {
+		return ep_fail(ncclSystemError, "ncclEpTensorAlloc: no memory for %u extents",
+			       ndim);
+	}
+	t->pub.size = sizeof(t->pub);
+	t->pub.magic = EP_TENSOR_ALLOCATED;
+	t->pub.ndim = ndim;
+	t->pub.datatype = datatype;
+	t->pub.sizes = t->sizes;
+	memcpy(t->sizes, sizes, ndim * sizeof(size_t));
+	*tensor = &t->pub;
+	return ncclSuccess;
+}
+
+ncclResult_t ncclEpTensorDestroy(ncclEpTensor_t *tensor)
+{
+	ep_error_scope(NULL);
+	if (!tensor) {
+		return ncclSuccess;
+	}
+	if (!ep_tensor_is_allocated(tensor)) {
+		return ep_fail(ncclInvalidArgument,
+			       "ncclEpTensorDestroy: magic 0x%x, sizes %p: not a descriptor of "
+			       "ncclEpTensorAlloc, or its sizes pointer was replaced",
+			       tensor->magic, (void *)tensor->sizes);
+	}
+	tensor->magic = 0;
+	free(tensor);
+	return ncclSuccess;
+}
+
+static ncclResult_t ep_tensor_check(const ncclEpTensor_t *t, unsigned int ndim, const char *name)
+{
+	if (!t) {
+		return ep_fail(ncclInvalidArgument, "%s is NULL: it is required here", name);
+	}
+	if (t->magic != NCCL_EP_TENSOR_MAGIC && !ep_tensor_is_allocated(t)) {
+		return ep_fail(
+			ncclInvalidArgument,
+			"%s: magic is 0x%x: initialise the descriptor with "
+			"NCCL_EP_TENSOR_INIT, or leave the sizes pointer of an allocated one "
+			"alone",
+			name, t->magic);
+	}
+	if (t->size < NCCL_EP_TENSOR_V1_SIZE) {
+		return ep_fail(ncclInvalidArgument,
+			       "%s: size is %u instead of %u: initialise the descriptor with "
+			       "NCCL_EP_TENSOR_INIT",
+			       name, t->size, NCCL_EP_TENSOR_V1_SIZE);
+	}
+	if (t->ndim != ndim || !t->sizes) {
+		return ep_fail(ncclInvalidArgument, "%s: %u dimensions%s, it needs %u", name,
+			       t->ndim, t->sizes ? "" : " but sizes is NULL", ndim);
+	}
+	if (ep_dtype_bytes(t->datatype) == 0) {
+		return ep_fail(ncclInvalidArgument, "%s: unknown data type %d", name,
+			       (int)t->datatype);
+	}
+	return ncclSuccess;
+}
+
+static ncclResult_t ep_tensor_window(void **data, ncclComm_t comm, const ncclEpTensor_t *t,
+				     const char *name)
+{
+	const struct ep_nccl_dyn *nccl = ep_nccl_dyn();
+	void *base = NULL;
+	ncclResult_t result;
+
+	if (!nccl->win_get_user_ptr) {
+		return ep_fail(ncclInvalidUsage,
+			       "%s: it has a window but no data, and this NCCL has no "
+			       "ncclWinGetUserPtr: set data, or use NCCL 2.29 or later",
+			       name);
+	}
+	result = nccl->win_get_user_ptr(comm, t->win_hdl, &base);
+	if (result != ncclSuccess) {
+		return ep_fail(result, "%s: ncclWinGetUserPtr failed: %s", name,
+			       ncclGetErrorString(result));
+	}
+	if (!base) {
+		return ep_fail(ncclInvalidUsage,
+			       "%s: the window has no address on this rank: set data", name);
+	}
+	*data = (char *)base + t->win_offset;
+	return ncclSuccess;
+}
+
+ncclResult_t ep_view_make(struct ep_view *view, ncclComm_t comm, const ncclEpTensor_t *t,
+			  unsigned int ndim, const char *name)
+{
+	bool empty = false;
+
+	EP_CHECK(ep_tensor_check(t, ndim, name));
+	for (unsigned int i = 0; i < ndim; i++) {
+		empty |= t->sizes[i] == 0;
+	}
+	view->data = t->data;
+	view->elem_bytes = ep_dtype_bytes(t->datatype);
+	view->datatype = t->datatype;
+	view->sizes = t->sizes;
+	if (empty || view->data) {
+		return ncclSuccess;
+	}
+	if (!t->win_hdl) {
+		return ep_fail(
+			ncclInvalidArgument,
+			"%s: neither data nor a window: only tensors with an extent of 0 need "
+			"no storage",
+			name);
+	}
+	return ep_tensor_window(&view->data, comm, t, name);
+}
+
+ncclResult_t ep_view_expect_type(const struct ep_view *view, ncclDataType_t datatype,
+				 const char *name)
+{
+	if (view->datatype == datatype) {
+		return ncclSuccess;
+	}
+	return ep_fail(ncclInvalidArgument, "%s: data type %s, it needs %s", name,
+		       ep_dtype_name(view->datatype), ep_dtype_name(datatype));
+}
+
+ncclResult_t ep_view_expect_dim(const struct ep_view *view, unsigned int dim, uint64_t extent,
+				const char *meaning, const char *name)
+{
+	if (view->sizes[dim] == extent) {
+		return ncclSuccess;
+	}
+	return ep_fail(ncclInvalidArgument, "%s: sizes[%u] is %zu, it needs %llu (%s)", name, dim,
+		       view->sizes[dim], (unsigned long long)extent, meaning);
+}
+
+ncclResult_t ep_view_expect_align(const struct ep_view *view, uint32_t align, const char *name)
+{
+	if (((uintptr_t)view->data & (align - 1)) == 0) {
+		return ncclSuccess;
+	}
+	return ep_fail(ncclInvalidArgument, "%s: address %p is not a multiple of %u bytes", name,
+		       view->data, align);
+}
+
+ncclResult_t ep_tensor_expect_absent(const ncclEpTensor_t *t, const char *name, const char *why)
+{
+	if (!t) {
+		return ncclSuccess;
+	}
+	return ep_fail(ncclInvalidArgument, "%s must be NULL: %s", name, why);
+}
