@@ -281,6 +281,31 @@ cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer)
 	return cudaSuccess;
 }
 
+/* Peers are as NVLink joins them: VC_NO_PEER takes a pair apart. */
+cudaError_t cudaDeviceGetP2PAttribute(int *value, enum cudaDeviceP2PAttr attr, int device, int peer)
+{
+	bool possible;
+
+	if (!value || device == peer) {
+		return vc_error(cudaErrorInvalidValue);
+	}
+	if (!vc_device_valid(device) || !vc_device_valid(peer)) {
+		return vc_error(cudaErrorInvalidDevice);
+	}
+	possible = vc_peer_possible(device, peer);
+	switch ((int)attr) {
+	case cudaDevP2PAttrPerformanceRank:
+		*value = 0;
+		return cudaSuccess;
+	case cudaDevP2PAttrAccessSupported:
+	case cudaDevP2PAttrNativeAtomicSupported:
+		*value = possible;
+		return cudaSuccess;
+	default:
+		return vc_error(cudaErrorInvalidValue);
+	}
+}
+
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned int flags)
 {
 	cudaError_t error = cudaSuccess;
