@@ -101,6 +101,9 @@ template <typename T> static inline T ncclEpVersionedInit(unsigned int magic, un
 				      prefix_##_V##version_##_SIZE,                                \
 			      #type_)
 
+#if defined(__GNUC__)
+#pragma GCC visibility push(default)
+#endif
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -567,5 +570,8 @@ ncclResult_t ncclEpErrorClear(ncclEpGroup_t ep_group);
 
 #ifdef __cplusplus
 }
+#endif
+#if defined(__GNUC__)
+#pragma GCC visibility pop
 #endif
 #endif
