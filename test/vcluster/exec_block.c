@@ -277,7 +277,10 @@ static void vc_fiber_end(struct vc_block *block, struct vc_fiber *self)
 				   block->barrier[i].arrived, i);
 		}
 	}
-	vc_fiber_check_stack(self);
+	/* The ends of stacks are cold; lanes use about the same, so one of each warp will do. */
+	if (self->pub.lane == block->grid->serial % EP_WARP_SIZE) {
+		vc_fiber_check_stack(self);
+	}
 	self->state = VC_FIBER_DONE;
 	warp->live &= ~bit;
 	warp->runnable &= ~bit;
@@ -347,7 +350,7 @@ static void vc_block_init(struct vc_worker *worker)
 		struct vc_warp *warp = &block->warp[w];
 
 		warp->live = warp->runnable = EP_FULL_MASK;
-		warp->waiting = warp->ngroups = 0;
+		warp->ngroups = 0;
 	}
 	for (uint32_t t = 0; t < block->nthreads; t++) {
 		struct vc_fiber *fiber = &worker->fiber[t];

@@ -129,7 +129,7 @@ static void *vc_frame_make(uint8_t *top, void (*entry)(void))
 #elif defined(VC_TSAN)
 #define VC_STACK_KB 128
 #else
-#define VC_STACK_KB 64
+#define VC_STACK_KB 32
 #endif
 
 static void vc_fiber_main(void)
@@ -240,6 +240,7 @@ void vc_main_fiber_init(struct vc_worker *worker)
 void vc_fiber_switch(struct vc_fiber *from, struct vc_fiber *to)
 {
 	ep_simt_self = &to->pub;
+	vc_self->running = to;
 #ifdef VC_ASAN
 	__sanitizer_start_switch_fiber(&from->fake, to->stack, to->stack_size);
 #endif

@@ -58,7 +58,6 @@ struct vc_group {
 
 struct vc_warp {
 	uint32_t live, runnable;
-	uint32_t waiting; /* in a collective */
 	uint32_t ngroups;
 	struct vc_group group[EP_WARP_SIZE];
 	uint64_t value[EP_WARP_SIZE];
@@ -99,6 +98,7 @@ struct vc_worker {
 	bool has_job;
 	struct vc_block block;
 	struct vc_fiber main;
+	struct vc_fiber *running;
 	struct vc_fiber *fiber; /* nfibers of them, made as needed */
 	uint32_t nfibers;
 	uint8_t *shared;

@@ -108,11 +108,16 @@ static struct vc_group *vc_group_join(struct vc_block *block, struct vc_fiber *s
 		vc_illegal(block, self, "calls %s with mask 0x%08x while lanes 0x%08x wait in %s",
 			   vc_op_name(op), mask, group->arrived, vc_op_name(group->op));
 	}
-	if (warp->waiting & mask & ~group->arrived) {
-		vc_illegal(block, self,
-			   "calls %s with mask 0x%08x while lanes 0x%08x of it wait in another "
-			   "collective with another mask", vc_op_name(op), mask,
-			   warp->waiting & mask & ~group->arrived);
+	/* Lanes of the mask may still be in collectives of their own, but not in one that needs us. */
+	for (uint32_t i = 0; i < warp->ngroups; i++) {
+		const struct vc_group *other = &warp->group[i];
+
+		if (other != group && other->arrived & mask && other->mask >> self->pub.lane & 1) {
+			vc_illegal(block, self,
+				   "calls %s with mask 0x%08x while lanes 0x%08x of it wait for it "
+				   "in %s with mask 0x%08x", vc_op_name(op), mask,
+				   other->arrived & mask, vc_op_name(other->op), other->mask);
+		}
 	}
 	group->arrived |= 1u << self->pub.lane;
 	return group;
@@ -146,11 +151,9 @@ uint64_t ep_simt_collective(uint32_t op, uint32_t mask, uint64_t value, uint32_t
 		VC_RELEASE(&warp->group[0].mask);
 	}
 	if (group->arrived != mask) {
-		warp->waiting |= bit;
 		vc_fiber_sleep(block, self, VC_FIBER_COLLECTIVE, op, mask);
 	} else {
 		*group = warp->group[--warp->ngroups];
-		warp->waiting &= ~mask;
 		vc_results(block, self->pub.warp, op, mask);
 		if (mask != bit) {
 			vc_lanes_wake(block, self->pub.warp, mask & ~bit);

@@ -47,15 +47,23 @@ static void vc_fiber_describe(const struct vc_block *block, const struct vc_fibe
 			 fiber->wait_b);
 		break;
 	default:
-		snprintf(text, size, "run");
+		snprintf(text, size, "%s", fiber == block->worker->running ? "run" : "could run");
 		break;
 	}
 }
 
-static bool vc_fiber_alike(const struct vc_fiber *a, const struct vc_fiber *b)
+static bool vc_fiber_alike(const struct vc_block *block, const struct vc_fiber *a,
+			   const struct vc_fiber *b)
 {
-	return a->state == b->state &&
-	       (a->state <= VC_FIBER_RUN || (a->wait_a == b->wait_a && a->wait_b == b->wait_b));
+	const struct vc_fiber *running = block->worker->running;
+
+	if (a->state != b->state) {
+		return false;
+	}
+	if (a->state == VC_FIBER_RUN) {
+		return (a == running) == (b == running);
+	}
+	return a->state == VC_FIBER_DONE || (a->wait_a == b->wait_a && a->wait_b == b->wait_b);
 }
 
 static void vc_warp_dump(struct vc_block *block, uint32_t warp)
@@ -69,7 +77,7 @@ static void vc_warp_dump(struct vc_block *block, uint32_t warp)
 		char text[128];
 
 		for (uint32_t i = first; i < EP_WARP_SIZE; i++) {
-			if (left >> i & 1 && vc_fiber_alike(&fiber[first], &fiber[i])) {
+			if (left >> i & 1 && vc_fiber_alike(block, &fiber[first], &fiber[i])) {
 				lanes |= 1u << i;
 			}
 		}

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Everything the executor must find. Not for GPUs. */
+#include "device/simt.h"
+#include "kernels.h"
+
+EP_DEV __attribute__((noinline)) uint32_t deep(uint32_t n)
+{
+	volatile uint32_t room[64];
+
+	for (uint32_t i = 0; i < 64; i++) {
+		room[i] = n + i;
+	}
+	return n ? deep(n - 1) + room[n % 64] : room[0];
+}
+
+EP_DEV void barriers(const struct test_illegal_args &a)
+{
+	switch (a.what) {
+	case ILLEGAL_BARRIER_COUNT:
+		ep_bar_sync(1, ep_warp() ? 64 : 96);
+		break;
+	case ILLEGAL_BARRIER_EXIT:
+		if (ep_warp()) {
+			ep_block_sync();
+		}
+		break;
+	case ILLEGAL_BARRIER_WARP:
+		/* 64 threads arrive, but not two warps of them */
+		if (ep_warp() == 0 || (ep_warp() == 1 && ep_lane() < 16) ||
+		    (ep_warp() == 2 && ep_lane() < 16)) {
+			ep_bar_sync(3, 64);
+		}
+		break;
+	case ILLEGAL_DEADLOCK:
+		ep_bar_sync(1 + ep_warp() % 2, ep_nthreads() - 32);
+		break;
+	default:
+		break;
+	}
+}
+
+EP_DEV void hangs(const struct test_illegal_args &a)
+{
+	if (a.what == ILLEGAL_HANG_SPIN && ep_warp() == 2) {
+		struct ep_spin s = ep_spin_start();
+
+		while (ep_ld_acquire_sys_u32(a.word) != 0x12345678) {
+			ep_spin_expired(&s, ~0ull, EP_WAIT_DISPATCH_COUNT, 5);
+		}
+	}
+	if (a.what == ILLEGAL_HANG_LOOP && ep_tid() == 40) {
+		while (ep_ld_acquire_sys_u32(a.word) != 0x12345678) {
+		}
+	}
+	if (a.what == ILLEGAL_HANG_SPIN || a.what == ILLEGAL_HANG_LOOP) {
+		ep_block_sync();
+	}
+}
+
+EP_DEV void races(const struct test_illegal_args &a)
+{
+	EP_SHARED(uint32_t, word);
+
+	if (a.what == ILLEGAL_RACE_SHARED) {
+		if (ep_tid() == 0) {
+			word = 7;
+		}
+		/* no barrier */
+		if (ep_tid() == 33) {
+			a.word[1] = word;
+		}
+	}
+	if (a.what == ILLEGAL_RACE_GLOBAL && ep_tid() == 0) {
+		/* data and flag without release */
+		if (ep_block() == 0) {
+			a.word[0] = 5;
+			ep_st_relaxed_gpu_u32(a.word + 1, 1);
+		} else {
+			struct ep_spin s = ep_spin_start();
+
+			while (!ep_ld_relaxed_gpu_u32(a.word + 1)) {
+				ep_spin_expired(&s, ~0ull, EP_WAIT_NONE, 0);
+			}
+			a.word[2] = a.word[0];
+		}
+	}
+}
+
+EP_KERNEL(test_illegal, test_illegal_args, 128)
+{
+	uint32_t lane = ep_lane();
+
+	switch (a.what) {
+	case ILLEGAL_EXIT_IN_COLLECTIVE:
+		if (lane != 9) {
+			ep_warp_sync(EP_FULL_MASK);
+		}
+		break;
+	case ILLEGAL_MASKS:
+		ep_ballot(lane < 16 ? 0x0001ffffu : EP_FULL_MASK, true);
+		break;
+	case ILLEGAL_OPS:
+		if (lane == 3) {
+			ep_any(EP_FULL_MASK, true);
+		} else {
+			ep_all(EP_FULL_MASK, true);
+		}
+		break;
+	case ILLEGAL_NOT_NAMED:
+		ep_ballot(0x0000ffffu, true);
+		break;
+	case ILLEGAL_STACK:
+		a.word[0] = deep(100000);
+		break;
+	case ILLEGAL_ADDRESS:
+		if (ep_tid() == 70) {
+			a.word[1 << 20] = 1;
+		}
+		break;
+	default:
+		barriers(a);
+		hangs(a);
+		races(a);
+		break;
+	}
+}
