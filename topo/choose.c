@@ -79,20 +79,28 @@ static void list_units(struct chooser *c, const struct ep_topo_opts *opts,
 	}
 }
 
+/* Smaller is nearer. Of two equally far, the one on PCI is real hardware, the other software or
+ * hidden from us. */
+static int rank_of(const struct chooser *c, int gpu, int u)
+{
+	int nic = c->unit[u].nic;
+
+	return 2 * (int)ep_topo_dist_gpu_nic(c->topo, gpu, nic) + !c->topo->nic[nic].pci.known;
+}
+
 static void find_candidates(struct chooser *c, int gpu)
 {
 	struct ep_topo_gpu *g = &c->topo->gpu[gpu];
 	bool *may = may_row(c, gpu);
+	int nearest = 2 * EP_TOPO_FAR;
 	uint32_t best = 0;
 
-	g->dist = EP_TOPO_FAR;
 	for (int u = 0; u < c->nunits; u++) {
-		enum ep_topo_dist d = ep_topo_dist_gpu_nic(c->topo, gpu, c->unit[u].nic);
-
-		g->dist = d < g->dist ? d : g->dist;
+		nearest = rank_of(c, gpu, u) < nearest ? rank_of(c, gpu, u) : nearest;
 	}
+	g->dist = (enum ep_topo_dist)(nearest / 2);
 	for (int u = 0; u < c->nunits; u++) {
-		may[u] = ep_topo_dist_gpu_nic(c->topo, gpu, c->unit[u].nic) == g->dist;
+		may[u] = rank_of(c, gpu, u) == nearest;
 		if (may[u] && c->unit[u].mbps > best) {
 			best = c->unit[u].mbps;
 		}

@@ -14,7 +14,6 @@ struct reader {
 	struct ep_topo *topo;
 	const struct ep_xml *xml;
 	struct ep_topo_err *err;
-	int unclassified;
 	int self_links;
 };
 
@@ -189,7 +188,7 @@ static int read_device(struct reader *r, int elem, int node)
 	if (class_id >> 8 == 0x0680) {
 		r->topo->nvswitch = EP_TOPO_YES;
 	}
-	r->unclassified += class_id == 0;
+	r->topo->unclassified += class_id == 0;
 	return 0;
 }
 
@@ -291,12 +290,6 @@ int ep_topo_read_nccl(struct ep_topo *topo, const struct ep_xml *xml, struct ep_
 		}
 	}
 	read_nvswitch(topo);
-	if (r.unclassified) {
-		ep_topo_note(topo,
-			     "%d PCI devices without a class: what they are can only be told on "
-			     "the machine itself",
-			     r.unclassified);
-	}
 	if (r.self_links) {
 		ep_topo_note(topo, "%d NVLink entries join a GPU to itself, ignored", r.self_links);
 	}

@@ -195,6 +195,12 @@ int ep_topo_finish(struct ep_topo *topo, const struct ep_topo_opts *opts,
 		ep_topo_note(topo, "no GPU shares a PCIe bridge with a NIC, as in many virtual "
 				   "machines: if you know better, say so with NCCL_TOPO_FILE");
 	}
+	if (topo->unclassified && !topo->merged) {
+		ep_topo_note(topo,
+			     "%d PCI devices without a class: what they are can only be told on "
+			     "the machine itself",
+			     topo->unclassified);
+	}
 	return rc;
 }
 

@@ -162,6 +162,7 @@ struct ep_topo {
 	struct ep_topo_nic *nic;
 
 	int nnumas;
+	int unclassified; /* PCI devices of which the file does not say what they are */
 	enum ep_topo_tristate flat; /* no GPU shares a PCIe bridge with a NIC; no pair: unknown */
 	enum ep_topo_tristate virtualised;
 	enum ep_topo_tristate nvswitch;

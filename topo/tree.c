@@ -283,20 +283,19 @@ bool ep_topo_pci_parse(const char *text, struct ep_topo_pci *pci)
 {
 	unsigned long part[4] = {0};
 	const char *s = text;
-	bool dot = false;
+	bool dot = false, function = false;
 	int n = 0;
 
-	while (n < 4 && isxdigit((unsigned char)*s)) {
+	while (n < 4 && !function && isxdigit((unsigned char)*s)) {
 		char *end;
 
 		part[n++] = strtoul(s, &end, 16);
 		s = end;
-		if (dot || (*s != ':' && *s != '.')) {
-			break;
-		}
-		dot = *s++ == '.';
+		function = dot;
+		dot = *s == '.';
+		s += !function && (dot || *s == ':');
 	}
-	if (*s || !dot || n < 3) {
+	if (*s || !function || n < 3) {
 		return false;
 	}
 	if (n == 3) {

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+/* A stand-in for libnvidia-ml.so.1. FAKE_NVML says which machine: "switch": 4 GPUs on an NVSwitch,
+ * two fabrics; "mig": 2 GPUs, the first with MIG instances 0 and 2 of 7; "broken": it does not
+ * start. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct pci {
+	char legacy[16];
+	unsigned domain, bus, device, id, subsystem;
+	char busid[32];
+};
+
+struct fabric {
+	unsigned version;
+	unsigned char uuid[16];
+	int status;
+	unsigned clique;
+	unsigned char state;
+	unsigned health;
+};
+
+int nvmlInit_v2(void);
+int nvmlShutdown(void);
+int nvmlSystemGetDriverVersion(char *text, unsigned len);
+int nvmlDeviceGetCount_v2(unsigned *count);
+int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **dev);
+int nvmlDeviceGetPciInfo_v3(void *dev, struct pci *pci);
+int nvmlDeviceGetUUID(void *dev, char *text, unsigned len);
+int nvmlDeviceGetName(void *dev, char *text, unsigned len);
+int nvmlDeviceGetCudaComputeCapability(void *dev, int *major, int *minor);
+int nvmlDeviceGetNvLinkState(void *dev, unsigned link, int *active);
+int nvmlDeviceGetNvLinkRemoteDeviceType(void *dev, unsigned link, int *type);
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(void *dev, unsigned link, struct pci *pci);
+int nvmlDeviceGetGpuFabricInfoV(void *dev, struct fabric *f);
+int nvmlDeviceGetMigMode(void *dev, unsigned *mode, unsigned *pending);
+int nvmlDeviceGetMaxMigDeviceCount(void *dev, unsigned *count);
+int nvmlDeviceGetMigDeviceHandleByIndex(void *dev, unsigned i, void **part);
+
+static int is(const char *machine)
+{
+	const char *which = getenv("FAKE_NVML");
+
+	return which && strcmp(which, machine) == 0;
+}
+
+/* Handles: 1 + index; MIG instances 100 + index. */
+static int index_of(void *dev)
+{
+	return (int)(size_t)dev - 1;
+}
+
+int nvmlInit_v2(void)
+{
+	return is("switch") || is("mig") ? 0 : 9;
+}
+
+int nvmlShutdown(void)
+{
+	return 0;
+}
+
+int nvmlSystemGetDriverVersion(char *text, unsigned len)
+{
+	snprintf(text, len, "999.1");
+	return 0;
+}
+
+int nvmlDeviceGetCount_v2(unsigned *count)
+{
+	*count = is("switch") ? 4 : 2;
+	return 0;
+}
+
+int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **dev)
+{
+	*dev = (void *)(size_t)(i + 1);
+	return 0;
+}
+
+int nvmlDeviceGetPciInfo_v3(void *dev, struct pci *pci)
+{
+	memset(pci, 0, sizeof(*pci));
+	snprintf(pci->busid, sizeof(pci->busid), "00000000:%02X:00.0", 0x17 + index_of(dev));
+	return 0;
+}
+
+int nvmlDeviceGetUUID(void *dev, char *text, unsigned len)
+{
+	snprintf(text, len, index_of(dev) >= 99 ? "MIG-%d" : "GPU-%d", index_of(dev) % 99);
+	return 0;
+}
+
+int nvmlDeviceGetName(void *dev, char *text, unsigned len)
+{
+	snprintf(text, len, "Test \x1b[31mGPU");
+	return 0;
+}
+
+int nvmlDeviceGetCudaComputeCapability(void *dev, int *major, int *minor)
+{
+	*major = 9;
+	*minor = 0;
+	return 0;
+}
+
+int nvmlDeviceGetNvLinkState(void *dev, unsigned link, int *active)
+{
+	*active = link < 17; /* one is down */
+	return is("switch") && link < 18 ? 0 : 3;
+}
+
+int nvmlDeviceGetNvLinkRemoteDeviceType(void *dev, unsigned link, int *type)
+{
+	*type = 2;
+	return 0;
+}
+
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(void *dev, unsigned link, struct pci *pci)
+{
+	memset(pci, 0, sizeof(*pci));
+	snprintf(pci->busid, sizeof(pci->busid), "00000000:%02X:00.0", 0xc0 + link % 4);
+	return 0;
+}
+
+int nvmlDeviceGetGpuFabricInfoV(void *dev, struct fabric *f)
+{
+	if (f->version != ((unsigned)sizeof(*f) | 2u << 24)) {
+		return 25;
+	}
+	memset(f->uuid, 0xab, sizeof(f->uuid));
+	f->state = index_of(dev) == 3 ? 2 : 3; /* the last one is still starting */
+	f->status = 0;
+	f->clique = 5;
+	return 0;
+}
+
+int nvmlDeviceGetMigMode(void *dev, unsigned *mode, unsigned *pending)
+{
+	*mode = is("mig") && index_of(dev) == 0;
+	*pending = *mode;
+	return 0;
+}
+
+int nvmlDeviceGetMaxMigDeviceCount(void *dev, unsigned *count)
+{
+	*count = 7;
+	return 0;
+}
+
+int nvmlDeviceGetMigDeviceHandleByIndex(void *dev, unsigned i, void **part)
+{
+	*part = (void *)(size_t)(100 + i);
+	return i == 0 || i == 2 ? 0 : 6;
+}

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * This machine as the readers see it, with a stand-in for NVML (found through LD_LIBRARY_PATH) and a
+ * made-up /sys for the NICs; and a topology file laid over that.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "topo/tree.h"
+
+static char root[] = "/tmp/ep_topo_XXXXXX";
+
+static void put(const char *path, const char *text)
+{
+	char full[512];
+
+	snprintf(full, sizeof(full), "%s%s", root, path);
+	for (char *s = full + 1; *s; s++) {
+		if (*s == '/') {
+			*s = '\0';
+			mkdir(full, 0755);
+			*s = '/';
+		}
+	}
+	FILE *f = fopen(full, "we");
+
+	CHECK(f && fputs(text, f) >= 0, "%s", full);
+	if (f) {
+		fclose(f);
+	}
+}
+
+static void put_nic(const char *name, const char *pci, const char *state, const char *rate,
+		    const char *layer)
+{
+	char path[256], target[256], full[512];
+
+	snprintf(path, sizeof(path), "/sys/class/infiniband/%s/node_guid", name);
+	put(path, "a088:c203:00aa:0001\n");
+	snprintf(path, sizeof(path), "/sys/class/infiniband/%s/ports/1/state", name);
+	put(path, state);
+	snprintf(path, sizeof(path), "/sys/class/infiniband/%s/ports/1/rate", name);
+	put(path, rate);
+	snprintf(path, sizeof(path), "/sys/class/infiniband/%s/ports/1/link_layer", name);
+	put(path, layer);
+	if (pci) {
+		snprintf(target, sizeof(target), "../../../%s", pci);
+		snprintf(full, sizeof(full), "%s/sys/class/infiniband/%s/device", root, name);
+		CHECK(symlink(target, full) == 0, "%s", full);
+	}
+}
+
+static void make_sysfs(void)
+{
+	CHECK(mkdtemp(root), "mkdtemp");
+	put_nic("mlx5_0", "0000:29:00.0", "4: ACTIVE\n", "400 Gb/sec (4X NDR)\n", "InfiniBand\n");
+	put_nic("mlx5_1", "0000:2a:00.0", "1: DOWN\n", "10 Gb/sec (4X SDR)\n", "Ethernet\n");
+	/* A sub-function hangs below its parent's address. */
+	put_nic("mlx5_2", "0000:2b:00.0/mlx5_core.sf.4", "4: ACTIVE\n", "200 Gb/sec (4X HDR)\n",
+		"Ethernet\n");
+	put_nic("rxe0", NULL, "4: ACTIVE\n", "2.5 Gb/sec (1X SDR)\n", "Ethernet\n");
+}
+
+static struct ep_topo *load(const char *file)
+{
+	struct ep_topo_opts opts = {.file = file, .sysfs_root = root};
+	struct ep_topo_err err;
+	struct ep_topo *topo = NULL;
+
+	CHECK(ep_topo_load(&opts, &topo, &err) == 0, "%s", err.text);
+	if (!topo) {
+		exit(1);
+	}
+	return topo;
+}
+
+static const struct ep_topo_nic *nic_named(const struct ep_topo *topo, const char *name)
+{
+	static const struct ep_topo_nic none;
+
+	for (int i = 0; i < topo->nnics; i++) {
+		if (strcmp(topo->nic[i].name, name) == 0) {
+			return &topo->nic[i];
+		}
+	}
+	CHECK(false, "no NIC %s", name);
+	return &none;
+}
+
+static void test_nics(void)
+{
+	struct ep_topo *topo = load(NULL);
+	const struct ep_topo_nic *nic = nic_named(topo, "mlx5_0");
+
+	CHECK(topo->nnics == 4, "%d NICs", topo->nnics);
+	CHECK(nic->guid == 0xa088c20300aa0001, "guid %llx", (unsigned long long)nic->guid);
+	CHECK(nic->nports == 1 && nic->port[0].num == 1, "%d ports", nic->nports);
+	CHECK(nic->port[0].state == EP_TOPO_STATE_ACTIVE, "state %d", nic->port[0].state);
+	CHECK(nic->port[0].layer == EP_TOPO_LINK_IB, "layer %d", nic->port[0].layer);
+	CHECK(nic->port[0].mbps == 400000, "%u Mb/s", nic->port[0].mbps);
+	nic = nic_named(topo, "mlx5_1");
+	CHECK(nic->port[0].state == EP_TOPO_STATE_DOWN, "state %d", nic->port[0].state);
+	CHECK(nic->port[0].layer == EP_TOPO_LINK_ETHERNET, "layer %d", nic->port[0].layer);
+	nic = nic_named(topo, "mlx5_2");
+	CHECK(nic->pci.known && nic->pci.bus == 0x2b, "sub-function at bus %x", nic->pci.bus);
+	nic = nic_named(topo, "rxe0");
+	CHECK(!nic->pci.known && nic->numa == -1, "software device has a place");
+	CHECK(nic->port[0].mbps == 2500, "%u Mb/s", nic->port[0].mbps);
+	ep_topo_free(topo);
+}
+
+static void test_switch(void)
+{
+	setenv("FAKE_NVML", "switch", 1);
+	struct ep_topo *topo = load(NULL);
+
+	CHECK(topo->ngpus == 4, "%d GPUs", topo->ngpus);
+	CHECK(strcmp(topo->driver, "999.1") == 0, "driver \"%s\"", topo->driver);
+	CHECK(topo->nvswitch == EP_TOPO_YES, "no NVSwitch");
+	for (int g = 0; g < topo->ngpus; g++) {
+		const struct ep_topo_gpu *gpu = &topo->gpu[g];
+
+		CHECK(gpu->sm == 90 && gpu->nvlinks == 17 && gpu->nvswitch && gpu->domain == 0,
+		      "gpu %d: sm %d, %d links, domain %d", g, gpu->sm, gpu->nvlinks, gpu->domain);
+		CHECK(gpu->fabric == (g != 3), "gpu %d: fabric %d", g, gpu->fabric);
+		CHECK(g == 3 || (gpu->fabric_clique == 5 && gpu->fabric_uuid[15] == 0xab),
+		      "gpu %d: clique %u", g, gpu->fabric_clique);
+		CHECK(!strchr(gpu->name, '\x1b'), "gpu %d: control characters in its name", g);
+	}
+	CHECK(ep_topo_linked(topo, 0, 3) && !ep_topo_linked(topo, 2, 2), "links");
+	CHECK(ep_topo_find_gpu(topo, "0000:18:00.0", NULL) == 1, "GPU at 18:00.0");
+	CHECK(ep_topo_find_gpu(topo, "0000:99:00.0", NULL) == -1, "GPU at 99:00.0");
+	CHECK(ep_topo_find_gpu(topo, "nonsense", NULL) == -1, "GPU at nonsense");
+	ep_topo_free(topo);
+}
+
+static void test_mig(void)
+{
+	setenv("FAKE_NVML", "mig", 1);
+	struct ep_topo *topo = load(NULL);
+
+	CHECK(topo->ngpus == 3, "%d GPUs", topo->ngpus);
+	CHECK(topo->gpu[0].instance == 0 && topo->gpu[1].instance == 1, "instances");
+	CHECK(topo->gpu[2].instance == -1, "the second GPU is whole");
+	CHECK(ep_topo_find_gpu(topo, "0000:17:00.0", "MIG-2") == 1, "instance by UUID");
+	CHECK(topo->gpu[0].domain == -1, "NVLink on an instance");
+	ep_topo_free(topo);
+}
+
+static void test_broken(void)
+{
+	setenv("FAKE_NVML", "broken", 1);
+	struct ep_topo *topo = load(NULL);
+
+	CHECK(topo->ngpus == 0, "%d GPUs", topo->ngpus);
+	ep_topo_free(topo);
+}
+
+/* The file puts GPUs 17, 18 and NICs 29, 2a under one switch; 2b and GPUs 19.. are not in it; its
+ * GPU 30 is not in the machine. */
+static void test_merge(const char *file)
+{
+	setenv("FAKE_NVML", "switch", 1);
+	struct ep_topo *topo = load(file);
+	int nics_near = 0;
+
+	CHECK(topo->merged, "not merged");
+	CHECK(topo->ngpus == 4, "%d GPUs", topo->ngpus);
+	CHECK(topo->nnics == 4, "%d NICs", topo->nnics);
+	CHECK(topo->gpu[0].dist == EP_TOPO_PIX, "GPU 0 at %s",
+	      ep_topo_dist_name(topo->gpu[0].dist));
+	CHECK(topo->gpu[0].numa == 1, "GPU 0 on node %d", topo->gpu[0].numa);
+	CHECK(topo->gpu[0].nvlinks == 17, "the driver's links, not the file's: %d",
+	      topo->gpu[0].nvlinks);
+	for (int n = 0; n < topo->nnics; n++) {
+		nics_near += ep_topo_dist_gpu_nic(topo, 0, n) == EP_TOPO_PIX;
+	}
+	CHECK(nics_near == 2, "%d NICs under the switch", nics_near);
+	/* mlx5_1 is down on this machine, whatever the file says. */
+	for (int g = 0; g < 2; g++) {
+		CHECK(topo->gpu[g].nrails == 1 &&
+			      strcmp(topo->nic[topo->gpu[g].rail[0].nic].name, "mlx5_0") == 0,
+		      "GPU %d uses %d NICs", g, topo->gpu[g].nrails);
+	}
+	CHECK(topo->gpu[3].dist == EP_TOPO_SYS, "GPU 3 at %s",
+	      ep_topo_dist_name(topo->gpu[3].dist));
+	CHECK(topo->nnotes > 0 && strstr(topo->note[0], "1 of the file's 2 GPUs"), "note \"%s\"",
+	      topo->nnotes ? topo->note[0] : "");
+	ep_topo_free(topo);
+}
+
+/* Without GPUs the machine has no say: a stand-in for one that has. */
+static void test_no_gpu(const char *file)
+{
+	setenv("FAKE_NVML", "broken", 1);
+	struct ep_topo *topo = load(file);
+
+	CHECK(!topo->merged && topo->ngpus == 2, "%d GPUs", topo->ngpus);
+	ep_topo_free(topo);
+}
+
+int main(int argc, char **argv)
+{
+	char command[64];
+
+	if (argc != 2) {
+		return 2;
+	}
+	make_sysfs();
+	test_broken();
+	test_nics();
+	test_switch();
+	test_mig();
+	test_merge(argv[1]);
+	test_no_gpu(argv[1]);
+	snprintf(command, sizeof(command), "rm -r %s", root);
+	CHECK(system(command) == 0, "%s", command);
+	return failures != 0;
+}

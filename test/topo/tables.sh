@@ -1,0 +1,41 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Usage: tables.sh EP_TOPO EXPECTED_DIR FILES_DIR
+# Each EXPECTED_DIR/*.txt starts with "#! [NAME=value ...] FILE"; the rest is what ep_topo must
+# print for FILE in that environment, its exit status included if that is not 0.
+set -u
+ep_topo=$(realpath "$1") expected=$(realpath "$2") files=$3
+
+if [ ! -d "$files" ]; then
+	echo "skipped: no recorded machines in $files (EP_TOPOLOGIES names another place)"
+	exit 77
+fi
+unset NCCL_TOPO_FILE HWLOC_XMLFILE NCCL_IB_HCA NCCL_IB_DISABLE NCCL_NET_GDR_LEVEL NCCL_NVLS_ENABLE
+cd "$files" || exit 1
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+run=0 failed=0 absent=0
+
+for want in "$expected"/*.txt; do
+	line=$(sed -n '1s/^#! //p' "$want")
+	file=${line##* }
+	env=${line% *}
+	[ "$env" = "$line" ] && env=
+	if [ ! -e "$file" ]; then
+		echo "$want: no file $file"
+		absent=$((absent + 1))
+		continue
+	fi
+	sed 1d "$want" >"$work/want"
+	# shellcheck disable=SC2086
+	env $env "$ep_topo" "$file" >"$work/got" 2>&1
+	status=$?
+	[ $status -eq 0 ] || echo "exit status $status" >>"$work/got"
+	run=$((run + 1))
+	if ! diff -u "$work/want" "$work/got"; then
+		echo "FAILED: $want"
+		failed=$((failed + 1))
+	fi
+done
+echo "$run tables, $failed wrong, $absent without their file"
+[ $run -gt 0 ] && [ $failed -eq 0 ] && [ $absent -eq 0 ]
