@@ -150,10 +150,11 @@ EP_DEV void ep_ll_return_item(const struct ep_ll_combine_args &a, const struct e
 	uint32_t origin = c.origin[row], src = EP_LL_ORIGIN_SRC(origin);
 	uint32_t at = EP_LL_ORIGIN_TOKEN(origin) * c.topk + EP_LL_ORIGIN_K(origin), first, end;
 
-	if (src == c.rank || src >= c.nranks || part >= c.src_parts[src] || !ep_ll_active(c, src)) {
+	if (src == c.rank || src >= c.nranks || !ep_ll_active(c, src)) {
 		return;
 	}
-	ep_ll_part(c.row_quads, c.src_parts[src], 1, part, &first, &end);
+	/* lines need no agreement on parts, flags do: late parts may be empty */
+	ep_ll_part(c.row_quads, c.lines ? c.peer_parts : c.src_parts[src], 1, part, &first, &end);
 	if (first == end) {
 		return;
 	}
@@ -242,7 +243,7 @@ EP_DEV void ep_ll_return_by_source(const struct ep_ll_combine_args &a, const str
 EP_DEV void ep_ll_combine_send(const struct ep_ll_combine_args &a, const struct ep_ll_op &op)
 {
 	const struct ep_ll_common &c = a.c;
-	uint32_t *start = (uint32_t *)ep_dynamic_shared(), parts = 1;
+	uint32_t *start = (uint32_t *)ep_dynamic_shared(), parts = c.peer_parts;
 	EP_SHARED(uint32_t, bank_free);
 
 	if (ep_warp() == ep_nwarps() - 1) {
@@ -255,7 +256,7 @@ EP_DEV void ep_ll_combine_send(const struct ep_ll_combine_args &a, const struct 
 	if (ep_warp() == 0 && c.layout == EP_LL_EXPERT_MAJOR) {
 		ep_ll_expert_starts(c, start);
 	}
-	for (uint32_t r = 0; r < c.nranks; r++) {
+	for (uint32_t r = 0; !c.lines && r < c.nranks; r++) {
 		parts = ep_max_u32(parts, c.src_parts[r]);
 	}
 	ep_block_sync();

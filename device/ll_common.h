@@ -101,7 +101,7 @@ EP_DEV struct ep_ll_op ep_ll_begin(const struct ep_ll_common &c, struct ep_ll_se
 EP_DEV void ep_ll_publish_progress(const struct ep_ll_common &c, const struct ep_ll_op &op)
 {
 	for (uint32_t r = ep_lane(); r < c.nranks; r += EP_WARP_SIZE) {
-		ep_st_release_sys_u32((uint32_t *)(c.heap[r] + c.progress_off) + c.rank, op.step);
+		ep_st_retired_sys_u32((uint32_t *)(c.heap[r] + c.progress_off) + c.rank, op.step);
 	}
 }
 
@@ -184,7 +184,7 @@ EP_DEV bool ep_ll_wait_bank(const struct ep_ll_common &c, const struct ep_ll_op 
 		const uint32_t *p = (const uint32_t *)(c.heap[c.rank] + c.progress_off) + r;
 		struct ep_spin s = ep_spin_start();
 
-		while ((int32_t)(ep_ld_acquire_sys_u32(p) - op.release) <= 0 &&
+		while ((int32_t)(ep_ld_retired_sys_u32(p) - op.release) <= 0 &&
 		       ep_ll_active(c, r)) {
 			if (ep_ll_wait_over(c, op, &s, EP_WAIT_PROGRESS, r)) {
 				break;
@@ -305,6 +305,22 @@ EP_DEV bool ep_ll_wait_quad(const struct ep_ll_common &c, const struct ep_ll_op 
 	}
 	ep_ld_line_settle(quad, v);
 	return true;
+}
+
+/* Bits 0..lanes-1 of `hits`, turned so that bit 0 of the result is bit `turn`. */
+EP_DEV uint32_t ep_ll_turned_hits(uint32_t hits, uint32_t turn, uint32_t lanes)
+{
+	uint64_t twice = (uint64_t)hits << lanes | hits;
+
+	return (uint32_t)(twice >> turn) & (uint32_t)(((uint64_t)1 << lanes) - 1);
+}
+
+/* The lane that the lowest bit of turned hits stands for. */
+EP_DEV uint32_t ep_ll_turned_lane(uint32_t m, uint32_t turn, uint32_t lanes)
+{
+	uint32_t l = ep_ctz(m) + turn;
+
+	return l < lanes ? l : l - lanes;
 }
 
 /* Announces a part of a row of bytes that the warp has stored at rank r. One lane per row. */

@@ -70,7 +70,10 @@ EP_DEV void ep_ll_send_rows(const struct ep_ll_dispatch_args &a, const struct ep
 
 			f.first_rank = r0;
 			f.slot = d < c.nranks ? t.slot[local * c.nranks + d] : EP_LL_NO_ROW;
-			f.hits = ep_ballot(EP_FULL_MASK, f.slot != EP_LL_NO_ROW);
+			f.lanes = ep_min_u32(c.nranks - r0, EP_WARP_SIZE);
+			f.turn = (c.rank + i + 1) % f.lanes;
+			f.hits = ep_ll_turned_hits(
+				ep_ballot(EP_FULL_MASK, f.slot != EP_LL_NO_ROW), f.turn, f.lanes);
 			if (!f.hits) {
 				continue;
 			}
@@ -190,6 +193,13 @@ EP_DEV struct ep_ll_recv_tables ep_ll_recv_tables_make(const struct ep_ll_common
 	t.return_parts = t.parts + c.nranks;
 	t.absent = t.return_parts + c.nranks;
 	return t;
+}
+
+/* Lines need no agreement on parts, flags do. */
+EP_DEV uint32_t ep_ll_recv_parts(const struct ep_ll_common &c, const struct ep_ll_recv_tables &t,
+				 uint32_t src)
+{
+	return c.lines ? c.peer_parts : t.parts[src];
 }
 
 /* Awaits the two control packets of source r; checks that it runs the same operation. */
@@ -372,7 +382,7 @@ EP_DEV bool ep_ll_recv_item(const struct ep_ll_dispatch_args &a, const struct ep
 	struct ep_ll_placing w;
 	bool ok = true;
 
-	ep_ll_part(c.row_quads, t.parts[src], FP8 ? EP_LL_FP8_UNIT_QUADS : 1, part, &first, &end);
+	ep_ll_part(c.row_quads, ep_ll_recv_parts(c, t, src), FP8 ? EP_LL_FP8_UNIT_QUADS : 1, part, &first, &end);
 	if (first == end) {
 		return true;
 	}
@@ -415,13 +425,13 @@ EP_DEV void ep_ll_dispatch_recv(const struct ep_ll_dispatch_args &a, const struc
 		return;
 	}
 	for (uint32_t r = 0; r < c.nranks; r++) {
-		most = ep_max_u32(most, t.rows[r] * t.parts[r]);
+		most = ep_max_u32(most, t.rows[r] * ep_ll_recv_parts(c, t, r));
 	}
 	/* round j takes the j-th part of every source, so that no source waits for another's rows */
 	for (uint32_t i = block * ep_nwarps() + ep_warp(); i < most * c.nranks;
 	     i += blocks * ep_nwarps()) {
 		uint32_t j = i / c.nranks, src = (i + j + c.rank) % c.nranks;
-		uint32_t parts = t.parts[src];
+		uint32_t parts = ep_ll_recv_parts(c, t, src);
 
 		if (j < t.rows[src] * parts &&
 		    !ep_ll_recv_item<FP8>(a, op, t, src, j / parts, j % parts) &&

@@ -17,7 +17,10 @@
 struct ep_ll_fanout {
 	uint32_t first_rank;
 	uint32_t slot;
-	uint32_t hits; /* ballot of lanes with a slot */
+	uint32_t lanes; /* ranks of this pass */
+	uint32_t turn;  /* lane to begin with: ranks and warps begin at different ones, or all would
+			 * send to the same rank at a time */
+	uint32_t hits;  /* lanes with a slot, turned */
 };
 
 /* Where the wire row of one token comes from. */
@@ -87,7 +90,8 @@ EP_DEV void ep_ll_send_lines(const struct ep_ll_common &c, const struct ep_ll_op
 			}
 		}
 		for (uint32_t m = f.hits; m; m &= m - 1) {
-			uint32_t l = ep_ctz(m), slot = ep_shfl_u32(EP_FULL_MASK, f.slot, l);
+			uint32_t l = ep_ll_turned_lane(m, f.turn, f.lanes);
+			uint32_t slot = ep_shfl_u32(EP_FULL_MASK, f.slot, l);
 			unsigned char *row = ep_ll_row(c, op, f.first_rank + l,
 						       c.rank * c.max_tokens + slot);
 
@@ -122,7 +126,8 @@ EP_DEV void ep_ll_send_bytes(const struct ep_ll_common &c, const struct ep_ll_op
 			}
 		}
 		for (uint32_t m = f.hits; m; m &= m - 1) {
-			uint32_t l = ep_ctz(m), slot = ep_shfl_u32(EP_FULL_MASK, f.slot, l);
+			uint32_t l = ep_ll_turned_lane(m, f.turn, f.lanes);
+			uint32_t slot = ep_shfl_u32(EP_FULL_MASK, f.slot, l);
 			unsigned char *row = ep_ll_row(c, op, f.first_rank + l,
 						       c.rank * c.max_tokens + slot);
 

@@ -172,6 +172,9 @@ struct ep_ll_common {
 	uint32_t lines;      /* rows travel as lines; the same for all operations of the group */
 	uint32_t parts;      /* pieces a row is cut into, at most EP_LL_MAX_PARTS unless lines;
 			      * dispatch: of our rows, combine: of the rows that come back to us */
+	uint32_t peer_parts; /* lines: pieces of the rows that we receive or return; without lines
+			      * the rows' owner decides (1 here) */
+	uint32_t pad;
 	uint64_t timeout_ns;
 	int32_t *mask; /* [R], 1 active */
 	struct ep_ll_seq *seq;
@@ -302,7 +305,7 @@ _Static_assert(sizeof(struct ep_ll_staged) == 16, "ep_ll_staged");
 _Static_assert(sizeof(struct ep_ll_record) == 64, "ep_ll_record");
 _Static_assert(sizeof(struct ep_ll_peer_stats) == 64, "ep_ll_peer_stats");
 _Static_assert(sizeof(struct ep_ll_state) == 32, "ep_ll_state");
-_Static_assert(sizeof(struct ep_ll_common) == 224 + 8 * EP_LL_MAX_RANKS, "ep_ll_common");
+_Static_assert(sizeof(struct ep_ll_common) == 232 + 8 * EP_LL_MAX_RANKS, "ep_ll_common");
 _Static_assert(sizeof(struct ep_ll_dispatch_args) == sizeof(struct ep_ll_common) + 120,
 	       "ep_ll_dispatch_args");
 _Static_assert(sizeof(struct ep_ll_combine_args) == sizeof(struct ep_ll_common) + 32,
