@@ -90,9 +90,9 @@ static void print_versions(const struct ep_topo *topo)
 int main(int argc, char **argv)
 {
 	static const struct option longs[] = {
-		{"versions", no_argument, NULL, 'v'}, {"devices", no_argument, NULL, 'd'},
-		{"params", no_argument, NULL, 'p'},   {"rdma", no_argument, NULL, 'r'},
-		{"help", no_argument, NULL, 'h'},     {NULL, 0, NULL, 0},
+		{ "versions", no_argument, NULL, 'v' }, { "devices", no_argument, NULL, 'd' },
+		{ "params", no_argument, NULL, 'p' },   { "rdma", no_argument, NULL, 'r' },
+		{ "help", no_argument, NULL, 'h' },     { NULL, 0, NULL, 0 },
 	};
 	struct ep_topo_opts opts;
 	struct ep_topo_err err;

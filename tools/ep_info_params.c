@@ -53,15 +53,15 @@ static void print_own(enum ep_param_id id)
 static const struct {
 	const char *name, *unset, *help;
 } nccl_vars[] = {
-	{"NCCL_TOPO_FILE", "(none)", "topology of this machine, NCCL or hwloc XML"},
-	{"HWLOC_XMLFILE", "(none)", "the same, if NCCL_TOPO_FILE is not set"},
-	{"NCCL_IB_HCA", "(all)", "[^][=]device[:port],... to use or not"},
-	{"NCCL_IB_DISABLE", "0", "1: no RDMA device"},
-	{"NCCL_NET_GDR_LEVEL", "SYS", "farthest NIC that may access GPU memory"},
-	{"NCCL_NVLS_ENABLE", "(allowed)", "0: no NVLink multicast"},
-	{"NCCL_DEBUG", "(none)", "VERSION, WARN, INFO, ABORT, TRACE"},
-	{"NCCL_DEBUG_SUBSYS", "(default)", "subsystems of INFO lines"},
-	{"NCCL_DEBUG_FILE", "(stdout)", "where log lines go"},
+	{ "NCCL_TOPO_FILE", "(none)", "topology of this machine, NCCL or hwloc XML" },
+	{ "HWLOC_XMLFILE", "(none)", "the same, if NCCL_TOPO_FILE is not set" },
+	{ "NCCL_IB_HCA", "(all)", "[^][=]device[:port],... to use or not" },
+	{ "NCCL_IB_DISABLE", "0", "1: no RDMA device" },
+	{ "NCCL_NET_GDR_LEVEL", "SYS", "farthest NIC that may access GPU memory" },
+	{ "NCCL_NVLS_ENABLE", "(allowed)", "0: no NVLink multicast" },
+	{ "NCCL_DEBUG", "(none)", "VERSION, WARN, INFO, ABORT, TRACE" },
+	{ "NCCL_DEBUG_SUBSYS", "(default)", "subsystems of INFO lines" },
+	{ "NCCL_DEBUG_FILE", "(stdout)", "where log lines go" },
 };
 
 void ep_info_params(void)

@@ -15,15 +15,15 @@
 #include "tools/ep_info.h"
 
 struct probe {
-	bool devices;     /* the topology has a usable RDMA port */
-	bool mlx5;        /* and it is an mlx5 one */
-	bool verbs;       /* libibverbs loads */
-	bool devx;        /* libmlx5 loads and has the DevX calls */
-	bool uverbs;      /* a uverbs device may be opened */
+	bool devices; /* the topology has a usable RDMA port */
+	bool mlx5;    /* and it is an mlx5 one */
+	bool verbs;   /* libibverbs loads */
+	bool devx;    /* libmlx5 loads and has the DevX calls */
+	bool uverbs;  /* a uverbs device may be opened */
 	bool gpu;
-	bool dmabuf;      /* the GPUs' memory can be exported as DMA-BUF */
-	bool peermem;     /* or be registered by address */
-	bool doorbell;    /* the GPU may map a NIC's doorbell page */
+	bool dmabuf;   /* the GPUs' memory can be exported as DMA-BUF */
+	bool peermem;  /* or be registered by address */
+	bool doorbell; /* the GPU may map a NIC's doorbell page */
 	char devices_why[160], mlx5_why[160], verbs_why[160], devx_why[160], uverbs_why[160];
 	char memory_why[200], doorbell_why[200];
 };
@@ -64,15 +64,16 @@ static void probe_devices(struct probe *p, const struct ep_topo *topo)
 static void probe_libraries(struct probe *p)
 {
 	static const char *const devx[] = {
-		"mlx5dv_open_device",	  "mlx5dv_is_supported",   "mlx5dv_devx_obj_create",
-		"mlx5dv_devx_umem_reg",	  "mlx5dv_devx_alloc_uar", "mlx5dv_devx_general_cmd",
+		"mlx5dv_open_device",    "mlx5dv_is_supported",   "mlx5dv_devx_obj_create",
+		"mlx5dv_devx_umem_reg",  "mlx5dv_devx_alloc_uar", "mlx5dv_devx_general_cmd",
 		"mlx5dv_devx_query_eqn",
 	};
 	void *lib = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_LOCAL);
 
 	p->verbs = lib != NULL;
 	snprintf(p->verbs_why, sizeof(p->verbs_why), "%s",
-		 lib ? "libibverbs.so.1 loads" : "libibverbs.so.1 does not load, install rdma-core");
+		 lib ? "libibverbs.so.1 loads"
+		     : "libibverbs.so.1 does not load, install rdma-core");
 	lib = dlopen("libmlx5.so.1", RTLD_NOW | RTLD_LOCAL);
 	p->devx = lib != NULL;
 	snprintf(p->devx_why, sizeof(p->devx_why), "%s",
@@ -108,14 +109,16 @@ static void probe_uverbs(struct probe *p)
 	snprintf(p->uverbs_why, sizeof(p->uverbs_why), "%s",
 		 p->uverbs ? "may be opened"
 		 : found   ? "may not be opened, check its permissions"
-		 : dir	   ? "/dev/infiniband has no uverbs device"
+		 : dir     ? "/dev/infiniband has no uverbs device"
 			   : "no /dev/infiniband; in a container, pass it in");
 }
 
 /* DMA-BUF export is an attribute of the CUDA device. */
 static bool gpus_export_dmabuf(void)
 {
-	enum { ATTR_DMA_BUF_SUPPORTED = 124 };
+	enum {
+		ATTR_DMA_BUF_SUPPORTED = 124
+	};
 	int (*init)(unsigned), (*get)(int *, int), (*attr)(int *, int, int);
 	void *lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
 	int dev, yes = 0;
@@ -160,8 +163,8 @@ static void probe_doorbell(struct probe *p)
 
 	p->doorbell = p->gpu && (override || geteuid() == 0);
 	snprintf(p->doorbell_why, sizeof(p->doorbell_why), "%s",
-		 !p->gpu	  ? "no GPU"
-		 : override	  ? "the driver has PeerMappingOverride=1"
+		 !p->gpu          ? "no GPU"
+		 : override       ? "the driver has PeerMappingOverride=1"
 		 : geteuid() == 0 ? "root"
 				  : "not root, and the driver was loaded without "
 				    "NVreg_RegistryDwords=\"PeerMappingOverride=1;\"");
@@ -190,12 +193,15 @@ static void print_mode(const char *what, const bool *ok, const char *const *name
 
 void ep_info_rdma(const struct ep_topo *topo)
 {
-	static const char *const needs[] = {"no GPU",	   "no usable RDMA port",
-					    "no libibverbs", "no uverbs device",
-					    "GPU memory cannot be registered",
-					    "no mlx5 device", "no DevX",
-					    "the GPU may not map doorbells"};
-	struct probe p = {.gpu = false};
+	static const char *const needs[] = { "no GPU",
+					     "no usable RDMA port",
+					     "no libibverbs",
+					     "no uverbs device",
+					     "GPU memory cannot be registered",
+					     "no mlx5 device",
+					     "no DevX",
+					     "the GPU may not map doorbells" };
+	struct probe p = { .gpu = false };
 
 	probe_devices(&p, topo);
 	probe_libraries(&p);
@@ -203,8 +209,8 @@ void ep_info_rdma(const struct ep_topo *topo)
 	probe_memory(&p);
 	probe_doorbell(&p);
 
-	const bool ok[] = {p.gpu,	       p.devices, p.verbs, p.uverbs,
-			   p.dmabuf || p.peermem, p.mlx5,	  p.devx,  p.doorbell};
+	const bool ok[] = { p.gpu,  p.devices, p.verbs,   p.uverbs, p.dmabuf || p.peermem,
+			    p.mlx5, p.devx,    p.doorbell };
 	puts("RDMA");
 	puts("  Inter-node communication is not available in this version: groups span one NVLink");
 	puts("  domain. What follows is what this machine would permit.");

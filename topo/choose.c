@@ -72,8 +72,8 @@ static void list_units(struct chooser *c, const struct ep_topo_opts *opts,
 			port->why = unusable(nic, port, opts, hca);
 			if (port->why == EP_TOPO_WHY_USED) {
 				c->unit[c->nunits++] = (struct unit){
-					n, p, lesser_known(port->mbps, nic->pci_mbps), false,
-					false};
+					n, p, lesser_known(port->mbps, nic->pci_mbps), false, false
+				};
 			}
 		}
 	}
@@ -135,7 +135,7 @@ static void order_gpus(struct chooser *c)
 {
 	int n = c->topo->ngpus;
 	int count[EP_TOPO_MAX_GPUS];
-	bool done[EP_TOPO_MAX_GPUS] = {false};
+	bool done[EP_TOPO_MAX_GPUS] = { false };
 	int filled = 0;
 
 	for (int g = 0; g < n; g++) {
@@ -170,7 +170,7 @@ static void give(struct chooser *c, int gpu, int u)
 
 	if (g->nrails < EP_TOPO_MAX_RAILS) {
 		g->rail[g->nrails++] =
-			(struct ep_topo_rail){c->unit[u].nic, c->unit[u].port, g->dist};
+			(struct ep_topo_rail){ c->unit[u].nic, c->unit[u].port, g->dist };
 		*users(c, u) += 1;
 	}
 }
@@ -244,8 +244,8 @@ static void second_helping(struct chooser *c, const int *gpus, int n)
 static void for_each_group(struct chooser *c, void (*serve)(struct chooser *, const int *, int))
 {
 	for (int i = 0, n; i < c->topo->ngpus; i += n) {
-		for (n = 1; i + n < c->topo->ngpus &&
-			    same_choice(c, c->order[i], c->order[i + n]);) {
+		for (n = 1;
+		     i + n < c->topo->ngpus && same_choice(c, c->order[i], c->order[i + n]);) {
 			n++;
 		}
 		if (count_may(c, c->order[i])) {
@@ -295,7 +295,7 @@ static void find_flat(struct ep_topo *topo)
 
 int ep_topo_choose(struct ep_topo *topo, const struct ep_topo_opts *opts, struct ep_topo_err *err)
 {
-	struct chooser c = {.topo = topo};
+	struct chooser c = { .topo = topo };
 	struct ep_topo_hca hca;
 	bool unnamed = false;
 	int rc = ep_topo_hca_parse(opts->hca, &hca, err);

@@ -26,7 +26,7 @@ static int add_object(struct ep_topo *topo, hwloc_obj_t obj, int parent, struct 
 {
 	const struct hwloc_pcidev_attr_s *dev = NULL;
 	enum ep_topo_kind kind = EP_TOPO_KIND_DEVICE;
-	struct ep_topo_pci pci = {.known = false};
+	struct ep_topo_pci pci = { .known = false };
 
 	if (obj->type == HWLOC_OBJ_PCI_DEVICE) {
 		dev = &obj->attr->pcidev;
@@ -37,7 +37,7 @@ static int add_object(struct ep_topo *topo, hwloc_obj_t obj, int parent, struct 
 		kind = ep_topo_bridge_kind(topo, parent);
 	}
 	if (dev) {
-		pci = (struct ep_topo_pci){dev->domain, dev->bus, dev->dev, dev->func, true};
+		pci = (struct ep_topo_pci){ dev->domain, dev->bus, dev->dev, dev->func, true };
 	}
 	int node = ep_topo_add_node(topo, parent, kind, &pci, numa_of(obj), err);
 
@@ -95,8 +95,7 @@ static int read_tree(struct ep_topo *topo, struct ep_topo_err *err)
 	hwloc_topology_set_components(hw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "opencl");
 	hwloc_topology_set_components(hw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "gl");
 	if (hwloc_topology_set_io_types_filter(hw, HWLOC_TYPE_FILTER_KEEP_NONE) ||
-	    hwloc_topology_set_type_filter(hw, HWLOC_OBJ_PCI_DEVICE,
-					   HWLOC_TYPE_FILTER_KEEP_ALL) ||
+	    hwloc_topology_set_type_filter(hw, HWLOC_OBJ_PCI_DEVICE, HWLOC_TYPE_FILTER_KEEP_ALL) ||
 	    hwloc_topology_set_type_filter(hw, HWLOC_OBJ_BRIDGE, HWLOC_TYPE_FILTER_KEEP_ALL) ||
 	    hwloc_topology_load(hw)) {
 		ep_topo_fail(err, EIO,
@@ -179,7 +178,7 @@ static void read_port(const char *port_dir, struct ep_topo_port *port)
 
 static int node_of_nic(struct ep_topo *topo, const char *dir, struct ep_topo_err *err)
 {
-	struct ep_topo_pci pci = {.known = false};
+	struct ep_topo_pci pci = { .known = false };
 	char text[32];
 	int node;
 
@@ -193,8 +192,7 @@ static int node_of_nic(struct ep_topo *topo, const char *dir, struct ep_topo_err
 	int numa = read_line(dir, "device/numa_node", text, sizeof(text)) ? atoi(text) : -1;
 
 	node = ep_topo_host_of_numa(topo, numa, err);
-	return node < 0 ? node
-			: ep_topo_add_node(topo, node, EP_TOPO_KIND_DEVICE, &pci, numa, err);
+	return node < 0 ? node : ep_topo_add_node(topo, node, EP_TOPO_KIND_DEVICE, &pci, numa, err);
 }
 
 static int read_nic(struct ep_topo *topo, const char *class_dir, const char *name,
@@ -264,8 +262,7 @@ static void find_virtualised(struct ep_topo *topo)
 
 	while (f && fgets(line, sizeof(line), f)) {
 		if (strncmp(line, "flags", 5) == 0) {
-			topo->virtualised =
-				strstr(line, " hypervisor") ? EP_TOPO_YES : EP_TOPO_NO;
+			topo->virtualised = strstr(line, " hypervisor") ? EP_TOPO_YES : EP_TOPO_NO;
 			break;
 		}
 	}

@@ -9,8 +9,8 @@
 #include <strings.h>
 
 static const char *const dist_names[] = {
-	[EP_TOPO_LOC] = "LOC",	 [EP_TOPO_PIX] = "PIX", [EP_TOPO_PXB] = "PXB",
-	[EP_TOPO_PHB] = "PHB",	 [EP_TOPO_NODE] = "NODE", [EP_TOPO_SYS] = "SYS",
+	[EP_TOPO_LOC] = "LOC", [EP_TOPO_PIX] = "PIX",   [EP_TOPO_PXB] = "PXB",
+	[EP_TOPO_PHB] = "PHB", [EP_TOPO_NODE] = "NODE", [EP_TOPO_SYS] = "SYS",
 	[EP_TOPO_FAR] = "-",
 };
 
@@ -22,8 +22,8 @@ const char *ep_topo_dist_name(enum ep_topo_dist dist)
 /* Names, or NCCL's numbers from before it had names. */
 int ep_topo_dist_parse(const char *text, enum ep_topo_dist *dist, struct ep_topo_err *err)
 {
-	static const enum ep_topo_dist old[] = {EP_TOPO_LOC, EP_TOPO_PIX, EP_TOPO_PXB,
-						EP_TOPO_PHB, EP_TOPO_SYS, EP_TOPO_SYS};
+	static const enum ep_topo_dist old[] = { EP_TOPO_LOC, EP_TOPO_PIX, EP_TOPO_PXB,
+						 EP_TOPO_PHB, EP_TOPO_SYS, EP_TOPO_SYS };
 	char *end;
 	long num = strtol(text, &end, 10);
 
@@ -126,7 +126,7 @@ static int hca_item(const char *item, size_t len, struct ep_topo_hca *hca, struc
 /* [^][=]name[:port][,...]: names are prefixes, with '=' whole names, '^' inverts the list. */
 int ep_topo_hca_parse(const char *text, struct ep_topo_hca *hca, struct ep_topo_err *err)
 {
-	struct ep_topo_hca out = {.n = 0};
+	struct ep_topo_hca out = { .n = 0 };
 	const char *s = text ? text : "";
 
 	out.exclude = *s == '^';

@@ -65,22 +65,22 @@ static bool nvml_load(struct nvml *n)
 		void *slot;
 		bool needed;
 	} table[] = {
-		{"nvmlInit_v2", &n->init, true},
-		{"nvmlShutdown", &n->shutdown, true},
-		{"nvmlDeviceGetCount_v2", &n->count, true},
-		{"nvmlDeviceGetHandleByIndex_v2", &n->by_index, true},
-		{"nvmlDeviceGetPciInfo_v3", &n->pci, true},
-		{"nvmlDeviceGetUUID", &n->uuid, true},
-		{"nvmlSystemGetDriverVersion", &n->driver, false},
-		{"nvmlDeviceGetName", &n->name, false},
-		{"nvmlDeviceGetCudaComputeCapability", &n->capability, false},
-		{"nvmlDeviceGetNvLinkState", &n->link_state, false},
-		{"nvmlDeviceGetNvLinkRemoteDeviceType", &n->link_type, false},
-		{"nvmlDeviceGetNvLinkRemotePciInfo_v2", &n->link_pci, false},
-		{"nvmlDeviceGetGpuFabricInfoV", &n->fabric, false},
-		{"nvmlDeviceGetMigMode", &n->mig_mode, false},
-		{"nvmlDeviceGetMaxMigDeviceCount", &n->mig_max, false},
-		{"nvmlDeviceGetMigDeviceHandleByIndex", &n->mig_by_index, false},
+		{ "nvmlInit_v2", &n->init, true },
+		{ "nvmlShutdown", &n->shutdown, true },
+		{ "nvmlDeviceGetCount_v2", &n->count, true },
+		{ "nvmlDeviceGetHandleByIndex_v2", &n->by_index, true },
+		{ "nvmlDeviceGetPciInfo_v3", &n->pci, true },
+		{ "nvmlDeviceGetUUID", &n->uuid, true },
+		{ "nvmlSystemGetDriverVersion", &n->driver, false },
+		{ "nvmlDeviceGetName", &n->name, false },
+		{ "nvmlDeviceGetCudaComputeCapability", &n->capability, false },
+		{ "nvmlDeviceGetNvLinkState", &n->link_state, false },
+		{ "nvmlDeviceGetNvLinkRemoteDeviceType", &n->link_type, false },
+		{ "nvmlDeviceGetNvLinkRemotePciInfo_v2", &n->link_pci, false },
+		{ "nvmlDeviceGetGpuFabricInfoV", &n->fabric, false },
+		{ "nvmlDeviceGetMigMode", &n->mig_mode, false },
+		{ "nvmlDeviceGetMaxMigDeviceCount", &n->mig_max, false },
+		{ "nvmlDeviceGetMigDeviceHandleByIndex", &n->mig_by_index, false },
 	};
 
 	memset(n, 0, sizeof(*n));
@@ -102,8 +102,8 @@ static bool nvml_load(struct nvml *n)
 static void read_link(const struct nvml *n, nvml_dev dev, unsigned link, struct ep_topo_gpu *gpu)
 {
 	enum ep_topo_nvlink_kind kind = EP_TOPO_NVLINK_GPU;
-	struct ep_topo_pci target = {.known = false};
-	struct nvml_pci pci = {.busid = ""};
+	struct ep_topo_pci target = { .known = false };
+	struct nvml_pci pci = { .busid = "" };
 	int active = 0, type = -1;
 
 	if (n->link_state(dev, link, &active) || !active) {
@@ -115,7 +115,7 @@ static void read_link(const struct nvml *n, nvml_dev dev, unsigned link, struct 
 	}
 	if (n->link_type && n->link_type(dev, link, &type) == 0) {
 		kind = type == NVML_LINK_SWITCH ? EP_TOPO_NVLINK_SWITCH
-		       : type == NVML_LINK_CPU	? EP_TOPO_NVLINK_CPU
+		       : type == NVML_LINK_CPU  ? EP_TOPO_NVLINK_CPU
 						: EP_TOPO_NVLINK_GPU;
 	}
 	if (kind != EP_TOPO_NVLINK_GPU) {
@@ -127,7 +127,7 @@ static void read_link(const struct nvml *n, nvml_dev dev, unsigned link, struct 
 static void read_fabric(const struct nvml *n, nvml_dev dev, struct ep_topo_gpu *gpu)
 {
 	static const uint8_t none[16];
-	struct nvml_fabric f = {.version = NVML_FABRIC_V2};
+	struct nvml_fabric f = { .version = NVML_FABRIC_V2 };
 
 	if (n->fabric && n->fabric(dev, &f) == 0 && f.state == NVML_FABRIC_COMPLETED &&
 	    f.status == 0 && memcmp(f.uuid, none, sizeof(none)) != 0) {
@@ -190,8 +190,9 @@ static int read_gpu(struct ep_topo *topo, const struct nvml *n, nvml_dev dev, in
 		gpu->nvlinks = 0;
 	}
 	if (mig && !found) {
-		ep_topo_note(topo, "GPU %s is in MIG mode without an instance: nothing can run on "
-				   "it",
+		ep_topo_note(topo,
+			     "GPU %s is in MIG mode without an instance: nothing can run on "
+			     "it",
 			     ep_topo_pci_print(&topo->nodes[node].pci, pci));
 	}
 	if (mig) {
@@ -214,8 +215,7 @@ static int node_of(struct ep_topo *topo, const struct ep_topo_pci *pci, struct e
 	}
 	int host = ep_topo_host_of_numa(topo, -1, err);
 
-	return host < 0 ? host
-			: ep_topo_add_node(topo, host, EP_TOPO_KIND_DEVICE, pci, -1, err);
+	return host < 0 ? host : ep_topo_add_node(topo, host, EP_TOPO_KIND_DEVICE, pci, -1, err);
 }
 
 static int read_all(struct ep_topo *topo, const struct nvml *n, struct ep_topo_err *err)
@@ -261,7 +261,9 @@ static int read_all(struct ep_topo *topo, const struct nvml *n, struct ep_topo_e
 /* The driver's own word on multicast; asking creates no context and no multicast object. */
 static enum ep_topo_tristate read_multicast(void)
 {
-	enum { ATTR_MULTICAST_SUPPORTED = 132 };
+	enum {
+		ATTR_MULTICAST_SUPPORTED = 132
+	};
 	enum ep_topo_tristate answer = EP_TOPO_UNKNOWN;
 	int (*init)(unsigned), (*count)(int *), (*get)(int *, int), (*attr)(int *, int, int);
 	void *lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);

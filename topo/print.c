@@ -88,14 +88,12 @@ static void print_head(const struct ep_topo *topo, FILE *out)
 		ep_topo_source_name(topo->source), *topo->path ? " " : "", topo->path,
 		topo->merged ? " and this machine" : "", topo->ngpus, topo->nnics, topo->nnumas);
 	if (topo->virtualised != EP_TOPO_UNKNOWN) {
-		fprintf(out, "%s; ",
-			tristate(topo->virtualised, "virtual machine", "bare metal"));
+		fprintf(out, "%s; ", tristate(topo->virtualised, "virtual machine", "bare metal"));
 	}
 	if (topo->flat != EP_TOPO_UNKNOWN) {
 		fprintf(out, "PCIe %s; ", topo->flat == EP_TOPO_YES ? "flat" : "tree");
 	}
-	fprintf(out, "NVSwitch %s; NVLS %s%s\n",
-		tristate(topo->nvswitch, "present", "absent"),
+	fprintf(out, "NVSwitch %s; NVLS %s%s\n", tristate(topo->nvswitch, "present", "absent"),
 		tristate(topo->nvls, "supported", "not supported"),
 		topo->nvls_allowed ? "" : ", not allowed (NCCL_NVLS_ENABLE=0)");
 }

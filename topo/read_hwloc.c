@@ -27,7 +27,8 @@ static bool is_type(const struct reader *r, int elem, const char *type)
 
 static const char *info(const struct reader *r, int elem, const char *name)
 {
-	ep_xml_for_each_child(r->xml, elem, it) {
+	ep_xml_for_each_child(r->xml, elem, it)
+	{
 		const char *key = ep_xml_is(r->xml, it, "info") ? ep_xml_attr(r->xml, it, "name")
 								: NULL;
 
@@ -72,8 +73,8 @@ static void read_ib_ports(const struct reader *r, int elem, struct ep_topo_nic *
 
 		if (state) {
 			/* The number as verbs has it; 4 is active. */
-			ep_topo_add_port(nic, num)->state =
-				atoi(state) == 4 ? EP_TOPO_STATE_ACTIVE : EP_TOPO_STATE_DOWN;
+			ep_topo_add_port(nic, num)->state = atoi(state) == 4 ? EP_TOPO_STATE_ACTIVE
+									     : EP_TOPO_STATE_DOWN;
 		}
 	}
 	if (nic->nports == 0) {
@@ -96,7 +97,7 @@ static int read_osdev(struct reader *r, int elem, int node)
 	}
 	for (; guid && *guid; guid++) {
 		if (isxdigit((unsigned char)*guid)) {
-			char digit[2] = {*guid, 0};
+			char digit[2] = { *guid, 0 };
 
 			nic->guid = nic->guid << 4 | strtoull(digit, NULL, 16);
 		}
@@ -111,7 +112,8 @@ static int read_gpu(struct reader *r, int elem, int node)
 	const char *model = info(r, elem, "PCIDevice");
 	int ncuda = 0;
 
-	ep_xml_for_each_child(r->xml, elem, it) {
+	ep_xml_for_each_child(r->xml, elem, it)
+	{
 		const char *name = is_type(r, it, "OSDev") ? ep_xml_attr(r->xml, it, "name") : NULL;
 
 		ncuda += name && strncmp(name, "cuda", 4) == 0;
@@ -151,7 +153,8 @@ static int read_pcidev(struct reader *r, int elem, int parent, const struct ep_t
 	if (class_id == 0x0680 && vendor == EP_TOPO_VENDOR_NVIDIA) {
 		r->topo->nvswitch = EP_TOPO_YES;
 	}
-	ep_xml_for_each_child(r->xml, elem, it) {
+	ep_xml_for_each_child(r->xml, elem, it)
+	{
 		int rc = is_type(r, it, "OSDev") ? read_osdev(r, it, node) : 0;
 
 		if (rc) {
@@ -165,7 +168,8 @@ static int read_object(struct reader *r, int elem, int parent, int numa);
 
 static int read_children(struct reader *r, int elem, int parent, int numa)
 {
-	ep_xml_for_each_child(r->xml, elem, it) {
+	ep_xml_for_each_child(r->xml, elem, it)
+	{
 		int rc = ep_xml_is(r->xml, it, "object") ? read_object(r, it, parent, numa) : 0;
 
 		if (rc) {
@@ -180,7 +184,7 @@ static int read_object(struct reader *r, int elem, int parent, int numa)
 	const char *busid = ep_xml_attr(r->xml, elem, "pci_busid");
 	const char *bridge = ep_xml_attr(r->xml, elem, "bridge_type");
 	const char *nodeset = ep_xml_attr(r->xml, elem, "nodeset");
-	struct ep_topo_pci pci = {.known = false};
+	struct ep_topo_pci pci = { .known = false };
 	enum ep_topo_kind kind;
 
 	if (busid && !ep_topo_pci_parse(busid, &pci)) {
@@ -194,8 +198,8 @@ static int read_object(struct reader *r, int elem, int parent, int numa)
 	}
 	if (is_type(r, elem, "OSDev")) {
 		/* Not on PCI: a software RDMA device. */
-		int node = ep_topo_add_node(r->topo, parent, EP_TOPO_KIND_DEVICE, NULL, numa,
-					    r->err);
+		int node =
+			ep_topo_add_node(r->topo, parent, EP_TOPO_KIND_DEVICE, NULL, numa, r->err);
 
 		return node < 0 ? node : read_osdev(r, elem, node);
 	}
@@ -211,7 +215,7 @@ static int read_object(struct reader *r, int elem, int parent, int numa)
 
 int ep_topo_read_hwloc(struct ep_topo *topo, const struct ep_xml *xml, struct ep_topo_err *err)
 {
-	struct reader r = {.topo = topo, .xml = xml, .err = err};
+	struct reader r = { .topo = topo, .xml = xml, .err = err };
 	const char *version = ep_xml_attr(xml, 0, "version");
 
 	if (version && atoi(version) > 2) {

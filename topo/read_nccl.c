@@ -21,7 +21,8 @@ static int count_children(const struct ep_xml *xml, int elem, const char *name)
 {
 	int n = 0;
 
-	ep_xml_for_each_child(xml, elem, it) {
+	ep_xml_for_each_child(xml, elem, it)
+	{
 		n += ep_xml_is(xml, it, name);
 	}
 	return n;
@@ -84,7 +85,8 @@ static int read_nic(struct reader *r, int elem, int node)
 {
 	int rc = 0;
 
-	ep_xml_for_each_child(r->xml, elem, it) {
+	ep_xml_for_each_child(r->xml, elem, it)
+	{
 		if (ep_xml_is(r->xml, it, "net") && !rc) {
 			rc = read_net(r, it, node);
 		}
@@ -98,7 +100,7 @@ static void read_nvlink(struct reader *r, int elem, struct ep_topo_gpu *gpu)
 	long tclass = ep_xml_long(r->xml, elem, "tclass", 0);
 	long count = ep_xml_long(r->xml, elem, "count", 1);
 	enum ep_topo_nvlink_kind kind = EP_TOPO_NVLINK_GPU;
-	struct ep_topo_pci pci = {.known = false};
+	struct ep_topo_pci pci = { .known = false };
 
 	if (count < 1 || count > 1024) {
 		return;
@@ -126,7 +128,8 @@ static int read_gpus(struct reader *r, int elem, int node)
 	if (n == 0) {
 		return ep_topo_add_gpu(r->topo, node, r->err) ? 0 : -E2BIG;
 	}
-	ep_xml_for_each_child(r->xml, elem, it) {
+	ep_xml_for_each_child(r->xml, elem, it)
+	{
 		if (!ep_xml_is(r->xml, it, "gpu")) {
 			continue;
 		}
@@ -138,7 +141,8 @@ static int read_gpus(struct reader *r, int elem, int node)
 		gpu->instance = n > 1 ? instance++ : -1;
 		gpu->sm = (int)ep_xml_long(r->xml, it, "sm", 0);
 		gpu->nvlinks = 0;
-		ep_xml_for_each_child(r->xml, it, link) {
+		ep_xml_for_each_child(r->xml, it, link)
+		{
 			if (ep_xml_is(r->xml, link, "nvlink") && n == 1) {
 				read_nvlink(r, link, gpu);
 			}
@@ -169,7 +173,8 @@ static int read_device(struct reader *r, int elem, int node)
 	if (count_children(xml, elem, "nic")) {
 		int rc = 0;
 
-		ep_xml_for_each_child(xml, elem, it) {
+		ep_xml_for_each_child(xml, elem, it)
+		{
 			if (ep_xml_is(xml, it, "nic") && !rc) {
 				rc = read_nic(r, it, node);
 			}
@@ -182,7 +187,7 @@ static int read_device(struct reader *r, int elem, int node)
 		if (!nic) {
 			return -E2BIG;
 		}
-			nic->rdma = !is_plain_ethernet(vendor, device);
+		nic->rdma = !is_plain_ethernet(vendor, device);
 		ep_topo_add_port(nic, 1);
 	}
 	if (class_id >> 8 == 0x0680) {
@@ -219,7 +224,8 @@ static int read_pci(struct reader *r, int elem, int parent)
 	if (!is_bridge) {
 		return read_device(r, elem, node);
 	}
-	ep_xml_for_each_child(xml, elem, it) {
+	ep_xml_for_each_child(xml, elem, it)
+	{
 		int rc = ep_xml_is(xml, it, "pci") ? read_pci(r, it, node) : 0;
 
 		if (rc) {
@@ -239,7 +245,8 @@ static int read_cpu(struct reader *r, int elem)
 		return host;
 	}
 	r->topo->nnumas += numa >= 0;
-	ep_xml_for_each_child(r->xml, elem, it) {
+	ep_xml_for_each_child(r->xml, elem, it)
+	{
 		int rc = 0;
 
 		if (ep_xml_is(r->xml, it, "pci")) {
@@ -275,14 +282,15 @@ static void read_nvswitch(struct ep_topo *topo)
 
 int ep_topo_read_nccl(struct ep_topo *topo, const struct ep_xml *xml, struct ep_topo_err *err)
 {
-	struct reader r = {.topo = topo, .xml = xml, .err = err};
+	struct reader r = { .topo = topo, .xml = xml, .err = err };
 	long version = ep_xml_long(xml, 0, "version", -1);
 
 	if (version != 1) {
 		return ep_topo_fail(err, EINVAL, "NCCL topology version %ld, only 1 is known",
 				    version);
 	}
-	ep_xml_for_each_child(xml, 0, it) {
+	ep_xml_for_each_child(xml, 0, it)
+	{
 		int rc = ep_xml_is(xml, it, "cpu") ? read_cpu(&r, it) : 0;
 
 		if (rc) {

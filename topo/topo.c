@@ -159,8 +159,8 @@ void ep_topo_domains(struct ep_topo *topo)
 			int a = stack[--top];
 
 			for (int b = 0; b < topo->ngpus; b++) {
-				if (topo->gpu[b].domain < 0 && (ep_topo_linked(topo, a, b) ||
-								ep_topo_linked(topo, b, a))) {
+				if (topo->gpu[b].domain < 0 &&
+				    (ep_topo_linked(topo, a, b) || ep_topo_linked(topo, b, a))) {
 					topo->gpu[b].domain = next;
 					stack[top++] = b;
 					members++;
@@ -182,8 +182,7 @@ void ep_topo_domains(struct ep_topo *topo)
 	}
 }
 
-int ep_topo_finish(struct ep_topo *topo, const struct ep_topo_opts *opts,
-		   struct ep_topo_err *err)
+int ep_topo_finish(struct ep_topo *topo, const struct ep_topo_opts *opts, struct ep_topo_err *err)
 {
 	qsort(topo->gpu, (size_t)topo->ngpus, sizeof(*topo->gpu), gpu_cmp);
 	qsort(topo->nic, (size_t)topo->nnics, sizeof(*topo->nic), nic_cmp);
@@ -191,7 +190,8 @@ int ep_topo_finish(struct ep_topo *topo, const struct ep_topo_opts *opts,
 	ep_topo_domains(topo);
 	int rc = ep_topo_choose(topo, opts, err);
 
-	if (!rc && topo->flat == EP_TOPO_YES && topo->nnics > 1 && topo->source == EP_TOPO_SOURCE_LIVE) {
+	if (!rc && topo->flat == EP_TOPO_YES && topo->nnics > 1 &&
+	    topo->source == EP_TOPO_SOURCE_LIVE) {
 		ep_topo_note(topo, "no GPU shares a PCIe bridge with a NIC, as in many virtual "
 				   "machines: if you know better, say so with NCCL_TOPO_FILE");
 	}
@@ -253,8 +253,7 @@ int ep_topo_find_gpu(const struct ep_topo *topo, const char *busid, const char *
 	}
 	first = gpu_at(topo, &pci);
 	for (int i = first; uuid && i >= 0 && i < topo->ngpus; i++) {
-		if (pci_cmp(&topo->gpu[i].pci, &pci) == 0 &&
-		    strcmp(topo->gpu[i].uuid, uuid) == 0) {
+		if (pci_cmp(&topo->gpu[i].pci, &pci) == 0 && strcmp(topo->gpu[i].uuid, uuid) == 0) {
 			return i;
 		}
 	}

@@ -162,7 +162,7 @@ struct ep_topo {
 	struct ep_topo_nic *nic;
 
 	int nnumas;
-	int unclassified; /* PCI devices of which the file does not say what they are */
+	int unclassified;           /* PCI devices of which the file does not say what they are */
 	enum ep_topo_tristate flat; /* no GPU shares a PCIe bridge with a NIC; no pair: unknown */
 	enum ep_topo_tristate virtualised;
 	enum ep_topo_tristate nvswitch;
@@ -175,10 +175,10 @@ struct ep_topo {
 };
 
 struct ep_topo_opts {
-	const char *file;       /* NCCL or hwloc XML; NULL or "": this machine */
-	bool file_only;         /* take the file as it is, do not look at this machine */
-	const char *hca;        /* NCCL_IB_HCA's grammar; NULL: all */
-	const char *gdr_level;  /* NCCL_NET_GDR_LEVEL's values; NULL: SYS */
+	const char *file;      /* NCCL or hwloc XML; NULL or "": this machine */
+	bool file_only;        /* take the file as it is, do not look at this machine */
+	const char *hca;       /* NCCL_IB_HCA's grammar; NULL: all */
+	const char *gdr_level; /* NCCL_NET_GDR_LEVEL's values; NULL: SYS */
 	bool ib_disable;
 	bool nvls_disable;
 	const char *sysfs_root; /* in front of /sys; NULL: nothing */

@@ -251,7 +251,7 @@ void ep_topo_add_link(struct ep_topo_gpu *gpu, enum ep_topo_nvlink_kind kind,
 	}
 	if (gpu->nlinks < EP_TOPO_MAX_LINKS) {
 		gpu->link[gpu->nlinks++] =
-			(struct ep_topo_nvlink){*target, (uint16_t)count, (uint8_t)kind};
+			(struct ep_topo_nvlink){ *target, (uint16_t)count, (uint8_t)kind };
 	}
 }
 
@@ -281,7 +281,7 @@ uint32_t ep_topo_link_mbps(double gts, int width)
 /* [domain:]bus:dev.fn in hex, any number of digits that fits. */
 bool ep_topo_pci_parse(const char *text, struct ep_topo_pci *pci)
 {
-	unsigned long part[4] = {0};
+	unsigned long part[4] = { 0 };
 	const char *s = text;
 	bool dot = false, function = false;
 	int n = 0;
@@ -305,8 +305,8 @@ bool ep_topo_pci_parse(const char *text, struct ep_topo_pci *pci)
 	if (part[0] > UINT32_MAX || part[1] > 255 || part[2] > 31 || part[3] > 7) {
 		return false;
 	}
-	*pci = (struct ep_topo_pci){(uint32_t)part[0], (uint8_t)part[1], (uint8_t)part[2],
-				    (uint8_t)part[3], true};
+	*pci = (struct ep_topo_pci){ (uint32_t)part[0], (uint8_t)part[1], (uint8_t)part[2],
+				     (uint8_t)part[3], true };
 	return true;
 }
 

@@ -61,8 +61,7 @@ int ep_topo_read_xml(const struct ep_xml *xml, const char *path, struct ep_topo 
 int ep_topo_read_live(const char *sysfs_root, struct ep_topo **topo, struct ep_topo_err *err);
 /* Adds what NVML knows; without NVML it leaves a note. */
 int ep_topo_read_nvml(struct ep_topo *topo, struct ep_topo_err *err);
-int ep_topo_read_sysfs_nics(struct ep_topo *topo, const char *sysfs_root,
-			    struct ep_topo_err *err);
+int ep_topo_read_sysfs_nics(struct ep_topo *topo, const char *sysfs_root, struct ep_topo_err *err);
 int ep_topo_merge(struct ep_topo *file, const struct ep_topo *live, struct ep_topo_err *err);
 
 #define EP_TOPO_HCA_MAX 64

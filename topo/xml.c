@@ -181,7 +181,7 @@ static void on_doctype(void *user, const XML_Char *name, const XML_Char *sysid,
 int ep_xml_parse(const char *data, size_t len, const char *path, struct ep_xml **out,
 		 struct ep_topo_err *err)
 {
-	struct parser p = {.path = path, .err = err};
+	struct parser p = { .path = path, .err = err };
 	int rc = -ENOMEM;
 
 	if (len > EP_XML_MAX_BYTES) {

@@ -23,7 +23,7 @@ static unsigned pick(unsigned n)
 static int grow(struct ep_topo *topo, int parent, int levels, int *bus)
 {
 	struct ep_topo_err err;
-	struct ep_topo_pci pci = {0, 0, 0, 0, true};
+	struct ep_topo_pci pci = { 0, 0, 0, 0, true };
 	int n = (int)pick(4);
 
 	for (int i = 0; i < n; i++) {
@@ -33,8 +33,8 @@ static int grow(struct ep_topo *topo, int parent, int levels, int *bus)
 
 		pci.domain = (uint32_t)(*bus >> 8);
 		pci.bus = (uint8_t)((*bus)++);
-		int node = ep_topo_add_node(topo, parent, kind, &pci, topo->nodes[parent].numa,
-					    &err);
+		int node =
+			ep_topo_add_node(topo, parent, kind, &pci, topo->nodes[parent].numa, &err);
 
 		if (bridge) {
 			grow(topo, node, levels - 1, bus);
@@ -164,7 +164,7 @@ static void check_even(const struct ep_topo *topo, unsigned long run)
 int main(int argc, char **argv)
 {
 	unsigned long runs = argc > 1 ? strtoul(argv[1], NULL, 0) : 20000;
-	struct ep_topo_opts opts = {.hca = "^=mlx5_3"};
+	struct ep_topo_opts opts = { .hca = "^=mlx5_3" };
 	unsigned long with_gpus = 0;
 
 	for (unsigned long run = 0; run < runs && failures < 10; run++) {
@@ -174,8 +174,8 @@ int main(int argc, char **argv)
 
 		seed = run;
 		for (int numa = 0; numa <= (int)pick(3); numa++) {
-			int host = ep_topo_add_node(topo, 0, EP_TOPO_KIND_HOST, NULL, numa - 1,
-						    &err);
+			int host =
+				ep_topo_add_node(topo, 0, EP_TOPO_KIND_HOST, NULL, numa - 1, &err);
 
 			grow(topo, host, 5, &bus);
 		}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Damaged topology files: cut short, bytes changed, pieces copied over each other, values replaced by
- * extreme or foreign ones. Every input must end in a topology that can be printed, or in an error
+ * Damaged topology files: cut short, bytes changed, pieces copied over each other, values replaced
+ * by extreme or foreign ones. Every input must end in a topology that can be printed, or in an error
  * with a text. Usage: fuzz RUNS FILE...
  */
 #include <errno.h>
@@ -27,8 +27,8 @@ static unsigned long good, bad;
 
 static void try(const char *data, size_t len)
 {
-	static const struct ep_topo_opts opts = {.hca = "^mlx5_1:2", .gdr_level = "PXB"};
-	struct ep_topo_err err = {.text = ""};
+	static const struct ep_topo_opts opts = { .hca = "^mlx5_1:2", .gdr_level = "PXB" };
+	struct ep_topo_err err = { .text = "" };
 	struct ep_topo *topo = NULL;
 	struct ep_xml *xml = NULL;
 	int rc = ep_xml_parse(data, len, "input", &xml, &err);
@@ -54,11 +54,15 @@ static void try(const char *data, size_t len)
 
 static void mutate(char *data, size_t *len)
 {
-	static const char *const words[] = {"-1",   "99999999999999999999", "0x80000000", "",
-					    "pci",  "gpu",		    "nic",	  "object",
-					    "PCIDev", "Bridge",		    "OSDev",	  "\"",
-					    "<",    "/>",		    "&amp;",	  "0604",
-					    "\x1b[31m", "ffffffff:ff:1f.7"};
+	static const char *const words[] = { "-1",         "99999999999999999999",
+					     "0x80000000", "",
+					     "pci",        "gpu",
+					     "nic",        "object",
+					     "PCIDev",     "Bridge",
+					     "OSDev",      "\"",
+					     "<",          "/>",
+					     "&amp;",      "0604",
+					     "\x1b[31m",   "ffffffff:ff:1f.7" };
 	size_t at = rnd() % *len, n = rnd() % 64;
 	const char *word = words[rnd() % (sizeof(words) / sizeof(words[0]))];
 
@@ -187,7 +191,9 @@ static void fuzz_file(const char *path, unsigned long runs)
 /* Shapes no mutation finds: very deep, very wide, too large. */
 static void extremes(void)
 {
-	enum { BIG = 1 << 21 };
+	enum {
+		BIG = 1 << 21
+	};
 	char *data = malloc(BIG + 1);
 	size_t n;
 

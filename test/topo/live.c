@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * This machine as the readers see it, with a stand-in for NVML (found through LD_LIBRARY_PATH) and a
- * made-up /sys for the NICs; and a topology file laid over that.
+ * This machine as the readers see it, with a stand-in for NVML (found through LD_LIBRARY_PATH) and
+ * a made-up /sys for the NICs; and a topology file laid over that.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -66,7 +66,7 @@ static void make_sysfs(void)
 
 static struct ep_topo *load(const char *file)
 {
-	struct ep_topo_opts opts = {.file = file, .sysfs_root = root};
+	struct ep_topo_opts opts = { .file = file, .sysfs_root = root };
 	struct ep_topo_err err;
 	struct ep_topo *topo = NULL;
 

@@ -11,40 +11,46 @@ static const struct {
 	int port;
 	bool match;
 } hca_cases[] = {
-	{NULL, "mlx5_0", 1, true},
-	{"", "mlx5_0", 1, true},
-	{"mlx5", "mlx5_0", 1, true},
-	{"mlx5", "bnxt_re0", 1, false},
-	{"mlx5_1", "mlx5_10", 1, true},
-	{"=mlx5_1", "mlx5_10", 1, false},
-	{"=mlx5_10", "mlx5_1", 1, false},
-	{"=mlx5_1", "mlx5_1", 2, true},
-	{"mlx5_0:1", "mlx5_0", 1, true},
-	{"mlx5_0:1", "mlx5_0", 2, false},
-	{"=mlx5_0:1,mlx5_1:2", "mlx5_1", 2, true},
-	{"=mlx5_0:1,mlx5_1:2", "mlx5_1", 1, false},
-	{"=mlx5_0:1,mlx5_0:2", "mlx5_0", 2, true},
-	{"^mlx5_1", "mlx5_1", 1, false},
-	{"^mlx5_1", "mlx5_10", 1, false},
-	{"^=mlx5_1", "mlx5_10", 1, true},
-	{"^=mlx5_1,mlx5_4", "mlx5_4", 1, false},
-	{"^=mlx5_1:2", "mlx5_1", 1, true},
-	{"^=mlx5_1:2", "mlx5_1", 2, false},
-	{"^", "mlx5_0", 1, false},
-	{"=", "mlx5_0", 1, true},
-	{",mlx5_3,,mlx5_4,", "mlx5_4", 1, true},
-	{",mlx5_3,,mlx5_4,", "mlx5_5", 1, false},
-	{"mlx5_0:1:0:3", "mlx5_0", 1, true},
-	{"mlx5_0:1:0:3", "mlx5_0", 2, false},
+	{ NULL, "mlx5_0", 1, true },
+	{ "", "mlx5_0", 1, true },
+	{ "mlx5", "mlx5_0", 1, true },
+	{ "mlx5", "bnxt_re0", 1, false },
+	{ "mlx5_1", "mlx5_10", 1, true },
+	{ "=mlx5_1", "mlx5_10", 1, false },
+	{ "=mlx5_10", "mlx5_1", 1, false },
+	{ "=mlx5_1", "mlx5_1", 2, true },
+	{ "mlx5_0:1", "mlx5_0", 1, true },
+	{ "mlx5_0:1", "mlx5_0", 2, false },
+	{ "=mlx5_0:1,mlx5_1:2", "mlx5_1", 2, true },
+	{ "=mlx5_0:1,mlx5_1:2", "mlx5_1", 1, false },
+	{ "=mlx5_0:1,mlx5_0:2", "mlx5_0", 2, true },
+	{ "^mlx5_1", "mlx5_1", 1, false },
+	{ "^mlx5_1", "mlx5_10", 1, false },
+	{ "^=mlx5_1", "mlx5_10", 1, true },
+	{ "^=mlx5_1,mlx5_4", "mlx5_4", 1, false },
+	{ "^=mlx5_1:2", "mlx5_1", 1, true },
+	{ "^=mlx5_1:2", "mlx5_1", 2, false },
+	{ "^", "mlx5_0", 1, false },
+	{ "=", "mlx5_0", 1, true },
+	{ ",mlx5_3,,mlx5_4,", "mlx5_4", 1, true },
+	{ ",mlx5_3,,mlx5_4,", "mlx5_5", 1, false },
+	{ "mlx5_0:1:0:3", "mlx5_0", 1, true },
+	{ "mlx5_0:1:0:3", "mlx5_0", 2, false },
 };
 
 static const struct {
 	const char *text;
 	int rc;
 } hca_errors[] = {
-	{"mlx5_0:", -EINVAL},	   {"mlx5_0:x", -EINVAL},  {"mlx5_0:1x", -EINVAL},
-	{"mlx5_0:-1", -EINVAL},	   {"mlx5_0:256", -EINVAL}, {"mlx5_0:1:", -EINVAL},
-	{"mlx5_0:1:x", -EINVAL},   {"a,b:q,c", -EINVAL},    {"mlx5_0:99999999999999999999", -EINVAL},
+	{ "mlx5_0:", -EINVAL },
+	{ "mlx5_0:x", -EINVAL },
+	{ "mlx5_0:1x", -EINVAL },
+	{ "mlx5_0:-1", -EINVAL },
+	{ "mlx5_0:256", -EINVAL },
+	{ "mlx5_0:1:", -EINVAL },
+	{ "mlx5_0:1:x", -EINVAL },
+	{ "a,b:q,c", -EINVAL },
+	{ "mlx5_0:99999999999999999999", -EINVAL },
 };
 
 static void test_hca(void)
@@ -100,12 +106,24 @@ static void test_dist(void)
 		const char *text;
 		int dist;
 	} cases[] = {
-		{"LOC", EP_TOPO_LOC}, {"PIX", EP_TOPO_PIX},   {"pxb", EP_TOPO_PXB},
-		{"PHB", EP_TOPO_PHB}, {"NODE", EP_TOPO_NODE}, {"SYS", EP_TOPO_SYS},
-		{"0", EP_TOPO_LOC},   {"1", EP_TOPO_PIX},     {"2", EP_TOPO_PXB},
-		{"3", EP_TOPO_PHB},   {"4", EP_TOPO_SYS},     {"5", EP_TOPO_SYS},
-		{"9", EP_TOPO_SYS},   {"-1", -1},	      {"", -1},
-		{"PI", -1},	      {"1x", -1},	      {"-", -1},
+		{ "LOC", EP_TOPO_LOC },
+		{ "PIX", EP_TOPO_PIX },
+		{ "pxb", EP_TOPO_PXB },
+		{ "PHB", EP_TOPO_PHB },
+		{ "NODE", EP_TOPO_NODE },
+		{ "SYS", EP_TOPO_SYS },
+		{ "0", EP_TOPO_LOC },
+		{ "1", EP_TOPO_PIX },
+		{ "2", EP_TOPO_PXB },
+		{ "3", EP_TOPO_PHB },
+		{ "4", EP_TOPO_SYS },
+		{ "5", EP_TOPO_SYS },
+		{ "9", EP_TOPO_SYS },
+		{ "-1", -1 },
+		{ "", -1 },
+		{ "PI", -1 },
+		{ "1x", -1 },
+		{ "-", -1 },
 	};
 	struct ep_topo_err err;
 
@@ -124,20 +142,30 @@ static void test_pci(void)
 	static const struct {
 		const char *text, *printed;
 	} cases[] = {
-		{"0000:17:00.0", "0000:17:00.0"},     {"00000000:17:00.0", "0000:17:00.0"},
-		{"17:00.1", "0000:17:00.1"},	      {"10000:E1:1F.7", "10000:e1:1f.7"},
-		{"ffff:ff:01.0", "ffff:ff:01.0"},     {"", NULL},
-		{"17:00", NULL},		      {"0000:17:00", NULL},
-		{"0000:17:00.8", NULL},		      {"0000:17:20.0", NULL},
-		{"0000:100:00.0", NULL},	      {"0000:17:00.0x", NULL},
-		{"1:0000:17:00.0", NULL},	      {"17.00.0", NULL},
-		{"100000000:17:00.0", NULL},	      {" 0000:17:00.0", NULL},
-		{"0000:17:00.", NULL},		      {"mlx5_core.sf.2", NULL},
-		{"0000:17.00.0", NULL},		      {"0:17:0.0.0", NULL},
+		{ "0000:17:00.0", "0000:17:00.0" },
+		{ "00000000:17:00.0", "0000:17:00.0" },
+		{ "17:00.1", "0000:17:00.1" },
+		{ "10000:E1:1F.7", "10000:e1:1f.7" },
+		{ "ffff:ff:01.0", "ffff:ff:01.0" },
+		{ "", NULL },
+		{ "17:00", NULL },
+		{ "0000:17:00", NULL },
+		{ "0000:17:00.8", NULL },
+		{ "0000:17:20.0", NULL },
+		{ "0000:100:00.0", NULL },
+		{ "0000:17:00.0x", NULL },
+		{ "1:0000:17:00.0", NULL },
+		{ "17.00.0", NULL },
+		{ "100000000:17:00.0", NULL },
+		{ " 0000:17:00.0", NULL },
+		{ "0000:17:00.", NULL },
+		{ "mlx5_core.sf.2", NULL },
+		{ "0000:17.00.0", NULL },
+		{ "0:17:0.0.0", NULL },
 	};
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-		struct ep_topo_pci pci = {.known = false};
+		struct ep_topo_pci pci = { .known = false };
 		char buf[EP_TOPO_PCI_LEN] = "";
 		bool ok = ep_topo_pci_parse(cases[i].text, &pci);
 

@@ -1,10 +1,11 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Usage: tables.sh EP_TOPO EXPECTED_DIR FILES_DIR
+# Usage: tables.sh EP_TOPO EXPECTED_DIR FILES_DIR [recorded]
 # Each EXPECTED_DIR/*.txt starts with "#! [NAME=value ...] FILE"; the rest is what ep_topo must
 # print for FILE in that environment, its exit status included if that is not 0.
 set -u
 ep_topo=$(realpath "$1") expected=$(realpath "$2") files=$3
+[ "${4:-}" = recorded ] && files=${EP_TOPOLOGIES:-$files}
 
 if [ ! -d "$files" ]; then
 	echo "skipped: no recorded machines in $files (EP_TOPOLOGIES names another place)"
