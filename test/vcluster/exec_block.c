@@ -289,8 +289,8 @@ static void vc_fiber_end(struct vc_block *block, struct vc_fiber *self)
 	}
 	block->live--;
 	vc_block_progress(block);
-	VC_RELEASE(block->grid);
-	VC_RELEASE(block);
+	VC_RELEASE(&block->grid->left);
+	VC_RELEASE(&block->live);
 	if (!block->live) {
 		next = &block->worker->main;
 	} else {
@@ -304,13 +304,17 @@ static void vc_fiber_end(struct vc_block *block, struct vc_fiber *self)
 	vc_fiber_switch(self, next);
 }
 
-/* One kernel thread, from its start to its end; the fiber then sleeps until the next block. */
+/*
+ * One kernel thread, from its start to its end; the fiber then sleeps until the next block. For the
+ * race detector, starts and ends are different things to synchronise on: the end of one thread does
+ * not order it before the start of another one.
+ */
 void vc_fiber_body(struct vc_worker *worker, struct vc_fiber *self)
 {
 	struct vc_block *block = &worker->block;
 
-	VC_ACQUIRE(block->grid);
-	VC_ACQUIRE(block);
+	VC_ACQUIRE(&block->grid->kernel);
+	VC_ACQUIRE(&block->grid);
 	self->state = VC_FIBER_RUN;
 	block->grid->kernel->body(block->grid->args);
 	vc_fiber_end(block, self);
@@ -375,11 +379,11 @@ void vc_block_run(struct vc_worker *worker)
 	struct vc_block *block = &worker->block;
 
 	vc_fibers_reserve(worker, block->grid->nthreads);
-	VC_ACQUIRE(block); /* the threads of the block before */
+	VC_ACQUIRE(&block->live); /* the threads of the block before */
 	vc_block_poison(worker);
 	vc_block_init(worker);
 	vc_watchdog_add(block);
-	VC_RELEASE(block);
+	VC_RELEASE(&block->grid);
 	if (!sigsetjmp(worker->fault_exit, 1)) {
 		vc_fiber_switch(&worker->main, vc_block_pick(block, block->nwarps - 1, 31));
 	} else {

@@ -147,12 +147,12 @@ struct vc_kernel *vc_kernel_find(const void *handle)
 
 void vc_grid_publish(struct vc_grid *grid)
 {
-	VC_RELEASE(grid);
+	VC_RELEASE(&grid->kernel);
 }
 
 void vc_grid_observe(struct vc_grid *grid)
 {
-	VC_ACQUIRE(grid);
+	VC_ACQUIRE(&grid->left);
 }
 
 static void vc_grid_place(int device);
