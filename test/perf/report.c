@@ -124,15 +124,16 @@ static void report_legend(const struct perf *perf)
 	const struct perf_options *opt = &perf->opt;
 	int by_expert = opt->problem.layout == ORACLE_EXPERT_MAJOR;
 
-	printf("#\n# Times in us, %s per iteration. p50, p99: between events around one operation%s,\n",
-	       averages[opt->average], opt->report_cpu ? " (here: CPU time of the call)" : "");
-	printf("#   %s. kernel: median GPU time of its kernel",
-	       opt->align ? "ranks aligned on the GPU" : "ranks not aligned");
-	if (perf->no_kernel_times) {
-		printf(" (none: %s)", perf->no_kernel_times);
-	}
-	printf(".\n# period: %sdispatch + combine back to back, no host synchronisation.\n",
-	       opt->graph ? "update + " : "");
+	printf("#\n# Times in us, %s per iteration.\n", averages[opt->average]);
+	printf("#   p50, p99: %s, %s\n",
+	       opt->report_cpu ? "CPU time of the call, no p99"
+			       : "between events around one operation",
+	       opt->align ? "ranks aligned on the GPU before it" : "ranks not aligned");
+	printf("#   kernel: GPU time of the operation's kernel, median%s%s\n",
+	       perf->no_kernel_times ? "; none: " : "",
+	       perf->no_kernel_times ? perf->no_kernel_times : "");
+	printf("#   period: %sdispatch + combine back to back, no host synchronisation\n",
+	       opt->graph ? "graph of update + " : "");
 	printf("# GB/s over kernel time (p50 where there is none). Bytes: a row%s once per\n",
 	       opt->problem.quant == ORACLE_QUANT_NONE ? "" : " and its scales");
 	printf("#   (token, rank) in dispatch, once per (token, %s) in combine.\n",

@@ -104,6 +104,7 @@ static uint64_t check_round(struct perf_rank *r, const struct halves *halves, ui
 	run_half(r, halves, PERF_DISPATCH);
 	view.combine_in = r->buf.combine_in;
 	oracle_check_dispatch(table, &mem, &view, &verdict);
+	complain(r, &verdict); /* a combine after a bad dispatch may not come back */
 	perf_phase(r, "checking");
 	run_half(r, halves, PERF_COMBINE);
 	oracle_check_combine(table, &mem, r->buf.combine_out, 1, &verdict);
