@@ -188,9 +188,17 @@ ncclResult_t ep_ll_prepare(struct ncclEpGroup *group, uint32_t layout, uint32_t 
 
 void ep_ll_common_fill(struct ep_ll_common *c, const struct ncclEpHandle *handle,
 		       uint32_t row_quads);
-/* Into how many parts the rows of a dispatch, and those that come back, are cut. */
-uint32_t ep_ll_dispatch_parts(const struct ncclEpHandle *handle, uint32_t pieces);
-uint32_t ep_ll_combine_parts(const struct ncclEpHandle *handle);
+
+/* Into how many parts rows are cut, `parts` and `peer_parts` of ep_ll_common. */
+struct ep_ll_parts {
+	uint32_t own;
+	uint32_t peer;
+};
+struct ep_ll_parts ep_ll_dispatch_parts(const struct ncclEpHandle *handle, uint32_t pieces);
+struct ep_ll_parts ep_ll_combine_parts(const struct ncclEpHandle *handle, uint32_t pieces);
+
+/* What dispatch tells the peers about the combine after it. */
+uint32_t ep_ll_combine_parts_told(const struct ncclEpHandle *handle);
 
 /* Launches `kernel` with both halves, or sends and keeps the arguments in the handle. */
 ncclResult_t ep_ll_dispatch_launch(struct ncclEpHandle *handle, const void *kernel,

@@ -145,13 +145,18 @@ static ncclResult_t ep_combine_check(struct ep_combine *c)
 
 static ncclResult_t ep_combine_run(struct ep_combine *c, cudaStream_t stream)
 {
+	struct ep_ll_parts parts;
+	uint32_t quads;
 	const void *kernel =
 		c->tokens.datatype == ncclBfloat16  ? (const void *)ep_ll_combine_bf16_kernel
 		: c->tokens.datatype == ncclFloat16 ? (const void *)ep_ll_combine_fp16_kernel
 						    : (const void *)ep_ll_combine_fp32_kernel;
 
-	ep_ll_common_fill(&c->args.c, c->h, ep_ll_copy_quads(c->args.token_bytes));
-	c->args.c.parts = ep_ll_combine_parts(c->h);
+	quads = ep_ll_copy_quads(c->args.token_bytes);
+	ep_ll_common_fill(&c->args.c, c->h, quads);
+	parts = ep_ll_combine_parts(c->h, quads);
+	c->args.c.parts = parts.own;
+	c->args.c.peer_parts = parts.peer;
 	return ep_ll_combine_launch(c->h, kernel, &c->args, c->config.send_only != 0, stream);
 }
 

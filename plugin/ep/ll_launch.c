@@ -152,8 +152,10 @@ void ep_ll_common_fill(struct ep_ll_common *c, const struct ncclEpHandle *h, uin
 	memcpy(c->heap, g->symm.base, sizeof(c->heap));
 }
 
-/* Warps that carry payload: dispatch keeps the last warp of a block, and with four or more sending
- * blocks the first block, for headers and counts. */
+/*
+ * Warps that carry payload: dispatch keeps the last warp of a block, and with four or more sending
+ * blocks the first block, for headers and counts.
+ */
 static uint32_t ep_ll_carriers(const struct ep_ll_geometry *geometry)
 {
 	uint32_t warps = geometry->threads / 32;
@@ -162,20 +164,55 @@ static uint32_t ep_ll_carriers(const struct ep_ll_geometry *geometry)
 	return (blocks >= 4 ? blocks - 1 : blocks) * (warps > 1 ? warps - 1 : 1);
 }
 
-uint32_t ep_ll_dispatch_parts(const struct ncclEpHandle *h, uint32_t pieces)
+/* Rows that peers send us or we return to them, supposing that they have as many tokens as we. */
+static uint64_t ep_ll_peer_rows(const struct ncclEpHandle *h, bool per_expert)
 {
-	return ep_ll_parts_choose(h->num_tokens, pieces, ep_ll_carriers(&h->group->geometry),
-				  h->group->lines);
+	uint32_t tokens = h->num_tokens ? h->num_tokens : h->group->config.shape.max_tokens;
+
+	return tokens * (per_expert ? h->topk : ep_min_u64(h->topk, (uint64_t)h->group->nranks));
 }
 
-/* The type of the combine is not known yet when its parts are told: reckon with the largest row. */
-uint32_t ep_ll_combine_parts(const struct ncclEpHandle *h)
+struct ep_ll_parts ep_ll_dispatch_parts(const struct ncclEpHandle *h, uint32_t pieces)
+{
+	const struct ncclEpGroup *g = h->group;
+	uint32_t receivers = g->geometry.recv_blocks * (g->geometry.threads / 32);
+	struct ep_ll_parts p = { .peer = 1 };
+
+	p.own = ep_ll_parts_choose(h->num_tokens, pieces, ep_ll_carriers(&g->geometry), g->lines);
+	if (g->lines) {
+		p.peer = ep_ll_parts_choose(ep_ll_peer_rows(h, false), pieces, receivers, true);
+	}
+	return p;
+}
+
+/*
+ * Without lines, the parts of returning rows carry flags, and the peers learned in the dispatch how
+ * many: reckon with the largest row, since the type of the combine was not known then. With lines
+ * both sides cut as they like.
+ */
+uint32_t ep_ll_combine_parts_told(const struct ncclEpHandle *h)
 {
 	const struct ncclEpGroup *g = h->group;
 
 	return ep_ll_parts_choose((uint64_t)h->num_tokens * h->topk,
 				  ep_ll_copy_quads(g->config.max_token_bytes),
-				  g->geometry.send_blocks * (g->geometry.threads / 32), g->lines);
+				  g->geometry.send_blocks * (g->geometry.threads / 32), false);
+}
+
+struct ep_ll_parts ep_ll_combine_parts(const struct ncclEpHandle *h, uint32_t pieces)
+{
+	const struct ep_ll_geometry *geometry = &h->group->geometry;
+	uint32_t warps = geometry->threads / 32;
+	bool per_expert = h->layout == EP_LL_EXPERT_MAJOR;
+	struct ep_ll_parts p = { ep_ll_combine_parts_told(h), 1 };
+
+	if (h->group->lines) {
+		p.own = ep_ll_parts_choose(h->num_tokens, pieces, geometry->recv_blocks * warps,
+					   true);
+		p.peer = ep_ll_parts_choose(ep_ll_peer_rows(h, per_expert), pieces,
+					    geometry->send_blocks * warps, true);
+	}
+	return p;
 }
 
 static ncclResult_t ep_ll_launch(const void *kernel, void *args, uint32_t blocks, uint32_t threads,
