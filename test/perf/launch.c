@@ -95,19 +95,23 @@ static void first_node(const char *list, char *out, size_t bytes)
 	out[n] = '\0';
 }
 
-/* A name that the processes of this run share and no other run on this host. */
+/*
+ * A name that the processes of this run share and no other run on this host: the launcher's name
+ * of the job, else the launcher's process number (which a wrapper around each process hides).
+ */
 static void job_file(char *out, size_t bytes)
 {
 	static const char *const names[] = { "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid",
-					     "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "PMI_JOBID" };
+					     "HYDRA_JOBID", "PMI_JOBID" };
 	const char *dir = getenv("TMPDIR");
-	char job[128] = "";
+	char job[128];
 
+	snprintf(job, sizeof(job), "%d", (int)getppid());
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
 		const char *text = getenv(names[i]);
 
 		if (text && *text) {
-			snprintf(job, sizeof(job), "%s.", text);
+			snprintf(job, sizeof(job), "%s", text);
 			break;
 		}
 	}
@@ -116,8 +120,8 @@ static void job_file(char *out, size_t bytes)
 			*c = '_';
 		}
 	}
-	snprintf(out, bytes, "file:%s/ep_perf.%u.%s%d", dir && *dir ? dir : "/tmp",
-		 (unsigned int)getuid(), job, (int)getppid());
+	snprintf(out, bytes, "file:%s/ep_perf.%u.%s", dir && *dir ? dir : "/tmp",
+		 (unsigned int)getuid(), job);
 }
 
 static void meeting_place(const struct perf_options *opt, char *out, size_t bytes)
