@@ -127,7 +127,7 @@ cudaError_t vc_capture_wait(struct CUstream_st *stream, struct CUevent_st *event
 		return cudaErrorStreamCaptureIsolation;
 	}
 	if (capture->ended) {
-		return cudaErrorCapturedEvent;
+		return cudaErrorInvalidValue;
 	}
 	if (capture->invalid) {
 		return cudaErrorStreamCaptureInvalidated;
@@ -330,9 +330,8 @@ static cudaError_t vc_capture_end(struct CUstream_st *stream, cudaGraph_t *out)
 	}
 	if (capture->mode != cudaStreamCaptureModeRelaxed &&
 	    !pthread_equal(capture->thread, pthread_self())) {
-		return cudaErrorStreamCaptureWrongThread;
-	}
-	if (capture->invalid) {
+		error = cudaErrorStreamCaptureWrongThread; /* and ends it all the same */
+	} else if (capture->invalid) {
 		error = cudaErrorStreamCaptureInvalidated;
 	} else if (!vc_capture_joined(capture)) {
 		error = cudaErrorStreamCaptureUnjoined;

@@ -314,10 +314,10 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned int flags)
 	if (flags) {
 		return vc_error(cudaErrorInvalidValue);
 	}
-	if (!vc_device_valid(peer) || peer == vc_current) {
+	if (!vc_device_valid(peer)) {
 		return vc_error(cudaErrorInvalidDevice);
 	}
-	if (!vc_peer_possible(vc_current, peer)) {
+	if (peer == vc_current || !vc_peer_possible(vc_current, peer)) {
 		return vc_error(cudaErrorPeerAccessUnsupported);
 	}
 	pthread_mutex_lock(&vc_lock);

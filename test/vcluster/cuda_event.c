@@ -192,6 +192,7 @@ static cudaError_t vc_event_ask(cudaEvent_t handle, bool wait)
 	if (!event) {
 		error = cudaErrorInvalidResourceHandle;
 	} else if (event->capture) {
+		vc_capture_invalidate(event->capture);
 		error = cudaErrorCapturedEvent;
 	} else if (marker) {
 		marker->refs++;

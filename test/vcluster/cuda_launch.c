@@ -6,6 +6,8 @@
 
 #define VC_STATIC_LIMIT (48 * 1024)
 
+/* The codes below are those of a GPU with CUDA 13 (tests/cuda_api.c runs on both). */
+
 static cudaError_t vc_shape_check(const struct vc_kernel *kernel, dim3 grid, dim3 block,
 				  size_t shared)
 {
@@ -13,16 +15,13 @@ static cudaError_t vc_shape_check(const struct vc_kernel *kernel, dim3 grid, dim
 
 	if (!grid.x || !grid.y || !grid.z || !threads || threads > VC_BLOCK_THREADS_MAX ||
 	    grid.x > INT32_MAX || grid.y > 65535 || grid.z > 65535) {
-		return cudaErrorInvalidConfiguration;
+		return cudaErrorInvalidValue;
 	}
 	/* The conventions of kernel sources: one dimension, whole warps. */
 	if (grid.y != 1 || grid.z != 1 || block.y != 1 || block.z != 1 || threads % 32) {
 		return cudaErrorInvalidConfiguration;
 	}
-	if (threads > kernel->max_threads) {
-		return cudaErrorLaunchOutOfResources;
-	}
-	if (shared > (size_t)kernel->max_dynamic_shared) {
+	if (threads > kernel->max_threads || shared > (size_t)kernel->max_dynamic_shared) {
 		return cudaErrorInvalidValue;
 	}
 	return cudaSuccess;
@@ -71,7 +70,7 @@ static cudaError_t vc_launch(const cudaLaunchConfig_t *config, const void *handl
 
 	kernel = vc_kernel_find(handle);
 	if (!kernel) {
-		return cudaErrorInvalidDeviceFunction;
+		return cudaErrorInvalidResourceHandle;
 	}
 	if (!args || !args[0]) {
 		return cudaErrorInvalidValue;
@@ -146,7 +145,7 @@ cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attr, const void *h
 		return vc_error(cudaErrorInvalidValue);
 	}
 	if (!kernel) {
-		return vc_error(cudaErrorInvalidDeviceFunction);
+		return vc_error(cudaErrorInvalidResourceHandle);
 	}
 	memset(attr, 0, sizeof(*attr));
 	attr->maxThreadsPerBlock = (int)kernel->max_threads;
@@ -162,7 +161,7 @@ cudaError_t cudaFuncSetAttribute(const void *handle, enum cudaFuncAttribute whic
 
 	VC_ENTER();
 	if (!kernel) {
-		return vc_error(cudaErrorInvalidDeviceFunction);
+		return vc_error(cudaErrorInvalidResourceHandle);
 	}
 	switch (which) {
 	case cudaFuncAttributeMaxDynamicSharedMemorySize:
@@ -189,7 +188,7 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, 
 		return vc_error(cudaErrorInvalidValue);
 	}
 	if (!kernel) {
-		return vc_error(cudaErrorInvalidDeviceFunction);
+		return vc_error(cudaErrorInvalidResourceHandle);
 	}
 	*blocks = 0;
 	if ((uint32_t)threads <= kernel->max_threads &&

@@ -44,7 +44,7 @@ static void check_thread(const uint32_t *out, uint32_t block, uint32_t tid)
 	CHECK_INT(out[18], 31);
 	CHECK_INT(out[24], 4 * lane + 6);
 	CHECK_INT(out[25], lane + 3);
-	CHECK_INT(out[26], 2 * lane + 5);
+	CHECK_INT(out[26], 4 * lane + 1 + 4 * lane + 2);
 	CHECK_INT(out[27], 1);
 }
 
@@ -53,7 +53,13 @@ static void test_primitives(void)
 	size_t size = BLOCKS * THREADS * TEST_WORDS * sizeof(uint32_t);
 	uint32_t *host = malloc(size);
 	struct test_ops_args args;
+	uint32_t in[128];
 
+	for (uint32_t i = 0; i < 128; i++) {
+		in[i] = i;
+	}
+	NEED(cudaMalloc((void **)&args.in, sizeof(in)));
+	OK(cudaMemcpy((void *)args.in, in, sizeof(in), cudaMemcpyHostToDevice));
 	NEED(cudaMalloc((void **)&args.out, size));
 	OK(test_launch(test_ops, BLOCKS, THREADS, &args, 0, NULL));
 	OK(cudaMemcpy(host, args.out, size, cudaMemcpyDeviceToHost));
@@ -61,6 +67,7 @@ static void test_primitives(void)
 		check_thread(host + (size_t)i * TEST_WORDS, i / THREADS, i % THREADS);
 	}
 	OK(cudaFree(args.out));
+	OK(cudaFree((void *)args.in));
 	free(host);
 }
 

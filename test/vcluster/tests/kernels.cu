@@ -61,8 +61,9 @@ EP_KERNEL(test_ops, test_ops_args, 256)
 	out[24] = v.x + v.y + v.z + v.w;
 	v = ep_ld16_fresh(out + 20);
 	out[25] = v.w;
-	struct ep_vec8 h = ep_ld8_nc(out + 22);
-	out[26] = h.x + h.y;
+	struct ep_vec8 h = ep_ld8_nc(a.in + 2 * lane);
+	v = ep_ld16_nc(a.in + 4 * lane);
+	out[26] = h.x + h.y + v.z;
 	out[27] = (uint32_t)(ep_time_ns() != 0);
 }
 

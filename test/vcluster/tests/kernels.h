@@ -10,6 +10,7 @@
 
 struct test_ops_args {
 	uint32_t *out; /* TEST_WORDS for each thread of the grid */
+	const uint32_t *in; /* in[i] is i, 128 of them */
 };
 
 struct test_shared_args {
