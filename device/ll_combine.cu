@@ -143,130 +143,103 @@ EP_DEV void ep_ll_return_bytes(const struct ep_ll_combine_args &a, uint32_t row,
 }
 
 /* One part of one row of the caller's tensor to its source. One warp. */
-EP_DEV void ep_ll_return_item(const struct ep_ll_combine_args &a, const struct ep_ll_op &op,
-			      uint32_t row, uint32_t part)
+EP_DEV void ep_ll_return_row(const struct ep_ll_combine_args &a, const struct ep_ll_op &op,
+			     uint32_t row, uint32_t src, uint32_t at, uint32_t first, uint32_t end)
 {
-	const struct ep_ll_common &c = a.c;
-	uint32_t origin = c.origin[row], src = EP_LL_ORIGIN_SRC(origin);
-	uint32_t at = EP_LL_ORIGIN_TOKEN(origin) * c.topk + EP_LL_ORIGIN_K(origin), first, end;
+	unsigned char *out = ep_ll_row(a.c, op, src, at);
 
-	if (src == c.rank || src >= c.nranks || !ep_ll_active(c, src)) {
-		return;
-	}
-	/* lines need no agreement on parts, flags do: late parts may be empty */
-	ep_ll_part(c.row_quads, c.lines ? c.peer_parts : c.src_parts[src], 1, part, &first, &end);
-	if (first == end) {
-		return;
-	}
-	unsigned char *out = ep_ll_row(c, op, src, at);
-
-	if (c.lines) {
+	if (a.c.lines) {
 		ep_ll_return_lines(a, op, row, out, first, end);
-		return;
-	}
-	ep_ll_return_bytes(a, row, out, first, end);
-	ep_warp_sync(EP_FULL_MASK);
-	if (ep_lane() == 0) {
-		ep_ll_announce(c, op, src, at, part);
-	}
-}
-
-/* start[e] = first item of expert e, start[L] = their number. One warp. */
-EP_DEV void ep_ll_expert_starts(const struct ep_ll_common &c, uint32_t *start)
-{
-	uint32_t base = 0;
-
-	for (uint32_t e0 = 0; e0 < c.nlocal; e0 += EP_WARP_SIZE) {
-		uint32_t e = e0 + ep_lane(), n = e < c.nlocal ? c.counts[e] : 0, sum = n;
-
-		for (uint32_t d = 1; d < EP_WARP_SIZE; d *= 2) {
-			uint32_t v = ep_shfl_up_u32(EP_FULL_MASK, sum, d);
-
-			sum += ep_lane() >= d ? v : 0;
-		}
-		if (e < c.nlocal) {
-			start[e] = base + sum - n;
-		}
-		base += ep_shfl_u32(EP_FULL_MASK, sum, 31);
-	}
-	if (ep_lane() == 0) {
-		start[c.nlocal] = base;
+	} else {
+		ep_ll_return_bytes(a, row, out, first, end);
 	}
 }
 
 /*
- * An expert's rows lie in ascending source order: each rank begins at another place of them, so
- * that not all ranks send to the same one at a time.
+ * One part of what this rank returns for one received token: a row for each local expert, or one in
+ * rank-major layout. One warp.
  */
-EP_DEV void ep_ll_return_by_expert(const struct ep_ll_combine_args &a, const struct ep_ll_op &op,
-				   const uint32_t *start, uint32_t parts)
+EP_DEV void ep_ll_return_item(const struct ep_ll_combine_args &a, const struct ep_ll_op &op,
+			      uint32_t src, uint32_t slot, uint32_t part)
 {
 	const struct ep_ll_common &c = a.c;
-	uint32_t e = 0;
+	uint32_t received = src * c.max_tokens + slot, k = ep_lane(), row = EP_LL_NO_ROW;
+	uint32_t first, end;
 
-	for (uint32_t i = ep_block() * ep_nwarps() + ep_warp(); i < start[c.nlocal] * parts;
-	     i += c.send_blocks * ep_nwarps()) {
-		uint32_t item = i / parts;
+	if (c.layout == EP_LL_EXPERT_MAJOR && k < c.topk) {
+		row = c.slot_row[(size_t)received * c.topk + k];
+	}
+	uint32_t token = c.slot_token[received];
 
-		while (start[e + 1] <= item) {
-			e++; /* items ascend: the search goes on where it stopped */
+	ep_ll_part(c.row_quads,
+		   c.lines ? c.peer_chunk : ep_ll_chunk(c.row_quads, c.src_parts[src], 1), part,
+		   &first, &end);
+	if (first == end) {
+		return;
+	}
+	if (c.layout == EP_LL_RANK_MAJOR && k == EP_LL_SLOT_K(token)) {
+		row = received;
+	}
+	/* a source that failed during dispatch left its slots unwritten */
+	if (row >= c.nlocal * c.nranks * c.max_tokens ||
+	    EP_LL_SLOT_TOKEN(token) >= c.max_tokens || k >= c.topk) {
+		row = EP_LL_NO_ROW;
+	}
+	uint32_t at = EP_LL_SLOT_TOKEN(token) * c.topk;
+	uint32_t rows = ep_ballot(EP_FULL_MASK, row != EP_LL_NO_ROW);
+
+	for (uint32_t m = rows; m; m &= m - 1) {
+		uint32_t l = ep_ctz(m);
+
+		ep_ll_return_row(a, op, ep_shfl_u32(EP_FULL_MASK, row, l), src, at + l, first, end);
+	}
+	if (!c.lines) {
+		ep_warp_sync(EP_FULL_MASK);
+		if (row != EP_LL_NO_ROW) {
+			ep_ll_announce(c, op, src, at + k, part);
 		}
-		uint32_t n = start[e + 1] - start[e];
-		uint32_t turn = (uint32_t)((uint64_t)n * ((c.rank + e + 1) % c.nranks) / c.nranks);
-		uint32_t at = item - start[e] + turn;
-
-		ep_ll_return_item(a, op, e * c.nranks * c.max_tokens + (at < n ? at : at - n),
-				  i % parts);
 	}
 }
 
-/* Rank-major: one row of each source in turn, beginning after this rank. */
-EP_DEV void ep_ll_return_by_source(const struct ep_ll_combine_args &a, const struct ep_ll_op &op,
-				   uint32_t parts)
+/*
+ * Tokens return in the order in which their source sent them, one part of each source in turn, so
+ * that a source can finish its tokens one by one and no source gets all rows at once.
+ */
+EP_DEV void ep_ll_combine_send(const struct ep_ll_combine_args &a, const struct ep_ll_op &op,
+			       uint32_t seen)
 {
 	const struct ep_ll_common &c = a.c;
 	uint32_t most = 0;
-
-	for (uint32_t r = 0; r < c.nranks; r++) {
-		most = ep_max_u32(most, c.src_rows[r]);
-	}
-	for (uint32_t i = ep_block() * ep_nwarps() + ep_warp(); i < most * parts * c.nranks;
-	     i += c.send_blocks * ep_nwarps()) {
-		uint32_t j = i / c.nranks, src = (i + j + c.rank + 1) % c.nranks;
-
-		if (j / parts < c.src_rows[src]) {
-			ep_ll_return_item(a, op, src * c.max_tokens + j / parts, j % parts);
-		}
-	}
-}
-
-EP_DEV void ep_ll_combine_send(const struct ep_ll_combine_args &a, const struct ep_ll_op &op)
-{
-	const struct ep_ll_common &c = a.c;
-	uint32_t *start = (uint32_t *)ep_dynamic_shared(), parts = c.peer_parts;
 	EP_SHARED(uint32_t, bank_free);
 
 	if (ep_warp() == ep_nwarps() - 1) {
-		bool free_now = ep_ll_wait_bank(c, op);
+		bool free_now = ep_ll_wait_bank(c, op, seen);
 
 		if (ep_lane() == 0) {
 			bank_free = free_now;
 		}
 	}
-	if (ep_warp() == 0 && c.layout == EP_LL_EXPERT_MAJOR) {
-		ep_ll_expert_starts(c, start);
+	for (uint32_t r = ep_lane(); r < c.nranks; r += EP_WARP_SIZE) {
+		most = ep_max_u32(most, c.src_rows[r] * (c.lines ? c.peer_parts : c.src_parts[r]));
 	}
-	for (uint32_t r = 0; !c.lines && r < c.nranks; r++) {
-		parts = ep_max_u32(parts, c.src_parts[r]);
+	for (uint32_t x = 1; x < EP_WARP_SIZE; x *= 2) {
+		most = ep_max_u32(most, ep_shfl_xor_u32(EP_FULL_MASK, most, x));
 	}
 	ep_block_sync();
 	if (!bank_free) {
 		return;
 	}
-	if (c.layout == EP_LL_EXPERT_MAJOR) {
-		ep_ll_return_by_expert(a, op, start, parts);
-	} else {
-		ep_ll_return_by_source(a, op, parts);
+	for (uint32_t i = ep_block() * ep_nwarps() + ep_warp(); i < most * c.nranks;
+	     i += c.send_blocks * ep_nwarps()) {
+		uint32_t j = ep_div(i, c.by_ranks), turn = i - j * c.nranks + j + c.rank + 1;
+		uint32_t src = turn - ep_div(turn, c.by_ranks) * c.nranks;
+		uint32_t slot = c.lines ? ep_div(j, c.by_peer_parts)
+					: j / ep_max_u32(c.src_parts[src], 1);
+		uint32_t part = j - slot * (c.lines ? c.peer_parts : c.src_parts[src]);
+
+		if (src != c.rank && slot < c.src_rows[src] && ep_ll_active(c, src)) {
+			ep_ll_return_item(a, op, src, slot, part);
+		}
 	}
 }
 
@@ -421,7 +394,7 @@ EP_DEV void ep_ll_reduce_item(const struct ep_ll_combine_args &a, const struct e
 	const struct ep_ll_common &c = a.c;
 	uint32_t first, end;
 
-	ep_ll_part(c.row_quads, c.parts, 1, part, &first, &end);
+	ep_ll_part(c.row_quads, c.chunk, part, &first, &end);
 	if (first == end) {
 		return;
 	}
@@ -449,7 +422,9 @@ EP_DEV void ep_ll_reduce_item(const struct ep_ll_combine_args &a, const struct e
 template <int DTYPE> EP_DEV void ep_ll_combine(const struct ep_ll_combine_args &a)
 {
 	const struct ep_ll_common &c = a.c;
-	struct ep_ll_op op = ep_ll_begin(c, c.seq[ep_block()]);
+	struct ep_ll_seq seq = c.seq[ep_block()];
+	uint32_t seen = ep_block() < c.send_blocks ? ep_ll_progress_peek(c) : 0;
+	struct ep_ll_op op = ep_ll_begin(c, seq);
 
 	if (ep_block() == 0 && ep_warp() == 0) {
 		ep_ll_publish_progress(c, op);
@@ -458,12 +433,14 @@ template <int DTYPE> EP_DEV void ep_ll_combine(const struct ep_ll_combine_args &
 		return;
 	}
 	if (ep_block() < c.send_blocks) {
-		ep_ll_combine_send(a, op);
+		ep_ll_combine_send(a, op, seen);
 		return;
 	}
 	for (uint32_t i = (ep_block() - c.send_blocks) * ep_nwarps() + ep_warp();
 	     i < c.num_tokens * c.parts; i += (ep_nblocks() - c.send_blocks) * ep_nwarps()) {
-		ep_ll_reduce_item<DTYPE>(a, op, i / c.parts, i % c.parts);
+		uint32_t token = ep_div(i, c.by_parts);
+
+		ep_ll_reduce_item<DTYPE>(a, op, token, i - token * c.parts);
 	}
 }
 

@@ -174,22 +174,34 @@ EP_DEV bool ep_ll_wait_over(const struct ep_ll_common &c, const struct ep_ll_op 
 	return ep_ll_aborted(c.state) || !ep_ll_active(c, peer);
 }
 
+/* Where peer r tells how far it is. */
+EP_DEV const uint32_t *ep_ll_progress(const struct ep_ll_common &c, uint32_t r)
+{
+	return (const uint32_t *)(c.heap[c.rank] + c.progress_off) + r;
+}
+
+/* A first look at the progress of peer `lane`, before it is known what it has to be. */
+EP_DEV uint32_t ep_ll_progress_peek(const struct ep_ll_common &c)
+{
+	return ep_lane() < c.nranks ? ep_ld_retired_sys_u32(ep_ll_progress(c, ep_lane())) : 0;
+}
+
 /*
- * Waits until every active peer has left the previous operation of the bank. Called by one warp;
- * false when the group is aborted. A peer that failed is masked by then, so nothing is sent to it.
+ * Waits until every active peer has left the previous operation of the bank. Called by one warp
+ * with what it peeked; false when the group is aborted. A peer that failed is masked by then, so nothing is sent to it.
  */
-EP_DEV bool ep_ll_wait_bank(const struct ep_ll_common &c, const struct ep_ll_op &op)
+EP_DEV bool ep_ll_wait_bank(const struct ep_ll_common &c, const struct ep_ll_op &op, uint32_t seen)
 {
 	for (uint32_t r = ep_lane(); op.release && r < c.nranks; r += EP_WARP_SIZE) {
-		const uint32_t *p = (const uint32_t *)(c.heap[c.rank] + c.progress_off) + r;
 		struct ep_spin s = ep_spin_start();
 
-		while ((int32_t)(ep_ld_retired_sys_u32(p) - op.release) <= 0 &&
-		       ep_ll_active(c, r)) {
+		while ((int32_t)(seen - op.release) <= 0 && ep_ll_active(c, r)) {
 			if (ep_ll_wait_over(c, op, &s, EP_WAIT_PROGRESS, r)) {
 				break;
 			}
+			seen = ep_ld_retired_sys_u32(ep_ll_progress(c, r));
 		}
+		seen = op.release; /* the next pass looks for itself */
 	}
 	ep_warp_sync(EP_FULL_MASK);
 	return !ep_ll_aborted(c.state);
@@ -269,18 +281,18 @@ EP_DEV uint32_t *ep_ll_row_flag(const struct ep_ll_common &c, const struct ep_ll
 	return ep_ll_flags(c, op, r) + (size_t)at * EP_LL_MAX_PARTS + part;
 }
 
-/*
- * Quads [first, end) of a row that part `part` of `parts` covers: multiples of `unit` quads, the
- * same on both sides of the wire. Late parts may be empty.
- */
-EP_DEV void ep_ll_part(uint32_t quads, uint32_t parts, uint32_t unit, uint32_t part,
-		       uint32_t *first, uint32_t *end)
+/* Quads [first, end) of a row that part `part` covers. Late parts may be empty. */
+EP_DEV void ep_ll_part(uint32_t quads, uint32_t chunk, uint32_t part, uint32_t *first,
+		       uint32_t *end)
 {
-	uint32_t chunk = (quads + parts - 1) / parts;
-
-	chunk = (chunk + unit - 1) / unit * unit;
 	*first = ep_min_u32(part * chunk, quads);
 	*end = ep_min_u32(*first + chunk, quads);
+}
+
+/* Quads of a part when another rank chose the number of parts. */
+EP_DEV uint32_t ep_ll_chunk(uint32_t quads, uint32_t parts, uint32_t unit)
+{
+	return ((quads + parts - 1) / parts + unit - 1) / unit * unit;
 }
 
 /*

@@ -51,7 +51,7 @@ EP_DEV void ep_ll_send_item(const struct ep_ll_dispatch_args &a, const struct ep
 	}
 }
 
-/* Payload warps: parts of tokens [w0, w0 + n), warp `worker` of `workers` over the whole grid. */
+/* Parts of tokens [w0, w0 + n) for warp `worker` of `workers` over the sending blocks. */
 template <bool FP8>
 EP_DEV void ep_ll_send_rows(const struct ep_ll_dispatch_args &a, const struct ep_ll_op &op,
 			    const struct ep_ll_send_tables &t, uint32_t w0, uint32_t n,
@@ -60,18 +60,19 @@ EP_DEV void ep_ll_send_rows(const struct ep_ll_dispatch_args &a, const struct ep
 	const struct ep_ll_common &c = a.c;
 
 	for (uint32_t i = worker; i < n * c.parts; i += workers) {
-		uint32_t local = i / c.parts, part = i % c.parts, first, end;
+		uint32_t local = ep_div(i, c.by_parts), part = i - local * c.parts, first, end;
 
-		ep_ll_part(c.row_quads, c.parts, FP8 ? EP_LL_FP8_UNIT_QUADS : 1, part, &first,
-			   &end);
+		ep_ll_part(c.row_quads, c.chunk, part, &first, &end);
 		for (uint32_t r0 = 0; first < end && r0 < c.nranks; r0 += EP_WARP_SIZE) {
 			struct ep_ll_fanout f;
-			uint32_t d = r0 + ep_lane();
+			uint32_t d = r0 + ep_lane(), turn = c.rank + i + 1;
 
 			f.first_rank = r0;
-			f.slot = d < c.nranks ? t.slot[local * c.nranks + d] : EP_LL_NO_ROW;
 			f.lanes = ep_min_u32(c.nranks - r0, EP_WARP_SIZE);
-			f.turn = (c.rank + i + 1) % f.lanes;
+			f.slot = d < c.nranks ? ep_ll_slot(t, local, d) : EP_LL_NO_ROW;
+			f.turn = c.nranks <= EP_WARP_SIZE
+					 ? turn - ep_div(turn, c.by_ranks) * c.nranks
+					 : turn % f.lanes;
 			f.hits = ep_ll_turned_hits(
 				ep_ballot(EP_FULL_MASK, f.slot != EP_LL_NO_ROW), f.turn, f.lanes);
 			if (!f.hits) {
@@ -89,87 +90,89 @@ EP_DEV void ep_ll_send_rows(const struct ep_ll_dispatch_args &a, const struct ep
 	}
 }
 
-/* Router warps: headers of tokens [w0, w0 + n), and who will return them. */
+/* Headers of tokens [w0, w0 + n), and who will return them. */
 EP_DEV void ep_ll_send_headers(const struct ep_ll_dispatch_args &a, const struct ep_ll_op &op,
 			       const struct ep_ll_send_tables &t, uint32_t w0, uint32_t n,
-			       uint32_t worker, uint32_t workers)
+			       uint32_t worker, uint32_t workers, bool twice)
 {
 	const struct ep_ll_common &c = a.c;
 
 	for (uint32_t local = worker; local < n; local += workers) {
-		ep_ll_send_route(c, t, local, w0 + local);
+		struct ep_ll_selection s = ep_ll_selection_make(c, op, t, w0, local, twice);
+		float weight = 0.0f;
+
+		if (c.layout == EP_LL_RANK_MAJOR && ep_lane() < c.topk) {
+			weight = a.topk_weights[(size_t)(w0 + local) * c.topk + ep_lane()];
+		}
 		for (uint32_t d = 0; d < c.nranks; d++) {
-			uint32_t slot = t.slot[local * c.nranks + d];
+			uint32_t slot = ep_ll_slot(t, local, d);
 
 			if (slot != EP_LL_NO_ROW) {
-				ep_ll_send_header(a, op, t, local, w0 + local, d, slot);
+				ep_ll_send_header(a, op, s, weight, w0 + local, d, slot);
 			}
 		}
+		ep_ll_send_route(c, s, w0 + local);
 	}
 }
 
 /*
- * The first window is loaded and the tables are clear. In each block the last warp is the router,
- * the others carry payload; a block of one warp does both.
+ * The first window is loaded, the bases are clear, `seen` is the last warp's look at the peers'
+ * progress. Headers go ahead of the rows, which would hold them up.
  */
 template <bool FP8>
 EP_DEV void ep_ll_dispatch_send(const struct ep_ll_dispatch_args &a, const struct ep_ll_op &op,
-				const struct ep_ll_send_tables &t)
+				const struct ep_ll_send_tables &t, uint32_t seen)
 {
 	const struct ep_ll_common &c = a.c;
 	/* with few blocks, block 0 counts first and then sends with the others */
 	uint32_t counters = c.send_blocks >= 4 ? 1 : 0;
-	uint32_t sender = ep_block() - counters, senders = c.send_blocks - counters;
-	uint32_t carriers = ep_nwarps() > 1 ? ep_nwarps() - 1 : 1;
-	bool router = ep_warp() == ep_nwarps() - 1;
+	uint32_t worker = (ep_block() - counters) * ep_nwarps() + ep_warp();
+	uint32_t workers = (c.send_blocks - counters) * ep_nwarps();
 	EP_SHARED(uint32_t, bank_free);
+	EP_SHARED(uint32_t, twice);
 
-	if (router) {
-		bool free_now = ep_ll_wait_bank(c, op);
+	if (ep_tid() == 0) {
+		twice = 0;
+	}
+	if (ep_warp() == ep_nwarps() - 1) {
+		bool free_now = ep_ll_wait_bank(c, op, seen);
 
 		if (ep_lane() == 0) {
 			bank_free = free_now;
 		}
 	}
-	if (ep_block() != 0) {
-		ep_ll_window_slots(c, t, ep_min_u32(t.window, c.num_tokens));
-	}
 	ep_block_sync();
 	if (!bank_free) {
 		return;
 	}
+	ep_ll_window_mark(c, t, ep_min_u32(t.window, c.num_tokens), &twice);
+	ep_block_sync();
 	if (ep_block() == 0) {
-		ep_ll_send_counts(a, op, t);
+		ep_ll_send_counts(a, op, t, &twice);
 		if (counters) {
 			return;
 		}
 		ep_block_sync();
-		ep_ll_tables_clear(c, t);
-		ep_block_sync();
-		ep_ll_window_load(c, op.step, t, 0, ep_min_u32(t.window, c.num_tokens));
-		ep_block_sync();
-		ep_ll_window_slots(c, t, ep_min_u32(t.window, c.num_tokens));
-		ep_block_sync();
+		ep_ll_bases_clear(c, t);
 	}
 	for (uint32_t w0 = 0; w0 < c.num_tokens; w0 += t.window) {
 		uint32_t n = ep_min_u32(t.window, c.num_tokens - w0);
 
-		if (w0) {
+		if (w0 || (ep_block() == 0 && t.window < c.num_tokens)) {
 			ep_block_sync();
 			ep_ll_window_load(c, op.step, t, w0, n);
 			ep_block_sync();
-			ep_ll_window_slots(c, t, n);
+			ep_ll_window_mark(c, t, n, &twice);
+		}
+		if (w0 || ep_block() == 0) {
 			ep_block_sync();
 		}
-		if (!router || carriers == ep_nwarps()) {
-			ep_ll_send_rows<FP8>(a, op, t, w0, n, sender * carriers + ep_warp(),
-					     senders * carriers);
-		}
-		if (router) {
-			if (c.layout == EP_LL_EXPERT_MAJOR) {
-				ep_ll_window_index(c, op, t, w0, n);
-			}
-			ep_ll_send_headers(a, op, t, w0, n, sender, senders);
+		/* from the other end, so that with few tokens other warps carry rows */
+		ep_ll_send_headers(a, op, t, w0, n, workers - 1 - worker, workers, twice);
+		ep_ll_send_rows<FP8>(a, op, t, w0, n, worker, workers);
+		if (w0 + t.window < c.num_tokens) {
+			ep_block_sync();
+			ep_ll_window_count(c, t, n);
 		}
 	}
 }
@@ -307,7 +310,7 @@ EP_DEV bool ep_ll_recv_counts(const struct ep_ll_dispatch_args &a, const struct 
 EP_DEV struct ep_ll_placing ep_ll_place_expert_major(const struct ep_ll_common &c,
 						     const struct ep_ll_recv_tables &t,
 						     uint32_t d0, uint32_t d1, uint32_t src,
-						     bool remember)
+						     uint32_t at, bool remember)
 {
 	uint32_t k = ep_lane(), cap = c.nranks * c.max_tokens;
 	uint32_t token = ep_shfl_u32(EP_FULL_MASK, d0, 0);
@@ -319,17 +322,20 @@ EP_DEV struct ep_ll_placing ep_ll_place_expert_major(const struct ep_ll_common &
 	w.row = EP_LL_NO_ROW;
 	if (word != EP_LL_NO_ROW) {
 		uint32_t e = word >> 18;
-		uint32_t at = e < c.nlocal ? t.base[src * c.nlocal + e] + (word & 0x3ffff) : cap;
+		uint32_t pos = e < c.nlocal ? t.base[src * c.nlocal + e] + (word & 0x3ffff) : cap;
 
-		if (at < cap && token < c.max_tokens) {
-			w.row = e * cap + at;
+		if (pos < cap && token < c.max_tokens) {
+			w.row = e * cap + pos;
 		}
 	}
-	if (remember && w.row != EP_LL_NO_ROW) {
-		c.origin[w.row] = EP_LL_ORIGIN(src, token, k);
-		if (src == c.rank) {
+	if (remember && k < c.topk) {
+		c.slot_row[(size_t)at * c.topk + k] = w.row;
+		if (src == c.rank && w.row != EP_LL_NO_ROW) {
 			c.route[(size_t)token * c.topk + k] = w.row;
 		}
+	}
+	if (remember && k == 0) {
+		c.slot_token[at] = EP_LL_SLOT(token, 0);
 	}
 	w.hits = ep_ballot(EP_FULL_MASK, w.row != EP_LL_NO_ROW);
 	return w;
@@ -356,7 +362,7 @@ EP_DEV struct ep_ll_placing ep_ll_place_rank_major(const struct ep_ll_dispatch_a
 	if (remember && k == 0 && token < c.max_tokens && local) {
 		uint32_t first = ep_ctz(local);
 
-		c.origin[row] = EP_LL_ORIGIN(src, token, first);
+		c.slot_token[row] = EP_LL_SLOT(token, first);
 		if (src == c.rank) {
 			c.route[(size_t)token * c.topk + first] = row;
 		}
@@ -382,7 +388,10 @@ EP_DEV bool ep_ll_recv_item(const struct ep_ll_dispatch_args &a, const struct ep
 	struct ep_ll_placing w;
 	bool ok = true;
 
-	ep_ll_part(c.row_quads, ep_ll_recv_parts(c, t, src), FP8 ? EP_LL_FP8_UNIT_QUADS : 1, part, &first, &end);
+	ep_ll_part(c.row_quads,
+		   c.lines ? c.peer_chunk
+			   : ep_ll_chunk(c.row_quads, t.parts[src], FP8 ? EP_LL_FP8_UNIT_QUADS : 1),
+		   part, &first, &end);
 	if (first == end) {
 		return true;
 	}
@@ -397,7 +406,7 @@ EP_DEV bool ep_ll_recv_item(const struct ep_ll_dispatch_args &a, const struct ep
 		return false;
 	}
 	w = c.layout == EP_LL_EXPERT_MAJOR
-		    ? ep_ll_place_expert_major(c, t, d0, d1, src, part == 0)
+		    ? ep_ll_place_expert_major(c, t, d0, d1, src, at, part == 0)
 		    : ep_ll_place_rank_major(a, d0, d1, src, slot, part == 0);
 	if (c.lines) {
 		return ep_ll_recv_lines<FP8>(a, op, w, in, src, first, end, &b);
@@ -430,11 +439,13 @@ EP_DEV void ep_ll_dispatch_recv(const struct ep_ll_dispatch_args &a, const struc
 	/* round j takes the j-th part of every source, so that no source waits for another's rows */
 	for (uint32_t i = block * ep_nwarps() + ep_warp(); i < most * c.nranks;
 	     i += blocks * ep_nwarps()) {
-		uint32_t j = i / c.nranks, src = (i + j + c.rank) % c.nranks;
+		uint32_t j = ep_div(i, c.by_ranks), turn = i - j * c.nranks + j + c.rank;
+		uint32_t src = turn - ep_div(turn, c.by_ranks) * c.nranks;
 		uint32_t parts = ep_ll_recv_parts(c, t, src);
+		uint32_t slot = c.lines ? ep_div(j, c.by_peer_parts) : j / parts;
 
-		if (j < t.rows[src] * parts &&
-		    !ep_ll_recv_item<FP8>(a, op, t, src, j / parts, j % parts) &&
+		if (slot < t.rows[src] &&
+		    !ep_ll_recv_item<FP8>(a, op, t, src, slot, j - slot * parts) &&
 		    ep_ll_aborted(c.state)) {
 			return;
 		}
@@ -457,10 +468,12 @@ template <bool FP8> EP_DEV void ep_ll_dispatch(const struct ep_ll_dispatch_args 
 	struct ep_ll_seq seq = c.seq[ep_block()];
 	struct ep_ll_send_tables t = ep_ll_send_tables_make(c);
 	bool sends = ep_block() < c.send_blocks;
+	uint32_t seen = 0;
 
-	if (sends) { /* before the sequence is needed, to overlap the two loads */
-		ep_ll_tables_clear(c, t);
+	if (sends) { /* before the sequence is needed, so that the loads overlap */
+		seen = ep_ll_progress_peek(c);
 		ep_ll_window_load(c, seq.step + 1, t, 0, ep_min_u32(t.window, c.num_tokens));
+		ep_ll_bases_clear(c, t);
 	}
 	struct ep_ll_op op = ep_ll_begin(c, seq);
 
@@ -471,7 +484,7 @@ template <bool FP8> EP_DEV void ep_ll_dispatch(const struct ep_ll_dispatch_args 
 		return;
 	}
 	if (sends) {
-		ep_ll_dispatch_send<FP8>(a, op, t);
+		ep_ll_dispatch_send<FP8>(a, op, t, seen);
 	} else {
 		ep_ll_dispatch_recv<FP8>(a, op, ep_block() - c.send_blocks,
 					 ep_nblocks() - c.send_blocks);

@@ -1,44 +1,47 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Low-latency dispatch, sending half: routing of a window of tokens, counts, headers, rows. */
+/* Low-latency dispatch, sending half: routing of a window of tokens, counts, headers. */
 #ifndef EP_DEVICE_LL_DISPATCH_SEND_H
 #define EP_DEVICE_LL_DISPATCH_SEND_H
 
 #include "ll_common.h"
 #include "numeric.h"
 
-/* Block-shared tables of the sending half, carved from dynamic shared memory. */
+/*
+ * Block-shared tables of the sending half. Places follow from bits: a token's slot at a rank is the
+ * number of earlier tokens that go there, its index at an expert the number of earlier tokens that
+ * chose it. Every sending block derives the same places from the same ids.
+ */
 struct ep_ll_send_tables {
-	int32_t *id;       /* [window][K] valid ids, or -1 */
-	uint32_t *index;   /* [window][K] place among this rank's selections of the expert */
-	uint32_t *slot;    /* [window][R] slot at the destination, or NO_ROW */
-	uint32_t *hist;    /* [E] selections of the expert so far */
-	uint32_t *rows;    /* [R] rows for the destination so far */
+	int32_t *id;           /* [window][K] valid ids, or -1 */
+	uint32_t *expert_bits; /* [E][words] tokens of the window that chose the expert */
+	uint32_t *rank_bits;   /* [R][words] tokens of the window that go to the rank */
+	uint32_t *expert_base; /* [E] selections of the expert before the window */
+	uint32_t *rank_base;   /* [R] rows for the rank before the window */
 	unsigned char *staging; /* FP8: one unit for each warp */
 	uint32_t window;
+	uint32_t words; /* window / 32 */
 };
 
 EP_DEV struct ep_ll_send_tables ep_ll_send_tables_make(const struct ep_ll_common &c)
 {
+	uint32_t experts = c.nranks * c.nlocal;
 	struct ep_ll_send_tables t;
-	uint32_t *p = (uint32_t *)ep_dynamic_shared();
+	unsigned char *p = (unsigned char *)ep_dynamic_shared();
 
-	t.window = ep_ll_window_tokens(c.topk);
+	t.window = ep_ll_window_tokens(c.topk, experts);
+	t.words = t.window / 32;
+	t.staging = p; /* first, for its alignment */
+	p += EP_LL_MAX_THREADS / 32 * EP_LL_FP8_UNIT_QUADS * EP_LL_QUAD_BYTES;
 	t.id = (int32_t *)p;
-	p += t.window * c.topk;
-	t.index = p;
-	p += t.window * c.topk;
-	t.slot = p;
-	p += t.window * c.nranks;
-	t.hist = p;
-	p += c.nranks * c.nlocal;
-	t.rows = p;
-	p += c.nranks;
-	t.staging = (unsigned char *)(((uintptr_t)p + 15) & ~(uintptr_t)15);
+	t.expert_bits = (uint32_t *)(t.id + t.window * c.topk);
+	t.rank_bits = t.expert_bits + experts * t.words;
+	t.expert_base = t.rank_bits + c.nranks * t.words;
+	t.rank_base = t.expert_base + experts;
 	return t;
 }
 
-EP_DEV void ep_ll_routing_error(const struct ep_ll_common &c, uint32_t step,
-				uint32_t token, uint32_t k, int64_t id)
+EP_DEV void ep_ll_routing_error(const struct ep_ll_common &c, uint32_t step, uint32_t token,
+				uint32_t k, int64_t id)
 {
 	struct ep_ll_record r = {};
 
@@ -52,7 +55,10 @@ EP_DEV void ep_ll_routing_error(const struct ep_ll_common &c, uint32_t step,
 	ep_ll_record_write(c.state, c.records, EP_LL_RECORD_ROUTING, r);
 }
 
-/* Loads the ids of tokens [w0, w0 + n). Negative ids, ids out of range and masked ranks become -1. */
+/*
+ * Loads the ids of tokens [w0, w0 + n) and clears the bits. Negative ids, ids out of range and
+ * masked ranks become -1. A barrier must follow.
+ */
 EP_DEV void ep_ll_window_load(const struct ep_ll_common &c, uint32_t step,
 			      const struct ep_ll_send_tables &t, uint32_t w0, uint32_t n)
 {
@@ -72,88 +78,108 @@ EP_DEV void ep_ll_window_load(const struct ep_ll_common &c, uint32_t step,
 		}
 		t.id[i] = (int32_t)id;
 	}
+	for (uint32_t i = ep_tid(); i < ((uint32_t)experts + c.nranks) * t.words;
+	     i += ep_nthreads()) {
+		t.expert_bits[i] = 0; /* and the rank bits, which follow */
+	}
 }
 
 /*
- * Slots at the destinations in token order. A warp a destination; counts in t.rows go on from the
- * windows before.
+ * Sets the bits of the loaded ids. *twice is set when a token names an expert twice, which one bit
+ * cannot tell. A barrier must follow.
  */
-EP_DEV void ep_ll_window_slots(const struct ep_ll_common &c, const struct ep_ll_send_tables &t,
+EP_DEV void ep_ll_window_mark(const struct ep_ll_common &c, const struct ep_ll_send_tables &t,
+			      uint32_t n, uint32_t *twice)
+{
+	for (uint32_t i = ep_tid(); i < n * c.topk; i += ep_nthreads()) {
+		int32_t id = t.id[i];
+		uint32_t local = ep_div(i, c.by_topk), bit = 1u << (local & 31);
+
+		if (id < 0) {
+			continue;
+		}
+		ep_shared_or_u32(&t.rank_bits[ep_div(id, c.by_local) * t.words + local / 32], bit);
+		if (c.layout == EP_LL_EXPERT_MAJOR &&
+		    (ep_shared_or_u32(&t.expert_bits[id * t.words + local / 32], bit) & bit)) {
+			*twice = 1;
+		}
+	}
+}
+
+/* Adds the window to the counts before the next one. A barrier before and after. */
+EP_DEV void ep_ll_window_count(const struct ep_ll_common &c, const struct ep_ll_send_tables &t,
 			       uint32_t n)
 {
-	for (uint32_t d = ep_warp(); d < c.nranks; d += ep_nwarps()) {
-		uint32_t base = t.rows[d];
-
-		for (uint32_t t0 = 0; t0 < n; t0 += EP_WARP_SIZE) {
-			uint32_t token = t0 + ep_lane();
-			bool hit = false;
-
-			for (uint32_t k = 0; token < n && k < c.topk; k++) {
-				/* -1 wraps to a large value and misses */
-				hit |= (uint32_t)t.id[token * c.topk + k] - d * c.nlocal < c.nlocal;
-			}
-			uint32_t hits = ep_ballot(EP_FULL_MASK, hit);
-
-			if (token < n) {
-				t.slot[token * c.nranks + d] =
-					hit ? base + ep_popc(hits & ((1u << ep_lane()) - 1))
-					    : EP_LL_NO_ROW;
-			}
-			base += ep_popc(hits);
-		}
-		ep_warp_sync(EP_FULL_MASK);
-		if (ep_lane() == 0) {
-			t.rows[d] = base;
+	for (uint32_t i = ep_tid(); c.layout == EP_LL_EXPERT_MAJOR && i < n * c.topk;
+	     i += ep_nthreads()) {
+		if (t.id[i] >= 0) {
+			ep_shared_add_u32(&t.expert_base[t.id[i]], 1);
 		}
 	}
+	for (uint32_t d = ep_tid(); d < c.nranks; d += ep_nthreads()) {
+		for (uint32_t w = 0; w < t.words; w++) {
+			t.rank_base[d] += ep_popc(t.rank_bits[d * t.words + w]);
+		}
+	}
+}
+
+/* Set bits of `bits` before bit `local`. */
+EP_DEV uint32_t ep_ll_bits_before(const uint32_t *bits, uint32_t local)
+{
+	uint32_t n = ep_popc(bits[local / 32] & ((1u << (local & 31)) - 1));
+
+	for (uint32_t w = 0; w < local / 32; w++) {
+		n += ep_popc(bits[w]);
+	}
+	return n;
+}
+
+/* Slot of the window's token at rank d, or NO_ROW. */
+EP_DEV uint32_t ep_ll_slot(const struct ep_ll_send_tables &t, uint32_t local, uint32_t d)
+{
+	const uint32_t *bits = t.rank_bits + d * t.words;
+
+	return bits[local / 32] >> (local & 31) & 1 ? t.rank_base[d] + ep_ll_bits_before(bits, local)
+						    : EP_LL_NO_ROW;
 }
 
 /*
- * Index of each selection among this rank's selections of the same expert, in (token, k) order.
- * An expert takes at most B rows of a rank: more is only possible when a token names an expert
- * twice, and such a selection is dropped and reported.
+ * Index of selection i of the window among this rank's selections of the expert, in (token, k)
+ * order. An expert takes at most B rows of a rank: more is only possible when tokens name an expert
+ * twice, and such a selection is dropped (NO_ROW) and reported.
  */
-EP_DEV void ep_ll_window_index(const struct ep_ll_common &c, const struct ep_ll_op &op,
-			       const struct ep_ll_send_tables &t, uint32_t w0, uint32_t n)
+EP_DEV uint32_t ep_ll_index(const struct ep_ll_common &c, const struct ep_ll_op &op,
+			    const struct ep_ll_send_tables &t, uint32_t w0, uint32_t i, bool twice)
 {
-	for (uint32_t i0 = 0; i0 < n * c.topk; i0 += EP_WARP_SIZE) {
-		uint32_t i = i0 + ep_lane();
-		int32_t id = i < n * c.topk ? t.id[i] : -1;
-		uint32_t same = ep_match_u32(EP_FULL_MASK, (uint32_t)id);
-		uint32_t before = same & ((1u << ep_lane()) - 1);
-		uint32_t index = 0;
+	int32_t id = t.id[i];
+	uint32_t local = ep_div(i, c.by_topk), n = t.expert_base[id];
 
-		if (id >= 0) {
-			index = t.hist[id] + ep_popc(before);
-			t.index[i] = index < c.max_tokens ? index : EP_LL_NO_ROW;
-			if (index == c.max_tokens) {
-				ep_ll_routing_error(c, op.step, w0 + i / c.topk, i % c.topk, id);
-			}
-		}
-		ep_warp_sync(EP_FULL_MASK);
-		if (id >= 0 && !(same >> ep_lane() >> 1)) {
-			t.hist[id] = index + 1; /* the last lane of the same expert */
-		}
-		ep_warp_sync(EP_FULL_MASK);
+	if (!twice) {
+		return n + ep_ll_bits_before(t.expert_bits + id * t.words, local);
 	}
+	for (uint32_t j = 0; j < i; j++) {
+		n += t.id[j] == id;
+	}
+	if (n >= c.max_tokens) {
+		ep_ll_routing_error(c, op.step, w0 + local, i - local * c.topk, id);
+		return EP_LL_NO_ROW;
+	}
+	return n;
 }
 
-EP_DEV void ep_ll_tables_clear(const struct ep_ll_common &c, const struct ep_ll_send_tables &t)
+EP_DEV void ep_ll_bases_clear(const struct ep_ll_common &c, const struct ep_ll_send_tables &t)
 {
-	for (uint32_t i = ep_tid(); i < c.nranks * c.nlocal; i += ep_nthreads()) {
-		t.hist[i] = 0;
-	}
-	for (uint32_t i = ep_tid(); i < c.nranks; i += ep_nthreads()) {
-		t.rows[i] = 0;
+	for (uint32_t i = ep_tid(); i < c.nranks * (c.nlocal + 1); i += ep_nthreads()) {
+		t.expert_base[i] = 0; /* and the rank bases, which follow */
 	}
 }
 
 /*
  * Tells every destination how many rows, and rows per expert, it will get. One block; the first
- * window is loaded and the tables are clear.
+ * window is marked and the bases are clear.
  */
 EP_DEV void ep_ll_send_counts(const struct ep_ll_dispatch_args &a, const struct ep_ll_op &op,
-			      const struct ep_ll_send_tables &t)
+			      const struct ep_ll_send_tables &t, uint32_t *twice)
 {
 	const struct ep_ll_common &c = a.c;
 
@@ -161,63 +187,84 @@ EP_DEV void ep_ll_send_counts(const struct ep_ll_dispatch_args &a, const struct 
 		uint32_t n = ep_min_u32(t.window, c.num_tokens - w0);
 
 		if (w0) {
-			ep_block_sync();
 			ep_ll_window_load(c, op.step, t, w0, n);
 			ep_block_sync();
+			ep_ll_window_mark(c, t, n, twice);
+			ep_block_sync();
 		}
-		for (uint32_t i = ep_tid(); i < n * c.topk; i += ep_nthreads()) {
-			if (t.id[i] >= 0) {
-				ep_shared_add_u32(&t.hist[t.id[i]], 1);
-			}
-		}
-		ep_ll_window_slots(c, t, n);
+		ep_ll_window_count(c, t, n);
+		ep_block_sync();
 	}
-	ep_block_sync();
 	for (uint32_t e = ep_tid(); c.layout == EP_LL_EXPERT_MAJOR && e < c.nranks * c.nlocal;
 	     e += ep_nthreads()) {
-		uint32_t d = e / c.nlocal;
+		uint32_t d = ep_div(e, c.by_local);
 
 		if (ep_ll_active(c, d)) {
 			ep_st_word(ep_ll_packets(c, op, d) + a.count_off +
-					   8 * ((size_t)c.rank * c.nlocal + e % c.nlocal),
-				   ep_min_u32(t.hist[e], c.max_tokens), op.epoch);
+					   8 * ((size_t)c.rank * c.nlocal + e - d * c.nlocal),
+				   ep_min_u32(t.expert_base[e], c.max_tokens), op.epoch);
 		}
 	}
-	for (uint32_t d = ep_tid(); d < c.nranks; d += ep_nthreads()) {
+	/* the last threads: the others have more counts to send */
+	for (uint32_t d = ep_nthreads() - 1 - ep_tid(); d < c.nranks; d += ep_nthreads()) {
 		unsigned char *ctrl = ep_ll_packets(c, op, d) + (size_t)c.rank * EP_LL_CTRL_BYTES;
 
 		if (!ep_ll_active(c, d)) {
 			continue;
 		}
-		ep_st_packet(ctrl, t.rows[d], c.parts | a.combine_parts << 16, op.epoch);
+		ep_st_packet(ctrl, t.rank_base[d], c.parts | a.combine_parts << 16, op.epoch);
 		ep_st_packet(ctrl + 16, c.row_quads, c.topk | c.layout << 8, op.epoch);
-		c.stats[d].tx_rows += t.rows[d];
-		c.stats[d].tx_bytes += (uint64_t)t.rows[d] * ep_ll_row_stride(c.row_quads, c.lines);
+		c.stats[d].tx_rows += t.rank_base[d];
+		c.stats[d].tx_bytes +=
+			(uint64_t)t.rank_base[d] * ep_ll_row_stride(c.row_quads, c.lines);
 	}
+}
+
+/* A token's selection by lane k, as the header and the route need it. */
+struct ep_ll_selection {
+	uint32_t rank; /* NO_ROW: none */
+	uint32_t local_id;
+	uint32_t index; /* expert-major */
+};
+
+EP_DEV struct ep_ll_selection ep_ll_selection_make(const struct ep_ll_common &c,
+						   const struct ep_ll_op &op,
+						   const struct ep_ll_send_tables &t, uint32_t w0,
+						   uint32_t local, bool twice)
+{
+	uint32_t k = ep_lane(), i = local * c.topk + k;
+	int32_t id = k < c.topk ? t.id[i] : -1;
+	struct ep_ll_selection s = { EP_LL_NO_ROW, 0, 0 };
+
+	if (id >= 0) {
+		s.rank = ep_div(id, c.by_local);
+		s.local_id = id - s.rank * c.nlocal;
+		if (c.layout == EP_LL_EXPERT_MAJOR) {
+			s.index = ep_ll_index(c, op, t, w0, i, twice);
+		}
+	}
+	return s;
 }
 
 /* The header of one row: who the token is and which local experts want it. One warp. */
 EP_DEV void ep_ll_send_header(const struct ep_ll_dispatch_args &a, const struct ep_ll_op &op,
-			      const struct ep_ll_send_tables &t, uint32_t local, uint32_t token,
+			      const struct ep_ll_selection &s, float weight, uint32_t token,
 			      uint32_t d, uint32_t slot)
 {
 	const struct ep_ll_common &c = a.c;
 	uint32_t k = ep_lane(), word = EP_LL_NO_ROW;
 	unsigned char *h = ep_ll_packets(c, op, d) + a.header_off +
 			   ((size_t)c.rank * c.max_tokens + slot) * a.header_bytes;
-	uint32_t local_id = k < c.topk ? (uint32_t)t.id[local * c.topk + k] - d * c.nlocal : c.nlocal;
 
 	if (c.layout == EP_LL_RANK_MAJOR) {
 		if (k < c.topk) {
-			float w = a.topk_weights[(size_t)token * c.topk + k];
-
-			word = token << 16 | (local_id < c.nlocal ? local_id : 0xffffu);
-			ep_st_packet(h + 16 * k, word, ep_f32_bits(w), op.epoch);
+			word = token << 16 | (s.rank == d ? s.local_id : 0xffffu);
+			ep_st_packet(h + 16 * k, word, ep_f32_bits(weight), op.epoch);
 		}
 		return;
 	}
-	if (local_id < c.nlocal && t.index[local * c.topk + k] != EP_LL_NO_ROW) {
-		word = local_id << 18 | t.index[local * c.topk + k];
+	if (s.rank == d && s.index != EP_LL_NO_ROW) {
+		word = s.local_id << 18 | s.index;
 	}
 	/* words: token, then one per k; lane j packs words 2j and 2j + 1 */
 	uint32_t first = ep_shfl_u32(EP_FULL_MASK, word, (2 * k + 31) & 31);
@@ -230,23 +277,19 @@ EP_DEV void ep_ll_send_header(const struct ep_ll_dispatch_args &a, const struct 
 }
 
 /* Remembers who will return (token, k). Entries of local rows are written by the receiving half. */
-EP_DEV void ep_ll_send_route(const struct ep_ll_common &c, const struct ep_ll_send_tables &t,
-			     uint32_t local, uint32_t token)
+EP_DEV void ep_ll_send_route(const struct ep_ll_common &c, const struct ep_ll_selection &s,
+			     uint32_t token)
 {
 	uint32_t k = ep_lane();
-	int32_t id = k < c.topk ? t.id[local * c.topk + k] : -1;
-	uint32_t d = id >= 0 ? (uint32_t)id / c.nlocal : EP_LL_NO_ROW;
-	uint32_t same = ep_match_u32(EP_FULL_MASK, d);
-	bool returns = id >= 0;
+	uint32_t same = ep_match_u32(EP_FULL_MASK, s.rank);
+	bool returns = s.rank != EP_LL_NO_ROW && s.index != EP_LL_NO_ROW;
 
-	if (returns && c.layout == EP_LL_RANK_MAJOR) {
-		returns = ep_ctz(same) == k; /* the first k of that rank */
-	} else if (returns) {
-		returns = t.index[local * c.topk + k] != EP_LL_NO_ROW;
+	if (c.layout == EP_LL_RANK_MAJOR) {
+		returns = returns && ep_ctz(same) == k; /* the first k of that rank */
 	}
-	if (k < c.topk && !(returns && d == c.rank)) {
-		c.route[(size_t)token * c.topk + k] = returns ? EP_LL_ROUTE_REMOTE(d)
-							      : EP_LL_ROUTE_NONE;
+	if (k < c.topk && !(returns && s.rank == c.rank)) {
+		c.route[(size_t)token * c.topk + k] =
+			returns ? EP_LL_ROUTE_REMOTE(s.rank) : EP_LL_ROUTE_NONE;
 	}
 }
 

@@ -65,8 +65,10 @@
 #define EP_LL_FP8_UNIT_QUADS 4
 #define EP_LL_FP8_UNIT_GROUPS 14
 #define EP_LL_FP8_UNIT_CHANNELS (128 * EP_LL_FP8_UNIT_GROUPS)
-#define EP_LL_WINDOW 256             /* tokens whose routing a block holds in shared memory */
-#define EP_LL_WINDOW_IDS 2048        /* and their ids: a window is min(both) tokens */
+/* A sending block holds the routing of a window of tokens in shared memory; at most ... */
+#define EP_LL_WINDOW 256        /* tokens, */
+#define EP_LL_WINDOW_IDS 2048   /* ids, */
+#define EP_LL_WINDOW_BITS 8192  /* words of (expert, token) bits. */
 #define EP_LL_NO_ROW 0xffffffffu
 
 /* Entries of `route`: nothing comes back, a row comes from a rank, or the index of a local row. */
@@ -155,6 +157,29 @@ struct ep_ll_state {
 	uint32_t pad[3];
 };
 
+/* n / d by multiplication, for n < 2^31. */
+struct ep_div {
+	uint32_t d;
+	uint32_t mul;
+	uint32_t shift;
+};
+
+EP_HOST_DEV struct ep_div ep_div_make(uint32_t d)
+{
+	struct ep_div v = { d, 0, 31 };
+
+	while ((uint64_t)1 << (v.shift - 31) < d) {
+		v.shift++;
+	}
+	v.mul = (uint32_t)((((uint64_t)1 << v.shift) + d - 1) / d);
+	return v;
+}
+
+EP_HOST_DEV uint32_t ep_div(uint32_t n, struct ep_div v)
+{
+	return (uint32_t)((uint64_t)n * v.mul >> v.shift);
+}
+
 /* What dispatch and combine have in common. Pointers are device addresses. */
 struct ep_ll_common {
 	uint32_t rank;
@@ -173,7 +198,15 @@ struct ep_ll_common {
 	uint32_t parts;      /* pieces a row is cut into, at most EP_LL_MAX_PARTS unless lines;
 			      * dispatch: of our rows, combine: of the rows that come back to us */
 	uint32_t peer_parts; /* lines: pieces of the rows that we receive or return; without lines
-			      * the rows' owner decides (1 here) */
+			      * the rows' owner decides */
+	/* filled in by ep_ll_prepare */
+	uint32_t chunk;      /* quads of a part */
+	uint32_t peer_chunk;
+	struct ep_div by_ranks;
+	struct ep_div by_local;
+	struct ep_div by_topk;
+	struct ep_div by_parts;
+	struct ep_div by_peer_parts;
 	uint32_t pad;
 	uint64_t timeout_ns;
 	int32_t *mask; /* [R], 1 active */
@@ -187,7 +220,8 @@ struct ep_ll_common {
 	uint32_t *src_rows; /* [R] rows received from each source */
 	uint32_t *src_parts; /* [R] parts of the rows that return to each source */
 	uint32_t *counts;   /* [L] rows of each local expert (expert-major) */
-	uint32_t *origin;   /* expert-major [L][R*B], rank-major [R][B]: where a row came from */
+	uint32_t *slot_token; /* [R][B] what a received row was: EP_LL_SLOT */
+	uint32_t *slot_row; /* expert-major [R][B][K]: output row of (token, k), or NO_ROW */
 	uint32_t *route;    /* [B][K]: who returns (token, k), EP_LL_ROUTE_* */
 	const void *topk_idx; /* [T][K], int32 or int64 */
 	/* byte offsets in a heap */
@@ -199,10 +233,10 @@ struct ep_ll_common {
 	unsigned char *heap[EP_LL_MAX_RANKS]; /* each rank's heap as mapped here */
 };
 
-#define EP_LL_ORIGIN(src, token, k) (((src) << 21) | ((k) << 16) | (token))
-#define EP_LL_ORIGIN_SRC(o) ((o) >> 21)
-#define EP_LL_ORIGIN_K(o) (((o) >> 16) & 31u)
-#define EP_LL_ORIGIN_TOKEN(o) ((o)&0xffffu)
+/* Token, and in rank-major layout the first k that chose this rank. */
+#define EP_LL_SLOT(token, k) ((token) | (k) << 16)
+#define EP_LL_SLOT_TOKEN(s) ((s)&0xffffu)
+#define EP_LL_SLOT_K(s) ((s) >> 16)
 
 struct ep_ll_dispatch_args {
 	struct ep_ll_common c;
@@ -270,24 +304,28 @@ EP_HOST_DEV uint32_t ep_ll_row_stride(uint32_t quads, uint32_t lines)
 	return quads * (lines ? EP_LL_QUAD_LINE_BYTES : EP_LL_QUAD_BYTES);
 }
 
-/* Tokens of one window: a multiple of 32. */
-EP_HOST_DEV uint32_t ep_ll_window_tokens(uint32_t topk)
+/* Tokens of one window: a multiple of 32, at least 32. */
+EP_HOST_DEV uint32_t ep_ll_window_tokens(uint32_t topk, uint32_t experts)
 {
-	uint32_t n = EP_LL_WINDOW_IDS / topk & ~31u;
+	uint32_t n = EP_LL_WINDOW_IDS / topk;
+	uint32_t bits = EP_LL_WINDOW_BITS / experts * 32;
 
-	return n < EP_LL_WINDOW ? n : EP_LL_WINDOW;
+	n = n < EP_LL_WINDOW ? n : EP_LL_WINDOW;
+	n = n < bits ? n : bits;
+	return n > 32 ? n & ~31u : 32;
 }
 
 /*
- * Dynamic shared memory. Senders: ids and indices of a window, slots of its tokens, counts per
- * expert and per destination. Receivers: counts per (source, expert), per source.
+ * Dynamic shared memory of a dispatch. Senders: ids of a window, bits per (expert, token) and per
+ * (rank, token), counts per expert and rank, FP8 staging. Receivers: counts per (source, expert),
+ * four words per source.
  */
 EP_HOST_DEV uint32_t ep_ll_dispatch_shared_bytes(const struct ep_ll_dispatch_args *a)
 {
-	uint32_t r = a->c.nranks, k = a->c.topk, w = ep_ll_window_tokens(k);
-	uint32_t experts = r * a->c.nlocal;
+	uint32_t r = a->c.nranks, experts = r * a->c.nlocal;
+	uint32_t w = ep_ll_window_tokens(a->c.topk, experts);
 	uint32_t staging = EP_LL_MAX_THREADS / 32 * EP_LL_FP8_UNIT_QUADS * EP_LL_QUAD_BYTES;
-	uint32_t send = 4 * (2 * w * k + w * r + experts + r) + staging;
+	uint32_t send = 4 * (w * a->c.topk + (experts + r) * (w / 32 + 1)) + staging;
 	uint32_t recv = 4 * (experts + 4 * r);
 
 	return (send > recv ? send : recv) + 64;
@@ -295,9 +333,20 @@ EP_HOST_DEV uint32_t ep_ll_dispatch_shared_bytes(const struct ep_ll_dispatch_arg
 
 EP_HOST_DEV uint32_t ep_ll_combine_shared_bytes(const struct ep_ll_combine_args *a)
 {
-	uint32_t n = a->c.layout == EP_LL_EXPERT_MAJOR ? a->c.nlocal : a->c.nranks;
+	(void)a;
+	return 0;
+}
 
-	return 4 * (n + 1) + 64;
+/* Fills in what follows from the other fields. `unit`: quads that a part must hold whole. */
+EP_HOST_DEV void ep_ll_prepare(struct ep_ll_common *c, uint32_t unit)
+{
+	c->chunk = ((c->row_quads + c->parts - 1) / c->parts + unit - 1) / unit * unit;
+	c->peer_chunk = ((c->row_quads + c->peer_parts - 1) / c->peer_parts + unit - 1) / unit * unit;
+	c->by_ranks = ep_div_make(c->nranks);
+	c->by_local = ep_div_make(c->nlocal);
+	c->by_topk = ep_div_make(c->topk);
+	c->by_parts = ep_div_make(c->parts);
+	c->by_peer_parts = ep_div_make(c->peer_parts);
 }
 
 _Static_assert(sizeof(struct ep_ll_seq) == 32, "ep_ll_seq");
@@ -305,7 +354,7 @@ _Static_assert(sizeof(struct ep_ll_staged) == 16, "ep_ll_staged");
 _Static_assert(sizeof(struct ep_ll_record) == 64, "ep_ll_record");
 _Static_assert(sizeof(struct ep_ll_peer_stats) == 64, "ep_ll_peer_stats");
 _Static_assert(sizeof(struct ep_ll_state) == 32, "ep_ll_state");
-_Static_assert(sizeof(struct ep_ll_common) == 232 + 8 * EP_LL_MAX_RANKS, "ep_ll_common");
+_Static_assert(sizeof(struct ep_ll_common) == 312 + 8 * EP_LL_MAX_RANKS, "ep_ll_common");
 _Static_assert(sizeof(struct ep_ll_dispatch_args) == sizeof(struct ep_ll_common) + 120,
 	       "ep_ll_dispatch_args");
 _Static_assert(sizeof(struct ep_ll_combine_args) == sizeof(struct ep_ll_common) + 32,
