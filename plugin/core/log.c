@@ -67,9 +67,10 @@ static unsigned int ep_log_subsys_parse(const char *text)
 static void ep_log_file_expand(char *out, size_t size, const char *pattern, const char *hostname,
 			       int pid)
 {
+	const char *p;
 	size_t n = 0;
 
-	for (const char *p = pattern; *p && n + 1 < size; p++) {
+	for (p = pattern; *p && n + 1 < size; p++) {
 		int added;
 
 		if (p[0] == '%' && p[1] == 'h') {
@@ -84,7 +85,7 @@ static void ep_log_file_expand(char *out, size_t size, const char *pattern, cons
 		}
 		n += (size_t)added;
 	}
-	if (n >= size) {
+	if (*p || n >= size) {
 		out[0] = '\0'; /* too long for a path: standard output */
 		return;
 	}

@@ -183,8 +183,8 @@ ncclResult_t ep_group_heap_bytes(const struct ep_group_config *config, uint32_t 
 /* Loads the kernels, which also tells whether there are any for this GPU. */
 ncclResult_t ep_ll_preload(void);
 
-/* Room in shared memory for the handle's dispatch. */
-ncclResult_t ep_ll_prepare(struct ncclEpGroup *group, uint32_t layout, uint32_t topk);
+/* Makes room in shared memory for dispatches of `topk`. */
+ncclResult_t ep_ll_allow_shared(struct ncclEpGroup *group, uint32_t topk);
 
 void ep_ll_common_fill(struct ep_ll_common *c, const struct ncclEpHandle *handle,
 		       uint32_t row_quads);

@@ -170,7 +170,7 @@ static ncclResult_t ep_handle_make(struct ncclEpHandle **out, struct ncclEpGroup
 	if (handle_mem) {
 		EP_CHECK_GOTO(ep_handle_mem_take(h, handle_mem), err_free);
 	}
-	EP_CHECK_GOTO(ep_ll_prepare(g, h->layout, h->topk), err_free);
+	EP_CHECK_GOTO(ep_ll_allow_shared(g, h->topk), err_free);
 	EP_CHECK_GOTO(ep_group_reserve(g, h->topk), err_free);
 	if (!handle_mem) {
 		EP_CHECK_GOTO(ep_pool_get(g, &mem, h->mem_bytes), err_free);

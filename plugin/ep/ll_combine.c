@@ -157,6 +157,7 @@ static ncclResult_t ep_combine_run(struct ep_combine *c, cudaStream_t stream)
 	parts = ep_ll_combine_parts(c->h, quads);
 	c->args.c.parts = parts.own;
 	c->args.c.peer_parts = parts.peer;
+	ep_ll_prepare(&c->args.c, 1);
 	return ep_ll_combine_launch(c->h, kernel, &c->args, c->config.send_only != 0, stream);
 }
 

@@ -401,6 +401,7 @@ static ncclResult_t ep_dispatch_run(struct ep_dispatch *d, cudaStream_t stream)
 	d->args.c.parts = parts.own;
 	d->args.c.peer_parts = parts.peer;
 	d->args.combine_parts = ep_ll_combine_parts_told(h);
+	ep_ll_prepare(&d->args.c, fp8 ? EP_LL_FP8_UNIT_QUADS : 1);
 	d->args.count_off = packets.count_off;
 	d->args.header_off = packets.header_off;
 	d->args.header_bytes = packets.header_bytes;

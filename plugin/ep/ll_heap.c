@@ -82,14 +82,12 @@ struct ep_ll_handle_layout ep_ll_handle_layout_make(const struct ep_ll_shape *sh
 	struct ep_ll_handle_layout h;
 	uint64_t at = 0;
 
-	if (layout == EP_LL_EXPERT_MAJOR) {
-		rows *= shape->nlocal;
-	}
 	h.staged_off = ep_ll_piece(&at, sizeof(struct ep_ll_staged));
 	h.src_rows_off = ep_ll_piece(&at, 4ull * shape->nranks);
 	h.src_parts_off = ep_ll_piece(&at, 4ull * shape->nranks);
 	h.counts_off = ep_ll_piece(&at, 4ull * shape->nlocal);
-	h.origin_off = ep_ll_piece(&at, 4 * rows);
+	h.slot_token_off = ep_ll_piece(&at, 4 * rows);
+	h.slot_row_off = ep_ll_piece(&at, layout == EP_LL_EXPERT_MAJOR ? 4 * rows * topk : 0);
 	h.route_off = ep_ll_piece(&at, 4ull * shape->max_tokens * topk);
 	h.bytes = at;
 	return h;

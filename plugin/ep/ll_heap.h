@@ -43,7 +43,8 @@ struct ep_ll_handle_layout {
 	uint64_t src_rows_off;
 	uint64_t src_parts_off;
 	uint64_t counts_off;
-	uint64_t origin_off;
+	uint64_t slot_token_off;
+	uint64_t slot_row_off;
 	uint64_t route_off;
 	uint64_t bytes;
 };

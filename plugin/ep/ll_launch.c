@@ -102,7 +102,7 @@ static ncclResult_t ep_ll_check_coresidence(const struct ncclEpGroup *g, uint32_
 	return ncclSuccess;
 }
 
-ncclResult_t ep_ll_prepare(struct ncclEpGroup *g, uint32_t layout, uint32_t topk)
+ncclResult_t ep_ll_allow_shared(struct ncclEpGroup *g, uint32_t topk)
 {
 	uint32_t bytes = ep_ll_shared_bytes(g, topk);
 
@@ -141,7 +141,8 @@ void ep_ll_common_fill(struct ep_ll_common *c, const struct ncclEpHandle *h, uin
 	c->src_rows = (void *)(h->mem + h->mem_layout.src_rows_off);
 	c->src_parts = (void *)(h->mem + h->mem_layout.src_parts_off);
 	c->counts = (void *)(h->mem + h->mem_layout.counts_off);
-	c->origin = (void *)(h->mem + h->mem_layout.origin_off);
+	c->slot_token = (void *)(h->mem + h->mem_layout.slot_token_off);
+	c->slot_row = (void *)(h->mem + h->mem_layout.slot_row_off);
 	c->route = (void *)(h->mem + h->mem_layout.route_off);
 	c->topk_idx = h->topk_idx;
 	c->progress_off = g->heap.progress_off;

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Fields of a group's config: their limits, what AUTO means, and what ranks must agree in. */
+#include "ep/group.h"
+#include "unit/unit.h"
+
+static struct ep_params params;
+static struct ep_group_config made;
+
+static ncclEpGroupConfig_t good(void)
+{
+	ncclEpGroupConfig_t c = NCCL_EP_GROUP_CONFIG_INIT;
+
+	c.algorithm = NCCL_EP_ALGO_LOW_LATENCY;
+	c.num_experts = 256;
+	c.max_dispatch_tokens_per_rank = 128;
+	c.max_token_bytes = 14336;
+	return c;
+}
+
+static const char *last_text(void)
+{
+	static struct ep_error e;
+
+	ep_error_get(NULL, &e);
+	return e.text;
+}
+
+static cudaError_t some_alloc(void **ptr, size_t size, void *context)
+{
+	return cudaErrorMemoryAllocation;
+}
+
+#define CHECK_REFUSED(field, value, nranks, code, part)                                            \
+	do {                                                                                       \
+		ncclEpGroupConfig_t c_ = good();                                                   \
+		c_.field = value;                                                                  \
+		CHECK(ep_group_config_make(&made, &c_, &params, nranks, 132) == (code));           \
+		CHECK_HAS(last_text(), part);                                                      \
+	} while (0)
+
+static void test_limits(void)
+{
+	CHECK_REFUSED(num_experts, 0, 8, ncclInvalidArgument, "num_experts is 0");
+	CHECK_REFUSED(num_experts, 255, 8, ncclInvalidArgument, "num_experts is 255: it must be");
+	CHECK_REFUSED(num_experts, 1u << 20, 8, ncclInvalidArgument, "at most 131064");
+	CHECK_REFUSED(max_dispatch_tokens_per_rank, 0, 8, ncclInvalidArgument, "from 1 to 65535");
+	CHECK_REFUSED(max_dispatch_tokens_per_rank, 65536, 8, ncclInvalidArgument, "is 65536");
+	CHECK_REFUSED(max_token_bytes, 0, 8, ncclInvalidArgument, "max_token_bytes is 0");
+	CHECK_REFUSED(max_token_bytes, (1u << 24) + 1, 8, ncclInvalidArgument, "max_token_bytes");
+	CHECK_REFUSED(num_topk, 257, 8, ncclInvalidArgument, "num_topk is 257, there are 256");
+	CHECK_REFUSED(max_num_sms, 133, 8, ncclInvalidUsage, "is 133, the device has 132 SMs");
+	CHECK_REFUSED(alloc.alloc_fn, some_alloc, 8, ncclInvalidUsage, "alloc_fn but no free_fn");
+	CHECK_REFUSED(algorithm, NCCL_EP_ALGO_HIGH_THROUGHPUT, 8, ncclInvalidUsage,
+		      "high throughput mode is not available yet");
+	CHECK_REFUSED(algorithm, (ncclEpAlgorithm_t)2, 8, ncclInvalidArgument, "algorithm is 2");
+	CHECK_REFUSED(overflow_policy, (ncclEpOverflowPolicy_t)3, 8, ncclInvalidArgument,
+		      "overflow_policy is 3");
+	CHECK_REFUSED(num_qp_per_rank, 0, 65, ncclInvalidUsage, "has 65 ranks");
+	CHECK_REFUSED(num_qp_per_rank, 0, 7, ncclInvalidArgument, "multiple of the 7 ranks");
+}
+
+static void test_automatic(void)
+{
+	ncclEpGroupConfig_t c = good();
+
+	CHECK(ep_group_config_make(&made, &c, &params, 8, 132) == ncclSuccess);
+	CHECK(made.heap.topk == 8 && made.heap_bytes >= made.heap.bytes);
+	CHECK(made.heap_bytes % EP_SYMM_ALIGN == 0 && made.timeout_ns == 100000000000ull);
+	CHECK(made.max_sms == 0 && made.shape.nlocal == 32 && made.shape.max_quads == 32);
+	c.num_topk = 20;
+	CHECK(ep_group_config_make(&made, &c, &params, 8, 132) == ncclSuccess);
+	CHECK(made.heap.topk == 20);
+	c = good();
+	c.num_experts = 3;
+	CHECK(ep_group_config_make(&made, &c, &params, 3, 132) == ncclSuccess);
+	CHECK(made.heap.topk == 3);
+}
+
+static void test_timeouts(void)
+{
+	ncclEpGroupConfig_t c = good();
+	static const struct {
+		uint64_t field, result;
+	} cases[] = {
+		{ 1, 1000000 },
+		{ 1000000, 1000000 },
+		{ 1000001, 2000000 },
+		{ 5000000000ull, 5000000000ull },
+		{ UINT64_MAX, UINT64_MAX },
+	};
+
+	for (size_t i = 0; i < EP_ARRAY_SIZE(cases); i++) {
+		c.timeout_ns = cases[i].field;
+		CHECK(ep_group_config_make(&made, &c, &params, 8, 132) == ncclSuccess);
+		CHECK(made.timeout_ns == cases[i].result);
+	}
+	params.value[EP_PARAM_TIMEOUT_MS] = 7; /* the environment wins */
+	CHECK(ep_group_config_make(&made, &c, &params, 8, 132) == ncclSuccess);
+	CHECK(made.timeout_ns == 7000000);
+	params.value[EP_PARAM_TIMEOUT_MS] = 0;
+}
+
+static void test_explicit_heap(void)
+{
+	ncclEpGroupConfig_t c = good();
+	uint64_t bytes = 0;
+
+	c.rdma_buffer_size = 1;
+	CHECK(ep_group_config_make(&made, &c, &params, 8, 132) == ncclSuccess);
+	CHECK(made.heap.topk == 0 && made.heap_bytes == EP_SYMM_ALIGN);
+	CHECK(ep_group_heap_bytes(&made, 1, &bytes) == ncclInvalidUsage);
+	CHECK_HAS(last_text(), "rdma_buffer_size is 1 bytes, a handle of top-1 needs ");
+	c.rdma_buffer_size = 1ul << 30;
+	CHECK(ep_group_config_make(&made, &c, &params, 8, 132) == ncclSuccess);
+	CHECK(made.heap.topk == 32 && made.heap_bytes == 1ul << 30);
+	CHECK(ep_group_heap_bytes(&made, 32, &bytes) == ncclSuccess && bytes == 1ul << 30);
+}
+
+static void test_handles(void)
+{
+	ncclEpGroupConfig_t c = good();
+
+	CHECK(ep_group_config_make(&made, &c, &params, 8, 132) == ncclSuccess);
+	CHECK(ep_handle_check(&made, NCCL_EP_LAYOUT_EXPERT_MAJOR, 32) == ncclSuccess);
+	CHECK(ep_handle_check(&made, NCCL_EP_LAYOUT_UNSET, 8) == ncclInvalidArgument);
+	CHECK(ep_handle_check(&made, NCCL_EP_LAYOUT_FLAT, 8) == ncclInvalidArgument);
+	CHECK(ep_handle_check(&made, NCCL_EP_LAYOUT_RANK_MAJOR, 0) == ncclInvalidArgument);
+	CHECK(ep_handle_check(&made, NCCL_EP_LAYOUT_RANK_MAJOR, -1) == ncclInvalidArgument);
+	CHECK(ep_handle_check(&made, NCCL_EP_LAYOUT_RANK_MAJOR, 33) == ncclInvalidArgument);
+	CHECK_HAS(last_text(), "num_topk is 33: it is 1 to 32");
+	c.num_topk = 4;
+	c.max_dispatch_tokens_per_rank = 65535;
+	CHECK(ep_group_config_make(&made, &c, &params, 8, 132) == ncclSuccess);
+	CHECK(ep_handle_check(&made, NCCL_EP_LAYOUT_RANK_MAJOR, 4) == ncclSuccess);
+	CHECK(ep_handle_check(&made, NCCL_EP_LAYOUT_RANK_MAJOR, 5) == ncclInvalidUsage);
+	c.num_topk = 0;
+	CHECK(ep_group_config_make(&made, &c, &params, 8, 132) == ncclSuccess);
+	CHECK(ep_handle_check(&made, NCCL_EP_LAYOUT_RANK_MAJOR, 5) == ncclInvalidUsage);
+	CHECK_HAS(last_text(), "exceeds 262144");
+}
+
+static void test_geometry(void)
+{
+	struct ep_ll_geometry g;
+
+	for (uint32_t sms = 2; sms < 300; sms++) {
+		CHECK(ep_ll_geometry_make(&g, &params, 0, sms) == ncclSuccess);
+		CHECK(g.send_blocks >= 1 && g.recv_blocks >= 1);
+		CHECK(g.send_blocks + g.recv_blocks <= sms && g.threads == 512);
+		CHECK(ep_ll_geometry_make(&g, &params, 2, sms) == ncclSuccess);
+		CHECK(g.send_blocks == 1 && g.recv_blocks == 1);
+	}
+	CHECK(ep_ll_geometry_make(&g, &params, 1, 132) == ncclSuccess);
+	CHECK(g.send_blocks == 1 && g.recv_blocks == 1 && g.threads == 256);
+	params.value[EP_PARAM_LL_SEND_SMS] = 100;
+	CHECK(ep_ll_geometry_make(&g, &params, 0, 132) == ncclSuccess);
+	CHECK(g.send_blocks == 100 && g.recv_blocks == 32);
+	params.value[EP_PARAM_LL_RECV_SMS] = 33;
+	CHECK(ep_ll_geometry_make(&g, &params, 0, 132) == ncclInvalidUsage);
+	CHECK_HAS(last_text(), "give 100 and 33 blocks: together at most 132");
+	params.value[EP_PARAM_LL_SEND_SMS] = params.value[EP_PARAM_LL_RECV_SMS] = 0;
+}
+
+static void test_agreement(void)
+{
+	struct ep_group_agreed all[3];
+	ncclEpGroupConfig_t c = good();
+
+	for (int r = 0; r < 3; r++) {
+		c.max_token_bytes = r == 2 ? 7168 : 14336;
+		c.num_experts = 255;
+		CHECK(ep_group_config_make(&made, &c, &params, 3, 132) == ncclSuccess);
+		all[r] = ep_group_config_agreed(&made);
+	}
+	CHECK(ep_group_agreed_check(all, sizeof(all[0]), 2) == ncclSuccess);
+	CHECK(ep_group_agreed_check(all, sizeof(all[0]), 3) == ncclInvalidArgument);
+	CHECK_HAS(last_text(), "config->max_token_bytes is 14336 on rank 0 but 7168 on rank 2");
+}
+
+int main(void)
+{
+	for (int i = 0; i < EP_PARAMS; i++) {
+		params.value[i] = ep_param_table[i].initial;
+	}
+	test_limits();
+	test_automatic();
+	test_timeouts();
+	test_explicit_heap();
+	test_handles();
+	test_geometry();
+	test_agreement();
+	return unit_end();
+}

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Where things lie in a heap and in handle memory, and into how many parts rows are cut. */
+#include "core/symm.h"
+#include "ep/ll_heap.h"
+#include "unit/unit.h"
+
+static const struct ep_ll_shape shapes[] = {
+	{ 1, 1, 1, 1 },    { 2, 4, 16, 3 },    { 3, 5, 7, 11 },
+	{ 7, 1, 129, 30 }, { 8, 32, 128, 30 }, { 8, 32, 8192, 30 },
+	{ 64, 256, 1, 1 }, { 64, 4, 4096, 2 }, { 8, 16383, 64, 100 },
+};
+
+static bool aligned(uint64_t v, uint64_t to)
+{
+	return v % to == 0;
+}
+
+static void check_dispatch(const struct ep_ll_shape *s, const struct ep_ll_heap *h, uint32_t layout,
+			   uint32_t topk)
+{
+	struct ep_ll_dispatch_packets p = ep_ll_dispatch_packets_make(s, layout, topk);
+	uint64_t words = layout == EP_LL_EXPERT_MAJOR ? 1 + topk : 2 * topk;
+
+	CHECK(p.count_off >= s->nranks * EP_LL_CTRL_BYTES && aligned(p.count_off, 16));
+	CHECK(p.header_off >= p.count_off + 8ull * s->nranks * s->nlocal);
+	CHECK(p.header_bytes >= 8 * words && aligned(p.header_bytes, 16));
+	CHECK(p.header_bytes < 8 * words + 16);
+	CHECK(aligned(p.header_off, 16));
+	CHECK(p.bytes == p.header_off + (uint64_t)s->nranks * s->max_tokens * p.header_bytes);
+	CHECK(h->packet_off + p.bytes <= h->flag_off);
+}
+
+/* The areas of a heap for `most` hold every operation of handles up to it. */
+static void check_heap(const struct ep_ll_shape *s, uint32_t most)
+{
+	struct ep_ll_heap h = ep_ll_heap_make(s, most);
+	uint64_t end = 0;
+
+	CHECK(h.topk == most);
+	CHECK(h.progress_off >= EP_SYMM_HEADER_BYTES && aligned(h.progress_off, 4));
+	CHECK(h.clean_off >= h.progress_off + 4 * s->nranks && aligned(h.clean_off, 8));
+	end = h.clean_off + 8 * s->nranks;
+	for (int b = 0; b < EP_LL_BANKS; b++) {
+		CHECK(h.bank_off[b] >= end && aligned(h.bank_off[b], 4096));
+		end = h.bank_off[b] + h.bank_bytes;
+	}
+	CHECK(h.bytes == end);
+	CHECK(aligned(h.packet_off, 16) && aligned(h.flag_off, 4) && aligned(h.row_off, 128));
+	for (uint32_t topk = 1; topk <= most; topk++) {
+		uint64_t d = (uint64_t)s->nranks * s->max_tokens,
+			 c = (uint64_t)s->max_tokens * topk;
+		uint64_t rows = d > c ? d : c;
+
+		check_dispatch(s, &h, EP_LL_EXPERT_MAJOR, topk);
+		check_dispatch(s, &h, EP_LL_RANK_MAJOR, topk);
+		CHECK(h.flag_off + rows * 4 * EP_LL_MAX_PARTS <= h.row_off);
+		CHECK(h.row_off + rows * s->max_quads * EP_LL_QUAD_LINE_BYTES <= h.bank_bytes);
+	}
+}
+
+static void test_heaps(void)
+{
+	for (size_t i = 0; i < EP_ARRAY_SIZE(shapes); i++) {
+		check_heap(&shapes[i], 1);
+		check_heap(&shapes[i], 8);
+		check_heap(&shapes[i], EP_LL_MAX_TOPK);
+	}
+}
+
+/* Inference at its usual size stays small. */
+static void test_memory_budget(void)
+{
+	struct ep_ll_shape s = { 8, 32, 128, ep_ll_max_quads(14336) };
+
+	CHECK(ep_ll_heap_make(&s, 8).bytes < 105ull << 20);
+}
+
+static void test_explicit_size(void)
+{
+	for (size_t i = 0; i < EP_ARRAY_SIZE(shapes); i++) {
+		uint64_t eight = ep_ll_heap_make(&shapes[i], 8).bytes;
+		struct ep_ll_heap h = ep_ll_heap_make_within(&shapes[i], eight);
+
+		CHECK(h.topk >= 8 && h.bytes <= eight);
+		CHECK(h.topk == EP_LL_MAX_TOPK ||
+		      ep_ll_heap_make(&shapes[i], h.topk + 1).bytes > eight);
+		CHECK(ep_ll_heap_make_within(&shapes[i], 100).topk == 0);
+	}
+}
+
+static void check_handle(const struct ep_ll_shape *s, uint32_t layout, uint32_t topk)
+{
+	struct ep_ll_handle_layout h = ep_ll_handle_layout_make(s, layout, topk);
+	uint64_t rows = (uint64_t)s->nranks * s->max_tokens;
+
+	CHECK(h.src_rows_off >= h.staged_off + sizeof(struct ep_ll_staged));
+	CHECK(h.src_parts_off >= h.src_rows_off + 4ull * s->nranks);
+	CHECK(h.counts_off >= h.src_parts_off + 4ull * s->nranks);
+	CHECK(h.slot_token_off >= h.counts_off + 4ull * s->nlocal);
+	CHECK(h.slot_row_off >= h.slot_token_off + 4 * rows);
+	rows *= layout == EP_LL_EXPERT_MAJOR ? topk : 0;
+	CHECK(h.route_off >= h.slot_row_off + 4 * rows);
+	CHECK(h.bytes >= h.route_off + 4ull * s->max_tokens * topk);
+	CHECK(aligned(h.staged_off | h.src_rows_off | h.src_parts_off | h.counts_off |
+			      h.slot_token_off | h.slot_row_off | h.route_off | h.bytes,
+		      256));
+}
+
+static void test_handles(void)
+{
+	for (size_t i = 0; i < EP_ARRAY_SIZE(shapes); i++) {
+		for (uint32_t topk = 1; topk <= EP_LL_MAX_TOPK; topk++) {
+			check_handle(&shapes[i], EP_LL_EXPERT_MAJOR, topk);
+			check_handle(&shapes[i], EP_LL_RANK_MAJOR, topk);
+		}
+	}
+}
+
+/* Rows of every kind that max_token_bytes admits fit. */
+static void test_quads(void)
+{
+	for (uint32_t bytes = 16; bytes < 40000; bytes += 16) {
+		uint32_t most = ep_ll_max_quads(bytes);
+
+		CHECK(most >= ep_ll_copy_quads(bytes));
+		for (uint32_t hidden = 128; hidden + hidden / 32 <= bytes; hidden += 128) {
+			if (ep_ll_fp8_quads(hidden) > most) {
+				CHECK(!"a quantised row does not fit");
+				return;
+			}
+		}
+	}
+	CHECK(ep_ll_max_quads(14336) == 32);
+}
+
+static void test_parts(void)
+{
+	for (uint32_t rows = 0; rows < 3000; rows = rows * 2 + 1) {
+		for (uint32_t pieces = 1; pieces < 100; pieces++) {
+			for (uint32_t warps = 1; warps < 2000; warps = warps * 3 + 1) {
+				uint32_t flags = ep_ll_parts_choose(rows, pieces, warps, false);
+				uint32_t lines = ep_ll_parts_choose(rows, pieces, warps, true);
+
+				CHECK(flags >= 1 && flags <= EP_LL_MAX_PARTS && flags <= pieces);
+				CHECK(lines >= 1 && lines <= pieces && lines >= flags);
+				/* no warp is left idle while a row could be cut finer */
+				CHECK(lines == pieces ||
+				      (uint64_t)(lines + 1) * (rows + !rows) > warps);
+			}
+		}
+	}
+	CHECK(ep_ll_parts_choose(1, 30, 960, true) == 30);
+	CHECK(ep_ll_parts_choose(1, 30, 960, false) == 8);
+	CHECK(ep_ll_parts_choose(128, 30, 960, true) == 7);
+	CHECK(ep_ll_parts_choose(4096, 30, 960, true) == 1);
+}
+
+int main(void)
+{
+	test_heaps();
+	test_memory_budget();
+	test_explicit_size();
+	test_handles();
+	test_quads();
+	test_parts();
+	return unit_end();
+}
