@@ -122,11 +122,11 @@ static void *load(void)
 	return library;
 }
 
-const char *perf_cupti_open(void)
+const char *perf_cupti_open(const struct perf_options *opt)
 {
 	void *library;
 
-	if (getenv("VC_DIR")) {
+	if (opt->is_virtual) {
 		return "virtual cluster";
 	}
 	library = load();
@@ -145,7 +145,7 @@ const char *perf_cupti_open(void)
 	if (cupti.set_callbacks(request_buffer, complete_buffer) != CUPTI_SUCCESS ||
 	    cupti.enable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) != CUPTI_SUCCESS ||
 	    cupti.disable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) != CUPTI_SUCCESS) {
-		return "CUPTI refuses (another profiler, or no permission)";
+		return "CUPTI refuses: no permission, or another profiler";
 	}
 	cupti.ready = 1;
 	return NULL;
@@ -253,7 +253,7 @@ static int measure(struct perf_rank *r, struct perf_times *times, int *blocks)
 	return rc;
 }
 #else
-const char *perf_cupti_open(void)
+const char *perf_cupti_open(const struct perf_options *opt)
 {
 	return "built without cupti.h";
 }

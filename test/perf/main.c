@@ -267,7 +267,8 @@ static int prepare(struct perf *perf)
 		fprintf(stderr, "ep_perf: %s\n", why);
 		return -1;
 	}
-	perf->no_kernel_times = perf->opt.kernel_times ? perf_cupti_open() : "switched off";
+	perf->no_kernel_times = perf->opt.kernel_times ? perf_cupti_open(&perf->opt)
+						       : "switched off";
 	perf->kernel_times = perf->no_kernel_times == NULL;
 	return 0;
 }

@@ -50,6 +50,7 @@ struct perf_options {
 	int check;
 	int report_cpu;
 	enum perf_average average;
+	int is_virtual; /* no GPU: the virtual cluster */
 	int ht;
 	int ids64;
 	int staged;
@@ -249,7 +250,7 @@ double perf_percentile(float *values, uint32_t count, double percent);
  * cupti.c: all local ranks call. Repeats perf_time_drained and replaces gpu times by kernel times, or
  * by NAN where there are none; *blocks: the largest grid. open: NULL, or why there are none.
  */
-const char *perf_cupti_open(void);
+const char *perf_cupti_open(const struct perf_options *opt);
 void perf_cupti_time(struct perf_rank *r, struct perf_times *times, int *blocks);
 
 /* report.c, json.c: process 0's first rank */

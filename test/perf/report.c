@@ -124,6 +124,9 @@ static void report_legend(const struct perf *perf)
 	const struct perf_options *opt = &perf->opt;
 	int by_expert = opt->problem.layout == ORACLE_EXPERT_MAJOR;
 
+	if (opt->is_virtual) {
+		printf("#\n# Virtual cluster: kernels run on the CPU, times say nothing of a GPU.\n");
+	}
 	printf("#\n# Times in us, %s per iteration.\n", averages[opt->average]);
 	printf("#   p50, p99: %s, %s\n",
 	       opt->report_cpu ? "CPU time of the call, no p99"

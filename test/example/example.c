@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Dispatch and combine with one process per GPU, from the public headers alone.
+ *
+ *     torchrun --no-python --nproc-per-node 8 ./example id-file
+ *
+ * A launcher sets RANK, WORLD_SIZE and LOCAL_RANK; `id-file` does not exist yet and is where rank 0
+ * tells the others NCCL's unique id. With `rm` as a second argument: rank-major.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <nccl_ep.h>
+
+#define CHECK(call)                                                                                \
+	do {                                                                                       \
+		int check_rc = (int)(call);                                                        \
+		if (check_rc) {                                                                    \
+			fprintf(stderr, "rank %d: %s: error %d\n", rank, #call, check_rc);         \
+			exit(1);                                                                   \
+		}                                                                                  \
+	} while (0)
+#define TENSOR(type, pointer, n, ...)                                                              \
+	{                                                                                          \
+		NCCL_EP_TENSOR_INIT_INLINE, .ndim = (n), .datatype = (type), .data = (pointer),    \
+					    .sizes = (size_t[])                                    \
+		{                                                                                  \
+			__VA_ARGS__                                                                \
+		}                                                                                  \
+	}
+
+enum {
+	T = 16,
+	H = 256,
+	K = 2,
+	L = 4
+}; /* tokens, their elements, experts each, experts per rank */
+
+static int rank, ranks;
+
+static int from_environment(const char *name)
+{
+	return getenv(name) ? atoi(getenv(name)) : 0;
+}
+
+static ncclComm_t connect(const char *path)
+{
+	char temporary[512];
+	ncclUniqueId id;
+	ncclComm_t comm;
+	FILE *file;
+
+	snprintf(temporary, sizeof(temporary), "%s.tmp", path);
+	if (rank == 0) {
+		CHECK(ncclGetUniqueId(&id));
+		file = fopen(temporary, "w");
+		CHECK(!file || fwrite(&id, sizeof(id), 1, file) != 1 || fclose(file));
+		CHECK(rename(temporary, path));
+	}
+	for (int tries = 0; access(path, R_OK); tries++) {
+		CHECK(tries == 3000 || usleep(10000));
+	}
+	file = fopen(path, "r");
+	CHECK(!file || fread(&id, sizeof(id), 1, file) != 1 || fclose(file));
+	CHECK(ncclCommInitRank(&comm, ranks, id, rank));
+	return comm;
+}
+
+static void *on_device(const void *from, size_t bytes)
+{
+	void *pointer;
+
+	CHECK(cudaMalloc(&pointer, bytes));
+	CHECK(from && cudaMemcpy(pointer, from, bytes, cudaMemcpyHostToDevice));
+	return pointer;
+}
+
+/* The experts answer with what they got, so the weighted sums are the tokens themselves. */
+static void run(ncclComm_t comm, int rank_major)
+{
+	static float tokens[T][H], weights[T][K], sums[T][H];
+	static int64_t ids[T][K];
+	size_t blocks = rank_major ? (size_t)ranks : L, rows = rank_major ? T : (size_t)ranks * T;
+	ncclEpGroupConfig_t config = NCCL_EP_GROUP_CONFIG_INIT;
+	ncclEpDispatchInputs_t in = NCCL_EP_DISPATCH_INPUTS_INIT;
+	ncclEpDispatchOutputs_t out = NCCL_EP_DISPATCH_OUTPUTS_INIT;
+	ncclEpLayoutInfo_t info = NCCL_EP_LAYOUT_INFO_INIT;
+	ncclEpCombineInputs_t results = NCCL_EP_COMBINE_INPUTS_INIT;
+	ncclEpCombineOutputs_t combined = NCCL_EP_COMBINE_OUTPUTS_INIT;
+	ncclEpLayout_t layout = rank_major ? NCCL_EP_LAYOUT_RANK_MAJOR
+					   : NCCL_EP_LAYOUT_EXPERT_MAJOR;
+	ncclEpGroup_t group;
+	ncclEpHandle_t handle;
+	cudaStream_t stream;
+
+	for (int t = 0; t < T; t++) {
+		for (int k = 0; k < K; k++) { /* on different ranks, if there are several */
+			ids[t][k] = (rank * T + t * 3 + k * L) % (ranks * L);
+			weights[t][k] = 1.0f / K;
+		}
+		for (int h = 0; h < H; h++) {
+			tokens[t][h] = (float)(rank * 1000 + t) + (float)h / H;
+		}
+	}
+	ncclEpTensor_t topk_idx = TENSOR(ncclInt64, on_device(ids, sizeof(ids)), 2, T, K);
+	ncclEpTensor_t topk_weights =
+		TENSOR(ncclFloat32, on_device(weights, sizeof(weights)), 2, T, K);
+	ncclEpTensor_t x = TENSOR(ncclFloat32, on_device(tokens, sizeof(tokens)), 2, T, H);
+	ncclEpTensor_t y = TENSOR(ncclFloat32, on_device(NULL, sizeof(sums)), 2, T, H);
+	ncclEpTensor_t received =
+		TENSOR(ncclFloat32, on_device(NULL, blocks * rows * H * 4), 3, blocks, rows, H);
+	ncclEpTensor_t counts = TENSOR(ncclInt32, on_device(NULL, blocks * 4), 1, blocks);
+	ncclEpTensor_t got_weights =
+		TENSOR(ncclFloat32, on_device(NULL, blocks * rows * K * 4), 3, blocks, rows, K);
+	ncclEpTensor_t got_idx =
+		TENSOR(ncclInt32, on_device(NULL, blocks * rows * K * 4), 3, blocks, rows, K);
+
+	config.algorithm = NCCL_EP_ALGO_LOW_LATENCY;
+	config.num_experts = (unsigned int)(ranks * L);
+	config.max_dispatch_tokens_per_rank = T;
+	config.max_token_bytes = H * sizeof(float);
+	CHECK(ncclEpCreateGroup(&group, comm, &config));
+	CHECK(cudaStreamCreate(&stream));
+	CHECK(ncclEpCreateHandle(&handle, group, layout, &topk_idx, NULL, NULL, stream));
+
+	in.tokens = &x;
+	out.tokens = &received;
+	combined.tokens = &y;
+	results.tokens = &received;
+	if (rank_major) {
+		in.topk_weights = &topk_weights;
+		out.topk_weights = &got_weights;
+		out.topk_idx = &got_idx;
+		info.src_rank_counters = &counts;
+	} else {
+		info.expert_counters = &counts;
+		combined.topk_weights = &topk_weights;
+	}
+	CHECK(ncclEpDispatch(handle, &in, &out, &info, NULL, stream));
+	/* here the experts would work on `received` */
+	CHECK(ncclEpCombine(handle, &results, &combined, NULL, stream));
+	CHECK(cudaMemcpyAsync(sums, y.data, sizeof(sums), cudaMemcpyDeviceToHost, stream));
+	CHECK(cudaStreamSynchronize(stream));
+
+	for (int t = 0; t < T; t++) {
+		/* rank-major: one unweighted answer per rank that the token went to */
+		int answers = rank_major && ids[t][0] / L != ids[t][1] / L ? K : 1;
+
+		for (int h = 0; h < H; h++) {
+			CHECK(sums[t][h] != tokens[t][h] * (float)answers);
+		}
+	}
+	CHECK(ncclEpHandleDestroy(handle));
+	CHECK(ncclEpGroupDestroy(group));
+}
+
+int main(int argc, char **argv)
+{
+	ncclComm_t comm;
+
+	if (argc < 2) {
+		fprintf(stderr, "usage: %s id-file [rm]\n", argv[0]);
+		return 2;
+	}
+	rank = from_environment("RANK");
+	ranks = getenv("WORLD_SIZE") ? from_environment("WORLD_SIZE") : 1;
+	CHECK(cudaSetDevice(from_environment("LOCAL_RANK")));
+	comm = connect(argv[1]);
+	run(comm, argc > 2 && !strcmp(argv[2], "rm"));
+	CHECK(ncclCommDestroy(comm));
+	printf("rank %d of %d: OK\n", rank, ranks);
+	return 0;
+}

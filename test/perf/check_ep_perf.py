@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""ep_perf seen from outside: its table, its JSON, its exit status, its ways to be launched.
+
+check_ep_perf.py EP_PERF VCRUN CORRUPT_LIBRARY
+"""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+EP_PERF, VCRUN, CORRUPT = sys.argv[1:4]
+SHAPE = ['--hidden', '256', '--experts', '12', '--topk', '4', '-n', '2', '-w', '1', '-T', '60']
+failures = 0
+
+
+def expect(condition, what):
+    global failures
+    if not condition:
+        failures += 1
+        print('FAILED:', what)
+
+
+def run(command, status, **env):
+    done = subprocess.run(command, env=dict(os.environ, NCCL_NVLS_ENABLE='0', **env),
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=120)
+    expect(done.returncode == status, '%s: status %d, not %d\n%s%s' % (
+        ' '.join(command), done.returncode, status, done.stdout, done.stderr))
+    for line in done.stdout.splitlines():
+        expect(len(line) <= 100 or 'unsupported' in line, '%d columns: %s' % (len(line), line))
+    return done
+
+
+def number(value):
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def check_document(document, rows, ranks, launcher):
+    expect(document['schema'] == 'ep_perf' and document['schema_version'] == 1, 'schema')
+    expect(set(document['versions']) == {'nccl_ep', 'api', 'nccl', 'cuda_runtime', 'cuda_driver'},
+           'versions')
+    expect(document['launcher'] == launcher, 'launcher is %s' % document['launcher'])
+    expect([r['rank'] for r in document['ranks']] == list(range(ranks)), 'ranks')
+    expect(len({r['pci'] for r in document['ranks']}) == ranks, 'one device per rank')
+    expect(document['environment'].get('NCCL_NVLS_ENABLE') == '0', 'environment')
+    expect([r['tokens'] for r in document['results']] == rows, 'ladder')
+    expect(document['wrong'] == 0, 'wrong')
+    expect(all(number(document['setup'][k]) for k in ('group_ms', 'handle_ms', 'library_mib')),
+           'setup')
+    for row in document['results']:
+        expect(row['wrong'] == 0 and row['blocks'] is None, 'row %s' % row)
+        expect(number(row['period_us']) and row['period_us'] > 0, 'period')
+        for name in ('dispatch', 'combine'):
+            op = row[name]
+            expect(op['kernel_us'] is None, 'no kernel times without a GPU')
+            expect(0 < op['fastest_rank_us'] <= op['p50_us'] <= op['p99_us'], '%s times' % name)
+            expect(all(number(op[k]) for k in ('algbw_gbs', 'busbw_gbs', 'floor_percent')),
+                   '%s bandwidth' % name)
+
+
+def main():
+    with tempfile.TemporaryDirectory() as work:
+        out = os.path.join(work, 'out.json')
+
+        # threads of one process, a ladder
+        done = run([EP_PERF, '-g', '3', '-b', '0', '-e', '4', *SHAPE, '-J', out], 0)
+        with open(out) as file:
+            document = json.load(file)
+        check_document(document, [0, 1, 2, 4], 3, 'none')
+        expect('# Out of bounds values : 0 OK' in done.stdout, 'summary')
+        rows = [line for line in done.stdout.splitlines() if not line.startswith('#')]
+        expect(len(rows) == 4 and all(row.split()[-1] == '0' for row in rows), 'table')
+        # bytes: a token alone has as many copies as ranks it goes to, 2 bytes per element
+        row = document['results'][3]
+        expect(1 <= row['copies_per_token'] <= 3, 'copies')
+        op = row['dispatch']
+        expect(abs(op['algbw_gbs'] * op['p50_us'] * 1e3 -
+                   row['copies_per_token'] * 4 * 512) < 50, 'algbw')
+
+        # processes: vcrun, and what mpirun and torchrun would set
+        run([VCRUN, '--gpus', '2', '--', EP_PERF, '-g', '1', '-b', '3', *SHAPE, '--layout', 'rm',
+             '-J', out], 0)
+        with open(out) as file:
+            check_document(json.load(file), [3], 2, 'vcrun')
+        launch = {
+            'mpirun': lambda i: {'OMPI_COMM_WORLD_RANK': i, 'OMPI_COMM_WORLD_SIZE': '2',
+                                 'OMPI_COMM_WORLD_LOCAL_RANK': i, 'PMIX_NAMESPACE': 'job%d' %
+                                 os.getpid(), 'TMPDIR': work},
+            'torchrun': lambda i: {'RANK': i, 'WORLD_SIZE': '2', 'LOCAL_RANK': i,
+                                   'MASTER_ADDR': '127.0.0.1',
+                                   'MASTER_PORT': str(20000 + os.getpid() % 10000)},
+        }
+        for launcher, variables in launch.items():
+            command = [EP_PERF, '-g', '2', '-b', '3', *SHAPE, '-J', out]
+            parts = [subprocess.Popen(command, stdout=subprocess.DEVNULL,
+                                      env=dict(os.environ, NCCL_NVLS_ENABLE='0', NCCL_HOSTID='h',
+                                               **variables(str(i)))) for i in (1, 0)]
+            expect([part.wait(120) for part in parts] == [0, 0], launcher)
+            with open(out) as file:
+                check_document(json.load(file), [3], 4, launcher)
+
+        # what is refused is a row with the reason
+        done = run([EP_PERF, '-g', '2', '-b', '3', *SHAPE, '--mode', 'ht', '-J', out], 77)
+        with open(out) as file:
+            row = json.load(file)['results'][0]
+        expect('not available' in row['unsupported'] and row['tokens'] == 3, 'unsupported row')
+        expect('unsupported: ' in done.stdout, 'unsupported line')
+
+        # mistakes are found, on every rank's behalf, and fail the run
+        for layout in ('em', 'rm'):
+            for operation in ('dispatch', 'combine'):
+                done = run([EP_PERF, '-g', '2', '-b', '3', *SHAPE, '--layout', layout], 1,
+                           CORRUPT=operation, LD_PRELOAD=CORRUPT)
+                expect(operation + ': rank ' in done.stderr, 'a %s mistake is named' % operation)
+                expect('FAILED' in done.stdout, 'summary of a failure')
+
+    # usage
+    for bad in (['--routing', 'random'], ['-b', 'x'], ['--layout', 'flat'], ['-b', '4', '-e', '2'],
+                ['--experts', '7', '-g', '2'], ['--topk', '33'], ['extra']):
+        expect(run([EP_PERF, *bad], 2).stderr.startswith('ep_perf: '), 'reason for %s' % bad)
+    expect('--routing' in run([EP_PERF, '-h'], 0).stdout, 'help')
+    print('%d failures' % failures)
+    sys.exit(failures != 0)
+
+
+main()
