@@ -324,6 +324,13 @@ static bool vc_replay_ready(const struct vc_replay *replay, const struct vc_node
 	return true;
 }
 
+static void vc_replay_observe(struct vc_replay *replay, const struct vc_node *node)
+{
+	for (uint32_t i = 0; i < node->ndeps; i++) {
+		vc_grid_observe(&replay->node[node->deps[i]].grid);
+	}
+}
+
 static void vc_replay_start(struct vc_replay *replay, struct vc_replay_node *node,
 			    struct vc_work *work)
 {
@@ -359,6 +366,7 @@ static void vc_replay_step(struct vc_replay *replay, struct CUgraph_st *graph)
 			if (!replay->node[i].started &&
 			    (node->work.kind == VC_WORK_KERNEL) == kernels &&
 			    vc_replay_ready(replay, node)) {
+				vc_replay_observe(replay, node);
 				vc_replay_start(replay, &replay->node[i], &node->work);
 			}
 		}

@@ -76,6 +76,7 @@ static void test_event_order(void)
 	copy.from = args.word;
 	OK(test_launch(test_add, 1, 32, &args, 0, a));
 	OK(cudaEventRecord(event, a));
+	args.word += 4;
 	OK(test_launch(test_add, 1, 32, &args, 0, a)); /* after the event: not waited for */
 	OK(cudaStreamWaitEvent(b, event, 0));
 	OK(test_launch(test_copy, 1, 32, &copy, 0, b));
@@ -100,7 +101,7 @@ static void test_event_order(void)
 	OK(cudaEventDestroy(to));
 	OK(cudaStreamDestroy(a));
 	OK(cudaStreamDestroy(b));
-	OK(cudaFree(args.word));
+	OK(cudaFree(args.word - 4));
 	OK(cudaFree(out));
 }
 
@@ -120,9 +121,10 @@ static void test_legacy(void)
 	OK(cudaDeviceSynchronize());
 	args.word = memory;
 	OK(test_launch(test_add, 1, 32, &args, 0, blocking));
-	copy.from = memory;
+	copy.from = memory + 4;
 	copy.to = memory + 3;
 	OK(test_launch(test_copy, 1, 32, &copy, 0, loose));
+	copy.from = memory;
 	copy.to = memory + 1;
 	OK(test_launch(test_copy, 1, 32, &copy, 0, NULL));
 	copy.from = memory + 1;

@@ -131,6 +131,7 @@ static void test_mistakes(void)
 	NEED(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
 	NEED(cudaMalloc((void **)&device, 1024));
 	NEED(cudaMemset(device, 0, 1024));
+	NEED(cudaDeviceSynchronize());
 	NEED(ncclAllReduce(device, device, rank == 1 ? 8 : 16, ncclFloat32, ncclSum, comm, stream));
 	OK(cudaStreamSynchronize(stream));
 	OK((cudaError_t)ncclCommGetAsyncError(comm, &error));
