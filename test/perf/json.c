@@ -59,6 +59,8 @@ static void put_problem(FILE *f, const struct perf *perf)
 
 static void put_ranks(FILE *f, const struct perf *perf)
 {
+	const char *text;
+
 	fprintf(f, "  \"ranks\": [");
 	for (uint32_t n = 0; n < perf->world.nranks; n++) {
 		const struct perf_place *place = perf->places + n;
@@ -72,8 +74,7 @@ static void put_ranks(FILE *f, const struct perf *perf)
 		fprintf(f, ", \"sms\": %d}", place->sms);
 	}
 	fprintf(f, "],\n  \"environment\": {");
-	for (uint32_t i = 0; perf_environment(i); i++) {
-		const char *text = perf_environment(i);
+	for (uint32_t i = 0; (text = perf_environment(i)) != NULL; i++) {
 		char name[128];
 
 		snprintf(name, sizeof(name), "%.*s", (int)strcspn(text, "="), text);

@@ -102,6 +102,7 @@ static void report_settings(const struct perf *perf)
 static void report_places(const struct perf *perf)
 {
 	const struct perf_world *w = &perf->world;
+	const char *text;
 
 	printf("# %u ranks: %u process%s of %u, launcher: %s\n", w->nranks, w->nprocs,
 	       w->nprocs == 1 ? "" : "es", w->nlocal, w->launcher);
@@ -112,8 +113,8 @@ static void report_places(const struct perf *perf)
 		       place->pid, place->host, place->device, place->bus, place->device_name,
 		       place->sms);
 	}
-	for (uint32_t i = 0; perf_environment(i); i++) {
-		printf("#  %.95s\n", perf_environment(i));
+	for (uint32_t i = 0; (text = perf_environment(i)) != NULL; i++) {
+		printf("#  %.95s\n", text);
 	}
 }
 
