@@ -259,9 +259,11 @@ ncclResult_t ncclEpCreateGroup(ncclEpGroup_t *ep_group, ncclComm_t comm,
 			       const ncclEpGroupConfig_t *config);
 
 /*
- * Frees the group. Waits for the device and, for a bounded time, until the ranks of other
- * processes have destroyed theirs, because they may still write to this rank's memory; ranks
- * whose process has ended are not waited for. Possible after every error. NULL is fine.
+ * Frees the group. Waits for all work on the device (as cudaFree does) and, for a bounded time,
+ * until the ranks of other processes have destroyed theirs, because they may still write to this
+ * rank's memory; ranks whose process has ended are not waited for. What a rank that does not leave
+ * in time could still write to stays allocated, with a warning. Possible after every error, and
+ * after the communicator was aborted or destroyed. NULL is fine.
  * ncclInvalidUsage: handles of the group still exist (nothing is freed).
  */
 ncclResult_t ncclEpGroupDestroy(ncclEpGroup_t ep_group);

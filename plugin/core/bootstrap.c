@@ -106,7 +106,8 @@ static ncclResult_t ep_boot_wait(struct ep_boot *boot, const char *what)
 			boot->stuck = true;
 			return ep_fail(ncclRemoteError,
 				       "%s: not all %d ranks arrived within %llu ms (rank %d "
-				       "waited); all ranks must make this call, "
+				       "waited); all ranks must make this call. Abort the "
+				       "communicator: its collective still waits on the device. "
 				       "NCCL_EP_BOOTSTRAP_TIMEOUT_MS sets the limit",
 				       what, boot->nranks,
 				       (unsigned long long)(boot->timeout_ns / 1000000),

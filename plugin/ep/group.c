@@ -315,8 +315,8 @@ ncclResult_t ncclEpGroupDestroy(ncclEpGroup_t ep_group)
 	EP_CHECK(ep_group_enter(&call, g, true));
 	if (g->handles) {
 		result = ep_fail(ncclInvalidUsage,
-				 "ncclEpGroupDestroy: %u handles still exist: "
-				 "destroy them first",
+				 "ncclEpGroupDestroy: the group has %u live "
+				 "handles: destroy them first",
 				 g->handles);
 		ep_group_leave(&call);
 		return result;
