@@ -30,6 +30,10 @@ static void vc_fault(int number, siginfo_t *info, void *context)
 		return;
 	}
 	block = &vc_self->block;
+	if (vc_fiber_overflowed(fiber, (uintptr_t)info->si_addr)) {
+		vc_illegal(block, fiber, "stack overflow beyond %zu KiB (VC_STACK_KB gives more)",
+			   fiber->stack_size / 1024);
+	}
 	if (vc_describe_address) {
 		vc_describe_address((uintptr_t)info->si_addr, where, sizeof(where));
 	}

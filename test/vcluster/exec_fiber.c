@@ -7,17 +7,16 @@
 #include "exec_internal.h"
 
 __thread struct ep_simt_lane *ep_simt_self __attribute__((tls_model("initial-exec")));
-__thread struct vc_worker *vc_self;
+__thread struct vc_worker *vc_self __attribute__((tls_model("initial-exec")));
 
 /*
  * vc_switch(save, load): pushes what a callee must preserve, stores the stack pointer in *save and
  * goes on where `load` was stored. A new stack is laid out as if it had been left in that way.
  */
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(VC_UCONTEXT)
 
 #define VC_FRAME_WORDS 8 /* six registers, return address, alignment */
 
-void vc_switch(void **save, void *load);
 __asm__(".text\n"
 	".globl vc_switch\n"
 	".hidden vc_switch\n"
@@ -49,11 +48,10 @@ static void *vc_frame_make(uint8_t *top, void (*entry)(void))
 	return sp;
 }
 
-#elif defined(__aarch64__)
+#elif defined(__aarch64__) && !defined(VC_UCONTEXT)
 
 #define VC_FRAME_WORDS 20 /* x19..x30, d8..d15 */
 
-void vc_switch(void **save, void *load);
 __asm__(".text\n"
 	".globl vc_switch\n"
 	".hidden vc_switch\n"
@@ -101,7 +99,7 @@ static void *vc_frame_make(uint8_t *top, void (*entry)(void))
 #include <ucontext.h>
 
 /* The saved "stack pointer" is the context itself. */
-static void vc_switch(void **save, void *load)
+void vc_switch(void **save, void *load)
 {
 	ucontext_t here;
 
@@ -115,8 +113,8 @@ static void *vc_frame_make(uint8_t *top, void (*entry)(void))
 	ucontext_t *context = (ucontext_t *)(top - room);
 
 	getcontext(context);
-	context->uc_stack.ss_sp = top - room - 16384;
-	context->uc_stack.ss_size = 16384;
+	context->uc_stack.ss_sp = top - room - 4096;
+	context->uc_stack.ss_size = 4096; /* only its end matters */
 	context->uc_link = NULL;
 	makecontext(context, entry, 0);
 	return context;
@@ -131,6 +129,9 @@ static void *vc_frame_make(uint8_t *top, void (*entry)(void))
 #else
 #define VC_STACK_KB 32
 #endif
+
+#define VC_GUARD ((size_t)4096)
+#define VC_GUARDS_MAX 16384
 
 static void vc_fiber_main(void)
 {
@@ -148,7 +149,7 @@ static void vc_fiber_main(void)
 /* Stacks start at different cache sets, else every switch would miss all caches. */
 static void vc_fiber_frame(struct vc_fiber *fiber, uint32_t index)
 {
-	uint8_t *top = fiber->stack + fiber->stack_size - (size_t)(index % 48) * 192;
+	uint8_t *top = fiber->stack + fiber->stack_size - (size_t)(index % 32) * 128;
 
 	fiber->sp = vc_frame_make(top, vc_fiber_main);
 	*(uint64_t *)fiber->stack = VC_STACK_CANARY;
@@ -169,6 +170,19 @@ static void *vc_tsan_fiber(void)
 }
 #endif
 
+/* Each guard costs two of the process's 65530 mappings; stacks without one have the canary. */
+static bool vc_stack_guard(void *page)
+{
+	static _Atomic int made;
+
+	return atomic_fetch_add(&made, 1) < VC_GUARDS_MAX && !mprotect(page, VC_GUARD, PROT_NONE);
+}
+
+bool vc_fiber_overflowed(const struct vc_fiber *fiber, uintptr_t address)
+{
+	return fiber->guarded && (uintptr_t)fiber->stack - 1 - address < VC_GUARD;
+}
+
 void vc_fibers_reserve(struct vc_worker *worker, uint32_t n)
 {
 	size_t size = (size_t)vc_env_long("VC_STACK_KB", VC_STACK_KB) * 1024;
@@ -184,7 +198,7 @@ void vc_fibers_reserve(struct vc_worker *worker, uint32_t n)
 			vc_die(VC_EXIT_ILLEGAL, "no memory for the threads of a block");
 		}
 	}
-	stacks = mmap(NULL, size * (n - have), PROT_READ | PROT_WRITE,
+	stacks = mmap(NULL, (size + VC_GUARD) * (n - have), PROT_READ | PROT_WRITE,
 		      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (stacks == MAP_FAILED) {
 		vc_die(VC_EXIT_ILLEGAL, "no memory for %u stacks of %zu bytes: %s", n - have, size,
@@ -193,8 +207,9 @@ void vc_fibers_reserve(struct vc_worker *worker, uint32_t n)
 	for (uint32_t i = have; i < n; i++) {
 		struct vc_fiber *fiber = &worker->fiber[i];
 
-		fiber->stack = stacks + size * (i - have);
+		fiber->stack = stacks + (size + VC_GUARD) * (i - have) + VC_GUARD;
 		fiber->stack_size = size;
+		fiber->guarded = vc_stack_guard(fiber->stack - VC_GUARD);
 		vc_fiber_frame(fiber, i);
 #ifdef VC_TSAN
 		fiber->tsan = vc_tsan_fiber();
@@ -234,22 +249,5 @@ void vc_main_fiber_init(struct vc_worker *worker)
 	worker->main.stack_size = size;
 #ifdef VC_TSAN
 	worker->main.tsan = __tsan_get_current_fiber();
-#endif
-}
-
-void vc_fiber_switch(struct vc_fiber *from, struct vc_fiber *to)
-{
-	ep_simt_self = &to->pub;
-	vc_self->running = to;
-#ifdef VC_ASAN
-	__sanitizer_start_switch_fiber(&from->fake, to->stack, to->stack_size);
-#endif
-#ifdef VC_TSAN
-	/* No synchronisation: only barriers and atomics order the threads of a block. */
-	__tsan_switch_to_fiber(to->tsan, __tsan_switch_to_fiber_no_sync);
-#endif
-	vc_switch(&from->sp, to->sp);
-#ifdef VC_ASAN
-	__sanitizer_finish_switch_fiber(from->fake, NULL, NULL);
 #endif
 }

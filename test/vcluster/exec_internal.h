@@ -43,6 +43,7 @@ struct vc_fiber {
 	uint64_t result;
 	uint8_t *stack;
 	size_t stack_size;
+	bool guarded; /* the page below the stack cannot be touched */
 #ifdef VC_TSAN
 	void *tsan;
 #endif
@@ -107,13 +108,16 @@ struct vc_worker {
 	struct vc_worker *next;
 };
 
-extern __thread struct vc_worker *vc_self;
+extern __thread struct vc_worker *vc_self __attribute__((tls_model("initial-exec")));
 
 /* exec_fiber.c */
 void vc_fibers_reserve(struct vc_worker *worker, uint32_t n);
 void vc_fibers_reset(struct vc_worker *worker);
-void vc_fiber_switch(struct vc_fiber *from, struct vc_fiber *to);
+/* Saves the caller's registers and stack pointer in *save, goes on where `load` was saved. */
+void vc_switch(void **save, void *load);
 void vc_fiber_check_stack(struct vc_fiber *fiber);
+/* In the page below the stack? */
+bool vc_fiber_overflowed(const struct vc_fiber *fiber, uintptr_t address);
 void vc_main_fiber_init(struct vc_worker *worker);
 
 /* exec_block.c */
@@ -137,6 +141,23 @@ const char *vc_op_name(uint32_t op);
 /* exec_fault.c */
 void vc_fault_init(void);
 void vc_fault_thread_init(void);
+
+static inline void vc_fiber_switch(struct vc_fiber *from, struct vc_fiber *to)
+{
+	ep_simt_self = &to->pub;
+	vc_self->running = to;
+#ifdef VC_ASAN
+	__sanitizer_start_switch_fiber(&from->fake, to->stack, to->stack_size);
+#endif
+#ifdef VC_TSAN
+	/* No synchronisation: only barriers and atomics order the threads of a block. */
+	__tsan_switch_to_fiber(to->tsan, __tsan_switch_to_fiber_no_sync);
+#endif
+	vc_switch(&from->sp, to->sp);
+#ifdef VC_ASAN
+	__sanitizer_finish_switch_fiber(from->fake, NULL, NULL);
+#endif
+}
 
 /* Any event that is not polling. */
 static inline void vc_block_progress(struct vc_block *block)

@@ -27,6 +27,7 @@ static const struct illegal {
 	{ILLEGAL_BARRIER_EXIT, 87, {"barrier 0 of the whole block"}, true},
 	{ILLEGAL_BARRIER_WARP, 87, {"only lanes 0x", "a barrier takes whole warps"}, true},
 	{ILLEGAL_DEADLOCK, 87, {"deadlock", "wait in barrier 2, 64 of 96 threads are there"}, true},
+	{ILLEGAL_STACK, 87, {"stack overflow beyond 32 KiB"}, !SANITIZED},
 	{ILLEGAL_ADDRESS, 0, {"kernel test_illegal, block 0, warp 2, lane 6: illegal access",
 			      "sticky: cudaErrorIllegalAddress"}, !SANITIZED},
 	{ILLEGAL_HANG_SPIN, 86, {"watchdog: kernel test_illegal on device 0 made no progress for 1.0 s",
