@@ -192,19 +192,21 @@ EP_DEV uint32_t ep_ll_progress_peek(const struct ep_ll_common &c)
  */
 EP_DEV bool ep_ll_wait_bank(const struct ep_ll_common &c, const struct ep_ll_op &op, uint32_t seen)
 {
+	bool ok = true;
+
 	for (uint32_t r = ep_lane(); op.release && r < c.nranks; r += EP_WARP_SIZE) {
 		struct ep_spin s = ep_spin_start();
 
 		while ((int32_t)(seen - op.release) <= 0 && ep_ll_active(c, r)) {
 			if (ep_ll_wait_over(c, op, &s, EP_WAIT_PROGRESS, r)) {
+				ok = false;
 				break;
 			}
 			seen = ep_ld_retired_sys_u32(ep_ll_progress(c, r));
 		}
 		seen = op.release; /* the next pass looks for itself */
 	}
-	ep_warp_sync(EP_FULL_MASK);
-	return !ep_ll_aborted(c.state);
+	return ep_all(EP_FULL_MASK, ok) || !ep_ll_aborted(c.state);
 }
 
 /* Waits for a flag to hold this operation's epoch; false when the peer failed. */

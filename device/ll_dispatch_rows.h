@@ -232,13 +232,16 @@ struct ep_ll_placing {
 EP_DEV uint32_t *ep_ll_scale_out(const struct ep_ll_dispatch_args &a, uint32_t row, uint32_t g)
 {
 	uint32_t groups = a.hidden / 128;
+	uint32_t *out = (uint32_t *)a.out_scales;
+
+	if (!a.scale_columns) {
+		return out + (size_t)row * groups + g;
+	}
 	uint32_t plane_rows = a.c.layout == EP_LL_EXPERT_MAJOR ? a.c.nranks * a.c.max_tokens
 							       : a.c.max_tokens;
 	uint32_t plane = row / plane_rows;
-	size_t at = a.scale_columns ? ((size_t)plane * groups + g) * plane_rows + row % plane_rows
-				    : (size_t)row * groups + g;
 
-	return (uint32_t *)a.out_scales + at;
+	return out + ((size_t)plane * groups + g) * plane_rows + (row - plane * plane_rows);
 }
 
 /* Stores a piece of a quantised row: channels, scales or padding. */

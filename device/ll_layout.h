@@ -61,9 +61,9 @@
 #define EP_LL_MAX_PARTS 8            /* rows as bytes: flags per row */
 #define EP_LL_QUAD_BYTES 480         /* data of four lines */
 #define EP_LL_QUAD_LINE_BYTES 512    /* and their size as lines */
-/* FP8 rows: a unit is four quads: 14 groups of 128 channels, their 14 fp32 scales, padding. */
-#define EP_LL_FP8_UNIT_QUADS 4
-#define EP_LL_FP8_UNIT_GROUPS 14
+/* FP8 rows: a unit is two quads: 7 groups of 128 channels, their 7 fp32 scales, padding. */
+#define EP_LL_FP8_UNIT_QUADS 2
+#define EP_LL_FP8_UNIT_GROUPS 7
 #define EP_LL_FP8_UNIT_CHANNELS (128 * EP_LL_FP8_UNIT_GROUPS)
 /* A sending block holds the routing of a window of tokens in shared memory; at most ... */
 #define EP_LL_WINDOW 256        /* tokens, */
@@ -337,11 +337,14 @@ EP_HOST_DEV uint32_t ep_ll_combine_shared_bytes(const struct ep_ll_combine_args 
 	return 0;
 }
 
-/* Fills in what follows from the other fields. `unit`: quads that a part must hold whole. */
+/*
+ * Fills in what follows from the other fields. `unit`: quads that a part of our rows must hold
+ * whole; who receives lines may cut them anywhere.
+ */
 EP_HOST_DEV void ep_ll_prepare(struct ep_ll_common *c, uint32_t unit)
 {
 	c->chunk = ((c->row_quads + c->parts - 1) / c->parts + unit - 1) / unit * unit;
-	c->peer_chunk = ((c->row_quads + c->peer_parts - 1) / c->peer_parts + unit - 1) / unit * unit;
+	c->peer_chunk = (c->row_quads + c->peer_parts - 1) / c->peer_parts;
 	c->by_ranks = ep_div_make(c->nranks);
 	c->by_local = ep_div_make(c->nlocal);
 	c->by_topk = ep_div_make(c->topk);

@@ -293,7 +293,10 @@ EP_DEV uint32_t ep_line_offset(uint32_t lane)
 
 /*
  * The eight lanes of a line store 16 bytes each with one instruction; the memory system forwards
- * the full 128-byte line as one write over NVLink, which NCCL's LL128 protocol also relies on.
+ * the full 128-byte line as one write over NVLink, which NCCL's LL128 protocol also relies on. One
+ * instruction, that is, if the lanes are converged: without the barrier a warp that has diverged
+ * (lanes with 8 bytes load them elsewhere) may store or load the flag apart from the data, and
+ * such torn lines have been seen.
  */
 EP_DEV void ep_st_line(void *quad, struct ep_vec16 v, uint32_t epoch)
 {
@@ -301,6 +304,7 @@ EP_DEV void ep_st_line(void *quad, struct ep_vec16 v, uint32_t epoch)
 		v.z = epoch;
 		v.w = epoch;
 	}
+	__syncwarp();
 	asm volatile("st.volatile.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(
 			     (char *)quad + 16 * ep_lane()),
 		     "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
@@ -309,6 +313,7 @@ EP_DEV void ep_st_line(void *quad, struct ep_vec16 v, uint32_t epoch)
 
 EP_DEV bool ep_ld_line(const void *quad, uint32_t epoch, struct ep_vec16 *v)
 {
+	__syncwarp();
 	asm volatile("ld.volatile.global.v4.u32 {%0,%1,%2,%3}, [%4];"
 		     : "=r"(v->x), "=r"(v->y), "=r"(v->z), "=r"(v->w)
 		     : "l"((const char *)quad + 16 * ep_lane())
