@@ -367,7 +367,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t *out)
 
 static enum cudaStreamCaptureStatus vc_capture_status(const struct CUstream_st *stream)
 {
-	return !stream->capture		  ? cudaStreamCaptureStatusNone
+	return !stream->capture           ? cudaStreamCaptureStatusNone
 	       : stream->capture->invalid ? cudaStreamCaptureStatusInvalidated
 					  : cudaStreamCaptureStatusActive;
 }

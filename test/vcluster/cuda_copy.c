@@ -9,7 +9,12 @@ static bool vc_on_device(const struct vc_mem *mem)
 	return mem->kind == VC_MEM_DEVICE || mem->kind == VC_MEM_IMPORTED;
 }
 
-enum vc_place { VC_PLACE_BAD, VC_PLACE_DEVICE, VC_PLACE_PINNED, VC_PLACE_PAGEABLE };
+enum vc_place {
+	VC_PLACE_BAD,
+	VC_PLACE_DEVICE,
+	VC_PLACE_PINNED,
+	VC_PLACE_PAGEABLE
+};
 
 /* Where a range lies; bad: partly in an allocation. */
 static enum vc_place vc_place(const void *p, size_t size)
@@ -54,7 +59,7 @@ static cudaError_t vc_copy_check(enum vc_place dst, enum vc_place src, enum cuda
 static cudaError_t vc_copy(void *dst, const void *src, size_t size, enum cudaMemcpyKind kind,
 			   cudaStream_t handle, bool sync)
 {
-	struct vc_work work = {.kind = VC_WORK_COPY, .device = vc_device_current()};
+	struct vc_work work = { .kind = VC_WORK_COPY, .device = vc_device_current() };
 	enum vc_place to, from;
 	struct CUstream_st *stream;
 	cudaError_t error;
@@ -152,7 +157,7 @@ cudaError_t cudaMemcpyPeer(void *dst, int to, const void *src, int from, size_t 
 
 static cudaError_t vc_set(void *dst, int value, size_t size, cudaStream_t stream)
 {
-	struct vc_work work = {.kind = VC_WORK_SET, .device = vc_device_current()};
+	struct vc_work work = { .kind = VC_WORK_SET, .device = vc_device_current() };
 	enum vc_place place;
 
 	if (!size) {

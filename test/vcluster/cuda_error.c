@@ -7,7 +7,10 @@ struct vc_error_text {
 	const char *name, *text;
 };
 
-#define VC_ERROR(code, text) {code, #code, text}
+#define VC_ERROR(code, text)                                                                       \
+	{                                                                                          \
+		code, #code, text                                                                  \
+	}
 
 static const struct vc_error_text vc_errors[] = {
 	VC_ERROR(cudaSuccess, "no error"),
@@ -21,7 +24,8 @@ static const struct vc_error_text vc_errors[] = {
 	VC_ERROR(cudaErrorInvalidDevice, "invalid device ordinal"),
 	VC_ERROR(cudaErrorMapBufferObjectFailed, "mapping of buffer object failed"),
 	VC_ERROR(cudaErrorDeviceUninitialized, "invalid device context"),
-	VC_ERROR(cudaErrorPeerAccessUnsupported, "peer access is not supported between these devices"),
+	VC_ERROR(cudaErrorPeerAccessUnsupported,
+		 "peer access is not supported between these devices"),
 	VC_ERROR(cudaErrorOperatingSystem, "OS call failed or operation not supported on this OS"),
 	VC_ERROR(cudaErrorInvalidResourceHandle, "invalid resource handle"),
 	VC_ERROR(cudaErrorIllegalState, "the operation cannot be performed in the present state"),
@@ -42,9 +46,9 @@ static const struct vc_error_text vc_errors[] = {
 		 "operation failed due to a previous error during capture"),
 	VC_ERROR(cudaErrorStreamCaptureMerge,
 		 "operation would result in a merge of separate capture sequences"),
-	VC_ERROR(cudaErrorStreamCaptureUnmatched, "capture was not ended in the same stream as it began"),
-	VC_ERROR(cudaErrorStreamCaptureUnjoined,
-		 "capturing stream has unjoined work"),
+	VC_ERROR(cudaErrorStreamCaptureUnmatched,
+		 "capture was not ended in the same stream as it began"),
+	VC_ERROR(cudaErrorStreamCaptureUnjoined, "capturing stream has unjoined work"),
 	VC_ERROR(cudaErrorStreamCaptureIsolation,
 		 "dependency created on uncaptured work in another stream"),
 	VC_ERROR(cudaErrorStreamCaptureImplicit,

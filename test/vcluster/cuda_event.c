@@ -73,7 +73,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t handle)
 
 static cudaError_t vc_event_record(struct CUevent_st *event, struct CUstream_st *stream)
 {
-	struct vc_work work = {.kind = VC_WORK_EMPTY, .device = stream->device};
+	struct vc_work work = { .kind = VC_WORK_EMPTY, .device = stream->device };
 	struct vc_marker *marker;
 	struct vc_op *op;
 
@@ -134,7 +134,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 
 static cudaError_t vc_event_wait(struct CUstream_st *stream, struct CUevent_st *event)
 {
-	struct vc_work work = {.kind = VC_WORK_EMPTY, .device = stream->device};
+	struct vc_work work = { .kind = VC_WORK_EMPTY, .device = stream->device };
 	struct vc_op *op;
 
 	if (event->capture || stream->capture) {

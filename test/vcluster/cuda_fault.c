@@ -35,7 +35,7 @@ static void vc_fault_signal(int number, long us)
 	pthread_t thread;
 
 	if (later) {
-		*later = (struct vc_later){number, (unsigned int)us};
+		*later = (struct vc_later){ number, (unsigned int)us };
 		if (!pthread_create(&thread, NULL, vc_later_main, later)) {
 			pthread_detach(thread);
 			return;

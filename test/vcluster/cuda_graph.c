@@ -10,7 +10,7 @@ struct CUgraphExec_st {
 	bool destroyed;
 	int device;
 	struct CUgraph_st *graph; /* its own copy */
-	struct vc_marker *last;	  /* launches of one executable graph follow each other */
+	struct vc_marker *last;   /* launches of one executable graph follow each other */
 	struct CUgraphExec_st *next;
 };
 
@@ -22,7 +22,7 @@ struct vc_replay {
 		struct vc_replay *replay;
 		bool started;
 		_Atomic bool done;
-	} *node;
+	} * node;
 	uint32_t left;
 };
 
@@ -240,7 +240,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
 
 static cudaError_t vc_graph_launch(struct CUgraphExec_st *exec, struct CUstream_st *stream)
 {
-	struct vc_work work = {.kind = VC_WORK_GRAPH, .device = stream->device, .graph = exec};
+	struct vc_work work = { .kind = VC_WORK_GRAPH, .device = stream->device, .graph = exec };
 	struct vc_marker *marker;
 	struct vc_op *op;
 
@@ -376,7 +376,7 @@ static void vc_replay_step(struct vc_replay *replay, struct CUgraph_st *graph)
 void vc_exec_graph_run(struct CUgraphExec_st *exec)
 {
 	struct CUgraph_st *graph = exec->graph;
-	struct vc_replay replay = {.left = graph->n};
+	struct vc_replay replay = { .left = graph->n };
 
 	if (!graph->n) {
 		return;

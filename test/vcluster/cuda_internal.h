@@ -85,7 +85,7 @@ struct vc_op {
 	struct vc_work work;
 	struct vc_after *after; /* implicit ordering with the legacy stream */
 	uint32_t nafter;
-	struct vc_marker *wait;	  /* event to wait for first, or NULL */
+	struct vc_marker *wait;   /* event to wait for first, or NULL */
 	struct vc_marker *record; /* event recording that this completes, or NULL */
 };
 
@@ -111,9 +111,9 @@ struct CUstream_st {
 struct CUevent_st {
 	int device;
 	unsigned int flags;
-	struct vc_marker *marker; /* NULL: never recorded */
+	struct vc_marker *marker;   /* NULL: never recorded */
 	struct vc_capture *capture; /* last recorded in this capture, or NULL */
-	uint32_t *nodes; /* the capture's nodes that precede it */
+	uint32_t *nodes;            /* the capture's nodes that precede it */
 	uint32_t nnodes;
 	struct CUevent_st *next;
 };
@@ -185,7 +185,12 @@ void vc_exec_graph_put(struct CUgraphExec_st *graph);
 
 /* ---- memory ---- */
 
-enum vc_mem_kind { VC_MEM_DEVICE, VC_MEM_HOST, VC_MEM_REGISTERED, VC_MEM_IMPORTED };
+enum vc_mem_kind {
+	VC_MEM_DEVICE,
+	VC_MEM_HOST,
+	VC_MEM_REGISTERED,
+	VC_MEM_IMPORTED
+};
 
 struct vc_mem {
 	uintptr_t start;
@@ -207,7 +212,7 @@ bool vc_mem_touches(const void *p, size_t size, struct vc_mem *out);
 bool vc_mem_add(const struct vc_mem *mem);
 bool vc_mem_remove(uintptr_t start, enum vc_mem_kind kind, struct vc_mem *out);
 struct vc_mem *vc_mem_at(uintptr_t start, enum vc_mem_kind kind); /* with the lock held */
-struct vc_mem *vc_mem_by_inode(uint64_t inode);			  /* with the lock held */
+struct vc_mem *vc_mem_by_inode(uint64_t inode);                   /* with the lock held */
 extern pthread_mutex_t vc_mem_mutex;
 cudaError_t vc_device_alloc(int device, size_t size, size_t align, void **p);
 int vc_node(void);

@@ -62,7 +62,7 @@ static cudaError_t vc_attribute_check(const cudaLaunchConfig_t *config,
 
 static cudaError_t vc_launch(const cudaLaunchConfig_t *config, const void *handle, void **args)
 {
-	struct vc_work work = {.kind = VC_WORK_KERNEL, .device = vc_device_current()};
+	struct vc_work work = { .kind = VC_WORK_KERNEL, .device = vc_device_current() };
 	struct CUstream_st *stream;
 	const struct vc_kernel *kernel;
 	int device = -1;
@@ -117,7 +117,8 @@ cudaError_t cudaLaunchKernel(const void *handle, dim3 grid, dim3 block, void **a
 			     cudaStream_t stream)
 {
 	cudaLaunchConfig_t config = {
-		.gridDim = grid, .blockDim = block, .dynamicSmemBytes = shared, .stream = stream};
+		.gridDim = grid, .blockDim = block, .dynamicSmemBytes = shared, .stream = stream
+	};
 
 	return cudaLaunchKernelExC(&config, handle, args);
 }
@@ -125,13 +126,13 @@ cudaError_t cudaLaunchKernel(const void *handle, dim3 grid, dim3 block, void **a
 cudaError_t cudaLaunchCooperativeKernel(const void *handle, dim3 grid, dim3 block, void **args,
 					size_t shared, cudaStream_t stream)
 {
-	cudaLaunchAttribute attr = {.id = cudaLaunchAttributeCooperative, .val.cooperative = 1};
-	cudaLaunchConfig_t config = {.gridDim = grid,
-				     .blockDim = block,
-				     .dynamicSmemBytes = shared,
-				     .stream = stream,
-				     .attrs = &attr,
-				     .numAttrs = 1};
+	cudaLaunchAttribute attr = { .id = cudaLaunchAttributeCooperative, .val.cooperative = 1 };
+	cudaLaunchConfig_t config = { .gridDim = grid,
+				      .blockDim = block,
+				      .dynamicSmemBytes = shared,
+				      .stream = stream,
+				      .attrs = &attr,
+				      .numAttrs = 1 };
 
 	return cudaLaunchKernelExC(&config, handle, args);
 }

@@ -207,7 +207,7 @@ static void vc_unmap_later(const struct vc_mem *mem)
 	if (slot->map) {
 		munmap(slot->map, slot->map_size + VC_PAGE);
 	}
-	*slot = (struct vc_freed){mem->map, mem->map_size, mem->start, mem->size};
+	*slot = (struct vc_freed){ mem->map, mem->map_size, mem->start, mem->size };
 	pthread_mutex_unlock(&vc_mem_mutex);
 }
 
@@ -235,7 +235,7 @@ static void vc_unaccount(int device, size_t size)
 cudaError_t vc_device_alloc(int device, size_t size, size_t align, void **p)
 {
 	size_t used = (size + align - 1) & ~(align - 1);
-	struct vc_mem mem = {.size = size, .kind = VC_MEM_DEVICE, .device = device, .fd = -1};
+	struct vc_mem mem = { .size = size, .kind = VC_MEM_DEVICE, .device = device, .fd = -1 };
 	size_t poison = (size_t)vc_env_long("VC_POISON_MB", VC_POISON_MB) << 20;
 	struct stat stat;
 
@@ -340,7 +340,7 @@ cudaError_t cudaMallocAsync(void **p, size_t size, cudaStream_t stream)
 
 cudaError_t cudaFreeAsync(void *p, cudaStream_t stream)
 {
-	struct vc_work work = {.kind = VC_WORK_CALL, .device = vc_device_current()};
+	struct vc_work work = { .kind = VC_WORK_CALL, .device = vc_device_current() };
 	struct vc_mem mem;
 	cudaError_t error;
 
@@ -383,7 +383,7 @@ cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
 
 cudaError_t cudaHostAlloc(void **p, size_t size, unsigned int flags)
 {
-	struct vc_mem mem = {.size = size, .kind = VC_MEM_HOST, .fd = -1, .flags = flags};
+	struct vc_mem mem = { .size = size, .kind = VC_MEM_HOST, .fd = -1, .flags = flags };
 	cudaError_t error;
 
 	VC_ENTER();

@@ -79,8 +79,12 @@ cudaError_t cudaHostGetFlags(unsigned int *flags, void *host)
 
 cudaError_t cudaHostRegister(void *p, size_t size, unsigned int flags)
 {
-	struct vc_mem mem = {.start = (uintptr_t)p, .size = size, .kind = VC_MEM_REGISTERED,
-			     .device = vc_device_current(), .fd = -1, .flags = flags};
+	struct vc_mem mem = { .start = (uintptr_t)p,
+			      .size = size,
+			      .kind = VC_MEM_REGISTERED,
+			      .device = vc_device_current(),
+			      .fd = -1,
+			      .flags = flags };
 	struct vc_mem other;
 	cudaError_t error;
 
@@ -163,9 +167,13 @@ static int vc_ipc_fd(const struct vc_ipc *ipc)
 
 static cudaError_t vc_ipc_map(const struct vc_ipc *ipc, void **p)
 {
-	struct vc_mem mem = {.size = ipc->size, .kind = VC_MEM_IMPORTED, .opens = 1,
-			     .device = vc_device_current(), .fd = vc_ipc_fd(ipc),
-			     .map_size = ipc->map_size, .inode = ipc->inode};
+	struct vc_mem mem = { .size = ipc->size,
+			      .kind = VC_MEM_IMPORTED,
+			      .opens = 1,
+			      .device = vc_device_current(),
+			      .fd = vc_ipc_fd(ipc),
+			      .map_size = ipc->map_size,
+			      .inode = ipc->inode };
 
 	if (mem.fd < 0) {
 		return cudaErrorMapBufferObjectFailed;

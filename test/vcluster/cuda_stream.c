@@ -166,7 +166,7 @@ static bool vc_op_after(struct vc_op *op, struct CUstream_st *stream)
 		return false;
 	}
 	op->after = after;
-	op->after[op->nafter++] = (struct vc_after){stream, stream->submitted};
+	op->after[op->nafter++] = (struct vc_after){ stream, stream->submitted };
 	stream->refs++;
 	return true;
 }
@@ -288,7 +288,9 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned int flags, 
 	}
 	pthread_mutex_lock(&vc_lock);
 	stream = vc_stream_new(vc_device_current(), flags,
-			       priority > 0 ? 0 : priority < -5 ? -5 : priority);
+			       priority > 0    ? 0
+			       : priority < -5 ? -5
+					       : priority);
 	pthread_mutex_unlock(&vc_lock);
 	*out = stream;
 	return vc_error(stream ? cudaSuccess : cudaErrorMemoryAllocation);
@@ -397,7 +399,8 @@ cudaError_t cudaStreamGetFlags(cudaStream_t handle, unsigned int *flags)
 	}
 	pthread_mutex_unlock(&vc_lock);
 	return vc_error(!stream ? cudaErrorInvalidResourceHandle
-				: flags ? cudaSuccess : cudaErrorInvalidValue);
+			: flags ? cudaSuccess
+				: cudaErrorInvalidValue);
 }
 
 cudaError_t cudaStreamGetPriority(cudaStream_t handle, int *priority)
@@ -411,13 +414,14 @@ cudaError_t cudaStreamGetPriority(cudaStream_t handle, int *priority)
 		*priority = stream->priority;
 	}
 	pthread_mutex_unlock(&vc_lock);
-	return vc_error(!stream ? cudaErrorInvalidResourceHandle
-				: priority ? cudaSuccess : cudaErrorInvalidValue);
+	return vc_error(!stream    ? cudaErrorInvalidResourceHandle
+			: priority ? cudaSuccess
+				   : cudaErrorInvalidValue);
 }
 
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void *arg)
 {
-	struct vc_work work = {.kind = VC_WORK_HOST, .device = vc_device_current()};
+	struct vc_work work = { .kind = VC_WORK_HOST, .device = vc_device_current() };
 
 	VC_ENTER();
 	if (!fn) {

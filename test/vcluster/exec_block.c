@@ -83,7 +83,8 @@ void vc_block_switch(struct vc_block *block, struct vc_fiber *self)
 	struct vc_fiber *next = vc_block_pick(block, self->pub.warp, self->pub.lane);
 
 	if (!next) {
-		vc_illegal(block, self, "deadlock: all %u threads that are left wait for each other",
+		vc_illegal(block, self,
+			   "deadlock: all %u threads that are left wait for each other",
 			   block->live);
 	}
 	if (next != self) {
@@ -124,8 +125,8 @@ static void vc_barrier_check_warps(struct vc_block *block, struct vc_fiber *self
 		if (barrier->lanes[w] && barrier->lanes[w] != EP_FULL_MASK) {
 			vc_illegal(block, self,
 				   "barrier %u of %u threads is complete with only lanes 0x%08x "
-				   "of warp %u: a barrier takes whole warps", id, barrier->expected,
-				   barrier->lanes[w], w);
+				   "of warp %u: a barrier takes whole warps",
+				   id, barrier->expected, barrier->lanes[w], w);
 		}
 	}
 }
@@ -140,7 +141,8 @@ void ep_simt_barrier(uint32_t id, uint32_t nthreads)
 	    nthreads > block->nthreads) {
 		vc_illegal(block, self,
 			   "barrier %u of %u threads: ids are 0 to 15, counts multiples of 32 up "
-			   "to the block's %u", id, nthreads, block->nthreads);
+			   "to the block's %u",
+			   id, nthreads, block->nthreads);
 	}
 	if (barrier->arrived && barrier->expected != nthreads) {
 		vc_illegal(block, self,
@@ -184,7 +186,7 @@ void ep_simt_barrier(uint32_t id, uint32_t nthreads)
 static void vc_block_idle(struct vc_block *block)
 {
 	uint32_t round = block->idle_rounds++;
-	struct timespec nap = {0, 0};
+	struct timespec nap = { 0, 0 };
 
 	block->idle_polls = 0;
 	if (round < 3) {
@@ -272,9 +274,10 @@ static void vc_fiber_end(struct vc_block *block, struct vc_fiber *self)
 	}
 	for (uint32_t i = 0; i < VC_BARRIERS; i++) {
 		if (block->barrier[i].arrived && block->barrier[i].expected == block->nthreads) {
-			vc_illegal(block, self,
-				   "ends while %u threads wait for it in barrier %u of the whole block",
-				   block->barrier[i].arrived, i);
+			vc_illegal(
+				block, self,
+				"ends while %u threads wait for it in barrier %u of the whole block",
+				block->barrier[i].arrived, i);
 		}
 	}
 	/* The ends of stacks are cold; lanes use about the same, so one of each warp will do. */
@@ -329,7 +332,7 @@ static void vc_block_poison(struct vc_worker *worker)
 	if (kernel->tls_module) {
 		struct {
 			size_t module, offset;
-		} index = {kernel->tls_module, 0};
+		} index = { kernel->tls_module, 0 };
 		extern void *__tls_get_addr(void *index);
 
 		memset(__tls_get_addr(&index), 0xb5, kernel->tls_size);
@@ -348,7 +351,9 @@ static void vc_block_init(struct vc_worker *worker)
 	block->idle_polls = block->idle_rounds = 0;
 	block->active = true;
 	block->rng = ((uint64_t)vc_seed << 32 ^ grid->serial << 20 ^ (uint64_t)block->index << 8 ^
-		      (uint64_t)(vc_rank() + 1)) * 0x9e3779b97f4a7c15ull | 1;
+		      (uint64_t)(vc_rank() + 1)) *
+			     0x9e3779b97f4a7c15ull |
+		     1;
 	memset(block->barrier, 0, sizeof(block->barrier));
 	for (uint32_t w = 0; w < block->nwarps; w++) {
 		struct vc_warp *warp = &block->warp[w];

@@ -39,8 +39,9 @@ static void vc_fault(int number, siginfo_t *info, void *context)
 	}
 	n = snprintf(line, sizeof(line),
 		     "vcluster: rank %d device %d: kernel %s, block %u, warp %u, lane %u: %s at "
-		     "address %p%s%s\n", vc_rank(), block->grid->device,
-		     block->grid->kernel->name, block->index, fiber->pub.warp, fiber->pub.lane,
+		     "address %p%s%s\n",
+		     vc_rank(), block->grid->device, block->grid->kernel->name, block->index,
+		     fiber->pub.warp, fiber->pub.lane,
 		     number == SIGBUS ? "bus error" : "illegal access", info->si_addr,
 		     *where ? ", " : "", where);
 	if (write(STDERR_FILENO, line, (size_t)n) < 0) {
@@ -51,7 +52,7 @@ static void vc_fault(int number, siginfo_t *info, void *context)
 
 void vc_fault_init(void)
 {
-	struct sigaction action = {.sa_sigaction = vc_fault, .sa_flags = SA_SIGINFO | SA_ONSTACK};
+	struct sigaction action = { .sa_sigaction = vc_fault, .sa_flags = SA_SIGINFO | SA_ONSTACK };
 
 	sigemptyset(&action.sa_mask);
 	sigaction(SIGSEGV, &action, NULL);
@@ -60,7 +61,7 @@ void vc_fault_init(void)
 
 void vc_fault_thread_init(void)
 {
-	stack_t stack = {.ss_sp = malloc(VC_SIGNAL_STACK), .ss_size = VC_SIGNAL_STACK};
+	stack_t stack = { .ss_sp = malloc(VC_SIGNAL_STACK), .ss_size = VC_SIGNAL_STACK };
 
 	if (!stack.ss_sp || sigaltstack(&stack, NULL)) {
 		vc_die(VC_EXIT_ILLEGAL, "no signal stack for a block thread");

@@ -231,7 +231,8 @@ void vc_fiber_check_stack(struct vc_fiber *fiber)
 	if (*(uint64_t *)fiber->stack != VC_STACK_CANARY) {
 		vc_die(VC_EXIT_ILLEGAL,
 		       "stack overflow: a kernel thread used more than %zu KiB of stack "
-		       "(VC_STACK_KB=n gives more)", fiber->stack_size / 1024);
+		       "(VC_STACK_KB=n gives more)",
+		       fiber->stack_size / 1024);
 	}
 }
 

@@ -94,8 +94,8 @@ static int vc_tls_visit(struct dl_phdr_info *info, size_t size, void *arg)
 /* The segment is poisoned before each block, unless the executor's own variables are in it. */
 static void vc_kernel_find_tls(struct vc_kernel *kernel)
 {
-	struct vc_tls_query theirs = {.address = (uintptr_t)kernel->body};
-	struct vc_tls_query ours = {.address = (uintptr_t)vc_kernel_find};
+	struct vc_tls_query theirs = { .address = (uintptr_t)kernel->body };
+	struct vc_tls_query ours = { .address = (uintptr_t)vc_kernel_find };
 
 	dl_iterate_phdr(vc_tls_visit, &theirs);
 	dl_iterate_phdr(vc_tls_visit, &ours);
@@ -128,7 +128,8 @@ void ep_simt_register(void (*handle)(void), const char *name, size_t args_size,
 
 void ep_simt_called(const char *name)
 {
-	vc_die(VC_EXIT_ILLEGAL, "kernel %s was called as a function; it can only be launched", name);
+	vc_die(VC_EXIT_ILLEGAL, "kernel %s was called as a function; it can only be launched",
+	       name);
 }
 
 struct vc_kernel *vc_kernel_find(const void *handle)

@@ -37,9 +37,9 @@ struct vc_fiber {
 	struct ep_simt_lane pub; /* first: ep_simt_self points here */
 	void *sp;
 	uint8_t state;
-	uint8_t calls;		/* collectives since the last spin */
-	uint32_t wait_a;	/* site, operation or barrier id */
-	uint32_t wait_b;	/* peer, mask or thread count */
+	uint8_t calls;   /* collectives since the last spin */
+	uint32_t wait_a; /* site, operation or barrier id */
+	uint32_t wait_b; /* peer, mask or thread count */
 	uint64_t result;
 	uint8_t *stack;
 	size_t stack_size;

@@ -9,7 +9,7 @@ const char *vc_op_name(uint32_t op)
 {
 	static const char *const name[EP_SIMT_OPS] = {
 		[EP_SIMT_SYNC] = "warp_sync", [EP_SIMT_BALLOT] = "ballot",
-		[EP_SIMT_ANY] = "any",	      [EP_SIMT_ALL] = "all",
+		[EP_SIMT_ANY] = "any",        [EP_SIMT_ALL] = "all",
 		[EP_SIMT_SHFL] = "shfl",      [EP_SIMT_SHFL_UP] = "shfl_up",
 		[EP_SIMT_MATCH] = "match",    [EP_SIMT_SHFL_XOR] = "shfl_xor",
 	};
@@ -102,7 +102,7 @@ static struct vc_group *vc_group_join(struct vc_block *block, struct vc_fiber *s
 	}
 	if (!group) {
 		group = &warp->group[warp->ngroups++];
-		*group = (struct vc_group){.mask = mask, .op = op};
+		*group = (struct vc_group){ .mask = mask, .op = op };
 	}
 	if (group->op != op) {
 		vc_illegal(block, self, "calls %s with mask 0x%08x while lanes 0x%08x wait in %s",
@@ -115,8 +115,9 @@ static struct vc_group *vc_group_join(struct vc_block *block, struct vc_fiber *s
 		if (other != group && other->arrived & mask && other->mask >> self->pub.lane & 1) {
 			vc_illegal(block, self,
 				   "calls %s with mask 0x%08x while lanes 0x%08x of it wait for it "
-				   "in %s with mask 0x%08x", vc_op_name(op), mask,
-				   other->arrived & mask, vc_op_name(other->op), other->mask);
+				   "in %s with mask 0x%08x",
+				   vc_op_name(op), mask, other->arrived & mask,
+				   vc_op_name(other->op), other->mask);
 		}
 	}
 	group->arrived |= 1u << self->pub.lane;

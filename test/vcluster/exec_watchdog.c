@@ -83,10 +83,11 @@ static void vc_warp_dump(struct vc_block *block, uint32_t warp)
 		}
 		left &= ~lanes;
 		vc_fiber_describe(block, &fiber[first], text, sizeof(text));
-		fprintf(stderr, "vcluster:   rank %d device %d kernel %s block %u/%u warp %u "
-			"lanes 0x%08x %s\n", vc_rank(), block->grid->device,
-			block->grid->kernel->name, block->index, block->grid->nblocks, warp, lanes,
-			text);
+		fprintf(stderr,
+			"vcluster:   rank %d device %d kernel %s block %u/%u warp %u "
+			"lanes 0x%08x %s\n",
+			vc_rank(), block->grid->device, block->grid->kernel->name, block->index,
+			block->grid->nblocks, warp, lanes, text);
 	}
 }
 
@@ -153,7 +154,7 @@ static void *vc_watchdog_main(void *arg)
 	}
 	limit_ns = (uint64_t)(limit_s * 1e9);
 	tick_ns = limit_ns / 8 < 500000000u ? limit_ns / 8 + 1 : 500000000u;
-	tick = (struct timespec){.tv_sec = 0, .tv_nsec = (long)tick_ns};
+	tick = (struct timespec){ .tv_sec = 0, .tv_nsec = (long)tick_ns };
 	for (;;) {
 		nanosleep(&tick, NULL);
 		pthread_mutex_lock(&vc_running_mutex);

@@ -5,7 +5,11 @@
 #include "cuda_internal.h"
 #include "nccl_internal.h"
 
-enum vc_coll_kind { VC_COLL_GATHER = 2, VC_COLL_REDUCE, VC_COLL_BROADCAST };
+enum vc_coll_kind {
+	VC_COLL_GATHER = 2,
+	VC_COLL_REDUCE,
+	VC_COLL_BROADCAST
+};
 
 struct vc_coll {
 	struct ncclComm *comm;
@@ -84,7 +88,7 @@ static bool vc_coll_memory(const void *p, size_t size)
 static ncclResult_t vc_coll_submit(const struct vc_coll *coll, size_t recv_bytes,
 				   cudaStream_t stream)
 {
-	struct vc_work work = {.kind = VC_WORK_CALL, .device = coll->comm->device};
+	struct vc_work work = { .kind = VC_WORK_CALL, .device = coll->comm->device };
 	bool sends = coll->kind != VC_COLL_BROADCAST || coll->comm->rank == coll->root;
 	cudaError_t error;
 
@@ -126,8 +130,9 @@ ncclResult_t ncclAllGather(const void *send, void *recv, size_t count, ncclDataT
 			   ncclComm_t comm, cudaStream_t stream)
 {
 	ncclResult_t result = vc_coll_check(comm, type);
-	struct vc_coll coll = {.comm = comm, .kind = VC_COLL_GATHER, .send = send, .recv = recv,
-			       .type = type};
+	struct vc_coll coll = {
+		.comm = comm, .kind = VC_COLL_GATHER, .send = send, .recv = recv, .type = type
+	};
 
 	if (result) {
 		return result;
@@ -140,8 +145,12 @@ ncclResult_t ncclAllReduce(const void *send, void *recv, size_t count, ncclDataT
 			   ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream)
 {
 	ncclResult_t result = vc_coll_check(comm, type);
-	struct vc_coll coll = {.comm = comm, .kind = VC_COLL_REDUCE, .send = send, .recv = recv,
-			       .type = type, .op = op};
+	struct vc_coll coll = { .comm = comm,
+				.kind = VC_COLL_REDUCE,
+				.send = send,
+				.recv = recv,
+				.type = type,
+				.op = op };
 
 	if (result) {
 		return result;
@@ -157,8 +166,12 @@ ncclResult_t ncclBroadcast(const void *send, void *recv, size_t count, ncclDataT
 			   int root, ncclComm_t comm, cudaStream_t stream)
 {
 	ncclResult_t result = vc_coll_check(comm, type);
-	struct vc_coll coll = {.comm = comm, .kind = VC_COLL_BROADCAST, .send = send, .recv = recv,
-			       .type = type, .root = root};
+	struct vc_coll coll = { .comm = comm,
+				.kind = VC_COLL_BROADCAST,
+				.send = send,
+				.recv = recv,
+				.type = type,
+				.root = root };
 
 	if (result) {
 		return result;

@@ -32,8 +32,8 @@ ncclResult_t vc_nccl_error(struct ncclComm *comm, ncclResult_t result, const cha
 	vsnprintf(vc_last_text, sizeof(vc_last_text), fmt, list);
 	va_end(list);
 	if (getenv("NCCL_DEBUG")) {
-		fprintf(stderr, "vcluster: rank %d: NCCL WARN %s\n",
-			comm ? comm->rank : vc_rank(), vc_last_text);
+		fprintf(stderr, "vcluster: rank %d: NCCL WARN %s\n", comm ? comm->rank : vc_rank(),
+			vc_last_text);
 	}
 	return result;
 }
@@ -81,8 +81,8 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
 	memset(id, 0, sizeof(*id));
 	if (getrandom(&random, sizeof(random), 0) != sizeof(random) ||
 	    snprintf(id->internal, sizeof(id->internal), VC_ID_MAGIC "%s/nccl-%016llx",
-		     dir ? dir : "/dev/shm", (unsigned long long)random) >=
-		    (int)sizeof(id->internal)) {
+		     dir ? dir : "/dev/shm",
+		     (unsigned long long)random) >= (int)sizeof(id->internal)) {
 		return vc_nccl_error(NULL, ncclSystemError, "no unique id: VC_DIR too long?");
 	}
 	fd = open(id->internal + strlen(VC_ID_MAGIC), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
@@ -117,7 +117,7 @@ static void vc_bell_ring(struct vc_shared *shared)
 
 static void vc_bell_wait(struct vc_shared *shared, uint32_t seen)
 {
-	struct timespec nap = {.tv_nsec = 50000000};
+	struct timespec nap = { .tv_nsec = 50000000 };
 
 	syscall(SYS_futex, &shared->bell, FUTEX_WAIT, seen, &nap, NULL, 0);
 }
@@ -154,7 +154,8 @@ static ncclResult_t vc_comm_wait(struct ncclComm *comm, uint64_t barrier, const 
 			if (vc_now_ns() > end) {
 				return vc_nccl_error(comm, ncclSystemError,
 						     "%s: rank %d did not come within %ld s "
-						     "(VC_NCCL_TIMEOUT_S)", what, i, timeout);
+						     "(VC_NCCL_TIMEOUT_S)",
+						     what, i, timeout);
 			}
 			vc_bell_wait(comm->shared, seen);
 		}
@@ -178,10 +179,11 @@ ncclResult_t vc_comm_barrier(struct ncclComm *comm, uint64_t call)
 	result = vc_comm_wait(comm, barrier, "waiting for all ranks");
 	for (int i = 0; i < comm->nranks && !result; i++) {
 		if (call && comm->shared->member[i].call != call) {
-			return vc_nccl_error(comm, ncclInvalidUsage,
-					     "rank %d makes another call (%llx) than rank %d (%llx)",
-					     i, (unsigned long long)comm->shared->member[i].call,
-					     comm->rank, (unsigned long long)call);
+			return vc_nccl_error(
+				comm, ncclInvalidUsage,
+				"rank %d makes another call (%llx) than rank %d (%llx)", i,
+				(unsigned long long)comm->shared->member[i].call, comm->rank,
+				(unsigned long long)call);
 		}
 	}
 	return result;
@@ -213,7 +215,8 @@ static ncclResult_t vc_comm_map(struct ncclComm *comm, const ncclUniqueId *id)
 
 	if (strncmp(id->internal, VC_ID_MAGIC, strlen(VC_ID_MAGIC)) ||
 	    !memchr(id->internal, 0, sizeof(id->internal))) {
-		return vc_nccl_error(comm, ncclInvalidArgument, "commId is not from ncclGetUniqueId");
+		return vc_nccl_error(comm, ncclInvalidArgument,
+				     "commId is not from ncclGetUniqueId");
 	}
 	comm->map_size = header + (size_t)comm->nranks * VC_NCCL_SLOT;
 	fd = open(path, O_RDWR | O_CLOEXEC);
@@ -230,7 +233,8 @@ static ncclResult_t vc_comm_map(struct ncclComm *comm, const ncclUniqueId *id)
 	if (!atomic_compare_exchange_strong(&comm->shared->nranks, &none, (uint32_t)comm->nranks) &&
 	    none != (uint32_t)comm->nranks) {
 		return vc_nccl_error(comm, ncclInvalidArgument,
-				     "nranks is %d here and %u at another rank", comm->nranks, none);
+				     "nranks is %d here and %u at another rank", comm->nranks,
+				     none);
 	}
 	return ncclSuccess;
 }

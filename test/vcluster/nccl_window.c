@@ -14,7 +14,7 @@ struct ncclWindow_vidmem {
 	struct ncclComm *comm;
 	void *user;
 	size_t size;
-	void *base[VC_NCCL_RANKS_MAX];	  /* the peers' memory here; NULL: out of reach */
+	void *base[VC_NCCL_RANKS_MAX];   /* the peers' memory here; NULL: out of reach */
 	void *opened[VC_NCCL_RANKS_MAX]; /* to close again */
 };
 
@@ -41,7 +41,8 @@ ncclResult_t ncclMemAlloc(void **p, size_t size)
 	cudaError_t error;
 
 	if (!p || !size) {
-		return vc_nccl_error(NULL, ncclInvalidArgument, "ptr %p, size %zu", (void *)p, size);
+		return vc_nccl_error(NULL, ncclInvalidArgument, "ptr %p, size %zu", (void *)p,
+				     size);
 	}
 	error = vc_capture_check_unsafe();
 	if (!error) {
@@ -87,8 +88,8 @@ static ncclResult_t vc_window_open(struct ncclWindow_vidmem *win, int peer,
 	}
 	error = cudaIpcOpenMemHandle(&p, offer->ipc, cudaIpcMemLazyEnablePeerAccess);
 	if (error) {
-		return vc_nccl_error(win->comm, ncclUnhandledCudaError,
-				     "window of rank %d: %s", peer, cudaGetErrorString(error));
+		return vc_nccl_error(win->comm, ncclUnhandledCudaError, "window of rank %d: %s",
+				     peer, cudaGetErrorString(error));
 	}
 	win->opened[peer] = p;
 	win->base[peer] = (uint8_t *)p + offer->offset;
@@ -142,12 +143,12 @@ static ncclResult_t vc_window_make(struct vc_job *base)
 	pthread_mutex_unlock(&comm->mutex);
 	for (int i = 0; i < comm->nranks && !result; i++) {
 		if (!offer[i].good || offer[i].size != job->size) {
-			result = vc_nccl_error(comm, ncclInvalidArgument,
-					       "window of rank %d: %zu bytes at %#llx are not device "
-					       "memory aligned to %d, or sizes differ", i,
-					       (size_t)offer[i].size,
-					       (unsigned long long)offer[i].address,
-					       NCCL_WIN_REQUIRED_ALIGNMENT);
+			result = vc_nccl_error(
+				comm, ncclInvalidArgument,
+				"window of rank %d: %zu bytes at %#llx are not device "
+				"memory aligned to %d, or sizes differ",
+				i, (size_t)offer[i].size, (unsigned long long)offer[i].address,
+				NCCL_WIN_REQUIRED_ALIGNMENT);
 		} else {
 			result = vc_window_open(win, i, &offer[i]);
 		}

@@ -94,7 +94,7 @@ static void remove_dir(void)
 /* A port that was free a moment ago. */
 static int free_port(void)
 {
-	struct sockaddr_in address = {.sin_family = AF_INET};
+	struct sockaddr_in address = { .sin_family = AF_INET };
 	socklen_t len = sizeof(address);
 	int fd = socket(AF_INET, SOCK_STREAM, 0);
 
@@ -257,9 +257,12 @@ static void on_signal(int number)
 static void options(int argc, char **argv)
 {
 	static const struct option list[] = {
-		{"nodes", required_argument, NULL, 'n'},   {"gpus", required_argument, NULL, 'g'},
-		{"env", required_argument, NULL, 'e'},	   {"timeout", required_argument, NULL, 't'},
-		{"keep-going", no_argument, NULL, 'k'},	   {NULL, 0, NULL, 0},
+		{ "nodes", required_argument, NULL, 'n' },
+		{ "gpus", required_argument, NULL, 'g' },
+		{ "env", required_argument, NULL, 'e' },
+		{ "timeout", required_argument, NULL, 't' },
+		{ "keep-going", no_argument, NULL, 'k' },
+		{ NULL, 0, NULL, 0 },
 	};
 	int c;
 

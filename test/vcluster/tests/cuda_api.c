@@ -78,7 +78,8 @@ static void test_memory(void)
 	CHECK_CUDA(cudaHostGetDevicePointer(&mapped, host, 0), cudaErrorInvalidValue);
 
 	CHECK_CUDA(cudaMemcpy(p, host, 5000, cudaMemcpyHostToDevice), cudaErrorInvalidValue);
-	CHECK_CUDA(cudaMemcpy(p, host, 16, (enum cudaMemcpyKind)9), cudaErrorInvalidMemcpyDirection);
+	CHECK_CUDA(cudaMemcpy(p, host, 16, (enum cudaMemcpyKind)9),
+		   cudaErrorInvalidMemcpyDirection);
 	CHECK_CUDA(cudaMemcpy(host, host + 64, 16, cudaMemcpyHostToDevice), cudaErrorInvalidValue);
 	CHECK_CUDA(cudaMemset(host, 0, 16), cudaErrorInvalidValue);
 	CHECK_CUDA(cudaMemset(p, 0, 5000), cudaErrorInvalidValue);
@@ -108,10 +109,10 @@ static void test_memory(void)
 
 static void test_launches(void)
 {
-	struct test_add_args args = {.add = 1};
-	void *list[] = {&args};
-	cudaLaunchAttribute attr = {.id = (cudaLaunchAttributeID)9999};
-	cudaLaunchConfig_t config = {.gridDim = {1, 1, 1}, .blockDim = {32, 1, 1}};
+	struct test_add_args args = { .add = 1 };
+	void *list[] = { &args };
+	cudaLaunchAttribute attr = { .id = (cudaLaunchAttributeID)9999 };
+	cudaLaunchConfig_t config = { .gridDim = { 1, 1, 1 }, .blockDim = { 32, 1, 1 } };
 	struct cudaFuncAttributes func;
 	uint32_t host;
 	int blocks, sms;
@@ -123,11 +124,13 @@ static void test_launches(void)
 	CHECK_CUDA(test_launch(test_add, 1, 1056, &args, 0, NULL), cudaErrorInvalidValue);
 	CHECK_CUDA(test_launch(test_copy, 1, 288, &args, 0, NULL), cudaErrorInvalidValue);
 	CHECK_CUDA(test_launch(test_add, 1, 32, &args, 49153, NULL), cudaErrorInvalidValue);
-	CHECK_CUDA(cudaLaunchKernel((const void *)test_result, config.gridDim, config.blockDim, list,
-				    0, NULL), cudaErrorInvalidResourceHandle);
+	CHECK_CUDA(cudaLaunchKernel((const void *)test_result, config.gridDim, config.blockDim,
+				    list, 0, NULL),
+		   cudaErrorInvalidResourceHandle);
 	config.attrs = &attr;
 	config.numAttrs = 1;
-	CHECK_CUDA(cudaLaunchKernelExC(&config, (const void *)test_add, list), cudaErrorInvalidValue);
+	CHECK_CUDA(cudaLaunchKernelExC(&config, (const void *)test_add, list),
+		   cudaErrorInvalidValue);
 	attr.id = cudaLaunchAttributeCooperative;
 	attr.val.cooperative = 1;
 	OK(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0));
@@ -165,7 +168,7 @@ static void test_launches(void)
 
 static void test_handles(void)
 {
-	struct test_add_args args = {.add = 1};
+	struct test_add_args args = { .add = 1 };
 	cudaStream_t stream, other;
 	cudaEvent_t event, plain;
 	int count;

@@ -25,8 +25,8 @@ static uint32_t word(int i)
 /* Fork and join, a copy, a fill, a host function; replayed with what memory holds then. */
 static void test_replay(void)
 {
-	struct test_add_args add = {.word = memory, .add = 2};
-	struct test_copy_args copy = {.to = memory + 1, .from = memory, .n = 1};
+	struct test_add_args add = { .word = memory, .add = 2 };
+	struct test_copy_args copy = { .to = memory + 1, .from = memory, .n = 1 };
 	enum cudaStreamCaptureStatus status;
 	_Atomic int calls = 0;
 	cudaEvent_t fork, join;
@@ -80,7 +80,7 @@ static void test_replay(void)
 /* Two branches that wait for each other: they must run at the same time. */
 static void test_branches(void)
 {
-	struct test_flag_args args = {.n = 4, .value = 77, .timeout_ns = 20000000000ull};
+	struct test_flag_args args = { .n = 4, .value = 77, .timeout_ns = 20000000000ull };
 	cudaEvent_t fork, join;
 	cudaGraphExec_t exec;
 	cudaGraph_t graph;
@@ -130,7 +130,7 @@ static void end(cudaError_t want)
 
 static void test_refused(void)
 {
-	struct test_add_args add = {.word = memory, .add = 2};
+	struct test_add_args add = { .word = memory, .add = 2 };
 	cudaError_t bad = cudaErrorStreamCaptureUnsupported;
 	enum cudaStreamCaptureMode mode;
 	cudaEvent_t event, outside;

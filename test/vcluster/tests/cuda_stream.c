@@ -23,15 +23,17 @@ static double now(void)
 /* Kernels on different streams overlap, on one stream they do not. */
 static void test_overlap(void)
 {
-	enum { n = 4 };
-	struct test_add_args args = {.add = 1, .spin_ns = 100000000};
+	enum {
+		n = 4
+	};
+	struct test_add_args args = { .add = 1, .spin_ns = 100000000 };
 	cudaStream_t stream[n];
 	double start, apart, same;
 
 	NEED(cudaMalloc((void **)&args.word, 64));
 	for (int i = 0; i < n; i++) {
 		NEED(cudaStreamCreateWithFlags(&stream[i], cudaStreamNonBlocking));
-		OK(test_launch(test_copy, 1, 32, &(struct test_copy_args){0}, 0, stream[i]));
+		OK(test_launch(test_copy, 1, 32, &(struct test_copy_args){ 0 }, 0, stream[i]));
 	}
 	OK(cudaDeviceSynchronize());
 	start = now();
@@ -57,9 +59,9 @@ static void test_overlap(void)
 /* A slow kernel, an event, and a copy on another stream that must see its result. */
 static void test_event_order(void)
 {
-	struct test_add_args args = {.add = 5, .spin_ns = 50000000};
+	struct test_add_args args = { .add = 5, .spin_ns = 50000000 };
 	uint32_t *out, host = 0;
-	struct test_copy_args copy = {.n = 1};
+	struct test_copy_args copy = { .n = 1 };
 	cudaStream_t a, b;
 	cudaEvent_t event;
 	float ms;
@@ -108,10 +110,10 @@ static void test_event_order(void)
 /* The legacy stream waits for blocking streams and they for it; non-blocking ones do not care. */
 static void test_legacy(void)
 {
-	struct test_add_args args = {.add = 1, .spin_ns = 50000000};
-	struct test_copy_args copy = {.n = 1};
+	struct test_add_args args = { .add = 1, .spin_ns = 50000000 };
+	struct test_copy_args copy = { .n = 1 };
 	cudaStream_t blocking, other, loose;
-	uint32_t *memory, host[4] = {0, 0, 0, 0};
+	uint32_t *memory, host[4] = { 0, 0, 0, 0 };
 
 	NEED(cudaMalloc((void **)&memory, 64));
 	OK(cudaMemset(memory, 0, 64));
@@ -147,7 +149,7 @@ static void test_legacy(void)
 /* Host functions and pinned memory in stream order; work of a destroyed stream still runs. */
 static void test_host(void)
 {
-	struct test_add_args args = {.add = 3, .spin_ns = 20000000};
+	struct test_add_args args = { .add = 3, .spin_ns = 20000000 };
 	_Atomic int calls = 0;
 	cudaStream_t stream;
 	uint32_t *pinned, pageable = 9;

@@ -74,9 +74,13 @@ static void test_primitives(void)
 /* 40 blocks on 8 SMs: later blocks get the shared memory of earlier ones. */
 static void test_shared_memory(void)
 {
-	enum { blocks = 40, threads = 128, words = 1000 };
-	uint32_t host[blocks], counter[8] = {0, 0, 0xffffffffu, 0, 0, 0, 0, 0}, stale;
-	struct test_shared_args args = {.words = words};
+	enum {
+		blocks = 40,
+		threads = 128,
+		words = 1000
+	};
+	uint32_t host[blocks], counter[8] = { 0, 0, 0xffffffffu, 0, 0, 0, 0, 0 }, stale;
+	struct test_shared_args args = { .words = words };
 	uint64_t high, low;
 
 	NEED(cudaMalloc((void **)&args.out, sizeof(host)));
@@ -108,7 +112,11 @@ static void test_shared_memory(void)
 /* Two grids on two streams that wait for each other's packets and flags. */
 static void test_two_grids(void)
 {
-	enum { blocks = 2, threads = 64, rounds = 20 };
+	enum {
+		blocks = 2,
+		threads = 64,
+		rounds = 20
+	};
 	cudaStream_t stream[2];
 	uint32_t *word, host[2], expect = 0;
 	void *mail[2];
@@ -123,13 +131,13 @@ static void test_two_grids(void)
 	}
 	OK(cudaDeviceSynchronize());
 	for (int i = 0; i < 2; i++) {
-		args[i] = (struct test_packet_args){.to = mail[!i],
-						    .from = mail[i],
-						    .epoch = 1,
-						    .rounds = rounds,
-						    .sum = word,
-						    .late = word + 1,
-						    .timeout_ns = 20000000000ull};
+		args[i] = (struct test_packet_args){ .to = mail[!i],
+						     .from = mail[i],
+						     .epoch = 1,
+						     .rounds = rounds,
+						     .sum = word,
+						     .late = word + 1,
+						     .timeout_ns = 20000000000ull };
 		OK(test_launch(test_packet, blocks, threads, &args[i], 0, stream[i]));
 	}
 	for (int i = 0; i < 2; i++) {
@@ -150,10 +158,12 @@ static void test_two_grids(void)
 
 static void test_flags(void)
 {
-	enum { n = 777 };
+	enum {
+		n = 777
+	};
 	cudaStream_t stream[2];
 	uint32_t *memory, host[n];
-	struct test_flag_args args = {.n = n, .value = 4711, .timeout_ns = 20000000000ull};
+	struct test_flag_args args = { .n = n, .value = 4711, .timeout_ns = 20000000000ull };
 
 	NEED(cudaMalloc((void **)&memory, 65536));
 	OK(cudaMemset(memory, 0, 65536));
@@ -180,7 +190,7 @@ static void test_flags(void)
 /* A bounded wait ends by itself. */
 static void test_timeout(void)
 {
-	struct test_flag_args args = {.n = 1, .value = 1, .role = 1, .timeout_ns = 30000000};
+	struct test_flag_args args = { .n = 1, .value = 1, .role = 1, .timeout_ns = 30000000 };
 	uint32_t *memory, host;
 
 	NEED(cudaMalloc((void **)&memory, 4096));

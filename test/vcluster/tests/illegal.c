@@ -15,30 +15,50 @@ static const struct illegal {
 	const char *text[3];
 	bool any_build;
 } cases[] = {
-	{ILLEGAL_NONE, 0, {"done"}, true},
-	{ILLEGAL_EXIT_IN_COLLECTIVE, 87, {"kernel test_illegal, device 0, block", "lane 9: ends while "
-	 "lanes 0x", "in warp_sync with mask 0xffffffff"}, true},
-	{ILLEGAL_MASKS, 87, {"lane 16: calls ballot with mask 0xffffffff while lanes 0x0000ffff of it "
-	 "wait for it in ballot with mask 0x0001ffff"}, true},
-	{ILLEGAL_OPS, 87, {"calls ", "wait in a"}, true},
-	{ILLEGAL_NOT_NAMED, 87, {"lane 16: calls ballot with mask 0x0000ffff, which does not name it"},
-	 true},
-	{ILLEGAL_BARRIER_COUNT, 87, {"barrier 1: called for ", " wait in it for "}, true},
-	{ILLEGAL_BARRIER_EXIT, 87, {"barrier 0 of the whole block"}, true},
-	{ILLEGAL_BARRIER_WARP, 87, {"only lanes 0x", "a barrier takes whole warps"}, true},
-	{ILLEGAL_DEADLOCK, 87, {"deadlock", "wait in barrier 2, 64 of 96 threads are there"}, true},
-	{ILLEGAL_STACK, 87, {"stack overflow beyond 32 KiB"}, !SANITIZED},
-	{ILLEGAL_ADDRESS, 0, {"kernel test_illegal, block 0, warp 2, lane 6: illegal access",
-			      "sticky: cudaErrorIllegalAddress"}, !SANITIZED},
-	{ILLEGAL_HANG_SPIN, 86, {"watchdog: kernel test_illegal on device 0 made no progress for 1.0 s",
-	 "rank 3 device 0 kernel test_illegal block 0/2 warp 2 lanes 0xffffffff polls for "
-	 "dispatch-count of peer 5", "warp 1 lanes 0xffffffff wait in barrier 0, "}, true},
-	{ILLEGAL_HANG_LOOP, 86, {"warp 1 lanes 0x00000100 run"}, true},
+	{ ILLEGAL_NONE, 0, { "done" }, true },
+	{ ILLEGAL_EXIT_IN_COLLECTIVE,
+	  87,
+	  { "kernel test_illegal, device 0, block",
+	    "lane 9: ends while "
+	    "lanes 0x",
+	    "in warp_sync with mask 0xffffffff" },
+	  true },
+	{ ILLEGAL_MASKS,
+	  87,
+	  { "lane 16: calls ballot with mask 0xffffffff while lanes 0x0000ffff of it "
+	    "wait for it in ballot with mask 0x0001ffff" },
+	  true },
+	{ ILLEGAL_OPS, 87, { "calls ", "wait in a" }, true },
+	{ ILLEGAL_NOT_NAMED,
+	  87,
+	  { "lane 16: calls ballot with mask 0x0000ffff, which does not name it" },
+	  true },
+	{ ILLEGAL_BARRIER_COUNT, 87, { "barrier 1: called for ", " wait in it for " }, true },
+	{ ILLEGAL_BARRIER_EXIT, 87, { "barrier 0 of the whole block" }, true },
+	{ ILLEGAL_BARRIER_WARP, 87, { "only lanes 0x", "a barrier takes whole warps" }, true },
+	{ ILLEGAL_DEADLOCK,
+	  87,
+	  { "deadlock", "wait in barrier 2, 64 of 96 threads are there" },
+	  true },
+	{ ILLEGAL_STACK, 87, { "stack overflow beyond 32 KiB" }, !SANITIZED },
+	{ ILLEGAL_ADDRESS,
+	  0,
+	  { "kernel test_illegal, block 0, warp 2, lane 6: illegal access",
+	    "sticky: cudaErrorIllegalAddress" },
+	  !SANITIZED },
+	{ ILLEGAL_HANG_SPIN,
+	  86,
+	  { "watchdog: kernel test_illegal on device 0 made no progress for 1.0 s",
+	    "rank 3 device 0 kernel test_illegal block 0/2 warp 2 lanes 0xffffffff polls for "
+	    "dispatch-count of peer 5",
+	    "warp 1 lanes 0xffffffff wait in barrier 0, " },
+	  true },
+	{ ILLEGAL_HANG_LOOP, 86, { "warp 1 lanes 0x00000100 run" }, true },
 };
 
 static int child(uint32_t what)
 {
-	struct test_illegal_args args = {.what = what};
+	struct test_illegal_args args = { .what = what };
 
 	NEED(cudaMalloc((void **)&args.word, 4096));
 	NEED(cudaMemset(args.word, 0, 4096));
@@ -65,7 +85,7 @@ static int child(uint32_t what)
 
 int main(int argc, char **argv)
 {
-	static const char *const env[] = {"RANK=3", "VC_WATCHDOG_S=1", NULL};
+	static const char *const env[] = { "RANK=3", "VC_WATCHDOG_S=1", NULL };
 	static char text[CHILD_TEXT];
 
 	if (argc > 1) {
@@ -73,7 +93,7 @@ int main(int argc, char **argv)
 	}
 	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
 		char number[16];
-		char *args[] = {argv[0], number, NULL};
+		char *args[] = { argv[0], number, NULL };
 		int status;
 
 		if (!cases[i].any_build) {

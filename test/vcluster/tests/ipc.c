@@ -13,8 +13,8 @@ static void test_neighbours(ncclComm_t comm)
 	int right = node * per_node + (local_rank + 1) % per_node;
 	int left = node * per_node + (local_rank + per_node - 1) % per_node;
 	cudaIpcMemHandle_t mine, all[64];
-	char *mail, *peer[64] = {0};
-	struct test_packet_args args = {.rounds = ROUNDS, .timeout_ns = 30000000000ull};
+	char *mail, *peer[64] = { 0 };
+	struct test_packet_args args = { .rounds = ROUNDS, .timeout_ns = 30000000000ull };
 	cudaStream_t stream[2];
 	uint32_t *word, host[2];
 

@@ -55,7 +55,7 @@ EP_KERNEL(test_ops, test_ops_args, 256)
 		turns += ep_ballot(ep_match_u32(1u << lane, 1), true) != 0;
 	}
 	out[18] = ep_shfl_u32(full, turns, 31);
-	struct ep_vec16 v = {lane, lane + 1, lane + 2, lane + 3};
+	struct ep_vec16 v = { lane, lane + 1, lane + 2, lane + 3 };
 	ep_st16(out + 20, v);
 	v = ep_ld16(out + 20);
 	out[24] = v.x + v.y + v.z + v.w;
@@ -75,7 +75,8 @@ EP_KERNEL(test_shared, test_shared_args, 256)
 	uint32_t *dynamic = (uint32_t *)ep_dynamic_shared();
 	uint32_t half = ep_tid() >= ep_nthreads() / 2;
 
-	if (((uintptr_t)dynamic & 127) || sums[0] == 0 || (a.words && dynamic[ep_tid() % a.words] == 0)) {
+	if (((uintptr_t)dynamic & 127) || sums[0] == 0 ||
+	    (a.words && dynamic[ep_tid() % a.words] == 0)) {
 		ep_atomic_add_gpu_u32(a.stale, 1);
 	}
 	ep_block_sync();

@@ -9,14 +9,14 @@
 #define TEST_WORDS 32 /* results of one thread of test_ops */
 
 struct test_ops_args {
-	uint32_t *out; /* TEST_WORDS for each thread of the grid */
+	uint32_t *out;      /* TEST_WORDS for each thread of the grid */
 	const uint32_t *in; /* in[i] is i, 128 of them */
 };
 
 struct test_shared_args {
 	uint32_t *out; /* one for each block */
 	uint32_t *counter;
-	uint32_t words; /* of dynamic shared memory */
+	uint32_t words;  /* of dynamic shared memory */
 	uint32_t *stale; /* how many threads found shared memory that looked initialised */
 };
 

@@ -12,7 +12,7 @@ static char text[CHILD_TEXT];
 static int rank_main(const char *what)
 {
 	int rank = atoi(getenv("RANK"));
-	struct test_add_args args = {.add = 1};
+	struct test_add_args args = { .add = 1 };
 	uint32_t host;
 
 	if (!strcmp(what, "env")) {
@@ -65,7 +65,7 @@ static int job(char *options[], const char *what)
 	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-#define OPTIONS(...) ((char *[]){(char *)"--gpus", (char *)"3", __VA_ARGS__, NULL})
+#define OPTIONS(...) ((char *[]){ (char *)"--gpus", (char *)"3", __VA_ARGS__, NULL })
 
 static double now(void)
 {

@@ -82,7 +82,7 @@ static void test_collectives(ncclComm_t comm)
 static void test_windows(ncclComm_t comm)
 {
 	int per_node = env_int("LOCAL_WORLD_SIZE");
-	struct test_add_args args = {.add = 0};
+	struct test_add_args args = { .add = 0 };
 	uint32_t *memory, host[64];
 	ncclWindow_t win;
 	void *p;

@@ -13,7 +13,7 @@ static uint32_t *memory[RANKS];
 static void *rank_main(void *arg)
 {
 	int rank = (int)(intptr_t)arg;
-	struct test_packet_args args = {.epoch = 1, .rounds = 6, .timeout_ns = 60000000000ull};
+	struct test_packet_args args = { .epoch = 1, .rounds = 6, .timeout_ns = 60000000000ull };
 	uint32_t *sum, host[RANKS + 1];
 	cudaStream_t stream;
 	ncclComm_t comm;

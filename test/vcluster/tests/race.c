@@ -5,7 +5,7 @@
 
 static int child(uint32_t what)
 {
-	struct test_illegal_args args = {.what = what};
+	struct test_illegal_args args = { .what = what };
 
 	NEED(cudaMalloc((void **)&args.word, 4096));
 	NEED(cudaMemset(args.word, 0, 4096));
@@ -16,11 +16,11 @@ static int child(uint32_t what)
 
 int main(int argc, char **argv)
 {
-	static const char *const env[] = {"TSAN_OPTIONS=exitcode=66", NULL};
-	static const uint32_t racy[] = {ILLEGAL_RACE_SHARED, ILLEGAL_RACE_GLOBAL};
+	static const char *const env[] = { "TSAN_OPTIONS=exitcode=66", NULL };
+	static const uint32_t racy[] = { ILLEGAL_RACE_SHARED, ILLEGAL_RACE_GLOBAL };
 	static char text[CHILD_TEXT];
 	char number[16];
-	char *args[] = {argv[0], number, NULL};
+	char *args[] = { argv[0], number, NULL };
 	int status;
 
 #ifndef __SANITIZE_THREAD__

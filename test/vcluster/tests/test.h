@@ -55,11 +55,11 @@ static inline cudaError_t test_launch(void (*kernel)(void), unsigned int blocks,
 				      unsigned int threads, void *args, size_t shared,
 				      cudaStream_t stream)
 {
-	cudaLaunchConfig_t config = {.gridDim = {blocks, 1, 1},
-				     .blockDim = {threads, 1, 1},
-				     .dynamicSmemBytes = shared,
-				     .stream = stream};
-	void *list[] = {args};
+	cudaLaunchConfig_t config = { .gridDim = { blocks, 1, 1 },
+				      .blockDim = { threads, 1, 1 },
+				      .dynamicSmemBytes = shared,
+				      .stream = stream };
+	void *list[] = { args };
 
 	return cudaLaunchKernelExC(&config, (const void *)kernel, list);
 }
