@@ -167,8 +167,8 @@ EP_DEV uint64_t ep_shfl_u64(uint32_t mask, uint64_t v, uint32_t lane)
 
 EP_DEV float ep_shfl_f32(uint32_t mask, float v, uint32_t lane)
 {
-	return ep_simt_float((uint32_t)ep_simt_collective(EP_SIMT_SHFL, mask, ep_simt_bits(v),
-							  lane));
+	return ep_simt_float(
+		(uint32_t)ep_simt_collective(EP_SIMT_SHFL, mask, ep_simt_bits(v), lane));
 }
 
 /* Lanes below `delta` keep their own value. */
@@ -184,8 +184,8 @@ EP_DEV uint32_t ep_shfl_xor_u32(uint32_t mask, uint32_t v, uint32_t x)
 
 EP_DEV float ep_shfl_xor_f32(uint32_t mask, float v, uint32_t x)
 {
-	return ep_simt_float((uint32_t)ep_simt_collective(EP_SIMT_SHFL_XOR, mask, ep_simt_bits(v),
-							  x));
+	return ep_simt_float(
+		(uint32_t)ep_simt_collective(EP_SIMT_SHFL_XOR, mask, ep_simt_bits(v), x));
 }
 
 EP_DEV uint32_t ep_match_u32(uint32_t mask, uint32_t v)
@@ -418,7 +418,7 @@ EP_DEV uint64_t ep_time_ns(void)
 
 EP_DEV struct ep_spin ep_spin_start(void)
 {
-	struct ep_spin s = {0, 0};
+	struct ep_spin s = { 0, 0 };
 
 	return s;
 }
