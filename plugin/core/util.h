@@ -9,6 +9,11 @@
 #define EP_ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
 
 /* `align` is a power of two. */
+static inline uint32_t ep_ceil_div(uint64_t n, uint64_t d)
+{
+	return (uint32_t)((n + d - 1) / d);
+}
+
 static inline uint64_t ep_round_up(uint64_t v, uint64_t align)
 {
 	return (v + align - 1) & ~(align - 1);

@@ -21,6 +21,7 @@ struct ep_ll_geometry {
 	uint32_t send_blocks;
 	uint32_t recv_blocks;
 	uint32_t threads;
+	bool fixed; /* the parameters say how many blocks send and receive, for all operations */
 };
 
 /* The config with all choices made. */
@@ -194,8 +195,9 @@ struct ep_ll_parts {
 	uint32_t own;
 	uint32_t peer;
 };
-struct ep_ll_parts ep_ll_dispatch_parts(const struct ncclEpHandle *handle, uint32_t pieces);
-struct ep_ll_parts ep_ll_combine_parts(const struct ncclEpHandle *handle, uint32_t pieces);
+struct ep_ll_parts ep_ll_dispatch_parts(const struct ncclEpHandle *handle, uint32_t quads,
+					uint32_t unit);
+struct ep_ll_parts ep_ll_combine_parts(const struct ncclEpHandle *handle, uint32_t quads);
 
 /* What dispatch tells the peers about the combine after it. */
 uint32_t ep_ll_combine_parts_told(const struct ncclEpHandle *handle);

@@ -4,7 +4,6 @@
 
 #define EP_DEFAULT_TIMEOUT_NS 100000000000ull
 #define EP_AUTO_TOPK 8
-#define EP_LL_AUTO_BLOCKS 128 /* more do not make it faster, see doc/performance.md */
 
 static ncclResult_t ep_config_check_choices(const ncclEpGroupConfig_t *c)
 {
@@ -159,10 +158,11 @@ ncclResult_t ep_ll_geometry_make(struct ep_ll_geometry *out, const struct ep_par
 				 uint32_t max_sms, uint32_t sm_count)
 {
 	uint32_t limit = max_sms ? max_sms : sm_count;
-	uint32_t blocks = (uint32_t)ep_min_u64(limit, EP_LL_AUTO_BLOCKS);
+	uint32_t blocks = (uint32_t)ep_min_u64(limit, EP_LL_MAX_BLOCKS);
 	uint32_t send = (uint32_t)params->value[EP_PARAM_LL_SEND_SMS];
 	uint32_t recv = (uint32_t)params->value[EP_PARAM_LL_RECV_SMS];
 
+	out->fixed = send || recv;
 	out->threads = (uint32_t)params->value[EP_PARAM_LL_THREADS];
 	out->send_blocks = send ? send : ep_ll_share(blocks / 2, limit, recv);
 	out->recv_blocks = recv ? recv : ep_ll_share(blocks - blocks / 2, limit, send);

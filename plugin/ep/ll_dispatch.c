@@ -390,6 +390,7 @@ static ncclResult_t ep_dispatch_run(struct ep_dispatch *d, cudaStream_t stream)
 	bool fp8 = d->recipe == NCCL_EP_DISP_QUANT_DS_FP8E3M4;
 	struct ncclEpHandle *h = d->h;
 	struct ep_ll_dispatch_packets packets;
+	uint32_t unit = fp8 ? EP_LL_FP8_UNIT_QUADS : 1;
 	struct ep_ll_parts parts;
 	uint32_t quads;
 
@@ -397,11 +398,11 @@ static ncclResult_t ep_dispatch_run(struct ep_dispatch *d, cudaStream_t stream)
 		    : ep_ll_copy_quads(d->args.token_bytes + d->args.scale_bytes);
 	packets = ep_ll_dispatch_packets_make(&h->group->config.shape, h->layout, h->topk);
 	ep_ll_common_fill(&d->args.c, h, quads);
-	parts = ep_ll_dispatch_parts(h, fp8 ? quads / EP_LL_FP8_UNIT_QUADS : quads);
+	parts = ep_ll_dispatch_parts(h, quads, unit);
 	d->args.c.parts = parts.own;
 	d->args.c.peer_parts = parts.peer;
 	d->args.combine_parts = ep_ll_combine_parts_told(h);
-	ep_ll_prepare(&d->args.c, fp8 ? EP_LL_FP8_UNIT_QUADS : 1);
+	ep_ll_prepare(&d->args.c, unit);
 	d->args.count_off = packets.count_off;
 	d->args.header_off = packets.header_off;
 	d->args.header_bytes = packets.header_bytes;

@@ -101,10 +101,14 @@ uint32_t ep_ll_max_quads(uint32_t bytes)
 	return (uint32_t)ep_max_u64(ep_ll_copy_quads(bytes), ep_ll_fp8_quads(channels));
 }
 
-uint32_t ep_ll_parts_choose(uint64_t rows, uint32_t pieces, uint32_t warps, bool lines)
+uint32_t ep_ll_parts_choose(uint64_t rows, uint32_t pieces, uint32_t warps)
 {
-	uint64_t parts = warps / ep_max_u64(1, rows);
+	uint64_t parts = ep_min_u64(warps / ep_max_u64(1, rows), EP_LL_MAX_PARTS);
 
-	parts = ep_min_u64(parts, lines ? UINT16_MAX : EP_LL_MAX_PARTS);
 	return (uint32_t)ep_max_u64(1, ep_min_u64(parts, pieces));
+}
+
+uint32_t ep_ll_part_quads(uint64_t tokens, uint32_t quads)
+{
+	return (uint32_t)ep_max_u64(1, ep_min_u64(ep_ceil_div(quads * tokens, 128), 4));
 }

@@ -65,12 +65,19 @@ struct ep_ll_handle_layout ep_ll_handle_layout_make(const struct ep_ll_shape *sh
 uint32_t ep_ll_max_quads(uint32_t bytes);
 
 /*
- * In how many parts rows of `pieces` indivisible pieces are cut, so that `rows` of them keep `warps`
- * warps busy. A part is one warp's work.
+ * Rows as bytes: in how many parts rows of `pieces` indivisible pieces are cut, so that `rows` of
+ * them keep `warps` warps busy. A part is one warp's work and has a flag.
  *
  * The parts of a combine are told to the peers in the dispatch before it, so they may depend on
  * nothing that is unknown then.
  */
-uint32_t ep_ll_parts_choose(uint64_t rows, uint32_t pieces, uint32_t warps, bool lines);
+uint32_t ep_ll_parts_choose(uint64_t rows, uint32_t pieces, uint32_t warps);
+
+/*
+ * Rows as lines: how many quads one warp takes at a time of each of `tokens` rows of `quads` quads.
+ * About 128 pieces of work in all are fastest while the latency counts, then 4 quads (measured on
+ * 8 GPUs, see doc/performance.md).
+ */
+uint32_t ep_ll_part_quads(uint64_t tokens, uint32_t quads);
 
 #endif

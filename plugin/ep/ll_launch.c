@@ -153,35 +153,28 @@ void ep_ll_common_fill(struct ep_ll_common *c, const struct ncclEpHandle *h, uin
 	memcpy(c->heap, g->symm.base, sizeof(c->heap));
 }
 
-/*
- * Warps that carry payload: dispatch keeps the last warp of a block, and with four or more sending
- * blocks the first block, for headers and counts.
- */
-static uint32_t ep_ll_carriers(const struct ep_ll_geometry *geometry)
+static uint32_t ep_ll_tokens(const struct ncclEpHandle *h)
 {
-	uint32_t warps = geometry->threads / 32;
-	uint32_t blocks = geometry->send_blocks;
-
-	return (blocks >= 4 ? blocks - 1 : blocks) * (warps > 1 ? warps - 1 : 1);
+	/* without tokens of our own, be ready for as many from the peers as can be */
+	return h->num_tokens ? h->num_tokens : h->group->config.shape.max_tokens;
 }
 
-/* Rows that peers send us or we return to them, supposing that they have as many tokens as we. */
-static uint64_t ep_ll_peer_rows(const struct ncclEpHandle *h, bool per_expert)
+/* Without lines each part of a row has a flag: as many parts as there are warps for. */
+static uint32_t ep_ll_flag_parts(const struct ncclEpHandle *h, uint64_t rows, uint32_t pieces)
 {
-	uint32_t tokens = h->num_tokens ? h->num_tokens : h->group->config.shape.max_tokens;
+	const struct ep_ll_geometry *geometry = &h->group->geometry;
 
-	return tokens * (per_expert ? h->topk : ep_min_u64(h->topk, (uint64_t)h->group->nranks));
+	return ep_ll_parts_choose(rows, pieces, geometry->send_blocks * (geometry->threads / 32));
 }
 
-struct ep_ll_parts ep_ll_dispatch_parts(const struct ncclEpHandle *h, uint32_t pieces)
+struct ep_ll_parts ep_ll_dispatch_parts(const struct ncclEpHandle *h, uint32_t quads, uint32_t unit)
 {
-	const struct ncclEpGroup *g = h->group;
-	uint32_t receivers = g->geometry.recv_blocks * (g->geometry.threads / 32);
-	struct ep_ll_parts p = { .peer = 1 };
+	uint32_t tokens = ep_ll_tokens(h), shortest = ep_ll_part_quads(tokens, quads);
+	struct ep_ll_parts p = { ep_ll_flag_parts(h, h->num_tokens, quads / unit), 1 };
 
-	p.own = ep_ll_parts_choose(h->num_tokens, pieces, ep_ll_carriers(&g->geometry), g->lines);
-	if (g->lines) {
-		p.peer = ep_ll_parts_choose(ep_ll_peer_rows(h, false), pieces, receivers, true);
+	if (h->group->lines) {
+		p.own = ep_ceil_div(quads, ep_max_u64(unit, tokens <= 32 ? shortest : 2));
+		p.peer = ep_ceil_div(quads, shortest);
 	}
 	return p;
 }
@@ -193,25 +186,18 @@ struct ep_ll_parts ep_ll_dispatch_parts(const struct ncclEpHandle *h, uint32_t p
  */
 uint32_t ep_ll_combine_parts_told(const struct ncclEpHandle *h)
 {
-	const struct ncclEpGroup *g = h->group;
-
-	return ep_ll_parts_choose((uint64_t)h->num_tokens * h->topk,
-				  ep_ll_copy_quads(g->config.max_token_bytes),
-				  g->geometry.send_blocks * (g->geometry.threads / 32), false);
+	return ep_ll_flag_parts(h, (uint64_t)h->num_tokens * h->topk,
+				ep_ll_copy_quads(h->group->config.max_token_bytes));
 }
 
-struct ep_ll_parts ep_ll_combine_parts(const struct ncclEpHandle *h, uint32_t pieces)
+struct ep_ll_parts ep_ll_combine_parts(const struct ncclEpHandle *h, uint32_t quads)
 {
-	const struct ep_ll_geometry *geometry = &h->group->geometry;
-	uint32_t warps = geometry->threads / 32;
-	bool per_expert = h->layout == EP_LL_EXPERT_MAJOR;
+	uint32_t tokens = ep_ll_tokens(h);
 	struct ep_ll_parts p = { ep_ll_combine_parts_told(h), 1 };
 
 	if (h->group->lines) {
-		p.own = ep_ll_parts_choose(h->num_tokens, pieces, geometry->recv_blocks * warps,
-					   true);
-		p.peer = ep_ll_parts_choose(ep_ll_peer_rows(h, per_expert), pieces,
-					    geometry->send_blocks * warps, true);
+		p.own = ep_ceil_div(quads, tokens <= 256 ? 1 : 2);
+		p.peer = ep_ceil_div(quads, ep_ll_part_quads(tokens, quads));
 	}
 	return p;
 }
@@ -231,20 +217,44 @@ static ncclResult_t ep_ll_launch(const void *kernel, void *args, uint32_t blocks
 	return ncclSuccess;
 }
 
+/*
+ * Which blocks send, out of those of both halves. Few tokens are a matter of latency: equal halves.
+ * With more, receivers, who wait for lines, need more warps than senders: measured on 8 GPUs, see
+ * doc/performance.md.
+ */
+static uint32_t ep_ll_send_blocks(const struct ep_ll_geometry *geometry, uint32_t tokens,
+				  bool dispatch)
+{
+	uint32_t blocks = geometry->send_blocks + geometry->recv_blocks, send;
+
+	if (geometry->fixed) {
+		return geometry->send_blocks;
+	}
+	if (dispatch) {
+		send = tokens <= 16 ? blocks / 2 : blocks / 4;
+	} else {
+		send = tokens <= 64 ? blocks / 2 : blocks * 3 / 8;
+	}
+	return send ? send : 1;
+}
+
 /* Sets the phase in `c` and returns the blocks of the launch. */
 static uint32_t ep_ll_phase_set(const struct ep_ll_geometry *geometry, struct ep_ll_common *c,
-				uint32_t phase)
+				uint32_t phase, bool dispatch)
 {
+	uint32_t send = ep_ll_send_blocks(geometry, c->num_tokens, dispatch);
+	uint32_t recv = geometry->send_blocks + geometry->recv_blocks - send;
+
 	c->phase = phase;
-	c->send_blocks = phase & EP_LL_SEND ? geometry->send_blocks : 0;
-	return c->send_blocks + (phase & EP_LL_RECV ? geometry->recv_blocks : 0);
+	c->send_blocks = phase & EP_LL_SEND ? send : 0;
+	return c->send_blocks + (phase & EP_LL_RECV ? recv : 0);
 }
 
 static ncclResult_t ep_ll_dispatch_phase(struct ncclEpGroup *g, const void *kernel,
 					 struct ep_ll_dispatch_args *args, uint32_t phase,
 					 cudaStream_t stream)
 {
-	uint32_t blocks = ep_ll_phase_set(&g->geometry, &args->c, phase);
+	uint32_t blocks = ep_ll_phase_set(&g->geometry, &args->c, phase, true);
 
 	return ep_ll_launch(kernel, args, blocks, g->geometry.threads,
 			    ep_ll_dispatch_shared_bytes(args), stream, "launching dispatch");
@@ -254,7 +264,7 @@ static ncclResult_t ep_ll_combine_phase(struct ncclEpGroup *g, const void *kerne
 					struct ep_ll_combine_args *args, uint32_t phase,
 					cudaStream_t stream)
 {
-	uint32_t blocks = ep_ll_phase_set(&g->geometry, &args->c, phase);
+	uint32_t blocks = ep_ll_phase_set(&g->geometry, &args->c, phase, false);
 
 	return ep_ll_launch(kernel, args, blocks, g->geometry.threads,
 			    ep_ll_combine_shared_bytes(args), stream, "launching combine");

@@ -138,21 +138,22 @@ static void test_parts(void)
 	for (uint32_t rows = 0; rows < 3000; rows = rows * 2 + 1) {
 		for (uint32_t pieces = 1; pieces < 100; pieces++) {
 			for (uint32_t warps = 1; warps < 2000; warps = warps * 3 + 1) {
-				uint32_t flags = ep_ll_parts_choose(rows, pieces, warps, false);
-				uint32_t lines = ep_ll_parts_choose(rows, pieces, warps, true);
+				uint32_t parts = ep_ll_parts_choose(rows, pieces, warps);
 
-				CHECK(flags >= 1 && flags <= EP_LL_MAX_PARTS && flags <= pieces);
-				CHECK(lines >= 1 && lines <= pieces && lines >= flags);
+				CHECK(parts >= 1 && parts <= EP_LL_MAX_PARTS && parts <= pieces);
 				/* no warp is left idle while a row could be cut finer */
-				CHECK(lines == pieces ||
-				      (uint64_t)(lines + 1) * (rows + !rows) > warps);
+				CHECK(parts == pieces || parts == EP_LL_MAX_PARTS ||
+				      (uint64_t)(parts + 1) * (rows + !rows) > warps);
 			}
 		}
 	}
-	CHECK(ep_ll_parts_choose(1, 30, 960, true) == 30);
-	CHECK(ep_ll_parts_choose(1, 30, 960, false) == 8);
-	CHECK(ep_ll_parts_choose(128, 30, 960, true) == 7);
-	CHECK(ep_ll_parts_choose(4096, 30, 960, true) == 1);
+	CHECK(ep_ll_parts_choose(1, 30, 960) == 8);
+	CHECK(ep_ll_parts_choose(240, 30, 960) == 4);
+	CHECK(ep_ll_parts_choose(4096, 30, 960) == 1);
+	CHECK(ep_ll_part_quads(1, 30) == 1);
+	CHECK(ep_ll_part_quads(8, 30) == 2);
+	CHECK(ep_ll_part_quads(16, 30) == 4);
+	CHECK(ep_ll_part_quads(8192, 30) == 4);
 }
 
 int main(void)
