@@ -208,6 +208,43 @@ static void test_bad_id(void)
 	CHECK(ncclEpGroupDestroy(g) == ncclSuccess);
 }
 
+/* A tensor that has only a window is written where the window is. */
+static void test_window(void)
+{
+	ncclEpGroup_t g = group_make(0, 20000);
+	size_t bytes = 2 * RANKS * TOKENS * HIDDEN;
+	uint16_t *host = malloc(bytes);
+	ncclWindow_t window = NULL;
+	char *memory = NULL;
+	struct routed r;
+
+	routed_make(&r, g);
+	CHECK(cudaMemset(r.data[1], 0x10 + rank, 2 * TOKENS * HIDDEN) == cudaSuccess);
+	CHECK(ncclMemAlloc((void **)&memory, bytes + 4096) == ncclSuccess);
+	CHECK(cudaMemset(memory, 0, bytes + 4096) == cudaSuccess);
+	CHECK(ncclCommWindowRegister(comm, memory, bytes + 4096, &window, 0) == ncclSuccess);
+	r.t[3].data = NULL;
+	CHECK(dispatch(&r, false) == ncclInvalidArgument);
+	CHECK_HAS(last_text(g, ncclInvalidArgument), "outputs->tokens: neither data nor a window");
+	r.t[3].win_hdl = window;
+	r.t[3].win_offset = 1024;
+	CHECK(dispatch(&r, false) == ncclSuccess);
+	wait_stream();
+	CHECK(cudaMemcpy(host, memory + 1024, bytes, cudaMemcpyDeviceToHost) == cudaSuccess);
+	for (int src = 0; src < RANKS; src++) { /* each rank sends two rows to each */
+		for (int i = 0; i < TOKENS * HIDDEN; i++) {
+			CHECK(host[src * TOKENS * HIDDEN + i] ==
+			      (i < 2 * HIDDEN ? 0x1010 + 0x101 * src : 0));
+		}
+	}
+	r.t[3].data = r.data[3];
+	routed_free(&r);
+	CHECK(ncclCommWindowDeregister(comm, window) == ncclSuccess);
+	CHECK(ncclMemFree(memory) == ncclSuccess);
+	free(host);
+	CHECK(ncclEpGroupDestroy(g) == ncclSuccess);
+}
+
 static void test_order(void)
 {
 	ncclEpGroup_t g = group_make(0, 20000);
@@ -360,6 +397,7 @@ int main(void)
 	rank = atoi(getenv("RANK"));
 	connect_ranks();
 	test_bad_id();
+	test_window();
 	test_order();
 	test_absent_rank();
 	test_masked_rank();
