@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Dispatch and combine against the oracle, over random shapes, types, routings and settings.
+ *
+ *     matrix KIND FIRST COUNT      cases FIRST .. FIRST+COUNT-1 of a kind:
+ *         em, rm        any, of that layout
+ *         fp8, forward  quantised in dispatch, or by the caller
+ *         wide          top-k of 9 and more
+ *
+ * A case prints its number when it fails; `matrix KIND number 1` runs it alone. Under a launcher
+ * the number of ranks is the launcher's.
+ */
+#include "support/bench.h"
+
+struct test_case {
+	struct oracle_problem p;
+	uint32_t flags;
+	uint32_t rounds;
+	uint32_t sms;      /* 0: each rank chooses differently */
+	const char *lines; /* "0" or "1" */
+	const char *threads;
+	uint64_t number;
+	uint64_t seed;
+};
+
+#define DRAW(below) ((uint32_t)world_draw(&s, below))
+
+static uint32_t least(uint32_t a, uint32_t b)
+{
+	return a < b ? a : b;
+}
+
+static void choose_routing(struct oracle_problem *p, uint64_t *state)
+{
+	uint64_t s = *state;
+
+	switch (DRAW(5)) {
+	case 0:
+		p->routing.family = ORACLE_ZIPF;
+		p->routing.zipf_256ths = 64 + DRAW(448);
+		break;
+	case 1:
+		p->routing.family = ORACLE_HOT;
+		p->routing.hot_ppm = DRAW(2) ? 1000000 : 500000; /* all to one, or half */
+		p->routing.hot_rank = DRAW(p->nranks);
+		break;
+	default:
+		break;
+	}
+	switch (DRAW(4)) {
+	case 0:
+		p->drop_ppm = DRAW(2) ? 200000 : 900000;
+		break;
+	case 1:
+		p->duplicate_ppm = 300000;
+		break;
+	default:
+		break;
+	}
+	p->uneven = DRAW(2) == 0;
+	*state = s;
+}
+
+/* Elements of a row: any multiple of 16 bytes, small ones and the edges of lines and quads often. */
+static uint32_t choose_hidden(enum oracle_dtype dtype, uint64_t *state)
+{
+	static const uint32_t bytes[] = { 16,  32,  112, 128, 240,  256,  464,	480,
+					  496, 512, 960, 976, 1024, 1920, 2048, 5760 };
+	uint32_t size = dtype == ORACLE_FP32 ? 4 : 2;
+	uint64_t s = *state;
+	uint32_t n = DRAW(3) ? bytes[DRAW(sizeof(bytes) / sizeof(bytes[0]))] : 16 + 16 * DRAW(300);
+
+	*state = s;
+	return n / size;
+}
+
+static void choose_quant(struct test_case *c, const char *kind, uint64_t *state)
+{
+	struct oracle_problem *p = &c->p;
+	uint64_t s = *state;
+
+	if (!strcmp(kind, "fp8")) {
+		p->dtype = ORACLE_BF16;
+		p->quant = DRAW(2) ? ORACLE_QUANT_FP8 : ORACLE_QUANT_FP8_COLUMNS;
+		p->hidden = 128 * (1 + DRAW(DRAW(4) ? 8 : 34));
+		p->pow2_scales = DRAW(2) == 0;
+	} else if (!strcmp(kind, "forward")) {
+		p->quant = ORACLE_QUANT_FORWARD;
+		p->hidden = 16 * (1 + DRAW(64));
+		c->flags |= DRAW(6) << BENCH_FORWARD_SHIFT;
+	}
+	*state = s;
+}
+
+static void choose_flags(struct test_case *c, uint64_t *state)
+{
+	struct oracle_problem *p = &c->p;
+	uint64_t s = *state;
+
+	c->flags |= DRAW(2) ? BENCH_IDS64 : 0;
+	c->flags |= DRAW(3) ? 0 : BENCH_STAGED;
+	c->flags |= DRAW(4) ? 0 : BENCH_MASK;
+	c->flags |= DRAW(3) ? 0 : BENCH_OWN_MEM;
+	c->flags |= DRAW(3) ? 0 : BENCH_WINDOW;
+	c->flags |= DRAW(2) ? BENCH_NULL_EMPTY : 0;
+	if (p->layout == ORACLE_RANK_MAJOR) {
+		c->flags |= DRAW(3) ? 0 : BENCH_NO_COUNTS;
+		p->global_ids = DRAW(2) == 0;
+	}
+	if (!(c->flags & BENCH_OWN_MEM)) {
+		c->flags |= DRAW(2) ? BENCH_CREATE : 0;
+	}
+	if (p->quant == ORACLE_QUANT_NONE || p->quant == ORACLE_QUANT_FP8_COLUMNS) {
+		c->flags |= DRAW(3) || p->global_ids ? 0 : BENCH_V1;
+	}
+	*state = s;
+}
+
+/*
+ * An expert takes max_dispatch_tokens_per_rank rows of a rank. Ids that appear twice in a row can
+ * exceed that; the capacity is then what the most popular expert needs.
+ */
+static void make_room(struct test_case *c)
+{
+	struct oracle_problem *p = &c->p;
+	uint32_t *rows = calloc(p->experts, sizeof(*rows));
+	int32_t ids[ORACLE_MAX_TOPK];
+	char why[128];
+
+	for (uint32_t i = 0; p->duplicate_ppm && i < c->rounds; i++) {
+		p->seed = c->seed + i;
+		NEED(rows && !oracle_problem_prepare(p, why, sizeof(why)));
+		for (uint32_t src = 0; src < p->nranks; src++) {
+			memset(rows, 0, p->experts * sizeof(*rows));
+			for (uint32_t t = 0, n = oracle_tokens(p, src); t < n; t++) {
+				oracle_route(p, src, t, ids);
+				for (uint32_t k = 0; k < p->topk; k++) {
+					if (ids[k] >= 0 && ++rows[ids[k]] > p->max_tokens) {
+						p->max_tokens = rows[ids[k]];
+					}
+				}
+			}
+		}
+		oracle_problem_free(p);
+	}
+	p->seed = c->seed;
+	free(rows);
+}
+
+static void choose(struct test_case *c, const char *kind, uint64_t number)
+{
+	static const char *const threads[] = { "32", "64", "96", "128", "256" };
+	struct oracle_problem *p = &c->p;
+	uint64_t s = number * 7919 + (uint64_t)kind[0];
+	uint32_t local, budget, most;
+
+	memset(c, 0, sizeof(*c));
+	c->number = number;
+	p->nranks = (uint32_t)world_size((int)(1 + DRAW(8)));
+	local = DRAW(3) ? 1 + DRAW(6) : 1 + DRAW(24);
+	p->experts = local * p->nranks;
+	p->topk = 1 + DRAW(least(p->experts, 8));
+	p->layout = DRAW(2) ? ORACLE_EXPERT_MAJOR : ORACLE_RANK_MAJOR;
+	if (!strcmp(kind, "em") || !strcmp(kind, "rm")) {
+		p->layout = kind[0] == 'e' ? ORACLE_EXPERT_MAJOR : ORACLE_RANK_MAJOR;
+	} else if (!strcmp(kind, "wide")) {
+		p->experts = p->nranks * (32 / p->nranks + 1 + DRAW(8));
+		p->topk = 9 + DRAW(24);
+	}
+	p->dtype = (enum oracle_dtype)DRAW(3);
+	p->hidden = choose_hidden(p->dtype, &s);
+	choose_quant(c, kind, &s);
+	choose_routing(p, &s);
+	budget = 400000 / (uint32_t)oracle_combine_bytes(p);
+	most = least(300, 1 + least(1500, budget) / (p->nranks * least(p->topk, 8)));
+	p->tokens = DRAW(12) ? 1 + DRAW(most) : most;
+	p->max_tokens = p->tokens + (DRAW(2) ? DRAW(9) : 0);
+	c->sms = DRAW(3) ? 2 + DRAW(3) : 0;
+	c->lines = DRAW(2) ? "1" : "0";
+	c->threads = threads[DRAW(sizeof(threads) / sizeof(threads[0]))];
+	c->rounds = 1 + DRAW(3);
+	choose_flags(c, &s);
+	c->seed = world_draw(&s, UINT64_C(1) << 32);
+	make_room(c);
+}
+
+static void run_case(struct world *w, void *arg)
+{
+	const struct test_case *c = arg;
+	ncclEpGroupConfig_t config = bench_group_config(&c->p, c->flags);
+	ncclEpGroup_t group;
+	struct bench b;
+	char text[300];
+
+	bench_describe(&c->p, c->flags, text, sizeof(text));
+	check_context("case %llu: %s, lines %s, threads %s, sms %u", (unsigned long long)c->number,
+		      text, c->lines, c->threads, c->sms);
+	config.max_num_sms = c->sms ? c->sms : (unsigned int)(2 + (w->rank * 5 + 1) % 4);
+	NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
+	bench_open(&b, w, group, &c->p, c->flags);
+	for (uint32_t i = 0; i < c->rounds; i++) {
+		/* another routing, and now and then nobody has a token */
+		if (i > 0) {
+			bench_load_tokens(&b, c->seed + i, i == 2 ? 0 : c->p.tokens);
+		}
+		bench_round(&b);
+	}
+	CHECK_LAST(group, ncclSuccess, "");
+	bench_close(&b);
+	OK(ncclEpGroupDestroy(group));
+}
+
+int main(int argc, char **argv)
+{
+	struct test_case c;
+	uint64_t first, count;
+	double begin = world_now();
+
+	if (argc != 4) {
+		fprintf(stderr, "usage: matrix em|rm|fp8|forward|wide FIRST COUNT\n");
+		return 2;
+	}
+	first = world_number(argv[2], 0);
+	count = world_number(argv[3], 1);
+	printf("matrix %s, cases %llu to %llu\n", argv[1], (unsigned long long)first,
+	       (unsigned long long)(first + count - 1));
+	for (uint64_t i = first; i < first + count; i++) {
+		int before = check_failures();
+
+		choose(&c, argv[1], i);
+		setenv("NCCL_EP_LL_LINES", c.lines, 1);
+		setenv("NCCL_EP_LL_THREADS", c.threads, 1);
+		world_run((int)c.p.nranks, run_case, &c);
+		if (check_failures() != before || getenv("MATRIX_VERBOSE")) {
+			printf("case %llu: %s after %.1f s\n", (unsigned long long)i,
+			       check_failures() == before ? "good" : "failed", world_now() - begin);
+			fflush(stdout);
+		}
+	}
+	return check_end();
+}

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Sizes at the edges of what the kernels do in one go (windows of 256 tokens or 2048 ids, quads of
+ * rows, units of FP8 rows), the largest models' rows, and the most tokens, in both wire forms.
+ *
+ *     sizes PART
+ */
+#include "support/bench.h"
+
+struct size_case {
+	uint32_t nranks, local, topk, hidden, tokens;
+	enum oracle_layout layout;
+	enum oracle_dtype dtype;
+	enum oracle_quant quant;
+	uint32_t sms;
+	const char *threads;
+};
+
+#define EM ORACLE_EXPERT_MAJOR
+#define RM ORACLE_RANK_MAJOR
+#define PLAIN ORACLE_BF16, ORACLE_QUANT_NONE
+#define FP8 ORACLE_BF16, ORACLE_QUANT_FP8
+
+static const struct size_case windows[] = {
+	{ 2, 2, 2, 8, 255, EM, PLAIN, 2, "64" },    { 2, 2, 2, 8, 256, RM, PLAIN, 2, "64" },
+	{ 2, 2, 2, 8, 257, EM, PLAIN, 3, "96" },    { 3, 2, 1, 8, 511, RM, PLAIN, 2, "64" },
+	{ 3, 2, 1, 8, 513, EM, PLAIN, 5, "128" },   { 2, 8, 8, 8, 256, EM, PLAIN, 4, "128" },
+	{ 2, 8, 9, 16, 228, RM, PLAIN, 4, "128" },  { 2, 16, 32, 8, 63, EM, PLAIN, 2, "64" },
+	{ 2, 16, 32, 8, 64, RM, PLAIN, 2, "64" },   { 2, 16, 32, 8, 65, EM, PLAIN, 2, "64" },
+	{ 1, 4, 4, 8, 300, EM, PLAIN, 2, "64" },    { 8, 1, 3, 8, 129, RM, PLAIN, 2, "64" },
+	{ 2, 600, 4, 8, 40, EM, PLAIN, 2, "64" },   { 1, 1, 1, 8, 1, EM, PLAIN, 2, "32" },
+	{ 2, 300, 32, 8, 70, EM, PLAIN, 2, "512" },
+};
+
+static const struct size_case rows[] = {
+	{ 3, 2, 3, 8, 9, EM, PLAIN, 0, "64" },	    { 3, 2, 3, 24, 9, RM, PLAIN, 0, "64" },
+	{ 3, 2, 3, 120, 9, EM, PLAIN, 0, "64" },    { 3, 2, 3, 248, 9, RM, PLAIN, 0, "64" },
+	{ 3, 2, 3, 512, 9, EM, PLAIN, 0, "64" },    { 2, 2, 2, 2880, 5, EM, PLAIN, 0, "128" },
+	{ 2, 2, 2, 7168, 3, RM, PLAIN, 0, "128" },  { 2, 2, 2, 7168, 1, EM, PLAIN, 0, "256" },
+	{ 4, 2, 4, 7168, 3, EM, FP8, 0, "128" },    { 2, 2, 2, 1792, 5, EM, FP8, 0, "64" },
+	{ 2, 2, 2, 1920, 5, RM, FP8, 0, "64" },	    { 2, 2, 2, 128, 5, EM, FP8, 0, "64" },
+	{ 2, 2, 2, 12288, 2, RM, PLAIN, 0, "128" }, { 5, 2, 3, 7168, 2, RM, FP8, 0, "512" },
+};
+
+static const struct size_case many[] = {
+	{ 2, 1, 1, 8, 8192, EM, PLAIN, 4, "128" },
+	{ 2, 2, 2, 8, 8192, RM, PLAIN, 2, "64" },
+};
+
+static void run_case(struct world *w, void *arg)
+{
+	const struct size_case *c = arg;
+	struct oracle_problem p = bench_problem(w->nranks, c->local * c->nranks, c->topk, c->hidden,
+						c->tokens, c->layout);
+	ncclEpGroupConfig_t config;
+	ncclEpGroup_t group;
+	struct bench b;
+	char text[300];
+
+	p.dtype = c->dtype;
+	p.quant = c->quant;
+	p.seed = c->tokens * 31 + c->hidden;
+	bench_describe(&p, 0, text, sizeof(text));
+	check_context("%s, lines %s, threads %s", text, getenv("NCCL_EP_LL_LINES"), c->threads);
+	config = bench_group_config(&p, 0);
+	config.max_num_sms = c->sms;
+	NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
+	bench_open(&b, w, group, &p, BENCH_IDS64);
+	bench_round(&b);
+	/* fewer tokens than the capacity, another number than before */
+	if (c->tokens < 8192) {
+		bench_load_tokens(&b, p.seed + 1, c->tokens - c->tokens / 3);
+		bench_round(&b);
+	}
+	CHECK_LAST(group, ncclSuccess, "");
+	bench_close(&b);
+	OK(ncclEpGroupDestroy(group));
+}
+
+int main(int argc, char **argv)
+{
+	static const struct {
+		const char *name;
+		const struct size_case *cases;
+		size_t count;
+	} parts[] = {
+		{ "windows", windows, sizeof(windows) / sizeof(windows[0]) },
+		{ "rows", rows, sizeof(rows) / sizeof(rows[0]) },
+		{ "many", many, sizeof(many) / sizeof(many[0]) },
+	};
+	bool known = false;
+
+	for (size_t i = 0; argc == 2 && i < sizeof(parts) / sizeof(parts[0]); i++) {
+		for (size_t j = 0; !strcmp(argv[1], parts[i].name) && j < parts[i].count * 2; j++) {
+			struct size_case c = parts[i].cases[j / 2];
+
+			known = true;
+			setenv("NCCL_EP_LL_LINES", j % 2 ? "0" : "1", 1);
+			setenv("NCCL_EP_LL_THREADS", c.threads, 1);
+			world_run((int)c.nranks, run_case, &c);
+		}
+	}
+	if (!known) {
+		fprintf(stderr, "usage: sizes windows|rows|many\n");
+		return 2;
+	}
+	return check_end();
+}

@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Buffers and descriptors of a bench. */
+#include "support/bench.h"
+
+#define GUARD_ROWS 3 /* poisoned rows behind the output of combine */
+
+struct oracle_problem bench_problem(int nranks, uint32_t experts, uint32_t topk, uint32_t hidden,
+				    uint32_t tokens, enum oracle_layout layout)
+{
+	return (struct oracle_problem){
+		.seed = 1,
+		.nranks = (uint32_t)nranks,
+		.experts = experts,
+		.topk = topk,
+		.hidden = hidden,
+		.max_tokens = tokens,
+		.tokens = tokens,
+		.layout = layout,
+	};
+}
+
+static ncclDataType_t float_type(enum oracle_dtype dtype)
+{
+	return dtype == ORACLE_BF16 ? ncclBfloat16
+				    : (dtype == ORACLE_FP16 ? ncclFloat16 : ncclFloat32);
+}
+
+/* Forwarded rows are bytes to everybody: the same bytes under several names. */
+static const struct {
+	ncclDataType_t tokens, scales;
+	uint32_t token_bytes, scale_bytes;
+} forwarded[] = {
+	{ ncclFloat8e4m3, ncclFloat32, 1, 4 },	{ ncclFloat8e5m2, ncclUint8, 1, 1 },
+	{ ncclFloat4x2, ncclFloat8e4m3, 1, 1 }, { ncclBfloat16, ncclBfloat16, 2, 2 },
+	{ ncclFloat16, ncclFloat16, 2, 2 },	{ ncclFloat32, ncclFloat8e5m2, 4, 1 },
+};
+
+static uint32_t row_bytes_max(const struct oracle_problem *p)
+{
+	size_t scales = p->quant == ORACLE_QUANT_NONE ? 0 : 4 * (size_t)oracle_scale_count(p);
+	size_t out = oracle_output_bytes(p) + scales;
+	size_t combine = oracle_combine_bytes(p);
+
+	return (uint32_t)(out > combine ? out : combine);
+}
+
+ncclEpGroupConfig_t bench_group_config(const struct oracle_problem *p, uint32_t flags)
+{
+	ncclEpGroupConfig_t config = NCCL_EP_GROUP_CONFIG_INIT;
+
+	config.algorithm = NCCL_EP_ALGO_LOW_LATENCY;
+	config.num_experts = p->experts;
+	config.max_dispatch_tokens_per_rank = p->max_tokens;
+	config.max_token_bytes = row_bytes_max(p);
+	config.enable_mask = !!(flags & BENCH_MASK);
+	config.timeout_ns = UINT64_C(60000000000);
+	if (flags & BENCH_V1) {
+		config.size = NCCL_EP_GROUP_CONFIG_V1_SIZE;
+		config.version = 1;
+		memset((char *)&config + config.size, 0xee, sizeof(config) - config.size);
+	} else {
+		config.num_topk = p->topk;
+	}
+	return config;
+}
+
+ncclEpGroup_t bench_group(struct world *w, const struct oracle_problem *p, uint32_t flags)
+{
+	ncclEpGroupConfig_t config = bench_group_config(p, flags);
+	ncclEpGroup_t group = NULL;
+
+	NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
+	return group;
+}
+
+void bench_describe(const struct oracle_problem *p, uint32_t flags, char *text, size_t size)
+{
+	static const char *const types[] = { "bf16", "fp16", "fp32" };
+	static const char *const quants[] = { "none", "fp8", "fp8-columns", "forward" };
+	static const char *const families[] = { "uniform", "zipf", "hot", "group", "file" };
+
+	snprintf(text, size,
+		 "%u ranks, %u experts, top-%u, hidden %u, %u of %u tokens%s, %s %s %s%s, routing "
+		 "%s, drop %u, duplicates %u, seed %llu, flags 0x%x",
+		 p->nranks, p->experts, p->topk, p->hidden, p->tokens, p->max_tokens,
+		 p->uneven ? " uneven" : "", p->layout == ORACLE_EXPERT_MAJOR ? "em" : "rm",
+		 types[p->dtype], quants[p->quant], p->pow2_scales ? " pow2" : "",
+		 families[p->routing.family], p->drop_ppm, p->duplicate_ppm,
+		 (unsigned long long)p->seed, flags);
+}
+
+static void describe(struct bench_tensor *d, ncclDataType_t type, unsigned int ndim, size_t n0,
+		     size_t n1, size_t n2)
+{
+	d->sizes[0] = n0;
+	d->sizes[1] = n1;
+	d->sizes[2] = n2;
+	d->t.ndim = ndim;
+	d->t.datatype = type;
+}
+
+/* Done when it returns, for streams that do not wait for the legacy one. */
+static void poison(void *data, size_t bytes)
+{
+	NEED_CUDA(cudaMemset(data, ORACLE_POISON, bytes));
+	NEED_CUDA(cudaStreamSynchronize(cudaStreamLegacy));
+}
+
+/* Memory of at least one byte, poisoned. */
+static void allocate(struct bench *b, struct bench_tensor *d, size_t bytes, bool window)
+{
+	bool registered = window && (b->flags & BENCH_WINDOW);
+	void *data;
+
+	d->t = NCCL_EP_TENSOR_INIT;
+	d->t.sizes = d->sizes;
+	d->bytes = bytes;
+	if (registered) {
+		NEED_OK(ncclMemAlloc(&data, bytes + 64));
+		NEED_OK(ncclCommWindowRegister(b->w->comm, data, bytes + 64, &d->window, 0));
+		data = (char *)data + 64;
+		d->t.win_hdl = d->window;
+		d->t.win_offset = 64;
+	} else {
+		NEED_CUDA(cudaMalloc(&data, bytes + 16));
+	}
+	poison(data, bytes);
+	d->t.data = data;
+}
+
+static void release(struct bench *b, struct bench_tensor *d, void *data)
+{
+	if (d->window) {
+		NEED_OK(ncclCommWindowDeregister(b->w->comm, d->window));
+		NEED_OK(ncclMemFree((char *)data - 64));
+	} else if (data) {
+		NEED_CUDA(cudaFree(data));
+	}
+	memset(d, 0, sizeof(*d));
+}
+
+static void allocate_inputs(struct bench *b)
+{
+	const struct oracle_problem *p = &b->p;
+	size_t most = p->max_tokens;
+
+	allocate(b, &b->in_tokens, most * oracle_input_bytes(p), false);
+	allocate(b, &b->weights, most * p->topk * sizeof(float), false);
+	allocate(b, &b->ids, most * p->topk * (b->flags & BENCH_IDS64 ? 8 : 4), false);
+	allocate(b, &b->in_scales, most * oracle_scale_count(p) * sizeof(float) + 1, false);
+}
+
+static void allocate_outputs(struct bench *b)
+{
+	const struct oracle_problem *p = &b->p;
+	size_t rows = (size_t)b->blocks * b->rows;
+	size_t routing = rows * p->topk;
+	bool by_rank = p->layout == ORACLE_RANK_MAJOR;
+
+	allocate(b, &b->out_tokens, rows * oracle_output_bytes(p), true);
+	allocate(b, &b->combine_in, rows * oracle_combine_bytes(p), false);
+	allocate(b, &b->combine_out, (p->max_tokens + GUARD_ROWS) * oracle_combine_bytes(p), false);
+	allocate(b, &b->counts, b->blocks * sizeof(int32_t), false);
+	if (p->quant != ORACLE_QUANT_NONE) {
+		allocate(b, &b->out_scales, rows * oracle_scale_count(p) * sizeof(float), true);
+	}
+	if (by_rank) {
+		allocate(b, &b->out_weights, routing * sizeof(float), false);
+		allocate(b, &b->out_idx, routing * sizeof(int32_t), false);
+	}
+}
+
+/* Extents and types that do not depend on this step's tokens. */
+static void describe_outputs(struct bench *b)
+{
+	const struct oracle_problem *p = &b->p;
+	ncclDataType_t type = float_type(p->dtype);
+	uint32_t shape = b->flags >> BENCH_FORWARD_SHIFT & 7;
+	size_t scales = oracle_scale_count(p);
+
+	describe(&b->out_tokens, p->quant == ORACLE_QUANT_NONE ? type : ncclFloat8e4m3, 3,
+		 b->blocks, b->rows, p->hidden);
+	describe(&b->out_scales, ncclFloat32, 3, b->blocks, b->rows, scales);
+	describe(&b->combine_in, type, 3, b->blocks, b->rows, p->hidden);
+	describe(&b->out_weights, ncclFloat32, 3, b->blocks, b->rows, p->topk);
+	describe(&b->out_idx, ncclInt32, 3, b->blocks, b->rows, p->topk);
+	describe(&b->counts, ncclInt32, 1, b->blocks, 0, 0);
+	if (p->quant == ORACLE_QUANT_FORWARD) {
+		describe(&b->out_tokens, forwarded[shape].tokens, 3, b->blocks, b->rows,
+			 p->hidden / forwarded[shape].token_bytes);
+		describe(&b->out_scales, forwarded[shape].scales, 3, b->blocks, b->rows,
+			 scales * 4 / forwarded[shape].scale_bytes);
+	}
+}
+
+static void describe_inputs(struct bench *b)
+{
+	const struct oracle_problem *p = &b->p;
+	ncclDataType_t type = float_type(p->dtype);
+	bool forward = p->quant == ORACLE_QUANT_FORWARD;
+
+	describe(&b->in_tokens, forward ? b->out_tokens.t.datatype : type, 2, b->tokens,
+		 b->out_tokens.sizes[2], 0);
+	describe(&b->in_scales, b->out_scales.t.datatype, 2, b->tokens, b->out_scales.sizes[2], 0);
+	describe(&b->weights, ncclFloat32, 2, b->tokens, p->topk, 0);
+	describe(&b->ids, b->flags & BENCH_IDS64 ? ncclInt64 : ncclInt32, 2, b->tokens, p->topk, 0);
+	describe(&b->combine_out, type, 2, b->tokens, p->hidden, 0);
+}
+
+static void make_handle(struct bench *b)
+{
+	ncclEpLayout_t layout = (ncclEpLayout_t)b->p.layout;
+	size_t bytes = 0;
+
+	if (b->flags & BENCH_CREATE) {
+		NEED_OK(ncclEpCreateHandle(&b->handle, b->group, layout, &b->ids.t, NULL, NULL,
+					   b->w->stream));
+		return;
+	}
+	if (b->flags & BENCH_OWN_MEM) {
+		NEED_OK(ncclEpHandleMemSize(b->group, layout, NULL, &bytes, (int)b->p.topk));
+		allocate(b, &b->mem, bytes, false);
+		describe(&b->mem, ncclUint8, 1, bytes, 0, 0);
+	}
+	NEED_OK(ncclEpInitHandle(&b->handle, b->group, layout, NULL, (int)b->p.topk,
+				 b->flags & BENCH_OWN_MEM ? &b->mem.t : NULL));
+}
+
+void bench_open(struct bench *b, struct world *w, ncclEpGroup_t group,
+		const struct oracle_problem *p, uint32_t flags)
+{
+	char why[128];
+	bool by_rank = p->layout == ORACLE_RANK_MAJOR;
+
+	memset(b, 0, sizeof(*b));
+	b->w = w;
+	b->p = *p;
+	b->flags = flags;
+	b->group = group;
+	b->blocks = by_rank ? p->nranks : p->experts / p->nranks;
+	b->rows = by_rank ? p->max_tokens : p->max_tokens * p->nranks;
+	if (oracle_problem_prepare(&b->p, why, sizeof(why))) {
+		check_fail(__FILE__, __LINE__, "%s", why);
+		exit(1);
+	}
+	allocate_inputs(b);
+	allocate_outputs(b);
+	describe_outputs(b);
+	bench_load_tokens(b, p->seed, p->tokens);
+	make_handle(b);
+}
+
+void bench_close(struct bench *b)
+{
+	struct bench_tensor *all[] = { &b->in_tokens,  &b->in_scales,	&b->weights,
+				       &b->ids,	       &b->out_tokens,	&b->out_scales,
+				       &b->out_weights, &b->out_idx,	&b->counts,
+				       &b->combine_in, &b->combine_out, &b->mem };
+
+	OK(ncclEpHandleDestroy(b->handle));
+	NEED_CUDA(cudaStreamSynchronize(b->w->stream));
+	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+		release(b, all[i], all[i]->t.data);
+	}
+	oracle_table_free(b->table);
+	oracle_problem_free(&b->p);
+}
+
+static void upload(struct bench_tensor *d, const void *host, size_t bytes)
+{
+	if (bytes) {
+		NEED_CUDA(cudaMemcpy(d->t.data, host, bytes, cudaMemcpyHostToDevice));
+	}
+}
+
+static void load_rows(struct bench *b)
+{
+	const struct oracle_problem *p = &b->p;
+	size_t row = oracle_input_bytes(p);
+	size_t scales = oracle_scale_count(p);
+	char *rows = malloc(b->tokens * row + 1);
+	float *s = calloc(b->tokens * scales + 1, sizeof(*s));
+
+	NEED(rows && s);
+	for (uint32_t t = 0; t < b->tokens; t++) {
+		oracle_input_row(p, (uint32_t)b->w->rank, t, rows + t * row);
+		if (p->quant == ORACLE_QUANT_FORWARD) {
+			oracle_input_scales(p, (uint32_t)b->w->rank, t, s + t * scales);
+		}
+	}
+	upload(&b->in_tokens, rows, b->tokens * row);
+	if (p->quant == ORACLE_QUANT_FORWARD) {
+		upload(&b->in_scales, s, b->tokens * scales * sizeof(*s));
+	}
+	free(s);
+	free(rows);
+}
+
+static void load_routing(struct bench *b)
+{
+	const struct oracle_problem *p = &b->p;
+	size_t n = (size_t)b->tokens * p->topk;
+	int32_t *ids = calloc(n + 1, sizeof(*ids));
+	int64_t *wide = calloc(n + 1, sizeof(*wide));
+	float *weights = calloc(n + 1, sizeof(*weights));
+
+	NEED(ids && wide && weights);
+	for (uint32_t t = 0; t < b->tokens; t++) {
+		oracle_route(p, (uint32_t)b->w->rank, t, ids + (size_t)t * p->topk);
+		oracle_weights(p, (uint32_t)b->w->rank, t, weights + (size_t)t * p->topk);
+	}
+	for (size_t i = 0; i < n; i++) {
+		wide[i] = ids[i];
+	}
+	upload(&b->weights, weights, n * sizeof(*weights));
+	if (b->flags & BENCH_IDS64) {
+		upload(&b->ids, wide, n * sizeof(*wide));
+	} else {
+		upload(&b->ids, ids, n * sizeof(*ids));
+	}
+	free(weights);
+	free(wide);
+	free(ids);
+}
+
+void bench_load_tokens(struct bench *b, uint64_t seed, uint32_t tokens)
+{
+	char why[128];
+
+	oracle_table_free(b->table);
+	oracle_problem_free(&b->p);
+	b->p.seed = seed;
+	b->p.tokens = tokens;
+	NEED(!oracle_problem_prepare(&b->p, why, sizeof(why)));
+	b->tokens = oracle_tokens(&b->p, (uint32_t)b->w->rank);
+	b->table = oracle_table_create(&b->p, (uint32_t)b->w->rank);
+	NEED(b->table);
+	describe_inputs(b);
+	load_rows(b);
+	load_routing(b);
+}
+
+void bench_load(struct bench *b, uint64_t seed)
+{
+	bench_load_tokens(b, seed, b->p.tokens);
+}
+
+void bench_poison(struct bench *b)
+{
+	struct bench_tensor *all[] = { &b->out_tokens, &b->out_scales, &b->out_weights,
+				       &b->out_idx,    &b->counts,     &b->combine_out };
+
+	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+		if (all[i]->t.data) {
+			poison(all[i]->t.data, all[i]->bytes);
+		}
+	}
+}

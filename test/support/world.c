@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "support/world.h"
+
+#define MEET_SECONDS 60.0
+#define COMMS 32
+
+struct world_board {
+	_Atomic uint32_t met[WORLD_MAX];
+	_Atomic uint64_t flag[WORLD_FLAGS][WORLD_MAX];
+	_Atomic uint32_t ids; /* communicators that have an id */
+	ncclUniqueId id[COMMS];
+};
+
+struct world_thread {
+	struct world w;
+	world_fn fn;
+	void *arg;
+	pthread_t thread;
+};
+
+double world_now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* splitmix64 */
+uint64_t world_draw(uint64_t *state, uint64_t below)
+{
+	uint64_t x = *state += UINT64_C(0x9e3779b97f4a7c15);
+
+	x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+	x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
+	x ^= x >> 31;
+	return below ? x % below : x;
+}
+
+uint64_t world_number(const char *text, uint64_t otherwise)
+{
+	return text && *text ? strtoull(text, NULL, 0) : otherwise;
+}
+
+static int environment(const char *name, int otherwise)
+{
+	return (int)world_number(getenv(name), (uint64_t)otherwise);
+}
+
+bool world_launched(void)
+{
+	return getenv("RANK") && getenv("WORLD_SIZE");
+}
+
+int world_size(int otherwise)
+{
+	return world_launched() ? environment("WORLD_SIZE", 1) : otherwise;
+}
+
+static void doze(void)
+{
+	usleep(200);
+}
+
+bool world_await(struct world *w, int flag, int rank, uint64_t value, double seconds)
+{
+	double end = world_now() + seconds;
+
+	while (world_look(w, flag, rank) < value) {
+		if (world_now() > end) {
+			return false;
+		}
+		doze();
+	}
+	return true;
+}
+
+void world_raise(struct world *w, int flag, uint64_t value)
+{
+	atomic_store(&w->board->flag[flag][w->rank], value);
+}
+
+uint64_t world_look(struct world *w, int flag, int rank)
+{
+	return atomic_load(&w->board->flag[flag][rank]);
+}
+
+void world_meet(struct world *w)
+{
+	double end = world_now() + MEET_SECONDS;
+
+	atomic_store(&w->board->met[w->rank], ++w->met);
+	for (int r = 0; r < w->nranks; r++) {
+		while ((int32_t)(atomic_load(&w->board->met[r]) - w->met) < 0) {
+			if (world_now() > end) {
+				fprintf(stderr, "rank %d: rank %d does not come to the meeting\n",
+					w->rank, r);
+				exit(1);
+			}
+			doze();
+		}
+	}
+}
+
+/* Ids of communicators are numbered; the lowest member of each fetches its id. */
+static ncclComm_t make_comm(struct world *w, uint32_t members, uint32_t number)
+{
+	int lowest = __builtin_ctz(members);
+	int rank = __builtin_popcount(members & ((1u << w->rank) - 1));
+	ncclComm_t comm = NULL;
+	double end = world_now() + MEET_SECONDS;
+
+	NEED(number < COMMS);
+	if (w->rank == lowest) {
+		NEED(ncclGetUniqueId(&w->board->id[number]) == ncclSuccess);
+		atomic_fetch_or(&w->board->ids, 1u << number);
+	}
+	while (!(atomic_load(&w->board->ids) >> number & 1)) {
+		NEED(world_now() < end);
+		doze();
+	}
+	NEED(ncclCommInitRank(&comm, __builtin_popcount(members), w->board->id[number], rank) ==
+	     ncclSuccess);
+	return comm;
+}
+
+ncclComm_t world_comm(struct world *w, uint32_t members)
+{
+	static __thread uint32_t made;
+
+	made++;
+	return members >> w->rank & 1 ? make_comm(w, members, made) : NULL;
+}
+
+static void run_rank(struct world *w, world_fn fn, void *arg)
+{
+	NEED_CUDA(cudaSetDevice(w->device));
+	w->comm = make_comm(w, (1u << w->nranks) - 1, 0);
+	NEED_CUDA(cudaStreamCreateWithFlags(&w->stream, cudaStreamNonBlocking));
+	fn(w, arg);
+	NEED_CUDA(cudaStreamDestroy(w->stream));
+	(void)ncclCommDestroy(w->comm);
+}
+
+static void *thread_main(void *arg)
+{
+	struct world_thread *t = arg;
+
+	run_rank(&t->w, t->fn, t->arg);
+	return NULL;
+}
+
+static void run_threads(int nranks, world_fn fn, void *arg)
+{
+	struct world_board *board = calloc(1, sizeof(*board));
+	struct world_thread *threads = calloc((size_t)nranks, sizeof(*threads));
+
+	NEED(board && threads);
+	for (int r = 0; r < nranks; r++) {
+		threads[r].w.rank = r;
+		threads[r].w.nranks = nranks;
+		threads[r].w.device = r;
+		threads[r].w.board = board;
+		threads[r].fn = fn;
+		threads[r].arg = arg;
+		NEED(!pthread_create(&threads[r].thread, NULL, thread_main, threads + r));
+	}
+	for (int r = 0; r < nranks; r++) {
+		NEED(!pthread_join(threads[r].thread, NULL));
+	}
+	free(threads);
+	free(board);
+}
+
+/* The board of processes is a file of the run, each call of world_run has its own. */
+static struct world_board *map_board(void)
+{
+	static int runs;
+	const char *dir = getenv("VC_DIR");
+	struct world_board *board;
+	char path[600];
+	int fd;
+
+	if (dir && *dir) {
+		snprintf(path, sizeof(path), "%s/board-%d", dir, runs++);
+	} else {
+		snprintf(path, sizeof(path), "/tmp/ep-board-%s-%d-%d",
+			 getenv("MASTER_PORT") ? getenv("MASTER_PORT") : "0", (int)getppid(),
+			 runs++);
+	}
+	fd = open(path, O_CREAT | O_RDWR, 0600);
+	NEED(fd >= 0);
+	NEED(ftruncate(fd, sizeof(*board)) == 0);
+	board = mmap(NULL, sizeof(*board), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	NEED(board != MAP_FAILED);
+	close(fd);
+	return board;
+}
+
+void world_run(int nranks, world_fn fn, void *arg)
+{
+	struct world w = { .nranks = nranks, .processes = true };
+	int devices = 0;
+
+	NEED(nranks >= 1 && nranks <= WORLD_MAX);
+	if (!world_launched()) {
+		if (cudaGetDeviceCount(&devices) != cudaSuccess || devices < nranks) {
+			fprintf(stderr, "skipped: %d devices, the test needs %d\n", devices, nranks);
+			exit(TEST_SKIP);
+		}
+		run_threads(nranks, fn, arg);
+		return;
+	}
+	NEED(nranks == environment("WORLD_SIZE", 1));
+	w.rank = environment("RANK", 0);
+	w.device = environment("LOCAL_RANK", 0);
+	w.board = map_board();
+	run_rank(&w, fn, arg);
+	munmap(w.board, sizeof(*w.board));
+}

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Ranks of a test. Under a launcher (RANK, WORLD_SIZE) a process is one rank, else ranks are
+ * threads of this process. Either way they share a board: flags and numbers that all see.
+ */
+#ifndef TEST_SUPPORT_WORLD_H
+#define TEST_SUPPORT_WORLD_H
+
+#include "support/check.h"
+
+#define WORLD_MAX 16
+#define WORLD_FLAGS 64
+
+struct world_board;
+
+struct world {
+	int rank;
+	int nranks;
+	int device;
+	bool processes; /* ranks are processes */
+	ncclComm_t comm;
+	cudaStream_t stream;
+	struct world_board *board;
+	uint32_t met; /* barriers passed */
+	uint64_t seed;
+};
+
+typedef void (*world_fn)(struct world *w, void *arg);
+
+/*
+ * Runs fn on each rank, in a thread of its own that has its device, a communicator and a stream;
+ * under a launcher on this process's rank only, and nranks must be the launcher's.
+ */
+void world_run(int nranks, world_fn fn, void *arg);
+bool world_launched(void);
+/* Ranks of the launcher, else `otherwise`. */
+int world_size(int otherwise);
+
+/* All ranks arrive; ends the process if one does not within a minute. */
+void world_meet(struct world *w);
+/* Flags 0..WORLD_FLAGS-1 of each rank, zero at first; others may wait until one reaches a value. */
+void world_raise(struct world *w, int flag, uint64_t value);
+uint64_t world_look(struct world *w, int flag, int rank);
+bool world_await(struct world *w, int flag, int rank, uint64_t value, double seconds);
+/* Another communicator: of the ranks in the bit set `members`; others get NULL. */
+ncclComm_t world_comm(struct world *w, uint32_t members);
+
+double world_now(void); /* seconds */
+uint64_t world_draw(uint64_t *state, uint64_t below);
+/* Decimal environment variable or command line word, else the default. */
+uint64_t world_number(const char *text, uint64_t otherwise);
+
+#endif
