@@ -74,7 +74,7 @@ EP_DEV struct ep_vec16 ep_ll_tensor_piece(const struct ep_ll_combine_args &a, ui
 	const unsigned char *p = (const unsigned char *)a.tokens + (size_t)row * a.token_bytes + off;
 	struct ep_vec16 v = { 0, 0, 0, 0 };
 
-	if (off >= a.token_bytes) {
+	if (off >= a.token_bytes || row == EP_LL_ZERO_ROW) {
 		return v;
 	}
 	if (half) {
@@ -181,7 +181,7 @@ EP_DEV void ep_ll_return_item(const struct ep_ll_combine_args &a, const struct e
 		row = received;
 	}
 	/* a source that failed during dispatch left its slots unwritten */
-	if (row >= c.nlocal * c.nranks * c.max_tokens ||
+	if ((row >= c.nlocal * c.nranks * c.max_tokens && row != EP_LL_ZERO_ROW) ||
 	    EP_LL_SLOT_TOKEN(token) >= c.max_tokens || k >= c.topk) {
 		row = EP_LL_NO_ROW;
 	}

@@ -99,7 +99,7 @@ EP_DEV void ep_ll_send_headers(const struct ep_ll_dispatch_args &a, const struct
 	const struct ep_ll_common &c = a.c;
 
 	for (uint32_t local = worker; local < n; local += workers) {
-		struct ep_ll_selection s = ep_ll_selection_make(c, op, t, w0, local, twice);
+		struct ep_ll_selection s = ep_ll_selection_make(c, t, local, twice);
 		float weight = 0.0f;
 
 		if (c.layout == EP_LL_RANK_MAJOR && ep_lane() < c.topk) {

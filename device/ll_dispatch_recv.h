@@ -83,12 +83,12 @@ EP_DEV uint32_t ep_ll_recv_expert(const struct ep_ll_common &c, const struct ep_
 #pragma unroll 4
 	for (uint32_t r = 0; r < c.nranks; r++) {
 		uint32_t *base = &t.base[r * c.nlocal + e];
-		uint32_t n = t.absent[r] ? 0 : ep_min_u32(*base, c.max_tokens);
+		uint32_t n = t.absent[r] ? 0 : ep_min_u32(*base, c.max_tokens * c.topk);
 
 		*base = sum;
 		sum += n;
 	}
-	return sum;
+	return ep_min_u32(sum, c.nranks * c.max_tokens);
 }
 
 EP_DEV void ep_ll_recv_tables_clear(const struct ep_ll_common &c, const struct ep_ll_recv_tables &t,
@@ -178,8 +178,28 @@ EP_DEV bool ep_ll_recv_resolve(const struct ep_ll_dispatch_args &a,
 	return true;
 }
 
+/*
+ * An expert has room for every token of every rank once. Only tokens that name it twice can
+ * overflow it: what does not fit is left out, returns as zeros, and is reported.
+ */
+EP_DEV void ep_ll_overflow(const struct ep_ll_common &c, const struct ep_ll_op &op, uint32_t src,
+			   uint32_t token, uint32_t k, uint32_t expert)
+{
+	struct ep_ll_record r = {};
+
+	r.cause = EP_LL_CAUSE_OVERFLOW;
+	r.peer = src;
+	r.step = op.step;
+	r.token = token;
+	r.k = k;
+	r.value = expert;
+	r.expected = (int64_t)c.nranks * c.max_tokens;
+	ep_ll_record_write(c.state, c.records, EP_LL_RECORD_ROUTING, r);
+}
+
 /* Expert-major: lane k learns the output row of (token, k), if its expert is here. One warp. */
 EP_DEV struct ep_ll_placing ep_ll_place_expert_major(const struct ep_ll_common &c,
+						     const struct ep_ll_op &op,
 						     const struct ep_ll_recv_tables &t,
 						     uint32_t d0, uint32_t d1, uint32_t src,
 						     uint32_t at, bool remember)
@@ -201,9 +221,14 @@ EP_DEV struct ep_ll_placing ep_ll_place_expert_major(const struct ep_ll_common &
 		}
 	}
 	if (remember && k < c.topk) {
-		c.slot_row[(size_t)at * c.topk + k] = w.row;
-		if (src == c.rank && w.row != EP_LL_NO_ROW) {
-			c.route[(size_t)token * c.topk + k] = w.row;
+		bool lost = word != EP_LL_NO_ROW && w.row == EP_LL_NO_ROW;
+
+		c.slot_row[(size_t)at * c.topk + k] = lost ? EP_LL_ZERO_ROW : w.row;
+		if (src == c.rank && word != EP_LL_NO_ROW && token < c.max_tokens) {
+			c.route[(size_t)token * c.topk + k] = w.row; /* NO_ROW: no route */
+		}
+		if (lost) {
+			ep_ll_overflow(c, op, src, token, k, word >> 18);
 		}
 	}
 	if (remember && k == 0) {
@@ -304,7 +329,7 @@ EP_DEV bool ep_ll_recv_part(const struct ep_ll_dispatch_args &a, const struct ep
 		return false;
 	}
 	w = c.layout == EP_LL_EXPERT_MAJOR
-		    ? ep_ll_place_expert_major(c, t, d0, d1, i.src, at, i.part == 0)
+		    ? ep_ll_place_expert_major(c, op, t, d0, d1, i.src, at, i.part == 0)
 		    : ep_ll_place_rank_major(a, d0, d1, i.src, i.slot, i.part == 0);
 	if (c.lines) {
 		return ep_ll_recv_lines<FP8>(a, op, w, in, i.src, first, end, &lines);

@@ -143,13 +143,9 @@ EP_DEV uint32_t ep_ll_slot(const struct ep_ll_send_tables &t, uint32_t local, ui
 						    : EP_LL_NO_ROW;
 }
 
-/*
- * Index of selection i of the window among this rank's selections of the expert, in (token, k)
- * order. An expert takes at most B rows of a rank: more is only possible when tokens name an expert
- * twice, and such a selection is dropped (NO_ROW) and reported.
- */
-EP_DEV uint32_t ep_ll_index(const struct ep_ll_common &c, const struct ep_ll_op &op,
-			    const struct ep_ll_send_tables &t, uint32_t w0, uint32_t i, bool twice)
+/* Index of selection i of the window among this rank's selections of the expert, by (token, k). */
+EP_DEV uint32_t ep_ll_index(const struct ep_ll_common &c, const struct ep_ll_send_tables &t,
+			    uint32_t i, bool twice)
 {
 	int32_t id = t.id[i];
 	uint32_t local = ep_div(i, c.by_topk), n = t.expert_base[id];
@@ -159,10 +155,6 @@ EP_DEV uint32_t ep_ll_index(const struct ep_ll_common &c, const struct ep_ll_op 
 	}
 	for (uint32_t j = 0; j < i; j++) {
 		n += t.id[j] == id;
-	}
-	if (n >= c.max_tokens) {
-		ep_ll_routing_error(c, op.step, w0 + local, i - local * c.topk, id);
-		return EP_LL_NO_ROW;
 	}
 	return n;
 }
@@ -202,7 +194,7 @@ EP_DEV void ep_ll_send_counts(const struct ep_ll_dispatch_args &a, const struct 
 		if (ep_ll_active(c, d)) {
 			ep_st_word(ep_ll_packets(c, op, d) + a.count_off +
 					   8 * ((size_t)c.rank * c.nlocal + e - d * c.nlocal),
-				   ep_min_u32(t.expert_base[e], c.max_tokens), op.epoch);
+				   t.expert_base[e], op.epoch);
 		}
 	}
 	/* the last threads: the others have more counts to send */
@@ -228,8 +220,7 @@ struct ep_ll_selection {
 };
 
 EP_DEV struct ep_ll_selection ep_ll_selection_make(const struct ep_ll_common &c,
-						   const struct ep_ll_op &op,
-						   const struct ep_ll_send_tables &t, uint32_t w0,
+						   const struct ep_ll_send_tables &t,
 						   uint32_t local, bool twice)
 {
 	uint32_t k = ep_lane(), i = local * c.topk + k;
@@ -240,7 +231,7 @@ EP_DEV struct ep_ll_selection ep_ll_selection_make(const struct ep_ll_common &c,
 		s.rank = ep_div(id, c.by_local);
 		s.local_id = id - s.rank * c.nlocal;
 		if (c.layout == EP_LL_EXPERT_MAJOR) {
-			s.index = ep_ll_index(c, op, t, w0, i, twice);
+			s.index = ep_ll_index(c, t, i, twice);
 		}
 	}
 	return s;
@@ -263,7 +254,7 @@ EP_DEV void ep_ll_send_header(const struct ep_ll_dispatch_args &a, const struct 
 		}
 		return;
 	}
-	if (s.rank == d && s.index != EP_LL_NO_ROW) {
+	if (s.rank == d) {
 		word = s.local_id << 18 | s.index;
 	}
 	/* words: token, then one per k; lane j packs words 2j and 2j + 1 */
@@ -282,7 +273,7 @@ EP_DEV void ep_ll_send_route(const struct ep_ll_common &c, const struct ep_ll_se
 {
 	uint32_t k = ep_lane();
 	uint32_t same = ep_match_u32(EP_FULL_MASK, s.rank);
-	bool returns = s.rank != EP_LL_NO_ROW && s.index != EP_LL_NO_ROW;
+	bool returns = s.rank != EP_LL_NO_ROW;
 
 	if (c.layout == EP_LL_RANK_MAJOR) {
 		returns = returns && ep_ctz(same) == k; /* the first k of that rank */

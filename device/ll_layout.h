@@ -70,6 +70,7 @@
 #define EP_LL_WINDOW_IDS 2048   /* ids, */
 #define EP_LL_WINDOW_BITS 8192  /* words of (expert, token) bits. */
 #define EP_LL_NO_ROW 0xffffffffu
+#define EP_LL_ZERO_ROW 0xfffffffeu /* slot_row: did not fit, returns as zeros */
 
 /* Entries of `route`: nothing comes back, a row comes from a rank, or the index of a local row. */
 #define EP_LL_ROUTE_NONE EP_LL_NO_ROW
@@ -119,7 +120,8 @@ enum ep_ll_record_class {
 enum ep_ll_record_cause {
 	EP_LL_CAUSE_TIMEOUT = 1,
 	EP_LL_CAUSE_MISMATCH, /* value = peer's word, expected = ours */
-	EP_LL_CAUSE_EXPERT_ID /* value = the id, token and k say where */
+	EP_LL_CAUSE_EXPERT_ID, /* value = the id, token and k say where */
+	EP_LL_CAUSE_OVERFLOW /* value = a local expert with more than expected = R * B rows */
 };
 
 struct ep_ll_record {
@@ -221,7 +223,7 @@ struct ep_ll_common {
 	uint32_t *src_parts; /* [R] parts of the rows that return to each source */
 	uint32_t *counts;   /* [L] rows of each local expert (expert-major) */
 	uint32_t *slot_token; /* [R][B] what a received row was: EP_LL_SLOT */
-	uint32_t *slot_row; /* expert-major [R][B][K]: output row of (token, k), or NO_ROW */
+	uint32_t *slot_row; /* expert-major [R][B][K]: output row of (token, k), NO_ROW, ZERO_ROW */
 	uint32_t *route;    /* [B][K]: who returns (token, k), EP_LL_ROUTE_* */
 	const void *topk_idx; /* [T][K], int32 or int64 */
 	/* byte offsets in a heap */

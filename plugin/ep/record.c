@@ -119,12 +119,13 @@ static void ep_record_masked(struct ncclEpGroup *group, const struct ep_ll_recor
 
 static void ep_record_routing(struct ncclEpGroup *group, const struct ep_ll_record *r)
 {
-	if (r->value >= 0 && r->value < r->expected) {
+	if (r->cause == EP_LL_CAUSE_OVERFLOW) {
 		(void)ep_fail(ncclInvalidArgument,
-			      "dispatch %u: topk_idx[%u][%u] is expert %lld once more than "
-			      "max_dispatch_tokens_per_rank = %u: the selection was left out",
-			      r->step, r->token, r->k, (long long)r->value,
-			      group->config.shape.max_tokens);
+			      "dispatch %u: local expert %lld has no row left of %lld for "
+			      "topk_idx[%u][%u] of rank %u: the selection was left out (tokens "
+			      "that name an expert twice take two rows)",
+			      r->step, (long long)r->value, (long long)r->expected, r->token, r->k,
+			      r->peer);
 		return;
 	}
 	(void)ep_fail(

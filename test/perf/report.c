@@ -133,9 +133,10 @@ static void report_legend(const struct perf *perf)
 	       opt->report_cpu ? "CPU time of the call, no p99"
 			       : "between events around one operation",
 	       opt->align ? "ranks aligned on the GPU before it" : "ranks not aligned");
-	printf("#   kernel: GPU time of the operation's kernel, median%s%s\n",
-	       perf->no_kernel_times ? "; none: " : "",
-	       perf->no_kernel_times ? perf->no_kernel_times : "");
+	printf("#   kernel: GPU time of the operation's kernel, median\n");
+	if (perf->no_kernel_times) {
+		printf("#     none: %s\n", perf->no_kernel_times);
+	}
 	printf("#   period: %sdispatch + combine back to back, no host synchronisation\n",
 	       opt->graph ? "graph of update + " : "");
 	printf("# GB/s over kernel time (p50 where there is none). Bytes: a row%s once per\n",
