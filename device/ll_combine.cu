@@ -422,9 +422,8 @@ EP_DEV void ep_ll_reduce_item(const struct ep_ll_combine_args &a, const struct e
 template <int DTYPE> EP_DEV void ep_ll_combine(const struct ep_ll_combine_args &a)
 {
 	const struct ep_ll_common &c = a.c;
-	struct ep_ll_seq seq = c.seq[ep_block()];
-	uint32_t seen = ep_block() < c.send_blocks ? ep_ll_progress_peek(c) : 0;
-	struct ep_ll_op op = ep_ll_begin(c, seq);
+	struct ep_ll_found found = ep_ll_find(c);
+	struct ep_ll_op op = ep_ll_begin(c, found);
 
 	if (ep_block() == 0 && ep_warp() == 0) {
 		ep_ll_publish_progress(c, op);
@@ -433,7 +432,7 @@ template <int DTYPE> EP_DEV void ep_ll_combine(const struct ep_ll_combine_args &
 		return;
 	}
 	if (ep_block() < c.send_blocks) {
-		ep_ll_combine_send(a, op, seen);
+		ep_ll_combine_send(a, op, found.progress);
 		return;
 	}
 	for (uint32_t i = (ep_block() - c.send_blocks) * ep_nwarps() + ep_warp();

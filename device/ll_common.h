@@ -25,6 +25,12 @@ EP_DEV uint32_t ep_max_u32(uint32_t a, uint32_t b)
 	return a > b ? a : b;
 }
 
+/* Where peer r tells how far it is. */
+EP_DEV const uint32_t *ep_ll_progress(const struct ep_ll_common &c, uint32_t r)
+{
+	return (const uint32_t *)(c.heap[c.rank] + c.progress_off) + r;
+}
+
 EP_DEV bool ep_ll_aborted(const struct ep_ll_state *state)
 {
 	return ep_ld_relaxed_gpu_u32(&state->aborted) != 0;
@@ -50,17 +56,41 @@ EP_DEV uint32_t ep_ll_bank_choose(const struct ep_ll_seq *s)
 }
 
 /*
+ * What a kernel reads from memory before it can begin. Each of these takes as long as a trip to L2:
+ * they are issued together, ahead of everything that waits for one of them.
+ */
+struct ep_ll_found {
+	struct ep_ll_seq seq;  /* the block's copy */
+	uint32_t aborted;      /* of thread 0 */
+	uint32_t progress;     /* senders: of peer `lane` */
+};
+
+EP_DEV struct ep_ll_found ep_ll_find(const struct ep_ll_common &c)
+{
+	struct ep_ll_found f;
+
+	f.seq = c.seq[ep_block()];
+	f.aborted = ep_tid() == 0 && ep_ll_aborted(c.state);
+	f.progress = 0;
+	if (ep_block() < c.send_blocks && ep_lane() < c.nranks) {
+		f.progress = ep_ld_retired_sys_u32(ep_ll_progress(c, ep_lane()));
+	}
+	return f;
+}
+
+/*
  * Takes the kernel's step. Every block reads its own copy of the sequence and writes the next one
  * to the copies it owns (index congruent to the block), so no block waits for another. Called by
- * all threads of all blocks, once, with the block's copy; holds a barrier.
+ * all threads of all blocks, once, with what they found at the start; holds a barrier.
  */
-EP_DEV struct ep_ll_op ep_ll_begin(const struct ep_ll_common &c, struct ep_ll_seq s)
+EP_DEV struct ep_ll_op ep_ll_begin(const struct ep_ll_common &c, const struct ep_ll_found &found)
 {
+	struct ep_ll_seq s = found.seq;
 	struct ep_ll_op op;
 	EP_SHARED(uint32_t, aborted);
 
 	if (ep_tid() == 0) {
-		aborted = ep_ll_aborted(c.state);
+		aborted = found.aborted;
 	}
 
 	if (++s.step == 0) {
@@ -174,21 +204,9 @@ EP_DEV bool ep_ll_wait_over(const struct ep_ll_common &c, const struct ep_ll_op 
 	return ep_ll_aborted(c.state) || !ep_ll_active(c, peer);
 }
 
-/* Where peer r tells how far it is. */
-EP_DEV const uint32_t *ep_ll_progress(const struct ep_ll_common &c, uint32_t r)
-{
-	return (const uint32_t *)(c.heap[c.rank] + c.progress_off) + r;
-}
-
-/* A first look at the progress of peer `lane`, before it is known what it has to be. */
-EP_DEV uint32_t ep_ll_progress_peek(const struct ep_ll_common &c)
-{
-	return ep_lane() < c.nranks ? ep_ld_retired_sys_u32(ep_ll_progress(c, ep_lane())) : 0;
-}
-
 /*
  * Waits until every active peer has left the previous operation of the bank. Called by one warp
- * with what it peeked; false when the group is aborted. A peer that failed is masked by then, so nothing is sent to it.
+ * with the progress it found; false when the group is aborted. A peer that failed is masked by then, so nothing is sent to it.
  */
 EP_DEV bool ep_ll_wait_bank(const struct ep_ll_common &c, const struct ep_ll_op &op, uint32_t seen)
 {

@@ -181,17 +181,16 @@ EP_DEV void ep_ll_dispatch_send(const struct ep_ll_dispatch_args &a, const struc
 template <bool FP8> EP_DEV void ep_ll_dispatch(const struct ep_ll_dispatch_args &a)
 {
 	const struct ep_ll_common &c = a.c;
-	struct ep_ll_seq seq = c.seq[ep_block()];
+	struct ep_ll_found found = ep_ll_find(c);
 	struct ep_ll_send_tables t = ep_ll_send_tables_make(c);
 	bool sends = ep_block() < c.send_blocks;
-	uint32_t seen = 0;
 
-	if (sends) { /* before the sequence is needed, so that the loads overlap */
-		seen = ep_ll_progress_peek(c);
-		ep_ll_window_load(c, seq.step + 1, t, 0, ep_min_u32(t.window, c.num_tokens));
+	if (sends) { /* before anything found is needed, so that the loads overlap */
+		ep_ll_window_load(c, found.seq.step + 1, t, 0,
+				  ep_min_u32(t.window, c.num_tokens));
 		ep_ll_bases_clear(c, t);
 	}
-	struct ep_ll_op op = ep_ll_begin(c, seq);
+	struct ep_ll_op op = ep_ll_begin(c, found);
 
 	if (ep_block() == 0 && ep_warp() == 0) {
 		ep_ll_publish_progress(c, op);
@@ -200,7 +199,7 @@ template <bool FP8> EP_DEV void ep_ll_dispatch(const struct ep_ll_dispatch_args 
 		return;
 	}
 	if (sends) {
-		ep_ll_dispatch_send<FP8>(a, op, t, seen);
+		ep_ll_dispatch_send<FP8>(a, op, t, found.progress);
 	} else {
 		ep_ll_dispatch_recv<FP8>(a, op, ep_block() - c.send_blocks,
 					 ep_nblocks() - c.send_blocks);

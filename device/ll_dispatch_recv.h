@@ -135,12 +135,9 @@ EP_DEV void ep_ll_recv_counts(const struct ep_ll_dispatch_args &a, const struct 
 	}
 }
 
-/*
- * Turns the counts into first rows. Holds barriers; false when the group is aborted. `waited`: how
- * long this thread waited for counts.
- */
+/* Turns the counts into first rows. Holds barriers; false when the group is aborted. */
 EP_DEV bool ep_ll_recv_resolve(const struct ep_ll_dispatch_args &a,
-			       const struct ep_ll_recv_tables &t, bool first_block, uint64_t waited,
+			       const struct ep_ll_recv_tables &t, bool first_block,
 			       const uint32_t *failed)
 {
 	const struct ep_ll_common &c = a.c;
@@ -166,12 +163,6 @@ EP_DEV bool ep_ll_recv_resolve(const struct ep_ll_dispatch_args &a,
 		if (first_block) {
 			c.counts[e] = rows;
 			a.expert_counts[e] = (int32_t)rows;
-		}
-	}
-	for (uint32_t j = ep_nthreads() - 1 - ep_tid(); first_block && j < 2 * c.nranks;
-	     j += ep_nthreads()) {
-		if (j & 1) {
-			ep_ll_recv_remember(a, t, j >> 1, waited);
 		}
 	}
 	ep_block_sync();
@@ -374,7 +365,7 @@ EP_DEV void ep_ll_dispatch_recv(const struct ep_ll_dispatch_args &a, const struc
 	waited = block == 0 ? ep_time_ns() : 0;
 	ep_ll_recv_counts(a, op, t, &failed);
 	waited = block == 0 ? ep_time_ns() - waited : 0;
-	if (!ep_ll_recv_resolve(a, t, block == 0, waited, &failed)) {
+	if (!ep_ll_recv_resolve(a, t, block == 0, &failed)) {
 		return;
 	}
 	for (uint32_t r = 0; r < c.nranks; r++) {
@@ -386,6 +377,13 @@ EP_DEV void ep_ll_dispatch_recv(const struct ep_ll_dispatch_args &a, const struc
 		if (w.slot < t.rows[w.src] && !ep_ll_recv_part<FP8>(a, op, t, w) &&
 		    ep_ll_aborted(c.state)) {
 			return;
+		}
+	}
+	/* at the end, where nobody waits for it; the threads that awaited the sources' ctrl packets */
+	for (uint32_t j = ep_nthreads() - 1 - ep_tid(); block == 0 && j < 2 * c.nranks;
+	     j += ep_nthreads()) {
+		if (j & 1) {
+			ep_ll_recv_remember(a, t, j >> 1, waited);
 		}
 	}
 	if (c.layout == EP_LL_RANK_MAJOR) {
