@@ -219,6 +219,8 @@ typedef struct {
 	 * whole milliseconds, 0 is 100 s. The environment variable NCCL_EP_TIMEOUT_MS wins. */
 	uint64_t timeout_ns;
 	/* Since API version 2: */
+	/* ON: every dispatch must be rank-major, without quantisation, and have a window behind
+	 * outputs->tokens or outputs->scales. Low latency stages rows in any mode. */
 	ncclEpZeroCopyMode_t zero_copy;
 	ncclEpOverflowPolicy_t overflow_policy; /* high throughput */
 	unsigned int num_topk;                  /* largest K of any handle, at most E; 0: unset */
@@ -260,10 +262,11 @@ ncclResult_t ncclEpCreateGroup(ncclEpGroup_t *ep_group, ncclComm_t comm,
 
 /*
  * Frees the group. Waits for all work on the device (as cudaFree does) and, for a bounded time,
- * until the ranks of other processes have destroyed theirs, because they may still write to this
- * rank's memory; ranks whose process has ended are not waited for. What a rank that does not leave
- * in time could still write to stays allocated, with a warning. Possible after every error, and
- * after the communicator was aborted or destroyed. NULL is fine.
+ * until the ranks of other processes and threads have destroyed theirs, because they may still write
+ * to this rank's memory; ranks whose process has ended are not waited for, nor ranks that a thread
+ * made which makes this call too: it destroys them one after the other. What a rank that does not
+ * leave in time could still write to stays allocated, with a warning. Possible after every error,
+ * and after the communicator was aborted or destroyed. NULL is fine.
  * ncclInvalidUsage: handles of the group still exist (nothing is freed).
  */
 ncclResult_t ncclEpGroupDestroy(ncclEpGroup_t ep_group);

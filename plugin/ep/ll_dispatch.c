@@ -325,7 +325,10 @@ static ncclResult_t ep_dispatch_check_info(struct ep_dispatch *d)
 						  : ep_dispatch_check_rank_major(d);
 }
 
-/* Peers do not write into callers' tensors in this version, so ON cannot be kept. */
+/*
+ * ON is a promise of the caller: the outputs are windows. Rows are staged all the same, because a
+ * line carries its flag inside and so cannot land in the caller's tensor as it is.
+ */
 static ncclResult_t ep_dispatch_check_zero_copy(const struct ep_dispatch *d)
 {
 	if (d->h->group->config.zero_copy != NCCL_EP_ZERO_COPY_ON) {
@@ -334,15 +337,14 @@ static ncclResult_t ep_dispatch_check_zero_copy(const struct ep_dispatch *d)
 	if (d->h->layout != EP_LL_RANK_MAJOR || d->recipe == NCCL_EP_DISP_QUANT_DS_FP8E3M4) {
 		return ep_fail(ncclInvalidArgument,
 			       "zero_copy ON: only rank-major dispatch with "
-			       "recipe NONE or FWD can place rows directly: use AUTO");
+			       "recipe NONE or FWD can be direct: use AUTO");
 	}
 	if (!d->out.tokens->win_hdl && !(d->out.scales && d->out.scales->win_hdl)) {
 		return ep_fail(ncclInvalidArgument,
 			       "zero_copy ON: neither outputs->tokens nor "
 			       "outputs->scales has a window: register one, or use AUTO");
 	}
-	return ep_fail(ncclInvalidArgument, "zero_copy ON: placing rows directly in windows is not "
-					    "available yet in this version: use AUTO");
+	return ncclSuccess;
 }
 
 static ncclResult_t ep_dispatch_check_state(const struct ep_dispatch *d)
