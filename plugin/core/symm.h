@@ -6,9 +6,10 @@
  * Lifetime. Peers store into a heap until their last kernel is over, so a heap may be freed only
  * when every peer has let go of it. Replacing a heap (ep_symm_close) is collective and uses
  * barriers. Leaving (ep_symm_leave) must work without peers: a rank writes a farewell word into
- * the heap of each peer in another process and unmaps it; the last rank of a process to leave
- * waits, for a bounded time, for the farewells to all heaps of the process and frees them. What
- * peers that live but do not leave might still write to is not freed.
+ * the heap of each peer in another process and unmaps it; when all ranks of the process have left
+ * it waits, for a bounded time, for the farewells to its own heap and frees it. (Ranks of one
+ * thread leave one after the other; the last frees their heaps.) What peers that live but do not
+ * leave might still write to is not freed.
  */
 #ifndef EP_CORE_SYMM_H
 #define EP_CORE_SYMM_H

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The end of a heap: farewells, and the registry of ranks that share a process. */
+#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,86 +9,219 @@
 #include "core/symm.h"
 #include "core/symm_internal.h"
 
+/* A heap whose owner has left the group. */
 struct ep_symm_heap {
 	struct ep_symm_heap *next;
+	pthread_t thread; /* that will free it */
+	bool abandoned;	  /* it will not: whoever leaves last does */
 	unsigned char *base;
 	uint64_t bytes;
 	int rank;
 	int device;
 };
 
-/* The ranks of one group that live in this process. */
+/* A rank of this process that has not left. */
+struct ep_symm_member {
+	struct ep_symm_member *next;
+	pthread_t thread; /* that made the group */
+};
+
 struct ep_symm_team {
 	struct ep_symm_team *next;
 	uint64_t id;
-	int members;
-	struct ep_symm_heap *heaps; /* of members that have left */
+	struct ep_symm_member *members;
+	struct ep_symm_heap *heaps;
+	int waiting; /* threads */
 };
 
+/*
+ * cudaFree waits for the heap's device, which may already run the next collective of its owner, and
+ * that one waits for us: so a rank's heap is freed by a thread that still has to come to it. Ranks
+ * of several threads wait for each other; ranks of one thread leave one after the other, and the
+ * last of them waits and frees. A rank that another thread than its maker destroys waits for nobody.
+ */
 static pthread_mutex_t ep_symm_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t ep_symm_left = PTHREAD_COND_INITIALIZER;
 static struct ep_symm_team *ep_symm_teams;
 
-ncclResult_t ep_symm_join(uint64_t id)
+static struct ep_symm_team *ep_symm_team_find(uint64_t id)
 {
 	struct ep_symm_team *team;
 
-	pthread_mutex_lock(&ep_symm_lock);
 	for (team = ep_symm_teams; team && team->id != id; team = team->next) {
 	}
-	if (!team) {
-		team = calloc(1, sizeof(*team));
-		if (team) {
-			team->id = id;
-			team->next = ep_symm_teams;
-			ep_symm_teams = team;
-		}
-	}
-	if (team) {
-		team->members++;
-	}
-	pthread_mutex_unlock(&ep_symm_lock);
-	return team ? ncclSuccess : ep_fail(ncclSystemError, "out of host memory");
+	return team;
 }
 
-/* Takes a member, with its heap if it has one, from the team. The last gets all heaps. */
-static struct ep_symm_heap *ep_symm_part(uint64_t id, struct ep_symm_heap *heap)
+static struct ep_symm_team *ep_symm_team_make(uint64_t id)
 {
-	struct ep_symm_team **link, *team;
-	struct ep_symm_heap *all = NULL;
+	struct ep_symm_team *team = calloc(1, sizeof(*team));
 
+	if (team) {
+		team->id = id;
+		team->next = ep_symm_teams;
+		ep_symm_teams = team;
+	}
+	return team;
+}
+
+/* Frees the team when nothing refers to it any more. */
+static void ep_symm_team_drop(struct ep_symm_team *team)
+{
+	struct ep_symm_team **link = &ep_symm_teams;
+
+	if (team->members || team->heaps || team->waiting) {
+		return;
+	}
+	while (*link != team) {
+		link = &(*link)->next;
+	}
+	*link = team->next;
+	free(team);
+}
+
+ncclResult_t ep_symm_join(uint64_t id)
+{
+	struct ep_symm_member *member = calloc(1, sizeof(*member));
+	struct ep_symm_team *team;
+
+	if (!member) {
+		return ep_fail(ncclSystemError, "out of host memory");
+	}
 	pthread_mutex_lock(&ep_symm_lock);
-	for (link = &ep_symm_teams; (team = *link) && team->id != id; link = &team->next) {
+	team = ep_symm_team_find(id);
+	if (!team) {
+		team = ep_symm_team_make(id);
 	}
-	if (team && heap) {
-		heap->next = team->heaps;
-		team->heaps = heap;
-	}
-	if (team && --team->members == 0) {
-		all = team->heaps;
-		*link = team->next;
-		free(team);
+	if (team) {
+		member->thread = pthread_self();
+		member->next = team->members;
+		team->members = member;
 	}
 	pthread_mutex_unlock(&ep_symm_lock);
-	return all;
+	if (!team) {
+		free(member);
+		return ep_fail(ncclSystemError, "out of host memory");
+	}
+	return ncclSuccess;
+}
+
+static struct ep_symm_member **ep_symm_member_of(struct ep_symm_team *team, pthread_t thread)
+{
+	struct ep_symm_member **link = &team->members;
+
+	while (*link && !pthread_equal((*link)->thread, thread)) {
+		link = &(*link)->next;
+	}
+	return link;
+}
+
+/* Takes a member from the team, one of this thread if there is one; false if there was none. */
+static bool ep_symm_part(struct ep_symm_team *team)
+{
+	struct ep_symm_member **link = ep_symm_member_of(team, pthread_self());
+	bool mine = *link != NULL;
+	struct ep_symm_member *member;
+
+	link = mine ? link : &team->members;
+	member = *link;
+	if (member) {
+		*link = member->next;
+		free(member);
+	}
+	if (!team->members) {
+		pthread_cond_broadcast(&ep_symm_left);
+	}
+	return mine;
 }
 
 void ep_symm_quit(uint64_t id)
 {
-	/* Members either all have a group or none has: there are no heaps to be handed out. */
-	(void)ep_symm_part(id, NULL);
+	struct ep_symm_team *team;
+
+	pthread_mutex_lock(&ep_symm_lock);
+	team = ep_symm_team_find(id);
+	if (team) {
+		/* Members either all have a group or none has: there are no heaps. */
+		(void)ep_symm_part(team);
+		ep_symm_team_drop(team);
+	}
+	pthread_mutex_unlock(&ep_symm_lock);
 }
 
-static struct ep_symm_heap *ep_symm_hand_over(struct ep_symm *symm)
+/* Waits until all members have left, and takes the time from the budget. */
+static void ep_symm_await_members(struct ep_symm_team *team, uint64_t *budget_ns)
 {
-	struct ep_symm_heap *heap = calloc(1, sizeof(*heap));
+	const uint64_t step_ns = 1000000;
 
-	if (heap) {
+	team->waiting++;
+	while (team->members && *budget_ns >= step_ns) {
+		struct timespec end;
+
+		clock_gettime(CLOCK_REALTIME, &end);
+		end.tv_nsec += (long)step_ns;
+		if (end.tv_nsec >= 1000000000) {
+			end.tv_nsec -= 1000000000;
+			end.tv_sec++;
+		}
+		if (pthread_cond_timedwait(&ep_symm_left, &ep_symm_lock, &end) == ETIMEDOUT) {
+			*budget_ns -= step_ns;
+		}
+	}
+	team->waiting--;
+}
+
+/* The heaps that this thread has to free now. */
+static struct ep_symm_heap *ep_symm_take(struct ep_symm_team *team)
+{
+	struct ep_symm_heap **link = &team->heaps, *heap, *taken = NULL;
+
+	while ((heap = *link)) {
+		bool mine = pthread_equal(heap->thread, pthread_self());
+
+		if (!team->members && (mine || heap->abandoned)) {
+			*link = heap->next;
+			heap->next = taken;
+			taken = heap;
+			continue;
+		}
+		heap->abandoned |= mine;
+		link = &heap->next;
+	}
+	return taken;
+}
+
+/* Gives our heap to the team, and returns the heaps to be freed. */
+static struct ep_symm_heap *ep_symm_hand_over(struct ep_symm *symm, uint64_t *budget_ns)
+{
+	struct ep_symm_heap *heap = calloc(1, sizeof(*heap)), *taken = NULL;
+	struct ep_symm_team *team;
+	bool mine;
+
+	pthread_mutex_lock(&ep_symm_lock);
+	team = ep_symm_team_find(symm->team);
+	mine = team && ep_symm_part(team);
+	if (team && heap) {
 		heap->base = symm->base[symm->rank];
 		heap->bytes = symm->bytes;
 		heap->rank = symm->rank;
 		heap->device = symm->device;
+		heap->thread = pthread_self();
+		heap->abandoned = !mine;
+		heap->next = team->heaps;
+		team->heaps = heap;
 	}
-	return ep_symm_part(symm->team, heap);
+	if (team && (!mine || !*ep_symm_member_of(team, pthread_self()))) {
+		if (mine) {
+			ep_symm_await_members(team, budget_ns);
+		}
+		taken = ep_symm_take(team);
+	}
+	if (team) {
+		ep_symm_team_drop(team);
+	}
+	pthread_mutex_unlock(&ep_symm_lock);
+	return taken;
 }
 
 static void ep_symm_farewell(struct ep_symm *symm, const struct ep_ident *idents,
@@ -172,7 +306,7 @@ void ep_symm_leave(struct ep_symm *symm, const struct ep_ident *idents, uint64_t
 	}
 	ep_symm_farewell(symm, idents, stream);
 	ep_symm_unmap(symm);
-	for (heap = ep_symm_hand_over(symm); heap; heap = next) {
+	for (heap = ep_symm_hand_over(symm, &budget_ns); heap; heap = next) {
 		next = heap->next;
 		ep_symm_heap_end(symm, heap, idents, stream, &budget_ns);
 		free(heap);
