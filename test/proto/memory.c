@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Where memory comes from: the caller's allocator, sizes announced beforehand, explicit and growing
+ * buffers, handle memory of the caller, and allocations that fail.
+ */
+#include "support/bench.h"
+#include "support/watch.h"
+
+struct purse {
+	uint64_t bytes;	  /* in use */
+	uint64_t most;	  /* ever in use */
+	uint32_t calls;
+	uint32_t fail_at; /* that call fails; 0: none */
+	uint32_t wrong;
+	struct {
+		void *ptr;
+		size_t size;
+	} block[64];
+};
+
+static cudaError_t purse_alloc(void **ptr, size_t size, void *context)
+{
+	struct purse *p = context;
+	cudaError_t err;
+
+	if (++p->calls == p->fail_at) {
+		return cudaErrorMemoryAllocation;
+	}
+	err = cudaMalloc(ptr, size);
+	for (size_t i = 0; err == cudaSuccess && i < 64; i++) {
+		if (!p->block[i].ptr) {
+			p->block[i].ptr = *ptr;
+			p->block[i].size = size;
+			p->bytes += size;
+			p->most = p->bytes > p->most ? p->bytes : p->most;
+			return err;
+		}
+	}
+	p->wrong++;
+	return err;
+}
+
+static cudaError_t purse_free(void *ptr, void *context)
+{
+	struct purse *p = context;
+
+	for (size_t i = 0; i < 64; i++) {
+		if (p->block[i].ptr == ptr) {
+			p->block[i].ptr = NULL;
+			p->bytes -= p->block[i].size;
+			return cudaFree(ptr);
+		}
+	}
+	p->wrong++; /* not ours, or freed twice */
+	return cudaErrorInvalidValue;
+}
+
+static ncclEpGroupConfig_t config_with(struct purse *p, const struct oracle_problem *problem)
+{
+	ncclEpGroupConfig_t config = bench_group_config(problem, 0);
+
+	memset(p, 0, sizeof(*p));
+	config.alloc.alloc_fn = purse_alloc;
+	config.alloc.free_fn = purse_free;
+	config.alloc.context = p;
+	return config;
+}
+
+static ncclEpExtMemory_t announced(const ncclEpGroupConfig_t *config, int nranks,
+				   ncclEpLayout_t layout, int topk)
+{
+	ncclEpExtMemory_t m = NCCL_EP_EXT_MEMORY_INIT;
+
+	OK(ncclEpExtDeviceMemory(config, nranks, layout, topk, &m));
+	return m;
+}
+
+/* What is announced is what is taken, to the byte. */
+static void sizes(struct world *w)
+{
+	for (int i = 0; i < 8; i++) {
+		enum oracle_layout layout = i % 2 ? ORACLE_RANK_MAJOR : ORACLE_EXPERT_MAJOR;
+		struct oracle_problem p =
+			bench_problem(w->nranks, 48, i < 4 ? 4 : 20, 64 + 512 * (i / 2),
+				      i < 2 ? 1 : 50, layout);
+		struct purse purse;
+		ncclEpGroupConfig_t config = config_with(&purse, &p);
+		ncclEpExtMemory_t alone, full;
+		ncclEpHandle_t handle[3];
+		ncclEpGroup_t group;
+		uint64_t before;
+
+		check_context("sizes %d", i);
+		config.num_topk = i < 6 ? 0 : p.topk;
+		alone = announced(&config, w->nranks, NCCL_EP_LAYOUT_UNSET, 0);
+		full = announced(&config, w->nranks, (ncclEpLayout_t)layout, (int)p.topk);
+		CHECK_INT(alone.handle_bytes, 0);
+		before = watch_bytes();
+		NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
+		CHECK_INT(purse.bytes, alone.group_bytes - alone.heap_bytes);
+		CHECK_INT(watch_bytes() - before, alone.group_bytes);
+		for (int h = 0; h < 3; h++) {
+			NEED_OK(ncclEpInitHandle(handle + h, group, (ncclEpLayout_t)layout, NULL,
+						 (int)p.topk, NULL));
+			CHECK_INT(purse.bytes, full.group_bytes - full.heap_bytes +
+						       full.handle_bytes * (uint64_t)(h + 1));
+		}
+		CHECK_INT(watch_bytes() - before, full.group_bytes + 3 * full.handle_bytes);
+		CHECK(i < 4 || i >= 6 || full.heap_bytes > alone.heap_bytes);
+		for (int h = 0; h < 3; h++) {
+			OK(ncclEpHandleDestroy(handle[h]));
+		}
+		OK(ncclEpGroupDestroy(group));
+		CHECK_INT(watch_bytes(), before);
+		CHECK_INT(purse.bytes, 0);
+		CHECK_INT(purse.wrong, 0);
+	}
+}
+
+static ncclResult_t init(ncclEpGroup_t group, const struct oracle_problem *p, int topk,
+			 const ncclEpTensor_t *mem, ncclEpHandle_t *handle)
+{
+	*handle = (ncclEpHandle_t)(uintptr_t)1;
+	return ncclEpInitHandle(handle, group, (ncclEpLayout_t)p->layout, NULL, topk, mem);
+}
+
+/* rdma_buffer_size: too small for a handle, and just right. */
+static void explicit_size(struct world *w)
+{
+	struct oracle_problem p = bench_problem(w->nranks, 48, 4, 512, 400, ORACLE_EXPERT_MAJOR);
+	ncclEpGroupConfig_t config = bench_group_config(&p, 0);
+	ncclEpExtMemory_t need = announced(&config, w->nranks, NCCL_EP_LAYOUT_EXPERT_MAJOR, 4);
+	ncclEpHandle_t handle;
+	ncclEpGroup_t group;
+	struct bench b;
+
+	check_context("explicit size");
+	config.num_topk = 0;
+	config.rdma_buffer_size = need.heap_bytes;
+	CHECK_INT(announced(&config, w->nranks, NCCL_EP_LAYOUT_EXPERT_MAJOR, 4).heap_bytes,
+		  need.heap_bytes);
+	NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
+	CHECK_REASON(init(group, &p, 32, NULL, &handle), ncclInvalidUsage, "rdma_buffer_size");
+	CHECK(!handle);
+	bench_open(&b, w, group, &p, 0);
+	bench_load_tokens(&b, 5, 40);
+	bench_round(&b);
+	bench_close(&b);
+	OK(ncclEpGroupDestroy(group));
+
+	config.rdma_buffer_size = need.heap_bytes / 2;
+	NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
+	CHECK_REASON(init(group, &p, 4, NULL, &handle), ncclInvalidUsage, "rdma_buffer_size");
+	CHECK(!handle);
+	OK(ncclEpGroupDestroy(group));
+
+	config.rdma_buffer_size = 1;
+	NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
+	CHECK_REASON(init(group, &p, 1, NULL, &handle), ncclInvalidUsage, "rdma_buffer_size");
+	OK(ncclEpGroupDestroy(group));
+}
+
+/* AUTO: the second handle needs more than the buffer has; the first goes on working. */
+static void growth(struct world *w)
+{
+	struct oracle_problem p = bench_problem(w->nranks, 48, 4, 256, 200, ORACLE_EXPERT_MAJOR);
+	ncclEpGroupConfig_t config = bench_group_config(&p, 0);
+	struct oracle_problem wide = p;
+	struct bench a, b;
+	ncclEpHandle_t handle;
+	ncclEpGroup_t group;
+
+	check_context("growth");
+	wide.topk = 30;
+	config.num_topk = 0;
+	NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
+	bench_open(&a, w, group, &p, 0);
+	bench_load_tokens(&a, 5, 20);
+	bench_round(&a);
+	NEED_OK(bench_send_combine(&a, w->stream));
+	CHECK_REASON(init(group, &wide, 30, NULL, &handle), ncclInvalidUsage, "pending");
+	CHECK(!handle);
+	NEED_OK(ncclEpComplete(a.handle, NULL, w->stream));
+	bench_open(&b, w, group, &wide, BENCH_OWN_MEM);
+	bench_load_tokens(&b, 6, 10);
+	bench_round(&b);
+	bench_round(&a);
+	bench_close(&b);
+	bench_close(&a);
+	OK(ncclEpGroupDestroy(group));
+}
+
+static void handle_memory(struct world *w)
+{
+	struct oracle_problem p = bench_problem(w->nranks, 12, 4, 64, 20, ORACLE_RANK_MAJOR);
+	ncclEpGroup_t group = bench_group(w, &p, 0);
+	ncclEpTensor_t mem = NCCL_EP_TENSOR_INIT;
+	ncclEpHandle_t handle;
+	size_t need = 0, sizes1[1];
+	char *data;
+
+	check_context("handle memory");
+	OK(ncclEpHandleMemSize(group, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, &need, 4));
+	CHECK(need > 0);
+	NEED_CUDA(cudaMalloc((void **)&data, need + 16));
+	mem.ndim = 1;
+	mem.datatype = ncclUint8;
+	mem.sizes = sizes1;
+	mem.data = data;
+	sizes1[0] = need - 1;
+	CHECK_REASON(init(group, &p, 4, &mem, &handle), ncclInvalidArgument, "handle_mem");
+	CHECK(!handle);
+	sizes1[0] = need;
+	mem.data = data + 8;
+	CHECK_REASON(init(group, &p, 4, &mem, &handle), ncclInvalidArgument, "handle_mem");
+	mem.data = NULL;
+	CHECK_REASON(init(group, &p, 4, &mem, &handle), ncclInvalidArgument, "handle_mem");
+	mem.data = data;
+	mem.datatype = ncclFloat32;
+	CHECK_REASON(init(group, &p, 4, &mem, &handle), ncclInvalidArgument, "handle_mem");
+	mem.datatype = ncclUint8;
+	mem.ndim = 2;
+	CHECK_REASON(init(group, &p, 4, &mem, &handle), ncclInvalidArgument, "handle_mem");
+	mem.ndim = 1;
+	watch_start();
+	OK(init(group, &p, 4, &mem, &handle));
+	CHECK_INT(watch.calls[WATCH_MALLOC], 0);
+	OK(ncclEpHandleDestroy(handle));
+	CHECK_INT(watch.calls[WATCH_FREE], 0);
+	NEED_CUDA(cudaFree(data));
+	OK(ncclEpGroupDestroy(group));
+}
+
+/*
+ * Group creation with the n-th call of one kind failing on rank 1, until nothing fails any more. The
+ * first stream and buffer are those of the exchange by which ranks tell each other.
+ */
+static void failures(struct world *w, enum watch_call call, uint64_t first)
+{
+	struct oracle_problem p = bench_problem(w->nranks, 12, 4, 64, 8, ORACLE_EXPERT_MAJOR);
+	ncclEpGroupConfig_t config = bench_group_config(&p, 0);
+	ncclEpGroup_t group;
+	bool failed = true;
+
+	for (uint64_t n = first; failed; n++) {
+		ncclResult_t result;
+
+		NEED(n < 40);
+		check_context("%s %llu fails on rank 1", watch_name(call), (unsigned long long)n);
+		watch_start();
+		watch.fail_at[call] = w->rank == 1 ? n : 0;
+		group = (ncclEpGroup_t)(uintptr_t)1;
+		result = ncclEpCreateGroup(&group, w->comm, &config);
+		world_raise(w, (int)n, 1 + watch.failed);
+		world_meet(w);
+		failed = world_look(w, (int)n, 1) == 2;
+		watch_start();
+		if (!failed) {
+			OK(result);
+			OK(ncclEpGroupDestroy(group));
+			break;
+		}
+		CHECK(result != ncclSuccess);
+		if (w->rank == 1) {
+			CHECK_LAST(NULL, result, "");
+		} else {
+			CHECK_LAST(NULL, ncclRemoteError, "rank 1");
+		}
+		if (result == ncclSuccess) {
+			OK(ncclEpGroupDestroy(group));
+		}
+		world_meet(w);
+	}
+}
+
+static void failing_allocator(struct world *w)
+{
+	struct oracle_problem p = bench_problem(w->nranks, 12, 4, 64, 8, ORACLE_EXPERT_MAJOR);
+	struct purse purse;
+	ncclEpGroupConfig_t config = config_with(&purse, &p);
+	ncclEpHandle_t handle[2];
+	ncclEpGroup_t group;
+
+	check_context("failing allocator");
+	purse.fail_at = w->rank == 0;
+	CHECK_RESULT(ncclEpCreateGroup(&group, w->comm, &config),
+		     w->rank == 0 ? ncclUnhandledCudaError : ncclRemoteError);
+	CHECK_LAST(NULL, w->rank == 0 ? ncclUnhandledCudaError : ncclRemoteError,
+		   w->rank == 0 ? "alloc_fn" : "rank 0");
+	CHECK_INT(purse.bytes, 0);
+	purse.fail_at = 0;
+	NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
+	NEED_OK(init(group, &p, 4, NULL, handle));
+	purse.fail_at = purse.calls + 1;
+	CHECK_REASON(init(group, &p, 4, NULL, handle + 1), ncclUnhandledCudaError, "alloc_fn");
+	CHECK(!handle[1]);
+	NEED_OK(init(group, &p, 4, NULL, handle + 1));
+	OK(ncclEpHandleDestroy(handle[1]));
+	CHECK_REASON(ncclEpGroupDestroy(group), ncclInvalidUsage, "handle");
+	OK(ncclEpHandleDestroy(handle[0]));
+	OK(ncclEpGroupDestroy(group));
+	CHECK_INT(purse.bytes, 0);
+	CHECK_INT(purse.wrong, 0);
+}
+
+static void run(struct world *w, void *arg)
+{
+	sizes(w);
+	explicit_size(w);
+	growth(w);
+	handle_memory(w);
+	failing_allocator(w);
+	failures(w, WATCH_MALLOC, 2);
+	failures(w, WATCH_HOST_ALLOC, 1);
+	failures(w, WATCH_STREAM_CREATE, 2);
+	failures(w, WATCH_IPC_OPEN, 1);
+	failures(w, WATCH_MEMSET, 1);
+}
+
+int main(void)
+{
+	long before = watch_live();
+
+	setenv("NCCL_EP_LL_THREADS", "64", 0);
+	world_run(world_size(3), run, NULL);
+	CHECK_INT(watch_live(), before);
+	return check_end();
+}

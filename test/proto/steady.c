@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Steady state: no call of the data path allocates, synchronises, copies or talks to NCCL; an
+ * operation is one ordinary launch of at most max_num_sms blocks; new handles come from the pool.
+ */
+#include "support/bench.h"
+#include "support/watch.h"
+
+#define ROUNDS 6
+
+static void nothing_but_launches(uint64_t launches, uint32_t most_blocks)
+{
+	for (int i = 0; i < WATCH_CALLS; i++) {
+		if (watch.calls[i] != (i == WATCH_LAUNCH ? launches : 0)) {
+			check_fail(__FILE__, __LINE__, "%llu calls of %s",
+				   (unsigned long long)watch.calls[i], watch_name(i));
+		}
+	}
+	CHECK_INT(watch.attributes, 0);
+	CHECK(watch.most_blocks <= most_blocks);
+	CHECK(launches == 0 || watch.most_blocks > 0);
+}
+
+static void operations(struct bench *b, uint32_t sms)
+{
+	cudaStream_t stream = b->w->stream;
+
+	watch_start();
+	for (int i = 0; i < ROUNDS; i++) {
+		OK(bench_update(b, stream));
+	}
+	nothing_but_launches(0, sms);
+	watch_start();
+	for (int i = 0; i < ROUNDS; i++) {
+		OK(bench_dispatch(b, stream));
+		OK(bench_combine(b, stream));
+	}
+	nothing_but_launches(2 * ROUNDS, sms);
+	watch_start();
+	for (int i = 0; i < ROUNDS; i++) {
+		OK(bench_send_dispatch(b, stream));
+		OK(ncclEpComplete(b->handle, NULL, stream));
+		OK(bench_send_combine(b, stream));
+		OK(ncclEpComplete(b->handle, NULL, stream));
+	}
+	nothing_but_launches(4 * ROUNDS, sms);
+}
+
+/* A handle per layer and step, as some callers do it. */
+static void handles(struct bench *b)
+{
+	ncclEpLayout_t layout = (ncclEpLayout_t)b->p.layout;
+	ncclEpHandle_t h[3];
+
+	for (int round = 0; round < 3; round++) {
+		if (round == 1) { /* the first round fills the pool */
+			watch_start();
+		}
+		for (int i = 0; i < 3; i++) {
+			OK(ncclEpCreateHandle(h + i, b->group, layout, &b->ids.t, NULL, NULL,
+					      b->w->stream));
+		}
+		for (int i = 0; i < 3; i++) {
+			OK(ncclEpHandleDestroy(h[i]));
+		}
+	}
+	nothing_but_launches(0, 0);
+}
+
+static void run(struct world *w, void *arg)
+{
+	static const uint32_t sms[] = { 2, 5, 0 };
+	int device_sms = 0;
+
+	NEED_CUDA(cudaDeviceGetAttribute(&device_sms, cudaDevAttrMultiProcessorCount, w->device));
+	for (int i = 0; i < 6; i++) {
+		enum oracle_layout layout = i % 2 ? ORACLE_RANK_MAJOR : ORACLE_EXPERT_MAJOR;
+		struct oracle_problem p = bench_problem(w->nranks, 12, 3, 64, 8, layout);
+		ncclEpGroupConfig_t config = bench_group_config(&p, 0);
+		ncclEpGroup_t group;
+		struct bench b;
+
+		check_context("max_num_sms %u, layout %d", sms[i / 2], (int)layout);
+		config.max_num_sms = sms[i / 2];
+		NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
+		bench_open(&b, w, group, &p, 0);
+		bench_round(&b);
+		operations(&b, sms[i / 2] ? sms[i / 2] : (uint32_t)device_sms);
+		NEED_CUDA(cudaStreamSynchronize(w->stream));
+		bench_round(&b);
+		handles(&b);
+		CHECK_LAST(group, ncclSuccess, "");
+		bench_close(&b);
+		OK(ncclEpGroupDestroy(group));
+	}
+}
+
+int main(void)
+{
+	long before = watch_live();
+
+	setenv("NCCL_EP_LL_THREADS", "64", 0);
+	world_run(3, run, NULL);
+	CHECK_INT(watch_live(), before);
+	return check_end();
+}

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Calls of the CUDA runtime and NCCL that the library makes, counted and made to fail: a program
+ * that is linked with watch.c defines these functions itself and passes them on.
+ */
+#ifndef TEST_SUPPORT_WATCH_H
+#define TEST_SUPPORT_WATCH_H
+
+#include "support/check.h"
+
+enum watch_call {
+	WATCH_MALLOC,
+	WATCH_FREE,
+	WATCH_HOST_ALLOC,
+	WATCH_HOST_FREE,
+	WATCH_IPC_OPEN,
+	WATCH_IPC_CLOSE,
+	WATCH_STREAM_CREATE,
+	WATCH_STREAM_DESTROY,
+	WATCH_DEVICE_SYNC,
+	WATCH_STREAM_SYNC,
+	WATCH_STREAM_QUERY,
+	WATCH_COPY,
+	WATCH_MEMSET,
+	WATCH_LAUNCH,
+	WATCH_GATHER,
+	WATCH_CALLS
+};
+
+/* Of the calling thread, since watch_start. */
+struct watch {
+	uint64_t calls[WATCH_CALLS];
+	uint64_t fail_at[WATCH_CALLS]; /* that call fails; 0: none */
+	uint64_t failed;
+	uint32_t most_blocks; /* of a launch */
+	uint32_t attributes;  /* of launches: cooperative ones and such */
+};
+
+extern __thread struct watch watch;
+
+void watch_start(void);
+const char *watch_name(enum watch_call call);
+/* Allocations, mappings and streams of the process that exist now. */
+long watch_live(void);
+/* Bytes from cudaMalloc that exist on the current device. */
+uint64_t watch_bytes(void);
+
+#endif
