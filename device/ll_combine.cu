@@ -210,13 +210,13 @@ EP_DEV void ep_ll_combine_send(const struct ep_ll_combine_args &a, const struct 
 {
 	const struct ep_ll_common &c = a.c;
 	uint32_t most = 0;
-	EP_SHARED(uint32_t, bank_free);
+	EP_SHARED(uint32_t, bank);
 
 	if (ep_warp() == ep_nwarps() - 1) {
-		bool free_now = ep_ll_wait_bank(c, op, seen);
+		uint32_t state = ep_ll_wait_bank(c, op, seen);
 
 		if (ep_lane() == 0) {
-			bank_free = free_now;
+			bank = state;
 		}
 	}
 	for (uint32_t r = ep_lane(); r < c.nranks; r += EP_WARP_SIZE) {
@@ -226,7 +226,7 @@ EP_DEV void ep_ll_combine_send(const struct ep_ll_combine_args &a, const struct 
 		most = ep_max_u32(most, ep_shfl_xor_u32(EP_FULL_MASK, most, x));
 	}
 	ep_block_sync();
-	if (!bank_free) {
+	if (bank == EP_LL_BANK_ABORTED) {
 		return;
 	}
 	for (uint32_t i = ep_block() * ep_nwarps() + ep_warp(); i < most * c.nranks;

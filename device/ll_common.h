@@ -204,13 +204,19 @@ EP_DEV bool ep_ll_wait_over(const struct ep_ll_common &c, const struct ep_ll_op 
 	return ep_ll_aborted(c.state) || !ep_ll_active(c, peer);
 }
 
+/* What ep_ll_wait_bank found. */
+#define EP_LL_BANK_ABORTED 0u
+#define EP_LL_BANK_FREE 1u
+#define EP_LL_BANK_HELD 2u /* by peers that are masked by now: nothing may be sent to those */
+
 /*
  * Waits until every active peer has left the previous operation of the bank. Called by one warp
- * with the progress it found; false when the group is aborted. A peer that failed is masked by then, so nothing is sent to it.
+ * with the progress it found.
  */
-EP_DEV bool ep_ll_wait_bank(const struct ep_ll_common &c, const struct ep_ll_op &op, uint32_t seen)
+EP_DEV uint32_t ep_ll_wait_bank(const struct ep_ll_common &c, const struct ep_ll_op &op,
+				uint32_t seen)
 {
-	bool ok = true;
+	bool ok = true, held = false;
 
 	for (uint32_t r = ep_lane(); op.release && r < c.nranks; r += EP_WARP_SIZE) {
 		struct ep_spin s = ep_spin_start();
@@ -222,9 +228,14 @@ EP_DEV bool ep_ll_wait_bank(const struct ep_ll_common &c, const struct ep_ll_op 
 			}
 			seen = ep_ld_retired_sys_u32(ep_ll_progress(c, r));
 		}
+		held |= (int32_t)(seen - op.release) <= 0;
 		seen = op.release; /* the next pass looks for itself */
 	}
-	return ep_all(EP_FULL_MASK, ok) || !ep_ll_aborted(c.state);
+	held = ep_any(EP_FULL_MASK, held);
+	if (!ep_all(EP_FULL_MASK, ok) && ep_ll_aborted(c.state)) {
+		return EP_LL_BANK_ABORTED;
+	}
+	return held ? EP_LL_BANK_HELD : EP_LL_BANK_FREE;
 }
 
 /* Waits for a flag to hold this operation's epoch; false when the peer failed. */

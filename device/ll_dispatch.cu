@@ -129,22 +129,27 @@ EP_DEV void ep_ll_dispatch_send(const struct ep_ll_dispatch_args &a, const struc
 	uint32_t counters = c.send_blocks >= 4 ? 1 : 0;
 	uint32_t worker = (ep_block() - counters) * ep_nwarps() + ep_warp();
 	uint32_t workers = (c.send_blocks - counters) * ep_nwarps();
-	EP_SHARED(uint32_t, bank_free);
+	EP_SHARED(uint32_t, bank);
 	EP_SHARED(uint32_t, twice);
 
 	if (ep_tid() == 0) {
 		twice = 0;
 	}
 	if (ep_warp() == ep_nwarps() - 1) {
-		bool free_now = ep_ll_wait_bank(c, op, seen);
+		uint32_t state = ep_ll_wait_bank(c, op, seen);
 
 		if (ep_lane() == 0) {
-			bank_free = free_now;
+			bank = state;
 		}
 	}
 	ep_block_sync();
-	if (!bank_free) {
+	if (bank == EP_LL_BANK_ABORTED) {
 		return;
+	}
+	if (bank == EP_LL_BANK_HELD) {
+		/* the ids were loaded before their ranks were masked, and those still use the bank */
+		ep_ll_window_load(c, op.step, t, 0, ep_min_u32(t.window, c.num_tokens));
+		ep_block_sync();
 	}
 	ep_ll_window_mark(c, t, ep_min_u32(t.window, c.num_tokens), &twice);
 	ep_block_sync();
