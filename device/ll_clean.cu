@@ -24,13 +24,13 @@ EP_DEV bool ep_ll_clean_wait(const struct ep_ll_clean_args &a, uint32_t r, uint3
 
 EP_KERNEL(ep_ll_clean_kernel, ep_ll_clean_args, EP_LL_MAX_THREADS)
 {
-	uint32_t r = ep_tid(), mine = a.seq[0].step, theirs = 0;
+	uint32_t r = ep_tid(), mine = a.seq[0].step, theirs = mine;
 	EP_SHARED(uint32_t, steps[EP_LL_MAX_RANKS]);
 
 	if (r < a.nranks) {
 		ep_st_word(a.heap[r] + a.clean_off + 8 * a.rank, mine, a.round);
 		if (a.mask[r] && !ep_ll_clean_wait(a, r, &theirs)) {
-			theirs = mine;
+			theirs = mine; /* the failed poll has left an old word there */
 			if (ep_atomic_cas_gpu_u32(&a.state->record_lock[EP_LL_RECORD_MASKED], 0, 1) ==
 			    0) {
 				struct ep_ll_record *out = &a.records[EP_LL_RECORD_MASKED];
