@@ -383,6 +383,9 @@ EP_DEV struct ep_ll_term ep_ll_term_make(const struct ep_ll_combine_args &a,
 		}
 	}
 	term.valid = ep_ballot(EP_FULL_MASK, valid);
+	if (!c.lines) {
+		ep_warp_sync(EP_FULL_MASK); /* what one lane has acquired, the others may read */
+	}
 	return term;
 }
 

@@ -330,6 +330,7 @@ EP_DEV bool ep_ll_recv_part(const struct ep_ll_dispatch_args &a, const struct ep
 				     EP_WAIT_DISPATCH_ROW, i.src);
 	}
 	ok = ep_all(EP_FULL_MASK, ok);
+	ep_warp_sync(EP_FULL_MASK); /* what lane 0 has acquired, the others may read */
 	if (ok) {
 		ep_ll_recv_bytes<FP8>(a, w, in, first, end);
 	}
