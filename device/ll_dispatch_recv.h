@@ -317,6 +317,9 @@ EP_DEV bool ep_ll_recv_part(const struct ep_ll_dispatch_args &a, const struct ep
 		ok = ep_ll_wait_packet(c, op, header, &d0, &d1, EP_WAIT_DISPATCH_ROW, i.src);
 	}
 	if (!ep_all(EP_FULL_MASK, ok)) {
+		if (c.layout == EP_LL_RANK_MAJOR && i.part == 0 && ep_lane() < c.topk) {
+			a.out_idx[(size_t)at * c.topk + ep_lane()] = -1; /* announced, never sent */
+		}
 		return false;
 	}
 	w = c.layout == EP_LL_EXPERT_MAJOR
