@@ -62,8 +62,9 @@ enum ep_mlx5_fm_ce_se {
 	EP_MLX5_CE_ALWAYS = 0x08,
 	EP_MLX5_FM_NONE = 0x00,
 	EP_MLX5_FM_SMALL_FENCE = 0x20,
-	EP_MLX5_FM_FENCE = 0x40,  /* after all earlier READs and atomics of the queue */
-	EP_MLX5_FM_STRONG = 0x60  /* after all earlier operations, however packets may overtake */
+	EP_MLX5_FM_FENCE = 0x40, /* after earlier READs and atomics; where the queue places data out of
+				  * order, UCX relies on it for atomics after WRITEs */
+	EP_MLX5_FM_STRONG = 0x60 /* UCX: for WRITEs after WRITEs on such queues */
 };
 
 /* mlx5dv.h: struct mlx5_wqe_ctrl_seg */
@@ -103,7 +104,7 @@ struct ep_mlx5_atomic_seg {
 	uint64_t compare; /* fetch and add: not looked at */
 };
 
-/* PRM, "Extended Atomics", operand of 4 bytes (rdma-core: struct mlx5_wqe_masked_fetch...). */
+/* PRM, "Extended Atomics": masked fetch and add, operand of 4 bytes. */
 struct ep_mlx5_masked_add32_seg {
 	uint32_t add;
 	uint32_t boundary; /* bits that carry nothing upwards; 0: ordinary add */
@@ -132,8 +133,24 @@ struct ep_mlx5_wqe_inline {
 struct ep_mlx5_wqe_atomic {
 	struct ep_mlx5_ctrl_seg ctrl;
 	struct ep_mlx5_raddr_seg raddr;
-	struct ep_mlx5_atomic_seg atomic; /* or struct ep_mlx5_masked_add32_seg */
-	struct ep_mlx5_data_seg data;     /* where the old value goes; byte_count 8 or 4 */
+	struct ep_mlx5_atomic_seg atomic;
+	struct ep_mlx5_data_seg data; /* where the old value goes: 8 bytes */
+};
+
+struct ep_mlx5_wqe_atomic32 {
+	struct ep_mlx5_ctrl_seg ctrl;
+	struct ep_mlx5_raddr_seg raddr;
+	struct ep_mlx5_masked_add32_seg atomic;
+	struct ep_mlx5_data_seg data; /* 4 bytes */
+};
+
+union ep_mlx5_wqe_view {
+	struct ep_mlx5_wqe words;
+	struct ep_mlx5_ctrl_seg ctrl;
+	struct ep_mlx5_wqe_write write;
+	struct ep_mlx5_wqe_inline in;
+	struct ep_mlx5_wqe_atomic atomic;
+	struct ep_mlx5_wqe_atomic32 atomic32;
 };
 
 /*
@@ -152,10 +169,10 @@ struct ep_mlx5_cq_dbr {
 };
 
 /*
- * Doorbell register: 8 bytes at this offset of a UAR page, written at once. The value looks like the
- * first half of a control segment; the NIC continues up to index + (DS + 3) / 4. We write the next
- * index with opcode 0 and DS 0 (the form that NVSHMEM and DOCA use; rdma-core writes the last WQE's
- * own words, which comes to the same).
+ * Doorbell register: 8 bytes at this offset of a UAR page, written at once. The value looks like
+ * the first half of a control segment; the NIC continues up to index + (DS + 3) / 4. We write the
+ * next index with opcode 0 and DS 0 (the form that NVSHMEM and DOCA use; rdma-core writes the last
+ * WQE's own words, which comes to the same).
  */
 #define EP_MLX5_UAR_BYTES 4096
 #define EP_MLX5_UAR_DOORBELL 0x800
@@ -164,8 +181,8 @@ struct ep_mlx5_cq_dbr {
  * Completion, 64 bytes (mlx5dv.h: struct mlx5_cqe64, struct mlx5_err_cqe). The queue is collapsed
  * (cqc.cc) and ignores overruns (cqc.oi): the NIC writes every completion to entry 0. Software
  * fills the entry with 0xff before the queue is made, so that it reads as opcode 15 and, in the
- * index, as "nothing before 0 has completed". Software reads bytes 60..63 as one word, which the NIC
- * therefore must write last and at once.
+ * index, as "nothing before 0 has completed". Software reads bytes 60..63 as one word, which the
+ * NIC therefore must write last and at once.
  */
 enum ep_mlx5_cqe_opcode {
 	EP_MLX5_CQE_REQ = 0,
@@ -224,6 +241,8 @@ _Static_assert(sizeof(struct ep_mlx5_wqe_write) == 64, "WRITE and READ");
 _Static_assert(sizeof(struct ep_mlx5_wqe_inline) == 64, "inline WRITE");
 _Static_assert(sizeof(struct ep_mlx5_wqe_atomic) == 64, "atomics");
 _Static_assert(offsetof(struct ep_mlx5_wqe_atomic, data) == 0x30, "atomics");
+_Static_assert(offsetof(struct ep_mlx5_wqe_atomic32, data) == 0x30, "atomics");
+_Static_assert(sizeof(union ep_mlx5_wqe_view) == 64, "WQEs");
 _Static_assert(sizeof(struct ep_mlx5_dbr) == 8 && offsetof(struct ep_mlx5_dbr, send) == 4, "dbr");
 _Static_assert(sizeof(struct ep_mlx5_cqe) == 64, "CQE");
 _Static_assert(offsetof(struct ep_mlx5_cqe, byte_count) == 44, "CQE");
@@ -327,10 +346,10 @@ struct ep_mlx5_error {
  * A send queue. In memory of the GPU that drives it, or in pinned host memory. Pointers are
  * addresses for that GPU.
  *
- * Before a kernel uses it, the host zeroes the second and third line, fills the CQE line with 0xff
- * and the doorbell record with 0; the same when the queue pair has gone through RESET. Counters only
- * grow: done <= rung <= ready <= reserved <= done + depth + (reservations that wait for room).
- * Kernels own them while they run; the host may look at any time.
+ * Before a kernel uses it, the host zeroes the second and third part, fills the CQE with 0xff and
+ * the doorbell record with 0; the same when the queue pair has gone through RESET. Counters only
+ * grow: done <= rung <= ready <= reserved; WQEs exist only below done + depth. Kernels own the
+ * counters while they run; the host may look at any time.
  */
 struct __attribute__((aligned(128))) ep_mlx5_qp {
 	/* Written by the host, then only read. */

@@ -41,6 +41,12 @@
  *       wrote. A kernel boundary has already ordered those, so the GPU needs no fence here.
  *   ep_atomic_add_gpu_u32/_u64, ep_atomic_cas_gpu_u32, ep_atomic_or_gpu_u32, ep_atomic_and_gpu_u32,
  *   ep_atomic_add_sys_u64       relaxed read-modify-write; return the old value.
+ *   ep_atomic_cas_acquire_gpu_u32, ep_atomic_max_release_gpu_u64   the same with an order
+ *   ep_release_fence_gpu()      as ep_release_fence_sys(), for readers of the same device and for
+ *                               devices that read its memory
+ *   ep_st_mmio_u64(p, v)        one store of 8 bytes to a device's register, behind
+ *                               ep_release_fence_sys(): the device that sees it sees everything
+ *                               that was before the fence
  *   ep_shared_add_u32(p, v), ep_shared_or_u32(p, v)   on block-shared words.
  *   ep_ld16_nc(p)     16 bytes that nobody writes while the kernel runs
  *   ep_ld16_fresh(p)  16 bytes written by a peer, after their flag was acquired

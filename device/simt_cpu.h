@@ -253,8 +253,14 @@ EP_ST_CPU(ep_st_relaxed_gpu_u64, uint64_t, __ATOMIC_RELAXED)
 EP_ST_CPU(ep_st_retired_sys_u32, uint32_t, __ATOMIC_RELEASE)
 EP_LD_CPU(ep_ld_retired_sys_u32, uint32_t, __ATOMIC_ACQUIRE)
 EP_ST_CPU(ep_st_fenced_sys_u32, uint32_t, __ATOMIC_RELEASE)
+EP_ST_CPU(ep_st_mmio_u64, uint64_t, __ATOMIC_RELEASE)
 
 EP_DEV void ep_release_fence_sys(void)
+{
+	ep_simt_point();
+}
+
+EP_DEV void ep_release_fence_gpu(void)
 {
 	ep_simt_point();
 }
@@ -279,6 +285,25 @@ EP_DEV uint32_t ep_atomic_cas_gpu_u32(uint32_t *p, uint32_t expected, uint32_t v
 	ep_simt_point();
 	__atomic_compare_exchange_n(p, &expected, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 	return expected;
+}
+
+EP_DEV uint32_t ep_atomic_cas_acquire_gpu_u32(uint32_t *p, uint32_t expected, uint32_t v)
+{
+	ep_simt_point();
+	__atomic_compare_exchange_n(p, &expected, v, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
+	return expected;
+}
+
+EP_DEV uint64_t ep_atomic_max_release_gpu_u64(uint64_t *p, uint64_t v)
+{
+	uint64_t old;
+
+	ep_simt_point();
+	old = __atomic_load_n(p, __ATOMIC_RELAXED);
+	while (old < v && !__atomic_compare_exchange_n(p, &old, v, true, __ATOMIC_ACQ_REL,
+						       __ATOMIC_RELAXED)) {
+	}
+	return old;
 }
 
 /* Vector types may alias anything and move in one access. */

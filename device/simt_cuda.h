@@ -8,7 +8,8 @@
 #define EP_KERNEL(name, args_struct, max_threads)                                                  \
 	extern "C" __global__ void __launch_bounds__(max_threads)                                  \
 	name(const __grid_constant__ struct args_struct a)
-#define EP_UNROLL(n) _Pragma("unroll n")
+#define EP_PRAGMA(text) _Pragma(#text)
+#define EP_UNROLL(n) EP_PRAGMA(unroll n)
 
 EP_DEV uint32_t ep_tid(void)
 {
@@ -161,9 +162,17 @@ EP_ST_CUDA(ep_st_retired_sys_u32, "st.relaxed.sys.global.u32", uint32_t, "r")
 EP_LD_CUDA(ep_ld_retired_sys_u32, "ld.relaxed.sys.global.u32", uint32_t, "r")
 EP_ST_CUDA(ep_st_fenced_sys_u32, "st.relaxed.sys.global.u32", uint32_t, "r")
 
+/* Not merged with another store to the register, nor cut in two. */
+EP_ST_CUDA(ep_st_mmio_u64, "st.mmio.relaxed.sys.global.u64", uint64_t, "l")
+
 EP_DEV void ep_release_fence_sys(void)
 {
 	asm volatile("fence.acq_rel.sys;" ::: "memory");
+}
+
+EP_DEV void ep_release_fence_gpu(void)
+{
+	asm volatile("fence.acq_rel.gpu;" ::: "memory");
 }
 
 #define EP_ATOM_CUDA(name, instr, type, reg)                                                       \
@@ -179,12 +188,24 @@ EP_ATOM_CUDA(ep_atomic_add_gpu_u64, "atom.relaxed.gpu.global.add.u64", uint64_t,
 EP_ATOM_CUDA(ep_atomic_or_gpu_u32, "atom.relaxed.gpu.global.or.b32", uint32_t, "r")
 EP_ATOM_CUDA(ep_atomic_and_gpu_u32, "atom.relaxed.gpu.global.and.b32", uint32_t, "r")
 EP_ATOM_CUDA(ep_atomic_add_sys_u64, "atom.relaxed.sys.global.add.u64", uint64_t, "l")
+EP_ATOM_CUDA(ep_atomic_max_release_gpu_u64, "atom.release.gpu.global.max.u64", uint64_t, "l")
 
 EP_DEV uint32_t ep_atomic_cas_gpu_u32(uint32_t *p, uint32_t expected, uint32_t v)
 {
 	uint32_t old;
 
 	asm volatile("atom.relaxed.gpu.global.cas.b32 %0, [%1], %2, %3;"
+		     : "=r"(old)
+		     : "l"(p), "r"(expected), "r"(v)
+		     : "memory");
+	return old;
+}
+
+EP_DEV uint32_t ep_atomic_cas_acquire_gpu_u32(uint32_t *p, uint32_t expected, uint32_t v)
+{
+	uint32_t old;
+
+	asm volatile("atom.acquire.gpu.global.cas.b32 %0, [%1], %2, %3;"
 		     : "=r"(old)
 		     : "l"(p), "r"(expected), "r"(v)
 		     : "memory");

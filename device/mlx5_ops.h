@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One-sided operations of a warp on its peer's memory. All lanes call; arguments marked "per lane"
+ * count in the lanes that `want`. They return as soon as the operation is posted; false: the queue
+ * is out of use, p->status says why, and nobody can tell what the peer has seen.
+ *
+ * Common to all: an operation begins after the memory that the lanes of this warp had written when
+ * they called; what other warps wrote needs a barrier with them first. Local memory belongs to the
+ * NIC until ep_mlx5_quiet() has returned. Operations on one queue complete locally in the order
+ * posted. When and in which order the peer sees them is told above each; "arrives" means that a
+ * peer's acquire load may see it.
+ */
+#ifndef EP_DEVICE_MLX5_OPS_H
+#define EP_DEVICE_MLX5_OPS_H
+
+#include "mlx5_qp.h"
+
+/* Memory as the NIC knows it: an address and the key, local or remote, for it. */
+struct ep_mlx5_mem {
+	uint64_t addr;
+	uint32_t key;
+};
+
+/* Byte `offset` of a region of this rank, and of the queue's peer. */
+EP_DEV struct ep_mlx5_mem ep_mlx5_local(const struct ep_mlx5_post *p, enum ep_mlx5_region_id id,
+					uint64_t offset)
+{
+	struct ep_mlx5_mem m = { p->qp->local[id].addr + offset, p->qp->local[id].lkey };
+
+	return m;
+}
+
+EP_DEV struct ep_mlx5_mem ep_mlx5_remote(const struct ep_mlx5_post *p, enum ep_mlx5_region_id id,
+					 uint64_t offset)
+{
+	struct ep_mlx5_mem m = { p->qp->remote[id].addr + offset, p->qp->remote[id].rkey };
+
+	return m;
+}
+
+/*
+ * Copies `bytes` from local to remote memory; to, from and bytes per lane, at most
+ * EP_MLX5_MAX_BYTES. The peer may see the bytes of a message, and messages of one call or of
+ * several, in any order (at tier 0 messages arrive in order). Only a signal posted later on the
+ * same queue tells the peer that they are there. 0 bytes write nothing, but test the connection.
+ */
+EP_DEV bool ep_mlx5_put(struct ep_mlx5_post *p, bool want, struct ep_mlx5_mem to,
+			struct ep_mlx5_mem from, uint32_t bytes, bool more)
+{
+	struct ep_mlx5_wqe q;
+	uint32_t ds = ep_mlx5_build_write(&q, 0, p->qpn, 0, to.addr, to.key, from.addr, from.key,
+					  bytes);
+
+	return ep_mlx5_submit(p, want, q, ds, q, 0, more);
+}
+
+/*
+ * As ep_mlx5_put() of 1..EP_MLX5_MAX_INLINE bytes that are read now, in whole words, by this lane:
+ * `data` may be written again at once, and needs not be registered.
+ */
+EP_DEV bool ep_mlx5_put_inline(struct ep_mlx5_post *p, bool want, struct ep_mlx5_mem to,
+			       const uint32_t *data, uint32_t bytes, bool more)
+{
+	struct ep_mlx5_wqe q;
+	uint32_t ds = ep_mlx5_build_inline(&q, 0, p->qpn, 0, to.addr, to.key, data, bytes);
+
+	return ep_mlx5_submit(p, want, q, ds, q, 0, more);
+}
+
+/*
+ * A packet {d0, epoch, d1, epoch} for the peer's ep_ld_packet(), which needs no signal and no order
+ * between messages, at any tier: each half of 8 bytes arrives whole and carries its epoch. `to` is
+ * 16-byte aligned, in a region without relaxed ordering. to, d0 and d1 per lane.
+ */
+EP_DEV bool ep_mlx5_put_packet(struct ep_mlx5_post *p, bool want, struct ep_mlx5_mem to,
+			       uint32_t d0, uint32_t d1, uint32_t epoch, bool more)
+{
+	const uint32_t data[4] = { d0, epoch, d1, epoch };
+
+	return ep_mlx5_put_inline(p, want, to, data, 16, more);
+}
+
+/*
+ * Copies `bytes` from remote to local memory; from, to and bytes per lane, at most
+ * EP_MLX5_MAX_BYTES. The data is there when ep_mlx5_quiet() has returned, not before; it is what
+ * the peer's memory held at some time between. At tier 0 that is after earlier puts to the queue;
+ * else put, quiet, get.
+ */
+EP_DEV bool ep_mlx5_get(struct ep_mlx5_post *p, bool want, struct ep_mlx5_mem from,
+			struct ep_mlx5_mem to, uint32_t bytes, bool more)
+{
+	struct ep_mlx5_wqe q;
+	uint32_t ds = ep_mlx5_build_read(&q, 0, p->qpn, 0, from.addr, from.key, to.addr, to.key,
+					 bytes);
+
+	return ep_mlx5_submit(p, want && bytes, q, ds, q, 0, more);
+}
+
+/*
+ * Adds to a remote word (8-byte aligned), atomically among the atomics of NICs, not of GPUs. The
+ * old value is at `old` (8 bytes) when ep_mlx5_quiet() has returned. slot, add and old per lane.
+ */
+EP_DEV bool ep_mlx5_fetch_add(struct ep_mlx5_post *p, bool want, struct ep_mlx5_mem slot,
+			      uint64_t add, struct ep_mlx5_mem old, bool more)
+{
+	struct ep_mlx5_wqe q;
+	uint32_t ds = ep_mlx5_build_fetch_add(&q, 0, p->qpn, 0, slot.addr, slot.key, old.addr,
+					      old.key, add);
+
+	return ep_mlx5_submit(p, want, q, ds, q, 0, more);
+}
+
+/*
+ * The same with words of 4 bytes (aligned, `old` too); the bits of `boundary` carry nothing
+ * upwards, so that one word can hold several counters.
+ */
+EP_DEV bool ep_mlx5_fetch_add32(struct ep_mlx5_post *p, bool want, struct ep_mlx5_mem slot,
+				uint32_t add, uint32_t boundary, struct ep_mlx5_mem old, bool more)
+{
+	struct ep_mlx5_wqe q;
+	uint32_t ds = ep_mlx5_build_fetch_add32(&q, 0, p->qpn, 0, slot.addr, slot.key, old.addr,
+						old.key, add, boundary);
+
+	return ep_mlx5_submit(p, want, q, ds, q, 0, more);
+}
+
+/*
+ * A signal: a remote word of 8 bytes, aligned, in a region without relaxed ordering, that only
+ * grows and that the peer compares with >=. Everything put to the same queue before it, by this
+ * warp, arrives before the signal does. So does everything that other warps posted to the queue, if
+ * a barrier or a release/acquire pair puts their call before this one.
+ *
+ * Sole writer: no other warp, rank or queue ever changes the slot, and `before` is its value now
+ * (what was set last). The connection's policy decides whether the value travels as a WRITE or as
+ * an atomic of the difference: the peer cannot tell. Otherwise the slot is a sum of what anybody
+ * adds, and always an atomic.
+ */
+struct ep_mlx5_signal {
+	struct ep_mlx5_mem slot;
+	uint64_t value;
+	uint64_t add;
+	bool sole;
+};
+
+EP_DEV struct ep_mlx5_signal ep_mlx5_signal_value(struct ep_mlx5_mem slot, uint64_t before,
+						  uint64_t value)
+{
+	struct ep_mlx5_signal s = { slot, value, value - before, true };
+
+	return s;
+}
+
+EP_DEV struct ep_mlx5_signal ep_mlx5_signal_sum(struct ep_mlx5_mem slot, uint64_t add)
+{
+	struct ep_mlx5_signal s = { slot, 0, add, false };
+
+	return s;
+}
+
+EP_DEV uint32_t ep_mlx5_build_signal(const struct ep_mlx5_post *p, struct ep_mlx5_wqe *q,
+				     const struct ep_mlx5_signal &s)
+{
+	const struct ep_mlx5_qp *qp = p->qp;
+	const uint32_t value[2] = { (uint32_t)s.value, (uint32_t)(s.value >> 32) };
+
+	if (s.sole && qp->signal != EP_MLX5_SIGNAL_ATOMIC) {
+		return ep_mlx5_build_inline(q, 0, p->qpn,
+					    qp->signal == EP_MLX5_SIGNAL_WRITE_STRONG ?
+						    EP_MLX5_FM_STRONG :
+						    EP_MLX5_FM_NONE,
+					    s.slot.addr, s.slot.key, value, 8);
+	}
+	return ep_mlx5_build_fetch_add(q, 0, p->qpn, ep_mlx5_atomic_fm(qp->tier), s.slot.addr,
+				       s.slot.key, qp->sink, qp->sink_lkey, s.add);
+}
+
+/* As ep_mlx5_put(), and then the signal, which covers all lanes' bytes. One doorbell. */
+EP_DEV bool ep_mlx5_put_signal(struct ep_mlx5_post *p, bool want, struct ep_mlx5_mem to,
+			       struct ep_mlx5_mem from, uint32_t bytes,
+			       const struct ep_mlx5_signal &signal)
+{
+	struct ep_mlx5_wqe q, tail;
+	uint32_t ds = ep_mlx5_build_write(&q, 0, p->qpn, 0, to.addr, to.key, from.addr, from.key,
+					  bytes);
+	uint32_t tail_ds = ep_mlx5_build_signal(p, &tail, signal);
+
+	return ep_mlx5_submit(p, want, q, ds, tail, tail_ds, false);
+}
+
+/* The signal alone; see above for what it promises. */
+EP_DEV bool ep_mlx5_signal_add(struct ep_mlx5_post *p, const struct ep_mlx5_signal &signal,
+			       bool more)
+{
+	struct ep_mlx5_wqe tail;
+	uint32_t tail_ds = ep_mlx5_build_signal(p, &tail, signal);
+
+	return ep_mlx5_submit(p, false, tail, 0, tail, tail_ds, more);
+}
+
+/*
+ * Hands everything over that this warp has posted with `more`. The NIC begins with it some time
+ * after; nothing is waited for.
+ */
+EP_DEV bool ep_mlx5_flush(struct ep_mlx5_post *p)
+{
+	if (!p->shared && !p->status && p->rung != p->end) {
+		if (ep_lane() == 0) {
+			ep_st_relaxed_gpu_u64(&p->qp->rung, p->end);
+			ep_mlx5_doorbell(p->qp, p->end);
+		}
+		p->rung = p->end;
+	}
+	return !p->status;
+}
+
+/*
+ * Waits until everything that this warp has posted (exclusive form: that was ever posted to the
+ * queue) has completed. Then local memory may be written again, what was fetched can be read by all
+ * lanes, and the data has arrived at the peer's NIC, which acknowledged it; that the peer's GPU can
+ * see it is told by a signal only. Also the place where errors of the connection show up.
+ */
+EP_DEV bool ep_mlx5_quiet(struct ep_mlx5_post *p)
+{
+	if (p->unsignaled) {
+		struct ep_mlx5_wqe q;
+		uint32_t ds = ep_mlx5_build_nop(&q, 0, p->qpn, 0);
+
+		ep_mlx5_submit(p, false, q, 0, q, ds, false);
+	}
+	return ep_mlx5_wait(p, p->end, EP_MLX5_ERR_COMPLETION, EP_WAIT_RDMA_COMPLETION);
+}
+
+#endif

@@ -1,0 +1,389 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What goes wrong ends every wait in time, stays with the queue, and is on record for the host; and
+ * what exactly a call hands to the NIC, and when.
+ */
+#include <endian.h>
+#include <time.h>
+#include <unistd.h>
+#include "device/wait_site.h"
+#include "rig.h"
+
+#define SHORT_NS 300000000ull
+#define LONG_NS 30000000000ull
+
+static struct rig rig;
+static struct nic *nic = &rig.nic[0];
+
+static double now_s(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void launch(struct gda_one_args args)
+{
+	args.qp = rig.qp;
+	args.result = rig.result;
+	args.aborted = rig.aborted;
+	if (!args.timeout_ns) {
+		args.timeout_ns = SHORT_NS;
+	}
+	memset(rig.result, 0, sizeof(*rig.result));
+	NEED(test_launch(gda_one, 1, 32, &args, 0, NULL));
+}
+
+/* Returns the status; `seconds`: how long it took. */
+static uint32_t run(struct gda_one_args args, double *seconds)
+{
+	double start = now_s();
+
+	launch(args);
+	OK(cudaDeviceSynchronize());
+	if (seconds) {
+		*seconds = now_s() - start;
+	}
+	return rig.result->status;
+}
+
+static void begin(uint32_t depth)
+{
+	rig_make(&rig, 1, depth, EP_MLX5_RING_MMIO);
+}
+
+static void check_record(uint32_t status, uint32_t site)
+{
+	const struct ep_mlx5_error *r = &rig.host->record;
+
+	CHECK_INT(r->valid, 1);
+	CHECK_INT(r->status, status);
+	CHECK_INT(r->peer, RIG_PEER);
+	CHECK_INT(r->nic, RIG_NIC);
+	CHECK_INT(r->qpn, NIC_QPN);
+	CHECK_INT(r->site, site);
+	CHECK_INT(rig_state(&rig, 0).error, status);
+}
+
+/* The queue is out of use: nothing is posted any more, the record stays. */
+static void check_sticky(uint32_t status)
+{
+	struct ep_mlx5_error before = rig.host->record;
+	uint64_t pi = nic->pi;
+	double seconds;
+
+	for (uint32_t shared = 0; shared < 2; shared++) {
+		CHECK_INT(run((struct gda_one_args){ .what = GDA_ONE_PUT,
+						     .times = 3,
+						     .lanes = ~0u,
+						     .shared = shared,
+						     .quiet = 1,
+						     .timeout_ns = LONG_NS },
+			      &seconds),
+			  status);
+		CHECK_INT(rig.result->posted, 0);
+		CHECK(seconds < 2);
+	}
+	CHECK(!memcmp(&before, &rig.host->record, sizeof(before)));
+	CHECK_INT(nic->pi, pi);
+}
+
+/* The NIC reports an error; the other WQEs are flushed and may hide it. */
+static void error_cqe(uint32_t shared, uint32_t times)
+{
+	const struct ep_mlx5_error *r;
+
+	begin(64);
+	r = &rig.host->record;
+	nic->fail_at = 10;
+	nic->syndrome = EP_MLX5_SYND_REMOTE_ACCESS;
+	nic->vendor = 0x88;
+	nic_start(nic);
+	CHECK_INT(run((struct gda_one_args){ .what = GDA_ONE_PUT_0,
+					     .times = times,
+					     .lanes = 4,
+					     .shared = shared,
+					     .quiet = 1,
+					     .timeout_ns = LONG_NS },
+		      NULL),
+		  EP_MLX5_ERR_CQE);
+	nic_finish(nic);
+	check_record(EP_MLX5_ERR_CQE, r->site);
+	CHECK(r->site == EP_WAIT_RDMA_SLOT || r->site == EP_WAIT_RDMA_COMPLETION);
+	CHECK_INT(r->cqe_opcode, EP_MLX5_CQE_REQ_ERR);
+	CHECK(r->done <= 10);
+	if (times == 11) {
+		CHECK_INT(r->syndrome, EP_MLX5_SYND_REMOTE_ACCESS);
+		CHECK_INT(r->vendor_syndrome, 0x88);
+		CHECK_INT(r->wqe_counter, 10);
+		CHECK_INT(r->site, EP_WAIT_RDMA_COMPLETION);
+	} else {
+		CHECK(r->wqe_counter >= 10);
+		CHECK_INT(r->syndrome,
+			  r->wqe_counter == 10 ? EP_MLX5_SYND_REMOTE_ACCESS : EP_MLX5_SYND_FLUSHED);
+	}
+	check_sticky(EP_MLX5_ERR_CQE);
+	rig_free(&rig);
+}
+
+/* The same under many warps: all of them end, with the same error. */
+static void error_for_all(uint32_t shared)
+{
+	struct gda_post_args args = { .timeout_ns = LONG_NS, .shared = shared, .rounds = 100000 };
+	uint32_t warps = shared ? 8 : 1;
+	double start = now_s();
+
+	begin(64);
+	nic->fail_at = 3000;
+	nic->syndrome = EP_MLX5_SYND_RETRY_EXCEEDED;
+	nic->vendor = 0x81;
+	nic_start(nic);
+	args.qp = rig.qp;
+	args.result = rig.result;
+	args.heap = rig.heap;
+	args.aborted = rig.aborted;
+	NEED(test_launch(gda_post, shared ? 4 : 1, shared ? 64 : 32, &args, 0, NULL));
+	OK(cudaDeviceSynchronize());
+	nic_finish(nic);
+	CHECK(now_s() - start < 25);
+	for (uint32_t w = 0; w < warps; w++) {
+		CHECK_INT(rig.result[w].status, EP_MLX5_ERR_CQE);
+	}
+	CHECK_INT(nic->bad, 0);
+	check_record(EP_MLX5_ERR_CQE, rig.host->record.site);
+	CHECK(rig.host->record.wqe_counter >= 3000);
+	rig_free(&rig);
+}
+
+/* A NIC that does not go on: `times` decides whether room or a completion is missing. */
+static void stuck(uint32_t shared, uint32_t times, uint32_t status, uint32_t site)
+{
+	double seconds;
+
+	begin(64);
+	nic->stuck_at = 5;
+	nic_start(nic);
+	CHECK_INT(run((struct gda_one_args){ .what = GDA_ONE_PUT_0,
+					     .times = times,
+					     .lanes = 1,
+					     .shared = shared,
+					     .quiet = 1 },
+		      &seconds),
+		  status);
+	nic_finish(nic);
+	CHECK(seconds > 1e-9 * SHORT_NS && seconds < 1e-9 * SHORT_NS + 1);
+	check_record(status, site);
+	CHECK_INT(rig.host->record.waited_ns, SHORT_NS);
+	CHECK_INT(rig.host->record.done, 5);
+	CHECK_INT(rig.host->record.rung, times > 69 ? 69 : times);
+	check_sticky(status);
+	CHECK_INT(nic->bad, 0);
+	rig_free(&rig);
+}
+
+/* Somebody who took an index or the lock, and never came back. */
+static void abandoned(uint32_t status)
+{
+	struct ep_mlx5_qp state;
+	double seconds;
+
+	begin(64);
+	state = rig_state(&rig, 0);
+	state.reserved = status == EP_MLX5_ERR_TURN;
+	state.lock = status == EP_MLX5_ERR_LOCK;
+	rig_set_state(&rig, 0, &state);
+	CHECK_INT(run((struct gda_one_args){ .what = GDA_ONE_PUT_0,
+					     .times = 1,
+					     .lanes = 1,
+					     .shared = 1,
+					     .quiet = 1 },
+		      &seconds),
+		  status);
+	CHECK(seconds > 1e-9 * SHORT_NS && seconds < 1e-9 * SHORT_NS + 1);
+	check_record(status, EP_WAIT_RDMA_SLOT);
+	nic_turn(nic);
+	CHECK_INT(nic->pi, 0);
+	rig_free(&rig);
+}
+
+/* The host, or the rest of the group, ends a wait that would last long. */
+static void ended(uint32_t shared, uint32_t status)
+{
+	double start = now_s();
+
+	begin(64);
+	nic->stuck_at = 5;
+	nic_start(nic);
+	launch((struct gda_one_args){ .what = GDA_ONE_PUT_0,
+				      .times = 100,
+				      .lanes = 1,
+				      .shared = shared,
+				      .timeout_ns = LONG_NS });
+	usleep(100000);
+	__atomic_store_n(status == EP_MLX5_ERR_STOPPED ? &rig.host->stop : rig.aborted, 1,
+			 __ATOMIC_RELAXED);
+	OK(cudaDeviceSynchronize());
+	CHECK(now_s() - start < 3);
+	nic_finish(nic);
+	CHECK_INT(rig.result->status, status);
+	if (status == EP_MLX5_ERR_STOPPED) {
+		check_record(status, EP_WAIT_RDMA_SLOT);
+		CHECK_INT(rig.host->record.waited_ns, 0);
+	} else {
+		CHECK_INT(rig.host->record.valid, 0);
+		CHECK_INT(rig_state(&rig, 0).error, status);
+	}
+	rig_free(&rig);
+}
+
+/* The queue made anew by the host works like a new one. */
+static void recovery(void)
+{
+	begin(64);
+	nic->fail_at = 2;
+	nic->syndrome = EP_MLX5_SYND_RNR_EXCEEDED;
+	nic_start(nic);
+	CHECK_INT(run(
+			  (struct gda_one_args){
+				  .what = GDA_ONE_PUT_0, .times = 3, .lanes = 1, .quiet = 1 },
+			  NULL),
+		  EP_MLX5_ERR_CQE);
+	nic_finish(nic);
+	nic->fail_at = ~0ull;
+	rig_reset(&rig);
+	nic_start(nic);
+	CHECK_INT(run((struct gda_one_args){ .what = GDA_ONE_INLINE,
+					     .times = 300,
+					     .lanes = ~0u,
+					     .quiet = 1,
+					     .timeout_ns = LONG_NS },
+		      NULL),
+		  EP_MLX5_OK);
+	nic_finish(nic);
+	CHECK_INT(nic->ci, 9600);
+	CHECK_INT(nic->bad, 0);
+	rig_free(&rig);
+}
+
+/* What the NIC is told after `times` calls. */
+static uint64_t handed_over(uint32_t shared, uint32_t times, uint32_t lanes, uint32_t more,
+			    uint32_t flush)
+{
+	CHECK_INT(run((struct gda_one_args){ .what = GDA_ONE_PUT_0,
+					     .times = times,
+					     .lanes = lanes,
+					     .shared = shared,
+					     .more = more,
+					     .flush = flush },
+		      NULL),
+		  EP_MLX5_OK);
+	nic_turn(nic);
+	CHECK_INT(nic->bad, 0);
+	return nic->pi;
+}
+
+static void doorbells(void)
+{
+	begin(64);
+	CHECK_INT(handed_over(0, 1, 1, 0, 0), 1);
+	CHECK_INT(handed_over(0, 1, ~0u, 0, 0), 33); /* one doorbell for all lanes */
+	CHECK_INT(nic->doorbells, 2);
+	CHECK_INT(nic->signaled, 1 + 3); /* the last, and the quarters' ends */
+	CHECK_INT(handed_over(0, 5, 1, 1, 0), 33);
+	CHECK_INT(handed_over(0, 5, 1, 1, 1), 43);
+	CHECK_INT(nic->signaled, 4);
+	CHECK_INT(handed_over(0, 10, 1, 1, 0), 48); /* crosses a quarter, so it rings */
+	CHECK_INT(handed_over(0, 1, 1, 0, 0), 54);
+	CHECK_INT(handed_over(0, 2, 0, 0, 0), 54); /* nobody wants to */
+	CHECK_INT(handed_over(1, 3, 1, 1, 0), 57); /* shared: `more` means nothing */
+	CHECK_INT(nic->nops, 0);
+	/* A wait for unsignaled WQEs makes them known, and one that has nothing to wait for ends. */
+	CHECK_INT(handed_over(0, 2, 1, 1, 0), 57);
+	nic_start(nic);
+	CHECK_INT(run((struct gda_one_args){ .what = GDA_ONE_NOTHING, .times = 1, .quiet = 1 },
+		      NULL),
+		  EP_MLX5_OK);
+	CHECK_INT(run((struct gda_one_args){ .what = GDA_ONE_NOTHING, .times = 1, .quiet = 1 },
+		      NULL),
+		  EP_MLX5_OK);
+	nic_finish(nic);
+	CHECK_INT(nic->pi, 60);
+	CHECK_INT(nic->nops, 1);
+	rig_free(&rig);
+}
+
+/* The first words of what a call posts, for each tier and policy. */
+static void posts(uint8_t tier, uint8_t policy, uint32_t what, uint32_t lanes, uint32_t n,
+		  uint32_t opcode, uint32_t ds, uint32_t flags)
+{
+	const struct ep_mlx5_wqe *q;
+
+	begin(64);
+	rig.shadow[0].tier = tier;
+	rig.shadow[0].signal = policy;
+	rig_reset(&rig);
+	rig.heap->signal = 40;
+	rig.heap->source[3] = 1;
+	CHECK_INT(run((struct gda_one_args){ .what = what, .times = 1, .lanes = lanes }, NULL),
+		  EP_MLX5_OK);
+	nic_turn(nic);
+	CHECK_INT(nic->bad, 0);
+	CHECK_INT(nic->ci, n);
+	q = &nic->kept[n - 1];
+	CHECK_INT(be32toh(q->w[0]), opcode | (n - 1) << 8);
+	CHECK_INT(be32toh(q->w[1]), NIC_QPN << 8 | ds);
+	CHECK_INT(be32toh(q->w[2]), flags | EP_MLX5_CE_ALWAYS);
+	if (what == GDA_ONE_PUT_SIGNAL || what == GDA_ONE_SIGNAL_VALUE ||
+	    what == GDA_ONE_SIGNAL_SUM) {
+		CHECK_INT(rig.heap->signal, 47);
+	}
+	rig_free(&rig);
+}
+
+static void operations(void)
+{
+	const uint8_t write = EP_MLX5_SIGNAL_WRITE, strong = EP_MLX5_SIGNAL_WRITE_STRONG;
+	const uint8_t atomic = EP_MLX5_SIGNAL_ATOMIC;
+
+	posts(0, write, GDA_ONE_PUT, 8, 1, EP_MLX5_OP_WRITE, 3, 0);
+	posts(0, write, GDA_ONE_PUT_0, 8, 1, EP_MLX5_OP_WRITE, 2, 0);
+	posts(0, write, GDA_ONE_INLINE, 8, 1, EP_MLX5_OP_WRITE, 4, 0);
+	posts(0, write, GDA_ONE_PACKET, 8, 1, EP_MLX5_OP_WRITE, 4, 0);
+	posts(0, write, GDA_ONE_GET, 8, 1, EP_MLX5_OP_READ, 3, 0);
+	posts(2, write, GDA_ONE_FETCH_ADD, 8, 1, EP_MLX5_OP_FETCH_ADD, 4, 0);
+	posts(0, write, GDA_ONE_FETCH_ADD32, 8, 1,
+	      EP_MLX5_OPMOD_MASKED_4 << 24 | EP_MLX5_OP_MASKED_FETCH_ADD, 4, 0);
+	posts(0, write, GDA_ONE_PUT_SIGNAL, 8, 2, EP_MLX5_OP_WRITE, 3, 0);
+	posts(0, write, GDA_ONE_SIGNAL_VALUE, 0, 1, EP_MLX5_OP_WRITE, 3, 0);
+	posts(1, strong, GDA_ONE_PUT_SIGNAL, 8, 2, EP_MLX5_OP_WRITE, 3, EP_MLX5_FM_STRONG);
+	posts(1, atomic, GDA_ONE_PUT_SIGNAL, 8, 2, EP_MLX5_OP_FETCH_ADD, 4, 0);
+	posts(2, atomic, GDA_ONE_PUT_SIGNAL, 8, 2, EP_MLX5_OP_FETCH_ADD, 4, EP_MLX5_FM_FENCE);
+	posts(0, write, GDA_ONE_SIGNAL_SUM, 0, 1, EP_MLX5_OP_FETCH_ADD, 4, 0);
+	posts(2, strong, GDA_ONE_SIGNAL_SUM, 0, 1, EP_MLX5_OP_FETCH_ADD, 4, EP_MLX5_FM_FENCE);
+}
+
+int main(void)
+{
+	int devices = 0;
+
+	if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
+		printf("skipped: no GPU\n");
+		return 77;
+	}
+	doorbells();
+	operations();
+	for (uint32_t shared = 0; shared < 2; shared++) {
+		error_cqe(shared, 11);
+		error_cqe(shared, 400);
+		error_for_all(shared);
+		stuck(shared, 20, EP_MLX5_ERR_COMPLETION, EP_WAIT_RDMA_COMPLETION);
+		stuck(shared, 100, EP_MLX5_ERR_SLOT, EP_WAIT_RDMA_SLOT);
+		ended(shared, EP_MLX5_ERR_STOPPED);
+		ended(shared, EP_MLX5_ERR_ABORTED);
+	}
+	abandoned(EP_MLX5_ERR_TURN);
+	abandoned(EP_MLX5_ERR_LOCK);
+	recovery();
+	return test_result();
+}

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Kernels that post: arguments, and launch handles for the host. */
+#ifndef TEST_GDA_KERNELS_H
+#define TEST_GDA_KERNELS_H
+
+#include "device/mlx5_layout.h"
+
+#define GDA_THREADS 128 /* per block at most */
+#define GDA_WARPS_PER_BLOCK 2
+
+/*
+ * The heap, local and remote at once, has per warp of all kernels:
+ *   tags[32]    u64 per lane: number of the last put of that lane; the NIC sees each exactly once
+ *   source[32]  u64 per lane: what is put, or got back
+ *   packet[32]  16 bytes per lane
+ *   signal      u64: sole writer
+ *   sum         u64: how many fetch-adds of 8 bytes
+ *   old[32]     u64 per lane: what the fetch-adds returned
+ *   sum32       u32: two counters of 16 bits
+ */
+struct gda_warp {
+	uint64_t tags[32];
+	uint64_t source[32];
+	uint32_t packet[32][4];
+	uint64_t old[32];
+	uint64_t signal;
+	uint64_t sum;
+	uint32_t sum32;
+	uint32_t pad;
+};
+
+/* What a warp says at its end. */
+struct gda_result {
+	uint64_t tags[32]; /* what heap->tags should be */
+	uint64_t signal, sum;
+	uint64_t posted; /* WQEs */
+	uint32_t sum32;
+	uint32_t status; /* enum ep_mlx5_status */
+	uint32_t wrong;  /* data fetched that is not what it should be */
+	uint32_t pad;
+};
+
+struct gda_post_args {
+	struct ep_mlx5_qp *qp;     /* shared: all warps use the first; else warp i uses qp[i] */
+	struct gda_result *result; /* [warp] */
+	struct gda_warp *heap;     /* [warp], as kernels see it; offset 0 of both regions */
+	const uint32_t *aborted;
+	uint64_t timeout_ns;
+	uint32_t shared;
+	uint32_t first_warp; /* number of this kernel's first warp */
+	uint32_t rounds;
+	uint32_t seed;
+};
+
+enum gda_one {
+	GDA_ONE_PUT,    /* 8 bytes */
+	GDA_ONE_PUT_0,  /* no bytes */
+	GDA_ONE_INLINE, /* 28 bytes */
+	GDA_ONE_PACKET,
+	GDA_ONE_GET,
+	GDA_ONE_FETCH_ADD,
+	GDA_ONE_FETCH_ADD32,
+	GDA_ONE_PUT_SIGNAL,
+	GDA_ONE_SIGNAL_VALUE,
+	GDA_ONE_SIGNAL_SUM,
+	GDA_ONE_NOTHING
+};
+
+/* One warp does one thing `times` times, and then waits for it if `quiet`. */
+struct gda_one_args {
+	struct ep_mlx5_qp *qp;
+	struct gda_result *result;
+	const uint32_t *aborted;
+	uint64_t timeout_ns;
+	uint32_t what;
+	uint32_t times;
+	uint32_t lanes; /* that want to */
+	uint32_t shared, more, flush, quiet;
+};
+
+#ifndef __cplusplus
+extern void gda_post(void);
+extern void gda_one(void);
+#endif
+
+#endif

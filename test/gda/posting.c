@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Many WQEs through small rings, posted by many warps at once or by owners, to a NIC that checks
+ * each of them. Data, signals, sums and the number of WQEs must come out right.
+ */
+#include <unistd.h>
+#include "device/mlx5_wqe.h"
+#include "rig.h"
+
+#define TIMEOUT_NS 40000000000ull
+
+static struct rig rig;
+
+/* `kernels` launches at once, `blocks` blocks each, GDA_WARPS_PER_BLOCK warps per block. */
+static void post(uint32_t kernels, uint32_t blocks, uint32_t warps, uint32_t shared,
+		 uint32_t rounds, uint32_t seed)
+{
+	cudaStream_t stream[RIG_WARPS];
+
+	for (uint32_t i = 0; i < kernels; i++) {
+		struct gda_post_args args = {
+			.qp = rig.qp,
+			.result = rig.result,
+			.heap = rig.heap,
+			.aborted = rig.aborted,
+			.timeout_ns = TIMEOUT_NS,
+			.shared = shared,
+			.first_warp = i * blocks * warps,
+			.rounds = rounds,
+			.seed = seed,
+		};
+
+		NEED(cudaStreamCreateWithFlags(&stream[i], cudaStreamNonBlocking));
+		NEED(test_launch(gda_post, blocks, 32 * warps, &args, 0, stream[i]));
+	}
+	for (uint32_t i = 0; i < kernels; i++) {
+		OK(cudaStreamSynchronize(stream[i]));
+		NEED(cudaStreamDestroy(stream[i]));
+	}
+}
+
+static void start(void)
+{
+	for (uint32_t i = 0; i < rig.queues; i++) {
+		nic_start(&rig.nic[i]);
+	}
+}
+
+static uint64_t finish(const char *name, uint32_t warps)
+{
+	uint64_t posted = 0, served = 0, doorbells = 0, peak = 0;
+
+	for (uint32_t i = 0; i < rig.queues; i++) {
+		struct nic *nic = &rig.nic[i];
+		struct ep_mlx5_qp state;
+
+		nic_finish(nic);
+		state = rig_state(&rig, i);
+		CHECK_INT(nic->bad, 0);
+		CHECK_INT(state.error, 0);
+		CHECK_INT(rig.host[i].record.valid, 0);
+		CHECK_INT(state.reserved, nic->ci);
+		CHECK_INT(state.ready, nic->ci);
+		CHECK_INT(state.rung, nic->ci);
+		CHECK(state.done <= nic->ci);
+		CHECK_INT(state.lock, 0);
+		served += nic->ci - nic->nops;
+		doorbells += nic->doorbells;
+		peak = nic->peak > peak ? nic->peak : peak;
+	}
+	for (uint32_t w = 0; w < warps; w++) {
+		const struct gda_result *r = &rig.result[w];
+
+		CHECK_INT(r->status, 0);
+		CHECK_INT(r->wrong, 0);
+		CHECK(!memcmp(r->tags, rig.heap[w].tags, sizeof(r->tags)));
+		CHECK_INT(rig.heap[w].signal, r->signal);
+		CHECK_INT(rig.heap[w].sum, r->sum);
+		CHECK_INT(rig.heap[w].sum32, r->sum32);
+		for (uint32_t i = 0; i < 32; i++) {
+			const uint32_t *packet = rig.heap[w].packet[i];
+
+			CHECK(!packet[1] || (packet[0] == i && packet[1] == packet[3]));
+		}
+		posted += r->posted;
+	}
+	CHECK_INT(served, posted);
+	printf("%s: %llu WQEs, at most %llu of %u outstanding, %llu doorbells seen\n", name,
+	       (unsigned long long)served, (unsigned long long)peak, rig.depth,
+	       (unsigned long long)doorbells);
+	return served;
+}
+
+/* Three kernels, twelve warps, one queue of 64: the 16-bit index wraps three times. */
+static void many_posters(uint32_t ring)
+{
+	rig_make(&rig, 1, 64, ring);
+	start();
+	post(3, 2, GDA_WARPS_PER_BLOCK, 1, ring == EP_MLX5_RING_MMIO ? 1800 : 200, 1 + ring);
+	CHECK(finish(ring == EP_MLX5_RING_MMIO ? "shared" : "shared, by index", 12) >
+	      (ring == EP_MLX5_RING_MMIO ? 200000u : 20000u));
+	rig_free(&rig);
+}
+
+static void owners(uint32_t queues, uint32_t ring, uint32_t rounds, uint64_t least)
+{
+	rig_make(&rig, queues, 64, ring);
+	start();
+	post(1, 1, queues, 0, rounds, 3 + queues);
+	CHECK(finish(ring == EP_MLX5_RING_MMIO ? "exclusive" : "exclusive, by index", queues) >
+	      least);
+	rig_free(&rig);
+}
+
+/* The poster is held back, and uses the room there is. */
+static void slow_nic(uint32_t shared)
+{
+	rig_make(&rig, 1, 64, EP_MLX5_RING_MMIO);
+	rig.nic[0].pause_us = 100;
+	rig.nic[0].most = 7;
+	start();
+	if (shared) {
+		post(2, 1, 2, 1, 30, 77);
+	} else {
+		post(1, 1, 1, 0, 90, 78);
+	}
+	CHECK(finish(shared ? "slow, shared" : "slow, exclusive", shared ? 4 : 1) > 300);
+	CHECK(rig.nic[0].peak > 16);
+	rig_free(&rig);
+}
+
+/* The largest ring, full before the NIC begins: every distance that 16 bits must tell apart. */
+static void deep(uint32_t shared)
+{
+	struct gda_one_args args = { .times = 6600, .lanes = ~0u, .shared = shared, .quiet = 1 };
+
+	rig_make(&rig, 1, EP_MLX5_MAX_DEPTH, EP_MLX5_RING_MMIO);
+	rig.nic[0].pause_us = 100;
+	rig.nic[0].most = 4000;
+	args.qp = rig.qp;
+	args.result = rig.result;
+	args.aborted = rig.aborted;
+	args.timeout_ns = TIMEOUT_NS;
+	args.what = GDA_ONE_INLINE;
+	OK(test_launch(gda_one, 1, 32, &args, 0, NULL));
+	for (int i = 0; i < 20000 && __atomic_load_n(&rig.host->db, __ATOMIC_RELAXED) !=
+					     ep_mlx5_doorbell_value(EP_MLX5_MAX_DEPTH, NIC_QPN);
+	     i++) {
+		usleep(1000);
+	}
+	start();
+	OK(cudaDeviceSynchronize());
+	nic_finish(&rig.nic[0]);
+	CHECK_INT(rig.result->status, 0);
+	CHECK_INT(rig.nic[0].bad, 0);
+	CHECK_INT(rig.nic[0].ci, 32 * 6600);
+	CHECK_INT(rig.nic[0].peak, EP_MLX5_MAX_DEPTH);
+	rig_free(&rig);
+}
+
+/* The same queue in one form after the other, and the slots of one go on in the next. */
+static void both_forms(void)
+{
+	rig_make(&rig, 1, 128, EP_MLX5_RING_MMIO);
+	start();
+	for (uint32_t i = 0; i < 6; i++) {
+		post(1, 1, i % 2 ? 1 : 2, i % 2 ? 0 : 1, 60, 100 + i);
+	}
+	CHECK(finish("both forms", 2) > 1500);
+	rig_free(&rig);
+}
+
+int main(void)
+{
+	int devices = 0;
+
+	if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
+		printf("skipped: no GPU\n");
+		return 77;
+	}
+	many_posters(EP_MLX5_RING_MMIO);
+	many_posters(EP_MLX5_RING_INDEX);
+	owners(1, EP_MLX5_RING_MMIO, 23000, 200000);
+	owners(RIG_QUEUES, EP_MLX5_RING_MMIO, 1000, 20000);
+	owners(1, EP_MLX5_RING_INDEX, 2000, 20000);
+	slow_nic(1);
+	slow_nic(0);
+	deep(0);
+	deep(1);
+	both_forms();
+	return test_result();
+}
