@@ -85,22 +85,23 @@ static ncclResult_t ep_boot_wait(struct ep_boot *boot, const char *what)
 		uint64_t now = ep_now_ns();
 		ncclResult_t error = ncclSuccess;
 
-		if (state == cudaSuccess) {
-			return ncclSuccess;
-		}
-		if (state != cudaErrorNotReady) {
+		if (state != cudaSuccess && state != cudaErrorNotReady) {
 			return ep_fail_cuda(state, what);
 		}
-		if (now - checked > 100000000) {
+		/* A collective that was aborted ends too, without what it should have brought. */
+		if (state == cudaSuccess || now - checked > 100000000) {
 			checked = now;
 			error = ep_boot_nccl_error(boot);
 		}
 		if (error != ncclSuccess && error != ncclInProgress) {
-			boot->stuck = true;
+			boot->stuck = state != cudaSuccess;
 			return ep_fail(error,
 				       "%s: NCCL reports %s on rank %d; destroy the "
 				       "communicator and start again",
 				       what, ncclGetErrorString(error), boot->rank);
+		}
+		if (state == cudaSuccess) {
+			return ncclSuccess;
 		}
 		if (now - start > boot->timeout_ns) {
 			boot->stuck = true;
@@ -129,7 +130,11 @@ static ncclResult_t ep_boot_enqueue(struct ep_boot *boot, size_t bytes, const ch
 
 		if (waited > boot->timeout_ns) {
 			boot->stuck = true;
-			break;
+			return ep_fail(ncclRemoteError,
+				       "%s: NCCL did not begin an exchange of %d ranks within %llu "
+				       "ms: abort the communicator",
+				       what, boot->nranks,
+				       (unsigned long long)(boot->timeout_ns / 1000000));
 		}
 		ep_boot_pause(waited);
 		result = ep_boot_nccl_error(boot);

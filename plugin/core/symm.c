@@ -275,10 +275,12 @@ ncclResult_t ep_symm_open(struct ep_symm *symm, struct ep_boot *boot, const stru
 		}
 	}
 	result = ep_boot_agree(boot, mine, what);
-	if (result != ncclSuccess) {
+	if (result != ncclSuccess && !boot->stuck) {
 		/* The owner frees only after everybody has unmapped. */
 		ep_symm_unmap(symm);
 		(void)ep_boot_agree(boot, ncclSuccess, what);
+	}
+	if (result != ncclSuccess) {
 		goto err_free_heap;
 	}
 	free(all);
@@ -288,6 +290,12 @@ ncclResult_t ep_symm_open(struct ep_symm *symm, struct ep_boot *boot, const stru
 
 err_free_heap:
 	free(all);
+	if (boot->stuck) {
+		/* Freeing waits for the device, where the collective waits for a rank. */
+		EP_WARN("rank %d: %llu bytes of device memory stay allocated", symm->rank,
+			(unsigned long long)symm->bytes);
+		return result;
+	}
 	ep_symm_unmap(symm);
 	ep_symm_free(symm);
 	return result;

@@ -201,6 +201,11 @@ err_free:
 	if (joined) {
 		ep_symm_quit(team);
 	}
+	if (boot->stuck) {
+		/* Freeing these waits for the device, where the collective waits for a rank. */
+		g->workspace = NULL;
+		g->host_shared = NULL;
+	}
 	ep_group_free(g);
 	return result;
 }

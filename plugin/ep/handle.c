@@ -89,6 +89,11 @@ static ncclResult_t ep_group_grow(struct ncclEpGroup *g, uint32_t topk)
 	g->heap = heap;
 out:
 	ep_boot_close(&boot);
+	if (boot.stuck) {
+		/* The device is not idle until the communicator is aborted: do not come here again. */
+		g->failed = true;
+		ep_error_get(NULL, &g->failure);
+	}
 	return result;
 }
 

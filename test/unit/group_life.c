@@ -76,13 +76,14 @@ static const char *last_text(ncclEpGroup_t group, ncclResult_t expected)
 	return text;
 }
 
-static void connect_ranks(void)
+static ncclComm_t connect_ranks(const char *name)
 {
+	ncclComm_t c = NULL;
 	char path[300], tmp[310];
 	ncclUniqueId id;
 	int fd;
 
-	snprintf(path, sizeof(path), "%s/life-id", getenv("VC_DIR"));
+	snprintf(path, sizeof(path), "%s/life-id-%s", getenv("VC_DIR"), name);
 	if (rank == 0) {
 		CHECK(ncclGetUniqueId(&id) == ncclSuccess);
 		snprintf(tmp, sizeof(tmp), "%s.new", path);
@@ -97,8 +98,8 @@ static void connect_ranks(void)
 	CHECK(read(fd, &id, sizeof(id)) == (ssize_t)sizeof(id));
 	close(fd);
 	CHECK(cudaSetDevice(rank) == cudaSuccess);
-	CHECK(ncclCommInitRank(&comm, RANKS, id, rank) == ncclSuccess);
-	CHECK(cudaStreamCreate(&stream) == cudaSuccess);
+	CHECK(ncclCommInitRank(&c, RANKS, id, rank) == ncclSuccess);
+	return c;
 }
 
 static cudaError_t counting_alloc(void **ptr, size_t size, void *context)
@@ -245,6 +246,32 @@ static void test_failures(void)
 }
 
 /* A rank that never comes: the others end with an error, not a hang. */
+static void test_absent_at_growth(void)
+{
+	ncclComm_t own = connect_ranks("growth");
+	ncclEpGroupConfig_t c = config_make();
+	ncclEpHandle_t h = NULL;
+	ncclEpGroup_t g = NULL;
+	double start;
+
+	setenv("NCCL_EP_BOOTSTRAP_TIMEOUT_MS", "1000", 1);
+	CHECK(ncclEpCreateGroup(&g, own, &c) == ncclSuccess);
+	unsetenv("NCCL_EP_BOOTSTRAP_TIMEOUT_MS");
+	barrier("narrow");
+	start = now();
+	if (rank != 0) {
+		CHECK(ncclEpInitHandle(&h, g, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, 32, NULL) ==
+		      ncclRemoteError);
+		CHECK_HAS(last_text(g, ncclRemoteError), "not all 4 ranks arrived within 1000 ms");
+		CHECK(ncclEpInitHandle(&h, g, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, 1, NULL) ==
+		      ncclRemoteError);
+		CHECK(now() - start < 5);
+	}
+	barrier("not grown");
+	CHECK(ncclCommAbort(own) == ncclSuccess);
+	CHECK(ncclEpGroupDestroy(g) == ncclSuccess);
+}
+
 static void test_absent_at_creation(void)
 {
 	ncclEpGroupConfig_t c = config_make();
@@ -306,10 +333,12 @@ int main(void)
 	ncclEpGroupConfig_t c = config_make();
 
 	rank = atoi(getenv("RANK"));
-	connect_ranks();
+	comm = connect_ranks("life");
+	CHECK(cudaStreamCreate(&stream) == cudaSuccess);
 	test_memory();
 	test_explicit_buffer();
 	test_failures();
+	test_absent_at_growth();
 	CHECK(ncclEpCreateGroup(&late, comm, &c) == ncclSuccess);
 	setenv("NCCL_EP_CLOSE_TIMEOUT_MS", "400", 1);
 	CHECK(ncclEpCreateGroup(&never, comm, &c) == ncclSuccess);
