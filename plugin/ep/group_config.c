@@ -74,6 +74,18 @@ static ncclResult_t ep_config_check_sizes(const ncclEpGroupConfig_t *c, int nran
 			       "from 1 to %u",
 			       c->max_token_bytes, 1u << 24);
 	}
+	if ((uint64_t)c->num_experts * tokens > INT32_MAX) {
+		return ep_fail(ncclInvalidArgument,
+			       "config->num_experts %u times max_dispatch_tokens_per_rank %u "
+			       "exceeds %d: lower one of them",
+			       c->num_experts, tokens, INT32_MAX);
+	}
+	if (c->rdma_buffer_size > UINT64_MAX - EP_SYMM_ALIGN) {
+		return ep_fail(ncclInvalidArgument,
+			       "config->rdma_buffer_size is %lu: no device has as much memory, "
+			       "NCCL_EP_AUTO chooses",
+			       c->rdma_buffer_size);
+	}
 	if (c->num_topk > c->num_experts) {
 		return ep_fail(ncclInvalidArgument, "config->num_topk is %u, there are %u experts",
 			       c->num_topk, c->num_experts);
@@ -226,10 +238,10 @@ ncclResult_t ep_group_agreed_check(const void *all, size_t stride, int nranks)
 				continue;
 			}
 			return ep_fail(ncclInvalidArgument,
-				       "%s is %llu on rank 0 but %llu on rank %d: all ranks must "
+				       "%s is %lld on rank 0 but %lld on rank %d: all ranks must "
 				       "pass the same",
-				       ep_agreed_names[i], (unsigned long long)first.value[i],
-				       (unsigned long long)other.value[i], r);
+				       ep_agreed_names[i], (long long)first.value[i],
+				       (long long)other.value[i], r);
 		}
 	}
 	return ncclSuccess;

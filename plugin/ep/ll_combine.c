@@ -46,7 +46,6 @@ static ncclResult_t ep_combine_check_input(struct ep_combine *c)
 	const struct ep_ll_shape *shape = &g->config.shape;
 	bool em = c->h->layout == EP_LL_EXPERT_MAJOR;
 	ncclDataType_t type;
-	uint64_t bytes;
 
 	EP_CHECK(ep_view_make(&c->tokens, g->comm, c->in.tokens, 3, "inputs->tokens"));
 	type = c->tokens.datatype;
@@ -63,21 +62,14 @@ static ncclResult_t ep_combine_check_input(struct ep_combine *c)
 		em ? "ranks times max_dispatch_tokens_per_rank" : "max_dispatch_tokens_per_rank",
 		"inputs->tokens"));
 	EP_CHECK(ep_view_expect_align(&c->tokens, 16, "inputs->tokens"));
-	bytes = (uint64_t)c->tokens.sizes[2] * c->tokens.elem_bytes;
-	if (bytes == 0 || bytes % 16) {
+	EP_CHECK(ep_view_row_bytes(&c->tokens, 2, &c->args.token_bytes, "inputs->tokens"));
+	if (c->args.token_bytes > g->config.max_token_bytes) {
 		return ep_fail(ncclInvalidArgument,
-			       "inputs->tokens: rows of %zu %s take %llu "
-			       "bytes, they need a positive multiple of 16",
-			       c->tokens.sizes[2], ep_dtype_name(type), (unsigned long long)bytes);
-	}
-	if (bytes > g->config.max_token_bytes) {
-		return ep_fail(ncclInvalidArgument,
-			       "inputs->tokens: a row takes %llu bytes, the "
+			       "inputs->tokens: a row takes %u bytes, the "
 			       "group's max_token_bytes is %u",
-			       (unsigned long long)bytes, g->config.max_token_bytes);
+			       c->args.token_bytes, g->config.max_token_bytes);
 	}
 	c->args.tokens = c->tokens.data;
-	c->args.token_bytes = (uint32_t)bytes;
 	return ncclSuccess;
 }
 

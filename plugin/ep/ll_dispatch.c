@@ -124,7 +124,6 @@ static ncclResult_t ep_dispatch_expect_leading(const struct ep_dispatch *d,
 static ncclResult_t ep_dispatch_check_tokens(struct ep_dispatch *d)
 {
 	ncclComm_t comm = d->h->group->comm;
-	uint64_t row_bytes;
 
 	EP_CHECK(ep_view_make(&d->tokens, comm, d->in.tokens, 2, "inputs->tokens"));
 	EP_CHECK(ep_view_make(&d->out_tokens, comm, d->out.tokens, 3, "outputs->tokens"));
@@ -136,17 +135,9 @@ static ncclResult_t ep_dispatch_check_tokens(struct ep_dispatch *d)
 				    "elements of inputs->tokens", "outputs->tokens"));
 	EP_CHECK(ep_view_expect_align(&d->tokens, 16, "inputs->tokens"));
 	EP_CHECK(ep_view_expect_align(&d->out_tokens, 16, "outputs->tokens"));
-	row_bytes = (uint64_t)d->tokens.sizes[1] * d->tokens.elem_bytes;
-	if (row_bytes == 0 || row_bytes % 16 || row_bytes > UINT32_MAX) {
-		return ep_fail(ncclInvalidArgument,
-			       "inputs->tokens: rows of %zu %s take %llu "
-			       "bytes, they need a positive multiple of 16",
-			       d->tokens.sizes[1], ep_dtype_name(d->tokens.datatype),
-			       (unsigned long long)row_bytes);
-	}
+	EP_CHECK(ep_view_row_bytes(&d->tokens, 1, &d->args.token_bytes, "inputs->tokens"));
 	d->args.tokens = d->tokens.data;
 	d->args.out_tokens = d->out_tokens.data;
-	d->args.token_bytes = (uint32_t)row_bytes;
 	d->args.out_token_bytes = (uint32_t)(d->out_tokens.sizes[2] * d->out_tokens.elem_bytes);
 	return ncclSuccess;
 }
@@ -183,7 +174,7 @@ static ncclResult_t ep_dispatch_check_forwarded(struct ep_dispatch *d)
 {
 	ncclComm_t comm = d->h->group->comm;
 	struct ep_view in, out;
-	uint64_t bytes;
+	uint32_t bytes;
 
 	EP_CHECK(ep_view_make(&in, comm, d->in.scales, 2, "inputs->scales"));
 	EP_CHECK(ep_view_make(&out, comm, d->out.scales, 3, "outputs->scales"));
@@ -199,23 +190,17 @@ static ncclResult_t ep_dispatch_check_forwarded(struct ep_dispatch *d)
 	EP_CHECK(ep_dispatch_expect_leading(d, &out, "outputs->scales"));
 	EP_CHECK(ep_view_expect_dim(&out, 2, in.sizes[1], "elements of inputs->scales",
 				    "outputs->scales"));
-	bytes = (uint64_t)in.sizes[1] * in.elem_bytes;
-	if (bytes == 0 || bytes % 16) {
-		return ep_fail(ncclInvalidArgument,
-			       "inputs->scales: rows of %zu %s take %llu "
-			       "bytes, they need a positive multiple of 16",
-			       in.sizes[1], ep_dtype_name(in.datatype), (unsigned long long)bytes);
-	}
+	EP_CHECK(ep_view_row_bytes(&in, 1, &bytes, "inputs->scales"));
 	EP_CHECK(ep_view_expect_align(&in, 16, "inputs->scales"));
 	EP_CHECK(ep_view_expect_align(&out, 16, "outputs->scales"));
 	EP_CHECK(ep_dispatch_check_offset(d->in.tokens, "inputs->tokens"));
 	EP_CHECK(ep_dispatch_check_offset(d->out.tokens, "outputs->tokens"));
 	EP_CHECK(ep_dispatch_check_offset(d->in.scales, "inputs->scales"));
 	EP_CHECK(ep_dispatch_check_offset(d->out.scales, "outputs->scales"));
-	EP_CHECK(ep_dispatch_check_budget(d, d->args.token_bytes + bytes));
+	EP_CHECK(ep_dispatch_check_budget(d, (uint64_t)d->args.token_bytes + bytes));
 	d->args.scales = in.data;
 	d->args.out_scales = out.data;
-	d->args.scale_bytes = (uint32_t)bytes;
+	d->args.scale_bytes = bytes;
 	return ncclSuccess;
 }
 

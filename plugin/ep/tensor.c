@@ -214,6 +214,21 @@ ncclResult_t ep_view_expect_align(const struct ep_view *view, uint32_t align, co
 		       view->data, align);
 }
 
+ncclResult_t ep_view_row_bytes(const struct ep_view *view, unsigned int dim, uint32_t *bytes,
+			       const char *name)
+{
+	size_t n = view->sizes[dim];
+
+	if (n > 0 && n <= UINT32_MAX / view->elem_bytes && n * view->elem_bytes % 16 == 0) {
+		*bytes = (uint32_t)(n * view->elem_bytes);
+		return ncclSuccess;
+	}
+	return ep_fail(ncclInvalidArgument,
+		       "%s: rows of %zu %s, %u bytes each: they need a positive multiple of 16 "
+		       "bytes, less than 4 GiB",
+		       name, n, ep_dtype_name(view->datatype), view->elem_bytes);
+}
+
 ncclResult_t ep_tensor_expect_absent(const ncclEpTensor_t *t, const char *name, const char *why)
 {
 	if (!t) {

@@ -33,6 +33,10 @@ ncclResult_t ep_view_expect_dim(const struct ep_view *view, unsigned int dim, ui
 				const char *meaning, const char *name);
 ncclResult_t ep_view_expect_align(const struct ep_view *view, uint32_t align, const char *name);
 
+/* Bytes of a row, dimension `dim`: a positive multiple of 16 that 32 bits hold. */
+ncclResult_t ep_view_row_bytes(const struct ep_view *view, unsigned int dim, uint32_t *bytes,
+			       const char *name);
+
 /* NULL is fine, anything else is an error that says why. */
 ncclResult_t ep_tensor_expect_absent(const ncclEpTensor_t *t, const char *name, const char *why);
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Fields of a group's config: their limits, what AUTO means, and what ranks must agree in. */
+#include <limits.h>
 #include "ep/group.h"
 #include "unit/unit.h"
 
@@ -47,6 +48,7 @@ static void test_limits(void)
 	CHECK_REFUSED(max_dispatch_tokens_per_rank, 65536, 8, ncclInvalidArgument, "is 65536");
 	CHECK_REFUSED(max_token_bytes, 0, 8, ncclInvalidArgument, "max_token_bytes is 0");
 	CHECK_REFUSED(max_token_bytes, (1u << 24) + 1, 8, ncclInvalidArgument, "max_token_bytes");
+	CHECK_REFUSED(rdma_buffer_size, ULONG_MAX, 8, ncclInvalidArgument, "rdma_buffer_size is");
 	CHECK_REFUSED(num_topk, 257, 8, ncclInvalidArgument, "num_topk is 257, there are 256");
 	CHECK_REFUSED(max_num_sms, 133, 8, ncclInvalidUsage, "is 133, the device has 132 SMs");
 	CHECK_REFUSED(alloc.alloc_fn, some_alloc, 8, ncclInvalidUsage, "alloc_fn but no free_fn");
@@ -57,6 +59,19 @@ static void test_limits(void)
 		      "overflow_policy is 3");
 	CHECK_REFUSED(num_qp_per_rank, 0, 65, ncclInvalidUsage, "has 65 ranks");
 	CHECK_REFUSED(num_qp_per_rank, 0, 7, ncclInvalidArgument, "multiple of the 7 ranks");
+}
+
+/* Rows of all local experts are numbered with 31 bits. */
+static void test_product(void)
+{
+	ncclEpGroupConfig_t c = good();
+
+	c.num_experts = 32768;
+	c.max_dispatch_tokens_per_rank = 65535;
+	CHECK(ep_group_config_make(&made, &c, &params, 8, 132) == ncclSuccess);
+	c.num_experts += 8;
+	CHECK(ep_group_config_make(&made, &c, &params, 8, 132) == ncclInvalidArgument);
+	CHECK_HAS(last_text(), "num_experts 32776 times max_dispatch_tokens_per_rank 65535");
 }
 
 static void test_automatic(void)
@@ -175,6 +190,12 @@ static void test_agreement(void)
 	CHECK(ep_group_agreed_check(all, sizeof(all[0]), 2) == ncclSuccess);
 	CHECK(ep_group_agreed_check(all, sizeof(all[0]), 3) == ncclInvalidArgument);
 	CHECK_HAS(last_text(), "config->max_token_bytes is 14336 on rank 0 but 7168 on rank 2");
+	made.lines_choice = -1;
+	all[0] = ep_group_config_agreed(&made);
+	made.lines_choice = 1;
+	all[1] = ep_group_config_agreed(&made);
+	CHECK(ep_group_agreed_check(all, sizeof(all[0]), 2) == ncclInvalidArgument);
+	CHECK_HAS(last_text(), "NCCL_EP_LL_LINES is -1 on rank 0 but 1 on rank 1");
 }
 
 int main(void)
@@ -183,6 +204,7 @@ int main(void)
 		params.value[i] = ep_param_table[i].initial;
 	}
 	test_limits();
+	test_product();
 	test_automatic();
 	test_timeouts();
 	test_explicit_heap();
