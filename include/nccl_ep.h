@@ -565,7 +565,7 @@ ncclResult_t ncclEpMaskUpdate(ncclEpGroup_t ep_group, const int *mask, cudaStrea
  * masked: every rank must call it, equally often. Synchronises the stream. It waits for the ranks
  * that are active here; one that does not come is logged, sets the error flag, and is masked again
  * by the next operation that misses it. The error flag is not reset.
- * ncclInvalidUsage: an operation is pending.
+ * ncclInvalidUsage: an operation is pending, or the stream is being captured.
  */
 ncclResult_t ncclEpMaskClean(ncclEpGroup_t ep_group, cudaStream_t stream);
 

@@ -66,7 +66,7 @@ ncclResult_t ncclEpExtDeviceMemory(const ncclEpGroupConfig_t *config, int nranks
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_ext_check_capture(cudaStream_t stream, const char *name)
+ncclResult_t ep_stream_check_capture(cudaStream_t stream, const char *name)
 {
 	enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
 
@@ -114,7 +114,7 @@ static ncclResult_t ep_ext_num_recv(struct ncclEpHandle *h, uint64_t *tokens, ui
 	const struct ep_ll_shape *shape = &h->group->config.shape;
 	uint64_t distinct, placed;
 
-	EP_CHECK(ep_ext_check_capture(stream, "ncclEpExtNumRecvTokens"));
+	EP_CHECK(ep_stream_check_capture(stream, "ncclEpExtNumRecvTokens"));
 	if (!h->dispatched) {
 		return ep_fail(ncclInvalidUsage, "ncclEpExtNumRecvTokens: no dispatch with the "
 						 "handle's routing has been completed");
@@ -163,7 +163,7 @@ static ncclResult_t ep_ext_peer_stats(struct ncclEpGroup *g, ncclEpExtPeerStats_
 			       "%d ranks",
 			       count, g->nranks);
 	}
-	EP_CHECK(ep_ext_check_capture(stream, "ncclEpExtPeerStats"));
+	EP_CHECK(ep_stream_check_capture(stream, "ncclEpExtPeerStats"));
 	EP_CHECK(ep_ext_read(mask, g->mask, 4 * (size_t)g->nranks, stream, "ncclEpExtPeerStats"));
 	EP_CHECK(ep_ext_read(dev, g->stats, (size_t)g->nranks * sizeof(*dev), stream,
 			     "ncclEpExtPeerStats"));

@@ -169,6 +169,11 @@ void ep_pool_drain(struct ncclEpGroup *group);
 /* Looks for failures of device operations. Fails only if the group has failed for good. */
 ncclResult_t ep_record_poll(struct ncclEpGroup *group);
 
+/* ---- ext.c ---- */
+
+/* Refuses a stream that is being captured, for calls that synchronise it. */
+ncclResult_t ep_stream_check_capture(cudaStream_t stream, const char *name);
+
 /* ---- handle.c ---- */
 
 /* Whether the layout and top-k are possible. Shared with the memory query. */

@@ -71,6 +71,7 @@ ncclResult_t ncclEpMaskClean(ncclEpGroup_t ep_group, cudaStream_t stream)
 				 ep_group->staged);
 		goto out;
 	}
+	EP_CHECK_GOTO(ep_stream_check_capture(stream, "ncclEpMaskClean"), out);
 	EP_CHECK_GOTO(ep_ll_clean_launch(ep_group, stream), out);
 	EP_CUDA_GOTO(cudaStreamSynchronize(stream), "ncclEpMaskClean: waiting for the stream", out);
 	result = ep_record_poll(ep_group);

@@ -245,6 +245,23 @@ static void test_window(void)
 	CHECK(ncclEpGroupDestroy(g) == ncclSuccess);
 }
 
+/* Extents whose product with the element size does not fit 64 bits. */
+static void test_huge_extents(void)
+{
+	ncclEpGroup_t g = group_make(0, 20000);
+	size_t huge = ((size_t)1 << 63) + HIDDEN;
+	struct routed r;
+
+	routed_make(&r, g);
+	r.sizes[1][1] = r.sizes[3][2] = r.sizes[7][1] = huge;
+	CHECK(dispatch(&r, false) == ncclInvalidArgument);
+	CHECK_HAS(last_text(g, ncclInvalidArgument), "rows of 9223372036854775872 bf16");
+	CHECK(combine(&r, false) == ncclInvalidArgument);
+	CHECK_HAS(last_text(g, ncclInvalidArgument), "rows of 9223372036854775872 bf16");
+	routed_free(&r);
+	CHECK(ncclEpGroupDestroy(g) == ncclSuccess);
+}
+
 static void test_order(void)
 {
 	ncclEpGroup_t g = group_make(0, 20000);
@@ -376,6 +393,14 @@ static void test_masked_rank(void)
 		check_mask(g, 0);
 	}
 	barrier();
+	if (rank == 1) { /* refused, and leaves the capture as it is */
+		cudaGraph_t graph = NULL;
+
+		CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal) == cudaSuccess);
+		CHECK(ncclEpMaskClean(g, stream) == ncclInvalidUsage);
+		CHECK(cudaStreamEndCapture(stream, &graph) == cudaSuccess);
+		CHECK(cudaGraphDestroy(graph) == cudaSuccess);
+	}
 	CHECK(ncclEpMaskClean(g, stream) == ncclSuccess);
 	check_mask(g, 1);
 	if (rank != 3) { /* stays until it is cleared */
@@ -398,6 +423,7 @@ int main(void)
 	connect_ranks();
 	test_bad_id();
 	test_window();
+	test_huge_extents();
 	test_order();
 	test_absent_rank();
 	test_masked_rank();
