@@ -320,9 +320,8 @@ static ncclResult_t ep_dispatch_check_zero_copy(const struct ep_dispatch *d)
 		return ncclSuccess;
 	}
 	if (d->h->layout != EP_LL_RANK_MAJOR || d->recipe == NCCL_EP_DISP_QUANT_DS_FP8E3M4) {
-		return ep_fail(ncclInvalidArgument,
-			       "zero_copy ON: only rank-major dispatch with "
-			       "recipe NONE or FWD can be direct: use AUTO");
+		return ep_fail(ncclInvalidArgument, "zero_copy ON: only rank-major dispatch with "
+						    "recipe NONE or FWD can be direct: use AUTO");
 	}
 	if (!d->out.tokens->win_hdl && !(d->out.scales && d->out.scales->win_hdl)) {
 		return ep_fail(ncclInvalidArgument,
