@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Mask clean-up: ranks that were masked come back. Every calling rank tells all peers its step,
- * waits for those it holds active, and goes on from the highest step of all, with all banks free:
- * the ranks' sequences agree again although the returning ones missed operations.
+ * waits for all of them, and goes on from the highest step of all, with all banks free: the ranks'
+ * sequences agree again although the returning ones missed operations. Masked ranks are waited for
+ * too: a rank that was away has masked the others, and either side may be ahead.
  */
 #include "ll_layout.h"
 #include "simt.h"
@@ -29,8 +30,12 @@ EP_KERNEL(ep_ll_clean_kernel, ep_ll_clean_args, EP_LL_MAX_THREADS)
 
 	if (r < a.nranks) {
 		ep_st_word(a.heap[r] + a.clean_off + 8 * a.rank, mine, a.round);
-		if (a.mask[r] && !ep_ll_clean_wait(a, r, &theirs)) {
+		bool came = ep_ll_clean_wait(a, r, &theirs);
+
+		if (!came) {
 			theirs = mine; /* the failed poll has left an old word there */
+		}
+		if (!came && a.mask[r]) {
 			if (ep_atomic_cas_gpu_u32(&a.state->record_lock[EP_LL_RECORD_MASKED], 0, 1) ==
 			    0) {
 				struct ep_ll_record *out = &a.records[EP_LL_RECORD_MASKED];
