@@ -117,7 +117,7 @@ static void choose_flags(struct test_case *c, uint64_t *state)
 }
 
 /*
- * An expert takes max_dispatch_tokens_per_rank rows of a rank. Ids that appear twice in a row can
+ * An expert has room for R * max_dispatch_tokens_per_rank rows. Ids that appear twice in a row can
  * exceed that; the capacity is then what the most popular expert needs.
  */
 static void make_room(struct test_case *c)
@@ -130,16 +130,19 @@ static void make_room(struct test_case *c)
 	for (uint32_t i = 0; p->duplicate_ppm && i < c->rounds; i++) {
 		p->seed = c->seed + i;
 		NEED(rows && !oracle_problem_prepare(p, why, sizeof(why)));
+		memset(rows, 0, p->experts * sizeof(*rows));
 		for (uint32_t src = 0; src < p->nranks; src++) {
-			memset(rows, 0, p->experts * sizeof(*rows));
 			for (uint32_t t = 0, n = oracle_tokens(p, src); t < n; t++) {
 				oracle_route(p, src, t, ids);
 				for (uint32_t k = 0; k < p->topk; k++) {
-					if (ids[k] >= 0 && ++rows[ids[k]] > p->max_tokens) {
-						p->max_tokens = rows[ids[k]];
-					}
+					rows[ids[k] < 0 ? 0 : ids[k]] += ids[k] >= 0;
 				}
 			}
+		}
+		for (uint32_t e = 0; e < p->experts; e++) {
+			uint32_t need = (rows[e] + p->nranks - 1) / p->nranks;
+
+			p->max_tokens = need > p->max_tokens ? need : p->max_tokens;
 		}
 		oracle_problem_free(p);
 	}

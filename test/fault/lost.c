@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * A rank is killed or stopped in the middle of its work (VC_FAULT in the environment says when).
+ *
+ *     lost kill|stop               without masks: within the timeout every other rank has an error
+ *                                  that names the lost one; the group can be destroyed, and a new
+ *                                  one of the survivors works
+ *     lost kill|stop mask          with masks: it is masked, the others go on with right results;
+ *                                  a stopped one comes back and MaskClean takes it in again
+ */
+#include <unistd.h>
+
+#include "support/bench.h"
+#include "support/victim.h"
+
+#define VICTIM 2
+#define TIMEOUT_MS (700 * victim_scale())
+#define MOST_ROUNDS 200
+
+enum { FLAG_FAILED = 1, FLAG_MASKED, FLAG_BACK };
+
+struct scene {
+	bool stops;
+	bool masks;
+};
+
+static struct oracle_problem problem(int nranks, enum oracle_layout layout)
+{
+	return bench_problem(nranks, 12, 3, 256, 6, layout);
+}
+
+static ncclEpGroup_t make_group(ncclComm_t comm, const struct oracle_problem *p, uint32_t flags)
+{
+	ncclEpGroupConfig_t config = bench_group_config(p, flags);
+	ncclEpGroup_t group = NULL;
+
+	config.timeout_ns = (uint64_t)(TIMEOUT_MS * 1e6);
+	config.max_num_sms = 2;
+	NEED_OK(ncclEpCreateGroup(&group, comm, &config));
+	return group;
+}
+
+/* One dispatch and combine, without a look at the results; how long it took. */
+static ncclResult_t turn(struct bench *b, double *seconds)
+{
+	double start = world_now();
+	ncclResult_t result = bench_update(b, b->w->stream);
+
+	if (result == ncclSuccess) {
+		result = bench_dispatch(b, b->w->stream);
+	}
+	if (result == ncclSuccess) {
+		result = bench_combine(b, b->w->stream);
+	}
+	if (result == ncclSuccess) {
+		NEED_CUDA(cudaStreamSynchronize(b->w->stream));
+		OK(ncclEpExtGetLastError(b->group, &result, NULL));
+	}
+	*seconds = world_now() - start;
+	return result;
+}
+
+static void survivors_group(struct world *w)
+{
+	struct world small = *w;
+	struct oracle_problem p = problem(3, ORACLE_EXPERT_MAJOR);
+	ncclComm_t comm = world_comm(w, 0xf & ~(1u << VICTIM));
+	struct bench b;
+
+	check_context("a group of the survivors");
+	small.comm = comm;
+	small.nranks = 3;
+	small.rank = w->rank - (w->rank > VICTIM);
+	bench_open(&b, &small, make_group(comm, &p, 0), &p, 0);
+	bench_round(&b);
+	bench_round(&b);
+	bench_close(&b);
+	OK(ncclEpGroupDestroy(b.group));
+	OK(ncclCommDestroy(comm));
+}
+
+static void without_masks(struct world *w, const struct scene *scene)
+{
+	struct oracle_problem p = problem(w->nranks, ORACLE_EXPERT_MAJOR);
+	ncclEpGroup_t group = make_group(w->comm, &p, 0);
+	ncclResult_t result = ncclSuccess;
+	const char *text = "";
+	double seconds = 0, start;
+	struct bench b;
+	char kept[1024];
+
+	bench_open(&b, w, group, &p, 0);
+	bench_expert_work(&b);
+	for (int i = 0; i < MOST_ROUNDS && result == ncclSuccess; i++) {
+		result = turn(&b, &seconds);
+	}
+	if (w->rank == VICTIM) { /* stopped and continued: it finds itself alone */
+		NEED(scene->stops);
+		CHECK(result == ncclRemoteError || result == ncclSuccess);
+		bench_close(&b);
+		OK(ncclEpGroupDestroy(group));
+		return;
+	}
+	CHECK_INT(result, ncclRemoteError);
+	/* dispatch and combine wait at most once each */
+	if (seconds > TIMEOUT_MS / 1e3 + 1) {
+		check_fail(__FILE__, __LINE__, "the error came after %.1f s", seconds);
+	}
+	OK(ncclEpExtGetLastError(group, &result, &text));
+	CHECK_INT(result, ncclRemoteError);
+	if (!victim_named(text, VICTIM)) {
+		check_fail(__FILE__, __LINE__, "\"%s\" does not name rank %d", text, VICTIM);
+	}
+	snprintf(kept, sizeof(kept), "%s", text);
+	CHECK_RESULT(bench_dispatch(&b, w->stream), ncclRemoteError);
+	CHECK_RESULT(bench_update(&b, w->stream), ncclRemoteError);
+	OK(ncclEpExtGetLastError(group, &result, &text));
+	CHECK(!strcmp(kept, text));
+	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	world_raise(w, FLAG_FAILED, 1);
+	for (int r = 0; r < w->nranks; r++) {
+		NEED(r == VICTIM || world_await(w, FLAG_FAILED, r, 1, 60));
+	}
+	if (scene->stops) {
+		victim_continue();
+	}
+	start = world_now();
+	bench_close(&b);
+	OK(ncclEpGroupDestroy(group));
+	if (!scene->stops && world_now() - start > 2 * victim_scale()) {
+		check_fail(__FILE__, __LINE__, "destruction took %.1f s", world_now() - start);
+	}
+	survivors_group(w);
+}
+
+static void read_mask(struct world *w, ncclEpGroup_t group, int *mask)
+{
+	int *device;
+
+	NEED_CUDA(cudaMalloc((void **)&device, 64));
+	OK(ncclEpMaskQuery(group, device, w->stream));
+	NEED_CUDA(cudaMemcpyAsync(mask, device, sizeof(int) * (size_t)w->nranks,
+				  cudaMemcpyDeviceToHost, w->stream));
+	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	NEED_CUDA(cudaFree(device));
+}
+
+static void go_on_without(struct bench *b)
+{
+	double start = world_now();
+
+	b->p.absent = UINT64_C(1) << VICTIM;
+	for (uint64_t i = 0; i < 4; i++) {
+		check_context("without the lost rank, round %d", (int)i);
+		bench_load(b, 50 + i);
+		bench_round(b);
+	}
+	/* nobody waits for it any more */
+	CHECK(world_now() - start < TIMEOUT_MS / 1e3 + 2 * victim_scale());
+}
+
+static void take_in_again(struct world *w, struct bench *b)
+{
+	int mask[WORLD_MAX], error = 1;
+
+	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	world_raise(w, FLAG_BACK, 1);
+	for (int r = 0; r < w->nranks; r++) {
+		NEED(world_await(w, FLAG_BACK, r, 1, 60));
+	}
+	check_context("back again");
+	NEED_OK(ncclEpMaskClean(b->group, w->stream));
+	OK(ncclEpErrorClear(b->group));
+	OK(ncclEpGetAsyncError(b->group, &error));
+	CHECK_INT(error, 0);
+	read_mask(w, b->group, mask);
+	for (int r = 0; r < w->nranks; r++) {
+		CHECK_INT(mask[r], 1);
+	}
+	world_meet(w);
+	b->p.absent = 0;
+	for (uint64_t i = 0; i < 4; i++) {
+		bench_load(b, 70 + i);
+		bench_round(b);
+	}
+	OK(ncclEpGetAsyncError(b->group, &error));
+	CHECK_INT(error, 0);
+}
+
+static void with_masks(struct world *w, const struct scene *scene)
+{
+	struct oracle_problem p = problem(w->nranks, ORACLE_RANK_MAJOR);
+	ncclEpGroup_t group = make_group(w->comm, &p, BENCH_MASK);
+	int mask[WORLD_MAX], error = 0;
+	double seconds, start = world_now();
+	struct bench b;
+
+	bench_open(&b, w, group, &p, BENCH_MASK);
+	bench_expert_work(&b);
+	for (int i = 0; i < MOST_ROUNDS && !error; i++) {
+		NEED(turn(&b, &seconds) == ncclSuccess);
+		OK(ncclEpGetAsyncError(group, &error));
+	}
+	CHECK_INT(error, 1);
+	if (w->rank == VICTIM) {
+		NEED(scene->stops);
+		take_in_again(w, &b);
+		bench_close(&b);
+		OK(ncclEpGroupDestroy(group));
+		return;
+	}
+	/* some more, until each rank has missed the lost one: the results of these are not defined */
+	for (int i = 0; i < 3; i++) {
+		NEED(turn(&b, &seconds) == ncclSuccess);
+	}
+	read_mask(w, group, mask);
+	for (int r = 0; r < w->nranks; r++) {
+		if (mask[r] != (r != VICTIM)) {
+			check_fail(__FILE__, __LINE__, "mask[%d] is %d after %.1f s", r, mask[r],
+				   world_now() - start);
+		}
+	}
+	world_raise(w, FLAG_MASKED, 1);
+	for (int r = 0; r < w->nranks; r++) {
+		NEED(r == VICTIM || world_await(w, FLAG_MASKED, r, 1, 60));
+	}
+	OK(ncclEpErrorClear(group));
+	go_on_without(&b);
+	OK(ncclEpGetAsyncError(group, &error));
+	CHECK_INT(error, 0);
+	if (scene->stops) {
+		victim_continue();
+		take_in_again(w, &b);
+	}
+	bench_close(&b);
+	OK(ncclEpGroupDestroy(group));
+}
+
+static void run(struct world *w, void *arg)
+{
+	const struct scene *scene = arg;
+
+	if (scene->masks) {
+		with_masks(w, scene);
+	} else {
+		without_masks(w, scene);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	struct scene scene = { 0 };
+
+	NEED(argc >= 2);
+	scene.stops = !strcmp(argv[1], "stop");
+	scene.masks = argc > 2;
+	victim_start(VICTIM, !scene.stops);
+	setenv("NCCL_EP_LL_THREADS", "64", 0);
+	setenv("NCCL_EP_CLOSE_TIMEOUT_MS", "3000", 0);
+	world_run(4, run, &scene);
+	return check_end();
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "support/victim.h"
+
+static void flag_path(char *path, size_t size)
+{
+	snprintf(path, size, "%s/continue", getenv("VC_DIR") ? getenv("VC_DIR") : "/tmp");
+}
+
+void victim_continue(void)
+{
+	char path[600];
+
+	flag_path(path, sizeof(path));
+	close(open(path, O_CREAT | O_WRONLY, 0600));
+}
+
+static void watch_over(pid_t child, bool killed)
+{
+	char path[600];
+	int status;
+
+	flag_path(path, sizeof(path));
+	for (;;) {
+		NEED(waitpid(child, &status, WUNTRACED) == child);
+		if (!WIFSTOPPED(status)) {
+			break;
+		}
+		while (access(path, F_OK)) {
+			usleep(2000);
+		}
+		kill(child, SIGCONT);
+	}
+	if (WIFSIGNALED(status)) {
+		_exit(killed && WTERMSIG(status) == SIGKILL ? 0 : 128 + WTERMSIG(status));
+	}
+	if (killed) {
+		fprintf(stderr, "the victim ended with code %d, it was to be killed\n",
+			WEXITSTATUS(status));
+		_exit(1);
+	}
+	_exit(WEXITSTATUS(status));
+}
+
+void victim_start(int rank, bool killed)
+{
+	pid_t child, parent = getpid();
+
+	if (world_number(getenv("RANK"), WORLD_MAX) != (uint64_t)rank) {
+		return;
+	}
+	child = fork();
+	NEED(child >= 0);
+	if (child > 0) {
+		watch_over(child, killed);
+	}
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (getppid() != parent) {
+		_exit(1);
+	}
+}
+
+double victim_scale(void)
+{
+#if defined(__SANITIZE_THREAD__)
+	return 8;
+#elif defined(__SANITIZE_ADDRESS__)
+	return 4;
+#else
+	return 1;
+#endif
+}
+
+bool victim_named(const char *text, int rank)
+{
+	const char *list = strstr(text, "not started yet by rank");
+	char name[32];
+	char *end;
+
+	snprintf(name, sizeof(name), "rank %d ", rank);
+	if (strstr(text, name)) {
+		return true;
+	}
+	list = list ? list + strlen("not started yet by rank") : "";
+	while (*list == ' ' || *list == ',') {
+		long r = strtol(list + 1, &end, 10);
+
+		if (end != list + 1 && r == rank) {
+			return true;
+		}
+		list = end != list + 1 ? end : list + 1;
+	}
+	return false;
+}

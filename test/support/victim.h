@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * A rank that dies or stops without taking its launcher with it: the rank runs in a child, and the
+ * process that was started watches over it.
+ */
+#ifndef TEST_SUPPORT_VICTIM_H
+#define TEST_SUPPORT_VICTIM_H
+
+#include "support/world.h"
+
+/*
+ * Before anything else in main. On rank `rank`: returns in a child; the parent ends with status 0 if
+ * the child was killed by SIGKILL and `killed`, else with the child's. A child that stops is
+ * continued when victim_continue has been called by any rank.
+ */
+void victim_start(int rank, bool killed);
+void victim_continue(void);
+/* Time limits stretch under sanitizers. */
+double victim_scale(void);
+/* True if an error text says that this rank did not come. */
+bool victim_named(const char *text, int rank);
+
+#endif
