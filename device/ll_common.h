@@ -187,14 +187,31 @@ EP_DEV void ep_ll_peer_failed(const struct ep_ll_common &c, const struct ep_ll_o
 	}
 }
 
+/* Some rank has not come as far as `peer`, which may well be waiting for it. */
+EP_DEV bool ep_ll_others_behind(const struct ep_ll_common &c, uint32_t peer)
+{
+	uint32_t reached = ep_ld_retired_sys_u32(ep_ll_progress(c, peer));
+	bool behind = false;
+
+	for (uint32_t r = 0; r < c.nranks; r++) {
+		behind |= (int32_t)(ep_ld_retired_sys_u32(ep_ll_progress(c, r)) - reached) < 0;
+	}
+	return behind;
+}
+
 /*
  * One poll of a wait has failed. True when waiting is over: the group is aborted, or the timeout
  * has passed, in which case the failure of `peer` is recorded here.
+ *
+ * A rank that fails holds up the others, whose waits for it expire at the same time as the waits
+ * for them, this rank's own sending half included. So whoever is not the last is given the timeout
+ * a second time: for its own wait, and for what it owes after that.
  */
 EP_DEV bool ep_ll_wait_over(const struct ep_ll_common &c, const struct ep_ll_op &op,
 			    struct ep_spin *s, enum ep_wait_site site, uint32_t peer)
 {
-	if (ep_spin_expired(s, c.timeout_ns, site, peer)) {
+	if (ep_spin_expired(s, c.timeout_ns, site, peer) &&
+	    ((ep_time_ns() - s->start_ns) / 2 > c.timeout_ns || !ep_ll_others_behind(c, peer))) {
 		ep_ll_peer_failed(c, op, EP_LL_CAUSE_TIMEOUT, site, peer, 0, 0);
 		return true;
 	}
