@@ -193,6 +193,7 @@ EP_DEV bool ep_ll_others_behind(const struct ep_ll_common &c, uint32_t peer)
 	uint32_t reached = ep_ld_retired_sys_u32(ep_ll_progress(c, peer));
 	bool behind = false;
 
+#pragma unroll 1 /* a wait that expires is rare: not worth the registers */
 	for (uint32_t r = 0; r < c.nranks; r++) {
 		behind |= (int32_t)(ep_ld_retired_sys_u32(ep_ll_progress(c, r)) - reached) < 0;
 	}
