@@ -51,6 +51,7 @@ ncclResult_t ep_fail(ncclResult_t code, const char *fmt, ...)
 	va_start(args, fmt);
 	vsnprintf(thread_last.text, sizeof(thread_last.text), fmt, args);
 	va_end(args);
+	ep_log_flatten(thread_last.text);
 	ep_log(EP_LOG_WARN, EP_LOG_ALL, "%s", thread_last.text);
 	return ep_fail_again(&thread_last);
 }

@@ -183,6 +183,15 @@ int ep_log_format(char *line, size_t size, enum ep_log_level level, const char *
 			text);
 }
 
+void ep_log_flatten(char *text)
+{
+	for (unsigned char *c = (unsigned char *)text; *c; c++) {
+		if (*c < ' ' || *c == 0x7f) {
+			*c = '?';
+		}
+	}
+}
+
 void ep_log(enum ep_log_level level, unsigned int subsys, const char *fmt, ...)
 {
 	char text[1024], line[1400];
@@ -195,6 +204,7 @@ void ep_log(enum ep_log_level level, unsigned int subsys, const char *fmt, ...)
 	va_start(args, fmt);
 	vsnprintf(text, sizeof(text), fmt, args);
 	va_end(args);
+	ep_log_flatten(text);
 	(void)cudaGetDevice(&device);
 	n = ep_log_format(line, sizeof(line) - 1, level, ep_logger.hostname, getpid(),
 			  syscall(SYS_gettid), device, text);

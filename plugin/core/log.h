@@ -58,6 +58,9 @@ void ep_log_configure(struct ep_log_config *config, const char *debug, const cha
 /* Whether a line of this level and subsystem would be printed. WARN ignores the subsystem. */
 bool ep_log_enabled(enum ep_log_level level, unsigned int subsys);
 
+/* Texts quote the environment: control characters become '?', so that a line stays one. */
+void ep_log_flatten(char *text);
+
 void ep_log(enum ep_log_level level, unsigned int subsys, const char *fmt, ...) EP_PRINTF(3, 4);
 
 /* The line without its newline, for ep_log and for tests. Returns its length. */
