@@ -152,6 +152,7 @@ static int64_t ep_param_switch(const char *text)
 ncclResult_t ep_param_parse(enum ep_param_id id, const char *text, int64_t *value)
 {
 	const struct ep_param_def *def = &ep_param_table[id];
+	bool digits;
 	char *end;
 	long long v;
 
@@ -161,10 +162,11 @@ ncclResult_t ep_param_parse(enum ep_param_id id, const char *text, int64_t *valu
 	}
 	errno = 0;
 	v = strtoll(text, &end, 10);
+	digits = end != text;
 	while (*end == ' ') {
 		end++;
 	}
-	if (end == text || *end || errno == ERANGE) {
+	if (!digits || *end || errno == ERANGE) {
 		return ep_fail(
 			ncclInvalidUsage,
 			"environment variable %s=%.64s is not a number: set it to %lld..%lld "
