@@ -14,10 +14,14 @@
 #include "support/victim.h"
 
 #define VICTIM 2
-#define TIMEOUT_MS (700 * victim_scale())
+#define TIMEOUT_MS (1500 * victim_scale())
 #define MOST_ROUNDS 200
 
-enum { FLAG_FAILED = 1, FLAG_MASKED, FLAG_BACK };
+enum {
+	FLAG_FAILED = 1,
+	FLAG_MASKED,
+	FLAG_BACK
+};
 
 struct scene {
 	bool stops;

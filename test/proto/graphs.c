@@ -120,8 +120,8 @@ static uint64_t rounds = 5;
 static void run(struct world *w, void *arg)
 {
 	uint32_t experts = (uint32_t)w->nranks * 3;
-	struct oracle_problem pa = bench_problem(w->nranks, experts, 3, 248, 9,
-						 ORACLE_EXPERT_MAJOR);
+	struct oracle_problem pa =
+		bench_problem(w->nranks, experts, 3, 248, 9, ORACLE_EXPERT_MAJOR);
 	struct oracle_problem pb = bench_problem(w->nranks, experts, 2, 64, 9, ORACLE_RANK_MAJOR);
 	struct band *band = calloc(1, sizeof(*band));
 	ncclEpGroupConfig_t config = bench_group_config(&pa, 0);

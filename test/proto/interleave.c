@@ -14,7 +14,12 @@
 #define HANDLES 3
 #define STEPS 6 /* dispatches of a handle in a run */
 
-enum phase { IDLE, SENT_DISPATCH, DISPATCHED, SENT_COMBINE };
+enum phase {
+	IDLE,
+	SENT_DISPATCH,
+	DISPATCHED,
+	SENT_COMBINE
+};
 
 struct player {
 	struct bench b;

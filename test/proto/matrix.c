@@ -64,7 +64,7 @@ static void choose_routing(struct oracle_problem *p, uint64_t *state)
 /* Elements of a row: any multiple of 16 bytes, small ones and the edges of lines and quads often. */
 static uint32_t choose_hidden(enum oracle_dtype dtype, uint64_t *state)
 {
-	static const uint32_t bytes[] = { 16,  32,  112, 128, 240,  256,  464,	480,
+	static const uint32_t bytes[] = { 16,  32,  112, 128, 240,  256,  464,  480,
 					  496, 512, 960, 976, 1024, 1920, 2048, 5760 };
 	uint32_t size = dtype == ORACLE_FP32 ? 4 : 2;
 	uint64_t s = *state;

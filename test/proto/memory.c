@@ -7,8 +7,8 @@
 #include "support/watch.h"
 
 struct purse {
-	uint64_t bytes;	  /* in use */
-	uint64_t most;	  /* ever in use */
+	uint64_t bytes; /* in use */
+	uint64_t most;  /* ever in use */
 	uint32_t calls;
 	uint32_t fail_at; /* that call fails; 0: none */
 	uint32_t wrong;
@@ -80,9 +80,8 @@ static void sizes(struct world *w)
 {
 	for (int i = 0; i < 8; i++) {
 		enum oracle_layout layout = i % 2 ? ORACLE_RANK_MAJOR : ORACLE_EXPERT_MAJOR;
-		struct oracle_problem p =
-			bench_problem(w->nranks, 48, i < 4 ? 4 : 20, 64 + 512 * (i / 2),
-				      i < 2 ? 1 : 50, layout);
+		struct oracle_problem p = bench_problem(w->nranks, 48, i < 4 ? 4 : 20,
+							64 + 512 * (i / 2), i < 2 ? 1 : 50, layout);
 		struct purse purse;
 		ncclEpGroupConfig_t config = config_with(&purse, &p);
 		ncclEpExtMemory_t alone, full;

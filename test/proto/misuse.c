@@ -18,7 +18,18 @@ struct call {
 	struct bench_tensor t[10]; /* in tokens, in weights, in scales, out tokens, weights, ... */
 };
 
-enum { IT, IW, IS, OT, OW, OS, OX, CO, CI, CT };
+enum {
+	IT,
+	IW,
+	IS,
+	OT,
+	OW,
+	OS,
+	OX,
+	CO,
+	CI,
+	CT
+};
 
 typedef void (*mutate_fn)(struct call *c);
 
@@ -180,83 +191,126 @@ MUTATE(cweights_k, c->t[IW].sizes[1]--)
 
 #define IA ncclInvalidArgument
 #define IU ncclInvalidUsage
-#define M(fn_, want_, part_) { #fn_, fn_, want_, part_ }
+#define M(fn_, want_, part_)                                                                       \
+	{                                                                                          \
+#fn_, fn_, want_, part_                                                            \
+	}
 
 static const struct mistake any_dispatch[] = {
-	M(in_size, IA, "inputs"),	  M(in_magic, IA, "inputs"),
-	M(out_size, IA, "outputs"),	  M(out_magic, IA, "outputs"),
-	M(info_size, IA, "layout_info"),  M(info_magic, IA, "layout_info"),
-	M(config_size, IA, "config"),	  M(config_magic, IA, "config"),
-	M(recipe, IA, "quant_recipe"),	  M(backward, IU, "backward"),
-	M(direction, IA, "pass_direction"), M(no_tokens, IA, "inputs->tokens"),
-	M(no_out_tokens, IA, "outputs->tokens"), M(token_magic, IA, "inputs->tokens"),
-	M(token_magic2, IA, "inputs->tokens"), M(token_size, IA, "inputs->tokens"), M(token_ndim, IA, "inputs->tokens"),
-	M(token_no_sizes, IA, "inputs->tokens"), M(token_no_data, IA, "inputs->tokens"),
-	M(token_type, IA, "inputs->tokens"), M(token_bad_type, IA, "99"),
-	M(token_rows, IA, "inputs->tokens"), M(token_odd_row, IA, "16"),
-	M(token_wide, IA, "max_token_bytes"), M(token_empty_row, IA, "inputs->tokens"),
-	M(token_align, IA, "inputs->tokens"), M(out_align, IA, "outputs->tokens"),
-	M(out_type, IA, "outputs->tokens"), M(out_ndim, IA, "outputs->tokens"),
-	M(out_blocks, IA, "outputs->tokens"), M(out_rows, IA, "outputs->tokens"),
-	M(out_width, IA, "outputs->tokens"), M(in_scales_none, IA, "inputs->scales"),
-	M(out_scales_none, IA, "outputs->scales"), M(counts_type, IA, "counters"),
-	M(counts_extent, IA, "counters"), M(counts_ndim, IA, "counters"),
+	M(in_size, IA, "inputs"),
+	M(in_magic, IA, "inputs"),
+	M(out_size, IA, "outputs"),
+	M(out_magic, IA, "outputs"),
+	M(info_size, IA, "layout_info"),
+	M(info_magic, IA, "layout_info"),
+	M(config_size, IA, "config"),
+	M(config_magic, IA, "config"),
+	M(recipe, IA, "quant_recipe"),
+	M(backward, IU, "backward"),
+	M(direction, IA, "pass_direction"),
+	M(no_tokens, IA, "inputs->tokens"),
+	M(no_out_tokens, IA, "outputs->tokens"),
+	M(token_magic, IA, "inputs->tokens"),
+	M(token_magic2, IA, "inputs->tokens"),
+	M(token_size, IA, "inputs->tokens"),
+	M(token_ndim, IA, "inputs->tokens"),
+	M(token_no_sizes, IA, "inputs->tokens"),
+	M(token_no_data, IA, "inputs->tokens"),
+	M(token_type, IA, "inputs->tokens"),
+	M(token_bad_type, IA, "99"),
+	M(token_rows, IA, "inputs->tokens"),
+	M(token_odd_row, IA, "16"),
+	M(token_wide, IA, "max_token_bytes"),
+	M(token_empty_row, IA, "inputs->tokens"),
+	M(token_align, IA, "inputs->tokens"),
+	M(out_align, IA, "outputs->tokens"),
+	M(out_type, IA, "outputs->tokens"),
+	M(out_ndim, IA, "outputs->tokens"),
+	M(out_blocks, IA, "outputs->tokens"),
+	M(out_rows, IA, "outputs->tokens"),
+	M(out_width, IA, "outputs->tokens"),
+	M(in_scales_none, IA, "inputs->scales"),
+	M(out_scales_none, IA, "outputs->scales"),
+	M(counts_type, IA, "counters"),
+	M(counts_extent, IA, "counters"),
+	M(counts_ndim, IA, "counters"),
 	M(id_kind, IA, "recv_topk_idx_kind"),
 };
 
 static const struct mistake em_dispatch[] = {
-	M(counts_missing, IA, "expert_counters"), M(em_weights_in, IA, "inputs->topk_weights"),
-	M(em_weights_out, IA, "outputs->topk_weights"), M(em_idx, IA, "outputs->topk_idx"),
+	M(counts_missing, IA, "expert_counters"),
+	M(em_weights_in, IA, "inputs->topk_weights"),
+	M(em_weights_out, IA, "outputs->topk_weights"),
+	M(em_idx, IA, "outputs->topk_idx"),
 	M(em_src_counts, IA, "src_rank_counters"),
 };
 
 static const struct mistake rm_dispatch[] = {
-	M(rm_expert_counts, IA, "expert_counters"), M(rm_no_weights, IA, "inputs->topk_weights"),
+	M(rm_expert_counts, IA, "expert_counters"),
+	M(rm_no_weights, IA, "inputs->topk_weights"),
 	M(rm_weights_type, IA, "inputs->topk_weights"),
-	M(rm_weights_rows, IA, "inputs->topk_weights"), M(rm_weights_k, IA, "inputs->topk_weights"),
+	M(rm_weights_rows, IA, "inputs->topk_weights"),
+	M(rm_weights_k, IA, "inputs->topk_weights"),
 	M(rm_no_out_weights, IA, "outputs->topk_weights"),
-	M(rm_out_weights_k, IA, "outputs->topk_weights"), M(rm_no_idx, IA, "outputs->topk_idx"),
-	M(rm_idx_type, IA, "outputs->topk_idx"), M(rm_idx_blocks, IA, "outputs->topk_idx"),
+	M(rm_out_weights_k, IA, "outputs->topk_weights"),
+	M(rm_no_idx, IA, "outputs->topk_idx"),
+	M(rm_idx_type, IA, "outputs->topk_idx"),
+	M(rm_idx_blocks, IA, "outputs->topk_idx"),
 };
 
 static const struct mistake fp8_dispatch[] = {
-	M(fp8_no_scales, IA, "outputs->scales"), M(fp8_scale_type, IA, "outputs->scales"),
-	M(fp8_scale_width, IA, "outputs->scales"), M(fp8_in_scales, IA, "inputs->scales"),
-	M(fp8_in_type, IA, "inputs->tokens"), M(fp8_out_type, IA, "outputs->tokens"),
-	M(fp8_hidden, IA, "128"), M(fp8_none, IA, "outputs->scales"),
+	M(fp8_no_scales, IA, "outputs->scales"),
+	M(fp8_scale_type, IA, "outputs->scales"),
+	M(fp8_scale_width, IA, "outputs->scales"),
+	M(fp8_in_scales, IA, "inputs->scales"),
+	M(fp8_in_type, IA, "inputs->tokens"),
+	M(fp8_out_type, IA, "outputs->tokens"),
+	M(fp8_hidden, IA, "128"),
+	M(fp8_none, IA, "outputs->scales"),
 };
 
 static const struct mistake fwd_dispatch[] = {
-	M(fwd_no_in, IA, "inputs->scales"), M(fwd_no_out, IA, "outputs->scales"),
-	M(fwd_round, IA, "round_scales"), M(fwd_uint8, IA, "uint8"),
-	M(fwd_other, IA, "outputs->tokens"), M(fwd_scale_type, IA, "scales"),
-	M(fwd_scale_other, IA, "scales"), M(fwd_scale_row, IA, "inputs->scales"),
+	M(fwd_no_in, IA, "inputs->scales"),       M(fwd_no_out, IA, "outputs->scales"),
+	M(fwd_round, IA, "round_scales"),         M(fwd_uint8, IA, "uint8"),
+	M(fwd_other, IA, "outputs->tokens"),      M(fwd_scale_type, IA, "scales"),
+	M(fwd_scale_other, IA, "scales"),         M(fwd_scale_row, IA, "inputs->scales"),
 	M(fwd_scale_align, IA, "inputs->scales"), M(fwd_wide, IA, "max_token_bytes"),
 };
 
 static const struct mistake any_combine[] = {
-	M(cin_size, IA, "inputs"),	M(cin_magic, IA, "inputs"),
-	M(cout_size, IA, "outputs"),	M(cout_magic, IA, "outputs"),
-	M(cconfig_size, IA, "config"),	M(cconfig_magic, IA, "config"),
-	M(crecipe, IA, "quant_recipe"), M(cnvfp4, IU, "NVFP4"),
-	M(cbackward, IU, "backward"),	M(cscales, IA, "inputs->scales"),
-	M(cno_tokens, IA, "inputs->tokens"), M(ctype, IA, "inputs->tokens"),
-	M(cblocks, IA, "inputs->tokens"), M(crows, IA, "inputs->tokens"),
-	M(codd, IA, "16"),		M(cwide, IA, "max_token_bytes"),
-	M(calign, IA, "inputs->tokens"), M(cno_out, IA, "outputs->tokens"),
-	M(cout_type, IA, "outputs->tokens"), M(cout_rows, IA, "outputs->tokens"),
-	M(cout_width, IA, "outputs->tokens"), M(cout_ndim, IA, "outputs->tokens"),
+	M(cin_size, IA, "inputs"),
+	M(cin_magic, IA, "inputs"),
+	M(cout_size, IA, "outputs"),
+	M(cout_magic, IA, "outputs"),
+	M(cconfig_size, IA, "config"),
+	M(cconfig_magic, IA, "config"),
+	M(crecipe, IA, "quant_recipe"),
+	M(cnvfp4, IU, "NVFP4"),
+	M(cbackward, IU, "backward"),
+	M(cscales, IA, "inputs->scales"),
+	M(cno_tokens, IA, "inputs->tokens"),
+	M(ctype, IA, "inputs->tokens"),
+	M(cblocks, IA, "inputs->tokens"),
+	M(crows, IA, "inputs->tokens"),
+	M(codd, IA, "16"),
+	M(cwide, IA, "max_token_bytes"),
+	M(calign, IA, "inputs->tokens"),
+	M(cno_out, IA, "outputs->tokens"),
+	M(cout_type, IA, "outputs->tokens"),
+	M(cout_rows, IA, "outputs->tokens"),
+	M(cout_width, IA, "outputs->tokens"),
+	M(cout_ndim, IA, "outputs->tokens"),
 };
 
 static const struct mistake em_combine[] = {
-	M(cno_weights, IA, "outputs->topk_weights"), M(cweights_type, IA, "outputs->topk_weights"),
+	M(cno_weights, IA, "outputs->topk_weights"),
+	M(cweights_type, IA, "outputs->topk_weights"),
 	M(cweights_k, IA, "outputs->topk_weights"),
 };
 
 static ncclResult_t dispatch(struct call *c)
 {
-	return ncclEpDispatch(c->b->handle, &c->in, &c->out, &c->info, &c->config,
-			      c->b->w->stream);
+	return ncclEpDispatch(c->b->handle, &c->in, &c->out, &c->info, &c->config, c->b->w->stream);
 }
 
 static ncclResult_t combine(struct call *c)

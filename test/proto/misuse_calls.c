@@ -25,8 +25,8 @@ static void tensors(void)
 	CHECK(!t);
 	NEED_OK(ncclEpTensorAlloc(&t, 3, ncclFloat32, sizes, NULL));
 	sizes[1] = 0;
-	CHECK(t->ndim == 3 && t->datatype == ncclFloat32 && t->sizes != sizes &&
-	      t->sizes[0] == 4 && t->sizes[1] == 5 && t->sizes[2] == 6 && !t->data && !t->win_hdl);
+	CHECK(t->ndim == 3 && t->datatype == ncclFloat32 && t->sizes != sizes && t->sizes[0] == 4 &&
+	      t->sizes[1] == 5 && t->sizes[2] == 6 && !t->data && !t->win_hdl);
 	kept = t->sizes;
 	t->sizes = sizes;
 	CHECK_REASON(ncclEpTensorDestroy(t), IA, "sizes");
@@ -119,8 +119,8 @@ static void groups(struct world *w, const struct oracle_problem *p)
 		CHECK_REASON(ncclEpCreateGroup(&group, w->comm, &config), m->want, m->part);
 		CHECK(!group);
 		if (m->mutate != most_sms) { /* it knows no device */
-			CHECK_REASON(ncclEpExtDeviceMemory(&config, w->nranks,
-							   NCCL_EP_LAYOUT_UNSET, 0, &memory),
+			CHECK_REASON(ncclEpExtDeviceMemory(&config, w->nranks, NCCL_EP_LAYOUT_UNSET,
+							   0, &memory),
 				     m->want, m->part);
 		}
 	}

@@ -30,9 +30,9 @@ static const struct {
 	ncclDataType_t tokens, scales;
 	uint32_t token_bytes, scale_bytes;
 } forwarded[] = {
-	{ ncclFloat8e4m3, ncclFloat32, 1, 4 },	{ ncclFloat8e5m2, ncclUint8, 1, 1 },
+	{ ncclFloat8e4m3, ncclFloat32, 1, 4 },  { ncclFloat8e5m2, ncclUint8, 1, 1 },
 	{ ncclFloat4x2, ncclFloat8e4m3, 1, 1 }, { ncclBfloat16, ncclBfloat16, 2, 2 },
-	{ ncclFloat16, ncclFloat16, 2, 2 },	{ ncclFloat32, ncclFloat8e5m2, 4, 1 },
+	{ ncclFloat16, ncclFloat16, 2, 2 },     { ncclFloat32, ncclFloat8e5m2, 4, 1 },
 };
 
 static uint32_t row_bytes_max(const struct oracle_problem *p)
@@ -252,10 +252,9 @@ void bench_open(struct bench *b, struct world *w, ncclEpGroup_t group,
 
 void bench_close(struct bench *b)
 {
-	struct bench_tensor *all[] = { &b->in_tokens,  &b->in_scales,	&b->weights,
-				       &b->ids,	       &b->out_tokens,	&b->out_scales,
-				       &b->out_weights, &b->out_idx,	&b->counts,
-				       &b->combine_in, &b->combine_out, &b->mem };
+	struct bench_tensor *all[] = { &b->in_tokens,  &b->in_scales,  &b->weights,     &b->ids,
+				       &b->out_tokens, &b->out_scales, &b->out_weights, &b->out_idx,
+				       &b->counts,     &b->combine_in, &b->combine_out, &b->mem };
 
 	OK(ncclEpHandleDestroy(b->handle));
 	NEED_CUDA(cudaStreamSynchronize(b->w->stream));

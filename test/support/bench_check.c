@@ -97,7 +97,8 @@ void bench_places(struct bench *b, bench_visit_fn visit, void *context)
 			for (uint32_t k = 0; k < p->topk; k++) {
 				uint32_t block = src;
 
-				if (ids[k] < 0 || (uint32_t)ids[k] / local != (uint32_t)b->w->rank ||
+				if (ids[k] < 0 ||
+				    (uint32_t)ids[k] / local != (uint32_t)b->w->rank ||
 				    (p->absent >> b->w->rank & 1)) {
 					continue;
 				}

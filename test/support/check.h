@@ -53,8 +53,7 @@ bool check_last(const char *file, int line, ncclEpGroup_t group, ncclResult_t wa
 	} while (0)
 
 #define CHECK_RESULT(call, want) check_nccl(__FILE__, __LINE__, #call, call, want)
-#define CHECK_REASON(call, want, part)                                                             \
-	check_reason(__FILE__, __LINE__, #call, call, want, part)
+#define CHECK_REASON(call, want, part) check_reason(__FILE__, __LINE__, #call, call, want, part)
 #define CHECK_LAST(group, want, part) check_last(__FILE__, __LINE__, group, want, part)
 #define OK(call) CHECK_RESULT(call, ncclSuccess)
 

@@ -69,11 +69,21 @@ long watch_live(void)
 const char *watch_name(enum watch_call call)
 {
 	static const char *const names[WATCH_CALLS] = {
-		"cudaMalloc",	       "cudaFree",	      "cudaHostAlloc",
-		"cudaFreeHost",	       "cudaIpcOpenMemHandle", "cudaIpcCloseMemHandle",
-		"cudaStreamCreate",    "cudaStreamDestroy",   "cudaDeviceSynchronize",
-		"cudaStreamSynchronize", "cudaStreamQuery",   "cudaMemcpyAsync",
-		"cudaMemsetAsync",     "cudaLaunchKernelExC", "ncclAllGather",
+		"cudaMalloc",
+		"cudaFree",
+		"cudaHostAlloc",
+		"cudaFreeHost",
+		"cudaIpcOpenMemHandle",
+		"cudaIpcCloseMemHandle",
+		"cudaStreamCreate",
+		"cudaStreamDestroy",
+		"cudaDeviceSynchronize",
+		"cudaStreamSynchronize",
+		"cudaStreamQuery",
+		"cudaMemcpyAsync",
+		"cudaMemsetAsync",
+		"cudaLaunchKernelExC",
+		"ncclAllGather",
 	};
 
 	return names[call];

@@ -213,7 +213,8 @@ void world_run(int nranks, world_fn fn, void *arg)
 	NEED(nranks >= 1 && nranks <= WORLD_MAX);
 	if (!world_launched()) {
 		if (cudaGetDeviceCount(&devices) != cudaSuccess || devices < nranks) {
-			fprintf(stderr, "skipped: %d devices, the test needs %d\n", devices, nranks);
+			fprintf(stderr, "skipped: %d devices, the test needs %d\n", devices,
+				nranks);
 			exit(TEST_SKIP);
 		}
 		run_threads(nranks, fn, arg);
