@@ -254,10 +254,9 @@ ncclResult_t fuzz_memory(struct fuzz *f)
 		m.sure = false; /* as much as asked for, wherever it may come from */
 	}
 	fuzz_judge(f, "device memory", result, &m);
-	if (memory) {
+	if (memory && (result == ncclSuccess || !strstr(m.text, "memory->size"))) {
 		memcpy(&group_bytes, (char *)memory + offsetof(ncclEpExtMemory_t, group_bytes), 8);
-		CHECK(result == ncclSuccess ? group_bytes > 99
-					    : group_bytes == 99 || strstr(m.text, "memory->size"));
+		CHECK((group_bytes == 99) == (result != ncclSuccess));
 	}
 	mutation_end(&m);
 	return result;
