@@ -426,7 +426,7 @@ template <int DTYPE> EP_DEV void ep_ll_combine(const struct ep_ll_combine_args &
 {
 	const struct ep_ll_common &c = a.c;
 	struct ep_ll_found found = ep_ll_find(c);
-	struct ep_ll_op op = ep_ll_begin(c, found);
+	struct ep_ll_op op = ep_ll_begin(c, found, true);
 
 	if (ep_block() == 0 && ep_warp() == 0) {
 		ep_ll_publish_progress(c, op);

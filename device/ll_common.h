@@ -13,6 +13,7 @@ struct ep_ll_op {
 	uint32_t bank;
 	uint32_t release; /* step that released the bank before; 0: never used */
 	bool aborted;     /* by an earlier kernel; the same in all threads of the block */
+	bool is_combine;
 };
 
 EP_DEV uint32_t ep_min_u32(uint32_t a, uint32_t b)
@@ -78,12 +79,48 @@ EP_DEV struct ep_ll_found ep_ll_find(const struct ep_ll_common &c)
 	return f;
 }
 
+/* The first failure of a class fills its record; the host reads it once `valid` is set. */
+EP_DEV void ep_ll_record_write(struct ep_ll_state *state, struct ep_ll_record *records,
+			       uint32_t record_class, const struct ep_ll_record &r)
+{
+	if (ep_atomic_cas_gpu_u32(&state->record_lock[record_class], 0, 1) != 0) {
+		return;
+	}
+	struct ep_ll_record *out = &records[record_class];
+
+	out->cause = r.cause;
+	out->site = r.site;
+	out->peer = r.peer;
+	out->step = r.step;
+	out->is_combine = r.is_combine;
+	out->token = r.token;
+	out->k = r.k;
+	out->value = r.value;
+	out->expected = r.expected;
+	out->waited_ns = r.waited_ns;
+	ep_st_release_sys_u32(&out->valid, 1);
+}
+
+/* A receiving half without its sending half. One thread. */
+EP_DEV void ep_ll_unsent(const struct ep_ll_common &c, const struct ep_ll_op &op)
+{
+	struct ep_ll_record r = {};
+
+	r.cause = EP_LL_CAUSE_UNSENT;
+	r.peer = c.rank;
+	r.step = op.step;
+	r.is_combine = op.is_combine;
+	ep_ll_record_write(c.state, c.records, EP_LL_RECORD_FATAL, r);
+	ep_st_relaxed_gpu_u32(&c.state->aborted, 1);
+}
+
 /*
  * Takes the kernel's step. Every block reads its own copy of the sequence and writes the next one
  * to the copies it owns (index congruent to the block), so no block waits for another. Called by
  * all threads of all blocks, once, with what they found at the start; holds a barrier.
  */
-EP_DEV struct ep_ll_op ep_ll_begin(const struct ep_ll_common &c, const struct ep_ll_found &found)
+EP_DEV struct ep_ll_op ep_ll_begin(const struct ep_ll_common &c, const struct ep_ll_found &found,
+				   bool is_combine)
 {
 	struct ep_ll_seq s = found.seq;
 	struct ep_ll_op op;
@@ -104,15 +141,27 @@ EP_DEV struct ep_ll_op ep_ll_begin(const struct ep_ll_common &c, const struct ep
 		op.bank = c.staged->bank;
 		op.epoch = c.staged->epoch;
 	}
+	bool staged = (c.phase & EP_LL_SEND) ||
+		      (op.bank < EP_LL_BANKS && (s.busy >> op.bank & 1));
+
+	if (!staged) { /* its send half was captured, but the graph never ran */
+		op.bank = 0;
+	}
 	op.release = s.release[op.bank];
-	if (c.phase & EP_LL_RECV) {
+	if (!staged) {
+		/* nothing to release */
+	} else if (c.phase & EP_LL_RECV) {
 		s.busy &= ~(1u << op.bank);
 		s.release[op.bank] = s.step;
 	} else {
 		s.busy |= 1u << op.bank;
 	}
 	ep_block_sync();
-	op.aborted = aborted;
+	op.aborted = aborted || !staged;
+	op.is_combine = is_combine;
+	if (!staged && !aborted && ep_block() == 0 && ep_tid() == 0) {
+		ep_ll_unsent(c, op);
+	}
 	for (uint32_t i = ep_block() + ep_tid() * ep_nblocks(); i < EP_LL_MAX_BLOCKS;
 	     i += ep_nthreads() * ep_nblocks()) {
 		c.seq[i] = s;
@@ -140,28 +189,6 @@ EP_DEV bool ep_ll_active(const struct ep_ll_common &c, uint32_t r)
 	return !c.mask_enabled || ep_ld_relaxed_gpu_u32((const uint32_t *)c.mask + r) != 0;
 }
 
-/* The first failure of a class fills its record; the host reads it once `valid` is set. */
-EP_DEV void ep_ll_record_write(struct ep_ll_state *state, struct ep_ll_record *records,
-			       uint32_t record_class, const struct ep_ll_record &r)
-{
-	if (ep_atomic_cas_gpu_u32(&state->record_lock[record_class], 0, 1) != 0) {
-		return;
-	}
-	struct ep_ll_record *out = &records[record_class];
-
-	out->cause = r.cause;
-	out->site = r.site;
-	out->peer = r.peer;
-	out->step = r.step;
-	out->is_combine = r.is_combine;
-	out->token = r.token;
-	out->k = r.k;
-	out->value = r.value;
-	out->expected = r.expected;
-	out->waited_ns = r.waited_ns;
-	ep_st_release_sys_u32(&out->valid, 1);
-}
-
 /* A wait for `peer` expired: masks it, or ends the group's operations. */
 EP_DEV void ep_ll_peer_failed(const struct ep_ll_common &c, const struct ep_ll_op &op,
 			      uint32_t cause, enum ep_wait_site site, uint32_t peer,
@@ -174,7 +201,7 @@ EP_DEV void ep_ll_peer_failed(const struct ep_ll_common &c, const struct ep_ll_o
 	r.site = site;
 	r.peer = peer;
 	r.step = op.step;
-	r.is_combine = site == EP_WAIT_COMBINE_ROW;
+	r.is_combine = op.is_combine;
 	r.value = value;
 	r.expected = expected;
 	r.waited_ns = c.timeout_ns;

@@ -195,7 +195,7 @@ template <bool FP8> EP_DEV void ep_ll_dispatch(const struct ep_ll_dispatch_args 
 				  ep_min_u32(t.window, c.num_tokens));
 		ep_ll_bases_clear(c, t);
 	}
-	struct ep_ll_op op = ep_ll_begin(c, found);
+	struct ep_ll_op op = ep_ll_begin(c, found, false);
 
 	if (ep_block() == 0 && ep_warp() == 0) {
 		ep_ll_publish_progress(c, op);

@@ -36,7 +36,7 @@ EP_DEV bool ep_ll_recv_ctrl(const struct ep_ll_dispatch_args &a, const struct ep
 {
 	const struct ep_ll_common &c = a.c;
 	const unsigned char *p = ep_ll_packets(c, op, c.rank) + (size_t)r * EP_LL_CTRL_BYTES;
-	uint32_t kind = c.topk | c.layout << 8, d0 = 0, d1 = 0;
+	uint32_t kind = ep_ll_kind(a), d0 = 0, d1 = 0;
 
 	if (!ep_ll_wait_packet(c, op, p + 16 * which, &d0, &d1, EP_WAIT_DISPATCH_COUNT, r)) {
 		return false;

@@ -13,6 +13,14 @@
 #define EP_LL_QUAD_VECS (EP_LL_QUAD_BYTES / 16)
 #define EP_LL_UNIT_BYTES (EP_LL_FP8_UNIT_QUADS * EP_LL_QUAD_BYTES)
 
+/* What all ranks must agree on besides the size of a row. */
+EP_DEV uint32_t ep_ll_kind(const struct ep_ll_dispatch_args &a)
+{
+	uint32_t quantised = a.out_token_bytes != a.token_bytes;
+
+	return a.c.topk | a.c.layout << 8 | quantised << 12 | a.scale_bytes / 16 << 16;
+}
+
 /* Where one token's row goes: lane l holds the slot at rank first_rank + l, or NO_ROW. */
 struct ep_ll_fanout {
 	uint32_t first_rank;

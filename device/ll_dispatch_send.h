@@ -4,6 +4,7 @@
 #define EP_DEVICE_LL_DISPATCH_SEND_H
 
 #include "ll_common.h"
+#include "ll_dispatch_rows.h"
 #include "numeric.h"
 
 /*
@@ -205,7 +206,7 @@ EP_DEV void ep_ll_send_counts(const struct ep_ll_dispatch_args &a, const struct 
 			continue;
 		}
 		ep_st_packet(ctrl, t.rank_base[d], c.parts | a.combine_parts << 16, op.epoch);
-		ep_st_packet(ctrl + 16, c.row_quads, c.topk | c.layout << 8, op.epoch);
+		ep_st_packet(ctrl + 16, c.row_quads, ep_ll_kind(a), op.epoch);
 		c.stats[d].tx_rows += t.rank_base[d];
 		c.stats[d].tx_bytes +=
 			(uint64_t)t.rank_base[d] * ep_ll_row_stride(c.row_quads, c.lines);

@@ -106,7 +106,7 @@ struct ep_ll_staged {
 #define EP_LL_CTRL_BYTES 32
 /*
  *   packet 0: d0 = rows for this rank, d1 = dispatch parts | combine parts << 16
- *   packet 1: d0 = quads of a row, d1 = top-k | layout << 8
+ *   packet 1: d0 = quads of a row, d1 = kind of operation (ep_ll_kind)
  */
 
 /* device -> host, pinned: first failure of each class wins. */
@@ -121,6 +121,7 @@ enum ep_ll_record_cause {
 	EP_LL_CAUSE_TIMEOUT = 1,
 	EP_LL_CAUSE_MISMATCH, /* value = peer's word, expected = ours */
 	EP_LL_CAUSE_EXPERT_ID, /* value = the id, token and k say where */
+	EP_LL_CAUSE_UNSENT, /* the receiving half of an operation whose sending half never ran */
 	EP_LL_CAUSE_OVERFLOW /* value = a local expert with more than expected = R * B rows */
 };
 

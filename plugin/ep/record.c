@@ -87,6 +87,13 @@ static ncclResult_t ep_record_fatal(struct ncclEpGroup *group, const struct ep_l
 		&group->idents[r->peer < (uint32_t)group->nranks ? (int)r->peer : group->rank];
 	char behind[200];
 
+	if (r->cause == EP_LL_CAUSE_UNSENT) {
+		return ep_fail(ncclInvalidUsage,
+			       "%s %u: ncclEpComplete ran, but the send_only operation before it "
+			       "did not (captured in a graph that was not launched?); destroy the "
+			       "group",
+			       ep_record_operation(r), r->step);
+	}
 	if (r->cause == EP_LL_CAUSE_MISMATCH) {
 		return ep_fail(
 			ncclRemoteError,

@@ -354,7 +354,7 @@ int perf_args_parse(int argc, char **argv, struct perf_options *opt)
 	opt->min_tokens = 128;
 	opt->step_factor = 2;
 	opt->gpus = opt->threads = opt->cycles = 1;
-	opt->is_virtual = dlsym(RTLD_DEFAULT, "vc_rank") != NULL;
+	opt->is_virtual = dlsym(RTLD_DEFAULT, "ep_simt_register") != NULL; /* its executor */
 	opt->iters = opt->is_virtual ? 5 : 100;
 	opt->warmup = opt->is_virtual ? 1 : 10;
 	opt->chains = opt->is_virtual ? 1 : 3;
