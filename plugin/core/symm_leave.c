@@ -13,7 +13,7 @@
 struct ep_symm_heap {
 	struct ep_symm_heap *next;
 	pthread_t thread; /* that will free it */
-	bool abandoned;	  /* it will not: whoever leaves last does */
+	bool abandoned;   /* it will not: whoever leaves last does */
 	unsigned char *base;
 	uint64_t bytes;
 	int rank;

@@ -14,7 +14,7 @@
 #include "support/victim.h"
 
 #define VICTIM 2
-#define TIMEOUT_MS (1500 * victim_scale())
+#define TIMEOUT_MS (3000 * victim_scale())
 #define MOST_ROUNDS 200
 
 enum {

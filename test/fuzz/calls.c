@@ -4,49 +4,79 @@
 
 #define DRAW(below) world_draw(&f->state, below)
 #define AT(type, member) #member, offsetof(type, member)
-#define TENSOR(type, member) { AT(type, member), FIELD_TENSOR, 0, false }
-#define WORD(type, member, most) { AT(type, member), FIELD_U32, most, false }
+#define TENSOR(type, member)                                                                       \
+	{                                                                                          \
+		AT(type, member), FIELD_TENSOR, 0, false                                           \
+	}
+#define WORD(type, member, most)                                                                   \
+	{                                                                                          \
+		AT(type, member), FIELD_U32, most, false                                           \
+	}
 #define ANY UINT64_MAX
 
 static const struct form form_in = {
-	"inputs", NCCL_EP_DISPATCH_INPUTS_SIZE, NCCL_EP_DISPATCH_INPUTS_V1_SIZE, false,
+	"inputs",
+	NCCL_EP_DISPATCH_INPUTS_SIZE,
+	NCCL_EP_DISPATCH_INPUTS_V1_SIZE,
+	false,
 	{ TENSOR(ncclEpDispatchInputs_t, tokens), TENSOR(ncclEpDispatchInputs_t, topk_weights),
 	  TENSOR(ncclEpDispatchInputs_t, scales) },
 };
 static const struct form form_out = {
-	"outputs", NCCL_EP_DISPATCH_OUTPUTS_SIZE, NCCL_EP_DISPATCH_OUTPUTS_V1_SIZE, false,
+	"outputs",
+	NCCL_EP_DISPATCH_OUTPUTS_SIZE,
+	NCCL_EP_DISPATCH_OUTPUTS_V1_SIZE,
+	false,
 	{ TENSOR(ncclEpDispatchOutputs_t, tokens), TENSOR(ncclEpDispatchOutputs_t, topk_weights),
 	  TENSOR(ncclEpDispatchOutputs_t, scales), TENSOR(ncclEpDispatchOutputs_t, topk_idx) },
 };
 static const struct form form_info = {
-	"layout_info", NCCL_EP_LAYOUT_INFO_SIZE, NCCL_EP_LAYOUT_INFO_V1_SIZE, true,
+	"layout_info",
+	NCCL_EP_LAYOUT_INFO_SIZE,
+	NCCL_EP_LAYOUT_INFO_V1_SIZE,
+	true,
 	{ TENSOR(ncclEpLayoutInfo_t, expert_counters),
 	  TENSOR(ncclEpLayoutInfo_t, src_rank_counters),
 	  WORD(ncclEpLayoutInfo_t, recv_topk_idx_kind, NCCL_EP_EXPERT_ID_GLOBAL) },
 };
 static const struct form form_config = {
-	"config", NCCL_EP_DISPATCH_CONFIG_SIZE, NCCL_EP_DISPATCH_CONFIG_V1_SIZE, true,
+	"config",
+	NCCL_EP_DISPATCH_CONFIG_SIZE,
+	NCCL_EP_DISPATCH_CONFIG_V1_SIZE,
+	true,
 	{ WORD(ncclEpDispatchConfig_t, send_only, ANY),
 	  WORD(ncclEpDispatchConfig_t, round_scales, ANY),
 	  WORD(ncclEpDispatchConfig_t, pass_direction, NCCL_EP_FWD_PASS),
 	  WORD(ncclEpDispatchConfig_t, quant_recipe, NCCL_EP_DISP_QUANT_DS_FP8E3M4) },
 };
 static const struct form form_combine_in = {
-	"inputs", NCCL_EP_COMBINE_INPUTS_SIZE, NCCL_EP_COMBINE_INPUTS_V1_SIZE, false,
+	"inputs",
+	NCCL_EP_COMBINE_INPUTS_SIZE,
+	NCCL_EP_COMBINE_INPUTS_V1_SIZE,
+	false,
 	{ TENSOR(ncclEpCombineInputs_t, tokens), TENSOR(ncclEpCombineInputs_t, scales) },
 };
 static const struct form form_combine_out = {
-	"outputs", NCCL_EP_COMBINE_OUTPUTS_SIZE, NCCL_EP_COMBINE_OUTPUTS_V1_SIZE, false,
+	"outputs",
+	NCCL_EP_COMBINE_OUTPUTS_SIZE,
+	NCCL_EP_COMBINE_OUTPUTS_V1_SIZE,
+	false,
 	{ TENSOR(ncclEpCombineOutputs_t, tokens), TENSOR(ncclEpCombineOutputs_t, topk_weights) },
 };
 static const struct form form_combine_config = {
-	"config", NCCL_EP_COMBINE_CONFIG_SIZE, NCCL_EP_COMBINE_CONFIG_V1_SIZE, true,
+	"config",
+	NCCL_EP_COMBINE_CONFIG_SIZE,
+	NCCL_EP_COMBINE_CONFIG_V1_SIZE,
+	true,
 	{ WORD(ncclEpCombineConfig_t, send_only, ANY),
 	  WORD(ncclEpCombineConfig_t, pass_direction, NCCL_EP_FWD_PASS),
 	  WORD(ncclEpCombineConfig_t, quant_recipe, NCCL_EP_COMB_QUANT_NONE) },
 };
 static const struct form form_handle_config = {
-	"config", NCCL_EP_HANDLE_CONFIG_SIZE, NCCL_EP_HANDLE_CONFIG_V1_SIZE, true,
+	"config",
+	NCCL_EP_HANDLE_CONFIG_SIZE,
+	NCCL_EP_HANDLE_CONFIG_V1_SIZE,
+	true,
 	{ { AT(ncclEpHandleConfig_t, dispatch_output_per_expert_alignment), FIELD_U64, ANY,
 	    false } },
 };
@@ -59,7 +89,8 @@ static uint64_t operations(struct fuzz *f)
 {
 	const char *text;
 
-	ncclEpExtPeerStats_t stats[2] = { NCCL_EP_EXT_PEER_STATS_INIT, NCCL_EP_EXT_PEER_STATS_INIT };
+	ncclEpExtPeerStats_t stats[2] = { NCCL_EP_EXT_PEER_STATS_INIT,
+					  NCCL_EP_EXT_PEER_STATS_INIT };
 
 	OK(ncclEpExtPeerStats(f->b->group, stats, 2, f->w->stream));
 	OK(ncclEpExtGetLastError(f->b->group, NULL, &text));
@@ -225,9 +256,10 @@ ncclResult_t fuzz_update(struct fuzz *f)
 	ncclResult_t result;
 
 	mutation_begin(&m, &f->state, &f->b->weights.t);
-	result = ncclEpUpdateHandle(
-		f->b->handle, mutate_tensor(&m, "topk_idx", &f->b->ids.t, true, at & 3),
-		at & 4 ? mutate_struct(&m, &form_info, &info, true) : NULL, f->w->stream);
+	result = ncclEpUpdateHandle(f->b->handle,
+				    mutate_tensor(&m, "topk_idx", &f->b->ids.t, true, at & 3),
+				    at & 4 ? mutate_struct(&m, &form_info, &info, true) : NULL,
+				    f->w->stream);
 	fuzz_judge(f, "update", result, &m);
 	mutation_end(&m);
 	return result;
@@ -272,7 +304,8 @@ ncclResult_t fuzz_mem_size(struct fuzz *f)
 	fuzz_judge(f, "mem size", result, &m);
 	CHECK((bytes == 12345) == (result != ncclSuccess));
 	fuzz_judge(f, "mem size to NULL",
-		   ncclEpHandleMemSize(f->b->group, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, NULL, 1), NULL);
+		   ncclEpHandleMemSize(f->b->group, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, NULL, 1),
+		   NULL);
 	mutation_end(&m);
 	return result;
 }

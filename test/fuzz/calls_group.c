@@ -7,7 +7,10 @@
 #define ANY UINT64_MAX
 
 static const struct form form_group = {
-	"config", NCCL_EP_GROUP_CONFIG_SIZE, NCCL_EP_GROUP_CONFIG_V1_SIZE, false,
+	"config",
+	NCCL_EP_GROUP_CONFIG_SIZE,
+	NCCL_EP_GROUP_CONFIG_V1_SIZE,
+	false,
 	{ { AT(version), FIELD_U32, ANY, false },
 	  { AT(algorithm), FIELD_U32, NCCL_EP_ALGO_LOW_LATENCY, false },
 	  { AT(num_experts), FIELD_U32, 2 * 16383, false },
@@ -27,7 +30,7 @@ static const struct form form_group = {
 };
 
 static const struct form form_alloc = {
-	"config", NCCL_EP_TENSOR_ALLOC_CONFIG_SIZE, NCCL_EP_TENSOR_ALLOC_CONFIG_V1_SIZE, true,
+	"config",  NCCL_EP_TENSOR_ALLOC_CONFIG_SIZE, NCCL_EP_TENSOR_ALLOC_CONFIG_V1_SIZE, true,
 	{ { 0 } },
 };
 
@@ -109,8 +112,9 @@ ncclResult_t fuzz_masks(struct fuzz *f)
 	mask[1] = DRAW(2) ? (int)DRAW(2) : (int)DRAW(0);
 	result = ncclEpMaskUpdate(group, mask, f->w->stream);
 	fuzz_judge(f, "mask update", result, NULL);
-	CHECK(result == (good != ncclSuccess				  ? good
-			 : (mask[0] | mask[1]) & ~1 ? ncclInvalidArgument : ncclSuccess));
+	CHECK(result == (good != ncclSuccess        ? good
+			 : (mask[0] | mask[1]) & ~1 ? ncclInvalidArgument
+						    : ncclSuccess));
 	fuzz_judge(f, "mask update NULL", ncclEpMaskUpdate(group, NULL, f->w->stream), NULL);
 	NEED_CUDA(cudaMalloc((void **)&dev, sizeof(mask)));
 	CHECK_RESULT(ncclEpMaskQuery(group, dev, f->w->stream), good);

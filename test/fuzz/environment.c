@@ -116,9 +116,9 @@ static ncclResult_t use(struct world *w, ncclEpGroup_t group, const struct oracl
 
 static void child_rank(struct world *w, void *arg)
 {
-	struct oracle_problem p = bench_problem(w->nranks, 4 * (uint32_t)w->nranks, 2, 64, 5,
-						getpid() & 1 ? ORACLE_RANK_MAJOR
-							     : ORACLE_EXPERT_MAJOR);
+	struct oracle_problem p =
+		bench_problem(w->nranks, 4 * (uint32_t)w->nranks, 2, 64, 5,
+			      getpid() & 1 ? ORACLE_RANK_MAJOR : ORACLE_EXPERT_MAJOR);
 	ncclEpGroupConfig_t config = bench_group_config(&p, 0);
 	struct outcome_of_ranks *all = arg;
 	ncclEpGroup_t group = NULL;
@@ -177,9 +177,10 @@ static char *text_of(int64_t v, const char *format)
 /* Bytes that a shell could put there: anything but NUL. */
 static char *garbage(uint64_t *state, uint32_t most)
 {
-	static const char *const pieces[] = { "%s", "%n", "%h", "%p", "%%", "^",  ",",	"=",
-					      "0x", "1e9", "-",	 "+",  " ",  "\n", "\t", "INIT",
-					      "EP", "WARN", "INFO", "TRACE", "ALL", "\x1b[31m" };
+	static const char *const pieces[] = { "%s",   "%n",    "%h",  "%p",      "%%", "^",
+					      ",",    "=",     "0x",  "1e9",     "-",  "+",
+					      " ",    "\n",    "\t",  "INIT",    "EP", "WARN",
+					      "INFO", "TRACE", "ALL", "\x1b[31m" };
 	uint64_t s = *state;
 	uint32_t n = (uint32_t)DRAW(most);
 	char *text = calloc(most + 16, 1);
@@ -202,7 +203,8 @@ static char *garbage(uint64_t *state, uint32_t most)
 
 static void draw_number(struct setting *v, const struct param *p, uint64_t *state)
 {
-	static const int64_t extremes[] = { 0, -1, -2, 31, 33, 1000000, INT32_MAX, INT32_MIN,
+	static const int64_t extremes[] = { 0,          -1,        -2,        31,
+					    33,         1000000,   INT32_MAX, INT32_MIN,
 					    UINT32_MAX, INT64_MAX, INT64_MIN, 86400001 };
 	uint64_t s = *state;
 	int64_t n = extremes[DRAW(sizeof(extremes) / sizeof(extremes[0]))];
@@ -220,10 +222,23 @@ static void draw_number(struct setting *v, const struct param *p, uint64_t *stat
 
 static void draw_param(struct setting *v, uint64_t *state)
 {
-	static const char *const words[] = { "abc", "1x", "0x10", "--1", "1.5", "1e3", "nan",
-					     "18446744073709551616", "-9223372036854775809",
-					     "99999999999999999999999999999999", "on", " ", "\n",
-					     "1\n2", "4 4", "%s%n", "\x80\xff" };
+	static const char *const words[] = { "abc",
+					     "1x",
+					     "0x10",
+					     "--1",
+					     "1.5",
+					     "1e3",
+					     "nan",
+					     "18446744073709551616",
+					     "-9223372036854775809",
+					     "99999999999999999999999999999999",
+					     "on",
+					     " ",
+					     "\n",
+					     "1\n2",
+					     "4 4",
+					     "%s%n",
+					     "\x80\xff" };
 	uint64_t s = *state;
 	const struct param *p = params + DRAW(PARAMS);
 
@@ -253,9 +268,10 @@ static void draw_param(struct setting *v, uint64_t *state)
 static void draw_logging(struct setting *v, uint64_t *state)
 {
 	static const char *const names[] = { "NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE" };
-	static const char *const files[] = { "/dev/full", "/dev/null", "/", ".", "/nonexistent/x",
-					     "%h.%p", "%", "%%%", "%p%p%p%h", "log", "/dev/stderr",
-					     "/proc/self/mem", "" };
+	static const char *const files[] = {
+		"/dev/full", "/dev/null", "/",   ".",           "/nonexistent/x", "%h.%p", "%",
+		"%%%",       "%p%p%p%h",  "log", "/dev/stderr", "/proc/self/mem", ""
+	};
 	uint64_t s = *state;
 	uint32_t which = (uint32_t)DRAW(3);
 
@@ -484,7 +500,9 @@ static void run_case(const char *self, uint64_t number, bool verbose)
 	if (verbose) {
 		printf("%s: %s %d after %.1f s, %s\n", text,
 		       status == -1 || WIFEXITED(status) ? "status" : "signal",
-		       status == -1 ? -1 : WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status),
+		       status == -1        ? -1
+		       : WIFEXITED(status) ? WEXITSTATUS(status)
+					   : WTERMSIG(status),
 		       world_now() - begin, errors);
 		fflush(stdout);
 	}

@@ -49,10 +49,31 @@ static void *fresh(struct mutation *m, size_t bytes)
 
 uint64_t mutate_number(struct mutation *m, const char *name, uint64_t good)
 {
-	static const uint64_t values[] = { 0, 1, 2, 3, 4, 5, 7, 8, 16, 31, 32, 33, 64, 127, 128, 1024,
-					   65535, 65536, 0x7fffffff, 0x80000000, 0xffffffff,
-					   UINT64_C(0x100000000), UINT64_C(0x7fffffffffffffff),
-					   UINT64_C(0x8000000000000000), UINT64_MAX };
+	static const uint64_t values[] = { 0,
+					   1,
+					   2,
+					   3,
+					   4,
+					   5,
+					   7,
+					   8,
+					   16,
+					   31,
+					   32,
+					   33,
+					   64,
+					   127,
+					   128,
+					   1024,
+					   65535,
+					   65536,
+					   0x7fffffff,
+					   0x80000000,
+					   0xffffffff,
+					   UINT64_C(0x100000000),
+					   UINT64_C(0x7fffffffffffffff),
+					   UINT64_C(0x8000000000000000),
+					   UINT64_MAX };
 	uint64_t v;
 
 	switch (DRAW(4)) {

@@ -21,7 +21,7 @@ struct field {
 	const char *name;
 	uint32_t offset;
 	enum field_kind kind;
-	uint64_t most;  /* larger values are refused; UINT64_MAX: not known */
+	uint64_t most;   /* larger values are refused; UINT64_MAX: not known */
 	bool any_extent; /* tensor: other extents may be right */
 };
 

@@ -135,8 +135,8 @@ static void choose(struct test_case *c, uint64_t number)
 
 	memset(c, 0, sizeof(*c));
 	c->number = number;
-	*p = bench_problem((int)nranks, 0, 0, 0, 0, DRAW(2) ? ORACLE_EXPERT_MAJOR
-							     : ORACLE_RANK_MAJOR);
+	*p = bench_problem((int)nranks, 0, 0, 0, 0,
+			   DRAW(2) ? ORACLE_EXPERT_MAJOR : ORACLE_RANK_MAJOR);
 	p->topk = (uint32_t)(DRAW(3) ? 1 + DRAW(8) : 1 + DRAW(32));
 	p->experts = ((p->topk + nranks - 1) / nranks + (uint32_t)DRAW(6)) * nranks;
 	p->hidden = 8 * (uint32_t)(1 + DRAW(24));

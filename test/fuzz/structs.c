@@ -13,12 +13,12 @@
 #define PERIOD 15 /* calls between rounds that must be right */
 
 static const fuzz_call_fn calls[] = {
-	fuzz_dispatch, fuzz_dispatch, fuzz_dispatch, fuzz_combine,  fuzz_combine,   fuzz_update,
-	fuzz_init,     fuzz_create,   fuzz_mem_size, fuzz_complete, fuzz_tensors,   fuzz_masks,
+	fuzz_dispatch, fuzz_dispatch, fuzz_dispatch, fuzz_combine,  fuzz_combine,    fuzz_update,
+	fuzz_init,     fuzz_create,   fuzz_mem_size, fuzz_complete, fuzz_tensors,    fuzz_masks,
 	fuzz_group,    fuzz_version,  fuzz_nobody,   fuzz_memory,   fuzz_statistics,
 };
 
-static const ncclResult_t documented[] = { ncclSuccess,	     ncclInvalidArgument,
+static const ncclResult_t documented[] = { ncclSuccess,      ncclInvalidArgument,
 					   ncclInvalidUsage, ncclUnhandledCudaError,
 					   ncclSystemError,  ncclRemoteError };
 
@@ -109,7 +109,8 @@ static void run_case(struct world *w, void *arg)
 		}
 	}
 	check_context("case %llu: %s", (unsigned long long)*number, text);
-	CHECK(f.failed > f.made / 4 && f.failed < f.made); /* the mistakes are neither all nor none */
+	CHECK(f.failed > f.made / 4 &&
+	      f.failed < f.made); /* the mistakes are neither all nor none */
 	bench_close(&b);
 	OK(ncclEpGroupDestroy(group));
 }
