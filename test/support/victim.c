@@ -70,7 +70,7 @@ double victim_scale(void)
 #if defined(__SANITIZE_THREAD__)
 	return 8;
 #elif defined(__SANITIZE_ADDRESS__)
-	return 4;
+	return 2;
 #else
 	return 1;
 #endif
