@@ -71,6 +71,36 @@ static void by_hand(struct world *w, struct bench *b, uint32_t absent)
 	expect_error(b->group, 0);
 }
 
+/* A rank is masked after the dispatch: the combine leaves out what it would have returned. */
+static void between(struct world *w, struct bench *b, int away)
+{
+	int mask[WORLD_MAX];
+
+	check_context("rank %d is masked before the combine", away);
+	bench_load(b, 60);
+	bench_poison(b);
+	OK(bench_update(b, w->stream));
+	OK(bench_dispatch(b, w->stream));
+	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	bench_check_dispatch(b);
+	for (int r = 0; r < w->nranks; r++) {
+		mask[r] = r != away;
+	}
+	if (w->rank != away) {
+		OK(ncclEpMaskUpdate(b->group, mask, w->stream));
+		OK(bench_combine(b, w->stream));
+		NEED_CUDA(cudaStreamSynchronize(w->stream));
+		b->p.absent = UINT64_C(1) << away;
+		bench_load(b, 60);
+		bench_check_combine(b);
+		expect_error(b->group, 0);
+	}
+	b->p.absent = 0;
+	clean(w, b->group);
+	bench_load(b, 61);
+	bench_round(b);
+}
+
 /* One rank leaves out some rounds without a word. */
 static void by_itself(struct world *w, struct bench *b, int away)
 {
@@ -113,6 +143,7 @@ static void run(struct world *w, void *arg)
 		bench_round(&b);
 		by_hand(w, &b, 1u << 2);
 		by_hand(w, &b, 1u << 0 | 1u << 3);
+		between(w, &b, 2);
 		by_itself(w, &b, 1);
 		if (layout == 1) {
 			by_itself(w, &b, 3);
