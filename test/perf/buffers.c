@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* A rank's group, handles and device memory, and what is put into it. */
 #include <dlfcn.h>
+#include <nccl_ep/ext.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -68,6 +69,23 @@ static ncclEpLayout_t layout_of(const struct perf_options *opt)
 	return opt->ht ? NCCL_EP_LAYOUT_FLAT : NCCL_EP_LAYOUT_RANK_MAJOR;
 }
 
+/*
+ * What the library allocates on each GPU, as it says itself; a library that cannot say so is held to
+ * the memory that went away, which has NCCL's own buffers in it.
+ */
+static double library_mib(const struct perf_rank *r, const ncclEpGroupConfig_t *config, double gone)
+{
+	__typeof__(&ncclEpExtDeviceMemory) ask = dlsym(RTLD_DEFAULT, "ncclEpExtDeviceMemory");
+	ncclEpExtMemory_t memory = NCCL_EP_EXT_MEMORY_INIT;
+	const struct oracle_problem *p = &r->perf->opt.problem;
+
+	if (!ask || ask(config, (int)p->nranks, layout_of(&r->perf->opt), (int)p->topk, &memory) !=
+			    ncclSuccess) {
+		return gone;
+	}
+	return (double)(memory.group_bytes + memory.handle_bytes) / (1 << 20);
+}
+
 int perf_group_open(struct perf_rank *r)
 {
 	const struct perf_options *opt = &r->perf->opt;
@@ -91,7 +109,7 @@ int perf_group_open(struct perf_rank *r)
 		return unsupported(r, "ncclEpInitHandle", result);
 	}
 	r->setup.handle_ms = (double)(perf_now_ns() - start) / 1e6;
-	r->setup.library_mib = before - free_mib();
+	r->setup.library_mib = library_mib(r, &config, before - free_mib());
 	result = ncclEpInitHandle(&r->align, r->group, layout_of(opt), NULL, topk, NULL);
 	if (result != ncclSuccess) {
 		r->align = NULL;

@@ -215,7 +215,7 @@ void perf_report_row(struct perf *perf, const struct perf_row *row)
 
 void perf_report_end(struct perf *perf, const struct perf_setup *setup)
 {
-	printf("# Set-up : group %.1f ms, handle %.1f ms, device memory of the library %.0f MiB\n",
+	printf("# Set-up : group %.1f ms, handle %.1f ms, library memory %.0f MiB per GPU\n",
 	       setup->group_ms, setup->handle_ms, setup->library_mib);
 	if (perf->unsupported) {
 		printf("# Unsupported : %u of %u\n", perf->unsupported, perf->nrows);
