@@ -57,19 +57,19 @@ ncclResult_t ncclEpExtDeviceMemory(const ncclEpGroupConfig_t *config, int nranks
 ncclResult_t ncclEpExtNumRecvTokens(ncclEpHandle_t handle, uint64_t *tokens, uint64_t *rows,
 				    cudaStream_t stream);
 
-/* Traffic with one peer since the group was created. */
+/* Dispatch traffic with one peer since the group was created; combine returns the same rows. */
 typedef struct {
 	unsigned int size;
 	unsigned int magic;
 	int rank;
 	int active;        /* 0: masked */
-	uint64_t tx_bytes; /* payload written to the peer */
-	uint64_t rx_bytes; /* payload received from it */
+	uint64_t tx_bytes; /* rows as they travel, flags and padding included */
+	uint64_t rx_bytes;
 	uint64_t tx_rows;
 	uint64_t rx_rows;
 	uint64_t wait_ns;     /* waiting for the peer's first word, summed over operations */
 	uint64_t wait_max_ns; /* longest of these waits */
-	uint64_t operations;
+	uint64_t operations; /* dispatches */
 } ncclEpExtPeerStats_t;
 
 #define NCCL_EP_EXT_PEER_STATS_INIT NCCL_EP_STRUCT_INIT(ncclEpExtPeerStats_t, NCCL_EP_MAGIC)
