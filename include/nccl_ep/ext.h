@@ -69,7 +69,7 @@ typedef struct {
 	uint64_t rx_rows;
 	uint64_t wait_ns;     /* waiting for the peer's first word, summed over operations */
 	uint64_t wait_max_ns; /* longest of these waits */
-	uint64_t operations; /* dispatches */
+	uint64_t operations;  /* dispatches */
 } ncclEpExtPeerStats_t;
 
 #define NCCL_EP_EXT_PEER_STATS_INIT NCCL_EP_STRUCT_INIT(ncclEpExtPeerStats_t, NCCL_EP_MAGIC)
