@@ -29,7 +29,7 @@
  *
  * Dispatch. The sender gives each token one slot per destination rank (ascending token order) and
  * each (token, k) an index among its own selections of that expert. It announces per destination
- * one ep_ll_src_ctrl and L expert counts. With the counts of all sources the receiver knows every
+ * two control packets and L expert counts. With the counts of all sources the receiver knows every
  * row's final place: experts' rows lie in ascending (source rank, token, k) order.
  *
  * Combine. Rows return to the slot token * K + k of the source (rank-major: k is the first k that
@@ -156,8 +156,7 @@ struct ep_ll_peer_stats {
 struct ep_ll_state {
 	uint32_t aborted;                    /* a fatal record was written: every wait ends */
 	uint32_t record_lock[EP_LL_RECORDS]; /* 0 free; the host frees it after reading */
-	uint32_t async_error;                /* copy of the flag below, for kernels */
-	uint32_t pad[3];
+	uint32_t pad[4];
 };
 
 /* n / d by multiplication, for n < 2^31. */
@@ -332,12 +331,6 @@ EP_HOST_DEV uint32_t ep_ll_dispatch_shared_bytes(const struct ep_ll_dispatch_arg
 	uint32_t recv = 4 * (experts + 4 * r);
 
 	return (send > recv ? send : recv) + 64;
-}
-
-EP_HOST_DEV uint32_t ep_ll_combine_shared_bytes(const struct ep_ll_combine_args *a)
-{
-	(void)a;
-	return 0;
 }
 
 /*

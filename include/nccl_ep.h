@@ -215,7 +215,8 @@ typedef struct {
 	/* Low latency: non-zero lets operations continue without a rank that does not arrive; see
 	 * ncclEpMaskQuery. */
 	unsigned int enable_mask;
-	/* How long the device waits for a peer before the operation ends with an error. Counted in
+	/* How long the device waits for a peer before the operation ends with an error. A peer that
+	 * is ahead of another, and may itself be waiting for it, is given the time twice. Counted in
 	 * whole milliseconds, 0 is 100 s. The environment variable NCCL_EP_TIMEOUT_MS wins. */
 	uint64_t timeout_ns;
 	/* Since API version 2: */

@@ -266,8 +266,8 @@ static ncclResult_t ep_ll_combine_phase(struct ncclEpGroup *g, const void *kerne
 {
 	uint32_t blocks = ep_ll_phase_set(&g->geometry, &args->c, phase, false);
 
-	return ep_ll_launch(kernel, args, blocks, g->geometry.threads,
-			    ep_ll_combine_shared_bytes(args), stream, "launching combine");
+	return ep_ll_launch(kernel, args, blocks, g->geometry.threads, 0, stream,
+			    "launching combine");
 }
 
 static void ep_ll_stage(struct ncclEpHandle *h, enum ep_staged_kind kind, const void *kernel)
