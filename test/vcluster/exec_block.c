@@ -384,7 +384,6 @@ void vc_block_run(struct vc_worker *worker)
 	struct vc_block *block = &worker->block;
 
 	vc_fibers_reserve(worker, block->grid->nthreads);
-	VC_ACQUIRE(&block->live); /* the threads of the block before */
 	vc_block_poison(worker);
 	vc_block_init(worker);
 	vc_watchdog_add(block);
@@ -395,6 +394,8 @@ void vc_block_run(struct vc_worker *worker)
 		vc_fibers_reset(worker);
 		atomic_store(&block->grid->fault, 1);
 	}
+	/* Whoever gets the worker next may free or overwrite what the block's threads wrote. */
+	VC_ACQUIRE(&block->live);
 	ep_simt_self = NULL;
 	vc_watchdog_remove(block);
 }
