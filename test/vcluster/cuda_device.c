@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <cuda.h>
 #include "cuda_internal.h"
 
 #define VC_DEFAULT_DEVICES 8
@@ -134,7 +135,6 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int dev
 	case cudaDevAttrManagedMemory:
 	case cudaDevAttrPageableMemoryAccess:
 	case cudaDevAttrHostNativeAtomicSupported:
-	case cudaDevAttrGPUDirectRDMASupported:
 	case cudaDevAttrIpcEventSupport:
 	case cudaDevAttrClusterLaunch:
 	case cudaDevAttrMemoryPoolsSupported:
@@ -148,6 +148,19 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int dev
 	case cudaDevAttrHostRegisterSupported:
 	case cudaDevAttrCanUseHostPointerForRegisteredMem:
 		*value = 1;
+		break;
+	case cudaDevAttrHostRegisterReadOnlySupported:
+		*value = 1;
+		break;
+	case cudaDevAttrGPUDirectRDMASupported:
+		*value = !vc_env_long("VC_NO_GDR", 0);
+		break;
+	case cudaDevAttrGPUDirectRDMAFlushWritesOptions:
+		*value = CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST;
+		break;
+	case cudaDevAttrGPUDirectRDMAWritesOrdering:
+		*value = (int)vc_env_long("VC_GDR_ORDERING",
+					  CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER);
 		break;
 	case cudaDevAttrAsyncEngineCount:
 		*value = 3;

@@ -203,6 +203,7 @@ struct vc_mem {
 	uint64_t inode; /* of the memfd */
 	int opens;
 	unsigned int flags;
+	bool sync_memops; /* CU_POINTER_ATTRIBUTE_SYNC_MEMOPS; recorded, all copies are synchronous */
 };
 
 /* The allocation that holds all of [p, p + size), copied out; false: none does. */
@@ -211,6 +212,7 @@ bool vc_mem_find(const void *p, size_t size, struct vc_mem *out);
 bool vc_mem_touches(const void *p, size_t size, struct vc_mem *out);
 bool vc_mem_add(const struct vc_mem *mem);
 bool vc_mem_remove(uintptr_t start, enum vc_mem_kind kind, struct vc_mem *out);
+bool vc_mem_sync_memops(uintptr_t start, enum vc_mem_kind kind, bool on);
 struct vc_mem *vc_mem_at(uintptr_t start, enum vc_mem_kind kind); /* with the lock held */
 struct vc_mem *vc_mem_by_inode(uint64_t inode);                   /* with the lock held */
 extern pthread_mutex_t vc_mem_mutex;

@@ -144,6 +144,19 @@ bool vc_mem_remove(uintptr_t start, enum vc_mem_kind kind, struct vc_mem *out)
 	return mem != NULL;
 }
 
+bool vc_mem_sync_memops(uintptr_t start, enum vc_mem_kind kind, bool on)
+{
+	struct vc_mem *mem;
+
+	pthread_mutex_lock(&vc_mem_mutex);
+	mem = vc_mem_at(start, kind);
+	if (mem) {
+		mem->sync_memops = on;
+	}
+	pthread_mutex_unlock(&vc_mem_mutex);
+	return mem != NULL;
+}
+
 static void vc_address_describe(uintptr_t address, char *text, size_t size)
 {
 	struct vc_mem near;

@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include "cuda_internal.h"
 
+#define VC_PAGE ((uintptr_t)4096)
 #define VC_IPC_MAGIC 0x76634950u
 
 /* What a cudaIpcMemHandle_t holds. */
@@ -77,6 +78,39 @@ cudaError_t cudaHostGetFlags(unsigned int *flags, void *host)
 	return cudaSuccess;
 }
 
+/* All of it is mapped in this process? */
+static bool vc_host_mapped(uintptr_t start, size_t size)
+{
+	uintptr_t first = start & ~(VC_PAGE - 1);
+	unsigned char present[64];
+
+	if (size > UINTPTR_MAX - start - VC_PAGE) {
+		return false;
+	}
+	while (first < start + size) {
+		size_t pages = (start + size - first + VC_PAGE - 1) / VC_PAGE;
+
+		pages = pages < sizeof(present) ? pages : sizeof(present);
+		if (mincore((void *)first, pages * VC_PAGE, present)) {
+			return false;
+		}
+		first += pages * VC_PAGE;
+	}
+	return true;
+}
+
+/*
+ * What only I/O memory is asked for. The real call also takes a part of a page; whole pages are what
+ * works in every driver.
+ */
+static cudaError_t vc_register_io(uintptr_t start, size_t size)
+{
+	if (vc_env_long("VC_NO_IOMEM", 0)) {
+		return cudaErrorNotPermitted;
+	}
+	return start % VC_PAGE || size % VC_PAGE ? cudaErrorInvalidValue : cudaSuccess;
+}
+
 cudaError_t cudaHostRegister(void *p, size_t size, unsigned int flags)
 {
 	struct vc_mem mem = { .start = (uintptr_t)p,
@@ -91,10 +125,16 @@ cudaError_t cudaHostRegister(void *p, size_t size, unsigned int flags)
 	VC_ENTER();
 	if (!p || !size ||
 	    flags & ~(unsigned int)(cudaHostRegisterPortable | cudaHostRegisterMapped |
-				    cudaHostRegisterReadOnly)) {
+				    cudaHostRegisterIoMemory | cudaHostRegisterReadOnly)) {
 		return vc_error(cudaErrorInvalidValue);
 	}
 	error = vc_capture_check_unsafe();
+	if (!error && flags & cudaHostRegisterIoMemory) {
+		error = vc_register_io((uintptr_t)p, size);
+	}
+	if (!error && !vc_host_mapped((uintptr_t)p, size)) {
+		error = cudaErrorInvalidValue;
+	}
 	if (error) {
 		return vc_error(error);
 	}
