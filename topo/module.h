@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The topology as a module: a shared library beside libnccl_ep, which loads it when it needs to
+ * know and does without where it, or the hwloc that it needs, is not installed. One function.
+ */
+#ifndef EP_TOPO_MODULE_H
+#define EP_TOPO_MODULE_H
+
+#include <stdint.h>
+
+/* Of this header: any change to it is a new number. */
+#define EP_TOPO_MODULE_ABI 1
+#define EP_TOPO_MODULE_SYMBOL "ep_topo_module_query"
+
+struct ep_topo_module_port {
+	char name[64]; /* of the RDMA device; a PCI address where the source gives no name */
+	int32_t port;
+	int32_t gdr;  /* near enough for NCCL_NET_GDR_LEVEL */
+	char dist[8]; /* name of the distance */
+};
+
+struct ep_topo_module_query {
+	/* in */
+	const char *bus_id;
+	const char *uuid; /* tells MIG instances of one GPU apart; may be NULL */
+	struct ep_topo_module_port *port;
+	int32_t room;
+	/* out */
+	int32_t n;        /* ports of this GPU, all equally near */
+	int32_t known;    /* the topology has the GPU */
+	char source[320]; /* what the topology was read from */
+	char text[512];   /* the error, if there is one */
+};
+
+/*
+ * Reads the topology as the environment says (ep_topo_opts_env). 0, or a negative errno and text;
+ * -EPROTO, with nothing else touched, if `abi` is not EP_TOPO_MODULE_ABI.
+ */
+typedef int ep_topo_module_query_fn(int abi, struct ep_topo_module_query *query);
+ep_topo_module_query_fn ep_topo_module_query;
+
+#endif
