@@ -17,11 +17,16 @@ extern "C" {
 /* struct ep_ll_dispatch_args */
 EP_KERNEL_DECL(ep_ll_dispatch_kernel);     /* rows forwarded as bytes */
 EP_KERNEL_DECL(ep_ll_dispatch_fp8_kernel); /* bf16 quantised to e4m3 per 128 channels */
+EP_KERNEL_DECL(ep_ll_dispatch_net_kernel); /* the same for groups with remote ranks */
+EP_KERNEL_DECL(ep_ll_dispatch_fp8_net_kernel);
 /* struct ep_ll_combine_args */
 EP_KERNEL_DECL(ep_ll_combine_bf16_kernel);
 EP_KERNEL_DECL(ep_ll_combine_fp16_kernel);
 EP_KERNEL_DECL(ep_ll_combine_fp32_kernel);
-/* struct ep_ll_clean_args, one block of at least nranks threads */
+EP_KERNEL_DECL(ep_ll_combine_bf16_net_kernel); /* the same for groups with remote ranks */
+EP_KERNEL_DECL(ep_ll_combine_fp16_net_kernel);
+EP_KERNEL_DECL(ep_ll_combine_fp32_net_kernel);
+/* struct ep_ll_clean_args, one block of at least nranks threads, a multiple of 32 */
 EP_KERNEL_DECL(ep_ll_clean_kernel);
 #endif
 

@@ -3,9 +3,11 @@
  * Mask clean-up: ranks that were masked come back. Every calling rank tells all peers its step,
  * waits for all of them, and goes on from the highest step of all, with all banks free: the ranks'
  * sequences agree again although the returning ones missed operations. Masked ranks are waited for
- * too: a rank that was away has masked the others, and either side may be ahead.
+ * too: a rank that was away has masked the others, and either side may be ahead. A remote rank whose
+ * queue has failed stays masked.
  */
 #include "ll_layout.h"
+#include "mlx5_ops.h"
 #include "simt.h"
 
 #include "kernels.h"
@@ -16,21 +18,53 @@ EP_DEV bool ep_ll_clean_wait(const struct ep_ll_clean_args &a, uint32_t r, uint3
 	struct ep_spin s = ep_spin_start();
 
 	while (!ep_ld_word(p, a.round, step)) {
-		if (ep_spin_expired(&s, a.timeout_ns, EP_WAIT_CLEAN, r)) {
+		bool remote = a.remote >> r & 1;
+
+		if (ep_spin_expired(&s, a.timeout_ns, EP_WAIT_CLEAN, r) ||
+		    (remote && (s.polls & 63) == 0 && ep_ld_relaxed_sys_u32(a.down + r))) {
 			return false;
 		}
 	}
 	return true;
 }
 
+/* Tells remote peers the step; a barrier must follow. lost[r]: that cannot be done. */
+EP_DEV void ep_ll_clean_post(const struct ep_ll_clean_args &a, uint32_t step, uint32_t *lost)
+{
+	const uint32_t word[2] = { step, a.round };
+
+	for (uint32_t r = ep_warp(); r < a.nranks; r += ep_nwarps()) {
+		bool ok = true;
+
+		if (a.remote >> r & 1) {
+			struct ep_mlx5_post p =
+				ep_mlx5_open(a.qps + (size_t)r * a.queues + a.queues - 1, false,
+					     NULL, a.timeout_ns);
+			uint64_t at = a.clean_off + 8 * (uint64_t)a.rank;
+
+			ok = ep_mlx5_put_inline(&p, ep_lane() == 0,
+						ep_mlx5_remote(&p, EP_MLX5_REGION_SIGNAL, at), word,
+						8, false);
+		}
+		if (ep_lane() == 0) {
+			lost[r] = !ok;
+		}
+	}
+}
+
 EP_KERNEL(ep_ll_clean_kernel, ep_ll_clean_args, EP_LL_MAX_THREADS)
 {
 	uint32_t r = ep_tid(), mine = a.seq[0].step, theirs = mine;
 	EP_SHARED(uint32_t, steps[EP_LL_MAX_RANKS]);
+	EP_SHARED(uint32_t, lost[EP_LL_MAX_RANKS]);
 
+	ep_ll_clean_post(a, mine, lost);
+	ep_block_sync();
 	if (r < a.nranks) {
-		ep_st_word(a.heap[r] + a.clean_off + 8 * a.rank, mine, a.round);
-		bool came = ep_ll_clean_wait(a, r, &theirs);
+		if (!(a.remote >> r & 1)) {
+			ep_st_word(a.heap[r] + a.clean_off + 8 * a.rank, mine, a.round);
+		}
+		bool came = !lost[r] && ep_ll_clean_wait(a, r, &theirs);
 
 		if (!came) {
 			theirs = mine; /* the failed poll has left an old word there */
@@ -62,6 +96,8 @@ EP_KERNEL(ep_ll_clean_kernel, ep_ll_clean_args, EP_LL_MAX_THREADS)
 		a.seq[i] = s;
 	}
 	if (r < a.nranks) {
-		a.mask[r] = 1;
+		bool down = a.remote >> r & 1 && ep_ld_relaxed_sys_u32(a.down + r);
+
+		a.mask[r] = !lost[r] && !down;
 	}
 }

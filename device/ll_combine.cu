@@ -6,12 +6,13 @@
  *
  * Bytes: expert-major one row per remote (token, expert), rank-major one per remote (token, rank).
  */
+#include "ll_combine_net.h"
+#include "ll_combine_rows.h"
 #include "ll_common.h"
 #include "numeric.h"
 
 #include "kernels.h"
 
-#define EP_LL_SEND_BATCH 4
 #define EP_LL_REDUCE_BATCH 8 /* rows that a lane loads before it adds them */
 #define EP_LL_NO_OFFSET 0xfffffff0u /* a piece past every row */
 
@@ -67,82 +68,7 @@ template <> struct ep_ll_numbers<EP_LL_FP32> {
 	}
 };
 
-/* The lane's piece of a row of the caller's tensor at `off`; bytes past the row are zero. */
-EP_DEV struct ep_vec16 ep_ll_tensor_piece(const struct ep_ll_combine_args &a, uint32_t row,
-					  uint32_t off, bool half)
-{
-	const unsigned char *p = (const unsigned char *)a.tokens + (size_t)row * a.token_bytes + off;
-	struct ep_vec16 v = { 0, 0, 0, 0 };
-
-	if (off >= a.token_bytes || row == EP_LL_ZERO_ROW) {
-		return v;
-	}
-	if (half) {
-		struct ep_vec8 h = ep_ld8_nc(p);
-
-		v.x = h.x;
-		v.y = h.y;
-		return v;
-	}
-	return ep_ld16_nc(p);
-}
-
-EP_DEV void ep_ll_return_lines(const struct ep_ll_combine_args &a, const struct ep_ll_op &op,
-			       uint32_t row, unsigned char *out, uint32_t first, uint32_t end)
-{
-	bool half = (ep_lane() & 7) == 7;
-
-	for (uint32_t q = first; q < end; q += EP_LL_SEND_BATCH) {
-		struct ep_vec16 v[EP_LL_SEND_BATCH];
-
-#pragma unroll
-		for (int j = 0; j < EP_LL_SEND_BATCH; j++) {
-			if (q + j < end) {
-				v[j] = ep_ll_tensor_piece(a, row,
-							  (q + j) * EP_LL_QUAD_BYTES +
-								  ep_line_offset(ep_lane()),
-							  half);
-			}
-		}
-#pragma unroll
-		for (int j = 0; j < EP_LL_SEND_BATCH; j++) {
-			if (q + j < end) {
-				ep_st_line(out + (size_t)(q + j) * EP_LL_QUAD_LINE_BYTES, v[j],
-					   op.epoch);
-			}
-		}
-	}
-}
-
-EP_DEV void ep_ll_return_bytes(const struct ep_ll_combine_args &a, uint32_t row,
-			       unsigned char *out, uint32_t first, uint32_t end)
-{
-	uint32_t last = end * (EP_LL_QUAD_BYTES / 16);
-
-	for (uint32_t v0 = first * (EP_LL_QUAD_BYTES / 16); v0 < last;
-	     v0 += EP_LL_SEND_BATCH * EP_WARP_SIZE) {
-		struct ep_vec16 v[EP_LL_SEND_BATCH];
-
-#pragma unroll
-		for (int j = 0; j < EP_LL_SEND_BATCH; j++) {
-			uint32_t i = v0 + j * EP_WARP_SIZE + ep_lane();
-
-			if (i < last) {
-				v[j] = ep_ll_tensor_piece(a, row, 16 * i, false);
-			}
-		}
-#pragma unroll
-		for (int j = 0; j < EP_LL_SEND_BATCH; j++) {
-			uint32_t i = v0 + j * EP_WARP_SIZE + ep_lane();
-
-			if (i < last) {
-				ep_st16(out + 16 * (size_t)i, v[j]);
-			}
-		}
-	}
-}
-
-/* One part of one row of the caller's tensor to its source. One warp. */
+/* One part of one row of the caller's tensor to its source in this node. One warp. */
 EP_DEV void ep_ll_return_row(const struct ep_ll_combine_args &a, const struct ep_ll_op &op,
 			     uint32_t row, uint32_t src, uint32_t at, uint32_t first, uint32_t end)
 {
@@ -166,24 +92,16 @@ EP_DEV void ep_ll_return_item(const struct ep_ll_combine_args &a, const struct e
 	uint32_t received = src * c.max_tokens + slot, k = ep_lane(), row = EP_LL_NO_ROW;
 	uint32_t first, end;
 
-	if (c.layout == EP_LL_EXPERT_MAJOR && k < c.topk) {
-		row = c.slot_row[(size_t)received * c.topk + k];
-	}
 	uint32_t token = c.slot_token[received];
 
+	if (k < c.topk) {
+		row = ep_ll_return_of(c, received, token, k);
+	}
 	ep_ll_part(c.row_quads,
 		   c.lines ? c.peer_chunk : ep_ll_chunk(c.row_quads, c.src_parts[src], 1), part,
 		   &first, &end);
 	if (first == end) {
 		return;
-	}
-	if (c.layout == EP_LL_RANK_MAJOR && k == EP_LL_SLOT_K(token)) {
-		row = received;
-	}
-	/* a source that failed during dispatch left its slots unwritten */
-	if ((row >= c.nlocal * c.nranks * c.max_tokens && row != EP_LL_ZERO_ROW) ||
-	    EP_LL_SLOT_TOKEN(token) >= c.max_tokens || k >= c.topk) {
-		row = EP_LL_NO_ROW;
 	}
 	uint32_t at = EP_LL_SLOT_TOKEN(token) * c.topk;
 	uint32_t rows = ep_ballot(EP_FULL_MASK, row != EP_LL_NO_ROW);
@@ -205,11 +123,12 @@ EP_DEV void ep_ll_return_item(const struct ep_ll_combine_args &a, const struct e
  * Tokens return in the order in which their source sent them, one part of each source in turn, so
  * that a source can finish its tokens one by one and no source gets all rows at once.
  */
+template <bool NET>
 EP_DEV void ep_ll_combine_send(const struct ep_ll_combine_args &a, const struct ep_ll_op &op,
 			       uint32_t seen)
 {
 	const struct ep_ll_common &c = a.c;
-	uint32_t most = 0;
+	uint32_t most = 0, half = 0;
 	EP_SHARED(uint32_t, bank);
 
 	if (ep_warp() == ep_nwarps() - 1) {
@@ -229,6 +148,9 @@ EP_DEV void ep_ll_combine_send(const struct ep_ll_combine_args &a, const struct 
 	if (bank == EP_LL_BANK_ABORTED) {
 		return;
 	}
+	for (uint32_t ch = ep_block(); NET && ch < c.channels; ch += c.send_blocks) {
+		ep_ll_net_return(a, op, ch, &half);
+	}
 	for (uint32_t i = ep_block() * ep_nwarps() + ep_warp(); i < most * c.nranks;
 	     i += c.send_blocks * ep_nwarps()) {
 		uint32_t j = ep_div(i, c.by_ranks), turn = i - j * c.nranks + j + c.rank + 1;
@@ -237,7 +159,8 @@ EP_DEV void ep_ll_combine_send(const struct ep_ll_combine_args &a, const struct 
 					: j / ep_max_u32(c.src_parts[src], 1);
 		uint32_t part = j - slot * (c.lines ? c.peer_parts : c.src_parts[src]);
 
-		if (src != c.rank && slot < c.src_rows[src] && ep_ll_active(c, src)) {
+		if (src != c.rank && !(NET && ep_ll_remote(c, src)) && slot < c.src_rows[src] &&
+		    ep_ll_active(c, src)) {
 			ep_ll_return_item(a, op, src, slot, part);
 		}
 	}
@@ -250,7 +173,15 @@ struct ep_ll_term {
 	uint32_t valid; /* ballot: lanes whose row counts */
 };
 
+/* Does the row come as lines, which carry their own flags? */
+template <bool NET> EP_DEV bool ep_ll_term_lines(const struct ep_ll_common &c, uint32_t route)
+{
+	return c.lines && EP_LL_ROUTE_IS_AWAY(route) &&
+	       !(NET && ep_ll_remote(c, EP_LL_ROUTE_RANK(route)));
+}
+
 /* A piece of one row, for one lane: `have` is false while its line has not arrived. */
+template <bool NET>
 EP_DEV struct ep_vec16 ep_ll_term_piece(const struct ep_ll_combine_args &a,
 					const struct ep_ll_op &op, uint32_t at, uint32_t route,
 					uint32_t quad, uint32_t off, bool half, bool *have)
@@ -259,8 +190,21 @@ EP_DEV struct ep_vec16 ep_ll_term_piece(const struct ep_ll_combine_args &a,
 	struct ep_vec16 v = { 0, 0, 0, 0 };
 
 	*have = true;
-	if (!EP_LL_ROUTE_IS_REMOTE(route)) {
+	if (!EP_LL_ROUTE_IS_AWAY(route)) {
 		return ep_ll_tensor_piece(a, route, off, half);
+	}
+	if (NET && ep_ll_remote(c, EP_LL_ROUTE_RANK(route))) {
+		const unsigned char *net = c.heap[c.rank] + ep_ll_net_row(c, op, at);
+
+		if (off >= a.token_bytes) {
+			return v;
+		}
+		v = ep_ld16_fresh(net + (half ? off & ~15u : off));
+		if (half && (off & 8)) {
+			v.x = v.z;
+			v.y = v.w;
+		}
+		return v;
 	}
 	const unsigned char *row = ep_ll_row(c, op, c.rank, at);
 
@@ -296,7 +240,7 @@ EP_DEV void ep_ll_store_sum(const struct ep_ll_combine_args &a, uint32_t token, 
  * Sums the lane's piece of a token's rows in ascending k. All lanes call it, for pieces of the same
  * quad when rows are lines. A row whose rank fails on the way adds nothing.
  */
-template <int DTYPE>
+template <int DTYPE, bool NET>
 EP_DEV void ep_ll_reduce_piece(const struct ep_ll_combine_args &a, const struct ep_ll_op &op,
 			       const struct ep_ll_term &term, uint32_t token, uint32_t quad,
 			       uint32_t off, bool half)
@@ -315,7 +259,7 @@ EP_DEV void ep_ll_reduce_piece(const struct ep_ll_combine_args &a, const struct 
 			if (batch) {
 				uint32_t k = ep_ctz(batch);
 
-				v[j] = ep_ll_term_piece(a, op, token * c.topk + k,
+				v[j] = ep_ll_term_piece<NET>(a, op, token * c.topk + k,
 							ep_shfl_u32(EP_FULL_MASK, term.route, k),
 							quad, off, half, &have[j]);
 				batch &= batch - 1;
@@ -329,7 +273,7 @@ EP_DEV void ep_ll_reduce_piece(const struct ep_ll_combine_args &a, const struct 
 				float w = ep_shfl_f32(EP_FULL_MASK, term.weight, k);
 				float f[2 * numbers::count];
 
-				if (c.lines && EP_LL_ROUTE_IS_REMOTE(route)) {
+				if (ep_ll_term_lines<NET>(c, route)) {
 					const unsigned char *line =
 						ep_ll_row(c, op, c.rank, token * c.topk + k) +
 						(size_t)quad * EP_LL_QUAD_LINE_BYTES;
@@ -359,6 +303,7 @@ EP_DEV void ep_ll_reduce_piece(const struct ep_ll_combine_args &a, const struct 
 }
 
 /* Lane k learns who returns (token, k); with rows as bytes, waits until the part is there. */
+template <bool NET>
 EP_DEV struct ep_ll_term ep_ll_term_make(const struct ep_ll_combine_args &a,
 					 const struct ep_ll_op &op, uint32_t token, uint32_t part)
 {
@@ -373,24 +318,28 @@ EP_DEV struct ep_ll_term ep_ll_term_make(const struct ep_ll_combine_args &a,
 	if (valid && c.layout == EP_LL_EXPERT_MAJOR) {
 		term.weight = a.topk_weights[at];
 	}
-	if (valid && EP_LL_ROUTE_IS_REMOTE(term.route)) {
+	if (valid && EP_LL_ROUTE_IS_AWAY(term.route)) {
 		uint32_t r = EP_LL_ROUTE_RANK(term.route);
 
 		valid = ep_ll_active(c, r);
-		if (valid && !c.lines) {
+		if (valid && NET && ep_ll_remote(c, r)) {
+			valid = ep_ll_net_wait(c, op, r, EP_LL_ROUTE_SLOT(term.route),
+					       ep_ll_channel_units(c.sent_rows[r], c.channels),
+					       EP_WAIT_COMBINE_ROW);
+		} else if (valid && !c.lines) {
 			valid = ep_ll_wait_flag(c, op, ep_ll_row_flag(c, op, c.rank, at, part),
 						EP_WAIT_COMBINE_ROW, r);
 		}
 	}
 	term.valid = ep_ballot(EP_FULL_MASK, valid);
-	if (!c.lines) {
+	if (NET || !c.lines) {
 		ep_warp_sync(EP_FULL_MASK); /* what one lane has acquired, the others may read */
 	}
 	return term;
 }
 
 /* One part of one token. One warp. */
-template <int DTYPE>
+template <int DTYPE, bool NET>
 EP_DEV void ep_ll_reduce_item(const struct ep_ll_combine_args &a, const struct ep_ll_op &op,
 			      uint32_t token, uint32_t part)
 {
@@ -401,11 +350,11 @@ EP_DEV void ep_ll_reduce_item(const struct ep_ll_combine_args &a, const struct e
 	if (first == end) {
 		return;
 	}
-	struct ep_ll_term term = ep_ll_term_make(a, op, token, part);
+	struct ep_ll_term term = ep_ll_term_make<NET>(a, op, token, part);
 
 	if (c.lines) {
 		for (uint32_t q = first; q < end; q++) {
-			ep_ll_reduce_piece<DTYPE>(a, op, term, token, q,
+			ep_ll_reduce_piece<DTYPE, NET>(a, op, term, token, q,
 						  q * EP_LL_QUAD_BYTES + ep_line_offset(ep_lane()),
 						  (ep_lane() & 7) == 7);
 		}
@@ -416,13 +365,13 @@ EP_DEV void ep_ll_reduce_item(const struct ep_ll_combine_args &a, const struct e
 	     off += 16 * EP_WARP_SIZE) {
 		uint32_t mine = off + 16 * ep_lane();
 
-		ep_ll_reduce_piece<DTYPE>(a, op, term, token, 0,
+		ep_ll_reduce_piece<DTYPE, NET>(a, op, term, token, 0,
 					  mine < end * EP_LL_QUAD_BYTES ? mine : EP_LL_NO_OFFSET,
 					  false);
 	}
 }
 
-template <int DTYPE> EP_DEV void ep_ll_combine(const struct ep_ll_combine_args &a)
+template <int DTYPE, bool NET> EP_DEV void ep_ll_combine(const struct ep_ll_combine_args &a)
 {
 	const struct ep_ll_common &c = a.c;
 	struct ep_ll_found found = ep_ll_find(c);
@@ -431,32 +380,50 @@ template <int DTYPE> EP_DEV void ep_ll_combine(const struct ep_ll_combine_args &
 	if (ep_block() == 0 && ep_warp() == 0) {
 		ep_ll_publish_progress(c, op);
 	}
+	if (NET && ep_block() == 0) {
+		ep_ll_net_progress(c, op);
+	}
 	if (op.aborted) {
 		return;
 	}
 	if (ep_block() < c.send_blocks) {
-		ep_ll_combine_send(a, op, found.progress);
+		ep_ll_combine_send<NET>(a, op, found.progress);
 		return;
 	}
 	for (uint32_t i = (ep_block() - c.send_blocks) * ep_nwarps() + ep_warp();
 	     i < c.num_tokens * c.parts; i += (ep_nblocks() - c.send_blocks) * ep_nwarps()) {
 		uint32_t token = ep_div(i, c.by_parts);
 
-		ep_ll_reduce_item<DTYPE>(a, op, token, i - token * c.parts);
+		ep_ll_reduce_item<DTYPE, NET>(a, op, token, i - token * c.parts);
 	}
 }
 
 EP_KERNEL(ep_ll_combine_bf16_kernel, ep_ll_combine_args, EP_LL_MAX_THREADS)
 {
-	ep_ll_combine<EP_LL_BF16>(a);
+	ep_ll_combine<EP_LL_BF16, false>(a);
 }
 
 EP_KERNEL(ep_ll_combine_fp16_kernel, ep_ll_combine_args, EP_LL_MAX_THREADS)
 {
-	ep_ll_combine<EP_LL_FP16>(a);
+	ep_ll_combine<EP_LL_FP16, false>(a);
 }
 
 EP_KERNEL(ep_ll_combine_fp32_kernel, ep_ll_combine_args, EP_LL_MAX_THREADS)
 {
-	ep_ll_combine<EP_LL_FP32>(a);
+	ep_ll_combine<EP_LL_FP32, false>(a);
+}
+
+EP_KERNEL(ep_ll_combine_bf16_net_kernel, ep_ll_combine_args, EP_LL_MAX_THREADS)
+{
+	ep_ll_combine<EP_LL_BF16, true>(a);
+}
+
+EP_KERNEL(ep_ll_combine_fp16_net_kernel, ep_ll_combine_args, EP_LL_MAX_THREADS)
+{
+	ep_ll_combine<EP_LL_FP16, true>(a);
+}
+
+EP_KERNEL(ep_ll_combine_fp32_net_kernel, ep_ll_combine_args, EP_LL_MAX_THREADS)
+{
+	ep_ll_combine<EP_LL_FP32, true>(a);
 }

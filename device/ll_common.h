@@ -29,7 +29,13 @@ EP_DEV uint32_t ep_max_u32(uint32_t a, uint32_t b)
 /* Where peer r tells how far it is. */
 EP_DEV const uint32_t *ep_ll_progress(const struct ep_ll_common &c, uint32_t r)
 {
-	return (const uint32_t *)(c.heap[c.rank] + c.progress_off) + r;
+	return (const uint32_t *)(c.heap[c.rank] + c.progress_off) + 2 * r;
+}
+
+/* Is rank r reached by RDMA? */
+EP_DEV bool ep_ll_remote(const struct ep_ll_common &c, uint32_t r)
+{
+	return c.remote >> r & 1;
 }
 
 EP_DEV bool ep_ll_aborted(const struct ep_ll_state *state)
@@ -174,13 +180,16 @@ EP_DEV struct ep_ll_op ep_ll_begin(const struct ep_ll_common &c, const struct ep
 }
 
 /*
- * Tells every peer that this rank has started `step`: all its earlier kernels are over, so the
- * banks they read are free. One warp of one block.
+ * Tells every peer of the node that this rank has started `step`: all its earlier kernels are over,
+ * so the banks they read are free. One warp of one block.
  */
 EP_DEV void ep_ll_publish_progress(const struct ep_ll_common &c, const struct ep_ll_op &op)
 {
 	for (uint32_t r = ep_lane(); r < c.nranks; r += EP_WARP_SIZE) {
-		ep_st_retired_sys_u32((uint32_t *)(c.heap[r] + c.progress_off) + c.rank, op.step);
+		if (!ep_ll_remote(c, r)) {
+			ep_st_retired_sys_u32((uint32_t *)(c.heap[r] + c.progress_off) + 2 * c.rank,
+					      op.step);
+		}
 	}
 }
 
@@ -195,7 +204,7 @@ EP_DEV void ep_ll_peer_failed(const struct ep_ll_common &c, const struct ep_ll_o
 			      uint32_t value, uint32_t expected)
 {
 	struct ep_ll_record r = {};
-	bool masked = c.mask_enabled && cause == EP_LL_CAUSE_TIMEOUT;
+	bool masked = c.mask_enabled && cause != EP_LL_CAUSE_MISMATCH;
 
 	r.cause = cause;
 	r.site = site;
@@ -212,6 +221,17 @@ EP_DEV void ep_ll_peer_failed(const struct ep_ll_common &c, const struct ep_ll_o
 	} else {
 		ep_st_relaxed_gpu_u32(&c.state->aborted, 1);
 	}
+}
+
+/* The host has given the connection with `peer` up: no use in waiting. */
+EP_DEV bool ep_ll_given_up(const struct ep_ll_common &c, const struct ep_ll_op &op,
+			   enum ep_wait_site site, uint32_t peer)
+{
+	if (!ep_ll_remote(c, peer) || !ep_ld_relaxed_sys_u32(c.down + peer)) {
+		return false;
+	}
+	ep_ll_peer_failed(c, op, EP_LL_CAUSE_RDMA, site, peer, 0, 0);
+	return true;
 }
 
 /* Some rank has not come as far as `peer`, which may well be waiting for it. */
@@ -246,7 +266,7 @@ EP_DEV bool ep_ll_wait_over(const struct ep_ll_common &c, const struct ep_ll_op 
 	if ((s->polls & 63) != 0) {
 		return false;
 	}
-	return ep_ll_aborted(c.state) || !ep_ll_active(c, peer);
+	return ep_ll_aborted(c.state) || !ep_ll_active(c, peer) || ep_ll_given_up(c, op, site, peer);
 }
 
 /* What ep_ll_wait_bank found. */

@@ -9,13 +9,14 @@
  * a row once per local expert.
  */
 #include "ll_common.h"
+#include "ll_dispatch_net.h"
 #include "ll_dispatch_recv.h"
 #include "ll_dispatch_rows.h"
 #include "ll_dispatch_send.h"
 
 #include "kernels.h"
 
-/* One part of one token to every rank that wants it. One warp. */
+/* One part of one token to every rank of the node that wants it. One warp. */
 template <bool FP8>
 EP_DEV void ep_ll_send_item(const struct ep_ll_dispatch_args &a, const struct ep_ll_op &op,
 			    const struct ep_ll_send_tables &t, const struct ep_ll_fanout &f,
@@ -41,10 +42,7 @@ EP_DEV void ep_ll_send_item(const struct ep_ll_dispatch_args &a, const struct ep
 		}
 		return;
 	}
-	s.token = (const unsigned char *)a.tokens + (size_t)token * a.token_bytes;
-	s.scale = (const unsigned char *)a.scales + (size_t)token * a.scale_bytes;
-	s.token_bytes = a.token_bytes;
-	s.bytes = a.token_bytes + a.scale_bytes;
+	s = ep_ll_source_make(a, token);
 	if (c.lines) {
 		ep_ll_send_lines<false>(c, op, s, f, 0, first, end);
 	} else {
@@ -53,7 +51,7 @@ EP_DEV void ep_ll_send_item(const struct ep_ll_dispatch_args &a, const struct ep
 }
 
 /* Parts of tokens [w0, w0 + n) for warp `worker` of `workers` over the sending blocks. */
-template <bool FP8>
+template <bool FP8, bool NET>
 EP_DEV void ep_ll_send_rows(const struct ep_ll_dispatch_args &a, const struct ep_ll_op &op,
 			    const struct ep_ll_send_tables &t, uint32_t w0, uint32_t n,
 			    uint32_t worker, uint32_t workers)
@@ -70,7 +68,9 @@ EP_DEV void ep_ll_send_rows(const struct ep_ll_dispatch_args &a, const struct ep
 
 			f.first_rank = r0;
 			f.lanes = ep_min_u32(c.nranks - r0, EP_WARP_SIZE);
-			f.slot = d < c.nranks ? ep_ll_slot(t, local, d) : EP_LL_NO_ROW;
+			f.slot = d < c.nranks && !(NET && ep_ll_remote(c, d))
+					 ? ep_ll_slot(t, local, d)
+					 : EP_LL_NO_ROW;
 			f.turn = c.nranks <= EP_WARP_SIZE
 					 ? turn - ep_div(turn, c.by_ranks) * c.nranks
 					 : turn % f.lanes;
@@ -91,7 +91,8 @@ EP_DEV void ep_ll_send_rows(const struct ep_ll_dispatch_args &a, const struct ep
 	}
 }
 
-/* Headers of tokens [w0, w0 + n), and who will return them. */
+/* Headers of tokens [w0, w0 + n) for ranks of the node, and who will return the tokens. */
+template <bool NET>
 EP_DEV void ep_ll_send_headers(const struct ep_ll_dispatch_args &a, const struct ep_ll_op &op,
 			       const struct ep_ll_send_tables &t, uint32_t w0, uint32_t n,
 			       uint32_t worker, uint32_t workers, bool twice)
@@ -100,19 +101,24 @@ EP_DEV void ep_ll_send_headers(const struct ep_ll_dispatch_args &a, const struct
 
 	for (uint32_t local = worker; local < n; local += workers) {
 		struct ep_ll_selection s = ep_ll_selection_make(c, t, local, twice);
-		float weight = 0.0f;
+		float weight = ep_ll_weight(a, w0 + local);
+		uint32_t away = 0;
 
-		if (c.layout == EP_LL_RANK_MAJOR && ep_lane() < c.topk) {
-			weight = a.topk_weights[(size_t)(w0 + local) * c.topk + ep_lane()];
-		}
 		for (uint32_t d = 0; d < c.nranks; d++) {
-			uint32_t slot = ep_ll_slot(t, local, d);
+			uint32_t slot = NET && ep_ll_remote(c, d) ? EP_LL_NO_ROW
+								  : ep_ll_slot(t, local, d);
 
 			if (slot != EP_LL_NO_ROW) {
-				ep_ll_send_header(a, op, s, weight, w0 + local, d, slot);
+				ep_ll_send_header(a, op, s, weight, w0 + local, d,
+						  ep_ll_packets(c, op, d) + a.header_off +
+							  ((size_t)c.rank * c.max_tokens + slot) *
+								  a.header_bytes);
 			}
 		}
-		ep_ll_send_route(c, s, w0 + local);
+		if (NET && s.rank != EP_LL_NO_ROW && ep_ll_remote(c, s.rank)) {
+			away = ep_ll_slot(t, local, s.rank);
+		}
+		ep_ll_send_route(c, s, w0 + local, away);
 	}
 }
 
@@ -120,7 +126,7 @@ EP_DEV void ep_ll_send_headers(const struct ep_ll_dispatch_args &a, const struct
  * The first window is loaded, the bases are clear, `seen` is the last warp's look at the peers'
  * progress. Headers go ahead of the rows, which would hold them up.
  */
-template <bool FP8>
+template <bool FP8, bool NET>
 EP_DEV void ep_ll_dispatch_send(const struct ep_ll_dispatch_args &a, const struct ep_ll_op &op,
 				const struct ep_ll_send_tables &t, uint32_t seen)
 {
@@ -129,6 +135,7 @@ EP_DEV void ep_ll_dispatch_send(const struct ep_ll_dispatch_args &a, const struc
 	uint32_t counters = c.send_blocks >= 4 ? 1 : 0;
 	uint32_t worker = (ep_block() - counters) * ep_nwarps() + ep_warp();
 	uint32_t workers = (c.send_blocks - counters) * ep_nwarps();
+	uint32_t half = 0;
 	EP_SHARED(uint32_t, bank);
 	EP_SHARED(uint32_t, twice);
 
@@ -154,7 +161,11 @@ EP_DEV void ep_ll_dispatch_send(const struct ep_ll_dispatch_args &a, const struc
 	ep_ll_window_mark(c, t, ep_min_u32(t.window, c.num_tokens), &twice);
 	ep_block_sync();
 	if (ep_block() == 0) {
-		ep_ll_send_counts(a, op, t, &twice);
+		ep_ll_send_counts<NET>(a, op, t, &twice);
+		if (NET) {
+			ep_block_sync();
+			ep_ll_net_post_counts(a, op);
+		}
 		if (counters) {
 			return;
 		}
@@ -173,9 +184,13 @@ EP_DEV void ep_ll_dispatch_send(const struct ep_ll_dispatch_args &a, const struc
 		if (w0 || ep_block() == 0) {
 			ep_block_sync();
 		}
+		if (NET) {
+			ep_ll_net_send_window<FP8>(a, op, t, w0, n, ep_block() - counters,
+						   c.send_blocks - counters, twice, &half);
+		}
 		/* from the other end, so that with few tokens other warps carry rows */
-		ep_ll_send_headers(a, op, t, w0, n, workers - 1 - worker, workers, twice);
-		ep_ll_send_rows<FP8>(a, op, t, w0, n, worker, workers);
+		ep_ll_send_headers<NET>(a, op, t, w0, n, workers - 1 - worker, workers, twice);
+		ep_ll_send_rows<FP8, NET>(a, op, t, w0, n, worker, workers);
 		if (w0 + t.window < c.num_tokens) {
 			ep_block_sync();
 			ep_ll_window_count(c, t, n);
@@ -183,7 +198,7 @@ EP_DEV void ep_ll_dispatch_send(const struct ep_ll_dispatch_args &a, const struc
 	}
 }
 
-template <bool FP8> EP_DEV void ep_ll_dispatch(const struct ep_ll_dispatch_args &a)
+template <bool FP8, bool NET> EP_DEV void ep_ll_dispatch(const struct ep_ll_dispatch_args &a)
 {
 	const struct ep_ll_common &c = a.c;
 	struct ep_ll_found found = ep_ll_find(c);
@@ -200,23 +215,36 @@ template <bool FP8> EP_DEV void ep_ll_dispatch(const struct ep_ll_dispatch_args 
 	if (ep_block() == 0 && ep_warp() == 0) {
 		ep_ll_publish_progress(c, op);
 	}
+	if (NET && ep_block() == 0) {
+		ep_ll_net_progress(c, op);
+	}
 	if (op.aborted) {
 		return;
 	}
 	if (sends) {
-		ep_ll_dispatch_send<FP8>(a, op, t, found.progress);
+		ep_ll_dispatch_send<FP8, NET>(a, op, t, found.progress);
 	} else {
-		ep_ll_dispatch_recv<FP8>(a, op, ep_block() - c.send_blocks,
+		ep_ll_dispatch_recv<FP8, NET>(a, op, ep_block() - c.send_blocks,
 					 ep_nblocks() - c.send_blocks);
 	}
 }
 
 EP_KERNEL(ep_ll_dispatch_kernel, ep_ll_dispatch_args, EP_LL_MAX_THREADS)
 {
-	ep_ll_dispatch<false>(a);
+	ep_ll_dispatch<false, false>(a);
 }
 
 EP_KERNEL(ep_ll_dispatch_fp8_kernel, ep_ll_dispatch_args, EP_LL_MAX_THREADS)
 {
-	ep_ll_dispatch<true>(a);
+	ep_ll_dispatch<true, false>(a);
+}
+
+EP_KERNEL(ep_ll_dispatch_net_kernel, ep_ll_dispatch_args, EP_LL_MAX_THREADS)
+{
+	ep_ll_dispatch<false, true>(a);
+}
+
+EP_KERNEL(ep_ll_dispatch_fp8_net_kernel, ep_ll_dispatch_args, EP_LL_MAX_THREADS)
+{
+	ep_ll_dispatch<true, true>(a);
 }

@@ -5,6 +5,7 @@
 
 #include "ll_common.h"
 #include "ll_dispatch_rows.h"
+#include "ll_net.h"
 
 /* Block-shared tables of the receiving half. */
 struct ep_ll_recv_tables {
@@ -13,6 +14,7 @@ struct ep_ll_recv_tables {
 	uint32_t *parts; /* [R] parts of the source's rows */
 	uint32_t *return_parts; /* [R] and of those that return to it */
 	uint32_t *absent; /* [R] the source is masked or has failed */
+	uint32_t *channel_tokens; /* [R] of the source */
 };
 
 EP_DEV struct ep_ll_recv_tables ep_ll_recv_tables_make(const struct ep_ll_common &c)
@@ -24,6 +26,7 @@ EP_DEV struct ep_ll_recv_tables ep_ll_recv_tables_make(const struct ep_ll_common
 	t.parts = t.rows + c.nranks;
 	t.return_parts = t.parts + c.nranks;
 	t.absent = t.return_parts + c.nranks;
+	t.channel_tokens = t.absent + c.nranks;
 	return t;
 }
 
@@ -47,6 +50,8 @@ EP_DEV bool ep_ll_recv_ctrl(const struct ep_ll_dispatch_args &a, const struct ep
 		t.return_parts[r] = d1 >> 16;
 		return true;
 	}
+	t.channel_tokens[r] = ep_max_u32(d0 >> 16, 1);
+	d0 &= 0xffff;
 	if (d0 != c.row_quads || d1 != kind) {
 		ep_ll_peer_failed(c, op, EP_LL_CAUSE_MISMATCH, EP_WAIT_DISPATCH_COUNT, r,
 				  d0 != c.row_quads ? d0 : d1, d0 != c.row_quads ? c.row_quads : kind);
@@ -70,7 +75,8 @@ EP_DEV void ep_ll_recv_remember(const struct ep_ll_dispatch_args &a,
 	s->wait_ns += waited;
 	s->wait_max_ns = waited > s->wait_max_ns ? waited : s->wait_max_ns;
 	s->rx_rows += t.rows[r];
-	s->rx_bytes += (uint64_t)t.rows[r] * ep_ll_row_stride(c.row_quads, c.lines);
+	s->rx_bytes += (uint64_t)t.rows[r] *
+		       ep_ll_row_stride(c.row_quads, c.lines && !ep_ll_remote(c, r));
 	s->ops++;
 }
 
@@ -289,7 +295,7 @@ EP_DEV struct ep_ll_recv_item ep_ll_recv_item_make(const struct ep_ll_common &c,
 }
 
 /* One part of one row. One warp. False when the source failed on the way. */
-template <bool FP8>
+template <bool FP8, bool NET>
 EP_DEV bool ep_ll_recv_part(const struct ep_ll_dispatch_args &a, const struct ep_ll_op &op,
 			    const struct ep_ll_recv_tables &t, const struct ep_ll_recv_item &i)
 {
@@ -298,7 +304,9 @@ EP_DEV bool ep_ll_recv_part(const struct ep_ll_dispatch_args &a, const struct ep
 	uint32_t first, end;
 	const unsigned char *header = ep_ll_packets(c, op, c.rank) + a.header_off +
 				      (size_t)at * a.header_bytes + 16 * ep_lane();
-	const unsigned char *in = ep_ll_row(c, op, c.rank, at);
+	bool remote = NET && ep_ll_remote(c, i.src), as_lines = c.lines && !remote;
+	const unsigned char *in = remote ? c.heap[c.rank] + ep_ll_net_row(c, op, at)
+					 : ep_ll_row(c, op, c.rank, at);
 	struct ep_ll_lines lines;
 	struct ep_ll_placing w;
 	bool ok = true;
@@ -310,7 +318,7 @@ EP_DEV bool ep_ll_recv_part(const struct ep_ll_dispatch_args &a, const struct ep
 	if (first == end) {
 		return true;
 	}
-	if (c.lines) { /* together with the header: most often both are there */
+	if (as_lines) { /* together with the header: most often both are there */
 		ep_ll_lines_load(op, in, first, end, &lines);
 	}
 	if (16 * ep_lane() < a.header_bytes) {
@@ -325,10 +333,13 @@ EP_DEV bool ep_ll_recv_part(const struct ep_ll_dispatch_args &a, const struct ep
 	w = c.layout == EP_LL_EXPERT_MAJOR
 		    ? ep_ll_place_expert_major(c, op, t, d0, d1, i.src, at, i.part == 0)
 		    : ep_ll_place_rank_major(a, d0, d1, i.src, i.slot, i.part == 0);
-	if (c.lines) {
+	if (as_lines) {
 		return ep_ll_recv_lines<FP8>(a, op, w, in, i.src, first, end, &lines);
 	}
-	if (ep_lane() == 0) {
+	if (ep_lane() == 0 && remote) {
+		ok = ep_ll_net_wait(c, op, i.src, c.layout == EP_LL_EXPERT_MAJOR ? d0 : d0 >> 16,
+				    t.channel_tokens[i.src], EP_WAIT_DISPATCH_ROW);
+	} else if (ep_lane() == 0) {
 		ok = ep_ll_wait_flag(c, op, ep_ll_row_flag(c, op, c.rank, at, i.part),
 				     EP_WAIT_DISPATCH_ROW, i.src);
 	}
@@ -355,7 +366,7 @@ EP_DEV void ep_ll_recv_unused(const struct ep_ll_dispatch_args &a,
 	}
 }
 
-template <bool FP8>
+template <bool FP8, bool NET>
 EP_DEV void ep_ll_dispatch_recv(const struct ep_ll_dispatch_args &a, const struct ep_ll_op &op,
 				uint32_t block, uint32_t blocks)
 {
@@ -378,7 +389,7 @@ EP_DEV void ep_ll_dispatch_recv(const struct ep_ll_dispatch_args &a, const struc
 	for (uint32_t i = block * ep_nwarps() + ep_warp(); i < most * c.nranks; i += blocks * ep_nwarps()) {
 		struct ep_ll_recv_item w = ep_ll_recv_item_make(c, t, i);
 
-		if (w.slot < t.rows[w.src] && !ep_ll_recv_part<FP8>(a, op, t, w) &&
+		if (w.slot < t.rows[w.src] && !ep_ll_recv_part<FP8, NET>(a, op, t, w) &&
 		    ep_ll_aborted(c.state)) {
 			return;
 		}

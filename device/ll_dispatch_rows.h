@@ -39,6 +39,17 @@ struct ep_ll_source {
 	uint32_t bytes; /* token and scales; the rest of the last quad is padding */
 };
 
+EP_DEV struct ep_ll_source ep_ll_source_make(const struct ep_ll_dispatch_args &a, uint32_t token)
+{
+	struct ep_ll_source s;
+
+	s.token = (const unsigned char *)a.tokens + (size_t)token * a.token_bytes;
+	s.scale = (const unsigned char *)a.scales + (size_t)token * a.scale_bytes;
+	s.token_bytes = a.token_bytes;
+	s.bytes = a.token_bytes + a.scale_bytes;
+	return s;
+}
+
 /* `size` (8 or 16) bytes of the wire row at `off`; a multiple of `size` never straddles parts. */
 template <bool FP8>
 EP_DEV struct ep_vec16 ep_ll_source_piece(const struct ep_ll_source &s, uint32_t off, bool half)

@@ -167,10 +167,17 @@ EP_DEV void ep_ll_bases_clear(const struct ep_ll_common &c, const struct ep_ll_s
 	}
 }
 
+/* What goes to remote rank d on the control queue: control packets, then counts. */
+EP_DEV unsigned char *ep_ll_post(const struct ep_ll_common &c, uint32_t d)
+{
+	return c.heap[c.rank] + c.post_off + d * c.post_stride;
+}
+
 /*
- * Tells every destination how many rows, and rows per expert, it will get. One block; the first
- * window is marked and the bases are clear.
+ * Tells every destination how many rows, and rows per expert, it will get; what is for remote ranks
+ * is left in the stage. One block; the first window is marked and the bases are clear.
  */
+template <bool NET>
 EP_DEV void ep_ll_send_counts(const struct ep_ll_dispatch_args &a, const struct ep_ll_op &op,
 			      const struct ep_ll_send_tables &t, uint32_t *twice)
 {
@@ -193,23 +200,35 @@ EP_DEV void ep_ll_send_counts(const struct ep_ll_dispatch_args &a, const struct 
 		uint32_t d = ep_div(e, c.by_local);
 
 		if (ep_ll_active(c, d)) {
-			ep_st_word(ep_ll_packets(c, op, d) + a.count_off +
-					   8 * ((size_t)c.rank * c.nlocal + e - d * c.nlocal),
-				   t.expert_base[e], op.epoch);
+			unsigned char *counts =
+				NET && ep_ll_remote(c, d)
+					? ep_ll_post(c, d) + EP_LL_CTRL_BYTES
+					: ep_ll_packets(c, op, d) + a.count_off +
+						  8 * (size_t)c.rank * c.nlocal;
+
+			ep_st_word(counts + 8 * (size_t)(e - d * c.nlocal), t.expert_base[e],
+				   op.epoch);
 		}
 	}
 	/* the last threads: the others have more counts to send */
 	for (uint32_t d = ep_nthreads() - 1 - ep_tid(); d < c.nranks; d += ep_nthreads()) {
-		unsigned char *ctrl = ep_ll_packets(c, op, d) + (size_t)c.rank * EP_LL_CTRL_BYTES;
+		bool remote = NET && ep_ll_remote(c, d);
+		unsigned char *ctrl = remote ? ep_ll_post(c, d)
+					     : ep_ll_packets(c, op, d) +
+						       (size_t)c.rank * EP_LL_CTRL_BYTES;
 
+		if (NET) {
+			c.sent_rows[d] = t.rank_base[d];
+		}
 		if (!ep_ll_active(c, d)) {
 			continue;
 		}
 		ep_st_packet(ctrl, t.rank_base[d], c.parts | a.combine_parts << 16, op.epoch);
-		ep_st_packet(ctrl + 16, c.row_quads, ep_ll_kind(a), op.epoch);
+		ep_st_packet(ctrl + 16, c.row_quads | c.channel_tokens << 16, ep_ll_kind(a), op.epoch);
 		c.stats[d].tx_rows += t.rank_base[d];
 		c.stats[d].tx_bytes +=
-			(uint64_t)t.rank_base[d] * ep_ll_row_stride(c.row_quads, c.lines);
+			(uint64_t)t.rank_base[d] *
+			ep_ll_row_stride(c.row_quads, c.lines && !remote);
 	}
 }
 
@@ -238,15 +257,27 @@ EP_DEV struct ep_ll_selection ep_ll_selection_make(const struct ep_ll_common &c,
 	return s;
 }
 
-/* The header of one row: who the token is and which local experts want it. One warp. */
+/* Rank-major: lane k's weight of the token, else 0. */
+EP_DEV float ep_ll_weight(const struct ep_ll_dispatch_args &a, uint32_t token)
+{
+	const struct ep_ll_common &c = a.c;
+
+	if (c.layout != EP_LL_RANK_MAJOR || ep_lane() >= c.topk) {
+		return 0.0f;
+	}
+	return a.topk_weights[(size_t)token * c.topk + ep_lane()];
+}
+
+/*
+ * The header of one row for rank d, to h: who the token is and which local experts want it. One
+ * warp.
+ */
 EP_DEV void ep_ll_send_header(const struct ep_ll_dispatch_args &a, const struct ep_ll_op &op,
 			      const struct ep_ll_selection &s, float weight, uint32_t token,
-			      uint32_t d, uint32_t slot)
+			      uint32_t d, unsigned char *h)
 {
 	const struct ep_ll_common &c = a.c;
 	uint32_t k = ep_lane(), word = EP_LL_NO_ROW;
-	unsigned char *h = ep_ll_packets(c, op, d) + a.header_off +
-			   ((size_t)c.rank * c.max_tokens + slot) * a.header_bytes;
 
 	if (c.layout == EP_LL_RANK_MAJOR) {
 		if (k < c.topk) {
@@ -268,9 +299,12 @@ EP_DEV void ep_ll_send_header(const struct ep_ll_dispatch_args &a, const struct 
 	}
 }
 
-/* Remembers who will return (token, k). Entries of local rows are written by the receiving half. */
+/*
+ * Remembers who will return (token, k); `slot`: of the token at lane k's rank, if that is remote.
+ * Entries of local rows are written by the receiving half.
+ */
 EP_DEV void ep_ll_send_route(const struct ep_ll_common &c, const struct ep_ll_selection &s,
-			     uint32_t token)
+			     uint32_t token, uint32_t slot)
 {
 	uint32_t k = ep_lane();
 	uint32_t same = ep_match_u32(EP_FULL_MASK, s.rank);
@@ -281,7 +315,7 @@ EP_DEV void ep_ll_send_route(const struct ep_ll_common &c, const struct ep_ll_se
 	}
 	if (k < c.topk && !(returns && s.rank == c.rank)) {
 		c.route[(size_t)token * c.topk + k] =
-			returns ? EP_LL_ROUTE_REMOTE(s.rank) : EP_LL_ROUTE_NONE;
+			returns ? EP_LL_ROUTE_AWAY(s.rank, slot) : EP_LL_ROUTE_NONE;
 	}
 }
 

@@ -4,12 +4,15 @@
  *
  * Every rank owns one heap that its peers can write. It holds
  *
- *   progress[R]   u32: the last step that peer r has started (r writes it here)
+ *   progress[R]   8 bytes each, the low four: the last step that peer r has started (r writes it)
+ *   signals[R][C] u64 (remote peers): how far peer r's rows have arrived on its channel c
  *   clean[R]      words, 8 bytes {step, round}: arrival at the mask clean-up
  *   bank[0..2]    buffers of operations in flight, each with three areas:
  *       packets   only ever 8-byte {data, epoch} words and pairs of them (16-byte packets)
  *       flags     only ever u32 epochs (used when rows travel as bytes)
  *       rows      payload, either only lines or only bytes, for the life of the group
+ *       net rows  payload of remote peers, only ever bytes
+ *   stage         rows and headers on their way to remote peers; only the own NIC reads it
  *
  * Areas never change their kind: a stale payload in a place that is polled for an epoch could be
  * mistaken for an arrival, stale epochs cannot, because no two operations share an epoch.
@@ -34,6 +37,19 @@
  *
  * Combine. Rows return to the slot token * K + k of the source (rank-major: k is the first k that
  * chose the rank). Rows whose source is this rank stay where they are; the reducer reads them there.
+ *
+ * Remote peers are those that RDMA reaches. A rank has C channels; channel c has one queue to each
+ * remote peer and a piece of the stage, and belongs to one block of a kernel. Its block stages up to
+ * EP_LL_NET_BATCH rows, each once, and then its warps post them, each warp to its own peers: the
+ * headers, the rows, and a signal. Words that carry their epoch (counts, headers) may arrive in any
+ * order; rows count as arrived when the signal says so, which the queue lets arrive last.
+ *
+ *   signal   epoch << 32 | units of the channel that have arrived, where the unit is a token of the
+ *            source (dispatch) or a slot of the source at the returning rank (combine). Channel c
+ *            has the units [c * n, (c + 1) * n), n = ceil(all / C). It only grows, also from one
+ *            operation to the next, and is compared with >=.
+ *
+ * A further queue per peer, the control queue, carries progress and counts; it belongs to block 0.
  */
 #ifndef EP_DEVICE_LL_LAYOUT_H
 #define EP_DEVICE_LL_LAYOUT_H
@@ -69,14 +85,20 @@
 #define EP_LL_WINDOW 256        /* tokens, */
 #define EP_LL_WINDOW_IDS 2048   /* ids, */
 #define EP_LL_WINDOW_BITS 8192  /* words of (expert, token) bits. */
+#define EP_LL_NET_BATCH 32      /* rows of one half of a channel's stage: one for each lane */
+#define EP_LL_MAX_CHANNELS 15
 #define EP_LL_NO_ROW 0xffffffffu
 #define EP_LL_ZERO_ROW 0xfffffffeu /* slot_row: did not fit, returns as zeros */
 
-/* Entries of `route`: nothing comes back, a row comes from a rank, or the index of a local row. */
+/*
+ * Entries of `route`: nothing comes back, a row comes from another rank, where the token had that
+ * slot, or the index of a local row.
+ */
 #define EP_LL_ROUTE_NONE EP_LL_NO_ROW
-#define EP_LL_ROUTE_REMOTE(rank) (0x80000000u | (rank))
-#define EP_LL_ROUTE_IS_REMOTE(r) ((r) >> 31)
-#define EP_LL_ROUTE_RANK(r) ((r)&0x7fffffffu)
+#define EP_LL_ROUTE_AWAY(rank, slot) (0x80000000u | (slot) << 8 | (rank))
+#define EP_LL_ROUTE_IS_AWAY(r) ((r) >> 31)
+#define EP_LL_ROUTE_RANK(r) ((r)&0xffu)
+#define EP_LL_ROUTE_SLOT(r) ((r) >> 8 & 0xffffu)
 
 enum ep_ll_layout {
 	EP_LL_EXPERT_MAJOR = 1, /* values of ncclEpLayout_t */
@@ -106,7 +128,7 @@ struct ep_ll_staged {
 #define EP_LL_CTRL_BYTES 32
 /*
  *   packet 0: d0 = rows for this rank, d1 = dispatch parts | combine parts << 16
- *   packet 1: d0 = quads of a row, d1 = kind of operation (ep_ll_kind)
+ *   packet 1: d0 = quads of a row | tokens of a channel << 16, d1 = kind of operation (ep_ll_kind)
  */
 
 /* device -> host, pinned: first failure of each class wins. */
@@ -122,7 +144,9 @@ enum ep_ll_record_cause {
 	EP_LL_CAUSE_MISMATCH, /* value = peer's word, expected = ours */
 	EP_LL_CAUSE_EXPERT_ID, /* value = the id, token and k say where */
 	EP_LL_CAUSE_UNSENT, /* the receiving half of an operation whose sending half never ran */
-	EP_LL_CAUSE_OVERFLOW /* value = a local expert with more than expected = R * B rows */
+	EP_LL_CAUSE_OVERFLOW, /* value = a local expert with more than expected = R * B rows */
+	EP_LL_CAUSE_RDMA /* the connection; value = enum ep_mlx5_status, expected = queue pair, or
+			  * both 0: the host has given it up */
 };
 
 struct ep_ll_record {
@@ -149,6 +173,16 @@ struct ep_ll_peer_stats {
 	uint64_t wait_ns;  /* from kernel start to the arrival of the peer's first word */
 	uint64_t wait_max_ns;
 	uint64_t ops;
+	uint64_t pad;
+};
+
+/*
+ * Device memory, one per remote peer and queue. Only the warp that owns the queue touches it. (The
+ * queue's indices only grow, and so does all here.)
+ */
+struct ep_ll_link {
+	uint64_t told;    /* value of our signal there: of the channel, or our progress */
+	uint64_t mark[2]; /* the half of the stage is in use until this index has completed */
 	uint64_t pad;
 };
 
@@ -232,7 +266,24 @@ struct ep_ll_common {
 	uint64_t packet_off; /* areas, from the start of a bank */
 	uint64_t flag_off;
 	uint64_t row_off;
-	unsigned char *heap[EP_LL_MAX_RANKS]; /* each rank's heap as mapped here */
+	unsigned char *heap[EP_LL_MAX_RANKS]; /* each rank's heap as mapped here; NULL: remote */
+	/* RDMA; all 0 without remote peers */
+	uint64_t remote;     /* bit r: rank r is remote */
+	uint32_t channels;   /* C: the same on all ranks */
+	uint32_t queues;     /* C + 1: per peer, the last is the control queue */
+	struct ep_mlx5_qp *qps;   /* [R][queues] */
+	struct ep_ll_link *links; /* [R][queues] */
+	const uint32_t *down; /* mapped host, [R]: not 0: the connection is of no use any more */
+	uint32_t *sent_rows; /* handle memory, [R]: rows sent to each rank */
+	uint64_t signal_off; /* in a heap: [R][C] */
+	uint64_t net_row_off; /* from the start of a bank */
+	uint64_t stage_off;  /* in a heap: per channel two halves, */
+	uint64_t stage_half_bytes; /* each with EP_LL_NET_BATCH rows */
+	uint64_t stage_header_off; /* and, from the start of the half, headers [R][BATCH] */
+	uint64_t post_off;   /* in a heap: what goes out on the control queue, for each rank */
+	uint64_t post_stride; /* EP_LL_CTRL_BYTES, then 8 * L bytes */
+	uint32_t channel_tokens; /* our tokens of a channel, at least 1; by ep_ll_prepare */
+	uint32_t pad1;
 };
 
 /* Token, and in rank-major layout the first k that chose this rank. */
@@ -286,6 +337,11 @@ struct ep_ll_clean_args {
 	uint32_t *async_error;
 	uint64_t clean_off; /* words [R] in each heap */
 	unsigned char *heap[EP_LL_MAX_RANKS];
+	uint64_t remote; /* as in ep_ll_common */
+	uint32_t queues;
+	uint32_t pad;
+	struct ep_mlx5_qp *qps;
+	const uint32_t *down;
 };
 
 /* Quads of a row of `bytes` copied bytes, and of `hidden` channels quantised to FP8. */
@@ -317,10 +373,16 @@ EP_HOST_DEV uint32_t ep_ll_window_tokens(uint32_t topk, uint32_t experts)
 	return n > 32 ? n & ~31u : 32;
 }
 
+/* Units of one channel, of `all`. At least 1, so that one may divide by it. */
+EP_HOST_DEV uint32_t ep_ll_channel_units(uint32_t all, uint32_t channels)
+{
+	return channels && all ? (all + channels - 1) / channels : 1;
+}
+
 /*
  * Dynamic shared memory of a dispatch. Senders: ids of a window, bits per (expert, token) and per
  * (rank, token), counts per expert and rank, FP8 staging. Receivers: counts per (source, expert),
- * four words per source.
+ * five words per source.
  */
 EP_HOST_DEV uint32_t ep_ll_dispatch_shared_bytes(const struct ep_ll_dispatch_args *a)
 {
@@ -328,7 +390,7 @@ EP_HOST_DEV uint32_t ep_ll_dispatch_shared_bytes(const struct ep_ll_dispatch_arg
 	uint32_t w = ep_ll_window_tokens(a->c.topk, experts);
 	uint32_t staging = EP_LL_MAX_THREADS / 32 * EP_LL_FP8_UNIT_QUADS * EP_LL_QUAD_BYTES;
 	uint32_t send = 4 * (w * a->c.topk + (experts + r) * (w / 32 + 1)) + staging;
-	uint32_t recv = 4 * (experts + 4 * r);
+	uint32_t recv = 4 * (experts + 5 * r);
 
 	return (send > recv ? send : recv) + 64;
 }
@@ -346,14 +408,16 @@ EP_HOST_DEV void ep_ll_prepare(struct ep_ll_common *c, uint32_t unit)
 	c->by_topk = ep_div_make(c->topk);
 	c->by_parts = ep_div_make(c->parts);
 	c->by_peer_parts = ep_div_make(c->peer_parts);
+	c->channel_tokens = ep_ll_channel_units(c->num_tokens, c->channels);
 }
 
 _Static_assert(sizeof(struct ep_ll_seq) == 32, "ep_ll_seq");
 _Static_assert(sizeof(struct ep_ll_staged) == 16, "ep_ll_staged");
 _Static_assert(sizeof(struct ep_ll_record) == 64, "ep_ll_record");
 _Static_assert(sizeof(struct ep_ll_peer_stats) == 64, "ep_ll_peer_stats");
+_Static_assert(sizeof(struct ep_ll_link) == 32, "ep_ll_link");
 _Static_assert(sizeof(struct ep_ll_state) == 32, "ep_ll_state");
-_Static_assert(sizeof(struct ep_ll_common) == 312 + 8 * EP_LL_MAX_RANKS, "ep_ll_common");
+_Static_assert(sizeof(struct ep_ll_common) == 424 + 8 * EP_LL_MAX_RANKS, "ep_ll_common");
 _Static_assert(sizeof(struct ep_ll_dispatch_args) == sizeof(struct ep_ll_common) + 120,
 	       "ep_ll_dispatch_args");
 _Static_assert(sizeof(struct ep_ll_combine_args) == sizeof(struct ep_ll_common) + 32,

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Low-latency combine, sending half: which rows return, and their bytes. */
+#ifndef EP_DEVICE_LL_COMBINE_ROWS_H
+#define EP_DEVICE_LL_COMBINE_ROWS_H
+
+#include "ll_common.h"
+
+#define EP_LL_SEND_BATCH 4 /* pieces that a lane keeps in flight */
+
+/* The row of the caller's tensor that returns for k of a received slot, or NO_ROW. */
+EP_DEV uint32_t ep_ll_return_of(const struct ep_ll_common &c, uint32_t received, uint32_t token,
+				uint32_t k)
+{
+	uint32_t row;
+
+	if (c.layout == EP_LL_EXPERT_MAJOR) {
+		row = c.slot_row[(size_t)received * c.topk + k];
+	} else {
+		row = k == EP_LL_SLOT_K(token) ? received : EP_LL_NO_ROW;
+	}
+	/* a source that failed during dispatch left its slots unwritten */
+	if ((row >= c.nlocal * c.nranks * c.max_tokens && row != EP_LL_ZERO_ROW) ||
+	    EP_LL_SLOT_TOKEN(token) >= c.max_tokens) {
+		return EP_LL_NO_ROW;
+	}
+	return row;
+}
+
+/* The lane's piece of a row of the caller's tensor at `off`; bytes past the row are zero. */
+EP_DEV struct ep_vec16 ep_ll_tensor_piece(const struct ep_ll_combine_args &a, uint32_t row,
+					  uint32_t off, bool half)
+{
+	const unsigned char *p = (const unsigned char *)a.tokens + (size_t)row * a.token_bytes + off;
+	struct ep_vec16 v = { 0, 0, 0, 0 };
+
+	if (off >= a.token_bytes || row == EP_LL_ZERO_ROW) {
+		return v;
+	}
+	if (half) {
+		struct ep_vec8 h = ep_ld8_nc(p);
+
+		v.x = h.x;
+		v.y = h.y;
+		return v;
+	}
+	return ep_ld16_nc(p);
+}
+
+EP_DEV void ep_ll_return_lines(const struct ep_ll_combine_args &a, const struct ep_ll_op &op,
+			       uint32_t row, unsigned char *out, uint32_t first, uint32_t end)
+{
+	bool half = (ep_lane() & 7) == 7;
+
+	for (uint32_t q = first; q < end; q += EP_LL_SEND_BATCH) {
+		struct ep_vec16 v[EP_LL_SEND_BATCH];
+
+#pragma unroll
+		for (int j = 0; j < EP_LL_SEND_BATCH; j++) {
+			if (q + j < end) {
+				v[j] = ep_ll_tensor_piece(a, row,
+							  (q + j) * EP_LL_QUAD_BYTES +
+								  ep_line_offset(ep_lane()),
+							  half);
+			}
+		}
+#pragma unroll
+		for (int j = 0; j < EP_LL_SEND_BATCH; j++) {
+			if (q + j < end) {
+				ep_st_line(out + (size_t)(q + j) * EP_LL_QUAD_LINE_BYTES, v[j],
+					   op.epoch);
+			}
+		}
+	}
+}
+
+EP_DEV void ep_ll_return_bytes(const struct ep_ll_combine_args &a, uint32_t row,
+			       unsigned char *out, uint32_t first, uint32_t end)
+{
+	uint32_t last = end * (EP_LL_QUAD_BYTES / 16);
+
+	for (uint32_t v0 = first * (EP_LL_QUAD_BYTES / 16); v0 < last;
+	     v0 += EP_LL_SEND_BATCH * EP_WARP_SIZE) {
+		struct ep_vec16 v[EP_LL_SEND_BATCH];
+
+#pragma unroll
+		for (int j = 0; j < EP_LL_SEND_BATCH; j++) {
+			uint32_t i = v0 + j * EP_WARP_SIZE + ep_lane();
+
+			if (i < last) {
+				v[j] = ep_ll_tensor_piece(a, row, 16 * i, false);
+			}
+		}
+#pragma unroll
+		for (int j = 0; j < EP_LL_SEND_BATCH; j++) {
+			uint32_t i = v0 + j * EP_WARP_SIZE + ep_lane();
+
+			if (i < last) {
+				ep_st16(out + 16 * (size_t)i, v[j]);
+			}
+		}
+	}
+}
+
+#endif

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Low-latency kernels across nodes: this rank's queues to remote peers, the stage that its NIC reads
+ * from, progress and arrival. The protocol is told on top of ll_layout.h.
+ *
+ * In a block that uses a queue, warp r % nwarps owns the queue to rank r: "own peers". The functions
+ * below are called by all threads of the block, or by whole warps where it says so.
+ */
+#ifndef EP_DEVICE_LL_NET_H
+#define EP_DEVICE_LL_NET_H
+
+#include "ll_common.h"
+#include "mlx5_ops.h"
+
+EP_DEV struct ep_ll_link *ep_ll_link(const struct ep_ll_common &c, uint32_t r, uint32_t queue)
+{
+	return c.links + (size_t)r * c.queues + queue;
+}
+
+EP_DEV struct ep_mlx5_post ep_ll_net_open(const struct ep_ll_common &c, uint32_t r, uint32_t queue)
+{
+	return ep_mlx5_open(c.qps + (size_t)r * c.queues + queue, false, &c.state->aborted,
+			    c.timeout_ns);
+}
+
+/* The next own peer at or after `r` that may be sent to; c.nranks: none. One warp. */
+EP_DEV uint32_t ep_ll_net_peer(const struct ep_ll_common &c, uint32_t r)
+{
+	for (; r < c.nranks; r += ep_nwarps()) {
+		/* a mask may change while lanes look at it: one of them decides */
+		if (ep_ll_remote(c, r) &&
+		    ep_shfl_u32(EP_FULL_MASK, ep_lane() == 0 && ep_ll_active(c, r), 0)) {
+			break;
+		}
+	}
+	return ep_min_u32(r, c.nranks);
+}
+
+/* The queue to rank r is of no use any more. One warp. */
+EP_DEV void ep_ll_net_failed(const struct ep_ll_common &c, const struct ep_ll_op &op,
+			     const struct ep_mlx5_post &p, uint32_t r, enum ep_wait_site site)
+{
+	if (ep_lane() == 0 && p.status != EP_MLX5_ERR_ABORTED) {
+		ep_ll_peer_failed(c, op, EP_LL_CAUSE_RDMA, site, r, p.status, p.qpn);
+	}
+	ep_warp_sync(EP_FULL_MASK);
+}
+
+/*
+ * This rank's signal at rank r, `off` in its heap, becomes `value`: the signal to post, for the
+ * queue's owner, who must post it. One warp.
+ */
+EP_DEV struct ep_mlx5_signal ep_ll_net_signal(const struct ep_ll_common &c,
+					      const struct ep_mlx5_post &p, uint32_t r,
+					      uint32_t queue, uint64_t off, uint64_t value)
+{
+	uint64_t told = 0;
+
+	if (ep_lane() == 0) {
+		struct ep_ll_link *link = ep_ll_link(c, r, queue);
+
+		told = link->told;
+		link->told = value;
+	}
+	told = ep_shfl_u64(EP_FULL_MASK, told, 0);
+	return ep_mlx5_signal_value(ep_mlx5_remote(&p, EP_MLX5_REGION_SIGNAL, off), told, value);
+}
+
+/* Value of a signal: `units` of the channel have been posted. */
+EP_DEV uint64_t ep_ll_net_value(const struct ep_ll_op &op, uint32_t units)
+{
+	return (uint64_t)op.epoch << 32 | units;
+}
+
+/* Where, in a peer's heap, this rank tells how far its channel is. */
+EP_DEV uint64_t ep_ll_net_signal_off(const struct ep_ll_common &c, uint32_t channel)
+{
+	return c.signal_off + 8 * ((uint64_t)c.rank * c.channels + channel);
+}
+
+/*
+ * Tells remote peers the step, and waits until what the control queue sent out of the stage in
+ * earlier steps has left it. One block.
+ */
+EP_DEV void ep_ll_net_progress(const struct ep_ll_common &c, const struct ep_ll_op &op)
+{
+	uint32_t queue = c.channels;
+
+	/* masked peers learn it too: they may be waiting for us, not knowing */
+	for (uint32_t r = ep_warp(); r < c.nranks; r += ep_nwarps()) {
+		if (!ep_ll_remote(c, r)) {
+			continue;
+		}
+		struct ep_mlx5_post p = ep_ll_net_open(c, r, queue);
+		uint64_t before = p.end;
+		bool ok = ep_mlx5_signal_add(
+			&p,
+			ep_ll_net_signal(c, p, r, queue, c.progress_off + 8 * (uint64_t)c.rank,
+					 op.step),
+			false);
+
+		if (ep_ll_net_peer(c, r) != r) {
+			continue;
+		}
+		if (!ok || !ep_mlx5_wait(&p, before, EP_MLX5_ERR_COMPLETION,
+					 EP_WAIT_RDMA_COMPLETION)) {
+			ep_ll_net_failed(c, op, p, r, EP_WAIT_RDMA_COMPLETION);
+		}
+	}
+}
+
+/* Half `half` of the channel's stage, offset in the heap. */
+EP_DEV uint64_t ep_ll_net_stage(const struct ep_ll_common &c, uint32_t channel, uint32_t half)
+{
+	return c.stage_off + (2 * (uint64_t)channel + half) * c.stage_half_bytes;
+}
+
+/*
+ * Waits until the NIC has done with the half, so that it may be written again. A barrier must
+ * follow. One block.
+ */
+EP_DEV void ep_ll_net_claim(const struct ep_ll_common &c, const struct ep_ll_op &op,
+			    uint32_t channel, uint32_t half)
+{
+	for (uint32_t r = ep_ll_net_peer(c, ep_warp()); r < c.nranks;
+	     r = ep_ll_net_peer(c, r + ep_nwarps())) {
+		struct ep_mlx5_post p = ep_ll_net_open(c, r, channel);
+		uint64_t mark = ep_lane() == 0 ? ep_ll_link(c, r, channel)->mark[half] : 0;
+
+		if (!ep_mlx5_wait(&p, ep_shfl_u64(EP_FULL_MASK, mark, 0), EP_MLX5_ERR_COMPLETION,
+				  EP_WAIT_RDMA_COMPLETION)) {
+			ep_ll_net_failed(c, op, p, r, EP_WAIT_RDMA_COMPLETION);
+		}
+	}
+}
+
+/* What the warp has posted to r reads from the half. One warp. */
+EP_DEV void ep_ll_net_mark(const struct ep_ll_common &c, const struct ep_mlx5_post &p, uint32_t r,
+			   uint32_t channel, uint32_t half)
+{
+	if (ep_lane() == 0) {
+		ep_ll_link(c, r, channel)->mark[half] = p.end;
+	}
+}
+
+/* Into how many pieces the block's warps cut each of `rows` rows, and the quads of a piece. */
+EP_DEV uint32_t ep_ll_net_pieces(const struct ep_ll_common &c, uint32_t rows, uint32_t unit,
+				 uint32_t *chunk)
+{
+	uint32_t pieces = ep_min_u32(ep_max_u32(ep_nwarps() / rows, 1), c.row_quads / unit);
+
+	pieces = ep_max_u32(pieces, 1);
+	*chunk = ep_ll_chunk(c.row_quads, pieces, unit);
+	return pieces;
+}
+
+/* Row `at` of the area where remote peers' rows arrive; offset in any heap. */
+EP_DEV uint64_t ep_ll_net_row(const struct ep_ll_common &c, const struct ep_ll_op &op, uint32_t at)
+{
+	return c.bank_off[op.bank] + c.net_row_off +
+	       (uint64_t)at * ep_ll_row_stride(c.row_quads, 0);
+}
+
+/*
+ * Waits until unit `unit` of the units of remote rank r, of which a channel has `per_channel`, has
+ * arrived. One lane; the others may read what arrived after a warp barrier.
+ */
+EP_DEV bool ep_ll_net_wait(const struct ep_ll_common &c, const struct ep_ll_op &op, uint32_t r,
+			   uint32_t unit, uint32_t per_channel, enum ep_wait_site site)
+{
+	uint32_t channel = ep_min_u32(unit / per_channel, c.channels - 1);
+	uint64_t due = ep_ll_net_value(op, unit - channel * per_channel + 1);
+	const uint64_t *signal = (const uint64_t *)(c.heap[c.rank] + c.signal_off) +
+				 (size_t)r * c.channels + channel;
+	struct ep_spin s = ep_spin_start();
+
+	while ((int64_t)(ep_ld_acquire_sys_u64(signal) - due) < 0) {
+		if (ep_ll_wait_over(c, op, &s, site, r)) {
+			return false;
+		}
+	}
+	return true;
+}
+
+#endif
