@@ -10,6 +10,7 @@
 
 /* Of this header: any change to it is a new number. */
 #define EP_TOPO_MODULE_ABI 1
+#define EP_TOPO_MODULE_FILE "libnccl_ep_topo.so.0"
 #define EP_TOPO_MODULE_SYMBOL "ep_topo_module_query"
 
 struct ep_topo_module_port {

@@ -1,12 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What people write and read: distance names, NCCL_IB_HCA, reasons. */
+/*
+ * What people write and read: distance names, NCCL_IB_HCA, reasons. Stands alone: the library, which
+ * has nothing else of topo/ in it, has this.
+ */
 #include "topo/tree.h"
 
 #include <ctype.h>
 #include <errno.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+
+int ep_topo_fail(struct ep_topo_err *err, int code, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(err->text, sizeof(err->text), fmt, ap);
+	va_end(ap);
+	return -code;
+}
+
+void ep_topo_copy_name(char dst[EP_TOPO_NAME_LEN], const char *src)
+{
+	size_t n = 0;
+
+	for (; src[n] && n < EP_TOPO_NAME_LEN - 1; n++) {
+		dst[n] = (char)(src[n] >= ' ' && src[n] <= '~' ? src[n] : '?');
+	}
+	dst[n] = '\0';
+}
 
 static const char *const dist_names[] = {
 	[EP_TOPO_LOC] = "LOC", [EP_TOPO_PIX] = "PIX",   [EP_TOPO_PXB] = "PXB",

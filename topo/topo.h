@@ -203,6 +203,19 @@ const char *ep_topo_source_name(enum ep_topo_source source);
 const char *ep_topo_why_text(enum ep_topo_why why);
 int ep_topo_dist_parse(const char *text, enum ep_topo_dist *dist, struct ep_topo_err *err);
 
+/* NCCL_IB_HCA: which ports of which devices. */
+#define EP_TOPO_HCA_MAX 64
+struct ep_topo_hca {
+	bool exclude, exact;
+	int n;
+	struct {
+		char name[EP_TOPO_NAME_LEN];
+		int port; /* -1: any */
+	} item[EP_TOPO_HCA_MAX];
+};
+int ep_topo_hca_parse(const char *text, struct ep_topo_hca *hca, struct ep_topo_err *err);
+bool ep_topo_hca_match(const struct ep_topo_hca *hca, const char *name, int port);
+
 bool ep_topo_pci_parse(const char *text, struct ep_topo_pci *pci);
 #define EP_TOPO_PCI_LEN 24
 const char *ep_topo_pci_print(const struct ep_topo_pci *pci, char buf[EP_TOPO_PCI_LEN]);

@@ -7,16 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-int ep_topo_fail(struct ep_topo_err *err, int code, const char *fmt, ...)
-{
-	va_list ap;
-
-	va_start(ap, fmt);
-	vsnprintf(err->text, sizeof(err->text), fmt, ap);
-	va_end(ap);
-	return -code;
-}
-
 void ep_topo_note(struct ep_topo *topo, const char *fmt, ...)
 {
 	va_list ap;
@@ -28,16 +18,6 @@ void ep_topo_note(struct ep_topo *topo, const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(topo->note[topo->nnotes++], EP_TOPO_NOTE_LEN, fmt, ap);
 	va_end(ap);
-}
-
-void ep_topo_copy_name(char dst[EP_TOPO_NAME_LEN], const char *src)
-{
-	size_t n = 0;
-
-	for (; src[n] && n < EP_TOPO_NAME_LEN - 1; n++) {
-		dst[n] = (char)(src[n] >= ' ' && src[n] <= '~' ? src[n] : '?');
-	}
-	dst[n] = '\0';
 }
 
 struct ep_topo *ep_topo_new(enum ep_topo_source source)

@@ -64,18 +64,6 @@ int ep_topo_read_nvml(struct ep_topo *topo, struct ep_topo_err *err);
 int ep_topo_read_sysfs_nics(struct ep_topo *topo, const char *sysfs_root, struct ep_topo_err *err);
 int ep_topo_merge(struct ep_topo *file, const struct ep_topo *live, struct ep_topo_err *err);
 
-#define EP_TOPO_HCA_MAX 64
-struct ep_topo_hca {
-	bool exclude, exact;
-	int n;
-	struct {
-		char name[EP_TOPO_NAME_LEN];
-		int port; /* -1: any */
-	} item[EP_TOPO_HCA_MAX];
-};
-int ep_topo_hca_parse(const char *text, struct ep_topo_hca *hca, struct ep_topo_err *err);
-bool ep_topo_hca_match(const struct ep_topo_hca *hca, const char *name, int port);
-
 /* After reading and merging: order, NVLink domains, NIC choice. */
 int ep_topo_finish(struct ep_topo *topo, const struct ep_topo_opts *opts, struct ep_topo_err *err);
 int ep_topo_choose(struct ep_topo *topo, const struct ep_topo_opts *opts, struct ep_topo_err *err);

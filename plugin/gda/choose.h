@@ -70,8 +70,8 @@ struct ep_gda_gid {
  * says otherwise) and within the range; without a range also the other family, and last link-local
  * ones. env->gid_index overrides all of that, but the entry must exist. `port` is for messages.
  */
-ncclResult_t ep_gda_gid_choose(const char *port, bool ethernet, const struct ep_gda_gid *list, int n,
-			       const struct ep_gda_env *env, int *chosen);
+ncclResult_t ep_gda_gid_pick(const char *port, bool ethernet, const struct ep_gda_gid *list, int n,
+			     const struct ep_gda_env *env, int *chosen);
 
 /* "10.1.2.3" or "fe80::1". Returns buf. */
 #define EP_GDA_GID_TEXT 48

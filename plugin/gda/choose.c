@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * NICs for a GPU. The topology comes from a module, found beside this library or by the loader, so
+ * that the library itself needs no hwloc; there is always an answer without it.
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "core/log.h"
+#include "gda/choose.h"
+#include "topo/module.h"
+#include "topo/topo.h"
+
+#define EP_GDA_CHOOSE_LOG (EP_LOG_NET | EP_LOG_GRAPH)
+
+/* Discovery walks /sys and asks NVML: ranks that are threads take turns. */
+static pthread_mutex_t ep_gda_topo_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Beside the file that this code is in, else where the loader looks. Never closed. */
+static ep_topo_module_query_fn *ep_gda_topo_module(char *why, size_t size)
+{
+	ep_topo_module_query_fn *query = NULL;
+	char path[PATH_MAX];
+	const char *slash;
+	void *lib = NULL;
+	Dl_info info;
+
+	if (dladdr((void *)(uintptr_t)ep_gda_choose, &info) && info.dli_fname) {
+		slash = strrchr(info.dli_fname, '/');
+		if (slash && snprintf(path, sizeof(path), "%.*s/%s", (int)(slash - info.dli_fname),
+				      info.dli_fname, EP_TOPO_MODULE_FILE) < (int)sizeof(path)) {
+			lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+		}
+	}
+	if (!lib) {
+		lib = dlopen(EP_TOPO_MODULE_FILE, RTLD_NOW | RTLD_LOCAL);
+	}
+	if (lib) {
+		*(void **)&query = dlsym(lib, EP_TOPO_MODULE_SYMBOL);
+	}
+	if (!query) {
+		const char *error = dlerror();
+
+		snprintf(why, size, "%s", error ? error : EP_TOPO_MODULE_FILE " has no symbol");
+	}
+	return query;
+}
+
+/* The query's ports, or why there are none. */
+static bool ep_gda_topo_ask(struct ep_topo_module_query *query, char *why, size_t size)
+{
+	ep_topo_module_query_fn *ask;
+	int rc;
+
+	pthread_mutex_lock(&ep_gda_topo_lock);
+	ask = ep_gda_topo_module(why, size);
+	rc = ask ? ask(EP_TOPO_MODULE_ABI, query) : 0;
+	pthread_mutex_unlock(&ep_gda_topo_lock);
+	if (!ask) {
+		return false;
+	}
+	if (rc == -EPROTO) {
+		snprintf(why, size, "%s is of another version of this library",
+			 EP_TOPO_MODULE_FILE);
+	} else if (rc) {
+		snprintf(why, size, "%s", query->text);
+		EP_WARN("the machine's topology cannot be read, NICs are chosen without it: %s",
+			query->text);
+	} else if (!query->known) {
+		snprintf(why, size, "GPU %s is not in it (%s)", query->bus_id, query->source);
+	} else if (query->n == 0) {
+		snprintf(why, size, "it has no usable NIC for GPU %s (%s)", query->bus_id,
+			 query->source);
+	} else {
+		return true;
+	}
+	return false;
+}
+
+static bool ep_gda_port_same(const struct ep_gda_port *a, const struct ep_topo_module_port *b)
+{
+	return a->port == b->port && strcmp(a->name, b->name) == 0;
+}
+
+/* The ports that the topology gives this GPU, as far as they are among the permitted ones. */
+static ncclResult_t ep_gda_choose_near(const struct ep_topo_module_query *query,
+				       const struct ep_gda_port *permitted, int npermitted,
+				       struct ep_gda_port *chosen, int room, int *n, char *why,
+				       size_t size)
+{
+	const struct ep_topo_module_port *far = NULL;
+
+	*n = 0;
+	for (int i = 0; i < query->n; i++) {
+		for (int k = 0; k < npermitted; k++) {
+			if (!ep_gda_port_same(&permitted[k], &query->port[i])) {
+				continue;
+			}
+			if (!query->port[i].gdr) {
+				far = &query->port[i];
+			} else if (*n < room) {
+				chosen[(*n)++] = permitted[k];
+			}
+		}
+	}
+	if (*n == 0 && far) {
+		return ep_fail(
+			ncclInvalidUsage,
+			"NCCL_NET_GDR_LEVEL=%.16s forbids GPU %s its nearest NIC %s:%d, which "
+			"is at distance %s: there is no way to other nodes without access of "
+			"the NIC to the GPU's memory; unset it or set it to %s",
+			getenv("NCCL_NET_GDR_LEVEL"), query->bus_id, far->name, far->port,
+			far->dist, far->dist);
+	}
+	if (*n == 0) {
+		snprintf(why, size, "its NIC for GPU %s, %s:%d (%s), is not active here",
+			 query->bus_id, query->port[0].name, query->port[0].port, query->source);
+	}
+	return ncclSuccess;
+}
+
+/* NCCL_IB_HCA and NCCL_NET_GDR_LEVEL are understood here too, where there is no topology. */
+static ncclResult_t ep_gda_choose_permitted(const struct ep_gda_port *present, int npresent,
+					    struct ep_gda_port *permitted, int *npermitted)
+{
+	const char *hca = getenv("NCCL_IB_HCA");
+	const char *level = getenv("NCCL_NET_GDR_LEVEL");
+	enum ep_topo_dist dist;
+	struct ep_topo_hca list;
+	struct ep_topo_err err;
+
+	if (ep_topo_hca_parse(hca, &list, &err) ||
+	    (level && *level && ep_topo_dist_parse(level, &dist, &err))) {
+		return ep_fail(ncclInvalidUsage, "environment variable %s", err.text);
+	}
+	*npermitted = 0;
+	for (int i = 0; i < npresent; i++) {
+		if (ep_topo_hca_match(&list, present[i].name, present[i].port)) {
+			permitted[(*npermitted)++] = present[i];
+		}
+	}
+	if (*npermitted == 0) {
+		return ep_fail(
+			ncclInvalidUsage,
+			"NCCL_IB_HCA=%.64s excludes all of the %d active RDMA ports (the first "
+			"is %s:%d): correct or unset it",
+			hca ? hca : "", npresent, present[0].name, present[0].port);
+	}
+	return ncclSuccess;
+}
+
+/* As NVML spells it for MIG instances, which share their GPU's address. "": unknown. */
+static void ep_gda_mig_uuid(int device, char text[48])
+{
+	struct cudaDeviceProp prop;
+	size_t at;
+
+	text[0] = '\0';
+	if (cudaGetDeviceProperties(&prop, device) != cudaSuccess) {
+		(void)cudaGetLastError();
+		return;
+	}
+	at = (size_t)snprintf(text, 48, "MIG-");
+	for (int i = 0; i < 16; i++) {
+		at += (size_t)snprintf(text + at, 48 - at, "%s%02x",
+				       i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
+				       (unsigned char)prop.uuid.bytes[i]);
+	}
+}
+
+static ncclResult_t ep_gda_choose_from(const char *bus_id, int device,
+				       const struct ep_gda_port *permitted, int npermitted,
+				       struct ep_gda_port *chosen, int *nchosen)
+{
+	struct ep_topo_module_port near[EP_TOPO_MAX_RAILS];
+	char uuid[48];
+	struct ep_topo_module_query query = {
+		.bus_id = bus_id, .uuid = uuid, .port = near, .room = EP_TOPO_MAX_RAILS
+	};
+	char why[600];
+	int n = 0;
+
+	ep_gda_mig_uuid(device, uuid);
+	if (ep_gda_topo_ask(&query, why, sizeof(why))) {
+		EP_CHECK(ep_gda_choose_near(&query, permitted, npermitted, chosen, *nchosen, &n,
+					    why, sizeof(why)));
+	}
+	if (n == 0) {
+		chosen[n++] = permitted[device % npermitted];
+		EP_INFO(EP_GDA_CHOOSE_LOG,
+			"GPU %d uses %s:%d, by its number among %d active ports, not by distance: no "
+			"help from the topology: %s",
+			device, chosen[0].name, chosen[0].port, npermitted, why);
+	} else {
+		for (int i = 0; i < n; i++) {
+			EP_INFO(EP_GDA_CHOOSE_LOG, "GPU %d (%s) uses %s:%d at distance %s (%s)",
+				device, bus_id, chosen[i].name, chosen[i].port, near[0].dist,
+				query.source);
+		}
+	}
+	*nchosen = n;
+	return ncclSuccess;
+}
+
+ncclResult_t ep_gda_choose(const char *bus_id, int device, const struct ep_gda_port *present,
+			   int npresent, struct ep_gda_port *chosen, int *nchosen)
+{
+	struct ep_gda_port *permitted;
+	struct ep_gda_env env;
+	int npermitted;
+	ncclResult_t result;
+
+	EP_CHECK(ep_gda_env_read(&env));
+	if (env.disable) {
+		return ep_fail(
+			ncclInvalidUsage,
+			"NCCL_IB_DISABLE=1, but some ranks can be reached by RDMA only: unset "
+			"it, or use ranks of one NVLink domain");
+	}
+	if (npresent <= 0) {
+		return ep_fail(
+			ncclSystemError,
+			"no active RDMA port, but some ranks can be reached by RDMA only: is "
+			"there an RDMA NIC, its link up and its device visible "
+			"(/dev/infiniband in a container)?");
+	}
+	permitted = calloc((size_t)npresent, sizeof(*permitted));
+	if (!permitted) {
+		return ep_fail(ncclSystemError, "out of memory choosing among %d ports", npresent);
+	}
+	EP_CHECK_GOTO(ep_gda_choose_permitted(present, npresent, permitted, &npermitted),
+		      out_permitted);
+	result = ep_gda_choose_from(bus_id, device, permitted, npermitted, chosen, nchosen);
+out_permitted:
+	free(permitted);
+	return result;
+}

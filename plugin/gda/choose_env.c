@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * NCCL_IB_*: NCCL's own transport and this library should do the same with the same words. NCCL
+ * copies what its configuration files say into the environment, so that is seen here too. Unlike NCCL,
+ * which falls back to a default, a value without meaning is an error.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include "core/log.h"
+#include "gda/choose.h"
+
+const struct ep_gda_var_def ep_gda_var_table[EP_GDA_VARS] = {
+	[EP_GDA_VAR_DISABLE] = { "NCCL_IB_DISABLE", 0, 0, 1, "1: no RDMA device" },
+	[EP_GDA_VAR_GID_INDEX] = { "NCCL_IB_GID_INDEX", -1, -1, 255,
+				   "entry of the port's GID table; -1: found by the rules below" },
+	[EP_GDA_VAR_SL] = { "NCCL_IB_SL", -1, -1, 15,
+			    "InfiniBand service level, Ethernet priority; -1: 0" },
+	[EP_GDA_VAR_TC] = { "NCCL_IB_TC", -1, -1, 255, "traffic class, DSCP * 4 on RoCE; -1: 0" },
+	[EP_GDA_VAR_TIMEOUT] = { "NCCL_IB_TIMEOUT", 20, 1, 22,
+				 "4.096 us * 2^n until a packet is sent again" },
+	[EP_GDA_VAR_RETRY_CNT] = { "NCCL_IB_RETRY_CNT", 7, 0, 7,
+				   "times that a packet is sent again" },
+	[EP_GDA_VAR_PKEY] = { "NCCL_IB_PKEY", 0, 0, 65535, "index in the partition key table" },
+	[EP_GDA_VAR_ROCE_VERSION] = { "NCCL_IB_ROCE_VERSION_NUM", 2, 1, 2, "version of RoCE" },
+	[EP_GDA_VAR_ADDR_FAMILY] = { "NCCL_IB_ADDR_FAMILY", 0, 0, 0,
+				     "kind of address that a GID should hold" },
+	[EP_GDA_VAR_ADDR_RANGE] = { "NCCL_IB_ADDR_RANGE", 0, 0, 0,
+				    "address/bits that a GID must lie in" },
+};
+
+static ncclResult_t ep_gda_parse_number(enum ep_gda_var var, const char *text, int *value)
+{
+	const struct ep_gda_var_def *def = &ep_gda_var_table[var];
+	char *end;
+	long long v;
+	bool digits;
+
+	errno = 0;
+	v = strtoll(text, &end, 0);
+	digits = end != text;
+	while (*end == ' ') {
+		end++;
+	}
+	if (!digits || *end) {
+		return ep_fail(ncclInvalidUsage,
+			       "environment variable %s=%.64s is not a number: set it to %d..%d "
+			       "or unset it",
+			       def->name, text, def->min, def->max);
+	}
+	if (errno == ERANGE || v < def->min || v > def->max) {
+		return ep_fail(ncclInvalidUsage,
+			       "environment variable %s=%.64s is out of range: set it to %d..%d "
+			       "or unset it",
+			       def->name, text, def->min, def->max);
+	}
+	*value = (int)v;
+	return ncclSuccess;
+}
+
+static ncclResult_t ep_gda_parse_family(struct ep_gda_env *env, const char *text)
+{
+	if (strcmp(text, "AF_INET") != 0 && strcmp(text, "AF_INET6") != 0) {
+		return ep_fail(ncclInvalidUsage,
+			       "environment variable NCCL_IB_ADDR_FAMILY=%.64s is neither AF_INET "
+			       "nor AF_INET6: set it to one of them or unset it",
+			       text);
+	}
+	env->ipv6 = strcmp(text, "AF_INET6") == 0;
+	return ncclSuccess;
+}
+
+/* Of the family in env; stored as a GID would hold it. */
+static ncclResult_t ep_gda_parse_range(struct ep_gda_env *env, const char *text)
+{
+	int whole = env->ipv6 ? 128 : 32;
+	size_t n = strcspn(text, "/");
+	char address[64], *end = NULL;
+	long bits = -1;
+
+	if (n < sizeof(address)) {
+		memcpy(address, text, n);
+		address[n] = '\0';
+		memset(env->range, 0, sizeof(env->range));
+		if (!env->ipv6) {
+			env->range[10] = env->range[11] = 0xff;
+		}
+		if (inet_pton(env->ipv6 ? AF_INET6 : AF_INET, address,
+			      env->range + (env->ipv6 ? 0 : 12)) == 1) {
+			bits = whole;
+			if (text[n] == '/') {
+				bits = text[n + 1] >= '0' && text[n + 1] <= '9'
+					       ? strtol(text + n + 1, &end, 10)
+					       : -1;
+			}
+		}
+	}
+	if (bits < 0 || bits > whole || (end && *end)) {
+		return ep_fail(ncclInvalidUsage,
+			       "environment variable NCCL_IB_ADDR_RANGE=%.64s is not an IPv%d "
+			       "address/bits with 0..%d bits%s: correct or unset it",
+			       text, env->ipv6 ? 6 : 4, whole,
+			       env->ipv6 ? "" : " (IPv6 needs NCCL_IB_ADDR_FAMILY=AF_INET6)");
+	}
+	env->range_bits = (int)(env->ipv6 ? bits : 96 + bits);
+	return ncclSuccess;
+}
+
+static void ep_gda_env_store(struct ep_gda_env *env, enum ep_gda_var var, int value)
+{
+	switch (var) {
+	case EP_GDA_VAR_DISABLE:
+		env->disable = value;
+		break;
+	case EP_GDA_VAR_GID_INDEX:
+		env->gid_index = value;
+		break;
+	case EP_GDA_VAR_SL:
+		env->sl = value < 0 ? 0 : value;
+		break;
+	case EP_GDA_VAR_TC:
+		env->tc = value < 0 ? 0 : value;
+		break;
+	case EP_GDA_VAR_TIMEOUT:
+		env->timeout = value;
+		break;
+	case EP_GDA_VAR_RETRY_CNT:
+		env->retry_cnt = value;
+		break;
+	case EP_GDA_VAR_PKEY:
+		env->pkey = value;
+		break;
+	case EP_GDA_VAR_ROCE_VERSION:
+		env->roce_version = value;
+		break;
+	default:
+		break;
+	}
+}
+
+ncclResult_t ep_gda_env_parse(struct ep_gda_env *env, enum ep_gda_var var, const char *text)
+{
+	struct ep_gda_env parsed = *env;
+	int value = 0;
+
+	if (var == EP_GDA_VAR_ADDR_FAMILY) {
+		return ep_gda_parse_family(env, text);
+	}
+	if (var == EP_GDA_VAR_ADDR_RANGE) {
+		EP_CHECK(ep_gda_parse_range(&parsed, text));
+		*env = parsed;
+		return ncclSuccess;
+	}
+	EP_CHECK(ep_gda_parse_number(var, text, &value));
+	ep_gda_env_store(env, var, value);
+	return ncclSuccess;
+}
+
+ncclResult_t ep_gda_env_read(struct ep_gda_env *env)
+{
+	struct ep_gda_env read = { .range_bits = -1 };
+
+	for (int i = 0; i < EP_GDA_VAR_NUMBERS; i++) {
+		ep_gda_env_store(&read, (enum ep_gda_var)i, ep_gda_var_table[i].initial);
+	}
+	/* In the table's order: the range is of the family that is given. */
+	for (int i = 0; i < EP_GDA_VARS; i++) {
+		const char *text = getenv(ep_gda_var_table[i].name);
+
+		if (text && *text) {
+			EP_CHECK(ep_gda_env_parse(&read, (enum ep_gda_var)i, text));
+			EP_INFO(EP_LOG_ENV, "%s set by environment to %.64s",
+				ep_gda_var_table[i].name, text);
+		}
+	}
+	*env = read;
+	return ncclSuccess;
+}

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "topo/module.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "topo/topo.h"
+
+static void fill_port(const struct ep_topo *topo, int gpu, const struct ep_topo_rail *rail,
+		      struct ep_topo_module_port *port)
+{
+	const struct ep_topo_nic *nic = &topo->nic[rail->nic];
+
+	memset(port, 0, sizeof(*port));
+	snprintf(port->name, sizeof(port->name), "%s", nic->name);
+	snprintf(port->dist, sizeof(port->dist), "%s", ep_topo_dist_name(rail->dist));
+	port->port = nic->port[rail->port].num;
+	port->gdr = ep_topo_gdr_allowed(topo, gpu, rail->nic);
+}
+
+__attribute__((visibility("default"))) int ep_topo_module_query(int abi,
+								struct ep_topo_module_query *query)
+{
+	struct ep_topo_opts opts;
+	struct ep_topo_err err;
+	struct ep_topo *topo;
+	int gpu, rc;
+
+	if (abi != EP_TOPO_MODULE_ABI) {
+		return -EPROTO;
+	}
+	query->n = 0;
+	query->known = false;
+	query->source[0] = '\0';
+	query->text[0] = '\0';
+	ep_topo_opts_env(&opts);
+	rc = ep_topo_load(&opts, &topo, &err);
+	if (rc) {
+		snprintf(query->text, sizeof(query->text), "%s", err.text);
+		return rc;
+	}
+	snprintf(query->source, sizeof(query->source), "%s%s%s", ep_topo_source_name(topo->source),
+		 *topo->path ? " " : "", topo->path);
+	gpu = ep_topo_find_gpu(topo, query->bus_id, query->uuid);
+	query->known = gpu >= 0;
+	for (int i = 0; gpu >= 0 && i < topo->gpu[gpu].nrails && i < query->room; i++) {
+		fill_port(topo, gpu, &topo->gpu[gpu].rail[i], &query->port[query->n++]);
+	}
+	ep_topo_free(topo);
+	return 0;
+}
