@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Which ports a GPU gets: by topology files, and where the topology is of no help. The library finds
+ * the topology's module beside itself, so this program becomes a copy of itself in a directory of its
+ * own to see what happens without one, or with one that is not right.
+ *
+ *     gda_choose FILES WRONG_MODULE     WRONG_MODULE: one of another version
+ */
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "gda/choose.h"
+#include "topo/module.h"
+
+#define SKIP 77
+
+static char log_path[PATH_MAX];
+static const char *files;
+
+static const char *last_text(void)
+{
+	static struct ep_error error;
+
+	ep_error_get(NULL, &error);
+	return error.text;
+}
+
+/* All that was logged since the last call. */
+static const char *logged(void)
+{
+	static char text[8192];
+	FILE *f = fopen(log_path, "r");
+	size_t n = f ? fread(text, 1, sizeof(text) - 1, f) : 0;
+
+	text[n] = '\0';
+	if (f) {
+		fclose(f);
+	}
+	CHECK(truncate(log_path, 0) == 0, "%s", log_path);
+	return text;
+}
+
+static void set_file(const char *name)
+{
+	char path[PATH_MAX];
+
+	unsetenv("NCCL_IB_HCA");
+	unsetenv("NCCL_NET_GDR_LEVEL");
+	unsetenv("NCCL_IB_DISABLE");
+	snprintf(path, sizeof(path), "%s/%s", files, name);
+	setenv("NCCL_TOPO_FILE", path, 1);
+}
+
+static int list(const char *text, struct ep_gda_port *port)
+{
+	char name[EP_GDA_NAME];
+	int n = 0, num, used;
+
+	while (sscanf(text, " %63[^:]:%d%n", name, &num, &used) == 2) {
+		snprintf(port[n].name, sizeof(port[n].name), "%s", name);
+		port[n++].port = num;
+		text += used;
+	}
+	return n;
+}
+
+/* What GPU `bus` gets of `present`, "" after an error, as "mlx5_0:1 mlx5_1:1". */
+static const char *choose(const char *bus, int device, const char *present, int room)
+{
+	static char text[512];
+	struct ep_gda_port port[32], chosen[32];
+	int n = list(present, port), got = room;
+	size_t at = 0;
+
+	text[0] = '\0';
+	memset(chosen, 0xee, sizeof(chosen));
+	if (ep_gda_choose(bus, device, port, n, chosen, &got) == ncclSuccess) {
+		CHECK(got >= 1 && got <= room, "%d ports", got);
+		for (int i = 0; i < got; i++) {
+			at += (size_t)snprintf(text + at, sizeof(text) - at, "%s%s:%d",
+					       i ? " " : "", chosen[i].name, chosen[i].port);
+		}
+		CHECK((unsigned char)chosen[got].name[0] == 0xee, "written behind its end");
+	}
+	return text;
+}
+
+#define WANT(got, want)                                                                            \
+	do {                                                                                       \
+		const char *got_ = (got);                                                          \
+		CHECK(!strcmp(got_, want), "\"%s\" instead of \"%s\", %s", got_, want,             \
+		      last_text());                                                                \
+	} while (0)
+#define SAID(what, where)                                                                          \
+	do {                                                                                       \
+		const char *text_ = (where);                                                       \
+		CHECK(strstr(text_, what), "not \"%s\" in: %s", what, text_);                      \
+	} while (0)
+
+#define EIGHT                                                                                      \
+	"mlx5_0:1 mlx5_1:1 mlx5_2:1 mlx5_3:1 mlx5_4:1 mlx5_5:1 mlx5_6:1 mlx5_7:1 mlx5_8:1 "        \
+	"mlx5_9:1"
+
+static void test_eight(void)
+{
+	static const char *const bus[] = { "0000:13:00.0", "0000:23:00.0", "0000:33:00.0",
+					   "0000:43:00.0", "0000:93:00.0", "0000:A3:00.0",
+					   "0000:b3:00.0", "0000:C3:00.0" };
+	char want[32];
+
+	set_file("eight-own-nic.xml");
+	for (int i = 0; i < 8; i++) {
+		snprintf(want, sizeof(want), "mlx5_%d:1", i);
+		/* by place, not by number */
+		WANT(choose(bus[i], 7 - i, EIGHT, 8), want);
+	}
+	SAID("at distance PIX", logged());
+	setenv("NCCL_IB_HCA", "^=mlx5_5", 1);
+	WANT(choose(bus[5], 5, EIGHT, 8), "mlx5_9:1");
+	setenv("NCCL_IB_HCA", "mlx5_2:1", 1);
+	WANT(choose(bus[7], 7, EIGHT, 8), "mlx5_2:1");
+	setenv("NCCL_IB_HCA", "mlx5_2:2", 1);
+	WANT(choose(bus[7], 7, EIGHT, 8), "");
+	SAID("NCCL_IB_HCA=mlx5_2:2 excludes all of the 10 active RDMA ports", last_text());
+	setenv("NCCL_IB_HCA", "mlx5_2:", 1);
+	WANT(choose(bus[7], 7, EIGHT, 8), "");
+	SAID("NCCL_IB_HCA: no port number", last_text());
+	set_file("eight-own-nic.xml");
+	setenv("NCCL_IB_DISABLE", "1", 1);
+	WANT(choose(bus[7], 7, EIGHT, 8), "");
+	SAID("NCCL_IB_DISABLE=1", last_text());
+	set_file("eight-own-nic.xml");
+	WANT(choose(bus[7], 7, "", 8), "");
+	SAID("no active RDMA port", last_text());
+	(void)logged();
+	/* Its own NIC has no link: another one, and the log says why. */
+	WANT(choose(bus[3], 1, "mlx5_4:1 mlx5_5:1", 8), "mlx5_5:1");
+	SAID("its NIC for GPU 0000:43:00.0, mlx5_3:1", logged());
+}
+
+static void test_others(void)
+{
+	set_file("several-nics-per-gpu.xml");
+	WANT(choose("0000:03:00.0", 0, EIGHT, 8), "mlx5_0:1 mlx5_1:1");
+	WANT(choose("0000:04:00.0", 1, EIGHT, 8), "mlx5_2:1 mlx5_3:1");
+	WANT(choose("0000:04:00.0", 1, EIGHT, 1), "mlx5_2:1");
+	WANT(choose("0000:04:00.0", 1, "mlx5_3:1 mlx5_0:1", 8), "mlx5_3:1");
+	set_file("one-shared-nic.xml");
+	WANT(choose("0000:98:00.0", 3, EIGHT, 8), "mlx5_0:1");
+	setenv("NCCL_NET_GDR_LEVEL", "PHB", 1);
+	WANT(choose("0000:17:00.0", 0, EIGHT, 8), "mlx5_0:1");
+	WANT(choose("0000:98:00.0", 3, EIGHT, 8), "");
+	SAID("NCCL_NET_GDR_LEVEL=PHB forbids GPU 0000:98:00.0", last_text());
+	SAID("set it to SYS", last_text());
+	setenv("NCCL_NET_GDR_LEVEL", "NEAR", 1);
+	WANT(choose("0000:17:00.0", 0, EIGHT, 8), "");
+	SAID("NCCL_NET_GDR_LEVEL=NEAR is not a distance", last_text());
+}
+
+/* No topology: by the GPU's number, and the log has the reason. */
+static void test_by_number(const char *reason)
+{
+	(void)logged();
+	for (int i = 0; i < 5; i++) {
+		WANT(choose("0000:10:00.0", i, "mlx5_0:1 mlx5_1:1 rxe0:1", 8),
+		     i % 3 == 0   ? "mlx5_0:1"
+		     : i % 3 == 1 ? "mlx5_1:1"
+				  : "rxe0:1");
+	}
+	SAID(reason, logged());
+	setenv("NCCL_IB_HCA", "^mlx5_1", 1);
+	WANT(choose("0000:10:00.0", 1, "mlx5_0:1 mlx5_1:1 rxe0:1", 8), "rxe0:1");
+	setenv("NCCL_IB_HCA", "=mlx5", 1);
+	WANT(choose("0000:10:00.0", 1, "mlx5_0:1 mlx5_1:1 rxe0:1", 8), "");
+	unsetenv("NCCL_IB_HCA");
+}
+
+static void test_no_help(void)
+{
+	set_file("no-nic.xml");
+	test_by_number("no help from the topology");
+	set_file("eight-own-nic.xml");
+	test_by_number("GPU 0000:10:00.0 is not in it (hwloc XML");
+	set_file("bad-truncated.xml");
+	test_by_number("the machine's topology cannot be read");
+	set_file("not-there.xml");
+	test_by_number("not-there.xml");
+}
+
+/* A copy of this program in `dir`, beside `module` (NULL: nothing). Its exit status. */
+static int run_copy(const char *dir, const char *self, const char *module, const char *reason)
+{
+	char command[3 * PATH_MAX];
+	int status;
+
+	if (module) {
+		snprintf(command, sizeof(command), "cp '%s' '%s/%s'", module, dir,
+			 EP_TOPO_MODULE_FILE);
+		CHECK(system(command) == 0, "%s", command);
+	}
+	snprintf(command, sizeof(command), "cp '%s' '%s/copy' && '%s/copy' child '%s'", self, dir,
+		 dir, reason);
+	status = system(command);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+/* The copy finds the virtual cluster by LD_LIBRARY_PATH, and there is nothing else. */
+static void test_modules(const char *wrong)
+{
+	char dir[] = "/tmp/ep_choose_XXXXXX", self[PATH_MAX], lib[PATH_MAX], path[PATH_MAX];
+	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+	FILE *maps = fopen("/proc/self/maps", "r");
+	bool found = false;
+
+	self[n > 0 ? n : 0] = '\0';
+	CHECK(mkdtemp(dir), "%s", dir);
+	while (maps && !found && fgets(path, sizeof(path), maps)) {
+		found = strstr(path, "/libvcluster.so") && strchr(path, '/');
+	}
+	if (maps) {
+		fclose(maps);
+	}
+	CHECK(found, "libvcluster.so is not mapped");
+	path[strcspn(path, "\n")] = '\0';
+	snprintf(lib, sizeof(lib), "%s/libvcluster.so", dir);
+	CHECK(symlink(strchr(path, '/'), lib) == 0, "%s", lib);
+	setenv("LD_LIBRARY_PATH", dir, 1);
+	CHECK(run_copy(dir, self, NULL, EP_TOPO_MODULE_FILE) == 0, "no module");
+	CHECK(run_copy(dir, self, self, "") == 0, "a program for a module");
+	CHECK(run_copy(dir, self, wrong, "is of another version of this library") == 0, "old");
+	snprintf(path, sizeof(path), "rm -r '%s'", dir);
+	CHECK(system(path) == 0, "%s", path);
+}
+
+static int child(const char *reason)
+{
+	files = "/nonexistent";
+	set_file("x");
+	test_by_number(reason);
+	return failures != 0;
+}
+
+int main(int argc, char **argv)
+{
+	snprintf(log_path, sizeof(log_path), "/tmp/ep_choose_log_%d", (int)getpid());
+	setenv("NCCL_DEBUG", "INFO", 1);
+	setenv("NCCL_DEBUG_SUBSYS", "NET", 1);
+	setenv("NCCL_DEBUG_FILE", log_path, 1);
+	fclose(fopen(log_path, "w"));
+	if (argc == 3 && !strcmp(argv[1], "child")) {
+		int status = child(argv[2]);
+
+		unlink(log_path);
+		return status;
+	}
+	if (argc != 3) {
+		return 2;
+	}
+	files = argv[1];
+	if (access("/proc/driver/nvidia/version", F_OK) == 0) {
+		printf("skipped: files are completed with what this machine has, which has GPUs\n");
+		unlink(log_path);
+		return SKIP;
+	}
+	test_eight();
+	test_others();
+	test_no_help();
+	test_modules(argv[2]);
+	unlink(log_path);
+	return failures != 0;
+}

@@ -1,0 +1,383 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * NCCL_IB_*: defaults, every value at its limits and one beyond, words; then a flood of texts that a
+ * shell could put there. And which GID of a table is taken.
+ *
+ *     gda_env [FIRST COUNT]     seeds of the flood
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "check.h"
+#include "gda/choose.h"
+
+static void clear(void)
+{
+	for (int i = 0; i < EP_GDA_VARS; i++) {
+		unsetenv(ep_gda_var_table[i].name);
+	}
+}
+
+static const char *last_text(void)
+{
+	static struct ep_error error;
+
+	ep_error_get(NULL, &error);
+	return error.text;
+}
+
+static int field(const struct ep_gda_env *env, enum ep_gda_var var)
+{
+	switch (var) {
+	case EP_GDA_VAR_DISABLE:
+		return env->disable;
+	case EP_GDA_VAR_GID_INDEX:
+		return env->gid_index;
+	case EP_GDA_VAR_SL:
+		return env->sl;
+	case EP_GDA_VAR_TC:
+		return env->tc;
+	case EP_GDA_VAR_TIMEOUT:
+		return env->timeout;
+	case EP_GDA_VAR_RETRY_CNT:
+		return env->retry_cnt;
+	case EP_GDA_VAR_PKEY:
+		return env->pkey;
+	default:
+		return env->roce_version;
+	}
+}
+
+static void test_defaults(void)
+{
+	struct ep_gda_env env;
+
+	clear();
+	CHECK(ep_gda_env_read(&env) == ncclSuccess, "%s", last_text());
+	CHECK(!env.disable && env.gid_index == -1 && env.sl == 0 && env.tc == 0, "%d",
+	      env.gid_index);
+	CHECK(env.timeout == 20 && env.retry_cnt == 7 && env.pkey == 0, "%d", env.timeout);
+	CHECK(env.roce_version == 2 && !env.ipv6 && env.range_bits == -1, "%d", env.range_bits);
+}
+
+/* A value as NCCL reads numbers; -1 is 0 for what has it as its default. */
+static void try_number(enum ep_gda_var var, const char *text, bool good, long long value)
+{
+	const struct ep_gda_var_def *def = &ep_gda_var_table[var];
+	struct ep_gda_env env = { .gid_index = 77, .timeout = 77 };
+	char limits[64];
+
+	clear();
+	setenv(def->name, text, 1);
+	if (good) {
+		CHECK(ep_gda_env_read(&env) == ncclSuccess, "%s=%s: %s", def->name, text,
+		      last_text());
+		if (value < 0 && var != EP_GDA_VAR_GID_INDEX) {
+			value = 0;
+		}
+		CHECK(field(&env, var) == value, "%s=%s gives %d", def->name, text,
+		      field(&env, var));
+		return;
+	}
+	snprintf(limits, sizeof(limits), "%d..%d", def->min, def->max);
+	CHECK(ep_gda_env_read(&env) == ncclInvalidUsage, "%s=%s is taken", def->name, text);
+	CHECK(strstr(last_text(), def->name) && strstr(last_text(), limits), "%s", last_text());
+	CHECK(env.gid_index == 77 && env.timeout == 77, "%s=%s: written", def->name, text);
+}
+
+static void test_numbers(void)
+{
+	static const char *const bad[] = { "x",   "1x",      "--1",  "1.5",
+					   "0x",  "1 2",     "",     " ",
+					   "\n",  "1e1",     "true", "99999999999999999999",
+					   "-99", "0x100000" };
+	char text[32];
+
+	for (int v = 0; v < EP_GDA_VAR_NUMBERS; v++) {
+		enum ep_gda_var var = (enum ep_gda_var)v;
+		const struct ep_gda_var_def *def = &ep_gda_var_table[v];
+
+		for (int n = def->min - 1; n <= def->max + 1 && n < def->min + 300; n++) {
+			snprintf(text, sizeof(text), "%d", n);
+			try_number(var, text, n >= def->min && n <= def->max, n);
+		}
+		snprintf(text, sizeof(text), "%d ", def->max);
+		try_number(var, text, true, def->max);
+		snprintf(text, sizeof(text), "0x%x", def->max);
+		try_number(var, text, true, def->max);
+		snprintf(text, sizeof(text), "%d", def->max + 1);
+		try_number(var, text, false, 0);
+		for (size_t i = 0; i < EP_ARRAY_SIZE(bad); i++) {
+			if (*bad[i]) {
+				try_number(var, bad[i], false, 0);
+			}
+		}
+		try_number(var, "", true, def->initial);
+	}
+}
+
+static void try_words(const char *family, const char *range, const char *trouble, int bits)
+{
+	struct ep_gda_env env;
+	ncclResult_t rc;
+
+	clear();
+	setenv("NCCL_IB_ADDR_FAMILY", family, 1);
+	setenv("NCCL_IB_ADDR_RANGE", range, 1);
+	rc = ep_gda_env_read(&env);
+	if (trouble) {
+		CHECK(rc == ncclInvalidUsage, "%s %s: taken", family, range);
+		CHECK(strstr(last_text(), trouble), "%s", last_text());
+	} else {
+		CHECK(rc == ncclSuccess, "%s %s: %s", family, range, last_text());
+		CHECK(env.range_bits == bits, "%s %s: %d bits", family, range, env.range_bits);
+	}
+}
+
+static void test_words(void)
+{
+	try_words("", "", NULL, -1);
+	try_words("AF_INET", "10.0.0.0/8", NULL, 104);
+	try_words("", "10.1.2.3", NULL, 128);
+	try_words("", "10.1.2.3/0", NULL, 96);
+	try_words("AF_INET6", "2001:db8::/32", NULL, 32);
+	try_words("AF_INET6", "::1", NULL, 128);
+	try_words("inet", "", "NCCL_IB_ADDR_FAMILY", 0);
+	try_words("AF_INET6 ", "", "NCCL_IB_ADDR_FAMILY", 0);
+	try_words("", "10.0.0.0/33", "NCCL_IB_ADDR_RANGE", 0);
+	try_words("", "10.0.0/8", "NCCL_IB_ADDR_RANGE", 0);
+	try_words("", "10.0.0.0/", "NCCL_IB_ADDR_RANGE", 0);
+	try_words("", "10.0.0.0/-1", "NCCL_IB_ADDR_RANGE", 0);
+	try_words("", "10.0.0.0/8x", "NCCL_IB_ADDR_RANGE", 0);
+	try_words("", "2001:db8::/32", "NCCL_IB_ADDR_FAMILY=AF_INET6", 0);
+	try_words("AF_INET6", "10.0.0.0/8", "NCCL_IB_ADDR_RANGE", 0);
+	try_words("AF_INET6", "2001:db8::/129", "NCCL_IB_ADDR_RANGE", 0);
+}
+
+/* ---- a flood --------------------------------------------------------------------------------- */
+
+static uint64_t seed;
+
+static unsigned int draw(unsigned int n)
+{
+	seed = seed * 6364136223846793005u + 1442695040888963407u;
+	return (unsigned int)(seed >> 33) % n;
+}
+
+static void draw_text(char *text, size_t size)
+{
+	static const char *const pieces[] = { "-1",  "0",   "0x",       "7",        "20", "255",
+					      "256", "%s",  "%n",       "10.",      "/",  "8",
+					      ":",   "::",  "\n",       " ",        "AF", "AF_INET",
+					      "_",   "1e9", "2001:db8", "\x1b[31m", "-",  "+" };
+	size_t at = 0, most = draw(4) ? 1 + draw(4) : size;
+
+	text[0] = '\0';
+	for (size_t i = 0; i < most; i++) {
+		char one[2] = { (char)(1 + draw(255)), '\0' };
+		const char *piece = draw(4) ? pieces[draw(EP_ARRAY_SIZE(pieces))] : one;
+
+		if (at + strlen(piece) + 1 > size) {
+			break;
+		}
+		strcpy(text + at, piece);
+		at += strlen(piece);
+	}
+}
+
+/* What the documentation says is a value, by other means than the code's. */
+static bool documented(enum ep_gda_var var, const char *text, bool ipv6)
+{
+	const struct ep_gda_var_def *def = &ep_gda_var_table[var];
+	unsigned char address[16];
+	char copy[64], *end;
+	long long n;
+
+	if (!*text) {
+		return true;
+	}
+	if (var == EP_GDA_VAR_ADDR_FAMILY) {
+		return !strcmp(text, "AF_INET") || !strcmp(text, "AF_INET6");
+	}
+	if (var == EP_GDA_VAR_ADDR_RANGE) {
+		size_t len = strlen(text);
+		const char *slash = strchr(text, '/');
+		size_t head = slash ? (size_t)(slash - text) : len;
+
+		if (head >= sizeof(copy)) {
+			return false;
+		}
+		snprintf(copy, sizeof(copy), "%.*s", (int)head, text);
+		if (inet_pton(ipv6 ? AF_INET6 : AF_INET, copy, address) != 1) {
+			return false;
+		}
+		if (!slash) {
+			return true;
+		}
+		if (!slash[1] || strspn(slash + 1, "0123456789") != strlen(slash + 1) ||
+		    strlen(slash + 1) > 18) {
+			return false;
+		}
+		return atoll(slash + 1) <= (ipv6 ? 128 : 32);
+	}
+	errno = 0;
+	n = strtoll(text, &end, 0);
+	return end != text && strspn(end, " ") == strlen(end) && !errno && n >= def->min &&
+	       n <= def->max;
+}
+
+static void flood(uint64_t first, uint64_t count)
+{
+	for (uint64_t i = first; i < first + count; i++) {
+		enum ep_gda_var var;
+		struct ep_gda_env env;
+		char text[300], family[300] = "";
+		bool good;
+
+		seed = i * 7919 + 3;
+		var = (enum ep_gda_var)draw(EP_GDA_VARS);
+		draw_text(text, draw(8) ? 24 : sizeof(text));
+		clear();
+		setenv(ep_gda_var_table[var].name, text, 1);
+		if (var != EP_GDA_VAR_ADDR_FAMILY && draw(2)) {
+			strcpy(family, "AF_INET6");
+			setenv("NCCL_IB_ADDR_FAMILY", family, 1);
+		}
+		good = documented(var, text, *family);
+		ncclResult_t rc = ep_gda_env_read(&env);
+
+		CHECK(rc == (good ? ncclSuccess : ncclInvalidUsage), "seed %llu: %s=%s: %d",
+		      (unsigned long long)i, ep_gda_var_table[var].name, text, rc);
+		if (!good) {
+			CHECK(strstr(last_text(), ep_gda_var_table[var].name), "%s", last_text());
+			CHECK(!strpbrk(last_text(), "\n\x1b"), "seed %llu: %s",
+			      (unsigned long long)i, last_text());
+		}
+	}
+}
+
+/* ---- GIDs ------------------------------------------------------------------------------------ */
+
+struct table {
+	struct ep_gda_gid gid[8];
+	int n;
+};
+
+static void add(struct table *t, int index, int roce, const char *address)
+{
+	struct ep_gda_gid *gid = &t->gid[t->n++];
+
+	memset(gid, 0, sizeof(*gid));
+	gid->index = index;
+	gid->roce = roce;
+	if (strchr(address, ':')) {
+		CHECK(inet_pton(AF_INET6, address, gid->raw) == 1, "%s", address);
+	} else {
+		gid->raw[10] = gid->raw[11] = 0xff;
+		CHECK(inet_pton(AF_INET, address, gid->raw + 12) == 1, "%s", address);
+	}
+}
+
+/* As a RoCE port has them: each address twice, versions 1 and 2. */
+static struct table usual(void)
+{
+	struct table t = { .n = 0 };
+
+	add(&t, 0, 1, "fe80::1");
+	add(&t, 1, 2, "fe80::1");
+	add(&t, 2, 1, "2001:db8::5");
+	add(&t, 3, 2, "2001:db8::5");
+	add(&t, 4, 1, "10.1.2.3");
+	add(&t, 5, 2, "10.1.2.3");
+	add(&t, 6, 2, "192.168.7.7");
+	return t;
+}
+
+/* The chosen index; or what the reason says. */
+static void try_gid(const struct table *t, bool ethernet, int want, const char *reason)
+{
+	struct ep_gda_env env;
+	int pos = -1;
+	ncclResult_t rc;
+
+	CHECK(ep_gda_env_read(&env) == ncclSuccess, "%s", last_text());
+	rc = ep_gda_gid_pick("mlx5_0:1", ethernet, t->gid, t->n, &env, &pos);
+	if (reason) {
+		CHECK(rc != ncclSuccess && strstr(last_text(), reason) &&
+			      strstr(last_text(), "mlx5_0:1"),
+		      "%d, %s", rc, last_text());
+	} else {
+		CHECK(rc == ncclSuccess, "%s", last_text());
+		CHECK(pos >= 0 && t->gid[pos].index == want, "index %d instead of %d",
+		      pos < 0 ? -1 : t->gid[pos].index, want);
+	}
+}
+
+static void test_gids(void)
+{
+	struct table t = usual();
+	char text[EP_GDA_GID_TEXT];
+
+	clear();
+	try_gid(&t, true, 5, NULL);
+	try_gid(&t, false, 0, NULL);
+	setenv("NCCL_IB_GID_INDEX", "3", 1);
+	try_gid(&t, true, 3, NULL);
+	try_gid(&t, false, 3, NULL);
+	setenv("NCCL_IB_GID_INDEX", "7", 1);
+	try_gid(&t, true, 0, "NCCL_IB_GID_INDEX=7");
+	clear();
+	setenv("NCCL_IB_ROCE_VERSION_NUM", "1", 1);
+	try_gid(&t, true, 4, NULL);
+	clear();
+	setenv("NCCL_IB_ADDR_FAMILY", "AF_INET6", 1);
+	try_gid(&t, true, 3, NULL);
+	setenv("NCCL_IB_ADDR_RANGE", "fe80::/10", 1);
+	try_gid(&t, true, 1, NULL);
+	setenv("NCCL_IB_ADDR_RANGE", "2001:db9::/32", 1);
+	try_gid(&t, true, 0, "none of them in NCCL_IB_ADDR_RANGE");
+	clear();
+	setenv("NCCL_IB_ADDR_RANGE", "192.168.0.0/16", 1);
+	try_gid(&t, true, 6, NULL);
+	setenv("NCCL_IB_ADDR_RANGE", "192.168.7.6/31", 1);
+	try_gid(&t, true, 6, NULL);
+	setenv("NCCL_IB_ADDR_RANGE", "192.168.7.6/32", 1);
+	try_gid(&t, true, 0, "no usable GID");
+	clear();
+	t.n = 4; /* no IPv4 */
+	try_gid(&t, true, 3, NULL);
+	t.n = 2; /* link-local only */
+	try_gid(&t, true, 1, NULL);
+	t.n = 1; /* version 1 only */
+	try_gid(&t, true, 0, "of 1 entries 0 are of RoCE version 2");
+	t.n = 0;
+	try_gid(&t, true, 0, "of 0 entries");
+	try_gid(&t, false, 0, "is empty");
+	add(&t, 0, 0, "fe80::"); /* what an unconfigured InfiniBand port has */
+	try_gid(&t, false, 0, "is empty");
+	t.n = 0;
+	add(&t, 0, 2, "::");
+	add(&t, 1, 2, "169.254.3.4");
+	add(&t, 2, 2, "10.9.9.9");
+	try_gid(&t, true, 2, NULL);
+	CHECK(!strcmp(ep_gda_gid_print(t.gid[2].raw, text), "10.9.9.9"), "%s", text);
+	t = usual();
+	CHECK(!strcmp(ep_gda_gid_print(t.gid[2].raw, text), "2001:db8::5"), "%s", text);
+}
+
+int main(int argc, char **argv)
+{
+	unsigned long long first = argc > 1 ? strtoull(argv[1], NULL, 0) : 1;
+	unsigned long long count = argc > 2 ? strtoull(argv[2], NULL, 0) : 20000;
+
+	test_defaults();
+	test_numbers();
+	test_words();
+	test_gids();
+	flood(first, count);
+	printf("seeds %llu to %llu, %d failures\n", first, first + count - 1, failures);
+	return failures != 0;
+}
