@@ -28,6 +28,8 @@ EP_KERNEL_DECL(ep_ll_combine_fp16_net_kernel);
 EP_KERNEL_DECL(ep_ll_combine_fp32_net_kernel);
 /* struct ep_ll_clean_args, one block of at least nranks threads, a multiple of 32 */
 EP_KERNEL_DECL(ep_ll_clean_kernel);
+/* struct ep_ll_drain_args, one block, when no other kernel of the group runs */
+EP_KERNEL_DECL(ep_ll_drain_kernel);
 #endif
 
 #ifdef __cplusplus

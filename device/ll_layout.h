@@ -344,6 +344,20 @@ struct ep_ll_clean_args {
 	const uint32_t *down;
 };
 
+/* What this rank has posted is brought to an end, before its heap is replaced or freed. */
+struct ep_ll_drain_args {
+	uint32_t rank;
+	uint32_t nranks;
+	uint32_t queues;
+	uint32_t farewell; /* then tell remote peers that this rank leaves */
+	uint64_t remote;   /* as in ep_ll_common */
+	uint64_t timeout_ns; /* of all waits together */
+	uint64_t farewell_off; /* a word of 8 bytes in each peer's heap, ... */
+	uint64_t farewell_value; /* and what it becomes */
+	struct ep_mlx5_qp *qps;
+	uint32_t *lost; /* mapped host: a bit for each rank where that failed, [2] */
+};
+
 /* Quads of a row of `bytes` copied bytes, and of `hidden` channels quantised to FP8. */
 EP_HOST_DEV uint32_t ep_ll_copy_quads(uint32_t bytes)
 {

@@ -34,10 +34,18 @@ typedef struct {
 	uint64_t group_bytes;  /* heap_bytes and the group's own state */
 	uint64_t heap_bytes;   /* memory that peers write to, from cudaMalloc */
 	uint64_t handle_bytes; /* each live handle with memory of the library */
+	/* Input: ranks of other nodes that a rank has, the largest number of any. 0: one node, unless
+	 * NCCL_EP_NODE_SIZE is set. */
+	unsigned int remote_ranks;
+	unsigned int padding;
+	/* More, for RDMA: queues, from cudaMalloc, if they lie in GPU memory (at most as much if the
+	 * posting mode is automatic). Not part of group_bytes. */
+	uint64_t rdma_bytes;
 } ncclEpExtMemory_t;
 
 #define NCCL_EP_EXT_MEMORY_INIT NCCL_EP_STRUCT_INIT(ncclEpExtMemory_t, NCCL_EP_MAGIC)
 #define NCCL_EP_EXT_MEMORY_V1_SIZE 32u
+#define NCCL_EP_EXT_MEMORY_V2_SIZE 48u
 
 /*
  * Device memory that a group of this config and its handles will allocate, to the byte, before
@@ -70,10 +78,13 @@ typedef struct {
 	uint64_t wait_ns;     /* waiting for the peer's first word, summed over operations */
 	uint64_t wait_max_ns; /* longest of these waits */
 	uint64_t operations;  /* dispatches */
+	int node;             /* of the rank, counted from 0 */
+	int rdma;             /* 1: its bytes travel by RDMA, 0: between GPUs, or it is this rank */
 } ncclEpExtPeerStats_t;
 
 #define NCCL_EP_EXT_PEER_STATS_INIT NCCL_EP_STRUCT_INIT(ncclEpExtPeerStats_t, NCCL_EP_MAGIC)
 #define NCCL_EP_EXT_PEER_STATS_V1_SIZE 72u
+#define NCCL_EP_EXT_PEER_STATS_V2_SIZE 80u
 
 /*
  * Fills stats[0 .. count-1], one per rank from rank 0; count is at most R. The size and magic of

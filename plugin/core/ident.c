@@ -135,6 +135,11 @@ bool ep_ident_same_host(const struct ep_ident *a, const struct ep_ident *b)
 	return a->host == b->host;
 }
 
+bool ep_ident_same_node(const struct ep_ident *a, const struct ep_ident *b)
+{
+	return a->node == b->node;
+}
+
 bool ep_ident_same_process(const struct ep_ident *a, const struct ep_ident *b)
 {
 	return a->process[0] == b->process[0] && a->process[1] == b->process[1];

@@ -14,7 +14,7 @@ struct ep_ident {
 	int32_t pid;
 	int32_t device; /* CUDA ordinal in its own process */
 	uint32_t mig;
-	uint32_t pad;
+	uint32_t node; /* filled in by core/nodes.h when all are known */
 	char hostname[64];
 	char bus_id[24];
 };
@@ -23,6 +23,8 @@ struct ep_ident {
 ncclResult_t ep_ident_make(struct ep_ident *ident, int device);
 
 bool ep_ident_same_host(const struct ep_ident *a, const struct ep_ident *b);
+/* Ranks of one node reach each other's memory, others need RDMA. */
+bool ep_ident_same_node(const struct ep_ident *a, const struct ep_ident *b);
 bool ep_ident_same_process(const struct ep_ident *a, const struct ep_ident *b);
 
 /* True only if the process of `other` is known to have ended. */

@@ -27,6 +27,19 @@ const struct ep_param_def ep_param_table[EP_PARAMS] = {
 	[EP_PARAM_LL_LINES] = { "NCCL_EP_LL_LINES", -1, -1, 1,
 				"low latency: rows carry their own flags, which needs NVLink; -1: "
 				"if all GPUs have it. The same on all ranks" },
+	[EP_PARAM_NODE_SIZE] = { "NCCL_EP_NODE_SIZE", 0, 0, EP_PARAM_LIST_MAX,
+				 "for tests: ranks of a node, or a list with those of each node; "
+				 "ranks of different nodes use RDMA even on one host. The same on "
+				 "all ranks" },
+	[EP_PARAM_RDMA_MODE] = { "NCCL_EP_RDMA_MODE", 0, 0, 4,
+				 "who rings for RDMA: 1 GPU with GPU rings, 2 GPU with host rings, 3 a "
+				 "thread for GPU-written entries, 4 a thread posts verbs; 0: the best "
+				 "possible" },
+	[EP_PARAM_RDMA_QUEUES] = { "NCCL_EP_RDMA_QUEUES", 0, 0, 15,
+				   "RDMA: queue pairs for rows per remote rank; 0: by the number of "
+				   "remote ranks, at most 8. The same on all ranks" },
+	[EP_PARAM_RDMA_DEPTH] = { "NCCL_EP_RDMA_DEPTH", 256, 64, 32768,
+				  "RDMA: entries of a send queue, a power of two" },
 	[EP_PARAM_BOOTSTRAP_TIMEOUT_MS] = { "NCCL_EP_BOOTSTRAP_TIMEOUT_MS", 100000, 1, 86400000,
 					    "how long collective host calls wait for all ranks" },
 	[EP_PARAM_CLOSE_TIMEOUT_MS] = { "NCCL_EP_CLOSE_TIMEOUT_MS", 10000, 0, 86400000,
@@ -149,9 +162,70 @@ static int64_t ep_param_switch(const char *text)
 	       strcasecmp(text, "false") != 0;
 }
 
+static ncclResult_t ep_param_list_fail(const struct ep_param_def *def, const char *text)
+{
+	return ep_fail(ncclInvalidUsage,
+		       "environment variable %s=%.64s is not a number or a list of numbers from "
+		       "1 to %lld: set it to 4 or 1,2,3 for instance, or unset it",
+		       def->name, text, (long long)def->max);
+}
+
+static ncclResult_t ep_param_list_parse(const struct ep_param_def *def, const char *text,
+					struct ep_param_list *list, int64_t *value)
+{
+	const char *p = text;
+	uint64_t code = 0;
+	char *end;
+
+	list->count = 0;
+	if (strcmp(text, "0") == 0) {
+		*value = 0;
+		return ncclSuccess; /* as if it were not set */
+	}
+	for (;;) {
+		long item = strtol(p, &end, 10);
+
+		if (end == p || item < 1 || item > def->max || list->count == EP_PARAM_LIST_MAX) {
+			return ep_param_list_fail(def, text);
+		}
+		list->item[list->count++] = (uint32_t)item;
+		code = code * 100 + (uint64_t)item;
+		while (*end == ' ') {
+			end++;
+		}
+		if (!*end) {
+			break;
+		}
+		if (*end != ',') {
+			return ep_param_list_fail(def, text);
+		}
+		p = end + 1;
+	}
+	*value = (int64_t)(code & INT64_MAX);
+	return ncclSuccess;
+}
+
+/* What else `v` must be, and whether it is. */
+static bool ep_param_step(enum ep_param_id id, int64_t v, const char **rule)
+{
+	switch (id) {
+	case EP_PARAM_LL_THREADS:
+		*rule = " (a multiple of 32)";
+		return v % 32 == 0;
+	case EP_PARAM_RDMA_DEPTH:
+		*rule = " (a power of two)";
+		return (v & (v - 1)) == 0;
+	default:
+		*rule = "";
+		return true;
+	}
+}
+
 ncclResult_t ep_param_parse(enum ep_param_id id, const char *text, int64_t *value)
 {
 	const struct ep_param_def *def = &ep_param_table[id];
+	struct ep_param_list list;
+	const char *rule;
 	bool digits;
 	char *end;
 	long long v;
@@ -159,6 +233,9 @@ ncclResult_t ep_param_parse(enum ep_param_id id, const char *text, int64_t *valu
 	if (id == EP_PARAM_DEBUG) {
 		*value = ep_param_switch(text);
 		return ncclSuccess;
+	}
+	if (id == EP_PARAM_NODE_SIZE) {
+		return ep_param_list_parse(def, text, &list, value);
 	}
 	errno = 0;
 	v = strtoll(text, &end, 10);
@@ -173,13 +250,12 @@ ncclResult_t ep_param_parse(enum ep_param_id id, const char *text, int64_t *valu
 			"or unset it",
 			def->name, text, (long long)def->min, (long long)def->max);
 	}
-	if (v < def->min || v > def->max || (id == EP_PARAM_LL_THREADS && v % 32)) {
+	if (!ep_param_step(id, v, &rule) || v < def->min || v > def->max) {
 		return ep_fail(
 			ncclInvalidUsage,
 			"environment variable %s=%lld is out of range: set it to %lld..%lld%s "
 			"or unset it",
-			def->name, v, (long long)def->min, (long long)def->max,
-			id == EP_PARAM_LL_THREADS ? " (a multiple of 32)" : "");
+			def->name, v, (long long)def->min, (long long)def->max, rule);
 	}
 	*value = v;
 	return ncclSuccess;
@@ -190,6 +266,7 @@ ncclResult_t ep_params_read(struct ep_params *params)
 	if (!atomic_flag_test_and_set(&ep_param_checked_names)) {
 		ep_params_check_names();
 	}
+	params->node_size.count = 0;
 	for (int i = 0; i < EP_PARAMS; i++) {
 		const char *text = getenv(ep_param_table[i].name);
 
@@ -200,6 +277,12 @@ ncclResult_t ep_params_read(struct ep_params *params)
 			EP_INFO(EP_LOG_ENV, "%s set by environment to %lld", ep_param_table[i].name,
 				(long long)params->value[i]);
 		}
+	}
+	if (params->set[EP_PARAM_NODE_SIZE]) {
+		const struct ep_param_def *def = &ep_param_table[EP_PARAM_NODE_SIZE];
+		int64_t unused;
+
+		EP_CHECK(ep_param_list_parse(def, getenv(def->name), &params->node_size, &unused));
 	}
 	return ncclSuccess;
 }

@@ -17,6 +17,10 @@ enum ep_param_id {
 	EP_PARAM_LL_RECV_SMS,
 	EP_PARAM_LL_THREADS,
 	EP_PARAM_LL_LINES,
+	EP_PARAM_NODE_SIZE,
+	EP_PARAM_RDMA_MODE,
+	EP_PARAM_RDMA_QUEUES,
+	EP_PARAM_RDMA_DEPTH,
 	EP_PARAM_BOOTSTRAP_TIMEOUT_MS,
 	EP_PARAM_CLOSE_TIMEOUT_MS,
 	EP_PARAMS
@@ -24,14 +28,22 @@ enum ep_param_id {
 
 struct ep_param_def {
 	const char *name;
-	int64_t initial; /* when the variable is not set */
-	int64_t min, max;
+	int64_t initial;  /* when the variable is not set */
+	int64_t min, max; /* lists: of each number */
 	const char *help;
+};
+
+/* A list of numbers. */
+#define EP_PARAM_LIST_MAX 64
+struct ep_param_list {
+	uint32_t count; /* 0: not set */
+	uint32_t item[EP_PARAM_LIST_MAX];
 };
 
 struct ep_params {
 	int64_t value[EP_PARAMS];
 	bool set[EP_PARAMS]; /* from the environment */
+	struct ep_param_list node_size;
 };
 
 extern const struct ep_param_def ep_param_table[EP_PARAMS];
@@ -42,7 +54,10 @@ extern const struct ep_param_def ep_param_table[EP_PARAMS];
  */
 ncclResult_t ep_params_read(struct ep_params *params);
 
-/* One value from its text. */
+/*
+ * One value from its text. Of a list: a number that tells short lists apart, two decimal digits for
+ * each item.
+ */
 ncclResult_t ep_param_parse(enum ep_param_id id, const char *text, int64_t *value);
 
 /* A known name within a few typing errors of `name`, or NULL. */

@@ -35,8 +35,8 @@ static ncclResult_t ep_symm_check_pair(const struct ep_ident *self, int self_ran
 
 	if (!ep_ident_same_host(self, peer)) {
 		return ep_fail(ncclInvalidUsage,
-			       "ranks %d (host %s) and %d (host %s) are on different hosts, which "
-			       "is not available yet in this version: use ranks of one host",
+			       "ranks %d (host %s) and %d (host %s) are on different hosts, but "
+			       "NCCL_EP_NODE_SIZE makes them one node: unset it",
 			       self_rank, self->hostname, peer_rank, peer->hostname);
 	}
 	if (self->mig || peer->mig) {
@@ -66,7 +66,7 @@ static ncclResult_t ep_symm_check_pair(const struct ep_ident *self, int self_ran
 ncclResult_t ep_symm_check_peers(const struct ep_ident *idents, int nranks, int rank)
 {
 	for (int r = 0; r < nranks; r++) {
-		if (r != rank) {
+		if (r != rank && ep_ident_same_node(&idents[rank], &idents[r])) {
 			EP_CHECK(ep_symm_check_pair(&idents[rank], rank, &idents[r], r));
 		}
 	}
@@ -81,7 +81,7 @@ bool ep_symm_all_nvlink(const struct ep_ident *idents, int nranks, int rank)
 	for (int r = 0; r < nranks; r++) {
 		int device, native = 0;
 
-		if (r == rank) {
+		if (r == rank || !ep_ident_same_node(self, &idents[r])) {
 			continue;
 		}
 		if (!ep_symm_ordinal(self, &idents[r], &device)) {
@@ -227,7 +227,8 @@ static ncclResult_t ep_symm_export_make(struct ep_symm *symm, struct ep_boot *bo
 
 	memset(e, 0, sizeof(*e));
 	for (int r = 0; r < symm->nranks; r++) {
-		need_ipc |= !ep_ident_same_process(&idents[symm->rank], &idents[r]);
+		need_ipc |= ep_ident_same_node(&idents[symm->rank], &idents[r]) &&
+			    !ep_ident_same_process(&idents[symm->rank], &idents[r]);
 	}
 	if (mine == ncclSuccess) {
 		mine = ep_symm_alloc(symm, &e->stamp, boot->stream);
@@ -270,7 +271,7 @@ ncclResult_t ep_symm_open(struct ep_symm *symm, struct ep_boot *boot, const stru
 	EP_CHECK_GOTO(ep_boot_allgather(boot, &e, all, sizeof(e), what), err_free_heap);
 	EP_CHECK_GOTO(ep_verdict_check(boot, all, sizeof(e), what), err_free_heap);
 	for (int r = 0; r < symm->nranks && mine == ncclSuccess; r++) {
-		if (r != symm->rank) {
+		if (r != symm->rank && ep_ident_same_node(&idents[symm->rank], &idents[r])) {
 			mine = ep_symm_map(symm, idents, r, &all[r], boot->stream);
 		}
 	}
@@ -284,8 +285,8 @@ ncclResult_t ep_symm_open(struct ep_symm *symm, struct ep_boot *boot, const stru
 		goto err_free_heap;
 	}
 	free(all);
-	EP_INFO(EP_LOG_ALLOC, "rank %d: %llu bytes of device memory mapped by %d ranks", symm->rank,
-		(unsigned long long)symm->bytes, symm->nranks);
+	EP_INFO(EP_LOG_ALLOC, "rank %d: %llu bytes of device memory that peers write", symm->rank,
+		(unsigned long long)symm->bytes);
 	return ncclSuccess;
 
 err_free_heap:

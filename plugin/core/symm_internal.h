@@ -14,9 +14,8 @@ struct ep_symm_stamp {
 	uint64_t rank;
 };
 
-#define EP_SYMM_FAREWELL_OFF sizeof(struct ep_symm_stamp)
-
-_Static_assert(EP_SYMM_FAREWELL_OFF + 8 * EP_SYMM_MAX_RANKS <= EP_SYMM_HEADER_BYTES, "heap header");
+_Static_assert(sizeof(struct ep_symm_stamp) == EP_SYMM_STAMP_BYTES, "heap stamp");
+_Static_assert(EP_SYMM_FAREWELL(EP_SYMM_MAX_RANKS) <= EP_SYMM_HEADER_BYTES, "heap header");
 
 void ep_symm_unmap(struct ep_symm *symm);
 

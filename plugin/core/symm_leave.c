@@ -18,6 +18,8 @@ struct ep_symm_heap {
 	uint64_t bytes;
 	int rank;
 	int device;
+	bool tied;
+	struct ep_symm_tie tie;
 };
 
 /* A rank of this process that has not left. */
@@ -192,7 +194,8 @@ static struct ep_symm_heap *ep_symm_take(struct ep_symm_team *team)
 }
 
 /* Gives our heap to the team, and returns the heaps to be freed. */
-static struct ep_symm_heap *ep_symm_hand_over(struct ep_symm *symm, uint64_t *budget_ns)
+static struct ep_symm_heap *ep_symm_hand_over(struct ep_symm *symm, const struct ep_symm_tie *tie,
+					      uint64_t *budget_ns)
 {
 	struct ep_symm_heap *heap = calloc(1, sizeof(*heap)), *taken = NULL;
 	struct ep_symm_team *team;
@@ -208,6 +211,10 @@ static struct ep_symm_heap *ep_symm_hand_over(struct ep_symm *symm, uint64_t *bu
 		heap->device = symm->device;
 		heap->thread = pthread_self();
 		heap->abandoned = !mine;
+		heap->tied = tie != NULL;
+		if (tie) {
+			heap->tie = *tie;
+		}
 		heap->next = team->heaps;
 		team->heaps = heap;
 	}
@@ -216,6 +223,9 @@ static struct ep_symm_heap *ep_symm_hand_over(struct ep_symm *symm, uint64_t *bu
 			ep_symm_await_members(team, budget_ns);
 		}
 		taken = ep_symm_take(team);
+	}
+	if (tie && (!team || !heap)) {
+		tie->cut(tie->arg); /* the heap stays allocated */
 	}
 	if (team) {
 		ep_symm_team_drop(team);
@@ -228,7 +238,7 @@ static void ep_symm_farewell(struct ep_symm *symm, const struct ep_ident *idents
 			     cudaStream_t stream)
 {
 	for (int r = 0; r < symm->nranks; r++) {
-		unsigned char *word = symm->base[r] + EP_SYMM_FAREWELL_OFF + 8 * symm->rank;
+		unsigned char *word = symm->base[r] + EP_SYMM_FAREWELL(symm->rank);
 
 		if (symm->ipc[r] && !ep_ident_gone(&idents[symm->rank], &idents[r]) &&
 		    cudaMemcpyAsync(word, &symm->team, 8, cudaMemcpyDefault, stream) !=
@@ -248,29 +258,41 @@ static int ep_symm_occupant(const struct ep_symm *symm, const struct ep_symm_hea
 	const struct ep_ident *self = &idents[symm->rank];
 	uint64_t farewell[EP_SYMM_MAX_RANKS];
 
-	if (cudaMemcpyAsync(farewell, heap->base + EP_SYMM_FAREWELL_OFF, sizeof(farewell),
+	if (cudaMemcpyAsync(farewell, heap->base + EP_SYMM_FAREWELL(0), sizeof(farewell),
 			    cudaMemcpyDefault, stream) != cudaSuccess ||
 	    cudaStreamSynchronize(stream) != cudaSuccess) {
 		(void)cudaGetLastError();
 		return -1; /* the device is lost; so is what is on it */
 	}
 	for (int r = 0; r < symm->nranks; r++) {
-		if (farewell[r] != symm->team && !ep_ident_same_process(self, &idents[r]) &&
-		    !ep_ident_gone(self, &idents[r])) {
+		bool remote = !ep_ident_same_node(&idents[heap->rank], &idents[r]);
+
+		if (farewell[r] == symm->team || ep_ident_same_process(self, &idents[r]) ||
+		    ep_ident_gone(self, &idents[r])) {
+			continue;
+		}
+		if (!remote || (heap->tied && !heap->tie.lost(heap->tie.arg, r))) {
 			return r;
 		}
 	}
 	return -1;
 }
 
-static void ep_symm_heap_free(struct ep_symm_heap *heap)
+static void ep_symm_heap_cut(struct ep_symm_heap *heap)
 {
-	if (cudaSetDevice(heap->device) != cudaSuccess || cudaFree(heap->base) != cudaSuccess) {
+	if (cudaSetDevice(heap->device) != cudaSuccess) {
 		(void)cudaGetLastError();
+	}
+	if (heap->tied) {
+		heap->tie.cut(heap->tie.arg);
+		heap->tied = false; /* no rank of another node is waited for any more */
 	}
 }
 
-/* Polls in steps of a millisecond; all heaps share the budget. */
+/*
+ * Polls in steps of a millisecond; all heaps share the budget. Ranks of other nodes that do not
+ * come are no reason to keep the memory, only their access is one.
+ */
 static void ep_symm_heap_end(const struct ep_symm *symm, struct ep_symm_heap *heap,
 			     const struct ep_ident *idents, cudaStream_t stream,
 			     uint64_t *budget_ns)
@@ -280,7 +302,17 @@ static void ep_symm_heap_end(const struct ep_symm *symm, struct ep_symm_heap *he
 	int rank;
 
 	while ((rank = ep_symm_occupant(symm, heap, idents, stream)) >= 0) {
+		if (*budget_ns < step_ns &&
+		    !ep_ident_same_node(&idents[heap->rank], &idents[rank])) {
+			EP_WARN("rank %d (pid %d on %s) has not destroyed the group: rank %d ends "
+				"its connections, which rank %d may find broken; "
+				"NCCL_EP_CLOSE_TIMEOUT_MS sets how long to wait",
+				rank, idents[rank].pid, idents[rank].hostname, heap->rank, rank);
+			ep_symm_heap_cut(heap);
+			continue;
+		}
 		if (*budget_ns < step_ns) {
+			ep_symm_heap_cut(heap);
 			EP_WARN("rank %d (pid %d on %s) has not destroyed the group: %llu bytes of "
 				"device memory of rank %d stay allocated, because it may still "
 				"write to them; NCCL_EP_CLOSE_TIMEOUT_MS sets how long to wait",
@@ -291,10 +323,14 @@ static void ep_symm_heap_end(const struct ep_symm *symm, struct ep_symm_heap *he
 		nanosleep(&nap, NULL);
 		*budget_ns -= step_ns;
 	}
-	ep_symm_heap_free(heap);
+	ep_symm_heap_cut(heap);
+	if (cudaFree(heap->base) != cudaSuccess) {
+		(void)cudaGetLastError();
+	}
 }
 
-void ep_symm_leave(struct ep_symm *symm, const struct ep_ident *idents, uint64_t timeout_ns)
+void ep_symm_leave(struct ep_symm *symm, const struct ep_ident *idents, uint64_t timeout_ns,
+		   const struct ep_symm_tie *tie)
 {
 	struct ep_symm_heap *heap, *next;
 	uint64_t budget_ns = timeout_ns;
@@ -306,7 +342,7 @@ void ep_symm_leave(struct ep_symm *symm, const struct ep_ident *idents, uint64_t
 	}
 	ep_symm_farewell(symm, idents, stream);
 	ep_symm_unmap(symm);
-	for (heap = ep_symm_hand_over(symm, &budget_ns); heap; heap = next) {
+	for (heap = ep_symm_hand_over(symm, tie, &budget_ns); heap; heap = next) {
 		next = heap->next;
 		ep_symm_heap_end(symm, heap, idents, stream, &budget_ns);
 		free(heap);

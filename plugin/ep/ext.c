@@ -1,12 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 #include <string.h>
+#include "core/nodes.h"
 #include "ep/group.h"
 #include "ep/struct.h"
 #include "nccl_ep/ext.h"
 
-_Static_assert(sizeof(ncclEpExtMemory_t) == NCCL_EP_EXT_MEMORY_V1_SIZE, "ncclEpExtMemory_t");
-_Static_assert(sizeof(ncclEpExtPeerStats_t) == NCCL_EP_EXT_PEER_STATS_V1_SIZE,
+_Static_assert(offsetof(ncclEpExtMemory_t, remote_ranks) == NCCL_EP_EXT_MEMORY_V1_SIZE,
+	       "ncclEpExtMemory_t");
+_Static_assert(sizeof(ncclEpExtMemory_t) == NCCL_EP_EXT_MEMORY_V2_SIZE, "ncclEpExtMemory_t");
+_Static_assert(offsetof(ncclEpExtPeerStats_t, node) == NCCL_EP_EXT_PEER_STATS_V1_SIZE,
+	       "ncclEpExtPeerStats_t");
+_Static_assert(sizeof(ncclEpExtPeerStats_t) == NCCL_EP_EXT_PEER_STATS_V2_SIZE,
 	       "ncclEpExtPeerStats_t");
 
 static __thread struct ep_error ep_ext_error;
@@ -38,6 +43,29 @@ static void ep_ext_export(void *caller, void *own, size_t own_size, unsigned int
 	memcpy(caller, own, ep_min_u64(own_size, caller_size));
 }
 
+/* The largest number of remote peers of any rank: as the caller says, else as the environment. */
+static ncclResult_t ep_ext_remote(const struct ep_group_config *config, int nranks, uint32_t said,
+				  uint32_t *remote)
+{
+	uint32_t node[EP_NODES_MAX_RANKS];
+
+	*remote = said;
+	if (said >= (uint32_t)nranks) {
+		return ep_fail(ncclInvalidArgument,
+			       "memory->remote_ranks is %u: with %d ranks, a rank has at most %d "
+			       "peers",
+			       said, nranks, nranks - 1);
+	}
+	if (said || !config->node_size.count) {
+		return ncclSuccess;
+	}
+	EP_CHECK(ep_nodes_split(node, &config->node_size, nranks));
+	for (int r = 0; r < nranks; r++) {
+		*remote = (uint32_t)ep_max_u64(*remote, ep_nodes_remote(node, nranks, r));
+	}
+	return ncclSuccess;
+}
+
 ncclResult_t ncclEpExtDeviceMemory(const ncclEpGroupConfig_t *config, int nranks,
 				   ncclEpLayout_t layout, int num_topk, ncclEpExtMemory_t *memory)
 {
@@ -45,12 +73,16 @@ ncclResult_t ncclEpExtDeviceMemory(const ncclEpGroupConfig_t *config, int nranks
 	struct ep_params params;
 	ncclEpGroupConfig_t own;
 	ncclEpExtMemory_t m;
+	uint32_t remote;
 
 	ep_error_scope(NULL);
 	EP_CHECK(EP_IMPORT(&own, config, NCCL_EP_GROUP_CONFIG));
 	EP_CHECK(ep_struct_import(&m, sizeof(m), memory, NCCL_EP_EXT_MEMORY_V1_SIZE, "memory"));
 	EP_CHECK(ep_params_read(&params));
 	EP_CHECK(ep_group_config_make(&made, &own, &params, nranks, 0));
+	EP_CHECK(ep_ext_remote(&made, nranks, m.remote_ranks, &remote));
+	ep_group_config_size(&made, ep_group_channels(&made, remote));
+	m.rdma_bytes = ep_net_bytes(&made, remote);
 	m.heap_bytes = made.heap_bytes;
 	m.handle_bytes = 0;
 	if (layout != NCCL_EP_LAYOUT_UNSET) {
@@ -61,7 +93,7 @@ ncclResult_t ncclEpExtDeviceMemory(const ncclEpGroupConfig_t *config, int nranks
 			ep_ll_handle_layout_make(&made.shape, (uint32_t)layout, topk).bytes;
 		EP_CHECK(ep_group_heap_bytes(&made, topk, &m.heap_bytes));
 	}
-	m.group_bytes = m.heap_bytes + ep_group_workspace_bytes(nranks);
+	m.group_bytes = m.heap_bytes + ep_group_workspace_bytes(nranks, made.shape.channels);
 	ep_ext_export(memory, &m, sizeof(m), m.size);
 	return ncclSuccess;
 }
@@ -179,6 +211,8 @@ static ncclResult_t ep_ext_peer_stats(struct ncclEpGroup *g, ncclEpExtPeerStats_
 			.wait_ns = dev[r].wait_ns,
 			.wait_max_ns = dev[r].wait_max_ns,
 			.operations = dev[r].ops,
+			.node = (int)g->idents[r].node,
+			.rdma = ep_net_remote(g, (uint32_t)r),
 		};
 
 		ep_ext_export((char *)stats + (size_t)r * size, &s, sizeof(s), size);

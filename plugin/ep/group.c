@@ -18,7 +18,7 @@ _Static_assert(sizeof(struct ep_hello) <= EP_BOOT_BYTES, "ep_hello");
 
 static ncclResult_t ep_group_alloc_device(struct ncclEpGroup *g, cudaStream_t stream)
 {
-	uint64_t bytes = ep_group_workspace_bytes(g->nranks);
+	uint64_t bytes = ep_group_workspace_bytes(g->nranks, g->config.shape.channels);
 	int32_t active[EP_LL_MAX_RANKS];
 	unsigned char *p;
 
@@ -31,6 +31,8 @@ static ncclResult_t ep_group_alloc_device(struct ncclEpGroup *g, cudaStream_t st
 	g->stats = (void *)p;
 	p += ep_round_up((uint64_t)g->nranks * sizeof(struct ep_ll_peer_stats), 256);
 	g->mask = (void *)p;
+	p += ep_round_up(4 * (uint64_t)g->nranks, 256);
+	g->links = g->config.shape.channels ? (void *)p : NULL;
 	for (int r = 0; r < g->nranks; r++) {
 		active[r] = 1;
 	}
@@ -55,6 +57,8 @@ static ncclResult_t ep_group_alloc_host(struct ncclEpGroup *g)
 	g->records_dev = dev;
 	g->async_error = (void *)(g->records + EP_LL_RECORDS);
 	g->async_error_dev = (void *)(g->records_dev + EP_LL_RECORDS);
+	g->drain_lost = g->async_error + 2;
+	g->drain_lost_dev = g->async_error_dev + 2;
 	return ncclSuccess;
 }
 
@@ -148,12 +152,13 @@ static ncclResult_t ep_group_meet(struct ncclEpGroup *g, struct ep_boot *boot, n
 		g->idents[r] = all[r].ident;
 	}
 	*team = all[0].team;
+	result = ep_net_plan(g);
 out:
 	free(all);
 	return result;
 }
 
-/* Rows travel as lines if every rank sees NVLink to every other, or if told so. */
+/* Rows travel as lines if every rank sees NVLink to every other of its node, or if told so. */
 static ncclResult_t ep_group_choose_lines(struct ncclEpGroup *g, struct ep_boot *boot)
 {
 	uint32_t mine = ep_symm_all_nvlink(g->idents, g->nranks, g->rank);
@@ -191,12 +196,26 @@ static ncclResult_t ep_group_create(struct ncclEpGroup **out, ncclComm_t comm, i
 		joined = true;
 		result = ep_group_set_up(g);
 	}
+	result = ep_net_open(g, boot, result);
+	if (result != ncclSuccess && g->remote) {
+		goto err_free; /* as on all ranks */
+	}
 	EP_CHECK_GOTO(ep_symm_open(&g->symm, boot, g->idents, team, g->config.heap_bytes, result),
-		      err_free);
+		      err_close_net);
+	EP_CHECK_GOTO(ep_net_bind(g, boot, &g->symm), err_close_heap);
 	g->heap = g->config.heap;
 	*out = g;
 	return ncclSuccess;
 
+err_close_heap:
+	if (!boot->stuck) {
+		ep_net_close(g);
+		ep_symm_close(&g->symm, boot);
+	}
+err_close_net:
+	if (!boot->stuck) {
+		ep_net_close(g);
+	}
 err_free:
 	if (joined) {
 		ep_symm_quit(team);
@@ -333,8 +352,7 @@ ncclResult_t ncclEpGroupDestroy(ncclEpGroup_t ep_group)
 		EP_INFO(EP_LOG_INIT, "group %p rank %d: the device has failed before: %s",
 			(void *)g, g->rank, cudaGetErrorString(err));
 	}
-	ep_symm_leave(&g->symm, g->idents,
-		      (uint64_t)g->params.value[EP_PARAM_CLOSE_TIMEOUT_MS] * 1000000);
+	ep_net_leave(g, (uint64_t)g->params.value[EP_PARAM_CLOSE_TIMEOUT_MS] * 1000000);
 	ep_group_leave(&call);
 	if (call.device >= 0 && cudaSetDevice(g->device) != cudaSuccess) {
 		(void)cudaGetLastError();

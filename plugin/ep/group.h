@@ -34,6 +34,11 @@ struct ep_group_config {
 	uint32_t max_sms;        /* 0: not limited */
 	uint64_t timeout_ns;
 	bool enable_mask;
+	struct ep_param_list node_size;
+	int64_t node_code;    /* the same as a number, for comparison; 0: not set */
+	uint32_t rdma_queues; /* asked for; 0: automatic */
+	uint32_t rdma_depth;
+	uint32_t rdma_mode; /* enum ep_gda_mode */
 	int lines_choice; /* rows travel as lines: 0 no, 1 yes, -1 if all GPUs are joined by NVLink */
 	ncclEpZeroCopyMode_t zero_copy;
 	ncclEpAllocConfig_t alloc;
@@ -68,11 +73,16 @@ struct ncclEpGroup {
 	struct ep_ll_geometry geometry;
 	bool lines;
 
-	void *workspace; /* the next four */
+	uint64_t remote; /* bit r: rank r is of another node; if any is, all ranks have one */
+	struct ep_gda *gda;
+	uint32_t *drain_lost, *drain_lost_dev; /* of the mapped host memory below */
+
+	void *workspace; /* the next five */
 	struct ep_ll_seq *seq;
 	struct ep_ll_state *state;
 	int32_t *mask;
 	struct ep_ll_peer_stats *stats;
+	struct ep_ll_link *links; /* NULL without remote ranks */
 
 	void *host_shared; /* mapped host memory: the next two, and their device addresses */
 	struct ep_ll_record *records;
@@ -139,11 +149,18 @@ void ep_group_leave(struct ep_call *call);
 /* Checks the fields and makes the choices. sm_count 0: unknown, checks against it are left out. */
 ncclResult_t ep_group_config_make(struct ep_group_config *out, const ncclEpGroupConfig_t *config,
 				  const struct ep_params *params, int nranks, uint32_t sm_count);
+
+/* How many channels a group has whose ranks have at most `remote` remote peers. */
+uint32_t ep_group_channels(const struct ep_group_config *config, uint32_t remote);
+
+/* Makes the heap's layout again for that number of channels. */
+void ep_group_config_size(struct ep_group_config *config, uint32_t channels);
+
 ncclResult_t ep_ll_geometry_make(struct ep_ll_geometry *out, const struct ep_params *params,
 				 uint32_t max_sms, uint32_t sm_count);
 
 /* What ranks have to agree in. */
-#define EP_GROUP_AGREED 11
+#define EP_GROUP_AGREED 13
 struct ep_group_agreed {
 	uint64_t value[EP_GROUP_AGREED];
 };
@@ -153,7 +170,47 @@ struct ep_group_agreed ep_group_config_agreed(const struct ep_group_config *conf
 ncclResult_t ep_group_agreed_check(const void *all, size_t stride, int nranks);
 
 /* Bytes of the group's own state. */
-uint64_t ep_group_workspace_bytes(int nranks);
+uint64_t ep_group_workspace_bytes(int nranks, uint32_t channels);
+
+/* ---- net.c: nothing happens in groups without remote ranks ---- */
+
+/* All ranks' idents are known: who is remote, and what the heap needs for that. */
+ncclResult_t ep_net_plan(struct ncclEpGroup *group);
+
+/* Collective: connects with the remote ranks. `mine` is this rank's result so far. */
+ncclResult_t ep_net_open(struct ncclEpGroup *group, struct ep_boot *boot, ncclResult_t mine);
+
+/* Collective: makes `symm` the memory that remote ranks write to. Not while kernels run. */
+ncclResult_t ep_net_bind(struct ncclEpGroup *group, struct ep_boot *boot,
+			 const struct ep_symm *symm);
+
+/*
+ * Waits until the NICs have done all that this rank has posted. farewell: tells the remote ranks
+ * after it that this rank leaves. No kernel of this rank runs. Bounded by `timeout_ns`.
+ */
+ncclResult_t ep_net_drain(struct ncclEpGroup *group, bool farewell, uint64_t timeout_ns);
+
+/* Gives the heap up (ep_symm_leave), and the connections with it. */
+void ep_net_leave(struct ncclEpGroup *group, uint64_t timeout_ns);
+
+void ep_net_close(struct ncclEpGroup *group);
+
+/* Device memory of the queues of a rank with that many remote peers. */
+uint64_t ep_net_bytes(const struct ep_group_config *config, uint32_t remote);
+
+/*
+ * Takes failures of connections that nobody waited for. Fails if the group has failed by that: only
+ * without masks. With masks it masks the peer.
+ */
+ncclResult_t ep_net_poll(struct ncclEpGroup *group);
+
+/* What is known about the connection with that rank, " (text)" or "". */
+void ep_net_explain(struct ncclEpGroup *group, uint32_t rank, char *text, size_t size);
+
+static inline bool ep_net_remote(const struct ncclEpGroup *group, uint32_t rank)
+{
+	return rank < (uint32_t)group->nranks && (group->remote >> rank & 1);
+}
 
 /* ---- memory.c ---- */
 

@@ -121,11 +121,36 @@ static uint64_t ep_config_timeout(const ncclEpGroupConfig_t *c, const struct ep_
 	return c->timeout_ns > UINT64_MAX - ms ? c->timeout_ns : (c->timeout_ns + ms - 1) / ms * ms;
 }
 
+/* About 1024 queue pairs for rows per rank, 1 to 8 per peer: more gain nothing on known NICs. */
+uint32_t ep_group_channels(const struct ep_group_config *config, uint32_t remote)
+{
+	if (!remote) {
+		return 0;
+	}
+	if (config->rdma_queues) {
+		return config->rdma_queues;
+	}
+	return (uint32_t)ep_max_u64(1, ep_min_u64(1024 / remote, 8));
+}
+
+void ep_group_config_size(struct ep_group_config *config, uint32_t channels)
+{
+	uint32_t topk = config->num_topk ? config->num_topk : EP_AUTO_TOPK;
+
+	config->shape.channels = channels;
+	if (config->explicit_bytes) {
+		config->heap_bytes = ep_symm_bytes(config->explicit_bytes);
+		config->heap = ep_ll_heap_make_within(&config->shape, config->heap_bytes);
+		return;
+	}
+	topk = (uint32_t)ep_min_u64(topk, ep_min_u64(config->num_experts, EP_LL_MAX_TOPK));
+	config->heap = ep_ll_heap_make(&config->shape, topk);
+	config->heap_bytes = ep_symm_bytes(config->heap.bytes);
+}
+
 ncclResult_t ep_group_config_make(struct ep_group_config *out, const ncclEpGroupConfig_t *c,
 				  const struct ep_params *params, int nranks, uint32_t sm_count)
 {
-	uint32_t topk;
-
 	memset(out, 0, sizeof(*out));
 	EP_CHECK(ep_config_check_choices(c));
 	EP_CHECK(ep_config_check_sizes(c, nranks));
@@ -140,21 +165,18 @@ ncclResult_t ep_group_config_make(struct ep_group_config *out, const ncclEpGroup
 	out->zero_copy = c->zero_copy;
 	out->alloc = c->alloc;
 	out->lines_choice = (int)params->value[EP_PARAM_LL_LINES];
+	out->node_size = params->node_size;
+	out->node_code = params->value[EP_PARAM_NODE_SIZE];
+	out->rdma_queues = (uint32_t)params->value[EP_PARAM_RDMA_QUEUES];
+	out->rdma_depth = (uint32_t)params->value[EP_PARAM_RDMA_DEPTH];
+	out->rdma_mode = (uint32_t)params->value[EP_PARAM_RDMA_MODE];
 	out->shape = (struct ep_ll_shape){
 		.nranks = (uint32_t)nranks,
 		.nlocal = c->num_experts / (uint32_t)nranks,
 		.max_tokens = c->max_dispatch_tokens_per_rank,
 		.max_quads = ep_ll_max_quads(c->max_token_bytes),
 	};
-	if (out->explicit_bytes) {
-		out->heap_bytes = ep_symm_bytes(out->explicit_bytes);
-		out->heap = ep_ll_heap_make_within(&out->shape, out->heap_bytes);
-		return ncclSuccess;
-	}
-	topk = c->num_topk ? c->num_topk : EP_AUTO_TOPK;
-	topk = (uint32_t)ep_min_u64(topk, ep_min_u64(c->num_experts, EP_LL_MAX_TOPK));
-	out->heap = ep_ll_heap_make(&out->shape, topk);
-	out->heap_bytes = ep_symm_bytes(out->heap.bytes);
+	ep_group_config_size(out, 0);
 	return ncclSuccess;
 }
 
@@ -204,6 +226,8 @@ static const char *const ep_agreed_names[EP_GROUP_AGREED] = {
 	"config->num_topk",
 	"config->zero_copy",
 	"environment variable NCCL_EP_LL_LINES",
+	"environment variable NCCL_EP_NODE_SIZE (lists: two digits for each node)",
+	"environment variable NCCL_EP_RDMA_QUEUES",
 	"the library's heap layout",
 	"the library's version",
 };
@@ -220,6 +244,8 @@ struct ep_group_agreed ep_group_config_agreed(const struct ep_group_config *c)
 		c->num_topk,
 		c->zero_copy,
 		(uint64_t)c->lines_choice,
+		(uint64_t)c->node_code,
+		c->rdma_queues,
 		c->heap.bytes,
 		NCCL_EP_VERSION_CODE,
 	} };
@@ -247,11 +273,12 @@ ncclResult_t ep_group_agreed_check(const void *all, size_t stride, int nranks)
 	return ncclSuccess;
 }
 
-uint64_t ep_group_workspace_bytes(int nranks)
+uint64_t ep_group_workspace_bytes(int nranks, uint32_t channels)
 {
-	uint64_t r = (uint64_t)nranks;
+	uint64_t r = (uint64_t)nranks, queues = channels ? channels + 1 : 0;
 
 	return EP_LL_MAX_BLOCKS * sizeof(struct ep_ll_seq) +
 	       ep_round_up(sizeof(struct ep_ll_state), 256) +
-	       ep_round_up(r * sizeof(struct ep_ll_peer_stats), 256) + ep_round_up(r * 4, 256);
+	       ep_round_up(r * sizeof(struct ep_ll_peer_stats), 256) + ep_round_up(r * 4, 256) +
+	       ep_round_up(r * queues * sizeof(struct ep_ll_link), 256);
 }

@@ -6,6 +6,7 @@
 #include "ep/group.h"
 #include "ep/struct.h"
 #include "ep/tensor.h"
+#include "gda/gda.h"
 
 ncclResult_t ep_handle_check(const struct ep_group_config *config, ncclEpLayout_t layout,
 			     int num_topk)
@@ -80,8 +81,21 @@ static ncclResult_t ep_group_grow(struct ncclEpGroup *g, uint32_t topk)
 	err = cudaDeviceSynchronize();
 	if (err != cudaSuccess) {
 		result = ep_fail_cuda(err, "waiting for the group's operations");
+	} else {
+		result = ep_net_drain(g, false, ep_min_u64(timeout_ns, g->config.timeout_ns));
 	}
 	EP_CHECK_GOTO(ep_symm_open(&symm, &boot, g->idents, g->symm.team, heap.bytes, result), out);
+	/* All ranks have come here, so that nothing is on its way to the old memory. */
+	if (g->remote) {
+		ep_gda_unbind(g->gda);
+	}
+	result = ep_net_bind(g, &boot, &symm);
+	if (result != ncclSuccess) {
+		g->failed = true; /* remote ranks can write neither */
+		ep_error_get(NULL, &g->failure);
+		ep_symm_close(&symm, &boot);
+		goto out;
+	}
 	EP_INFO(EP_LOG_INIT, "group %p rank %d: heap grows to %llu bytes for top-%u", (void *)g,
 		g->rank, (unsigned long long)symm.bytes, topk);
 	ep_symm_close(&g->symm, &boot);

@@ -135,14 +135,23 @@ static ncclResult_t ep_combine_check(struct ep_combine *c)
 	return ep_combine_check_state(c);
 }
 
+static const void *ep_combine_kernel(const struct ncclEpGroup *g, ncclDataType_t type)
+{
+	if (g->remote) {
+		return type == ncclBfloat16  ? (const void *)ep_ll_combine_bf16_net_kernel
+		       : type == ncclFloat16 ? (const void *)ep_ll_combine_fp16_net_kernel
+					     : (const void *)ep_ll_combine_fp32_net_kernel;
+	}
+	return type == ncclBfloat16  ? (const void *)ep_ll_combine_bf16_kernel
+	       : type == ncclFloat16 ? (const void *)ep_ll_combine_fp16_kernel
+				     : (const void *)ep_ll_combine_fp32_kernel;
+}
+
 static ncclResult_t ep_combine_run(struct ep_combine *c, cudaStream_t stream)
 {
+	const void *kernel = ep_combine_kernel(c->h->group, c->tokens.datatype);
 	struct ep_ll_parts parts;
 	uint32_t quads;
-	const void *kernel =
-		c->tokens.datatype == ncclBfloat16  ? (const void *)ep_ll_combine_bf16_kernel
-		: c->tokens.datatype == ncclFloat16 ? (const void *)ep_ll_combine_fp16_kernel
-						    : (const void *)ep_ll_combine_fp32_kernel;
 
 	quads = ep_ll_copy_quads(c->args.token_bytes);
 	ep_ll_common_fill(&c->args.c, c->h, quads);

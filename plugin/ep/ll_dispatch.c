@@ -371,6 +371,15 @@ static ncclResult_t ep_dispatch_check(struct ep_dispatch *d)
 	return ep_dispatch_check_state(d);
 }
 
+static const void *ep_dispatch_kernel(const struct ncclEpGroup *g, bool fp8)
+{
+	if (g->remote) {
+		return fp8 ? (const void *)ep_ll_dispatch_fp8_net_kernel
+			   : (const void *)ep_ll_dispatch_net_kernel;
+	}
+	return fp8 ? (const void *)ep_ll_dispatch_fp8_kernel : (const void *)ep_ll_dispatch_kernel;
+}
+
 static ncclResult_t ep_dispatch_run(struct ep_dispatch *d, cudaStream_t stream)
 {
 	bool fp8 = d->recipe == NCCL_EP_DISP_QUANT_DS_FP8E3M4;
@@ -392,10 +401,8 @@ static ncclResult_t ep_dispatch_run(struct ep_dispatch *d, cudaStream_t stream)
 	d->args.count_off = packets.count_off;
 	d->args.header_off = packets.header_off;
 	d->args.header_bytes = packets.header_bytes;
-	return ep_ll_dispatch_launch(h,
-				     fp8 ? (const void *)ep_ll_dispatch_fp8_kernel
-					 : (const void *)ep_ll_dispatch_kernel,
-				     &d->args, d->config.send_only != 0, stream);
+	return ep_ll_dispatch_launch(h, ep_dispatch_kernel(h->group, fp8), &d->args,
+				     d->config.send_only != 0, stream);
 }
 
 ncclResult_t ncclEpDispatch(ncclEpHandle_t handle, const ncclEpDispatchInputs_t *inputs,

@@ -27,6 +27,32 @@ struct ep_ll_dispatch_packets ep_ll_dispatch_packets_make(const struct ep_ll_sha
 	return p;
 }
 
+static uint64_t ep_ll_take(uint64_t *at, uint64_t bytes, uint64_t align)
+{
+	uint64_t off = ep_round_up(*at, align);
+
+	*at = off + bytes;
+	return off;
+}
+
+/* What leaves by the NIC: rows and their headers, counts. */
+static void ep_ll_stage_make(struct ep_ll_heap *h, const struct ep_ll_shape *shape, uint32_t topk)
+{
+	uint64_t headers = ep_max_u64(ep_ll_header_bytes(EP_LL_EXPERT_MAJOR, topk),
+				      ep_ll_header_bytes(EP_LL_RANK_MAJOR, topk));
+	uint64_t half = 0;
+
+	(void)ep_ll_take(&half, (uint64_t)EP_LL_NET_BATCH * ep_ll_row_stride(shape->max_quads, 0),
+			 1);
+	h->stage_header_off =
+		ep_ll_take(&half, (uint64_t)shape->nranks * EP_LL_NET_BATCH * headers, EP_LL_LINE);
+	h->stage_half_bytes = ep_round_up(half, EP_LL_LINE);
+	h->stage_off = ep_ll_take(&h->bytes, 2 * shape->channels * h->stage_half_bytes, EP_LL_PAGE);
+	h->post_stride = ep_round_up(EP_LL_CTRL_BYTES + 8ull * shape->nlocal, EP_LL_LINE);
+	h->post_off = ep_ll_take(&h->bytes, shape->nranks * h->post_stride, EP_LL_LINE);
+	h->bytes = ep_round_up(h->bytes, EP_LL_PAGE);
+}
+
 /*
  * Rows are given the room of lines, which is the larger, so that the size of the heap does not
  * depend on how the GPUs are connected.
@@ -45,14 +71,24 @@ struct ep_ll_heap ep_ll_heap_make(const struct ep_ll_shape *shape, uint32_t topk
 	h.packet_off = 0;
 	h.flag_off = ep_round_up(packets, EP_LL_LINE);
 	h.row_off = ep_round_up(h.flag_off + rows * 4 * EP_LL_MAX_PARTS, EP_LL_LINE);
-	h.bank_bytes = ep_round_up(h.row_off + rows * row_bytes, EP_LL_PAGE);
+	h.bank_bytes = h.row_off + rows * row_bytes;
+	if (shape->channels) {
+		h.net_row_off = ep_ll_take(
+			&h.bank_bytes, rows * ep_ll_row_stride(shape->max_quads, 0), EP_LL_LINE);
+	}
+	h.bank_bytes = ep_round_up(h.bank_bytes, EP_LL_PAGE);
 
-	h.progress_off = EP_SYMM_HEADER_BYTES;
-	h.clean_off = ep_round_up(h.progress_off + 4 * shape->nranks, EP_LL_LINE);
-	h.bytes = ep_round_up(h.clean_off + 8 * shape->nranks, EP_LL_PAGE);
+	h.bytes = EP_SYMM_HEADER_BYTES;
+	h.progress_off = ep_ll_take(&h.bytes, 8ull * shape->nranks, EP_LL_LINE);
+	h.clean_off = ep_ll_take(&h.bytes, 8ull * shape->nranks, EP_LL_LINE);
+	h.signal_off = ep_ll_take(&h.bytes, 8ull * shape->nranks * shape->channels, EP_LL_LINE);
+	h.bytes = ep_round_up(h.bytes, EP_LL_PAGE);
 	for (int i = 0; i < EP_LL_BANKS; i++) {
 		h.bank_off[i] = h.bytes;
 		h.bytes += h.bank_bytes;
+	}
+	if (shape->channels) {
+		ep_ll_stage_make(&h, shape, topk);
 	}
 	return h;
 }
@@ -89,6 +125,7 @@ struct ep_ll_handle_layout ep_ll_handle_layout_make(const struct ep_ll_shape *sh
 	h.slot_token_off = ep_ll_piece(&at, 4 * rows);
 	h.slot_row_off = ep_ll_piece(&at, layout == EP_LL_EXPERT_MAJOR ? 4 * rows * topk : 0);
 	h.route_off = ep_ll_piece(&at, 4ull * shape->max_tokens * topk);
+	h.sent_rows_off = ep_ll_piece(&at, shape->channels ? 4ull * shape->nranks : 0);
 	h.bytes = at;
 	return h;
 }

@@ -16,18 +16,26 @@ struct ep_ll_shape {
 	uint32_t nlocal;
 	uint32_t max_tokens;
 	uint32_t max_quads; /* of a row, whatever travels in it */
+	uint32_t channels;  /* 0: no rank has remote peers, and there is nothing for them */
 };
 
 struct ep_ll_heap {
 	uint32_t topk; /* handles of up to this top-k fit; 0: none */
 	uint64_t bytes;
-	uint64_t progress_off;
+	uint64_t progress_off; /* [R], 8 bytes each */
 	uint64_t clean_off;
+	uint64_t signal_off; /* [R][channels] */
 	uint64_t bank_off[EP_LL_BANKS];
 	uint64_t packet_off; /* areas, from the start of a bank; they end where the next begins */
 	uint64_t flag_off;
 	uint64_t row_off;
+	uint64_t net_row_off;
 	uint64_t bank_bytes;
+	uint64_t stage_off; /* [channels][2] halves: rows, then headers [R][EP_LL_NET_BATCH] */
+	uint64_t stage_half_bytes;
+	uint64_t stage_header_off; /* from the start of a half */
+	uint64_t post_off;         /* [R], what the control queues send */
+	uint64_t post_stride;
 };
 
 /* Parts of the packet area of a dispatch, from its start. */
@@ -46,6 +54,7 @@ struct ep_ll_handle_layout {
 	uint64_t slot_token_off;
 	uint64_t slot_row_off;
 	uint64_t route_off;
+	uint64_t sent_rows_off;
 	uint64_t bytes;
 };
 

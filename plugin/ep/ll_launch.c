@@ -3,6 +3,7 @@
 #include <string.h>
 #include "device/kernels.h"
 #include "ep/group.h"
+#include "gda/gda.h"
 
 #define EP_MAX_DEVICES 64
 
@@ -15,7 +16,13 @@ static const struct {
 	{ (const void *)ep_ll_combine_bf16_kernel, false },
 	{ (const void *)ep_ll_combine_fp16_kernel, false },
 	{ (const void *)ep_ll_combine_fp32_kernel, false },
+	{ (const void *)ep_ll_dispatch_net_kernel, true },
+	{ (const void *)ep_ll_dispatch_fp8_net_kernel, true },
+	{ (const void *)ep_ll_combine_bf16_net_kernel, false },
+	{ (const void *)ep_ll_combine_fp16_net_kernel, false },
+	{ (const void *)ep_ll_combine_fp32_net_kernel, false },
 	{ (const void *)ep_ll_clean_kernel, false },
+	{ (const void *)ep_ll_drain_kernel, false },
 };
 
 /* What the dispatch kernels may use on each device: shared by all groups of the process. */
@@ -115,6 +122,30 @@ ncclResult_t ep_ll_allow_shared(struct ncclEpGroup *g, uint32_t topk)
 	return ncclSuccess;
 }
 
+/* What concerns remote ranks; all 0 where there are none. */
+static void ep_ll_common_fill_net(struct ep_ll_common *c, const struct ncclEpHandle *h)
+{
+	const struct ncclEpGroup *g = h->group;
+
+	if (!g->remote) {
+		return;
+	}
+	c->remote = g->remote;
+	c->channels = g->config.shape.channels;
+	c->queues = c->channels + 1;
+	c->qps = ep_gda_queues(g->gda);
+	c->links = g->links;
+	c->down = ep_gda_down(g->gda);
+	c->sent_rows = (void *)(h->mem + h->mem_layout.sent_rows_off);
+	c->signal_off = g->heap.signal_off;
+	c->net_row_off = g->heap.net_row_off;
+	c->stage_off = g->heap.stage_off;
+	c->stage_half_bytes = g->heap.stage_half_bytes;
+	c->stage_header_off = g->heap.stage_header_off;
+	c->post_off = g->heap.post_off;
+	c->post_stride = g->heap.post_stride;
+}
+
 void ep_ll_common_fill(struct ep_ll_common *c, const struct ncclEpHandle *h, uint32_t row_quads)
 {
 	const struct ncclEpGroup *g = h->group;
@@ -151,6 +182,7 @@ void ep_ll_common_fill(struct ep_ll_common *c, const struct ncclEpHandle *h, uin
 	c->flag_off = g->heap.flag_off;
 	c->row_off = g->heap.row_off;
 	memcpy(c->heap, g->symm.base, sizeof(c->heap));
+	ep_ll_common_fill_net(c, h);
 }
 
 static uint32_t ep_ll_tokens(const struct ncclEpHandle *h)
@@ -326,6 +358,7 @@ ncclResult_t ep_ll_complete_launch(struct ncclEpHandle *h, cudaStream_t stream)
 
 ncclResult_t ep_ll_clean_launch(struct ncclEpGroup *g, cudaStream_t stream)
 {
+	uint32_t threads = (uint32_t)ep_round_up((uint64_t)g->nranks, 32);
 	struct ep_ll_clean_args args;
 
 	memset(&args, 0, sizeof(args));
@@ -341,8 +374,14 @@ ncclResult_t ep_ll_clean_launch(struct ncclEpGroup *g, cudaStream_t stream)
 	args.async_error = g->async_error_dev;
 	args.clean_off = g->heap.clean_off;
 	memcpy(args.heap, g->symm.base, sizeof(args.heap));
-	EP_CHECK(ep_ll_launch((const void *)ep_ll_clean_kernel, &args, 1,
-			      (uint32_t)ep_round_up((uint64_t)g->nranks, 32), 0, stream,
+	if (g->remote) {
+		threads = EP_LL_MAX_THREADS; /* warps post */
+		args.remote = g->remote;
+		args.queues = g->config.shape.channels + 1;
+		args.qps = ep_gda_queues(g->gda);
+		args.down = ep_gda_down(g->gda);
+	}
+	EP_CHECK(ep_ll_launch((const void *)ep_ll_clean_kernel, &args, 1, threads, 0, stream,
 			      "launching the mask clean-up"));
 	g->clean_rounds++;
 	return ncclSuccess;

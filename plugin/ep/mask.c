@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks that fail: masks and the error flag of a group. */
+#include "core/log.h"
 #include "ep/group.h"
 
 /* Begins one of the five calls: the group must have been created with masks. */
@@ -58,6 +59,28 @@ out:
 	return result;
 }
 
+/* Ranks that a clean-up cannot bring back, because their queue pairs are gone. */
+static ncclResult_t ep_mask_tell_lost(struct ncclEpGroup *g, cudaStream_t stream)
+{
+	int32_t mask[EP_LL_MAX_RANKS];
+	char link[420];
+
+	EP_CUDA(cudaMemcpyAsync(mask, g->mask, 4 * (size_t)g->nranks, cudaMemcpyDeviceToHost,
+				stream),
+		"ncclEpMaskClean: reading the mask");
+	EP_CUDA(cudaStreamSynchronize(stream), "ncclEpMaskClean: reading the mask");
+	for (int r = 0; r < g->nranks; r++) {
+		if (mask[r] || !ep_net_remote(g, (uint32_t)r)) {
+			continue;
+		}
+		ep_net_explain(g, (uint32_t)r, link, sizeof(link));
+		EP_WARN("ncclEpMaskClean: rank %d stays masked, its connection with rank %d is "
+			"lost%s; only a new group brings it back",
+			r, g->rank, link);
+	}
+	return ncclSuccess;
+}
+
 ncclResult_t ncclEpMaskClean(ncclEpGroup_t ep_group, cudaStream_t stream)
 {
 	ncclResult_t result;
@@ -75,6 +98,9 @@ ncclResult_t ncclEpMaskClean(ncclEpGroup_t ep_group, cudaStream_t stream)
 	EP_CHECK_GOTO(ep_ll_clean_launch(ep_group, stream), out);
 	EP_CUDA_GOTO(cudaStreamSynchronize(stream), "ncclEpMaskClean: waiting for the stream", out);
 	result = ep_record_poll(ep_group);
+	if (result == ncclSuccess && ep_group->remote) {
+		result = ep_mask_tell_lost(ep_group, stream);
+	}
 out:
 	ep_group_leave(&call);
 	return result;

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <stdio.h>
 #include "core/log.h"
+#include "device/mlx5_layout.h"
 #include "device/wait_site.h"
 #include "ep/group.h"
 
@@ -57,14 +58,14 @@ static bool ep_record_take(struct ncclEpGroup *group, int record_class, struct e
 static void ep_record_stragglers(struct ncclEpGroup *group, uint32_t step, char *text, size_t size)
 {
 	enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-	uint32_t progress[EP_LL_MAX_RANKS];
+	uint64_t progress[EP_LL_MAX_RANKS]; /* the low four bytes count */
 	const void *from = group->symm.base[group->rank] + group->heap.progress_off;
 	size_t n = 0, count = 0;
 	cudaError_t err;
 
 	text[0] = '\0';
 	(void)cudaThreadExchangeStreamCaptureMode(&mode);
-	err = cudaMemcpyAsync(progress, from, 4 * (size_t)group->nranks, cudaMemcpyDeviceToHost,
+	err = cudaMemcpyAsync(progress, from, 8 * (size_t)group->nranks, cudaMemcpyDeviceToHost,
 			      group->stream);
 	if (err == cudaSuccess) {
 		err = cudaStreamSynchronize(group->stream);
@@ -75,17 +76,36 @@ static void ep_record_stragglers(struct ncclEpGroup *group, uint32_t step, char 
 		return;
 	}
 	for (int r = 0; r < group->nranks && n < size; r++) {
-		if (r != group->rank && (int32_t)(progress[r] - step) < 0) {
+		if (r != group->rank && (int32_t)((uint32_t)progress[r] - step) < 0) {
 			n += (size_t)snprintf(text + n, size - n, "%s%d", count++ ? ", " : " ", r);
 		}
 	}
+}
+
+/* The queue's own account, when the host knows no more. */
+static const char *ep_record_status(const struct ep_ll_record *r, char *text, size_t size)
+{
+	static const char *const names[] = {
+		[EP_MLX5_OK] = "the connection had been given up before",
+		[EP_MLX5_ERR_CQE] = "the NIC reported an error",
+		[EP_MLX5_ERR_SLOT] = "no send queue entry came free",
+		[EP_MLX5_ERR_TURN] = "an earlier post did not end",
+		[EP_MLX5_ERR_LOCK] = "the doorbell stayed locked",
+		[EP_MLX5_ERR_COMPLETION] = "writes did not complete",
+		[EP_MLX5_ERR_STOPPED] = "the connection had been given up before",
+	};
+	bool known = (uint64_t)r->value < EP_ARRAY_SIZE(names) && names[r->value];
+
+	snprintf(text, size, " (queue pair 0x%llx: %s)", (unsigned long long)r->expected,
+		 known ? names[r->value] : "something unknown");
+	return text;
 }
 
 static ncclResult_t ep_record_fatal(struct ncclEpGroup *group, const struct ep_ll_record *r)
 {
 	const struct ep_ident *peer =
 		&group->idents[r->peer < (uint32_t)group->nranks ? (int)r->peer : group->rank];
-	char behind[200];
+	char behind[200], link[420];
 
 	if (r->cause == EP_LL_CAUSE_UNSENT) {
 		return ep_fail(ncclInvalidUsage,
@@ -104,24 +124,44 @@ static ncclResult_t ep_record_fatal(struct ncclEpGroup *group, const struct ep_l
 			ep_record_operation(r), r->step, r->peer, peer->pid, peer->hostname,
 			group->rank, (long long)r->value, EP_LL_QUAD_BYTES, (long long)r->expected);
 	}
+	ep_net_explain(group, r->peer, link, sizeof(link));
+	if (r->cause == EP_LL_CAUSE_RDMA) {
+		return ep_fail(
+			ncclRemoteError,
+			"%s %u: rank %d lost its connection with rank %u (pid %d on %s), when "
+			"it waited for %s; destroy the group%s",
+			ep_record_operation(r), r->step, group->rank, r->peer, peer->pid,
+			peer->hostname, ep_record_awaited(r->site),
+			link[0] ? link : ep_record_status(r, link, sizeof(link)));
+	}
 	ep_record_stragglers(group, r->step, behind, sizeof(behind));
 	return ep_fail(
 		ncclRemoteError,
 		"%s %u: rank %d waited %llu ms for rank %u (pid %d on %s, GPU %s): %s did not "
-		"come%s%s; look for that rank's own error, then destroy the group",
+		"come%s%s; look for that rank's own error, then destroy the group%s",
 		ep_record_operation(r), r->step, group->rank,
 		(unsigned long long)(r->waited_ns / 1000000), r->peer, peer->pid, peer->hostname,
 		peer->bus_id, ep_record_awaited(r->site),
-		behind[0] ? "; not started yet by rank" : "", behind);
+		behind[0] ? "; not started yet by rank" : "", behind, link);
 }
 
 static void ep_record_masked(struct ncclEpGroup *group, const struct ep_ll_record *r)
 {
+	char link[420];
+
+	ep_net_explain(group, r->peer, link, sizeof(link));
+	if (r->cause == EP_LL_CAUSE_RDMA) {
+		EP_WARN("%s %u: rank %d lost its connection with rank %u: rank %u is masked from "
+			"now on (ncclEpMaskQuery tells all that are)%s",
+			ep_record_operation(r), r->step, group->rank, r->peer, r->peer,
+			link[0] ? link : ep_record_status(r, link, sizeof(link)));
+		return;
+	}
 	EP_WARN("%s %u: rank %d waited %llu ms for rank %u: %s did not come; rank %u is masked from "
-		"now on (ncclEpMaskQuery tells all that are)",
+		"now on (ncclEpMaskQuery tells all that are)%s",
 		ep_record_operation(r), r->step, group->rank,
 		(unsigned long long)(r->waited_ns / 1000000), r->peer, ep_record_awaited(r->site),
-		r->peer);
+		r->peer, link);
 }
 
 static void ep_record_routing(struct ncclEpGroup *group, const struct ep_ll_record *r)
@@ -156,7 +196,7 @@ ncclResult_t ep_record_poll(struct ncclEpGroup *group)
 		return ep_fail_again(&group->failure);
 	}
 	if (!ep_record_take(group, EP_LL_RECORD_FATAL, &r)) {
-		return ncclSuccess;
+		return ep_net_poll(group);
 	}
 	group->failed = true;
 	(void)ep_record_fatal(group, &r);

@@ -5,9 +5,21 @@
 #include "unit/unit.h"
 
 static const struct ep_ll_shape shapes[] = {
-	{ 1, 1, 1, 1 },    { 2, 4, 16, 3 },    { 3, 5, 7, 11 },
-	{ 7, 1, 129, 30 }, { 8, 32, 128, 30 }, { 8, 32, 8192, 30 },
-	{ 64, 256, 1, 1 }, { 64, 4, 4096, 2 }, { 8, 16383, 64, 100 },
+	{ 1, 1, 1, 1, 0 },
+	{ 2, 4, 16, 3, 0 },
+	{ 3, 5, 7, 11, 0 },
+	{ 7, 1, 129, 30, 0 },
+	{ 8, 32, 128, 30, 0 },
+	{ 8, 32, 8192, 30, 0 },
+	{ 64, 256, 1, 1, 0 },
+	{ 64, 4, 4096, 2, 0 },
+	{ 8, 16383, 64, 100, 0 },
+	/* with remote ranks */
+	{ 2, 1, 1, 1, 1 },
+	{ 8, 32, 128, 30, 8 },
+	{ 64, 256, 33, 3, 15 },
+	{ 6, 3, 200, 7, 3 },
+	{ 8, 16383, 64, 9, 4 },
 };
 
 static bool aligned(uint64_t v, uint64_t to)
@@ -30,6 +42,25 @@ static void check_dispatch(const struct ep_ll_shape *s, const struct ep_ll_heap 
 	CHECK(h->packet_off + p.bytes <= h->flag_off);
 }
 
+/* What remote ranks' rows and counts leave through. Returns its end. */
+static uint64_t check_stage(const struct ep_ll_shape *s, const struct ep_ll_heap *h, uint32_t most,
+			    uint64_t end)
+{
+	CHECK(h->stage_off >= end && aligned(h->stage_off, 128));
+	CHECK(h->stage_header_off >= 32ull * s->max_quads * EP_LL_QUAD_BYTES);
+	CHECK(aligned(h->stage_header_off, 16) && aligned(h->stage_half_bytes, 128));
+	for (uint32_t topk = 1; topk <= most; topk++) {
+		uint64_t words = 2 * topk > 1 + topk ? 2 * topk : 1 + topk;
+
+		CHECK(h->stage_header_off + 32ull * s->nranks * ep_round_up(8 * words, 16) <=
+		      h->stage_half_bytes);
+	}
+	CHECK(h->post_off >= h->stage_off + 2ull * s->channels * h->stage_half_bytes);
+	CHECK(h->post_stride >= EP_LL_CTRL_BYTES + 8 * s->nlocal);
+	CHECK(aligned(h->post_off, 128) && aligned(h->post_stride, 128));
+	return h->post_off + s->nranks * h->post_stride;
+}
+
 /* The areas of a heap for `most` hold every operation of handles up to it. */
 static void check_heap(const struct ep_ll_shape *s, uint32_t most)
 {
@@ -37,14 +68,18 @@ static void check_heap(const struct ep_ll_shape *s, uint32_t most)
 	uint64_t end = 0;
 
 	CHECK(h.topk == most);
-	CHECK(h.progress_off >= EP_SYMM_HEADER_BYTES && aligned(h.progress_off, 4));
-	CHECK(h.clean_off >= h.progress_off + 4 * s->nranks && aligned(h.clean_off, 8));
-	end = h.clean_off + 8 * s->nranks;
+	CHECK(h.progress_off >= EP_SYMM_HEADER_BYTES && aligned(h.progress_off, 8));
+	CHECK(h.clean_off >= h.progress_off + 8 * s->nranks && aligned(h.clean_off, 8));
+	CHECK(h.signal_off >= h.clean_off + 8 * s->nranks && aligned(h.signal_off, 8));
+	end = h.signal_off + 8 * s->nranks * s->channels;
 	for (int b = 0; b < EP_LL_BANKS; b++) {
 		CHECK(h.bank_off[b] >= end && aligned(h.bank_off[b], 4096));
 		end = h.bank_off[b] + h.bank_bytes;
 	}
-	CHECK(h.bytes == end);
+	if (s->channels) {
+		end = check_stage(s, &h, most, end);
+	}
+	CHECK(h.bytes >= end && h.bytes < end + 4096 && aligned(h.bytes, 4096));
 	CHECK(aligned(h.packet_off, 16) && aligned(h.flag_off, 4) && aligned(h.row_off, 128));
 	for (uint32_t topk = 1; topk <= most; topk++) {
 		uint64_t d = (uint64_t)s->nranks * s->max_tokens,
@@ -54,7 +89,11 @@ static void check_heap(const struct ep_ll_shape *s, uint32_t most)
 		check_dispatch(s, &h, EP_LL_EXPERT_MAJOR, topk);
 		check_dispatch(s, &h, EP_LL_RANK_MAJOR, topk);
 		CHECK(h.flag_off + rows * 4 * EP_LL_MAX_PARTS <= h.row_off);
-		CHECK(h.row_off + rows * s->max_quads * EP_LL_QUAD_LINE_BYTES <= h.bank_bytes);
+		CHECK(h.row_off + rows * s->max_quads * EP_LL_QUAD_LINE_BYTES <=
+		      (s->channels ? h.net_row_off : h.bank_bytes));
+		CHECK(!s->channels ||
+		      (aligned(h.net_row_off, 128) &&
+		       h.net_row_off + rows * s->max_quads * EP_LL_QUAD_BYTES <= h.bank_bytes));
 	}
 }
 
@@ -70,9 +109,11 @@ static void test_heaps(void)
 /* Inference at its usual size stays small. */
 static void test_memory_budget(void)
 {
-	struct ep_ll_shape s = { 8, 32, 128, ep_ll_max_quads(14336) };
+	struct ep_ll_shape s = { 8, 32, 128, ep_ll_max_quads(14336), 0 };
 
 	CHECK(ep_ll_heap_make(&s, 8).bytes < 105ull << 20);
+	s.channels = 8;
+	CHECK(ep_ll_heap_make(&s, 8).bytes < 210ull << 20);
 }
 
 static void test_explicit_size(void)
@@ -100,9 +141,11 @@ static void check_handle(const struct ep_ll_shape *s, uint32_t layout, uint32_t 
 	CHECK(h.slot_row_off >= h.slot_token_off + 4 * rows);
 	rows *= layout == EP_LL_EXPERT_MAJOR ? topk : 0;
 	CHECK(h.route_off >= h.slot_row_off + 4 * rows);
-	CHECK(h.bytes >= h.route_off + 4ull * s->max_tokens * topk);
+	CHECK(h.sent_rows_off >= h.route_off + 4ull * s->max_tokens * topk);
+	CHECK(h.bytes >= h.sent_rows_off + (s->channels ? 4ull * s->nranks : 0));
 	CHECK(aligned(h.staged_off | h.src_rows_off | h.src_parts_off | h.counts_off |
-			      h.slot_token_off | h.slot_row_off | h.route_off | h.bytes,
+			      h.slot_token_off | h.slot_row_off | h.route_off | h.sent_rows_off |
+			      h.bytes,
 		      256));
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The parameter table: values, limits, misspelt names. */
 #include <stdlib.h>
+#include "core/nodes.h"
 #include "core/param.h"
 #include "unit/unit.h"
 
@@ -83,9 +84,90 @@ static void test_names(void)
 	CHECK(ep_param_known("NCCL_EP_HOME")); /* other implementations' */
 }
 
+static void test_lists(void)
+{
+	static const char *const wrong[] = { "x",    "1,",  ",1",   "1,,2",      "1,0,2", "65",
+					     "-1",   "1;2", "1 2",  "1,2x",      "0,1",   "",
+					     "1,65", "1,a", "0x10", "4294967297" };
+	struct ep_params p;
+	int64_t v = -7;
+
+	setenv("NCCL_EP_NODE_SIZE", "1, 2,3 ", 1);
+	CHECK(ep_params_read(&p) == ncclSuccess && p.value[EP_PARAM_NODE_SIZE] == 10203);
+	CHECK(p.node_size.count == 3 && p.node_size.item[0] == 1);
+	CHECK(p.node_size.item[1] == 2 && p.node_size.item[2] == 3);
+	setenv("NCCL_EP_NODE_SIZE", "64", 1);
+	CHECK(ep_params_read(&p) == ncclSuccess && p.node_size.count == 1);
+	setenv("NCCL_EP_NODE_SIZE", "0", 1);
+	CHECK(ep_params_read(&p) == ncclSuccess && p.node_size.count == 0);
+	unsetenv("NCCL_EP_NODE_SIZE");
+	CHECK(ep_params_read(&p) == ncclSuccess && p.node_size.count == 0);
+	for (size_t i = 0; i < EP_ARRAY_SIZE(wrong); i++) {
+		CHECK(ep_param_parse(EP_PARAM_NODE_SIZE, wrong[i], &v) == ncclInvalidUsage);
+		CHECK_HAS(last_text(), "is not a number or a list of numbers from 1 to 64");
+	}
+	CHECK(v == -7);
+	CHECK(ep_param_parse(EP_PARAM_RDMA_DEPTH, "96", &v) == ncclInvalidUsage);
+	CHECK_HAS(last_text(), "set it to 64..32768 (a power of two)");
+	CHECK(ep_param_parse(EP_PARAM_RDMA_DEPTH, "32", &v) == ncclInvalidUsage);
+	CHECK(ep_param_parse(EP_PARAM_RDMA_DEPTH, "64", &v) == ncclSuccess && v == 64);
+	CHECK(ep_param_parse(EP_PARAM_RDMA_MODE, "5", &v) == ncclInvalidUsage);
+	CHECK(ep_param_parse(EP_PARAM_RDMA_QUEUES, "16", &v) == ncclInvalidUsage);
+}
+
+static bool nodes_are(const char *text, int nranks, const char *expected)
+{
+	struct ep_ident idents[EP_NODES_MAX_RANKS];
+	uint32_t node[EP_NODES_MAX_RANKS];
+	struct ep_params p;
+
+	setenv("NCCL_EP_NODE_SIZE", text, 1);
+	CHECK(ep_params_read(&p) == ncclSuccess);
+	unsetenv("NCCL_EP_NODE_SIZE");
+	memset(idents, 0, sizeof(idents));
+	for (int r = 0; r < nranks; r++) {
+		idents[r].host = (uint64_t)r % 2; /* only counts without the parameter */
+	}
+	if (ep_nodes_assign(idents, &p.node_size, nranks) != ncclSuccess) {
+		return false;
+	}
+	for (int r = 0; r < nranks; r++) {
+		node[r] = idents[r].node;
+		if (node[r] != (uint32_t)(expected[r] - '0')) {
+			return false;
+		}
+	}
+	for (int r = 0; r < nranks; r++) {
+		uint32_t remote = 0;
+
+		for (int i = 0; i < nranks; i++) {
+			remote += expected[i] != expected[r];
+		}
+		CHECK(ep_nodes_remote(node, nranks, r) == remote);
+	}
+	return true;
+}
+
+static void test_nodes(void)
+{
+	CHECK(nodes_are("4", 8, "00001111"));
+	CHECK(nodes_are("3", 8, "00011122"));
+	CHECK(nodes_are("8", 8, "00000000"));
+	CHECK(nodes_are("9", 8, "00000000"));
+	CHECK(nodes_are("1", 4, "0123"));
+	CHECK(nodes_are("1,2,3", 6, "011222"));
+	CHECK(nodes_are("6,2", 8, "00000011"));
+	CHECK(nodes_are("", 5, "01010"));
+	CHECK(!nodes_are("1,2,3", 7, ""));
+	CHECK_HAS(last_text(), "has 3 nodes of 6 ranks in all, the communicator has 7 ranks");
+	CHECK(!nodes_are("1,2,3", 5, ""));
+}
+
 int main(void)
 {
 	test_table();
+	test_lists();
+	test_nodes();
 	test_values();
 	test_switch();
 	test_names();

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The end of what a rank has posted. Kernels do not wait for their last messages to complete: who
+ * received them may have moved on already, but the NICs may still be at it, and a heap or a queue
+ * pair that went away then would break the connection for both sides.
+ */
+#include "ll_layout.h"
+#include "mlx5_ops.h"
+#include "simt.h"
+
+#include "kernels.h"
+
+EP_DEV uint64_t ep_ll_drain_left(const struct ep_ll_drain_args &a, uint64_t start)
+{
+	uint64_t waited = ep_time_ns() - start;
+
+	return waited + 1000000 < a.timeout_ns ? a.timeout_ns - waited : 1000000;
+}
+
+/* One warp. */
+EP_DEV bool ep_ll_drain_peer(const struct ep_ll_drain_args &a, uint32_t r, uint64_t start)
+{
+	struct ep_mlx5_qp *qps = a.qps + (size_t)r * a.queues;
+	bool ok = true;
+
+	for (uint32_t q = 0; q < a.queues; q++) {
+		uint64_t left = ep_shfl_u64(EP_FULL_MASK, ep_ll_drain_left(a, start), 0);
+		struct ep_mlx5_post p = ep_mlx5_open(qps + q, false, NULL, left);
+
+		ok &= ep_mlx5_quiet(&p);
+	}
+	if (a.farewell) {
+		const uint32_t word[2] = { (uint32_t)a.farewell_value,
+					   (uint32_t)(a.farewell_value >> 32) };
+		uint64_t left = ep_shfl_u64(EP_FULL_MASK, ep_ll_drain_left(a, start), 0);
+		struct ep_mlx5_post p = ep_mlx5_open(qps + a.queues - 1, false, NULL, left);
+
+		ok &= ep_mlx5_put_inline(&p, ep_lane() == 0,
+					 ep_mlx5_remote(&p, EP_MLX5_REGION_SIGNAL, a.farewell_off),
+					 word, 8, false) &&
+		      ep_mlx5_quiet(&p);
+	}
+	return ok;
+}
+
+EP_KERNEL(ep_ll_drain_kernel, ep_ll_drain_args, EP_LL_MAX_THREADS)
+{
+	uint64_t start = ep_shfl_u64(EP_FULL_MASK, ep_time_ns(), 0);
+	EP_SHARED(uint32_t, lost[EP_LL_MAX_RANKS]);
+
+	for (uint32_t r = ep_warp(); r < a.nranks; r += ep_nwarps()) {
+		bool ok = !(a.remote >> r & 1) || ep_ll_drain_peer(a, r, start);
+
+		if (ep_lane() == 0) {
+			lost[r] = !ok;
+		}
+	}
+	ep_block_sync();
+	if (ep_tid() < 2) {
+		uint32_t word = 0;
+
+		for (uint32_t r = 32 * ep_tid(); r < a.nranks && r < 32 * (ep_tid() + 1); r++) {
+			word |= lost[r] << (r & 31);
+		}
+		ep_st_relaxed_sys_u32(a.lost + ep_tid(), word);
+	}
+}

@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The ranks of other nodes: who they are, and the life of the connections with them. */
+#include <stdio.h>
+#include <time.h>
+#include "core/log.h"
+#include "core/nodes.h"
+#include "device/kernels.h"
+#include "ep/group.h"
+#include "gda/gda.h"
+
+#define EP_NET_CONNECT_MS 10000u /* longest wait for the NICs' own work, also when closing */
+#define EP_NET_LINGER_NS 2000000 /* for NICs to acknowledge what has arrived */
+
+_Static_assert(EP_LL_MAX_CHANNELS + 1 <= EP_GDA_MAX_QUEUES, "queues per peer");
+
+ncclResult_t ep_net_plan(struct ncclEpGroup *g)
+{
+	uint32_t node[EP_LL_MAX_RANKS], most = 0;
+
+	EP_CHECK(ep_nodes_assign(g->idents, &g->config.node_size, g->nranks));
+	for (int r = 0; r < g->nranks; r++) {
+		node[r] = g->idents[r].node;
+	}
+	for (int r = 0; r < g->nranks; r++) {
+		most = (uint32_t)ep_max_u64(most, ep_nodes_remote(node, g->nranks, r));
+		g->remote |= (uint64_t)(node[r] != node[g->rank]) << r;
+	}
+	ep_group_config_size(&g->config, ep_group_channels(&g->config, most));
+	return ncclSuccess;
+}
+
+ncclResult_t ep_net_open(struct ncclEpGroup *g, struct ep_boot *boot, ncclResult_t mine)
+{
+	uint64_t timeout_ms = (uint64_t)g->params.value[EP_PARAM_BOOTSTRAP_TIMEOUT_MS];
+	const char *host[EP_LL_MAX_RANKS];
+	bool remote[EP_LL_MAX_RANKS];
+	struct ep_gda_config config = {
+		.device = g->device,
+		.bus_id = g->idents[g->rank].bus_id,
+		.remote = remote,
+		.host = host,
+		.queues = g->config.shape.channels + 1,
+		.depth = g->config.rdma_depth,
+		.mode = (enum ep_gda_mode)g->config.rdma_mode,
+		.timeout_ns = ep_min_u64(timeout_ms, EP_NET_CONNECT_MS) * 1000000,
+	};
+	char text[256];
+
+	if (!g->remote) {
+		return mine;
+	}
+	for (int r = 0; r < g->nranks; r++) {
+		remote[r] = ep_net_remote(g, (uint32_t)r);
+		host[r] = g->idents[r].hostname;
+	}
+	EP_CHECK(ep_gda_open(&g->gda, boot, &config, mine));
+	ep_gda_describe(g->gda, text, sizeof(text));
+	EP_INFO(EP_LOG_INIT, "group %p rank %d: RDMA with %d ranks: %s", (void *)g, g->rank,
+		__builtin_popcountll(g->remote), text);
+	return ncclSuccess;
+}
+
+ncclResult_t ep_net_bind(struct ncclEpGroup *g, struct ep_boot *boot, const struct ep_symm *symm)
+{
+	uint64_t bytes =
+		(uint64_t)g->nranks * (g->config.shape.channels + 1) * sizeof(struct ep_ll_link);
+	ncclResult_t mine = ncclSuccess;
+	cudaError_t err;
+
+	if (!g->remote) {
+		return ncclSuccess;
+	}
+	/* Signals in the new memory are zero again. */
+	err = cudaMemsetAsync(g->links, 0, bytes, g->stream);
+	if (err == cudaSuccess) {
+		err = cudaStreamSynchronize(g->stream);
+	}
+	if (err != cudaSuccess) {
+		mine = ep_fail_cuda(err, "zeroing the state of the RDMA queues");
+	}
+	return ep_gda_bind(g->gda, boot, symm->base[g->rank], symm->bytes, mine);
+}
+
+/* The launch and its end; *lost: ranks that could not be reached. */
+static cudaError_t ep_net_drain_run(struct ncclEpGroup *g, bool farewell, uint64_t timeout_ns,
+				    uint64_t *lost)
+{
+	struct ep_ll_drain_args args = {
+		.rank = (uint32_t)g->rank,
+		.nranks = (uint32_t)g->nranks,
+		.queues = g->config.shape.channels + 1,
+		.farewell = farewell,
+		.remote = g->remote,
+		.timeout_ns = timeout_ns,
+		.farewell_off = EP_SYMM_FAREWELL(g->rank),
+		.farewell_value = ep_symm_farewell_value(&g->symm),
+		.qps = ep_gda_queues(g->gda),
+		.lost = g->drain_lost_dev,
+	};
+	void *params[] = { &args };
+	cudaLaunchConfig_t config = {
+		.gridDim = { 1, 1, 1 },
+		.blockDim = { EP_LL_MAX_THREADS, 1, 1 },
+		.stream = g->stream,
+	};
+	cudaError_t err;
+
+	g->drain_lost[0] = g->drain_lost[1] = UINT32_MAX;
+	err = cudaLaunchKernelExC(&config, (const void *)ep_ll_drain_kernel, params);
+	if (err == cudaSuccess) {
+		err = cudaStreamSynchronize(g->stream);
+	}
+	*lost = (g->drain_lost[0] | (uint64_t)g->drain_lost[1] << 32) & g->remote;
+	return err;
+}
+
+ncclResult_t ep_net_drain(struct ncclEpGroup *g, bool farewell, uint64_t timeout_ns)
+{
+	struct ep_gda_failure failure;
+	cudaError_t err;
+	uint64_t lost;
+	int rank;
+
+	if (!g->remote) {
+		return ncclSuccess;
+	}
+	err = ep_net_drain_run(g, farewell, timeout_ns, &lost);
+	if (err != cudaSuccess) {
+		(void)cudaGetLastError();
+		return farewell ? ncclUnhandledCudaError
+				: ep_fail_cuda(err, "waiting for the RDMA queues");
+	}
+	if (!lost || farewell) {
+		return lost ? ncclRemoteError : ncclSuccess;
+	}
+	rank = __builtin_ctzll(lost);
+	if (!ep_gda_explain(g->gda, rank, &failure)) {
+		return ep_fail(
+			ncclRemoteError,
+			"rank %d waited %llu ms for its RDMA writes to rank %d (pid %d on %s) "
+			"to complete; destroy the group",
+			g->rank, (unsigned long long)(timeout_ns / 1000000), rank,
+			g->idents[rank].pid, g->idents[rank].hostname);
+	}
+	return ep_fail(ncclRemoteError, "%s; destroy the group", failure.text);
+}
+
+/* What kernels do when they find a peer lost. */
+static void ep_net_mask(struct ncclEpGroup *g, int rank)
+{
+	if (rank >= 0 &&
+	    cudaMemsetAsync(g->mask + rank, 0, sizeof(*g->mask), g->stream) != cudaSuccess) {
+		(void)cudaGetLastError();
+	}
+	__atomic_store_n(g->async_error, 1, __ATOMIC_RELEASE);
+}
+
+ncclResult_t ep_net_poll(struct ncclEpGroup *g)
+{
+	struct ep_gda_failure failure;
+
+	while (g->gda && ep_gda_poll(g->gda, &failure)) {
+		if (g->config.enable_mask) {
+			EP_WARN("%s%s", failure.text,
+				failure.peer >= 0 ? "; the rank is masked from now on" : "");
+			ep_net_mask(g, failure.peer);
+			continue;
+		}
+		g->failed = true;
+		(void)ep_fail(ncclRemoteError, "%s; destroy the group", failure.text);
+		ep_error_get(NULL, &g->failure);
+		return g->failure.code;
+	}
+	return ncclSuccess;
+}
+
+void ep_net_explain(struct ncclEpGroup *g, uint32_t rank, char *text, size_t size)
+{
+	struct ep_gda_failure failure;
+
+	text[0] = '\0';
+	if (g->gda && ep_net_remote(g, rank) && ep_gda_explain(g->gda, (int)rank, &failure)) {
+		snprintf(text, size, " (%s)", failure.text);
+	}
+}
+
+static void ep_net_cut(void *arg)
+{
+	struct timespec nap = { 0, EP_NET_LINGER_NS };
+
+	nanosleep(&nap, NULL);
+	ep_gda_close(arg);
+}
+
+static bool ep_net_lost(void *arg, int rank)
+{
+	struct ep_gda_failure failure;
+
+	return ep_gda_explain(arg, rank, &failure);
+}
+
+static uint64_t ep_net_now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
+}
+
+void ep_net_leave(struct ncclEpGroup *g, uint64_t timeout_ns)
+{
+	struct ep_symm_tie tie = { ep_net_cut, ep_net_lost, g->gda };
+	uint64_t start = ep_net_now_ns(), waited;
+
+	if (!g->remote) {
+		ep_symm_leave(&g->symm, g->idents, timeout_ns, NULL);
+		return;
+	}
+	/* Who cannot be reached need not be told. */
+	(void)ep_net_drain(g, true, timeout_ns);
+	waited = ep_net_now_ns() - start;
+	g->gda = NULL;
+	ep_symm_leave(&g->symm, g->idents, waited < timeout_ns ? timeout_ns - waited : 0, &tie);
+}
+
+void ep_net_close(struct ncclEpGroup *g)
+{
+	if (g->gda) {
+		ep_gda_close(g->gda);
+	}
+	g->gda = NULL;
+}
+
+uint64_t ep_net_bytes(const struct ep_group_config *config, uint32_t remote)
+{
+	return 0;
+}
