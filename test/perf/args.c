@@ -30,7 +30,8 @@ enum {
 	OPT_FLOOR,
 	OPT_RENDEZVOUS,
 	OPT_NO_ALIGN,
-	OPT_NO_KERNEL
+	OPT_NO_KERNEL,
+	OPT_NODE_SIZE
 };
 
 static const struct option long_options[] = {
@@ -73,6 +74,7 @@ static const struct option long_options[] = {
 	{ "rendezvous", required_argument, NULL, OPT_RENDEZVOUS },
 	{ "no-align", no_argument, NULL, OPT_NO_ALIGN },
 	{ "no-kernel-times", no_argument, NULL, OPT_NO_KERNEL },
+	{ "node-size", required_argument, NULL, OPT_NODE_SIZE },
 	{ NULL, 0, NULL, 0 },
 };
 
@@ -105,6 +107,7 @@ static void usage(FILE *to)
 	      "  --sms N        max_num_sms of the group                    auto\n"
 	      "  --staged       send_only and ncclEpComplete\n"
 	      "  --mask         enable_mask\n"
+	      "  --node-size N|N,N,...   ranks of a node, RDMA between nodes  by host\n"
 	      "  --capacity N   max_dispatch_tokens_per_rank                as -e\n"
 	      "  --chains N     runs of the chain, the median counts        3\n"
 	      "  --floor-gbs X  a GPU's bandwidth, for the byte floor       326\n"
@@ -299,6 +302,9 @@ static int parse_option(int letter, const char *text, struct perf_options *opt)
 		return parse_real("--floor-gbs", text, 0.001, 1e6, &opt->floor_gbs);
 	case OPT_RENDEZVOUS:
 		opt->rendezvous = text;
+		return 0;
+	case OPT_NODE_SIZE:
+		opt->node_size = text;
 		return 0;
 	case OPT_STAGED:
 		opt->staged = 1;

@@ -79,6 +79,7 @@ static double library_mib(const struct perf_rank *r, const ncclEpGroupConfig_t *
 	ncclEpExtMemory_t memory = NCCL_EP_EXT_MEMORY_INIT;
 	const struct oracle_problem *p = &r->perf->opt.problem;
 
+	memory.remote_ranks = r->remote_ranks;
 	if (!ask || ask(config, (int)p->nranks, layout_of(&r->perf->opt), (int)p->topk, &memory) !=
 			    ncclSuccess) {
 		return gone;
@@ -109,6 +110,7 @@ int perf_group_open(struct perf_rank *r)
 		return unsupported(r, "ncclEpInitHandle", result);
 	}
 	r->setup.handle_ms = (double)(perf_now_ns() - start) / 1e6;
+	perf_links_learn(r);
 	r->setup.library_mib = library_mib(r, &config, before - free_mib());
 	result = ncclEpInitHandle(&r->align, r->group, layout_of(opt), NULL, topk, NULL);
 	if (result != ncclSuccess) {

@@ -170,7 +170,8 @@ void perf_json_row(struct perf *perf, const struct perf_row *row)
 	fflush(f);
 }
 
-void perf_json_close(struct perf *perf, const struct perf_setup *setup)
+void perf_json_close(struct perf *perf, const struct perf_setup *setup,
+		     const struct perf_links *links)
 {
 	FILE *f = perf->json;
 
@@ -183,6 +184,10 @@ void perf_json_close(struct perf *perf, const struct perf_setup *setup)
 	put_number(f, "handle_ms", setup->handle_ms);
 	fprintf(f, ", ");
 	put_number(f, "library_mib", setup->library_mib);
+	fprintf(f, "},\n  \"dispatched\": {");
+	put_number(f, "gpu_bytes", links->known ? (double)links->bytes[PERF_LINK_GPU] : NAN);
+	fprintf(f, ", ");
+	put_number(f, "rdma_bytes", links->known ? (double)links->bytes[PERF_LINK_RDMA] : NAN);
 	fprintf(f, "},\n  ");
 	put_number(f, "wrong", perf->opt.check ? (double)perf->wrong : NAN);
 	fprintf(f, "\n}\n");

@@ -196,6 +196,7 @@ static void *rank_main(void *argument)
 {
 	struct perf_rank *r = argument;
 	struct perf_setup setup;
+	struct perf_links links;
 
 	perf_phase(r, "setting up");
 	choose_device(r);
@@ -212,9 +213,10 @@ static void *rank_main(void *argument)
 	climb(r);
 	perf_phase(r, "tearing down");
 	slowest_setup(r, &setup);
+	perf_links_sum(r, &links);
 	if (r->rank == 0) {
-		perf_report_end(r->perf, &setup);
-		perf_json_close(r->perf, &setup);
+		perf_report_end(r->perf, &setup, &links);
+		perf_json_close(r->perf, &setup, &links);
 	}
 	perf_buffers_free(r);
 	perf_group_close(r);
@@ -259,6 +261,9 @@ static int prepare(struct perf *perf)
 	char why[128];
 
 	setenv("NCCL_NVLS_ENABLE", "0", 0); /* before NCCL looks */
+	if (perf->opt.node_size) {
+		setenv("NCCL_EP_NODE_SIZE", perf->opt.node_size, 1);
+	}
 	if (perf_world_detect(&perf->world, &perf->opt)) {
 		return -1;
 	}

@@ -61,6 +61,7 @@ struct perf_options {
 	double floor_gbs;
 	const char *json;
 	const char *rendezvous;
+	const char *node_size;
 	struct oracle_problem problem; /* of the largest token count */
 };
 
@@ -141,6 +142,18 @@ struct perf_setup { /* one rank's costs before the first operation */
 	double library_mib;
 };
 
+enum perf_link {
+	PERF_LINK_GPU, /* GPUs write each other's memory */
+	PERF_LINK_RDMA,
+	PERF_LINKS
+};
+
+struct perf_links { /* dispatched rows, all ranks together */
+	int known;
+	uint64_t bytes[PERF_LINKS];
+	uint32_t pairs[PERF_LINKS]; /* of ranks, one way */
+};
+
 struct perf;
 
 struct perf_rank {
@@ -157,8 +170,9 @@ struct perf_rank {
 	struct perf_setup setup;
 	struct oracle_problem problem; /* of the current token count */
 	uint32_t tokens;               /* this rank's */
-	char failure[200];             /* why this configuration cannot run */
-	char complaint[1024];          /* what the oracle found */
+	uint32_t remote_ranks;
+	char failure[200];    /* why this configuration cannot run */
+	char complaint[1024]; /* what the oracle found */
 	/* watched by the watchdog */
 	_Atomic(const char *) phase;
 	_Atomic(uint64_t) phase_ns;
@@ -174,6 +188,8 @@ struct perf {
 	const char *no_kernel_times; /* why */
 	FILE *json;
 	uint32_t nrows;
+	uint32_t nodes; /* 0: the library does not say */
+	uint32_t node_ranks[ORACLE_MAX_RANKS];
 	/* process 0's first rank adds up */
 	uint64_t wrong;
 	uint32_t measured, unsupported;
@@ -225,6 +241,10 @@ void perf_buffers_poison(struct perf_rank *r);
 void perf_buffers_upload(struct perf_rank *r);
 const char *perf_last_error(const struct perf_rank *r);
 
+/* links.c: learn, when the group is there; sum, all ranks, before it goes */
+void perf_links_learn(struct perf_rank *r);
+void perf_links_sum(struct perf_rank *r, struct perf_links *sum);
+
 /* calls.c */
 void perf_calls_prepare(struct perf_rank *r);
 ncclResult_t perf_update(struct perf_rank *r);
@@ -256,10 +276,12 @@ void perf_cupti_time(struct perf_rank *r, struct perf_times *times, int *blocks)
 /* report.c, json.c: process 0's first rank */
 void perf_report_head(struct perf *perf);
 void perf_report_row(struct perf *perf, const struct perf_row *row);
-void perf_report_end(struct perf *perf, const struct perf_setup *setup);
+void perf_report_end(struct perf *perf, const struct perf_setup *setup,
+		     const struct perf_links *links);
 void perf_json_open(struct perf *perf);
 void perf_json_row(struct perf *perf, const struct perf_row *row);
-void perf_json_close(struct perf *perf, const struct perf_setup *setup);
+void perf_json_close(struct perf *perf, const struct perf_setup *setup,
+		     const struct perf_links *links);
 const char *perf_dtype_name(const struct perf_options *opt);
 const char *perf_quant_name(const struct perf_options *opt);
 /* Names of the environment variables that matter, one after the other; NULL at the end. */

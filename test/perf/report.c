@@ -113,6 +113,10 @@ static void report_places(const struct perf *perf)
 		       place->pid, place->host, place->device, place->bus, place->device_name,
 		       place->sms);
 	}
+	for (uint32_t n = 0; perf->nodes > 1 && n < perf->nodes; n++) {
+		printf("%s%u%s", n ? " + " : "#  nodes of ", perf->node_ranks[n],
+		       n + 1 < perf->nodes ? "" : " ranks, RDMA between them\n");
+	}
 	for (uint32_t i = 0; (text = perf_environment(i)) != NULL; i++) {
 		printf("#  %.95s\n", text);
 	}
@@ -213,10 +217,28 @@ void perf_report_row(struct perf *perf, const struct perf_row *row)
 	fflush(stdout);
 }
 
-void perf_report_end(struct perf *perf, const struct perf_setup *setup)
+/* Of all ranks; what stays on its GPU does not count. No NIC is named that carried nothing. */
+static void report_links(const struct perf_links *links)
+{
+	static const char *const names[] = { "NVLink, PCIe", "RDMA" };
+
+	if (!links->known) {
+		return;
+	}
+	for (int way = 0; way < PERF_LINKS; way++) {
+		if (links->bytes[way]) {
+			printf("# Dispatched over %-13s: %.1f MB between %u pairs of ranks\n",
+			       names[way], (double)links->bytes[way] / 1e6, links->pairs[way] / 2);
+		}
+	}
+}
+
+void perf_report_end(struct perf *perf, const struct perf_setup *setup,
+		     const struct perf_links *links)
 {
 	printf("# Set-up : group %.1f ms, handle %.1f ms, library memory %.0f MiB per GPU\n",
 	       setup->group_ms, setup->handle_ms, setup->library_mib);
+	report_links(links);
 	if (perf->unsupported) {
 		printf("# Unsupported : %u of %u\n", perf->unsupported, perf->nrows);
 	}

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Which ranks reach each other by RDMA, and how many bytes went which way, by the library's count. */
+#include <dlfcn.h>
+#include <nccl_ep/ext.h>
+#include <string.h>
+
+#include "perf.h"
+
+/* 0: a library that cannot say. */
+static int ask(struct perf_rank *r, ncclEpExtPeerStats_t *stats)
+{
+	__typeof__(&ncclEpExtPeerStats) call = dlsym(RTLD_DEFAULT, "ncclEpExtPeerStats");
+	uint32_t nranks = r->perf->world.nranks;
+
+	memset(stats, 0, nranks * sizeof(*stats));
+	for (uint32_t n = 0; n < nranks; n++) {
+		stats[n] = (ncclEpExtPeerStats_t)NCCL_EP_EXT_PEER_STATS_INIT;
+	}
+	return call && r->group && call(r->group, stats, (int)nranks, r->stream) == ncclSuccess;
+}
+
+void perf_links_learn(struct perf_rank *r)
+{
+	ncclEpExtPeerStats_t stats[ORACLE_MAX_RANKS];
+
+	struct perf *perf = r->perf;
+
+	if (!ask(r, stats)) {
+		return;
+	}
+	for (uint32_t n = 0; n < perf->world.nranks; n++) {
+		uint32_t node = (uint32_t)stats[n].node;
+
+		r->remote_ranks += stats[n].rdma != 0;
+		if (r->rank == 0 && node < ORACLE_MAX_RANKS) {
+			perf->node_ranks[node]++;
+			perf->nodes = node >= perf->nodes ? node + 1 : perf->nodes;
+		}
+	}
+}
+
+void perf_links_sum(struct perf_rank *r, struct perf_links *sum)
+{
+	struct perf_links mine = { 0 }, all[ORACLE_MAX_RANKS];
+	ncclEpExtPeerStats_t stats[ORACLE_MAX_RANKS];
+	uint32_t nranks = r->perf->world.nranks;
+
+	mine.known = ask(r, stats);
+	for (uint32_t n = 0; mine.known && n < nranks; n++) {
+		int way = stats[n].rdma ? PERF_LINK_RDMA : PERF_LINK_GPU;
+
+		if (n != r->rank && stats[n].tx_bytes) {
+			mine.bytes[way] += stats[n].tx_bytes;
+			mine.pairs[way]++;
+		}
+	}
+	perf_gather(r, &mine, sizeof(mine), all);
+	memset(sum, 0, sizeof(*sum));
+	sum->known = 1;
+	for (uint32_t n = 0; n < nranks; n++) {
+		sum->known &= all[n].known;
+		for (int way = 0; way < PERF_LINKS; way++) {
+			sum->bytes[way] += all[n].bytes[way];
+			sum->pairs[way] += all[n].pairs[way];
+		}
+	}
+}
