@@ -38,18 +38,17 @@ typedef struct {
 	 * NCCL_EP_NODE_SIZE is set. */
 	unsigned int remote_ranks;
 	unsigned int padding;
-	/* More, for RDMA: queues, from cudaMalloc, if they lie in GPU memory (at most as much if the
-	 * posting mode is automatic). Not part of group_bytes. */
-	uint64_t rdma_bytes;
 } ncclEpExtMemory_t;
 
 #define NCCL_EP_EXT_MEMORY_INIT NCCL_EP_STRUCT_INIT(ncclEpExtMemory_t, NCCL_EP_MAGIC)
 #define NCCL_EP_EXT_MEMORY_V1_SIZE 32u
-#define NCCL_EP_EXT_MEMORY_V2_SIZE 48u
+#define NCCL_EP_EXT_MEMORY_V2_SIZE 40u
 
 /*
  * Device memory that a group of this config and its handles will allocate, to the byte, before
- * creating anything. Needs no device. With layout UNSET: the group alone. Otherwise the group
+ * creating anything. Needs no device. With ranks of other nodes queues come on top, which depends on
+ * NICs: 400 bytes for each queue pair, of which there are up to 9 per remote rank, and the send
+ * queues (20 KiB each) where they lie in GPU memory. With layout UNSET: the group alone. Otherwise the group
  * after a handle of this layout and num_topk has been made (which may enlarge it).
  * ncclInvalidArgument, ncclInvalidUsage: as ncclEpCreateGroup and ncclEpInitHandle would return.
  */

@@ -82,7 +82,6 @@ ncclResult_t ncclEpExtDeviceMemory(const ncclEpGroupConfig_t *config, int nranks
 	EP_CHECK(ep_group_config_make(&made, &own, &params, nranks, 0));
 	EP_CHECK(ep_ext_remote(&made, nranks, m.remote_ranks, &remote));
 	ep_group_config_size(&made, ep_group_channels(&made, remote));
-	m.rdma_bytes = ep_net_bytes(&made, remote);
 	m.heap_bytes = made.heap_bytes;
 	m.handle_bytes = 0;
 	if (layout != NCCL_EP_LAYOUT_UNSET) {

@@ -195,9 +195,6 @@ void ep_net_leave(struct ncclEpGroup *group, uint64_t timeout_ns);
 
 void ep_net_close(struct ncclEpGroup *group);
 
-/* Device memory of the queues of a rank with that many remote peers. */
-uint64_t ep_net_bytes(const struct ep_group_config *config, uint32_t remote);
-
 /*
  * Takes failures of connections that nobody waited for. Fails if the group has failed by that: only
  * without masks. With masks it masks the peer.

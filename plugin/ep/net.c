@@ -230,8 +230,3 @@ void ep_net_close(struct ncclEpGroup *g)
 	}
 	g->gda = NULL;
 }
-
-uint64_t ep_net_bytes(const struct ep_group_config *config, uint32_t remote)
-{
-	return 0;
-}
