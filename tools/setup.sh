@@ -41,12 +41,12 @@ list_missing() {
     have ninja || required+=(ninja-build)
     have_meson || required+=(meson)
     have pkg-config || required+=(pkg-config)
+    have_header infiniband/mlx5dv.h || required+=(libibverbs-dev)
     if need_cuda_wheels || need_nccl_wheels; then
         have_venv || required+=(python3-venv)
     fi
     have_header expat.h || wanted+=(libexpat1-dev)
     have_header hwloc.h || wanted+=(libhwloc-dev)
-    have_header infiniband/verbs.h || wanted+=(libibverbs-dev)
     have clang-format || wanted+=(clang-format)
 }
 

@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What ranks tell each other, so that queue i of this rank to a peer is connected with queue i of
+ * the peer to this rank. Queue i is on NIC i modulo their number, of either side.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "core/log.h"
+#include "gda/internal.h"
+
+#define EP_GDA_THREADS 4
+#define EP_GDA_QUEUES_PER_THREAD 16
+#define EP_GDA_QPNS (EP_BOOT_BYTES / 4) /* of a round */
+
+struct ep_gda_hello {
+	struct ep_verdict verdict;
+	uint32_t queues;
+	uint32_t nnics;
+	struct ep_gda_end end[EP_GDA_MAX_NICS];
+};
+
+_Static_assert(sizeof(struct ep_gda_hello) <= EP_BOOT_BYTES, "ep_gda_hello");
+
+static const char ep_gda_what[] = "connecting queue pairs";
+
+/* ---- many queues at once ---- */
+
+struct ep_gda_work {
+	struct ep_gda *gda;
+	bool (*fn)(struct ep_gda_queue *q, void *arg, struct ep_gda_why *why);
+	void *arg;
+	uint32_t next;
+	uint32_t failed;
+	pthread_mutex_t lock;
+	struct ep_gda_why *why; /* the first failure's */
+};
+
+static void *ep_gda_work_some(void *arg)
+{
+	struct ep_gda_work *w = arg;
+
+	while (!__atomic_load_n(&w->failed, __ATOMIC_RELAXED)) {
+		uint32_t i = __atomic_fetch_add(&w->next, 1, __ATOMIC_RELAXED);
+		struct ep_gda_why why = { "" };
+
+		if (i >= w->gda->nqueues) {
+			break;
+		}
+		if (!w->fn(&w->gda->queue[i], w->arg, &why)) {
+			pthread_mutex_lock(&w->lock);
+			if (!w->failed) {
+				*w->why = why;
+			}
+			__atomic_store_n(&w->failed, 1, __ATOMIC_RELAXED);
+			pthread_mutex_unlock(&w->lock);
+		}
+	}
+	return NULL;
+}
+
+bool ep_gda_each(struct ep_gda *g,
+		 bool (*fn)(struct ep_gda_queue *q, void *arg, struct ep_gda_why *why), void *arg,
+		 struct ep_gda_why *why)
+{
+	struct ep_gda_work work = { .gda = g, .fn = fn, .arg = arg, .why = why };
+	uint32_t n = g->nqueues / EP_GDA_QUEUES_PER_THREAD, started = 0;
+	pthread_t thread[EP_GDA_THREADS - 1];
+
+	pthread_mutex_init(&work.lock, NULL);
+	while (started < EP_GDA_THREADS - 1 && started < n &&
+	       pthread_create(&thread[started], NULL, ep_gda_work_some, &work) == 0) {
+		started++;
+	}
+	ep_gda_work_some(&work);
+	for (uint32_t i = 0; i < started; i++) {
+		pthread_join(thread[i], NULL);
+	}
+	pthread_mutex_destroy(&work.lock);
+	return !work.failed;
+}
+
+/* ---- agreement ---- */
+
+static ncclResult_t ep_gda_hello_check(const struct ep_gda_hello *all, int n)
+{
+	for (int r = 1; r < n; r++) {
+		if (all[r].queues != all[0].queues) {
+			return ep_fail(
+				ncclInvalidUsage,
+				"%s: rank %d asks for %u queues per peer, rank 0 for %u: set "
+				"the same on all ranks",
+				ep_gda_what, r, all[r].queues, all[0].queues);
+		}
+	}
+	return ncclSuccess;
+}
+
+/* Whether two ports can talk to each other. */
+static bool ep_gda_ends_match(struct ep_gda_queue *q, const struct ep_gda_end *b,
+			      struct ep_gda_why *why)
+{
+	const struct ep_gda_end *a = &q->nic->end;
+	bool ethernet = a->link_layer == IBV_LINK_LAYER_ETHERNET;
+	char mine[EP_GDA_GID_TEXT], theirs[EP_GDA_GID_TEXT];
+
+	if (a->link_layer != b->link_layer) {
+		return ep_gda_no(why, "one port is Ethernet, the other InfiniBand: choose alike "
+				      "ports with NCCL_IB_HCA");
+	}
+	if (ethernet && a->roce != b->roce) {
+		return ep_gda_no(why,
+				 "one port uses RoCE v%u, the other v%u: set "
+				 "NCCL_IB_GID_INDEX or NCCL_IB_ROCE_VERSION_NUM alike",
+				 a->roce, b->roce);
+	}
+	if (ethernet) {
+		static const uint8_t v4[12] = { [10] = 0xff, [11] = 0xff };
+
+		if (!memcmp(a->gid, v4, sizeof(v4)) != !memcmp(b->gid, v4, sizeof(v4))) {
+			return ep_gda_no(why,
+					 "addresses of different families, %s and %s: set "
+					 "NCCL_IB_ADDR_FAMILY or NCCL_IB_GID_INDEX",
+					 ep_gda_gid_print(a->gid, mine),
+					 ep_gda_gid_print(b->gid, theirs));
+		}
+	} else if ((a->pkey & 0x7fff) != (b->pkey & 0x7fff)) {
+		return ep_gda_no(why,
+				 "partition keys 0x%04x and 0x%04x: set NCCL_IB_PKEY so that "
+				 "both ports are in one partition",
+				 a->pkey, b->pkey);
+	} else if (!(a->pkey & 0x8000) && !(b->pkey & 0x8000)) {
+		return ep_gda_no(why, "both ports are limited members of partition 0x%04x",
+				 a->pkey);
+	}
+	return true;
+}
+
+/* ---- the exchange ---- */
+
+static bool ep_gda_connect_one(struct ep_gda_queue *q, void *arg, struct ep_gda_why *why)
+{
+	const struct ep_gda_hello *all = arg;
+	const struct ep_gda_hello *peer = &all[q->peer];
+	const struct ep_gda_end *end;
+	struct ep_gda_why inner = { "" };
+
+	if (!q->remote_qpn || !peer->nnics) {
+		return ep_gda_no(why, "rank %d (%s) does not connect with this rank", q->peer,
+				 q->gda->host[q->peer]);
+	}
+	q->remote_nic = (int)(q->index % peer->nnics);
+	end = &peer->end[q->remote_nic];
+	q->mtu = (uint32_t)ep_min_u64(q->nic->end.mtu, end->mtu);
+	if (ep_gda_ends_match(q, end, &inner) && ep_gda_queue_connect(q, end, &inner)) {
+		return true;
+	}
+	return ep_gda_no(why, "%s:%d with rank %d (%s) %s:%u: %.200s", q->nic->name, q->nic->port,
+			 q->peer, q->gda->host[q->peer], end->name, end->port, inner.text);
+}
+
+/* Everybody's numbers of queue pairs, [nranks][queues], in rounds. */
+static ncclResult_t ep_gda_exchange_qpns(struct ep_gda *g, struct ep_boot *boot, uint32_t queues)
+{
+	uint32_t total = (uint32_t)boot->nranks * queues;
+	uint32_t *mine = calloc(ep_round_up(total, EP_GDA_QPNS), 4);
+	uint32_t *all = calloc((size_t)boot->nranks * EP_GDA_QPNS, 4);
+	ncclResult_t result = ncclSuccess;
+
+	if (!mine || !all) {
+		result = ep_fail(ncclSystemError, "%s: out of host memory", ep_gda_what);
+		goto out;
+	}
+	for (uint32_t i = 0; g && i < g->nqueues; i++) {
+		mine[(uint32_t)g->queue[i].peer * queues + g->queue[i].index] = g->queue[i].qpn;
+	}
+	for (uint32_t at = 0; at < total; at += EP_GDA_QPNS) {
+		uint32_t n = (uint32_t)ep_min_u64(total - at, EP_GDA_QPNS);
+
+		EP_CHECK_GOTO(ep_boot_allgather(boot, mine + at, all, 4 * n, ep_gda_what), out);
+		for (uint32_t i = 0; g && i < g->nqueues; i++) {
+			struct ep_gda_queue *q = &g->queue[i];
+			uint32_t slot = (uint32_t)g->rank * queues + q->index;
+
+			if (slot >= at && slot < at + n) {
+				q->remote_qpn = all[(uint32_t)q->peer * n + slot - at];
+			}
+		}
+	}
+out:
+	free(all);
+	free(mine);
+	return result;
+}
+
+/* What ranks share is the result; what only this rank knows of goes to *mine. */
+ncclResult_t ep_gda_connect(struct ep_gda *g, struct ep_boot *boot, uint32_t queues,
+			    ncclResult_t *mine)
+{
+	struct ep_gda_hello hello, *all;
+	struct ep_gda_why why = { "" };
+	ncclResult_t result;
+
+	all = calloc((size_t)boot->nranks, sizeof(*all));
+	if (!all) {
+		return ep_fail(ncclSystemError, "%s: out of host memory", ep_gda_what);
+	}
+	memset(&hello, 0, sizeof(hello));
+	hello.verdict = ep_verdict_make(*mine);
+	hello.queues = queues;
+	hello.nnics = g ? (uint32_t)g->nnics : 0;
+	for (uint32_t i = 0; i < hello.nnics; i++) {
+		hello.end[i] = g->nic[i].end;
+		hello.end[i].psn = g->psn;
+	}
+	EP_CHECK_GOTO(ep_boot_allgather(boot, &hello, all, sizeof(hello), ep_gda_what), out);
+	EP_CHECK_GOTO(ep_verdict_check(boot, all, sizeof(hello), ep_gda_what), out);
+	EP_CHECK_GOTO(ep_gda_hello_check(all, boot->nranks), out);
+	EP_CHECK_GOTO(ep_gda_exchange_qpns(g, boot, queues), out);
+	if (g && !ep_gda_each(g, ep_gda_connect_one, all, &why)) {
+		*mine = ep_fail(ncclSystemError, "%s: %s", ep_gda_what, why.text);
+	}
+out:
+	free(all);
+	return result;
+}

@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What is known to be wrong with connections. The first failure of a peer counts; what follows from
+ * it, flushed work and stopped queues, adds nothing.
+ */
+#include <stdio.h>
+#include <string.h>
+#include "core/log.h"
+#include "device/mlx5_wqe.h"
+#include "gda/internal.h"
+#include "gda/prm.h"
+
+#define EP_GDA_READ_NS 50000000ull /* bound for the copy of a completion from the GPU */
+
+/* lock is held. The entry's number + 1, 0 if there is no room. */
+static uint32_t ep_gda_failure_add(struct ep_gda *g, int peer, const char *text)
+{
+	struct ep_gda_failure *f;
+
+	if (g->nfailures == EP_GDA_FAILURES(g->nranks)) {
+		return 0;
+	}
+	f = &g->failure[g->nfailures++];
+	f->peer = peer;
+	snprintf(f->text, sizeof(f->text), "%s", text);
+	return g->nfailures;
+}
+
+static void ep_gda_take_down(struct ep_gda *g, int peer)
+{
+	__atomic_store_n(&g->down[peer], 1, __ATOMIC_RELEASE);
+}
+
+void ep_gda_fail_queue(struct ep_gda_queue *q, const struct ep_gda_cause *cause)
+{
+	struct ep_gda_failure f;
+	struct ep_gda *g = q->gda;
+
+	ep_gda_cause_text(q, cause, f.text, sizeof(f.text));
+	pthread_mutex_lock(&g->lock);
+	__atomic_store_n(&q->failed, 1, __ATOMIC_RELAXED);
+	ep_gda_take_down(g, q->peer);
+	if (!g->known[q->peer]) {
+		g->known[q->peer] = ep_gda_failure_add(g, q->peer, f.text);
+	}
+	pthread_mutex_unlock(&g->lock);
+	EP_INFO(EP_LOG_NET, "%s", f.text);
+}
+
+void ep_gda_fail_port(struct ep_gda_nic *nic, struct ep_gda *g, const char *what)
+{
+	struct ep_gda_failure f;
+	uint32_t peers = 0, entry;
+
+	snprintf(f.text, sizeof(f.text), "RDMA on %s:%d failed: %s", nic->name, nic->port, what);
+	pthread_mutex_lock(&g->lock);
+	for (uint32_t i = 0; i < g->nqueues; i++) {
+		peers += g->queue[i].nic == nic && !g->known[g->queue[i].peer];
+	}
+	entry = peers ? ep_gda_failure_add(g, -1, f.text) : 0;
+	for (uint32_t i = 0; i < g->nqueues; i++) {
+		if (g->queue[i].nic == nic) {
+			ep_gda_take_down(g, g->queue[i].peer);
+			if (!g->known[g->queue[i].peer]) {
+				g->known[g->queue[i].peer] = entry;
+			}
+		}
+	}
+	pthread_mutex_unlock(&g->lock);
+	EP_INFO(EP_LOG_NET, "%s", f.text);
+}
+
+/* ---- finding out ---- */
+
+bool ep_gda_cqe_read(struct ep_gda_queue *q, struct ep_mlx5_cqe *cqe)
+{
+	struct ep_gda *g = q->gda;
+	cudaError_t error;
+
+	if (q->cqe) {
+		uint32_t word =
+			__atomic_load_n((uint32_t *)((unsigned char *)q->cqe + EP_MLX5_CQE_DONE_AT),
+					__ATOMIC_ACQUIRE);
+
+		memcpy(cqe, q->cqe, EP_MLX5_CQE_DONE_AT);
+		memcpy((unsigned char *)cqe + EP_MLX5_CQE_DONE_AT, &word, sizeof(word));
+		return true;
+	}
+	error = cudaMemcpyAsync(g->scratch, q->shadow->cqe, sizeof(*cqe), cudaMemcpyDeviceToHost,
+				g->stream);
+	if (error != cudaSuccess) {
+		(void)cudaGetLastError();
+		return false;
+	}
+	if (!ep_gda_synchronize(g, EP_GDA_READ_NS)) {
+		return false;
+	}
+	memcpy(cqe, g->scratch, sizeof(*cqe));
+	return true;
+}
+
+/* The completion's error in `cause`, if it is one. */
+static bool ep_gda_cqe_cause(const struct ep_mlx5_cqe *cqe, struct ep_gda_cause *cause)
+{
+	uint32_t opcode = cqe->op_own >> 4;
+
+	if (opcode != EP_MLX5_CQE_REQ_ERR && opcode != EP_MLX5_CQE_RESP_ERR) {
+		return false;
+	}
+	cause->status = EP_MLX5_ERR_CQE;
+	cause->syndrome = cqe->u.error.syndrome;
+	cause->vendor = cqe->u.error.vendor_syndrome;
+	cause->hw = cqe->u.error.hw_syndrome;
+	cause->index_known = opcode == EP_MLX5_CQE_REQ_ERR;
+	cause->index = (uint16_t)(cqe->wqe_counter >> 8 | cqe->wqe_counter << 8);
+	return true;
+}
+
+static bool ep_gda_record_cause(const struct ep_gda_queue *q, struct ep_gda_cause *cause)
+{
+	const struct ep_mlx5_error *r = q->record;
+
+	if (!__atomic_load_n(&r->valid, __ATOMIC_ACQUIRE) || r->status == EP_MLX5_ERR_STOPPED) {
+		return false;
+	}
+	cause->status = r->status;
+	cause->waited_ns = r->waited_ns;
+	if (r->status == EP_MLX5_ERR_CQE) {
+		cause->syndrome = r->syndrome;
+		cause->vendor = r->vendor_syndrome;
+		cause->hw = r->hw_syndrome;
+		cause->index_known = r->cqe_opcode == EP_MLX5_CQE_REQ_ERR;
+		cause->index = r->wqe_counter;
+	}
+	return true;
+}
+
+/* The work that failed first was overwritten by work flushed after it: the NIC may still know. */
+static void ep_gda_cause_refine(struct ep_gda_queue *q, struct ep_gda_cause *cause)
+{
+	struct ep_gda_cause nic = { 0 };
+	uint32_t state;
+
+	if (cause->syndrome != EP_MLX5_SYND_FLUSHED) {
+		return;
+	}
+	cause->index_known = false;
+	if (ep_gda_queue_query(q, &state, &nic) && nic.syndrome && !nic.overwritten) {
+		cause->syndrome = nic.syndrome;
+		cause->vendor = nic.vendor;
+		cause->hw = nic.hw;
+	} else {
+		cause->overwritten = true;
+	}
+}
+
+bool ep_gda_inspect(struct ep_gda_queue *q, int look)
+{
+	struct ep_gda_cause cause = { 0 }, nic = { 0 };
+	struct ep_mlx5_cqe cqe;
+	uint32_t state;
+	bool bad = false;
+
+	if (__atomic_load_n(&q->failed, __ATOMIC_RELAXED)) {
+		return true;
+	}
+	if (q->cqe || look & EP_GDA_LOOK_GPU) {
+		bad = ep_gda_cqe_read(q, &cqe) && ep_gda_cqe_cause(&cqe, &cause);
+	}
+	/* The record has seen the completion earlier, perhaps before it was overwritten. */
+	bad |= ep_gda_record_cause(q, &cause);
+	if (!bad && look & EP_GDA_LOOK_NIC && ep_gda_queue_query(q, &state, &nic) &&
+	    (state == EP_PRM_QP_ERR || state == EP_PRM_QP_SQER)) {
+		cause = nic;
+		cause.status = EP_MLX5_ERR_CQE;
+		bad = true;
+	}
+	if (bad) {
+		ep_gda_cause_refine(q, &cause);
+		ep_gda_fail_queue(q, &cause);
+	}
+	return bad;
+}
+
+/* ---- for the outside ---- */
+
+bool ep_gda_poll(struct ep_gda *gda, struct ep_gda_failure *failure)
+{
+	bool any;
+
+	pthread_mutex_lock(&gda->lock);
+	any = gda->ntaken < gda->nfailures;
+	if (any) {
+		*failure = gda->failure[gda->ntaken++];
+	}
+	pthread_mutex_unlock(&gda->lock);
+	return any;
+}
+
+bool ep_gda_explain(struct ep_gda *gda, int peer, struct ep_gda_failure *failure)
+{
+	enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+	uint32_t known;
+
+	pthread_mutex_lock(&gda->ask);
+	cudaThreadExchangeStreamCaptureMode(&mode);
+	for (uint32_t i = 0; i < gda->nqueues; i++) {
+		struct ep_gda_queue *q = &gda->queue[i];
+
+		if (q->peer == peer && ep_gda_inspect(q, EP_GDA_LOOK_NIC | EP_GDA_LOOK_GPU)) {
+			break;
+		}
+	}
+	cudaThreadExchangeStreamCaptureMode(&mode);
+	pthread_mutex_unlock(&gda->ask);
+	pthread_mutex_lock(&gda->lock);
+	known = peer >= 0 && peer < gda->nranks ? gda->known[peer] : 0;
+	if (known) {
+		*failure = gda->failure[known - 1];
+	}
+	pthread_mutex_unlock(&gda->lock);
+	return known != 0;
+}

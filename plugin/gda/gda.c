@@ -1,0 +1,369 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include "core/ident.h"
+#include "core/log.h"
+#include "device/mlx5_wqe.h"
+#include "gda/internal.h"
+
+#define EP_GDA_STALL_NS 2000000000ull /* without progress, draining ends earlier */
+
+uint64_t ep_gda_now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
+}
+
+/* ---- making ---- */
+
+static bool ep_gda_create_one(struct ep_gda_queue *q, void *arg, struct ep_gda_why *why)
+{
+	struct ep_gda_why inner = { "" };
+
+	return ep_gda_queue_create(q, &inner) ||
+	       ep_gda_no(why, "%s:%d, queue %u with rank %d: %.240s", q->nic->name, q->nic->port,
+			 q->index, q->peer, inner.text);
+}
+
+static void ep_gda_tear_down(struct ep_gda *g)
+{
+	for (uint32_t i = 0; i < g->nqueues; i++) {
+		ep_gda_queue_destroy(&g->queue[i]);
+	}
+	for (int n = 0; n < g->nnics; n++) {
+		ep_gda_slab_close(g, &g->nic[n]);
+	}
+}
+
+static bool ep_gda_set_up(struct ep_gda *g, enum ep_gda_mode mode, struct ep_gda_why *why)
+{
+	g->mode = mode;
+	for (int n = 0; n < g->nnics; n++) {
+		if (!ep_gda_slab_open(g, &g->nic[n], why)) {
+			goto err_tear_down;
+		}
+	}
+	if (ep_gda_each(g, ep_gda_create_one, NULL, why)) {
+		return true;
+	}
+err_tear_down:
+	ep_gda_tear_down(g);
+	return false;
+}
+
+/* The best mode that works, or the one that was asked for. */
+static ncclResult_t ep_gda_choose_mode(struct ep_gda *g, enum ep_gda_mode wanted)
+{
+	enum ep_gda_mode mode = wanted == EP_GDA_AUTO ? EP_GDA_GPU : wanted;
+	struct ep_gda_why why = { "" };
+
+	for (;; mode++) {
+		if (ep_gda_set_up(g, mode, &why)) {
+			return ncclSuccess;
+		}
+		if (wanted != EP_GDA_AUTO) {
+			return ep_fail(ncclSystemError, "RDMA mode %s is not possible: %s",
+				       ep_gda_mode_name(wanted), why.text);
+		}
+		EP_INFO(EP_LOG_NET, "RDMA mode %s is not possible: %s", ep_gda_mode_name(mode),
+			why.text);
+		if (mode == EP_GDA_GPU) {
+			g->instead = why;
+		}
+		if (mode == EP_GDA_CPU_PROXY) {
+			return ep_fail(ncclSystemError,
+				       "no RDMA mode is possible; %s: %.200s; %s: "
+				       "%.200s",
+				       ep_gda_mode_name(EP_GDA_GPU), g->instead.text,
+				       ep_gda_mode_name(mode), why.text);
+		}
+	}
+}
+
+static ncclResult_t ep_gda_config_check(const struct ep_gda_config *c)
+{
+	if (c->queues < 1 || c->queues > EP_GDA_MAX_QUEUES) {
+		return ep_fail(ncclInvalidArgument, "RDMA: %u queues per peer, possible are 1..%d",
+			       c->queues, EP_GDA_MAX_QUEUES);
+	}
+	if (c->depth < EP_MLX5_MIN_DEPTH || c->depth > EP_MLX5_MAX_DEPTH ||
+	    c->depth & (c->depth - 1)) {
+		return ep_fail(ncclInvalidArgument,
+			       "RDMA: send queues of %u entries, possible are powers of two from "
+			       "%d to %d",
+			       c->depth, EP_MLX5_MIN_DEPTH, EP_MLX5_MAX_DEPTH);
+	}
+	if ((unsigned int)c->mode >= EP_GDA_MODES) {
+		return ep_fail(ncclInvalidArgument, "RDMA: mode %d is not known", (int)c->mode);
+	}
+	return ncclSuccess;
+}
+
+static void ep_gda_free(struct ep_gda *g)
+{
+	pthread_mutex_destroy(&g->ask);
+	pthread_mutex_destroy(&g->lock);
+	free(g->known);
+	free(g->failure);
+	free(g->queue);
+	free(g->host);
+	free(g->remote);
+	free(g);
+}
+
+static struct ep_gda *ep_gda_new(const struct ep_boot *boot, const struct ep_gda_config *c)
+{
+	struct ep_gda *g = calloc(1, sizeof(*g));
+	size_t n = (size_t)boot->nranks;
+
+	if (!g) {
+		return NULL;
+	}
+	pthread_mutex_init(&g->lock, NULL);
+	pthread_mutex_init(&g->ask, NULL);
+	g->stop_fd = -1;
+	g->rank = boot->rank;
+	g->nranks = boot->nranks;
+	g->device = c->device;
+	g->queues = c->queues;
+	g->depth = c->depth;
+	g->timeout_ns = c->timeout_ns;
+	g->psn = (uint32_t)ep_random_u64() & 0xffffff;
+	g->remote = calloc(n, sizeof(*g->remote));
+	g->host = calloc(n, sizeof(*g->host));
+	g->queue = calloc(n * c->queues, sizeof(*g->queue));
+	g->failure = calloc(EP_GDA_FAILURES(boot->nranks), sizeof(*g->failure));
+	g->known = calloc(n, sizeof(*g->known));
+	if (!g->remote || !g->host || !g->queue || !g->failure || !g->known) {
+		ep_gda_free(g);
+		return NULL;
+	}
+	for (size_t r = 0; r < n; r++) {
+		g->remote[r] = c->remote[r] && (int)r != boot->rank;
+		snprintf(g->host[r], sizeof(g->host[r]), "%s",
+			 c->host && c->host[r] ? c->host[r] : "?");
+	}
+	return g;
+}
+
+/* Queue i of a peer is on NIC i, around. */
+static void ep_gda_lay_out(struct ep_gda *g)
+{
+	for (int p = 0; p < g->nranks; p++) {
+		for (uint32_t i = 0; g->remote[p] && i < g->queues; i++) {
+			struct ep_gda_queue *q = &g->queue[g->nqueues++];
+
+			q->gda = g;
+			q->peer = p;
+			q->index = i;
+			q->nic = &g->nic[i % (uint32_t)g->nnics];
+			q->slot = q->nic->queues++;
+		}
+	}
+}
+
+/* All of this rank alone: NICs, memory, queue pairs that are not connected. */
+static ncclResult_t ep_gda_prepare(struct ep_gda *g, const struct ep_gda_config *c)
+{
+	struct ep_gda_why why = { "" };
+	ncclResult_t result = ncclSuccess;
+
+	EP_CHECK(ep_gda_env_read(&g->env));
+	if (g->env.disable) {
+		return ep_fail(ncclInvalidUsage,
+			       "there are ranks on other nodes and NCCL_IB_DISABLE "
+			       "forbids RDMA: unset it");
+	}
+	if (!ep_gda_nics_open(g, c->bus_id, &why, &result)) {
+		return result != ncclSuccess ? result
+					     : ep_fail(ncclSystemError, "no RDMA: %s", why.text);
+	}
+	ep_gda_lay_out(g);
+	if (!ep_gda_pinned_open(g, &why)) {
+		return ep_fail(ncclSystemError, "RDMA: %s", why.text);
+	}
+	return ep_gda_choose_mode(g, c->mode);
+}
+
+static ncclResult_t ep_gda_start(struct ep_gda *g)
+{
+	struct ep_gda_why why = { "" };
+
+	if (!ep_gda_publish(g, &why) || !ep_gda_proxy_start(g, &why) ||
+	    !ep_gda_watch_start(g, &why)) {
+		return ep_fail(ncclSystemError, "RDMA: %s", why.text);
+	}
+	return ncclSuccess;
+}
+
+static bool ep_gda_any(const struct ep_boot *boot, const bool *remote)
+{
+	for (int r = 0; r < boot->nranks; r++) {
+		if (remote[r] && r != boot->rank) {
+			return true;
+		}
+	}
+	return false;
+}
+
+ncclResult_t ep_gda_open(struct ep_gda **out, struct ep_boot *boot,
+			 const struct ep_gda_config *config, ncclResult_t mine)
+{
+	struct ep_gda *g = NULL;
+	ncclResult_t result;
+	char text[512];
+
+	*out = NULL;
+	if (mine == ncclSuccess) {
+		mine = ep_gda_config_check(config);
+	}
+	if (mine == ncclSuccess && ep_gda_any(boot, config->remote)) {
+		g = ep_gda_new(boot, config);
+		mine = g ? ep_gda_prepare(g, config)
+			 : ep_fail(ncclSystemError, "RDMA: out of host memory");
+	}
+	EP_CHECK_GOTO(ep_gda_connect(g, boot, config->queues, &mine), err_close);
+	if (g && mine == ncclSuccess) {
+		mine = ep_gda_start(g);
+	}
+	EP_CHECK_GOTO(ep_boot_agree(boot, mine, "connecting queue pairs"), err_close);
+	if (g) {
+		ep_gda_describe(g, text, sizeof(text));
+		EP_INFO(EP_LOG_INIT | EP_LOG_NET, "%s", text);
+	}
+	*out = g;
+	return ncclSuccess;
+
+err_close:
+	if (g) {
+		g->keep_cuda = boot->stuck;
+		ep_gda_close(g);
+	}
+	return result;
+}
+
+/* ---- ending ---- */
+
+/* Whether the queue has nothing under way, as far as can be seen. */
+static bool ep_gda_drained(struct ep_gda_queue *q, const struct ep_mlx5_qp *state)
+{
+	struct ep_mlx5_cqe cqe;
+
+	if (!state->rung || state->error || state->unsignaled ||
+	    __atomic_load_n(&q->failed, __ATOMIC_RELAXED) ||
+	    __atomic_load_n(&q->gda->down[q->peer], __ATOMIC_RELAXED)) {
+		return true;
+	}
+	if (!ep_gda_cqe_read(q, &cqe)) {
+		return true;
+	}
+	if (cqe.op_own >> 4 != EP_MLX5_CQE_REQ) {
+		return cqe.op_own >> 4 != EP_MLX5_CQE_INVALID;
+	}
+	return (uint16_t)(cqe.wqe_counter >> 8 | cqe.wqe_counter << 8) ==
+	       (uint16_t)(state->rung - 1);
+}
+
+/*
+ * What kernels have posted and not waited for shall reach the peers: they may be waiting for it.
+ * Not every peer answers any more, so this ends when nothing moves.
+ */
+static void ep_gda_drain(struct ep_gda *g)
+{
+	size_t bytes = (size_t)g->nranks * g->queues * sizeof(*g->qps);
+	uint64_t start = ep_gda_now(), moved = start;
+	uint32_t left = 0, before = ~0u;
+
+	if (cudaMemcpyAsync(g->shadow, g->qps, bytes, cudaMemcpyDeviceToHost, g->stream) !=
+		    cudaSuccess ||
+	    !ep_gda_synchronize(g, g->timeout_ns)) {
+		(void)cudaGetLastError();
+		return;
+	}
+	for (;;) {
+		struct timespec nap = { 0, 200000 };
+		uint64_t now = ep_gda_now();
+
+		left = 0;
+		for (uint32_t i = 0; i < g->nqueues; i++) {
+			left += !ep_gda_drained(&g->queue[i], g->queue[i].shadow);
+		}
+		if (left != before) {
+			moved = now;
+			before = left;
+		}
+		if (!left || now - start > g->timeout_ns || now - moved > EP_GDA_STALL_NS) {
+			break;
+		}
+		nanosleep(&nap, NULL);
+	}
+	if (left) {
+		EP_INFO(EP_LOG_NET, "RDMA: %u of %u queues end with work under way", left,
+			g->nqueues);
+	}
+}
+
+void ep_gda_close(struct ep_gda *gda)
+{
+	if (!gda) {
+		return;
+	}
+	ep_gda_watch_stop(gda);
+	if (!gda->keep_cuda && gda->qps && gda->nqueues && gda->queue[0].shadow) {
+		ep_gda_drain(gda);
+	}
+	ep_gda_proxy_stop(gda);
+	for (uint32_t i = 0; i < gda->nqueues; i++) {
+		ep_gda_queue_halt(&gda->queue[i]);
+	}
+	ep_gda_tear_down(gda);
+	ep_gda_unbind(gda);
+	ep_gda_pinned_close(gda);
+	ep_gda_nics_close(gda);
+	ep_gda_free(gda);
+}
+
+/* ---- looking ---- */
+
+struct ep_mlx5_qp *ep_gda_queues(const struct ep_gda *gda)
+{
+	return gda->qps;
+}
+
+const uint32_t *ep_gda_down(const struct ep_gda *gda)
+{
+	return (const uint32_t *)(gda->pinned_dev + ((unsigned char *)gda->down - gda->pinned));
+}
+
+void ep_gda_describe(const struct ep_gda *gda, char *text, size_t size)
+{
+	static const char *const modes[EP_GDA_MODES] = {
+		[EP_GDA_GPU] = "the GPU rings, queues in GPU memory",
+		[EP_GDA_GPU_HOST] = "the GPU rings, queues in host memory",
+		[EP_GDA_CPU_DB] = "the CPU rings, queues in host memory",
+		[EP_GDA_CPU_PROXY] = "the CPU posts",
+	};
+	static const char *const tiers[] = { "in order", "writes out of order", "out of order" };
+	uint32_t tier = gda->nqueues ? gda->queue[0].tier : 0;
+	size_t n;
+
+	n = (size_t)snprintf(text, size, "RDMA: %s (%s), %u queues of %u entries, data placed %s",
+			     modes[gda->mode], ep_gda_mode_name(gda->mode), gda->nqueues,
+			     gda->depth, tiers[tier]);
+	for (int i = 0; i < gda->nnics && n < size; i++) {
+		const struct ep_gda_nic *nic = &gda->nic[i];
+		char gid[EP_GDA_GID_TEXT];
+
+		n += (size_t)snprintf(
+			text + n, size - n, "%s %s:%d %s %s MTU %u", i ? "," : ", on", nic->name,
+			nic->port, nic->end.link_layer == IBV_LINK_LAYER_ETHERNET ? "RoCE" : "IB",
+			ep_gda_gid_print(nic->end.gid, gid), 128u << nic->end.mtu);
+	}
+	if (gda->instead.text[0] && n < size) {
+		snprintf(text + n, size - n, "; not gpu because %s", gda->instead.text);
+	}
+}

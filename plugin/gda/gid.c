@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The address of a port: reads its table and has choose.c pick. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "gda/internal.h"
+
+static bool ep_gda_gid_read(struct ep_gda *g, struct ep_gda_nic *nic, int index,
+			    struct ep_gda_gid *out)
+{
+	static const uint8_t none[16];
+	struct ibv_gid_entry entry;
+	union ibv_gid gid;
+
+	out->index = index;
+	out->roce = 0;
+	if (g->v->_ibv_query_gid_ex) {
+		if (g->v->_ibv_query_gid_ex(nic->ctx, (uint32_t)nic->port, (uint32_t)index, &entry,
+					    0, sizeof(entry)) != 0) {
+			return false;
+		}
+		out->roce = entry.gid_type == IBV_GID_TYPE_ROCE_V2   ? 2
+			    : entry.gid_type == IBV_GID_TYPE_ROCE_V1 ? 1
+								     : 0;
+		memcpy(out->raw, entry.gid.raw, sizeof(out->raw));
+	} else {
+		/* An old library does not tell the type. */
+		if (g->v->ibv_query_gid(nic->ctx, (uint8_t)nic->port, index, &gid) != 0) {
+			return false;
+		}
+		memcpy(out->raw, gid.raw, sizeof(out->raw));
+	}
+	return memcmp(out->raw, none, sizeof(none)) != 0;
+}
+
+ncclResult_t ep_gda_port_address(struct ep_gda *g, struct ep_gda_nic *nic, int entries)
+{
+	struct ep_gda_gid *list = calloc((size_t)entries + 1, sizeof(*list));
+	bool ethernet = nic->end.link_layer == IBV_LINK_LAYER_ETHERNET;
+	ncclResult_t result;
+	int n = 0, chosen = -1;
+	char name[80];
+
+	if (!list) {
+		return ep_fail(ncclSystemError, "out of host memory for %d addresses", entries);
+	}
+	for (int i = 0; i < entries; i++) {
+		n += ep_gda_gid_read(g, nic, i, &list[n]);
+	}
+	snprintf(name, sizeof(name), "%s:%d", nic->name, nic->port);
+	result = ep_gda_gid_pick(name, ethernet, list, n, &g->env, &chosen);
+	if (result == ncclSuccess) {
+		nic->gid_index = (uint32_t)list[chosen].index;
+		memcpy(nic->end.gid, list[chosen].raw, sizeof(nic->end.gid));
+		nic->end.roce = (uint8_t)list[chosen].roce;
+		if (ethernet && !nic->end.roce) {
+			nic->end.roce = 2;
+		}
+	}
+	free(list);
+	return result;
+}

@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Memory for NICs. A GPU's is exported as a DMA-BUF if the kernel and both drivers can; else its
+ * address is registered as it is, which works where nvidia-peermem is loaded.
+ */
+#include <cuda.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "core/log.h"
+#include "gda/internal.h"
+
+typedef CUresult (*ep_cu_range_fn)(void *, CUdeviceptr, size_t, CUmemRangeHandleType,
+				   unsigned long long);
+typedef CUresult (*ep_cu_attr_fn)(const void *, CUpointer_attribute, CUdeviceptr);
+
+static ep_cu_range_fn ep_cu_range;
+static ep_cu_attr_fn ep_cu_set_attribute;
+static pthread_once_t ep_cu_once = PTHREAD_ONCE_INIT;
+
+static void ep_cu_lookup(const char *name, void *call)
+{
+	enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+	void *address = NULL;
+
+	if (cudaGetDriverEntryPointByVersion(name, &address, 11070, cudaEnableDefault, &found) !=
+		    cudaSuccess ||
+	    found != cudaDriverEntryPointSuccess) {
+		(void)cudaGetLastError();
+		address = NULL;
+	}
+	memcpy(call, &address, sizeof(address));
+}
+
+static void ep_cu_init(void)
+{
+	ep_cu_lookup("cuMemGetHandleForAddressRange", &ep_cu_range);
+	ep_cu_lookup("cuPointerSetAttribute", &ep_cu_set_attribute);
+}
+
+/* Copies on the GPU to and from this allocation are over when the call that makes them returns. */
+void ep_gda_sync_memops(void *p)
+{
+	unsigned int on = 1;
+
+	pthread_once(&ep_cu_once, ep_cu_init);
+	if (ep_cu_set_attribute) {
+		ep_cu_set_attribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, (CUdeviceptr)p);
+	}
+}
+
+/* A descriptor for the pages around [p, p + bytes); *offset is where p lies. -1: not possible. */
+static int ep_gda_dmabuf(const void *p, uint64_t bytes, uint64_t *offset, struct ep_gda_why *why)
+{
+	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)p & ~(page - 1);
+	uint64_t size = ep_round_up((uintptr_t)p + bytes, page) - at;
+	CUresult error;
+	int fd = -1;
+
+	pthread_once(&ep_cu_once, ep_cu_init);
+	if (!ep_cu_range) {
+		ep_gda_no(why, "no DMA-BUF: the driver is too old");
+		return -1;
+	}
+	error = ep_cu_range(&fd, (CUdeviceptr)at, size, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
+	if (error != CUDA_SUCCESS || fd < 0) {
+		ep_gda_no(why, "no DMA-BUF: CUDA error %d", (int)error);
+		return -1;
+	}
+	*offset = (uintptr_t)p - at;
+	return fd;
+}
+
+static struct ibv_mr *ep_gda_register_dmabuf(struct ep_gda *g, struct ep_gda_nic *nic, void *p,
+					     uint64_t bytes, unsigned int access,
+					     struct ep_gda_why *why)
+{
+	struct ibv_mr *mr;
+	uint64_t offset;
+	int fd;
+
+	if (!g->v->ibv_reg_dmabuf_mr) {
+		ep_gda_no(why, "no DMA-BUF: libibverbs is too old");
+		return NULL;
+	}
+	fd = ep_gda_dmabuf(p, bytes, &offset, why);
+	if (fd < 0) {
+		return NULL;
+	}
+	mr = g->v->ibv_reg_dmabuf_mr(nic->pd, offset, bytes, (uintptr_t)p, fd, (int)access);
+	if (!mr) {
+		ep_gda_no(why, "DMA-BUF refused: %s", strerror(errno));
+	}
+	close(fd);
+	return mr;
+}
+
+struct ibv_mr *ep_gda_register(struct ep_gda *g, struct ep_gda_nic *nic, void *p, uint64_t bytes,
+			       unsigned int access, bool gpu, struct ep_gda_why *why)
+{
+	struct ep_gda_why first = { "" };
+	struct ibv_mr *mr = NULL;
+
+	if (gpu) {
+		mr = ep_gda_register_dmabuf(g, nic, p, bytes, access, &first);
+	}
+	if (!mr) {
+		mr = ep_verbs_reg_mr(g->v, nic->pd, p, bytes, access);
+	}
+	if (!mr) {
+		ep_gda_no(why, "%s: %llu bytes of %s memory cannot be registered: %s%s%.150s",
+			  nic->name, (unsigned long long)bytes, gpu ? "GPU" : "host",
+			  strerror(errno), gpu ? " (is nvidia-peermem loaded?); " : "", first.text);
+	}
+	return mr;
+}
+
+static struct mlx5dv_devx_umem *ep_gda_umem_dmabuf(struct ep_gda *g, struct ep_gda_nic *nic,
+						   void *p, uint64_t bytes, struct ep_gda_why *why)
+{
+	struct mlx5dv_devx_umem_in in = { 0 };
+	struct mlx5dv_devx_umem *umem;
+	uint64_t offset;
+	int fd;
+
+	if (!g->dv->mlx5dv_devx_umem_reg_ex) {
+		ep_gda_no(why, "no DMA-BUF: libmlx5 is too old");
+		return NULL;
+	}
+	fd = ep_gda_dmabuf(p, bytes, &offset, why);
+	if (fd < 0) {
+		return NULL;
+	}
+	in.addr = (void *)(uintptr_t)offset;
+	in.size = bytes;
+	in.access = IBV_ACCESS_LOCAL_WRITE;
+	in.pgsz_bitmap = (uint64_t)sysconf(_SC_PAGESIZE);
+	in.comp_mask = MLX5DV_UMEM_MASK_DMABUF;
+	in.dmabuf_fd = fd;
+	umem = g->dv->mlx5dv_devx_umem_reg_ex(nic->ctx, &in);
+	if (!umem) {
+		ep_gda_no(why, "DMA-BUF refused: %s", strerror(errno));
+	}
+	close(fd);
+	return umem;
+}
+
+struct mlx5dv_devx_umem *ep_gda_umem(struct ep_gda *g, struct ep_gda_nic *nic, void *p,
+				     uint64_t bytes, bool gpu, struct ep_gda_why *why)
+{
+	struct mlx5dv_devx_umem *umem = NULL;
+	struct ep_gda_why first = { "" };
+
+	if (gpu) {
+		umem = ep_gda_umem_dmabuf(g, nic, p, bytes, &first);
+	}
+	if (!umem) {
+		umem = g->dv->mlx5dv_devx_umem_reg(nic->ctx, p, bytes, IBV_ACCESS_LOCAL_WRITE);
+	}
+	if (!umem) {
+		ep_gda_no(why, "%s: queues cannot lie in %s memory: %s%s%.150s", nic->name,
+			  gpu ? "GPU" : "host", strerror(errno),
+			  gpu ? " (is nvidia-peermem loaded?); " : "", first.text);
+	}
+	return umem;
+}
+
+static void ep_gda_heap_free(struct ep_gda *g)
+{
+	for (int n = 0; n < g->nnics; n++) {
+		for (int i = 0; i < EP_MLX5_REGIONS; i++) {
+			struct ibv_mr *mr = g->nic[n].heap[i];
+
+			if (mr && g->v->ibv_dereg_mr(mr) != 0) {
+				EP_INFO(EP_LOG_NET, "%s: memory stays registered: %s",
+					g->nic[n].name, strerror(errno));
+			}
+			g->nic[n].heap[i] = NULL;
+		}
+	}
+}
+
+/*
+ * The heap twice: once as data, which the fabric of PCIe may reorder, and once as signals and
+ * packets, which it must not.
+ */
+static bool ep_gda_heap_register(struct ep_gda *g, void *heap, uint64_t bytes,
+				 struct ep_gda_why *why)
+{
+	const unsigned int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+				    IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+
+	for (int n = 0; n < g->nnics; n++) {
+		struct ep_gda_nic *nic = &g->nic[n];
+
+		nic->heap[EP_MLX5_REGION_HEAP] = ep_gda_register(
+			g, nic, heap, bytes, access | IBV_ACCESS_RELAXED_ORDERING, true, why);
+		if (!nic->heap[EP_MLX5_REGION_HEAP]) {
+			return false;
+		}
+		nic->heap[EP_MLX5_REGION_SIGNAL] =
+			ep_gda_register(g, nic, heap, bytes, access, true, why);
+		if (!nic->heap[EP_MLX5_REGION_SIGNAL]) {
+			return false;
+		}
+	}
+	return true;
+}
+
+/* What a rank tells the others of its heap. */
+struct ep_gda_keys {
+	struct ep_verdict verdict;
+	uint64_t addr, bytes;
+	uint32_t rkey[EP_GDA_MAX_NICS][EP_MLX5_REGIONS];
+};
+
+_Static_assert(sizeof(struct ep_gda_keys) <= EP_BOOT_BYTES, "ep_gda_keys");
+
+static void ep_gda_regions_fill(struct ep_gda *g, const struct ep_gda_keys *mine,
+				const struct ep_gda_keys *all)
+{
+	for (int n = 0; n < g->nnics; n++) {
+		struct ep_mlx5_region *r = g->regions + ep_gda_local_regions(n);
+
+		for (int i = 0; i < EP_MLX5_REGIONS; i++) {
+			r[i] = (struct ep_mlx5_region){ mine->addr, mine->bytes,
+							g->nic[n].heap[i]->lkey, 0 };
+		}
+	}
+	for (int p = 0; p < g->nranks; p++) {
+		for (int n = 0; g->remote[p] && n < EP_GDA_MAX_NICS; n++) {
+			struct ep_mlx5_region *r = g->regions + ep_gda_remote_regions(p, n);
+
+			for (int i = 0; i < EP_MLX5_REGIONS; i++) {
+				r[i] = (struct ep_mlx5_region){ all[p].addr, all[p].bytes, 0,
+								all[p].rkey[n][i] };
+			}
+		}
+	}
+}
+
+static ncclResult_t ep_gda_regions_publish(struct ep_gda *g, struct ep_boot *boot)
+{
+	size_t bytes = ep_gda_region_count(g) * sizeof(*g->regions);
+
+	EP_CUDA(cudaMemcpyAsync(g->regions_dev, g->regions, bytes, cudaMemcpyHostToDevice,
+				boot->stream),
+		"writing the keys of remote memory");
+	EP_CUDA(cudaStreamSynchronize(boot->stream), "writing the keys of remote memory");
+	return ncclSuccess;
+}
+
+ncclResult_t ep_gda_bind(struct ep_gda *gda, struct ep_boot *boot, void *heap, uint64_t bytes,
+			 ncclResult_t mine)
+{
+	static const char what[] = "registering the heap with the NICs";
+	struct ep_gda_why why = { "" };
+	struct ep_gda_keys keys, *all;
+	ncclResult_t result;
+
+	all = calloc((size_t)boot->nranks, sizeof(*all));
+	if (!all) {
+		return ep_fail(ncclSystemError, "%s: out of host memory", what);
+	}
+	memset(&keys, 0, sizeof(keys));
+	if (mine == ncclSuccess && gda && gda->bound) {
+		mine = ep_fail(ncclInternalError, "%s: a heap is registered already", what);
+	}
+	if (mine == ncclSuccess && gda && !ep_gda_heap_register(gda, heap, bytes, &why)) {
+		mine = ep_fail(ncclSystemError, "%s: %s", what, why.text);
+	}
+	for (int n = 0; mine == ncclSuccess && gda && n < gda->nnics; n++) {
+		for (int i = 0; i < EP_MLX5_REGIONS; i++) {
+			keys.rkey[n][i] = gda->nic[n].heap[i]->rkey;
+		}
+	}
+	keys.verdict = ep_verdict_make(mine);
+	keys.addr = (uintptr_t)heap;
+	keys.bytes = bytes;
+	EP_CHECK_GOTO(ep_boot_allgather(boot, &keys, all, sizeof(keys), what), err_free_heap);
+	EP_CHECK_GOTO(ep_verdict_check(boot, all, sizeof(keys), what), err_free_heap);
+	mine = ncclSuccess;
+	if (gda) {
+		ep_gda_regions_fill(gda, &keys, all);
+		mine = ep_gda_regions_publish(gda, boot);
+	}
+	EP_CHECK_GOTO(ep_boot_agree(boot, mine, what), err_free_heap);
+	if (gda) {
+		gda->bound = true;
+	}
+	free(all);
+	return ncclSuccess;
+
+err_free_heap:
+	if (gda && !gda->bound) {
+		ep_gda_heap_free(gda);
+	}
+	free(all);
+	return mine != ncclSuccess ? mine : result;
+}
+
+void ep_gda_unbind(struct ep_gda *gda)
+{
+	if (gda && gda->bound) {
+		ep_gda_heap_free(gda);
+		gda->bound = false;
+	}
+}

@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The thread behind EP_MLX5_RING_INDEX: kernels write WQEs to rings in host memory and then the
+ * index behind the last one. CPU_DB: the thread rings the doorbell. CPU_PROXY: it takes the WQEs
+ * as commands, posts them by plain verbs, and writes completions where the NIC would.
+ *
+ * A kernel may have the slot of a WQE again when it has seen a completion at or behind it, as with
+ * a NIC. Until then the WQE stays as it is, so inline data is sent from where it lies.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sched.h>
+#include <time.h>
+#include "core/log.h"
+#include "device/mlx5_wqe.h"
+#include "gda/internal.h"
+
+#define EP_GDA_BATCH 16
+
+/* ---- waiting ---- */
+
+/* At once at first; later the cores belong to others. */
+static void ep_gda_pause(uint64_t idle_ns)
+{
+	struct timespec nap = { 0, 20000 };
+
+	if (idle_ns < 100000) {
+		sched_yield();
+		return;
+	}
+	if (idle_ns > 1000000000) {
+		nap.tv_nsec = 1000000;
+	} else if (idle_ns > 5000000) {
+		nap.tv_nsec = 200000;
+	}
+	nanosleep(&nap, NULL);
+}
+
+/* ---- CPU_DB ---- */
+
+static void ep_gda_store_fence(void)
+{
+#if defined(__x86_64__)
+	__asm__ volatile("sfence" ::: "memory");
+#elif defined(__aarch64__)
+	__asm__ volatile("dsb st" ::: "memory");
+#else
+	__sync_synchronize();
+#endif
+}
+
+static void ep_gda_ring(struct ep_gda_queue *q, uint64_t next)
+{
+	__atomic_store_n(&q->dbr->send, ep_mlx5_dbr_value(next), __ATOMIC_RELEASE);
+	ep_gda_store_fence();
+	__atomic_store_n((uint64_t *)q->nic->uar->reg_addr, ep_mlx5_doorbell_value(next, q->qpn),
+			 __ATOMIC_RELAXED);
+	ep_gda_store_fence(); /* the register may be mapped write-combining */
+	q->posted = next;
+}
+
+/* ---- CPU_PROXY ---- */
+
+/* What a NIC would write, the last word last. */
+static void ep_gda_complete(struct ep_gda_queue *q, uint64_t index, uint8_t opcode, uint8_t wqe_op,
+			    uint8_t syndrome, uint8_t vendor)
+{
+	const uint8_t bytes[4] = { (uint8_t)(index >> 8), (uint8_t)index, 0,
+				   (uint8_t)(opcode << 4) };
+	uint32_t word;
+
+	q->cqe->u.error.hw_syndrome = 0;
+	q->cqe->u.error.hw_syndrome_type = 0;
+	q->cqe->u.error.vendor_syndrome = vendor;
+	q->cqe->u.error.syndrome = syndrome;
+	q->cqe->opcode_qpn = ep_be32((uint32_t)wqe_op << 24 | q->qpn);
+	memcpy(&word, bytes, sizeof(word));
+	__atomic_store_n((uint32_t *)((unsigned char *)q->cqe + EP_MLX5_CQE_DONE_AT), word,
+			 __ATOMIC_RELEASE);
+}
+
+static void ep_gda_proxy_fail(struct ep_gda_queue *q, uint64_t index, uint8_t syndrome,
+			      uint8_t vendor, const char *note)
+{
+	struct ep_gda_cause cause = { .status = EP_MLX5_ERR_CQE,
+				      .syndrome = syndrome,
+				      .vendor = vendor,
+				      .index_known = true,
+				      .index = (uint16_t)index,
+				      .note = note };
+
+	if (__atomic_load_n(&q->failed, __ATOMIC_RELAXED)) {
+		return; /* flushed: the cause stays where it is */
+	}
+	ep_gda_complete(q, index, EP_MLX5_CQE_REQ_ERR, 0, syndrome, vendor);
+	ep_gda_fail_queue(q, &cause);
+}
+
+static uint64_t ep_gda_be64(const uint32_t *w)
+{
+	return (uint64_t)ep_be32(w[0]) << 32 | ep_be32(w[1]);
+}
+
+/* Local memory of a WQE: the data segment at word `at`, or the bytes that it carries. */
+static void ep_gda_decode_local(const struct ep_gda_queue *q, const struct ep_mlx5_wqe *wqe,
+				uint32_t at, struct ibv_send_wr *wr, struct ibv_sge *sge)
+{
+	uint32_t count = ep_be32(wqe->w[at]);
+
+	wr->sg_list = sge;
+	wr->num_sge = 1;
+	if (count & EP_MLX5_INLINE) {
+		sge->addr = (uintptr_t)&wqe->w[at + 1];
+		sge->length = count & ~EP_MLX5_INLINE;
+		sge->lkey = q->nic->slab.mr->lkey;
+	} else {
+		sge->addr = ep_gda_be64(&wqe->w[at + 2]);
+		sge->length = count;
+		sge->lkey = ep_be32(wqe->w[at + 1]);
+	}
+}
+
+/* A WQE as a work request; NULL, or why it is none. */
+static const char *ep_gda_decode(const struct ep_gda_queue *q, uint64_t index,
+				 struct ibv_send_wr *wr, struct ibv_sge *sge)
+{
+	const struct ep_mlx5_wqe *wqe = &q->sq[index & (q->gda->depth - 1)];
+	uint32_t first = ep_be32(wqe->w[0]), second = ep_be32(wqe->w[1]), ds = second & 0x3f;
+	uint32_t flags = wqe->w[2] >> 24;
+
+	if ((first >> 8 & 0xffff) != (index & 0xffff) || second >> 8 != q->qpn || !ds || ds > 4) {
+		return "a kernel rang for a work request that it did not write";
+	}
+	memset(wr, 0, sizeof(*wr));
+	wr->wr_id = (uint64_t)(q - q->gda->queue) << 32 | (uint32_t)index;
+	wr->send_flags = (flags & EP_MLX5_CE_ALWAYS ? IBV_SEND_SIGNALED : 0) |
+			 (flags & 0xe0 ? IBV_SEND_FENCE : 0);
+	wr->wr.rdma.remote_addr = ep_gda_be64(&wqe->w[4]);
+	wr->wr.rdma.rkey = ep_be32(wqe->w[6]);
+	switch (first & 0xff) {
+	case EP_MLX5_OP_NOP:
+		/* Verbs have none; nothing written to the peer comes nearest. */
+		wr->opcode = IBV_WR_RDMA_WRITE;
+		wr->wr.rdma.remote_addr =
+			q->gda->regions[ep_gda_remote_regions(q->peer, q->remote_nic)].addr;
+		wr->wr.rdma.rkey =
+			q->gda->regions[ep_gda_remote_regions(q->peer, q->remote_nic)].rkey;
+		return NULL;
+	case EP_MLX5_OP_WRITE:
+		wr->opcode = IBV_WR_RDMA_WRITE;
+		if (ds > 2) {
+			ep_gda_decode_local(q, wqe, 8, wr, sge);
+		}
+		return NULL;
+	case EP_MLX5_OP_READ:
+		wr->opcode = IBV_WR_RDMA_READ;
+		ep_gda_decode_local(q, wqe, 8, wr, sge);
+		return NULL;
+	case EP_MLX5_OP_FETCH_ADD:
+		wr->opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
+		wr->wr.atomic.remote_addr = ep_gda_be64(&wqe->w[4]);
+		wr->wr.atomic.rkey = ep_be32(wqe->w[6]);
+		wr->wr.atomic.compare_add = ep_gda_be64(&wqe->w[8]);
+		ep_gda_decode_local(q, wqe, 12, wr, sge);
+		return NULL;
+	case EP_MLX5_OP_MASKED_FETCH_ADD:
+		return "masked atomics need an mlx5 queue, plain verbs have none";
+	default:
+		return "a kernel posted a work request of an unknown kind";
+	}
+}
+
+/* Takes the next few WQEs below `next`. False: there is no room now. */
+static bool ep_gda_post_some(struct ep_gda_queue *q, uint64_t next)
+{
+	struct ibv_send_wr wr[EP_GDA_BATCH], *bad = NULL;
+	struct ibv_sge sge[EP_GDA_BATCH];
+	struct ep_gda_nic *nic = q->nic;
+	const char *note = NULL;
+	uint32_t n = 0, posted;
+	int error;
+
+	while (n < EP_GDA_BATCH && q->posted + n < next && nic->cq_used + n < nic->cq_depth) {
+		note = ep_gda_decode(q, q->posted + n, &wr[n], &sge[n]);
+		if (note) {
+			break;
+		}
+		wr[n].next = NULL;
+		if (n) {
+			wr[n - 1].next = &wr[n];
+		}
+		n++;
+	}
+	posted = n;
+	if (n) {
+		error = ibv_post_send(q->verbs, wr, &bad);
+		if (error) {
+			posted = bad ? (uint32_t)(bad - wr) : 0;
+			note = NULL;
+		}
+		nic->cq_used += posted;
+		q->posted += posted;
+		if (error && error != ENOMEM && error != -ENOMEM) {
+			ep_gda_proxy_fail(q, q->posted, EP_MLX5_SYND_LOCAL_QP_OP, 0,
+					  "ibv_post_send refuses a work request");
+			return true;
+		}
+	}
+	if (note) {
+		ep_gda_proxy_fail(q, q->posted, EP_MLX5_SYND_LOCAL_QP_OP, 0, note);
+		return true;
+	}
+	return posted != 0;
+}
+
+static bool ep_gda_poll_nic(struct ep_gda *g, struct ep_gda_nic *nic)
+{
+	struct ibv_wc wc[EP_GDA_BATCH];
+	int n = ibv_poll_cq(nic->cq, EP_GDA_BATCH, wc);
+
+	for (int i = 0; i < n; i++) {
+		struct ep_gda_queue *q = &g->queue[wc[i].wr_id >> 32];
+		uint32_t behind = (uint32_t)wc[i].wr_id + 1 - (uint32_t)q->completed;
+		uint64_t index = q->completed + behind - 1;
+
+		q->completed += behind;
+		nic->cq_used -= behind;
+		if (wc[i].status == IBV_WC_SUCCESS) {
+			ep_gda_complete(q, index, EP_MLX5_CQE_REQ, 0, 0, 0);
+		} else {
+			ep_gda_proxy_fail(q, index, ep_gda_syndrome_of(wc[i].status),
+					  (uint8_t)wc[i].vendor_err, NULL);
+		}
+	}
+	return n > 0;
+}
+
+/* ---- the thread ---- */
+
+static bool ep_gda_proxy_turn(struct ep_gda *g)
+{
+	bool busy = false;
+
+	for (uint32_t i = 0; i < g->nqueues; i++) {
+		struct ep_gda_queue *q = &g->queue[i];
+		uint64_t next = __atomic_load_n(q->word, __ATOMIC_ACQUIRE);
+
+		if (next == q->posted || __atomic_load_n(&q->failed, __ATOMIC_RELAXED)) {
+			continue;
+		}
+		if (g->mode == EP_GDA_CPU_DB) {
+			ep_gda_ring(q, next);
+			busy = true;
+		} else {
+			busy |= ep_gda_post_some(q, next);
+		}
+	}
+	for (int n = 0; g->mode == EP_GDA_CPU_PROXY && n < g->nnics; n++) {
+		busy |= ep_gda_poll_nic(g, &g->nic[n]);
+	}
+	return busy;
+}
+
+static void *ep_gda_proxy_main(void *arg)
+{
+	struct ep_gda *g = arg;
+	uint64_t last = ep_gda_now();
+
+	while (!__atomic_load_n(&g->stop, __ATOMIC_RELAXED)) {
+		if (ep_gda_proxy_turn(g)) {
+			last = ep_gda_now();
+		} else {
+			ep_gda_pause(ep_gda_now() - last);
+		}
+	}
+	return NULL;
+}
+
+bool ep_gda_proxy_start(struct ep_gda *g, struct ep_gda_why *why)
+{
+	int error;
+
+	if (!ep_gda_index_ring(g->mode)) {
+		return true;
+	}
+	error = pthread_create(&g->poster, NULL, ep_gda_proxy_main, g);
+	if (error) {
+		return ep_gda_no(why, "no thread to post RDMA from: %s", strerror(error));
+	}
+	g->posting = true;
+	return true;
+}
+
+void ep_gda_proxy_stop(struct ep_gda *g)
+{
+	if (g->posting) {
+		__atomic_store_n(&g->stop, 1, __ATOMIC_RELAXED);
+		pthread_join(g->poster, NULL);
+		g->posting = false;
+	}
+}

@@ -1,0 +1,362 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* mlx5 queues that others than the CPU post to, made by DevX commands. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "core/log.h"
+#include "gda/internal.h"
+#include "gda/prm.h"
+
+#define EP_GDA_RNR_NAK 12
+#define EP_GDA_RNR_RETRY 7
+#define EP_GDA_HOPS 255
+#define EP_GDA_LOG_MSG 30
+
+static uint64_t ep_gda_page_at(const struct ep_gda_queue *q)
+{
+	return q->slot * ep_gda_stride(q->gda);
+}
+
+static bool ep_gda_cq_create(struct ep_gda_queue *q, struct ep_gda_why *why)
+{
+	unsigned char in[EP_PRM_CREATE_CQ_BYTES] = { 0 }, out[EP_PRM_OUT_BYTES] = { 0 };
+	unsigned char *cqc = in + EP_PRM_CQC_AT;
+	const struct ep_gda_nic *nic = q->nic;
+	uint32_t umem = nic->slab.umem->umem_id;
+
+	ep_prm_set(in, EP_PRM_OPCODE, EP_PRM_CMD_CREATE_CQ);
+	ep_prm_set64(in, EP_PRM_CQ_UMEM_OFFSET, ep_gda_page_at(q) + EP_GDA_AT_CQE);
+	ep_prm_set(in, EP_PRM_CQ_UMEM_ID, umem);
+	ep_prm_set(in, EP_PRM_CQ_UMEM_VALID, 1);
+	ep_prm_set(cqc, EP_PRM_CQC_CC, 1);
+	ep_prm_set(cqc, EP_PRM_CQC_OI, 1);
+	ep_prm_set(cqc, EP_PRM_CQC_LOG_CQ_SIZE, 0);
+	ep_prm_set(cqc, EP_PRM_CQC_UAR_PAGE, nic->uar->page_id);
+	ep_prm_set(cqc, EP_PRM_CQC_EQN, nic->eqn);
+	ep_prm_set(cqc, EP_PRM_CQC_DBR_UMEM_VALID, 1);
+	ep_prm_set(cqc, EP_PRM_CQC_DBR_UMEM_ID, umem);
+	ep_prm_set64(cqc, EP_PRM_CQC_DBR_ADDR, ep_gda_page_at(q) + EP_GDA_AT_CQ_DBR);
+	errno = 0;
+	q->cq_obj = q->gda->dv->mlx5dv_devx_obj_create(nic->ctx, in, sizeof(in), out, sizeof(out));
+	if (!q->cq_obj) {
+		return ep_gda_command(q->gda, "CREATE_CQ", errno ? errno : EIO, out, why);
+	}
+	q->cqn = ep_prm_get(out, EP_PRM_OBJECT);
+	return true;
+}
+
+static bool ep_gda_qp_create(struct ep_gda_queue *q, struct ep_gda_why *why)
+{
+	unsigned char in[EP_PRM_QP_BYTES] = { 0 }, out[EP_PRM_OUT_BYTES] = { 0 };
+	unsigned char *qpc = in + EP_PRM_QPC_AT;
+	const struct ep_gda_nic *nic = q->nic;
+	uint32_t umem = nic->slab.umem->umem_id;
+
+	ep_prm_set(in, EP_PRM_OPCODE, EP_PRM_CMD_CREATE_QP);
+	ep_prm_set64(in, EP_PRM_QP_UMEM_OFFSET, ep_gda_page_at(q) + EP_GDA_PAGE);
+	ep_prm_set(in, EP_PRM_QP_UMEM_ID, umem);
+	ep_prm_set(in, EP_PRM_QP_UMEM_VALID, 1);
+	ep_prm_set(qpc, EP_PRM_QPC_PM_STATE, EP_PRM_PM_MIGRATED);
+	ep_prm_set(qpc, EP_PRM_QPC_PD, nic->pdn);
+	ep_prm_set(qpc, EP_PRM_QPC_UAR_PAGE, nic->uar->page_id);
+	ep_prm_set(qpc, EP_PRM_QPC_LOG_SQ_SIZE, (uint32_t)__builtin_ctz(q->gda->depth));
+	ep_prm_set(qpc, EP_PRM_QPC_RQ_TYPE, EP_PRM_RQ_NONE);
+	ep_prm_set(qpc, EP_PRM_QPC_CQN_SND, q->cqn);
+	ep_prm_set(qpc, EP_PRM_QPC_CQN_RCV, q->cqn);
+	ep_prm_set(qpc, EP_PRM_QPC_DBR_UMEM_VALID, 1);
+	ep_prm_set(qpc, EP_PRM_QPC_DBR_UMEM_ID, umem);
+	ep_prm_set64(qpc, EP_PRM_QPC_DBR_ADDR, ep_gda_page_at(q) + EP_GDA_AT_DBR);
+	errno = 0;
+	q->qp_obj = q->gda->dv->mlx5dv_devx_obj_create(nic->ctx, in, sizeof(in), out, sizeof(out));
+	if (!q->qp_obj) {
+		return ep_gda_command(q->gda, "CREATE_QP", errno ? errno : EIO, out, why);
+	}
+	q->qpn = ep_prm_get(out, EP_PRM_OBJECT);
+	return true;
+}
+
+static bool ep_gda_modify(struct ep_gda_queue *q, const char *what, uint32_t opcode,
+			  unsigned char *in, size_t bytes, struct ep_gda_why *why)
+{
+	unsigned char out[EP_PRM_OUT_BYTES] = { 0 };
+	int error;
+
+	ep_prm_set(in, EP_PRM_OPCODE, opcode);
+	ep_prm_set(in, EP_PRM_OBJECT, q->qpn);
+	error = q->gda->dv->mlx5dv_devx_obj_modify(q->qp_obj, in, bytes, out, sizeof(out));
+	return ep_gda_command(q->gda, what, error, out, why);
+}
+
+static bool ep_gda_to_init(struct ep_gda_queue *q, struct ep_gda_why *why)
+{
+	unsigned char in[EP_PRM_QP_BYTES] = { 0 };
+	unsigned char *qpc = in + EP_PRM_QPC_AT, *path = qpc + EP_PRM_QPC_PATH_AT;
+
+	ep_prm_set(qpc, EP_PRM_QPC_PM_STATE, EP_PRM_PM_MIGRATED);
+	ep_prm_set(qpc, EP_PRM_QPC_RRE, 1);
+	ep_prm_set(qpc, EP_PRM_QPC_RWE, 1);
+	ep_prm_set(qpc, EP_PRM_QPC_RAE, 1);
+	ep_prm_set(qpc, EP_PRM_QPC_ATOMIC_MODE, EP_PRM_ATOMIC_UP_TO_8);
+	ep_prm_set(path, EP_PRM_ADS_PORT, (uint32_t)q->nic->port);
+	ep_prm_set(path, EP_PRM_ADS_PKEY_INDEX, q->nic->pkey_index);
+	return ep_gda_modify(q, "RST2INIT_QP", EP_PRM_CMD_RST2INIT, in, sizeof(in), why);
+}
+
+bool ep_gda_queue_create(struct ep_gda_queue *q, struct ep_gda_why *why)
+{
+	unsigned char *host = q->nic->slab.host;
+
+	if (host) {
+		host += ep_gda_page_at(q);
+		q->cqe = (struct ep_mlx5_cqe *)(host + EP_GDA_AT_CQE);
+		q->dbr = (struct ep_mlx5_dbr *)(host + EP_GDA_AT_DBR);
+		q->sq = (struct ep_mlx5_wqe *)(host + EP_GDA_PAGE);
+	}
+	if (q->gda->mode == EP_GDA_CPU_PROXY) {
+		return ep_gda_verbs_create(q, why);
+	}
+	if ((uint32_t)__builtin_ctz(q->gda->depth) > q->nic->caps.log_max_qp_sz) {
+		return ep_gda_no(why, "%s: queues of %u entries, the limit is %u", q->nic->name,
+				 q->gda->depth, 1u << q->nic->caps.log_max_qp_sz);
+	}
+	return ep_gda_cq_create(q, why) && ep_gda_qp_create(q, why) && ep_gda_to_init(q, why);
+}
+
+/* The peer's hardware address, which the kernel finds out for an address handle. */
+static bool ep_gda_resolve(struct ep_gda_queue *q, const struct ep_gda_end *end, uint8_t mac[6],
+			   struct ep_gda_why *why)
+{
+	struct ibv_ah_attr attr = { .is_global = 1, .port_num = (uint8_t)q->nic->port };
+	struct mlx5dv_obj obj = { 0 };
+	struct mlx5dv_ah dv = { 0 };
+	char text[EP_GDA_GID_TEXT];
+	struct ibv_ah *ah;
+	int error;
+
+	memcpy(attr.grh.dgid.raw, end->gid, sizeof(end->gid));
+	attr.grh.sgid_index = (uint8_t)q->nic->gid_index;
+	attr.grh.hop_limit = EP_GDA_HOPS;
+	attr.grh.traffic_class = (uint8_t)q->gda->env.tc;
+	ah = q->gda->v->ibv_create_ah(q->nic->pd, &attr);
+	if (!ah) {
+		return ep_gda_no(why, "%s:%d does not find the way to %s: %s", q->nic->name,
+				 q->nic->port, ep_gda_gid_print(end->gid, text), strerror(errno));
+	}
+	obj.ah.in = ah;
+	obj.ah.out = &dv;
+	error = q->gda->dv->mlx5dv_init_obj(&obj, MLX5DV_OBJ_AH);
+	if (!error) {
+		memcpy(mac, dv.av->rmac, 6);
+	}
+	q->gda->v->ibv_destroy_ah(ah);
+	return !error ||
+	       ep_gda_no(why, "%s:%d does not tell the hardware address of %s: %s", q->nic->name,
+			 q->nic->port, ep_gda_gid_print(end->gid, text), strerror(error));
+}
+
+/* Whether packets need a global route header. RoCE has nothing else. */
+static bool ep_gda_needs_grh(const struct ep_gda_nic *nic, const struct ep_gda_end *end)
+{
+	return nic->end.grh || end->grh || memcmp(nic->end.gid, end->gid, 8) != 0;
+}
+
+static bool ep_gda_path(struct ep_gda_queue *q, const struct ep_gda_end *end, unsigned char *path,
+			struct ep_gda_why *why)
+{
+	const struct ep_gda_env *env = &q->gda->env;
+	bool ethernet = end->link_layer == IBV_LINK_LAYER_ETHERNET;
+	uint8_t mac[6] = { 0 };
+
+	ep_prm_set(path, EP_PRM_ADS_PORT, (uint32_t)q->nic->port);
+	ep_prm_set(path, EP_PRM_ADS_PKEY_INDEX, q->nic->pkey_index);
+	if (ethernet) {
+		if (!ep_gda_resolve(q, end, mac, why)) {
+			return false;
+		}
+		ep_prm_set(path, EP_PRM_ADS_RMAC_HIGH, (uint32_t)mac[0] << 8 | mac[1]);
+		ep_prm_set(path, EP_PRM_ADS_RMAC_LOW,
+			   (uint32_t)mac[2] << 24 | (uint32_t)mac[3] << 16 | (uint32_t)mac[4] << 8 |
+				   mac[5]);
+		ep_prm_set(path, EP_PRM_ADS_ETH_PRIO, (uint32_t)env->sl);
+		if (end->roce == 2) {
+			/* One flow per queue pair, so that switches may spread them. */
+			ep_prm_set(path, EP_PRM_ADS_UDP_SPORT,
+				   0xc000 | ((q->qpn * 31 ^ q->remote_qpn) & 0x3fff));
+			ep_prm_set(path, EP_PRM_ADS_DSCP, (uint32_t)env->tc >> 2);
+		}
+	} else {
+		ep_prm_set(path, EP_PRM_ADS_RLID, end->lid);
+		ep_prm_set(path, EP_PRM_ADS_SL, (uint32_t)env->sl);
+	}
+	if (ethernet || ep_gda_needs_grh(q->nic, end)) {
+		ep_prm_set(path, EP_PRM_ADS_GRH, !ethernet); /* there it goes without saying */
+		ep_prm_set(path, EP_PRM_ADS_SRC_ADDR_INDEX, q->nic->gid_index);
+		ep_prm_set(path, EP_PRM_ADS_HOP_LIMIT, EP_GDA_HOPS);
+		ep_prm_set(path, EP_PRM_ADS_TCLASS, (uint32_t)env->tc);
+		memcpy(path + EP_PRM_ADS_RGID_AT, end->gid, sizeof(end->gid));
+	}
+	return true;
+}
+
+static bool ep_gda_to_rtr(struct ep_gda_queue *q, const struct ep_gda_end *end,
+			  struct ep_gda_why *why)
+{
+	unsigned char in[EP_PRM_QP_BYTES] = { 0 };
+	unsigned char *qpc = in + EP_PRM_QPC_AT;
+
+	if (!ep_gda_path(q, end, qpc + EP_PRM_QPC_PATH_AT, why)) {
+		return false;
+	}
+	ep_prm_set(qpc, EP_PRM_QPC_PM_STATE, EP_PRM_PM_MIGRATED);
+	ep_prm_set(qpc, EP_PRM_QPC_MTU, q->mtu);
+	ep_prm_set(qpc, EP_PRM_QPC_LOG_MSG_MAX,
+		   (uint32_t)ep_min_u64(q->nic->caps.log_max_msg, EP_GDA_LOG_MSG));
+	ep_prm_set(qpc, EP_PRM_QPC_REMOTE_QPN, q->remote_qpn);
+	ep_prm_set(qpc, EP_PRM_QPC_LOG_RRA_MAX, q->nic->end.log_rra);
+	ep_prm_set(qpc, EP_PRM_QPC_RRE, 1);
+	ep_prm_set(qpc, EP_PRM_QPC_RWE, 1);
+	ep_prm_set(qpc, EP_PRM_QPC_RAE, 1);
+	ep_prm_set(qpc, EP_PRM_QPC_ATOMIC_MODE, EP_PRM_ATOMIC_UP_TO_8);
+	ep_prm_set(qpc, EP_PRM_QPC_MIN_RNR_NAK, EP_GDA_RNR_NAK);
+	ep_prm_set(qpc, EP_PRM_QPC_NEXT_RCV_PSN, (end->psn + q->remote_qpn) & 0xffffff);
+	return ep_gda_modify(q, "INIT2RTR_QP", EP_PRM_CMD_INIT2RTR, in, sizeof(in), why);
+}
+
+static uint32_t ep_gda_log_sra(const struct ep_gda_queue *q, const struct ep_gda_end *end)
+{
+	return (uint32_t)ep_min_u64(ep_min_u64(q->nic->caps.log_ra_req, 4), end->log_rra);
+}
+
+static bool ep_gda_to_rts(struct ep_gda_queue *q, const struct ep_gda_end *end,
+			  struct ep_gda_why *why)
+{
+	unsigned char in[EP_PRM_QP_BYTES] = { 0 };
+	unsigned char *qpc = in + EP_PRM_QPC_AT, *path = qpc + EP_PRM_QPC_PATH_AT;
+
+	ep_prm_set(qpc, EP_PRM_QPC_PM_STATE, EP_PRM_PM_MIGRATED);
+	ep_prm_set(qpc, EP_PRM_QPC_LOG_SRA_MAX, ep_gda_log_sra(q, end));
+	ep_prm_set(qpc, EP_PRM_QPC_RETRY_COUNT, (uint32_t)q->gda->env.retry_cnt);
+	ep_prm_set(qpc, EP_PRM_QPC_RNR_RETRY, EP_GDA_RNR_RETRY);
+	ep_prm_set(qpc, EP_PRM_QPC_NEXT_SEND_PSN, (q->gda->psn + q->qpn) & 0xffffff);
+	ep_prm_set(path, EP_PRM_ADS_ACK_TIMEOUT, (uint32_t)q->gda->env.timeout);
+	return ep_gda_modify(q, "RTR2RTS_QP", EP_PRM_CMD_RTR2RTS, in, sizeof(in), why);
+}
+
+/* What the firmware made of it: the order in which data is placed is its choice. */
+static bool ep_gda_read_back(struct ep_gda_queue *q, const struct ep_gda_end *end,
+			     struct ep_gda_why *why)
+{
+	unsigned char in[EP_PRM_QP_SHORT_BYTES] = { 0 }, out[EP_PRM_QP_BYTES] = { 0 };
+	const unsigned char *qpc = out + EP_PRM_QPC_AT;
+	uint32_t state, mtu, sra;
+	int error;
+
+	ep_prm_set(in, EP_PRM_OPCODE, EP_PRM_CMD_QUERY_QP);
+	ep_prm_set(in, EP_PRM_OBJECT, q->qpn);
+	error = q->gda->dv->mlx5dv_devx_obj_query(q->qp_obj, in, sizeof(in), out, sizeof(out));
+	if (!ep_gda_command(q->gda, "QUERY_QP", error, out, why)) {
+		return false;
+	}
+	state = ep_prm_get(qpc, EP_PRM_QPC_STATE);
+	mtu = ep_prm_get(qpc, EP_PRM_QPC_MTU);
+	sra = ep_prm_get(qpc, EP_PRM_QPC_LOG_SRA_MAX);
+	if (state != EP_PRM_QP_RTS || mtu != q->mtu || sra != ep_gda_log_sra(q, end)) {
+		return ep_gda_no(why,
+				 "the firmware reads back other values than were set: state %u "
+				 "(should be %u), MTU code %u (%u), READs in flight 2^%u (2^%u): "
+				 "update the firmware of %s",
+				 state, EP_PRM_QP_RTS, mtu, q->mtu, sra, ep_gda_log_sra(q, end),
+				 q->nic->name);
+	}
+	q->tier = ep_prm_get(qpc, EP_PRM_QPC_DP_ORDERING_0) |
+		  ep_prm_get(qpc, EP_PRM_QPC_DP_ORDERING_1) << 1;
+	if (q->tier > EP_MLX5_TIER_OOO_ALL) {
+		q->tier = EP_MLX5_TIER_OOO_ALL;
+	}
+	return true;
+}
+
+bool ep_gda_queue_connect(struct ep_gda_queue *q, const struct ep_gda_end *end,
+			  struct ep_gda_why *why)
+{
+	if (q->gda->mode == EP_GDA_CPU_PROXY) {
+		return ep_gda_verbs_connect(q, end, why);
+	}
+	return ep_gda_to_rtr(q, end, why) && ep_gda_to_rts(q, end, why) &&
+	       ep_gda_read_back(q, end, why);
+}
+
+bool ep_gda_queue_query(struct ep_gda_queue *q, uint32_t *state, struct ep_gda_cause *cause)
+{
+	unsigned char in[EP_PRM_QP_SHORT_BYTES] = { 0 }, out[EP_PRM_QUERY_QP_EXT_BYTES] = { 0 };
+	bool ext = q->nic->caps.error_syndrome;
+	struct ep_gda_why why;
+	int error;
+
+	if (q->verbs) {
+		return ep_gda_verbs_query(q, state);
+	}
+	if (!q->qp_obj) {
+		return false;
+	}
+	ep_prm_set(in, EP_PRM_OPCODE, EP_PRM_CMD_QUERY_QP);
+	ep_prm_set(in, EP_PRM_OBJECT, q->qpn);
+	if (ext) {
+		ep_prm_set(in, EP_PRM_QUERY_QP_EXT, 1);
+	}
+	error = q->gda->dv->mlx5dv_devx_obj_query(q->qp_obj, in, sizeof(in), out,
+						  ext ? sizeof(out) : EP_PRM_QP_BYTES);
+	if (!ep_gda_command(q->gda, "QUERY_QP", error, out, &why)) {
+		EP_INFO(EP_LOG_NET, "%s: %s", q->nic->name, why.text);
+		return false;
+	}
+	*state = ep_prm_get(out + EP_PRM_QPC_AT, EP_PRM_QPC_STATE);
+	if (ext && ep_prm_get(out, EP_PRM_QUERY_QP_SYNDROME)) {
+		cause->syndrome = (uint8_t)ep_prm_get(out, EP_PRM_QUERY_QP_SYNDROME);
+		cause->vendor = (uint8_t)ep_prm_get(out, EP_PRM_QUERY_QP_VENDOR_SYNDROME);
+		cause->hw = (uint8_t)ep_prm_get(out, EP_PRM_QUERY_QP_HW_SYNDROME);
+		cause->overwritten = cause->syndrome == EP_MLX5_SYND_FLUSHED;
+	}
+	return true;
+}
+
+/* Nothing of the queue moves afterwards: what was posted is flushed, what arrives is refused. */
+void ep_gda_queue_halt(struct ep_gda_queue *q)
+{
+	unsigned char in[EP_PRM_QP_SHORT_BYTES] = { 0 };
+	struct ep_gda_why why;
+
+	if (q->verbs) {
+		ep_gda_verbs_halt(q);
+	} else if (q->qp_obj &&
+		   !ep_gda_modify(q, "2ERR_QP", EP_PRM_CMD_2ERR, in, sizeof(in), &why)) {
+		EP_INFO(EP_LOG_NET, "%s: %s", q->nic->name, why.text);
+	}
+}
+
+static void ep_gda_destroyed(const struct ep_gda_queue *q, const char *what, int error)
+{
+	if (error) {
+		EP_INFO(EP_LOG_NET, "%s: %s of queue %u with rank %d is left behind: %s",
+			q->nic->name, what, q->index, q->peer, strerror(error));
+	}
+}
+
+void ep_gda_queue_destroy(struct ep_gda_queue *q)
+{
+	if (q->verbs) {
+		ep_gda_destroyed(q, "queue pair", q->gda->v->ibv_destroy_qp(q->verbs));
+	}
+	if (q->qp_obj) {
+		ep_gda_destroyed(q, "queue pair", q->gda->dv->mlx5dv_devx_obj_destroy(q->qp_obj));
+	}
+	if (q->cq_obj) {
+		ep_gda_destroyed(q, "completion queue",
+				 q->gda->dv->mlx5dv_devx_obj_destroy(q->cq_obj));
+	}
+	q->verbs = NULL;
+	q->qp_obj = q->cq_obj = NULL;
+	q->cqe = NULL;
+	q->dbr = NULL;
+	q->sq = NULL;
+}

@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Memory that kernels, NIC and host share: the queues of a NIC, its doorbell register, the table of
+ * queues, and pinned words. All of it is there before the first queue is made, so that a kernel
+ * that runs never meets an allocation.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include "core/log.h"
+#include "gda/internal.h"
+
+#define EP_GDA_GPU_ALIGN (2u << 20) /* own allocation for the driver, so that only it is exported */
+#define EP_GDA_UAR_NC 1u            /* mlx5dv.h: MLX5DV_UAR_ALLOC_TYPE_NC */
+#define EP_GDA_UAR_BF 0u
+#define EP_GDA_LINE 64u
+
+static bool ep_gda_cuda_no(struct ep_gda_why *why, cudaError_t error, const char *what)
+{
+	(void)cudaGetLastError();
+	return ep_gda_no(why, "%s: %s", what, cudaGetErrorString(error));
+}
+
+/* Waits for the stream, bounded. */
+bool ep_gda_synchronize(struct ep_gda *g, uint64_t timeout_ns)
+{
+	uint64_t start = ep_gda_now();
+
+	for (;;) {
+		cudaError_t state = cudaStreamQuery(g->stream);
+		struct timespec nap = { 0, 20000 };
+
+		if (state == cudaSuccess) {
+			return true;
+		}
+		if (state != cudaErrorNotReady || ep_gda_now() - start > timeout_ns) {
+			(void)cudaGetLastError();
+			return false;
+		}
+		nanosleep(&nap, NULL);
+	}
+}
+
+static bool ep_gda_alloc_gpu(struct ep_gda *g, struct ep_gda_slab *s, struct ep_gda_why *why)
+{
+	cudaError_t error;
+
+	s->bytes = ep_round_up(s->bytes, EP_GDA_GPU_ALIGN);
+	error = cudaMalloc((void **)&s->dev, s->bytes);
+	if (error != cudaSuccess) {
+		s->dev = NULL;
+		return ep_gda_cuda_no(why, error, "no GPU memory for queues");
+	}
+	ep_gda_sync_memops(s->dev);
+	error = cudaMemsetAsync(s->dev, 0, s->bytes, g->stream);
+	for (uint64_t at = 0; error == cudaSuccess && at + EP_GDA_PAGE <= s->bytes;
+	     at += ep_gda_stride(g)) {
+		error = cudaMemsetAsync(s->dev + at + EP_GDA_AT_CQE, 0xff,
+					sizeof(struct ep_mlx5_cqe), g->stream);
+	}
+	if (error != cudaSuccess) {
+		return ep_gda_cuda_no(why, error, "clearing queues");
+	}
+	return ep_gda_synchronize(g, g->timeout_ns) || ep_gda_no(why, "clearing queues takes too "
+								      "long");
+}
+
+static bool ep_gda_alloc_host(struct ep_gda *g, struct ep_gda_slab *s, struct ep_gda_why *why)
+{
+	cudaError_t error;
+
+	error = cudaHostAlloc((void **)&s->host, s->bytes,
+			      cudaHostAllocMapped | cudaHostAllocPortable);
+	if (error != cudaSuccess) {
+		s->host = NULL;
+		return ep_gda_cuda_no(why, error, "no pinned host memory for queues");
+	}
+	error = cudaHostGetDevicePointer((void **)&s->dev, s->host, 0);
+	if (error != cudaSuccess) {
+		return ep_gda_cuda_no(why, error, "pinned host memory has no device address");
+	}
+	memset(s->host, 0, s->bytes);
+	for (uint64_t at = 0; at + EP_GDA_PAGE <= s->bytes; at += ep_gda_stride(g)) {
+		memset(s->host + at + EP_GDA_AT_CQE, 0xff, sizeof(struct ep_mlx5_cqe));
+	}
+	return true;
+}
+
+/* Lets the GPU write the doorbell register. */
+static bool ep_gda_uar_map(struct ep_gda_nic *nic, struct ep_gda_why *why)
+{
+	uintptr_t reg = (uintptr_t)nic->uar->reg_addr;
+	unsigned char *page = (unsigned char *)(reg & ~(uintptr_t)(EP_MLX5_UAR_BYTES - 1));
+	unsigned char *dev = NULL;
+	cudaError_t error;
+
+	error = cudaHostRegister(page, EP_MLX5_UAR_BYTES,
+				 cudaHostRegisterPortable | cudaHostRegisterMapped |
+					 cudaHostRegisterIoMemory);
+	if (error != cudaSuccess) {
+		(void)cudaGetLastError();
+		return ep_gda_no(why,
+				 "the GPU cannot ring %s: %s (%s); needs root or NVIDIA's driver "
+				 "with NVreg_RegistryDwords=\"PeerMappingOverride=1;\"",
+				 nic->name, cudaGetErrorString(error), cudaGetErrorName(error));
+	}
+	nic->uar_mapped = true;
+	error = cudaHostGetDevicePointer((void **)&dev, page, 0);
+	if (error != cudaSuccess) {
+		return ep_gda_cuda_no(why, error, "the doorbell has no device address");
+	}
+	nic->db = (uint64_t *)(dev + (reg - (uintptr_t)page));
+	return true;
+}
+
+static bool ep_gda_uar_open(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_gda_why *why)
+{
+	nic->uar = g->dv->mlx5dv_devx_alloc_uar(nic->ctx, EP_GDA_UAR_NC);
+	if (!nic->uar) {
+		nic->uar = g->dv->mlx5dv_devx_alloc_uar(nic->ctx, EP_GDA_UAR_BF);
+	}
+	if (!nic->uar) {
+		return ep_gda_no(why, "%s has no doorbell page left: %s", nic->name,
+				 strerror(errno));
+	}
+	return g->mode == EP_GDA_CPU_DB || ep_gda_uar_map(nic, why);
+}
+
+bool ep_gda_slab_open(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_gda_why *why)
+{
+	struct ep_gda_slab *s = &nic->slab;
+	bool gpu = g->mode == EP_GDA_GPU;
+
+	s->bytes = ep_max_u64(nic->queues, 1) * ep_gda_stride(g);
+	if (g->mode == EP_GDA_CPU_PROXY) {
+		if (!ep_gda_alloc_host(g, s, why)) {
+			return false;
+		}
+		s->mr = ep_gda_register(g, nic, s->host, s->bytes, IBV_ACCESS_LOCAL_WRITE, false,
+					why);
+		return s->mr && ep_gda_verbs_cq(g, nic, why);
+	}
+	if (!nic->devx) {
+		return ep_gda_no(why, "%s:%d: %.200s", nic->name, nic->port, nic->no_devx.text);
+	}
+	/* The doorbell first: it is what most machines refuse, and costs nothing to try. */
+	if (!ep_gda_uar_open(g, nic, why)) {
+		return false;
+	}
+	if (gpu ? !ep_gda_alloc_gpu(g, s, why) : !ep_gda_alloc_host(g, s, why)) {
+		return false;
+	}
+	s->umem = ep_gda_umem(g, nic, gpu ? s->dev : s->host, s->bytes, gpu, why);
+	return s->umem != NULL;
+}
+
+static void ep_gda_cuda_done(cudaError_t error, const char *what)
+{
+	if (error != cudaSuccess) {
+		(void)cudaGetLastError();
+		EP_INFO(EP_LOG_NET, "%s: %s", what, cudaGetErrorString(error));
+	}
+}
+
+void ep_gda_slab_close(struct ep_gda *g, struct ep_gda_nic *nic)
+{
+	struct ep_gda_slab *s = &nic->slab;
+
+	if (nic->cq) {
+		g->v->ibv_destroy_cq(nic->cq);
+	}
+	if (s->mr) {
+		g->v->ibv_dereg_mr(s->mr);
+	}
+	if (s->umem) {
+		g->dv->mlx5dv_devx_umem_dereg(s->umem);
+	}
+	if (nic->uar_mapped && !g->keep_cuda) {
+		uintptr_t reg = (uintptr_t)nic->uar->reg_addr;
+
+		ep_gda_cuda_done(
+			cudaHostUnregister((void *)(reg & ~(uintptr_t)(EP_MLX5_UAR_BYTES - 1))),
+			"unmapping a doorbell");
+	}
+	if (nic->uar && !(nic->uar_mapped && g->keep_cuda)) {
+		g->dv->mlx5dv_devx_free_uar(nic->uar);
+	}
+	if (s->host && !g->keep_cuda) {
+		ep_gda_cuda_done(cudaFreeHost(s->host), "freeing queues");
+	} else if (s->dev && !s->host && !g->keep_cuda) {
+		ep_gda_cuda_done(cudaFree(s->dev), "freeing queues");
+	}
+	memset(s, 0, sizeof(*s));
+	nic->cq = NULL;
+	nic->uar = NULL;
+	nic->uar_mapped = false;
+	nic->db = NULL;
+}
+
+/* Where the parts of the pinned block lie. */
+struct ep_gda_pinned_at {
+	uint64_t down, sink, scratch, word, record, bytes;
+};
+
+static struct ep_gda_pinned_at ep_gda_pinned_layout(const struct ep_gda *g)
+{
+	struct ep_gda_pinned_at at = { 0 };
+
+	at.sink = ep_round_up((uint64_t)g->nranks * 4, EP_GDA_PAGE);
+	at.scratch = at.sink + EP_GDA_PAGE;
+	at.word = at.scratch + EP_GDA_LINE;
+	at.record = at.word + (uint64_t)g->nqueues * EP_GDA_LINE;
+	at.bytes = at.record + (uint64_t)g->nqueues * sizeof(struct ep_mlx5_error);
+	return at;
+}
+
+/* Everything that is there once, whatever the mode. */
+bool ep_gda_pinned_open(struct ep_gda *g, struct ep_gda_why *why)
+{
+	struct ep_gda_pinned_at at = ep_gda_pinned_layout(g);
+	size_t queues = (size_t)g->nranks * g->queues * sizeof(*g->qps);
+	size_t regions = ep_gda_region_count(g) * sizeof(*g->regions);
+	cudaError_t error;
+
+	g->shadow = aligned_alloc(128, queues);
+	g->regions = calloc(1, regions);
+	if (!g->shadow || !g->regions) {
+		return ep_gda_no(why, "out of host memory");
+	}
+	memset(g->shadow, 0, queues);
+	error = cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking);
+	if (error != cudaSuccess) {
+		g->stream = NULL;
+		return ep_gda_cuda_no(why, error, "no stream");
+	}
+	error = cudaHostAlloc((void **)&g->pinned, at.bytes,
+			      cudaHostAllocMapped | cudaHostAllocPortable);
+	if (error != cudaSuccess) {
+		g->pinned = NULL;
+		return ep_gda_cuda_no(why, error, "no pinned host memory");
+	}
+	memset(g->pinned, 0, at.bytes);
+	error = cudaHostGetDevicePointer((void **)&g->pinned_dev, g->pinned, 0);
+	if (error == cudaSuccess) {
+		error = cudaMalloc((void **)&g->qps, queues);
+	}
+	if (error == cudaSuccess) {
+		error = cudaMalloc((void **)&g->regions_dev, regions);
+	}
+	if (error != cudaSuccess) {
+		return ep_gda_cuda_no(why, error, "no memory for the table of queues");
+	}
+	g->down = (uint32_t *)(g->pinned + at.down);
+	g->scratch = (struct ep_mlx5_cqe *)(g->pinned + at.scratch);
+	for (uint32_t i = 0; i < g->nqueues; i++) {
+		g->queue[i].word = (uint64_t *)(g->pinned + at.word + (uint64_t)i * EP_GDA_LINE);
+		g->queue[i].record = (struct ep_mlx5_error *)(g->pinned + at.record) + i;
+	}
+	for (int n = 0; n < g->nnics; n++) {
+		g->nic[n].sink = ep_gda_register(g, &g->nic[n], g->pinned + at.sink, EP_GDA_PAGE,
+						 IBV_ACCESS_LOCAL_WRITE, false, why);
+		if (!g->nic[n].sink) {
+			return false;
+		}
+	}
+	return true;
+}
+
+void ep_gda_pinned_close(struct ep_gda *g)
+{
+	for (int n = 0; n < g->nnics; n++) {
+		if (g->nic[n].sink) {
+			g->v->ibv_dereg_mr(g->nic[n].sink);
+			g->nic[n].sink = NULL;
+		}
+	}
+	if (!g->keep_cuda) {
+		ep_gda_cuda_done(g->regions_dev ? cudaFree(g->regions_dev) : cudaSuccess,
+				 "freeing the table of keys");
+		ep_gda_cuda_done(g->qps ? cudaFree(g->qps) : cudaSuccess,
+				 "freeing the table of queues");
+		ep_gda_cuda_done(g->pinned ? cudaFreeHost(g->pinned) : cudaSuccess,
+				 "freeing pinned memory");
+		ep_gda_cuda_done(g->stream ? cudaStreamDestroy(g->stream) : cudaSuccess,
+				 "destroying a stream");
+	}
+	free(g->regions);
+	free(g->shadow);
+}
+
+static unsigned char *ep_gda_dev(const struct ep_gda *g, const void *pinned)
+{
+	return g->pinned_dev + ((const unsigned char *)pinned - g->pinned);
+}
+
+/* The queue as kernels shall see it. */
+static void ep_gda_shadow_one(struct ep_gda_queue *q)
+{
+	struct ep_gda *g = q->gda;
+	struct ep_mlx5_qp *s = &g->shadow[(size_t)q->peer * g->queues + q->index];
+	unsigned char *page = q->nic->slab.dev + q->slot * ep_gda_stride(g);
+	struct ep_gda_pinned_at at = ep_gda_pinned_layout(g);
+
+	q->shadow = s;
+	s->sq = (struct ep_mlx5_wqe *)(page + EP_GDA_PAGE);
+	s->cqe = (const struct ep_mlx5_cqe *)(page + EP_GDA_AT_CQE);
+	s->dbr = (struct ep_mlx5_dbr *)(page + EP_GDA_AT_DBR);
+	s->db = ep_gda_index_ring(g->mode) ? (uint64_t *)ep_gda_dev(g, q->word) : q->nic->db;
+	s->local = g->regions_dev + ep_gda_local_regions(ep_gda_nic_index(g, q->nic));
+	s->remote = g->regions_dev + ep_gda_remote_regions(q->peer, q->remote_nic);
+	s->record = (struct ep_mlx5_error *)ep_gda_dev(g, q->record);
+	s->stop = (const uint32_t *)ep_gda_dev(g, g->down + q->peer);
+	s->qpn = q->qpn;
+	s->depth = g->depth;
+	s->ring = ep_gda_index_ring(g->mode) ? EP_MLX5_RING_INDEX : EP_MLX5_RING_MMIO;
+	s->host_ring = q->nic->slab.host != NULL;
+	s->tier = (uint8_t)q->tier;
+	s->signal = ep_mlx5_signal_policy(q->tier, !q->nic->caps.atomics);
+	s->peer = (uint32_t)q->peer;
+	s->nic = (uint32_t)ep_gda_nic_index(g, q->nic);
+	s->sink_lkey = q->nic->sink->lkey;
+	s->sink = (uintptr_t)(g->pinned + at.sink);
+}
+
+/* Gives the table of queues to the GPU. */
+bool ep_gda_publish(struct ep_gda *g, struct ep_gda_why *why)
+{
+	size_t queues = (size_t)g->nranks * g->queues * sizeof(*g->qps);
+	size_t regions = ep_gda_region_count(g) * sizeof(*g->regions);
+	cudaError_t error;
+
+	for (uint32_t i = 0; i < g->nqueues; i++) {
+		ep_gda_shadow_one(&g->queue[i]);
+	}
+	error = cudaMemcpyAsync(g->qps, g->shadow, queues, cudaMemcpyHostToDevice, g->stream);
+	if (error == cudaSuccess) {
+		error = cudaMemsetAsync(g->regions_dev, 0, regions, g->stream);
+	}
+	if (error != cudaSuccess) {
+		return ep_gda_cuda_no(why, error, "writing the table of queues");
+	}
+	return ep_gda_synchronize(g, g->timeout_ns) ||
+	       ep_gda_no(why, "writing the table of queues takes too long");
+}

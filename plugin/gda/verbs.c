@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include "gda/verbs.h"
+
+struct ep_verbs_entry {
+	const char *name, *version;
+	void *call; /* address of the pointer to set */
+	bool needed;
+};
+
+static struct ep_verbs ep_verbs_table;
+static struct ep_mlx5dv ep_mlx5dv_table;
+static char ep_verbs_why[256], ep_mlx5dv_why[256];
+static pthread_once_t ep_verbs_once = PTHREAD_ONCE_INIT, ep_mlx5dv_once = PTHREAD_ONCE_INIT;
+
+/* The library stays loaded: providers keep threads and fork handlers in it. */
+static void ep_verbs_fill(const char *file, const char *package, const struct ep_verbs_entry *entry,
+			  size_t n, char *why, size_t size)
+{
+	void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+
+	if (!library) {
+		snprintf(why, size, "%s cannot be loaded (%s): install %s", file, dlerror(),
+			 package);
+		return;
+	}
+	for (size_t i = 0; i < n; i++) {
+		void *address = dlvsym(library, entry[i].name, entry[i].version);
+
+		if (!address) {
+			address = dlsym(library, entry[i].name);
+		}
+		if (!address && entry[i].needed) {
+			snprintf(why, size, "%s has no %s (%s): a newer %s is needed", file,
+				 entry[i].name, entry[i].version, package);
+			return;
+		}
+		/* ISO C does not convert object pointers to function pointers. */
+		memcpy(entry[i].call, &address, sizeof(address));
+	}
+}
+
+#define EP_VERBS_NEEDED(n, v) { #n, v, &ep_verbs_table.n, true },
+#define EP_VERBS_OPTIONAL(n, v) { #n, v, &ep_verbs_table.n, false },
+#define EP_MLX5DV_NEEDED(n, v) { #n, v, &ep_mlx5dv_table.n, true },
+#define EP_MLX5DV_OPTIONAL(n, v) { #n, v, &ep_mlx5dv_table.n, false },
+
+static void ep_verbs_init(void)
+{
+	static const struct ep_verbs_entry entry[] = { EP_VERBS_CALLS(EP_VERBS_NEEDED,
+								      EP_VERBS_OPTIONAL) };
+
+	ep_verbs_fill("libibverbs.so.1", "libibverbs1", entry, sizeof(entry) / sizeof(entry[0]),
+		      ep_verbs_why, sizeof(ep_verbs_why));
+}
+
+static void ep_mlx5dv_init(void)
+{
+	static const struct ep_verbs_entry entry[] = { EP_MLX5DV_CALLS(EP_MLX5DV_NEEDED,
+								       EP_MLX5DV_OPTIONAL) };
+
+	ep_verbs_fill("libmlx5.so.1", "ibverbs-providers", entry, sizeof(entry) / sizeof(entry[0]),
+		      ep_mlx5dv_why, sizeof(ep_mlx5dv_why));
+}
+
+const struct ep_verbs *ep_verbs(const char **why)
+{
+	pthread_once(&ep_verbs_once, ep_verbs_init);
+	*why = ep_verbs_why;
+	return ep_verbs_why[0] ? NULL : &ep_verbs_table;
+}
+
+const struct ep_mlx5dv *ep_mlx5dv(const char **why)
+{
+	pthread_once(&ep_mlx5dv_once, ep_mlx5dv_init);
+	*why = ep_mlx5dv_why;
+	return ep_mlx5dv_why[0] ? NULL : &ep_mlx5dv_table;
+}
+
+int ep_verbs_query_port(const struct ep_verbs *v, struct ibv_context *ctx, uint8_t port,
+			struct ibv_port_attr *attr)
+{
+	struct verbs_context *extended = verbs_get_ctx_op(ctx, query_port);
+
+	memset(attr, 0, sizeof(*attr));
+	if (extended) {
+		return extended->query_port(ctx, port, attr, sizeof(*attr));
+	}
+	return (v->ibv_query_port)(ctx, port, (struct _compat_ibv_port_attr *)attr);
+}
+
+struct ibv_mr *ep_verbs_reg_mr(const struct ep_verbs *v, struct ibv_pd *pd, void *addr,
+			       size_t bytes, unsigned int access)
+{
+	if (v->ibv_reg_mr_iova2) {
+		return v->ibv_reg_mr_iova2(pd, addr, bytes, (uintptr_t)addr, access);
+	}
+	access &= ~(unsigned int)IBV_ACCESS_OPTIONAL_RANGE;
+	return (v->ibv_reg_mr)(pd, addr, bytes, (int)access);
+}

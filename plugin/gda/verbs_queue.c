@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Queues that the proxy's thread posts to by plain verbs. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "core/log.h"
+#include "gda/internal.h"
+#include "gda/prm.h"
+
+#define EP_GDA_RNR_TIMER 12
+#define EP_GDA_RNR_TRIES 7
+
+bool ep_gda_verbs_cq(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_gda_why *why)
+{
+	uint64_t most = (uint64_t)ep_max_u64(nic->queues, 1) * g->depth;
+
+	nic->cq_depth = (uint32_t)ep_min_u64(most, (uint64_t)nic->attr.max_cqe);
+	nic->cq_used = 0;
+	nic->cq = g->v->ibv_create_cq(nic->ctx, (int)nic->cq_depth, NULL, NULL, 0);
+	return nic->cq || ep_gda_no(why, "%s: no completion queue of %u entries: %s", nic->name,
+				    nic->cq_depth, strerror(errno));
+}
+
+bool ep_gda_verbs_create(struct ep_gda_queue *q, struct ep_gda_why *why)
+{
+	const struct ep_gda *g = q->gda;
+	struct ibv_qp_init_attr init = {
+		.send_cq = q->nic->cq,
+		.recv_cq = q->nic->cq,
+		.cap = { .max_send_wr = g->depth,
+			 .max_recv_wr = 1,
+			 .max_send_sge = 1,
+			 .max_recv_sge = 1 },
+		.qp_type = IBV_QPT_RC,
+	};
+	struct ibv_qp_attr attr = {
+		.qp_state = IBV_QPS_INIT,
+		.pkey_index = (uint16_t)q->nic->pkey_index,
+		.port_num = (uint8_t)q->nic->port,
+		.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+				   (q->nic->caps.atomics ? IBV_ACCESS_REMOTE_ATOMIC : 0),
+	};
+	int error;
+
+	if (g->depth > (uint32_t)q->nic->attr.max_qp_wr) {
+		return ep_gda_no(why, "%s: queues of %u entries, the limit is %d", q->nic->name,
+				 g->depth, q->nic->attr.max_qp_wr);
+	}
+	q->verbs = g->v->ibv_create_qp(q->nic->pd, &init);
+	if (!q->verbs) {
+		return ep_gda_no(why, "%s: no queue pair of %u entries: %s", q->nic->name, g->depth,
+				 strerror(errno));
+	}
+	q->qpn = q->verbs->qp_num;
+	error = g->v->ibv_modify_qp(q->verbs, &attr,
+				    IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
+					    IBV_QP_ACCESS_FLAGS);
+	return !error || ep_gda_no(why, "%s:%d: a queue pair cannot be initialised: %s",
+				   q->nic->name, q->nic->port, strerror(error));
+}
+
+static bool ep_gda_verbs_to_rtr(struct ep_gda_queue *q, const struct ep_gda_end *end,
+				struct ep_gda_why *why)
+{
+	bool ethernet = end->link_layer == IBV_LINK_LAYER_ETHERNET;
+	struct ibv_qp_attr attr = {
+		.qp_state = IBV_QPS_RTR,
+		.path_mtu = (enum ibv_mtu)q->mtu,
+		.dest_qp_num = q->remote_qpn,
+		.rq_psn = (end->psn + q->remote_qpn) & 0xffffff,
+		.max_dest_rd_atomic = (uint8_t)(1u << q->nic->end.log_rra),
+		.min_rnr_timer = EP_GDA_RNR_TIMER,
+		.ah_attr = { .dlid = end->lid,
+			     .sl = (uint8_t)q->gda->env.sl,
+			     .port_num = (uint8_t)q->nic->port },
+	};
+	char text[EP_GDA_GID_TEXT];
+	int error;
+
+	if (ethernet || q->nic->end.grh || end->grh || memcmp(q->nic->end.gid, end->gid, 8) != 0) {
+		attr.ah_attr.is_global = 1;
+		memcpy(attr.ah_attr.grh.dgid.raw, end->gid, sizeof(end->gid));
+		attr.ah_attr.grh.sgid_index = (uint8_t)q->nic->gid_index;
+		attr.ah_attr.grh.hop_limit = 255;
+		attr.ah_attr.grh.traffic_class = (uint8_t)q->gda->env.tc;
+	}
+	error = q->gda->v->ibv_modify_qp(q->verbs, &attr,
+					 IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
+						 IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+						 IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+	return !error ||
+	       ep_gda_no(why, "%s:%d does not find the way to %s, LID %u: %s", q->nic->name,
+			 q->nic->port, ep_gda_gid_print(end->gid, text), end->lid, strerror(error));
+}
+
+bool ep_gda_verbs_connect(struct ep_gda_queue *q, const struct ep_gda_end *end,
+			  struct ep_gda_why *why)
+{
+	uint32_t log_sra =
+		(uint32_t)ep_min_u64(ep_min_u64(q->nic->caps.log_ra_req, 4), end->log_rra);
+	struct ibv_qp_attr attr = {
+		.qp_state = IBV_QPS_RTS,
+		.timeout = (uint8_t)q->gda->env.timeout,
+		.retry_cnt = (uint8_t)q->gda->env.retry_cnt,
+		.rnr_retry = EP_GDA_RNR_TRIES,
+		.sq_psn = (q->gda->psn + q->qpn) & 0xffffff,
+		.max_rd_atomic = (uint8_t)(1u << log_sra),
+	};
+	uint32_t state = 0;
+	int error;
+
+	if (!ep_gda_verbs_to_rtr(q, end, why)) {
+		return false;
+	}
+	error = q->gda->v->ibv_modify_qp(q->verbs, &attr,
+					 IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+						 IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
+						 IBV_QP_MAX_QP_RD_ATOMIC);
+	if (error) {
+		return ep_gda_no(why, "%s:%d: a queue pair cannot be made ready to send: %s",
+				 q->nic->name, q->nic->port, strerror(error));
+	}
+	if (!ep_gda_verbs_query(q, &state) || state != EP_PRM_QP_RTS) {
+		return ep_gda_no(why,
+				 "%s:%d: a queue pair is in state %u after it was made ready "
+				 "to send",
+				 q->nic->name, q->nic->port, state);
+	}
+	/* Verbs do not tell in which order data is placed. Right for this is right for IBTA's. */
+	q->tier = EP_MLX5_TIER_OOO_RW;
+	return true;
+}
+
+void ep_gda_verbs_halt(struct ep_gda_queue *q)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+	int error = q->gda->v->ibv_modify_qp(q->verbs, &attr, IBV_QP_STATE);
+
+	if (error) {
+		EP_INFO(EP_LOG_NET, "%s: a queue pair cannot be stopped: %s", q->nic->name,
+			strerror(error));
+	}
+}
+
+bool ep_gda_verbs_query(struct ep_gda_queue *q, uint32_t *state)
+{
+	static const uint8_t prm[] = {
+		[IBV_QPS_RESET] = EP_PRM_QP_RST, [IBV_QPS_INIT] = EP_PRM_QP_INIT,
+		[IBV_QPS_RTR] = EP_PRM_QP_RTR,   [IBV_QPS_RTS] = EP_PRM_QP_RTS,
+		[IBV_QPS_SQD] = EP_PRM_QP_SQD,   [IBV_QPS_SQE] = EP_PRM_QP_SQER,
+		[IBV_QPS_ERR] = EP_PRM_QP_ERR,
+	};
+	struct ibv_qp_init_attr init;
+	struct ibv_qp_attr attr;
+
+	memset(&attr, 0, sizeof(attr));
+	if (q->gda->v->ibv_query_qp(q->verbs, &attr, IBV_QP_STATE, &init) != 0 ||
+	    attr.qp_state >= EP_ARRAY_SIZE(prm)) {
+		return false;
+	}
+	*state = prm[attr.qp_state];
+	return true;
+}

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The watcher: events of NICs as they come, error records and completions in host memory a few
+ * dozen times a second, and now and then a question to a NIC about one of its queues, since queues
+ * in GPU memory fail without the host seeing it.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+#include "core/log.h"
+#include "gda/internal.h"
+
+#define EP_GDA_TICK_MS 20
+#define EP_GDA_QUERY_NS 250000000ull
+
+static void ep_gda_event_queue(struct ep_gda *g, const struct ibv_qp *qp, const char *note)
+{
+	struct ep_gda_cause cause = { .status = EP_MLX5_ERR_CQE, .note = note };
+
+	for (uint32_t i = 0; i < g->nqueues; i++) {
+		if (g->queue[i].verbs && g->queue[i].verbs == qp) {
+			ep_gda_fail_queue(&g->queue[i], &cause);
+		}
+	}
+}
+
+static void ep_gda_event(struct ep_gda *g, struct ep_gda_nic *nic,
+			 const struct ibv_async_event *event)
+{
+	switch (event->event_type) {
+	case IBV_EVENT_QP_FATAL:
+		ep_gda_event_queue(g, event->element.qp, "the NIC reports a fatal queue error");
+		break;
+	case IBV_EVENT_QP_REQ_ERR:
+		ep_gda_event_queue(g, event->element.qp, "the NIC reports an invalid request");
+		break;
+	case IBV_EVENT_QP_ACCESS_ERR:
+		ep_gda_event_queue(g, event->element.qp,
+				   "the peer reached for memory that is not registered");
+		break;
+	case IBV_EVENT_PORT_ERR:
+		if (event->element.port_num == nic->port) {
+			ep_gda_fail_port(nic, g,
+					 "the port went down: see the cable and the switch");
+		}
+		break;
+	case IBV_EVENT_DEVICE_FATAL:
+		ep_gda_fail_port(nic, g, "the device reports a fatal error: see the kernel's log");
+		break;
+	case IBV_EVENT_CQ_ERR:
+		ep_gda_fail_port(nic, g, "a completion queue was overrun");
+		break;
+	default:
+		EP_INFO(EP_LOG_NET, "%s:%d: event %d", nic->name, nic->port,
+			(int)event->event_type);
+	}
+}
+
+static void ep_gda_events(struct ep_gda *g, struct ep_gda_nic *nic)
+{
+	struct ibv_async_event event;
+
+	while (g->v->ibv_get_async_event(nic->ctx, &event) == 0) {
+		ep_gda_event(g, nic, &event);
+		g->v->ibv_ack_async_event(&event);
+	}
+}
+
+static void ep_gda_look(struct ep_gda *g, uint64_t *asked)
+{
+	uint64_t now = ep_gda_now();
+
+	pthread_mutex_lock(&g->ask);
+	for (uint32_t i = 0; i < g->nqueues; i++) {
+		ep_gda_inspect(&g->queue[i], EP_GDA_LOOK_MEMORY);
+	}
+	if (now - *asked > EP_GDA_QUERY_NS && g->nqueues) {
+		*asked = now;
+		ep_gda_inspect(&g->queue[g->next_query++ % g->nqueues], EP_GDA_LOOK_NIC);
+	}
+	pthread_mutex_unlock(&g->ask);
+}
+
+static void *ep_gda_watch_main(void *arg)
+{
+	struct ep_gda *g = arg;
+	struct pollfd fd[EP_GDA_MAX_NICS + 1];
+	uint64_t asked = ep_gda_now();
+
+	fd[0] = (struct pollfd){ .fd = g->stop_fd, .events = POLLIN };
+	for (int n = 0; n < g->nnics; n++) {
+		fd[n + 1] = (struct pollfd){ .fd = g->nic[n].ctx->async_fd, .events = POLLIN };
+	}
+	for (;;) {
+		int ready = poll(fd, (nfds_t)g->nnics + 1, EP_GDA_TICK_MS);
+
+		if (ready > 0 && fd[0].revents) {
+			return NULL;
+		}
+		for (int n = 0; ready > 0 && n < g->nnics; n++) {
+			if (fd[n + 1].revents & (POLLERR | POLLHUP | POLLNVAL)) {
+				ep_gda_fail_port(&g->nic[n], g, "the device was removed");
+				fd[n + 1].fd = -1;
+			} else if (fd[n + 1].revents) {
+				ep_gda_events(g, &g->nic[n]);
+			}
+		}
+		ep_gda_look(g, &asked);
+	}
+}
+
+bool ep_gda_watch_start(struct ep_gda *g, struct ep_gda_why *why)
+{
+	int error;
+
+	for (int n = 0; n < g->nnics; n++) {
+		int fd = g->nic[n].ctx->async_fd;
+
+		if (fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) != 0) {
+			return ep_gda_no(why, "%s: its events cannot be watched: %s",
+					 g->nic[n].name, strerror(errno));
+		}
+	}
+	g->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (g->stop_fd < 0) {
+		return ep_gda_no(why, "no eventfd: %s", strerror(errno));
+	}
+	error = pthread_create(&g->watcher, NULL, ep_gda_watch_main, g);
+	if (error) {
+		return ep_gda_no(why, "no thread to watch RDMA from: %s", strerror(error));
+	}
+	g->watching = true;
+	return true;
+}
+
+void ep_gda_watch_stop(struct ep_gda *g)
+{
+	uint64_t one = 1;
+
+	if (g->watching) {
+		while (write(g->stop_fd, &one, sizeof(one)) < 0 && errno == EINTR) {
+		}
+		pthread_join(g->watcher, NULL);
+		g->watching = false;
+	}
+	if (g->stop_fd >= 0) {
+		close(g->stop_fd);
+		g->stop_fd = -1;
+	}
+}
