@@ -44,7 +44,6 @@ ncclResult_t ep_net_open(struct ncclEpGroup *g, struct ep_boot *boot, ncclResult
 		.mode = (enum ep_gda_mode)g->config.rdma_mode,
 		.timeout_ns = ep_min_u64(timeout_ms, EP_NET_CONNECT_MS) * 1000000,
 	};
-	char text[256];
 
 	if (!g->remote) {
 		return mine;
@@ -53,11 +52,7 @@ ncclResult_t ep_net_open(struct ncclEpGroup *g, struct ep_boot *boot, ncclResult
 		remote[r] = ep_net_remote(g, (uint32_t)r);
 		host[r] = g->idents[r].hostname;
 	}
-	EP_CHECK(ep_gda_open(&g->gda, boot, &config, mine));
-	ep_gda_describe(g->gda, text, sizeof(text));
-	EP_INFO(EP_LOG_INIT, "group %p rank %d: RDMA with %d ranks: %s", (void *)g, g->rank,
-		__builtin_popcountll(g->remote), text);
-	return ncclSuccess;
+	return ep_gda_open(&g->gda, boot, &config, mine);
 }
 
 ncclResult_t ep_net_bind(struct ncclEpGroup *g, struct ep_boot *boot, const struct ep_symm *symm)

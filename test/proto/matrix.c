@@ -2,11 +2,12 @@
 /*
  * Dispatch and combine against the oracle, over random shapes, types, routings and settings.
  *
- *     matrix KIND FIRST COUNT      cases FIRST .. FIRST+COUNT-1 of a kind:
+ *     matrix KIND FIRST COUNT [nodes [MODE]]      cases FIRST .. FIRST+COUNT-1 of a kind:
  *         em, rm        any, of that layout
  *         fp8, forward  quantised in dispatch, or by the caller
  *         wide          top-k of 9 and more
  *
+ * nodes: the ranks are of several nodes, and RDMA between them, posted in mode MODE or in any.
  * A case prints its number when it fails; `matrix KIND number 1` runs it alone. Under a launcher
  * the number of ranks is the launcher's.
  */
@@ -19,6 +20,8 @@ struct test_case {
 	uint32_t sms;      /* 0: each rank chooses differently */
 	const char *lines; /* "0" or "1" */
 	const char *threads;
+	char nodes[64]; /* NCCL_EP_NODE_SIZE; "": not set */
+	uint32_t mode, queues, depth;
 	uint64_t number;
 	uint64_t seed;
 };
@@ -150,7 +153,52 @@ static void make_room(struct test_case *c)
 	free(rows);
 }
 
-static void choose(struct test_case *c, const char *kind, uint64_t number)
+/* Nodes of any size, as long as there are two; few and shallow queues as well as the defaults. */
+static void choose_nodes(struct test_case *c, const char *mode, uint64_t *state)
+{
+	uint32_t left = c->p.nranks;
+	uint64_t s = *state;
+	size_t n = 0;
+
+	if (!strcmp(mode, "")) {
+		c->mode = 1 + DRAW(4);
+	} else {
+		c->mode = (uint32_t)world_number(mode, 0);
+	}
+	c->queues = DRAW(4) ? 1 + DRAW(4) : 0;
+	c->depth = 64u << DRAW(4);
+	*state = s;
+	if (world_nodes() > 1 || left < 2) {
+		return; /* the launcher's */
+	}
+	switch (DRAW(3)) {
+	case 0:
+		snprintf(c->nodes, sizeof(c->nodes), "%u", 1 + DRAW(left - 1));
+		return;
+	case 1:
+		snprintf(c->nodes, sizeof(c->nodes), "1");
+		return;
+	default:
+		break;
+	}
+	while (left) {
+		uint32_t size = 1 + DRAW(n ? left : left - 1);
+
+		n += (size_t)snprintf(c->nodes + n, sizeof(c->nodes) - n, "%s%u", n ? "," : "",
+				      size);
+		left -= size;
+	}
+}
+
+static void set_number(const char *name, uint32_t value)
+{
+	char text[16];
+
+	snprintf(text, sizeof(text), "%u", value);
+	setenv(name, text, 1);
+}
+
+static void choose(struct test_case *c, const char *kind, uint64_t number, const char *mode)
 {
 	static const char *const threads[] = { "32", "64", "96", "128", "256" };
 	struct oracle_problem *p = &c->p;
@@ -185,6 +233,9 @@ static void choose(struct test_case *c, const char *kind, uint64_t number)
 	choose_flags(c, &s);
 	c->seed = world_draw(&s, UINT64_C(1) << 32);
 	make_room(c);
+	if (mode) {
+		choose_nodes(c, mode, &s);
+	}
 }
 
 static void run_case(struct world *w, void *arg)
@@ -196,8 +247,10 @@ static void run_case(struct world *w, void *arg)
 	char text[300];
 
 	bench_describe(&c->p, c->flags, text, sizeof(text));
-	check_context("case %llu: %s, lines %s, threads %s, sms %u", (unsigned long long)c->number,
-		      text, c->lines, c->threads, c->sms);
+	check_context("case %llu: %s, lines %s, threads %s, sms %u, nodes %s, mode %u, queues %u, "
+		      "depth %u",
+		      (unsigned long long)c->number, text, c->lines, c->threads, c->sms, c->nodes,
+		      c->mode, c->queues, c->depth);
 	config.max_num_sms = c->sms ? c->sms : (unsigned int)(2 + (w->rank * 5 + 1) % 4);
 	NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
 	bench_open(&b, w, group, &c->p, c->flags);
@@ -216,12 +269,17 @@ static void run_case(struct world *w, void *arg)
 int main(int argc, char **argv)
 {
 	struct test_case c;
+	const char *mode = NULL;
 	uint64_t first, count;
 	double begin = world_now();
 
-	if (argc != 4) {
-		fprintf(stderr, "usage: matrix em|rm|fp8|forward|wide FIRST COUNT\n");
+	if (argc < 4 || argc > 6) {
+		fprintf(stderr,
+			"usage: matrix em|rm|fp8|forward|wide FIRST COUNT [nodes [MODE]]\n");
 		return 2;
+	}
+	if (argc > 4) {
+		mode = argc > 5 ? argv[5] : "";
 	}
 	first = world_number(argv[2], 0);
 	count = world_number(argv[3], 1);
@@ -230,9 +288,15 @@ int main(int argc, char **argv)
 	for (uint64_t i = first; i < first + count; i++) {
 		int before = check_failures();
 
-		choose(&c, argv[1], i);
+		choose(&c, argv[1], i, mode);
 		setenv("NCCL_EP_LL_LINES", c.lines, 1);
 		setenv("NCCL_EP_LL_THREADS", c.threads, 1);
+		if (mode) {
+			setenv("NCCL_EP_NODE_SIZE", c.nodes, 1);
+			set_number("NCCL_EP_RDMA_MODE", c.mode);
+			set_number("NCCL_EP_RDMA_QUEUES", c.queues);
+			set_number("NCCL_EP_RDMA_DEPTH", c.depth);
+		}
 		world_run((int)c.p.nranks, run_case, &c);
 		if (check_failures() != before || getenv("MATRIX_VERBOSE")) {
 			printf("case %llu: %s after %.1f s\n", (unsigned long long)i,

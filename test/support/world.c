@@ -60,6 +60,12 @@ bool world_launched(void)
 	return getenv("RANK") && getenv("WORLD_SIZE");
 }
 
+int world_nodes(void)
+{
+	return world_launched() ? environment("WORLD_SIZE", 1) / environment("LOCAL_WORLD_SIZE", 1)
+				: 1;
+}
+
 int world_size(int otherwise)
 {
 	return world_launched() ? environment("WORLD_SIZE", 1) : otherwise;

@@ -36,6 +36,9 @@ bool world_launched(void);
 /* Ranks of the launcher, else `otherwise`. */
 int world_size(int otherwise);
 
+/* Nodes of the launcher; 1 when ranks are threads. */
+int world_nodes(void);
+
 /* All ranks arrive; ends the process if one does not within a minute. */
 void world_meet(struct world *w);
 /* Flags 0..WORLD_FLAGS-1 of each rank, zero at first; others may wait until one reaches a value. */

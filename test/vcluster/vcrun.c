@@ -6,6 +6,8 @@
  *
  * Every rank gets the environment torchrun gives (RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE,
  * MASTER_ADDR, MASTER_PORT), VC_DIR (a directory common to all), VC_NODE, VC_GPUS and NCCL_HOSTID.
+ * The directory `nic` beside this program, with the stand-ins for libibverbs and libmlx5, comes
+ * first in LD_LIBRARY_PATH.
  * Exit code: 0 when all ranks end with 0; else that of the first rank that failed (128 + signal when
  * it was killed), 124 after a timeout.
  */
@@ -113,6 +115,27 @@ static void set(const char *name, const char *fmt, int value)
 
 	snprintf(text, sizeof(text), fmt, value);
 	setenv(name, text, 1);
+}
+
+/* Where the program's dlopen() finds the NIC's libraries. */
+static void set_library_path(void)
+{
+	const char *before = getenv("LD_LIBRARY_PATH");
+	char self[1024], path[4096];
+	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+	char *slash;
+
+	self[n > 0 ? n : 0] = '\0';
+	slash = strrchr(self, '/');
+	if (!slash) {
+		return;
+	}
+	*slash = '\0';
+	n = snprintf(path, sizeof(path), "%s/nic%s%s", self, before && *before ? ":" : "",
+		     before ? before : "");
+	if (n < (ssize_t)sizeof(path)) {
+		setenv("LD_LIBRARY_PATH", path, 1);
+	}
 }
 
 static void start(int rank, int port, char **argv)
@@ -300,6 +323,7 @@ int main(int argc, char **argv)
 
 	options(argc, argv);
 	nranks = nodes * gpus;
+	set_library_path();
 	make_dir();
 	port = free_port();
 	signal(SIGINT, on_signal);
