@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/param.h"
+#include "gda/choose.h"
 #include "tools/ep_info.h"
 
 /* core/error.c and core/log.c ask the CUDA runtime for names of errors and for the current device.
@@ -45,7 +46,47 @@ static void print_own(enum ep_param_id id)
 		printf("  %-34s %-12s %-12s %s\n", def->name, "INVALID", "environment", error.text);
 		return;
 	}
+	if (set && id == EP_PARAM_NODE_SIZE) { /* may be a list */
+		printf("  %-34s %-12s %-12s %s\n", def->name, text, "environment", def->help);
+		return;
+	}
 	printf("  %-34s %-12" PRId64 " %-12s %s\n", def->name, value,
+	       set ? "environment" : "default", def->help);
+}
+
+/* A range is of the family that is set, if that can be understood. */
+static bool parses(enum ep_gda_var var, const char *text)
+{
+	const char *family = getenv(ep_gda_var_table[EP_GDA_VAR_ADDR_FAMILY].name);
+	struct ep_gda_env env = { .range_bits = -1 };
+
+	if (var == EP_GDA_VAR_ADDR_RANGE && family && *family) {
+		(void)ep_gda_env_parse(&env, EP_GDA_VAR_ADDR_FAMILY, family);
+	}
+	return ep_gda_env_parse(&env, var, text) == ncclSuccess;
+}
+
+/* What RDMA takes from NCCL's variables. */
+static void print_rdma(enum ep_gda_var var)
+{
+	const struct ep_gda_var_def *def = &ep_gda_var_table[var];
+	const char *text = getenv(def->name);
+	bool set = text && *text;
+	char initial[16] = "AF_INET";
+
+	if (var < EP_GDA_VAR_NUMBERS) {
+		snprintf(initial, sizeof(initial), "%d", def->initial);
+	} else if (var == EP_GDA_VAR_ADDR_RANGE) {
+		snprintf(initial, sizeof(initial), "(any)");
+	}
+	if (set && !parses(var, text)) {
+		struct ep_error error;
+
+		ep_error_get(NULL, &error);
+		printf("  %-34s %-12s %-12s %s\n", def->name, "INVALID", "environment", error.text);
+		return;
+	}
+	printf("  %-34s %-12s %-12s %s\n", def->name, set ? text : initial,
 	       set ? "environment" : "default", def->help);
 }
 
@@ -56,8 +97,9 @@ static const struct {
 	{ "NCCL_TOPO_FILE", "(none)", "topology of this machine, NCCL or hwloc XML" },
 	{ "HWLOC_XMLFILE", "(none)", "the same, if NCCL_TOPO_FILE is not set" },
 	{ "NCCL_IB_HCA", "(all)", "[^][=]device[:port],... to use or not" },
-	{ "NCCL_IB_DISABLE", "0", "1: no RDMA device" },
 	{ "NCCL_NET_GDR_LEVEL", "SYS", "farthest NIC that may access GPU memory" },
+	{ "NCCL_SOCKET_IFNAME", "(any)",
+	  "interfaces of NCCL's bootstrap; RDMA does not look at it" },
 	{ "NCCL_NVLS_ENABLE", "(allowed)", "0: no NVLink multicast" },
 	{ "NCCL_DEBUG", "(none)", "VERSION, WARN, INFO, ABORT, TRACE" },
 	{ "NCCL_DEBUG_SUBSYS", "(default)", "subsystems of INFO lines" },
@@ -70,6 +112,9 @@ void ep_info_params(void)
 	printf("  %-34s %-12s %-12s %s\n", "name", "value", "source", "meaning");
 	for (int i = 0; i < EP_PARAMS; i++) {
 		print_own((enum ep_param_id)i);
+	}
+	for (int i = 0; i < EP_GDA_VARS; i++) {
+		print_rdma((enum ep_gda_var)i);
 	}
 	for (size_t i = 0; i < EP_ARRAY_SIZE(nccl_vars); i++) {
 		const char *text = getenv(nccl_vars[i].name);
