@@ -268,12 +268,14 @@ ncclResult_t ncclEpCreateGroup(ncclEpGroup_t *ep_group, ncclComm_t comm,
 	}
 	EP_INFO(EP_LOG_INIT,
 		"group %p rank %d of %d: low latency, %u experts, %u tokens of %u bytes per rank, "
-		"heap %llu bytes, %u + %u blocks of %u threads, rows as %s, timeout %llu ms%s",
+		"heap %llu bytes, %u + %u blocks of %u threads, rows as %s, timeout %llu ms%s; "
+		"%d ranks of other nodes, %u channels",
 		(void *)g, g->rank, g->nranks, g->config.num_experts, g->config.shape.max_tokens,
 		g->config.max_token_bytes, (unsigned long long)g->symm.bytes,
 		g->geometry.send_blocks, g->geometry.recv_blocks, g->geometry.threads,
 		g->lines ? "lines" : "bytes", (unsigned long long)(g->config.timeout_ns / 1000000),
-		g->config.enable_mask ? ", masks" : "");
+		g->config.enable_mask ? ", masks" : "", __builtin_popcountll(g->remote),
+		g->config.shape.channels);
 	*ep_group = g;
 	return ncclSuccess;
 }

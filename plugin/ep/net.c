@@ -76,6 +76,19 @@ ncclResult_t ep_net_bind(struct ncclEpGroup *g, struct ep_boot *boot, const stru
 	return ep_gda_bind(g->gda, boot, symm->base[g->rank], symm->bytes, mine);
 }
 
+/* Remote ranks without those whose processes have ended, as far as is known. */
+static uint64_t ep_net_alive(const struct ncclEpGroup *g)
+{
+	uint64_t alive = g->remote;
+
+	for (int r = 0; r < g->nranks; r++) {
+		if (ep_ident_gone(&g->idents[g->rank], &g->idents[r])) {
+			alive &= ~((uint64_t)1 << r);
+		}
+	}
+	return alive;
+}
+
 /* The launch and its end; *lost: ranks that could not be reached. */
 static cudaError_t ep_net_drain_run(struct ncclEpGroup *g, bool farewell, uint64_t timeout_ns,
 				    uint64_t *lost)
@@ -85,7 +98,7 @@ static cudaError_t ep_net_drain_run(struct ncclEpGroup *g, bool farewell, uint64
 		.nranks = (uint32_t)g->nranks,
 		.queues = g->config.shape.channels + 1,
 		.farewell = farewell,
-		.remote = g->remote,
+		.remote = ep_net_alive(g),
 		.timeout_ns = timeout_ns,
 		.farewell_off = EP_SYMM_FAREWELL(g->rank),
 		.farewell_value = ep_symm_farewell_value(&g->symm),
