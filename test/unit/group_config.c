@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Fields of a group's config: their limits, what AUTO means, and what ranks must agree in. */
 #include <limits.h>
+#include <stdlib.h>
 #include "ep/group.h"
+#include "nccl_ep/ext.h"
 #include "unit/unit.h"
 
 static struct ep_params params;
@@ -196,6 +198,71 @@ static void test_agreement(void)
 	all[1] = ep_group_config_agreed(&made);
 	CHECK(ep_group_agreed_check(all, sizeof(all[0]), 2) == ncclInvalidArgument);
 	CHECK_HAS(last_text(), "NCCL_EP_LL_LINES is -1 on rank 0 but 1 on rank 1");
+	made.lines_choice = -1;
+	made.node_code = 10203;
+	all[1] = ep_group_config_agreed(&made);
+	CHECK(ep_group_agreed_check(all, sizeof(all[0]), 2) == ncclInvalidArgument);
+	CHECK_HAS(last_text(), "NCCL_EP_NODE_SIZE (lists: two digits for each node) is 0 on rank 0 "
+			       "but 10203 on rank 1");
+}
+
+static void test_channels(void)
+{
+	ncclEpGroupConfig_t c = good();
+	uint64_t alone;
+
+	CHECK(ep_group_config_make(&made, &c, &params, 8, 132) == ncclSuccess);
+	alone = made.heap_bytes;
+	CHECK(made.shape.channels == 0 && made.rdma_depth == 256 && made.rdma_mode == 0);
+	CHECK(ep_group_channels(&made, 0) == 0 && ep_group_channels(&made, 1) == 8);
+	CHECK(ep_group_channels(&made, 63) == 8 && ep_group_channels(&made, 200) == 5);
+	CHECK(ep_group_channels(&made, 2000) == 1);
+	made.rdma_queues = 15;
+	CHECK(ep_group_channels(&made, 0) == 0 && ep_group_channels(&made, 63) == 15);
+	ep_group_config_size(&made, 3);
+	CHECK(made.shape.channels == 3 && made.heap_bytes > alone && made.heap.topk == 8);
+	CHECK(made.heap_bytes >= made.heap.bytes && made.heap.signal_off);
+	ep_group_config_size(&made, 0);
+	CHECK(made.heap_bytes == alone);
+	c.rdma_buffer_size = alone; /* with RDMA, the same memory is enough for fewer choices */
+	CHECK(ep_group_config_make(&made, &c, &params, 8, 132) == ncclSuccess);
+	CHECK(made.heap.topk >= 8);
+	ep_group_config_size(&made, 8);
+	CHECK(made.heap.topk < 8 && made.heap_bytes == alone);
+}
+
+/* The query reckons as the group does; the struct of version 1 has one node. */
+static void test_query(void)
+{
+	ncclEpGroupConfig_t c = good();
+	ncclEpExtMemory_t one = NCCL_EP_EXT_MEMORY_INIT, m = NCCL_EP_EXT_MEMORY_INIT;
+
+	CHECK(ncclEpExtDeviceMemory(&c, 8, NCCL_EP_LAYOUT_UNSET, 0, &one) == ncclSuccess);
+	CHECK(ep_group_config_make(&made, &c, &params, 8, 132) == ncclSuccess);
+	CHECK(one.heap_bytes == made.heap_bytes);
+	CHECK(one.group_bytes == one.heap_bytes + ep_group_workspace_bytes(8, 0));
+	m.remote_ranks = 4;
+	CHECK(ncclEpExtDeviceMemory(&c, 8, NCCL_EP_LAYOUT_UNSET, 0, &m) == ncclSuccess);
+	ep_group_config_size(&made, 8);
+	CHECK(m.heap_bytes == made.heap_bytes && m.heap_bytes > one.heap_bytes);
+	CHECK(m.group_bytes == m.heap_bytes + ep_group_workspace_bytes(8, 8));
+	m.size = NCCL_EP_EXT_MEMORY_V1_SIZE;
+	CHECK(ncclEpExtDeviceMemory(&c, 8, NCCL_EP_LAYOUT_UNSET, 0, &m) == ncclSuccess);
+	CHECK(m.group_bytes == one.group_bytes);
+	m.size = sizeof(m);
+	m.remote_ranks = 8;
+	CHECK(ncclEpExtDeviceMemory(&c, 8, NCCL_EP_LAYOUT_UNSET, 0, &m) == ncclInvalidArgument);
+	CHECK_HAS(last_text(), "remote_ranks is 8: with 8 ranks, a rank has at most 7 peers");
+	m.remote_ranks = 0;
+	setenv("NCCL_EP_NODE_SIZE", "7,1", 1);
+	CHECK(ncclEpExtDeviceMemory(&c, 8, NCCL_EP_LAYOUT_UNSET, 0, &m) == ncclSuccess);
+	CHECK(m.heap_bytes == made.heap_bytes);
+	setenv("NCCL_EP_NODE_SIZE", "8", 1);
+	CHECK(ncclEpExtDeviceMemory(&c, 8, NCCL_EP_LAYOUT_UNSET, 0, &m) == ncclSuccess);
+	CHECK(m.group_bytes == one.group_bytes);
+	setenv("NCCL_EP_NODE_SIZE", "7,2", 1);
+	CHECK(ncclEpExtDeviceMemory(&c, 8, NCCL_EP_LAYOUT_UNSET, 0, &m) == ncclInvalidUsage);
+	unsetenv("NCCL_EP_NODE_SIZE");
 }
 
 int main(void)
@@ -211,5 +278,7 @@ int main(void)
 	test_handles();
 	test_geometry();
 	test_agreement();
+	test_channels();
+	test_query();
 	return unit_end();
 }
