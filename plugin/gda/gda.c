@@ -348,8 +348,12 @@ void ep_gda_describe(const struct ep_gda *gda, char *text, size_t size)
 		[EP_GDA_CPU_PROXY] = "the CPU posts",
 	};
 	static const char *const tiers[] = { "in order", "writes out of order", "out of order" };
-	uint32_t tier = gda->nqueues ? gda->queue[0].tier : 0;
+	const char *order = gda->nqueues ? tiers[gda->queue[0].tier] : "";
 	size_t n;
+
+	if (gda->mode == EP_GDA_CPU_PROXY) {
+		order = "in unknown order";
+	}
 
 	n = (size_t)snprintf(text, size, "RDMA: %s (%s), %u queues of %u entries, data placed %s",
 			     modes[gda->mode], ep_gda_mode_name(gda->mode), gda->nqueues,

@@ -126,8 +126,8 @@ bool ep_gda_verbs_connect(struct ep_gda_queue *q, const struct ep_gda_end *end,
 				 "to send",
 				 q->nic->name, q->nic->port, state);
 	}
-	/* Verbs do not tell in which order data is placed. Right for this is right for IBTA's. */
-	q->tier = EP_MLX5_TIER_OOO_RW;
+	/* Verbs do not tell in which order data is placed: what is right for this is for all. */
+	q->tier = EP_MLX5_TIER_OOO_ALL;
 	return true;
 }
 

@@ -30,6 +30,8 @@ struct gda_run {
 	uint64_t signal, sum, posted;
 	uint32_t sum32, wrong;
 	bool dirty;            /* sources are in use by the NIC */
+	bool no_masked;
+	uint32_t weak;
 };
 
 EP_DEV struct ep_mlx5_mem gda_from(const struct ep_mlx5_post *p, const struct gda_run &g,
@@ -57,7 +59,7 @@ EP_DEV void gda_put(struct ep_mlx5_post *p, struct gda_run &g, bool want, bool s
 	struct ep_mlx5_mem to = gda_to(p, g, offsetof(struct gda_warp, tags) + 8 * lane);
 	struct ep_mlx5_mem from = gda_from(p, g, offsetof(struct gda_warp, source) + 8 * lane);
 
-	if (g.dirty) {
+	if (g.dirty || g.weak) {
 		ep_mlx5_quiet(p);
 	}
 	if (p->status) {
@@ -107,7 +109,7 @@ EP_DEV void gda_add(struct ep_mlx5_post *p, struct gda_run &g, bool want, uint32
 	ep_mlx5_fetch_add(p, want, gda_slot(p, g, offsetof(struct gda_warp, sum)), 1,
 			  gda_from(p, g, offsetof(struct gda_warp, old) + 8 * lane), false);
 	g.dirty = true;
-	if (check && ep_mlx5_quiet(p)) {
+	if (check && g.weak < 2 && ep_mlx5_quiet(p)) {
 		g.wrong += want && g.heap->old[lane] != g.sum + mine;
 		g.dirty = false;
 	}
@@ -124,6 +126,9 @@ EP_DEV void gda_round(struct ep_mlx5_post *p, struct gda_run &g, uint32_t r, uin
 	const uint32_t words[2] = { (uint32_t)(g.tag + 1), (uint32_t)((g.tag + 1) >> 32) };
 	struct ep_mlx5_mem tag = gda_to(p, g, offsetof(struct gda_warp, tags) + 8 * lane);
 
+	if (kind == GDA_ADD32 && g.no_masked) {
+		kind = GDA_PUT;
+	}
 	switch (kind) {
 	case GDA_PUT:
 	case GDA_PUT_SIGNAL:
@@ -131,6 +136,9 @@ EP_DEV void gda_round(struct ep_mlx5_post *p, struct gda_run &g, uint32_t r, uin
 		g.posted += kind == GDA_PUT_SIGNAL;
 		break;
 	case GDA_INLINE:
+		if (g.weak) {
+			ep_mlx5_quiet(p);
+		}
 		ep_mlx5_put_inline(p, want, tag, words, 8, more);
 		g.tag += want && !p->status;
 		break;
@@ -184,6 +192,8 @@ EP_KERNEL(gda_post, gda_post_args, GDA_THREADS)
 
 	g.heap = a.heap + warp;
 	g.at = warp * sizeof(struct gda_warp);
+	g.no_masked = a.no_masked != 0;
+	g.weak = a.weak;
 	g.tag = out->tags[lane];
 	g.signal = out->signal;
 	g.sum = out->sum;

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The host side end to end, over NICs: ranks connect, kernels post to peers' memory everything
+ * there is to post, and what lies there afterwards is compared with what the poster says.
+ *
+ *     host MODE [RANKS] [ROUNDS] [TIMES]     MODE: auto, gpu, gpu_host, cpu_db, cpu_proxy
+ *
+ * Every rank is remote for every other. Each pair of ranks has a place in everybody's heap that
+ * only the one writes, as source of what it posts, and in the other's heap as its target.
+ */
+#include <stddef.h>
+#include "gda/gda.h"
+#include "gda/internal.h"
+#include "kernels.h"
+#include "support/world.h"
+
+#define QUEUES 2
+#define DEPTH 128
+#define HEAP_BYTES (2u << 20)
+#define TIMEOUT_NS 20000000000ull
+
+static enum ep_gda_mode mode;
+static uint32_t rounds, times;
+
+struct rank {
+	struct world *w;
+	struct ep_boot boot;
+	struct ep_gda *gda;
+	struct gda_warp *heap;
+	struct gda_result *result; /* pinned, [ranks][ranks][QUEUES], as the heap */
+};
+
+static size_t places(const struct rank *r)
+{
+	return (size_t)r->w->nranks * (size_t)r->w->nranks * QUEUES;
+}
+
+static uint32_t place(const struct rank *r, int from, int to)
+{
+	return (uint32_t)(from * r->w->nranks + to) * QUEUES;
+}
+
+static void launch(void (*kernel)(void), uint32_t blocks, uint32_t threads, void *args,
+		   cudaStream_t stream)
+{
+	cudaLaunchConfig_t config = { .gridDim = { blocks, 1, 1 },
+				      .blockDim = { threads, 1, 1 },
+				      .stream = stream };
+	void *list[] = { args };
+
+	NEED_CUDA(cudaLaunchKernelExC(&config, (const void *)kernel, list));
+}
+
+static void make(struct rank *r, struct world *w)
+{
+	bool remote[WORLD_MAX];
+	const char *host[WORLD_MAX];
+	char bus_id[32], name[WORLD_MAX][32], text[512];
+	struct ep_gda_config config = { .device = w->device,
+					.bus_id = bus_id,
+					.remote = remote,
+					.host = host,
+					.queues = QUEUES,
+					.depth = DEPTH,
+					.mode = mode,
+					.timeout_ns = TIMEOUT_NS };
+
+	memset(r, 0, sizeof(*r));
+	r->w = w;
+	NEED_CUDA(cudaDeviceGetPCIBusId(bus_id, sizeof(bus_id), w->device));
+	for (int i = 0; i < w->nranks; i++) {
+		remote[i] = i != w->rank;
+		snprintf(name[i], sizeof(name[i]), "host%d", i);
+		host[i] = name[i];
+	}
+	NEED(ep_boot_open(&r->boot, w->comm, TIMEOUT_NS) == ncclSuccess);
+	NEED(ep_gda_open(&r->gda, &r->boot, &config, ncclSuccess) == ncclSuccess);
+	ep_gda_describe(r->gda, text, sizeof(text));
+	if (w->rank == 0) {
+		printf("%s\n", text);
+	}
+	CHECK(mode == EP_GDA_AUTO || strstr(text, ep_gda_mode_name(mode)));
+	NEED_CUDA(cudaMalloc((void **)&r->heap, HEAP_BYTES));
+	NEED_CUDA(cudaHostAlloc((void **)&r->result, places(r) * sizeof(*r->result),
+				cudaHostAllocMapped | cudaHostAllocPortable));
+	NEED(places(r) * sizeof(*r->heap) <= HEAP_BYTES);
+}
+
+static void clear(struct rank *r)
+{
+	NEED_CUDA(cudaMemset(r->heap, 0, HEAP_BYTES));
+	NEED_CUDA(cudaDeviceSynchronize());
+	memset(r->result, 0, places(r) * sizeof(*r->result));
+}
+
+static void end(struct rank *r)
+{
+	ep_gda_close(r->gda);
+	ep_boot_close(&r->boot);
+	NEED_CUDA(cudaFree(r->heap));
+	NEED_CUDA(cudaFreeHost(r->result));
+}
+
+/* Posts to all peers at once, a warp for each queue. */
+static void post(struct rank *r, uint32_t seed)
+{
+	struct world *w = r->w;
+
+	for (int p = 0; p < w->nranks; p++) {
+		uint32_t first = place(r, w->rank, p);
+		struct gda_post_args args = {
+			/* Warp `first` uses the first queue of the peer. */
+			.qp = ep_gda_queues(r->gda) + (size_t)p * QUEUES - first,
+			.result = r->result,
+			.heap = r->heap,
+			.timeout_ns = TIMEOUT_NS,
+			.first_warp = first,
+			.rounds = rounds,
+			.seed = seed + (uint32_t)w->rank * 977u,
+			.no_masked = r->gda->mode == EP_GDA_CPU_PROXY,
+			/* The heap's registration allows the bus to reorder, whatever the tier. */
+			.weak = r->gda->queue[0].tier == EP_MLX5_TIER_OOO_ALL ? 2 : 1,
+		};
+
+		if (p != w->rank) {
+			launch(gda_post, 1, 32 * QUEUES, &args, w->stream);
+		}
+	}
+	NEED_CUDA(cudaStreamSynchronize(w->stream));
+}
+
+/* What the peers wrote here is what they say they wrote. */
+static void check(struct rank *r)
+{
+	struct world *w = r->w;
+	struct gda_warp *seen = malloc(HEAP_BYTES);
+	struct gda_result *all = calloc((size_t)w->nranks, sizeof(*all));
+
+	NEED(seen && all);
+	NEED_CUDA(cudaMemcpy(seen, r->heap, HEAP_BYTES, cudaMemcpyDeviceToHost));
+	for (uint32_t i = 0; i < places(r); i++) {
+		int from = (int)(i / QUEUES) / w->nranks, to = (int)(i / QUEUES) % w->nranks;
+		const struct gda_result *said = &all[from];
+
+		NEED(ep_boot_allgather(&r->boot, &r->result[i], all, sizeof(*all), "test") ==
+		     ncclSuccess);
+		if (from == to || (from != w->rank && to != w->rank)) {
+			continue;
+		}
+		check_context("rank %d, from %d to %d, queue %u", w->rank, from, to, i % QUEUES);
+		CHECK_INT(said->status, EP_MLX5_OK);
+		CHECK_INT(said->wrong, 0);
+		CHECK(said->posted >= rounds);
+		if (to == w->rank) {
+			CHECK(memcmp(seen[i].tags, said->tags, sizeof(said->tags)) == 0);
+			CHECK_INT(seen[i].signal, said->signal);
+			CHECK_INT(seen[i].sum, said->sum);
+			CHECK_INT(seen[i].sum32, said->sum32);
+		}
+	}
+	check_context("%s", "");
+	free(all);
+	free(seen);
+}
+
+static void run(struct world *w, void *arg)
+{
+	struct ep_gda_failure failure;
+	struct rank r;
+
+	for (uint32_t t = 0; t < times; t++) {
+		make(&r, w);
+		/* A heap that is replaced, over the same connections. */
+		for (uint32_t b = 0; b < 2; b++) {
+			clear(&r);
+			NEED(ep_gda_bind(r.gda, &r.boot, r.heap, HEAP_BYTES, ncclSuccess) ==
+			     ncclSuccess);
+			post(&r, 1 + 2 * t + b);
+			world_meet(w);
+			check(&r);
+			world_meet(w);
+			ep_gda_unbind(r.gda);
+		}
+		CHECK(!ep_gda_poll(r.gda, &failure));
+		for (int p = 0; p < w->nranks; p++) {
+			CHECK(!ep_gda_explain(r.gda, p, &failure));
+		}
+		world_meet(w);
+		end(&r);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	int ranks = world_size((int)world_number(argc > 2 ? argv[2] : NULL, 2));
+
+	for (mode = EP_GDA_AUTO; mode < EP_GDA_MODES; mode++) {
+		if (argc > 1 && strcmp(argv[1], ep_gda_mode_name(mode)) == 0) {
+			break;
+		}
+	}
+	if (mode == EP_GDA_MODES) {
+		fprintf(stderr, "usage: host MODE [RANKS] [ROUNDS] [TIMES]\n");
+		return 2;
+	}
+	rounds = (uint32_t)world_number(argc > 3 ? argv[3] : NULL, 200);
+	times = (uint32_t)world_number(argc > 4 ? argv[4] : NULL, 2);
+	world_run(ranks, run, NULL);
+	return check_end();
+}
