@@ -357,7 +357,7 @@ void ep_gda_describe(const struct ep_gda *gda, char *text, size_t size)
 
 	n = (size_t)snprintf(text, size, "RDMA: %s (%s), %u queues of %u entries, data placed %s",
 			     modes[gda->mode], ep_gda_mode_name(gda->mode), gda->nqueues,
-			     gda->depth, tiers[tier]);
+			     gda->depth, order);
 	for (int i = 0; i < gda->nnics && n < size; i++) {
 		const struct ep_gda_nic *nic = &gda->nic[i];
 		char gid[EP_GDA_GID_TEXT];
