@@ -1,9 +1,10 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Usage: info.sh EP_INFO FILES_DIR
-# What ep_info says of parameters, and that it survives topologies it cannot read.
+# Usage: info.sh EP_INFO FILES_DIR [NIC_DIR FAKE_CUDA]
+# What ep_info says of parameters and of RDMA, and that it survives topologies it cannot read.
+# NIC_DIR has the software NIC's libraries; FAKE_CUDA stands in for libcuda.so.1.
 set -u
-ep_info=$1 files=$2 failed=0
+ep_info=$1 files=$2 nic=${3:-} cuda=${4:-} failed=0
 unset NCCL_TOPO_FILE HWLOC_XMLFILE NCCL_IB_HCA NCCL_IB_DISABLE NCCL_IB_SL NCCL_IB_TC NCCL_EP_TIMEOUT_MS
 unset NCCL_EP_RDMA_MODE NCCL_EP_NODE_SIZE NCCL_IB_ADDR_RANGE NCCL_IB_ADDR_FAMILY
 
@@ -54,6 +55,42 @@ expect 0 '^  usable RDMA port +no +not known without libibverbs$' \
 	env LD_LIBRARY_PATH="$work" "$ep_info" -r
 expect 0 '^  GPU memory registration +no +' env LD_LIBRARY_PATH="$work" "$ep_info" -r
 expect 0 '^  No way to ranks of other nodes' env LD_LIBRARY_PATH="$work" "$ep_info" -r
+if [ -n "$nic" ]; then
+	cp "$cuda" "$work/libcuda.so.1" || exit 1
+	rm "$work/libibverbs.so.1" "$work/libmlx5.so.1"
+	machine="env LD_LIBRARY_PATH=$nic:$work NCCL_TOPO_FILE=$files/eight-own-nic.xml VC_NICS=2"
+	mode='Groups with remote ranks use'
+	if [ "$(id -u)" -eq 0 ]; then
+		expect 0 "^  $mode gpu\.\$" $machine FAKE_CUDA=1,100 "$ep_info" -r
+		expect 0 '^  2 gpu_host .* possible$' $machine FAKE_CUDA=1,100 "$ep_info" -r
+		expect 0 "^  $mode cpu_db, as NCCL_EP_RDMA_MODE says" \
+			$machine FAKE_CUDA=1,200 NCCL_EP_RDMA_MODE=3 "$ep_info" -r
+	else
+		expect 0 "^  $mode cpu_db\.\$" $machine FAKE_CUDA=1,100 "$ep_info" -r
+		expect 0 '^  2 gpu_host .* no: not root.*PeerMappingOverride' \
+			$machine FAKE_CUDA=1,100 "$ep_info" -r
+	fi
+	expect 0 '^  usable RDMA port +yes +2 of 2, 2 devices: mlx5_0:1 mlx5_1:1$' \
+		$machine FAKE_CUDA=1,100 "$ep_info" -r
+	expect 0 '^  usable RDMA port +yes +1 of 2, 2 devices: mlx5_1:1$' \
+		$machine NCCL_IB_HCA=^mlx5_0 "$ep_info" -r
+	expect 0 '^  usable RDMA port +no +.* 2 active, none of these permitted by NCCL_IB_HCA$' \
+		$machine NCCL_IB_HCA=mlx4 "$ep_info" -r
+	expect 0 '^  No way to ranks of other nodes' $machine NCCL_IB_HCA=mlx4 "$ep_info" -r
+	# A device that only knows verbs: the last mode.
+	expect 0 "^  $mode cpu_proxy\.\$" \
+		$machine FAKE_CUDA=1,100 VC_NIC_PROFILE=rxe "$ep_info" -r
+	expect 0 '^  mlx5 device with DevX +no +.* is not an mlx5 device' \
+		$machine FAKE_CUDA=1,100 VC_NIC_PROFILE=rxe "$ep_info" -r
+	expect 0 '^  3 cpu_db .* no: .* is not an mlx5 device' \
+		$machine FAKE_CUDA=1,100 VC_NIC_PROFILE=rxe "$ep_info" -r
+	# No DMA-BUF; what is left is nvidia-peermem, which is here or not.
+	[ -e /sys/module/nvidia_peermem ] ||
+		expect 0 '^  4 cpu_proxy .* no: no DMA-BUF .* and no nvidia-peermem' \
+			$machine FAKE_CUDA=0,100 "$ep_info" -r
+	expect 0 '^  NIC writes seen in order +no +.*not reliable$' \
+		$machine FAKE_CUDA=1,0 "$ep_info" -r
+fi
 expect 1 'NCCL_IB_HCA: no port number' env NCCL_IB_HCA=mlx5_0: "$ep_info"
 expect 1 '^Versions$' env NCCL_TOPO_FILE="$files/bad-truncated.xml" "$ep_info"
 expect 2 '^Usage: ep_info' "$ep_info" --nonsense
