@@ -10,11 +10,13 @@
 
 #include "kernels.h"
 
-EP_DEV uint64_t ep_ll_drain_left(const struct ep_ll_drain_args &a, uint64_t start)
+EP_DEV uint64_t ep_ll_drain_left(const struct ep_ll_drain_args &a, uint32_t r, uint64_t start)
 {
+	uint64_t most = a.suspects >> r & 1 ? a.suspect_ns : a.timeout_ns;
 	uint64_t waited = ep_time_ns() - start;
+	uint64_t left = waited + 1000000 < most ? most - waited : 1000000;
 
-	return waited + 1000000 < a.timeout_ns ? a.timeout_ns - waited : 1000000;
+	return ep_shfl_u64(EP_FULL_MASK, left, 0);
 }
 
 /* One warp. */
@@ -24,16 +26,16 @@ EP_DEV bool ep_ll_drain_peer(const struct ep_ll_drain_args &a, uint32_t r, uint6
 	bool ok = true;
 
 	for (uint32_t q = 0; q < a.queues; q++) {
-		uint64_t left = ep_shfl_u64(EP_FULL_MASK, ep_ll_drain_left(a, start), 0);
-		struct ep_mlx5_post p = ep_mlx5_open(qps + q, false, NULL, left);
+		struct ep_mlx5_post p =
+			ep_mlx5_open(qps + q, false, NULL, ep_ll_drain_left(a, r, start));
 
 		ok &= ep_mlx5_quiet(&p);
 	}
 	if (a.farewell) {
 		const uint32_t word[2] = { (uint32_t)a.farewell_value,
 					   (uint32_t)(a.farewell_value >> 32) };
-		uint64_t left = ep_shfl_u64(EP_FULL_MASK, ep_ll_drain_left(a, start), 0);
-		struct ep_mlx5_post p = ep_mlx5_open(qps + a.queues - 1, false, NULL, left);
+		struct ep_mlx5_post p = ep_mlx5_open(qps + a.queues - 1, false, NULL,
+						     ep_ll_drain_left(a, r, start));
 
 		ok &= ep_mlx5_put_inline(&p, ep_lane() == 0,
 					 ep_mlx5_remote(&p, EP_MLX5_REGION_SIGNAL, a.farewell_off),

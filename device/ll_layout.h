@@ -352,6 +352,8 @@ struct ep_ll_drain_args {
 	uint32_t farewell; /* then tell remote peers that this rank leaves */
 	uint64_t remote;   /* as in ep_ll_common */
 	uint64_t timeout_ns; /* of all waits together */
+	uint64_t suspects;   /* ranks that may be dead, ... */
+	uint64_t suspect_ns; /* of waits for all of them */
 	uint64_t farewell_off; /* a word of 8 bytes in each peer's heap, ... */
 	uint64_t farewell_value; /* and what it becomes */
 	struct ep_mlx5_qp *qps;

@@ -8,8 +8,9 @@
 #include "ep/group.h"
 #include "gda/gda.h"
 
-#define EP_NET_CONNECT_MS 10000u /* longest wait for the NICs' own work, also when closing */
-#define EP_NET_LINGER_NS 2000000 /* for NICs to acknowledge what has arrived */
+#define EP_NET_CONNECT_MS 10000u     /* longest wait for the NICs' own work, also when closing */
+#define EP_NET_LINGER_NS 2000000     /* for NICs to acknowledge what has arrived */
+#define EP_NET_SUSPECT_NS 200000000u /* a NIC that lives takes microseconds */
 
 _Static_assert(EP_LL_MAX_CHANNELS + 1 <= EP_GDA_MAX_QUEUES, "queues per peer");
 
@@ -89,6 +90,28 @@ static uint64_t ep_net_alive(const struct ncclEpGroup *g)
 	return alive;
 }
 
+/* Ranks that may not answer any more: masked ones, and any in a group that has failed. */
+static uint64_t ep_net_suspects(const struct ncclEpGroup *g)
+{
+	int32_t mask[EP_LL_MAX_RANKS];
+	uint64_t suspects = 0;
+
+	if (g->failed) {
+		return g->remote;
+	}
+	if (!g->config.enable_mask ||
+	    cudaMemcpyAsync(mask, g->mask, 4 * (size_t)g->nranks, cudaMemcpyDeviceToHost,
+			    g->stream) != cudaSuccess ||
+	    cudaStreamSynchronize(g->stream) != cudaSuccess) {
+		(void)cudaGetLastError();
+		return 0;
+	}
+	for (int r = 0; r < g->nranks; r++) {
+		suspects |= (uint64_t)(mask[r] == 0) << r;
+	}
+	return suspects;
+}
+
 /* The launch and its end; *lost: ranks that could not be reached. */
 static cudaError_t ep_net_drain_run(struct ncclEpGroup *g, bool farewell, uint64_t timeout_ns,
 				    uint64_t *lost)
@@ -100,6 +123,8 @@ static cudaError_t ep_net_drain_run(struct ncclEpGroup *g, bool farewell, uint64
 		.farewell = farewell,
 		.remote = ep_net_alive(g),
 		.timeout_ns = timeout_ns,
+		.suspects = ep_net_suspects(g),
+		.suspect_ns = ep_min_u64(timeout_ns, EP_NET_SUSPECT_NS),
 		.farewell_off = EP_SYMM_FAREWELL(g->rank),
 		.farewell_value = ep_symm_farewell_value(&g->symm),
 		.qps = ep_gda_queues(g->gda),
