@@ -15,7 +15,8 @@
 #include "gda/internal.h"
 
 #define EP_GDA_TICK_MS 20
-#define EP_GDA_QUERY_NS 250000000ull
+#define EP_GDA_ROUND_NS 1000000000ull /* all queues are asked for once in that time, */
+#define EP_GDA_ASK_MOST 4u            /* but no more than so many in a tick */
 
 static void ep_gda_event_queue(struct ep_gda *g, const struct ibv_qp *qp, const char *note)
 {
@@ -70,18 +71,31 @@ static void ep_gda_events(struct ep_gda *g, struct ep_gda_nic *nic)
 	}
 }
 
-static void ep_gda_look(struct ep_gda *g, uint64_t *asked)
+/*
+ * Queues in GPU memory fail unseen, and all of them where it is a peer that broke a rule: the NIC
+ * is asked about a few; `asked` is when.
+ */
+static void ep_gda_ask_some(struct ep_gda *g, uint64_t *asked)
 {
 	uint64_t now = ep_gda_now();
+	uint64_t due = (now - *asked) * g->nqueues / EP_GDA_ROUND_NS;
 
+	if (!due) {
+		return;
+	}
+	*asked = now;
+	for (uint64_t i = 0; i < ep_min_u64(due, EP_GDA_ASK_MOST); i++) {
+		ep_gda_inspect(&g->queue[g->next_query++ % g->nqueues], EP_GDA_LOOK_NIC);
+	}
+}
+
+static void ep_gda_look(struct ep_gda *g, uint64_t *asked)
+{
 	pthread_mutex_lock(&g->ask);
 	for (uint32_t i = 0; i < g->nqueues; i++) {
 		ep_gda_inspect(&g->queue[i], EP_GDA_LOOK_MEMORY);
 	}
-	if (now - *asked > EP_GDA_QUERY_NS && g->nqueues) {
-		*asked = now;
-		ep_gda_inspect(&g->queue[g->next_query++ % g->nqueues], EP_GDA_LOOK_NIC);
-	}
+	ep_gda_ask_some(g, asked);
 	pthread_mutex_unlock(&g->ask);
 }
 

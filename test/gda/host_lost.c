@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the host side makes of trouble: every failure ends a kernel's waits, takes the peer's
+ * connection down, and is told in words that name the culprit; then ranks close and connect anew.
+ *
+ *     host_lost SCENARIO MODE
+ *
+ *   gone      the peer closes while this rank posts: nobody answers
+ *   silent    the same, and no kernel of this rank waits for it
+ *   remote    the peer takes its memory back
+ *   local     this rank takes its own memory back
+ *   masked    a masked atomic where verbs have none
+ *   refused   MODE cannot be had here; the reason contains HOST_LOST_REASON
+ *   falls     auto becomes MODE
+ *   disagree  the ranks ask for different numbers of queues
+ */
+#include <stddef.h>
+#include <unistd.h>
+#include "gda/gda.h"
+#include "gda/internal.h"
+#include "kernels.h"
+#include "support/world.h"
+
+#define HEAP_BYTES (2u << 20)
+#define TIMEOUT_NS 20000000000ull
+#define WITHIN 12.0 /* seconds; the NIC is told to give up after a third of one */
+
+static const char *scenario;
+static enum ep_gda_mode mode;
+
+struct rank {
+	struct world *w;
+	struct ep_boot boot;
+	struct ep_gda *gda;
+	void *heap;
+	struct gda_result *result;
+};
+
+static ncclResult_t open_gda(struct rank *r, struct world *w, enum ep_gda_mode m, uint32_t queues)
+{
+	static const char *const host[2] = { "host0", "host1" };
+	const bool remote[2] = { w->rank == 1, w->rank == 0 };
+	char bus_id[32];
+	struct ep_gda_config config = { .device = w->device,
+					.bus_id = bus_id,
+					.remote = remote,
+					.host = host,
+					.queues = queues,
+					.depth = 64,
+					.mode = m,
+					.timeout_ns = TIMEOUT_NS };
+
+	memset(r, 0, sizeof(*r));
+	r->w = w;
+	NEED_CUDA(cudaDeviceGetPCIBusId(bus_id, sizeof(bus_id), w->device));
+	NEED(ep_boot_open(&r->boot, w->comm, TIMEOUT_NS) == ncclSuccess);
+	return ep_gda_open(&r->gda, &r->boot, &config, ncclSuccess);
+}
+
+static void make(struct rank *r, struct world *w)
+{
+	NEED(open_gda(r, w, mode, 2) == ncclSuccess);
+	NEED_CUDA(cudaMalloc(&r->heap, HEAP_BYTES));
+	NEED_CUDA(cudaMemset(r->heap, 0, HEAP_BYTES));
+	NEED_CUDA(cudaHostAlloc((void **)&r->result, sizeof(*r->result), cudaHostAllocMapped));
+	NEED(ep_gda_bind(r->gda, &r->boot, r->heap, HEAP_BYTES, ncclSuccess) == ncclSuccess);
+}
+
+static void end(struct rank *r)
+{
+	double start = world_now();
+
+	ep_gda_close(r->gda);
+	CHECK(world_now() - start < WITHIN);
+	r->gda = NULL;
+	ep_boot_close(&r->boot);
+	if (r->heap) {
+		NEED_CUDA(cudaFree(r->heap));
+		NEED_CUDA(cudaFreeHost(r->result));
+	}
+}
+
+/* One warp posts to a queue of the peer; returns how that went. */
+static uint32_t post_lanes(struct rank *r, uint32_t what, uint32_t queue, uint32_t lanes,
+			   bool quiet)
+{
+	struct gda_one_args args = { .qp = ep_gda_queues(r->gda) + 2 * (1 - r->w->rank) + queue,
+				     .result = r->result,
+				     .timeout_ns = TIMEOUT_NS,
+				     .what = what,
+				     .times = 1,
+				     .lanes = lanes,
+				     .quiet = quiet };
+	cudaLaunchConfig_t config = { .gridDim = { 1, 1, 1 },
+				      .blockDim = { 32, 1, 1 },
+				      .stream = r->w->stream };
+	void *list[] = { &args };
+
+	NEED_CUDA(cudaLaunchKernelExC(&config, (const void *)gda_one, list));
+	NEED_CUDA(cudaStreamSynchronize(r->w->stream));
+	return r->result->status;
+}
+
+static uint32_t post(struct rank *r, uint32_t what, uint32_t queue, bool quiet)
+{
+	return post_lanes(r, what, queue, 7, quiet);
+}
+
+static uint32_t down_word(const struct rank *r, int peer)
+{
+	uint32_t word;
+
+	NEED_CUDA(cudaMemcpy(&word, ep_gda_down(r->gda) + peer, 4, cudaMemcpyDefault));
+	return word;
+}
+
+/* The failure comes up by itself, names peer, port and queue, and says `part`. */
+static void expect_failure(struct rank *r, const char *part)
+{
+	struct ep_gda_failure failure = { .peer = -2 }, again;
+	double limit = world_now() + WITHIN;
+	int peer = 1 - r->w->rank;
+	char name[64];
+
+	while (!ep_gda_poll(r->gda, &failure)) {
+		if (world_now() > limit) {
+			check_fail(__FILE__, __LINE__, "no failure was found");
+			return;
+		}
+		usleep(2000);
+	}
+	if (r->w->rank == 0) {
+		printf("%s\n", failure.text);
+	}
+	snprintf(name, sizeof(name), "rank %d (host%d)", peer, peer);
+	CHECK_INT(failure.peer, peer);
+	CHECK(strstr(failure.text, name) && strstr(failure.text, "_0:1, queue ") &&
+	      strstr(failure.text, "QP 0x"));
+	if (!strstr(failure.text, part)) {
+		check_fail(__FILE__, __LINE__, "\"%s\" does not say \"%s\"", failure.text, part);
+	}
+	CHECK_INT(down_word(r, peer), 1);
+	CHECK(!ep_gda_poll(r->gda, &again));
+	CHECK(ep_gda_explain(r->gda, peer, &again) && strcmp(again.text, failure.text) == 0);
+	/* What kernels do next ends at once. */
+	CHECK(post(r, GDA_ONE_PUT, 1, true) != EP_MLX5_OK);
+}
+
+static void run_gone(struct world *w, bool silent)
+{
+	struct rank r;
+
+	make(&r, w);
+	CHECK_INT(post(&r, GDA_ONE_PUT_SIGNAL, 0, true), EP_MLX5_OK);
+	world_meet(w);
+	if (w->rank == 1) {
+		end(&r);
+		world_raise(w, 0, 1);
+		world_meet(w);
+		return;
+	}
+	NEED(world_await(w, 0, 1, 1, 30));
+	CHECK_INT(post(&r, GDA_ONE_PUT, 0, !silent), silent ? EP_MLX5_OK : EP_MLX5_ERR_CQE);
+	expect_failure(&r, "syndrome 0x15");
+	world_meet(w);
+	end(&r);
+}
+
+static void run_remote(struct world *w)
+{
+	struct rank r;
+
+	make(&r, w);
+	world_meet(w);
+	if (w->rank == 1) {
+		ep_gda_unbind(r.gda);
+		world_raise(w, 1, 1);
+	} else {
+		NEED(world_await(w, 1, 1, 1, 30));
+		CHECK_INT(post_lanes(&r, GDA_ONE_PUT, 0, 1, true), EP_MLX5_ERR_CQE);
+		expect_failure(&r, "syndrome 0x13");
+	}
+	world_meet(w);
+	end(&r);
+}
+
+static void run_local(struct world *w)
+{
+	struct rank r;
+
+	make(&r, w);
+	world_meet(w);
+	if (w->rank == 0) {
+		ep_gda_unbind(r.gda);
+		CHECK_INT(post(&r, GDA_ONE_PUT, 0, true), EP_MLX5_ERR_CQE);
+		expect_failure(&r, "syndrome 0x04");
+	}
+	world_meet(w);
+	end(&r);
+}
+
+static void run_masked(struct world *w)
+{
+	struct rank r;
+
+	make(&r, w);
+	CHECK_INT(post(&r, GDA_ONE_FETCH_ADD32, 0, true), EP_MLX5_ERR_CQE);
+	expect_failure(&r, "masked atomics");
+	world_meet(w);
+	end(&r);
+}
+
+static void run_refused(struct world *w)
+{
+	const char *part = getenv("HOST_LOST_REASON");
+	struct ep_error error;
+	struct rank r;
+
+	CHECK(open_gda(&r, w, mode, 2) != ncclSuccess);
+	CHECK(!r.gda);
+	ep_error_get(NULL, &error);
+	if (w->rank == 0) {
+		printf("%s\n", error.text);
+	}
+	if (!part || !strstr(error.text, part)) {
+		check_fail(__FILE__, __LINE__, "\"%s\" does not say \"%s\"", error.text, part);
+	}
+	end(&r);
+}
+
+static void run_falls(struct world *w)
+{
+	char text[600], name[32];
+	struct rank r;
+
+	NEED(open_gda(&r, w, EP_GDA_AUTO, 2) == ncclSuccess);
+	ep_gda_describe(r.gda, text, sizeof(text));
+	if (w->rank == 0) {
+		printf("%s\n", text);
+	}
+	snprintf(name, sizeof(name), "(%s)", ep_gda_mode_name(mode));
+	CHECK(strstr(text, name) && strstr(text, "; not gpu because "));
+	end(&r);
+}
+
+static void run_disagree(struct world *w)
+{
+	struct ep_error error;
+	struct rank r;
+
+	CHECK_INT(open_gda(&r, w, mode, 1 + (uint32_t)w->rank), ncclInvalidUsage);
+	ep_error_get(NULL, &error);
+	CHECK(strstr(error.text, "rank 1 asks for 2 queues per peer, rank 0 for 1"));
+	end(&r);
+}
+
+static void run(struct world *w, void *arg)
+{
+	struct rank r;
+
+	if (!strcmp(scenario, "refused")) {
+		run_refused(w);
+		return;
+	}
+	if (!strcmp(scenario, "gone") || !strcmp(scenario, "silent")) {
+		run_gone(w, scenario[0] == 's');
+	} else if (!strcmp(scenario, "remote")) {
+		run_remote(w);
+	} else if (!strcmp(scenario, "local")) {
+		run_local(w);
+	} else if (!strcmp(scenario, "masked")) {
+		run_masked(w);
+	} else if (!strcmp(scenario, "falls")) {
+		run_falls(w);
+	} else {
+		NEED(!strcmp(scenario, "disagree"));
+		run_disagree(w);
+	}
+	/* Nothing is left that keeps them from starting again. */
+	world_meet(w);
+	make(&r, w);
+	CHECK_INT(post(&r, GDA_ONE_PUT_SIGNAL, 0, true), EP_MLX5_OK);
+	world_meet(w);
+	end(&r);
+}
+
+int main(int argc, char **argv)
+{
+	for (mode = EP_GDA_AUTO; mode < EP_GDA_MODES; mode++) {
+		if (argc > 2 && strcmp(argv[2], ep_gda_mode_name(mode)) == 0) {
+			break;
+		}
+	}
+	if (mode == EP_GDA_MODES) {
+		fprintf(stderr, "usage: host_lost SCENARIO MODE\n");
+		return 2;
+	}
+	scenario = argv[1];
+	world_run(2, run, NULL);
+	return check_end();
+}
