@@ -86,17 +86,25 @@ static bool ep_gda_alloc_host(struct ep_gda *g, struct ep_gda_slab *s, struct ep
 	return true;
 }
 
-/* Lets the GPU write the doorbell register. */
+/*
+ * Lets the GPU write the doorbell register. A register is I/O memory; a NIC made of software has
+ * its page in ordinary memory, which the driver takes only under its own name.
+ */
 static bool ep_gda_uar_map(struct ep_gda_nic *nic, struct ep_gda_why *why)
 {
+	const unsigned int flags = cudaHostRegisterPortable | cudaHostRegisterMapped;
 	uintptr_t reg = (uintptr_t)nic->uar->reg_addr;
 	unsigned char *page = (unsigned char *)(reg & ~(uintptr_t)(EP_MLX5_UAR_BYTES - 1));
 	unsigned char *dev = NULL;
 	cudaError_t error;
 
-	error = cudaHostRegister(page, EP_MLX5_UAR_BYTES,
-				 cudaHostRegisterPortable | cudaHostRegisterMapped |
-					 cudaHostRegisterIoMemory);
+	error = cudaHostRegister(page, EP_MLX5_UAR_BYTES, flags | cudaHostRegisterIoMemory);
+	if (error != cudaSuccess && error != cudaErrorNotPermitted) {
+		(void)cudaGetLastError();
+		if (cudaHostRegister(page, EP_MLX5_UAR_BYTES, flags) == cudaSuccess) {
+			error = cudaSuccess;
+		}
+	}
 	if (error != cudaSuccess) {
 		(void)cudaGetLastError();
 		return ep_gda_no(why,
