@@ -267,8 +267,9 @@ struct vn_qp {
 	uint32_t rd_used;      /* READs and atomics under way */
 	struct vn_lost *lost;
 	uint32_t nlost, lost_cap;
+	uint32_t nlate;        /* packets that a fault delays */
 	uint64_t hold_until;   /* faults */
-	bool stuck;
+	bool stuck, black_hole;
 	bool active;
 	uint8_t cause, cause_vendor; /* of the error state */
 
@@ -387,7 +388,8 @@ enum vn_kind {
 };
 
 struct vn_packet {
-	uint8_t kind, opcode, opmod, syndrome;
+	uint8_t kind, opcode, opmod;
+	uint8_t syndrome; /* requests: 1 if packets must come in order */
 	uint32_t dst_qpn, src_qpn;
 	uint32_t psn;
 	uint32_t len;   /* of the payload; READ: asked for */

@@ -101,10 +101,10 @@ void vn_qp_reset(struct vn_qp *qp)
 	vn_place_flush(qp->nic);
 	qp->state = VN_RST;
 	qp->pi = qp->ci = qp->done = qp->signaled_done = 0;
-	qp->in_flight = qp->rd_used = qp->nlost = qp->outstanding = 0;
+	qp->in_flight = qp->rd_used = qp->nlost = qp->nlate = qp->outstanding = 0;
 	qp->last_db = 0;
 	qp->wr_reported = qp->wr_polled = qp->wr_done = 0;
-	qp->rung = qp->stuck = false;
+	qp->rung = qp->stuck = qp->black_hole = false;
 	qp->cause = qp->cause_vendor = 0;
 	qp->hold_until = 0;
 	memset(qp->seen, 0, sizeof(qp->seen));

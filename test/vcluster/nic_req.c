@@ -130,6 +130,7 @@ static void vn_fill(struct vn_qp *qp, const struct vn_op *op, uint32_t pkt, stru
 	p->kind = op->opcode == EP_MLX5_OP_READ ? VN_READ : vn_is_atomic(op) ? VN_ATOMIC : VN_WRITE;
 	p->opcode = op->opcode;
 	p->opmod = op->opmod;
+	p->syndrome = qp->tier == EP_MLX5_TIER_IBTA;
 	p->dst_qpn = qp->remote_qpn;
 	p->src_qpn = qp->number;
 	p->psn = (op->psn + pkt) & VN_PSN_MASK;
@@ -199,13 +200,14 @@ static bool vn_send_ordered(struct vn_qp *qp)
 	bool any = false;
 	uint32_t n = 0;
 
-	for (uint64_t i = qp->done; i < qp->ci; i++) {
+	/* Behind a packet that is lost or late everything would be refused. */
+	for (uint64_t i = qp->done; i < qp->ci && !qp->nlost && !qp->nlate; i++) {
 		struct vn_op *op = vn_op_of(qp, i);
 
 		if (op->syndrome || (!op->started && vn_must_wait(qp, op))) {
 			break;
 		}
-		while (vn_unsent(op) && !op->syndrome) {
+		while (vn_unsent(op) && !op->syndrome && !qp->nlost && !qp->nlate) {
 			uint32_t pkt = op->base + (uint32_t)__builtin_ctz(vn_unsent(op));
 
 			if (n == VN_BURST || qp->in_flight >= VN_QP_PACKETS ||
@@ -318,6 +320,36 @@ static void vn_lost_add(struct vn_qp *qp, uint64_t idx, uint32_t pkt)
 	}
 }
 
+static void vn_lost_forget(struct vn_qp *qp, uint64_t idx, uint32_t pkt)
+{
+	for (uint32_t i = 0; i < qp->nlost; i++) {
+		if (qp->lost[i].idx == idx && qp->lost[i].pkt == pkt) {
+			qp->lost[i] = qp->lost[--qp->nlost];
+			return;
+		}
+	}
+}
+
+/*
+ * A packet was not taken. In order: only the oldest one counts as lost, those behind it are as good
+ * as never sent.
+ */
+static void vn_refused(struct vn_qp *qp, struct vn_op *op, uint32_t pkt)
+{
+	uint64_t i = qp->done;
+
+	while (i < op->idx && vn_op_complete(vn_op_of(qp, i))) {
+		i++;
+	}
+	if (qp->tier != EP_MLX5_TIER_IBTA || (i == op->idx && pkt == op->base)) {
+		vn_lost_add(qp, op->idx, pkt);
+		return;
+	}
+	op->sent &= ~(1u << (pkt - op->base));
+	qp->in_flight--;
+	vn_lost_forget(qp, op->idx, pkt);
+}
+
 void vn_req_lost(struct vn_qp *qp, uint64_t idx, uint32_t pkt)
 {
 	struct vn_op *op = vn_op_of(qp, idx);
@@ -329,31 +361,22 @@ void vn_req_lost(struct vn_qp *qp, uint64_t idx, uint32_t pkt)
 	}
 }
 
-/* The link is gone: what was under way on it is lost. */
+/* The link is gone: what was under way on it is lost, the last one first. */
 void vn_req_link_lost(struct vn_link *link)
 {
 	for (struct vn_qp *qp = vn.all; qp; qp = qp->next) {
 		if (qp->link != link || qp->state != VN_RTS) {
 			continue;
 		}
-		for (uint64_t i = qp->done; i < qp->ci; i++) {
+		qp->active = true;
+		for (uint64_t i = qp->ci; i-- > qp->done;) {
 			struct vn_op *op = vn_op_of(qp, i);
 
-			for (uint32_t b = 0; b < VN_PACKETS; b++) {
+			for (uint32_t b = VN_PACKETS; b--;) {
 				if ((op->sent & ~op->acked) >> b & 1) {
-					vn_req_lost(qp, i, op->base + b);
+					vn_refused(qp, op, op->base + b);
 				}
 			}
-		}
-	}
-}
-
-static void vn_lost_forget(struct vn_qp *qp, uint64_t idx, uint32_t pkt)
-{
-	for (uint32_t i = 0; i < qp->nlost; i++) {
-		if (qp->lost[i].idx == idx && qp->lost[i].pkt == pkt) {
-			qp->lost[i] = qp->lost[--qp->nlost];
-			return;
 		}
 	}
 }
@@ -414,7 +437,7 @@ void vn_req_answer(const struct vn_packet *p, const uint8_t *payload)
 	}
 	qp->active = true;
 	if (p->kind == VN_DROPPED) {
-		vn_lost_add(qp, p->idx, p->pkt);
+		vn_refused(qp, op, p->pkt);
 		return;
 	}
 	if (p->kind == VN_NAK) {

@@ -209,6 +209,10 @@ void vn_resp_packet(struct vn_nic *nic, struct vn_link *link, const struct vn_pa
 		return;
 	}
 	again = vn_seen(qp, p->psn);
+	if (!again && p->syndrome && p->psn != qp->want_psn) {
+		vn_answer(link, p, VN_DROPPED, NULL, 0); /* an earlier one is missing */
+		return;
+	}
 	if (!again) {
 		vn_note(qp, p->psn);
 	}
