@@ -3,7 +3,8 @@
  * The host side end to end, over NICs: ranks connect, kernels post to peers' memory everything
  * there is to post, and what lies there afterwards is compared with what the poster says.
  *
- *     host MODE [RANKS] [ROUNDS] [TIMES]     MODE: auto, gpu, gpu_host, cpu_db, cpu_proxy
+ *     host MODE [RANKS] [ROUNDS] [TIMES] [PORT...]
+ *         MODE: auto, gpu, gpu_host, cpu_db, cpu_proxy; PORT: of rank 0, like mlx5_0:1
  *
  * Every rank is remote for every other. Each pair of ranks has a place in everybody's heap that
  * only the one writes, as source of what it posts, and in the other's heap as its target.
@@ -21,6 +22,7 @@
 
 static enum ep_gda_mode mode;
 static uint32_t rounds, times;
+static char **ports; /* NULL behind the last */
 
 struct rank {
 	struct world *w;
@@ -76,6 +78,9 @@ static void make(struct rank *r, struct world *w)
 	NEED(ep_boot_open(&r->boot, w->comm, TIMEOUT_NS) == ncclSuccess);
 	NEED(ep_gda_open(&r->gda, &r->boot, &config, ncclSuccess) == ncclSuccess);
 	ep_gda_describe(r->gda, text, sizeof(text));
+	for (int i = 0; w->rank == 0 && ports[i]; i++) {
+		CHECK(strstr(text, ports[i]));
+	}
 	if (w->rank == 0) {
 		printf("%s\n", text);
 	}
@@ -200,11 +205,12 @@ int main(int argc, char **argv)
 		}
 	}
 	if (mode == EP_GDA_MODES) {
-		fprintf(stderr, "usage: host MODE [RANKS] [ROUNDS] [TIMES]\n");
+		fprintf(stderr, "usage: host MODE [RANKS] [ROUNDS] [TIMES] [PORT...]\n");
 		return 2;
 	}
 	rounds = (uint32_t)world_number(argc > 3 ? argv[3] : NULL, 200);
 	times = (uint32_t)world_number(argc > 4 ? argv[4] : NULL, 2);
+	ports = argv + (argc < 5 ? argc : 5);
 	world_run(ranks, run, NULL);
 	return check_end();
 }

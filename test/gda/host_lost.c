@@ -7,6 +7,9 @@
  *
  *   gone      the peer closes while this rank posts: nobody answers
  *   silent    the same, and no kernel of this rank waits for it
+ *   died      the peer's process ends (ranks are processes)
+ *   port      this rank's port goes down (VC_NIC_FAULTS says so)
+ *   stuck     the NIC does nothing about this rank's work (VC_NIC_FAULTS)
  *   remote    the peer takes its memory back
  *   local     this rank takes its own memory back
  *   masked    a masked atomic where verbs have none
@@ -23,6 +26,7 @@
 
 #define HEAP_BYTES (2u << 20)
 #define TIMEOUT_NS 20000000000ull
+#define STUCK_NS 400000000ull
 #define WITHIN 12.0 /* seconds; the NIC is told to give up after a third of one */
 
 static const char *scenario;
@@ -86,7 +90,7 @@ static uint32_t post_lanes(struct rank *r, uint32_t what, uint32_t queue, uint32
 {
 	struct gda_one_args args = { .qp = ep_gda_queues(r->gda) + 2 * (1 - r->w->rank) + queue,
 				     .result = r->result,
-				     .timeout_ns = TIMEOUT_NS,
+				     .timeout_ns = scenario[1] == 't' ? STUCK_NS : TIMEOUT_NS,
 				     .what = what,
 				     .times = 1,
 				     .lanes = lanes,
@@ -162,6 +166,63 @@ static void run_gone(struct world *w, bool silent)
 	NEED(world_await(w, 0, 1, 1, 30));
 	CHECK_INT(post(&r, GDA_ONE_PUT, 0, !silent), silent ? EP_MLX5_OK : EP_MLX5_ERR_CQE);
 	expect_failure(&r, "syndrome 0x15");
+	world_meet(w);
+	end(&r);
+}
+
+static void run_died(struct world *w)
+{
+	struct rank r;
+
+	make(&r, w);
+	CHECK_INT(post(&r, GDA_ONE_PUT_SIGNAL, 0, true), EP_MLX5_OK);
+	world_meet(w);
+	if (w->rank == 1) {
+		world_raise(w, 0, 1);
+		_exit(0);
+	}
+	NEED(world_await(w, 0, 1, 1, 30));
+	CHECK_INT(post(&r, GDA_ONE_PUT, 0, true), EP_MLX5_ERR_CQE);
+	expect_failure(&r, "syndrome 0x15");
+	end(&r);
+	/* Nobody is left to meet. */
+	exit(check_end());
+}
+
+/* The first work on the first NIC takes its port down. */
+static void run_port(struct world *w)
+{
+	struct ep_gda_failure failure, again;
+	double limit = world_now() + WITHIN;
+	struct rank r;
+
+	make(&r, w);
+	world_meet(w);
+	if (w->rank == 0) {
+		CHECK(post(&r, GDA_ONE_PUT, 0, true) != EP_MLX5_OK);
+		while (!ep_gda_poll(r.gda, &failure) && world_now() < limit) {
+			usleep(2000);
+		}
+		printf("%s\n", failure.text);
+		CHECK_INT(failure.peer, -1);
+		CHECK(strstr(failure.text, "mlx5_0:1 failed: the port went down"));
+		CHECK_INT(down_word(&r, 1), 1);
+		CHECK(ep_gda_explain(r.gda, 1, &again) && strcmp(again.text, failure.text) == 0);
+	}
+	world_meet(w);
+	end(&r);
+}
+
+static void run_stuck(struct world *w)
+{
+	struct rank r;
+
+	make(&r, w);
+	world_meet(w);
+	if (w->rank == 0) {
+		CHECK_INT(post(&r, GDA_ONE_PUT, 0, true), EP_MLX5_ERR_COMPLETION);
+		expect_failure(&r, "work did not complete within 400 ms");
+	}
 	world_meet(w);
 	end(&r);
 }
@@ -264,6 +325,13 @@ static void run(struct world *w, void *arg)
 	}
 	if (!strcmp(scenario, "gone") || !strcmp(scenario, "silent")) {
 		run_gone(w, scenario[0] == 's');
+	} else if (!strcmp(scenario, "died")) {
+		run_died(w);
+	} else if (!strcmp(scenario, "port")) {
+		run_port(w);
+		return;
+	} else if (!strcmp(scenario, "stuck")) {
+		run_stuck(w);
 	} else if (!strcmp(scenario, "remote")) {
 		run_remote(w);
 	} else if (!strcmp(scenario, "local")) {
