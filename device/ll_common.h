@@ -234,11 +234,19 @@ EP_DEV bool ep_ll_given_up(const struct ep_ll_common &c, const struct ep_ll_op &
 	return true;
 }
 
-/* Some rank has not come as far as `peer`, which may well be waiting for it. */
-EP_DEV bool ep_ll_others_behind(const struct ep_ll_common &c, uint32_t peer)
+/*
+ * Some rank has not come as far as `peer`, which may well be waiting for it; but not when the peer
+ * has begun a later step than the one it sends in, because what it sent is lost then.
+ */
+EP_DEV bool ep_ll_others_behind(const struct ep_ll_common &c, const struct ep_ll_op &op,
+				uint32_t peer)
 {
 	uint32_t reached = ep_ld_retired_sys_u32(ep_ll_progress(c, peer));
 	bool behind = false;
+
+	if ((int32_t)(reached - op.epoch) > 0) {
+		return false;
+	}
 
 #pragma unroll 1 /* a wait that expires is rare: not worth the registers */
 	for (uint32_t r = 0; r < c.nranks; r++) {
@@ -259,7 +267,7 @@ EP_DEV bool ep_ll_wait_over(const struct ep_ll_common &c, const struct ep_ll_op 
 			    struct ep_spin *s, enum ep_wait_site site, uint32_t peer)
 {
 	if (ep_spin_expired(s, c.timeout_ns, site, peer) &&
-	    ((ep_time_ns() - s->start_ns) / 2 > c.timeout_ns || !ep_ll_others_behind(c, peer))) {
+	    ((ep_time_ns() - s->start_ns) / 2 > c.timeout_ns || !ep_ll_others_behind(c, op, peer))) {
 		ep_ll_peer_failed(c, op, EP_LL_CAUSE_TIMEOUT, site, peer, 0, 0);
 		return true;
 	}
