@@ -88,7 +88,7 @@ static void make(struct rank *r, struct world *w)
 	NEED_CUDA(cudaMalloc((void **)&r->heap, HEAP_BYTES));
 	NEED_CUDA(cudaHostAlloc((void **)&r->result, places(r) * sizeof(*r->result),
 				cudaHostAllocMapped | cudaHostAllocPortable));
-	NEED(places(r) * sizeof(*r->heap) <= HEAP_BYTES);
+	NEED(places(r) * sizeof(*r->heap) + sizeof(struct gda_ball) <= HEAP_BYTES);
 }
 
 static void clear(struct rank *r)
@@ -132,6 +132,33 @@ static void post(struct rank *r, uint32_t seed)
 		}
 	}
 	NEED_CUDA(cudaStreamSynchronize(w->stream));
+}
+
+/* Neighbours pass a message to and fro, and look at it as soon as its signal says it is there. */
+static void pass(struct rank *r)
+{
+	struct world *w = r->w;
+	int peer = w->rank ^ 1;
+	uint64_t at = HEAP_BYTES - sizeof(struct gda_ball);
+	struct gda_pass_args args = {
+		.qp = ep_gda_queues(r->gda) + (size_t)peer * QUEUES + QUEUES - 1,
+		.ball = (struct gda_ball *)((unsigned char *)r->heap + at),
+		.result = r->result,
+		.at = at,
+		.timeout_ns = TIMEOUT_NS,
+		.rounds = rounds,
+		.serves = (uint32_t)(w->rank & 1),
+	};
+
+	if (peer < w->nranks) {
+		launch(gda_pass, 1, 32, &args, w->stream);
+		NEED_CUDA(cudaStreamSynchronize(w->stream));
+		check_context("rank %d with rank %d", w->rank, peer);
+		CHECK_INT(r->result->status, EP_MLX5_OK);
+		CHECK_INT(r->result->wrong, 0);
+		CHECK_INT(r->result->posted, rounds);
+		check_context("%s", "");
+	}
 }
 
 /* What the peers wrote here is what they say they wrote. */
@@ -183,6 +210,7 @@ static void run(struct world *w, void *arg)
 			post(&r, 1 + 2 * t + b);
 			world_meet(w);
 			check(&r);
+			pass(&r);
 			world_meet(w);
 			ep_gda_unbind(r.gda);
 		}

@@ -281,3 +281,71 @@ EP_KERNEL(gda_one, gda_one_args, 32)
 		a.result->posted = done;
 	}
 }
+
+EP_DEV uint32_t gda_ball_word(uint32_t round, uint32_t lane, uint32_t i)
+{
+	return round * 2654435761u + lane * 977u + i;
+}
+
+EP_DEV void gda_throw(struct ep_mlx5_post *p, const gda_pass_args &a, uint32_t round)
+{
+	uint32_t lane = ep_lane();
+	size_t piece = lane * sizeof(a.ball->in[0]);
+	struct ep_mlx5_mem from = ep_mlx5_local(p, EP_MLX5_REGION_HEAP,
+						a.at + offsetof(struct gda_ball, out) + piece);
+	struct ep_mlx5_mem to = ep_mlx5_remote(p, EP_MLX5_REGION_HEAP,
+					       a.at + offsetof(struct gda_ball, in) + piece);
+	struct ep_mlx5_mem slot = ep_mlx5_remote(p, EP_MLX5_REGION_SIGNAL,
+						 a.at + offsetof(struct gda_ball, signal));
+
+	if (!ep_mlx5_quiet(p)) {
+		return;
+	}
+	for (uint32_t i = 0; i < GDA_BALL_WORDS; i++) {
+		a.ball->out[lane][i] = gda_ball_word(round, lane, i);
+	}
+	ep_mlx5_put_signal(p, true, to, from, sizeof(a.ball->in[0]),
+			   ep_mlx5_signal_value(slot, round < 2 ? 0 : round - 2, round));
+}
+
+/* False: it did not come. */
+EP_DEV bool gda_catch(struct ep_mlx5_post *p, const gda_pass_args &a, uint32_t round,
+		      uint32_t *wrong)
+{
+	struct ep_spin spin = ep_spin_start();
+	uint32_t lane = ep_lane();
+	bool late = false;
+
+	while (!late && ep_ld_acquire_sys_u64(&a.ball->signal) < round) {
+		late = ep_spin_expired(&spin, a.timeout_ns, EP_WAIT_RDMA_COMPLETION, p->qp->peer);
+	}
+	if (ep_any(EP_FULL_MASK, late)) {
+		return false;
+	}
+	for (uint32_t i = 0; i < GDA_BALL_WORDS; i++) {
+		*wrong += a.ball->in[lane][i] != gda_ball_word(round, lane, i);
+	}
+	return true;
+}
+
+EP_KERNEL(gda_pass, gda_pass_args, 32)
+{
+	struct ep_mlx5_post p = ep_mlx5_open(a.qp, false, nullptr, a.timeout_ns);
+	uint32_t wrong = 0, round = 1;
+
+	for (; round <= a.rounds && !p.status; round++) {
+		if ((round & 1) == a.serves) {
+			gda_throw(&p, a, round);
+		} else if (!gda_catch(&p, a, round, &wrong)) {
+			break;
+		}
+		ep_warp_sync(EP_FULL_MASK);
+	}
+	ep_mlx5_quiet(&p);
+	wrong = ep_popc(ep_ballot(EP_FULL_MASK, wrong != 0));
+	if (ep_lane() == 0) {
+		a.result->wrong = wrong;
+		a.result->posted = round - 1;
+		a.result->status = p.status;
+	}
+}

@@ -80,8 +80,30 @@ struct gda_one_args {
 	uint32_t shared, more, flush, quiet;
 };
 
+/*
+ * Two ranks pass a message to and fro: data, and behind it a signal that says it is there. A rank
+ * waits for the signal and then looks at the data. Each has this at offset `at` of its heap.
+ */
+#define GDA_BALL_WORDS 128 /* per lane */
+struct gda_ball {
+	uint32_t in[32][GDA_BALL_WORDS], out[32][GDA_BALL_WORDS];
+	uint64_t signal;
+	uint64_t pad[15];
+};
+
+struct gda_pass_args {
+	struct ep_mlx5_qp *qp;
+	struct gda_ball *ball;
+	struct gda_result *result;
+	uint64_t at;
+	uint64_t timeout_ns;
+	uint32_t rounds;
+	uint32_t serves; /* this rank begins */
+};
+
 #ifndef __cplusplus
 extern void gda_post(void);
+extern void gda_pass(void);
 extern void gda_one(void);
 #endif
 
