@@ -102,7 +102,6 @@ static bool ep_gda_devx_open(struct ep_gda *g, struct ep_gda_nic *nic, struct ep
 	nic->caps.log_ra_req = ep_prm_get(cap, EP_PRM_CAP_LOG_MAX_RA_REQ_QP);
 	nic->caps.log_ra_res = ep_prm_get(cap, EP_PRM_CAP_LOG_MAX_RA_RES_QP);
 	nic->caps.log_max_msg = ep_prm_get(cap, EP_PRM_CAP_LOG_MAX_MSG);
-	nic->caps.atomics = ep_prm_get(cap, EP_PRM_CAP_ATOMIC);
 	nic->caps.error_syndrome = ep_prm_get(cap, EP_PRM_CAP_QPC_EXTENSION) &&
 				   ep_prm_get(cap, EP_PRM_CAP_QP_ERROR_SYNDROME);
 	obj.pd.in = nic->pd;
@@ -206,9 +205,10 @@ static bool ep_gda_nic_open(struct ep_gda *g, struct ep_gda_nic *nic, struct ibv
 			nic->caps.log_ra_res++;
 		}
 		nic->caps.log_ra_req = nic->caps.log_ra_res;
-		nic->caps.atomics = nic->attr.atomic_cap != IBV_ATOMIC_NONE;
 		nic->caps.log_max_msg = 30;
 	}
+	/* The kernel driver says so only if operands are in the host's byte order. */
+	nic->caps.atomics = nic->attr.atomic_cap != IBV_ATOMIC_NONE;
 	nic->end.log_rra = (uint8_t)ep_min_u64(nic->caps.log_ra_res, 4);
 	return true;
 }

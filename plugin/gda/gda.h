@@ -40,9 +40,9 @@ struct ep_gda;
 
 /*
  * Collective over the ranks of `boot`, those without remote peers too: chooses NICs, makes queue
- * pairs, connects them (each rank its own, in parallel) and starts the watcher. All ranks succeed or none does. `mine` is
- * this rank's result so far: a failure makes every rank fail. *out is NULL on a rank without
- * remote peers.
+ * pairs, connects them (each rank its own, in parallel) and starts the watcher. All ranks succeed
+ * or none does. `mine` is this rank's result so far: a failure makes every rank fail. *out is NULL
+ * on a rank without remote peers. Ranks may have different modes, numbers of NICs and depths.
  */
 ncclResult_t ep_gda_open(struct ep_gda **out, struct ep_boot *boot,
 			 const struct ep_gda_config *config, ncclResult_t mine);
@@ -55,12 +55,13 @@ ncclResult_t ep_gda_open(struct ep_gda **out, struct ep_boot *boot,
 ncclResult_t ep_gda_bind(struct ep_gda *gda, struct ep_boot *boot, void *heap, uint64_t bytes,
 			 ncclResult_t mine);
 
-/* Takes the heap's registration back. No kernel of this rank runs, and no peer posts to it. */
+/* Takes the heap's registration back. No kernel of this rank runs, no peer posts to it. */
 void ep_gda_unbind(struct ep_gda *gda);
 
 /*
  * Ends everything, whatever state NICs, peers and queues are in; bounded by the config's timeout.
- * No kernel of this rank runs any more. Afterwards nothing writes this rank's heap.
+ * What kernels have posted is completed first, as long as it moves. No kernel of this rank runs any
+ * more. Afterwards nothing writes this rank's heap. NULL is nothing.
  */
 void ep_gda_close(struct ep_gda *gda);
 

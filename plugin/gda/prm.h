@@ -62,14 +62,12 @@ static inline void ep_prm_set64(void *p, uint32_t bit, uint32_t width, uint64_t 
 #define EP_PRM_CAP_OUT_BYTES (16 + 4096)
 #define EP_PRM_CAP_AT 16
 #define EP_PRM_CAPS_GENERAL 0x0
-#define EP_PRM_CAPS_ATOMIC 0x3
 #define EP_PRM_CAP_LOG_MAX_QP_SZ 0x88, 8
 #define EP_PRM_CAP_QPC_EXTENSION 0x122, 1 /* linux/mlx5/mlx5_ifc.h */
 #define EP_PRM_CAP_LOG_MAX_RA_REQ_QP 0x14a, 6
 #define EP_PRM_CAP_LOG_MAX_RA_RES_QP 0x15a, 6
 #define EP_PRM_CAP_LOG_MAX_MSG 0x1c3, 5
 #define EP_PRM_CAP_CQE_VERSION 0x1fc, 4
-#define EP_PRM_CAP_ATOMIC 0x21e, 1
 #define EP_PRM_CAP_CQ_OI 0x220, 1
 #define EP_PRM_CAP_RC 0x23f, 1
 #define EP_PRM_CAP_QP_ERROR_SYNDROME 0x273, 1 /* linux/mlx5/mlx5_ifc.h */
