@@ -4,7 +4,7 @@
  * waits for all of them, and goes on from the highest step of all, with all banks free: the ranks'
  * sequences agree again although the returning ones missed operations. Masked ranks are waited for
  * too: a rank that was away has masked the others, and either side may be ahead. A remote rank whose
- * queue has failed stays masked.
+ * connection is lost stays masked, on both sides: whoever knows tells the other, if a queue is left.
  */
 #include "ll_layout.h"
 #include "mlx5_ops.h"
@@ -12,16 +12,34 @@
 
 #include "kernels.h"
 
-EP_DEV bool ep_ll_clean_wait(const struct ep_ll_clean_args &a, uint32_t r, uint32_t *step)
+#define EP_LL_CLEAN_COMES 0u
+#define EP_LL_CLEAN_REFUSES 1u
+
+/* What marks a rank's word. */
+EP_DEV uint32_t ep_ll_clean_epoch(const struct ep_ll_clean_args &a, uint32_t what)
+{
+	return 2 * a.round + what;
+}
+
+EP_DEV bool ep_ll_clean_down(const struct ep_ll_clean_args &a, uint32_t r)
+{
+	return a.remote >> r & 1 && ep_ld_relaxed_sys_u32(a.down + r);
+}
+
+/* False: r does not come. *lost: it cannot be reached, by what it says. */
+EP_DEV bool ep_ll_clean_wait(const struct ep_ll_clean_args &a, uint32_t r, uint32_t *step,
+			     uint32_t *lost)
 {
 	const unsigned char *p = a.heap[a.rank] + a.clean_off + 8 * r;
 	struct ep_spin s = ep_spin_start();
 
-	while (!ep_ld_word(p, a.round, step)) {
-		bool remote = a.remote >> r & 1;
-
+	while (!ep_ld_word(p, ep_ll_clean_epoch(a, EP_LL_CLEAN_COMES), step)) {
+		if (ep_ld_word(p, ep_ll_clean_epoch(a, EP_LL_CLEAN_REFUSES), step)) {
+			*lost = 1;
+			return true;
+		}
 		if (ep_spin_expired(&s, a.timeout_ns, EP_WAIT_CLEAN, r) ||
-		    (remote && (s.polls & 63) == 0 && ep_ld_relaxed_sys_u32(a.down + r))) {
+		    ((s.polls & 63) == 0 && ep_ll_clean_down(a, r))) {
 			return false;
 		}
 	}
@@ -31,9 +49,11 @@ EP_DEV bool ep_ll_clean_wait(const struct ep_ll_clean_args &a, uint32_t r, uint3
 /* Tells remote peers the step; a barrier must follow. lost[r]: that cannot be done. */
 EP_DEV void ep_ll_clean_post(const struct ep_ll_clean_args &a, uint32_t step, uint32_t *lost)
 {
-	const uint32_t word[2] = { step, a.round };
-
 	for (uint32_t r = ep_warp(); r < a.nranks; r += ep_nwarps()) {
+		uint32_t down = ep_shfl_u32(EP_FULL_MASK, ep_ll_clean_down(a, r), 0);
+		const uint32_t word[2] = { step,
+					   ep_ll_clean_epoch(a, down ? EP_LL_CLEAN_REFUSES
+								     : EP_LL_CLEAN_COMES) };
 		bool ok = true;
 
 		if (a.remote >> r & 1) {
@@ -47,7 +67,7 @@ EP_DEV void ep_ll_clean_post(const struct ep_ll_clean_args &a, uint32_t step, ui
 						8, false);
 		}
 		if (ep_lane() == 0) {
-			lost[r] = !ok;
+			lost[r] = !ok || down;
 		}
 	}
 }
@@ -62,9 +82,10 @@ EP_KERNEL(ep_ll_clean_kernel, ep_ll_clean_args, EP_LL_MAX_THREADS)
 	ep_block_sync();
 	if (r < a.nranks) {
 		if (!(a.remote >> r & 1)) {
-			ep_st_word(a.heap[r] + a.clean_off + 8 * a.rank, mine, a.round);
+			ep_st_word(a.heap[r] + a.clean_off + 8 * a.rank, mine,
+				   ep_ll_clean_epoch(a, EP_LL_CLEAN_COMES));
 		}
-		bool came = !lost[r] && ep_ll_clean_wait(a, r, &theirs);
+		bool came = !lost[r] && ep_ll_clean_wait(a, r, &theirs, lost + r);
 
 		if (!came) {
 			theirs = mine; /* the failed poll has left an old word there */
@@ -96,8 +117,6 @@ EP_KERNEL(ep_ll_clean_kernel, ep_ll_clean_args, EP_LL_MAX_THREADS)
 		a.seq[i] = s;
 	}
 	if (r < a.nranks) {
-		bool down = a.remote >> r & 1 && ep_ld_relaxed_sys_u32(a.down + r);
-
-		a.mask[r] = !lost[r] && !down;
+		a.mask[r] = !lost[r] && !ep_ll_clean_down(a, r);
 	}
 }

@@ -234,25 +234,33 @@ EP_DEV bool ep_ll_given_up(const struct ep_ll_common &c, const struct ep_ll_op &
 	return true;
 }
 
+#define EP_LL_LITTLE_NS 250000000ull
+
 /*
- * Some rank has not come as far as `peer`, which may well be waiting for it; but not when the peer
- * has begun a later step than the one it sends in, because what it sent is lost then.
+ * How long `peer` is waited for beyond the timeout. It may be held up by another rank: certainly not
+ * if it has begun a later step than the one it sends in, because what it sent is lost then;
+ * possibly if some rank has not come as far as it; and if it has not come as far as we have, its
+ * own wait began a little later than ours, and it needs some time after that.
  */
-EP_DEV bool ep_ll_others_behind(const struct ep_ll_common &c, const struct ep_ll_op &op,
-				uint32_t peer)
+EP_DEV uint64_t ep_ll_patience(const struct ep_ll_common &c, const struct ep_ll_op &op,
+			       uint32_t peer)
 {
-	uint32_t reached = ep_ld_retired_sys_u32(ep_ll_progress(c, peer));
+	uint32_t reached = ep_ld_retired_sys_u32(ep_ll_progress(c, peer)), lag = op.epoch - reached;
+	uint64_t little = c.timeout_ns / 8;
 	bool behind = false;
 
-	if ((int32_t)(reached - op.epoch) > 0) {
-		return false;
+	if ((int32_t)lag < 0) {
+		return 0;
 	}
-
 #pragma unroll 1 /* a wait that expires is rare: not worth the registers */
 	for (uint32_t r = 0; r < c.nranks; r++) {
 		behind |= (int32_t)(ep_ld_retired_sys_u32(ep_ll_progress(c, r)) - reached) < 0;
 	}
-	return behind;
+	if (behind) {
+		return c.timeout_ns;
+	}
+	little = little < EP_LL_LITTLE_NS ? little : EP_LL_LITTLE_NS;
+	return little * ep_min_u32(lag, 3);
 }
 
 /*
@@ -261,13 +269,14 @@ EP_DEV bool ep_ll_others_behind(const struct ep_ll_common &c, const struct ep_ll
  *
  * A rank that fails holds up the others, whose waits for it expire at the same time as the waits
  * for them, this rank's own sending half included. So whoever is not the last is given the timeout
- * a second time: for its own wait, and for what it owes after that.
+ * a second time: for its own wait, and for what it owes after that. The last may be held up too,
+ * where a message was lost on its way to it alone: it is given a little.
  */
 EP_DEV bool ep_ll_wait_over(const struct ep_ll_common &c, const struct ep_ll_op &op,
 			    struct ep_spin *s, enum ep_wait_site site, uint32_t peer)
 {
 	if (ep_spin_expired(s, c.timeout_ns, site, peer) &&
-	    ((ep_time_ns() - s->start_ns) / 2 > c.timeout_ns || !ep_ll_others_behind(c, op, peer))) {
+	    ep_time_ns() - s->start_ns - c.timeout_ns >= ep_ll_patience(c, op, peer)) {
 		ep_ll_peer_failed(c, op, EP_LL_CAUSE_TIMEOUT, site, peer, 0, 0);
 		return true;
 	}

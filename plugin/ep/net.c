@@ -188,14 +188,24 @@ static void ep_net_mask(struct ncclEpGroup *g, int rank)
 	__atomic_store_n(g->async_error, 1, __ATOMIC_RELEASE);
 }
 
+/* A kernel's record has perhaps said it already. */
+static void ep_net_lost_warn(struct ncclEpGroup *g, const struct ep_gda_failure *failure)
+{
+	if (failure->peer < 0) {
+		EP_WARN("%s", failure->text);
+	} else if (!(g->lost_told >> failure->peer & 1)) {
+		EP_WARN("%s; the rank is masked from now on", failure->text);
+		g->lost_told |= (uint64_t)1 << failure->peer;
+	}
+}
+
 ncclResult_t ep_net_poll(struct ncclEpGroup *g)
 {
 	struct ep_gda_failure failure;
 
 	while (g->gda && ep_gda_poll(g->gda, &failure)) {
 		if (g->config.enable_mask) {
-			EP_WARN("%s%s", failure.text,
-				failure.peer >= 0 ? "; the rank is masked from now on" : "");
+			ep_net_lost_warn(g, &failure);
 			ep_net_mask(g, failure.peer);
 			continue;
 		}

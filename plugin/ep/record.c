@@ -151,6 +151,7 @@ static void ep_record_masked(struct ncclEpGroup *group, const struct ep_ll_recor
 
 	ep_net_explain(group, r->peer, link, sizeof(link));
 	if (r->cause == EP_LL_CAUSE_RDMA) {
+		group->lost_told |= (uint64_t)ep_net_remote(group, r->peer) << r->peer;
 		EP_WARN("%s %u: rank %d lost its connection with rank %u: rank %u is masked from "
 			"now on (ncclEpMaskQuery tells all that are)%s",
 			ep_record_operation(r), r->step, group->rank, r->peer, r->peer,

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * The connection of rank 1 with a rank of the other node fails (VC_NIC_FAULTS in the environment
+ * says how and when).
+ *
+ *     link TEXT            without masks: every rank has an error within the timeout and a second,
+ *                          rank 1's is about a rank of the other node and has TEXT in it; the group
+ *                          can be destroyed, and a new one works
+ *     link TEXT mask       with masks: whom a rank has lost is masked, and the ranks go on with
+ *                          right results from all others; MaskClean says that it cannot help
+ */
+#include <unistd.h>
+
+#include "support/bench.h"
+#include "support/victim.h"
+
+#define BROKEN 1 /* the rank whose NIC has the fault */
+#define TIMEOUT_MS (3000 * victim_scale())
+#define MOST_ROUNDS 200
+
+struct scene {
+	const char *text;
+	bool masks;
+};
+
+static ncclEpGroup_t make_group(ncclComm_t comm, const struct oracle_problem *p, uint32_t flags)
+{
+	ncclEpGroupConfig_t config = bench_group_config(p, flags);
+	ncclEpGroup_t group = NULL;
+
+	config.timeout_ns = (uint64_t)(TIMEOUT_MS * 1e6);
+	config.max_num_sms = 2;
+	NEED_OK(ncclEpCreateGroup(&group, comm, &config));
+	return group;
+}
+
+/* One dispatch and combine, without a look at the results; how long it took. */
+static ncclResult_t turn(struct bench *b, double *seconds)
+{
+	double start = world_now();
+	ncclResult_t result = bench_update(b, b->w->stream);
+
+	if (result == ncclSuccess) {
+		result = bench_dispatch(b, b->w->stream);
+	}
+	if (result == ncclSuccess) {
+		result = bench_combine(b, b->w->stream);
+	}
+	if (result == ncclSuccess) {
+		NEED_CUDA(cudaStreamSynchronize(b->w->stream));
+		OK(ncclEpExtGetLastError(b->group, &result, NULL));
+	}
+	*seconds = world_now() - start;
+	return result;
+}
+
+/* Rank 1's error is about one of the other node, everybody's about somebody else. */
+static void check_text(struct world *w, const struct scene *scene, const char *text)
+{
+	bool named = false;
+
+	for (int r = 0; r < w->nranks; r++) {
+		bool far = r / (w->nranks / 2) != w->rank / (w->nranks / 2);
+
+		named |= r != w->rank && (w->rank != BROKEN || far) && victim_named(text, r);
+	}
+	if (!named || (w->rank == BROKEN && !strstr(text, scene->text))) {
+		check_fail(__FILE__, __LINE__, "\"%s\" does not name the rank, or lacks \"%s\"",
+			   text, scene->text);
+	}
+}
+
+static void new_group(struct world *w, const struct oracle_problem *p)
+{
+	struct bench b;
+
+	check_context("a new group");
+	bench_open(&b, w, make_group(w->comm, p, 0), p, 0);
+	bench_round(&b);
+	bench_round(&b);
+	CHECK_LAST(b.group, ncclSuccess, "");
+	bench_close(&b);
+	OK(ncclEpGroupDestroy(b.group));
+}
+
+static void without_masks(struct world *w, const struct scene *scene)
+{
+	struct oracle_problem p = bench_problem(w->nranks, 12, 3, 256, 6, ORACLE_EXPERT_MAJOR);
+	ncclEpGroup_t group = make_group(w->comm, &p, 0);
+	ncclResult_t result = ncclSuccess;
+	const char *text = "";
+	double seconds = 0, start;
+	struct bench b;
+
+	bench_open(&b, w, group, &p, 0);
+	bench_expert_work(&b);
+	for (int i = 0; i < MOST_ROUNDS && result == ncclSuccess; i++) {
+		result = turn(&b, &seconds);
+	}
+	CHECK_INT(result, ncclRemoteError);
+	if (seconds > TIMEOUT_MS / 1e3 + 1) {
+		check_fail(__FILE__, __LINE__, "the error came after %.1f s", seconds);
+	}
+	OK(ncclEpExtGetLastError(group, &result, &text));
+	CHECK_INT(result, ncclRemoteError);
+	check_text(w, scene, text);
+	CHECK_RESULT(bench_dispatch(&b, w->stream), ncclRemoteError);
+	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	world_meet(w);
+	start = world_now();
+	bench_close(&b);
+	OK(ncclEpGroupDestroy(group));
+	if (world_now() - start > 2 * victim_scale()) {
+		check_fail(__FILE__, __LINE__, "destruction took %.1f s", world_now() - start);
+	}
+	world_meet(w);
+	usleep((useconds_t)world_number(getenv("LINK_REST_MS"), 0) * 1000);
+	new_group(w, &p);
+}
+
+static uint64_t masked(struct world *w, ncclEpGroup_t group)
+{
+	int mask[WORLD_MAX] = { 0 }, *device;
+	uint64_t absent = 0;
+
+	NEED_CUDA(cudaMalloc((void **)&device, sizeof(mask)));
+	OK(ncclEpMaskQuery(group, device, w->stream));
+	NEED_CUDA(cudaMemcpyAsync(mask, device, sizeof(int) * (size_t)w->nranks,
+				  cudaMemcpyDeviceToHost, w->stream));
+	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	NEED_CUDA(cudaFree(device));
+	for (int r = 0; r < w->nranks; r++) {
+		absent |= (uint64_t)(mask[r] == 0) << r;
+	}
+	return absent;
+}
+
+static void go_on(struct world *w, struct bench *b)
+{
+	int error = 1;
+
+	OK(ncclEpErrorClear(b->group));
+	b->p.absent = masked(w, b->group);
+	world_meet(w);
+	for (uint64_t i = 0; i < 4; i++) {
+		check_context("without ranks 0x%llx, round %d", (unsigned long long)b->p.absent,
+			      (int)i);
+		bench_load(b, 50 + i);
+		bench_round(b);
+	}
+	OK(ncclEpGetAsyncError(b->group, &error));
+	CHECK_INT(error, 0);
+}
+
+static void with_masks(struct world *w, const struct scene *scene)
+{
+	struct oracle_problem p = bench_problem(w->nranks, 12, 3, 256, 6, ORACLE_RANK_MAJOR);
+	ncclEpGroup_t group = make_group(w->comm, &p, BENCH_MASK);
+	double seconds, most = 0;
+	uint64_t absent;
+	struct bench b;
+
+	bench_open(&b, w, group, &p, BENCH_MASK);
+	bench_expert_work(&b);
+	/* results are not defined until both ends know */
+	for (int i = 0; i < 30; i++) {
+		NEED(turn(&b, &seconds) == ncclSuccess);
+		most = seconds > most ? seconds : most;
+	}
+	/* dispatch and combine may both meet the loss for the first time */
+	CHECK(most < 2 * TIMEOUT_MS / 1e3 + 1);
+	absent = masked(w, group);
+	if (w->rank == BROKEN) {
+		CHECK(absent && !(absent & (absent - 1)));
+		CHECK(absent >> (w->nranks / 2)); /* of the other node */
+	}
+	go_on(w, &b);
+	NEED_OK(ncclEpMaskClean(group, w->stream));
+	CHECK_INT(masked(w, group), absent);
+	go_on(w, &b);
+	bench_close(&b);
+	OK(ncclEpGroupDestroy(group));
+	world_meet(w);
+	new_group(w, &p);
+}
+
+static void run(struct world *w, void *arg)
+{
+	const struct scene *scene = arg;
+
+	if (scene->masks) {
+		with_masks(w, scene);
+	} else {
+		without_masks(w, scene);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	struct scene scene = { argc > 1 ? argv[1] : "", argc > 2 };
+
+	setenv("NCCL_EP_LL_THREADS", "64", 0);
+	setenv("NCCL_EP_CLOSE_TIMEOUT_MS", "3000", 0);
+	setenv("NCCL_EP_RDMA_QUEUES", "2", 0);
+	world_run(world_size(4), run, &scene);
+	return check_end();
+}
