@@ -75,7 +75,7 @@ struct ncclEpGroup {
 
 	uint64_t remote; /* bit r: rank r is of another node; if any is, all ranks have one */
 	struct ep_gda *gda;
-	uint64_t lost_told; /* remote ranks whose loss has been logged */
+	uint64_t lost_told;                    /* remote ranks whose loss has been logged */
 	uint32_t *drain_lost, *drain_lost_dev; /* of the mapped host memory below */
 
 	void *workspace; /* the next five */
