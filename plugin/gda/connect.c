@@ -69,7 +69,7 @@ bool ep_gda_each(struct ep_gda *g,
 
 	pthread_mutex_init(&work.lock, NULL);
 	while (started < EP_GDA_THREADS - 1 && started < n &&
-	       pthread_create(&thread[started], NULL, ep_gda_work_some, &work) == 0) {
+	       ep_gda_thread(&thread[started], ep_gda_work_some, &work) == 0) {
 		started++;
 	}
 	ep_gda_work_some(&work);

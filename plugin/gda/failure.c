@@ -33,10 +33,14 @@ static void ep_gda_take_down(struct ep_gda *g, int peer)
 
 void ep_gda_fail_queue(struct ep_gda_queue *q, const struct ep_gda_cause *cause)
 {
+	struct ep_gda_cause all = *cause;
 	struct ep_gda_failure f;
 	struct ep_gda *g = q->gda;
 
-	ep_gda_cause_text(q, cause, f.text, sizeof(f.text));
+	if (!all.note) {
+		all.note = __atomic_load_n(&q->note, __ATOMIC_RELAXED);
+	}
+	ep_gda_cause_text(q, &all, f.text, sizeof(f.text));
 	pthread_mutex_lock(&g->lock);
 	__atomic_store_n(&q->failed, 1, __ATOMIC_RELAXED);
 	ep_gda_take_down(g, q->peer);

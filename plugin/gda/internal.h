@@ -118,7 +118,8 @@ struct ep_gda_queue {
 	uint64_t *word; /* index behind the last WQE, written by kernels (EP_MLX5_RING_INDEX) */
 	/* The proxy's thread only: WQEs below have been handed over, and have completed. */
 	uint64_t posted, completed;
-	uint32_t failed; /* a failure was made known; atomic */
+	const char *note; /* what the proxy's thread knows of the failure; atomic, static text */
+	uint32_t failed;  /* a failure was made known; atomic */
 };
 
 struct ep_gda {
@@ -167,6 +168,8 @@ struct ep_gda {
 };
 
 uint64_t ep_gda_now(void);
+/* A thread that takes no signals of the program's. Returns an errno value. */
+int ep_gda_thread(pthread_t *thread, void *(*fn)(void *), void *arg);
 
 static inline bool ep_gda_index_ring(enum ep_gda_mode mode)
 {

@@ -87,12 +87,13 @@ static void ep_gda_proxy_fail(struct ep_gda_queue *q, uint64_t index, uint8_t sy
 				      .syndrome = syndrome,
 				      .vendor = vendor,
 				      .index_known = true,
-				      .index = (uint16_t)index,
-				      .note = note };
+				      .index = (uint16_t)index };
 
 	if (__atomic_load_n(&q->failed, __ATOMIC_RELAXED)) {
 		return; /* flushed: the cause stays where it is */
 	}
+	/* Whoever sees the completion first may be the one who tells of it. */
+	__atomic_store_n(&q->note, note, __ATOMIC_RELAXED);
 	ep_gda_complete(q, index, EP_MLX5_CQE_REQ_ERR, 0, syndrome, vendor);
 	ep_gda_fail_queue(q, &cause);
 }
@@ -284,7 +285,7 @@ bool ep_gda_proxy_start(struct ep_gda *g, struct ep_gda_why *why)
 	if (!ep_gda_index_ring(g->mode)) {
 		return true;
 	}
-	error = pthread_create(&g->poster, NULL, ep_gda_proxy_main, g);
+	error = ep_gda_thread(&g->poster, ep_gda_proxy_main, g);
 	if (error) {
 		return ep_gda_no(why, "no thread to post RDMA from: %s", strerror(error));
 	}

@@ -143,7 +143,7 @@ bool ep_gda_watch_start(struct ep_gda *g, struct ep_gda_why *why)
 	if (g->stop_fd < 0) {
 		return ep_gda_no(why, "no eventfd: %s", strerror(errno));
 	}
-	error = pthread_create(&g->watcher, NULL, ep_gda_watch_main, g);
+	error = ep_gda_thread(&g->watcher, ep_gda_watch_main, g);
 	if (error) {
 		return ep_gda_no(why, "no thread to watch RDMA from: %s", strerror(error));
 	}
