@@ -59,9 +59,9 @@ struct vn_config {
 	int tier; /* the firmware's own choice */
 	int mtu;  /* active */
 	int strict;
-	uint32_t net;      /* addresses are net | node << 8 | nic + 1 */
-	uint32_t run;      /* tells runs apart */
-	uint16_t port;     /* of instance 0 */
+	uint32_t net;  /* addresses are net | node << 8 | nic + 1 */
+	uint32_t run;  /* tells runs apart */
+	uint16_t port; /* of instance 0 */
 	uint64_t seed;
 	uint32_t retry_ms; /* all tries together; 0: as the queue pair says */
 	uint32_t link_gbps;
@@ -167,7 +167,10 @@ struct vn_ah {
 	struct mlx5_wqe_av av;
 };
 
-enum vn_obj_kind { VN_OBJ_CQ, VN_OBJ_QP };
+enum vn_obj_kind {
+	VN_OBJ_CQ,
+	VN_OBJ_QP
+};
 
 struct vn_cq {
 	struct ibv_cq ibv; /* first; verbs queues only */
@@ -186,9 +189,19 @@ struct vn_cq {
 	uint32_t unacked;
 };
 
-enum vn_qp_state { VN_RST = 0, VN_INIT = 1, VN_RTR = 2, VN_RTS = 3, VN_ERR = 6 };
+enum vn_qp_state {
+	VN_RST = 0,
+	VN_INIT = 1,
+	VN_RTR = 2,
+	VN_RTS = 3,
+	VN_ERR = 6
+};
 
-enum vn_op_state { VN_OP_QUEUED, VN_OP_SENT, VN_OP_DONE };
+enum vn_op_state {
+	VN_OP_QUEUED,
+	VN_OP_SENT,
+	VN_OP_DONE
+};
 
 /* A work request under way. Indices count WQEs of the queue, from its making. */
 struct vn_op {
@@ -199,9 +212,9 @@ struct vn_op {
 	uint32_t rkey, lkey, len;
 	uint32_t psn; /* of its first packet */
 	uint32_t npkts;
-	uint32_t base;  /* packets below are acknowledged */
-	uint32_t sent;  /* bits: packets base + i that were sent */
-	uint32_t acked; /* bits */
+	uint32_t base;   /* packets below are acknowledged */
+	uint32_t sent;   /* bits: packets base + i that were sent */
+	uint32_t acked;  /* bits */
 	uint32_t placed; /* READ: packets whose data has come */
 	uint8_t opcode, opmod, fm, syndrome, vendor;
 	bool signaled, is_inline, started, flush_only;
@@ -253,28 +266,28 @@ struct vn_qp {
 	/* send queue of verbs queues */
 	struct vn_op *wr;
 	uint32_t max_wr, max_inline, outstanding;
-	uint32_t *wr_ends; /* [completion] requests that it takes off the queue */
+	uint32_t *wr_ends;               /* [completion] requests that it takes off the queue */
 	uint64_t wr_reported, wr_polled; /* completions */
-	uint64_t wr_done; /* requests that completions have told of */
+	uint64_t wr_done;                /* requests that completions have told of */
 	bool sig_all;
 
 	/* requester */
-	uint64_t pi, ci, done; /* posted, fetched, retired */
-	uint64_t signaled_done;/* all below was reported */
+	uint64_t pi, ci, done;  /* posted, fetched, retired */
+	uint64_t signaled_done; /* all below was reported */
 	struct vn_op op[VN_WINDOW];
 	uint32_t next_psn;
-	uint32_t in_flight;    /* packets */
-	uint32_t rd_used;      /* READs and atomics under way */
+	uint32_t in_flight; /* packets */
+	uint32_t rd_used;   /* READs and atomics under way */
 	struct vn_lost *lost;
 	uint32_t nlost, lost_cap;
-	uint32_t nlate;        /* packets that a fault delays */
-	uint64_t hold_until;   /* faults */
+	uint32_t nlate;      /* packets that a fault delays */
+	uint64_t hold_until; /* faults */
 	bool stuck, black_hole;
 	bool active;
 	uint8_t cause, cause_vendor; /* of the error state */
 
 	/* responder */
-	uint32_t want_psn;     /* packets below have come */
+	uint32_t want_psn; /* packets below have come */
 	uint64_t seen[VN_PSN_WINDOW / 64];
 	struct {
 		uint32_t psn;
@@ -331,8 +344,7 @@ struct ibv_context *vn_open(struct ibv_device *device, bool devx);
 /* ------------------------------------------------------------------------ memory (nic_mem.c) */
 
 int vn_memory_attach(struct vn_memory *m, void *addr, uint64_t size, bool queue);
-int vn_memory_attach_fd(struct vn_memory *m, int fd, uint64_t offset, uint64_t size,
-			uint64_t iova);
+int vn_memory_attach_fd(struct vn_memory *m, int fd, uint64_t offset, uint64_t size, uint64_t iova);
 void vn_memory_detach(struct vn_memory *m);
 struct vn_mr *vn_mr_find(uint32_t key, bool remote);
 /* Why the key does not give these bytes, or NULL. */
@@ -379,11 +391,11 @@ enum vn_kind {
 	VN_WRITE = 1,
 	VN_READ,
 	VN_ATOMIC,
-	VN_ACK,       /* answers */
+	VN_ACK, /* answers */
 	VN_READ_DATA,
 	VN_ATOMIC_OLD,
 	VN_NAK,
-	VN_DROPPED    /* the wire lost it, or the other end ignores it: no such packet on real wires,
+	VN_DROPPED /* the wire lost it, or the other end ignores it: no such packet on real wires,
 		       * where the requester's timer finds out */
 };
 

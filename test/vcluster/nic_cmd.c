@@ -95,10 +95,10 @@ struct vn_umem *vn_cmd_umem(struct vn_cmd *cmd, const char *what, uint32_t id, u
 #define VN_CQC(bit) (0x80 + (bit))
 
 static const struct vn_field vn_cq_fields[] = {
-	{ VN_CQC(0x6), 1 },   { VN_CQC(0x8), 3 },   { VN_CQC(0xb), 1 },	    { VN_CQC(0xe), 1 },
-	{ VN_CQC(0x11), 1 },  { VN_CQC(0x14), 4 },  { VN_CQC(0x20), 32 },   { VN_CQC(0x54), 6 },
-	{ VN_CQC(0x63), 5 },  { VN_CQC(0x68), 24 }, { VN_CQC(0xb8), 8 },    { VN_CQC(0xc3), 5 },
-	{ VN_CQC(0x1c0), 64 }, { 0x280, 64 },	    { 0x2c0, 32 },	    { 0x2e0, 1 },
+	{ VN_CQC(0x6), 1 },    { VN_CQC(0x8), 3 },   { VN_CQC(0xb), 1 },   { VN_CQC(0xe), 1 },
+	{ VN_CQC(0x11), 1 },   { VN_CQC(0x14), 4 },  { VN_CQC(0x20), 32 }, { VN_CQC(0x54), 6 },
+	{ VN_CQC(0x63), 5 },   { VN_CQC(0x68), 24 }, { VN_CQC(0xb8), 8 },  { VN_CQC(0xc3), 5 },
+	{ VN_CQC(0x1c0), 64 }, { 0x280, 64 },        { 0x2c0, 32 },        { 0x2e0, 1 },
 };
 
 static struct vn_cq *vn_cmd_create_cq(struct vn_cmd *cmd)
@@ -168,39 +168,39 @@ void vn_caps(uint32_t which, uint8_t *cap)
 	const struct vn_config *c = &vn_config;
 
 	switch (which) {
-	case 0: /* general */
-		vn_set(cap, 0x62, 1, !c->ooo_rw); /* qp_data_in_order */
-		vn_set(cap, 0x88, 8, 15);	  /* log_max_qp_sz */
-		vn_set(cap, 0x9b, 5, 16);	  /* log_max_qp */
-		vn_set(cap, 0xdb, 5, 16);	  /* log_max_cq */
-		vn_set(cap, 0xe8, 1, 1);	  /* relaxed_ordering_write */
-		vn_set(cap, 0x122, 1, c->ooo_all); /* qpc_extension */
-		vn_set(cap, 0x273, 1, c->ooo_all); /* qp_error_syndrome */
-		vn_set(cap, 0x14a, 6, 4);	  /* log_max_ra_req_qp */
-		vn_set(cap, 0x15a, 6, 4);	  /* log_max_ra_res_qp */
+	case 0:                                       /* general */
+		vn_set(cap, 0x62, 1, !c->ooo_rw);     /* qp_data_in_order */
+		vn_set(cap, 0x88, 8, 15);             /* log_max_qp_sz */
+		vn_set(cap, 0x9b, 5, 16);             /* log_max_qp */
+		vn_set(cap, 0xdb, 5, 16);             /* log_max_cq */
+		vn_set(cap, 0xe8, 1, 1);              /* relaxed_ordering_write */
+		vn_set(cap, 0x122, 1, c->ooo_all);    /* qpc_extension */
+		vn_set(cap, 0x273, 1, c->ooo_all);    /* qp_error_syndrome */
+		vn_set(cap, 0x14a, 6, 4);             /* log_max_ra_req_qp */
+		vn_set(cap, 0x15a, 6, 4);             /* log_max_ra_res_qp */
 		vn_set(cap, 0x1b6, 2, c->ib ? 0 : 1); /* port_type */
-		vn_set(cap, 0x1c3, 5, 30);	  /* log_max_msg */
+		vn_set(cap, 0x1c3, 5, 30);            /* log_max_msg */
 		vn_set(cap, 0x1ca, 1, c->ooo_rw);
-		vn_set(cap, 0x1fc, 4, 1);	  /* cqe_version */
-		vn_set(cap, 0x200, 1, c->ib);	  /* compact_address_vector */
-		vn_set(cap, 0x21d, 1, !c->ib);	  /* roce */
-		vn_set(cap, 0x21e, 1, 1);	  /* atomic */
-		vn_set(cap, 0x220, 1, 1);	  /* cq_oi */
-		vn_set(cap, 0x23f, 1, 1);	  /* rc */
-		vn_set(cap, 0x240, 1, 1);	  /* uar_4k */
-		vn_set(cap, 0x260, 1, 1);	  /* bf */
-		vn_set(cap, 0x26b, 5, 9);	  /* log_bf_reg_size */
-		vn_set(cap, 0x27c, 4, 0);	  /* num_lag_ports */
-		vn_set(cap, 0x290, 16, 1024);	  /* max_wqe_sz_sq */
+		vn_set(cap, 0x1fc, 4, 1);      /* cqe_version */
+		vn_set(cap, 0x200, 1, c->ib);  /* compact_address_vector */
+		vn_set(cap, 0x21d, 1, !c->ib); /* roce */
+		vn_set(cap, 0x21e, 1, 1);      /* atomic */
+		vn_set(cap, 0x220, 1, 1);      /* cq_oi */
+		vn_set(cap, 0x23f, 1, 1);      /* rc */
+		vn_set(cap, 0x240, 1, 1);      /* uar_4k */
+		vn_set(cap, 0x260, 1, 1);      /* bf */
+		vn_set(cap, 0x26b, 5, 9);      /* log_bf_reg_size */
+		vn_set(cap, 0x27c, 4, 0);      /* num_lag_ports */
+		vn_set(cap, 0x290, 16, 1024);  /* max_wqe_sz_sq */
 		vn_set(cap, 0x334, 1, c->ooo_all);
 		break;
 	case 0x20: /* general, second part */
 		vn_set(cap, 0x88, 1, c->ooo_force);
 		break;
-	case 3: /* atomic */
-		vn_set(cap, 0x40, 2, 0);	  /* 8 byte operands in the order of the host */
-		vn_set(cap, 0x90, 16, 0xf);	  /* CS, FA, masked CS, masked FA */
-		vn_set(cap, 0xb0, 16, 4 | 8);	  /* of 4 and 8 bytes */
+	case 3:                               /* atomic */
+		vn_set(cap, 0x40, 2, 0);      /* 8 byte operands in the order of the host */
+		vn_set(cap, 0x90, 16, 0xf);   /* CS, FA, masked CS, masked FA */
+		vn_set(cap, 0xb0, 16, 4 | 8); /* of 4 and 8 bytes */
 		break;
 	default:
 		break;
@@ -220,8 +220,7 @@ static bool vn_cmd_query_cap(struct vn_cmd *cmd)
 		return VN_REFUSE(cmd, VN_ST_BAD_PARAM, "capabilities of group 0x%x", mod >> 1);
 	}
 	vn_caps(mod >> 1, cap);
-	memcpy(cmd->out + 16, cap,
-	       cmd->outlen - 16 < sizeof(cap) ? cmd->outlen - 16 : sizeof(cap));
+	memcpy(cmd->out + 16, cap, cmd->outlen - 16 < sizeof(cap) ? cmd->outlen - 16 : sizeof(cap));
 	return true;
 }
 

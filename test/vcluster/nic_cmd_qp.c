@@ -10,32 +10,75 @@
 
 /* What may be set in a QPC; the primary path begins at 0xc0. */
 const struct vn_field vn_qpc_fields[] = {
-	{ 0x4, 4 },	  { 0x8, 8 },	    { 0x13, 2 },      { 0x26, 2 },     { 0x28, 24 },
-	{ 0x40, 3 },	  { 0x43, 5 },	    { 0x49, 4 },      { 0x50, 1 },     { 0x51, 4 },
-	{ 0x58, 2 },	  { 0x5b, 1 },	    { 0x60, 8 },      { 0x68, 24 },    { 0x80, 2 },
-	{ 0x88, 24 },	  { 0xa3, 5 },	    { 0xa8, 24 },     { 0x380, 4 },    { 0x388, 3 },
-	{ 0x38d, 3 },	  { 0x390, 3 },	    { 0x3c8, 24 },    { 0x3e8, 24 },   { 0x488, 3 },
-	{ 0x48c, 4 },	  { 0x490, 3 },	    { 0x494, 6 },     { 0x49c, 1 },    { 0x49f, 1 },
-	{ 0x4a3, 5 },	  { 0x4a8, 24 },    { 0x4e8, 24 },    { 0x500, 64 },   { 0x565, 3 },
-	{ 0x630, 16 },	  { 0x683, 1 },	    { 0x720, 32 },
+	{ 0x4, 4 },
+	{ 0x8, 8 },
+	{ 0x13, 2 },
+	{ 0x26, 2 },
+	{ 0x28, 24 },
+	{ 0x40, 3 },
+	{ 0x43, 5 },
+	{ 0x49, 4 },
+	{ 0x50, 1 },
+	{ 0x51, 4 },
+	{ 0x58, 2 },
+	{ 0x5b, 1 },
+	{ 0x60, 8 },
+	{ 0x68, 24 },
+	{ 0x80, 2 },
+	{ 0x88, 24 },
+	{ 0xa3, 5 },
+	{ 0xa8, 24 },
+	{ 0x380, 4 },
+	{ 0x388, 3 },
+	{ 0x38d, 3 },
+	{ 0x390, 3 },
+	{ 0x3c8, 24 },
+	{ 0x3e8, 24 },
+	{ 0x488, 3 },
+	{ 0x48c, 4 },
+	{ 0x490, 3 },
+	{ 0x494, 6 },
+	{ 0x49c, 1 },
+	{ 0x49f, 1 },
+	{ 0x4a3, 5 },
+	{ 0x4a8, 24 },
+	{ 0x4e8, 24 },
+	{ 0x500, 64 },
+	{ 0x565, 3 },
+	{ 0x630, 16 },
+	{ 0x683, 1 },
+	{ 0x720, 32 },
 	/* path */
-	{ 0xc0 + 0x10, 16 }, { 0xc0 + 0x28, 8 },  { 0xc0 + 0x30, 16 }, { 0xc0 + 0x40, 5 },
-	{ 0xc0 + 0x48, 8 },  { 0xc0 + 0x54, 4 },  { 0xc0 + 0x58, 8 },  { 0xc0 + 0x64, 28 },
-	{ 0xc0 + 0x80, 128 }, { 0xc0 + 0x108, 2 }, { 0xc0 + 0x10a, 6 }, { 0xc0 + 0x110, 16 },
-	{ 0xc0 + 0x121, 3 }, { 0xc0 + 0x124, 4 }, { 0xc0 + 0x128, 8 }, { 0xc0 + 0x130, 48 },
+	{ 0xc0 + 0x10, 16 },
+	{ 0xc0 + 0x28, 8 },
+	{ 0xc0 + 0x30, 16 },
+	{ 0xc0 + 0x40, 5 },
+	{ 0xc0 + 0x48, 8 },
+	{ 0xc0 + 0x54, 4 },
+	{ 0xc0 + 0x58, 8 },
+	{ 0xc0 + 0x64, 28 },
+	{ 0xc0 + 0x80, 128 },
+	{ 0xc0 + 0x108, 2 },
+	{ 0xc0 + 0x10a, 6 },
+	{ 0xc0 + 0x110, 16 },
+	{ 0xc0 + 0x121, 3 },
+	{ 0xc0 + 0x124, 4 },
+	{ 0xc0 + 0x128, 8 },
+	{ 0xc0 + 0x130, 48 },
 };
 const size_t vn_qpc_nfields = VN_COUNT(vn_qpc_fields);
 
 /* What each transition takes from its QPC. */
 static const struct vn_field vn_init_fields[] = {
-	{ 0x4, 4 }, { 0x13, 2 }, { 0x48c, 4 }, { 0x490, 3 }, { 0xc0 + 0x10, 16 }, { 0xc0 + 0x128, 8 },
+	{ 0x4, 4 },   { 0x13, 2 },         { 0x48c, 4 },
+	{ 0x490, 3 }, { 0xc0 + 0x10, 16 }, { 0xc0 + 0x128, 8 },
 };
 static const struct vn_field vn_rtr_fields[] = {
-	{ 0x26, 2 },	     { 0x40, 3 },	 { 0x43, 5 },	     { 0xa8, 24 },
-	{ 0x488, 3 },	     { 0x49c, 1 },	 { 0x4a3, 5 },	     { 0x4a8, 24 },
-	{ 0xc0 + 0x28, 8 },  { 0xc0 + 0x30, 16 }, { 0xc0 + 0x48, 8 }, { 0xc0 + 0x54, 4 },
-	{ 0xc0 + 0x58, 8 },  { 0xc0 + 0x64, 28 }, { 0xc0 + 0x80, 128 }, { 0xc0 + 0x108, 8 },
-	{ 0xc0 + 0x110, 16 }, { 0xc0 + 0x121, 3 }, { 0xc0 + 0x124, 4 }, { 0xc0 + 0x130, 48 },
+	{ 0x26, 2 },          { 0x40, 3 },         { 0x43, 5 },          { 0xa8, 24 },
+	{ 0x488, 3 },         { 0x49c, 1 },        { 0x4a3, 5 },         { 0x4a8, 24 },
+	{ 0xc0 + 0x28, 8 },   { 0xc0 + 0x30, 16 }, { 0xc0 + 0x48, 8 },   { 0xc0 + 0x54, 4 },
+	{ 0xc0 + 0x58, 8 },   { 0xc0 + 0x64, 28 }, { 0xc0 + 0x80, 128 }, { 0xc0 + 0x108, 8 },
+	{ 0xc0 + 0x110, 16 }, { 0xc0 + 0x121, 3 }, { 0xc0 + 0x124, 4 },  { 0xc0 + 0x130, 48 },
 };
 static const struct vn_field vn_rts_fields[] = {
 	{ 0x380, 4 }, { 0x388, 3 }, { 0x38d, 3 }, { 0x390, 3 }, { 0x3c8, 24 }, { 0xc0 + 0x40, 5 },
@@ -74,11 +117,12 @@ static bool vn_cmd_qp_check(struct vn_cmd *cmd)
 	}
 	if (vn_get(in, VN_QPC(0x50), 1) || vn_get(in, VN_QPC(0x49), 4) ||
 	    vn_get(in, VN_QPC(0x565), 3) != 3) {
-		return VN_REFUSE(cmd, VN_ST_BAD_PARAM,
-				 "no_sq %u, log_rq_size %u, rq_type %u: a send queue and no receive "
-				 "queue (0, 0, 3)",
-				 vn_get(in, VN_QPC(0x50), 1), vn_get(in, VN_QPC(0x49), 4),
-				 vn_get(in, VN_QPC(0x565), 3));
+		return VN_REFUSE(
+			cmd, VN_ST_BAD_PARAM,
+			"no_sq %u, log_rq_size %u, rq_type %u: a send queue and no receive "
+			"queue (0, 0, 3)",
+			vn_get(in, VN_QPC(0x50), 1), vn_get(in, VN_QPC(0x49), 4),
+			vn_get(in, VN_QPC(0x565), 3));
 	}
 	if (vn_get(in, VN_QPC(0x80), 2)) {
 		return VN_REFUSE(cmd, VN_ST_BAD_PARAM, "send_dbr_mode %u: no such capability",
@@ -118,7 +162,8 @@ struct vn_qp *vn_cmd_create_qp(struct vn_cmd *cmd)
 		return NULL;
 	}
 	if (!cq || cq->ctx != cmd->ctx || !cq->devx || !rcq || rcq->ctx != cmd->ctx) {
-		VN_REFUSE(cmd, VN_ST_BAD_RESOURCE, "cqn_snd %u, cqn_rcv %u: one is not of this context",
+		VN_REFUSE(cmd, VN_ST_BAD_RESOURCE,
+			  "cqn_snd %u, cqn_rcv %u: one is not of this context",
 			  vn_get(in, VN_QPC(0x3e8), 24), vn_get(in, VN_QPC(0x4e8), 24));
 		return NULL;
 	}
@@ -199,7 +244,8 @@ static bool vn_to_rtr(struct vn_cmd *cmd, struct vn_qp *qp)
 	const char *why;
 
 	if (vn_get(in, VN_QPC(0x43), 5) > 30 || vn_get(in, VN_QPC(0x488), 3) > 4) {
-		return VN_REFUSE(cmd, VN_ST_BAD_PARAM, "log_msg_max %u, log_rra_max %u: up to 30, 4",
+		return VN_REFUSE(cmd, VN_ST_BAD_PARAM,
+				 "log_msg_max %u, log_rra_max %u: up to 30, 4",
 				 vn_get(in, VN_QPC(0x43), 5), vn_get(in, VN_QPC(0x488), 3));
 	}
 	if (!vn_tier(cmd, qp)) {
@@ -248,9 +294,9 @@ bool vn_cmd_modify_qp(struct vn_cmd *cmd, struct vn_qp *qp, uint32_t opcode)
 {
 	static const struct vn_field fields[] = { { 0x48, 24 }, { 0x80, 64 } };
 	static const char *const names[] = { "RESET", "INIT", "RTR", "RTS", "SQER", "SQD", "ERR" };
-	enum vn_qp_state from = opcode == VN_RST2INIT	? VN_RST
+	enum vn_qp_state from = opcode == VN_RST2INIT   ? VN_RST
 				: opcode == VN_INIT2RTR ? VN_INIT
-				: opcode == VN_RTR2RTS	? VN_RTR
+				: opcode == VN_RTR2RTS  ? VN_RTR
 							: VN_RTS;
 
 	if (opcode == VN_2ERR || opcode == VN_2RST) {
@@ -260,7 +306,8 @@ bool vn_cmd_modify_qp(struct vn_cmd *cmd, struct vn_qp *qp, uint32_t opcode)
 		if (opcode == VN_2RST) {
 			vn_qp_reset(qp);
 		} else if (qp->state == VN_RST) {
-			return VN_REFUSE(cmd, VN_ST_BAD_QP_STATE, "qp 0x%x is in RESET", qp->number);
+			return VN_REFUSE(cmd, VN_ST_BAD_QP_STATE, "qp 0x%x is in RESET",
+					 qp->number);
 		} else {
 			vn_qp_to_error(qp);
 		}

@@ -31,12 +31,10 @@ void vn_unlock(void)
 
 void vn_mac_of_ip(uint32_t ip, uint8_t mac[6])
 {
-	const uint8_t bytes[6] = { 0x02,
-				   0x5a,
-				   (uint8_t)(ip >> 24),
-				   (uint8_t)(ip >> 16),
-				   (uint8_t)(ip >> 8),
-				   (uint8_t)ip };
+	const uint8_t bytes[6] = {
+		0x02,       0x5a, (uint8_t)(ip >> 24), (uint8_t)(ip >> 16), (uint8_t)(ip >> 8),
+		(uint8_t)ip
+	};
 
 	memcpy(mac, bytes, 6);
 }
@@ -157,7 +155,8 @@ VN_EXPORT int ibv_query_device(struct ibv_context *c, struct ibv_device_attr *at
 	struct vn_nic *nic = vn_context_of(c)->nic;
 
 	memset(attr, 0, sizeof(*attr));
-	snprintf(attr->fw_ver, sizeof(attr->fw_ver), vn_config.ooo_all ? "40.45.1020" : "28.43.1014");
+	snprintf(attr->fw_ver, sizeof(attr->fw_ver),
+		 vn_config.ooo_all ? "40.45.1020" : "28.43.1014");
 	attr->node_guid = htobe64(nic->guid);
 	attr->sys_image_guid = attr->node_guid;
 	attr->max_mr_size = ~0ull;

@@ -35,9 +35,9 @@ enum vn_fault {
 };
 
 static const char *const vn_fault_names[VN_FAULTS] = {
-	"drop",	       "delay",	     "reorder", "duplicate", "retry_exceeded", "rnr",
-	"remote_access", "remote_op", "local_prot", "slow",	"stuck",	  "port_down",
-	"device_fatal", "peer_death"
+	"drop",  "delay",         "reorder",      "duplicate",  "retry_exceeded",
+	"rnr",   "remote_access", "remote_op",    "local_prot", "slow",
+	"stuck", "port_down",     "device_fatal", "peer_death"
 };
 
 struct vn_rule {
@@ -80,11 +80,11 @@ static void vn_fault_die(const char *rule)
 
 static long vn_opcode_of(const char *name)
 {
-	return !strcmp(name, "write")	? EP_MLX5_OP_WRITE
-	       : !strcmp(name, "read")	? EP_MLX5_OP_READ
+	return !strcmp(name, "write")    ? EP_MLX5_OP_WRITE
+	       : !strcmp(name, "read")   ? EP_MLX5_OP_READ
 	       : !strcmp(name, "atomic") ? EP_MLX5_OP_FETCH_ADD
-	       : !strcmp(name, "nop")	? EP_MLX5_OP_NOP
-					: -2;
+	       : !strcmp(name, "nop")    ? EP_MLX5_OP_NOP
+					 : -2;
 }
 
 static bool vn_rule_key(struct vn_rule *r, const char *key, const char *value)
@@ -255,7 +255,8 @@ static bool vn_matches(struct vn_rule *r, const struct vn_qp *qp, const struct v
 								   : op->opcode;
 
 	if (!vn_here(r) || (r->nic >= 0 && r->nic != qp->nic->index) ||
-	    (r->qp >= 0 && r->qp != (long)qp->made) || (r->qpn >= 0 && r->qpn != (long)qp->number) ||
+	    (r->qp >= 0 && r->qp != (long)qp->made) ||
+	    (r->qpn >= 0 && r->qpn != (long)qp->number) ||
 	    (r->peer >= 0 && r->peer != (long)(qp->remote_ip >> 8 & 0xff)) ||
 	    (r->opcode >= 0 && r->opcode != opcode)) {
 		return false;
@@ -447,7 +448,8 @@ bool vn_fault_run(void)
 		if (r->down && now >= r->ends) {
 			r->down = false;
 			for (int n = 0; n < vn_config.nics; n++) {
-				if (vn_by_itself(r) ? r->nic < 0 || r->nic == n : r->down_nic == n) {
+				if (vn_by_itself(r) ? r->nic < 0 || r->nic == n
+						    : r->down_nic == n) {
 					vn_port_set(&vn.nic[n], false);
 				}
 			}

@@ -223,8 +223,8 @@ static int vn_access_check(unsigned int access)
 	return 0;
 }
 
-VN_EXPORT struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t size,
-					  uint64_t iova, unsigned int access)
+VN_EXPORT struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t size, uint64_t iova,
+					  unsigned int access)
 {
 	struct vn_memory mem;
 	struct ibv_mr *mr;
@@ -410,7 +410,8 @@ VN_EXPORT struct mlx5dv_devx_uar *vn_dv_alloc_uar(struct ibv_context *c, uint32_
 	struct vn_uar *u;
 	int slot;
 
-	if (!ctx->devx || (flags > 1 && !(flags == VN_UAR_NC_DEDICATED && vn_config.nc_dedicated))) {
+	if (!ctx->devx ||
+	    (flags > 1 && !(flags == VN_UAR_NC_DEDICATED && vn_config.nc_dedicated))) {
 		errno = EOPNOTSUPP;
 		return NULL;
 	}
@@ -425,8 +426,8 @@ VN_EXPORT struct mlx5dv_devx_uar *vn_dv_alloc_uar(struct ibv_context *c, uint32_
 	if (!u) {
 		goto err_unlock;
 	}
-	u->page = mmap(NULL, VN_UAR_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
-		       0);
+	u->page =
+		mmap(NULL, VN_UAR_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	slot = u->page == MAP_FAILED ? -1 : vn_list_add(&vn.uars, u);
 	if (slot < 0) {
 		goto err_free;

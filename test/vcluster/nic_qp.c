@@ -249,7 +249,7 @@ static void vn_complete_verbs(struct vn_qp *qp, const struct vn_op *op, uint8_t 
 			       .vendor_err = vendor,
 			       .byte_len = op->len,
 			       .qp_num = qp->number };
-	wc->opcode = op->opcode == EP_MLX5_OP_READ	  ? IBV_WC_RDMA_READ
+	wc->opcode = op->opcode == EP_MLX5_OP_READ        ? IBV_WC_RDMA_READ
 		     : op->opcode == EP_MLX5_OP_FETCH_ADD ? IBV_WC_FETCH_ADD
 							  : IBV_WC_RDMA_WRITE;
 	__atomic_store_n(&cq->count, cq->count + 1, __ATOMIC_RELEASE);

@@ -244,7 +244,8 @@ static uint32_t vn_candidates(struct vn_qp *qp, struct vn_lost *list)
 			}
 		}
 		/* A fence that has not started stays first in line: nothing passes it before. */
-		if (!op->started && op->opcode != EP_MLX5_OP_NOP && (op->fm || vn_is_fetching(op))) {
+		if (!op->started && op->opcode != EP_MLX5_OP_NOP &&
+		    (op->fm || vn_is_fetching(op))) {
 			break;
 		}
 	}
@@ -510,9 +511,9 @@ static bool vn_flush(struct vn_qp *qp)
 
 	while (qp->done < qp->pi) {
 		struct vn_op *known = vn_op_of(qp, qp->done), blank = { .idx = qp->done };
-		struct vn_op *op = known		      ? known
-				   : qp->devx		      ? &blank
-							      : &qp->wr[qp->done % qp->max_wr];
+		struct vn_op *op = known      ? known
+				   : qp->devx ? &blank
+					      : &qp->wr[qp->done % qp->max_wr];
 
 		qp->done++;
 		if (qp->ci < qp->done) {
@@ -543,8 +544,11 @@ bool vn_req_run(struct vn_qp *qp)
 		}
 		qp->hold_until = 0;
 	}
-	while (vn_fetch_next(qp)) {
+	while (!qp->hold_until && vn_fetch_next(qp)) {
 		any = true;
+	}
+	if (qp->hold_until) {
+		return any;
 	}
 	any |= vn_resend(qp);
 	any |= qp->tier == EP_MLX5_TIER_IBTA ? vn_send_ordered(qp) : vn_send_shuffled(qp);

@@ -44,7 +44,7 @@ static bool vn_belongs(struct vn_nic *nic, struct vn_qp *qp, const struct vn_pac
 	if (!qp || qp->nic != nic || (qp->state != VN_RTR && qp->state != VN_RTS)) {
 		if (vn_config.verbose) {
 			vn_say("%s: packet for qp 0x%x ignored: %s", nic->device.name, p->dst_qpn,
-			       !qp		? "no such queue pair"
+			       !qp              ? "no such queue pair"
 			       : qp->nic != nic ? "it is on another device"
 						: "it is not ready to receive");
 		}

@@ -216,8 +216,8 @@ static bool vn_parse_atomic(struct vn_qp *qp, struct vn_op *op, const union ep_m
 		BAD(op, "%s: atomic at the unaligned address 0x%llx", vn_where(qp, op->idx),
 		    (unsigned long long)op->raddr);
 	}
-	if (!vn_get(qp->qpc, 0x48c, 4) || (op->opcode == EP_MLX5_OP_MASKED_FETCH_ADD &&
-					    vn_get(qp->qpc, 0x48c, 4) < 3)) {
+	if (!vn_get(qp->qpc, 0x48c, 4) ||
+	    (op->opcode == EP_MLX5_OP_MASKED_FETCH_ADD && vn_get(qp->qpc, 0x48c, 4) < 3)) {
 		BAD(op, "%s: atomic_mode %u does not allow it", vn_where(qp, op->idx),
 		    vn_get(qp->qpc, 0x48c, 4));
 	}
@@ -249,8 +249,9 @@ static bool vn_parse_ctrl(struct vn_qp *qp, struct vn_op *op, const union ep_mlx
 	masked = op->opcode == EP_MLX5_OP_MASKED_FETCH_ADD;
 	if (c->signature || c->stream[0] || c->stream[1] || c->imm || c->fm_ce_se & 0x13 ||
 	    op->fm > 4 || ((c->fm_ce_se & 0xc) && !op->signaled)) {
-		BAD(op, "%s: signature %u, stream %u %u, fm_ce_se 0x%02x or imm 0x%x is not one that "
-			"makes sense here",
+		BAD(op,
+		    "%s: signature %u, stream %u %u, fm_ce_se 0x%02x or imm 0x%x is not one that "
+		    "makes sense here",
 		    vn_where(qp, op->idx), c->signature, c->stream[0], c->stream[1], c->fm_ce_se,
 		    be32toh(c->imm));
 	}

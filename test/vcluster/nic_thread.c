@@ -64,7 +64,9 @@ static bool vn_turn(uint32_t turn, bool *watched)
 static void vn_nap(uint32_t idle, bool watched, uint64_t due)
 {
 	struct pollfd fds[1] = { { .fd = vn.epoll_fd, .events = POLLIN } };
-	uint64_t ns = idle < VN_NAPS ? VN_NAP_US : idle < VN_LONG_NAPS ? VN_LONG_NAP_US : VN_SLEEP_US;
+	uint64_t ns = idle < VN_NAPS        ? VN_NAP_US
+		      : idle < VN_LONG_NAPS ? VN_LONG_NAP_US
+					    : VN_SLEEP_US;
 	uint64_t now = vn_now();
 	struct timespec t;
 

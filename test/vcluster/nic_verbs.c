@@ -253,7 +253,8 @@ static int vn_verbs_to_rtr(struct vn_qp *qp, const struct ibv_qp_attr *a, int ma
 				.lid = a->ah_attr.dlid,
 				.grh = a->ah_attr.is_global,
 				.gid_index = a->ah_attr.grh.sgid_index,
-				.hop_limit = a->ah_attr.grh.hop_limit ? a->ah_attr.grh.hop_limit : 64,
+				.hop_limit = a->ah_attr.grh.hop_limit ? a->ah_attr.grh.hop_limit
+								      : 64,
 				.sport = 0xc000,
 				.gid = a->ah_attr.grh.dgid };
 	const char *why;
@@ -277,7 +278,8 @@ static int vn_verbs_to_rtr(struct vn_qp *qp, const struct ibv_qp_attr *a, int ma
 	}
 	qp->tier = (uint8_t)vn_config.tier;
 	qp->want_psn = a->rq_psn & VN_PSN_MASK;
-	qp->rd_in = (uint8_t)(a->max_dest_rd_atomic ? 31 - __builtin_clz(a->max_dest_rd_atomic) : 0);
+	qp->rd_in =
+		(uint8_t)(a->max_dest_rd_atomic ? 31 - __builtin_clz(a->max_dest_rd_atomic) : 0);
 	qp->state = VN_RTR;
 	return 0;
 }

@@ -25,7 +25,11 @@
 #define VN_IN_BYTES (256u << 10)
 #define VN_OUT_LIMIT (2u << 20)
 
-enum vn_link_state { VN_LINK_IDLE, VN_LINK_CONNECTING, VN_LINK_UP };
+enum vn_link_state {
+	VN_LINK_IDLE,
+	VN_LINK_CONNECTING,
+	VN_LINK_UP
+};
 
 struct vn_hello {
 	uint32_t magic, run, from, to, instance, pad;
@@ -34,9 +38,9 @@ struct vn_hello {
 struct vn_link {
 	struct vn_nic *nic; /* ours */
 	uint32_t ip, instance;
-	bool loop;	    /* `peer` is of this process */
+	bool loop; /* `peer` is of this process */
 	bool incoming;
-	bool greeted;	    /* the other side has said hello */
+	bool greeted; /* the other side has said hello */
 	struct vn_nic *peer;
 	enum vn_link_state state;
 	int fd;

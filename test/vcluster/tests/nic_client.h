@@ -55,9 +55,9 @@ struct cl_queue {
 };
 
 struct cl_options {
-	int tier;      /* -1: leave it to the firmware */
+	int tier; /* -1: leave it to the firmware */
 	bool force;
-	uint32_t mtu;  /* 0: 4096 */
+	uint32_t mtu; /* 0: 4096 */
 	uint32_t timeout, retry;
 	uint32_t log_rd; /* 0: 4; 1 + log otherwise */
 };

@@ -29,7 +29,9 @@ static uint64_t at(const void *p)
 
 static void test_kinds(struct cl_queue *q, struct ibv_mr *l, struct ibv_mr *r)
 {
-	static const uint32_t sizes[] = { 1, 7, 64, 255, 256, 257, 4095, 4096, 4097, 12288, 100001 };
+	static const uint32_t sizes[] = {
+		1, 7, 64, 255, 256, 257, 4095, 4096, 4097, 12288, 100001
+	};
 	uint64_t old = 0, value;
 	uint32_t old32, value32;
 	struct ibv_mr *mr_old = cl_reg(q->dev, &old, 8, CL_FULL);
@@ -72,7 +74,8 @@ static void test_kinds(struct cl_queue *q, struct ibv_mr *l, struct ibv_mr *r)
 	value32 = 0xffff0001;
 	memcpy(to, &value32, 4);
 	/* Two counters of 16 bits: the carry of the lower one goes nowhere. */
-	cl_masked_add(q, 4, &old32, mr_old32->lkey, at(to), r->rkey, 0x0002ffff, 0x8000, CL_SIGNALED);
+	cl_masked_add(q, 4, &old32, mr_old32->lkey, at(to), r->rkey, 0x0002ffff, 0x8000,
+		      CL_SIGNALED);
 	cl_ring(q);
 	CHECK_INT(cl_wait(q), 0);
 	memcpy(&value32, to, 4);
@@ -144,8 +147,8 @@ static void test_pair(int a, int b, bool own)
 	cl_set(in, 0, 16, 0x50b);
 	cl_set(in, 0x48, 24, qa.qpn);
 	CHECK_INT(mlx5dv_devx_obj_query(qa.qp_obj, in, 16, out, sizeof(out)), 0);
-	CHECK_INT(cl_get(out, 0xc0, 4), 3);		 /* RTS */
-	CHECK_INT(cl_get(out, 0xc0 + 0x26, 1), 0);	 /* as asked for */
+	CHECK_INT(cl_get(out, 0xc0, 4), 3);              /* RTS */
+	CHECK_INT(cl_get(out, 0xc0 + 0x26, 1), 0);       /* as asked for */
 	CHECK_INT(cl_get(out, 0xc0 + 0xa8, 24), qb.qpn); /* and kept */
 	CHECK_INT(cl_get(out, 0xc0 + 0x5b0, 16), qa.pi & 0xffff);
 	cl_destroy(&qa);

@@ -171,8 +171,9 @@ static void sums(void)
 {
 	for (int k = 0; k < 200; k++) {
 		for (int p = 0; p < nranks; p++) {
-			cl_add(&queue[p], &signals->old, mr_signal->lkey, signal_at(p, &signals->sum),
-			       all[p].signal_key, (uint64_t)rank + 1, k == 199 ? CL_SIGNALED : 0);
+			cl_add(&queue[p], &signals->old, mr_signal->lkey,
+			       signal_at(p, &signals->sum), all[p].signal_key, (uint64_t)rank + 1,
+			       k == 199 ? CL_SIGNALED : 0);
 			cl_ring(&queue[p]);
 		}
 	}
@@ -205,6 +206,7 @@ int main(void)
 	rank = atoi(getenv("RANK"));
 	nranks = atoi(getenv("WORLD_SIZE"));
 	set_up();
+	barrier("connected");
 	rounds(tier == 2 ? EP_MLX5_FM_FENCE : 0);
 	reads();
 	sums();
