@@ -9,6 +9,7 @@
  * Every rank is remote for every other. Each pair of ranks has a place in everybody's heap that
  * only the one writes, as source of what it posts, and in the other's heap as its target.
  */
+#include <dirent.h>
 #include <stddef.h>
 #include "gda/gda.h"
 #include "gda/internal.h"
@@ -195,6 +196,27 @@ static void check(struct rank *r)
 	free(seen);
 }
 
+/* Once opened and closed again, all files that are kept are there: the next time keeps no more. */
+static void check_files(struct world *w, bool first)
+{
+	static int files;
+	DIR *dir;
+	int n = 0;
+
+	world_meet(w);
+	if (w->rank == 0) {
+		dir = opendir("/proc/self/fd");
+		NEED(dir);
+		while (readdir(dir)) {
+			n++;
+		}
+		closedir(dir);
+		files = first ? n : files;
+		CHECK_INT(n, files);
+	}
+	world_meet(w);
+}
+
 static void run(struct world *w, void *arg)
 {
 	struct ep_gda_failure failure;
@@ -220,6 +242,7 @@ static void run(struct world *w, void *arg)
 		}
 		world_meet(w);
 		end(&r);
+		check_files(w, t == 0);
 	}
 }
 
