@@ -217,7 +217,9 @@ struct vn_op {
 	uint32_t acked;  /* bits */
 	uint32_t placed; /* READ: packets whose data has come */
 	uint8_t opcode, opmod, fm, syndrome, vendor;
-	bool signaled, is_inline, started, flush_only;
+	bool signaled, is_inline, started;
+	struct vn_gpu *gpu; /* payload that was copied ahead */
+	uint8_t *staged;
 	uint8_t data[VN_INLINE];
 };
 
@@ -380,6 +382,8 @@ void vn_retired(struct vn_qp *qp, const struct vn_op *op);
 
 /* requester: nic_req.c */
 bool vn_req_run(struct vn_qp *qp);
+bool vn_req_fetch(struct vn_qp *qp);
+void vn_op_drop(struct vn_op *op);
 void vn_transmit(struct vn_qp *qp, struct vn_op *op, uint32_t pkt);
 void vn_req_lost(struct vn_qp *qp, uint64_t idx, uint32_t pkt);
 void vn_req_link_lost(struct vn_link *link);
@@ -428,6 +432,9 @@ void vn_place(struct vn_nic *nic, struct vn_mr *mr, uint8_t *to, const uint8_t *
 	      struct vn_link *link, const struct vn_packet *answer);
 void vn_place_flush(struct vn_nic *nic);
 bool vn_place_some(struct vn_nic *nic);
+/* Answers to what was written to GPUs: they go out when it is there. */
+void vn_place_defer(struct vn_link *link, const struct vn_packet *answer, uint64_t payload);
+bool vn_place_settle(void);
 /* Memory as the bus sees it. vn_payload: for this turn only. */
 const uint8_t *vn_payload(struct vn_mr *mr, const uint8_t *at, uint32_t len);
 void vn_store(struct vn_mr *mr, uint8_t *to, const uint8_t *from, uint32_t len);

@@ -279,6 +279,7 @@ VN_EXPORT int ibv_dereg_mr(struct ibv_mr *ibv)
 	vn_lock();
 	/* Nothing that was acknowledged may come later. */
 	vn_place_flush(mr->pd->ctx->nic);
+	vn_place_settle();
 	vn_list_drop(&vn.mrs, mr->slot);
 	mr->pd->users--;
 	mr->pd->ctx->live--;

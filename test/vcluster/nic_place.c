@@ -222,5 +222,47 @@ void vn_place(struct vn_nic *nic, struct vn_mr *mr, uint8_t *to, const uint8_t *
 	}
 	vn_place_flush(nic);
 	vn_store(mr, to, from, len);
-	vn_link_send(link, answer, NULL);
+	if (mr->mem.gpu) {
+		vn_place_defer(link, answer, 0);
+	} else {
+		vn_link_send(link, answer, NULL);
+	}
+}
+
+/* --------------------------------------------------------------------------- memory of GPUs */
+
+static struct vn_deferred {
+	struct vn_link *link;
+	struct vn_packet answer;
+	uint64_t payload;
+} * vn_deferred;
+static uint32_t vn_ndeferred, vn_deferred_cap;
+
+void vn_place_defer(struct vn_link *link, const struct vn_packet *answer, uint64_t payload)
+{
+	if (vn_ndeferred == vn_deferred_cap) {
+		vn_deferred_cap = 2 * vn_deferred_cap + 256;
+		vn_deferred = realloc(vn_deferred, vn_deferred_cap * sizeof(*vn_deferred));
+		if (!vn_deferred) {
+			abort();
+		}
+	}
+	vn_deferred[vn_ndeferred++] = (struct vn_deferred){ link, *answer, payload };
+}
+
+bool vn_place_settle(void)
+{
+	uint32_t n = vn_ndeferred;
+
+	if (!n) {
+		return false;
+	}
+	vn_gpu_settle();
+	for (uint32_t i = 0; i < n; i++) {
+		struct vn_deferred d = vn_deferred[i];
+
+		vn_link_send(d.link, &d.answer, (const uint8_t *)&d.payload);
+	}
+	vn_ndeferred -= n; /* answers make no new ones */
+	return true;
 }

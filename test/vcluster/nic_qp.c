@@ -70,11 +70,20 @@ struct vn_qp *vn_qp_new(struct vn_context *ctx, struct vn_pd *pd, struct vn_cq *
 	return qp;
 }
 
+static void vn_qp_drop(struct vn_qp *qp)
+{
+	for (int i = 0; i < VN_WINDOW; i++) {
+		vn_op_drop(&qp->op[i]);
+	}
+}
+
 void vn_qp_free(struct vn_qp *qp)
 {
 	struct vn_qp **at;
 
 	vn_place_flush(qp->nic);
+	vn_place_settle();
+	vn_qp_drop(qp);
 	for (at = &vn.all; *at != qp; at = &(*at)->next) {
 	}
 	*at = qp->next;
@@ -99,6 +108,8 @@ void vn_qp_free(struct vn_qp *qp)
 void vn_qp_reset(struct vn_qp *qp)
 {
 	vn_place_flush(qp->nic);
+	vn_place_settle();
+	vn_qp_drop(qp);
 	qp->state = VN_RST;
 	qp->pi = qp->ci = qp->done = qp->signaled_done = 0;
 	qp->in_flight = qp->rd_used = qp->nlost = qp->nlate = qp->outstanding = 0;

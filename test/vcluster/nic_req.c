@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include "nic.h"
 #include "nic_fault.h"
+#include "nic_gpu.h"
 
 #define VN_BURST 64 /* packets of a queue pair in one turn */
 
@@ -34,6 +35,14 @@ static bool vn_op_complete(const struct vn_op *op)
 
 /* ----------------------------------------------------------------------------------- fetching */
 
+void vn_op_drop(struct vn_op *op)
+{
+	if (op->staged) {
+		vn_gpu_unstage(op->gpu, op->staged);
+		op->staged = NULL;
+	}
+}
+
 /* Local memory is looked at now: what hardware reports as a local protection error. */
 static void vn_check_local(struct vn_qp *qp, struct vn_op *op)
 {
@@ -54,6 +63,9 @@ static void vn_check_local(struct vn_qp *qp, struct vn_op *op)
 			vn_bug("VC_NIC_STRICT=2: access errors too");
 		}
 		op->syndrome = EP_MLX5_SYND_LOCAL_PROT;
+	} else if (mr->mem.gpu && op->opcode == EP_MLX5_OP_WRITE && !op->fm) {
+		op->gpu = mr->mem.gpu;
+		op->staged = vn_gpu_stage(op->gpu, at, op->len);
 	}
 }
 
@@ -163,6 +175,8 @@ void vn_transmit(struct vn_qp *qp, struct vn_op *op, uint32_t pkt)
 	vn_fill(qp, op, pkt, &p);
 	if (p.kind == VN_WRITE && op->is_inline) {
 		payload = op->data;
+	} else if (op->staged) {
+		payload = op->staged + (size_t)pkt * qp->mtu;
 	} else if (p.kind == VN_WRITE && p.bytes) {
 		if (vn_mr_check(op->lkey, false, qp->pd, op->laddr + (uint64_t)pkt * qp->mtu,
 				p.bytes, 0, &mr, &at)) {
@@ -419,6 +433,9 @@ static bool vn_store_local(struct vn_qp *qp, struct vn_op *op, uint64_t offset, 
 		return false;
 	}
 	vn_store(mr, at, data, bytes);
+	if (mr->mem.gpu) {
+		vn_gpu_settle(); /* the completion must not come first */
+	}
 	return true;
 }
 
@@ -471,6 +488,7 @@ static void vn_fail(struct vn_qp *qp, struct vn_op *op)
 	       qp->nic->device.name, qp->number, (unsigned long long)op->idx, op->opcode,
 	       qp->remote_qpn, qp->remote_ip >> 24, qp->remote_ip >> 16 & 0xff,
 	       qp->remote_ip >> 8 & 0xff, qp->remote_ip & 0xff, op->syndrome);
+	vn_op_drop(op);
 	qp->done++;
 	qp->signaled_done = qp->done;
 	qp->cause = op->syndrome;
@@ -494,6 +512,7 @@ static bool vn_retire(struct vn_qp *qp)
 			break;
 		}
 		vn_retired(qp, op);
+		vn_op_drop(op);
 		qp->done++;
 		any = true;
 		if (op->signaled) {
@@ -515,6 +534,9 @@ static bool vn_flush(struct vn_qp *qp)
 				   : qp->devx ? &blank
 					      : &qp->wr[qp->done % qp->max_wr];
 
+		if (known) {
+			vn_op_drop(known);
+		}
 		qp->done++;
 		if (qp->ci < qp->done) {
 			qp->ci = qp->done;
@@ -524,6 +546,17 @@ static bool vn_flush(struct vn_qp *qp)
 		any = true;
 	}
 	qp->active = false;
+	return any;
+}
+
+/* Takes up what was posted. Ahead of sending, so that payload of many queues is copied together. */
+bool vn_req_fetch(struct vn_qp *qp)
+{
+	bool any = false;
+
+	while (qp->state == VN_RTS && !qp->hold_until && vn_fetch_next(qp)) {
+		any = true;
+	}
 	return any;
 }
 
@@ -544,12 +577,11 @@ bool vn_req_run(struct vn_qp *qp)
 		}
 		qp->hold_until = 0;
 	}
-	while (!qp->hold_until && vn_fetch_next(qp)) {
-		any = true;
-	}
+	any = vn_req_fetch(qp);
 	if (qp->hold_until) {
 		return any;
 	}
+	vn_gpu_staged();
 	any |= vn_resend(qp);
 	any |= qp->tier == EP_MLX5_TIER_IBTA ? vn_send_ordered(qp) : vn_send_shuffled(qp);
 	any |= vn_retire(qp);

@@ -185,9 +185,25 @@ static void vn_resp_atomic(struct vn_nic *nic, struct vn_qp *qp, struct vn_link 
 	}
 	vn_place_flush(nic);
 	old = vn_atomic(p, mr, at);
+	if (mr->mem.gpu) {
+		struct vn_packet a = { .kind = VN_ATOMIC_OLD,
+				       .opcode = p->opcode,
+				       .dst_qpn = p->src_qpn,
+				       .src_qpn = p->dst_qpn,
+				       .psn = p->psn,
+				       .len = p->len,
+				       .bytes = p->len,
+				       .idx = p->idx,
+				       .pkt = p->pkt };
+
+		vn_place_defer(link, &a, old);
+	}
 	qp->replay[slot].psn = p->psn;
 	qp->replay[slot].valid = true;
 	qp->replay[slot].old = old;
+	if (mr->mem.gpu) {
+		return;
+	}
 	vn_answer(link, p, VN_ATOMIC_OLD, (uint8_t *)&old, p->len);
 }
 

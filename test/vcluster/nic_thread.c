@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include "nic.h"
 #include "nic_fault.h"
+#include "nic_gpu.h"
 
 /* Turns without work: first it looks again at once, then lets others run, then sleeps. */
 #define VN_SPIN 16
@@ -36,6 +37,10 @@ static bool vn_turn(uint32_t turn, bool *watched)
 
 	*watched = false;
 	for (struct vn_qp *qp = vn.all; qp; qp = qp->next) {
+		any |= qp->active && vn_req_fetch(qp);
+	}
+	vn_gpu_staged();
+	for (struct vn_qp *qp = vn.all; qp; qp = qp->next) {
 		if (qp->active) {
 			any |= vn_req_run(qp);
 		}
@@ -58,6 +63,7 @@ static bool vn_turn(uint32_t turn, bool *watched)
 		any |= vn_place_some(&vn.nic[i]);
 	}
 	any |= vn_fault_run();
+	any |= vn_place_settle();
 	return any;
 }
 
