@@ -24,6 +24,7 @@
 #define VN_INSTANCES 256
 #define VN_IN_BYTES (256u << 10)
 #define VN_OUT_LIMIT (2u << 20)
+#define VN_SILENCE_MS 2000 /* without an answer the other machine is gone */
 
 enum vn_link_state {
 	VN_LINK_IDLE,
@@ -58,11 +59,13 @@ static int vn_listen(uint32_t ip, uint16_t port)
 	struct sockaddr_in a = { .sin_family = AF_INET,
 				 .sin_port = htons(port),
 				 .sin_addr.s_addr = htonl(ip) };
-	int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), one = 1;
 
 	if (fd < 0) {
 		return -errno;
 	}
+	/* Connections of a process that has ended hold nobody up; two listeners never share a port. */
+	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
 	if (bind(fd, (struct sockaddr *)&a, sizeof(a)) || listen(fd, 256)) {
 		int rc = -errno;
 
@@ -214,6 +217,7 @@ static void vn_link_connect(struct vn_link *l)
 	struct sockaddr_in a = { .sin_family = AF_INET,
 				 .sin_port = htons((uint16_t)(vn_config.port + l->instance)),
 				 .sin_addr.s_addr = htonl(l->ip) };
+	unsigned int silence = VN_SILENCE_MS;
 	int one = 1;
 
 	l->fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -221,6 +225,7 @@ static void vn_link_connect(struct vn_link *l)
 		return;
 	}
 	setsockopt(l->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+	setsockopt(l->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &silence, sizeof(silence));
 	l->state = VN_LINK_CONNECTING;
 	l->since = vn_now();
 	vn_say_hello(l);
@@ -405,6 +410,11 @@ bool vn_wire_run(bool receive)
 	for (struct vn_link *l = vn.links; l; l = l->next) {
 		if (l->out_at < l->out_n && !l->want_write) {
 			any |= vn_link_flush(l);
+		}
+		if (l->state == VN_LINK_CONNECTING && !l->incoming && l->fd >= 0 &&
+		    vn_now() - l->since > VN_SILENCE_MS * 1000000ull) {
+			vn_link_down(l);
+			any = true;
 		}
 	}
 	n = receive ? epoll_wait(vn.epoll_fd, events, 64, 0) : 0;
