@@ -161,6 +161,9 @@ ncclResult_t ep_boot_allgather(struct ep_boot *boot, const void *mine, void *all
 		what);
 	EP_CHECK(ep_boot_enqueue(boot, bytes, what));
 	EP_CHECK(ep_boot_wait(boot, what));
+	if (!all) {
+		return ncclSuccess;
+	}
 	EP_CUDA(cudaMemcpyAsync(all, boot->buffer, (size_t)boot->nranks * bytes,
 				cudaMemcpyDeviceToHost, boot->stream),
 		what);
@@ -203,15 +206,16 @@ ncclResult_t ep_verdict_check(const struct ep_boot *boot, const void *verdicts, 
 
 ncclResult_t ep_boot_agree(struct ep_boot *boot, ncclResult_t mine, const char *what)
 {
-	struct ep_verdict v = ep_verdict_make(mine), *all;
+	struct ep_verdict v, *all;
 	ncclResult_t result;
 
 	all = malloc((size_t)boot->nranks * sizeof(v));
-	if (!all) {
-		return ep_fail(ncclSystemError, "%s: out of host memory", what);
+	if (!all && mine == ncclSuccess) {
+		mine = ep_fail(ncclSystemError, "%s: out of host memory", what);
 	}
+	v = ep_verdict_make(mine);
 	result = ep_boot_allgather(boot, &v, all, sizeof(v), what);
-	if (result == ncclSuccess) {
+	if (result == ncclSuccess && all) {
 		result = ep_verdict_check(boot, all, sizeof(v), what);
 	} else if (mine != ncclSuccess) {
 		result = mine;

@@ -26,7 +26,10 @@ struct ep_boot {
 ncclResult_t ep_boot_open(struct ep_boot *boot, ncclComm_t comm, uint64_t timeout_ns);
 void ep_boot_close(struct ep_boot *boot);
 
-/* all[r * bytes ..] = rank r's contribution. `what` names the purpose in errors. */
+/*
+ * all[r * bytes ..] = rank r's contribution. `what` names the purpose in errors. `all` may be NULL on
+ * a rank that has no memory for it and whose contribution says so: the others do not wait for it.
+ */
 ncclResult_t ep_boot_allgather(struct ep_boot *boot, const void *mine, void *all, size_t bytes,
 			       const char *what);
 

@@ -262,8 +262,8 @@ ncclResult_t ep_gda_bind(struct ep_gda *gda, struct ep_boot *boot, void *heap, u
 	ncclResult_t result;
 
 	all = calloc((size_t)boot->nranks, sizeof(*all));
-	if (!all) {
-		return ep_fail(ncclSystemError, "%s: out of host memory", what);
+	if (mine == ncclSuccess && !all) {
+		mine = ep_fail(ncclSystemError, "%s: out of host memory", what);
 	}
 	memset(&keys, 0, sizeof(keys));
 	if (mine == ncclSuccess && gda && gda->bound) {
@@ -281,7 +281,7 @@ ncclResult_t ep_gda_bind(struct ep_gda *gda, struct ep_boot *boot, void *heap, u
 	keys.addr = (uintptr_t)heap;
 	keys.bytes = bytes;
 	EP_CHECK_GOTO(ep_boot_allgather(boot, &keys, all, sizeof(keys), what), err_free_heap);
-	EP_CHECK_GOTO(ep_verdict_check(boot, all, sizeof(keys), what), err_free_heap);
+	EP_CHECK_GOTO(all ? ep_verdict_check(boot, all, sizeof(keys), what) : mine, err_free_heap);
 	mine = ncclSuccess;
 	if (gda) {
 		ep_gda_regions_fill(gda, &keys, all);
