@@ -396,7 +396,9 @@ _Static_assert(sizeof(struct ep_mlx5_qp) == 384, "queue");
 
 /*
  * The policy for a connection of that tier. `avoid_atomics`: atomics to this peer's memory crawl
- * (NICs behind a C2C link). Both ends need not agree: the slot's value is the same with each.
+ * (NICs behind a C2C link), or one of the NICs has none. `tier` is the weaker one of both ends: it is
+ * the responder that places data. The policies of the two directions need not agree: the slot's
+ * value is the same with each.
  *   tier 0: a WRITE lands after the WRITEs posted before it.
  *   tier 1: it need not; the requester holds an atomic back until the WRITEs are acknowledged.
  *   tier 2: nothing is held back; the atomic is sent with FM_FENCE (ep_mlx5_atomic_fm).

@@ -11,7 +11,7 @@
 
 #define EP_GDA_THREADS 4
 #define EP_GDA_QUEUES_PER_THREAD 16
-#define EP_GDA_QPNS (EP_BOOT_BYTES / 4) /* of a round */
+#define EP_GDA_WORDS (EP_BOOT_BYTES / 4) /* of a round */
 
 struct ep_gda_hello {
 	struct ep_verdict verdict;
@@ -82,9 +82,38 @@ bool ep_gda_each(struct ep_gda *g,
 
 /* ---- agreement ---- */
 
+/* What cannot be, whichever NIC the other end has: memory is indexed and shifted by it. */
+static ncclResult_t ep_gda_end_check(const struct ep_gda_hello *hello, int rank)
+{
+	static const char next[] = "do all ranks use the same library?";
+
+	if (hello->nnics > EP_GDA_MAX_NICS) {
+		return ep_fail(ncclInvalidUsage,
+			       "%s: rank %d speaks of %u NICs, the limit is %d; %s", ep_gda_what,
+			       rank, hello->nnics, EP_GDA_MAX_NICS, next);
+	}
+	for (uint32_t i = 0; i < hello->nnics; i++) {
+		const struct ep_gda_end *end = &hello->end[i];
+
+		if (!memchr(end->name, '\0', sizeof(end->name))) {
+			return ep_fail(ncclInvalidUsage,
+				       "%s: rank %d gives NIC %u a name of more than %zu bytes; %s",
+				       ep_gda_what, rank, i, sizeof(end->name) - 1, next);
+		}
+		if (end->mtu < IBV_MTU_256 || end->mtu > IBV_MTU_4096 || end->roce > 2) {
+			return ep_fail(ncclInvalidUsage,
+				       "%s: rank %d gives %s MTU code %u (possible are %d..%d) and "
+				       "RoCE version %u (0..2); %s",
+				       ep_gda_what, rank, end->name, end->mtu, IBV_MTU_256,
+				       IBV_MTU_4096, end->roce, next);
+		}
+	}
+	return ncclSuccess;
+}
+
 static ncclResult_t ep_gda_hello_check(const struct ep_gda_hello *all, int n)
 {
-	for (int r = 1; r < n; r++) {
+	for (int r = 0; r < n; r++) {
 		if (all[r].queues != all[0].queues) {
 			return ep_fail(
 				ncclInvalidUsage,
@@ -92,6 +121,7 @@ static ncclResult_t ep_gda_hello_check(const struct ep_gda_hello *all, int n)
 				"the same on all ranks",
 				ep_gda_what, r, all[r].queues, all[0].queues);
 		}
+		EP_CHECK(ep_gda_end_check(&all[r], r));
 	}
 	return ncclSuccess;
 }
@@ -152,6 +182,7 @@ static bool ep_gda_connect_one(struct ep_gda_queue *q, void *arg, struct ep_gda_
 	q->remote_nic = (int)(q->index % peer->nnics);
 	end = &peer->end[q->remote_nic];
 	q->mtu = (uint32_t)ep_min_u64(q->nic->end.mtu, end->mtu);
+	q->atomics = q->nic->caps.atomics;
 	if (ep_gda_ends_match(q, end, &inner) && ep_gda_queue_connect(q, end, &inner)) {
 		return true;
 	}
@@ -159,68 +190,123 @@ static bool ep_gda_connect_one(struct ep_gda_queue *q, void *arg, struct ep_gda_
 			 q->peer, q->gda->host[q->peer], end->name, end->port, inner.text);
 }
 
-/* Everybody's numbers of queue pairs, [nranks][queues], in rounds. */
-static ncclResult_t ep_gda_exchange_qpns(struct ep_gda *g, struct ep_boot *boot, uint32_t queues)
+/* Memory of an exchange of a word per queue, made before the first rank waits for another. */
+struct ep_gda_words {
+	uint32_t queues;
+	uint32_t *mine; /* [nranks][queues] */
+	uint32_t *all;  /* [nranks][EP_GDA_WORDS], a round */
+};
+
+/* Tells the other end of each queue a word and hears its, in rounds. */
+static ncclResult_t ep_gda_exchange(struct ep_gda *g, struct ep_boot *boot, struct ep_gda_words *w,
+				    uint32_t (*say)(const struct ep_gda_queue *q),
+				    void (*hear)(struct ep_gda_queue *q, uint32_t word))
 {
-	uint32_t total = (uint32_t)boot->nranks * queues;
-	uint32_t *mine = calloc(ep_round_up(total, EP_GDA_QPNS), 4);
-	uint32_t *all = calloc((size_t)boot->nranks * EP_GDA_QPNS, 4);
-	ncclResult_t result = ncclSuccess;
+	uint32_t total = (uint32_t)boot->nranks * w->queues;
 
-	if (!mine || !all) {
-		result = ep_fail(ncclSystemError, "%s: out of host memory", ep_gda_what);
-		goto out;
-	}
 	for (uint32_t i = 0; g && i < g->nqueues; i++) {
-		mine[(uint32_t)g->queue[i].peer * queues + g->queue[i].index] = g->queue[i].qpn;
-	}
-	for (uint32_t at = 0; at < total; at += EP_GDA_QPNS) {
-		uint32_t n = (uint32_t)ep_min_u64(total - at, EP_GDA_QPNS);
+		const struct ep_gda_queue *q = &g->queue[i];
 
-		EP_CHECK_GOTO(ep_boot_allgather(boot, mine + at, all, 4 * n, ep_gda_what), out);
+		w->mine[(uint32_t)q->peer * w->queues + q->index] = say(q);
+	}
+	for (uint32_t at = 0; at < total; at += EP_GDA_WORDS) {
+		uint32_t n = (uint32_t)ep_min_u64(total - at, EP_GDA_WORDS);
+
+		EP_CHECK(ep_boot_allgather(boot, w->mine + at, w->all, 4 * n, ep_gda_what));
 		for (uint32_t i = 0; g && i < g->nqueues; i++) {
 			struct ep_gda_queue *q = &g->queue[i];
-			uint32_t slot = (uint32_t)g->rank * queues + q->index;
+			uint32_t slot = (uint32_t)g->rank * w->queues + q->index;
 
 			if (slot >= at && slot < at + n) {
-				q->remote_qpn = all[(uint32_t)q->peer * n + slot - at];
+				hear(q, w->all[(uint32_t)q->peer * n + slot - at]);
 			}
 		}
 	}
-out:
-	free(all);
-	free(mine);
-	return result;
+	return ncclSuccess;
+}
+
+static uint32_t ep_gda_say_qpn(const struct ep_gda_queue *q)
+{
+	return q->qpn;
+}
+
+static void ep_gda_hear_qpn(struct ep_gda_queue *q, uint32_t qpn)
+{
+	q->remote_qpn = qpn;
+}
+
+#define EP_GDA_SAY_TIER 0x3u
+#define EP_GDA_SAY_ATOMICS 0x4u
+
+static uint32_t ep_gda_say_order(const struct ep_gda_queue *q)
+{
+	return q->tier | (q->atomics ? EP_GDA_SAY_ATOMICS : 0);
+}
+
+/*
+ * It is the responder that places data out of order, and the requester that holds atomics back: a
+ * connection is as weak as the weaker end. A requester that itself is in order holds nothing back,
+ * whatever its responder does, so it must be told to by fences, as at the weakest tier.
+ */
+static void ep_gda_hear_order(struct ep_gda_queue *q, uint32_t word)
+{
+	uint32_t theirs = (uint32_t)ep_min_u64(word & EP_GDA_SAY_TIER, EP_MLX5_TIER_OOO_ALL);
+
+	if (theirs != q->tier) {
+		EP_INFO(EP_LOG_NET,
+			"RDMA with rank %d (%s), queue %u: data is placed in tier %u here, in tier "
+			"%u there",
+			q->peer, q->gda->host[q->peer], q->index, q->tier, theirs);
+		q->tier = q->tier == EP_MLX5_TIER_IBTA ? EP_MLX5_TIER_OOO_ALL
+						       : (uint32_t)ep_max_u64(q->tier, theirs);
+	}
+	q->atomics = q->atomics && word & EP_GDA_SAY_ATOMICS;
+}
+
+static void ep_gda_greet(const struct ep_gda *g, uint32_t queues, ncclResult_t mine,
+			 struct ep_gda_hello *hello)
+{
+	memset(hello, 0, sizeof(*hello));
+	hello->verdict = ep_verdict_make(mine);
+	hello->queues = queues;
+	hello->nnics = g ? (uint32_t)g->nnics : 0;
+	for (uint32_t i = 0; i < hello->nnics; i++) {
+		hello->end[i] = g->nic[i].end;
+		hello->end[i].psn = g->psn;
+	}
 }
 
 /* What ranks share is the result; what only this rank knows of goes to *mine. */
 ncclResult_t ep_gda_connect(struct ep_gda *g, struct ep_boot *boot, uint32_t queues,
 			    ncclResult_t *mine)
 {
-	struct ep_gda_hello hello, *all;
+	size_t n = (size_t)boot->nranks;
+	struct ep_gda_words words = { .queues = queues,
+				      .mine = calloc(ep_max_u64(n * queues, 1), 4),
+				      .all = calloc(n * EP_GDA_WORDS, 4) };
+	struct ep_gda_hello hello, *all = calloc(n, sizeof(*all));
 	struct ep_gda_why why = { "" };
 	ncclResult_t result;
 
-	all = calloc((size_t)boot->nranks, sizeof(*all));
-	if (!all) {
-		return ep_fail(ncclSystemError, "%s: out of host memory", ep_gda_what);
+	if ((!words.mine || !words.all || !all) && *mine == ncclSuccess) {
+		*mine = ep_fail(ncclSystemError, "%s: out of host memory", ep_gda_what);
 	}
-	memset(&hello, 0, sizeof(hello));
-	hello.verdict = ep_verdict_make(*mine);
-	hello.queues = queues;
-	hello.nnics = g ? (uint32_t)g->nnics : 0;
-	for (uint32_t i = 0; i < hello.nnics; i++) {
-		hello.end[i] = g->nic[i].end;
-		hello.end[i].psn = g->psn;
-	}
+	ep_gda_greet(g, queues, *mine, &hello);
 	EP_CHECK_GOTO(ep_boot_allgather(boot, &hello, all, sizeof(hello), ep_gda_what), out);
+	if (!all) {
+		result = *mine;
+		goto out;
+	}
 	EP_CHECK_GOTO(ep_verdict_check(boot, all, sizeof(hello), ep_gda_what), out);
 	EP_CHECK_GOTO(ep_gda_hello_check(all, boot->nranks), out);
-	EP_CHECK_GOTO(ep_gda_exchange_qpns(g, boot, queues), out);
+	EP_CHECK_GOTO(ep_gda_exchange(g, boot, &words, ep_gda_say_qpn, ep_gda_hear_qpn), out);
 	if (g && !ep_gda_each(g, ep_gda_connect_one, all, &why)) {
 		*mine = ep_fail(ncclSystemError, "%s: %s", ep_gda_what, why.text);
 	}
+	EP_CHECK_GOTO(ep_gda_exchange(g, boot, &words, ep_gda_say_order, ep_gda_hear_order), out);
 out:
 	free(all);
+	free(words.all);
+	free(words.mine);
 	return result;
 }

@@ -106,7 +106,9 @@ struct ep_gda_queue {
 	int remote_nic;
 	uint32_t qpn, remote_qpn, cqn;
 	uint32_t slot; /* in the slab */
-	uint32_t mtu, tier;
+	uint32_t mtu;
+	uint32_t tier; /* enum ep_mlx5_tier: of this end as read back, then of both together */
+	bool atomics;  /* the same */
 	struct mlx5dv_devx_obj *cq_obj, *qp_obj;
 	struct ibv_qp *verbs;
 	struct ep_mlx5_qp *shadow; /* what the device has been given */

@@ -323,7 +323,7 @@ static void ep_gda_shadow_one(struct ep_gda_queue *q)
 	s->ring = ep_gda_index_ring(g->mode) ? EP_MLX5_RING_INDEX : EP_MLX5_RING_MMIO;
 	s->host_ring = q->nic->slab.host != NULL;
 	s->tier = (uint8_t)q->tier;
-	s->signal = ep_mlx5_signal_policy(q->tier, !q->nic->caps.atomics);
+	s->signal = ep_mlx5_signal_policy(q->tier, !q->atomics);
 	s->peer = (uint32_t)q->peer;
 	s->nic = (uint32_t)ep_gda_nic_index(g, q->nic);
 	s->sink_lkey = q->nic->sink->lkey;

@@ -242,7 +242,8 @@ struct vn_qp {
 	uint32_t number, made; /* made: the how manyeth of this process */
 	enum vn_qp_state state;
 	uint8_t qpc[232];
-	uint8_t tier;
+	uint8_t tier;  /* of this end: whether it holds atomics back */
+	uint8_t order; /* the weaker one of both ends, once the other has answered */
 
 	/* addresses */
 	uint32_t remote_qpn;
@@ -404,7 +405,8 @@ enum vn_kind {
 };
 
 struct vn_packet {
-	uint8_t kind, opcode, opmod;
+	uint8_t kind, opcode;
+	uint8_t opmod;    /* answers: tier of the responder */
 	uint8_t syndrome; /* requests: 1 if packets must come in order */
 	uint32_t dst_qpn, src_qpn;
 	uint32_t psn;

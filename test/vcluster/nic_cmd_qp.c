@@ -235,6 +235,7 @@ static bool vn_tier(struct vn_cmd *cmd, struct vn_qp *qp)
 	}
 	qp->tier = (uint8_t)(force || want > (uint32_t)vn_config.tier ? want
 								      : (uint32_t)vn_config.tier);
+	qp->order = qp->tier;
 	return true;
 }
 

@@ -4,7 +4,9 @@
  *
  * Tier 0 sends packets in order. From tier 1 on it picks them at random among all requests under
  * way and holds some back, so that later requests overtake earlier ones; only fences and, at tier 1,
- * atomics wait until everything before them is acknowledged. Completions always come in order.
+ * atomics wait until everything before them is acknowledged. Completions always come in order. The
+ * weaker end decides about the order, since it is the responder that places data; whether atomics
+ * wait by themselves is up to the requester's own tier.
  */
 #include <stdlib.h>
 #include "nic.h"
@@ -107,7 +109,7 @@ static bool vn_must_wait(struct vn_qp *qp, const struct vn_op *op)
 {
 	bool all = false, fetching = op->fm != 0;
 
-	if (qp->tier >= EP_MLX5_TIER_OOO_RW) {
+	if (qp->order >= EP_MLX5_TIER_OOO_RW) {
 		all = op->fm == 3;
 		all |= vn_is_atomic(op) && qp->tier == EP_MLX5_TIER_OOO_RW;
 		all |= vn_is_atomic(op) && (op->fm == 2 || op->fm == 4);
@@ -142,7 +144,7 @@ static void vn_fill(struct vn_qp *qp, const struct vn_op *op, uint32_t pkt, stru
 	p->kind = op->opcode == EP_MLX5_OP_READ ? VN_READ : vn_is_atomic(op) ? VN_ATOMIC : VN_WRITE;
 	p->opcode = op->opcode;
 	p->opmod = op->opmod;
-	p->syndrome = qp->tier == EP_MLX5_TIER_IBTA;
+	p->syndrome = qp->order == EP_MLX5_TIER_IBTA;
 	p->dst_qpn = qp->remote_qpn;
 	p->src_qpn = qp->number;
 	p->psn = (op->psn + pkt) & VN_PSN_MASK;
@@ -356,7 +358,7 @@ static void vn_refused(struct vn_qp *qp, struct vn_op *op, uint32_t pkt)
 	while (i < op->idx && vn_op_complete(vn_op_of(qp, i))) {
 		i++;
 	}
-	if (qp->tier != EP_MLX5_TIER_IBTA || (i == op->idx && pkt == op->base)) {
+	if (qp->order != EP_MLX5_TIER_IBTA || (i == op->idx && pkt == op->base)) {
 		vn_lost_add(qp, op->idx, pkt);
 		return;
 	}
@@ -454,6 +456,9 @@ void vn_req_answer(const struct vn_packet *p, const uint8_t *payload)
 		return;
 	}
 	qp->active = true;
+	if (p->opmod > qp->order) {
+		qp->order = p->opmod;
+	}
 	if (p->kind == VN_DROPPED) {
 		vn_refused(qp, op, p->pkt);
 		return;
@@ -583,7 +588,7 @@ bool vn_req_run(struct vn_qp *qp)
 	}
 	vn_gpu_staged();
 	any |= vn_resend(qp);
-	any |= qp->tier == EP_MLX5_TIER_IBTA ? vn_send_ordered(qp) : vn_send_shuffled(qp);
+	any |= qp->order == EP_MLX5_TIER_IBTA ? vn_send_ordered(qp) : vn_send_shuffled(qp);
 	any |= vn_retire(qp);
 	qp->active = qp->done < qp->pi || qp->state == VN_ERR;
 	return any;

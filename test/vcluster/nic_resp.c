@@ -3,11 +3,19 @@
 #include "nic.h"
 #include "nic_fault.h"
 
+static uint8_t vn_tier_of(uint32_t qpn)
+{
+	const struct vn_qp *qp = vn_qp_find(qpn);
+
+	return qp ? qp->tier : 0;
+}
+
 static void vn_answer(struct vn_link *link, const struct vn_packet *p, uint8_t kind,
 		      const uint8_t *payload, uint32_t bytes)
 {
 	struct vn_packet a = { .kind = kind,
 			       .opcode = p->opcode,
+			       .opmod = vn_tier_of(p->dst_qpn),
 			       .dst_qpn = p->src_qpn,
 			       .src_qpn = p->dst_qpn,
 			       .psn = p->psn,
@@ -128,6 +136,7 @@ static void vn_resp_write(struct vn_nic *nic, struct vn_qp *qp, struct vn_link *
 			  const struct vn_packet *p, const uint8_t *payload, bool again)
 {
 	struct vn_packet a = { .kind = VN_ACK,
+			       .opmod = qp->tier,
 			       .dst_qpn = p->src_qpn,
 			       .src_qpn = p->dst_qpn,
 			       .psn = p->psn,
@@ -188,6 +197,7 @@ static void vn_resp_atomic(struct vn_nic *nic, struct vn_qp *qp, struct vn_link 
 	if (mr->mem.gpu) {
 		struct vn_packet a = { .kind = VN_ATOMIC_OLD,
 				       .opcode = p->opcode,
+				       .opmod = qp->tier,
 				       .dst_qpn = p->src_qpn,
 				       .src_qpn = p->dst_qpn,
 				       .psn = p->psn,

@@ -276,7 +276,7 @@ static int vn_verbs_to_rtr(struct vn_qp *qp, const struct ibv_qp_attr *a, int ma
 		vn_once("ibv_modify_qp: %s", why);
 		return EINVAL;
 	}
-	qp->tier = (uint8_t)vn_config.tier;
+	qp->tier = qp->order = (uint8_t)vn_config.tier;
 	qp->want_psn = a->rq_psn & VN_PSN_MASK;
 	qp->rd_in =
 		(uint8_t)(a->max_dest_rd_atomic ? 31 - __builtin_clz(a->max_dest_rd_atomic) : 0);
