@@ -26,11 +26,17 @@ EP_DEV bool ep_ll_clean_down(const struct ep_ll_clean_args &a, uint32_t r)
 	return a.remote >> r & 1 && ep_ld_relaxed_sys_u32(a.down + r);
 }
 
+/* Where rank `from` leaves its word, in any heap. Who is early for the next round spoils none. */
+EP_DEV uint64_t ep_ll_clean_at(const struct ep_ll_clean_args &a, uint32_t from)
+{
+	return a.clean_off + 8 * ((a.round & 1) * (uint64_t)a.nranks + from);
+}
+
 /* False: r does not come. *lost: it cannot be reached, by what it says. */
 EP_DEV bool ep_ll_clean_wait(const struct ep_ll_clean_args &a, uint32_t r, uint32_t *step,
 			     uint32_t *lost)
 {
-	const unsigned char *p = a.heap[a.rank] + a.clean_off + 8 * r;
+	const unsigned char *p = a.heap[a.rank] + ep_ll_clean_at(a, r);
 	struct ep_spin s = ep_spin_start();
 
 	while (!ep_ld_word(p, ep_ll_clean_epoch(a, EP_LL_CLEAN_COMES), step)) {
@@ -46,11 +52,22 @@ EP_DEV bool ep_ll_clean_wait(const struct ep_ll_clean_args &a, uint32_t r, uint3
 	return true;
 }
 
-/* Tells remote peers the step; a barrier must follow. lost[r]: that cannot be done. */
+/*
+ * Tells remote peers the step; a barrier must follow. lost[r]: that cannot be done. Before it, what
+ * was posted to them must have arrived: afterwards all banks are free.
+ */
 EP_DEV void ep_ll_clean_post(const struct ep_ll_clean_args &a, uint32_t step, uint32_t *lost)
 {
+	uint64_t start = ep_shfl_u64(EP_FULL_MASK, ep_time_ns(), 0);
+
 	for (uint32_t r = ep_warp(); r < a.nranks; r += ep_nwarps()) {
 		uint32_t down = ep_shfl_u32(EP_FULL_MASK, ep_ll_clean_down(a, r), 0);
+
+		if (a.remote >> r & 1 && !down &&
+		    !ep_mlx5_quiet_all(a.qps + (size_t)r * a.queues, a.queues, start,
+				       a.timeout_ns / 4)) {
+			down = 1;
+		}
 		const uint32_t word[2] = { step,
 					   ep_ll_clean_epoch(a, down ? EP_LL_CLEAN_REFUSES
 								     : EP_LL_CLEAN_COMES) };
@@ -60,11 +77,11 @@ EP_DEV void ep_ll_clean_post(const struct ep_ll_clean_args &a, uint32_t step, ui
 			struct ep_mlx5_post p =
 				ep_mlx5_open(a.qps + (size_t)r * a.queues + a.queues - 1, false,
 					     NULL, a.timeout_ns);
-			uint64_t at = a.clean_off + 8 * (uint64_t)a.rank;
 
 			ok = ep_mlx5_put_inline(&p, ep_lane() == 0,
-						ep_mlx5_remote(&p, EP_MLX5_REGION_SIGNAL, at), word,
-						8, false);
+						ep_mlx5_remote(&p, EP_MLX5_REGION_SIGNAL,
+							       ep_ll_clean_at(a, a.rank)),
+						word, 8, false);
 		}
 		if (ep_lane() == 0) {
 			lost[r] = !ok || down;
@@ -82,7 +99,7 @@ EP_KERNEL(ep_ll_clean_kernel, ep_ll_clean_args, EP_LL_MAX_THREADS)
 	ep_block_sync();
 	if (r < a.nranks) {
 		if (!(a.remote >> r & 1)) {
-			ep_st_word(a.heap[r] + a.clean_off + 8 * a.rank, mine,
+			ep_st_word(a.heap[r] + ep_ll_clean_at(a, a.rank), mine,
 				   ep_ll_clean_epoch(a, EP_LL_CLEAN_COMES));
 		}
 		bool came = !lost[r] && ep_ll_clean_wait(a, r, &theirs, lost + r);
@@ -104,6 +121,7 @@ EP_KERNEL(ep_ll_clean_kernel, ep_ll_clean_args, EP_LL_MAX_THREADS)
 			}
 			ep_st_relaxed_sys_u32(a.async_error, 1);
 		}
+		lost[r] |= !came && a.remote >> r & 1;
 		steps[r] = theirs;
 	}
 	ep_block_sync();

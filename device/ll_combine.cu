@@ -380,6 +380,9 @@ template <int DTYPE, bool NET> EP_DEV void ep_ll_combine(const struct ep_ll_comb
 	if (ep_block() == 0 && ep_warp() == 0) {
 		ep_ll_publish_progress(c, op);
 	}
+	if (NET) {
+		op.start_ns = ep_time_ns();
+	}
 	if (NET && ep_block() == 0) {
 		ep_ll_net_progress(c, op);
 	}

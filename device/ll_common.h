@@ -14,6 +14,7 @@ struct ep_ll_op {
 	uint32_t release; /* step that released the bank before; 0: never used */
 	bool aborted;     /* by an earlier kernel; the same in all threads of the block */
 	bool is_combine;
+	uint64_t start_ns; /* _net kernels: when it began */
 };
 
 EP_DEV uint32_t ep_min_u32(uint32_t a, uint32_t b)
@@ -165,6 +166,7 @@ EP_DEV struct ep_ll_op ep_ll_begin(const struct ep_ll_common &c, const struct ep
 	ep_block_sync();
 	op.aborted = aborted || !staged;
 	op.is_combine = is_combine;
+	op.start_ns = 0;
 	if (!staged && !aborted && ep_block() == 0 && ep_tid() == 0) {
 		ep_ll_unsent(c, op);
 	}
@@ -234,33 +236,32 @@ EP_DEV bool ep_ll_given_up(const struct ep_ll_common &c, const struct ep_ll_op &
 	return true;
 }
 
-#define EP_LL_LITTLE_NS 250000000ull
+#define EP_LL_LITTLE_NS 750000000ull
 
 /*
- * How long `peer` is waited for beyond the timeout. It may be held up by another rank: certainly not
- * if it has begun a later step than the one it sends in, because what it sent is lost then;
- * possibly if some rank has not come as far as it; and if it has not come as far as we have, its
- * own wait began a little later than ours, and it needs some time after that.
+ * Whether `peer` is waited for any more, `over` ns after the timeout. It may be held up by another
+ * rank, if that has not come as far. Else it may itself have waited for a message that was lost on
+ * its way, since a little later than we, and needs some time to catch up. But what a peer owes that
+ * had begun a later step already when the timeout passed is lost.
  */
-EP_DEV uint64_t ep_ll_patience(const struct ep_ll_common &c, const struct ep_ll_op &op,
-			       uint32_t peer)
+EP_DEV bool ep_ll_patient(const struct ep_ll_common &c, const struct ep_ll_op &op, uint32_t peer,
+			  uint64_t over)
 {
-	uint32_t reached = ep_ld_retired_sys_u32(ep_ll_progress(c, peer)), lag = op.epoch - reached;
-	uint64_t little = c.timeout_ns / 8;
+	uint32_t reached = ep_ld_retired_sys_u32(ep_ll_progress(c, peer));
+	/* who has started the step waits for nothing but its bank before it sends */
+	uint32_t needed = reached == op.epoch ? op.release + 1 : reached;
+	uint64_t little = c.timeout_ns / 4;
 	bool behind = false;
 
-	if ((int32_t)lag < 0) {
-		return 0;
+	little = little < EP_LL_LITTLE_NS ? little : EP_LL_LITTLE_NS;
+	if ((int32_t)(reached - op.epoch) > 0) {
+		return over > little / 8 && over < little;
 	}
 #pragma unroll 1 /* a wait that expires is rare: not worth the registers */
-	for (uint32_t r = 0; r < c.nranks; r++) {
-		behind |= (int32_t)(ep_ld_retired_sys_u32(ep_ll_progress(c, r)) - reached) < 0;
+	for (uint32_t r = 0; r < c.nranks && needed != 1; r++) {
+		behind |= (int32_t)(ep_ld_retired_sys_u32(ep_ll_progress(c, r)) - needed) < 0;
 	}
-	if (behind) {
-		return c.timeout_ns;
-	}
-	little = little < EP_LL_LITTLE_NS ? little : EP_LL_LITTLE_NS;
-	return little * ep_min_u32(lag, 3);
+	return over < (behind ? c.timeout_ns : little);
 }
 
 /*
@@ -276,7 +277,7 @@ EP_DEV bool ep_ll_wait_over(const struct ep_ll_common &c, const struct ep_ll_op 
 			    struct ep_spin *s, enum ep_wait_site site, uint32_t peer)
 {
 	if (ep_spin_expired(s, c.timeout_ns, site, peer) &&
-	    ep_time_ns() - s->start_ns - c.timeout_ns >= ep_ll_patience(c, op, peer)) {
+	    !ep_ll_patient(c, op, peer, ep_time_ns() - s->start_ns - c.timeout_ns)) {
 		ep_ll_peer_failed(c, op, EP_LL_CAUSE_TIMEOUT, site, peer, 0, 0);
 		return true;
 	}
@@ -292,6 +293,24 @@ EP_DEV bool ep_ll_wait_over(const struct ep_ll_common &c, const struct ep_ll_op 
 #define EP_LL_BANK_HELD 2u /* by peers that are masked by now: nothing may be sent to those */
 
 /*
+ * Peer r has taken more steps than it could have taken with us: it has masked us, and uses the bank
+ * for something else by now. Nothing may be sent to it.
+ */
+EP_DEV bool ep_ll_left_behind(const struct ep_ll_common &c, const struct ep_ll_op &op, uint32_t r,
+			      uint32_t seen)
+{
+	int32_t lead = (int32_t)(seen - op.step);
+
+	if (lead <= EP_LL_MAX_LEAD) {
+		return false;
+	}
+	if (ep_ll_active(c, r)) {
+		ep_ll_peer_failed(c, op, EP_LL_CAUSE_LEFT, EP_WAIT_PROGRESS, r, lead, 0);
+	}
+	return true;
+}
+
+/*
  * Waits until every active peer has left the previous operation of the bank. Called by one warp
  * with the progress it found.
  */
@@ -300,18 +319,21 @@ EP_DEV uint32_t ep_ll_wait_bank(const struct ep_ll_common &c, const struct ep_ll
 {
 	bool ok = true, held = false;
 
-	for (uint32_t r = ep_lane(); op.release && r < c.nranks; r += EP_WARP_SIZE) {
+	for (uint32_t r = ep_lane(); r < c.nranks; r += EP_WARP_SIZE) {
 		struct ep_spin s = ep_spin_start();
 
-		while ((int32_t)(seen - op.release) <= 0 && ep_ll_active(c, r)) {
+		if (r >= EP_WARP_SIZE) {
+			seen = ep_ld_retired_sys_u32(ep_ll_progress(c, r));
+		}
+		while (op.release && (int32_t)(seen - op.release) <= 0 && ep_ll_active(c, r)) {
 			if (ep_ll_wait_over(c, op, &s, EP_WAIT_PROGRESS, r)) {
 				ok = false;
 				break;
 			}
 			seen = ep_ld_retired_sys_u32(ep_ll_progress(c, r));
 		}
-		held |= (int32_t)(seen - op.release) <= 0;
-		seen = op.release; /* the next pass looks for itself */
+		held |= op.release && (int32_t)(seen - op.release) <= 0;
+		held |= ep_ll_left_behind(c, op, r, seen);
 	}
 	held = ep_any(EP_FULL_MASK, held);
 	if (!ep_all(EP_FULL_MASK, ok) && ep_ll_aborted(c.state)) {

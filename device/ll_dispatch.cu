@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Low-latency dispatch. The first send_blocks blocks send, the others receive; a launch may hold
- * one half only. Senders wait for nothing but a free bank, so receivers of any rank always finish
- * as long as every rank's senders get to run: they have the lower block indices.
+ * one half only. Senders wait for nothing but a free bank and, across nodes, their own NIC, so
+ * receivers of any rank always finish as long as every rank's senders get to run: they have the
+ * lower block indices.
  *
  * Bytes: each row crosses the fabric once per destination rank (lines add 8 bytes to 120), with a
  * header of 16 to 512 bytes; 8 bytes per expert and 32 per rank for the counts. The receiver writes
@@ -214,6 +215,9 @@ template <bool FP8, bool NET> EP_DEV void ep_ll_dispatch(const struct ep_ll_disp
 
 	if (ep_block() == 0 && ep_warp() == 0) {
 		ep_ll_publish_progress(c, op);
+	}
+	if (NET) {
+		op.start_ns = ep_time_ns();
 	}
 	if (NET && ep_block() == 0) {
 		ep_ll_net_progress(c, op);

@@ -10,9 +10,14 @@
 
 #include "kernels.h"
 
+EP_DEV uint64_t ep_ll_drain_most(const struct ep_ll_drain_args &a, uint32_t r)
+{
+	return a.suspects >> r & 1 ? a.suspect_ns : a.timeout_ns;
+}
+
 EP_DEV uint64_t ep_ll_drain_left(const struct ep_ll_drain_args &a, uint32_t r, uint64_t start)
 {
-	uint64_t most = a.suspects >> r & 1 ? a.suspect_ns : a.timeout_ns;
+	uint64_t most = ep_ll_drain_most(a, r);
 	uint64_t waited = ep_time_ns() - start;
 	uint64_t left = waited + 1000000 < most ? most - waited : 1000000;
 
@@ -23,14 +28,8 @@ EP_DEV uint64_t ep_ll_drain_left(const struct ep_ll_drain_args &a, uint32_t r, u
 EP_DEV bool ep_ll_drain_peer(const struct ep_ll_drain_args &a, uint32_t r, uint64_t start)
 {
 	struct ep_mlx5_qp *qps = a.qps + (size_t)r * a.queues;
-	bool ok = true;
+	bool ok = ep_mlx5_quiet_all(qps, a.queues, start, ep_ll_drain_most(a, r));
 
-	for (uint32_t q = 0; q < a.queues; q++) {
-		struct ep_mlx5_post p =
-			ep_mlx5_open(qps + q, false, NULL, ep_ll_drain_left(a, r, start));
-
-		ok &= ep_mlx5_quiet(&p);
-	}
 	if (a.farewell) {
 		const uint32_t word[2] = { (uint32_t)a.farewell_value,
 					   (uint32_t)(a.farewell_value >> 32) };

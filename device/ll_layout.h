@@ -6,7 +6,7 @@
  *
  *   progress[R]   8 bytes each, the low four: the last step that peer r has started (r writes it)
  *   signals[R][C] u64 (remote peers): how far peer r's rows have arrived on its channel c
- *   clean[R]      words, 8 bytes {step, round}: arrival at the mask clean-up
+ *   clean[2][R]   words, 8 bytes {step, round}: arrival at mask clean-ups, even and odd rounds
  *   bank[0..2]    buffers of operations in flight, each with three areas:
  *       packets   only ever 8-byte {data, epoch} words and pairs of them (16-byte packets)
  *       flags     only ever u32 epochs (used when rows travel as bytes)
@@ -47,7 +47,7 @@
  *   signal   epoch << 32 | units of the channel that have arrived, where the unit is a token of the
  *            source (dispatch) or a slot of the source at the returning rank (combine). Channel c
  *            has the units [c * n, (c + 1) * n), n = ceil(all / C). It only grows, also from one
- *            operation to the next, and is compared with >=.
+ *            operation to the next, and is compared with >=, within what a rank can be ahead.
  *
  * A further queue per peer, the control queue, carries progress and counts; it belongs to block 0.
  */
@@ -87,6 +87,12 @@
 #define EP_LL_WINDOW_BITS 8192  /* words of (expert, token) bits. */
 #define EP_LL_NET_BATCH 32      /* rows of one half of a channel's stage: one for each lane */
 #define EP_LL_MAX_CHANNELS 15
+/*
+ * Steps that a rank can be ahead of another that has started one. A bank is used again after at
+ * most two operations of two steps each, and two more may complete that need nothing of the other:
+ * that makes six.
+ */
+#define EP_LL_MAX_LEAD 8
 #define EP_LL_NO_ROW 0xffffffffu
 #define EP_LL_ZERO_ROW 0xfffffffeu /* slot_row: did not fit, returns as zeros */
 
@@ -145,6 +151,7 @@ enum ep_ll_record_cause {
 	EP_LL_CAUSE_EXPERT_ID, /* value = the id, token and k say where */
 	EP_LL_CAUSE_UNSENT, /* the receiving half of an operation whose sending half never ran */
 	EP_LL_CAUSE_OVERFLOW, /* value = a local expert with more than expected = R * B rows */
+	EP_LL_CAUSE_LEFT, /* the peer is value steps ahead: it goes on without us */
 	EP_LL_CAUSE_RDMA /* the connection; value = enum ep_mlx5_status, expected = queue pair, or
 			  * both 0: the host has given it up */
 };
@@ -335,7 +342,7 @@ struct ep_ll_clean_args {
 	struct ep_ll_state *state;
 	struct ep_ll_record *records;
 	uint32_t *async_error;
-	uint64_t clean_off; /* words [R] in each heap */
+	uint64_t clean_off; /* in each heap: words of even rounds [R], of odd rounds [R] */
 	unsigned char *heap[EP_LL_MAX_RANKS];
 	uint64_t remote; /* as in ep_ll_common */
 	uint32_t queues;

@@ -12,6 +12,9 @@
 #include "ll_common.h"
 #include "mlx5_ops.h"
 
+#define EP_LL_NET_LEAST_NS 1000000ull
+#define EP_LL_NET_MASKED_NS 200000000ull
+
 EP_DEV struct ep_ll_link *ep_ll_link(const struct ep_ll_common &c, uint32_t r, uint32_t queue)
 {
 	return c.links + (size_t)r * c.queues + queue;
@@ -23,17 +26,36 @@ EP_DEV struct ep_mlx5_post ep_ll_net_open(const struct ep_ll_common &c, uint32_t
 			    c.timeout_ns);
 }
 
+/* ep_ll_active(), for a warp: a mask may change while lanes look at it, so one of them decides. */
+EP_DEV bool ep_ll_net_active(const struct ep_ll_common &c, uint32_t r)
+{
+	return ep_shfl_u32(EP_FULL_MASK, ep_lane() == 0 && ep_ll_active(c, r), 0) != 0;
+}
+
 /* The next own peer at or after `r` that may be sent to; c.nranks: none. One warp. */
 EP_DEV uint32_t ep_ll_net_peer(const struct ep_ll_common &c, uint32_t r)
 {
-	for (; r < c.nranks; r += ep_nwarps()) {
-		/* a mask may change while lanes look at it: one of them decides */
-		if (ep_ll_remote(c, r) &&
-		    ep_shfl_u32(EP_FULL_MASK, ep_lane() == 0 && ep_ll_active(c, r), 0)) {
-			break;
-		}
+	while (r < c.nranks && !(ep_ll_remote(c, r) && ep_ll_net_active(c, r))) {
+		r += ep_nwarps();
 	}
 	return ep_min_u32(r, c.nranks);
+}
+
+/*
+ * How long the kernel's senders may still wait for a queue. Half of the timeout for all waits
+ * together: a peer that is lost must be given up before others, who wait for our rows meanwhile,
+ * give up us. A masked peer's NIC is granted little: if it then still reads the stage, its queue is
+ * spoilt, and the host ends it.
+ */
+EP_DEV uint64_t ep_ll_net_left(const struct ep_ll_common &c, const struct ep_ll_op &op, bool active)
+{
+	uint64_t gone = ep_time_ns() - op.start_ns, most = c.timeout_ns / 2;
+	uint64_t left = gone + EP_LL_NET_LEAST_NS < most ? most - gone : EP_LL_NET_LEAST_NS;
+
+	if (!active && left > EP_LL_NET_MASKED_NS) {
+		left = EP_LL_NET_MASKED_NS;
+	}
+	return ep_shfl_u64(EP_FULL_MASK, left, 0);
 }
 
 /* The queue to rank r is of no use any more. One warp. */
@@ -78,32 +100,61 @@ EP_DEV uint64_t ep_ll_net_signal_off(const struct ep_ll_common &c, uint32_t chan
 	return c.signal_off + 8 * ((uint64_t)c.rank * c.channels + channel);
 }
 
-/*
- * Tells remote peers the step, and waits until what the control queue sent out of the stage in
- * earlier steps has left it. One block.
- */
-EP_DEV void ep_ll_net_progress(const struct ep_ll_common &c, const struct ep_ll_op &op)
+/* Has everything posted to the queue completed? One warp. */
+EP_DEV bool ep_ll_net_idle(const struct ep_mlx5_post &p)
 {
-	uint32_t queue = c.channels;
+	uint32_t status = p.status;
+	bool idle = false;
 
-	/* masked peers learn it too: they may be waiting for us, not knowing */
+	if (ep_lane() == 0 && !status) {
+		idle = ep_mlx5_poll(&p, EP_WAIT_RDMA_SLOT, &status) >= p.end && !status;
+	}
+	return ep_shfl_u32(EP_FULL_MASK, idle, 0) != 0;
+}
+
+/*
+ * Tells remote peers the step. Masked peers too: they may be waiting for us, not knowing. But
+ * those only when they have taken the step before; else the queue to a dead one would fill up. (The
+ * step is absolute: who misses one learns the next.) One block.
+ */
+EP_DEV void ep_ll_net_tell(const struct ep_ll_common &c, const struct ep_ll_op &op)
+{
+	uint64_t off = c.progress_off + 8 * (uint64_t)c.rank;
+
 	for (uint32_t r = ep_warp(); r < c.nranks; r += ep_nwarps()) {
 		if (!ep_ll_remote(c, r)) {
 			continue;
 		}
-		struct ep_mlx5_post p = ep_ll_net_open(c, r, queue);
-		uint64_t before = p.end;
-		bool ok = ep_mlx5_signal_add(
-			&p,
-			ep_ll_net_signal(c, p, r, queue, c.progress_off + 8 * (uint64_t)c.rank,
-					 op.step),
-			false);
+		struct ep_mlx5_post p = ep_ll_net_open(c, r, c.channels);
+		bool active = ep_ll_net_active(c, r);
 
-		if (ep_ll_net_peer(c, r) != r) {
+		if (!active && !ep_ll_net_idle(p)) {
 			continue;
 		}
-		if (!ok || !ep_mlx5_wait(&p, before, EP_MLX5_ERR_COMPLETION,
-					 EP_WAIT_RDMA_COMPLETION)) {
+		p.timeout_ns = ep_ll_net_left(c, op, active);
+		if (!ep_mlx5_signal_add(&p, ep_ll_net_signal(c, p, r, c.channels, off, op.step),
+					false) &&
+		    active) {
+			ep_ll_net_failed(c, op, p, r, EP_WAIT_RDMA_SLOT);
+		}
+	}
+}
+
+/*
+ * Tells remote peers the step, and waits until what the control queue sent out of the stage in
+ * earlier steps has left it. All are told before any is waited for. One block.
+ */
+EP_DEV void ep_ll_net_progress(const struct ep_ll_common &c, const struct ep_ll_op &op)
+{
+	ep_ll_net_tell(c, op);
+	for (uint32_t r = ep_ll_net_peer(c, ep_warp()); r < c.nranks;
+	     r = ep_ll_net_peer(c, r + ep_nwarps())) {
+		struct ep_mlx5_post p = ep_ll_net_open(c, r, c.channels);
+
+		p.timeout_ns = ep_ll_net_left(c, op, true);
+		/* all but the WQE that has just told it */
+		if (!ep_mlx5_wait(&p, p.end - 1, EP_MLX5_ERR_COMPLETION,
+				  EP_WAIT_RDMA_COMPLETION)) {
 			ep_ll_net_failed(c, op, p, r, EP_WAIT_RDMA_COMPLETION);
 		}
 	}
@@ -122,13 +173,21 @@ EP_DEV uint64_t ep_ll_net_stage(const struct ep_ll_common &c, uint32_t channel, 
 EP_DEV void ep_ll_net_claim(const struct ep_ll_common &c, const struct ep_ll_op &op,
 			    uint32_t channel, uint32_t half)
 {
-	for (uint32_t r = ep_ll_net_peer(c, ep_warp()); r < c.nranks;
-	     r = ep_ll_net_peer(c, r + ep_nwarps())) {
+	for (uint32_t r = ep_warp(); r < c.nranks; r += ep_nwarps()) {
+		if (!ep_ll_remote(c, r)) {
+			continue;
+		}
 		struct ep_mlx5_post p = ep_ll_net_open(c, r, channel);
 		uint64_t mark = ep_lane() == 0 ? ep_ll_link(c, r, channel)->mark[half] : 0;
+		bool active = ep_ll_net_active(c, r);
 
-		if (!ep_mlx5_wait(&p, ep_shfl_u64(EP_FULL_MASK, mark, 0), EP_MLX5_ERR_COMPLETION,
-				  EP_WAIT_RDMA_COMPLETION)) {
+		mark = ep_shfl_u64(EP_FULL_MASK, mark, 0);
+		if (p.done >= mark || (p.status && !active)) {
+			continue;
+		}
+		p.timeout_ns = ep_ll_net_left(c, op, active);
+		if (!ep_mlx5_wait(&p, mark, EP_MLX5_ERR_COMPLETION, EP_WAIT_RDMA_COMPLETION) &&
+		    active) {
 			ep_ll_net_failed(c, op, p, r, EP_WAIT_RDMA_COMPLETION);
 		}
 	}
@@ -170,11 +229,13 @@ EP_DEV bool ep_ll_net_wait(const struct ep_ll_common &c, const struct ep_ll_op &
 {
 	uint32_t channel = ep_min_u32(unit / per_channel, c.channels - 1);
 	uint64_t due = ep_ll_net_value(op, unit - channel * per_channel + 1);
+	/* The peer may be at a later epoch, but not later than this: any other signal is an old one. */
+	uint64_t ahead = (uint64_t)(op.step - op.epoch + EP_LL_MAX_LEAD) << 32;
 	const uint64_t *signal = (const uint64_t *)(c.heap[c.rank] + c.signal_off) +
 				 (size_t)r * c.channels + channel;
 	struct ep_spin s = ep_spin_start();
 
-	while ((int64_t)(ep_ld_acquire_sys_u64(signal) - due) < 0) {
+	while (ep_ld_acquire_sys_u64(signal) - due >= ahead) {
 		if (ep_ll_wait_over(c, op, &s, site, r)) {
 			return false;
 		}

@@ -230,4 +230,24 @@ EP_DEV bool ep_mlx5_quiet(struct ep_mlx5_post *p)
 	return ep_mlx5_wait(p, p->end, EP_MLX5_ERR_COMPLETION, EP_WAIT_RDMA_COMPLETION);
 }
 
+/*
+ * ep_mlx5_quiet() of n queues, exclusive form, that have until `timeout_ns` after `start_ns`
+ * together, and each at least a millisecond.
+ */
+EP_DEV bool ep_mlx5_quiet_all(struct ep_mlx5_qp *qps, uint32_t n, uint64_t start_ns,
+			      uint64_t timeout_ns)
+{
+	bool ok = true;
+
+	for (uint32_t q = 0; q < n; q++) {
+		uint64_t gone = ep_time_ns() - start_ns;
+		uint64_t left = gone + 1000000 < timeout_ns ? timeout_ns - gone : 1000000;
+		struct ep_mlx5_post p =
+			ep_mlx5_open(qps + q, false, NULL, ep_shfl_u64(EP_FULL_MASK, left, 0));
+
+		ok &= ep_mlx5_quiet(&p);
+	}
+	return ok;
+}
+
 #endif

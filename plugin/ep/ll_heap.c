@@ -79,8 +79,8 @@ struct ep_ll_heap ep_ll_heap_make(const struct ep_ll_shape *shape, uint32_t topk
 	h.bank_bytes = ep_round_up(h.bank_bytes, EP_LL_PAGE);
 
 	h.bytes = EP_SYMM_HEADER_BYTES;
-	h.progress_off = ep_ll_take(&h.bytes, 8ull * shape->nranks, EP_LL_LINE);
-	h.clean_off = ep_ll_take(&h.bytes, 8ull * shape->nranks, EP_LL_LINE);
+	h.progress_off = ep_ll_take(&h.bytes, 16ull * shape->nranks, EP_LL_LINE);
+	h.clean_off = ep_ll_take(&h.bytes, 16ull * shape->nranks, EP_LL_LINE);
 	h.signal_off = ep_ll_take(&h.bytes, 8ull * shape->nranks * shape->channels, EP_LL_LINE);
 	h.bytes = ep_round_up(h.bytes, EP_LL_PAGE);
 	for (int i = 0; i < EP_LL_BANKS; i++) {

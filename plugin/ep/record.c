@@ -124,6 +124,13 @@ static ncclResult_t ep_record_fatal(struct ncclEpGroup *group, const struct ep_l
 			ep_record_operation(r), r->step, r->peer, peer->pid, peer->hostname,
 			group->rank, (long long)r->value, EP_LL_QUAD_BYTES, (long long)r->expected);
 	}
+	if (r->cause == EP_LL_CAUSE_LEFT) {
+		return ep_fail(ncclRemoteError,
+			       "%s %u: rank %u (pid %d on %s) goes on without rank %d and is %lld "
+			       "steps ahead; all ranks must make the same calls; destroy the group",
+			       ep_record_operation(r), r->step, r->peer, peer->pid, peer->hostname,
+			       group->rank, (long long)r->value);
+	}
 	ep_net_explain(group, r->peer, link, sizeof(link));
 	if (r->cause == EP_LL_CAUSE_RDMA) {
 		return ep_fail(
@@ -149,6 +156,13 @@ static void ep_record_masked(struct ncclEpGroup *group, const struct ep_ll_recor
 {
 	char link[420];
 
+	if (r->cause == EP_LL_CAUSE_LEFT) {
+		EP_WARN("%s %u: rank %u goes on without rank %d and is %lld steps ahead: it has "
+			"masked this rank, and is masked from now on; all ranks have to call "
+			"ncclEpMaskClean",
+			ep_record_operation(r), r->step, r->peer, group->rank, (long long)r->value);
+		return;
+	}
 	ep_net_explain(group, r->peer, link, sizeof(link));
 	if (r->cause == EP_LL_CAUSE_RDMA) {
 		group->lost_told |= (uint64_t)ep_net_remote(group, r->peer) << r->peer;
