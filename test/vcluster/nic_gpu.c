@@ -29,6 +29,7 @@ struct vn_gpu {
 	uint8_t *in_bytes, *slots, *fetched;
 	uint32_t in_used;
 	bool in_pending, out_pending;
+	bool no_values; /* the driver does not store single words in this memory */
 	uint16_t free[VN_SLOTS];
 	uint32_t nfree;
 };
@@ -310,13 +311,16 @@ void vn_gpu_write(struct vn_gpu *gpu, uint8_t *to, const uint8_t *from, uint32_t
 		return;
 	}
 	gpu->in_pending = true;
-	if ((bytes == 8 || bytes == 4) && (uintptr_t)to % bytes == 0) {
+	if ((bytes == 8 || bytes == 4) && (uintptr_t)to % bytes == 0 && !gpu->no_values) {
 		memcpy(&word, from, bytes);
-		vn_cu_ok(gpu,
-			 bytes == 8 ? cu.write64(gpu->in, (uintptr_t)to, word, 0)
-				    : cu.write32(gpu->in, (uintptr_t)to, (uint32_t)word, 0),
-			 "cuStreamWriteValue");
-	} else {
+		gpu->no_values = bytes == 8 ? cu.write64(gpu->in, (uintptr_t)to, word, 0)
+					    : cu.write32(gpu->in, (uintptr_t)to, (uint32_t)word, 0);
+		if (!gpu->no_values) {
+			vn_gpu_leave();
+			return;
+		}
+	}
+	if (bytes) {
 		memcpy(gpu->in_bytes + gpu->in_used, from, bytes);
 		vn_cu_ok(gpu, cu.h2d((uintptr_t)to, gpu->in_bytes + gpu->in_used, bytes, gpu->in),
 			 "copy");
