@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The ranks of other nodes: who they are, and the life of the connections with them. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <time.h>
 #include "core/log.h"
 #include "core/nodes.h"
@@ -227,19 +228,28 @@ void ep_net_explain(struct ncclEpGroup *g, uint32_t rank, char *text, size_t siz
 	}
 }
 
+/* What outlives the group until its heap is freed. */
+struct ep_net_end {
+	struct ep_gda *gda;
+	uint64_t suspects; /* not waited for */
+};
+
 static void ep_net_cut(void *arg)
 {
 	struct timespec nap = { 0, EP_NET_LINGER_NS };
+	struct ep_net_end *end = arg;
 
 	nanosleep(&nap, NULL);
-	ep_gda_close(arg);
+	ep_gda_close(end->gda);
+	free(end);
 }
 
 static bool ep_net_lost(void *arg, int rank)
 {
+	const struct ep_net_end *end = arg;
 	struct ep_gda_failure failure;
 
-	return ep_gda_explain(arg, rank, &failure);
+	return end->suspects >> rank & 1 || ep_gda_explain(end->gda, rank, &failure);
 }
 
 static uint64_t ep_net_now_ns(void)
@@ -252,7 +262,8 @@ static uint64_t ep_net_now_ns(void)
 
 void ep_net_leave(struct ncclEpGroup *g, uint64_t timeout_ns)
 {
-	struct ep_symm_tie tie = { ep_net_cut, ep_net_lost, g->gda };
+	struct ep_net_end *end = g->remote ? malloc(sizeof(*end)) : NULL;
+	struct ep_symm_tie tie = { ep_net_cut, ep_net_lost, end };
 	uint64_t start = ep_net_now_ns(), waited;
 
 	if (!g->remote) {
@@ -262,8 +273,16 @@ void ep_net_leave(struct ncclEpGroup *g, uint64_t timeout_ns)
 	/* Who cannot be reached need not be told. */
 	(void)ep_net_drain(g, true, timeout_ns);
 	waited = ep_net_now_ns() - start;
+	timeout_ns = waited < timeout_ns ? timeout_ns - waited : 0;
+	if (!end) {
+		ep_net_close(g);
+		ep_symm_leave(&g->symm, g->idents, timeout_ns, NULL);
+		return;
+	}
+	end->gda = g->gda;
+	end->suspects = ep_net_suspects(g);
 	g->gda = NULL;
-	ep_symm_leave(&g->symm, g->idents, waited < timeout_ns ? timeout_ns - waited : 0, &tie);
+	ep_symm_leave(&g->symm, g->idents, timeout_ns, &tie);
 }
 
 void ep_net_close(struct ncclEpGroup *g)
