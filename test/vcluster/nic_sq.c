@@ -9,8 +9,7 @@
  *    be behind it;
  *  - several: the doorbell records of all of them say how far; the record of the queue pair that the
  *    word names must not be behind the word.
- * Either way nothing is served before its page was rung after the record changed... or another
- * queue pair of the page was rung, which cannot be told apart.
+ * So a doorbell that was forgotten is noticed, by a hang, if nobody else rings on that page.
  */
 #include <stdio.h>
 #include "nic.h"
