@@ -255,6 +255,7 @@ struct ibv_mr *ep_gda_register(struct ep_gda *g, struct ep_gda_nic *nic, void *p
 struct mlx5dv_devx_umem *ep_gda_umem(struct ep_gda *g, struct ep_gda_nic *nic, void *p,
 				     uint64_t bytes, bool gpu, struct ep_gda_why *why);
 void ep_gda_sync_memops(void *p);
+bool ep_gda_ordering_check(const struct ep_gda *g, struct ep_gda_why *why);
 
 /* proxy.c: the thread that rings or posts for kernels. */
 bool ep_gda_proxy_start(struct ep_gda *g, struct ep_gda_why *why);

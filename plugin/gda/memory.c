@@ -52,6 +52,35 @@ void ep_gda_sync_memops(void *p)
 	}
 }
 
+/*
+ * Kernels read data once they see the signal that was written after it, and nothing flushes in
+ * between: the GPU must show the NIC's writes in the order in which they came.
+ */
+bool ep_gda_ordering_check(const struct ep_gda *g, struct ep_gda_why *why)
+{
+	const int need = cudaGPUDirectRDMAWritesOrderingOwner;
+	int have = 0;
+	cudaError_t error =
+		cudaDeviceGetAttribute(&have, cudaDevAttrGPUDirectRDMAWritesOrdering, g->device);
+
+	if (error != cudaSuccess) {
+		(void)cudaGetLastError();
+		return ep_gda_no(why,
+				 "GPU %d does not tell whether it shows a NIC's writes in order: "
+				 "%s; a newer driver is needed",
+				 g->device, cudaGetErrorString(error));
+	}
+	if (have < need) {
+		return ep_gda_no(why,
+				 "GPU %d may show a NIC's writes out of order "
+				 "(cudaDevAttrGPUDirectRDMAWritesOrdering is %d, at least %d is "
+				 "needed) and this library does not flush: use a GPU of compute "
+				 "capability 9.0 or later, or keep the group on one node",
+				 g->device, have, need);
+	}
+	return true;
+}
+
 /* A descriptor for the pages around [p, p + bytes); *offset is where p lies. -1: not possible. */
 static int ep_gda_dmabuf(const void *p, uint64_t bytes, uint64_t *offset, struct ep_gda_why *why)
 {
