@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What is known to be wrong with connections. The first failure of a peer counts; what follows from
- * it, flushed work and stopped queues, adds nothing.
+ * it, flushed work and stopped queues, adds nothing, unless the first did not say why.
  */
 #include <stdio.h>
 #include <string.h>
@@ -10,7 +10,8 @@
 #include "gda/internal.h"
 #include "gda/prm.h"
 
-#define EP_GDA_READ_NS 50000000ull /* bound for the copy of a completion from the GPU */
+#define EP_GDA_READ_NS 50000000ull     /* bound for the copy of a completion from the GPU */
+#define EP_GDA_SUSPECT_NS 100000000ull /* time for others to find out why a queue pair failed */
 
 /* lock is held. The entry's number + 1, 0 if there is no room. */
 static uint32_t ep_gda_failure_add(struct ep_gda *g, int peer, const char *text)
@@ -31,24 +32,45 @@ static void ep_gda_take_down(struct ep_gda *g, int peer)
 	__atomic_store_n(&g->down[peer], 1, __ATOMIC_RELEASE);
 }
 
+/* The failure is known, its cause is not. */
+static bool ep_gda_cause_vague(const struct ep_gda_cause *c)
+{
+	return c->status == EP_MLX5_ERR_CQE && !c->note &&
+	       (!c->syndrome || c->syndrome == EP_MLX5_SYND_FLUSHED);
+}
+
 void ep_gda_fail_queue(struct ep_gda_queue *q, const struct ep_gda_cause *cause)
 {
 	struct ep_gda_cause all = *cause;
 	struct ep_gda_failure f;
 	struct ep_gda *g = q->gda;
+	bool vague, news;
 
 	if (!all.note) {
 		all.note = __atomic_load_n(&q->note, __ATOMIC_RELAXED);
 	}
+	vague = ep_gda_cause_vague(&all);
 	ep_gda_cause_text(q, &all, f.text, sizeof(f.text));
 	pthread_mutex_lock(&g->lock);
-	__atomic_store_n(&q->failed, 1, __ATOMIC_RELAXED);
-	ep_gda_take_down(g, q->peer);
-	if (!g->known[q->peer]) {
+	news = !q->failed || (q->vague && !vague);
+	if (news) {
+		__atomic_store_n(&q->vague, vague, __ATOMIC_RELAXED);
+		__atomic_store_n(&q->failed, 1, __ATOMIC_RELAXED);
+		ep_gda_take_down(g, q->peer);
+	}
+	if (news && !g->known[q->peer]) {
 		g->known[q->peer] = ep_gda_failure_add(g, q->peer, f.text);
+		g->vague[q->peer] = vague && g->known[q->peer];
+	} else if (news && g->vague[q->peer] && !vague) {
+		struct ep_gda_failure *known = &g->failure[g->known[q->peer] - 1];
+
+		memcpy(known->text, f.text, sizeof(known->text));
+		g->vague[q->peer] = false;
 	}
 	pthread_mutex_unlock(&g->lock);
-	EP_INFO(EP_LOG_NET, "%s", f.text);
+	if (news) {
+		EP_INFO(EP_LOG_NET, "%s", f.text);
+	}
 }
 
 void ep_gda_fail_port(struct ep_gda_nic *nic, struct ep_gda *g, const char *what)
@@ -158,32 +180,68 @@ static void ep_gda_cause_refine(struct ep_gda_queue *q, struct ep_gda_cause *cau
 	}
 }
 
+/*
+ * The NIC says that the queue pair failed, and no completion does. Without a reason that may be
+ * because whoever has the completion is about to tell of it: the proxy's thread, which alone polls
+ * for it, or a kernel.
+ */
+static bool ep_gda_nic_cause(struct ep_gda_queue *q, int look, struct ep_gda_cause *cause)
+{
+	struct ep_gda_cause nic = { 0 };
+	uint64_t now = ep_gda_now();
+	uint32_t state;
+
+	if (!ep_gda_queue_query(q, &state, &nic) ||
+	    (state != EP_PRM_QP_ERR && state != EP_PRM_QP_SQER)) {
+		q->suspect = 0;
+		return false;
+	}
+	nic.status = EP_MLX5_ERR_CQE;
+	*cause = nic;
+	if (!q->suspect) {
+		q->suspect = now;
+	}
+	return !ep_gda_cause_vague(&nic) || (look & EP_GDA_LOOK_GPU && !q->verbs) ||
+	       now - q->suspect >= EP_GDA_SUSPECT_NS;
+}
+
 bool ep_gda_inspect(struct ep_gda_queue *q, int look)
 {
-	struct ep_gda_cause cause = { 0 }, nic = { 0 };
+	bool failed = __atomic_load_n(&q->failed, __ATOMIC_RELAXED), bad = false;
+	struct ep_gda_cause cause = { 0 };
 	struct ep_mlx5_cqe cqe;
-	uint32_t state;
-	bool bad = false;
 
-	if (__atomic_load_n(&q->failed, __ATOMIC_RELAXED)) {
+	if (failed &&
+	    (!__atomic_load_n(&q->vague, __ATOMIC_RELAXED) || !(look & EP_GDA_LOOK_NIC))) {
 		return true;
+	}
+	if (q->suspect) {
+		look |= EP_GDA_LOOK_NIC; /* soon again */
 	}
 	if (q->cqe || look & EP_GDA_LOOK_GPU) {
 		bad = ep_gda_cqe_read(q, &cqe) && ep_gda_cqe_cause(&cqe, &cause);
 	}
 	/* The record has seen the completion earlier, perhaps before it was overwritten. */
 	bad |= ep_gda_record_cause(q, &cause);
-	if (!bad && look & EP_GDA_LOOK_NIC && ep_gda_queue_query(q, &state, &nic) &&
-	    (state == EP_PRM_QP_ERR || state == EP_PRM_QP_SQER)) {
-		cause = nic;
-		cause.status = EP_MLX5_ERR_CQE;
-		bad = true;
+	if (!bad && look & EP_GDA_LOOK_NIC) {
+		bad = ep_gda_nic_cause(q, look, &cause);
 	}
 	if (bad) {
 		ep_gda_cause_refine(q, &cause);
 		ep_gda_fail_queue(q, &cause);
 	}
-	return bad;
+	return bad || failed;
+}
+
+/* Whether the peer's failure is known with its cause. */
+static bool ep_gda_settled(struct ep_gda *g, int peer)
+{
+	bool settled;
+
+	pthread_mutex_lock(&g->lock);
+	settled = g->known[peer] && !g->vague[peer];
+	pthread_mutex_unlock(&g->lock);
+	return settled;
 }
 
 /* ---- for the outside ---- */
@@ -211,7 +269,11 @@ bool ep_gda_explain(struct ep_gda *gda, int peer, struct ep_gda_failure *failure
 	for (uint32_t i = 0; i < gda->nqueues; i++) {
 		struct ep_gda_queue *q = &gda->queue[i];
 
-		if (q->peer == peer && ep_gda_inspect(q, EP_GDA_LOOK_NIC | EP_GDA_LOOK_GPU)) {
+		if (q->peer != peer) {
+			continue;
+		}
+		ep_gda_inspect(q, EP_GDA_LOOK_NIC | EP_GDA_LOOK_GPU);
+		if (ep_gda_settled(gda, peer)) {
 			break;
 		}
 	}

@@ -120,6 +120,7 @@ static void ep_gda_free(struct ep_gda *g)
 {
 	pthread_mutex_destroy(&g->ask);
 	pthread_mutex_destroy(&g->lock);
+	free(g->vague);
 	free(g->known);
 	free(g->failure);
 	free(g->queue);
@@ -151,7 +152,8 @@ static struct ep_gda *ep_gda_new(const struct ep_boot *boot, const struct ep_gda
 	g->queue = calloc(n * c->queues, sizeof(*g->queue));
 	g->failure = calloc(EP_GDA_FAILURES(boot->nranks), sizeof(*g->failure));
 	g->known = calloc(n, sizeof(*g->known));
-	if (!g->remote || !g->host || !g->queue || !g->failure || !g->known) {
+	g->vague = calloc(n, sizeof(*g->vague));
+	if (!g->remote || !g->host || !g->queue || !g->failure || !g->known || !g->vague) {
 		ep_gda_free(g);
 		return NULL;
 	}

@@ -81,6 +81,7 @@ struct ep_gda_nic {
 
 	struct ibv_cq *cq; /* CPU_PROXY */
 	uint32_t cq_depth, cq_used;
+	bool cq_lost; /* the proxy's thread: it cannot be polled any more */
 
 	struct ibv_mr *sink;
 	struct ibv_mr *heap[EP_MLX5_REGIONS];
@@ -122,6 +123,9 @@ struct ep_gda_queue {
 	uint64_t posted, completed;
 	const char *note; /* what the proxy's thread knows of the failure; atomic, static text */
 	uint32_t failed;  /* a failure was made known; atomic */
+	uint32_t vague;   /* but not its cause; atomic */
+	bool broken;      /* the proxy's thread: no completion follows any more */
+	uint64_t suspect; /* when the NIC first said, with no reason, that it failed; under `ask` */
 };
 
 struct ep_gda {
@@ -156,10 +160,11 @@ struct ep_gda {
 	bool bound;
 	bool keep_cuda; /* the device is stuck in a collective: leave CUDA's objects alone */
 
-	pthread_mutex_t lock;           /* of these four; held for no longer than a copy takes */
+	pthread_mutex_t lock;           /* of these five; held for no longer than a copy takes */
 	struct ep_gda_failure *failure; /* [EP_GDA_FAILURES(nranks)] */
 	uint32_t nfailures, ntaken;
 	uint32_t *known;     /* [nranks] 1 + which of them concerns that peer; 0: none */
+	bool *vague;         /* [nranks] that one does not say why */
 	pthread_mutex_t ask; /* of `scratch`, and of questions to NICs */
 	uint32_t next_query;
 
