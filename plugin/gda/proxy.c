@@ -89,13 +89,21 @@ static void ep_gda_proxy_fail(struct ep_gda_queue *q, uint64_t index, uint8_t sy
 				      .index_known = true,
 				      .index = (uint16_t)index };
 
-	if (__atomic_load_n(&q->failed, __ATOMIC_RELAXED)) {
+	if (q->broken) {
 		return; /* flushed: the cause stays where it is */
 	}
+	q->broken = true;
 	/* Whoever sees the completion first may be the one who tells of it. */
 	__atomic_store_n(&q->note, note, __ATOMIC_RELAXED);
 	ep_gda_complete(q, index, EP_MLX5_CQE_REQ_ERR, 0, syndrome, vendor);
 	ep_gda_fail_queue(q, &cause);
+}
+
+/* A failure that the NIC does not know of: what it has under way shall not go on either. */
+static void ep_gda_proxy_refuse(struct ep_gda_queue *q, const char *note)
+{
+	ep_gda_proxy_fail(q, q->posted, EP_MLX5_SYND_LOCAL_QP_OP, 0, note);
+	ep_gda_verbs_halt(q);
 }
 
 static uint64_t ep_gda_be64(const uint32_t *w)
@@ -203,13 +211,12 @@ static bool ep_gda_post_some(struct ep_gda_queue *q, uint64_t next)
 		nic->cq_used += posted;
 		q->posted += posted;
 		if (error && error != ENOMEM && error != -ENOMEM) {
-			ep_gda_proxy_fail(q, q->posted, EP_MLX5_SYND_LOCAL_QP_OP, 0,
-					  "ibv_post_send refuses a work request");
+			ep_gda_proxy_refuse(q, "ibv_post_send refuses a work request");
 			return true;
 		}
 	}
 	if (note) {
-		ep_gda_proxy_fail(q, q->posted, EP_MLX5_SYND_LOCAL_QP_OP, 0, note);
+		ep_gda_proxy_refuse(q, note);
 		return true;
 	}
 	return posted != 0;
@@ -218,8 +225,12 @@ static bool ep_gda_post_some(struct ep_gda_queue *q, uint64_t next)
 static bool ep_gda_poll_nic(struct ep_gda *g, struct ep_gda_nic *nic)
 {
 	struct ibv_wc wc[EP_GDA_BATCH];
-	int n = ibv_poll_cq(nic->cq, EP_GDA_BATCH, wc);
+	int n = nic->cq_lost ? 0 : ibv_poll_cq(nic->cq, EP_GDA_BATCH, wc);
 
+	if (n < 0) {
+		nic->cq_lost = true;
+		ep_gda_fail_port(nic, g, "ibv_poll_cq fails: see the kernel's log");
+	}
 	for (int i = 0; i < n; i++) {
 		struct ep_gda_queue *q = &g->queue[wc[i].wr_id >> 32];
 		uint32_t behind = (uint32_t)wc[i].wr_id + 1 - (uint32_t)q->completed;
@@ -228,7 +239,10 @@ static bool ep_gda_poll_nic(struct ep_gda *g, struct ep_gda_nic *nic)
 		q->completed += behind;
 		nic->cq_used -= behind;
 		if (wc[i].status == IBV_WC_SUCCESS) {
-			ep_gda_complete(q, index, EP_MLX5_CQE_REQ, 0, 0, 0);
+			/* Nothing takes the place of an error: kernels may not have seen it. */
+			if (!q->broken && !__atomic_load_n(&q->failed, __ATOMIC_RELAXED)) {
+				ep_gda_complete(q, index, EP_MLX5_CQE_REQ, 0, 0, 0);
+			}
 		} else {
 			ep_gda_proxy_fail(q, index, ep_gda_syndrome_of(wc[i].status),
 					  (uint8_t)wc[i].vendor_err, NULL);
@@ -247,7 +261,8 @@ static bool ep_gda_proxy_turn(struct ep_gda *g)
 		struct ep_gda_queue *q = &g->queue[i];
 		uint64_t next = __atomic_load_n(q->word, __ATOMIC_ACQUIRE);
 
-		if (next == q->posted || __atomic_load_n(&q->failed, __ATOMIC_RELAXED)) {
+		if (next == q->posted || q->broken || q->nic->cq_lost ||
+		    __atomic_load_n(&q->failed, __ATOMIC_RELAXED)) {
 			continue;
 		}
 		if (g->mode == EP_GDA_CPU_DB) {
