@@ -76,6 +76,28 @@ static bool ep_gda_query_caps(struct ep_gda *g, struct ep_gda_nic *nic, uint32_t
 	return ep_gda_command(g, "QUERY_HCA_CAP", error, out, why);
 }
 
+/*
+ * A device whose clock is real time refuses queues of the free running form, which is the only one
+ * that older devices know. What the kernel driver does (mlx5_get_qp_default_ts): RoCE has the
+ * capability in a group of its own.
+ */
+static void ep_gda_query_clock(struct ep_gda *g, struct ep_gda_nic *nic,
+			       const unsigned char *general)
+{
+	uint32_t formats = ep_prm_get(general, EP_PRM_CAP_SQ_TS_FORMAT);
+	unsigned char out[EP_PRM_CAP_OUT_BYTES];
+	struct ep_gda_why why;
+
+	if (nic->end.link_layer == IBV_LINK_LAYER_ETHERNET) {
+		if (ep_gda_query_caps(g, nic, EP_PRM_CAPS_ROCE, out, &why)) {
+			formats = ep_prm_get(out + EP_PRM_CAP_AT, EP_PRM_ROCE_CAP_QP_TS_FORMAT);
+		} else {
+			EP_INFO(EP_LOG_NET, "%s: capabilities of RoCE: %s", nic->name, why.text);
+		}
+	}
+	nic->caps.ts_format = formats ? EP_PRM_TS_DEFAULT : EP_PRM_TS_FREE_RUNNING;
+}
+
 /* What DevX queues need of the device; false: plain verbs are left. */
 static bool ep_gda_devx_open(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_gda_why *why)
 {
@@ -104,6 +126,7 @@ static bool ep_gda_devx_open(struct ep_gda *g, struct ep_gda_nic *nic, struct ep
 	nic->caps.log_max_msg = ep_prm_get(cap, EP_PRM_CAP_LOG_MAX_MSG);
 	nic->caps.error_syndrome = ep_prm_get(cap, EP_PRM_CAP_QPC_EXTENSION) &&
 				   ep_prm_get(cap, EP_PRM_CAP_QP_ERROR_SYNDROME);
+	ep_gda_query_clock(g, nic, cap);
 	obj.pd.in = nic->pd;
 	obj.pd.out = &pd;
 	error = g->dv->mlx5dv_init_obj(&obj, MLX5DV_OBJ_PD);

@@ -46,6 +46,7 @@ struct ep_gda_caps {
 	uint32_t log_max_msg;
 	bool atomics;
 	bool error_syndrome; /* QUERY_QP tells why a queue pair failed */
+	uint32_t ts_format;  /* of timestamps, which nobody reads: firmware refuses others */
 };
 
 /* Memory of a NIC's queues: per queue a page with its lines, then its ring. */

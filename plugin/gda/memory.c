@@ -219,11 +219,11 @@ static void ep_gda_heap_free(struct ep_gda *g)
 static bool ep_gda_heap_register(struct ep_gda *g, void *heap, uint64_t bytes,
 				 struct ep_gda_why *why)
 {
-	const unsigned int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
-				    IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
-
 	for (int n = 0; n < g->nnics; n++) {
 		struct ep_gda_nic *nic = &g->nic[n];
+		unsigned int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+				      IBV_ACCESS_REMOTE_READ |
+				      (nic->caps.atomics ? IBV_ACCESS_REMOTE_ATOMIC : 0);
 
 		nic->heap[EP_MLX5_REGION_HEAP] = ep_gda_register(
 			g, nic, heap, bytes, access | IBV_ACCESS_RELAXED_ORDERING, true, why);

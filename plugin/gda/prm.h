@@ -62,6 +62,7 @@ static inline void ep_prm_set64(void *p, uint32_t bit, uint32_t width, uint64_t 
 #define EP_PRM_CAP_OUT_BYTES (16 + 4096)
 #define EP_PRM_CAP_AT 16
 #define EP_PRM_CAPS_GENERAL 0x0
+#define EP_PRM_CAPS_ROCE 0x4
 #define EP_PRM_CAP_LOG_MAX_QP_SZ 0x88, 8
 #define EP_PRM_CAP_QPC_EXTENSION 0x122, 1 /* linux/mlx5/mlx5_ifc.h */
 #define EP_PRM_CAP_LOG_MAX_RA_REQ_QP 0x14a, 6
@@ -71,6 +72,9 @@ static inline void ep_prm_set64(void *p, uint32_t bit, uint32_t width, uint64_t 
 #define EP_PRM_CAP_CQ_OI 0x220, 1
 #define EP_PRM_CAP_RC 0x23f, 1
 #define EP_PRM_CAP_QP_ERROR_SYNDROME 0x273, 1 /* linux/mlx5/mlx5_ifc.h */
+#define EP_PRM_CAP_SQ_TS_FORMAT 0x440, 2      /* the same */
+/* RoCE */
+#define EP_PRM_ROCE_CAP_QP_TS_FORMAT 0x1e, 2 /* linux/mlx5/mlx5_ifc.h */
 
 /* CREATE_CQ */
 #define EP_PRM_CREATE_CQ_BYTES 272
@@ -110,6 +114,7 @@ static inline void ep_prm_set64(void *p, uint32_t bit, uint32_t width, uint64_t 
 #define EP_PRM_QPC_MTU 0x40, 3
 #define EP_PRM_QPC_LOG_MSG_MAX 0x43, 5
 #define EP_PRM_QPC_LOG_SQ_SIZE 0x51, 4
+#define EP_PRM_QPC_TS_FORMAT 0x58, 2 /* linux/mlx5/mlx5_ifc.h */
 #define EP_PRM_QPC_UAR_PAGE 0x68, 24
 #define EP_PRM_QPC_REMOTE_QPN 0xa8, 24
 #define EP_PRM_QPC_PATH_AT (0xc0 / 8)
@@ -152,6 +157,8 @@ static inline void ep_prm_set64(void *p, uint32_t bit, uint32_t width, uint64_t 
 #define EP_PRM_PM_MIGRATED 3
 #define EP_PRM_ATOMIC_UP_TO_8 3 /* masked ones of 4 bytes, too */
 #define EP_PRM_RQ_NONE 3
+#define EP_PRM_TS_FREE_RUNNING 0 /* all that devices know which do not tell formats */
+#define EP_PRM_TS_DEFAULT 1
 enum ep_prm_qp_state {
 	EP_PRM_QP_RST = 0,
 	EP_PRM_QP_INIT = 1,

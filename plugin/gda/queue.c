@@ -58,6 +58,7 @@ static bool ep_gda_qp_create(struct ep_gda_queue *q, struct ep_gda_why *why)
 	ep_prm_set(in, EP_PRM_QP_UMEM_VALID, 1);
 	ep_prm_set(qpc, EP_PRM_QPC_PM_STATE, EP_PRM_PM_MIGRATED);
 	ep_prm_set(qpc, EP_PRM_QPC_PD, nic->pdn);
+	ep_prm_set(qpc, EP_PRM_QPC_TS_FORMAT, nic->caps.ts_format);
 	ep_prm_set(qpc, EP_PRM_QPC_UAR_PAGE, nic->uar->page_id);
 	ep_prm_set(qpc, EP_PRM_QPC_LOG_SQ_SIZE, (uint32_t)__builtin_ctz(q->gda->depth));
 	ep_prm_set(qpc, EP_PRM_QPC_RQ_TYPE, EP_PRM_RQ_NONE);
@@ -87,16 +88,24 @@ static bool ep_gda_modify(struct ep_gda_queue *q, const char *what, uint32_t opc
 	return ep_gda_command(q->gda, what, error, out, why);
 }
 
+/* What the peer may do through the queue pair. */
+static void ep_gda_allow(const struct ep_gda_queue *q, unsigned char *qpc)
+{
+	ep_prm_set(qpc, EP_PRM_QPC_RRE, 1);
+	ep_prm_set(qpc, EP_PRM_QPC_RWE, 1);
+	if (q->nic->caps.atomics) {
+		ep_prm_set(qpc, EP_PRM_QPC_RAE, 1);
+		ep_prm_set(qpc, EP_PRM_QPC_ATOMIC_MODE, EP_PRM_ATOMIC_UP_TO_8);
+	}
+}
+
 static bool ep_gda_to_init(struct ep_gda_queue *q, struct ep_gda_why *why)
 {
 	unsigned char in[EP_PRM_QP_BYTES] = { 0 };
 	unsigned char *qpc = in + EP_PRM_QPC_AT, *path = qpc + EP_PRM_QPC_PATH_AT;
 
 	ep_prm_set(qpc, EP_PRM_QPC_PM_STATE, EP_PRM_PM_MIGRATED);
-	ep_prm_set(qpc, EP_PRM_QPC_RRE, 1);
-	ep_prm_set(qpc, EP_PRM_QPC_RWE, 1);
-	ep_prm_set(qpc, EP_PRM_QPC_RAE, 1);
-	ep_prm_set(qpc, EP_PRM_QPC_ATOMIC_MODE, EP_PRM_ATOMIC_UP_TO_8);
+	ep_gda_allow(q, qpc);
 	ep_prm_set(path, EP_PRM_ADS_PORT, (uint32_t)q->nic->port);
 	ep_prm_set(path, EP_PRM_ADS_PKEY_INDEX, q->nic->pkey_index);
 	return ep_gda_modify(q, "RST2INIT_QP", EP_PRM_CMD_RST2INIT, in, sizeof(in), why);
@@ -213,10 +222,7 @@ static bool ep_gda_to_rtr(struct ep_gda_queue *q, const struct ep_gda_end *end,
 		   (uint32_t)ep_min_u64(q->nic->caps.log_max_msg, EP_GDA_LOG_MSG));
 	ep_prm_set(qpc, EP_PRM_QPC_REMOTE_QPN, q->remote_qpn);
 	ep_prm_set(qpc, EP_PRM_QPC_LOG_RRA_MAX, q->nic->end.log_rra);
-	ep_prm_set(qpc, EP_PRM_QPC_RRE, 1);
-	ep_prm_set(qpc, EP_PRM_QPC_RWE, 1);
-	ep_prm_set(qpc, EP_PRM_QPC_RAE, 1);
-	ep_prm_set(qpc, EP_PRM_QPC_ATOMIC_MODE, EP_PRM_ATOMIC_UP_TO_8);
+	ep_gda_allow(q, qpc);
 	ep_prm_set(qpc, EP_PRM_QPC_MIN_RNR_NAK, EP_GDA_RNR_NAK);
 	ep_prm_set(qpc, EP_PRM_QPC_NEXT_RCV_PSN, (end->psn + q->remote_qpn) & 0xffffff);
 	return ep_gda_modify(q, "INIT2RTR_QP", EP_PRM_CMD_INIT2RTR, in, sizeof(in), why);
@@ -248,7 +254,7 @@ static bool ep_gda_read_back(struct ep_gda_queue *q, const struct ep_gda_end *en
 {
 	unsigned char in[EP_PRM_QP_SHORT_BYTES] = { 0 }, out[EP_PRM_QP_BYTES] = { 0 };
 	const unsigned char *qpc = out + EP_PRM_QPC_AT;
-	uint32_t state, mtu, sra;
+	uint32_t state, mtu, sra, rra;
 	int error;
 
 	ep_prm_set(in, EP_PRM_OPCODE, EP_PRM_CMD_QUERY_QP);
@@ -260,13 +266,15 @@ static bool ep_gda_read_back(struct ep_gda_queue *q, const struct ep_gda_end *en
 	state = ep_prm_get(qpc, EP_PRM_QPC_STATE);
 	mtu = ep_prm_get(qpc, EP_PRM_QPC_MTU);
 	sra = ep_prm_get(qpc, EP_PRM_QPC_LOG_SRA_MAX);
-	if (state != EP_PRM_QP_RTS || mtu != q->mtu || sra != ep_gda_log_sra(q, end)) {
+	rra = ep_prm_get(qpc, EP_PRM_QPC_LOG_RRA_MAX);
+	if (state != EP_PRM_QP_RTS || mtu != q->mtu || sra != ep_gda_log_sra(q, end) ||
+	    rra != q->nic->end.log_rra) {
 		return ep_gda_no(why,
 				 "the firmware reads back other values than were set: state %u "
-				 "(should be %u), MTU code %u (%u), READs in flight 2^%u (2^%u): "
-				 "update the firmware of %s",
+				 "(should be %u), MTU code %u (%u), READs in flight 2^%u (2^%u), "
+				 "answered at once 2^%u (2^%u): update the firmware of %s",
 				 state, EP_PRM_QP_RTS, mtu, q->mtu, sra, ep_gda_log_sra(q, end),
-				 q->nic->name);
+				 rra, q->nic->end.log_rra, q->nic->name);
 	}
 	q->tier = ep_prm_get(qpc, EP_PRM_QPC_DP_ORDERING_0) |
 		  ep_prm_get(qpc, EP_PRM_QPC_DP_ORDERING_1) << 1;

@@ -129,7 +129,7 @@ static const struct golden create_qp[] = {
 	{ 0x00, 2, { 0x05, 0x00 } },
 	{ 0x18, 4, { 0x00, 0x00, 0x18, 0x00 } }, /* pm_state 3 */
 	{ 0x1d, 3, { 0x12, 0x34, 0x56 } },       /* pd */
-	{ 0x22, 1, { 0x30 } },                   /* log_sq_size 6 */
+	{ 0x22, 2, { 0x30, 0x40 } },             /* log_sq_size 6, ts_format 1 */
 	{ 0x25, 3, { 0x00, 0x00, 0x2a } },
 	{ 0x95, 3, { 0x0c, 0x0c, 0x0c } }, /* cqn_snd */
 	{ 0xb5, 3, { 0x0c, 0x0c, 0x0c } }, /* cqn_rcv */
@@ -224,7 +224,7 @@ static void make(struct ep_gda *g, struct ep_gda_queue *q, bool ethernet)
 	nic->eqn = 7;
 	nic->pkey_index = 2;
 	nic->gid_index = 3;
-	nic->caps = (struct ep_gda_caps){ 15, 4, 4, 30, true, false };
+	nic->caps = (struct ep_gda_caps){ 15, 4, 4, 30, true, false, 1 };
 	nic->slab.umem = &umem;
 	nic->uar = &uar;
 	nic->end = (struct ep_gda_end){ .log_rra = 4,
@@ -253,7 +253,7 @@ static struct ep_gda_end far_end(bool ethernet)
 }
 
 /* What QUERY_QP says of a queue pair that took everything. */
-static void answer(uint32_t state, uint32_t mtu, uint32_t sra, uint32_t tier)
+static void answer_rra(uint32_t state, uint32_t mtu, uint32_t sra, uint32_t rra, uint32_t tier)
 {
 	uint8_t *qpc = answer_qp + 24;
 
@@ -262,7 +262,13 @@ static void answer(uint32_t state, uint32_t mtu, uint32_t sra, uint32_t tier)
 	qpc[4] = (uint8_t)((tier & 1) << 1);
 	qpc[8] = (uint8_t)(mtu << 5);
 	qpc[0x71] = (uint8_t)(sra << 5);
+	qpc[0x91] = (uint8_t)(rra << 5);
 	qpc[0x93] = (uint8_t)((tier >> 1) << 3);
+}
+
+static void answer(uint32_t state, uint32_t mtu, uint32_t sra, uint32_t tier)
+{
+	answer_rra(state, mtu, sra, 4, tier);
 }
 
 static void check_bytes(bool ethernet)
@@ -319,6 +325,26 @@ static void check_grh(bool flag)
 	CHECK_INT(kept[0].bytes[0x4f], 0x99);
 }
 
+/* A device without atomics is not asked to answer any. */
+static void check_no_atomics(void)
+{
+	struct ep_gda_end end = far_end(false);
+	struct ep_gda_why why = { "" };
+	struct ep_gda_queue q;
+	struct ep_gda g;
+
+	make(&g, &q, false);
+	q.nic->caps.atomics = false;
+	q.nic->caps.ts_format = 0;
+	answer(3, IBV_MTU_2048, 4, 0);
+	CHECK(ep_gda_queue_create(&q, &why) && ep_gda_queue_connect(&q, &end, &why));
+	CHECK_INT(kept[1].bytes[0x23], 0);
+	CHECK_INT(kept[2].bytes[0xa9], 0);
+	CHECK_INT(kept[2].bytes[0xaa], 0xc0);
+	CHECK_INT(kept[3].bytes[0xa9], 0x80);
+	CHECK_INT(kept[3].bytes[0xaa], 0xc0);
+}
+
 static void check_refusals(void)
 {
 	static const char *const command[] = { "CREATE_CQ",   "CREATE_QP",  "RST2INIT_QP",
@@ -340,7 +366,7 @@ static void check_refusals(void)
 }
 
 /* Firmware that did something else than it was told is found out. */
-static void check_read_back(uint32_t state, uint32_t mtu, uint32_t sra)
+static void check_read_back(uint32_t state, uint32_t mtu, uint32_t sra, uint32_t rra)
 {
 	struct ep_gda_end end = far_end(false);
 	struct ep_gda_why why = { "" };
@@ -349,7 +375,7 @@ static void check_read_back(uint32_t state, uint32_t mtu, uint32_t sra)
 
 	make(&g, &q, false);
 	q.qp_obj = object;
-	answer(state, mtu, sra, 0);
+	answer_rra(state, mtu, sra, rra, 0);
 	CHECK(!ep_gda_queue_connect(&q, &end, &why));
 	CHECK(strstr(why.text, "firmware reads back"));
 }
@@ -383,9 +409,11 @@ int main(void)
 	check_grh(false);
 	check_grh(true);
 	check_refusals();
-	check_read_back(6, IBV_MTU_2048, 4);
-	check_read_back(3, IBV_MTU_4096, 4);
-	check_read_back(3, IBV_MTU_2048, 0);
+	check_no_atomics();
+	check_read_back(6, IBV_MTU_2048, 4, 4);
+	check_read_back(3, IBV_MTU_4096, 4, 4);
+	check_read_back(3, IBV_MTU_2048, 0, 4);
+	check_read_back(3, IBV_MTU_2048, 4, 0);
 	check_query();
 	return test_result();
 }

@@ -110,7 +110,13 @@ static bool vn_qp_take_umems(struct vn_cmd *cmd, struct vn_qp *qp)
 static bool vn_cmd_qp_check(struct vn_cmd *cmd)
 {
 	const uint8_t *in = cmd->in;
+	uint32_t ts = vn_get(in, VN_QPC(0x58), 2);
 
+	if (ts > 2 || (ts == 0 && vn_config.ts == 1) || (ts && !vn_config.ts)) {
+		return VN_REFUSE(cmd, VN_ST_BAD_PARAM,
+				 "ts_format %u: the capability qp_ts_format is %u", ts,
+				 vn_config.ts);
+	}
 	if (vn_get(in, VN_QPC(0x8), 8)) {
 		return VN_REFUSE(cmd, VN_ST_BAD_PARAM, "st %u: only RC is known here",
 				 vn_get(in, VN_QPC(0x8), 8));

@@ -132,6 +132,10 @@ static void vn_profile(const char *word)
 		c->gpu_umem = false;
 	} else if (!strcmp(word, "no_uar_map")) {
 		setenv("VC_NO_IOMEM", "1", 1); /* it is the CUDA side that refuses */
+	} else if (!strcmp(word, "real_time")) {
+		c->ts = 1;
+	} else if (!strcmp(word, "old_clock")) {
+		c->ts = 0;
 	} else if (!strcmp(word, "ib")) {
 		c->ib = true;
 	} else if (!strcmp(word, "roce")) {
@@ -142,7 +146,7 @@ static void vn_profile(const char *word)
 	} else {
 		fprintf(stderr,
 			"nic: VC_NIC_PROFILE: %s is none of cx7, cx8, no_gpu_umem, no_uar_map, ib, "
-			"roce, rxe\n",
+			"roce, rxe, real_time, old_clock\n",
 			word);
 		_exit(87);
 	}
@@ -193,6 +197,7 @@ void vn_config_load(void)
 	}
 	c->node = (int)vn_env_long("VC_NODE", 0);
 	c->mlx5 = c->gpu_umem = c->ooo_rw = true;
+	c->ts = 2;
 	vn_profile("cx8");
 	snprintf(words, sizeof(words), "%s", vn_env("VC_NIC_PROFILE", ""));
 	for (word = strtok_r(words, ",", &save); word; word = strtok_r(NULL, ",", &save)) {
