@@ -16,7 +16,7 @@
 
 #define EP_GDA_TICK_MS 20
 #define EP_GDA_ROUND_NS 1000000000ull /* all queues are asked for once in that time, */
-#define EP_GDA_ASK_MOST 4u            /* but no more than so many in a tick */
+#define EP_GDA_ASK_NS 5000000ull      /* unless that takes longer than this in a tick */
 
 static void ep_gda_event_queue(struct ep_gda *g, const struct ibv_qp *qp, const char *note)
 {
@@ -73,19 +73,22 @@ static void ep_gda_events(struct ep_gda *g, struct ep_gda_nic *nic)
 
 /*
  * Queues in GPU memory fail unseen, and all of them where it is a peer that broke a rule: the NIC
- * is asked about a few; `asked` is when.
+ * is asked about as many as are due since `asked`. A question is a command to the firmware, of some
+ * hundred microseconds: where there are so many queues that asking would take a quarter of the
+ * time, or the firmware is slow, a round takes longer.
  */
 static void ep_gda_ask_some(struct ep_gda *g, uint64_t *asked)
 {
-	uint64_t now = ep_gda_now();
-	uint64_t due = (now - *asked) * g->nqueues / EP_GDA_ROUND_NS;
+	uint64_t start = ep_gda_now(), now = start;
+	uint64_t due = ep_min_u64((now - *asked) * g->nqueues / EP_GDA_ROUND_NS, g->nqueues);
 
 	if (!due) {
 		return;
 	}
 	*asked = now;
-	for (uint64_t i = 0; i < ep_min_u64(due, EP_GDA_ASK_MOST); i++) {
+	for (uint64_t i = 0; i < due && now - start < EP_GDA_ASK_NS; i++) {
 		ep_gda_inspect(&g->queue[g->next_query++ % g->nqueues], EP_GDA_LOOK_NIC);
+		now = ep_gda_now();
 	}
 }
 
