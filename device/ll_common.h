@@ -236,32 +236,37 @@ EP_DEV bool ep_ll_given_up(const struct ep_ll_common &c, const struct ep_ll_op &
 	return true;
 }
 
-#define EP_LL_LITTLE_NS 750000000ull
+#define EP_LL_LITTLE_NS 1000000000u /* more than all waits beyond the timeout together */
 
 /*
- * Whether `peer` is waited for any more, `over` ns after the timeout. It may be held up by another
- * rank, if that has not come as far. Else it may itself have waited for a message that was lost on
- * its way, since a little later than we, and needs some time to catch up. But what a peer owes that
- * had begun a later step already when the timeout passed is lost.
+ * Whether `peer` is waited for any more, now that the timeout has passed. It may be held up by
+ * another rank, if that has not come as far. Else it may itself have waited for a message that was
+ * lost on its way, since a little later than we: the further it is behind us, the more time it needs
+ * to catch up, and more each time that it comes nearer. What it owes is lost when it has begun a
+ * later step; but that news, by a queue of its own, may overtake rows. What was seen last is kept in
+ * `polls`.
  */
-EP_DEV bool ep_ll_patient(const struct ep_ll_common &c, const struct ep_ll_op &op, uint32_t peer,
-			  uint64_t over)
+EP_DEV bool ep_ll_patient(const struct ep_ll_common &c, const struct ep_ll_op &op,
+			  struct ep_spin *s, uint32_t peer)
 {
 	uint32_t reached = ep_ld_retired_sys_u32(ep_ll_progress(c, peer));
 	/* who has started the step waits for nothing but its bank before it sends */
 	uint32_t needed = reached == op.epoch ? op.release + 1 : reached;
-	uint64_t little = c.timeout_ns / 4;
-	bool behind = false;
+	uint32_t near = reached == op.epoch ? 2 : (int32_t)(reached - op.epoch) > 0 ? 3 : 1;
+	uint64_t now = ep_time_ns(), grace = EP_LL_LITTLE_NS >> near;
 
-	little = little < EP_LL_LITTLE_NS ? little : EP_LL_LITTLE_NS;
-	if ((int32_t)(reached - op.epoch) > 0) {
-		return over > little / 8 && over < little;
+	if (s->polls >> 30 != near) {
+		s->polls = (s->polls & 0x3fffffff) | near << 30;
+		s->start_ns = now - c.timeout_ns;
+		return true;
 	}
 #pragma unroll 1 /* a wait that expires is rare: not worth the registers */
-	for (uint32_t r = 0; r < c.nranks && needed != 1; r++) {
-		behind |= (int32_t)(ep_ld_retired_sys_u32(ep_ll_progress(c, r)) - needed) < 0;
+	for (uint32_t r = 0; r < c.nranks && needed != 1 && near < 3; r++) {
+		if ((int32_t)(ep_ld_retired_sys_u32(ep_ll_progress(c, r)) - needed) < 0) {
+			grace = c.timeout_ns;
+		}
 	}
-	return over < (behind ? c.timeout_ns : little);
+	return now - s->start_ns - c.timeout_ns < grace;
 }
 
 /*
@@ -277,7 +282,7 @@ EP_DEV bool ep_ll_wait_over(const struct ep_ll_common &c, const struct ep_ll_op 
 			    struct ep_spin *s, enum ep_wait_site site, uint32_t peer)
 {
 	if (ep_spin_expired(s, c.timeout_ns, site, peer) &&
-	    !ep_ll_patient(c, op, peer, ep_time_ns() - s->start_ns - c.timeout_ns)) {
+	    !ep_ll_patient(c, op, s, peer)) {
 		ep_ll_peer_failed(c, op, EP_LL_CAUSE_TIMEOUT, site, peer, 0, 0);
 		return true;
 	}
