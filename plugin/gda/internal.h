@@ -122,6 +122,7 @@ struct ep_gda_queue {
 	uint64_t *word; /* index behind the last WQE, written by kernels (EP_MLX5_RING_INDEX) */
 	/* The proxy's thread only: WQEs below have been handed over, and have completed. */
 	uint64_t posted, completed;
+	uint32_t max_wr;  /* of them under way at once, in a verbs queue */
 	const char *note; /* what the proxy's thread knows of the failure; atomic, static text */
 	uint32_t failed;  /* a failure was made known; atomic */
 	uint32_t vague;   /* but not its cause; atomic */

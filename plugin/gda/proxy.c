@@ -130,6 +130,26 @@ static void ep_gda_decode_local(const struct ep_gda_queue *q, const struct ep_ml
 	}
 }
 
+/*
+ * Whether the NIC shall tell of it though the kernel does not ask: room in the verbs queue, which may
+ * be smaller than the ring, comes back with completions only. Kernels that see one more take no harm.
+ */
+static bool ep_gda_must_tell(const struct ep_gda_queue *q, uint64_t index)
+{
+	return !q->atomics || (index + 1) % ep_max_u64(q->max_wr / 4, 1) == 0;
+}
+
+/*
+ * A WRITE that announces earlier ones, where neither the order of placement nor an atomic does:
+ * verbs' fence waits for READs and atomics only, so this waits for their completion.
+ */
+static bool ep_gda_must_wait(const struct ep_gda_queue *q, uint64_t index)
+{
+	const struct ep_mlx5_wqe *wqe = &q->sq[index & (q->gda->depth - 1)];
+
+	return (wqe->w[2] >> 24 & 0xe0) == EP_MLX5_FM_STRONG && index != q->completed;
+}
+
 /* A WQE as a work request; NULL, or why it is none. */
 static const char *ep_gda_decode(const struct ep_gda_queue *q, uint64_t index,
 				 struct ibv_send_wr *wr, struct ibv_sge *sge)
@@ -143,8 +163,9 @@ static const char *ep_gda_decode(const struct ep_gda_queue *q, uint64_t index,
 	}
 	memset(wr, 0, sizeof(*wr));
 	wr->wr_id = (uint64_t)(q - q->gda->queue) << 32 | (uint32_t)index;
-	wr->send_flags = (flags & EP_MLX5_CE_ALWAYS ? IBV_SEND_SIGNALED : 0) |
-			 (flags & 0xe0 ? IBV_SEND_FENCE : 0);
+	wr->send_flags =
+		(flags & EP_MLX5_CE_ALWAYS || ep_gda_must_tell(q, index) ? IBV_SEND_SIGNALED : 0) |
+		(flags & 0xe0 ? IBV_SEND_FENCE : 0);
 	wr->wr.rdma.remote_addr = ep_gda_be64(&wqe->w[4]);
 	wr->wr.rdma.rkey = ep_be32(wqe->w[6]);
 	switch (first & 0xff) {
@@ -190,7 +211,8 @@ static bool ep_gda_post_some(struct ep_gda_queue *q, uint64_t next)
 	uint32_t n = 0, posted;
 	int error;
 
-	while (n < EP_GDA_BATCH && q->posted + n < next && nic->cq_used + n < nic->cq_depth) {
+	while (n < EP_GDA_BATCH && q->posted + n < next && nic->cq_used + n < nic->cq_depth &&
+	       q->posted + n - q->completed < q->max_wr && !ep_gda_must_wait(q, q->posted + n)) {
 		note = ep_gda_decode(q, q->posted + n, &wr[n], &sge[n]);
 		if (note) {
 			break;

@@ -125,8 +125,9 @@ bool ep_gda_queue_create(struct ep_gda_queue *q, struct ep_gda_why *why)
 		return ep_gda_verbs_create(q, why);
 	}
 	if ((uint32_t)__builtin_ctz(q->gda->depth) > q->nic->caps.log_max_qp_sz) {
-		return ep_gda_no(why, "%s: queues of %u entries, the limit is %u", q->nic->name,
-				 q->gda->depth, 1u << q->nic->caps.log_max_qp_sz);
+		return ep_gda_no(why,
+				 "%s: NCCL_EP_RDMA_DEPTH is %u entries per queue, its limit is %u",
+				 q->nic->name, q->gda->depth, 1u << q->nic->caps.log_max_qp_sz);
 	}
 	return ep_gda_cq_create(q, why) && ep_gda_qp_create(q, why) && ep_gda_to_init(q, why);
 }

@@ -9,6 +9,7 @@
 
 #define EP_GDA_RNR_TIMER 12
 #define EP_GDA_RNR_TRIES 7
+#define EP_GDA_LEAST_WR 16u
 
 bool ep_gda_verbs_cq(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_gda_why *why)
 {
@@ -21,18 +22,46 @@ bool ep_gda_verbs_cq(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_gda_why
 				    nic->cq_depth, strerror(errno));
 }
 
+/*
+ * A device's limit holds for the smallest work requests, so that one of ours may be less. The ring
+ * that kernels write to has the depth asked for anyway.
+ */
+static bool ep_gda_verbs_make(struct ep_gda_queue *q, struct ep_gda_why *why)
+{
+	uint32_t depth = q->gda->depth, limit = (uint32_t)q->nic->attr.max_qp_wr;
+
+	q->max_wr = (uint32_t)ep_min_u64(depth, limit);
+	for (;;) {
+		struct ibv_qp_init_attr init = {
+			.send_cq = q->nic->cq,
+			.recv_cq = q->nic->cq,
+			.cap = { .max_send_wr = q->max_wr,
+				 .max_recv_wr = 1,
+				 .max_send_sge = 1,
+				 .max_recv_sge = 1 },
+			.qp_type = IBV_QPT_RC,
+		};
+		int error;
+
+		q->verbs = q->gda->v->ibv_create_qp(q->nic->pd, &init);
+		if (q->verbs) {
+			q->qpn = q->verbs->qp_num;
+			return true;
+		}
+		error = errno;
+		if (q->max_wr / 2 < EP_GDA_LEAST_WR) {
+			return ep_gda_no(why,
+					 "%s: no queue pair even of %u work requests: %s "
+					 "(NCCL_EP_RDMA_DEPTH is %u, the device's limit %u)",
+					 q->nic->name, q->max_wr, strerror(error), depth, limit);
+		}
+		q->max_wr /= 2;
+	}
+}
+
 bool ep_gda_verbs_create(struct ep_gda_queue *q, struct ep_gda_why *why)
 {
 	const struct ep_gda *g = q->gda;
-	struct ibv_qp_init_attr init = {
-		.send_cq = q->nic->cq,
-		.recv_cq = q->nic->cq,
-		.cap = { .max_send_wr = g->depth,
-			 .max_recv_wr = 1,
-			 .max_send_sge = 1,
-			 .max_recv_sge = 1 },
-		.qp_type = IBV_QPT_RC,
-	};
 	struct ibv_qp_attr attr = {
 		.qp_state = IBV_QPS_INIT,
 		.pkey_index = (uint16_t)q->nic->pkey_index,
@@ -42,16 +71,9 @@ bool ep_gda_verbs_create(struct ep_gda_queue *q, struct ep_gda_why *why)
 	};
 	int error;
 
-	if (g->depth > (uint32_t)q->nic->attr.max_qp_wr) {
-		return ep_gda_no(why, "%s: queues of %u entries, the limit is %d", q->nic->name,
-				 g->depth, q->nic->attr.max_qp_wr);
+	if (!ep_gda_verbs_make(q, why)) {
+		return false;
 	}
-	q->verbs = g->v->ibv_create_qp(q->nic->pd, &init);
-	if (!q->verbs) {
-		return ep_gda_no(why, "%s: no queue pair of %u entries: %s", q->nic->name, g->depth,
-				 strerror(errno));
-	}
-	q->qpn = q->verbs->qp_num;
 	error = g->v->ibv_modify_qp(q->verbs, &attr,
 				    IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
 					    IBV_QP_ACCESS_FLAGS);

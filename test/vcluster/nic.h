@@ -56,9 +56,11 @@ struct vn_config {
 	bool gpu_umem;     /* device memory can hold queues */
 	bool nc_dedicated; /* MLX5DV_UAR_ALLOC_TYPE_NC_DEDICATED of newer libraries */
 	bool ooo_rw, ooo_all, ooo_force;
-	int tier;    /* the firmware's own choice */
-	uint32_t ts; /* formats of timestamps: 0 free running, 1 real time, 2 both */
-	int mtu;     /* active */
+	bool no_atomics;
+	int tier;         /* the firmware's own choice */
+	uint32_t send_wr; /* work requests that a verbs queue takes, fewer than is said */
+	uint32_t ts;      /* formats of timestamps: 0 free running, 1 real time, 2 both */
+	int mtu;          /* active */
 	int strict;
 	uint32_t net;  /* addresses are net | node << 8 | nic + 1 */
 	uint32_t run;  /* tells runs apart */

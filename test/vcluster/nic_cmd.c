@@ -184,14 +184,14 @@ void vn_caps(uint32_t which, uint8_t *cap)
 		vn_set(cap, 0x1fc, 4, 1);      /* cqe_version */
 		vn_set(cap, 0x200, 1, c->ib);  /* compact_address_vector */
 		vn_set(cap, 0x21d, 1, !c->ib); /* roce */
-		vn_set(cap, 0x21e, 1, 1);      /* atomic */
-		vn_set(cap, 0x220, 1, 1);      /* cq_oi */
-		vn_set(cap, 0x23f, 1, 1);      /* rc */
-		vn_set(cap, 0x240, 1, 1);      /* uar_4k */
-		vn_set(cap, 0x260, 1, 1);      /* bf */
-		vn_set(cap, 0x26b, 5, 9);      /* log_bf_reg_size */
-		vn_set(cap, 0x27c, 4, 0);      /* num_lag_ports */
-		vn_set(cap, 0x290, 16, 1024);  /* max_wqe_sz_sq */
+		vn_set(cap, 0x21e, 1, !c->no_atomics);
+		vn_set(cap, 0x220, 1, 1);     /* cq_oi */
+		vn_set(cap, 0x23f, 1, 1);     /* rc */
+		vn_set(cap, 0x240, 1, 1);     /* uar_4k */
+		vn_set(cap, 0x260, 1, 1);     /* bf */
+		vn_set(cap, 0x26b, 5, 9);     /* log_bf_reg_size */
+		vn_set(cap, 0x27c, 4, 0);     /* num_lag_ports */
+		vn_set(cap, 0x290, 16, 1024); /* max_wqe_sz_sq */
 		vn_set(cap, 0x334, 1, c->ooo_all);
 		vn_set(cap, 0x440, 2, c->ib ? c->ts : 0); /* sq_ts_format */
 		break;

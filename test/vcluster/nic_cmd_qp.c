@@ -217,6 +217,11 @@ static bool vn_to_init(struct vn_cmd *cmd, struct vn_qp *qp)
 				 vn_get(in, VN_QPC(0x13), 2), vn_get(in, VN_QPC(0xc0 + 0x128), 8),
 				 vn_get(in, VN_QPC(0xc0 + 0x10), 16));
 	}
+	if (vn_config.no_atomics &&
+	    (vn_get(in, VN_QPC(0x48c), 4) || vn_get(in, VN_QPC(0x492), 1))) {
+		return VN_REFUSE(cmd, VN_ST_BAD_PARAM, "atomic_mode %u, rae %u: no atomics here",
+				 vn_get(in, VN_QPC(0x48c), 4), vn_get(in, VN_QPC(0x492), 1));
+	}
 	if (vn_get(in, VN_QPC(0x48c), 4) > 3) {
 		return VN_REFUSE(cmd, VN_ST_BAD_PARAM, "atomic_mode %u: operands up to 8 bytes (3)",
 				 vn_get(in, VN_QPC(0x48c), 4));

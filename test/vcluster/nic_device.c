@@ -174,7 +174,7 @@ VN_EXPORT int ibv_query_device(struct ibv_context *c, struct ibv_device_attr *at
 	attr->max_qp_rd_atom = 16;
 	attr->max_res_rd_atom = 1 << 20;
 	attr->max_qp_init_rd_atom = 16;
-	attr->atomic_cap = IBV_ATOMIC_HCA;
+	attr->atomic_cap = vn_config.no_atomics ? IBV_ATOMIC_NONE : IBV_ATOMIC_HCA;
 	attr->max_ah = 1 << 20;
 	attr->max_pkeys = VN_PKEYS;
 	attr->local_ca_ack_delay = 16;

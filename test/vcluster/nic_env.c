@@ -136,6 +136,10 @@ static void vn_profile(const char *word)
 		c->ts = 1;
 	} else if (!strcmp(word, "old_clock")) {
 		c->ts = 0;
+	} else if (!strcmp(word, "small_sq")) {
+		c->send_wr = 32;
+	} else if (!strcmp(word, "no_atomics")) {
+		c->no_atomics = true;
 	} else if (!strcmp(word, "ib")) {
 		c->ib = true;
 	} else if (!strcmp(word, "roce")) {
@@ -146,7 +150,7 @@ static void vn_profile(const char *word)
 	} else {
 		fprintf(stderr,
 			"nic: VC_NIC_PROFILE: %s is none of cx7, cx8, no_gpu_umem, no_uar_map, ib, "
-			"roce, rxe, real_time, old_clock\n",
+			"roce, rxe, real_time, old_clock, small_sq, no_atomics\n",
 			word);
 		_exit(87);
 	}
@@ -198,6 +202,7 @@ void vn_config_load(void)
 	c->node = (int)vn_env_long("VC_NODE", 0);
 	c->mlx5 = c->gpu_umem = c->ooo_rw = true;
 	c->ts = 2;
+	c->send_wr = VN_SEND_WR;
 	vn_profile("cx8");
 	snprintf(words, sizeof(words), "%s", vn_env("VC_NIC_PROFILE", ""));
 	for (word = strtok_r(words, ",", &save); word; word = strtok_r(NULL, ",", &save)) {

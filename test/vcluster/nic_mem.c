@@ -215,6 +215,10 @@ static int vn_access_check(unsigned int access)
 			access & ~(unsigned int)VN_ACCESS_KNOWN);
 		return EINVAL;
 	}
+	if (vn_config.no_atomics && access & IBV_ACCESS_REMOTE_ATOMIC) {
+		vn_once("registration for atomics, which this device does not have");
+		return EINVAL;
+	}
 	if (access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC) &&
 	    !(access & IBV_ACCESS_LOCAL_WRITE)) {
 		vn_once("registration for remote writes without IBV_ACCESS_LOCAL_WRITE");

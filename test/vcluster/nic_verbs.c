@@ -179,11 +179,11 @@ VN_EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *ibv_pd, struct ibv_qp_init
 	struct vn_qp *qp;
 
 	if (attr->qp_type != IBV_QPT_RC || attr->srq || !attr->send_cq || !attr->recv_cq ||
-	    attr->cap.max_send_wr > VN_SEND_WR || attr->cap.max_send_sge > 1 ||
+	    attr->cap.max_send_wr > vn_config.send_wr || attr->cap.max_send_sge > 1 ||
 	    attr->cap.max_inline_data > VN_INLINE) {
 		vn_once("ibv_create_qp: RC with up to %d requests of one element and %d bytes inline "
 			"is what there is",
-			VN_SEND_WR, VN_INLINE);
+			(int)vn_config.send_wr, VN_INLINE);
 		errno = EINVAL;
 		return NULL;
 	}
