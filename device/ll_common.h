@@ -306,7 +306,7 @@ EP_DEV bool ep_ll_left_behind(const struct ep_ll_common &c, const struct ep_ll_o
 {
 	int32_t lead = (int32_t)(seen - op.step);
 
-	if (lead <= EP_LL_MAX_LEAD) {
+	if (lead <= EP_LL_MAX_LEAD || !seen) { /* 0: it has not told yet, in a new heap */
 		return false;
 	}
 	if (ep_ll_active(c, r)) {
