@@ -85,6 +85,11 @@ EP_DEV bool ep_mlx5_put_packet(struct ep_mlx5_post *p, bool want, struct ep_mlx5
  * EP_MLX5_MAX_BYTES. The data is there when ep_mlx5_quiet() has returned, not before; it is what
  * the peer's memory held at some time between. At tier 0 that is after earlier puts to the queue;
  * else put, quiet, get.
+ *
+ * That holds where the completion takes the same way as the data, behind it: both in GPU memory or
+ * both in host memory. A completion in host memory (qp->host_ring) may be seen before data that the
+ * NIC has written to GPU memory on another way: then only a later signal from the peer, or a look at
+ * the data itself, tells. The same for old values of atomics.
  */
 EP_DEV bool ep_mlx5_get(struct ep_mlx5_post *p, bool want, struct ep_mlx5_mem from,
 			struct ep_mlx5_mem to, uint32_t bytes, bool more)
