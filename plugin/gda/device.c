@@ -30,14 +30,21 @@ static void ep_gda_list_device(struct ep_gda *g, struct ibv_device *dev, struct 
 	if (g->v->ibv_query_device(ctx, &attr) != 0) {
 		attr.phys_port_cnt = 0;
 	}
-	for (int p = 1; p <= attr.phys_port_cnt && list->n < EP_GDA_MAX_PORTS; p++) {
-		struct ep_gda_port *port = &list->port[list->n];
+	for (int p = 1; p <= attr.phys_port_cnt; p++) {
 		struct ibv_port_attr state;
+		struct ep_gda_port *port;
 
 		if (ep_verbs_query_port(g->v, ctx, (uint8_t)p, &state) != 0 ||
 		    state.state != IBV_PORT_ACTIVE) {
 			continue;
 		}
+		if (list->n == EP_GDA_MAX_PORTS) {
+			EP_INFO(EP_LOG_NET,
+				"%s:%d and later ports are not looked at, the limit is %d", name, p,
+				EP_GDA_MAX_PORTS);
+			break;
+		}
+		port = &list->port[list->n];
 		snprintf(port->name, sizeof(port->name), "%s", name);
 		port->port = p;
 		list->n++;

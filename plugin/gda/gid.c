@@ -5,6 +5,26 @@
 #include <string.h>
 #include "gda/internal.h"
 
+int ep_gda_gid_roce(const char *root, const char *device, int port, int index)
+{
+	char path[512], text[32] = "";
+	int version = 0;
+	FILE *file;
+
+	snprintf(path, sizeof(path), "%s/%s/ports/%d/gid_attrs/types/%d", root, device, port,
+		 index);
+	file = fopen(path, "re");
+	if (!file) {
+		return 0;
+	}
+	if (fgets(text, sizeof(text), file)) {
+		text[strcspn(text, "\n")] = '\0';
+		version = !strcmp(text, "RoCE v2") ? 2 : !strcmp(text, "IB/RoCE v1") ? 1 : 0;
+	}
+	fclose(file);
+	return version;
+}
+
 static bool ep_gda_gid_read(struct ep_gda *g, struct ep_gda_nic *nic, int index,
 			    struct ep_gda_gid *out)
 {
@@ -24,11 +44,15 @@ static bool ep_gda_gid_read(struct ep_gda *g, struct ep_gda_nic *nic, int index,
 								     : 0;
 		memcpy(out->raw, entry.gid.raw, sizeof(out->raw));
 	} else {
-		/* An old library does not tell the type. */
+		/* An old library does not tell the type, the kernel does. */
 		if (g->v->ibv_query_gid(nic->ctx, (uint8_t)nic->port, index, &gid) != 0) {
 			return false;
 		}
 		memcpy(out->raw, gid.raw, sizeof(out->raw));
+		if (nic->end.link_layer == IBV_LINK_LAYER_ETHERNET) {
+			out->roce = ep_gda_gid_roce("/sys/class/infiniband", nic->name, nic->port,
+						    index);
+		}
 	}
 	return memcmp(out->raw, none, sizeof(none)) != 0;
 }

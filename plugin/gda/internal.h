@@ -219,6 +219,8 @@ void ep_gda_nics_close(struct ep_gda *g);
 
 /* gid.c: the address that a port is reached by, of `entries` in its table. */
 ncclResult_t ep_gda_port_address(struct ep_gda *g, struct ep_gda_nic *nic, int entries);
+/* RoCE version of an entry as the kernel tells it in files under `root`; 0: it does not. */
+int ep_gda_gid_roce(const char *root, const char *device, int port, int index);
 
 /* slab.c: queues' memory, doorbells. */
 bool ep_gda_slab_open(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_gda_why *why);

@@ -5,6 +5,7 @@
  * functions that keep what they are given.
  */
 #include <errno.h>
+#include <stdlib.h>
 #include "gda/internal.h"
 #include "gda/prm.h"
 #include "test/vcluster/tests/test.h"
@@ -402,8 +403,47 @@ static void check_query(void)
 	CHECK_INT(cause.hw, 1);
 }
 
+static void write_type(const char *root, int index, const char *text)
+{
+	char path[256];
+	FILE *file;
+
+	snprintf(path, sizeof(path), "%s/mlx5_9/ports/2/gid_attrs/types/%d", root, index);
+	file = fopen(path, "w");
+	CHECK(file && fputs(text, file) >= 0);
+	if (file) {
+		fclose(file);
+	}
+}
+
+/* What the kernel says of addresses, for libraries that do not. */
+static void check_roce_version(void)
+{
+	char root[] = "/tmp/gda_commands_XXXXXX", command[512];
+
+	if (!mkdtemp(root)) {
+		CHECK(!"mkdtemp");
+		return;
+	}
+	snprintf(command, sizeof(command), "mkdir -p %s/mlx5_9/ports/2/gid_attrs/types", root);
+	CHECK_INT(system(command), 0);
+	write_type(root, 0, "IB/RoCE v1\n");
+	write_type(root, 1, "RoCE v2\n");
+	write_type(root, 2, "\n");
+	write_type(root, 3, "RoCE v22\n");
+	CHECK_INT(ep_gda_gid_roce(root, "mlx5_9", 2, 0), 1);
+	CHECK_INT(ep_gda_gid_roce(root, "mlx5_9", 2, 1), 2);
+	CHECK_INT(ep_gda_gid_roce(root, "mlx5_9", 2, 2), 0);
+	CHECK_INT(ep_gda_gid_roce(root, "mlx5_9", 2, 3), 0);
+	CHECK_INT(ep_gda_gid_roce(root, "mlx5_9", 2, 4), 0);
+	CHECK_INT(ep_gda_gid_roce(root, "mlx5_9", 1, 1), 0);
+	snprintf(command, sizeof(command), "rm -r %s", root);
+	CHECK_INT(system(command), 0);
+}
+
 int main(void)
 {
+	check_roce_version();
 	check_bytes(false);
 	check_bytes(true);
 	check_grh(false);

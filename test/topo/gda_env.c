@@ -359,6 +359,9 @@ static void test_gids(void)
 	add(&t, 0, 0, "fe80::"); /* what an unconfigured InfiniBand port has */
 	try_gid(&t, false, 0, "is empty");
 	t.n = 0;
+	add(&t, 0, 0, "10.9.9.9"); /* nobody tells the version */
+	try_gid(&t, true, 0, "tells the RoCE version of 1 of 1 entries; set NCCL_IB_GID_INDEX");
+	t.n = 0;
 	add(&t, 0, 2, "::");
 	add(&t, 1, 2, "169.254.3.4");
 	add(&t, 2, 2, "10.9.9.9");
