@@ -102,6 +102,21 @@ def main():
             with open(out) as file:
                 check_document(json.load(file), [3], 4, launcher)
 
+        # nodes: bytes by the way they took, and no word of RDMA where no NIC carried any
+        expect('RDMA' not in done.stdout, 'one node needs no RDMA')
+        expect(document['dispatched']['rdma_bytes'] == 0 < document['dispatched']['gpu_bytes'],
+               'bytes of one node')
+        for options in (['--nodes', '2', '--gpus', '2', '--', EP_PERF],
+                        ['--gpus', '4', '--', EP_PERF, '--node-size', '1,3']):
+            across = run([VCRUN, *options, '-b', '3', *SHAPE, '-J', out], 0)
+            with open(out) as file:
+                links = json.load(file)['dispatched']
+            expect(links['rdma_bytes'] > 0 and links['gpu_bytes'] > 0, 'bytes across nodes')
+            expect('# Dispatched over RDMA' in across.stdout, 'RDMA is named')
+            expect('ranks, RDMA between them' in across.stdout, 'nodes are named')
+        across = run([VCRUN, '--nodes', '2', '--gpus', '1', '--', EP_PERF, '-b', '3', *SHAPE], 0)
+        expect('NVLink' not in across.stdout, 'no NVLink without a neighbour')
+
         # what is refused is a row with the reason
         done = run([EP_PERF, '-g', '2', '-b', '3', *SHAPE, '--mode', 'ht', '-J', out], 77)
         with open(out) as file:
