@@ -208,14 +208,12 @@ static ncclResult_t ep_group_create(struct ncclEpGroup **out, ncclComm_t comm, i
 	return ncclSuccess;
 
 err_close_heap:
+	ep_net_close(g, boot->stuck);
 	if (!boot->stuck) {
-		ep_net_close(g);
 		ep_symm_close(&g->symm, boot);
 	}
 err_close_net:
-	if (!boot->stuck) {
-		ep_net_close(g);
-	}
+	ep_net_close(g, boot->stuck);
 err_free:
 	if (joined) {
 		ep_symm_quit(team);

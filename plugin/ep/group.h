@@ -194,7 +194,7 @@ ncclResult_t ep_net_drain(struct ncclEpGroup *group, bool farewell, uint64_t tim
 /* Gives the heap up (ep_symm_leave), and the connections with it. */
 void ep_net_leave(struct ncclEpGroup *group, uint64_t timeout_ns);
 
-void ep_net_close(struct ncclEpGroup *group);
+void ep_net_close(struct ncclEpGroup *group, bool stuck);
 
 /*
  * Takes failures of connections that nobody waited for. Fails if the group has failed by that: only

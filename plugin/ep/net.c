@@ -275,7 +275,7 @@ void ep_net_leave(struct ncclEpGroup *g, uint64_t timeout_ns)
 	waited = ep_net_now_ns() - start;
 	timeout_ns = waited < timeout_ns ? timeout_ns - waited : 0;
 	if (!end) {
-		ep_net_close(g);
+		ep_net_close(g, false);
 		ep_symm_leave(&g->symm, g->idents, timeout_ns, NULL);
 		return;
 	}
@@ -285,9 +285,11 @@ void ep_net_leave(struct ncclEpGroup *g, uint64_t timeout_ns)
 	ep_symm_leave(&g->symm, g->idents, timeout_ns, &tie);
 }
 
-void ep_net_close(struct ncclEpGroup *g)
+void ep_net_close(struct ncclEpGroup *g, bool stuck)
 {
-	if (g->gda) {
+	if (stuck) {
+		ep_gda_close_stuck(g->gda);
+	} else {
 		ep_gda_close(g->gda);
 	}
 	g->gda = NULL;

@@ -310,7 +310,7 @@ void ep_gda_nics_close(struct ep_gda *g)
 			EP_INFO(EP_LOG_NET, "%s: its protection domain is still in use: %s",
 				nic->name, strerror(errno));
 		}
-		if (nic->ctx) {
+		if (nic->ctx && !nic->keep) {
 			g->v->ibv_close_device(nic->ctx);
 		}
 	}

@@ -10,6 +10,7 @@
 #include "gda/internal.h"
 
 #define EP_GDA_STALL_NS 2000000000ull /* without progress, draining ends earlier */
+#define EP_GDA_REST_NS 500000000ull   /* for the device, however long draining took */
 
 uint64_t ep_gda_now(void)
 {
@@ -325,8 +326,34 @@ static void ep_gda_drain(struct ep_gda *g)
 	}
 }
 
+/* Freeing memory waits for all that runs on the device, and not all of it need end. */
+static void ep_gda_rest(struct ep_gda *g, uint64_t start)
+{
+	uint64_t spent = ep_gda_now() - start, left = EP_GDA_REST_NS;
+
+	if (spent < g->timeout_ns) {
+		left = ep_max_u64(g->timeout_ns - spent, EP_GDA_REST_NS);
+	}
+	if (!ep_gda_idle(g->device, left)) {
+		EP_WARN("RDMA: GPU %d has been busy for %llu ms with work that is not this "
+			"library's: the memory of %u queues stays allocated; see which kernel does not end",
+			g->device, (unsigned long long)(left / 1000000), g->nqueues);
+		g->keep_cuda = true;
+	}
+}
+
+void ep_gda_close_stuck(struct ep_gda *gda)
+{
+	if (gda) {
+		gda->keep_cuda = true;
+		ep_gda_close(gda);
+	}
+}
+
 void ep_gda_close(struct ep_gda *gda)
 {
+	uint64_t start = ep_gda_now();
+
 	if (!gda) {
 		return;
 	}
@@ -337,6 +364,9 @@ void ep_gda_close(struct ep_gda *gda)
 	ep_gda_proxy_stop(gda);
 	for (uint32_t i = 0; i < gda->nqueues; i++) {
 		ep_gda_queue_halt(&gda->queue[i]);
+	}
+	if (!gda->keep_cuda) {
+		ep_gda_rest(gda, start);
 	}
 	ep_gda_tear_down(gda);
 	ep_gda_unbind(gda);

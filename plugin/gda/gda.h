@@ -65,6 +65,13 @@ void ep_gda_unbind(struct ep_gda *gda);
  */
 void ep_gda_close(struct ep_gda *gda);
 
+/*
+ * The same while the device is stuck in a collective that does not end (boot->stuck): memory that
+ * could not be freed without waiting for it stays allocated. ep_gda_close() finds out by itself, but
+ * only by waiting.
+ */
+void ep_gda_close_stuck(struct ep_gda *gda);
+
 /* Device address of the queues, [nranks][queues]; those of ranks that are not remote are zero. */
 struct ep_mlx5_qp *ep_gda_queues(const struct ep_gda *gda);
 

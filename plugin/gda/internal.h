@@ -78,6 +78,7 @@ struct ep_gda_nic {
 	uint32_t queues; /* in the slab */
 	struct mlx5dv_devx_uar *uar;
 	bool uar_mapped; /* cudaHostRegister()ed */
+	bool keep;       /* and not to be unmapped: `ctx` stays open */
 	uint64_t *db;    /* address for the GPU */
 
 	struct ibv_cq *cq; /* CPU_PROXY */
@@ -160,7 +161,7 @@ struct ep_gda {
 	struct ep_mlx5_region *regions;
 	cudaStream_t stream;
 	bool bound;
-	bool keep_cuda; /* the device is stuck in a collective: leave CUDA's objects alone */
+	bool keep_cuda; /* the device is stuck: leave CUDA's objects alone, freeing waits for it */
 
 	pthread_mutex_t lock;           /* of these five; held for no longer than a copy takes */
 	struct ep_gda_failure *failure; /* [EP_GDA_FAILURES(nranks)] */
@@ -230,6 +231,9 @@ void ep_gda_pinned_close(struct ep_gda *g);
 void ep_gda_shadow_fill(struct ep_gda *g);
 bool ep_gda_publish(struct ep_gda *g, struct ep_gda_why *why);
 bool ep_gda_synchronize(struct ep_gda *g, uint64_t timeout_ns);
+
+/* idle.c */
+bool ep_gda_idle(int device, uint64_t timeout_ns);
 
 /* queue.c: mlx5 queues by DevX. */
 bool ep_gda_command(const struct ep_gda *g, const char *what, int error, const void *out,

@@ -190,7 +190,9 @@ void ep_gda_slab_close(struct ep_gda *g, struct ep_gda_nic *nic)
 			cudaHostUnregister((void *)(reg & ~(uintptr_t)(EP_MLX5_UAR_BYTES - 1))),
 			"unmapping a doorbell");
 	}
-	if (nic->uar && !(nic->uar_mapped && g->keep_cuda)) {
+	if (nic->uar && nic->uar_mapped && g->keep_cuda) {
+		nic->keep = true; /* CUDA has the page still */
+	} else if (nic->uar) {
 		g->dv->mlx5dv_devx_free_uar(nic->uar);
 	}
 	if (s->host && !g->keep_cuda) {

@@ -12,6 +12,8 @@
  *   stuck     the NIC does nothing about this rank's work (VC_NIC_FAULTS)
  *   remote    the peer takes its memory back
  *   local     this rank takes its own memory back
+ *   absent    an exchange of this rank never ends, since the peer does not come to it
+ *   busy      work of somebody else on this GPU does not end
  *   masked    a masked atomic where verbs have none
  *   refused   MODE cannot be had here; the reason contains HOST_LOST_REASON
  *   falls     auto becomes MODE
@@ -263,6 +265,67 @@ static void run_local(struct world *w)
 	end(&r);
 }
 
+static void hold(void *arg)
+{
+	while (!__atomic_load_n((uint32_t *)arg, __ATOMIC_ACQUIRE)) {
+		usleep(1000);
+	}
+}
+
+/* Closing does not wait for it longer than it was told to, and touches nobody's memory later. */
+static void run_busy(struct world *w)
+{
+	uint32_t let_go = 0;
+	cudaStream_t other;
+	struct rank r;
+	double start;
+
+	make(&r, w);
+	NEED_CUDA(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
+	NEED_CUDA(cudaLaunchHostFunc(other, hold, &let_go));
+	CHECK_INT(post(&r, GDA_ONE_PUT_SIGNAL, 0, true), EP_MLX5_OK);
+	world_meet(w);
+	r.gda->timeout_ns = 1000000000;
+	start = world_now();
+	ep_gda_close(r.gda);
+	CHECK(world_now() - start >= 0.9);
+	CHECK(world_now() - start < WITHIN);
+	__atomic_store_n(&let_go, 1, __ATOMIC_RELEASE);
+	r.gda = NULL;
+	NEED_CUDA(cudaStreamSynchronize(other));
+	NEED_CUDA(cudaStreamDestroy(other));
+	end(&r);
+}
+
+/* The device is stuck in the exchange: what can still be ended is. */
+static void run_absent(struct world *w)
+{
+	struct rank r;
+	double start;
+
+	NEED(open_gda(&r, w, mode, 2) == ncclSuccess);
+	NEED_CUDA(cudaMalloc(&r.heap, HEAP_BYTES));
+	r.boot.timeout_ns = STUCK_NS;
+	world_meet(w);
+	if (w->rank == 1) {
+		world_meet(w);
+	}
+	/* Rank 1 meets what rank 0 has left on its stream, and lacks the next. */
+	CHECK(ep_gda_bind(r.gda, &r.boot, r.heap, HEAP_BYTES, ncclSuccess) != ncclSuccess);
+	CHECK(r.boot.stuck);
+	start = world_now();
+	ep_gda_close_stuck(r.gda);
+	CHECK(world_now() - start < 2);
+	if (w->rank == 0) {
+		world_meet(w);
+	}
+	world_meet(w);
+	if (w->rank == 0) {
+		exit(check_end()); /* the communicator is of no use any more */
+	}
+	sleep(60);
+}
+
 static void run_masked(struct world *w)
 {
 	struct rank r;
@@ -326,7 +389,9 @@ static void run(struct world *w, void *arg)
 		run_refused(w);
 		return;
 	}
-	if (!strcmp(scenario, "gone") || !strcmp(scenario, "silent")) {
+	if (!strcmp(scenario, "absent")) {
+		run_absent(w);
+	} else if (!strcmp(scenario, "gone") || !strcmp(scenario, "silent")) {
 		run_gone(w, scenario[0] == 's');
 	} else if (!strcmp(scenario, "died")) {
 		run_died(w);
@@ -339,6 +404,8 @@ static void run(struct world *w, void *arg)
 		run_remote(w);
 	} else if (!strcmp(scenario, "local")) {
 		run_local(w);
+	} else if (!strcmp(scenario, "busy")) {
+		run_busy(w);
 	} else if (!strcmp(scenario, "masked")) {
 		run_masked(w);
 	} else if (!strcmp(scenario, "falls")) {
