@@ -204,7 +204,7 @@ typedef struct {
 	 * InitHandle fails for handles that do not fit.
 	 */
 	unsigned long int rdma_buffer_size;
-	unsigned int num_qp_per_rank; /* several hosts: queue pairs per peer */
+	unsigned int num_qp_per_rank; /* not used: see NCCL_EP_RDMA_QUEUES */
 	unsigned int num_channels;    /* not used */
 	/* Most SMs (thread blocks) that one operation may occupy. AUTO: what the library is tuned
 	 * for, at most all. The environment variable NCCL_EP_COMM_SMS wins. */
