@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Who finds a failure first does not always know why: what is told of it becomes better, never
+ * worse. The NIC is a function that says what it is told to.
+ */
+#include <string.h>
+#include <unistd.h>
+#include "gda/internal.h"
+#include "gda/prm.h"
+#include "test/vcluster/tests/test.h"
+
+static uint32_t nic_state, nic_syndrome, asked;
+
+static int fake_query(struct mlx5dv_devx_obj *obj, const void *in, size_t inlen, void *out,
+		      size_t outlen)
+{
+	memset(out, 0, outlen);
+	ep_prm_set((unsigned char *)out + EP_PRM_QPC_AT, EP_PRM_QPC_STATE, nic_state);
+	if (ep_prm_get(in, EP_PRM_QUERY_QP_EXT)) {
+		ep_prm_set(out, EP_PRM_QUERY_QP_SYNDROME, nic_syndrome);
+	}
+	asked++;
+	return 0;
+}
+
+static struct ep_mlx5dv dv = { .mlx5dv_devx_obj_query = fake_query };
+static struct ep_gda_failure failures[16];
+static uint32_t known[2], down[2];
+static bool vague[2];
+static char hosts[2][64] = { "here", "there" };
+static struct ep_mlx5_cqe cqe[2];
+static struct ep_mlx5_error record[2];
+static struct ep_gda_queue queue[2];
+
+/* Two queues with rank 1. */
+static void make(struct ep_gda *g)
+{
+	memset(g, 0, sizeof(*g));
+	memset(failures, 0, sizeof(failures));
+	memset(known, 0, sizeof(known));
+	memset(down, 0, sizeof(down));
+	memset(vague, 0, sizeof(vague));
+	memset(cqe, 0xff, sizeof(cqe));
+	memset(record, 0, sizeof(record));
+	memset(queue, 0, sizeof(queue));
+	pthread_mutex_init(&g->lock, NULL);
+	pthread_mutex_init(&g->ask, NULL);
+	g->dv = &dv;
+	g->nranks = 2;
+	g->host = hosts;
+	g->failure = failures;
+	g->known = known;
+	g->vague = vague;
+	g->down = down;
+	g->queue = queue;
+	g->nqueues = 2;
+	snprintf(g->nic[0].name, sizeof(g->nic[0].name), "mlx5_0");
+	for (uint32_t i = 0; i < 2; i++) {
+		queue[i].gda = g;
+		queue[i].nic = &g->nic[0];
+		queue[i].peer = 1;
+		queue[i].index = i;
+		queue[i].cqe = &cqe[i];
+		queue[i].record = &record[i];
+		queue[i].qp_obj = (struct mlx5dv_devx_obj *)&dv;
+	}
+	nic_state = EP_PRM_QP_RTS;
+	nic_syndrome = 0;
+	asked = 0;
+}
+
+static void fail_cqe(uint32_t i, uint8_t syndrome)
+{
+	cqe[i].u.error.syndrome = syndrome;
+	cqe[i].u.error.vendor_syndrome = 0x81;
+	cqe[i].wqe_counter = 0;
+	cqe[i].op_own = EP_MLX5_CQE_REQ_ERR << 4;
+}
+
+static bool told(struct ep_gda *g, const char *part)
+{
+	struct ep_gda_failure f;
+
+	return ep_gda_explain(g, 1, &f) && strstr(f.text, part);
+}
+
+/* The NIC says that the queue pair failed before the completion says why. */
+static void check_early(void)
+{
+	struct ep_gda_failure f;
+	struct ep_gda g;
+
+	make(&g);
+	CHECK(!ep_gda_inspect(&queue[0], EP_GDA_LOOK_NIC));
+	nic_state = EP_PRM_QP_ERR;
+	CHECK(!ep_gda_inspect(&queue[0], EP_GDA_LOOK_NIC));
+	CHECK(!ep_gda_inspect(&queue[0], EP_GDA_LOOK_MEMORY));
+	fail_cqe(0, EP_MLX5_SYND_REMOTE_ACCESS);
+	CHECK(ep_gda_inspect(&queue[0], EP_GDA_LOOK_MEMORY));
+	CHECK(ep_gda_poll(&g, &f) && strstr(f.text, "syndrome 0x13"));
+	CHECK_INT(down[1], 1);
+}
+
+/* It stays the only one that knows for long: that is told, and the cause when it comes. */
+static void check_late(void)
+{
+	struct ep_gda_failure f;
+	struct ep_gda g;
+
+	make(&g);
+	nic_state = EP_PRM_QP_ERR;
+	CHECK(!ep_gda_inspect(&queue[0], EP_GDA_LOOK_NIC));
+	usleep(120000);
+	CHECK(ep_gda_inspect(&queue[0], EP_GDA_LOOK_MEMORY));
+	CHECK_INT(down[1], 1);
+	CHECK(ep_gda_poll(&g, &f) && strstr(f.text, "its queue pair is in error state"));
+	asked = 0;
+	CHECK(ep_gda_inspect(&queue[0], EP_GDA_LOOK_MEMORY));
+	CHECK_INT(asked, 0);
+	nic_state = EP_PRM_QP_RTS;
+	fail_cqe(1, EP_MLX5_SYND_RETRY_EXCEEDED);
+	CHECK(told(&g, "syndrome 0x15") && told(&g, "queue 1"));
+	fail_cqe(0, EP_MLX5_SYND_REMOTE_ACCESS);
+	CHECK(told(&g, "syndrome 0x15"));
+	CHECK(!ep_gda_poll(&g, &f));
+}
+
+/* A completion that was overwritten, until the NIC remembers. */
+static void check_flushed(void)
+{
+	struct ep_gda_failure f;
+	struct ep_gda g;
+
+	make(&g);
+	nic_state = EP_PRM_QP_ERR;
+	fail_cqe(0, EP_MLX5_SYND_FLUSHED);
+	CHECK(ep_gda_inspect(&queue[0], EP_GDA_LOOK_MEMORY));
+	CHECK(ep_gda_poll(&g, &f) && strstr(f.text, "the cause is not known any more"));
+	g.nic[0].caps.error_syndrome = true;
+	nic_syndrome = EP_MLX5_SYND_LOCAL_PROT;
+	CHECK(told(&g, "syndrome 0x04"));
+	nic_syndrome = EP_MLX5_SYND_FLUSHED;
+	CHECK(told(&g, "syndrome 0x04"));
+}
+
+/* What a kernel says is a cause, too. */
+static void check_record(void)
+{
+	struct ep_gda g;
+
+	make(&g);
+	record[1].status = EP_MLX5_ERR_COMPLETION;
+	record[1].waited_ns = 7000000;
+	record[1].valid = 1;
+	CHECK(ep_gda_inspect(&queue[1], EP_GDA_LOOK_MEMORY));
+	fail_cqe(0, EP_MLX5_SYND_FLUSHED);
+	CHECK(ep_gda_inspect(&queue[0], EP_GDA_LOOK_MEMORY));
+	CHECK(told(&g, "did not complete within 7 ms"));
+}
+
+int main(void)
+{
+	check_early();
+	check_late();
+	check_flushed();
+	check_record();
+	return test_result();
+}
