@@ -8,14 +8,6 @@
 #include "core/log.h"
 #include "core/nccl_dyn.h"
 
-static uint64_t ep_now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
-}
-
 /* Polls at once at first, an exchange takes tens of microseconds; later it need not burn a core. */
 static void ep_boot_pause(uint64_t waited_ns)
 {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The end of a heap: farewells, and the registry of ranks that share a process. */
-#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +7,9 @@
 #include "core/log.h"
 #include "core/symm.h"
 #include "core/symm_internal.h"
+
+#define EP_SYMM_STEP_NS 1000000
+#define EP_SYMM_ASK_NS 50000000
 
 /* A heap whose owner has left the group. */
 struct ep_symm_heap {
@@ -151,24 +153,20 @@ void ep_symm_quit(uint64_t id)
 	pthread_mutex_unlock(&ep_symm_lock);
 }
 
-/* Waits until all members have left, and takes the time from the budget. */
-static void ep_symm_await_members(struct ep_symm_team *team, uint64_t *budget_ns)
+/* Waits until all members have left. */
+static void ep_symm_await_members(struct ep_symm_team *team, uint64_t deadline_ns)
 {
-	const uint64_t step_ns = 1000000;
-
 	team->waiting++;
-	while (team->members && *budget_ns >= step_ns) {
+	while (team->members && ep_now_ns() < deadline_ns) {
 		struct timespec end;
 
 		clock_gettime(CLOCK_REALTIME, &end);
-		end.tv_nsec += (long)step_ns;
+		end.tv_nsec += EP_SYMM_STEP_NS;
 		if (end.tv_nsec >= 1000000000) {
 			end.tv_nsec -= 1000000000;
 			end.tv_sec++;
 		}
-		if (pthread_cond_timedwait(&ep_symm_left, &ep_symm_lock, &end) == ETIMEDOUT) {
-			*budget_ns -= step_ns;
-		}
+		(void)pthread_cond_timedwait(&ep_symm_left, &ep_symm_lock, &end);
 	}
 	team->waiting--;
 }
@@ -195,7 +193,7 @@ static struct ep_symm_heap *ep_symm_take(struct ep_symm_team *team)
 
 /* Gives our heap to the team, and returns the heaps to be freed. */
 static struct ep_symm_heap *ep_symm_hand_over(struct ep_symm *symm, const struct ep_symm_tie *tie,
-					      uint64_t *budget_ns)
+					      uint64_t deadline_ns)
 {
 	struct ep_symm_heap *heap = calloc(1, sizeof(*heap)), *taken = NULL;
 	struct ep_symm_team *team;
@@ -220,7 +218,7 @@ static struct ep_symm_heap *ep_symm_hand_over(struct ep_symm *symm, const struct
 	}
 	if (team && (!mine || !*ep_symm_member_of(team, pthread_self()))) {
 		if (mine) {
-			ep_symm_await_members(team, budget_ns);
+			ep_symm_await_members(team, deadline_ns);
 		}
 		taken = ep_symm_take(team);
 	}
@@ -251,9 +249,12 @@ static void ep_symm_farewell(struct ep_symm *symm, const struct ep_ident *idents
 	}
 }
 
-/* First rank of another process that still lives and has not left this heap; -1: none. */
+/*
+ * First rank of another process that still lives and has not left this heap; -1: none. `ask`: find
+ * out whether ranks of other nodes are lost, which takes a while.
+ */
 static int ep_symm_occupant(const struct ep_symm *symm, const struct ep_symm_heap *heap,
-			    const struct ep_ident *idents, cudaStream_t stream)
+			    const struct ep_ident *idents, cudaStream_t stream, bool ask)
 {
 	const struct ep_ident *self = &idents[symm->rank];
 	uint64_t farewell[EP_SYMM_MAX_RANKS];
@@ -271,7 +272,7 @@ static int ep_symm_occupant(const struct ep_symm *symm, const struct ep_symm_hea
 		    ep_ident_gone(self, &idents[r])) {
 			continue;
 		}
-		if (!remote || (heap->tied && !heap->tie.lost(heap->tie.arg, r))) {
+		if (!remote || (heap->tied && !(ask && heap->tie.lost(heap->tie.arg, r)))) {
 			return r;
 		}
 	}
@@ -290,20 +291,27 @@ static void ep_symm_heap_cut(struct ep_symm_heap *heap)
 }
 
 /*
- * Polls in steps of a millisecond; all heaps share the budget. Ranks of other nodes that do not
+ * Polls in steps of a millisecond; all heaps share the time. Ranks of other nodes that do not
  * come are no reason to keep the memory, only their access is one.
  */
 static void ep_symm_heap_end(const struct ep_symm *symm, struct ep_symm_heap *heap,
 			     const struct ep_ident *idents, cudaStream_t stream,
-			     uint64_t *budget_ns)
+			     uint64_t deadline_ns)
 {
-	const uint64_t step_ns = 1000000;
-	struct timespec nap = { 0, (long)step_ns };
+	struct timespec nap = { 0, EP_SYMM_STEP_NS };
+	uint64_t asked = 0;
 	int rank;
 
-	while ((rank = ep_symm_occupant(symm, heap, idents, stream)) >= 0) {
-		if (*budget_ns < step_ns &&
-		    !ep_ident_same_node(&idents[heap->rank], &idents[rank])) {
+	for (;;) {
+		uint64_t now = ep_now_ns();
+		bool ask = now - asked >= EP_SYMM_ASK_NS;
+
+		asked = ask ? now : asked;
+		rank = ep_symm_occupant(symm, heap, idents, stream, ask);
+		if (rank < 0) {
+			break;
+		}
+		if (now >= deadline_ns && !ep_ident_same_node(&idents[heap->rank], &idents[rank])) {
 			EP_WARN("rank %d (pid %d on %s) has not destroyed the group: rank %d ends "
 				"its connections, which rank %d may find broken; "
 				"NCCL_EP_CLOSE_TIMEOUT_MS sets how long to wait",
@@ -311,7 +319,7 @@ static void ep_symm_heap_end(const struct ep_symm *symm, struct ep_symm_heap *he
 			ep_symm_heap_cut(heap);
 			continue;
 		}
-		if (*budget_ns < step_ns) {
+		if (now >= deadline_ns) {
 			ep_symm_heap_cut(heap);
 			EP_WARN("rank %d (pid %d on %s) has not destroyed the group: %llu bytes of "
 				"device memory of rank %d stay allocated, because it may still "
@@ -321,7 +329,6 @@ static void ep_symm_heap_end(const struct ep_symm *symm, struct ep_symm_heap *he
 			return;
 		}
 		nanosleep(&nap, NULL);
-		*budget_ns -= step_ns;
 	}
 	ep_symm_heap_cut(heap);
 	if (cudaFree(heap->base) != cudaSuccess) {
@@ -333,7 +340,7 @@ void ep_symm_leave(struct ep_symm *symm, const struct ep_ident *idents, uint64_t
 		   const struct ep_symm_tie *tie)
 {
 	struct ep_symm_heap *heap, *next;
-	uint64_t budget_ns = timeout_ns;
+	uint64_t deadline_ns = ep_now_ns() + timeout_ns;
 	cudaStream_t stream;
 
 	if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess) {
@@ -342,9 +349,9 @@ void ep_symm_leave(struct ep_symm *symm, const struct ep_ident *idents, uint64_t
 	}
 	ep_symm_farewell(symm, idents, stream);
 	ep_symm_unmap(symm);
-	for (heap = ep_symm_hand_over(symm, tie, &budget_ns); heap; heap = next) {
+	for (heap = ep_symm_hand_over(symm, tie, deadline_ns); heap; heap = next) {
 		next = heap->next;
-		ep_symm_heap_end(symm, heap, idents, stream, &budget_ns);
+		ep_symm_heap_end(symm, heap, idents, stream, deadline_ns);
 		free(heap);
 	}
 	symm->base[symm->rank] = NULL;

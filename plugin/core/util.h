@@ -4,9 +4,19 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <time.h>
 
 #define EP_PRINTF(fmt_, args_) __attribute__((format(printf, fmt_, args_)))
 #define EP_ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
+
+/* Of a clock that nobody sets. */
+static inline uint64_t ep_now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
+}
 
 /* `align` is a power of two. */
 static inline uint32_t ep_ceil_div(uint64_t n, uint64_t d)
