@@ -51,7 +51,7 @@ struct gda_post_args {
 	uint32_t rounds;
 	uint32_t seed;
 	uint32_t no_masked; /* the queue knows no masked atomics */
-	uint32_t weak;      /* 1: WRITEs may overtake WRITEs, 2: atomics may overtake atomics, too */
+	uint32_t weak; /* 1: WRITEs may overtake WRITEs, 2: atomics may overtake atomics, too */
 };
 
 enum gda_one {
