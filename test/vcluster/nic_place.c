@@ -65,13 +65,13 @@ static void vn_copy(uint8_t *to, const uint8_t *from, uint32_t len)
 }
 
 /*
- * What the race detector is told: small writes are flags, that is atomics with release order on
- * every word; large ones are plain data.
+ * What the race detector is told: small writes, and all to memory without relaxed ordering, are
+ * flags, that is atomics with release order on every word; the others are plain data.
  */
-static void vn_tell_store(uint8_t *to, uint32_t len)
+static void vn_tell_store(const struct vn_mr *mr, uint8_t *to, uint32_t len)
 {
 #ifdef VC_TSAN
-	if (len > VN_INLINE) {
+	if (len > VN_INLINE && mr->access & IBV_ACCESS_RELAXED_ORDERING) {
 		__tsan_write_range(to, len);
 		return;
 	}
@@ -80,6 +80,7 @@ static void vn_tell_store(uint8_t *to, uint32_t len)
 		VN_RELEASE(at);
 	}
 #else
+	(void)mr;
 	(void)to;
 	(void)len;
 #endif
@@ -91,7 +92,7 @@ void vn_store(struct vn_mr *mr, uint8_t *to, const uint8_t *from, uint32_t len)
 		vn_gpu_write(mr->mem.gpu, to, from, len);
 		return;
 	}
-	vn_tell_store(to, len);
+	vn_tell_store(mr, to, len);
 	vn_copy(to, from, len);
 }
 
