@@ -57,19 +57,23 @@ int vn_memory_attach(struct vn_memory *m, void *addr, uint64_t size, bool queue)
 	return rc || vn_is_mapped((uintptr_t)addr, size) ? 0 : EFAULT;
 }
 
-/* Where this process has mapped that part of that file, if `at` is there. */
-static bool vn_file_is_at(const struct stat *st, uint64_t offset, uint64_t size, uint64_t at)
+/*
+ * Where this process has mapped that part of that file: `at`, or, when that is 0, anywhere; 0: not
+ * there.
+ */
+static uint64_t vn_file_at(const struct stat *st, uint64_t offset, uint64_t size, uint64_t at)
 {
 	char line[512];
 	FILE *f = fopen("/proc/self/maps", "r");
-	bool found = false;
+	uint64_t found = 0;
 
 	while (f && !found && fgets(line, sizeof(line), f)) {
 		unsigned long long start, end, off, inode;
 
-		if (sscanf(line, "%llx-%llx %*s %llx %*s %llu", &start, &end, &off, &inode) == 4) {
-			found = inode == st->st_ino && start <= at && at + size <= end &&
-				at - start + off == offset;
+		if (sscanf(line, "%llx-%llx %*s %llx %*s %llu", &start, &end, &off, &inode) == 4 &&
+		    inode == st->st_ino && off <= offset && offset + size <= off + (end - start) &&
+		    (!at || at == start + (offset - off))) {
+			found = start + (offset - off);
 		}
 	}
 	if (f) {
@@ -77,6 +81,13 @@ static bool vn_file_is_at(const struct stat *st, uint64_t offset, uint64_t size,
 	}
 	return found;
 }
+
+/* The race detector goes by addresses: all have to use the same. */
+#ifdef VC_TSAN
+#define VN_MAPPED_ANYWHERE(iova) true
+#else
+#define VN_MAPPED_ANYWHERE(iova) ((iova) != 0)
+#endif
 
 /*
  * A descriptor stands for memory that begins at its file position. A real DMA-BUF has none and
@@ -101,8 +112,9 @@ int vn_memory_attach_fd(struct vn_memory *m, int fd, uint64_t offset, uint64_t s
 		return EINVAL;
 	}
 	m->size = size;
-	if (vn_file_is_at(&st, from, size, iova)) {
-		m->at = (uint8_t *)(uintptr_t)iova;
+	m->at = VN_MAPPED_ANYWHERE(iova) ? (uint8_t *)(uintptr_t)vn_file_at(&st, from, size, iova)
+					 : NULL;
+	if (m->at) {
 		return 0;
 	}
 	m->map_size = size + from % page;
