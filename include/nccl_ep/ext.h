@@ -46,10 +46,10 @@ typedef struct {
 
 /*
  * Device memory that a group of this config and its handles will allocate, to the byte, before
- * creating anything. Needs no device. With ranks of other nodes queues come on top, which depends on
- * NICs: 400 bytes for each queue pair, of which there are up to 9 per remote rank, and the send
- * queues (20 KiB each) where they lie in GPU memory. With layout UNSET: the group alone. Otherwise the group
- * after a handle of this layout and num_topk has been made (which may enlarge it).
+ * creating anything. Needs no device. With layout UNSET: the group alone. Otherwise the group
+ * after a handle of this layout and num_topk has been made (which may enlarge it). With ranks of
+ * other nodes queues come on top, which depends on NICs: 400 bytes for each queue pair, of which
+ * there are up to 9 per remote rank, and the send queues (20 KiB each) where they lie in GPU memory.
  * ncclInvalidArgument, ncclInvalidUsage: as ncclEpCreateGroup and ncclEpInitHandle would return.
  */
 ncclResult_t ncclEpExtDeviceMemory(const ncclEpGroupConfig_t *config, int nranks,

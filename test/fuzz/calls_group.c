@@ -35,7 +35,11 @@ static const struct form form_alloc = {
 };
 
 static const struct form form_memory = {
-	"memory", NCCL_EP_EXT_MEMORY_V1_SIZE, NCCL_EP_EXT_MEMORY_V1_SIZE, false, { { 0 } },
+	"memory",
+	sizeof(ncclEpExtMemory_t),
+	NCCL_EP_EXT_MEMORY_V1_SIZE,
+	false,
+	{ { "remote_ranks", offsetof(ncclEpExtMemory_t, remote_ranks), FIELD_U32, 1, false } },
 };
 
 static cudaError_t take(void **ptr, size_t size, void *context)
