@@ -375,7 +375,7 @@ ncclResult_t ep_ll_clean_launch(struct ncclEpGroup *g, cudaStream_t stream)
 	args.clean_off = g->heap.clean_off;
 	memcpy(args.heap, g->symm.base, sizeof(args.heap));
 	if (g->remote) {
-		threads = EP_LL_MAX_THREADS; /* warps post */
+		threads = (uint32_t)ep_max_u64(threads, 64);
 		args.remote = g->remote;
 		args.queues = g->config.shape.channels + 1;
 		args.qps = ep_gda_queues(g->gda);

@@ -134,7 +134,7 @@ static cudaError_t ep_net_drain_run(struct ncclEpGroup *g, bool farewell, uint64
 	void *params[] = { &args };
 	cudaLaunchConfig_t config = {
 		.gridDim = { 1, 1, 1 },
-		.blockDim = { EP_LL_MAX_THREADS, 1, 1 },
+		.blockDim = { 64, 1, 1 }, /* the waits for all peers overlap anyway */
 		.stream = g->stream,
 	};
 	cudaError_t err;
