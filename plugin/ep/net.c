@@ -252,19 +252,11 @@ static bool ep_net_lost(void *arg, int rank)
 	return end->suspects >> rank & 1 || ep_gda_explain(end->gda, rank, &failure);
 }
 
-static uint64_t ep_net_now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
-}
-
 void ep_net_leave(struct ncclEpGroup *g, uint64_t timeout_ns)
 {
 	struct ep_net_end *end = g->remote ? malloc(sizeof(*end)) : NULL;
 	struct ep_symm_tie tie = { ep_net_cut, ep_net_lost, end };
-	uint64_t start = ep_net_now_ns(), waited;
+	uint64_t start = ep_now_ns(), waited;
 
 	if (!g->remote) {
 		ep_symm_leave(&g->symm, g->idents, timeout_ns, NULL);
@@ -272,7 +264,7 @@ void ep_net_leave(struct ncclEpGroup *g, uint64_t timeout_ns)
 	}
 	/* Who cannot be reached need not be told. */
 	(void)ep_net_drain(g, true, timeout_ns);
-	waited = ep_net_now_ns() - start;
+	waited = ep_now_ns() - start;
 	timeout_ns = waited < timeout_ns ? timeout_ns - waited : 0;
 	if (!end) {
 		ep_net_close(g, false);

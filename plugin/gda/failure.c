@@ -188,7 +188,7 @@ static void ep_gda_cause_refine(struct ep_gda_queue *q, struct ep_gda_cause *cau
 static bool ep_gda_nic_cause(struct ep_gda_queue *q, int look, struct ep_gda_cause *cause)
 {
 	struct ep_gda_cause nic = { 0 };
-	uint64_t now = ep_gda_now();
+	uint64_t now = ep_now_ns();
 	uint32_t state;
 
 	if (!ep_gda_queue_query(q, &state, &nic) ||

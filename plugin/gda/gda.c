@@ -12,14 +12,6 @@
 #define EP_GDA_STALL_NS 2000000000ull /* without progress, draining ends earlier */
 #define EP_GDA_REST_NS 500000000ull   /* for the device, however long draining took */
 
-uint64_t ep_gda_now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
-}
-
 int ep_gda_thread(pthread_t *thread, void *(*fn)(void *), void *arg)
 {
 	sigset_t all, before;
@@ -294,7 +286,7 @@ static bool ep_gda_drained(struct ep_gda_queue *q, const struct ep_mlx5_qp *stat
 static void ep_gda_drain(struct ep_gda *g)
 {
 	size_t bytes = (size_t)g->nranks * g->queues * sizeof(*g->qps);
-	uint64_t start = ep_gda_now(), moved = start;
+	uint64_t start = ep_now_ns(), moved = start;
 	uint32_t left = 0, before = ~0u;
 
 	if (cudaMemcpyAsync(g->shadow, g->qps, bytes, cudaMemcpyDeviceToHost, g->stream) !=
@@ -305,7 +297,7 @@ static void ep_gda_drain(struct ep_gda *g)
 	}
 	for (;;) {
 		struct timespec nap = { 0, 200000 };
-		uint64_t now = ep_gda_now();
+		uint64_t now = ep_now_ns();
 
 		left = 0;
 		for (uint32_t i = 0; i < g->nqueues; i++) {
@@ -329,7 +321,7 @@ static void ep_gda_drain(struct ep_gda *g)
 /* Freeing memory waits for all that runs on the device, and not all of it need end. */
 static void ep_gda_rest(struct ep_gda *g, uint64_t start)
 {
-	uint64_t spent = ep_gda_now() - start, left = EP_GDA_REST_NS;
+	uint64_t spent = ep_now_ns() - start, left = EP_GDA_REST_NS;
 
 	if (spent < g->timeout_ns) {
 		left = ep_max_u64(g->timeout_ns - spent, EP_GDA_REST_NS);
@@ -352,7 +344,7 @@ void ep_gda_close_stuck(struct ep_gda *gda)
 
 void ep_gda_close(struct ep_gda *gda)
 {
-	uint64_t start = ep_gda_now();
+	uint64_t start = ep_now_ns();
 
 	if (!gda) {
 		return;

@@ -70,7 +70,7 @@ static struct ep_gda_idler *ep_gda_idler_new(int device)
 bool ep_gda_idle(int device, uint64_t timeout_ns)
 {
 	struct ep_gda_idler *w = ep_gda_idler_new(device);
-	uint64_t end = ep_gda_now() + timeout_ns;
+	uint64_t end = ep_now_ns() + timeout_ns;
 	struct timespec limit = { (time_t)(end / 1000000000), (long)(end % 1000000000) };
 	pthread_t thread;
 	bool idle;

@@ -177,7 +177,6 @@ struct ep_gda {
 	uint32_t stop;
 };
 
-uint64_t ep_gda_now(void);
 /* A thread that takes no signals of the program's. Returns an errno value. */
 int ep_gda_thread(pthread_t *thread, void *(*fn)(void *), void *arg);
 

@@ -303,13 +303,13 @@ static bool ep_gda_proxy_turn(struct ep_gda *g)
 static void *ep_gda_proxy_main(void *arg)
 {
 	struct ep_gda *g = arg;
-	uint64_t last = ep_gda_now();
+	uint64_t last = ep_now_ns();
 
 	while (!__atomic_load_n(&g->stop, __ATOMIC_RELAXED)) {
 		if (ep_gda_proxy_turn(g)) {
-			last = ep_gda_now();
+			last = ep_now_ns();
 		} else {
-			ep_gda_pause(ep_gda_now() - last);
+			ep_gda_pause(ep_now_ns() - last);
 		}
 	}
 	return NULL;

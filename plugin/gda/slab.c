@@ -24,7 +24,7 @@ static bool ep_gda_cuda_no(struct ep_gda_why *why, cudaError_t error, const char
 /* Waits for the stream, bounded. */
 bool ep_gda_synchronize(struct ep_gda *g, uint64_t timeout_ns)
 {
-	uint64_t start = ep_gda_now();
+	uint64_t start = ep_now_ns();
 
 	for (;;) {
 		cudaError_t state = cudaStreamQuery(g->stream);
@@ -33,7 +33,7 @@ bool ep_gda_synchronize(struct ep_gda *g, uint64_t timeout_ns)
 		if (state == cudaSuccess) {
 			return true;
 		}
-		if (state != cudaErrorNotReady || ep_gda_now() - start > timeout_ns) {
+		if (state != cudaErrorNotReady || ep_now_ns() - start > timeout_ns) {
 			(void)cudaGetLastError();
 			return false;
 		}

@@ -79,7 +79,7 @@ static void ep_gda_events(struct ep_gda *g, struct ep_gda_nic *nic)
  */
 static void ep_gda_ask_some(struct ep_gda *g, uint64_t *asked)
 {
-	uint64_t start = ep_gda_now(), now = start;
+	uint64_t start = ep_now_ns(), now = start;
 	uint64_t due = ep_min_u64((now - *asked) * g->nqueues / EP_GDA_ROUND_NS, g->nqueues);
 
 	if (!due) {
@@ -88,7 +88,7 @@ static void ep_gda_ask_some(struct ep_gda *g, uint64_t *asked)
 	*asked = now;
 	for (uint64_t i = 0; i < due && now - start < EP_GDA_ASK_NS; i++) {
 		ep_gda_inspect(&g->queue[g->next_query++ % g->nqueues], EP_GDA_LOOK_NIC);
-		now = ep_gda_now();
+		now = ep_now_ns();
 	}
 }
 
@@ -106,7 +106,7 @@ static void *ep_gda_watch_main(void *arg)
 {
 	struct ep_gda *g = arg;
 	struct pollfd fd[EP_GDA_MAX_NICS + 1];
-	uint64_t asked = ep_gda_now();
+	uint64_t asked = ep_now_ns();
 
 	fd[0] = (struct pollfd){ .fd = g->stop_fd, .events = POLLIN };
 	for (int n = 0; n < g->nnics; n++) {
