@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -323,6 +324,20 @@ void vc_fiber_body(struct vc_worker *worker, struct vc_fiber *self)
 	vc_fiber_end(block, self);
 }
 
+/* Room for the dynamic shared memory; contents are poisoned by the block. */
+static void vc_worker_reserve_shared(struct vc_worker *worker, size_t size)
+{
+	if (size <= worker->shared_size) {
+		return;
+	}
+	free(worker->shared);
+	worker->shared_size = (size + 127) & ~(size_t)127;
+	worker->shared = aligned_alloc(128, worker->shared_size);
+	if (!worker->shared) {
+		vc_die(VC_EXIT_ILLEGAL, "no memory for %zu bytes of shared memory", size);
+	}
+}
+
 /* What the last block left in EP_SHARED variables must not look like initialised data. */
 static void vc_block_poison(struct vc_worker *worker)
 {
@@ -384,6 +399,12 @@ void vc_block_run(struct vc_worker *worker)
 	struct vc_block *block = &worker->block;
 
 	vc_fibers_reserve(worker, block->grid->nthreads);
+	/*
+	 * The threads of the block before. Not any earlier: whoever is started next, by whatever thread,
+	 * would be ordered behind them.
+	 */
+	VC_ACQUIRE(&block->live);
+	vc_worker_reserve_shared(worker, block->grid->dynamic_shared);
 	vc_block_poison(worker);
 	vc_block_init(worker);
 	vc_watchdog_add(block);
@@ -394,8 +415,6 @@ void vc_block_run(struct vc_worker *worker)
 		vc_fibers_reset(worker);
 		atomic_store(&block->grid->fault, 1);
 	}
-	/* Whoever gets the worker next may free or overwrite what the block's threads wrote. */
-	VC_ACQUIRE(&block->live);
 	ep_simt_self = NULL;
 	vc_watchdog_remove(block);
 }

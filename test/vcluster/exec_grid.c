@@ -237,25 +237,10 @@ static struct vc_worker *vc_worker_get(void)
 	return worker ? worker : vc_worker_new();
 }
 
-/* Room for the dynamic shared memory; contents are poisoned by the block. */
-static void vc_worker_reserve_shared(struct vc_worker *worker, size_t size)
-{
-	if (size <= worker->shared_size) {
-		return;
-	}
-	free(worker->shared);
-	worker->shared_size = (size + 127) & ~(size_t)127;
-	worker->shared = aligned_alloc(128, worker->shared_size);
-	if (!worker->shared) {
-		vc_die(VC_EXIT_ILLEGAL, "no memory for %zu bytes of shared memory", size);
-	}
-}
-
 static void vc_worker_start(struct vc_worker *worker, struct vc_grid *grid, uint32_t block,
 			    uint32_t sm)
 {
 	pthread_mutex_lock(&worker->mutex);
-	vc_worker_reserve_shared(worker, grid->dynamic_shared);
 	worker->block.grid = grid;
 	worker->block.index = block;
 	worker->block.sm = sm;
