@@ -139,6 +139,8 @@ static ncclResult_t vc_comm_wait(struct ncclComm *comm, uint64_t barrier, const 
 
 		for (;;) {
 			uint32_t seen = atomic_load(&comm->shared->bell);
+			/* looked at first: who leaves may have arrived just before */
+			bool gone = atomic_load(&member->left) || vc_member_dead(member);
 
 			if (barrier ? atomic_load(&member->arrived) >= barrier
 				    : atomic_load(&member->joined) != 0) {
@@ -147,7 +149,7 @@ static ncclResult_t vc_comm_wait(struct ncclComm *comm, uint64_t barrier, const 
 			if (atomic_load(&comm->aborted)) {
 				return vc_nccl_error(comm, ncclSystemError, "%s: aborted", what);
 			}
-			if (vc_member_dead(member) || atomic_load(&member->left)) {
+			if (gone) {
 				return vc_nccl_error(comm, ncclRemoteError, "%s: rank %d is gone",
 						     what, i);
 			}
