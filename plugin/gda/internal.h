@@ -227,7 +227,6 @@ bool ep_gda_slab_open(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_gda_wh
 void ep_gda_slab_close(struct ep_gda *g, struct ep_gda_nic *nic);
 bool ep_gda_pinned_open(struct ep_gda *g, struct ep_gda_why *why);
 void ep_gda_pinned_close(struct ep_gda *g);
-void ep_gda_shadow_fill(struct ep_gda *g);
 bool ep_gda_publish(struct ep_gda *g, struct ep_gda_why *why);
 bool ep_gda_synchronize(struct ep_gda *g, uint64_t timeout_ns);
 
@@ -291,7 +290,6 @@ bool ep_gda_watch_start(struct ep_gda *g, struct ep_gda_why *why);
 void ep_gda_watch_stop(struct ep_gda *g);
 
 /* text.c */
-const char *ep_gda_syndrome_text(uint8_t syndrome);
 void ep_gda_cause_text(const struct ep_gda_queue *q, const struct ep_gda_cause *cause, char *text,
 		       size_t size);
 uint8_t ep_gda_syndrome_of(enum ibv_wc_status status);

@@ -107,7 +107,6 @@ static inline void ep_prm_set64(void *p, uint32_t bit, uint32_t width, uint64_t 
 #define EP_PRM_QUERY_QP_SYNDROME 0x8f8, 8
 /* within the context */
 #define EP_PRM_QPC_STATE 0x0, 4
-#define EP_PRM_QPC_ST 0x8, 8
 #define EP_PRM_QPC_PM_STATE 0x13, 2
 #define EP_PRM_QPC_DP_ORDERING_0 0x26, 1 /* UCX, ib_mlx5_ifc.h; also _1 below */
 #define EP_PRM_QPC_PD 0x28, 24

@@ -67,13 +67,6 @@ static const struct ep_gda_meaning *ep_gda_meaning(uint8_t syndrome)
 	return NULL;
 }
 
-const char *ep_gda_syndrome_text(uint8_t syndrome)
-{
-	const struct ep_gda_meaning *m = ep_gda_meaning(syndrome);
-
-	return m ? m->text : "unknown";
-}
-
 uint8_t ep_gda_syndrome_of(enum ibv_wc_status status)
 {
 	for (size_t i = 0; i < EP_ARRAY_SIZE(ep_gda_meanings); i++) {

@@ -86,7 +86,6 @@ void vn_bug(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 uint32_t vn_get(const void *p, unsigned int bit, unsigned int width);
 void vn_set(void *p, unsigned int bit, unsigned int width, uint32_t value);
 uint64_t vn_get64(const void *p, unsigned int bit);
-void vn_set64(void *p, unsigned int bit, uint64_t value);
 
 /* ------------------------------------------------------------------------------ objects */
 

@@ -252,12 +252,6 @@ uint64_t vn_get64(const void *p, unsigned int bit)
 	return (uint64_t)vn_get(p, bit, 32) << 32 | vn_get(p, bit + 32, 32);
 }
 
-void vn_set64(void *p, unsigned int bit, uint64_t value)
-{
-	vn_set(p, bit, 32, (uint32_t)(value >> 32));
-	vn_set(p, bit + 32, 32, (uint32_t)value);
-}
-
 int vn_list_add(struct vn_list *list, void *item)
 {
 	if (list->n == list->cap) {
