@@ -262,13 +262,15 @@ ncclResult_t ncclEpCreateGroup(ncclEpGroup_t *ep_group, ncclComm_t comm,
 			       const ncclEpGroupConfig_t *config);
 
 /*
- * Frees the group. Waits for all work on the device (as cudaFree does) and, for a bounded time,
- * until the ranks of other processes and threads have destroyed theirs, because they may still write
- * to this rank's memory; ranks whose process has ended are not waited for, nor ranks that a thread
+ * Frees the group. Waits for all work on the device (as cudaFree does), at most for three timeouts
+ * of the group and NCCL_EP_CLOSE_TIMEOUT_MS; then, for NCCL_EP_CLOSE_TIMEOUT_MS, until the ranks of
+ * other processes and threads have destroyed theirs, because they may still write to this rank's
+ * memory; ranks whose process has ended are not waited for, nor ranks that a thread
  * made which makes this call too: it destroys them one after the other. What a rank that does not
  * leave in time could still write to stays allocated, with a warning. Possible after every error,
  * and after the communicator was aborted or destroyed. NULL is fine.
  * ncclInvalidUsage: handles of the group still exist (nothing is freed).
+ * ncclSystemError: work on the device has not ended within that time (nothing is freed: call again).
  */
 ncclResult_t ncclEpGroupDestroy(ncclEpGroup_t ep_group);
 
@@ -332,6 +334,7 @@ ncclResult_t ncclEpHandleMemSize(ncclEpGroup_t ep_group, ncclEpLayout_t layout,
  * On failure *handle is NULL. ncclInvalidArgument: as ncclEpHandleMemSize, or unfit handle_mem.
  * ncclInvalidUsage: explicit rdma_buffer_size too small (the text says what is needed), num_topk
  * above the group's, B * num_topk above 262144, growth while an operation is pending.
+ * ncclSystemError: the buffer has to grow, and the device does not come to rest.
  */
 ncclResult_t ncclEpInitHandle(ncclEpHandle_t *handle, ncclEpGroup_t ep_group, ncclEpLayout_t layout,
 			      const ncclEpHandleConfig_t *config, int num_topk,

@@ -44,7 +44,7 @@ const struct ep_param_def ep_param_table[EP_PARAMS] = {
 					    "how long collective host calls wait for all ranks" },
 	[EP_PARAM_CLOSE_TIMEOUT_MS] = { "NCCL_EP_CLOSE_TIMEOUT_MS", 10000, 0, 86400000,
 					"how long GroupDestroy waits for ranks of other "
-					"processes" },
+					"processes, and for the device beyond 3 timeouts" },
 };
 
 /* Read by other implementations of the API. */

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "core/bootstrap.h"
+#include "core/idle.h"
 #include "core/log.h"
 #include "ep/group.h"
 #include "ep/struct.h"
@@ -326,12 +327,37 @@ void ep_group_leave(struct ep_call *call)
 	pthread_mutex_unlock(&call->group->lock);
 }
 
+/*
+ * Our kernels read peers' memory and write it; none may run any more. Their waits end by the
+ * timeout, three times at most; what else is on the device need not end at all.
+ */
+static ncclResult_t ep_group_rest(struct ncclEpGroup *g)
+{
+	uint64_t limit = 3 * ep_min_u64(g->config.timeout_ns, EP_IDLE_LONGEST_NS) +
+			 (uint64_t)g->params.value[EP_PARAM_CLOSE_TIMEOUT_MS] * 1000000;
+	cudaError_t err = ep_device_wait(g->device, limit);
+
+	if (err == cudaErrorNotReady) {
+		return ep_fail(ncclSystemError,
+			       "ncclEpGroupDestroy: rank %d's GPU %s is still busy after %llu ms: "
+			       "see what does not end on it (a collective that waits for a lost "
+			       "rank? Abort its communicator), then destroy the group again. "
+			       "NCCL_EP_CLOSE_TIMEOUT_MS adds to the limit",
+			       g->rank, g->idents[g->rank].bus_id,
+			       (unsigned long long)(limit / 1000000));
+	}
+	if (err != cudaSuccess) {
+		EP_INFO(EP_LOG_INIT, "group %p rank %d: the device has failed before: %s",
+			(void *)g, g->rank, cudaGetErrorString(err));
+	}
+	return ncclSuccess;
+}
+
 ncclResult_t ncclEpGroupDestroy(ncclEpGroup_t ep_group)
 {
 	struct ncclEpGroup *g = ep_group;
 	ncclResult_t result = ncclSuccess;
 	struct ep_call call;
-	cudaError_t err;
 
 	if (!g) {
 		return ncclSuccess;
@@ -345,12 +371,10 @@ ncclResult_t ncclEpGroupDestroy(ncclEpGroup_t ep_group)
 		ep_group_leave(&call);
 		return result;
 	}
-	/* Our kernels read peers' memory and write it; their waits are bounded by the timeout. */
-	err = cudaDeviceSynchronize();
-	if (err != cudaSuccess) {
-		(void)cudaGetLastError();
-		EP_INFO(EP_LOG_INIT, "group %p rank %d: the device has failed before: %s",
-			(void *)g, g->rank, cudaGetErrorString(err));
+	result = ep_group_rest(g);
+	if (result != ncclSuccess) {
+		ep_group_leave(&call);
+		return result;
 	}
 	ep_net_leave(g, (uint64_t)g->params.value[EP_PARAM_CLOSE_TIMEOUT_MS] * 1000000);
 	ep_group_leave(&call);

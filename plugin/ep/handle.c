@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "core/bootstrap.h"
+#include "core/idle.h"
 #include "core/log.h"
 #include "ep/group.h"
 #include "ep/struct.h"
@@ -78,8 +79,14 @@ static ncclResult_t ep_group_grow(struct ncclEpGroup *g, uint32_t topk)
 	cudaError_t err;
 
 	EP_CHECK(ep_boot_open(&boot, g->comm, timeout_ns));
-	err = cudaDeviceSynchronize();
-	if (err != cudaSuccess) {
+	err = ep_device_wait(g->device, timeout_ns);
+	if (err == cudaErrorNotReady) {
+		result = ep_fail(ncclSystemError,
+				 "a handle of top-%u needs a larger heap: rank %d's GPU is still "
+				 "busy after %llu ms, and the old heap may be in use; see what "
+				 "does not end on it. NCCL_EP_BOOTSTRAP_TIMEOUT_MS sets the limit",
+				 topk, g->rank, (unsigned long long)(timeout_ns / 1000000));
+	} else if (err != cudaSuccess) {
 		result = ep_fail_cuda(err, "waiting for the group's operations");
 	} else {
 		result = ep_net_drain(g, false, ep_min_u64(timeout_ns, g->config.timeout_ns));
@@ -102,7 +109,9 @@ static ncclResult_t ep_group_grow(struct ncclEpGroup *g, uint32_t topk)
 	g->symm = symm;
 	g->heap = heap;
 out:
-	ep_boot_close(&boot);
+	if (err != cudaErrorNotReady) { /* freeing waits for the device: rather leave a few KiB */
+		ep_boot_close(&boot);
+	}
 	if (boot.stuck) {
 		/* The device is not idle until the communicator is aborted: do not come here again. */
 		g->failed = true;

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "core/idle.h"
 #include "core/log.h"
 #include "gda/internal.h"
 
@@ -69,7 +70,7 @@ bool ep_gda_each(struct ep_gda *g,
 
 	pthread_mutex_init(&work.lock, NULL);
 	while (started < EP_GDA_THREADS - 1 && started < n &&
-	       ep_gda_thread(&thread[started], ep_gda_work_some, &work) == 0) {
+	       ep_thread_start(&thread[started], ep_gda_work_some, &work) == 0) {
 		started++;
 	}
 	ep_gda_work_some(&work);

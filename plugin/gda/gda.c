@@ -1,28 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include "core/ident.h"
+#include "core/idle.h"
 #include "core/log.h"
 #include "device/mlx5_wqe.h"
 #include "gda/internal.h"
 
 #define EP_GDA_STALL_NS 2000000000ull /* without progress, draining ends earlier */
 #define EP_GDA_REST_NS 500000000ull   /* for the device, however long draining took */
-
-int ep_gda_thread(pthread_t *thread, void *(*fn)(void *), void *arg)
-{
-	sigset_t all, before;
-	int error;
-
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	error = pthread_create(thread, NULL, fn, arg);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	return error;
-}
 
 /* ---- making ---- */
 
@@ -326,7 +314,7 @@ static void ep_gda_rest(struct ep_gda *g, uint64_t start)
 	if (spent < g->timeout_ns) {
 		left = ep_max_u64(g->timeout_ns - spent, EP_GDA_REST_NS);
 	}
-	if (!ep_gda_idle(g->device, left)) {
+	if (ep_device_wait(g->device, left) == cudaErrorNotReady) {
 		EP_WARN("RDMA: GPU %d has been busy for %llu ms with work that is not this "
 			"library's: the memory of %u queues stays allocated; see which kernel does not end",
 			g->device, (unsigned long long)(left / 1000000), g->nqueues);

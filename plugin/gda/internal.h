@@ -177,9 +177,6 @@ struct ep_gda {
 	uint32_t stop;
 };
 
-/* A thread that takes no signals of the program's. Returns an errno value. */
-int ep_gda_thread(pthread_t *thread, void *(*fn)(void *), void *arg);
-
 static inline bool ep_gda_index_ring(enum ep_gda_mode mode)
 {
 	return mode == EP_GDA_CPU_DB || mode == EP_GDA_CPU_PROXY;
@@ -229,9 +226,6 @@ bool ep_gda_pinned_open(struct ep_gda *g, struct ep_gda_why *why);
 void ep_gda_pinned_close(struct ep_gda *g);
 bool ep_gda_publish(struct ep_gda *g, struct ep_gda_why *why);
 bool ep_gda_synchronize(struct ep_gda *g, uint64_t timeout_ns);
-
-/* idle.c */
-bool ep_gda_idle(int device, uint64_t timeout_ns);
 
 /* queue.c: mlx5 queues by DevX. */
 bool ep_gda_command(const struct ep_gda *g, const char *what, int error, const void *out,

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sched.h>
 #include <time.h>
+#include "core/idle.h"
 #include "core/log.h"
 #include "device/mlx5_wqe.h"
 #include "gda/internal.h"
@@ -322,7 +323,7 @@ bool ep_gda_proxy_start(struct ep_gda *g, struct ep_gda_why *why)
 	if (!ep_gda_index_ring(g->mode)) {
 		return true;
 	}
-	error = ep_gda_thread(&g->poster, ep_gda_proxy_main, g);
+	error = ep_thread_start(&g->poster, ep_gda_proxy_main, g);
 	if (error) {
 		return ep_gda_no(why, "no thread to post RDMA from: %s", strerror(error));
 	}

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
+#include "core/idle.h"
 #include "core/log.h"
 #include "gda/internal.h"
 
@@ -146,7 +147,7 @@ bool ep_gda_watch_start(struct ep_gda *g, struct ep_gda_why *why)
 	if (g->stop_fd < 0) {
 		return ep_gda_no(why, "no eventfd: %s", strerror(errno));
 	}
-	error = ep_gda_thread(&g->watcher, ep_gda_watch_main, g);
+	error = ep_thread_start(&g->watcher, ep_gda_watch_main, g);
 	if (error) {
 		return ep_gda_no(why, "no thread to watch RDMA from: %s", strerror(error));
 	}

@@ -4,7 +4,9 @@
  * with a reason that names the culprit; memory is what was announced; destruction never hangs.
  */
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -291,6 +293,49 @@ static void test_absent_at_creation(void)
 	barrier("absent");
 }
 
+static void hold_stream(void *released)
+{
+	while (!atomic_load((atomic_int *)released)) {
+		usleep(1000);
+	}
+}
+
+/* Something on the device does not end: the heap is not replaced under it, but afterwards. */
+static void test_busy_at_growth(ncclEpGroup_t group)
+{
+	atomic_int released = 0;
+	ncclEpHandle_t h = NULL;
+
+	CHECK(cudaLaunchHostFunc(stream, hold_stream, &released) == cudaSuccess);
+	CHECK(ncclEpInitHandle(&h, group, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, 32, NULL) ==
+	      ncclSystemError);
+	CHECK(strstr(last_text(group, ncclSystemError), "still busy after 3000 ms") != NULL);
+	CHECK(h == NULL);
+	atomic_store(&released, 1);
+	CHECK(cudaStreamSynchronize(stream) == cudaSuccess);
+	barrier("idle before growth");
+	CHECK(ncclEpInitHandle(&h, group, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, 32, NULL) ==
+	      ncclSuccess);
+	CHECK(ncclEpHandleDestroy(h) == ncclSuccess);
+}
+
+/* Something on the device does not end: destruction gives up, with the group as it was. */
+static void test_busy_device(ncclEpGroup_t group)
+{
+	atomic_int released = 0;
+	double start;
+
+	CHECK(cudaLaunchHostFunc(stream, hold_stream, &released) == cudaSuccess);
+	start = now();
+	CHECK(ncclEpGroupDestroy(group) == ncclSystemError);
+	CHECK(now() - start > 0.2 && now() - start < 5); /* 3 timeouts and the close timeout */
+	CHECK(strstr(last_text(group, ncclSystemError), "still busy after 250 ms") != NULL);
+	atomic_store(&released, 1);
+	CHECK(cudaStreamSynchronize(stream) == cudaSuccess);
+	barrier("idle");
+	CHECK(ncclEpGroupDestroy(group) == ncclSuccess);
+}
+
 /* Ranks that leave late, never, or by dying. The communicator is not needed any more. */
 static void test_leaving(ncclEpGroup_t late, ncclEpGroup_t never, ncclEpGroup_t dead)
 {
@@ -329,7 +374,7 @@ static void test_leaving(ncclEpGroup_t late, ncclEpGroup_t never, ncclEpGroup_t 
 
 int main(void)
 {
-	ncclEpGroup_t late = NULL, never = NULL, dead = NULL;
+	ncclEpGroup_t late = NULL, never = NULL, dead = NULL, busy = NULL;
 	ncclEpGroupConfig_t c = config_make();
 
 	rank = atoi(getenv("RANK"));
@@ -342,10 +387,20 @@ int main(void)
 	CHECK(ncclEpCreateGroup(&late, comm, &c) == ncclSuccess);
 	setenv("NCCL_EP_CLOSE_TIMEOUT_MS", "400", 1);
 	CHECK(ncclEpCreateGroup(&never, comm, &c) == ncclSuccess);
+	setenv("NCCL_EP_CLOSE_TIMEOUT_MS", "100", 1);
+	setenv("NCCL_EP_BOOTSTRAP_TIMEOUT_MS", "3000", 1);
+	c.timeout_ns = 50000000;
+	CHECK(ncclEpCreateGroup(&busy, comm, &c) == ncclSuccess);
+	unsetenv("NCCL_EP_BOOTSTRAP_TIMEOUT_MS");
+	test_busy_at_growth(busy);
+	c = config_make();
 	setenv("NCCL_EP_CLOSE_TIMEOUT_MS", "3600000", 1);
 	CHECK(ncclEpCreateGroup(&dead, comm, &c) == ncclSuccess);
 	barrier("created");
 	test_absent_at_creation();
+	if (!unit_failures) {
+		test_busy_device(busy);
+	}
 	if (!unit_failures) {
 		test_leaving(late, never, dead);
 	}
