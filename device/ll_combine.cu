@@ -9,6 +9,7 @@
 #include "ll_combine_net.h"
 #include "ll_combine_rows.h"
 #include "ll_common.h"
+#include "ll_step.h"
 #include "numeric.h"
 
 #include "kernels.h"
@@ -68,100 +69,116 @@ template <> struct ep_ll_numbers<EP_LL_FP32> {
 	}
 };
 
-/* One part of one row of the caller's tensor to its source in this node. One warp. */
-EP_DEV void ep_ll_return_row(const struct ep_ll_combine_args &a, const struct ep_ll_op &op,
-			     uint32_t row, uint32_t src, uint32_t at, uint32_t first, uint32_t end)
-{
-	unsigned char *out = ep_ll_row(a.c, op, src, at);
-
-	if (a.c.lines) {
-		ep_ll_return_lines(a, op, row, out, first, end);
-	} else {
-		ep_ll_return_bytes(a, row, out, first, end);
-	}
-}
+/* Work of a sending warp: one part of one received token, with what dispatch noted of it. */
+struct ep_ll_return {
+	uint32_t src;
+	uint32_t slot;
+	uint32_t part;
+	uint32_t rows;  /* received from src; 0: nothing to do */
+	uint32_t token; /* EP_LL_SLOT */
+	uint32_t entry; /* of lane k: ep_ll_return_entry */
+};
 
 /*
- * One part of what this rank returns for one received token: a row for each local expert, or one in
- * rank-major layout. One warp.
+ * The i-th of all. Tokens return in the order in which their source sent them, one part of each
+ * source in turn, so that a source can finish its tokens one by one and no source gets all rows at
+ * once. Nothing waits here for what is loaded.
  */
+template <bool NET>
+EP_DEV struct ep_ll_return ep_ll_return_load(const struct ep_ll_common &c, uint32_t i)
+{
+	uint32_t j = ep_div(i, c.by_ranks), turn = i - j * c.nranks + j + c.rank + 1;
+	uint32_t parts = c.peer_parts, received;
+	struct ep_ll_return r;
+
+	r.src = turn - ep_div(turn, c.by_ranks) * c.nranks;
+	if (c.lines) {
+		r.slot = ep_div(j, c.by_peer_parts);
+	} else {
+		parts = c.src_parts[r.src];
+		r.slot = j / ep_max_u32(parts, 1);
+	}
+	r.part = j - r.slot * parts;
+	r.rows = 0;
+	r.token = 0;
+	r.entry = EP_LL_NO_ROW;
+	if (r.src == c.rank || (NET && ep_ll_remote(c, r.src)) || r.slot >= c.max_tokens) {
+		return r;
+	}
+	received = r.src * c.max_tokens + r.slot;
+	r.rows = c.src_rows[r.src];
+	r.token = c.slot_token[received];
+	if (ep_lane() < c.topk) {
+		r.entry = ep_ll_return_entry(c, received, ep_lane());
+	}
+	return r;
+}
+
+/* A row for each local expert, or one in rank-major layout. One warp. */
 EP_DEV void ep_ll_return_item(const struct ep_ll_combine_args &a, const struct ep_ll_op &op,
-			      uint32_t src, uint32_t slot, uint32_t part)
+			      const struct ep_ll_return &r)
 {
 	const struct ep_ll_common &c = a.c;
-	uint32_t received = src * c.max_tokens + slot, k = ep_lane(), row = EP_LL_NO_ROW;
-	uint32_t first, end;
-
-	uint32_t token = c.slot_token[received];
+	uint32_t k = ep_lane(), row = EP_LL_NO_ROW, first, end;
 
 	if (k < c.topk) {
-		row = ep_ll_return_of(c, received, token, k);
+		row = ep_ll_return_of(c, r.src * c.max_tokens + r.slot, r.token, k, r.entry);
 	}
 	ep_ll_part(c.row_quads,
-		   c.lines ? c.peer_chunk : ep_ll_chunk(c.row_quads, c.src_parts[src], 1), part,
+		   c.lines ? c.peer_chunk : ep_ll_chunk(c.row_quads, c.src_parts[r.src], 1), r.part,
 		   &first, &end);
 	if (first == end) {
 		return;
 	}
-	uint32_t at = EP_LL_SLOT_TOKEN(token) * c.topk;
+	uint32_t at = EP_LL_SLOT_TOKEN(r.token) * c.topk;
 	uint32_t rows = ep_ballot(EP_FULL_MASK, row != EP_LL_NO_ROW);
 
+	if (c.lines) {
+		ep_ll_return_lines(a, op, rows, row, r.src, at, first, end);
+		return;
+	}
 	for (uint32_t m = rows; m; m &= m - 1) {
 		uint32_t l = ep_ctz(m);
 
-		ep_ll_return_row(a, op, ep_shfl_u32(EP_FULL_MASK, row, l), src, at + l, first, end);
+		ep_ll_return_bytes(a, ep_shfl_u32(EP_FULL_MASK, row, l),
+				   ep_ll_row(c, op, r.src, at + l), first, end);
 	}
-	if (!c.lines) {
-		ep_warp_sync(EP_FULL_MASK);
-		if (row != EP_LL_NO_ROW) {
-			ep_ll_announce(c, op, src, at + k, part);
-		}
+	ep_warp_sync(EP_FULL_MASK);
+	if (row != EP_LL_NO_ROW) {
+		ep_ll_announce(c, op, r.src, at + k, r.part);
 	}
 }
 
-/*
- * Tokens return in the order in which their source sent them, one part of each source in turn, so
- * that a source can finish its tokens one by one and no source gets all rows at once.
- */
-template <bool NET>
-EP_DEV void ep_ll_combine_send(const struct ep_ll_combine_args &a, const struct ep_ll_op &op,
-			       uint32_t seen)
+/* Parts of the source that has most of them. One warp. */
+EP_DEV uint32_t ep_ll_return_most(const struct ep_ll_common &c)
 {
-	const struct ep_ll_common &c = a.c;
-	uint32_t most = 0, half = 0;
-	EP_SHARED(uint32_t, bank);
+	uint32_t most = 0;
 
-	if (ep_warp() == ep_nwarps() - 1) {
-		uint32_t state = ep_ll_wait_bank(c, op, seen);
-
-		if (ep_lane() == 0) {
-			bank = state;
-		}
-	}
 	for (uint32_t r = ep_lane(); r < c.nranks; r += EP_WARP_SIZE) {
 		most = ep_max_u32(most, c.src_rows[r] * (c.lines ? c.peer_parts : c.src_parts[r]));
 	}
 	for (uint32_t x = 1; x < EP_WARP_SIZE; x *= 2) {
 		most = ep_max_u32(most, ep_shfl_xor_u32(EP_FULL_MASK, most, x));
 	}
-	ep_block_sync();
-	if (bank == EP_LL_BANK_ABORTED) {
-		return;
-	}
+	return most;
+}
+
+/* `first` is the work of index `worker`, out of `all`. */
+template <bool NET>
+EP_DEV void ep_ll_combine_send(const struct ep_ll_combine_args &a, const struct ep_ll_op &op,
+			       uint32_t worker, const struct ep_ll_return &first, uint32_t all)
+{
+	const struct ep_ll_common &c = a.c;
+	uint32_t half = 0;
+
 	for (uint32_t ch = ep_block(); NET && ch < c.channels; ch += c.send_blocks) {
 		ep_ll_net_return(a, op, ch, &half);
 	}
-	for (uint32_t i = ep_block() * ep_nwarps() + ep_warp(); i < most * c.nranks;
-	     i += c.send_blocks * ep_nwarps()) {
-		uint32_t j = ep_div(i, c.by_ranks), turn = i - j * c.nranks + j + c.rank + 1;
-		uint32_t src = turn - ep_div(turn, c.by_ranks) * c.nranks;
-		uint32_t slot = c.lines ? ep_div(j, c.by_peer_parts)
-					: j / ep_max_u32(c.src_parts[src], 1);
-		uint32_t part = j - slot * (c.lines ? c.peer_parts : c.src_parts[src]);
+	for (uint32_t i = worker; i < all; i += c.send_blocks * ep_nwarps()) {
+		struct ep_ll_return r = i == worker ? first : ep_ll_return_load<NET>(c, i);
 
-		if (src != c.rank && !(NET && ep_ll_remote(c, src)) && slot < c.src_rows[src] &&
-		    ep_ll_active(c, src)) {
-			ep_ll_return_item(a, op, src, slot, part);
+		if (r.slot < r.rows && ep_ll_warp_active(c, r.src)) {
+			ep_ll_return_item(a, op, r);
 		}
 	}
 }
@@ -374,8 +391,16 @@ EP_DEV void ep_ll_reduce_item(const struct ep_ll_combine_args &a, const struct e
 template <int DTYPE, bool NET> EP_DEV void ep_ll_combine(const struct ep_ll_combine_args &a)
 {
 	const struct ep_ll_common &c = a.c;
+	uint32_t worker = ep_block() * ep_nwarps() + ep_warp();
 	struct ep_ll_found found = ep_ll_find(c);
-	struct ep_ll_op op = ep_ll_begin(c, found, true);
+	struct ep_ll_return first = {};
+	uint32_t all = 0;
+
+	if (ep_block() < c.send_blocks) { /* while the step is on its way */
+		first = ep_ll_return_load<NET>(c, worker);
+		all = ep_ll_return_most(c) * c.nranks;
+	}
+	struct ep_ll_op op = ep_ll_step(c, found.seq, true);
 
 	if (ep_block() == 0 && ep_warp() == 0) {
 		ep_ll_publish_progress(c, op);
@@ -386,11 +411,11 @@ template <int DTYPE, bool NET> EP_DEV void ep_ll_combine(const struct ep_ll_comb
 	if (NET && ep_block() == 0) {
 		ep_ll_net_progress(c, op);
 	}
-	if (op.aborted) {
+	if (ep_ll_begin(c, found, op) == EP_LL_BANK_ABORTED) {
 		return;
 	}
 	if (ep_block() < c.send_blocks) {
-		ep_ll_combine_send<NET>(a, op, found.progress);
+		ep_ll_combine_send<NET>(a, op, worker, first, all);
 		return;
 	}
 	for (uint32_t i = (ep_block() - c.send_blocks) * ep_nwarps() + ep_warp();

@@ -53,8 +53,8 @@ EP_DEV uint32_t ep_ll_net_list_make(const struct ep_ll_common &c, struct ep_ll_n
 		if (slot < ep_ll_net_slots(c, r, ch, &first) && ep_ll_active(c, r)) {
 			uint32_t received = r * c.max_tokens + first + slot;
 
-			if (ep_ll_return_of(c, received, c.slot_token[received], k) !=
-			    EP_LL_NO_ROW) {
+			if (ep_ll_return_of(c, received, c.slot_token[received], k,
+					    ep_ll_return_entry(c, received, k)) != EP_LL_NO_ROW) {
 				ep_shared_or_u32(&l.ks[i], 1u << k);
 			}
 		}
@@ -78,7 +78,8 @@ EP_DEV uint32_t ep_ll_net_list_make(const struct ep_ll_common &c, struct ep_ll_n
 		uint32_t received = r * c.max_tokens + first + slot;
 		uint32_t token = c.slot_token[received];
 
-		l.row[place] = ep_ll_return_of(c, received, token, k);
+		l.row[place] = ep_ll_return_of(c, received, token, k,
+					       ep_ll_return_entry(c, received, k));
 		l.at[place] = EP_LL_SLOT_TOKEN(token) * c.topk + k;
 		l.rank[place] = r;
 	}

@@ -7,15 +7,20 @@
 
 #define EP_LL_SEND_BATCH 4 /* pieces that a lane keeps in flight */
 
+/* What dispatch noted for k of a received slot; rank-major: nothing. */
+EP_DEV uint32_t ep_ll_return_entry(const struct ep_ll_common &c, uint32_t received, uint32_t k)
+{
+	return c.layout == EP_LL_EXPERT_MAJOR ? c.slot_row[(size_t)received * c.topk + k]
+					      : EP_LL_NO_ROW;
+}
+
 /* The row of the caller's tensor that returns for k of a received slot, or NO_ROW. */
 EP_DEV uint32_t ep_ll_return_of(const struct ep_ll_common &c, uint32_t received, uint32_t token,
-				uint32_t k)
+				uint32_t k, uint32_t entry)
 {
-	uint32_t row;
+	uint32_t row = entry;
 
-	if (c.layout == EP_LL_EXPERT_MAJOR) {
-		row = c.slot_row[(size_t)received * c.topk + k];
-	} else {
+	if (c.layout != EP_LL_EXPERT_MAJOR) {
 		row = k == EP_LL_SLOT_K(token) ? received : EP_LL_NO_ROW;
 	}
 	/* a source that failed during dispatch left its slots unwritten */
@@ -46,28 +51,45 @@ EP_DEV struct ep_vec16 ep_ll_tensor_piece(const struct ep_ll_combine_args &a, ui
 	return ep_ld16_nc(p);
 }
 
+/*
+ * Quads [first, end) of several rows as lines: of the row `row` of each lane in `rows`, to slot
+ * at + lane of rank `src`. Pieces of different rows are in flight together. One warp.
+ */
 EP_DEV void ep_ll_return_lines(const struct ep_ll_combine_args &a, const struct ep_ll_op &op,
-			       uint32_t row, unsigned char *out, uint32_t first, uint32_t end)
+			       uint32_t rows, uint32_t row, uint32_t src, uint32_t at,
+			       uint32_t first, uint32_t end)
 {
 	bool half = (ep_lane() & 7) == 7;
+	uint32_t q = first;
 
-	for (uint32_t q = first; q < end; q += EP_LL_SEND_BATCH) {
+	while (rows) {
 		struct ep_vec16 v[EP_LL_SEND_BATCH];
+		uint32_t to[EP_LL_SEND_BATCH], quad[EP_LL_SEND_BATCH];
 
 #pragma unroll
 		for (int j = 0; j < EP_LL_SEND_BATCH; j++) {
-			if (q + j < end) {
-				v[j] = ep_ll_tensor_piece(a, row,
-							  (q + j) * EP_LL_QUAD_BYTES +
+			to[j] = EP_LL_NO_ROW;
+			if (rows) {
+				uint32_t l = ep_ctz(rows);
+
+				to[j] = at + l;
+				quad[j] = q;
+				v[j] = ep_ll_tensor_piece(a, ep_shfl_u32(EP_FULL_MASK, row, l),
+							  q * EP_LL_QUAD_BYTES +
 								  ep_line_offset(ep_lane()),
 							  half);
+				if (++q == end) {
+					q = first;
+					rows &= rows - 1;
+				}
 			}
 		}
 #pragma unroll
 		for (int j = 0; j < EP_LL_SEND_BATCH; j++) {
-			if (q + j < end) {
-				ep_st_line(out + (size_t)(q + j) * EP_LL_QUAD_LINE_BYTES, v[j],
-					   op.epoch);
+			if (to[j] != EP_LL_NO_ROW) {
+				ep_st_line(ep_ll_row(a.c, op, src, to[j]) +
+						   (size_t)quad[j] * EP_LL_QUAD_LINE_BYTES,
+					   v[j], op.epoch);
 			}
 		}
 	}

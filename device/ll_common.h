@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Low-latency kernels: steps and banks, waiting, addresses, copying a row onto the wire. */
+/* Low-latency kernels: failures, waiting, addresses. */
 #ifndef EP_DEVICE_LL_COMMON_H
 #define EP_DEVICE_LL_COMMON_H
 
@@ -12,7 +12,7 @@ struct ep_ll_op {
 	uint32_t epoch;   /* step of the send half */
 	uint32_t bank;
 	uint32_t release; /* step that released the bank before; 0: never used */
-	bool aborted;     /* by an earlier kernel; the same in all threads of the block */
+	bool staged;      /* false: a receiving half whose sending half never ran */
 	bool is_combine;
 	uint64_t start_ns; /* _net kernels: when it began */
 };
@@ -44,48 +44,6 @@ EP_DEV bool ep_ll_aborted(const struct ep_ll_state *state)
 	return ep_ld_relaxed_gpu_u32(&state->aborted) != 0;
 }
 
-/* The bank released longest ago among those without a staged operation. */
-EP_DEV uint32_t ep_ll_bank_choose(const struct ep_ll_seq *s)
-{
-	uint32_t best = 0;
-	int32_t oldest = 0;
-	bool found = false;
-
-	for (uint32_t b = 0; b < EP_LL_BANKS; b++) {
-		int32_t age = s->release[b] ? (int32_t)(s->step - s->release[b]) : 0x7fffffff;
-
-		if (!(s->busy >> b & 1) && (!found || age > oldest)) {
-			best = b;
-			oldest = age;
-			found = true;
-		}
-	}
-	return best;
-}
-
-/*
- * What a kernel reads from memory before it can begin. Each of these takes as long as a trip to L2:
- * they are issued together, ahead of everything that waits for one of them.
- */
-struct ep_ll_found {
-	struct ep_ll_seq seq;  /* the block's copy */
-	uint32_t aborted;      /* of thread 0 */
-	uint32_t progress;     /* senders: of peer `lane` */
-};
-
-EP_DEV struct ep_ll_found ep_ll_find(const struct ep_ll_common &c)
-{
-	struct ep_ll_found f;
-
-	f.seq = c.seq[ep_block()];
-	f.aborted = ep_tid() == 0 && ep_ll_aborted(c.state);
-	f.progress = 0;
-	if (ep_block() < c.send_blocks && ep_lane() < c.nranks) {
-		f.progress = ep_ld_retired_sys_u32(ep_ll_progress(c, ep_lane()));
-	}
-	return f;
-}
-
 /* The first failure of a class fills its record; the host reads it once `valid` is set. */
 EP_DEV void ep_ll_record_write(struct ep_ll_state *state, struct ep_ll_record *records,
 			       uint32_t record_class, const struct ep_ll_record &r)
@@ -108,96 +66,15 @@ EP_DEV void ep_ll_record_write(struct ep_ll_state *state, struct ep_ll_record *r
 	ep_st_release_sys_u32(&out->valid, 1);
 }
 
-/* A receiving half without its sending half. One thread. */
-EP_DEV void ep_ll_unsent(const struct ep_ll_common &c, const struct ep_ll_op &op)
-{
-	struct ep_ll_record r = {};
-
-	r.cause = EP_LL_CAUSE_UNSENT;
-	r.peer = c.rank;
-	r.step = op.step;
-	r.is_combine = op.is_combine;
-	ep_ll_record_write(c.state, c.records, EP_LL_RECORD_FATAL, r);
-	ep_st_relaxed_gpu_u32(&c.state->aborted, 1);
-}
-
-/*
- * Takes the kernel's step. Every block reads its own copy of the sequence and writes the next one
- * to the copies it owns (index congruent to the block), so no block waits for another. Called by
- * all threads of all blocks, once, with what they found at the start; holds a barrier.
- */
-EP_DEV struct ep_ll_op ep_ll_begin(const struct ep_ll_common &c, const struct ep_ll_found &found,
-				   bool is_combine)
-{
-	struct ep_ll_seq s = found.seq;
-	struct ep_ll_op op;
-	EP_SHARED(uint32_t, aborted);
-
-	if (ep_tid() == 0) {
-		aborted = found.aborted;
-	}
-
-	if (++s.step == 0) {
-		s.step = 1; /* 0 means never */
-	}
-	op.step = s.step;
-	if (c.phase & EP_LL_SEND) {
-		op.bank = ep_ll_bank_choose(&s);
-		op.epoch = s.step;
-	} else {
-		op.bank = c.staged->bank;
-		op.epoch = c.staged->epoch;
-	}
-	bool staged = (c.phase & EP_LL_SEND) ||
-		      (op.bank < EP_LL_BANKS && (s.busy >> op.bank & 1));
-
-	if (!staged) { /* its send half was captured, but the graph never ran */
-		op.bank = 0;
-	}
-	op.release = s.release[op.bank];
-	if (!staged) {
-		/* nothing to release */
-	} else if (c.phase & EP_LL_RECV) {
-		s.busy &= ~(1u << op.bank);
-		s.release[op.bank] = s.step;
-	} else {
-		s.busy |= 1u << op.bank;
-	}
-	ep_block_sync();
-	op.aborted = aborted || !staged;
-	op.is_combine = is_combine;
-	op.start_ns = 0;
-	if (!staged && !aborted && ep_block() == 0 && ep_tid() == 0) {
-		ep_ll_unsent(c, op);
-	}
-	for (uint32_t i = ep_block() + ep_tid() * ep_nblocks(); i < EP_LL_MAX_BLOCKS;
-	     i += ep_nthreads() * ep_nblocks()) {
-		c.seq[i] = s;
-	}
-	if (ep_block() == 0 && ep_tid() == 0 && !(c.phase & EP_LL_RECV)) {
-		c.staged->bank = op.bank;
-		c.staged->epoch = op.epoch;
-	}
-	return op;
-}
-
-/*
- * Tells every peer of the node that this rank has started `step`: all its earlier kernels are over,
- * so the banks they read are free. One warp of one block.
- */
-EP_DEV void ep_ll_publish_progress(const struct ep_ll_common &c, const struct ep_ll_op &op)
-{
-	for (uint32_t r = ep_lane(); r < c.nranks; r += EP_WARP_SIZE) {
-		if (!ep_ll_remote(c, r)) {
-			ep_st_retired_sys_u32((uint32_t *)(c.heap[r] + c.progress_off) + 2 * c.rank,
-					      op.step);
-		}
-	}
-}
-
 EP_DEV bool ep_ll_active(const struct ep_ll_common &c, uint32_t r)
 {
 	return !c.mask_enabled || ep_ld_relaxed_gpu_u32((const uint32_t *)c.mask + r) != 0;
+}
+
+/* ep_ll_active(), for a warp: a mask may change while lanes look at it, so one of them decides. */
+EP_DEV bool ep_ll_warp_active(const struct ep_ll_common &c, uint32_t r)
+{
+	return ep_shfl_u32(EP_FULL_MASK, ep_lane() == 0 && ep_ll_active(c, r), 0) != 0;
 }
 
 /* A wait for `peer` expired: masks it, or ends the group's operations. */
@@ -290,61 +167,6 @@ EP_DEV bool ep_ll_wait_over(const struct ep_ll_common &c, const struct ep_ll_op 
 		return false;
 	}
 	return ep_ll_aborted(c.state) || !ep_ll_active(c, peer) || ep_ll_given_up(c, op, site, peer);
-}
-
-/* What ep_ll_wait_bank found. */
-#define EP_LL_BANK_ABORTED 0u
-#define EP_LL_BANK_FREE 1u
-#define EP_LL_BANK_HELD 2u /* by peers that are masked by now: nothing may be sent to those */
-
-/*
- * Peer r has taken more steps than it could have taken with us: it has masked us, and uses the bank
- * for something else by now. Nothing may be sent to it.
- */
-EP_DEV bool ep_ll_left_behind(const struct ep_ll_common &c, const struct ep_ll_op &op, uint32_t r,
-			      uint32_t seen)
-{
-	int32_t lead = (int32_t)(seen - op.step);
-
-	if (lead <= EP_LL_MAX_LEAD || !seen) { /* 0: it has not told yet, in a new heap */
-		return false;
-	}
-	if (ep_ll_active(c, r)) {
-		ep_ll_peer_failed(c, op, EP_LL_CAUSE_LEFT, EP_WAIT_PROGRESS, r, lead, 0);
-	}
-	return true;
-}
-
-/*
- * Waits until every active peer has left the previous operation of the bank. Called by one warp
- * with the progress it found.
- */
-EP_DEV uint32_t ep_ll_wait_bank(const struct ep_ll_common &c, const struct ep_ll_op &op,
-				uint32_t seen)
-{
-	bool ok = true, held = false;
-
-	for (uint32_t r = ep_lane(); r < c.nranks; r += EP_WARP_SIZE) {
-		struct ep_spin s = ep_spin_start();
-
-		if (r >= EP_WARP_SIZE) {
-			seen = ep_ld_retired_sys_u32(ep_ll_progress(c, r));
-		}
-		while (op.release && (int32_t)(seen - op.release) <= 0 && ep_ll_active(c, r)) {
-			if (ep_ll_wait_over(c, op, &s, EP_WAIT_PROGRESS, r)) {
-				ok = false;
-				break;
-			}
-			seen = ep_ld_retired_sys_u32(ep_ll_progress(c, r));
-		}
-		held |= op.release && (int32_t)(seen - op.release) <= 0;
-		held |= ep_ll_left_behind(c, op, r, seen);
-	}
-	held = ep_any(EP_FULL_MASK, held);
-	if (!ep_all(EP_FULL_MASK, ok) && ep_ll_aborted(c.state)) {
-		return EP_LL_BANK_ABORTED;
-	}
-	return held ? EP_LL_BANK_HELD : EP_LL_BANK_FREE;
 }
 
 /* Waits for a flag to hold this operation's epoch; false when the peer failed. */

@@ -14,6 +14,7 @@
 #include "ll_dispatch_recv.h"
 #include "ll_dispatch_rows.h"
 #include "ll_dispatch_send.h"
+#include "ll_step.h"
 
 #include "kernels.h"
 
@@ -72,9 +73,10 @@ EP_DEV void ep_ll_send_rows(const struct ep_ll_dispatch_args &a, const struct ep
 			f.slot = d < c.nranks && !(NET && ep_ll_remote(c, d))
 					 ? ep_ll_slot(t, local, d)
 					 : EP_LL_NO_ROW;
-			f.turn = c.nranks <= EP_WARP_SIZE
-					 ? turn - ep_div(turn, c.by_ranks) * c.nranks
-					 : turn % f.lanes;
+			turn = c.nranks <= EP_WARP_SIZE
+				       ? turn - ep_div(turn, c.by_ranks) * c.nranks
+				       : turn & (EP_WARP_SIZE - 1);
+			f.turn = turn < f.lanes ? turn : 0;
 			f.hits = ep_ll_turned_hits(
 				ep_ballot(EP_FULL_MASK, f.slot != EP_LL_NO_ROW), f.turn, f.lanes);
 			if (!f.hits) {
@@ -99,22 +101,27 @@ EP_DEV void ep_ll_send_headers(const struct ep_ll_dispatch_args &a, const struct
 			       uint32_t worker, uint32_t workers, bool twice)
 {
 	const struct ep_ll_common &c = a.c;
+	struct ep_ll_header_share share = ep_ll_header_share_make(a);
 
 	for (uint32_t local = worker; local < n; local += workers) {
 		struct ep_ll_selection s = ep_ll_selection_make(c, t, local, twice);
 		float weight = ep_ll_weight(a, w0 + local);
 		uint32_t away = 0;
 
-		for (uint32_t d = 0; d < c.nranks; d++) {
-			uint32_t slot = NET && ep_ll_remote(c, d) ? EP_LL_NO_ROW
-								  : ep_ll_slot(t, local, d);
+		for (uint32_t d0 = 0; d0 < c.nranks; d0 += share.ranks) {
+			uint32_t d = d0 + share.rank, slot = EP_LL_NO_ROW;
+			unsigned char *h = NULL;
 
-			if (slot != EP_LL_NO_ROW) {
-				ep_ll_send_header(a, op, s, weight, w0 + local, d,
-						  ep_ll_packets(c, op, d) + a.header_off +
-							  ((size_t)c.rank * c.max_tokens + slot) *
-								  a.header_bytes);
+			if (share.rank < share.ranks && d < c.nranks &&
+			    !(NET && ep_ll_remote(c, d))) {
+				slot = ep_ll_slot(t, local, d);
 			}
+			if (slot != EP_LL_NO_ROW) {
+				h = ep_ll_packets(c, op, d) + a.header_off +
+				    ((size_t)c.rank * c.max_tokens + slot) * a.header_bytes;
+			}
+			ep_ll_send_packet(a, op, s, weight, w0 + local, d, share.packet,
+					  h);
 		}
 		if (NET && s.rank != EP_LL_NO_ROW && ep_ll_remote(c, s.rank)) {
 			away = ep_ll_slot(t, local, s.rank);
@@ -124,12 +131,12 @@ EP_DEV void ep_ll_send_headers(const struct ep_ll_dispatch_args &a, const struct
 }
 
 /*
- * The first window is loaded, the bases are clear, `seen` is the last warp's look at the peers'
- * progress. Headers go ahead of the rows, which would hold them up.
+ * The first window is marked, and counted in block 0; the other blocks' bases are clear. Headers go
+ * ahead of the rows, which would hold them up.
  */
 template <bool FP8, bool NET>
 EP_DEV void ep_ll_dispatch_send(const struct ep_ll_dispatch_args &a, const struct ep_ll_op &op,
-				const struct ep_ll_send_tables &t, uint32_t seen)
+				const struct ep_ll_send_tables &t, uint32_t *twice)
 {
 	const struct ep_ll_common &c = a.c;
 	/* with few blocks, block 0 counts first and then sends with the others */
@@ -137,32 +144,9 @@ EP_DEV void ep_ll_dispatch_send(const struct ep_ll_dispatch_args &a, const struc
 	uint32_t worker = (ep_block() - counters) * ep_nwarps() + ep_warp();
 	uint32_t workers = (c.send_blocks - counters) * ep_nwarps();
 	uint32_t half = 0;
-	EP_SHARED(uint32_t, bank);
-	EP_SHARED(uint32_t, twice);
 
-	if (ep_tid() == 0) {
-		twice = 0;
-	}
-	if (ep_warp() == ep_nwarps() - 1) {
-		uint32_t state = ep_ll_wait_bank(c, op, seen);
-
-		if (ep_lane() == 0) {
-			bank = state;
-		}
-	}
-	ep_block_sync();
-	if (bank == EP_LL_BANK_ABORTED) {
-		return;
-	}
-	if (bank == EP_LL_BANK_HELD) {
-		/* the ids were loaded before their ranks were masked, and those still use the bank */
-		ep_ll_window_load(c, op.step, t, 0, ep_min_u32(t.window, c.num_tokens));
-		ep_block_sync();
-	}
-	ep_ll_window_mark(c, t, ep_min_u32(t.window, c.num_tokens), &twice);
-	ep_block_sync();
 	if (ep_block() == 0) {
-		ep_ll_send_counts<NET>(a, op, t, &twice);
+		ep_ll_send_counts<NET>(a, op, t, twice);
 		if (NET) {
 			ep_block_sync();
 			ep_ll_net_post_counts(a, op);
@@ -172,25 +156,20 @@ EP_DEV void ep_ll_dispatch_send(const struct ep_ll_dispatch_args &a, const struc
 		}
 		ep_block_sync();
 		ep_ll_bases_clear(c, t);
+		ep_block_sync();
 	}
 	for (uint32_t w0 = 0; w0 < c.num_tokens; w0 += t.window) {
 		uint32_t n = ep_min_u32(t.window, c.num_tokens - w0);
 
 		if (w0 || (ep_block() == 0 && t.window < c.num_tokens)) {
-			ep_block_sync();
-			ep_ll_window_load(c, op.step, t, w0, n);
-			ep_block_sync();
-			ep_ll_window_mark(c, t, n, &twice);
-		}
-		if (w0 || ep_block() == 0) {
-			ep_block_sync();
+			ep_ll_window_take(c, op.step, t, w0, n, false, twice);
 		}
 		if (NET) {
 			ep_ll_net_send_window<FP8>(a, op, t, w0, n, ep_block() - counters,
-						   c.send_blocks - counters, twice, &half);
+						   c.send_blocks - counters, *twice, &half);
 		}
 		/* from the other end, so that with few tokens other warps carry rows */
-		ep_ll_send_headers<NET>(a, op, t, w0, n, workers - 1 - worker, workers, twice);
+		ep_ll_send_headers<NET>(a, op, t, w0, n, workers - 1 - worker, workers, *twice);
 		ep_ll_send_rows<FP8, NET>(a, op, t, w0, n, worker, workers);
 		if (w0 + t.window < c.num_tokens) {
 			ep_block_sync();
@@ -199,21 +178,28 @@ EP_DEV void ep_ll_dispatch_send(const struct ep_ll_dispatch_args &a, const struc
 	}
 }
 
+/* Each load takes as long as much of what follows: all are on their way before one is needed. */
 template <bool FP8, bool NET> EP_DEV void ep_ll_dispatch(const struct ep_ll_dispatch_args &a)
 {
 	const struct ep_ll_common &c = a.c;
+	uint32_t n = ep_min_u32(c.window, c.num_tokens), bank;
+	bool sends = ep_block() < c.send_blocks, counts = ep_block() == 0;
+	struct ep_ll_raw_id id = ep_ll_window_load(c, 0, sends ? n : 0);
 	struct ep_ll_found found = ep_ll_find(c);
 	struct ep_ll_send_tables t = ep_ll_send_tables_make(c);
-	bool sends = ep_block() < c.send_blocks;
+	struct ep_ll_op op;
+	EP_SHARED(uint32_t, twice);
 
-	if (sends) { /* before anything found is needed, so that the loads overlap */
-		ep_ll_window_load(c, found.seq.step + 1, t, 0,
-				  ep_min_u32(t.window, c.num_tokens));
+	if (sends) {
+		ep_ll_window_clear(c, t);
 		ep_ll_bases_clear(c, t);
+		if (ep_tid() == 0) {
+			twice = 0;
+		}
+		ep_block_sync();
 	}
-	struct ep_ll_op op = ep_ll_begin(c, found, false);
-
-	if (ep_block() == 0 && ep_warp() == 0) {
+	op = ep_ll_step(c, found.seq, false);
+	if (ep_block() == 0 && ep_warp() == ep_nwarps() / 2) { /* others have more to do */
 		ep_ll_publish_progress(c, op);
 	}
 	if (NET) {
@@ -222,15 +208,24 @@ template <bool FP8, bool NET> EP_DEV void ep_ll_dispatch(const struct ep_ll_disp
 	if (NET && ep_block() == 0) {
 		ep_ll_net_progress(c, op);
 	}
-	if (op.aborted) {
+	if (sends) {
+		ep_ll_window_mark(c, op.step, t, 0, n, id, counts, &twice);
+	}
+	bank = ep_ll_begin(c, found, op);
+	if (bank == EP_LL_BANK_ABORTED) {
 		return;
 	}
-	if (sends) {
-		ep_ll_dispatch_send<FP8, NET>(a, op, t, found.progress);
-	} else {
+	if (!sends) {
 		ep_ll_dispatch_recv<FP8, NET>(a, op, ep_block() - c.send_blocks,
-					 ep_nblocks() - c.send_blocks);
+					      ep_nblocks() - c.send_blocks);
+		return;
 	}
+	if (bank == EP_LL_BANK_HELD) {
+		/* the ids were loaded before their ranks were masked, and those still use the bank */
+		ep_ll_bases_clear(c, t);
+		ep_ll_window_take(c, op.step, t, 0, n, counts, &twice);
+	}
+	ep_ll_dispatch_send<FP8, NET>(a, op, t, &twice);
 }
 
 EP_KERNEL(ep_ll_dispatch_kernel, ep_ll_dispatch_args, EP_LL_MAX_THREADS)

@@ -97,19 +97,24 @@ EP_DEV void ep_ll_net_stage_headers(const struct ep_ll_dispatch_args &a, const s
 				    bool twice)
 {
 	const struct ep_ll_common &c = a.c;
+	struct ep_ll_header_share share = ep_ll_header_share_make(a);
 	struct ep_ll_selection s = ep_ll_selection_make(c, t, local, twice);
 	float weight = ep_ll_weight(a, w0 + local);
 
-	for (uint32_t d = 0; d < c.nranks; d++) {
-		uint32_t slot = ep_ll_remote(c, d) ? ep_ll_slot(t, local, d) : EP_LL_NO_ROW;
+	for (uint32_t d0 = 0; d0 < c.nranks; d0 += share.ranks) {
+		uint32_t d = d0 + share.rank, slot = EP_LL_NO_ROW;
+		unsigned char *h = NULL;
 
+		if (share.rank < share.ranks && d < c.nranks && ep_ll_remote(c, d)) {
+			slot = ep_ll_slot(t, local, d);
+		}
 		if (slot != EP_LL_NO_ROW) {
 			uint32_t i = d * EP_LL_NET_BATCH + slot - ep_ll_net_first_slot(t, b, d);
 
-			ep_ll_send_header(a, op, s, weight, w0 + local, d,
-					  c.heap[c.rank] + b.stage + c.stage_header_off +
-						  (size_t)i * a.header_bytes);
+			h = c.heap[c.rank] + b.stage + c.stage_header_off +
+			    (size_t)i * a.header_bytes;
 		}
+		ep_ll_send_packet(a, op, s, weight, w0 + local, d, share.packet, h);
 	}
 }
 

@@ -80,19 +80,32 @@ EP_DEV void ep_ll_recv_remember(const struct ep_ll_dispatch_args &a,
 	s->ops++;
 }
 
+#define EP_LL_RECV_BATCH 8 /* sources whose counts are loaded before they are added */
+
 /* First rows of expert e's sources, from their counts. Returns the expert's rows. One thread. */
 EP_DEV uint32_t ep_ll_recv_expert(const struct ep_ll_common &c, const struct ep_ll_recv_tables &t,
 				  uint32_t e)
 {
 	uint32_t sum = 0;
 
-#pragma unroll 4
-	for (uint32_t r = 0; r < c.nranks; r++) {
-		uint32_t *base = &t.base[r * c.nlocal + e];
-		uint32_t n = t.absent[r] ? 0 : ep_min_u32(*base, c.max_tokens * c.topk);
+	for (uint32_t r0 = 0; r0 < c.nranks; r0 += EP_LL_RECV_BATCH) {
+		uint32_t n[EP_LL_RECV_BATCH];
 
-		*base = sum;
-		sum += n;
+#pragma unroll
+		for (int i = 0; i < EP_LL_RECV_BATCH; i++) {
+			uint32_t r = r0 + i;
+
+			n[i] = r < c.nranks && !t.absent[r]
+				       ? ep_min_u32(t.base[r * c.nlocal + e], c.max_tokens * c.topk)
+				       : 0;
+		}
+#pragma unroll
+		for (int i = 0; i < EP_LL_RECV_BATCH; i++) {
+			if (r0 + i < c.nranks) {
+				t.base[(r0 + i) * c.nlocal + e] = sum;
+				sum += n[i];
+			}
+		}
 	}
 	return ep_min_u32(sum, c.nranks * c.max_tokens);
 }

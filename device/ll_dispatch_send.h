@@ -19,8 +19,8 @@ struct ep_ll_send_tables {
 	uint32_t *expert_base; /* [E] selections of the expert before the window */
 	uint32_t *rank_base;   /* [R] rows for the rank before the window */
 	unsigned char *staging; /* FP8: one unit for each warp */
-	uint32_t window;
-	uint32_t words; /* window / 32 */
+	uint32_t window; /* tokens */
+	uint32_t words;  /* of bits for each expert and rank: as many as the fullest window needs */
 };
 
 EP_DEV struct ep_ll_send_tables ep_ll_send_tables_make(const struct ep_ll_common &c)
@@ -29,8 +29,8 @@ EP_DEV struct ep_ll_send_tables ep_ll_send_tables_make(const struct ep_ll_common
 	struct ep_ll_send_tables t;
 	unsigned char *p = (unsigned char *)ep_dynamic_shared();
 
-	t.window = ep_ll_window_tokens(c.topk, experts);
-	t.words = t.window / 32;
+	t.window = c.window;
+	t.words = (ep_min_u32(t.window, c.num_tokens) + 31) / 32;
 	t.staging = p; /* first, for its alignment */
 	p += EP_LL_MAX_THREADS / 32 * EP_LL_FP8_UNIT_QUADS * EP_LL_QUAD_BYTES;
 	t.id = (int32_t *)p;
@@ -56,55 +56,108 @@ EP_DEV void ep_ll_routing_error(const struct ep_ll_common &c, uint32_t step, uin
 	ep_ll_record_write(c.state, c.records, EP_LL_RECORD_ROUTING, r);
 }
 
-/*
- * Loads the ids of tokens [w0, w0 + n) and clears the bits. Negative ids, ids out of range and
- * masked ranks become -1. A barrier must follow.
- */
-EP_DEV void ep_ll_window_load(const struct ep_ll_common &c, uint32_t step,
-			      const struct ep_ll_send_tables &t, uint32_t w0, uint32_t n)
+/* An id as it lies in the caller's tensor. Nothing is computed from it until it is needed. */
+struct ep_ll_raw_id {
+	uint32_t lo;
+	uint32_t hi; /* 8-byte ids only */
+};
+
+/* Selection i of the tokens from w0 on. */
+EP_DEV struct ep_ll_raw_id ep_ll_window_id(const struct ep_ll_common &c, uint32_t w0, uint32_t i)
 {
-	int64_t experts = (int64_t)c.nranks * c.nlocal;
+	const uint32_t *p = (const uint32_t *)((const unsigned char *)c.topk_idx +
+					       ((size_t)w0 * c.topk + i) * c.id_bytes);
+	struct ep_ll_raw_id id = { p[0], 0 };
 
-	for (uint32_t i = ep_tid(); i < n * c.topk; i += ep_nthreads()) {
-		size_t at = (size_t)w0 * c.topk + i;
-		int64_t id = c.id_bytes == 8 ? ((const int64_t *)c.topk_idx)[at]
-					     : ((const int32_t *)c.topk_idx)[at];
-
-		if (id >= experts) {
-			ep_ll_routing_error(c, step, w0 + i / c.topk, i % c.topk, id);
-			id = -1;
-		} else if (id < 0 ||
-			   (c.mask_enabled && !ep_ll_active(c, (uint32_t)id / c.nlocal))) {
-			id = -1;
-		}
-		t.id[i] = (int32_t)id;
+	if (c.id_bytes == 8) {
+		id.hi = p[1];
 	}
-	for (uint32_t i = ep_tid(); i < ((uint32_t)experts + c.nranks) * t.words;
-	     i += ep_nthreads()) {
+	return id;
+}
+
+/* The thread's first selection of the window, loaded ahead of ep_ll_window_mark. */
+EP_DEV struct ep_ll_raw_id ep_ll_window_load(const struct ep_ll_common &c, uint32_t w0, uint32_t n)
+{
+	struct ep_ll_raw_id id = { 0, 0 };
+
+	return ep_tid() < n * c.topk ? ep_ll_window_id(c, w0, ep_tid()) : id;
+}
+
+EP_DEV void ep_ll_window_clear(const struct ep_ll_common &c, const struct ep_ll_send_tables &t)
+{
+	for (uint32_t i = ep_tid(); i < c.nranks * (c.nlocal + 1) * t.words; i += ep_nthreads()) {
 		t.expert_bits[i] = 0; /* and the rank bits, which follow */
 	}
 }
 
 /*
- * Sets the bits of the loaded ids. *twice is set when a token names an expert twice, which one bit
- * cannot tell. A barrier must follow.
+ * Notes the ids of tokens [w0, w0 + n), `raw` being the thread's first, and sets their bits, which
+ * are clear. Negative ids, ids out of range and masked ranks become -1. With `count` the experts'
+ * bases grow by what the window has for them. *twice is set when a token names an expert twice,
+ * which one bit cannot tell. A barrier before and after.
  */
-EP_DEV void ep_ll_window_mark(const struct ep_ll_common &c, const struct ep_ll_send_tables &t,
-			      uint32_t n, uint32_t *twice)
+EP_DEV void ep_ll_window_mark(const struct ep_ll_common &c, uint32_t step,
+			      const struct ep_ll_send_tables &t, uint32_t w0, uint32_t n,
+			      struct ep_ll_raw_id raw, bool count, uint32_t *twice)
 {
-	for (uint32_t i = ep_tid(); i < n * c.topk; i += ep_nthreads()) {
-		int32_t id = t.id[i];
-		uint32_t local = ep_div(i, c.by_topk), bit = 1u << (local & 31);
+	int64_t experts = (int64_t)c.nranks * c.nlocal;
 
-		if (id < 0) {
+	for (uint32_t i = ep_tid(); i < n * c.topk; i += ep_nthreads()) {
+		uint32_t local = ep_div(i, c.by_topk), bit = 1u << (local & 31), rank;
+
+		if (i != ep_tid()) {
+			raw = ep_ll_window_id(c, w0, i);
+		}
+		int64_t id = c.id_bytes == 8 ? (int64_t)((uint64_t)raw.hi << 32 | raw.lo)
+					     : (int32_t)raw.lo;
+
+		if (id >= experts) {
+			ep_ll_routing_error(c, step, w0 + local, i - local * c.topk, id);
+			id = -1;
+		}
+		rank = id < 0 ? 0 : ep_div((uint32_t)id, c.by_local);
+		if (id < 0 || !ep_ll_active(c, rank)) {
+			t.id[i] = -1;
 			continue;
 		}
-		ep_shared_or_u32(&t.rank_bits[ep_div(id, c.by_local) * t.words + local / 32], bit);
-		if (c.layout == EP_LL_EXPERT_MAJOR &&
-		    (ep_shared_or_u32(&t.expert_bits[id * t.words + local / 32], bit) & bit)) {
-			*twice = 1;
+		t.id[i] = (int32_t)id;
+		ep_shared_or_u32(&t.rank_bits[rank * t.words + local / 32], bit);
+		if (c.layout != EP_LL_EXPERT_MAJOR) {
+			continue;
+		}
+		if (ep_shared_or_u32(&t.expert_bits[id * t.words + local / 32], bit) & bit) {
+			ep_shared_or_u32(twice, 1); /* several threads may */
+		}
+		if (count) {
+			ep_shared_add_u32(&t.expert_base[id], 1);
 		}
 	}
+}
+
+/* All of it for another window, or once more for this one. One block; barriers at both ends. */
+EP_DEV void ep_ll_window_take(const struct ep_ll_common &c, uint32_t step,
+			      const struct ep_ll_send_tables &t, uint32_t w0, uint32_t n,
+			      bool count, uint32_t *twice)
+{
+	struct ep_ll_raw_id id = ep_ll_window_load(c, w0, n);
+
+	ep_block_sync();
+	ep_ll_window_clear(c, t);
+	ep_block_sync();
+	ep_ll_window_mark(c, step, t, w0, n, id, count, twice);
+	ep_block_sync();
+}
+
+/* The window's rows for rank d. */
+EP_DEV uint32_t ep_ll_rank_rows(const struct ep_ll_send_tables &t, uint32_t d)
+{
+	uint32_t n = 0;
+
+#pragma unroll 1
+	for (uint32_t w = 0; w < t.words; w++) {
+		n += ep_popc(t.rank_bits[d * t.words + w]);
+	}
+	return n;
 }
 
 /* Adds the window to the counts before the next one. A barrier before and after. */
@@ -118,9 +171,7 @@ EP_DEV void ep_ll_window_count(const struct ep_ll_common &c, const struct ep_ll_
 		}
 	}
 	for (uint32_t d = ep_tid(); d < c.nranks; d += ep_nthreads()) {
-		for (uint32_t w = 0; w < t.words; w++) {
-			t.rank_base[d] += ep_popc(t.rank_bits[d * t.words + w]);
-		}
+		t.rank_base[d] += ep_ll_rank_rows(t, d);
 	}
 }
 
@@ -129,6 +180,7 @@ EP_DEV uint32_t ep_ll_bits_before(const uint32_t *bits, uint32_t local)
 {
 	uint32_t n = ep_popc(bits[local / 32] & ((1u << (local & 31)) - 1));
 
+#pragma unroll 1
 	for (uint32_t w = 0; w < local / 32; w++) {
 		n += ep_popc(bits[w]);
 	}
@@ -154,6 +206,7 @@ EP_DEV uint32_t ep_ll_index(const struct ep_ll_common &c, const struct ep_ll_sen
 	if (!twice) {
 		return n + ep_ll_bits_before(t.expert_bits + id * t.words, local);
 	}
+#pragma unroll 1
 	for (uint32_t j = 0; j < i; j++) {
 		n += t.id[j] == id;
 	}
@@ -175,7 +228,7 @@ EP_DEV unsigned char *ep_ll_post(const struct ep_ll_common &c, uint32_t d)
 
 /*
  * Tells every destination how many rows, and rows per expert, it will get; what is for remote ranks
- * is left in the stage. One block; the first window is marked and the bases are clear.
+ * is left in the stage. One block; the first window is marked and counted.
  */
 template <bool NET>
 EP_DEV void ep_ll_send_counts(const struct ep_ll_dispatch_args &a, const struct ep_ll_op &op,
@@ -184,16 +237,14 @@ EP_DEV void ep_ll_send_counts(const struct ep_ll_dispatch_args &a, const struct 
 	const struct ep_ll_common &c = a.c;
 
 	for (uint32_t w0 = 0; w0 < c.num_tokens; w0 += t.window) {
-		uint32_t n = ep_min_u32(t.window, c.num_tokens - w0);
-
 		if (w0) {
-			ep_ll_window_load(c, op.step, t, w0, n);
-			ep_block_sync();
-			ep_ll_window_mark(c, t, n, twice);
-			ep_block_sync();
+			ep_ll_window_take(c, op.step, t, w0,
+					  ep_min_u32(t.window, c.num_tokens - w0), true, twice);
 		}
-		ep_ll_window_count(c, t, n);
-		ep_block_sync();
+		/* each rank's by the thread that tells it */
+		for (uint32_t d = ep_nthreads() - 1 - ep_tid(); d < c.nranks; d += ep_nthreads()) {
+			t.rank_base[d] += ep_ll_rank_rows(t, d);
+		}
 	}
 	for (uint32_t e = ep_tid(); c.layout == EP_LL_EXPERT_MAJOR && e < c.nranks * c.nlocal;
 	     e += ep_nthreads()) {
@@ -268,34 +319,51 @@ EP_DEV float ep_ll_weight(const struct ep_ll_dispatch_args &a, uint32_t token)
 	return a.topk_weights[(size_t)token * c.topk + ep_lane()];
 }
 
+/* The lanes' shares in the headers of a token: each writes one packet, for several ranks at once. */
+struct ep_ll_header_share {
+	uint32_t ranks; /* at once */
+	uint32_t rank;  /* of those, the lane's; none if not below `ranks` */
+	uint32_t packet;
+};
+
+EP_DEV struct ep_ll_header_share ep_ll_header_share_make(const struct ep_ll_dispatch_args &a)
+{
+	struct ep_ll_header_share h;
+
+	h.ranks = ep_div(EP_WARP_SIZE, a.by_packets);
+	h.rank = ep_div(ep_lane(), a.by_packets);
+	h.packet = ep_lane() - h.rank * a.by_packets.d;
+	return h;
+}
+
 /*
- * The header of one row for rank d, to h: who the token is and which local experts want it. One
- * warp.
+ * The lane's packet `p` of a header, who the token is and which local experts of rank d want it,
+ * to h. One warp: lanes write packets of different headers; h is NULL where there is none.
  */
-EP_DEV void ep_ll_send_header(const struct ep_ll_dispatch_args &a, const struct ep_ll_op &op,
+EP_DEV void ep_ll_send_packet(const struct ep_ll_dispatch_args &a, const struct ep_ll_op &op,
 			      const struct ep_ll_selection &s, float weight, uint32_t token,
-			      uint32_t d, unsigned char *h)
+			      uint32_t d, uint32_t p, unsigned char *h)
 {
 	const struct ep_ll_common &c = a.c;
-	uint32_t k = ep_lane(), word = EP_LL_NO_ROW;
+	bool expert_major = c.layout == EP_LL_EXPERT_MAJOR;
+	/* words of an expert-major header: the token, then one for each k; two in a packet */
+	uint32_t k0 = (expert_major ? 2 * p - 1 : p) & 31, k1 = 2 * p & 31, d0, d1;
+	uint32_t word = expert_major ? s.local_id << 18 | s.index : s.local_id;
+	uint32_t rank0 = ep_shfl_u32(EP_FULL_MASK, s.rank, k0);
+	uint32_t word0 = ep_shfl_u32(EP_FULL_MASK, word, k0);
 
-	if (c.layout == EP_LL_RANK_MAJOR) {
-		if (k < c.topk) {
-			word = token << 16 | (s.rank == d ? s.local_id : 0xffffu);
-			ep_st_packet(h + 16 * k, word, ep_f32_bits(weight), op.epoch);
-		}
-		return;
-	}
-	if (s.rank == d) {
-		word = s.local_id << 18 | s.index;
-	}
-	/* words: token, then one per k; lane j packs words 2j and 2j + 1 */
-	uint32_t first = ep_shfl_u32(EP_FULL_MASK, word, (2 * k + 31) & 31);
-	uint32_t second = ep_shfl_u32(EP_FULL_MASK, word, (2 * k) & 31);
+	if (expert_major) {
+		uint32_t rank1 = ep_shfl_u32(EP_FULL_MASK, s.rank, k1);
+		uint32_t word1 = ep_shfl_u32(EP_FULL_MASK, word, k1);
 
-	if (16 * k < a.header_bytes) {
-		ep_st_packet(h + 16 * k, k == 0 ? token : first,
-			     2 * k < c.topk ? second : EP_LL_NO_ROW, op.epoch);
+		d0 = p == 0 ? token : rank0 == d ? word0 : EP_LL_NO_ROW;
+		d1 = 2 * p < c.topk && rank1 == d ? word1 : EP_LL_NO_ROW;
+	} else {
+		d0 = token << 16 | (rank0 == d ? word0 : 0xffffu);
+		d1 = ep_f32_bits(ep_shfl_f32(EP_FULL_MASK, weight, k0));
+	}
+	if (h) {
+		ep_st_packet(h + 16 * p, d0, d1, op.epoch);
 	}
 }
 

@@ -47,7 +47,8 @@
  *   signal   epoch << 32 | units of the channel that have arrived, where the unit is a token of the
  *            source (dispatch) or a slot of the source at the returning rank (combine). Channel c
  *            has the units [c * n, (c + 1) * n), n = ceil(all / C). It only grows, also from one
- *            operation to the next, and is compared with >=, within what a rank can be ahead.
+ *            operation to the next, and is compared with >=, within what a rank can be ahead; 0 says
+ *            nothing.
  *
  * A further queue per peer, the control queue, carries progress and counts; it belongs to block 0.
  */
@@ -116,11 +117,13 @@ enum ep_ll_phase { EP_LL_SEND = 1, EP_LL_RECV = 2 };
 enum ep_ll_dtype { EP_LL_BF16, EP_LL_FP16, EP_LL_FP32 };
 
 /* One per block of the largest grid; all copies are equal between kernels. */
-struct ep_ll_seq {
+struct __attribute__((aligned(16))) ep_ll_seq {
 	uint32_t step;                 /* last step taken */
 	uint32_t busy;                 /* bit b: bank b holds a staged operation */
-	uint32_t release[EP_LL_BANKS]; /* step that released the bank */
-	uint32_t pad[3];
+	uint32_t release[EP_LL_BANKS]; /* step that released the bank; 0: never used */
+	uint32_t next;                 /* bank of the next operation, */
+	uint32_t next_release;         /* and its release */
+	uint32_t pad;
 };
 
 /* Written by the kernels at the head of handle memory. */
@@ -250,7 +253,7 @@ struct ep_ll_common {
 	struct ep_div by_topk;
 	struct ep_div by_parts;
 	struct ep_div by_peer_parts;
-	uint32_t pad;
+	uint32_t window;     /* dispatch: tokens whose routing a block holds at a time */
 	uint64_t timeout_ns;
 	int32_t *mask; /* [R], 1 active */
 	struct ep_ll_seq *seq;
@@ -319,7 +322,9 @@ struct ep_ll_dispatch_args {
 	uint32_t combine_parts; /* parts of the rows that will come back to us */
 	uint32_t count_off;    /* in the packet area: expert counts [R][L] words */
 	uint32_t header_off;   /* headers [R][B] */
-	uint32_t header_bytes; /* stride of a header */
+	uint32_t header_bytes; /* stride of a header: whole packets */
+	struct ep_div by_packets; /* of a header; by ep_ll_dispatch_prepare */
+	uint32_t pad;
 };
 
 struct ep_ll_combine_args {
@@ -431,7 +436,14 @@ EP_HOST_DEV void ep_ll_prepare(struct ep_ll_common *c, uint32_t unit)
 	c->by_topk = ep_div_make(c->topk);
 	c->by_parts = ep_div_make(c->parts);
 	c->by_peer_parts = ep_div_make(c->peer_parts);
+	c->window = ep_ll_window_tokens(c->topk, c->nranks * c->nlocal);
 	c->channel_tokens = ep_ll_channel_units(c->num_tokens, c->channels);
+}
+
+EP_HOST_DEV void ep_ll_dispatch_prepare(struct ep_ll_dispatch_args *a, uint32_t unit)
+{
+	ep_ll_prepare(&a->c, unit);
+	a->by_packets = ep_div_make(a->header_bytes / 16);
 }
 
 _Static_assert(sizeof(struct ep_ll_seq) == 32, "ep_ll_seq");
@@ -441,7 +453,7 @@ _Static_assert(sizeof(struct ep_ll_peer_stats) == 64, "ep_ll_peer_stats");
 _Static_assert(sizeof(struct ep_ll_link) == 32, "ep_ll_link");
 _Static_assert(sizeof(struct ep_ll_state) == 32, "ep_ll_state");
 _Static_assert(sizeof(struct ep_ll_common) == 424 + 8 * EP_LL_MAX_RANKS, "ep_ll_common");
-_Static_assert(sizeof(struct ep_ll_dispatch_args) == sizeof(struct ep_ll_common) + 120,
+_Static_assert(sizeof(struct ep_ll_dispatch_args) == sizeof(struct ep_ll_common) + 136,
 	       "ep_ll_dispatch_args");
 _Static_assert(sizeof(struct ep_ll_combine_args) == sizeof(struct ep_ll_common) + 32,
 	       "ep_ll_combine_args");

@@ -26,16 +26,10 @@ EP_DEV struct ep_mlx5_post ep_ll_net_open(const struct ep_ll_common &c, uint32_t
 			    c.timeout_ns);
 }
 
-/* ep_ll_active(), for a warp: a mask may change while lanes look at it, so one of them decides. */
-EP_DEV bool ep_ll_net_active(const struct ep_ll_common &c, uint32_t r)
-{
-	return ep_shfl_u32(EP_FULL_MASK, ep_lane() == 0 && ep_ll_active(c, r), 0) != 0;
-}
-
 /* The next own peer at or after `r` that may be sent to; c.nranks: none. One warp. */
 EP_DEV uint32_t ep_ll_net_peer(const struct ep_ll_common &c, uint32_t r)
 {
-	while (r < c.nranks && !(ep_ll_remote(c, r) && ep_ll_net_active(c, r))) {
+	while (r < c.nranks && !(ep_ll_remote(c, r) && ep_ll_warp_active(c, r))) {
 		r += ep_nwarps();
 	}
 	return ep_min_u32(r, c.nranks);
@@ -126,7 +120,7 @@ EP_DEV void ep_ll_net_tell(const struct ep_ll_common &c, const struct ep_ll_op &
 			continue;
 		}
 		struct ep_mlx5_post p = ep_ll_net_open(c, r, c.channels);
-		bool active = ep_ll_net_active(c, r);
+		bool active = ep_ll_warp_active(c, r);
 
 		if (!active && !ep_ll_net_idle(p)) {
 			continue;
@@ -179,7 +173,7 @@ EP_DEV void ep_ll_net_claim(const struct ep_ll_common &c, const struct ep_ll_op 
 		}
 		struct ep_mlx5_post p = ep_ll_net_open(c, r, channel);
 		uint64_t mark = ep_lane() == 0 ? ep_ll_link(c, r, channel)->mark[half] : 0;
-		bool active = ep_ll_net_active(c, r);
+		bool active = ep_ll_warp_active(c, r);
 
 		mark = ep_shfl_u64(EP_FULL_MASK, mark, 0);
 		if (p.done >= mark || (p.status && !active)) {
@@ -233,12 +227,15 @@ EP_DEV bool ep_ll_net_wait(const struct ep_ll_common &c, const struct ep_ll_op &
 	uint64_t ahead = (uint64_t)(op.step - op.epoch + EP_LL_MAX_LEAD) << 32;
 	const uint64_t *signal = (const uint64_t *)(c.heap[c.rank] + c.signal_off) +
 				 (size_t)r * c.channels + channel;
+	uint64_t value = ep_ld_acquire_sys_u64(signal);
 	struct ep_spin s = ep_spin_start();
 
-	while (ep_ld_acquire_sys_u64(signal) - due >= ahead) {
+	/* 0: nothing told yet, in a new heap; no step is 0, but before the steps wrap it looks near */
+	while (!value || value - due >= ahead) {
 		if (ep_ll_wait_over(c, op, &s, site, r)) {
 			return false;
 		}
+		value = ep_ld_acquire_sys_u64(signal);
 	}
 	return true;
 }

@@ -397,10 +397,10 @@ static ncclResult_t ep_dispatch_run(struct ep_dispatch *d, cudaStream_t stream)
 	d->args.c.parts = parts.own;
 	d->args.c.peer_parts = parts.peer;
 	d->args.combine_parts = ep_ll_combine_parts_told(h);
-	ep_ll_prepare(&d->args.c, unit);
 	d->args.count_off = packets.count_off;
 	d->args.header_off = packets.header_off;
 	d->args.header_bytes = packets.header_bytes;
+	ep_ll_dispatch_prepare(&d->args, unit);
 	return ep_ll_dispatch_launch(h, ep_dispatch_kernel(h->group, fp8), &d->args,
 				     d->config.send_only != 0, stream);
 }

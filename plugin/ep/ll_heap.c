@@ -145,7 +145,7 @@ uint32_t ep_ll_parts_choose(uint64_t rows, uint32_t pieces, uint32_t warps)
 	return (uint32_t)ep_max_u64(1, ep_min_u64(parts, pieces));
 }
 
-uint32_t ep_ll_part_quads(uint64_t tokens, uint32_t quads)
+uint32_t ep_ll_part_quads(uint64_t tokens, uint32_t quads, uint32_t most)
 {
-	return (uint32_t)ep_max_u64(1, ep_min_u64(ep_ceil_div(quads * tokens, 128), 4));
+	return (uint32_t)ep_max_u64(1, ep_min_u64(ep_ceil_div(quads * tokens, 128), most));
 }

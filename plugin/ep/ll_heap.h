@@ -84,9 +84,8 @@ uint32_t ep_ll_parts_choose(uint64_t rows, uint32_t pieces, uint32_t warps);
 
 /*
  * Rows as lines: how many quads one warp takes at a time of each of `tokens` rows of `quads` quads.
- * About 128 pieces of work in all are fastest while the latency counts, then 4 quads (measured on
- * 8 GPUs, see doc/performance.md).
+ * About 128 pieces of work in all are fastest while the latency counts, then `most` quads.
  */
-uint32_t ep_ll_part_quads(uint64_t tokens, uint32_t quads);
+uint32_t ep_ll_part_quads(uint64_t tokens, uint32_t quads, uint32_t most);
 
 #endif

@@ -199,14 +199,26 @@ static uint32_t ep_ll_flag_parts(const struct ncclEpHandle *h, uint64_t rows, ui
 	return ep_ll_parts_choose(rows, pieces, geometry->send_blocks * (geometry->threads / 32));
 }
 
+/*
+ * Quads that a warp takes of many rows: what dispatch sends and receives (a quad of a quantised row
+ * takes longer to put in its places), and what combine returns. Measured: doc/performance.md.
+ */
+#define EP_LL_SEND_QUADS 2
+#define EP_LL_RECV_QUADS 3
+#define EP_LL_RECV_QUANTISED_QUADS 2
+#define EP_LL_RETURN_QUADS 4
+
 struct ep_ll_parts ep_ll_dispatch_parts(const struct ncclEpHandle *h, uint32_t quads, uint32_t unit)
 {
-	uint32_t tokens = ep_ll_tokens(h), shortest = ep_ll_part_quads(tokens, quads);
+	uint32_t tokens = ep_ll_tokens(h);
+	uint32_t most = unit > 1 ? EP_LL_RECV_QUANTISED_QUADS : EP_LL_RECV_QUADS;
 	struct ep_ll_parts p = { ep_ll_flag_parts(h, h->num_tokens, quads / unit), 1 };
 
 	if (h->group->lines) {
-		p.own = ep_ceil_div(quads, ep_max_u64(unit, tokens <= 32 ? shortest : 2));
-		p.peer = ep_ceil_div(quads, shortest);
+		uint32_t own = ep_ll_part_quads(tokens, quads, EP_LL_SEND_QUADS);
+
+		p.own = ep_ceil_div(quads, ep_max_u64(unit, own));
+		p.peer = ep_ceil_div(quads, ep_ll_part_quads(tokens, quads, most));
 	}
 	return p;
 }
@@ -229,7 +241,7 @@ struct ep_ll_parts ep_ll_combine_parts(const struct ncclEpHandle *h, uint32_t qu
 
 	if (h->group->lines) {
 		p.own = ep_ceil_div(quads, tokens <= 256 ? 1 : 2);
-		p.peer = ep_ceil_div(quads, ep_ll_part_quads(tokens, quads));
+		p.peer = ep_ceil_div(quads, ep_ll_part_quads(tokens, quads, EP_LL_RETURN_QUADS));
 	}
 	return p;
 }

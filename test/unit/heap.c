@@ -193,10 +193,11 @@ static void test_parts(void)
 	CHECK(ep_ll_parts_choose(1, 30, 960) == 8);
 	CHECK(ep_ll_parts_choose(240, 30, 960) == 4);
 	CHECK(ep_ll_parts_choose(4096, 30, 960) == 1);
-	CHECK(ep_ll_part_quads(1, 30) == 1);
-	CHECK(ep_ll_part_quads(8, 30) == 2);
-	CHECK(ep_ll_part_quads(16, 30) == 4);
-	CHECK(ep_ll_part_quads(8192, 30) == 4);
+	CHECK(ep_ll_part_quads(1, 30, 4) == 1);
+	CHECK(ep_ll_part_quads(8, 30, 4) == 2);
+	CHECK(ep_ll_part_quads(16, 30, 4) == 4);
+	CHECK(ep_ll_part_quads(16, 30, 3) == 3);
+	CHECK(ep_ll_part_quads(8192, 30, 2) == 2);
 }
 
 int main(void)
