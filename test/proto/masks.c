@@ -3,6 +3,7 @@
  * Masks by hand, and the ranks that stay away: MaskUpdate leaves a rank out without a wait, an
  * expired wait does it by itself, MaskClean and ErrorClear undo it. Repeated.
  */
+#include <string.h>
 #include "support/bench.h"
 #include "support/victim.h"
 
@@ -126,8 +127,102 @@ static void by_itself(struct world *w, struct bench *b, int away)
 	expect_error(b->group, 0);
 }
 
+/* The others go on for more steps than anybody can be ahead: who comes back sends them nothing. */
+static void left_behind(struct world *w, struct bench *b, int away)
+{
+	double start;
+
+	check_context("rank %d is left behind", away);
+	if (w->rank != away) {
+		b->p.absent = UINT64_C(1) << away;
+		for (uint64_t i = 0; i < 5; i++) {
+			bench_load(b, 70 + i);
+			bench_round(b);
+		}
+		OK(ncclEpErrorClear(b->group));
+	}
+	world_meet(w);
+	if (w->rank == away) {
+		OK(bench_update(b, w->stream));
+		NEED_CUDA(cudaStreamSynchronize(w->stream));
+		start = world_now();
+		OK(bench_dispatch(b, w->stream));
+		NEED_CUDA(cudaStreamSynchronize(w->stream));
+		CHECK(world_now() - start < TIMEOUT_MS / 1e3); /* it need not wait to know */
+		expect_error(b->group, 1);
+		expect_mask(w, b->group, ((1u << w->nranks) - 1) & ~(1u << away));
+		OK(ncclEpErrorClear(b->group));
+	}
+	world_meet(w);
+	if (w->rank != away) {
+		bench_load(b, 80);
+		bench_round(b);
+		expect_error(b->group, 0);
+	}
+	b->p.absent = 0;
+	clean(w, b->group);
+	bench_load(b, 81);
+	bench_round(b);
+}
+
+/*
+ * A rank has sent a dispatch and does not complete it. The others come round to its bank with ids that
+ * name the rank, and their wait for it expires: what it has not read yet stays as it is. The
+ * combines before that need nothing of it.
+ */
+static void held(struct world *w, ncclEpGroup_t group, const struct oracle_problem *p, int late)
+{
+	ncclEpCompleteConfig_t complete = NCCL_EP_COMPLETE_CONFIG_INIT;
+	struct oracle_problem hot = *p;
+	struct bench first, open, next;
+
+	check_context("rank %d has not completed a dispatch", late);
+	hot.routing.family = ORACLE_HOT;
+	hot.routing.hot_ppm = 1000000;
+	hot.routing.hot_rank = (uint32_t)(late + 1) % (uint32_t)w->nranks;
+	bench_open(&first, w, group, &hot, BENCH_MASK);
+	bench_open(&open, w, group, p, BENCH_MASK);
+	bench_open(&next, w, group, p, BENCH_MASK);
+	bench_round(&first);
+	bench_poison(&open);
+	OK(bench_update(&open, w->stream));
+	OK(bench_send_dispatch(&open, w->stream));
+	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	world_meet(w);
+	if (w->rank != late) {
+		OK(ncclEpComplete(open.handle, &complete, w->stream));
+		OK(bench_combine(&first, w->stream));
+		OK(bench_combine(&first, w->stream));
+		NEED_CUDA(cudaStreamSynchronize(w->stream));
+		bench_check_dispatch(&open);
+		bench_check_combine(&first);
+		expect_error(group, 0);
+		next.p.absent = UINT64_C(1) << late;
+		bench_load(&next, 90);
+		bench_round(&next);
+		expect_error(group, 1);
+		expect_mask(w, group, 1u << late);
+	}
+	world_meet(w);
+	if (w->rank == late) {
+		OK(ncclEpComplete(open.handle, &complete, w->stream));
+		NEED_CUDA(cudaStreamSynchronize(w->stream));
+		bench_check_dispatch(&open);
+		expect_error(group, 0);
+	}
+	clean(w, group);
+	next.p.absent = 0;
+	bench_load(&next, 91);
+	bench_round(&next);
+	bench_close(&first);
+	bench_close(&open);
+	bench_close(&next);
+}
+
 static void run(struct world *w, void *arg)
 {
+	const bool *late = arg;
+
 	for (int layout = 1; layout <= 2; layout++) {
 		struct oracle_problem p =
 			bench_problem(w->nranks, 12, 3, 256, 7, (enum oracle_layout)layout);
@@ -148,15 +243,23 @@ static void run(struct world *w, void *arg)
 		if (layout == 1) {
 			by_itself(w, &b, 3);
 		}
+		if (layout == 1 && *late) {
+			left_behind(w, &b, 2);
+			held(w, group, &p, 1);
+		}
 		CHECK_LAST(group, ncclSuccess, "");
 		bench_close(&b);
 		OK(ncclEpGroupDestroy(group));
 	}
 }
 
-int main(void)
+/* "late": also with ranks that come too late, which takes more waits that expire. */
+int main(int argc, char **argv)
 {
+	bool late = argc == 2 && strcmp(argv[1], "late") == 0;
+
+	NEED(argc == 1 || late);
 	setenv("NCCL_EP_LL_THREADS", "64", 0);
-	world_run(world_size(RANKS), run, NULL);
+	world_run(world_size(RANKS), run, &late);
 	return check_end();
 }

@@ -42,6 +42,20 @@ static const struct size_case rows[] = {
 	{ 2, 2, 2, 12288, 2, RM, PLAIN, 0, "128" }, { 5, 2, 3, 7168, 2, RM, FP8, 0, "512" },
 };
 
+/* More ranks than a warp has lanes. */
+static const struct size_case ranks[] = {
+	{ 33, 1, 3, 8, 5, EM, PLAIN, 2, "64" },   { 40, 1, 4, 248, 9, RM, PLAIN, 2, "32" },
+	{ 40, 1, 32, 24, 7, EM, PLAIN, 4, "64" }, { 40, 2, 2, 128, 40, EM, FP8, 3, "64" },
+	{ 40, 1, 32, 24, 7, RM, PLAIN, 2, "64" },
+};
+
+/* Five blocks send, so that one of them only counts, also over several windows. */
+static const struct size_case blocks[] = {
+	{ 2, 2, 2, 8, 257, EM, PLAIN, 8, "32" },  { 2, 16, 32, 8, 200, EM, PLAIN, 8, "64" },
+	{ 3, 2, 3, 8, 600, RM, PLAIN, 8, "64" },  { 2, 600, 4, 8, 100, EM, PLAIN, 8, "96" },
+	{ 2, 8, 8, 7168, 3, EM, PLAIN, 8, "64" }, { 2, 16, 20, 128, 130, EM, FP8, 8, "64" },
+};
+
 static const struct size_case many[] = {
 	{ 2, 1, 1, 8, 8192, EM, PLAIN, 4, "128" },
 	{ 2, 2, 2, 8, 8192, RM, PLAIN, 2, "64" },
@@ -86,6 +100,8 @@ int main(int argc, char **argv)
 	} parts[] = {
 		{ "windows", windows, sizeof(windows) / sizeof(windows[0]) },
 		{ "rows", rows, sizeof(rows) / sizeof(rows[0]) },
+		{ "ranks", ranks, sizeof(ranks) / sizeof(ranks[0]) },
+		{ "blocks", blocks, sizeof(blocks) / sizeof(blocks[0]) },
 		{ "many", many, sizeof(many) / sizeof(many[0]) },
 	};
 	bool known = false;

@@ -117,10 +117,10 @@ void world_meet(struct world *w)
 }
 
 /* Ids of communicators are numbered; the lowest member of each fetches its id. */
-static ncclComm_t make_comm(struct world *w, uint32_t members, uint32_t number)
+static ncclComm_t make_comm(struct world *w, uint64_t members, uint32_t number)
 {
-	int lowest = __builtin_ctz(members);
-	int rank = __builtin_popcount(members & ((1u << w->rank) - 1));
+	int lowest = __builtin_ctzll(members);
+	int rank = __builtin_popcountll(members & ((1ull << w->rank) - 1));
 	ncclComm_t comm = NULL;
 	double end = world_now() + MEET_SECONDS;
 
@@ -133,12 +133,12 @@ static ncclComm_t make_comm(struct world *w, uint32_t members, uint32_t number)
 		NEED(world_now() < end);
 		doze();
 	}
-	NEED(ncclCommInitRank(&comm, __builtin_popcount(members), w->board->id[number], rank) ==
+	NEED(ncclCommInitRank(&comm, __builtin_popcountll(members), w->board->id[number], rank) ==
 	     ncclSuccess);
 	return comm;
 }
 
-ncclComm_t world_comm(struct world *w, uint32_t members)
+ncclComm_t world_comm(struct world *w, uint64_t members)
 {
 	static __thread uint32_t made;
 
@@ -149,7 +149,7 @@ ncclComm_t world_comm(struct world *w, uint32_t members)
 static void run_rank(struct world *w, world_fn fn, void *arg)
 {
 	NEED_CUDA(cudaSetDevice(w->device));
-	w->comm = make_comm(w, (1u << w->nranks) - 1, 0);
+	w->comm = make_comm(w, (1ull << w->nranks) - 1, 0);
 	NEED_CUDA(cudaStreamCreateWithFlags(&w->stream, cudaStreamNonBlocking));
 	fn(w, arg);
 	NEED_CUDA(cudaStreamDestroy(w->stream));

@@ -8,7 +8,7 @@
 
 #include "support/check.h"
 
-#define WORLD_MAX 16
+#define WORLD_MAX 48
 #define WORLD_FLAGS 64
 
 struct world_board;
@@ -46,7 +46,7 @@ void world_raise(struct world *w, int flag, uint64_t value);
 uint64_t world_look(struct world *w, int flag, int rank);
 bool world_await(struct world *w, int flag, int rank, uint64_t value, double seconds);
 /* Another communicator: of the ranks in the bit set `members`; others get NULL. */
-ncclComm_t world_comm(struct world *w, uint32_t members);
+ncclComm_t world_comm(struct world *w, uint64_t members);
 
 double world_now(void); /* seconds */
 uint64_t world_draw(uint64_t *state, uint64_t below);
