@@ -574,7 +574,10 @@ ncclResult_t ncclEpMaskUpdate(ncclEpGroup_t ep_group, const int *mask, cudaStrea
  */
 ncclResult_t ncclEpMaskClean(ncclEpGroup_t ep_group, cudaStream_t stream);
 
-/* *error = 1 if a wait has expired since the last ErrorClear, else 0. Does not synchronise. */
+/*
+ * *error = 1 if a wait has expired or a connection was lost since the last ErrorClear, else 0. Does
+ * not synchronise. That the connection with a rank is lost may become known after the wait for it.
+ */
 ncclResult_t ncclEpGetAsyncError(ncclEpGroup_t ep_group, int *error);
 ncclResult_t ncclEpErrorClear(ncclEpGroup_t ep_group);
 

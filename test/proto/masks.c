@@ -10,21 +10,6 @@
 #define RANKS 4
 #define TIMEOUT_MS (1500 * victim_scale())
 
-static void expect_mask(struct world *w, ncclEpGroup_t group, uint32_t absent)
-{
-	int *device, mask[WORLD_MAX];
-
-	NEED_CUDA(cudaMalloc((void **)&device, sizeof(mask)));
-	OK(ncclEpMaskQuery(group, device, w->stream));
-	NEED_CUDA(cudaStreamSynchronize(w->stream));
-	NEED_CUDA(
-		cudaMemcpy(mask, device, sizeof(int) * (size_t)w->nranks, cudaMemcpyDeviceToHost));
-	NEED_CUDA(cudaFree(device));
-	for (int r = 0; r < w->nranks; r++) {
-		CHECK_INT(mask[r], !(absent >> r & 1));
-	}
-}
-
 static void expect_error(ncclEpGroup_t group, int want)
 {
 	int error = -1;
@@ -38,7 +23,7 @@ static void clean(struct world *w, ncclEpGroup_t group)
 	world_meet(w);
 	OK(ncclEpMaskClean(group, w->stream));
 	OK(ncclEpErrorClear(group));
-	expect_mask(w, group, 0);
+	CHECK_INT(bench_masked(w, group), 0);
 	world_meet(w);
 }
 
@@ -54,7 +39,7 @@ static void by_hand(struct world *w, struct bench *b, uint32_t absent)
 	}
 	if (mask[w->rank]) {
 		OK(ncclEpMaskUpdate(b->group, mask, w->stream));
-		expect_mask(w, b->group, absent);
+		CHECK_INT(bench_masked(w, b->group), absent);
 		b->p.absent = absent;
 		start = world_now();
 		for (uint64_t i = 0; i < 3; i++) {
@@ -111,7 +96,7 @@ static void by_itself(struct world *w, struct bench *b, int away)
 		bench_load(b, 40);
 		bench_round(b); /* waits, and then it counts as absent */
 		expect_error(b->group, 1);
-		expect_mask(w, b->group, 1u << away);
+		CHECK_INT(bench_masked(w, b->group), 1u << away);
 		OK(ncclEpErrorClear(b->group));
 		bench_load(b, 41);
 		bench_round(b);
@@ -150,7 +135,7 @@ static void left_behind(struct world *w, struct bench *b, int away)
 		NEED_CUDA(cudaStreamSynchronize(w->stream));
 		CHECK(world_now() - start < TIMEOUT_MS / 1e3); /* it need not wait to know */
 		expect_error(b->group, 1);
-		expect_mask(w, b->group, ((1u << w->nranks) - 1) & ~(1u << away));
+		CHECK_INT(bench_masked(w, b->group), ((1u << w->nranks) - 1) & ~(1u << away));
 		OK(ncclEpErrorClear(b->group));
 	}
 	world_meet(w);
@@ -201,7 +186,7 @@ static void held(struct world *w, ncclEpGroup_t group, const struct oracle_probl
 		bench_load(&next, 90);
 		bench_round(&next);
 		expect_error(group, 1);
-		expect_mask(w, group, 1u << late);
+		CHECK_INT(bench_masked(w, group), 1u << late);
 	}
 	world_meet(w);
 	if (w->rank == late) {
@@ -226,15 +211,11 @@ static void run(struct world *w, void *arg)
 	for (int layout = 1; layout <= 2; layout++) {
 		struct oracle_problem p =
 			bench_problem(w->nranks, 12, 3, 256, 7, (enum oracle_layout)layout);
-		ncclEpGroupConfig_t config = bench_group_config(&p, BENCH_MASK);
-		ncclEpGroup_t group;
+		ncclEpGroup_t group = bench_group_bounded(w->comm, &p, BENCH_MASK, TIMEOUT_MS);
 		struct bench b;
 
-		config.timeout_ns = (uint64_t)(TIMEOUT_MS * 1e6);
-		config.max_num_sms = 2;
-		NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
 		bench_open(&b, w, group, &p, BENCH_MASK);
-		expect_mask(w, group, 0);
+		CHECK_INT(bench_masked(w, group), 0);
 		bench_round(&b);
 		by_hand(w, &b, 1u << 2);
 		by_hand(w, &b, 1u << 0 | 1u << 3);

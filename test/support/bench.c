@@ -73,6 +73,36 @@ ncclEpGroup_t bench_group(struct world *w, const struct oracle_problem *p, uint3
 	return group;
 }
 
+ncclEpGroup_t bench_group_bounded(ncclComm_t comm, const struct oracle_problem *p, uint32_t flags,
+				  double timeout_ms)
+{
+	ncclEpGroupConfig_t config = bench_group_config(p, flags);
+	ncclEpGroup_t group = NULL;
+
+	config.timeout_ns = (uint64_t)(timeout_ms * 1e6);
+	config.max_num_sms = 2;
+	NEED_OK(ncclEpCreateGroup(&group, comm, &config));
+	return group;
+}
+
+uint64_t bench_masked(struct world *w, ncclEpGroup_t group)
+{
+	int mask[WORLD_MAX], *device;
+	uint64_t masked = 0;
+
+	NEED_CUDA(cudaMalloc((void **)&device, sizeof(mask)));
+	OK(ncclEpMaskQuery(group, device, w->stream));
+	NEED_CUDA(cudaMemcpyAsync(mask, device, sizeof(int) * (size_t)w->nranks,
+				  cudaMemcpyDeviceToHost, w->stream));
+	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	NEED_CUDA(cudaFree(device));
+	for (int r = 0; r < w->nranks; r++) {
+		CHECK(mask[r] == 0 || mask[r] == 1);
+		masked |= (uint64_t)!mask[r] << r;
+	}
+	return masked;
+}
+
 void bench_describe(const struct oracle_problem *p, uint32_t flags, char *text, size_t size)
 {
 	static const char *const types[] = { "bf16", "fp16", "fp32" };

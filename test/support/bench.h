@@ -48,6 +48,11 @@ struct bench {
 /* Group config for a problem; counts of SMs may be changed afterwards. */
 ncclEpGroupConfig_t bench_group_config(const struct oracle_problem *p, uint32_t flags);
 ncclEpGroup_t bench_group(struct world *w, const struct oracle_problem *p, uint32_t flags);
+/* For ranks that get lost: two SMs, and waits that end. */
+ncclEpGroup_t bench_group_bounded(ncclComm_t comm, const struct oracle_problem *p, uint32_t flags,
+				  double timeout_ms);
+/* Bit r: this rank has masked rank r. */
+uint64_t bench_masked(struct world *w, ncclEpGroup_t group);
 
 /* Handle and buffers; the problem is copied. Inputs are loaded for the problem's seed. */
 void bench_open(struct bench *b, struct world *w, ncclEpGroup_t group,
