@@ -367,7 +367,7 @@ static void check_mask(ncclEpGroup_t g, int last)
 static void test_masked_rank(void)
 {
 	static const int wrong[RANKS] = { 1, 1, 2, 1 };
-	ncclEpGroup_t g = group_make(1, 300);
+	ncclEpGroup_t g = group_make(1, 2000);
 	uint64_t tokens = 0;
 	int error = -1;
 	struct routed r;
