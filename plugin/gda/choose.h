@@ -17,6 +17,7 @@ enum ep_gda_var {
 	EP_GDA_VAR_RETRY_CNT,
 	EP_GDA_VAR_PKEY,
 	EP_GDA_VAR_ROCE_VERSION,
+	EP_GDA_VAR_ADAPTIVE,
 	EP_GDA_VAR_NUMBERS, /* those before are numbers, those after are words */
 	EP_GDA_VAR_ADDR_FAMILY = EP_GDA_VAR_NUMBERS,
 	EP_GDA_VAR_ADDR_RANGE,
@@ -41,6 +42,7 @@ struct ep_gda_env {
 	int retry_cnt;
 	int pkey; /* index in the port's table */
 	int roce_version;
+	int adaptive;   /* does the fabric route adaptively? -1: by what the device tells */
 	bool ipv6;      /* family of the GID's address that is preferred, and of `range` */
 	int range_bits; /* -1: no range */
 	uint8_t range[16];

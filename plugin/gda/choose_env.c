@@ -25,6 +25,9 @@ const struct ep_gda_var_def ep_gda_var_table[EP_GDA_VARS] = {
 				   "times that a packet is sent again" },
 	[EP_GDA_VAR_PKEY] = { "NCCL_IB_PKEY", 0, 0, 65535, "index in the partition key table" },
 	[EP_GDA_VAR_ROCE_VERSION] = { "NCCL_IB_ROCE_VERSION_NUM", 2, 1, 2, "version of RoCE" },
+	[EP_GDA_VAR_ADAPTIVE] = { "NCCL_IB_ADAPTIVE_ROUTING", -1, -1, 1,
+				  "1: packets may pass each other; -1: as the NIC says, "
+				  "InfiniBand whose NIC does not say: 1" },
 	[EP_GDA_VAR_ADDR_FAMILY] = { "NCCL_IB_ADDR_FAMILY", 0, 0, 0,
 				     "kind of address that a GID should hold" },
 	[EP_GDA_VAR_ADDR_RANGE] = { "NCCL_IB_ADDR_RANGE", 0, 0, 0,
@@ -134,6 +137,9 @@ static void ep_gda_env_store(struct ep_gda_env *env, enum ep_gda_var var, int va
 		break;
 	case EP_GDA_VAR_ROCE_VERSION:
 		env->roce_version = value;
+		break;
+	case EP_GDA_VAR_ADAPTIVE:
+		env->adaptive = value;
 		break;
 	default:
 		break;

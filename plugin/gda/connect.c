@@ -247,7 +247,8 @@ static uint32_t ep_gda_say_order(const struct ep_gda_queue *q)
 /*
  * It is the responder that places data out of order, and the requester that holds atomics back: a
  * connection is as weak as the weaker end. A requester that itself is in order holds nothing back,
- * whatever its responder does, so it must be told to by fences, as at the weakest tier.
+ * whatever its responder does, and fences atomics only against what fetches: signals have to be
+ * writes then, behind the strongest fence.
  */
 static void ep_gda_hear_order(struct ep_gda_queue *q, uint32_t word)
 {
@@ -258,6 +259,7 @@ static void ep_gda_hear_order(struct ep_gda_queue *q, uint32_t word)
 			"RDMA with rank %d (%s), queue %u: data is placed in tier %u here, in tier "
 			"%u there",
 			q->peer, q->gda->host[q->peer], q->index, q->tier, theirs);
+		q->atomics = q->atomics && q->tier != EP_MLX5_TIER_IBTA;
 		q->tier = q->tier == EP_MLX5_TIER_IBTA ? EP_MLX5_TIER_OOO_ALL
 						       : (uint32_t)ep_max_u64(q->tier, theirs);
 	}

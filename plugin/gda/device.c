@@ -133,6 +133,9 @@ static bool ep_gda_devx_open(struct ep_gda *g, struct ep_gda_nic *nic, struct ep
 	nic->caps.log_max_msg = ep_prm_get(cap, EP_PRM_CAP_LOG_MAX_MSG);
 	nic->caps.error_syndrome = ep_prm_get(cap, EP_PRM_CAP_QPC_EXTENSION) &&
 				   ep_prm_get(cap, EP_PRM_CAP_QP_ERROR_SYNDROME);
+	nic->caps.tells_tier = ep_prm_get(cap, EP_PRM_CAP_OOO_RW_RC) ||
+			       ep_prm_get(cap, EP_PRM_CAP_OOO_ALL_RC);
+	nic->caps.tells_order = ep_prm_get(cap, EP_PRM_CAP_DATA_IN_ORDER);
 	ep_gda_query_clock(g, nic, cap);
 	obj.pd.in = nic->pd;
 	obj.pd.out = &pd;

@@ -64,15 +64,18 @@ static inline void ep_prm_set64(void *p, uint32_t bit, uint32_t width, uint64_t 
 #define EP_PRM_CAPS_GENERAL 0x0
 #define EP_PRM_CAPS_ROCE 0x4
 #define EP_PRM_CAP_LOG_MAX_QP_SZ 0x88, 8
+#define EP_PRM_CAP_DATA_IN_ORDER 0x62, 1  /* linux/mlx5/mlx5_ifc.h: qp_data_in_order */
 #define EP_PRM_CAP_QPC_EXTENSION 0x122, 1 /* linux/mlx5/mlx5_ifc.h */
 #define EP_PRM_CAP_LOG_MAX_RA_REQ_QP 0x14a, 6
 #define EP_PRM_CAP_LOG_MAX_RA_RES_QP 0x15a, 6
 #define EP_PRM_CAP_LOG_MAX_MSG 0x1c3, 5
+#define EP_PRM_CAP_OOO_RW_RC 0x1ca, 1 /* UCX, ib_mlx5_ifc.h: dp_ordering_ooo_; also _ALL_ below */
 #define EP_PRM_CAP_CQE_VERSION 0x1fc, 4
 #define EP_PRM_CAP_CQ_OI 0x220, 1
 #define EP_PRM_CAP_RC 0x23f, 1
 #define EP_PRM_CAP_QP_ERROR_SYNDROME 0x273, 1 /* linux/mlx5/mlx5_ifc.h */
-#define EP_PRM_CAP_SQ_TS_FORMAT 0x440, 2      /* the same */
+#define EP_PRM_CAP_OOO_ALL_RC 0x334, 1
+#define EP_PRM_CAP_SQ_TS_FORMAT 0x440, 2 /* the same */
 /* RoCE */
 #define EP_PRM_ROCE_CAP_QP_TS_FORMAT 0x1e, 2 /* linux/mlx5/mlx5_ifc.h */
 
@@ -113,7 +116,8 @@ static inline void ep_prm_set64(void *p, uint32_t bit, uint32_t width, uint64_t 
 #define EP_PRM_QPC_MTU 0x40, 3
 #define EP_PRM_QPC_LOG_MSG_MAX 0x43, 5
 #define EP_PRM_QPC_LOG_SQ_SIZE 0x51, 4
-#define EP_PRM_QPC_TS_FORMAT 0x58, 2 /* linux/mlx5/mlx5_ifc.h */
+#define EP_PRM_QPC_TS_FORMAT 0x58, 2     /* linux/mlx5/mlx5_ifc.h */
+#define EP_PRM_QPC_DATA_IN_ORDER 0x5a, 1 /* the same */
 #define EP_PRM_QPC_UAR_PAGE 0x68, 24
 #define EP_PRM_QPC_REMOTE_QPN 0xa8, 24
 #define EP_PRM_QPC_PATH_AT (0xc0 / 8)

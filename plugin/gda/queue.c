@@ -249,7 +249,31 @@ static bool ep_gda_to_rts(struct ep_gda_queue *q, const struct ep_gda_end *end,
 	return ep_gda_modify(q, "RTR2RTS_QP", EP_PRM_CMD_RTR2RTS, in, sizeof(in), why);
 }
 
-/* What the firmware made of it: the order in which data is placed is its choice. */
+/*
+ * The order in which data is placed is the firmware's choice. 0 means in order, or that the device
+ * does not know the field: packets of an InfiniBand port may take several ways all the same, as NCCL
+ * supposes too. Whether such a device holds atomics back is not known either: nothing is taken to be
+ * in order then, and signals do without them.
+ */
+static void ep_gda_tier_set(struct ep_gda_queue *q, const unsigned char *qpc)
+{
+	const struct ep_gda_nic *nic = q->nic;
+	uint32_t tier = ep_prm_get(qpc, EP_PRM_QPC_DP_ORDERING_0) |
+			ep_prm_get(qpc, EP_PRM_QPC_DP_ORDERING_1) << 1;
+	int adaptive = q->gda->env.adaptive;
+
+	q->tier = (uint32_t)ep_min_u64(tier, EP_MLX5_TIER_OOO_ALL);
+	if (adaptive < 0) {
+		adaptive = !nic->caps.tells_tier && nic->end.link_layer != IBV_LINK_LAYER_ETHERNET;
+	}
+	if (!tier &&
+	    (adaptive || (nic->caps.tells_order && !ep_prm_get(qpc, EP_PRM_QPC_DATA_IN_ORDER)))) {
+		q->tier = EP_MLX5_TIER_OOO_ALL;
+		q->atomics = false;
+	}
+}
+
+/* What the firmware made of it. */
 static bool ep_gda_read_back(struct ep_gda_queue *q, const struct ep_gda_end *end,
 			     struct ep_gda_why *why)
 {
@@ -277,11 +301,7 @@ static bool ep_gda_read_back(struct ep_gda_queue *q, const struct ep_gda_end *en
 				 state, EP_PRM_QP_RTS, mtu, q->mtu, sra, ep_gda_log_sra(q, end),
 				 rra, q->nic->end.log_rra, q->nic->name);
 	}
-	q->tier = ep_prm_get(qpc, EP_PRM_QPC_DP_ORDERING_0) |
-		  ep_prm_get(qpc, EP_PRM_QPC_DP_ORDERING_1) << 1;
-	if (q->tier > EP_MLX5_TIER_OOO_ALL) {
-		q->tier = EP_MLX5_TIER_OOO_ALL;
-	}
+	ep_gda_tier_set(q, qpc);
 	return true;
 }
 

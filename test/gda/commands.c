@@ -225,7 +225,13 @@ static void make(struct ep_gda *g, struct ep_gda_queue *q, bool ethernet)
 	nic->eqn = 7;
 	nic->pkey_index = 2;
 	nic->gid_index = 3;
-	nic->caps = (struct ep_gda_caps){ 15, 4, 4, 30, true, false, 1 };
+	nic->caps = (struct ep_gda_caps){ .log_max_qp_sz = 15,
+					  .log_ra_req = 4,
+					  .log_ra_res = 4,
+					  .log_max_msg = 30,
+					  .atomics = true,
+					  .tells_tier = true,
+					  .ts_format = 1 };
 	nic->slab.umem = &umem;
 	nic->uar = &uar;
 	nic->end = (struct ep_gda_end){ .log_rra = 4,
@@ -324,6 +330,51 @@ static void check_grh(bool flag)
 	CHECK_INT(kept[0].bytes[0x35], 0x80);
 	CHECK_INT(kept[0].bytes[0x39], 3);
 	CHECK_INT(kept[0].bytes[0x4f], 0x99);
+}
+
+/* Nothing is taken to be in order that may not be. */
+static void check_order(void)
+{
+	static const struct {
+		bool ethernet, tells_tier, tells_order, in_order;
+		int adaptive;
+		uint32_t said, tier;
+	} cases[] = {
+		/* who tells it is believed */
+		{ true, true, false, false, -1, 0, EP_MLX5_TIER_IBTA },
+		{ false, true, false, false, -1, 0, EP_MLX5_TIER_IBTA },
+		{ false, true, false, false, -1, 1, EP_MLX5_TIER_OOO_RW },
+		{ false, true, false, false, 0, 2, EP_MLX5_TIER_OOO_ALL },
+		{ true, true, false, false, -1, 3, EP_MLX5_TIER_OOO_ALL },
+		/* who does not may reorder on InfiniBand */
+		{ true, false, false, false, -1, 0, EP_MLX5_TIER_IBTA },
+		{ false, false, false, false, -1, 0, EP_MLX5_TIER_OOO_ALL },
+		{ false, false, false, false, 0, 0, EP_MLX5_TIER_IBTA },
+		{ true, false, false, false, 1, 0, EP_MLX5_TIER_OOO_ALL },
+		{ false, true, false, false, 1, 0, EP_MLX5_TIER_OOO_ALL },
+		/* the other field */
+		{ true, false, true, false, 0, 0, EP_MLX5_TIER_OOO_ALL },
+		{ true, false, true, true, -1, 0, EP_MLX5_TIER_IBTA },
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct ep_gda_end end = far_end(cases[i].ethernet);
+		struct ep_gda_why why = { "" };
+		struct ep_gda_queue q;
+		struct ep_gda g;
+
+		make(&g, &q, cases[i].ethernet);
+		q.nic->caps.tells_tier = cases[i].tells_tier;
+		q.nic->caps.tells_order = cases[i].tells_order;
+		g.env.adaptive = cases[i].adaptive;
+		q.qp_obj = object;
+		q.atomics = true;
+		answer(3, IBV_MTU_2048, 4, cases[i].said);
+		answer_qp[24 + 0x5a / 8] |= (uint8_t)(cases[i].in_order << 5);
+		CHECK(ep_gda_queue_connect(&q, &end, &why));
+		CHECK_INT(10 * i + q.tier, 10 * i + cases[i].tier);
+		CHECK_INT(10 * i + q.atomics, 10 * i + (cases[i].said || !cases[i].tier));
+	}
 }
 
 /* A device without atomics is not asked to answer any. */
@@ -450,6 +501,7 @@ int main(void)
 	check_grh(true);
 	check_refusals();
 	check_no_atomics();
+	check_order();
 	check_read_back(6, IBV_MTU_2048, 4, 4);
 	check_read_back(3, IBV_MTU_4096, 4, 4);
 	check_read_back(3, IBV_MTU_2048, 0, 4);

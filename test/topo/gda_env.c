@@ -46,6 +46,8 @@ static int field(const struct ep_gda_env *env, enum ep_gda_var var)
 		return env->retry_cnt;
 	case EP_GDA_VAR_PKEY:
 		return env->pkey;
+	case EP_GDA_VAR_ADAPTIVE:
+		return env->adaptive;
 	default:
 		return env->roce_version;
 	}
@@ -60,6 +62,7 @@ static void test_defaults(void)
 	CHECK(!env.disable && env.gid_index == -1 && env.sl == 0 && env.tc == 0, "%d",
 	      env.gid_index);
 	CHECK(env.timeout == 20 && env.retry_cnt == 7 && env.pkey == 0, "%d", env.timeout);
+	CHECK(env.adaptive == -1, "%d", env.adaptive);
 	CHECK(env.roce_version == 2 && !env.ipv6 && env.range_bits == -1, "%d", env.range_bits);
 }
 

@@ -57,6 +57,8 @@ struct vn_config {
 	bool nc_dedicated; /* MLX5DV_UAR_ALLOC_TYPE_NC_DEDICATED of newer libraries */
 	bool ooo_rw, ooo_all, ooo_force;
 	bool no_atomics;
+	bool quiet;       /* the order of placement is not told */
+	bool tells_order; /* by the field that says whether data is placed in order */
 	int tier;         /* the firmware's own choice */
 	uint32_t send_wr; /* work requests that a verbs queue takes, fewer than is said */
 	uint32_t ts;      /* formats of timestamps: 0 free running, 1 real time, 2 both */

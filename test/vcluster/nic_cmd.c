@@ -169,7 +169,7 @@ void vn_caps(uint32_t which, uint8_t *cap)
 
 	switch (which) {
 	case 0:                                       /* general */
-		vn_set(cap, 0x62, 1, !c->ooo_rw);     /* qp_data_in_order */
+		vn_set(cap, 0x62, 1, c->tells_order); /* qp_data_in_order */
 		vn_set(cap, 0x88, 8, 15);             /* log_max_qp_sz */
 		vn_set(cap, 0x9b, 5, 16);             /* log_max_qp */
 		vn_set(cap, 0xdb, 5, 16);             /* log_max_cq */
@@ -180,7 +180,7 @@ void vn_caps(uint32_t which, uint8_t *cap)
 		vn_set(cap, 0x15a, 6, 4);             /* log_max_ra_res_qp */
 		vn_set(cap, 0x1b6, 2, c->ib ? 0 : 1); /* port_type */
 		vn_set(cap, 0x1c3, 5, 30);            /* log_max_msg */
-		vn_set(cap, 0x1ca, 1, c->ooo_rw);
+		vn_set(cap, 0x1ca, 1, c->ooo_rw && !c->quiet);
 		vn_set(cap, 0x1fc, 4, 1);      /* cqe_version */
 		vn_set(cap, 0x200, 1, c->ib);  /* compact_address_vector */
 		vn_set(cap, 0x21d, 1, !c->ib); /* roce */
@@ -192,7 +192,7 @@ void vn_caps(uint32_t which, uint8_t *cap)
 		vn_set(cap, 0x26b, 5, 9);     /* log_bf_reg_size */
 		vn_set(cap, 0x27c, 4, 0);     /* num_lag_ports */
 		vn_set(cap, 0x290, 16, 1024); /* max_wqe_sz_sq */
-		vn_set(cap, 0x334, 1, c->ooo_all);
+		vn_set(cap, 0x334, 1, c->ooo_all && !c->quiet);
 		vn_set(cap, 0x440, 2, c->ib ? c->ts : 0); /* sq_ts_format */
 		break;
 	case 0x20: /* general, second part */

@@ -140,6 +140,10 @@ static void vn_profile(const char *word)
 		c->send_wr = 32;
 	} else if (!strcmp(word, "no_atomics")) {
 		c->no_atomics = true;
+	} else if (!strcmp(word, "quiet")) {
+		c->quiet = true;
+	} else if (!strcmp(word, "tells_order")) {
+		c->tells_order = true;
 	} else if (!strcmp(word, "ib")) {
 		c->ib = true;
 	} else if (!strcmp(word, "roce")) {
@@ -150,7 +154,7 @@ static void vn_profile(const char *word)
 	} else {
 		fprintf(stderr,
 			"nic: VC_NIC_PROFILE: %s is none of cx7, cx8, no_gpu_umem, no_uar_map, ib, "
-			"roce, rxe, real_time, old_clock, small_sq, no_atomics\n",
+			"roce, rxe, real_time, old_clock, small_sq, no_atomics, quiet, tells_order\n",
 			word);
 		_exit(87);
 	}

@@ -112,7 +112,9 @@ static bool vn_must_wait(struct vn_qp *qp, const struct vn_op *op)
 	if (qp->order >= EP_MLX5_TIER_OOO_RW) {
 		all = op->fm == 3;
 		all |= vn_is_atomic(op) && qp->tier == EP_MLX5_TIER_OOO_RW;
-		all |= vn_is_atomic(op) && (op->fm == 2 || op->fm == 4);
+		/* who places in order itself fences against what fetches, whatever its peer does */
+		all |= vn_is_atomic(op) && qp->tier > EP_MLX5_TIER_IBTA &&
+		       (op->fm == 2 || op->fm == 4);
 	}
 	if (all) {
 		return op->idx != qp->done;
