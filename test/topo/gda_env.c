@@ -78,7 +78,7 @@ static void try_number(enum ep_gda_var var, const char *text, bool good, long lo
 	if (good) {
 		CHECK(ep_gda_env_read(&env) == ncclSuccess, "%s=%s: %s", def->name, text,
 		      last_text());
-		if (value < 0 && var != EP_GDA_VAR_GID_INDEX) {
+		if (value < 0 && (var == EP_GDA_VAR_SL || var == EP_GDA_VAR_TC)) {
 			value = 0;
 		}
 		CHECK(field(&env, var) == value, "%s=%s gives %d", def->name, text,
