@@ -118,6 +118,7 @@ EP_DEV void ep_ll_net_post_rows(const struct ep_ll_combine_args &a, const struct
 	}
 	struct ep_mlx5_post p = ep_ll_net_open(c, d, ch);
 
+	p.timeout_ns = ep_ll_net_left(c, op, true);
 	if (!ep_mlx5_put_signal(
 		    &p, mine, ep_mlx5_remote(&p, EP_MLX5_REGION_HEAP, ep_ll_net_row(c, op, at)),
 		    ep_mlx5_local(&p, EP_MLX5_REGION_HEAP,
@@ -150,8 +151,9 @@ EP_DEV void ep_ll_net_return(const struct ep_ll_combine_args &a, const struct ep
 			continue;
 		}
 		*half ^= 1;
-		ep_ll_net_claim(c, op, ch, h);
-		ep_block_sync();
+		if (!ep_ll_net_claim(c, op, ch, h)) {
+			return;
+		}
 		ep_ll_net_stage_rows(a, list, rows, c.heap[c.rank] + ep_ll_net_stage(c, ch, h));
 		ep_block_sync();
 		for (uint32_t d = ep_ll_net_peer(c, ep_warp()); d < c.nranks;

@@ -32,6 +32,7 @@ EP_DEV void ep_ll_net_post_counts(const struct ep_ll_dispatch_args &a, const str
 		struct ep_mlx5_post p = ep_ll_net_open(c, r, c.channels);
 		uint64_t from = c.post_off + r * c.post_stride + (ctrl ? 0 : EP_LL_CTRL_BYTES);
 
+		p.timeout_ns = ep_ll_net_left(c, op, true);
 		if (!ep_mlx5_put(&p, ep_lane() < lanes,
 				 ep_mlx5_remote(&p, EP_MLX5_REGION_SIGNAL, to),
 				 ep_mlx5_local(&p, EP_MLX5_REGION_HEAP, from),
@@ -172,6 +173,7 @@ EP_DEV void ep_ll_net_post_tokens(const struct ep_ll_dispatch_args &a, const str
 	uint64_t headers = c.bank_off[op.bank] + c.packet_off + a.header_off +
 			   (uint64_t)(at + ep_ll_net_first_slot(t, b, d)) * a.header_bytes;
 
+	p.timeout_ns = ep_ll_net_left(c, op, true);
 	if (!ep_mlx5_put(&p, ep_lane() == 0, ep_mlx5_remote(&p, EP_MLX5_REGION_SIGNAL, headers),
 			 ep_mlx5_local(&p, EP_MLX5_REGION_HEAP,
 				       b.stage + c.stage_header_off +
@@ -215,8 +217,9 @@ EP_DEV void ep_ll_net_send_window(const struct ep_ll_dispatch_args &a, const str
 			b.done = at + b.n - c0;
 			b.stage = ep_ll_net_stage(c, ch, b.half);
 			*half ^= 1;
-			ep_ll_net_claim(c, op, ch, b.half);
-			ep_block_sync();
+			if (!ep_ll_net_claim(c, op, ch, b.half)) {
+				return;
+			}
 			ep_ll_net_stage_batch<FP8>(a, op, t, b, w0, twice);
 			ep_block_sync();
 			for (uint32_t d = ep_ll_net_peer(c, ep_warp()); d < c.nranks;

@@ -14,6 +14,7 @@
 
 #define EP_LL_NET_LEAST_NS 1000000ull
 #define EP_LL_NET_MASKED_NS 200000000ull
+#define EP_LL_NET_END_NS 2000000000ull /* for the host to end a queue: it takes some 20 ms */
 
 EP_DEV struct ep_ll_link *ep_ll_link(const struct ep_ll_common &c, uint32_t r, uint32_t queue)
 {
@@ -38,8 +39,8 @@ EP_DEV uint32_t ep_ll_net_peer(const struct ep_ll_common &c, uint32_t r)
 /*
  * How long the kernel's senders may still wait for a queue. Half of the timeout for all waits
  * together: a peer that is lost must be given up before others, who wait for our rows meanwhile,
- * give up us. A masked peer's NIC is granted little: if it then still reads the stage, its queue is
- * spoilt, and the host ends it.
+ * give up us. A masked peer is granted little: if the NIC then still has to read the stage for it,
+ * the queue is given up.
  */
 EP_DEV uint64_t ep_ll_net_left(const struct ep_ll_common &c, const struct ep_ll_op &op, bool active)
 {
@@ -126,7 +127,7 @@ EP_DEV void ep_ll_net_tell(const struct ep_ll_common &c, const struct ep_ll_op &
 			continue;
 		}
 		p.timeout_ns = ep_ll_net_left(c, op, active);
-		if (!ep_mlx5_signal_add(&p, ep_ll_net_signal(c, p, r, c.channels, off, op.step),
+		if (!ep_mlx5_signal_add(&p, ep_ll_net_signal(c, p, r, c.channels, off, ep_ll_telling(op, !active)),
 					false) &&
 		    active) {
 			ep_ll_net_failed(c, op, p, r, EP_WAIT_RDMA_SLOT);
@@ -161,30 +162,61 @@ EP_DEV uint64_t ep_ll_net_stage(const struct ep_ll_common &c, uint32_t channel, 
 }
 
 /*
- * Waits until the NIC has done with the half, so that it may be written again. A barrier must
- * follow. One block.
+ * Whether the NIC has done with what the queue to rank r posted below `index`. One that does not
+ * get done is given up, and ended by the host: before that its NIC may send again what the peer has
+ * not acknowledged, from the stage as it is then, and the peer takes it for what it was. One warp.
  */
-EP_DEV void ep_ll_net_claim(const struct ep_ll_common &c, const struct ep_ll_op &op,
+EP_DEV bool ep_ll_net_released(const struct ep_ll_common &c, const struct ep_ll_op &op,
+			       struct ep_mlx5_post &p, uint32_t r, uint64_t index)
+{
+	bool active = ep_ll_warp_active(c, r);
+
+	p.timeout_ns = ep_ll_net_left(c, op, active);
+	if (ep_mlx5_wait(&p, index, EP_MLX5_ERR_COMPLETION, EP_WAIT_RDMA_COMPLETION)) {
+		return true;
+	}
+	if (active) {
+		ep_ll_net_failed(c, op, p, r, EP_WAIT_RDMA_COMPLETION);
+	}
+	if (ep_mlx5_wait_end(&p, index, EP_LL_NET_END_NS)) {
+		return true;
+	}
+	if (ep_lane() == 0 && !ep_ll_aborted(c.state)) {
+		ep_ll_peer_failed(c, op, EP_LL_CAUSE_UNENDED, EP_WAIT_RDMA_COMPLETION, r, p.status,
+				  p.qpn);
+	}
+	return false;
+}
+
+/*
+ * Waits until the NIC has done with the half, so that it may be written again. False, for all
+ * threads: it may not, and the group is aborted. One block; barriers at both ends.
+ */
+EP_DEV bool ep_ll_net_claim(const struct ep_ll_common &c, const struct ep_ll_op &op,
 			    uint32_t channel, uint32_t half)
 {
+	EP_SHARED(uint32_t, refused);
+
+	if (ep_tid() == 0) {
+		refused = ep_ll_aborted(c.state);
+	}
+	ep_block_sync();
 	for (uint32_t r = ep_warp(); r < c.nranks; r += ep_nwarps()) {
 		if (!ep_ll_remote(c, r)) {
 			continue;
 		}
 		struct ep_mlx5_post p = ep_ll_net_open(c, r, channel);
 		uint64_t mark = ep_lane() == 0 ? ep_ll_link(c, r, channel)->mark[half] : 0;
-		bool active = ep_ll_warp_active(c, r);
 
 		mark = ep_shfl_u64(EP_FULL_MASK, mark, 0);
-		if (p.done >= mark || (p.status && !active)) {
-			continue;
-		}
-		p.timeout_ns = ep_ll_net_left(c, op, active);
-		if (!ep_mlx5_wait(&p, mark, EP_MLX5_ERR_COMPLETION, EP_WAIT_RDMA_COMPLETION) &&
-		    active) {
-			ep_ll_net_failed(c, op, p, r, EP_WAIT_RDMA_COMPLETION);
+		if (p.done < mark && !ep_ll_net_released(c, op, p, r, mark) && ep_lane() == 0) {
+			ep_shared_or_u32(&refused, 1);
 		}
 	}
+	ep_block_sync();
+	bool ok = !refused;
+	ep_block_sync(); /* the next claim writes the word */
+	return ok;
 }
 
 /* What the warp has posted to r reads from the half. One warp. */

@@ -213,6 +213,7 @@ EP_DEV bool ep_mlx5_flush(struct ep_mlx5_post *p)
 			ep_st_relaxed_gpu_u64(&p->qp->rung, p->end);
 			ep_mlx5_doorbell(p->qp, p->end);
 		}
+		ep_warp_sync(EP_FULL_MASK); /* as in ep_mlx5_publish() */
 		p->rung = p->end;
 	}
 	return !p->status;

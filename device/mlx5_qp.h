@@ -174,6 +174,41 @@ EP_DEV bool ep_mlx5_wait(struct ep_mlx5_post *p, uint64_t index, uint32_t timeou
 	return !p->status;
 }
 
+/*
+ * For a queue that is out of use: waits until the NIC reads nothing any more of what was posted
+ * below `index`, since that has completed or the queue pair has ended. An error that the NIC has
+ * reported means that; one that a wait came to by itself does not, until the host, which is told of
+ * it, has ended the queue pair: what was posted is flushed then, which reports an error. False: not
+ * within that time, or the kernel's work is aborted.
+ */
+EP_DEV bool ep_mlx5_wait_end(const struct ep_mlx5_post *p, uint64_t index, uint64_t timeout_ns)
+{
+	bool over = p->done >= index;
+
+	if (ep_lane() == 0 && !over) {
+		struct ep_spin spin = ep_spin_start();
+		uint64_t rung = ep_ld_relaxed_gpu_u64(&p->qp->rung);
+
+		while (!ep_spin_expired(&spin, timeout_ns, EP_WAIT_RDMA_COMPLETION, p->qp->peer) &&
+		       !(p->aborted && ep_ld_relaxed_gpu_u32(p->aborted))) {
+			uint32_t word =
+				ep_ld_acquire_sys_u32(ep_mlx5_cqe_word(p->qp, EP_MLX5_CQE_DONE_AT));
+			uint32_t opcode = ep_mlx5_cqe_opcode(word);
+
+			over = opcode != EP_MLX5_CQE_INVALID &&
+			       (opcode != EP_MLX5_CQE_REQ ||
+				ep_mlx5_cqe_done(rung, p->depth, ep_mlx5_cqe_counter(word)) >=
+					index);
+			if (over) {
+				break;
+			}
+		}
+	}
+	over = ep_shfl_u32(EP_FULL_MASK, over, 0) != 0;
+	ep_warp_sync(EP_FULL_MASK);
+	return over;
+}
+
 /* One lane, one at a time per queue. Hands everything below `next` over. */
 EP_DEV void ep_mlx5_doorbell(struct ep_mlx5_qp *qp, uint64_t next)
 {
@@ -317,6 +352,7 @@ EP_DEV void ep_mlx5_publish(struct ep_mlx5_post *p, uint64_t base, uint64_t end,
 			ep_mlx5_doorbell(qp, end);
 		}
 	}
+	ep_warp_sync(EP_FULL_MASK); /* any lane may open the queue anew and must find the same */
 	p->unsignaled = more;
 	if (ring) {
 		p->rung = end;

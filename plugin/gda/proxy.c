@@ -103,8 +103,8 @@ static void ep_gda_proxy_fail(struct ep_gda_queue *q, uint64_t index, uint8_t sy
 /* A failure that the NIC does not know of: what it has under way shall not go on either. */
 static void ep_gda_proxy_refuse(struct ep_gda_queue *q, const char *note)
 {
+	ep_gda_verbs_halt(q); /* kernels rely on it once they see the error */
 	ep_gda_proxy_fail(q, q->posted, EP_MLX5_SYND_LOCAL_QP_OP, 0, note);
-	ep_gda_verbs_halt(q);
 }
 
 static uint64_t ep_gda_be64(const uint32_t *w)

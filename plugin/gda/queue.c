@@ -355,6 +355,10 @@ void ep_gda_queue_halt(struct ep_gda_queue *q)
 	unsigned char in[EP_PRM_QP_SHORT_BYTES] = { 0 };
 	struct ep_gda_why why;
 
+	if (q->halted) {
+		return;
+	}
+	q->halted = true;
 	if (q->verbs) {
 		ep_gda_verbs_halt(q);
 	} else if (q->qp_obj &&

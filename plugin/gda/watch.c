@@ -93,11 +93,24 @@ static void ep_gda_ask_some(struct ep_gda *g, uint64_t *asked)
 	}
 }
 
+/*
+ * A queue that kernels have given up without an error of the NIC's is ended: they wait for that
+ * before they write memory that it may still send from.
+ */
+static void ep_gda_look_at(struct ep_gda_queue *q)
+{
+	ep_gda_inspect(q, EP_GDA_LOOK_MEMORY);
+	if (__atomic_load_n(&q->record->valid, __ATOMIC_ACQUIRE) &&
+	    q->record->status != EP_MLX5_ERR_CQE) {
+		ep_gda_queue_halt(q);
+	}
+}
+
 static void ep_gda_look(struct ep_gda *g, uint64_t *asked)
 {
 	pthread_mutex_lock(&g->ask);
 	for (uint32_t i = 0; i < g->nqueues; i++) {
-		ep_gda_inspect(&g->queue[i], EP_GDA_LOOK_MEMORY);
+		ep_gda_look_at(&g->queue[i]);
 	}
 	ep_gda_ask_some(g, asked);
 	pthread_mutex_unlock(&g->ask);

@@ -237,6 +237,47 @@ static void ended(uint32_t shared, uint32_t status)
 	rig_free(&rig);
 }
 
+/*
+ * A queue that was given up: the memory it sends from may be written when its work has completed
+ * after all, or the NIC reports an error, as it does when the host ends the queue pair, and not
+ * before.
+ */
+static void let_go(uint64_t stuck_at, uint64_t fail_at, bool later, bool aborted, bool want)
+{
+	double start = now_s();
+
+	begin(64);
+	nic->stuck_at = stuck_at;
+	nic->fail_at = later ? ~0ull : fail_at;
+	nic->syndrome = EP_MLX5_SYND_FLUSHED;
+	nic_start(nic);
+	launch((struct gda_one_args){ .what = GDA_ONE_PUT_0,
+				      .times = 8,
+				      .lanes = 1,
+				      .quiet = 1,
+				      .end_ns = 2 * SHORT_NS });
+	if (later) { /* than the wait for completions */
+		usleep(SHORT_NS / 1000 * 3 / 2);
+		nic_finish(nic);
+		nic->stuck_at = ~0ull;
+		nic->fail_at = fail_at;
+		nic_start(nic);
+	}
+	if (aborted) {
+		usleep(SHORT_NS / 1000 * 3 / 2);
+		__atomic_store_n(rig.aborted, 1, __ATOMIC_RELAXED);
+	}
+	OK(cudaDeviceSynchronize());
+	CHECK(aborted || want || now_s() - start > 3e-9 * SHORT_NS);
+	CHECK(now_s() - start < 3e-9 * SHORT_NS + (aborted ? -0.5e-9 * SHORT_NS + 0.2 : 1));
+	nic_finish(nic);
+	CHECK_INT(rig.result->ended, want);
+	CHECK_INT(rig.result->status, stuck_at != ~0ull  ? EP_MLX5_ERR_COMPLETION
+				      : fail_at != ~0ull ? EP_MLX5_ERR_CQE
+							 : EP_MLX5_OK);
+	rig_free(&rig);
+}
+
 /* The queue made anew by the host works like a new one. */
 static void recovery(void)
 {
@@ -384,6 +425,12 @@ int main(void)
 	}
 	abandoned(EP_MLX5_ERR_TURN);
 	abandoned(EP_MLX5_ERR_LOCK);
+	let_go(~0ull, ~0ull, false, false, true);
+	let_go(~0ull, 5, false, false, true);
+	let_go(5, ~0ull, false, false, false);
+	let_go(5, ~0ull, false, true, false);
+	let_go(5, 5, true, false, true);
+	let_go(5, ~0ull, true, false, true);
 	recovery();
 	return test_result();
 }

@@ -276,9 +276,12 @@ EP_KERNEL(gda_one, gda_one_args, 32)
 	if (a.quiet) {
 		ep_mlx5_quiet(&p);
 	}
+	bool ended = a.end_ns && ep_mlx5_wait_end(&p, p.end, a.end_ns);
+
 	if (ep_lane() == 0) {
 		a.result->status = p.status;
 		a.result->posted = done;
+		a.result->ended = ended;
 	}
 }
 

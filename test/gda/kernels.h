@@ -37,7 +37,7 @@ struct gda_result {
 	uint32_t sum32;
 	uint32_t status; /* enum ep_mlx5_status */
 	uint32_t wrong;  /* data fetched that is not what it should be */
-	uint32_t pad;
+	uint32_t ended;  /* the NIC is done with what was posted */
 };
 
 struct gda_post_args {
@@ -78,6 +78,7 @@ struct gda_one_args {
 	uint32_t times;
 	uint32_t lanes; /* that want to */
 	uint32_t shared, more, flush, quiet;
+	uint64_t end_ns; /* not 0: then waits so long for the NIC to be done with it */
 };
 
 /*

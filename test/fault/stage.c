@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * A packet of rank 0's rows for rank 1 is lost, and sent again only after rank 0 would need the memory
+ * for other rows. Rank 1 must not take those for what it waits for: it has the right rows or an
+ * error.
+ *
+ *     stage gives_up     rank 0 waits as long as it may for the packet's completion
+ *     stage mask         rank 0 has masked rank 1 meanwhile, and waits little
+ *
+ *     stage room         instead, a queue of rank 0 to rank 1 does nothing any more and is small: rank
+ *                        0, waiting for room in it, gives rank 1 up before rank 2 gives up rank 0
+ */
+#include <string.h>
+#include <unistd.h>
+
+#include "support/bench.h"
+#include "support/victim.h"
+
+#define TIMEOUT_MS (3000 * victim_scale())
+
+static char faults[600]; /* "@" and a path */
+
+static void strike(const char *rule)
+{
+	char made[640];
+	FILE *file;
+
+	snprintf(made, sizeof(made), "%s.new", faults + 1);
+	file = fopen(made, "w");
+	NEED(file && fprintf(file, "%s:rank=0,qp=0,op=write,count=1\n", rule) >= 0 &&
+	     !fclose(file));
+	NEED(!rename(made, faults + 1));
+	sleep(1); /* until the NIC has read it */
+}
+
+static bool failed(struct bench *b)
+{
+	ncclResult_t result = ncclSuccess;
+	int error = 0;
+
+	if (b->flags & BENCH_MASK) {
+		OK(ncclEpGetAsyncError(b->group, &error));
+		return error;
+	}
+	OK(ncclEpExtGetLastError(b->group, &result, NULL));
+	return result != ncclSuccess;
+}
+
+/* Rank 0 goes on to its combine, whose rows need the place of those that are still under way. */
+static void go_on(struct world *w, struct bench *b)
+{
+	const int mask[] = { 1, 0, 1 };
+	double start = world_now();
+
+	if (b->flags & BENCH_MASK) {
+		OK(ncclEpMaskUpdate(b->group, mask, w->stream));
+		b->p.absent = 1 << 1;
+		bench_load(b, b->p.seed);
+	}
+	OK(bench_combine(b, w->stream));
+	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	if (w->rank == 0) {
+		CHECK(world_now() - start > 0.15); /* or nothing was lost */
+	}
+	CHECK(world_now() - start < TIMEOUT_MS / 1e3 + 1);
+	if (b->flags & BENCH_MASK) {
+		bench_check_combine(b);
+	} else if (w->rank == 0) {
+		CHECK(failed(b));
+	}
+}
+
+static void rows_under_way(struct world *w, uint32_t flags)
+{
+	struct oracle_problem p = bench_problem(w->nranks, 3, 3, 256, 7, ORACLE_RANK_MAJOR);
+	struct bench b;
+
+	bench_open(&b, w, bench_group_bounded(w->comm, &p, flags, TIMEOUT_MS), &p, flags);
+	bench_round(&b);
+	bench_round(&b); /* both halves of the stage have been used */
+	bench_poison(&b);
+	OK(bench_update(&b, w->stream));
+	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	world_meet(w);
+	if (w->rank == 0) {
+		strike("drop");
+	}
+	world_meet(w);
+	OK(bench_dispatch(&b, w->stream));
+	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	if (w->rank != 1) {
+		CHECK(!failed(&b));
+		bench_check_dispatch(&b);
+		bench_expert_work(&b);
+		go_on(w, &b);
+	} else if (!failed(&b)) {
+		bench_check_dispatch(&b);
+	}
+	world_meet(w);
+	bench_close(&b);
+	OK(ncclEpGroupDestroy(b.group));
+}
+
+static void room(struct world *w)
+{
+	struct oracle_problem p = bench_problem(w->nranks, 3, 3, 256, 96, ORACLE_RANK_MAJOR);
+	double start;
+	struct bench b;
+
+	bench_open(&b, w, bench_group_bounded(w->comm, &p, BENCH_MASK, TIMEOUT_MS), &p, BENCH_MASK);
+	bench_round(&b);
+	OK(bench_update(&b, w->stream));
+	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	world_meet(w);
+	if (w->rank == 0) {
+		strike("stuck");
+	}
+	world_meet(w);
+	start = world_now();
+	OK(bench_dispatch(&b, w->stream));
+	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	if (w->rank != 1) {
+		CHECK_INT(bench_masked(w, b.group), w->rank ? 0 : 1 << 1);
+		CHECK(world_now() - start < 0.8 * TIMEOUT_MS / 1e3);
+	}
+	world_meet(w);
+	bench_close(&b);
+	OK(ncclEpGroupDestroy(b.group));
+}
+
+static void run(struct world *w, void *arg)
+{
+	const char *scene = arg;
+
+	if (!strcmp(scene, "room")) {
+		room(w);
+	} else {
+		rows_under_way(w, strcmp(scene, "mask") ? 0 : BENCH_MASK);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	NEED(argc == 2);
+	snprintf(faults, sizeof(faults), "@%s/faults",
+		 getenv("VC_DIR") ? getenv("VC_DIR") : "/tmp");
+	if (world_number(getenv("RANK"), WORLD_MAX) == 0) {
+		FILE *file = fopen(faults + 1, "w");
+
+		NEED(file && !fclose(file));
+	}
+	setenv("VC_NIC_FAULTS", faults, 1);
+	setenv("NCCL_EP_LL_THREADS", "64", 0);
+	setenv("NCCL_EP_CLOSE_TIMEOUT_MS", "3000", 0);
+	world_run(3, run, argv[1]);
+	return check_end();
+}
