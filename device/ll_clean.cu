@@ -3,8 +3,9 @@
  * Mask clean-up: ranks that were masked come back. Every calling rank tells all peers its step,
  * waits for all of them, and goes on from the highest step of all, with all banks free: the ranks'
  * sequences agree again although the returning ones missed operations. Masked ranks are waited for
- * too: a rank that was away has masked the others, and either side may be ahead. A remote rank whose
- * connection is lost stays masked, on both sides: whoever knows tells the other, if a queue is left.
+ * too: a rank that was away has masked the others, and either side may be ahead. Who does not come
+ * stays masked: its earlier operations may still be writing here. A remote rank whose connection is
+ * lost stays so on both sides: whoever knows tells the other, if a queue is left.
  */
 #include "ll_layout.h"
 #include "mlx5_ops.h"
@@ -121,7 +122,7 @@ EP_KERNEL(ep_ll_clean_kernel, ep_ll_clean_args, EP_LL_MAX_THREADS)
 			}
 			ep_st_relaxed_sys_u32(a.async_error, 1);
 		}
-		lost[r] |= !came && a.remote >> r & 1;
+		lost[r] |= !came;
 		steps[r] = theirs;
 	}
 	ep_block_sync();
@@ -132,6 +133,7 @@ EP_KERNEL(ep_ll_clean_kernel, ep_ll_clean_args, EP_LL_MAX_THREADS)
 		struct ep_ll_seq s = {};
 
 		s.step = mine;
+		s.cleaned = mine;
 		a.seq[i] = s;
 	}
 	if (r < a.nranks) {

@@ -12,6 +12,7 @@ struct ep_ll_op {
 	uint32_t epoch;   /* step of the send half */
 	uint32_t bank;
 	uint32_t release; /* step that released the bank before; 0: never used */
+	uint32_t cleaned; /* of ep_ll_seq */
 	bool staged;      /* false: a receiving half whose sending half never ran */
 	bool is_combine;
 	uint64_t start_ns; /* _net kernels: when it began */
@@ -83,7 +84,8 @@ EP_DEV void ep_ll_peer_failed(const struct ep_ll_common &c, const struct ep_ll_o
 			      uint32_t value, uint32_t expected)
 {
 	struct ep_ll_record r = {};
-	bool masked = c.mask_enabled && cause != EP_LL_CAUSE_MISMATCH;
+	bool masked = c.mask_enabled && cause != EP_LL_CAUSE_MISMATCH &&
+		      cause != EP_LL_CAUSE_UNENDED;
 
 	r.cause = cause;
 	r.site = site;
@@ -110,6 +112,36 @@ EP_DEV bool ep_ll_given_up(const struct ep_ll_common &c, const struct ep_ll_op &
 		return false;
 	}
 	ep_ll_peer_failed(c, op, EP_LL_CAUSE_RDMA, site, peer, 0, 0);
+	return true;
+}
+
+/* What a peer is told of this rank's progress; `masked`: that we do not wait for it any more. */
+EP_DEV uint64_t ep_ll_telling(const struct ep_ll_op &op, bool masked)
+{
+	return op.step | (uint64_t)masked << 32;
+}
+
+/* By what it has told, a peer has masked this rank: it waits for us no more, and uses the banks. */
+EP_DEV bool ep_ll_masked_by(const struct ep_ll_op &op, uint64_t told)
+{
+	return told >> 32 && (int32_t)((uint32_t)told - op.cleaned) > 0;
+}
+
+EP_DEV uint64_t ep_ll_told(const struct ep_ll_common &c, uint32_t r)
+{
+	return ep_ld_retired_sys_u64((const uint64_t *)ep_ll_progress(c, r));
+}
+
+/* Peer r has masked us: no use in waiting for what it would have sent. */
+EP_DEV bool ep_ll_masked_us(const struct ep_ll_common &c, const struct ep_ll_op &op,
+			    enum ep_wait_site site, uint32_t r)
+{
+	uint64_t told = c.mask_enabled ? ep_ll_told(c, r) : 0;
+
+	if (!ep_ll_masked_by(op, told)) {
+		return false;
+	}
+	ep_ll_peer_failed(c, op, EP_LL_CAUSE_LEFT, site, r, (uint32_t)told - op.step, 0);
 	return true;
 }
 
@@ -166,7 +198,8 @@ EP_DEV bool ep_ll_wait_over(const struct ep_ll_common &c, const struct ep_ll_op 
 	if ((s->polls & 63) != 0) {
 		return false;
 	}
-	return ep_ll_aborted(c.state) || !ep_ll_active(c, peer) || ep_ll_given_up(c, op, site, peer);
+	return ep_ll_aborted(c.state) || !ep_ll_active(c, peer) ||
+	       ep_ll_given_up(c, op, site, peer) || ep_ll_masked_us(c, op, site, peer);
 }
 
 /* Waits for a flag to hold this operation's epoch; false when the peer failed. */

@@ -4,7 +4,8 @@
  *
  * Every rank owns one heap that its peers can write. It holds
  *
- *   progress[R]   8 bytes each, the low four: the last step that peer r has started (r writes it)
+ *   progress[R]   8 bytes each, written by peer r: the last step that it has started, and above it 1 if
+ *                 it has masked us by then
  *   signals[R][C] u64 (remote peers): how far peer r's rows have arrived on its channel c
  *   clean[2][R]   words, 8 bytes {step, round}: arrival at mask clean-ups, even and odd rounds
  *   bank[0..2]    buffers of operations in flight, each with three areas:
@@ -94,6 +95,7 @@
  * that makes six.
  */
 #define EP_LL_MAX_LEAD 8
+#define EP_LL_CLEANED_MOST (1u << 30) /* steps back; what is older is taken for so old */
 #define EP_LL_NO_ROW 0xffffffffu
 #define EP_LL_ZERO_ROW 0xfffffffeu /* slot_row: did not fit, returns as zeros */
 
@@ -123,7 +125,8 @@ struct __attribute__((aligned(16))) ep_ll_seq {
 	uint32_t release[EP_LL_BANKS]; /* step that released the bank; 0: never used */
 	uint32_t next;                 /* bank of the next operation, */
 	uint32_t next_release;         /* and its release */
-	uint32_t pad;
+	uint32_t cleaned;              /* step at the last MaskClean: what peers say of masks before
+					* does not count */
 };
 
 /* Written by the kernels at the head of handle memory. */
@@ -154,7 +157,8 @@ enum ep_ll_record_cause {
 	EP_LL_CAUSE_EXPERT_ID, /* value = the id, token and k say where */
 	EP_LL_CAUSE_UNSENT, /* the receiving half of an operation whose sending half never ran */
 	EP_LL_CAUSE_OVERFLOW, /* value = a local expert with more than expected = R * B rows */
-	EP_LL_CAUSE_LEFT, /* the peer is value steps ahead: it goes on without us */
+	EP_LL_CAUSE_LEFT, /* the peer has masked us, or goes on without us, value steps ahead */
+	EP_LL_CAUSE_UNENDED, /* a queue that was given up does not end; value, expected as below */
 	EP_LL_CAUSE_RDMA /* the connection; value = enum ep_mlx5_status, expected = queue pair, or
 			  * both 0: the host has given it up */
 };

@@ -46,7 +46,7 @@ EP_DEV uint32_t ep_ll_seq_release(const struct ep_ll_seq &s, uint32_t b)
 struct ep_ll_found {
 	struct ep_ll_seq seq;  /* the block's copy */
 	uint32_t aborted;      /* last warp: not 0: nothing may be done */
-	uint32_t progress;     /* senders' last warp: of peer `lane` */
+	uint64_t told;         /* senders' last warp: progress of peer `lane` */
 };
 
 EP_DEV struct ep_ll_found ep_ll_find(const struct ep_ll_common &c)
@@ -54,10 +54,10 @@ EP_DEV struct ep_ll_found ep_ll_find(const struct ep_ll_common &c)
 	struct ep_ll_found f;
 
 	f.aborted = 0;
-	f.progress = 0;
+	f.told = 0;
 	if (ep_warp() == ep_nwarps() - 1) {
 		if (ep_block() < c.send_blocks && ep_lane() < c.nranks) {
-			f.progress = ep_ld_retired_sys_u32(ep_ll_progress(c, ep_lane()));
+			f.told = ep_ll_told(c, ep_lane());
 		}
 		f.aborted = ep_ld_relaxed_gpu_u32(&c.state->aborted);
 	}
@@ -88,6 +88,7 @@ EP_DEV struct ep_ll_op ep_ll_step(const struct ep_ll_common &c, const struct ep_
 	op.is_combine = is_combine;
 	op.start_ns = 0;
 	op.staged = true;
+	op.cleaned = seq.cleaned;
 	if (c.phase & EP_LL_SEND) {
 		op.epoch = op.step;
 		op.bank = seq.next;
@@ -119,7 +120,9 @@ EP_DEV void ep_ll_seq_advance(const struct ep_ll_common &c, const struct ep_ll_o
 	} else {
 		s->busy |= 1u << op.bank;
 	}
-	s->pad = 0; /* not what was read: a copy would be waited for at once */
+	if (s->step - s->cleaned > EP_LL_CLEANED_MOST) {
+		s->cleaned = s->step - EP_LL_CLEANED_MOST;
+	}
 	s->next = ep_ll_bank_choose(s);
 	s->next_release = ep_ll_seq_release(*s, s->next);
 }
@@ -132,8 +135,8 @@ EP_DEV void ep_ll_publish_progress(const struct ep_ll_common &c, const struct ep
 {
 	for (uint32_t r = ep_lane(); r < c.nranks; r += EP_WARP_SIZE) {
 		if (!ep_ll_remote(c, r)) {
-			ep_st_retired_sys_u32((uint32_t *)(c.heap[r] + c.progress_off) + 2 * c.rank,
-					      op.step);
+			ep_st_retired_sys_u64((uint64_t *)(c.heap[r] + c.progress_off) + c.rank,
+					      ep_ll_telling(op, r != c.rank && !ep_ll_active(c, r)));
 		}
 	}
 }
@@ -144,16 +147,16 @@ EP_DEV void ep_ll_publish_progress(const struct ep_ll_common &c, const struct ep
 #define EP_LL_BANK_HELD 2u /* by peers that are masked by now: nothing may be sent to those */
 
 /*
- * Peer r has taken more steps than it could have taken with us: it has masked us, and uses the bank
- * for something else by now. Nothing may be sent to it.
+ * Peer r has masked us, by its own word or because it has taken more steps than it could have taken
+ * with us: it uses the bank for something else by now. Nothing may be sent to it.
  */
 EP_DEV bool ep_ll_left_behind(const struct ep_ll_common &c, const struct ep_ll_op &op, uint32_t r,
-			      uint32_t seen)
+			      uint64_t told)
 {
-	int32_t lead = (int32_t)(seen - op.step);
+	int32_t lead = (int32_t)((uint32_t)told - op.step);
 
-	if (lead <= EP_LL_MAX_LEAD || !seen) { /* 0: it has not told yet, in a new heap */
-		return false;
+	if (!told || (lead <= EP_LL_MAX_LEAD && !ep_ll_masked_by(op, told))) {
+		return false; /* 0: it has not told yet, in a new heap */
 	}
 	if (ep_ll_active(c, r)) {
 		ep_ll_peer_failed(c, op, EP_LL_CAUSE_LEFT, EP_WAIT_PROGRESS, r, lead, 0);
@@ -161,37 +164,44 @@ EP_DEV bool ep_ll_left_behind(const struct ep_ll_common &c, const struct ep_ll_o
 	return true;
 }
 
+/* Whether peer r, by what it has told, still uses what the bank held before. */
+EP_DEV bool ep_ll_holds(const struct ep_ll_op &op, uint64_t told)
+{
+	return op.release && (int32_t)((uint32_t)told - op.release) <= 0;
+}
+
 /*
  * Waits until every active peer has left the previous operation of the bank. Called by one warp
  * with the progress it found.
  */
 EP_DEV uint32_t ep_ll_wait_bank(const struct ep_ll_common &c, const struct ep_ll_op &op,
-				uint32_t seen)
+				uint64_t told)
 {
 	bool ok = true, held = false;
 
 	/* as nearly always: nobody is behind, and nobody has gone on without us */
 	if (c.nranks <= EP_WARP_SIZE &&
-	    ep_all(EP_FULL_MASK, ep_lane() >= c.nranks ||
-					 ((!op.release || (int32_t)(seen - op.release) > 0) &&
-					  (int32_t)(seen - op.step) <= EP_LL_MAX_LEAD))) {
+	    ep_all(EP_FULL_MASK,
+		   ep_lane() >= c.nranks ||
+			   (!ep_ll_holds(op, told) && !(told >> 32) &&
+			    (int32_t)((uint32_t)told - op.step) <= EP_LL_MAX_LEAD))) {
 		return EP_LL_BANK_FREE;
 	}
 	for (uint32_t r = ep_lane(); r < c.nranks; r += EP_WARP_SIZE) {
 		struct ep_spin s = ep_spin_start();
 
 		if (r >= EP_WARP_SIZE) {
-			seen = ep_ld_retired_sys_u32(ep_ll_progress(c, r));
+			told = ep_ll_told(c, r);
 		}
-		while (op.release && (int32_t)(seen - op.release) <= 0 && ep_ll_active(c, r)) {
+		while (ep_ll_holds(op, told) && ep_ll_active(c, r)) {
 			if (ep_ll_wait_over(c, op, &s, EP_WAIT_PROGRESS, r)) {
 				ok = false;
 				break;
 			}
-			seen = ep_ld_retired_sys_u32(ep_ll_progress(c, r));
+			told = ep_ll_told(c, r);
 		}
-		held |= op.release && (int32_t)(seen - op.release) <= 0;
-		held |= ep_ll_left_behind(c, op, r, seen);
+		held |= ep_ll_holds(op, told);
+		held |= ep_ll_left_behind(c, op, r, told);
 	}
 	held = ep_any(EP_FULL_MASK, held);
 	if (!ep_all(EP_FULL_MASK, ok) && ep_ll_aborted(c.state)) {
@@ -219,7 +229,7 @@ EP_DEV uint32_t ep_ll_begin(const struct ep_ll_common &c, const struct ep_ll_fou
 		if (aborted || !op.staged) {
 			state = EP_LL_BANK_ABORTED;
 		} else if (ep_block() < c.send_blocks) {
-			state = ep_ll_wait_bank(c, op, found.progress);
+			state = ep_ll_wait_bank(c, op, found.told);
 		}
 		if (ep_lane() == 0) {
 			bank = state;

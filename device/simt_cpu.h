@@ -252,6 +252,8 @@ EP_ST_CPU(ep_st_relaxed_gpu_u32, uint32_t, __ATOMIC_RELAXED)
 EP_ST_CPU(ep_st_relaxed_gpu_u64, uint64_t, __ATOMIC_RELAXED)
 EP_ST_CPU(ep_st_retired_sys_u32, uint32_t, __ATOMIC_RELEASE)
 EP_LD_CPU(ep_ld_retired_sys_u32, uint32_t, __ATOMIC_ACQUIRE)
+EP_ST_CPU(ep_st_retired_sys_u64, uint64_t, __ATOMIC_RELEASE)
+EP_LD_CPU(ep_ld_retired_sys_u64, uint64_t, __ATOMIC_ACQUIRE)
 EP_ST_CPU(ep_st_fenced_sys_u32, uint32_t, __ATOMIC_RELEASE)
 EP_ST_CPU(ep_st_mmio_u64, uint64_t, __ATOMIC_RELEASE)
 

@@ -160,6 +160,8 @@ EP_ST_CUDA(ep_st_relaxed_gpu_u32, "st.relaxed.gpu.global.u32", uint32_t, "r")
 EP_ST_CUDA(ep_st_relaxed_gpu_u64, "st.relaxed.gpu.global.u64", uint64_t, "l")
 EP_ST_CUDA(ep_st_retired_sys_u32, "st.relaxed.sys.global.u32", uint32_t, "r")
 EP_LD_CUDA(ep_ld_retired_sys_u32, "ld.relaxed.sys.global.u32", uint32_t, "r")
+EP_ST_CUDA(ep_st_retired_sys_u64, "st.relaxed.sys.global.u64", uint64_t, "l")
+EP_LD_CUDA(ep_ld_retired_sys_u64, "ld.relaxed.sys.global.u64", uint64_t, "l")
 EP_ST_CUDA(ep_st_fenced_sys_u32, "st.relaxed.sys.global.u32", uint32_t, "r")
 
 /* Not merged with another store to the register, nor cut in two. */

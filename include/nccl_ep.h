@@ -568,8 +568,8 @@ ncclResult_t ncclEpMaskUpdate(ncclEpGroup_t ep_group, const int *mask, cudaStrea
  * Brings all ranks together again and sets all masks to 1. Collective, also for ranks that were
  * masked: every rank must call it, equally often. Synchronises the stream. It waits for all ranks,
  * each for the timeout at most; one that was active here and does not come is logged and sets the
- * error flag. A rank that did not come is masked again by the next operation that misses it. The
- * error flag is not reset.
+ * error flag. A rank that did not come stays masked, since what it posted before may still be
+ * arriving; so does one whose connection is lost. The error flag is not reset.
  * ncclInvalidUsage: an operation is pending, or the stream is being captured.
  */
 ncclResult_t ncclEpMaskClean(ncclEpGroup_t ep_group, cudaStream_t stream);

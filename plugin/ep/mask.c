@@ -59,8 +59,8 @@ out:
 	return result;
 }
 
-/* Ranks that a clean-up cannot bring back, because their queue pairs are gone. */
-static ncclResult_t ep_mask_tell_lost(struct ncclEpGroup *g, cudaStream_t stream)
+/* Ranks that a clean-up has not brought back. */
+static ncclResult_t ep_mask_tell_missing(struct ncclEpGroup *g, cudaStream_t stream)
 {
 	int32_t mask[EP_LL_MAX_RANKS];
 	char link[420];
@@ -70,13 +70,19 @@ static ncclResult_t ep_mask_tell_lost(struct ncclEpGroup *g, cudaStream_t stream
 		"ncclEpMaskClean: reading the mask");
 	EP_CUDA(cudaStreamSynchronize(stream), "ncclEpMaskClean: reading the mask");
 	for (int r = 0; r < g->nranks; r++) {
-		if (mask[r] || !ep_net_remote(g, (uint32_t)r)) {
+		if (mask[r]) {
 			continue;
 		}
 		ep_net_explain(g, (uint32_t)r, link, sizeof(link));
-		EP_WARN("ncclEpMaskClean: rank %d stays masked, its connection with rank %d is "
-			"lost%s; only a new group brings it back",
-			r, g->rank, link);
+		if (link[0]) {
+			EP_WARN("ncclEpMaskClean: rank %d stays masked, its connection with rank "
+				"%d is lost%s; only a new group brings it back",
+				r, g->rank, link);
+		} else {
+			EP_WARN("ncclEpMaskClean: rank %d stays masked: rank %d has not seen it "
+				"call within %llu ms; all ranks have to call once more",
+				r, g->rank, (unsigned long long)(g->config.timeout_ns / 1000000));
+		}
 	}
 	return ncclSuccess;
 }
@@ -98,8 +104,8 @@ ncclResult_t ncclEpMaskClean(ncclEpGroup_t ep_group, cudaStream_t stream)
 	EP_CHECK_GOTO(ep_ll_clean_launch(ep_group, stream), out);
 	EP_CUDA_GOTO(cudaStreamSynchronize(stream), "ncclEpMaskClean: waiting for the stream", out);
 	result = ep_record_poll(ep_group);
-	if (result == ncclSuccess && ep_group->remote) {
-		result = ep_mask_tell_lost(ep_group, stream);
+	if (result == ncclSuccess) {
+		result = ep_mask_tell_missing(ep_group, stream);
 	}
 out:
 	ep_group_leave(&call);

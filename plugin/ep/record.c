@@ -126,12 +126,21 @@ static ncclResult_t ep_record_fatal(struct ncclEpGroup *group, const struct ep_l
 	}
 	if (r->cause == EP_LL_CAUSE_LEFT) {
 		return ep_fail(ncclRemoteError,
-			       "%s %u: rank %u (pid %d on %s) goes on without rank %d and is %lld "
+			       "%s %u: rank %u (pid %d on %s) goes on without rank %d and is %d "
 			       "steps ahead; all ranks must make the same calls; destroy the group",
 			       ep_record_operation(r), r->step, r->peer, peer->pid, peer->hostname,
-			       group->rank, (long long)r->value);
+			       group->rank, (int)r->value);
 	}
 	ep_net_explain(group, r->peer, link, sizeof(link));
+	if (r->cause == EP_LL_CAUSE_UNENDED) {
+		return ep_fail(ncclSystemError,
+			       "%s %u: the connection of rank %d with rank %u (pid %d on %s) was "
+			       "given up, but its queue does not end, and the NIC may still read "
+			       "memory that is needed; see the kernel's log, destroy the group%s",
+			       ep_record_operation(r), r->step, group->rank, r->peer, peer->pid,
+			       peer->hostname,
+			       link[0] ? link : ep_record_status(r, link, sizeof(link)));
+	}
 	if (r->cause == EP_LL_CAUSE_RDMA) {
 		return ep_fail(
 			ncclRemoteError,
@@ -157,10 +166,9 @@ static void ep_record_masked(struct ncclEpGroup *group, const struct ep_ll_recor
 	char link[420];
 
 	if (r->cause == EP_LL_CAUSE_LEFT) {
-		EP_WARN("%s %u: rank %u goes on without rank %d and is %lld steps ahead: it has "
-			"masked this rank, and is masked from now on; all ranks have to call "
-			"ncclEpMaskClean",
-			ep_record_operation(r), r->step, r->peer, group->rank, (long long)r->value);
+		EP_WARN("%s %u: rank %u has masked rank %d, goes on without it (%d steps ahead), "
+			"and is masked here from now on; all ranks have to call ncclEpMaskClean",
+			ep_record_operation(r), r->step, r->peer, group->rank, (int)r->value);
 		return;
 	}
 	ep_net_explain(group, r->peer, link, sizeof(link));

@@ -112,11 +112,23 @@ static void by_itself(struct world *w, struct bench *b, int away)
 	expect_error(b->group, 0);
 }
 
+/* A late operation ends without a wait, and the rank knows who has masked it: all others. */
+static void expect_alone(struct world *w, struct bench *b,
+			 ncclResult_t (*call)(struct bench *, cudaStream_t))
+{
+	double start = world_now();
+
+	OK(call(b, w->stream));
+	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	CHECK(world_now() - start < TIMEOUT_MS / 1e3);
+	expect_error(b->group, 1);
+	CHECK_INT(bench_masked(w, b->group), ((1u << w->nranks) - 1) & ~(1u << w->rank));
+	OK(ncclEpErrorClear(b->group));
+}
+
 /* The others go on for more steps than anybody can be ahead: who comes back sends them nothing. */
 static void left_behind(struct world *w, struct bench *b, int away)
 {
-	double start;
-
 	check_context("rank %d is left behind", away);
 	if (w->rank != away) {
 		b->p.absent = UINT64_C(1) << away;
@@ -129,14 +141,7 @@ static void left_behind(struct world *w, struct bench *b, int away)
 	world_meet(w);
 	if (w->rank == away) {
 		OK(bench_update(b, w->stream));
-		NEED_CUDA(cudaStreamSynchronize(w->stream));
-		start = world_now();
-		OK(bench_dispatch(b, w->stream));
-		NEED_CUDA(cudaStreamSynchronize(w->stream));
-		CHECK(world_now() - start < TIMEOUT_MS / 1e3); /* it need not wait to know */
-		expect_error(b->group, 1);
-		CHECK_INT(bench_masked(w, b->group), ((1u << w->nranks) - 1) & ~(1u << away));
-		OK(ncclEpErrorClear(b->group));
+		expect_alone(w, b, bench_dispatch);
 	}
 	world_meet(w);
 	if (w->rank != away) {
@@ -148,6 +153,76 @@ static void left_behind(struct world *w, struct bench *b, int away)
 	clean(w, b->group);
 	bench_load(b, 81);
 	bench_round(b);
+}
+
+/* A rank misses a combine, and comes when the others use its bank for a dispatch. */
+static void late_combine(struct world *w, struct bench *b, int away)
+{
+	ncclEpCompleteConfig_t complete = NCCL_EP_COMPLETE_CONFIG_INIT;
+
+	check_context("rank %d is late for a combine", away);
+	bench_load(b, 100);
+	bench_poison(b);
+	OK(bench_update(b, w->stream));
+	OK(bench_dispatch(b, w->stream));
+	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	world_meet(w);
+	if (w->rank != away) {
+		OK(bench_combine(b, w->stream));
+		NEED_CUDA(cudaStreamSynchronize(w->stream));
+		CHECK_INT(bench_masked(w, b->group), 1u << away);
+		OK(ncclEpErrorClear(b->group));
+		b->p.absent = UINT64_C(1) << away;
+		bench_load(b, 101);
+		bench_round(b);
+		bench_load(b, 102);
+		bench_poison(b);
+		OK(bench_update(b, w->stream));
+		OK(bench_send_dispatch(b, w->stream)); /* three steps after the combine: its bank */
+		NEED_CUDA(cudaStreamSynchronize(w->stream));
+	}
+	world_meet(w);
+	if (w->rank == away) {
+		expect_alone(w, b, bench_combine);
+	}
+	world_meet(w);
+	if (w->rank != away) {
+		OK(ncclEpComplete(b->handle, &complete, w->stream));
+		NEED_CUDA(cudaStreamSynchronize(w->stream));
+		bench_check_dispatch(b);
+		expect_error(b->group, 0);
+	}
+	b->p.absent = 0;
+	clean(w, b->group);
+	bench_load(b, 103);
+	bench_round(b);
+}
+
+/* A rank comes to MaskClean when the others have given it up: it stays masked, and can know it. */
+static void late_clean(struct world *w, struct bench *b, int away)
+{
+	check_context("rank %d is late for MaskClean", away);
+	if (w->rank != away) {
+		OK(ncclEpMaskClean(b->group, w->stream));
+		CHECK_INT(bench_masked(w, b->group), 1u << away);
+		expect_error(b->group, 1);
+		OK(ncclEpErrorClear(b->group));
+		b->p.absent = UINT64_C(1) << away;
+		bench_load(b, 110);
+		bench_round(b);
+		expect_error(b->group, 0);
+	}
+	world_meet(w);
+	if (w->rank == away) {
+		OK(ncclEpMaskClean(b->group, w->stream));
+		OK(bench_update(b, w->stream));
+		expect_alone(w, b, bench_dispatch);
+	}
+	b->p.absent = 0;
+	clean(w, b->group);
+	bench_load(b, 111);
+	bench_round(b);
+	expect_error(b->group, 0);
 }
 
 /*
@@ -226,6 +301,8 @@ static void run(struct world *w, void *arg)
 		}
 		if (layout == 1 && *late) {
 			left_behind(w, &b, 2);
+			late_combine(w, &b, 1);
+			late_clean(w, &b, 3);
 			held(w, group, &p, 1);
 		}
 		CHECK_LAST(group, ncclSuccess, "");
