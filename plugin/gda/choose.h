@@ -67,10 +67,10 @@ struct ep_gda_gid {
 
 /*
  * The entry of a port's GID table to use, as a position in `list`, which is in the table's order and
- * may lack empty entries. InfiniBand: index 0. Ethernet: of the entries of env->roce_version the
- * first that is not link-local and of the preferred family (an IPv4 address, unless the environment
- * says otherwise) and within the range; without a range also the other family, and last link-local
- * ones. env->gid_index overrides all of that, but the entry must exist. `port` is for messages.
+ * may lack empty entries. InfiniBand: index 0. Ethernet: env->gid_index, which must exist; if that is
+ * -1, of the entries of env->roce_version the first that is not link-local and of the preferred
+ * family (an IPv4 address, unless the environment says otherwise) and within the range; without a
+ * range also the other family, and last link-local ones. `port` is for messages.
  */
 ncclResult_t ep_gda_gid_pick(const char *port, bool ethernet, const struct ep_gda_gid *list, int n,
 			     const struct ep_gda_env *env, int *chosen);

@@ -15,7 +15,7 @@
 const struct ep_gda_var_def ep_gda_var_table[EP_GDA_VARS] = {
 	[EP_GDA_VAR_DISABLE] = { "NCCL_IB_DISABLE", 0, 0, 1, "1: no RDMA device" },
 	[EP_GDA_VAR_GID_INDEX] = { "NCCL_IB_GID_INDEX", -1, -1, 255,
-				   "entry of the port's GID table; -1: the first that fits" },
+				   "entry of a RoCE port's GID table; -1: the first that fits" },
 	[EP_GDA_VAR_SL] = { "NCCL_IB_SL", -1, -1, 15,
 			    "InfiniBand service level, Ethernet priority; -1: 0" },
 	[EP_GDA_VAR_TC] = { "NCCL_IB_TC", -1, -1, 255, "traffic class, DSCP * 4 on RoCE; -1: 0" },

@@ -124,9 +124,11 @@ ncclResult_t ep_gda_gid_pick(const char *port, bool ethernet, const struct ep_gd
 	int best = EP_GDA_GID_NEVER;
 	char text[EP_GDA_GID_TEXT];
 
-	if (env->gid_index >= 0 || !ethernet) {
-		return ep_gda_gid_at(port, list, n, env->gid_index < 0 ? 0 : env->gid_index,
-				     env->gid_index >= 0, chosen);
+	if (!ethernet) {
+		return ep_gda_gid_at(port, list, n, 0, false, chosen);
+	}
+	if (env->gid_index >= 0) {
+		return ep_gda_gid_at(port, list, n, env->gid_index, true, chosen);
 	}
 	for (int i = 0; i < n; i++) {
 		int rank = ep_gda_gid_rank(&list[i], env);
