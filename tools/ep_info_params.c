@@ -86,6 +86,11 @@ static void print_rdma(enum ep_gda_var var)
 		printf("  %-34s %-12s %-12s %s\n", def->name, "INVALID", "environment", error.text);
 		return;
 	}
+	if (set && var < EP_GDA_VAR_NUMBERS && ep_gda_env_too_much(var, text)) {
+		printf("  %-34s %-12d %-12s %s; %s is more than NICs have room for\n", def->name,
+		       def->max, "environment", def->help, text);
+		return;
+	}
 	printf("  %-34s %-12s %-12s %s\n", def->name, set ? text : initial,
 	       set ? "environment" : "default", def->help);
 }

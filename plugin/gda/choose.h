@@ -24,11 +24,12 @@ enum ep_gda_var {
 	EP_GDA_VARS
 };
 
-/* Names, defaults and ranges are NCCL's. */
+/* Names and defaults are NCCL's. */
 struct ep_gda_var_def {
 	const char *name;
 	int initial, min, max; /* of numbers */
 	const char *help;
+	bool most; /* of more than max, max is used */
 };
 
 extern const struct ep_gda_var_def ep_gda_var_table[EP_GDA_VARS];
@@ -56,6 +57,9 @@ ncclResult_t ep_gda_env_read(struct ep_gda_env *env);
 
 /* One variable from its text; fields of other variables are left alone. */
 ncclResult_t ep_gda_env_parse(struct ep_gda_env *env, enum ep_gda_var var, const char *text);
+
+/* Of a text that can be parsed: whether the variable's maximum is used in its place. */
+bool ep_gda_env_too_much(enum ep_gda_var var, const char *text);
 
 /* ---- GIDs ---- */
 

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * NCCL_IB_*: NCCL's own transport and this library should do the same with the same words. NCCL
- * copies what its configuration files say into the environment, so that is seen here too. Unlike NCCL,
- * which falls back to a default, a value without meaning is an error.
+ * copies what its configuration files say into the environment, so that is seen here too. A value
+ * without meaning is an error, except for more of something than a NIC has room for: the most then.
  */
 #include <arpa/inet.h>
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -19,10 +20,11 @@ const struct ep_gda_var_def ep_gda_var_table[EP_GDA_VARS] = {
 	[EP_GDA_VAR_SL] = { "NCCL_IB_SL", -1, -1, 15,
 			    "InfiniBand service level, Ethernet priority; -1: 0" },
 	[EP_GDA_VAR_TC] = { "NCCL_IB_TC", -1, -1, 255, "traffic class, DSCP * 4 on RoCE; -1: 0" },
-	[EP_GDA_VAR_TIMEOUT] = { "NCCL_IB_TIMEOUT", 20, 1, 22,
-				 "4.096 us * 2^n until a packet is sent again" },
+	[EP_GDA_VAR_TIMEOUT] = { "NCCL_IB_TIMEOUT", 20, 0, 31,
+				 "4.096 us * 2^n until a packet is sent again; 0: never",
+				 .most = true },
 	[EP_GDA_VAR_RETRY_CNT] = { "NCCL_IB_RETRY_CNT", 7, 0, 7,
-				   "times that a packet is sent again" },
+				   "times that a packet is sent again", .most = true },
 	[EP_GDA_VAR_PKEY] = { "NCCL_IB_PKEY", 0, 0, 65535, "index in the partition key table" },
 	[EP_GDA_VAR_ROCE_VERSION] = { "NCCL_IB_ROCE_VERSION_NUM", 2, 1, 2, "version of RoCE" },
 	[EP_GDA_VAR_ADAPTIVE] = { "NCCL_IB_ADAPTIVE_ROUTING", -1, -1, 1,
@@ -33,6 +35,13 @@ const struct ep_gda_var_def ep_gda_var_table[EP_GDA_VARS] = {
 	[EP_GDA_VAR_ADDR_RANGE] = { "NCCL_IB_ADDR_RANGE", 0, 0, 0,
 				    "address/bits that a GID must lie in" },
 };
+
+bool ep_gda_env_too_much(enum ep_gda_var var, const char *text)
+{
+	const struct ep_gda_var_def *def = &ep_gda_var_table[var];
+
+	return def->most && strtoll(text, NULL, 0) > def->max;
+}
 
 static ncclResult_t ep_gda_parse_number(enum ep_gda_var var, const char *text, int *value)
 {
@@ -53,13 +62,13 @@ static ncclResult_t ep_gda_parse_number(enum ep_gda_var var, const char *text, i
 			       "or unset it",
 			       def->name, text, def->min, def->max);
 	}
-	if (errno == ERANGE || v < def->min || v > def->max) {
+	if (errno == ERANGE || v < def->min || (v > def->max && !def->most)) {
 		return ep_fail(ncclInvalidUsage,
 			       "environment variable %s=%.64s is out of range: set it to %d..%d "
 			       "or unset it",
 			       def->name, text, def->min, def->max);
 	}
-	*value = (int)v;
+	*value = v > def->max ? def->max : (int)v;
 	return ncclSuccess;
 }
 
@@ -164,6 +173,19 @@ ncclResult_t ep_gda_env_parse(struct ep_gda_env *env, enum ep_gda_var var, const
 	return ncclSuccess;
 }
 
+/* Once a process, as all its ranks and groups have one environment. */
+static void ep_gda_env_tell(enum ep_gda_var var, const char *text)
+{
+	static atomic_flag told[EP_GDA_VARS];
+	const struct ep_gda_var_def *def = &ep_gda_var_table[var];
+
+	EP_INFO(EP_LOG_ENV, "%s set by environment to %.64s", def->name, text);
+	if (ep_gda_env_too_much(var, text) && !atomic_flag_test_and_set(&told[var])) {
+		EP_WARN("%s=%.64s is more than NICs have room for: %d is used, the most there is",
+			def->name, text, def->max);
+	}
+}
+
 ncclResult_t ep_gda_env_read(struct ep_gda_env *env)
 {
 	struct ep_gda_env read = { .range_bits = -1 };
@@ -177,8 +199,7 @@ ncclResult_t ep_gda_env_read(struct ep_gda_env *env)
 
 		if (text && *text) {
 			EP_CHECK(ep_gda_env_parse(&read, (enum ep_gda_var)i, text));
-			EP_INFO(EP_LOG_ENV, "%s set by environment to %.64s",
-				ep_gda_var_table[i].name, text);
+			ep_gda_env_tell((enum ep_gda_var)i, text);
 		}
 	}
 	*env = read;

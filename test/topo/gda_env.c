@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "check.h"
 #include "gda/choose.h"
@@ -93,26 +94,26 @@ static void try_number(enum ep_gda_var var, const char *text, bool good, long lo
 
 static void test_numbers(void)
 {
-	static const char *const bad[] = { "x",   "1x",      "--1",  "1.5",
-					   "0x",  "1 2",     "",     " ",
-					   "\n",  "1e1",     "true", "99999999999999999999",
-					   "-99", "0x100000" };
+	static const char *const bad[] = { "x",  "1x", "--1", "1.5", "0x",   "1 2",
+					   "",   " ",  "\n",  "1e1", "true", "99999999999999999999",
+					   "-99" };
 	char text[32];
 
 	for (int v = 0; v < EP_GDA_VAR_NUMBERS; v++) {
 		enum ep_gda_var var = (enum ep_gda_var)v;
 		const struct ep_gda_var_def *def = &ep_gda_var_table[v];
 
-		for (int n = def->min - 1; n <= def->max + 1 && n < def->min + 300; n++) {
+		for (int n = def->min - 1; n <= def->max && n < def->min + 300; n++) {
 			snprintf(text, sizeof(text), "%d", n);
-			try_number(var, text, n >= def->min && n <= def->max, n);
+			try_number(var, text, n >= def->min, n);
 		}
 		snprintf(text, sizeof(text), "%d ", def->max);
 		try_number(var, text, true, def->max);
 		snprintf(text, sizeof(text), "0x%x", def->max);
 		try_number(var, text, true, def->max);
 		snprintf(text, sizeof(text), "%d", def->max + 1);
-		try_number(var, text, false, 0);
+		try_number(var, text, def->most, def->max);
+		try_number(var, "0x100000", def->most, def->max);
 		for (size_t i = 0; i < EP_ARRAY_SIZE(bad); i++) {
 			if (*bad[i]) {
 				try_number(var, bad[i], false, 0);
@@ -120,6 +121,35 @@ static void test_numbers(void)
 		}
 		try_number(var, "", true, def->initial);
 	}
+}
+
+/* Widely copied numbers that only the low bits of reach a NIC elsewhere: said once, and the most. */
+static void test_too_much(void)
+{
+	static const char *const name[] = { "NCCL_IB_TIMEOUT=50", "NCCL_IB_RETRY_CNT=10" };
+	char path[] = "/tmp/gda_env_XXXXXX", said[1024];
+	struct ep_gda_env env;
+	int fd = mkstemp(path);
+	ssize_t n;
+
+	clear();
+	setenv("NCCL_DEBUG", "WARN", 1);
+	setenv("NCCL_DEBUG_FILE", path, 1);
+	setenv("NCCL_IB_TIMEOUT", "50", 1);
+	setenv("NCCL_IB_RETRY_CNT", "10", 1);
+	for (int i = 0; i < 2; i++) {
+		CHECK(ep_gda_env_read(&env) == ncclSuccess, "%s", last_text());
+		CHECK(env.timeout == 31 && env.retry_cnt == 7, "%d %d", env.timeout, env.retry_cnt);
+	}
+	n = pread(fd, said, sizeof(said) - 1, 0);
+	said[n > 0 ? n : 0] = '\0';
+	for (size_t i = 0; i < EP_ARRAY_SIZE(name); i++) {
+		const char *first = strstr(said, name[i]);
+
+		CHECK(first && !strstr(first + 1, name[i]), "not once %s: %s", name[i], said);
+	}
+	close(fd);
+	unlink(path);
 }
 
 static void try_words(const char *family, const char *range, const char *trouble, int bits)
@@ -229,7 +259,7 @@ static bool documented(enum ep_gda_var var, const char *text, bool ipv6)
 	errno = 0;
 	n = strtoll(text, &end, 0);
 	return end != text && strspn(end, " ") == strlen(end) && !errno && n >= def->min &&
-	       n <= def->max;
+	       (n <= def->max || def->most);
 }
 
 static void flood(uint64_t first, uint64_t count)
@@ -380,6 +410,7 @@ int main(int argc, char **argv)
 	unsigned long long first = argc > 1 ? strtoull(argv[1], NULL, 0) : 1;
 	unsigned long long count = argc > 2 ? strtoull(argv[2], NULL, 0) : 20000;
 
+	test_too_much(); /* first: log lines are steered once */
 	test_defaults();
 	test_numbers();
 	test_words();

@@ -33,6 +33,8 @@ expect 0 '^  compiled for +(sm_[0-9]+|no GPU)' "$ep_info" -v
 expect 0 '^  NCCL_IB_TC +-1 +default ' "$ep_info" -p
 expect 0 '^  NCCL_IB_TC +0x60 +environment ' env NCCL_IB_TC=0x60 "$ep_info" -p
 expect 0 '^  NCCL_IB_TC +INVALID +environment .*-1\.\.255' env NCCL_IB_TC=256 "$ep_info" -p
+expect 0 '^  NCCL_IB_TIMEOUT +31 +environment .*; 50 is more than NICs have room for$' \
+	env NCCL_IB_TIMEOUT=50 "$ep_info" -p
 expect 0 '^  NCCL_IB_ADDR_RANGE +INVALID .*NCCL_IB_ADDR_RANGE=10/8 ' \
 	env NCCL_IB_TC=256 NCCL_IB_ADDR_RANGE=10/8 "$ep_info" -p
 expect 0 '^  NCCL_IB_ADDR_RANGE +2001:db8::/32 +environment ' \
