@@ -18,6 +18,7 @@ enum ep_gda_var {
 	EP_GDA_VAR_PKEY,
 	EP_GDA_VAR_ROCE_VERSION,
 	EP_GDA_VAR_ADAPTIVE,
+	EP_GDA_VAR_RELAXED,
 	EP_GDA_VAR_NUMBERS, /* those before are numbers, those after are words */
 	EP_GDA_VAR_ADDR_FAMILY = EP_GDA_VAR_NUMBERS,
 	EP_GDA_VAR_ADDR_RANGE,
@@ -44,6 +45,7 @@ struct ep_gda_env {
 	int pkey; /* index in the port's table */
 	int roce_version;
 	int adaptive;   /* does the fabric route adaptively? -1: by what the device tells */
+	bool relaxed;   /* data may cross PCIe in any order */
 	bool ipv6;      /* family of the GID's address that is preferred, and of `range` */
 	int range_bits; /* -1: no range */
 	uint8_t range[16];

@@ -30,6 +30,8 @@ const struct ep_gda_var_def ep_gda_var_table[EP_GDA_VARS] = {
 	[EP_GDA_VAR_ADAPTIVE] = { "NCCL_IB_ADAPTIVE_ROUTING", -1, -1, 1,
 				  "1: packets may pass each other; -1: as the NIC says, "
 				  "InfiniBand whose NIC does not say: 1" },
+	[EP_GDA_VAR_RELAXED] = { "NCCL_IB_PCI_RELAXED_ORDERING", 2, 0, 2,
+				 "0: rows cross PCIe in order; 1, 2: in any order" },
 	[EP_GDA_VAR_ADDR_FAMILY] = { "NCCL_IB_ADDR_FAMILY", 0, 0, 0,
 				     "kind of address that a GID should hold" },
 	[EP_GDA_VAR_ADDR_RANGE] = { "NCCL_IB_ADDR_RANGE", 0, 0, 0,
@@ -149,6 +151,9 @@ static void ep_gda_env_store(struct ep_gda_env *env, enum ep_gda_var var, int va
 		break;
 	case EP_GDA_VAR_ADAPTIVE:
 		env->adaptive = value;
+		break;
+	case EP_GDA_VAR_RELAXED:
+		env->relaxed = value != 0;
 		break;
 	default:
 		break;

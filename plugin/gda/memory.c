@@ -213,8 +213,8 @@ static void ep_gda_heap_free(struct ep_gda *g)
 }
 
 /*
- * The heap twice: once as data, which the fabric of PCIe may reorder, and once as signals and
- * packets, which it must not.
+ * The heap twice: once as data, which the fabric of PCIe may reorder if it is allowed to, and once
+ * as signals and packets, which it must not.
  */
 static bool ep_gda_heap_register(struct ep_gda *g, void *heap, uint64_t bytes,
 				 struct ep_gda_why *why)
@@ -224,9 +224,10 @@ static bool ep_gda_heap_register(struct ep_gda *g, void *heap, uint64_t bytes,
 		unsigned int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
 				      IBV_ACCESS_REMOTE_READ |
 				      (nic->caps.atomics ? IBV_ACCESS_REMOTE_ATOMIC : 0);
+		unsigned int relaxed = g->env.relaxed ? IBV_ACCESS_RELAXED_ORDERING : 0;
 
-		nic->heap[EP_MLX5_REGION_HEAP] = ep_gda_register(
-			g, nic, heap, bytes, access | IBV_ACCESS_RELAXED_ORDERING, true, why);
+		nic->heap[EP_MLX5_REGION_HEAP] =
+			ep_gda_register(g, nic, heap, bytes, access | relaxed, true, why);
 		if (!nic->heap[EP_MLX5_REGION_HEAP]) {
 			return false;
 		}

@@ -107,6 +107,15 @@ static void end(struct rank *r)
 	NEED_CUDA(cudaFreeHost(r->result));
 }
 
+/* The heap's registration may allow the bus to reorder, whatever the tier. */
+static uint32_t weakness(const struct ep_gda *g)
+{
+	const char *relaxed = getenv("NCCL_IB_PCI_RELAXED_ORDERING");
+	uint32_t weak = !relaxed || strcmp(relaxed, "0") != 0;
+
+	return (uint32_t)ep_max_u64(weak, g->queue[0].tier);
+}
+
 /* Posts to all peers at once, a warp for each queue. */
 static void post(struct rank *r, uint32_t seed)
 {
@@ -124,8 +133,7 @@ static void post(struct rank *r, uint32_t seed)
 			.rounds = rounds,
 			.seed = seed + (uint32_t)w->rank * 977u,
 			.no_masked = r->gda->mode == EP_GDA_CPU_PROXY,
-			/* The heap's registration allows the bus to reorder, whatever the tier. */
-			.weak = r->gda->queue[0].tier == EP_MLX5_TIER_OOO_ALL ? 2 : 1,
+			.weak = weakness(r->gda),
 		};
 
 		if (p != w->rank) {

@@ -49,6 +49,8 @@ static int field(const struct ep_gda_env *env, enum ep_gda_var var)
 		return env->pkey;
 	case EP_GDA_VAR_ADAPTIVE:
 		return env->adaptive;
+	case EP_GDA_VAR_RELAXED:
+		return env->relaxed;
 	default:
 		return env->roce_version;
 	}
@@ -64,6 +66,7 @@ static void test_defaults(void)
 	      env.gid_index);
 	CHECK(env.timeout == 20 && env.retry_cnt == 7 && env.pkey == 0, "%d", env.timeout);
 	CHECK(env.adaptive == -1, "%d", env.adaptive);
+	CHECK(env.relaxed, "%d", env.relaxed);
 	CHECK(env.roce_version == 2 && !env.ipv6 && env.range_bits == -1, "%d", env.range_bits);
 }
 
@@ -82,6 +85,7 @@ static void try_number(enum ep_gda_var var, const char *text, bool good, long lo
 		if (value < 0 && (var == EP_GDA_VAR_SL || var == EP_GDA_VAR_TC)) {
 			value = 0;
 		}
+		value = var == EP_GDA_VAR_RELAXED ? value != 0 : value;
 		CHECK(field(&env, var) == value, "%s=%s gives %d", def->name, text,
 		      field(&env, var));
 		return;

@@ -7,6 +7,7 @@ set -u
 ep_info=$1 files=$2 nic=${3:-} cuda=${4:-} failed=0
 unset NCCL_TOPO_FILE HWLOC_XMLFILE NCCL_IB_HCA NCCL_IB_DISABLE NCCL_IB_SL NCCL_IB_TC NCCL_EP_TIMEOUT_MS
 unset NCCL_EP_RDMA_MODE NCCL_EP_NODE_SIZE NCCL_IB_ADDR_RANGE NCCL_IB_ADDR_FAMILY
+unset NCCL_IB_TIMEOUT NCCL_IB_PCI_RELAXED_ORDERING
 
 # expect STATUS PATTERN COMMAND...: its exit status, and a line that the extended pattern matches
 expect() {
@@ -33,6 +34,7 @@ expect 0 '^  compiled for +(sm_[0-9]+|no GPU)' "$ep_info" -v
 expect 0 '^  NCCL_IB_TC +-1 +default ' "$ep_info" -p
 expect 0 '^  NCCL_IB_TC +0x60 +environment ' env NCCL_IB_TC=0x60 "$ep_info" -p
 expect 0 '^  NCCL_IB_TC +INVALID +environment .*-1\.\.255' env NCCL_IB_TC=256 "$ep_info" -p
+expect 0 '^  NCCL_IB_PCI_RELAXED_ORDERING +2 +default ' "$ep_info" -p
 expect 0 '^  NCCL_IB_TIMEOUT +31 +environment .*; 50 is more than NICs have room for$' \
 	env NCCL_IB_TIMEOUT=50 "$ep_info" -p
 expect 0 '^  NCCL_IB_ADDR_RANGE +INVALID .*NCCL_IB_ADDR_RANGE=10/8 ' \
