@@ -211,6 +211,17 @@ static bool ep_gda_port_open(struct ep_gda *g, struct ep_gda_nic *nic, struct ep
 	return *result == ncclSuccess;
 }
 
+/* Of READs and atomics in flight; more than 16 are not used. */
+static uint32_t ep_gda_log_atomics(int limit)
+{
+	uint32_t log = 0;
+
+	while (log < 4 && 2 << log <= limit) {
+		log++;
+	}
+	return log;
+}
+
 static bool ep_gda_nic_open(struct ep_gda *g, struct ep_gda_nic *nic, struct ibv_device *dev,
 			    struct ep_gda_why *why, ncclResult_t *result)
 {
@@ -232,12 +243,8 @@ static bool ep_gda_nic_open(struct ep_gda *g, struct ep_gda_nic *nic, struct ibv
 		nic->devx = ep_gda_devx_open(g, nic, &nic->no_devx);
 	}
 	if (!nic->devx) {
-		for (nic->caps.log_ra_res = 0;
-		     nic->caps.log_ra_res < 4 &&
-		     2 << nic->caps.log_ra_res <= nic->attr.max_qp_rd_atom;) {
-			nic->caps.log_ra_res++;
-		}
-		nic->caps.log_ra_req = nic->caps.log_ra_res;
+		nic->caps.log_ra_req = ep_gda_log_atomics(nic->attr.max_qp_init_rd_atom);
+		nic->caps.log_ra_res = ep_gda_log_atomics(nic->attr.max_qp_rd_atom);
 		nic->caps.log_max_msg = 30;
 	}
 	/* The kernel driver says so only if operands are in the host's byte order. */

@@ -60,6 +60,7 @@ struct vn_config {
 	bool quiet;       /* the order of placement is not told */
 	bool tells_order; /* by the field that says whether data is placed in order */
 	int tier;         /* the firmware's own choice */
+	int init_rd;      /* READs and atomics that a verbs queue has in flight */
 	uint32_t send_wr; /* work requests that a verbs queue takes, fewer than is said */
 	uint32_t ts;      /* formats of timestamps: 0 free running, 1 real time, 2 both */
 	int mtu;          /* active */

@@ -173,7 +173,7 @@ VN_EXPORT int ibv_query_device(struct ibv_context *c, struct ibv_device_attr *at
 	attr->max_pd = 1 << 16;
 	attr->max_qp_rd_atom = 16;
 	attr->max_res_rd_atom = 1 << 20;
-	attr->max_qp_init_rd_atom = 16;
+	attr->max_qp_init_rd_atom = vn_config.init_rd;
 	attr->atomic_cap = vn_config.no_atomics ? IBV_ATOMIC_NONE : IBV_ATOMIC_HCA;
 	attr->max_ah = 1 << 20;
 	attr->max_pkeys = VN_PKEYS;

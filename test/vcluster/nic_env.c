@@ -138,6 +138,8 @@ static void vn_profile(const char *word)
 		c->ts = 0;
 	} else if (!strcmp(word, "small_sq")) {
 		c->send_wr = 32;
+	} else if (!strcmp(word, "few_reads")) {
+		c->init_rd = 2;
 	} else if (!strcmp(word, "no_atomics")) {
 		c->no_atomics = true;
 	} else if (!strcmp(word, "quiet")) {
@@ -154,7 +156,8 @@ static void vn_profile(const char *word)
 	} else {
 		fprintf(stderr,
 			"nic: VC_NIC_PROFILE: %s is none of cx7, cx8, no_gpu_umem, no_uar_map, ib, "
-			"roce, rxe, real_time, old_clock, small_sq, no_atomics, quiet, tells_order\n",
+			"roce, rxe, real_time, old_clock, small_sq, few_reads, no_atomics, quiet, "
+			"tells_order\n",
 			word);
 		_exit(87);
 	}
@@ -207,6 +210,7 @@ void vn_config_load(void)
 	c->mlx5 = c->gpu_umem = c->ooo_rw = true;
 	c->ts = 2;
 	c->send_wr = VN_SEND_WR;
+	c->init_rd = 16;
 	vn_profile("cx8");
 	snprintf(words, sizeof(words), "%s", vn_env("VC_NIC_PROFILE", ""));
 	for (word = strtok_r(words, ",", &save); word; word = strtok_r(NULL, ",", &save)) {

@@ -288,7 +288,8 @@ static int vn_verbs_to_rts(struct vn_qp *qp, const struct ibv_qp_attr *a, int ma
 {
 	if (mask != (IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
 		     IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC) ||
-	    a->max_rd_atomic > 16 || a->timeout > 31 || a->retry_cnt > 7 || a->rnr_retry > 7) {
+	    a->max_rd_atomic > vn_config.init_rd || a->timeout > 31 || a->retry_cnt > 7 ||
+	    a->rnr_retry > 7) {
 		return EINVAL;
 	}
 	qp->next_psn = a->sq_psn & VN_PSN_MASK;
