@@ -39,7 +39,7 @@ struct ep_gda_env {
 	bool disable;
 	int gid_index; /* -1: automatic */
 	int sl;
-	int tc;
+	int tc;      /* -1: as the port is set up */
 	int timeout; /* 4.096 us << timeout per try */
 	int retry_cnt;
 	int pkey; /* index in the port's table */

@@ -19,7 +19,8 @@ const struct ep_gda_var_def ep_gda_var_table[EP_GDA_VARS] = {
 				   "entry of a RoCE port's GID table; -1: the first that fits" },
 	[EP_GDA_VAR_SL] = { "NCCL_IB_SL", -1, -1, 15,
 			    "InfiniBand service level, Ethernet priority; -1: 0" },
-	[EP_GDA_VAR_TC] = { "NCCL_IB_TC", -1, -1, 255, "traffic class, DSCP * 4 on RoCE; -1: 0" },
+	[EP_GDA_VAR_TC] = { "NCCL_IB_TC", -1, -1, 255,
+			    "traffic class, DSCP * 4 on RoCE; -1: the RoCE port's, or 0" },
 	[EP_GDA_VAR_TIMEOUT] = { "NCCL_IB_TIMEOUT", 20, 0, 31,
 				 "4.096 us * 2^n until a packet is sent again; 0: never",
 				 .most = true },
@@ -135,7 +136,7 @@ static void ep_gda_env_store(struct ep_gda_env *env, enum ep_gda_var var, int va
 		env->sl = value < 0 ? 0 : value;
 		break;
 	case EP_GDA_VAR_TC:
-		env->tc = value < 0 ? 0 : value;
+		env->tc = value;
 		break;
 	case EP_GDA_VAR_TIMEOUT:
 		env->timeout = value;

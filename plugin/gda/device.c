@@ -207,6 +207,7 @@ static bool ep_gda_port_open(struct ep_gda *g, struct ep_gda_nic *nic, struct ep
 		}
 		end->pkey = be16toh(pkey);
 	}
+	ep_gda_port_class(nic, &g->env, EP_GDA_SYSFS);
 	*result = ep_gda_port_address(g, nic, attr.gid_tbl_len);
 	return *result == ncclSuccess;
 }

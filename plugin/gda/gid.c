@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The address of a port: reads its table and has choose.c pick. */
+/* The address of a port: reads its table and has choose.c pick. Its traffic class. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "core/log.h"
 #include "gda/internal.h"
 
 int ep_gda_gid_roce(const char *root, const char *device, int port, int index)
@@ -50,8 +51,7 @@ static bool ep_gda_gid_read(struct ep_gda *g, struct ep_gda_nic *nic, int index,
 		}
 		memcpy(out->raw, gid.raw, sizeof(out->raw));
 		if (nic->end.link_layer == IBV_LINK_LAYER_ETHERNET) {
-			out->roce = ep_gda_gid_roce("/sys/class/infiniband", nic->name, nic->port,
-						    index);
+			out->roce = ep_gda_gid_roce(EP_GDA_SYSFS, nic->name, nic->port, index);
 		}
 	}
 	return memcmp(out->raw, none, sizeof(none)) != 0;
@@ -83,4 +83,51 @@ ncclResult_t ep_gda_port_address(struct ep_gda *g, struct ep_gda_nic *nic, int e
 	}
 	free(list);
 	return result;
+}
+
+/* -1: the file has none for all addresses; *rules: but lines of some other form. */
+static int ep_gda_class_read(const char *path, bool *rules)
+{
+	FILE *file = fopen(path, "re");
+	char line[128], rest;
+	int value = -1, n;
+
+	*rules = false;
+	while (file && fgets(line, sizeof(line), file)) {
+		if (sscanf(line, "Global tclass=%d%c", &n, &rest) == 2 && rest == '\n' && n >= 0 &&
+		    n <= 255) {
+			value = n;
+		} else {
+			*rules = true;
+		}
+	}
+	if (file) {
+		fclose(file);
+	}
+	return value;
+}
+
+/*
+ * With NVIDIA's kernel modules an administrator gives a RoCE port a class. The kernel puts it into
+ * the queue pairs that it sets up itself, which DevX queues are not.
+ */
+void ep_gda_port_class(struct ep_gda_nic *nic, const struct ep_gda_env *env, const char *root)
+{
+	char path[512];
+	int set = -1;
+	bool rules = false;
+
+	snprintf(path, sizeof(path), "%s/%s/tc/%d/traffic_class", root, nic->name, nic->port);
+	if (nic->end.link_layer == IBV_LINK_LAYER_ETHERNET) {
+		set = ep_gda_class_read(path, &rules);
+	}
+	nic->tc = (uint8_t)(env->tc >= 0 ? env->tc : set >= 0 ? set : 0);
+	if (set >= 0) {
+		EP_INFO(EP_LOG_NET, "%s:%d: traffic class %u%s, %s says %d", nic->name, nic->port,
+			nic->tc, env->tc >= 0 ? " of NCCL_IB_TC" : "", path, set);
+	} else if (rules && env->tc < 0) {
+		EP_WARN("%s:%d: classes of single addresses in %s are not followed, 0 is used: set "
+			"NCCL_IB_TC",
+			nic->name, nic->port, path);
+	}
 }

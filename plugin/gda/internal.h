@@ -74,6 +74,7 @@ struct ep_gda_nic {
 	struct ep_gda_caps caps;
 	uint32_t pdn, eqn;
 	uint32_t gid_index, pkey_index;
+	uint8_t tc; /* traffic class */
 	struct ep_gda_end end;
 
 	struct ep_gda_slab slab;
@@ -217,10 +218,14 @@ bool ep_gda_nics_open(struct ep_gda *g, const char *bus_id, struct ep_gda_why *w
 		      ncclResult_t *result);
 void ep_gda_nics_close(struct ep_gda *g);
 
+#define EP_GDA_SYSFS "/sys/class/infiniband" /* `root` below, except in tests */
+
 /* gid.c: the address that a port is reached by, of `entries` in its table. */
 ncclResult_t ep_gda_port_address(struct ep_gda *g, struct ep_gda_nic *nic, int entries);
 /* RoCE version of an entry as the kernel tells it in files under `root`; 0: it does not. */
 int ep_gda_gid_roce(const char *root, const char *device, int port, int index);
+/* The traffic class of what the port sends: sets nic->tc. */
+void ep_gda_port_class(struct ep_gda_nic *nic, const struct ep_gda_env *env, const char *root);
 
 /* slab.c: queues' memory, doorbells. */
 bool ep_gda_slab_open(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_gda_why *why);

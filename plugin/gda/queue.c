@@ -146,7 +146,7 @@ static bool ep_gda_resolve(struct ep_gda_queue *q, const struct ep_gda_end *end,
 	memcpy(attr.grh.dgid.raw, end->gid, sizeof(end->gid));
 	attr.grh.sgid_index = (uint8_t)q->nic->gid_index;
 	attr.grh.hop_limit = EP_GDA_HOPS;
-	attr.grh.traffic_class = (uint8_t)q->gda->env.tc;
+	attr.grh.traffic_class = q->nic->tc;
 	ah = q->gda->v->ibv_create_ah(q->nic->pd, &attr);
 	if (!ah) {
 		return ep_gda_no(why, "%s:%d does not find the way to %s: %s", q->nic->name,
@@ -192,7 +192,7 @@ static bool ep_gda_path(struct ep_gda_queue *q, const struct ep_gda_end *end, un
 			/* One flow per queue pair, so that switches may spread them. */
 			ep_prm_set(path, EP_PRM_ADS_UDP_SPORT,
 				   0xc000 | ((q->qpn * 31 ^ q->remote_qpn) & 0x3fff));
-			ep_prm_set(path, EP_PRM_ADS_DSCP, (uint32_t)env->tc >> 2);
+			ep_prm_set(path, EP_PRM_ADS_DSCP, q->nic->tc >> 2);
 		}
 	} else {
 		ep_prm_set(path, EP_PRM_ADS_RLID, end->lid);
@@ -202,7 +202,7 @@ static bool ep_gda_path(struct ep_gda_queue *q, const struct ep_gda_end *end, un
 		ep_prm_set(path, EP_PRM_ADS_GRH, !ethernet); /* there it goes without saying */
 		ep_prm_set(path, EP_PRM_ADS_SRC_ADDR_INDEX, q->nic->gid_index);
 		ep_prm_set(path, EP_PRM_ADS_HOP_LIMIT, EP_GDA_HOPS);
-		ep_prm_set(path, EP_PRM_ADS_TCLASS, (uint32_t)env->tc);
+		ep_prm_set(path, EP_PRM_ADS_TCLASS, q->nic->tc);
 		memcpy(path + EP_PRM_ADS_RGID_AT, end->gid, sizeof(end->gid));
 	}
 	return true;

@@ -104,7 +104,7 @@ static bool ep_gda_verbs_to_rtr(struct ep_gda_queue *q, const struct ep_gda_end 
 		memcpy(attr.ah_attr.grh.dgid.raw, end->gid, sizeof(end->gid));
 		attr.ah_attr.grh.sgid_index = (uint8_t)q->nic->gid_index;
 		attr.ah_attr.grh.hop_limit = 255;
-		attr.ah_attr.grh.traffic_class = (uint8_t)q->gda->env.tc;
+		attr.ah_attr.grh.traffic_class = q->nic->tc;
 	}
 	error = q->gda->v->ibv_modify_qp(q->verbs, &attr,
 					 IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |

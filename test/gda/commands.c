@@ -5,7 +5,6 @@
  * functions that keep what they are given.
  */
 #include <errno.h>
-#include <stdlib.h>
 #include "gda/internal.h"
 #include "gda/prm.h"
 #include "test/vcluster/tests/test.h"
@@ -219,12 +218,13 @@ static void make(struct ep_gda *g, struct ep_gda_queue *q, bool ethernet)
 	g->depth = 64;
 	g->psn = 9;
 	g->host = hosts;
-	g->env = (struct ep_gda_env){ .sl = 5, .tc = 104, .timeout = 18, .retry_cnt = 7 };
+	g->env = (struct ep_gda_env){ .sl = 5, .timeout = 18, .retry_cnt = 7 };
 	nic->port = 1;
 	nic->pdn = 0x123456;
 	nic->eqn = 7;
 	nic->pkey_index = 2;
 	nic->gid_index = 3;
+	nic->tc = 104;
 	nic->caps = (struct ep_gda_caps){ .log_max_qp_sz = 15,
 					  .log_ra_req = 4,
 					  .log_ra_res = 4,
@@ -454,47 +454,8 @@ static void check_query(void)
 	CHECK_INT(cause.hw, 1);
 }
 
-static void write_type(const char *root, int index, const char *text)
-{
-	char path[256];
-	FILE *file;
-
-	snprintf(path, sizeof(path), "%s/mlx5_9/ports/2/gid_attrs/types/%d", root, index);
-	file = fopen(path, "w");
-	CHECK(file && fputs(text, file) >= 0);
-	if (file) {
-		fclose(file);
-	}
-}
-
-/* What the kernel says of addresses, for libraries that do not. */
-static void check_roce_version(void)
-{
-	char root[] = "/tmp/gda_commands_XXXXXX", command[512];
-
-	if (!mkdtemp(root)) {
-		CHECK(!"mkdtemp");
-		return;
-	}
-	snprintf(command, sizeof(command), "mkdir -p %s/mlx5_9/ports/2/gid_attrs/types", root);
-	CHECK_INT(system(command), 0);
-	write_type(root, 0, "IB/RoCE v1\n");
-	write_type(root, 1, "RoCE v2\n");
-	write_type(root, 2, "\n");
-	write_type(root, 3, "RoCE v22\n");
-	CHECK_INT(ep_gda_gid_roce(root, "mlx5_9", 2, 0), 1);
-	CHECK_INT(ep_gda_gid_roce(root, "mlx5_9", 2, 1), 2);
-	CHECK_INT(ep_gda_gid_roce(root, "mlx5_9", 2, 2), 0);
-	CHECK_INT(ep_gda_gid_roce(root, "mlx5_9", 2, 3), 0);
-	CHECK_INT(ep_gda_gid_roce(root, "mlx5_9", 2, 4), 0);
-	CHECK_INT(ep_gda_gid_roce(root, "mlx5_9", 1, 1), 0);
-	snprintf(command, sizeof(command), "rm -r %s", root);
-	CHECK_INT(system(command), 0);
-}
-
 int main(void)
 {
-	check_roce_version();
 	check_bytes(false);
 	check_bytes(true);
 	check_grh(false);

@@ -62,7 +62,7 @@ static void test_defaults(void)
 
 	clear();
 	CHECK(ep_gda_env_read(&env) == ncclSuccess, "%s", last_text());
-	CHECK(!env.disable && env.gid_index == -1 && env.sl == 0 && env.tc == 0, "%d",
+	CHECK(!env.disable && env.gid_index == -1 && env.sl == 0 && env.tc == -1, "%d",
 	      env.gid_index);
 	CHECK(env.timeout == 20 && env.retry_cnt == 7 && env.pkey == 0, "%d", env.timeout);
 	CHECK(env.adaptive == -1, "%d", env.adaptive);
@@ -70,7 +70,7 @@ static void test_defaults(void)
 	CHECK(env.roce_version == 2 && !env.ipv6 && env.range_bits == -1, "%d", env.range_bits);
 }
 
-/* A value as NCCL reads numbers; -1 is 0 for what has it as its default. */
+/* A value as NCCL reads numbers. */
 static void try_number(enum ep_gda_var var, const char *text, bool good, long long value)
 {
 	const struct ep_gda_var_def *def = &ep_gda_var_table[var];
@@ -82,7 +82,7 @@ static void try_number(enum ep_gda_var var, const char *text, bool good, long lo
 	if (good) {
 		CHECK(ep_gda_env_read(&env) == ncclSuccess, "%s=%s: %s", def->name, text,
 		      last_text());
-		if (value < 0 && (var == EP_GDA_VAR_SL || var == EP_GDA_VAR_TC)) {
+		if (value < 0 && var == EP_GDA_VAR_SL) {
 			value = 0;
 		}
 		value = var == EP_GDA_VAR_RELAXED ? value != 0 : value;

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the host side reads of the kernel's files: versions of addresses, traffic classes. */
+#include <stdlib.h>
+#include "gda/internal.h"
+#include "test/vcluster/tests/test.h"
+
+static void write_file(const char *root, const char *name, const char *text)
+{
+	char path[256];
+	FILE *file;
+
+	snprintf(path, sizeof(path), "%s/mlx5_9/%s", root, name);
+	file = fopen(path, "w");
+	CHECK(file && fputs(text, file) >= 0);
+	if (file) {
+		fclose(file);
+	}
+}
+
+static void write_type(const char *root, int index, const char *text)
+{
+	char name[64];
+
+	snprintf(name, sizeof(name), "ports/2/gid_attrs/types/%d", index);
+	write_file(root, name, text);
+}
+
+/* What the kernel says of addresses, for libraries that do not. */
+static void check_roce_version(void)
+{
+	char root[] = "/tmp/gda_sysfs_XXXXXX", command[512];
+
+	if (!mkdtemp(root)) {
+		CHECK(!"mkdtemp");
+		return;
+	}
+	snprintf(command, sizeof(command), "mkdir -p %s/mlx5_9/ports/2/gid_attrs/types", root);
+	CHECK_INT(system(command), 0);
+	write_type(root, 0, "IB/RoCE v1\n");
+	write_type(root, 1, "RoCE v2\n");
+	write_type(root, 2, "\n");
+	write_type(root, 3, "RoCE v22\n");
+	CHECK_INT(ep_gda_gid_roce(root, "mlx5_9", 2, 0), 1);
+	CHECK_INT(ep_gda_gid_roce(root, "mlx5_9", 2, 1), 2);
+	CHECK_INT(ep_gda_gid_roce(root, "mlx5_9", 2, 2), 0);
+	CHECK_INT(ep_gda_gid_roce(root, "mlx5_9", 2, 3), 0);
+	CHECK_INT(ep_gda_gid_roce(root, "mlx5_9", 2, 4), 0);
+	CHECK_INT(ep_gda_gid_roce(root, "mlx5_9", 1, 1), 0);
+	snprintf(command, sizeof(command), "rm -r %s", root);
+	CHECK_INT(system(command), 0);
+}
+
+static void try_class(const char *root, const char *text, int env_tc, bool ethernet, uint8_t tc)
+{
+	struct ep_gda_env env = { .tc = env_tc };
+	struct ep_gda_nic nic = { .name = "mlx5_9", .port = 2 };
+
+	nic.end.link_layer = ethernet ? IBV_LINK_LAYER_ETHERNET : IBV_LINK_LAYER_INFINIBAND;
+	if (text) {
+		write_file(root, "tc/2/traffic_class", text);
+	}
+	ep_gda_port_class(&nic, &env, root);
+	CHECK_INT(nic.tc, tc);
+}
+
+/* An administrator's traffic class counts where the job has none. */
+static void check_class(void)
+{
+	char root[] = "/tmp/gda_sysfs_XXXXXX", command[512];
+
+	if (!mkdtemp(root)) {
+		CHECK(!"mkdtemp");
+		return;
+	}
+	try_class(root, NULL, -1, true, 0);
+	try_class(root, NULL, 96, true, 96);
+	snprintf(command, sizeof(command), "mkdir -p %s/mlx5_9/tc/2", root);
+	CHECK_INT(system(command), 0);
+	try_class(root, "Global tclass=106\n", -1, true, 106);
+	try_class(root, "Global tclass=106\ntclass=32,dst_ip=10.0.0.0/8\n", -1, true, 106);
+	try_class(root, "Global tclass=106\n", 0, true, 0);
+	try_class(root, "Global tclass=106\n", -1, false, 0);
+	try_class(root, "Global tclass=0\n", -1, true, 0);
+	try_class(root, "Global tclass=256\n", -1, true, 0);
+	try_class(root, "tclass=32,dst_ip=10.0.0.0/8\n", -1, true, 0);
+	try_class(root, "", -1, true, 0);
+	snprintf(command, sizeof(command), "rm -r %s", root);
+	CHECK_INT(system(command), 0);
+}
+
+int main(void)
+{
+	check_roce_version();
+	check_class();
+	return test_result();
+}
