@@ -11,6 +11,7 @@
 enum ep_gda_var {
 	EP_GDA_VAR_DISABLE,
 	EP_GDA_VAR_GID_INDEX,
+	EP_GDA_VAR_FLID_INDEX,
 	EP_GDA_VAR_SL,
 	EP_GDA_VAR_TC,
 	EP_GDA_VAR_TIMEOUT,
@@ -37,7 +38,8 @@ extern const struct ep_gda_var_def ep_gda_var_table[EP_GDA_VARS];
 
 struct ep_gda_env {
 	bool disable;
-	int gid_index; /* -1: automatic */
+	int gid_index;  /* -1: automatic */
+	int flid_index; /* -1: none */
 	int sl;
 	int tc;      /* -1: as the port is set up */
 	int timeout; /* 4.096 us << timeout per try */
@@ -73,13 +75,21 @@ struct ep_gda_gid {
 
 /*
  * The entry of a port's GID table to use, as a position in `list`, which is in the table's order and
- * may lack empty entries. InfiniBand: index 0. Ethernet: env->gid_index, which must exist; if that is
- * -1, of the entries of env->roce_version the first that is not link-local and of the preferred
- * family (an IPv4 address, unless the environment says otherwise) and within the range; without a
- * range also the other family, and last link-local ones. `port` is for messages.
+ * may lack empty entries. InfiniBand: env->flid_index if that has a FLID, else index 0. Ethernet:
+ * env->gid_index, which must exist; if that is -1, of the entries of env->roce_version the first that
+ * is not link-local and of the preferred family (an IPv4 address, unless the environment says
+ * otherwise) and within the range; without a range also the other family, and last link-local ones.
+ * `port` is for messages.
  */
 ncclResult_t ep_gda_gid_pick(const char *port, bool ethernet, const struct ep_gda_gid *list, int n,
 			     const struct ep_gda_env *env, int *chosen);
+
+/*
+ * InfiniBand. The last 16 bits of a prefix tell the subnet. The 16 before them are the FLID, a LID by
+ * which routers know the way from other subnets; 0: there is none.
+ */
+bool ep_gda_gid_same_subnet(const uint8_t a[16], const uint8_t b[16]);
+uint16_t ep_gda_gid_flid(const uint8_t raw[16]);
 
 /* "10.1.2.3" or "fe80::1". Returns buf. */
 #define EP_GDA_GID_TEXT 48

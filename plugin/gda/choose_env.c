@@ -17,6 +17,8 @@ const struct ep_gda_var_def ep_gda_var_table[EP_GDA_VARS] = {
 	[EP_GDA_VAR_DISABLE] = { "NCCL_IB_DISABLE", 0, 0, 1, "1: no RDMA device" },
 	[EP_GDA_VAR_GID_INDEX] = { "NCCL_IB_GID_INDEX", -1, -1, 255,
 				   "entry of a RoCE port's GID table; -1: the first that fits" },
+	[EP_GDA_VAR_FLID_INDEX] = { "NCCL_IB_ROUTABLE_FLID_GID_INDEX", 1, -1, 255,
+				    "entry of an InfiniBand port's GID table, if it has a FLID" },
 	[EP_GDA_VAR_SL] = { "NCCL_IB_SL", -1, -1, 15,
 			    "InfiniBand service level, Ethernet priority; -1: 0" },
 	[EP_GDA_VAR_TC] = { "NCCL_IB_TC", -1, -1, 255,
@@ -131,6 +133,9 @@ static void ep_gda_env_store(struct ep_gda_env *env, enum ep_gda_var var, int va
 		break;
 	case EP_GDA_VAR_GID_INDEX:
 		env->gid_index = value;
+		break;
+	case EP_GDA_VAR_FLID_INDEX:
+		env->flid_index = value;
 		break;
 	case EP_GDA_VAR_SL:
 		env->sl = value < 0 ? 0 : value;

@@ -41,6 +41,16 @@ static bool ep_gda_gid_in_range(const uint8_t raw[16], const struct ep_gda_env *
 	return true;
 }
 
+bool ep_gda_gid_same_subnet(const uint8_t a[16], const uint8_t b[16])
+{
+	return memcmp(a + 6, b + 6, 2) == 0;
+}
+
+uint16_t ep_gda_gid_flid(const uint8_t raw[16])
+{
+	return (uint16_t)(raw[4] << 8 | raw[5]);
+}
+
 const char *ep_gda_gid_print(const uint8_t raw[16], char buf[EP_GDA_GID_TEXT])
 {
 	bool ipv4 = ep_gda_gid_is_ipv4(raw);
@@ -125,6 +135,12 @@ ncclResult_t ep_gda_gid_pick(const char *port, bool ethernet, const struct ep_gd
 	char text[EP_GDA_GID_TEXT];
 
 	if (!ethernet) {
+		for (int i = 0; i < n; i++) {
+			if (list[i].index == env->flid_index && ep_gda_gid_flid(list[i].raw)) {
+				*chosen = i;
+				return ncclSuccess;
+			}
+		}
 		return ep_gda_gid_at(port, list, n, 0, false, chosen);
 	}
 	if (env->gid_index >= 0) {

@@ -155,6 +155,12 @@ static bool ep_gda_ends_match(struct ep_gda_queue *q, const struct ep_gda_end *b
 					 ep_gda_gid_print(a->gid, mine),
 					 ep_gda_gid_print(b->gid, theirs));
 		}
+	} else if (!ep_gda_gid_same_subnet(a->gid, b->gid) && !ep_gda_gid_flid(b->gid)) {
+		return ep_gda_no(why,
+				 "from %s to %s of another subnet, which has no FLID for routers: "
+				 "see NCCL_IB_ROUTABLE_FLID_GID_INDEX, or NCCL_IB_HCA for ports of "
+				 "one subnet",
+				 ep_gda_gid_print(a->gid, mine), ep_gda_gid_print(b->gid, theirs));
 	} else if ((a->pkey & 0x7fff) != (b->pkey & 0x7fff)) {
 		return ep_gda_no(why,
 				 "partition keys 0x%04x and 0x%04x: set NCCL_IB_PKEY so that "

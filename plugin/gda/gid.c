@@ -85,6 +85,20 @@ ncclResult_t ep_gda_port_address(struct ep_gda *g, struct ep_gda_nic *nic, int e
 	return result;
 }
 
+bool ep_gda_path_global(const struct ep_gda_end *from, const struct ep_gda_end *to)
+{
+	return to->link_layer == IBV_LINK_LAYER_ETHERNET || from->grh || to->grh ||
+	       !ep_gda_gid_same_subnet(from->gid, to->gid);
+}
+
+uint16_t ep_gda_path_lid(const struct ep_gda_end *from, const struct ep_gda_end *to)
+{
+	bool near = to->link_layer == IBV_LINK_LAYER_ETHERNET ||
+		    ep_gda_gid_same_subnet(from->gid, to->gid);
+
+	return near ? to->lid : ep_gda_gid_flid(to->gid);
+}
+
 /* -1: the file has none for all addresses; *rules: but lines of some other form. */
 static int ep_gda_class_read(const char *path, bool *rules)
 {

@@ -224,6 +224,9 @@ void ep_gda_nics_close(struct ep_gda *g);
 ncclResult_t ep_gda_port_address(struct ep_gda *g, struct ep_gda_nic *nic, int entries);
 /* RoCE version of an entry as the kernel tells it in files under `root`; 0: it does not. */
 int ep_gda_gid_roce(const char *root, const char *device, int port, int index);
+/* Whether packets to another port have a global route header, and the LID that they go to. */
+bool ep_gda_path_global(const struct ep_gda_end *from, const struct ep_gda_end *to);
+uint16_t ep_gda_path_lid(const struct ep_gda_end *from, const struct ep_gda_end *to);
 /* The traffic class of what the port sends: sets nic->tc. */
 void ep_gda_port_class(struct ep_gda_nic *nic, const struct ep_gda_env *env, const char *root);
 

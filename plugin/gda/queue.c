@@ -164,12 +164,6 @@ static bool ep_gda_resolve(struct ep_gda_queue *q, const struct ep_gda_end *end,
 			 q->nic->port, ep_gda_gid_print(end->gid, text), strerror(error));
 }
 
-/* Whether packets need a global route header. RoCE has nothing else. */
-static bool ep_gda_needs_grh(const struct ep_gda_nic *nic, const struct ep_gda_end *end)
-{
-	return nic->end.grh || end->grh || memcmp(nic->end.gid, end->gid, 8) != 0;
-}
-
 static bool ep_gda_path(struct ep_gda_queue *q, const struct ep_gda_end *end, unsigned char *path,
 			struct ep_gda_why *why)
 {
@@ -195,10 +189,10 @@ static bool ep_gda_path(struct ep_gda_queue *q, const struct ep_gda_end *end, un
 			ep_prm_set(path, EP_PRM_ADS_DSCP, q->nic->tc >> 2);
 		}
 	} else {
-		ep_prm_set(path, EP_PRM_ADS_RLID, end->lid);
+		ep_prm_set(path, EP_PRM_ADS_RLID, ep_gda_path_lid(&q->nic->end, end));
 		ep_prm_set(path, EP_PRM_ADS_SL, (uint32_t)env->sl);
 	}
-	if (ethernet || ep_gda_needs_grh(q->nic, end)) {
+	if (ep_gda_path_global(&q->nic->end, end)) {
 		ep_prm_set(path, EP_PRM_ADS_GRH, !ethernet); /* there it goes without saying */
 		ep_prm_set(path, EP_PRM_ADS_SRC_ADDR_INDEX, q->nic->gid_index);
 		ep_prm_set(path, EP_PRM_ADS_HOP_LIMIT, EP_GDA_HOPS);

@@ -84,7 +84,6 @@ bool ep_gda_verbs_create(struct ep_gda_queue *q, struct ep_gda_why *why)
 static bool ep_gda_verbs_to_rtr(struct ep_gda_queue *q, const struct ep_gda_end *end,
 				struct ep_gda_why *why)
 {
-	bool ethernet = end->link_layer == IBV_LINK_LAYER_ETHERNET;
 	struct ibv_qp_attr attr = {
 		.qp_state = IBV_QPS_RTR,
 		.path_mtu = (enum ibv_mtu)q->mtu,
@@ -92,14 +91,14 @@ static bool ep_gda_verbs_to_rtr(struct ep_gda_queue *q, const struct ep_gda_end 
 		.rq_psn = (end->psn + q->remote_qpn) & 0xffffff,
 		.max_dest_rd_atomic = (uint8_t)(1u << q->nic->end.log_rra),
 		.min_rnr_timer = EP_GDA_RNR_TIMER,
-		.ah_attr = { .dlid = end->lid,
+		.ah_attr = { .dlid = ep_gda_path_lid(&q->nic->end, end),
 			     .sl = (uint8_t)q->gda->env.sl,
 			     .port_num = (uint8_t)q->nic->port },
 	};
 	char text[EP_GDA_GID_TEXT];
 	int error;
 
-	if (ethernet || q->nic->end.grh || end->grh || memcmp(q->nic->end.gid, end->gid, 8) != 0) {
+	if (ep_gda_path_global(&q->nic->end, end)) {
 		attr.ah_attr.is_global = 1;
 		memcpy(attr.ah_attr.grh.dgid.raw, end->gid, sizeof(end->gid));
 		attr.ah_attr.grh.sgid_index = (uint8_t)q->nic->gid_index;
@@ -110,9 +109,9 @@ static bool ep_gda_verbs_to_rtr(struct ep_gda_queue *q, const struct ep_gda_end 
 					 IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
 						 IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
 						 IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
-	return !error ||
-	       ep_gda_no(why, "%s:%d does not find the way to %s, LID %u: %s", q->nic->name,
-			 q->nic->port, ep_gda_gid_print(end->gid, text), end->lid, strerror(error));
+	return !error || ep_gda_no(why, "%s:%d does not find the way to %s, LID %u: %s",
+				   q->nic->name, q->nic->port, ep_gda_gid_print(end->gid, text),
+				   attr.ah_attr.dlid, strerror(error));
 }
 
 bool ep_gda_verbs_connect(struct ep_gda_queue *q, const struct ep_gda_end *end,

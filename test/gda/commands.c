@@ -312,7 +312,10 @@ static void check_bytes(bool ethernet)
 	CHECK_INT(kept[6].bytes[1], 0x07);
 }
 
-/* InfiniBand beyond the subnet, or where the port says so, has a global route header. */
+/*
+ * InfiniBand beyond the subnet, or where the port says so, has a global route header; beyond it the
+ * LID is the one that the peer's subnet is routed by.
+ */
 static void check_grh(bool flag)
 {
 	struct ep_gda_end end = far_end(false);
@@ -321,13 +324,17 @@ static void check_grh(bool flag)
 	struct ep_gda g;
 
 	make(&g, &q, false);
-	end.gid[0] = flag ? 0 : 0xfe;
+	end.gid[4] = 0x41;
+	end.gid[5] = 0x07;
+	end.gid[7] = flag ? 0 : 9;
 	end.gid[15] = 0x99;
 	end.grh = flag;
 	q.qp_obj = object;
 	answer(3, IBV_MTU_2048, 4, 0);
 	CHECK(ep_gda_queue_connect(&q, &end, &why));
 	CHECK_INT(kept[0].bytes[0x35], 0x80);
+	CHECK_INT(kept[0].bytes[0x36], flag ? 0x01 : 0x41);
+	CHECK_INT(kept[0].bytes[0x37], flag ? 0x44 : 0x07);
 	CHECK_INT(kept[0].bytes[0x39], 3);
 	CHECK_INT(kept[0].bytes[0x4f], 0x99);
 }

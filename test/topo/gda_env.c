@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * NCCL_IB_*: defaults, every value at its limits and one beyond, words; then a flood of texts that a
- * shell could put there. And which GID of a table is taken.
+ * shell could put there.
  *
  *     gda_env [FIRST COUNT]     seeds of the flood
  */
@@ -37,6 +37,8 @@ static int field(const struct ep_gda_env *env, enum ep_gda_var var)
 		return env->disable;
 	case EP_GDA_VAR_GID_INDEX:
 		return env->gid_index;
+	case EP_GDA_VAR_FLID_INDEX:
+		return env->flid_index;
 	case EP_GDA_VAR_SL:
 		return env->sl;
 	case EP_GDA_VAR_TC:
@@ -66,7 +68,7 @@ static void test_defaults(void)
 	      env.gid_index);
 	CHECK(env.timeout == 20 && env.retry_cnt == 7 && env.pkey == 0, "%d", env.timeout);
 	CHECK(env.adaptive == -1, "%d", env.adaptive);
-	CHECK(env.relaxed, "%d", env.relaxed);
+	CHECK(env.relaxed && env.flid_index == 1, "%d", env.flid_index);
 	CHECK(env.roce_version == 2 && !env.ipv6 && env.range_bits == -1, "%d", env.range_bits);
 }
 
@@ -296,119 +298,6 @@ static void flood(uint64_t first, uint64_t count)
 	}
 }
 
-/* ---- GIDs ------------------------------------------------------------------------------------ */
-
-struct table {
-	struct ep_gda_gid gid[8];
-	int n;
-};
-
-static void add(struct table *t, int index, int roce, const char *address)
-{
-	struct ep_gda_gid *gid = &t->gid[t->n++];
-
-	memset(gid, 0, sizeof(*gid));
-	gid->index = index;
-	gid->roce = roce;
-	if (strchr(address, ':')) {
-		CHECK(inet_pton(AF_INET6, address, gid->raw) == 1, "%s", address);
-	} else {
-		gid->raw[10] = gid->raw[11] = 0xff;
-		CHECK(inet_pton(AF_INET, address, gid->raw + 12) == 1, "%s", address);
-	}
-}
-
-/* As a RoCE port has them: each address twice, versions 1 and 2. */
-static struct table usual(void)
-{
-	struct table t = { .n = 0 };
-
-	add(&t, 0, 1, "fe80::1");
-	add(&t, 1, 2, "fe80::1");
-	add(&t, 2, 1, "2001:db8::5");
-	add(&t, 3, 2, "2001:db8::5");
-	add(&t, 4, 1, "10.1.2.3");
-	add(&t, 5, 2, "10.1.2.3");
-	add(&t, 6, 2, "192.168.7.7");
-	return t;
-}
-
-/* The chosen index; or what the reason says. */
-static void try_gid(const struct table *t, bool ethernet, int want, const char *reason)
-{
-	struct ep_gda_env env;
-	int pos = -1;
-	ncclResult_t rc;
-
-	CHECK(ep_gda_env_read(&env) == ncclSuccess, "%s", last_text());
-	rc = ep_gda_gid_pick("mlx5_0:1", ethernet, t->gid, t->n, &env, &pos);
-	if (reason) {
-		CHECK(rc != ncclSuccess && strstr(last_text(), reason) &&
-			      strstr(last_text(), "mlx5_0:1"),
-		      "%d, %s", rc, last_text());
-	} else {
-		CHECK(rc == ncclSuccess, "%s", last_text());
-		CHECK(pos >= 0 && t->gid[pos].index == want, "index %d instead of %d",
-		      pos < 0 ? -1 : t->gid[pos].index, want);
-	}
-}
-
-static void test_gids(void)
-{
-	struct table t = usual();
-	char text[EP_GDA_GID_TEXT];
-
-	clear();
-	try_gid(&t, true, 5, NULL);
-	try_gid(&t, false, 0, NULL);
-	setenv("NCCL_IB_GID_INDEX", "3", 1);
-	try_gid(&t, true, 3, NULL);
-	try_gid(&t, false, 0, NULL); /* set for the cluster's RoCE machines */
-	setenv("NCCL_IB_GID_INDEX", "7", 1);
-	try_gid(&t, true, 0, "NCCL_IB_GID_INDEX=7");
-	try_gid(&t, false, 0, NULL);
-	clear();
-	setenv("NCCL_IB_ROCE_VERSION_NUM", "1", 1);
-	try_gid(&t, true, 4, NULL);
-	clear();
-	setenv("NCCL_IB_ADDR_FAMILY", "AF_INET6", 1);
-	try_gid(&t, true, 3, NULL);
-	setenv("NCCL_IB_ADDR_RANGE", "fe80::/10", 1);
-	try_gid(&t, true, 1, NULL);
-	setenv("NCCL_IB_ADDR_RANGE", "2001:db9::/32", 1);
-	try_gid(&t, true, 0, "none of them in NCCL_IB_ADDR_RANGE");
-	clear();
-	setenv("NCCL_IB_ADDR_RANGE", "192.168.0.0/16", 1);
-	try_gid(&t, true, 6, NULL);
-	setenv("NCCL_IB_ADDR_RANGE", "192.168.7.6/31", 1);
-	try_gid(&t, true, 6, NULL);
-	setenv("NCCL_IB_ADDR_RANGE", "192.168.7.6/32", 1);
-	try_gid(&t, true, 0, "no usable GID");
-	clear();
-	t.n = 4; /* no IPv4 */
-	try_gid(&t, true, 3, NULL);
-	t.n = 2; /* link-local only */
-	try_gid(&t, true, 1, NULL);
-	t.n = 1; /* version 1 only */
-	try_gid(&t, true, 0, "of 1 entries 0 are of RoCE version 2");
-	t.n = 0;
-	try_gid(&t, true, 0, "of 0 entries");
-	try_gid(&t, false, 0, "is empty");
-	add(&t, 0, 0, "fe80::"); /* what an unconfigured InfiniBand port has */
-	try_gid(&t, false, 0, "is empty");
-	t.n = 0;
-	add(&t, 0, 0, "10.9.9.9"); /* nobody tells the version */
-	try_gid(&t, true, 0, "tells the RoCE version of 1 of 1 entries; set NCCL_IB_GID_INDEX");
-	t.n = 0;
-	add(&t, 0, 2, "::");
-	add(&t, 1, 2, "169.254.3.4");
-	add(&t, 2, 2, "10.9.9.9");
-	try_gid(&t, true, 2, NULL);
-	CHECK(!strcmp(ep_gda_gid_print(t.gid[2].raw, text), "10.9.9.9"), "%s", text);
-	t = usual();
-	CHECK(!strcmp(ep_gda_gid_print(t.gid[2].raw, text), "2001:db8::5"), "%s", text);
-}
-
 int main(int argc, char **argv)
 {
 	unsigned long long first = argc > 1 ? strtoull(argv[1], NULL, 0) : 1;
@@ -418,7 +307,6 @@ int main(int argc, char **argv)
 	test_defaults();
 	test_numbers();
 	test_words();
-	test_gids();
 	flood(first, count);
 	printf("seeds %llu to %llu, %d failures\n", first, first + count - 1, failures);
 	return failures != 0;

@@ -53,6 +53,7 @@ struct vn_config {
 	int nics, node;
 	bool mlx5;         /* false: a device that only knows plain verbs */
 	bool ib;           /* link layer */
+	bool routed;       /* each node is a subnet */
 	bool gpu_umem;     /* device memory can hold queues */
 	bool nc_dedicated; /* MLX5DV_UAR_ALLOC_TYPE_NC_DEDICATED of newer libraries */
 	bool ooo_rw, ooo_all, ooo_force;
@@ -344,6 +345,7 @@ bool vn_gid(const struct vn_nic *nic, int index, union ibv_gid *gid, uint32_t *t
 /* Address of the NIC that has this GID or LID; 0: none could. */
 uint32_t vn_ip_of_gid(const union ibv_gid *gid, bool *ipv4);
 uint32_t vn_ip_of_lid(uint16_t lid);
+uint32_t vn_ip_of_path(uint16_t lid, const union ibv_gid *gid);
 void vn_mac_of_ip(uint32_t ip, uint8_t mac[6]);
 void vn_event(struct vn_context *ctx, enum ibv_event_type type, void *element, int port);
 void vn_port_set(struct vn_nic *nic, bool down);

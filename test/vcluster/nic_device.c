@@ -15,6 +15,10 @@
 /* RoCE: link-local and IPv4-mapped, each as RoCE v1 and v2, in the order of a real port. */
 #define VN_GIDS 4
 
+/* Routed InfiniBand: node n is subnet n + 1, which routers know by this LID and n. */
+#define VN_SITE_LOCAL 0xfec0000000000000ull
+#define VN_FLID 0x4100u
+
 struct vn vn = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 void vn_lock(void)
@@ -52,7 +56,7 @@ static void vn_load(void)
 		nic->index = i;
 		nic->listen_fd = -1;
 		nic->ip = vn_config.net | (uint32_t)vn_config.node << 8 | (uint32_t)(i + 1);
-		nic->lid = (uint16_t)(1 + vn_config.node * 32 + i);
+		nic->lid = (uint16_t)(1 + (vn_config.routed ? 0 : vn_config.node * 32) + i);
 		vn_mac_of_ip(nic->ip, nic->mac);
 		nic->guid = 0x025a000000000000ull | (uint64_t)nic->ip;
 		d->node_type = IBV_NODE_CA;
@@ -190,11 +194,15 @@ bool vn_gid(const struct vn_nic *nic, int index, union ibv_gid *gid, uint32_t *t
 
 	memset(gid, 0, sizeof(*gid));
 	if (vn_config.ib) {
-		if (index) {
+		uint64_t subnet = (uint64_t)vn_config.node + 1, flid = VN_FLID + subnet - 1;
+
+		if (index < 0 || index > vn_config.routed) {
 			return false;
 		}
 		*type = IBV_GID_TYPE_IB;
-		gid->global.subnet_prefix = htobe64(0xfe80000000000000ull);
+		gid->global.subnet_prefix =
+			htobe64(vn_config.routed ? VN_SITE_LOCAL | (index ? flid << 16 : 0) | subnet
+						 : 0xfe80000000000000ull);
 		gid->global.interface_id = htobe64(nic->guid);
 		return true;
 	}
@@ -222,7 +230,7 @@ uint32_t vn_ip_of_gid(const union ibv_gid *gid, bool *ipv4)
 		memcpy(&ip, gid->raw + 12, 4);
 		return be32toh(ip);
 	}
-	if (be64toh(gid->global.subnet_prefix) != 0xfe80000000000000ull ||
+	if ((!vn_config.routed && be64toh(gid->global.subnet_prefix) != 0xfe80000000000000ull) ||
 	    be64toh(gid->global.interface_id) >> 32 != 0x025a0000) {
 		return 0;
 	}
@@ -231,9 +239,25 @@ uint32_t vn_ip_of_gid(const union ibv_gid *gid, bool *ipv4)
 
 uint32_t vn_ip_of_lid(uint16_t lid)
 {
+	if (vn_config.routed) {
+		return lid && lid <= VN_NICS ? vn_config.net | (uint32_t)vn_config.node << 8 | lid
+					     : 0;
+	}
 	return lid && lid <= 256 * 32
 		       ? vn_config.net | (uint32_t)(lid - 1) / 32 << 8 | ((lid - 1) % 32 + 1)
 		       : 0;
+}
+
+/* As routers do: by the LID to a subnet, by the GID within it. */
+uint32_t vn_ip_of_path(uint16_t lid, const union ibv_gid *gid)
+{
+	uint32_t subnet = (uint32_t)be64toh(gid->global.subnet_prefix) & 0xffff;
+	bool ipv4;
+
+	if (!vn_config.routed || subnet == (uint32_t)vn_config.node + 1) {
+		return vn_ip_of_lid(lid) == vn_ip_of_gid(gid, &ipv4) ? vn_ip_of_lid(lid) : 0;
+	}
+	return lid == VN_FLID + subnet - 1 ? vn_ip_of_gid(gid, &ipv4) : 0;
 }
 
 VN_EXPORT int ibv_query_gid(struct ibv_context *c, uint8_t port, int index, union ibv_gid *gid)

@@ -148,16 +148,18 @@ static void vn_profile(const char *word)
 		c->tells_order = true;
 	} else if (!strcmp(word, "ib")) {
 		c->ib = true;
+	} else if (!strcmp(word, "routed")) {
+		c->ib = c->routed = true;
 	} else if (!strcmp(word, "roce")) {
-		c->ib = false;
+		c->ib = c->routed = false;
 	} else if (!strcmp(word, "rxe")) {
 		c->mlx5 = false;
 		c->tier = 0;
 	} else {
 		fprintf(stderr,
 			"nic: VC_NIC_PROFILE: %s is none of cx7, cx8, no_gpu_umem, no_uar_map, ib, "
-			"roce, rxe, real_time, old_clock, small_sq, few_reads, no_atomics, quiet, "
-			"tells_order\n",
+			"routed, roce, rxe, real_time, old_clock, small_sq, few_reads, no_atomics, "
+			"quiet, tells_order\n",
 			word);
 		_exit(87);
 	}

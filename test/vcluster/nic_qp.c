@@ -154,9 +154,12 @@ const char *vn_qp_connect(struct vn_qp *qp, const struct vn_path *path)
 	}
 	qp->mtu = 128u << path->mtu;
 	if (vn_config.ib) {
-		ip = vn_ip_of_lid(path->lid);
-		if (!path->lid || (path->grh && vn_ip_of_gid(&path->gid, &ipv4) != ip)) {
-			return "rlid is 0, or not that of the rgid";
+		ip = path->grh ? vn_ip_of_path(path->lid, &path->gid) : vn_ip_of_lid(path->lid);
+		if (!ip) {
+			return "rlid is nobody's, or not that of the rgid";
+		}
+		if (path->grh && !vn_gid(qp->nic, path->gid_index, &own, &type)) {
+			return "src_addr_index: no such GID";
 		}
 	} else {
 		if (!vn_gid(qp->nic, path->gid_index, &own, &type)) {
