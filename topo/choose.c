@@ -305,7 +305,7 @@ int ep_topo_choose(struct ep_topo *topo, const struct ep_topo_opts *opts, struct
 	}
 	topo->gdr_level = EP_TOPO_SYS;
 	if (opts->gdr_level && *opts->gdr_level) {
-		rc = ep_topo_dist_parse(opts->gdr_level, &topo->gdr_level, err);
+		rc = ep_topo_level_parse(opts->gdr_level, &topo->gdr_level, err);
 	}
 	if (rc) {
 		return rc;

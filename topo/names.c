@@ -43,11 +43,24 @@ const char *ep_topo_dist_name(enum ep_topo_dist dist)
 	return dist_names[dist];
 }
 
+/* NCCL's order is LOC NVL NVB C2C PIX PXB P2C PXN PHB SYS. Its PHB is anywhere below one <cpu>, a
+ * NUMA node, so NODE is within it. Of those that no pair of GPU and NIC has here, each is as much as
+ * the next nearer one that there is. */
+static const struct {
+	const char *name;
+	enum ep_topo_dist dist;
+} level_names[] = {
+	{ "LOC", EP_TOPO_LOC },   { "NVL", EP_TOPO_LOC }, { "NVB", EP_TOPO_LOC },
+	{ "C2C", EP_TOPO_LOC },   { "PIX", EP_TOPO_PIX }, { "PXB", EP_TOPO_PXB },
+	{ "P2C", EP_TOPO_PXB },   { "PXN", EP_TOPO_PXB }, { "PHB", EP_TOPO_NODE },
+	{ "NODE", EP_TOPO_NODE }, { "SYS", EP_TOPO_SYS },
+};
+
 /* Names, or NCCL's numbers from before it had names. */
-int ep_topo_dist_parse(const char *text, enum ep_topo_dist *dist, struct ep_topo_err *err)
+int ep_topo_level_parse(const char *text, enum ep_topo_dist *dist, struct ep_topo_err *err)
 {
-	static const enum ep_topo_dist old[] = { EP_TOPO_LOC, EP_TOPO_PIX, EP_TOPO_PXB,
-						 EP_TOPO_PHB, EP_TOPO_SYS, EP_TOPO_SYS };
+	static const enum ep_topo_dist old[] = { EP_TOPO_LOC,  EP_TOPO_PIX, EP_TOPO_PXB,
+						 EP_TOPO_NODE, EP_TOPO_SYS, EP_TOPO_SYS };
 	char *end;
 	long num = strtol(text, &end, 10);
 
@@ -55,9 +68,9 @@ int ep_topo_dist_parse(const char *text, enum ep_topo_dist *dist, struct ep_topo
 		*dist = num < 6 ? old[num] : EP_TOPO_SYS;
 		return 0;
 	}
-	for (int d = EP_TOPO_LOC; d < EP_TOPO_FAR; d++) {
-		if (strcasecmp(text, dist_names[d]) == 0) {
-			*dist = (enum ep_topo_dist)d;
+	for (size_t i = 0; i < sizeof(level_names) / sizeof(level_names[0]); i++) {
+		if (strcasecmp(text, level_names[i].name) == 0) {
+			*dist = level_names[i].dist;
 			return 0;
 		}
 	}
@@ -65,9 +78,14 @@ int ep_topo_dist_parse(const char *text, enum ep_topo_dist *dist, struct ep_topo
 
 	ep_topo_copy_name(shown, text);
 	return ep_topo_fail(err, EINVAL,
-			    "NCCL_NET_GDR_LEVEL=%s is not a distance: use LOC, PIX, PXB, PHB, NODE "
-			    "or SYS",
+			    "NCCL_NET_GDR_LEVEL=%s is not a distance: use LOC, PIX, PXB, PHB or "
+			    "SYS",
 			    shown);
+}
+
+const char *ep_topo_level_name(enum ep_topo_dist dist)
+{
+	return dist == EP_TOPO_NODE ? "PHB" : dist_names[dist];
 }
 
 const char *ep_topo_source_name(enum ep_topo_source source)

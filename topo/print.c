@@ -265,7 +265,7 @@ void ep_topo_print_json(const struct ep_topo *topo, FILE *out)
 	json_bool("nvswitch", topo->nvswitch, out);
 	json_bool("nvls_supported", topo->nvls, out);
 	json_bool("nvls_allowed", known(topo->nvls_allowed), out);
-	json_text("gdr_level", ep_topo_dist_name(topo->gdr_level), out);
+	json_text("gdr_level", ep_topo_level_name(topo->gdr_level), out);
 	fputs("\n \"gpus\": [", out);
 	for (int g = 0; g < topo->ngpus; g++) {
 		fputs(g ? ",\n  " : "\n  ", out);

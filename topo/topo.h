@@ -33,7 +33,7 @@ struct ep_topo_pci {
 	bool known;
 };
 
-/* Nearest first. The names are those of nvidia-smi topo and of NCCL_NET_GDR_LEVEL. */
+/* Nearest first. The names are those of nvidia-smi topo. */
 enum ep_topo_dist {
 	EP_TOPO_LOC,  /* same device */
 	EP_TOPO_PIX,  /* at most one PCIe switch */
@@ -201,7 +201,10 @@ bool ep_topo_gdr_allowed(const struct ep_topo *topo, int gpu, int nic);
 const char *ep_topo_dist_name(enum ep_topo_dist dist);
 const char *ep_topo_source_name(enum ep_topo_source source);
 const char *ep_topo_why_text(enum ep_topo_why why);
-int ep_topo_dist_parse(const char *text, enum ep_topo_dist *dist, struct ep_topo_err *err);
+/* NCCL_NET_GDR_LEVEL: the farthest distance that it permits, and the least of NCCL's names that
+ * permits a distance. */
+int ep_topo_level_parse(const char *text, enum ep_topo_dist *dist, struct ep_topo_err *err);
+const char *ep_topo_level_name(enum ep_topo_dist dist);
 
 /* NCCL_IB_HCA: which ports of which devices. */
 #define EP_TOPO_HCA_MAX 64

@@ -86,6 +86,16 @@ static bool ep_gda_port_same(const struct ep_gda_port *a, const struct ep_topo_m
 	return a->port == b->port && strcmp(a->name, b->name) == 0;
 }
 
+/* What NCCL_NET_GDR_LEVEL must be for a distance, in a word that NCCL understands as well. */
+static const char *ep_gda_level_for(const char *dist)
+{
+	enum ep_topo_dist level = EP_TOPO_SYS;
+	struct ep_topo_err err;
+
+	(void)ep_topo_level_parse(dist, &level, &err);
+	return ep_topo_level_name(level);
+}
+
 /* The ports that the topology gives this GPU, as far as they are among the permitted ones. */
 static ncclResult_t ep_gda_choose_near(const struct ep_topo_module_query *query,
 				       const struct ep_gda_port *permitted, int npermitted,
@@ -114,7 +124,7 @@ static ncclResult_t ep_gda_choose_near(const struct ep_topo_module_query *query,
 			"is at distance %s: there is no way to other nodes without access of "
 			"the NIC to the GPU's memory; unset it or set it to %s",
 			getenv("NCCL_NET_GDR_LEVEL"), query->bus_id, far->name, far->port,
-			far->dist, far->dist);
+			far->dist, ep_gda_level_for(far->dist));
 	}
 	if (*n == 0) {
 		snprintf(why, size, "its NIC for GPU %s, %s:%d (%s), is not active here",
@@ -134,7 +144,7 @@ static ncclResult_t ep_gda_choose_permitted(const struct ep_gda_port *present, i
 	struct ep_topo_err err;
 
 	if (ep_topo_hca_parse(hca, &list, &err) ||
-	    (level && *level && ep_topo_dist_parse(level, &dist, &err))) {
+	    (level && *level && ep_topo_level_parse(level, &dist, &err))) {
 		return ep_fail(ncclInvalidUsage, "environment variable %s", err.text);
 	}
 	*npermitted = 0;

@@ -162,6 +162,19 @@ static void test_others(void)
 	SAID("NCCL_NET_GDR_LEVEL=NEAR is not a distance", last_text());
 }
 
+/* NCCL's PHB reaches as far as our NODE. */
+static void test_level(void)
+{
+	set_file("nics-on-one-node.xml");
+	setenv("NCCL_NET_GDR_LEVEL", "PHB", 1);
+	WANT(choose("0000:11:00.0", 0, EIGHT, 8), "mlx5_0:1");
+	SAID("at distance NODE", logged());
+	setenv("NCCL_NET_GDR_LEVEL", "P2C", 1);
+	WANT(choose("0000:11:00.0", 0, EIGHT, 8), "");
+	SAID("at distance NODE", last_text());
+	SAID("set it to PHB", last_text());
+}
+
 /* No topology: by the GPU's number, and the log has the reason. */
 static void test_by_number(const char *reason)
 {
@@ -269,6 +282,7 @@ int main(int argc, char **argv)
 	}
 	test_eight();
 	test_others();
+	test_level();
 	test_no_help();
 	test_modules(argv[2]);
 	unlink(log_path);

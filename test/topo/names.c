@@ -100,7 +100,7 @@ static void test_hca_limits(void)
 	CHECK(ep_topo_hca_parse(text, &hca, &err) == 0, "63 characters");
 }
 
-static void test_dist(void)
+static void test_level(void)
 {
 	static const struct {
 		const char *text;
@@ -109,13 +109,18 @@ static void test_dist(void)
 		{ "LOC", EP_TOPO_LOC },
 		{ "PIX", EP_TOPO_PIX },
 		{ "pxb", EP_TOPO_PXB },
-		{ "PHB", EP_TOPO_PHB },
+		{ "PHB", EP_TOPO_NODE },
 		{ "NODE", EP_TOPO_NODE },
 		{ "SYS", EP_TOPO_SYS },
+		{ "NVL", EP_TOPO_LOC },
+		{ "NVB", EP_TOPO_LOC },
+		{ "C2C", EP_TOPO_LOC },
+		{ "P2C", EP_TOPO_PXB },
+		{ "pxn", EP_TOPO_PXB },
 		{ "0", EP_TOPO_LOC },
 		{ "1", EP_TOPO_PIX },
 		{ "2", EP_TOPO_PXB },
-		{ "3", EP_TOPO_PHB },
+		{ "3", EP_TOPO_NODE },
 		{ "4", EP_TOPO_SYS },
 		{ "5", EP_TOPO_SYS },
 		{ "9", EP_TOPO_SYS },
@@ -124,16 +129,26 @@ static void test_dist(void)
 		{ "PI", -1 },
 		{ "1x", -1 },
 		{ "-", -1 },
+		{ "NET", -1 },
+		{ "DIS", -1 },
 	};
 	struct ep_topo_err err;
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		enum ep_topo_dist dist = EP_TOPO_FAR;
-		int rc = ep_topo_dist_parse(cases[i].text, &dist, &err);
+		int rc = ep_topo_level_parse(cases[i].text, &dist, &err);
 
 		CHECK(cases[i].dist < 0 ? rc == -EINVAL && dist == EP_TOPO_FAR
 					: rc == 0 && (int)dist == cases[i].dist,
 		      "\"%s\" gave rc %d distance %d", cases[i].text, rc, (int)dist);
+	}
+	for (int d = EP_TOPO_LOC; d < EP_TOPO_FAR; d++) {
+		const char *name = ep_topo_level_name((enum ep_topo_dist)d);
+		enum ep_topo_dist dist = EP_TOPO_FAR;
+
+		CHECK(ep_topo_level_parse(name, &dist, &err) == 0 && (int)dist >= d &&
+			      strcmp(name, "NODE") != 0,
+		      "distance %d: \"%s\" permits %d", d, name, (int)dist);
 	}
 }
 
@@ -190,7 +205,7 @@ int main(void)
 {
 	test_hca();
 	test_hca_limits();
-	test_dist();
+	test_level();
 	test_pci();
 	test_link();
 	return failures != 0;
