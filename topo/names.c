@@ -126,12 +126,32 @@ const char *ep_topo_why_text(enum ep_topo_why why)
 	return "no GPU";
 }
 
+/* A field of an item: empty is -1, any. */
+static bool hca_number(const char *field, const char *end, long *num)
+{
+	char *stop;
+
+	*num = -1;
+	if (field == end) {
+		return true;
+	}
+	if (!isdigit((unsigned char)*field) && *field != '-') {
+		return false;
+	}
+	*num = strtol(field, &stop, 10);
+	return stop == end && *num >= -1;
+}
+
+/* name[:port[:rail[:plane]]], the last two since NCCL 2.30. Without a name it is passed over. */
 static int hca_item(const char *item, size_t len, struct ep_topo_hca *hca, struct ep_topo_err *err)
 {
-	const char *colon = memchr(item, ':', len);
+	const char *colon = memchr(item, ':', len), *end = item + len;
 	size_t name_len = colon ? (size_t)(colon - item) : len;
-	long port = -1;
+	long port = -1, num;
 
+	if (name_len == 0) {
+		return 0;
+	}
 	if (hca->n == EP_TOPO_HCA_MAX) {
 		return ep_topo_fail(err, E2BIG, "NCCL_IB_HCA lists more than %d devices",
 				    EP_TOPO_HCA_MAX);
@@ -141,22 +161,17 @@ static int hca_item(const char *item, size_t len, struct ep_topo_hca *hca, struc
 				    "NCCL_IB_HCA has a device name of %zu characters, limit %d",
 				    name_len, EP_TOPO_NAME_LEN - 1);
 	}
-	if (colon) {
-		char *end = NULL;
+	for (bool first = true; colon; first = false) {
+		const char *field = colon + 1;
 
-		if (isdigit((unsigned char)colon[1])) {
-			port = strtol(colon + 1, &end, 10);
-		}
-		/* Since NCCL 2.30 more numbers may follow, naming rail and plane. */
-		while (end && *end == ':' && isdigit((unsigned char)end[1])) {
-			strtol(end + 1, &end, 10);
-		}
-		if (!end || end != item + len || port > 255) {
+		colon = memchr(field, ':', (size_t)(end - field));
+		if (!hca_number(field, colon ? colon : end, &num) || (first && num > 255)) {
 			return ep_topo_fail(err, EINVAL,
 					    "NCCL_IB_HCA: no port number after ':' in \"%.*s\", "
 					    "write device:port",
 					    (int)(len < 64 ? len : 64), item);
 		}
+		port = first ? num : port;
 	}
 	memcpy(hca->item[hca->n].name, item, name_len);
 	hca->item[hca->n].name[name_len] = '\0';
@@ -165,7 +180,7 @@ static int hca_item(const char *item, size_t len, struct ep_topo_hca *hca, struc
 	return 0;
 }
 
-/* [^][=]name[:port][,...]: names are prefixes, with '=' whole names, '^' inverts the list. */
+/* [^][=]item[,...]: names are prefixes, with '=' whole names, '^' inverts the list. */
 int ep_topo_hca_parse(const char *text, struct ep_topo_hca *hca, struct ep_topo_err *err)
 {
 	struct ep_topo_hca out = { .n = 0 };

@@ -127,7 +127,9 @@ static void test_eight(void)
 	setenv("NCCL_IB_HCA", "mlx5_2:2", 1);
 	WANT(choose(bus[7], 7, EIGHT, 8), "");
 	SAID("NCCL_IB_HCA=mlx5_2:2 excludes all of the 10 active RDMA ports", last_text());
-	setenv("NCCL_IB_HCA", "mlx5_2:", 1);
+	setenv("NCCL_IB_HCA", "mlx5_2::0", 1);
+	WANT(choose(bus[7], 7, EIGHT, 8), "mlx5_2:1");
+	setenv("NCCL_IB_HCA", "mlx5_2:x", 1);
 	WANT(choose(bus[7], 7, EIGHT, 8), "");
 	SAID("NCCL_IB_HCA: no port number", last_text());
 	set_file("eight-own-nic.xml");

@@ -95,7 +95,7 @@ if [ -n "$nic" ]; then
 	expect 0 '^  NIC writes seen in order +no +.*not reliable$' \
 		$machine FAKE_CUDA=1,0 "$ep_info" -r
 fi
-expect 1 'NCCL_IB_HCA: no port number' env NCCL_IB_HCA=mlx5_0: "$ep_info"
+expect 1 'NCCL_IB_HCA: no port number' env NCCL_IB_HCA=mlx5_0:x "$ep_info"
 expect 1 '^Versions$' env NCCL_TOPO_FILE="$files/bad-truncated.xml" "$ep_info"
 expect 2 '^Usage: ep_info' "$ep_info" --nonsense
 expect 2 '^Usage: ep_info' "$ep_info" extra

@@ -36,18 +36,35 @@ static const struct {
 	{ ",mlx5_3,,mlx5_4,", "mlx5_5", 1, false },
 	{ "mlx5_0:1:0:3", "mlx5_0", 1, true },
 	{ "mlx5_0:1:0:3", "mlx5_0", 2, false },
+	{ "mlx5_0:", "mlx5_0", 2, true },
+	{ "=mlx5_0:", "mlx5_01", 2, false },
+	{ "mlx5_0::0", "mlx5_0", 2, true },
+	{ "mlx5_0::0:1", "mlx5_1", 2, false },
+	{ "mlx5_0:1:", "mlx5_0", 1, true },
+	{ "mlx5_0:1:", "mlx5_0", 2, false },
+	{ "mlx5_0:1::2", "mlx5_0", 2, false },
+	{ "mlx5_0:-1:2", "mlx5_0", 2, true },
+	{ "mlx5_0:,mlx5_1:2", "mlx5_1", 1, false },
+	{ ":1,mlx5_3", "mlx5_0", 1, false },
+	{ ":1,mlx5_3", "mlx5_3", 2, true },
+	{ ":1", "mlx5_0", 2, true },
+	{ "=:1", "mlx5_0", 1, true },
+	{ "^:1", "mlx5_0", 1, false },
+	{ ":x", "mlx5_0", 1, true },
 };
 
 static const struct {
 	const char *text;
 	int rc;
 } hca_errors[] = {
-	{ "mlx5_0:", -EINVAL },
 	{ "mlx5_0:x", -EINVAL },
 	{ "mlx5_0:1x", -EINVAL },
-	{ "mlx5_0:-1", -EINVAL },
+	{ "mlx5_0:-", -EINVAL },
+	{ "mlx5_0:-2", -EINVAL },
+	{ "mlx5_0:-1x", -EINVAL },
+	{ "mlx5_0: 1", -EINVAL },
+	{ "mlx5_0::x", -EINVAL },
 	{ "mlx5_0:256", -EINVAL },
-	{ "mlx5_0:1:", -EINVAL },
 	{ "mlx5_0:1:x", -EINVAL },
 	{ "a,b:q,c", -EINVAL },
 	{ "mlx5_0:99999999999999999999", -EINVAL },
