@@ -2,115 +2,53 @@
 /*
  * Which NICs each GPU uses. A unit is one port of one NIC.
  *
- *  1. Only the nearest usable units of a GPU count, and of those only the ones at least half as
- *     fast as the best: striping over unequal NICs runs at the pace of the worst.
- *  2. Every GPU gets one, nearest GPUs first, each unit with as few users as can be.
+ *  1. Only units of one link layer count, and of those only the nearest usable ones of a GPU that
+ *     are at least half as fast as the best: striping over unequal NICs runs at the pace of the
+ *     worst.
+ *  2. Every GPU gets one, nearest GPUs first, the fastest units first, each unit with as few users
+ *     as can be.
  *  3. What is left over goes out evenly among GPUs that have the same choice, or not at all: one
  *     GPU with more bandwidth than its neighbours gains nothing in an exchange among all.
  */
-#include "topo/tree.h"
+#include "topo/units.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-struct unit {
-	int nic, port;
-	uint32_t mbps;
-	bool candidate, slow;
-};
-
 struct chooser {
 	struct ep_topo *topo;
-	struct unit *unit;
-	int nunits;
+	struct ep_topo_units *units;
 	bool *may; /* [gpu][unit] */
 	int *order;
 };
 
 static bool *may_row(const struct chooser *c, int gpu)
 {
-	return c->may + (size_t)gpu * (size_t)c->nunits;
+	return c->may + (size_t)gpu * (size_t)c->units->n;
 }
 
 static int *users(const struct chooser *c, int u)
 {
-	return &c->topo->nic[c->unit[u].nic].port[c->unit[u].port].users;
+	return &ep_topo_unit_port(c->units, u)->users;
 }
 
-static enum ep_topo_why unusable(const struct ep_topo_nic *nic, const struct ep_topo_port *port,
-				 const struct ep_topo_opts *opts, const struct ep_topo_hca *hca)
+static uint32_t speed(const struct chooser *c, int u)
 {
-	if (!nic->rdma) {
-		return EP_TOPO_WHY_NOT_RDMA;
-	}
-	if (opts->ib_disable) {
-		return EP_TOPO_WHY_DISABLED;
-	}
-	/* A file without device names cannot be filtered by name. */
-	if (nic->named && !ep_topo_hca_match(hca, nic->name, port->num)) {
-		return EP_TOPO_WHY_FILTERED;
-	}
-	return port->state == EP_TOPO_STATE_DOWN ? EP_TOPO_WHY_DOWN : EP_TOPO_WHY_USED;
-}
-
-static uint32_t lesser_known(uint32_t a, uint32_t b)
-{
-	return a && (!b || a < b) ? a : b;
-}
-
-static void list_units(struct chooser *c, const struct ep_topo_opts *opts,
-		       const struct ep_topo_hca *hca)
-{
-	for (int n = 0; n < c->topo->nnics; n++) {
-		struct ep_topo_nic *nic = &c->topo->nic[n];
-
-		for (int p = 0; p < nic->nports; p++) {
-			struct ep_topo_port *port = &nic->port[p];
-
-			port->users = 0;
-			port->why = unusable(nic, port, opts, hca);
-			if (port->why == EP_TOPO_WHY_USED) {
-				c->unit[c->nunits++] = (struct unit){
-					n, p, lesser_known(port->mbps, nic->pci_mbps), false, false
-				};
-			}
-		}
-	}
-}
-
-/* Smaller is nearer. Of two equally far, the one on PCI is real hardware, the other software or
- * hidden from us. */
-static int rank_of(const struct chooser *c, int gpu, int u)
-{
-	int nic = c->unit[u].nic;
-
-	return 2 * (int)ep_topo_dist_gpu_nic(c->topo, gpu, nic) + !c->topo->nic[nic].pci.known;
+	return c->units->unit[u].mbps;
 }
 
 static void find_candidates(struct chooser *c, int gpu)
 {
 	struct ep_topo_gpu *g = &c->topo->gpu[gpu];
 	bool *may = may_row(c, gpu);
-	int nearest = 2 * EP_TOPO_FAR;
-	uint32_t best = 0;
+	int nearest = ep_topo_units_near(c->units, gpu, may);
 
-	for (int u = 0; u < c->nunits; u++) {
-		nearest = rank_of(c, gpu, u) < nearest ? rank_of(c, gpu, u) : nearest;
-	}
+	g->nrails = 0;
 	g->dist = (enum ep_topo_dist)(nearest / 2);
-	for (int u = 0; u < c->nunits; u++) {
-		may[u] = rank_of(c, gpu, u) == nearest;
-		if (may[u] && c->unit[u].mbps > best) {
-			best = c->unit[u].mbps;
-		}
-	}
-	for (int u = 0; u < c->nunits; u++) {
-		if (may[u] && c->unit[u].mbps && c->unit[u].mbps < best / 2) {
-			may[u] = false;
-			c->unit[u].slow = true;
-		}
-		c->unit[u].candidate |= may[u];
+	for (int u = 0; u < c->units->n; u++) {
+		c->units->unit[u].candidate |= may[u];
+		c->units->unit[u].slow |= !may[u] && ep_topo_unit_rank(c->units, gpu, u) == nearest;
 	}
 }
 
@@ -118,7 +56,7 @@ static int count_may(const struct chooser *c, int gpu)
 {
 	int n = 0;
 
-	for (int u = 0; u < c->nunits; u++) {
+	for (int u = 0; u < c->units->n; u++) {
 		n += may_row(c, gpu)[u];
 	}
 	return n;
@@ -127,7 +65,7 @@ static int count_may(const struct chooser *c, int gpu)
 static bool same_choice(const struct chooser *c, int a, int b)
 {
 	return c->topo->gpu[a].dist == c->topo->gpu[b].dist &&
-	       memcmp(may_row(c, a), may_row(c, b), (size_t)c->nunits * sizeof(bool)) == 0;
+	       memcmp(may_row(c, a), may_row(c, b), (size_t)c->units->n * sizeof(bool)) == 0;
 }
 
 /* GPUs with the fewest alternatives first; those with the same choice side by side. */
@@ -169,8 +107,8 @@ static void give(struct chooser *c, int gpu, int u)
 	struct ep_topo_gpu *g = &c->topo->gpu[gpu];
 
 	if (g->nrails < EP_TOPO_MAX_RAILS) {
-		g->rail[g->nrails++] =
-			(struct ep_topo_rail){ c->unit[u].nic, c->unit[u].port, g->dist };
+		g->rail[g->nrails++] = (struct ep_topo_rail){ c->units->unit[u].nic,
+							      c->units->unit[u].port, g->dist };
 		*users(c, u) += 1;
 	}
 }
@@ -179,51 +117,73 @@ static int count_free(const struct chooser *c, int gpu)
 {
 	int n = 0;
 
-	for (int u = 0; u < c->nunits; u++) {
+	for (int u = 0; u < c->units->n; u++) {
 		n += may_row(c, gpu)[u] && *users(c, u) == 0;
 	}
 	return n;
 }
 
-/* The nth unit without users among those the GPU may use, counting from unit `from`. */
-static int nth_free(const struct chooser *c, int gpu, int from, int nth)
+static uint32_t fastest_free(const struct chooser *c, int gpu)
 {
-	for (int u = from; u < c->nunits; u++) {
-		if (may_row(c, gpu)[u] && *users(c, u) == 0 && nth-- == 0) {
+	uint32_t best = 0;
+
+	for (int u = 0; u < c->units->n; u++) {
+		if (may_row(c, gpu)[u] && *users(c, u) == 0 && speed(c, u) > best) {
+			best = speed(c, u);
+		}
+	}
+	return best;
+}
+
+/* The nth unit without users and of this speed among those the GPU may use, from `from` on. */
+static int nth_free(const struct chooser *c, int gpu, uint32_t mbps, int from, int nth)
+{
+	for (int u = from; u < c->units->n; u++) {
+		if (may_row(c, gpu)[u] && *users(c, u) == 0 && speed(c, u) == mbps && nth-- == 0) {
 			return u;
 		}
 	}
 	return -1;
 }
 
+/* The one with the fewest users, of these the fastest. */
 static int least_used(const struct chooser *c, int gpu)
 {
 	int best = -1;
 
-	for (int u = 0; u < c->nunits; u++) {
-		if (may_row(c, gpu)[u] && (best < 0 || *users(c, u) < *users(c, best))) {
+	for (int u = 0; u < c->units->n; u++) {
+		if (!may_row(c, gpu)[u]) {
+			continue;
+		}
+		if (best < 0 || *users(c, u) < *users(c, best) ||
+		    (*users(c, u) == *users(c, best) && speed(c, u) > speed(c, best))) {
 			best = u;
 		}
 	}
 	return best;
 }
 
-/* One unit for each GPU of a group with the same choice. They are taken at even spaces, so that
- * the second helping finds the neighbours, often ports of the same card, still free. */
+/* One unit for each GPU of a group with the same choice. If there are enough of the fastest, they are
+ * taken at even spaces, so that the second helping finds the neighbours, often ports of the same
+ * card, still free. */
 static void first_helping(struct chooser *c, const int *gpus, int n)
 {
-	int stride = count_free(c, gpus[0]) / n;
-	int from = 0;
+	uint32_t mbps = fastest_free(c, gpus[0]);
+	int stride, from = 0, nfast = 0;
 
+	while (nth_free(c, gpus[0], mbps, 0, nfast) >= 0) {
+		nfast++;
+	}
+	stride = nfast / n;
 	for (int i = 0; i < n; i++) {
-		int u = stride ? nth_free(c, gpus[i], from, 0) : least_used(c, gpus[i]);
+		int u = stride ? nth_free(c, gpus[i], mbps, from, 0) : least_used(c, gpus[i]);
 
 		if (u < 0) {
 			continue;
 		}
 		give(c, gpus[i], u);
 		if (stride) {
-			int next = nth_free(c, gpus[i], u + 1, stride - 1);
+			int next = nth_free(c, gpus[i], mbps, u + 1, stride - 1);
 
 			from = next < 0 ? u + 1 : next;
 		}
@@ -236,7 +196,7 @@ static void second_helping(struct chooser *c, const int *gpus, int n)
 
 	for (int i = 0; i < n; i++) {
 		for (int k = 0; k < each; k++) {
-			give(c, gpus[i], nth_free(c, gpus[i], 0, 0));
+			give(c, gpus[i], least_used(c, gpus[i]));
 		}
 	}
 }
@@ -263,17 +223,17 @@ static int rail_cmp(const void *a, const void *b)
 
 static void say_why(struct chooser *c)
 {
-	for (int u = 0; u < c->nunits; u++) {
-		struct ep_topo_port *port = &c->topo->nic[c->unit[u].nic].port[c->unit[u].port];
+	for (int u = 0; u < c->units->n; u++) {
+		struct ep_topo_port *port = ep_topo_unit_port(c->units, u);
 
 		if (port->users) {
 			port->why = EP_TOPO_WHY_USED;
 		} else if (c->topo->ngpus == 0) {
 			port->why = EP_TOPO_WHY_NO_GPU;
-		} else if (c->unit[u].candidate) {
+		} else if (c->units->unit[u].candidate) {
 			port->why = EP_TOPO_WHY_SPARE;
 		} else {
-			port->why = c->unit[u].slow ? EP_TOPO_WHY_SLOW : EP_TOPO_WHY_FARTHER;
+			port->why = c->units->unit[u].slow ? EP_TOPO_WHY_SLOW : EP_TOPO_WHY_FARTHER;
 		}
 	}
 }
@@ -310,20 +270,20 @@ int ep_topo_choose(struct ep_topo *topo, const struct ep_topo_opts *opts, struct
 	if (rc) {
 		return rc;
 	}
-	c.unit = calloc(EP_TOPO_MAX_NICS * EP_TOPO_MAX_PORTS, sizeof(*c.unit));
+	c.units = calloc(1, sizeof(*c.units));
 	c.order = calloc(EP_TOPO_MAX_GPUS, sizeof(*c.order));
-	if (!c.unit || !c.order) {
+	if (!c.units || !c.order) {
 		rc = ep_topo_fail(err, ENOMEM, "out of memory choosing NICs");
 		goto out;
 	}
-	list_units(&c, opts, &hca);
-	c.may = calloc((size_t)(topo->ngpus + 1) * (size_t)(c.nunits + 1), sizeof(*c.may));
+	c.units->topo = topo;
+	ep_topo_units_list(c.units, opts, &hca);
+	c.may = calloc((size_t)(topo->ngpus + 1) * (size_t)(c.units->n + 1), sizeof(*c.may));
 	if (!c.may) {
 		rc = ep_topo_fail(err, ENOMEM, "out of memory choosing NICs");
 		goto out;
 	}
 	for (int g = 0; g < topo->ngpus; g++) {
-		topo->gpu[g].nrails = 0;
 		find_candidates(&c, g);
 	}
 	order_gpus(&c);
@@ -345,6 +305,6 @@ int ep_topo_choose(struct ep_topo *topo, const struct ep_topo_opts *opts, struct
 out:
 	free(c.may);
 	free(c.order);
-	free(c.unit);
+	free(c.units);
 	return rc;
 }
