@@ -19,6 +19,18 @@ static void fill_port(const struct ep_topo *topo, int gpu, const struct ep_topo_
 	port->gdr = ep_topo_gdr_allowed(topo, gpu, rail->nic);
 }
 
+static bool is_open(const void *arg, const char *name, int port)
+{
+	const struct ep_topo_module_query *query = arg;
+
+	for (int i = 0; i < query->nopen; i++) {
+		if (query->open[i].port == port && strcmp(query->open[i].name, name) == 0) {
+			return true;
+		}
+	}
+	return false;
+}
+
 __attribute__((visibility("default"))) int ep_topo_module_query(int abi,
 								struct ep_topo_module_query *query)
 {
@@ -35,6 +47,8 @@ __attribute__((visibility("default"))) int ep_topo_module_query(int abi,
 	query->source[0] = '\0';
 	query->text[0] = '\0';
 	ep_topo_opts_env(&opts);
+	opts.is_open = is_open;
+	opts.is_open_arg = query;
 	rc = ep_topo_load(&opts, &topo, &err);
 	if (rc) {
 		snprintf(query->text, sizeof(query->text), "%s", err.text);

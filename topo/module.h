@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 /* Of this header: any change to it is a new number. */
-#define EP_TOPO_MODULE_ABI 1
+#define EP_TOPO_MODULE_ABI 2
 #define EP_TOPO_MODULE_FILE "libnccl_ep_topo.so.0"
 #define EP_TOPO_MODULE_SYMBOL "ep_topo_module_query"
 
@@ -20,14 +20,22 @@ struct ep_topo_module_port {
 	char dist[8]; /* name of the distance */
 };
 
+struct ep_topo_module_open {
+	char name[64];
+	int32_t port;
+};
+
 struct ep_topo_module_query {
 	/* in */
 	const char *bus_id;
 	const char *uuid; /* tells MIG instances of one GPU apart; may be NULL */
+	/* Active ports that this process can open: sysfs shows a container those of others as well. */
+	const struct ep_topo_module_open *open;
+	int32_t nopen;
 	struct ep_topo_module_port *port;
 	int32_t room;
 	/* out */
-	int32_t n;        /* ports of this GPU, all equally near */
+	int32_t n;        /* ports of this GPU, all open and equally near */
 	int32_t known;    /* the topology has the GPU */
 	char source[320]; /* what the topology was read from */
 	char text[512];   /* the error, if there is one */

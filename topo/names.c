@@ -114,6 +114,8 @@ const char *ep_topo_why_text(enum ep_topo_why why)
 		return "excluded by NCCL_IB_HCA";
 	case EP_TOPO_WHY_DOWN:
 		return "port not active";
+	case EP_TOPO_WHY_CLOSED:
+		return "this process cannot open it, or not as active";
 	case EP_TOPO_WHY_LAYER:
 		return "of another link layer than the NICs in use";
 	case EP_TOPO_WHY_SLOW:

@@ -69,6 +69,7 @@ enum ep_topo_why {
 	EP_TOPO_WHY_DISABLED,
 	EP_TOPO_WHY_FILTERED,
 	EP_TOPO_WHY_DOWN,
+	EP_TOPO_WHY_CLOSED,
 	EP_TOPO_WHY_LAYER,
 	EP_TOPO_WHY_SLOW,
 	EP_TOPO_WHY_FARTHER,
@@ -182,6 +183,9 @@ struct ep_topo_opts {
 	const char *gdr_level; /* NCCL_NET_GDR_LEVEL's values; NULL: SYS */
 	bool ib_disable;
 	bool nvls_disable;
+	/* Whether this process can use a port; NULL: any that the topology shows. */
+	bool (*is_open)(const void *arg, const char *name, int port);
+	const void *is_open_arg;
 	const char *sysfs_root; /* in front of /sys; NULL: nothing */
 };
 

@@ -19,7 +19,13 @@ static enum ep_topo_why unusable(const struct ep_topo_nic *nic, const struct ep_
 	if (nic->named && !ep_topo_hca_match(hca, nic->name, port->num)) {
 		return EP_TOPO_WHY_FILTERED;
 	}
-	return port->state == EP_TOPO_STATE_DOWN ? EP_TOPO_WHY_DOWN : EP_TOPO_WHY_USED;
+	if (port->state == EP_TOPO_STATE_DOWN) {
+		return EP_TOPO_WHY_DOWN;
+	}
+	if (opts->is_open && !opts->is_open(opts->is_open_arg, nic->name, port->num)) {
+		return EP_TOPO_WHY_CLOSED;
+	}
+	return EP_TOPO_WHY_USED;
 }
 
 static uint32_t lesser_known(uint32_t a, uint32_t b)

@@ -53,6 +53,8 @@ ncclResult_t ep_net_open(struct ncclEpGroup *g, struct ep_boot *boot, ncclResult
 	for (int r = 0; r < g->nranks; r++) {
 		remote[r] = ep_net_remote(g, (uint32_t)r);
 		host[r] = g->idents[r].hostname;
+		config.place += r < g->rank &&
+				ep_ident_same_host(&g->idents[r], &g->idents[g->rank]);
 	}
 	return ep_gda_open(&g->gda, boot, &config, mine);
 }

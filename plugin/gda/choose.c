@@ -81,11 +81,6 @@ static bool ep_gda_topo_ask(struct ep_topo_module_query *query, char *why, size_
 	return false;
 }
 
-static bool ep_gda_port_same(const struct ep_gda_port *a, const struct ep_topo_module_port *b)
-{
-	return a->port == b->port && strcmp(a->name, b->name) == 0;
-}
-
 /* What NCCL_NET_GDR_LEVEL must be for a distance, in a word that NCCL understands as well. */
 static const char *ep_gda_level_for(const char *dist)
 {
@@ -96,25 +91,24 @@ static const char *ep_gda_level_for(const char *dist)
 	return ep_topo_level_name(level);
 }
 
-/* The ports that the topology gives this GPU, as far as they are among the permitted ones. */
+/* The ports that the topology gives this GPU, as far as it may use them. */
 static ncclResult_t ep_gda_choose_near(const struct ep_topo_module_query *query,
-				       const struct ep_gda_port *permitted, int npermitted,
-				       struct ep_gda_port *chosen, int room, int *n, char *why,
-				       size_t size)
+				       struct ep_gda_port *chosen, int room, int *n)
 {
 	const struct ep_topo_module_port *far = NULL;
 
 	*n = 0;
 	for (int i = 0; i < query->n; i++) {
-		for (int k = 0; k < npermitted; k++) {
-			if (!ep_gda_port_same(&permitted[k], &query->port[i])) {
-				continue;
-			}
-			if (!query->port[i].gdr) {
-				far = &query->port[i];
-			} else if (*n < room) {
-				chosen[(*n)++] = permitted[k];
-			}
+		const struct ep_topo_module_port *near = &query->port[i];
+
+		if (!near->gdr) {
+			far = near;
+		} else if (*n < room) {
+			struct ep_gda_port *port = &chosen[(*n)++];
+
+			memset(port, 0, sizeof(*port));
+			memcpy(port->name, near->name, sizeof(port->name));
+			port->port = near->port;
 		}
 	}
 	if (*n == 0 && far) {
@@ -126,11 +120,32 @@ static ncclResult_t ep_gda_choose_near(const struct ep_topo_module_query *query,
 			getenv("NCCL_NET_GDR_LEVEL"), query->bus_id, far->name, far->port,
 			far->dist, ep_gda_level_for(far->dist));
 	}
-	if (*n == 0) {
-		snprintf(why, size, "its NIC for GPU %s, %s:%d (%s), is not active here",
-			 query->bus_id, query->port[0].name, query->port[0].port, query->source);
-	}
 	return ncclSuccess;
+}
+
+/*
+ * Without help: the ports of one link layer in turn, one for each rank of this host. The layer is that
+ * of the fastest port, of equally fast ones that of more, so that all ranks come to the same.
+ */
+static const struct ep_gda_port *ep_gda_choose_blind(const struct ep_gda_port *permitted,
+						     int npermitted, uint32_t place)
+{
+	uint32_t fastest[2] = { 0 }, count[2] = { 0 };
+	bool ethernet;
+
+	for (int i = 0; i < npermitted; i++) {
+		const struct ep_gda_port *port = &permitted[i];
+
+		count[port->ethernet]++;
+		fastest[port->ethernet] =
+			(uint32_t)ep_max_u64(fastest[port->ethernet], port->speed);
+	}
+	ethernet = fastest[1] != fastest[0] ? fastest[1] > fastest[0] : count[1] > count[0];
+	place %= count[ethernet];
+	while (permitted->ethernet != ethernet || place-- > 0) {
+		permitted++;
+	}
+	return permitted;
 }
 
 /* NCCL_IB_HCA and NCCL_NET_GDR_LEVEL are understood here too, where there is no topology. */
@@ -182,41 +197,54 @@ static void ep_gda_mig_uuid(int device, char text[48])
 	}
 }
 
-static ncclResult_t ep_gda_choose_from(const char *bus_id, int device,
+static ncclResult_t ep_gda_choose_from(const struct ep_gda_who *who,
 				       const struct ep_gda_port *permitted, int npermitted,
 				       struct ep_gda_port *chosen, int *nchosen)
 {
+	struct ep_topo_module_open *open = calloc((size_t)npermitted, sizeof(*open));
 	struct ep_topo_module_port near[EP_TOPO_MAX_RAILS];
-	char uuid[48];
-	struct ep_topo_module_query query = {
-		.bus_id = bus_id, .uuid = uuid, .port = near, .room = EP_TOPO_MAX_RAILS
-	};
-	char why[600];
+	char uuid[48], why[600];
+	struct ep_topo_module_query query = { .bus_id = who->bus_id,
+					      .uuid = uuid,
+					      .open = open,
+					      .nopen = npermitted,
+					      .port = near,
+					      .room = EP_TOPO_MAX_RAILS };
+	ncclResult_t result = ncclSuccess;
 	int n = 0;
 
-	ep_gda_mig_uuid(device, uuid);
+	if (!open) {
+		return ep_fail(ncclSystemError, "out of memory choosing among %d ports",
+			       npermitted);
+	}
+	for (int i = 0; i < npermitted; i++) {
+		memcpy(open[i].name, permitted[i].name, sizeof(open[i].name));
+		open[i].port = permitted[i].port;
+	}
+	ep_gda_mig_uuid(who->device, uuid);
 	if (ep_gda_topo_ask(&query, why, sizeof(why))) {
-		EP_CHECK(ep_gda_choose_near(&query, permitted, npermitted, chosen, *nchosen, &n,
-					    why, sizeof(why)));
+		EP_CHECK_GOTO(ep_gda_choose_near(&query, chosen, *nchosen, &n), out_open);
 	}
 	if (n == 0) {
-		chosen[n++] = permitted[device % npermitted];
+		chosen[n++] = *ep_gda_choose_blind(permitted, npermitted, who->place);
 		EP_INFO(EP_GDA_CHOOSE_LOG,
-			"GPU %d uses %s:%d, by its number among %d active ports, not by distance: no "
-			"help from the topology: %s",
-			device, chosen[0].name, chosen[0].port, npermitted, why);
+			"GPU %d uses %s:%d, by its rank's place on this host (%u) among %d active "
+			"ports, not by distance: no help from the topology: %s",
+			who->device, chosen[0].name, chosen[0].port, who->place, npermitted, why);
 	} else {
 		for (int i = 0; i < n; i++) {
 			EP_INFO(EP_GDA_CHOOSE_LOG, "GPU %d (%s) uses %s:%d at distance %s (%s)",
-				device, bus_id, chosen[i].name, chosen[i].port, near[0].dist,
-				query.source);
+				who->device, who->bus_id, chosen[i].name, chosen[i].port,
+				near[0].dist, query.source);
 		}
 	}
 	*nchosen = n;
-	return ncclSuccess;
+out_open:
+	free(open);
+	return result;
 }
 
-ncclResult_t ep_gda_choose(const char *bus_id, int device, const struct ep_gda_port *present,
+ncclResult_t ep_gda_choose(const struct ep_gda_who *who, const struct ep_gda_port *present,
 			   int npresent, struct ep_gda_port *chosen, int *nchosen)
 {
 	struct ep_gda_port *permitted;
@@ -244,7 +272,7 @@ ncclResult_t ep_gda_choose(const char *bus_id, int device, const struct ep_gda_p
 	}
 	EP_CHECK_GOTO(ep_gda_choose_permitted(present, npresent, permitted, &npermitted),
 		      out_permitted);
-	result = ep_gda_choose_from(bus_id, device, permitted, npermitted, chosen, nchosen);
+	result = ep_gda_choose_from(who, permitted, npermitted, chosen, nchosen);
 out_permitted:
 	free(permitted);
 	return result;

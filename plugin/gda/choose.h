@@ -102,17 +102,26 @@ const char *ep_gda_gid_print(const uint8_t raw[16], char buf[EP_GDA_GID_TEXT]);
 struct ep_gda_port {
 	char name[EP_GDA_NAME]; /* of the RDMA device */
 	int port;
+	bool ethernet;
+	uint32_t speed; /* only to compare; 0: unknown */
+};
+
+/* Who chooses. */
+struct ep_gda_who {
+	const char *bus_id; /* of its GPU */
+	int device;         /* CUDA ordinal */
+	uint32_t place;     /* of the rank among those of its host */
 };
 
 /*
  * Which of the `present` ports (active, found by verbs) this GPU uses: equally near and nearest of
  * all, shared fairly with the machine's other GPUs, several if there are enough, NCCL_IB_HCA and
  * NCCL_NET_GDR_LEVEL obeyed. Needs the topology module; where that is missing, or does not know this
- * GPU or these ports, it is one port, by the GPU's number among those that NCCL_IB_HCA permits, and
- * an INFO line says so. `nchosen` is room in `chosen` at first, at least 1; without room for all
+ * GPU or these ports, it is one port, by the rank's place among those of one link layer that
+ * NCCL_IB_HCA permits, and an INFO line says so. `nchosen` is room in `chosen` at first, at least 1; without room for all
  * the first ones count. No port at all is an error.
  */
-ncclResult_t ep_gda_choose(const char *bus_id, int device, const struct ep_gda_port *present,
+ncclResult_t ep_gda_choose(const struct ep_gda_who *who, const struct ep_gda_port *present,
 			   int npresent, struct ep_gda_port *chosen, int *nchosen);
 
 #endif

@@ -16,6 +16,18 @@ struct ep_gda_ports {
 	struct ep_gda_why closed; /* a device that could not be opened */
 };
 
+/* The codes of speeds grow with them; those of widths are out of order. */
+static uint32_t ep_gda_port_speed(const struct ibv_port_attr *port)
+{
+	uint32_t lanes = port->active_width == 2    ? 4
+			 : port->active_width == 4  ? 8
+			 : port->active_width == 8  ? 12
+			 : port->active_width == 16 ? 2
+						    : 1;
+
+	return lanes * port->active_speed;
+}
+
 static void ep_gda_list_device(struct ep_gda *g, struct ibv_device *dev, struct ep_gda_ports *list)
 {
 	const char *name = g->v->ibv_get_device_name(dev);
@@ -47,6 +59,8 @@ static void ep_gda_list_device(struct ep_gda *g, struct ibv_device *dev, struct 
 		port = &list->port[list->n];
 		snprintf(port->name, sizeof(port->name), "%s", name);
 		port->port = p;
+		port->ethernet = state.link_layer == IBV_LINK_LAYER_ETHERNET;
+		port->speed = ep_gda_port_speed(&state);
 		list->n++;
 	}
 	g->v->ibv_close_device(ctx);
@@ -280,9 +294,10 @@ static bool ep_gda_open_chosen(struct ep_gda *g, struct ibv_device **devs, int n
 	return true;
 }
 
-bool ep_gda_nics_open(struct ep_gda *g, const char *bus_id, struct ep_gda_why *why,
+bool ep_gda_nics_open(struct ep_gda *g, const struct ep_gda_config *c, struct ep_gda_why *why,
 		      ncclResult_t *result)
 {
+	struct ep_gda_who who = { c->bus_id, c->device, c->place };
 	struct ep_gda_port chosen[EP_GDA_MAX_NICS];
 	struct ep_gda_ports list = { .n = 0 };
 	int ndevs = 0, n = EP_GDA_MAX_NICS;
@@ -303,7 +318,7 @@ bool ep_gda_nics_open(struct ep_gda *g, const char *bus_id, struct ep_gda_why *w
 			       devs ? ndevs : 0, list.closed.text);
 		goto out;
 	}
-	*result = ep_gda_choose(bus_id, g->device, list.port, list.n, chosen, &n);
+	*result = ep_gda_choose(&who, list.port, list.n, chosen, &n);
 	ok = *result == ncclSuccess && ep_gda_open_chosen(g, devs, ndevs, chosen, n, why, result);
 out:
 	if (devs) {

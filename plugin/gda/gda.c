@@ -177,7 +177,7 @@ static ncclResult_t ep_gda_prepare(struct ep_gda *g, const struct ep_gda_config 
 	if (!ep_gda_ordering_check(g, &why)) {
 		return ep_fail(ncclSystemError, "no RDMA: %s", why.text);
 	}
-	if (!ep_gda_nics_open(g, c->bus_id, &why, &result)) {
+	if (!ep_gda_nics_open(g, c, &why, &result)) {
 		return result != ncclSuccess ? result
 					     : ep_fail(ncclSystemError, "no RDMA: %s", why.text);
 	}

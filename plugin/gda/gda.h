@@ -28,6 +28,7 @@ enum ep_gda_mode {
 struct ep_gda_config {
 	int device;              /* CUDA ordinal; current in all calls but ep_gda_poll */
 	const char *bus_id;      /* and its PCI address */
+	uint32_t place;          /* of this rank among those of its host, from 0 */
 	const bool *remote;      /* [nranks] to connect with; if i wants j, j wants i */
 	const char *const *host; /* [nranks] names, for messages */
 	uint32_t queues;         /* per peer, 1..EP_GDA_MAX_QUEUES; equal on all ranks */

@@ -214,7 +214,7 @@ static inline size_t ep_gda_region_count(const struct ep_gda *g)
 }
 
 /* device.c: NICs and ports. False: *result is a failure that was recorded, else see why. */
-bool ep_gda_nics_open(struct ep_gda *g, const char *bus_id, struct ep_gda_why *why,
+bool ep_gda_nics_open(struct ep_gda *g, const struct ep_gda_config *c, struct ep_gda_why *why,
 		      ncclResult_t *result);
 void ep_gda_nics_close(struct ep_gda *g);
 

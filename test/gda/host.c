@@ -61,6 +61,7 @@ static void make(struct rank *r, struct world *w)
 	char bus_id[32], name[WORLD_MAX][32], text[512];
 	struct ep_gda_config config = { .device = w->device,
 					.bus_id = bus_id,
+					.place = (uint32_t)w->device,
 					.remote = remote,
 					.host = host,
 					.queues = QUEUES,

@@ -49,6 +49,7 @@ static ncclResult_t open_gda(struct rank *r, struct world *w, enum ep_gda_mode m
 	char bus_id[32];
 	struct ep_gda_config config = { .device = w->device,
 					.bus_id = bus_id,
+					.place = (uint32_t)w->device,
 					.remote = remote,
 					.host = host,
 					.queues = queues,

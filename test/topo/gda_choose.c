@@ -56,22 +56,32 @@ static void set_file(const char *name)
 	setenv("NCCL_TOPO_FILE", path, 1);
 }
 
+/* name:port, and /E or /I and a speed where that counts */
 static int list(const char *text, struct ep_gda_port *port)
 {
 	char name[EP_GDA_NAME];
 	int n = 0, num, used;
 
 	while (sscanf(text, " %63[^:]:%d%n", name, &num, &used) == 2) {
+		memset(&port[n], 0, sizeof(port[n]));
 		snprintf(port[n].name, sizeof(port[n].name), "%s", name);
-		port[n++].port = num;
+		port[n].port = num;
 		text += used;
+		if (*text == '/') {
+			port[n].ethernet = text[1] == 'E';
+			port[n].speed = (uint32_t)atoi(text + 2);
+			text += strcspn(text, " ");
+		}
+		n++;
 	}
 	return n;
 }
 
-/* What GPU `bus` gets of `present`, "" after an error, as "mlx5_0:1 mlx5_1:1". */
-static const char *choose(const char *bus, int device, const char *present, int room)
+/* What GPU `bus` gets of `present`, "" after an error, as "mlx5_0:1 mlx5_1:1". Its process sees no
+ * other GPU: its number is 0. */
+static const char *choose(const char *bus, uint32_t place, const char *present, int room)
 {
+	const struct ep_gda_who who = { bus, 0, place };
 	static char text[512];
 	struct ep_gda_port port[32], chosen[32];
 	int n = list(present, port), got = room;
@@ -79,7 +89,7 @@ static const char *choose(const char *bus, int device, const char *present, int 
 
 	text[0] = '\0';
 	memset(chosen, 0xee, sizeof(chosen));
-	if (ep_gda_choose(bus, device, port, n, chosen, &got) == ncclSuccess) {
+	if (ep_gda_choose(&who, port, n, chosen, &got) == ncclSuccess) {
 		CHECK(got >= 1 && got <= room, "%d ports", got);
 		for (int i = 0; i < got; i++) {
 			at += (size_t)snprintf(text + at, sizeof(text) - at, "%s%s:%d",
@@ -117,7 +127,7 @@ static void test_eight(void)
 	for (int i = 0; i < 8; i++) {
 		snprintf(want, sizeof(want), "mlx5_%d:1", i);
 		/* by place, not by number */
-		WANT(choose(bus[i], 7 - i, EIGHT, 8), want);
+		WANT(choose(bus[i], 7 - (uint32_t)i, EIGHT, 8), want);
 	}
 	SAID("at distance PIX", logged());
 	setenv("NCCL_IB_HCA", "^=mlx5_5", 1);
@@ -140,9 +150,42 @@ static void test_eight(void)
 	WANT(choose(bus[7], 7, "", 8), "");
 	SAID("no active RDMA port", last_text());
 	(void)logged();
-	/* Its own NIC has no link: another one, and the log says why. */
-	WANT(choose(bus[3], 1, "mlx5_4:1 mlx5_5:1", 8), "mlx5_5:1");
-	SAID("its NIC for GPU 0000:43:00.0, mlx5_3:1", logged());
+}
+
+/* sysfs shows NICs that this container cannot open: GPUs share those that it can, evenly. */
+static void test_closed(void)
+{
+	static const char *const bus[] = { "0000:13:00.0", "0000:23:00.0", "0000:33:00.0",
+					   "0000:43:00.0" };
+	char want[32];
+
+	set_file("eight-own-nic.xml");
+	for (int i = 0; i < 4; i++) {
+		snprintf(want, sizeof(want), "mlx5_%d:1", 4 + i);
+		WANT(choose(bus[i], 0, "mlx5_4:1 mlx5_5:1 mlx5_6:1 mlx5_7:1", 8), want);
+	}
+	SAID("at distance SYS", logged());
+	WANT(choose("0000:93:00.0", 0, "mlx5_4:1 mlx5_5:1 mlx5_6:1 mlx5_7:1", 8), "mlx5_4:1");
+	/* Its own port is not there, another one of the device is. */
+	WANT(choose(bus[0], 0, "mlx5_0:2 mlx5_1:1", 8), "mlx5_1:1");
+	(void)logged();
+	WANT(choose(bus[0], 1, "other0:1 other1:1", 8), "other1:1");
+	SAID("it has no usable NIC for GPU 0000:13:00.0", logged());
+}
+
+/* Without distances: InfiniBand and Ethernet are not mixed. */
+static void test_layers(void)
+{
+	static const char *const mixed =
+		"eth0:1/E100 ib0:1/I400 eth1:1/E100 ib1:1/I400 eth2:1/E100";
+
+	set_file("x");
+	for (uint32_t i = 0; i < 4; i++) {
+		WANT(choose("0000:10:00.0", i, mixed, 8), i % 2 ? "ib1:1" : "ib0:1");
+		WANT(choose("0000:10:00.0", i, "ib0:1/I100 eth0:1/E100 eth0:2/E100", 8),
+		     i % 2 ? "eth0:2" : "eth0:1");
+	}
+	(void)logged();
 }
 
 static void test_others(void)
@@ -177,11 +220,11 @@ static void test_level(void)
 	SAID("set it to PHB", last_text());
 }
 
-/* No topology: by the GPU's number, and the log has the reason. */
-static void test_by_number(const char *reason)
+/* No topology: by the rank's place, and the log has the reason. */
+static void test_by_place(const char *reason)
 {
 	(void)logged();
-	for (int i = 0; i < 5; i++) {
+	for (uint32_t i = 0; i < 5; i++) {
 		WANT(choose("0000:10:00.0", i, "mlx5_0:1 mlx5_1:1 rxe0:1", 8),
 		     i % 3 == 0   ? "mlx5_0:1"
 		     : i % 3 == 1 ? "mlx5_1:1"
@@ -198,13 +241,13 @@ static void test_by_number(const char *reason)
 static void test_no_help(void)
 {
 	set_file("no-nic.xml");
-	test_by_number("no help from the topology");
+	test_by_place("no help from the topology");
 	set_file("eight-own-nic.xml");
-	test_by_number("GPU 0000:10:00.0 is not in it (hwloc XML");
+	test_by_place("GPU 0000:10:00.0 is not in it (hwloc XML");
 	set_file("bad-truncated.xml");
-	test_by_number("the machine's topology cannot be read");
+	test_by_place("the machine's topology cannot be read");
 	set_file("not-there.xml");
-	test_by_number("not-there.xml");
+	test_by_place("not-there.xml");
 }
 
 /* A copy of this program in `dir`, beside `module` (NULL: nothing). Its exit status. */
@@ -256,7 +299,7 @@ static int child(const char *reason)
 {
 	files = "/nonexistent";
 	set_file("x");
-	test_by_number(reason);
+	test_by_place(reason);
 	return failures != 0;
 }
 
@@ -283,6 +326,8 @@ int main(int argc, char **argv)
 		return SKIP;
 	}
 	test_eight();
+	test_closed();
+	test_layers();
 	test_others();
 	test_level();
 	test_no_help();

@@ -31,6 +31,6 @@ file="NCCL_TOPO_FILE=$files/virtual-cluster.xml"
 run 2 'GPU 0 \(0000:10:00.0\) uses mlx5_[23]:1 at distance PIX' --env "$file"
 run 2 'GPU 1 \(0000:11:00.0\) uses mlx5_[01]:1 at distance PIX' --env "$file"
 run 1 'GPU 0 .* uses mlx5_[0-9]:1' --env "$file" --env NCCL_IB_HCA=^mlx5_3
-run 2 'GPU [01] uses mlx5_[12]:1, by its number among 2 active ports' \
+run 2 'GPU [01] uses mlx5_[12]:1, by its rank.s place on this host .[01]. among 2 active ports' \
 	--env NCCL_IB_HCA=mlx5_1,mlx5_2
 exit $failed
