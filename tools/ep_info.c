@@ -9,6 +9,7 @@
 #include <nccl.h>
 
 #include "nccl_ep.h"
+#include "tools/conf.h"
 #include "tools/ep_info.h"
 #include "topo/topo.h"
 
@@ -87,6 +88,11 @@ static void print_versions(const struct ep_topo *topo)
 	printf("  %-22s %s\n", "compiled for", EP_GPU_ARCHS);
 }
 
+static bool is_open(const void *arg, const char *name, int port)
+{
+	return ep_info_nics_find(arg, name, port) >= 0;
+}
+
 int main(int argc, char **argv)
 {
 	static const struct option longs[] = {
@@ -97,6 +103,7 @@ int main(int argc, char **argv)
 	struct ep_topo_opts opts;
 	struct ep_topo_err err;
 	struct ep_topo *topo = NULL;
+	struct ep_info_nics nics = { .n = 0 };
 	int parts = 0, status = 0, c;
 
 	while ((c = getopt_long(argc, argv, "vdprh", longs, NULL)) != -1) {
@@ -123,7 +130,15 @@ int main(int argc, char **argv)
 		return usage(stderr, 2);
 	}
 	parts = parts ? parts : PART_ALL;
+	ep_conf_load();
 	ep_topo_opts_env(&opts);
+	if (parts & (PART_DEVICES | PART_RDMA)) {
+		ep_info_nics_list(&nics);
+	}
+	if (nics.n) { /* the library chooses among these */
+		opts.is_open = is_open;
+		opts.is_open_arg = &nics;
+	}
 	if (ep_topo_load(&opts, &topo, &err)) {
 		fprintf(stderr, "ep_info: %s\n", err.text);
 		topo = NULL;
@@ -142,7 +157,7 @@ int main(int argc, char **argv)
 		ep_info_params();
 	}
 	if (parts & PART_RDMA) {
-		ep_info_rdma(topo);
+		ep_info_rdma(topo, &nics);
 	}
 	ep_topo_free(topo);
 	return fflush(stdout) || ferror(stdout) ? 1 : status;

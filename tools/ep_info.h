@@ -3,17 +3,18 @@
 #define EP_TOOLS_EP_INFO_H
 
 #include <stdbool.h>
+#include "gda/choose.h"
 #include "gda/gda.h"
 #include "topo/topo.h"
 
 /* What RDMA needs. Each mode needs those of the modes below it and something more. */
 enum ep_info_fact_id {
 	EP_INFO_GPU,
-	EP_INFO_ENABLED,  /* NCCL_IB_DISABLE does not forbid it */
+	EP_INFO_ENABLED,  /* no variable forbids it, or is not understood */
 	EP_INFO_VERBS,    /* libibverbs loads and is new enough */
-	EP_INFO_PORT,     /* a device opens and has an active port that NCCL_IB_HCA permits */
+	EP_INFO_PORT,     /* every GPU has a port that opens, is active and is permitted to it */
 	EP_INFO_HEAP,     /* GPU memory can be registered */
-	EP_INFO_DEVX,     /* libmlx5, and a device with such a port opens with DEVX */
+	EP_INFO_DEVX,     /* libmlx5, and all devices that GPUs use open with DEVX */
 	EP_INFO_DOORBELL, /* the GPU may map a page of the NIC */
 	EP_INFO_RING,     /* GPU memory can hold queues */
 	EP_INFO_FACTS
@@ -24,18 +25,51 @@ struct ep_info_fact {
 	char text[256]; /* why, or why not */
 };
 
+/* A CUDA device. */
+struct ep_info_gpu {
+	char bus_id[24];
+	bool known; /* to the topology */
+	bool port;  /* it has its own of EP_INFO_PORT, else no_port, "": there is none at all */
+	bool devx;  /* and of EP_INFO_DEVX */
+	char no_port[240], no_devx[240];
+};
+
 struct ep_info_facts {
 	struct ep_info_fact fact[EP_INFO_FACTS];
 	struct ep_info_fact order; /* data a NIC writes before a flag is seen before it */
+	int ngpus;
+	struct ep_info_gpu gpu[EP_TOPO_MAX_GPUS];
+};
+
+#define EP_INFO_MAX_PORTS 64
+
+struct ep_info_nics {
+	int devices, ports, active; /* as many as there are */
+	int n;                      /* active and permitted ones */
+	struct ep_gda_port port[EP_INFO_MAX_PORTS];
+	char no_devx[EP_INFO_MAX_PORTS][96]; /* why its device has no DevX; "": it has */
+	char closed[96];                     /* devices that do not open */
 };
 
 void ep_info_params(void);
-void ep_info_probe(struct ep_info_facts *facts, const struct ep_topo *topo);
-void ep_info_rdma(const struct ep_topo *topo);
+void ep_info_probe(struct ep_info_facts *facts, const struct ep_topo *topo,
+		   const struct ep_info_nics *nics);
+void ep_info_rdma(const struct ep_topo *topo, const struct ep_info_nics *nics);
 
-/* The first thing that `mode` (not AUTO) needs and that is not there; EP_INFO_FACTS: all is. */
-enum ep_info_fact_id ep_info_mode_lacks(const struct ep_info_facts *facts, enum ep_gda_mode mode);
+void ep_info_nics_list(struct ep_info_nics *nics);
+/* Its place in port[], or -1. */
+int ep_info_nics_find(const struct ep_info_nics *nics, const char *name, int port);
+
+/* Fills all but bus_id of facts->gpu. topo may be NULL. */
+void ep_info_gpus_match(struct ep_info_facts *facts, const struct ep_topo *topo,
+			const struct ep_info_nics *nics);
+
+/* The first thing that `mode` (not AUTO) needs and that is not there, for one GPU, NULL: for any;
+ * EP_INFO_FACTS: all is. */
+enum ep_info_fact_id ep_info_mode_lacks(const struct ep_info_facts *facts,
+					const struct ep_info_gpu *gpu, enum ep_gda_mode mode);
 /* What EP_GDA_AUTO comes to; EP_GDA_AUTO: none is possible. */
-enum ep_gda_mode ep_info_mode_best(const struct ep_info_facts *facts);
+enum ep_gda_mode ep_info_mode_best(const struct ep_info_facts *facts,
+				   const struct ep_info_gpu *gpu);
 
 #endif

@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/param.h"
 #include "gda/choose.h"
+#include "tools/conf.h"
 #include "tools/ep_info.h"
 
 /* core/error.c and core/log.c ask the CUDA runtime for names of errors and for the current device.
@@ -43,15 +44,17 @@ static void print_own(enum ep_param_id id)
 		struct ep_error error;
 
 		ep_error_get(NULL, &error);
-		printf("  %-34s %-12s %-12s %s\n", def->name, "INVALID", "environment", error.text);
+		printf("  %-34s %-12s %-12s %s\n", def->name, "INVALID", ep_conf_source(def->name),
+		       error.text);
 		return;
 	}
 	if (set && id == EP_PARAM_NODE_SIZE) { /* may be a list */
-		printf("  %-34s %-12s %-12s %s\n", def->name, text, "environment", def->help);
+		printf("  %-34s %-12s %-12s %s\n", def->name, text, ep_conf_source(def->name),
+		       def->help);
 		return;
 	}
 	printf("  %-34s %-12" PRId64 " %-12s %s\n", def->name, value,
-	       set ? "environment" : "default", def->help);
+	       set ? ep_conf_source(def->name) : "default", def->help);
 }
 
 /* A range is of the family that is set, if that can be understood. */
@@ -83,7 +86,8 @@ static void print_rdma(enum ep_gda_var var)
 		struct ep_error error;
 
 		ep_error_get(NULL, &error);
-		printf("  %-34s %-12s %-12s %s\n", def->name, "INVALID", "environment", error.text);
+		printf("  %-34s %-12s %-12s %s\n", def->name, "INVALID", ep_conf_source(def->name),
+		       error.text);
 		return;
 	}
 	if (set && var < EP_GDA_VAR_NUMBERS && ep_gda_env_too_much(var, text)) {
@@ -92,13 +96,14 @@ static void print_rdma(enum ep_gda_var var)
 		return;
 	}
 	printf("  %-34s %-12s %-12s %s\n", def->name, set ? text : initial,
-	       set ? "environment" : "default", def->help);
+	       set ? ep_conf_source(def->name) : "default", def->help);
 }
 
 /* NCCL's variables that count here too, with what their absence means. */
 static const struct {
 	const char *name, *unset, *help;
 } nccl_vars[] = {
+	{ "NCCL_CONF_FILE", "(none)", "read before /etc/nccl.conf; without it ~/.nccl.conf" },
 	{ "NCCL_TOPO_FILE", "(none)", "topology of this machine, NCCL or hwloc XML" },
 	{ "HWLOC_XMLFILE", "(none)", "the same, if NCCL_TOPO_FILE is not set" },
 	{ "NCCL_IB_HCA", "(all)", "[^][=]device[:port],... to use or not" },
@@ -126,8 +131,8 @@ void ep_info_params(void)
 		bool set = text && *text;
 
 		printf("  %-34s %-12s %-12s %s\n", nccl_vars[i].name,
-		       set ? text : nccl_vars[i].unset, set ? "environment" : "default",
-		       nccl_vars[i].help);
+		       set ? text : nccl_vars[i].unset,
+		       set ? ep_conf_source(nccl_vars[i].name) : "default", nccl_vars[i].help);
 	}
 	for (char **e = environ; e && *e; e++) {
 		char name[65];
@@ -142,7 +147,7 @@ void ep_info_params(void)
 			const char *nearest = ep_param_nearest(name);
 
 			printf("  %-34s %-12s %-12s has no effect%s%s\n", name, "UNKNOWN",
-			       "environment", nearest ? ", did you mean " : "",
+			       ep_conf_source(name), nearest ? ", did you mean " : "",
 			       nearest ? nearest : "");
 		}
 	}

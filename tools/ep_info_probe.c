@@ -29,17 +29,6 @@ static void say(struct ep_info_fact *fact, bool yes, const char *fmt, ...)
 	va_end(ap);
 }
 
-static void add(char *text, size_t size, const char *fmt, ...) EP_PRINTF(3, 4);
-static void add(char *text, size_t size, const char *fmt, ...)
-{
-	size_t at = strlen(text);
-	va_list ap;
-
-	va_start(ap, fmt);
-	vsnprintf(text + at, size - at, fmt, ap);
-	va_end(ap);
-}
-
 /* ---- GPUs ---- */
 
 /* Attributes of the first CUDA device, by the driver's numbers. */
@@ -48,28 +37,68 @@ enum {
 	ATTR_DMA_BUF_SUPPORTED = 124
 };
 
-static bool cuda_attribute(int attribute, int *value)
+/* NULL also if CUDA is there and does not start. */
+static void *cuda(const char *symbol)
 {
-	int (*init)(unsigned), (*get)(int *, int), (*attr)(int *, int, int);
 	void *lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-	int dev;
+	int (*init)(unsigned);
 
 	if (!lib) {
-		return false;
+		return NULL;
 	}
 	*(void **)&init = dlsym(lib, "cuInit");
-	*(void **)&get = dlsym(lib, "cuDeviceGet");
-	*(void **)&attr = dlsym(lib, "cuDeviceGetAttribute");
-	return init && get && attr && init(0) == 0 && get(&dev, 0) == 0 &&
-	       attr(value, attribute, dev) == 0;
+	return init && init(0) == 0 ? dlsym(lib, symbol) : NULL;
 }
 
+static bool cuda_attribute(int attribute, int *value)
+{
+	int (*get)(int *, int), (*attr)(int *, int, int), dev;
+
+	*(void **)&get = cuda("cuDeviceGet");
+	*(void **)&attr = cuda("cuDeviceGetAttribute");
+	return get && attr && get(&dev, 0) == 0 && attr(value, attribute, dev) == 0;
+}
+
+static void list_gpus(struct ep_info_facts *f)
+{
+	int (*count)(int *), (*get)(int *, int), (*bus_id)(char *, int, int);
+	int n = 0, dev;
+
+	*(void **)&count = cuda("cuDeviceGetCount");
+	*(void **)&get = cuda("cuDeviceGet");
+	*(void **)&bus_id = cuda("cuDeviceGetPCIBusId");
+	if (!count || !get || !bus_id || count(&n) != 0) {
+		return;
+	}
+	for (int i = 0; i < n && f->ngpus < EP_TOPO_MAX_GPUS; i++) {
+		struct ep_info_gpu *gpu = &f->gpu[f->ngpus];
+
+		f->ngpus += get(&dev, i) == 0 &&
+			    bus_id(gpu->bus_id, (int)sizeof(gpu->bus_id), dev) == 0;
+	}
+}
+
+/* CUDA has the say, as it has for the library: a GPU that the topology lacks still gets a NIC. */
 static void probe_gpu(struct ep_info_facts *f, const struct ep_topo *topo)
 {
+	const char *strange = NULL;
 	int order = 0;
-	bool gpu = topo && topo->ngpus > 0;
 
-	say(&f->fact[EP_INFO_GPU], gpu, gpu ? "%d" : "no GPU", gpu ? topo->ngpus : 0);
+	for (int i = 0; i < f->ngpus && !strange; i++) {
+		strange = f->gpu[i].known ? NULL : f->gpu[i].bus_id;
+	}
+	if (!f->ngpus) {
+		say(&f->fact[EP_INFO_GPU], false, "no GPU");
+	} else if (!topo) {
+		say(&f->fact[EP_INFO_GPU], true,
+		    "%d; the topology cannot be read: they take NICs in turn", f->ngpus);
+	} else if (strange) {
+		say(&f->fact[EP_INFO_GPU], true,
+		    "%d; the topology does not have %s, which takes a NIC by its number", f->ngpus,
+		    strange);
+	} else {
+		say(&f->fact[EP_INFO_GPU], true, "%d", f->ngpus);
+	}
 	if (!cuda_attribute(ATTR_WRITES_ORDERING, &order)) {
 		say(&f->order, false, "not known: no CUDA device answers");
 	} else if (order < 100) {
@@ -82,125 +111,83 @@ static void probe_gpu(struct ep_info_facts *f, const struct ep_topo *topo)
 
 /* ---- NICs ---- */
 
-struct nics {
-	int devices, opened, ports, active, permitted;
-	char listed[160], closed[96], devx[96], no_devx[128];
-};
-
-static bool permitted(const char *name, int port)
+static void probe_ports(struct ep_info_facts *f, const struct ep_info_nics *nics)
 {
-	struct ep_topo_hca hca;
-	struct ep_topo_err err;
+	struct ep_info_fact *fact = &f->fact[EP_INFO_PORT];
+	char listed[160] = "";
 
-	return !ep_topo_hca_parse(getenv("NCCL_IB_HCA"), &hca, &err) &&
-	       ep_topo_hca_match(&hca, name, port);
-}
+	for (int i = 0; i < nics->n; i++) {
+		size_t at = strlen(listed);
 
-static int usable_ports(const struct ep_verbs *v, struct ibv_context *ctx, const char *name,
-			struct nics *n)
-{
-	struct ibv_device_attr attr;
-	int usable = 0;
-
-	memset(&attr, 0, sizeof(attr));
-	if (v->ibv_query_device(ctx, &attr)) {
-		return 0;
+		snprintf(listed + at, sizeof(listed) - at, " %s:%d", nics->port[i].name,
+			 nics->port[i].port);
 	}
-	for (int p = 1; p <= attr.phys_port_cnt; p++) {
-		struct ibv_port_attr port;
-		bool active = !ep_verbs_query_port(v, ctx, (uint8_t)p, &port) &&
-			      port.state == IBV_PORT_ACTIVE;
-
-		n->ports++;
-		n->active += active;
-		if (active && permitted(name, p)) {
-			add(n->listed, sizeof(n->listed), " %s:%d", name, p);
-			usable++;
+	if (!nics->devices) {
+		say(fact, false, "no RDMA device; in a container, pass /dev/infiniband in");
+	} else if (!nics->n) {
+		say(fact, false, "%d devices, %d ports, %d active, none of these permitted%s%s",
+		    nics->devices, nics->ports, nics->active, nics->active ? " by NCCL_IB_HCA" : "",
+		    nics->closed);
+	} else {
+		say(fact, true, "%d of %d, %d devices:%s%s", nics->n, nics->ports, nics->devices,
+		    listed, nics->closed);
+	}
+	for (int i = 0; i < f->ngpus && fact->yes; i++) {
+		if (!f->gpu[i].port) {
+			say(fact, false, "%s", f->gpu[i].no_port);
 		}
 	}
-	n->permitted += usable;
-	return usable;
 }
 
-static void try_devx(const struct ep_verbs *v, const struct ep_mlx5dv *dv, struct ibv_device *dev,
-		     struct nics *n)
+static void probe_devx(struct ep_info_facts *f, const struct ep_info_nics *nics)
 {
-	struct mlx5dv_context_attr attr = { .flags = MLX5DV_CONTEXT_FLAGS_DEVX };
-	const char *name = v->ibv_get_device_name(dev);
-	struct ibv_context *ctx;
+	struct ep_info_fact *fact = &f->fact[EP_INFO_DEVX];
+	char with[96] = "", without[128] = "";
+	const char *why;
 
-	if (!dv->mlx5dv_is_supported(dev)) {
-		add(n->no_devx, sizeof(n->no_devx), "%s is not an mlx5 device; ", name);
-		return;
-	}
-	ctx = dv->mlx5dv_open_device(dev, &attr);
-	if (!ctx) {
-		add(n->no_devx, sizeof(n->no_devx), "%s does not open with DEVX (%s); ", name,
-		    strerror(errno));
-		return;
-	}
-	add(n->devx, sizeof(n->devx), " %s", name);
-	v->ibv_close_device(ctx);
-}
+	for (int i = 0; i < nics->n; i++) {
+		const char *name = nics->port[i].name;
 
-static void list_nics(const struct ep_verbs *v, const struct ep_mlx5dv *dv, struct nics *n)
-{
-	struct ibv_device **devs = (v->ibv_get_device_list)(&n->devices);
-
-	for (int i = 0; devs && i < n->devices; i++) {
-		const char *name = v->ibv_get_device_name(devs[i]);
-		struct ibv_context *ctx = v->ibv_open_device(devs[i]);
-		int usable;
-
-		if (!ctx) {
-			add(n->closed, sizeof(n->closed), "; %s does not open: %s", name,
-			    strerror(errno));
+		if (i && strcmp(name, nics->port[i - 1].name) == 0) {
 			continue;
 		}
-		n->opened++;
-		usable = usable_ports(v, ctx, name, n);
-		v->ibv_close_device(ctx);
-		if (usable && dv) {
-			try_devx(v, dv, devs[i], n);
+		if (!nics->no_devx[i][0]) {
+			size_t at = strlen(with);
+
+			snprintf(with + at, sizeof(with) - at, "%s%s", at ? " " : "", name);
+		} else {
+			size_t at = strlen(without);
+
+			snprintf(without + at, sizeof(without) - at, "%s%s %s", at ? "; " : "",
+				 name, nics->no_devx[i]);
 		}
 	}
-	if (devs) {
-		v->ibv_free_device_list(devs);
+	if (!ep_mlx5dv(&why)) {
+		say(fact, false, "%s", why);
+	} else {
+		say(fact, with[0], "%s%s%s", with, with[0] && without[0] ? "; but " : "",
+		    with[0] || without[0] ? without : "no device to open");
+	}
+	for (int i = 0; i < f->ngpus && fact->yes; i++) {
+		if (f->gpu[i].port && !f->gpu[i].devx) {
+			say(fact, false, "%s", f->gpu[i].no_devx);
+		}
 	}
 }
 
-static void probe_nics(struct ep_info_facts *f)
+static void probe_nics(struct ep_info_facts *f, const struct ep_info_nics *nics)
 {
-	const char *why_verbs, *why_dv;
-	const struct ep_verbs *v = ep_verbs(&why_verbs);
-	const struct ep_mlx5dv *dv = ep_mlx5dv(&why_dv);
-	struct nics n = { .devices = 0 };
+	const char *why;
+	bool verbs = ep_verbs(&why) != NULL;
 
-	say(&f->fact[EP_INFO_VERBS], v != NULL, "%s", v ? "libibverbs.so.1 loads" : why_verbs);
-	if (!v) {
+	say(&f->fact[EP_INFO_VERBS], verbs, "%s", verbs ? "libibverbs.so.1 loads" : why);
+	if (!verbs) {
 		say(&f->fact[EP_INFO_PORT], false, "not known without libibverbs");
 		say(&f->fact[EP_INFO_DEVX], false, "not known without libibverbs");
 		return;
 	}
-	list_nics(v, dv, &n);
-	if (!n.devices) {
-		say(&f->fact[EP_INFO_PORT], false,
-		    "no RDMA device; in a container, pass /dev/infiniband in");
-	} else if (!n.permitted) {
-		say(&f->fact[EP_INFO_PORT], false,
-		    "%d devices, %d ports, %d active, none of these permitted%s%s", n.devices,
-		    n.ports, n.active, n.active ? " by NCCL_IB_HCA" : "", n.closed);
-	} else {
-		say(&f->fact[EP_INFO_PORT], true, "%d of %d, %d devices:%s%s", n.permitted, n.ports,
-		    n.devices, n.listed, n.closed);
-	}
-	n.no_devx[strlen(n.no_devx) ? strlen(n.no_devx) - 2 : 0] = '\0';
-	say(&f->fact[EP_INFO_DEVX], n.devx[0], "%s%s%s",
-	    !dv            ? why_dv
-	    : n.devx[0]    ? n.devx + 1
-	    : n.no_devx[0] ? n.no_devx
-			   : "no device to open",
-	    n.devx[0] && n.no_devx[0] ? "; but " : "", n.devx[0] ? n.no_devx : "");
+	probe_ports(f, nics);
+	probe_devx(f, nics);
 }
 
 /* ---- between the two ---- */
@@ -274,23 +261,33 @@ static void probe_doorbell(struct ep_info_facts *f)
 static void probe_enabled(struct ep_info_facts *f)
 {
 	struct ep_info_fact *fact = &f->fact[EP_INFO_ENABLED];
+	const char *level = getenv("NCCL_NET_GDR_LEVEL");
 	struct ep_gda_env env;
 	struct ep_error error;
+	struct ep_topo_hca hca;
+	struct ep_topo_err err;
+	enum ep_topo_dist dist;
 
 	if (ep_gda_env_read(&env) != ncclSuccess) {
 		ep_error_get(NULL, &error);
 		say(fact, false, "%.200s", error.text);
+	} else if (ep_topo_hca_parse(getenv("NCCL_IB_HCA"), &hca, &err) ||
+		   (level && *level && ep_topo_level_parse(level, &dist, &err))) {
+		say(fact, false, "environment variable %.200s", err.text);
 	} else {
 		say(fact, !env.disable, "NCCL_IB_DISABLE is %d", env.disable);
 	}
 }
 
-void ep_info_probe(struct ep_info_facts *facts, const struct ep_topo *topo)
+void ep_info_probe(struct ep_info_facts *facts, const struct ep_topo *topo,
+		   const struct ep_info_nics *nics)
 {
 	memset(facts, 0, sizeof(*facts));
+	list_gpus(facts);
+	ep_info_gpus_match(facts, topo, nics);
 	probe_gpu(facts, topo);
 	probe_enabled(facts);
-	probe_nics(facts);
+	probe_nics(facts, nics);
 	probe_memory(facts);
 	probe_doorbell(facts);
 }

@@ -27,20 +27,29 @@ static const char *const names[EP_INFO_FACTS] = {
 	[EP_INFO_RING] = "queues in GPU memory",
 };
 
-enum ep_info_fact_id ep_info_mode_lacks(const struct ep_info_facts *facts, enum ep_gda_mode mode)
+static bool has(const struct ep_info_facts *facts, const struct ep_info_gpu *gpu, int fact)
+{
+	if (gpu && fact == EP_INFO_PORT) {
+		return gpu->port;
+	}
+	return gpu && fact == EP_INFO_DEVX ? gpu->devx : facts->fact[fact].yes;
+}
+
+enum ep_info_fact_id ep_info_mode_lacks(const struct ep_info_facts *facts,
+					const struct ep_info_gpu *gpu, enum ep_gda_mode mode)
 {
 	int i = 0;
 
-	while (i <= (int)modes[mode].last && facts->fact[i].yes) {
+	while (i <= (int)modes[mode].last && has(facts, gpu, i)) {
 		i++;
 	}
 	return i <= (int)modes[mode].last ? (enum ep_info_fact_id)i : EP_INFO_FACTS;
 }
 
-enum ep_gda_mode ep_info_mode_best(const struct ep_info_facts *facts)
+enum ep_gda_mode ep_info_mode_best(const struct ep_info_facts *facts, const struct ep_info_gpu *gpu)
 {
 	for (int m = EP_GDA_GPU; m < EP_GDA_MODES; m++) {
-		if (ep_info_mode_lacks(facts, (enum ep_gda_mode)m) == EP_INFO_FACTS) {
+		if (ep_info_mode_lacks(facts, gpu, (enum ep_gda_mode)m) == EP_INFO_FACTS) {
 			return (enum ep_gda_mode)m;
 		}
 	}
@@ -52,11 +61,24 @@ static void print_fact(const char *what, const struct ep_info_fact *fact)
 	printf("  %-34s %-4s %s\n", what, fact->yes ? "yes" : "no", fact->text);
 }
 
+/* Ranks choose for themselves: GPUs with a better mode than the least. */
+static void print_better(const struct ep_info_facts *facts, enum ep_gda_mode least)
+{
+	for (int i = 0; i < facts->ngpus; i++) {
+		const struct ep_info_gpu *gpu = &facts->gpu[i];
+		enum ep_gda_mode best = ep_info_mode_best(facts, gpu);
+
+		if (best != least && best != EP_GDA_AUTO) {
+			printf("  GPU %s uses %s.\n", gpu->bus_id, ep_gda_mode_name(best));
+		}
+	}
+}
+
 static void print_choice(const struct ep_info_facts *facts)
 {
 	const struct ep_param_def *def = &ep_param_table[EP_PARAM_RDMA_MODE];
 	const char *text = getenv(def->name);
-	enum ep_gda_mode best = ep_info_mode_best(facts), mode;
+	enum ep_gda_mode least = ep_info_mode_best(facts, NULL), mode;
 	int64_t wanted = EP_GDA_AUTO;
 
 	if (text && *text && ep_param_parse(EP_PARAM_RDMA_MODE, text, &wanted) != ncclSuccess) {
@@ -64,23 +86,26 @@ static void print_choice(const struct ep_info_facts *facts)
 		       text);
 		return;
 	}
-	mode = wanted == EP_GDA_AUTO ? best : (enum ep_gda_mode)wanted;
+	mode = wanted == EP_GDA_AUTO ? least : (enum ep_gda_mode)wanted;
 	if (mode == EP_GDA_AUTO) {
 		puts("  No way to ranks of other nodes: groups span one NVLink domain.");
-	} else if (ep_info_mode_lacks(facts, mode) != EP_INFO_FACTS) {
+	} else if (ep_info_mode_lacks(facts, NULL, mode) != EP_INFO_FACTS) {
 		printf("  %s=%d (%s) is not possible: no group with remote ranks\n", def->name,
 		       (int)wanted, ep_gda_mode_name(mode));
 	} else {
 		printf("  Groups with remote ranks use %s%s.\n", ep_gda_mode_name(mode),
 		       wanted == EP_GDA_AUTO ? "" : ", as NCCL_EP_RDMA_MODE says");
+		if (wanted == EP_GDA_AUTO) {
+			print_better(facts, least);
+		}
 	}
 }
 
-void ep_info_rdma(const struct ep_topo *topo)
+void ep_info_rdma(const struct ep_topo *topo, const struct ep_info_nics *nics)
 {
 	struct ep_info_facts facts;
 
-	ep_info_probe(&facts, topo);
+	ep_info_probe(&facts, topo, nics);
 	puts("RDMA");
 	for (int i = 0; i < EP_INFO_FACTS; i++) {
 		print_fact(names[i], &facts.fact[i]);
@@ -88,7 +113,7 @@ void ep_info_rdma(const struct ep_topo *topo)
 	print_fact("NIC writes seen in order", &facts.order);
 	puts("  Posting modes, best first (numbers for NCCL_EP_RDMA_MODE):");
 	for (int m = EP_GDA_GPU; m < EP_GDA_MODES; m++) {
-		enum ep_info_fact_id lacks = ep_info_mode_lacks(&facts, (enum ep_gda_mode)m);
+		enum ep_info_fact_id lacks = ep_info_mode_lacks(&facts, NULL, (enum ep_gda_mode)m);
 
 		printf("  %d %-10s %-34s %s%s\n", m, ep_gda_mode_name((enum ep_gda_mode)m),
 		       modes[m].text, lacks == EP_INFO_FACTS ? "possible" : "no: ",

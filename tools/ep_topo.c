@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "tools/conf.h"
 #include "topo/topo.h"
 
 static int usage(FILE *out, int status)
@@ -49,6 +50,7 @@ int main(int argc, char **argv)
 	if (argc - optind > 1) {
 		return usage(stderr, 2);
 	}
+	ep_conf_load();
 	ep_topo_opts_env(&opts);
 	if (optind < argc) {
 		opts.file = argv[optind];

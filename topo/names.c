@@ -115,7 +115,7 @@ const char *ep_topo_why_text(enum ep_topo_why why)
 	case EP_TOPO_WHY_DOWN:
 		return "port not active";
 	case EP_TOPO_WHY_CLOSED:
-		return "this process cannot open it, or not as active";
+		return "not among the active ports that this process can open";
 	case EP_TOPO_WHY_LAYER:
 		return "of another link layer than the NICs in use";
 	case EP_TOPO_WHY_SLOW:
@@ -128,6 +128,18 @@ const char *ep_topo_why_text(enum ep_topo_why why)
 		break;
 	}
 	return "no GPU";
+}
+
+int ep_topo_number_parse(const char *text, long long *value)
+{
+	char *end;
+
+	errno = 0;
+	*value = strtoll(text, &end, 0);
+	if (end == text || end[strspn(end, " ")]) {
+		return -EINVAL;
+	}
+	return -errno;
 }
 
 /* A field of an item: empty is -1, any. */

@@ -15,11 +15,13 @@ static const char *env_or_null(const char *name)
 	return value && *value ? value : NULL;
 }
 
-static bool env_is(const char *name, const char *wanted)
+/* What is not a number is the default, which the caller says. */
+static bool env_flag(const char *name, bool initial)
 {
-	const char *value = getenv(name);
+	const char *text = env_or_null(name);
+	long long value;
 
-	return value && strcmp(value, wanted) == 0;
+	return text && ep_topo_number_parse(text, &value) == 0 ? value != 0 : initial;
 }
 
 void ep_topo_opts_env(struct ep_topo_opts *opts)
@@ -28,8 +30,8 @@ void ep_topo_opts_env(struct ep_topo_opts *opts)
 		.file = env_or_null("NCCL_TOPO_FILE"),
 		.hca = env_or_null("NCCL_IB_HCA"),
 		.gdr_level = env_or_null("NCCL_NET_GDR_LEVEL"),
-		.ib_disable = env_is("NCCL_IB_DISABLE", "1"),
-		.nvls_disable = env_is("NCCL_NVLS_ENABLE", "0"),
+		.ib_disable = env_flag("NCCL_IB_DISABLE", false),
+		.nvls_disable = !env_flag("NCCL_NVLS_ENABLE", true),
 	};
 	if (!opts->file) {
 		opts->file = env_or_null("HWLOC_XMLFILE");

@@ -203,6 +203,10 @@ enum ep_topo_dist ep_topo_dist_gpu_nic(const struct ep_topo *topo, int gpu, int 
 bool ep_topo_linked(const struct ep_topo *topo, int gpu_a, int gpu_b);
 bool ep_topo_gdr_allowed(const struct ep_topo *topo, int gpu, int nic);
 
+/* A numeric variable, as NCCL reads it: any base that C knows, blanks behind it. -EINVAL: it is not a
+ * number; -ERANGE. */
+int ep_topo_number_parse(const char *text, long long *value);
+
 const char *ep_topo_dist_name(enum ep_topo_dist dist);
 const char *ep_topo_source_name(enum ep_topo_source source);
 const char *ep_topo_why_text(enum ep_topo_why why);

@@ -123,31 +123,6 @@ static ncclResult_t ep_gda_choose_near(const struct ep_topo_module_query *query,
 	return ncclSuccess;
 }
 
-/*
- * Without help: the ports of one link layer in turn, one for each rank of this host. The layer is that
- * of the fastest port, of equally fast ones that of more, so that all ranks come to the same.
- */
-static const struct ep_gda_port *ep_gda_choose_blind(const struct ep_gda_port *permitted,
-						     int npermitted, uint32_t place)
-{
-	uint32_t fastest[2] = { 0 }, count[2] = { 0 };
-	bool ethernet;
-
-	for (int i = 0; i < npermitted; i++) {
-		const struct ep_gda_port *port = &permitted[i];
-
-		count[port->ethernet]++;
-		fastest[port->ethernet] =
-			(uint32_t)ep_max_u64(fastest[port->ethernet], port->speed);
-	}
-	ethernet = fastest[1] != fastest[0] ? fastest[1] > fastest[0] : count[1] > count[0];
-	place %= count[ethernet];
-	while (permitted->ethernet != ethernet || place-- > 0) {
-		permitted++;
-	}
-	return permitted;
-}
-
 /* NCCL_IB_HCA and NCCL_NET_GDR_LEVEL are understood here too, where there is no topology. */
 static ncclResult_t ep_gda_choose_permitted(const struct ep_gda_port *present, int npresent,
 					    struct ep_gda_port *permitted, int *npermitted)
@@ -226,7 +201,7 @@ static ncclResult_t ep_gda_choose_from(const struct ep_gda_who *who,
 		EP_CHECK_GOTO(ep_gda_choose_near(&query, chosen, *nchosen, &n), out_open);
 	}
 	if (n == 0) {
-		chosen[n++] = *ep_gda_choose_blind(permitted, npermitted, who->place);
+		chosen[n++] = *ep_gda_port_blind(permitted, npermitted, who->place);
 		EP_INFO(EP_GDA_CHOOSE_LOG,
 			"GPU %d uses %s:%d, by its rank's place on this host (%u) among %d active "
 			"ports, not by distance: no help from the topology: %s",

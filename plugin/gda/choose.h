@@ -106,6 +106,17 @@ struct ep_gda_port {
 	uint32_t speed; /* only to compare; 0: unknown */
 };
 
+struct ibv_port_attr;
+void ep_gda_port_set(struct ep_gda_port *port, const char *name, int num,
+		     const struct ibv_port_attr *attr);
+
+/*
+ * Without distances: the ports (n > 0) of one link layer in turn, one for each rank of a host. The
+ * layer is that of the fastest port, of equally fast ones that of more, so that all ranks come to the
+ * same.
+ */
+const struct ep_gda_port *ep_gda_port_blind(const struct ep_gda_port *port, int n, uint32_t place);
+
 /* Who chooses. */
 struct ep_gda_who {
 	const char *bus_id; /* of its GPU */

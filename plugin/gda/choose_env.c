@@ -12,6 +12,7 @@
 #include <sys/socket.h>
 #include "core/log.h"
 #include "gda/choose.h"
+#include "topo/topo.h"
 
 const struct ep_gda_var_def ep_gda_var_table[EP_GDA_VARS] = {
 	[EP_GDA_VAR_DISABLE] = { "NCCL_IB_DISABLE", 0, 0, 1, "1: no RDMA device" },
@@ -51,23 +52,16 @@ bool ep_gda_env_too_much(enum ep_gda_var var, const char *text)
 static ncclResult_t ep_gda_parse_number(enum ep_gda_var var, const char *text, int *value)
 {
 	const struct ep_gda_var_def *def = &ep_gda_var_table[var];
-	char *end;
 	long long v;
-	bool digits;
+	int error = ep_topo_number_parse(text, &v);
 
-	errno = 0;
-	v = strtoll(text, &end, 0);
-	digits = end != text;
-	while (*end == ' ') {
-		end++;
-	}
-	if (!digits || *end) {
+	if (error == -EINVAL) {
 		return ep_fail(ncclInvalidUsage,
 			       "environment variable %s=%.64s is not a number: set it to %d..%d "
 			       "or unset it",
 			       def->name, text, def->min, def->max);
 	}
-	if (errno == ERANGE || v < def->min || (v > def->max && !def->most)) {
+	if (error || v < def->min || (v > def->max && !def->most)) {
 		return ep_fail(ncclInvalidUsage,
 			       "environment variable %s=%.64s is out of range: set it to %d..%d "
 			       "or unset it",

@@ -16,18 +16,6 @@ struct ep_gda_ports {
 	struct ep_gda_why closed; /* a device that could not be opened */
 };
 
-/* The codes of speeds grow with them; those of widths are out of order. */
-static uint32_t ep_gda_port_speed(const struct ibv_port_attr *port)
-{
-	uint32_t lanes = port->active_width == 2    ? 4
-			 : port->active_width == 4  ? 8
-			 : port->active_width == 8  ? 12
-			 : port->active_width == 16 ? 2
-						    : 1;
-
-	return lanes * port->active_speed;
-}
-
 static void ep_gda_list_device(struct ep_gda *g, struct ibv_device *dev, struct ep_gda_ports *list)
 {
 	const char *name = g->v->ibv_get_device_name(dev);
@@ -44,7 +32,6 @@ static void ep_gda_list_device(struct ep_gda *g, struct ibv_device *dev, struct 
 	}
 	for (int p = 1; p <= attr.phys_port_cnt; p++) {
 		struct ibv_port_attr state;
-		struct ep_gda_port *port;
 
 		if (ep_verbs_query_port(g->v, ctx, (uint8_t)p, &state) != 0 ||
 		    state.state != IBV_PORT_ACTIVE) {
@@ -56,11 +43,7 @@ static void ep_gda_list_device(struct ep_gda *g, struct ibv_device *dev, struct 
 				EP_GDA_MAX_PORTS);
 			break;
 		}
-		port = &list->port[list->n];
-		snprintf(port->name, sizeof(port->name), "%s", name);
-		port->port = p;
-		port->ethernet = state.link_layer == IBV_LINK_LAYER_ETHERNET;
-		port->speed = ep_gda_port_speed(&state);
+		ep_gda_port_set(&list->port[list->n], name, p, &state);
 		list->n++;
 	}
 	g->v->ibv_close_device(ctx);

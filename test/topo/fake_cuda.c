@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A stand-in for libcuda.so.1, as far as ep_info asks. FAKE_CUDA=DMABUF,ORDER: the attributes. */
+/* A stand-in for libcuda.so.1, as far as ep_info asks. FAKE_CUDA=DMABUF,ORDER: the attributes.
+ * FAKE_CUDA_GPUS: PCI addresses, separated by commas. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 int cuInit(unsigned flags);
 int cuDriverGetVersion(int *version);
+int cuDeviceGetCount(int *count);
 int cuDeviceGet(int *dev, int index);
+int cuDeviceGetPCIBusId(char *text, int len, int dev);
 int cuDeviceGetAttribute(int *value, int attribute, int dev);
 
 static int fake(int values[2])
@@ -13,6 +17,13 @@ static int fake(int values[2])
 	const char *text = getenv("FAKE_CUDA");
 
 	return text && sscanf(text, "%d,%d", values, values + 1) == 2;
+}
+
+static const char *gpus(void)
+{
+	const char *text = getenv("FAKE_CUDA_GPUS");
+
+	return text ? text : "0000:13:00.0";
 }
 
 int cuInit(unsigned flags)
@@ -28,10 +39,30 @@ int cuDriverGetVersion(int *version)
 	return 0;
 }
 
+int cuDeviceGetCount(int *count)
+{
+	*count = 1;
+	for (const char *s = gpus(); *s; s++) {
+		*count += *s == ',';
+	}
+	return 0;
+}
+
 int cuDeviceGet(int *dev, int index)
 {
 	*dev = index;
-	return index;
+	return 0;
+}
+
+int cuDeviceGetPCIBusId(char *text, int len, int dev)
+{
+	const char *s = gpus();
+
+	for (const char *comma; dev-- > 0 && (comma = strchr(s, ','));) {
+		s = comma + 1;
+	}
+	snprintf(text, (size_t)len, "%.*s", (int)strcspn(s, ","), s);
+	return 0;
 }
 
 int cuDeviceGetAttribute(int *value, int attribute, int dev)

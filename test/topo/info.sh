@@ -6,8 +6,9 @@
 set -u
 ep_info=$1 files=$2 nic=${3:-} cuda=${4:-} failed=0
 unset NCCL_TOPO_FILE HWLOC_XMLFILE NCCL_IB_HCA NCCL_IB_DISABLE NCCL_IB_SL NCCL_IB_TC NCCL_EP_TIMEOUT_MS
-unset NCCL_EP_RDMA_MODE NCCL_EP_NODE_SIZE NCCL_IB_ADDR_RANGE NCCL_IB_ADDR_FAMILY
-unset NCCL_IB_TIMEOUT NCCL_IB_PCI_RELAXED_ORDERING
+unset NCCL_EP_RDMA_MODE NCCL_EP_NODE_SIZE NCCL_IB_ADDR_RANGE NCCL_IB_ADDR_FAMILY NCCL_NET_GDR_LEVEL
+unset NCCL_CONF_FILE NCCL_IB_TIMEOUT NCCL_IB_PCI_RELAXED_ORDERING
+export HOME=/nonexistent
 
 # expect STATUS PATTERN COMMAND...: its exit status, and a line that the extended pattern matches
 expect() {
@@ -43,13 +44,31 @@ expect 0 '^  NCCL_IB_ADDR_RANGE +2001:db8::/32 +environment ' \
 	env NCCL_IB_ADDR_FAMILY=AF_INET6 NCCL_IB_ADDR_RANGE=2001:db8::/32 "$ep_info" -p
 expect 0 '^  NCCL_EP_NODE_SIZE +4,4 +environment ' env NCCL_EP_NODE_SIZE=4,4 "$ep_info" -p
 
+# NCCL's configuration files, as NCCL reads them: the environment wins, then the first file.
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+printf '# NCCL_IB_SL=1\nNCCL_IB_SL=2\r\n\nno equals sign\nNCCL_IB_TC=8\nNCCL_IB_TC=12\n' \
+	>"$work/.nccl.conf"
+printf 'NCCL_IB_SL=3\nNCCL_EP_TIMEOUT_MS=x\nNCCL_EP_TIMEOUT=1\nNCCL_IB_HCA=\n' >"$work/own.conf"
+home="env HOME=$work" own="env HOME=$work NCCL_CONF_FILE=$work/own.conf"
+expect 0 "^  NCCL_IB_SL +2 +$work/.nccl.conf " $home "$ep_info" -p
+expect 0 "^  NCCL_IB_TC +8 +$work/.nccl.conf " $home "$ep_info" -p
+expect 0 '^  NCCL_IB_TC +96 +environment ' $home NCCL_IB_TC=96 "$ep_info" -p
+expect 0 '^  NCCL_IB_TC +-1 +default ' $home NCCL_IB_TC= "$ep_info" -p
+expect 0 "^  NCCL_IB_SL +3 +$work/own.conf " $own "$ep_info" -p
+expect 0 '^  NCCL_IB_TC +-1 +default ' $own "$ep_info" -p
+expect 0 '^  NCCL_IB_HCA +\(all\) +default ' $own "$ep_info" -p
+expect 0 "^  NCCL_EP_TIMEOUT_MS +INVALID +$work/own.conf " $own "$ep_info" -p
+expect 0 "^  NCCL_EP_TIMEOUT +UNKNOWN +$work/own.conf " $own "$ep_info" -p
+expect 0 '^  NCCL_IB_SL +-1 +default ' env HOME="$work" NCCL_CONF_FILE="$work/none" "$ep_info" -p
+printf 'NCCL_IB_DISABLE=1\n' >"$work/.nccl.conf"
+expect 0 '^  RDMA permitted +no +NCCL_IB_DISABLE is 1$' $home "$ep_info" -r
+
 # What RDMA needs, from nothing upwards.
 expect 0 '^  4 cpu_proxy +CPU proxy posts verbs +(possible|no: .*)$' "$ep_info" -r
 expect 0 '^  RDMA permitted +no +NCCL_IB_DISABLE is 1$' env NCCL_IB_DISABLE=1 "$ep_info" -r
 expect 0 '^  RDMA permitted +no +environment variable NCCL_IB_SL=16 ' \
 	env NCCL_IB_SL=16 "$ep_info" -r
-work=$(mktemp -d) || exit 1
-trap 'rm -rf "$work"' EXIT
 : >"$work/libibverbs.so.1"
 : >"$work/libmlx5.so.1"
 : >"$work/libcuda.so.1"
@@ -64,6 +83,25 @@ if [ -n "$nic" ]; then
 	rm "$work/libibverbs.so.1" "$work/libmlx5.so.1"
 	machine="env LD_LIBRARY_PATH=$nic:$work NCCL_TOPO_FILE=$files/eight-own-nic.xml VC_NICS=2"
 	mode='Groups with remote ranks use'
+	# The library's GPUs are CUDA's, and its NICs are those that the topology gives these.
+	expect 0 '^  GPU +yes +2$' \
+		$machine FAKE_CUDA=1,100 FAKE_CUDA_GPUS=0000:13:00.0,0000:93:00.0 "$ep_info" -r
+	expect 0 '^  GPU +no +no GPU$' $machine "$ep_info" -r
+	expect 0 '^  GPU +yes +1; the topology does not have 0000:01:00.0,' \
+		$machine FAKE_CUDA=1,100 FAKE_CUDA_GPUS=0000:01:00.0 "$ep_info" -r
+	unreadable="$machine FAKE_CUDA=1,100 NCCL_TOPO_FILE=$files/bad-truncated.xml"
+	expect 1 '^  GPU +yes +1; the topology cannot be read: they take NICs in turn$' \
+		$unreadable "$ep_info" -r
+	expect 1 "^  $mode [a-z_]*\.\$" $unreadable "$ep_info" -r
+	shared="$machine FAKE_CUDA=1,100 NCCL_TOPO_FILE=$files/one-shared-nic.xml VC_NICS=1"
+	shared="$shared NCCL_NET_GDR_LEVEL=LOC FAKE_CUDA_GPUS=0000:17:00.0"
+	expect 0 '^  usable RDMA port +no +NCCL_NET_GDR_LEVEL=LOC forbids GPU 0000:17:00.0 .*PHB$' \
+		$shared "$ep_info" -r
+	expect 0 '^  No way to ranks of other nodes' $shared "$ep_info" -r
+	expect 1 '^  RDMA permitted +no +environment variable NCCL_NET_GDR_LEVEL=NEAR is not' \
+		$machine FAKE_CUDA=1,100 NCCL_NET_GDR_LEVEL=NEAR "$ep_info" -r
+	expect 0 '^# unused mlx5_7:1@1.*: not among the active ports that this process can open$' \
+		$machine "$ep_info" -d
 	if [ "$(id -u)" -eq 0 ]; then
 		expect 0 "^  $mode gpu\.\$" $machine FAKE_CUDA=1,100 "$ep_info" -r
 		expect 0 '^  2 gpu_host .* possible$' $machine FAKE_CUDA=1,100 "$ep_info" -r

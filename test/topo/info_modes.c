@@ -8,7 +8,8 @@
 
 static struct ep_info_facts machine;
 
-void ep_info_probe(struct ep_info_facts *facts, const struct ep_topo *topo)
+void ep_info_probe(struct ep_info_facts *facts, const struct ep_topo *topo,
+		   const struct ep_info_nics *nics)
 {
 	*facts = machine;
 }
@@ -42,7 +43,7 @@ static void test_all(void)
 		set_machine(has);
 		for (int m = EP_GDA_CPU_PROXY; m >= EP_GDA_GPU; m--) {
 			enum ep_info_fact_id lacks =
-				ep_info_mode_lacks(&machine, (enum ep_gda_mode)m);
+				ep_info_mode_lacks(&machine, NULL, (enum ep_gda_mode)m);
 			bool can = (has & needs[m]) == needs[m];
 
 			CHECK(can == (lacks == EP_INFO_FACTS), "has 0x%x, mode %d", has, m);
@@ -50,7 +51,7 @@ static void test_all(void)
 			      m, lacks);
 			best = can ? (enum ep_gda_mode)m : best;
 		}
-		CHECK(ep_info_mode_best(&machine) == best, "has 0x%x", has);
+		CHECK(ep_info_mode_best(&machine, NULL) == best, "has 0x%x", has);
 	}
 }
 
@@ -68,7 +69,7 @@ static void try_print(unsigned int has, const char *mode, const char *line)
 		unsetenv("NCCL_EP_RDMA_MODE");
 	}
 	stdout = out;
-	ep_info_rdma(NULL);
+	ep_info_rdma(NULL, NULL);
 	stdout = before;
 	rewind(out);
 	text[fread(text, 1, sizeof(text) - 1, out)] = '\0';
@@ -76,11 +77,29 @@ static void try_print(unsigned int has, const char *mode, const char *line)
 	CHECK(strstr(text, line), "not \"%s\" in:\n%s", line, text);
 }
 
+/* A GPU whose own NICs can do more than another's. */
+static void test_gpus(void)
+{
+	static const char *const bus[] = { "0000:13:00.0", "0000:23:00.0" };
+
+	machine.ngpus = 2;
+	for (int i = 0; i < 2; i++) {
+		snprintf(machine.gpu[i].bus_id, sizeof(machine.gpu[i].bus_id), "%s", bus[i]);
+		machine.gpu[i].port = true;
+		machine.gpu[i].devx = i == 1;
+	}
+	try_print((BIT(EP_INFO_FACTS) - 1) & ~BIT(EP_INFO_DEVX), NULL,
+		  "Groups with remote ranks use cpu_proxy.\n  GPU 0000:23:00.0 uses gpu.\n");
+	try_print((BIT(EP_INFO_FACTS) - 1) & ~BIT(EP_INFO_PORT), NULL, "No way to ranks");
+	machine.ngpus = 0;
+}
+
 int main(void)
 {
 	const unsigned int all = BIT(EP_INFO_FACTS) - 1;
 
 	test_all();
+	test_gpus();
 	try_print(all, NULL, "  1 gpu        GPU rings, queues in GPU memory    possible\n");
 	try_print(all, NULL, "Groups with remote ranks use gpu.\n");
 	try_print(all, "3", "Groups with remote ranks use cpu_db, as NCCL_EP_RDMA_MODE says.\n");

@@ -12,6 +12,8 @@ if [ ! -d "$files" ]; then
 	exit 77
 fi
 unset NCCL_TOPO_FILE HWLOC_XMLFILE NCCL_IB_HCA NCCL_IB_DISABLE NCCL_NET_GDR_LEVEL NCCL_NVLS_ENABLE
+unset NCCL_CONF_FILE
+export HOME=/nonexistent # its .nccl.conf
 cd "$files" || exit 1
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
