@@ -147,10 +147,31 @@ struct ibv_mr *ep_gda_register(struct ep_gda *g, struct ep_gda_nic *nic, void *p
 	return mr;
 }
 
+/*
+ * Queues lie at offsets of 4 KiB in a umem, and the device has an offset only in units of 1/64 of the
+ * page it sees (UCX, uct_ib_mlx5_devx_umem: the same limit). Without a bound the kernel makes one
+ * page of whatever lies together.
+ */
+static struct mlx5dv_devx_umem *ep_gda_umem_reg(struct ep_gda *g, struct ep_gda_nic *nic, void *p,
+						uint64_t bytes, int dmabuf_fd)
+{
+	struct mlx5dv_devx_umem_in in = {
+		.addr = p,
+		.size = bytes,
+		.access = IBV_ACCESS_LOCAL_WRITE,
+		.pgsz_bitmap = (uint64_t)sysconf(_SC_PAGESIZE),
+	};
+
+	if (dmabuf_fd >= 0) {
+		in.comp_mask = MLX5DV_UMEM_MASK_DMABUF;
+		in.dmabuf_fd = dmabuf_fd;
+	}
+	return g->dv->mlx5dv_devx_umem_reg_ex(nic->ctx, &in);
+}
+
 static struct mlx5dv_devx_umem *ep_gda_umem_dmabuf(struct ep_gda *g, struct ep_gda_nic *nic,
 						   void *p, uint64_t bytes, struct ep_gda_why *why)
 {
-	struct mlx5dv_devx_umem_in in = { 0 };
 	struct mlx5dv_devx_umem *umem;
 	uint64_t offset;
 	int fd;
@@ -163,13 +184,7 @@ static struct mlx5dv_devx_umem *ep_gda_umem_dmabuf(struct ep_gda *g, struct ep_g
 	if (fd < 0) {
 		return NULL;
 	}
-	in.addr = (void *)(uintptr_t)offset;
-	in.size = bytes;
-	in.access = IBV_ACCESS_LOCAL_WRITE;
-	in.pgsz_bitmap = (uint64_t)sysconf(_SC_PAGESIZE);
-	in.comp_mask = MLX5DV_UMEM_MASK_DMABUF;
-	in.dmabuf_fd = fd;
-	umem = g->dv->mlx5dv_devx_umem_reg_ex(nic->ctx, &in);
+	umem = ep_gda_umem_reg(g, nic, (void *)(uintptr_t)offset, bytes, fd);
 	if (!umem) {
 		ep_gda_no(why, "DMA-BUF refused: %s", strerror(errno));
 	}
@@ -186,7 +201,9 @@ struct mlx5dv_devx_umem *ep_gda_umem(struct ep_gda *g, struct ep_gda_nic *nic, v
 	if (gpu) {
 		umem = ep_gda_umem_dmabuf(g, nic, p, bytes, &first);
 	}
-	if (!umem) {
+	if (!umem && g->dv->mlx5dv_devx_umem_reg_ex) {
+		umem = ep_gda_umem_reg(g, nic, p, bytes, -1);
+	} else if (!umem) {
 		umem = g->dv->mlx5dv_devx_umem_reg(nic->ctx, p, bytes, IBV_ACCESS_LOCAL_WRITE);
 	}
 	if (!umem) {

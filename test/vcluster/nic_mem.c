@@ -343,6 +343,21 @@ const char *vn_mr_check(uint32_t key, bool remote, const struct vn_pd *pd, uint6
 
 /* ------------------------------------------------------------------------------------- umems */
 
+/*
+ * The page in which the device sees a umem: the largest allowed that is not larger than it. Without
+ * a bound it is as if all of it lay together, up to a huge page.
+ */
+static uint64_t vn_umem_page(const struct mlx5dv_devx_umem_in *in)
+{
+	uint64_t allowed = in->pgsz_bitmap ? in->pgsz_bitmap : UINT64_C(0x3ff000);
+	uint64_t page = allowed & -allowed;
+
+	for (uint64_t p = page; p && p <= in->size; p <<= 1) {
+		page = allowed & p ? p : page;
+	}
+	return page;
+}
+
 VN_EXPORT struct mlx5dv_devx_umem *vn_dv_umem_reg(struct ibv_context *c,
 						  const struct mlx5dv_devx_umem_in *in)
 {
@@ -372,6 +387,7 @@ VN_EXPORT struct mlx5dv_devx_umem *vn_dv_umem_reg(struct ibv_context *c,
 	}
 	u->ctx = ctx;
 	u->access = in->access;
+	u->page = vn_umem_page(in);
 	vn_lock();
 	slot = vn_list_add(&vn.umems, u);
 	ctx->live += slot >= 0;
