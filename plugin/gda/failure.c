@@ -39,6 +39,14 @@ static bool ep_gda_cause_vague(const struct ep_gda_cause *c)
 	       (!c->syndrome || c->syndrome == EP_MLX5_SYND_FLUSHED);
 }
 
+/* Whatever a queue fails with while its port is down: that is why. */
+static void ep_gda_blame_port(struct ep_gda_nic *nic, struct ep_gda *g)
+{
+	if (__atomic_exchange_n(&nic->port_down, 0, __ATOMIC_RELAXED)) {
+		ep_gda_fail_port(nic, g, "the port went down: see the cable and the switch");
+	}
+}
+
 void ep_gda_fail_queue(struct ep_gda_queue *q, const struct ep_gda_cause *cause)
 {
 	struct ep_gda_cause all = *cause;
@@ -46,6 +54,7 @@ void ep_gda_fail_queue(struct ep_gda_queue *q, const struct ep_gda_cause *cause)
 	struct ep_gda *g = q->gda;
 	bool vague, news;
 
+	ep_gda_blame_port(q->nic, g);
 	if (!all.note) {
 		all.note = __atomic_load_n(&q->note, __ATOMIC_RELAXED);
 	}
@@ -272,6 +281,7 @@ bool ep_gda_explain(struct ep_gda *gda, int peer, struct ep_gda_failure *failure
 		if (q->peer != peer) {
 			continue;
 		}
+		ep_gda_blame_port(q->nic, gda); /* a wait for the peer has expired */
 		ep_gda_inspect(q, EP_GDA_LOOK_NIC | EP_GDA_LOOK_GPU);
 		if (ep_gda_settled(gda, peer)) {
 			break;

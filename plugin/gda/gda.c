@@ -33,6 +33,29 @@ static void ep_gda_tear_down(struct ep_gda *g)
 	}
 }
 
+/*
+ * Connects a queue of the NIC with itself, and makes it anew: what firmware refuses in connecting, it
+ * shall refuse while another mode can still be chosen.
+ */
+static bool ep_gda_try_out(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_gda_why *why)
+{
+	struct ep_gda_end self = nic->end;
+	struct ep_gda_queue *q = g->queue;
+
+	while (q->nic != nic) {
+		q++;
+	}
+	self.psn = g->psn;
+	q->remote_qpn = q->qpn;
+	q->mtu = self.mtu;
+	q->atomics = nic->caps.atomics;
+	if (!ep_gda_queue_connect(q, &self, why)) {
+		return false;
+	}
+	ep_gda_queue_destroy(q);
+	return ep_gda_create_one(q, NULL, why);
+}
+
 static bool ep_gda_set_up(struct ep_gda *g, enum ep_gda_mode mode, struct ep_gda_why *why)
 {
 	g->mode = mode;
@@ -41,9 +64,16 @@ static bool ep_gda_set_up(struct ep_gda *g, enum ep_gda_mode mode, struct ep_gda
 			goto err_tear_down;
 		}
 	}
-	if (ep_gda_each(g, ep_gda_create_one, NULL, why)) {
-		return true;
+	if (!ep_gda_each(g, ep_gda_create_one, NULL, why)) {
+		goto err_tear_down;
 	}
+	for (int n = 0; n < g->nnics && mode != EP_GDA_CPU_PROXY; n++) {
+		if (g->nic[n].queues && !ep_gda_try_out(g, &g->nic[n], why)) {
+			goto err_tear_down;
+		}
+	}
+	return true;
+
 err_tear_down:
 	ep_gda_tear_down(g);
 	return false;

@@ -60,7 +60,8 @@ ncclResult_t ep_gda_bind(struct ep_gda *gda, struct ep_boot *boot, void *heap, u
 void ep_gda_unbind(struct ep_gda *gda);
 
 /*
- * Ends everything, whatever state NICs, peers and queues are in; bounded by the config's timeout.
+ * Ends everything, whatever state NICs, peers and queues are in; bounded by the config's timeout, as
+ * long as firmware answers (else by the kernel driver's patience with it).
  * What kernels have posted is completed first, as long as it moves. No kernel of this rank runs any
  * more. Afterwards nothing writes this rank's heap. NULL is nothing.
  */

@@ -86,7 +86,8 @@ struct ep_gda_nic {
 
 	struct ibv_cq *cq; /* CPU_PROXY */
 	uint32_t cq_depth, cq_used;
-	bool cq_lost; /* the proxy's thread: it cannot be polled any more */
+	bool cq_lost;       /* the proxy's thread: it cannot be polled any more */
+	uint32_t port_down; /* by its last event; atomic */
 
 	struct ibv_mr *sink;
 	struct ibv_mr *heap[EP_MLX5_REGIONS];

@@ -209,7 +209,7 @@ void ep_gda_slab_close(struct ep_gda *g, struct ep_gda_nic *nic)
 
 /* Where the parts of the pinned block lie. */
 struct ep_gda_pinned_at {
-	uint64_t down, sink, scratch, word, record, bytes;
+	uint64_t down, sink, scratch, word, record, shadow, bytes;
 };
 
 static struct ep_gda_pinned_at ep_gda_pinned_layout(const struct ep_gda *g)
@@ -220,7 +220,9 @@ static struct ep_gda_pinned_at ep_gda_pinned_layout(const struct ep_gda *g)
 	at.scratch = at.sink + EP_GDA_PAGE;
 	at.word = at.scratch + EP_GDA_LINE;
 	at.record = at.word + (uint64_t)g->nqueues * EP_GDA_LINE;
-	at.bytes = at.record + (uint64_t)g->nqueues * sizeof(struct ep_mlx5_error);
+	at.shadow = ep_round_up(at.record + (uint64_t)g->nqueues * sizeof(struct ep_mlx5_error),
+				EP_GDA_LINE);
+	at.bytes = at.shadow + (uint64_t)g->nranks * g->queues * sizeof(struct ep_mlx5_qp);
 	return at;
 }
 
@@ -232,12 +234,10 @@ bool ep_gda_pinned_open(struct ep_gda *g, struct ep_gda_why *why)
 	size_t regions = ep_gda_region_count(g) * sizeof(*g->regions);
 	cudaError_t error;
 
-	g->shadow = aligned_alloc(128, queues);
 	g->regions = calloc(1, regions);
-	if (!g->shadow || !g->regions) {
+	if (!g->regions) {
 		return ep_gda_no(why, "out of host memory");
 	}
-	memset(g->shadow, 0, queues);
 	error = cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking);
 	if (error != cudaSuccess) {
 		g->stream = NULL;
@@ -262,6 +262,7 @@ bool ep_gda_pinned_open(struct ep_gda *g, struct ep_gda_why *why)
 	}
 	g->down = (uint32_t *)(g->pinned + at.down);
 	g->scratch = (struct ep_mlx5_cqe *)(g->pinned + at.scratch);
+	g->shadow = (struct ep_mlx5_qp *)(g->pinned + at.shadow);
 	for (uint32_t i = 0; i < g->nqueues; i++) {
 		g->queue[i].word = (uint64_t *)(g->pinned + at.word + (uint64_t)i * EP_GDA_LINE);
 		g->queue[i].record = (struct ep_mlx5_error *)(g->pinned + at.record) + i;
@@ -295,7 +296,6 @@ void ep_gda_pinned_close(struct ep_gda *g)
 				 "destroying a stream");
 	}
 	free(g->regions);
-	free(g->shadow);
 }
 
 static unsigned char *ep_gda_dev(const struct ep_gda *g, const void *pinned)

@@ -45,9 +45,14 @@ static void ep_gda_event(struct ep_gda *g, struct ep_gda_nic *nic,
 				   "the peer reached for memory that is not registered");
 		break;
 	case IBV_EVENT_PORT_ERR:
+	case IBV_EVENT_PORT_ACTIVE:
+		/* A link may come back before the queues' retries are over: NCCL waits for it, too. */
 		if (event->element.port_num == nic->port) {
-			ep_gda_fail_port(nic, g,
-					 "the port went down: see the cable and the switch");
+			bool down = event->event_type == IBV_EVENT_PORT_ERR;
+
+			__atomic_store_n(&nic->port_down, down, __ATOMIC_RELAXED);
+			EP_INFO(EP_LOG_NET, "%s:%d: the port is %s", nic->name, nic->port,
+				down ? "down" : "up again");
 		}
 		break;
 	case IBV_EVENT_DEVICE_FATAL:

@@ -203,6 +203,9 @@ static void with_masks(struct world *w, const struct scene *scene)
 	 */
 	for (int i = 0; i < (w->rank == VICTIM ? MOST_ROUNDS : ROUNDS_AROUND_LOSS); i++) {
 		NEED(turn(&b, &seconds) == ncclSuccess);
+		/* once for the lost one, across nodes once more for who waits for it */
+		CHECK(w->rank == VICTIM ||
+		      seconds < (world_nodes() > 1 ? 2 : 1) * (TIMEOUT_MS / 1e3 + 1));
 		OK(ncclEpGetAsyncError(group, &error));
 		if (w->rank == VICTIM && error) {
 			break;

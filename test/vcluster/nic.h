@@ -58,6 +58,7 @@ struct vn_config {
 	bool nc_dedicated; /* MLX5DV_UAR_ALLOC_TYPE_NC_DEDICATED of newer libraries */
 	bool ooo_rw, ooo_all, ooo_force;
 	bool no_atomics;
+	bool no_rtr;      /* queues made by commands cannot be connected */
 	bool quiet;       /* the order of placement is not told */
 	bool tells_order; /* by the field that says whether data is placed in order */
 	int tier;         /* the firmware's own choice */
@@ -158,6 +159,7 @@ struct vn_umem {
 	struct vn_context *ctx;
 	struct vn_memory mem;
 	uint32_t access, users;
+	uint64_t page; /* that the device sees */
 };
 
 struct vn_uar {

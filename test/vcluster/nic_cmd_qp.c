@@ -260,6 +260,9 @@ static bool vn_to_rtr(struct vn_cmd *cmd, struct vn_qp *qp)
 				 "log_msg_max %u, log_rra_max %u: up to 30, 4",
 				 vn_get(in, VN_QPC(0x43), 5), vn_get(in, VN_QPC(0x488), 3));
 	}
+	if (vn_config.no_rtr) {
+		return VN_REFUSE(cmd, VN_ST_BAD_PARAM, "connections, by its profile");
+	}
 	if (!vn_tier(cmd, qp)) {
 		return false;
 	}

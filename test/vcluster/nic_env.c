@@ -142,6 +142,8 @@ static void vn_profile(const char *word)
 		c->init_rd = 2;
 	} else if (!strcmp(word, "no_atomics")) {
 		c->no_atomics = true;
+	} else if (!strcmp(word, "no_rtr")) {
+		c->no_rtr = true;
 	} else if (!strcmp(word, "quiet")) {
 		c->quiet = true;
 	} else if (!strcmp(word, "tells_order")) {
@@ -159,7 +161,7 @@ static void vn_profile(const char *word)
 		fprintf(stderr,
 			"nic: VC_NIC_PROFILE: %s is none of cx7, cx8, no_gpu_umem, no_uar_map, ib, "
 			"routed, roce, rxe, real_time, old_clock, small_sq, few_reads, no_atomics, "
-			"quiet, tells_order\n",
+			"quiet, tells_order, no_rtr\n",
 			word);
 		_exit(87);
 	}
