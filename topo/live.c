@@ -83,17 +83,29 @@ static int walk(struct ep_topo *topo, hwloc_obj_t obj, int parent, struct ep_top
 
 static int read_tree(struct ep_topo *topo, struct ep_topo_err *err)
 {
+	const char *xml = getenv("HWLOC_XMLFILE");
 	hwloc_topology_t hw;
 	int rc = -EIO;
 
+	/* hwloc would read that file instead of this machine, with its own parser; no call turns
+	 * that off. */
+	if (xml && *xml) {
+		return ep_topo_fail(
+			err, EBUSY,
+			"hwloc cannot look at this machine while HWLOC_XMLFILE (%.128s) "
+			"is set: unset it, or name the file in NCCL_TOPO_FILE instead",
+			xml);
+	}
 	if (hwloc_topology_init(&hw)) {
 		return ep_topo_fail(err, ENOMEM, "hwloc_topology_init failed");
 	}
 	/* The kernel's sysfs has all we need. These would start libpciaccess, OpenCL and X11 in our
-	 * process; where they are not installed the calls fail, and that is fine. */
+	 * process; where they are not installed the calls fail, and that is fine. And HWLOC_COMPONENTS
+	 * may name "xml". */
 	hwloc_topology_set_components(hw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "pci");
 	hwloc_topology_set_components(hw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "opencl");
 	hwloc_topology_set_components(hw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "gl");
+	hwloc_topology_set_components(hw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "xml");
 	if (hwloc_topology_set_io_types_filter(hw, HWLOC_TYPE_FILTER_KEEP_NONE) ||
 	    hwloc_topology_set_type_filter(hw, HWLOC_OBJ_PCI_DEVICE, HWLOC_TYPE_FILTER_KEEP_ALL) ||
 	    hwloc_topology_set_type_filter(hw, HWLOC_OBJ_BRIDGE, HWLOC_TYPE_FILTER_KEEP_ALL) ||
@@ -233,14 +245,13 @@ static int read_nic(struct ep_topo *topo, const char *class_dir, const char *nam
 	return 0;
 }
 
-int ep_topo_read_sysfs_nics(struct ep_topo *topo, const char *sysfs_root, struct ep_topo_err *err)
+int ep_topo_read_sysfs_nics(struct ep_topo *topo, const char *root, struct ep_topo_err *err)
 {
 	char class_dir[PATH_MAX];
 	struct dirent **list;
 	int n, rc = 0;
 
-	snprintf(class_dir, sizeof(class_dir), "%s/sys/class/infiniband",
-		 sysfs_root ? sysfs_root : "");
+	snprintf(class_dir, sizeof(class_dir), "%s/sys/class/infiniband", root);
 	n = scandir(class_dir, &list, NULL, versionsort);
 	if (n < 0) {
 		return 0; /* no RDMA in this kernel */
@@ -271,8 +282,10 @@ static void find_virtualised(struct ep_topo *topo)
 	}
 }
 
-int ep_topo_read_live(const char *sysfs_root, struct ep_topo **out, struct ep_topo_err *err)
+int ep_topo_read_live(const struct ep_topo_opts *opts, struct ep_topo **out,
+		      struct ep_topo_err *err)
 {
+	const char *root = opts->sysfs_root ? opts->sysfs_root : getenv("HWLOC_FSROOT");
 	struct ep_topo *topo = ep_topo_new(EP_TOPO_SOURCE_LIVE);
 
 	if (!topo) {
@@ -280,11 +293,16 @@ int ep_topo_read_live(const char *sysfs_root, struct ep_topo **out, struct ep_to
 	}
 	int rc = read_tree(topo, err);
 
+	if (rc && opts->file && *opts->file) {
+		ep_topo_note(topo, "what the file does not name is placed by its NUMA node: %s",
+			     err->text);
+		rc = 0;
+	}
 	if (!rc) {
 		rc = ep_topo_read_nvml(topo, err);
 	}
 	if (!rc) {
-		rc = ep_topo_read_sysfs_nics(topo, sysfs_root, err);
+		rc = ep_topo_read_sysfs_nics(topo, root ? root : "", err);
 	}
 	if (rc) {
 		ep_topo_free(topo);

@@ -213,7 +213,7 @@ int ep_topo_load(const struct ep_topo_opts *opts, struct ep_topo **out, struct e
 	int rc = 0;
 
 	if (!file || !opts->file_only) {
-		rc = ep_topo_read_live(opts->sysfs_root, &live, err);
+		rc = ep_topo_read_live(opts, &live, err);
 	}
 	if (!rc && file) {
 		rc = read_file(opts->file, &topo, err);

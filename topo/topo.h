@@ -186,7 +186,8 @@ struct ep_topo_opts {
 	/* Whether this process can use a port; NULL: any that the topology shows. */
 	bool (*is_open)(const void *arg, const char *name, int port);
 	const void *is_open_arg;
-	const char *sysfs_root; /* in front of /sys; NULL: nothing */
+	/* In front of /sys and others; NULL: as for hwloc, HWLOC_FSROOT or nothing. */
+	const char *sysfs_root;
 };
 
 /* Options as the environment gives them: NCCL_TOPO_FILE (else HWLOC_XMLFILE), NCCL_IB_HCA, ... */

@@ -58,10 +58,12 @@ int ep_topo_read_hwloc(struct ep_topo *topo, const struct ep_xml *xml, struct ep
 int ep_topo_read_xml(const struct ep_xml *xml, const char *path, struct ep_topo **topo,
 		     struct ep_topo_err *err);
 
-int ep_topo_read_live(const char *sysfs_root, struct ep_topo **topo, struct ep_topo_err *err);
+/* With a file to go by, a PCIe tree that hwloc cannot read is a note. */
+int ep_topo_read_live(const struct ep_topo_opts *opts, struct ep_topo **topo,
+		      struct ep_topo_err *err);
 /* Adds what NVML knows; without NVML it leaves a note. */
 int ep_topo_read_nvml(struct ep_topo *topo, struct ep_topo_err *err);
-int ep_topo_read_sysfs_nics(struct ep_topo *topo, const char *sysfs_root, struct ep_topo_err *err);
+int ep_topo_read_sysfs_nics(struct ep_topo *topo, const char *root, struct ep_topo_err *err);
 int ep_topo_merge(struct ep_topo *file, const struct ep_topo *live, struct ep_topo_err *err);
 
 /* After reading and merging: order, NVLink domains, NIC choice. */
