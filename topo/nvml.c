@@ -206,19 +206,23 @@ static int read_gpu(struct ep_topo *topo, const struct nvml *n, nvml_dev dev, in
 	return 0;
 }
 
-static int node_of(struct ep_topo *topo, const struct ep_topo_pci *pci, struct ep_topo_err *err)
+static int node_of(struct ep_topo *topo, const char *root, const struct ep_topo_pci *pci,
+		   struct ep_topo_err *err)
 {
 	int node = ep_topo_find_node(topo, pci);
 
 	if (node >= 0) {
 		return node;
 	}
-	int host = ep_topo_host_of_numa(topo, -1, err);
+	/* Hidden from hwloc. */
+	int numa = ep_topo_numa_of_pci(root, pci);
+	int host = ep_topo_host_of_numa(topo, numa, err);
 
-	return host < 0 ? host : ep_topo_add_node(topo, host, EP_TOPO_KIND_DEVICE, pci, -1, err);
+	return host < 0 ? host : ep_topo_add_node(topo, host, EP_TOPO_KIND_DEVICE, pci, numa, err);
 }
 
-static int read_all(struct ep_topo *topo, const struct nvml *n, struct ep_topo_err *err)
+static int read_all(struct ep_topo *topo, const struct nvml *n, const char *root,
+		    struct ep_topo_err *err)
 {
 	int on_pci = topo->ngpus;
 	unsigned count = 0;
@@ -244,7 +248,7 @@ static int read_all(struct ep_topo *topo, const struct nvml *n, struct ep_topo_e
 		if (!ep_topo_pci_parse(pci.busid, &at)) {
 			continue;
 		}
-		int node = node_of(topo, &at, err);
+		int node = node_of(topo, root, &at, err);
 		int rc = node < 0 ? node : read_gpu(topo, n, dev, node, err);
 
 		if (rc) {
@@ -289,7 +293,7 @@ static enum ep_topo_tristate read_multicast(void)
 	return answer;
 }
 
-int ep_topo_read_nvml(struct ep_topo *topo, struct ep_topo_err *err)
+int ep_topo_read_nvml(struct ep_topo *topo, const char *root, struct ep_topo_err *err)
 {
 	struct nvml n;
 	bool loaded = nvml_load(&n);
@@ -297,7 +301,7 @@ int ep_topo_read_nvml(struct ep_topo *topo, struct ep_topo_err *err)
 	int rc = 0;
 
 	if (status == 0) {
-		rc = read_all(topo, &n, err);
+		rc = read_all(topo, &n, root, err);
 		n.shutdown();
 		for (int i = 0; i < topo->ngpus; i++) {
 			bool sw = topo->gpu[i].nvswitch;

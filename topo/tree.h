@@ -62,7 +62,9 @@ int ep_topo_read_xml(const struct ep_xml *xml, const char *path, struct ep_topo 
 int ep_topo_read_live(const struct ep_topo_opts *opts, struct ep_topo **topo,
 		      struct ep_topo_err *err);
 /* Adds what NVML knows; without NVML it leaves a note. */
-int ep_topo_read_nvml(struct ep_topo *topo, struct ep_topo_err *err);
+int ep_topo_read_nvml(struct ep_topo *topo, const char *root, struct ep_topo_err *err);
+/* By sysfs; -1: unknown. root is in front of /sys. */
+int ep_topo_numa_of_pci(const char *root, const struct ep_topo_pci *pci);
 int ep_topo_read_sysfs_nics(struct ep_topo *topo, const char *root, struct ep_topo_err *err);
 int ep_topo_merge(struct ep_topo *file, const struct ep_topo *live, struct ep_topo_err *err);
 

@@ -70,6 +70,7 @@ void root_put_sockets(int sockets)
 	static const char node_dir[] = "/sys/devices/system/node/node";
 	char list[32];
 
+	root_put("/proc/cpuinfo", "processor\t: 0\nflags\t\t: fpu vme\n");
 	for (int cpu = 0; cpu < 2 * sockets; cpu++) {
 		put_long(cpu_dir, cpu, "topology/physical_package_id", "%ld", cpu / 2);
 		put_long(cpu_dir, cpu, "topology/core_id", "%ld", cpu % 2);
