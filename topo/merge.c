@@ -7,18 +7,36 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Where in the file's tree a device belongs that the file does not name: below the nearest bridge
- * that it does name, else at its NUMA node. */
+/* NCCL lists the functions of a card, virtual ones too, at the address of the first: the place in the
+ * file's tree of one that is not there itself, or -1. */
+static int beside_first_function(const struct ep_topo *file, const struct ep_topo_pci *pci)
+{
+	struct ep_topo_pci first = *pci;
+	int node;
+
+	first.fn = 0;
+	node = ep_topo_find_node(file, &first);
+	if (node < 0) {
+		first.dev = 0;
+		node = ep_topo_find_node(file, &first);
+	}
+	return node >= 0 && file->nodes[node].kind == EP_TOPO_KIND_DEVICE ? file->nodes[node].parent
+									  : -1;
+}
+
+/* Where in the file's tree a device belongs that the file does not name: beside its card's first
+ * function, else below the nearest bridge that the file does name, else at its NUMA node. */
 static int place(struct ep_topo *file, const struct ep_topo *live, int live_node,
 		 struct ep_topo_err *err)
 {
 	const struct ep_topo_node *from = &live->nodes[live_node];
 	int node = ep_topo_find_node(file, &from->pci);
-	int parent = -1;
+	int parent;
 
 	if (node >= 0) {
 		return node;
 	}
+	parent = beside_first_function(file, &from->pci);
 	for (int up = from->parent; up >= 0 && parent < 0; up = live->nodes[up].parent) {
 		parent = ep_topo_find_node(file, &live->nodes[up].pci);
 	}
@@ -114,7 +132,7 @@ static int merge_nics(struct ep_topo *file, const struct ep_topo *live, struct e
 		const struct ep_topo_nic *nic = &live->nic[i];
 		const struct ep_topo_nic *named = same_nic(file, nic);
 		/* Virtual functions move: the address decides where there is one. */
-		bool by_name = named && (!nic->pci.known || !named->pci.known);
+		bool by_name = named && (named->elsewhere || !nic->pci.known || !named->pci.known);
 
 		node_of[i] = by_name ? named->node : place(file, live, nic->node, err);
 		if (node_of[i] < 0) {

@@ -112,6 +112,7 @@ struct ep_topo_nic {
 	int node;
 	int numa; /* -1: unknown */
 	bool rdma;
+	bool elsewhere; /* found by name only: pci is not the device's own address */
 	uint64_t guid;
 	uint32_t pci_mbps; /* 0: unknown */
 	int nports;
