@@ -112,12 +112,36 @@ out:
 	return rc;
 }
 
+/* Of several hosts in the file, the one with most of this machine's devices is this machine. */
+static void find_home(struct ep_topo *file, const struct ep_topo *live)
+{
+	int best = -1, most = -1;
+
+	for (int host = 1; host <= file->nhosts && file->nhosts > 1; host++) {
+		int n = 0;
+
+		file->home = host;
+		for (int i = 0; i < live->ngpus; i++) {
+			n += ep_topo_find_node(file, &live->gpu[i].pci) >= 0;
+		}
+		for (int i = 0; i < live->nnics; i++) {
+			n += ep_topo_find_node(file, &live->nic[i].pci) >= 0;
+		}
+		if (n > most) {
+			most = n;
+			best = host;
+		}
+	}
+	file->home = best < 0 ? file->home : best;
+}
+
 static const struct ep_topo_nic *same_nic(const struct ep_topo *file, const struct ep_topo_nic *nic)
 {
 	for (int i = 0; i < file->nnics; i++) {
 		const struct ep_topo_nic *other = &file->nic[i];
 
-		if (other->named && strcmp(other->name, nic->name) == 0) {
+		if (other->named && strcmp(other->name, nic->name) == 0 &&
+		    (file->home == 0 || other->host == file->home - 1)) {
 			return other;
 		}
 	}
@@ -153,6 +177,7 @@ static int merge_nics(struct ep_topo *file, const struct ep_topo *live, struct e
 
 int ep_topo_merge(struct ep_topo *file, const struct ep_topo *live, struct ep_topo_err *err)
 {
+	find_home(file, live);
 	int rc = merge_gpus(file, live, err);
 
 	if (!rc) {
@@ -162,6 +187,7 @@ int ep_topo_merge(struct ep_topo *file, const struct ep_topo *live, struct ep_to
 		return rc;
 	}
 	file->merged = true;
+	file->nhosts = 1;
 	memcpy(file->driver, live->driver, sizeof(file->driver));
 	file->virtualised = live->virtualised;
 	file->nvls = live->nvls;

@@ -28,9 +28,11 @@ struct nvml_fabric {
 	unsigned health;
 };
 #define NVML_FABRIC_V2 ((unsigned)sizeof(struct nvml_fabric) | 2u << 24)
-#define NVML_FABRIC_COMPLETED 3
 
 enum {
+	NVML_FABRIC_NOT_STARTED = 1,
+	NVML_FABRIC_IN_PROGRESS = 2,
+	NVML_FABRIC_COMPLETED = 3,
 	NVML_MAX_LINKS = 18,
 	NVML_LINK_GPU = 0,
 	NVML_LINK_CPU = 1,
@@ -124,20 +126,35 @@ static void read_link(const struct nvml *n, nvml_dev dev, unsigned link, struct 
 	ep_topo_add_link(gpu, kind, &target, 1);
 }
 
-static void read_fabric(const struct nvml *n, nvml_dev dev, struct ep_topo_gpu *gpu)
+static void read_fabric(struct ep_topo *topo, const struct nvml *n, nvml_dev dev,
+			struct ep_topo_gpu *gpu)
 {
 	static const uint8_t none[16];
 	struct nvml_fabric f = { .version = NVML_FABRIC_V2 };
 
-	if (n->fabric && n->fabric(dev, &f) == 0 && f.state == NVML_FABRIC_COMPLETED &&
-	    f.status == 0 && memcmp(f.uuid, none, sizeof(none)) != 0) {
+	char pci[EP_TOPO_PCI_LEN];
+
+	if (!n->fabric || n->fabric(dev, &f)) {
+		return;
+	}
+	gpu->fabric_pending = f.state == NVML_FABRIC_NOT_STARTED ||
+			      f.state == NVML_FABRIC_IN_PROGRESS ||
+			      (f.state == NVML_FABRIC_COMPLETED && f.status != 0);
+	if (gpu->fabric_pending) {
+		ep_topo_note(
+			topo,
+			"GPU %s has not joined its NVLink fabric (state %u, status %d): is the "
+			"fabric manager running?",
+			ep_topo_pci_print(&gpu->pci, pci), f.state, f.status);
+	} else if (f.state == NVML_FABRIC_COMPLETED && memcmp(f.uuid, none, sizeof(none)) != 0) {
 		gpu->fabric = true;
 		memcpy(gpu->fabric_uuid, f.uuid, sizeof(f.uuid));
 		gpu->fabric_clique = f.clique;
 	}
 }
 
-static void read_device(const struct nvml *n, nvml_dev dev, struct ep_topo_gpu *gpu)
+static void read_device(struct ep_topo *topo, const struct nvml *n, nvml_dev dev,
+			struct ep_topo_gpu *gpu)
 {
 	char text[96];
 	int major, minor;
@@ -156,7 +173,7 @@ static void read_device(const struct nvml *n, nvml_dev dev, struct ep_topo_gpu *
 		for (unsigned link = 0; link < NVML_MAX_LINKS; link++) {
 			read_link(n, dev, link, gpu);
 		}
-		read_fabric(n, dev, gpu);
+		read_fabric(topo, n, dev, gpu);
 	}
 }
 
@@ -183,7 +200,7 @@ static int read_gpu(struct ep_topo *topo, const struct nvml *n, nvml_dev dev, in
 			return -E2BIG;
 		}
 		gpu->instance = found++;
-		read_device(n, dev, gpu);
+		read_device(topo, n, dev, gpu);
 		if (n->uuid(part, gpu->uuid, sizeof(gpu->uuid))) {
 			gpu->uuid[0] = '\0';
 		}
@@ -202,7 +219,7 @@ static int read_gpu(struct ep_topo *topo, const struct nvml *n, nvml_dev dev, in
 	if (!gpu) {
 		return -E2BIG;
 	}
-	read_device(n, dev, gpu);
+	read_device(topo, n, dev, gpu);
 	return 0;
 }
 

@@ -171,10 +171,59 @@ static int read_pci(struct ep_topo_nccl *r, int elem, int parent)
 	return 0;
 }
 
+static unsigned long long host_hash(const struct ep_topo_nccl *r, int cpu)
+{
+	const char *text = ep_xml_attr(r->xml, cpu, "host_hash");
+
+	return text ? strtoull(text, NULL, 16) : 0;
+}
+
+/* Among the first n; n: not there. */
+static int find_host(const struct ep_topo_nccl *r, int n, int cpu)
+{
+	unsigned long long hash = host_hash(r, cpu);
+	int i = 0;
+
+	while (i < n && r->host[i] != hash) {
+		i++;
+	}
+	return i;
+}
+
+/* The dump of a communicator whose NVLinks span hosts has the <cpu>s of all of them. */
+static int read_hosts(struct ep_topo_nccl *r)
+{
+	int n = 0;
+
+	ep_xml_for_each_child(r->xml, 0, it)
+	{
+		if (!ep_xml_is(r->xml, it, "cpu") || find_host(r, n, it) < n) {
+			continue;
+		}
+		if (n == EP_TOPO_MAX_GPUS) {
+			return ep_topo_fail(r->err, E2BIG, "more than %d hosts", EP_TOPO_MAX_GPUS);
+		}
+		r->host[n++] = host_hash(r, it);
+	}
+	for (int i = 0; i < n && n > 1; i++) {
+		int rc = ep_topo_add_node(r->topo, 0, EP_TOPO_KIND_MACHINE, NULL, -1, r->err);
+
+		if (rc < 0) {
+			return rc;
+		}
+	}
+	r->topo->nhosts = n > 1 ? n : 1;
+	return 0;
+}
+
 static int read_cpu(struct ep_topo_nccl *r, int elem)
 {
 	long numa = ep_xml_long(r->xml, elem, "numaid", -1);
-	int host = ep_topo_add_node(r->topo, 0, EP_TOPO_KIND_HOST, NULL,
+
+	if (r->topo->nhosts > 1) {
+		r->topo->home = 1 + find_host(r, r->topo->nhosts, elem);
+	}
+	int host = ep_topo_add_node(r->topo, r->topo->home, EP_TOPO_KIND_HOST, NULL,
 				    numa < 0 || numa > 65535 ? -1 : (int)numa, r->err);
 
 	if (host < 0) {
@@ -225,19 +274,19 @@ int ep_topo_read_nccl(struct ep_topo *topo, const struct ep_xml *xml, struct ep_
 		return ep_topo_fail(err, EINVAL, "NCCL topology version %ld, only 1 is known",
 				    version);
 	}
+	int rc = read_hosts(&r);
+
 	ep_xml_for_each_child(xml, 0, it)
 	{
-		int rc = ep_xml_is(xml, it, "cpu") ? read_cpu(&r, it) : 0;
-
-		if (rc) {
-			return rc;
+		if (!rc && ep_xml_is(xml, it, "cpu")) {
+			rc = read_cpu(&r, it);
 		}
 	}
-	int rc = ep_topo_nccl_read_aliases(&r);
-
+	rc = rc ? rc : ep_topo_nccl_read_aliases(&r);
 	if (rc) {
 		return rc;
 	}
+	topo->home = topo->nhosts > 1;
 	read_nvswitch(topo);
 	if (r.self_links) {
 		ep_topo_note(topo, "%d NVLink entries join a GPU to itself, ignored", r.self_links);

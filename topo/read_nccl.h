@@ -16,6 +16,7 @@ struct ep_topo_nccl {
 	const struct ep_xml *xml;
 	struct ep_topo_err *err;
 	int self_links;
+	unsigned long long host[EP_TOPO_MAX_GPUS]; /* host_hash of topo's hosts */
 	int naliases;
 	struct ep_topo_nccl_alias alias[EP_TOPO_MAX_NICS];
 };

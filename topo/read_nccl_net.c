@@ -6,11 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* node -1: anywhere */
-static struct ep_topo_nic *find_nic(struct ep_topo *topo, const char *name, int node)
+/* At the node, or anywhere on its host. */
+static struct ep_topo_nic *find_nic(struct ep_topo *topo, const char *name, int node, bool anywhere)
 {
 	for (int i = 0; i < topo->nnics; i++) {
-		if (topo->nic[i].named && (node < 0 || topo->nic[i].node == node) &&
+		const struct ep_topo_nic *nic = &topo->nic[i];
+
+		if (nic->named &&
+		    (anywhere ? nic->host == ep_topo_host_at(topo, node) : nic->node == node) &&
 		    strcmp(topo->nic[i].name, name) == 0) {
 			return &topo->nic[i];
 		}
@@ -127,7 +130,7 @@ static int read_net(struct ep_topo_nccl *r, const struct devices *d, int elem, i
 		return 0;
 	}
 	ep_topo_copy_name(name, net_name(r, elem));
-	nic = *name ? find_nic(r->topo, name, node) : NULL;
+	nic = *name ? find_nic(r->topo, name, node, false) : NULL;
 	if (!nic) {
 		nic = ep_topo_add_nic(r->topo, node, name, r->err);
 	}
@@ -164,7 +167,7 @@ static int read_aliased(struct ep_topo_nccl *r, const struct ep_topo_nccl_alias 
 
 	snprintf(raw, sizeof(raw), "%.*s", (int)(dma ? len - strlen(DMA_SUFFIX) : len), text);
 	ep_topo_copy_name(name, raw);
-	struct ep_topo_nic *nic = *name ? find_nic(r->topo, name, -1) : NULL;
+	struct ep_topo_nic *nic = *name ? find_nic(r->topo, name, alias->node, true) : NULL;
 
 	if (!*name || nic) {
 		return 0;

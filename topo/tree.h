@@ -30,6 +30,9 @@ int ep_topo_add_node(struct ep_topo *topo, int parent, enum ep_topo_kind kind,
 		     const struct ep_topo_pci *pci, int numa, struct ep_topo_err *err);
 /* Below a host bridge, root port - upstream - downstream - upstream - ... take turns. */
 enum ep_topo_kind ep_topo_bridge_kind(const struct ep_topo *topo, int parent);
+/* Several hosts are machines below node 0. Which one a node belongs to, counted from 0. */
+int ep_topo_host_at(const struct ep_topo *topo, int node);
+/* Both look below topo->home only. */
 int ep_topo_find_node(const struct ep_topo *topo, const struct ep_topo_pci *pci);
 int ep_topo_host_of_numa(struct ep_topo *topo, int numa, struct ep_topo_err *err);
 enum ep_topo_dist ep_topo_dist_nodes(const struct ep_topo *topo, int a, int b);

@@ -71,6 +71,51 @@ static void test_nics(void)
 	ep_topo_free(topo);
 }
 
+static bool has_note(const struct ep_topo *topo, const char *text)
+{
+	for (int i = 0; i < topo->nnotes; i++) {
+		if (strstr(topo->note[i], text)) {
+			return true;
+		}
+	}
+	return false;
+}
+
+/* One character per GPU: its domain, or - */
+static void check_domains(const struct ep_topo *topo, const char *want)
+{
+	CHECK(topo->ngpus == (int)strlen(want), "%d GPUs", topo->ngpus);
+	for (int g = 0; g < topo->ngpus && want[g]; g++) {
+		CHECK(topo->gpu[g].domain == (want[g] == '-' ? -1 : want[g] - '0'),
+		      "GPU %d: domain %d", g, topo->gpu[g].domain);
+	}
+}
+
+/* The same NVSwitches, but: another clique, a failed start, another fabric, none. */
+static void test_cliques(void)
+{
+	setenv("FAKE_NVML", "cliques", 1);
+	struct ep_topo *topo = load(NULL);
+
+	check_domains(topo, "0-0---");
+	CHECK(ep_topo_linked(topo, 0, 2) && !ep_topo_linked(topo, 0, 3), "links");
+	CHECK(has_note(topo, "0000:1a:00.0 has not joined its NVLink fabric (state 3, status 15)"),
+	      "%d notes", topo->nnotes);
+	ep_topo_free(topo);
+}
+
+/* Two pairs, joined without a switch; links to the CPU join nothing. */
+static void test_peers(void)
+{
+	setenv("FAKE_NVML", "peers", 1);
+	struct ep_topo *topo = load(NULL);
+
+	check_domains(topo, "0011");
+	CHECK(topo->nvswitch == EP_TOPO_NO && topo->gpu[0].nvlinks == 5 && !topo->gpu[0].nvswitch,
+	      "%d links", topo->gpu[0].nvlinks);
+	ep_topo_free(topo);
+}
+
 static void test_switch(void)
 {
 	setenv("FAKE_NVML", "switch", 1);
@@ -82,14 +127,15 @@ static void test_switch(void)
 	for (int g = 0; g < topo->ngpus; g++) {
 		const struct ep_topo_gpu *gpu = &topo->gpu[g];
 
-		CHECK(gpu->sm == 90 && gpu->nvlinks == 17 && gpu->nvswitch && gpu->domain == 0,
-		      "gpu %d: sm %d, %d links, domain %d", g, gpu->sm, gpu->nvlinks, gpu->domain);
+		CHECK(gpu->sm == 90 && gpu->nvlinks == 17 && gpu->nvswitch,
+		      "gpu %d: sm %d, %d links", g, gpu->sm, gpu->nvlinks);
 		CHECK(gpu->fabric == (g != 3), "gpu %d: fabric %d", g, gpu->fabric);
 		CHECK(g == 3 || (gpu->fabric_clique == 5 && gpu->fabric_uuid[15] == 0xab),
 		      "gpu %d: clique %u", g, gpu->fabric_clique);
 		CHECK(!strchr(gpu->name, '\x1b'), "gpu %d: control characters in its name", g);
 	}
-	CHECK(ep_topo_linked(topo, 0, 3) && !ep_topo_linked(topo, 2, 2), "links");
+	check_domains(topo, "000-");
+	CHECK(ep_topo_linked(topo, 0, 1) && !ep_topo_linked(topo, 2, 2), "links");
 	CHECK(ep_topo_find_gpu(topo, "0000:18:00.0", NULL) == 1, "GPU at 18:00.0");
 	CHECK(ep_topo_find_gpu(topo, "0000:99:00.0", NULL) == -1, "GPU at 99:00.0");
 	CHECK(ep_topo_find_gpu(topo, "nonsense", NULL) == -1, "GPU at nonsense");
@@ -234,6 +280,8 @@ int main(int argc, char **argv)
 	test_broken();
 	test_nics();
 	test_switch();
+	test_cliques();
+	test_peers();
 	test_mig();
 	test_merge(argv[1]);
 	test_hwloc_xmlfile(argv[1]);
