@@ -329,13 +329,19 @@ static void find_virtualised(struct ep_topo *topo, const char *root)
 	}
 }
 
+const char *ep_topo_root(const struct ep_topo_opts *opts)
+{
+	const char *root = opts->sysfs_root ? opts->sysfs_root : getenv("HWLOC_FSROOT");
+
+	return root ? root : "";
+}
+
 int ep_topo_read_live(const struct ep_topo_opts *opts, struct ep_topo **out,
 		      struct ep_topo_err *err)
 {
-	const char *root = opts->sysfs_root ? opts->sysfs_root : getenv("HWLOC_FSROOT");
+	const char *root = ep_topo_root(opts);
 	struct ep_topo *topo = ep_topo_new(EP_TOPO_SOURCE_LIVE);
 
-	root = root ? root : "";
 	if (!topo) {
 		return ep_topo_fail(err, ENOMEM, "out of memory reading this machine");
 	}

@@ -2,8 +2,10 @@
 #include "topo/topo.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "topo/tree.h"
 #include "topo/xml.h"
@@ -225,6 +227,21 @@ int ep_topo_finish(struct ep_topo *topo, const struct ep_topo_opts *opts, struct
 	return rc;
 }
 
+/* Where NVIDIA's software puts a virtual machine's topology. Nobody asked for it, so where it is of no
+ * use, this machine is what it looks like. */
+static void read_virtual(const struct ep_topo_opts *opts, struct ep_topo *live,
+			 struct ep_topo **out)
+{
+	struct ep_topo_err err;
+	char path[PATH_MAX];
+
+	snprintf(path, sizeof(path), "%s/var/run/nvidia-topologyd/virtualTopology.xml",
+		 ep_topo_root(opts));
+	if (live->ngpus && access(path, R_OK) == 0 && read_file(path, out, &err)) {
+		ep_topo_note(live, "left out: %s", err.text);
+	}
+}
+
 int ep_topo_load(const struct ep_topo_opts *opts, struct ep_topo **out, struct ep_topo_err *err)
 {
 	struct ep_topo *topo = NULL, *live = NULL;
@@ -236,11 +253,13 @@ int ep_topo_load(const struct ep_topo_opts *opts, struct ep_topo **out, struct e
 	}
 	if (!rc && file) {
 		rc = read_file(opts->file, &topo, err);
+	} else if (!rc) {
+		read_virtual(opts, live, &topo);
 	}
 	if (rc) {
 		goto err_free;
 	}
-	if (!file) {
+	if (!topo) {
 		topo = live;
 		live = NULL;
 	} else if (live && live->ngpus == 0) {

@@ -98,6 +98,30 @@ static void test_cpuset(void)
 	root_remove();
 }
 
+static void put_virtual(const char *text)
+{
+	root_put("/var/run/nvidia-topologyd/virtualTopology.xml", text);
+}
+
+/* A virtual machine shows all devices side by side; a file that is always in one place knows. It is
+ * no error that it is damaged, and without GPUs it does not apply. */
+static void test_virtual(void)
+{
+	root_make();
+	put_pairs(0, 0);
+	root_put("/proc/cpuinfo", "flags\t\t: fpu hypervisor\n");
+	put_virtual("<system version=\"1\"><cpu numaid=\"0\"><pci busid=\"ffff:ff:01.0\" "
+		    "class=\"0x060400\"><pci busid=\"0000:10:00.0\"/><pci busid=\"0000:90:00.0\"/>"
+		    "</pci></cpu></system>");
+	check_table("virtual", NULL);
+	put_virtual("<system version=\"1\"><cpu numaid=\"0\"/>");
+	check_table("virtual-damaged", NULL);
+	root_put("/sys/bus/pci/devices/0000:10:00.0/class", "0x020000\n");
+	root_put("/sys/bus/pci/devices/0000:80:00.0/class", "0x020000\n");
+	check_table("virtual-no-gpu", NULL);
+	root_remove();
+}
+
 int main(int argc, char **argv)
 {
 	static const char *const ours[] = { "HWLOC_XMLFILE", "HWLOC_COMPONENTS", "HWLOC_SYNTHETIC",
@@ -113,5 +137,6 @@ int main(int argc, char **argv)
 	setenv("FAKE_NVML", "broken", 1);
 	test_memory_nodes();
 	test_cpuset();
+	test_virtual();
 	return failures != 0;
 }
