@@ -31,7 +31,7 @@ static int place(struct ep_topo *file, const struct ep_topo *live, int live_node
 {
 	const struct ep_topo_node *from = &live->nodes[live_node];
 	int node = ep_topo_find_node(file, &from->pci);
-	int parent;
+	int parent, numa;
 
 	if (node >= 0) {
 		return node;
@@ -46,7 +46,8 @@ static int place(struct ep_topo *file, const struct ep_topo *live, int live_node
 	if (parent < 0) {
 		return parent;
 	}
-	node = ep_topo_add_node(file, parent, EP_TOPO_KIND_DEVICE, &from->pci, from->numa, err);
+	numa = file->nodes[parent].numa >= 0 ? file->nodes[parent].numa : from->numa;
+	node = ep_topo_add_node(file, parent, EP_TOPO_KIND_DEVICE, &from->pci, numa, err);
 	if (node >= 0) {
 		file->nodes[node].mbps = from->mbps;
 	}

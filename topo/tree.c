@@ -124,7 +124,8 @@ int ep_topo_find_node(const struct ep_topo *topo, const struct ep_topo_pci *pci)
 
 int ep_topo_host_of_numa(struct ep_topo *topo, int numa, struct ep_topo_err *err)
 {
-	if (numa >= 0) {
+	/* Only NCCL's <cpu> stands for all that there is at a node. */
+	if (numa >= 0 && topo->source == EP_TOPO_SOURCE_NCCL_XML) {
 		for (int i = 0; i < topo->nnodes; i++) {
 			if (topo->nodes[i].kind == EP_TOPO_KIND_HOST &&
 			    topo->nodes[i].numa == numa && is_home(topo, i)) {

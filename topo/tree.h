@@ -34,6 +34,7 @@ enum ep_topo_kind ep_topo_bridge_kind(const struct ep_topo *topo, int parent);
 int ep_topo_host_at(const struct ep_topo *topo, int node);
 /* Both look below topo->home only. */
 int ep_topo_find_node(const struct ep_topo *topo, const struct ep_topo_pci *pci);
+/* Where a device goes of which no more than its NUMA node is known. */
 int ep_topo_host_of_numa(struct ep_topo *topo, int numa, struct ep_topo_err *err);
 enum ep_topo_dist ep_topo_dist_nodes(const struct ep_topo *topo, int a, int b);
 
