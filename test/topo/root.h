@@ -20,7 +20,8 @@ void root_put_bridge(const char *pci, int first, int last, int numa);
 /* Its PCIe link, such as "32.0 GT/s PCIe" and 16 lanes. */
 void root_put_pcie(const char *pci, const char *speed, int width);
 
-/* An RDMA device with one port. pci may go on after the address; NULL: it is not on PCI. */
+/* An RDMA device with one port. "device/numa_node" of one that is not among the PCI devices is
+ * /sys/PCI/numa_node. pci may go on after the address; NULL: it is not on PCI. */
 void root_put_nic(const char *name, const char *pci, const char *state, const char *rate,
 		  const char *layer);
 
