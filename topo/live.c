@@ -11,105 +11,6 @@
 #include <string.h>
 #include <unistd.h>
 
-static int numa_of(hwloc_obj_t obj)
-{
-	while (obj && !obj->nodeset) {
-		obj = obj->parent;
-	}
-	return obj && hwloc_bitmap_weight(obj->nodeset) == 1 ? hwloc_bitmap_first(obj->nodeset)
-							     : -1;
-}
-
-static int walk(struct ep_topo *topo, hwloc_obj_t obj, int parent, struct ep_topo_err *err);
-
-static int add_object(struct ep_topo *topo, hwloc_obj_t obj, int parent, struct ep_topo_err *err)
-{
-	const struct hwloc_pcidev_attr_s *dev = NULL;
-	enum ep_topo_kind kind = EP_TOPO_KIND_DEVICE;
-	struct ep_topo_pci pci = { .known = false };
-
-	if (obj->type == HWLOC_OBJ_PCI_DEVICE) {
-		dev = &obj->attr->pcidev;
-	} else if (obj->attr->bridge.upstream_type == HWLOC_OBJ_BRIDGE_HOST) {
-		kind = EP_TOPO_KIND_HOST;
-	} else {
-		dev = &obj->attr->bridge.upstream.pci;
-		kind = ep_topo_bridge_kind(topo, parent);
-	}
-	if (dev) {
-		pci = (struct ep_topo_pci){ dev->domain, dev->bus, dev->dev, dev->func, true };
-	}
-	int node = ep_topo_add_node(topo, parent, kind, &pci, numa_of(obj), err);
-
-	if (node < 0) {
-		return node;
-	}
-	if (dev) {
-		topo->nodes[node].mbps = (uint32_t)(dev->linkspeed * 8000);
-	}
-	if (kind != EP_TOPO_KIND_DEVICE) {
-		return walk(topo, obj, node, err);
-	}
-	if (ep_topo_is_gpu((unsigned)dev->class_id << 8, dev->vendor_id) &&
-	    dev->vendor_id == EP_TOPO_VENDOR_NVIDIA) {
-		struct ep_topo_gpu *gpu = ep_topo_add_gpu(topo, node, err);
-		const char *model = hwloc_obj_get_info_by_name(obj, "PCIDevice");
-
-		if (!gpu) {
-			return -E2BIG;
-		}
-		ep_topo_copy_name(gpu->name, model ? model : "");
-	}
-	if (dev->class_id == 0x0680 && dev->vendor_id == EP_TOPO_VENDOR_NVIDIA) {
-		topo->nvswitch = EP_TOPO_YES;
-	}
-	return 0;
-}
-
-static int walk(struct ep_topo *topo, hwloc_obj_t obj, int parent, struct ep_topo_err *err)
-{
-	int rc = 0;
-
-	for (hwloc_obj_t it = obj->first_child; it && !rc; it = it->next_sibling) {
-		rc = walk(topo, it, parent, err);
-	}
-	for (hwloc_obj_t it = obj->io_first_child; it && !rc; it = it->next_sibling) {
-		if (it->type == HWLOC_OBJ_PCI_DEVICE || it->type == HWLOC_OBJ_BRIDGE) {
-			rc = add_object(topo, it, parent, err);
-		}
-	}
-	return rc < 0 ? rc : 0;
-}
-
-static int read_tree(struct ep_topo *topo, struct ep_topo_err *err)
-{
-	hwloc_topology_t hw;
-	int rc = -EIO;
-
-	if (hwloc_topology_init(&hw)) {
-		return ep_topo_fail(err, ENOMEM, "hwloc_topology_init failed");
-	}
-	/* The kernel's sysfs has all we need. These would start libpciaccess, OpenCL and X11 in our
-	 * process; where they are not installed the calls fail, and that is fine. */
-	hwloc_topology_set_components(hw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "pci");
-	hwloc_topology_set_components(hw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "opencl");
-	hwloc_topology_set_components(hw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "gl");
-	if (hwloc_topology_set_io_types_filter(hw, HWLOC_TYPE_FILTER_KEEP_NONE) ||
-	    hwloc_topology_set_type_filter(hw, HWLOC_OBJ_PCI_DEVICE, HWLOC_TYPE_FILTER_KEEP_ALL) ||
-	    hwloc_topology_set_type_filter(hw, HWLOC_OBJ_BRIDGE, HWLOC_TYPE_FILTER_KEEP_ALL) ||
-	    hwloc_topology_load(hw)) {
-		ep_topo_fail(err, EIO,
-			     "hwloc cannot read this machine: %s; is /sys mounted? "
-			     "NCCL_TOPO_FILE can replace it",
-			     strerror(errno));
-	} else {
-		rc = walk(topo, hwloc_get_root_obj(hw), 0, err);
-		topo->nnumas = hwloc_get_nbobjs_by_type(hw, HWLOC_OBJ_NUMANODE);
-	}
-	hwloc_topology_destroy(hw);
-	return rc;
-}
-
 /* The first line of a small sysfs file, without its newline. */
 static bool read_line(const char *dir, const char *name, char *buf, size_t size)
 {
@@ -132,6 +33,161 @@ static bool read_line(const char *dir, const char *name, char *buf, size_t size)
 	buf[n] = '\0';
 	buf[strcspn(buf, "\n")] = '\0';
 	return true;
+}
+
+int ep_topo_numa_of_pci(const char *root, const struct ep_topo_pci *pci)
+{
+	char dir[PATH_MAX], text[32], name[EP_TOPO_PCI_LEN];
+
+	snprintf(dir, sizeof(dir), "%.*s/sys/bus/pci/devices/%s", PATH_MAX / 2, root,
+		 ep_topo_pci_print(pci, name));
+	return read_line(dir, "numa_node", text, sizeof(text)) ? atoi(text) : -1;
+}
+
+struct walker {
+	struct ep_topo *topo;
+	hwloc_topology_t hw;
+	const char *root;
+	struct ep_topo_err *err;
+};
+
+/* Where the kernel does not know: the node of the CPUs beside a device. They may have several, as
+ * HBM, memory of GPUs and memory behind CXL are nodes without CPUs; theirs is the lowest. */
+static int numa_beside(hwloc_topology_t hw, hwloc_obj_t obj)
+{
+	hwloc_obj_t first = NULL;
+
+	while (obj && !obj->nodeset) {
+		obj = obj->parent;
+	}
+	for (hwloc_obj_t it = NULL;
+	     obj && (it = hwloc_get_next_obj_by_type(hw, HWLOC_OBJ_NUMANODE, it));) {
+		if (!hwloc_bitmap_isset(obj->nodeset, it->os_index)) {
+			continue;
+		}
+		if (first && !hwloc_bitmap_isequal(first->cpuset, it->cpuset)) {
+			return -1;
+		}
+		first = !first || it->os_index < first->os_index ? it : first;
+	}
+	return first ? (int)first->os_index : -1;
+}
+
+static int numa_of(const struct walker *w, hwloc_obj_t obj, const struct ep_topo_pci *pci)
+{
+	int numa = pci->known ? ep_topo_numa_of_pci(w->root, pci) : -1;
+
+	return numa >= 0 ? numa : numa_beside(w->hw, obj);
+}
+
+static int walk(struct walker *w, hwloc_obj_t obj, int parent);
+
+static int add_device(struct walker *w, hwloc_obj_t obj, int node)
+{
+	const struct hwloc_pcidev_attr_s *dev = &obj->attr->pcidev;
+
+	if (ep_topo_is_gpu((unsigned)dev->class_id << 8, dev->vendor_id) &&
+	    dev->vendor_id == EP_TOPO_VENDOR_NVIDIA) {
+		struct ep_topo_gpu *gpu = ep_topo_add_gpu(w->topo, node, w->err);
+		const char *model = hwloc_obj_get_info_by_name(obj, "PCIDevice");
+
+		if (!gpu) {
+			return -E2BIG;
+		}
+		ep_topo_copy_name(gpu->name, model ? model : "");
+	}
+	if (dev->class_id == 0x0680 && dev->vendor_id == EP_TOPO_VENDOR_NVIDIA) {
+		w->topo->nvswitch = EP_TOPO_YES;
+	}
+	return 0;
+}
+
+static int add_object(struct walker *w, hwloc_obj_t obj, int parent)
+{
+	const struct hwloc_pcidev_attr_s *dev = NULL;
+	enum ep_topo_kind kind = EP_TOPO_KIND_DEVICE;
+	struct ep_topo_pci pci = { .known = false };
+
+	if (obj->type == HWLOC_OBJ_PCI_DEVICE) {
+		dev = &obj->attr->pcidev;
+	} else if (obj->attr->bridge.upstream_type == HWLOC_OBJ_BRIDGE_HOST) {
+		kind = EP_TOPO_KIND_HOST;
+	} else {
+		dev = &obj->attr->bridge.upstream.pci;
+		kind = ep_topo_bridge_kind(w->topo, parent);
+	}
+	if (dev) {
+		pci = (struct ep_topo_pci){ dev->domain, dev->bus, dev->dev, dev->func, true };
+	}
+	int node = ep_topo_add_node(w->topo, parent, kind, &pci, numa_of(w, obj, &pci), w->err);
+
+	if (node < 0) {
+		return node;
+	}
+	if (dev) {
+		w->topo->nodes[node].mbps = (uint32_t)(dev->linkspeed * 8000);
+	}
+	return kind == EP_TOPO_KIND_DEVICE ? add_device(w, obj, node) : walk(w, obj, node);
+}
+
+static int walk(struct walker *w, hwloc_obj_t obj, int parent)
+{
+	int rc = 0;
+
+	for (hwloc_obj_t it = obj->first_child; it && !rc; it = it->next_sibling) {
+		rc = walk(w, it, parent);
+	}
+	for (hwloc_obj_t it = obj->io_first_child; it && !rc; it = it->next_sibling) {
+		if (it->type == HWLOC_OBJ_PCI_DEVICE || it->type == HWLOC_OBJ_BRIDGE) {
+			rc = add_object(w, it, parent);
+		}
+	}
+	return rc < 0 ? rc : 0;
+}
+
+static int read_tree(struct ep_topo *topo, const char *root, struct ep_topo_err *err)
+{
+	const char *xml = getenv("HWLOC_XMLFILE");
+	hwloc_topology_t hw;
+	int rc = -EIO;
+
+	/* hwloc would read that file instead of this machine, with its own parser; no call turns
+	 * that off. */
+	if (xml && *xml) {
+		return ep_topo_fail(
+			err, EBUSY,
+			"hwloc cannot look at this machine while HWLOC_XMLFILE (%.128s) "
+			"is set: unset it, or name the file in NCCL_TOPO_FILE instead",
+			xml);
+	}
+	if (hwloc_topology_init(&hw)) {
+		return ep_topo_fail(err, ENOMEM, "hwloc_topology_init failed");
+	}
+	/* The kernel's sysfs has all we need. These would start libpciaccess, OpenCL and X11 in our
+	 * process; where they are not installed the calls fail, and that is fine. And HWLOC_COMPONENTS
+	 * may name "xml". */
+	hwloc_topology_set_components(hw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "pci");
+	hwloc_topology_set_components(hw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "opencl");
+	hwloc_topology_set_components(hw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "gl");
+	hwloc_topology_set_components(hw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "xml");
+	/* A job's cpuset may leave out nodes whose devices are the job's all the same. */
+	if (hwloc_topology_set_flags(hw, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED) ||
+	    hwloc_topology_set_io_types_filter(hw, HWLOC_TYPE_FILTER_KEEP_NONE) ||
+	    hwloc_topology_set_type_filter(hw, HWLOC_OBJ_PCI_DEVICE, HWLOC_TYPE_FILTER_KEEP_ALL) ||
+	    hwloc_topology_set_type_filter(hw, HWLOC_OBJ_BRIDGE, HWLOC_TYPE_FILTER_KEEP_ALL) ||
+	    hwloc_topology_load(hw)) {
+		ep_topo_fail(err, EIO,
+			     "hwloc cannot read this machine: %s; is /sys mounted? "
+			     "NCCL_TOPO_FILE can replace it",
+			     strerror(errno));
+	} else {
+		struct walker w = { topo, hw, root, err };
+
+		rc = walk(&w, hwloc_get_root_obj(hw), 0);
+		topo->nnumas = hwloc_get_nbobjs_by_type(hw, HWLOC_OBJ_NUMANODE);
+	}
+	hwloc_topology_destroy(hw);
+	return rc;
 }
 
 /* The last PCI address in what a link points to. For a sub-function that is its parent's. */
@@ -233,14 +289,13 @@ static int read_nic(struct ep_topo *topo, const char *class_dir, const char *nam
 	return 0;
 }
 
-int ep_topo_read_sysfs_nics(struct ep_topo *topo, const char *sysfs_root, struct ep_topo_err *err)
+int ep_topo_read_sysfs_nics(struct ep_topo *topo, const char *root, struct ep_topo_err *err)
 {
 	char class_dir[PATH_MAX];
 	struct dirent **list;
 	int n, rc = 0;
 
-	snprintf(class_dir, sizeof(class_dir), "%s/sys/class/infiniband",
-		 sysfs_root ? sysfs_root : "");
+	snprintf(class_dir, sizeof(class_dir), "%s/sys/class/infiniband", root);
 	n = scandir(class_dir, &list, NULL, versionsort);
 	if (n < 0) {
 		return 0; /* no RDMA in this kernel */
@@ -255,10 +310,13 @@ int ep_topo_read_sysfs_nics(struct ep_topo *topo, const char *sysfs_root, struct
 	return rc;
 }
 
-static void find_virtualised(struct ep_topo *topo)
+static void find_virtualised(struct ep_topo *topo, const char *root)
 {
-	char line[8192];
-	FILE *f = fopen("/proc/cpuinfo", "re");
+	char line[8192], path[PATH_MAX];
+	FILE *f;
+
+	snprintf(path, sizeof(path), "%s/proc/cpuinfo", root);
+	f = fopen(path, "re");
 
 	while (f && fgets(line, sizeof(line), f)) {
 		if (strncmp(line, "flags", 5) == 0) {
@@ -271,26 +329,40 @@ static void find_virtualised(struct ep_topo *topo)
 	}
 }
 
-int ep_topo_read_live(const char *sysfs_root, struct ep_topo **out, struct ep_topo_err *err)
+const char *ep_topo_root(const struct ep_topo_opts *opts)
 {
+	const char *root = opts->sysfs_root ? opts->sysfs_root : getenv("HWLOC_FSROOT");
+
+	return root ? root : "";
+}
+
+int ep_topo_read_live(const struct ep_topo_opts *opts, struct ep_topo **out,
+		      struct ep_topo_err *err)
+{
+	const char *root = ep_topo_root(opts);
 	struct ep_topo *topo = ep_topo_new(EP_TOPO_SOURCE_LIVE);
 
 	if (!topo) {
 		return ep_topo_fail(err, ENOMEM, "out of memory reading this machine");
 	}
-	int rc = read_tree(topo, err);
+	int rc = read_tree(topo, root, err);
 
-	if (!rc) {
-		rc = ep_topo_read_nvml(topo, err);
+	if (rc && opts->file && *opts->file) {
+		ep_topo_note(topo, "what the file does not name is placed by its NUMA node: %s",
+			     err->text);
+		rc = 0;
 	}
 	if (!rc) {
-		rc = ep_topo_read_sysfs_nics(topo, sysfs_root, err);
+		rc = ep_topo_read_nvml(topo, root, err);
+	}
+	if (!rc) {
+		rc = ep_topo_read_sysfs_nics(topo, root, err);
 	}
 	if (rc) {
 		ep_topo_free(topo);
 		return rc;
 	}
-	find_virtualised(topo);
+	find_virtualised(topo, root);
 	*out = topo;
 	return 0;
 }

@@ -7,18 +7,36 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Where in the file's tree a device belongs that the file does not name: below the nearest bridge
- * that it does name, else at its NUMA node. */
+/* NCCL lists the functions of a card, virtual ones too, at the address of the first: the place in the
+ * file's tree of one that is not there itself, or -1. */
+static int beside_first_function(const struct ep_topo *file, const struct ep_topo_pci *pci)
+{
+	struct ep_topo_pci first = *pci;
+	int node;
+
+	first.fn = 0;
+	node = ep_topo_find_node(file, &first);
+	if (node < 0) {
+		first.dev = 0;
+		node = ep_topo_find_node(file, &first);
+	}
+	return node >= 0 && file->nodes[node].kind == EP_TOPO_KIND_DEVICE ? file->nodes[node].parent
+									  : -1;
+}
+
+/* Where in the file's tree a device belongs that the file does not name: beside its card's first
+ * function, else below the nearest bridge that the file does name, else at its NUMA node. */
 static int place(struct ep_topo *file, const struct ep_topo *live, int live_node,
 		 struct ep_topo_err *err)
 {
 	const struct ep_topo_node *from = &live->nodes[live_node];
 	int node = ep_topo_find_node(file, &from->pci);
-	int parent = -1;
+	int parent, numa;
 
 	if (node >= 0) {
 		return node;
 	}
+	parent = beside_first_function(file, &from->pci);
 	for (int up = from->parent; up >= 0 && parent < 0; up = live->nodes[up].parent) {
 		parent = ep_topo_find_node(file, &live->nodes[up].pci);
 	}
@@ -28,7 +46,8 @@ static int place(struct ep_topo *file, const struct ep_topo *live, int live_node
 	if (parent < 0) {
 		return parent;
 	}
-	node = ep_topo_add_node(file, parent, EP_TOPO_KIND_DEVICE, &from->pci, from->numa, err);
+	numa = file->nodes[parent].numa >= 0 ? file->nodes[parent].numa : from->numa;
+	node = ep_topo_add_node(file, parent, EP_TOPO_KIND_DEVICE, &from->pci, numa, err);
 	if (node >= 0) {
 		file->nodes[node].mbps = from->mbps;
 	}
@@ -94,12 +113,36 @@ out:
 	return rc;
 }
 
+/* Of several hosts in the file, the one with most of this machine's devices is this machine. */
+static void find_home(struct ep_topo *file, const struct ep_topo *live)
+{
+	int best = -1, most = -1;
+
+	for (int host = 1; host <= file->nhosts && file->nhosts > 1; host++) {
+		int n = 0;
+
+		file->home = host;
+		for (int i = 0; i < live->ngpus; i++) {
+			n += ep_topo_find_node(file, &live->gpu[i].pci) >= 0;
+		}
+		for (int i = 0; i < live->nnics; i++) {
+			n += ep_topo_find_node(file, &live->nic[i].pci) >= 0;
+		}
+		if (n > most) {
+			most = n;
+			best = host;
+		}
+	}
+	file->home = best < 0 ? file->home : best;
+}
+
 static const struct ep_topo_nic *same_nic(const struct ep_topo *file, const struct ep_topo_nic *nic)
 {
 	for (int i = 0; i < file->nnics; i++) {
 		const struct ep_topo_nic *other = &file->nic[i];
 
-		if (other->named && strcmp(other->name, nic->name) == 0) {
+		if (other->named && strcmp(other->name, nic->name) == 0 &&
+		    (file->home == 0 || other->host == file->home - 1)) {
 			return other;
 		}
 	}
@@ -114,7 +157,7 @@ static int merge_nics(struct ep_topo *file, const struct ep_topo *live, struct e
 		const struct ep_topo_nic *nic = &live->nic[i];
 		const struct ep_topo_nic *named = same_nic(file, nic);
 		/* Virtual functions move: the address decides where there is one. */
-		bool by_name = named && (!nic->pci.known || !named->pci.known);
+		bool by_name = named && (named->elsewhere || !nic->pci.known || !named->pci.known);
 
 		node_of[i] = by_name ? named->node : place(file, live, nic->node, err);
 		if (node_of[i] < 0) {
@@ -135,6 +178,7 @@ static int merge_nics(struct ep_topo *file, const struct ep_topo *live, struct e
 
 int ep_topo_merge(struct ep_topo *file, const struct ep_topo *live, struct ep_topo_err *err)
 {
+	find_home(file, live);
 	int rc = merge_gpus(file, live, err);
 
 	if (!rc) {
@@ -144,6 +188,7 @@ int ep_topo_merge(struct ep_topo *file, const struct ep_topo *live, struct ep_to
 		return rc;
 	}
 	file->merged = true;
+	file->nhosts = 1;
 	memcpy(file->driver, live->driver, sizeof(file->driver));
 	file->virtualised = live->virtualised;
 	file->nvls = live->nvls;

@@ -28,9 +28,11 @@ struct nvml_fabric {
 	unsigned health;
 };
 #define NVML_FABRIC_V2 ((unsigned)sizeof(struct nvml_fabric) | 2u << 24)
-#define NVML_FABRIC_COMPLETED 3
 
 enum {
+	NVML_FABRIC_NOT_STARTED = 1,
+	NVML_FABRIC_IN_PROGRESS = 2,
+	NVML_FABRIC_COMPLETED = 3,
 	NVML_MAX_LINKS = 18,
 	NVML_LINK_GPU = 0,
 	NVML_LINK_CPU = 1,
@@ -124,20 +126,35 @@ static void read_link(const struct nvml *n, nvml_dev dev, unsigned link, struct 
 	ep_topo_add_link(gpu, kind, &target, 1);
 }
 
-static void read_fabric(const struct nvml *n, nvml_dev dev, struct ep_topo_gpu *gpu)
+static void read_fabric(struct ep_topo *topo, const struct nvml *n, nvml_dev dev,
+			struct ep_topo_gpu *gpu)
 {
 	static const uint8_t none[16];
 	struct nvml_fabric f = { .version = NVML_FABRIC_V2 };
 
-	if (n->fabric && n->fabric(dev, &f) == 0 && f.state == NVML_FABRIC_COMPLETED &&
-	    f.status == 0 && memcmp(f.uuid, none, sizeof(none)) != 0) {
+	char pci[EP_TOPO_PCI_LEN];
+
+	if (!n->fabric || n->fabric(dev, &f)) {
+		return;
+	}
+	gpu->fabric_pending = f.state == NVML_FABRIC_NOT_STARTED ||
+			      f.state == NVML_FABRIC_IN_PROGRESS ||
+			      (f.state == NVML_FABRIC_COMPLETED && f.status != 0);
+	if (gpu->fabric_pending) {
+		ep_topo_note(
+			topo,
+			"GPU %s has not joined its NVLink fabric (state %u, status %d): is the "
+			"fabric manager running?",
+			ep_topo_pci_print(&gpu->pci, pci), f.state, f.status);
+	} else if (f.state == NVML_FABRIC_COMPLETED && memcmp(f.uuid, none, sizeof(none)) != 0) {
 		gpu->fabric = true;
 		memcpy(gpu->fabric_uuid, f.uuid, sizeof(f.uuid));
 		gpu->fabric_clique = f.clique;
 	}
 }
 
-static void read_device(const struct nvml *n, nvml_dev dev, struct ep_topo_gpu *gpu)
+static void read_device(struct ep_topo *topo, const struct nvml *n, nvml_dev dev,
+			struct ep_topo_gpu *gpu)
 {
 	char text[96];
 	int major, minor;
@@ -156,7 +173,7 @@ static void read_device(const struct nvml *n, nvml_dev dev, struct ep_topo_gpu *
 		for (unsigned link = 0; link < NVML_MAX_LINKS; link++) {
 			read_link(n, dev, link, gpu);
 		}
-		read_fabric(n, dev, gpu);
+		read_fabric(topo, n, dev, gpu);
 	}
 }
 
@@ -183,7 +200,7 @@ static int read_gpu(struct ep_topo *topo, const struct nvml *n, nvml_dev dev, in
 			return -E2BIG;
 		}
 		gpu->instance = found++;
-		read_device(n, dev, gpu);
+		read_device(topo, n, dev, gpu);
 		if (n->uuid(part, gpu->uuid, sizeof(gpu->uuid))) {
 			gpu->uuid[0] = '\0';
 		}
@@ -202,23 +219,27 @@ static int read_gpu(struct ep_topo *topo, const struct nvml *n, nvml_dev dev, in
 	if (!gpu) {
 		return -E2BIG;
 	}
-	read_device(n, dev, gpu);
+	read_device(topo, n, dev, gpu);
 	return 0;
 }
 
-static int node_of(struct ep_topo *topo, const struct ep_topo_pci *pci, struct ep_topo_err *err)
+static int node_of(struct ep_topo *topo, const char *root, const struct ep_topo_pci *pci,
+		   struct ep_topo_err *err)
 {
 	int node = ep_topo_find_node(topo, pci);
 
 	if (node >= 0) {
 		return node;
 	}
-	int host = ep_topo_host_of_numa(topo, -1, err);
+	/* Hidden from hwloc. */
+	int numa = ep_topo_numa_of_pci(root, pci);
+	int host = ep_topo_host_of_numa(topo, numa, err);
 
-	return host < 0 ? host : ep_topo_add_node(topo, host, EP_TOPO_KIND_DEVICE, pci, -1, err);
+	return host < 0 ? host : ep_topo_add_node(topo, host, EP_TOPO_KIND_DEVICE, pci, numa, err);
 }
 
-static int read_all(struct ep_topo *topo, const struct nvml *n, struct ep_topo_err *err)
+static int read_all(struct ep_topo *topo, const struct nvml *n, const char *root,
+		    struct ep_topo_err *err)
 {
 	int on_pci = topo->ngpus;
 	unsigned count = 0;
@@ -244,7 +265,7 @@ static int read_all(struct ep_topo *topo, const struct nvml *n, struct ep_topo_e
 		if (!ep_topo_pci_parse(pci.busid, &at)) {
 			continue;
 		}
-		int node = node_of(topo, &at, err);
+		int node = node_of(topo, root, &at, err);
 		int rc = node < 0 ? node : read_gpu(topo, n, dev, node, err);
 
 		if (rc) {
@@ -289,7 +310,7 @@ static enum ep_topo_tristate read_multicast(void)
 	return answer;
 }
 
-int ep_topo_read_nvml(struct ep_topo *topo, struct ep_topo_err *err)
+int ep_topo_read_nvml(struct ep_topo *topo, const char *root, struct ep_topo_err *err)
 {
 	struct nvml n;
 	bool loaded = nvml_load(&n);
@@ -297,7 +318,7 @@ int ep_topo_read_nvml(struct ep_topo *topo, struct ep_topo_err *err)
 	int rc = 0;
 
 	if (status == 0) {
-		rc = read_all(topo, &n, err);
+		rc = read_all(topo, &n, root, err);
 		n.shutdown();
 		for (int i = 0; i < topo->ngpus; i++) {
 			bool sw = topo->gpu[i].nvswitch;

@@ -190,6 +190,7 @@ static void json_gpu(const struct ep_topo *topo, int g, FILE *out)
 
 	fprintf(out, "{\"gpu\": %d, ", g);
 	json_text("pci", gpu->pci.known ? ep_topo_pci_print(&gpu->pci, pci) : NULL, out);
+	json_int("host", gpu->host, topo->nhosts > 1, out);
 	json_text("name", gpu->name, out);
 	json_text("uuid", gpu->uuid, out);
 	json_int("mig", gpu->instance, gpu->instance >= 0, out);
@@ -228,6 +229,7 @@ static void json_nic(const struct ep_topo *topo, int n, FILE *out)
 	fputs("{", out);
 	json_text("device", nic->name, out);
 	json_text("pci", nic->pci.known ? ep_topo_pci_print(&nic->pci, pci) : NULL, out);
+	json_int("host", nic->host, topo->nhosts > 1, out);
 	json_int("numa", nic->numa, nic->numa >= 0, out);
 	json_bool("rdma", known(nic->rdma), out);
 	json_int("pcie_mbps", nic->pci_mbps, nic->pci_mbps > 0, out);

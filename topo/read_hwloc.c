@@ -16,6 +16,7 @@ struct reader {
 	struct ep_topo *topo;
 	const struct ep_xml *xml;
 	struct ep_topo_err *err;
+	bool memory_children; /* format 2: nodes hang below what they are local to */
 };
 
 static bool is_type(const struct reader *r, int elem, const char *type)
@@ -39,28 +40,75 @@ static const char *info(const struct reader *r, int elem, const char *name)
 	return NULL;
 }
 
-/* The only bit of a nodeset such as "0x00000002" or "0x1,,0x0", or -1 if there are several or none:
- * comma-separated 32-bit words, the highest first, an empty word being zero. */
-static int only_bit(const char *set)
-{
-	int words = 1, found = -1;
+#define MAX_NUMA 65535
 
+/* The lowest bit of a nodeset such as "0x00000002" or "0x1,,0x0", or -1; *n: how many there are.
+ * Comma-separated 32-bit words, the highest first, an empty word being zero. */
+static int first_bit(const char *set, int *n)
+{
+	int words = 1, first = -1;
+
+	*n = 0;
 	for (const char *s = set; *s; s++) {
 		words += *s == ',';
 	}
 	for (const char *s = set; s; words--) {
 		unsigned long word = strncmp(s, "0xf...f", 7) == 0 ? ~0ul : strtoul(s, NULL, 16);
 
-		if (word && (found >= 0 || (word & (word - 1)))) {
-			return -1;
-		}
 		if (word) {
-			found = 32 * (words - 1) + __builtin_ctzl(word);
+			first = 32 * (words - 1) + __builtin_ctzl(word);
+			*n += __builtin_popcountl(word);
 		}
 		s = strchr(s, ',');
 		s = s ? s + 1 : NULL;
 	}
-	return found > 65535 ? -1 : found;
+	return first > MAX_NUMA ? -1 : first;
+}
+
+/* The lowest of the object's own memory nodes, DRAM before others such as HBM; *n: all of them. */
+static int first_memory(const struct reader *r, int elem, int *n)
+{
+	int first = -1;
+	bool first_plain = false;
+
+	*n = 0;
+	ep_xml_for_each_child(r->xml, elem, it)
+	{
+		const char *subtype = ep_xml_attr(r->xml, it, "subtype");
+		bool plain = !subtype || strcmp(subtype, "DRAM") == 0;
+		int found = -1, nfound = 0;
+
+		if (is_type(r, it, "NUMANode")) {
+			long index = ep_xml_long(r->xml, it, "os_index", -1);
+
+			found = index > MAX_NUMA ? -1 : (int)index;
+			nfound = 1;
+		} else if (is_type(r, it, "MemCache")) {
+			found = first_memory(r, it, &nfound);
+		}
+		*n += nfound;
+		if (found >= 0 &&
+		    (first < 0 || plain > first_plain || (plain == first_plain && found < first))) {
+			first = found;
+			first_plain = plain;
+		}
+	}
+	return first;
+}
+
+/* The node of what is attached below an object: of several only when all are the object's own. */
+static int numa_below(const struct reader *r, int elem, const char *nodeset, int parent_numa)
+{
+	int n, own, first = first_bit(nodeset, &n);
+	int memory = r->memory_children ? first_memory(r, elem, &own) : -1;
+
+	if (n <= 1) {
+		return first;
+	}
+	if (memory >= 0) {
+		return own == n ? memory : -1;
+	}
+	return parent_numa;
 }
 
 static void read_ib_ports(const struct reader *r, int elem, struct ep_topo_nic *nic)
@@ -210,7 +258,7 @@ static int read_object(struct reader *r, int elem, int parent, int numa)
 		return parent < 0 ? parent : read_children(r, elem, parent, numa);
 	}
 	r->topo->nnumas += is_type(r, elem, "NUMANode");
-	return read_children(r, elem, parent, nodeset ? only_bit(nodeset) : numa);
+	return read_children(r, elem, parent, nodeset ? numa_below(r, elem, nodeset, numa) : numa);
 }
 
 int ep_topo_read_hwloc(struct ep_topo *topo, const struct ep_xml *xml, struct ep_topo_err *err)
@@ -224,5 +272,6 @@ int ep_topo_read_hwloc(struct ep_topo *topo, const struct ep_xml *xml, struct ep
 				    "lstopo --export-xml-flags v2",
 				    version);
 	}
+	r.memory_children = version && atoi(version) == 2;
 	return read_children(&r, 0, 0, -1);
 }

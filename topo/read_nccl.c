@@ -2,20 +2,11 @@
 /* NCCL's topology XML: <system> holds <cpu numaid>, which hold nested <pci>, whose leaves hold
  * <gpu> (with <nvlink>) or <nic> (with <net>). Written by NCCL itself with every attribute, or by
  * hand with hardly any: then the class tells what a device is, or nothing does. */
-#include "topo/tree.h"
+#include "topo/read_nccl.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "topo/xml.h"
-
-struct reader {
-	struct ep_topo *topo;
-	const struct ep_xml *xml;
-	struct ep_topo_err *err;
-	int self_links;
-};
 
 static int count_children(const struct ep_xml *xml, int elem, const char *name)
 {
@@ -39,62 +30,7 @@ static uint32_t pci_mbps(const struct ep_xml *xml, int elem)
 	return ep_topo_link_mbps(strtod(speed, NULL), (int)width);
 }
 
-static struct ep_topo_nic *find_nic(struct ep_topo *topo, int node, const char *name)
-{
-	for (int i = 0; i < topo->nnics; i++) {
-		if (topo->nic[i].node == node && strcmp(topo->nic[i].name, name) == 0) {
-			return &topo->nic[i];
-		}
-	}
-	return NULL;
-}
-
-/* One <net> is one port. */
-static int read_net(struct reader *r, int elem, int node)
-{
-	const char *guid = ep_xml_attr(r->xml, elem, "guid");
-	const char *raw = ep_xml_attr(r->xml, elem, "name");
-	char name[EP_TOPO_NAME_LEN];
-
-	ep_topo_copy_name(name, raw ? raw : "");
-	struct ep_topo_nic *nic = *name ? find_nic(r->topo, node, name) : NULL;
-
-	if (!nic) {
-		nic = ep_topo_add_nic(r->topo, node, name, r->err);
-	}
-	if (!nic) {
-		return -E2BIG;
-	}
-	if (guid) {
-		nic->guid = strtoull(guid, NULL, 0);
-		/* NCCL writes the node's GUID here, and 0 for a socket interface. */
-		nic->rdma = nic->guid != 0;
-	}
-
-	long num = ep_xml_long(r->xml, elem, "port", 1);
-	long speed = ep_xml_long(r->xml, elem, "speed", 0);
-	struct ep_topo_port *port = ep_topo_add_port(nic, num < 0 || num > 255 ? 1 : (int)num);
-
-	if (port && speed > 0 && speed <= INT32_MAX) {
-		port->mbps = (uint32_t)speed;
-	}
-	return 0;
-}
-
-static int read_nic(struct reader *r, int elem, int node)
-{
-	int rc = 0;
-
-	ep_xml_for_each_child(r->xml, elem, it)
-	{
-		if (ep_xml_is(r->xml, it, "net") && !rc) {
-			rc = read_net(r, it, node);
-		}
-	}
-	return rc;
-}
-
-static void read_nvlink(struct reader *r, int elem, struct ep_topo_gpu *gpu)
+static void read_nvlink(struct ep_topo_nccl *r, int elem, struct ep_topo_gpu *gpu)
 {
 	const char *target = ep_xml_attr(r->xml, elem, "target");
 	long tclass = ep_xml_long(r->xml, elem, "tclass", 0);
@@ -120,7 +56,7 @@ static void read_nvlink(struct reader *r, int elem, struct ep_topo_gpu *gpu)
 }
 
 /* Several <gpu> on one PCI device are its MIG instances. */
-static int read_gpus(struct reader *r, int elem, int node)
+static int read_gpus(struct ep_topo_nccl *r, int elem, int node)
 {
 	int n = count_children(r->xml, elem, "gpu");
 	int instance = n > 1 ? 0 : -1;
@@ -157,7 +93,7 @@ static bool is_plain_ethernet(long vendor, long device)
 	return vendor == 0x1af4 || (vendor == 0x1d0f && (device & 0xff00) == 0xec00);
 }
 
-static int read_device(struct reader *r, int elem, int node)
+static int read_device(struct ep_topo_nccl *r, int elem, int node)
 {
 	const struct ep_xml *xml = r->xml;
 	unsigned class_id = (unsigned)ep_xml_long(xml, elem, "class", 0);
@@ -176,7 +112,7 @@ static int read_device(struct reader *r, int elem, int node)
 		ep_xml_for_each_child(xml, elem, it)
 		{
 			if (ep_xml_is(xml, it, "nic") && !rc) {
-				rc = read_nic(r, it, node);
+				rc = ep_topo_nccl_read_nic(r, it, node);
 			}
 		}
 		return rc;
@@ -197,7 +133,7 @@ static int read_device(struct reader *r, int elem, int node)
 	return 0;
 }
 
-static int read_pci(struct reader *r, int elem, int parent)
+static int read_pci(struct ep_topo_nccl *r, int elem, int parent)
 {
 	const struct ep_xml *xml = r->xml;
 	const char *busid = ep_xml_attr(xml, elem, "busid");
@@ -235,10 +171,59 @@ static int read_pci(struct reader *r, int elem, int parent)
 	return 0;
 }
 
-static int read_cpu(struct reader *r, int elem)
+static unsigned long long host_hash(const struct ep_topo_nccl *r, int cpu)
+{
+	const char *text = ep_xml_attr(r->xml, cpu, "host_hash");
+
+	return text ? strtoull(text, NULL, 16) : 0;
+}
+
+/* Among the first n; n: not there. */
+static int find_host(const struct ep_topo_nccl *r, int n, int cpu)
+{
+	unsigned long long hash = host_hash(r, cpu);
+	int i = 0;
+
+	while (i < n && r->host[i] != hash) {
+		i++;
+	}
+	return i;
+}
+
+/* The dump of a communicator whose NVLinks span hosts has the <cpu>s of all of them. */
+static int read_hosts(struct ep_topo_nccl *r)
+{
+	int n = 0;
+
+	ep_xml_for_each_child(r->xml, 0, it)
+	{
+		if (!ep_xml_is(r->xml, it, "cpu") || find_host(r, n, it) < n) {
+			continue;
+		}
+		if (n == EP_TOPO_MAX_GPUS) {
+			return ep_topo_fail(r->err, E2BIG, "more than %d hosts", EP_TOPO_MAX_GPUS);
+		}
+		r->host[n++] = host_hash(r, it);
+	}
+	for (int i = 0; i < n && n > 1; i++) {
+		int rc = ep_topo_add_node(r->topo, 0, EP_TOPO_KIND_MACHINE, NULL, -1, r->err);
+
+		if (rc < 0) {
+			return rc;
+		}
+	}
+	r->topo->nhosts = n > 1 ? n : 1;
+	return 0;
+}
+
+static int read_cpu(struct ep_topo_nccl *r, int elem)
 {
 	long numa = ep_xml_long(r->xml, elem, "numaid", -1);
-	int host = ep_topo_add_node(r->topo, 0, EP_TOPO_KIND_HOST, NULL,
+
+	if (r->topo->nhosts > 1) {
+		r->topo->home = 1 + find_host(r, r->topo->nhosts, elem);
+	}
+	int host = ep_topo_add_node(r->topo, r->topo->home, EP_TOPO_KIND_HOST, NULL,
 				    numa < 0 || numa > 65535 ? -1 : (int)numa, r->err);
 
 	if (host < 0) {
@@ -256,7 +241,7 @@ static int read_cpu(struct reader *r, int elem)
 			int node = ep_topo_add_node(r->topo, host, EP_TOPO_KIND_DEVICE, NULL,
 						    r->topo->nodes[host].numa, r->err);
 
-			rc = node < 0 ? node : read_nic(r, it, node);
+			rc = node < 0 ? node : ep_topo_nccl_read_nic(r, it, node);
 		}
 		if (rc) {
 			return rc;
@@ -282,21 +267,26 @@ static void read_nvswitch(struct ep_topo *topo)
 
 int ep_topo_read_nccl(struct ep_topo *topo, const struct ep_xml *xml, struct ep_topo_err *err)
 {
-	struct reader r = { .topo = topo, .xml = xml, .err = err };
+	struct ep_topo_nccl r = { .topo = topo, .xml = xml, .err = err };
 	long version = ep_xml_long(xml, 0, "version", -1);
 
 	if (version != 1) {
 		return ep_topo_fail(err, EINVAL, "NCCL topology version %ld, only 1 is known",
 				    version);
 	}
+	int rc = read_hosts(&r);
+
 	ep_xml_for_each_child(xml, 0, it)
 	{
-		int rc = ep_xml_is(xml, it, "cpu") ? read_cpu(&r, it) : 0;
-
-		if (rc) {
-			return rc;
+		if (!rc && ep_xml_is(xml, it, "cpu")) {
+			rc = read_cpu(&r, it);
 		}
 	}
+	rc = rc ? rc : ep_topo_nccl_read_aliases(&r);
+	if (rc) {
+		return rc;
+	}
+	topo->home = topo->nhosts > 1;
 	read_nvswitch(topo);
 	if (r.self_links) {
 		ep_topo_note(topo, "%d NVLink entries join a GPU to itself, ignored", r.self_links);

@@ -2,8 +2,10 @@
 #include "topo/topo.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "topo/tree.h"
 #include "topo/xml.h"
@@ -99,27 +101,40 @@ static int pci_cmp(const struct ep_topo_pci *a, const struct ep_topo_pci *b)
 static int gpu_cmp(const void *a, const void *b)
 {
 	const struct ep_topo_gpu *x = a, *y = b;
-	int c = pci_cmp(&x->pci, &y->pci);
+	int c = x->host - y->host;
 
+	c = c ? c : pci_cmp(&x->pci, &y->pci);
 	return c ? c : x->instance - y->instance;
 }
 
 static int nic_cmp(const void *a, const void *b)
 {
 	const struct ep_topo_nic *x = a, *y = b;
-	int c = pci_cmp(&x->pci, &y->pci);
+	int c = x->host - y->host;
 
+	c = c ? c : pci_cmp(&x->pci, &y->pci);
 	return c ? c : strverscmp(x->name, y->name);
 }
 
-static int gpu_at(const struct ep_topo *topo, const struct ep_topo_pci *pci)
+static int gpu_at(const struct ep_topo *topo, int host, const struct ep_topo_pci *pci)
 {
 	for (int i = 0; pci->known && i < topo->ngpus; i++) {
-		if (topo->gpu[i].pci.known && pci_cmp(&topo->gpu[i].pci, pci) == 0) {
+		if (topo->gpu[i].host == host && topo->gpu[i].pci.known &&
+		    pci_cmp(&topo->gpu[i].pci, pci) == 0) {
 			return i;
 		}
 	}
 	return -1;
+}
+
+/* NVSwitches join the GPUs of one clique of a fabric, or all where there is no fabric. */
+static bool same_fabric(const struct ep_topo_gpu *a, const struct ep_topo_gpu *b)
+{
+	if (a->fabric_pending || b->fabric_pending || a->fabric != b->fabric) {
+		return false;
+	}
+	return !a->fabric || (a->fabric_clique == b->fabric_clique &&
+			      memcmp(a->fabric_uuid, b->fabric_uuid, sizeof(a->fabric_uuid)) == 0);
 }
 
 bool ep_topo_linked(const struct ep_topo *topo, int gpu_a, int gpu_b)
@@ -130,12 +145,12 @@ bool ep_topo_linked(const struct ep_topo *topo, int gpu_a, int gpu_b)
 	if (gpu_a == gpu_b || a->instance >= 0 || b->instance >= 0) {
 		return false;
 	}
-	if (a->nvswitch && b->nvswitch) {
+	if (a->nvswitch && b->nvswitch && same_fabric(a, b)) {
 		return true;
 	}
 	for (int i = 0; i < a->nlinks; i++) {
 		if (a->link[i].kind == EP_TOPO_NVLINK_GPU &&
-		    gpu_at(topo, &a->link[i].target) == gpu_b) {
+		    gpu_at(topo, a->host, &a->link[i].target) == gpu_b) {
 			return true;
 		}
 	}
@@ -197,6 +212,12 @@ int ep_topo_finish(struct ep_topo *topo, const struct ep_topo_opts *opts, struct
 		ep_topo_note(topo, "no GPU shares a PCIe bridge with a NIC, as in many virtual "
 				   "machines: if you know better, say so with NCCL_TOPO_FILE");
 	}
+	if (topo->nhosts > 1 && !topo->merged) {
+		ep_topo_note(topo,
+			     "%d hosts in one file: GPUs are listed host after host, and addresses "
+			     "of one may be those of another's too",
+			     topo->nhosts);
+	}
 	if (topo->unclassified && !topo->merged) {
 		ep_topo_note(topo,
 			     "%d PCI devices without a class: what they are can only be told on "
@@ -206,6 +227,21 @@ int ep_topo_finish(struct ep_topo *topo, const struct ep_topo_opts *opts, struct
 	return rc;
 }
 
+/* Where NVIDIA's software puts a virtual machine's topology. Nobody asked for it, so where it is of no
+ * use, this machine is what it looks like. */
+static void read_virtual(const struct ep_topo_opts *opts, struct ep_topo *live,
+			 struct ep_topo **out)
+{
+	struct ep_topo_err err;
+	char path[PATH_MAX];
+
+	snprintf(path, sizeof(path), "%s/var/run/nvidia-topologyd/virtualTopology.xml",
+		 ep_topo_root(opts));
+	if (live->ngpus && access(path, R_OK) == 0 && read_file(path, out, &err)) {
+		ep_topo_note(live, "left out: %s", err.text);
+	}
+}
+
 int ep_topo_load(const struct ep_topo_opts *opts, struct ep_topo **out, struct ep_topo_err *err)
 {
 	struct ep_topo *topo = NULL, *live = NULL;
@@ -213,15 +249,17 @@ int ep_topo_load(const struct ep_topo_opts *opts, struct ep_topo **out, struct e
 	int rc = 0;
 
 	if (!file || !opts->file_only) {
-		rc = ep_topo_read_live(opts->sysfs_root, &live, err);
+		rc = ep_topo_read_live(opts, &live, err);
 	}
 	if (!rc && file) {
 		rc = read_file(opts->file, &topo, err);
+	} else if (!rc) {
+		read_virtual(opts, live, &topo);
 	}
 	if (rc) {
 		goto err_free;
 	}
-	if (!file) {
+	if (!topo) {
 		topo = live;
 		live = NULL;
 	} else if (live && live->ngpus == 0) {
@@ -253,7 +291,7 @@ int ep_topo_find_gpu(const struct ep_topo *topo, const char *busid, const char *
 	if (!ep_topo_pci_parse(busid, &pci)) {
 		return -1;
 	}
-	first = gpu_at(topo, &pci);
+	first = gpu_at(topo, 0, &pci);
 	for (int i = first; uuid && i >= 0 && i < topo->ngpus; i++) {
 		if (pci_cmp(&topo->gpu[i].pci, &pci) == 0 && strcmp(topo->gpu[i].uuid, uuid) == 0) {
 			return i;

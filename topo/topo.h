@@ -41,7 +41,7 @@ enum ep_topo_dist {
 	EP_TOPO_PHB,  /* through one PCIe host bridge */
 	EP_TOPO_NODE, /* between host bridges of one NUMA node */
 	EP_TOPO_SYS,  /* between NUMA nodes, or place unknown */
-	EP_TOPO_FAR,  /* no path: there is no such NIC */
+	EP_TOPO_FAR,  /* no path: there is no such NIC, or on another host */
 };
 
 enum ep_topo_source {
@@ -107,11 +107,13 @@ struct ep_topo_port {
 
 struct ep_topo_nic {
 	char name[EP_TOPO_NAME_LEN];
+	int host;   /* as of a GPU */
 	bool named; /* false: the source gave no device name, name is the PCI address */
 	struct ep_topo_pci pci;
 	int node;
 	int numa; /* -1: unknown */
 	bool rdma;
+	bool elsewhere; /* found by name only: pci is not the device's own address */
 	uint64_t guid;
 	uint32_t pci_mbps; /* 0: unknown */
 	int nports;
@@ -128,6 +130,7 @@ struct ep_topo_gpu {
 	struct ep_topo_pci pci;
 	int instance; /* MIG instance on this PCI device, -1: the whole GPU */
 	int node;
+	int host; /* which of the hosts that a file tells of, else 0 */
 	int numa; /* -1: unknown */
 	int sm;   /* 90 for compute capability 9.0; 0: unknown */
 	char name[EP_TOPO_NAME_LEN];
@@ -140,6 +143,7 @@ struct ep_topo_gpu {
 	int domain; /* GPUs of one number reach each other by NVLink; -1: none or unknown */
 	/* Domains that span hosts: equal uuid and clique on two hosts mean one domain. */
 	bool fabric;
+	bool fabric_pending; /* not joined, or failed to: where its links lead is not known */
 	uint8_t fabric_uuid[16];
 	uint32_t fabric_clique;
 
@@ -163,6 +167,8 @@ struct ep_topo {
 	int nnics;
 	struct ep_topo_nic *nic;
 
+	int nhosts; /* 1, or as many as a file tells of */
+	int home;   /* node of the host that look-ups and additions are about */
 	int nnumas;
 	int unclassified;           /* PCI devices of which the file does not say what they are */
 	enum ep_topo_tristate flat; /* no GPU shares a PCIe bridge with a NIC; no pair: unknown */
@@ -186,7 +192,8 @@ struct ep_topo_opts {
 	/* Whether this process can use a port; NULL: any that the topology shows. */
 	bool (*is_open)(const void *arg, const char *name, int port);
 	const void *is_open_arg;
-	const char *sysfs_root; /* in front of /sys; NULL: nothing */
+	/* In front of /sys and others; NULL: as for hwloc, HWLOC_FSROOT or nothing. */
+	const char *sysfs_root;
 };
 
 /* Options as the environment gives them: NCCL_TOPO_FILE (else HWLOC_XMLFILE), NCCL_IB_HCA, ... */
@@ -199,7 +206,7 @@ void ep_topo_free(struct ep_topo *topo);
  * instances of one GPU apart and may be NULL. */
 int ep_topo_find_gpu(const struct ep_topo *topo, const char *busid, const char *uuid);
 enum ep_topo_dist ep_topo_dist_gpu_nic(const struct ep_topo *topo, int gpu, int nic);
-/* GPUs of one host that reach each other by NVLink, directly or through a switch. */
+/* They reach each other by NVLink, directly or through a switch. */
 bool ep_topo_linked(const struct ep_topo *topo, int gpu_a, int gpu_b);
 bool ep_topo_gdr_allowed(const struct ep_topo *topo, int gpu, int nic);
 

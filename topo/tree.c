@@ -29,6 +29,7 @@ struct ep_topo *ep_topo_new(enum ep_topo_source source)
 		return NULL;
 	}
 	topo->source = source;
+	topo->nhosts = 1;
 	topo->gpu = calloc(EP_TOPO_MAX_GPUS, sizeof(*topo->gpu));
 	topo->nic = calloc(EP_TOPO_MAX_NICS, sizeof(*topo->nic));
 	topo->note = calloc(EP_TOPO_MAX_NOTES, sizeof(*topo->note));
@@ -97,10 +98,24 @@ static bool pci_equal(const struct ep_topo_pci *a, const struct ep_topo_pci *b)
 	       a->dev == b->dev && a->fn == b->fn;
 }
 
+int ep_topo_host_at(const struct ep_topo *topo, int node)
+{
+	while (topo->nodes[node].depth > 1) {
+		node = topo->nodes[node].parent;
+	}
+	/* They are the first nodes after the root. */
+	return node > 0 && topo->nodes[node].kind == EP_TOPO_KIND_MACHINE ? node - 1 : 0;
+}
+
+static bool is_home(const struct ep_topo *topo, int node)
+{
+	return topo->home == 0 || ep_topo_host_at(topo, node) == topo->home - 1;
+}
+
 int ep_topo_find_node(const struct ep_topo *topo, const struct ep_topo_pci *pci)
 {
 	for (int i = 0; i < topo->nnodes; i++) {
-		if (pci_equal(&topo->nodes[i].pci, pci)) {
+		if (pci_equal(&topo->nodes[i].pci, pci) && is_home(topo, i)) {
 			return i;
 		}
 	}
@@ -109,15 +124,16 @@ int ep_topo_find_node(const struct ep_topo *topo, const struct ep_topo_pci *pci)
 
 int ep_topo_host_of_numa(struct ep_topo *topo, int numa, struct ep_topo_err *err)
 {
-	if (numa >= 0) {
+	/* Only NCCL's <cpu> stands for all that there is at a node. */
+	if (numa >= 0 && topo->source == EP_TOPO_SOURCE_NCCL_XML) {
 		for (int i = 0; i < topo->nnodes; i++) {
 			if (topo->nodes[i].kind == EP_TOPO_KIND_HOST &&
-			    topo->nodes[i].numa == numa) {
+			    topo->nodes[i].numa == numa && is_home(topo, i)) {
 				return i;
 			}
 		}
 	}
-	return ep_topo_add_node(topo, 0, EP_TOPO_KIND_HOST, NULL, numa, err);
+	return ep_topo_add_node(topo, topo->home, EP_TOPO_KIND_HOST, NULL, numa, err);
 }
 
 /* Switches from a node up to, and without, an ancestor. */
@@ -156,6 +172,9 @@ enum ep_topo_dist ep_topo_dist_nodes(const struct ep_topo *topo, int a, int b)
 	case EP_TOPO_KIND_HOST:
 		return EP_TOPO_PHB;
 	case EP_TOPO_KIND_MACHINE:
+		if (x == 0 && topo->nhosts > 1) {
+			return EP_TOPO_FAR;
+		}
 		break;
 	}
 	return node[a].numa >= 0 && node[a].numa == node[b].numa ? EP_TOPO_NODE : EP_TOPO_SYS;
@@ -171,6 +190,7 @@ struct ep_topo_gpu *ep_topo_add_gpu(struct ep_topo *topo, int node, struct ep_to
 
 	memset(gpu, 0, sizeof(*gpu));
 	gpu->node = node;
+	gpu->host = ep_topo_host_at(topo, node);
 	gpu->pci = topo->nodes[node].pci;
 	gpu->numa = topo->nodes[node].numa;
 	gpu->instance = -1;
@@ -192,6 +212,7 @@ struct ep_topo_nic *ep_topo_add_nic(struct ep_topo *topo, int node, const char *
 
 	memset(nic, 0, sizeof(*nic));
 	nic->node = node;
+	nic->host = ep_topo_host_at(topo, node);
 	nic->pci = topo->nodes[node].pci;
 	nic->numa = topo->nodes[node].numa;
 	nic->pci_mbps = topo->nodes[node].mbps;

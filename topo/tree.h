@@ -30,7 +30,11 @@ int ep_topo_add_node(struct ep_topo *topo, int parent, enum ep_topo_kind kind,
 		     const struct ep_topo_pci *pci, int numa, struct ep_topo_err *err);
 /* Below a host bridge, root port - upstream - downstream - upstream - ... take turns. */
 enum ep_topo_kind ep_topo_bridge_kind(const struct ep_topo *topo, int parent);
+/* Several hosts are machines below node 0. Which one a node belongs to, counted from 0. */
+int ep_topo_host_at(const struct ep_topo *topo, int node);
+/* Both look below topo->home only. */
 int ep_topo_find_node(const struct ep_topo *topo, const struct ep_topo_pci *pci);
+/* Where a device goes of which no more than its NUMA node is known. */
 int ep_topo_host_of_numa(struct ep_topo *topo, int numa, struct ep_topo_err *err);
 enum ep_topo_dist ep_topo_dist_nodes(const struct ep_topo *topo, int a, int b);
 
@@ -58,10 +62,16 @@ int ep_topo_read_hwloc(struct ep_topo *topo, const struct ep_xml *xml, struct ep
 int ep_topo_read_xml(const struct ep_xml *xml, const char *path, struct ep_topo **topo,
 		     struct ep_topo_err *err);
 
-int ep_topo_read_live(const char *sysfs_root, struct ep_topo **topo, struct ep_topo_err *err);
+/* What is in front of /sys, /proc and /var. */
+const char *ep_topo_root(const struct ep_topo_opts *opts);
+/* With a file to go by, a PCIe tree that hwloc cannot read is a note. */
+int ep_topo_read_live(const struct ep_topo_opts *opts, struct ep_topo **topo,
+		      struct ep_topo_err *err);
 /* Adds what NVML knows; without NVML it leaves a note. */
-int ep_topo_read_nvml(struct ep_topo *topo, struct ep_topo_err *err);
-int ep_topo_read_sysfs_nics(struct ep_topo *topo, const char *sysfs_root, struct ep_topo_err *err);
+int ep_topo_read_nvml(struct ep_topo *topo, const char *root, struct ep_topo_err *err);
+/* By sysfs; -1: unknown. root is in front of /sys. */
+int ep_topo_numa_of_pci(const char *root, const struct ep_topo_pci *pci);
+int ep_topo_read_sysfs_nics(struct ep_topo *topo, const char *root, struct ep_topo_err *err);
 int ep_topo_merge(struct ep_topo *file, const struct ep_topo *live, struct ep_topo_err *err);
 
 /* After reading and merging: order, NVLink domains, NIC choice. */

@@ -36,10 +36,11 @@ static uint32_t lesser_known(uint32_t a, uint32_t b)
 int ep_topo_unit_rank(const struct ep_topo_units *units, int gpu, int u)
 {
 	int nic = units->unit[u].nic;
+	enum ep_topo_dist dist = ep_topo_dist_gpu_nic(units->topo, gpu, nic);
 
-	/* Of two equally far, the one on PCI is real hardware, the other software or hidden. */
-	return 2 * (int)ep_topo_dist_gpu_nic(units->topo, gpu, nic) +
-	       !units->topo->nic[nic].pci.known;
+	/* Of two equally far, the one on PCI is real hardware, the other software or hidden. Without a
+	 * path it is farther than none. */
+	return 2 * (int)dist + (dist == EP_TOPO_FAR || !units->topo->nic[nic].pci.known);
 }
 
 int ep_topo_units_near(const struct ep_topo_units *units, int gpu, bool *may)

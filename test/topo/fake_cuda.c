@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A stand-in for libcuda.so.1, as far as ep_info asks. FAKE_CUDA=DMABUF,ORDER: the attributes.
- * FAKE_CUDA_GPUS: PCI addresses, separated by commas. */
+/* A stand-in for libcuda.so.1, as far as the tools ask. FAKE_CUDA=DMABUF,ORDER: the attributes.
+ * FAKE_CUDA_GPUS: PCI addresses, separated by commas. FAKE_CUDA_MULTICAST=10: of two GPUs only the
+ * first has that attribute. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +25,13 @@ static const char *gpus(void)
 	const char *text = getenv("FAKE_CUDA_GPUS");
 
 	return text ? text : "0000:13:00.0";
+}
+
+static int has_multicast(int dev)
+{
+	const char *text = getenv("FAKE_CUDA_MULTICAST");
+
+	return text && dev < (int)strlen(text) && text[dev] == '1';
 }
 
 int cuInit(unsigned flags)
@@ -69,6 +77,10 @@ int cuDeviceGetAttribute(int *value, int attribute, int dev)
 {
 	int values[2];
 
+	if (fake(values) && attribute == 132) {
+		*value = has_multicast(dev);
+		return 0;
+	}
 	if (!fake(values) || (attribute != 124 && attribute != 118)) {
 		return 1;
 	}

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /* A stand-in for libnvidia-ml.so.1. FAKE_NVML says which machine: "switch": 4 GPUs on an NVSwitch,
- * two fabrics; "mig": 2 GPUs, the first with MIG instances 0 and 2 of 7; "broken": it does not
- * start. */
+ * one not in its fabric yet; "cliques": 6 GPUs on NVSwitches, fabrics as in the table below; "peers":
+ * 4 GPUs, joined in pairs by NVLink, with one link to the CPU each; "mig": 2 GPUs, the first with MIG
+ * instances 0 and 2 of 7; "broken": it does not start. FAKE_NVML_GPUS: "dddd:bb:dd.f ...", where they
+ * are on PCI. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,6 +47,26 @@ static int is(const char *machine)
 	return which && strcmp(which, machine) == 0;
 }
 
+/* "cliques" */
+static const struct {
+	unsigned char uuid, state;
+	int status;
+	unsigned clique;
+} fabrics[] = {
+	{ 0xab, 3, 0, 5 },  { 0xab, 3, 0, 6 }, { 0xab, 3, 0, 5 },
+	{ 0xab, 3, 15, 5 }, { 0xcd, 3, 0, 5 }, { 0, 3, 0, 5 },
+};
+
+static void put_busid(char busid[32], int index)
+{
+	const char *at = getenv("FAKE_NVML_GPUS");
+
+	snprintf(busid, 32, "00000000:%02X:00.0", 0x17 + index);
+	if (at && strlen(at) >= 13 * (size_t)index + 12) {
+		snprintf(busid, 32, "0000%.12s", at + 13 * index);
+	}
+}
+
 /* Handles: 1 + index; MIG instances 100 + index. */
 static int index_of(void *dev)
 {
@@ -53,7 +75,7 @@ static int index_of(void *dev)
 
 int nvmlInit_v2(void)
 {
-	return is("switch") || is("mig") ? 0 : 9;
+	return is("switch") || is("cliques") || is("peers") || is("mig") ? 0 : 9;
 }
 
 int nvmlShutdown(void)
@@ -69,7 +91,7 @@ int nvmlSystemGetDriverVersion(char *text, unsigned len)
 
 int nvmlDeviceGetCount_v2(unsigned *count)
 {
-	*count = is("switch") ? 4 : 2;
+	*count = is("cliques") ? 6 : is("mig") ? 2 : 4;
 	return 0;
 }
 
@@ -82,7 +104,7 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **dev)
 int nvmlDeviceGetPciInfo_v3(void *dev, struct pci *pci)
 {
 	memset(pci, 0, sizeof(*pci));
-	snprintf(pci->busid, sizeof(pci->busid), "00000000:%02X:00.0", 0x17 + index_of(dev));
+	put_busid(pci->busid, index_of(dev));
 	return 0;
 }
 
@@ -107,19 +129,27 @@ int nvmlDeviceGetCudaComputeCapability(void *dev, int *major, int *minor)
 
 int nvmlDeviceGetNvLinkState(void *dev, unsigned link, int *active)
 {
+	if (is("peers")) {
+		*active = link < 5;
+		return 0;
+	}
 	*active = link < 17; /* one is down */
-	return is("switch") && link < 18 ? 0 : 3;
+	return !is("mig") && link < 18 ? 0 : 3;
 }
 
 int nvmlDeviceGetNvLinkRemoteDeviceType(void *dev, unsigned link, int *type)
 {
-	*type = 2;
+	*type = !is("peers") ? 2 : link < 4 ? 0 : 1;
 	return 0;
 }
 
 int nvmlDeviceGetNvLinkRemotePciInfo_v2(void *dev, unsigned link, struct pci *pci)
 {
 	memset(pci, 0, sizeof(*pci));
+	if (is("peers")) {
+		put_busid(pci->busid, index_of(dev) ^ 1);
+		return 0;
+	}
 	snprintf(pci->busid, sizeof(pci->busid), "00000000:%02X:00.0", 0xc0 + link % 4);
 	return 0;
 }
@@ -128,6 +158,16 @@ int nvmlDeviceGetGpuFabricInfoV(void *dev, struct fabric *f)
 {
 	if (f->version != ((unsigned)sizeof(*f) | 2u << 24)) {
 		return 25;
+	}
+	if (is("peers")) {
+		return 3;
+	}
+	if (is("cliques")) {
+		memset(f->uuid, fabrics[index_of(dev)].uuid, sizeof(f->uuid));
+		f->state = fabrics[index_of(dev)].state;
+		f->status = fabrics[index_of(dev)].status;
+		f->clique = fabrics[index_of(dev)].clique;
+		return 0;
 	}
 	memset(f->uuid, 0xab, sizeof(f->uuid));
 	f->state = index_of(dev) == 3 ? 2 : 3; /* the last one is still starting */

@@ -3,70 +3,29 @@
  * This machine as the readers see it, with a stand-in for NVML (found through LD_LIBRARY_PATH) and
  * a made-up /sys for the NICs; and a topology file laid over that.
  */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "check.h"
+#include "root.h"
 #include "topo/tree.h"
-
-static char root[] = "/tmp/ep_topo_XXXXXX";
-
-static void put(const char *path, const char *text)
-{
-	char full[512];
-
-	snprintf(full, sizeof(full), "%s%s", root, path);
-	for (char *s = full + 1; *s; s++) {
-		if (*s == '/') {
-			*s = '\0';
-			mkdir(full, 0755);
-			*s = '/';
-		}
-	}
-	FILE *f = fopen(full, "we");
-
-	CHECK(f && fputs(text, f) >= 0, "%s", full);
-	if (f) {
-		fclose(f);
-	}
-}
-
-static void put_nic(const char *name, const char *pci, const char *state, const char *rate,
-		    const char *layer)
-{
-	char path[256], target[256], full[512];
-
-	snprintf(path, sizeof(path), "/sys/class/infiniband/%s/node_guid", name);
-	put(path, "a088:c203:00aa:0001\n");
-	snprintf(path, sizeof(path), "/sys/class/infiniband/%s/ports/1/state", name);
-	put(path, state);
-	snprintf(path, sizeof(path), "/sys/class/infiniband/%s/ports/1/rate", name);
-	put(path, rate);
-	snprintf(path, sizeof(path), "/sys/class/infiniband/%s/ports/1/link_layer", name);
-	put(path, layer);
-	if (pci) {
-		snprintf(target, sizeof(target), "../../../%s", pci);
-		snprintf(full, sizeof(full), "%s/sys/class/infiniband/%s/device", root, name);
-		CHECK(symlink(target, full) == 0, "%s", full);
-	}
-}
 
 static void make_sysfs(void)
 {
-	CHECK(mkdtemp(root), "mkdtemp");
-	put_nic("mlx5_0", "0000:29:00.0", "4: ACTIVE\n", "400 Gb/sec (4X NDR)\n", "InfiniBand\n");
-	put_nic("mlx5_1", "0000:2a:00.0", "1: DOWN\n", "10 Gb/sec (4X SDR)\n", "Ethernet\n");
+	root_make();
+	root_put_nic("mlx5_0", "0000:29:00.0", "4: ACTIVE\n", "400 Gb/sec (4X NDR)\n",
+		     "InfiniBand\n");
+	root_put_nic("mlx5_1", "0000:2a:00.0", "1: DOWN\n", "10 Gb/sec (4X SDR)\n", "Ethernet\n");
 	/* A sub-function hangs below its parent's address. */
-	put_nic("mlx5_2", "0000:2b:00.0/mlx5_core.sf.4", "4: ACTIVE\n", "200 Gb/sec (4X HDR)\n",
-		"Ethernet\n");
-	put_nic("rxe0", NULL, "4: ACTIVE\n", "2.5 Gb/sec (1X SDR)\n", "Ethernet\n");
+	root_put_nic("mlx5_2", "0000:2b:00.0/mlx5_core.sf.4", "4: ACTIVE\n",
+		     "200 Gb/sec (4X HDR)\n", "Ethernet\n");
+	root_put_nic("rxe0", NULL, "4: ACTIVE\n", "2.5 Gb/sec (1X SDR)\n", "Ethernet\n");
 }
 
 static struct ep_topo *load(const char *file)
 {
-	struct ep_topo_opts opts = { .file = file, .sysfs_root = root };
+	struct ep_topo_opts opts = { .file = file, .sysfs_root = root_dir };
 	struct ep_topo_err err;
 	struct ep_topo *topo = NULL;
 
@@ -112,6 +71,51 @@ static void test_nics(void)
 	ep_topo_free(topo);
 }
 
+static bool has_note(const struct ep_topo *topo, const char *text)
+{
+	for (int i = 0; i < topo->nnotes; i++) {
+		if (strstr(topo->note[i], text)) {
+			return true;
+		}
+	}
+	return false;
+}
+
+/* One character per GPU: its domain, or - */
+static void check_domains(const struct ep_topo *topo, const char *want)
+{
+	CHECK(topo->ngpus == (int)strlen(want), "%d GPUs", topo->ngpus);
+	for (int g = 0; g < topo->ngpus && want[g]; g++) {
+		CHECK(topo->gpu[g].domain == (want[g] == '-' ? -1 : want[g] - '0'),
+		      "GPU %d: domain %d", g, topo->gpu[g].domain);
+	}
+}
+
+/* The same NVSwitches, but: another clique, a failed start, another fabric, none. */
+static void test_cliques(void)
+{
+	setenv("FAKE_NVML", "cliques", 1);
+	struct ep_topo *topo = load(NULL);
+
+	check_domains(topo, "0-0---");
+	CHECK(ep_topo_linked(topo, 0, 2) && !ep_topo_linked(topo, 0, 3), "links");
+	CHECK(has_note(topo, "0000:1a:00.0 has not joined its NVLink fabric (state 3, status 15)"),
+	      "%d notes", topo->nnotes);
+	ep_topo_free(topo);
+}
+
+/* Two pairs, joined without a switch; links to the CPU join nothing. */
+static void test_peers(void)
+{
+	setenv("FAKE_NVML", "peers", 1);
+	struct ep_topo *topo = load(NULL);
+
+	check_domains(topo, "0011");
+	CHECK(topo->nvswitch == EP_TOPO_NO && topo->gpu[0].nvlinks == 5 && !topo->gpu[0].nvswitch,
+	      "%d links", topo->gpu[0].nvlinks);
+	ep_topo_free(topo);
+}
+
 static void test_switch(void)
 {
 	setenv("FAKE_NVML", "switch", 1);
@@ -123,14 +127,15 @@ static void test_switch(void)
 	for (int g = 0; g < topo->ngpus; g++) {
 		const struct ep_topo_gpu *gpu = &topo->gpu[g];
 
-		CHECK(gpu->sm == 90 && gpu->nvlinks == 17 && gpu->nvswitch && gpu->domain == 0,
-		      "gpu %d: sm %d, %d links, domain %d", g, gpu->sm, gpu->nvlinks, gpu->domain);
+		CHECK(gpu->sm == 90 && gpu->nvlinks == 17 && gpu->nvswitch,
+		      "gpu %d: sm %d, %d links", g, gpu->sm, gpu->nvlinks);
 		CHECK(gpu->fabric == (g != 3), "gpu %d: fabric %d", g, gpu->fabric);
 		CHECK(g == 3 || (gpu->fabric_clique == 5 && gpu->fabric_uuid[15] == 0xab),
 		      "gpu %d: clique %u", g, gpu->fabric_clique);
 		CHECK(!strchr(gpu->name, '\x1b'), "gpu %d: control characters in its name", g);
 	}
-	CHECK(ep_topo_linked(topo, 0, 3) && !ep_topo_linked(topo, 2, 2), "links");
+	check_domains(topo, "000-");
+	CHECK(ep_topo_linked(topo, 0, 1) && !ep_topo_linked(topo, 2, 2), "links");
 	CHECK(ep_topo_find_gpu(topo, "0000:18:00.0", NULL) == 1, "GPU at 18:00.0");
 	CHECK(ep_topo_find_gpu(topo, "0000:99:00.0", NULL) == -1, "GPU at 99:00.0");
 	CHECK(ep_topo_find_gpu(topo, "nonsense", NULL) == -1, "GPU at nonsense");
@@ -192,6 +197,64 @@ static void test_merge(const char *file)
 	ep_topo_free(topo);
 }
 
+static struct ep_topo *load_env(int *rc, struct ep_topo_err *err)
+{
+	struct ep_topo *topo = NULL;
+	struct ep_topo_opts opts;
+
+	ep_topo_opts_env(&opts);
+	opts.sysfs_root = root_dir;
+	*rc = ep_topo_load(&opts, &topo, err);
+	CHECK(*rc || topo, "%s", err->text);
+	return *rc ? NULL : topo;
+}
+
+/* HWLOC_XMLFILE must never reach hwloc, whose "this machine" it would become. */
+static void test_hwloc_xmlfile(const char *nccl_file)
+{
+	static const char xml[] =
+		"<topology version=\"2.0\"><object type=\"Machine\" nodeset=\"0x2\">"
+		"<object type=\"Bridge\" bridge_type=\"0-1\">"
+		"<object type=\"Bridge\" bridge_type=\"1-1\" pci_busid=\"0000:10:01.0\">"
+		"<object type=\"PCIDev\" pci_busid=\"0000:17:00.0\" pci_type=\"0302 [10de:2330]\"/>"
+		"<object type=\"PCIDev\" pci_busid=\"0000:29:00.0\" pci_type=\"0207 [15b3:1021]\"/>"
+		"</object></object></object></topology>";
+	char path[128];
+	struct ep_topo_err err = { .text = "" };
+	int rc;
+
+	setenv("FAKE_NVML", "switch", 1);
+	root_put("/hwloc.xml", xml);
+	snprintf(path, sizeof(path), "%s/hwloc.xml", root_dir);
+	setenv("HWLOC_XMLFILE", path, 1);
+	unsetenv("NCCL_TOPO_FILE");
+	struct ep_topo *topo = load_env(&rc, &err);
+
+	CHECK(topo && topo->source == EP_TOPO_SOURCE_HWLOC_XML && topo->merged, "%s", err.text);
+	if (topo) {
+		CHECK(topo->ngpus == 4 && topo->gpu[0].dist == EP_TOPO_PIX &&
+			      topo->gpu[0].numa == 1 && topo->gpu[1].dist == EP_TOPO_SYS,
+		      "%d GPUs, the first at %s", topo->ngpus,
+		      ep_topo_dist_name(topo->gpu[0].dist));
+		CHECK(topo->nnotes > 0 && strstr(topo->note[0], "HWLOC_XMLFILE"), "%d notes",
+		      topo->nnotes);
+	}
+	ep_topo_free(topo);
+
+	setenv("NCCL_TOPO_FILE", nccl_file, 1);
+	topo = load_env(&rc, &err);
+	CHECK(topo && topo->source == EP_TOPO_SOURCE_NCCL_XML && topo->merged, "%s", err.text);
+	ep_topo_free(topo);
+	unsetenv("NCCL_TOPO_FILE");
+
+	struct ep_topo_opts none = { .sysfs_root = root_dir };
+
+	topo = NULL;
+	rc = ep_topo_load(&none, &topo, &err);
+	CHECK(rc == -EBUSY && strstr(err.text, path), "%d: %s", rc, err.text);
+	unsetenv("HWLOC_XMLFILE");
+}
+
 /* Without GPUs the machine has no say: a stand-in for one that has. */
 static void test_no_gpu(const char *file)
 {
@@ -204,19 +267,25 @@ static void test_no_gpu(const char *file)
 
 int main(int argc, char **argv)
 {
-	char command[64];
+	static const char *const ours[] = { "HWLOC_XMLFILE", "HWLOC_COMPONENTS", "HWLOC_SYNTHETIC",
+					    "HWLOC_FSROOT",  "NCCL_TOPO_FILE",   "FAKE_CUDA" };
 
 	if (argc != 2) {
 		return 2;
+	}
+	for (size_t i = 0; i < sizeof(ours) / sizeof(ours[0]); i++) {
+		unsetenv(ours[i]);
 	}
 	make_sysfs();
 	test_broken();
 	test_nics();
 	test_switch();
+	test_cliques();
+	test_peers();
 	test_mig();
 	test_merge(argv[1]);
+	test_hwloc_xmlfile(argv[1]);
 	test_no_gpu(argv[1]);
-	snprintf(command, sizeof(command), "rm -r %s", root);
-	CHECK(system(command) == 0, "%s", command);
+	root_remove();
 	return failures != 0;
 }
