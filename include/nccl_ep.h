@@ -555,7 +555,8 @@ ncclResult_t ncclEpComplete(ncclEpHandle_t handle, const ncclEpCompleteConfig_t 
  *
  * Low latency groups with enable_mask. mask[r] is 1 while rank r takes part. When a wait for r
  * expires, r is masked: it counts as a source of no tokens, combine leaves its rows out, and the
- * group's error flag becomes 1. Without enable_mask: ncclInvalidUsage from all five calls.
+ * group's error flag becomes 1. A rank that others have masked learns it in its next operation, and
+ * masks them in return. Without enable_mask: ncclInvalidUsage from all five calls.
  */
 
 /* Copies the mask to mask[R] in device memory, on `stream`. */
