@@ -83,7 +83,7 @@ struct vn_umem *vn_cmd_umem(struct vn_cmd *cmd, const char *what, uint32_t id, u
 			  (unsigned long long)u->mem.size, (unsigned long long)align);
 		return NULL;
 	}
-	if (offset % (u->page / 64)) {
+	if (align == 64 && offset % (u->page / 64)) { /* records have whole addresses */
 		VN_REFUSE(cmd, VN_ST_BAD_PARAM,
 			  "%s: offset 0x%llx of umem %u is no multiple of 1/64 of its page of %llu "
 			  "bytes: bound the page where it is registered",
