@@ -123,6 +123,10 @@ EP_KERNEL(ep_ll_clean_kernel, ep_ll_clean_args, EP_LL_MAX_THREADS)
 			ep_st_relaxed_sys_u32(a.async_error, 1);
 		}
 		lost[r] |= !came;
+		if (!came && !(a.remote >> r & 1)) { /* remote ranks learn it with the next step */
+			ep_st_retired_sys_u64((uint64_t *)(a.heap[r] + a.progress_off) + a.rank,
+					      mine | (uint64_t)1 << 32 | (uint64_t)a.round << 33);
+		}
 		steps[r] = theirs;
 	}
 	ep_block_sync();
@@ -133,7 +137,7 @@ EP_KERNEL(ep_ll_clean_kernel, ep_ll_clean_args, EP_LL_MAX_THREADS)
 		struct ep_ll_seq s = {};
 
 		s.step = mine;
-		s.cleaned = mine;
+		s.round = a.round;
 		a.seq[i] = s;
 	}
 	if (r < a.nranks) {

@@ -411,8 +411,13 @@ template <int DTYPE, bool NET> EP_DEV void ep_ll_combine(const struct ep_ll_comb
 	if (NET && ep_block() == 0) {
 		ep_ll_net_progress(c, op);
 	}
+	uint64_t before = NET ? ep_time_ns() : 0; /* who is waited for here is slow, not lost */
+
 	if (ep_ll_begin(c, found, op) == EP_LL_BANK_ABORTED) {
 		return;
+	}
+	if (NET) {
+		op.start_ns += ep_time_ns() - before;
 	}
 	if (ep_block() < c.send_blocks) {
 		ep_ll_combine_send<NET>(a, op, worker, first, all);

@@ -12,10 +12,10 @@ struct ep_ll_op {
 	uint32_t epoch;   /* step of the send half */
 	uint32_t bank;
 	uint32_t release; /* step that released the bank before; 0: never used */
-	uint32_t cleaned; /* of ep_ll_seq */
+	uint32_t round;   /* of ep_ll_seq */
 	bool staged;      /* false: a receiving half whose sending half never ran */
 	bool is_combine;
-	uint64_t start_ns; /* _net kernels: when it began */
+	uint64_t start_ns; /* _net kernels: when it began, without its wait for the bank */
 };
 
 EP_DEV uint32_t ep_min_u32(uint32_t a, uint32_t b)
@@ -116,20 +116,26 @@ EP_DEV bool ep_ll_given_up(const struct ep_ll_common &c, const struct ep_ll_op &
 }
 
 /* What a peer is told of this rank's progress; `masked`: that we do not wait for it any more. */
-EP_DEV uint64_t ep_ll_telling(const struct ep_ll_op &op, bool masked)
+EP_DEV uint64_t ep_ll_telling(uint32_t step, uint32_t round, bool masked)
 {
-	return op.step | (uint64_t)masked << 32;
-}
-
-/* By what it has told, a peer has masked this rank: it waits for us no more, and uses the banks. */
-EP_DEV bool ep_ll_masked_by(const struct ep_ll_op &op, uint64_t told)
-{
-	return told >> 32 && (int32_t)((uint32_t)told - op.cleaned) > 0;
+	return step | (uint64_t)masked << 32 | (uint64_t)round << 33;
 }
 
 EP_DEV uint64_t ep_ll_told(const struct ep_ll_common &c, uint32_t r)
 {
 	return ep_ld_retired_sys_u64((const uint64_t *)ep_ll_progress(c, r));
+}
+
+/*
+ * By what it has told, peer r has masked this rank: it waits for us no more, and uses the banks. What
+ * it told before it last took us in does not count: in an earlier round of MaskCleans, or when
+ * MaskUpdate took r in here. (Rounds, since steps of ranks that have parted cannot be compared.)
+ */
+EP_DEV bool ep_ll_masked_by(const struct ep_ll_common &c, const struct ep_ll_op &op, uint32_t r,
+			    uint64_t told)
+{
+	return told >> 32 & 1 && (int32_t)(((uint32_t)(told >> 33) - op.round) << 1) >= 0 &&
+	       told != ep_ll_forgiven(c.mask, c.nranks)[r];
 }
 
 /* Peer r has masked us: no use in waiting for what it would have sent. */
@@ -138,7 +144,7 @@ EP_DEV bool ep_ll_masked_us(const struct ep_ll_common &c, const struct ep_ll_op 
 {
 	uint64_t told = c.mask_enabled ? ep_ll_told(c, r) : 0;
 
-	if (!ep_ll_masked_by(op, told)) {
+	if (!ep_ll_masked_by(c, op, r, told)) {
 		return false;
 	}
 	ep_ll_peer_failed(c, op, EP_LL_CAUSE_LEFT, site, r, (uint32_t)told - op.step, 0);

@@ -211,7 +211,11 @@ template <bool FP8, bool NET> EP_DEV void ep_ll_dispatch(const struct ep_ll_disp
 	if (sends) {
 		ep_ll_window_mark(c, op.step, t, 0, n, id, counts, &twice);
 	}
+	uint64_t before = NET ? ep_time_ns() : 0; /* who is waited for here is slow, not lost */
 	bank = ep_ll_begin(c, found, op);
+	if (NET) {
+		op.start_ns += ep_time_ns() - before;
+	}
 	if (bank == EP_LL_BANK_ABORTED) {
 		return;
 	}

@@ -4,8 +4,8 @@
  *
  * Every rank owns one heap that its peers can write. It holds
  *
- *   progress[R]   8 bytes each, written by peer r: the last step that it has started, and above it 1 if
- *                 it has masked us by then
+ *   progress[R]   8 bytes each, written by peer r: the last step that it has started, and above that
+ *                 1 if it has masked us by then, and the number of its MaskCleans
  *   signals[R][C] u64 (remote peers): how far peer r's rows have arrived on its channel c
  *   clean[2][R]   words, 8 bytes {step, round}: arrival at mask clean-ups, even and odd rounds
  *   bank[0..2]    buffers of operations in flight, each with three areas:
@@ -95,7 +95,6 @@
  * that makes six.
  */
 #define EP_LL_MAX_LEAD 8
-#define EP_LL_CLEANED_MOST (1u << 30) /* steps back; what is older is taken for so old */
 #define EP_LL_NO_ROW 0xffffffffu
 #define EP_LL_ZERO_ROW 0xfffffffeu /* slot_row: did not fit, returns as zeros */
 
@@ -125,9 +124,17 @@ struct __attribute__((aligned(16))) ep_ll_seq {
 	uint32_t release[EP_LL_BANKS]; /* step that released the bank; 0: never used */
 	uint32_t next;                 /* bank of the next operation, */
 	uint32_t next_release;         /* and its release */
-	uint32_t cleaned;              /* step at the last MaskClean: what peers say of masks before
-					* does not count */
+	uint32_t round;                /* number of MaskCleans */
 };
+
+/* The mask [R] with what is behind it. */
+#define EP_LL_MASK_BYTES(nranks) (16 * (uint64_t)(nranks) + 8)
+
+/* Behind the mask: for each rank what it had told when MaskUpdate took it in. */
+EP_HOST_DEV uint64_t *ep_ll_forgiven(int32_t *mask, uint32_t nranks)
+{
+	return (uint64_t *)(mask + (nranks + 1) / 2 * 2);
+}
 
 /* Written by the kernels at the head of handle memory. */
 struct ep_ll_staged {
@@ -352,6 +359,7 @@ struct ep_ll_clean_args {
 	struct ep_ll_record *records;
 	uint32_t *async_error;
 	uint64_t clean_off; /* in each heap: words of even rounds [R], of odd rounds [R] */
+	uint64_t progress_off;
 	unsigned char *heap[EP_LL_MAX_RANKS];
 	uint64_t remote; /* as in ep_ll_common */
 	uint32_t queues;

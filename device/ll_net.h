@@ -127,7 +127,7 @@ EP_DEV void ep_ll_net_tell(const struct ep_ll_common &c, const struct ep_ll_op &
 			continue;
 		}
 		p.timeout_ns = ep_ll_net_left(c, op, active);
-		if (!ep_mlx5_signal_add(&p, ep_ll_net_signal(c, p, r, c.channels, off, ep_ll_telling(op, !active)),
+		if (!ep_mlx5_signal_add(&p, ep_ll_net_signal(c, p, r, c.channels, off, ep_ll_telling(op.step, op.round, !active)),
 					false) &&
 		    active) {
 			ep_ll_net_failed(c, op, p, r, EP_WAIT_RDMA_SLOT);

@@ -88,7 +88,7 @@ EP_DEV struct ep_ll_op ep_ll_step(const struct ep_ll_common &c, const struct ep_
 	op.is_combine = is_combine;
 	op.start_ns = 0;
 	op.staged = true;
-	op.cleaned = seq.cleaned;
+	op.round = seq.round;
 	if (c.phase & EP_LL_SEND) {
 		op.epoch = op.step;
 		op.bank = seq.next;
@@ -120,9 +120,6 @@ EP_DEV void ep_ll_seq_advance(const struct ep_ll_common &c, const struct ep_ll_o
 	} else {
 		s->busy |= 1u << op.bank;
 	}
-	if (s->step - s->cleaned > EP_LL_CLEANED_MOST) {
-		s->cleaned = s->step - EP_LL_CLEANED_MOST;
-	}
 	s->next = ep_ll_bank_choose(s);
 	s->next_release = ep_ll_seq_release(*s, s->next);
 }
@@ -136,7 +133,8 @@ EP_DEV void ep_ll_publish_progress(const struct ep_ll_common &c, const struct ep
 	for (uint32_t r = ep_lane(); r < c.nranks; r += EP_WARP_SIZE) {
 		if (!ep_ll_remote(c, r)) {
 			ep_st_retired_sys_u64((uint64_t *)(c.heap[r] + c.progress_off) + c.rank,
-					      ep_ll_telling(op, r != c.rank && !ep_ll_active(c, r)));
+					      ep_ll_telling(op.step, op.round,
+						    r != c.rank && !ep_ll_active(c, r)));
 		}
 	}
 }
@@ -155,7 +153,7 @@ EP_DEV bool ep_ll_left_behind(const struct ep_ll_common &c, const struct ep_ll_o
 {
 	int32_t lead = (int32_t)((uint32_t)told - op.step);
 
-	if (!told || (lead <= EP_LL_MAX_LEAD && !ep_ll_masked_by(op, told))) {
+	if (!told || (lead <= EP_LL_MAX_LEAD && !ep_ll_masked_by(c, op, r, told))) {
 		return false; /* 0: it has not told yet, in a new heap */
 	}
 	if (ep_ll_active(c, r)) {
@@ -183,7 +181,7 @@ EP_DEV uint32_t ep_ll_wait_bank(const struct ep_ll_common &c, const struct ep_ll
 	if (c.nranks <= EP_WARP_SIZE &&
 	    ep_all(EP_FULL_MASK,
 		   ep_lane() >= c.nranks ||
-			   (!ep_ll_holds(op, told) && !(told >> 32) &&
+			   (!ep_ll_holds(op, told) && !(told >> 32 & 1) &&
 			    (int32_t)((uint32_t)told - op.step) <= EP_LL_MAX_LEAD))) {
 		return EP_LL_BANK_FREE;
 	}

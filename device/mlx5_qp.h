@@ -183,11 +183,13 @@ EP_DEV bool ep_mlx5_wait(struct ep_mlx5_post *p, uint64_t index, uint32_t timeou
  */
 EP_DEV bool ep_mlx5_wait_end(const struct ep_mlx5_post *p, uint64_t index, uint64_t timeout_ns)
 {
-	bool over = p->done >= index;
+	uint64_t rung = ep_ld_relaxed_gpu_u64(&p->qp->rung);
+	bool over;
 
+	index = index < rung ? index : rung; /* the NIC never learns of the rest */
+	over = p->done >= index;
 	if (ep_lane() == 0 && !over) {
 		struct ep_spin spin = ep_spin_start();
-		uint64_t rung = ep_ld_relaxed_gpu_u64(&p->qp->rung);
 
 		while (!ep_spin_expired(&spin, timeout_ns, EP_WAIT_RDMA_COMPLETION, p->qp->peer) &&
 		       !(p->aborted && ep_ld_relaxed_gpu_u32(p->aborted))) {

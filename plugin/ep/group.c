@@ -32,7 +32,7 @@ static ncclResult_t ep_group_alloc_device(struct ncclEpGroup *g, cudaStream_t st
 	g->stats = (void *)p;
 	p += ep_round_up((uint64_t)g->nranks * sizeof(struct ep_ll_peer_stats), 256);
 	g->mask = (void *)p;
-	p += ep_round_up(4 * (uint64_t)g->nranks, 256);
+	p += ep_round_up(EP_LL_MASK_BYTES(g->nranks), 256);
 	g->links = g->config.shape.channels ? (void *)p : NULL;
 	for (int r = 0; r < g->nranks; r++) {
 		active[r] = 1;

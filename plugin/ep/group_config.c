@@ -279,6 +279,7 @@ uint64_t ep_group_workspace_bytes(int nranks, uint32_t channels)
 
 	return EP_LL_MAX_BLOCKS * sizeof(struct ep_ll_seq) +
 	       ep_round_up(sizeof(struct ep_ll_state), 256) +
-	       ep_round_up(r * sizeof(struct ep_ll_peer_stats), 256) + ep_round_up(r * 4, 256) +
+	       ep_round_up(r * sizeof(struct ep_ll_peer_stats), 256) +
+	       ep_round_up(EP_LL_MASK_BYTES(r), 256) +
 	       ep_round_up(r * queues * sizeof(struct ep_ll_link), 256);
 }

@@ -385,6 +385,7 @@ ncclResult_t ep_ll_clean_launch(struct ncclEpGroup *g, cudaStream_t stream)
 	args.records = g->records_dev;
 	args.async_error = g->async_error_dev;
 	args.clean_off = g->heap.clean_off;
+	args.progress_off = g->heap.progress_off;
 	memcpy(args.heap, g->symm.base, sizeof(args.heap));
 	if (g->remote) {
 		threads = (uint32_t)ep_max_u64(threads, 64);

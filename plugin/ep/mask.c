@@ -54,6 +54,12 @@ ncclResult_t ncclEpMaskUpdate(ncclEpGroup_t ep_group, const int *mask, cudaStrea
 	EP_CUDA_GOTO(cudaMemcpyAsync(ep_group->mask, mask, 4 * (size_t)ep_group->nranks,
 				     cudaMemcpyHostToDevice, stream),
 		     "ncclEpMaskUpdate: copying from mask, which must be host memory", out);
+	EP_CUDA_GOTO(cudaMemcpyAsync(ep_ll_forgiven(ep_group->mask, (uint32_t)ep_group->nranks),
+				     (char *)ep_group->symm.base[ep_group->rank] +
+					     ep_group->heap.progress_off,
+				     8 * (size_t)ep_group->nranks, cudaMemcpyDeviceToDevice,
+				     stream),
+		     "ncclEpMaskUpdate: what ranks have told", out);
 out:
 	ep_group_leave(&call);
 	return result;
@@ -79,9 +85,11 @@ static ncclResult_t ep_mask_tell_missing(struct ncclEpGroup *g, cudaStream_t str
 				"%d is lost%s; only a new group brings it back",
 				r, g->rank, link);
 		} else {
-			EP_WARN("ncclEpMaskClean: rank %d stays masked: rank %d has not seen it "
-				"call within %llu ms; all ranks have to call once more",
-				r, g->rank, (unsigned long long)(g->config.timeout_ns / 1000000));
+			EP_WARN("ncclEpMaskClean: rank %d stays masked: it did not call within "
+				"%llu ms (then all ranks have to call once more), or has lost the "
+				"connection with rank %d, as its own log says (then only a new "
+				"group helps)",
+				r, (unsigned long long)(g->config.timeout_ns / 1000000), g->rank);
 		}
 	}
 	return ncclSuccess;

@@ -131,7 +131,7 @@ struct ep_gda_queue {
 	const char *note; /* what the proxy's thread knows of the failure; atomic, static text */
 	uint32_t failed;  /* a failure was made known; atomic */
 	uint32_t vague;   /* but not its cause; atomic */
-	bool halted;      /* by ep_gda_queue_halt() */
+	uint32_t halted;  /* by ep_gda_queue_halt(); atomic */
 	bool broken;      /* the proxy's thread: no completion follows any more */
 	uint64_t suspect; /* when the NIC first said, with no reason, that it failed; under `ask` */
 };

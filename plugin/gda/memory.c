@@ -203,7 +203,8 @@ struct mlx5dv_devx_umem *ep_gda_umem(struct ep_gda *g, struct ep_gda_nic *nic, v
 	}
 	if (!umem && g->dv->mlx5dv_devx_umem_reg_ex) {
 		umem = ep_gda_umem_reg(g, nic, p, bytes, -1);
-	} else if (!umem) {
+	}
+	if (!umem) { /* kernels that know no bound: whether the offsets will do is seen in making queues */
 		umem = g->dv->mlx5dv_devx_umem_reg(nic->ctx, p, bytes, IBV_ACCESS_LOCAL_WRITE);
 	}
 	if (!umem) {

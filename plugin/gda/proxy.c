@@ -107,6 +107,20 @@ static void ep_gda_proxy_refuse(struct ep_gda_queue *q, const char *note)
 	ep_gda_proxy_fail(q, q->posted, EP_MLX5_SYND_LOCAL_QP_OP, 0, note);
 }
 
+/*
+ * Nothing of a failed queue is posted any more. Once the NIC has nothing of it left, the rest is
+ * flushed, as an mlx5 queue does it by itself: kernels wait for that.
+ */
+static void ep_gda_proxy_end(struct ep_gda_queue *q)
+{
+	bool halted = __atomic_load_n(&q->halted, __ATOMIC_ACQUIRE);
+
+	if (!q->broken && (q->posted == q->completed || (q->nic->cq_lost && halted))) {
+		q->broken = true;
+		ep_gda_complete(q, q->posted, EP_MLX5_CQE_REQ_ERR, 0, EP_MLX5_SYND_FLUSHED, 0);
+	}
+}
+
 static uint64_t ep_gda_be64(const uint32_t *w)
 {
 	return (uint64_t)ep_be32(w[0]) << 32 | ep_be32(w[1]);
@@ -284,12 +298,13 @@ static bool ep_gda_proxy_turn(struct ep_gda *g)
 		struct ep_gda_queue *q = &g->queue[i];
 		uint64_t next = __atomic_load_n(q->word, __ATOMIC_ACQUIRE);
 
-		if (next == q->posted || q->broken || q->nic->cq_lost ||
-		    __atomic_load_n(&q->failed, __ATOMIC_RELAXED)) {
+		if (g->mode == EP_GDA_CPU_PROXY &&
+		    (__atomic_load_n(&q->failed, __ATOMIC_RELAXED) || q->nic->cq_lost)) {
+			ep_gda_proxy_end(q);
+		} else if (next == q->posted || q->broken) {
 			continue;
-		}
-		if (g->mode == EP_GDA_CPU_DB) {
-			ep_gda_ring(q, next);
+		} else if (g->mode == EP_GDA_CPU_DB) {
+			ep_gda_ring(q, next); /* the NIC flushes what comes after a failure */
 			busy = true;
 		} else {
 			busy |= ep_gda_post_some(q, next);

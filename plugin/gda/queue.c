@@ -349,16 +349,16 @@ void ep_gda_queue_halt(struct ep_gda_queue *q)
 	unsigned char in[EP_PRM_QP_SHORT_BYTES] = { 0 };
 	struct ep_gda_why why;
 
-	if (q->halted) {
+	if (__atomic_load_n(&q->halted, __ATOMIC_RELAXED)) {
 		return;
 	}
-	q->halted = true;
 	if (q->verbs) {
 		ep_gda_verbs_halt(q);
 	} else if (q->qp_obj &&
 		   !ep_gda_modify(q, "2ERR_QP", EP_PRM_CMD_2ERR, in, sizeof(in), &why)) {
 		EP_INFO(EP_LOG_NET, "%s: %s", q->nic->name, why.text);
 	}
+	__atomic_store_n(&q->halted, 1, __ATOMIC_RELEASE);
 }
 
 static void ep_gda_destroyed(const struct ep_gda_queue *q, const char *what, int error)

@@ -221,7 +221,7 @@ static struct ep_gda_pinned_at ep_gda_pinned_layout(const struct ep_gda *g)
 	at.word = at.scratch + EP_GDA_LINE;
 	at.record = at.word + (uint64_t)g->nqueues * EP_GDA_LINE;
 	at.shadow = ep_round_up(at.record + (uint64_t)g->nqueues * sizeof(struct ep_mlx5_error),
-				EP_GDA_LINE);
+				_Alignof(struct ep_mlx5_qp));
 	at.bytes = at.shadow + (uint64_t)g->nranks * g->queues * sizeof(struct ep_mlx5_qp);
 	return at;
 }

@@ -198,14 +198,35 @@ static void late_combine(struct world *w, struct bench *b, int away)
 	bench_round(b);
 }
 
-/* A rank comes to MaskClean when the others have given it up: it stays masked, and can know it. */
-static void late_clean(struct world *w, struct bench *b, int away)
+/* The mask leaves out `absent`, seen from others, and all others, seen from those. */
+static void part(struct world *w, struct bench *b, uint32_t absent)
 {
-	check_context("rank %d is late for MaskClean", away);
+	int mask[WORLD_MAX];
+
+	for (int r = 0; r < w->nranks; r++) {
+		mask[r] = (absent >> r & 1) == (absent >> w->rank & 1);
+	}
+	OK(ncclEpMaskUpdate(b->group, mask, w->stream));
+	NEED_CUDA(cudaStreamSynchronize(w->stream));
+}
+
+/*
+ * A rank comes to MaskClean when the others have given it up: it stays masked, and can know it,
+ * even if it has done more operations than they, alone.
+ */
+static void late_clean(struct world *w, struct bench *b, int away, int alone)
+{
+	check_context("rank %d is late for MaskClean, %d operations ahead", away, alone);
+	part(w, b, alone ? 1u << away : 0);
+	for (int i = 0; w->rank == away && i < alone; i++) {
+		OK(bench_update(b, w->stream));
+		OK(bench_dispatch(b, w->stream));
+		NEED_CUDA(cudaStreamSynchronize(w->stream));
+	}
 	if (w->rank != away) {
 		OK(ncclEpMaskClean(b->group, w->stream));
 		CHECK_INT(bench_masked(w, b->group), 1u << away);
-		expect_error(b->group, 1);
+		expect_error(b->group, !alone);
 		OK(ncclEpErrorClear(b->group));
 		b->p.absent = UINT64_C(1) << away;
 		bench_load(b, 110);
@@ -223,6 +244,29 @@ static void late_clean(struct world *w, struct bench *b, int away)
 	bench_load(b, 111);
 	bench_round(b);
 	expect_error(b->group, 0);
+}
+
+/* Two ranks part from the others by hand, go on by themselves, and come back by hand. */
+static void back_by_hand(struct world *w, struct bench *b)
+{
+	const uint32_t two = 3;
+	bool of_two = two >> w->rank & 1;
+
+	check_context("masked by hand, taken in by hand");
+	part(w, b, two);
+	b->p.absent = of_two ? ((1u << w->nranks) - 1) & ~two : two;
+	for (uint64_t i = 0; i < 3; i++) {
+		bench_load(b, 120 + i);
+		bench_round(b);
+	}
+	world_meet(w);
+	part(w, b, 0);
+	world_meet(w);
+	b->p.absent = 0;
+	bench_load(b, 130);
+	bench_round(b);
+	expect_error(b->group, 0);
+	CHECK_INT(bench_masked(w, b->group), 0);
 }
 
 /*
@@ -302,7 +346,9 @@ static void run(struct world *w, void *arg)
 		if (layout == 1 && *late) {
 			left_behind(w, &b, 2);
 			late_combine(w, &b, 1);
-			late_clean(w, &b, 3);
+			late_clean(w, &b, 3, 0);
+			late_clean(w, &b, 2, 7);
+			back_by_hand(w, &b);
 			held(w, group, &p, 1);
 		}
 		CHECK_LAST(group, ncclSuccess, "");
