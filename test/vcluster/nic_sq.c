@@ -9,7 +9,8 @@
  *    be behind it;
  *  - several: the doorbell records of all of them say how far; the record of the queue pair that the
  *    word names must not be behind the word.
- * So a doorbell that was forgotten is noticed, by a hang, if nobody else rings on that page.
+ * So a doorbell that was forgotten is noticed, by a hang, if nobody else rings on that page; one
+ * that says too little, at the end of the queue pair if it is the page's last.
  */
 #include <stdio.h>
 #include "nic.h"
@@ -72,12 +73,18 @@ static bool vn_has_queue(const struct vn_qp *qp)
 	return qp->state == VN_RTS || qp->state == VN_ERR;
 }
 
+/* How far a doorbell's two words say to go. */
+static uint16_t vn_next(uint32_t first, uint32_t second)
+{
+	return (uint16_t)((first >> 8 & 0xffff) + ((second & 0x3f) + 3) / 4);
+}
+
 /* The queue pair that the word names, after checks. */
 static struct vn_qp *vn_ring(struct vn_uar *u, uint64_t word)
 {
 	uint32_t first = be32toh((uint32_t)word), second = be32toh((uint32_t)(word >> 32));
 	struct vn_qp *qp = vn_qp_find(second >> 8);
-	uint16_t next = (uint16_t)((first >> 8 & 0xffff) + ((second & 0x3f) + 3) / 4);
+	uint16_t next = vn_next(first, second);
 
 	if (!qp || qp->uar != u || second & 0xc0) {
 		vn_bug("doorbell 0x%08x 0x%08x on UAR page %u: no such queue pair on this page",
@@ -126,6 +133,20 @@ static bool vn_look(struct vn_uar *u)
 		}
 	}
 	return any;
+}
+
+void vn_doorbell_last(struct vn_qp *qp)
+{
+	uint64_t word = __atomic_load_n((uint64_t *)(qp->uar->page + EP_MLX5_UAR_DOORBELL),
+					__ATOMIC_ACQUIRE);
+	uint32_t first = be32toh((uint32_t)word), second = be32toh((uint32_t)(word >> 32));
+	uint16_t next = vn_next(first, second);
+
+	if (qp->rung && second >> 8 == qp->number && next != vn_dbr(qp)) {
+		vn_bug("%s: the last doorbell, but the doorbell record says %u: the WQEs between "
+		       "are never fetched",
+		       vn_where(qp, next), vn_dbr(qp));
+	}
 }
 
 bool vn_doorbells(void)

@@ -199,6 +199,16 @@ static void bad_record_wide(void)
 	store_db(1u << 8, q.qpn << 8);
 }
 
+/* Another queue pair is on the page: its word does not say how far to go, the records do. */
+static void bad_doorbell_behind(void)
+{
+	good_write(0);
+	good_write(CL_SIGNALED);
+	q.dbr->send = htobe32(2);
+	store_db(1u << 8, q.qpn << 8);
+	mlx5dv_devx_obj_destroy(q.qp_obj);
+}
+
 static void bad_doorbell_qpn(void)
 {
 	store_db(1u << 8, 0xffff42u << 8);
@@ -285,6 +295,7 @@ static const struct {
 	{ "back", ring_back, "doorbell goes back" },
 	{ "record", bad_record, "doorbell, but its doorbell record says 0" },
 	{ "recordwide", bad_record_wide, "doorbell record is 0x10001" },
+	{ "dbbehind", bad_doorbell_behind, "but the doorbell record says 2" },
 	{ "dbqpn", bad_doorbell_qpn, "no such queue pair on this page" },
 	{ "dbopcode", bad_doorbell_opcode, "without DS, but with an opcode" },
 	{ "dbpage", bad_doorbell_page, "no such queue pair on this page" },
