@@ -3,9 +3,10 @@
  * The host side end to end, over NICs: ranks connect, kernels post to peers' memory everything
  * there is to post, and what lies there afterwards is compared with what the poster says.
  *
- *     host [-q QUEUES] [-w WQES] MODE [RANKS] [ROUNDS] [TIMES] [PORT...]
+ *     host [-p] [-q QUEUES] [-w WQES] MODE [RANKS] [ROUNDS] [TIMES] [PORT...]
  *         MODE: auto, gpu, gpu_host, cpu_db, cpu_proxy; PORT: of rank 0, like mlx5_0:1
- *         QUEUES: per peer; WQES: that each queue has at least taken in the end
+ *         -p: only messages to and fro; QUEUES: per peer; WQES: that each queue has at least taken
+ *         in the end
  *
  * Every rank is remote for every other. Each pair of ranks has a place in everybody's heap that
  * only the one writes, as source of what it posts, and in the other's heap as its target.
@@ -26,6 +27,7 @@
 static enum ep_gda_mode mode;
 static uint32_t rounds, times, queues = 2;
 static uint64_t least;
+static bool only_pass;
 static char **ports; /* NULL behind the last */
 
 struct rank {
@@ -261,9 +263,11 @@ static void run(struct world *w, void *arg)
 			clear(&r);
 			NEED(ep_gda_bind(r.gda, &r.boot, r.heap, HEAP_BYTES, ncclSuccess) ==
 			     ncclSuccess);
-			post(&r, 1 + 2 * t + b);
-			world_meet(w);
-			check(&r);
+			if (!only_pass) {
+				post(&r, 1 + 2 * t + b);
+				world_meet(w);
+				check(&r);
+			}
 			pass(&r);
 			world_meet(w);
 			ep_gda_unbind(r.gda);
@@ -277,17 +281,33 @@ static void run(struct world *w, void *arg)
 	}
 }
 
-int main(int argc, char **argv)
+static bool options(int argc, char **argv)
 {
-	int ranks, option;
+	int option;
 
-	while ((option = getopt(argc, argv, "+q:w:")) == 'q' || option == 'w') {
-		if (option == 'q') {
+	while ((option = getopt(argc, argv, "+pq:w:")) != -1) {
+		switch (option) {
+		case 'p':
+			only_pass = true;
+			break;
+		case 'q':
 			queues = (uint32_t)world_number(optarg, 2);
-		} else {
+			break;
+		case 'w':
 			least = world_number(optarg, 0);
+			break;
+		default:
+			return false;
 		}
 	}
+	return true;
+}
+
+int main(int argc, char **argv)
+{
+	bool known = options(argc, argv);
+	int ranks;
+
 	argc -= optind - 1;
 	argv += optind - 1;
 	for (mode = EP_GDA_AUTO; mode < EP_GDA_MODES; mode++) {
@@ -295,9 +315,10 @@ int main(int argc, char **argv)
 			break;
 		}
 	}
-	if (mode == EP_GDA_MODES || option != -1) {
+	if (mode == EP_GDA_MODES || !known) {
 		fprintf(stderr,
-			"usage: host [-q QUEUES] [-w WQES] MODE [RANKS] [ROUNDS] [TIMES] [PORT...]\n");
+			"usage: host [-p] [-q QUEUES] [-w WQES] MODE [RANKS] [ROUNDS] [TIMES] "
+			"[PORT...]\n");
 		return 2;
 	}
 	ranks = world_size((int)world_number(argc > 2 ? argv[2] : NULL, 2));
