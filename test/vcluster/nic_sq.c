@@ -203,6 +203,12 @@ static bool vn_parse_write(struct vn_qp *qp, struct vn_op *op, const union ep_ml
 	if (!op->len || op->len > EP_MLX5_MAX_INLINE || ds != 2 + (op->len + 4 + 15) / 16) {
 		BAD(op, "%s: %u bytes inline with DS %u", vn_where(qp, op->idx), op->len, ds);
 	}
+	for (uint32_t i = op->len; i < 16 * ds - 36; i++) {
+		if (w->in.data.data[i]) {
+			BAD(op, "%s: inline data of %u bytes is padded with 0x%02x: 0 is expected",
+			    vn_where(qp, op->idx), op->len, w->in.data.data[i]);
+		}
+	}
 	op->is_inline = true;
 	memcpy(op->data, w->in.data.data, op->len);
 	return true;
@@ -286,11 +292,27 @@ static bool vn_parse_ctrl(struct vn_qp *qp, struct vn_op *op, const union ep_mlx
 	return true;
 }
 
+/* Segments are stored one by one, and each of them must be. */
+static bool vn_parse_whole(struct vn_qp *qp, struct vn_op *op, const union ep_mlx5_wqe_view *w,
+			   uint32_t ds)
+{
+	uint8_t poison[EP_MLX5_SEGMENT];
+
+	memset(poison, VN_POISON, sizeof(poison));
+	for (uint32_t i = 1; i < ds; i++) {
+		if (!memcmp(w->words.w + 4 * i, poison, sizeof(poison))) {
+			BAD(op, "%s: segment %u of %u was not written since the slot was used last",
+			    vn_where(qp, op->idx), i, ds);
+		}
+	}
+	return true;
+}
+
 static bool vn_parse(struct vn_qp *qp, struct vn_op *op, const union ep_mlx5_wqe_view *w)
 {
 	uint32_t ds = be32toh(w->ctrl.qpn_ds) & 0x3f;
 
-	if (!vn_parse_ctrl(qp, op, w)) {
+	if (!vn_parse_ctrl(qp, op, w) || !vn_parse_whole(qp, op, w, ds)) {
 		return false;
 	}
 	if (op->opcode == EP_MLX5_OP_NOP) {

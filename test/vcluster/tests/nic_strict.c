@@ -149,15 +149,52 @@ static void bad_nop(void)
 	last()->qpn_ds = htobe32(q.qpn << 8 | 3);
 }
 
-/* The slot was used before, and the WQE is "forgotten". */
-static void bad_unwritten(void)
+static void use_all(void)
 {
 	for (uint32_t i = 0; i < q.depth; i++) {
 		good_write(CL_SIGNALED);
 		cl_ring(&q);
 	}
 	CHECK_INT(cl_wait(&q), 0);
+}
+
+/* The slot was used before, and the WQE is "forgotten". */
+static void bad_unwritten(void)
+{
+	use_all();
 	q.pi++;
+}
+
+/* Or its end is. */
+static void bad_torn(uint32_t segment)
+{
+	struct ep_mlx5_wqe before;
+
+	use_all();
+	before = q.sq[q.pi & (q.depth - 1)];
+	cl_inline(&q, buffer, 28, (uintptr_t)buffer + 4096, mr->rkey, 0);
+	memcpy(last_words() + 4 * segment, before.w + 4 * segment, EP_MLX5_SEGMENT);
+}
+
+static void bad_torn_address(void)
+{
+	bad_torn(1);
+}
+
+static void bad_torn_data(void)
+{
+	bad_torn(2);
+}
+
+static void bad_torn_end(void)
+{
+	bad_torn(3);
+}
+
+static void bad_padding(void)
+{
+	cl_inline(&q, buffer, 16, (uintptr_t)buffer + 4096, mr->rkey, 0);
+	last_words()[13] = 1;
 }
 
 static void bad_overrun(void)
@@ -291,6 +328,10 @@ static const struct {
 	{ "masked", bad_masked, "reserved words are not 0" },
 	{ "nop", bad_nop, "NOP with DS 3" },
 	{ "unwritten", bad_unwritten, "not written since the slot was used last" },
+	{ "torn1", bad_torn_address, "segment 1 of 4 was not written" },
+	{ "torn2", bad_torn_data, "segment 2 of 4 was not written" },
+	{ "torn3", bad_torn_end, "segment 3 of 4 was not written" },
+	{ "padding", bad_padding, "inline data of 16 bytes is padded with 0x01" },
 	{ "overrun", bad_overrun, "overrun: 65 WQEs of a queue of 64" },
 	{ "back", ring_back, "doorbell goes back" },
 	{ "record", bad_record, "doorbell, but its doorbell record says 0" },
