@@ -8,7 +8,9 @@
  * Peers, other blocks and the host run concurrently: flags are acquire loads and release stores,
  * packets are 8-byte relaxed atomics, 16-byte copies are plain accesses, so that a race detector
  * checks the protocol. There are no fences (race detectors do not model them): the stores behind
- * ep_release_fence_sys() are release stores themselves, which is what the contract promises.
+ * ep_release_fence_sys() are release stores themselves, which is what the contract promises. That
+ * there is a fence is checked by counting: every other store and every barrier makes a new one
+ * necessary.
  */
 #ifndef EP_DEVICE_SIMT_CPU_H
 #define EP_DEVICE_SIMT_CPU_H
@@ -25,6 +27,13 @@ struct ep_simt_lane {
 	uint32_t lane, warp, nwarps;
 	uint32_t block, nblocks;
 	void *dynamic_shared;
+	uint32_t fenced; /* enum ep_simt_fenced: what fences have covered all stores of this thread */
+};
+
+enum ep_simt_fenced {
+	EP_SIMT_FENCED_GPU = 1,
+	EP_SIMT_FENCED_SYS = 2,
+	EP_SIMT_FENCED_FLAGS = 4 /* also the stores that were behind a fence themselves */
 };
 
 enum ep_simt_op {
@@ -50,6 +59,8 @@ void ep_simt_perturb(void);
 uint64_t ep_simt_time_ns(void);
 void ep_simt_register(void (*handle)(void), const char *name, size_t args_size,
 		      uint32_t max_threads, void (*body)(const void *args));
+/* A store behind a fence lacks it: of `scope`, for a store to p; NULL: to a device's register. */
+void ep_simt_unfenced(const void *p, uint32_t scope);
 /* A launch handle was called as if it were a function. */
 void ep_simt_called(const char *name) __attribute__((noreturn));
 
@@ -119,8 +130,20 @@ EP_DEV void *ep_dynamic_shared(void)
 	return ep_simt_self->dynamic_shared;
 }
 
+/* Nobody else reads it, but a race detector does not know that fibers end before others begin. */
+EP_DEV void ep_simt_fence(uint32_t fenced)
+{
+	__atomic_store_n(&ep_simt_self->fenced, fenced, __ATOMIC_RELAXED);
+}
+
+EP_DEV uint32_t ep_simt_fences(void)
+{
+	return __atomic_load_n(&ep_simt_self->fenced, __ATOMIC_RELAXED);
+}
+
 EP_DEV void ep_warp_sync(uint32_t mask)
 {
+	ep_simt_fence(0);
 	ep_simt_collective(EP_SIMT_SYNC, mask, 0, 0);
 }
 
@@ -206,11 +229,13 @@ EP_DEV uint32_t ep_ctz(uint32_t v)
 
 EP_DEV void ep_block_sync(void)
 {
+	ep_simt_fence(0);
 	ep_simt_barrier(0, ep_simt_self->nthreads);
 }
 
 EP_DEV void ep_bar_sync(uint32_t id, uint32_t nthreads)
 {
+	ep_simt_fence(0);
 	ep_simt_barrier(id, nthreads);
 }
 
@@ -231,6 +256,7 @@ EP_DEV void ep_simt_point(void)
 	EP_DEV void name(type *p, type v)                                                          \
 	{                                                                                          \
 		ep_simt_point();                                                                   \
+		ep_simt_fence(0);                                                                  \
 		__atomic_store_n(p, v, order);                                                     \
 	}
 
@@ -254,23 +280,46 @@ EP_ST_CPU(ep_st_retired_sys_u32, uint32_t, __ATOMIC_RELEASE)
 EP_LD_CPU(ep_ld_retired_sys_u32, uint32_t, __ATOMIC_ACQUIRE)
 EP_ST_CPU(ep_st_retired_sys_u64, uint64_t, __ATOMIC_RELEASE)
 EP_LD_CPU(ep_ld_retired_sys_u64, uint64_t, __ATOMIC_ACQUIRE)
-EP_ST_CPU(ep_st_fenced_sys_u32, uint32_t, __ATOMIC_RELEASE)
-EP_ST_CPU(ep_st_mmio_u64, uint64_t, __ATOMIC_RELEASE)
 
 EP_DEV void ep_release_fence_sys(void)
 {
 	ep_simt_point();
+	ep_simt_fence(EP_SIMT_FENCED_GPU | EP_SIMT_FENCED_SYS | EP_SIMT_FENCED_FLAGS);
 }
 
 EP_DEV void ep_release_fence_gpu(void)
 {
 	ep_simt_point();
+	ep_simt_fence(ep_simt_fences() | EP_SIMT_FENCED_GPU);
+}
+
+EP_DEV void ep_st_fenced_sys_u32(uint32_t *p, uint32_t v)
+{
+	uint32_t fences = ep_simt_fences();
+
+	ep_simt_point();
+	if (!(fences & EP_SIMT_FENCED_SYS)) {
+		ep_simt_unfenced(p, fences);
+	}
+	ep_simt_fence(fences & ~(uint32_t)EP_SIMT_FENCED_FLAGS);
+	__atomic_store_n(p, v, __ATOMIC_RELEASE);
+}
+
+EP_DEV void ep_st_mmio_u64(uint64_t *p, uint64_t v)
+{
+	ep_simt_point();
+	if (!(ep_simt_fences() & EP_SIMT_FENCED_FLAGS)) {
+		ep_simt_unfenced(NULL, ep_simt_fences());
+	}
+	ep_simt_fence(0);
+	__atomic_store_n(p, v, __ATOMIC_RELEASE);
 }
 
 #define EP_ATOM_CPU(name, type, builtin)                                                           \
 	EP_DEV type name(type *p, type v)                                                          \
 	{                                                                                          \
 		ep_simt_point();                                                                   \
+		ep_simt_fence(0);                                                                  \
 		return builtin(p, v, __ATOMIC_RELAXED);                                            \
 	}
 
@@ -285,6 +334,7 @@ EP_ATOM_CPU(ep_shared_or_u32, uint32_t, __atomic_fetch_or)
 EP_DEV uint32_t ep_atomic_cas_gpu_u32(uint32_t *p, uint32_t expected, uint32_t v)
 {
 	ep_simt_point();
+	ep_simt_fence(0);
 	__atomic_compare_exchange_n(p, &expected, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 	return expected;
 }
@@ -292,6 +342,7 @@ EP_DEV uint32_t ep_atomic_cas_gpu_u32(uint32_t *p, uint32_t expected, uint32_t v
 EP_DEV uint32_t ep_atomic_cas_acquire_gpu_u32(uint32_t *p, uint32_t expected, uint32_t v)
 {
 	ep_simt_point();
+	ep_simt_fence(0);
 	__atomic_compare_exchange_n(p, &expected, v, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
 	return expected;
 }
@@ -301,6 +352,7 @@ EP_DEV uint64_t ep_atomic_max_release_gpu_u64(uint64_t *p, uint64_t v)
 	uint64_t old;
 
 	ep_simt_point();
+	ep_simt_fence(0);
 	old = __atomic_load_n(p, __ATOMIC_RELAXED);
 	while (old < v && !__atomic_compare_exchange_n(p, &old, v, true, __ATOMIC_ACQ_REL,
 						       __ATOMIC_RELAXED)) {
@@ -345,6 +397,7 @@ EP_DEV void ep_st16(void *p, struct ep_vec16 v)
 	ep_simt_u32x4 x;
 
 	memcpy(&x, &v, sizeof(x));
+	ep_simt_fence(0);
 	*(ep_simt_u32x4 *)p = x;
 }
 
@@ -352,6 +405,7 @@ EP_DEV void ep_st16(void *p, struct ep_vec16 v)
 EP_DEV void ep_st_word(void *p, uint32_t d, uint32_t epoch)
 {
 	ep_simt_point();
+	ep_simt_fence(0);
 	__atomic_store_n((uint64_t *)p, (uint64_t)epoch << 32 | d, __ATOMIC_RELAXED);
 }
 

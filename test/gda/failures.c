@@ -307,6 +307,30 @@ static void recovery(void)
 	rig_free(&rig);
 }
 
+/* A NIC that takes its time, but not all the time there is. */
+static void patient(void)
+{
+	double limit = now_s() + 20;
+
+	begin(64);
+	launch((struct gda_one_args){ .what = GDA_ONE_PUT_0,
+				      .times = 3,
+				      .lanes = 1,
+				      .quiet = GDA_QUIET_ALL,
+				      .timeout_ns = LONG_NS });
+	while (!__atomic_load_n(nic->db, __ATOMIC_ACQUIRE) && now_s() < limit) {
+		usleep(1000);
+	}
+	usleep(100000);
+	nic_start(nic);
+	OK(cudaDeviceSynchronize());
+	nic_finish(nic);
+	CHECK_INT(rig.result->status, EP_MLX5_OK);
+	CHECK_INT(nic->ci, 3);
+	CHECK_INT(nic->bad, 0);
+	rig_free(&rig);
+}
+
 /* What the NIC is told after `times` calls. */
 static uint64_t handed_over(uint32_t shared, uint32_t times, uint32_t lanes, uint32_t more,
 			    uint32_t flush)
@@ -333,6 +357,7 @@ static void doorbells(void)
 	CHECK_INT(nic->signaled, 1 + 3); /* the last, and the quarters' ends */
 	CHECK_INT(handed_over(0, 5, 1, 1, 0), 33);
 	CHECK_INT(handed_over(0, 5, 1, 1, 1), 43);
+	CHECK_INT(rig_state(&rig, 0).rung, 43);
 	CHECK_INT(nic->signaled, 4);
 	CHECK_INT(handed_over(0, 10, 1, 1, 0), 48); /* crosses a quarter, so it rings */
 	CHECK_INT(handed_over(0, 1, 1, 0, 0), 54);
@@ -431,6 +456,7 @@ int main(void)
 	let_go(5, ~0ull, false, true, false);
 	let_go(5, 5, true, false, true);
 	let_go(5, ~0ull, true, false, true);
+	patient();
 	recovery();
 	return test_result();
 }

@@ -3,26 +3,31 @@
  * The host side end to end, over NICs: ranks connect, kernels post to peers' memory everything
  * there is to post, and what lies there afterwards is compared with what the poster says.
  *
- *     host MODE [RANKS] [ROUNDS] [TIMES] [PORT...]
+ *     host [-p] [-q QUEUES] [-w WQES] MODE [RANKS] [ROUNDS] [TIMES] [PORT...]
  *         MODE: auto, gpu, gpu_host, cpu_db, cpu_proxy; PORT: of rank 0, like mlx5_0:1
+ *         -p: only messages to and fro; QUEUES: per peer; WQES: that each queue has at least taken
+ *         in the end
  *
  * Every rank is remote for every other. Each pair of ranks has a place in everybody's heap that
  * only the one writes, as source of what it posts, and in the other's heap as its target.
  */
 #include <dirent.h>
 #include <stddef.h>
+#include <unistd.h>
 #include "gda/gda.h"
 #include "gda/internal.h"
 #include "kernels.h"
 #include "support/world.h"
 
-#define QUEUES 2
 #define DEPTH 128
 #define HEAP_BYTES (2u << 20)
 #define TIMEOUT_NS 20000000000ull
+#define CLOSED_WITHIN 1.9 /* seconds: a close that waits in vain takes 2 */
 
 static enum ep_gda_mode mode;
-static uint32_t rounds, times;
+static uint32_t rounds, times, queues = 2;
+static uint64_t least;
+static bool only_pass;
 static char **ports; /* NULL behind the last */
 
 struct rank {
@@ -30,17 +35,17 @@ struct rank {
 	struct ep_boot boot;
 	struct ep_gda *gda;
 	struct gda_warp *heap;
-	struct gda_result *result; /* pinned, [ranks][ranks][QUEUES], as the heap */
+	struct gda_result *result; /* pinned, [ranks][ranks][queues], as the heap */
 };
 
 static size_t places(const struct rank *r)
 {
-	return (size_t)r->w->nranks * (size_t)r->w->nranks * QUEUES;
+	return (size_t)r->w->nranks * (size_t)r->w->nranks * queues;
 }
 
 static uint32_t place(const struct rank *r, int from, int to)
 {
-	return (uint32_t)(from * r->w->nranks + to) * QUEUES;
+	return (uint32_t)(from * r->w->nranks + to) * queues;
 }
 
 static void launch(void (*kernel)(void), uint32_t blocks, uint32_t threads, void *args,
@@ -64,7 +69,7 @@ static void make(struct rank *r, struct world *w)
 					.place = (uint32_t)w->device,
 					.remote = remote,
 					.host = host,
-					.queues = QUEUES,
+					.queues = queues,
 					.depth = DEPTH,
 					.mode = mode,
 					.timeout_ns = TIMEOUT_NS };
@@ -100,9 +105,29 @@ static void clear(struct rank *r)
 	memset(r->result, 0, places(r) * sizeof(*r->result));
 }
 
+/* How much the queues have taken. */
+static void check_taken(struct rank *r)
+{
+	uint32_t n = (uint32_t)r->w->nranks * queues;
+	struct ep_mlx5_qp *qps = calloc(n, sizeof(*qps));
+
+	NEED(qps);
+	NEED_CUDA(cudaMemcpy(qps, ep_gda_queues(r->gda), n * sizeof(*qps), cudaMemcpyDeviceToHost));
+	for (uint32_t i = 0; i < n; i++) {
+		CHECK(i / queues == (uint32_t)r->w->rank || qps[i].rung >= least);
+	}
+	free(qps);
+}
+
 static void end(struct rank *r)
 {
+	double start;
+
+	check_taken(r);
+	world_meet(r->w);
+	start = world_now();
 	ep_gda_close(r->gda);
+	CHECK(world_now() - start < CLOSED_WITHIN);
 	ep_boot_close(&r->boot);
 	NEED_CUDA(cudaFree(r->heap));
 	NEED_CUDA(cudaFreeHost(r->result));
@@ -126,7 +151,7 @@ static void post(struct rank *r, uint32_t seed)
 		uint32_t first = place(r, w->rank, p);
 		struct gda_post_args args = {
 			/* Warp `first` uses the first queue of the peer. */
-			.qp = ep_gda_queues(r->gda) + (size_t)p * QUEUES - first,
+			.qp = ep_gda_queues(r->gda) + (size_t)p * queues - first,
 			.result = r->result,
 			.heap = r->heap,
 			.timeout_ns = TIMEOUT_NS,
@@ -138,7 +163,7 @@ static void post(struct rank *r, uint32_t seed)
 		};
 
 		if (p != w->rank) {
-			launch(gda_post, 1, 32 * QUEUES, &args, w->stream);
+			launch(gda_post, 1, 32 * queues, &args, w->stream);
 		}
 	}
 	NEED_CUDA(cudaStreamSynchronize(w->stream));
@@ -151,7 +176,7 @@ static void pass(struct rank *r)
 	int peer = w->rank ^ 1;
 	uint64_t at = HEAP_BYTES - sizeof(struct gda_ball);
 	struct gda_pass_args args = {
-		.qp = ep_gda_queues(r->gda) + (size_t)peer * QUEUES + QUEUES - 1,
+		.qp = ep_gda_queues(r->gda) + (size_t)peer * queues + queues - 1,
 		.ball = (struct gda_ball *)((unsigned char *)r->heap + at),
 		.result = r->result,
 		.at = at,
@@ -181,7 +206,7 @@ static void check(struct rank *r)
 	NEED(seen && all);
 	NEED_CUDA(cudaMemcpy(seen, r->heap, HEAP_BYTES, cudaMemcpyDeviceToHost));
 	for (uint32_t i = 0; i < places(r); i++) {
-		int from = (int)(i / QUEUES) / w->nranks, to = (int)(i / QUEUES) % w->nranks;
+		int from = (int)(i / queues) / w->nranks, to = (int)(i / queues) % w->nranks;
 		const struct gda_result *said = &all[from];
 
 		NEED(ep_boot_allgather(&r->boot, &r->result[i], all, sizeof(*all), "test") ==
@@ -189,7 +214,7 @@ static void check(struct rank *r)
 		if (from == to || (from != w->rank && to != w->rank)) {
 			continue;
 		}
-		check_context("rank %d, from %d to %d, queue %u", w->rank, from, to, i % QUEUES);
+		check_context("rank %d, from %d to %d, queue %u", w->rank, from, to, i % queues);
 		CHECK_INT(said->status, EP_MLX5_OK);
 		CHECK_INT(said->wrong, 0);
 		CHECK(said->posted >= rounds);
@@ -238,9 +263,11 @@ static void run(struct world *w, void *arg)
 			clear(&r);
 			NEED(ep_gda_bind(r.gda, &r.boot, r.heap, HEAP_BYTES, ncclSuccess) ==
 			     ncclSuccess);
-			post(&r, 1 + 2 * t + b);
-			world_meet(w);
-			check(&r);
+			if (!only_pass) {
+				post(&r, 1 + 2 * t + b);
+				world_meet(w);
+				check(&r);
+			}
 			pass(&r);
 			world_meet(w);
 			ep_gda_unbind(r.gda);
@@ -249,25 +276,52 @@ static void run(struct world *w, void *arg)
 		for (int p = 0; p < w->nranks; p++) {
 			CHECK(!ep_gda_explain(r.gda, p, &failure));
 		}
-		world_meet(w);
 		end(&r);
 		check_files(w, t == 0);
 	}
 }
 
+static bool options(int argc, char **argv)
+{
+	int option;
+
+	while ((option = getopt(argc, argv, "+pq:w:")) != -1) {
+		switch (option) {
+		case 'p':
+			only_pass = true;
+			break;
+		case 'q':
+			queues = (uint32_t)world_number(optarg, 2);
+			break;
+		case 'w':
+			least = world_number(optarg, 0);
+			break;
+		default:
+			return false;
+		}
+	}
+	return true;
+}
+
 int main(int argc, char **argv)
 {
-	int ranks = world_size((int)world_number(argc > 2 ? argv[2] : NULL, 2));
+	bool known = options(argc, argv);
+	int ranks;
 
+	argc -= optind - 1;
+	argv += optind - 1;
 	for (mode = EP_GDA_AUTO; mode < EP_GDA_MODES; mode++) {
 		if (argc > 1 && strcmp(argv[1], ep_gda_mode_name(mode)) == 0) {
 			break;
 		}
 	}
-	if (mode == EP_GDA_MODES) {
-		fprintf(stderr, "usage: host MODE [RANKS] [ROUNDS] [TIMES] [PORT...]\n");
+	if (mode == EP_GDA_MODES || !known) {
+		fprintf(stderr,
+			"usage: host [-p] [-q QUEUES] [-w WQES] MODE [RANKS] [ROUNDS] [TIMES] "
+			"[PORT...]\n");
 		return 2;
 	}
+	ranks = world_size((int)world_number(argc > 2 ? argv[2] : NULL, 2));
 	rounds = (uint32_t)world_number(argc > 3 ? argv[3] : NULL, 200);
 	times = (uint32_t)world_number(argc > 4 ? argv[4] : NULL, 2);
 	ports = argv + (argc < 5 ? argc : 5);

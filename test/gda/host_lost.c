@@ -13,6 +13,8 @@
  *   remote    the peer takes its memory back
  *   local     this rank takes its own memory back
  *   absent    an exchange of this rank never ends, since the peer does not come to it
+ *   posted    nobody waits for what was posted, and the NIC is slow (VC_NIC_FAULTS)
+ *   waiting   this rank closes while its kernel waits for a NIC that is stuck (VC_NIC_FAULTS)
  *   busy      work of somebody else on this GPU does not end
  *   masked    a masked atomic where verbs have none
  *   refused   MODE cannot be had here; the reason contains HOST_LOST_REASON
@@ -87,9 +89,8 @@ static void end(struct rank *r)
 	}
 }
 
-/* One warp posts to a queue of the peer; returns how that went. */
-static uint32_t post_lanes(struct rank *r, uint32_t what, uint32_t queue, uint32_t lanes,
-			   bool quiet)
+/* One warp posts to a queue of the peer. */
+static void launch(struct rank *r, uint32_t what, uint32_t queue, uint32_t lanes, bool quiet)
 {
 	struct gda_one_args args = { .qp = ep_gda_queues(r->gda) + 2 * (1 - r->w->rank) + queue,
 				     .result = r->result,
@@ -104,6 +105,13 @@ static uint32_t post_lanes(struct rank *r, uint32_t what, uint32_t queue, uint32
 	void *list[] = { &args };
 
 	NEED_CUDA(cudaLaunchKernelExC(&config, (const void *)gda_one, list));
+}
+
+/* Returns how that went. */
+static uint32_t post_lanes(struct rank *r, uint32_t what, uint32_t queue, uint32_t lanes,
+			   bool quiet)
+{
+	launch(r, what, queue, lanes, quiet);
 	NEED_CUDA(cudaStreamSynchronize(r->w->stream));
 	return r->result->status;
 }
@@ -266,6 +274,56 @@ static void run_local(struct world *w)
 	end(&r);
 }
 
+/* What was posted reaches the peer although this rank closes at once. */
+static void run_posted(struct world *w)
+{
+	struct gda_warp seen;
+	struct rank r;
+
+	make(&r, w);
+	NEED_CUDA(cudaMemset(r.heap, 0x51 + w->rank, sizeof(seen)));
+	NEED_CUDA(cudaDeviceSynchronize());
+	world_meet(w);
+	if (w->rank == 0) {
+		CHECK_INT(post(&r, GDA_ONE_PUT_SIGNAL, 0, false), EP_MLX5_OK);
+		end(&r);
+		world_raise(w, 0, 1);
+	} else {
+		NEED(world_await(w, 0, 0, 1, 30));
+		NEED_CUDA(cudaMemcpy(&seen, r.heap, sizeof(seen), cudaMemcpyDeviceToHost));
+		for (uint32_t i = 0; i < 4; i++) {
+			CHECK_INT(seen.tags[i] & 0xff, i < 3 ? 0x51 : 0x52);
+		}
+		end(&r);
+	}
+}
+
+/* Closing ends the queue pairs, and so the kernels that wait for them. */
+static void run_waiting(struct world *w)
+{
+	double start;
+	struct rank r;
+
+	make(&r, w);
+	world_meet(w);
+	if (w->rank == 0) {
+		launch(&r, GDA_ONE_PUT, 0, 7, true);
+		start = world_now();
+		while (!__atomic_load_n(&r.gda->queue[0].dbr->send, __ATOMIC_ACQUIRE) &&
+		       world_now() - start < WITHIN) {
+			usleep(1000);
+		}
+		start = world_now();
+		ep_gda_close(r.gda);
+		CHECK(world_now() - start < WITHIN);
+		r.gda = NULL;
+		NEED_CUDA(cudaStreamSynchronize(w->stream));
+		CHECK_INT(r.result->status, EP_MLX5_ERR_CQE);
+	}
+	end(&r);
+	world_meet(w);
+}
+
 static void hold(void *arg)
 {
 	while (!__atomic_load_n((uint32_t *)arg, __ATOMIC_ACQUIRE)) {
@@ -405,6 +463,11 @@ static void run(struct world *w, void *arg)
 		run_remote(w);
 	} else if (!strcmp(scenario, "local")) {
 		run_local(w);
+	} else if (!strcmp(scenario, "posted")) {
+		run_posted(w);
+	} else if (!strcmp(scenario, "waiting")) {
+		run_waiting(w);
+		return;
 	} else if (!strcmp(scenario, "busy")) {
 		run_busy(w);
 	} else if (!strcmp(scenario, "masked")) {

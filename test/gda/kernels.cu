@@ -264,6 +264,7 @@ EP_DEV void gda_do(struct ep_mlx5_post *p, uint32_t what, bool want, bool more)
 EP_KERNEL(gda_one, gda_one_args, 32)
 {
 	struct ep_mlx5_post p = ep_mlx5_open(a.qp, a.shared != 0, a.aborted, a.timeout_ns);
+	uint64_t start = ep_time_ns();
 	uint32_t done = 0;
 
 	for (uint32_t i = 0; i < a.times && !p.status; i++) {
@@ -273,7 +274,11 @@ EP_KERNEL(gda_one, gda_one_args, 32)
 	if (a.flush) {
 		ep_mlx5_flush(&p);
 	}
-	if (a.quiet) {
+	if (a.quiet == GDA_QUIET_ALL) {
+		if (!ep_mlx5_quiet_all(a.qp, 1, start, a.timeout_ns)) {
+			p.status = ep_ld_relaxed_gpu_u32(&a.qp->error);
+		}
+	} else if (a.quiet) {
 		ep_mlx5_quiet(&p);
 	}
 	bool ended = a.end_ns && ep_mlx5_wait_end(&p, p.end, a.end_ns);

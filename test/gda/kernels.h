@@ -68,7 +68,11 @@ enum gda_one {
 	GDA_ONE_NOTHING
 };
 
-/* One warp does one thing `times` times, and then waits for it if `quiet`. */
+/*
+ * One warp does one thing `times` times, and then waits for it if `quiet`; GDA_QUIET_ALL: as one of
+ * several queues that have the time together.
+ */
+#define GDA_QUIET_ALL 2
 struct gda_one_args {
 	struct ep_mlx5_qp *qp;
 	struct gda_result *result;

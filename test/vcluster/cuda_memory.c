@@ -177,11 +177,20 @@ static void vc_address_describe(uintptr_t address, char *text, size_t size)
 	}
 }
 
+static bool vc_address_on_device(uintptr_t address, int device)
+{
+	struct vc_mem mem;
+
+	return vc_mem_find((const void *)address, 1, &mem) && mem.kind == VC_MEM_DEVICE &&
+	       mem.device == device;
+}
+
 __attribute__((constructor)) static void vc_memory_init(void)
 {
 	struct rlimit limit;
 
 	vc_describe_address = vc_address_describe;
+	vc_device_address = vc_address_on_device;
 	/* One descriptor for each allocation. */
 	if (!getrlimit(RLIMIT_NOFILE, &limit) && limit.rlim_cur < limit.rlim_max) {
 		limit.rlim_cur = limit.rlim_max < 65536 ? limit.rlim_max : 65536;

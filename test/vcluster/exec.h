@@ -71,5 +71,7 @@ uint64_t vc_now_ns(void);
 void vc_die(int code, const char *fmt, ...) __attribute__((noreturn, format(printf, 2, 3)));
 /* Describes the owner of an address for fault reports; set by the memory part. */
 extern void (*vc_describe_address)(uintptr_t address, char *text, size_t size);
+/* Whether it is memory of this device; the same. */
+extern bool (*vc_device_address)(uintptr_t address, int device);
 
 #endif

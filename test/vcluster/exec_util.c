@@ -10,6 +10,7 @@
 #include "exec.h"
 
 void (*vc_describe_address)(uintptr_t address, char *text, size_t size);
+bool (*vc_device_address)(uintptr_t address, int device);
 
 long vc_env_long(const char *name, long fallback)
 {

@@ -168,3 +168,26 @@ uint64_t ep_simt_collective(uint32_t op, uint32_t mask, uint64_t value, uint32_t
 	}
 	return self->result;
 }
+
+void ep_simt_unfenced(const void *p, uint32_t scope)
+{
+	struct vc_fiber *self = (struct vc_fiber *)ep_simt_self;
+	struct vc_block *block = &vc_self->block;
+
+	if (!p) {
+		vc_illegal(block, self,
+			   "stores to a device's register without ep_release_fence_sys() behind "
+			   "all that it has stored");
+	}
+	if (!(scope & EP_SIMT_FENCED_GPU)) {
+		vc_illegal(block, self, "ep_st_fenced_sys_u32() without a fence before it");
+	}
+#ifndef VC_TSAN
+	/* Not there: it takes a lock, which would order threads that nothing else orders. */
+	if (!vc_device_address || !vc_device_address((uintptr_t)p, block->grid->device)) {
+		vc_illegal(block, self,
+			   "ep_st_fenced_sys_u32() to memory that is not this device's, behind "
+			   "ep_release_fence_gpu()");
+	}
+#endif
+}

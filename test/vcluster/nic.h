@@ -386,6 +386,8 @@ void *vn_main(void *arg);
 void vn_kick(void); /* the thread looks again */
 /* Takes notice of doorbells; true if there were any. */
 bool vn_doorbells(void);
+/* Before a DevX queue pair is destroyed: nothing was handed over by its doorbell record alone. */
+void vn_doorbell_last(struct vn_qp *qp);
 /* Next WQE of a DevX queue into *op; false: the WQE is bad in a way that ends the queue's use. */
 bool vn_fetch(struct vn_qp *qp, struct vn_op *op);
 void vn_retired(struct vn_qp *qp, const struct vn_op *op);

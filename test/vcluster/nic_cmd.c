@@ -373,6 +373,7 @@ VN_EXPORT int vn_dv_destroy(struct mlx5dv_devx_obj *obj)
 		if (obj->kind == VN_OBJ_CQ) {
 			vn_cq_free(obj->cq);
 		} else {
+			vn_doorbell_last(obj->qp);
 			vn_qp_free(obj->qp);
 		}
 		obj->ctx->live--;

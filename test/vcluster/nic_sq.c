@@ -9,7 +9,8 @@
  *    be behind it;
  *  - several: the doorbell records of all of them say how far; the record of the queue pair that the
  *    word names must not be behind the word.
- * So a doorbell that was forgotten is noticed, by a hang, if nobody else rings on that page.
+ * So a doorbell that was forgotten is noticed, by a hang, if nobody else rings on that page; one
+ * that says too little, at the end of the queue pair if it is the page's last.
  */
 #include <stdio.h>
 #include "nic.h"
@@ -72,12 +73,18 @@ static bool vn_has_queue(const struct vn_qp *qp)
 	return qp->state == VN_RTS || qp->state == VN_ERR;
 }
 
+/* How far a doorbell's two words say to go. */
+static uint16_t vn_next(uint32_t first, uint32_t second)
+{
+	return (uint16_t)((first >> 8 & 0xffff) + ((second & 0x3f) + 3) / 4);
+}
+
 /* The queue pair that the word names, after checks. */
 static struct vn_qp *vn_ring(struct vn_uar *u, uint64_t word)
 {
 	uint32_t first = be32toh((uint32_t)word), second = be32toh((uint32_t)(word >> 32));
 	struct vn_qp *qp = vn_qp_find(second >> 8);
-	uint16_t next = (uint16_t)((first >> 8 & 0xffff) + ((second & 0x3f) + 3) / 4);
+	uint16_t next = vn_next(first, second);
 
 	if (!qp || qp->uar != u || second & 0xc0) {
 		vn_bug("doorbell 0x%08x 0x%08x on UAR page %u: no such queue pair on this page",
@@ -126,6 +133,20 @@ static bool vn_look(struct vn_uar *u)
 		}
 	}
 	return any;
+}
+
+void vn_doorbell_last(struct vn_qp *qp)
+{
+	uint64_t word = __atomic_load_n((uint64_t *)(qp->uar->page + EP_MLX5_UAR_DOORBELL),
+					__ATOMIC_ACQUIRE);
+	uint32_t first = be32toh((uint32_t)word), second = be32toh((uint32_t)(word >> 32));
+	uint16_t next = vn_next(first, second);
+
+	if (qp->rung && second >> 8 == qp->number && next != vn_dbr(qp)) {
+		vn_bug("%s: the last doorbell, but the doorbell record says %u: the WQEs between "
+		       "are never fetched",
+		       vn_where(qp, next), vn_dbr(qp));
+	}
 }
 
 bool vn_doorbells(void)
@@ -181,6 +202,12 @@ static bool vn_parse_write(struct vn_qp *qp, struct vn_op *op, const union ep_ml
 	op->len = count & ~EP_MLX5_INLINE;
 	if (!op->len || op->len > EP_MLX5_MAX_INLINE || ds != 2 + (op->len + 4 + 15) / 16) {
 		BAD(op, "%s: %u bytes inline with DS %u", vn_where(qp, op->idx), op->len, ds);
+	}
+	for (uint32_t i = op->len; i < 16 * ds - 36; i++) {
+		if (w->in.data.data[i]) {
+			BAD(op, "%s: inline data of %u bytes is padded with 0x%02x: 0 is expected",
+			    vn_where(qp, op->idx), op->len, w->in.data.data[i]);
+		}
 	}
 	op->is_inline = true;
 	memcpy(op->data, w->in.data.data, op->len);
@@ -265,11 +292,27 @@ static bool vn_parse_ctrl(struct vn_qp *qp, struct vn_op *op, const union ep_mlx
 	return true;
 }
 
+/* Segments are stored one by one, and each of them must be. */
+static bool vn_parse_whole(struct vn_qp *qp, struct vn_op *op, const union ep_mlx5_wqe_view *w,
+			   uint32_t ds)
+{
+	uint8_t poison[EP_MLX5_SEGMENT];
+
+	memset(poison, VN_POISON, sizeof(poison));
+	for (uint32_t i = 1; i < ds; i++) {
+		if (!memcmp(w->words.w + 4 * i, poison, sizeof(poison))) {
+			BAD(op, "%s: segment %u of %u was not written since the slot was used last",
+			    vn_where(qp, op->idx), i, ds);
+		}
+	}
+	return true;
+}
+
 static bool vn_parse(struct vn_qp *qp, struct vn_op *op, const union ep_mlx5_wqe_view *w)
 {
 	uint32_t ds = be32toh(w->ctrl.qpn_ds) & 0x3f;
 
-	if (!vn_parse_ctrl(qp, op, w)) {
+	if (!vn_parse_ctrl(qp, op, w) || !vn_parse_whole(qp, op, w, ds)) {
 		return false;
 	}
 	if (op->opcode == EP_MLX5_OP_NOP) {

@@ -9,6 +9,12 @@
 #define SANITIZED 0
 #endif
 
+#ifdef __SANITIZE_THREAD__
+#define THREADS 1
+#else
+#define THREADS 0
+#endif
+
 static const struct illegal {
 	uint32_t what;
 	int code;
@@ -46,6 +52,15 @@ static const struct illegal {
 	  { "kernel test_illegal, block 0, warp 2, lane 6: illegal access",
 	    "sticky: cudaErrorIllegalAddress" },
 	  !SANITIZED },
+	{ ILLEGAL_FENCE_NONE, 87, { "ep_st_fenced_sys_u32() without a fence" }, true },
+	{ ILLEGAL_FENCE_OLD, 87, { "ep_st_fenced_sys_u32() without a fence" }, true },
+	{ ILLEGAL_FENCE_BARRIER, 87, { "ep_st_fenced_sys_u32() without a fence" }, true },
+	{ ILLEGAL_FENCE_SCOPE, 87, { "to memory that is not this device's" }, !THREADS },
+	{ ILLEGAL_FENCE_FLAG, 87, { "a device's register without ep_release_fence_sys()" }, true },
+	{ ILLEGAL_FENCE_REGISTER,
+	  87,
+	  { "a device's register without ep_release_fence_sys()" },
+	  true },
 	{ ILLEGAL_HANG_SPIN,
 	  86,
 	  { "watchdog: kernel test_illegal on device 0 made no progress for 1.0 s",

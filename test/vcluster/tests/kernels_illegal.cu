@@ -57,6 +57,34 @@ EP_DEV void hangs(const struct test_illegal_args &a)
 	}
 }
 
+/* What a doorbell does: data, its record behind a fence, the register behind another. */
+EP_DEV void fences(const struct test_illegal_args &a)
+{
+	uint64_t *reg = (uint64_t *)a.word + 8;
+	uint32_t host;
+
+	if (a.what != ILLEGAL_FENCE_NONE) {
+		ep_release_fence_gpu();
+	}
+	if (a.what == ILLEGAL_FENCE_OLD) {
+		ep_st_relaxed_gpu_u32(a.word + 1, 1);
+	}
+	if (a.what == ILLEGAL_FENCE_BARRIER) {
+		ep_warp_sync(1u << ep_lane());
+	}
+	ep_st_fenced_sys_u32(a.what == ILLEGAL_FENCE_SCOPE ? &host : a.word + 2, 1);
+	if (a.what == ILLEGAL_FENCE_REGISTER) {
+		ep_release_fence_gpu();
+	} else if (a.what != ILLEGAL_FENCE_FLAG) {
+		ep_release_fence_sys();
+	}
+	ep_st_mmio_u64(reg, 1);
+	/* One fence, many flags; anywhere if it is for all. */
+	ep_release_fence_sys();
+	ep_st_fenced_sys_u32(a.word + 3, 1);
+	ep_st_fenced_sys_u32(&host, 1);
+}
+
 EP_DEV void races(const struct test_illegal_args &a)
 {
 	EP_SHARED(uint32_t, word);
@@ -115,6 +143,17 @@ EP_KERNEL(test_illegal, test_illegal_args, 128)
 	case ILLEGAL_ADDRESS:
 		if (ep_tid() == 70) {
 			a.word[1 << 20] = 1;
+		}
+		break;
+	case ILLEGAL_NONE:
+	case ILLEGAL_FENCE_NONE:
+	case ILLEGAL_FENCE_OLD:
+	case ILLEGAL_FENCE_BARRIER:
+	case ILLEGAL_FENCE_SCOPE:
+	case ILLEGAL_FENCE_FLAG:
+	case ILLEGAL_FENCE_REGISTER:
+		if (ep_block() == 0 && ep_tid() == 0) {
+			fences(a);
 		}
 		break;
 	default:

@@ -347,9 +347,11 @@ void cl_inline(struct cl_queue *q, const void *data, uint32_t bytes, uint64_t to
 {
 	struct ep_mlx5_wqe *w = cl_slot(q);
 	struct ep_mlx5_inline_seg *in = (struct ep_mlx5_inline_seg *)((char *)w + 32);
+	uint32_t segments = (bytes + 4 + 15) / 16;
 
-	cl_ctrl(q, w, 0, EP_MLX5_OP_WRITE, 2 + (bytes + 4 + 15) / 16, flags);
+	cl_ctrl(q, w, 0, EP_MLX5_OP_WRITE, 2 + segments, flags);
 	cl_raddr(w, to, rkey);
+	memset(in, 0, segments * (size_t)EP_MLX5_SEGMENT);
 	in->byte_count = htobe32(bytes | EP_MLX5_INLINE);
 	memcpy(in->data, data, bytes);
 }

@@ -149,15 +149,52 @@ static void bad_nop(void)
 	last()->qpn_ds = htobe32(q.qpn << 8 | 3);
 }
 
-/* The slot was used before, and the WQE is "forgotten". */
-static void bad_unwritten(void)
+static void use_all(void)
 {
 	for (uint32_t i = 0; i < q.depth; i++) {
 		good_write(CL_SIGNALED);
 		cl_ring(&q);
 	}
 	CHECK_INT(cl_wait(&q), 0);
+}
+
+/* The slot was used before, and the WQE is "forgotten". */
+static void bad_unwritten(void)
+{
+	use_all();
 	q.pi++;
+}
+
+/* Or its end is. */
+static void bad_torn(uint32_t segment)
+{
+	struct ep_mlx5_wqe before;
+
+	use_all();
+	before = q.sq[q.pi & (q.depth - 1)];
+	cl_inline(&q, buffer, 28, (uintptr_t)buffer + 4096, mr->rkey, 0);
+	memcpy(last_words() + 4 * segment, before.w + 4 * segment, EP_MLX5_SEGMENT);
+}
+
+static void bad_torn_address(void)
+{
+	bad_torn(1);
+}
+
+static void bad_torn_data(void)
+{
+	bad_torn(2);
+}
+
+static void bad_torn_end(void)
+{
+	bad_torn(3);
+}
+
+static void bad_padding(void)
+{
+	cl_inline(&q, buffer, 16, (uintptr_t)buffer + 4096, mr->rkey, 0);
+	last_words()[13] = 1;
 }
 
 static void bad_overrun(void)
@@ -197,6 +234,16 @@ static void bad_record_wide(void)
 	good_write(0);
 	q.dbr->send = htobe32(0x10001);
 	store_db(1u << 8, q.qpn << 8);
+}
+
+/* Another queue pair is on the page: its word does not say how far to go, the records do. */
+static void bad_doorbell_behind(void)
+{
+	good_write(0);
+	good_write(CL_SIGNALED);
+	q.dbr->send = htobe32(2);
+	store_db(1u << 8, q.qpn << 8);
+	mlx5dv_devx_obj_destroy(q.qp_obj);
 }
 
 static void bad_doorbell_qpn(void)
@@ -281,10 +328,15 @@ static const struct {
 	{ "masked", bad_masked, "reserved words are not 0" },
 	{ "nop", bad_nop, "NOP with DS 3" },
 	{ "unwritten", bad_unwritten, "not written since the slot was used last" },
+	{ "torn1", bad_torn_address, "segment 1 of 4 was not written" },
+	{ "torn2", bad_torn_data, "segment 2 of 4 was not written" },
+	{ "torn3", bad_torn_end, "segment 3 of 4 was not written" },
+	{ "padding", bad_padding, "inline data of 16 bytes is padded with 0x01" },
 	{ "overrun", bad_overrun, "overrun: 65 WQEs of a queue of 64" },
 	{ "back", ring_back, "doorbell goes back" },
 	{ "record", bad_record, "doorbell, but its doorbell record says 0" },
 	{ "recordwide", bad_record_wide, "doorbell record is 0x10001" },
+	{ "dbbehind", bad_doorbell_behind, "but the doorbell record says 2" },
 	{ "dbqpn", bad_doorbell_qpn, "no such queue pair on this page" },
 	{ "dbopcode", bad_doorbell_opcode, "without DS, but with an opcode" },
 	{ "dbpage", bad_doorbell_page, "no such queue pair on this page" },
