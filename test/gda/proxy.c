@@ -240,17 +240,20 @@ static void check_hidden(void)
 	CHECK_INT(counter(1), (FIRST + 4) & 0xffff);
 }
 
-/* The same where somebody else made the failure known. */
+/* Where somebody else made the failure known, an error ends the queue once the NIC is done with it. */
 static void check_known(void)
 {
 	begin(DEPTH, QUEUES * DEPTH);
 	ring_for(0, 5, false);
 	settle();
 	__atomic_store_n(&queue[0].failed, 1, __ATOMIC_RELAXED);
+	let(4);
+	CHECK_INT(cqe[0].op_own >> 4, EP_MLX5_CQE_INVALID);
 	let(5);
 	ep_gda_proxy_stop(&g);
 	CHECK_INT(nic.completed[0], 5);
-	CHECK_INT(cqe[0].op_own >> 4, EP_MLX5_CQE_INVALID);
+	CHECK_INT(cqe[0].op_own >> 4, EP_MLX5_CQE_REQ_ERR);
+	CHECK_INT(cqe[0].u.error.syndrome, EP_MLX5_SYND_FLUSHED);
 }
 
 int main(void)
