@@ -125,7 +125,7 @@ EP_KERNEL(ep_ll_clean_kernel, ep_ll_clean_args, EP_LL_MAX_THREADS)
 		lost[r] |= !came;
 		if (!came && !(a.remote >> r & 1)) { /* remote ranks learn it with the next step */
 			ep_st_retired_sys_u64((uint64_t *)(a.heap[r] + a.progress_off) + a.rank,
-					      mine | (uint64_t)1 << 32 | (uint64_t)a.round << 33);
+					      ep_ll_telling(mine, a.round, true));
 		}
 		steps[r] = theirs;
 	}

@@ -115,12 +115,6 @@ EP_DEV bool ep_ll_given_up(const struct ep_ll_common &c, const struct ep_ll_op &
 	return true;
 }
 
-/* What a peer is told of this rank's progress; `masked`: that we do not wait for it any more. */
-EP_DEV uint64_t ep_ll_telling(uint32_t step, uint32_t round, bool masked)
-{
-	return step | (uint64_t)masked << 32 | (uint64_t)round << 33;
-}
-
 EP_DEV uint64_t ep_ll_told(const struct ep_ll_common &c, uint32_t r)
 {
 	return ep_ld_retired_sys_u64((const uint64_t *)ep_ll_progress(c, r));

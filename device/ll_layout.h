@@ -127,6 +127,12 @@ struct __attribute__((aligned(16))) ep_ll_seq {
 	uint32_t round;                /* number of MaskCleans */
 };
 
+/* The word `progress`; `masked`: its reader is not waited for any more. */
+EP_HOST_DEV uint64_t ep_ll_telling(uint32_t step, uint32_t round, int masked)
+{
+	return step | (uint64_t)(masked != 0) << 32 | (uint64_t)round << 33;
+}
+
 /* The mask [R] with what is behind it. */
 #define EP_LL_MASK_BYTES(nranks) (16 * (uint64_t)(nranks) + 8)
 
