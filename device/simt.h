@@ -36,7 +36,7 @@
  *       flag stored by that thread afterwards is seen by its reader (acquire) after everything that
  *       the threads of that barrier wrote before it. Threads that store flags behind a fence taken
  *       by another thread need a barrier between the two.
- *   ep_st_retired_sys_u32(p, v) and ep_ld_retired_sys_u32(p)
+ *   ep_st_retired_sys_u64(p, v), ep_ld_retired_sys_u64(p), and ep_ld_retired_sys_u32(p) of its half
  *       Whoever sees the value may overwrite what earlier kernels of the storing stream read or
  *       wrote. A kernel boundary has already ordered those, so the GPU needs no fence here.
  *   ep_atomic_add_gpu_u32/_u64, ep_atomic_cas_gpu_u32, ep_atomic_or_gpu_u32, ep_atomic_and_gpu_u32,
