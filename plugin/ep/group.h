@@ -9,7 +9,7 @@
 #include "core/ident.h"
 #include "core/param.h"
 #include "core/symm.h"
-#include "device/ll_layout.h"
+#include "device/ll/layout.h"
 #include "ep/ll_heap.h"
 #include "nccl_ep.h"
 

@@ -8,7 +8,7 @@
 
 #include <stdbool.h>
 #include "core/error.h"
-#include "device/ll_layout.h"
+#include "device/ll/layout.h"
 
 /* What the layout depends on besides the top-k. Equal on all ranks. */
 struct ep_ll_shape {

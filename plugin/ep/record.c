@@ -6,8 +6,8 @@
 #include <string.h>
 #include <stdio.h>
 #include "core/log.h"
-#include "device/mlx5_layout.h"
-#include "device/wait_site.h"
+#include "device/mlx5/layout.h"
+#include "device/simt/wait_site.h"
 #include "ep/group.h"
 
 static const char *ep_record_awaited(uint32_t site)

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "core/log.h"
-#include "device/mlx5_wqe.h"
+#include "device/mlx5/wqe.h"
 #include "gda/internal.h"
 #include "gda/prm.h"
 

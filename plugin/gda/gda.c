@@ -6,7 +6,7 @@
 #include "core/ident.h"
 #include "core/idle.h"
 #include "core/log.h"
-#include "device/mlx5_wqe.h"
+#include "device/mlx5/wqe.h"
 #include "gda/internal.h"
 
 #define EP_GDA_STALL_NS 2000000000ull /* without progress, draining ends earlier */

@@ -14,7 +14,7 @@
 #include <time.h>
 #include "core/idle.h"
 #include "core/log.h"
-#include "device/mlx5_wqe.h"
+#include "device/mlx5/wqe.h"
 #include "gda/internal.h"
 
 #define EP_GDA_BATCH 16

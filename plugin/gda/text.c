@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "core/log.h"
-#include "device/wait_site.h"
+#include "device/simt/wait_site.h"
 #include "gda/internal.h"
 
 bool ep_gda_no(struct ep_gda_why *why, const char *fmt, ...)

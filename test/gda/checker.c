@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The thread that plays the NIC finds what it is there to find. */
 #include <endian.h>
-#include "device/mlx5_wqe.h"
+#include "device/mlx5/wqe.h"
 #include "rig.h"
 
 static struct rig rig;

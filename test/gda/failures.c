@@ -6,7 +6,7 @@
 #include <endian.h>
 #include <time.h>
 #include <unistd.h>
-#include "device/wait_site.h"
+#include "device/simt/wait_site.h"
 #include "rig.h"
 
 #define SHORT_NS 300000000ull

@@ -6,7 +6,7 @@
 #include <endian.h>
 #include <string.h>
 #include <infiniband/mlx5dv.h>
-#include "device/mlx5_wqe.h"
+#include "device/mlx5/wqe.h"
 #include "test/vcluster/tests/test.h"
 
 #define SAME_SIZE(ours, theirs) _Static_assert(sizeof(ours) == sizeof(theirs), #ours)

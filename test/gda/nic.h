@@ -9,7 +9,7 @@
 
 #include <pthread.h>
 #include <stdbool.h>
-#include "device/mlx5_layout.h"
+#include "device/mlx5/layout.h"
 
 #define NIC_QPN 0x123456
 #define NIC_POISON 0xee

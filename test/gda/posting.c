@@ -4,7 +4,7 @@
  * each of them. Data, signals, sums and the number of WQEs must come out right.
  */
 #include <unistd.h>
-#include "device/mlx5_wqe.h"
+#include "device/mlx5/wqe.h"
 #include "rig.h"
 
 #define TIMEOUT_NS 40000000000ull

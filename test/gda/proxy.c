@@ -8,7 +8,7 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-#include "device/mlx5_wqe.h"
+#include "device/mlx5/wqe.h"
 #include "gda/internal.h"
 #include "gda/prm.h"
 #include "test/vcluster/tests/test.h"

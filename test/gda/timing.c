@@ -10,7 +10,7 @@
  * Ends within two minutes, whatever happens.
  */
 #include <unistd.h>
-#include "device/mlx5_wqe.h"
+#include "device/mlx5/wqe.h"
 #include "test/vcluster/tests/test.h"
 #include "timing.h"
 

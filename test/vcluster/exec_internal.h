@@ -5,7 +5,7 @@
 
 #include <pthread.h>
 #include <setjmp.h>
-#include "device/simt.h"
+#include "device/simt/simt.h"
 #include "exec.h"
 
 #ifdef VC_ASAN

@@ -16,7 +16,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
-#include "device/mlx5_layout.h"
+#include "device/mlx5/layout.h"
 
 #define VN_EXPORT __attribute__((visibility("default")))
 #define VN_EXIT 88 /* a program broke a rule of the hardware */

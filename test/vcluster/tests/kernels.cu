@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Kernels that use every primitive of simt.h. They run on GPUs too, except the illegal ones. */
-#include "device/simt.h"
+#include "device/simt/simt.h"
 #include "kernels.h"
 
 EP_DEV uint32_t odd_lanes(void)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Everything the executor must find. Not for GPUs. */
-#include "device/simt.h"
+#include "device/simt/simt.h"
 #include "kernels.h"
 
 EP_DEV __attribute__((noinline)) uint32_t deep(uint32_t n)

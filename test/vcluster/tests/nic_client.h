@@ -9,7 +9,7 @@
 #include <endian.h>
 #include <infiniband/mlx5dv.h>
 #include <infiniband/verbs.h>
-#include "device/mlx5_layout.h"
+#include "device/mlx5/layout.h"
 #include "test.h"
 
 #define CL_BAD_WAIT 0xffffffffu

@@ -3,9 +3,9 @@
 #ifndef EP_DEVICE_LL_DISPATCH_NET_H
 #define EP_DEVICE_LL_DISPATCH_NET_H
 
-#include "ll_dispatch_rows.h"
-#include "ll_dispatch_send.h"
-#include "ll_net.h"
+#include "device/ll/dispatch_rows.h"
+#include "device/ll/dispatch_send.h"
+#include "device/group/remote.h"
 
 /* Tokens [first, first + n) of the window, all of one channel. */
 struct ep_ll_net_batch {

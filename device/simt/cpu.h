@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * simt.h on the CPU. A block is an OS thread and its threads are fibers of that thread, which never
+ * simt/simt.h on the CPU. A block is an OS thread and its threads are fibers of that thread, which never
  * move to another one; so block-shared storage is thread-local storage, and what the threads of a
  * block exchange needs no atomics, only the barriers that the GPU needs too. An executor outside
  * this tree part provides the ep_simt_* hooks declared here.

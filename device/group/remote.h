@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Low-latency kernels across nodes: this rank's queues to remote peers, the stage that its NIC reads
- * from, progress and arrival. The protocol is told on top of ll_layout.h.
+ * from, progress and arrival. The protocol is told on top of ll/layout.h.
  *
  * In a block that uses a queue, warp r % nwarps owns the queue to rank r: "own peers". The functions
  * below are called by all threads of the block, or by whole warps where it says so.
@@ -9,8 +9,8 @@
 #ifndef EP_DEVICE_LL_NET_H
 #define EP_DEVICE_LL_NET_H
 
-#include "ll_common.h"
-#include "mlx5_ops.h"
+#include "device/group/wait.h"
+#include "device/mlx5/ops.h"
 
 #define EP_LL_NET_LEAST_NS 1000000ull
 #define EP_LL_NET_MASKED_NS 200000000ull

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* simt.h on a GPU: sm_80 and later. Each function states its PTX; the contract is in simt.h. */
+/* simt/simt.h on a GPU: sm_80 and later. Each function states its PTX; the contract is in simt/simt.h. */
 #ifndef EP_DEVICE_SIMT_CUDA_H
 #define EP_DEVICE_SIMT_CUDA_H
 

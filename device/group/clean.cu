@@ -7,11 +7,11 @@
  * stays masked: its earlier operations may still be writing here. A remote rank whose connection is
  * lost stays so on both sides: whoever knows tells the other, if a queue is left.
  */
-#include "ll_layout.h"
-#include "mlx5_ops.h"
-#include "simt.h"
+#include "device/ll/layout.h"
+#include "device/mlx5/ops.h"
+#include "device/simt/simt.h"
 
-#include "kernels.h"
+#include "device/kernels.h"
 
 #define EP_LL_CLEAN_COMES 0u
 #define EP_LL_CLEAN_REFUSES 1u

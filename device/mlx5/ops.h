@@ -13,7 +13,7 @@
 #ifndef EP_DEVICE_MLX5_OPS_H
 #define EP_DEVICE_MLX5_OPS_H
 
-#include "mlx5_qp.h"
+#include "device/mlx5/qp.h"
 
 /* Memory as the NIC knows it: an address and the key, local or remote, for it. */
 struct ep_mlx5_mem {

@@ -3,8 +3,8 @@
 #ifndef EP_DEVICE_LL_COMMON_H
 #define EP_DEVICE_LL_COMMON_H
 
-#include "ll_layout.h"
-#include "simt.h"
+#include "device/ll/layout.h"
+#include "device/simt/simt.h"
 
 /* What a kernel knows about its own step; equal in all blocks and on all ranks. */
 struct ep_ll_op {

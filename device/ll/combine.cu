@@ -6,13 +6,13 @@
  *
  * Bytes: expert-major one row per remote (token, expert), rank-major one per remote (token, rank).
  */
-#include "ll_combine_net.h"
-#include "ll_combine_rows.h"
-#include "ll_common.h"
-#include "ll_step.h"
-#include "numeric.h"
+#include "device/ll/combine_remote.h"
+#include "device/ll/combine_send.h"
+#include "device/group/wait.h"
+#include "device/group/step.h"
+#include "device/simt/numeric.h"
 
-#include "kernels.h"
+#include "device/kernels.h"
 
 #define EP_LL_REDUCE_BATCH 8 /* rows that a lane loads before it adds them */
 #define EP_LL_NO_OFFSET 0xfffffff0u /* a piece past every row */

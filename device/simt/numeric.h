@@ -6,7 +6,7 @@
 #ifndef EP_DEVICE_NUMERIC_H
 #define EP_DEVICE_NUMERIC_H
 
-#include "simt.h"
+#include "device/simt/simt.h"
 
 #ifdef __CUDACC__
 #include <cuda_bf16.h>

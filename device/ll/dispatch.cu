@@ -9,14 +9,14 @@
  * header of 16 to 512 bytes; 8 bytes per expert and 32 per rank for the counts. The receiver writes
  * a row once per local expert.
  */
-#include "ll_common.h"
-#include "ll_dispatch_net.h"
-#include "ll_dispatch_recv.h"
-#include "ll_dispatch_rows.h"
-#include "ll_dispatch_send.h"
-#include "ll_step.h"
+#include "device/group/wait.h"
+#include "device/ll/dispatch_remote.h"
+#include "device/ll/dispatch_recv.h"
+#include "device/ll/dispatch_rows.h"
+#include "device/ll/dispatch_send.h"
+#include "device/group/step.h"
 
-#include "kernels.h"
+#include "device/kernels.h"
 
 /* One part of one token to every rank of the node that wants it. One warp. */
 template <bool FP8>

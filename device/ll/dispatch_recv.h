@@ -3,9 +3,9 @@
 #ifndef EP_DEVICE_LL_DISPATCH_RECV_H
 #define EP_DEVICE_LL_DISPATCH_RECV_H
 
-#include "ll_common.h"
-#include "ll_dispatch_rows.h"
-#include "ll_net.h"
+#include "device/group/wait.h"
+#include "device/ll/dispatch_rows.h"
+#include "device/group/remote.h"
 
 /* Block-shared tables of the receiving half. */
 struct ep_ll_recv_tables {

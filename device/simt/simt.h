@@ -3,8 +3,8 @@
  * All that a kernel may ask of the machine.
  *
  * The kernels are written once and run on two machines: a GPU, where each primitive below is a PTX
- * instruction or two (simt_cuda.h), and the CPU, where a block is an OS thread, its threads are
- * fibers of that thread, and C11 atomics stand for the memory model (simt_cpu.h).
+ * instruction or two (simt/cuda.h), and the CPU, where a block is an OS thread, its threads are
+ * fibers of that thread, and C11 atomics stand for the memory model (simt/cpu.h).
  *
  * Conventions of a kernel source
  *
@@ -82,7 +82,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include "wait_site.h"
+#include "device/simt/wait_site.h"
 
 #define EP_WARP_SIZE 32
 #define EP_FULL_MASK 0xffffffffu
@@ -101,9 +101,9 @@ struct ep_spin {
 };
 
 #ifdef __CUDACC__
-#include "simt_cuda.h"
+#include "device/simt/cuda.h"
 #else
-#include "simt_cpu.h"
+#include "device/simt/cpu.h"
 #endif
 
 #endif

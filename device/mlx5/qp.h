@@ -28,8 +28,8 @@
 #ifndef EP_DEVICE_MLX5_QP_H
 #define EP_DEVICE_MLX5_QP_H
 
-#include "mlx5_wqe.h"
-#include "simt.h"
+#include "device/mlx5/wqe.h"
+#include "device/simt/simt.h"
 
 struct ep_mlx5_post {
 	struct ep_mlx5_qp *qp;

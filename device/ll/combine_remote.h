@@ -7,8 +7,8 @@
 #ifndef EP_DEVICE_LL_COMBINE_NET_H
 #define EP_DEVICE_LL_COMBINE_NET_H
 
-#include "ll_combine_rows.h"
-#include "ll_net.h"
+#include "device/ll/combine_send.h"
+#include "device/group/remote.h"
 
 _Static_assert(EP_LL_MAX_TOPK <= EP_LL_NET_BATCH, "a slot's rows fit a batch");
 

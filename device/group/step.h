@@ -10,7 +10,7 @@
 #ifndef EP_DEVICE_LL_STEP_H
 #define EP_DEVICE_LL_STEP_H
 
-#include "ll_common.h"
+#include "device/group/wait.h"
 
 /* The bank released longest ago among those without a staged operation. */
 EP_DEV uint32_t ep_ll_bank_choose(const struct ep_ll_seq *s)

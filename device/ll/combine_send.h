@@ -3,7 +3,7 @@
 #ifndef EP_DEVICE_LL_COMBINE_ROWS_H
 #define EP_DEVICE_LL_COMBINE_ROWS_H
 
-#include "ll_common.h"
+#include "device/group/wait.h"
 
 #define EP_LL_SEND_BATCH 4 /* pieces that a lane keeps in flight */
 

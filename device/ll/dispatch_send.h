@@ -3,9 +3,9 @@
 #ifndef EP_DEVICE_LL_DISPATCH_SEND_H
 #define EP_DEVICE_LL_DISPATCH_SEND_H
 
-#include "ll_common.h"
-#include "ll_dispatch_rows.h"
-#include "numeric.h"
+#include "device/group/wait.h"
+#include "device/ll/dispatch_rows.h"
+#include "device/simt/numeric.h"
 
 /*
  * Block-shared tables of the sending half. Places follow from bits: a token's slot at a rank is the

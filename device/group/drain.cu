@@ -4,11 +4,11 @@
  * received them may have moved on already, but the NICs may still be at it, and a heap or a queue
  * pair that went away then would break the connection for both sides.
  */
-#include "ll_layout.h"
-#include "mlx5_ops.h"
-#include "simt.h"
+#include "device/ll/layout.h"
+#include "device/mlx5/ops.h"
+#include "device/simt/simt.h"
 
-#include "kernels.h"
+#include "device/kernels.h"
 
 EP_DEV uint64_t ep_ll_drain_most(const struct ep_ll_drain_args &a, uint32_t r)
 {

@@ -2,12 +2,12 @@
 /*
  * Builders of work queue elements, for kernels, the host and tests alike. Pure: they fill a basic
  * block in registers or memory and return its DS; segments behind DS are left alone. Posting it is
- * the business of mlx5_qp.h.
+ * the business of mlx5/qp.h.
  */
 #ifndef EP_DEVICE_MLX5_WQE_H
 #define EP_DEVICE_MLX5_WQE_H
 
-#include "mlx5_layout.h"
+#include "device/mlx5/layout.h"
 
 EP_HOST_DEV uint32_t ep_be32(uint32_t v)
 {

@@ -6,8 +6,8 @@
 #ifndef EP_DEVICE_LL_DISPATCH_ROWS_H
 #define EP_DEVICE_LL_DISPATCH_ROWS_H
 
-#include "ll_common.h"
-#include "numeric.h"
+#include "device/group/wait.h"
+#include "device/simt/numeric.h"
 
 #define EP_LL_BATCH 4 /* pieces that a lane keeps in flight */
 #define EP_LL_QUAD_VECS (EP_LL_QUAD_BYTES / 16)
