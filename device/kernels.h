@@ -15,21 +15,21 @@ extern "C" {
 #define EP_KERNEL_DECL(name) extern void name(void)
 
 /* struct ep_ll_dispatch_args */
-EP_KERNEL_DECL(ep_ll_dispatch_kernel);     /* rows forwarded as bytes */
-EP_KERNEL_DECL(ep_ll_dispatch_fp8_kernel); /* bf16 quantised to e4m3 per 128 channels */
-EP_KERNEL_DECL(ep_ll_dispatch_net_kernel); /* the same for groups with remote ranks */
-EP_KERNEL_DECL(ep_ll_dispatch_fp8_net_kernel);
+EP_KERNEL_DECL(ep_ll_dispatch_kernel);        /* rows forwarded as bytes */
+EP_KERNEL_DECL(ep_ll_dispatch_fp8_kernel);    /* bf16 quantised to e4m3 per 128 channels */
+EP_KERNEL_DECL(ep_ll_dispatch_remote_kernel); /* the same for groups with remote ranks */
+EP_KERNEL_DECL(ep_ll_dispatch_fp8_remote_kernel);
 /* struct ep_ll_combine_args */
 EP_KERNEL_DECL(ep_ll_combine_bf16_kernel);
 EP_KERNEL_DECL(ep_ll_combine_fp16_kernel);
 EP_KERNEL_DECL(ep_ll_combine_fp32_kernel);
-EP_KERNEL_DECL(ep_ll_combine_bf16_net_kernel); /* the same for groups with remote ranks */
-EP_KERNEL_DECL(ep_ll_combine_fp16_net_kernel);
-EP_KERNEL_DECL(ep_ll_combine_fp32_net_kernel);
-/* struct ep_ll_clean_args, one block of at least nranks threads, a multiple of 32 */
-EP_KERNEL_DECL(ep_ll_clean_kernel);
-/* struct ep_ll_drain_args, one block, when no other kernel of the group runs */
-EP_KERNEL_DECL(ep_ll_drain_kernel);
+EP_KERNEL_DECL(ep_ll_combine_bf16_remote_kernel); /* the same for groups with remote ranks */
+EP_KERNEL_DECL(ep_ll_combine_fp16_remote_kernel);
+EP_KERNEL_DECL(ep_ll_combine_fp32_remote_kernel);
+/* struct ep_clean_args, one block of at least R threads, a multiple of 32 */
+EP_KERNEL_DECL(ep_clean_kernel);
+/* struct ep_drain_args, one block, when no other kernel of the group runs */
+EP_KERNEL_DECL(ep_drain_kernel);
 #endif
 
 #ifdef __cplusplus

@@ -4,53 +4,50 @@
  * received them may have moved on already, but the NICs may still be at it, and a heap or a queue
  * pair that went away then would break the connection for both sides.
  */
-#include "device/ll/layout.h"
-#include "device/mlx5/ops.h"
-#include "device/simt/simt.h"
+#include "device/group/remote.h"
 
 #include "device/kernels.h"
 
-EP_DEV uint64_t ep_ll_drain_most(const struct ep_ll_drain_args &a, uint32_t r)
+EP_DEV uint64_t ep_drain_limit(const struct ep_drain_args &a, uint32_t r)
 {
 	return a.suspects >> r & 1 ? a.suspect_ns : a.timeout_ns;
 }
 
-EP_DEV uint64_t ep_ll_drain_left(const struct ep_ll_drain_args &a, uint32_t r, uint64_t start)
+EP_DEV uint64_t ep_drain_left(const struct ep_drain_args &a, uint32_t r, uint64_t start)
 {
-	uint64_t most = ep_ll_drain_most(a, r);
+	uint64_t most = ep_drain_limit(a, r);
 	uint64_t waited = ep_time_ns() - start;
-	uint64_t left = waited + 1000000 < most ? most - waited : 1000000;
+	uint64_t left = waited + EP_REMOTE_LEAST_NS < most ? most - waited : EP_REMOTE_LEAST_NS;
 
 	return ep_shfl_u64(EP_FULL_MASK, left, 0);
 }
 
 /* One warp. */
-EP_DEV bool ep_ll_drain_peer(const struct ep_ll_drain_args &a, uint32_t r, uint64_t start)
+EP_DEV bool ep_drain_peer(const struct ep_drain_args &a, uint32_t r, uint64_t start)
 {
-	struct ep_mlx5_qp *qps = a.qps + (size_t)r * a.queues;
-	bool ok = ep_mlx5_quiet_all(qps, a.queues, start, ep_ll_drain_most(a, r));
+	uint32_t queues = a.g.remote->queues;
+	bool ok = ep_mlx5_quiet_all(ep_remote_qp(a.g, r, 0), queues, start, ep_drain_limit(a, r));
 
 	if (a.farewell) {
 		const uint32_t word[2] = { (uint32_t)a.farewell_value,
 					   (uint32_t)(a.farewell_value >> 32) };
-		struct ep_mlx5_post p = ep_mlx5_open(qps + a.queues - 1, false, NULL,
-						     ep_ll_drain_left(a, r, start));
+		struct ep_mlx5_post p = ep_mlx5_open(ep_remote_qp(a.g, r, queues - 1), false, NULL,
+						     ep_drain_left(a, r, start));
+		struct ep_mlx5_mem to = ep_mlx5_remote(&p, EP_MLX5_REGION_SIGNAL, a.farewell_off);
 
-		ok &= ep_mlx5_put_inline(&p, ep_lane() == 0,
-					 ep_mlx5_remote(&p, EP_MLX5_REGION_SIGNAL, a.farewell_off),
-					 word, 8, false) &&
+		ok &= ep_mlx5_put_inline(&p, ep_lane() == 0, to, word, 8, false) &&
 		      ep_mlx5_quiet(&p);
 	}
 	return ok;
 }
 
-EP_KERNEL(ep_ll_drain_kernel, ep_ll_drain_args, EP_LL_MAX_THREADS)
+EP_KERNEL(ep_drain_kernel, ep_drain_args, EP_GROUP_MAX_THREADS)
 {
 	uint64_t start = ep_shfl_u64(EP_FULL_MASK, ep_time_ns(), 0);
-	EP_SHARED(uint32_t, lost[EP_LL_MAX_RANKS]);
+	EP_SHARED(uint32_t, lost[EP_GROUP_MAX_RANKS]);
 
-	for (uint32_t r = ep_warp(); r < a.nranks; r += ep_nwarps()) {
-		bool ok = !(a.remote >> r & 1) || ep_ll_drain_peer(a, r, start);
+	for (uint32_t r = ep_warp(); r < a.g.nranks; r += ep_nwarps()) {
+		bool ok = !(a.alive >> r & 1) || ep_drain_peer(a, r, start);
 
 		if (ep_lane() == 0) {
 			lost[r] = !ok;
@@ -60,7 +57,7 @@ EP_KERNEL(ep_ll_drain_kernel, ep_ll_drain_args, EP_LL_MAX_THREADS)
 	if (ep_tid() < 2) {
 		uint32_t word = 0;
 
-		for (uint32_t r = 32 * ep_tid(); r < a.nranks && r < 32 * (ep_tid() + 1); r++) {
+		for (uint32_t r = 32 * ep_tid(); r < a.g.nranks && r < 32 * (ep_tid() + 1); r++) {
 			word |= lost[r] << (r & 31);
 		}
 		ep_st_relaxed_sys_u32(a.lost + ep_tid(), word);

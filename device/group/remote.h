@@ -1,64 +1,75 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Low-latency kernels across nodes: this rank's queues to remote peers, the stage that its NIC reads
- * from, progress and arrival. The protocol is told on top of ll/layout.h.
+ * Remote ranks, for every algorithm's kernels: this rank's queues to them, the stage that its NIC
+ * reads from, progress and arrival. doc/protocol.md draws a token's way.
  *
- * In a block that uses a queue, warp r % nwarps owns the queue to rank r: "own peers". The functions
- * below are called by all threads of the block, or by whole warps where it says so.
+ * In a block that uses a queue, warp r % nwarps owns the queue to rank r: "own peers". The
+ * functions below are called by all threads of the block, or by whole warps where it says so.
  */
-#ifndef EP_DEVICE_LL_NET_H
-#define EP_DEVICE_LL_NET_H
+#ifndef EP_DEVICE_GROUP_REMOTE_H
+#define EP_DEVICE_GROUP_REMOTE_H
 
 #include "device/group/wait.h"
 #include "device/mlx5/ops.h"
 
-#define EP_LL_NET_LEAST_NS 1000000ull
-#define EP_LL_NET_MASKED_NS 200000000ull
-#define EP_LL_NET_END_NS 2000000000ull /* for the host to end a queue: it takes some 20 ms */
+#define EP_REMOTE_LEAST_NS 1000000ull    /* what a wait for a queue is granted at least */
+#define EP_REMOTE_MASKED_NS 200000000ull /* and at most, when its peer is masked */
+#define EP_REMOTE_END_NS 2000000000ull   /* for the host to end a queue: it takes some 20 ms */
 
-EP_DEV struct ep_ll_link *ep_ll_link(const struct ep_ll_common &c, uint32_t r, uint32_t queue)
+EP_DEV struct ep_mlx5_qp *ep_remote_qp(const struct ep_dev_group &g, uint32_t r, uint32_t queue)
 {
-	return c.links + (size_t)r * c.queues + queue;
+	return g.remote->qps + (size_t)r * g.remote->queues + queue;
 }
 
-EP_DEV struct ep_mlx5_post ep_ll_net_open(const struct ep_ll_common &c, uint32_t r, uint32_t queue)
+EP_DEV struct ep_remote_link *ep_remote_link_at(const struct ep_dev_group &g, uint32_t r,
+						uint32_t queue)
 {
-	return ep_mlx5_open(c.qps + (size_t)r * c.queues + queue, false, &c.state->aborted,
-			    c.timeout_ns);
+	return g.remote->links + (size_t)r * g.remote->queues + queue;
 }
 
-/* The next own peer at or after `r` that may be sent to; c.nranks: none. One warp. */
-EP_DEV uint32_t ep_ll_net_peer(const struct ep_ll_common &c, uint32_t r)
+EP_DEV struct ep_mlx5_post ep_remote_open(const struct ep_dev_group &g, uint32_t r, uint32_t queue)
 {
-	while (r < c.nranks && !(ep_ll_remote(c, r) && ep_ll_warp_active(c, r))) {
+	return ep_mlx5_open(ep_remote_qp(g, r, queue), false, &g.state->aborted, g.timeout_ns);
+}
+
+/* Has the host given up the connection with rank r? */
+EP_DEV bool ep_remote_down(const struct ep_dev_group &g, uint32_t r)
+{
+	return ep_rank_remote(g, r) && ep_ld_relaxed_sys_u32(g.remote->down + r);
+}
+
+/* The next own peer at or after `r` that may be sent to; g.nranks: none. One warp. */
+EP_DEV uint32_t ep_remote_peer(const struct ep_dev_group &g, uint32_t r)
+{
+	while (r < g.nranks && !(ep_rank_remote(g, r) && ep_mask_active_warp(g, r))) {
 		r += ep_nwarps();
 	}
-	return ep_min_u32(r, c.nranks);
+	return ep_min_u32(r, g.nranks);
 }
 
 /*
- * How long the kernel's senders may still wait for a queue. Half of the timeout for all waits
- * together: a peer that is lost must be given up before others, who wait for our rows meanwhile,
- * give up us. A masked peer is granted little: if the NIC then still has to read the stage for it,
- * the queue is given up.
+ * How long the kernel's senders may still wait for a queue. All waits together get half of the
+ * timeout: other ranks wait for this rank's rows meanwhile, and this rank has to give up a lost
+ * peer before they give up this rank. A masked peer is granted little: if the NIC then still has
+ * to read the stage for it, the queue is given up.
  */
-EP_DEV uint64_t ep_ll_net_left(const struct ep_ll_common &c, const struct ep_ll_op &op, bool active)
+EP_DEV uint64_t ep_remote_left(const struct ep_dev_group &g, const struct ep_op &op, bool active)
 {
-	uint64_t gone = ep_time_ns() - op.start_ns, most = c.timeout_ns / 2;
-	uint64_t left = gone + EP_LL_NET_LEAST_NS < most ? most - gone : EP_LL_NET_LEAST_NS;
+	uint64_t gone = ep_time_ns() - op.start_ns, most = g.timeout_ns / 2;
+	uint64_t left = gone + EP_REMOTE_LEAST_NS < most ? most - gone : EP_REMOTE_LEAST_NS;
 
-	if (!active && left > EP_LL_NET_MASKED_NS) {
-		left = EP_LL_NET_MASKED_NS;
+	if (!active && left > EP_REMOTE_MASKED_NS) {
+		left = EP_REMOTE_MASKED_NS;
 	}
 	return ep_shfl_u64(EP_FULL_MASK, left, 0);
 }
 
 /* The queue to rank r is of no use any more. One warp. */
-EP_DEV void ep_ll_net_failed(const struct ep_ll_common &c, const struct ep_ll_op &op,
+EP_DEV void ep_remote_failed(const struct ep_dev_group &g, const struct ep_op &op,
 			     const struct ep_mlx5_post &p, uint32_t r, enum ep_wait_site site)
 {
 	if (ep_lane() == 0 && p.status != EP_MLX5_ERR_ABORTED) {
-		ep_ll_peer_failed(c, op, EP_LL_CAUSE_RDMA, site, r, p.status, p.qpn);
+		ep_mask_peer(g, op, EP_CAUSE_RDMA, site, r, p.status, p.qpn);
 	}
 	ep_warp_sync(EP_FULL_MASK);
 }
@@ -67,36 +78,36 @@ EP_DEV void ep_ll_net_failed(const struct ep_ll_common &c, const struct ep_ll_op
  * This rank's signal at rank r, `off` in its heap, becomes `value`: the signal to post, for the
  * queue's owner, who must post it. One warp.
  */
-EP_DEV struct ep_mlx5_signal ep_ll_net_signal(const struct ep_ll_common &c,
+EP_DEV struct ep_mlx5_signal ep_remote_signal(const struct ep_dev_group &g,
 					      const struct ep_mlx5_post &p, uint32_t r,
 					      uint32_t queue, uint64_t off, uint64_t value)
 {
-	uint64_t told = 0;
+	uint64_t before = 0;
 
 	if (ep_lane() == 0) {
-		struct ep_ll_link *link = ep_ll_link(c, r, queue);
+		struct ep_remote_link *link = ep_remote_link_at(g, r, queue);
 
-		told = link->told;
-		link->told = value;
+		before = link->signal;
+		link->signal = value;
 	}
-	told = ep_shfl_u64(EP_FULL_MASK, told, 0);
-	return ep_mlx5_signal_value(ep_mlx5_remote(&p, EP_MLX5_REGION_SIGNAL, off), told, value);
+	before = ep_shfl_u64(EP_FULL_MASK, before, 0);
+	return ep_mlx5_signal_value(ep_mlx5_remote(&p, EP_MLX5_REGION_SIGNAL, off), before, value);
 }
 
-/* Value of a signal: `units` of the channel have been posted. */
-EP_DEV uint64_t ep_ll_net_value(const struct ep_ll_op &op, uint32_t units)
+/* What a signal says: `entries` of the channel have been posted. */
+EP_DEV uint64_t ep_remote_signal_word(const struct ep_op &op, uint32_t entries)
 {
-	return (uint64_t)op.epoch << 32 | units;
+	return (uint64_t)op.epoch << 32 | entries;
 }
 
-/* Where, in a peer's heap, this rank tells how far its channel is. */
-EP_DEV uint64_t ep_ll_net_signal_off(const struct ep_ll_common &c, uint32_t channel)
+/* Where, in a peer's heap, the signal of this rank's channel lies. */
+EP_DEV uint64_t ep_remote_signal_off(const struct ep_dev_group &g, uint32_t channel)
 {
-	return c.signal_off + 8 * ((uint64_t)c.rank * c.channels + channel);
+	return g.remote->signal_off + 8 * ((uint64_t)g.rank * g.remote->channels + channel);
 }
 
 /* Has everything posted to the queue completed? One warp. */
-EP_DEV bool ep_ll_net_idle(const struct ep_mlx5_post &p)
+EP_DEV bool ep_remote_idle(const struct ep_mlx5_post &p)
 {
 	uint32_t status = p.status;
 	bool idle = false;
@@ -108,29 +119,33 @@ EP_DEV bool ep_ll_net_idle(const struct ep_mlx5_post &p)
 }
 
 /*
- * Tells remote peers the step. Masked peers too: they may be waiting for us, not knowing. But
- * those only when they have taken the step before; else the queue to a dead one would fill up. (The
- * step is absolute: who misses one learns the next.) One block.
+ * Posts this rank's progress word to remote peers. Masked peers get it too: one of them may be
+ * alive and waiting for this rank, and learns from the word that it is masked. But a masked peer
+ * gets it only when it has taken the word before; else the queue to a dead one would fill up. (The
+ * word is absolute: who misses one learns the next.) One block.
  */
-EP_DEV void ep_ll_net_tell(const struct ep_ll_common &c, const struct ep_ll_op &op)
+EP_DEV void ep_remote_post_progress(const struct ep_dev_group &g, const struct ep_op &op)
 {
-	uint64_t off = c.progress_off + 8 * (uint64_t)c.rank;
+	uint64_t off = g.progress_off + 8 * (uint64_t)g.rank;
+	uint32_t control = g.remote->channels;
 
-	for (uint32_t r = ep_warp(); r < c.nranks; r += ep_nwarps()) {
-		if (!ep_ll_remote(c, r)) {
+	for (uint32_t r = ep_warp(); r < g.nranks; r += ep_nwarps()) {
+		if (!ep_rank_remote(g, r)) {
 			continue;
 		}
-		struct ep_mlx5_post p = ep_ll_net_open(c, r, c.channels);
-		bool active = ep_ll_warp_active(c, r);
+		struct ep_mlx5_post p = ep_remote_open(g, r, control);
+		bool active = ep_mask_active_warp(g, r);
 
-		if (!active && !ep_ll_net_idle(p)) {
+		if (!active && !ep_remote_idle(p)) {
 			continue;
 		}
-		p.timeout_ns = ep_ll_net_left(c, op, active);
-		if (!ep_mlx5_signal_add(&p, ep_ll_net_signal(c, p, r, c.channels, off, ep_ll_telling(op.step, op.round, !active)),
-					false) &&
-		    active) {
-			ep_ll_net_failed(c, op, p, r, EP_WAIT_RDMA_SLOT);
+		p.timeout_ns = ep_remote_left(g, op, active);
+
+		uint64_t word = ep_progress_word(op.step, op.clean_round, !active);
+		struct ep_mlx5_signal signal = ep_remote_signal(g, p, r, control, off, word);
+
+		if (!ep_mlx5_signal_add(&p, signal, false) && active) {
+			ep_remote_failed(g, op, p, r, EP_WAIT_RDMA_SLOT);
 		}
 	}
 }
@@ -139,77 +154,77 @@ EP_DEV void ep_ll_net_tell(const struct ep_ll_common &c, const struct ep_ll_op &
  * Tells remote peers the step, and waits until what the control queue sent out of the stage in
  * earlier steps has left it. All are told before any is waited for. One block.
  */
-EP_DEV void ep_ll_net_progress(const struct ep_ll_common &c, const struct ep_ll_op &op)
+EP_DEV void ep_remote_publish(const struct ep_dev_group &g, const struct ep_op &op)
 {
-	ep_ll_net_tell(c, op);
-	for (uint32_t r = ep_ll_net_peer(c, ep_warp()); r < c.nranks;
-	     r = ep_ll_net_peer(c, r + ep_nwarps())) {
-		struct ep_mlx5_post p = ep_ll_net_open(c, r, c.channels);
+	ep_remote_post_progress(g, op);
+	for (uint32_t r = ep_remote_peer(g, ep_warp()); r < g.nranks;
+	     r = ep_remote_peer(g, r + ep_nwarps())) {
+		struct ep_mlx5_post p = ep_remote_open(g, r, g.remote->channels);
 
-		p.timeout_ns = ep_ll_net_left(c, op, true);
+		p.timeout_ns = ep_remote_left(g, op, true);
 		/* all but the WQE that has just told it */
-		if (!ep_mlx5_wait(&p, p.end - 1, EP_MLX5_ERR_COMPLETION,
-				  EP_WAIT_RDMA_COMPLETION)) {
-			ep_ll_net_failed(c, op, p, r, EP_WAIT_RDMA_COMPLETION);
+		if (!ep_mlx5_wait(&p, p.end - 1, EP_MLX5_ERR_COMPLETION, EP_WAIT_RDMA_COMPLETION)) {
+			ep_remote_failed(g, op, p, r, EP_WAIT_RDMA_COMPLETION);
 		}
 	}
 }
 
-/* Half `half` of the channel's stage, offset in the heap. */
-EP_DEV uint64_t ep_ll_net_stage(const struct ep_ll_common &c, uint32_t channel, uint32_t half)
+/* Side `side` of the channel's stage, offset in the heap. */
+EP_DEV uint64_t ep_stage_off(const struct ep_dev_group &g, uint32_t channel, uint32_t side)
 {
-	return c.stage_off + (2 * (uint64_t)channel + half) * c.stage_half_bytes;
+	return g.remote->stage_off + (2 * (uint64_t)channel + side) * g.remote->stage_side_bytes;
 }
 
 /*
- * Whether the NIC has done with what the queue to rank r posted below `index`. One that does not
- * get done is given up, and ended by the host: before that its NIC may send again what the peer has
- * not acknowledged, from the stage as it is then, and the peer takes it for what it was. One warp.
+ * Has the NIC done with what the queue to rank r posted below `index`? A queue that does not get
+ * done is given up, and the host ends it: before that the NIC may send again what the peer has not
+ * acknowledged, from the stage as it is by then, and the peer would take the new bytes for the old.
+ * One warp.
  */
-EP_DEV bool ep_ll_net_released(const struct ep_ll_common &c, const struct ep_ll_op &op,
-			       struct ep_mlx5_post &p, uint32_t r, uint64_t index)
+EP_DEV bool ep_stage_released(const struct ep_dev_group &g, const struct ep_op &op,
+			      struct ep_mlx5_post &p, uint32_t r, uint64_t index)
 {
-	bool active = ep_ll_warp_active(c, r);
+	bool active = ep_mask_active_warp(g, r);
 
-	p.timeout_ns = ep_ll_net_left(c, op, active);
+	p.timeout_ns = ep_remote_left(g, op, active);
 	if (ep_mlx5_wait(&p, index, EP_MLX5_ERR_COMPLETION, EP_WAIT_RDMA_COMPLETION)) {
 		return true;
 	}
 	if (active) {
-		ep_ll_net_failed(c, op, p, r, EP_WAIT_RDMA_COMPLETION);
+		ep_remote_failed(g, op, p, r, EP_WAIT_RDMA_COMPLETION);
 	}
-	if (ep_mlx5_wait_end(&p, index, EP_LL_NET_END_NS)) {
+	if (ep_mlx5_wait_end(&p, index, EP_REMOTE_END_NS)) {
 		return true;
 	}
-	if (ep_lane() == 0 && !ep_ll_aborted(c.state)) {
-		ep_ll_peer_failed(c, op, EP_LL_CAUSE_UNENDED, EP_WAIT_RDMA_COMPLETION, r, p.status,
-				  p.qpn);
+	if (ep_lane() == 0 && !ep_aborted(g)) {
+		ep_mask_peer(g, op, EP_CAUSE_UNENDED, EP_WAIT_RDMA_COMPLETION, r, p.status, p.qpn);
 	}
 	return false;
 }
 
 /*
- * Waits until the NIC has done with the half, so that it may be written again. False, for all
+ * Waits until the NIC has done with the side, so that it may be written again. False, for all
  * threads: it may not, and the group is aborted. One block; barriers at both ends.
  */
-EP_DEV bool ep_ll_net_claim(const struct ep_ll_common &c, const struct ep_ll_op &op,
-			    uint32_t channel, uint32_t half)
+EP_DEV bool ep_stage_claim(const struct ep_dev_group &g, const struct ep_op &op, uint32_t channel,
+			   uint32_t side)
 {
 	EP_SHARED(uint32_t, refused);
 
 	if (ep_tid() == 0) {
-		refused = ep_ll_aborted(c.state);
+		refused = ep_aborted(g);
 	}
 	ep_block_sync();
-	for (uint32_t r = ep_warp(); r < c.nranks; r += ep_nwarps()) {
-		if (!ep_ll_remote(c, r)) {
+	for (uint32_t r = ep_warp(); r < g.nranks; r += ep_nwarps()) {
+		if (!ep_rank_remote(g, r)) {
 			continue;
 		}
-		struct ep_mlx5_post p = ep_ll_net_open(c, r, channel);
-		uint64_t mark = ep_lane() == 0 ? ep_ll_link(c, r, channel)->mark[half] : 0;
+		struct ep_mlx5_post p = ep_remote_open(g, r, channel);
+		uint64_t index = ep_lane() == 0 ? ep_remote_link_at(g, r, channel)->side_busy[side]
+						: 0;
 
-		mark = ep_shfl_u64(EP_FULL_MASK, mark, 0);
-		if (p.done < mark && !ep_ll_net_released(c, op, p, r, mark) && ep_lane() == 0) {
+		index = ep_shfl_u64(EP_FULL_MASK, index, 0);
+		if (p.done < index && !ep_stage_released(g, op, p, r, index) && ep_lane() == 0) {
 			ep_shared_or_u32(&refused, 1);
 		}
 	}
@@ -219,52 +234,35 @@ EP_DEV bool ep_ll_net_claim(const struct ep_ll_common &c, const struct ep_ll_op 
 	return ok;
 }
 
-/* What the warp has posted to r reads from the half. One warp. */
-EP_DEV void ep_ll_net_mark(const struct ep_ll_common &c, const struct ep_mlx5_post &p, uint32_t r,
-			   uint32_t channel, uint32_t half)
+/* What the warp has posted to r reads from the side. One warp. */
+EP_DEV void ep_stage_mark(const struct ep_dev_group &g, const struct ep_mlx5_post &p, uint32_t r,
+			  uint32_t channel, uint32_t side)
 {
 	if (ep_lane() == 0) {
-		ep_ll_link(c, r, channel)->mark[half] = p.end;
+		ep_remote_link_at(g, r, channel)->side_busy[side] = p.end;
 	}
 }
 
-/* Into how many pieces the block's warps cut each of `rows` rows, and the quads of a piece. */
-EP_DEV uint32_t ep_ll_net_pieces(const struct ep_ll_common &c, uint32_t rows, uint32_t unit,
-				 uint32_t *chunk)
-{
-	uint32_t pieces = ep_min_u32(ep_max_u32(ep_nwarps() / rows, 1), c.row_quads / unit);
-
-	pieces = ep_max_u32(pieces, 1);
-	*chunk = ep_ll_chunk(c.row_quads, pieces, unit);
-	return pieces;
-}
-
-/* Row `at` of the area where remote peers' rows arrive; offset in any heap. */
-EP_DEV uint64_t ep_ll_net_row(const struct ep_ll_common &c, const struct ep_ll_op &op, uint32_t at)
-{
-	return c.bank_off[op.bank] + c.net_row_off +
-	       (uint64_t)at * ep_ll_row_stride(c.row_quads, 0);
-}
-
 /*
- * Waits until unit `unit` of the units of remote rank r, of which a channel has `per_channel`, has
- * arrived. One lane; the others may read what arrived after a warp barrier.
+ * Waits until entry `entry` of the entries of remote rank r, of which a channel has `per_channel`,
+ * has arrived. One lane; the others may read what arrived after a warp barrier.
  */
-EP_DEV bool ep_ll_net_wait(const struct ep_ll_common &c, const struct ep_ll_op &op, uint32_t r,
-			   uint32_t unit, uint32_t per_channel, enum ep_wait_site site)
+EP_DEV bool ep_remote_wait(const struct ep_dev_group &g, const struct ep_op &op, uint32_t r,
+			   uint32_t entry, uint32_t per_channel, enum ep_wait_site site)
 {
-	uint32_t channel = ep_min_u32(unit / per_channel, c.channels - 1);
-	uint64_t due = ep_ll_net_value(op, unit - channel * per_channel + 1);
-	/* The peer may be at a later epoch, but not later than this: any other signal is an old one. */
-	uint64_t ahead = (uint64_t)(op.step - op.epoch + EP_LL_MAX_LEAD) << 32;
-	const uint64_t *signal = (const uint64_t *)(c.heap[c.rank] + c.signal_off) +
-				 (size_t)r * c.channels + channel;
+	uint32_t channels = g.remote->channels;
+	uint32_t channel = ep_min_u32(entry / per_channel, channels - 1);
+	uint64_t due = ep_remote_signal_word(op, entry - channel * per_channel + 1);
+	/* The peer may be at a later epoch, up to this: any other signal is an old one. */
+	uint64_t ahead = (uint64_t)(op.step - op.epoch + EP_GROUP_MAX_LEAD) << 32;
+	const uint64_t *signal = (const uint64_t *)(g.heap[g.rank] + g.remote->signal_off) +
+				 (size_t)r * channels + channel;
 	uint64_t value = ep_ld_acquire_sys_u64(signal);
 	struct ep_spin s = ep_spin_start();
 
-	/* 0: nothing told yet, in a new heap; no step is 0, but before the steps wrap it looks near */
+	/* 0: no signal yet, in a new heap; no step is 0, but before the steps wrap it looks near */
 	while (!value || value - due >= ahead) {
-		if (ep_ll_wait_over(c, op, &s, site, r)) {
+		if (ep_wait_over(g, op, &s, site, r)) {
 			return false;
 		}
 		value = ep_ld_acquire_sys_u64(signal);

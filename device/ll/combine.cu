@@ -8,20 +8,21 @@
  */
 #include "device/ll/combine_remote.h"
 #include "device/ll/combine_send.h"
-#include "device/group/wait.h"
 #include "device/group/step.h"
 #include "device/simt/numeric.h"
 
 #include "device/kernels.h"
 
-#define EP_LL_REDUCE_BATCH 8 /* rows that a lane loads before it adds them */
-#define EP_LL_NO_OFFSET 0xfffffff0u /* a piece past every row */
+#define EP_LL_REDUCE_BATCH 8        /* rows that a lane loads before it adds them */
+#define EP_LL_NO_OFFSET 0xfffffff0u /* a vec past every row */
 
-/* Numbers of one 8-byte piece of a row. */
+/* Numbers of 8 bytes of a row. */
 template <int DTYPE> struct ep_ll_numbers;
 
 template <> struct ep_ll_numbers<EP_LL_BF16> {
-	enum { count = 4 };
+	enum {
+		count = 4
+	};
 	EP_DEV void load(const struct ep_vec8 &v, float *f)
 	{
 		f[0] = ep_bf16_lo_f32(v.x);
@@ -38,7 +39,9 @@ template <> struct ep_ll_numbers<EP_LL_BF16> {
 };
 
 template <> struct ep_ll_numbers<EP_LL_FP16> {
-	enum { count = 4 };
+	enum {
+		count = 4
+	};
 	EP_DEV void load(const struct ep_vec8 &v, float *f)
 	{
 		f[0] = ep_fp16_lo_f32(v.x);
@@ -55,7 +58,9 @@ template <> struct ep_ll_numbers<EP_LL_FP16> {
 };
 
 template <> struct ep_ll_numbers<EP_LL_FP32> {
-	enum { count = 2 };
+	enum {
+		count = 2
+	};
 	EP_DEV void load(const struct ep_vec8 &v, float *f)
 	{
 		f[0] = ep_bits_f32(v.x);
@@ -76,7 +81,7 @@ struct ep_ll_return {
 	uint32_t part;
 	uint32_t rows;  /* received from src; 0: nothing to do */
 	uint32_t token; /* EP_LL_SLOT */
-	uint32_t entry; /* of lane k: ep_ll_return_entry */
+	uint32_t note;  /* of lane k: ep_ll_return_note() */
 };
 
 /*
@@ -84,49 +89,50 @@ struct ep_ll_return {
  * source in turn, so that a source can finish its tokens one by one and no source gets all rows at
  * once. Nothing waits here for what is loaded.
  */
-template <bool NET>
+template <bool REMOTE>
 EP_DEV struct ep_ll_return ep_ll_return_load(const struct ep_ll_common &c, uint32_t i)
 {
-	uint32_t j = ep_div(i, c.by_ranks), turn = i - j * c.nranks + j + c.rank + 1;
+	uint32_t j = ep_div(i, c.g.by_ranks), turn = i - j * c.g.nranks + j + c.g.rank + 1;
 	uint32_t parts = c.peer_parts, received;
 	struct ep_ll_return r;
 
-	r.src = turn - ep_div(turn, c.by_ranks) * c.nranks;
+	r.src = turn - ep_div(turn, c.g.by_ranks) * c.g.nranks;
 	if (c.lines) {
 		r.slot = ep_div(j, c.by_peer_parts);
 	} else {
-		parts = c.src_parts[r.src];
+		parts = c.h.src_parts[r.src];
 		r.slot = j / ep_max_u32(parts, 1);
 	}
 	r.part = j - r.slot * parts;
 	r.rows = 0;
 	r.token = 0;
-	r.entry = EP_LL_NO_ROW;
-	if (r.src == c.rank || (NET && ep_ll_remote(c, r.src)) || r.slot >= c.max_tokens) {
+	r.note = EP_LL_NO_ROW;
+	if (r.src == c.g.rank || (REMOTE && ep_rank_remote(c.g, r.src)) || r.slot >= c.max_tokens) {
 		return r;
 	}
 	received = r.src * c.max_tokens + r.slot;
-	r.rows = c.src_rows[r.src];
-	r.token = c.slot_token[received];
+	r.rows = c.h.src_rows[r.src];
+	r.token = c.h.slot_token[received];
 	if (ep_lane() < c.topk) {
-		r.entry = ep_ll_return_entry(c, received, ep_lane());
+		r.note = ep_ll_return_note(c, received, ep_lane());
 	}
 	return r;
 }
 
 /* A row for each local expert, or one in rank-major layout. One warp. */
-EP_DEV void ep_ll_return_item(const struct ep_ll_combine_args &a, const struct ep_ll_op &op,
+EP_DEV void ep_ll_return_item(const struct ep_ll_combine_args &a, const struct ep_op &op,
 			      const struct ep_ll_return &r)
 {
 	const struct ep_ll_common &c = a.c;
 	uint32_t k = ep_lane(), row = EP_LL_NO_ROW, first, end;
 
 	if (k < c.topk) {
-		row = ep_ll_return_of(c, r.src * c.max_tokens + r.slot, r.token, k, r.entry);
+		row = ep_ll_return_of(c, r.src * c.max_tokens + r.slot, r.token, k, r.note);
 	}
 	ep_ll_part(c.row_quads,
-		   c.lines ? c.peer_chunk : ep_ll_chunk(c.row_quads, c.src_parts[r.src], 1), r.part,
-		   &first, &end);
+		   c.lines ? c.peer_part_quads
+			   : ep_ll_part_quads(c.row_quads, c.h.src_parts[r.src], 1),
+		   r.part, &first, &end);
 	if (first == end) {
 		return;
 	}
@@ -154,8 +160,9 @@ EP_DEV uint32_t ep_ll_return_most(const struct ep_ll_common &c)
 {
 	uint32_t most = 0;
 
-	for (uint32_t r = ep_lane(); r < c.nranks; r += EP_WARP_SIZE) {
-		most = ep_max_u32(most, c.src_rows[r] * (c.lines ? c.peer_parts : c.src_parts[r]));
+	for (uint32_t r = ep_lane(); r < c.g.nranks; r += EP_WARP_SIZE) {
+		most = ep_max_u32(most,
+				  c.h.src_rows[r] * (c.lines ? c.peer_parts : c.h.src_parts[r]));
 	}
 	for (uint32_t x = 1; x < EP_WARP_SIZE; x *= 2) {
 		most = ep_max_u32(most, ep_shfl_xor_u32(EP_FULL_MASK, most, x));
@@ -164,20 +171,21 @@ EP_DEV uint32_t ep_ll_return_most(const struct ep_ll_common &c)
 }
 
 /* `first` is the work of index `worker`, out of `all`. */
-template <bool NET>
-EP_DEV void ep_ll_combine_send(const struct ep_ll_combine_args &a, const struct ep_ll_op &op,
+template <bool REMOTE>
+EP_DEV void ep_ll_combine_send(const struct ep_ll_combine_args &a, const struct ep_op &op,
 			       uint32_t worker, const struct ep_ll_return &first, uint32_t all)
 {
 	const struct ep_ll_common &c = a.c;
-	uint32_t half = 0;
+	uint32_t side = 0;
 
-	for (uint32_t ch = ep_block(); NET && ch < c.channels; ch += c.send_blocks) {
-		ep_ll_net_return(a, op, ch, &half);
+	for (uint32_t ch = ep_block(); REMOTE && ch < c.g.remote->channels;
+	     ch += c.launch.send_blocks) {
+		ep_ll_remote_return(a, op, ch, &side);
 	}
-	for (uint32_t i = worker; i < all; i += c.send_blocks * ep_nwarps()) {
-		struct ep_ll_return r = i == worker ? first : ep_ll_return_load<NET>(c, i);
+	for (uint32_t i = worker; i < all; i += c.launch.send_blocks * ep_nwarps()) {
+		struct ep_ll_return r = i == worker ? first : ep_ll_return_load<REMOTE>(c, i);
 
-		if (r.slot < r.rows && ep_ll_warp_active(c, r.src)) {
+		if (r.slot < r.rows && ep_mask_active_warp(c.g, r.src)) {
 			ep_ll_return_item(a, op, r);
 		}
 	}
@@ -188,192 +196,224 @@ struct ep_ll_term {
 	uint32_t route;
 	float weight;
 	uint32_t valid; /* ballot: lanes whose row counts */
+	uint32_t lines; /* ballot: lanes whose row comes as lines, which carry their own flags */
 };
 
-/* Does the row come as lines, which carry their own flags? */
-template <bool NET> EP_DEV bool ep_ll_term_lines(const struct ep_ll_common &c, uint32_t route)
-{
-	return c.lines && EP_LL_ROUTE_IS_AWAY(route) &&
-	       !(NET && ep_ll_remote(c, EP_LL_ROUTE_RANK(route)));
-}
-
-/* A piece of one row, for one lane: `have` is false while its line has not arrived. */
-template <bool NET>
-EP_DEV struct ep_vec16 ep_ll_term_piece(const struct ep_ll_combine_args &a,
-					const struct ep_ll_op &op, uint32_t at, uint32_t route,
-					uint32_t quad, uint32_t off, bool half, bool *have)
-{
-	const struct ep_ll_common &c = a.c;
-	struct ep_vec16 v = { 0, 0, 0, 0 };
-
-	*have = true;
-	if (!EP_LL_ROUTE_IS_AWAY(route)) {
-		return ep_ll_tensor_piece(a, route, off, half);
-	}
-	if (NET && ep_ll_remote(c, EP_LL_ROUTE_RANK(route))) {
-		const unsigned char *net = c.heap[c.rank] + ep_ll_net_row(c, op, at);
-
-		if (off >= a.token_bytes) {
-			return v;
-		}
-		v = ep_ld16_fresh(net + (half ? off & ~15u : off));
-		if (half && (off & 8)) {
-			v.x = v.z;
-			v.y = v.w;
-		}
-		return v;
-	}
-	const unsigned char *row = ep_ll_row(c, op, c.rank, at);
-
-	if (!c.lines) {
-		return off < a.token_bytes ? ep_ld16_fresh(row + off) : v;
-	}
-	*have = ep_ld_line(row + (size_t)quad * EP_LL_QUAD_LINE_BYTES, op.epoch, &v);
-	return v;
-}
-
-template <int DTYPE>
-EP_DEV void ep_ll_store_sum(const struct ep_ll_combine_args &a, uint32_t token, uint32_t off,
-			    bool half, const float *acc)
-{
-	typedef struct ep_ll_numbers<DTYPE> numbers;
-	unsigned char *out = (unsigned char *)a.out_tokens + (size_t)token * a.token_bytes + off;
-	struct ep_vec8 lo = numbers::store(acc);
-
-	if (off >= a.token_bytes) {
-		return;
-	}
-	if (half) {
-		*(struct ep_vec8 *)out = lo;
-	} else {
-		struct ep_vec8 hi = numbers::store(acc + numbers::count);
-		struct ep_vec16 v = { lo.x, lo.y, hi.x, hi.y };
-
-		ep_st16(out, v);
-	}
-}
-
 /*
- * Sums the lane's piece of a token's rows in ascending k. All lanes call it, for pieces of the same
- * quad when rows are lines. A row whose rank fails on the way adds nothing.
+ * Where the rows of a token come from: lane k learns who returns (token, k). What comes as bytes is
+ * awaited, so that it may be read at once.
  */
-template <int DTYPE, bool NET>
-EP_DEV void ep_ll_reduce_piece(const struct ep_ll_combine_args &a, const struct ep_ll_op &op,
-			       const struct ep_ll_term &term, uint32_t token, uint32_t quad,
-			       uint32_t off, bool half)
-{
-	typedef struct ep_ll_numbers<DTYPE> numbers;
-	const struct ep_ll_common &c = a.c;
-	float acc[2 * numbers::count] = {};
-	struct ep_vec16 v[EP_LL_REDUCE_BATCH];
-	bool have[EP_LL_REDUCE_BATCH];
-
-	for (uint32_t left = term.valid; left;) {
-		uint32_t batch = left;
-
-#pragma unroll
-		for (int j = 0; j < EP_LL_REDUCE_BATCH; j++) {
-			if (batch) {
-				uint32_t k = ep_ctz(batch);
-
-				v[j] = ep_ll_term_piece<NET>(a, op, token * c.topk + k,
-							ep_shfl_u32(EP_FULL_MASK, term.route, k),
-							quad, off, half, &have[j]);
-				batch &= batch - 1;
-			}
-		}
-#pragma unroll
-		for (int j = 0; j < EP_LL_REDUCE_BATCH; j++) {
-			if (left) {
-				uint32_t k = ep_ctz(left);
-				uint32_t route = ep_shfl_u32(EP_FULL_MASK, term.route, k);
-				float w = ep_shfl_f32(EP_FULL_MASK, term.weight, k);
-				float f[2 * numbers::count];
-
-				if (ep_ll_term_lines<NET>(c, route)) {
-					const unsigned char *line =
-						ep_ll_row(c, op, c.rank, token * c.topk + k) +
-						(size_t)quad * EP_LL_QUAD_LINE_BYTES;
-
-					if (ep_all(EP_FULL_MASK, have[j])) {
-						ep_ld_line_settle(line, &v[j]);
-					} else if (!ep_ll_wait_quad(c, op, line, &v[j],
-								    EP_WAIT_COMBINE_ROW,
-								    EP_LL_ROUTE_RANK(route))) {
-						w = 0.0f;
-						v[j].x = v[j].y = v[j].z = v[j].w = 0;
-					}
-				}
-				struct ep_vec8 lo = { v[j].x, v[j].y }, hi = { v[j].z, v[j].w };
-
-				numbers::load(lo, f);
-				numbers::load(hi, f + numbers::count);
-#pragma unroll
-				for (int n = 0; n < 2 * numbers::count; n++) {
-					acc[n] = ep_fma_f32(f[n], w, acc[n]);
-				}
-				left &= left - 1;
-			}
-		}
-	}
-	ep_ll_store_sum<DTYPE>(a, token, off, half, acc);
-}
-
-/* Lane k learns who returns (token, k); with rows as bytes, waits until the part is there. */
-template <bool NET>
-EP_DEV struct ep_ll_term ep_ll_term_make(const struct ep_ll_combine_args &a,
-					 const struct ep_ll_op &op, uint32_t token, uint32_t part)
+template <bool REMOTE>
+EP_DEV struct ep_ll_term ep_ll_term_make(const struct ep_ll_combine_args &a, const struct ep_op &op,
+					 uint32_t token, uint32_t part)
 {
 	const struct ep_ll_common &c = a.c;
 	uint32_t k = ep_lane(), at = token * c.topk + k;
+	bool valid, away, remote = false;
 	struct ep_ll_term term;
-	bool valid;
 
-	term.route = k < c.topk ? c.route[at] : EP_LL_ROUTE_NONE;
+	term.route = k < c.topk ? c.h.route[at] : EP_LL_ROUTE_NONE;
 	valid = term.route != EP_LL_ROUTE_NONE;
+	away = valid && EP_LL_ROUTE_IS_AWAY(term.route);
 	term.weight = 1.0f;
 	if (valid && c.layout == EP_LL_EXPERT_MAJOR) {
 		term.weight = a.topk_weights[at];
 	}
-	if (valid && EP_LL_ROUTE_IS_AWAY(term.route)) {
+	if (away) {
 		uint32_t r = EP_LL_ROUTE_RANK(term.route);
 
-		valid = ep_ll_active(c, r);
-		if (valid && NET && ep_ll_remote(c, r)) {
-			valid = ep_ll_net_wait(c, op, r, EP_LL_ROUTE_SLOT(term.route),
-					       ep_ll_channel_units(c.sent_rows[r], c.channels),
+		remote = REMOTE && ep_rank_remote(c.g, r);
+		valid = ep_mask_active(c.g, r);
+		if (valid && remote) {
+			uint32_t share =
+				ep_remote_channel_entries(c.h.sent_rows[r], c.g.remote->channels);
+
+			valid = ep_remote_wait(c.g, op, r, EP_LL_ROUTE_SLOT(term.route), share,
 					       EP_WAIT_COMBINE_ROW);
 		} else if (valid && !c.lines) {
-			valid = ep_ll_wait_flag(c, op, ep_ll_row_flag(c, op, c.rank, at, part),
-						EP_WAIT_COMBINE_ROW, r);
+			valid = ep_wait_flag(c.g, op, ep_ll_row_flag(c, op, c.g.rank, at, part),
+					     EP_WAIT_COMBINE_ROW, r);
 		}
 	}
 	term.valid = ep_ballot(EP_FULL_MASK, valid);
-	if (NET || !c.lines) {
+	term.lines = c.lines ? ep_ballot(EP_FULL_MASK, valid && away && !remote) : 0;
+	if (REMOTE || !c.lines) {
 		ep_warp_sync(EP_FULL_MASK); /* what one lane has acquired, the others may read */
 	}
 	return term;
 }
 
+/* The lane's vec at `off` of a row that lies here as bytes: ours, or one that has arrived. */
+template <bool REMOTE>
+EP_DEV struct ep_vec16 ep_ll_term_vec(const struct ep_ll_combine_args &a, const struct ep_op &op,
+				      uint32_t at, uint32_t route, uint32_t off, bool narrow)
+{
+	const struct ep_ll_common &c = a.c;
+	struct ep_vec16 v = { 0, 0, 0, 0 };
+	const unsigned char *row;
+
+	if (!EP_LL_ROUTE_IS_AWAY(route)) {
+		return ep_ll_tensor_vec(a, route, off, narrow);
+	}
+	if (off >= a.token_bytes) {
+		return v;
+	}
+	row = REMOTE && ep_rank_remote(c.g, EP_LL_ROUTE_RANK(route))
+		      ? c.g.heap[c.g.rank] + ep_ll_remote_row(c, op, at)
+		      : ep_ll_row(c, op, c.g.rank, at);
+	v = ep_ld16_fresh(row + (narrow ? off & ~15u : off));
+	return narrow ? ep_ll_vec_narrow(v, off) : v;
+}
+
+/* Adds `v`, times the row's weight, to the lane's sums. */
+template <int DTYPE> EP_DEV void ep_ll_sum_add(float *sum, const struct ep_vec16 &v, float weight)
+{
+	typedef struct ep_ll_numbers<DTYPE> numbers;
+	struct ep_vec8 lo = { v.x, v.y }, hi = { v.z, v.w };
+	float f[2 * numbers::count];
+
+	numbers::load(lo, f);
+	numbers::load(hi, f + numbers::count);
+#pragma unroll
+	for (int n = 0; n < 2 * numbers::count; n++) {
+		sum[n] = ep_fma_f32(f[n], weight, sum[n]);
+	}
+}
+
+template <int DTYPE>
+EP_DEV void ep_ll_sum_store(const struct ep_ll_combine_args &a, uint32_t token, uint32_t off,
+			    bool narrow, const float *sum)
+{
+	typedef struct ep_ll_numbers<DTYPE> numbers;
+	unsigned char *out = (unsigned char *)a.out_tokens + (size_t)token * a.token_bytes + off;
+	struct ep_vec8 lo = numbers::store(sum), hi = numbers::store(sum + numbers::count);
+	struct ep_vec16 v = { lo.x, lo.y, hi.x, hi.y };
+
+	if (off < a.token_bytes) {
+		ep_ll_tensor_store(out, v, narrow);
+	}
+}
+
+/*
+ * Awaits the lines of a batch of a token's rows: all that are missing are loaded again together.
+ * The bits of `batch` are the rows' k, v[j] belongs to the j-th of them. Lane k waits on behalf of
+ * row k. Returns the rows whose rank has failed. One warp.
+ */
+EP_DEV uint32_t ep_ll_sum_wait(const struct ep_ll_common &c, const struct ep_op &op,
+			       const struct ep_ll_term &term, uint32_t token, uint32_t quad,
+			       uint32_t batch, struct ep_vec16 *v)
+{
+	const unsigned char *row =
+		ep_ll_row(c, op, c.g.rank, token * c.topk) + (size_t)quad * EP_LL_QUAD_LINE_BYTES;
+	size_t stride = ep_ll_row_stride(c.row_quads, 1);
+	uint32_t lines = batch & term.lines, waits = lines;
+	struct ep_spin s = ep_spin_start();
+
+	for (;;) {
+		uint32_t missing = 0;
+
+#pragma unroll
+		for (uint32_t j = 0, m = batch; j < EP_LL_REDUCE_BATCH; j++, m &= m - 1) {
+			missing |= ep_line_has(v[j], op.epoch) ? 0 : m & (0 - m) & waits;
+		}
+		if (ep_all(EP_FULL_MASK, missing == 0)) {
+			break;
+		}
+		missing = ep_or_u32(EP_FULL_MASK, missing);
+		waits &= ~ep_ballot(EP_FULL_MASK,
+				    missing >> ep_lane() & 1 &&
+					    ep_wait_over(c.g, op, &s, EP_WAIT_COMBINE_ROW,
+							 EP_LL_ROUTE_RANK(term.route)));
+#pragma unroll
+		for (uint32_t j = 0, m = batch; j < EP_LL_REDUCE_BATCH; j++, m &= m - 1) {
+			if (m & (0 - m) & waits) {
+				ep_ld_line(row + ep_ctz(m) * stride, &v[j]);
+			}
+		}
+	}
+#pragma unroll
+	for (uint32_t j = 0, m = batch; j < EP_LL_REDUCE_BATCH; j++, m &= m - 1) {
+		if (m & (0 - m) & waits) {
+			ep_ld_line_settle(row + ep_ctz(m) * stride, &v[j]);
+		}
+	}
+	return lines & ~waits;
+}
+
+/*
+ * Sums the lane's vec of a token's rows in ascending k: in quad `quad` where rows may come as lines
+ * (LINES), and anywhere where all are bytes. All lanes call it. A row whose rank fails on the way
+ * adds nothing here.
+ */
+template <int DTYPE, bool LINES, bool REMOTE>
+EP_DEV void ep_ll_reduce_vec(const struct ep_ll_combine_args &a, const struct ep_op &op,
+			     const struct ep_ll_term &term, uint32_t token, uint32_t quad,
+			     uint32_t off)
+{
+	const struct ep_ll_common &c = a.c;
+	bool narrow = LINES && ep_ll_lane_narrow();
+	float sum[2 * ep_ll_numbers<DTYPE>::count] = {};
+
+	for (uint32_t left = term.valid; left;) {
+		struct ep_vec16 v[EP_LL_REDUCE_BATCH];
+		uint32_t batch = left, failed = 0;
+
+#pragma unroll
+		for (int j = 0; j < EP_LL_REDUCE_BATCH; j++) {
+			if (left) {
+				uint32_t k = ep_ctz(left), at = token * c.topk + k;
+
+				if (LINES && term.lines >> k & 1) {
+					ep_ld_line(ep_ll_row(c, op, c.g.rank, at) +
+							   (size_t)quad * EP_LL_QUAD_LINE_BYTES,
+						   &v[j]);
+				} else {
+					v[j] = ep_ll_term_vec<REMOTE>(
+						a, op, at, ep_shfl_u32(EP_FULL_MASK, term.route, k),
+						off, narrow);
+				}
+				left &= left - 1;
+			}
+		}
+		batch &= ~left;
+		if (LINES && batch & term.lines) {
+			failed = ep_ll_sum_wait(c, op, term, token, quad, batch, v);
+		}
+#pragma unroll
+		for (int j = 0; j < EP_LL_REDUCE_BATCH; j++) {
+			if (batch) {
+				float weight =
+					ep_shfl_f32(EP_FULL_MASK, term.weight, ep_ctz(batch));
+
+				if (!(batch & (0 - batch) & failed)) {
+					ep_ll_sum_add<DTYPE>(sum, v[j], weight);
+				}
+				batch &= batch - 1;
+			}
+		}
+	}
+	ep_ll_sum_store<DTYPE>(a, token, off, narrow, sum);
+}
+
 /* One part of one token. One warp. */
-template <int DTYPE, bool NET>
-EP_DEV void ep_ll_reduce_item(const struct ep_ll_combine_args &a, const struct ep_ll_op &op,
+template <int DTYPE, bool REMOTE>
+EP_DEV void ep_ll_reduce_item(const struct ep_ll_combine_args &a, const struct ep_op &op,
 			      uint32_t token, uint32_t part)
 {
 	const struct ep_ll_common &c = a.c;
 	uint32_t first, end;
 
-	ep_ll_part(c.row_quads, c.chunk, part, &first, &end);
+	ep_ll_part(c.row_quads, c.part_quads, part, &first, &end);
 	if (first == end) {
 		return;
 	}
-	struct ep_ll_term term = ep_ll_term_make<NET>(a, op, token, part);
+	struct ep_ll_term term = ep_ll_term_make<REMOTE>(a, op, token, part);
 
 	if (c.lines) {
 		for (uint32_t q = first; q < end; q++) {
-			ep_ll_reduce_piece<DTYPE, NET>(a, op, term, token, q,
-						  q * EP_LL_QUAD_BYTES + ep_line_offset(ep_lane()),
-						  (ep_lane() & 7) == 7);
+			ep_ll_reduce_vec<DTYPE, true, REMOTE>(a, op, term, token, q,
+							      q * EP_LL_QUAD_BYTES +
+								      ep_line_offset(ep_lane()));
 		}
 		return;
 	}
@@ -382,81 +422,81 @@ EP_DEV void ep_ll_reduce_item(const struct ep_ll_combine_args &a, const struct e
 	     off += 16 * EP_WARP_SIZE) {
 		uint32_t mine = off + 16 * ep_lane();
 
-		ep_ll_reduce_piece<DTYPE, NET>(a, op, term, token, 0,
-					  mine < end * EP_LL_QUAD_BYTES ? mine : EP_LL_NO_OFFSET,
-					  false);
+		ep_ll_reduce_vec<DTYPE, false, REMOTE>(
+			a, op, term, token, 0,
+			mine < end * EP_LL_QUAD_BYTES ? mine : EP_LL_NO_OFFSET);
 	}
 }
 
-template <int DTYPE, bool NET> EP_DEV void ep_ll_combine(const struct ep_ll_combine_args &a)
+template <int DTYPE, bool REMOTE> EP_DEV void ep_ll_combine(const struct ep_ll_combine_args &a)
 {
 	const struct ep_ll_common &c = a.c;
 	uint32_t worker = ep_block() * ep_nwarps() + ep_warp();
-	struct ep_ll_found found = ep_ll_find(c);
+	struct ep_step_found found = ep_step_load(c.g, c.launch);
 	struct ep_ll_return first = {};
 	uint32_t all = 0;
 
-	if (ep_block() < c.send_blocks) { /* while the step is on its way */
-		first = ep_ll_return_load<NET>(c, worker);
-		all = ep_ll_return_most(c) * c.nranks;
+	if (ep_block() < c.launch.send_blocks) { /* while the step is on its way */
+		first = ep_ll_return_load<REMOTE>(c, worker);
+		all = ep_ll_return_most(c) * c.g.nranks;
 	}
-	struct ep_ll_op op = ep_ll_step(c, found.seq, true);
+	struct ep_op op = ep_step_make(c.launch, found.seq, true);
 
 	if (ep_block() == 0 && ep_warp() == 0) {
-		ep_ll_publish_progress(c, op);
+		ep_step_publish(c.g, op);
 	}
-	if (NET) {
+	if (REMOTE) {
 		op.start_ns = ep_time_ns();
 	}
-	if (NET && ep_block() == 0) {
-		ep_ll_net_progress(c, op);
+	if (REMOTE && ep_block() == 0) {
+		ep_remote_publish(c.g, op);
 	}
-	uint64_t before = NET ? ep_time_ns() : 0; /* who is waited for here is slow, not lost */
+	uint64_t before = REMOTE ? ep_time_ns() : 0; /* who is waited for here is slow, not lost */
 
-	if (ep_ll_begin(c, found, op) == EP_LL_BANK_ABORTED) {
+	if (ep_step_begin(c.g, c.launch, found, op) == EP_BANK_ABORTED) {
 		return;
 	}
-	if (NET) {
+	if (REMOTE) {
 		op.start_ns += ep_time_ns() - before;
 	}
-	if (ep_block() < c.send_blocks) {
-		ep_ll_combine_send<NET>(a, op, worker, first, all);
+	if (ep_block() < c.launch.send_blocks) {
+		ep_ll_combine_send<REMOTE>(a, op, worker, first, all);
 		return;
 	}
-	for (uint32_t i = (ep_block() - c.send_blocks) * ep_nwarps() + ep_warp();
-	     i < c.num_tokens * c.parts; i += (ep_nblocks() - c.send_blocks) * ep_nwarps()) {
+	for (uint32_t i = (ep_block() - c.launch.send_blocks) * ep_nwarps() + ep_warp();
+	     i < c.num_tokens * c.parts; i += (ep_nblocks() - c.launch.send_blocks) * ep_nwarps()) {
 		uint32_t token = ep_div(i, c.by_parts);
 
-		ep_ll_reduce_item<DTYPE, NET>(a, op, token, i - token * c.parts);
+		ep_ll_reduce_item<DTYPE, REMOTE>(a, op, token, i - token * c.parts);
 	}
 }
 
-EP_KERNEL(ep_ll_combine_bf16_kernel, ep_ll_combine_args, EP_LL_MAX_THREADS)
+EP_KERNEL(ep_ll_combine_bf16_kernel, ep_ll_combine_args, EP_GROUP_MAX_THREADS)
 {
 	ep_ll_combine<EP_LL_BF16, false>(a);
 }
 
-EP_KERNEL(ep_ll_combine_fp16_kernel, ep_ll_combine_args, EP_LL_MAX_THREADS)
+EP_KERNEL(ep_ll_combine_fp16_kernel, ep_ll_combine_args, EP_GROUP_MAX_THREADS)
 {
 	ep_ll_combine<EP_LL_FP16, false>(a);
 }
 
-EP_KERNEL(ep_ll_combine_fp32_kernel, ep_ll_combine_args, EP_LL_MAX_THREADS)
+EP_KERNEL(ep_ll_combine_fp32_kernel, ep_ll_combine_args, EP_GROUP_MAX_THREADS)
 {
 	ep_ll_combine<EP_LL_FP32, false>(a);
 }
 
-EP_KERNEL(ep_ll_combine_bf16_net_kernel, ep_ll_combine_args, EP_LL_MAX_THREADS)
+EP_KERNEL(ep_ll_combine_bf16_remote_kernel, ep_ll_combine_args, EP_GROUP_MAX_THREADS)
 {
 	ep_ll_combine<EP_LL_BF16, true>(a);
 }
 
-EP_KERNEL(ep_ll_combine_fp16_net_kernel, ep_ll_combine_args, EP_LL_MAX_THREADS)
+EP_KERNEL(ep_ll_combine_fp16_remote_kernel, ep_ll_combine_args, EP_GROUP_MAX_THREADS)
 {
 	ep_ll_combine<EP_LL_FP16, true>(a);
 }
 
-EP_KERNEL(ep_ll_combine_fp32_net_kernel, ep_ll_combine_args, EP_LL_MAX_THREADS)
+EP_KERNEL(ep_ll_combine_fp32_remote_kernel, ep_ll_combine_args, EP_GROUP_MAX_THREADS)
 {
 	ep_ll_combine<EP_LL_FP32, true>(a);
 }

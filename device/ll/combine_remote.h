@@ -7,65 +7,65 @@
 #ifndef EP_DEVICE_LL_COMBINE_NET_H
 #define EP_DEVICE_LL_COMBINE_NET_H
 
-#include "device/ll/combine_send.h"
 #include "device/group/remote.h"
+#include "device/ll/combine_send.h"
 
-_Static_assert(EP_LL_MAX_TOPK <= EP_LL_NET_BATCH, "a slot's rows fit a batch");
+_Static_assert(EP_LL_MAX_TOPK <= EP_LL_STAGE_ROWS, "a slot's rows fit a batch");
 
 /* Block-shared: a batch. */
-struct ep_ll_net_list {
-	uint32_t ks[EP_LL_NET_BATCH];   /* of the slots considered: bit k: a row returns for k */
-	uint32_t row[EP_LL_NET_BATCH];  /* of the caller's tensor, or EP_LL_ZERO_ROW */
-	uint32_t at[EP_LL_NET_BATCH];   /* its place at the source */
-	uint32_t rank[EP_LL_NET_BATCH]; /* the source */
+struct ep_ll_remote_list {
+	uint32_t ks[EP_LL_STAGE_ROWS];   /* of the slots considered: bit k: a row returns for k */
+	uint32_t row[EP_LL_STAGE_ROWS];  /* of the caller's tensor, or EP_LL_ZERO_ROW */
+	uint32_t at[EP_LL_STAGE_ROWS];   /* its place at the source */
+	uint32_t rank[EP_LL_STAGE_ROWS]; /* the source */
 };
 
 /* The slots of source r that channel `ch` returns: *first and, as the result, how many. */
-EP_DEV uint32_t ep_ll_net_slots(const struct ep_ll_common &c, uint32_t r, uint32_t ch,
-				uint32_t *first)
+EP_DEV uint32_t ep_ll_remote_slots(const struct ep_ll_common &c, uint32_t r, uint32_t ch,
+				   uint32_t *first)
 {
-	uint32_t rows = ep_ll_remote(c, r) ? c.src_rows[r] : 0;
-	uint32_t share = ep_ll_channel_units(rows, c.channels);
+	uint32_t rows = ep_rank_remote(c.g, r) ? c.h.src_rows[r] : 0;
+	uint32_t share = ep_remote_channel_entries(rows, c.g.remote->channels);
 
 	*first = ep_min_u32(ch * share, rows);
 	return ep_min_u32(share, rows - *first);
 }
 
 /*
- * Finds the rows of up to EP_LL_NET_BATCH slots, from the channel's position `base` on: position i
+ * Finds the rows of up to EP_LL_STAGE_ROWS slots, from the channel's position `base` on: position i
  * is slot i / R of source i % R. *taken: slots that the batch covers. Returns its rows. One block;
  * barriers at both ends.
  */
-EP_DEV uint32_t ep_ll_net_list_make(const struct ep_ll_common &c, struct ep_ll_net_list &l,
-				    uint32_t ch, uint32_t base, uint32_t positions,
-				    uint32_t *taken)
+EP_DEV uint32_t ep_ll_remote_list_make(const struct ep_ll_common &c, struct ep_ll_remote_list &l,
+				       uint32_t ch, uint32_t base, uint32_t positions,
+				       uint32_t *taken)
 {
-	uint32_t n = ep_min_u32(positions - base, EP_LL_NET_BATCH), rows = 0, take = 0;
+	uint32_t n = ep_min_u32(positions - base, EP_LL_STAGE_ROWS), rows = 0, take = 0;
 
-	for (uint32_t i = ep_tid(); i < EP_LL_NET_BATCH; i += ep_nthreads()) {
+	for (uint32_t i = ep_tid(); i < EP_LL_STAGE_ROWS; i += ep_nthreads()) {
 		l.ks[i] = 0;
 	}
 	ep_block_sync();
 	for (uint32_t x = ep_tid(); x < n * c.topk; x += ep_nthreads()) {
 		uint32_t i = ep_div(x, c.by_topk), k = x - i * c.topk, first;
-		uint32_t slot = ep_div(base + i, c.by_ranks), r = base + i - slot * c.nranks;
+		uint32_t slot = ep_div(base + i, c.g.by_ranks), r = base + i - slot * c.g.nranks;
 
-		if (slot < ep_ll_net_slots(c, r, ch, &first) && ep_ll_active(c, r)) {
+		if (slot < ep_ll_remote_slots(c, r, ch, &first) && ep_mask_active(c.g, r)) {
 			uint32_t received = r * c.max_tokens + first + slot;
 
-			if (ep_ll_return_of(c, received, c.slot_token[received], k,
-					    ep_ll_return_entry(c, received, k)) != EP_LL_NO_ROW) {
+			if (ep_ll_return_of(c, received, c.h.slot_token[received], k,
+					    ep_ll_return_note(c, received, k)) != EP_LL_NO_ROW) {
 				ep_shared_or_u32(&l.ks[i], 1u << k);
 			}
 		}
 	}
 	ep_block_sync();
-	while (take < n && rows + ep_popc(l.ks[take]) <= EP_LL_NET_BATCH) {
+	while (take < n && rows + ep_popc(l.ks[take]) <= EP_LL_STAGE_ROWS) {
 		rows += ep_popc(l.ks[take++]);
 	}
 	for (uint32_t x = ep_tid(); x < take * c.topk; x += ep_nthreads()) {
 		uint32_t i = ep_div(x, c.by_topk), k = x - i * c.topk, first;
-		uint32_t slot = ep_div(base + i, c.by_ranks), r = base + i - slot * c.nranks;
+		uint32_t slot = ep_div(base + i, c.g.by_ranks), r = base + i - slot * c.g.nranks;
 		uint32_t place = ep_popc(l.ks[i] & ((1u << k) - 1));
 
 		if (!(l.ks[i] >> k & 1)) {
@@ -74,12 +74,12 @@ EP_DEV uint32_t ep_ll_net_list_make(const struct ep_ll_common &c, struct ep_ll_n
 		for (uint32_t j = 0; j < i; j++) {
 			place += ep_popc(l.ks[j]);
 		}
-		(void)ep_ll_net_slots(c, r, ch, &first);
+		(void)ep_ll_remote_slots(c, r, ch, &first);
 		uint32_t received = r * c.max_tokens + first + slot;
-		uint32_t token = c.slot_token[received];
+		uint32_t token = c.h.slot_token[received];
 
-		l.row[place] = ep_ll_return_of(c, received, token, k,
-					       ep_ll_return_entry(c, received, k));
+		l.row[place] =
+			ep_ll_return_of(c, received, token, k, ep_ll_return_note(c, received, k));
 		l.at[place] = EP_LL_SLOT_TOKEN(token) * c.topk + k;
 		l.rank[place] = r;
 	}
@@ -89,25 +89,26 @@ EP_DEV uint32_t ep_ll_net_list_make(const struct ep_ll_common &c, struct ep_ll_n
 }
 
 /* Copies the listed rows to the stage. One block. */
-EP_DEV void ep_ll_net_stage_rows(const struct ep_ll_combine_args &a,
-				 const struct ep_ll_net_list &l, uint32_t rows, unsigned char *out)
+EP_DEV void ep_ll_remote_stage_rows(const struct ep_ll_combine_args &a,
+				    const struct ep_ll_remote_list &l, uint32_t rows,
+				    unsigned char *out)
 {
 	const struct ep_ll_common &c = a.c;
-	uint32_t chunk, pieces = rows ? ep_ll_net_pieces(c, rows, 1, &chunk) : 0;
+	uint32_t part_quads, parts = rows ? ep_ll_stage_parts(c, rows, 1, &part_quads) : 0;
 
-	for (uint32_t i = ep_warp(); i < rows * pieces; i += ep_nwarps()) {
-		uint32_t n = i / pieces, first, end;
+	for (uint32_t i = ep_warp(); i < rows * parts; i += ep_nwarps()) {
+		uint32_t n = i / parts, first, end;
 
-		ep_ll_part(c.row_quads, chunk, i - n * pieces, &first, &end);
+		ep_ll_part(c.row_quads, part_quads, i - n * parts, &first, &end);
 		ep_ll_return_bytes(a, l.row[n], out + (size_t)n * ep_ll_row_stride(c.row_quads, 0),
 				   first, end);
 	}
 }
 
 /* Posts what of the batch is for own peer d, whose first `slots` slots it completes. One warp. */
-EP_DEV void ep_ll_net_post_rows(const struct ep_ll_combine_args &a, const struct ep_ll_op &op,
-				const struct ep_ll_net_list &l, uint32_t rows, uint32_t ch,
-				uint32_t half, uint32_t d, uint32_t slots)
+EP_DEV void ep_ll_remote_post_rows(const struct ep_ll_combine_args &a, const struct ep_op &op,
+				   const struct ep_ll_remote_list &l, uint32_t rows, uint32_t ch,
+				   uint32_t side, uint32_t d, uint32_t slots)
 {
 	const struct ep_ll_common &c = a.c;
 	bool mine = ep_lane() < rows && l.rank[ep_lane()] == d;
@@ -116,53 +117,56 @@ EP_DEV void ep_ll_net_post_rows(const struct ep_ll_combine_args &a, const struct
 	if (!ep_any(EP_FULL_MASK, mine)) {
 		return;
 	}
-	struct ep_mlx5_post p = ep_ll_net_open(c, d, ch);
+	struct ep_mlx5_post p = ep_remote_open(c.g, d, ch);
 
-	p.timeout_ns = ep_ll_net_left(c, op, true);
+	p.timeout_ns = ep_remote_left(c.g, op, true);
 	if (!ep_mlx5_put_signal(
-		    &p, mine, ep_mlx5_remote(&p, EP_MLX5_REGION_HEAP, ep_ll_net_row(c, op, at)),
+		    &p, mine, ep_mlx5_remote(&p, EP_MLX5_REGION_HEAP, ep_ll_remote_row(c, op, at)),
 		    ep_mlx5_local(&p, EP_MLX5_REGION_HEAP,
-				  ep_ll_net_stage(c, ch, half) +
+				  ep_stage_off(c.g, ch, side) +
 					  (uint64_t)ep_lane() * ep_ll_row_stride(c.row_quads, 0)),
 		    a.token_bytes,
-		    ep_ll_net_signal(c, p, d, ch, ep_ll_net_signal_off(c, ch),
-				     ep_ll_net_value(op, slots)))) {
-		ep_ll_net_failed(c, op, p, d, EP_WAIT_RDMA_SLOT);
+		    ep_remote_signal(c.g, p, d, ch, ep_remote_signal_off(c.g, ch),
+				     ep_remote_signal_word(op, slots)))) {
+		ep_remote_failed(c.g, op, p, d, EP_WAIT_RDMA_SLOT);
 	}
-	ep_ll_net_mark(c, p, d, ch, half);
+	ep_stage_mark(c.g, p, d, ch, side);
 }
 
-/* All that channel `ch` returns. One block. *half: where the next batch goes. */
-EP_DEV void ep_ll_net_return(const struct ep_ll_combine_args &a, const struct ep_ll_op &op,
-			     uint32_t ch, uint32_t *half)
+/* All that channel `ch` returns. One block. *side: where the next batch goes. */
+EP_DEV void ep_ll_remote_return(const struct ep_ll_combine_args &a, const struct ep_op &op,
+				uint32_t ch, uint32_t *side)
 {
 	const struct ep_ll_common &c = a.c;
 	uint32_t most = 0, base = 0, taken, first;
-	EP_SHARED(struct ep_ll_net_list, list);
+	EP_SHARED(struct ep_ll_remote_list, list);
 
-	for (uint32_t r = 0; r < c.nranks; r++) {
-		most = ep_max_u32(most, ep_ll_net_slots(c, r, ch, &first));
+	for (uint32_t r = 0; r < c.g.nranks; r++) {
+		most = ep_max_u32(most, ep_ll_remote_slots(c, r, ch, &first));
 	}
-	for (; base < most * c.nranks; base += taken) {
-		uint32_t rows = ep_ll_net_list_make(c, list, ch, base, most * c.nranks, &taken);
-		uint32_t h = *half;
+	for (; base < most * c.g.nranks; base += taken) {
+		uint32_t rows =
+			ep_ll_remote_list_make(c, list, ch, base, most * c.g.nranks, &taken);
+		uint32_t h = *side;
 
 		if (!rows) {
 			continue;
 		}
-		*half ^= 1;
-		if (!ep_ll_net_claim(c, op, ch, h)) {
+		*side ^= 1;
+		if (!ep_stage_claim(c.g, op, ch, h)) {
 			return;
 		}
-		ep_ll_net_stage_rows(a, list, rows, c.heap[c.rank] + ep_ll_net_stage(c, ch, h));
+		ep_ll_remote_stage_rows(a, list, rows,
+					c.g.heap[c.g.rank] + ep_stage_off(c.g, ch, h));
 		ep_block_sync();
-		for (uint32_t d = ep_ll_net_peer(c, ep_warp()); d < c.nranks;
-		     d = ep_ll_net_peer(c, d + ep_nwarps())) {
+		for (uint32_t d = ep_remote_peer(c.g, ep_warp()); d < c.g.nranks;
+		     d = ep_remote_peer(c.g, d + ep_nwarps())) {
 			uint32_t end = base + taken; /* positions, of which every R-th is d's */
-			uint32_t slots = end > d ? (end - d - 1) / c.nranks + 1 : 0;
+			uint32_t slots = end > d ? (end - d - 1) / c.g.nranks + 1 : 0;
 
-			ep_ll_net_post_rows(a, op, list, rows, ch, h, d,
-					    ep_min_u32(slots, ep_ll_net_slots(c, d, ch, &first)));
+			ep_ll_remote_post_rows(a, op, list, rows, ch, h, d,
+					       ep_min_u32(slots,
+							  ep_ll_remote_slots(c, d, ch, &first)));
 		}
 		ep_block_sync(); /* the list is read until here */
 	}

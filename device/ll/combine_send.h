@@ -1,83 +1,69 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Low-latency combine, sending half: which rows return, and their bytes. */
+/* Low-latency combine, send half: which rows return, and their bytes. */
 #ifndef EP_DEVICE_LL_COMBINE_ROWS_H
 #define EP_DEVICE_LL_COMBINE_ROWS_H
 
-#include "device/group/wait.h"
-
-#define EP_LL_SEND_BATCH 4 /* pieces that a lane keeps in flight */
+#include "device/ll/rows.h"
 
 /* What dispatch noted for k of a received slot; rank-major: nothing. */
-EP_DEV uint32_t ep_ll_return_entry(const struct ep_ll_common &c, uint32_t received, uint32_t k)
+EP_DEV uint32_t ep_ll_return_note(const struct ep_ll_common &c, uint32_t received, uint32_t k)
 {
-	return c.layout == EP_LL_EXPERT_MAJOR ? c.slot_row[(size_t)received * c.topk + k]
+	return c.layout == EP_LL_EXPERT_MAJOR ? c.h.slot_row[(size_t)received * c.topk + k]
 					      : EP_LL_NO_ROW;
 }
 
 /* The row of the caller's tensor that returns for k of a received slot, or NO_ROW. */
 EP_DEV uint32_t ep_ll_return_of(const struct ep_ll_common &c, uint32_t received, uint32_t token,
-				uint32_t k, uint32_t entry)
+				uint32_t k, uint32_t note)
 {
-	uint32_t row = entry;
+	uint32_t row = note;
 
 	if (c.layout != EP_LL_EXPERT_MAJOR) {
 		row = k == EP_LL_SLOT_K(token) ? received : EP_LL_NO_ROW;
 	}
 	/* a source that failed during dispatch left its slots unwritten */
-	if ((row >= c.nlocal * c.nranks * c.max_tokens && row != EP_LL_ZERO_ROW) ||
+	if ((row >= c.nlocal * c.g.nranks * c.max_tokens && row != EP_LL_ZERO_ROW) ||
 	    EP_LL_SLOT_TOKEN(token) >= c.max_tokens) {
 		return EP_LL_NO_ROW;
 	}
 	return row;
 }
 
-/* The lane's piece of a row of the caller's tensor at `off`; bytes past the row are zero. */
-EP_DEV struct ep_vec16 ep_ll_tensor_piece(const struct ep_ll_combine_args &a, uint32_t row,
-					  uint32_t off, bool half)
+/* The lane's vec of a row of the caller's tensor at `off`; bytes past the row are zero. */
+EP_DEV struct ep_vec16 ep_ll_tensor_vec(const struct ep_ll_combine_args &a, uint32_t row,
+					uint32_t off, bool narrow)
 {
-	const unsigned char *p = (const unsigned char *)a.tokens + (size_t)row * a.token_bytes + off;
-	struct ep_vec16 v = { 0, 0, 0, 0 };
-
-	if (off >= a.token_bytes || row == EP_LL_ZERO_ROW) {
-		return v;
-	}
-	if (half) {
-		struct ep_vec8 h = ep_ld8_nc(p);
-
-		v.x = h.x;
-		v.y = h.y;
-		return v;
-	}
-	return ep_ld16_nc(p);
+	return ep_ll_tensor_load((const unsigned char *)a.tokens + (size_t)row * a.token_bytes +
+					 off,
+				 narrow, off < a.token_bytes && row != EP_LL_ZERO_ROW);
 }
 
 /*
  * Quads [first, end) of several rows as lines: of the row `row` of each lane in `rows`, to slot
- * at + lane of rank `src`. Pieces of different rows are in flight together. One warp.
+ * at + lane of rank `src`. Vecs of different rows are in flight together. One warp.
  */
-EP_DEV void ep_ll_return_lines(const struct ep_ll_combine_args &a, const struct ep_ll_op &op,
+EP_DEV void ep_ll_return_lines(const struct ep_ll_combine_args &a, const struct ep_op &op,
 			       uint32_t rows, uint32_t row, uint32_t src, uint32_t at,
 			       uint32_t first, uint32_t end)
 {
-	bool half = (ep_lane() & 7) == 7;
 	uint32_t q = first;
 
 	while (rows) {
-		struct ep_vec16 v[EP_LL_SEND_BATCH];
-		uint32_t to[EP_LL_SEND_BATCH], quad[EP_LL_SEND_BATCH];
+		struct ep_vec16 v[EP_LL_BATCH];
+		uint32_t to[EP_LL_BATCH], quad[EP_LL_BATCH];
 
 #pragma unroll
-		for (int j = 0; j < EP_LL_SEND_BATCH; j++) {
+		for (int j = 0; j < EP_LL_BATCH; j++) {
 			to[j] = EP_LL_NO_ROW;
 			if (rows) {
 				uint32_t l = ep_ctz(rows);
 
 				to[j] = at + l;
 				quad[j] = q;
-				v[j] = ep_ll_tensor_piece(a, ep_shfl_u32(EP_FULL_MASK, row, l),
-							  q * EP_LL_QUAD_BYTES +
-								  ep_line_offset(ep_lane()),
-							  half);
+				v[j] = ep_ll_tensor_vec(a, ep_shfl_u32(EP_FULL_MASK, row, l),
+							q * EP_LL_QUAD_BYTES +
+								ep_line_offset(ep_lane()),
+							ep_ll_lane_narrow());
 				if (++q == end) {
 					q = first;
 					rows &= rows - 1;
@@ -85,7 +71,7 @@ EP_DEV void ep_ll_return_lines(const struct ep_ll_combine_args &a, const struct 
 			}
 		}
 #pragma unroll
-		for (int j = 0; j < EP_LL_SEND_BATCH; j++) {
+		for (int j = 0; j < EP_LL_BATCH; j++) {
 			if (to[j] != EP_LL_NO_ROW) {
 				ep_st_line(ep_ll_row(a.c, op, src, to[j]) +
 						   (size_t)quad[j] * EP_LL_QUAD_LINE_BYTES,
@@ -95,25 +81,24 @@ EP_DEV void ep_ll_return_lines(const struct ep_ll_combine_args &a, const struct 
 	}
 }
 
-EP_DEV void ep_ll_return_bytes(const struct ep_ll_combine_args &a, uint32_t row,
-			       unsigned char *out, uint32_t first, uint32_t end)
+EP_DEV void ep_ll_return_bytes(const struct ep_ll_combine_args &a, uint32_t row, unsigned char *out,
+			       uint32_t first, uint32_t end)
 {
-	uint32_t last = end * (EP_LL_QUAD_BYTES / 16);
+	uint32_t last = end * EP_LL_QUAD_VECS;
 
-	for (uint32_t v0 = first * (EP_LL_QUAD_BYTES / 16); v0 < last;
-	     v0 += EP_LL_SEND_BATCH * EP_WARP_SIZE) {
-		struct ep_vec16 v[EP_LL_SEND_BATCH];
+	for (uint32_t v0 = first * EP_LL_QUAD_VECS; v0 < last; v0 += EP_LL_BATCH * EP_WARP_SIZE) {
+		struct ep_vec16 v[EP_LL_BATCH];
 
 #pragma unroll
-		for (int j = 0; j < EP_LL_SEND_BATCH; j++) {
+		for (int j = 0; j < EP_LL_BATCH; j++) {
 			uint32_t i = v0 + j * EP_WARP_SIZE + ep_lane();
 
 			if (i < last) {
-				v[j] = ep_ll_tensor_piece(a, row, 16 * i, false);
+				v[j] = ep_ll_tensor_vec(a, row, 16 * i, false);
 			}
 		}
 #pragma unroll
-		for (int j = 0; j < EP_LL_SEND_BATCH; j++) {
+		for (int j = 0; j < EP_LL_BATCH; j++) {
 			uint32_t i = v0 + j * EP_WARP_SIZE + ep_lane();
 
 			if (i < last) {

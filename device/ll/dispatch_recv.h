@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Low-latency dispatch, receiving half: counts of all sources, then rows to their experts. */
+/* Low-latency dispatch, receive half: counts of all sources, then rows to their experts. */
 #ifndef EP_DEVICE_LL_DISPATCH_RECV_H
 #define EP_DEVICE_LL_DISPATCH_RECV_H
 
-#include "device/group/wait.h"
-#include "device/ll/dispatch_rows.h"
 #include "device/group/remote.h"
+#include "device/ll/dispatch_place.h"
 
-/* Block-shared tables of the receiving half. */
+/* Block-shared tables of the receive half. */
 struct ep_ll_recv_tables {
-	uint32_t *base; /* [R][L] first row of the source among the expert's rows */
-	uint32_t *rows; /* [R] rows from the source */
-	uint32_t *parts; /* [R] parts of the source's rows */
-	uint32_t *return_parts; /* [R] and of those that return to it */
-	uint32_t *absent; /* [R] the source is masked or has failed */
+	uint32_t *base;           /* [R][L] first row of the source among the expert's rows */
+	uint32_t *rows;           /* [R] rows from the source */
+	uint32_t *parts;          /* [R] parts of the source's rows */
+	uint32_t *return_parts;   /* [R] and of those that return to it */
+	uint32_t *absent;         /* [R] the source is masked or has failed */
 	uint32_t *channel_tokens; /* [R] of the source */
 };
 
@@ -22,11 +21,11 @@ EP_DEV struct ep_ll_recv_tables ep_ll_recv_tables_make(const struct ep_ll_common
 	struct ep_ll_recv_tables t;
 
 	t.base = (uint32_t *)ep_dynamic_shared();
-	t.rows = t.base + c.nranks * c.nlocal;
-	t.parts = t.rows + c.nranks;
-	t.return_parts = t.parts + c.nranks;
-	t.absent = t.return_parts + c.nranks;
-	t.channel_tokens = t.absent + c.nranks;
+	t.rows = t.base + c.g.nranks * c.nlocal;
+	t.parts = t.rows + c.g.nranks;
+	t.return_parts = t.parts + c.g.nranks;
+	t.absent = t.return_parts + c.g.nranks;
+	t.channel_tokens = t.absent + c.g.nranks;
 	return t;
 }
 
@@ -34,14 +33,14 @@ EP_DEV struct ep_ll_recv_tables ep_ll_recv_tables_make(const struct ep_ll_common
  * Awaits control packet `which` of source r. The second says whether the source runs the same
  * operation. False when the source failed.
  */
-EP_DEV bool ep_ll_recv_ctrl(const struct ep_ll_dispatch_args &a, const struct ep_ll_op &op,
+EP_DEV bool ep_ll_recv_ctrl(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
 			    const struct ep_ll_recv_tables &t, uint32_t r, uint32_t which)
 {
 	const struct ep_ll_common &c = a.c;
-	const unsigned char *p = ep_ll_packets(c, op, c.rank) + (size_t)r * EP_LL_CTRL_BYTES;
+	const unsigned char *p = ep_ll_packets(c, op, c.g.rank) + (size_t)r * EP_LL_CTRL_BYTES;
 	uint32_t kind = ep_ll_kind(a), d0 = 0, d1 = 0;
 
-	if (!ep_ll_wait_packet(c, op, p + 16 * which, &d0, &d1, EP_WAIT_DISPATCH_COUNT, r)) {
+	if (!ep_wait_packet(c.g, op, p + 16 * which, &d0, &d1, EP_WAIT_DISPATCH_COUNT, r)) {
 		return false;
 	}
 	if (which == 0) {
@@ -53,8 +52,8 @@ EP_DEV bool ep_ll_recv_ctrl(const struct ep_ll_dispatch_args &a, const struct ep
 	t.channel_tokens[r] = ep_max_u32(d0 >> 16, 1);
 	d0 &= 0xffff;
 	if (d0 != c.row_quads || d1 != kind) {
-		ep_ll_peer_failed(c, op, EP_LL_CAUSE_MISMATCH, EP_WAIT_DISPATCH_COUNT, r,
-				  d0 != c.row_quads ? d0 : d1, d0 != c.row_quads ? c.row_quads : kind);
+		ep_mask_peer(c.g, op, EP_CAUSE_MISMATCH, EP_WAIT_DISPATCH_COUNT, r,
+			     d0 != c.row_quads ? d0 : d1, d0 != c.row_quads ? c.row_quads : kind);
 		return false;
 	}
 	return true;
@@ -65,10 +64,10 @@ EP_DEV void ep_ll_recv_remember(const struct ep_ll_dispatch_args &a,
 				const struct ep_ll_recv_tables &t, uint32_t r, uint64_t waited)
 {
 	const struct ep_ll_common &c = a.c;
-	struct ep_ll_peer_stats *s = &c.stats[r];
+	struct ep_peer_stats *s = &c.g.stats[r];
 
-	c.src_rows[r] = t.rows[r];
-	c.src_parts[r] = t.return_parts[r];
+	c.h.src_rows[r] = t.rows[r];
+	c.h.src_parts[r] = t.return_parts[r];
 	if (a.src_counts) {
 		a.src_counts[r] = (int32_t)t.rows[r];
 	}
@@ -76,7 +75,7 @@ EP_DEV void ep_ll_recv_remember(const struct ep_ll_dispatch_args &a,
 	s->wait_max_ns = waited > s->wait_max_ns ? waited : s->wait_max_ns;
 	s->rx_rows += t.rows[r];
 	s->rx_bytes += (uint64_t)t.rows[r] *
-		       ep_ll_row_stride(c.row_quads, c.lines && !ep_ll_remote(c, r));
+		       ep_ll_row_stride(c.row_quads, c.lines && !ep_rank_remote(c.g, r));
 	s->ops++;
 }
 
@@ -88,33 +87,33 @@ EP_DEV uint32_t ep_ll_recv_expert(const struct ep_ll_common &c, const struct ep_
 {
 	uint32_t sum = 0;
 
-	for (uint32_t r0 = 0; r0 < c.nranks; r0 += EP_LL_RECV_BATCH) {
+	for (uint32_t r0 = 0; r0 < c.g.nranks; r0 += EP_LL_RECV_BATCH) {
 		uint32_t n[EP_LL_RECV_BATCH];
 
 #pragma unroll
 		for (int i = 0; i < EP_LL_RECV_BATCH; i++) {
 			uint32_t r = r0 + i;
 
-			n[i] = r < c.nranks && !t.absent[r]
+			n[i] = r < c.g.nranks && !t.absent[r]
 				       ? ep_min_u32(t.base[r * c.nlocal + e], c.max_tokens * c.topk)
 				       : 0;
 		}
 #pragma unroll
 		for (int i = 0; i < EP_LL_RECV_BATCH; i++) {
-			if (r0 + i < c.nranks) {
+			if (r0 + i < c.g.nranks) {
 				t.base[(r0 + i) * c.nlocal + e] = sum;
 				sum += n[i];
 			}
 		}
 	}
-	return ep_min_u32(sum, c.nranks * c.max_tokens);
+	return ep_min_u32(sum, c.g.nranks * c.max_tokens);
 }
 
 EP_DEV void ep_ll_recv_tables_clear(const struct ep_ll_common &c, const struct ep_ll_recv_tables &t,
 				    uint32_t *failed)
 {
-	for (uint32_t r = ep_tid(); r < c.nranks; r += ep_nthreads()) {
-		t.absent[r] = !ep_ll_active(c, r);
+	for (uint32_t r = ep_tid(); r < c.g.nranks; r += ep_nthreads()) {
+		t.absent[r] = !ep_mask_active(c.g, r);
 		t.rows[r] = 0;
 		t.parts[r] = 0;
 		t.return_parts[r] = 0;
@@ -126,25 +125,25 @@ EP_DEV void ep_ll_recv_tables_clear(const struct ep_ll_common &c, const struct e
 }
 
 /* Awaits every source's counts. *failed is set when a source fails; a barrier must follow. */
-EP_DEV void ep_ll_recv_counts(const struct ep_ll_dispatch_args &a, const struct ep_ll_op &op,
+EP_DEV void ep_ll_recv_counts(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
 			      const struct ep_ll_recv_tables &t, uint32_t *failed)
 {
 	const struct ep_ll_common &c = a.c;
-	uint32_t counts = c.layout == EP_LL_EXPERT_MAJOR ? c.nranks * c.nlocal : 0;
+	uint32_t counts = c.layout == EP_LL_EXPERT_MAJOR ? c.g.nranks * c.nlocal : 0;
 
 	for (uint32_t i = ep_tid(); i < counts; i += ep_nthreads()) {
 		uint32_t r = ep_div(i, c.by_local);
 
 		if (!t.absent[r] &&
-		    !ep_ll_wait_word(c, op,
-				     ep_ll_packets(c, op, c.rank) + a.count_off + 8 * (size_t)i,
-				     &t.base[i], EP_WAIT_DISPATCH_COUNT, r)) {
+		    !ep_wait_word(c.g, op,
+				  ep_ll_packets(c, op, c.g.rank) + a.count_off + 8 * (size_t)i,
+				  &t.base[i], EP_WAIT_DISPATCH_COUNT, r)) {
 			t.absent[r] = 1;
 			*failed = 1;
 		}
 	}
 	/* the last threads, which have fewer counts to await; two for each source */
-	for (uint32_t j = ep_nthreads() - 1 - ep_tid(); j < 2 * c.nranks; j += ep_nthreads()) {
+	for (uint32_t j = ep_nthreads() - 1 - ep_tid(); j < 2 * c.g.nranks; j += ep_nthreads()) {
 		uint32_t r = j >> 1;
 
 		if (!t.absent[r] && !ep_ll_recv_ctrl(a, op, t, r, j & 1)) {
@@ -166,9 +165,9 @@ EP_DEV bool ep_ll_recv_resolve(const struct ep_ll_dispatch_args &a,
 	ep_block_sync();
 	if (*failed) {
 		if (ep_tid() == 0) {
-			stop = ep_ll_aborted(c.state);
+			stop = ep_aborted(c.g);
 		}
-		for (uint32_t r = ep_tid(); r < c.nranks; r += ep_nthreads()) {
+		for (uint32_t r = ep_tid(); r < c.g.nranks; r += ep_nthreads()) {
 			t.rows[r] = t.absent[r] ? 0 : t.rows[r];
 		}
 		ep_block_sync();
@@ -180,7 +179,7 @@ EP_DEV bool ep_ll_recv_resolve(const struct ep_ll_dispatch_args &a,
 		uint32_t rows = ep_ll_recv_expert(c, t, e);
 
 		if (first_block) {
-			c.counts[e] = rows;
+			c.h.counts[e] = rows;
 			a.expert_counts[e] = (int32_t)rows;
 		}
 	}
@@ -188,33 +187,62 @@ EP_DEV bool ep_ll_recv_resolve(const struct ep_ll_dispatch_args &a,
 	return true;
 }
 
+/* Part `part` of the row in slot `slot` of source `src`. */
+struct ep_ll_recv_item {
+	uint32_t src;
+	uint32_t slot;
+	uint32_t part;
+};
+
+/*
+ * The i-th item of work of all: the sources take turns, and turn j is the j-th part of each, so
+ * that no source waits for another's rows.
+ */
+EP_DEV struct ep_ll_recv_item ep_ll_recv_item_make(const struct ep_ll_common &c,
+						   const struct ep_ll_recv_tables &t, uint32_t i)
+{
+	uint32_t j = ep_div(i, c.g.by_ranks), turn = i - j * c.g.nranks + j + c.g.rank;
+	struct ep_ll_recv_item w;
+
+	w.src = turn - ep_div(turn, c.g.by_ranks) * c.g.nranks;
+	if (c.lines) {
+		w.slot = ep_div(j, c.by_peer_parts);
+		w.part = j - w.slot * c.peer_parts;
+	} else {
+		w.slot = j / ep_max_u32(t.parts[w.src], 1);
+		w.part = j - w.slot * t.parts[w.src];
+	}
+	return w;
+}
+
 /*
  * An expert has room for every token of every rank once. Only tokens that name it twice can
  * overflow it: what does not fit is left out, returns as zeros, and is reported.
  */
-EP_DEV void ep_ll_overflow(const struct ep_ll_common &c, const struct ep_ll_op &op, uint32_t src,
+EP_DEV void ep_ll_overflow(const struct ep_ll_common &c, const struct ep_op &op, uint32_t src,
 			   uint32_t token, uint32_t k, uint32_t expert)
 {
-	struct ep_ll_record r = {};
+	struct ep_record r = {};
 
-	r.cause = EP_LL_CAUSE_OVERFLOW;
+	r.cause = EP_CAUSE_OVERFLOW;
 	r.peer = src;
 	r.step = op.step;
 	r.token = token;
 	r.k = k;
 	r.value = expert;
-	r.expected = (int64_t)c.nranks * c.max_tokens;
-	ep_ll_record_write(c.state, c.records, EP_LL_RECORD_ROUTING, r);
+	r.expected = (int64_t)c.g.nranks * c.max_tokens;
+	ep_record_write(c.g, EP_RECORD_ROUTING, r);
 }
 
 /* Expert-major: lane k learns the output row of (token, k), if its expert is here. One warp. */
 EP_DEV struct ep_ll_placing ep_ll_place_expert_major(const struct ep_ll_common &c,
-						     const struct ep_ll_op &op,
-						     const struct ep_ll_recv_tables &t,
-						     uint32_t d0, uint32_t d1, uint32_t src,
-						     uint32_t at, bool remember)
+						     const struct ep_op &op,
+						     const struct ep_ll_recv_tables &t, uint32_t d0,
+						     uint32_t d1, const struct ep_ll_recv_item &i)
 {
-	uint32_t k = ep_lane(), cap = c.nranks * c.max_tokens;
+	uint32_t k = ep_lane(), cap = c.g.nranks * c.max_tokens, src = i.src;
+	uint32_t at = src * c.max_tokens + i.slot;
+	bool remember = i.part == 0;
 	uint32_t token = ep_shfl_u32(EP_FULL_MASK, d0, 0);
 	uint32_t odd = ep_shfl_u32(EP_FULL_MASK, d1, k / 2);
 	uint32_t even = ep_shfl_u32(EP_FULL_MASK, d0, (k + 1) / 2);
@@ -233,16 +261,16 @@ EP_DEV struct ep_ll_placing ep_ll_place_expert_major(const struct ep_ll_common &
 	if (remember && k < c.topk) {
 		bool lost = word != EP_LL_NO_ROW && w.row == EP_LL_NO_ROW;
 
-		c.slot_row[(size_t)at * c.topk + k] = lost ? EP_LL_ZERO_ROW : w.row;
-		if (src == c.rank && word != EP_LL_NO_ROW && token < c.max_tokens) {
-			c.route[(size_t)token * c.topk + k] = w.row; /* NO_ROW: no route */
+		c.h.slot_row[(size_t)at * c.topk + k] = lost ? EP_LL_ZERO_ROW : w.row;
+		if (src == c.g.rank && word != EP_LL_NO_ROW && token < c.max_tokens) {
+			c.h.route[(size_t)token * c.topk + k] = w.row; /* NO_ROW: no route */
 		}
 		if (lost) {
 			ep_ll_overflow(c, op, src, token, k, word >> 18);
 		}
 	}
 	if (remember && k == 0) {
-		c.slot_token[at] = EP_LL_SLOT(token, 0);
+		c.h.slot_token[at] = EP_LL_SLOT(token, 0);
 	}
 	w.hits = ep_ballot(EP_FULL_MASK, w.row != EP_LL_NO_ROW);
 	return w;
@@ -250,11 +278,11 @@ EP_DEV struct ep_ll_placing ep_ll_place_expert_major(const struct ep_ll_common &
 
 /* Rank-major: one output row; lane k writes the token's k-th id and weight. One warp. */
 EP_DEV struct ep_ll_placing ep_ll_place_rank_major(const struct ep_ll_dispatch_args &a, uint32_t d0,
-						   uint32_t d1, uint32_t src, uint32_t slot,
-						   bool remember)
+						   uint32_t d1, const struct ep_ll_recv_item &i)
 {
 	const struct ep_ll_common &c = a.c;
-	uint32_t k = ep_lane(), row = src * c.max_tokens + slot;
+	uint32_t k = ep_lane(), src = i.src, row = src * c.max_tokens + i.slot;
+	bool remember = i.part == 0;
 	uint32_t token = ep_shfl_u32(EP_FULL_MASK, d0, 0) >> 16;
 	uint32_t local_id = k < c.topk ? d0 & 0xffffu : 0xffffu;
 	uint32_t local = ep_ballot(EP_FULL_MASK, local_id != 0xffffu);
@@ -269,9 +297,9 @@ EP_DEV struct ep_ll_placing ep_ll_place_rank_major(const struct ep_ll_dispatch_a
 	if (remember && k == 0 && token < c.max_tokens && local) {
 		uint32_t first = ep_ctz(local);
 
-		c.slot_token[row] = EP_LL_SLOT(token, first);
-		if (src == c.rank) {
-			c.route[(size_t)token * c.topk + first] = row;
+		c.h.slot_token[row] = EP_LL_SLOT(token, first);
+		if (src == c.g.rank) {
+			c.h.route[(size_t)token * c.topk + first] = row;
 		}
 	}
 	w.row = k == 0 ? row : EP_LL_NO_ROW;
@@ -279,89 +307,108 @@ EP_DEV struct ep_ll_placing ep_ll_place_rank_major(const struct ep_ll_dispatch_a
 	return w;
 }
 
-/* Part `part` of the row in slot `slot` of source `src`. */
-struct ep_ll_recv_item {
-	uint32_t src;
-	uint32_t slot;
-	uint32_t part;
+/* Where a part of a received row lies, and what tells that it is there. */
+struct ep_ll_arrival {
+	const unsigned char *row;
+	uint32_t first, end; /* quads; equal: there is nothing */
+	bool lines;          /* they carry their own flags */
+	bool remote;         /* a signal tells; else, without lines, a flag does */
 };
 
-/*
- * The i-th piece of work of all: round j takes the j-th part of every source, so that no source
- * waits for another's rows.
- */
-EP_DEV struct ep_ll_recv_item ep_ll_recv_item_make(const struct ep_ll_common &c,
-						   const struct ep_ll_recv_tables &t, uint32_t i)
+template <bool FP8, bool REMOTE>
+EP_DEV struct ep_ll_arrival ep_ll_arrival_make(const struct ep_ll_common &c, const struct ep_op &op,
+					       const struct ep_ll_recv_tables &t,
+					       const struct ep_ll_recv_item &i)
 {
-	uint32_t j = ep_div(i, c.by_ranks), turn = i - j * c.nranks + j + c.rank;
-	struct ep_ll_recv_item w;
+	uint32_t at = i.src * c.max_tokens + i.slot;
+	struct ep_ll_arrival p;
 
-	w.src = turn - ep_div(turn, c.by_ranks) * c.nranks;
-	if (c.lines) {
-		w.slot = ep_div(j, c.by_peer_parts);
-		w.part = j - w.slot * c.peer_parts;
-	} else {
-		w.slot = j / ep_max_u32(t.parts[w.src], 1);
-		w.part = j - w.slot * t.parts[w.src];
-	}
-	return w;
+	p.remote = REMOTE && ep_rank_remote(c.g, i.src);
+	p.lines = c.lines && !p.remote;
+	p.row = p.remote ? c.g.heap[c.g.rank] + ep_ll_remote_row(c, op, at)
+			 : ep_ll_row(c, op, c.g.rank, at);
+	ep_ll_part(c.row_quads,
+		   c.lines ? c.peer_part_quads
+			   : ep_ll_part_quads(c.row_quads, t.parts[i.src],
+					      FP8 ? EP_LL_TILE_QUADS : 1),
+		   i.part, &p.first, &p.end);
+	return p;
 }
 
-/* One part of one row. One warp. False when the source failed on the way. */
-template <bool FP8, bool NET>
-EP_DEV bool ep_ll_recv_part(const struct ep_ll_dispatch_args &a, const struct ep_ll_op &op,
-			    const struct ep_ll_recv_tables &t, const struct ep_ll_recv_item &i)
+/* Waits for a part that came as bytes, of the source's token `token`. One warp. */
+template <bool REMOTE>
+EP_DEV bool ep_ll_arrival_wait(const struct ep_ll_common &c, const struct ep_op &op,
+			       const struct ep_ll_recv_tables &t, const struct ep_ll_recv_item &i,
+			       const struct ep_ll_arrival &p, uint32_t token)
 {
-	const struct ep_ll_common &c = a.c;
-	uint32_t at = i.src * c.max_tokens + i.slot, d0 = EP_LL_NO_ROW, d1 = EP_LL_NO_ROW;
-	uint32_t first, end;
-	const unsigned char *header = ep_ll_packets(c, op, c.rank) + a.header_off +
-				      (size_t)at * a.header_bytes + 16 * ep_lane();
-	bool remote = NET && ep_ll_remote(c, i.src), as_lines = c.lines && !remote;
-	const unsigned char *in = remote ? c.heap[c.rank] + ep_ll_net_row(c, op, at)
-					 : ep_ll_row(c, op, c.rank, at);
-	struct ep_ll_lines lines;
-	struct ep_ll_placing w;
 	bool ok = true;
 
-	ep_ll_part(c.row_quads,
-		   c.lines ? c.peer_chunk
-			   : ep_ll_chunk(c.row_quads, t.parts[i.src], FP8 ? EP_LL_FP8_UNIT_QUADS : 1),
-		   i.part, &first, &end);
-	if (first == end) {
-		return true;
-	}
-	if (as_lines) { /* together with the header: most often both are there */
-		ep_ll_lines_load(op, in, first, end, &lines);
-	}
-	if (16 * ep_lane() < a.header_bytes) {
-		ok = ep_ll_wait_packet(c, op, header, &d0, &d1, EP_WAIT_DISPATCH_ROW, i.src);
-	}
-	if (!ep_all(EP_FULL_MASK, ok)) {
-		if (c.layout == EP_LL_RANK_MAJOR && i.part == 0 && ep_lane() < c.topk) {
-			a.out_idx[(size_t)at * c.topk + ep_lane()] = -1; /* announced, never sent */
-		}
-		return false;
-	}
-	w = c.layout == EP_LL_EXPERT_MAJOR
-		    ? ep_ll_place_expert_major(c, op, t, d0, d1, i.src, at, i.part == 0)
-		    : ep_ll_place_rank_major(a, d0, d1, i.src, i.slot, i.part == 0);
-	if (as_lines) {
-		return ep_ll_recv_lines<FP8>(a, op, w, in, i.src, first, end, &lines);
-	}
-	if (ep_lane() == 0 && remote) {
-		ok = ep_ll_net_wait(c, op, i.src, c.layout == EP_LL_EXPERT_MAJOR ? d0 : d0 >> 16,
-				    t.channel_tokens[i.src], EP_WAIT_DISPATCH_ROW);
+	if (ep_lane() == 0 && REMOTE && p.remote) {
+		ok = ep_remote_wait(c.g, op, i.src, token, t.channel_tokens[i.src],
+				    EP_WAIT_DISPATCH_ROW);
 	} else if (ep_lane() == 0) {
-		ok = ep_ll_wait_flag(c, op, ep_ll_row_flag(c, op, c.rank, at, i.part),
-				     EP_WAIT_DISPATCH_ROW, i.src);
+		uint32_t at = i.src * c.max_tokens + i.slot;
+
+		ok = ep_wait_flag(c.g, op, ep_ll_row_flag(c, op, c.g.rank, at, i.part),
+				  EP_WAIT_DISPATCH_ROW, i.src);
 	}
 	ok = ep_all(EP_FULL_MASK, ok);
 	ep_warp_sync(EP_FULL_MASK); /* what lane 0 has acquired, the others may read */
-	if (ok) {
-		ep_ll_recv_bytes<FP8>(a, w, in, first, end);
+	return ok;
+}
+
+/* Whose row it is: the lane's packet of its header. One warp; false when the source failed. */
+EP_DEV bool ep_ll_header_wait(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
+			      const struct ep_ll_recv_item &i, uint32_t *d0, uint32_t *d1)
+{
+	const struct ep_ll_common &c = a.c;
+	uint32_t at = i.src * c.max_tokens + i.slot;
+	const unsigned char *header = ep_ll_packets(c, op, c.g.rank) + a.header_off +
+				      (size_t)at * a.header_bytes + 16 * ep_lane();
+	bool ok = true;
+
+	*d0 = *d1 = EP_LL_NO_ROW;
+	if (16 * ep_lane() < a.header_bytes) {
+		ok = ep_wait_packet(c.g, op, header, d0, d1, EP_WAIT_DISPATCH_ROW, i.src);
+	}
+	ok = ep_all(EP_FULL_MASK, ok);
+	if (!ok && c.layout == EP_LL_RANK_MAJOR && i.part == 0 && ep_lane() < c.topk) {
+		a.out_idx[(size_t)at * c.topk + ep_lane()] = -1; /* announced, never sent */
 	}
 	return ok;
+}
+
+/* One part of one row. One warp. False when the source failed on the way. */
+template <bool FP8, bool REMOTE>
+EP_DEV bool ep_ll_recv_part(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
+			    const struct ep_ll_recv_tables &t, const struct ep_ll_recv_item &i)
+{
+	const struct ep_ll_common &c = a.c;
+	struct ep_ll_arrival p = ep_ll_arrival_make<FP8, REMOTE>(c, op, t, i);
+	bool expert_major = c.layout == EP_LL_EXPERT_MAJOR;
+	struct ep_ll_lines lines;
+	struct ep_ll_placing w;
+	uint32_t d0, d1;
+
+	if (p.first == p.end) {
+		return true;
+	}
+	if (p.lines) { /* together with the header: most often both are there */
+		ep_ll_lines_load(p.row, p.first, p.end, &lines);
+	}
+	if (!ep_ll_header_wait(a, op, i, &d0, &d1)) {
+		return false;
+	}
+	w = expert_major ? ep_ll_place_expert_major(c, op, t, d0, d1, i)
+			 : ep_ll_place_rank_major(a, d0, d1, i);
+	if (p.lines) {
+		return ep_ll_recv_lines<FP8>(a, op, w, p.row, i.src, p.first, p.end, &lines);
+	}
+	if (!ep_ll_arrival_wait<REMOTE>(c, op, t, i, p, expert_major ? d0 : d0 >> 16)) {
+		return false;
+	}
+	ep_ll_recv_bytes<FP8>(a, w, p.row, p.first, p.end);
+	return true;
 }
 
 /* Rank-major: ids of rows that no source sent. */
@@ -371,7 +418,7 @@ EP_DEV void ep_ll_recv_unused(const struct ep_ll_dispatch_args &a,
 	const struct ep_ll_common &c = a.c;
 	uint32_t per_rank = c.max_tokens * c.topk;
 
-	for (uint32_t i = block * ep_nthreads() + ep_tid(); i < c.nranks * per_rank;
+	for (uint32_t i = block * ep_nthreads() + ep_tid(); i < c.g.nranks * per_rank;
 	     i += blocks * ep_nthreads()) {
 		if (i % per_rank >= t.rows[i / per_rank] * c.topk) {
 			a.out_idx[i] = -1;
@@ -379,8 +426,8 @@ EP_DEV void ep_ll_recv_unused(const struct ep_ll_dispatch_args &a,
 	}
 }
 
-template <bool FP8, bool NET>
-EP_DEV void ep_ll_dispatch_recv(const struct ep_ll_dispatch_args &a, const struct ep_ll_op &op,
+template <bool FP8, bool REMOTE>
+EP_DEV void ep_ll_dispatch_recv(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
 				uint32_t block, uint32_t blocks)
 {
 	const struct ep_ll_common &c = a.c;
@@ -396,19 +443,20 @@ EP_DEV void ep_ll_dispatch_recv(const struct ep_ll_dispatch_args &a, const struc
 	if (!ep_ll_recv_resolve(a, t, block == 0, &failed)) {
 		return;
 	}
-	for (uint32_t r = 0; r < c.nranks; r++) {
+	for (uint32_t r = 0; r < c.g.nranks; r++) {
 		most = ep_max_u32(most, t.rows[r] * (c.lines ? c.peer_parts : t.parts[r]));
 	}
-	for (uint32_t i = block * ep_nwarps() + ep_warp(); i < most * c.nranks; i += blocks * ep_nwarps()) {
+	for (uint32_t i = block * ep_nwarps() + ep_warp(); i < most * c.g.nranks;
+	     i += blocks * ep_nwarps()) {
 		struct ep_ll_recv_item w = ep_ll_recv_item_make(c, t, i);
 
-		if (w.slot < t.rows[w.src] && !ep_ll_recv_part<FP8, NET>(a, op, t, w) &&
-		    ep_ll_aborted(c.state)) {
+		if (w.slot < t.rows[w.src] && !ep_ll_recv_part<FP8, REMOTE>(a, op, t, w) &&
+		    ep_aborted(c.g)) {
 			return;
 		}
 	}
-	/* at the end, where nobody waits for it; the threads that awaited the sources' ctrl packets */
-	for (uint32_t j = ep_nthreads() - 1 - ep_tid(); block == 0 && j < 2 * c.nranks;
+	/* at the end, where nobody waits; the threads that awaited the sources' ctrl packets */
+	for (uint32_t j = ep_nthreads() - 1 - ep_tid(); block == 0 && j < 2 * c.g.nranks;
 	     j += ep_nthreads()) {
 		if (j & 1) {
 			ep_ll_recv_remember(a, t, j >> 1, waited);

@@ -3,61 +3,61 @@
 #ifndef EP_DEVICE_LL_DISPATCH_NET_H
 #define EP_DEVICE_LL_DISPATCH_NET_H
 
-#include "device/ll/dispatch_rows.h"
-#include "device/ll/dispatch_send.h"
 #include "device/group/remote.h"
+#include "device/ll/dispatch_send.h"
 
-/* Tokens [first, first + n) of the window, all of one channel. */
-struct ep_ll_net_batch {
+/* Tokens [first, first + n) of the span, all of one channel. */
+struct ep_ll_remote_batch {
 	uint32_t channel;
-	uint32_t half;
+	uint32_t side;
 	uint32_t first;
-	uint32_t n;     /* at most EP_LL_NET_BATCH */
+	uint32_t n;     /* at most EP_LL_STAGE_ROWS */
 	uint32_t done;  /* tokens of the channel up to the end of the batch */
-	uint64_t stage; /* of the half, offset in the heap */
+	uint64_t stage; /* of the side, offset in the heap */
 };
 
 /* Posts the counts that ep_ll_send_counts left in the stage. One block, after a barrier. */
-EP_DEV void ep_ll_net_post_counts(const struct ep_ll_dispatch_args &a, const struct ep_ll_op &op)
+EP_DEV void ep_ll_remote_post_counts(const struct ep_ll_dispatch_args &a, const struct ep_op &op)
 {
 	const struct ep_ll_common &c = a.c;
 	bool ctrl = ep_lane() == 0;
-	uint64_t to = c.bank_off[op.bank] + c.packet_off +
-		      (ctrl ? (uint64_t)c.rank * EP_LL_CTRL_BYTES
-			    : a.count_off + 8 * (uint64_t)c.rank * c.nlocal);
+	uint64_t to = c.areas.bank_off[op.bank] + c.areas.packet_off +
+		      (ctrl ? (uint64_t)c.g.rank * EP_LL_CTRL_BYTES
+			    : a.count_off + 8 * (uint64_t)c.g.rank * c.nlocal);
 	uint32_t lanes = c.layout == EP_LL_EXPERT_MAJOR ? 2 : 1;
 
-	for (uint32_t r = ep_ll_net_peer(c, ep_warp()); r < c.nranks;
-	     r = ep_ll_net_peer(c, r + ep_nwarps())) {
-		struct ep_mlx5_post p = ep_ll_net_open(c, r, c.channels);
-		uint64_t from = c.post_off + r * c.post_stride + (ctrl ? 0 : EP_LL_CTRL_BYTES);
+	for (uint32_t r = ep_remote_peer(c.g, ep_warp()); r < c.g.nranks;
+	     r = ep_remote_peer(c.g, r + ep_nwarps())) {
+		struct ep_mlx5_post p = ep_remote_open(c.g, r, c.g.remote->channels);
+		uint64_t from =
+			c.areas.post_off + r * c.areas.post_stride + (ctrl ? 0 : EP_LL_CTRL_BYTES);
 
-		p.timeout_ns = ep_ll_net_left(c, op, true);
+		p.timeout_ns = ep_remote_left(c.g, op, true);
 		if (!ep_mlx5_put(&p, ep_lane() < lanes,
 				 ep_mlx5_remote(&p, EP_MLX5_REGION_SIGNAL, to),
 				 ep_mlx5_local(&p, EP_MLX5_REGION_HEAP, from),
 				 ctrl ? EP_LL_CTRL_BYTES : 8 * c.nlocal, false)) {
-			ep_ll_net_failed(c, op, p, r, EP_WAIT_RDMA_SLOT);
+			ep_remote_failed(c.g, op, p, r, EP_WAIT_RDMA_SLOT);
 		}
 	}
 }
 
 /* Quads [first, end) of a token's row to the stage. One warp. */
 template <bool FP8>
-EP_DEV void ep_ll_net_stage_part(const struct ep_ll_dispatch_args &a,
-				 const struct ep_ll_send_tables &t, uint32_t token,
-				 unsigned char *row, uint32_t first, uint32_t end)
+EP_DEV void ep_ll_remote_stage_part(const struct ep_ll_dispatch_args &a,
+				    const struct ep_ll_send_tables &t, uint32_t token,
+				    unsigned char *row, uint32_t first, uint32_t end)
 {
 	struct ep_ll_source s;
 
 	if (FP8) {
-		s.token = t.staging + ep_warp() * EP_LL_UNIT_BYTES;
-		for (uint32_t q = first; q < end; q += EP_LL_FP8_UNIT_QUADS) {
-			ep_ll_stage_unit(a, t.staging + ep_warp() * EP_LL_UNIT_BYTES, token,
-					 q / EP_LL_FP8_UNIT_QUADS);
-			for (uint32_t i = ep_lane(); i < EP_LL_UNIT_BYTES / 16; i += EP_WARP_SIZE) {
+		s.token = t.scratch + ep_warp() * EP_LL_TILE_BYTES;
+		for (uint32_t q = first; q < end; q += EP_LL_TILE_QUADS) {
+			ep_ll_quantise_tile(a, t.scratch + ep_warp() * EP_LL_TILE_BYTES, token,
+					    q / EP_LL_TILE_QUADS);
+			for (uint32_t i = ep_lane(); i < EP_LL_TILE_BYTES / 16; i += EP_WARP_SIZE) {
 				ep_st16(row + (size_t)q * EP_LL_QUAD_BYTES + 16 * i,
-					ep_ll_source_piece<true>(s, 16 * i, false));
+					ep_ll_source_vec<true>(s, 16 * i, false));
 			}
 			ep_warp_sync(EP_FULL_MASK);
 		}
@@ -70,8 +70,8 @@ EP_DEV void ep_ll_net_stage_part(const struct ep_ll_dispatch_args &a,
 
 #pragma unroll
 		for (int j = 0; j < EP_LL_BATCH; j++) {
-			v[j] = ep_ll_source_piece<false>(
-				s, 16 * (v0 + j * EP_WARP_SIZE + ep_lane()), false);
+			v[j] = ep_ll_source_vec<false>(s, 16 * (v0 + j * EP_WARP_SIZE + ep_lane()),
+						       false);
 		}
 #pragma unroll
 		for (int j = 0; j < EP_LL_BATCH; j++) {
@@ -85,146 +85,146 @@ EP_DEV void ep_ll_net_stage_part(const struct ep_ll_dispatch_args &a,
 }
 
 /* Slot at rank d of the first row of the batch that goes there. */
-EP_DEV uint32_t ep_ll_net_first_slot(const struct ep_ll_send_tables &t,
-				     const struct ep_ll_net_batch &b, uint32_t d)
+EP_DEV uint32_t ep_ll_remote_first_slot(const struct ep_ll_send_tables &t,
+					const struct ep_ll_remote_batch &b, uint32_t d)
 {
 	return t.rank_base[d] + ep_ll_bits_before(t.rank_bits + d * t.words, b.first);
 }
 
 /* Headers of a token, as they will lie at each remote peer. One warp. */
-EP_DEV void ep_ll_net_stage_headers(const struct ep_ll_dispatch_args &a, const struct ep_ll_op &op,
-				    const struct ep_ll_send_tables &t,
-				    const struct ep_ll_net_batch &b, uint32_t w0, uint32_t local,
-				    bool twice)
+EP_DEV void ep_ll_remote_stage_headers(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
+				       const struct ep_ll_send_tables &t,
+				       const struct ep_ll_remote_batch &b, uint32_t w0,
+				       uint32_t local, bool twice)
 {
 	const struct ep_ll_common &c = a.c;
 	struct ep_ll_header_share share = ep_ll_header_share_make(a);
 	struct ep_ll_selection s = ep_ll_selection_make(c, t, local, twice);
 	float weight = ep_ll_weight(a, w0 + local);
 
-	for (uint32_t d0 = 0; d0 < c.nranks; d0 += share.ranks) {
+	for (uint32_t d0 = 0; d0 < c.g.nranks; d0 += share.ranks) {
 		uint32_t d = d0 + share.rank, slot = EP_LL_NO_ROW;
 		unsigned char *h = NULL;
 
-		if (share.rank < share.ranks && d < c.nranks && ep_ll_remote(c, d)) {
+		if (share.rank < share.ranks && d < c.g.nranks && ep_rank_remote(c.g, d)) {
 			slot = ep_ll_slot(t, local, d);
 		}
 		if (slot != EP_LL_NO_ROW) {
-			uint32_t i = d * EP_LL_NET_BATCH + slot - ep_ll_net_first_slot(t, b, d);
+			uint32_t i = d * EP_LL_STAGE_ROWS + slot - ep_ll_remote_first_slot(t, b, d);
 
-			h = c.heap[c.rank] + b.stage + c.stage_header_off +
+			h = c.g.heap[c.g.rank] + b.stage + c.areas.stage_header_off +
 			    (size_t)i * a.header_bytes;
 		}
 		ep_ll_send_packet(a, op, s, weight, w0 + local, d, share.packet, h);
 	}
 }
 
-/* Does the window's token go to a remote peer? One warp. */
-EP_DEV bool ep_ll_net_goes(const struct ep_ll_common &c, const struct ep_ll_send_tables &t,
-			   uint32_t local)
+/* Does the span's token go to a remote peer? One warp. */
+EP_DEV bool ep_ll_remote_goes(const struct ep_ll_common &c, const struct ep_ll_send_tables &t,
+			      uint32_t local)
 {
 	bool goes = false;
 
-	for (uint32_t d = ep_lane(); d < c.nranks; d += EP_WARP_SIZE) {
-		goes |= ep_ll_remote(c, d) && ep_ll_slot(t, local, d) != EP_LL_NO_ROW;
+	for (uint32_t d = ep_lane(); d < c.g.nranks; d += EP_WARP_SIZE) {
+		goes |= ep_rank_remote(c.g, d) && ep_ll_slot(t, local, d) != EP_LL_NO_ROW;
 	}
 	return ep_any(EP_FULL_MASK, goes);
 }
 
 template <bool FP8>
-EP_DEV void ep_ll_net_stage_batch(const struct ep_ll_dispatch_args &a, const struct ep_ll_op &op,
-				  const struct ep_ll_send_tables &t,
-				  const struct ep_ll_net_batch &b, uint32_t w0, bool twice)
+EP_DEV void ep_ll_remote_stage_batch(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
+				     const struct ep_ll_send_tables &t,
+				     const struct ep_ll_remote_batch &b, uint32_t w0, bool twice)
 {
 	const struct ep_ll_common &c = a.c;
-	uint32_t chunk, pieces = ep_ll_net_pieces(c, b.n, FP8 ? EP_LL_FP8_UNIT_QUADS : 1, &chunk);
+	uint32_t part_quads;
+	uint32_t parts = ep_ll_stage_parts(c, b.n, FP8 ? EP_LL_TILE_QUADS : 1, &part_quads);
 
-	for (uint32_t i = ep_warp(); i < b.n * pieces; i += ep_nwarps()) {
-		uint32_t n = i / pieces, piece = i - n * pieces, first, end;
-		unsigned char *row = c.heap[c.rank] + b.stage +
-				     (size_t)n * ep_ll_row_stride(c.row_quads, 0);
+	for (uint32_t i = ep_warp(); i < b.n * parts; i += ep_nwarps()) {
+		uint32_t n = i / parts, part = i - n * parts, first, end;
+		unsigned char *row =
+			c.g.heap[c.g.rank] + b.stage + (size_t)n * ep_ll_row_stride(c.row_quads, 0);
 
-		if (!ep_ll_net_goes(c, t, b.first + n)) {
+		if (!ep_ll_remote_goes(c, t, b.first + n)) {
 			continue;
 		}
-		if (piece == 0) {
-			ep_ll_net_stage_headers(a, op, t, b, w0, b.first + n, twice);
+		if (part == 0) {
+			ep_ll_remote_stage_headers(a, op, t, b, w0, b.first + n, twice);
 		}
-		ep_ll_part(c.row_quads, chunk, piece, &first, &end);
-		ep_ll_net_stage_part<FP8>(a, t, w0 + b.first + n, row, first, end);
+		ep_ll_part(c.row_quads, part_quads, part, &first, &end);
+		ep_ll_remote_stage_part<FP8>(a, t, w0 + b.first + n, row, first, end);
 	}
 }
 
 /* The batch's headers, rows and signal to own peer d. One warp. */
-EP_DEV void ep_ll_net_post_tokens(const struct ep_ll_dispatch_args &a, const struct ep_ll_op &op,
-				  const struct ep_ll_send_tables &t,
-				  const struct ep_ll_net_batch &b, uint32_t d)
+EP_DEV void ep_ll_remote_post_tokens(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
+				     const struct ep_ll_send_tables &t,
+				     const struct ep_ll_remote_batch &b, uint32_t d)
 {
 	const struct ep_ll_common &c = a.c;
 	uint32_t slot = ep_lane() < b.n ? ep_ll_slot(t, b.first + ep_lane(), d) : EP_LL_NO_ROW;
 	uint32_t rows = ep_popc(ep_ballot(EP_FULL_MASK, slot != EP_LL_NO_ROW));
 	uint32_t stride = ep_ll_row_stride(c.row_quads, 0);
-	uint32_t at = c.rank * c.max_tokens; /* of our rows at any peer */
+	uint32_t at = c.g.rank * c.max_tokens; /* of our rows at any peer */
 
 	if (!rows) {
 		return;
 	}
-	struct ep_mlx5_post p = ep_ll_net_open(c, d, b.channel);
-	uint64_t headers = c.bank_off[op.bank] + c.packet_off + a.header_off +
-			   (uint64_t)(at + ep_ll_net_first_slot(t, b, d)) * a.header_bytes;
+	struct ep_mlx5_post p = ep_remote_open(c.g, d, b.channel);
+	uint64_t headers = c.areas.bank_off[op.bank] + c.areas.packet_off + a.header_off +
+			   (uint64_t)(at + ep_ll_remote_first_slot(t, b, d)) * a.header_bytes;
 
-	p.timeout_ns = ep_ll_net_left(c, op, true);
+	p.timeout_ns = ep_remote_left(c.g, op, true);
 	if (!ep_mlx5_put(&p, ep_lane() == 0, ep_mlx5_remote(&p, EP_MLX5_REGION_SIGNAL, headers),
 			 ep_mlx5_local(&p, EP_MLX5_REGION_HEAP,
-				       b.stage + c.stage_header_off +
-					       (uint64_t)d * EP_LL_NET_BATCH * a.header_bytes),
+				       b.stage + c.areas.stage_header_off +
+					       (uint64_t)d * EP_LL_STAGE_ROWS * a.header_bytes),
 			 rows * a.header_bytes, true) ||
 	    !ep_mlx5_put_signal(
 		    &p, slot != EP_LL_NO_ROW,
-		    ep_mlx5_remote(&p, EP_MLX5_REGION_HEAP, ep_ll_net_row(c, op, at + slot)),
-		    ep_mlx5_local(&p, EP_MLX5_REGION_HEAP,
-				  b.stage + (uint64_t)ep_lane() * stride),
+		    ep_mlx5_remote(&p, EP_MLX5_REGION_HEAP, ep_ll_remote_row(c, op, at + slot)),
+		    ep_mlx5_local(&p, EP_MLX5_REGION_HEAP, b.stage + (uint64_t)ep_lane() * stride),
 		    stride,
-		    ep_ll_net_signal(c, p, d, b.channel, ep_ll_net_signal_off(c, b.channel),
-				     ep_ll_net_value(op, b.done)))) {
-		ep_ll_net_failed(c, op, p, d, EP_WAIT_RDMA_SLOT);
+		    ep_remote_signal(c.g, p, d, b.channel, ep_remote_signal_off(c.g, b.channel),
+				     ep_remote_signal_word(op, b.done)))) {
+		ep_remote_failed(c.g, op, p, d, EP_WAIT_RDMA_SLOT);
 	}
-	ep_ll_net_mark(c, p, d, b.channel, b.half);
+	ep_stage_mark(c.g, p, d, b.channel, b.side);
 }
 
 /*
  * What tokens [w0, w0 + n) send to remote peers, those of the channels index, index + stride, ...
- * One block; the window is marked. *half: where the next batch goes.
+ * One block; the span is marked. *side: where the next batch goes.
  */
 template <bool FP8>
-EP_DEV void ep_ll_net_send_window(const struct ep_ll_dispatch_args &a, const struct ep_ll_op &op,
-				  const struct ep_ll_send_tables &t, uint32_t w0, uint32_t n,
-				  uint32_t index, uint32_t stride, bool twice, uint32_t *half)
+EP_DEV void ep_ll_remote_send_span(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
+				   const struct ep_ll_send_tables &t, uint32_t w0, uint32_t n,
+				   uint32_t index, uint32_t stride, bool twice, uint32_t *side)
 {
 	const struct ep_ll_common &c = a.c;
 
-	for (uint32_t ch = index; ch < c.channels; ch += stride) {
+	for (uint32_t ch = index; ch < c.g.remote->channels; ch += stride) {
 		uint32_t c0 = ch * c.channel_tokens;
 		uint32_t end = ep_min_u32(c0 + c.channel_tokens, w0 + n);
 
-		for (uint32_t at = ep_max_u32(c0, w0); at < end; at += EP_LL_NET_BATCH) {
-			struct ep_ll_net_batch b;
+		for (uint32_t at = ep_max_u32(c0, w0); at < end; at += EP_LL_STAGE_ROWS) {
+			struct ep_ll_remote_batch b;
 
 			b.channel = ch;
-			b.half = *half;
+			b.side = *side;
 			b.first = at - w0;
-			b.n = ep_min_u32(end - at, EP_LL_NET_BATCH);
+			b.n = ep_min_u32(end - at, EP_LL_STAGE_ROWS);
 			b.done = at + b.n - c0;
-			b.stage = ep_ll_net_stage(c, ch, b.half);
-			*half ^= 1;
-			if (!ep_ll_net_claim(c, op, ch, b.half)) {
+			b.stage = ep_stage_off(c.g, ch, b.side);
+			*side ^= 1;
+			if (!ep_stage_claim(c.g, op, ch, b.side)) {
 				return;
 			}
-			ep_ll_net_stage_batch<FP8>(a, op, t, b, w0, twice);
+			ep_ll_remote_stage_batch<FP8>(a, op, t, b, w0, twice);
 			ep_block_sync();
-			for (uint32_t d = ep_ll_net_peer(c, ep_warp()); d < c.nranks;
-			     d = ep_ll_net_peer(c, d + ep_nwarps())) {
-				ep_ll_net_post_tokens(a, op, t, b, d);
+			for (uint32_t d = ep_remote_peer(c.g, ep_warp()); d < c.g.nranks;
+			     d = ep_remote_peer(c.g, d + ep_nwarps())) {
+				ep_ll_remote_post_tokens(a, op, t, b, d);
 			}
 		}
 	}

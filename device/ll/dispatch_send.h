@@ -1,42 +1,41 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Low-latency dispatch, sending half: routing of a window of tokens, counts, headers. */
+/* Low-latency dispatch, send half: routing of a span of tokens, counts, headers. */
 #ifndef EP_DEVICE_LL_DISPATCH_SEND_H
 #define EP_DEVICE_LL_DISPATCH_SEND_H
 
-#include "device/group/wait.h"
 #include "device/ll/dispatch_rows.h"
 #include "device/simt/numeric.h"
 
 /*
- * Block-shared tables of the sending half. Places follow from bits: a token's slot at a rank is the
+ * Block-shared tables of the send half. Places follow from bits: a token's slot at a rank is the
  * number of earlier tokens that go there, its index at an expert the number of earlier tokens that
  * chose it. Every sending block derives the same places from the same ids.
  */
 struct ep_ll_send_tables {
-	int32_t *id;           /* [window][K] valid ids, or -1 */
-	uint32_t *expert_bits; /* [E][words] tokens of the window that chose the expert */
-	uint32_t *rank_bits;   /* [R][words] tokens of the window that go to the rank */
-	uint32_t *expert_base; /* [E] selections of the expert before the window */
-	uint32_t *rank_base;   /* [R] rows for the rank before the window */
-	unsigned char *staging; /* FP8: one unit for each warp */
-	uint32_t window; /* tokens */
-	uint32_t words;  /* of bits for each expert and rank: as many as the fullest window needs */
+	int32_t *id;            /* [span][K] valid ids, or -1 */
+	uint32_t *expert_bits;  /* [E][words] tokens of the span that chose the expert */
+	uint32_t *rank_bits;    /* [R][words] tokens of the span that go to the rank */
+	uint32_t *expert_base;  /* [E] selections of the expert before the span */
+	uint32_t *rank_base;    /* [R] rows for the rank before the span */
+	unsigned char *scratch; /* FP8: one tile for each warp */
+	uint32_t span;          /* tokens */
+	uint32_t words; /* of bits for each expert and rank: as many as the fullest span needs */
 };
 
 EP_DEV struct ep_ll_send_tables ep_ll_send_tables_make(const struct ep_ll_common &c)
 {
-	uint32_t experts = c.nranks * c.nlocal;
+	uint32_t experts = c.g.nranks * c.nlocal;
 	struct ep_ll_send_tables t;
 	unsigned char *p = (unsigned char *)ep_dynamic_shared();
 
-	t.window = c.window;
-	t.words = (ep_min_u32(t.window, c.num_tokens) + 31) / 32;
-	t.staging = p; /* first, for its alignment */
-	p += EP_LL_MAX_THREADS / 32 * EP_LL_FP8_UNIT_QUADS * EP_LL_QUAD_BYTES;
+	t.span = c.span;
+	t.words = (ep_min_u32(t.span, c.num_tokens) + 31) / 32;
+	t.scratch = p; /* first, for its alignment */
+	p += EP_GROUP_MAX_THREADS / 32 * EP_LL_TILE_QUADS * EP_LL_QUAD_BYTES;
 	t.id = (int32_t *)p;
-	t.expert_bits = (uint32_t *)(t.id + t.window * c.topk);
+	t.expert_bits = (uint32_t *)(t.id + t.span * c.topk);
 	t.rank_bits = t.expert_bits + experts * t.words;
-	t.expert_base = t.rank_bits + c.nranks * t.words;
+	t.expert_base = t.rank_bits + c.g.nranks * t.words;
 	t.rank_base = t.expert_base + experts;
 	return t;
 }
@@ -44,16 +43,16 @@ EP_DEV struct ep_ll_send_tables ep_ll_send_tables_make(const struct ep_ll_common
 EP_DEV void ep_ll_routing_error(const struct ep_ll_common &c, uint32_t step, uint32_t token,
 				uint32_t k, int64_t id)
 {
-	struct ep_ll_record r = {};
+	struct ep_record r = {};
 
-	r.cause = EP_LL_CAUSE_EXPERT_ID;
-	r.peer = c.rank;
+	r.cause = EP_CAUSE_EXPERT_ID;
+	r.peer = c.g.rank;
 	r.step = step;
 	r.token = token;
 	r.k = k;
 	r.value = id;
-	r.expected = (int64_t)c.nranks * c.nlocal;
-	ep_ll_record_write(c.state, c.records, EP_LL_RECORD_ROUTING, r);
+	r.expected = (int64_t)c.g.nranks * c.nlocal;
+	ep_record_write(c.g, EP_RECORD_ROUTING, r);
 }
 
 /* An id as it lies in the caller's tensor. Nothing is computed from it until it is needed. */
@@ -63,7 +62,7 @@ struct ep_ll_raw_id {
 };
 
 /* Selection i of the tokens from w0 on. */
-EP_DEV struct ep_ll_raw_id ep_ll_window_id(const struct ep_ll_common &c, uint32_t w0, uint32_t i)
+EP_DEV struct ep_ll_raw_id ep_ll_span_id(const struct ep_ll_common &c, uint32_t w0, uint32_t i)
 {
 	const uint32_t *p = (const uint32_t *)((const unsigned char *)c.topk_idx +
 					       ((size_t)w0 * c.topk + i) * c.id_bytes);
@@ -75,17 +74,17 @@ EP_DEV struct ep_ll_raw_id ep_ll_window_id(const struct ep_ll_common &c, uint32_
 	return id;
 }
 
-/* The thread's first selection of the window, loaded ahead of ep_ll_window_mark. */
-EP_DEV struct ep_ll_raw_id ep_ll_window_load(const struct ep_ll_common &c, uint32_t w0, uint32_t n)
+/* The thread's first selection of the span, loaded ahead of ep_ll_span_mark. */
+EP_DEV struct ep_ll_raw_id ep_ll_span_load(const struct ep_ll_common &c, uint32_t w0, uint32_t n)
 {
 	struct ep_ll_raw_id id = { 0, 0 };
 
-	return ep_tid() < n * c.topk ? ep_ll_window_id(c, w0, ep_tid()) : id;
+	return ep_tid() < n * c.topk ? ep_ll_span_id(c, w0, ep_tid()) : id;
 }
 
-EP_DEV void ep_ll_window_clear(const struct ep_ll_common &c, const struct ep_ll_send_tables &t)
+EP_DEV void ep_ll_span_clear(const struct ep_ll_common &c, const struct ep_ll_send_tables &t)
 {
-	for (uint32_t i = ep_tid(); i < c.nranks * (c.nlocal + 1) * t.words; i += ep_nthreads()) {
+	for (uint32_t i = ep_tid(); i < c.g.nranks * (c.nlocal + 1) * t.words; i += ep_nthreads()) {
 		t.expert_bits[i] = 0; /* and the rank bits, which follow */
 	}
 }
@@ -93,20 +92,20 @@ EP_DEV void ep_ll_window_clear(const struct ep_ll_common &c, const struct ep_ll_
 /*
  * Notes the ids of tokens [w0, w0 + n), `raw` being the thread's first, and sets their bits, which
  * are clear. Negative ids, ids out of range and masked ranks become -1. With `count` the experts'
- * bases grow by what the window has for them. *twice is set when a token names an expert twice,
+ * bases grow by what the span has for them. *twice is set when a token names an expert twice,
  * which one bit cannot tell. A barrier before and after.
  */
-EP_DEV void ep_ll_window_mark(const struct ep_ll_common &c, uint32_t step,
-			      const struct ep_ll_send_tables &t, uint32_t w0, uint32_t n,
-			      struct ep_ll_raw_id raw, bool count, uint32_t *twice)
+EP_DEV void ep_ll_span_mark(const struct ep_ll_common &c, uint32_t step,
+			    const struct ep_ll_send_tables &t, uint32_t w0, uint32_t n,
+			    struct ep_ll_raw_id raw, bool count, uint32_t *twice)
 {
-	int64_t experts = (int64_t)c.nranks * c.nlocal;
+	int64_t experts = (int64_t)c.g.nranks * c.nlocal;
 
 	for (uint32_t i = ep_tid(); i < n * c.topk; i += ep_nthreads()) {
 		uint32_t local = ep_div(i, c.by_topk), bit = 1u << (local & 31), rank;
 
 		if (i != ep_tid()) {
-			raw = ep_ll_window_id(c, w0, i);
+			raw = ep_ll_span_id(c, w0, i);
 		}
 		int64_t id = c.id_bytes == 8 ? (int64_t)((uint64_t)raw.hi << 32 | raw.lo)
 					     : (int32_t)raw.lo;
@@ -116,7 +115,7 @@ EP_DEV void ep_ll_window_mark(const struct ep_ll_common &c, uint32_t step,
 			id = -1;
 		}
 		rank = id < 0 ? 0 : ep_div((uint32_t)id, c.by_local);
-		if (id < 0 || !ep_ll_active(c, rank)) {
+		if (id < 0 || !ep_mask_active(c.g, rank)) {
 			t.id[i] = -1;
 			continue;
 		}
@@ -134,21 +133,21 @@ EP_DEV void ep_ll_window_mark(const struct ep_ll_common &c, uint32_t step,
 	}
 }
 
-/* All of it for another window, or once more for this one. One block; barriers at both ends. */
-EP_DEV void ep_ll_window_take(const struct ep_ll_common &c, uint32_t step,
-			      const struct ep_ll_send_tables &t, uint32_t w0, uint32_t n,
-			      bool count, uint32_t *twice)
+/* All of it for another span, or once more for this one. One block; barriers at both ends. */
+EP_DEV void ep_ll_span_take(const struct ep_ll_common &c, uint32_t step,
+			    const struct ep_ll_send_tables &t, uint32_t w0, uint32_t n, bool count,
+			    uint32_t *twice)
 {
-	struct ep_ll_raw_id id = ep_ll_window_load(c, w0, n);
+	struct ep_ll_raw_id id = ep_ll_span_load(c, w0, n);
 
 	ep_block_sync();
-	ep_ll_window_clear(c, t);
+	ep_ll_span_clear(c, t);
 	ep_block_sync();
-	ep_ll_window_mark(c, step, t, w0, n, id, count, twice);
+	ep_ll_span_mark(c, step, t, w0, n, id, count, twice);
 	ep_block_sync();
 }
 
-/* The window's rows for rank d. */
+/* The span's rows for rank d. */
 EP_DEV uint32_t ep_ll_rank_rows(const struct ep_ll_send_tables &t, uint32_t d)
 {
 	uint32_t n = 0;
@@ -160,9 +159,9 @@ EP_DEV uint32_t ep_ll_rank_rows(const struct ep_ll_send_tables &t, uint32_t d)
 	return n;
 }
 
-/* Adds the window to the counts before the next one. A barrier before and after. */
-EP_DEV void ep_ll_window_count(const struct ep_ll_common &c, const struct ep_ll_send_tables &t,
-			       uint32_t n)
+/* Adds the span to the counts before the next one. A barrier before and after. */
+EP_DEV void ep_ll_span_count(const struct ep_ll_common &c, const struct ep_ll_send_tables &t,
+			     uint32_t n)
 {
 	for (uint32_t i = ep_tid(); c.layout == EP_LL_EXPERT_MAJOR && i < n * c.topk;
 	     i += ep_nthreads()) {
@@ -170,7 +169,7 @@ EP_DEV void ep_ll_window_count(const struct ep_ll_common &c, const struct ep_ll_
 			ep_shared_add_u32(&t.expert_base[t.id[i]], 1);
 		}
 	}
-	for (uint32_t d = ep_tid(); d < c.nranks; d += ep_nthreads()) {
+	for (uint32_t d = ep_tid(); d < c.g.nranks; d += ep_nthreads()) {
 		t.rank_base[d] += ep_ll_rank_rows(t, d);
 	}
 }
@@ -187,16 +186,17 @@ EP_DEV uint32_t ep_ll_bits_before(const uint32_t *bits, uint32_t local)
 	return n;
 }
 
-/* Slot of the window's token at rank d, or NO_ROW. */
+/* Slot of the span's token at rank d, or NO_ROW. */
 EP_DEV uint32_t ep_ll_slot(const struct ep_ll_send_tables &t, uint32_t local, uint32_t d)
 {
 	const uint32_t *bits = t.rank_bits + d * t.words;
 
-	return bits[local / 32] >> (local & 31) & 1 ? t.rank_base[d] + ep_ll_bits_before(bits, local)
-						    : EP_LL_NO_ROW;
+	return bits[local / 32] >> (local & 31) & 1
+		       ? t.rank_base[d] + ep_ll_bits_before(bits, local)
+		       : EP_LL_NO_ROW;
 }
 
-/* Index of selection i of the window among this rank's selections of the expert, by (token, k). */
+/* Index of selection i of the span among this rank's selections of the expert, by (token, k). */
 EP_DEV uint32_t ep_ll_index(const struct ep_ll_common &c, const struct ep_ll_send_tables &t,
 			    uint32_t i, bool twice)
 {
@@ -215,7 +215,7 @@ EP_DEV uint32_t ep_ll_index(const struct ep_ll_common &c, const struct ep_ll_sen
 
 EP_DEV void ep_ll_bases_clear(const struct ep_ll_common &c, const struct ep_ll_send_tables &t)
 {
-	for (uint32_t i = ep_tid(); i < c.nranks * (c.nlocal + 1); i += ep_nthreads()) {
+	for (uint32_t i = ep_tid(); i < c.g.nranks * (c.nlocal + 1); i += ep_nthreads()) {
 		t.expert_base[i] = 0; /* and the rank bases, which follow */
 	}
 }
@@ -223,63 +223,63 @@ EP_DEV void ep_ll_bases_clear(const struct ep_ll_common &c, const struct ep_ll_s
 /* What goes to remote rank d on the control queue: control packets, then counts. */
 EP_DEV unsigned char *ep_ll_post(const struct ep_ll_common &c, uint32_t d)
 {
-	return c.heap[c.rank] + c.post_off + d * c.post_stride;
+	return c.g.heap[c.g.rank] + c.areas.post_off + d * c.areas.post_stride;
 }
 
 /*
  * Tells every destination how many rows, and rows per expert, it will get; what is for remote ranks
- * is left in the stage. One block; the first window is marked and counted.
+ * is left in the stage. One block; the first span is marked and counted.
  */
-template <bool NET>
-EP_DEV void ep_ll_send_counts(const struct ep_ll_dispatch_args &a, const struct ep_ll_op &op,
+template <bool REMOTE>
+EP_DEV void ep_ll_send_counts(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
 			      const struct ep_ll_send_tables &t, uint32_t *twice)
 {
 	const struct ep_ll_common &c = a.c;
 
-	for (uint32_t w0 = 0; w0 < c.num_tokens; w0 += t.window) {
+	for (uint32_t w0 = 0; w0 < c.num_tokens; w0 += t.span) {
 		if (w0) {
-			ep_ll_window_take(c, op.step, t, w0,
-					  ep_min_u32(t.window, c.num_tokens - w0), true, twice);
+			ep_ll_span_take(c, op.step, t, w0, ep_min_u32(t.span, c.num_tokens - w0),
+					true, twice);
 		}
 		/* each rank's by the thread that tells it */
-		for (uint32_t d = ep_nthreads() - 1 - ep_tid(); d < c.nranks; d += ep_nthreads()) {
+		for (uint32_t d = ep_nthreads() - 1 - ep_tid(); d < c.g.nranks;
+		     d += ep_nthreads()) {
 			t.rank_base[d] += ep_ll_rank_rows(t, d);
 		}
 	}
-	for (uint32_t e = ep_tid(); c.layout == EP_LL_EXPERT_MAJOR && e < c.nranks * c.nlocal;
+	for (uint32_t e = ep_tid(); c.layout == EP_LL_EXPERT_MAJOR && e < c.g.nranks * c.nlocal;
 	     e += ep_nthreads()) {
 		uint32_t d = ep_div(e, c.by_local);
 
-		if (ep_ll_active(c, d)) {
-			unsigned char *counts =
-				NET && ep_ll_remote(c, d)
-					? ep_ll_post(c, d) + EP_LL_CTRL_BYTES
-					: ep_ll_packets(c, op, d) + a.count_off +
-						  8 * (size_t)c.rank * c.nlocal;
+		if (ep_mask_active(c.g, d)) {
+			unsigned char *counts = REMOTE && ep_rank_remote(c.g, d)
+							? ep_ll_post(c, d) + EP_LL_CTRL_BYTES
+							: ep_ll_packets(c, op, d) + a.count_off +
+								  8 * (size_t)c.g.rank * c.nlocal;
 
 			ep_st_word(counts + 8 * (size_t)(e - d * c.nlocal), t.expert_base[e],
 				   op.epoch);
 		}
 	}
 	/* the last threads: the others have more counts to send */
-	for (uint32_t d = ep_nthreads() - 1 - ep_tid(); d < c.nranks; d += ep_nthreads()) {
-		bool remote = NET && ep_ll_remote(c, d);
-		unsigned char *ctrl = remote ? ep_ll_post(c, d)
-					     : ep_ll_packets(c, op, d) +
-						       (size_t)c.rank * EP_LL_CTRL_BYTES;
+	for (uint32_t d = ep_nthreads() - 1 - ep_tid(); d < c.g.nranks; d += ep_nthreads()) {
+		bool remote = REMOTE && ep_rank_remote(c.g, d);
+		unsigned char *ctrl =
+			remote ? ep_ll_post(c, d)
+			       : ep_ll_packets(c, op, d) + (size_t)c.g.rank * EP_LL_CTRL_BYTES;
 
-		if (NET) {
-			c.sent_rows[d] = t.rank_base[d];
+		if (REMOTE) {
+			c.h.sent_rows[d] = t.rank_base[d];
 		}
-		if (!ep_ll_active(c, d)) {
+		if (!ep_mask_active(c.g, d)) {
 			continue;
 		}
 		ep_st_packet(ctrl, t.rank_base[d], c.parts | a.combine_parts << 16, op.epoch);
-		ep_st_packet(ctrl + 16, c.row_quads | c.channel_tokens << 16, ep_ll_kind(a), op.epoch);
-		c.stats[d].tx_rows += t.rank_base[d];
-		c.stats[d].tx_bytes +=
-			(uint64_t)t.rank_base[d] *
-			ep_ll_row_stride(c.row_quads, c.lines && !remote);
+		ep_st_packet(ctrl + 16, c.row_quads | c.channel_tokens << 16, ep_ll_kind(a),
+			     op.epoch);
+		c.g.stats[d].tx_rows += t.rank_base[d];
+		c.g.stats[d].tx_bytes += (uint64_t)t.rank_base[d] *
+					 ep_ll_row_stride(c.row_quads, c.lines && !remote);
 	}
 }
 
@@ -319,7 +319,7 @@ EP_DEV float ep_ll_weight(const struct ep_ll_dispatch_args &a, uint32_t token)
 	return a.topk_weights[(size_t)token * c.topk + ep_lane()];
 }
 
-/* The lanes' shares in the headers of a token: each writes one packet, for several ranks at once. */
+/* The lanes' shares in a token's headers: each writes one packet, for several ranks at once. */
 struct ep_ll_header_share {
 	uint32_t ranks; /* at once */
 	uint32_t rank;  /* of those, the lane's; none if not below `ranks` */
@@ -340,7 +340,7 @@ EP_DEV struct ep_ll_header_share ep_ll_header_share_make(const struct ep_ll_disp
  * The lane's packet `p` of a header, who the token is and which local experts of rank d want it,
  * to h. One warp: lanes write packets of different headers; h is NULL where there is none.
  */
-EP_DEV void ep_ll_send_packet(const struct ep_ll_dispatch_args &a, const struct ep_ll_op &op,
+EP_DEV void ep_ll_send_packet(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
 			      const struct ep_ll_selection &s, float weight, uint32_t token,
 			      uint32_t d, uint32_t p, unsigned char *h)
 {
@@ -369,7 +369,7 @@ EP_DEV void ep_ll_send_packet(const struct ep_ll_dispatch_args &a, const struct 
 
 /*
  * Remembers who will return (token, k); `slot`: of the token at lane k's rank, if that is remote.
- * Entries of local rows are written by the receiving half.
+ * Entries of local rows are written by the receive half.
  */
 EP_DEV void ep_ll_send_route(const struct ep_ll_common &c, const struct ep_ll_selection &s,
 			     uint32_t token, uint32_t slot)
@@ -381,9 +381,9 @@ EP_DEV void ep_ll_send_route(const struct ep_ll_common &c, const struct ep_ll_se
 	if (c.layout == EP_LL_RANK_MAJOR) {
 		returns = returns && ep_ctz(same) == k; /* the first k of that rank */
 	}
-	if (k < c.topk && !(returns && s.rank == c.rank)) {
-		c.route[(size_t)token * c.topk + k] =
-			returns ? EP_LL_ROUTE_AWAY(s.rank, slot) : EP_LL_ROUTE_NONE;
+	if (k < c.topk && !(returns && s.rank == c.g.rank)) {
+		c.h.route[(size_t)token * c.topk + k] = returns ? EP_LL_ROUTE_AWAY(s.rank, slot)
+								: EP_LL_ROUTE_NONE;
 	}
 }
 

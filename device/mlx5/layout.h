@@ -5,7 +5,7 @@
  *
  * Part 1 is what an mlx5 NIC reads and writes. All of it is big endian, unless it says otherwise;
  * the types say only the width. Sources: Mellanox Adapters Programmer's Reference Manual (PRM),
- * rdma-core's public header <infiniband/mlx5dv.h> (test/gda/formats.c compares with it member by
+ * rdma-core's public header <infiniband/mlx5dv.h> (test/gda/mlx5dv.c compares with it member by
  * member), rdma-core's providers/mlx5/mlx5.h for the layout of doorbells.
  *
  * Part 2 is our own state of a queue, in the byte order of the machine.
@@ -15,15 +15,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
-
-#if defined(__cplusplus) && !defined(_Static_assert)
-#define _Static_assert static_assert
-#endif
-#ifdef __CUDACC__
-#define EP_HOST_DEV static inline __host__ __device__
-#else
-#define EP_HOST_DEV static inline
-#endif
+#include "device/simt/language.h"
 
 /* ------------------------------------------------------------------ Part 1: the NIC's formats */
 
@@ -62,7 +54,8 @@ enum ep_mlx5_fm_ce_se {
 	EP_MLX5_CE_ALWAYS = 0x08,
 	EP_MLX5_FM_NONE = 0x00,
 	EP_MLX5_FM_SMALL_FENCE = 0x20,
-	EP_MLX5_FM_FENCE = 0x40, /* after earlier READs and atomics; where the queue places data out of
+	EP_MLX5_FM_FENCE =
+		0x40, /* after earlier READs and atomics; where the queue places data out of
 				  * order, UCX relies on it for atomics after WRITEs */
 	EP_MLX5_FM_STRONG = 0x60 /* UCX: for WRITEs after WRITEs on such queues */
 };
@@ -224,7 +217,7 @@ struct __attribute__((aligned(64))) ep_mlx5_cqe {
 	uint32_t opcode_qpn;  /* opcode of the WQE 31:24, number of the queue pair 23:0 */
 	uint16_t wqe_counter; /* index of the completed WQE */
 	uint8_t signature;
-	uint8_t op_own;       /* opcode 7:4, format 3:2, solicited 1, owner 0 */
+	uint8_t op_own; /* opcode 7:4, format 3:2, solicited 1, owner 0 */
 };
 #define EP_MLX5_CQE_ERROR_AT 52 /* the word hw_syndrome .. syndrome */
 #define EP_MLX5_CQE_DONE_AT 60  /* the word wqe_counter .. op_own */
@@ -270,7 +263,10 @@ _Static_assert(4 * EP_MLX5_MAX_BATCH <= 3 * EP_MLX5_MIN_DEPTH, "a batch is at mo
  *          posts them by verbs, and writes completions to the CQE line as a NIC would. `dbr` is not
  *          touched by kernels.
  */
-enum ep_mlx5_ring { EP_MLX5_RING_MMIO = 0, EP_MLX5_RING_INDEX = 1 };
+enum ep_mlx5_ring {
+	EP_MLX5_RING_MMIO = 0,
+	EP_MLX5_RING_INDEX = 1
+};
 
 /* Data placement order that the connection really has (QPC read back after RTS), weakest last. */
 enum ep_mlx5_tier {
@@ -281,9 +277,9 @@ enum ep_mlx5_tier {
 
 /* How a signal with one writer travels; ep_mlx5_signal_policy() chooses. */
 enum ep_mlx5_signal_policy {
-	EP_MLX5_SIGNAL_WRITE = 0,       /* inline WRITE of the new value */
+	EP_MLX5_SIGNAL_WRITE = 0,        /* inline WRITE of the new value */
 	EP_MLX5_SIGNAL_WRITE_STRONG = 1, /* the same with FM_STRONG */
-	EP_MLX5_SIGNAL_ATOMIC = 2       /* fetch and add of the difference */
+	EP_MLX5_SIGNAL_ATOMIC = 2        /* fetch and add of the difference */
 };
 
 /*
@@ -300,8 +296,8 @@ struct ep_mlx5_region {
 /* Indices of the region tables of a queue. */
 enum ep_mlx5_region_id {
 	EP_MLX5_REGION_HEAP,   /* may be registered with relaxed ordering */
-	EP_MLX5_REGION_SIGNAL, /* signals and packets; never with relaxed ordering. May be the heap's
-				* memory once more under another key. */
+	EP_MLX5_REGION_SIGNAL, /* signals and packets; never with relaxed ordering. May be the
+				* heap's memory once more under another key. */
 	EP_MLX5_REGIONS
 };
 
@@ -362,15 +358,15 @@ struct __attribute__((aligned(128))) ep_mlx5_qp {
 	struct ep_mlx5_error *record;
 	const uint32_t *stop; /* host memory; not 0: every wait ends */
 	uint32_t qpn;
-	uint32_t depth;       /* a power of two, EP_MLX5_MIN_DEPTH..EP_MLX5_MAX_DEPTH */
-	uint8_t ring;         /* enum ep_mlx5_ring */
-	uint8_t host_ring;    /* `sq` or `dbr` lie in host memory */
-	uint8_t tier;         /* enum ep_mlx5_tier */
-	uint8_t signal;       /* enum ep_mlx5_signal_policy */
-	uint32_t peer;        /* rank, for messages */
-	uint32_t nic;         /* index of the NIC among this rank's, for messages */
+	uint32_t depth;    /* a power of two, EP_MLX5_MIN_DEPTH..EP_MLX5_MAX_DEPTH */
+	uint8_t ring;      /* enum ep_mlx5_ring */
+	uint8_t host_ring; /* `sq` or `dbr` lie in host memory */
+	uint8_t tier;      /* enum ep_mlx5_tier */
+	uint8_t signal;    /* enum ep_mlx5_signal_policy */
+	uint32_t peer;     /* rank, for messages */
+	uint32_t nic;      /* index of the NIC among this rank's, for messages */
 	uint32_t sink_lkey;
-	uint64_t sink;        /* NIC's address of 8 registered bytes for unwanted atomic results */
+	uint64_t sink; /* NIC's address of 8 registered bytes for unwanted atomic results */
 	uint64_t pad0[4];
 
 	/* Posting. */
@@ -396,8 +392,8 @@ _Static_assert(sizeof(struct ep_mlx5_qp) == 384, "queue");
 
 /*
  * The policy for a connection of that tier. `avoid_atomics`: atomics to this peer's memory crawl
- * (NICs behind a C2C link), or one of the NICs has none. `tier` is the weaker one of both ends: it is
- * the responder that places data. The policies of the two directions need not agree: the slot's
+ * (NICs behind a C2C link), or one of the NICs has none. `tier` is the weaker one of both ends: it
+ * is the responder that places data. The policies of the two directions need not agree: the slot's
  * value is the same with each.
  *   tier 0: a WRITE lands after the WRITEs posted before it.
  *   tier 1: it need not; the requester holds an atomic back until the WRITEs are acknowledged.

@@ -48,8 +48,8 @@ EP_DEV bool ep_mlx5_put(struct ep_mlx5_post *p, bool want, struct ep_mlx5_mem to
 			struct ep_mlx5_mem from, uint32_t bytes, bool more)
 {
 	struct ep_mlx5_wqe q;
-	uint32_t ds = ep_mlx5_build_write(&q, 0, p->qpn, 0, to.addr, to.key, from.addr, from.key,
-					  bytes);
+	uint32_t ds =
+		ep_mlx5_build_write(&q, 0, p->qpn, 0, to.addr, to.key, from.addr, from.key, bytes);
 
 	return ep_mlx5_submit(p, want, q, ds, q, 0, more);
 }
@@ -88,15 +88,15 @@ EP_DEV bool ep_mlx5_put_packet(struct ep_mlx5_post *p, bool want, struct ep_mlx5
  *
  * That holds where the completion takes the same way as the data, behind it: both in GPU memory or
  * both in host memory. A completion in host memory (qp->host_ring) may be seen before data that the
- * NIC has written to GPU memory on another way: then only a later signal from the peer, or a look at
- * the data itself, tells. The same for old values of atomics.
+ * NIC has written to GPU memory on another way: then only a later signal from the peer, or a look
+ * at the data itself, tells. The same for old values of atomics.
  */
 EP_DEV bool ep_mlx5_get(struct ep_mlx5_post *p, bool want, struct ep_mlx5_mem from,
 			struct ep_mlx5_mem to, uint32_t bytes, bool more)
 {
 	struct ep_mlx5_wqe q;
-	uint32_t ds = ep_mlx5_build_read(&q, 0, p->qpn, 0, from.addr, from.key, to.addr, to.key,
-					 bytes);
+	uint32_t ds =
+		ep_mlx5_build_read(&q, 0, p->qpn, 0, from.addr, from.key, to.addr, to.key, bytes);
 
 	return ep_mlx5_submit(p, want && bytes, q, ds, q, 0, more);
 }
@@ -170,9 +170,9 @@ EP_DEV uint32_t ep_mlx5_build_signal(const struct ep_mlx5_post *p, struct ep_mlx
 
 	if (s.sole && qp->signal != EP_MLX5_SIGNAL_ATOMIC) {
 		return ep_mlx5_build_inline(q, 0, p->qpn,
-					    qp->signal == EP_MLX5_SIGNAL_WRITE_STRONG ?
-						    EP_MLX5_FM_STRONG :
-						    EP_MLX5_FM_NONE,
+					    qp->signal == EP_MLX5_SIGNAL_WRITE_STRONG
+						    ? EP_MLX5_FM_STRONG
+						    : EP_MLX5_FM_NONE,
 					    s.slot.addr, s.slot.key, value, 8);
 	}
 	return ep_mlx5_build_fetch_add(q, 0, p->qpn, ep_mlx5_atomic_fm(qp->tier), s.slot.addr,
@@ -185,8 +185,8 @@ EP_DEV bool ep_mlx5_put_signal(struct ep_mlx5_post *p, bool want, struct ep_mlx5
 			       const struct ep_mlx5_signal &signal)
 {
 	struct ep_mlx5_wqe q, tail;
-	uint32_t ds = ep_mlx5_build_write(&q, 0, p->qpn, 0, to.addr, to.key, from.addr, from.key,
-					  bytes);
+	uint32_t ds =
+		ep_mlx5_build_write(&q, 0, p->qpn, 0, to.addr, to.key, from.addr, from.key, bytes);
 	uint32_t tail_ds = ep_mlx5_build_signal(p, &tail, signal);
 
 	return ep_mlx5_submit(p, want, q, ds, tail, tail_ds, false);

@@ -37,12 +37,12 @@ struct ep_mlx5_post {
 	const uint32_t *aborted; /* device memory; not 0: waits end. May be NULL. */
 	uint64_t timeout_ns;     /* of each wait */
 	uint32_t qpn, depth;
-	uint32_t status;         /* enum ep_mlx5_status */
+	uint32_t status; /* enum ep_mlx5_status */
 	bool shared;
-	bool unsignaled;         /* exclusive: the last WQE asks for no completion */
-	uint64_t end;            /* behind our last WQE; exclusive: behind the last WQE */
-	uint64_t rung;           /* exclusive: WQEs below were handed over */
-	uint64_t done;           /* WQEs below have completed */
+	bool unsignaled; /* exclusive: the last WQE asks for no completion */
+	uint64_t end;    /* behind our last WQE; exclusive: behind the last WQE */
+	uint64_t rung;   /* exclusive: WQEs below were handed over */
+	uint64_t done;   /* WQEs below have completed */
 };
 
 EP_DEV const uint32_t *ep_mlx5_cqe_word(const struct ep_mlx5_qp *qp, uint32_t at)
@@ -238,8 +238,7 @@ EP_DEV uint32_t ep_mlx5_ring_shared(const struct ep_mlx5_post *p)
 	uint64_t ready;
 
 	for (uint32_t i = 0; ep_atomic_cas_acquire_gpu_u32(&qp->lock, 0, 1); i++) {
-		uint32_t status = ep_mlx5_give_up(p, &spin, i, EP_MLX5_ERR_LOCK,
-						  EP_WAIT_RDMA_SLOT);
+		uint32_t status = ep_mlx5_give_up(p, &spin, i, EP_MLX5_ERR_LOCK, EP_WAIT_RDMA_SLOT);
 
 		if (status) {
 			return status;
@@ -265,8 +264,7 @@ EP_DEV uint32_t ep_mlx5_publish_shared(const struct ep_mlx5_post *p, uint64_t ba
 	struct ep_spin spin = ep_spin_start();
 
 	for (uint32_t i = 0; ep_ld_acquire_gpu_u64(&qp->ready) != base; i++) {
-		uint32_t status = ep_mlx5_give_up(p, &spin, i, EP_MLX5_ERR_TURN,
-						  EP_WAIT_RDMA_SLOT);
+		uint32_t status = ep_mlx5_give_up(p, &spin, i, EP_MLX5_ERR_TURN, EP_WAIT_RDMA_SLOT);
 
 		if (status) {
 			return status;
@@ -362,8 +360,8 @@ EP_DEV void ep_mlx5_publish(struct ep_mlx5_post *p, uint64_t base, uint64_t end,
 }
 
 /* Begins the use of a queue by a warp. `shared` is best a constant. */
-EP_DEV struct ep_mlx5_post ep_mlx5_open(struct ep_mlx5_qp *qp, bool shared,
-					const uint32_t *aborted, uint64_t timeout_ns)
+EP_DEV struct ep_mlx5_post ep_mlx5_open(struct ep_mlx5_qp *qp, bool shared, const uint32_t *aborted,
+					uint64_t timeout_ns)
 {
 	struct ep_mlx5_post p;
 

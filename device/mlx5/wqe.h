@@ -143,8 +143,8 @@ EP_HOST_DEV uint32_t ep_mlx5_build_fetch_add32(struct ep_mlx5_wqe *q, uint64_t i
 					       uint64_t laddr, uint32_t lkey, uint32_t add,
 					       uint32_t boundary)
 {
-	ep_mlx5_build_ctrl(q, index, EP_MLX5_OPMOD_MASKED_4 << 24 | EP_MLX5_OP_MASKED_FETCH_ADD, qpn,
-			   4, fm_ce_se);
+	ep_mlx5_build_ctrl(q, index, EP_MLX5_OPMOD_MASKED_4 << 24 | EP_MLX5_OP_MASKED_FETCH_ADD,
+			   qpn, 4, fm_ce_se);
 	ep_mlx5_build_raddr(q, raddr, rkey);
 	q->w[8] = ep_be32(add);
 	q->w[9] = ep_be32(boundary);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * simt/simt.h on the CPU. A block is an OS thread and its threads are fibers of that thread, which never
- * move to another one; so block-shared storage is thread-local storage, and what the threads of a
- * block exchange needs no atomics, only the barriers that the GPU needs too. An executor outside
- * this tree part provides the ep_simt_* hooks declared here.
+ * simt.h on the CPU. A block is an OS thread and its threads are fibers of that thread, which
+ * never move to another one; so block-shared storage is thread-local storage, and what the threads
+ * of a block exchange needs no atomics, only the barriers that the GPU needs too. An executor
+ * outside this tree part provides the ep_simt_* hooks declared here.
  *
  * Peers, other blocks and the host run concurrently: flags are acquire loads and release stores,
  * packets are 8-byte relaxed atomics, 16-byte copies are plain accesses, so that a race detector
@@ -27,7 +27,7 @@ struct ep_simt_lane {
 	uint32_t lane, warp, nwarps;
 	uint32_t block, nblocks;
 	void *dynamic_shared;
-	uint32_t fenced; /* enum ep_simt_fenced: what fences have covered all stores of this thread */
+	uint32_t fenced; /* enum ep_simt_fenced: what covers all stores of this thread */
 };
 
 enum ep_simt_fenced {
@@ -211,6 +211,14 @@ EP_DEV float ep_shfl_xor_f32(uint32_t mask, float v, uint32_t x)
 		(uint32_t)ep_simt_collective(EP_SIMT_SHFL_XOR, mask, ep_simt_bits(v), x));
 }
 
+EP_DEV uint32_t ep_or_u32(uint32_t mask, uint32_t v)
+{
+	for (uint32_t x = 1; x < EP_WARP_SIZE; x *= 2) {
+		v |= ep_shfl_xor_u32(mask, v, x);
+	}
+	return v;
+}
+
 EP_DEV uint32_t ep_match_u32(uint32_t mask, uint32_t v)
 {
 	return (uint32_t)ep_simt_collective(EP_SIMT_MATCH, mask, v, 0);
@@ -353,8 +361,8 @@ EP_DEV uint64_t ep_atomic_max_release_gpu_u64(uint64_t *p, uint64_t v)
 	ep_simt_point();
 	ep_simt_fence(0);
 	old = __atomic_load_n(p, __ATOMIC_RELAXED);
-	while (old < v && !__atomic_compare_exchange_n(p, &old, v, true, __ATOMIC_ACQ_REL,
-						       __ATOMIC_RELAXED)) {
+	while (old < v &&
+	       !__atomic_compare_exchange_n(p, &old, v, true, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
 	}
 	return old;
 }
@@ -469,14 +477,18 @@ EP_DEV void ep_st_line(void *quad, struct ep_vec16 v, uint32_t epoch)
 	}
 }
 
-EP_DEV bool ep_ld_line(const void *quad, uint32_t epoch, struct ep_vec16 *v)
+EP_DEV void ep_ld_line(const void *quad, struct ep_vec16 *v)
 {
 	const uint64_t *p = (const uint64_t *)quad + 2 * ep_lane();
+	uint64_t flag = 0;
 
 	ep_simt_point();
-	v->x = v->y = v->z = v->w = 0;
-	return (ep_lane() & 7) != 7 ||
-	       __atomic_load_n(p + 1, __ATOMIC_ACQUIRE) == ((uint64_t)epoch << 32 | epoch);
+	if ((ep_lane() & 7) == 7) {
+		flag = __atomic_load_n(p + 1, __ATOMIC_ACQUIRE);
+	}
+	v->x = v->y = 0;
+	v->z = (uint32_t)flag;
+	v->w = (uint32_t)(flag >> 32);
 }
 
 EP_DEV void ep_ld_line_settle(const void *quad, struct ep_vec16 *v)

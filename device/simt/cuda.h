@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* simt/simt.h on a GPU: sm_80 and later. Each function states its PTX; the contract is in simt/simt.h. */
+/* simt.h on a GPU: sm_80 and later. Each function states its PTX; the contract is in simt.h. */
 #ifndef EP_DEVICE_SIMT_CUDA_H
 #define EP_DEVICE_SIMT_CUDA_H
 
@@ -7,7 +7,7 @@
 #define EP_SHARED(type, name) __shared__ type name
 #define EP_KERNEL(name, args_struct, max_threads)                                                  \
 	extern "C" __global__ void __launch_bounds__(max_threads)                                  \
-	name(const __grid_constant__ struct args_struct a)
+		name(const __grid_constant__ struct args_struct a)
 #define EP_PRAGMA(text) _Pragma(#text)
 #define EP_UNROLL(n) EP_PRAGMA(unroll n)
 
@@ -101,6 +101,11 @@ EP_DEV uint32_t ep_shfl_xor_u32(uint32_t mask, uint32_t v, uint32_t x)
 EP_DEV float ep_shfl_xor_f32(uint32_t mask, float v, uint32_t x)
 {
 	return __shfl_xor_sync(mask, v, x);
+}
+
+EP_DEV uint32_t ep_or_u32(uint32_t mask, uint32_t v)
+{
+	return __reduce_or_sync(mask, v);
 }
 
 EP_DEV uint32_t ep_match_u32(uint32_t mask, uint32_t v)
@@ -273,8 +278,8 @@ EP_DEV void ep_st16(void *p, struct ep_vec16 v)
  */
 EP_DEV void ep_st_packet(void *p, uint32_t d0, uint32_t d1, uint32_t epoch)
 {
-	asm volatile("st.volatile.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(p), "r"(d0),
-		     "r"(epoch), "r"(d1), "r"(epoch)
+	asm volatile("st.volatile.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(p), "r"(d0), "r"(epoch),
+		     "r"(d1), "r"(epoch)
 		     : "memory");
 }
 
@@ -327,20 +332,19 @@ EP_DEV void ep_st_line(void *quad, struct ep_vec16 v, uint32_t epoch)
 		v.w = epoch;
 	}
 	__syncwarp();
-	asm volatile("st.volatile.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(
-			     (char *)quad + 16 * ep_lane()),
+	asm volatile("st.volatile.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"((char *)quad +
+									    16 * ep_lane()),
 		     "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
 		     : "memory");
 }
 
-EP_DEV bool ep_ld_line(const void *quad, uint32_t epoch, struct ep_vec16 *v)
+EP_DEV void ep_ld_line(const void *quad, struct ep_vec16 *v)
 {
 	__syncwarp();
 	asm volatile("ld.volatile.global.v4.u32 {%0,%1,%2,%3}, [%4];"
 		     : "=r"(v->x), "=r"(v->y), "=r"(v->z), "=r"(v->w)
 		     : "l"((const char *)quad + 16 * ep_lane())
 		     : "memory");
-	return (ep_lane() & 7) != 7 || (v->z == epoch && v->w == epoch);
 }
 
 EP_DEV void ep_ld_line_settle(const void *quad, struct ep_vec16 *v)

@@ -165,7 +165,7 @@ EP_DEV uint32_t ep_f32_e4m3(float f)
 		return sign | 0x7eu;
 	}
 	if (a < 0x3c800000u) {
-		/* below 2^-6: steps of 2^-9; adding 2^14 leaves the rounded count in the low bits */
+		/* below 2^-6: steps of 2^-9; adding 2^14 leaves their count in the low bits */
 		return sign | (ep_f32_bits(ep_bits_f32(a) + 16384.0f) & 0xffu);
 	}
 	a += 0x7ffffu + (a >> 20 & 1);

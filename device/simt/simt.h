@@ -23,6 +23,7 @@
  *   ep_ballot(mask, pred)   ep_any(mask, pred)   ep_all(mask, pred)
  *   ep_shfl_u32/_u64/_f32(mask, v, lane)    ep_shfl_up_u32(mask, v, delta)
  *   ep_shfl_xor_u32/_f32(mask, v, xor)      ep_match_u32(mask, v): lanes that hold the same v
+ *   ep_or_u32(mask, v): all lanes' bits; all 32 lanes
  * Block barriers: ep_block_sync(); ep_bar_sync(id 1..15, nthreads) for a named subset of warps.
  *
  * Memory
@@ -60,11 +61,13 @@
  *   ep_st_packet(p, d0, d1, epoch)    ep_ld_packet(p, epoch, &d0, &d1) -> bool
  *   ep_st_word(p, d, epoch)           ep_ld_word(p, epoch, &d) -> bool      (one half, 8 bytes)
  *
- * Lines: 480 bytes as four 128-byte lines, each 120 bytes of data and a flag, moved by a whole warp.
+ * Lines: 480 bytes as four 128-byte lines, each 120 bytes of data and a flag, moved by a whole
+ * warp.
  *   ep_line_offset(lane)  where in the 480 bytes a lane's piece lies: 16 bytes, lanes 7, 15, 23
  *                         and 31 hold 8 (x and y of the vector)
  *   ep_st_line(quad, v, epoch)        all lanes; `quad` is 512-byte aligned
- *   ep_ld_line(quad, epoch, &v) -> bool   all lanes; false in lanes that see another flag
+ *   ep_ld_line(quad, &v)              all lanes; nothing waits for what is loaded
+ *   ep_line_has(v, epoch) -> bool     false in lanes that have loaded another flag
  *   ep_ld_line_settle(quad, &v)       all lanes, after ep_all() of the former: v is the data
  *   A line is written and read as one unit of 128 bytes. Requires NVLink between the two GPUs.
  *
@@ -105,5 +108,11 @@ struct ep_spin {
 #else
 #include "device/simt/cpu.h"
 #endif
+
+/* Has the lane's vec arrived? A branch would make each load of a batch wait for the last one. */
+EP_DEV bool ep_line_has(struct ep_vec16 v, uint32_t epoch)
+{
+	return (((v.z ^ epoch) | (v.w ^ epoch)) & ((ep_lane() & 7) == 7 ? ~0u : 0u)) == 0;
+}
 
 #endif

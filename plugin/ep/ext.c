@@ -180,8 +180,8 @@ ncclResult_t ncclEpExtNumRecvTokens(ncclEpHandle_t handle, uint64_t *tokens, uin
 static ncclResult_t ep_ext_peer_stats(struct ncclEpGroup *g, ncclEpExtPeerStats_t *stats, int count,
 				      cudaStream_t stream)
 {
-	struct ep_ll_peer_stats dev[EP_LL_MAX_RANKS];
-	int32_t mask[EP_LL_MAX_RANKS];
+	struct ep_peer_stats dev[EP_GROUP_MAX_RANKS];
+	int32_t mask[EP_GROUP_MAX_RANKS];
 	ncclEpExtPeerStats_t first;
 	unsigned int size;
 

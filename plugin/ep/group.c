@@ -20,20 +20,23 @@ _Static_assert(sizeof(struct ep_hello) <= EP_BOOT_BYTES, "ep_hello");
 static ncclResult_t ep_group_alloc_device(struct ncclEpGroup *g, cudaStream_t stream)
 {
 	uint64_t bytes = ep_group_workspace_bytes(g->nranks, g->config.shape.channels);
-	int32_t active[EP_LL_MAX_RANKS];
+	int32_t active[EP_GROUP_MAX_RANKS];
 	unsigned char *p;
 
 	EP_CHECK(ep_alloc(&g->config.alloc, &g->workspace, bytes, "the group's own state"));
 	p = g->workspace;
 	g->seq = (void *)p;
-	p += EP_LL_MAX_BLOCKS * sizeof(struct ep_ll_seq);
+	p += EP_GROUP_MAX_BLOCKS * sizeof(struct ep_dev_seq);
 	g->state = (void *)p;
-	p += ep_round_up(sizeof(struct ep_ll_state), 256);
+	p += ep_round_up(sizeof(struct ep_dev_state), 256);
 	g->stats = (void *)p;
-	p += ep_round_up((uint64_t)g->nranks * sizeof(struct ep_ll_peer_stats), 256);
+	p += ep_round_up((uint64_t)g->nranks * sizeof(struct ep_peer_stats), 256);
 	g->mask = (void *)p;
-	p += ep_round_up(EP_LL_MASK_BYTES(g->nranks), 256);
-	g->links = g->config.shape.channels ? (void *)p : NULL;
+	p += ep_round_up(EP_MASK_BYTES(g->nranks), 256);
+	if (g->config.shape.channels) {
+		g->remote_dev = (void *)p;
+		g->links = (void *)(p + ep_round_up(sizeof(struct ep_dev_remote), 256));
+	}
 	for (int r = 0; r < g->nranks; r++) {
 		active[r] = 1;
 	}
@@ -47,7 +50,7 @@ static ncclResult_t ep_group_alloc_device(struct ncclEpGroup *g, cudaStream_t st
 
 static ncclResult_t ep_group_alloc_host(struct ncclEpGroup *g)
 {
-	size_t bytes = EP_LL_RECORDS * sizeof(struct ep_ll_record) + 64;
+	size_t bytes = EP_RECORDS * sizeof(struct ep_record) + 64;
 	void *dev;
 
 	EP_CUDA(cudaHostAlloc(&g->host_shared, bytes, cudaHostAllocMapped | cudaHostAllocPortable),
@@ -56,11 +59,33 @@ static ncclResult_t ep_group_alloc_host(struct ncclEpGroup *g)
 	EP_CUDA(cudaHostGetDevicePointer(&dev, g->host_shared, 0), "mapping pinned host memory");
 	g->records = g->host_shared;
 	g->records_dev = dev;
-	g->async_error = (void *)(g->records + EP_LL_RECORDS);
-	g->async_error_dev = (void *)(g->records_dev + EP_LL_RECORDS);
+	g->async_error = (void *)(g->records + EP_RECORDS);
+	g->async_error_dev = (void *)(g->records_dev + EP_RECORDS);
 	g->drain_lost = g->async_error + 2;
 	g->drain_lost_dev = g->async_error_dev + 2;
 	return ncclSuccess;
+}
+
+void ep_group_dev_fill(struct ncclEpGroup *g)
+{
+	struct ep_dev_group *d = &g->dev;
+
+	d->rank = (uint32_t)g->rank;
+	d->nranks = (uint32_t)g->nranks;
+	d->mask_enabled = g->config.enable_mask;
+	d->by_ranks = ep_div_make(d->nranks);
+	d->timeout_ns = g->config.timeout_ns;
+	d->mask = g->mask;
+	d->seq = g->seq;
+	d->state = g->state;
+	d->records = g->records_dev;
+	d->async_error = g->async_error_dev;
+	d->stats = g->stats;
+	d->progress_off = g->heap.progress_off;
+	d->clean_off = g->heap.clean_off;
+	d->remote_ranks = g->remote;
+	d->remote = g->remote ? g->remote_dev : NULL;
+	memcpy(d->heap, g->symm.base, sizeof(d->heap));
 }
 
 /* Everything of this rank alone. What it leaves behind on failure ep_group_free frees. */
@@ -163,7 +188,7 @@ out:
 static ncclResult_t ep_group_choose_lines(struct ncclEpGroup *g, struct ep_boot *boot)
 {
 	uint32_t mine = ep_symm_all_nvlink(g->idents, g->nranks, g->rank);
-	uint32_t all[EP_LL_MAX_RANKS];
+	uint32_t all[EP_GROUP_MAX_RANKS];
 
 	g->lines = g->config.lines_choice == 1;
 	if (g->config.lines_choice >= 0) {
@@ -203,8 +228,9 @@ static ncclResult_t ep_group_create(struct ncclEpGroup **out, ncclComm_t comm, i
 	}
 	EP_CHECK_GOTO(ep_symm_open(&g->symm, boot, g->idents, team, g->config.heap_bytes, result),
 		      err_close_net);
-	EP_CHECK_GOTO(ep_net_bind(g, boot, &g->symm), err_close_heap);
+	EP_CHECK_GOTO(ep_net_bind(g, boot, &g->symm, &g->config.heap), err_close_heap);
 	g->heap = g->config.heap;
+	ep_group_dev_fill(g);
 	*out = g;
 	return ncclSuccess;
 

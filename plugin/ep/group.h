@@ -69,7 +69,8 @@ struct ncclEpGroup {
 	struct ep_ident *idents; /* [nranks] */
 
 	struct ep_symm symm;
-	struct ep_ll_heap heap; /* layout of symm */
+	struct ep_ll_heap heap;  /* layout of symm */
+	struct ep_dev_group dev; /* as kernels see the group; filled when the heap is bound */
 	struct ep_ll_geometry geometry;
 	bool lines;
 
@@ -78,32 +79,33 @@ struct ncclEpGroup {
 	uint64_t lost_told;                    /* remote ranks whose loss has been logged */
 	uint32_t *drain_lost, *drain_lost_dev; /* of the mapped host memory below */
 
-	void *workspace; /* the next five */
-	struct ep_ll_seq *seq;
-	struct ep_ll_state *state;
+	void *workspace; /* the next six */
+	struct ep_dev_seq *seq;
+	struct ep_dev_state *state;
 	int32_t *mask;
-	struct ep_ll_peer_stats *stats;
-	struct ep_ll_link *links; /* NULL without remote ranks */
+	struct ep_peer_stats *stats;
+	struct ep_remote_link *links;     /* this and the next: NULL without remote ranks */
+	struct ep_dev_remote *remote_dev; /* what dev.remote points to */
 
 	void *host_shared; /* mapped host memory: the next two, and their device addresses */
-	struct ep_ll_record *records;
+	struct ep_record *records;
 	uint32_t *async_error;
-	struct ep_ll_record *records_dev;
+	struct ep_record *records_dev;
 	uint32_t *async_error_dev;
 
 	cudaStream_t stream; /* for the library's own small copies */
 	struct ep_pool_block *pool;
 	uint32_t handles; /* alive */
-	uint32_t staged;  /* operations sent but not completed */
+	uint32_t pending; /* operations sent but not completed */
 	uint32_t clean_rounds;
 	bool failed; /* by a device operation, for ever */
 	struct ep_error failure;
 };
 
-enum ep_staged_kind {
-	EP_STAGED_NONE,
-	EP_STAGED_DISPATCH,
-	EP_STAGED_COMBINE
+enum ep_pending_kind {
+	EP_PENDING_NONE,
+	EP_PENDING_DISPATCH,
+	EP_PENDING_COMBINE
 };
 
 struct ncclEpHandle {
@@ -115,6 +117,8 @@ struct ncclEpHandle {
 	uint64_t mem_bytes;
 	bool mem_owned;
 	struct ep_ll_handle_layout mem_layout;
+	struct ep_ll_dev_handle dev;        /* as kernels see the memory */
+	struct ep_dev_pending *pending_dev; /* in the memory */
 
 	bool routed;
 	bool dispatched; /* with the present routing */
@@ -122,12 +126,12 @@ struct ncclEpHandle {
 	uint32_t id_bytes;
 	const void *topk_idx;
 
-	enum ep_staged_kind staged;
-	const void *staged_kernel;
+	enum ep_pending_kind pending;
+	const void *pending_kernel;
 	union {
 		struct ep_ll_dispatch_args dispatch;
 		struct ep_ll_combine_args combine;
-	} staged_args;
+	} pending_args;
 };
 
 /* State of a thread inside a call on a group. */
@@ -170,6 +174,9 @@ struct ep_group_agreed ep_group_config_agreed(const struct ep_group_config *conf
 /* Names the first field in which ranks differ. all[r] is at `stride` bytes. */
 ncclResult_t ep_group_agreed_check(const void *all, size_t stride, int nranks);
 
+/* The heap has been bound: fills group->dev. */
+void ep_group_dev_fill(struct ncclEpGroup *group);
+
 /* Bytes of the group's own state. */
 uint64_t ep_group_workspace_bytes(int nranks, uint32_t channels);
 
@@ -181,9 +188,12 @@ ncclResult_t ep_net_plan(struct ncclEpGroup *group);
 /* Collective: connects with the remote ranks. `mine` is this rank's result so far. */
 ncclResult_t ep_net_open(struct ncclEpGroup *group, struct ep_boot *boot, ncclResult_t mine);
 
-/* Collective: makes `symm` the memory that remote ranks write to. Not while kernels run. */
+/*
+ * Collective: makes `symm`, laid out as `heap`, the memory that remote ranks write to. Not while
+ * kernels run.
+ */
 ncclResult_t ep_net_bind(struct ncclEpGroup *group, struct ep_boot *boot,
-			 const struct ep_symm *symm);
+			 const struct ep_symm *symm, const struct ep_ll_heap *heap);
 
 /*
  * Waits until the NICs have done all that this rank has posted. farewell: tells the remote ranks
@@ -247,16 +257,19 @@ ncclResult_t ep_ll_preload(void);
 /* Makes room in shared memory for dispatches of `topk`. */
 ncclResult_t ep_ll_allow_shared(struct ncclEpGroup *group, uint32_t topk);
 
-void ep_ll_common_fill(struct ep_ll_common *c, const struct ncclEpHandle *handle,
-		       uint32_t row_quads);
-
+/* The handle has its memory: fills handle->dev and handle->pending_dev. */
+void ep_ll_handle_fill(struct ncclEpHandle *handle);
 /* Into how many parts rows are cut, `parts` and `peer_parts` of ep_ll_common. */
 struct ep_ll_parts {
 	uint32_t own;
 	uint32_t peer;
 };
+
+/* All that a launch needs but the halves. A part of our own rows holds whole `tile`s of quads. */
+void ep_ll_common_fill(struct ep_ll_common *c, const struct ncclEpHandle *handle, uint32_t quads,
+		       uint32_t tile, struct ep_ll_parts parts);
 struct ep_ll_parts ep_ll_dispatch_parts(const struct ncclEpHandle *handle, uint32_t quads,
-					uint32_t unit);
+					uint32_t tile);
 struct ep_ll_parts ep_ll_combine_parts(const struct ncclEpHandle *handle, uint32_t quads);
 
 /* What dispatch tells the peers about the combine after it. */

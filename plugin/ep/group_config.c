@@ -44,11 +44,11 @@ static ncclResult_t ep_config_check_sizes(const ncclEpGroupConfig_t *c, int nran
 {
 	uint32_t tokens = c->max_dispatch_tokens_per_rank;
 
-	if (nranks < 1 || nranks > EP_LL_MAX_RANKS) {
+	if (nranks < 1 || nranks > EP_GROUP_MAX_RANKS) {
 		return ep_fail(ncclInvalidUsage,
 			       "the communicator has %d ranks, low latency mode "
 			       "takes at most %d",
-			       nranks, EP_LL_MAX_RANKS);
+			       nranks, EP_GROUP_MAX_RANKS);
 	}
 	if (c->num_experts == 0 || c->num_experts % (uint32_t)nranks) {
 		return ep_fail(ncclInvalidArgument,
@@ -192,7 +192,7 @@ ncclResult_t ep_ll_geometry_make(struct ep_ll_geometry *out, const struct ep_par
 				 uint32_t max_sms, uint32_t sm_count)
 {
 	uint32_t limit = max_sms ? max_sms : sm_count;
-	uint32_t blocks = (uint32_t)ep_min_u64(limit, EP_LL_MAX_BLOCKS);
+	uint32_t blocks = (uint32_t)ep_min_u64(limit, EP_GROUP_MAX_BLOCKS);
 	uint32_t send = (uint32_t)params->value[EP_PARAM_LL_SEND_SMS];
 	uint32_t recv = (uint32_t)params->value[EP_PARAM_LL_RECV_SMS];
 
@@ -205,13 +205,13 @@ ncclResult_t ep_ll_geometry_make(struct ep_ll_geometry *out, const struct ep_par
 		out->threads = (uint32_t)ep_min_u64(out->threads, 256);
 		return ncclSuccess;
 	}
-	if (out->send_blocks + out->recv_blocks > ep_min_u64(limit, EP_LL_MAX_BLOCKS)) {
+	if (out->send_blocks + out->recv_blocks > ep_min_u64(limit, EP_GROUP_MAX_BLOCKS)) {
 		return ep_fail(ncclInvalidUsage,
 			       "environment variables NCCL_EP_LL_SEND_SMS and NCCL_EP_LL_RECV_SMS "
 			       "give %u and %u blocks: together at most %u (max_num_sms, or the "
 			       "device)",
 			       out->send_blocks, out->recv_blocks,
-			       (unsigned int)ep_min_u64(limit, EP_LL_MAX_BLOCKS));
+			       (unsigned int)ep_min_u64(limit, EP_GROUP_MAX_BLOCKS));
 	}
 	return ncclSuccess;
 }
@@ -277,9 +277,10 @@ uint64_t ep_group_workspace_bytes(int nranks, uint32_t channels)
 {
 	uint64_t r = (uint64_t)nranks, queues = channels ? channels + 1 : 0;
 
-	return EP_LL_MAX_BLOCKS * sizeof(struct ep_ll_seq) +
-	       ep_round_up(sizeof(struct ep_ll_state), 256) +
-	       ep_round_up(r * sizeof(struct ep_ll_peer_stats), 256) +
-	       ep_round_up(EP_LL_MASK_BYTES(r), 256) +
-	       ep_round_up(r * queues * sizeof(struct ep_ll_link), 256);
+	return EP_GROUP_MAX_BLOCKS * sizeof(struct ep_dev_seq) +
+	       ep_round_up(sizeof(struct ep_dev_state), 256) +
+	       ep_round_up(r * sizeof(struct ep_peer_stats), 256) +
+	       ep_round_up(EP_MASK_BYTES(r), 256) +
+	       ep_round_up(channels ? sizeof(struct ep_dev_remote) : 0, 256) +
+	       ep_round_up(r * queues * sizeof(struct ep_remote_link), 256);
 }

@@ -96,7 +96,7 @@ static ncclResult_t ep_group_grow(struct ncclEpGroup *g, uint32_t topk)
 	if (g->remote) {
 		ep_gda_unbind(g->gda);
 	}
-	result = ep_net_bind(g, &boot, &symm);
+	result = ep_net_bind(g, &boot, &symm, &heap);
 	if (result != ncclSuccess) {
 		g->failed = true; /* remote ranks can write neither */
 		ep_error_get(NULL, &g->failure);
@@ -108,6 +108,7 @@ static ncclResult_t ep_group_grow(struct ncclEpGroup *g, uint32_t topk)
 	ep_symm_close(&g->symm, &boot);
 	g->symm = symm;
 	g->heap = heap;
+	ep_group_dev_fill(g);
 out:
 	if (err != cudaErrorNotReady) { /* freeing waits for the device: rather leave a few KiB */
 		ep_boot_close(&boot);
@@ -149,13 +150,13 @@ static ncclResult_t ep_group_reserve(struct ncclEpGroup *g, uint32_t topk)
 		return ncclSuccess;
 	}
 	EP_CHECK(ep_group_heap_bytes(&g->config, topk, &bytes));
-	if (g->staged) {
+	if (g->pending) {
 		return ep_fail(
 			ncclInvalidUsage,
 			"the group's buffer must grow for a handle of top-%u, but %u send_only "
 			"operations are pending: complete them first, or create the group "
 			"with num_topk = %u",
-			topk, g->staged, topk);
+			topk, g->pending, topk);
 	}
 	return ep_group_grow(g, topk);
 }
@@ -205,6 +206,7 @@ static ncclResult_t ep_handle_make(struct ncclEpHandle **out, struct ncclEpGroup
 		h->mem = mem;
 		h->mem_owned = true;
 	}
+	ep_ll_handle_fill(h);
 	g->handles++;
 	*out = h;
 	return ncclSuccess;
@@ -259,11 +261,11 @@ static ncclResult_t ep_handle_route(struct ncclEpHandle *h, const ncclEpTensor_t
 			       ids.sizes[0], most);
 	}
 	EP_CHECK(ep_view_expect_align(&ids, ids.elem_bytes, "topk_idx"));
-	if (h->staged) {
+	if (h->pending) {
 		return ep_fail(ncclInvalidUsage,
 			       "ncclEpUpdateHandle: a send_only %s of this handle "
 			       "is pending: call ncclEpComplete first",
-			       h->staged == EP_STAGED_DISPATCH ? "dispatch" : "combine");
+			       h->pending == EP_PENDING_DISPATCH ? "dispatch" : "combine");
 	}
 	h->topk_idx = ids.data;
 	h->id_bytes = ids.elem_bytes;
@@ -302,8 +304,8 @@ static void ep_handle_free(struct ncclEpHandle *h)
 	if (h->mem_owned) {
 		ep_pool_put(g, h->mem, h->mem_bytes);
 	}
-	if (h->staged) {
-		g->staged--;
+	if (h->pending) {
+		g->pending--;
 	}
 	g->handles--;
 	h->magic = 0;
@@ -353,11 +355,11 @@ ncclResult_t ncclEpHandleDestroy(ncclEpHandle_t handle)
 		return ncclSuccess;
 	}
 	EP_CHECK(ep_handle_enter(&call, handle, true));
-	if (handle->staged && !call.group->failed) {
+	if (handle->pending && !call.group->failed) {
 		result = ep_fail(ncclInvalidUsage,
 				 "ncclEpHandleDestroy: a send_only %s of this "
 				 "handle is pending: call ncclEpComplete first",
-				 handle->staged == EP_STAGED_DISPATCH ? "dispatch" : "combine");
+				 handle->pending == EP_PENDING_DISPATCH ? "dispatch" : "combine");
 	} else {
 		ep_handle_free(handle);
 	}

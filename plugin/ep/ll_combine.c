@@ -103,21 +103,21 @@ static ncclResult_t ep_combine_check_state(const struct ep_combine *c)
 {
 	const struct ncclEpHandle *h = c->h;
 
-	if (h->staged) {
+	if (h->pending) {
 		return ep_fail(ncclInvalidUsage,
 			       "ncclEpCombine: a send_only %s of this handle is "
 			       "pending: call ncclEpComplete first",
-			       h->staged == EP_STAGED_DISPATCH ? "dispatch" : "combine");
+			       h->pending == EP_PENDING_DISPATCH ? "dispatch" : "combine");
 	}
 	if (!h->dispatched) {
 		return ep_fail(ncclInvalidUsage, "ncclEpCombine: nothing was dispatched with the "
 						 "handle's routing: call ncclEpDispatch first");
 	}
-	if (c->config.send_only && h->group->staged >= EP_LL_MAX_STAGED) {
+	if (c->config.send_only && h->group->pending >= EP_GROUP_MAX_PENDING) {
 		return ep_fail(ncclInvalidUsage,
 			       "ncclEpCombine: %u send_only operations of the "
 			       "group are pending, the limit is %d: complete one first",
-			       h->group->staged, EP_LL_MAX_STAGED);
+			       h->group->pending, EP_GROUP_MAX_PENDING);
 	}
 	return ncclSuccess;
 }
@@ -138,9 +138,9 @@ static ncclResult_t ep_combine_check(struct ep_combine *c)
 static const void *ep_combine_kernel(const struct ncclEpGroup *g, ncclDataType_t type)
 {
 	if (g->remote) {
-		return type == ncclBfloat16  ? (const void *)ep_ll_combine_bf16_net_kernel
-		       : type == ncclFloat16 ? (const void *)ep_ll_combine_fp16_net_kernel
-					     : (const void *)ep_ll_combine_fp32_net_kernel;
+		return type == ncclBfloat16  ? (const void *)ep_ll_combine_bf16_remote_kernel
+		       : type == ncclFloat16 ? (const void *)ep_ll_combine_fp16_remote_kernel
+					     : (const void *)ep_ll_combine_fp32_remote_kernel;
 	}
 	return type == ncclBfloat16  ? (const void *)ep_ll_combine_bf16_kernel
 	       : type == ncclFloat16 ? (const void *)ep_ll_combine_fp16_kernel
@@ -150,15 +150,9 @@ static const void *ep_combine_kernel(const struct ncclEpGroup *g, ncclDataType_t
 static ncclResult_t ep_combine_run(struct ep_combine *c, cudaStream_t stream)
 {
 	const void *kernel = ep_combine_kernel(c->h->group, c->tokens.datatype);
-	struct ep_ll_parts parts;
-	uint32_t quads;
+	uint32_t quads = ep_ll_copy_quads(c->args.token_bytes);
 
-	quads = ep_ll_copy_quads(c->args.token_bytes);
-	ep_ll_common_fill(&c->args.c, c->h, quads);
-	parts = ep_ll_combine_parts(c->h, quads);
-	c->args.c.parts = parts.own;
-	c->args.c.peer_parts = parts.peer;
-	ep_ll_prepare(&c->args.c, 1);
+	ep_ll_common_fill(&c->args.c, c->h, quads, 1, ep_ll_combine_parts(c->h, quads));
 	return ep_ll_combine_launch(c->h, kernel, &c->args, c->config.send_only != 0, stream);
 }
 

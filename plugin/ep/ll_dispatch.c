@@ -311,7 +311,7 @@ static ncclResult_t ep_dispatch_check_info(struct ep_dispatch *d)
 }
 
 /*
- * ON is a promise of the caller: the outputs are windows. Rows are staged all the same, because a
+ * ON is a promise of the caller: the outputs are windows. Rows come by way of the heap all the same, because a
  * line carries its flag inside and so cannot land in the caller's tensor as it is.
  */
 static ncclResult_t ep_dispatch_check_zero_copy(const struct ep_dispatch *d)
@@ -335,17 +335,17 @@ static ncclResult_t ep_dispatch_check_state(const struct ep_dispatch *d)
 {
 	const struct ncclEpHandle *h = d->h;
 
-	if (h->staged) {
+	if (h->pending) {
 		return ep_fail(ncclInvalidUsage,
 			       "ncclEpDispatch: a send_only %s of this handle is "
 			       "pending: call ncclEpComplete first",
-			       h->staged == EP_STAGED_DISPATCH ? "dispatch" : "combine");
+			       h->pending == EP_PENDING_DISPATCH ? "dispatch" : "combine");
 	}
-	if (d->config.send_only && h->group->staged >= EP_LL_MAX_STAGED) {
+	if (d->config.send_only && h->group->pending >= EP_GROUP_MAX_PENDING) {
 		return ep_fail(ncclInvalidUsage,
 			       "ncclEpDispatch: %u send_only operations of the "
 			       "group are pending, the limit is %d: complete one first",
-			       h->group->staged, EP_LL_MAX_STAGED);
+			       h->group->pending, EP_GROUP_MAX_PENDING);
 	}
 	return ncclSuccess;
 }
@@ -374,8 +374,8 @@ static ncclResult_t ep_dispatch_check(struct ep_dispatch *d)
 static const void *ep_dispatch_kernel(const struct ncclEpGroup *g, bool fp8)
 {
 	if (g->remote) {
-		return fp8 ? (const void *)ep_ll_dispatch_fp8_net_kernel
-			   : (const void *)ep_ll_dispatch_net_kernel;
+		return fp8 ? (const void *)ep_ll_dispatch_fp8_remote_kernel
+			   : (const void *)ep_ll_dispatch_remote_kernel;
 	}
 	return fp8 ? (const void *)ep_ll_dispatch_fp8_kernel : (const void *)ep_ll_dispatch_kernel;
 }
@@ -385,22 +385,17 @@ static ncclResult_t ep_dispatch_run(struct ep_dispatch *d, cudaStream_t stream)
 	bool fp8 = d->recipe == NCCL_EP_DISP_QUANT_DS_FP8E3M4;
 	struct ncclEpHandle *h = d->h;
 	struct ep_ll_dispatch_packets packets;
-	uint32_t unit = fp8 ? EP_LL_FP8_UNIT_QUADS : 1;
-	struct ep_ll_parts parts;
-	uint32_t quads;
+	uint32_t tile = fp8 ? EP_LL_TILE_QUADS : 1, quads;
 
 	quads = fp8 ? ep_ll_fp8_quads(d->args.hidden)
 		    : ep_ll_copy_quads(d->args.token_bytes + d->args.scale_bytes);
 	packets = ep_ll_dispatch_packets_make(&h->group->config.shape, h->layout, h->topk);
-	ep_ll_common_fill(&d->args.c, h, quads);
-	parts = ep_ll_dispatch_parts(h, quads, unit);
-	d->args.c.parts = parts.own;
-	d->args.c.peer_parts = parts.peer;
+	ep_ll_common_fill(&d->args.c, h, quads, tile, ep_ll_dispatch_parts(h, quads, tile));
 	d->args.combine_parts = ep_ll_combine_parts_told(h);
 	d->args.count_off = packets.count_off;
 	d->args.header_off = packets.header_off;
 	d->args.header_bytes = packets.header_bytes;
-	ep_ll_dispatch_prepare(&d->args, unit);
+	d->args.by_packets = ep_div_make(packets.header_bytes / 16);
 	return ep_ll_dispatch_launch(h, ep_dispatch_kernel(h->group, fp8), &d->args,
 				     d->config.send_only != 0, stream);
 }

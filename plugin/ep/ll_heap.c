@@ -4,7 +4,7 @@
 
 #define EP_LL_LINE 128u  /* areas that different ranks poll do not share a cache line */
 #define EP_LL_PAGE 4096u /* banks */
-#define EP_LL_PIECE 256u /* handle memory */
+#define EP_LL_SLICE 256u /* handle memory */
 
 static uint32_t ep_ll_header_bytes(uint32_t layout, uint32_t topk)
 {
@@ -40,16 +40,16 @@ static void ep_ll_stage_make(struct ep_ll_heap *h, const struct ep_ll_shape *sha
 {
 	uint64_t headers = ep_max_u64(ep_ll_header_bytes(EP_LL_EXPERT_MAJOR, topk),
 				      ep_ll_header_bytes(EP_LL_RANK_MAJOR, topk));
-	uint64_t half = 0;
+	uint64_t side = 0;
 
-	(void)ep_ll_take(&half, (uint64_t)EP_LL_NET_BATCH * ep_ll_row_stride(shape->max_quads, 0),
+	(void)ep_ll_take(&side, (uint64_t)EP_LL_STAGE_ROWS * ep_ll_row_stride(shape->max_quads, 0),
 			 1);
-	h->stage_header_off =
-		ep_ll_take(&half, (uint64_t)shape->nranks * EP_LL_NET_BATCH * headers, EP_LL_LINE);
-	h->stage_half_bytes = ep_round_up(half, EP_LL_LINE);
-	h->stage_off = ep_ll_take(&h->bytes, 2 * shape->channels * h->stage_half_bytes, EP_LL_PAGE);
-	h->post_stride = ep_round_up(EP_LL_CTRL_BYTES + 8ull * shape->nlocal, EP_LL_LINE);
-	h->post_off = ep_ll_take(&h->bytes, shape->nranks * h->post_stride, EP_LL_LINE);
+	h->areas.stage_header_off =
+		ep_ll_take(&side, (uint64_t)shape->nranks * EP_LL_STAGE_ROWS * headers, EP_LL_LINE);
+	h->stage_side_bytes = ep_round_up(side, EP_LL_LINE);
+	h->stage_off = ep_ll_take(&h->bytes, 2 * shape->channels * h->stage_side_bytes, EP_LL_PAGE);
+	h->areas.post_stride = ep_round_up(EP_LL_CTRL_BYTES + 8ull * shape->nlocal, EP_LL_LINE);
+	h->areas.post_off = ep_ll_take(&h->bytes, shape->nranks * h->areas.post_stride, EP_LL_LINE);
 	h->bytes = ep_round_up(h->bytes, EP_LL_PAGE);
 }
 
@@ -68,12 +68,12 @@ struct ep_ll_heap ep_ll_heap_make(const struct ep_ll_shape *shape, uint32_t topk
 		packets =
 			ep_max_u64(packets, ep_ll_dispatch_packets_make(shape, layout, topk).bytes);
 	}
-	h.packet_off = 0;
-	h.flag_off = ep_round_up(packets, EP_LL_LINE);
-	h.row_off = ep_round_up(h.flag_off + rows * 4 * EP_LL_MAX_PARTS, EP_LL_LINE);
-	h.bank_bytes = h.row_off + rows * row_bytes;
+	h.areas.packet_off = 0;
+	h.areas.flag_off = ep_round_up(packets, EP_LL_LINE);
+	h.areas.row_off = ep_round_up(h.areas.flag_off + rows * 4 * EP_LL_MAX_PARTS, EP_LL_LINE);
+	h.bank_bytes = h.areas.row_off + rows * row_bytes;
 	if (shape->channels) {
-		h.net_row_off = ep_ll_take(
+		h.areas.remote_row_off = ep_ll_take(
 			&h.bank_bytes, rows * ep_ll_row_stride(shape->max_quads, 0), EP_LL_LINE);
 	}
 	h.bank_bytes = ep_round_up(h.bank_bytes, EP_LL_PAGE);
@@ -83,8 +83,8 @@ struct ep_ll_heap ep_ll_heap_make(const struct ep_ll_shape *shape, uint32_t topk
 	h.clean_off = ep_ll_take(&h.bytes, 16ull * shape->nranks, EP_LL_LINE);
 	h.signal_off = ep_ll_take(&h.bytes, 8ull * shape->nranks * shape->channels, EP_LL_LINE);
 	h.bytes = ep_round_up(h.bytes, EP_LL_PAGE);
-	for (int i = 0; i < EP_LL_BANKS; i++) {
-		h.bank_off[i] = h.bytes;
+	for (int i = 0; i < EP_GROUP_BANKS; i++) {
+		h.areas.bank_off[i] = h.bytes;
 		h.bytes += h.bank_bytes;
 	}
 	if (shape->channels) {
@@ -103,11 +103,11 @@ struct ep_ll_heap ep_ll_heap_make_within(const struct ep_ll_shape *shape, uint64
 	return h;
 }
 
-static uint64_t ep_ll_piece(uint64_t *at, uint64_t bytes)
+static uint64_t ep_ll_slice(uint64_t *at, uint64_t bytes)
 {
 	uint64_t off = *at;
 
-	*at = ep_round_up(off + bytes, EP_LL_PIECE);
+	*at = ep_round_up(off + bytes, EP_LL_SLICE);
 	return off;
 }
 
@@ -118,16 +118,26 @@ struct ep_ll_handle_layout ep_ll_handle_layout_make(const struct ep_ll_shape *sh
 	struct ep_ll_handle_layout h;
 	uint64_t at = 0;
 
-	h.staged_off = ep_ll_piece(&at, sizeof(struct ep_ll_staged));
-	h.src_rows_off = ep_ll_piece(&at, 4ull * shape->nranks);
-	h.src_parts_off = ep_ll_piece(&at, 4ull * shape->nranks);
-	h.counts_off = ep_ll_piece(&at, 4ull * shape->nlocal);
-	h.slot_token_off = ep_ll_piece(&at, 4 * rows);
-	h.slot_row_off = ep_ll_piece(&at, layout == EP_LL_EXPERT_MAJOR ? 4 * rows * topk : 0);
-	h.route_off = ep_ll_piece(&at, 4ull * shape->max_tokens * topk);
-	h.sent_rows_off = ep_ll_piece(&at, shape->channels ? 4ull * shape->nranks : 0);
+	h.pending_off = ep_ll_slice(&at, sizeof(struct ep_dev_pending));
+	h.src_rows_off = ep_ll_slice(&at, 4ull * shape->nranks);
+	h.src_parts_off = ep_ll_slice(&at, 4ull * shape->nranks);
+	h.counts_off = ep_ll_slice(&at, 4ull * shape->nlocal);
+	h.slot_token_off = ep_ll_slice(&at, 4 * rows);
+	h.slot_row_off = ep_ll_slice(&at, layout == EP_LL_EXPERT_MAJOR ? 4 * rows * topk : 0);
+	h.route_off = ep_ll_slice(&at, 4ull * shape->max_tokens * topk);
+	h.sent_rows_off = ep_ll_slice(&at, shape->channels ? 4ull * shape->nranks : 0);
 	h.bytes = at;
 	return h;
+}
+
+uint32_t ep_ll_copy_quads(uint32_t bytes)
+{
+	return (bytes + EP_LL_QUAD_BYTES - 1) / EP_LL_QUAD_BYTES;
+}
+
+uint32_t ep_ll_fp8_quads(uint32_t hidden)
+{
+	return (hidden + EP_LL_TILE_CHANNELS - 1) / EP_LL_TILE_CHANNELS * EP_LL_TILE_QUADS;
 }
 
 uint32_t ep_ll_max_quads(uint32_t bytes)
@@ -145,7 +155,7 @@ uint32_t ep_ll_parts_choose(uint64_t rows, uint32_t pieces, uint32_t warps)
 	return (uint32_t)ep_max_u64(1, ep_min_u64(parts, pieces));
 }
 
-uint32_t ep_ll_part_quads(uint64_t tokens, uint32_t quads, uint32_t most)
+uint32_t ep_ll_warp_quads(uint64_t tokens, uint32_t quads, uint32_t most)
 {
 	return (uint32_t)ep_max_u64(1, ep_min_u64(ep_ceil_div(quads * tokens, 128), most));
 }

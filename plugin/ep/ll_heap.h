@@ -24,18 +24,11 @@ struct ep_ll_heap {
 	uint64_t bytes;
 	uint64_t progress_off; /* [R], 8 bytes each */
 	uint64_t clean_off;
-	uint64_t signal_off; /* [R][channels] */
-	uint64_t bank_off[EP_LL_BANKS];
-	uint64_t packet_off; /* areas, from the start of a bank; they end where the next begins */
-	uint64_t flag_off;
-	uint64_t row_off;
-	uint64_t net_row_off;
+	uint64_t signal_off;      /* [R][channels] */
+	struct ep_ll_areas areas; /* areas of a bank end where the next begins */
 	uint64_t bank_bytes;
-	uint64_t stage_off; /* [channels][2] halves: rows, then headers [R][EP_LL_NET_BATCH] */
-	uint64_t stage_half_bytes;
-	uint64_t stage_header_off; /* from the start of a half */
-	uint64_t post_off;         /* [R], what the control queues send */
-	uint64_t post_stride;
+	uint64_t stage_off; /* [channels][2] sides: rows, then headers [R][EP_LL_STAGE_ROWS] */
+	uint64_t stage_side_bytes;
 };
 
 /* Parts of the packet area of a dispatch, from its start. */
@@ -47,7 +40,7 @@ struct ep_ll_dispatch_packets {
 };
 
 struct ep_ll_handle_layout {
-	uint64_t staged_off;
+	uint64_t pending_off;
 	uint64_t src_rows_off;
 	uint64_t src_parts_off;
 	uint64_t counts_off;
@@ -84,8 +77,12 @@ uint32_t ep_ll_parts_choose(uint64_t rows, uint32_t pieces, uint32_t warps);
 
 /*
  * Rows as lines: how many quads one warp takes at a time of each of `tokens` rows of `quads` quads.
- * About 128 pieces of work in all are fastest while the latency counts, then `most` quads.
+ * About 128 items of work in all are fastest while the latency counts, then `most` quads.
  */
-uint32_t ep_ll_part_quads(uint64_t tokens, uint32_t quads, uint32_t most);
+uint32_t ep_ll_warp_quads(uint64_t tokens, uint32_t quads, uint32_t most);
+
+/* Quads of a row of `bytes` copied bytes, and of `hidden` channels quantised to FP8. */
+uint32_t ep_ll_copy_quads(uint32_t bytes);
+uint32_t ep_ll_fp8_quads(uint32_t hidden);
 
 #endif

@@ -3,7 +3,6 @@
 #include <string.h>
 #include "device/kernels.h"
 #include "ep/group.h"
-#include "gda/gda.h"
 
 #define EP_MAX_DEVICES 64
 
@@ -16,13 +15,13 @@ static const struct {
 	{ (const void *)ep_ll_combine_bf16_kernel, false },
 	{ (const void *)ep_ll_combine_fp16_kernel, false },
 	{ (const void *)ep_ll_combine_fp32_kernel, false },
-	{ (const void *)ep_ll_dispatch_net_kernel, true },
-	{ (const void *)ep_ll_dispatch_fp8_net_kernel, true },
-	{ (const void *)ep_ll_combine_bf16_net_kernel, false },
-	{ (const void *)ep_ll_combine_fp16_net_kernel, false },
-	{ (const void *)ep_ll_combine_fp32_net_kernel, false },
-	{ (const void *)ep_ll_clean_kernel, false },
-	{ (const void *)ep_ll_drain_kernel, false },
+	{ (const void *)ep_ll_dispatch_remote_kernel, true },
+	{ (const void *)ep_ll_dispatch_fp8_remote_kernel, true },
+	{ (const void *)ep_ll_combine_bf16_remote_kernel, false },
+	{ (const void *)ep_ll_combine_fp16_remote_kernel, false },
+	{ (const void *)ep_ll_combine_fp32_remote_kernel, false },
+	{ (const void *)ep_clean_kernel, false },
+	{ (const void *)ep_drain_kernel, false },
 };
 
 /* What the dispatch kernels may use on each device: shared by all groups of the process. */
@@ -47,15 +46,29 @@ ncclResult_t ep_ll_preload(void)
 	return ncclSuccess;
 }
 
+/* Tokens of one span: a multiple of 32, at least 32. */
+static uint32_t ep_ll_span_tokens(uint32_t topk, uint32_t experts)
+{
+	uint64_t n = ep_min_u64(EP_LL_SPAN_IDS / topk, EP_LL_SPAN);
+
+	n = ep_min_u64(n, EP_LL_SPAN_BITS / experts * 32);
+	return n > 32 ? (uint32_t)n & ~31u : 32;
+}
+
+/*
+ * Dynamic shared memory of a dispatch. Senders: ids of a span, bits per (expert, token) and per
+ * (rank, token), counts per expert and rank, FP8 scratch. Receivers: counts per (source, expert),
+ * five words per source.
+ */
 static uint32_t ep_ll_shared_bytes(const struct ncclEpGroup *g, uint32_t topk)
 {
-	struct ep_ll_dispatch_args args;
+	uint32_t r = g->config.shape.nranks, experts = r * g->config.shape.nlocal;
+	uint32_t span = ep_ll_span_tokens(topk, experts);
+	uint32_t scratch = EP_GROUP_MAX_THREADS / 32 * EP_LL_TILE_BYTES;
+	uint32_t send = 4 * (span * topk + (experts + r) * (span / 32 + 1)) + scratch;
+	uint32_t recv = 4 * (experts + 5 * r);
 
-	memset(&args, 0, sizeof(args));
-	args.c.nranks = g->config.shape.nranks;
-	args.c.nlocal = g->config.shape.nlocal;
-	args.c.topk = topk;
-	return ep_ll_dispatch_shared_bytes(&args);
+	return (uint32_t)ep_max_u64(send, recv) + 64;
 }
 
 static ncclResult_t ep_ll_shared_allow(int device, uint32_t bytes)
@@ -122,67 +135,48 @@ ncclResult_t ep_ll_allow_shared(struct ncclEpGroup *g, uint32_t topk)
 	return ncclSuccess;
 }
 
-/* What concerns remote ranks; all 0 where there are none. */
-static void ep_ll_common_fill_net(struct ep_ll_common *c, const struct ncclEpHandle *h)
+void ep_ll_handle_fill(struct ncclEpHandle *h)
 {
-	const struct ncclEpGroup *g = h->group;
+	const struct ep_ll_handle_layout *l = &h->mem_layout;
 
-	if (!g->remote) {
-		return;
-	}
-	c->remote = g->remote;
-	c->channels = g->config.shape.channels;
-	c->queues = c->channels + 1;
-	c->qps = ep_gda_queues(g->gda);
-	c->links = g->links;
-	c->down = ep_gda_down(g->gda);
-	c->sent_rows = (void *)(h->mem + h->mem_layout.sent_rows_off);
-	c->signal_off = g->heap.signal_off;
-	c->net_row_off = g->heap.net_row_off;
-	c->stage_off = g->heap.stage_off;
-	c->stage_half_bytes = g->heap.stage_half_bytes;
-	c->stage_header_off = g->heap.stage_header_off;
-	c->post_off = g->heap.post_off;
-	c->post_stride = g->heap.post_stride;
+	h->pending_dev = (void *)(h->mem + l->pending_off);
+	h->dev.src_rows = (void *)(h->mem + l->src_rows_off);
+	h->dev.src_parts = (void *)(h->mem + l->src_parts_off);
+	h->dev.sent_rows = (void *)(h->mem + l->sent_rows_off);
+	h->dev.counts = (void *)(h->mem + l->counts_off);
+	h->dev.slot_token = (void *)(h->mem + l->slot_token_off);
+	h->dev.slot_row = (void *)(h->mem + l->slot_row_off);
+	h->dev.route = (void *)(h->mem + l->route_off);
 }
 
-void ep_ll_common_fill(struct ep_ll_common *c, const struct ncclEpHandle *h, uint32_t row_quads)
+void ep_ll_common_fill(struct ep_ll_common *c, const struct ncclEpHandle *h, uint32_t quads,
+		       uint32_t tile, struct ep_ll_parts parts)
 {
 	const struct ncclEpGroup *g = h->group;
 
-	c->rank = (uint32_t)g->rank;
-	c->nranks = (uint32_t)g->nranks;
+	c->g = g->dev;
+	c->areas = g->heap.areas;
+	c->h = h->dev;
+	c->launch.pending = h->pending_dev;
+	c->topk_idx = h->topk_idx;
 	c->nlocal = g->config.shape.nlocal;
 	c->topk = h->topk;
 	c->max_tokens = g->config.shape.max_tokens;
 	c->num_tokens = h->num_tokens;
 	c->layout = h->layout;
 	c->id_bytes = h->id_bytes;
-	c->mask_enabled = g->config.enable_mask;
-	c->row_quads = row_quads;
+	c->row_quads = quads;
 	c->lines = g->lines;
-	c->timeout_ns = g->config.timeout_ns;
-	c->mask = g->mask;
-	c->seq = g->seq;
-	c->state = g->state;
-	c->records = g->records_dev;
-	c->async_error = g->async_error_dev;
-	c->stats = g->stats;
-	c->staged = (void *)(h->mem + h->mem_layout.staged_off);
-	c->src_rows = (void *)(h->mem + h->mem_layout.src_rows_off);
-	c->src_parts = (void *)(h->mem + h->mem_layout.src_parts_off);
-	c->counts = (void *)(h->mem + h->mem_layout.counts_off);
-	c->slot_token = (void *)(h->mem + h->mem_layout.slot_token_off);
-	c->slot_row = (void *)(h->mem + h->mem_layout.slot_row_off);
-	c->route = (void *)(h->mem + h->mem_layout.route_off);
-	c->topk_idx = h->topk_idx;
-	c->progress_off = g->heap.progress_off;
-	memcpy(c->bank_off, g->heap.bank_off, sizeof(c->bank_off));
-	c->packet_off = g->heap.packet_off;
-	c->flag_off = g->heap.flag_off;
-	c->row_off = g->heap.row_off;
-	memcpy(c->heap, g->symm.base, sizeof(c->heap));
-	ep_ll_common_fill_net(c, h);
+	c->parts = parts.own;
+	c->peer_parts = parts.peer;
+	c->part_quads = ep_ll_part_quads(quads, parts.own, tile);
+	c->peer_part_quads = ep_ll_part_quads(quads, parts.peer, 1);
+	c->by_local = ep_div_make(c->nlocal);
+	c->by_topk = ep_div_make(c->topk);
+	c->by_parts = ep_div_make(c->parts);
+	c->by_peer_parts = ep_div_make(c->peer_parts);
+	c->span = ep_ll_span_tokens(c->topk, c->g.nranks * c->nlocal);
+	c->channel_tokens = ep_remote_channel_entries(c->num_tokens, g->config.shape.channels);
 }
 
 static uint32_t ep_ll_tokens(const struct ncclEpHandle *h)
@@ -208,17 +202,17 @@ static uint32_t ep_ll_flag_parts(const struct ncclEpHandle *h, uint64_t rows, ui
 #define EP_LL_RECV_QUANTISED_QUADS 2
 #define EP_LL_RETURN_QUADS 4
 
-struct ep_ll_parts ep_ll_dispatch_parts(const struct ncclEpHandle *h, uint32_t quads, uint32_t unit)
+struct ep_ll_parts ep_ll_dispatch_parts(const struct ncclEpHandle *h, uint32_t quads, uint32_t tile)
 {
 	uint32_t tokens = ep_ll_tokens(h);
-	uint32_t most = unit > 1 ? EP_LL_RECV_QUANTISED_QUADS : EP_LL_RECV_QUADS;
-	struct ep_ll_parts p = { ep_ll_flag_parts(h, h->num_tokens, quads / unit), 1 };
+	uint32_t most = tile > 1 ? EP_LL_RECV_QUANTISED_QUADS : EP_LL_RECV_QUADS;
+	struct ep_ll_parts p = { ep_ll_flag_parts(h, h->num_tokens, quads / tile), 1 };
 
 	if (h->group->lines) {
-		uint32_t own = ep_ll_part_quads(tokens, quads, EP_LL_SEND_QUADS);
+		uint32_t own = ep_ll_warp_quads(tokens, quads, EP_LL_SEND_QUADS);
 
-		p.own = ep_ceil_div(quads, ep_max_u64(unit, own));
-		p.peer = ep_ceil_div(quads, ep_ll_part_quads(tokens, quads, most));
+		p.own = ep_ceil_div(quads, ep_max_u64(tile, own));
+		p.peer = ep_ceil_div(quads, ep_ll_warp_quads(tokens, quads, most));
 	}
 	return p;
 }
@@ -241,7 +235,7 @@ struct ep_ll_parts ep_ll_combine_parts(const struct ncclEpHandle *h, uint32_t qu
 
 	if (h->group->lines) {
 		p.own = ep_ceil_div(quads, tokens <= 256 ? 1 : 2);
-		p.peer = ep_ceil_div(quads, ep_ll_part_quads(tokens, quads, EP_LL_RETURN_QUADS));
+		p.peer = ep_ceil_div(quads, ep_ll_warp_quads(tokens, quads, EP_LL_RETURN_QUADS));
 	}
 	return p;
 }
@@ -282,43 +276,43 @@ static uint32_t ep_ll_send_blocks(const struct ep_ll_geometry *geometry, uint32_
 	return send ? send : 1;
 }
 
-/* Sets the phase in `c` and returns the blocks of the launch. */
-static uint32_t ep_ll_phase_set(const struct ep_ll_geometry *geometry, struct ep_ll_common *c,
-				uint32_t phase, bool dispatch)
+/* Sets the halves in `c` and returns the blocks of the launch. */
+static uint32_t ep_ll_halves_set(const struct ep_ll_geometry *geometry, struct ep_ll_common *c,
+				 uint32_t halves, bool dispatch)
 {
 	uint32_t send = ep_ll_send_blocks(geometry, c->num_tokens, dispatch);
 	uint32_t recv = geometry->send_blocks + geometry->recv_blocks - send;
 
-	c->phase = phase;
-	c->send_blocks = phase & EP_LL_SEND ? send : 0;
-	return c->send_blocks + (phase & EP_LL_RECV ? recv : 0);
+	c->launch.halves = halves;
+	c->launch.send_blocks = halves & EP_HALF_SEND ? send : 0;
+	return c->launch.send_blocks + (halves & EP_HALF_RECV ? recv : 0);
 }
 
 static ncclResult_t ep_ll_dispatch_phase(struct ncclEpGroup *g, const void *kernel,
-					 struct ep_ll_dispatch_args *args, uint32_t phase,
+					 struct ep_ll_dispatch_args *args, uint32_t halves,
 					 cudaStream_t stream)
 {
-	uint32_t blocks = ep_ll_phase_set(&g->geometry, &args->c, phase, true);
+	uint32_t blocks = ep_ll_halves_set(&g->geometry, &args->c, halves, true);
 
 	return ep_ll_launch(kernel, args, blocks, g->geometry.threads,
-			    ep_ll_dispatch_shared_bytes(args), stream, "launching dispatch");
+			    ep_ll_shared_bytes(g, args->c.topk), stream, "launching dispatch");
 }
 
 static ncclResult_t ep_ll_combine_phase(struct ncclEpGroup *g, const void *kernel,
-					struct ep_ll_combine_args *args, uint32_t phase,
+					struct ep_ll_combine_args *args, uint32_t halves,
 					cudaStream_t stream)
 {
-	uint32_t blocks = ep_ll_phase_set(&g->geometry, &args->c, phase, false);
+	uint32_t blocks = ep_ll_halves_set(&g->geometry, &args->c, halves, false);
 
 	return ep_ll_launch(kernel, args, blocks, g->geometry.threads, 0, stream,
 			    "launching combine");
 }
 
-static void ep_ll_stage(struct ncclEpHandle *h, enum ep_staged_kind kind, const void *kernel)
+static void ep_ll_pend(struct ncclEpHandle *h, enum ep_pending_kind kind, const void *kernel)
 {
-	h->staged = kind;
-	h->staged_kernel = kernel;
-	h->group->staged++;
+	h->pending = kind;
+	h->pending_kernel = kernel;
+	h->group->pending++;
 }
 
 ncclResult_t ep_ll_dispatch_launch(struct ncclEpHandle *h, const void *kernel,
@@ -326,14 +320,14 @@ ncclResult_t ep_ll_dispatch_launch(struct ncclEpHandle *h, const void *kernel,
 				   cudaStream_t stream)
 {
 	if (!send_only) {
-		EP_CHECK(ep_ll_dispatch_phase(h->group, kernel, args, EP_LL_SEND | EP_LL_RECV,
+		EP_CHECK(ep_ll_dispatch_phase(h->group, kernel, args, EP_HALF_SEND | EP_HALF_RECV,
 					      stream));
 		h->dispatched = true;
 		return ncclSuccess;
 	}
-	EP_CHECK(ep_ll_dispatch_phase(h->group, kernel, args, EP_LL_SEND, stream));
-	h->staged_args.dispatch = *args;
-	ep_ll_stage(h, EP_STAGED_DISPATCH, kernel);
+	EP_CHECK(ep_ll_dispatch_phase(h->group, kernel, args, EP_HALF_SEND, stream));
+	h->pending_args.dispatch = *args;
+	ep_ll_pend(h, EP_PENDING_DISPATCH, kernel);
 	return ncclSuccess;
 }
 
@@ -342,59 +336,45 @@ ncclResult_t ep_ll_combine_launch(struct ncclEpHandle *h, const void *kernel,
 				  cudaStream_t stream)
 {
 	if (!send_only) {
-		return ep_ll_combine_phase(h->group, kernel, args, EP_LL_SEND | EP_LL_RECV, stream);
+		return ep_ll_combine_phase(h->group, kernel, args, EP_HALF_SEND | EP_HALF_RECV,
+					   stream);
 	}
-	EP_CHECK(ep_ll_combine_phase(h->group, kernel, args, EP_LL_SEND, stream));
-	h->staged_args.combine = *args;
-	ep_ll_stage(h, EP_STAGED_COMBINE, kernel);
+	EP_CHECK(ep_ll_combine_phase(h->group, kernel, args, EP_HALF_SEND, stream));
+	h->pending_args.combine = *args;
+	ep_ll_pend(h, EP_PENDING_COMBINE, kernel);
 	return ncclSuccess;
 }
 
 ncclResult_t ep_ll_complete_launch(struct ncclEpHandle *h, cudaStream_t stream)
 {
-	if (h->staged == EP_STAGED_NONE) {
+	if (h->pending == EP_PENDING_NONE) {
 		return ncclSuccess;
 	}
-	if (h->staged == EP_STAGED_DISPATCH) {
-		EP_CHECK(ep_ll_dispatch_phase(h->group, h->staged_kernel, &h->staged_args.dispatch,
-					      EP_LL_RECV, stream));
+	if (h->pending == EP_PENDING_DISPATCH) {
+		EP_CHECK(ep_ll_dispatch_phase(h->group, h->pending_kernel,
+					      &h->pending_args.dispatch, EP_HALF_RECV, stream));
 		h->dispatched = true;
 	} else {
-		EP_CHECK(ep_ll_combine_phase(h->group, h->staged_kernel, &h->staged_args.combine,
-					     EP_LL_RECV, stream));
+		EP_CHECK(ep_ll_combine_phase(h->group, h->pending_kernel, &h->pending_args.combine,
+					     EP_HALF_RECV, stream));
 	}
-	h->staged = EP_STAGED_NONE;
-	h->group->staged--;
+	h->pending = EP_PENDING_NONE;
+	h->group->pending--;
 	return ncclSuccess;
 }
 
 ncclResult_t ep_ll_clean_launch(struct ncclEpGroup *g, cudaStream_t stream)
 {
 	uint32_t threads = (uint32_t)ep_round_up((uint64_t)g->nranks, 32);
-	struct ep_ll_clean_args args;
+	struct ep_clean_args args = {
+		.g = g->dev,
+		.clean_round = g->clean_rounds + 1,
+	};
 
-	memset(&args, 0, sizeof(args));
-	args.rank = (uint32_t)g->rank;
-	args.nranks = (uint32_t)g->nranks;
-	args.round = g->clean_rounds + 1;
-	args.mask_enabled = g->config.enable_mask;
-	args.timeout_ns = g->config.timeout_ns;
-	args.mask = g->mask;
-	args.seq = g->seq;
-	args.state = g->state;
-	args.records = g->records_dev;
-	args.async_error = g->async_error_dev;
-	args.clean_off = g->heap.clean_off;
-	args.progress_off = g->heap.progress_off;
-	memcpy(args.heap, g->symm.base, sizeof(args.heap));
 	if (g->remote) {
-		threads = (uint32_t)ep_max_u64(threads, 64);
-		args.remote = g->remote;
-		args.queues = g->config.shape.channels + 1;
-		args.qps = ep_gda_queues(g->gda);
-		args.down = ep_gda_down(g->gda);
+		threads = (uint32_t)ep_max_u64(threads, 64); /* so that waits for queues overlap */
 	}
-	EP_CHECK(ep_ll_launch((const void *)ep_ll_clean_kernel, &args, 1, threads, 0, stream,
+	EP_CHECK(ep_ll_launch((const void *)ep_clean_kernel, &args, 1, threads, 0, stream,
 			      "launching the mask clean-up"));
 	g->clean_rounds++;
 	return ncclSuccess;

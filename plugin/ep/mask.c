@@ -54,7 +54,7 @@ ncclResult_t ncclEpMaskUpdate(ncclEpGroup_t ep_group, const int *mask, cudaStrea
 	EP_CUDA_GOTO(cudaMemcpyAsync(ep_group->mask, mask, 4 * (size_t)ep_group->nranks,
 				     cudaMemcpyHostToDevice, stream),
 		     "ncclEpMaskUpdate: copying from mask, which must be host memory", out);
-	EP_CUDA_GOTO(cudaMemcpyAsync(ep_ll_forgiven(ep_group->mask, (uint32_t)ep_group->nranks),
+	EP_CUDA_GOTO(cudaMemcpyAsync(ep_mask_ignored(ep_group->mask, (uint32_t)ep_group->nranks),
 				     (char *)ep_group->symm.base[ep_group->rank] +
 					     ep_group->heap.progress_off,
 				     8 * (size_t)ep_group->nranks, cudaMemcpyDeviceToDevice,
@@ -68,7 +68,7 @@ out:
 /* Ranks that a clean-up has not brought back. */
 static ncclResult_t ep_mask_tell_missing(struct ncclEpGroup *g, cudaStream_t stream)
 {
-	int32_t mask[EP_LL_MAX_RANKS];
+	int32_t mask[EP_GROUP_MAX_RANKS];
 	char link[420];
 
 	EP_CUDA(cudaMemcpyAsync(mask, g->mask, 4 * (size_t)g->nranks, cudaMemcpyDeviceToHost,
@@ -101,11 +101,11 @@ ncclResult_t ncclEpMaskClean(ncclEpGroup_t ep_group, cudaStream_t stream)
 	struct ep_call call;
 
 	EP_CHECK(ep_mask_enter(&call, ep_group, false, "", "ncclEpMaskClean"));
-	if (ep_group->staged) {
+	if (ep_group->pending) {
 		result = ep_fail(ncclInvalidUsage,
 				 "ncclEpMaskClean: %u send_only operations are "
 				 "pending: complete them first",
-				 ep_group->staged);
+				 ep_group->pending);
 		goto out;
 	}
 	EP_CHECK_GOTO(ep_stream_check_capture(stream, "ncclEpMaskClean"), out);

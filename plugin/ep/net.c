@@ -13,11 +13,11 @@
 #define EP_NET_LINGER_NS 2000000     /* for NICs to acknowledge what has arrived */
 #define EP_NET_SUSPECT_NS 200000000u /* a NIC that lives takes microseconds */
 
-_Static_assert(EP_LL_MAX_CHANNELS + 1 <= EP_GDA_MAX_QUEUES, "queues per peer");
+_Static_assert(EP_GROUP_MAX_CHANNELS + 1 <= EP_GDA_MAX_QUEUES, "queues per peer");
 
 ncclResult_t ep_net_plan(struct ncclEpGroup *g)
 {
-	uint32_t node[EP_LL_MAX_RANKS], most = 0;
+	uint32_t node[EP_GROUP_MAX_RANKS], most = 0;
 
 	EP_CHECK(ep_nodes_assign(g->idents, &g->config.node_size, g->nranks));
 	for (int r = 0; r < g->nranks; r++) {
@@ -34,8 +34,8 @@ ncclResult_t ep_net_plan(struct ncclEpGroup *g)
 ncclResult_t ep_net_open(struct ncclEpGroup *g, struct ep_boot *boot, ncclResult_t mine)
 {
 	uint64_t timeout_ms = (uint64_t)g->params.value[EP_PARAM_BOOTSTRAP_TIMEOUT_MS];
-	const char *host[EP_LL_MAX_RANKS];
-	bool remote[EP_LL_MAX_RANKS];
+	const char *host[EP_GROUP_MAX_RANKS];
+	bool remote[EP_GROUP_MAX_RANKS];
 	struct ep_gda_config config = {
 		.device = g->device,
 		.bus_id = g->idents[g->rank].bus_id,
@@ -59,10 +59,21 @@ ncclResult_t ep_net_open(struct ncclEpGroup *g, struct ep_boot *boot, ncclResult
 	return ep_gda_open(&g->gda, boot, &config, mine);
 }
 
-ncclResult_t ep_net_bind(struct ncclEpGroup *g, struct ep_boot *boot, const struct ep_symm *symm)
+ncclResult_t ep_net_bind(struct ncclEpGroup *g, struct ep_boot *boot, const struct ep_symm *symm,
+			 const struct ep_ll_heap *heap)
 {
-	uint64_t bytes =
-		(uint64_t)g->nranks * (g->config.shape.channels + 1) * sizeof(struct ep_ll_link);
+	struct ep_dev_remote remote = {
+		.channels = g->config.shape.channels,
+		.queues = g->config.shape.channels + 1,
+		.qps = g->remote ? ep_gda_queues(g->gda) : NULL,
+		.links = g->links,
+		.down = g->remote ? ep_gda_down(g->gda) : NULL,
+		.signal_off = heap->signal_off,
+		.stage_off = heap->stage_off,
+		.stage_side_bytes = heap->stage_side_bytes,
+	};
+	uint64_t bytes = (uint64_t)g->nranks * (g->config.shape.channels + 1) *
+			 sizeof(struct ep_remote_link);
 	ncclResult_t mine = ncclSuccess;
 	cudaError_t err;
 
@@ -72,10 +83,14 @@ ncclResult_t ep_net_bind(struct ncclEpGroup *g, struct ep_boot *boot, const stru
 	/* Signals in the new memory are zero again. */
 	err = cudaMemsetAsync(g->links, 0, bytes, g->stream);
 	if (err == cudaSuccess) {
+		err = cudaMemcpyAsync(g->remote_dev, &remote, sizeof(remote),
+				      cudaMemcpyHostToDevice, g->stream);
+	}
+	if (err == cudaSuccess) {
 		err = cudaStreamSynchronize(g->stream);
 	}
 	if (err != cudaSuccess) {
-		mine = ep_fail_cuda(err, "zeroing the state of the RDMA queues");
+		mine = ep_fail_cuda(err, "setting up the state of the RDMA queues");
 	}
 	return ep_gda_bind(g->gda, boot, symm->base[g->rank], symm->bytes, mine);
 }
@@ -96,7 +111,7 @@ static uint64_t ep_net_alive(const struct ncclEpGroup *g)
 /* Ranks that may not answer any more: masked ones, and any in a group that has failed. */
 static uint64_t ep_net_suspects(const struct ncclEpGroup *g)
 {
-	int32_t mask[EP_LL_MAX_RANKS];
+	int32_t mask[EP_GROUP_MAX_RANKS];
 	uint64_t suspects = 0;
 
 	if (g->failed) {
@@ -119,18 +134,15 @@ static uint64_t ep_net_suspects(const struct ncclEpGroup *g)
 static cudaError_t ep_net_drain_run(struct ncclEpGroup *g, bool farewell, uint64_t timeout_ns,
 				    uint64_t *lost)
 {
-	struct ep_ll_drain_args args = {
-		.rank = (uint32_t)g->rank,
-		.nranks = (uint32_t)g->nranks,
-		.queues = g->config.shape.channels + 1,
+	struct ep_drain_args args = {
+		.g = g->dev,
+		.alive = ep_net_alive(g),
 		.farewell = farewell,
-		.remote = ep_net_alive(g),
 		.timeout_ns = timeout_ns,
 		.suspects = ep_net_suspects(g),
 		.suspect_ns = ep_min_u64(timeout_ns, EP_NET_SUSPECT_NS),
 		.farewell_off = EP_SYMM_FAREWELL(g->rank),
 		.farewell_value = ep_symm_farewell_value(&g->symm),
-		.qps = ep_gda_queues(g->gda),
 		.lost = g->drain_lost_dev,
 	};
 	void *params[] = { &args };
@@ -142,7 +154,7 @@ static cudaError_t ep_net_drain_run(struct ncclEpGroup *g, bool farewell, uint64
 	cudaError_t err;
 
 	g->drain_lost[0] = g->drain_lost[1] = UINT32_MAX;
-	err = cudaLaunchKernelExC(&config, (const void *)ep_ll_drain_kernel, params);
+	err = cudaLaunchKernelExC(&config, (const void *)ep_drain_kernel, params);
 	if (err == cudaSuccess) {
 		err = cudaStreamSynchronize(g->stream);
 	}

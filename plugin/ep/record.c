@@ -26,7 +26,7 @@ static const char *ep_record_awaited(uint32_t site)
 	return site < EP_WAIT_SITES ? names[site] : "something unknown";
 }
 
-static const char *ep_record_operation(const struct ep_ll_record *r)
+static const char *ep_record_operation(const struct ep_record *r)
 {
 	if (r->site == EP_WAIT_CLEAN) {
 		return "MaskClean";
@@ -35,15 +35,15 @@ static const char *ep_record_operation(const struct ep_ll_record *r)
 }
 
 /* Takes a record away from the device, or returns false. */
-static bool ep_record_take(struct ncclEpGroup *group, int record_class, struct ep_ll_record *out)
+static bool ep_record_take(struct ncclEpGroup *group, int record_class, struct ep_record *out)
 {
-	struct ep_ll_record *shared = &group->records[record_class];
+	struct ep_record *shared = &group->records[record_class];
 
 	if (!__atomic_load_n(&shared->valid, __ATOMIC_ACQUIRE)) {
 		return false;
 	}
 	*out = *shared;
-	if (record_class != EP_LL_RECORD_FATAL) {
+	if (record_class != EP_RECORD_FATAL) {
 		/* Let the next failure of the class have it; the fatal one is the last. */
 		__atomic_store_n(&shared->valid, 0, __ATOMIC_RELEASE);
 		if (cudaMemsetAsync(&group->state->record_lock[record_class], 0, 4,
@@ -58,7 +58,7 @@ static bool ep_record_take(struct ncclEpGroup *group, int record_class, struct e
 static void ep_record_stragglers(struct ncclEpGroup *group, uint32_t step, char *text, size_t size)
 {
 	enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-	uint64_t progress[EP_LL_MAX_RANKS]; /* the low four bytes count */
+	uint64_t progress[EP_GROUP_MAX_RANKS]; /* the low four bytes count */
 	const void *from = group->symm.base[group->rank] + group->heap.progress_off;
 	size_t n = 0, count = 0;
 	cudaError_t err;
@@ -83,7 +83,7 @@ static void ep_record_stragglers(struct ncclEpGroup *group, uint32_t step, char 
 }
 
 /* The queue's own account, when the host knows no more. */
-static const char *ep_record_status(const struct ep_ll_record *r, char *text, size_t size)
+static const char *ep_record_status(const struct ep_record *r, char *text, size_t size)
 {
 	static const char *const names[] = {
 		[EP_MLX5_OK] = "the connection had been given up before",
@@ -101,20 +101,20 @@ static const char *ep_record_status(const struct ep_ll_record *r, char *text, si
 	return text;
 }
 
-static ncclResult_t ep_record_fatal(struct ncclEpGroup *group, const struct ep_ll_record *r)
+static ncclResult_t ep_record_fatal(struct ncclEpGroup *group, const struct ep_record *r)
 {
 	const struct ep_ident *peer =
 		&group->idents[r->peer < (uint32_t)group->nranks ? (int)r->peer : group->rank];
 	char behind[200], link[420];
 
-	if (r->cause == EP_LL_CAUSE_UNSENT) {
+	if (r->cause == EP_CAUSE_UNSENT) {
 		return ep_fail(ncclInvalidUsage,
 			       "%s %u: ncclEpComplete ran, but the send_only operation before it "
 			       "did not (captured in a graph that was not launched?); destroy the "
 			       "group",
 			       ep_record_operation(r), r->step);
 	}
-	if (r->cause == EP_LL_CAUSE_MISMATCH) {
+	if (r->cause == EP_CAUSE_MISMATCH) {
 		return ep_fail(
 			ncclRemoteError,
 			"%s %u: rank %u (pid %d on %s) runs another operation than rank %d: its "
@@ -124,7 +124,7 @@ static ncclResult_t ep_record_fatal(struct ncclEpGroup *group, const struct ep_l
 			ep_record_operation(r), r->step, r->peer, peer->pid, peer->hostname,
 			group->rank, (long long)r->value, EP_LL_QUAD_BYTES, (long long)r->expected);
 	}
-	if (r->cause == EP_LL_CAUSE_LEFT) {
+	if (r->cause == EP_CAUSE_LEFT) {
 		return ep_fail(ncclRemoteError,
 			       "%s %u: rank %u (pid %d on %s) goes on without rank %d and is %d "
 			       "steps ahead; all ranks must make the same calls; destroy the group",
@@ -132,7 +132,7 @@ static ncclResult_t ep_record_fatal(struct ncclEpGroup *group, const struct ep_l
 			       group->rank, (int)r->value);
 	}
 	ep_net_explain(group, r->peer, link, sizeof(link));
-	if (r->cause == EP_LL_CAUSE_UNENDED) {
+	if (r->cause == EP_CAUSE_UNENDED) {
 		return ep_fail(ncclSystemError,
 			       "%s %u: the connection of rank %d with rank %u (pid %d on %s) was "
 			       "given up, but its queue does not end, and the NIC may still read "
@@ -141,7 +141,7 @@ static ncclResult_t ep_record_fatal(struct ncclEpGroup *group, const struct ep_l
 			       peer->hostname,
 			       link[0] ? link : ep_record_status(r, link, sizeof(link)));
 	}
-	if (r->cause == EP_LL_CAUSE_RDMA) {
+	if (r->cause == EP_CAUSE_RDMA) {
 		return ep_fail(
 			ncclRemoteError,
 			"%s %u: rank %d lost its connection with rank %u (pid %d on %s), when "
@@ -161,18 +161,18 @@ static ncclResult_t ep_record_fatal(struct ncclEpGroup *group, const struct ep_l
 		behind[0] ? "; not started yet by rank" : "", behind, link);
 }
 
-static void ep_record_masked(struct ncclEpGroup *group, const struct ep_ll_record *r)
+static void ep_record_masked(struct ncclEpGroup *group, const struct ep_record *r)
 {
 	char link[420];
 
-	if (r->cause == EP_LL_CAUSE_LEFT) {
+	if (r->cause == EP_CAUSE_LEFT) {
 		EP_WARN("%s %u: rank %u has masked rank %d, goes on without it (%d steps ahead), "
 			"and is masked here from now on; all ranks have to call ncclEpMaskClean",
 			ep_record_operation(r), r->step, r->peer, group->rank, (int)r->value);
 		return;
 	}
 	ep_net_explain(group, r->peer, link, sizeof(link));
-	if (r->cause == EP_LL_CAUSE_RDMA) {
+	if (r->cause == EP_CAUSE_RDMA) {
 		group->lost_told |= (uint64_t)ep_net_remote(group, r->peer) << r->peer;
 		EP_WARN("%s %u: rank %d lost its connection with rank %u: rank %u is masked from "
 			"now on (ncclEpMaskQuery tells all that are)%s",
@@ -187,9 +187,9 @@ static void ep_record_masked(struct ncclEpGroup *group, const struct ep_ll_recor
 		r->peer, link);
 }
 
-static void ep_record_routing(struct ncclEpGroup *group, const struct ep_ll_record *r)
+static void ep_record_routing(struct ncclEpGroup *group, const struct ep_record *r)
 {
-	if (r->cause == EP_LL_CAUSE_OVERFLOW) {
+	if (r->cause == EP_CAUSE_OVERFLOW) {
 		(void)ep_fail(ncclInvalidArgument,
 			      "dispatch %u: local expert %lld has no row left of %lld for "
 			      "topk_idx[%u][%u] of rank %u: the selection was left out (tokens "
@@ -207,18 +207,18 @@ static void ep_record_routing(struct ncclEpGroup *group, const struct ep_ll_reco
 
 ncclResult_t ep_record_poll(struct ncclEpGroup *group)
 {
-	struct ep_ll_record r;
+	struct ep_record r;
 
-	if (ep_record_take(group, EP_LL_RECORD_ROUTING, &r)) {
+	if (ep_record_take(group, EP_RECORD_ROUTING, &r)) {
 		ep_record_routing(group, &r);
 	}
-	if (ep_record_take(group, EP_LL_RECORD_MASKED, &r)) {
+	if (ep_record_take(group, EP_RECORD_MASKED, &r)) {
 		ep_record_masked(group, &r);
 	}
 	if (group->failed) {
 		return ep_fail_again(&group->failure);
 	}
-	if (!ep_record_take(group, EP_LL_RECORD_FATAL, &r)) {
+	if (!ep_record_take(group, EP_RECORD_FATAL, &r)) {
 		return ep_net_poll(group);
 	}
 	group->failed = true;

@@ -14,11 +14,11 @@ static const uint32_t starts[] = { 0x7ffffffau, 0x80000010u, 0xfffffff4u, 0xffff
 
 static void start_at(ncclEpGroup_t group, uint32_t step)
 {
-	static const size_t bytes = EP_LL_MAX_BLOCKS * sizeof(struct ep_ll_seq);
-	struct ep_ll_seq *seq = calloc(1, bytes);
+	static const size_t bytes = EP_GROUP_MAX_BLOCKS * sizeof(struct ep_dev_seq);
+	struct ep_dev_seq *seq = calloc(1, bytes);
 
 	NEED(seq);
-	for (uint32_t i = 0; i < EP_LL_MAX_BLOCKS; i++) {
+	for (uint32_t i = 0; i < EP_GROUP_MAX_BLOCKS; i++) {
 		seq[i].step = step;
 	}
 	NEED_CUDA(cudaMemcpy(group->seq, seq, bytes, cudaMemcpyHostToDevice));

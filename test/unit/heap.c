@@ -39,7 +39,7 @@ static void check_dispatch(const struct ep_ll_shape *s, const struct ep_ll_heap 
 	CHECK(p.header_bytes < 8 * words + 16);
 	CHECK(aligned(p.header_off, 16));
 	CHECK(p.bytes == p.header_off + (uint64_t)s->nranks * s->max_tokens * p.header_bytes);
-	CHECK(h->packet_off + p.bytes <= h->flag_off);
+	CHECK(h->areas.packet_off + p.bytes <= h->areas.flag_off);
 }
 
 /* What remote ranks' rows and counts leave through. Returns its end. */
@@ -47,18 +47,18 @@ static uint64_t check_stage(const struct ep_ll_shape *s, const struct ep_ll_heap
 			    uint64_t end)
 {
 	CHECK(h->stage_off >= end && aligned(h->stage_off, 128));
-	CHECK(h->stage_header_off >= 32ull * s->max_quads * EP_LL_QUAD_BYTES);
-	CHECK(aligned(h->stage_header_off, 16) && aligned(h->stage_half_bytes, 128));
+	CHECK(h->areas.stage_header_off >= 32ull * s->max_quads * EP_LL_QUAD_BYTES);
+	CHECK(aligned(h->areas.stage_header_off, 16) && aligned(h->stage_side_bytes, 128));
 	for (uint32_t topk = 1; topk <= most; topk++) {
 		uint64_t words = 2 * topk > 1 + topk ? 2 * topk : 1 + topk;
 
-		CHECK(h->stage_header_off + 32ull * s->nranks * ep_round_up(8 * words, 16) <=
-		      h->stage_half_bytes);
+		CHECK(h->areas.stage_header_off + 32ull * s->nranks * ep_round_up(8 * words, 16) <=
+		      h->stage_side_bytes);
 	}
-	CHECK(h->post_off >= h->stage_off + 2ull * s->channels * h->stage_half_bytes);
-	CHECK(h->post_stride >= EP_LL_CTRL_BYTES + 8 * s->nlocal);
-	CHECK(aligned(h->post_off, 128) && aligned(h->post_stride, 128));
-	return h->post_off + s->nranks * h->post_stride;
+	CHECK(h->areas.post_off >= h->stage_off + 2ull * s->channels * h->stage_side_bytes);
+	CHECK(h->areas.post_stride >= EP_LL_CTRL_BYTES + 8 * s->nlocal);
+	CHECK(aligned(h->areas.post_off, 128) && aligned(h->areas.post_stride, 128));
+	return h->areas.post_off + s->nranks * h->areas.post_stride;
 }
 
 /* The areas of a heap for `most` hold every operation of handles up to it. */
@@ -72,15 +72,15 @@ static void check_heap(const struct ep_ll_shape *s, uint32_t most)
 	CHECK(h.clean_off >= h.progress_off + 8 * s->nranks && aligned(h.clean_off, 8));
 	CHECK(h.signal_off >= h.clean_off + 8 * s->nranks && aligned(h.signal_off, 8));
 	end = h.signal_off + 8 * s->nranks * s->channels;
-	for (int b = 0; b < EP_LL_BANKS; b++) {
-		CHECK(h.bank_off[b] >= end && aligned(h.bank_off[b], 4096));
-		end = h.bank_off[b] + h.bank_bytes;
+	for (int b = 0; b < EP_GROUP_BANKS; b++) {
+		CHECK(h.areas.bank_off[b] >= end && aligned(h.areas.bank_off[b], 4096));
+		end = h.areas.bank_off[b] + h.bank_bytes;
 	}
 	if (s->channels) {
 		end = check_stage(s, &h, most, end);
 	}
 	CHECK(h.bytes >= end && h.bytes < end + 4096 && aligned(h.bytes, 4096));
-	CHECK(aligned(h.packet_off, 16) && aligned(h.flag_off, 4) && aligned(h.row_off, 128));
+	CHECK(aligned(h.areas.packet_off, 16) && aligned(h.areas.flag_off, 4) && aligned(h.areas.row_off, 128));
 	for (uint32_t topk = 1; topk <= most; topk++) {
 		uint64_t d = (uint64_t)s->nranks * s->max_tokens,
 			 c = (uint64_t)s->max_tokens * topk;
@@ -88,12 +88,12 @@ static void check_heap(const struct ep_ll_shape *s, uint32_t most)
 
 		check_dispatch(s, &h, EP_LL_EXPERT_MAJOR, topk);
 		check_dispatch(s, &h, EP_LL_RANK_MAJOR, topk);
-		CHECK(h.flag_off + rows * 4 * EP_LL_MAX_PARTS <= h.row_off);
-		CHECK(h.row_off + rows * s->max_quads * EP_LL_QUAD_LINE_BYTES <=
-		      (s->channels ? h.net_row_off : h.bank_bytes));
+		CHECK(h.areas.flag_off + rows * 4 * EP_LL_MAX_PARTS <= h.areas.row_off);
+		CHECK(h.areas.row_off + rows * s->max_quads * EP_LL_QUAD_LINE_BYTES <=
+		      (s->channels ? h.areas.remote_row_off : h.bank_bytes));
 		CHECK(!s->channels ||
-		      (aligned(h.net_row_off, 128) &&
-		       h.net_row_off + rows * s->max_quads * EP_LL_QUAD_BYTES <= h.bank_bytes));
+		      (aligned(h.areas.remote_row_off, 128) &&
+		       h.areas.remote_row_off + rows * s->max_quads * EP_LL_QUAD_BYTES <= h.bank_bytes));
 	}
 }
 
@@ -134,7 +134,7 @@ static void check_handle(const struct ep_ll_shape *s, uint32_t layout, uint32_t 
 	struct ep_ll_handle_layout h = ep_ll_handle_layout_make(s, layout, topk);
 	uint64_t rows = (uint64_t)s->nranks * s->max_tokens;
 
-	CHECK(h.src_rows_off >= h.staged_off + sizeof(struct ep_ll_staged));
+	CHECK(h.src_rows_off >= h.pending_off + sizeof(struct ep_dev_pending));
 	CHECK(h.src_parts_off >= h.src_rows_off + 4ull * s->nranks);
 	CHECK(h.counts_off >= h.src_parts_off + 4ull * s->nranks);
 	CHECK(h.slot_token_off >= h.counts_off + 4ull * s->nlocal);
@@ -143,7 +143,7 @@ static void check_handle(const struct ep_ll_shape *s, uint32_t layout, uint32_t 
 	CHECK(h.route_off >= h.slot_row_off + 4 * rows);
 	CHECK(h.sent_rows_off >= h.route_off + 4ull * s->max_tokens * topk);
 	CHECK(h.bytes >= h.sent_rows_off + (s->channels ? 4ull * s->nranks : 0));
-	CHECK(aligned(h.staged_off | h.src_rows_off | h.src_parts_off | h.counts_off |
+	CHECK(aligned(h.pending_off | h.src_rows_off | h.src_parts_off | h.counts_off |
 			      h.slot_token_off | h.slot_row_off | h.route_off | h.sent_rows_off |
 			      h.bytes,
 		      256));
@@ -193,11 +193,11 @@ static void test_parts(void)
 	CHECK(ep_ll_parts_choose(1, 30, 960) == 8);
 	CHECK(ep_ll_parts_choose(240, 30, 960) == 4);
 	CHECK(ep_ll_parts_choose(4096, 30, 960) == 1);
-	CHECK(ep_ll_part_quads(1, 30, 4) == 1);
-	CHECK(ep_ll_part_quads(8, 30, 4) == 2);
-	CHECK(ep_ll_part_quads(16, 30, 4) == 4);
-	CHECK(ep_ll_part_quads(16, 30, 3) == 3);
-	CHECK(ep_ll_part_quads(8192, 30, 2) == 2);
+	CHECK(ep_ll_warp_quads(1, 30, 4) == 1);
+	CHECK(ep_ll_warp_quads(8, 30, 4) == 2);
+	CHECK(ep_ll_warp_quads(16, 30, 4) == 4);
+	CHECK(ep_ll_warp_quads(16, 30, 3) == 3);
+	CHECK(ep_ll_warp_quads(8192, 30, 2) == 2);
 }
 
 int main(void)

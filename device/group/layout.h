@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the host and the kernels of every algorithm share about a group. Plain C, included by both.
+ * doc/protocol.md tells the protocol, with pictures; this is its short form.
+ *
+ * Every rank owns one heap that its peers write. It begins with
+ *
+ *   progress[R]   8 bytes each, written by peer r: the last step that r has started, and above that
+ *                 1 if r has masked this rank by then, and the number of r's MaskCleans
+ *   clean[2][R]   words, 8 bytes {step, round}: arrival at a MaskClean, of even and odd rounds
+ *   signals[R][C] u64 (remote peers): how much of what peer r sends on its channel c has arrived
+ *
+ * and goes on with what the algorithm keeps there, in banks.
+ *
+ * Steps. Every kernel of the group is one step. All ranks issue the same sequence of kernels, so
+ * step numbers agree without an exchange. The step of an operation's send half is the operation's
+ * epoch. A bank may be written for a new operation when every peer has left the bank's previous
+ * operation, that is, has started a later step than the one that freed the bank: progress[peer] >
+ * freed[bank]. The counters live on the device (struct ep_dev_seq), so captured graphs may be
+ * replayed in any mixture.
+ *
+ * Remote ranks are those that RDMA reaches. A rank has C channels; channel c has one queue to each
+ * remote peer and a piece of the stage, from which the NIC reads what it sends, and belongs to one
+ * block of a kernel. A further queue per peer, the control queue, carries progress and counts and
+ * belongs to block 0. What a channel has sent is counted in entries, and announced by
+ *
+ *   signal   epoch << 32 | entries of the channel that have arrived. It only grows, also from one
+ *            operation to the next, and is compared with >=, within what a rank can be ahead; 0
+ *            means that nothing was sent yet.
+ */
+#ifndef EP_DEVICE_GROUP_LAYOUT_H
+#define EP_DEVICE_GROUP_LAYOUT_H
+
+#include "device/group/div.h"
+
+#define EP_GROUP_MAX_RANKS 64
+#define EP_GROUP_MAX_THREADS 512 /* per block; any multiple of 32 up to this */
+#define EP_GROUP_MAX_BLOCKS 512  /* copies of the sequence state */
+#define EP_GROUP_MAX_CHANNELS 15
+#define EP_GROUP_BANKS 3
+#define EP_GROUP_MAX_PENDING (EP_GROUP_BANKS - 1) /* operations sent but not completed */
+/*
+ * How many steps a rank can be ahead of another that has started one: at most six. Rank B that is
+ * ahead of rank A needs A before it may use a bank again that A has not left; until then it can
+ * complete one operation, of two steps, in each of the three banks. A larger lead proves that the
+ * ranks have parted. Two more are margin.
+ */
+#define EP_GROUP_MAX_LEAD 8
+
+/* Which halves of an operation a launch runs. */
+enum ep_half {
+	EP_HALF_SEND = 1,
+	EP_HALF_RECV = 2
+};
+
+/* One per block of the largest grid; all copies are equal between kernels. */
+struct __attribute__((aligned(16))) ep_dev_seq {
+	uint32_t step;                  /* last step taken */
+	uint32_t busy;                  /* bit b: bank b holds a pending operation */
+	uint32_t freed[EP_GROUP_BANKS]; /* step that freed the bank; 0: never used */
+	uint32_t next;                  /* bank of the next operation, */
+	uint32_t next_freed;            /* and the step that freed it */
+	uint32_t clean_round;           /* number of MaskCleans */
+};
+
+/* The progress word. `masked`: its reader is not waited for any more. */
+EP_HOST_DEV uint64_t ep_progress_word(uint32_t step, uint32_t clean_round, int masked)
+{
+	return step | (uint64_t)(masked != 0) << 32 | (uint64_t)clean_round << 33;
+}
+
+/* The mask [R], 1 active, with what is behind it. */
+#define EP_MASK_BYTES(nranks) (16 * (uint64_t)(nranks) + 8)
+
+/*
+ * Behind the mask: the progress word that each rank had written when MaskUpdate took the rank in.
+ * If that word says "masked", the rank said so before, and it does not count any more.
+ */
+EP_HOST_DEV uint64_t *ep_mask_ignored(int32_t *mask, uint32_t nranks)
+{
+	return (uint64_t *)(mask + (nranks + 1) / 2 * 2);
+}
+
+/* A pending operation; written by the send half at the head of handle memory. */
+struct ep_dev_pending {
+	uint32_t bank;
+	uint32_t epoch;
+	uint32_t pad[2];
+};
+
+/* device -> host, pinned: the first failure of each class wins. */
+enum ep_record_class {
+	EP_RECORD_FATAL,   /* a wait expired and masks are off, or peers disagree */
+	EP_RECORD_MASKED,  /* a wait expired and the peer was masked */
+	EP_RECORD_ROUTING, /* an expert id out of range */
+	EP_RECORDS
+};
+
+enum ep_record_cause {
+	EP_CAUSE_TIMEOUT = 1,
+	EP_CAUSE_MISMATCH,  /* value = peer's word, expected = ours */
+	EP_CAUSE_EXPERT_ID, /* value = the id, token and k say where */
+	EP_CAUSE_UNSENT,    /* the receive half of an operation whose send half never ran */
+	EP_CAUSE_OVERFLOW,  /* value = a local expert with more than expected = R * B rows */
+	EP_CAUSE_LEFT,      /* the peer has masked us, or goes on without us, value steps ahead */
+	EP_CAUSE_UNENDED,   /* a queue that was given up does not end; value, expected as below */
+	EP_CAUSE_RDMA /* the connection; value = enum ep_mlx5_status, expected = queue pair, or
+			     * both 0: the host has given the connection up */
+};
+
+struct ep_record {
+	uint32_t valid; /* written last, release, system scope; the host clears it */
+	uint32_t cause;
+	uint32_t site; /* enum ep_wait_site */
+	uint32_t peer;
+	uint32_t step;
+	uint32_t is_combine;
+	uint32_t token;
+	uint32_t k;
+	int64_t value;
+	int64_t expected;
+	uint64_t waited_ns;
+	uint64_t pad;
+};
+
+/* Device memory, one per peer; monotonic. Copied out by the statistics call. */
+struct ep_peer_stats {
+	uint64_t tx_bytes;
+	uint64_t rx_bytes;
+	uint64_t tx_rows;
+	uint64_t rx_rows;
+	uint64_t wait_ns; /* from kernel start to the arrival of the peer's first word */
+	uint64_t wait_max_ns;
+	uint64_t ops;
+	uint64_t pad;
+};
+
+/* Group state in device memory that kernels write. */
+struct ep_dev_state {
+	uint32_t aborted;                 /* a fatal record was written: every wait ends */
+	uint32_t record_lock[EP_RECORDS]; /* 0 free; the host frees it after reading */
+	uint32_t pad[4];
+};
+
+/*
+ * Device memory, one per remote peer and queue. Only the warp that owns the queue touches it. (The
+ * queue's indices only grow, and so does all here.)
+ */
+struct ep_remote_link {
+	uint64_t signal; /* value of our signal at the peer: of the channel, or our progress */
+	uint64_t side_busy[2]; /* the stage's side is in use until this index has completed */
+	uint64_t pad;
+};
+
+/* What kernels of groups with remote ranks need besides: in device memory. */
+struct ep_dev_remote {
+	uint32_t channels;            /* C: the same on all ranks */
+	uint32_t queues;              /* C + 1: per peer, the last is the control queue */
+	struct ep_mlx5_qp *qps;       /* [R][queues] */
+	struct ep_remote_link *links; /* [R][queues] */
+	const uint32_t *down; /* mapped host, [R]: not 0: the connection is of no use any more */
+	uint64_t signal_off;  /* in a heap: [R][C] */
+	uint64_t stage_off;   /* in a heap: [C][2] sides */
+	uint64_t stage_side_bytes;
+};
+
+/* Entries of one channel, of `all`. At least 1, so that one may divide by it. */
+EP_HOST_DEV uint32_t ep_remote_channel_entries(uint32_t all, uint32_t channels)
+{
+	return channels && all ? (all + channels - 1) / channels : 1;
+}
+
+/*
+ * A group as its kernels see it: the first member of every kernel's arguments. The host fills it
+ * once, when the heap is bound. Pointers are device addresses.
+ */
+struct ep_dev_group {
+	uint32_t rank;
+	uint32_t nranks; /* R */
+	uint32_t mask_enabled;
+	struct ep_div by_ranks;
+	uint64_t timeout_ns;
+	int32_t *mask; /* [R], 1 active, and what is behind it */
+	struct ep_dev_seq *seq;
+	struct ep_dev_state *state;
+	struct ep_record *records;               /* mapped host, [EP_RECORDS] */
+	uint32_t *async_error;                   /* mapped host word */
+	struct ep_peer_stats *stats;             /* [R] */
+	uint64_t progress_off;                   /* in a heap */
+	uint64_t clean_off;                      /* in a heap */
+	uint64_t remote_ranks;                   /* bit r: rank r is remote */
+	const struct ep_dev_remote *remote;      /* NULL without remote ranks */
+	unsigned char *heap[EP_GROUP_MAX_RANKS]; /* each rank's heap as mapped here; NULL: remote */
+};
+
+/* How an operation is launched: which halves, by which blocks. */
+struct ep_dev_launch {
+	uint32_t halves;                /* EP_HALF_SEND | EP_HALF_RECV */
+	uint32_t send_blocks;           /* blocks 0..send_blocks-1 send, the others receive */
+	struct ep_dev_pending *pending; /* in handle memory */
+};
+
+/* One block of at least R threads, a multiple of 32. */
+struct ep_clean_args {
+	struct ep_dev_group g;
+	uint32_t clean_round; /* number of this MaskClean, from 1 */
+	uint32_t pad;
+};
+
+/* What this rank has posted is brought to an end, before its heap is replaced or freed. */
+struct ep_drain_args {
+	struct ep_dev_group g;
+	uint64_t alive;      /* remote ranks that are drained */
+	uint64_t timeout_ns; /* of all waits together */
+	uint64_t suspects;   /* ranks that may be dead, */
+	uint64_t suspect_ns; /* and the limit of the waits for all of those */
+	uint32_t farewell;   /* then tell remote peers that this rank leaves, */
+	uint32_t pad;
+	uint64_t farewell_off;   /* by this word of 8 bytes in each peer's heap, */
+	uint64_t farewell_value; /* which becomes this */
+	uint32_t *lost;          /* mapped host: a bit for each rank where that failed, [2] */
+};
+
+_Static_assert(sizeof(struct ep_dev_seq) == 32, "ep_dev_seq");
+_Static_assert(sizeof(struct ep_dev_pending) == 16, "ep_dev_pending");
+_Static_assert(sizeof(struct ep_record) == 64, "ep_record");
+_Static_assert(sizeof(struct ep_peer_stats) == 64, "ep_peer_stats");
+_Static_assert(sizeof(struct ep_remote_link) == 32, "ep_remote_link");
+_Static_assert(sizeof(struct ep_dev_state) == 32, "ep_dev_state");
+_Static_assert(sizeof(struct ep_dev_remote) == 56, "ep_dev_remote");
+_Static_assert(sizeof(struct ep_dev_group) == 112 + 8 * EP_GROUP_MAX_RANKS, "ep_dev_group");
+_Static_assert(sizeof(struct ep_dev_launch) == 16, "ep_dev_launch");
+_Static_assert(sizeof(struct ep_clean_args) == sizeof(struct ep_dev_group) + 8, "ep_clean_args");
+_Static_assert(sizeof(struct ep_drain_args) == sizeof(struct ep_dev_group) + 64, "ep_drain_args");
+
+#endif

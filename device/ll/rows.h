@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Low latency: where rows and what announces them lie in the heaps, and how parts arrive. */
+#ifndef EP_DEVICE_LL_ROWS_H
+#define EP_DEVICE_LL_ROWS_H
+
+#include "device/group/wait.h"
+#include "device/ll/layout.h"
+
+#define EP_LL_BATCH 4 /* vecs that a lane keeps in flight */
+#define EP_LL_QUAD_VECS (EP_LL_QUAD_BYTES / 16)
+
+/* Packet area of this operation's bank in the heap of rank r. */
+EP_DEV unsigned char *ep_ll_packets(const struct ep_ll_common &c, const struct ep_op &op,
+				    uint32_t r)
+{
+	return c.g.heap[r] + c.areas.bank_off[op.bank] + c.areas.packet_off;
+}
+
+/* Row `at` of the rows area of rank r. */
+EP_DEV unsigned char *ep_ll_row(const struct ep_ll_common &c, const struct ep_op &op, uint32_t r,
+				uint32_t at)
+{
+	return c.g.heap[r] + c.areas.bank_off[op.bank] + c.areas.row_off +
+	       (size_t)at * ep_ll_row_stride(c.row_quads, c.lines);
+}
+
+/* The flag of a part of that row; rows as bytes. */
+EP_DEV uint32_t *ep_ll_row_flag(const struct ep_ll_common &c, const struct ep_op &op, uint32_t r,
+				uint32_t at, uint32_t part)
+{
+	uint32_t *flags = (uint32_t *)(c.g.heap[r] + c.areas.bank_off[op.bank] + c.areas.flag_off);
+
+	return flags + (size_t)at * EP_LL_MAX_PARTS + part;
+}
+
+/* Row `at` of the area where remote peers' rows arrive; offset in any heap. */
+EP_DEV uint64_t ep_ll_remote_row(const struct ep_ll_common &c, const struct ep_op &op, uint32_t at)
+{
+	return c.areas.bank_off[op.bank] + c.areas.remote_row_off +
+	       (uint64_t)at * ep_ll_row_stride(c.row_quads, 0);
+}
+
+/* Quads [first, end) of a row that part `part` covers. Late parts may be empty. */
+EP_DEV void ep_ll_part(uint32_t quads, uint32_t part_quads, uint32_t part, uint32_t *first,
+		       uint32_t *end)
+{
+	*first = ep_min_u32(part * part_quads, quads);
+	*end = ep_min_u32(*first + part_quads, quads);
+}
+
+/* Announces a part of a row of bytes that the warp has stored at rank r. One lane per row. */
+EP_DEV void ep_ll_announce(const struct ep_ll_common &c, const struct ep_op &op, uint32_t r,
+			   uint32_t at, uint32_t part)
+{
+	ep_release_fence_sys();
+	ep_st_fenced_sys_u32(ep_ll_row_flag(c, op, r, at, part), op.epoch);
+}
+
+/*
+ * Into how many parts the block's warps cut each of `rows` rows that they stage, and the quads of a
+ * part.
+ */
+EP_DEV uint32_t ep_ll_stage_parts(const struct ep_ll_common &c, uint32_t rows, uint32_t tile,
+				  uint32_t *part_quads)
+{
+	uint32_t parts = ep_min_u32(ep_max_u32(ep_nwarps() / rows, 1), c.row_quads / tile);
+
+	parts = ep_max_u32(parts, 1);
+	*part_quads = ep_ll_part_quads(c.row_quads, parts, tile);
+	return parts;
+}
+
+/* Of a line, lanes 7, 15, 23 and 31 hold 8 bytes of data and the flag, the others 16 bytes. */
+EP_DEV bool ep_ll_lane_narrow(void)
+{
+	return (ep_lane() & 7) == 7;
+}
+
+/* 8 bytes at an odd multiple of 8 lie in the upper half of the aligned vec that was loaded. */
+EP_DEV struct ep_vec16 ep_ll_vec_narrow(struct ep_vec16 v, uint32_t off)
+{
+	if (off & 8) {
+		v.x = v.z;
+		v.y = v.w;
+	}
+	return v;
+}
+
+/*
+ * 16 bytes of a tensor at p, or 8 where `narrow`; zero where there is nothing (`there` is false).
+ * Nobody writes the tensor while the kernel runs.
+ */
+EP_DEV struct ep_vec16 ep_ll_tensor_load(const unsigned char *p, bool narrow, bool there)
+{
+	struct ep_vec16 v = { 0, 0, 0, 0 };
+
+	if (!there) {
+		return v;
+	}
+	if (narrow) {
+		struct ep_vec8 h = ep_ld8_nc(p);
+
+		v.x = h.x;
+		v.y = h.y;
+		return v;
+	}
+	return ep_ld16_nc(p);
+}
+
+EP_DEV void ep_ll_tensor_store(unsigned char *p, struct ep_vec16 v, bool narrow)
+{
+	if (narrow) {
+		struct ep_vec8 h = { v.x, v.y };
+
+		*(struct ep_vec8 *)p = h;
+	} else {
+		ep_st16(p, v);
+	}
+}
+
+/* Quads of a row as lines, loaded before it is known where they go. */
+struct ep_ll_lines {
+	struct ep_vec16 v[EP_LL_BATCH];
+};
+
+/* Nothing looks at what is loaded, so that all loads are on their way together. */
+EP_DEV void ep_ll_lines_load(const unsigned char *row, uint32_t first, uint32_t end,
+			     struct ep_ll_lines *b)
+{
+#pragma unroll
+	for (int j = 0; j < EP_LL_BATCH; j++) {
+		if (first + j < end) {
+			ep_ld_line(row + (size_t)(first + j) * EP_LL_QUAD_LINE_BYTES, &b->v[j]);
+		}
+	}
+}
+
+/*
+ * Waits until the batch has arrived: loads all of it again, together, until it has. False when
+ * `peer`, who sends it, has failed. One warp; its lanes poll in step, so what one decides holds for
+ * all.
+ */
+EP_DEV bool ep_ll_lines_wait(const struct ep_ll_common &c, const struct ep_op &op,
+			     const unsigned char *row, uint32_t first, uint32_t end,
+			     enum ep_wait_site site, uint32_t peer, struct ep_ll_lines *b)
+{
+	struct ep_spin s = ep_spin_start();
+
+	for (;;) {
+		bool have = true;
+
+#pragma unroll
+		for (int j = 0; j < EP_LL_BATCH; j++) {
+			have &= first + j >= end || ep_line_has(b->v[j], op.epoch);
+		}
+		if (ep_all(EP_FULL_MASK, have)) {
+			break;
+		}
+		if (ep_any(EP_FULL_MASK, !have && ep_wait_over(c.g, op, &s, site, peer))) {
+			return false;
+		}
+		ep_ll_lines_load(row, first, end, b);
+	}
+#pragma unroll
+	for (int j = 0; j < EP_LL_BATCH; j++) {
+		if (first + j < end) {
+			ep_ld_line_settle(row + (size_t)(first + j) * EP_LL_QUAD_LINE_BYTES,
+					  &b->v[j]);
+		}
+	}
+	return true;
+}
+
+#endif
