@@ -2,7 +2,8 @@
 /* Stream capture: operations become nodes; what cannot be captured is refused and ends the capture. */
 #include <stdlib.h>
 #include <string.h>
-#include "cuda/internal.h"
+#include "cuda/capture.h"
+#include "cuda/device.h"
 
 static struct vc_capture *vc_captures;
 static __thread enum cudaStreamCaptureMode vc_thread_mode = cudaStreamCaptureModeGlobal;

@@ -2,7 +2,9 @@
 /* Copies and fills. Every byte named must belong to one allocation of the right kind. */
 #include <stdlib.h>
 #include <string.h>
-#include "cuda/internal.h"
+#include "cuda/device.h"
+#include "cuda/memory.h"
+#include "cuda/stream.h"
 
 static bool vc_on_device(const struct vc_mem *mem)
 {

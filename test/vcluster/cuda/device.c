@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Devices: how many, what they can do, who reaches whom. */
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <cuda.h>
-#include "cuda/internal.h"
+#include "cuda/device.h"
+#include "cuda/stream.h"
 
 #define VC_DEFAULT_DEVICES 8
 #define VC_DEFAULT_MEM_MB 16384

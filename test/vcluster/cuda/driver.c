@@ -4,12 +4,14 @@
  * cudaGetDriverEntryPointByVersion: what RDMA needs to know of memory and to do with it.
  */
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include <cuda.h>
-#include "cuda/internal.h"
+#include "cuda/device.h"
+#include "cuda/memory.h"
 
 #undef cudaGetDriverEntryPoint
 #undef cudaGetDriverEntryPointByVersion

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Error names and the last error of a thread. */
-#include "cuda/internal.h"
+#include "cuda/device.h"
 
 struct vc_error_text {
 	cudaError_t code;

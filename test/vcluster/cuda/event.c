@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Events. Each recording is a marker of its own, so that a later one does not disturb waiters. */
 #include <stdlib.h>
-#include "cuda/internal.h"
+#include "cuda/capture.h"
+#include "cuda/device.h"
 
 static struct CUevent_st *vc_events;
 

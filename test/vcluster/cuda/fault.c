@@ -7,12 +7,14 @@
  * Launches count from 1, kernels of a graph one by one as the graph is launched. A process without a
  * rank is rank 0.
  */
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "cuda/internal.h"
+#include "cuda/device.h"
 
 struct vc_later {
 	int signal;

@@ -3,7 +3,8 @@
 #include <semaphore.h>
 #include <stdlib.h>
 #include <string.h>
-#include "cuda/internal.h"
+#include "cuda/capture.h"
+#include "cuda/device.h"
 
 struct CUgraphExec_st {
 	int refs;

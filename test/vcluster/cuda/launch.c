@@ -2,7 +2,8 @@
 /* Kernel launches, function attributes, occupancy. */
 #include <stdlib.h>
 #include <string.h>
-#include "cuda/internal.h"
+#include "cuda/device.h"
+#include "cuda/stream.h"
 
 #define VC_STATIC_LIMIT (48 * 1024)
 

@@ -10,7 +10,9 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "cuda/internal.h"
+#include "cuda/capture.h"
+#include "cuda/device.h"
+#include "cuda/memory.h"
 
 #define VC_PAGE ((size_t)4096)
 #define VC_POISON 0xa5

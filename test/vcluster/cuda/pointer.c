@@ -8,7 +8,9 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "cuda/internal.h"
+#include "cuda/capture.h"
+#include "cuda/device.h"
+#include "cuda/memory.h"
 
 #define VC_PAGE ((uintptr_t)4096)
 #define VC_IPC_MAGIC 0x76634950u

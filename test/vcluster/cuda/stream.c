@@ -3,7 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include "cuda/internal.h"
+#include "cuda/capture.h"
+#include "cuda/device.h"
 
 pthread_mutex_t vc_lock = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t vc_done = PTHREAD_COND_INITIALIZER;

@@ -3,7 +3,8 @@
 #include <semaphore.h>
 #include <stdlib.h>
 #include <string.h>
-#include "cuda/internal.h"
+#include "cuda/device.h"
+#include "cuda/graph.h"
 
 static void vc_kernel_done(struct vc_grid *grid)
 {

@@ -8,7 +8,8 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-#include "exec/internal.h"
+#include "exec/block.h"
+#include "exec/watchdog.h"
 
 int ep_simt_perturbed;
 

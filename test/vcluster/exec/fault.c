@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "exec/internal.h"
+#include "exec/block.h"
+#include "exec/fault.h"
 
 #define VC_SIGNAL_STACK (64 * 1024)
 

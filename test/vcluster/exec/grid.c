@@ -6,9 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include "exec/internal.h"
+#include "exec/block.h"
+#include "exec/fault.h"
 
 #define VC_MAX_SMS 256
+
+void (*vc_describe_address)(uintptr_t address, char *text, size_t size);
+bool (*vc_device_address)(uintptr_t address, int device);
 
 struct vc_sm {
 	uint32_t blocks, threads;

@@ -2,15 +2,13 @@
 /* Identity, environment, the last words of a process. */
 #include <errno.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-#include "exec/exec.h"
-
-void (*vc_describe_address)(uintptr_t address, char *text, size_t size);
-bool (*vc_device_address)(uintptr_t address, int device);
+#include "exec/util.h"
 
 long vc_env_long(const char *name, long fallback)
 {

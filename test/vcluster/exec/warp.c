@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Warp collectives: the lanes of a mask meet, the last one computes everybody's result. */
-#include "exec/internal.h"
+#include "exec/block.h"
 
 /* What a shuffle returns that reads a lane outside the mask: undefined on a GPU, never right. */
 #define VC_UNDEFINED 0xbadc0de5badc0de5ull

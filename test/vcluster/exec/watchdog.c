@@ -5,7 +5,7 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-#include "exec/internal.h"
+#include "exec/watchdog.h"
 
 static pthread_mutex_t vc_running_mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct vc_block *vc_running;

@@ -2,8 +2,10 @@
 /* Collectives: operations on the caller's stream that exchange slots with the other ranks. */
 #include <stdlib.h>
 #include <string.h>
-#include "cuda/internal.h"
-#include "nccl/internal.h"
+#include "cuda/memory.h"
+#include "cuda/stream.h"
+#include "nccl/comm.h"
+#include "nccl/reduce.h"
 
 enum vc_coll_kind {
 	VC_COLL_GATHER = 2,

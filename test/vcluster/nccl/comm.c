@@ -13,8 +13,10 @@
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
-#include "cuda/internal.h"
-#include "nccl/internal.h"
+#include "cuda/device.h"
+#include "cuda/stream.h"
+#include "nccl/comm.h"
+#include "nccl/group.h"
 
 #define VC_NCCL_TIMEOUT_S 60
 #define VC_NCCL_VERSION 22907

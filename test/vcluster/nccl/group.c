@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Groups: the blocking calls of one thread run at the same time, each on a thread of its own. */
 #include <stdlib.h>
-#include "cuda/internal.h"
-#include "nccl/internal.h"
+#include "cuda/device.h"
+#include "nccl/comm.h"
+#include "nccl/group.h"
 
 /* The header declares them without parameters. */
 ncclResult_t ncclGroupStart(void);

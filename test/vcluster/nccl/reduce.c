@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Element types and reductions. 16-bit floats are summed in fp32 and rounded once. */
 #include <string.h>
-#include "nccl/internal.h"
+#include "nccl/reduce.h"
 
 size_t vc_type_size(ncclDataType_t type)
 {

@@ -3,8 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "cuda/internal.h"
-#include "nccl/internal.h"
+#include "cuda/capture.h"
+#include "cuda/device.h"
+#include "cuda/memory.h"
+#include "nccl/comm.h"
+#include "nccl/group.h"
 
 #define VC_WINDOW_CALL 8ull
 #define VC_WINDOW_MAGIC 0x766377696e646f77ull

@@ -4,8 +4,22 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include "nic/cmd.h"
 #include "nic/dv.h"
+#include "nic/sq.h"
+
+enum vn_obj_kind {
+	VN_OBJ_CQ,
+	VN_OBJ_QP
+};
+
+struct mlx5dv_devx_obj {
+	enum vn_obj_kind kind;
+	struct vn_context *ctx;
+	struct vn_qp *qp;
+	struct vn_cq *cq;
+};
 
 #define VN_EQN 7 /* of completion vector 0 */
 
@@ -366,14 +380,14 @@ VN_EXPORT int vn_dv_destroy(struct mlx5dv_devx_obj *obj)
 
 	vn_lock();
 	if (obj->kind == VN_OBJ_CQ && obj->cq->users) {
-		vn_once("CQ 0x%x destroyed while %u queue pairs use it", obj->cq->number,
-			obj->cq->users);
+		vn_say_once("CQ 0x%x destroyed while %u queue pairs use it", obj->cq->number,
+			    obj->cq->users);
 		rc = EBUSY;
 	} else {
 		if (obj->kind == VN_OBJ_CQ) {
 			vn_cq_free(obj->cq);
 		} else {
-			vn_doorbell_last(obj->qp);
+			vn_sq_doorbell_last(obj->qp);
 			vn_qp_free(obj->qp);
 		}
 		obj->ctx->live--;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Command buffers: what the decoders share. Offsets are bits, as in the PRM. */
-#ifndef VC_NIC_CMD_H
-#define VC_NIC_CMD_H
+#ifndef VN_CMD_H
+#define VN_CMD_H
 
-#include "nic/nic.h"
+#include "nic/qp.h"
 
 enum vn_opcode {
 	VN_QUERY_HCA_CAP = 0x100,

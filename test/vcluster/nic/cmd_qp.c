@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include "nic/cmd.h"
 
 #define VN_QPC(bit) (0xc0 + (bit))

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* libibverbs: devices, ports, addresses, asynchronous events. */
 #include <arpa/inet.h>
+#include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
-#include "nic/nic.h"
+#include "nic/device.h"
+#include "nic/thread.h"
 #include "nic/verbs.h"
 
 #undef ibv_get_device_list
@@ -377,7 +380,7 @@ struct ibv_context *vn_open(struct ibv_device *device, bool devx)
 	ctx->verbs.context.async_fd = pipes[0];
 	ctx->event_fd = pipes[1];
 	vn_lock();
-	rc = vn_start();
+	rc = vn_thread_start();
 	if (!rc) {
 		ctx->next = nic->contexts;
 		nic->contexts = ctx;
@@ -410,7 +413,8 @@ VN_EXPORT int ibv_close_device(struct ibv_context *c)
 	}
 	vn_unlock();
 	if (ctx->live) {
-		vn_once("ibv_close_device(%s) with %u objects left", c->device->name, ctx->live);
+		vn_say_once("ibv_close_device(%s) with %u objects left", c->device->name,
+			    ctx->live);
 	}
 	close(c->async_fd);
 	close(ctx->event_fd);
@@ -431,7 +435,7 @@ void vn_event(struct vn_context *ctx, enum ibv_event_type type, void *element, i
 		e.element.port_num = port;
 	}
 	if (write(ctx->event_fd, &e, sizeof(e)) != sizeof(e)) {
-		vn_once("nobody takes asynchronous events: one is lost");
+		vn_say_once("nobody takes asynchronous events: one is lost");
 	}
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What libmlx5.so.1 asks of libibverbs.so.1. */
-#ifndef VC_NIC_DV_H
-#define VC_NIC_DV_H
+#ifndef VN_DV_H
+#define VN_DV_H
 
 #include <infiniband/mlx5dv.h>
 

@@ -1,15 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which NICs there are and how they behave; messages; bits of command buffers. */
 #include <arpa/inet.h>
+#include <endian.h>
 #include <errno.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
-#include "nic/nic.h"
+#include "nic/env.h"
 
 #define VN_ONCE 256
+#define VN_MTU 5 /* IBV_MTU_4096 */
 
 struct vn_config vn_config;
 static uint64_t vn_random_state;
@@ -85,7 +89,7 @@ void vn_say(const char *fmt, ...)
 	va_end(list);
 }
 
-void vn_once(const char *fmt, ...)
+void vn_say_once(const char *fmt, ...)
 {
 	va_list list;
 	int i;
@@ -276,7 +280,6 @@ int vn_list_add(struct vn_list *list, void *item)
 		list->item = grown;
 		list->cap = cap;
 	}
-	/* Never used again: whoever holds an old number must not hit something new. */
 	list->item[list->n] = item;
 	return (int)list->n++;
 }

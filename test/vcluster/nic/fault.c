@@ -7,9 +7,11 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "nic/fault.h"
+#include "nic/req.h"
 
 #define VN_RULES 64
 #define VN_LATE 4096
@@ -412,7 +414,7 @@ static bool vn_late_run(uint64_t now)
 			qp->active = true;
 		}
 		if (op && !op->syndrome && l.pkt < op->npkts) {
-			vn_transmit(qp, op, l.pkt);
+			vn_req_transmit(qp, op, l.pkt);
 		}
 		any = true;
 	}

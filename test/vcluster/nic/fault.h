@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Faults by script. */
-#ifndef VC_NIC_FAULT_H
-#define VC_NIC_FAULT_H
+#ifndef VN_FAULT_H
+#define VN_FAULT_H
 
-#include "nic/nic.h"
+#include "nic/qp.h"
 
 /* A work request was fetched: may fail or stop it. */
 void vn_fault_op(struct vn_qp *qp, struct vn_op *op);

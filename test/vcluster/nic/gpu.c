@@ -6,8 +6,10 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdlib.h>
-#include "nic/nic.h"
+#include <string.h>
+#include "device/mlx5/layout.h"
 #include "nic/gpu.h"
+#include "nic/memory.h"
 
 #define VN_GPUS 32
 #define VN_SLOT (16u << 10)

@@ -6,8 +6,8 @@
  * Writes are queued on one stream per GPU, in order; vn_gpu_settle() waits for them. What is read to
  * be sent is copied ahead (vn_gpu_stage), many requests per wait.
  */
-#ifndef VC_NIC_GPU_H
-#define VC_NIC_GPU_H
+#ifndef VN_GPU_H
+#define VN_GPU_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -8,8 +8,12 @@
  * Naturally aligned words of 8 bytes never tear.
  */
 #include <stdlib.h>
-#include "nic/nic.h"
+#include <string.h>
 #include "nic/gpu.h"
+#include "nic/place.h"
+#include "nic/qp.h"
+#include "nic/wire.h"
+#include "tsan.h"
 
 #define VN_CHUNKS 512 /* pieces of a NIC that are on their way */
 #define VN_CHUNK 256
@@ -77,7 +81,7 @@ static void vn_tell_store(const struct vn_mr *mr, uint8_t *to, uint32_t len)
 	}
 	for (uintptr_t at = ((uintptr_t)to + 3) & ~(uintptr_t)3; at + 4 <= (uintptr_t)to + len;
 	     at += 4) {
-		VN_RELEASE(at);
+		VC_RELEASE(at);
 	}
 #else
 	(void)mr;
@@ -126,7 +130,7 @@ uint64_t vn_atomic(const struct vn_packet *p, struct vn_mr *mr, uint8_t *at)
 		vn_gpu_read(mr->mem.gpu, (uint8_t *)&old, at, p->len);
 	} else {
 		/* Not atomic for anybody but NICs, like the real one. */
-		VN_ACQUIRE(at);
+		VC_ACQUIRE(at);
 		old = p->len == 4 ? __atomic_load_n((uint32_t *)at, __ATOMIC_ACQUIRE)
 				  : __atomic_load_n((uint64_t *)at, __ATOMIC_ACQUIRE);
 	}

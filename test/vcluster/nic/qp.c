@@ -1,11 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Queue pairs and completion queues: life, states, addresses, completions. */
+#include <endian.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include "nic/nic.h"
+#include <string.h>
 #include "nic/gpu.h"
+#include "nic/place.h"
 #include "nic/qp.h"
+#include "nic/req.h"
+#include "nic/thread.h"
+#include "nic/verbs.h"
+#include "nic/wire.h"
+#include "tsan.h"
 
 #define VN_FIRST_QPN 0x40 /* those below are special on real devices */
 
@@ -53,7 +60,7 @@ struct vn_qp *vn_qp_new(struct vn_context *ctx, struct vn_pd *pd, struct vn_cq *
 	}
 	slot = vn.qps.n < 0x10000 - VN_FIRST_QPN ? vn_list_add(&vn.qps, qp) : -1;
 	if (slot < 0) {
-		vn_once("no queue pair numbers left");
+		vn_say_once("no queue pair numbers left");
 		free(qp);
 		return NULL;
 	}
@@ -135,7 +142,7 @@ void vn_qp_to_error(struct vn_qp *qp)
 void vn_qp_activate(struct vn_qp *qp)
 {
 	qp->active = true;
-	vn_kick();
+	vn_thread_wake();
 }
 
 /* --------------------------------------------------------------------------------- addresses */
@@ -172,7 +179,8 @@ const char *vn_qp_connect(struct vn_qp *qp, const struct vn_path *path)
 		}
 		vn_mac_of_ip(ip, mac);
 		if (!ip || ipv4 != own_ipv4 || memcmp(mac, path->mac, 6)) {
-			vn_once("qp 0x%x: packets will not arrive: the remote GID is %s one of %s, "
+			vn_say_once(
+				"qp 0x%x: packets will not arrive: the remote GID is %s one of %s, "
 				"the local GID (index %d) of %s, the MAC is %s",
 				qp->number, ip ? "" : "no", ipv4 ? "IPv4" : "link-local",
 				path->gid_index, own_ipv4 ? "IPv4" : "link-local",
@@ -249,7 +257,7 @@ static void vn_complete_verbs(struct vn_qp *qp, const struct vn_op *op, uint8_t 
 
 	if (cq->count == cq->size) {
 		if (!cq->overrun) {
-			vn_once("CQ of %u entries overrun", cq->size);
+			vn_say_once("CQ of %u entries overrun", cq->size);
 			vn_event(cq->ctx, IBV_EVENT_CQ_ERR, cq, 0);
 		}
 		cq->overrun = true;
@@ -307,7 +315,7 @@ static void vn_complete_devx(struct vn_qp *qp, const struct vn_op *op, uint8_t s
 	}
 	__atomic_store_n(&at->opcode_qpn, c.opcode_qpn, __ATOMIC_RELAXED);
 	memcpy(&last, (char *)&c + EP_MLX5_CQE_DONE_AT, 4);
-	VN_RELEASE((char *)at + EP_MLX5_CQE_DONE_AT);
+	VC_RELEASE((char *)at + EP_MLX5_CQE_DONE_AT);
 	__atomic_store_n((uint32_t *)((char *)at + EP_MLX5_CQE_DONE_AT), last, __ATOMIC_RELEASE);
 }
 

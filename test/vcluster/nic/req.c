@@ -9,11 +9,16 @@
  * wait by themselves is up to the requester's own tier.
  */
 #include <stdlib.h>
-#include "nic/nic.h"
+#include <string.h>
 #include "nic/fault.h"
 #include "nic/gpu.h"
+#include "nic/place.h"
+#include "nic/req.h"
+#include "nic/sq.h"
+#include "nic/wire.h"
 
-#define VN_BURST 64 /* packets of a queue pair in one turn */
+#define VN_QP_PACKETS 128 /* packets of a queue pair that are under way */
+#define VN_BURST 64       /* packets of a queue pair in one turn */
 
 struct vn_op *vn_op_of(struct vn_qp *qp, uint64_t idx)
 {
@@ -81,7 +86,7 @@ static bool vn_fetch_next(struct vn_qp *qp)
 	if (qp->devx) {
 		memset(op, 0, offsetof(struct vn_op, data));
 		op->idx = qp->ci;
-		if (!vn_fetch(qp, op)) {
+		if (!vn_sq_fetch(qp, op)) {
 			op->npkts = 1;
 		}
 	} else {
@@ -165,7 +170,7 @@ static void vn_fill(struct vn_qp *qp, const struct vn_op *op, uint32_t pkt, stru
 
 static void vn_lost_add(struct vn_qp *qp, uint64_t idx, uint32_t pkt);
 
-void vn_transmit(struct vn_qp *qp, struct vn_op *op, uint32_t pkt)
+void vn_req_transmit(struct vn_qp *qp, struct vn_op *op, uint32_t pkt)
 {
 	struct vn_packet p;
 	const uint8_t *payload = NULL;
@@ -203,7 +208,7 @@ static void vn_send_one(struct vn_qp *qp, struct vn_op *op, uint32_t pkt)
 	if (vn_fault_packet(qp, op, pkt)) {
 		return; /* lost, or sent later */
 	}
-	vn_transmit(qp, op, pkt);
+	vn_req_transmit(qp, op, pkt);
 }
 
 static uint32_t vn_unsent(const struct vn_op *op)
@@ -416,7 +421,7 @@ static bool vn_resend(struct vn_qp *qp)
 			l->waiting = false;
 			any = true;
 			if (op && !op->syndrome && !vn_fault_packet(qp, op, pkt)) {
-				vn_transmit(qp, op, pkt); /* *l may be gone now */
+				vn_req_transmit(qp, op, pkt); /* *l may be gone now */
 			}
 		}
 	}
@@ -518,7 +523,7 @@ static bool vn_retire(struct vn_qp *qp)
 		if (!vn_op_complete(op) || qp->stuck) {
 			break;
 		}
-		vn_retired(qp, op);
+		vn_sq_retire(qp, op);
 		vn_op_drop(op);
 		qp->done++;
 		any = true;

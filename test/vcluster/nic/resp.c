@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The responder: packets that arrive become accesses to registered memory, and answers. */
-#include "nic/nic.h"
-#include "nic/fault.h"
+#include "nic/place.h"
+#include "nic/resp.h"
+#include "nic/wire.h"
 
 static uint8_t vn_tier_of(uint32_t qpn)
 {
@@ -59,20 +60,22 @@ static bool vn_belongs(struct vn_nic *nic, struct vn_qp *qp, const struct vn_pac
 		return false;
 	}
 	if (qp->remote_qpn != p->src_qpn || qp->remote_ip != p->src_ip) {
-		vn_once("%s qp 0x%x: packets from qp 0x%x at 0x%x ignored: it is connected with qp "
+		vn_say_once(
+			"%s qp 0x%x: packets from qp 0x%x at 0x%x ignored: it is connected with qp "
 			"0x%x at 0x%x",
 			nic->device.name, qp->number, p->src_qpn, p->src_ip, qp->remote_qpn,
 			qp->remote_ip);
 		return false;
 	}
 	if (p->mtu != qp->mtu) {
-		vn_once("%s qp 0x%x: packets ignored: the MTU is %u, on the other end %u",
-			nic->device.name, qp->number, qp->mtu, p->mtu);
+		vn_say_once("%s qp 0x%x: packets ignored: the MTU is %u, on the other end %u",
+			    nic->device.name, qp->number, qp->mtu, p->mtu);
 		return false;
 	}
 	if (((p->psn - qp->want_psn) & VN_PSN_MASK) >= VN_PSN_WINDOW &&
 	    ((qp->want_psn - p->psn) & VN_PSN_MASK) > VN_PSN_WINDOW) {
-		vn_once("%s qp 0x%x: packets ignored: PSN 0x%x, where 0x%x should come (next_rcv_psn "
+		vn_say_once(
+			"%s qp 0x%x: packets ignored: PSN 0x%x, where 0x%x should come (next_rcv_psn "
 			"here, next_send_psn there)",
 			nic->device.name, qp->number, p->psn, qp->want_psn);
 		return false;

@@ -12,9 +12,14 @@
  * So a doorbell that was forgotten is noticed, by a hang, if nobody else rings on that page; one
  * that says too little, at the end of the queue pair if it is the page's last.
  */
+#include <endian.h>
 #include <stdio.h>
-#include "nic/nic.h"
+#include <string.h>
 #include "nic/gpu.h"
+#include "nic/sq.h"
+#include "tsan.h"
+
+#define VN_POISON 0xee /* in slots that are done */
 
 static const char *vn_where(const struct vn_qp *qp, uint64_t idx)
 {
@@ -36,7 +41,7 @@ static uint16_t vn_dbr(struct vn_qp *qp)
 		value = be32toh(vn_gpu_read32(qp->dbr_mem.gpu, (uint8_t *)&qp->dbr->send));
 	} else {
 		value = be32toh(__atomic_load_n(&qp->dbr->send, __ATOMIC_ACQUIRE));
-		VN_ACQUIRE(&qp->dbr->send);
+		VC_ACQUIRE(&qp->dbr->send);
 	}
 	if (value > 0xffff) {
 		vn_bug("%s: doorbell record is 0x%x: 16 bits only", vn_where(qp, qp->pi), value);
@@ -121,7 +126,7 @@ static bool vn_look(struct vn_uar *u)
 	if (value == u->last) {
 		return false;
 	}
-	VN_ACQUIRE(word);
+	VC_ACQUIRE(word);
 	u->last = value;
 	qp = vn_ring(u, value);
 	if (qp && u->qps == 1) {
@@ -135,7 +140,7 @@ static bool vn_look(struct vn_uar *u)
 	return any;
 }
 
-void vn_doorbell_last(struct vn_qp *qp)
+void vn_sq_doorbell_last(struct vn_qp *qp)
 {
 	uint64_t word = __atomic_load_n((uint64_t *)(qp->uar->page + EP_MLX5_UAR_DOORBELL),
 					__ATOMIC_ACQUIRE);
@@ -149,7 +154,7 @@ void vn_doorbell_last(struct vn_qp *qp)
 	}
 }
 
-bool vn_doorbells(void)
+bool vn_sq_doorbells(void)
 {
 	bool any = false;
 
@@ -343,7 +348,7 @@ static bool vn_parse(struct vn_qp *qp, struct vn_op *op, const union ep_mlx5_wqe
 	}
 }
 
-bool vn_fetch(struct vn_qp *qp, struct vn_op *op)
+bool vn_sq_fetch(struct vn_qp *qp, struct vn_op *op)
 {
 	struct ep_mlx5_wqe *slot = &qp->sq[op->idx & (qp->depth - 1)];
 	union ep_mlx5_wqe_view w;
@@ -357,7 +362,7 @@ bool vn_fetch(struct vn_qp *qp, struct vn_op *op)
 }
 
 /* The slot is the program's again once it sees the completion: until then nobody may rely on it. */
-void vn_retired(struct vn_qp *qp, const struct vn_op *op)
+void vn_sq_retire(struct vn_qp *qp, const struct vn_op *op)
 {
 	if (qp->devx && !qp->mem.gpu && vn_config.strict) {
 		memset(&qp->sq[op->idx & (qp->depth - 1)], VN_POISON, EP_MLX5_WQEBB);

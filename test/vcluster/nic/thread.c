@@ -7,9 +7,13 @@
 #include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
-#include "nic/nic.h"
 #include "nic/fault.h"
 #include "nic/gpu.h"
+#include "nic/place.h"
+#include "nic/req.h"
+#include "nic/sq.h"
+#include "nic/thread.h"
+#include "nic/wire.h"
 
 /* Turns without work: first it looks again at once, then lets others run, then sleeps. */
 #define VN_SPIN 16
@@ -20,7 +24,7 @@
 #define VN_LONG_NAPS 10000
 #define VN_SLEEP_US 1000
 
-void vn_kick(void)
+void vn_thread_wake(void)
 {
 	uint64_t one = 1;
 
@@ -32,7 +36,7 @@ void vn_kick(void)
 /* Serves all that is there now. *watched: there are queues whose doorbells have to be looked at. */
 static bool vn_turn(uint32_t turn, bool *watched)
 {
-	bool any = vn_doorbells();
+	bool any = vn_sq_doorbells();
 	uint32_t n = 0;
 
 	*watched = false;
@@ -106,7 +110,7 @@ static uint64_t vn_due(void)
 	return due;
 }
 
-void *vn_main(void *arg)
+static void *vn_thread_main(void *arg)
 {
 	uint32_t idle = 0, turn = 0;
 
@@ -134,7 +138,7 @@ void *vn_main(void *arg)
 	return NULL;
 }
 
-int vn_start(void)
+int vn_thread_start(void)
 {
 	sigset_t all, old;
 	int rc;
@@ -148,7 +152,7 @@ int vn_start(void)
 	}
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
-	rc = pthread_create(&vn.thread, NULL, vn_main, NULL);
+	rc = pthread_create(&vn.thread, NULL, vn_thread_main, NULL);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	vn.running = !rc;
 	return rc;

@@ -4,9 +4,10 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
-#include "nic/nic.h"
 #include "nic/qp.h"
+#include "nic/thread.h"
 #include "nic/verbs.h"
 
 #define VN_MAX_CQE 4194303
@@ -56,7 +57,7 @@ void vn_cq_notify(struct vn_cq *cq)
 	if (cq->armed && ch) {
 		cq->armed = false;
 		if (write(ch->write_fd, &ibv, sizeof(ibv)) != sizeof(ibv)) {
-			vn_once("nobody takes completion events: one is lost");
+			vn_say_once("nobody takes completion events: one is lost");
 		}
 	}
 }
@@ -181,7 +182,8 @@ VN_EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *ibv_pd, struct ibv_qp_init
 	if (attr->qp_type != IBV_QPT_RC || attr->srq || !attr->send_cq || !attr->recv_cq ||
 	    attr->cap.max_send_wr > vn_config.send_wr || attr->cap.max_send_sge > 1 ||
 	    attr->cap.max_inline_data > VN_INLINE) {
-		vn_once("ibv_create_qp: RC with up to %d requests of one element and %d bytes inline "
+		vn_say_once(
+			"ibv_create_qp: RC with up to %d requests of one element and %d bytes inline "
 			"is what there is",
 			(int)vn_config.send_wr, VN_INLINE);
 		errno = EINVAL;
@@ -273,7 +275,7 @@ static int vn_verbs_to_rtr(struct vn_qp *qp, const struct ibv_qp_attr *a, int ma
 	vn_mac_of_ip(ip, path.mac);
 	why = vn_qp_connect(qp, &path);
 	if (why) {
-		vn_once("ibv_modify_qp: %s", why);
+		vn_say_once("ibv_modify_qp: %s", why);
 		return EINVAL;
 	}
 	qp->tier = qp->order = (uint8_t)vn_config.tier;
@@ -325,8 +327,8 @@ VN_EXPORT int ibv_modify_qp(struct ibv_qp *ibv, struct ibv_qp_attr *a, int mask)
 	if (!rc) {
 		ibv->state = a->qp_state;
 	} else {
-		vn_once("ibv_modify_qp: state %d to %d with mask 0x%x refused", qp->state,
-			a->qp_state, mask);
+		vn_say_once("ibv_modify_qp: state %d to %d with mask 0x%x refused", qp->state,
+			    a->qp_state, mask);
 	}
 	vn_unlock();
 	return rc;

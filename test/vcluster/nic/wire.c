@@ -13,12 +13,15 @@
 #include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
-#include "nic/nic.h"
+#include "nic/req.h"
+#include "nic/resp.h"
+#include "nic/wire.h"
 
 #define VN_MAGIC 0x35786c6du
 #define VN_INSTANCES 256
@@ -295,8 +298,8 @@ static bool vn_greet(struct vn_link *l)
 	memcpy(&h, l->in, sizeof(h));
 	if (h.magic != VN_MAGIC || h.run != vn_config.run || h.to != l->nic->ip ||
 	    (!l->incoming && (h.from != l->ip || h.instance != l->instance))) {
-		vn_once("a stranger (run 0x%x, not 0x%x) answers for a NIC's port: ignored", h.run,
-			vn_config.run);
+		vn_say_once("a stranger (run 0x%x, not 0x%x) answers for a NIC's port: ignored",
+			    h.run, vn_config.run);
 		return false;
 	}
 	if (l->incoming) {

@@ -3,15 +3,13 @@
  * The NCCL stand-in. The ranks of a communicator share a file that the unique id names: who is there,
  * a barrier counter for each rank, and a slot of data for each rank. Every wait is bounded.
  */
-#ifndef VC_NCCL_INTERNAL_H
-#define VC_NCCL_INTERNAL_H
+#ifndef VC_COMM_H
+#define VC_COMM_H
 
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <cuda_runtime_api.h>
 #include <nccl.h>
 
 #define VC_NCCL_RANKS_MAX 256
@@ -58,19 +56,5 @@ ncclResult_t vc_comm_barrier(struct ncclComm *comm, uint64_t call);
 /* Everybody's `size` bytes (at most a slot), in rank order, to all. */
 ncclResult_t vc_comm_gather(struct ncclComm *comm, uint64_t call, const void *mine, void *all,
 			    size_t size);
-size_t vc_type_size(ncclDataType_t type);
-/* The element-wise reduction of n parts that lie `stride` bytes apart. */
-void vc_reduce(void *out, const uint8_t *parts, size_t stride, int nparts, size_t count,
-	       ncclDataType_t type, ncclRedOp_t op);
-
-/* Inside ncclGroupStart/End: blocking calls wait for the end, and then run at the same time. */
-struct vc_job {
-	ncclResult_t (*run)(struct vc_job *job);
-	int device;
-	ncclResult_t result;
-	pthread_t thread;
-	struct vc_job *next;
-};
-ncclResult_t vc_job_submit(struct vc_job *job);
 
 #endif

@@ -6,8 +6,8 @@
  * a pool. Grids of one device get their blocks placed in the order of submission, and run
  * concurrently as far as there is room, as on a GPU.
  */
-#ifndef VC_EXEC_H
-#define VC_EXEC_H
+#ifndef VC_GRID_H
+#define VC_GRID_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -20,10 +20,6 @@
 #define VC_SM_SHARED_RESERVED 1024u /* the system's share of each block */
 #define VC_BLOCK_SHARED_MAX (227u * 1024)
 #define VC_BLOCK_THREADS_MAX 1024u
-
-/* Exit codes that say who gave up. */
-#define VC_EXIT_WATCHDOG 86
-#define VC_EXIT_ILLEGAL 87
 
 struct vc_kernel {
 	void (*handle)(void);
@@ -64,14 +60,9 @@ uint32_t vc_sm_count(void);
 /* Blocks of that shape that fit one SM. */
 uint32_t vc_occupancy(uint32_t nthreads, size_t shared);
 
-/* Who am I, for messages: rank of the process, -1 when it is not one. */
-int vc_rank(void);
-long vc_env_long(const char *name, long fallback);
-uint64_t vc_now_ns(void);
-void vc_die(int code, const char *fmt, ...) __attribute__((noreturn, format(printf, 2, 3)));
-/* Describes the owner of an address for fault reports; set by the memory part. */
+/* Set by cuda/memory.c. For fault reports: describes the owner of an address. */
 extern void (*vc_describe_address)(uintptr_t address, char *text, size_t size);
-/* Whether it is memory of this device; the same. */
+/* Is the address memory of this device? */
 extern bool (*vc_device_address)(uintptr_t address, int device);
 
 #endif

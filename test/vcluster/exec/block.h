@@ -1,56 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fibers, warps and blocks: private to the executor. */
-#ifndef VC_EXEC_INTERNAL_H
-#define VC_EXEC_INTERNAL_H
+/* Blocks and warps, and the OS thread that runs a block. */
+#ifndef VC_BLOCK_H
+#define VC_BLOCK_H
 
 #include <pthread.h>
 #include <setjmp.h>
-#include "device/simt/simt.h"
-#include "exec/exec.h"
-
-#ifdef VC_ASAN
-#include <sanitizer/asan_interface.h>
-#include <sanitizer/common_interface_defs.h>
-#endif
-#ifdef VC_TSAN
-#include <sanitizer/tsan_interface.h>
-#define VC_ACQUIRE(p) __tsan_acquire((void *)(p))
-#define VC_RELEASE(p) __tsan_release((void *)(p))
-#else
-#define VC_ACQUIRE(p) ((void)(p))
-#define VC_RELEASE(p) ((void)(p))
-#endif
+#include "exec/fiber.h"
+#include "exec/grid.h"
+#include "exec/util.h"
 
 #define VC_WARPS_MAX (VC_BLOCK_THREADS_MAX / EP_WARP_SIZE)
 #define VC_BARRIERS 16
-#define VC_STACK_CANARY 0x5af3c0de57ac4e4dull
-
-enum vc_fiber_state {
-	VC_FIBER_DONE = 0,
-	VC_FIBER_RUN,
-	VC_FIBER_SPIN,
-	VC_FIBER_COLLECTIVE,
-	VC_FIBER_BARRIER,
-};
-
-struct vc_fiber {
-	struct ep_simt_lane pub; /* first: ep_simt_self points here */
-	void *sp;
-	uint8_t state;
-	uint8_t calls;   /* collectives since the last spin */
-	uint32_t wait_a; /* site, operation or barrier id */
-	uint32_t wait_b; /* peer, mask or thread count */
-	uint64_t result;
-	uint8_t *stack;
-	size_t stack_size;
-	bool guarded; /* the page below the stack cannot be touched */
-#ifdef VC_TSAN
-	void *tsan;
-#endif
-#ifdef VC_ASAN
-	void *fake;
-#endif
-};
 
 /* Lanes that meet in one collective. */
 struct vc_group {
@@ -70,8 +30,6 @@ struct vc_barrier {
 	uint32_t lanes[VC_WARPS_MAX];
 };
 
-struct vc_worker;
-
 struct vc_block {
 	struct vc_grid *grid;
 	struct vc_worker *worker;
@@ -81,7 +39,7 @@ struct vc_block {
 	uint32_t run_warps;
 	struct vc_warp warp[VC_WARPS_MAX];
 	struct vc_barrier barrier[VC_BARRIERS];
-	/* Idle: every fiber that can run only polls. */
+	/* Polls and rounds in which every fiber that can run only polled. */
 	uint32_t idle_polls, idle_rounds;
 	bool active;
 	uint64_t rng;
@@ -110,17 +68,6 @@ struct vc_worker {
 
 extern __thread struct vc_worker *vc_self __attribute__((tls_model("initial-exec")));
 
-/* exec_fiber.c */
-void vc_fibers_reserve(struct vc_worker *worker, uint32_t n);
-void vc_fibers_reset(struct vc_worker *worker);
-/* Saves the caller's registers and stack pointer in *save, goes on where `load` was saved. */
-void vc_switch(void **save, void *load);
-void vc_fiber_check_stack(struct vc_fiber *fiber);
-/* In the page below the stack? */
-bool vc_fiber_overflowed(const struct vc_fiber *fiber, uintptr_t address);
-void vc_main_fiber_init(struct vc_worker *worker);
-
-/* exec_block.c */
 void vc_block_run(struct vc_worker *worker);
 void vc_fiber_body(struct vc_worker *worker, struct vc_fiber *fiber);
 /* Leaves the current fiber until it is runnable again and picked. */
@@ -132,15 +79,7 @@ uint32_t vc_random(struct vc_block *block);
 void vc_illegal(struct vc_block *block, struct vc_fiber *self, const char *fmt, ...)
 	__attribute__((noreturn, format(printf, 3, 4)));
 
-/* exec_watchdog.c */
-void vc_watchdog_add(struct vc_block *block);
-void vc_watchdog_remove(struct vc_block *block);
-void vc_block_dump(struct vc_block *block);
 const char *vc_op_name(uint32_t op);
-
-/* exec_fault.c */
-void vc_fault_init(void);
-void vc_fault_thread_init(void);
 
 static inline void vc_fiber_switch(struct vc_fiber *from, struct vc_fiber *to)
 {

@@ -1,14 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Protection domains, registered memory, umems, UAR pages, address handles. */
+#include <endian.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "nic/nic.h"
+#include "device/mlx5/layout.h"
 #include "nic/dv.h"
 #include "nic/gpu.h"
+#include "nic/memory.h"
+#include "nic/place.h"
+
+#define VN_UAR_PAGE 4096
 
 #undef ibv_reg_mr
 #undef ibv_reg_mr_iova
@@ -176,7 +182,7 @@ VN_EXPORT int ibv_dealloc_pd(struct ibv_pd *ibv)
 	}
 	vn_unlock();
 	if (users) {
-		vn_once("ibv_dealloc_pd: %u users left", users);
+		vn_say_once("ibv_dealloc_pd: %u users left", users);
 		return EBUSY;
 	}
 	free(pd);
@@ -223,17 +229,17 @@ static struct ibv_mr *vn_mr_new(struct ibv_pd *ibv, struct vn_memory *mem, void 
 static int vn_access_check(unsigned int access)
 {
 	if (access & ~(unsigned int)VN_ACCESS_KNOWN) {
-		vn_once("registration with unknown access bits 0x%x",
-			access & ~(unsigned int)VN_ACCESS_KNOWN);
+		vn_say_once("registration with unknown access bits 0x%x",
+			    access & ~(unsigned int)VN_ACCESS_KNOWN);
 		return EINVAL;
 	}
 	if (vn_config.no_atomics && access & IBV_ACCESS_REMOTE_ATOMIC) {
-		vn_once("registration for atomics, which this device does not have");
+		vn_say_once("registration for atomics, which this device does not have");
 		return EINVAL;
 	}
 	if (access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC) &&
 	    !(access & IBV_ACCESS_LOCAL_WRITE)) {
-		vn_once("registration for remote writes without IBV_ACCESS_LOCAL_WRITE");
+		vn_say_once("registration for remote writes without IBV_ACCESS_LOCAL_WRITE");
 		return EINVAL;
 	}
 	return 0;
@@ -419,7 +425,7 @@ VN_EXPORT int vn_dv_umem_dereg(struct mlx5dv_devx_umem *pub)
 	}
 	vn_unlock();
 	if (users) {
-		vn_once("mlx5dv_devx_umem_dereg: %u queues still live in it", users);
+		vn_say_once("mlx5dv_devx_umem_dereg: %u queues still live in it", users);
 		return EBUSY;
 	}
 	vn_memory_detach(&u->mem);
