@@ -71,6 +71,56 @@ cudaError_t cudaGetDevice(int *device)
 	return cudaSuccess;
 }
 
+static const struct {
+	enum cudaDeviceAttr attr;
+	int value;
+} vc_attributes[] = {
+	{ cudaDevAttrMaxThreadsPerBlock, VC_BLOCK_THREADS_MAX },
+	{ cudaDevAttrMaxBlockDimX, VC_BLOCK_THREADS_MAX },
+	{ cudaDevAttrMaxBlockDimY, VC_BLOCK_THREADS_MAX },
+	{ cudaDevAttrMaxBlockDimZ, 64 },
+	{ cudaDevAttrMaxGridDimX, INT32_MAX },
+	{ cudaDevAttrMaxGridDimY, 65535 },
+	{ cudaDevAttrMaxGridDimZ, 65535 },
+	{ cudaDevAttrMaxSharedMemoryPerBlock, 48 * 1024 },
+	{ cudaDevAttrMaxSharedMemoryPerBlockOptin, VC_BLOCK_SHARED_MAX },
+	{ cudaDevAttrMaxSharedMemoryPerMultiprocessor, VC_SM_SHARED },
+	{ cudaDevAttrReservedSharedMemoryPerBlock, VC_SM_SHARED_RESERVED },
+	{ cudaDevAttrMaxRegistersPerBlock, 65536 },
+	{ cudaDevAttrMaxRegistersPerMultiprocessor, 65536 },
+	{ cudaDevAttrTotalConstantMemory, 65536 },
+	{ cudaDevAttrWarpSize, 32 },
+	{ cudaDevAttrMaxThreadsPerMultiProcessor, VC_SM_THREADS },
+	{ cudaDevAttrMaxBlocksPerMultiprocessor, 32 },
+	{ cudaDevAttrComputeCapabilityMajor, 9 },
+	{ cudaDevAttrComputeCapabilityMinor, 0 },
+	{ cudaDevAttrAsyncEngineCount, 3 },
+	{ cudaDevAttrL2CacheSize, 50 << 20 },
+	{ cudaDevAttrClockRate, 1000000 },
+	{ cudaDevAttrMemoryClockRate, 1000000 },
+	{ cudaDevAttrPciDeviceId, 0 },
+	{ cudaDevAttrPciDomainId, 0 },
+	{ cudaDevAttrComputeMode, 0 },
+	{ cudaDevAttrIntegrated, 0 },
+	{ cudaDevAttrIsMultiGpuBoard, 0 },
+	{ cudaDevAttrKernelExecTimeout, 0 },
+	{ cudaDevAttrManagedMemory, 0 },
+	{ cudaDevAttrPageableMemoryAccess, 0 },
+	{ cudaDevAttrHostNativeAtomicSupported, 0 },
+	{ cudaDevAttrIpcEventSupport, 0 },
+	{ cudaDevAttrClusterLaunch, 0 },
+	{ cudaDevAttrMemoryPoolsSupported, 0 },
+	{ cudaDevAttrUnifiedAddressing, 1 },
+	{ cudaDevAttrCanMapHostMemory, 1 },
+	{ cudaDevAttrConcurrentKernels, 1 },
+	{ cudaDevAttrCooperativeLaunch, 1 },
+	{ cudaDevAttrStreamPrioritiesSupported, 1 },
+	{ cudaDevAttrHostRegisterSupported, 1 },
+	{ cudaDevAttrHostRegisterReadOnlySupported, 1 },
+	{ cudaDevAttrCanUseHostPointerForRegisteredMem, 1 },
+	{ cudaDevAttrGPUDirectRDMAFlushWritesOptions, CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST },
+};
+
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int device)
 {
 	if (!value) {
@@ -80,111 +130,29 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int dev
 		return vc_error(cudaErrorInvalidDevice);
 	}
 	switch ((int)attr) {
-	case cudaDevAttrMaxThreadsPerBlock:
-	case cudaDevAttrMaxBlockDimX:
-	case cudaDevAttrMaxBlockDimY:
-		*value = VC_BLOCK_THREADS_MAX;
-		break;
-	case cudaDevAttrMaxBlockDimZ:
-		*value = 64;
-		break;
-	case cudaDevAttrMaxGridDimX:
-		*value = INT32_MAX;
-		break;
-	case cudaDevAttrMaxGridDimY:
-	case cudaDevAttrMaxGridDimZ:
-		*value = 65535;
-		break;
-	case cudaDevAttrMaxSharedMemoryPerBlock:
-		*value = 48 * 1024;
-		break;
-	case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-		*value = VC_BLOCK_SHARED_MAX;
-		break;
-	case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
-		*value = VC_SM_SHARED;
-		break;
-	case cudaDevAttrReservedSharedMemoryPerBlock:
-		*value = VC_SM_SHARED_RESERVED;
-		break;
-	case cudaDevAttrWarpSize:
-		*value = 32;
-		break;
 	case cudaDevAttrMultiProcessorCount:
 		*value = (int)vc_sm_count();
-		break;
-	case cudaDevAttrMaxThreadsPerMultiProcessor:
-		*value = VC_SM_THREADS;
-		break;
-	case cudaDevAttrMaxBlocksPerMultiprocessor:
-		*value = 32;
-		break;
-	case cudaDevAttrComputeCapabilityMajor:
-		*value = 9;
-		break;
-	case cudaDevAttrComputeCapabilityMinor:
-		*value = 0;
-		break;
+		return cudaSuccess;
 	case cudaDevAttrPciBusId:
 		*value = 0x10 + device;
-		break;
-	case cudaDevAttrPciDeviceId:
-	case cudaDevAttrPciDomainId:
-	case cudaDevAttrComputeMode:
-	case cudaDevAttrIntegrated:
-	case cudaDevAttrIsMultiGpuBoard:
-	case cudaDevAttrKernelExecTimeout:
-	case cudaDevAttrManagedMemory:
-	case cudaDevAttrPageableMemoryAccess:
-	case cudaDevAttrHostNativeAtomicSupported:
-	case cudaDevAttrIpcEventSupport:
-	case cudaDevAttrClusterLaunch:
-	case cudaDevAttrMemoryPoolsSupported:
-		*value = 0;
-		break;
-	case cudaDevAttrUnifiedAddressing:
-	case cudaDevAttrCanMapHostMemory:
-	case cudaDevAttrConcurrentKernels:
-	case cudaDevAttrCooperativeLaunch:
-	case cudaDevAttrStreamPrioritiesSupported:
-	case cudaDevAttrHostRegisterSupported:
-	case cudaDevAttrCanUseHostPointerForRegisteredMem:
-		*value = 1;
-		break;
-	case cudaDevAttrHostRegisterReadOnlySupported:
-		*value = 1;
-		break;
+		return cudaSuccess;
 	case cudaDevAttrGPUDirectRDMASupported:
 		*value = !vc_env_long("VC_NO_GDR", 0);
-		break;
-	case cudaDevAttrGPUDirectRDMAFlushWritesOptions:
-		*value = CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST;
-		break;
+		return cudaSuccess;
 	case cudaDevAttrGPUDirectRDMAWritesOrdering:
 		*value = (int)vc_env_long("VC_GDR_ORDERING",
 					  CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER);
-		break;
-	case cudaDevAttrAsyncEngineCount:
-		*value = 3;
-		break;
-	case cudaDevAttrL2CacheSize:
-		*value = 50 << 20;
-		break;
-	case cudaDevAttrClockRate:
-	case cudaDevAttrMemoryClockRate:
-		*value = 1000000;
-		break;
-	case cudaDevAttrTotalConstantMemory:
-		*value = 65536;
-		break;
-	case cudaDevAttrMaxRegistersPerBlock:
-	case cudaDevAttrMaxRegistersPerMultiprocessor:
-		*value = 65536;
-		break;
+		return cudaSuccess;
 	default:
-		return vc_error(cudaErrorInvalidValue);
+		break;
 	}
-	return cudaSuccess;
+	for (size_t i = 0; i < sizeof(vc_attributes) / sizeof(*vc_attributes); i++) {
+		if (vc_attributes[i].attr == attr) {
+			*value = vc_attributes[i].value;
+			return cudaSuccess;
+		}
+	}
+	return vc_error(cudaErrorInvalidValue);
 }
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)

@@ -3,30 +3,6 @@
 #include <string.h>
 #include "nccl/reduce.h"
 
-size_t vc_type_size(ncclDataType_t type)
-{
-	switch (type) {
-	case ncclInt8:
-	case ncclUint8:
-	case ncclFloat8e4m3:
-	case ncclFloat8e5m2:
-		return 1;
-	case ncclFloat16:
-	case ncclBfloat16:
-		return 2;
-	case ncclInt32:
-	case ncclUint32:
-	case ncclFloat32:
-		return 4;
-	case ncclInt64:
-	case ncclUint64:
-	case ncclFloat64:
-		return 8;
-	default:
-		return 0;
-	}
-}
-
 static float vc_from_half(uint16_t h)
 {
 	_Float16 f;
@@ -106,41 +82,28 @@ VC_REDUCE(vc_reduce_f64, double, double, , )
 VC_REDUCE(vc_reduce_f16, uint16_t, float, vc_from_half, vc_to_half)
 VC_REDUCE(vc_reduce_bf16, uint16_t, float, vc_from_bf16, vc_to_bf16)
 
+static const struct {
+	size_t size;
+	void (*reduce)(void *out, const uint8_t *parts, size_t stride, int n, size_t count,
+		       ncclRedOp_t op); /* NULL: moved, never reduced */
+} vc_types[] = {
+	[ncclInt8] = { 1, vc_reduce_i8 },     [ncclUint8] = { 1, vc_reduce_u8 },
+	[ncclInt32] = { 4, vc_reduce_i32 },   [ncclUint32] = { 4, vc_reduce_u32 },
+	[ncclInt64] = { 8, vc_reduce_i64 },   [ncclUint64] = { 8, vc_reduce_u64 },
+	[ncclFloat16] = { 2, vc_reduce_f16 }, [ncclFloat32] = { 4, vc_reduce_f32 },
+	[ncclFloat64] = { 8, vc_reduce_f64 }, [ncclBfloat16] = { 2, vc_reduce_bf16 },
+	[ncclFloat8e4m3] = { 1, NULL },       [ncclFloat8e5m2] = { 1, NULL },
+};
+
+size_t vc_type_size(ncclDataType_t type)
+{
+	return (size_t)type < sizeof(vc_types) / sizeof(*vc_types) ? vc_types[type].size : 0;
+}
+
 void vc_reduce(void *out, const uint8_t *parts, size_t stride, int nparts, size_t count,
 	       ncclDataType_t type, ncclRedOp_t op)
 {
-	switch (type) {
-	case ncclInt8:
-		vc_reduce_i8(out, parts, stride, nparts, count, op);
-		break;
-	case ncclUint8:
-		vc_reduce_u8(out, parts, stride, nparts, count, op);
-		break;
-	case ncclInt32:
-		vc_reduce_i32(out, parts, stride, nparts, count, op);
-		break;
-	case ncclUint32:
-		vc_reduce_u32(out, parts, stride, nparts, count, op);
-		break;
-	case ncclInt64:
-		vc_reduce_i64(out, parts, stride, nparts, count, op);
-		break;
-	case ncclUint64:
-		vc_reduce_u64(out, parts, stride, nparts, count, op);
-		break;
-	case ncclFloat16:
-		vc_reduce_f16(out, parts, stride, nparts, count, op);
-		break;
-	case ncclBfloat16:
-		vc_reduce_bf16(out, parts, stride, nparts, count, op);
-		break;
-	case ncclFloat32:
-		vc_reduce_f32(out, parts, stride, nparts, count, op);
-		break;
-	case ncclFloat64:
-		vc_reduce_f64(out, parts, stride, nparts, count, op);
-		break;
-	default:
-		break;
+	if (vc_type_size(type) && vc_types[type].reduce) {
+		vc_types[type].reduce(out, parts, stride, nparts, count, op);
 	}
 }
