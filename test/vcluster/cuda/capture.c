@@ -152,7 +152,7 @@ cudaError_t vc_capture_wait(struct CUstream_st *stream, struct CUevent_st *event
 		       : cudaErrorMemoryAllocation;
 }
 
-/* Asking about the progress of a capturing stream has no answer, and ends the capture. */
+/* A call that asks how far a capturing stream is: it is refused, and the capture is over. */
 bool vc_capture_busy(struct CUstream_st *stream)
 {
 	if (stream->capture) {
@@ -331,7 +331,7 @@ static cudaError_t vc_capture_end(struct CUstream_st *stream, cudaGraph_t *out)
 	}
 	if (capture->mode != cudaStreamCaptureModeRelaxed &&
 	    !pthread_equal(capture->thread, pthread_self())) {
-		error = cudaErrorStreamCaptureWrongThread; /* and ends it all the same */
+		error = cudaErrorStreamCaptureWrongThread; /* the capture is over all the same */
 	} else if (capture->invalid) {
 		error = cudaErrorStreamCaptureInvalidated;
 	} else if (!vc_capture_joined(capture)) {

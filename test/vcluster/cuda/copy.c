@@ -18,7 +18,7 @@ enum vc_place {
 	VC_PLACE_PAGEABLE
 };
 
-/* Where a range lies; bad: partly in an allocation. */
+/* Where a range lies; VC_PLACE_BAD: only part of it is in an allocation. */
 static enum vc_place vc_place(const void *p, size_t size)
 {
 	struct vc_mem mem;

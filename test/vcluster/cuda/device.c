@@ -264,7 +264,7 @@ cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer)
 	return cudaSuccess;
 }
 
-/* Peers are as NVLink joins them: VC_NO_PEER takes a pair apart. */
+/* All pairs of devices are joined as by NVLink, but for those that VC_NO_PEER names. */
 cudaError_t cudaDeviceGetP2PAttribute(int *value, enum cudaDeviceP2PAttr attr, int device, int peer)
 {
 	bool possible;

@@ -18,7 +18,7 @@
 
 #define VC_PAGE ((uintptr_t)4096)
 
-/* Runtime and driver share their numbers where both have the error. */
+/* An error that runtime and driver both have is the same number in both. */
 static CUresult vc_driver_sticky(void)
 {
 	return (CUresult)vc_device_sticky(vc_device_current());

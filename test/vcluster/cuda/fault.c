@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Faults on demand: VC_FAULT is a list, separated by ';', of
+ * VC_FAULT is a list, separated by ';', of
  *   kill:rank=3,launch=5[,us=200]    SIGKILL at (or that long after) the rank's fifth launch
  *   stop:rank=3,launch=5[,us=200]    SIGSTOP likewise
  *   delay:rank=1,us=1000[,launch=2]  sleep before each launch, or before that one

@@ -223,7 +223,7 @@ static void vc_unmap_later(const struct vc_mem *mem)
 {
 	struct vc_freed *slot;
 
-	/* The backing goes now, the addresses later. */
+	/* Frees the memory now and the addresses later, so that a late access to them faults. */
 	mmap(mem->map, mem->map_size, PROT_NONE,
 	     MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	pthread_mutex_lock(&vc_mem_mutex);
@@ -276,7 +276,7 @@ cudaError_t vc_device_alloc(int device, size_t size, size_t align, void **p)
 	if (!mem.map) {
 		goto err_account;
 	}
-	/* Big alignments start at a page, small allocations end at one. */
+	/* The allocation ends where the page that cannot be touched begins, as far as `align` allows. */
 	mem.start = (uintptr_t)mem.map + mem.map_size - used;
 	memset((void *)mem.start, VC_POISON, size < poison ? size : poison);
 	if (!vc_mem_add(&mem)) {

@@ -80,7 +80,7 @@ cudaError_t cudaHostGetFlags(unsigned int *flags, void *host)
 	return cudaSuccess;
 }
 
-/* All of it is mapped in this process? */
+/* Is all of it mapped in this process? */
 static bool vc_host_mapped(uintptr_t start, size_t size)
 {
 	uintptr_t first = start & ~(VC_PAGE - 1);
@@ -102,8 +102,8 @@ static bool vc_host_mapped(uintptr_t start, size_t size)
 }
 
 /*
- * What only I/O memory is asked for. The real call also takes a part of a page; whole pages are what
- * works in every driver.
+ * cudaHostRegisterIoMemory: whole pages only. Some drivers also take a part of a page; whole pages
+ * work with every driver.
  */
 static cudaError_t vc_register_io(uintptr_t start, size_t size)
 {

@@ -65,7 +65,7 @@ static struct vc_fiber *vc_block_pick(struct vc_block *block, uint32_t warp, uin
 	return &block->worker->fiber[warp * EP_WARP_SIZE + (uint32_t)__builtin_ctz(set)];
 }
 
-/* The line that starts every complaint about a kernel. */
+/* A kernel broke a rule: says which thread of which block, and ends the process. */
 void vc_illegal(struct vc_block *block, struct vc_fiber *self, const char *fmt, ...)
 {
 	char text[512];
@@ -282,7 +282,7 @@ static void vc_fiber_end(struct vc_block *block, struct vc_fiber *self)
 				block->barrier[i].arrived, i);
 		}
 	}
-	/* The ends of stacks are cold; lanes use about the same, so one of each warp will do. */
+	/* Canaries are seldom in a cache. Lanes use about as much stack: one of a warp is checked. */
 	if (self->pub.lane == block->grid->serial % EP_WARP_SIZE) {
 		vc_fiber_check_stack(self);
 	}
@@ -401,8 +401,8 @@ void vc_block_run(struct vc_worker *worker)
 
 	vc_fibers_reserve(worker, block->grid->nthreads);
 	/*
-	 * The threads of the block before. Not any earlier: whoever is started next, by whatever thread,
-	 * would be ordered behind them.
+	 * Orders the threads of the block before, which have ended. Done any earlier, it would order
+	 * them before every thread that this one starts, and hide races between the two.
 	 */
 	VC_ACQUIRE(&block->live);
 	vc_worker_reserve_shared(worker, block->grid->dynamic_shared);

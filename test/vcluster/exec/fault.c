@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Memory faults of kernels. The thread that faults is named, its block is abandoned, the grid is
- * marked, and the CUDA part turns that into the sticky error a GPU would report. Faults outside
+ * marked, and the CUDA part reports the sticky error that a GPU would report. Faults outside
  * kernels, and all faults under a sanitizer, go the usual way.
  */
 #include <signal.h>

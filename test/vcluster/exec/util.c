@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Identity, environment, the last words of a process. */
+/* Identity, environment, time, the end of the process. */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdatomic.h>

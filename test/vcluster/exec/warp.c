@@ -108,7 +108,7 @@ static struct vc_group *vc_group_join(struct vc_block *block, struct vc_fiber *s
 		vc_illegal(block, self, "calls %s with mask 0x%08x while lanes 0x%08x wait in %s",
 			   vc_op_name(op), mask, group->arrived, vc_op_name(group->op));
 	}
-	/* Lanes of the mask may still be in collectives of their own, but not in one that needs us. */
+	/* Lanes of the mask may still be in other collectives, but not in one that needs this lane. */
 	for (uint32_t i = 0; i < warp->ngroups; i++) {
 		const struct vc_group *other = &warp->group[i];
 
@@ -140,7 +140,7 @@ uint64_t ep_simt_collective(uint32_t op, uint32_t mask, uint64_t value, uint32_t
 		vc_illegal(block, self, "calls %s with mask 0x%08x, but lanes 0x%08x have ended",
 			   vc_op_name(op), mask, mask & ~warp->live);
 	}
-	/* A warp that votes on what it polled is still polling; one that goes on is not. */
+	/* A warp that polls may vote on what it saw. More than 8 collectives since a poll are progress. */
 	if (++self->calls > 8) {
 		self->calls = 8;
 		vc_block_progress(block);

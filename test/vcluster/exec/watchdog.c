@@ -91,7 +91,7 @@ static void vc_warp_dump(struct vc_block *block, uint32_t warp)
 	}
 }
 
-/* Fibers run on while another thread looks: good enough for a report on threads that wait. */
+/* Fibers may run meanwhile. What threads that wait say is right, and the report is about those. */
 void vc_block_dump(struct vc_block *block)
 {
 	for (uint32_t w = 0; w < block->nwarps; w++) {
@@ -137,7 +137,7 @@ static void vc_watchdog_look(uint64_t tick_ns, uint64_t limit_ns)
 	       culprit->grid->kernel->name, culprit->grid->device, (double)limit_ns / 1e9);
 }
 
-/* Counts its own ticks: a process that was stopped does not age. */
+/* Counts its own ticks: the time in which the process was stopped does not count. */
 static void *vc_watchdog_main(void *arg)
 {
 	double limit_s = 60;

@@ -124,7 +124,7 @@ static void vc_bell_wait(struct vc_shared *shared, uint32_t seen)
 	syscall(SYS_futex, &shared->bell, FUTEX_WAIT, seen, &nap, NULL, 0);
 }
 
-/* A process that is gone does not come any more. */
+/* Has the process of this rank ended? */
 static bool vc_member_dead(const struct vc_member *member)
 {
 	return atomic_load(&member->joined) && kill(member->pid, 0) && errno == ESRCH;
@@ -141,7 +141,7 @@ static ncclResult_t vc_comm_wait(struct ncclComm *comm, uint64_t barrier, const 
 
 		for (;;) {
 			uint32_t seen = atomic_load(&comm->shared->bell);
-			/* looked at first: who leaves may have arrived just before */
+			/* before `arrived`: a rank may arrive and leave */
 			bool gone = atomic_load(&member->left) || vc_member_dead(member);
 
 			if (barrier ? atomic_load(&member->arrived) >= barrier
@@ -173,8 +173,10 @@ ncclResult_t vc_comm_barrier(struct ncclComm *comm, uint64_t call)
 	uint64_t barrier = ++comm->barriers;
 	ncclResult_t result;
 
-	/* Barriers with a call come in pairs with one that has none: so nobody can announce its
-	 * next call while another rank still compares this one. */
+	/*
+	 * A barrier without a call follows each barrier with one, so no rank can announce its next
+	 * call while another rank still compares this one.
+	 */
 	if (call) {
 		me->call = call;
 	}

@@ -18,7 +18,7 @@ struct ncclWindow_vidmem {
 	void *user;
 	size_t size;
 	void *base[VC_NCCL_RANKS_MAX];   /* the peers' memory here; NULL: out of reach */
-	void *opened[VC_NCCL_RANKS_MAX]; /* to close again */
+	void *opened[VC_NCCL_RANKS_MAX]; /* what cudaIpcCloseMemHandle takes */
 };
 
 struct vc_offer {
@@ -136,7 +136,7 @@ static ncclResult_t vc_window_make(struct vc_job *base)
 		win->user = job->buff;
 		win->size = job->size;
 	}
-	/* Also when this rank has nothing good to offer: the others wait for it. */
+	/* A rank whose memory is refused takes part all the same: the others wait for it. */
 	pthread_mutex_lock(&comm->mutex);
 	if (offer) {
 		result = vc_comm_gather(comm, VC_WINDOW_CALL << 56, &mine, offer, sizeof(mine));

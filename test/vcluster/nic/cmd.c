@@ -97,7 +97,7 @@ struct vn_umem *vn_cmd_umem(struct vn_cmd *cmd, const char *what, uint32_t id, u
 			  (unsigned long long)u->mem.size, (unsigned long long)align);
 		return NULL;
 	}
-	if (align == 64 && offset % (u->page / 64)) { /* records have whole addresses */
+	if (align == 64 && offset % (u->page / 64)) { /* a queue, not a record */
 		VN_REFUSE(cmd, VN_ST_BAD_PARAM,
 			  "%s: offset 0x%llx of umem %u is no multiple of 1/64 of its page of %llu "
 			  "bytes: bound the page where it is registered",
@@ -416,7 +416,7 @@ VN_EXPORT int vn_dv_general(struct ibv_context *c, const void *in, size_t inlen,
 	case VN_QUERY_HCA_CAP:
 		vn_cmd_query_cap(&cmd);
 		break;
-	case VN_QUERY_LAG: /* no bonding, no out-of-order service levels to tell of: all zero */
+	case VN_QUERY_LAG: /* all zero: no bonding, no service level that is out of order */
 	case VN_QUERY_HCA_VPORT_CONTEXT:
 		break;
 	default:

@@ -232,7 +232,7 @@ static bool vn_to_init(struct vn_cmd *cmd, struct vn_qp *qp)
 	return true;
 }
 
-/* The order in which data may be placed: what was asked for, what firmware does by itself. */
+/* The tier: what was asked for, else what firmware chooses by itself. */
 static bool vn_tier(struct vn_cmd *cmd, struct vn_qp *qp)
 {
 	const uint8_t *in = cmd->in;
@@ -292,7 +292,7 @@ static bool vn_to_rts(struct vn_cmd *cmd, struct vn_qp *qp)
 	qp->retry_cnt = (uint8_t)vn_get(in, VN_QPC(0x38d), 3);
 	qp->rnr_retry = (uint8_t)vn_get(in, VN_QPC(0x390), 3);
 	qp->ack_timeout = (uint8_t)vn_get(in, VN_QPC(0xc0 + 0x40), 5);
-	/* What the kernels rely on when they look at a queue that is new. */
+	/* Kernels take a new queue to be in this state. */
 	if (!qp->mem.gpu && qp->cq->cc && !qp->cq->written &&
 	    __atomic_load_n((uint32_t *)((char *)qp->cq->entry + EP_MLX5_CQE_DONE_AT),
 			    __ATOMIC_RELAXED) != ~0u) {

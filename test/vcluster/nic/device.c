@@ -271,7 +271,7 @@ VN_EXPORT int ibv_query_gid(struct ibv_context *c, uint8_t port, int index, unio
 		errno = EINVAL;
 		return -1;
 	}
-	vn_gid(vn_context_of(c)->nic, index, gid, &type); /* an empty entry is all 0 */
+	vn_gid(vn_context_of(c)->nic, index, gid, &type); /* all 0 if there is none */
 	return 0;
 }
 

@@ -13,7 +13,6 @@
 #include <pthread.h>
 #include "nic/env.h"
 
-#define VN_EXPORT __attribute__((visibility("default")))
 #define VN_PKEYS 1
 
 struct vn_nic {

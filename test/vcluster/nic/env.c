@@ -135,7 +135,7 @@ static void vn_profile(const char *word)
 	} else if (!strcmp(word, "no_gpu_umem")) {
 		c->gpu_umem = false;
 	} else if (!strcmp(word, "no_uar_map")) {
-		setenv("VC_NO_IOMEM", "1", 1); /* it is the CUDA side that refuses */
+		setenv("VC_NO_IOMEM", "1", 1); /* cudaHostRegister refuses, not the NIC */
 	} else if (!strcmp(word, "real_time")) {
 		c->ts = 1;
 	} else if (!strcmp(word, "old_clock")) {
@@ -194,7 +194,7 @@ static uint32_t vn_net(void)
 	return a << 24 | b << 16;
 }
 
-/* Ranks of one run find each other's ports, other runs have other ports or are told apart. */
+/* Ranks of one run use the same ports. Another run has other ports, or its `run` differs. */
 static void vn_run_identity(void)
 {
 	const char *run = vn_env("VC_DIR", vn_env("MASTER_PORT", "-"));

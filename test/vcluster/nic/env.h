@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#define VN_EXPORT __attribute__((visibility("default")))
 #define VN_EXIT 88 /* exit code: the program broke a rule of the hardware */
 #define VN_NICS 16
 #define VN_SEND_WR 32768 /* work requests that a verbs queue takes at most */

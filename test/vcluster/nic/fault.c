@@ -15,7 +15,7 @@
 
 #define VN_RULES 64
 #define VN_LATE 4096
-#define VN_LOOK_NS 5000000u /* at the file */
+#define VN_LOOK_NS 5000000u /* how often VC_NIC_FAULTS=@FILE is looked at */
 #define VN_ALWAYS UINT64_MAX
 
 enum vn_fault {
@@ -58,7 +58,7 @@ struct vn_rule {
 struct vn_late { /* packet to be sent later */
 	uint64_t due, idx;
 	uint32_t qpn, pkt;
-	bool again; /* and was sent already */
+	bool again; /* a second copy: the first was sent at once */
 };
 
 static struct {
@@ -384,7 +384,7 @@ bool vn_fault_packet(struct vn_qp *qp, struct vn_op *op, uint32_t pkt)
 			return vn_send_late(qp, op, pkt, r->us, false);
 		case VN_F_REORDER:
 			return vn_send_late(qp, op, pkt, vn_random() % (r->us + 1), false);
-		default: /* twice; the second time perhaps long after the answer to the first */
+		default: /* duplicate: the second copy may go long after the first was answered */
 			vn_send_late(qp, op, pkt, r->us, true);
 			return false;
 		}

@@ -94,7 +94,7 @@ static bool vn_cu_load(void)
 	return cu.there;
 }
 
-/* The first failure is said, unless the program is ending. */
+/* Prints the first failure, unless the program is ending. */
 static bool vn_cu_ok(struct vn_gpu *gpu, int rc, const char *what)
 {
 	if (!rc) {
@@ -138,7 +138,7 @@ static int vn_gpu_make(struct vn_gpu *gpu)
 	rc = rc ? rc : cu.host_alloc((void **)&gpu->slots, VN_SLOTS * VN_SLOT, VN_CU_PORTABLE);
 	rc = rc ? rc : cu.host_alloc((void **)&gpu->fetched, VN_SLOT, VN_CU_PORTABLE);
 	rc = rc ? rc : cu.alloc(&scratch, 4096);
-	/* Each kind of call once. */
+	/* Makes each kind of call once: the first may wait for a kernel to end. */
 	rc = rc ? rc : cu.h2d(scratch, gpu->in_bytes, 4096, gpu->in);
 	rc = rc ? rc : cu.write64(gpu->in, scratch, 0, 0);
 	rc = rc ? rc : cu.write32(gpu->in, scratch, 0, 0);
@@ -180,7 +180,7 @@ static struct vn_gpu *vn_gpu_get(int ordinal)
 	return gpu;
 }
 
-/* The virtual cluster's runtime, if this process has it: is this the memory of a device? */
+/* If libvcluster is in this process: does it say that this is the memory of a device? */
 static bool vn_is_virtual_device(const void *p)
 {
 	int (*attributes)(void *, const void *) =
@@ -203,7 +203,7 @@ int vn_gpu_attach(struct vn_memory *m, bool queue)
 	    type == VN_CU_DEVICE) {
 		rc = 1;
 		if (queue && !vn_env_long("VC_NIC_GPU_QUEUES", 0)) {
-			rc = -EFAULT; /* as if there were no peermem: possible, but slow */
+			rc = -EFAULT; /* as without peermem: a NIC could not keep queues there */
 		} else if (cu.attribute(&ordinal, VN_CU_ORDINAL, (uintptr_t)m->at)) {
 			rc = -EFAULT;
 		} else {
@@ -225,7 +225,7 @@ void vn_gpu_detach(struct vn_memory *m)
 const uint8_t *vn_gpu_fetch(struct vn_gpu *gpu, const uint8_t *from, uint32_t bytes)
 {
 	if (bytes <= VN_SLOT && vn_gpu_enter(gpu)) {
-		/* On the stream of the writes, behind them. */
+		/* On the stream of the writes, so that it comes after them. */
 		vn_cu_ok(gpu, cu.d2h(gpu->fetched, (uintptr_t)from, bytes, gpu->in), "copy");
 		vn_cu_ok(gpu, cu.synchronize(gpu->in), "cuStreamSynchronize");
 		vn_gpu_leave();

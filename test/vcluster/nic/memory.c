@@ -64,8 +64,8 @@ int vn_memory_attach(struct vn_memory *m, void *addr, uint64_t size, bool queue)
 }
 
 /*
- * Where this process has mapped that part of that file: `at`, or, when that is 0, anywhere; 0: not
- * there.
+ * The address where this process has mapped that part of the file: `at`, or any address if `at` is
+ * 0. Returns 0 if it has not.
  */
 static uint64_t vn_file_at(const struct stat *st, uint64_t offset, uint64_t size, uint64_t at)
 {
@@ -88,7 +88,7 @@ static uint64_t vn_file_at(const struct stat *st, uint64_t offset, uint64_t size
 	return found;
 }
 
-/* The race detector goes by addresses: all have to use the same. */
+/* The race detector goes by addresses: the NIC must use those of the program. */
 #ifdef VC_TSAN
 #define VN_MAPPED_ANYWHERE(iova) true
 #else
@@ -299,7 +299,7 @@ VN_EXPORT int ibv_dereg_mr(struct ibv_mr *ibv)
 	struct vn_mr *mr = (struct vn_mr *)ibv;
 
 	vn_lock();
-	/* Nothing that was acknowledged may come later. */
+	/* Data that was acknowledged must not come after the region is gone. */
 	vn_place_flush(mr->pd->ctx->nic);
 	vn_place_settle();
 	vn_list_drop(&vn.mrs, mr->slot);
@@ -350,8 +350,8 @@ const char *vn_mr_check(uint32_t key, bool remote, const struct vn_pd *pd, uint6
 /* ------------------------------------------------------------------------------------- umems */
 
 /*
- * The page in which the device sees a umem: the largest allowed that is not larger than it. Without
- * a bound it is as if all of it lay together, up to a huge page.
+ * Size of the pages in which the device sees a umem: the largest that is allowed and not larger than
+ * the umem; up to a huge page if the program allows all.
  */
 static uint64_t vn_umem_page(const struct mlx5dv_devx_umem_in *in)
 {
@@ -540,7 +540,7 @@ VN_EXPORT struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *at
 		ip = vn_ip_of_gid(&attr->grh.dgid, &ipv4);
 	}
 	if (!vn_config.ib && !ip) {
-		errno = ETIMEDOUT; /* nobody answers for that address */
+		errno = ETIMEDOUT; /* as when nobody answers for the address */
 		return NULL;
 	}
 	ah = calloc(1, sizeof(*ah));

@@ -113,7 +113,7 @@ const uint8_t *vn_payload(struct vn_mr *mr, const uint8_t *at, uint32_t len)
 	return at;
 }
 
-/* Fields end at the bits of `boundary`, from which nothing is carried. */
+/* The bits of `boundary` are the top bits of fields; nothing is carried from one field to the next. */
 static uint64_t vn_masked_add(uint64_t a, uint64_t b, uint64_t boundary)
 {
 	uint64_t low = ~boundary;
@@ -129,7 +129,7 @@ uint64_t vn_atomic(const struct vn_packet *p, struct vn_mr *mr, uint8_t *at)
 	if (mr->mem.gpu) {
 		vn_gpu_read(mr->mem.gpu, (uint8_t *)&old, at, p->len);
 	} else {
-		/* Not atomic for anybody but NICs, like the real one. */
+		/* Atomic among NICs only, as on hardware. */
 		VC_ACQUIRE(at);
 		old = p->len == 4 ? __atomic_load_n((uint32_t *)at, __ATOMIC_ACQUIRE)
 				  : __atomic_load_n((uint64_t *)at, __ATOMIC_ACQUIRE);
@@ -268,6 +268,6 @@ bool vn_place_settle(void)
 
 		vn_link_send(d.link, &d.answer, (const uint8_t *)&d.payload);
 	}
-	vn_ndeferred -= n; /* answers make no new ones */
+	vn_ndeferred -= n; /* sending answers has deferred no others */
 	return true;
 }

@@ -14,7 +14,7 @@
 #include "nic/wire.h"
 #include "tsan.h"
 
-#define VN_FIRST_QPN 0x40 /* those below are special on real devices */
+#define VN_FIRST_QPN 0x40 /* lower numbers are special on real devices */
 
 struct vn_cq *vn_cq_new(struct vn_context *ctx)
 {
@@ -279,8 +279,8 @@ static void vn_complete_verbs(struct vn_qp *qp, const struct vn_op *op, uint8_t 
 }
 
 /*
- * Everything but the last word first, then that in one piece: software polls it. A queue that is
- * not collapsed has an owner bit that changes with every round.
+ * Stores everything but the last word, then the last word in one piece, because software polls it. A
+ * queue that is not collapsed has an owner bit that changes with every round.
  */
 static void vn_complete_devx(struct vn_qp *qp, const struct vn_op *op, uint8_t syndrome,
 			     uint8_t vendor)

@@ -50,7 +50,7 @@ void vn_op_drop(struct vn_op *op)
 	}
 }
 
-/* Local memory is looked at now: what hardware reports as a local protection error. */
+/* Checks local memory, as hardware does that reports local protection errors. */
 static void vn_check_local(struct vn_qp *qp, struct vn_op *op)
 {
 	uint32_t need = vn_is_fetching(op) ? IBV_ACCESS_LOCAL_WRITE : 0;
@@ -109,7 +109,7 @@ static bool vn_fetch_next(struct vn_qp *qp)
 
 /* -------------------------------------------------------------------------------------- sending */
 
-/* All before it must be done, or all before it that fetch. */
+/* Must the request wait for all before it, for those that fetch, or for room to fetch? */
 static bool vn_must_wait(struct vn_qp *qp, const struct vn_op *op)
 {
 	bool all = false, fetching = op->fm != 0;
@@ -117,7 +117,7 @@ static bool vn_must_wait(struct vn_qp *qp, const struct vn_op *op)
 	if (qp->order >= EP_MLX5_TIER_OOO_RW) {
 		all = op->fm == 3;
 		all |= vn_is_atomic(op) && qp->tier == EP_MLX5_TIER_OOO_RW;
-		/* who places in order itself fences against what fetches, whatever its peer does */
+		/* its own tier 0: a fence waits for what fetches only, whatever the other end does */
 		all |= vn_is_atomic(op) && qp->tier > EP_MLX5_TIER_IBTA &&
 		       (op->fm == 2 || op->fm == 4);
 	}
@@ -134,7 +134,7 @@ static bool vn_must_wait(struct vn_qp *qp, const struct vn_op *op)
 	return vn_is_fetching(op) && qp->rd_used >= 1u << qp->rd_out;
 }
 
-/* What the responder's window still takes. */
+/* Is the packet inside the responder's window? */
 static bool vn_psn_near(struct vn_qp *qp, const struct vn_op *op, uint32_t pkt)
 {
 	const struct vn_op *oldest = vn_op_of(qp, qp->done);
@@ -223,7 +223,7 @@ static bool vn_send_ordered(struct vn_qp *qp)
 	bool any = false;
 	uint32_t n = 0;
 
-	/* Behind a packet that is lost or late everything would be refused. */
+	/* While a packet is lost or late, the responder would refuse all behind it. */
 	for (uint64_t i = qp->done; i < qp->ci && !qp->nlost && !qp->nlate; i++) {
 		struct vn_op *op = vn_op_of(qp, i);
 
@@ -242,7 +242,7 @@ static bool vn_send_ordered(struct vn_qp *qp)
 			n++;
 		}
 		if (op->base + VN_PACKETS < op->npkts) {
-			break; /* the rest of it goes first */
+			break; /* its other packets go first */
 		}
 	}
 	return any;
@@ -266,7 +266,7 @@ static uint32_t vn_candidates(struct vn_qp *qp, struct vn_lost *list)
 				list[n++] = (struct vn_lost){ .idx = i, .pkt = pkt };
 			}
 		}
-		/* A fence that has not started stays first in line: nothing passes it before. */
+		/* Nothing passes a fence that has not started. */
 		if (!op->started && op->opcode != EP_MLX5_OP_NOP &&
 		    (op->fm || vn_is_fetching(op))) {
 			break;
@@ -290,8 +290,8 @@ static bool vn_send_shuffled(struct vn_qp *qp)
 		if (qp->link && vn_link_full(qp->link)) {
 			break;
 		}
-		/* One in four waits for another turn. Answers that came while sending may have
-		 * moved the window. */
+		/* One in four waits for another turn. Answers may have come meanwhile and moved the
+		 * window. */
 		if (vn_random() % 4 == 0 || !op || pick.pkt < op->base || op->syndrome ||
 		    op->sent >> (pick.pkt - op->base) & 1) {
 			continue;
@@ -355,8 +355,8 @@ static void vn_lost_forget(struct vn_qp *qp, uint64_t idx, uint32_t pkt)
 }
 
 /*
- * A packet was not taken. In order: only the oldest one counts as lost, those behind it are as good
- * as never sent.
+ * The responder did not take a packet. If packets must come in order, only the oldest one counts as
+ * lost, and those behind it as not sent.
  */
 static void vn_refused(struct vn_qp *qp, struct vn_op *op, uint32_t pkt)
 {
@@ -443,7 +443,7 @@ static bool vn_store_local(struct vn_qp *qp, struct vn_op *op, uint64_t offset, 
 	}
 	vn_store(mr, at, data, bytes);
 	if (mr->mem.gpu) {
-		vn_gpu_settle(); /* the completion must not come first */
+		vn_gpu_settle(); /* data must be there before the completion */
 	}
 	return true;
 }

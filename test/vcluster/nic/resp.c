@@ -47,7 +47,7 @@ static void vn_nak(struct vn_qp *qp, struct vn_link *link, const struct vn_packe
 	vn_qp_to_error(qp);
 }
 
-/* The connection that the packet came on: is it the one that this queue pair has? */
+/* Did the packet come from the queue pair that this one is connected to? */
 static bool vn_belongs(struct vn_nic *nic, struct vn_qp *qp, const struct vn_packet *p)
 {
 	if (!qp || qp->nic != nic || (qp->state != VN_RTR && qp->state != VN_RTS)) {
@@ -239,7 +239,7 @@ void vn_resp_packet(struct vn_nic *nic, struct vn_link *link, const struct vn_pa
 	}
 	again = vn_seen(qp, p->psn);
 	if (!again && p->syndrome && p->psn != qp->want_psn) {
-		vn_answer(link, p, VN_DROPPED, NULL, 0); /* an earlier one is missing */
+		vn_answer(link, p, VN_DROPPED, NULL, 0); /* a packet before it is missing */
 		return;
 	}
 	if (!again) {

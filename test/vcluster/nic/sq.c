@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Send queues in the program's memory: doorbells, and WQEs taken apart with every rule checked that
- * hardware would silently rely on.
+ * Send queues in the program's memory: doorbells and WQEs, with a check of every rule that hardware
+ * relies on without saying so.
  *
- * A doorbell register is a word of plain memory here: a value that the next store replaced before
- * this thread looked is never seen. So a change of the word is taken as a kick for the page:
- *  - one queue pair on the page: the word says how far, as on hardware; the doorbell record must not
- *    be behind it;
- *  - several: the doorbell records of all of them say how far; the record of the queue pair that the
- *    word names must not be behind the word.
- * So a doorbell that was forgotten is noticed, by a hang, if nobody else rings on that page; one
- * that says too little, at the end of the queue pair if it is the page's last.
+ * A doorbell register is a word of plain memory here: the thread never sees a value that another
+ * store replaced before it looked. So a change of the word only says that something on the page is
+ * new:
+ *  - one queue pair on the page: the word says how far to go, as on hardware; the doorbell record
+ *    must not be behind it;
+ *  - several: the doorbell records of all of them say how far to go; the record of the queue pair
+ *    that the word names must not be behind the word.
+ * A doorbell that was forgotten shows as a hang, unless another queue pair of the page rings. One
+ * that says too little is found when its queue pair is destroyed, if it was the last of the page.
  */
 #include <endian.h>
 #include <stdio.h>
@@ -49,7 +50,7 @@ static uint16_t vn_dbr(struct vn_qp *qp)
 	return (uint16_t)value;
 }
 
-/* The queue's new end is the one before 2^15 more. */
+/* Moves the queue's end to `end`: up to 2^15 WQEs ahead, more would be a step back. */
 static bool vn_advance(struct vn_qp *qp, uint16_t end)
 {
 	uint16_t ahead = (uint16_t)(end - qp->pi);
@@ -170,7 +171,7 @@ bool vn_sq_doorbells(void)
 
 /* --------------------------------------------------------------------------------------- WQEs */
 
-#define BAD(op, ...)                                                                               \
+#define VN_BAD(op, ...)                                                                            \
 	do {                                                                                       \
 		vn_bug(__VA_ARGS__);                                                               \
 		(op)->syndrome = EP_MLX5_SYND_LOCAL_QP_OP;                                         \
@@ -184,8 +185,9 @@ static bool vn_parse_data(struct vn_qp *qp, struct vn_op *op, const struct ep_ml
 	op->lkey = be32toh(d->lkey);
 	op->laddr = be64toh(d->addr);
 	if (!op->len || op->len > EP_MLX5_MAX_BYTES || (exact && op->len != exact)) {
-		BAD(op, "%s: data segment of %u bytes (0 would be 2 GiB; %s)",
-		    vn_where(qp, op->idx), op->len, exact ? "the operand's size" : "up to 1 GiB");
+		VN_BAD(op, "%s: data segment of %u bytes (0 would be 2 GiB; %s)",
+		       vn_where(qp, op->idx), op->len,
+		       exact ? "the operand's size" : "up to 1 GiB");
 	}
 	return true;
 }
@@ -200,18 +202,19 @@ static bool vn_parse_write(struct vn_qp *qp, struct vn_op *op, const union ep_ml
 	}
 	if (!(count & EP_MLX5_INLINE)) {
 		if (ds != 3) {
-			BAD(op, "%s: one data segment, but DS %u", vn_where(qp, op->idx), ds);
+			VN_BAD(op, "%s: one data segment, but DS %u", vn_where(qp, op->idx), ds);
 		}
 		return vn_parse_data(qp, op, &w->write.data, 0);
 	}
 	op->len = count & ~EP_MLX5_INLINE;
 	if (!op->len || op->len > EP_MLX5_MAX_INLINE || ds != 2 + (op->len + 4 + 15) / 16) {
-		BAD(op, "%s: %u bytes inline with DS %u", vn_where(qp, op->idx), op->len, ds);
+		VN_BAD(op, "%s: %u bytes inline with DS %u", vn_where(qp, op->idx), op->len, ds);
 	}
 	for (uint32_t i = op->len; i < 16 * ds - 36; i++) {
 		if (w->in.data.data[i]) {
-			BAD(op, "%s: inline data of %u bytes is padded with 0x%02x: 0 is expected",
-			    vn_where(qp, op->idx), op->len, w->in.data.data[i]);
+			VN_BAD(op,
+			       "%s: inline data of %u bytes is padded with 0x%02x: 0 is expected",
+			       vn_where(qp, op->idx), op->len, w->in.data.data[i]);
 		}
 	}
 	op->is_inline = true;
@@ -225,14 +228,14 @@ static bool vn_parse_atomic(struct vn_qp *qp, struct vn_op *op, const union ep_m
 	bool four = op->opmod == EP_MLX5_OPMOD_MASKED_4;
 
 	if (ds != 4) {
-		BAD(op, "%s: atomic with DS %u", vn_where(qp, op->idx), ds);
+		VN_BAD(op, "%s: atomic with DS %u", vn_where(qp, op->idx), ds);
 	}
 	if (four) {
 		op->add = be32toh(w->atomic32.atomic.add);
 		op->boundary = be32toh(w->atomic32.atomic.boundary);
 		if (w->atomic32.atomic.reserved[0] || w->atomic32.atomic.reserved[1]) {
-			BAD(op, "%s: masked atomic: reserved words are not 0",
-			    vn_where(qp, op->idx));
+			VN_BAD(op, "%s: masked atomic: reserved words are not 0",
+			       vn_where(qp, op->idx));
 		}
 	} else {
 		op->add = be64toh(w->atomic.atomic.swap_add);
@@ -244,13 +247,13 @@ static bool vn_parse_atomic(struct vn_qp *qp, struct vn_op *op, const union ep_m
 		return false;
 	}
 	if (op->raddr % (four ? 4 : 8)) {
-		BAD(op, "%s: atomic at the unaligned address 0x%llx", vn_where(qp, op->idx),
-		    (unsigned long long)op->raddr);
+		VN_BAD(op, "%s: atomic at the unaligned address 0x%llx", vn_where(qp, op->idx),
+		       (unsigned long long)op->raddr);
 	}
 	if (!vn_get(qp->qpc, 0x48c, 4) ||
 	    (op->opcode == EP_MLX5_OP_MASKED_FETCH_ADD && vn_get(qp->qpc, 0x48c, 4) < 3)) {
-		BAD(op, "%s: atomic_mode %u does not allow it", vn_where(qp, op->idx),
-		    vn_get(qp->qpc, 0x48c, 4));
+		VN_BAD(op, "%s: atomic_mode %u does not allow it", vn_where(qp, op->idx),
+		       vn_get(qp->qpc, 0x48c, 4));
 	}
 	return true;
 }
@@ -262,16 +265,16 @@ static bool vn_parse_ctrl(struct vn_qp *qp, struct vn_op *op, const union ep_mlx
 	bool masked;
 
 	if (what == 0xeeeeeeeeu && who == 0xeeeeeeeeu) {
-		BAD(op, "%s: handed over, but not written since the slot was used last",
-		    vn_where(qp, op->idx));
+		VN_BAD(op, "%s: handed over, but not written since the slot was used last",
+		       vn_where(qp, op->idx));
 	}
 	if ((what >> 8 & 0xffff) != (op->idx & 0xffff)) {
-		BAD(op, "%s: the WQE says index %u (control segment %08x %08x)",
-		    vn_where(qp, op->idx), what >> 8 & 0xffff, what, who);
+		VN_BAD(op, "%s: the WQE says index %u (control segment %08x %08x)",
+		       vn_where(qp, op->idx), what >> 8 & 0xffff, what, who);
 	}
 	if (who >> 8 != qp->number || who & 0xc0) {
-		BAD(op, "%s: the WQE says qp 0x%x (control segment %08x %08x)",
-		    vn_where(qp, op->idx), who >> 8, what, who);
+		VN_BAD(op, "%s: the WQE says qp 0x%x (control segment %08x %08x)",
+		       vn_where(qp, op->idx), who >> 8, what, who);
 	}
 	op->opcode = (uint8_t)what;
 	op->opmod = (uint8_t)(what >> 24);
@@ -280,24 +283,24 @@ static bool vn_parse_ctrl(struct vn_qp *qp, struct vn_op *op, const union ep_mlx
 	masked = op->opcode == EP_MLX5_OP_MASKED_FETCH_ADD;
 	if (c->signature || c->stream[0] || c->stream[1] || c->imm || c->fm_ce_se & 0x13 ||
 	    op->fm > 4 || ((c->fm_ce_se & 0xc) && !op->signaled)) {
-		BAD(op,
-		    "%s: signature %u, stream %u %u, fm_ce_se 0x%02x or imm 0x%x is not one that "
-		    "makes sense here",
-		    vn_where(qp, op->idx), c->signature, c->stream[0], c->stream[1], c->fm_ce_se,
-		    be32toh(c->imm));
+		VN_BAD(op,
+		       "%s: signature %u, stream %u %u, fm_ce_se 0x%02x or imm 0x%x is not one that "
+		       "makes sense here",
+		       vn_where(qp, op->idx), c->signature, c->stream[0], c->stream[1], c->fm_ce_se,
+		       be32toh(c->imm));
 	}
 	if (masked ? op->opmod != EP_MLX5_OPMOD_MASKED_4 && op->opmod != EP_MLX5_OPMOD_MASKED_8
 		   : op->opmod != 0) {
-		BAD(op, "%s: opmod 0x%x with opcode 0x%x", vn_where(qp, op->idx), op->opmod,
-		    op->opcode);
+		VN_BAD(op, "%s: opmod 0x%x with opcode 0x%x", vn_where(qp, op->idx), op->opmod,
+		       op->opcode);
 	}
 	if (!ds || ds > 4) {
-		BAD(op, "%s: DS %u: one basic block, 1 to 4", vn_where(qp, op->idx), ds);
+		VN_BAD(op, "%s: DS %u: one basic block, 1 to 4", vn_where(qp, op->idx), ds);
 	}
 	return true;
 }
 
-/* Segments are stored one by one, and each of them must be. */
+/* Kernels store a WQE segment by segment; here is one that was left out. */
 static bool vn_parse_whole(struct vn_qp *qp, struct vn_op *op, const union ep_mlx5_wqe_view *w,
 			   uint32_t ds)
 {
@@ -306,8 +309,9 @@ static bool vn_parse_whole(struct vn_qp *qp, struct vn_op *op, const union ep_ml
 	memset(poison, VN_POISON, sizeof(poison));
 	for (uint32_t i = 1; i < ds; i++) {
 		if (!memcmp(w->words.w + 4 * i, poison, sizeof(poison))) {
-			BAD(op, "%s: segment %u of %u was not written since the slot was used last",
-			    vn_where(qp, op->idx), i, ds);
+			VN_BAD(op,
+			       "%s: segment %u of %u was not written since the slot was used last",
+			       vn_where(qp, op->idx), i, ds);
 		}
 	}
 	return true;
@@ -322,13 +326,13 @@ static bool vn_parse(struct vn_qp *qp, struct vn_op *op, const union ep_mlx5_wqe
 	}
 	if (op->opcode == EP_MLX5_OP_NOP) {
 		if (ds > 2) {
-			BAD(op, "%s: NOP with DS %u", vn_where(qp, op->idx), ds);
+			VN_BAD(op, "%s: NOP with DS %u", vn_where(qp, op->idx), ds);
 		}
 		return true;
 	}
 	if (ds < 2 || w->write.raddr.reserved) {
-		BAD(op, "%s: DS %u without a remote address, or its reserved word is not 0",
-		    vn_where(qp, op->idx), ds);
+		VN_BAD(op, "%s: DS %u without a remote address, or its reserved word is not 0",
+		       vn_where(qp, op->idx), ds);
 	}
 	op->raddr = be64toh(w->write.raddr.addr);
 	op->rkey = be32toh(w->write.raddr.rkey);
@@ -337,14 +341,14 @@ static bool vn_parse(struct vn_qp *qp, struct vn_op *op, const union ep_mlx5_wqe
 		return vn_parse_write(qp, op, w, ds);
 	case EP_MLX5_OP_READ:
 		if (ds != 3 || be32toh(w->write.data.byte_count) & EP_MLX5_INLINE) {
-			BAD(op, "%s: READ with DS %u or inline data", vn_where(qp, op->idx), ds);
+			VN_BAD(op, "%s: READ with DS %u or inline data", vn_where(qp, op->idx), ds);
 		}
 		return vn_parse_data(qp, op, &w->write.data, 0);
 	case EP_MLX5_OP_FETCH_ADD:
 	case EP_MLX5_OP_MASKED_FETCH_ADD:
 		return vn_parse_atomic(qp, op, w, ds);
 	default:
-		BAD(op, "%s: opcode 0x%x", vn_where(qp, op->idx), op->opcode);
+		VN_BAD(op, "%s: opcode 0x%x", vn_where(qp, op->idx), op->opcode);
 	}
 }
 
@@ -361,7 +365,7 @@ bool vn_sq_fetch(struct vn_qp *qp, struct vn_op *op)
 	return vn_parse(qp, op, &w);
 }
 
-/* The slot is the program's again once it sees the completion: until then nobody may rely on it. */
+/* Only after it sees the completion may the program write the slot: what it wrote before is lost. */
 void vn_sq_retire(struct vn_qp *qp, const struct vn_op *op)
 {
 	if (qp->devx && !qp->mem.gpu && vn_config.strict) {

@@ -15,7 +15,7 @@
 #include "nic/thread.h"
 #include "nic/wire.h"
 
-/* Turns without work: first it looks again at once, then lets others run, then sleeps. */
+/* After turns without work the thread first looks again at once, then yields, then sleeps. */
 #define VN_SPIN 16
 #define VN_YIELD 48
 #define VN_NAP_US 25
@@ -29,11 +29,11 @@ void vn_thread_wake(void)
 	uint64_t one = 1;
 
 	if (vn.running && write(vn.wake_fd, &one, sizeof(one)) < 0) {
-		return; /* it is awake anyway */
+		return; /* the counter is full: the thread is awake */
 	}
 }
 
-/* Serves all that is there now. *watched: there are queues whose doorbells have to be looked at. */
+/* Serves all that is there now. *watched: some queue can be rung by its doorbell. */
 static bool vn_turn(uint32_t turn, bool *watched)
 {
 	bool any = vn_sq_doorbells();
@@ -51,7 +51,7 @@ static bool vn_turn(uint32_t turn, bool *watched)
 		*watched |= qp->devx && (qp->state == VN_RTS || qp->state == VN_ERR);
 		n++;
 	}
-	/* The next turn begins somewhere else. */
+	/* The next turn may begin with another queue pair. */
 	if (n > 1 && vn_random() % 4 == 0) {
 		struct vn_qp *first = vn.all, *last = first;
 

@@ -369,7 +369,7 @@ VN_EXPORT int ibv_query_qp(struct ibv_qp *ibv, struct ibv_qp_attr *a, int mask,
 	return 0;
 }
 
-/* Within one message too, bytes may come in any order unless nothing here reorders. */
+/* Bytes of one message, too, come in order at tier 0 only. */
 VN_EXPORT int ibv_query_qp_data_in_order(struct ibv_qp *ibv, enum ibv_wr_opcode op, uint32_t flags)
 {
 	(void)op;

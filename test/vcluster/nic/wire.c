@@ -27,7 +27,7 @@
 #define VN_INSTANCES 256
 #define VN_IN_BYTES (256u << 10)
 #define VN_OUT_LIMIT (2u << 20)
-#define VN_SILENCE_MS 2000 /* without an answer the other machine is gone */
+#define VN_SILENCE_MS 2000 /* the other machine is gone after so long without an answer */
 
 enum vn_link_state {
 	VN_LINK_IDLE,
@@ -40,11 +40,11 @@ struct vn_hello {
 };
 
 struct vn_link {
-	struct vn_nic *nic; /* ours */
+	struct vn_nic *nic; /* of this process */
 	uint32_t ip, instance;
 	bool loop; /* `peer` is of this process */
 	bool incoming;
-	bool greeted; /* the other side has said hello */
+	bool greeted; /* the hello of the other side has come */
 	struct vn_nic *peer;
 	enum vn_link_state state;
 	int fd;
@@ -67,7 +67,7 @@ static int vn_listen(uint32_t ip, uint16_t port)
 	if (fd < 0) {
 		return -errno;
 	}
-	/* Connections of a process that has ended hold nobody up; two listeners never share a port. */
+	/* Connections of a process that has ended do not keep its port. Two listeners never share one. */
 	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
 	if (bind(fd, (struct sockaddr *)&a, sizeof(a)) || listen(fd, 256)) {
 		int rc = -errno;
@@ -233,7 +233,7 @@ static void vn_link_connect(struct vn_link *l)
 	l->since = vn_now();
 	vn_say_hello(l);
 	if (connect(l->fd, (struct sockaddr *)&a, sizeof(a)) && errno != EINPROGRESS) {
-		return; /* found out when flushing */
+		return; /* flushing finds that out */
 	}
 	vn_watch(l->fd, l, true, true);
 	l->want_write = true;
@@ -312,7 +312,7 @@ static bool vn_greet(struct vn_link *l)
 	return true;
 }
 
-/* Takes complete packets from the buffer; false: the other side talks nonsense. */
+/* Takes complete packets from the buffer; false: the other side sent something else. */
 static bool vn_link_parse(struct vn_link *l)
 {
 	uint32_t at = 0;

@@ -33,7 +33,7 @@ static void set_up(int tier)
 	cl_pair(&q, &peer, &o);
 }
 
-/* Ends with what is asked of every program: all of it can be destroyed. */
+/* Whatever the fault did, everything can be destroyed. */
 static void tear_down(void)
 {
 	cl_destroy(&q);

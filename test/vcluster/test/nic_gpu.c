@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The NIC beside GPUs whose memory it cannot touch: payload, signals and atomics by copies, and
- * nothing acknowledged that is not there.
+ * The NIC beside GPUs whose memory it cannot touch: payload, signals and atomics go by copies, and
+ * the NIC acknowledges only what has arrived.
  */
 #include "fake_gpu.h"
 #include "nic_client.h"
@@ -10,7 +10,7 @@
 
 static struct cl_dev dev;
 static uint64_t gpu_from, gpu_to;
-static uint8_t *from, *to; /* what they really are */
+static uint8_t *from, *to; /* where the fake driver keeps the two */
 static uint64_t old;
 static struct ibv_mr *mr_from, *mr_to, *mr_old;
 

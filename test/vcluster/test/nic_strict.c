@@ -67,7 +67,7 @@ static void use_all(void)
 	CHECK_INT(cl_wait(&q), 0);
 }
 
-/* The slot was used before, and the WQE is "forgotten". */
+/* The slot was used before, and the next WQE is handed over without being written. */
 static void bad_unwritten(void)
 {
 	use_all();
