@@ -7,13 +7,13 @@
 #define ROUNDS 12
 
 /* Every rank exchanges packets with its right neighbour of the node, and so with its left one. */
-static void test_neighbours(ncclComm_t comm)
+static void test_neighbours(void)
 {
 	int per_node = env_int("LOCAL_WORLD_SIZE");
 	int right = node * per_node + (local_rank + 1) % per_node;
 	int left = node * per_node + (local_rank + per_node - 1) % per_node;
-	cudaIpcMemHandle_t mine, all[64];
-	char *mail, *peer[64] = { 0 };
+	cudaIpcMemHandle_t mine, all[RANKS_MAX];
+	char *mail, *peer[RANKS_MAX] = { 0 };
 	struct test_packet_args args = { .rounds = ROUNDS, .timeout_ns = 30000000000ull };
 	cudaStream_t stream[2];
 	uint32_t *word, host[2];
@@ -24,7 +24,7 @@ static void test_neighbours(ncclComm_t comm)
 	NEED(cudaMemset(word, 0, 64));
 	NEED(cudaDeviceSynchronize());
 	OK(cudaIpcGetMemHandle(&mine, mail));
-	ranks_gather(comm, &mine, all, sizeof(mine));
+	ranks_gather(&mine, all, sizeof(mine));
 	for (int i = 0; i < nranks; i++) {
 		if (i == rank) {
 			CHECK_CUDA(cudaIpcOpenMemHandle((void **)&peer[i], all[i],
@@ -63,7 +63,7 @@ static void test_neighbours(ncclComm_t comm)
 	OK(cudaMemcpy(&last, peer[left] + 4, 4, cudaMemcpyDefault)); /* a peer's box can be read */
 	CHECK_CUDA(cudaMemcpy(&last, peer[left] + 2 * MAIL - 2, 4, cudaMemcpyDefault),
 		   cudaErrorInvalidValue);
-	ranks_gather(comm, &mine, all, sizeof(mine)); /* nobody frees before all are done */
+	ranks_meet(); /* nobody frees before all are done */
 	for (int i = 0; i < nranks; i++) {
 		if (peer[i] && i != rank) {
 			OK(cudaIpcCloseMemHandle(peer[i]));
@@ -75,16 +75,16 @@ static void test_neighbours(ncclComm_t comm)
 }
 
 /* A handle of memory that its owner has freed opens nothing. */
-static void test_freed(ncclComm_t comm)
+static void test_freed(void)
 {
-	cudaIpcMemHandle_t mine, all[64];
+	cudaIpcMemHandle_t mine, all[RANKS_MAX];
 	void *p, *q;
 
 	NEED(cudaMalloc(&p, 100000));
 	NEED(cudaIpcGetMemHandle(&mine, p));
-	ranks_gather(comm, &mine, all, sizeof(mine));
+	ranks_gather(&mine, all, sizeof(mine));
 	OK(cudaFree(p));
-	ranks_gather(comm, &mine, all, sizeof(mine));
+	ranks_meet();
 	for (int i = 0; i < nranks; i++) {
 		if (i != rank) {
 			CHECK(cudaIpcOpenMemHandle(&q, all[i], cudaIpcMemLazyEnablePeerAccess) !=
@@ -98,12 +98,9 @@ static void test_freed(ncclComm_t comm)
 
 int main(void)
 {
-	ncclComm_t comm;
-
 	ranks_init();
-	comm = ranks_comm("id");
-	test_neighbours(comm);
-	test_freed(comm);
-	NEED(ncclCommDestroy(comm));
+	NEED(cudaSetDevice(local_rank));
+	test_neighbours();
+	test_freed();
 	return test_result();
 }

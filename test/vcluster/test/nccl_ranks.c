@@ -107,12 +107,12 @@ static void test_windows(ncclComm_t comm)
 		}
 	}
 	NEED(cudaDeviceSynchronize());
-	ranks_gather(comm, &per_node, host, sizeof(per_node));
+	ranks_meet();
 	NEED(cudaMemcpy(host, memory + 1024, sizeof(host), cudaMemcpyDefault));
 	for (int i = 0; i < nranks; i++) {
 		CHECK_INT(host[i], i / per_node == node ? 100 + i : 0);
 	}
-	ranks_gather(comm, &per_node, host, sizeof(per_node));
+	ranks_meet();
 	NEED(ncclCommWindowDeregister(comm, win));
 	/* one rank's bad pointer is everybody's error, and nobody hangs */
 	CHECK_INT(ncclCommWindowRegister(comm, rank ? (void *)memory : (void *)host, 8192, &win, 0),
@@ -123,7 +123,7 @@ static void test_windows(ncclComm_t comm)
 /* Different calls on different ranks, and a rank that leaves: errors, in bounded time. */
 static void test_mistakes(void)
 {
-	ncclComm_t comm = ranks_comm("id-mistake");
+	ncclComm_t comm = ranks_comm();
 	cudaStream_t stream;
 	ncclResult_t error;
 	float *device;
@@ -138,7 +138,7 @@ static void test_mistakes(void)
 	CHECK(error == ncclInvalidUsage || error == ncclRemoteError);
 	NEED(ncclCommAbort(comm));
 
-	comm = ranks_comm("id-leave");
+	comm = ranks_comm();
 	if (rank == 0) {
 		NEED(ncclCommAbort(comm));
 	} else {
@@ -157,7 +157,8 @@ int main(void)
 	ncclComm_t comm;
 
 	ranks_init();
-	comm = ranks_comm("id");
+	NEED(cudaSetDevice(local_rank));
+	comm = ranks_comm();
 	test_questions(comm);
 	test_collectives(comm);
 	test_windows(comm);

@@ -5,8 +5,8 @@
  */
 #include <unistd.h>
 #include "nic_client.h"
+#include "ranks.h"
 
-#define RANKS_MAX 16
 #define SLOT 65536
 #define ROUNDS 40
 
@@ -24,7 +24,6 @@ struct signals {
 	uint64_t sum, old;
 };
 
-static int rank, nranks;
 static struct cl_dev dev;
 static struct cl_queue queue[RANKS_MAX];
 static struct info mine, all[RANKS_MAX];
@@ -32,52 +31,11 @@ static uint8_t *heap, *source;
 static struct signals *signals;
 static struct ibv_mr *mr_heap, *mr_signal, *mr_source;
 
-static void path_of(char *path, size_t size, const char *what, int who)
-{
-	snprintf(path, size, "%s/%s-%d", getenv("VC_DIR"), what, who);
-}
-
-static void publish(const char *what, const void *data, size_t size)
-{
-	char path[256], fresh[272];
-	FILE *f;
-
-	path_of(path, sizeof(path), what, rank);
-	snprintf(fresh, sizeof(fresh), "%s.new", path);
-	f = fopen(fresh, "w");
-	NEED(!f || fwrite(data, 1, size, f) != size || fclose(f));
-	NEED(rename(fresh, path));
-}
-
-static void collect(const char *what, void *data, size_t size)
-{
-	for (int i = 0; i < nranks; i++) {
-		char path[256];
-		FILE *f;
-
-		path_of(path, sizeof(path), what, i);
-		while (access(path, R_OK)) {
-			usleep(500);
-		}
-		f = fopen(path, "r");
-		NEED(!f || fread((char *)data + size * (size_t)i, 1, size, f) != size);
-		fclose(f);
-	}
-}
-
-static void barrier(const char *name)
-{
-	char byte[RANKS_MAX] = { 0 };
-
-	publish(name, byte, 1);
-	collect(name, byte, 1);
-}
-
 static void set_up(void)
 {
 	struct cl_options o = { .tier = -1, .mtu = 3 };
 
-	cl_open(&dev, atoi(getenv("LOCAL_RANK")));
+	cl_open(&dev, local_rank);
 	heap = calloc(RANKS_MAX, SLOT);
 	source = malloc(SLOT);
 	signals = calloc(1, sizeof(*signals));
@@ -92,8 +50,7 @@ static void set_up(void)
 	mine.signal = (uintptr_t)signals;
 	mine.heap_key = mr_heap->rkey;
 	mine.signal_key = mr_signal->rkey;
-	publish("info", &mine, sizeof(mine));
-	collect("info", all, sizeof(mine));
+	ranks_gather(&mine, all, sizeof(mine));
 	for (int i = 0; i < nranks; i++) {
 		cl_connect(&queue[i], &all[i].end[rank], &o);
 	}
@@ -180,7 +137,7 @@ static void sums(void)
 	for (int p = 0; p < nranks; p++) {
 		CHECK_INT(cl_wait(&queue[p]), 0);
 	}
-	barrier("sums");
+	ranks_meet();
 	CHECK_INT(signals->sum, 200 * nranks * (nranks + 1) / 2);
 }
 
@@ -196,21 +153,20 @@ static void reads(void)
 			CHECK_INT(source[i], pattern(rank, p, ROUNDS, i));
 		}
 	}
-	barrier("reads");
+	ranks_meet();
 }
 
 int main(void)
 {
 	int tier = atoi(getenv("VC_NIC_TIER") ? getenv("VC_NIC_TIER") : "1");
 
-	rank = atoi(getenv("RANK"));
-	nranks = atoi(getenv("WORLD_SIZE"));
+	ranks_init();
 	set_up();
-	barrier("connected");
+	ranks_meet();
 	rounds(tier == 2 ? EP_MLX5_FM_FENCE : 0);
 	reads();
 	sums();
-	barrier("end");
+	ranks_meet();
 	for (int i = 0; i < nranks; i++) {
 		cl_destroy(&queue[i]);
 	}

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A rank of a vcrun job: who it is, and a communicator through a file in VC_DIR. */
+/* A rank of a vcrun job: who it is, and what the ranks tell each other by files in VC_DIR. */
 #ifndef VC_TEST_RANKS_H
 #define VC_TEST_RANKS_H
 
 #include <unistd.h>
 #include <nccl.h>
 #include "test.h"
+
+#define RANKS_MAX 16
 
 static int rank, nranks, local_rank, node;
 
@@ -26,58 +28,49 @@ static inline void ranks_init(void)
 	nranks = env_int("WORLD_SIZE");
 	local_rank = env_int("LOCAL_RANK");
 	node = env_int("VC_NODE");
-	NEED(cudaSetDevice(local_rank));
+	NEED(nranks > RANKS_MAX);
 }
 
-/* The unique id of rank 0, by way of a file. */
-static inline void ranks_id(const char *name, ncclUniqueId *id)
+/* One record of `size` bytes of each rank. Returns when all ranks have called it. */
+static inline void ranks_gather(const void *mine, void *all, size_t size)
 {
-	char path[512], temporary[520];
+	static int calls;
+	char base[512], path[528], fresh[528];
 	FILE *file;
 
-	snprintf(path, sizeof(path), "%s/%s", getenv("VC_DIR"), name);
-	snprintf(temporary, sizeof(temporary), "%s.new", path);
-	if (rank == 0) {
-		NEED(ncclGetUniqueId(id));
-		file = fopen(temporary, "w");
-		NEED(!file || fwrite(id, sizeof(*id), 1, file) != 1);
+	snprintf(base, sizeof(base), "%s/gather-%d", getenv("VC_DIR"), calls++);
+	snprintf(path, sizeof(path), "%s-%d", base, rank);
+	snprintf(fresh, sizeof(fresh), "%s-new-%d", base, rank);
+	file = fopen(fresh, "w");
+	NEED(!file || fwrite(mine, 1, size, file) != size || fclose(file));
+	NEED(rename(fresh, path));
+	for (int i = 0; i < nranks; i++) {
+		snprintf(path, sizeof(path), "%s-%d", base, i);
+		while (access(path, R_OK)) {
+			usleep(500);
+		}
+		file = fopen(path, "r");
+		NEED(!file || fread((char *)all + size * (size_t)i, 1, size, file) != size);
 		fclose(file);
-		NEED(rename(temporary, path));
-		return;
 	}
-	while (access(path, R_OK)) {
-		usleep(1000);
-	}
-	file = fopen(path, "r");
-	NEED(!file || fread(id, sizeof(*id), 1, file) != 1);
-	fclose(file);
 }
 
-static inline ncclComm_t ranks_comm(const char *name)
+static inline void ranks_meet(void)
 {
-	ncclUniqueId id;
+	char byte = 0, all[RANKS_MAX];
+
+	ranks_gather(&byte, all, 1);
+}
+
+static inline ncclComm_t ranks_comm(void)
+{
+	ncclUniqueId mine, all[RANKS_MAX];
 	ncclComm_t comm = NULL;
 
-	ranks_id(name, &id);
-	NEED(ncclCommInitRank(&comm, nranks, id, rank));
+	NEED(ncclGetUniqueId(&mine));
+	ranks_gather(&mine, all, sizeof(mine));
+	NEED(ncclCommInitRank(&comm, nranks, all[0], rank));
 	return comm;
-}
-
-/* One `size`-byte record of each rank, through the communicator. */
-static inline void ranks_gather(ncclComm_t comm, const void *mine, void *all, size_t size)
-{
-	char *device;
-	cudaStream_t stream;
-
-	NEED(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-	NEED(cudaMalloc((void **)&device, size * (size_t)(nranks + 1)));
-	NEED(cudaMemcpyAsync(device, mine, size, cudaMemcpyHostToDevice, stream));
-	NEED(ncclAllGather(device, device + size, size, ncclUint8, comm, stream));
-	NEED(cudaMemcpyAsync(all, device + size, size * (size_t)nranks, cudaMemcpyDeviceToHost,
-			     stream));
-	NEED(cudaStreamSynchronize(stream));
-	NEED(cudaFree(device));
-	NEED(cudaStreamDestroy(stream));
 }
 
 #endif
