@@ -27,7 +27,6 @@ struct vn_cq {
 	struct ibv_wc *wc;
 	uint32_t size, head, count;
 	bool overrun, armed;
-	uint32_t unacked;
 };
 
 enum vn_qp_state {
@@ -36,12 +35,6 @@ enum vn_qp_state {
 	VN_RTR = 2,
 	VN_RTS = 3,
 	VN_ERR = 6
-};
-
-enum vn_op_state {
-	VN_OP_QUEUED,
-	VN_OP_SENT,
-	VN_OP_DONE
 };
 
 /* A work request under way. Indices count WQEs of the queue, from its making. */

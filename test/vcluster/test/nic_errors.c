@@ -6,6 +6,8 @@
 #include <time.h>
 #include "nic_client.h"
 
+#define NO_KEY 0x77777700u
+
 static struct cl_dev dev, dev2;
 static uint8_t buffer[8192] __attribute__((aligned(4096)));
 static struct ibv_mr *mr, *mr_read, *mr_other;
@@ -26,10 +28,31 @@ static uint64_t far(uint32_t at)
 	return (uintptr_t)buffer + at;
 }
 
-/* Whatever `post` posts fails with `syndrome`; what follows is flushed. */
-static void fails(const char *what, void (*post)(struct cl_queue *q), uint32_t syndrome,
-		  bool peer_too)
+struct access {
+	const char *what;
+	uint8_t opcode;
+	uint32_t from, lkey, to, rkey;
+	uint32_t syndrome;
+};
+
+static void post(struct cl_queue *q, const struct access *c)
 {
+	uint8_t *at = buffer + c->from;
+
+	if (c->opcode == EP_MLX5_OP_WRITE) {
+		cl_write(q, at, c->lkey, far(c->to), c->rkey, 8, 0);
+	} else if (c->opcode == EP_MLX5_OP_READ) {
+		cl_read(q, at, c->lkey, far(c->to), c->rkey, 8, 0);
+	} else {
+		cl_add(q, at, c->lkey, far(c->to), c->rkey, 8, 0);
+	}
+}
+
+/* The access fails with its syndrome; what follows is flushed. */
+static void fails(const struct access *c)
+{
+	uint32_t syndrome = c->syndrome;
+	bool peer_too = syndrome == EP_MLX5_SYND_REMOTE_ACCESS;
 	struct cl_options o = { .tier = 0, .force = true };
 	struct cl_queue q, peer;
 	int before = test_failures;
@@ -37,7 +60,7 @@ static void fails(const char *what, void (*post)(struct cl_queue *q), uint32_t s
 	cl_create(&q, &dev, CL_DEPTH, false);
 	cl_create(&peer, &dev, CL_DEPTH, false);
 	cl_pair(&q, &peer, &o);
-	post(&q);
+	post(&q, c);
 	cl_ring(&q);
 	CHECK_INT(cl_wait(&q), syndrome);
 	CHECK_INT(state_of(&q), 6 | syndrome << 8);
@@ -59,63 +82,32 @@ static void fails(const char *what, void (*post)(struct cl_queue *q), uint32_t s
 	cl_destroy(&q);
 	cl_destroy(&peer);
 	if (before != test_failures) {
-		fprintf(stderr, "in: %s\n", what);
+		fprintf(stderr, "in: %s\n", c->what);
 	}
 }
 
-static void bad_lkey(struct cl_queue *q)
+static void test_access(void)
 {
-	cl_write(q, buffer, 0x77777700, far(4096), mr->rkey, 8, 0);
-}
+	const uint8_t write = EP_MLX5_OP_WRITE, read = EP_MLX5_OP_READ, add = EP_MLX5_OP_FETCH_ADD;
+	const uint32_t l = mr->lkey, r = mr->rkey, to = 4096;
+	const uint32_t local = EP_MLX5_SYND_LOCAL_PROT, remote = EP_MLX5_SYND_REMOTE_ACCESS;
+	const struct access cases[] = {
+		{ "bad lkey", write, 0, NO_KEY, to, r, local },
+		{ "rkey as lkey", write, 0, r, to, r, local },
+		{ "local bounds", write, 8190, l, to, r, local },
+		{ "local read-only", read, 0, mr_read->lkey, to, r, local },
+		{ "local domain", write, 0, mr_other->lkey, to, r, local },
+		{ "bad rkey", write, 0, l, to, NO_KEY, remote },
+		{ "lkey as rkey", write, 0, l, to, l, remote },
+		{ "remote bounds", write, 0, l, 8185, r, remote },
+		{ "remote read-only", write, 0, l, to, mr_read->rkey, remote },
+		{ "remote atomic", add, 0, l, to, mr_read->rkey, remote },
+		{ "remote domain", write, 0, l, to, mr_other->rkey, remote },
+	};
 
-static void rkey_as_lkey(struct cl_queue *q)
-{
-	cl_write(q, buffer, mr->rkey, far(4096), mr->rkey, 8, 0);
-}
-
-static void local_bounds(struct cl_queue *q)
-{
-	cl_write(q, buffer + 8190, mr->lkey, far(4096), mr->rkey, 8, 0);
-}
-
-static void local_read_only(struct cl_queue *q)
-{
-	cl_read(q, buffer, mr_read->lkey, far(4096), mr->rkey, 8, 0);
-}
-
-static void local_domain(struct cl_queue *q)
-{
-	cl_write(q, buffer, mr_other->lkey, far(4096), mr->rkey, 8, 0);
-}
-
-static void bad_rkey(struct cl_queue *q)
-{
-	cl_write(q, buffer, mr->lkey, far(4096), 0x77777700, 8, 0);
-}
-
-static void lkey_as_rkey(struct cl_queue *q)
-{
-	cl_write(q, buffer, mr->lkey, far(4096), mr->lkey, 8, 0);
-}
-
-static void remote_bounds(struct cl_queue *q)
-{
-	cl_write(q, buffer, mr->lkey, far(8185), mr->rkey, 8, 0);
-}
-
-static void remote_read_only(struct cl_queue *q)
-{
-	cl_write(q, buffer, mr->lkey, far(4096), mr_read->rkey, 8, 0);
-}
-
-static void remote_no_atomic(struct cl_queue *q)
-{
-	cl_add(q, buffer, mr->lkey, far(4096), mr_read->rkey, 8, 0);
-}
-
-static void remote_domain(struct cl_queue *q)
-{
-	cl_write(q, buffer, mr->lkey, far(4096), mr_other->rkey, 8, 0);
+	for (uint32_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+		fails(&cases[i]);
+	}
 }
 
 /* An rd_atomic that the other end did not agree to. */
@@ -185,7 +177,7 @@ static void test_reset(void)
 	}
 	cl_ring(&q);
 	CHECK_INT(cl_wait(&q), 0);
-	bad_lkey(&q);
+	cl_write(&q, buffer, NO_KEY, far(4096), mr->rkey, 8, 0);
 	cl_ring(&q);
 	CHECK_INT(cl_wait(&q), EP_MLX5_SYND_LOCAL_PROT);
 	cl_set(in, 0, 16, 0x50a);
@@ -328,17 +320,7 @@ int main(void)
 	mr = cl_reg(&dev, buffer, sizeof(buffer), CL_FULL);
 	mr_read = cl_reg(&dev, buffer, sizeof(buffer), IBV_ACCESS_REMOTE_READ);
 	mr_other = cl_reg(&dev2, buffer, sizeof(buffer), CL_FULL);
-	fails("bad lkey", bad_lkey, EP_MLX5_SYND_LOCAL_PROT, false);
-	fails("rkey as lkey", rkey_as_lkey, EP_MLX5_SYND_LOCAL_PROT, false);
-	fails("local bounds", local_bounds, EP_MLX5_SYND_LOCAL_PROT, false);
-	fails("local read-only", local_read_only, EP_MLX5_SYND_LOCAL_PROT, false);
-	fails("local domain", local_domain, EP_MLX5_SYND_LOCAL_PROT, false);
-	fails("bad rkey", bad_rkey, EP_MLX5_SYND_REMOTE_ACCESS, true);
-	fails("lkey as rkey", lkey_as_rkey, EP_MLX5_SYND_REMOTE_ACCESS, true);
-	fails("remote bounds", remote_bounds, EP_MLX5_SYND_REMOTE_ACCESS, true);
-	fails("remote read-only", remote_read_only, EP_MLX5_SYND_REMOTE_ACCESS, true);
-	fails("remote atomic", remote_no_atomic, EP_MLX5_SYND_REMOTE_ACCESS, true);
-	fails("remote domain", remote_domain, EP_MLX5_SYND_REMOTE_ACCESS, true);
+	test_access();
 	test_rd_atomic();
 	for (int kind = 0; kind < 4; kind++) {
 		test_silence(kind);
