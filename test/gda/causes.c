@@ -7,7 +7,7 @@
 #include <unistd.h>
 #include "gda/internal.h"
 #include "gda/prm.h"
-#include "test/vcluster/tests/test.h"
+#include "test/vcluster/test/test.h"
 
 static uint32_t nic_state, nic_syndrome, asked;
 

@@ -7,7 +7,7 @@
 #include <errno.h>
 #include "gda/internal.h"
 #include "gda/prm.h"
-#include "test/vcluster/tests/test.h"
+#include "test/vcluster/test/test.h"
 
 #define KEEP 8
 

@@ -6,7 +6,7 @@
  */
 #include <endian.h>
 #include "device/mlx5/wqe.h"
-#include "test/vcluster/tests/test.h"
+#include "test/vcluster/test/test.h"
 
 #define QPN 0x123456
 #define RADDR 0x99aabbccddeeff00ull

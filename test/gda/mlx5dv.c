@@ -7,7 +7,7 @@
 #include <string.h>
 #include <infiniband/mlx5dv.h>
 #include "device/mlx5/wqe.h"
-#include "test/vcluster/tests/test.h"
+#include "test/vcluster/test/test.h"
 
 #define SAME_SIZE(ours, theirs) _Static_assert(sizeof(ours) == sizeof(theirs), #ours)
 #define SAME_PLACE(ours, a, theirs, b)                                                             \

@@ -11,7 +11,7 @@
 #include "device/mlx5/wqe.h"
 #include "gda/internal.h"
 #include "gda/prm.h"
-#include "test/vcluster/tests/test.h"
+#include "test/vcluster/test/test.h"
 
 #define QUEUES 2
 #define DEPTH 64

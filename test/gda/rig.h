@@ -5,7 +5,7 @@
 
 #include "kernels.h"
 #include "nic.h"
-#include "test/vcluster/tests/test.h"
+#include "test/vcluster/test/test.h"
 
 #define RIG_QUEUES 4
 #define RIG_WARPS 16

@@ -2,7 +2,7 @@
 /* What the host side reads of the kernel's files: versions of addresses, traffic classes. */
 #include <stdlib.h>
 #include "gda/internal.h"
-#include "test/vcluster/tests/test.h"
+#include "test/vcluster/test/test.h"
 
 static void write_file(const char *root, const char *name, const char *text)
 {

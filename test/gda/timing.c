@@ -11,7 +11,7 @@
  */
 #include <unistd.h>
 #include "device/mlx5/wqe.h"
-#include "test/vcluster/tests/test.h"
+#include "test/vcluster/test/test.h"
 #include "timing.h"
 
 #define DEPTH 32768u

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Devices and errors. */
+#ifndef VC_DEVICE_H
+#define VC_DEVICE_H
+
+#include <stdbool.h>
+#include <cuda_runtime_api.h>
+#include "exec/util.h"
+
+int vc_device_count(void);
+int vc_device_current(void);
+bool vc_device_valid(int device);
+bool vc_peer_possible(int from, int to);
+int vc_node(void);
+/* The first error is recorded for cudaGetLastError and returned. */
+cudaError_t vc_error(cudaError_t error);
+void vc_device_set_sticky(int device, cudaError_t error);
+cudaError_t vc_device_sticky(int device);
+/* VC_FAULT: kill, stop or delay this rank at its n-th launch. */
+void vc_fault_at_launch(int device);
+
+/* First in most calls: a device with a sticky error refuses them. */
+#define VC_ENTER()                                                                                 \
+	do {                                                                                       \
+		cudaError_t vc_sticky_ = vc_device_sticky(vc_device_current());                    \
+		if (vc_sticky_) {                                                                  \
+			return vc_error(vc_sticky_);                                               \
+		}                                                                                  \
+	} while (0)
+
+#endif

@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The driver calls that have no counterpart in the runtime, found through
+ * cudaGetDriverEntryPointByVersion: what RDMA needs to know of memory and to do with it.
+ */
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cuda.h>
+#include "cuda/device.h"
+#include "cuda/memory.h"
+
+#undef cudaGetDriverEntryPoint
+#undef cudaGetDriverEntryPointByVersion
+
+#define VC_PAGE ((uintptr_t)4096)
+
+/* An error that runtime and driver both have is the same number in both. */
+static CUresult vc_driver_sticky(void)
+{
+	return (CUresult)vc_device_sticky(vc_device_current());
+}
+
+static CUresult vc_cu_get_error_name(CUresult error, const char **name)
+{
+	if (!name) {
+		return CUDA_ERROR_INVALID_VALUE;
+	}
+	switch (error) {
+	case CUDA_SUCCESS:
+		*name = "CUDA_SUCCESS";
+		return CUDA_SUCCESS;
+	case CUDA_ERROR_INVALID_VALUE:
+		*name = "CUDA_ERROR_INVALID_VALUE";
+		return CUDA_SUCCESS;
+	case CUDA_ERROR_INVALID_DEVICE:
+		*name = "CUDA_ERROR_INVALID_DEVICE";
+		return CUDA_SUCCESS;
+	case CUDA_ERROR_NOT_SUPPORTED:
+		*name = "CUDA_ERROR_NOT_SUPPORTED";
+		return CUDA_SUCCESS;
+	case CUDA_ERROR_NOT_PERMITTED:
+		*name = "CUDA_ERROR_NOT_PERMITTED";
+		return CUDA_SUCCESS;
+	case CUDA_ERROR_OPERATING_SYSTEM:
+		*name = "CUDA_ERROR_OPERATING_SYSTEM";
+		return CUDA_SUCCESS;
+	default:
+		*name = NULL;
+		return CUDA_ERROR_INVALID_VALUE;
+	}
+}
+
+static CUresult vc_cu_get_error_string(CUresult error, const char **text)
+{
+	CUresult rc = text ? vc_cu_get_error_name(error, text) : CUDA_ERROR_INVALID_VALUE;
+
+	if (!rc && error == CUDA_SUCCESS) {
+		*text = "no error";
+	} else if (!rc) {
+		*text = cudaGetErrorString((cudaError_t)error);
+	}
+	return rc;
+}
+
+static CUresult vc_cu_device_get(CUdevice *device, int ordinal)
+{
+	if (!device) {
+		return CUDA_ERROR_INVALID_VALUE;
+	}
+	if (!vc_device_valid(ordinal)) {
+		return CUDA_ERROR_INVALID_DEVICE;
+	}
+	*device = ordinal;
+	return CUDA_SUCCESS;
+}
+
+static CUresult vc_cu_device_get_attribute(int *value, CUdevice_attribute attr, CUdevice device)
+{
+	if (!value) {
+		return CUDA_ERROR_INVALID_VALUE;
+	}
+	if (!vc_device_valid(device)) {
+		return CUDA_ERROR_INVALID_DEVICE;
+	}
+	switch ((int)attr) {
+	case CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED:
+		*value = !vc_env_long("VC_NO_DMABUF", 0);
+		return CUDA_SUCCESS;
+	case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+	case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED:
+	case CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED:
+		*value = 0;
+		return CUDA_SUCCESS;
+	default:
+		return (CUresult)cudaDeviceGetAttribute(value, (enum cudaDeviceAttr)attr, device);
+	}
+}
+
+static CUresult vc_cu_mem_get_address_range(CUdeviceptr *base, size_t *size, CUdeviceptr p)
+{
+	struct vc_mem mem;
+
+	if (vc_driver_sticky()) {
+		return vc_driver_sticky();
+	}
+	if (!vc_mem_find((const void *)p, 1, &mem) || mem.kind == VC_MEM_REGISTERED) {
+		return CUDA_ERROR_NOT_FOUND;
+	}
+	if (base) {
+		*base = mem.start;
+	}
+	if (size) {
+		*size = mem.size;
+	}
+	return CUDA_SUCCESS;
+}
+
+/*
+ * A descriptor of the memfd. Its file position is where the range begins: a DMA-BUF would begin
+ * there itself.
+ */
+static CUresult vc_dmabuf_fd(const struct vc_mem *mem, uintptr_t start, int *fd)
+{
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", mem->fd);
+	*fd = open(path, O_RDWR | O_CLOEXEC);
+	if (*fd < 0) {
+		return CUDA_ERROR_OPERATING_SYSTEM;
+	}
+	if (lseek(*fd, (off_t)(start - (uintptr_t)mem->map), SEEK_SET) < 0) {
+		close(*fd);
+		return CUDA_ERROR_OPERATING_SYSTEM;
+	}
+	return CUDA_SUCCESS;
+}
+
+static CUresult vc_cu_mem_get_handle(void *handle, CUdeviceptr p, size_t size,
+				     CUmemRangeHandleType type, unsigned long long flags)
+{
+	struct vc_mem mem;
+	uintptr_t start = (uintptr_t)p;
+
+	if (vc_driver_sticky()) {
+		return vc_driver_sticky();
+	}
+	if (!handle || !size || type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD) {
+		return CUDA_ERROR_INVALID_VALUE;
+	}
+	if (vc_env_long("VC_NO_DMABUF", 0) || flags) {
+		return CUDA_ERROR_NOT_SUPPORTED;
+	}
+	if (start % VC_PAGE || size % VC_PAGE || !vc_mem_find((const void *)start, 1, &mem) ||
+	    mem.kind != VC_MEM_DEVICE || size > (uintptr_t)mem.map + mem.map_size - start) {
+		return CUDA_ERROR_INVALID_VALUE;
+	}
+	return vc_dmabuf_fd(&mem, start, handle);
+}
+
+static CUresult vc_cu_pointer_get_attribute(void *data, CUpointer_attribute attr, CUdeviceptr p)
+{
+	struct vc_mem mem;
+	bool device;
+
+	if (vc_driver_sticky()) {
+		return vc_driver_sticky();
+	}
+	if (!data || !vc_mem_find((const void *)p, 1, &mem)) {
+		return CUDA_ERROR_INVALID_VALUE;
+	}
+	device = mem.kind == VC_MEM_DEVICE || mem.kind == VC_MEM_IMPORTED;
+	switch (attr) {
+	case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+		*(unsigned int *)data = device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+		return CUDA_SUCCESS;
+	case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+		*(int *)data = mem.device;
+		return CUDA_SUCCESS;
+	case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+		*(CUdeviceptr *)data = p;
+		return CUDA_SUCCESS;
+	case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+		*(CUdeviceptr *)data = mem.start;
+		return CUDA_SUCCESS;
+	case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+		*(size_t *)data = mem.size;
+		return CUDA_SUCCESS;
+	case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+		*(int *)data = device && mem.sync_memops;
+		return CUDA_SUCCESS;
+	case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+		*(int *)data = device && !vc_env_long("VC_NO_GDR", 0);
+		return CUDA_SUCCESS;
+	default:
+		return CUDA_ERROR_NOT_SUPPORTED;
+	}
+}
+
+static CUresult vc_cu_pointer_set_attribute(const void *value, CUpointer_attribute attr,
+					    CUdeviceptr p)
+{
+	struct vc_mem mem;
+
+	if (vc_driver_sticky()) {
+		return vc_driver_sticky();
+	}
+	if (!value || attr != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS ||
+	    !vc_mem_find((const void *)p, 1, &mem) ||
+	    (mem.kind != VC_MEM_DEVICE && mem.kind != VC_MEM_IMPORTED) ||
+	    !vc_mem_sync_memops(mem.start, mem.kind, *(const unsigned int *)value)) {
+		return CUDA_ERROR_INVALID_VALUE;
+	}
+	return CUDA_SUCCESS;
+}
+
+static CUresult vc_cu_flush_writes(CUflushGPUDirectRDMAWritesTarget target,
+				   CUflushGPUDirectRDMAWritesScope scope)
+{
+	if (target != CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX ||
+	    (scope != CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER &&
+	     scope != CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES)) {
+		return CUDA_ERROR_INVALID_VALUE;
+	}
+	atomic_thread_fence(memory_order_seq_cst);
+	return vc_driver_sticky();
+}
+
+cudaError_t cudaDeviceFlushGPUDirectRDMAWrites(enum cudaFlushGPUDirectRDMAWritesTarget target,
+					       enum cudaFlushGPUDirectRDMAWritesScope scope)
+{
+	return vc_error((cudaError_t)vc_cu_flush_writes((CUflushGPUDirectRDMAWritesTarget)target,
+							(CUflushGPUDirectRDMAWritesScope)scope));
+}
+
+struct vc_entry {
+	const char *name;
+	unsigned int version; /* CUDA release that brought it */
+	void (*fn)(void);
+};
+
+#define VC_ENTRY(symbol, since, function)                                                          \
+	{                                                                                          \
+		symbol, since, (void (*)(void))(function)                                          \
+	}
+
+static const struct vc_entry vc_entries[] = {
+	VC_ENTRY("cuGetErrorName", 6000, vc_cu_get_error_name),
+	VC_ENTRY("cuGetErrorString", 6000, vc_cu_get_error_string),
+	VC_ENTRY("cuDeviceGet", 2000, vc_cu_device_get),
+	VC_ENTRY("cuDeviceGetAttribute", 2000, vc_cu_device_get_attribute),
+	VC_ENTRY("cuMemGetAddressRange", 3020, vc_cu_mem_get_address_range),
+	VC_ENTRY("cuMemGetHandleForAddressRange", 11070, vc_cu_mem_get_handle),
+	VC_ENTRY("cuPointerGetAttribute", 4000, vc_cu_pointer_get_attribute),
+	VC_ENTRY("cuPointerSetAttribute", 6000, vc_cu_pointer_set_attribute),
+	VC_ENTRY("cuFlushGPUDirectRDMAWrites", 11030, vc_cu_flush_writes),
+};
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **fn, unsigned int version,
+					     unsigned long long flags,
+					     enum cudaDriverEntryPointQueryResult *status)
+{
+	enum cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+
+	VC_ENTER();
+	if (!symbol || !*symbol || !fn || version > CUDART_VERSION ||
+	    (flags != cudaEnableDefault && flags != cudaEnableLegacyStream &&
+	     flags != cudaEnablePerThreadDefaultStream)) {
+		return vc_error(cudaErrorInvalidValue);
+	}
+	*fn = NULL;
+	for (size_t i = 0; i < sizeof(vc_entries) / sizeof(*vc_entries); i++) {
+		if (strcmp(vc_entries[i].name, symbol)) {
+			continue;
+		}
+		if (version < vc_entries[i].version) {
+			result = cudaDriverEntryPointVersionNotSufficent;
+			break;
+		}
+		memcpy(fn, &vc_entries[i].fn, sizeof(*fn));
+		result = cudaDriverEntryPointSuccess;
+	}
+	if (status) {
+		*status = result;
+	}
+	return cudaSuccess;
+}
+
+cudaError_t cudaGetDriverEntryPoint(const char *symbol, void **fn, unsigned long long flags,
+				    enum cudaDriverEntryPointQueryResult *status)
+{
+	return cudaGetDriverEntryPointByVersion(symbol, fn, CUDART_VERSION, flags, status);
+}

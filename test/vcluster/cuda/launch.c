@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Kernel launches, function attributes, occupancy. */
+#include <stdlib.h>
+#include <string.h>
+#include "cuda/device.h"
+#include "cuda/stream.h"
+
+#define VC_STATIC_LIMIT (48 * 1024)
+
+/* The codes below are those of a GPU with CUDA 13 (test/cuda_api.c runs on both). */
+
+static cudaError_t vc_shape_check(const struct vc_kernel *kernel, dim3 grid, dim3 block,
+				  size_t shared)
+{
+	uint64_t threads = (uint64_t)block.x * block.y * block.z;
+
+	if (!grid.x || !grid.y || !grid.z || !threads || threads > VC_BLOCK_THREADS_MAX ||
+	    grid.x > INT32_MAX || grid.y > 65535 || grid.z > 65535) {
+		return cudaErrorInvalidValue;
+	}
+	/* The conventions of kernel sources: one dimension, whole warps. */
+	if (grid.y != 1 || grid.z != 1 || block.y != 1 || block.z != 1 || threads % 32) {
+		return cudaErrorInvalidConfiguration;
+	}
+	if (threads > kernel->max_threads || shared > (size_t)kernel->max_dynamic_shared) {
+		return cudaErrorInvalidValue;
+	}
+	return cudaSuccess;
+}
+
+/*
+ * Attributes that change nothing here because they only give hints or relax an order that is kept
+ * anyway. Every other one must be understood or the launch is refused.
+ */
+static cudaError_t vc_attribute_check(const cudaLaunchConfig_t *config,
+				      const cudaLaunchAttribute *attr)
+{
+	switch (attr->id) {
+	case cudaLaunchAttributeIgnore:
+	case cudaLaunchAttributeAccessPolicyWindow:
+	case cudaLaunchAttributePriority:
+	case cudaLaunchAttributeMemSyncDomain:
+	case cudaLaunchAttributeMemSyncDomainMap:
+	case cudaLaunchAttributePreferredSharedMemoryCarveout:
+	case cudaLaunchAttributeProgrammaticStreamSerialization:
+		return cudaSuccess;
+	case cudaLaunchAttributeClusterDimension:
+		return attr->val.clusterDim.x == 1 && attr->val.clusterDim.y == 1 &&
+				       attr->val.clusterDim.z == 1
+			       ? cudaSuccess
+			       : cudaErrorNotSupported;
+	case cudaLaunchAttributeCooperative:
+		if (attr->val.cooperative &&
+		    config->gridDim.x > vc_sm_count() * vc_occupancy(config->blockDim.x,
+								     config->dynamicSmemBytes)) {
+			return cudaErrorCooperativeLaunchTooLarge;
+		}
+		return cudaSuccess;
+	default:
+		return cudaErrorInvalidValue;
+	}
+}
+
+static cudaError_t vc_launch(const cudaLaunchConfig_t *config, const void *handle, void **args)
+{
+	struct vc_work work = { .kind = VC_WORK_KERNEL, .device = vc_device_current() };
+	struct CUstream_st *stream;
+	const struct vc_kernel *kernel;
+	int device = -1;
+	cudaError_t error;
+
+	kernel = vc_kernel_find(handle);
+	if (!kernel) {
+		return cudaErrorInvalidResourceHandle;
+	}
+	if (!args || !args[0]) {
+		return cudaErrorInvalidValue;
+	}
+	error = vc_shape_check(kernel, config->gridDim, config->blockDim, config->dynamicSmemBytes);
+	for (unsigned int i = 0; i < config->numAttrs && !error; i++) {
+		error = vc_attribute_check(config, &config->attrs[i]);
+	}
+	if (error) {
+		return error;
+	}
+	pthread_mutex_lock(&vc_lock);
+	stream = vc_stream_find(config->stream);
+	if (stream) {
+		device = stream->device;
+	}
+	pthread_mutex_unlock(&vc_lock);
+	if (device != vc_device_current()) {
+		return cudaErrorInvalidResourceHandle;
+	}
+	work.launch.kernel = kernel;
+	work.launch.nblocks = config->gridDim.x;
+	work.launch.nthreads = config->blockDim.x;
+	work.launch.dynamic_shared = config->dynamicSmemBytes;
+	work.launch.args = malloc(kernel->args_size);
+	if (!work.launch.args) {
+		return cudaErrorMemoryAllocation;
+	}
+	memcpy(work.launch.args, args[0], kernel->args_size);
+	vc_fault_at_launch(device);
+	return vc_stream_submit(config->stream, &work);
+}
+
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *handle, void **args)
+{
+	VC_ENTER();
+	if (!config || (config->numAttrs && !config->attrs)) {
+		return vc_error(cudaErrorInvalidValue);
+	}
+	return vc_error(vc_launch(config, handle, args));
+}
+
+cudaError_t cudaLaunchKernel(const void *handle, dim3 grid, dim3 block, void **args, size_t shared,
+			     cudaStream_t stream)
+{
+	cudaLaunchConfig_t config = {
+		.gridDim = grid, .blockDim = block, .dynamicSmemBytes = shared, .stream = stream
+	};
+
+	return cudaLaunchKernelExC(&config, handle, args);
+}
+
+cudaError_t cudaLaunchCooperativeKernel(const void *handle, dim3 grid, dim3 block, void **args,
+					size_t shared, cudaStream_t stream)
+{
+	cudaLaunchAttribute attr = { .id = cudaLaunchAttributeCooperative, .val.cooperative = 1 };
+	cudaLaunchConfig_t config = { .gridDim = grid,
+				      .blockDim = block,
+				      .dynamicSmemBytes = shared,
+				      .stream = stream,
+				      .attrs = &attr,
+				      .numAttrs = 1 };
+
+	return cudaLaunchKernelExC(&config, handle, args);
+}
+
+cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attr, const void *handle)
+{
+	const struct vc_kernel *kernel = vc_kernel_find(handle);
+
+	VC_ENTER();
+	if (!attr) {
+		return vc_error(cudaErrorInvalidValue);
+	}
+	if (!kernel) {
+		return vc_error(cudaErrorInvalidResourceHandle);
+	}
+	memset(attr, 0, sizeof(*attr));
+	attr->maxThreadsPerBlock = (int)kernel->max_threads;
+	attr->maxDynamicSharedSizeBytes = kernel->max_dynamic_shared;
+	attr->numRegs = 32;
+	attr->ptxVersion = attr->binaryVersion = 90;
+	return cudaSuccess;
+}
+
+cudaError_t cudaFuncSetAttribute(const void *handle, enum cudaFuncAttribute which, int value)
+{
+	struct vc_kernel *kernel = vc_kernel_find(handle);
+
+	VC_ENTER();
+	if (!kernel) {
+		return vc_error(cudaErrorInvalidResourceHandle);
+	}
+	switch (which) {
+	case cudaFuncAttributeMaxDynamicSharedMemorySize:
+		if (value < 0 || value > (int)VC_BLOCK_SHARED_MAX) {
+			return vc_error(cudaErrorInvalidValue);
+		}
+		kernel->max_dynamic_shared = value > VC_STATIC_LIMIT ? value : VC_STATIC_LIMIT;
+		return cudaSuccess;
+	case cudaFuncAttributePreferredSharedMemoryCarveout:
+		return value < -1 || value > 100 ? vc_error(cudaErrorInvalidValue) : cudaSuccess;
+	default:
+		return vc_error(cudaErrorInvalidValue);
+	}
+}
+
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, const void *handle,
+								   int threads, size_t shared,
+								   unsigned int flags)
+{
+	const struct vc_kernel *kernel = vc_kernel_find(handle);
+
+	VC_ENTER();
+	if (!blocks || threads <= 0 || flags & ~(unsigned int)cudaOccupancyDisableCachingOverride) {
+		return vc_error(cudaErrorInvalidValue);
+	}
+	if (!kernel) {
+		return vc_error(cudaErrorInvalidResourceHandle);
+	}
+	*blocks = 0;
+	if ((uint32_t)threads <= kernel->max_threads &&
+	    shared <= (size_t)kernel->max_dynamic_shared) {
+		*blocks = (int)vc_occupancy((uint32_t)threads, shared);
+	}
+	return cudaSuccess;
+}
+
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *handle,
+							  int threads, size_t shared)
+{
+	return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, handle, threads,
+								      shared, 0);
+}

@@ -1,0 +1,468 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Memory. Each device allocation is a memfd of its own, mapped so that it ends at a page that cannot
+ * be touched, filled with a pattern when fresh. Freed addresses stay unusable for a while.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "cuda/capture.h"
+#include "cuda/device.h"
+#include "cuda/memory.h"
+
+#define VC_PAGE ((size_t)4096)
+#define VC_POISON 0xa5
+#define VC_POISON_MB 64
+#define VC_MEM_MB 16384
+#define VC_QUARANTINE 64
+
+struct vc_freed {
+	void *map;
+	size_t map_size;
+	uintptr_t start;
+	size_t size;
+};
+
+pthread_mutex_t vc_mem_mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct vc_mem *vc_table; /* sorted by start */
+static size_t vc_table_n, vc_table_cap;
+static size_t vc_used[VC_MAX_DEVICES];
+static struct vc_freed vc_freed[VC_QUARANTINE];
+static unsigned int vc_freed_next;
+
+/* First entry that starts after `address`. */
+static size_t vc_table_above(uintptr_t address)
+{
+	size_t low = 0, high = vc_table_n;
+
+	while (low < high) {
+		size_t mid = (low + high) / 2;
+
+		if (vc_table[mid].start <= address) {
+			low = mid + 1;
+		} else {
+			high = mid;
+		}
+	}
+	return low;
+}
+
+bool vc_mem_find(const void *p, size_t size, struct vc_mem *out)
+{
+	uintptr_t address = (uintptr_t)p;
+	bool found = false;
+	size_t i;
+
+	pthread_mutex_lock(&vc_mem_mutex);
+	i = vc_table_above(address);
+	if (i && address - vc_table[i - 1].start < vc_table[i - 1].size + !size &&
+	    size <= vc_table[i - 1].size - (address - vc_table[i - 1].start)) {
+		*out = vc_table[i - 1];
+		found = true;
+	}
+	pthread_mutex_unlock(&vc_mem_mutex);
+	return found;
+}
+
+bool vc_mem_touches(const void *p, size_t size, struct vc_mem *out)
+{
+	uintptr_t address = (uintptr_t)p;
+	bool found = false;
+	size_t i;
+
+	pthread_mutex_lock(&vc_mem_mutex);
+	i = vc_table_above(address);
+	if (i && address - vc_table[i - 1].start < vc_table[i - 1].size) {
+		*out = vc_table[i - 1];
+		found = true;
+	} else if (i < vc_table_n && vc_table[i].start - address < size) {
+		*out = vc_table[i];
+		found = true;
+	}
+	pthread_mutex_unlock(&vc_mem_mutex);
+	return found;
+}
+
+bool vc_mem_add(const struct vc_mem *mem)
+{
+	size_t i;
+
+	pthread_mutex_lock(&vc_mem_mutex);
+	if (vc_table_n == vc_table_cap) {
+		size_t cap = vc_table_cap ? 2 * vc_table_cap : 64;
+		struct vc_mem *table = realloc(vc_table, cap * sizeof(*table));
+
+		if (!table) {
+			pthread_mutex_unlock(&vc_mem_mutex);
+			return false;
+		}
+		vc_table = table;
+		vc_table_cap = cap;
+	}
+	i = vc_table_above(mem->start);
+	memmove(&vc_table[i + 1], &vc_table[i], (vc_table_n - i) * sizeof(*vc_table));
+	vc_table[i] = *mem;
+	vc_table_n++;
+	pthread_mutex_unlock(&vc_mem_mutex);
+	return true;
+}
+
+struct vc_mem *vc_mem_at(uintptr_t start, enum vc_mem_kind kind)
+{
+	size_t i = vc_table_above(start);
+
+	return i && vc_table[i - 1].start == start && vc_table[i - 1].kind == kind
+		       ? &vc_table[i - 1]
+		       : NULL;
+}
+
+struct vc_mem *vc_mem_by_inode(uint64_t inode)
+{
+	for (size_t i = 0; i < vc_table_n; i++) {
+		if (vc_table[i].kind == VC_MEM_IMPORTED && vc_table[i].inode == inode) {
+			return &vc_table[i];
+		}
+	}
+	return NULL;
+}
+
+bool vc_mem_remove(uintptr_t start, enum vc_mem_kind kind, struct vc_mem *out)
+{
+	struct vc_mem *mem;
+
+	pthread_mutex_lock(&vc_mem_mutex);
+	mem = vc_mem_at(start, kind);
+	if (mem) {
+		*out = *mem;
+		memmove(mem, mem + 1,
+			(vc_table_n - (size_t)(mem - vc_table) - 1) * sizeof(*vc_table));
+		vc_table_n--;
+	}
+	pthread_mutex_unlock(&vc_mem_mutex);
+	return mem != NULL;
+}
+
+bool vc_mem_sync_memops(uintptr_t start, enum vc_mem_kind kind, bool on)
+{
+	struct vc_mem *mem;
+
+	pthread_mutex_lock(&vc_mem_mutex);
+	mem = vc_mem_at(start, kind);
+	if (mem) {
+		mem->sync_memops = on;
+	}
+	pthread_mutex_unlock(&vc_mem_mutex);
+	return mem != NULL;
+}
+
+static void vc_address_describe(uintptr_t address, char *text, size_t size)
+{
+	struct vc_mem near;
+
+	*text = 0;
+	for (int i = 0; i < VC_QUARANTINE; i++) {
+		if (address - vc_freed[i].start < vc_freed[i].size) {
+			snprintf(text, size, "offset %zu of freed memory of %zu bytes",
+				 address - vc_freed[i].start, vc_freed[i].size);
+		}
+	}
+	for (size_t i = 0; i < vc_table_n; i++) {
+		near = vc_table[i];
+		if (address - near.start < near.size + 65536) {
+			snprintf(text, size, "%zu bytes from the start of memory of %zu bytes",
+				 address - near.start, near.size);
+		}
+	}
+}
+
+static bool vc_address_on_device(uintptr_t address, int device)
+{
+	struct vc_mem mem;
+
+	return vc_mem_find((const void *)address, 1, &mem) && mem.kind == VC_MEM_DEVICE &&
+	       mem.device == device;
+}
+
+__attribute__((constructor)) static void vc_memory_init(void)
+{
+	struct rlimit limit;
+
+	vc_describe_address = vc_address_describe;
+	vc_device_address = vc_address_on_device;
+	/* One descriptor for each allocation. */
+	if (!getrlimit(RLIMIT_NOFILE, &limit) && limit.rlim_cur < limit.rlim_max) {
+		limit.rlim_cur = limit.rlim_max < 65536 ? limit.rlim_max : 65536;
+		setrlimit(RLIMIT_NOFILE, &limit);
+	}
+}
+
+/* Reserves the range and a page after it; the first part is mapped from fd. */
+static void *vc_map(int fd, size_t size)
+{
+	uint8_t *map = mmap(NULL, size + VC_PAGE, PROT_NONE,
+			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	void *at;
+
+	if (map == MAP_FAILED) {
+		return NULL;
+	}
+	at = mmap(map, size, PROT_READ | PROT_WRITE,
+		  MAP_FIXED | (fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED), fd, 0);
+	if (at == MAP_FAILED) {
+		munmap(map, size + VC_PAGE);
+		return NULL;
+	}
+	return map;
+}
+
+static void vc_unmap_later(const struct vc_mem *mem)
+{
+	struct vc_freed *slot;
+
+	/* Frees the memory now and the addresses later, so that a late access to them faults. */
+	mmap(mem->map, mem->map_size, PROT_NONE,
+	     MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	pthread_mutex_lock(&vc_mem_mutex);
+	slot = &vc_freed[vc_freed_next++ % VC_QUARANTINE];
+	if (slot->map) {
+		munmap(slot->map, slot->map_size + VC_PAGE);
+	}
+	*slot = (struct vc_freed){ mem->map, mem->map_size, mem->start, mem->size };
+	pthread_mutex_unlock(&vc_mem_mutex);
+}
+
+static bool vc_account(int device, size_t size)
+{
+	size_t limit = (size_t)vc_env_long("VC_MEM_MB", VC_MEM_MB) << 20;
+	bool fits;
+
+	pthread_mutex_lock(&vc_mem_mutex);
+	fits = size <= limit && vc_used[device] <= limit - size;
+	if (fits) {
+		vc_used[device] += size;
+	}
+	pthread_mutex_unlock(&vc_mem_mutex);
+	return fits;
+}
+
+static void vc_unaccount(int device, size_t size)
+{
+	pthread_mutex_lock(&vc_mem_mutex);
+	vc_used[device] -= size;
+	pthread_mutex_unlock(&vc_mem_mutex);
+}
+
+cudaError_t vc_device_alloc(int device, size_t size, size_t align, void **p)
+{
+	size_t used = (size + align - 1) & ~(align - 1);
+	struct vc_mem mem = { .size = size, .kind = VC_MEM_DEVICE, .device = device, .fd = -1 };
+	size_t poison = (size_t)vc_env_long("VC_POISON_MB", VC_POISON_MB) << 20;
+	struct stat stat;
+
+	mem.map_size = (used + VC_PAGE - 1) & ~(VC_PAGE - 1);
+	if (used < size || mem.map_size < used || !vc_account(device, mem.map_size)) {
+		return cudaErrorMemoryAllocation;
+	}
+	mem.fd = memfd_create("vcluster", MFD_CLOEXEC);
+	if (mem.fd < 0 || ftruncate(mem.fd, (off_t)mem.map_size) || fstat(mem.fd, &stat)) {
+		goto err_account;
+	}
+	mem.inode = stat.st_ino;
+	mem.map = vc_map(mem.fd, mem.map_size);
+	if (!mem.map) {
+		goto err_account;
+	}
+	/* The allocation ends where the page that cannot be touched begins, as far as `align` allows. */
+	mem.start = (uintptr_t)mem.map + mem.map_size - used;
+	memset((void *)mem.start, VC_POISON, size < poison ? size : poison);
+	if (!vc_mem_add(&mem)) {
+		goto err_map;
+	}
+	*p = (void *)mem.start;
+	return cudaSuccess;
+
+err_map:
+	munmap(mem.map, mem.map_size + VC_PAGE);
+err_account:
+	if (mem.fd >= 0) {
+		close(mem.fd);
+	}
+	vc_unaccount(device, mem.map_size);
+	return cudaErrorMemoryAllocation;
+}
+
+cudaError_t cudaMalloc(void **p, size_t size)
+{
+	cudaError_t error;
+
+	VC_ENTER();
+	if (!p) {
+		return vc_error(cudaErrorInvalidValue);
+	}
+	error = vc_capture_check_unsafe();
+	if (error) {
+		return vc_error(error);
+	}
+	if (!size) {
+		*p = NULL;
+		return cudaSuccess;
+	}
+	return vc_error(vc_device_alloc(vc_device_current(), size, 256, p));
+}
+
+static void vc_device_release(const struct vc_mem *mem)
+{
+	vc_unmap_later(mem);
+	close(mem->fd);
+	vc_unaccount(mem->device, mem->map_size);
+}
+
+/* Waits for the device first, as the real one does. */
+cudaError_t cudaFree(void *p)
+{
+	struct vc_mem mem;
+	cudaError_t error;
+
+	VC_ENTER();
+	if (!p) {
+		return cudaSuccess;
+	}
+	error = vc_capture_check_unsafe();
+	if (error) {
+		return vc_error(error);
+	}
+	if (!vc_mem_find(p, 1, &mem) || mem.start != (uintptr_t)p || mem.kind != VC_MEM_DEVICE) {
+		return vc_error(cudaErrorInvalidValue);
+	}
+	error = vc_device_wait(mem.device);
+	if (vc_mem_remove((uintptr_t)p, VC_MEM_DEVICE, &mem)) {
+		vc_device_release(&mem);
+	} else {
+		error = cudaErrorInvalidValue;
+	}
+	return vc_error(error);
+}
+
+static void vc_free_call(void *arg)
+{
+	struct vc_mem mem;
+
+	if (vc_mem_remove(*(uintptr_t *)arg, VC_MEM_DEVICE, &mem)) {
+		vc_device_release(&mem);
+	}
+}
+
+cudaError_t cudaMallocAsync(void **p, size_t size, cudaStream_t stream)
+{
+	(void)stream;
+	return cudaMalloc(p, size);
+}
+
+cudaError_t cudaFreeAsync(void *p, cudaStream_t stream)
+{
+	struct vc_work work = { .kind = VC_WORK_CALL, .device = vc_device_current() };
+	struct vc_mem mem;
+	cudaError_t error;
+
+	VC_ENTER();
+	if (!p) {
+		return cudaSuccess;
+	}
+	error = vc_capture_check_unsafe();
+	if (error) {
+		return vc_error(error);
+	}
+	if (!vc_mem_find(p, 1, &mem) || mem.start != (uintptr_t)p || mem.kind != VC_MEM_DEVICE) {
+		return vc_error(cudaErrorInvalidValue);
+	}
+	work.call.fn = vc_free_call;
+	work.call.size = sizeof(mem.start);
+	work.call.arg = malloc(sizeof(mem.start));
+	if (!work.call.arg) {
+		return vc_error(cudaErrorMemoryAllocation);
+	}
+	memcpy(work.call.arg, &mem.start, sizeof(mem.start));
+	return vc_error(vc_stream_submit(stream, &work));
+}
+
+cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
+{
+	size_t limit = (size_t)vc_env_long("VC_MEM_MB", VC_MEM_MB) << 20;
+
+	VC_ENTER();
+	pthread_mutex_lock(&vc_mem_mutex);
+	if (available) {
+		*available = limit - vc_used[vc_device_current()];
+	}
+	if (total) {
+		*total = limit;
+	}
+	pthread_mutex_unlock(&vc_mem_mutex);
+	return cudaSuccess;
+}
+
+cudaError_t cudaHostAlloc(void **p, size_t size, unsigned int flags)
+{
+	struct vc_mem mem = { .size = size, .kind = VC_MEM_HOST, .fd = -1, .flags = flags };
+	cudaError_t error;
+
+	VC_ENTER();
+	if (!p || flags & ~(unsigned int)(cudaHostAllocPortable | cudaHostAllocMapped |
+					  cudaHostAllocWriteCombined)) {
+		return vc_error(cudaErrorInvalidValue);
+	}
+	error = vc_capture_check_unsafe();
+	if (error) {
+		return vc_error(error);
+	}
+	*p = NULL;
+	if (!size) {
+		return cudaSuccess;
+	}
+	mem.device = vc_device_current();
+	mem.map_size = (size + VC_PAGE - 1) & ~(VC_PAGE - 1);
+	mem.map = mem.map_size >= size ? vc_map(-1, mem.map_size) : NULL;
+	if (!mem.map) {
+		return vc_error(cudaErrorMemoryAllocation);
+	}
+	mem.start = (uintptr_t)mem.map;
+	memset(mem.map, VC_POISON, size < (64 << 20) ? size : (64 << 20));
+	if (!vc_mem_add(&mem)) {
+		munmap(mem.map, mem.map_size + VC_PAGE);
+		return vc_error(cudaErrorMemoryAllocation);
+	}
+	*p = mem.map;
+	return cudaSuccess;
+}
+
+cudaError_t cudaMallocHost(void **p, size_t size)
+{
+	return cudaHostAlloc(p, size, cudaHostAllocDefault);
+}
+
+cudaError_t cudaFreeHost(void *p)
+{
+	struct vc_mem mem;
+	cudaError_t error;
+
+	VC_ENTER();
+	if (!p) {
+		return cudaSuccess;
+	}
+	error = vc_capture_check_unsafe();
+	if (error) {
+		return vc_error(error);
+	}
+	if (!vc_mem_find(p, 1, &mem) || mem.start != (uintptr_t)p || mem.kind != VC_MEM_HOST) {
+		return vc_error(cudaErrorInvalidValue);
+	}
+	error = vc_device_wait(mem.device);
+	if (vc_mem_remove((uintptr_t)p, VC_MEM_HOST, &mem)) {
+		vc_unmap_later(&mem);
+	}
+	return vc_error(error);
+}

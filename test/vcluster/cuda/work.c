@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One piece of work: run it, copy it, free it. */
+#include <semaphore.h>
+#include <stdlib.h>
+#include <string.h>
+#include "cuda/device.h"
+#include "cuda/graph.h"
+
+static void vc_kernel_done(struct vc_grid *grid)
+{
+	sem_post(grid->done_arg);
+}
+
+static void vc_kernel_run(struct vc_work *work)
+{
+	sem_t done;
+	struct vc_grid grid = {
+		.kernel = work->launch.kernel,
+		.args = work->launch.args,
+		.device = work->device,
+		.nblocks = work->launch.nblocks,
+		.nthreads = work->launch.nthreads,
+		.dynamic_shared = work->launch.dynamic_shared,
+		.done = vc_kernel_done,
+		.done_arg = &done,
+	};
+
+	sem_init(&done, 0, 0);
+	vc_grid_publish(&grid);
+	vc_grid_submit(&grid);
+	while (sem_wait(&done)) {
+	}
+	vc_grid_observe(&grid);
+	sem_destroy(&done);
+	if (atomic_load(&grid.fault)) {
+		vc_device_set_sticky(work->device, cudaErrorIllegalAddress);
+	}
+}
+
+/* A device in error runs nothing any more. */
+void vc_work_run(struct vc_work *work)
+{
+	if (vc_device_sticky(work->device)) {
+		return;
+	}
+	switch (work->kind) {
+	case VC_WORK_EMPTY:
+		break;
+	case VC_WORK_KERNEL:
+		vc_kernel_run(work);
+		break;
+	case VC_WORK_COPY:
+		memmove(work->copy.dst, work->copy.src, work->copy.size);
+		break;
+	case VC_WORK_SET:
+		memset(work->set.dst, work->set.value, work->set.size);
+		break;
+	case VC_WORK_HOST:
+		work->host.fn(work->host.arg);
+		break;
+	case VC_WORK_CALL:
+		work->call.fn(work->call.arg);
+		break;
+	case VC_WORK_GRAPH:
+		vc_exec_graph_run(work->graph);
+		break;
+	}
+}
+
+void vc_work_free(struct vc_work *work)
+{
+	switch (work->kind) {
+	case VC_WORK_KERNEL:
+		free(work->launch.args);
+		break;
+	case VC_WORK_COPY:
+		free(work->copy.staged);
+		break;
+	case VC_WORK_CALL:
+		free(work->call.arg);
+		break;
+	case VC_WORK_GRAPH:
+		vc_exec_graph_put(work->graph);
+		break;
+	default:
+		break;
+	}
+	work->kind = VC_WORK_EMPTY;
+}
+
+static void *vc_copy_of(const void *p, size_t size)
+{
+	void *copy = malloc(size ? size : 1);
+
+	return copy ? memcpy(copy, p, size) : NULL;
+}
+
+cudaError_t vc_work_clone(struct vc_work *to, const struct vc_work *from)
+{
+	*to = *from;
+	if (from->kind == VC_WORK_KERNEL) {
+		to->launch.args = vc_copy_of(from->launch.args, from->launch.kernel->args_size);
+		if (!to->launch.args) {
+			to->kind = VC_WORK_EMPTY;
+			return cudaErrorMemoryAllocation;
+		}
+	}
+	if (from->kind == VC_WORK_CALL) {
+		to->call.arg = vc_copy_of(from->call.arg, from->call.size);
+		if (!to->call.arg) {
+			to->kind = VC_WORK_EMPTY;
+			return cudaErrorMemoryAllocation;
+		}
+	}
+	return cudaSuccess;
+}

@@ -1,0 +1,421 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A block: which of its fibers runs next, block barriers, bounded spinning. */
+#include <link.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#include "exec/block.h"
+#include "exec/watchdog.h"
+
+int ep_simt_perturbed;
+
+static long vc_seed;
+
+__attribute__((constructor)) static void vc_seed_init(void)
+{
+	vc_seed = vc_env_long("VC_SEED", 0);
+	ep_simt_perturbed = vc_seed != 0;
+}
+
+uint32_t vc_random(struct vc_block *block)
+{
+	uint64_t x = block->rng;
+
+	x ^= x << 13;
+	x ^= x >> 7;
+	x ^= x << 17;
+	block->rng = x;
+	return (uint32_t)(x >> 32);
+}
+
+static uint32_t vc_random_bit(struct vc_block *block, uint32_t set)
+{
+	uint32_t skip = vc_random(block) % (uint32_t)__builtin_popcount(set);
+
+	while (skip--) {
+		set &= set - 1;
+	}
+	return (uint32_t)__builtin_ctz(set);
+}
+
+/* The next runnable fiber after `warp`, `lane` in round robin, or any; NULL when there is none. */
+static struct vc_fiber *vc_block_pick(struct vc_block *block, uint32_t warp, uint32_t lane)
+{
+	uint32_t set;
+
+	if (!block->run_warps) {
+		return NULL;
+	}
+	if (vc_seed) {
+		warp = vc_random_bit(block, block->run_warps);
+		lane = vc_random_bit(block, block->warp[warp].runnable);
+		return &block->worker->fiber[warp * EP_WARP_SIZE + lane];
+	}
+	set = block->warp[warp].runnable & ~((2u << lane) - 1);
+	if (!set) {
+		uint32_t warps = block->run_warps & ~((2u << warp) - 1);
+
+		warp = (uint32_t)__builtin_ctz(warps ? warps : block->run_warps);
+		set = block->warp[warp].runnable;
+	}
+	return &block->worker->fiber[warp * EP_WARP_SIZE + (uint32_t)__builtin_ctz(set)];
+}
+
+/* A kernel broke a rule: says which thread of which block, and ends the process. */
+void vc_illegal(struct vc_block *block, struct vc_fiber *self, const char *fmt, ...)
+{
+	char text[512];
+	va_list list;
+
+	va_start(list, fmt);
+	vsnprintf(text, sizeof(text), fmt, list);
+	va_end(list);
+	vc_block_dump(block);
+	vc_die(VC_EXIT_ILLEGAL, "kernel %s, device %d, block %u, warp %u, lane %u: %s",
+	       block->grid->kernel->name, block->grid->device, block->index, self->pub.warp,
+	       self->pub.lane, text);
+}
+
+void vc_block_switch(struct vc_block *block, struct vc_fiber *self)
+{
+	struct vc_fiber *next = vc_block_pick(block, self->pub.warp, self->pub.lane);
+
+	if (!next) {
+		vc_illegal(block, self,
+			   "deadlock: all %u threads that are left wait for each other",
+			   block->live);
+	}
+	if (next != self) {
+		vc_fiber_switch(self, next);
+	}
+}
+
+void vc_fiber_sleep(struct vc_block *block, struct vc_fiber *self, enum vc_fiber_state state,
+		    uint32_t wait_a, uint32_t wait_b)
+{
+	struct vc_warp *warp = &block->warp[self->pub.warp];
+
+	self->state = (uint8_t)state;
+	self->wait_a = wait_a;
+	self->wait_b = wait_b;
+	warp->runnable &= ~(1u << self->pub.lane);
+	if (!warp->runnable) {
+		block->run_warps &= ~(1u << self->pub.warp);
+	}
+	vc_block_switch(block, self);
+}
+
+void vc_lanes_wake(struct vc_block *block, uint32_t index, uint32_t lanes)
+{
+	struct vc_fiber *fiber = &block->worker->fiber[index * EP_WARP_SIZE];
+
+	block->warp[index].runnable |= lanes;
+	block->run_warps |= 1u << index;
+	for (; lanes; lanes &= lanes - 1) {
+		fiber[__builtin_ctz(lanes)].state = VC_FIBER_RUN;
+	}
+}
+
+static void vc_barrier_check_warps(struct vc_block *block, struct vc_fiber *self,
+				   struct vc_barrier *barrier, uint32_t id)
+{
+	for (uint32_t w = 0; w < block->nwarps; w++) {
+		if (barrier->lanes[w] && barrier->lanes[w] != EP_FULL_MASK) {
+			vc_illegal(block, self,
+				   "barrier %u of %u threads is complete with only lanes 0x%08x "
+				   "of warp %u: a barrier takes whole warps",
+				   id, barrier->expected, barrier->lanes[w], w);
+		}
+	}
+}
+
+void ep_simt_barrier(uint32_t id, uint32_t nthreads)
+{
+	struct vc_fiber *self = (struct vc_fiber *)ep_simt_self;
+	struct vc_block *block = &vc_self->block;
+	struct vc_barrier *barrier = &block->barrier[id % VC_BARRIERS];
+
+	if (id >= VC_BARRIERS || !nthreads || nthreads % EP_WARP_SIZE ||
+	    nthreads > block->nthreads) {
+		vc_illegal(block, self,
+			   "barrier %u of %u threads: ids are 0 to 15, counts multiples of 32 up "
+			   "to the block's %u",
+			   id, nthreads, block->nthreads);
+	}
+	if (barrier->arrived && barrier->expected != nthreads) {
+		vc_illegal(block, self,
+			   "barrier %u: called for %u threads while %u wait in it for %u", id,
+			   nthreads, barrier->arrived, barrier->expected);
+	}
+	if (nthreads == block->nthreads && block->live != block->nthreads) {
+		vc_illegal(block, self, "barrier %u of the whole block after %u threads ended", id,
+			   block->nthreads - block->live);
+	}
+	barrier->expected = nthreads;
+	barrier->arrived++;
+	barrier->lanes[self->pub.warp] |= 1u << self->pub.lane;
+	VC_RELEASE(barrier);
+	if (barrier->arrived < nthreads) {
+		vc_fiber_sleep(block, self, VC_FIBER_BARRIER, id, nthreads);
+		VC_ACQUIRE(barrier);
+		return;
+	}
+	vc_barrier_check_warps(block, self, barrier, id);
+	for (uint32_t w = 0; w < block->nwarps; w++) {
+		uint32_t lanes = barrier->lanes[w];
+
+		barrier->lanes[w] = 0;
+		if (w == self->pub.warp) {
+			lanes &= ~(1u << self->pub.lane);
+		}
+		if (lanes) {
+			vc_lanes_wake(block, w, lanes);
+		}
+	}
+	barrier->arrived = 0;
+	vc_block_progress(block);
+	VC_ACQUIRE(barrier);
+	if (vc_seed) {
+		ep_simt_perturb();
+	}
+}
+
+/* Only polling is going on: let other blocks and processes have the CPU. */
+static void vc_block_idle(struct vc_block *block)
+{
+	uint32_t round = block->idle_rounds++;
+	struct timespec nap = { 0, 0 };
+
+	block->idle_polls = 0;
+	if (round < 3) {
+		sched_yield();
+		return;
+	}
+	nap.tv_nsec = round < 16 ? 20000 : round < 64 ? 60000 : 200000;
+	nanosleep(&nap, NULL);
+}
+
+bool ep_simt_spin(struct ep_spin *s, uint64_t timeout_ns, uint32_t site, uint32_t peer)
+{
+	struct vc_fiber *self = (struct vc_fiber *)ep_simt_self;
+	struct vc_block *block = &vc_self->block;
+	uint32_t rounds = block->idle_rounds;
+
+	if (!s->polls) {
+		vc_block_progress(block);
+	}
+	self->calls = 0;
+	self->state = VC_FIBER_SPIN;
+	self->wait_a = site;
+	self->wait_b = peer;
+	if (block->active) {
+		block->active = false;
+		block->idle_polls = 0;
+		block->idle_rounds = rounds = 0;
+	}
+	if (++block->idle_polls > block->live) {
+		vc_block_idle(block);
+	}
+	vc_block_switch(block, self);
+	self->state = VC_FIBER_RUN;
+	if (++s->polls & 15 && rounds < 16) {
+		return false;
+	}
+
+	uint64_t now = vc_now_ns();
+
+	if (!s->start_ns) {
+		s->start_ns = now;
+		return false;
+	}
+	return now - s->start_ns > timeout_ns;
+}
+
+/* A point where the order of things may be varied: one call in eight lets another thread run. */
+void ep_simt_perturb(void)
+{
+	struct vc_fiber *self = (struct vc_fiber *)ep_simt_self;
+	struct vc_block *block;
+	uint32_t dice;
+
+	if (!self) {
+		return; /* a device function called by the host */
+	}
+	block = &vc_self->block;
+	dice = vc_random(block);
+	if (!(dice & 4095)) {
+		usleep(dice >> 12 & 63);
+	}
+	if (!(dice >> 20 & 7)) {
+		vc_block_switch(block, self);
+	}
+}
+
+uint64_t ep_simt_time_ns(void)
+{
+	return vc_now_ns();
+}
+
+static void vc_fiber_end(struct vc_block *block, struct vc_fiber *self)
+{
+	struct vc_warp *warp = &block->warp[self->pub.warp];
+	uint32_t bit = 1u << self->pub.lane;
+	struct vc_fiber *next;
+
+	for (uint32_t i = 0; i < warp->ngroups; i++) {
+		if (warp->group[i].mask & bit) {
+			vc_illegal(block, self,
+				   "ends while lanes 0x%08x wait for it in %s with mask 0x%08x",
+				   warp->group[i].arrived, vc_op_name(warp->group[i].op),
+				   warp->group[i].mask);
+		}
+	}
+	for (uint32_t i = 0; i < VC_BARRIERS; i++) {
+		if (block->barrier[i].arrived && block->barrier[i].expected == block->nthreads) {
+			vc_illegal(
+				block, self,
+				"ends while %u threads wait for it in barrier %u of the whole block",
+				block->barrier[i].arrived, i);
+		}
+	}
+	/* Canaries are seldom in a cache. Lanes use about as much stack: one of a warp is checked. */
+	if (self->pub.lane == block->grid->serial % EP_WARP_SIZE) {
+		vc_fiber_check_stack(self);
+	}
+	self->state = VC_FIBER_DONE;
+	warp->live &= ~bit;
+	warp->runnable &= ~bit;
+	if (!warp->runnable) {
+		block->run_warps &= ~(1u << self->pub.warp);
+	}
+	block->live--;
+	vc_block_progress(block);
+	VC_RELEASE(&block->grid->left);
+	VC_RELEASE(&block->live);
+	if (!block->live) {
+		next = &block->worker->main;
+	} else {
+		next = vc_block_pick(block, self->pub.warp, self->pub.lane);
+		if (!next) {
+			vc_illegal(block, self,
+				   "deadlock: its end leaves %u threads that wait for each other",
+				   block->live);
+		}
+	}
+	vc_fiber_switch(self, next);
+}
+
+/*
+ * One kernel thread, from its start to its end; the fiber then sleeps until the next block. For the
+ * race detector, starts and ends are different things to synchronise on: the end of one thread does
+ * not order it before the start of another one.
+ */
+void vc_fiber_body(struct vc_worker *worker, struct vc_fiber *self)
+{
+	struct vc_block *block = &worker->block;
+
+	VC_ACQUIRE(&block->grid->kernel);
+	VC_ACQUIRE(&block->grid);
+	self->state = VC_FIBER_RUN;
+	block->grid->kernel->body(block->grid->args);
+	vc_fiber_end(block, self);
+}
+
+/* Room for the dynamic shared memory; contents are poisoned by the block. */
+static void vc_worker_reserve_shared(struct vc_worker *worker, size_t size)
+{
+	if (size <= worker->shared_size) {
+		return;
+	}
+	free(worker->shared);
+	worker->shared_size = (size + 127) & ~(size_t)127;
+	worker->shared = aligned_alloc(128, worker->shared_size);
+	if (!worker->shared) {
+		vc_die(VC_EXIT_ILLEGAL, "no memory for %zu bytes of shared memory", size);
+	}
+}
+
+/* What the last block left in EP_SHARED variables must not look like initialised data. */
+static void vc_block_poison(struct vc_worker *worker)
+{
+	const struct vc_kernel *kernel = worker->block.grid->kernel;
+
+	memset(worker->shared, 0xb5, worker->block.grid->dynamic_shared);
+	if (kernel->tls_module) {
+		struct {
+			size_t module, offset;
+		} index = { kernel->tls_module, 0 };
+		extern void *__tls_get_addr(void *index);
+
+		memset(__tls_get_addr(&index), 0xb5, kernel->tls_size);
+	}
+}
+
+static void vc_block_init(struct vc_worker *worker)
+{
+	struct vc_block *block = &worker->block;
+	struct vc_grid *grid = block->grid;
+
+	block->worker = worker;
+	block->nthreads = block->live = grid->nthreads;
+	block->nwarps = grid->nthreads / EP_WARP_SIZE;
+	block->run_warps = block->nwarps == 32 ? EP_FULL_MASK : (1u << block->nwarps) - 1;
+	block->idle_polls = block->idle_rounds = 0;
+	block->active = true;
+	block->rng = ((uint64_t)vc_seed << 32 ^ grid->serial << 20 ^ (uint64_t)block->index << 8 ^
+		      (uint64_t)(vc_rank() + 1)) *
+			     0x9e3779b97f4a7c15ull |
+		     1;
+	memset(block->barrier, 0, sizeof(block->barrier));
+	for (uint32_t w = 0; w < block->nwarps; w++) {
+		struct vc_warp *warp = &block->warp[w];
+
+		warp->live = warp->runnable = EP_FULL_MASK;
+		warp->ngroups = 0;
+	}
+	for (uint32_t t = 0; t < block->nthreads; t++) {
+		struct vc_fiber *fiber = &worker->fiber[t];
+
+		fiber->pub = (struct ep_simt_lane){
+			.tid = t,
+			.nthreads = grid->nthreads,
+			.lane = t % EP_WARP_SIZE,
+			.warp = t / EP_WARP_SIZE,
+			.nwarps = block->nwarps,
+			.block = block->index,
+			.nblocks = grid->nblocks,
+			.dynamic_shared = worker->shared,
+		};
+		fiber->state = VC_FIBER_RUN;
+		fiber->calls = 0;
+	}
+}
+
+void vc_block_run(struct vc_worker *worker)
+{
+	struct vc_block *block = &worker->block;
+
+	vc_fibers_reserve(worker, block->grid->nthreads);
+	/*
+	 * Orders the threads of the block before, which have ended. Done any earlier, it would order
+	 * them before every thread that this one starts, and hide races between the two.
+	 */
+	VC_ACQUIRE(&block->live);
+	vc_worker_reserve_shared(worker, block->grid->dynamic_shared);
+	vc_block_poison(worker);
+	vc_block_init(worker);
+	vc_watchdog_add(block);
+	VC_RELEASE(&block->grid);
+	if (!sigsetjmp(worker->fault_exit, 1)) {
+		vc_fiber_switch(&worker->main, vc_block_pick(block, block->nwarps - 1, 31));
+	} else {
+		vc_fibers_reset(worker);
+		atomic_store(&block->grid->fault, 1);
+	}
+	ep_simt_self = NULL;
+	vc_watchdog_remove(block);
+}

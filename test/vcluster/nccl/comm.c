@@ -1,0 +1,487 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Communicators: unique id, rendezvous, the bounded barrier, groups of calls. */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+#include "cuda/device.h"
+#include "cuda/stream.h"
+#include "nccl/comm.h"
+#include "nccl/group.h"
+
+#define VC_NCCL_TIMEOUT_S 60
+#define VC_NCCL_VERSION 22907
+#define VC_ID_MAGIC "vcluster:"
+
+static __thread char vc_last_text[512];
+static struct ncclComm *vc_comms;
+static pthread_mutex_t vc_comms_mutex = PTHREAD_MUTEX_INITIALIZER;
+
+ncclResult_t vc_nccl_error(struct ncclComm *comm, ncclResult_t result, const char *fmt, ...)
+{
+	va_list list;
+
+	va_start(list, fmt);
+	vsnprintf(vc_last_text, sizeof(vc_last_text), fmt, list);
+	va_end(list);
+	if (getenv("NCCL_DEBUG")) {
+		fprintf(stderr, "vcluster: rank %d: NCCL WARN %s\n", comm ? comm->rank : vc_rank(),
+			vc_last_text);
+	}
+	return result;
+}
+
+const char *ncclGetLastError(ncclComm_t comm)
+{
+	(void)comm;
+	return vc_last_text;
+}
+
+const char *ncclGetErrorString(ncclResult_t result)
+{
+	static const char *const text[] = {
+		[ncclSuccess] = "no error",
+		[ncclUnhandledCudaError] = "unhandled cuda error",
+		[ncclSystemError] = "unhandled system error",
+		[ncclInternalError] = "internal error",
+		[ncclInvalidArgument] = "invalid argument",
+		[ncclInvalidUsage] = "invalid usage",
+		[ncclRemoteError] = "remote process exited or there was a network error",
+		[ncclInProgress] = "NCCL operation in progress",
+	};
+
+	return (size_t)result < sizeof(text) / sizeof(*text) ? text[result] : "unknown result code";
+}
+
+ncclResult_t ncclGetVersion(int *version)
+{
+	if (!version) {
+		return vc_nccl_error(NULL, ncclInvalidArgument, "version is NULL");
+	}
+	*version = (int)vc_env_long("VC_NCCL_VERSION", VC_NCCL_VERSION);
+	return ncclSuccess;
+}
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
+{
+	const char *dir = getenv("VC_DIR");
+	uint64_t random;
+	int fd;
+
+	if (!id) {
+		return vc_nccl_error(NULL, ncclInvalidArgument, "uniqueId is NULL");
+	}
+	memset(id, 0, sizeof(*id));
+	if (getrandom(&random, sizeof(random), 0) != sizeof(random) ||
+	    snprintf(id->internal, sizeof(id->internal), VC_ID_MAGIC "%s/nccl-%016llx",
+		     dir ? dir : "/dev/shm",
+		     (unsigned long long)random) >= (int)sizeof(id->internal)) {
+		return vc_nccl_error(NULL, ncclSystemError, "no unique id: VC_DIR too long?");
+	}
+	fd = open(id->internal + strlen(VC_ID_MAGIC), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
+	if (fd < 0) {
+		return vc_nccl_error(NULL, ncclSystemError, "%s: %s",
+				     id->internal + strlen(VC_ID_MAGIC), strerror(errno));
+	}
+	close(fd);
+	return ncclSuccess;
+}
+
+ncclResult_t vc_comm_check(const struct ncclComm *comm)
+{
+	const struct ncclComm *at;
+
+	pthread_mutex_lock(&vc_comms_mutex);
+	for (at = vc_comms; at && at != comm; at = at->next) {
+	}
+	pthread_mutex_unlock(&vc_comms_mutex);
+	if (!at || at->magic != VC_COMM_MAGIC) {
+		return vc_nccl_error(NULL, ncclInvalidArgument, "comm %p is not a communicator",
+				     (const void *)comm);
+	}
+	return ncclSuccess;
+}
+
+static void vc_bell_ring(struct vc_shared *shared)
+{
+	atomic_fetch_add(&shared->bell, 1);
+	syscall(SYS_futex, &shared->bell, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+}
+
+static void vc_bell_wait(struct vc_shared *shared, uint32_t seen)
+{
+	struct timespec nap = { .tv_nsec = 50000000 };
+
+	syscall(SYS_futex, &shared->bell, FUTEX_WAIT, seen, &nap, NULL, 0);
+}
+
+/* Has the process of this rank ended? */
+static bool vc_member_dead(const struct vc_member *member)
+{
+	return atomic_load(&member->joined) && kill(member->pid, 0) && errno == ESRCH;
+}
+
+/* Waits until all ranks have reached the barrier, or (0) have joined. */
+static ncclResult_t vc_comm_wait(struct ncclComm *comm, uint64_t barrier, const char *what)
+{
+	long timeout = vc_env_long("VC_NCCL_TIMEOUT_S", VC_NCCL_TIMEOUT_S);
+	uint64_t end = vc_now_ns() + (uint64_t)timeout * 1000000000u;
+
+	for (int i = 0; i < comm->nranks; i++) {
+		struct vc_member *member = &comm->shared->member[i];
+
+		for (;;) {
+			uint32_t seen = atomic_load(&comm->shared->bell);
+			/* before `arrived`: a rank may arrive and leave */
+			bool gone = atomic_load(&member->left) || vc_member_dead(member);
+
+			if (barrier ? atomic_load(&member->arrived) >= barrier
+				    : atomic_load(&member->joined) != 0) {
+				break;
+			}
+			if (atomic_load(&comm->aborted)) {
+				return vc_nccl_error(comm, ncclSystemError, "%s: aborted", what);
+			}
+			if (gone) {
+				return vc_nccl_error(comm, ncclRemoteError, "%s: rank %d is gone",
+						     what, i);
+			}
+			if (vc_now_ns() > end) {
+				return vc_nccl_error(comm, ncclSystemError,
+						     "%s: rank %d did not come within %ld s "
+						     "(VC_NCCL_TIMEOUT_S)",
+						     what, i, timeout);
+			}
+			vc_bell_wait(comm->shared, seen);
+		}
+	}
+	return ncclSuccess;
+}
+
+ncclResult_t vc_comm_barrier(struct ncclComm *comm, uint64_t call)
+{
+	struct vc_member *me = &comm->shared->member[comm->rank];
+	uint64_t barrier = ++comm->barriers;
+	ncclResult_t result;
+
+	/*
+	 * A barrier without a call follows each barrier with one, so no rank can announce its next
+	 * call while another rank still compares this one.
+	 */
+	if (call) {
+		me->call = call;
+	}
+	atomic_store(&me->arrived, barrier);
+	vc_bell_ring(comm->shared);
+	result = vc_comm_wait(comm, barrier, "waiting for all ranks");
+	for (int i = 0; i < comm->nranks && !result; i++) {
+		if (call && comm->shared->member[i].call != call) {
+			return vc_nccl_error(
+				comm, ncclInvalidUsage,
+				"rank %d makes another call (%llx) than rank %d (%llx)", i,
+				(unsigned long long)comm->shared->member[i].call, comm->rank,
+				(unsigned long long)call);
+		}
+	}
+	return result;
+}
+
+ncclResult_t vc_comm_gather(struct ncclComm *comm, uint64_t call, const void *mine, void *all,
+			    size_t size)
+{
+	ncclResult_t result;
+
+	memcpy(comm->slots + (size_t)comm->rank * VC_NCCL_SLOT, mine, size);
+	result = vc_comm_barrier(comm, call);
+	for (int i = 0; i < comm->nranks && !result; i++) {
+		memcpy((uint8_t *)all + (size_t)i * size, comm->slots + (size_t)i * VC_NCCL_SLOT,
+		       size);
+	}
+	/* Nobody overwrites its slot before all have read it. */
+	return result ? result : vc_comm_barrier(comm, 0);
+}
+
+/* ---- creation ---- */
+
+static ncclResult_t vc_comm_map(struct ncclComm *comm, const ncclUniqueId *id)
+{
+	const char *path = id->internal + strlen(VC_ID_MAGIC);
+	size_t header = (sizeof(struct vc_shared) + 4095) & ~(size_t)4095;
+	uint32_t none = 0;
+	int fd;
+
+	if (strncmp(id->internal, VC_ID_MAGIC, strlen(VC_ID_MAGIC)) ||
+	    !memchr(id->internal, 0, sizeof(id->internal))) {
+		return vc_nccl_error(comm, ncclInvalidArgument,
+				     "commId is not from ncclGetUniqueId");
+	}
+	comm->map_size = header + (size_t)comm->nranks * VC_NCCL_SLOT;
+	fd = open(path, O_RDWR | O_CLOEXEC);
+	if (fd < 0 || ftruncate(fd, (off_t)comm->map_size)) {
+		return vc_nccl_error(comm, ncclSystemError, "%s: %s", path, strerror(errno));
+	}
+	comm->shared = mmap(NULL, comm->map_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	close(fd);
+	if (comm->shared == MAP_FAILED) {
+		comm->shared = NULL;
+		return vc_nccl_error(comm, ncclSystemError, "%s: %s", path, strerror(errno));
+	}
+	comm->slots = (uint8_t *)comm->shared + header;
+	if (!atomic_compare_exchange_strong(&comm->shared->nranks, &none, (uint32_t)comm->nranks) &&
+	    none != (uint32_t)comm->nranks) {
+		return vc_nccl_error(comm, ncclInvalidArgument,
+				     "nranks is %d here and %u at another rank", comm->nranks,
+				     none);
+	}
+	return ncclSuccess;
+}
+
+static ncclResult_t vc_comm_join(struct ncclComm *comm, const ncclUniqueId *id)
+{
+	struct vc_member *me = &comm->shared->member[comm->rank];
+	uint32_t none = 0;
+	ncclResult_t result;
+
+	if (!atomic_compare_exchange_strong(&me->joined, &none, 1)) {
+		return vc_nccl_error(comm, ncclInvalidUsage, "rank %d is there twice", comm->rank);
+	}
+	me->pid = getpid();
+	me->node = vc_node();
+	me->device = comm->device;
+	atomic_store(&me->joined, 2);
+	vc_bell_ring(comm->shared);
+	result = vc_comm_wait(comm, 0, "initialising the communicator");
+	if (!result) {
+		result = vc_comm_barrier(comm, 0);
+	}
+	for (int i = 0; i < comm->nranks && !result; i++) {
+		const struct vc_member *peer = &comm->shared->member[i];
+
+		if (i != comm->rank && peer->node == me->node && peer->device == me->device) {
+			result = vc_nccl_error(comm, ncclInvalidUsage,
+					       "ranks %d and %d both use device %d of node %d",
+					       comm->rank, i, me->device, me->node);
+		}
+	}
+	if (comm->rank == 0) {
+		unlink(id->internal + strlen(VC_ID_MAGIC));
+	}
+	return result;
+}
+
+static void vc_comm_free(struct ncclComm *comm)
+{
+	if (comm->shared) {
+		munmap(comm->shared, comm->map_size);
+	}
+	pthread_mutex_destroy(&comm->mutex);
+	free(comm);
+}
+
+struct vc_init_job {
+	struct vc_job job;
+	ncclComm_t *out;
+	ncclUniqueId id;
+	int rank, nranks;
+};
+
+static ncclResult_t vc_comm_init(struct vc_job *job)
+{
+	struct vc_init_job *init = (struct vc_init_job *)job;
+	struct ncclComm *comm = calloc(1, sizeof(*comm));
+	ncclResult_t result;
+
+	if (!comm) {
+		return vc_nccl_error(NULL, ncclSystemError, "out of memory");
+	}
+	comm->magic = VC_COMM_MAGIC;
+	comm->rank = init->rank;
+	comm->nranks = init->nranks;
+	comm->device = job->device;
+	pthread_mutex_init(&comm->mutex, NULL);
+	result = vc_comm_map(comm, &init->id);
+	if (!result) {
+		result = vc_comm_join(comm, &init->id);
+	}
+	if (result) {
+		vc_comm_free(comm);
+		return result;
+	}
+	pthread_mutex_lock(&vc_comms_mutex);
+	comm->next = vc_comms;
+	vc_comms = comm;
+	pthread_mutex_unlock(&vc_comms_mutex);
+	*init->out = comm;
+	return ncclSuccess;
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank,
+				    ncclConfig_t *config)
+{
+	struct vc_init_job *init;
+
+	if (!comm || nranks < 1 || nranks > VC_NCCL_RANKS_MAX || rank < 0 || rank >= nranks) {
+		return vc_nccl_error(NULL, ncclInvalidArgument, "comm %p, rank %d of %d",
+				     (void *)comm, rank, nranks);
+	}
+	if (config && config->magic != 0xcafebeef) {
+		return vc_nccl_error(NULL, ncclInvalidArgument,
+				     "config is not set to NCCL_CONFIG_INITIALIZER");
+	}
+	*comm = NULL;
+	init = calloc(1, sizeof(*init));
+	if (!init) {
+		return vc_nccl_error(NULL, ncclSystemError, "out of memory");
+	}
+	init->job.run = vc_comm_init;
+	init->out = comm;
+	init->id = id;
+	init->rank = rank;
+	init->nranks = nranks;
+	return vc_job_submit(&init->job);
+}
+
+ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank)
+{
+	return ncclCommInitRankConfig(comm, nranks, id, rank, NULL);
+}
+
+ncclResult_t ncclCommInitAll(ncclComm_t *comms, int n, const int *devices)
+{
+	int before = vc_device_current();
+	ncclUniqueId id;
+	ncclResult_t result;
+
+	if (!comms || n < 1) {
+		return vc_nccl_error(NULL, ncclInvalidArgument, "comms %p, %d devices",
+				     (void *)comms, n);
+	}
+	result = ncclGetUniqueId(&id);
+	if (result) {
+		return result;
+	}
+	ncclGroupStart();
+	for (int i = 0; i < n && !result; i++) {
+		if (cudaSetDevice(devices ? devices[i] : i)) {
+			result = vc_nccl_error(NULL, ncclUnhandledCudaError, "no device %d",
+					       devices ? devices[i] : i);
+			break;
+		}
+		result = ncclCommInitRank(&comms[i], n, id, i);
+	}
+	if (ncclGroupEnd() && !result) {
+		result = ncclSystemError;
+	}
+	cudaSetDevice(before);
+	return result;
+}
+
+/* ---- destruction and questions ---- */
+
+static ncclResult_t vc_comm_end(struct ncclComm *comm)
+{
+	struct ncclComm **at;
+	ncclResult_t result = vc_comm_check(comm);
+
+	if (result) {
+		return result;
+	}
+	pthread_mutex_lock(&vc_comms_mutex);
+	for (at = &vc_comms; *at != comm; at = &(*at)->next) {
+	}
+	*at = comm->next;
+	pthread_mutex_unlock(&vc_comms_mutex);
+	/* Operations in flight end first; those that wait see `aborted`. */
+	pthread_mutex_lock(&comm->mutex);
+	pthread_mutex_unlock(&comm->mutex);
+	atomic_store(&comm->shared->member[comm->rank].left, 1);
+	vc_bell_ring(comm->shared);
+	comm->magic = 0;
+	vc_comm_free(comm);
+	return ncclSuccess;
+}
+
+ncclResult_t ncclCommFinalize(ncclComm_t comm)
+{
+	return vc_comm_check(comm);
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t comm)
+{
+	ncclResult_t result;
+
+	if (!comm) {
+		return ncclSuccess;
+	}
+	result = vc_comm_check(comm);
+	if (!result && vc_device_wait(comm->device)) {
+		vc_nccl_error(comm, ncclUnhandledCudaError, "the device is in error");
+	}
+	return result ? result : vc_comm_end(comm);
+}
+
+ncclResult_t ncclCommAbort(ncclComm_t comm)
+{
+	ncclResult_t result;
+
+	if (!comm) {
+		return ncclSuccess;
+	}
+	result = vc_comm_check(comm);
+	if (result) {
+		return result;
+	}
+	atomic_store(&comm->aborted, 1);
+	vc_bell_ring(comm->shared);
+	return vc_comm_end(comm);
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
+{
+	ncclResult_t result = vc_comm_check(comm);
+
+	if (!result && error) {
+		*error = (ncclResult_t)atomic_load(&comm->error);
+	}
+	return result ? result : error ? ncclSuccess : ncclInvalidArgument;
+}
+
+static ncclResult_t vc_comm_ask(const struct ncclComm *comm, int *out, int value)
+{
+	if (!out) {
+		return vc_nccl_error((struct ncclComm *)comm, ncclInvalidArgument,
+				     "the result pointer is NULL");
+	}
+	*out = value;
+	return ncclSuccess;
+}
+
+ncclResult_t ncclCommCount(const ncclComm_t comm, int *count)
+{
+	ncclResult_t result = vc_comm_check(comm);
+
+	return result ? result : vc_comm_ask(comm, count, comm->nranks);
+}
+
+ncclResult_t ncclCommUserRank(const ncclComm_t comm, int *rank)
+{
+	ncclResult_t result = vc_comm_check(comm);
+
+	return result ? result : vc_comm_ask(comm, rank, comm->rank);
+}
+
+ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device)
+{
+	ncclResult_t result = vc_comm_check(comm);
+
+	return result ? result : vc_comm_ask(comm, device, comm->device);
+}

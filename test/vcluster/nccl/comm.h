@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The NCCL stand-in. The ranks of a communicator share a file that the unique id names: who is there,
+ * a barrier counter for each rank, and a slot of data for each rank. Every wait is bounded.
+ */
+#ifndef VC_COMM_H
+#define VC_COMM_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <nccl.h>
+
+#define VC_NCCL_RANKS_MAX 256
+#define VC_NCCL_SLOT ((size_t)256 * 1024)
+
+struct vc_member {
+	_Atomic uint32_t joined;
+	int32_t pid, node, device;
+	_Atomic uint32_t left; /* destroyed or aborted its communicator */
+	_Atomic uint64_t arrived;
+	/* What the rank is about to do, compared by all: a mismatch is a bug of the program. */
+	uint64_t call;
+};
+
+struct vc_shared {
+	_Atomic uint32_t nranks;
+	_Atomic uint32_t bell; /* futex: rings on every arrival */
+	_Atomic uint32_t joined;
+	struct vc_member member[VC_NCCL_RANKS_MAX];
+};
+
+struct ncclComm {
+	uint64_t magic;
+	int rank, nranks, device;
+	struct vc_shared *shared;
+	uint8_t *slots;
+	size_t map_size;
+	uint64_t barriers;
+	pthread_mutex_t mutex; /* one operation at a time */
+	_Atomic int error;
+	_Atomic int aborted;
+	int refs;
+	struct ncclComm *next;
+};
+
+#define VC_COMM_MAGIC 0x76636e63636c0001ull
+
+/* Records and logs; returns `result`. */
+ncclResult_t vc_nccl_error(struct ncclComm *comm, ncclResult_t result, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+ncclResult_t vc_comm_check(const struct ncclComm *comm);
+/* All ranks meet; `call` must be the same everywhere. */
+ncclResult_t vc_comm_barrier(struct ncclComm *comm, uint64_t call);
+/* Everybody's `size` bytes (at most a slot), in rank order, to all. */
+ncclResult_t vc_comm_gather(struct ncclComm *comm, uint64_t call, const void *mine, void *all,
+			    size_t size);
+
+#endif

@@ -1,0 +1,482 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* DevX: commands as the firmware takes them. Completion queues, capabilities, dispatch. */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "nic/cmd.h"
+#include "nic/dv.h"
+#include "nic/sq.h"
+
+enum vn_obj_kind {
+	VN_OBJ_CQ,
+	VN_OBJ_QP
+};
+
+struct mlx5dv_devx_obj {
+	enum vn_obj_kind kind;
+	struct vn_context *ctx;
+	struct vn_qp *qp;
+	struct vn_cq *cq;
+};
+
+#define VN_EQN 7 /* of completion vector 0 */
+
+bool vn_refuse(struct vn_cmd *cmd, uint8_t status, int line, const char *fmt, ...)
+{
+	char text[320];
+	va_list list;
+
+	va_start(list, fmt);
+	vsnprintf(text, sizeof(text), fmt, list);
+	va_end(list);
+	cmd->status = status;
+	cmd->syndrome = 0x5a000000u | (uint32_t)line;
+	vn_say("%s refused: %s (status 0x%x, syndrome 0x%x)", cmd->name, text, status,
+	       cmd->syndrome);
+	return false;
+}
+
+static void vn_mark(uint8_t *known, size_t bytes, unsigned int bit, unsigned int width)
+{
+	for (; width && bit / 8 < bytes; bit++, width--) {
+		known[bit / 8] |= (uint8_t)(0x80 >> bit % 8);
+	}
+}
+
+bool vn_cmd_check(struct vn_cmd *cmd, size_t inlen, size_t outlen, const struct vn_field *fields,
+		  size_t n, bool qpc)
+{
+	uint8_t known[512] = { 0 };
+
+	if (cmd->inlen != inlen) {
+		return VN_REFUSE(cmd, VN_ST_BAD_INPUT_LEN, "%zu bytes of input, not %zu",
+				 cmd->inlen, inlen);
+	}
+	if (cmd->outlen < outlen) {
+		return VN_REFUSE(cmd, VN_ST_BAD_OUTPUT_LEN, "%zu bytes of output, not %zu",
+				 cmd->outlen, outlen);
+	}
+	if (vn_get(cmd->in, 0x10, 16)) {
+		return VN_REFUSE(cmd, VN_ST_BAD_PARAM, "uid is the driver's to set");
+	}
+	vn_mark(known, sizeof(known), 0, 16);
+	for (size_t i = 0; i < n; i++) {
+		vn_mark(known, sizeof(known), fields[i].bit, fields[i].width);
+	}
+	for (size_t i = 0; qpc && i < vn_qpc_nfields; i++) {
+		vn_mark(known, sizeof(known), 0xc0u + vn_qpc_fields[i].bit, vn_qpc_fields[i].width);
+	}
+	for (size_t i = 0; i < inlen; i++) {
+		if (cmd->in[i] & ~known[i]) {
+			return VN_REFUSE(cmd, VN_ST_BAD_PARAM,
+					 "byte 0x%zx (bit 0x%zx) is 0x%02x: reserved, or not known "
+					 "to this NIC%s",
+					 i, i * 8, cmd->in[i],
+					 qpc && i >= 0x18 ? " (qpc begins at 0xc0)" : "");
+		}
+	}
+	return true;
+}
+
+struct vn_umem *vn_cmd_umem(struct vn_cmd *cmd, const char *what, uint32_t id, uint64_t offset,
+			    uint64_t bytes, uint64_t align)
+{
+	struct vn_umem *u = vn_umem_find(id, cmd->ctx);
+
+	if (!u) {
+		VN_REFUSE(cmd, VN_ST_BAD_RESOURCE, "%s: umem %u is not of this context", what, id);
+		return NULL;
+	}
+	if (offset % align || bytes > u->mem.size || offset > u->mem.size - bytes) {
+		VN_REFUSE(cmd, VN_ST_BAD_PARAM,
+			  "%s: %llu bytes at offset 0x%llx of umem %u, which has %llu bytes "
+			  "(alignment %llu)",
+			  what, (unsigned long long)bytes, (unsigned long long)offset, id,
+			  (unsigned long long)u->mem.size, (unsigned long long)align);
+		return NULL;
+	}
+	if (align == 64 && offset % (u->page / 64)) { /* a queue, not a record */
+		VN_REFUSE(cmd, VN_ST_BAD_PARAM,
+			  "%s: offset 0x%llx of umem %u is no multiple of 1/64 of its page of %llu "
+			  "bytes: bound the page where it is registered",
+			  what, (unsigned long long)offset, id, (unsigned long long)u->page);
+		return NULL;
+	}
+	if (!(u->access & IBV_ACCESS_LOCAL_WRITE)) {
+		VN_REFUSE(cmd, VN_ST_BAD_PARAM, "%s: umem %u was registered read-only", what, id);
+		return NULL;
+	}
+	return u;
+}
+
+/* -------------------------------------------------------------------------- completion queues */
+
+#define VN_CQC(bit) (0x80 + (bit))
+
+static const struct vn_field vn_cq_fields[] = {
+	{ VN_CQC(0x6), 1 },    { VN_CQC(0x8), 3 },   { VN_CQC(0xb), 1 },   { VN_CQC(0xe), 1 },
+	{ VN_CQC(0x11), 1 },   { VN_CQC(0x14), 4 },  { VN_CQC(0x20), 32 }, { VN_CQC(0x54), 6 },
+	{ VN_CQC(0x63), 5 },   { VN_CQC(0x68), 24 }, { VN_CQC(0xb8), 8 },  { VN_CQC(0xc3), 5 },
+	{ VN_CQC(0x1c0), 64 }, { 0x280, 64 },        { 0x2c0, 32 },        { 0x2e0, 1 },
+};
+
+static struct vn_cq *vn_cmd_create_cq(struct vn_cmd *cmd)
+{
+	const uint8_t *in = cmd->in;
+	struct vn_umem *umem, *dbr;
+	struct vn_uar *uar;
+	struct vn_cq *cq;
+	uint32_t log;
+
+	if (!vn_cmd_check(cmd, 272, 16, vn_cq_fields, VN_COUNT(vn_cq_fields), false)) {
+		return NULL;
+	}
+	log = vn_get(in, VN_CQC(0x63), 5);
+	uar = vn_uar_find(vn_get(in, VN_CQC(0x68), 24), cmd->ctx);
+	if (log > 22 || vn_get(in, VN_CQC(0x8), 3) || vn_get(in, VN_CQC(0x54), 6)) {
+		VN_REFUSE(cmd, VN_ST_BAD_PARAM,
+			  "log_cq_size %u, cqe_sz %u, page_offset %u: up to 2^22 CQEs of 64 bytes, "
+			  "page_offset 0",
+			  log, vn_get(in, VN_CQC(0x8), 3), vn_get(in, VN_CQC(0x54), 6));
+		return NULL;
+	}
+	if (!uar || vn_get(in, VN_CQC(0xb8), 8) != VN_EQN || vn_get(in, VN_CQC(0x14), 4)) {
+		VN_REFUSE(cmd, VN_ST_BAD_RESOURCE,
+			  "uar_page %u, c_eqn %u, st %u: a UAR of this context, what "
+			  "mlx5dv_devx_query_eqn says, 0",
+			  vn_get(in, VN_CQC(0x68), 24), vn_get(in, VN_CQC(0xb8), 8),
+			  vn_get(in, VN_CQC(0x14), 4));
+		return NULL;
+	}
+	if (!vn_get(in, VN_CQC(0x6), 1) || vn_get(in, VN_CQC(0x11), 1)) {
+		VN_REFUSE(cmd, VN_ST_BAD_PARAM, "dbr_umem_valid 1 and cqe_comp_en 0 only");
+		return NULL;
+	}
+	umem = vn_cmd_umem(cmd, "CQ", vn_get(in, 0x2c0, 32), vn_get64(in, 0x280), 64ull << log, 64);
+	dbr = umem ? vn_cmd_umem(cmd, "CQ doorbell record", vn_get(in, VN_CQC(0x20), 32),
+				 vn_get64(in, VN_CQC(0x1c0)), 8, 8)
+		   : NULL;
+	if (!dbr) {
+		return NULL;
+	}
+	cq = vn_cq_new(cmd->ctx);
+	if (!cq) {
+		VN_REFUSE(cmd, VN_ST_NO_RESOURCES, "no memory");
+		return NULL;
+	}
+	cq->devx = true;
+	cq->cc = vn_get(in, VN_CQC(0xb), 1);
+	cq->oi = vn_get(in, VN_CQC(0xe), 1);
+	cq->log_size = log;
+	cq->umem = umem;
+	cq->dbr_umem = dbr;
+	cq->uar = uar;
+	cq->mem = umem->mem;
+	cq->entry = (struct ep_mlx5_cqe *)(umem->mem.at + vn_get64(in, 0x280));
+	umem->users++;
+	dbr->users++;
+	uar->users++;
+	vn_set(cmd->out, 0x48, 24, cq->number);
+	return cq;
+}
+
+/* -------------------------------------------------------------------------------- capabilities */
+
+void vn_caps(uint32_t which, uint8_t *cap)
+{
+	const struct vn_config *c = &vn_config;
+
+	switch (which) {
+	case 0:                                       /* general */
+		vn_set(cap, 0x62, 1, c->tells_order); /* qp_data_in_order */
+		vn_set(cap, 0x88, 8, 15);             /* log_max_qp_sz */
+		vn_set(cap, 0x9b, 5, 16);             /* log_max_qp */
+		vn_set(cap, 0xdb, 5, 16);             /* log_max_cq */
+		vn_set(cap, 0xe8, 1, 1);              /* relaxed_ordering_write */
+		vn_set(cap, 0x122, 1, c->ooo_all);    /* qpc_extension */
+		vn_set(cap, 0x273, 1, c->ooo_all);    /* qp_error_syndrome */
+		vn_set(cap, 0x14a, 6, 4);             /* log_max_ra_req_qp */
+		vn_set(cap, 0x15a, 6, 4);             /* log_max_ra_res_qp */
+		vn_set(cap, 0x1b6, 2, c->ib ? 0 : 1); /* port_type */
+		vn_set(cap, 0x1c3, 5, 30);            /* log_max_msg */
+		vn_set(cap, 0x1ca, 1, c->ooo_rw && !c->quiet);
+		vn_set(cap, 0x1fc, 4, 1);      /* cqe_version */
+		vn_set(cap, 0x200, 1, c->ib);  /* compact_address_vector */
+		vn_set(cap, 0x21d, 1, !c->ib); /* roce */
+		vn_set(cap, 0x21e, 1, !c->no_atomics);
+		vn_set(cap, 0x220, 1, 1);     /* cq_oi */
+		vn_set(cap, 0x23f, 1, 1);     /* rc */
+		vn_set(cap, 0x240, 1, 1);     /* uar_4k */
+		vn_set(cap, 0x260, 1, 1);     /* bf */
+		vn_set(cap, 0x26b, 5, 9);     /* log_bf_reg_size */
+		vn_set(cap, 0x27c, 4, 0);     /* num_lag_ports */
+		vn_set(cap, 0x290, 16, 1024); /* max_wqe_sz_sq */
+		vn_set(cap, 0x334, 1, c->ooo_all && !c->quiet);
+		vn_set(cap, 0x440, 2, c->ib ? c->ts : 0); /* sq_ts_format */
+		break;
+	case 0x20: /* general, second part */
+		vn_set(cap, 0x88, 1, c->ooo_force);
+		break;
+	case 4:                              /* RoCE */
+		vn_set(cap, 0x1e, 2, c->ts); /* qp_ts_format */
+		break;
+	case 3:                               /* atomic */
+		vn_set(cap, 0x40, 2, 0);      /* 8 byte operands in the order of the host */
+		vn_set(cap, 0x90, 16, 0xf);   /* CS, FA, masked CS, masked FA */
+		vn_set(cap, 0xb0, 16, 4 | 8); /* of 4 and 8 bytes */
+		break;
+	default:
+		break;
+	}
+}
+
+static bool vn_cmd_query_cap(struct vn_cmd *cmd)
+{
+	uint32_t mod = vn_get(cmd->in, 0x30, 16);
+	uint8_t cap[4096] = { 0 };
+	static const struct vn_field fields[] = { { 0x30, 16 }, { 0x40, 1 }, { 0x50, 16 } };
+
+	if (!vn_cmd_check(cmd, 16, 16, fields, VN_COUNT(fields), false)) {
+		return false;
+	}
+	if (mod >> 1 != 0 && mod >> 1 != 3 && mod >> 1 != 0x20 && (mod >> 1 != 4 || vn_config.ib)) {
+		return VN_REFUSE(cmd, VN_ST_BAD_PARAM, "capabilities of group 0x%x", mod >> 1);
+	}
+	vn_caps(mod >> 1, cap);
+	memcpy(cmd->out + 16, cap, cmd->outlen - 16 < sizeof(cap) ? cmd->outlen - 16 : sizeof(cap));
+	return true;
+}
+
+/* ------------------------------------------------------------------------------------ dispatch */
+
+static void vn_cmd_begin(struct vn_cmd *cmd, struct vn_context *ctx, const void *in, size_t inlen,
+			 void *out, size_t outlen, const char *name)
+{
+	*cmd = (struct vn_cmd){ ctx, in, inlen, out, outlen, name, 0, 0 };
+	memset(out, 0, outlen);
+}
+
+static int vn_cmd_end(struct vn_cmd *cmd)
+{
+	if (!cmd->status) {
+		return 0;
+	}
+	vn_set(cmd->out, 0, 8, cmd->status);
+	if (cmd->outlen >= 8) {
+		vn_set(cmd->out, 0x20, 32, cmd->syndrome);
+	}
+	errno = EREMOTEIO;
+	return EREMOTEIO;
+}
+
+static bool vn_cmd_usable(struct vn_context *ctx, size_t inlen, size_t outlen)
+{
+	if (!ctx->devx) {
+		errno = EOPNOTSUPP; /* opened without MLX5DV_CONTEXT_FLAGS_DEVX */
+		return false;
+	}
+	if (inlen < 16 || outlen < 16) {
+		errno = EINVAL;
+		return false;
+	}
+	return true;
+}
+
+VN_EXPORT struct mlx5dv_devx_obj *vn_dv_create(struct ibv_context *c, const void *in, size_t inlen,
+					       void *out, size_t outlen)
+{
+	struct vn_context *ctx = vn_context_of(c);
+	struct mlx5dv_devx_obj *obj;
+	uint32_t opcode;
+	struct vn_cmd cmd;
+
+	if (!vn_cmd_usable(ctx, inlen, outlen)) {
+		return NULL;
+	}
+	obj = calloc(1, sizeof(*obj));
+	if (!obj) {
+		errno = ENOMEM;
+		return NULL;
+	}
+	opcode = vn_get(in, 0, 16);
+	vn_cmd_begin(&cmd, ctx, in, inlen, out, outlen,
+		     opcode == VN_CREATE_CQ   ? "CREATE_CQ"
+		     : opcode == VN_CREATE_QP ? "CREATE_QP"
+					      : "command");
+	obj->ctx = ctx;
+	vn_lock();
+	if (opcode == VN_CREATE_CQ) {
+		obj->kind = VN_OBJ_CQ;
+		obj->cq = vn_cmd_create_cq(&cmd);
+	} else if (opcode == VN_CREATE_QP) {
+		obj->kind = VN_OBJ_QP;
+		obj->qp = vn_cmd_create_qp(&cmd);
+	} else {
+		VN_REFUSE(&cmd, VN_ST_BAD_OP, "opcode 0x%x creates nothing known here", opcode);
+	}
+	ctx->live += !cmd.status;
+	vn_unlock();
+	if (vn_cmd_end(&cmd)) {
+		free(obj);
+		return NULL;
+	}
+	return obj;
+}
+
+static const char *vn_modify_name(uint32_t opcode)
+{
+	switch (opcode) {
+	case VN_RST2INIT:
+		return "RST2INIT_QP";
+	case VN_INIT2RTR:
+		return "INIT2RTR_QP";
+	case VN_RTR2RTS:
+		return "RTR2RTS_QP";
+	case VN_RTS2RTS:
+		return "RTS2RTS_QP";
+	case VN_2ERR:
+		return "2ERR_QP";
+	case VN_2RST:
+		return "2RST_QP";
+	case VN_QUERY_QP:
+		return "QUERY_QP";
+	default:
+		return "command";
+	}
+}
+
+VN_EXPORT int vn_dv_object_cmd(struct mlx5dv_devx_obj *obj, bool query, const void *in,
+			       size_t inlen, void *out, size_t outlen)
+{
+	uint32_t opcode;
+	struct vn_cmd cmd;
+
+	if (!vn_cmd_usable(obj->ctx, inlen, outlen)) {
+		return errno;
+	}
+	opcode = vn_get(in, 0, 16);
+	vn_cmd_begin(&cmd, obj->ctx, in, inlen, out, outlen, vn_modify_name(opcode));
+	vn_lock();
+	if (obj->kind != VN_OBJ_QP || query != (opcode == VN_QUERY_QP)) {
+		VN_REFUSE(&cmd, VN_ST_BAD_OP, "opcode 0x%x does not %s this object", opcode,
+			  query ? "query" : "modify");
+	} else if (vn_get(in, 0x48, 24) != obj->qp->number) {
+		VN_REFUSE(&cmd, VN_ST_BAD_INDEX, "qpn 0x%x, but the object is 0x%x",
+			  vn_get(in, 0x48, 24), obj->qp->number);
+	} else if (query) {
+		vn_cmd_query_qp(&cmd, obj->qp);
+	} else {
+		vn_cmd_modify_qp(&cmd, obj->qp, opcode);
+	}
+	vn_unlock();
+	return vn_cmd_end(&cmd);
+}
+
+VN_EXPORT int vn_dv_destroy(struct mlx5dv_devx_obj *obj)
+{
+	int rc = 0;
+
+	vn_lock();
+	if (obj->kind == VN_OBJ_CQ && obj->cq->users) {
+		vn_say_once("CQ 0x%x destroyed while %u queue pairs use it", obj->cq->number,
+			    obj->cq->users);
+		rc = EBUSY;
+	} else {
+		if (obj->kind == VN_OBJ_CQ) {
+			vn_cq_free(obj->cq);
+		} else {
+			vn_sq_doorbell_last(obj->qp);
+			vn_qp_free(obj->qp);
+		}
+		obj->ctx->live--;
+	}
+	vn_unlock();
+	if (!rc) {
+		free(obj);
+	}
+	return rc;
+}
+
+VN_EXPORT int vn_dv_general(struct ibv_context *c, const void *in, size_t inlen, void *out,
+			    size_t outlen)
+{
+	struct vn_context *ctx = vn_context_of(c);
+	uint32_t opcode;
+	struct vn_cmd cmd;
+
+	if (!vn_cmd_usable(ctx, inlen, outlen)) {
+		return errno;
+	}
+	opcode = vn_get(in, 0, 16);
+	vn_cmd_begin(&cmd, ctx, in, inlen, out, outlen,
+		     opcode == VN_QUERY_HCA_CAP ? "QUERY_HCA_CAP" : "general command");
+	switch (opcode) {
+	case VN_QUERY_HCA_CAP:
+		vn_cmd_query_cap(&cmd);
+		break;
+	case VN_QUERY_LAG: /* all zero: no bonding, no service level that is out of order */
+	case VN_QUERY_HCA_VPORT_CONTEXT:
+		break;
+	default:
+		VN_REFUSE(&cmd, VN_ST_BAD_OP, "opcode 0x%x is not known here", opcode);
+	}
+	return vn_cmd_end(&cmd);
+}
+
+VN_EXPORT int vn_dv_query_eqn(struct ibv_context *c, uint32_t vector, uint32_t *eqn)
+{
+	if (!vn_context_of(c)->devx || vector) {
+		errno = EINVAL;
+		return EINVAL;
+	}
+	*eqn = VN_EQN;
+	return 0;
+}
+
+VN_EXPORT int vn_dv_is_supported(struct ibv_device *device)
+{
+	(void)device;
+	return vn_config.mlx5;
+}
+
+VN_EXPORT struct ibv_context *vn_dv_open(struct ibv_device *device,
+					 const struct mlx5dv_context_attr *attr)
+{
+	if (!vn_config.mlx5 || attr->flags & ~(uint32_t)MLX5DV_CONTEXT_FLAGS_DEVX ||
+	    attr->comp_mask) {
+		errno = EOPNOTSUPP;
+		return NULL;
+	}
+	return vn_open(device, attr->flags & MLX5DV_CONTEXT_FLAGS_DEVX);
+}
+
+VN_EXPORT int vn_dv_init_obj(struct mlx5dv_obj *obj, uint64_t type)
+{
+	if (type & ~(uint64_t)(MLX5DV_OBJ_PD | MLX5DV_OBJ_AH)) {
+		errno = EOPNOTSUPP;
+		return EOPNOTSUPP;
+	}
+	if (type & MLX5DV_OBJ_PD) {
+		obj->pd.out->comp_mask = 0;
+		obj->pd.out->pdn = ((struct vn_pd *)obj->pd.in)->number;
+	}
+	if (type & MLX5DV_OBJ_AH) {
+		obj->ah.out->comp_mask = 0;
+		obj->ah.out->av = &((struct vn_ah *)obj->ah.in)->av;
+	}
+	return 0;
+}
+
+VN_EXPORT int vn_dv_query_device(struct ibv_context *c, struct mlx5dv_context *attr)
+{
+	uint64_t wanted = attr->comp_mask;
+
+	(void)c;
+	(void)wanted;
+	attr->version = 0;
+	attr->flags = MLX5DV_CONTEXT_FLAGS_CQE_V1;
+	attr->comp_mask = 0;
+	return 0;
+}

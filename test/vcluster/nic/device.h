@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The software mlx5 NIC: what stands behind the virtual cluster's libibverbs.so.1 and libmlx5.so.1.
+ *
+ * One instance per process: all its devices, contexts and queue pairs, served by one thread. One
+ * lock protects all of it; only the words that the program shares with a NIC (doorbells, rings,
+ * completions, registered memory) are touched by both sides without it.
+ */
+#ifndef VN_DEVICE_H
+#define VN_DEVICE_H
+
+#include <infiniband/verbs.h>
+#include <pthread.h>
+#include "nic/env.h"
+
+#define VN_PKEYS 1
+
+struct vn_nic {
+	struct ibv_device device;
+	int index;
+	uint32_t ip; /* host order */
+	uint16_t lid;
+	uint8_t mac[6];
+	uint64_t guid;
+	bool down;
+	int listen_fd;
+	struct vn_context *contexts;
+	struct vn_chunk *chunks; /* writes that the bus has not delivered (place.c) */
+	uint32_t nchunks;
+};
+
+struct vn_context {
+	struct vn_nic *nic;
+	struct vn_context *next;
+	bool devx;
+	int event_fd;               /* where events are written */
+	uint32_t live;              /* objects that exist */
+	struct vn_uar *shared_uar;  /* MLX5DV_UAR_ALLOC_TYPE_NC: one per context */
+	struct verbs_context verbs; /* last: it ends with the ibv_context */
+};
+
+struct vn {
+	pthread_mutex_t lock;
+	uint32_t waiting; /* callers that want the lock */
+	bool loaded;
+	struct vn_nic nic[VN_NICS];
+	uint32_t instance; /* of this process on its addresses */
+	struct vn_list pds, mrs, umems, uars, cqs, qps;
+	struct vn_qp *all; /* queue pairs */
+	uint32_t qps_made;
+	struct vn_link *links;
+	pthread_t thread;
+	bool running;
+	int wake_fd, epoll_fd;
+};
+extern struct vn vn;
+
+void vn_lock(void);
+void vn_unlock(void);
+
+static inline struct vn_context *vn_context_of(struct ibv_context *c)
+{
+	return (struct vn_context *)((char *)c - offsetof(struct vn_context, verbs.context));
+}
+
+struct ibv_context *vn_open(struct ibv_device *device, bool devx);
+void vn_event(struct vn_context *ctx, enum ibv_event_type type, void *element, int port);
+void vn_port_set(struct vn_nic *nic, bool down);
+
+/* False if the NIC has no GID of this index. */
+bool vn_gid(const struct vn_nic *nic, int index, union ibv_gid *gid, uint32_t *type);
+/* Address of the NIC that has this GID or LID; 0 if no NIC can have it. */
+uint32_t vn_ip_of_gid(const union ibv_gid *gid, bool *ipv4);
+uint32_t vn_ip_of_lid(uint16_t lid);
+uint32_t vn_ip_of_path(uint16_t lid, const union ibv_gid *gid);
+void vn_mac_of_ip(uint32_t ip, uint8_t mac[6]);
+
+#endif

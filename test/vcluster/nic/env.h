@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which NICs there are and how they behave; messages; bits of command buffers; numbered objects. */
+#ifndef VN_ENV_H
+#define VN_ENV_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define VN_EXPORT __attribute__((visibility("default")))
+#define VN_EXIT 88 /* exit code: the program broke a rule of the hardware */
+#define VN_NICS 16
+#define VN_SEND_WR 32768 /* work requests that a verbs queue takes at most */
+
+struct vn_config {
+	int nics, node;
+	bool mlx5;         /* false: a device that only knows plain verbs */
+	bool ib;           /* link layer */
+	bool routed;       /* each node is a subnet */
+	bool gpu_umem;     /* device memory can hold queues */
+	bool nc_dedicated; /* MLX5DV_UAR_ALLOC_TYPE_NC_DEDICATED of newer libraries */
+	bool ooo_rw, ooo_all, ooo_force;
+	bool no_atomics;
+	bool no_rtr;      /* queues made by commands cannot be connected */
+	bool quiet;       /* the device does not say in what order it places data */
+	bool tells_order; /* it says no more than whether it places data in order */
+	int tier;         /* order of placement that firmware chooses by itself */
+	int init_rd;      /* READs and atomics that a verbs queue has in flight */
+	uint32_t send_wr; /* work requests that a verbs queue takes; the device claims VN_SEND_WR */
+	uint32_t ts;      /* formats of timestamps: 0 free running, 1 real time, 2 both */
+	int mtu;          /* active */
+	int strict;       /* VC_NIC_STRICT */
+	uint32_t net;     /* addresses are net | node << 8 | nic + 1 */
+	uint32_t run;     /* differs between runs: packets of another run are refused */
+	uint16_t port;    /* of instance 0 */
+	uint64_t seed;
+	uint32_t retry_ms; /* of all retries together; 0: as the queue pair says */
+	uint32_t link_gbps;
+	bool verbose;
+};
+extern struct vn_config vn_config;
+
+void vn_config_load(void);
+const char *vn_env(const char *name, const char *fallback);
+long vn_env_long(const char *name, long fallback);
+uint64_t vn_now(void); /* ns */
+uint64_t vn_random(void);
+
+/* A line on stderr. vn_say_once prints only the first line of each format. */
+void vn_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+void vn_say_once(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/* The program broke a rule: says so and, unless VC_NIC_STRICT is 0, ends the process with VN_EXIT. */
+void vn_bug(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+/* PRM bit fields: bit 0 is the most significant of the first big-endian word. */
+uint32_t vn_get(const void *p, unsigned int bit, unsigned int width);
+void vn_set(void *p, unsigned int bit, unsigned int width, uint32_t value);
+uint64_t vn_get64(const void *p, unsigned int bit);
+
+struct vn_list {
+	void **item;
+	uint32_t n, cap;
+};
+/*
+ * Number of the item's slot, or -1. A slot is never used again: a number that the program still
+ * holds after its object is gone must not name a new object.
+ */
+int vn_list_add(struct vn_list *list, void *item);
+void *vn_list_get(const struct vn_list *list, uint32_t slot);
+void vn_list_drop(struct vn_list *list, uint32_t slot);
+
+#endif

@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Between the NIC and memory: the bus.
+ *
+ * A write to a region with relaxed ordering is cut into pieces of 64 to 256 bytes, which arrive in
+ * any order and some of them later. A write to any other region, a read and an atomic push all
+ * earlier writes of their NIC before them. A packet is acknowledged when all of it has arrived.
+ * Naturally aligned words of 8 bytes never tear.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include "nic/gpu.h"
+#include "nic/place.h"
+#include "nic/qp.h"
+#include "nic/wire.h"
+#include "tsan.h"
+
+#define VN_CHUNKS 512 /* pieces of a NIC that are on their way */
+#define VN_CHUNK 256
+
+struct vn_parcel { /* pieces of one packet */
+	uint32_t left;
+	struct vn_link *link;
+	struct vn_packet answer;
+};
+
+struct vn_chunk {
+	struct vn_parcel *parcel;
+	struct vn_mr *mr;
+	uint8_t *to;
+	uint32_t len;
+	uint8_t data[VN_CHUNK];
+};
+
+/* ----------------------------------------------------------------------------- plain memory */
+
+/* Copies upwards; words of 8 bytes at the destination are stored at once. */
+static void vn_copy(uint8_t *to, const uint8_t *from, uint32_t len)
+{
+	while (len && (uintptr_t)to % 8) {
+		if (len >= 4 && !((uintptr_t)to % 4)) {
+			uint32_t word;
+
+			memcpy(&word, from, 4);
+			__atomic_store_n((uint32_t *)to, word, __ATOMIC_RELEASE);
+			to += 4;
+			from += 4;
+			len -= 4;
+			continue;
+		}
+		__atomic_store_n(to++, *from++, __ATOMIC_RELAXED);
+		len--;
+	}
+	for (; len >= 8; to += 8, from += 8, len -= 8) {
+		uint64_t word;
+
+		memcpy(&word, from, 8);
+		__atomic_store_n((uint64_t *)to, word, __ATOMIC_RELEASE);
+	}
+	for (; len >= 4; to += 4, from += 4, len -= 4) {
+		uint32_t word;
+
+		memcpy(&word, from, 4);
+		__atomic_store_n((uint32_t *)to, word, __ATOMIC_RELEASE);
+	}
+	while (len--) {
+		__atomic_store_n(to++, *from++, __ATOMIC_RELAXED);
+	}
+}
+
+/*
+ * What the race detector is told: small writes, and all to memory without relaxed ordering, are
+ * flags, that is atomics with release order on every word; the others are plain data.
+ */
+static void vn_tell_store(const struct vn_mr *mr, uint8_t *to, uint32_t len)
+{
+#ifdef VC_TSAN
+	if (len > VN_INLINE && mr->access & IBV_ACCESS_RELAXED_ORDERING) {
+		__tsan_write_range(to, len);
+		return;
+	}
+	for (uintptr_t at = ((uintptr_t)to + 3) & ~(uintptr_t)3; at + 4 <= (uintptr_t)to + len;
+	     at += 4) {
+		VC_RELEASE(at);
+	}
+#else
+	(void)mr;
+	(void)to;
+	(void)len;
+#endif
+}
+
+void vn_store(struct vn_mr *mr, uint8_t *to, const uint8_t *from, uint32_t len)
+{
+	if (mr->mem.gpu) {
+		vn_gpu_write(mr->mem.gpu, to, from, len);
+		return;
+	}
+	vn_tell_store(mr, to, len);
+	vn_copy(to, from, len);
+}
+
+const uint8_t *vn_payload(struct vn_mr *mr, const uint8_t *at, uint32_t len)
+{
+	if (mr->mem.gpu) {
+		return vn_gpu_fetch(mr->mem.gpu, at, len);
+	}
+#ifdef VC_TSAN
+	if (len > VN_INLINE) {
+		__tsan_read_range((void *)(uintptr_t)at, len);
+	}
+#endif
+	return at;
+}
+
+/* The bits of `boundary` are the top bits of fields; nothing is carried from one field to the next. */
+static uint64_t vn_masked_add(uint64_t a, uint64_t b, uint64_t boundary)
+{
+	uint64_t low = ~boundary;
+
+	/* Add without the top bit of each field, then put those in without their carry. */
+	return ((a & low) + (b & low)) ^ ((a ^ b) & boundary);
+}
+
+uint64_t vn_atomic(const struct vn_packet *p, struct vn_mr *mr, uint8_t *at)
+{
+	uint64_t old = 0, value;
+
+	if (mr->mem.gpu) {
+		vn_gpu_read(mr->mem.gpu, (uint8_t *)&old, at, p->len);
+	} else {
+		/* Atomic among NICs only, as on hardware. */
+		VC_ACQUIRE(at);
+		old = p->len == 4 ? __atomic_load_n((uint32_t *)at, __ATOMIC_ACQUIRE)
+				  : __atomic_load_n((uint64_t *)at, __ATOMIC_ACQUIRE);
+	}
+	value = vn_masked_add(old, p->add, p->boundary);
+	vn_store(mr, at, (uint8_t *)&value, p->len);
+	return old;
+}
+
+/* ------------------------------------------------------------------------- relaxed ordering */
+
+static void vn_arrive(struct vn_nic *nic, uint32_t i)
+{
+	struct vn_chunk *c = &nic->chunks[i];
+	struct vn_parcel *parcel = c->parcel;
+
+	vn_store(c->mr, c->to, c->data, c->len);
+	*c = nic->chunks[--nic->nchunks];
+	if (!--parcel->left) {
+		vn_link_send(parcel->link, &parcel->answer, NULL);
+		free(parcel);
+	}
+}
+
+void vn_place_flush(struct vn_nic *nic)
+{
+	while (nic->nchunks) {
+		vn_arrive(nic, (uint32_t)(vn_random() % nic->nchunks));
+	}
+}
+
+bool vn_place_some(struct vn_nic *nic)
+{
+	bool any = nic->nchunks != 0;
+
+	for (uint32_t n = nic->nchunks / 2 + 1; n && nic->nchunks; n--) {
+		vn_arrive(nic, (uint32_t)(vn_random() % nic->nchunks));
+	}
+	return any;
+}
+
+/* The piece ends at a multiple of 64 bytes, or with the packet. */
+static uint32_t vn_piece(const uint8_t *to, uint32_t len)
+{
+	uint32_t n = 64u << vn_random() % 3;
+
+	n -= (uint32_t)((uintptr_t)to % 64);
+	return n < len ? n : len;
+}
+
+static void vn_place_relaxed(struct vn_nic *nic, struct vn_mr *mr, uint8_t *to, const uint8_t *from,
+			     uint32_t len, struct vn_link *link, const struct vn_packet *answer)
+{
+	struct vn_parcel *parcel = malloc(sizeof(*parcel));
+
+	if (!parcel) {
+		abort();
+	}
+	*parcel = (struct vn_parcel){ 1, link, *answer };
+	while (len) {
+		uint32_t n = vn_piece(to, len);
+		struct vn_chunk *c;
+
+		if (nic->nchunks == VN_CHUNKS) {
+			vn_arrive(nic, (uint32_t)(vn_random() % VN_CHUNKS));
+		}
+		c = &nic->chunks[nic->nchunks++];
+		c->parcel = parcel;
+		c->mr = mr;
+		c->to = to;
+		c->len = n;
+		memcpy(c->data, from, n);
+		parcel->left++;
+		to += n;
+		from += n;
+		len -= n;
+	}
+	if (!--parcel->left) { /* all of it has arrived already */
+		vn_link_send(link, answer, NULL);
+		free(parcel);
+	}
+}
+
+void vn_place(struct vn_nic *nic, struct vn_mr *mr, uint8_t *to, const uint8_t *from, uint32_t len,
+	      struct vn_link *link, const struct vn_packet *answer)
+{
+	if (mr->access & IBV_ACCESS_RELAXED_ORDERING && !mr->mem.gpu) {
+		if (!nic->chunks) {
+			nic->chunks = malloc(VN_CHUNKS * sizeof(*nic->chunks));
+		}
+		if (nic->chunks) {
+			vn_place_relaxed(nic, mr, to, from, len, link, answer);
+			return;
+		}
+	}
+	vn_place_flush(nic);
+	vn_store(mr, to, from, len);
+	if (mr->mem.gpu) {
+		vn_place_defer(link, answer, 0);
+	} else {
+		vn_link_send(link, answer, NULL);
+	}
+}
+
+/* --------------------------------------------------------------------------- memory of GPUs */
+
+static struct vn_deferred {
+	struct vn_link *link;
+	struct vn_packet answer;
+	uint64_t payload;
+} * vn_deferred;
+static uint32_t vn_ndeferred, vn_deferred_cap;
+
+void vn_place_defer(struct vn_link *link, const struct vn_packet *answer, uint64_t payload)
+{
+	if (vn_ndeferred == vn_deferred_cap) {
+		vn_deferred_cap = 2 * vn_deferred_cap + 256;
+		vn_deferred = realloc(vn_deferred, vn_deferred_cap * sizeof(*vn_deferred));
+		if (!vn_deferred) {
+			abort();
+		}
+	}
+	vn_deferred[vn_ndeferred++] = (struct vn_deferred){ link, *answer, payload };
+}
+
+bool vn_place_settle(void)
+{
+	uint32_t n = vn_ndeferred;
+
+	if (!n) {
+		return false;
+	}
+	vn_gpu_settle();
+	for (uint32_t i = 0; i < n; i++) {
+		struct vn_deferred d = vn_deferred[i];
+
+		vn_link_send(d.link, &d.answer, (const uint8_t *)&d.payload);
+	}
+	vn_ndeferred -= n; /* sending answers has deferred no others */
+	return true;
+}

@@ -1,0 +1,602 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The requester: work requests become packets, answers become completions.
+ *
+ * Tier 0 sends packets in order. From tier 1 on it picks them at random among all requests under
+ * way and holds some back, so that later requests overtake earlier ones; only fences and, at tier 1,
+ * atomics wait until everything before them is acknowledged. Completions always come in order. The
+ * weaker end decides about the order, since it is the responder that places data; whether atomics
+ * wait by themselves is up to the requester's own tier.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include "nic/fault.h"
+#include "nic/gpu.h"
+#include "nic/place.h"
+#include "nic/req.h"
+#include "nic/sq.h"
+#include "nic/wire.h"
+
+#define VN_QP_PACKETS 128 /* packets of a queue pair that are under way */
+#define VN_BURST 64       /* packets of a queue pair in one turn */
+
+struct vn_op *vn_op_of(struct vn_qp *qp, uint64_t idx)
+{
+	return idx >= qp->done && idx < qp->ci ? &qp->op[idx % VN_WINDOW] : NULL;
+}
+
+static bool vn_is_atomic(const struct vn_op *op)
+{
+	return op->opcode == EP_MLX5_OP_FETCH_ADD || op->opcode == EP_MLX5_OP_MASKED_FETCH_ADD;
+}
+
+static bool vn_is_fetching(const struct vn_op *op)
+{
+	return op->opcode == EP_MLX5_OP_READ || vn_is_atomic(op);
+}
+
+static bool vn_op_complete(const struct vn_op *op)
+{
+	return op->base == op->npkts;
+}
+
+/* ----------------------------------------------------------------------------------- fetching */
+
+void vn_op_drop(struct vn_op *op)
+{
+	if (op->staged) {
+		vn_gpu_unstage(op->gpu, op->staged);
+		op->staged = NULL;
+	}
+}
+
+/* Checks local memory, as hardware does that reports local protection errors. */
+static void vn_check_local(struct vn_qp *qp, struct vn_op *op)
+{
+	uint32_t need = vn_is_fetching(op) ? IBV_ACCESS_LOCAL_WRITE : 0;
+	struct vn_mr *mr;
+	uint8_t *at;
+	const char *why;
+
+	if (!op->len || op->is_inline) {
+		return;
+	}
+	why = vn_mr_check(op->lkey, false, qp->pd, op->laddr, op->len, need, &mr, &at);
+	if (why) {
+		vn_say("%s qp 0x%x index %llu opcode 0x%x: local key 0x%x, %u bytes at 0x%llx: %s",
+		       qp->nic->device.name, qp->number, (unsigned long long)op->idx, op->opcode,
+		       op->lkey, op->len, (unsigned long long)op->laddr, why);
+		if (vn_config.strict > 1) {
+			vn_bug("VC_NIC_STRICT=2: access errors too");
+		}
+		op->syndrome = EP_MLX5_SYND_LOCAL_PROT;
+	} else if (mr->mem.gpu && op->opcode == EP_MLX5_OP_WRITE && !op->fm) {
+		op->gpu = mr->mem.gpu;
+		op->staged = vn_gpu_stage(op->gpu, at, op->len);
+	}
+}
+
+static bool vn_fetch_next(struct vn_qp *qp)
+{
+	struct vn_op *op = &qp->op[qp->ci % VN_WINDOW];
+
+	if (qp->ci == qp->pi || qp->ci - qp->done == VN_WINDOW || qp->stuck) {
+		return false;
+	}
+	if (qp->devx) {
+		memset(op, 0, offsetof(struct vn_op, data));
+		op->idx = qp->ci;
+		if (!vn_sq_fetch(qp, op)) {
+			op->npkts = 1;
+		}
+	} else {
+		*op = qp->wr[qp->ci % qp->max_wr];
+	}
+	if (op->opcode == EP_MLX5_OP_NOP) {
+		op->npkts = 0;
+	} else {
+		op->npkts = op->len ? (op->len + qp->mtu - 1) / qp->mtu : 1;
+	}
+	op->psn = qp->next_psn;
+	qp->next_psn = (qp->next_psn + op->npkts) & VN_PSN_MASK;
+	if (!op->syndrome) {
+		vn_check_local(qp, op);
+	}
+	vn_fault_op(qp, op);
+	qp->ci++;
+	return true;
+}
+
+/* -------------------------------------------------------------------------------------- sending */
+
+/* Must the request wait for all before it, for those that fetch, or for room to fetch? */
+static bool vn_must_wait(struct vn_qp *qp, const struct vn_op *op)
+{
+	bool all = false, fetching = op->fm != 0;
+
+	if (qp->order >= EP_MLX5_TIER_OOO_RW) {
+		all = op->fm == 3;
+		all |= vn_is_atomic(op) && qp->tier == EP_MLX5_TIER_OOO_RW;
+		/* its own tier 0: a fence waits for what fetches only, whatever the other end does */
+		all |= vn_is_atomic(op) && qp->tier > EP_MLX5_TIER_IBTA &&
+		       (op->fm == 2 || op->fm == 4);
+	}
+	if (all) {
+		return op->idx != qp->done;
+	}
+	for (uint64_t i = qp->done; fetching && i < op->idx; i++) {
+		const struct vn_op *earlier = vn_op_of(qp, i);
+
+		if (vn_is_fetching(earlier) && !vn_op_complete(earlier)) {
+			return true;
+		}
+	}
+	return vn_is_fetching(op) && qp->rd_used >= 1u << qp->rd_out;
+}
+
+/* Is the packet inside the responder's window? */
+static bool vn_psn_near(struct vn_qp *qp, const struct vn_op *op, uint32_t pkt)
+{
+	const struct vn_op *oldest = vn_op_of(qp, qp->done);
+	uint32_t from = oldest->psn + oldest->base;
+
+	return ((op->psn + pkt - from) & VN_PSN_MASK) < VN_PSN_WINDOW / 2;
+}
+
+static void vn_fill(struct vn_qp *qp, const struct vn_op *op, uint32_t pkt, struct vn_packet *p)
+{
+	uint32_t from = pkt * qp->mtu;
+
+	memset(p, 0, sizeof(*p));
+	p->kind = op->opcode == EP_MLX5_OP_READ ? VN_READ : vn_is_atomic(op) ? VN_ATOMIC : VN_WRITE;
+	p->opcode = op->opcode;
+	p->opmod = op->opmod;
+	p->syndrome = qp->order == EP_MLX5_TIER_IBTA;
+	p->dst_qpn = qp->remote_qpn;
+	p->src_qpn = qp->number;
+	p->psn = (op->psn + pkt) & VN_PSN_MASK;
+	p->len = op->len;
+	p->bytes = op->len - from < qp->mtu ? op->len - from : qp->mtu;
+	p->rkey = op->rkey;
+	p->mtu = (uint16_t)qp->mtu;
+	p->pad = (uint16_t)(1u << qp->rd_out);
+	p->src_ip = qp->nic->ip;
+	p->raddr = op->raddr + from;
+	p->add = op->add;
+	p->boundary = op->boundary;
+	p->idx = op->idx;
+	p->pkt = pkt;
+}
+
+static void vn_lost_add(struct vn_qp *qp, uint64_t idx, uint32_t pkt);
+
+void vn_req_transmit(struct vn_qp *qp, struct vn_op *op, uint32_t pkt)
+{
+	struct vn_packet p;
+	const uint8_t *payload = NULL;
+	struct vn_mr *mr;
+	uint8_t *at;
+
+	if (!qp->reachable || qp->nic->down) {
+		vn_lost_add(qp, op->idx, pkt);
+		return;
+	}
+	vn_fill(qp, op, pkt, &p);
+	if (p.kind == VN_WRITE && op->is_inline) {
+		payload = op->data;
+	} else if (op->staged) {
+		payload = op->staged + (size_t)pkt * qp->mtu;
+	} else if (p.kind == VN_WRITE && p.bytes) {
+		if (vn_mr_check(op->lkey, false, qp->pd, op->laddr + (uint64_t)pkt * qp->mtu,
+				p.bytes, 0, &mr, &at)) {
+			op->syndrome = EP_MLX5_SYND_LOCAL_PROT; /* deregistered meanwhile */
+			return;
+		}
+		payload = vn_payload(mr, at, p.bytes);
+	}
+	vn_link_send(qp->link, &p, payload);
+}
+
+static void vn_send_one(struct vn_qp *qp, struct vn_op *op, uint32_t pkt)
+{
+	if (!op->started) {
+		op->started = true;
+		qp->rd_used += vn_is_fetching(op);
+	}
+	op->sent |= 1u << (pkt - op->base);
+	qp->in_flight++;
+	if (vn_fault_packet(qp, op, pkt)) {
+		return; /* lost, or sent later */
+	}
+	vn_req_transmit(qp, op, pkt);
+}
+
+static uint32_t vn_unsent(const struct vn_op *op)
+{
+	uint32_t left = op->npkts - op->base;
+
+	return ~op->sent & (left >= VN_PACKETS ? ~0u : (1u << left) - 1);
+}
+
+static bool vn_send_ordered(struct vn_qp *qp)
+{
+	bool any = false;
+	uint32_t n = 0;
+
+	/* While a packet is lost or late, the responder would refuse all behind it. */
+	for (uint64_t i = qp->done; i < qp->ci && !qp->nlost && !qp->nlate; i++) {
+		struct vn_op *op = vn_op_of(qp, i);
+
+		if (op->syndrome || (!op->started && vn_must_wait(qp, op))) {
+			break;
+		}
+		while (vn_unsent(op) && !op->syndrome && !qp->nlost && !qp->nlate) {
+			uint32_t pkt = op->base + (uint32_t)__builtin_ctz(vn_unsent(op));
+
+			if (n == VN_BURST || qp->in_flight >= VN_QP_PACKETS ||
+			    !vn_psn_near(qp, op, pkt) || (qp->link && vn_link_full(qp->link))) {
+				return any;
+			}
+			vn_send_one(qp, op, pkt);
+			any = true;
+			n++;
+		}
+		if (op->base + VN_PACKETS < op->npkts) {
+			break; /* its other packets go first */
+		}
+	}
+	return any;
+}
+
+static uint32_t vn_candidates(struct vn_qp *qp, struct vn_lost *list)
+{
+	uint32_t n = 0;
+
+	for (uint64_t i = qp->done; i < qp->ci; i++) {
+		struct vn_op *op = vn_op_of(qp, i);
+		uint32_t unsent = vn_unsent(op);
+
+		if (op->syndrome || (!op->started && vn_must_wait(qp, op))) {
+			break;
+		}
+		for (; unsent && n < VN_BURST; unsent &= unsent - 1) {
+			uint32_t pkt = op->base + (uint32_t)__builtin_ctz(unsent);
+
+			if (qp->in_flight + n < VN_QP_PACKETS && vn_psn_near(qp, op, pkt)) {
+				list[n++] = (struct vn_lost){ .idx = i, .pkt = pkt };
+			}
+		}
+		/* Nothing passes a fence that has not started. */
+		if (!op->started && op->opcode != EP_MLX5_OP_NOP &&
+		    (op->fm || vn_is_fetching(op))) {
+			break;
+		}
+	}
+	return n;
+}
+
+static bool vn_send_shuffled(struct vn_qp *qp)
+{
+	struct vn_lost list[VN_BURST];
+	uint32_t n = vn_candidates(qp, list);
+	bool any = n != 0;
+
+	while (n) {
+		uint32_t k = (uint32_t)(vn_random() % n);
+		struct vn_lost pick = list[k];
+		struct vn_op *op = vn_op_of(qp, pick.idx);
+
+		list[k] = list[--n];
+		if (qp->link && vn_link_full(qp->link)) {
+			break;
+		}
+		/* One in four waits for another turn. Answers may have come meanwhile and moved the
+		 * window. */
+		if (vn_random() % 4 == 0 || !op || pick.pkt < op->base || op->syndrome ||
+		    op->sent >> (pick.pkt - op->base) & 1) {
+			continue;
+		}
+		vn_send_one(qp, op, pick.pkt);
+	}
+	return any;
+}
+
+/* ------------------------------------------------------------------------------- lost packets */
+
+static uint64_t vn_retry_ns(const struct vn_qp *qp)
+{
+	if (vn_config.retry_ms) {
+		return (uint64_t)vn_config.retry_ms * 1000000u / (qp->retry_cnt + 1u);
+	}
+	return qp->ack_timeout ? 4096ull << qp->ack_timeout : UINT64_MAX / 4;
+}
+
+static void vn_lost_add(struct vn_qp *qp, uint64_t idx, uint32_t pkt)
+{
+	struct vn_op *op = vn_op_of(qp, idx);
+	uint64_t due = vn_now() + vn_retry_ns(qp);
+
+	for (uint32_t i = 0; i < qp->nlost; i++) {
+		if (qp->lost[i].idx == idx && qp->lost[i].pkt == pkt) {
+			qp->lost[i].due = due;
+			qp->lost[i].waiting = true;
+			if (qp->lost[i].tries++ >= qp->retry_cnt && op && !op->syndrome) {
+				op->syndrome = EP_MLX5_SYND_RETRY_EXCEEDED;
+				op->vendor = 0x81;
+			}
+			return;
+		}
+	}
+	if (qp->nlost == qp->lost_cap) {
+		uint32_t cap = qp->lost_cap ? 2 * qp->lost_cap : 16;
+		struct vn_lost *grown = realloc(qp->lost, cap * sizeof(*grown));
+
+		if (!grown) {
+			abort();
+		}
+		qp->lost = grown;
+		qp->lost_cap = cap;
+	}
+	qp->lost[qp->nlost++] = (struct vn_lost){ due, idx, pkt, 1, true };
+	if (!qp->retry_cnt && op && !op->syndrome) {
+		op->syndrome = EP_MLX5_SYND_RETRY_EXCEEDED;
+		op->vendor = 0x81;
+	}
+}
+
+static void vn_lost_forget(struct vn_qp *qp, uint64_t idx, uint32_t pkt)
+{
+	for (uint32_t i = 0; i < qp->nlost; i++) {
+		if (qp->lost[i].idx == idx && qp->lost[i].pkt == pkt) {
+			qp->lost[i] = qp->lost[--qp->nlost];
+			return;
+		}
+	}
+}
+
+/*
+ * The responder did not take a packet. If packets must come in order, only the oldest one counts as
+ * lost, and those behind it as not sent.
+ */
+static void vn_refused(struct vn_qp *qp, struct vn_op *op, uint32_t pkt)
+{
+	uint64_t i = qp->done;
+
+	while (i < op->idx && vn_op_complete(vn_op_of(qp, i))) {
+		i++;
+	}
+	if (qp->order != EP_MLX5_TIER_IBTA || (i == op->idx && pkt == op->base)) {
+		vn_lost_add(qp, op->idx, pkt);
+		return;
+	}
+	op->sent &= ~(1u << (pkt - op->base));
+	qp->in_flight--;
+	vn_lost_forget(qp, op->idx, pkt);
+}
+
+void vn_req_lost(struct vn_qp *qp, uint64_t idx, uint32_t pkt)
+{
+	struct vn_op *op = vn_op_of(qp, idx);
+
+	if (qp->state == VN_RTS && op && pkt >= op->base && pkt - op->base < VN_PACKETS &&
+	    op->sent >> (pkt - op->base) & 1 && !(op->acked >> (pkt - op->base) & 1)) {
+		vn_lost_add(qp, idx, pkt);
+		qp->active = true;
+	}
+}
+
+/* The link is gone: what was under way on it is lost, the last one first. */
+void vn_req_link_lost(struct vn_link *link)
+{
+	for (struct vn_qp *qp = vn.all; qp; qp = qp->next) {
+		if (qp->link != link || qp->state != VN_RTS) {
+			continue;
+		}
+		qp->active = true;
+		for (uint64_t i = qp->ci; i-- > qp->done;) {
+			struct vn_op *op = vn_op_of(qp, i);
+
+			for (uint32_t b = VN_PACKETS; b--;) {
+				if ((op->sent & ~op->acked) >> b & 1) {
+					vn_refused(qp, op, op->base + b);
+				}
+			}
+		}
+	}
+}
+
+static bool vn_resend(struct vn_qp *qp)
+{
+	uint64_t now = qp->nlost ? vn_now() : 0;
+	bool any = false;
+
+	for (uint32_t i = 0; i < qp->nlost; i++) {
+		struct vn_lost *l = &qp->lost[i];
+		uint64_t idx = l->idx;
+		uint32_t pkt = l->pkt;
+
+		if (l->waiting && now >= l->due) {
+			struct vn_op *op = vn_op_of(qp, idx);
+
+			l->waiting = false;
+			any = true;
+			if (op && !op->syndrome && !vn_fault_packet(qp, op, pkt)) {
+				vn_req_transmit(qp, op, pkt); /* *l may be gone now */
+			}
+		}
+	}
+	return any;
+}
+
+/* ------------------------------------------------------------------------------------- answers */
+
+static bool vn_store_local(struct vn_qp *qp, struct vn_op *op, uint64_t offset, const uint8_t *data,
+			   uint32_t bytes)
+{
+	struct vn_mr *mr;
+	uint8_t *at;
+
+	if (vn_mr_check(op->lkey, false, qp->pd, op->laddr + offset, bytes, IBV_ACCESS_LOCAL_WRITE,
+			&mr, &at)) {
+		op->syndrome = EP_MLX5_SYND_LOCAL_PROT;
+		return false;
+	}
+	vn_store(mr, at, data, bytes);
+	if (mr->mem.gpu) {
+		vn_gpu_settle(); /* data must be there before the completion */
+	}
+	return true;
+}
+
+void vn_req_answer(const struct vn_packet *p, const uint8_t *payload)
+{
+	struct vn_qp *qp = vn_qp_find(p->dst_qpn);
+	struct vn_op *op = qp && qp->state == VN_RTS ? vn_op_of(qp, p->idx) : NULL;
+	uint32_t bit;
+
+	if (!op || p->pkt < op->base || p->pkt - op->base >= VN_PACKETS ||
+	    p->psn != ((op->psn + p->pkt) & VN_PSN_MASK)) {
+		return;
+	}
+	bit = 1u << (p->pkt - op->base);
+	if (!(op->sent & bit) || op->acked & bit || op->syndrome) {
+		return;
+	}
+	qp->active = true;
+	if (p->opmod > qp->order) {
+		qp->order = p->opmod;
+	}
+	if (p->kind == VN_DROPPED) {
+		vn_refused(qp, op, p->pkt);
+		return;
+	}
+	if (p->kind == VN_NAK) {
+		op->syndrome = p->syndrome;
+		op->vendor = 0x88;
+		return;
+	}
+	if (p->bytes && !vn_store_local(qp, op, (uint64_t)p->pkt * qp->mtu, payload, p->bytes)) {
+		return;
+	}
+	op->acked |= bit;
+	qp->in_flight--;
+	vn_lost_forget(qp, p->idx, p->pkt);
+	while (op->acked & 1) {
+		op->acked >>= 1;
+		op->sent >>= 1;
+		op->base++;
+	}
+	if (vn_op_complete(op) && vn_is_fetching(op)) {
+		qp->rd_used--;
+	}
+}
+
+/* ---------------------------------------------------------------------------------- completions */
+
+static void vn_fail(struct vn_qp *qp, struct vn_op *op)
+{
+	vn_say("%s qp 0x%x index %llu opcode 0x%x to qp 0x%x at %u.%u.%u.%u: error completion, "
+	       "syndrome 0x%02x",
+	       qp->nic->device.name, qp->number, (unsigned long long)op->idx, op->opcode,
+	       qp->remote_qpn, qp->remote_ip >> 24, qp->remote_ip >> 16 & 0xff,
+	       qp->remote_ip >> 8 & 0xff, qp->remote_ip & 0xff, op->syndrome);
+	vn_op_drop(op);
+	qp->done++;
+	qp->signaled_done = qp->done;
+	qp->cause = op->syndrome;
+	qp->cause_vendor = op->vendor;
+	vn_cq_complete(qp, op, op->syndrome, op->vendor);
+	vn_qp_to_error(qp);
+}
+
+static bool vn_retire(struct vn_qp *qp)
+{
+	bool any = false;
+
+	while (qp->done < qp->ci && qp->state == VN_RTS) {
+		struct vn_op *op = vn_op_of(qp, qp->done);
+
+		if (op->syndrome) {
+			vn_fail(qp, op);
+			return true;
+		}
+		if (!vn_op_complete(op) || qp->stuck) {
+			break;
+		}
+		vn_sq_retire(qp, op);
+		vn_op_drop(op);
+		qp->done++;
+		any = true;
+		if (op->signaled) {
+			qp->signaled_done = qp->done;
+			vn_cq_complete(qp, op, 0, 0);
+		}
+	}
+	return any;
+}
+
+/* In error state every request ends in an error, reported or not. */
+static bool vn_flush(struct vn_qp *qp)
+{
+	bool any = false;
+
+	while (qp->done < qp->pi) {
+		struct vn_op *known = vn_op_of(qp, qp->done), blank = { .idx = qp->done };
+		struct vn_op *op = known      ? known
+				   : qp->devx ? &blank
+					      : &qp->wr[qp->done % qp->max_wr];
+
+		if (known) {
+			vn_op_drop(known);
+		}
+		qp->done++;
+		if (qp->ci < qp->done) {
+			qp->ci = qp->done;
+		}
+		qp->signaled_done = qp->done;
+		vn_cq_complete(qp, op, EP_MLX5_SYND_FLUSHED, 0);
+		any = true;
+	}
+	qp->active = false;
+	return any;
+}
+
+/* Takes up what was posted. Ahead of sending, so that payload of many queues is copied together. */
+bool vn_req_fetch(struct vn_qp *qp)
+{
+	bool any = false;
+
+	while (qp->state == VN_RTS && !qp->hold_until && vn_fetch_next(qp)) {
+		any = true;
+	}
+	return any;
+}
+
+bool vn_req_run(struct vn_qp *qp)
+{
+	bool any = false;
+
+	if (qp->state == VN_ERR) {
+		return vn_flush(qp);
+	}
+	if (qp->state != VN_RTS) {
+		qp->active = false;
+		return false;
+	}
+	if (qp->hold_until) {
+		if (vn_now() < qp->hold_until) {
+			return false;
+		}
+		qp->hold_until = 0;
+	}
+	any = vn_req_fetch(qp);
+	if (qp->hold_until) {
+		return any;
+	}
+	vn_gpu_staged();
+	any |= vn_resend(qp);
+	any |= qp->order == EP_MLX5_TIER_IBTA ? vn_send_ordered(qp) : vn_send_shuffled(qp);
+	any |= vn_retire(qp);
+	qp->active = qp->done < qp->pi || qp->state == VN_ERR;
+	return any;
+}

@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The responder's side of queue pairs. */
+#ifndef VN_RESP_H
+#define VN_RESP_H
+
+#include "nic/packet.h"
+#include "nic/qp.h"
+
+/* A packet that came for `nic`; answers go back through `link`. */
+void vn_resp_packet(struct vn_nic *nic, struct vn_link *link, const struct vn_packet *p,
+		    const uint8_t *payload);
+
+#endif

@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The thread that serves everything, and when it sleeps. */
+#include <errno.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <time.h>
+#include <unistd.h>
+#include "nic/fault.h"
+#include "nic/gpu.h"
+#include "nic/place.h"
+#include "nic/req.h"
+#include "nic/sq.h"
+#include "nic/thread.h"
+#include "nic/wire.h"
+
+/* After turns without work the thread first looks again at once, then yields, then sleeps. */
+#define VN_SPIN 16
+#define VN_YIELD 48
+#define VN_NAP_US 25
+#define VN_NAPS 2000 /* about 150 ms */
+#define VN_LONG_NAP_US 200
+#define VN_LONG_NAPS 10000
+#define VN_SLEEP_US 1000
+
+void vn_thread_wake(void)
+{
+	uint64_t one = 1;
+
+	if (vn.running && write(vn.wake_fd, &one, sizeof(one)) < 0) {
+		return; /* the counter is full: the thread is awake */
+	}
+}
+
+/* Serves all that is there now. *watched: some queue can be rung by its doorbell. */
+static bool vn_turn(uint32_t turn, bool *watched)
+{
+	bool any = vn_sq_doorbells();
+	uint32_t n = 0;
+
+	*watched = false;
+	for (struct vn_qp *qp = vn.all; qp; qp = qp->next) {
+		any |= qp->active && vn_req_fetch(qp);
+	}
+	vn_gpu_staged();
+	for (struct vn_qp *qp = vn.all; qp; qp = qp->next) {
+		if (qp->active) {
+			any |= vn_req_run(qp);
+		}
+		*watched |= qp->devx && (qp->state == VN_RTS || qp->state == VN_ERR);
+		n++;
+	}
+	/* The next turn may begin with another queue pair. */
+	if (n > 1 && vn_random() % 4 == 0) {
+		struct vn_qp *first = vn.all, *last = first;
+
+		while (last->next) {
+			last = last->next;
+		}
+		vn.all = first->next;
+		first->next = NULL;
+		last->next = first;
+	}
+	any |= vn_wire_run(any || turn % 4 == 0);
+	for (int i = 0; i < vn_config.nics; i++) {
+		any |= vn_place_some(&vn.nic[i]);
+	}
+	any |= vn_fault_run();
+	any |= vn_place_settle();
+	return any;
+}
+
+static void vn_nap(uint32_t idle, bool watched, uint64_t due)
+{
+	struct pollfd fds[1] = { { .fd = vn.epoll_fd, .events = POLLIN } };
+	uint64_t ns = idle < VN_NAPS        ? VN_NAP_US
+		      : idle < VN_LONG_NAPS ? VN_LONG_NAP_US
+					    : VN_SLEEP_US;
+	uint64_t now = vn_now();
+	struct timespec t;
+
+	ns *= 1000;
+	if (!watched) {
+		ns = 1000000000u;
+	}
+	if (due != UINT64_MAX && due < now + ns) {
+		ns = due > now ? due - now : 0;
+	}
+	t.tv_sec = (time_t)(ns / 1000000000u);
+	t.tv_nsec = (long)(ns % 1000000000u);
+	ppoll(fds, 1, &t, NULL);
+}
+
+/* When a lost packet or a held queue has to be looked at again. */
+static uint64_t vn_due(void)
+{
+	uint64_t due = vn_fault_due();
+
+	for (struct vn_qp *qp = vn.all; qp; qp = qp->next) {
+		if (qp->hold_until && qp->hold_until < due) {
+			due = qp->hold_until;
+		}
+		for (uint32_t i = 0; i < qp->nlost; i++) {
+			if (qp->lost[i].waiting && qp->lost[i].due < due) {
+				due = qp->lost[i].due;
+			}
+		}
+	}
+	return due;
+}
+
+static void *vn_thread_main(void *arg)
+{
+	uint32_t idle = 0, turn = 0;
+
+	(void)arg;
+	prctl(PR_SET_TIMERSLACK, 1000);
+	prctl(PR_SET_NAME, "nic");
+	for (;;) {
+		bool any, watched;
+		uint64_t due;
+
+		pthread_mutex_lock(&vn.lock);
+		any = vn_turn(turn++, &watched);
+		due = any ? 0 : vn_due();
+		pthread_mutex_unlock(&vn.lock);
+		while (__atomic_load_n(&vn.waiting, __ATOMIC_RELAXED)) {
+			sched_yield();
+		}
+		idle = any ? 0 : idle + 1;
+		if (idle > VN_YIELD || !watched) {
+			vn_nap(idle, watched, due);
+		} else if (idle > VN_SPIN) {
+			sched_yield();
+		}
+	}
+	return NULL;
+}
+
+int vn_thread_start(void)
+{
+	sigset_t all, old;
+	int rc;
+
+	if (vn.running) {
+		return 0;
+	}
+	rc = vn_wire_start();
+	if (rc) {
+		return rc;
+	}
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	rc = pthread_create(&vn.thread, NULL, vn_thread_main, NULL);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	vn.running = !rc;
+	return rc;
+}

@@ -1,0 +1,483 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* libibverbs: completion queues and queue pairs that the library itself posts to. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "nic/qp.h"
+#include "nic/thread.h"
+#include "nic/verbs.h"
+
+#define VN_MAX_CQE 4194303
+
+struct vn_channel {
+	struct ibv_comp_channel ibv;
+	int write_fd;
+};
+
+/* -------------------------------------------------------------------------- completion queues */
+
+VN_EXPORT struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *c)
+{
+	struct vn_channel *ch = calloc(1, sizeof(*ch));
+	int pipes[2];
+
+	if (!ch || pipe2(pipes, O_CLOEXEC)) {
+		free(ch);
+		errno = ENOMEM;
+		return NULL;
+	}
+	fcntl(pipes[1], F_SETFL, O_NONBLOCK);
+	ch->ibv.context = c;
+	ch->ibv.fd = pipes[0];
+	ch->write_fd = pipes[1];
+	return &ch->ibv;
+}
+
+VN_EXPORT int ibv_destroy_comp_channel(struct ibv_comp_channel *ibv)
+{
+	struct vn_channel *ch = (struct vn_channel *)ibv;
+
+	if (ibv->refcnt) {
+		return EBUSY;
+	}
+	close(ibv->fd);
+	close(ch->write_fd);
+	free(ch);
+	return 0;
+}
+
+void vn_cq_notify(struct vn_cq *cq)
+{
+	struct vn_channel *ch = (struct vn_channel *)cq->ibv.channel;
+	struct ibv_cq *ibv = &cq->ibv;
+
+	if (cq->armed && ch) {
+		cq->armed = false;
+		if (write(ch->write_fd, &ibv, sizeof(ibv)) != sizeof(ibv)) {
+			vn_say_once("nobody takes completion events: one is lost");
+		}
+	}
+}
+
+VN_EXPORT int ibv_get_cq_event(struct ibv_comp_channel *ch, struct ibv_cq **cq, void **context)
+{
+	if (read(ch->fd, cq, sizeof(*cq)) != sizeof(*cq)) {
+		return -1;
+	}
+	*context = (*cq)->cq_context;
+	return 0;
+}
+
+VN_EXPORT void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int n)
+{
+	(void)cq;
+	(void)n;
+}
+
+VN_EXPORT struct ibv_cq *ibv_create_cq(struct ibv_context *c, int cqe, void *context,
+				       struct ibv_comp_channel *channel, int vector)
+{
+	struct vn_context *ctx = vn_context_of(c);
+	struct vn_cq *cq;
+	uint32_t size = 1;
+
+	if (cqe < 1 || cqe > VN_MAX_CQE || vector) {
+		errno = EINVAL;
+		return NULL;
+	}
+	while (size < (uint32_t)cqe + 1) {
+		size *= 2;
+	}
+	vn_lock();
+	cq = vn_cq_new(ctx);
+	if (cq) {
+		cq->wc = calloc(size, sizeof(*cq->wc));
+	}
+	if (!cq || !cq->wc) {
+		if (cq) {
+			vn_cq_free(cq);
+		}
+		vn_unlock();
+		errno = ENOMEM;
+		return NULL;
+	}
+	cq->size = size - 1;
+	ctx->live++;
+	if (channel) {
+		channel->refcnt++;
+	}
+	vn_unlock();
+	cq->ibv.context = c;
+	cq->ibv.channel = channel;
+	cq->ibv.cq_context = context;
+	cq->ibv.handle = cq->number;
+	cq->ibv.cqe = (int)cq->size;
+	return &cq->ibv;
+}
+
+VN_EXPORT int ibv_destroy_cq(struct ibv_cq *ibv)
+{
+	struct vn_cq *cq = (struct vn_cq *)ibv;
+	uint32_t users;
+
+	vn_lock();
+	users = cq->users;
+	if (!users) {
+		if (ibv->channel) {
+			ibv->channel->refcnt--;
+		}
+		cq->ctx->live--;
+		vn_cq_free(cq);
+	}
+	vn_unlock();
+	return users ? EBUSY : 0;
+}
+
+int vn_poll_cq(struct ibv_cq *ibv, int n, struct ibv_wc *wc)
+{
+	struct vn_cq *cq = (struct vn_cq *)ibv;
+	int got = 0;
+
+	/* The usual case, an empty queue, without the lock. */
+	if (!__atomic_load_n(&cq->count, __ATOMIC_ACQUIRE)) {
+		return 0;
+	}
+	vn_lock();
+	while (got < n && cq->count) {
+		struct vn_qp *qp = vn_qp_find(cq->wc[cq->head].qp_num);
+
+		wc[got++] = cq->wc[cq->head];
+		cq->head = (cq->head + 1) % cq->size;
+		__atomic_store_n(&cq->count, cq->count - 1, __ATOMIC_RELEASE);
+		if (qp && !qp->devx) {
+			/* One completion frees the unsignaled requests before it, too. */
+			qp->outstanding -= qp->wr_ends[qp->wr_polled++ % qp->max_wr];
+		}
+	}
+	vn_unlock();
+	return cq->overrun && !got ? -1 : got;
+}
+
+int vn_req_notify_cq(struct ibv_cq *ibv, int solicited)
+{
+	struct vn_cq *cq = (struct vn_cq *)ibv;
+
+	(void)solicited;
+	vn_lock();
+	cq->armed = true;
+	vn_unlock();
+	return 0;
+}
+
+/* -------------------------------------------------------------------------------- queue pairs */
+
+VN_EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *ibv_pd, struct ibv_qp_init_attr *attr)
+{
+	struct vn_pd *pd = (struct vn_pd *)ibv_pd;
+	struct vn_qp *qp;
+
+	if (attr->qp_type != IBV_QPT_RC || attr->srq || !attr->send_cq || !attr->recv_cq ||
+	    attr->cap.max_send_wr > vn_config.send_wr || attr->cap.max_send_sge > 1 ||
+	    attr->cap.max_inline_data > VN_INLINE) {
+		vn_say_once(
+			"ibv_create_qp: RC with up to %d requests of one element and %d bytes inline "
+			"is what there is",
+			(int)vn_config.send_wr, VN_INLINE);
+		errno = EINVAL;
+		return NULL;
+	}
+	vn_lock();
+	qp = vn_qp_new(pd->ctx, pd, (struct vn_cq *)attr->send_cq);
+	if (qp) {
+		qp->max_wr = attr->cap.max_send_wr ? attr->cap.max_send_wr : 1;
+		qp->max_inline = VN_INLINE;
+		qp->wr = calloc(qp->max_wr, sizeof(*qp->wr));
+		qp->wr_ends = calloc(qp->max_wr, sizeof(*qp->wr_ends));
+	}
+	if (!qp || !qp->wr || !qp->wr_ends) {
+		if (qp) {
+			vn_qp_free(qp);
+		}
+		vn_unlock();
+		errno = ENOMEM;
+		return NULL;
+	}
+	qp->rcq = (struct vn_cq *)attr->recv_cq;
+	qp->rcq->users++;
+	qp->sig_all = attr->sq_sig_all;
+	pd->ctx->live++;
+	vn_unlock();
+	attr->cap.max_send_wr = qp->max_wr;
+	attr->cap.max_send_sge = 1;
+	attr->cap.max_inline_data = VN_INLINE;
+	qp->ibv = (struct ibv_qp){ .context = ibv_pd->context,
+				   .qp_context = attr->qp_context,
+				   .pd = ibv_pd,
+				   .send_cq = attr->send_cq,
+				   .recv_cq = attr->recv_cq,
+				   .handle = qp->number,
+				   .qp_num = qp->number,
+				   .state = IBV_QPS_RESET,
+				   .qp_type = IBV_QPT_RC };
+	return &qp->ibv;
+}
+
+VN_EXPORT int ibv_destroy_qp(struct ibv_qp *ibv)
+{
+	struct vn_qp *qp = (struct vn_qp *)ibv;
+
+	vn_lock();
+	qp->ctx->live--;
+	vn_qp_free(qp);
+	vn_unlock();
+	return 0;
+}
+
+static int vn_verbs_to_init(struct vn_qp *qp, const struct ibv_qp_attr *a, int mask)
+{
+	if (mask != (IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) ||
+	    a->port_num != 1 || a->pkey_index >= VN_PKEYS) {
+		return EINVAL;
+	}
+	qp->port = a->port_num;
+	qp->access = a->qp_access_flags;
+	qp->state = VN_INIT;
+	return 0;
+}
+
+static int vn_verbs_to_rtr(struct vn_qp *qp, const struct ibv_qp_attr *a, int mask)
+{
+	struct vn_path path = { .mtu = a->path_mtu,
+				.qpn = a->dest_qp_num,
+				.lid = a->ah_attr.dlid,
+				.grh = a->ah_attr.is_global,
+				.gid_index = a->ah_attr.grh.sgid_index,
+				.hop_limit = a->ah_attr.grh.hop_limit ? a->ah_attr.grh.hop_limit
+								      : 64,
+				.sport = 0xc000,
+				.gid = a->ah_attr.grh.dgid };
+	const char *why;
+	bool ipv4;
+	uint32_t ip = vn_ip_of_gid(&path.gid, &ipv4);
+
+	if (mask != (IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+		     IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) ||
+	    a->ah_attr.port_num != 1 || (!vn_config.ib && !a->ah_attr.is_global) ||
+	    a->max_dest_rd_atomic > 16) {
+		return EINVAL;
+	}
+	if (!vn_config.ib && !ip) {
+		return ETIMEDOUT;
+	}
+	vn_mac_of_ip(ip, path.mac);
+	why = vn_qp_connect(qp, &path);
+	if (why) {
+		vn_say_once("ibv_modify_qp: %s", why);
+		return EINVAL;
+	}
+	qp->tier = qp->order = (uint8_t)vn_config.tier;
+	qp->want_psn = a->rq_psn & VN_PSN_MASK;
+	qp->rd_in =
+		(uint8_t)(a->max_dest_rd_atomic ? 31 - __builtin_clz(a->max_dest_rd_atomic) : 0);
+	qp->state = VN_RTR;
+	return 0;
+}
+
+static int vn_verbs_to_rts(struct vn_qp *qp, const struct ibv_qp_attr *a, int mask)
+{
+	if (mask != (IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+		     IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC) ||
+	    a->max_rd_atomic > vn_config.init_rd || a->timeout > 31 || a->retry_cnt > 7 ||
+	    a->rnr_retry > 7) {
+		return EINVAL;
+	}
+	qp->next_psn = a->sq_psn & VN_PSN_MASK;
+	qp->rd_out = (uint8_t)(a->max_rd_atomic ? 31 - __builtin_clz(a->max_rd_atomic) : 0);
+	qp->ack_timeout = a->timeout;
+	qp->retry_cnt = a->retry_cnt;
+	qp->rnr_retry = a->rnr_retry;
+	qp->state = VN_RTS;
+	return 0;
+}
+
+VN_EXPORT int ibv_modify_qp(struct ibv_qp *ibv, struct ibv_qp_attr *a, int mask)
+{
+	struct vn_qp *qp = (struct vn_qp *)ibv;
+	int rc = EINVAL;
+
+	vn_lock();
+	if (mask & IBV_QP_STATE) {
+		if (a->qp_state == IBV_QPS_RESET) {
+			vn_qp_reset(qp);
+			rc = 0;
+		} else if (a->qp_state == IBV_QPS_ERR && qp->state != VN_RST) {
+			vn_qp_to_error(qp);
+			rc = 0;
+		} else if (a->qp_state == IBV_QPS_INIT && qp->state == VN_RST) {
+			rc = vn_verbs_to_init(qp, a, mask);
+		} else if (a->qp_state == IBV_QPS_RTR && qp->state == VN_INIT) {
+			rc = vn_verbs_to_rtr(qp, a, mask);
+		} else if (a->qp_state == IBV_QPS_RTS && qp->state == VN_RTR) {
+			rc = vn_verbs_to_rts(qp, a, mask);
+		}
+	}
+	if (!rc) {
+		ibv->state = a->qp_state;
+	} else {
+		vn_say_once("ibv_modify_qp: state %d to %d with mask 0x%x refused", qp->state,
+			    a->qp_state, mask);
+	}
+	vn_unlock();
+	return rc;
+}
+
+VN_EXPORT int ibv_query_qp(struct ibv_qp *ibv, struct ibv_qp_attr *a, int mask,
+			   struct ibv_qp_init_attr *init)
+{
+	struct vn_qp *qp = (struct vn_qp *)ibv;
+
+	(void)mask;
+	memset(a, 0, sizeof(*a));
+	memset(init, 0, sizeof(*init));
+	vn_lock();
+	a->qp_state = a->cur_qp_state = (enum ibv_qp_state)qp->state;
+	a->path_mtu = qp->mtu ? (enum ibv_mtu)(__builtin_ctz(qp->mtu) - 7) : 0;
+	a->rq_psn = qp->want_psn;
+	a->sq_psn = qp->next_psn;
+	a->dest_qp_num = qp->remote_qpn;
+	a->qp_access_flags = qp->access;
+	a->cap.max_send_wr = qp->max_wr;
+	a->cap.max_send_sge = 1;
+	a->cap.max_inline_data = qp->max_inline;
+	a->max_rd_atomic = (uint8_t)(1u << qp->rd_out);
+	a->max_dest_rd_atomic = (uint8_t)(1u << qp->rd_in);
+	a->port_num = 1;
+	a->timeout = qp->ack_timeout;
+	a->retry_cnt = qp->retry_cnt;
+	a->rnr_retry = qp->rnr_retry;
+	ibv->state = a->qp_state;
+	vn_unlock();
+	init->qp_context = ibv->qp_context;
+	init->send_cq = ibv->send_cq;
+	init->recv_cq = ibv->recv_cq;
+	init->cap = a->cap;
+	init->qp_type = IBV_QPT_RC;
+	init->sq_sig_all = qp->sig_all;
+	return 0;
+}
+
+/* Bytes of one message, too, come in order at tier 0 only. */
+VN_EXPORT int ibv_query_qp_data_in_order(struct ibv_qp *ibv, enum ibv_wr_opcode op, uint32_t flags)
+{
+	(void)op;
+	return !flags && ((struct vn_qp *)ibv)->tier == EP_MLX5_TIER_IBTA;
+}
+
+/* ----------------------------------------------------------------------------------- posting */
+
+static int vn_post_one(struct vn_qp *qp, const struct ibv_send_wr *wr)
+{
+	struct vn_op *op = &qp->wr[qp->pi % qp->max_wr];
+	const struct ibv_sge *sge = wr->num_sge ? wr->sg_list : NULL;
+
+	if (qp->outstanding == qp->max_wr) {
+		return ENOMEM;
+	}
+	if (wr->num_sge > 1 || wr->send_flags & ~(unsigned int)(IBV_SEND_FENCE | IBV_SEND_SIGNALED |
+								IBV_SEND_INLINE)) {
+		return EINVAL;
+	}
+	memset(op, 0, sizeof(*op));
+	op->idx = qp->pi;
+	op->wr_id = wr->wr_id;
+	op->signaled = qp->sig_all || wr->send_flags & IBV_SEND_SIGNALED;
+	op->fm = wr->send_flags & IBV_SEND_FENCE ? 4 : 0;
+	op->raddr = wr->wr.rdma.remote_addr;
+	op->rkey = wr->wr.rdma.rkey;
+	if (sge) {
+		op->laddr = sge->addr;
+		op->lkey = sge->lkey;
+		op->len = sge->length;
+	}
+	switch (wr->opcode) {
+	case IBV_WR_RDMA_WRITE:
+		op->opcode = EP_MLX5_OP_WRITE;
+		break;
+	case IBV_WR_RDMA_READ:
+		op->opcode = EP_MLX5_OP_READ;
+		break;
+	case IBV_WR_ATOMIC_FETCH_AND_ADD:
+		op->opcode = EP_MLX5_OP_FETCH_ADD;
+		op->raddr = wr->wr.atomic.remote_addr;
+		op->rkey = wr->wr.atomic.rkey;
+		op->add = wr->wr.atomic.compare_add;
+		if (op->len != 8 || op->raddr % 8) {
+			return EINVAL;
+		}
+		break;
+	default:
+		return EOPNOTSUPP;
+	}
+	if (wr->send_flags & IBV_SEND_INLINE) {
+		if (op->opcode != EP_MLX5_OP_WRITE || op->len > VN_INLINE) {
+			return EINVAL;
+		}
+		op->is_inline = true;
+		if (op->len) {
+			memcpy(op->data, (const void *)(uintptr_t)op->laddr, op->len);
+		}
+	}
+	qp->pi++;
+	qp->outstanding++;
+	return 0;
+}
+
+int vn_post_send(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+	struct vn_qp *qp = (struct vn_qp *)ibv;
+	int rc = 0;
+
+	vn_lock();
+	if (qp->state != VN_RTS && qp->state != VN_ERR) {
+		rc = EINVAL;
+	}
+	for (; wr && !rc; wr = rc ? wr : wr->next) {
+		rc = vn_post_one(qp, wr);
+	}
+	if (rc) {
+		*bad = wr;
+	}
+	vn_qp_activate(qp);
+	vn_unlock();
+	return rc;
+}
+
+int vn_post_recv(struct ibv_qp *ibv, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+{
+	(void)ibv;
+	*bad = wr;
+	return EOPNOTSUPP;
+}
+
+VN_EXPORT const char *ibv_wc_status_str(enum ibv_wc_status status)
+{
+	switch (status) {
+	case IBV_WC_SUCCESS:
+		return "success";
+	case IBV_WC_LOC_PROT_ERR:
+		return "local protection error";
+	case IBV_WC_WR_FLUSH_ERR:
+		return "Work Request Flushed Error";
+	case IBV_WC_REM_ACCESS_ERR:
+		return "remote access error";
+	case IBV_WC_RETRY_EXC_ERR:
+		return "transport retry counter exceeded";
+	case IBV_WC_RNR_RETRY_EXC_ERR:
+		return "RNR retry counter exceeded";
+	default:
+		return "other error";
+	}
+}

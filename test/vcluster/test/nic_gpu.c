@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The NIC beside GPUs whose memory it cannot touch: payload, signals and atomics go by copies, and
+ * the NIC acknowledges only what has arrived.
+ */
+#include "fake_gpu.h"
+#include "nic_client.h"
+
+#define BYTES (1u << 20)
+
+static struct cl_dev dev;
+static uint64_t gpu_from, gpu_to;
+static uint8_t *from, *to; /* where the fake driver keeps the two */
+static uint64_t old;
+static struct ibv_mr *mr_from, *mr_to, *mr_old;
+
+static void test_one_by_one(struct cl_queue *q)
+{
+	static const uint32_t sizes[] = { 1, 8, 4096, 4097, 14336, 16385, 100000 };
+	uint64_t value;
+
+	for (uint32_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
+		for (uint32_t k = 0; k < sizes[i]; k++) {
+			from[k + 8] = (uint8_t)(k * 3 + i + 1);
+		}
+		memset(to, 0, BYTES);
+		cl_write(q, (void *)(uintptr_t)(gpu_from + 8), mr_from->lkey, gpu_to + 16,
+			 mr_to->rkey, sizes[i], CL_SIGNALED);
+		cl_ring(q);
+		CHECK_INT(cl_wait(q), 0);
+		CHECK(!memcmp(to + 16, from + 8, sizes[i]) && !to[15] && !to[16 + sizes[i]]);
+		memset(from, 0, BYTES);
+		cl_read(q, (void *)(uintptr_t)(gpu_from + 24), mr_from->lkey, gpu_to + 16,
+			mr_to->rkey, sizes[i], CL_SIGNALED);
+		cl_ring(q);
+		CHECK_INT(cl_wait(q), 0);
+		CHECK(!memcmp(to + 16, from + 24, sizes[i]) && !from[23] && !from[24 + sizes[i]]);
+	}
+	value = 40;
+	memcpy(to, &value, 8);
+	cl_add(q, &old, mr_old->lkey, gpu_to, mr_to->rkey, 2, CL_SIGNALED);
+	cl_ring(q);
+	CHECK_INT(cl_wait(q), 0);
+	memcpy(&value, to, 8);
+	CHECK(old == 40 && value == 42);
+}
+
+/* Many rows and a count after each batch: when the count is there, so are the rows. */
+static void test_batches(struct cl_queue *q)
+{
+	for (uint64_t batch = 1; batch <= 50; batch++) {
+		memset(from, (int)batch, 32 * 7168);
+		for (uint32_t i = 0; i < 32; i++) {
+			cl_write(q, (void *)(uintptr_t)(gpu_from + i * 7168), mr_from->lkey,
+				 gpu_to + 4096 + i * 7168, mr_to->rkey, 7168, 0);
+		}
+		cl_add(q, &old, mr_old->lkey, gpu_to, mr_to->rkey, 1, CL_SIGNALED);
+		cl_ring(q);
+		CHECK_INT(cl_wait(q), 0);
+		CHECK_INT(old, 42 + batch - 1);
+		CHECK(!memcmp(to + 4096, from, 32 * 7168));
+	}
+}
+
+static void test_tier(int tier)
+{
+	struct cl_options o = { .tier = tier, .force = true };
+	struct cl_queue q, peer;
+
+	cl_create(&q, &dev, CL_DEPTH, false);
+	cl_create(&peer, &dev, CL_DEPTH, false);
+	cl_pair(&q, &peer, &o);
+	test_one_by_one(&q);
+	test_batches(&q);
+	cl_destroy(&q);
+	cl_destroy(&peer);
+}
+
+int main(void)
+{
+	NEED(cuMemAlloc_v2(&gpu_from, BYTES) || cuMemAlloc_v2(&gpu_to, BYTES));
+	from = fake_gpu_shadow(gpu_from, BYTES);
+	to = fake_gpu_shadow(gpu_to, BYTES);
+	cl_open(&dev, 0);
+	/* Queues stay in host memory beside GPUs. */
+	CHECK(!mlx5dv_devx_umem_reg(dev.ctx, (void *)(uintptr_t)gpu_to, 4096,
+				    IBV_ACCESS_LOCAL_WRITE));
+	mr_from = cl_reg(&dev, (void *)(uintptr_t)gpu_from, BYTES, CL_FULL);
+	mr_to = cl_reg(&dev, (void *)(uintptr_t)gpu_to, BYTES,
+		       CL_FULL | IBV_ACCESS_RELAXED_ORDERING);
+	mr_old = cl_reg(&dev, &old, 8, CL_FULL);
+	test_tier(0);
+	test_tier(1);
+	NEED(ibv_dereg_mr(mr_from));
+	NEED(ibv_dereg_mr(mr_to));
+	NEED(ibv_dereg_mr(mr_old));
+	cl_close(&dev);
+	return test_result();
+}
