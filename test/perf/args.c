@@ -21,6 +21,7 @@ enum {
 	OPT_DROP,
 	OPT_SEED,
 	OPT_SMS,
+	OPT_RANKS_PER_GPU,
 	OPT_IDS,
 	OPT_STAGED,
 	OPT_MASK,
@@ -64,6 +65,7 @@ static const struct option long_options[] = {
 	{ "drop", required_argument, NULL, OPT_DROP },
 	{ "seed", required_argument, NULL, OPT_SEED },
 	{ "sms", required_argument, NULL, OPT_SMS },
+	{ "ranks-per-gpu", required_argument, NULL, OPT_RANKS_PER_GPU },
 	{ "ids", required_argument, NULL, OPT_IDS },
 	{ "staged", no_argument, NULL, OPT_STAGED },
 	{ "mask", no_argument, NULL, OPT_MASK },
@@ -84,6 +86,7 @@ static void usage(FILE *to)
 	      "  -b -e -f|-i N  ladder: from, to, factor or increment       128, as -b, 2\n"
 	      "  -g N           GPUs (ranks) per thread                     1\n"
 	      "  -t N           threads per process; ranks are -t times -g  1\n"
+	      "  --ranks-per-gpu N   ranks that share a GPU (NCCL 2.30)     1\n"
 	      "  -n N, -w N     timed and warm-up iterations                100, 10\n"
 	      "  -N N           run the ladder N times, 0: for ever         1\n"
 	      "  -c 0|1         check all results against the oracle        1\n"
@@ -179,6 +182,36 @@ static int parse_real(const char *option, const char *text, double low, double h
 	return 0;
 }
 
+static const struct number_option {
+	int letter;
+	const char *name;
+	uint32_t low, high;
+	size_t at; /* of the uint32_t in struct perf_options */
+} number_options[] = {
+	{ 'b', "-b", 0, 65535, offsetof(struct perf_options, min_tokens) },
+	{ 'e', "-e", 0, 65535, offsetof(struct perf_options, max_tokens) },
+	{ 'f', "-f", 2, 1024, offsetof(struct perf_options, step_factor) },
+	{ 'i', "-i", 1, 65535, offsetof(struct perf_options, step_increment) },
+	{ 'g', "-g", 1, PERF_MAX_LOCAL, offsetof(struct perf_options, gpus) },
+	{ 't', "-t", 1, PERF_MAX_LOCAL, offsetof(struct perf_options, threads) },
+	{ 'n', "-n", 1, 1000000, offsetof(struct perf_options, iters) },
+	{ 'w', "-w", 0, 1000000, offsetof(struct perf_options, warmup) },
+	{ 'N', "-N", 0, UINT32_MAX, offsetof(struct perf_options, cycles) },
+	{ 'c', "-c", 0, 1, offsetof(struct perf_options, check) },
+	{ 'G', "-G", 0, 1000000, offsetof(struct perf_options, graph) },
+	{ 'C', "-C", 0, 1, offsetof(struct perf_options, report_cpu) },
+	{ 'a', "-a", 0, 3, offsetof(struct perf_options, average) },
+	{ 'T', "-T", 0, 1000000, offsetof(struct perf_options, timeout_s) },
+	{ OPT_RANKS_PER_GPU, "--ranks-per-gpu", 1, PERF_MAX_LOCAL,
+	  offsetof(struct perf_options, ranks_per_gpu) },
+	{ OPT_SMS, "--sms", 1, 100000, offsetof(struct perf_options, sms) },
+	{ OPT_CAPACITY, "--capacity", 1, 65535, offsetof(struct perf_options, capacity) },
+	{ OPT_CHAINS, "--chains", 1, 1000, offsetof(struct perf_options, chains) },
+	{ OPT_EXPERTS, "--experts", 1, 1 << 20, offsetof(struct perf_options, problem.experts) },
+	{ OPT_TOPK, "--topk", 1, ORACLE_MAX_TOPK, offsetof(struct perf_options, problem.topk) },
+	{ OPT_HIDDEN, "--hidden", 1, 1 << 20, offsetof(struct perf_options, problem.hidden) },
+};
+
 static int parse_problem_option(int letter, const char *text, struct perf_options *opt)
 {
 	static const char *const layouts[] = { "em", "rm", NULL };
@@ -198,23 +231,9 @@ static int parse_problem_option(int letter, const char *text, struct perf_option
 		p->layout = choice ? ORACLE_RANK_MAJOR : ORACLE_EXPERT_MAJOR;
 		return 0;
 	case 'd':
-		if (parse_choice("--dtype", text, dtypes, &choice)) {
-			return -1;
-		}
-		p->dtype = (enum oracle_dtype)choice;
-		return 0;
+		return parse_choice("--dtype", text, dtypes, (int *)&p->dtype);
 	case OPT_QUANT:
-		if (parse_choice("--quant", text, quants, &choice)) {
-			return -1;
-		}
-		p->quant = (enum oracle_quant)choice;
-		return 0;
-	case OPT_EXPERTS:
-		return parse_number("--experts", text, 1, 1 << 20, &p->experts);
-	case OPT_TOPK:
-		return parse_number("--topk", text, 1, ORACLE_MAX_TOPK, &p->topk);
-	case OPT_HIDDEN:
-		return parse_number("--hidden", text, 1, 1 << 20, &p->hidden);
+		return parse_choice("--quant", text, quants, (int *)&p->quant);
 	case OPT_POW2:
 		p->pow2_scales = 1;
 		return 0;
@@ -247,44 +266,16 @@ static int parse_option(int letter, const char *text, struct perf_options *opt)
 {
 	static const char *const modes[] = { "ll", "ht", NULL };
 	static const char *const widths[] = { "32", "64", NULL };
-	uint32_t number = 0;
 
+	for (size_t i = 0; i < sizeof(number_options) / sizeof(number_options[0]); i++) {
+		const struct number_option *o = number_options + i;
+
+		if (o->letter == letter) {
+			return parse_number(o->name, text, o->low, o->high,
+					    (uint32_t *)((char *)opt + o->at));
+		}
+	}
 	switch (letter) {
-	case 'b':
-		return parse_number("-b", text, 0, 65535, &opt->min_tokens);
-	case 'e':
-		return parse_number("-e", text, 0, 65535, &opt->max_tokens);
-	case 'f':
-		return parse_number("-f", text, 2, 1024, &opt->step_factor);
-	case 'i':
-		return parse_number("-i", text, 1, 65535, &opt->step_increment);
-	case 'g':
-		return parse_number("-g", text, 1, PERF_MAX_LOCAL, &opt->gpus);
-	case 't':
-		return parse_number("-t", text, 1, PERF_MAX_LOCAL, &opt->threads);
-	case 'n':
-		return parse_number("-n", text, 1, 1000000, &opt->iters);
-	case 'w':
-		return parse_number("-w", text, 0, 1000000, &opt->warmup);
-	case 'N':
-		return parse_number("-N", text, 0, UINT32_MAX, &opt->cycles);
-	case 'G':
-		return parse_number("-G", text, 0, 1000000, &opt->graph);
-	case 'T':
-		return parse_number("-T", text, 0, 1000000, &opt->timeout_s);
-	case 'c':
-	case 'C':
-		if (parse_number(letter == 'c' ? "-c" : "-C", text, 0, 1, &number)) {
-			return -1;
-		}
-		*(letter == 'c' ? &opt->check : &opt->report_cpu) = (int)number;
-		return 0;
-	case 'a':
-		if (parse_number("-a", text, 0, 3, &number)) {
-			return -1;
-		}
-		opt->average = (enum perf_average)number;
-		return 0;
 	case 'J':
 		opt->json = text;
 		return 0;
@@ -292,12 +283,6 @@ static int parse_option(int letter, const char *text, struct perf_options *opt)
 		return parse_choice("--mode", text, modes, &opt->ht);
 	case OPT_IDS:
 		return parse_choice("--ids", text, widths, &opt->ids64);
-	case OPT_SMS:
-		return parse_number("--sms", text, 1, 100000, &opt->sms);
-	case OPT_CAPACITY:
-		return parse_number("--capacity", text, 1, 65535, &opt->capacity);
-	case OPT_CHAINS:
-		return parse_number("--chains", text, 1, 1000, &opt->chains);
 	case OPT_FLOOR:
 		return parse_real("--floor-gbs", text, 0.001, 1e6, &opt->floor_gbs);
 	case OPT_RENDEZVOUS:
@@ -345,6 +330,10 @@ static int finish(struct perf_options *opt, int have_max)
 		snprintf(text, sizeof(text), "%u", opt->gpus * opt->threads);
 		return bad("-t times -g", text, "at most 16 ranks per process");
 	}
+	if (opt->gpus * opt->threads % opt->ranks_per_gpu) {
+		snprintf(text, sizeof(text), "%u", opt->ranks_per_gpu);
+		return bad("--ranks-per-gpu", text, "-t times -g is no multiple of it");
+	}
 	opt->problem.tokens = opt->max_tokens;
 	opt->problem.max_tokens = opt->capacity;
 	return 0;
@@ -359,7 +348,7 @@ int perf_args_parse(int argc, char **argv, struct perf_options *opt)
 	memset(opt, 0, sizeof(*opt));
 	opt->min_tokens = 128;
 	opt->step_factor = 2;
-	opt->gpus = opt->threads = opt->cycles = 1;
+	opt->gpus = opt->threads = opt->ranks_per_gpu = opt->cycles = 1;
 	opt->is_virtual = dlsym(RTLD_DEFAULT, "ep_simt_register") != NULL; /* its executor */
 	opt->iters = opt->is_virtual ? 5 : 100;
 	opt->warmup = opt->is_virtual ? 1 : 10;

@@ -36,13 +36,14 @@ def number(value):
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def check_document(document, rows, ranks, launcher):
+def check_document(document, rows, ranks, launcher, per_gpu=1):
     expect(document['schema'] == 'ep_perf' and document['schema_version'] == 1, 'schema')
     expect(set(document['versions']) == {'nccl_ep', 'api', 'nccl', 'cuda_runtime', 'cuda_driver'},
            'versions')
     expect(document['launcher'] == launcher, 'launcher is %s' % document['launcher'])
     expect([r['rank'] for r in document['ranks']] == list(range(ranks)), 'ranks')
-    expect(len({r['pci'] for r in document['ranks']}) == ranks, 'one device per rank')
+    expect([r['device'] for r in document['ranks']] == [r // per_gpu for r in range(ranks)],
+           'devices')
     expect(document['environment'].get('NCCL_NVLS_ENABLE') == '0', 'environment')
     expect([r['tokens'] for r in document['results']] == rows, 'ladder')
     expect(document['wrong'] == 0, 'wrong')
@@ -117,6 +118,19 @@ def main():
         across = run([VCRUN, '--nodes', '2', '--gpus', '1', '--', EP_PERF, '-b', '3', *SHAPE], 0)
         expect('NVLink' not in across.stdout, 'no NVLink without a neighbour')
 
+        # ranks that share GPUs, and with them the SMs, of which a virtual GPU has 8
+        sharing = [EP_PERF, '-g', '2', '-t', '2', '--ranks-per-gpu', '2', '-b', '3', *SHAPE]
+        run([*sharing, '-J', out], 0, VC_NCCL_VERSION='23000')
+        with open(out) as file:
+            document = json.load(file)
+        check_document(document, [3], 4, 'none', per_gpu=2)
+        expect(document['config']['sms'] == 4, 'half of the SMs')
+        expect(document['environment'].get('NCCL_MULTI_RANK_GPU_ENABLE') == '1', 'NCCL is told')
+        done = run([*sharing, '--sms', '5'], 3, VC_NCCL_VERSION='23000')
+        expect('--sms is at most 4' in done.stderr, 'too many SMs')
+        done = run(sharing, 2, VC_NCCL_VERSION='22909')
+        expect('needs NCCL 2.30 or later, this is 2.29.9' in done.stderr, 'an NCCL that cannot')
+
         # what is refused is a row with the reason
         done = run([EP_PERF, '-g', '2', '-b', '3', *SHAPE, '--mode', 'ht', '-J', out], 77)
         with open(out) as file:
@@ -134,8 +148,10 @@ def main():
 
     # usage
     for bad in (['--routing', 'random'], ['-b', 'x'], ['--layout', 'flat'], ['-b', '4', '-e', '2'],
-                ['--experts', '7', '-g', '2'], ['--topk', '33'], ['extra']):
-        expect(run([EP_PERF, *bad], 2).stderr.startswith('ep_perf: '), 'reason for %s' % bad)
+                ['--experts', '7', '-g', '2'], ['--topk', '33'], ['extra'],
+                ['-g', '4', '--ranks-per-gpu', '3'], ['--ranks-per-gpu', '0']):
+        done = run([EP_PERF, *bad], 2, VC_NCCL_VERSION='23000')
+        expect(done.stderr.startswith('ep_perf: '), 'reason for %s' % bad)
     expect('--routing' in run([EP_PERF, '-h'], 0).stdout, 'help')
     print('%d failures' % failures)
     sys.exit(failures != 0)

@@ -2,7 +2,7 @@
 /*
  * Kernel times from CUPTI's activity records. The library is loaded at run time and never needed.
  * An operation is one kernel (two when staged) whose name contains "dispatch" or "combine"; the
- * order of a device's kernels tells which belong to the aligning operations.
+ * order of a rank's kernels tells which belong to the aligning operations.
  */
 #include <dlfcn.h>
 #include <math.h>
@@ -31,7 +31,7 @@ static int everywhere(struct perf_rank *r, int mine)
 
 struct record {
 	uint64_t start, end;
-	uint32_t device;
+	uint32_t device, stream;
 	uint32_t blocks;
 	enum perf_op op;
 };
@@ -41,6 +41,8 @@ static struct {
 	CUptiResult (*disable)(CUpti_ActivityKind kind);
 	CUptiResult (*flush)(uint32_t flag);
 	CUptiResult (*next)(uint8_t *buffer, size_t bytes, CUpti_Activity **record);
+	CUptiResult (*stream_id)(CUcontext context, CUstream stream, uint8_t per_thread,
+				 uint32_t *id);
 	CUptiResult (*set_callbacks)(CUpti_BuffersCallbackRequestFunc request,
 				     CUpti_BuffersCallbackCompleteFunc complete);
 	pthread_mutex_t lock;
@@ -78,9 +80,9 @@ static void keep(const CUpti_ActivityKernel5 *kernel)
 		cupti.records = bigger;
 		cupti.room = room;
 	}
-	cupti.records[cupti.count++] = (struct record){ kernel->start, kernel->end,
-							kernel->deviceId, (uint32_t)kernel->gridX,
-							op };
+	cupti.records[cupti.count++] = (struct record){ kernel->start,           kernel->end,
+							kernel->deviceId,        kernel->streamId,
+							(uint32_t)kernel->gridX, op };
 }
 
 static void CUPTIAPI complete_buffer(CUcontext context, uint32_t stream, uint8_t *buffer,
@@ -102,20 +104,15 @@ static void CUPTIAPI complete_buffer(CUcontext context, uint32_t stream, uint8_t
 
 static void *load(void)
 {
-	static const char *const names[] = { "libcupti.so", "/usr/local/cuda/lib64/libcupti.so",
-					     "/usr/local/cuda/extras/CUPTI/lib64/libcupti.so" };
+	char names[][512] = { "", "", "libcupti.so", "/usr/local/cuda/lib64/libcupti.so",
+			      "/usr/local/cuda/extras/CUPTI/lib64/libcupti.so" };
 	const char *home = getenv("CUDA_HOME");
-	char name[512];
 	void *library = NULL;
 	int version = 0;
 
 	cudaRuntimeGetVersion(&version);
-	snprintf(name, sizeof(name), "libcupti.so.%d", version / 1000);
-	library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-	if (!library && home) {
-		snprintf(name, sizeof(name), "%s/lib64/libcupti.so", home);
-		library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-	}
+	snprintf(names[0], sizeof(names[0]), "libcupti.so.%d", version / 1000);
+	snprintf(names[1], sizeof(names[1]), "%s/lib64/libcupti.so", home ? home : "");
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && !library; i++) {
 		library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
 	}
@@ -137,8 +134,9 @@ const char *perf_cupti_open(const struct perf_options *opt)
 	*(void **)&cupti.disable = dlsym(library, "cuptiActivityDisable");
 	*(void **)&cupti.flush = dlsym(library, "cuptiActivityFlushAll");
 	*(void **)&cupti.next = dlsym(library, "cuptiActivityGetNextRecord");
+	*(void **)&cupti.stream_id = dlsym(library, "cuptiGetStreamIdEx");
 	*(void **)&cupti.set_callbacks = dlsym(library, "cuptiActivityRegisterCallbacks");
-	if (!cupti.enable || !cupti.disable || !cupti.flush || !cupti.next ||
+	if (!cupti.enable || !cupti.disable || !cupti.flush || !cupti.next || !cupti.stream_id ||
 	    !cupti.set_callbacks) {
 		return "libcupti.so lacks the activity calls";
 	}
@@ -185,18 +183,25 @@ static int by_start(const void *a, const void *b)
 	return (x->start > y->start) - (x->start < y->start);
 }
 
-/* This device's kernels of one operation, oldest first. The caller frees. */
+/* This rank's kernels of one operation, oldest first. The caller frees. */
 static struct record *select_records(const struct perf_rank *r, enum perf_op op, size_t *count)
 {
+	int shared = r->perf->opt.ranks_per_gpu > 1;
 	struct record *mine;
+	uint32_t stream = 0;
 
 	*count = 0;
+	if (shared && cupti.stream_id(NULL, (CUstream)r->stream, 0, &stream) != CUPTI_SUCCESS) {
+		return NULL;
+	}
 	pthread_mutex_lock(&cupti.lock);
 	mine = calloc(cupti.count + 1, sizeof(*mine));
 	for (size_t i = 0; mine && !cupti.lost && i < cupti.count; i++) {
-		if (cupti.records[i].op == op &&
-		    cupti.records[i].device == (uint32_t)r->place.device) {
-			mine[(*count)++] = cupti.records[i];
+		const struct record *one = cupti.records + i;
+
+		if (one->op == op && one->device == (uint32_t)r->place.device &&
+		    (!shared || one->stream == stream)) {
+			mine[(*count)++] = *one;
 		}
 	}
 	pthread_mutex_unlock(&cupti.lock);

@@ -6,9 +6,10 @@
 
 #include "perf.h"
 
-static void put_string(FILE *f, const char *key, const char *text)
+/* `before` is the text before the key, a separator mostly. */
+static void put_string(FILE *f, const char *before, const char *key, const char *text)
 {
-	fprintf(f, "\"%s\": \"", key);
+	fprintf(f, "%s\"%s\": \"", before, key);
 	for (; *text; text++) {
 		unsigned char c = (unsigned char)*text;
 
@@ -23,12 +24,12 @@ static void put_string(FILE *f, const char *key, const char *text)
 	fputc('"', f);
 }
 
-static void put_number(FILE *f, const char *key, double value)
+static void put_number(FILE *f, const char *before, const char *key, double value)
 {
 	if (isnan(value) || isinf(value)) {
-		fprintf(f, "\"%s\": null", key);
+		fprintf(f, "%s\"%s\": null", before, key);
 	} else {
-		fprintf(f, "\"%s\": %.6g", key, value);
+		fprintf(f, "%s\"%s\": %.6g", before, key, value);
 	}
 }
 
@@ -45,7 +46,7 @@ static void put_problem(FILE *f, const struct perf *perf)
 		opt->ht ? "ht" : "ll", p->layout == ORACLE_EXPERT_MAJOR ? "em" : "rm", p->experts,
 		p->topk, p->hidden, perf_dtype_name(opt), perf_quant_name(opt),
 		p->pow2_scales ? "true" : "false", opt->ids64 ? 64 : 32);
-	put_string(f, "routing", p->routing.text);
+	put_string(f, "", "routing", p->routing.text);
 	fprintf(f,
 		", \"drop\": %g, \"seed\": %llu, \"uneven\": %s, \"capacity\": %u, \"sms\": %u, "
 		"\"staged\": %s, \"mask\": %s,\n    \"iterations\": %u, \"warmup\": %u, "
@@ -66,11 +67,10 @@ static void put_ranks(FILE *f, const struct perf *perf)
 		const struct perf_place *place = perf->places + n;
 
 		fprintf(f, "%s\n    {\"rank\": %u, ", n ? "," : "", n);
-		put_string(f, "host", place->host);
+		put_string(f, "", "host", place->host);
 		fprintf(f, ", \"pid\": %d, \"device\": %d, ", place->pid, place->device);
-		put_string(f, "pci", place->bus);
-		fprintf(f, ", ");
-		put_string(f, "name", place->device_name);
+		put_string(f, "", "pci", place->bus);
+		put_string(f, ", ", "name", place->device_name);
 		fprintf(f, ", \"sms\": %d}", place->sms);
 	}
 	fprintf(f, "],\n  \"environment\": {");
@@ -78,8 +78,7 @@ static void put_ranks(FILE *f, const struct perf *perf)
 		char name[128];
 
 		snprintf(name, sizeof(name), "%.*s", (int)strcspn(text, "="), text);
-		fprintf(f, "%s", i ? ", " : "");
-		put_string(f, name, text + strcspn(text, "=") + 1);
+		put_string(f, i ? ", " : "", name, text + strcspn(text, "=") + 1);
 	}
 	fprintf(f, "},\n");
 }
@@ -109,7 +108,7 @@ void perf_json_open(struct perf *perf)
 	fprintf(f, "  \"launcher\": \"%s\", \"processes\": %u,\n  ", perf->world.launcher,
 		perf->world.nprocs);
 	if (perf->no_kernel_times) {
-		put_string(f, "no_kernel_times", perf->no_kernel_times);
+		put_string(f, "", "no_kernel_times", perf->no_kernel_times);
 		fprintf(f, ",\n");
 	} else {
 		fprintf(f, "\"no_kernel_times\": null,\n");
@@ -124,21 +123,14 @@ void perf_json_open(struct perf *perf)
 static void put_op(FILE *f, const char *name, const struct perf_op_row *o, double host_us)
 {
 	fprintf(f, ", \"%s\": {", name);
-	put_number(f, "kernel_us", o->kernel);
-	fprintf(f, ", ");
-	put_number(f, "p50_us", o->p50);
-	fprintf(f, ", ");
-	put_number(f, "p99_us", o->p99);
-	fprintf(f, ", ");
-	put_number(f, "fastest_rank_us", o->fastest);
-	fprintf(f, ", ");
-	put_number(f, "call_cpu_us", host_us);
-	fprintf(f, ", ");
-	put_number(f, "algbw_gbs", o->algbw);
-	fprintf(f, ", ");
-	put_number(f, "busbw_gbs", o->busbw);
-	fprintf(f, ", ");
-	put_number(f, "floor_percent", o->floor_percent);
+	put_number(f, "", "kernel_us", o->kernel);
+	put_number(f, ", ", "p50_us", o->p50);
+	put_number(f, ", ", "p99_us", o->p99);
+	put_number(f, ", ", "fastest_rank_us", o->fastest);
+	put_number(f, ", ", "call_cpu_us", host_us);
+	put_number(f, ", ", "algbw_gbs", o->algbw);
+	put_number(f, ", ", "busbw_gbs", o->busbw);
+	put_number(f, ", ", "floor_percent", o->floor_percent);
 	fprintf(f, "}");
 }
 
@@ -151,21 +143,17 @@ void perf_json_row(struct perf *perf, const struct perf_row *row)
 	}
 	fprintf(f, "%s\n    {\"tokens\": %u, ", perf->nrows > 1 ? "," : "", row->tokens);
 	if (row->unsupported[0]) {
-		put_string(f, "unsupported", row->unsupported);
+		put_string(f, "", "unsupported", row->unsupported);
 		fprintf(f, "}");
 		return;
 	}
-	put_number(f, "copies_per_token", row->copies);
-	fprintf(f, ", ");
-	put_number(f, "load_cv", row->load_cv);
+	put_number(f, "", "copies_per_token", row->copies);
+	put_number(f, ", ", "load_cv", row->load_cv);
 	put_op(f, "dispatch", &row->op[PERF_DISPATCH], row->host_us[PERF_DISPATCH]);
 	put_op(f, "combine", &row->op[PERF_COMBINE], row->host_us[PERF_COMBINE]);
-	fprintf(f, ", ");
-	put_number(f, "period_us", row->period);
-	fprintf(f, ", ");
-	put_number(f, "blocks", row->blocks ? row->blocks : NAN);
-	fprintf(f, ", ");
-	put_number(f, "wrong", row->checked ? (double)row->wrong : NAN);
+	put_number(f, ", ", "period_us", row->period);
+	put_number(f, ", ", "blocks", row->blocks ? row->blocks : NAN);
+	put_number(f, ", ", "wrong", row->checked ? (double)row->wrong : NAN);
 	fprintf(f, "}");
 	fflush(f);
 }
@@ -178,18 +166,14 @@ void perf_json_close(struct perf *perf, const struct perf_setup *setup,
 	if (!f) {
 		return;
 	}
-	fprintf(f, "],\n  \"setup\": {");
-	put_number(f, "group_ms", setup->group_ms);
-	fprintf(f, ", ");
-	put_number(f, "handle_ms", setup->handle_ms);
-	fprintf(f, ", ");
-	put_number(f, "library_mib", setup->library_mib);
-	fprintf(f, "},\n  \"dispatched\": {");
-	put_number(f, "gpu_bytes", links->known ? (double)links->bytes[PERF_LINK_GPU] : NAN);
-	fprintf(f, ", ");
-	put_number(f, "rdma_bytes", links->known ? (double)links->bytes[PERF_LINK_RDMA] : NAN);
-	fprintf(f, "},\n  ");
-	put_number(f, "wrong", perf->opt.check ? (double)perf->wrong : NAN);
+	put_number(f, "],\n  \"setup\": {", "group_ms", setup->group_ms);
+	put_number(f, ", ", "handle_ms", setup->handle_ms);
+	put_number(f, ", ", "library_mib", setup->library_mib);
+	put_number(f, "},\n  \"dispatched\": {", "gpu_bytes",
+		   links->known ? (double)links->bytes[PERF_LINK_GPU] : NAN);
+	put_number(f, ", ", "rdma_bytes",
+		   links->known ? (double)links->bytes[PERF_LINK_RDMA] : NAN);
+	put_number(f, "},\n  ", "wrong", perf->opt.check ? (double)perf->wrong : NAN);
 	fprintf(f, "\n}\n");
 	if (fclose(f)) {
 		fprintf(stderr, "ep_perf: %s: %s\n", perf->opt.json, strerror(errno));

@@ -22,7 +22,6 @@ static int ask(struct perf_rank *r, ncclEpExtPeerStats_t *stats)
 void perf_links_learn(struct perf_rank *r)
 {
 	ncclEpExtPeerStats_t stats[ORACLE_MAX_RANKS];
-
 	struct perf *perf = r->perf;
 
 	if (!ask(r, stats)) {

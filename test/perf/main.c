@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Threads, devices, communicators, the ladder, and the end of it all. */
+#include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,45 +48,52 @@ void perf_die(struct perf_rank *r, const char *format, ...)
 	_exit(EXIT_BROKEN);
 }
 
+void *perf_alloc(struct perf_rank *r, size_t count, size_t bytes)
+{
+	void *memory = calloc(count, bytes);
+
+	if (!memory) {
+		perf_die(r, "out of memory");
+	}
+	return memory;
+}
+
 /* Ranks that make no progress: says who, then ends the process. */
 static void *watch(void *argument)
 {
 	struct perf *perf = argument;
 	uint64_t limit = perf->opt.timeout_s * UINT64_C(1000000000);
+	uint64_t newest = perf_now_ns();
 
-	for (;;) {
-		uint64_t now;
-
+	while (perf_now_ns() < newest + limit) {
 		sleep(1);
-		now = perf_now_ns();
 		for (uint32_t i = 0; i < perf->world.nlocal; i++) {
-			if (atomic_load(&perf->ranks[i].phase_ns) + limit > now) {
-				limit = perf->opt.timeout_s * UINT64_C(1000000000);
-				goto next;
-			}
+			uint64_t begun = atomic_load(&perf->ranks[i].phase_ns);
+
+			newest = begun > newest ? begun : newest;
 		}
-		fflush(stdout);
-		for (uint32_t i = 0; i < perf->world.nlocal; i++) {
-			fprintf(stderr, "ep_perf: rank %u: no progress for %u s while %s\n",
-				perf->ranks[i].rank, perf->opt.timeout_s,
-				atomic_load(&perf->ranks[i].phase));
-		}
-		_exit(EXIT_BROKEN);
-next:;
 	}
-	return NULL;
+	fflush(stdout);
+	for (uint32_t i = 0; i < perf->world.nlocal; i++) {
+		fprintf(stderr, "ep_perf: rank %u: no progress for %u s while %s\n",
+			perf->ranks[i].rank, perf->opt.timeout_s,
+			atomic_load(&perf->ranks[i].phase));
+	}
+	_exit(EXIT_BROKEN);
 }
 
 static void choose_device(struct perf_rank *r)
 {
 	const struct perf_world *w = &r->perf->world;
+	uint32_t shared = r->perf->opt.ranks_per_gpu;
+	int local = (int)(r->local / shared);
 	int count = 0;
 
 	PERF_CUDA(r, cudaGetDeviceCount(&count));
-	r->place.device = (int)(w->local_proc * w->nlocal + r->local);
-	if (r->place.device >= count && count >= (int)w->nlocal) {
+	r->place.device = (int)(w->local_proc * (w->nlocal / shared)) + local;
+	if (r->place.device >= count && count >= (int)(w->nlocal / shared)) {
 		/* the launcher shows each process its own devices only */
-		r->place.device = (int)r->local;
+		r->place.device = local;
 	}
 	if (r->place.device >= count) {
 		perf_die(r, "it needs device %d, there are %d; ranks per process are -t times -g",
@@ -106,17 +114,29 @@ static void describe_place(struct perf_rank *r)
 	r->place.sms = properties.multiProcessorCount;
 }
 
+/* Kernels of ranks on one GPU wait for each other: the blocks of all must be on it together. */
+static void share_sms(struct perf_rank *r)
+{
+	struct perf_options *opt = &r->perf->opt;
+	uint32_t most = (uint32_t)r->place.sms / opt->ranks_per_gpu;
+
+	if (r->local != 0 || opt->ranks_per_gpu == 1) {
+		return;
+	}
+	if (opt->sms > most) {
+		perf_die(r, "--ranks-per-gpu %u on a GPU of %d SMs: --sms is at most %u",
+			 opt->ranks_per_gpu, r->place.sms, most);
+	}
+	opt->sms = opt->sms ? opt->sms : most;
+}
+
 static void connect_ranks(struct perf_rank *r)
 {
 	struct perf_world *w = &r->perf->world;
-	ncclUniqueId *ids = calloc(w->nranks, sizeof(*ids));
-	struct perf_place *places = calloc(w->nranks, sizeof(*places));
-	ncclUniqueId id;
+	ncclUniqueId *ids = perf_alloc(r, w->nranks, sizeof(*ids));
+	struct perf_place *places = perf_alloc(r, w->nranks, sizeof(*places));
+	ncclUniqueId id = { { 0 } };
 
-	if (!ids || !places) {
-		perf_die(r, "out of memory");
-	}
-	memset(&id, 0, sizeof(id));
 	if (r->rank == 0) {
 		PERF_NCCL(r, ncclGetUniqueId(&id));
 	}
@@ -180,15 +200,9 @@ static void slowest_setup(struct perf_rank *r, struct perf_setup *setup)
 	perf_gather(r, &r->setup, sizeof(r->setup), all);
 	memset(setup, 0, sizeof(*setup));
 	for (uint32_t n = 0; n < r->perf->world.nranks; n++) {
-		if (all[n].group_ms > setup->group_ms) {
-			setup->group_ms = all[n].group_ms;
-		}
-		if (all[n].handle_ms > setup->handle_ms) {
-			setup->handle_ms = all[n].handle_ms;
-		}
-		if (all[n].library_mib > setup->library_mib) {
-			setup->library_mib = all[n].library_mib;
-		}
+		setup->group_ms = fmax(setup->group_ms, all[n].group_ms);
+		setup->handle_ms = fmax(setup->handle_ms, all[n].handle_ms);
+		setup->library_mib = fmax(setup->library_mib, all[n].library_mib);
 	}
 }
 
@@ -201,6 +215,7 @@ static void *rank_main(void *argument)
 	perf_phase(r, "setting up");
 	choose_device(r);
 	describe_place(r);
+	share_sms(r);
 	PERF_CUDA(r, cudaStreamCreateWithFlags(&r->stream, cudaStreamNonBlocking));
 	connect_ranks(r);
 	if (perf_group_open(r) == 0) {
@@ -256,6 +271,27 @@ static int start(struct perf *perf)
 	return perf->measured ? 0 : EXIT_NOTHING;
 }
 
+/* What NCCL and CUDA must be told before they start, and what is too much for an older NCCL. */
+static int share_gpus(const struct perf_options *opt)
+{
+	int version = 0;
+
+	if (opt->ranks_per_gpu == 1) {
+		return 0;
+	}
+	ncclGetVersion(&version);
+	if (version < 23000) {
+		fprintf(stderr,
+			"ep_perf: --ranks-per-gpu %u needs NCCL 2.30 or later, this is %d.%d.%d\n",
+			opt->ranks_per_gpu, version / 10000, version / 100 % 100, version % 100);
+		return -1;
+	}
+	setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
+	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); /* no rank's stream behind another's */
+	setenv("CUDA_MODULE_LOADING", "EAGER", 0);      /* loading waits for running kernels */
+	return 0;
+}
+
 static int prepare(struct perf *perf)
 {
 	char why[128];
@@ -263,6 +299,9 @@ static int prepare(struct perf *perf)
 	setenv("NCCL_NVLS_ENABLE", "0", 0); /* before NCCL looks */
 	if (perf->opt.node_size) {
 		setenv("NCCL_EP_NODE_SIZE", perf->opt.node_size, 1);
+	}
+	if (share_gpus(&perf->opt)) {
+		return -1;
 	}
 	if (perf_world_detect(&perf->world, &perf->opt)) {
 		return -1;

@@ -41,23 +41,24 @@ struct perf_options {
 	uint32_t capacity;       /* tokens per rank that the group is made for */
 	uint32_t gpus;           /* per thread */
 	uint32_t threads;
+	uint32_t ranks_per_gpu;
 	uint32_t iters;
 	uint32_t warmup;
 	uint32_t chains;
 	uint32_t cycles;
 	uint32_t graph;     /* replays, 0: no graphs */
 	uint32_t timeout_s; /* without progress, 0: never */
-	int check;
-	int report_cpu;
-	enum perf_average average;
-	int is_virtual; /* no GPU: the virtual cluster */
+	uint32_t check;
+	uint32_t report_cpu;
+	uint32_t average; /* enum perf_average */
+	int is_virtual;   /* no GPU: the virtual cluster */
 	int ht;
 	int ids64;
 	int staged;
 	int mask;
 	int align;
 	int kernel_times;
-	uint32_t sms;
+	uint32_t sms; /* of each rank, 0: the library's choice */
 	double floor_gbs;
 	const char *json;
 	const char *rendezvous;
@@ -183,7 +184,6 @@ struct perf {
 	struct perf_world world;
 	struct perf_rank ranks[PERF_MAX_LOCAL];
 	struct perf_place *places; /* [nranks] */
-	ncclUniqueId id;
 	int kernel_times;
 	const char *no_kernel_times; /* why */
 	FILE *json;
@@ -215,6 +215,8 @@ uint64_t perf_now_ns(void);
 void perf_phase(struct perf_rank *r, const char *phase);
 __attribute__((noreturn, format(printf, 2, 3))) void perf_die(struct perf_rank *r,
 							      const char *format, ...);
+
+void *perf_alloc(struct perf_rank *r, size_t count, size_t bytes); /* zeroed, never NULL */
 
 #define PERF_CUDA(r, call)                                                                         \
 	do {                                                                                       \

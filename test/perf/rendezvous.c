@@ -34,12 +34,10 @@ struct place {
 	const char *file; /* NULL: host and port are agreed */
 };
 
-int perf_send_all(int fd, const void *data, size_t bytes)
+static int move_all(int fd, char *at, size_t bytes, int sending)
 {
-	const char *at = data;
-
 	while (bytes > 0) {
-		ssize_t n = send(fd, at, bytes, MSG_NOSIGNAL);
+		ssize_t n = sending ? send(fd, at, bytes, MSG_NOSIGNAL) : recv(fd, at, bytes, 0);
 
 		if (n < 0 && errno == EINTR) {
 			continue;
@@ -53,23 +51,14 @@ int perf_send_all(int fd, const void *data, size_t bytes)
 	return 0;
 }
 
+int perf_send_all(int fd, const void *data, size_t bytes)
+{
+	return move_all(fd, (char *)data, bytes, 1);
+}
+
 int perf_receive_all(int fd, void *data, size_t bytes)
 {
-	char *at = data;
-
-	while (bytes > 0) {
-		ssize_t n = recv(fd, at, bytes, 0);
-
-		if (n < 0 && errno == EINTR) {
-			continue;
-		}
-		if (n <= 0) {
-			return -1;
-		}
-		at += n;
-		bytes -= (size_t)n;
-	}
-	return 0;
+	return move_all(fd, data, bytes, 0);
 }
 
 static void tune(int fd, uint32_t seconds)

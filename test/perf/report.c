@@ -91,7 +91,7 @@ static void report_settings(const struct perf *perf)
 	} else {
 		printf("auto\n");
 	}
-	printf("# iterations %u   warm-up %u   check %d   ", opt->iters, opt->warmup, opt->check);
+	printf("# iterations %u   warm-up %u   check %u   ", opt->iters, opt->warmup, opt->check);
 	if (opt->graph) {
 		printf("graph, %u replays\n", opt->graph);
 	} else {
@@ -178,7 +178,7 @@ static void cell(double value, int width)
 	}
 }
 
-static void report_op(const struct perf_op_row *o, int report_cpu, double host_us)
+static void report_op(const struct perf_op_row *o, uint32_t report_cpu, double host_us)
 {
 	cell(o->kernel, 7);
 	cell(report_cpu ? host_us : o->p50, 7);
@@ -236,7 +236,7 @@ static void report_links(const struct perf_links *links)
 void perf_report_end(struct perf *perf, const struct perf_setup *setup,
 		     const struct perf_links *links)
 {
-	printf("# Set-up : group %.1f ms, handle %.1f ms, library memory %.0f MiB per GPU\n",
+	printf("# Set-up : group %.1f ms, handle %.1f ms, library memory %.0f MiB per rank\n",
 	       setup->group_ms, setup->handle_ms, setup->library_mib);
 	report_links(links);
 	if (perf->unsupported) {

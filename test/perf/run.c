@@ -8,20 +8,11 @@
 
 #define POISON_LOOKS 16 /* unused rows examined per block, where memory is not the host's */
 
-static int read_device(void *context, void *to, const void *from, size_t bytes)
+static int copy(void *context, void *to, const void *from, size_t bytes)
 {
 	struct perf_rank *r = context;
 
-	PERF_CUDA(r, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, r->stream));
-	PERF_CUDA(r, cudaStreamSynchronize(r->stream));
-	return 0;
-}
-
-static int write_device(void *context, void *to, const void *from, size_t bytes)
-{
-	struct perf_rank *r = context;
-
-	PERF_CUDA(r, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, r->stream));
+	PERF_CUDA(r, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, r->stream));
 	PERF_CUDA(r, cudaStreamSynchronize(r->stream));
 	return 0;
 }
@@ -87,7 +78,7 @@ static struct oracle_dispatch view_of(struct perf_rank *r, uint32_t poison_rows)
 /* A whole round on fresh data and poisoned outputs. Returns what was wrong. */
 static uint64_t check_round(struct perf_rank *r, const struct halves *halves, uint64_t seed)
 {
-	struct oracle_mem mem = { read_device, write_device, r };
+	struct oracle_mem mem = { copy, copy, r };
 	struct oracle_dispatch view = view_of(r, POISON_LOOKS);
 	struct oracle_verdict verdict = { 0 };
 	struct oracle_table *table;
@@ -117,7 +108,7 @@ static uint64_t check_round(struct perf_rank *r, const struct halves *halves, ui
 /* What the last dispatch of the chain has left. */
 static uint64_t check_left(struct perf_rank *r)
 {
-	struct oracle_mem mem = { read_device, write_device, r };
+	struct oracle_mem mem = { copy, copy, r };
 	struct oracle_dispatch view = view_of(r, 0);
 	struct oracle_verdict verdict = { 0 };
 	struct oracle_table *table = oracle_table_create(&r->problem, r->rank);
@@ -136,11 +127,8 @@ static uint64_t check_left(struct perf_rank *r)
 static int agree(struct perf_rank *r, struct perf_row *row)
 {
 	static const char none[sizeof(r->failure)];
-	char(*all)[sizeof(none)] = calloc(r->perf->world.nranks, sizeof(*all));
+	char(*all)[sizeof(none)] = perf_alloc(r, r->perf->world.nranks, sizeof(*all));
 
-	if (!all) {
-		perf_die(r, "out of memory");
-	}
 	perf_gather(r, r->failure, sizeof(r->failure), all);
 	for (uint32_t n = 0; n < r->perf->world.nranks && !row->unsupported[0]; n++) {
 		snprintf(row->unsupported, sizeof(row->unsupported), "%.*s",
@@ -201,12 +189,9 @@ static void reduce(struct perf_rank *r, const float *mine, double *p50, double *
 {
 	const struct perf_options *opt = &r->perf->opt;
 	uint32_t nranks = r->perf->world.nranks;
-	float *all = calloc((size_t)opt->iters * nranks, sizeof(*all));
-	float *one = calloc(opt->iters, sizeof(*one));
+	float *all = perf_alloc(r, (size_t)opt->iters * nranks, sizeof(*all));
+	float *one = perf_alloc(r, opt->iters, sizeof(*one));
 
-	if (!all || !one) {
-		perf_die(r, "out of memory");
-	}
 	perf_gather(r, mine, opt->iters * sizeof(*mine), all);
 	for (uint32_t i = 0; i < opt->iters; i++) {
 		one[i] = over_ranks(opt, all, nranks, i, PERF_MIN);
@@ -228,11 +213,8 @@ static void time_all(struct perf_rank *r, struct perf_row *row)
 	double unused;
 
 	for (int op = 0; op < PERF_OPS; op++) {
-		times.gpu[op] = calloc(opt->iters, sizeof(float));
-		times.host[op] = calloc(opt->iters, sizeof(float));
-		if (!times.gpu[op] || !times.host[op]) {
-			perf_die(r, "out of memory");
-		}
+		times.gpu[op] = perf_alloc(r, opt->iters, sizeof(float));
+		times.host[op] = perf_alloc(r, opt->iters, sizeof(float));
 	}
 	perf_time_drained(r, &times);
 	for (int op = 0; op < PERF_OPS; op++) {

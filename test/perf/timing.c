@@ -213,13 +213,10 @@ double perf_time_chain(struct perf_rank *r)
 	const struct perf_options *opt = &r->perf->opt;
 	uint32_t pairs = opt->graph ? opt->graph : opt->iters;
 	cudaGraphExec_t graph = opt->graph ? perf_capture(r, enqueue_pair, NULL) : NULL;
-	float *periods = calloc(opt->chains, sizeof(*periods));
+	float *periods = perf_alloc(r, opt->chains, sizeof(*periods));
 	double all[ORACLE_MAX_RANKS];
 	double median;
 
-	if (!periods) {
-		perf_die(r, "out of memory");
-	}
 	perf_phase(r, "warming up");
 	run_chain(r, graph, opt->warmup ? opt->warmup : 1);
 	for (uint32_t i = 0; i < opt->chains; i++) {

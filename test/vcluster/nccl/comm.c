@@ -245,6 +245,13 @@ static ncclResult_t vc_comm_map(struct ncclComm *comm, const ncclUniqueId *id)
 	return ncclSuccess;
 }
 
+/* NCCL allows it from 2.30 on. */
+static bool vc_gpus_shared(void)
+{
+	return vc_env_long("VC_NCCL_VERSION", VC_NCCL_VERSION) >= 23000 &&
+	       vc_env_long("NCCL_MULTI_RANK_GPU_ENABLE", 0);
+}
+
 static ncclResult_t vc_comm_join(struct ncclComm *comm, const ncclUniqueId *id)
 {
 	struct vc_member *me = &comm->shared->member[comm->rank];
@@ -266,7 +273,8 @@ static ncclResult_t vc_comm_join(struct ncclComm *comm, const ncclUniqueId *id)
 	for (int i = 0; i < comm->nranks && !result; i++) {
 		const struct vc_member *peer = &comm->shared->member[i];
 
-		if (i != comm->rank && peer->node == me->node && peer->device == me->device) {
+		if (i != comm->rank && peer->node == me->node && peer->device == me->device &&
+		    !vc_gpus_shared()) {
 			result = vc_nccl_error(comm, ncclInvalidUsage,
 					       "ranks %d and %d both use device %d of node %d",
 					       comm->rank, i, me->device, me->node);
