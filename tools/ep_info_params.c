@@ -11,28 +11,6 @@
 #include "tools/conf.h"
 #include "tools/ep_info.h"
 
-/* core/error.c and core/log.c ask the CUDA runtime for names of errors and for the current device.
- * This tool has neither, and must run where there is no CUDA runtime. */
-cudaError_t cudaGetDevice(int *device)
-{
-	return cudaErrorNoDevice;
-}
-
-cudaError_t cudaGetLastError(void)
-{
-	return cudaSuccess;
-}
-
-const char *cudaGetErrorName(cudaError_t error)
-{
-	return "";
-}
-
-const char *cudaGetErrorString(cudaError_t error)
-{
-	return "";
-}
-
 static void print_own(enum ep_param_id id)
 {
 	const struct ep_param_def *def = &ep_param_table[id];

@@ -56,13 +56,6 @@ ncclResult_t ep_fail(ncclResult_t code, const char *fmt, ...)
 	return ep_fail_again(&thread_last);
 }
 
-ncclResult_t ep_fail_cuda(cudaError_t err, const char *what)
-{
-	(void)cudaGetLastError(); /* the caller's next check must not find our error */
-	return ep_fail(ncclUnhandledCudaError, "%s failed: %s (%s)", what, cudaGetErrorString(err),
-		       cudaGetErrorName(err));
-}
-
 void ep_error_get(struct ep_error_slot *slot, struct ep_error *out)
 {
 	if (!slot) {

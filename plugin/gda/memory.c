@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "core/cuda.h"
 #include "core/log.h"
 #include "gda/internal.h"
 
