@@ -3,7 +3,7 @@
 #define EP_TOOLS_EP_INFO_H
 
 #include <stdbool.h>
-#include "gda/choose.h"
+#include "rdma/choose.h"
 #include "gda/gda.h"
 #include "topo/topo.h"
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gda/verbs.h"
+#include "rdma/verbs.h"
 #include "tools/ep_info.h"
 
 static bool permitted(const char *name, int port)

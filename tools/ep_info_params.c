@@ -7,7 +7,7 @@
 
 #include "core/error.h"
 #include "core/param.h"
-#include "gda/choose.h"
+#include "rdma/choose.h"
 #include "tools/conf.h"
 #include "tools/ep_info.h"
 

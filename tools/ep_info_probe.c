@@ -14,8 +14,8 @@
 #include <unistd.h>
 
 #include "core/error.h"
-#include "gda/choose.h"
-#include "gda/verbs.h"
+#include "rdma/choose.h"
+#include "rdma/verbs.h"
 #include "tools/ep_info.h"
 
 static void say(struct ep_info_fact *fact, bool yes, const char *fmt, ...) EP_PRINTF(3, 4);

@@ -8,7 +8,7 @@
 #include <string.h>
 #include "core/idle.h"
 #include "core/log.h"
-#include "gda/internal.h"
+#include "gda/state.h"
 
 #define EP_GDA_THREADS 4
 #define EP_GDA_QUEUES_PER_THREAD 16

@@ -7,7 +7,7 @@
 #include <string.h>
 #include "core/log.h"
 #include "device/mlx5/wqe.h"
-#include "gda/internal.h"
+#include "gda/state.h"
 #include "gda/prm.h"
 
 #define EP_GDA_READ_NS 50000000ull     /* bound for the copy of a completion from the GPU */

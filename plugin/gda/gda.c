@@ -7,7 +7,7 @@
 #include "core/idle.h"
 #include "core/log.h"
 #include "device/mlx5/wqe.h"
-#include "gda/internal.h"
+#include "gda/state.h"
 
 #define EP_GDA_STALL_NS 2000000000ull /* without progress, draining ends earlier */
 #define EP_GDA_REST_NS 500000000ull   /* for the device, however long draining took */

@@ -12,7 +12,7 @@
 #include <unistd.h>
 #include "core/cuda.h"
 #include "core/log.h"
-#include "gda/internal.h"
+#include "gda/state.h"
 
 typedef CUresult (*ep_cu_range_fn)(void *, CUdeviceptr, size_t, CUmemRangeHandleType,
 				   unsigned long long);

@@ -15,7 +15,7 @@
 #include "core/idle.h"
 #include "core/log.h"
 #include "device/mlx5/wqe.h"
-#include "gda/internal.h"
+#include "gda/state.h"
 
 #define EP_GDA_BATCH 16
 

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "core/log.h"
-#include "gda/internal.h"
+#include "gda/state.h"
 
 #define EP_GDA_GPU_ALIGN (2u << 20) /* own allocation for the driver, so that only it is exported */
 #define EP_GDA_UAR_NC 1u            /* mlx5dv.h: MLX5DV_UAR_ALLOC_TYPE_NC */

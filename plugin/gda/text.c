@@ -5,7 +5,7 @@
 #include <string.h>
 #include "core/log.h"
 #include "device/simt/wait_site.h"
-#include "gda/internal.h"
+#include "gda/state.h"
 
 bool ep_gda_no(struct ep_gda_why *why, const char *fmt, ...)
 {

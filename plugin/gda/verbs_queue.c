@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "core/log.h"
-#include "gda/internal.h"
+#include "gda/state.h"
 #include "gda/prm.h"
 
 #define EP_GDA_RNR_TIMER 12

@@ -13,7 +13,7 @@
 #include <unistd.h>
 #include "core/idle.h"
 #include "core/log.h"
-#include "gda/internal.h"
+#include "gda/state.h"
 
 #define EP_GDA_TICK_MS 20
 #define EP_GDA_ROUND_NS 1000000000ull /* all queues are asked for once in that time, */

@@ -4,7 +4,7 @@
  * functions that keep what they are given.
  */
 #include <errno.h>
-#include "gda/internal.h"
+#include "gda/state.h"
 #include "gda/prm.h"
 #include "test/vcluster/tests/test.h"
 

@@ -5,7 +5,7 @@
  */
 #include <string.h>
 #include <unistd.h>
-#include "gda/internal.h"
+#include "gda/state.h"
 #include "gda/prm.h"
 #include "test/vcluster/tests/test.h"
 

@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "device/mlx5/wqe.h"
-#include "gda/internal.h"
+#include "gda/state.h"
 #include "gda/prm.h"
 #include "test/vcluster/tests/test.h"
 

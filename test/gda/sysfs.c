@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the host side reads of the kernel's files: versions of addresses, traffic classes. */
 #include <stdlib.h>
-#include "gda/internal.h"
+#include "gda/state.h"
 #include "test/vcluster/tests/test.h"
 
 static void write_file(const char *root, const char *name, const char *text)

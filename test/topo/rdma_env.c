@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "gda/choose.h"
+#include "rdma/choose.h"
 
 static void clear(void)
 {

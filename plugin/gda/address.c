@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "core/log.h"
-#include "gda/internal.h"
+#include "gda/state.h"
 
 int ep_gda_gid_roce(const char *root, const char *device, int port, int index)
 {

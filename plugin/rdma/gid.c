@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include "core/log.h"
-#include "gda/choose.h"
+#include "rdma/choose.h"
 
 static bool ep_gda_gid_empty(const uint8_t raw[16])
 {

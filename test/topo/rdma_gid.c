@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "check.h"
-#include "gda/choose.h"
+#include "rdma/choose.h"
 
 static void clear(void)
 {

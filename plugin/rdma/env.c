@@ -11,7 +11,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include "core/log.h"
-#include "gda/choose.h"
+#include "rdma/choose.h"
 #include "topo/topo.h"
 
 const struct ep_gda_var_def ep_gda_var_table[EP_GDA_VARS] = {

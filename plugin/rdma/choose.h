@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which ports of which NICs a GPU uses, how packets are addressed, and what NCCL_IB_* says of it. */
-#ifndef EP_GDA_CHOOSE_H
-#define EP_GDA_CHOOSE_H
+#ifndef EP_RDMA_CHOOSE_H
+#define EP_RDMA_CHOOSE_H
 
 #include <stdbool.h>
 #include "core/error.h"

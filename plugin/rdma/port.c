@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 #include "core/util.h"
-#include "gda/choose.h"
-#include "gda/verbs.h"
+#include "rdma/choose.h"
+#include "rdma/verbs.h"
 
 void ep_gda_port_set(struct ep_gda_port *port, const char *name, int num,
 		     const struct ibv_port_attr *attr)

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <endian.h>
 #include "core/log.h"
-#include "gda/internal.h"
+#include "gda/state.h"
 #include "gda/prm.h"
 
 #define EP_GDA_MAX_PORTS 64 /* of a machine */

@@ -5,13 +5,13 @@
  * What only this rank is concerned with reports trouble through struct ep_gda_why: in automatic
  * mode the next mode is tried with it, so that it is not an error yet. gda.c makes it one.
  */
-#ifndef EP_GDA_INTERNAL_H
-#define EP_GDA_INTERNAL_H
+#ifndef EP_GDA_STATE_H
+#define EP_GDA_STATE_H
 
 #include <pthread.h>
-#include "gda/choose.h"
+#include "rdma/choose.h"
 #include "gda/gda.h"
-#include "gda/verbs.h"
+#include "rdma/verbs.h"
 
 #define EP_GDA_MAX_NICS 8
 #define EP_GDA_PAGE 4096u /* of the NIC; every queue's lines and ring begin at one */

@@ -4,7 +4,7 @@
  * the topology's module beside itself, so this program becomes a copy of itself in a directory of its
  * own to see what happens without one, or with one that is not right.
  *
- *     gda_choose FILES WRONG_MODULE     WRONG_MODULE: one of another version
+ *     rdma_choose FILES WRONG_MODULE     WRONG_MODULE: one of another version
  */
 #include <limits.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "gda/choose.h"
+#include "rdma/choose.h"
 #include "topo/module.h"
 
 #define SKIP 77
