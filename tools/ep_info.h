@@ -3,7 +3,7 @@
 #define EP_TOOLS_EP_INFO_H
 
 #include <stdbool.h>
-#include "rdma/choose.h"
+#include "rdma/port.h"
 #include "gda/gda.h"
 #include "topo/topo.h"
 
@@ -46,7 +46,7 @@ struct ep_info_facts {
 struct ep_info_nics {
 	int devices, ports, active; /* as many as there are */
 	int n;                      /* active and permitted ones */
-	struct ep_gda_port port[EP_INFO_MAX_PORTS];
+	struct ep_port port[EP_INFO_MAX_PORTS];
 	char no_devx[EP_INFO_MAX_PORTS][96]; /* why its device has no DevX; "": it has */
 	char closed[96];                     /* devices that do not open */
 };

@@ -36,7 +36,7 @@ static int list_ports(const struct ep_verbs *v, struct ibv_context *ctx, const c
 		nics->ports++;
 		nics->active += active;
 		if (active && permitted(name, p) && nics->n < EP_INFO_MAX_PORTS) {
-			ep_gda_port_set(&nics->port[nics->n++], name, p, &port);
+			ep_port_set(&nics->port[nics->n++], name, p, &port);
 		}
 	}
 	return nics->n - first;

@@ -7,7 +7,7 @@
 
 #include "core/error.h"
 #include "core/param.h"
-#include "rdma/choose.h"
+#include "rdma/env.h"
 #include "tools/conf.h"
 #include "tools/ep_info.h"
 
@@ -36,28 +36,28 @@ static void print_own(enum ep_param_id id)
 }
 
 /* A range is of the family that is set, if that can be understood. */
-static bool parses(enum ep_gda_var var, const char *text)
+static bool parses(enum ep_ib_var var, const char *text)
 {
-	const char *family = getenv(ep_gda_var_table[EP_GDA_VAR_ADDR_FAMILY].name);
-	struct ep_gda_env env = { .range_bits = -1 };
+	const char *family = getenv(ep_ib_var_table[EP_IB_VAR_ADDR_FAMILY].name);
+	struct ep_ib_env env = { .range_bits = -1 };
 
-	if (var == EP_GDA_VAR_ADDR_RANGE && family && *family) {
-		(void)ep_gda_env_parse(&env, EP_GDA_VAR_ADDR_FAMILY, family);
+	if (var == EP_IB_VAR_ADDR_RANGE && family && *family) {
+		(void)ep_ib_env_parse(&env, EP_IB_VAR_ADDR_FAMILY, family);
 	}
-	return ep_gda_env_parse(&env, var, text) == ncclSuccess;
+	return ep_ib_env_parse(&env, var, text) == ncclSuccess;
 }
 
 /* What RDMA takes from NCCL's variables. */
-static void print_rdma(enum ep_gda_var var)
+static void print_rdma(enum ep_ib_var var)
 {
-	const struct ep_gda_var_def *def = &ep_gda_var_table[var];
+	const struct ep_ib_var_def *def = &ep_ib_var_table[var];
 	const char *text = getenv(def->name);
 	bool set = text && *text;
 	char initial[16] = "AF_INET";
 
-	if (var < EP_GDA_VAR_NUMBERS) {
+	if (var < EP_IB_VAR_NUMBERS) {
 		snprintf(initial, sizeof(initial), "%d", def->initial);
-	} else if (var == EP_GDA_VAR_ADDR_RANGE) {
+	} else if (var == EP_IB_VAR_ADDR_RANGE) {
 		snprintf(initial, sizeof(initial), "(any)");
 	}
 	if (set && !parses(var, text)) {
@@ -68,7 +68,7 @@ static void print_rdma(enum ep_gda_var var)
 		       error.text);
 		return;
 	}
-	if (set && var < EP_GDA_VAR_NUMBERS && ep_gda_env_too_much(var, text)) {
+	if (set && var < EP_IB_VAR_NUMBERS && ep_ib_env_too_much(var, text)) {
 		printf("  %-34s %-12d %-12s %s; %s is more than NICs have room for\n", def->name,
 		       def->max, "environment", def->help, text);
 		return;
@@ -101,8 +101,8 @@ void ep_info_params(void)
 	for (int i = 0; i < EP_PARAMS; i++) {
 		print_own((enum ep_param_id)i);
 	}
-	for (int i = 0; i < EP_GDA_VARS; i++) {
-		print_rdma((enum ep_gda_var)i);
+	for (int i = 0; i < EP_IB_VARS; i++) {
+		print_rdma((enum ep_ib_var)i);
 	}
 	for (size_t i = 0; i < EP_ARRAY_SIZE(nccl_vars); i++) {
 		const char *text = getenv(nccl_vars[i].name);

@@ -66,3 +66,13 @@ void ep_error_get(struct ep_error_slot *slot, struct ep_error *out)
 	*out = slot->last;
 	pthread_mutex_unlock(&slot->lock);
 }
+
+bool ep_reason_set(struct ep_reason *why, const char *fmt, ...)
+{
+	va_list args;
+
+	va_start(args, fmt);
+	vsnprintf(why->text, sizeof(why->text), fmt, args);
+	va_end(args);
+	return false;
+}

@@ -10,6 +10,7 @@
 #define EP_CORE_ERROR_H
 
 #include <pthread.h>
+#include <stdbool.h>
 #include <nccl.h>
 #include "core/util.h"
 
@@ -40,6 +41,15 @@ ncclResult_t ep_fail_again(const struct ep_error *error);
 
 /* The thread's or the slot's last error. `slot` NULL: the thread's. */
 void ep_error_get(struct ep_error_slot *slot, struct ep_error *out);
+
+/* Why something is not possible, where that is no error yet because another way may be tried. */
+#define EP_REASON_TEXT 320
+struct ep_reason {
+	char text[EP_REASON_TEXT];
+};
+
+/* Returns false, for functions that return whether something is possible. */
+bool ep_reason_set(struct ep_reason *why, const char *fmt, ...) EP_PRINTF(2, 3);
 
 #define EP_CHECK(call)                                                                             \
 	do {                                                                                       \

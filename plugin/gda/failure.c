@@ -7,8 +7,9 @@
 #include <string.h>
 #include "core/log.h"
 #include "device/mlx5/wqe.h"
-#include "gda/state.h"
+#include "gda/failure.h"
 #include "gda/prm.h"
+#include "gda/slab.h"
 
 #define EP_GDA_READ_NS 50000000ull     /* bound for the copy of a completion from the GPU */
 #define EP_GDA_SUSPECT_NS 100000000ull /* time for others to find out why a queue pair failed */
@@ -87,7 +88,8 @@ void ep_gda_fail_port(struct ep_gda_nic *nic, struct ep_gda *g, const char *what
 	struct ep_gda_failure f;
 	uint32_t peers = 0, entry;
 
-	snprintf(f.text, sizeof(f.text), "RDMA on %s:%d failed: %s", nic->name, nic->port, what);
+	snprintf(f.text, sizeof(f.text), "RDMA on %s:%d failed: %s", nic->base.name, nic->base.port,
+		 what);
 	pthread_mutex_lock(&g->lock);
 	for (uint32_t i = 0; i < g->nqueues; i++) {
 		peers += g->queue[i].nic == nic && !g->known[g->queue[i].peer];

@@ -11,47 +11,47 @@
 #include <string.h>
 #include <sys/socket.h>
 #include "core/log.h"
-#include "rdma/choose.h"
+#include "rdma/env.h"
 #include "topo/topo.h"
 
-const struct ep_gda_var_def ep_gda_var_table[EP_GDA_VARS] = {
-	[EP_GDA_VAR_DISABLE] = { "NCCL_IB_DISABLE", 0, 0, 1, "1: no RDMA device" },
-	[EP_GDA_VAR_GID_INDEX] = { "NCCL_IB_GID_INDEX", -1, -1, 255,
-				   "entry of a RoCE port's GID table; -1: the first that fits" },
-	[EP_GDA_VAR_FLID_INDEX] = { "NCCL_IB_ROUTABLE_FLID_GID_INDEX", 1, -1, 255,
-				    "entry of an InfiniBand port's GID table, if it has a FLID" },
-	[EP_GDA_VAR_SL] = { "NCCL_IB_SL", -1, -1, 15,
-			    "InfiniBand service level, Ethernet priority; -1: 0" },
-	[EP_GDA_VAR_TC] = { "NCCL_IB_TC", -1, -1, 255,
-			    "traffic class, DSCP * 4 on RoCE; -1: the RoCE port's, or 0" },
-	[EP_GDA_VAR_TIMEOUT] = { "NCCL_IB_TIMEOUT", 20, 0, 31,
-				 "4.096 us * 2^n until a packet is sent again; 0: never",
-				 .most = true },
-	[EP_GDA_VAR_RETRY_CNT] = { "NCCL_IB_RETRY_CNT", 7, 0, 7,
-				   "times that a packet is sent again", .most = true },
-	[EP_GDA_VAR_PKEY] = { "NCCL_IB_PKEY", 0, 0, 65535, "index in the partition key table" },
-	[EP_GDA_VAR_ROCE_VERSION] = { "NCCL_IB_ROCE_VERSION_NUM", 2, 1, 2, "version of RoCE" },
-	[EP_GDA_VAR_ADAPTIVE] = { "NCCL_IB_ADAPTIVE_ROUTING", -1, -1, 1,
-				  "1: packets may pass each other; -1: as the NIC says, "
-				  "InfiniBand whose NIC does not say: 1" },
-	[EP_GDA_VAR_RELAXED] = { "NCCL_IB_PCI_RELAXED_ORDERING", 2, 0, 2,
-				 "0: rows cross PCIe in order; 1, 2: in any order" },
-	[EP_GDA_VAR_ADDR_FAMILY] = { "NCCL_IB_ADDR_FAMILY", 0, 0, 0,
-				     "kind of address that a GID should hold" },
-	[EP_GDA_VAR_ADDR_RANGE] = { "NCCL_IB_ADDR_RANGE", 0, 0, 0,
-				    "address/bits that a GID must lie in" },
+const struct ep_ib_var_def ep_ib_var_table[EP_IB_VARS] = {
+	[EP_IB_VAR_DISABLE] = { "NCCL_IB_DISABLE", 0, 0, 1, "1: no RDMA device" },
+	[EP_IB_VAR_GID_INDEX] = { "NCCL_IB_GID_INDEX", -1, -1, 255,
+				  "entry of a RoCE port's GID table; -1: the first that fits" },
+	[EP_IB_VAR_FLID_INDEX] = { "NCCL_IB_ROUTABLE_FLID_GID_INDEX", 1, -1, 255,
+				   "entry of an InfiniBand port's GID table, if it has a FLID" },
+	[EP_IB_VAR_SL] = { "NCCL_IB_SL", -1, -1, 15,
+			   "InfiniBand service level, Ethernet priority; -1: 0" },
+	[EP_IB_VAR_TC] = { "NCCL_IB_TC", -1, -1, 255,
+			   "traffic class, DSCP * 4 on RoCE; -1: the RoCE port's, or 0" },
+	[EP_IB_VAR_TIMEOUT] = { "NCCL_IB_TIMEOUT", 20, 0, 31,
+				"4.096 us * 2^n until a packet is sent again; 0: never",
+				.most = true },
+	[EP_IB_VAR_RETRY_CNT] = { "NCCL_IB_RETRY_CNT", 7, 0, 7, "times that a packet is sent again",
+				  .most = true },
+	[EP_IB_VAR_PKEY] = { "NCCL_IB_PKEY", 0, 0, 65535, "index in the partition key table" },
+	[EP_IB_VAR_ROCE_VERSION] = { "NCCL_IB_ROCE_VERSION_NUM", 2, 1, 2, "version of RoCE" },
+	[EP_IB_VAR_ADAPTIVE] = { "NCCL_IB_ADAPTIVE_ROUTING", -1, -1, 1,
+				 "1: packets may pass each other; -1: as the NIC says, "
+				 "InfiniBand whose NIC does not say: 1" },
+	[EP_IB_VAR_RELAXED] = { "NCCL_IB_PCI_RELAXED_ORDERING", 2, 0, 2,
+				"0: rows cross PCIe in order; 1, 2: in any order" },
+	[EP_IB_VAR_ADDR_FAMILY] = { "NCCL_IB_ADDR_FAMILY", 0, 0, 0,
+				    "kind of address that a GID should hold" },
+	[EP_IB_VAR_ADDR_RANGE] = { "NCCL_IB_ADDR_RANGE", 0, 0, 0,
+				   "address/bits that a GID must lie in" },
 };
 
-bool ep_gda_env_too_much(enum ep_gda_var var, const char *text)
+bool ep_ib_env_too_much(enum ep_ib_var var, const char *text)
 {
-	const struct ep_gda_var_def *def = &ep_gda_var_table[var];
+	const struct ep_ib_var_def *def = &ep_ib_var_table[var];
 
 	return def->most && strtoll(text, NULL, 0) > def->max;
 }
 
-static ncclResult_t ep_gda_parse_number(enum ep_gda_var var, const char *text, int *value)
+static ncclResult_t ep_ib_env_parse_number(enum ep_ib_var var, const char *text, int *value)
 {
-	const struct ep_gda_var_def *def = &ep_gda_var_table[var];
+	const struct ep_ib_var_def *def = &ep_ib_var_table[var];
 	long long v;
 	int error = ep_topo_number_parse(text, &v);
 
@@ -71,7 +71,7 @@ static ncclResult_t ep_gda_parse_number(enum ep_gda_var var, const char *text, i
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_gda_parse_family(struct ep_gda_env *env, const char *text)
+static ncclResult_t ep_ib_env_parse_family(struct ep_ib_env *env, const char *text)
 {
 	if (strcmp(text, "AF_INET") != 0 && strcmp(text, "AF_INET6") != 0) {
 		return ep_fail(ncclInvalidUsage,
@@ -84,7 +84,7 @@ static ncclResult_t ep_gda_parse_family(struct ep_gda_env *env, const char *text
 }
 
 /* Of the family in env; stored as a GID would hold it. */
-static ncclResult_t ep_gda_parse_range(struct ep_gda_env *env, const char *text)
+static ncclResult_t ep_ib_env_parse_range(struct ep_ib_env *env, const char *text)
 {
 	int whole = env->ipv6 ? 128 : 32;
 	size_t n = strcspn(text, "/");
@@ -119,40 +119,40 @@ static ncclResult_t ep_gda_parse_range(struct ep_gda_env *env, const char *text)
 	return ncclSuccess;
 }
 
-static void ep_gda_env_store(struct ep_gda_env *env, enum ep_gda_var var, int value)
+static void ep_ib_env_store(struct ep_ib_env *env, enum ep_ib_var var, int value)
 {
 	switch (var) {
-	case EP_GDA_VAR_DISABLE:
+	case EP_IB_VAR_DISABLE:
 		env->disable = value;
 		break;
-	case EP_GDA_VAR_GID_INDEX:
+	case EP_IB_VAR_GID_INDEX:
 		env->gid_index = value;
 		break;
-	case EP_GDA_VAR_FLID_INDEX:
+	case EP_IB_VAR_FLID_INDEX:
 		env->flid_index = value;
 		break;
-	case EP_GDA_VAR_SL:
+	case EP_IB_VAR_SL:
 		env->sl = value < 0 ? 0 : value;
 		break;
-	case EP_GDA_VAR_TC:
+	case EP_IB_VAR_TC:
 		env->tc = value;
 		break;
-	case EP_GDA_VAR_TIMEOUT:
+	case EP_IB_VAR_TIMEOUT:
 		env->timeout = value;
 		break;
-	case EP_GDA_VAR_RETRY_CNT:
+	case EP_IB_VAR_RETRY_CNT:
 		env->retry_cnt = value;
 		break;
-	case EP_GDA_VAR_PKEY:
+	case EP_IB_VAR_PKEY:
 		env->pkey = value;
 		break;
-	case EP_GDA_VAR_ROCE_VERSION:
+	case EP_IB_VAR_ROCE_VERSION:
 		env->roce_version = value;
 		break;
-	case EP_GDA_VAR_ADAPTIVE:
+	case EP_IB_VAR_ADAPTIVE:
 		env->adaptive = value;
 		break;
-	case EP_GDA_VAR_RELAXED:
+	case EP_IB_VAR_RELAXED:
 		env->relaxed = value != 0;
 		break;
 	default:
@@ -160,51 +160,51 @@ static void ep_gda_env_store(struct ep_gda_env *env, enum ep_gda_var var, int va
 	}
 }
 
-ncclResult_t ep_gda_env_parse(struct ep_gda_env *env, enum ep_gda_var var, const char *text)
+ncclResult_t ep_ib_env_parse(struct ep_ib_env *env, enum ep_ib_var var, const char *text)
 {
-	struct ep_gda_env parsed = *env;
+	struct ep_ib_env parsed = *env;
 	int value = 0;
 
-	if (var == EP_GDA_VAR_ADDR_FAMILY) {
-		return ep_gda_parse_family(env, text);
+	if (var == EP_IB_VAR_ADDR_FAMILY) {
+		return ep_ib_env_parse_family(env, text);
 	}
-	if (var == EP_GDA_VAR_ADDR_RANGE) {
-		EP_CHECK(ep_gda_parse_range(&parsed, text));
+	if (var == EP_IB_VAR_ADDR_RANGE) {
+		EP_CHECK(ep_ib_env_parse_range(&parsed, text));
 		*env = parsed;
 		return ncclSuccess;
 	}
-	EP_CHECK(ep_gda_parse_number(var, text, &value));
-	ep_gda_env_store(env, var, value);
+	EP_CHECK(ep_ib_env_parse_number(var, text, &value));
+	ep_ib_env_store(env, var, value);
 	return ncclSuccess;
 }
 
 /* Once a process, as all its ranks and groups have one environment. */
-static void ep_gda_env_tell(enum ep_gda_var var, const char *text)
+static void ep_ib_env_announce(enum ep_ib_var var, const char *text)
 {
-	static atomic_flag told[EP_GDA_VARS];
-	const struct ep_gda_var_def *def = &ep_gda_var_table[var];
+	static atomic_flag told[EP_IB_VARS];
+	const struct ep_ib_var_def *def = &ep_ib_var_table[var];
 
 	EP_INFO(EP_LOG_ENV, "%s set by environment to %.64s", def->name, text);
-	if (ep_gda_env_too_much(var, text) && !atomic_flag_test_and_set(&told[var])) {
+	if (ep_ib_env_too_much(var, text) && !atomic_flag_test_and_set(&told[var])) {
 		EP_WARN("%s=%.64s is more than NICs have room for: %d is used, the most there is",
 			def->name, text, def->max);
 	}
 }
 
-ncclResult_t ep_gda_env_read(struct ep_gda_env *env)
+ncclResult_t ep_ib_env_read(struct ep_ib_env *env)
 {
-	struct ep_gda_env read = { .range_bits = -1 };
+	struct ep_ib_env read = { .range_bits = -1 };
 
-	for (int i = 0; i < EP_GDA_VAR_NUMBERS; i++) {
-		ep_gda_env_store(&read, (enum ep_gda_var)i, ep_gda_var_table[i].initial);
+	for (int i = 0; i < EP_IB_VAR_NUMBERS; i++) {
+		ep_ib_env_store(&read, (enum ep_ib_var)i, ep_ib_var_table[i].initial);
 	}
 	/* In the table's order: the range is of the family that is given. */
-	for (int i = 0; i < EP_GDA_VARS; i++) {
-		const char *text = getenv(ep_gda_var_table[i].name);
+	for (int i = 0; i < EP_IB_VARS; i++) {
+		const char *text = getenv(ep_ib_var_table[i].name);
 
 		if (text && *text) {
-			EP_CHECK(ep_gda_env_parse(&read, (enum ep_gda_var)i, text));
-			ep_gda_env_tell((enum ep_gda_var)i, text);
+			EP_CHECK(ep_ib_env_parse(&read, (enum ep_ib_var)i, text));
+			ep_ib_env_announce((enum ep_ib_var)i, text);
 		}
 	}
 	*env = read;

@@ -57,9 +57,9 @@ static void set_file(const char *name)
 }
 
 /* name:port, and /E or /I and a speed where that counts */
-static int list(const char *text, struct ep_gda_port *port)
+static int list(const char *text, struct ep_port *port)
 {
-	char name[EP_GDA_NAME];
+	char name[EP_NIC_NAME];
 	int n = 0, num, used;
 
 	while (sscanf(text, " %63[^:]:%d%n", name, &num, &used) == 2) {
@@ -81,15 +81,15 @@ static int list(const char *text, struct ep_gda_port *port)
  * other GPU: its number is 0. */
 static const char *choose(const char *bus, uint32_t place, const char *present, int room)
 {
-	const struct ep_gda_who who = { bus, 0, place };
+	const struct ep_nic_user who = { bus, "", 0, place };
 	static char text[512];
-	struct ep_gda_port port[32], chosen[32];
+	struct ep_port port[32], chosen[32];
 	int n = list(present, port), got = room;
 	size_t at = 0;
 
 	text[0] = '\0';
 	memset(chosen, 0xee, sizeof(chosen));
-	if (ep_gda_choose(&who, port, n, chosen, &got) == ncclSuccess) {
+	if (ep_nic_choose(&who, port, n, chosen, &got) == ncclSuccess) {
 		CHECK(got >= 1 && got <= room, "%d ports", got);
 		for (int i = 0; i < got; i++) {
 			at += (size_t)snprintf(text + at, sizeof(text) - at, "%s%s:%d",
@@ -267,26 +267,13 @@ static int run_copy(const char *dir, const char *self, const char *module, const
 	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-/* The copy finds the virtual cluster by LD_LIBRARY_PATH, and there is nothing else. */
 static void test_modules(const char *wrong)
 {
-	char dir[] = "/tmp/ep_choose_XXXXXX", self[PATH_MAX], lib[PATH_MAX], path[PATH_MAX];
+	char dir[] = "/tmp/ep_choose_XXXXXX", self[PATH_MAX], path[PATH_MAX];
 	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
-	FILE *maps = fopen("/proc/self/maps", "r");
-	bool found = false;
 
 	self[n > 0 ? n : 0] = '\0';
 	CHECK(mkdtemp(dir), "%s", dir);
-	while (maps && !found && fgets(path, sizeof(path), maps)) {
-		found = strstr(path, "/libvcluster.so") && strchr(path, '/');
-	}
-	if (maps) {
-		fclose(maps);
-	}
-	CHECK(found, "libvcluster.so is not mapped");
-	path[strcspn(path, "\n")] = '\0';
-	snprintf(lib, sizeof(lib), "%s/libvcluster.so", dir);
-	CHECK(symlink(strchr(path, '/'), lib) == 0, "%s", lib);
 	setenv("LD_LIBRARY_PATH", dir, 1);
 	CHECK(run_copy(dir, self, NULL, EP_TOPO_MODULE_FILE) == 0, "no module");
 	CHECK(run_copy(dir, self, self, "") == 0, "a program for a module");
