@@ -11,28 +11,35 @@
 #include "tools/conf.h"
 #include "tools/ep_info.h"
 
+static void print_row(const char *name, const char *value, bool set, const char *help)
+{
+	printf("  %-34s %-12s %-12s %s\n", name, value, set ? ep_conf_source(name) : "default",
+	       help);
+}
+
+static void print_invalid(const char *name)
+{
+	struct ep_error error;
+
+	ep_error_get(NULL, &error);
+	print_row(name, "INVALID", true, error.text);
+}
+
 static void print_own(enum ep_param_id id)
 {
 	const struct ep_param_def *def = &ep_param_table[id];
 	const char *text = getenv(def->name);
 	int64_t value = def->initial;
 	bool set = text && *text;
+	char number[24];
 
 	if (set && ep_param_parse(id, text, &value) != ncclSuccess) {
-		struct ep_error error;
-
-		ep_error_get(NULL, &error);
-		printf("  %-34s %-12s %-12s %s\n", def->name, "INVALID", ep_conf_source(def->name),
-		       error.text);
+		print_invalid(def->name);
 		return;
 	}
-	if (set && id == EP_PARAM_NODE_SIZE) { /* may be a list */
-		printf("  %-34s %-12s %-12s %s\n", def->name, text, ep_conf_source(def->name),
-		       def->help);
-		return;
-	}
-	printf("  %-34s %-12" PRId64 " %-12s %s\n", def->name, value,
-	       set ? ep_conf_source(def->name) : "default", def->help);
+	snprintf(number, sizeof(number), "%" PRId64, value);
+	/* The node size may be a list. */
+	print_row(def->name, set && id == EP_PARAM_NODE_SIZE ? text : number, set, def->help);
 }
 
 /* A range is of the family that is set, if that can be understood. */
@@ -61,20 +68,13 @@ static void print_rdma(enum ep_ib_var var)
 		snprintf(initial, sizeof(initial), "(any)");
 	}
 	if (set && !parses(var, text)) {
-		struct ep_error error;
-
-		ep_error_get(NULL, &error);
-		printf("  %-34s %-12s %-12s %s\n", def->name, "INVALID", ep_conf_source(def->name),
-		       error.text);
-		return;
-	}
-	if (set && var < EP_IB_VAR_NUMBERS && ep_ib_env_too_much(var, text)) {
+		print_invalid(def->name);
+	} else if (set && var < EP_IB_VAR_NUMBERS && ep_ib_env_too_much(var, text)) {
 		printf("  %-34s %-12d %-12s %s; %s is more than NICs have room for\n", def->name,
 		       def->max, "environment", def->help, text);
-		return;
+	} else {
+		print_row(def->name, set ? text : initial, set, def->help);
 	}
-	printf("  %-34s %-12s %-12s %s\n", def->name, set ? text : initial,
-	       set ? ep_conf_source(def->name) : "default", def->help);
 }
 
 /* NCCL's variables that count here too, with what their absence means. */
@@ -108,22 +108,14 @@ void ep_info_params(void)
 		const char *text = getenv(nccl_vars[i].name);
 		bool set = text && *text;
 
-		printf("  %-34s %-12s %-12s %s\n", nccl_vars[i].name,
-		       set ? text : nccl_vars[i].unset,
-		       set ? ep_conf_source(nccl_vars[i].name) : "default", nccl_vars[i].help);
+		print_row(nccl_vars[i].name, set ? text : nccl_vars[i].unset, set,
+			  nccl_vars[i].help);
 	}
 	for (char **e = environ; e && *e; e++) {
-		char name[65];
-		size_t n = strcspn(*e, "=");
+		char name[EP_PARAM_NAME_MAX + 1];
+		const char *nearest;
 
-		if (strncmp(*e, "NCCL_EP_", 8) != 0 || n >= sizeof(name)) {
-			continue;
-		}
-		memcpy(name, *e, n);
-		name[n] = '\0';
-		if (!ep_param_known(name)) {
-			const char *nearest = ep_param_nearest(name);
-
+		if (ep_param_unknown(*e, name, &nearest)) {
 			printf("  %-34s %-12s %-12s has no effect%s%s\n", name, "UNKNOWN",
 			       ep_conf_source(name), nearest ? ", did you mean " : "",
 			       nearest ? nearest : "");

@@ -241,7 +241,6 @@ static void ep_gda_greet(const struct ep_gda *g, uint32_t queues, ncclResult_t m
 	}
 }
 
-/* What ranks share is the result; what only this rank knows of goes to *mine. */
 ncclResult_t ep_gda_connect(struct ep_gda *g, struct ep_boot *boot, uint32_t queues,
 			    ncclResult_t *mine)
 {

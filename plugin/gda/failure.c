@@ -147,7 +147,6 @@ static bool ep_gda_cqe_cause(const struct ep_mlx5_cqe *cqe, struct ep_gda_cause 
 	cause->status = EP_MLX5_ERR_CQE;
 	cause->syndrome = cqe->u.error.syndrome;
 	cause->vendor = cqe->u.error.vendor_syndrome;
-	cause->hw = cqe->u.error.hw_syndrome;
 	cause->index_known = opcode == EP_MLX5_CQE_REQ_ERR;
 	cause->index = (uint16_t)(cqe->wqe_counter >> 8 | cqe->wqe_counter << 8);
 	return true;
@@ -165,7 +164,6 @@ static bool ep_gda_record_cause(const struct ep_gda_queue *q, struct ep_gda_caus
 	if (r->status == EP_MLX5_ERR_CQE) {
 		cause->syndrome = r->syndrome;
 		cause->vendor = r->vendor_syndrome;
-		cause->hw = r->hw_syndrome;
 		cause->index_known = r->cqe_opcode == EP_MLX5_CQE_REQ_ERR;
 		cause->index = r->wqe_counter;
 	}
@@ -185,7 +183,6 @@ static void ep_gda_cause_refine(struct ep_gda_queue *q, struct ep_gda_cause *cau
 	if (ep_gda_queue_query(q, &state, &nic) && nic.syndrome && !nic.overwritten) {
 		cause->syndrome = nic.syndrome;
 		cause->vendor = nic.vendor;
-		cause->hw = nic.hw;
 	} else {
 		cause->overwritten = true;
 	}

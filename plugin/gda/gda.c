@@ -105,8 +105,7 @@ static ncclResult_t ep_gda_choose_mode(struct ep_gda *g, enum ep_gda_mode wanted
 		}
 		if (mode == EP_GDA_CPU_PROXY) {
 			return ep_fail(ncclSystemError,
-				       "no RDMA mode is possible; %s: %.200s; %s: "
-				       "%.200s",
+				       "no RDMA mode is possible; %s: %.200s; %s: %.200s",
 				       ep_gda_mode_name(EP_GDA_GPU), g->instead.text,
 				       ep_gda_mode_name(mode), why.text);
 		}

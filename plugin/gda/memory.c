@@ -42,7 +42,6 @@ static void ep_cu_init(void)
 	ep_cu_lookup("cuPointerSetAttribute", &ep_cu_set_attribute);
 }
 
-/* Copies on the GPU to and from this allocation are over when the call that makes them returns. */
 void ep_gda_sync_memops(void *p)
 {
 	unsigned int on = 1;
@@ -225,17 +224,16 @@ static bool ep_gda_heap_register(struct ep_gda *g, void *heap, uint64_t bytes,
 		unsigned int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
 				      IBV_ACCESS_REMOTE_READ |
 				      (nic->base.atomics ? IBV_ACCESS_REMOTE_ATOMIC : 0);
-		unsigned int relaxed = g->env.relaxed ? IBV_ACCESS_RELAXED_ORDERING : 0;
 
-		nic->heap[EP_MLX5_REGION_HEAP] =
-			ep_gda_register(nic, heap, bytes, access | relaxed, true, why);
-		if (!nic->heap[EP_MLX5_REGION_HEAP]) {
-			return false;
-		}
-		nic->heap[EP_MLX5_REGION_SIGNAL] =
-			ep_gda_register(nic, heap, bytes, access, true, why);
-		if (!nic->heap[EP_MLX5_REGION_SIGNAL]) {
-			return false;
+		for (int i = 0; i < EP_MLX5_REGIONS; i++) {
+			bool relaxed = i == EP_MLX5_REGION_HEAP && g->env.relaxed;
+
+			nic->heap[i] = ep_gda_register(
+				nic, heap, bytes,
+				access | (relaxed ? IBV_ACCESS_RELAXED_ORDERING : 0), true, why);
+			if (!nic->heap[i]) {
+				return false;
+			}
 		}
 	}
 	return true;

@@ -9,7 +9,6 @@
 #include "gda/state.h"
 #include "rdma/choose.h"
 
-/* A command's answer: true if it was carried out. */
 bool ep_gda_command(const char *what, int error, const void *out, struct ep_reason *why)
 {
 	uint32_t status = ep_prm_get(out, EP_PRM_STATUS);
@@ -154,7 +153,7 @@ bool ep_gda_nics_open(struct ep_gda *g, const struct ep_gda_config *c, struct ep
 
 	if (ok) {
 		ep_gda_mig_uuid(c->device, uuid);
-		*result = ep_nic_choose(&who, list.port, list.n, chosen, &n);
+		*result = ep_nic_choose(&who, &list, chosen, &n);
 		ok = *result == ncclSuccess;
 	}
 	for (int i = 0; ok && i < n; i++) {

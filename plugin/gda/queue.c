@@ -7,9 +7,6 @@
 #include "gda/prm.h"
 #include "gda/state.h"
 
-#define EP_GDA_RNR_NAK 12
-#define EP_GDA_RNR_RETRY 7
-#define EP_GDA_HOPS 255
 #define EP_GDA_LOG_MSG 30
 
 static uint64_t ep_gda_page_at(const struct ep_gda_queue *q)
@@ -342,13 +339,11 @@ bool ep_gda_queue_query(struct ep_gda_queue *q, uint32_t *state, struct ep_gda_c
 	if (ext && ep_prm_get(out, EP_PRM_QUERY_QP_SYNDROME)) {
 		cause->syndrome = (uint8_t)ep_prm_get(out, EP_PRM_QUERY_QP_SYNDROME);
 		cause->vendor = (uint8_t)ep_prm_get(out, EP_PRM_QUERY_QP_VENDOR_SYNDROME);
-		cause->hw = (uint8_t)ep_prm_get(out, EP_PRM_QUERY_QP_HW_SYNDROME);
 		cause->overwritten = cause->syndrome == EP_MLX5_SYND_FLUSHED;
 	}
 	return true;
 }
 
-/* Nothing of the queue moves afterwards: what was posted is flushed, what arrives is refused. */
 void ep_gda_queue_halt(struct ep_gda_queue *q)
 {
 	unsigned char in[EP_PRM_QP_SHORT_BYTES] = { 0 };

@@ -5,10 +5,14 @@
 
 #include "gda/nic.h"
 
+#define EP_GDA_RNR_NAK 12
+#define EP_GDA_RNR_RETRY 7
+#define EP_GDA_HOPS 255
+
 /* What is known of a queue's failure. */
 struct ep_gda_cause {
 	uint32_t status; /* enum ep_mlx5_status; 0: none known */
-	uint8_t syndrome, vendor, hw;
+	uint8_t syndrome, vendor;
 	bool overwritten; /* syndrome is that of a flushed WQE and the NIC does not tell more */
 	bool index_known;
 	uint16_t index;

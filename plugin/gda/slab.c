@@ -22,7 +22,6 @@ static bool ep_reason_set_cuda(struct ep_reason *why, cudaError_t error, const c
 	return ep_reason_set(why, "%s: %s", what, cudaGetErrorString(error));
 }
 
-/* Waits for the stream, bounded. */
 bool ep_gda_synchronize(struct ep_gda *g, uint64_t timeout_ns)
 {
 	uint64_t start = ep_now_ns();
@@ -229,7 +228,6 @@ static struct ep_gda_pinned_at ep_gda_pinned_layout(const struct ep_gda *g)
 	return at;
 }
 
-/* Everything that is there once, whatever the mode. */
 bool ep_gda_pinned_open(struct ep_gda *g, struct ep_reason *why)
 {
 	struct ep_gda_pinned_at at = ep_gda_pinned_layout(g);
@@ -335,7 +333,6 @@ static void ep_gda_shadow_one(struct ep_gda_queue *q)
 	s->sink = (uintptr_t)(g->pinned + at.sink);
 }
 
-/* Gives the table of queues to the GPU. */
 bool ep_gda_publish(struct ep_gda *g, struct ep_reason *why)
 {
 	size_t queues = (size_t)g->nranks * g->queues * sizeof(*g->qps);

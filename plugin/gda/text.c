@@ -20,27 +20,20 @@ const char *ep_gda_mode_name(enum ep_gda_mode mode)
 
 static void ep_gda_cause_words(const struct ep_gda_cause *c, char *text, size_t size)
 {
-	unsigned long long ms = c->waited_ns / 1000000;
+	const char *what = c->status == EP_MLX5_ERR_SLOT   ? "no entry of the send queue came free"
+			   : c->status == EP_MLX5_ERR_TURN ? "a kernel did not publish its work"
+			   : c->status == EP_MLX5_ERR_LOCK ? "the doorbell was not released"
+			   : c->status == EP_MLX5_ERR_COMPLETION ? "work did not complete"
+								 : NULL;
 
-	switch (c->status) {
-	case EP_MLX5_ERR_SLOT:
-		snprintf(text, size, "no entry of the send queue came free within %llu ms", ms);
-		break;
-	case EP_MLX5_ERR_TURN:
-		snprintf(text, size, "a kernel did not publish its work within %llu ms", ms);
-		break;
-	case EP_MLX5_ERR_LOCK:
-		snprintf(text, size, "the doorbell was not released within %llu ms", ms);
-		break;
-	case EP_MLX5_ERR_COMPLETION:
-		snprintf(text, size, "work did not complete within %llu ms", ms);
-		break;
-	default:
+	if (what) {
+		snprintf(text, size, "%s within %llu ms", what,
+			 (unsigned long long)c->waited_ns / 1000000);
+	} else {
 		snprintf(text, size, "its queue pair is in error state");
 	}
 }
 
-/* Peer, local device and port, queue, syndrome and meaning, what to do. */
 void ep_gda_cause_text(const struct ep_gda_queue *q, const struct ep_gda_cause *c, char *text,
 		       size_t size)
 {

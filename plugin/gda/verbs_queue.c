@@ -7,8 +7,6 @@
 #include "gda/prm.h"
 #include "gda/state.h"
 
-#define EP_GDA_RNR_TIMER 12
-#define EP_GDA_RNR_TRIES 7
 #define EP_GDA_LEAST_WR 16u
 
 bool ep_gda_verbs_cq(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_reason *why)
@@ -90,7 +88,7 @@ static bool ep_gda_verbs_to_rtr(struct ep_gda_queue *q, const struct ep_nic_end 
 		.dest_qp_num = q->remote_qpn,
 		.rq_psn = (end->psn + q->remote_qpn) & 0xffffff,
 		.max_dest_rd_atomic = (uint8_t)(1u << q->nic->base.end.log_rra),
-		.min_rnr_timer = EP_GDA_RNR_TIMER,
+		.min_rnr_timer = EP_GDA_RNR_NAK,
 		.ah_attr = { .dlid = ep_nic_path_lid(&q->nic->base.end, end),
 			     .sl = (uint8_t)q->gda->env.sl,
 			     .port_num = (uint8_t)q->nic->base.port },
@@ -102,7 +100,7 @@ static bool ep_gda_verbs_to_rtr(struct ep_gda_queue *q, const struct ep_nic_end 
 		attr.ah_attr.is_global = 1;
 		memcpy(attr.ah_attr.grh.dgid.raw, end->gid, sizeof(end->gid));
 		attr.ah_attr.grh.sgid_index = (uint8_t)q->nic->base.gid_index;
-		attr.ah_attr.grh.hop_limit = 255;
+		attr.ah_attr.grh.hop_limit = EP_GDA_HOPS;
 		attr.ah_attr.grh.traffic_class = q->nic->base.tc;
 	}
 	error = q->nic->base.v->ibv_modify_qp(
@@ -124,7 +122,7 @@ bool ep_gda_verbs_connect(struct ep_gda_queue *q, const struct ep_nic_end *end,
 		.qp_state = IBV_QPS_RTS,
 		.timeout = (uint8_t)q->gda->env.timeout,
 		.retry_cnt = (uint8_t)q->gda->env.retry_cnt,
-		.rnr_retry = EP_GDA_RNR_TRIES,
+		.rnr_retry = EP_GDA_RNR_RETRY,
 		.sq_psn = (q->gda->psn + q->qpn) & 0xffffff,
 		.max_rd_atomic = (uint8_t)(1u << log_sra),
 	};

@@ -12,7 +12,6 @@
 #include <string.h>
 #include "core/log.h"
 #include "rdma/choose.h"
-#include "rdma/env.h"
 #include "topo/module.h"
 #include "topo/topo.h"
 
@@ -125,7 +124,7 @@ static ncclResult_t ep_nic_choose_near(const struct ep_topo_module_query *query,
 }
 
 /* NCCL_IB_HCA and NCCL_NET_GDR_LEVEL are understood here too, where there is no topology. */
-static ncclResult_t ep_nic_choose_permitted(const struct ep_port *present, int npresent,
+static ncclResult_t ep_nic_choose_permitted(const struct ep_port_list *present,
 					    struct ep_port *permitted, int *npermitted)
 {
 	const char *hca = getenv("NCCL_IB_HCA");
@@ -139,9 +138,9 @@ static ncclResult_t ep_nic_choose_permitted(const struct ep_port *present, int n
 		return ep_fail(ncclInvalidUsage, "environment variable %s", err.text);
 	}
 	*npermitted = 0;
-	for (int i = 0; i < npresent; i++) {
-		if (ep_topo_hca_match(&list, present[i].name, present[i].port)) {
-			permitted[(*npermitted)++] = present[i];
+	for (int i = 0; i < present->n; i++) {
+		if (ep_topo_hca_match(&list, present->port[i].name, present->port[i].port)) {
+			permitted[(*npermitted)++] = present->port[i];
 		}
 	}
 	if (*npermitted == 0) {
@@ -149,87 +148,46 @@ static ncclResult_t ep_nic_choose_permitted(const struct ep_port *present, int n
 			ncclInvalidUsage,
 			"NCCL_IB_HCA=%.64s excludes all of the %d active RDMA ports (the first "
 			"is %s:%d): correct or unset it",
-			hca ? hca : "", npresent, present[0].name, present[0].port);
+			hca ? hca : "", present->n, present->port[0].name, present->port[0].port);
 	}
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_nic_choose_from(const struct ep_nic_user *who,
-				       const struct ep_port *permitted, int npermitted,
-				       struct ep_port *chosen, int *nchosen)
+ncclResult_t ep_nic_choose(const struct ep_nic_user *who, const struct ep_port_list *present,
+			   struct ep_port *chosen, int *nchosen)
 {
-	struct ep_topo_module_open *open = calloc((size_t)npermitted, sizeof(*open));
+	struct ep_topo_module_open open[EP_PORT_MAX];
 	struct ep_topo_module_port near[EP_TOPO_MAX_RAILS];
-	char why[600];
+	struct ep_port permitted[EP_PORT_MAX];
 	struct ep_topo_module_query query = { .bus_id = who->bus_id,
 					      .uuid = who->uuid,
 					      .open = open,
-					      .nopen = npermitted,
 					      .port = near,
 					      .room = EP_TOPO_MAX_RAILS };
-	ncclResult_t result = ncclSuccess;
+	char why[600];
 	int n = 0;
 
-	if (!open) {
-		return ep_fail(ncclSystemError, "out of memory choosing among %d ports",
-			       npermitted);
-	}
-	for (int i = 0; i < npermitted; i++) {
+	EP_CHECK(ep_nic_choose_permitted(present, permitted, &query.nopen));
+	memset(open, 0, sizeof(open));
+	for (int i = 0; i < query.nopen; i++) {
 		memcpy(open[i].name, permitted[i].name, sizeof(open[i].name));
 		open[i].port = permitted[i].port;
 	}
 	if (ep_nic_topo_ask(&query, why, sizeof(why))) {
-		EP_CHECK_GOTO(ep_nic_choose_near(&query, chosen, *nchosen, &n), out_open);
+		EP_CHECK(ep_nic_choose_near(&query, chosen, *nchosen, &n));
+	}
+	for (int i = 0; i < n; i++) {
+		EP_INFO(EP_NIC_CHOOSE_LOG, "GPU %d (%s) uses %s:%d at distance %s (%s)",
+			who->device, who->bus_id, chosen[i].name, chosen[i].port, near[0].dist,
+			query.source);
 	}
 	if (n == 0) {
-		chosen[n++] = *ep_port_by_place(permitted, npermitted, who->place);
+		chosen[n++] = *ep_port_by_place(permitted, query.nopen, who->place);
 		EP_INFO(EP_NIC_CHOOSE_LOG,
 			"GPU %d uses %s:%d, by its rank's place on this host (%u) among %d active "
 			"ports, not by distance: no help from the topology: %s",
-			who->device, chosen[0].name, chosen[0].port, who->place, npermitted, why);
-	} else {
-		for (int i = 0; i < n; i++) {
-			EP_INFO(EP_NIC_CHOOSE_LOG, "GPU %d (%s) uses %s:%d at distance %s (%s)",
-				who->device, who->bus_id, chosen[i].name, chosen[i].port,
-				near[0].dist, query.source);
-		}
+			who->device, chosen[0].name, chosen[0].port, who->place, query.nopen, why);
 	}
 	*nchosen = n;
-out_open:
-	free(open);
-	return result;
-}
-
-ncclResult_t ep_nic_choose(const struct ep_nic_user *who, const struct ep_port *present,
-			   int npresent, struct ep_port *chosen, int *nchosen)
-{
-	struct ep_port *permitted;
-	struct ep_ib_env env;
-	int npermitted;
-	ncclResult_t result;
-
-	EP_CHECK(ep_ib_env_read(&env));
-	if (env.disable) {
-		return ep_fail(
-			ncclInvalidUsage,
-			"NCCL_IB_DISABLE=1, but some ranks can be reached by RDMA only: unset "
-			"it, or use ranks of one NVLink domain");
-	}
-	if (npresent <= 0) {
-		return ep_fail(
-			ncclSystemError,
-			"no active RDMA port, but some ranks can be reached by RDMA only: is "
-			"there an RDMA NIC, its link up and its device visible "
-			"(/dev/infiniband in a container)?");
-	}
-	permitted = calloc((size_t)npresent, sizeof(*permitted));
-	if (!permitted) {
-		return ep_fail(ncclSystemError, "out of memory choosing among %d ports", npresent);
-	}
-	EP_CHECK_GOTO(ep_nic_choose_permitted(present, npresent, permitted, &npermitted),
-		      out_permitted);
-	result = ep_nic_choose_from(who, permitted, npermitted, chosen, nchosen);
-out_permitted:
-	free(permitted);
-	return result;
+	return ncclSuccess;
 }

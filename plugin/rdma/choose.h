@@ -15,14 +15,14 @@ struct ep_nic_user {
 };
 
 /*
- * Which of the `present` ports (active, found by verbs) this GPU uses: equally near and nearest of
- * all, shared fairly with the machine's other GPUs, several if there are enough, NCCL_IB_HCA and
+ * Which of the `present` ports (one at least) this GPU uses: equally near and nearest of all, shared
+ * fairly with the machine's other GPUs, several if there are enough, NCCL_IB_HCA and
  * NCCL_NET_GDR_LEVEL obeyed. Needs the topology module; where that is missing, or does not know this
  * GPU or these ports, it is one port, by the rank's place among those of one link layer that
- * NCCL_IB_HCA permits, and an INFO line says so. `nchosen` is room in `chosen` at first, at least 1; without room for all
- * the first ones count. No port at all is an error.
+ * NCCL_IB_HCA permits, and an INFO line says so. `nchosen` is room in `chosen` at first, at least 1;
+ * without room for all the first ones count. No permitted port at all is an error.
  */
-ncclResult_t ep_nic_choose(const struct ep_nic_user *who, const struct ep_port *present,
-			   int npresent, struct ep_port *chosen, int *nchosen);
+ncclResult_t ep_nic_choose(const struct ep_nic_user *who, const struct ep_port_list *present,
+			   struct ep_port *chosen, int *nchosen);
 
 #endif

@@ -7,6 +7,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -14,31 +15,35 @@
 #include "rdma/env.h"
 #include "topo/topo.h"
 
+#define AT(member) offsetof(struct ep_ib_env, member)
+
 const struct ep_ib_var_def ep_ib_var_table[EP_IB_VARS] = {
-	[EP_IB_VAR_DISABLE] = { "NCCL_IB_DISABLE", 0, 0, 1, "1: no RDMA device" },
-	[EP_IB_VAR_GID_INDEX] = { "NCCL_IB_GID_INDEX", -1, -1, 255,
+	[EP_IB_VAR_DISABLE] = { "NCCL_IB_DISABLE", AT(disable), 0, 0, 1, "1: no RDMA device" },
+	[EP_IB_VAR_GID_INDEX] = { "NCCL_IB_GID_INDEX", AT(gid_index), -1, -1, 255,
 				  "entry of a RoCE port's GID table; -1: the first that fits" },
-	[EP_IB_VAR_FLID_INDEX] = { "NCCL_IB_ROUTABLE_FLID_GID_INDEX", 1, -1, 255,
+	[EP_IB_VAR_FLID_INDEX] = { "NCCL_IB_ROUTABLE_FLID_GID_INDEX", AT(flid_index), 1, -1, 255,
 				   "entry of an InfiniBand port's GID table, if it has a FLID" },
-	[EP_IB_VAR_SL] = { "NCCL_IB_SL", -1, -1, 15,
+	[EP_IB_VAR_SL] = { "NCCL_IB_SL", AT(sl), -1, -1, 15,
 			   "InfiniBand service level, Ethernet priority; -1: 0" },
-	[EP_IB_VAR_TC] = { "NCCL_IB_TC", -1, -1, 255,
+	[EP_IB_VAR_TC] = { "NCCL_IB_TC", AT(tc), -1, -1, 255,
 			   "traffic class, DSCP * 4 on RoCE; -1: the RoCE port's, or 0" },
-	[EP_IB_VAR_TIMEOUT] = { "NCCL_IB_TIMEOUT", 20, 0, 31,
+	[EP_IB_VAR_TIMEOUT] = { "NCCL_IB_TIMEOUT", AT(timeout), 20, 0, 31,
 				"4.096 us * 2^n until a packet is sent again; 0: never",
 				.most = true },
-	[EP_IB_VAR_RETRY_CNT] = { "NCCL_IB_RETRY_CNT", 7, 0, 7, "times that a packet is sent again",
-				  .most = true },
-	[EP_IB_VAR_PKEY] = { "NCCL_IB_PKEY", 0, 0, 65535, "index in the partition key table" },
-	[EP_IB_VAR_ROCE_VERSION] = { "NCCL_IB_ROCE_VERSION_NUM", 2, 1, 2, "version of RoCE" },
-	[EP_IB_VAR_ADAPTIVE] = { "NCCL_IB_ADAPTIVE_ROUTING", -1, -1, 1,
+	[EP_IB_VAR_RETRY_CNT] = { "NCCL_IB_RETRY_CNT", AT(retry_cnt), 7, 0, 7,
+				  "times that a packet is sent again", .most = true },
+	[EP_IB_VAR_PKEY] = { "NCCL_IB_PKEY", AT(pkey), 0, 0, 65535,
+			     "index in the partition key table" },
+	[EP_IB_VAR_ROCE_VERSION] = { "NCCL_IB_ROCE_VERSION_NUM", AT(roce_version), 2, 1, 2,
+				     "version of RoCE" },
+	[EP_IB_VAR_ADAPTIVE] = { "NCCL_IB_ADAPTIVE_ROUTING", AT(adaptive), -1, -1, 1,
 				 "1: packets may pass each other; -1: as the NIC says, "
 				 "InfiniBand whose NIC does not say: 1" },
-	[EP_IB_VAR_RELAXED] = { "NCCL_IB_PCI_RELAXED_ORDERING", 2, 0, 2,
+	[EP_IB_VAR_RELAXED] = { "NCCL_IB_PCI_RELAXED_ORDERING", AT(relaxed), 2, 0, 2,
 				"0: rows cross PCIe in order; 1, 2: in any order" },
-	[EP_IB_VAR_ADDR_FAMILY] = { "NCCL_IB_ADDR_FAMILY", 0, 0, 0,
+	[EP_IB_VAR_ADDR_FAMILY] = { "NCCL_IB_ADDR_FAMILY", 0, 0, 0, 0,
 				    "kind of address that a GID should hold" },
-	[EP_IB_VAR_ADDR_RANGE] = { "NCCL_IB_ADDR_RANGE", 0, 0, 0,
+	[EP_IB_VAR_ADDR_RANGE] = { "NCCL_IB_ADDR_RANGE", 0, 0, 0, 0,
 				   "address/bits that a GID must lie in" },
 };
 
@@ -55,17 +60,11 @@ static ncclResult_t ep_ib_env_parse_number(enum ep_ib_var var, const char *text,
 	long long v;
 	int error = ep_topo_number_parse(text, &v);
 
-	if (error == -EINVAL) {
-		return ep_fail(ncclInvalidUsage,
-			       "environment variable %s=%.64s is not a number: set it to %d..%d "
-			       "or unset it",
-			       def->name, text, def->min, def->max);
-	}
 	if (error || v < def->min || (v > def->max && !def->most)) {
 		return ep_fail(ncclInvalidUsage,
-			       "environment variable %s=%.64s is out of range: set it to %d..%d "
-			       "or unset it",
-			       def->name, text, def->min, def->max);
+			       "environment variable %s=%.64s is %s: set it to %d..%d or unset it",
+			       def->name, text, error == -EINVAL ? "not a number" : "out of range",
+			       def->min, def->max);
 	}
 	*value = v > def->max ? def->max : (int)v;
 	return ncclSuccess;
@@ -121,43 +120,9 @@ static ncclResult_t ep_ib_env_parse_range(struct ep_ib_env *env, const char *tex
 
 static void ep_ib_env_store(struct ep_ib_env *env, enum ep_ib_var var, int value)
 {
-	switch (var) {
-	case EP_IB_VAR_DISABLE:
-		env->disable = value;
-		break;
-	case EP_IB_VAR_GID_INDEX:
-		env->gid_index = value;
-		break;
-	case EP_IB_VAR_FLID_INDEX:
-		env->flid_index = value;
-		break;
-	case EP_IB_VAR_SL:
-		env->sl = value < 0 ? 0 : value;
-		break;
-	case EP_IB_VAR_TC:
-		env->tc = value;
-		break;
-	case EP_IB_VAR_TIMEOUT:
-		env->timeout = value;
-		break;
-	case EP_IB_VAR_RETRY_CNT:
-		env->retry_cnt = value;
-		break;
-	case EP_IB_VAR_PKEY:
-		env->pkey = value;
-		break;
-	case EP_IB_VAR_ROCE_VERSION:
-		env->roce_version = value;
-		break;
-	case EP_IB_VAR_ADAPTIVE:
-		env->adaptive = value;
-		break;
-	case EP_IB_VAR_RELAXED:
-		env->relaxed = value != 0;
-		break;
-	default:
-		break;
-	}
+	int *at = (int *)((char *)env + ep_ib_var_table[var].offset);
+
+	*at = var == EP_IB_VAR_SL && value < 0 ? 0 : value;
 }
 
 ncclResult_t ep_ib_env_parse(struct ep_ib_env *env, enum ep_ib_var var, const char *text)

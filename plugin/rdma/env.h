@@ -27,6 +27,7 @@ enum ep_ib_var {
 /* Names and defaults are NCCL's. */
 struct ep_ib_var_def {
 	const char *name;
+	size_t offset;         /* of a number: that of its int in struct ep_ib_env */
 	int initial, min, max; /* of numbers */
 	const char *help;
 	bool most; /* of more than max, max is used */
@@ -35,7 +36,7 @@ struct ep_ib_var_def {
 extern const struct ep_ib_var_def ep_ib_var_table[EP_IB_VARS];
 
 struct ep_ib_env {
-	bool disable;
+	int disable;
 	int gid_index;  /* -1: automatic */
 	int flid_index; /* -1: none */
 	int sl;
@@ -45,7 +46,7 @@ struct ep_ib_env {
 	int pkey; /* index in the port's table */
 	int roce_version;
 	int adaptive;   /* does the fabric route adaptively? -1: by what the device tells */
-	bool relaxed;   /* data may cross PCIe in any order */
+	int relaxed;    /* not 0: data may cross PCIe in any order */
 	bool ipv6;      /* family of the GID's address that is preferred, and of `range` */
 	int range_bits; /* -1: no range */
 	uint8_t range[16];

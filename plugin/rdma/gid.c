@@ -16,7 +16,7 @@ static bool ep_gid_empty(const uint8_t raw[16])
 	       (raw[0] == 0xfe && raw[1] == 0x80 && memcmp(raw + 2, zero, 14) == 0);
 }
 
-static bool ep_gid_is_ipv4(const uint8_t raw[16])
+bool ep_gid_is_ipv4(const uint8_t raw[16])
 {
 	static const uint8_t mapped[12] = { [10] = 0xff, [11] = 0xff };
 

@@ -29,6 +29,9 @@ ncclResult_t ep_gid_pick(const char *port, bool ethernet, const struct ep_gid *l
 bool ep_gid_same_subnet(const uint8_t a[16], const uint8_t b[16]);
 uint16_t ep_gid_flid(const uint8_t raw[16]);
 
+/* Whether it holds an IPv4 address. */
+bool ep_gid_is_ipv4(const uint8_t raw[16]);
+
 /* "10.1.2.3" or "fe80::1". Returns buf. */
 #define EP_GID_TEXT 48
 const char *ep_gid_print(const uint8_t raw[16], char buf[EP_GID_TEXT]);

@@ -80,20 +80,10 @@ static uint32_t ep_nic_log_atomics(int limit)
 	return log;
 }
 
-static struct ibv_device *ep_nic_device(const struct ep_port_list *list, const char *name)
-{
-	for (int i = 0; i < list->ndevs; i++) {
-		if (strcmp(list->v->ibv_get_device_name(list->dev[i]), name) == 0) {
-			return list->dev[i];
-		}
-	}
-	return NULL;
-}
-
 bool ep_nic_open(struct ep_nic *nic, const struct ep_port_list *list, const struct ep_port *port,
 		 const struct ep_ib_env *env, struct ep_reason *why, ncclResult_t *result)
 {
-	struct ibv_device *dev = ep_nic_device(list, port->name);
+	struct ibv_device *dev = ep_port_list_device(list, port->name);
 
 	nic->v = list->v;
 	memcpy(nic->name, port->name, sizeof(nic->name));

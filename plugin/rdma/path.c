@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Between two ports. */
-#include <string.h>
 #include "rdma/nic.h"
 
 bool ep_nic_path_check(const struct ep_nic_end *from, const struct ep_nic_end *to,
@@ -21,9 +20,7 @@ bool ep_nic_path_check(const struct ep_nic_end *from, const struct ep_nic_end *t
 				     from->roce, to->roce);
 	}
 	if (ethernet) {
-		static const uint8_t v4[12] = { [10] = 0xff, [11] = 0xff };
-
-		if (!memcmp(from->gid, v4, sizeof(v4)) != !memcmp(to->gid, v4, sizeof(v4))) {
+		if (ep_gid_is_ipv4(from->gid) != ep_gid_is_ipv4(to->gid)) {
 			return ep_reason_set(why,
 					     "addresses of different families, %s and %s: set "
 					     "NCCL_IB_ADDR_FAMILY or NCCL_IB_GID_INDEX",
@@ -33,9 +30,8 @@ bool ep_nic_path_check(const struct ep_nic_end *from, const struct ep_nic_end *t
 	} else if (!ep_gid_same_subnet(from->gid, to->gid) && !ep_gid_flid(to->gid)) {
 		return ep_reason_set(
 			why,
-			"from %s to %s of another subnet, which has no FLID for routers: "
-			"see NCCL_IB_ROUTABLE_FLID_GID_INDEX, or NCCL_IB_HCA for ports of "
-			"one subnet",
+			"from %s to %s of another subnet, which has no FLID for routers: see "
+			"NCCL_IB_ROUTABLE_FLID_GID_INDEX, or NCCL_IB_HCA for ports of one subnet",
 			ep_gid_print(from->gid, mine), ep_gid_print(to->gid, theirs));
 	} else if ((from->pkey & 0x7fff) != (to->pkey & 0x7fff)) {
 		return ep_reason_set(why,

@@ -41,20 +41,23 @@ const struct ep_port *ep_port_by_place(const struct ep_port *port, int n, uint32
 	return port;
 }
 
-static void ep_port_list_device(struct ep_port_list *list, struct ibv_device *dev)
+static void ep_port_list_add(struct ep_port_list *list, struct ibv_device *dev)
 {
 	const char *name = list->v->ibv_get_device_name(dev);
 	struct ibv_context *ctx = list->v->ibv_open_device(dev);
+	size_t at = strlen(list->closed.text);
 	struct ibv_device_attr attr;
 
 	if (!ctx) {
-		ep_reason_set(&list->closed, "; %s could not be opened: %s", name, strerror(errno));
+		snprintf(list->closed.text + at, sizeof(list->closed.text) - at,
+			 "; %s could not be opened: %s", name, strerror(errno));
 		return;
 	}
 	memset(&attr, 0, sizeof(attr));
 	if (list->v->ibv_query_device(ctx, &attr) != 0) {
 		attr.phys_port_cnt = 0;
 	}
+	list->nports += attr.phys_port_cnt;
 	for (int p = 1; p <= attr.phys_port_cnt; p++) {
 		struct ibv_port_attr state;
 
@@ -85,11 +88,21 @@ bool ep_port_list_open(struct ep_port_list *list, struct ep_reason *why)
 	}
 	list->dev = (list->v->ibv_get_device_list)(&list->ndevs);
 	for (int i = 0; list->dev && i < list->ndevs; i++) {
-		ep_port_list_device(list, list->dev[i]);
+		ep_port_list_add(list, list->dev[i]);
 	}
 	return list->n ||
 	       ep_reason_set(why, "there is no active RDMA port (%d devices%s): see ibv_devinfo",
 			     list->dev ? list->ndevs : 0, list->closed.text);
+}
+
+struct ibv_device *ep_port_list_device(const struct ep_port_list *list, const char *name)
+{
+	for (int i = 0; i < list->ndevs; i++) {
+		if (strcmp(list->v->ibv_get_device_name(list->dev[i]), name) == 0) {
+			return list->dev[i];
+		}
+	}
+	return NULL;
 }
 
 void ep_port_list_close(struct ep_port_list *list)

@@ -19,14 +19,16 @@ struct ep_port {
 struct ep_port_list {
 	const struct ep_verbs *v;
 	struct ibv_device **dev;
-	int ndevs, n;
+	int ndevs, nports, n; /* nports: active or not */
 	struct ep_port port[EP_PORT_MAX];
-	struct ep_reason closed; /* a device that could not be opened */
+	struct ep_reason closed; /* devices that could not be opened */
 };
 
 /* False if there is no active port. To be closed in any case. */
 bool ep_port_list_open(struct ep_port_list *list, struct ep_reason *why);
 void ep_port_list_close(struct ep_port_list *list);
+/* NULL: there is none of that name. */
+struct ibv_device *ep_port_list_device(const struct ep_port_list *list, const char *name);
 
 void ep_port_set(struct ep_port *port, const char *name, int num, const struct ibv_port_attr *attr);
 

@@ -52,7 +52,7 @@ static int field(const struct ep_ib_env *env, enum ep_ib_var var)
 	case EP_IB_VAR_ADAPTIVE:
 		return env->adaptive;
 	case EP_IB_VAR_RELAXED:
-		return env->relaxed;
+		return env->relaxed != 0;
 	default:
 		return env->roce_version;
 	}
