@@ -3,7 +3,7 @@
 #define EP_TOOLS_EP_INFO_H
 
 #include <stdbool.h>
-#include "gda/choose.h"
+#include "rdma/port.h"
 #include "gda/gda.h"
 #include "topo/topo.h"
 
@@ -41,14 +41,12 @@ struct ep_info_facts {
 	struct ep_info_gpu gpu[EP_TOPO_MAX_GPUS];
 };
 
-#define EP_INFO_MAX_PORTS 64
-
 struct ep_info_nics {
 	int devices, ports, active; /* as many as there are */
 	int n;                      /* active and permitted ones */
-	struct ep_gda_port port[EP_INFO_MAX_PORTS];
-	char no_devx[EP_INFO_MAX_PORTS][96]; /* why its device has no DevX; "": it has */
-	char closed[96];                     /* devices that do not open */
+	struct ep_port port[EP_PORT_MAX];
+	char no_devx[EP_PORT_MAX][96]; /* why its device has no DevX; "": it has */
+	char closed[96];               /* devices that do not open */
 };
 
 void ep_info_params(void);

@@ -56,7 +56,7 @@ void ep_info_gpus_match(struct ep_info_facts *facts, const struct ep_topo *topo,
 		gpu->devx = true;
 		if (!take_near(gpu, topo, nics) && nics->n) {
 			take(gpu, nics,
-			     (int)(ep_gda_port_blind(nics->port, nics->n, (uint32_t)i) -
+			     (int)(ep_port_by_place(nics->port, nics->n, (uint32_t)i) -
 				   nics->port));
 		}
 		gpu->devx &= gpu->port;

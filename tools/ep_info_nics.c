@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gda/verbs.h"
 #include "tools/ep_info.h"
 
 static bool permitted(const char *name, int port)
@@ -17,92 +16,46 @@ static bool permitted(const char *name, int port)
 	       ep_topo_hca_match(&hca, name, port);
 }
 
-/* Active and permitted ports go into the list; returns how many. */
-static int list_ports(const struct ep_verbs *v, struct ibv_context *ctx, const char *name,
-		      struct ep_info_nics *nics)
-{
-	struct ibv_device_attr attr;
-	int first = nics->n;
-
-	memset(&attr, 0, sizeof(attr));
-	if (v->ibv_query_device(ctx, &attr)) {
-		return 0;
-	}
-	for (int p = 1; p <= attr.phys_port_cnt; p++) {
-		struct ibv_port_attr port;
-		bool active = !ep_verbs_query_port(v, ctx, (uint8_t)p, &port) &&
-			      port.state == IBV_PORT_ACTIVE;
-
-		nics->ports++;
-		nics->active += active;
-		if (active && permitted(name, p) && nics->n < EP_INFO_MAX_PORTS) {
-			ep_gda_port_set(&nics->port[nics->n++], name, p, &port);
-		}
-	}
-	return nics->n - first;
-}
-
 /* "": it opens with DEVX. */
-static void try_devx(const struct ep_verbs *v, const struct ep_mlx5dv *dv, struct ibv_device *dev,
-		     char *why, size_t size)
+static void try_devx(const struct ep_port_list *list, const char *name, char *why, size_t size)
 {
 	struct mlx5dv_context_attr attr = { .flags = MLX5DV_CONTEXT_FLAGS_DEVX };
-	struct ibv_context *ctx;
+	struct ibv_device *dev = ep_port_list_device(list, name);
+	struct ibv_context *ctx = NULL;
+	const char *no_dv;
+	const struct ep_mlx5dv *dv = ep_mlx5dv(&no_dv);
 
 	why[0] = '\0';
-	if (!dv->mlx5dv_is_supported(dev)) {
+	if (!dv) {
+		snprintf(why, size, "needs libmlx5 for it");
+	} else if (!dv->mlx5dv_is_supported(dev)) {
 		snprintf(why, size, "is not an mlx5 device");
-		return;
-	}
-	ctx = dv->mlx5dv_open_device(dev, &attr);
-	if (!ctx) {
+	} else if (!(ctx = dv->mlx5dv_open_device(dev, &attr))) {
 		snprintf(why, size, "does not open with DEVX (%s)", strerror(errno));
-		return;
-	}
-	v->ibv_close_device(ctx);
-}
-
-static void list_device(const struct ep_verbs *v, const struct ep_mlx5dv *dv,
-			struct ibv_device *dev, struct ep_info_nics *nics)
-{
-	const char *name = v->ibv_get_device_name(dev);
-	struct ibv_context *ctx = v->ibv_open_device(dev);
-	size_t at = strlen(nics->closed);
-	int n, first = nics->n;
-
-	if (!ctx) {
-		snprintf(nics->closed + at, sizeof(nics->closed) - at, "; %s does not open: %s",
-			 name, strerror(errno));
-		return;
-	}
-	n = list_ports(v, ctx, name, nics);
-	v->ibv_close_device(ctx);
-	if (n && dv) {
-		try_devx(v, dv, dev, nics->no_devx[first], sizeof(nics->no_devx[first]));
-	} else if (n) {
-		snprintf(nics->no_devx[first], sizeof(nics->no_devx[first]),
-			 "needs libmlx5 for it");
-	}
-	for (int i = 1; i < n; i++) {
-		memcpy(nics->no_devx[first + i], nics->no_devx[first], sizeof(nics->no_devx[0]));
+	} else {
+		list->v->ibv_close_device(ctx);
 	}
 }
 
 void ep_info_nics_list(struct ep_info_nics *nics)
 {
-	const char *why;
-	const struct ep_verbs *v = ep_verbs(&why);
-	const struct ep_mlx5dv *dv = ep_mlx5dv(&why);
-	struct ibv_device **devs;
+	struct ep_port_list list;
+	struct ep_reason why;
 
 	memset(nics, 0, sizeof(*nics));
-	devs = v ? (v->ibv_get_device_list)(&nics->devices) : NULL;
-	for (int i = 0; devs && i < nics->devices; i++) {
-		list_device(v, dv, devs[i], nics);
+	(void)ep_port_list_open(&list, &why);
+	nics->devices = list.ndevs;
+	nics->ports = list.nports;
+	nics->active = list.n;
+	snprintf(nics->closed, sizeof(nics->closed), "%.95s", list.closed.text);
+	for (int i = 0; i < list.n; i++) {
+		if (permitted(list.port[i].name, list.port[i].port)) {
+			try_devx(&list, list.port[i].name, nics->no_devx[nics->n],
+				 sizeof(nics->no_devx[0]));
+			nics->port[nics->n++] = list.port[i];
+		}
 	}
-	if (devs) {
-		v->ibv_free_device_list(devs);
-	}
+	ep_port_list_close(&list);
 }
 
 int ep_info_nics_find(const struct ep_info_nics *nics, const char *name, int port)

@@ -7,30 +7,22 @@
 
 #include "core/error.h"
 #include "core/param.h"
-#include "gda/choose.h"
+#include "rdma/env.h"
 #include "tools/conf.h"
 #include "tools/ep_info.h"
 
-/* core/error.c and core/log.c ask the CUDA runtime for names of errors and for the current device.
- * This tool has neither, and must run where there is no CUDA runtime. */
-cudaError_t cudaGetDevice(int *device)
+static void print_row(const char *name, const char *value, bool set, const char *help)
 {
-	return cudaErrorNoDevice;
+	printf("  %-34s %-12s %-12s %s\n", name, value, set ? ep_conf_source(name) : "default",
+	       help);
 }
 
-cudaError_t cudaGetLastError(void)
+static void print_invalid(const char *name)
 {
-	return cudaSuccess;
-}
+	struct ep_error error;
 
-const char *cudaGetErrorName(cudaError_t error)
-{
-	return "";
-}
-
-const char *cudaGetErrorString(cudaError_t error)
-{
-	return "";
+	ep_error_get(NULL, &error);
+	print_row(name, "INVALID", true, error.text);
 }
 
 static void print_own(enum ep_param_id id)
@@ -39,64 +31,50 @@ static void print_own(enum ep_param_id id)
 	const char *text = getenv(def->name);
 	int64_t value = def->initial;
 	bool set = text && *text;
+	char number[24];
 
 	if (set && ep_param_parse(id, text, &value) != ncclSuccess) {
-		struct ep_error error;
-
-		ep_error_get(NULL, &error);
-		printf("  %-34s %-12s %-12s %s\n", def->name, "INVALID", ep_conf_source(def->name),
-		       error.text);
+		print_invalid(def->name);
 		return;
 	}
-	if (set && id == EP_PARAM_NODE_SIZE) { /* may be a list */
-		printf("  %-34s %-12s %-12s %s\n", def->name, text, ep_conf_source(def->name),
-		       def->help);
-		return;
-	}
-	printf("  %-34s %-12" PRId64 " %-12s %s\n", def->name, value,
-	       set ? ep_conf_source(def->name) : "default", def->help);
+	snprintf(number, sizeof(number), "%" PRId64, value);
+	/* The node size may be a list. */
+	print_row(def->name, set && id == EP_PARAM_NODE_SIZE ? text : number, set, def->help);
 }
 
 /* A range is of the family that is set, if that can be understood. */
-static bool parses(enum ep_gda_var var, const char *text)
+static bool parses(enum ep_ib_var var, const char *text)
 {
-	const char *family = getenv(ep_gda_var_table[EP_GDA_VAR_ADDR_FAMILY].name);
-	struct ep_gda_env env = { .range_bits = -1 };
+	const char *family = getenv(ep_ib_var_table[EP_IB_VAR_ADDR_FAMILY].name);
+	struct ep_ib_env env = { .range_bits = -1 };
 
-	if (var == EP_GDA_VAR_ADDR_RANGE && family && *family) {
-		(void)ep_gda_env_parse(&env, EP_GDA_VAR_ADDR_FAMILY, family);
+	if (var == EP_IB_VAR_ADDR_RANGE && family && *family) {
+		(void)ep_ib_env_parse(&env, EP_IB_VAR_ADDR_FAMILY, family);
 	}
-	return ep_gda_env_parse(&env, var, text) == ncclSuccess;
+	return ep_ib_env_parse(&env, var, text) == ncclSuccess;
 }
 
 /* What RDMA takes from NCCL's variables. */
-static void print_rdma(enum ep_gda_var var)
+static void print_rdma(enum ep_ib_var var)
 {
-	const struct ep_gda_var_def *def = &ep_gda_var_table[var];
+	const struct ep_ib_var_def *def = &ep_ib_var_table[var];
 	const char *text = getenv(def->name);
 	bool set = text && *text;
 	char initial[16] = "AF_INET";
 
-	if (var < EP_GDA_VAR_NUMBERS) {
+	if (var < EP_IB_VAR_NUMBERS) {
 		snprintf(initial, sizeof(initial), "%d", def->initial);
-	} else if (var == EP_GDA_VAR_ADDR_RANGE) {
+	} else if (var == EP_IB_VAR_ADDR_RANGE) {
 		snprintf(initial, sizeof(initial), "(any)");
 	}
 	if (set && !parses(var, text)) {
-		struct ep_error error;
-
-		ep_error_get(NULL, &error);
-		printf("  %-34s %-12s %-12s %s\n", def->name, "INVALID", ep_conf_source(def->name),
-		       error.text);
-		return;
-	}
-	if (set && var < EP_GDA_VAR_NUMBERS && ep_gda_env_too_much(var, text)) {
+		print_invalid(def->name);
+	} else if (set && var < EP_IB_VAR_NUMBERS && ep_ib_env_too_much(var, text)) {
 		printf("  %-34s %-12d %-12s %s; %s is more than NICs have room for\n", def->name,
 		       def->max, "environment", def->help, text);
-		return;
+	} else {
+		print_row(def->name, set ? text : initial, set, def->help);
 	}
-	printf("  %-34s %-12s %-12s %s\n", def->name, set ? text : initial,
-	       set ? ep_conf_source(def->name) : "default", def->help);
 }
 
 /* NCCL's variables that count here too, with what their absence means. */
@@ -123,29 +101,21 @@ void ep_info_params(void)
 	for (int i = 0; i < EP_PARAMS; i++) {
 		print_own((enum ep_param_id)i);
 	}
-	for (int i = 0; i < EP_GDA_VARS; i++) {
-		print_rdma((enum ep_gda_var)i);
+	for (int i = 0; i < EP_IB_VARS; i++) {
+		print_rdma((enum ep_ib_var)i);
 	}
 	for (size_t i = 0; i < EP_ARRAY_SIZE(nccl_vars); i++) {
 		const char *text = getenv(nccl_vars[i].name);
 		bool set = text && *text;
 
-		printf("  %-34s %-12s %-12s %s\n", nccl_vars[i].name,
-		       set ? text : nccl_vars[i].unset,
-		       set ? ep_conf_source(nccl_vars[i].name) : "default", nccl_vars[i].help);
+		print_row(nccl_vars[i].name, set ? text : nccl_vars[i].unset, set,
+			  nccl_vars[i].help);
 	}
 	for (char **e = environ; e && *e; e++) {
-		char name[65];
-		size_t n = strcspn(*e, "=");
+		char name[EP_PARAM_NAME_MAX + 1];
+		const char *nearest;
 
-		if (strncmp(*e, "NCCL_EP_", 8) != 0 || n >= sizeof(name)) {
-			continue;
-		}
-		memcpy(name, *e, n);
-		name[n] = '\0';
-		if (!ep_param_known(name)) {
-			const char *nearest = ep_param_nearest(name);
-
+		if (ep_param_unknown(*e, name, &nearest)) {
 			printf("  %-34s %-12s %-12s has no effect%s%s\n", name, "UNKNOWN",
 			       ep_conf_source(name), nearest ? ", did you mean " : "",
 			       nearest ? nearest : "");

@@ -14,8 +14,7 @@
 #include <unistd.h>
 
 #include "core/error.h"
-#include "gda/choose.h"
-#include "gda/verbs.h"
+#include "rdma/env.h"
 #include "tools/ep_info.h"
 
 static void say(struct ep_info_fact *fact, bool yes, const char *fmt, ...) EP_PRINTF(3, 4);
@@ -262,13 +261,13 @@ static void probe_enabled(struct ep_info_facts *f)
 {
 	struct ep_info_fact *fact = &f->fact[EP_INFO_ENABLED];
 	const char *level = getenv("NCCL_NET_GDR_LEVEL");
-	struct ep_gda_env env;
+	struct ep_ib_env env;
 	struct ep_error error;
 	struct ep_topo_hca hca;
 	struct ep_topo_err err;
 	enum ep_topo_dist dist;
 
-	if (ep_gda_env_read(&env) != ncclSuccess) {
+	if (ep_ib_env_read(&env) != ncclSuccess) {
 		ep_error_get(NULL, &error);
 		say(fact, false, "%.200s", error.text);
 	} else if (ep_topo_hca_parse(getenv("NCCL_IB_HCA"), &hca, &err) ||

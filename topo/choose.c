@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Which NICs each GPU uses. A unit is one port of one NIC.
+ * Which NICs each GPU uses.
  *
- *  1. Only units of one link layer count, and of those only the nearest usable ones of a GPU that
+ *  1. Only ports of one link layer count, and of those only the nearest usable ones of a GPU that
  *     are at least half as fast as the best: striping over unequal NICs runs at the pace of the
  *     worst.
- *  2. Every GPU gets one, nearest GPUs first, the fastest units first, each unit with as few users
+ *  2. Every GPU gets one, nearest GPUs first, the fastest ports first, each port with as few users
  *     as can be.
  *  3. What is left over goes out evenly among GPUs that have the same choice, or not at all: one
  *     GPU with more bandwidth than its neighbours gains nothing in an exchange among all.
  */
-#include "topo/units.h"
+#include "topo/usable.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -18,37 +18,38 @@
 
 struct chooser {
 	struct ep_topo *topo;
-	struct ep_topo_units *units;
-	bool *may; /* [gpu][unit] */
+	struct ep_topo_usable *usable;
+	bool *may; /* [gpu][usable port] */
 	int *order;
 };
 
 static bool *may_row(const struct chooser *c, int gpu)
 {
-	return c->may + (size_t)gpu * (size_t)c->units->n;
+	return c->may + (size_t)gpu * (size_t)c->usable->n;
 }
 
 static int *users(const struct chooser *c, int u)
 {
-	return &ep_topo_unit_port(c->units, u)->users;
+	return &ep_topo_usable_at(c->usable, u)->users;
 }
 
 static uint32_t speed(const struct chooser *c, int u)
 {
-	return c->units->unit[u].mbps;
+	return c->usable->port[u].mbps;
 }
 
 static void find_candidates(struct chooser *c, int gpu)
 {
 	struct ep_topo_gpu *g = &c->topo->gpu[gpu];
 	bool *may = may_row(c, gpu);
-	int nearest = ep_topo_units_near(c->units, gpu, may);
+	int nearest = ep_topo_usable_near(c->usable, gpu, may);
 
 	g->nrails = 0;
 	g->dist = (enum ep_topo_dist)(nearest / 2);
-	for (int u = 0; u < c->units->n; u++) {
-		c->units->unit[u].candidate |= may[u];
-		c->units->unit[u].slow |= !may[u] && ep_topo_unit_rank(c->units, gpu, u) == nearest;
+	for (int u = 0; u < c->usable->n; u++) {
+		c->usable->port[u].candidate |= may[u];
+		c->usable->port[u].slow |= !may[u] &&
+					   ep_topo_usable_rank(c->usable, gpu, u) == nearest;
 	}
 }
 
@@ -56,7 +57,7 @@ static int count_may(const struct chooser *c, int gpu)
 {
 	int n = 0;
 
-	for (int u = 0; u < c->units->n; u++) {
+	for (int u = 0; u < c->usable->n; u++) {
 		n += may_row(c, gpu)[u];
 	}
 	return n;
@@ -65,7 +66,7 @@ static int count_may(const struct chooser *c, int gpu)
 static bool same_choice(const struct chooser *c, int a, int b)
 {
 	return c->topo->gpu[a].dist == c->topo->gpu[b].dist &&
-	       memcmp(may_row(c, a), may_row(c, b), (size_t)c->units->n * sizeof(bool)) == 0;
+	       memcmp(may_row(c, a), may_row(c, b), (size_t)c->usable->n * sizeof(bool)) == 0;
 }
 
 /* GPUs with the fewest alternatives first; those with the same choice side by side. */
@@ -107,8 +108,8 @@ static void give(struct chooser *c, int gpu, int u)
 	struct ep_topo_gpu *g = &c->topo->gpu[gpu];
 
 	if (g->nrails < EP_TOPO_MAX_RAILS) {
-		g->rail[g->nrails++] = (struct ep_topo_rail){ c->units->unit[u].nic,
-							      c->units->unit[u].port, g->dist };
+		g->rail[g->nrails++] = (struct ep_topo_rail){ c->usable->port[u].nic,
+							      c->usable->port[u].port, g->dist };
 		*users(c, u) += 1;
 	}
 }
@@ -117,7 +118,7 @@ static int count_free(const struct chooser *c, int gpu)
 {
 	int n = 0;
 
-	for (int u = 0; u < c->units->n; u++) {
+	for (int u = 0; u < c->usable->n; u++) {
 		n += may_row(c, gpu)[u] && *users(c, u) == 0;
 	}
 	return n;
@@ -127,7 +128,7 @@ static uint32_t fastest_free(const struct chooser *c, int gpu)
 {
 	uint32_t best = 0;
 
-	for (int u = 0; u < c->units->n; u++) {
+	for (int u = 0; u < c->usable->n; u++) {
 		if (may_row(c, gpu)[u] && *users(c, u) == 0 && speed(c, u) > best) {
 			best = speed(c, u);
 		}
@@ -135,10 +136,10 @@ static uint32_t fastest_free(const struct chooser *c, int gpu)
 	return best;
 }
 
-/* The nth unit without users and of this speed among those the GPU may use, from `from` on. */
+/* The nth port without users and of this speed among those the GPU may use, from `from` on. */
 static int nth_free(const struct chooser *c, int gpu, uint32_t mbps, int from, int nth)
 {
-	for (int u = from; u < c->units->n; u++) {
+	for (int u = from; u < c->usable->n; u++) {
 		if (may_row(c, gpu)[u] && *users(c, u) == 0 && speed(c, u) == mbps && nth-- == 0) {
 			return u;
 		}
@@ -151,7 +152,7 @@ static int least_used(const struct chooser *c, int gpu)
 {
 	int best = -1;
 
-	for (int u = 0; u < c->units->n; u++) {
+	for (int u = 0; u < c->usable->n; u++) {
 		if (!may_row(c, gpu)[u]) {
 			continue;
 		}
@@ -163,7 +164,7 @@ static int least_used(const struct chooser *c, int gpu)
 	return best;
 }
 
-/* One unit for each GPU of a group with the same choice. If there are enough of the fastest, they are
+/* One port for each GPU of a group with the same choice. If there are enough of the fastest, they are
  * taken at even spaces, so that the second helping finds the neighbours, often ports of the same
  * card, still free. */
 static void first_helping(struct chooser *c, const int *gpus, int n)
@@ -223,17 +224,18 @@ static int rail_cmp(const void *a, const void *b)
 
 static void say_why(struct chooser *c)
 {
-	for (int u = 0; u < c->units->n; u++) {
-		struct ep_topo_port *port = ep_topo_unit_port(c->units, u);
+	for (int u = 0; u < c->usable->n; u++) {
+		struct ep_topo_port *port = ep_topo_usable_at(c->usable, u);
 
 		if (port->users) {
 			port->why = EP_TOPO_WHY_USED;
 		} else if (c->topo->ngpus == 0) {
 			port->why = EP_TOPO_WHY_NO_GPU;
-		} else if (c->units->unit[u].candidate) {
+		} else if (c->usable->port[u].candidate) {
 			port->why = EP_TOPO_WHY_SPARE;
 		} else {
-			port->why = c->units->unit[u].slow ? EP_TOPO_WHY_SLOW : EP_TOPO_WHY_FARTHER;
+			port->why = c->usable->port[u].slow ? EP_TOPO_WHY_SLOW
+							    : EP_TOPO_WHY_FARTHER;
 		}
 	}
 }
@@ -270,15 +272,15 @@ int ep_topo_choose(struct ep_topo *topo, const struct ep_topo_opts *opts, struct
 	if (rc) {
 		return rc;
 	}
-	c.units = calloc(1, sizeof(*c.units));
+	c.usable = calloc(1, sizeof(*c.usable));
 	c.order = calloc(EP_TOPO_MAX_GPUS, sizeof(*c.order));
-	if (!c.units || !c.order) {
+	if (!c.usable || !c.order) {
 		rc = ep_topo_fail(err, ENOMEM, "out of memory choosing NICs");
 		goto out;
 	}
-	c.units->topo = topo;
-	ep_topo_units_list(c.units, opts, &hca);
-	c.may = calloc((size_t)(topo->ngpus + 1) * (size_t)(c.units->n + 1), sizeof(*c.may));
+	c.usable->topo = topo;
+	ep_topo_usable_list(c.usable, opts, &hca);
+	c.may = calloc((size_t)(topo->ngpus + 1) * (size_t)(c.usable->n + 1), sizeof(*c.may));
 	if (!c.may) {
 		rc = ep_topo_fail(err, ENOMEM, "out of memory choosing NICs");
 		goto out;
@@ -305,6 +307,6 @@ int ep_topo_choose(struct ep_topo *topo, const struct ep_topo_opts *opts, struct
 out:
 	free(c.may);
 	free(c.order);
-	free(c.units);
+	free(c.usable);
 	return rc;
 }

@@ -32,7 +32,7 @@ static const char *num_or_dash(int num, char buf[16])
 }
 
 /* device:port@NUMA, then speed and link layer where known */
-static void print_unit(const struct ep_topo_nic *nic, const struct ep_topo_port *port, FILE *out)
+static void print_port(const struct ep_topo_nic *nic, const struct ep_topo_port *port, FILE *out)
 {
 	char num[16];
 
@@ -77,7 +77,7 @@ static void print_gpu(const struct ep_topo *topo, int g, FILE *out)
 		const struct ep_topo_nic *nic = &topo->nic[gpu->rail[i].nic];
 
 		fputc(' ', out);
-		print_unit(nic, &nic->port[gpu->rail[i].port], out);
+		print_port(nic, &nic->port[gpu->rail[i].port], out);
 	}
 	fputs(gpu->nrails ? "\n" : " none\n", out);
 }
@@ -112,7 +112,7 @@ void ep_topo_print_table(const struct ep_topo *topo, FILE *out)
 		for (int p = 0; p < nic->nports; p++) {
 			if (nic->port[p].why != EP_TOPO_WHY_USED) {
 				fputs("# unused ", out);
-				print_unit(nic, &nic->port[p], out);
+				print_port(nic, &nic->port[p], out);
 				fprintf(out, ": %s\n", ep_topo_why_text(nic->port[p].why));
 			}
 		}

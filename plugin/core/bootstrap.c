@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 #include "core/bootstrap.h"
+#include "core/cuda.h"
 #include "core/log.h"
 #include "core/nccl_dyn.h"
 

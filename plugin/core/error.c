@@ -56,13 +56,6 @@ ncclResult_t ep_fail(ncclResult_t code, const char *fmt, ...)
 	return ep_fail_again(&thread_last);
 }
 
-ncclResult_t ep_fail_cuda(cudaError_t err, const char *what)
-{
-	(void)cudaGetLastError(); /* the caller's next check must not find our error */
-	return ep_fail(ncclUnhandledCudaError, "%s failed: %s (%s)", what, cudaGetErrorString(err),
-		       cudaGetErrorName(err));
-}
-
 void ep_error_get(struct ep_error_slot *slot, struct ep_error *out)
 {
 	if (!slot) {
@@ -72,4 +65,14 @@ void ep_error_get(struct ep_error_slot *slot, struct ep_error *out)
 	pthread_mutex_lock(&slot->lock);
 	*out = slot->last;
 	pthread_mutex_unlock(&slot->lock);
+}
+
+bool ep_reason_set(struct ep_reason *why, const char *fmt, ...)
+{
+	va_list args;
+
+	va_start(args, fmt);
+	vsnprintf(why->text, sizeof(why->text), fmt, args);
+	va_end(args);
+	return false;
 }

@@ -10,7 +10,7 @@
 #define EP_CORE_ERROR_H
 
 #include <pthread.h>
-#include <cuda_runtime_api.h>
+#include <stdbool.h>
 #include <nccl.h>
 #include "core/util.h"
 
@@ -42,8 +42,14 @@ ncclResult_t ep_fail_again(const struct ep_error *error);
 /* The thread's or the slot's last error. `slot` NULL: the thread's. */
 void ep_error_get(struct ep_error_slot *slot, struct ep_error *out);
 
-/* ncclUnhandledCudaError with CUDA's name for `err`. `what` says what was attempted. */
-ncclResult_t ep_fail_cuda(cudaError_t err, const char *what);
+/* Why something is not possible, where that is no error yet because another way may be tried. */
+#define EP_REASON_TEXT 320
+struct ep_reason {
+	char text[EP_REASON_TEXT];
+};
+
+/* Returns false, for functions that return whether something is possible. */
+bool ep_reason_set(struct ep_reason *why, const char *fmt, ...) EP_PRINTF(2, 3);
 
 #define EP_CHECK(call)                                                                             \
 	do {                                                                                       \
@@ -53,28 +59,11 @@ ncclResult_t ep_fail_cuda(cudaError_t err, const char *what);
 		}                                                                                  \
 	} while (0)
 
-#define EP_CUDA(call, what)                                                                        \
-	do {                                                                                       \
-		cudaError_t ep_cuda_ = (call);                                                     \
-		if (ep_cuda_ != cudaSuccess) {                                                     \
-			return ep_fail_cuda(ep_cuda_, what);                                       \
-		}                                                                                  \
-	} while (0)
-
 /* With `result` in scope. */
 #define EP_CHECK_GOTO(call, label)                                                                 \
 	do {                                                                                       \
 		result = (call);                                                                   \
 		if (result != ncclSuccess) {                                                       \
-			goto label;                                                                \
-		}                                                                                  \
-	} while (0)
-
-#define EP_CUDA_GOTO(call, what, label)                                                            \
-	do {                                                                                       \
-		cudaError_t ep_cuda_ = (call);                                                     \
-		if (ep_cuda_ != cudaSuccess) {                                                     \
-			result = ep_fail_cuda(ep_cuda_, what);                                     \
 			goto label;                                                                \
 		}                                                                                  \
 	} while (0)

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+#include "core/cuda.h"
 #include "core/ident.h"
 
 static uint64_t ep_process_id[2];

@@ -10,7 +10,6 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-#include <cuda_runtime_api.h>
 #include "core/log.h"
 
 static const struct {
@@ -39,6 +38,8 @@ static struct {
 	char hostname[256];
 	int fd;
 } ep_logger = { .once = PTHREAD_ONCE_INIT };
+
+int (*ep_log_device)(void);
 
 static unsigned int ep_log_subsys_bits(const char *name, size_t n)
 {
@@ -195,8 +196,8 @@ void ep_log_flatten(char *text)
 void ep_log(enum ep_log_level level, unsigned int subsys, const char *fmt, ...)
 {
 	char text[1024], line[1400];
-	int device = -1, n;
 	va_list args;
+	int n;
 
 	if (!ep_log_enabled(level, subsys)) {
 		return;
@@ -205,9 +206,8 @@ void ep_log(enum ep_log_level level, unsigned int subsys, const char *fmt, ...)
 	vsnprintf(text, sizeof(text), fmt, args);
 	va_end(args);
 	ep_log_flatten(text);
-	(void)cudaGetDevice(&device);
 	n = ep_log_format(line, sizeof(line) - 1, level, ep_logger.hostname, getpid(),
-			  syscall(SYS_gettid), device, text);
+			  syscall(SYS_gettid), ep_log_device ? ep_log_device() : -1, text);
 	if (n > (int)sizeof(line) - 2) {
 		n = (int)sizeof(line) - 2;
 	}

@@ -63,6 +63,9 @@ void ep_log_flatten(char *text);
 
 void ep_log(enum ep_log_level level, unsigned int subsys, const char *fmt, ...) EP_PRINTF(3, 4);
 
+/* The device in log lines. NULL in programs without core/cuda.c, which sets it: they print -1. */
+extern int (*ep_log_device)(void);
+
 /* The line without its newline, for ep_log and for tests. Returns its length. */
 int ep_log_format(char *line, size_t size, enum ep_log_level level, const char *hostname, int pid,
 		  long tid, int device, const char *text);

@@ -9,7 +9,6 @@
 #include "core/param.h"
 
 #define EP_PARAM_PREFIX "NCCL_EP_"
-#define EP_PARAM_NAME_MAX 64
 
 const struct ep_param_def ep_param_table[EP_PARAMS] = {
 	[EP_PARAM_DEBUG] = { "NCCL_EP_DEBUG", 0, 0, 1,
@@ -72,7 +71,7 @@ static const char *const ep_param_foreign[] = {
 
 static atomic_flag ep_param_checked_names = ATOMIC_FLAG_INIT;
 
-bool ep_param_known(const char *name)
+static bool ep_param_known(const char *name)
 {
 	for (int i = 0; i < EP_PARAMS; i++) {
 		if (strcmp(ep_param_table[i].name, name) == 0) {
@@ -112,14 +111,11 @@ static int ep_param_distance(const char *a, const char *b)
 	return row[nb];
 }
 
-const char *ep_param_nearest(const char *name)
+static const char *ep_param_nearest(const char *name)
 {
 	const char *nearest = NULL;
 	int best = 6; /* further away is another word, not a slip */
 
-	if (strlen(name) > EP_PARAM_NAME_MAX) {
-		return NULL;
-	}
 	for (int i = 0; i < EP_PARAMS; i++) {
 		int d = ep_param_distance(name, ep_param_table[i].name);
 
@@ -131,27 +127,31 @@ const char *ep_param_nearest(const char *name)
 	return nearest;
 }
 
+bool ep_param_unknown(const char *entry, char name[EP_PARAM_NAME_MAX + 1], const char **nearest)
+{
+	size_t n = strcspn(entry, "=");
+
+	if (strncmp(entry, EP_PARAM_PREFIX, strlen(EP_PARAM_PREFIX)) != 0 ||
+	    n > EP_PARAM_NAME_MAX) {
+		return false;
+	}
+	memcpy(name, entry, n);
+	name[n] = '\0';
+	*nearest = ep_param_nearest(name);
+	return !ep_param_known(name);
+}
+
 static void ep_params_check_names(void)
 {
-	size_t prefix = strlen(EP_PARAM_PREFIX);
 	char name[EP_PARAM_NAME_MAX + 1];
+	const char *nearest;
 
 	for (char **e = environ; e && *e; e++) {
-		size_t n = strcspn(*e, "=");
-		const char *nearest;
-
-		if (strncmp(*e, EP_PARAM_PREFIX, prefix) != 0 || n >= sizeof(name)) {
-			continue;
+		if (ep_param_unknown(*e, name, &nearest)) {
+			EP_WARN("environment variable %s is not known and has no effect%s%s%s",
+				name, nearest ? "; did you mean " : "", nearest ? nearest : "",
+				nearest ? "?" : "");
 		}
-		memcpy(name, *e, n);
-		name[n] = '\0';
-		if (ep_param_known(name)) {
-			continue;
-		}
-		nearest = ep_param_nearest(name);
-		EP_WARN("environment variable %s is not known and has no effect%s%s%s", name,
-			nearest ? "; did you mean " : "", nearest ? nearest : "",
-			nearest ? "?" : "");
 	}
 }
 

@@ -60,10 +60,11 @@ ncclResult_t ep_params_read(struct ep_params *params);
  */
 ncclResult_t ep_param_parse(enum ep_param_id id, const char *text, int64_t *value);
 
-/* A known name within a few typing errors of `name`, or NULL. */
-const char *ep_param_nearest(const char *name);
-
-/* Whether `name` is ours, or one of other implementations' that means nothing here. */
-bool ep_param_known(const char *name);
+/*
+ * Whether an entry of the environment has a name that begins like ours and is neither ours nor one of
+ * other implementations'. With the known name within a few typing errors of it, or NULL.
+ */
+#define EP_PARAM_NAME_MAX 64
+bool ep_param_unknown(const char *entry, char name[EP_PARAM_NAME_MAX + 1], const char **nearest);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 #include <string.h>
+#include "core/cuda.h"
 #include "core/nodes.h"
 #include "ep/group.h"
 #include "ep/struct.h"

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "core/bootstrap.h"
+#include "core/cuda.h"
 #include "core/idle.h"
 #include "core/log.h"
 #include "ep/group.h"

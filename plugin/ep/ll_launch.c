@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* From a handle to a running kernel. Nothing here allocates or synchronises. */
 #include <string.h>
+#include "core/cuda.h"
 #include "device/kernels.h"
 #include "ep/group.h"
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks that fail: masks and the error flag of a group. */
+#include "core/cuda.h"
 #include "core/log.h"
 #include "ep/group.h"
 

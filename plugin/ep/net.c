@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
+#include "core/cuda.h"
 #include "core/log.h"
 #include "core/nodes.h"
 #include "device/kernels.h"

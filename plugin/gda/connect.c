@@ -8,7 +8,7 @@
 #include <string.h>
 #include "core/idle.h"
 #include "core/log.h"
-#include "gda/internal.h"
+#include "gda/connect.h"
 
 #define EP_GDA_THREADS 4
 #define EP_GDA_QUEUES_PER_THREAD 16
@@ -18,7 +18,7 @@ struct ep_gda_hello {
 	struct ep_verdict verdict;
 	uint32_t queues;
 	uint32_t nnics;
-	struct ep_gda_end end[EP_GDA_MAX_NICS];
+	struct ep_nic_end end[EP_GDA_MAX_NICS];
 };
 
 _Static_assert(sizeof(struct ep_gda_hello) <= EP_BOOT_BYTES, "ep_gda_hello");
@@ -29,12 +29,12 @@ static const char ep_gda_what[] = "connecting queue pairs";
 
 struct ep_gda_work {
 	struct ep_gda *gda;
-	bool (*fn)(struct ep_gda_queue *q, void *arg, struct ep_gda_why *why);
+	bool (*fn)(struct ep_gda_queue *q, void *arg, struct ep_reason *why);
 	void *arg;
 	uint32_t next;
 	uint32_t failed;
 	pthread_mutex_t lock;
-	struct ep_gda_why *why; /* the first failure's */
+	struct ep_reason *why; /* the first failure's */
 };
 
 static void *ep_gda_work_some(void *arg)
@@ -43,7 +43,7 @@ static void *ep_gda_work_some(void *arg)
 
 	while (!__atomic_load_n(&w->failed, __ATOMIC_RELAXED)) {
 		uint32_t i = __atomic_fetch_add(&w->next, 1, __ATOMIC_RELAXED);
-		struct ep_gda_why why = { "" };
+		struct ep_reason why = { "" };
 
 		if (i >= w->gda->nqueues) {
 			break;
@@ -61,8 +61,8 @@ static void *ep_gda_work_some(void *arg)
 }
 
 bool ep_gda_each(struct ep_gda *g,
-		 bool (*fn)(struct ep_gda_queue *q, void *arg, struct ep_gda_why *why), void *arg,
-		 struct ep_gda_why *why)
+		 bool (*fn)(struct ep_gda_queue *q, void *arg, struct ep_reason *why), void *arg,
+		 struct ep_reason *why)
 {
 	struct ep_gda_work work = { .gda = g, .fn = fn, .arg = arg, .why = why };
 	uint32_t n = g->nqueues / EP_GDA_QUEUES_PER_THREAD, started = 0;
@@ -94,7 +94,7 @@ static ncclResult_t ep_gda_end_check(const struct ep_gda_hello *hello, int rank)
 			       rank, hello->nnics, EP_GDA_MAX_NICS, next);
 	}
 	for (uint32_t i = 0; i < hello->nnics; i++) {
-		const struct ep_gda_end *end = &hello->end[i];
+		const struct ep_nic_end *end = &hello->end[i];
 
 		if (!memchr(end->name, '\0', sizeof(end->name))) {
 			return ep_fail(ncclInvalidUsage,
@@ -127,74 +127,30 @@ static ncclResult_t ep_gda_hello_check(const struct ep_gda_hello *all, int n)
 	return ncclSuccess;
 }
 
-/* Whether two ports can talk to each other. */
-static bool ep_gda_ends_match(struct ep_gda_queue *q, const struct ep_gda_end *b,
-			      struct ep_gda_why *why)
-{
-	const struct ep_gda_end *a = &q->nic->end;
-	bool ethernet = a->link_layer == IBV_LINK_LAYER_ETHERNET;
-	char mine[EP_GDA_GID_TEXT], theirs[EP_GDA_GID_TEXT];
-
-	if (a->link_layer != b->link_layer) {
-		return ep_gda_no(why, "one port is Ethernet, the other InfiniBand: choose alike "
-				      "ports with NCCL_IB_HCA");
-	}
-	if (ethernet && a->roce != b->roce) {
-		return ep_gda_no(why,
-				 "one port uses RoCE v%u, the other v%u: set "
-				 "NCCL_IB_GID_INDEX or NCCL_IB_ROCE_VERSION_NUM alike",
-				 a->roce, b->roce);
-	}
-	if (ethernet) {
-		static const uint8_t v4[12] = { [10] = 0xff, [11] = 0xff };
-
-		if (!memcmp(a->gid, v4, sizeof(v4)) != !memcmp(b->gid, v4, sizeof(v4))) {
-			return ep_gda_no(why,
-					 "addresses of different families, %s and %s: set "
-					 "NCCL_IB_ADDR_FAMILY or NCCL_IB_GID_INDEX",
-					 ep_gda_gid_print(a->gid, mine),
-					 ep_gda_gid_print(b->gid, theirs));
-		}
-	} else if (!ep_gda_gid_same_subnet(a->gid, b->gid) && !ep_gda_gid_flid(b->gid)) {
-		return ep_gda_no(why,
-				 "from %s to %s of another subnet, which has no FLID for routers: "
-				 "see NCCL_IB_ROUTABLE_FLID_GID_INDEX, or NCCL_IB_HCA for ports of "
-				 "one subnet",
-				 ep_gda_gid_print(a->gid, mine), ep_gda_gid_print(b->gid, theirs));
-	} else if ((a->pkey & 0x7fff) != (b->pkey & 0x7fff)) {
-		return ep_gda_no(why,
-				 "partition keys 0x%04x and 0x%04x: set NCCL_IB_PKEY so that "
-				 "both ports are in one partition",
-				 a->pkey, b->pkey);
-	} else if (!(a->pkey & 0x8000) && !(b->pkey & 0x8000)) {
-		return ep_gda_no(why, "both ports are limited members of partition 0x%04x",
-				 a->pkey);
-	}
-	return true;
-}
-
 /* ---- the exchange ---- */
 
-static bool ep_gda_connect_one(struct ep_gda_queue *q, void *arg, struct ep_gda_why *why)
+static bool ep_gda_connect_one(struct ep_gda_queue *q, void *arg, struct ep_reason *why)
 {
 	const struct ep_gda_hello *all = arg;
 	const struct ep_gda_hello *peer = &all[q->peer];
-	const struct ep_gda_end *end;
-	struct ep_gda_why inner = { "" };
+	const struct ep_nic_end *end;
+	struct ep_reason inner = { "" };
 
 	if (!q->remote_qpn || !peer->nnics) {
-		return ep_gda_no(why, "rank %d (%s) does not connect with this rank", q->peer,
-				 q->gda->host[q->peer]);
+		return ep_reason_set(why, "rank %d (%s) does not connect with this rank", q->peer,
+				     q->gda->host[q->peer]);
 	}
 	q->remote_nic = (int)(q->index % peer->nnics);
 	end = &peer->end[q->remote_nic];
-	q->mtu = (uint32_t)ep_min_u64(q->nic->end.mtu, end->mtu);
-	q->atomics = q->nic->caps.atomics;
-	if (ep_gda_ends_match(q, end, &inner) && ep_gda_queue_connect(q, end, &inner)) {
+	q->mtu = (uint32_t)ep_min_u64(q->nic->base.end.mtu, end->mtu);
+	q->atomics = q->nic->base.atomics;
+	if (ep_nic_path_check(&q->nic->base.end, end, &inner) &&
+	    ep_gda_queue_connect(q, end, &inner)) {
 		return true;
 	}
-	return ep_gda_no(why, "%s:%d with rank %d (%s) %s:%u: %.200s", q->nic->name, q->nic->port,
-			 q->peer, q->gda->host[q->peer], end->name, end->port, inner.text);
+	return ep_reason_set(why, "%s:%d with rank %d (%s) %s:%u: %.200s", q->nic->base.name,
+			     q->nic->base.port, q->peer, q->gda->host[q->peer], end->name,
+			     end->port, inner.text);
 }
 
 /* Memory of an exchange of a word per queue, made before the first rank waits for another. */
@@ -280,12 +236,11 @@ static void ep_gda_greet(const struct ep_gda *g, uint32_t queues, ncclResult_t m
 	hello->queues = queues;
 	hello->nnics = g ? (uint32_t)g->nnics : 0;
 	for (uint32_t i = 0; i < hello->nnics; i++) {
-		hello->end[i] = g->nic[i].end;
+		hello->end[i] = g->nic[i].base.end;
 		hello->end[i].psn = g->psn;
 	}
 }
 
-/* What ranks share is the result; what only this rank knows of goes to *mine. */
 ncclResult_t ep_gda_connect(struct ep_gda *g, struct ep_boot *boot, uint32_t queues,
 			    ncclResult_t *mine)
 {
@@ -294,7 +249,7 @@ ncclResult_t ep_gda_connect(struct ep_gda *g, struct ep_boot *boot, uint32_t que
 				      .mine = calloc(ep_max_u64(n * queues, 1), 4),
 				      .all = calloc(n * EP_GDA_WORDS, 4) };
 	struct ep_gda_hello hello, *all = calloc(n, sizeof(*all));
-	struct ep_gda_why why = { "" };
+	struct ep_reason why = { "" };
 	ncclResult_t result;
 
 	if ((!words.mine || !words.all || !all) && *mine == ncclSuccess) {

@@ -7,8 +7,9 @@
 #include <string.h>
 #include "core/log.h"
 #include "device/mlx5/wqe.h"
-#include "gda/internal.h"
+#include "gda/failure.h"
 #include "gda/prm.h"
+#include "gda/slab.h"
 
 #define EP_GDA_READ_NS 50000000ull     /* bound for the copy of a completion from the GPU */
 #define EP_GDA_SUSPECT_NS 100000000ull /* time for others to find out why a queue pair failed */
@@ -87,7 +88,8 @@ void ep_gda_fail_port(struct ep_gda_nic *nic, struct ep_gda *g, const char *what
 	struct ep_gda_failure f;
 	uint32_t peers = 0, entry;
 
-	snprintf(f.text, sizeof(f.text), "RDMA on %s:%d failed: %s", nic->name, nic->port, what);
+	snprintf(f.text, sizeof(f.text), "RDMA on %s:%d failed: %s", nic->base.name, nic->base.port,
+		 what);
 	pthread_mutex_lock(&g->lock);
 	for (uint32_t i = 0; i < g->nqueues; i++) {
 		peers += g->queue[i].nic == nic && !g->known[g->queue[i].peer];
@@ -145,7 +147,6 @@ static bool ep_gda_cqe_cause(const struct ep_mlx5_cqe *cqe, struct ep_gda_cause 
 	cause->status = EP_MLX5_ERR_CQE;
 	cause->syndrome = cqe->u.error.syndrome;
 	cause->vendor = cqe->u.error.vendor_syndrome;
-	cause->hw = cqe->u.error.hw_syndrome;
 	cause->index_known = opcode == EP_MLX5_CQE_REQ_ERR;
 	cause->index = (uint16_t)(cqe->wqe_counter >> 8 | cqe->wqe_counter << 8);
 	return true;
@@ -163,7 +164,6 @@ static bool ep_gda_record_cause(const struct ep_gda_queue *q, struct ep_gda_caus
 	if (r->status == EP_MLX5_ERR_CQE) {
 		cause->syndrome = r->syndrome;
 		cause->vendor = r->vendor_syndrome;
-		cause->hw = r->hw_syndrome;
 		cause->index_known = r->cqe_opcode == EP_MLX5_CQE_REQ_ERR;
 		cause->index = r->wqe_counter;
 	}
@@ -183,7 +183,6 @@ static void ep_gda_cause_refine(struct ep_gda_queue *q, struct ep_gda_cause *cau
 	if (ep_gda_queue_query(q, &state, &nic) && nic.syndrome && !nic.overwritten) {
 		cause->syndrome = nic.syndrome;
 		cause->vendor = nic.vendor;
-		cause->hw = nic.hw;
 	} else {
 		cause->overwritten = true;
 	}

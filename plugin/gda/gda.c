@@ -7,20 +7,25 @@
 #include "core/idle.h"
 #include "core/log.h"
 #include "device/mlx5/wqe.h"
-#include "gda/internal.h"
+#include "gda/connect.h"
+#include "gda/failure.h"
+#include "gda/memory.h"
+#include "gda/proxy.h"
+#include "gda/slab.h"
+#include "gda/watch.h"
 
 #define EP_GDA_STALL_NS 2000000000ull /* without progress, draining ends earlier */
 #define EP_GDA_REST_NS 500000000ull   /* for the device, however long draining took */
 
 /* ---- making ---- */
 
-static bool ep_gda_create_one(struct ep_gda_queue *q, void *arg, struct ep_gda_why *why)
+static bool ep_gda_create_one(struct ep_gda_queue *q, void *arg, struct ep_reason *why)
 {
-	struct ep_gda_why inner = { "" };
+	struct ep_reason inner = { "" };
 
 	return ep_gda_queue_create(q, &inner) ||
-	       ep_gda_no(why, "%s:%d, queue %u with rank %d: %.240s", q->nic->name, q->nic->port,
-			 q->index, q->peer, inner.text);
+	       ep_reason_set(why, "%s:%d, queue %u with rank %d: %.240s", q->nic->base.name,
+			     q->nic->base.port, q->index, q->peer, inner.text);
 }
 
 static void ep_gda_tear_down(struct ep_gda *g)
@@ -37,9 +42,9 @@ static void ep_gda_tear_down(struct ep_gda *g)
  * Connects a queue of the NIC with itself, and makes it anew: what firmware refuses in connecting, it
  * shall refuse while another mode can still be chosen.
  */
-static bool ep_gda_try_out(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_gda_why *why)
+static bool ep_gda_try_out(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_reason *why)
 {
-	struct ep_gda_end self = nic->end;
+	struct ep_nic_end self = nic->base.end;
 	struct ep_gda_queue *q = g->queue;
 
 	while (q->nic != nic) {
@@ -48,7 +53,7 @@ static bool ep_gda_try_out(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_g
 	self.psn = g->psn;
 	q->remote_qpn = q->qpn;
 	q->mtu = self.mtu;
-	q->atomics = nic->caps.atomics;
+	q->atomics = nic->base.atomics;
 	if (!ep_gda_queue_connect(q, &self, why)) {
 		return false;
 	}
@@ -56,7 +61,7 @@ static bool ep_gda_try_out(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_g
 	return ep_gda_create_one(q, NULL, why);
 }
 
-static bool ep_gda_set_up(struct ep_gda *g, enum ep_gda_mode mode, struct ep_gda_why *why)
+static bool ep_gda_set_up(struct ep_gda *g, enum ep_gda_mode mode, struct ep_reason *why)
 {
 	g->mode = mode;
 	for (int n = 0; n < g->nnics; n++) {
@@ -83,7 +88,7 @@ err_tear_down:
 static ncclResult_t ep_gda_choose_mode(struct ep_gda *g, enum ep_gda_mode wanted)
 {
 	enum ep_gda_mode mode = wanted == EP_GDA_AUTO ? EP_GDA_GPU : wanted;
-	struct ep_gda_why why = { "" };
+	struct ep_reason why = { "" };
 
 	for (;; mode++) {
 		if (ep_gda_set_up(g, mode, &why)) {
@@ -100,8 +105,7 @@ static ncclResult_t ep_gda_choose_mode(struct ep_gda *g, enum ep_gda_mode wanted
 		}
 		if (mode == EP_GDA_CPU_PROXY) {
 			return ep_fail(ncclSystemError,
-				       "no RDMA mode is possible; %s: %.200s; %s: "
-				       "%.200s",
+				       "no RDMA mode is possible; %s: %.200s; %s: %.200s",
 				       ep_gda_mode_name(EP_GDA_GPU), g->instead.text,
 				       ep_gda_mode_name(mode), why.text);
 		}
@@ -195,10 +199,10 @@ static void ep_gda_lay_out(struct ep_gda *g)
 /* All of this rank alone: NICs, memory, queue pairs that are not connected. */
 static ncclResult_t ep_gda_prepare(struct ep_gda *g, const struct ep_gda_config *c)
 {
-	struct ep_gda_why why = { "" };
+	struct ep_reason why = { "" };
 	ncclResult_t result = ncclSuccess;
 
-	EP_CHECK(ep_gda_env_read(&g->env));
+	EP_CHECK(ep_ib_env_read(&g->env));
 	if (g->env.disable) {
 		return ep_fail(ncclInvalidUsage,
 			       "there are ranks on other nodes and NCCL_IB_DISABLE "
@@ -220,7 +224,7 @@ static ncclResult_t ep_gda_prepare(struct ep_gda *g, const struct ep_gda_config 
 
 static ncclResult_t ep_gda_start(struct ep_gda *g)
 {
-	struct ep_gda_why why = { "" };
+	struct ep_reason why = { "" };
 
 	if (!ep_gda_publish(g, &why) || !ep_gda_proxy_start(g, &why) ||
 	    !ep_gda_watch_start(g, &why)) {
@@ -418,12 +422,13 @@ void ep_gda_describe(const struct ep_gda *gda, char *text, size_t size)
 			     gda->depth, order);
 	for (int i = 0; i < gda->nnics && n < size; i++) {
 		const struct ep_gda_nic *nic = &gda->nic[i];
-		char gid[EP_GDA_GID_TEXT];
+		char gid[EP_GID_TEXT];
 
 		n += (size_t)snprintf(
-			text + n, size - n, "%s %s:%d %s %s MTU %u", i ? "," : ", on", nic->name,
-			nic->port, nic->end.link_layer == IBV_LINK_LAYER_ETHERNET ? "RoCE" : "IB",
-			ep_gda_gid_print(nic->end.gid, gid), 128u << nic->end.mtu);
+			text + n, size - n, "%s %s:%d %s %s MTU %u", i ? "," : ", on",
+			nic->base.name, nic->base.port,
+			nic->base.end.link_layer == IBV_LINK_LAYER_ETHERNET ? "RoCE" : "IB",
+			ep_gid_print(nic->base.end.gid, gid), 128u << nic->base.end.mtu);
 	}
 	if (gda->instead.text[0] && n < size) {
 		snprintf(text + n, size - n, "; not gpu because %s", gda->instead.text);

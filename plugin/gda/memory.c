@@ -10,8 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "core/cuda.h"
 #include "core/log.h"
-#include "gda/internal.h"
+#include "gda/memory.h"
 
 typedef CUresult (*ep_cu_range_fn)(void *, CUdeviceptr, size_t, CUmemRangeHandleType,
 				   unsigned long long);
@@ -41,7 +42,6 @@ static void ep_cu_init(void)
 	ep_cu_lookup("cuPointerSetAttribute", &ep_cu_set_attribute);
 }
 
-/* Copies on the GPU to and from this allocation are over when the call that makes them returns. */
 void ep_gda_sync_memops(void *p)
 {
 	unsigned int on = 1;
@@ -56,7 +56,7 @@ void ep_gda_sync_memops(void *p)
  * Kernels read data once they see the signal that was written after it, and nothing flushes in
  * between: the GPU must show the NIC's writes in the order in which they came.
  */
-bool ep_gda_ordering_check(const struct ep_gda *g, struct ep_gda_why *why)
+bool ep_gda_ordering_check(const struct ep_gda *g, struct ep_reason *why)
 {
 	const int need = cudaGPUDirectRDMAWritesOrderingOwner;
 	int have = 0;
@@ -65,85 +65,65 @@ bool ep_gda_ordering_check(const struct ep_gda *g, struct ep_gda_why *why)
 
 	if (error != cudaSuccess) {
 		(void)cudaGetLastError();
-		return ep_gda_no(why,
-				 "GPU %d does not tell whether it shows a NIC's writes in order: "
-				 "%s; a newer driver is needed",
-				 g->device, cudaGetErrorString(error));
+		return ep_reason_set(
+			why,
+			"GPU %d does not tell whether it shows a NIC's writes in order: "
+			"%s; a newer driver is needed",
+			g->device, cudaGetErrorString(error));
 	}
 	if (have < need) {
-		return ep_gda_no(why,
-				 "GPU %d may show a NIC's writes out of order "
-				 "(cudaDevAttrGPUDirectRDMAWritesOrdering is %d, at least %d is "
-				 "needed) and this library does not flush: use a GPU of compute "
-				 "capability 9.0 or later, or keep the group on one node",
-				 g->device, have, need);
+		return ep_reason_set(
+			why,
+			"GPU %d may show a NIC's writes out of order "
+			"(cudaDevAttrGPUDirectRDMAWritesOrdering is %d, at least %d is "
+			"needed) and this library does not flush: use a GPU of compute "
+			"capability 9.0 or later, or keep the group on one node",
+			g->device, have, need);
 	}
 	return true;
 }
 
-/* A descriptor for the pages around [p, p + bytes); *offset is where p lies. -1: not possible. */
-static int ep_gda_dmabuf(const void *p, uint64_t bytes, uint64_t *offset, struct ep_gda_why *why)
+/* The pages around m->p as a DMA-BUF, if that is possible. */
+static void ep_gda_dmabuf_open(struct ep_nic_memory *m)
 {
-	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)p & ~(page - 1);
-	uint64_t size = ep_round_up((uintptr_t)p + bytes, page) - at;
+	const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+	const uintptr_t at = (uintptr_t)m->p & ~(page - 1);
+	const size_t size = (size_t)ep_round_up((uintptr_t)m->p + m->bytes - at, page);
 	CUresult error;
-	int fd = -1;
 
+	m->fd = -1;
+	if (!m->gpu) {
+		return;
+	}
 	pthread_once(&ep_cu_once, ep_cu_init);
 	if (!ep_cu_range) {
-		ep_gda_no(why, "no DMA-BUF: the driver is too old");
-		return -1;
+		ep_reason_set(&m->no_fd, "no DMA-BUF: the driver is too old");
+		return;
 	}
-	error = ep_cu_range(&fd, (CUdeviceptr)at, size, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
-	if (error != CUDA_SUCCESS || fd < 0) {
-		ep_gda_no(why, "no DMA-BUF: CUDA error %d", (int)error);
-		return -1;
+	error = ep_cu_range(&m->fd, (CUdeviceptr)at, size, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
+	if (error != CUDA_SUCCESS || m->fd < 0) {
+		ep_reason_set(&m->no_fd, "no DMA-BUF: CUDA error %d", (int)error);
+		m->fd = -1;
 	}
-	*offset = (uintptr_t)p - at;
-	return fd;
+	m->offset = (uintptr_t)m->p - at;
 }
 
-static struct ibv_mr *ep_gda_register_dmabuf(struct ep_gda *g, struct ep_gda_nic *nic, void *p,
-					     uint64_t bytes, unsigned int access,
-					     struct ep_gda_why *why)
+static void ep_gda_dmabuf_close(struct ep_nic_memory *m)
 {
+	if (m->fd >= 0) {
+		close(m->fd);
+	}
+}
+
+struct ibv_mr *ep_gda_register(const struct ep_gda_nic *nic, void *p, uint64_t bytes,
+			       unsigned int access, bool gpu, struct ep_reason *why)
+{
+	struct ep_nic_memory memory = { .p = p, .bytes = bytes, .gpu = gpu };
 	struct ibv_mr *mr;
-	uint64_t offset;
-	int fd;
 
-	if (!g->v->ibv_reg_dmabuf_mr) {
-		ep_gda_no(why, "no DMA-BUF: libibverbs is too old");
-		return NULL;
-	}
-	fd = ep_gda_dmabuf(p, bytes, &offset, why);
-	if (fd < 0) {
-		return NULL;
-	}
-	mr = g->v->ibv_reg_dmabuf_mr(nic->pd, offset, bytes, (uintptr_t)p, fd, (int)access);
-	if (!mr) {
-		ep_gda_no(why, "DMA-BUF refused: %s", strerror(errno));
-	}
-	close(fd);
-	return mr;
-}
-
-struct ibv_mr *ep_gda_register(struct ep_gda *g, struct ep_gda_nic *nic, void *p, uint64_t bytes,
-			       unsigned int access, bool gpu, struct ep_gda_why *why)
-{
-	struct ep_gda_why first = { "" };
-	struct ibv_mr *mr = NULL;
-
-	if (gpu) {
-		mr = ep_gda_register_dmabuf(g, nic, p, bytes, access, &first);
-	}
-	if (!mr) {
-		mr = ep_verbs_reg_mr(g->v, nic->pd, p, bytes, access);
-	}
-	if (!mr) {
-		ep_gda_no(why, "%s: %llu bytes of %s memory cannot be registered: %s%s%.150s",
-			  nic->name, (unsigned long long)bytes, gpu ? "GPU" : "host",
-			  strerror(errno), gpu ? " (is nvidia-peermem loaded?); " : "", first.text);
-	}
+	ep_gda_dmabuf_open(&memory);
+	mr = ep_nic_register(&nic->base, &memory, access, why);
+	ep_gda_dmabuf_close(&memory);
 	return mr;
 }
 
@@ -152,8 +132,8 @@ struct ibv_mr *ep_gda_register(struct ep_gda *g, struct ep_gda_nic *nic, void *p
  * page it sees (UCX, uct_ib_mlx5_devx_umem: the same limit). Without a bound the kernel makes one
  * page of whatever lies together.
  */
-static struct mlx5dv_devx_umem *ep_gda_umem_reg(struct ep_gda *g, struct ep_gda_nic *nic, void *p,
-						uint64_t bytes, int dmabuf_fd)
+static struct mlx5dv_devx_umem *ep_gda_umem_reg(const struct ep_nic *nic, void *p, uint64_t bytes,
+						int dmabuf_fd)
 {
 	struct mlx5dv_devx_umem_in in = {
 		.addr = p,
@@ -166,52 +146,54 @@ static struct mlx5dv_devx_umem *ep_gda_umem_reg(struct ep_gda *g, struct ep_gda_
 		in.comp_mask = MLX5DV_UMEM_MASK_DMABUF;
 		in.dmabuf_fd = dmabuf_fd;
 	}
-	return g->dv->mlx5dv_devx_umem_reg_ex(nic->ctx, &in);
+	return nic->dv->mlx5dv_devx_umem_reg_ex(nic->ctx, &in);
 }
 
-static struct mlx5dv_devx_umem *ep_gda_umem_dmabuf(struct ep_gda *g, struct ep_gda_nic *nic,
-						   void *p, uint64_t bytes, struct ep_gda_why *why)
+static struct mlx5dv_devx_umem *ep_gda_umem_dmabuf(const struct ep_nic *nic,
+						   const struct ep_nic_memory *m,
+						   struct ep_reason *why)
 {
 	struct mlx5dv_devx_umem *umem;
-	uint64_t offset;
-	int fd;
 
-	if (!g->dv->mlx5dv_devx_umem_reg_ex) {
-		ep_gda_no(why, "no DMA-BUF: libmlx5 is too old");
+	if (!nic->dv->mlx5dv_devx_umem_reg_ex) {
+		ep_reason_set(why, "no DMA-BUF: libmlx5 is too old");
 		return NULL;
 	}
-	fd = ep_gda_dmabuf(p, bytes, &offset, why);
-	if (fd < 0) {
+	if (m->fd < 0) {
+		*why = m->no_fd;
 		return NULL;
 	}
-	umem = ep_gda_umem_reg(g, nic, (void *)(uintptr_t)offset, bytes, fd);
+	umem = ep_gda_umem_reg(nic, (void *)(uintptr_t)m->offset, m->bytes, m->fd);
 	if (!umem) {
-		ep_gda_no(why, "DMA-BUF refused: %s", strerror(errno));
+		ep_reason_set(why, "DMA-BUF refused: %s", strerror(errno));
 	}
-	close(fd);
 	return umem;
 }
 
-struct mlx5dv_devx_umem *ep_gda_umem(struct ep_gda *g, struct ep_gda_nic *nic, void *p,
-				     uint64_t bytes, bool gpu, struct ep_gda_why *why)
+struct mlx5dv_devx_umem *ep_gda_umem(const struct ep_gda_nic *nic, void *p, uint64_t bytes,
+				     bool gpu, struct ep_reason *why)
 {
+	struct ep_nic_memory memory = { .p = p, .bytes = bytes, .gpu = gpu };
+	const struct ep_nic *base = &nic->base;
 	struct mlx5dv_devx_umem *umem = NULL;
-	struct ep_gda_why first = { "" };
+	struct ep_reason first = { "" };
 
+	ep_gda_dmabuf_open(&memory);
 	if (gpu) {
-		umem = ep_gda_umem_dmabuf(g, nic, p, bytes, &first);
+		umem = ep_gda_umem_dmabuf(base, &memory, &first);
 	}
-	if (!umem && g->dv->mlx5dv_devx_umem_reg_ex) {
-		umem = ep_gda_umem_reg(g, nic, p, bytes, -1);
+	if (!umem && base->dv->mlx5dv_devx_umem_reg_ex) {
+		umem = ep_gda_umem_reg(base, p, bytes, -1);
 	}
 	if (!umem) { /* kernels that know no bound: whether the offsets will do is seen in making queues */
-		umem = g->dv->mlx5dv_devx_umem_reg(nic->ctx, p, bytes, IBV_ACCESS_LOCAL_WRITE);
+		umem = base->dv->mlx5dv_devx_umem_reg(base->ctx, p, bytes, IBV_ACCESS_LOCAL_WRITE);
 	}
 	if (!umem) {
-		ep_gda_no(why, "%s: queues cannot lie in %s memory: %s%s%.150s", nic->name,
-			  gpu ? "GPU" : "host", strerror(errno),
-			  gpu ? " (is nvidia-peermem loaded?); " : "", first.text);
+		ep_reason_set(why, "%s: queues cannot lie in %s memory: %s%s%.150s", base->name,
+			      gpu ? "GPU" : "host", strerror(errno),
+			      gpu ? " (is nvidia-peermem loaded?); " : "", first.text);
 	}
+	ep_gda_dmabuf_close(&memory);
 	return umem;
 }
 
@@ -221,9 +203,9 @@ static void ep_gda_heap_free(struct ep_gda *g)
 		for (int i = 0; i < EP_MLX5_REGIONS; i++) {
 			struct ibv_mr *mr = g->nic[n].heap[i];
 
-			if (mr && g->v->ibv_dereg_mr(mr) != 0) {
+			if (mr && g->nic[n].base.v->ibv_dereg_mr(mr) != 0) {
 				EP_INFO(EP_LOG_NET, "%s: memory stays registered: %s",
-					g->nic[n].name, strerror(errno));
+					g->nic[n].base.name, strerror(errno));
 			}
 			g->nic[n].heap[i] = NULL;
 		}
@@ -235,24 +217,23 @@ static void ep_gda_heap_free(struct ep_gda *g)
  * as signals and packets, which it must not.
  */
 static bool ep_gda_heap_register(struct ep_gda *g, void *heap, uint64_t bytes,
-				 struct ep_gda_why *why)
+				 struct ep_reason *why)
 {
 	for (int n = 0; n < g->nnics; n++) {
 		struct ep_gda_nic *nic = &g->nic[n];
 		unsigned int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
 				      IBV_ACCESS_REMOTE_READ |
-				      (nic->caps.atomics ? IBV_ACCESS_REMOTE_ATOMIC : 0);
-		unsigned int relaxed = g->env.relaxed ? IBV_ACCESS_RELAXED_ORDERING : 0;
+				      (nic->base.atomics ? IBV_ACCESS_REMOTE_ATOMIC : 0);
 
-		nic->heap[EP_MLX5_REGION_HEAP] =
-			ep_gda_register(g, nic, heap, bytes, access | relaxed, true, why);
-		if (!nic->heap[EP_MLX5_REGION_HEAP]) {
-			return false;
-		}
-		nic->heap[EP_MLX5_REGION_SIGNAL] =
-			ep_gda_register(g, nic, heap, bytes, access, true, why);
-		if (!nic->heap[EP_MLX5_REGION_SIGNAL]) {
-			return false;
+		for (int i = 0; i < EP_MLX5_REGIONS; i++) {
+			bool relaxed = i == EP_MLX5_REGION_HEAP && g->env.relaxed;
+
+			nic->heap[i] = ep_gda_register(
+				nic, heap, bytes,
+				access | (relaxed ? IBV_ACCESS_RELAXED_ORDERING : 0), true, why);
+			if (!nic->heap[i]) {
+				return false;
+			}
 		}
 	}
 	return true;
@@ -305,7 +286,7 @@ ncclResult_t ep_gda_bind(struct ep_gda *gda, struct ep_boot *boot, void *heap, u
 			 ncclResult_t mine)
 {
 	static const char what[] = "registering the heap with the NICs";
-	struct ep_gda_why why = { "" };
+	struct ep_reason why = { "" };
 	struct ep_gda_keys keys, *all;
 	ncclResult_t result;
 

@@ -105,7 +105,6 @@ static inline void ep_prm_set64(void *p, uint32_t bit, uint32_t width, uint64_t 
 /* QUERY_QP with extension, linux/mlx5/mlx5_ifc.h: qp_context_extension_bits */
 #define EP_PRM_QUERY_QP_EXT 0x40, 1
 #define EP_PRM_QUERY_QP_EXT_BYTES (272 + 192)
-#define EP_PRM_QUERY_QP_HW_SYNDROME 0x8e0, 8
 #define EP_PRM_QUERY_QP_VENDOR_SYNDROME 0x8f0, 8
 #define EP_PRM_QUERY_QP_SYNDROME 0x8f8, 8
 /* within the context */

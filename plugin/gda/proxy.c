@@ -15,7 +15,9 @@
 #include "core/idle.h"
 #include "core/log.h"
 #include "device/mlx5/wqe.h"
-#include "gda/internal.h"
+#include "gda/failure.h"
+#include "gda/proxy.h"
+#include "rdma/syndrome.h"
 
 #define EP_GDA_BATCH 16
 
@@ -281,7 +283,7 @@ static bool ep_gda_poll_nic(struct ep_gda *g, struct ep_gda_nic *nic)
 				ep_gda_complete(q, index, EP_MLX5_CQE_REQ, 0, 0, 0);
 			}
 		} else {
-			ep_gda_proxy_fail(q, index, ep_gda_syndrome_of(wc[i].status),
+			ep_gda_proxy_fail(q, index, ep_syndrome_of_status(wc[i].status),
 					  (uint8_t)wc[i].vendor_err, NULL);
 		}
 	}
@@ -331,7 +333,7 @@ static void *ep_gda_proxy_main(void *arg)
 	return NULL;
 }
 
-bool ep_gda_proxy_start(struct ep_gda *g, struct ep_gda_why *why)
+bool ep_gda_proxy_start(struct ep_gda *g, struct ep_reason *why)
 {
 	int error;
 
@@ -340,7 +342,7 @@ bool ep_gda_proxy_start(struct ep_gda *g, struct ep_gda_why *why)
 	}
 	error = ep_thread_start(&g->poster, ep_gda_proxy_main, g);
 	if (error) {
-		return ep_gda_no(why, "no thread to post RDMA from: %s", strerror(error));
+		return ep_reason_set(why, "no thread to post RDMA from: %s", strerror(error));
 	}
 	g->posting = true;
 	return true;

@@ -4,12 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 #include "core/log.h"
-#include "gda/internal.h"
 #include "gda/prm.h"
+#include "gda/state.h"
 
-#define EP_GDA_RNR_NAK 12
-#define EP_GDA_RNR_RETRY 7
-#define EP_GDA_HOPS 255
 #define EP_GDA_LOG_MSG 30
 
 static uint64_t ep_gda_page_at(const struct ep_gda_queue *q)
@@ -17,7 +14,7 @@ static uint64_t ep_gda_page_at(const struct ep_gda_queue *q)
 	return q->slot * ep_gda_stride(q->gda);
 }
 
-static bool ep_gda_cq_create(struct ep_gda_queue *q, struct ep_gda_why *why)
+static bool ep_gda_cq_create(struct ep_gda_queue *q, struct ep_reason *why)
 {
 	unsigned char in[EP_PRM_CREATE_CQ_BYTES] = { 0 }, out[EP_PRM_OUT_BYTES] = { 0 };
 	unsigned char *cqc = in + EP_PRM_CQC_AT;
@@ -37,15 +34,16 @@ static bool ep_gda_cq_create(struct ep_gda_queue *q, struct ep_gda_why *why)
 	ep_prm_set(cqc, EP_PRM_CQC_DBR_UMEM_ID, umem);
 	ep_prm_set64(cqc, EP_PRM_CQC_DBR_ADDR, ep_gda_page_at(q) + EP_GDA_AT_CQ_DBR);
 	errno = 0;
-	q->cq_obj = q->gda->dv->mlx5dv_devx_obj_create(nic->ctx, in, sizeof(in), out, sizeof(out));
+	q->cq_obj = q->nic->base.dv->mlx5dv_devx_obj_create(nic->base.ctx, in, sizeof(in), out,
+							    sizeof(out));
 	if (!q->cq_obj) {
-		return ep_gda_command(q->gda, "CREATE_CQ", errno ? errno : EIO, out, why);
+		return ep_gda_command("CREATE_CQ", errno ? errno : EIO, out, why);
 	}
 	q->cqn = ep_prm_get(out, EP_PRM_OBJECT);
 	return true;
 }
 
-static bool ep_gda_qp_create(struct ep_gda_queue *q, struct ep_gda_why *why)
+static bool ep_gda_qp_create(struct ep_gda_queue *q, struct ep_reason *why)
 {
 	unsigned char in[EP_PRM_QP_BYTES] = { 0 }, out[EP_PRM_OUT_BYTES] = { 0 };
 	unsigned char *qpc = in + EP_PRM_QPC_AT;
@@ -68,24 +66,25 @@ static bool ep_gda_qp_create(struct ep_gda_queue *q, struct ep_gda_why *why)
 	ep_prm_set(qpc, EP_PRM_QPC_DBR_UMEM_ID, umem);
 	ep_prm_set64(qpc, EP_PRM_QPC_DBR_ADDR, ep_gda_page_at(q) + EP_GDA_AT_DBR);
 	errno = 0;
-	q->qp_obj = q->gda->dv->mlx5dv_devx_obj_create(nic->ctx, in, sizeof(in), out, sizeof(out));
+	q->qp_obj = q->nic->base.dv->mlx5dv_devx_obj_create(nic->base.ctx, in, sizeof(in), out,
+							    sizeof(out));
 	if (!q->qp_obj) {
-		return ep_gda_command(q->gda, "CREATE_QP", errno ? errno : EIO, out, why);
+		return ep_gda_command("CREATE_QP", errno ? errno : EIO, out, why);
 	}
 	q->qpn = ep_prm_get(out, EP_PRM_OBJECT);
 	return true;
 }
 
 static bool ep_gda_modify(struct ep_gda_queue *q, const char *what, uint32_t opcode,
-			  unsigned char *in, size_t bytes, struct ep_gda_why *why)
+			  unsigned char *in, size_t bytes, struct ep_reason *why)
 {
 	unsigned char out[EP_PRM_OUT_BYTES] = { 0 };
 	int error;
 
 	ep_prm_set(in, EP_PRM_OPCODE, opcode);
 	ep_prm_set(in, EP_PRM_OBJECT, q->qpn);
-	error = q->gda->dv->mlx5dv_devx_obj_modify(q->qp_obj, in, bytes, out, sizeof(out));
-	return ep_gda_command(q->gda, what, error, out, why);
+	error = q->nic->base.dv->mlx5dv_devx_obj_modify(q->qp_obj, in, bytes, out, sizeof(out));
+	return ep_gda_command(what, error, out, why);
 }
 
 /* What the peer may do through the queue pair. */
@@ -93,25 +92,25 @@ static void ep_gda_allow(const struct ep_gda_queue *q, unsigned char *qpc)
 {
 	ep_prm_set(qpc, EP_PRM_QPC_RRE, 1);
 	ep_prm_set(qpc, EP_PRM_QPC_RWE, 1);
-	if (q->nic->caps.atomics) {
+	if (q->nic->base.atomics) {
 		ep_prm_set(qpc, EP_PRM_QPC_RAE, 1);
 		ep_prm_set(qpc, EP_PRM_QPC_ATOMIC_MODE, EP_PRM_ATOMIC_UP_TO_8);
 	}
 }
 
-static bool ep_gda_to_init(struct ep_gda_queue *q, struct ep_gda_why *why)
+static bool ep_gda_to_init(struct ep_gda_queue *q, struct ep_reason *why)
 {
 	unsigned char in[EP_PRM_QP_BYTES] = { 0 };
 	unsigned char *qpc = in + EP_PRM_QPC_AT, *path = qpc + EP_PRM_QPC_PATH_AT;
 
 	ep_prm_set(qpc, EP_PRM_QPC_PM_STATE, EP_PRM_PM_MIGRATED);
 	ep_gda_allow(q, qpc);
-	ep_prm_set(path, EP_PRM_ADS_PORT, (uint32_t)q->nic->port);
-	ep_prm_set(path, EP_PRM_ADS_PKEY_INDEX, q->nic->pkey_index);
+	ep_prm_set(path, EP_PRM_ADS_PORT, (uint32_t)q->nic->base.port);
+	ep_prm_set(path, EP_PRM_ADS_PKEY_INDEX, q->nic->base.pkey_index);
 	return ep_gda_modify(q, "RST2INIT_QP", EP_PRM_CMD_RST2INIT, in, sizeof(in), why);
 }
 
-bool ep_gda_queue_create(struct ep_gda_queue *q, struct ep_gda_why *why)
+bool ep_gda_queue_create(struct ep_gda_queue *q, struct ep_reason *why)
 {
 	unsigned char *host = q->nic->slab.host;
 
@@ -125,54 +124,55 @@ bool ep_gda_queue_create(struct ep_gda_queue *q, struct ep_gda_why *why)
 		return ep_gda_verbs_create(q, why);
 	}
 	if ((uint32_t)__builtin_ctz(q->gda->depth) > q->nic->caps.log_max_qp_sz) {
-		return ep_gda_no(why,
-				 "%s: NCCL_EP_RDMA_DEPTH is %u entries per queue, its limit is %u",
-				 q->nic->name, q->gda->depth, 1u << q->nic->caps.log_max_qp_sz);
+		return ep_reason_set(
+			why, "%s: NCCL_EP_RDMA_DEPTH is %u entries per queue, its limit is %u",
+			q->nic->base.name, q->gda->depth, 1u << q->nic->caps.log_max_qp_sz);
 	}
 	return ep_gda_cq_create(q, why) && ep_gda_qp_create(q, why) && ep_gda_to_init(q, why);
 }
 
 /* The peer's hardware address, which the kernel finds out for an address handle. */
-static bool ep_gda_resolve(struct ep_gda_queue *q, const struct ep_gda_end *end, uint8_t mac[6],
-			   struct ep_gda_why *why)
+static bool ep_gda_resolve(struct ep_gda_queue *q, const struct ep_nic_end *end, uint8_t mac[6],
+			   struct ep_reason *why)
 {
-	struct ibv_ah_attr attr = { .is_global = 1, .port_num = (uint8_t)q->nic->port };
+	struct ibv_ah_attr attr = { .is_global = 1, .port_num = (uint8_t)q->nic->base.port };
 	struct mlx5dv_obj obj = { 0 };
 	struct mlx5dv_ah dv = { 0 };
-	char text[EP_GDA_GID_TEXT];
+	char text[EP_GID_TEXT];
 	struct ibv_ah *ah;
 	int error;
 
 	memcpy(attr.grh.dgid.raw, end->gid, sizeof(end->gid));
-	attr.grh.sgid_index = (uint8_t)q->nic->gid_index;
+	attr.grh.sgid_index = (uint8_t)q->nic->base.gid_index;
 	attr.grh.hop_limit = EP_GDA_HOPS;
-	attr.grh.traffic_class = q->nic->tc;
-	ah = q->gda->v->ibv_create_ah(q->nic->pd, &attr);
+	attr.grh.traffic_class = q->nic->base.tc;
+	ah = q->nic->base.v->ibv_create_ah(q->nic->base.pd, &attr);
 	if (!ah) {
-		return ep_gda_no(why, "%s:%d does not find the way to %s: %s", q->nic->name,
-				 q->nic->port, ep_gda_gid_print(end->gid, text), strerror(errno));
+		return ep_reason_set(why, "%s:%d does not find the way to %s: %s",
+				     q->nic->base.name, q->nic->base.port,
+				     ep_gid_print(end->gid, text), strerror(errno));
 	}
 	obj.ah.in = ah;
 	obj.ah.out = &dv;
-	error = q->gda->dv->mlx5dv_init_obj(&obj, MLX5DV_OBJ_AH);
+	error = q->nic->base.dv->mlx5dv_init_obj(&obj, MLX5DV_OBJ_AH);
 	if (!error) {
 		memcpy(mac, dv.av->rmac, 6);
 	}
-	q->gda->v->ibv_destroy_ah(ah);
-	return !error ||
-	       ep_gda_no(why, "%s:%d does not tell the hardware address of %s: %s", q->nic->name,
-			 q->nic->port, ep_gda_gid_print(end->gid, text), strerror(error));
+	q->nic->base.v->ibv_destroy_ah(ah);
+	return !error || ep_reason_set(why, "%s:%d does not tell the hardware address of %s: %s",
+				       q->nic->base.name, q->nic->base.port,
+				       ep_gid_print(end->gid, text), strerror(error));
 }
 
-static bool ep_gda_path(struct ep_gda_queue *q, const struct ep_gda_end *end, unsigned char *path,
-			struct ep_gda_why *why)
+static bool ep_gda_path(struct ep_gda_queue *q, const struct ep_nic_end *end, unsigned char *path,
+			struct ep_reason *why)
 {
-	const struct ep_gda_env *env = &q->gda->env;
+	const struct ep_ib_env *env = &q->gda->env;
 	bool ethernet = end->link_layer == IBV_LINK_LAYER_ETHERNET;
 	uint8_t mac[6] = { 0 };
 
-	ep_prm_set(path, EP_PRM_ADS_PORT, (uint32_t)q->nic->port);
-	ep_prm_set(path, EP_PRM_ADS_PKEY_INDEX, q->nic->pkey_index);
+	ep_prm_set(path, EP_PRM_ADS_PORT, (uint32_t)q->nic->base.port);
+	ep_prm_set(path, EP_PRM_ADS_PKEY_INDEX, q->nic->base.pkey_index);
 	if (ethernet) {
 		if (!ep_gda_resolve(q, end, mac, why)) {
 			return false;
@@ -186,24 +186,24 @@ static bool ep_gda_path(struct ep_gda_queue *q, const struct ep_gda_end *end, un
 			/* One flow per queue pair, so that switches may spread them. */
 			ep_prm_set(path, EP_PRM_ADS_UDP_SPORT,
 				   0xc000 | ((q->qpn * 31 ^ q->remote_qpn) & 0x3fff));
-			ep_prm_set(path, EP_PRM_ADS_DSCP, q->nic->tc >> 2);
+			ep_prm_set(path, EP_PRM_ADS_DSCP, q->nic->base.tc >> 2);
 		}
 	} else {
-		ep_prm_set(path, EP_PRM_ADS_RLID, ep_gda_path_lid(&q->nic->end, end));
+		ep_prm_set(path, EP_PRM_ADS_RLID, ep_nic_path_lid(&q->nic->base.end, end));
 		ep_prm_set(path, EP_PRM_ADS_SL, (uint32_t)env->sl);
 	}
-	if (ep_gda_path_global(&q->nic->end, end)) {
+	if (ep_nic_path_global(&q->nic->base.end, end)) {
 		ep_prm_set(path, EP_PRM_ADS_GRH, !ethernet); /* there it goes without saying */
-		ep_prm_set(path, EP_PRM_ADS_SRC_ADDR_INDEX, q->nic->gid_index);
+		ep_prm_set(path, EP_PRM_ADS_SRC_ADDR_INDEX, q->nic->base.gid_index);
 		ep_prm_set(path, EP_PRM_ADS_HOP_LIMIT, EP_GDA_HOPS);
-		ep_prm_set(path, EP_PRM_ADS_TCLASS, q->nic->tc);
+		ep_prm_set(path, EP_PRM_ADS_TCLASS, q->nic->base.tc);
 		memcpy(path + EP_PRM_ADS_RGID_AT, end->gid, sizeof(end->gid));
 	}
 	return true;
 }
 
-static bool ep_gda_to_rtr(struct ep_gda_queue *q, const struct ep_gda_end *end,
-			  struct ep_gda_why *why)
+static bool ep_gda_to_rtr(struct ep_gda_queue *q, const struct ep_nic_end *end,
+			  struct ep_reason *why)
 {
 	unsigned char in[EP_PRM_QP_BYTES] = { 0 };
 	unsigned char *qpc = in + EP_PRM_QPC_AT;
@@ -214,22 +214,22 @@ static bool ep_gda_to_rtr(struct ep_gda_queue *q, const struct ep_gda_end *end,
 	ep_prm_set(qpc, EP_PRM_QPC_PM_STATE, EP_PRM_PM_MIGRATED);
 	ep_prm_set(qpc, EP_PRM_QPC_MTU, q->mtu);
 	ep_prm_set(qpc, EP_PRM_QPC_LOG_MSG_MAX,
-		   (uint32_t)ep_min_u64(q->nic->caps.log_max_msg, EP_GDA_LOG_MSG));
+		   (uint32_t)ep_min_u64(q->nic->base.log_max_msg, EP_GDA_LOG_MSG));
 	ep_prm_set(qpc, EP_PRM_QPC_REMOTE_QPN, q->remote_qpn);
-	ep_prm_set(qpc, EP_PRM_QPC_LOG_RRA_MAX, q->nic->end.log_rra);
+	ep_prm_set(qpc, EP_PRM_QPC_LOG_RRA_MAX, q->nic->base.end.log_rra);
 	ep_gda_allow(q, qpc);
 	ep_prm_set(qpc, EP_PRM_QPC_MIN_RNR_NAK, EP_GDA_RNR_NAK);
 	ep_prm_set(qpc, EP_PRM_QPC_NEXT_RCV_PSN, (end->psn + q->remote_qpn) & 0xffffff);
 	return ep_gda_modify(q, "INIT2RTR_QP", EP_PRM_CMD_INIT2RTR, in, sizeof(in), why);
 }
 
-static uint32_t ep_gda_log_sra(const struct ep_gda_queue *q, const struct ep_gda_end *end)
+static uint32_t ep_gda_log_sra(const struct ep_gda_queue *q, const struct ep_nic_end *end)
 {
-	return (uint32_t)ep_min_u64(ep_min_u64(q->nic->caps.log_ra_req, 4), end->log_rra);
+	return (uint32_t)ep_min_u64(ep_min_u64(q->nic->base.log_ra_req, 4), end->log_rra);
 }
 
-static bool ep_gda_to_rts(struct ep_gda_queue *q, const struct ep_gda_end *end,
-			  struct ep_gda_why *why)
+static bool ep_gda_to_rts(struct ep_gda_queue *q, const struct ep_nic_end *end,
+			  struct ep_reason *why)
 {
 	unsigned char in[EP_PRM_QP_BYTES] = { 0 };
 	unsigned char *qpc = in + EP_PRM_QPC_AT, *path = qpc + EP_PRM_QPC_PATH_AT;
@@ -258,7 +258,8 @@ static void ep_gda_tier_set(struct ep_gda_queue *q, const unsigned char *qpc)
 
 	q->tier = (uint32_t)ep_min_u64(tier, EP_MLX5_TIER_OOO_ALL);
 	if (adaptive < 0) {
-		adaptive = !nic->caps.tells_tier && nic->end.link_layer != IBV_LINK_LAYER_ETHERNET;
+		adaptive = !nic->caps.tells_tier &&
+			   nic->base.end.link_layer != IBV_LINK_LAYER_ETHERNET;
 	}
 	if (!tier &&
 	    (adaptive || (nic->caps.tells_order && !ep_prm_get(qpc, EP_PRM_QPC_DATA_IN_ORDER)))) {
@@ -268,8 +269,8 @@ static void ep_gda_tier_set(struct ep_gda_queue *q, const unsigned char *qpc)
 }
 
 /* What the firmware made of it. */
-static bool ep_gda_read_back(struct ep_gda_queue *q, const struct ep_gda_end *end,
-			     struct ep_gda_why *why)
+static bool ep_gda_read_back(struct ep_gda_queue *q, const struct ep_nic_end *end,
+			     struct ep_reason *why)
 {
 	unsigned char in[EP_PRM_QP_SHORT_BYTES] = { 0 }, out[EP_PRM_QP_BYTES] = { 0 };
 	const unsigned char *qpc = out + EP_PRM_QPC_AT;
@@ -278,8 +279,8 @@ static bool ep_gda_read_back(struct ep_gda_queue *q, const struct ep_gda_end *en
 
 	ep_prm_set(in, EP_PRM_OPCODE, EP_PRM_CMD_QUERY_QP);
 	ep_prm_set(in, EP_PRM_OBJECT, q->qpn);
-	error = q->gda->dv->mlx5dv_devx_obj_query(q->qp_obj, in, sizeof(in), out, sizeof(out));
-	if (!ep_gda_command(q->gda, "QUERY_QP", error, out, why)) {
+	error = q->nic->base.dv->mlx5dv_devx_obj_query(q->qp_obj, in, sizeof(in), out, sizeof(out));
+	if (!ep_gda_command("QUERY_QP", error, out, why)) {
 		return false;
 	}
 	state = ep_prm_get(qpc, EP_PRM_QPC_STATE);
@@ -287,20 +288,21 @@ static bool ep_gda_read_back(struct ep_gda_queue *q, const struct ep_gda_end *en
 	sra = ep_prm_get(qpc, EP_PRM_QPC_LOG_SRA_MAX);
 	rra = ep_prm_get(qpc, EP_PRM_QPC_LOG_RRA_MAX);
 	if (state != EP_PRM_QP_RTS || mtu != q->mtu || sra != ep_gda_log_sra(q, end) ||
-	    rra != q->nic->end.log_rra) {
-		return ep_gda_no(why,
-				 "the firmware reads back other values than were set: state %u "
-				 "(should be %u), MTU code %u (%u), READs in flight 2^%u (2^%u), "
-				 "answered at once 2^%u (2^%u): update the firmware of %s",
-				 state, EP_PRM_QP_RTS, mtu, q->mtu, sra, ep_gda_log_sra(q, end),
-				 rra, q->nic->end.log_rra, q->nic->name);
+	    rra != q->nic->base.end.log_rra) {
+		return ep_reason_set(
+			why,
+			"the firmware reads back other values than were set: state %u "
+			"(should be %u), MTU code %u (%u), READs in flight 2^%u (2^%u), "
+			"answered at once 2^%u (2^%u): update the firmware of %s",
+			state, EP_PRM_QP_RTS, mtu, q->mtu, sra, ep_gda_log_sra(q, end), rra,
+			q->nic->base.end.log_rra, q->nic->base.name);
 	}
 	ep_gda_tier_set(q, qpc);
 	return true;
 }
 
-bool ep_gda_queue_connect(struct ep_gda_queue *q, const struct ep_gda_end *end,
-			  struct ep_gda_why *why)
+bool ep_gda_queue_connect(struct ep_gda_queue *q, const struct ep_nic_end *end,
+			  struct ep_reason *why)
 {
 	if (q->gda->mode == EP_GDA_CPU_PROXY) {
 		return ep_gda_verbs_connect(q, end, why);
@@ -313,7 +315,7 @@ bool ep_gda_queue_query(struct ep_gda_queue *q, uint32_t *state, struct ep_gda_c
 {
 	unsigned char in[EP_PRM_QP_SHORT_BYTES] = { 0 }, out[EP_PRM_QUERY_QP_EXT_BYTES] = { 0 };
 	bool ext = q->nic->caps.error_syndrome;
-	struct ep_gda_why why;
+	struct ep_reason why;
 	int error;
 
 	if (q->verbs) {
@@ -327,27 +329,25 @@ bool ep_gda_queue_query(struct ep_gda_queue *q, uint32_t *state, struct ep_gda_c
 	if (ext) {
 		ep_prm_set(in, EP_PRM_QUERY_QP_EXT, 1);
 	}
-	error = q->gda->dv->mlx5dv_devx_obj_query(q->qp_obj, in, sizeof(in), out,
-						  ext ? sizeof(out) : EP_PRM_QP_BYTES);
-	if (!ep_gda_command(q->gda, "QUERY_QP", error, out, &why)) {
-		EP_INFO(EP_LOG_NET, "%s: %s", q->nic->name, why.text);
+	error = q->nic->base.dv->mlx5dv_devx_obj_query(q->qp_obj, in, sizeof(in), out,
+						       ext ? sizeof(out) : EP_PRM_QP_BYTES);
+	if (!ep_gda_command("QUERY_QP", error, out, &why)) {
+		EP_INFO(EP_LOG_NET, "%s: %s", q->nic->base.name, why.text);
 		return false;
 	}
 	*state = ep_prm_get(out + EP_PRM_QPC_AT, EP_PRM_QPC_STATE);
 	if (ext && ep_prm_get(out, EP_PRM_QUERY_QP_SYNDROME)) {
 		cause->syndrome = (uint8_t)ep_prm_get(out, EP_PRM_QUERY_QP_SYNDROME);
 		cause->vendor = (uint8_t)ep_prm_get(out, EP_PRM_QUERY_QP_VENDOR_SYNDROME);
-		cause->hw = (uint8_t)ep_prm_get(out, EP_PRM_QUERY_QP_HW_SYNDROME);
 		cause->overwritten = cause->syndrome == EP_MLX5_SYND_FLUSHED;
 	}
 	return true;
 }
 
-/* Nothing of the queue moves afterwards: what was posted is flushed, what arrives is refused. */
 void ep_gda_queue_halt(struct ep_gda_queue *q)
 {
 	unsigned char in[EP_PRM_QP_SHORT_BYTES] = { 0 };
-	struct ep_gda_why why;
+	struct ep_reason why;
 
 	if (__atomic_load_n(&q->halted, __ATOMIC_RELAXED)) {
 		return;
@@ -356,7 +356,7 @@ void ep_gda_queue_halt(struct ep_gda_queue *q)
 		ep_gda_verbs_halt(q);
 	} else if (q->qp_obj &&
 		   !ep_gda_modify(q, "2ERR_QP", EP_PRM_CMD_2ERR, in, sizeof(in), &why)) {
-		EP_INFO(EP_LOG_NET, "%s: %s", q->nic->name, why.text);
+		EP_INFO(EP_LOG_NET, "%s: %s", q->nic->base.name, why.text);
 	}
 	__atomic_store_n(&q->halted, 1, __ATOMIC_RELEASE);
 }
@@ -365,21 +365,22 @@ static void ep_gda_destroyed(const struct ep_gda_queue *q, const char *what, int
 {
 	if (error) {
 		EP_INFO(EP_LOG_NET, "%s: %s of queue %u with rank %d is left behind: %s",
-			q->nic->name, what, q->index, q->peer, strerror(error));
+			q->nic->base.name, what, q->index, q->peer, strerror(error));
 	}
 }
 
 void ep_gda_queue_destroy(struct ep_gda_queue *q)
 {
 	if (q->verbs) {
-		ep_gda_destroyed(q, "queue pair", q->gda->v->ibv_destroy_qp(q->verbs));
+		ep_gda_destroyed(q, "queue pair", q->nic->base.v->ibv_destroy_qp(q->verbs));
 	}
 	if (q->qp_obj) {
-		ep_gda_destroyed(q, "queue pair", q->gda->dv->mlx5dv_devx_obj_destroy(q->qp_obj));
+		ep_gda_destroyed(q, "queue pair",
+				 q->nic->base.dv->mlx5dv_devx_obj_destroy(q->qp_obj));
 	}
 	if (q->cq_obj) {
 		ep_gda_destroyed(q, "completion queue",
-				 q->gda->dv->mlx5dv_devx_obj_destroy(q->cq_obj));
+				 q->nic->base.dv->mlx5dv_devx_obj_destroy(q->cq_obj));
 	}
 	q->verbs = NULL;
 	q->qp_obj = q->cq_obj = NULL;

@@ -8,20 +8,20 @@
 #include <stdlib.h>
 #include <string.h>
 #include "core/log.h"
-#include "gda/internal.h"
+#include "gda/memory.h"
+#include "gda/slab.h"
 
 #define EP_GDA_GPU_ALIGN (2u << 20) /* own allocation for the driver, so that only it is exported */
 #define EP_GDA_UAR_NC 1u            /* mlx5dv.h: MLX5DV_UAR_ALLOC_TYPE_NC */
 #define EP_GDA_UAR_BF 0u
 #define EP_GDA_LINE 64u
 
-static bool ep_gda_cuda_no(struct ep_gda_why *why, cudaError_t error, const char *what)
+static bool ep_reason_set_cuda(struct ep_reason *why, cudaError_t error, const char *what)
 {
 	(void)cudaGetLastError();
-	return ep_gda_no(why, "%s: %s", what, cudaGetErrorString(error));
+	return ep_reason_set(why, "%s: %s", what, cudaGetErrorString(error));
 }
 
-/* Waits for the stream, bounded. */
 bool ep_gda_synchronize(struct ep_gda *g, uint64_t timeout_ns)
 {
 	uint64_t start = ep_now_ns();
@@ -41,7 +41,7 @@ bool ep_gda_synchronize(struct ep_gda *g, uint64_t timeout_ns)
 	}
 }
 
-static bool ep_gda_alloc_gpu(struct ep_gda *g, struct ep_gda_slab *s, struct ep_gda_why *why)
+static bool ep_gda_alloc_gpu(struct ep_gda *g, struct ep_gda_slab *s, struct ep_reason *why)
 {
 	cudaError_t error;
 
@@ -49,7 +49,7 @@ static bool ep_gda_alloc_gpu(struct ep_gda *g, struct ep_gda_slab *s, struct ep_
 	error = cudaMalloc((void **)&s->dev, s->bytes);
 	if (error != cudaSuccess) {
 		s->dev = NULL;
-		return ep_gda_cuda_no(why, error, "no GPU memory for queues");
+		return ep_reason_set_cuda(why, error, "no GPU memory for queues");
 	}
 	ep_gda_sync_memops(s->dev);
 	error = cudaMemsetAsync(s->dev, 0, s->bytes, g->stream);
@@ -59,13 +59,14 @@ static bool ep_gda_alloc_gpu(struct ep_gda *g, struct ep_gda_slab *s, struct ep_
 					sizeof(struct ep_mlx5_cqe), g->stream);
 	}
 	if (error != cudaSuccess) {
-		return ep_gda_cuda_no(why, error, "clearing queues");
+		return ep_reason_set_cuda(why, error, "clearing queues");
 	}
-	return ep_gda_synchronize(g, g->timeout_ns) || ep_gda_no(why, "clearing queues takes too "
-								      "long");
+	return ep_gda_synchronize(g, g->timeout_ns) ||
+	       ep_reason_set(why, "clearing queues takes too "
+				  "long");
 }
 
-static bool ep_gda_alloc_host(struct ep_gda *g, struct ep_gda_slab *s, struct ep_gda_why *why)
+static bool ep_gda_alloc_host(struct ep_gda *g, struct ep_gda_slab *s, struct ep_reason *why)
 {
 	cudaError_t error;
 
@@ -73,11 +74,11 @@ static bool ep_gda_alloc_host(struct ep_gda *g, struct ep_gda_slab *s, struct ep
 			      cudaHostAllocMapped | cudaHostAllocPortable);
 	if (error != cudaSuccess) {
 		s->host = NULL;
-		return ep_gda_cuda_no(why, error, "no pinned host memory for queues");
+		return ep_reason_set_cuda(why, error, "no pinned host memory for queues");
 	}
 	error = cudaHostGetDevicePointer((void **)&s->dev, s->host, 0);
 	if (error != cudaSuccess) {
-		return ep_gda_cuda_no(why, error, "pinned host memory has no device address");
+		return ep_reason_set_cuda(why, error, "pinned host memory has no device address");
 	}
 	memset(s->host, 0, s->bytes);
 	for (uint64_t at = 0; at + EP_GDA_PAGE <= s->bytes; at += ep_gda_stride(g)) {
@@ -90,7 +91,7 @@ static bool ep_gda_alloc_host(struct ep_gda *g, struct ep_gda_slab *s, struct ep
  * Lets the GPU write the doorbell register. A register is I/O memory; a NIC made of software has
  * its page in ordinary memory, which the driver takes only under its own name.
  */
-static bool ep_gda_uar_map(struct ep_gda_nic *nic, struct ep_gda_why *why)
+static bool ep_gda_uar_map(struct ep_gda_nic *nic, struct ep_reason *why)
 {
 	const unsigned int flags = cudaHostRegisterPortable | cudaHostRegisterMapped;
 	uintptr_t reg = (uintptr_t)nic->uar->reg_addr;
@@ -107,34 +108,35 @@ static bool ep_gda_uar_map(struct ep_gda_nic *nic, struct ep_gda_why *why)
 	}
 	if (error != cudaSuccess) {
 		(void)cudaGetLastError();
-		return ep_gda_no(why,
-				 "the GPU cannot ring %s: %s (%s); needs root or NVIDIA's driver "
-				 "with NVreg_RegistryDwords=\"PeerMappingOverride=1;\"",
-				 nic->name, cudaGetErrorString(error), cudaGetErrorName(error));
+		return ep_reason_set(
+			why,
+			"the GPU cannot ring %s: %s (%s); needs root or NVIDIA's driver "
+			"with NVreg_RegistryDwords=\"PeerMappingOverride=1;\"",
+			nic->base.name, cudaGetErrorString(error), cudaGetErrorName(error));
 	}
 	nic->uar_mapped = true;
 	error = cudaHostGetDevicePointer((void **)&dev, page, 0);
 	if (error != cudaSuccess) {
-		return ep_gda_cuda_no(why, error, "the doorbell has no device address");
+		return ep_reason_set_cuda(why, error, "the doorbell has no device address");
 	}
 	nic->db = (uint64_t *)(dev + (reg - (uintptr_t)page));
 	return true;
 }
 
-static bool ep_gda_uar_open(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_gda_why *why)
+static bool ep_gda_uar_open(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_reason *why)
 {
-	nic->uar = g->dv->mlx5dv_devx_alloc_uar(nic->ctx, EP_GDA_UAR_NC);
+	nic->uar = nic->base.dv->mlx5dv_devx_alloc_uar(nic->base.ctx, EP_GDA_UAR_NC);
 	if (!nic->uar) {
-		nic->uar = g->dv->mlx5dv_devx_alloc_uar(nic->ctx, EP_GDA_UAR_BF);
+		nic->uar = nic->base.dv->mlx5dv_devx_alloc_uar(nic->base.ctx, EP_GDA_UAR_BF);
 	}
 	if (!nic->uar) {
-		return ep_gda_no(why, "%s has no doorbell page left: %s", nic->name,
-				 strerror(errno));
+		return ep_reason_set(why, "%s has no doorbell page left: %s", nic->base.name,
+				     strerror(errno));
 	}
 	return g->mode == EP_GDA_CPU_DB || ep_gda_uar_map(nic, why);
 }
 
-bool ep_gda_slab_open(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_gda_why *why)
+bool ep_gda_slab_open(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_reason *why)
 {
 	struct ep_gda_slab *s = &nic->slab;
 	bool gpu = g->mode == EP_GDA_GPU;
@@ -144,12 +146,12 @@ bool ep_gda_slab_open(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_gda_wh
 		if (!ep_gda_alloc_host(g, s, why)) {
 			return false;
 		}
-		s->mr = ep_gda_register(g, nic, s->host, s->bytes, IBV_ACCESS_LOCAL_WRITE, false,
-					why);
+		s->mr = ep_gda_register(nic, s->host, s->bytes, IBV_ACCESS_LOCAL_WRITE, false, why);
 		return s->mr && ep_gda_verbs_cq(g, nic, why);
 	}
-	if (!nic->devx) {
-		return ep_gda_no(why, "%s:%d: %.200s", nic->name, nic->port, nic->no_devx.text);
+	if (!nic->base.devx) {
+		return ep_reason_set(why, "%s:%d: %.200s", nic->base.name, nic->base.port,
+				     nic->base.no_devx.text);
 	}
 	/* The doorbell first: it is what most machines refuse, and costs nothing to try. */
 	if (!ep_gda_uar_open(g, nic, why)) {
@@ -158,7 +160,7 @@ bool ep_gda_slab_open(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_gda_wh
 	if (gpu ? !ep_gda_alloc_gpu(g, s, why) : !ep_gda_alloc_host(g, s, why)) {
 		return false;
 	}
-	s->umem = ep_gda_umem(g, nic, gpu ? s->dev : s->host, s->bytes, gpu, why);
+	s->umem = ep_gda_umem(nic, gpu ? s->dev : s->host, s->bytes, gpu, why);
 	return s->umem != NULL;
 }
 
@@ -175,13 +177,13 @@ void ep_gda_slab_close(struct ep_gda *g, struct ep_gda_nic *nic)
 	struct ep_gda_slab *s = &nic->slab;
 
 	if (nic->cq) {
-		g->v->ibv_destroy_cq(nic->cq);
+		nic->base.v->ibv_destroy_cq(nic->cq);
 	}
 	if (s->mr) {
-		g->v->ibv_dereg_mr(s->mr);
+		nic->base.v->ibv_dereg_mr(s->mr);
 	}
 	if (s->umem) {
-		g->dv->mlx5dv_devx_umem_dereg(s->umem);
+		nic->base.dv->mlx5dv_devx_umem_dereg(s->umem);
 	}
 	if (nic->uar_mapped && !g->keep_cuda) {
 		uintptr_t reg = (uintptr_t)nic->uar->reg_addr;
@@ -193,7 +195,7 @@ void ep_gda_slab_close(struct ep_gda *g, struct ep_gda_nic *nic)
 	if (nic->uar && nic->uar_mapped && g->keep_cuda) {
 		nic->keep = true; /* CUDA has the page still */
 	} else if (nic->uar) {
-		g->dv->mlx5dv_devx_free_uar(nic->uar);
+		nic->base.dv->mlx5dv_devx_free_uar(nic->uar);
 	}
 	if (s->host && !g->keep_cuda) {
 		ep_gda_cuda_done(cudaFreeHost(s->host), "freeing queues");
@@ -226,8 +228,7 @@ static struct ep_gda_pinned_at ep_gda_pinned_layout(const struct ep_gda *g)
 	return at;
 }
 
-/* Everything that is there once, whatever the mode. */
-bool ep_gda_pinned_open(struct ep_gda *g, struct ep_gda_why *why)
+bool ep_gda_pinned_open(struct ep_gda *g, struct ep_reason *why)
 {
 	struct ep_gda_pinned_at at = ep_gda_pinned_layout(g);
 	size_t queues = (size_t)g->nranks * g->queues * sizeof(*g->qps);
@@ -236,18 +237,18 @@ bool ep_gda_pinned_open(struct ep_gda *g, struct ep_gda_why *why)
 
 	g->regions = calloc(1, regions);
 	if (!g->regions) {
-		return ep_gda_no(why, "out of host memory");
+		return ep_reason_set(why, "out of host memory");
 	}
 	error = cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking);
 	if (error != cudaSuccess) {
 		g->stream = NULL;
-		return ep_gda_cuda_no(why, error, "no stream");
+		return ep_reason_set_cuda(why, error, "no stream");
 	}
 	error = cudaHostAlloc((void **)&g->pinned, at.bytes,
 			      cudaHostAllocMapped | cudaHostAllocPortable);
 	if (error != cudaSuccess) {
 		g->pinned = NULL;
-		return ep_gda_cuda_no(why, error, "no pinned host memory");
+		return ep_reason_set_cuda(why, error, "no pinned host memory");
 	}
 	memset(g->pinned, 0, at.bytes);
 	error = cudaHostGetDevicePointer((void **)&g->pinned_dev, g->pinned, 0);
@@ -258,7 +259,7 @@ bool ep_gda_pinned_open(struct ep_gda *g, struct ep_gda_why *why)
 		error = cudaMalloc((void **)&g->regions_dev, regions);
 	}
 	if (error != cudaSuccess) {
-		return ep_gda_cuda_no(why, error, "no memory for the table of queues");
+		return ep_reason_set_cuda(why, error, "no memory for the table of queues");
 	}
 	g->down = (uint32_t *)(g->pinned + at.down);
 	g->scratch = (struct ep_mlx5_cqe *)(g->pinned + at.scratch);
@@ -268,7 +269,7 @@ bool ep_gda_pinned_open(struct ep_gda *g, struct ep_gda_why *why)
 		g->queue[i].record = (struct ep_mlx5_error *)(g->pinned + at.record) + i;
 	}
 	for (int n = 0; n < g->nnics; n++) {
-		g->nic[n].sink = ep_gda_register(g, &g->nic[n], g->pinned + at.sink, EP_GDA_PAGE,
+		g->nic[n].sink = ep_gda_register(&g->nic[n], g->pinned + at.sink, EP_GDA_PAGE,
 						 IBV_ACCESS_LOCAL_WRITE, false, why);
 		if (!g->nic[n].sink) {
 			return false;
@@ -281,7 +282,7 @@ void ep_gda_pinned_close(struct ep_gda *g)
 {
 	for (int n = 0; n < g->nnics; n++) {
 		if (g->nic[n].sink) {
-			g->v->ibv_dereg_mr(g->nic[n].sink);
+			g->nic[n].base.v->ibv_dereg_mr(g->nic[n].sink);
 			g->nic[n].sink = NULL;
 		}
 	}
@@ -332,8 +333,7 @@ static void ep_gda_shadow_one(struct ep_gda_queue *q)
 	s->sink = (uintptr_t)(g->pinned + at.sink);
 }
 
-/* Gives the table of queues to the GPU. */
-bool ep_gda_publish(struct ep_gda *g, struct ep_gda_why *why)
+bool ep_gda_publish(struct ep_gda *g, struct ep_reason *why)
 {
 	size_t queues = (size_t)g->nranks * g->queues * sizeof(*g->qps);
 	size_t regions = ep_gda_region_count(g) * sizeof(*g->regions);
@@ -347,8 +347,8 @@ bool ep_gda_publish(struct ep_gda *g, struct ep_gda_why *why)
 		error = cudaMemsetAsync(g->regions_dev, 0, regions, g->stream);
 	}
 	if (error != cudaSuccess) {
-		return ep_gda_cuda_no(why, error, "writing the table of queues");
+		return ep_reason_set_cuda(why, error, "writing the table of queues");
 	}
 	return ep_gda_synchronize(g, g->timeout_ns) ||
-	       ep_gda_no(why, "writing the table of queues takes too long");
+	       ep_reason_set(why, "writing the table of queues takes too long");
 }

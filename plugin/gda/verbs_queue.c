@@ -4,31 +4,29 @@
 #include <stdio.h>
 #include <string.h>
 #include "core/log.h"
-#include "gda/internal.h"
 #include "gda/prm.h"
+#include "gda/state.h"
 
-#define EP_GDA_RNR_TIMER 12
-#define EP_GDA_RNR_TRIES 7
 #define EP_GDA_LEAST_WR 16u
 
-bool ep_gda_verbs_cq(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_gda_why *why)
+bool ep_gda_verbs_cq(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_reason *why)
 {
 	uint64_t most = (uint64_t)ep_max_u64(nic->queues, 1) * g->depth;
 
-	nic->cq_depth = (uint32_t)ep_min_u64(most, (uint64_t)nic->attr.max_cqe);
+	nic->cq_depth = (uint32_t)ep_min_u64(most, (uint64_t)nic->base.attr.max_cqe);
 	nic->cq_used = 0;
-	nic->cq = g->v->ibv_create_cq(nic->ctx, (int)nic->cq_depth, NULL, NULL, 0);
-	return nic->cq || ep_gda_no(why, "%s: no completion queue of %u entries: %s", nic->name,
-				    nic->cq_depth, strerror(errno));
+	nic->cq = nic->base.v->ibv_create_cq(nic->base.ctx, (int)nic->cq_depth, NULL, NULL, 0);
+	return nic->cq || ep_reason_set(why, "%s: no completion queue of %u entries: %s",
+					nic->base.name, nic->cq_depth, strerror(errno));
 }
 
 /*
  * A device's limit holds for the smallest work requests, so that one of ours may be less. The ring
  * that kernels write to has the depth asked for anyway.
  */
-static bool ep_gda_verbs_make(struct ep_gda_queue *q, struct ep_gda_why *why)
+static bool ep_gda_verbs_make(struct ep_gda_queue *q, struct ep_reason *why)
 {
-	uint32_t depth = q->gda->depth, limit = (uint32_t)q->nic->attr.max_qp_wr;
+	uint32_t depth = q->gda->depth, limit = (uint32_t)q->nic->base.attr.max_qp_wr;
 
 	q->max_wr = (uint32_t)ep_min_u64(depth, limit);
 	for (;;) {
@@ -43,87 +41,88 @@ static bool ep_gda_verbs_make(struct ep_gda_queue *q, struct ep_gda_why *why)
 		};
 		int error;
 
-		q->verbs = q->gda->v->ibv_create_qp(q->nic->pd, &init);
+		q->verbs = q->nic->base.v->ibv_create_qp(q->nic->base.pd, &init);
 		if (q->verbs) {
 			q->qpn = q->verbs->qp_num;
 			return true;
 		}
 		error = errno;
 		if (q->max_wr / 2 < EP_GDA_LEAST_WR) {
-			return ep_gda_no(why,
-					 "%s: no queue pair even of %u work requests: %s "
-					 "(NCCL_EP_RDMA_DEPTH is %u, the device's limit %u)",
-					 q->nic->name, q->max_wr, strerror(error), depth, limit);
+			return ep_reason_set(why,
+					     "%s: no queue pair even of %u work requests: %s "
+					     "(NCCL_EP_RDMA_DEPTH is %u, the device's limit %u)",
+					     q->nic->base.name, q->max_wr, strerror(error), depth,
+					     limit);
 		}
 		q->max_wr /= 2;
 	}
 }
 
-bool ep_gda_verbs_create(struct ep_gda_queue *q, struct ep_gda_why *why)
+bool ep_gda_verbs_create(struct ep_gda_queue *q, struct ep_reason *why)
 {
-	const struct ep_gda *g = q->gda;
 	struct ibv_qp_attr attr = {
 		.qp_state = IBV_QPS_INIT,
-		.pkey_index = (uint16_t)q->nic->pkey_index,
-		.port_num = (uint8_t)q->nic->port,
+		.pkey_index = (uint16_t)q->nic->base.pkey_index,
+		.port_num = (uint8_t)q->nic->base.port,
 		.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
-				   (q->nic->caps.atomics ? IBV_ACCESS_REMOTE_ATOMIC : 0),
+				   (q->nic->base.atomics ? IBV_ACCESS_REMOTE_ATOMIC : 0),
 	};
 	int error;
 
 	if (!ep_gda_verbs_make(q, why)) {
 		return false;
 	}
-	error = g->v->ibv_modify_qp(q->verbs, &attr,
-				    IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
-					    IBV_QP_ACCESS_FLAGS);
-	return !error || ep_gda_no(why, "%s:%d: a queue pair cannot be initialised: %s",
-				   q->nic->name, q->nic->port, strerror(error));
+	error = q->nic->base.v->ibv_modify_qp(q->verbs, &attr,
+					      IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
+						      IBV_QP_ACCESS_FLAGS);
+	return !error || ep_reason_set(why, "%s:%d: a queue pair cannot be initialised: %s",
+				       q->nic->base.name, q->nic->base.port, strerror(error));
 }
 
-static bool ep_gda_verbs_to_rtr(struct ep_gda_queue *q, const struct ep_gda_end *end,
-				struct ep_gda_why *why)
+static bool ep_gda_verbs_to_rtr(struct ep_gda_queue *q, const struct ep_nic_end *end,
+				struct ep_reason *why)
 {
 	struct ibv_qp_attr attr = {
 		.qp_state = IBV_QPS_RTR,
 		.path_mtu = (enum ibv_mtu)q->mtu,
 		.dest_qp_num = q->remote_qpn,
 		.rq_psn = (end->psn + q->remote_qpn) & 0xffffff,
-		.max_dest_rd_atomic = (uint8_t)(1u << q->nic->end.log_rra),
-		.min_rnr_timer = EP_GDA_RNR_TIMER,
-		.ah_attr = { .dlid = ep_gda_path_lid(&q->nic->end, end),
+		.max_dest_rd_atomic = (uint8_t)(1u << q->nic->base.end.log_rra),
+		.min_rnr_timer = EP_GDA_RNR_NAK,
+		.ah_attr = { .dlid = ep_nic_path_lid(&q->nic->base.end, end),
 			     .sl = (uint8_t)q->gda->env.sl,
-			     .port_num = (uint8_t)q->nic->port },
+			     .port_num = (uint8_t)q->nic->base.port },
 	};
-	char text[EP_GDA_GID_TEXT];
+	char text[EP_GID_TEXT];
 	int error;
 
-	if (ep_gda_path_global(&q->nic->end, end)) {
+	if (ep_nic_path_global(&q->nic->base.end, end)) {
 		attr.ah_attr.is_global = 1;
 		memcpy(attr.ah_attr.grh.dgid.raw, end->gid, sizeof(end->gid));
-		attr.ah_attr.grh.sgid_index = (uint8_t)q->nic->gid_index;
-		attr.ah_attr.grh.hop_limit = 255;
-		attr.ah_attr.grh.traffic_class = q->nic->tc;
+		attr.ah_attr.grh.sgid_index = (uint8_t)q->nic->base.gid_index;
+		attr.ah_attr.grh.hop_limit = EP_GDA_HOPS;
+		attr.ah_attr.grh.traffic_class = q->nic->base.tc;
 	}
-	error = q->gda->v->ibv_modify_qp(q->verbs, &attr,
-					 IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
-						 IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-						 IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
-	return !error || ep_gda_no(why, "%s:%d does not find the way to %s, LID %u: %s",
-				   q->nic->name, q->nic->port, ep_gda_gid_print(end->gid, text),
-				   attr.ah_attr.dlid, strerror(error));
+	error = q->nic->base.v->ibv_modify_qp(
+		q->verbs, &attr,
+		IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+			IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+	return !error ||
+	       ep_reason_set(why, "%s:%d does not find the way to %s, LID %u: %s",
+			     q->nic->base.name, q->nic->base.port, ep_gid_print(end->gid, text),
+			     attr.ah_attr.dlid, strerror(error));
 }
 
-bool ep_gda_verbs_connect(struct ep_gda_queue *q, const struct ep_gda_end *end,
-			  struct ep_gda_why *why)
+bool ep_gda_verbs_connect(struct ep_gda_queue *q, const struct ep_nic_end *end,
+			  struct ep_reason *why)
 {
 	uint32_t log_sra =
-		(uint32_t)ep_min_u64(ep_min_u64(q->nic->caps.log_ra_req, 4), end->log_rra);
+		(uint32_t)ep_min_u64(ep_min_u64(q->nic->base.log_ra_req, 4), end->log_rra);
 	struct ibv_qp_attr attr = {
 		.qp_state = IBV_QPS_RTS,
 		.timeout = (uint8_t)q->gda->env.timeout,
 		.retry_cnt = (uint8_t)q->gda->env.retry_cnt,
-		.rnr_retry = EP_GDA_RNR_TRIES,
+		.rnr_retry = EP_GDA_RNR_RETRY,
 		.sq_psn = (q->gda->psn + q->qpn) & 0xffffff,
 		.max_rd_atomic = (uint8_t)(1u << log_sra),
 	};
@@ -133,19 +132,19 @@ bool ep_gda_verbs_connect(struct ep_gda_queue *q, const struct ep_gda_end *end,
 	if (!ep_gda_verbs_to_rtr(q, end, why)) {
 		return false;
 	}
-	error = q->gda->v->ibv_modify_qp(q->verbs, &attr,
-					 IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
-						 IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-						 IBV_QP_MAX_QP_RD_ATOMIC);
+	error = q->nic->base.v->ibv_modify_qp(q->verbs, &attr,
+					      IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+						      IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
+						      IBV_QP_MAX_QP_RD_ATOMIC);
 	if (error) {
-		return ep_gda_no(why, "%s:%d: a queue pair cannot be made ready to send: %s",
-				 q->nic->name, q->nic->port, strerror(error));
+		return ep_reason_set(why, "%s:%d: a queue pair cannot be made ready to send: %s",
+				     q->nic->base.name, q->nic->base.port, strerror(error));
 	}
 	if (!ep_gda_verbs_query(q, &state) || state != EP_PRM_QP_RTS) {
-		return ep_gda_no(why,
-				 "%s:%d: a queue pair is in state %u after it was made ready "
-				 "to send",
-				 q->nic->name, q->nic->port, state);
+		return ep_reason_set(why,
+				     "%s:%d: a queue pair is in state %u after it was made ready "
+				     "to send",
+				     q->nic->base.name, q->nic->base.port, state);
 	}
 	/* Verbs do not tell in which order data is placed: what is right for this is for all. */
 	q->tier = EP_MLX5_TIER_OOO_ALL;
@@ -155,10 +154,10 @@ bool ep_gda_verbs_connect(struct ep_gda_queue *q, const struct ep_gda_end *end,
 void ep_gda_verbs_halt(struct ep_gda_queue *q)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
-	int error = q->gda->v->ibv_modify_qp(q->verbs, &attr, IBV_QP_STATE);
+	int error = q->nic->base.v->ibv_modify_qp(q->verbs, &attr, IBV_QP_STATE);
 
 	if (error) {
-		EP_INFO(EP_LOG_NET, "%s: a queue pair cannot be stopped: %s", q->nic->name,
+		EP_INFO(EP_LOG_NET, "%s: a queue pair cannot be stopped: %s", q->nic->base.name,
 			strerror(error));
 	}
 }
@@ -175,7 +174,7 @@ bool ep_gda_verbs_query(struct ep_gda_queue *q, uint32_t *state)
 	struct ibv_qp_attr attr;
 
 	memset(&attr, 0, sizeof(attr));
-	if (q->gda->v->ibv_query_qp(q->verbs, &attr, IBV_QP_STATE, &init) != 0 ||
+	if (q->nic->base.v->ibv_query_qp(q->verbs, &attr, IBV_QP_STATE, &init) != 0 ||
 	    attr.qp_state >= EP_ARRAY_SIZE(prm)) {
 		return false;
 	}

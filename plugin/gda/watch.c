@@ -13,7 +13,8 @@
 #include <unistd.h>
 #include "core/idle.h"
 #include "core/log.h"
-#include "gda/internal.h"
+#include "gda/failure.h"
+#include "gda/watch.h"
 
 #define EP_GDA_TICK_MS 20
 #define EP_GDA_ROUND_NS 1000000000ull /* all queues are asked for once in that time, */
@@ -47,11 +48,11 @@ static void ep_gda_event(struct ep_gda *g, struct ep_gda_nic *nic,
 	case IBV_EVENT_PORT_ERR:
 	case IBV_EVENT_PORT_ACTIVE:
 		/* A link may come back before the queues' retries are over: NCCL waits for it, too. */
-		if (event->element.port_num == nic->port) {
+		if (event->element.port_num == nic->base.port) {
 			bool down = event->event_type == IBV_EVENT_PORT_ERR;
 
 			__atomic_store_n(&nic->port_down, down, __ATOMIC_RELAXED);
-			EP_INFO(EP_LOG_NET, "%s:%d: the port is %s", nic->name, nic->port,
+			EP_INFO(EP_LOG_NET, "%s:%d: the port is %s", nic->base.name, nic->base.port,
 				down ? "down" : "up again");
 		}
 		break;
@@ -62,7 +63,7 @@ static void ep_gda_event(struct ep_gda *g, struct ep_gda_nic *nic,
 		ep_gda_fail_port(nic, g, "a completion queue was overrun");
 		break;
 	default:
-		EP_INFO(EP_LOG_NET, "%s:%d: event %d", nic->name, nic->port,
+		EP_INFO(EP_LOG_NET, "%s:%d: event %d", nic->base.name, nic->base.port,
 			(int)event->event_type);
 	}
 }
@@ -71,9 +72,9 @@ static void ep_gda_events(struct ep_gda *g, struct ep_gda_nic *nic)
 {
 	struct ibv_async_event event;
 
-	while (g->v->ibv_get_async_event(nic->ctx, &event) == 0) {
+	while (nic->base.v->ibv_get_async_event(nic->base.ctx, &event) == 0) {
 		ep_gda_event(g, nic, &event);
-		g->v->ibv_ack_async_event(&event);
+		nic->base.v->ibv_ack_async_event(&event);
 	}
 }
 
@@ -129,7 +130,7 @@ static void *ep_gda_watch_main(void *arg)
 
 	fd[0] = (struct pollfd){ .fd = g->stop_fd, .events = POLLIN };
 	for (int n = 0; n < g->nnics; n++) {
-		fd[n + 1] = (struct pollfd){ .fd = g->nic[n].ctx->async_fd, .events = POLLIN };
+		fd[n + 1] = (struct pollfd){ .fd = g->nic[n].base.ctx->async_fd, .events = POLLIN };
 	}
 	for (;;) {
 		int ready = poll(fd, (nfds_t)g->nnics + 1, EP_GDA_TICK_MS);
@@ -149,25 +150,25 @@ static void *ep_gda_watch_main(void *arg)
 	}
 }
 
-bool ep_gda_watch_start(struct ep_gda *g, struct ep_gda_why *why)
+bool ep_gda_watch_start(struct ep_gda *g, struct ep_reason *why)
 {
 	int error;
 
 	for (int n = 0; n < g->nnics; n++) {
-		int fd = g->nic[n].ctx->async_fd;
+		int fd = g->nic[n].base.ctx->async_fd;
 
 		if (fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) != 0) {
-			return ep_gda_no(why, "%s: its events cannot be watched: %s",
-					 g->nic[n].name, strerror(errno));
+			return ep_reason_set(why, "%s: its events cannot be watched: %s",
+					     g->nic[n].base.name, strerror(errno));
 		}
 	}
 	g->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (g->stop_fd < 0) {
-		return ep_gda_no(why, "no eventfd: %s", strerror(errno));
+		return ep_reason_set(why, "no eventfd: %s", strerror(errno));
 	}
 	error = ep_thread_start(&g->watcher, ep_gda_watch_main, g);
 	if (error) {
-		return ep_gda_no(why, "no thread to watch RDMA from: %s", strerror(error));
+		return ep_reason_set(why, "no thread to watch RDMA from: %s", strerror(error));
 	}
 	g->watching = true;
 	return true;

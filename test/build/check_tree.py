@@ -16,10 +16,11 @@ MAY_INCLUDE = {
     "device": set(),
     "topo": set(),
     "plugin/core": {"device"},
-    "plugin/gda": {"plugin/core", "topo", "device"},
+    "plugin/rdma": {"plugin/core", "topo"},
+    "plugin/gda": {"plugin/core", "plugin/rdma", "topo", "device"},
     "plugin/ep": {"plugin/core", "plugin/gda", "topo", "device"},
-    "plugin/net": {"plugin/core", "plugin/gda", "topo", "device"},
-    "tools": {"plugin/core", "plugin/gda", "topo", "device"},
+    "plugin/net": {"plugin/core", "plugin/rdma", "topo"},
+    "tools": {"plugin/core", "plugin/rdma", "plugin/gda", "topo", "device"},
 }
 SEARCH = ["", "include", "plugin"]
 MAX_LINES = 800

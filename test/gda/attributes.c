@@ -4,7 +4,7 @@
  * functions that keep what they are given.
  */
 #include <errno.h>
-#include "gda/internal.h"
+#include "gda/state.h"
 #include "gda/prm.h"
 #include "test/vcluster/test/test.h"
 
@@ -59,20 +59,22 @@ static void make(struct ep_gda *g, struct ep_gda_queue *q, uint8_t link_layer)
 
 	memset(g, 0, sizeof(*g));
 	memset(q, 0, sizeof(*q));
-	g->v = &verbs;
+	g->nic[0].base.v = &verbs;
 	g->mode = EP_GDA_CPU_PROXY;
 	g->depth = 256;
 	g->psn = 0xfffffe; /* the sum goes beyond its 24 bits */
 	g->host = hosts;
-	g->env = (struct ep_gda_env){ .sl = 5, .timeout = 18, .retry_cnt = 6 };
-	nic->port = 1;
-	nic->pkey_index = 2;
-	nic->gid_index = 3;
-	nic->tc = 104;
+	g->env = (struct ep_ib_env){ .sl = 5, .timeout = 18, .retry_cnt = 6 };
+	nic->base.port = 1;
+	nic->base.pkey_index = 2;
+	nic->base.gid_index = 3;
+	nic->base.tc = 104;
 	nic->cq = &cq;
-	nic->attr.max_qp_wr = 1000;
-	nic->caps = (struct ep_gda_caps){ .log_ra_req = 3, .log_ra_res = 4, .atomics = true };
-	nic->end = (struct ep_gda_end){ .log_rra = 4, .link_layer = link_layer };
+	nic->base.attr.max_qp_wr = 1000;
+	nic->base.log_ra_req = 3;
+	nic->base.log_ra_res = 4;
+	nic->base.atomics = true;
+	nic->base.end = (struct ep_nic_end){ .log_rra = 4, .link_layer = link_layer };
 	q->gda = g;
 	q->nic = nic;
 	q->mtu = IBV_MTU_2048;
@@ -84,9 +86,9 @@ static void make(struct ep_gda *g, struct ep_gda_queue *q, uint8_t link_layer)
 	memset(kept, 0, sizeof(kept));
 }
 
-static struct ep_gda_end far_end(uint8_t link_layer)
+static struct ep_nic_end far_end(uint8_t link_layer)
 {
-	struct ep_gda_end end = { .lid = 0x144, .log_rra = 4, .psn = 5, .link_layer = link_layer };
+	struct ep_nic_end end = { .lid = 0x144, .log_rra = 4, .psn = 5, .link_layer = link_layer };
 
 	if (link_layer == IBV_LINK_LAYER_ETHERNET) {
 		end.lid = 0;
@@ -119,7 +121,7 @@ static void check_init(void)
 static void check_rtr(bool ethernet)
 {
 	const struct ibv_qp_attr *a = &kept[TO_RTR];
-	const struct ep_gda_end end =
+	const struct ep_nic_end end =
 		far_end(ethernet ? IBV_LINK_LAYER_ETHERNET : IBV_LINK_LAYER_INFINIBAND);
 
 	CHECK_INT(masks[TO_RTR], IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
@@ -161,9 +163,9 @@ static void check_rts(void)
 
 static void check_all(bool ethernet)
 {
-	struct ep_gda_end end =
+	struct ep_nic_end end =
 		far_end(ethernet ? IBV_LINK_LAYER_ETHERNET : IBV_LINK_LAYER_INFINIBAND);
-	struct ep_gda_why why = { "" };
+	struct ep_reason why = { "" };
 	struct ep_gda_queue q;
 	struct ep_gda g;
 
@@ -184,14 +186,14 @@ static void check_all(bool ethernet)
 /* Neither end has more under way, or allows more, than it said. */
 static void check_less(void)
 {
-	struct ep_gda_end end = far_end(IBV_LINK_LAYER_INFINIBAND);
-	struct ep_gda_why why = { "" };
+	struct ep_nic_end end = far_end(IBV_LINK_LAYER_INFINIBAND);
+	struct ep_reason why = { "" };
 	struct ep_gda_queue q;
 	struct ep_gda g;
 
 	make(&g, &q, IBV_LINK_LAYER_INFINIBAND);
-	q.nic->caps.atomics = false;
-	q.nic->end.log_rra = 1;
+	q.nic->base.atomics = false;
+	q.nic->base.end.log_rra = 1;
 	end.log_rra = 2;
 	too_many = 100;
 	CHECK(ep_gda_verbs_create(&q, &why) && ep_gda_verbs_connect(&q, &end, &why));
@@ -201,7 +203,7 @@ static void check_less(void)
 	CHECK_INT(kept[TO_RTS].max_rd_atomic, 4);
 	/* A device that takes fewer than queues have. */
 	make(&g, &q, IBV_LINK_LAYER_INFINIBAND);
-	q.nic->attr.max_qp_wr = 100;
+	q.nic->base.attr.max_qp_wr = 100;
 	CHECK(ep_gda_verbs_create(&q, &why));
 	CHECK_INT(made.cap.max_send_wr, 100);
 	CHECK_INT(q.max_wr, 100);
@@ -211,10 +213,10 @@ static void check_refusals(void)
 {
 	static const char *const says_so[] = { "cannot be initialised", "does not find the way",
 					       "cannot be made ready to send", "is in state 2" };
-	struct ep_gda_end end = far_end(IBV_LINK_LAYER_INFINIBAND);
+	struct ep_nic_end end = far_end(IBV_LINK_LAYER_INFINIBAND);
 
 	for (int i = 0; i < 4; i++) {
-		struct ep_gda_why why = { "" };
+		struct ep_reason why = { "" };
 		struct ep_gda_queue q;
 		struct ep_gda g;
 

@@ -5,7 +5,7 @@
  */
 #include <string.h>
 #include <unistd.h>
-#include "gda/internal.h"
+#include "gda/failure.h"
 #include "gda/prm.h"
 #include "test/vcluster/test/test.h"
 
@@ -45,7 +45,7 @@ static void make(struct ep_gda *g)
 	memset(queue, 0, sizeof(queue));
 	pthread_mutex_init(&g->lock, NULL);
 	pthread_mutex_init(&g->ask, NULL);
-	g->dv = &dv;
+	g->nic[0].base.dv = &dv;
 	g->nranks = 2;
 	g->host = hosts;
 	g->failure = failures;
@@ -54,7 +54,7 @@ static void make(struct ep_gda *g)
 	g->down = down;
 	g->queue = queue;
 	g->nqueues = 2;
-	snprintf(g->nic[0].name, sizeof(g->nic[0].name), "mlx5_0");
+	snprintf(g->nic[0].base.name, sizeof(g->nic[0].base.name), "mlx5_0");
 	for (uint32_t i = 0; i < 2; i++) {
 		queue[i].gda = g;
 		queue[i].nic = &g->nic[0];

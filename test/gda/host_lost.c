@@ -24,7 +24,7 @@
 #include <stddef.h>
 #include <unistd.h>
 #include "gda/gda.h"
-#include "gda/internal.h"
+#include "gda/state.h"
 #include "kernels.h"
 #include "support/world.h"
 

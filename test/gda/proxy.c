@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "device/mlx5/wqe.h"
-#include "gda/internal.h"
+#include "gda/proxy.h"
 #include "gda/prm.h"
 #include "test/vcluster/test/test.h"
 
@@ -103,7 +103,7 @@ static struct ep_verbs verbs = { .ibv_modify_qp = fake_modify };
 
 static void begin(uint32_t room, uint32_t cq_room)
 {
-	struct ep_gda_why why = { "" };
+	struct ep_reason why = { "" };
 
 	memset(&nic, 0, sizeof(nic));
 	memset(&g, 0, sizeof(g));
@@ -118,7 +118,7 @@ static void begin(uint32_t room, uint32_t cq_room)
 	ctx.ops.poll_cq = fake_poll;
 	pthread_mutex_init(&g.lock, NULL);
 	pthread_mutex_init(&g.ask, NULL);
-	g.v = &verbs;
+	g.nic[0].base.v = &verbs;
 	g.mode = EP_GDA_CPU_PROXY;
 	g.depth = DEPTH;
 	g.nranks = 2;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the host side reads of the kernel's files: versions of addresses, traffic classes. */
 #include <stdlib.h>
-#include "gda/internal.h"
+#include "rdma/nic.h"
 #include "test/vcluster/test/test.h"
 
 static void write_file(const char *root, const char *name, const char *text)
@@ -40,26 +40,26 @@ static void check_roce_version(void)
 	write_type(root, 1, "RoCE v2\n");
 	write_type(root, 2, "\n");
 	write_type(root, 3, "RoCE v22\n");
-	CHECK_INT(ep_gda_gid_roce(root, "mlx5_9", 2, 0), 1);
-	CHECK_INT(ep_gda_gid_roce(root, "mlx5_9", 2, 1), 2);
-	CHECK_INT(ep_gda_gid_roce(root, "mlx5_9", 2, 2), 0);
-	CHECK_INT(ep_gda_gid_roce(root, "mlx5_9", 2, 3), 0);
-	CHECK_INT(ep_gda_gid_roce(root, "mlx5_9", 2, 4), 0);
-	CHECK_INT(ep_gda_gid_roce(root, "mlx5_9", 1, 1), 0);
+	CHECK_INT(ep_gid_roce(root, "mlx5_9", 2, 0), 1);
+	CHECK_INT(ep_gid_roce(root, "mlx5_9", 2, 1), 2);
+	CHECK_INT(ep_gid_roce(root, "mlx5_9", 2, 2), 0);
+	CHECK_INT(ep_gid_roce(root, "mlx5_9", 2, 3), 0);
+	CHECK_INT(ep_gid_roce(root, "mlx5_9", 2, 4), 0);
+	CHECK_INT(ep_gid_roce(root, "mlx5_9", 1, 1), 0);
 	snprintf(command, sizeof(command), "rm -r %s", root);
 	CHECK_INT(system(command), 0);
 }
 
 static void try_class(const char *root, const char *text, int env_tc, bool ethernet, uint8_t tc)
 {
-	struct ep_gda_env env = { .tc = env_tc };
-	struct ep_gda_nic nic = { .name = "mlx5_9", .port = 2 };
+	struct ep_ib_env env = { .tc = env_tc };
+	struct ep_nic nic = { .name = "mlx5_9", .port = 2 };
 
 	nic.end.link_layer = ethernet ? IBV_LINK_LAYER_ETHERNET : IBV_LINK_LAYER_INFINIBAND;
 	if (text) {
 		write_file(root, "tc/2/traffic_class", text);
 	}
-	ep_gda_port_class(&nic, &env, root);
+	ep_nic_class_choose(&nic, &env, root);
 	CHECK_INT(nic.tc, tc);
 }
 

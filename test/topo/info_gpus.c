@@ -23,7 +23,7 @@ static void set_nics(int first, int last, int rxe)
 {
 	memset(&nics, 0, sizeof(nics));
 	for (int i = first; i <= last; i++) {
-		struct ep_gda_port *port = &nics.port[nics.n];
+		struct ep_port *port = &nics.port[nics.n];
 
 		snprintf(port->name, sizeof(port->name), "mlx5_%d", i);
 		port->port = 1;

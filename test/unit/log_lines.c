@@ -3,7 +3,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <unistd.h>
-#include "core/error.h"
+#include "core/cuda.h"
 #include "core/log.h"
 #include "unit/unit.h"
 
@@ -75,12 +75,16 @@ static void test_shared_file(const char *path)
 	CHECK(ep_fail(ncclInvalidArgument, "value %d", 42) == ncclInvalidArgument);
 	EP_INFO(EP_LOG_COLL, "not asked for");
 	EP_INFO(EP_LOG_ENV, "asked for");
+	ep_log_device = NULL; /* as without core/cuda.c */
+	CHECK(ep_fail_cuda(cudaErrorNotReady, "a call") == ncclUnhandledCudaError);
 	CHECK(write(fd, "NCCL's last line\n", 17) == 17);
 	n = pread(fd, text, sizeof(text) - 1, 0);
 	text[n > 0 ? n : 0] = '\0';
 	CHECK(strncmp(text, "NCCL's first line\n", 18) == 0);
-	CHECK_HAS(text, " NCCL WARN EP value 42\n");
-	CHECK_HAS(text, " NCCL INFO EP asked for\nNCCL's last line\n");
+	CHECK_HAS(text, " [0] NCCL WARN EP value 42\n");
+	CHECK_HAS(text, " [0] NCCL INFO EP asked for\n");
+	CHECK_HAS(text, " [-1] NCCL WARN EP a call failed: ");
+	CHECK_HAS(text, " (cudaErrorNotReady)\nNCCL's last line\n");
 	CHECK(!strstr(text, "not asked for"));
 	close(fd);
 	unlink(path);

@@ -13,6 +13,9 @@ static const char *last_text(void)
 	return e.text;
 }
 
+static char name[EP_PARAM_NAME_MAX + 1];
+static const char *nearest;
+
 static void test_table(void)
 {
 	for (int i = 0; i < EP_PARAMS; i++) {
@@ -20,8 +23,8 @@ static void test_table(void)
 
 		CHECK(d->name && strncmp(d->name, "NCCL_EP_", 8) == 0 && d->help && d->help[0]);
 		CHECK(d->min <= d->initial && d->initial <= d->max);
-		CHECK(ep_param_known(d->name));
-		CHECK_TEXT(ep_param_nearest(d->name), d->name);
+		CHECK(!ep_param_unknown(d->name, name, &nearest));
+		CHECK_TEXT(nearest, d->name);
 	}
 }
 
@@ -76,12 +79,16 @@ static void test_switch(void)
 
 static void test_names(void)
 {
-	CHECK_TEXT(ep_param_nearest("NCCL_EP_TIMEOUT"), "NCCL_EP_TIMEOUT_MS");
-	CHECK_TEXT(ep_param_nearest("NCCL_EP_LL_LINE"), "NCCL_EP_LL_LINES");
-	CHECK_TEXT(ep_param_nearest("NCCL_EP_COM_SMS"), "NCCL_EP_COMM_SMS");
-	CHECK(ep_param_nearest("NCCL_EP_SOMETHING_ELSE_ENTIRELY") == NULL);
-	CHECK(!ep_param_known("NCCL_EP_TIMEOUT"));
-	CHECK(ep_param_known("NCCL_EP_HOME")); /* other implementations' */
+	CHECK(ep_param_unknown("NCCL_EP_TIMEOUT=5", name, &nearest));
+	CHECK_TEXT(name, "NCCL_EP_TIMEOUT");
+	CHECK_TEXT(nearest, "NCCL_EP_TIMEOUT_MS");
+	CHECK(ep_param_unknown("NCCL_EP_LL_LINE", name, &nearest));
+	CHECK_TEXT(nearest, "NCCL_EP_LL_LINES");
+	CHECK(ep_param_unknown("NCCL_EP_COM_SMS", name, &nearest));
+	CHECK_TEXT(nearest, "NCCL_EP_COMM_SMS");
+	CHECK(ep_param_unknown("NCCL_EP_SOMETHING_ELSE_ENTIRELY", name, &nearest) && !nearest);
+	CHECK(!ep_param_unknown("NCCL_EP_HOME=/", name, &nearest)); /* other implementations' */
+	CHECK(!ep_param_unknown("NCCL_DEBUG=INFO", name, &nearest));
 }
 
 static void test_lists(void)

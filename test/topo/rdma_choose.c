@@ -4,7 +4,7 @@
  * the topology's module beside itself, so this program becomes a copy of itself in a directory of its
  * own to see what happens without one, or with one that is not right.
  *
- *     gda_choose FILES WRONG_MODULE     WRONG_MODULE: one of another version
+ *     rdma_choose FILES WRONG_MODULE     WRONG_MODULE: one of another version
  */
 #include <limits.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "gda/choose.h"
+#include "rdma/choose.h"
 #include "topo/module.h"
 
 #define SKIP 77
@@ -51,15 +51,14 @@ static void set_file(const char *name)
 
 	unsetenv("NCCL_IB_HCA");
 	unsetenv("NCCL_NET_GDR_LEVEL");
-	unsetenv("NCCL_IB_DISABLE");
 	snprintf(path, sizeof(path), "%s/%s", files, name);
 	setenv("NCCL_TOPO_FILE", path, 1);
 }
 
 /* name:port, and /E or /I and a speed where that counts */
-static int list(const char *text, struct ep_gda_port *port)
+static int list(const char *text, struct ep_port *port)
 {
-	char name[EP_GDA_NAME];
+	char name[EP_NIC_NAME];
 	int n = 0, num, used;
 
 	while (sscanf(text, " %63[^:]:%d%n", name, &num, &used) == 2) {
@@ -81,15 +80,17 @@ static int list(const char *text, struct ep_gda_port *port)
  * other GPU: its number is 0. */
 static const char *choose(const char *bus, uint32_t place, const char *present, int room)
 {
-	const struct ep_gda_who who = { bus, 0, place };
+	const struct ep_nic_user who = { bus, "", 0, place };
 	static char text[512];
-	struct ep_gda_port port[32], chosen[32];
-	int n = list(present, port), got = room;
+	struct ep_port_list ports;
+	struct ep_port chosen[32];
+	int got = room;
 	size_t at = 0;
 
+	ports.n = list(present, ports.port);
 	text[0] = '\0';
 	memset(chosen, 0xee, sizeof(chosen));
-	if (ep_gda_choose(&who, port, n, chosen, &got) == ncclSuccess) {
+	if (ep_nic_choose(&who, &ports, chosen, &got) == ncclSuccess) {
 		CHECK(got >= 1 && got <= room, "%d ports", got);
 		for (int i = 0; i < got; i++) {
 			at += (size_t)snprintf(text + at, sizeof(text) - at, "%s%s:%d",
@@ -142,13 +143,6 @@ static void test_eight(void)
 	setenv("NCCL_IB_HCA", "mlx5_2:x", 1);
 	WANT(choose(bus[7], 7, EIGHT, 8), "");
 	SAID("NCCL_IB_HCA: no port number", last_text());
-	set_file("eight-own-nic.xml");
-	setenv("NCCL_IB_DISABLE", "1", 1);
-	WANT(choose(bus[7], 7, EIGHT, 8), "");
-	SAID("NCCL_IB_DISABLE=1", last_text());
-	set_file("eight-own-nic.xml");
-	WANT(choose(bus[7], 7, "", 8), "");
-	SAID("no active RDMA port", last_text());
 	(void)logged();
 }
 
@@ -267,26 +261,13 @@ static int run_copy(const char *dir, const char *self, const char *module, const
 	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-/* The copy finds the virtual cluster by LD_LIBRARY_PATH, and there is nothing else. */
 static void test_modules(const char *wrong)
 {
-	char dir[] = "/tmp/ep_choose_XXXXXX", self[PATH_MAX], lib[PATH_MAX], path[PATH_MAX];
+	char dir[] = "/tmp/ep_choose_XXXXXX", self[PATH_MAX], path[PATH_MAX];
 	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
-	FILE *maps = fopen("/proc/self/maps", "r");
-	bool found = false;
 
 	self[n > 0 ? n : 0] = '\0';
 	CHECK(mkdtemp(dir), "%s", dir);
-	while (maps && !found && fgets(path, sizeof(path), maps)) {
-		found = strstr(path, "/libvcluster.so") && strchr(path, '/');
-	}
-	if (maps) {
-		fclose(maps);
-	}
-	CHECK(found, "libvcluster.so is not mapped");
-	path[strcspn(path, "\n")] = '\0';
-	snprintf(lib, sizeof(lib), "%s/libvcluster.so", dir);
-	CHECK(symlink(strchr(path, '/'), lib) == 0, "%s", lib);
 	setenv("LD_LIBRARY_PATH", dir, 1);
 	CHECK(run_copy(dir, self, NULL, EP_TOPO_MODULE_FILE) == 0, "no module");
 	CHECK(run_copy(dir, self, self, "") == 0, "a program for a module");

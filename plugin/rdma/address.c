@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The address of a port: reads its table and has choose.c pick. Its traffic class. */
+/* A port's address and traffic class. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "core/log.h"
-#include "gda/internal.h"
+#include "rdma/nic.h"
 
-int ep_gda_gid_roce(const char *root, const char *device, int port, int index)
+int ep_gid_roce(const char *root, const char *device, int port, int index)
 {
 	char path[512], text[32] = "";
 	int version = 0;
@@ -26,8 +26,7 @@ int ep_gda_gid_roce(const char *root, const char *device, int port, int index)
 	return version;
 }
 
-static bool ep_gda_gid_read(struct ep_gda *g, struct ep_gda_nic *nic, int index,
-			    struct ep_gda_gid *out)
+static bool ep_gid_read(struct ep_nic *nic, int index, struct ep_gid *out)
 {
 	static const uint8_t none[16];
 	struct ibv_gid_entry entry;
@@ -35,9 +34,9 @@ static bool ep_gda_gid_read(struct ep_gda *g, struct ep_gda_nic *nic, int index,
 
 	out->index = index;
 	out->roce = 0;
-	if (g->v->_ibv_query_gid_ex) {
-		if (g->v->_ibv_query_gid_ex(nic->ctx, (uint32_t)nic->port, (uint32_t)index, &entry,
-					    0, sizeof(entry)) != 0) {
+	if (nic->v->_ibv_query_gid_ex) {
+		if (nic->v->_ibv_query_gid_ex(nic->ctx, (uint32_t)nic->port, (uint32_t)index,
+					      &entry, 0, sizeof(entry)) != 0) {
 			return false;
 		}
 		out->roce = entry.gid_type == IBV_GID_TYPE_ROCE_V2   ? 2
@@ -46,20 +45,20 @@ static bool ep_gda_gid_read(struct ep_gda *g, struct ep_gda_nic *nic, int index,
 		memcpy(out->raw, entry.gid.raw, sizeof(out->raw));
 	} else {
 		/* An old library does not tell the type, the kernel does. */
-		if (g->v->ibv_query_gid(nic->ctx, (uint8_t)nic->port, index, &gid) != 0) {
+		if (nic->v->ibv_query_gid(nic->ctx, (uint8_t)nic->port, index, &gid) != 0) {
 			return false;
 		}
 		memcpy(out->raw, gid.raw, sizeof(out->raw));
 		if (nic->end.link_layer == IBV_LINK_LAYER_ETHERNET) {
-			out->roce = ep_gda_gid_roce(EP_GDA_SYSFS, nic->name, nic->port, index);
+			out->roce = ep_gid_roce(EP_NIC_SYSFS, nic->name, nic->port, index);
 		}
 	}
 	return memcmp(out->raw, none, sizeof(none)) != 0;
 }
 
-ncclResult_t ep_gda_port_address(struct ep_gda *g, struct ep_gda_nic *nic, int entries)
+ncclResult_t ep_nic_address_choose(struct ep_nic *nic, const struct ep_ib_env *env, int entries)
 {
-	struct ep_gda_gid *list = calloc((size_t)entries + 1, sizeof(*list));
+	struct ep_gid *list = calloc((size_t)entries + 1, sizeof(*list));
 	bool ethernet = nic->end.link_layer == IBV_LINK_LAYER_ETHERNET;
 	ncclResult_t result;
 	int n = 0, chosen = -1;
@@ -69,10 +68,10 @@ ncclResult_t ep_gda_port_address(struct ep_gda *g, struct ep_gda_nic *nic, int e
 		return ep_fail(ncclSystemError, "out of host memory for %d addresses", entries);
 	}
 	for (int i = 0; i < entries; i++) {
-		n += ep_gda_gid_read(g, nic, i, &list[n]);
+		n += ep_gid_read(nic, i, &list[n]);
 	}
 	snprintf(name, sizeof(name), "%s:%d", nic->name, nic->port);
-	result = ep_gda_gid_pick(name, ethernet, list, n, &g->env, &chosen);
+	result = ep_gid_pick(name, ethernet, list, n, env, &chosen);
 	if (result == ncclSuccess) {
 		nic->gid_index = (uint32_t)list[chosen].index;
 		memcpy(nic->end.gid, list[chosen].raw, sizeof(nic->end.gid));
@@ -85,22 +84,8 @@ ncclResult_t ep_gda_port_address(struct ep_gda *g, struct ep_gda_nic *nic, int e
 	return result;
 }
 
-bool ep_gda_path_global(const struct ep_gda_end *from, const struct ep_gda_end *to)
-{
-	return to->link_layer == IBV_LINK_LAYER_ETHERNET || from->grh || to->grh ||
-	       !ep_gda_gid_same_subnet(from->gid, to->gid);
-}
-
-uint16_t ep_gda_path_lid(const struct ep_gda_end *from, const struct ep_gda_end *to)
-{
-	bool near = to->link_layer == IBV_LINK_LAYER_ETHERNET ||
-		    ep_gda_gid_same_subnet(from->gid, to->gid);
-
-	return near ? to->lid : ep_gda_gid_flid(to->gid);
-}
-
 /* -1: the file has none for all addresses; *rules: but lines of some other form. */
-static int ep_gda_class_read(const char *path, bool *rules)
+static int ep_nic_class_read(const char *path, bool *rules)
 {
 	FILE *file = fopen(path, "re");
 	char line[128], rest;
@@ -125,7 +110,7 @@ static int ep_gda_class_read(const char *path, bool *rules)
  * With NVIDIA's kernel modules an administrator gives a RoCE port a class. The kernel puts it into
  * the queue pairs that it sets up itself, which DevX queues are not.
  */
-void ep_gda_port_class(struct ep_gda_nic *nic, const struct ep_gda_env *env, const char *root)
+void ep_nic_class_choose(struct ep_nic *nic, const struct ep_ib_env *env, const char *root)
 {
 	char path[512];
 	int set = -1;
@@ -133,7 +118,7 @@ void ep_gda_port_class(struct ep_gda_nic *nic, const struct ep_gda_env *env, con
 
 	snprintf(path, sizeof(path), "%s/%s/tc/%d/traffic_class", root, nic->name, nic->port);
 	if (nic->end.link_layer == IBV_LINK_LAYER_ETHERNET) {
-		set = ep_gda_class_read(path, &rules);
+		set = ep_nic_class_read(path, &rules);
 	}
 	nic->tc = (uint8_t)(env->tc >= 0 ? env->tc : set >= 0 ? set : 0);
 	if (set >= 0) {

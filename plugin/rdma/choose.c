@@ -11,17 +11,17 @@
 #include <stdlib.h>
 #include <string.h>
 #include "core/log.h"
-#include "gda/choose.h"
+#include "rdma/choose.h"
 #include "topo/module.h"
 #include "topo/topo.h"
 
-#define EP_GDA_CHOOSE_LOG (EP_LOG_NET | EP_LOG_GRAPH)
+#define EP_NIC_CHOOSE_LOG (EP_LOG_NET | EP_LOG_GRAPH)
 
 /* Discovery walks /sys and asks NVML: ranks that are threads take turns. */
-static pthread_mutex_t ep_gda_topo_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t ep_nic_topo_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* Beside the file that this code is in, else where the loader looks. Never closed. */
-static ep_topo_module_query_fn *ep_gda_topo_module(char *why, size_t size)
+static ep_topo_module_query_fn *ep_nic_topo_module(char *why, size_t size)
 {
 	ep_topo_module_query_fn *query = NULL;
 	char path[PATH_MAX];
@@ -29,7 +29,7 @@ static ep_topo_module_query_fn *ep_gda_topo_module(char *why, size_t size)
 	void *lib = NULL;
 	Dl_info info;
 
-	if (dladdr((void *)(uintptr_t)ep_gda_choose, &info) && info.dli_fname) {
+	if (dladdr((void *)(uintptr_t)ep_nic_choose, &info) && info.dli_fname) {
 		slash = strrchr(info.dli_fname, '/');
 		if (slash && snprintf(path, sizeof(path), "%.*s/%s", (int)(slash - info.dli_fname),
 				      info.dli_fname, EP_TOPO_MODULE_FILE) < (int)sizeof(path)) {
@@ -51,15 +51,15 @@ static ep_topo_module_query_fn *ep_gda_topo_module(char *why, size_t size)
 }
 
 /* The query's ports, or why there are none. */
-static bool ep_gda_topo_ask(struct ep_topo_module_query *query, char *why, size_t size)
+static bool ep_nic_topo_ask(struct ep_topo_module_query *query, char *why, size_t size)
 {
 	ep_topo_module_query_fn *ask;
 	int rc;
 
-	pthread_mutex_lock(&ep_gda_topo_lock);
-	ask = ep_gda_topo_module(why, size);
+	pthread_mutex_lock(&ep_nic_topo_lock);
+	ask = ep_nic_topo_module(why, size);
 	rc = ask ? ask(EP_TOPO_MODULE_ABI, query) : 0;
-	pthread_mutex_unlock(&ep_gda_topo_lock);
+	pthread_mutex_unlock(&ep_nic_topo_lock);
 	if (!ask) {
 		return false;
 	}
@@ -82,7 +82,7 @@ static bool ep_gda_topo_ask(struct ep_topo_module_query *query, char *why, size_
 }
 
 /* What NCCL_NET_GDR_LEVEL must be for a distance, in a word that NCCL understands as well. */
-static const char *ep_gda_level_for(const char *dist)
+static const char *ep_nic_level_for(const char *dist)
 {
 	enum ep_topo_dist level = EP_TOPO_SYS;
 	struct ep_topo_err err;
@@ -92,8 +92,8 @@ static const char *ep_gda_level_for(const char *dist)
 }
 
 /* The ports that the topology gives this GPU, as far as it may use them. */
-static ncclResult_t ep_gda_choose_near(const struct ep_topo_module_query *query,
-				       struct ep_gda_port *chosen, int room, int *n)
+static ncclResult_t ep_nic_choose_near(const struct ep_topo_module_query *query,
+				       struct ep_port *chosen, int room, int *n)
 {
 	const struct ep_topo_module_port *far = NULL;
 
@@ -104,7 +104,7 @@ static ncclResult_t ep_gda_choose_near(const struct ep_topo_module_query *query,
 		if (!near->gdr) {
 			far = near;
 		} else if (*n < room) {
-			struct ep_gda_port *port = &chosen[(*n)++];
+			struct ep_port *port = &chosen[(*n)++];
 
 			memset(port, 0, sizeof(*port));
 			memcpy(port->name, near->name, sizeof(port->name));
@@ -118,14 +118,14 @@ static ncclResult_t ep_gda_choose_near(const struct ep_topo_module_query *query,
 			"is at distance %s: there is no way to other nodes without access of "
 			"the NIC to the GPU's memory; unset it or set it to %s",
 			getenv("NCCL_NET_GDR_LEVEL"), query->bus_id, far->name, far->port,
-			far->dist, ep_gda_level_for(far->dist));
+			far->dist, ep_nic_level_for(far->dist));
 	}
 	return ncclSuccess;
 }
 
 /* NCCL_IB_HCA and NCCL_NET_GDR_LEVEL are understood here too, where there is no topology. */
-static ncclResult_t ep_gda_choose_permitted(const struct ep_gda_port *present, int npresent,
-					    struct ep_gda_port *permitted, int *npermitted)
+static ncclResult_t ep_nic_choose_permitted(const struct ep_port_list *present,
+					    struct ep_port *permitted, int *npermitted)
 {
 	const char *hca = getenv("NCCL_IB_HCA");
 	const char *level = getenv("NCCL_NET_GDR_LEVEL");
@@ -138,9 +138,9 @@ static ncclResult_t ep_gda_choose_permitted(const struct ep_gda_port *present, i
 		return ep_fail(ncclInvalidUsage, "environment variable %s", err.text);
 	}
 	*npermitted = 0;
-	for (int i = 0; i < npresent; i++) {
-		if (ep_topo_hca_match(&list, present[i].name, present[i].port)) {
-			permitted[(*npermitted)++] = present[i];
+	for (int i = 0; i < present->n; i++) {
+		if (ep_topo_hca_match(&list, present->port[i].name, present->port[i].port)) {
+			permitted[(*npermitted)++] = present->port[i];
 		}
 	}
 	if (*npermitted == 0) {
@@ -148,107 +148,46 @@ static ncclResult_t ep_gda_choose_permitted(const struct ep_gda_port *present, i
 			ncclInvalidUsage,
 			"NCCL_IB_HCA=%.64s excludes all of the %d active RDMA ports (the first "
 			"is %s:%d): correct or unset it",
-			hca ? hca : "", npresent, present[0].name, present[0].port);
+			hca ? hca : "", present->n, present->port[0].name, present->port[0].port);
 	}
 	return ncclSuccess;
 }
 
-/* As NVML spells it for MIG instances, which share their GPU's address. "": unknown. */
-static void ep_gda_mig_uuid(int device, char text[48])
+ncclResult_t ep_nic_choose(const struct ep_nic_user *who, const struct ep_port_list *present,
+			   struct ep_port *chosen, int *nchosen)
 {
-	struct cudaDeviceProp prop;
-	size_t at;
-
-	text[0] = '\0';
-	if (cudaGetDeviceProperties(&prop, device) != cudaSuccess) {
-		(void)cudaGetLastError();
-		return;
-	}
-	at = (size_t)snprintf(text, 48, "MIG-");
-	for (int i = 0; i < 16; i++) {
-		at += (size_t)snprintf(text + at, 48 - at, "%s%02x",
-				       i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
-				       (unsigned char)prop.uuid.bytes[i]);
-	}
-}
-
-static ncclResult_t ep_gda_choose_from(const struct ep_gda_who *who,
-				       const struct ep_gda_port *permitted, int npermitted,
-				       struct ep_gda_port *chosen, int *nchosen)
-{
-	struct ep_topo_module_open *open = calloc((size_t)npermitted, sizeof(*open));
+	struct ep_topo_module_open open[EP_PORT_MAX];
 	struct ep_topo_module_port near[EP_TOPO_MAX_RAILS];
-	char uuid[48], why[600];
+	struct ep_port permitted[EP_PORT_MAX];
 	struct ep_topo_module_query query = { .bus_id = who->bus_id,
-					      .uuid = uuid,
+					      .uuid = who->uuid,
 					      .open = open,
-					      .nopen = npermitted,
 					      .port = near,
 					      .room = EP_TOPO_MAX_RAILS };
-	ncclResult_t result = ncclSuccess;
+	char why[600];
 	int n = 0;
 
-	if (!open) {
-		return ep_fail(ncclSystemError, "out of memory choosing among %d ports",
-			       npermitted);
-	}
-	for (int i = 0; i < npermitted; i++) {
+	EP_CHECK(ep_nic_choose_permitted(present, permitted, &query.nopen));
+	memset(open, 0, sizeof(open));
+	for (int i = 0; i < query.nopen; i++) {
 		memcpy(open[i].name, permitted[i].name, sizeof(open[i].name));
 		open[i].port = permitted[i].port;
 	}
-	ep_gda_mig_uuid(who->device, uuid);
-	if (ep_gda_topo_ask(&query, why, sizeof(why))) {
-		EP_CHECK_GOTO(ep_gda_choose_near(&query, chosen, *nchosen, &n), out_open);
+	if (ep_nic_topo_ask(&query, why, sizeof(why))) {
+		EP_CHECK(ep_nic_choose_near(&query, chosen, *nchosen, &n));
+	}
+	for (int i = 0; i < n; i++) {
+		EP_INFO(EP_NIC_CHOOSE_LOG, "GPU %d (%s) uses %s:%d at distance %s (%s)",
+			who->device, who->bus_id, chosen[i].name, chosen[i].port, near[0].dist,
+			query.source);
 	}
 	if (n == 0) {
-		chosen[n++] = *ep_gda_port_blind(permitted, npermitted, who->place);
-		EP_INFO(EP_GDA_CHOOSE_LOG,
+		chosen[n++] = *ep_port_by_place(permitted, query.nopen, who->place);
+		EP_INFO(EP_NIC_CHOOSE_LOG,
 			"GPU %d uses %s:%d, by its rank's place on this host (%u) among %d active "
 			"ports, not by distance: no help from the topology: %s",
-			who->device, chosen[0].name, chosen[0].port, who->place, npermitted, why);
-	} else {
-		for (int i = 0; i < n; i++) {
-			EP_INFO(EP_GDA_CHOOSE_LOG, "GPU %d (%s) uses %s:%d at distance %s (%s)",
-				who->device, who->bus_id, chosen[i].name, chosen[i].port,
-				near[0].dist, query.source);
-		}
+			who->device, chosen[0].name, chosen[0].port, who->place, query.nopen, why);
 	}
 	*nchosen = n;
-out_open:
-	free(open);
-	return result;
-}
-
-ncclResult_t ep_gda_choose(const struct ep_gda_who *who, const struct ep_gda_port *present,
-			   int npresent, struct ep_gda_port *chosen, int *nchosen)
-{
-	struct ep_gda_port *permitted;
-	struct ep_gda_env env;
-	int npermitted;
-	ncclResult_t result;
-
-	EP_CHECK(ep_gda_env_read(&env));
-	if (env.disable) {
-		return ep_fail(
-			ncclInvalidUsage,
-			"NCCL_IB_DISABLE=1, but some ranks can be reached by RDMA only: unset "
-			"it, or use ranks of one NVLink domain");
-	}
-	if (npresent <= 0) {
-		return ep_fail(
-			ncclSystemError,
-			"no active RDMA port, but some ranks can be reached by RDMA only: is "
-			"there an RDMA NIC, its link up and its device visible "
-			"(/dev/infiniband in a container)?");
-	}
-	permitted = calloc((size_t)npresent, sizeof(*permitted));
-	if (!permitted) {
-		return ep_fail(ncclSystemError, "out of memory choosing among %d ports", npresent);
-	}
-	EP_CHECK_GOTO(ep_gda_choose_permitted(present, npresent, permitted, &npermitted),
-		      out_permitted);
-	result = ep_gda_choose_from(who, permitted, npermitted, chosen, nchosen);
-out_permitted:
-	free(permitted);
-	return result;
+	return ncclSuccess;
 }

@@ -3,8 +3,8 @@
  * libibverbs and libmlx5 as tables of entry points, filled when first asked for: the library loads,
  * and works inside a node, on machines that have neither. Their headers are used for types only.
  */
-#ifndef EP_GDA_VERBS_H
-#define EP_GDA_VERBS_H
+#ifndef EP_RDMA_VERBS_H
+#define EP_RDMA_VERBS_H
 
 #include <stdbool.h>
 #include <infiniband/mlx5dv.h>

@@ -5,12 +5,12 @@
 #include <string.h>
 
 #include "check.h"
-#include "gda/choose.h"
+#include "rdma/gid.h"
 
 static void clear(void)
 {
-	for (int i = 0; i < EP_GDA_VARS; i++) {
-		unsetenv(ep_gda_var_table[i].name);
+	for (int i = 0; i < EP_IB_VARS; i++) {
+		unsetenv(ep_ib_var_table[i].name);
 	}
 }
 
@@ -23,13 +23,13 @@ static const char *last_text(void)
 }
 
 struct table {
-	struct ep_gda_gid gid[8];
+	struct ep_gid gid[8];
 	int n;
 };
 
 static void add(struct table *t, int index, int roce, const char *address)
 {
-	struct ep_gda_gid *gid = &t->gid[t->n++];
+	struct ep_gid *gid = &t->gid[t->n++];
 
 	memset(gid, 0, sizeof(*gid));
 	gid->index = index;
@@ -60,12 +60,12 @@ static struct table usual(void)
 /* The chosen index; or what the reason says. */
 static void try_gid(const struct table *t, bool ethernet, int want, const char *reason)
 {
-	struct ep_gda_env env;
+	struct ep_ib_env env;
 	int pos = -1;
 	ncclResult_t rc;
 
-	CHECK(ep_gda_env_read(&env) == ncclSuccess, "%s", last_text());
-	rc = ep_gda_gid_pick("mlx5_0:1", ethernet, t->gid, t->n, &env, &pos);
+	CHECK(ep_ib_env_read(&env) == ncclSuccess, "%s", last_text());
+	rc = ep_gid_pick("mlx5_0:1", ethernet, t->gid, t->n, &env, &pos);
 	if (reason) {
 		CHECK(rc != ncclSuccess && strstr(last_text(), reason) &&
 			      strstr(last_text(), "mlx5_0:1"),
@@ -80,7 +80,7 @@ static void try_gid(const struct table *t, bool ethernet, int want, const char *
 static void test_gids(void)
 {
 	struct table t = usual();
-	char text[EP_GDA_GID_TEXT];
+	char text[EP_GID_TEXT];
 
 	clear();
 	try_gid(&t, true, 5, NULL);
@@ -128,9 +128,9 @@ static void test_gids(void)
 	add(&t, 1, 2, "169.254.3.4");
 	add(&t, 2, 2, "10.9.9.9");
 	try_gid(&t, true, 2, NULL);
-	CHECK(!strcmp(ep_gda_gid_print(t.gid[2].raw, text), "10.9.9.9"), "%s", text);
+	CHECK(!strcmp(ep_gid_print(t.gid[2].raw, text), "10.9.9.9"), "%s", text);
 	t = usual();
-	CHECK(!strcmp(ep_gda_gid_print(t.gid[2].raw, text), "2001:db8::5"), "%s", text);
+	CHECK(!strcmp(ep_gid_print(t.gid[2].raw, text), "2001:db8::5"), "%s", text);
 }
 
 /* InfiniBand whose subnets are routed: the entry with a FLID, wherever it is said to be. */
@@ -149,11 +149,11 @@ static void test_flid(void)
 	try_gid(&t, false, 0, NULL);
 	setenv("NCCL_IB_ROUTABLE_FLID_GID_INDEX", "-1", 1);
 	try_gid(&t, false, 0, NULL);
-	CHECK(ep_gda_gid_flid(t.gid[0].raw) == 0, "%x", ep_gda_gid_flid(t.gid[0].raw));
-	CHECK(ep_gda_gid_flid(t.gid[1].raw) == 0x4107, "%x", ep_gda_gid_flid(t.gid[1].raw));
-	CHECK(ep_gda_gid_same_subnet(t.gid[0].raw, t.gid[2].raw), "%s", "other FLIDs");
+	CHECK(ep_gid_flid(t.gid[0].raw) == 0, "%x", ep_gid_flid(t.gid[0].raw));
+	CHECK(ep_gid_flid(t.gid[1].raw) == 0x4107, "%x", ep_gid_flid(t.gid[1].raw));
+	CHECK(ep_gid_same_subnet(t.gid[0].raw, t.gid[2].raw), "%s", "other FLIDs");
 	add(&t, 4, 0, "fec0:0:4107:8::1");
-	CHECK(!ep_gda_gid_same_subnet(t.gid[1].raw, t.gid[3].raw), "%s", "other subnets");
+	CHECK(!ep_gid_same_subnet(t.gid[1].raw, t.gid[3].raw), "%s", "other subnets");
 }
 
 int main(void)

@@ -5,9 +5,9 @@
 #include <string.h>
 #include <sys/socket.h>
 #include "core/log.h"
-#include "gda/choose.h"
+#include "rdma/gid.h"
 
-static bool ep_gda_gid_empty(const uint8_t raw[16])
+static bool ep_gid_empty(const uint8_t raw[16])
 {
 	static const uint8_t zero[16];
 
@@ -16,22 +16,22 @@ static bool ep_gda_gid_empty(const uint8_t raw[16])
 	       (raw[0] == 0xfe && raw[1] == 0x80 && memcmp(raw + 2, zero, 14) == 0);
 }
 
-static bool ep_gda_gid_is_ipv4(const uint8_t raw[16])
+bool ep_gid_is_ipv4(const uint8_t raw[16])
 {
 	static const uint8_t mapped[12] = { [10] = 0xff, [11] = 0xff };
 
 	return memcmp(raw, mapped, 12) == 0;
 }
 
-static bool ep_gda_gid_is_link_local(const uint8_t raw[16])
+static bool ep_gid_is_link_local(const uint8_t raw[16])
 {
-	if (ep_gda_gid_is_ipv4(raw)) {
+	if (ep_gid_is_ipv4(raw)) {
 		return raw[12] == 169 && raw[13] == 254;
 	}
 	return raw[0] == 0xfe && (raw[1] & 0xc0) == 0x80;
 }
 
-static bool ep_gda_gid_in_range(const uint8_t raw[16], const struct ep_gda_env *env)
+static bool ep_gid_in_range(const uint8_t raw[16], const struct ep_ib_env *env)
 {
 	for (int bit = 0; bit < env->range_bits; bit++) {
 		if ((raw[bit / 8] ^ env->range[bit / 8]) & (0x80 >> bit % 8)) {
@@ -41,31 +41,31 @@ static bool ep_gda_gid_in_range(const uint8_t raw[16], const struct ep_gda_env *
 	return true;
 }
 
-bool ep_gda_gid_same_subnet(const uint8_t a[16], const uint8_t b[16])
+bool ep_gid_same_subnet(const uint8_t a[16], const uint8_t b[16])
 {
 	return memcmp(a + 6, b + 6, 2) == 0;
 }
 
-uint16_t ep_gda_gid_flid(const uint8_t raw[16])
+uint16_t ep_gid_flid(const uint8_t raw[16])
 {
 	return (uint16_t)(raw[4] << 8 | raw[5]);
 }
 
-const char *ep_gda_gid_print(const uint8_t raw[16], char buf[EP_GDA_GID_TEXT])
+const char *ep_gid_print(const uint8_t raw[16], char buf[EP_GID_TEXT])
 {
-	bool ipv4 = ep_gda_gid_is_ipv4(raw);
+	bool ipv4 = ep_gid_is_ipv4(raw);
 
-	if (!inet_ntop(ipv4 ? AF_INET : AF_INET6, raw + (ipv4 ? 12 : 0), buf, EP_GDA_GID_TEXT)) {
+	if (!inet_ntop(ipv4 ? AF_INET : AF_INET6, raw + (ipv4 ? 12 : 0), buf, EP_GID_TEXT)) {
 		buf[0] = '\0';
 	}
 	return buf;
 }
 
-static ncclResult_t ep_gda_gid_at(const char *port, const struct ep_gda_gid *list, int n, int index,
-				  bool told, int *chosen)
+static ncclResult_t ep_gid_at(const char *port, const struct ep_gid *list, int n, int index,
+			      bool told, int *chosen)
 {
 	for (int i = 0; i < n; i++) {
-		if (list[i].index == index && !ep_gda_gid_empty(list[i].raw)) {
+		if (list[i].index == index && !ep_gid_empty(list[i].raw)) {
 			*chosen = i;
 			return ncclSuccess;
 		}
@@ -80,39 +80,38 @@ static ncclResult_t ep_gda_gid_at(const char *port, const struct ep_gda_gid *lis
 			      port);
 }
 
-/* Smaller is better; what may not be used is EP_GDA_GID_NEVER. */
+/* Smaller is better; what may not be used is EP_GID_NEVER. */
 enum {
-	EP_GDA_GID_GOOD,
-	EP_GDA_GID_OTHER_FAMILY,
-	EP_GDA_GID_LINK_LOCAL,
-	EP_GDA_GID_NEVER
+	EP_GID_GOOD,
+	EP_GID_OTHER_FAMILY,
+	EP_GID_LINK_LOCAL,
+	EP_GID_NEVER
 };
 
-static int ep_gda_gid_rank(const struct ep_gda_gid *gid, const struct ep_gda_env *env)
+static int ep_gid_rank(const struct ep_gid *gid, const struct ep_ib_env *env)
 {
-	bool family = ep_gda_gid_is_ipv4(gid->raw) == !env->ipv6;
+	bool family = ep_gid_is_ipv4(gid->raw) == !env->ipv6;
 
-	if (ep_gda_gid_empty(gid->raw) || gid->roce != env->roce_version) {
-		return EP_GDA_GID_NEVER;
+	if (ep_gid_empty(gid->raw) || gid->roce != env->roce_version) {
+		return EP_GID_NEVER;
 	}
 	if (env->range_bits >= 0) {
-		return family && ep_gda_gid_in_range(gid->raw, env) ? EP_GDA_GID_GOOD
-								    : EP_GDA_GID_NEVER;
+		return family && ep_gid_in_range(gid->raw, env) ? EP_GID_GOOD : EP_GID_NEVER;
 	}
-	if (ep_gda_gid_is_link_local(gid->raw)) {
-		return EP_GDA_GID_LINK_LOCAL;
+	if (ep_gid_is_link_local(gid->raw)) {
+		return EP_GID_LINK_LOCAL;
 	}
-	return family ? EP_GDA_GID_GOOD : EP_GDA_GID_OTHER_FAMILY;
+	return family ? EP_GID_GOOD : EP_GID_OTHER_FAMILY;
 }
 
-static ncclResult_t ep_gda_gid_none(const char *port, const struct ep_gda_gid *list, int n,
-				    const struct ep_gda_env *env)
+static ncclResult_t ep_gid_none(const char *port, const struct ep_gid *list, int n,
+				const struct ep_ib_env *env)
 {
 	int version = 0, untold = 0;
 
 	for (int i = 0; i < n; i++) {
-		untold += !list[i].roce && !ep_gda_gid_empty(list[i].raw);
-		version += list[i].roce == env->roce_version && !ep_gda_gid_empty(list[i].raw);
+		untold += !list[i].roce && !ep_gid_empty(list[i].raw);
+		version += list[i].roce == env->roce_version && !ep_gid_empty(list[i].raw);
 	}
 	if (untold && !version) {
 		return ep_fail(ncclSystemError,
@@ -128,40 +127,40 @@ static ncclResult_t ep_gda_gid_none(const char *port, const struct ep_gda_gid *l
 		       version ? ", none of them in NCCL_IB_ADDR_RANGE" : "");
 }
 
-ncclResult_t ep_gda_gid_pick(const char *port, bool ethernet, const struct ep_gda_gid *list, int n,
-			     const struct ep_gda_env *env, int *chosen)
+ncclResult_t ep_gid_pick(const char *port, bool ethernet, const struct ep_gid *list, int n,
+			 const struct ep_ib_env *env, int *chosen)
 {
-	int best = EP_GDA_GID_NEVER;
-	char text[EP_GDA_GID_TEXT];
+	int best = EP_GID_NEVER;
+	char text[EP_GID_TEXT];
 
 	if (!ethernet) {
 		for (int i = 0; i < n; i++) {
-			if (list[i].index == env->flid_index && ep_gda_gid_flid(list[i].raw)) {
+			if (list[i].index == env->flid_index && ep_gid_flid(list[i].raw)) {
 				*chosen = i;
 				return ncclSuccess;
 			}
 		}
-		return ep_gda_gid_at(port, list, n, 0, false, chosen);
+		return ep_gid_at(port, list, n, 0, false, chosen);
 	}
 	if (env->gid_index >= 0) {
-		return ep_gda_gid_at(port, list, n, env->gid_index, true, chosen);
+		return ep_gid_at(port, list, n, env->gid_index, true, chosen);
 	}
 	for (int i = 0; i < n; i++) {
-		int rank = ep_gda_gid_rank(&list[i], env);
+		int rank = ep_gid_rank(&list[i], env);
 
 		if (rank < best) {
 			best = rank;
 			*chosen = i;
 		}
 	}
-	if (best == EP_GDA_GID_NEVER) {
-		return ep_gda_gid_none(port, list, n, env);
+	if (best == EP_GID_NEVER) {
+		return ep_gid_none(port, list, n, env);
 	}
-	if (best == EP_GDA_GID_LINK_LOCAL) {
+	if (best == EP_GID_LINK_LOCAL) {
 		EP_INFO(EP_LOG_NET,
 			"%s has none but link-local addresses, GID %d is %s: peers must be "
 			"on the same Ethernet",
-			port, list[*chosen].index, ep_gda_gid_print(list[*chosen].raw, text));
+			port, list[*chosen].index, ep_gid_print(list[*chosen].raw, text));
 	}
 	return ncclSuccess;
 }

@@ -3,7 +3,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
-#include "gda/verbs.h"
+#include "rdma/verbs.h"
 
 struct ep_verbs_entry {
 	const char *name, *version;

@@ -13,12 +13,12 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "gda/choose.h"
+#include "rdma/env.h"
 
 static void clear(void)
 {
-	for (int i = 0; i < EP_GDA_VARS; i++) {
-		unsetenv(ep_gda_var_table[i].name);
+	for (int i = 0; i < EP_IB_VARS; i++) {
+		unsetenv(ep_ib_var_table[i].name);
 	}
 }
 
@@ -30,29 +30,29 @@ static const char *last_text(void)
 	return error.text;
 }
 
-static int field(const struct ep_gda_env *env, enum ep_gda_var var)
+static int field(const struct ep_ib_env *env, enum ep_ib_var var)
 {
 	switch (var) {
-	case EP_GDA_VAR_DISABLE:
+	case EP_IB_VAR_DISABLE:
 		return env->disable;
-	case EP_GDA_VAR_GID_INDEX:
+	case EP_IB_VAR_GID_INDEX:
 		return env->gid_index;
-	case EP_GDA_VAR_FLID_INDEX:
+	case EP_IB_VAR_FLID_INDEX:
 		return env->flid_index;
-	case EP_GDA_VAR_SL:
+	case EP_IB_VAR_SL:
 		return env->sl;
-	case EP_GDA_VAR_TC:
+	case EP_IB_VAR_TC:
 		return env->tc;
-	case EP_GDA_VAR_TIMEOUT:
+	case EP_IB_VAR_TIMEOUT:
 		return env->timeout;
-	case EP_GDA_VAR_RETRY_CNT:
+	case EP_IB_VAR_RETRY_CNT:
 		return env->retry_cnt;
-	case EP_GDA_VAR_PKEY:
+	case EP_IB_VAR_PKEY:
 		return env->pkey;
-	case EP_GDA_VAR_ADAPTIVE:
+	case EP_IB_VAR_ADAPTIVE:
 		return env->adaptive;
-	case EP_GDA_VAR_RELAXED:
-		return env->relaxed;
+	case EP_IB_VAR_RELAXED:
+		return env->relaxed != 0;
 	default:
 		return env->roce_version;
 	}
@@ -60,10 +60,10 @@ static int field(const struct ep_gda_env *env, enum ep_gda_var var)
 
 static void test_defaults(void)
 {
-	struct ep_gda_env env;
+	struct ep_ib_env env;
 
 	clear();
-	CHECK(ep_gda_env_read(&env) == ncclSuccess, "%s", last_text());
+	CHECK(ep_ib_env_read(&env) == ncclSuccess, "%s", last_text());
 	CHECK(!env.disable && env.gid_index == -1 && env.sl == 0 && env.tc == -1, "%d",
 	      env.gid_index);
 	CHECK(env.timeout == 20 && env.retry_cnt == 7 && env.pkey == 0, "%d", env.timeout);
@@ -73,27 +73,27 @@ static void test_defaults(void)
 }
 
 /* A value as NCCL reads numbers. */
-static void try_number(enum ep_gda_var var, const char *text, bool good, long long value)
+static void try_number(enum ep_ib_var var, const char *text, bool good, long long value)
 {
-	const struct ep_gda_var_def *def = &ep_gda_var_table[var];
-	struct ep_gda_env env = { .gid_index = 77, .timeout = 77 };
+	const struct ep_ib_var_def *def = &ep_ib_var_table[var];
+	struct ep_ib_env env = { .gid_index = 77, .timeout = 77 };
 	char limits[64];
 
 	clear();
 	setenv(def->name, text, 1);
 	if (good) {
-		CHECK(ep_gda_env_read(&env) == ncclSuccess, "%s=%s: %s", def->name, text,
+		CHECK(ep_ib_env_read(&env) == ncclSuccess, "%s=%s: %s", def->name, text,
 		      last_text());
-		if (value < 0 && var == EP_GDA_VAR_SL) {
+		if (value < 0 && var == EP_IB_VAR_SL) {
 			value = 0;
 		}
-		value = var == EP_GDA_VAR_RELAXED ? value != 0 : value;
+		value = var == EP_IB_VAR_RELAXED ? value != 0 : value;
 		CHECK(field(&env, var) == value, "%s=%s gives %d", def->name, text,
 		      field(&env, var));
 		return;
 	}
 	snprintf(limits, sizeof(limits), "%d..%d", def->min, def->max);
-	CHECK(ep_gda_env_read(&env) == ncclInvalidUsage, "%s=%s is taken", def->name, text);
+	CHECK(ep_ib_env_read(&env) == ncclInvalidUsage, "%s=%s is taken", def->name, text);
 	CHECK(strstr(last_text(), def->name) && strstr(last_text(), limits), "%s", last_text());
 	CHECK(env.gid_index == 77 && env.timeout == 77, "%s=%s: written", def->name, text);
 }
@@ -105,9 +105,9 @@ static void test_numbers(void)
 					   "-99" };
 	char text[32];
 
-	for (int v = 0; v < EP_GDA_VAR_NUMBERS; v++) {
-		enum ep_gda_var var = (enum ep_gda_var)v;
-		const struct ep_gda_var_def *def = &ep_gda_var_table[v];
+	for (int v = 0; v < EP_IB_VAR_NUMBERS; v++) {
+		enum ep_ib_var var = (enum ep_ib_var)v;
+		const struct ep_ib_var_def *def = &ep_ib_var_table[v];
 
 		for (int n = def->min - 1; n <= def->max && n < def->min + 300; n++) {
 			snprintf(text, sizeof(text), "%d", n);
@@ -134,7 +134,7 @@ static void test_too_much(void)
 {
 	static const char *const name[] = { "NCCL_IB_TIMEOUT=50", "NCCL_IB_RETRY_CNT=10" };
 	char path[] = "/tmp/gda_env_XXXXXX", said[1024];
-	struct ep_gda_env env;
+	struct ep_ib_env env;
 	int fd = mkstemp(path);
 	ssize_t n;
 
@@ -144,7 +144,7 @@ static void test_too_much(void)
 	setenv("NCCL_IB_TIMEOUT", "50", 1);
 	setenv("NCCL_IB_RETRY_CNT", "10", 1);
 	for (int i = 0; i < 2; i++) {
-		CHECK(ep_gda_env_read(&env) == ncclSuccess, "%s", last_text());
+		CHECK(ep_ib_env_read(&env) == ncclSuccess, "%s", last_text());
 		CHECK(env.timeout == 31 && env.retry_cnt == 7, "%d %d", env.timeout, env.retry_cnt);
 	}
 	n = pread(fd, said, sizeof(said) - 1, 0);
@@ -160,13 +160,13 @@ static void test_too_much(void)
 
 static void try_words(const char *family, const char *range, const char *trouble, int bits)
 {
-	struct ep_gda_env env;
+	struct ep_ib_env env;
 	ncclResult_t rc;
 
 	clear();
 	setenv("NCCL_IB_ADDR_FAMILY", family, 1);
 	setenv("NCCL_IB_ADDR_RANGE", range, 1);
-	rc = ep_gda_env_read(&env);
+	rc = ep_ib_env_read(&env);
 	if (trouble) {
 		CHECK(rc == ncclInvalidUsage, "%s %s: taken", family, range);
 		CHECK(strstr(last_text(), trouble), "%s", last_text());
@@ -228,9 +228,9 @@ static void draw_text(char *text, size_t size)
 }
 
 /* What the documentation says is a value, by other means than the code's. */
-static bool documented(enum ep_gda_var var, const char *text, bool ipv6)
+static bool documented(enum ep_ib_var var, const char *text, bool ipv6)
 {
-	const struct ep_gda_var_def *def = &ep_gda_var_table[var];
+	const struct ep_ib_var_def *def = &ep_ib_var_table[var];
 	unsigned char address[16];
 	char copy[64], *end;
 	long long n;
@@ -238,10 +238,10 @@ static bool documented(enum ep_gda_var var, const char *text, bool ipv6)
 	if (!*text) {
 		return true;
 	}
-	if (var == EP_GDA_VAR_ADDR_FAMILY) {
+	if (var == EP_IB_VAR_ADDR_FAMILY) {
 		return !strcmp(text, "AF_INET") || !strcmp(text, "AF_INET6");
 	}
-	if (var == EP_GDA_VAR_ADDR_RANGE) {
+	if (var == EP_IB_VAR_ADDR_RANGE) {
 		size_t len = strlen(text);
 		const char *slash = strchr(text, '/');
 		size_t head = slash ? (size_t)(slash - text) : len;
@@ -271,27 +271,27 @@ static bool documented(enum ep_gda_var var, const char *text, bool ipv6)
 static void flood(uint64_t first, uint64_t count)
 {
 	for (uint64_t i = first; i < first + count; i++) {
-		enum ep_gda_var var;
-		struct ep_gda_env env;
+		enum ep_ib_var var;
+		struct ep_ib_env env;
 		char text[300], family[300] = "";
 		bool good;
 
 		seed = i * 7919 + 3;
-		var = (enum ep_gda_var)draw(EP_GDA_VARS);
+		var = (enum ep_ib_var)draw(EP_IB_VARS);
 		draw_text(text, draw(8) ? 24 : sizeof(text));
 		clear();
-		setenv(ep_gda_var_table[var].name, text, 1);
-		if (var != EP_GDA_VAR_ADDR_FAMILY && draw(2)) {
+		setenv(ep_ib_var_table[var].name, text, 1);
+		if (var != EP_IB_VAR_ADDR_FAMILY && draw(2)) {
 			strcpy(family, "AF_INET6");
 			setenv("NCCL_IB_ADDR_FAMILY", family, 1);
 		}
 		good = documented(var, text, *family);
-		ncclResult_t rc = ep_gda_env_read(&env);
+		ncclResult_t rc = ep_ib_env_read(&env);
 
 		CHECK(rc == (good ? ncclSuccess : ncclInvalidUsage), "seed %llu: %s=%s: %d",
-		      (unsigned long long)i, ep_gda_var_table[var].name, text, rc);
+		      (unsigned long long)i, ep_ib_var_table[var].name, text, rc);
 		if (!good) {
-			CHECK(strstr(last_text(), ep_gda_var_table[var].name), "%s", last_text());
+			CHECK(strstr(last_text(), ep_ib_var_table[var].name), "%s", last_text());
 			CHECK(!strpbrk(last_text(), "\n\x1b"), "seed %llu: %s",
 			      (unsigned long long)i, last_text());
 		}

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is known to be wrong with connections. */
+#ifndef EP_GDA_FAILURE_H
+#define EP_GDA_FAILURE_H
+
+#include "gda/state.h"
+
+/* Make a failure known, to kernels and to ep_gda_poll(). Both take `lock`. */
+void ep_gda_fail_queue(struct ep_gda_queue *q, const struct ep_gda_cause *cause);
+void ep_gda_fail_port(struct ep_gda_nic *nic, struct ep_gda *g, const char *what);
+
+/* Looks for a failure of the queue and makes it known. `ask` is held. */
+enum ep_gda_look {
+	EP_GDA_LOOK_MEMORY = 0, /* host memory only */
+	EP_GDA_LOOK_NIC = 1,    /* asks the NIC for the queue's state */
+	EP_GDA_LOOK_GPU = 2     /* reads GPU memory; the device must be current */
+};
+bool ep_gda_inspect(struct ep_gda_queue *q, int look);
+/* The queue's completion, wherever it lies; `ask` is held. */
+bool ep_gda_cqe_read(struct ep_gda_queue *q, struct ep_mlx5_cqe *cqe);
+
+/* text.c: peer, local device and port, queue, syndrome and meaning, what to do. */
+void ep_gda_cause_text(const struct ep_gda_queue *q, const struct ep_gda_cause *cause, char *text,
+		       size_t size);
+
+#endif

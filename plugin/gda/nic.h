@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* NICs that GPUs post to, with the memory of their queues and their doorbells. */
+#ifndef EP_GDA_NIC_H
+#define EP_GDA_NIC_H
+
+#include "device/mlx5/layout.h"
+#include "gda/gda.h"
+#include "rdma/nic.h"
+
+#define EP_GDA_MAX_NICS 8
+#define EP_GDA_PAGE 4096u /* of the NIC; every queue's lines and ring begin at one */
+
+/* Memory of a NIC's queues: per queue a page with its lines, then its ring. */
+struct ep_gda_slab {
+	unsigned char *dev;  /* address for the GPU */
+	unsigned char *host; /* NULL: in GPU memory */
+	uint64_t bytes;
+	struct mlx5dv_devx_umem *umem;
+	struct ibv_mr *mr; /* CPU_PROXY: inline data is sent from the ring */
+};
+#define EP_GDA_AT_CQE 0u /* in a queue's page */
+#define EP_GDA_AT_DBR 128u
+#define EP_GDA_AT_CQ_DBR 256u
+
+/* What firmware can do for DevX queues. */
+struct ep_gda_caps {
+	uint32_t log_max_qp_sz;
+	bool error_syndrome; /* QUERY_QP tells why a queue pair failed */
+	bool tells_tier;     /* QUERY_QP tells the order of placement, */
+	bool tells_order;    /* or at least whether data is placed in order */
+	uint32_t ts_format;  /* of timestamps, which nobody reads: firmware refuses others */
+};
+
+struct ep_gda_nic {
+	struct ep_nic base;
+	struct ep_gda_caps caps;
+	uint32_t pdn, eqn;
+
+	struct ep_gda_slab slab;
+	uint32_t queues; /* in the slab */
+	struct mlx5dv_devx_uar *uar;
+	bool uar_mapped; /* cudaHostRegister()ed */
+	bool keep;       /* and not to be unmapped: the context stays open */
+	uint64_t *db;    /* address for the GPU */
+
+	struct ibv_cq *cq; /* CPU_PROXY */
+	uint32_t cq_depth, cq_used;
+	bool cq_lost;       /* the proxy's thread: it cannot be polled any more */
+	uint32_t port_down; /* by its last event; atomic */
+
+	struct ibv_mr *sink;
+	struct ibv_mr *heap[EP_MLX5_REGIONS];
+};
+
+/* Of a DevX command: true if it was carried out. */
+bool ep_gda_command(const char *what, int error, const void *out, struct ep_reason *why);
+
+/* Opens what ep_nic_choose() says. False: *result is a failure that was recorded, else see why. */
+bool ep_gda_nics_open(struct ep_gda *g, const struct ep_gda_config *c, struct ep_reason *why,
+		      ncclResult_t *result);
+void ep_gda_nics_close(struct ep_gda *g);
+
+#endif

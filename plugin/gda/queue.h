@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One connection, this rank's end: a queue pair by DevX (queue.c), or by verbs (verbs_queue.c). */
+#ifndef EP_GDA_QUEUE_H
+#define EP_GDA_QUEUE_H
+
+#include "gda/nic.h"
+
+#define EP_GDA_RNR_NAK 12
+#define EP_GDA_RNR_RETRY 7
+#define EP_GDA_HOPS 255
+
+/* What is known of a queue's failure. */
+struct ep_gda_cause {
+	uint32_t status; /* enum ep_mlx5_status; 0: none known */
+	uint8_t syndrome, vendor;
+	bool overwritten; /* syndrome is that of a flushed WQE and the NIC does not tell more */
+	bool index_known;
+	uint16_t index;
+	uint64_t waited_ns;
+	const char *note; /* static text instead of a syndrome; NULL: none */
+};
+
+struct ep_gda_queue {
+	struct ep_gda *gda;
+	int peer;
+	uint32_t index; /* among those with this peer */
+	struct ep_gda_nic *nic;
+	int remote_nic;
+	uint32_t qpn, remote_qpn, cqn;
+	uint32_t slot; /* in the slab */
+	uint32_t mtu;
+	uint32_t tier; /* enum ep_mlx5_tier: of this end as read back, then of both together */
+	bool atomics;  /* the same */
+	struct mlx5dv_devx_obj *cq_obj, *qp_obj;
+	struct ibv_qp *verbs;
+	struct ep_mlx5_qp *shadow; /* what the device has been given */
+	struct ep_mlx5_error *record;
+	/* Where queues lie in host memory. */
+	struct ep_mlx5_wqe *sq;
+	struct ep_mlx5_cqe *cqe;
+	struct ep_mlx5_dbr *dbr;
+	uint64_t *word; /* index behind the last WQE, written by kernels (EP_MLX5_RING_INDEX) */
+	/* The proxy's thread only: WQEs below have been handed over, and have completed. */
+	uint64_t posted, completed;
+	uint32_t max_wr;  /* of them under way at once, in a verbs queue */
+	const char *note; /* what the proxy's thread knows of the failure; atomic, static text */
+	uint32_t failed;  /* a failure was made known; atomic */
+	uint32_t vague;   /* but not its cause; atomic */
+	uint32_t halted;  /* by ep_gda_queue_halt(); atomic */
+	bool broken;      /* the proxy's thread: no completion follows any more */
+	uint64_t suspect; /* when the NIC first said, with no reason, that it failed; under `ask` */
+};
+
+bool ep_gda_queue_create(struct ep_gda_queue *q, struct ep_reason *why);
+bool ep_gda_queue_connect(struct ep_gda_queue *q, const struct ep_nic_end *end,
+			  struct ep_reason *why);
+/* Nothing of the queue moves afterwards: what was posted is flushed, what arrives is refused. */
+void ep_gda_queue_halt(struct ep_gda_queue *q);
+void ep_gda_queue_destroy(struct ep_gda_queue *q);
+/* State of the queue pair; if the NIC says why it failed, that too. False: no answer. */
+bool ep_gda_queue_query(struct ep_gda_queue *q, uint32_t *state, struct ep_gda_cause *cause);
+
+/* The same for plain verbs. */
+bool ep_gda_verbs_cq(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_reason *why);
+bool ep_gda_verbs_create(struct ep_gda_queue *q, struct ep_reason *why);
+bool ep_gda_verbs_connect(struct ep_gda_queue *q, const struct ep_nic_end *end,
+			  struct ep_reason *why);
+void ep_gda_verbs_halt(struct ep_gda_queue *q);
+bool ep_gda_verbs_query(struct ep_gda_queue *q, uint32_t *state);
+
+#endif

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory that kernels, NIC and host share. */
+#ifndef EP_GDA_SLAB_H
+#define EP_GDA_SLAB_H
+
+#include "gda/state.h"
+
+/* A NIC's queues and doorbell register, as the mode has them. */
+bool ep_gda_slab_open(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_reason *why);
+void ep_gda_slab_close(struct ep_gda *g, struct ep_gda_nic *nic);
+/* Everything that is there once, whatever the mode. */
+bool ep_gda_pinned_open(struct ep_gda *g, struct ep_reason *why);
+void ep_gda_pinned_close(struct ep_gda *g);
+/* Gives the table of queues to the GPU. */
+bool ep_gda_publish(struct ep_gda *g, struct ep_reason *why);
+/* Waits for g->stream, bounded. */
+bool ep_gda_synchronize(struct ep_gda *g, uint64_t timeout_ns);
+
+#endif

@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * NCCL_IB_*: NCCL's own transport and this library should do the same with the same words. NCCL
+ * copies what its configuration files say into the environment, so that is seen here too. A value
+ * without meaning is an error, except for more of something than a NIC has room for: the most then.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include "core/log.h"
+#include "rdma/env.h"
+#include "topo/topo.h"
+
+#define AT(member) offsetof(struct ep_ib_env, member)
+
+const struct ep_ib_var_def ep_ib_var_table[EP_IB_VARS] = {
+	[EP_IB_VAR_DISABLE] = { "NCCL_IB_DISABLE", AT(disable), 0, 0, 1, "1: no RDMA device" },
+	[EP_IB_VAR_GID_INDEX] = { "NCCL_IB_GID_INDEX", AT(gid_index), -1, -1, 255,
+				  "entry of a RoCE port's GID table; -1: the first that fits" },
+	[EP_IB_VAR_FLID_INDEX] = { "NCCL_IB_ROUTABLE_FLID_GID_INDEX", AT(flid_index), 1, -1, 255,
+				   "entry of an InfiniBand port's GID table, if it has a FLID" },
+	[EP_IB_VAR_SL] = { "NCCL_IB_SL", AT(sl), -1, -1, 15,
+			   "InfiniBand service level, Ethernet priority; -1: 0" },
+	[EP_IB_VAR_TC] = { "NCCL_IB_TC", AT(tc), -1, -1, 255,
+			   "traffic class, DSCP * 4 on RoCE; -1: the RoCE port's, or 0" },
+	[EP_IB_VAR_TIMEOUT] = { "NCCL_IB_TIMEOUT", AT(timeout), 20, 0, 31,
+				"4.096 us * 2^n until a packet is sent again; 0: never",
+				.most = true },
+	[EP_IB_VAR_RETRY_CNT] = { "NCCL_IB_RETRY_CNT", AT(retry_cnt), 7, 0, 7,
+				  "times that a packet is sent again", .most = true },
+	[EP_IB_VAR_PKEY] = { "NCCL_IB_PKEY", AT(pkey), 0, 0, 65535,
+			     "index in the partition key table" },
+	[EP_IB_VAR_ROCE_VERSION] = { "NCCL_IB_ROCE_VERSION_NUM", AT(roce_version), 2, 1, 2,
+				     "version of RoCE" },
+	[EP_IB_VAR_ADAPTIVE] = { "NCCL_IB_ADAPTIVE_ROUTING", AT(adaptive), -1, -1, 1,
+				 "1: packets may pass each other; -1: as the NIC says, "
+				 "InfiniBand whose NIC does not say: 1" },
+	[EP_IB_VAR_RELAXED] = { "NCCL_IB_PCI_RELAXED_ORDERING", AT(relaxed), 2, 0, 2,
+				"0: rows cross PCIe in order; 1, 2: in any order" },
+	[EP_IB_VAR_ADDR_FAMILY] = { "NCCL_IB_ADDR_FAMILY", 0, 0, 0, 0,
+				    "kind of address that a GID should hold" },
+	[EP_IB_VAR_ADDR_RANGE] = { "NCCL_IB_ADDR_RANGE", 0, 0, 0, 0,
+				   "address/bits that a GID must lie in" },
+};
+
+bool ep_ib_env_too_much(enum ep_ib_var var, const char *text)
+{
+	const struct ep_ib_var_def *def = &ep_ib_var_table[var];
+
+	return def->most && strtoll(text, NULL, 0) > def->max;
+}
+
+static ncclResult_t ep_ib_env_parse_number(enum ep_ib_var var, const char *text, int *value)
+{
+	const struct ep_ib_var_def *def = &ep_ib_var_table[var];
+	long long v;
+	int error = ep_topo_number_parse(text, &v);
+
+	if (error || v < def->min || (v > def->max && !def->most)) {
+		return ep_fail(ncclInvalidUsage,
+			       "environment variable %s=%.64s is %s: set it to %d..%d or unset it",
+			       def->name, text, error == -EINVAL ? "not a number" : "out of range",
+			       def->min, def->max);
+	}
+	*value = v > def->max ? def->max : (int)v;
+	return ncclSuccess;
+}
+
+static ncclResult_t ep_ib_env_parse_family(struct ep_ib_env *env, const char *text)
+{
+	if (strcmp(text, "AF_INET") != 0 && strcmp(text, "AF_INET6") != 0) {
+		return ep_fail(ncclInvalidUsage,
+			       "environment variable NCCL_IB_ADDR_FAMILY=%.64s is neither AF_INET "
+			       "nor AF_INET6: set it to one of them or unset it",
+			       text);
+	}
+	env->ipv6 = strcmp(text, "AF_INET6") == 0;
+	return ncclSuccess;
+}
+
+/* Of the family in env; stored as a GID would hold it. */
+static ncclResult_t ep_ib_env_parse_range(struct ep_ib_env *env, const char *text)
+{
+	int whole = env->ipv6 ? 128 : 32;
+	size_t n = strcspn(text, "/");
+	char address[64], *end = NULL;
+	long bits = -1;
+
+	if (n < sizeof(address)) {
+		memcpy(address, text, n);
+		address[n] = '\0';
+		memset(env->range, 0, sizeof(env->range));
+		if (!env->ipv6) {
+			env->range[10] = env->range[11] = 0xff;
+		}
+		if (inet_pton(env->ipv6 ? AF_INET6 : AF_INET, address,
+			      env->range + (env->ipv6 ? 0 : 12)) == 1) {
+			bits = whole;
+			if (text[n] == '/') {
+				bits = text[n + 1] >= '0' && text[n + 1] <= '9'
+					       ? strtol(text + n + 1, &end, 10)
+					       : -1;
+			}
+		}
+	}
+	if (bits < 0 || bits > whole || (end && *end)) {
+		return ep_fail(ncclInvalidUsage,
+			       "environment variable NCCL_IB_ADDR_RANGE=%.64s is not an IPv%d "
+			       "address/bits with 0..%d bits%s: correct or unset it",
+			       text, env->ipv6 ? 6 : 4, whole,
+			       env->ipv6 ? "" : " (IPv6 needs NCCL_IB_ADDR_FAMILY=AF_INET6)");
+	}
+	env->range_bits = (int)(env->ipv6 ? bits : 96 + bits);
+	return ncclSuccess;
+}
+
+static void ep_ib_env_store(struct ep_ib_env *env, enum ep_ib_var var, int value)
+{
+	int *at = (int *)((char *)env + ep_ib_var_table[var].offset);
+
+	*at = var == EP_IB_VAR_SL && value < 0 ? 0 : value;
+}
+
+ncclResult_t ep_ib_env_parse(struct ep_ib_env *env, enum ep_ib_var var, const char *text)
+{
+	struct ep_ib_env parsed = *env;
+	int value = 0;
+
+	if (var == EP_IB_VAR_ADDR_FAMILY) {
+		return ep_ib_env_parse_family(env, text);
+	}
+	if (var == EP_IB_VAR_ADDR_RANGE) {
+		EP_CHECK(ep_ib_env_parse_range(&parsed, text));
+		*env = parsed;
+		return ncclSuccess;
+	}
+	EP_CHECK(ep_ib_env_parse_number(var, text, &value));
+	ep_ib_env_store(env, var, value);
+	return ncclSuccess;
+}
+
+/* Once a process, as all its ranks and groups have one environment. */
+static void ep_ib_env_announce(enum ep_ib_var var, const char *text)
+{
+	static atomic_flag told[EP_IB_VARS];
+	const struct ep_ib_var_def *def = &ep_ib_var_table[var];
+
+	EP_INFO(EP_LOG_ENV, "%s set by environment to %.64s", def->name, text);
+	if (ep_ib_env_too_much(var, text) && !atomic_flag_test_and_set(&told[var])) {
+		EP_WARN("%s=%.64s is more than NICs have room for: %d is used, the most there is",
+			def->name, text, def->max);
+	}
+}
+
+ncclResult_t ep_ib_env_read(struct ep_ib_env *env)
+{
+	struct ep_ib_env read = { .range_bits = -1 };
+
+	for (int i = 0; i < EP_IB_VAR_NUMBERS; i++) {
+		ep_ib_env_store(&read, (enum ep_ib_var)i, ep_ib_var_table[i].initial);
+	}
+	/* In the table's order: the range is of the family that is given. */
+	for (int i = 0; i < EP_IB_VARS; i++) {
+		const char *text = getenv(ep_ib_var_table[i].name);
+
+		if (text && *text) {
+			EP_CHECK(ep_ib_env_parse(&read, (enum ep_ib_var)i, text));
+			ep_ib_env_announce((enum ep_ib_var)i, text);
+		}
+	}
+	*env = read;
+	return ncclSuccess;
+}

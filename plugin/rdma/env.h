@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What NCCL_IB_* say of RDMA. */
+#ifndef EP_RDMA_ENV_H
+#define EP_RDMA_ENV_H
+
+#include <stdbool.h>
+#include "core/error.h"
+
+enum ep_ib_var {
+	EP_IB_VAR_DISABLE,
+	EP_IB_VAR_GID_INDEX,
+	EP_IB_VAR_FLID_INDEX,
+	EP_IB_VAR_SL,
+	EP_IB_VAR_TC,
+	EP_IB_VAR_TIMEOUT,
+	EP_IB_VAR_RETRY_CNT,
+	EP_IB_VAR_PKEY,
+	EP_IB_VAR_ROCE_VERSION,
+	EP_IB_VAR_ADAPTIVE,
+	EP_IB_VAR_RELAXED,
+	EP_IB_VAR_NUMBERS, /* those before are numbers, those after are words */
+	EP_IB_VAR_ADDR_FAMILY = EP_IB_VAR_NUMBERS,
+	EP_IB_VAR_ADDR_RANGE,
+	EP_IB_VARS
+};
+
+/* Names and defaults are NCCL's. */
+struct ep_ib_var_def {
+	const char *name;
+	size_t offset;         /* of a number: that of its int in struct ep_ib_env */
+	int initial, min, max; /* of numbers */
+	const char *help;
+	bool most; /* of more than max, max is used */
+};
+
+extern const struct ep_ib_var_def ep_ib_var_table[EP_IB_VARS];
+
+struct ep_ib_env {
+	int disable;
+	int gid_index;  /* -1: automatic */
+	int flid_index; /* -1: none */
+	int sl;
+	int tc;      /* -1: as the port is set up */
+	int timeout; /* 4.096 us << timeout per try */
+	int retry_cnt;
+	int pkey; /* index in the port's table */
+	int roce_version;
+	int adaptive;   /* does the fabric route adaptively? -1: by what the device tells */
+	int relaxed;    /* not 0: data may cross PCIe in any order */
+	bool ipv6;      /* family of the GID's address that is preferred, and of `range` */
+	int range_bits; /* -1: no range */
+	uint8_t range[16];
+};
+
+/*
+ * From the environment, afresh each time. A value that cannot be understood or is out of range is
+ * ncclInvalidUsage, which names the variable, the value and the range.
+ */
+ncclResult_t ep_ib_env_read(struct ep_ib_env *env);
+
+/* One variable from its text; fields of other variables are left alone. */
+ncclResult_t ep_ib_env_parse(struct ep_ib_env *env, enum ep_ib_var var, const char *text);
+
+/* Of a text that can be parsed: whether the variable's maximum is used in its place. */
+bool ep_ib_env_too_much(enum ep_ib_var var, const char *text);
+
+#endif

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opening a port of a NIC, and its limits as verbs have them. */
+#include <endian.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "core/log.h"
+#include "rdma/nic.h"
+
+static bool ep_nic_context_open(struct ep_nic *nic, struct ibv_device *dev, struct ep_reason *why)
+{
+	const char *no_dv = "";
+
+	nic->dv = ep_mlx5dv(&no_dv);
+	if (!nic->dv) {
+		ep_reason_set(&nic->no_devx, "%s", no_dv);
+	} else if (!nic->dv->mlx5dv_is_supported(dev)) {
+		ep_reason_set(&nic->no_devx, "it is not an mlx5 device");
+	} else {
+		struct mlx5dv_context_attr attr = { .flags = MLX5DV_CONTEXT_FLAGS_DEVX };
+
+		nic->ctx = nic->dv->mlx5dv_open_device(dev, &attr);
+		nic->devx = nic->ctx != NULL;
+		if (!nic->ctx) {
+			ep_reason_set(&nic->no_devx, "DEVX is not available: %s", strerror(errno));
+		}
+	}
+	if (!nic->ctx) {
+		nic->ctx = nic->v->ibv_open_device(dev);
+	}
+	return nic->ctx ||
+	       ep_reason_set(why, "%s cannot be opened: %s", nic->name, strerror(errno));
+}
+
+static bool ep_nic_port_open(struct ep_nic *nic, const struct ep_ib_env *env, struct ep_reason *why,
+			     ncclResult_t *result)
+{
+	struct ep_nic_end *end = &nic->end;
+	struct ibv_port_attr attr;
+	uint16_t pkey = 0;
+	int error;
+
+	error = ep_verbs_query_port(nic->v, nic->ctx, (uint8_t)nic->port, &attr);
+	if (error || attr.state != IBV_PORT_ACTIVE) {
+		return ep_reason_set(why, "%s:%d is not active (%s)", nic->name, nic->port,
+				     error ? strerror(error) : "its state has changed");
+	}
+	snprintf(end->name, sizeof(end->name), "%.31s", nic->name);
+	end->port = (uint8_t)nic->port;
+	end->link_layer = attr.link_layer ? attr.link_layer : IBV_LINK_LAYER_INFINIBAND;
+	end->mtu = (uint8_t)attr.active_mtu;
+	end->lid = attr.lid;
+	end->grh = (attr.flags & IBV_QPF_GRH_REQUIRED) != 0;
+	nic->pkey_index = (uint32_t)env->pkey;
+	if (end->link_layer != IBV_LINK_LAYER_ETHERNET) {
+		error = nic->v->ibv_query_pkey(nic->ctx, (uint8_t)nic->port, (int)nic->pkey_index,
+					       &pkey);
+		if (error || !pkey) {
+			return ep_reason_set(why,
+					     "%s:%d has no partition key at index %u of %u: set "
+					     "NCCL_IB_PKEY",
+					     nic->name, nic->port, nic->pkey_index,
+					     attr.pkey_tbl_len);
+		}
+		end->pkey = be16toh(pkey);
+	}
+	ep_nic_class_choose(nic, env, EP_NIC_SYSFS);
+	*result = ep_nic_address_choose(nic, env, attr.gid_tbl_len);
+	return *result == ncclSuccess;
+}
+
+/* Of READs and atomics in flight; more than 16 are not used. */
+static uint32_t ep_nic_log_atomics(int limit)
+{
+	uint32_t log = 0;
+
+	while (log < 4 && 2 << log <= limit) {
+		log++;
+	}
+	return log;
+}
+
+bool ep_nic_open(struct ep_nic *nic, const struct ep_port_list *list, const struct ep_port *port,
+		 const struct ep_ib_env *env, struct ep_reason *why, ncclResult_t *result)
+{
+	struct ibv_device *dev = ep_port_list_device(list, port->name);
+
+	nic->v = list->v;
+	memcpy(nic->name, port->name, sizeof(nic->name));
+	nic->port = port->port;
+	if (!dev) {
+		return ep_reason_set(why, "%s was chosen and is not there", nic->name);
+	}
+	if (!ep_nic_context_open(nic, dev, why)) {
+		return false;
+	}
+	if (nic->v->ibv_query_device(nic->ctx, &nic->attr) != 0) {
+		return ep_reason_set(why, "%s does not tell its limits: %s", nic->name,
+				     strerror(errno));
+	}
+	nic->pd = nic->v->ibv_alloc_pd(nic->ctx);
+	if (!nic->pd) {
+		return ep_reason_set(why, "%s: no protection domain: %s", nic->name,
+				     strerror(errno));
+	}
+	if (!ep_nic_port_open(nic, env, why, result)) {
+		return false;
+	}
+	/* The kernel driver says so only if operands are in the host's byte order. */
+	nic->atomics = nic->attr.atomic_cap != IBV_ATOMIC_NONE;
+	nic->log_ra_req = ep_nic_log_atomics(nic->attr.max_qp_init_rd_atom);
+	nic->log_ra_res = ep_nic_log_atomics(nic->attr.max_qp_rd_atom);
+	nic->log_max_msg = 30;
+	nic->end.log_rra = (uint8_t)nic->log_ra_res;
+	return true;
+}
+
+void ep_nic_close(struct ep_nic *nic, bool keep)
+{
+	if (nic->pd && nic->v->ibv_dealloc_pd(nic->pd) != 0) {
+		EP_INFO(EP_LOG_NET, "%s: its protection domain is still in use: %s", nic->name,
+			strerror(errno));
+	}
+	if (nic->ctx && !keep) {
+		nic->v->ibv_close_device(nic->ctx);
+	}
+}
