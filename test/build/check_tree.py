@@ -60,7 +60,8 @@ def complain(path, text):
 
 def git_files(root):
     try:
-        listing = subprocess.run(["git", "-C", str(root), "ls-files"], stdout=subprocess.PIPE,
+        listing = subprocess.run(["git", "-C", str(root), "ls-files", "--cached", "--others",
+                                  "--exclude-standard"], stdout=subprocess.PIPE,
                                  stderr=subprocess.DEVNULL, text=True, check=False)
     except OSError:
         return []
