@@ -13,7 +13,7 @@ FILES = {
     ".gitignore": "/build*/\n*.o\n",
     "build-old/junk.c": "never looked at\n",
     "include/api.h": LICENCE,
-    "plugin/core/naked.c": "int naked;\n",
+    "plugin/core/naked.c": "int naked;\n\n\n" + LICENCE,
     "plugin/core/climbs.c": LICENCE + '#include "gda/gda.h"\n#include "api.h"\n',
     "plugin/gda/gda.h": LICENCE + '#include "test/peek.h"\n#include "device/ll/rows.h"\n',
     "plugin/net/net.c": LICENCE + '#include "gda/gda.h"\n',
