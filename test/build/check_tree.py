@@ -1,30 +1,52 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks what the sources promise about themselves: licence lines, sizes, who includes whom.
+"""Checks what the sources promise about themselves: licence lines, sizes, who includes whom, and
+that files which comments and pages name exist.
 
   check_tree.py SOURCE_ROOT
+  check_tree.py --list SOURCE_ROOT    only prints the tree's files, one per line
 """
 
+import fnmatch
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-# What each part of the product may include, besides itself and the public headers.
+DEVICE = ["device", "device/simt", "device/mlx5", "device/group", "device/ll", "device/ht"]
+EP_STANDS_ON = ["plugin/core", "plugin/peer", "plugin/rdma", "plugin/gda", "topo", *DEVICE]
+# What each part of the product may include, besides itself and the public headers. A file belongs
+# to the longest entry above it; naming a part does not name the parts below it.
 MAY_INCLUDE = {
-    "include": set(),
-    "device": set(),
-    "topo": set(),
-    "plugin/core": {"device"},
-    "plugin/rdma": {"plugin/core", "topo"},
-    "plugin/gda": {"plugin/core", "plugin/rdma", "topo", "device"},
-    "plugin/ep": {"plugin/core", "plugin/gda", "topo", "device"},
-    "plugin/net": {"plugin/core", "plugin/rdma", "topo"},
-    "tools": {"plugin/core", "plugin/rdma", "plugin/gda", "topo", "device"},
+    "include": [],
+    "device": DEVICE,
+    "device/simt": [],
+    "device/mlx5": ["device/simt"],
+    "device/group": ["device", "device/simt", "device/mlx5"],
+    "device/ll": ["device", "device/simt", "device/mlx5", "device/group"],
+    "device/ht": ["device", "device/simt", "device/mlx5", "device/group"],
+    "topo": [],
+    "plugin/core": [],
+    "plugin/peer": ["plugin/core"],
+    "plugin/rdma": ["plugin/core", "topo"],
+    "plugin/gda": ["plugin/core", "plugin/rdma", "topo", *DEVICE],
+    "plugin/ep": ["plugin/ep/ll", "plugin/ep/ht", *EP_STANDS_ON],
+    "plugin/ep/ll": ["plugin/ep", *EP_STANDS_ON],
+    "plugin/ep/ht": ["plugin/ep", *EP_STANDS_ON],
+    "plugin/net": ["plugin/core", "plugin/rdma", "topo"],
+    "tools": ["plugin/core", "plugin/rdma", "plugin/gda", "topo", *DEVICE],
 }
 SEARCH = ["", "include", "plugin"]
-MAX_LINES = 800
+WARN_LINES, MAX_LINES = 400, 800
+MAX_FUNCTION = 70  # lines, in the product
+MAX_TEST_FUNCTION = 120  # in test/, where a function may be a table in the form of code
 BANNED = re.compile(r"\bcuMulticast\w+\s*\(|\bmultimem\.")
+# Files of others that comments may name.
+FOREIGN = {"cuda.h", "nccl.h", "mlx5.h", "mlx5dv.h", "mlx5_ifc.h", "ib_mlx5_ifc.h"}
+
+COMMENT = re.compile(r"\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'|(/\*.*?\*/|//[^\n]*)", re.S)
+NAME = re.compile(r"(?<![\w./<$-])([\w*/.-]*[\w*]\.(?:cu|c|h|py|sh|md))(?![\w/*]|\.\w)")
 
 problems = []
 
@@ -34,8 +56,47 @@ def complain(path, text):
     print("wrong: %s: %s" % (path, text))
 
 
+# ---- which files ----
+
+def git_files(root):
+    try:
+        listing = subprocess.run(["git", "-C", str(root), "ls-files", "--cached", "--others",
+                                  "--exclude-standard"], stdout=subprocess.PIPE,
+                                 stderr=subprocess.DEVNULL, text=True, check=False)
+    except OSError:
+        return []
+    paths = listing.stdout.splitlines() if listing.returncode == 0 else []
+    return [p for p in paths if (root / p).is_file()]
+
+
+def walked_files(root):
+    """The same without git, by the top .gitignore: enough of its grammar for what stands there."""
+    ignore = root / ".gitignore"
+    patterns = ignore.read_text(encoding="utf-8").split() if ignore.is_file() else []
+
+    def ignored(path, is_dir):
+        for pattern in patterns:
+            if pattern.endswith("/") and not is_dir:
+                continue
+            name = path if pattern.startswith("/") else path.rpartition("/")[2]
+            if fnmatch.fnmatch(name, pattern.strip("/")):
+                return True
+        return path == ".git"
+
+    found = []
+    for here, dirs, files in os.walk(root):
+        base = os.path.relpath(here, root)
+        base = "" if base == "." else base + "/"
+        dirs[:] = sorted(d for d in dirs if not ignored(base + d, True))
+        found += [base + f for f in sorted(files) if not ignored(base + f, False)]
+    return found
+
+
+# ---- what is checked of each ----
+
 def part_of(path):
-    return next((p for p in MAY_INCLUDE if path.startswith(p + "/")), None)
+    parts = [p for p in MAY_INCLUDE if path.startswith(p + "/")]
+    return max(parts, key=len, default=None)
 
 
 def resolve(root, path, name):
@@ -55,40 +116,77 @@ def check_includes(root, path, text):
         found = resolve(root, path, name)
         if found is None:
             complain(path, 'includes "%s", which is not in the product' % name)
-        elif part_of(found) not in {part, "include"} | MAY_INCLUDE[part]:
+        elif part_of(found) not in [part, "include", *MAY_INCLUDE[part]]:
             complain(path, "includes %s, which %s must not know" % (found, part))
 
 
-def check_file(root, path):
+def check_functions(path, text):
+    """Formatted C: braces of a function stand in the first column, of all else they do not."""
+    lines = text.split("\n")
+    most = MAX_TEST_FUNCTION if path.startswith("test/") else MAX_FUNCTION
+    first = opened = None
+    for i, line in enumerate(lines):
+        if line == "{":
+            opened = i
+            first = next((j + 1 for j in range(i - 1, -1, -1)
+                          if not lines[j] or lines[j][-1] in ";}/"), 0)
+        elif line == "}" and opened is not None:
+            if i - first + 1 > most:
+                complain(path, "has a function of %d lines at line %d, the limit is %d" % (
+                    i - first + 1, first + 1, most))
+            opened = None
+
+
+def prose_of(file, text):
+    if file.suffix in (".c", ".h", ".cu"):
+        return "\n".join(m[1] for m in COMMENT.finditer(text) if m[1])
+    if file.suffix == ".md":
+        return "\n".join(re.findall(r"`([^`\n]+)`", text))
+    return "\n".join(re.findall(r"(?:^|\s)#.*", text))
+
+
+def check_names(path, prose, paths):
+    for name in sorted(set(NAME.findall(prose))):
+        pattern = "*/" + name.lstrip("./")
+        if name.rpartition("/")[2] not in FOREIGN and not any(fnmatch.fnmatch("/" + p, pattern) for p in paths):
+            complain(path, "names %s, which does not exist" % name)
+
+
+def check_file(root, path, paths):
     file = root / path
-    if not file.is_file() or file.is_symlink():
+    if file.is_symlink():
         return
-    source = file.suffix in (".c", ".h", ".cu", ".S", ".py", ".sh") or file.name == "meson.build"
+    code = file.suffix in (".c", ".h", ".cu")
+    source = code or file.suffix in (".S", ".py", ".sh") or file.name == "meson.build"
     script = not file.suffix and file.read_bytes()[:2] == b"#!"
-    if not source and not script:
+    if not source and not script and file.suffix != ".md":
         return
     text = file.read_text(encoding="utf-8")
+    check_names(path, prose_of(file, text), paths)
+    if file.suffix == ".md":
+        return
     if "SPDX-License-Identifier: Apache-2.0" not in "\n".join(text.split("\n")[:3]):
         complain(path, "has no SPDX line on top")
-    if file.suffix in (".c", ".h", ".cu"):
+    if code:
         lines = text.count("\n")
         if lines > MAX_LINES:
             complain(path, "has %d lines, the limit is %d" % (lines, MAX_LINES))
+        elif lines > WARN_LINES:
+            print("long: %s: %d lines, about %d are the aim" % (path, lines, WARN_LINES))
         if BANNED.search(text):
             complain(path, "uses NVLink multicast")
+        check_functions(path, text)
         check_includes(root, path, text)
 
 
 def main():
-    root = Path(sys.argv[1]).resolve()
-    listing = subprocess.run(["git", "-C", str(root), "ls-files"], stdout=subprocess.PIPE,
-                             stderr=subprocess.DEVNULL, text=True, check=False)
-    paths = listing.stdout.splitlines()
-    if listing.returncode != 0 or not paths:
-        print("skipped: not a git checkout, so there is no list of its files")
-        return 77
+    root = Path(sys.argv[-1]).resolve()
+    paths = git_files(root) or walked_files(root)
+    if sys.argv[1] == "--list":
+        print("\n".join(paths))
+        return 0
     for path in paths:
-        check_file(root, path)
+        check_file(root, path, paths)
     print("%d files, %d problems" % (len(paths), len(problems)))
     return 1 if problems else 0
 

@@ -29,7 +29,7 @@ struct gda_run {
 	uint64_t tag;          /* per lane */
 	uint64_t signal, sum, posted;
 	uint32_t sum32, wrong;
-	bool dirty;            /* sources are in use by the NIC */
+	bool dirty; /* sources are in use by the NIC */
 	bool no_masked;
 	uint32_t weak;
 };
@@ -157,7 +157,8 @@ EP_DEV void gda_round(struct ep_mlx5_post *p, struct gda_run &g, uint32_t r, uin
 		/* Two counters in a word: what leaves the lower one does not reach the upper. */
 		ep_mlx5_fetch_add32(p, want, gda_slot(p, g, offsetof(struct gda_warp, sum32)),
 				    0x00018001, 0x00008000,
-				    gda_from(p, g, offsetof(struct gda_warp, old) + 8 * lane), more);
+				    gda_from(p, g, offsetof(struct gda_warp, old) + 8 * lane),
+				    more);
 		for (uint32_t i = 0; i < n; i++) {
 			uint32_t low = (g.sum32 & 0xffff) + 0x8001;
 
@@ -166,11 +167,11 @@ EP_DEV void gda_round(struct ep_mlx5_post *p, struct gda_run &g, uint32_t r, uin
 		g.dirty = true;
 		break;
 	default:
-		ep_mlx5_signal_add(p,
-				   ep_mlx5_signal_value(gda_slot(p, g,
-								 offsetof(struct gda_warp, signal)),
-							g.signal, g.signal + 1),
-				   more);
+		ep_mlx5_signal_add(
+			p,
+			ep_mlx5_signal_value(gda_slot(p, g, offsetof(struct gda_warp, signal)),
+					     g.signal, g.signal + 1),
+			more);
 		g.signal++;
 		n = 1;
 	}
@@ -184,8 +185,8 @@ EP_KERNEL(gda_post, gda_post_args, GDA_THREADS)
 {
 	uint32_t local = ep_block() * ep_nwarps() + ep_warp();
 	uint32_t warp = a.first_warp + local, lane = ep_lane();
-	struct ep_mlx5_post p = ep_mlx5_open(a.shared ? a.qp : a.qp + warp, a.shared != 0,
-					     a.aborted, a.timeout_ns);
+	struct ep_mlx5_post p =
+		ep_mlx5_open(a.shared ? a.qp : a.qp + warp, a.shared != 0, a.aborted, a.timeout_ns);
 	struct gda_result *out = a.result + warp;
 	struct gda_run g = {};
 	uint32_t all = (a.seed + warp) * 2654435761u | 1, mine = all * 747796405u + 97 * lane;
@@ -303,8 +304,8 @@ EP_DEV void gda_throw(struct ep_mlx5_post *p, const gda_pass_args &a, uint32_t r
 						a.at + offsetof(struct gda_ball, out) + piece);
 	struct ep_mlx5_mem to = ep_mlx5_remote(p, EP_MLX5_REGION_HEAP,
 					       a.at + offsetof(struct gda_ball, in) + piece);
-	struct ep_mlx5_mem slot = ep_mlx5_remote(p, EP_MLX5_REGION_SIGNAL,
-						 a.at + offsetof(struct gda_ball, signal));
+	struct ep_mlx5_mem slot =
+		ep_mlx5_remote(p, EP_MLX5_REGION_SIGNAL, a.at + offsetof(struct gda_ball, signal));
 
 	if (!ep_mlx5_quiet(p)) {
 		return;

@@ -122,7 +122,7 @@ struct oracle_traffic {
 /* Routing of all ranks, and an index of the rows that this rank must receive. */
 struct oracle_table;
 
-/* random.c, routing.c */
+/* routing.c, routing_text.c */
 uint64_t oracle_hash(uint64_t key, uint64_t counter);
 int oracle_routing_parse(const char *text, struct oracle_routing *routing, char *why,
 			 size_t why_bytes);
@@ -163,7 +163,7 @@ uint8_t oracle_to_e4m3(float value); /* nearest even, saturating at 448 */
 float oracle_load(enum oracle_dtype dtype, const void *row, size_t column);
 void oracle_store(enum oracle_dtype dtype, void *row, size_t column, float value);
 
-/* check.c */
+/* table.c, check_dispatch.c, check_combine.c */
 struct oracle_table *oracle_table_create(const struct oracle_problem *p, uint32_t rank);
 void oracle_table_free(struct oracle_table *table);
 void oracle_check_dispatch(const struct oracle_table *table, const struct oracle_mem *mem,

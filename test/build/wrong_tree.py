@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""A tree in which everything is wrong that check_tree.py looks for, to see that it says so."""
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+CHECK = Path(__file__).with_name("check_tree.py")
+LICENCE = "/* SPDX-License-Identifier: Apache-2.0 */\n"
+FILES = {
+    ".gitignore": "/build*/\n*.o\n",
+    "build-old/junk.c": "never looked at\n",
+    "include/api.h": LICENCE,
+    "plugin/core/naked.c": "int naked;\n\n\n" + LICENCE,
+    "plugin/core/climbs.c": LICENCE + '#include "gda/gda.h"\n#include "api.h"\n',
+    "plugin/gda/gda.h": LICENCE + '#include "test/peek.h"\n#include "device/ll/rows.h"\n',
+    "plugin/net/net.c": LICENCE + '#include "gda/gda.h"\n',
+    "plugin/rdma/nic.c": LICENCE + '#include "core/gone.h"\n',
+    "test/peek.h": LICENCE,
+    "device/simt/simt.h": LICENCE,
+    "device/group/wait.h": LICENCE + '#include "device/ll/rows.h"\n',
+    "device/ll/rows.h": LICENCE + '#include "device/group/wait.h"\n#include "device/simt/simt.h"\n',
+    "device/ht/ring.cu": LICENCE + '#include "device/ll/rows.h"\n// asks multimem.ld\n',
+    "topo/long.c": LICENCE + "\n" * 800,
+    "topo/longish.c": LICENCE + "\n" * 400,
+    "topo/tall.c": LICENCE + "int tall(int a,\n\t int b)\n{\n" + "\ta++;\n" * 67 + "}\n",
+    "topo/fits.c": LICENCE + "int fits(int a)\n{\n" + "\ta++;\n" * 67 + "}\n",
+    "topo/stale.c": LICENCE + '/* See tall.c, tall_*.c, x/tall.c, <gone.h>. */\nchar *s = "gone.c"; // gone.h\n',
+    "doc/page.md": "Read `topo/tall.c` and `topo/gone.c`, not gone.c.\n",
+    "tools/run.sh": "#!/bin/sh\n# SPDX-License-Identifier: Apache-2.0\n# Calls gone.py.\n",
+}
+EXPECTED = """
+device/group/wait.h: includes device/ll/rows.h, which device/group must not know
+device/ht/ring.cu: includes device/ll/rows.h, which device/ht must not know
+device/ht/ring.cu: uses NVLink multicast
+doc/page.md: names topo/gone.c, which does not exist
+plugin/core/climbs.c: includes plugin/gda/gda.h, which plugin/core must not know
+plugin/core/naked.c: has no SPDX line on top
+plugin/gda/gda.h: includes test/peek.h, which plugin/gda must not know
+plugin/net/net.c: includes plugin/gda/gda.h, which plugin/net must not know
+plugin/rdma/nic.c: includes "core/gone.h", which is not in the product
+tools/run.sh: names gone.py, which does not exist
+topo/long.c: has 801 lines, the limit is 800
+topo/stale.c: names gone.h, which does not exist
+topo/stale.c: names tall_*.c, which does not exist
+topo/stale.c: names x/tall.c, which does not exist
+topo/tall.c: has a function of 71 lines at line 2, the limit is 70
+""".strip().split("\n")
+
+
+def main():
+    with tempfile.TemporaryDirectory() as root:
+        for path, text in FILES.items():
+            file = Path(root, path)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+        run = subprocess.run([sys.executable, CHECK, root], stdout=subprocess.PIPE, text=True,
+                             check=False)
+    lines = run.stdout.splitlines()
+    found = sorted(line[len("wrong: "):] for line in lines if line.startswith("wrong: "))
+    for line in sorted(set(found) ^ set(EXPECTED)):
+        print("%s: %s" % ("not expected" if line in found else "missing", line))
+    good = found == EXPECTED and run.returncode == 1 and lines[-1] == "%d files, %d problems" % (
+        len(FILES) - 1, len(EXPECTED)) and any(line.startswith("long: topo/longish.c") for line in lines)
+    print(lines[-1])
+    return 0 if good else 1
+
+
+sys.exit(main())
