@@ -243,8 +243,11 @@ EP_DEV struct ep_ll_term ep_ll_term_make(const struct ep_ll_combine_args &a, con
 	return term;
 }
 
-/* The lane's vec at `off` of a row that lies here as bytes: ours, or one that has arrived. */
-template <bool REMOTE>
+/*
+ * The lane's vec at `off` of a row that lies here as bytes: our own in the caller's tensor, or one
+ * that has arrived. Where rows travel as lines, only those of remote ranks arrive as bytes.
+ */
+template <bool LINES, bool REMOTE>
 EP_DEV struct ep_vec16 ep_ll_term_vec(const struct ep_ll_combine_args &a, const struct ep_op &op,
 				      uint32_t at, uint32_t route, uint32_t off, bool narrow)
 {
@@ -252,13 +255,13 @@ EP_DEV struct ep_vec16 ep_ll_term_vec(const struct ep_ll_combine_args &a, const 
 	struct ep_vec16 v = { 0, 0, 0, 0 };
 	const unsigned char *row;
 
-	if (!EP_LL_ROUTE_IS_AWAY(route)) {
+	if ((LINES && !REMOTE) || !EP_LL_ROUTE_IS_AWAY(route)) {
 		return ep_ll_tensor_vec(a, route, off, narrow);
 	}
 	if (off >= a.token_bytes) {
 		return v;
 	}
-	row = REMOTE && ep_rank_remote(c.g, EP_LL_ROUTE_RANK(route))
+	row = REMOTE && (LINES || ep_rank_remote(c.g, EP_LL_ROUTE_RANK(route)))
 		      ? c.g.heap[c.g.rank] + ep_ll_remote_row(c, op, at)
 		      : ep_ll_row(c, op, c.g.rank, at);
 	v = ep_ld16_fresh(row + (narrow ? off & ~15u : off));
@@ -360,20 +363,21 @@ EP_DEV void ep_ll_reduce_vec(const struct ep_ll_combine_args &a, const struct ep
 
 #pragma unroll
 		for (int j = 0; j < EP_LL_REDUCE_BATCH; j++) {
-			if (left) {
-				uint32_t k = ep_ctz(left), at = token * c.topk + k;
-
-				if (LINES && term.lines >> k & 1) {
-					ep_ld_line(ep_ll_row(c, op, c.g.rank, at) +
-							   (size_t)quad * EP_LL_QUAD_LINE_BYTES,
-						   &v[j]);
-				} else {
-					v[j] = ep_ll_term_vec<REMOTE>(
-						a, op, at, ep_shfl_u32(EP_FULL_MASK, term.route, k),
-						off, narrow);
-				}
-				left &= left - 1;
+			if (!left) {
+				break;
 			}
+			uint32_t k = ep_ctz(left), at = token * c.topk + k;
+
+			if (LINES && term.lines >> k & 1) {
+				ep_ld_line(ep_ll_row(c, op, c.g.rank, at) +
+						   (size_t)quad * EP_LL_QUAD_LINE_BYTES,
+					   &v[j]);
+			} else {
+				v[j] = ep_ll_term_vec<LINES, REMOTE>(
+					a, op, at, ep_shfl_u32(EP_FULL_MASK, term.route, k), off,
+					narrow);
+			}
+			left &= left - 1;
 		}
 		batch &= ~left;
 		if (LINES && batch & term.lines) {
@@ -381,15 +385,15 @@ EP_DEV void ep_ll_reduce_vec(const struct ep_ll_combine_args &a, const struct ep
 		}
 #pragma unroll
 		for (int j = 0; j < EP_LL_REDUCE_BATCH; j++) {
-			if (batch) {
-				float weight =
-					ep_shfl_f32(EP_FULL_MASK, term.weight, ep_ctz(batch));
-
-				if (!(batch & (0 - batch) & failed)) {
-					ep_ll_sum_add<DTYPE>(sum, v[j], weight);
-				}
-				batch &= batch - 1;
+			if (!batch) {
+				break;
 			}
+			float weight = ep_shfl_f32(EP_FULL_MASK, term.weight, ep_ctz(batch));
+
+			if (!(batch & (0 - batch) & failed)) {
+				ep_ll_sum_add<DTYPE>(sum, v[j], weight);
+			}
+			batch &= batch - 1;
 		}
 	}
 	ep_ll_sum_store<DTYPE>(a, token, off, narrow, sum);
