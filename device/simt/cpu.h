@@ -42,7 +42,6 @@ enum ep_simt_op {
 	EP_SIMT_ANY,
 	EP_SIMT_ALL,
 	EP_SIMT_SHFL,
-	EP_SIMT_SHFL_UP,
 	EP_SIMT_SHFL_XOR,
 	EP_SIMT_MATCH,
 	EP_SIMT_OPS
@@ -195,11 +194,6 @@ EP_DEV float ep_shfl_f32(uint32_t mask, float v, uint32_t lane)
 }
 
 /* Lanes below `delta` keep their own value. */
-EP_DEV uint32_t ep_shfl_up_u32(uint32_t mask, uint32_t v, uint32_t delta)
-{
-	return (uint32_t)ep_simt_collective(EP_SIMT_SHFL_UP, mask, v, delta);
-}
-
 EP_DEV uint32_t ep_shfl_xor_u32(uint32_t mask, uint32_t v, uint32_t x)
 {
 	return (uint32_t)ep_simt_collective(EP_SIMT_SHFL_XOR, mask, v, x);
@@ -270,10 +264,8 @@ EP_DEV void ep_simt_point(void)
 
 EP_LD_CPU(ep_ld_acquire_sys_u32, uint32_t, __ATOMIC_ACQUIRE)
 EP_LD_CPU(ep_ld_acquire_sys_u64, uint64_t, __ATOMIC_ACQUIRE)
-EP_LD_CPU(ep_ld_acquire_gpu_u32, uint32_t, __ATOMIC_ACQUIRE)
 EP_LD_CPU(ep_ld_acquire_gpu_u64, uint64_t, __ATOMIC_ACQUIRE)
 EP_LD_CPU(ep_ld_relaxed_sys_u32, uint32_t, __ATOMIC_RELAXED)
-EP_LD_CPU(ep_ld_relaxed_sys_u64, uint64_t, __ATOMIC_RELAXED)
 EP_LD_CPU(ep_ld_relaxed_gpu_u32, uint32_t, __ATOMIC_RELAXED)
 EP_LD_CPU(ep_ld_relaxed_gpu_u64, uint64_t, __ATOMIC_RELAXED)
 EP_ST_CPU(ep_st_release_sys_u32, uint32_t, __ATOMIC_RELEASE)
@@ -281,7 +273,6 @@ EP_ST_CPU(ep_st_release_sys_u64, uint64_t, __ATOMIC_RELEASE)
 EP_ST_CPU(ep_st_release_gpu_u32, uint32_t, __ATOMIC_RELEASE)
 EP_ST_CPU(ep_st_release_gpu_u64, uint64_t, __ATOMIC_RELEASE)
 EP_ST_CPU(ep_st_relaxed_sys_u32, uint32_t, __ATOMIC_RELAXED)
-EP_ST_CPU(ep_st_relaxed_sys_u64, uint64_t, __ATOMIC_RELAXED)
 EP_ST_CPU(ep_st_relaxed_gpu_u32, uint32_t, __ATOMIC_RELAXED)
 EP_ST_CPU(ep_st_relaxed_gpu_u64, uint64_t, __ATOMIC_RELAXED)
 EP_LD_CPU(ep_ld_retired_sys_u32, uint32_t, __ATOMIC_ACQUIRE)
@@ -332,9 +323,6 @@ EP_DEV void ep_st_mmio_u64(uint64_t *p, uint64_t v)
 
 EP_ATOM_CPU(ep_atomic_add_gpu_u32, uint32_t, __atomic_fetch_add)
 EP_ATOM_CPU(ep_atomic_add_gpu_u64, uint64_t, __atomic_fetch_add)
-EP_ATOM_CPU(ep_atomic_or_gpu_u32, uint32_t, __atomic_fetch_or)
-EP_ATOM_CPU(ep_atomic_and_gpu_u32, uint32_t, __atomic_fetch_and)
-EP_ATOM_CPU(ep_atomic_add_sys_u64, uint64_t, __atomic_fetch_add)
 EP_ATOM_CPU(ep_shared_add_u32, uint32_t, __atomic_fetch_add)
 EP_ATOM_CPU(ep_shared_or_u32, uint32_t, __atomic_fetch_or)
 
@@ -371,7 +359,7 @@ EP_DEV uint64_t ep_atomic_max_release_gpu_u64(uint64_t *p, uint64_t v)
 typedef uint32_t ep_simt_u32x4 __attribute__((vector_size(16), may_alias));
 typedef uint32_t ep_simt_u32x2 __attribute__((vector_size(8), may_alias));
 
-EP_DEV struct ep_vec16 ep_ld16(const void *p)
+EP_DEV struct ep_vec16 ep_simt_ld16(const void *p)
 {
 	ep_simt_u32x4 x = *(const ep_simt_u32x4 *)p;
 	struct ep_vec16 v;
@@ -382,12 +370,12 @@ EP_DEV struct ep_vec16 ep_ld16(const void *p)
 
 EP_DEV struct ep_vec16 ep_ld16_nc(const void *p)
 {
-	return ep_ld16(p);
+	return ep_simt_ld16(p);
 }
 
 EP_DEV struct ep_vec16 ep_ld16_fresh(const void *p)
 {
-	return ep_ld16(p);
+	return ep_simt_ld16(p);
 }
 
 EP_DEV struct ep_vec8 ep_ld8_nc(const void *p)

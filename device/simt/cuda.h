@@ -87,12 +87,6 @@ EP_DEV float ep_shfl_f32(uint32_t mask, float v, uint32_t lane)
 	return __shfl_sync(mask, v, lane);
 }
 
-/* Lanes below `delta` keep their own value. */
-EP_DEV uint32_t ep_shfl_up_u32(uint32_t mask, uint32_t v, uint32_t delta)
-{
-	return __shfl_up_sync(mask, v, delta);
-}
-
 EP_DEV uint32_t ep_shfl_xor_u32(uint32_t mask, uint32_t v, uint32_t x)
 {
 	return __shfl_xor_sync(mask, v, x);
@@ -149,10 +143,8 @@ EP_DEV void ep_bar_sync(uint32_t id, uint32_t nthreads)
 
 EP_LD_CUDA(ep_ld_acquire_sys_u32, "ld.acquire.sys.global.u32", uint32_t, "r")
 EP_LD_CUDA(ep_ld_acquire_sys_u64, "ld.acquire.sys.global.u64", uint64_t, "l")
-EP_LD_CUDA(ep_ld_acquire_gpu_u32, "ld.acquire.gpu.global.u32", uint32_t, "r")
 EP_LD_CUDA(ep_ld_acquire_gpu_u64, "ld.acquire.gpu.global.u64", uint64_t, "l")
 EP_LD_CUDA(ep_ld_relaxed_sys_u32, "ld.relaxed.sys.global.u32", uint32_t, "r")
-EP_LD_CUDA(ep_ld_relaxed_sys_u64, "ld.relaxed.sys.global.u64", uint64_t, "l")
 EP_LD_CUDA(ep_ld_relaxed_gpu_u32, "ld.relaxed.gpu.global.u32", uint32_t, "r")
 EP_LD_CUDA(ep_ld_relaxed_gpu_u64, "ld.relaxed.gpu.global.u64", uint64_t, "l")
 EP_ST_CUDA(ep_st_release_sys_u32, "st.release.sys.global.u32", uint32_t, "r")
@@ -160,7 +152,6 @@ EP_ST_CUDA(ep_st_release_sys_u64, "st.release.sys.global.u64", uint64_t, "l")
 EP_ST_CUDA(ep_st_release_gpu_u32, "st.release.gpu.global.u32", uint32_t, "r")
 EP_ST_CUDA(ep_st_release_gpu_u64, "st.release.gpu.global.u64", uint64_t, "l")
 EP_ST_CUDA(ep_st_relaxed_sys_u32, "st.relaxed.sys.global.u32", uint32_t, "r")
-EP_ST_CUDA(ep_st_relaxed_sys_u64, "st.relaxed.sys.global.u64", uint64_t, "l")
 EP_ST_CUDA(ep_st_relaxed_gpu_u32, "st.relaxed.gpu.global.u32", uint32_t, "r")
 EP_ST_CUDA(ep_st_relaxed_gpu_u64, "st.relaxed.gpu.global.u64", uint64_t, "l")
 EP_LD_CUDA(ep_ld_retired_sys_u32, "ld.relaxed.sys.global.u32", uint32_t, "r")
@@ -191,9 +182,6 @@ EP_DEV void ep_release_fence_gpu(void)
 
 EP_ATOM_CUDA(ep_atomic_add_gpu_u32, "atom.relaxed.gpu.global.add.u32", uint32_t, "r")
 EP_ATOM_CUDA(ep_atomic_add_gpu_u64, "atom.relaxed.gpu.global.add.u64", uint64_t, "l")
-EP_ATOM_CUDA(ep_atomic_or_gpu_u32, "atom.relaxed.gpu.global.or.b32", uint32_t, "r")
-EP_ATOM_CUDA(ep_atomic_and_gpu_u32, "atom.relaxed.gpu.global.and.b32", uint32_t, "r")
-EP_ATOM_CUDA(ep_atomic_add_sys_u64, "atom.relaxed.sys.global.add.u64", uint64_t, "l")
 EP_ATOM_CUDA(ep_atomic_max_release_gpu_u64, "atom.release.gpu.global.max.u64", uint64_t, "l")
 
 EP_DEV uint32_t ep_atomic_cas_gpu_u32(uint32_t *p, uint32_t expected, uint32_t v)
@@ -258,11 +246,6 @@ EP_DEV struct ep_vec16 ep_ld16_fresh(const void *p)
 		     : "l"(p)
 		     : "memory");
 	return v;
-}
-
-EP_DEV struct ep_vec16 ep_ld16(const void *p)
-{
-	return *(const struct ep_vec16 *)p;
 }
 
 EP_DEV void ep_st16(void *p, struct ep_vec16 v)

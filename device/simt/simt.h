@@ -21,7 +21,7 @@
  * Warp collectives: `mask` names the lanes that take part; each of them must call with that mask.
  *   ep_warp_sync(mask)                      orders memory among the lanes
  *   ep_ballot(mask, pred)   ep_any(mask, pred)   ep_all(mask, pred)
- *   ep_shfl_u32/_u64/_f32(mask, v, lane)    ep_shfl_up_u32(mask, v, delta)
+ *   ep_shfl_u32/_u64/_f32(mask, v, lane)
  *   ep_shfl_xor_u32/_f32(mask, v, xor)      ep_match_u32(mask, v): lanes that hold the same v
  *   ep_or_u32(mask, v): all lanes' bits; all 32 lanes
  * Block barriers: ep_block_sync(); ep_bar_sync(id 1..15, nthreads) for a named subset of warps.
@@ -40,8 +40,7 @@
  *   ep_st_retired_sys_u64(p, v), ep_ld_retired_sys_u64(p), and ep_ld_retired_sys_u32(p) of its half
  *       Whoever sees the value may overwrite what earlier kernels of the storing stream read or
  *       wrote. A kernel boundary has already ordered those, so the GPU needs no fence here.
- *   ep_atomic_add_gpu_u32/_u64, ep_atomic_cas_gpu_u32, ep_atomic_or_gpu_u32, ep_atomic_and_gpu_u32,
- *   ep_atomic_add_sys_u64       relaxed read-modify-write; return the old value.
+ *   ep_atomic_add_gpu_u32/_u64, ep_atomic_cas_gpu_u32   relaxed; return the old value
  *   ep_atomic_cas_acquire_gpu_u32, ep_atomic_max_release_gpu_u64   the same with an order
  *   ep_release_fence_gpu()      as ep_release_fence_sys(), for readers of the same device and for
  *                               devices that read its memory
@@ -51,7 +50,7 @@
  *   ep_shared_add_u32(p, v), ep_shared_or_u32(p, v)   on block-shared words.
  *   ep_ld16_nc(p)     16 bytes that nobody writes while the kernel runs
  *   ep_ld16_fresh(p)  16 bytes written by a peer, after their flag was acquired
- *   ep_ld16(p) ep_st16(p, v)  plain 16-byte accesses; ep_st16 does not pollute L1. Alignment 16.
+ *   ep_st16(p, v)     a plain store of 16 bytes that does not pollute L1. Alignment 16, as of all.
  *   ep_ld8_nc(p)      as ep_ld16_nc, 8 bytes
  *
  * Packets: data that carries its own arrival flag, so that no fence and no separate flag is needed.

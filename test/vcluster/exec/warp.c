@@ -10,8 +10,8 @@ const char *vc_op_name(uint32_t op)
 	static const char *const name[EP_SIMT_OPS] = {
 		[EP_SIMT_SYNC] = "warp_sync", [EP_SIMT_BALLOT] = "ballot",
 		[EP_SIMT_ANY] = "any",        [EP_SIMT_ALL] = "all",
-		[EP_SIMT_SHFL] = "shfl",      [EP_SIMT_SHFL_UP] = "shfl_up",
-		[EP_SIMT_MATCH] = "match",    [EP_SIMT_SHFL_XOR] = "shfl_xor",
+		[EP_SIMT_SHFL] = "shfl",      [EP_SIMT_SHFL_XOR] = "shfl_xor",
+		[EP_SIMT_MATCH] = "match",
 	};
 
 	return op < EP_SIMT_OPS && name[op] ? name[op] : "?";
@@ -43,8 +43,6 @@ static uint64_t vc_result(const struct vc_warp *warp, uint32_t op, uint32_t mask
 	switch (op) {
 	case EP_SIMT_SHFL:
 		return vc_shuffle(warp, mask, arg % EP_WARP_SIZE);
-	case EP_SIMT_SHFL_UP:
-		return arg > lane ? warp->value[lane] : vc_shuffle(warp, mask, lane - arg);
 	case EP_SIMT_SHFL_XOR:
 		return (lane ^ arg) < EP_WARP_SIZE ? vc_shuffle(warp, mask, lane ^ arg)
 						   : warp->value[lane];

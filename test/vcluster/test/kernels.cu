@@ -25,7 +25,7 @@ EP_KERNEL(test_ops, test_ops_args, 256)
 	out[7] = ep_shfl_u32(full, lane * 10, 31 - lane);
 	out[8] = (uint32_t)(ep_shfl_u64(full, (uint64_t)lane << 33, 5) >> 32);
 	out[9] = (uint32_t)ep_shfl_f32(full, (float)lane + 0.5f, 3);
-	out[10] = ep_shfl_up_u32(full, lane, 4);
+	out[10] = ep_or_u32(full, lane & 1 ? lane : 0);
 	out[11] = ep_shfl_xor_u32(full, lane, 21);
 	out[12] = (uint32_t)ep_shfl_xor_f32(full, (float)lane, 1);
 	out[13] = ep_match_u32(full, lane % 5);
@@ -44,7 +44,7 @@ EP_KERNEL(test_ops, test_ops_args, 256)
 	/* An inclusive scan, as kernels do it. */
 	uint32_t scan = lane + 1;
 	for (uint32_t d = 1; d < 32; d *= 2) {
-		uint32_t up = ep_shfl_up_u32(full, scan, d);
+		uint32_t up = ep_shfl_u32(full, scan, lane - d);
 
 		scan += lane >= d ? up : 0;
 	}
@@ -57,9 +57,8 @@ EP_KERNEL(test_ops, test_ops_args, 256)
 	out[18] = ep_shfl_u32(full, turns, 31);
 	struct ep_vec16 v = { lane, lane + 1, lane + 2, lane + 3 };
 	ep_st16(out + 20, v);
-	v = ep_ld16(out + 20);
-	out[24] = v.x + v.y + v.z + v.w;
 	v = ep_ld16_fresh(out + 20);
+	out[24] = v.x + v.y + v.z + v.w;
 	out[25] = v.w;
 	struct ep_vec8 h = ep_ld8_nc(a.in + 2 * lane);
 	v = ep_ld16_nc(a.in + 4 * lane);
@@ -106,10 +105,7 @@ EP_KERNEL(test_shared, test_shared_args, 256)
 		a.out[ep_block()] = sum;
 	}
 	ep_atomic_add_gpu_u32(a.counter, 1);
-	ep_atomic_or_gpu_u32(a.counter + 1, 1u << (ep_tid() & 31));
-	ep_atomic_and_gpu_u32(a.counter + 2, ~(1u << (ep_tid() & 15)));
 	ep_atomic_add_gpu_u64((uint64_t *)(a.counter + 4), 1ull << 32);
-	ep_atomic_add_sys_u64((uint64_t *)(a.counter + 6), 3);
 	for (uint32_t seen = ep_ld_relaxed_gpu_u32(a.counter + 3);;) {
 		uint32_t now = ep_atomic_cas_gpu_u32(a.counter + 3, seen, seen + 2);
 
