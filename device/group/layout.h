@@ -69,8 +69,8 @@ EP_HOST_DEV uint64_t ep_progress_word(uint32_t step, uint32_t clean_round, int m
 	return step | (uint64_t)(masked != 0) << 32 | (uint64_t)clean_round << 33;
 }
 
-/* The mask [R], 1 active, with what is behind it. */
-#define EP_MASK_BYTES(nranks) (16 * (uint64_t)(nranks) + 8)
+/* The mask [R], 1 active, with what is behind it: three arrays [R], found by the functions below. */
+#define EP_MASK_BYTES(nranks) (24 * (uint64_t)(nranks) + 8)
 
 /*
  * Behind the mask: the progress word that each rank had written when MaskUpdate took the rank in.
@@ -79,6 +79,18 @@ EP_HOST_DEV uint64_t ep_progress_word(uint32_t step, uint32_t clean_round, int m
 EP_HOST_DEV uint64_t *ep_mask_ignored(int32_t *mask, uint32_t nranks)
 {
 	return (uint64_t *)(mask + (nranks + 1) / 2 * 2);
+}
+
+/* Behind that: what the blocks of a kernel have agreed about each rank (presence.h). */
+EP_HOST_DEV uint64_t *ep_mask_presence(int32_t *mask, uint32_t nranks)
+{
+	return ep_mask_ignored(mask, nranks) + nranks;
+}
+
+/* And behind that: the step in which a kernel masked the rank last. */
+EP_HOST_DEV uint32_t *ep_mask_steps(int32_t *mask, uint32_t nranks)
+{
+	return (uint32_t *)(ep_mask_presence(mask, nranks) + nranks);
 }
 
 /* A pending operation; written by the send half at the head of handle memory. */

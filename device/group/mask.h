@@ -59,7 +59,8 @@ EP_DEV void ep_mask_peer(const struct ep_dev_group &g, const struct ep_op &op, u
 	r.waited_ns = g.timeout_ns;
 	ep_record_write(g, masked ? EP_RECORD_MASKED : EP_RECORD_FATAL, r);
 	if (masked) {
-		ep_st_relaxed_gpu_u32((uint32_t *)g.mask + peer, 0);
+		ep_st_relaxed_gpu_u32(ep_mask_steps(g.mask, g.nranks) + peer, op.step);
+		ep_st_release_gpu_u32((uint32_t *)g.mask + peer, 0);
 		ep_st_relaxed_sys_u32(g.async_error, 1);
 	} else {
 		ep_abort(g);

@@ -1,191 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Low-latency dispatch, receive half: counts of all sources, then rows to their experts. */
+/* Low-latency dispatch, receive half: rows to their experts. */
 #ifndef EP_DEVICE_LL_DISPATCH_RECV_H
 #define EP_DEVICE_LL_DISPATCH_RECV_H
 
 #include "device/group/remote.h"
+#include "device/ll/dispatch_counts.h"
 #include "device/ll/dispatch_place.h"
-
-/* Block-shared tables of the receive half. */
-struct ep_ll_recv_tables {
-	uint32_t *base;           /* [R][L] first row of the source among the expert's rows */
-	uint32_t *rows;           /* [R] rows from the source */
-	uint32_t *parts;          /* [R] parts of the source's rows */
-	uint32_t *return_parts;   /* [R] and of those that return to it */
-	uint32_t *absent;         /* [R] the source is masked or has failed */
-	uint32_t *channel_tokens; /* [R] of the source */
-};
-
-EP_DEV struct ep_ll_recv_tables ep_ll_recv_tables_make(const struct ep_ll_common &c)
-{
-	struct ep_ll_recv_tables t;
-
-	t.base = (uint32_t *)ep_dynamic_shared();
-	t.rows = t.base + c.g.nranks * c.nlocal;
-	t.parts = t.rows + c.g.nranks;
-	t.return_parts = t.parts + c.g.nranks;
-	t.absent = t.return_parts + c.g.nranks;
-	t.channel_tokens = t.absent + c.g.nranks;
-	return t;
-}
-
-/*
- * Awaits control packet `which` of source r. The second says whether the source runs the same
- * operation. False when the source failed.
- */
-EP_DEV bool ep_ll_recv_ctrl(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
-			    const struct ep_ll_recv_tables &t, uint32_t r, uint32_t which)
-{
-	const struct ep_ll_common &c = a.c;
-	const unsigned char *p = ep_ll_packets(c, op, c.g.rank) + (size_t)r * EP_LL_CTRL_BYTES;
-	uint32_t kind = ep_ll_kind(a), d0 = 0, d1 = 0;
-
-	if (!ep_wait_packet(c.g, op, p + 16 * which, &d0, &d1, EP_WAIT_DISPATCH_COUNT, r)) {
-		return false;
-	}
-	if (which == 0) {
-		t.rows[r] = ep_min_u32(d0, c.max_tokens);
-		t.parts[r] = d1 & 0xffff;
-		t.return_parts[r] = d1 >> 16;
-		return true;
-	}
-	t.channel_tokens[r] = ep_max_u32(d0 >> 16, 1);
-	d0 &= 0xffff;
-	if (d0 != c.row_quads || d1 != kind) {
-		ep_mask_peer(c.g, op, EP_CAUSE_MISMATCH, EP_WAIT_DISPATCH_COUNT, r,
-			     d0 != c.row_quads ? d0 : d1, d0 != c.row_quads ? c.row_quads : kind);
-		return false;
-	}
-	return true;
-}
-
-/* What the first receiving block keeps of source r: for combine, for the caller, for statistics. */
-EP_DEV void ep_ll_recv_remember(const struct ep_ll_dispatch_args &a,
-				const struct ep_ll_recv_tables &t, uint32_t r, uint64_t waited)
-{
-	const struct ep_ll_common &c = a.c;
-	struct ep_peer_stats *s = &c.g.stats[r];
-
-	c.h.src_rows[r] = t.rows[r];
-	c.h.src_parts[r] = t.return_parts[r];
-	if (a.src_counts) {
-		a.src_counts[r] = (int32_t)t.rows[r];
-	}
-	s->wait_ns += waited;
-	s->wait_max_ns = waited > s->wait_max_ns ? waited : s->wait_max_ns;
-	s->rx_rows += t.rows[r];
-	s->rx_bytes += (uint64_t)t.rows[r] *
-		       ep_ll_row_stride(c.row_quads, c.lines && !ep_rank_remote(c.g, r));
-	s->ops++;
-}
-
-#define EP_LL_RECV_BATCH 8 /* sources whose counts are loaded before they are added */
-
-/* First rows of expert e's sources, from their counts. Returns the expert's rows. One thread. */
-EP_DEV uint32_t ep_ll_recv_expert(const struct ep_ll_common &c, const struct ep_ll_recv_tables &t,
-				  uint32_t e)
-{
-	uint32_t sum = 0;
-
-	for (uint32_t r0 = 0; r0 < c.g.nranks; r0 += EP_LL_RECV_BATCH) {
-		uint32_t n[EP_LL_RECV_BATCH];
-
-#pragma unroll
-		for (int i = 0; i < EP_LL_RECV_BATCH; i++) {
-			uint32_t r = r0 + i;
-
-			n[i] = r < c.g.nranks && !t.absent[r]
-				       ? ep_min_u32(t.base[r * c.nlocal + e], c.max_tokens * c.topk)
-				       : 0;
-		}
-#pragma unroll
-		for (int i = 0; i < EP_LL_RECV_BATCH; i++) {
-			if (r0 + i < c.g.nranks) {
-				t.base[(r0 + i) * c.nlocal + e] = sum;
-				sum += n[i];
-			}
-		}
-	}
-	return ep_min_u32(sum, c.g.nranks * c.max_tokens);
-}
-
-EP_DEV void ep_ll_recv_tables_clear(const struct ep_ll_common &c, const struct ep_ll_recv_tables &t,
-				    uint32_t *failed)
-{
-	for (uint32_t r = ep_tid(); r < c.g.nranks; r += ep_nthreads()) {
-		t.absent[r] = !ep_mask_active(c.g, r);
-		t.rows[r] = 0;
-		t.parts[r] = 0;
-		t.return_parts[r] = 0;
-	}
-	if (ep_tid() == 0) {
-		*failed = 0;
-	}
-	ep_block_sync();
-}
-
-/* Awaits every source's counts. *failed is set when a source fails; a barrier must follow. */
-EP_DEV void ep_ll_recv_counts(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
-			      const struct ep_ll_recv_tables &t, uint32_t *failed)
-{
-	const struct ep_ll_common &c = a.c;
-	uint32_t counts = c.layout == EP_LL_EXPERT_MAJOR ? c.g.nranks * c.nlocal : 0;
-
-	for (uint32_t i = ep_tid(); i < counts; i += ep_nthreads()) {
-		uint32_t r = ep_div(i, c.by_local);
-
-		if (!t.absent[r] &&
-		    !ep_wait_word(c.g, op,
-				  ep_ll_packets(c, op, c.g.rank) + a.count_off + 8 * (size_t)i,
-				  &t.base[i], EP_WAIT_DISPATCH_COUNT, r)) {
-			t.absent[r] = 1;
-			*failed = 1;
-		}
-	}
-	/* the last threads, which have fewer counts to await; two for each source */
-	for (uint32_t j = ep_nthreads() - 1 - ep_tid(); j < 2 * c.g.nranks; j += ep_nthreads()) {
-		uint32_t r = j >> 1;
-
-		if (!t.absent[r] && !ep_ll_recv_ctrl(a, op, t, r, j & 1)) {
-			t.absent[r] = 1;
-			*failed = 1;
-		}
-	}
-}
-
-/* Turns the counts into first rows. Holds barriers; false when the group is aborted. */
-EP_DEV bool ep_ll_recv_resolve(const struct ep_ll_dispatch_args &a,
-			       const struct ep_ll_recv_tables &t, bool first_block,
-			       const uint32_t *failed)
-{
-	const struct ep_ll_common &c = a.c;
-	bool expert_major = c.layout == EP_LL_EXPERT_MAJOR;
-	EP_SHARED(uint32_t, stop);
-
-	ep_block_sync();
-	if (*failed) {
-		if (ep_tid() == 0) {
-			stop = ep_aborted(c.g);
-		}
-		for (uint32_t r = ep_tid(); r < c.g.nranks; r += ep_nthreads()) {
-			t.rows[r] = t.absent[r] ? 0 : t.rows[r];
-		}
-		ep_block_sync();
-		if (stop) {
-			return false;
-		}
-	}
-	for (uint32_t e = ep_tid(); expert_major && e < c.nlocal; e += ep_nthreads()) {
-		uint32_t rows = ep_ll_recv_expert(c, t, e);
-
-		if (first_block) {
-			c.h.counts[e] = rows;
-			a.expert_counts[e] = (int32_t)rows;
-		}
-	}
-	ep_block_sync();
-	return true;
-}
 
 /* Part `part` of the row in slot `slot` of source `src`. */
 struct ep_ll_recv_item {
@@ -378,10 +198,20 @@ EP_DEV bool ep_ll_header_wait(const struct ep_ll_dispatch_args &a, const struct 
 	return ok;
 }
 
-/* One part of one row. One warp. False when the source failed on the way. */
+/* What became of a part, or of all that a warp has to do. */
+enum ep_ll_recv_result {
+	EP_LL_RECV_DONE,
+	EP_LL_RECV_FAILED, /* the source failed on the way */
+	EP_LL_RECV_AGAIN /* nothing was placed: a source is absent, the tables have to be made anew */
+};
+
+/* One part of one row. One warp. */
 template <bool FP8, bool REMOTE>
-EP_DEV bool ep_ll_recv_part(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
-			    const struct ep_ll_recv_tables &t, const struct ep_ll_recv_item &i)
+EP_DEV enum ep_ll_recv_result ep_ll_recv_part(const struct ep_ll_dispatch_args &a,
+					      const struct ep_op &op,
+					      const struct ep_ll_recv_tables &t,
+					      const struct ep_ll_recv_item &i,
+					      struct ep_ll_said *said)
 {
 	const struct ep_ll_common &c = a.c;
 	struct ep_ll_arrival p = ep_ll_arrival_make<FP8, REMOTE>(c, op, t, i);
@@ -391,24 +221,29 @@ EP_DEV bool ep_ll_recv_part(const struct ep_ll_dispatch_args &a, const struct ep
 	uint32_t d0, d1;
 
 	if (p.first == p.end) {
-		return true;
+		return EP_LL_RECV_DONE;
 	}
 	if (p.lines) { /* together with the header: most often both are there */
 		ep_ll_lines_load(p.row, p.first, p.end, &lines);
 	}
 	if (!ep_ll_header_wait(a, op, i, &d0, &d1)) {
-		return false;
+		return EP_LL_RECV_FAILED;
+	}
+	if (!ep_ll_said_agree(c, op, t, said)) {
+		return EP_LL_RECV_AGAIN;
 	}
 	w = expert_major ? ep_ll_place_expert_major(c, op, t, d0, d1, i)
 			 : ep_ll_place_rank_major(a, d0, d1, i);
 	if (p.lines) {
-		return ep_ll_recv_lines<FP8>(a, op, w, p.row, i.src, p.first, p.end, &lines);
+		return ep_ll_recv_lines<FP8>(a, op, w, p.row, i.src, p.first, p.end, &lines)
+			       ? EP_LL_RECV_DONE
+			       : EP_LL_RECV_FAILED;
 	}
 	if (!ep_ll_arrival_wait<REMOTE>(c, op, t, i, p, expert_major ? d0 : d0 >> 16)) {
-		return false;
+		return EP_LL_RECV_FAILED;
 	}
 	ep_ll_recv_bytes<FP8>(a, w, p.row, p.first, p.end);
-	return true;
+	return EP_LL_RECV_DONE;
 }
 
 /* Rank-major: ids of rows that no source sent. */
@@ -426,34 +261,68 @@ EP_DEV void ep_ll_recv_unused(const struct ep_ll_dispatch_args &a,
 	}
 }
 
+/* The warp's share of all parts. The result is the same for all warps of a block, if it is AGAIN. */
+template <bool FP8, bool REMOTE>
+EP_DEV enum ep_ll_recv_result ep_ll_recv_rows(const struct ep_ll_dispatch_args &a,
+					      const struct ep_op &op,
+					      const struct ep_ll_recv_tables &t, uint32_t worker,
+					      uint32_t workers)
+{
+	const struct ep_ll_common &c = a.c;
+	enum ep_ll_recv_result result = EP_LL_RECV_DONE;
+	struct ep_ll_said said;
+	uint32_t most = 0;
+
+	ep_ll_said_load(c, &said);
+	for (uint32_t r = 0; r < c.g.nranks; r++) {
+		most = ep_max_u32(most, t.rows[r] * (c.lines ? c.peer_parts : t.parts[r]));
+	}
+	for (uint32_t i = worker; i < most * c.g.nranks; i += workers) {
+		struct ep_ll_recv_item w = ep_ll_recv_item_make(c, t, i);
+
+		if (w.slot >= t.rows[w.src]) {
+			continue;
+		}
+		result = ep_ll_recv_part<FP8, REMOTE>(a, op, t, w, &said);
+		if (result == EP_LL_RECV_AGAIN) {
+			return result;
+		}
+		if (result == EP_LL_RECV_FAILED && ep_aborted(c.g)) {
+			break;
+		}
+	}
+	return ep_ll_said_agree(c, op, t, &said) ? result : EP_LL_RECV_AGAIN;
+}
+
 template <bool FP8, bool REMOTE>
 EP_DEV void ep_ll_dispatch_recv(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
 				uint32_t block, uint32_t blocks)
 {
 	const struct ep_ll_common &c = a.c;
 	struct ep_ll_recv_tables t = ep_ll_recv_tables_make(c);
-	uint32_t most = 0;
+	enum ep_ll_recv_result result;
 	uint64_t waited;
 	EP_SHARED(uint32_t, failed);
 
-	ep_ll_recv_tables_clear(c, t, &failed);
+	ep_ll_recv_tables_clear(c, op, t, &failed);
 	waited = block == 0 ? ep_time_ns() : 0;
 	ep_ll_recv_counts(a, op, t, &failed);
 	waited = block == 0 ? ep_time_ns() - waited : 0;
-	if (!ep_ll_recv_resolve(a, t, block == 0, &failed)) {
-		return;
-	}
-	for (uint32_t r = 0; r < c.g.nranks; r++) {
-		most = ep_max_u32(most, t.rows[r] * (c.lines ? c.peer_parts : t.parts[r]));
-	}
-	for (uint32_t i = block * ep_nwarps() + ep_warp(); i < most * c.g.nranks;
-	     i += blocks * ep_nwarps()) {
-		struct ep_ll_recv_item w = ep_ll_recv_item_make(c, t, i);
-
-		if (w.slot < t.rows[w.src] && !ep_ll_recv_part<FP8, REMOTE>(a, op, t, w) &&
-		    ep_aborted(c.g)) {
+	for (;;) {
+		if (!ep_ll_recv_resolve(a, op, t, block == 0, &failed)) {
 			return;
 		}
+		result = ep_ll_recv_rows<FP8, REMOTE>(a, op, t, block * ep_nwarps() + ep_warp(),
+						      blocks * ep_nwarps());
+		if (result != EP_LL_RECV_AGAIN) {
+			break;
+		}
+		ep_block_sync(); /* no warp reads the tables any more */
+		failed = 1;
+		ep_ll_recv_counts(a, op, t, &failed); /* first rows lie where counts were */
+	}
+	if (result == EP_LL_RECV_FAILED && ep_aborted(c.g)) {
+		return;
 	}
 	/* at the end, where nobody waits; the threads that awaited the sources' ctrl packets */
 	for (uint32_t j = ep_nthreads() - 1 - ep_tid(); block == 0 && j < 2 * c.g.nranks;

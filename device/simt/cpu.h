@@ -264,6 +264,7 @@ EP_DEV void ep_simt_point(void)
 
 EP_LD_CPU(ep_ld_acquire_sys_u32, uint32_t, __ATOMIC_ACQUIRE)
 EP_LD_CPU(ep_ld_acquire_sys_u64, uint64_t, __ATOMIC_ACQUIRE)
+EP_LD_CPU(ep_ld_acquire_gpu_u32, uint32_t, __ATOMIC_ACQUIRE)
 EP_LD_CPU(ep_ld_acquire_gpu_u64, uint64_t, __ATOMIC_ACQUIRE)
 EP_LD_CPU(ep_ld_relaxed_sys_u32, uint32_t, __ATOMIC_RELAXED)
 EP_LD_CPU(ep_ld_relaxed_gpu_u32, uint32_t, __ATOMIC_RELAXED)
@@ -331,6 +332,14 @@ EP_DEV uint32_t ep_atomic_cas_gpu_u32(uint32_t *p, uint32_t expected, uint32_t v
 	ep_simt_point();
 	ep_simt_fence(0);
 	__atomic_compare_exchange_n(p, &expected, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+	return expected;
+}
+
+EP_DEV uint64_t ep_atomic_cas_sc_gpu_u64(uint64_t *p, uint64_t expected, uint64_t v)
+{
+	ep_simt_point();
+	ep_simt_fence(0);
+	__atomic_compare_exchange_n(p, &expected, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 	return expected;
 }
 

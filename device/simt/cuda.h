@@ -143,6 +143,7 @@ EP_DEV void ep_bar_sync(uint32_t id, uint32_t nthreads)
 
 EP_LD_CUDA(ep_ld_acquire_sys_u32, "ld.acquire.sys.global.u32", uint32_t, "r")
 EP_LD_CUDA(ep_ld_acquire_sys_u64, "ld.acquire.sys.global.u64", uint64_t, "l")
+EP_LD_CUDA(ep_ld_acquire_gpu_u32, "ld.acquire.gpu.global.u32", uint32_t, "r")
 EP_LD_CUDA(ep_ld_acquire_gpu_u64, "ld.acquire.gpu.global.u64", uint64_t, "l")
 EP_LD_CUDA(ep_ld_relaxed_sys_u32, "ld.relaxed.sys.global.u32", uint32_t, "r")
 EP_LD_CUDA(ep_ld_relaxed_gpu_u32, "ld.relaxed.gpu.global.u32", uint32_t, "r")
@@ -191,6 +192,17 @@ EP_DEV uint32_t ep_atomic_cas_gpu_u32(uint32_t *p, uint32_t expected, uint32_t v
 	asm volatile("atom.relaxed.gpu.global.cas.b32 %0, [%1], %2, %3;"
 		     : "=r"(old)
 		     : "l"(p), "r"(expected), "r"(v)
+		     : "memory");
+	return old;
+}
+
+EP_DEV uint64_t ep_atomic_cas_sc_gpu_u64(uint64_t *p, uint64_t expected, uint64_t v)
+{
+	uint64_t old;
+
+	asm volatile("atom.relaxed.gpu.global.cas.b64 %0, [%1], %2, %3; fence.sc.gpu;"
+		     : "=l"(old)
+		     : "l"(p), "l"(expected), "l"(v)
 		     : "memory");
 	return old;
 }

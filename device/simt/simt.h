@@ -42,6 +42,8 @@
  *       wrote. A kernel boundary has already ordered those, so the GPU needs no fence here.
  *   ep_atomic_add_gpu_u32/_u64, ep_atomic_cas_gpu_u32   relaxed; return the old value
  *   ep_atomic_cas_acquire_gpu_u32, ep_atomic_max_release_gpu_u64   the same with an order
+ *   ep_atomic_cas_sc_gpu_u64    and a full fence behind it: what the thread loads next is loaded
+ *                               after the exchange was made
  *   ep_release_fence_gpu()      as ep_release_fence_sys(), for readers of the same device and for
  *                               devices that read its memory
  *   ep_st_mmio_u64(p, v)        one store of 8 bytes to a device's register, behind

@@ -21,6 +21,7 @@ static const char *ep_record_awaited(uint32_t site)
 		[EP_WAIT_CLEAN] = "its arrival",
 		[EP_WAIT_RDMA_SLOT] = "a free send queue entry",
 		[EP_WAIT_RDMA_COMPLETION] = "a completion",
+		[EP_WAIT_AGREEMENT] = "the decision of another block here whether it has come",
 	};
 
 	return site < EP_WAIT_SITES ? names[site] : "something unknown";

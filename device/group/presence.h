@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Presence: whether a rank takes part in an operation, as all blocks of a receiving kernel agree. With
+ * masks, a block goes on without a rank whose counts do not come. Where rows lie follows from all
+ * ranks' counts, so a block that has gone on without a rank, and one that has its counts, would put
+ * the rows of everybody else in different places.
+ *
+ * Blocks that find all counts need not agree on anything. A block that misses a rank's counts claims
+ * the decision in a word of the rank, with a compare-and-swap, looks once more, and then says in the
+ * word what it saw; other blocks adopt that. A block that has the counts looks at the word after it
+ * has seen them:
+ *
+ *   - The word says nothing about this operation. Whoever claims it from now on looks at the counts
+ *     after that, finds them as this block has, and says "present".
+ *   - Somebody has claimed the decision before. This block waits for it and adopts it, also if it is
+ *     "absent" and the counts came just afterwards.
+ *
+ * The claim is ordered before the second look by a full fence, and a kernel's load is never performed
+ * before one that decides whether it is reached.
+ */
+#ifndef EP_DEVICE_GROUP_PRESENCE_H
+#define EP_DEVICE_GROUP_PRESENCE_H
+
+#include "device/group/wait.h"
+
+enum ep_presence {
+	EP_PRESENCE_CLAIMED = 1, /* low half of the word; the high half is the epoch */
+	EP_PRESENCE_PRESENT,
+	EP_PRESENCE_ABSENT
+};
+
+EP_DEV uint64_t ep_presence_word(const struct ep_op &op, enum ep_presence state)
+{
+	return (uint64_t)op.epoch << 32 | state;
+}
+
+EP_DEV uint64_t ep_presence_load(const struct ep_dev_group &g, uint32_t r)
+{
+	return ep_ld_relaxed_gpu_u64(ep_mask_presence(g.mask, g.nranks) + r);
+}
+
+/* Does the word speak of this operation? */
+EP_DEV bool ep_presence_said(const struct ep_op &op, uint64_t word)
+{
+	return (uint32_t)(word >> 32) == op.epoch;
+}
+
+/*
+ * Waits until the decision about r is made, which takes another block some microseconds. If that block
+ * is never scheduled again, the ranks' blocks have parted, and the group ends. One lane.
+ */
+EP_DEV uint32_t ep_presence_adopt(const struct ep_dev_group &g, const struct ep_op &op, uint32_t r)
+{
+	const uint64_t *word = ep_mask_presence(g.mask, g.nranks) + r;
+	struct ep_spin s = ep_spin_start();
+	uint32_t state;
+
+	while ((state = (uint32_t)ep_ld_acquire_gpu_u64(word)) == EP_PRESENCE_CLAIMED) {
+		if (ep_aborted(g)) {
+			return EP_PRESENCE_PRESENT; /* nobody asks any more */
+		}
+		if (ep_spin_expired(&s, g.timeout_ns, EP_WAIT_AGREEMENT, r)) {
+			struct ep_record record = ep_record_make(op, EP_CAUSE_TIMEOUT, r);
+
+			record.site = EP_WAIT_AGREEMENT;
+			record.waited_ns = g.timeout_ns;
+			ep_record_write(g, EP_RECORD_FATAL, record);
+			ep_abort(g);
+		}
+	}
+	return state;
+}
+
+/*
+ * Claims the decision about r: EP_PRESENCE_CLAIMED, and the caller decides with what it sees from now
+ * on, or what another block has decided. One lane.
+ */
+EP_DEV uint32_t ep_presence_claim(const struct ep_dev_group &g, const struct ep_op &op, uint32_t r)
+{
+	uint64_t *word = ep_mask_presence(g.mask, g.nranks) + r;
+	uint64_t old = ep_ld_relaxed_gpu_u64(word);
+
+	while (!ep_presence_said(op, old)) {
+		uint64_t found = ep_atomic_cas_sc_gpu_u64(
+			word, old, ep_presence_word(op, EP_PRESENCE_CLAIMED));
+
+		if (found == old) {
+			return EP_PRESENCE_CLAIMED;
+		}
+		old = found;
+	}
+	return ep_presence_adopt(g, op, r);
+}
+
+EP_DEV void ep_presence_decide(const struct ep_dev_group &g, const struct ep_op &op, uint32_t r,
+			       bool present)
+{
+	ep_st_release_gpu_u64(ep_mask_presence(g.mask, g.nranks) + r,
+			      ep_presence_word(op,
+					       present ? EP_PRESENCE_PRESENT : EP_PRESENCE_ABSENT));
+}
+
+/*
+ * Was r masked when this kernel began? Then all its blocks find it masked. Who was masked since then
+ * is in doubt: other blocks may have looked at the mask before.
+ */
+EP_DEV bool ep_presence_masked_before(const struct ep_dev_group &g, const struct ep_op &op,
+				      uint32_t r)
+{
+	return ep_ld_acquire_gpu_u32((const uint32_t *)g.mask + r) == 0 &&
+	       ep_ld_relaxed_gpu_u32(ep_mask_steps(g.mask, g.nranks) + r) != op.step;
+}
+
+#endif

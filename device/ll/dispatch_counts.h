@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Low-latency dispatch, receive half: the counts of all sources, and what follows from them. */
+#ifndef EP_DEVICE_LL_DISPATCH_COUNTS_H
+#define EP_DEVICE_LL_DISPATCH_COUNTS_H
+
+#include "device/group/presence.h"
+#include "device/ll/dispatch_rows.h"
+
+/* What a block knows of a source; see presence.h. */
+enum ep_ll_source_state {
+	EP_LL_SOURCE_HERE,   /* its counts are awaited, or here */
+	EP_LL_SOURCE_ABSENT, /* as all blocks agree */
+	EP_LL_SOURCE_DOUBT   /* for this block it has failed; the blocks have to agree */
+};
+
+/* Block-shared tables of the receive half. */
+struct ep_ll_recv_tables {
+	uint32_t *base;           /* [R][L] first row of the source among the expert's rows */
+	uint32_t *rows;           /* [R] rows from the source */
+	uint32_t *parts;          /* [R] parts of the source's rows */
+	uint32_t *return_parts;   /* [R] and of those that return to it */
+	uint32_t *state;          /* [R] enum ep_ll_source_state */
+	uint32_t *channel_tokens; /* [R] of the source */
+};
+
+/* Control packet `which` of source r, and count i, of R * L, in this rank's heap. */
+EP_DEV const unsigned char *ep_ll_ctrl(const struct ep_ll_common &c, const struct ep_op &op,
+				       uint32_t r, uint32_t which)
+{
+	return ep_ll_packets(c, op, c.g.rank) + (size_t)r * EP_LL_CTRL_BYTES + 16 * which;
+}
+
+EP_DEV const unsigned char *ep_ll_count(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
+					uint32_t i)
+{
+	return ep_ll_packets(a.c, op, a.c.g.rank) + a.count_off + 8 * (size_t)i;
+}
+
+EP_DEV struct ep_ll_recv_tables ep_ll_recv_tables_make(const struct ep_ll_common &c)
+{
+	struct ep_ll_recv_tables t;
+
+	t.base = (uint32_t *)ep_dynamic_shared();
+	t.rows = t.base + c.g.nranks * c.nlocal;
+	t.parts = t.rows + c.g.nranks;
+	t.return_parts = t.parts + c.g.nranks;
+	t.state = t.return_parts + c.g.nranks;
+	t.channel_tokens = t.state + c.g.nranks;
+	return t;
+}
+
+/*
+ * Takes control packet `which` of source r, which has arrived. The second says whether the source
+ * runs the same operation; false: it does not.
+ */
+EP_DEV bool ep_ll_ctrl_take(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
+			    const struct ep_ll_recv_tables &t, uint32_t r, uint32_t which,
+			    uint32_t d0, uint32_t d1)
+{
+	const struct ep_ll_common &c = a.c;
+	uint32_t kind = ep_ll_kind(a);
+
+	if (which == 0) {
+		t.rows[r] = ep_min_u32(d0, c.max_tokens);
+		t.parts[r] = d1 & 0xffff;
+		t.return_parts[r] = d1 >> 16;
+		return true;
+	}
+	t.channel_tokens[r] = ep_max_u32(d0 >> 16, 1);
+	d0 &= 0xffff;
+	if (d0 != c.row_quads || d1 != kind) {
+		ep_mask_peer(c.g, op, EP_CAUSE_MISMATCH, EP_WAIT_DISPATCH_COUNT, r,
+			     d0 != c.row_quads ? d0 : d1, d0 != c.row_quads ? c.row_quads : kind);
+		return false;
+	}
+	return true;
+}
+
+/* Awaits control packet `which` of source r, and takes it. False when the source failed. */
+EP_DEV bool ep_ll_ctrl_wait(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
+			    const struct ep_ll_recv_tables &t, uint32_t r, uint32_t which)
+{
+	const struct ep_ll_common &c = a.c;
+	uint32_t d0 = 0, d1 = 0;
+
+	return ep_wait_packet(c.g, op, ep_ll_ctrl(c, op, r, which), &d0, &d1,
+			      EP_WAIT_DISPATCH_COUNT, r) &&
+	       ep_ll_ctrl_take(a, op, t, r, which, d0, d1);
+}
+
+/* Have all counts of source r arrived? Takes them as it finds them. One warp. */
+EP_DEV bool ep_ll_counts_look(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
+			      const struct ep_ll_recv_tables &t, uint32_t r)
+{
+	const struct ep_ll_common &c = a.c;
+	uint32_t counts = c.layout == EP_LL_EXPERT_MAJOR ? c.nlocal : 0;
+	bool have = true;
+
+	for (uint32_t e = ep_lane(); e < counts; e += EP_WARP_SIZE) {
+		uint32_t i = r * c.nlocal + e;
+
+		have &= ep_ld_word(ep_ll_count(a, op, i), op.epoch, &t.base[i]);
+	}
+	if (ep_lane() < 2) {
+		uint32_t d0 = 0, d1 = 0;
+
+		have &= ep_ld_packet(ep_ll_ctrl(c, op, r, ep_lane()), op.epoch, &d0, &d1) &&
+			ep_ll_ctrl_take(a, op, t, r, ep_lane(), d0, d1);
+	}
+	return ep_all(EP_FULL_MASK, have);
+}
+
+/* What the first receiving block keeps of source r: for combine, for the caller, for statistics. */
+EP_DEV void ep_ll_recv_remember(const struct ep_ll_dispatch_args &a,
+				const struct ep_ll_recv_tables &t, uint32_t r, uint64_t waited)
+{
+	const struct ep_ll_common &c = a.c;
+	struct ep_peer_stats *s = &c.g.stats[r];
+
+	c.h.src_rows[r] = t.rows[r];
+	c.h.src_parts[r] = t.return_parts[r];
+	if (a.src_counts) {
+		a.src_counts[r] = (int32_t)t.rows[r];
+	}
+	s->wait_ns += waited;
+	s->wait_max_ns = waited > s->wait_max_ns ? waited : s->wait_max_ns;
+	s->rx_rows += t.rows[r];
+	s->rx_bytes += (uint64_t)t.rows[r] *
+		       ep_ll_row_stride(c.row_quads, c.lines && !ep_rank_remote(c.g, r));
+	s->ops++;
+}
+
+#define EP_LL_RECV_BATCH 8 /* sources whose counts are loaded before they are added */
+
+/* First rows of expert e's sources, from their counts. Returns the expert's rows. One thread. */
+EP_DEV uint32_t ep_ll_recv_expert(const struct ep_ll_common &c, const struct ep_ll_recv_tables &t,
+				  uint32_t e)
+{
+	uint32_t sum = 0;
+
+	for (uint32_t r0 = 0; r0 < c.g.nranks; r0 += EP_LL_RECV_BATCH) {
+		uint32_t n[EP_LL_RECV_BATCH];
+
+#pragma unroll
+		for (int i = 0; i < EP_LL_RECV_BATCH; i++) {
+			uint32_t r = r0 + i;
+
+			n[i] = r < c.g.nranks && t.state[r] == EP_LL_SOURCE_HERE
+				       ? ep_min_u32(t.base[r * c.nlocal + e], c.max_tokens * c.topk)
+				       : 0;
+		}
+#pragma unroll
+		for (int i = 0; i < EP_LL_RECV_BATCH; i++) {
+			if (r0 + i < c.g.nranks) {
+				t.base[(r0 + i) * c.nlocal + e] = sum;
+				sum += n[i];
+			}
+		}
+	}
+	return ep_min_u32(sum, c.g.nranks * c.max_tokens);
+}
+
+EP_DEV void ep_ll_recv_tables_clear(const struct ep_ll_common &c, const struct ep_op &op,
+				    const struct ep_ll_recv_tables &t, uint32_t *failed)
+{
+	for (uint32_t r = ep_tid(); r < c.g.nranks; r += ep_nthreads()) {
+		t.state[r] = EP_LL_SOURCE_HERE;
+		if (!ep_mask_active(c.g, r)) {
+			t.state[r] = ep_presence_masked_before(c.g, op, r) ? EP_LL_SOURCE_ABSENT
+									   : EP_LL_SOURCE_DOUBT;
+		}
+		t.rows[r] = 0;
+		t.parts[r] = 0;
+		t.return_parts[r] = 0;
+	}
+	if (ep_tid() == 0) {
+		*failed = 0;
+	}
+	ep_block_sync();
+}
+
+/* Awaits every source's counts. *failed is set when a source fails; a barrier must follow. */
+EP_DEV void ep_ll_recv_counts(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
+			      const struct ep_ll_recv_tables &t, uint32_t *failed)
+{
+	const struct ep_ll_common &c = a.c;
+	uint32_t counts = c.layout == EP_LL_EXPERT_MAJOR ? c.g.nranks * c.nlocal : 0;
+
+	for (uint32_t i = ep_tid(); i < counts; i += ep_nthreads()) {
+		uint32_t r = ep_div(i, c.by_local);
+
+		if (t.state[r] == EP_LL_SOURCE_HERE &&
+		    !ep_wait_word(c.g, op, ep_ll_count(a, op, i), &t.base[i],
+				  EP_WAIT_DISPATCH_COUNT, r)) {
+			t.state[r] = EP_LL_SOURCE_DOUBT;
+			*failed = 1;
+		}
+	}
+	/* the last threads, which have fewer counts to await; two for each source */
+	for (uint32_t j = ep_nthreads() - 1 - ep_tid(); j < 2 * c.g.nranks; j += ep_nthreads()) {
+		uint32_t r = j >> 1;
+
+		if (t.state[r] == EP_LL_SOURCE_DOUBT ||
+		    (t.state[r] == EP_LL_SOURCE_HERE && !ep_ll_ctrl_wait(a, op, t, r, j & 1))) {
+			t.state[r] = EP_LL_SOURCE_DOUBT;
+			*failed = 1;
+		}
+	}
+}
+
+/* The blocks agree about source r, which is in doubt here. One warp. */
+EP_DEV void ep_ll_recv_agree(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
+			     const struct ep_ll_recv_tables &t, uint32_t r)
+{
+	const struct ep_dev_group &g = a.c.g;
+	uint32_t verdict = ep_lane() == 0 ? ep_presence_claim(g, op, r) : 0;
+	bool here;
+
+	verdict = ep_shfl_u32(EP_FULL_MASK, verdict, 0);
+	here = verdict != EP_PRESENCE_ABSENT && ep_ll_counts_look(a, op, t, r);
+	if (ep_lane() == 0) {
+		if (verdict == EP_PRESENCE_CLAIMED) {
+			ep_presence_decide(g, op, r, here);
+		}
+		t.state[r] = here ? EP_LL_SOURCE_HERE : EP_LL_SOURCE_ABSENT;
+	}
+}
+
+/* Settles what is in doubt. One block, behind a barrier; false when the group is aborted. */
+EP_DEV bool ep_ll_recv_settle(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
+			      const struct ep_ll_recv_tables &t)
+{
+	const struct ep_ll_common &c = a.c;
+	EP_SHARED(uint32_t, stop);
+
+	for (uint32_t r = ep_warp(); c.g.mask_enabled && r < c.g.nranks; r += ep_nwarps()) {
+		if (t.state[r] == EP_LL_SOURCE_DOUBT) {
+			ep_ll_recv_agree(a, op, t, r);
+		}
+	}
+	ep_block_sync();
+	if (ep_tid() == 0) {
+		stop = ep_aborted(c.g);
+	}
+	for (uint32_t r = ep_tid(); r < c.g.nranks; r += ep_nthreads()) {
+		t.rows[r] = t.state[r] == EP_LL_SOURCE_HERE ? t.rows[r] : 0;
+	}
+	ep_block_sync();
+	return !stop;
+}
+
+/* Turns the counts into first rows. Holds barriers; false when the group is aborted. */
+EP_DEV bool ep_ll_recv_resolve(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
+			       const struct ep_ll_recv_tables &t, bool first_block,
+			       const uint32_t *failed)
+{
+	const struct ep_ll_common &c = a.c;
+	bool expert_major = c.layout == EP_LL_EXPERT_MAJOR;
+
+	ep_block_sync();
+	if (*failed && !ep_ll_recv_settle(a, op, t)) {
+		return false;
+	}
+	for (uint32_t e = ep_tid(); expert_major && e < c.nlocal; e += ep_nthreads()) {
+		uint32_t rows = ep_ll_recv_expert(c, t, e);
+
+		if (first_block) {
+			c.h.counts[e] = rows;
+			a.expert_counts[e] = (int32_t)rows;
+		}
+	}
+	ep_block_sync();
+	return true;
+}
+
+/*
+ * A first look at what other blocks have said of the sources, taken behind the counts. Lane l has
+ * ranks l, l + 32, ...; nothing waits for the loads.
+ */
+#define EP_LL_SAID_WORDS (EP_GROUP_MAX_RANKS / EP_WARP_SIZE)
+struct ep_ll_said {
+	bool done; /* has been looked at, or needs not be */
+	uint64_t word[EP_LL_SAID_WORDS];
+};
+
+EP_DEV void ep_ll_said_load(const struct ep_ll_common &c, struct ep_ll_said *said)
+{
+	said->done = !c.g.mask_enabled;
+#pragma unroll
+	for (uint32_t i = 0; i < EP_LL_SAID_WORDS; i++) {
+		uint32_t r = i * EP_WARP_SIZE + ep_lane();
+
+		said->word[i] = 0;
+		if (!said->done && r < c.g.nranks) {
+			said->word[i] = ep_presence_load(c.g, r);
+		}
+	}
+}
+
+/*
+ * Before anything is placed. False: a source that is here for this block is absent for others, as
+ * every warp of the block finds then; it is noted in the tables.
+ */
+EP_DEV bool ep_ll_said_agree(const struct ep_ll_common &c, const struct ep_op &op,
+			     const struct ep_ll_recv_tables &t, struct ep_ll_said *said)
+{
+	bool ok = true;
+
+	if (said->done) {
+		return true;
+	}
+	said->done = true;
+#pragma unroll
+	for (uint32_t i = 0; i < EP_LL_SAID_WORDS; i++) {
+		uint32_t r = i * EP_WARP_SIZE + ep_lane();
+
+		if (ep_presence_said(op, said->word[i]) && t.state[r] == EP_LL_SOURCE_HERE &&
+		    ep_presence_adopt(c.g, op, r) == EP_PRESENCE_ABSENT) {
+			t.state[r] = EP_LL_SOURCE_ABSENT;
+			ok = false;
+		}
+	}
+	return ep_all(EP_FULL_MASK, ok);
+}
+
+#endif
