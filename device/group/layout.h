@@ -55,12 +55,13 @@ enum ep_half {
 
 /* One per block of the largest grid; all copies are equal between kernels. */
 struct __attribute__((aligned(16))) ep_dev_seq {
-	uint32_t step;                  /* last step taken */
-	uint32_t busy;                  /* bit b: bank b holds a pending operation */
-	uint32_t freed[EP_GROUP_BANKS]; /* step that freed the bank; 0: never used */
-	uint32_t next;                  /* bank of the next operation, */
-	uint32_t next_freed;            /* and the step that freed it */
-	uint32_t clean_round;           /* number of MaskCleans */
+	uint32_t step; /* last step taken */
+	uint32_t busy; /* bit b: bank b holds a pending operation */
+	uint32_t freed
+		[EP_GROUP_BANKS]; /* step that freed the bank; 0: never used; busy: its epoch */
+	uint32_t next;            /* bank of the next operation, */
+	uint32_t next_freed;      /* and the step that freed it */
+	uint32_t clean_round;     /* number of MaskCleans */
 };
 
 /* The progress word. `masked`: its reader is not waited for any more. */
@@ -97,7 +98,8 @@ EP_HOST_DEV uint32_t *ep_mask_steps(int32_t *mask, uint32_t nranks)
 struct ep_dev_pending {
 	uint32_t bank;
 	uint32_t epoch;
-	uint32_t pad[2];
+	uint32_t freed; /* step that had freed the bank */
+	uint32_t pad;
 };
 
 /* device -> host, pinned: the first failure of each class wins. */
@@ -110,12 +112,13 @@ enum ep_record_class {
 
 enum ep_record_cause {
 	EP_CAUSE_TIMEOUT = 1,
-	EP_CAUSE_MISMATCH,  /* value = peer's word, expected = ours */
-	EP_CAUSE_EXPERT_ID, /* value = the id, token and k say where */
-	EP_CAUSE_UNSENT,    /* the receive half of an operation whose send half never ran */
-	EP_CAUSE_OVERFLOW,  /* value = a local expert with more than expected = R * B rows */
-	EP_CAUSE_LEFT,      /* the peer has masked us, or goes on without us, value steps ahead */
-	EP_CAUSE_UNENDED,   /* a queue that was given up does not end; value, expected as below */
+	EP_CAUSE_MISMATCH,   /* value = peer's word, expected = ours */
+	EP_CAUSE_EXPERT_ID,  /* value = the id, token and k say where */
+	EP_CAUSE_UNSENT,     /* the receive half of an operation whose send half has not run */
+	EP_CAUSE_UNRECEIVED, /* a send half, while the receive half of one before has not run */
+	EP_CAUSE_OVERFLOW,   /* value = a local expert with more than expected = R * B rows */
+	EP_CAUSE_LEFT,       /* the peer has masked us, or goes on without us, value steps ahead */
+	EP_CAUSE_UNENDED,    /* a queue that was given up does not end; value, expected as below */
 	EP_CAUSE_RDMA /* the connection; value = enum ep_mlx5_status, expected = queue pair, or
 			     * both 0: the host has given the connection up */
 };

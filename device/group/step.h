@@ -3,7 +3,7 @@
  * The step that a kernel takes, and the bank that it may write.
  *
  *     found = ep_step_load()          loads, nothing waits for them yet
- *     op = ep_step_make(found.seq)    the step
+ *     op = ep_step_make(found)        the step
  *     ep_step_publish(op)             peers learn of it
  *     ep_step_begin(found, op)        waits for the bank; the sequence goes on
  */
@@ -44,9 +44,10 @@ EP_DEV uint32_t ep_seq_freed(const struct ep_dev_seq &s, uint32_t b)
  * they are issued together, ahead of everything that waits for one of them.
  */
 struct ep_step_found {
-	struct ep_dev_seq seq; /* the block's copy */
-	uint32_t aborted;      /* last warp: not 0: nothing may be done */
-	uint64_t word;         /* senders' last warp: progress word of peer `lane` */
+	struct ep_dev_seq seq;         /* the block's copy */
+	uint32_t aborted;              /* last warp: not 0: nothing may be done */
+	uint64_t word;                 /* senders' last warp: progress word of peer `lane` */
+	struct ep_dev_pending pending; /* the handle's last split operation; halves alone */
 };
 
 EP_DEV struct ep_step_found ep_step_load(const struct ep_dev_group &g,
@@ -63,33 +64,47 @@ EP_DEV struct ep_step_found ep_step_load(const struct ep_dev_group &g,
 		f.aborted = ep_ld_relaxed_gpu_u32(&g.state->aborted);
 	}
 	f.seq = g.seq[ep_block()];
+	f.pending = l.halves == (EP_HALF_SEND | EP_HALF_RECV) ? (struct ep_dev_pending){}
+							      : *l.pending;
 	return f;
 }
 
-/* The kernel's step: what follows from the sequence that it found. */
-EP_DEV struct ep_op ep_step_make(const struct ep_dev_launch &l, const struct ep_dev_seq &seq,
+/* Is the handle's last split operation sent and not received? */
+EP_DEV bool ep_step_pends(const struct ep_step_found &f)
+{
+	return f.pending.bank < EP_GROUP_BANKS && (f.seq.busy >> f.pending.bank & 1) &&
+	       ep_seq_freed(f.seq, f.pending.bank) == f.pending.epoch;
+}
+
+/*
+ * The kernel's step: what follows from the sequence that it found. The host lets halves run in turn,
+ * but a graph with one of them may be launched twice, or never.
+ */
+EP_DEV struct ep_op ep_step_make(const struct ep_dev_launch &l, const struct ep_step_found &f,
 				 bool is_combine)
 {
+	const struct ep_dev_seq &seq = f.seq;
 	struct ep_op op;
 
 	op.step = seq.step + 1 ? seq.step + 1 : 1; /* 0 means never */
 	op.is_combine = is_combine;
 	op.start_ns = 0;
-	op.pending = true;
+	op.fault = 0;
 	op.clean_round = seq.clean_round;
 	if (l.halves & EP_HALF_SEND) {
 		op.epoch = op.step;
 		op.bank = seq.next;
 		op.freed = seq.next_freed;
+		if (seq.busy == (1u << EP_GROUP_BANKS) - 1 ||
+		    (l.halves == EP_HALF_SEND && ep_step_pends(f))) {
+			op.fault = EP_CAUSE_UNRECEIVED;
+		}
 		return op;
 	}
-	op.epoch = l.pending->epoch;
-	op.bank = l.pending->bank;
-	op.pending = op.bank < EP_GROUP_BANKS && (seq.busy >> op.bank & 1);
-	if (!op.pending) { /* its send half was captured, but the graph never ran */
-		op.bank = 0;
-	}
-	op.freed = ep_seq_freed(seq, op.bank);
+	op.fault = ep_step_pends(f) ? 0 : EP_CAUSE_UNSENT;
+	op.epoch = f.pending.epoch;
+	op.bank = op.fault ? 0 : f.pending.bank;
+	op.freed = f.pending.freed;
 	return op;
 }
 
@@ -98,15 +113,14 @@ EP_DEV void ep_seq_advance(const struct ep_dev_launch &l, const struct ep_op &op
 			   struct ep_dev_seq *s)
 {
 	s->step = op.step;
-	if (!op.pending) {
-		/* nothing to free */
-	} else if (l.halves & EP_HALF_RECV) {
-		s->busy &= ~(1u << op.bank);
-		s->freed[0] = op.bank == 0 ? op.step : s->freed[0];
-		s->freed[1] = op.bank == 1 ? op.step : s->freed[1];
-		s->freed[2] = op.bank == 2 ? op.step : s->freed[2];
-	} else {
-		s->busy |= 1u << op.bank;
+	if (!op.fault) {
+		uint32_t freed = l.halves & EP_HALF_RECV ? op.step : op.epoch;
+
+		s->busy = l.halves & EP_HALF_RECV ? s->busy & ~(1u << op.bank)
+						  : s->busy | 1u << op.bank;
+		s->freed[0] = op.bank == 0 ? freed : s->freed[0];
+		s->freed[1] = op.bank == 1 ? freed : s->freed[1];
+		s->freed[2] = op.bank == 2 ? freed : s->freed[2];
 	}
 	s->next = ep_bank_choose(s);
 	s->next_freed = ep_seq_freed(*s, s->next);
@@ -180,10 +194,10 @@ EP_DEV uint32_t ep_bank_wait(const struct ep_dev_group &g, const struct ep_op &o
 	return held ? EP_BANK_HELD : EP_BANK_FREE;
 }
 
-/* A receive half without its send half. One thread. */
-EP_DEV void ep_step_unsent(const struct ep_dev_group &g, const struct ep_op &op)
+/* A half that must not run. One thread. */
+EP_DEV void ep_step_refuse(const struct ep_dev_group &g, const struct ep_op &op)
 {
-	ep_record_write(g, EP_RECORD_FATAL, ep_record_make(op, EP_CAUSE_UNSENT, g.rank));
+	ep_record_write(g, EP_RECORD_FATAL, ep_record_make(op, op.fault, g.rank));
 	ep_abort(g);
 }
 
@@ -203,7 +217,7 @@ EP_DEV uint32_t ep_step_begin(const struct ep_dev_group &g, const struct ep_dev_
 		bool aborted = ep_any(EP_FULL_MASK, found.aborted);
 		uint32_t state = EP_BANK_FREE;
 
-		if (aborted || !op.pending) {
+		if (aborted || op.fault) {
 			state = EP_BANK_ABORTED;
 		} else if (ep_block() < l.send_blocks) {
 			state = ep_bank_wait(g, op, found.word);
@@ -211,8 +225,8 @@ EP_DEV uint32_t ep_step_begin(const struct ep_dev_group &g, const struct ep_dev_
 		if (ep_lane() == 0) {
 			bank = state;
 		}
-		if (!op.pending && !aborted && ep_block() == 0 && ep_lane() == 0) {
-			ep_step_unsent(g, op);
+		if (op.fault && !aborted && ep_block() == 0 && ep_lane() == 0) {
+			ep_step_refuse(g, op);
 		}
 	}
 	ep_block_sync();
@@ -223,9 +237,10 @@ EP_DEV uint32_t ep_step_begin(const struct ep_dev_group &g, const struct ep_dev_
 		ep_seq_advance(l, op, &s);
 		g.seq[i] = s;
 	}
-	if (ep_block() == 0 && ep_tid() == 0 && !(l.halves & EP_HALF_RECV)) {
+	if (ep_block() == 0 && ep_tid() == 0 && l.halves == EP_HALF_SEND && !op.fault) {
 		l.pending->bank = op.bank;
 		l.pending->epoch = op.epoch;
+		l.pending->freed = op.freed;
 	}
 	return bank;
 }

@@ -444,7 +444,7 @@ template <int DTYPE, bool REMOTE> EP_DEV void ep_ll_combine(const struct ep_ll_c
 		first = ep_ll_return_load<REMOTE>(c, worker);
 		all = ep_ll_return_most(c) * c.g.nranks;
 	}
-	struct ep_op op = ep_step_make(c.launch, found.seq, true);
+	struct ep_op op = ep_step_make(c.launch, found, true);
 
 	if (ep_block() == 0 && ep_warp() == 0) {
 		ep_step_publish(c.g, op);

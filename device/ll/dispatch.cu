@@ -195,7 +195,7 @@ template <bool FP8, bool REMOTE> EP_DEV void ep_ll_dispatch(const struct ep_ll_d
 		}
 		ep_block_sync();
 	}
-	op = ep_step_make(c.launch, found.seq, false);
+	op = ep_step_make(c.launch, found, false);
 	if (ep_block() == 0 && ep_warp() == ep_nwarps() / 2) { /* others have more to do */
 		ep_step_publish(c.g, op);
 	}

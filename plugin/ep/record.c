@@ -115,6 +115,14 @@ static ncclResult_t ep_record_fatal(struct ncclEpGroup *group, const struct ep_r
 			       "group",
 			       ep_record_operation(r), r->step);
 	}
+	if (r->cause == EP_CAUSE_UNRECEIVED) {
+		return ep_fail(
+			ncclInvalidUsage,
+			"%s %u: it was to be sent while the send_only operation before it has "
+			"not been completed (is only its send half in a graph that was "
+			"launched twice?); destroy the group",
+			ep_record_operation(r), r->step);
+	}
 	if (r->cause == EP_CAUSE_MISMATCH) {
 		return ep_fail(
 			ncclRemoteError,
