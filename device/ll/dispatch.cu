@@ -96,13 +96,13 @@ EP_DEV void ep_ll_send_rows(const struct ep_ll_dispatch_args &a, const struct ep
 template <bool REMOTE>
 EP_DEV void ep_ll_send_headers(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
 			       const struct ep_ll_send_tables &t, uint32_t w0, uint32_t n,
-			       uint32_t worker, uint32_t workers, bool twice)
+			       uint32_t worker, uint32_t workers, uint32_t repeats)
 {
 	const struct ep_ll_common &c = a.c;
 	struct ep_ll_header_share share = ep_ll_header_share_make(a);
 
 	for (uint32_t local = worker; local < n; local += workers) {
-		struct ep_ll_selection s = ep_ll_selection_make(c, t, local, twice);
+		struct ep_ll_selection s = ep_ll_selection_make(c, t, local, repeats);
 		float weight = ep_ll_weight(a, w0 + local);
 		uint32_t away = 0;
 
@@ -133,7 +133,7 @@ EP_DEV void ep_ll_send_headers(const struct ep_ll_dispatch_args &a, const struct
  */
 template <bool FP8, bool REMOTE>
 EP_DEV void ep_ll_dispatch_send(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
-				const struct ep_ll_send_tables &t, uint32_t *twice)
+				const struct ep_ll_send_tables &t, uint32_t *repeats)
 {
 	const struct ep_ll_common &c = a.c;
 	/* with few blocks, block 0 counts first and then sends with the others */
@@ -143,7 +143,7 @@ EP_DEV void ep_ll_dispatch_send(const struct ep_ll_dispatch_args &a, const struc
 	uint32_t side = 0;
 
 	if (ep_block() == 0) {
-		ep_ll_send_counts<REMOTE>(a, op, t, twice);
+		ep_ll_send_counts<REMOTE>(a, op, t, repeats);
 		if (REMOTE) {
 			ep_block_sync();
 			ep_ll_remote_post_counts(a, op);
@@ -159,14 +159,16 @@ EP_DEV void ep_ll_dispatch_send(const struct ep_ll_dispatch_args &a, const struc
 		uint32_t n = ep_min_u32(t.span, c.num_tokens - w0);
 
 		if (w0 || (ep_block() == 0 && t.span < c.num_tokens)) {
-			ep_ll_span_take(c, op.step, t, w0, n, false, twice);
+			ep_ll_span_take(c, op.step, t, w0, n, false, repeats);
 		}
 		if (REMOTE) {
 			ep_ll_remote_send_span<FP8>(a, op, t, w0, n, ep_block() - counters,
-						    c.launch.send_blocks - counters, *twice, &side);
+						    c.launch.send_blocks - counters, *repeats,
+						    &side);
 		}
 		/* from the other end, so that with few tokens other warps carry rows */
-		ep_ll_send_headers<REMOTE>(a, op, t, w0, n, workers - 1 - worker, workers, *twice);
+		ep_ll_send_headers<REMOTE>(a, op, t, w0, n, workers - 1 - worker, workers,
+					   *repeats);
 		ep_ll_send_rows<FP8, REMOTE>(a, op, t, w0, n, worker, workers);
 		if (w0 + t.span < c.num_tokens) {
 			ep_block_sync();
@@ -185,13 +187,13 @@ template <bool FP8, bool REMOTE> EP_DEV void ep_ll_dispatch(const struct ep_ll_d
 	struct ep_step_found found = ep_step_load(c.g, c.launch);
 	struct ep_ll_send_tables t = ep_ll_send_tables_make(c);
 	struct ep_op op;
-	EP_SHARED(uint32_t, twice);
+	EP_SHARED(uint32_t, repeats);
 
 	if (sends) {
 		ep_ll_span_clear(c, t);
 		ep_ll_bases_clear(c, t);
 		if (ep_tid() == 0) {
-			twice = 0;
+			repeats = 0;
 		}
 		ep_block_sync();
 	}
@@ -206,7 +208,7 @@ template <bool FP8, bool REMOTE> EP_DEV void ep_ll_dispatch(const struct ep_ll_d
 		ep_remote_publish(c.g, op);
 	}
 	if (sends) {
-		ep_ll_span_mark(c, op.step, t, 0, n, id, counts, &twice);
+		ep_ll_span_mark(c, op.step, t, 0, n, id, counts, &repeats);
 	}
 	uint64_t before = REMOTE ? ep_time_ns() : 0; /* who is waited for here is slow, not lost */
 	bank = ep_step_begin(c.g, c.launch, found, op);
@@ -224,9 +226,9 @@ template <bool FP8, bool REMOTE> EP_DEV void ep_ll_dispatch(const struct ep_ll_d
 	if (bank == EP_BANK_HELD) {
 		/* ids were loaded before their ranks were masked, and those still use the bank */
 		ep_ll_bases_clear(c, t);
-		ep_ll_span_take(c, op.step, t, 0, n, counts, &twice);
+		ep_ll_span_take(c, op.step, t, 0, n, counts, &repeats);
 	}
-	ep_ll_dispatch_send<FP8, REMOTE>(a, op, t, &twice);
+	ep_ll_dispatch_send<FP8, REMOTE>(a, op, t, &repeats);
 }
 
 EP_KERNEL(ep_ll_dispatch_kernel, ep_ll_dispatch_args, EP_GROUP_MAX_THREADS)

@@ -95,11 +95,11 @@ EP_DEV uint32_t ep_ll_remote_first_slot(const struct ep_ll_send_tables &t,
 EP_DEV void ep_ll_remote_stage_headers(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
 				       const struct ep_ll_send_tables &t,
 				       const struct ep_ll_remote_batch &b, uint32_t w0,
-				       uint32_t local, bool twice)
+				       uint32_t local, uint32_t repeats)
 {
 	const struct ep_ll_common &c = a.c;
 	struct ep_ll_header_share share = ep_ll_header_share_make(a);
-	struct ep_ll_selection s = ep_ll_selection_make(c, t, local, twice);
+	struct ep_ll_selection s = ep_ll_selection_make(c, t, local, repeats);
 	float weight = ep_ll_weight(a, w0 + local);
 
 	for (uint32_t d0 = 0; d0 < c.g.nranks; d0 += share.ranks) {
@@ -134,7 +134,8 @@ EP_DEV bool ep_ll_remote_goes(const struct ep_ll_common &c, const struct ep_ll_s
 template <bool FP8>
 EP_DEV void ep_ll_remote_stage_batch(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
 				     const struct ep_ll_send_tables &t,
-				     const struct ep_ll_remote_batch &b, uint32_t w0, bool twice)
+				     const struct ep_ll_remote_batch &b, uint32_t w0,
+				     uint32_t repeats)
 {
 	const struct ep_ll_common &c = a.c;
 	uint32_t part_quads;
@@ -149,7 +150,7 @@ EP_DEV void ep_ll_remote_stage_batch(const struct ep_ll_dispatch_args &a, const 
 			continue;
 		}
 		if (part == 0) {
-			ep_ll_remote_stage_headers(a, op, t, b, w0, b.first + n, twice);
+			ep_ll_remote_stage_headers(a, op, t, b, w0, b.first + n, repeats);
 		}
 		ep_ll_part(c.row_quads, part_quads, part, &first, &end);
 		ep_ll_remote_stage_part<FP8>(a, t, w0 + b.first + n, row, first, end);
@@ -199,7 +200,8 @@ EP_DEV void ep_ll_remote_post_tokens(const struct ep_ll_dispatch_args &a, const 
 template <bool FP8>
 EP_DEV void ep_ll_remote_send_span(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
 				   const struct ep_ll_send_tables &t, uint32_t w0, uint32_t n,
-				   uint32_t index, uint32_t stride, bool twice, uint32_t *side)
+				   uint32_t index, uint32_t stride, uint32_t repeats,
+				   uint32_t *side)
 {
 	const struct ep_ll_common &c = a.c;
 
@@ -220,7 +222,7 @@ EP_DEV void ep_ll_remote_send_span(const struct ep_ll_dispatch_args &a, const st
 			if (!ep_stage_claim(c.g, op, ch, b.side)) {
 				return;
 			}
-			ep_ll_remote_stage_batch<FP8>(a, op, t, b, w0, twice);
+			ep_ll_remote_stage_batch<FP8>(a, op, t, b, w0, repeats);
 			ep_block_sync();
 			for (uint32_t d = ep_remote_peer(c.g, ep_warp()); d < c.g.nranks;
 			     d = ep_remote_peer(c.g, d + ep_nwarps())) {

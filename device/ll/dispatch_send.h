@@ -17,6 +17,7 @@ struct ep_ll_send_tables {
 	uint32_t *rank_bits;    /* [R][words] tokens of the span that go to the rank */
 	uint32_t *expert_base;  /* [E] selections of the expert before the span */
 	uint32_t *rank_base;    /* [R] rows for the rank before the span */
+	uint16_t *repeat;       /* selections of an expert that their token has named already */
 	unsigned char *scratch; /* FP8: one tile for each warp */
 	uint32_t span;          /* tokens */
 	uint32_t words; /* of bits for each expert and rank: as many as the fullest span needs */
@@ -37,6 +38,7 @@ EP_DEV struct ep_ll_send_tables ep_ll_send_tables_make(const struct ep_ll_common
 	t.rank_bits = t.expert_bits + experts * t.words;
 	t.expert_base = t.rank_bits + c.g.nranks * t.words;
 	t.rank_base = t.expert_base + experts;
+	t.repeat = (uint16_t *)(t.rank_base + c.g.nranks);
 	return t;
 }
 
@@ -92,12 +94,12 @@ EP_DEV void ep_ll_span_clear(const struct ep_ll_common &c, const struct ep_ll_se
 /*
  * Notes the ids of tokens [w0, w0 + n), `raw` being the thread's first, and sets their bits, which
  * are clear. Negative ids, ids out of range and masked ranks become -1. With `count` the experts'
- * bases grow by what the span has for them. *twice is set when a token names an expert twice,
- * which one bit cannot tell. A barrier before and after.
+ * bases grow by what the span has for them. *repeats counts selections of an expert that their token
+ * has named already, which one bit cannot tell. A barrier before and after.
  */
 EP_DEV void ep_ll_span_mark(const struct ep_ll_common &c, uint32_t step,
 			    const struct ep_ll_send_tables &t, uint32_t w0, uint32_t n,
-			    struct ep_ll_raw_id raw, bool count, uint32_t *twice)
+			    struct ep_ll_raw_id raw, bool count, uint32_t *repeats)
 {
 	int64_t experts = (int64_t)c.g.nranks * c.nlocal;
 
@@ -125,7 +127,7 @@ EP_DEV void ep_ll_span_mark(const struct ep_ll_common &c, uint32_t step,
 			continue;
 		}
 		if (ep_shared_or_u32(&t.expert_bits[id * t.words + local / 32], bit) & bit) {
-			ep_shared_or_u32(twice, 1); /* several threads may */
+			t.repeat[ep_shared_add_u32(repeats, 1)] = (uint16_t)i;
 		}
 		if (count) {
 			ep_shared_add_u32(&t.expert_base[id], 1);
@@ -136,14 +138,17 @@ EP_DEV void ep_ll_span_mark(const struct ep_ll_common &c, uint32_t step,
 /* All of it for another span, or once more for this one. One block; barriers at both ends. */
 EP_DEV void ep_ll_span_take(const struct ep_ll_common &c, uint32_t step,
 			    const struct ep_ll_send_tables &t, uint32_t w0, uint32_t n, bool count,
-			    uint32_t *twice)
+			    uint32_t *repeats)
 {
 	struct ep_ll_raw_id id = ep_ll_span_load(c, w0, n);
 
 	ep_block_sync();
 	ep_ll_span_clear(c, t);
+	if (ep_tid() == 0) {
+		*repeats = 0;
+	}
 	ep_block_sync();
-	ep_ll_span_mark(c, step, t, w0, n, id, count, twice);
+	ep_ll_span_mark(c, step, t, w0, n, id, count, repeats);
 	ep_block_sync();
 }
 
@@ -196,19 +201,30 @@ EP_DEV uint32_t ep_ll_slot(const struct ep_ll_send_tables &t, uint32_t local, ui
 		       : EP_LL_NO_ROW;
 }
 
-/* Index of selection i of the span among this rank's selections of the expert, by (token, k). */
+/*
+ * Index of the lane's selection of `expert` by the span's token, among this rank's selections of the
+ * expert, by (token, k). A bit says that a token names the expert, but not how often: which selections
+ * are repeats is listed apart, most often none. One warp, lane k with selection k.
+ */
 EP_DEV uint32_t ep_ll_index(const struct ep_ll_common &c, const struct ep_ll_send_tables &t,
-			    uint32_t i, bool twice)
+			    uint32_t local, int32_t expert, uint32_t repeats)
 {
-	int32_t id = t.id[i];
-	uint32_t local = ep_div(i, c.by_topk), n = t.expert_base[id];
+	uint32_t n = 0, same;
 
-	if (!twice) {
-		return n + ep_ll_bits_before(t.expert_bits + id * t.words, local);
+	if (expert >= 0) {
+		n = t.expert_base[expert] +
+		    ep_ll_bits_before(t.expert_bits + expert * t.words, local);
 	}
-#pragma unroll 1
-	for (uint32_t j = 0; j < i; j++) {
-		n += t.id[j] == id;
+	if (!repeats) {
+		return n;
+	}
+	same = ep_match_u32(EP_FULL_MASK, (uint32_t)expert);
+	n += ep_popc(same & ((1u << ep_lane()) - 1));
+	EP_UNROLL(1)
+	for (uint32_t j = 0; j < repeats; j++) {
+		uint32_t i = t.repeat[j];
+
+		n += t.id[i] == expert && ep_div(i, c.by_topk) < local;
 	}
 	return n;
 }
@@ -232,14 +248,14 @@ EP_DEV unsigned char *ep_ll_post(const struct ep_ll_common &c, uint32_t d)
  */
 template <bool REMOTE>
 EP_DEV void ep_ll_send_counts(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
-			      const struct ep_ll_send_tables &t, uint32_t *twice)
+			      const struct ep_ll_send_tables &t, uint32_t *repeats)
 {
 	const struct ep_ll_common &c = a.c;
 
 	for (uint32_t w0 = 0; w0 < c.num_tokens; w0 += t.span) {
 		if (w0) {
 			ep_ll_span_take(c, op.step, t, w0, ep_min_u32(t.span, c.num_tokens - w0),
-					true, twice);
+					true, repeats);
 		}
 		/* each rank's by the thread that tells it */
 		for (uint32_t d = ep_nthreads() - 1 - ep_tid(); d < c.g.nranks;
@@ -292,7 +308,7 @@ struct ep_ll_selection {
 
 EP_DEV struct ep_ll_selection ep_ll_selection_make(const struct ep_ll_common &c,
 						   const struct ep_ll_send_tables &t,
-						   uint32_t local, bool twice)
+						   uint32_t local, uint32_t repeats)
 {
 	uint32_t k = ep_lane(), i = local * c.topk + k;
 	int32_t id = k < c.topk ? t.id[i] : -1;
@@ -301,9 +317,9 @@ EP_DEV struct ep_ll_selection ep_ll_selection_make(const struct ep_ll_common &c,
 	if (id >= 0) {
 		s.rank = ep_div(id, c.by_local);
 		s.local_id = id - s.rank * c.nlocal;
-		if (c.layout == EP_LL_EXPERT_MAJOR) {
-			s.index = ep_ll_index(c, t, i, twice);
-		}
+	}
+	if (c.layout == EP_LL_EXPERT_MAJOR) {
+		s.index = ep_ll_index(c, t, local, id, repeats);
 	}
 	return s;
 }

@@ -58,7 +58,7 @@ static uint32_t ep_ll_span_tokens(uint32_t topk, uint32_t experts)
 
 /*
  * Dynamic shared memory of a dispatch. Senders: ids of a span, bits per (expert, token) and per
- * (rank, token), counts per expert and rank, FP8 scratch. Receivers: counts per (source, expert),
+ * (rank, token), counts per expert and rank, repeated selections, FP8 scratch. Receivers: counts per (source, expert),
  * five words per source.
  */
 static uint32_t ep_ll_shared_bytes(const struct ncclEpGroup *g, uint32_t topk)
@@ -66,10 +66,10 @@ static uint32_t ep_ll_shared_bytes(const struct ncclEpGroup *g, uint32_t topk)
 	uint32_t r = g->config.shape.nranks, experts = r * g->config.shape.nlocal;
 	uint32_t span = ep_ll_span_tokens(topk, experts);
 	uint32_t scratch = EP_GROUP_MAX_THREADS / 32 * EP_LL_TILE_BYTES;
-	uint32_t send = 4 * (span * topk + (experts + r) * (span / 32 + 1)) + scratch;
+	uint32_t send = 4 * (span * topk + (experts + r) * (span / 32 + 1)) + 2 * span * topk;
 	uint32_t recv = 4 * (experts + 5 * r);
 
-	return (uint32_t)ep_max_u64(send, recv) + 64;
+	return (uint32_t)ep_max_u64(send + scratch, recv) + 64;
 }
 
 static ncclResult_t ep_ll_shared_allow(int device, uint32_t bytes)
