@@ -26,6 +26,7 @@
 #include "gda/gda.h"
 #include "gda/state.h"
 #include "kernels.h"
+#include "launch.h"
 #include "support/world.h"
 
 #define HEAP_BYTES (2u << 20)
@@ -99,12 +100,8 @@ static void launch(struct rank *r, uint32_t what, uint32_t queue, uint32_t lanes
 				     .times = 1,
 				     .lanes = lanes,
 				     .quiet = quiet };
-	cudaLaunchConfig_t config = { .gridDim = { 1, 1, 1 },
-				      .blockDim = { 32, 1, 1 },
-				      .stream = r->w->stream };
-	void *list[] = { &args };
 
-	NEED_CUDA(cudaLaunchKernelExC(&config, (const void *)gda_one, list));
+	gda_launch(gda_one, 1, 32, &args, 0, r->w->stream);
 }
 
 /* Returns how that went. */

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 #include "nccl_ep/ext.h"
-#include "unit/unit.h"
+#include "support/check.h"
 
 #define RANKS 4
 #define EXPERTS 8
@@ -428,5 +428,5 @@ int main(void)
 	test_absent_rank();
 	test_masked_rank();
 	CHECK(ncclCommDestroy(comm) == ncclSuccess);
-	return unit_end();
+	return check_end();
 }

@@ -7,7 +7,7 @@
 #include "core/bootstrap.h"
 #include "core/error.h"
 #include "core/ident.h"
-#include "unit/unit.h"
+#include "support/check.h"
 
 static void *other_thread(void *arg)
 {
@@ -126,5 +126,5 @@ int main(void)
 	test_long_text();
 	test_verdicts();
 	test_ident();
-	return unit_end();
+	return check_end();
 }

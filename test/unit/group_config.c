@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include "ep/group.h"
 #include "nccl_ep/ext.h"
-#include "unit/unit.h"
+#include "support/check.h"
+#include "support/reason.h"
 
 static struct ep_params params;
 static struct ep_group_config made;
@@ -18,14 +19,6 @@ static ncclEpGroupConfig_t good(void)
 	c.max_dispatch_tokens_per_rank = 128;
 	c.max_token_bytes = 14336;
 	return c;
-}
-
-static const char *last_text(void)
-{
-	static struct ep_error e;
-
-	ep_error_get(NULL, &e);
-	return e.text;
 }
 
 static cudaError_t some_alloc(void **ptr, size_t size, void *context)
@@ -280,5 +273,5 @@ int main(void)
 	test_agreement();
 	test_channels();
 	test_query();
-	return unit_end();
+	return check_end();
 }

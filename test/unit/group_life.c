@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "nccl_ep/ext.h"
-#include "unit/unit.h"
+#include "support/check.h"
 
 #define RANKS 4
 #define EXPERTS 32
@@ -365,7 +365,7 @@ static void test_leaving(ncclEpGroup_t late, ncclEpGroup_t never, ncclEpGroup_t 
 	barrier("never");
 
 	if (rank == 3) {
-		_exit(unit_end());
+		_exit(check_end());
 	}
 	start = now();
 	CHECK(ncclEpGroupDestroy(dead) == ncclSuccess);
@@ -398,11 +398,11 @@ int main(void)
 	CHECK(ncclEpCreateGroup(&dead, comm, &c) == ncclSuccess);
 	barrier("created");
 	test_absent_at_creation();
-	if (!unit_failures) {
+	if (!check_failures()) {
 		test_busy_device(busy);
 	}
-	if (!unit_failures) {
+	if (!check_failures()) {
 		test_leaving(late, never, dead);
 	}
-	return unit_end();
+	return check_end();
 }

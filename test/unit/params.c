@@ -3,15 +3,8 @@
 #include <stdlib.h>
 #include "core/nodes.h"
 #include "core/param.h"
-#include "unit/unit.h"
-
-static const char *last_text(void)
-{
-	static struct ep_error e;
-
-	ep_error_get(NULL, &e);
-	return e.text;
-}
+#include "support/check.h"
+#include "support/reason.h"
 
 static char name[EP_PARAM_NAME_MAX + 1];
 static const char *nearest;
@@ -178,5 +171,5 @@ int main(void)
 	test_values();
 	test_switch();
 	test_names();
-	return unit_end();
+	return check_end();
 }

@@ -2,7 +2,7 @@
 /* Callers' structs and descriptors of any API version, through calls that need no device. */
 #include <stdlib.h>
 #include "nccl_ep/ext.h"
-#include "unit/unit.h"
+#include "support/check.h"
 
 static ncclResult_t last_code;
 static const char *last_text;
@@ -202,5 +202,5 @@ int main(void)
 	test_config_sizes();
 	test_output_sizes();
 	test_group_arguments();
-	return unit_end();
+	return check_end();
 }
