@@ -79,6 +79,7 @@ static void check_peers(struct bench *b, const struct expected *e)
 	NEED_OK(bench_combine(b, b->w->stream));
 	read_stats(b, after);
 	for (int r = 0; r < b->w->nranks; r++) {
+		CHECK(after[r].size == sizeof(after[r]) && after[r].magic == NCCL_EP_MAGIC);
 		CHECK_INT(after[r].rank, r);
 		CHECK_INT(after[r].active, 1);
 		if (r == b->w->rank) {

@@ -20,8 +20,12 @@ static void expect_error(ncclEpGroup_t group, int want)
 
 static void clean(struct world *w, ncclEpGroup_t group)
 {
+	int error = -1;
+
 	world_meet(w);
+	OK(ncclEpGetAsyncError(group, &error));
 	OK(ncclEpMaskClean(group, w->stream));
+	expect_error(group, error); /* stays until it is cleared */
 	OK(ncclEpErrorClear(group));
 	CHECK_INT(bench_masked(w, group), 0);
 	world_meet(w);

@@ -38,6 +38,7 @@ struct bench {
 	uint32_t tokens; /* of this rank */
 	uint32_t blocks; /* of the outputs: experts here, or ranks */
 	uint32_t rows;   /* of a block */
+	uint64_t due;    /* rows that a dispatch brings here: of the last check or experts' work */
 	ncclEpGroup_t group;
 	ncclEpHandle_t handle;
 	struct bench_tensor in_tokens, in_scales, weights, ids;

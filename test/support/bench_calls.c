@@ -129,11 +129,15 @@ ncclResult_t bench_combine(struct bench *b, cudaStream_t stream)
 
 void bench_round(struct bench *b)
 {
+	uint64_t rows = 0;
+
 	bench_poison(b);
 	NEED_OK(bench_update(b, b->w->stream));
 	NEED_OK(bench_dispatch(b, b->w->stream));
 	NEED_CUDA(cudaStreamSynchronize(b->w->stream));
 	bench_check_dispatch(b);
+	OK(ncclEpExtNumRecvTokens(b->handle, NULL, &rows, b->w->stream));
+	CHECK_INT(rows, b->due);
 	NEED_OK(bench_combine(b, b->w->stream));
 	NEED_CUDA(cudaStreamSynchronize(b->w->stream));
 	bench_check_combine(b);
