@@ -72,8 +72,8 @@ static void make(struct rank *r, struct world *w)
 		snprintf(name[i], sizeof(name[i]), "host%d", i);
 		host[i] = name[i];
 	}
-	NEED(ep_boot_open(&r->boot, w->comm, TIMEOUT_NS) == ncclSuccess);
-	NEED(ep_gda_open(&r->gda, &r->boot, &config, ncclSuccess) == ncclSuccess);
+	NEED_OK(ep_boot_open(&r->boot, w->comm, TIMEOUT_NS));
+	NEED_OK(ep_gda_open(&r->gda, &r->boot, &config, ncclSuccess));
 	ep_gda_describe(r->gda, text, sizeof(text));
 	for (int i = 0; w->rank == 0 && ports[i]; i++) {
 		CHECK(strstr(text, ports[i]));

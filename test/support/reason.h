@@ -8,7 +8,7 @@
 /* Why this thread's last call outside any group failed. */
 static inline const char *last_text(void)
 {
-	static struct ep_error error;
+	static __thread struct ep_error error;
 
 	ep_error_get(NULL, &error);
 	return error.text;
