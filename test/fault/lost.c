@@ -7,7 +7,7 @@
  *                                  one of the survivors works
  *     lost kill|stop mask          with masks: it is masked, the others go on with right results;
  *                                  a stopped one comes back and MaskClean takes it in again
- *     lost kill mask ROUNDS        for so many rounds, which is more than fit a queue to it
+ *     lost kill mask PAIRS         for so many pairs, which is more than fit a queue to it
  */
 #include <unistd.h>
 
@@ -16,8 +16,8 @@
 
 #define VICTIM 2
 #define TIMEOUT_MS (3000 * victim_scale())
-#define MOST_ROUNDS 200
-#define ROUNDS_AROUND_LOSS 8 /* VC_FAULT strikes in the fourth or the fifth */
+#define MOST_PAIRS 200
+#define PAIRS_AROUND_LOSS 8 /* VC_FAULT strikes in the fourth or the fifth */
 
 enum {
 	FLAG_FAILED = 1,
@@ -27,7 +27,7 @@ enum {
 
 struct scene {
 	bool stops;
-	uint64_t rounds; /* without the lost rank */
+	uint64_t pairs; /* without the lost rank */
 };
 
 static struct oracle_problem problem(int nranks, enum oracle_layout layout)
@@ -76,7 +76,7 @@ static void without_masks(struct world *w, void *arg)
 
 	bench_open(&b, w, group, &p, 0);
 	bench_expert_work(&b);
-	for (int i = 0; i < MOST_ROUNDS && result == ncclSuccess; i++) {
+	for (int i = 0; i < MOST_PAIRS && result == ncclSuccess; i++) {
 		result = victim_pair(&b, false, &seconds);
 	}
 	if (w->rank == VICTIM) { /* stopped and continued: it finds itself alone */
@@ -115,17 +115,16 @@ static void without_masks(struct world *w, void *arg)
 	survivors_group(w);
 }
 
-static void go_on_without(struct bench *b, uint64_t rounds)
+static void go_on_without(struct bench *b, uint64_t pairs)
 {
 	double start = world_now(), most = TIMEOUT_MS / 1e3 + 2 * victim_scale();
 
 	b->p.absent = UINT64_C(1) << VICTIM;
-	for (uint64_t i = 0; i < rounds; i++) {
+	for (uint64_t i = 0; i < pairs; i++) {
 		double before = world_now();
 
-		check_context("without the lost rank, round %d", (int)i);
-		bench_load(b, 50 + i);
-		bench_round(b);
+		check_context("without the lost rank, pair %d", (int)i);
+		bench_pair_of(b, 50 + i);
 		/* nobody waits for it any more */
 		CHECK(i == 0 || world_now() - before < TIMEOUT_MS / 1e3);
 		most += i >= 4 ? 0.1 * victim_scale() : 0;
@@ -151,8 +150,7 @@ static void take_in_again(struct world *w, struct bench *b)
 	world_meet(w);
 	b->p.absent = 0;
 	for (uint64_t i = 0; i < 4; i++) {
-		bench_load(b, 70 + i);
-		bench_round(b);
+		bench_pair_of(b, 70 + i);
 	}
 	OK(ncclEpGetAsyncError(b->group, &error));
 	CHECK_INT(error, 0);
@@ -170,10 +168,10 @@ static void with_masks(struct world *w, void *arg)
 	bench_open(&b, w, group, &p, BENCH_MASK);
 	bench_expert_work(&b);
 	/*
-	 * The ranks may miss the lost one in different rounds, and their results are not defined until
-	 * all have. But all must do as many rounds: who stops is missed too.
+	 * The ranks may miss the lost one in different pairs, and their results are not defined until
+	 * all have. But all must do as many pairs: who stops is missed too.
 	 */
-	for (int i = 0; i < (w->rank == VICTIM ? MOST_ROUNDS : ROUNDS_AROUND_LOSS); i++) {
+	for (int i = 0; i < (w->rank == VICTIM ? MOST_PAIRS : PAIRS_AROUND_LOSS); i++) {
 		NEED_OK(victim_pair(&b, false, &seconds));
 		/* once for the lost one, across nodes once more for who waits for it */
 		CHECK(w->rank == VICTIM ||
@@ -198,7 +196,7 @@ static void with_masks(struct world *w, void *arg)
 		NEED(r == VICTIM || world_await(w, FLAG_MASKED, r, 1, 60));
 	}
 	OK(ncclEpErrorClear(group));
-	go_on_without(&b, scene->rounds);
+	go_on_without(&b, scene->pairs);
 	OK(ncclEpGetAsyncError(group, &error));
 	CHECK(!error || world_nodes() > 1); /* the connection may be found lost only now */
 	CHECK_INT(bench_masked(w, group), 1 << VICTIM);
@@ -216,7 +214,7 @@ int main(int argc, char **argv)
 
 	NEED(argc >= 2);
 	scene.stops = !strcmp(argv[1], "stop");
-	scene.rounds = world_number(argc > 3 ? argv[3] : NULL, 4);
+	scene.pairs = world_number(argc > 3 ? argv[3] : NULL, 4);
 	victim_start(VICTIM, !scene.stops);
 	setenv("NCCL_EP_LL_THREADS", "64", 0);
 	setenv("NCCL_EP_CLOSE_TIMEOUT_MS", "3000", 0);

@@ -68,7 +68,7 @@ static void configs(struct world *w)
 		}
 		NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
 		bench_open(&b, w, group, &p, 0);
-		bench_round(&b);
+		bench_pair(&b);
 		bench_close(&b);
 		OK(ncclEpGroupDestroy(group));
 	}

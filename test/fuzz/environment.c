@@ -101,9 +101,9 @@ static ncclResult_t use(struct world *w, ncclEpGroup_t group, const struct oracl
 
 	bench_open(&b, w, group, p, 0);
 	if (!hurried) {
-		bench_round(&b);
+		bench_pair(&b);
 		bench_load_tokens(&b, 7, p->tokens - 1);
-		bench_round(&b);
+		bench_pair(&b);
 	} else {
 		code = bench_update(&b, w->stream);
 		code = code == ncclSuccess ? bench_dispatch(&b, w->stream) : code;

@@ -112,7 +112,7 @@ static void run(struct world *w, void *arg)
 		p.drop_ppm = i >= 2 ? 300000 : 0;
 		p.seed = (uint64_t)i + 5;
 		bench_open(&b, w, group, &p, 0);
-		bench_round(&b);
+		bench_pair(&b);
 		expect(&b, &e);
 		check_handle(&b, &e);
 		check_peers(&b, &e);

@@ -294,7 +294,7 @@ static void run(struct world *w, void *arg)
 		check_context("group of layout %d, quant %d", (int)layout, (int)p.quant);
 		group = bench_group(w, &p, 0);
 		bench_open(b, w, group, &p, 0);
-		bench_round(b);
+		bench_pair(b);
 		if (p.quant == ORACLE_QUANT_NONE) {
 			TRY(any_dispatch, dispatch);
 			if (layout == ORACLE_EXPERT_MAJOR) {
@@ -313,8 +313,7 @@ static void run(struct world *w, void *arg)
 			TRY(em_combine, combine);
 		}
 		check_context("after the mistakes, layout %d, quant %d", (int)layout, (int)p.quant);
-		bench_load(b, 99);
-		bench_round(b);
+		bench_pair_of(b, 99);
 		bench_close(b);
 		OK(ncclEpGroupDestroy(group));
 	}

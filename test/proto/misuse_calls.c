@@ -249,7 +249,7 @@ static void masks_on(struct world *w, const struct oracle_problem *p)
 
 	check_context("masks");
 	bench_open(&b, w, group, p, BENCH_MASK);
-	bench_round(&b);
+	bench_pair(&b);
 	CHECK_REASON(ncclEpMaskQuery(group, NULL, w->stream), IA, "NULL");
 	CHECK_REASON(ncclEpMaskUpdate(group, NULL, w->stream), IA, "NULL");
 	CHECK_REASON(ncclEpGetAsyncError(group, NULL), IA, "NULL");
@@ -261,7 +261,7 @@ static void masks_on(struct world *w, const struct oracle_problem *p)
 	NEED_OK(bench_send_combine(&b, w->stream));
 	CHECK_REASON(ncclEpMaskClean(group, w->stream), IU, "pending");
 	NEED_OK(ncclEpComplete(b.handle, NULL, w->stream));
-	bench_round(&b);
+	bench_pair(&b);
 	bench_close(&b);
 	OK(ncclEpGroupDestroy(group));
 }
@@ -275,14 +275,14 @@ static void run(struct world *w, void *arg)
 	groups(w, &p);
 	group = bench_group(w, &p, 0);
 	bench_open(&b, w, group, &p, 0);
-	bench_round(&b);
+	bench_pair(&b);
 	handles(&b);
 	updates(&b);
 	complete(&b);
 	masks_off(&b);
 	extensions(&b);
 	check_context("after the mistakes");
-	bench_round(&b);
+	bench_pair(&b);
 	bench_close(&b);
 	OK(ncclEpGroupDestroy(group));
 	masks_on(w, &p);

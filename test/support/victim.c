@@ -111,8 +111,8 @@ void victim_new_group(struct world *w, const struct oracle_problem *p, double ti
 
 	check_context("a new group");
 	bench_open(&b, w, bench_group_bounded(w->comm, p, 0, timeout_ms), p, 0);
-	bench_round(&b);
-	bench_round(&b);
+	bench_pair(&b);
+	bench_pair(&b);
 	CHECK_LAST(b.group, ncclSuccess, "");
 	bench_close(&b);
 	OK(ncclEpGroupDestroy(b.group));
