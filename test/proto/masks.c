@@ -18,17 +18,21 @@ static void expect_error(ncclEpGroup_t group, int want)
 	CHECK_INT(error, want);
 }
 
-static void clean(struct world *w, ncclEpGroup_t group)
+/* All ranks come to MaskClean, and work together again. */
+static void all_back(struct world *w, struct bench *b, uint64_t seed)
 {
 	int error = -1;
 
 	world_meet(w);
-	OK(ncclEpGetAsyncError(group, &error));
-	OK(ncclEpMaskClean(group, w->stream));
-	expect_error(group, error); /* stays until it is cleared */
-	OK(ncclEpErrorClear(group));
-	CHECK_INT(bench_masked(w, group), 0);
+	OK(ncclEpGetAsyncError(b->group, &error));
+	OK(ncclEpMaskClean(b->group, w->stream));
+	expect_error(b->group, error); /* stays until it is cleared */
+	OK(ncclEpErrorClear(b->group));
+	CHECK_INT(bench_masked(w, b->group), 0);
 	world_meet(w);
+	b->p.absent = 0;
+	bench_pair_of(b, seed);
+	expect_error(b->group, 0);
 }
 
 /* Ranks in the set are masked by all others and do nothing. */
@@ -52,11 +56,7 @@ static void by_hand(struct world *w, struct bench *b, uint32_t absent)
 		CHECK(world_now() - start < 3 * TIMEOUT_MS / 1e3);
 		expect_error(b->group, 0);
 	}
-	clean(w, b->group);
-	check_context("all are back after 0x%x", absent);
-	b->p.absent = 0;
-	bench_pair_of(b, 30 + absent);
-	expect_error(b->group, 0);
+	all_back(w, b, 30 + absent);
 }
 
 /* A rank is masked after the dispatch: the combine leaves out what it would have returned. */
@@ -66,11 +66,7 @@ static void between(struct world *w, struct bench *b, int away)
 
 	check_context("rank %d is masked before the combine", away);
 	bench_load(b, 60);
-	bench_poison(b);
-	OK(bench_update(b, w->stream));
-	OK(bench_dispatch(b, w->stream));
-	NEED_CUDA(cudaStreamSynchronize(w->stream));
-	bench_check_dispatch(b);
+	bench_dispatch_checked(b);
 	for (int r = 0; r < w->nranks; r++) {
 		mask[r] = r != away;
 	}
@@ -83,9 +79,7 @@ static void between(struct world *w, struct bench *b, int away)
 		bench_check_combine(b);
 		expect_error(b->group, 0);
 	}
-	b->p.absent = 0;
-	clean(w, b->group);
-	bench_pair_of(b, 61);
+	all_back(w, b, 61);
 }
 
 /* One rank leaves out some pairs without a word. */
@@ -101,10 +95,7 @@ static void by_itself(struct world *w, struct bench *b, int away)
 		bench_pair_of(b, 41);
 		expect_error(b->group, 0);
 	}
-	clean(w, b->group);
-	check_context("rank %d is back", away);
-	b->p.absent = 0;
-	bench_pair_of(b, 42);
+	all_back(w, b, 42);
 	bench_pair_of(b, 43);
 	expect_error(b->group, 0);
 }
@@ -144,9 +135,7 @@ static void left_behind(struct world *w, struct bench *b, int away)
 		bench_pair_of(b, 80);
 		expect_error(b->group, 0);
 	}
-	b->p.absent = 0;
-	clean(w, b->group);
-	bench_pair_of(b, 81);
+	all_back(w, b, 81);
 }
 
 /* A rank misses a combine, and comes when the others use its bank for a dispatch. */
@@ -156,10 +145,7 @@ static void late_combine(struct world *w, struct bench *b, int away)
 
 	check_context("rank %d is late for a combine", away);
 	bench_load(b, 100);
-	bench_poison(b);
-	OK(bench_update(b, w->stream));
-	OK(bench_dispatch(b, w->stream));
-	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	bench_dispatch_checked(b);
 	world_meet(w);
 	if (w->rank != away) {
 		OK(bench_combine(b, w->stream));
@@ -185,9 +171,7 @@ static void late_combine(struct world *w, struct bench *b, int away)
 		bench_check_dispatch(b);
 		expect_error(b->group, 0);
 	}
-	b->p.absent = 0;
-	clean(w, b->group);
-	bench_pair_of(b, 103);
+	all_back(w, b, 103);
 }
 
 /* The mask leaves out `absent`, seen from others, and all others, seen from those. */
@@ -230,10 +214,7 @@ static void late_clean(struct world *w, struct bench *b, int away, int alone)
 		OK(bench_update(b, w->stream));
 		expect_alone(w, b, bench_dispatch);
 	}
-	b->p.absent = 0;
-	clean(w, b->group);
-	bench_pair_of(b, 111);
-	expect_error(b->group, 0);
+	all_back(w, b, 111);
 }
 
 /* Two ranks part from the others by hand, go on by themselves, and come back by hand. */
@@ -301,9 +282,7 @@ static void held(struct world *w, ncclEpGroup_t group, const struct oracle_probl
 		bench_check_dispatch(&open);
 		expect_error(group, 0);
 	}
-	clean(w, group);
-	next.p.absent = 0;
-	bench_pair_of(&next, 91);
+	all_back(w, &next, 91);
 	bench_close(&first);
 	bench_close(&open);
 	bench_close(&next);
