@@ -9,41 +9,33 @@
 #define RANKS 3
 #define TIMEOUT_MS (2000 * victim_scale())
 
-typedef void (*mutate_fn)(ncclEpGroupConfig_t *c);
+/* What one rank has otherwise, and what the reason names; NULL: that may differ. */
+#define FIELDS(M)                                                                                  \
+	M(experts, c->num_experts *= 2, "num_experts")                                             \
+	M(tokens, c->max_dispatch_tokens_per_rank++, "max_dispatch_tokens_per_rank")               \
+	M(bytes, c->max_token_bytes += 16, "max_token_bytes")                                      \
+	M(buffer, c->rdma_buffer_size = 64 << 20, "rdma_buffer_size")                              \
+	M(masks, c->enable_mask = 1, "enable_mask")                                                \
+	M(topk, c->num_topk = 2, "num_topk")                                                       \
+	M(zero_copy, c->zero_copy = NCCL_EP_ZERO_COPY_OFF, "zero_copy")                            \
+	M(sms, c->max_num_sms = 5, NULL)                                                           \
+	M(timeout, c->timeout_ns += 1000000000, NULL)                                              \
+	M(channels, c->num_channels = 7; c->num_qp_per_rank = 9;                                   \
+	  c->max_recv_tokens_per_rank = 100, NULL)
 
-#define MUTATE(name_, code_)                                                                       \
+#define CHANGE(name_, code_, part_)                                                                \
 	static void name_(ncclEpGroupConfig_t *c)                                                  \
 	{                                                                                          \
 		code_;                                                                             \
 	}
+#define ROW(name_, code_, part_) { name_, part_ },
 
-MUTATE(experts, c->num_experts *= 2)
-MUTATE(tokens, c->max_dispatch_tokens_per_rank++)
-MUTATE(bytes, c->max_token_bytes += 16)
-MUTATE(buffer, c->rdma_buffer_size = 64 << 20)
-MUTATE(masks, c->enable_mask = 1)
-MUTATE(topk, c->num_topk = 2)
-MUTATE(zero_copy, c->zero_copy = NCCL_EP_ZERO_COPY_OFF)
-/* these may differ */
-MUTATE(sms, c->max_num_sms = 5)
-MUTATE(timeout, c->timeout_ns += 1000000000)
-MUTATE(channels, c->num_channels = 7; c->num_qp_per_rank = 9; c->max_recv_tokens_per_rank = 100)
+FIELDS(CHANGE)
 
 static const struct {
-	mutate_fn mutate;
-	const char *part; /* NULL: allowed */
-} fields[] = {
-	{ experts, "num_experts" },
-	{ tokens, "max_dispatch_tokens_per_rank" },
-	{ bytes, "max_token_bytes" },
-	{ buffer, "rdma_buffer_size" },
-	{ masks, "enable_mask" },
-	{ topk, "num_topk" },
-	{ zero_copy, "zero_copy" },
-	{ sms, NULL },
-	{ timeout, NULL },
-	{ channels, NULL },
-};
+	void (*change)(ncclEpGroupConfig_t *c);
+	const char *part;
+} fields[] = { FIELDS(ROW) };
 
 static void configs(struct world *w)
 {
@@ -58,7 +50,7 @@ static void configs(struct world *w)
 
 		check_context("rank %d differs in field %d", odd, (int)i / RANKS);
 		if (w->rank == odd) {
-			fields[i / RANKS].mutate(&config);
+			fields[i / RANKS].change(&config);
 		}
 		if (part) {
 			CHECK_REASON(ncclEpCreateGroup(&group, w->comm, &config),

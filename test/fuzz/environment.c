@@ -449,19 +449,15 @@ static void judge(const struct test_case *c, int status, const char *errors)
 			   WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status), errors);
 		return;
 	}
-	if (c->outcome == MUST_WORK && WEXITSTATUS(status) != 0) {
-		check_fail(__FILE__, __LINE__, "it does not work: %s", errors);
-	}
+	CHECK(c->outcome != MUST_WORK || WEXITSTATUS(status) == 0, "%s", errors);
 	if (c->outcome != MUST_BE_REFUSED) {
 		return;
 	}
 	for (uint32_t i = 0; reason && i < c->settings; i++) {
 		named |= strstr(reason, c->set[i].name) != NULL;
 	}
-	if (WEXITSTATUS(status) != REFUSED || !named) {
-		check_fail(__FILE__, __LINE__, "not refused with the variable's name: status %d %s",
-			   WEXITSTATUS(status), errors);
-	}
+	CHECK(WEXITSTATUS(status) == REFUSED && named, "status %d: %s", WEXITSTATUS(status),
+	      errors);
 }
 
 static void clear_directory(void)

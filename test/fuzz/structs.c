@@ -38,9 +38,7 @@ void fuzz_judge(struct fuzz *f, const char *call, ncclResult_t result, const str
 	for (size_t i = 0; i < sizeof(documented) / sizeof(documented[0]); i++) {
 		known |= result == documented[i];
 	}
-	if (!known) {
-		check_fail(__FILE__, __LINE__, "undocumented result %d", (int)result);
-	}
+	CHECK(known, "undocumented result %d", (int)result);
 	if (result == ncclSuccess) {
 		CHECK(!m || !mutation_sure(m));
 		return;

@@ -11,10 +11,8 @@
 static void nothing_but_launches(uint64_t launches, uint32_t most_blocks)
 {
 	for (int i = 0; i < WATCH_CALLS; i++) {
-		if (watch.calls[i] != (i == WATCH_LAUNCH ? launches : 0)) {
-			check_fail(__FILE__, __LINE__, "%llu calls of %s",
-				   (unsigned long long)watch.calls[i], watch_name(i));
-		}
+		CHECK(watch.calls[i] == (i == WATCH_LAUNCH ? launches : 0), "%llu calls of %s",
+		      (unsigned long long)watch.calls[i], watch_name(i));
 	}
 	CHECK_INT(watch.attributes, 0);
 	CHECK(watch.most_blocks <= most_blocks);
