@@ -18,41 +18,11 @@
 
 #define BROKEN 1 /* the rank whose NIC has the fault */
 #define TIMEOUT_MS (3000 * victim_scale())
-#define MOST_ROUNDS 200
+#define MOST_PAIRS 200
 #define FLAG_LOST 1
 
-struct scene {
-	const char *text;
-	bool masks;
-};
-
-static ncclResult_t operate(struct bench *b, ncclResult_t (*call)(struct bench *, cudaStream_t),
-			    double *seconds)
-{
-	double start = world_now();
-	ncclResult_t result = call(b, b->w->stream);
-
-	if (result == ncclSuccess) {
-		NEED_CUDA(cudaStreamSynchronize(b->w->stream));
-		OK(ncclEpExtGetLastError(b->group, &result, NULL));
-	}
-	*seconds = world_now() - start;
-	return result;
-}
-
-/* Dispatch and combine, without a look at the results; how long the last operation took. */
-static ncclResult_t turn(struct bench *b, double *seconds)
-{
-	ncclResult_t result = bench_update(b, b->w->stream);
-
-	if (result == ncclSuccess) {
-		result = operate(b, bench_dispatch, seconds);
-	}
-	return result == ncclSuccess ? operate(b, bench_combine, seconds) : result;
-}
-
 /* Rank 1's error is about one of the other node, everybody's about somebody else. */
-static void check_text(struct world *w, const struct scene *scene, const char *text)
+static void check_text(struct world *w, const char *part, const char *text)
 {
 	bool named = false;
 
@@ -61,26 +31,13 @@ static void check_text(struct world *w, const struct scene *scene, const char *t
 
 		named |= r != w->rank && (w->rank != BROKEN || far) && victim_named(text, r);
 	}
-	if (!named || (w->rank == BROKEN && !strstr(text, scene->text))) {
-		check_fail(__FILE__, __LINE__, "\"%s\" does not name the rank, or lacks \"%s\"",
-			   text, scene->text);
+	CHECK(named, "%s", text);
+	if (w->rank == BROKEN) {
+		CHECK_HAS(text, part);
 	}
 }
 
-static void new_group(struct world *w, const struct oracle_problem *p)
-{
-	struct bench b;
-
-	check_context("a new group");
-	bench_open(&b, w, bench_group_bounded(w->comm, p, 0, TIMEOUT_MS), p, 0);
-	bench_round(&b);
-	bench_round(&b);
-	CHECK_LAST(b.group, ncclSuccess, "");
-	bench_close(&b);
-	OK(ncclEpGroupDestroy(b.group));
-}
-
-static void without_masks(struct world *w, const struct scene *scene)
+static void without_masks(struct world *w, void *arg)
 {
 	struct oracle_problem p = bench_problem(w->nranks, 12, 3, 256, 6, ORACLE_EXPERT_MAJOR);
 	ncclEpGroup_t group = bench_group_bounded(w->comm, &p, 0, TIMEOUT_MS);
@@ -91,28 +48,24 @@ static void without_masks(struct world *w, const struct scene *scene)
 
 	bench_open(&b, w, group, &p, 0);
 	bench_expert_work(&b);
-	for (int i = 0; i < MOST_ROUNDS && result == ncclSuccess; i++) {
-		result = turn(&b, &seconds);
+	for (int i = 0; i < MOST_PAIRS && result == ncclSuccess; i++) {
+		result = victim_pair(&b, true, &seconds);
 	}
 	CHECK_INT(result, ncclRemoteError);
-	if (seconds > (w->rank == BROKEN ? 1 : 2) * (TIMEOUT_MS / 1e3 + 1)) {
-		check_fail(__FILE__, __LINE__, "the error came after %.1f s", seconds);
-	}
+	CHECK(seconds <= (w->rank == BROKEN ? 1 : 2) * (TIMEOUT_MS / 1e3 + 1), "%.1f s", seconds);
 	OK(ncclEpExtGetLastError(group, &result, &text));
 	CHECK_INT(result, ncclRemoteError);
-	check_text(w, scene, text);
+	check_text(w, arg, text);
 	CHECK_RESULT(bench_dispatch(&b, w->stream), ncclRemoteError);
 	NEED_CUDA(cudaStreamSynchronize(w->stream));
 	world_meet(w);
 	start = world_now();
 	bench_close(&b);
 	OK(ncclEpGroupDestroy(group));
-	if (world_now() - start > 2 * victim_scale()) {
-		check_fail(__FILE__, __LINE__, "destruction took %.1f s", world_now() - start);
-	}
+	CHECK(world_now() - start <= 2 * victim_scale(), "%.1f s", world_now() - start);
 	world_meet(w);
 	usleep((useconds_t)world_number(getenv("LINK_REST_MS"), 0) * 1000);
-	new_group(w, &p);
+	victim_new_group(w, &p, TIMEOUT_MS);
 }
 
 static void go_on(struct world *w, struct bench *b)
@@ -123,10 +76,9 @@ static void go_on(struct world *w, struct bench *b)
 	b->p.absent = bench_masked(w, b->group);
 	world_meet(w);
 	for (uint64_t i = 0; i < 4; i++) {
-		check_context("without ranks 0x%llx, round %d", (unsigned long long)b->p.absent,
+		check_context("without ranks 0x%llx, pair %d", (unsigned long long)b->p.absent,
 			      (int)i);
-		bench_load(b, 50 + i);
-		bench_round(b);
+		bench_pair_of(b, 50 + i);
 	}
 	OK(ncclEpGetAsyncError(b->group, &error));
 	CHECK(!error || b->p.absent); /* who waited too long for a rank may learn only now why */
@@ -153,7 +105,7 @@ static uint64_t lost_for_good(struct world *w, uint64_t absent)
 	return w->rank == other ? UINT64_C(1) << BROKEN : 0;
 }
 
-static void with_masks(struct world *w, const struct scene *scene)
+static void with_masks(struct world *w, void *arg)
 {
 	struct oracle_problem p = bench_problem(w->nranks, 12, 3, 256, 6, ORACLE_RANK_MAJOR);
 	ncclEpGroup_t group = bench_group_bounded(w->comm, &p, BENCH_MASK, TIMEOUT_MS);
@@ -165,7 +117,7 @@ static void with_masks(struct world *w, const struct scene *scene)
 	bench_expert_work(&b);
 	/* results are not defined until both ends know */
 	for (int i = 0; i < 30; i++) {
-		NEED(turn(&b, &seconds) == ncclSuccess);
+		NEED_OK(victim_pair(&b, true, &seconds));
 		most = seconds > most ? seconds : most;
 	}
 	CHECK(most < 2 * (TIMEOUT_MS / 1e3 + 1));
@@ -181,27 +133,15 @@ static void with_masks(struct world *w, const struct scene *scene)
 	bench_close(&b);
 	OK(ncclEpGroupDestroy(group));
 	world_meet(w);
-	new_group(w, &p);
-}
-
-static void run(struct world *w, void *arg)
-{
-	const struct scene *scene = arg;
-
-	if (scene->masks) {
-		with_masks(w, scene);
-	} else {
-		without_masks(w, scene);
-	}
+	victim_new_group(w, &p, TIMEOUT_MS);
 }
 
 int main(int argc, char **argv)
 {
-	struct scene scene = { argc > 1 ? argv[1] : "", argc > 2 };
-
+	NEED(argc >= 2);
 	setenv("NCCL_EP_LL_THREADS", "64", 0);
 	setenv("NCCL_EP_CLOSE_TIMEOUT_MS", "3000", 0);
 	setenv("NCCL_EP_RDMA_QUEUES", "2", 0);
-	world_run(world_size(4), run, &scene);
+	world_run(world_size(4), argc > 2 ? with_masks : without_masks, argv[1]);
 	return check_end();
 }

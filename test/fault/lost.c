@@ -7,7 +7,7 @@
  *                                  one of the survivors works
  *     lost kill|stop mask          with masks: it is masked, the others go on with right results;
  *                                  a stopped one comes back and MaskClean takes it in again
- *     lost kill mask ROUNDS        for so many rounds, which is more than fit a queue to it
+ *     lost kill mask PAIRS         for so many pairs, which is more than fit a queue to it
  */
 #include <unistd.h>
 
@@ -16,8 +16,8 @@
 
 #define VICTIM 2
 #define TIMEOUT_MS (3000 * victim_scale())
-#define MOST_ROUNDS 200
-#define ROUNDS_AROUND_LOSS 8 /* VC_FAULT strikes in the fourth or the fifth */
+#define MOST_PAIRS 200
+#define PAIRS_AROUND_LOSS 8 /* VC_FAULT strikes in the fourth or the fifth */
 
 enum {
 	FLAG_FAILED = 1,
@@ -27,8 +27,7 @@ enum {
 
 struct scene {
 	bool stops;
-	bool masks;
-	uint64_t rounds; /* without the lost rank */
+	uint64_t pairs; /* without the lost rank */
 };
 
 static struct oracle_problem problem(int nranks, enum oracle_layout layout)
@@ -36,42 +35,16 @@ static struct oracle_problem problem(int nranks, enum oracle_layout layout)
 	return bench_problem(nranks, 12, 3, 256, 6, layout);
 }
 
-/* One dispatch and combine, without a look at the results; how long it took. */
-static ncclResult_t turn(struct bench *b, double *seconds)
-{
-	double start = world_now();
-	ncclResult_t result = bench_update(b, b->w->stream);
-
-	if (result == ncclSuccess) {
-		result = bench_dispatch(b, b->w->stream);
-	}
-	if (result == ncclSuccess) {
-		result = bench_combine(b, b->w->stream);
-	}
-	if (result == ncclSuccess) {
-		NEED_CUDA(cudaStreamSynchronize(b->w->stream));
-		OK(ncclEpExtGetLastError(b->group, &result, NULL));
-	}
-	*seconds = world_now() - start;
-	return result;
-}
-
 static void survivors_group(struct world *w)
 {
 	struct world small = *w;
 	struct oracle_problem p = problem(3, ORACLE_EXPERT_MAJOR);
 	ncclComm_t comm = world_comm(w, 0xf & ~(1u << VICTIM));
-	struct bench b;
 
-	check_context("a group of the survivors");
 	small.comm = comm;
 	small.nranks = 3;
 	small.rank = w->rank - (w->rank > VICTIM);
-	bench_open(&b, &small, bench_group_bounded(comm, &p, 0, TIMEOUT_MS), &p, 0);
-	bench_round(&b);
-	bench_round(&b);
-	bench_close(&b);
-	OK(ncclEpGroupDestroy(b.group));
+	victim_new_group(&small, &p, TIMEOUT_MS);
 	OK(ncclCommDestroy(comm));
 }
 
@@ -89,8 +62,9 @@ static void check_named(struct world *w, const char *text)
 	check_fail(__FILE__, __LINE__, "\"%s\" does not name rank %d", text, VICTIM);
 }
 
-static void without_masks(struct world *w, const struct scene *scene)
+static void without_masks(struct world *w, void *arg)
 {
+	const struct scene *scene = arg;
 	struct oracle_problem p = problem(w->nranks, ORACLE_EXPERT_MAJOR);
 	ncclEpGroup_t group = bench_group_bounded(w->comm, &p, 0, TIMEOUT_MS);
 	ncclResult_t result = ncclSuccess;
@@ -102,8 +76,8 @@ static void without_masks(struct world *w, const struct scene *scene)
 
 	bench_open(&b, w, group, &p, 0);
 	bench_expert_work(&b);
-	for (int i = 0; i < MOST_ROUNDS && result == ncclSuccess; i++) {
-		result = turn(&b, &seconds);
+	for (int i = 0; i < MOST_PAIRS && result == ncclSuccess; i++) {
+		result = victim_pair(&b, false, &seconds);
 	}
 	if (w->rank == VICTIM) { /* stopped and continued: it finds itself alone */
 		NEED(scene->stops);
@@ -114,9 +88,7 @@ static void without_masks(struct world *w, const struct scene *scene)
 	}
 	CHECK_INT(result, ncclRemoteError);
 	/* dispatch and combine wait at most once each */
-	if (seconds > TIMEOUT_MS / 1e3 + 1) {
-		check_fail(__FILE__, __LINE__, "the error came after %.1f s", seconds);
-	}
+	CHECK(seconds <= TIMEOUT_MS / 1e3 + 1, "%.1f s", seconds);
 	OK(ncclEpExtGetLastError(group, &result, &text));
 	CHECK_INT(result, ncclRemoteError);
 	check_named(w, text);
@@ -124,7 +96,7 @@ static void without_masks(struct world *w, const struct scene *scene)
 	CHECK_RESULT(bench_dispatch(&b, w->stream), ncclRemoteError);
 	CHECK_RESULT(bench_update(&b, w->stream), ncclRemoteError);
 	OK(ncclEpExtGetLastError(group, &result, &text));
-	CHECK(!strcmp(kept, text));
+	CHECK_TEXT(text, kept);
 	NEED_CUDA(cudaStreamSynchronize(w->stream));
 	world_raise(w, FLAG_FAILED, victim_named(text, VICTIM) ? 2 : 1);
 	for (int r = 0; r < w->nranks; r++) {
@@ -138,23 +110,21 @@ static void without_masks(struct world *w, const struct scene *scene)
 	start = world_now();
 	bench_close(&b);
 	OK(ncclEpGroupDestroy(group));
-	if (!scene->stops && world_now() - start > 2 * victim_scale()) {
-		check_fail(__FILE__, __LINE__, "destruction took %.1f s", world_now() - start);
-	}
+	CHECK(scene->stops || world_now() - start <= 2 * victim_scale(), "%.1f s",
+	      world_now() - start);
 	survivors_group(w);
 }
 
-static void go_on_without(struct bench *b, uint64_t rounds)
+static void go_on_without(struct bench *b, uint64_t pairs)
 {
 	double start = world_now(), most = TIMEOUT_MS / 1e3 + 2 * victim_scale();
 
 	b->p.absent = UINT64_C(1) << VICTIM;
-	for (uint64_t i = 0; i < rounds; i++) {
+	for (uint64_t i = 0; i < pairs; i++) {
 		double before = world_now();
 
-		check_context("without the lost rank, round %d", (int)i);
-		bench_load(b, 50 + i);
-		bench_round(b);
+		check_context("without the lost rank, pair %d", (int)i);
+		bench_pair_of(b, 50 + i);
 		/* nobody waits for it any more */
 		CHECK(i == 0 || world_now() - before < TIMEOUT_MS / 1e3);
 		most += i >= 4 ? 0.1 * victim_scale() : 0;
@@ -180,15 +150,15 @@ static void take_in_again(struct world *w, struct bench *b)
 	world_meet(w);
 	b->p.absent = 0;
 	for (uint64_t i = 0; i < 4; i++) {
-		bench_load(b, 70 + i);
-		bench_round(b);
+		bench_pair_of(b, 70 + i);
 	}
 	OK(ncclEpGetAsyncError(b->group, &error));
 	CHECK_INT(error, 0);
 }
 
-static void with_masks(struct world *w, const struct scene *scene)
+static void with_masks(struct world *w, void *arg)
 {
+	const struct scene *scene = arg;
 	struct oracle_problem p = problem(w->nranks, ORACLE_RANK_MAJOR);
 	ncclEpGroup_t group = bench_group_bounded(w->comm, &p, BENCH_MASK, TIMEOUT_MS);
 	int error = 0;
@@ -198,11 +168,11 @@ static void with_masks(struct world *w, const struct scene *scene)
 	bench_open(&b, w, group, &p, BENCH_MASK);
 	bench_expert_work(&b);
 	/*
-	 * The ranks may miss the lost one in different rounds, and their results are not defined until
-	 * all have. But all must do as many rounds: who stops is missed too.
+	 * The ranks may miss the lost one in different pairs, and their results are not defined until
+	 * all have. But all must do as many pairs: who stops is missed too.
 	 */
-	for (int i = 0; i < (w->rank == VICTIM ? MOST_ROUNDS : ROUNDS_AROUND_LOSS); i++) {
-		NEED(turn(&b, &seconds) == ncclSuccess);
+	for (int i = 0; i < (w->rank == VICTIM ? MOST_PAIRS : PAIRS_AROUND_LOSS); i++) {
+		NEED_OK(victim_pair(&b, false, &seconds));
 		/* once for the lost one, across nodes once more for who waits for it */
 		CHECK(w->rank == VICTIM ||
 		      seconds < (world_nodes() > 1 ? 2 : 1) * (TIMEOUT_MS / 1e3 + 1));
@@ -226,7 +196,7 @@ static void with_masks(struct world *w, const struct scene *scene)
 		NEED(r == VICTIM || world_await(w, FLAG_MASKED, r, 1, 60));
 	}
 	OK(ncclEpErrorClear(group));
-	go_on_without(&b, scene->rounds);
+	go_on_without(&b, scene->pairs);
 	OK(ncclEpGetAsyncError(group, &error));
 	CHECK(!error || world_nodes() > 1); /* the connection may be found lost only now */
 	CHECK_INT(bench_masked(w, group), 1 << VICTIM);
@@ -238,28 +208,16 @@ static void with_masks(struct world *w, const struct scene *scene)
 	OK(ncclEpGroupDestroy(group));
 }
 
-static void run(struct world *w, void *arg)
-{
-	const struct scene *scene = arg;
-
-	if (scene->masks) {
-		with_masks(w, scene);
-	} else {
-		without_masks(w, scene);
-	}
-}
-
 int main(int argc, char **argv)
 {
 	struct scene scene = { 0 };
 
 	NEED(argc >= 2);
 	scene.stops = !strcmp(argv[1], "stop");
-	scene.masks = argc > 2;
-	scene.rounds = world_number(argc > 3 ? argv[3] : NULL, 4);
+	scene.pairs = world_number(argc > 3 ? argv[3] : NULL, 4);
 	victim_start(VICTIM, !scene.stops);
 	setenv("NCCL_EP_LL_THREADS", "64", 0);
 	setenv("NCCL_EP_CLOSE_TIMEOUT_MS", "3000", 0);
-	world_run(4, run, &scene);
+	world_run(4, argc > 2 ? with_masks : without_masks, &scene);
 	return check_end();
 }

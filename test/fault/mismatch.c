@@ -9,41 +9,33 @@
 #define RANKS 3
 #define TIMEOUT_MS (2000 * victim_scale())
 
-typedef void (*mutate_fn)(ncclEpGroupConfig_t *c);
+/* What one rank has otherwise, and what the reason names; NULL: that may differ. */
+#define FIELDS(M)                                                                                  \
+	M(experts, c->num_experts *= 2, "num_experts")                                             \
+	M(tokens, c->max_dispatch_tokens_per_rank++, "max_dispatch_tokens_per_rank")               \
+	M(bytes, c->max_token_bytes += 16, "max_token_bytes")                                      \
+	M(buffer, c->rdma_buffer_size = 64 << 20, "rdma_buffer_size")                              \
+	M(masks, c->enable_mask = 1, "enable_mask")                                                \
+	M(topk, c->num_topk = 2, "num_topk")                                                       \
+	M(zero_copy, c->zero_copy = NCCL_EP_ZERO_COPY_OFF, "zero_copy")                            \
+	M(sms, c->max_num_sms = 5, NULL)                                                           \
+	M(timeout, c->timeout_ns += 1000000000, NULL)                                              \
+	M(channels, c->num_channels = 7; c->num_qp_per_rank = 9;                                   \
+	  c->max_recv_tokens_per_rank = 100, NULL)
 
-#define MUTATE(name_, code_)                                                                       \
+#define CHANGE(name_, code_, part_)                                                                \
 	static void name_(ncclEpGroupConfig_t *c)                                                  \
 	{                                                                                          \
 		code_;                                                                             \
 	}
+#define ROW(name_, code_, part_) { name_, part_ },
 
-MUTATE(experts, c->num_experts *= 2)
-MUTATE(tokens, c->max_dispatch_tokens_per_rank++)
-MUTATE(bytes, c->max_token_bytes += 16)
-MUTATE(buffer, c->rdma_buffer_size = 64 << 20)
-MUTATE(masks, c->enable_mask = 1)
-MUTATE(topk, c->num_topk = 2)
-MUTATE(zero_copy, c->zero_copy = NCCL_EP_ZERO_COPY_OFF)
-/* these may differ */
-MUTATE(sms, c->max_num_sms = 5)
-MUTATE(timeout, c->timeout_ns += 1000000000)
-MUTATE(channels, c->num_channels = 7; c->num_qp_per_rank = 9; c->max_recv_tokens_per_rank = 100)
+FIELDS(CHANGE)
 
 static const struct {
-	mutate_fn mutate;
-	const char *part; /* NULL: allowed */
-} fields[] = {
-	{ experts, "num_experts" },
-	{ tokens, "max_dispatch_tokens_per_rank" },
-	{ bytes, "max_token_bytes" },
-	{ buffer, "rdma_buffer_size" },
-	{ masks, "enable_mask" },
-	{ topk, "num_topk" },
-	{ zero_copy, "zero_copy" },
-	{ sms, NULL },
-	{ timeout, NULL },
-	{ channels, NULL },
-};
+	void (*change)(ncclEpGroupConfig_t *c);
+	const char *part;
+} fields[] = { FIELDS(ROW) };
 
 static void configs(struct world *w)
 {
@@ -58,7 +50,7 @@ static void configs(struct world *w)
 
 		check_context("rank %d differs in field %d", odd, (int)i / RANKS);
 		if (w->rank == odd) {
-			fields[i / RANKS].mutate(&config);
+			fields[i / RANKS].change(&config);
 		}
 		if (part) {
 			CHECK_REASON(ncclEpCreateGroup(&group, w->comm, &config),
@@ -68,7 +60,7 @@ static void configs(struct world *w)
 		}
 		NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
 		bench_open(&b, w, group, &p, 0);
-		bench_round(&b);
+		bench_pair(&b);
 		bench_close(&b);
 		OK(ncclEpGroupDestroy(group));
 	}
@@ -109,6 +101,7 @@ static void operations(struct world *w, enum other other)
 	ncclResult_t code = ncclSuccess;
 	const char *text = "";
 	ncclEpGroup_t group;
+	char waited[64];
 	double start;
 	struct bench b;
 
@@ -146,14 +139,16 @@ static void operations(struct world *w, enum other other)
 	} else {
 		CHECK_INT(code, ncclRemoteError);
 		CHECK(strlen(text) > 20 && !strchr(text, '\n'));
-		if (!odd && !victim_named(text, 1)) {
-			check_fail(__FILE__, __LINE__, "\"%s\" does not name rank 1", text);
+		CHECK(odd || victim_named(text, 1), "\"%s\" does not name rank 1", text);
+		if (other == MISSING) {
+			snprintf(waited, sizeof(waited), " waited %.0f ms for rank 1 (",
+				 TIMEOUT_MS);
+			CHECK_HAS(text, waited);
+			CHECK_HAS(text, "; not started yet by rank 1;");
 		}
 	}
 	/* waits may take a second beyond the timeout; the rest is for a busy machine */
-	if (world_now() - start > TIMEOUT_MS / 1e3 + 1.8) {
-		check_fail(__FILE__, __LINE__, "it took %.1f s", world_now() - start);
-	}
+	CHECK(world_now() - start <= TIMEOUT_MS / 1e3 + 1.8, "%.1f s", world_now() - start);
 	bench_close(&b);
 	OK(ncclEpGroupDestroy(group));
 }

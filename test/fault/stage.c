@@ -77,8 +77,8 @@ static void rows_under_way(struct world *w, uint32_t flags)
 	struct bench b;
 
 	bench_open(&b, w, bench_group_bounded(w->comm, &p, flags, TIMEOUT_MS), &p, flags);
-	bench_round(&b);
-	bench_round(&b); /* both halves of the stage have been used */
+	bench_pair(&b);
+	bench_pair(&b); /* both halves of the stage have been used */
 	bench_poison(&b);
 	OK(bench_update(&b, w->stream));
 	NEED_CUDA(cudaStreamSynchronize(w->stream));
@@ -109,7 +109,7 @@ static void room(struct world *w)
 	struct bench b;
 
 	bench_open(&b, w, bench_group_bounded(w->comm, &p, BENCH_MASK, TIMEOUT_MS), &p, BENCH_MASK);
-	bench_round(&b);
+	bench_pair(&b);
 	OK(bench_update(&b, w->stream));
 	NEED_CUDA(cudaStreamSynchronize(w->stream));
 	world_meet(w);

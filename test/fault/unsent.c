@@ -12,7 +12,7 @@ static void run(struct world *w, void *arg)
 	cudaGraph_t graph = NULL;
 	struct bench b;
 
-	bench_open(&b, w, group, &p, BENCH_STAGED);
+	bench_open(&b, w, group, &p, BENCH_PENDING);
 	OK(bench_update(&b, w->stream));
 	NEED(cudaStreamBeginCapture(w->stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
 	OK(bench_send_dispatch(&b, w->stream));
@@ -28,7 +28,7 @@ static void run(struct world *w, void *arg)
 	/* the GPU and the communicator are as good as before */
 	group = bench_group(w, &p, 0);
 	bench_open(&b, w, group, &p, 0);
-	bench_round(&b);
+	bench_pair(&b);
 	bench_close(&b);
 	OK(ncclEpGroupDestroy(group));
 }

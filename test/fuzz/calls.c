@@ -110,9 +110,7 @@ static void check_poison(const struct bench_tensor *t, const char *name)
 	while (i < t->bytes && bytes[i] == ORACLE_POISON) {
 		i++;
 	}
-	if (i < t->bytes) {
-		check_fail(__FILE__, __LINE__, "%s was written at byte %zu", name, i);
-	}
+	CHECK(i == t->bytes, "%s was written at byte %zu", name, i);
 	free(bytes);
 }
 
@@ -135,9 +133,7 @@ static ncclResult_t settle(struct fuzz *f, ncclResult_t result, uint64_t before)
 		OK(ncclEpComplete(f->b->handle, NULL, f->w->stream));
 		NEED_CUDA(cudaStreamSynchronize(f->w->stream));
 		OK(ncclEpExtGetLastError(f->b->group, NULL, &text));
-		if (strcmp(text, f->last) != 0) {
-			check_fail(__FILE__, __LINE__, "the operation failed: %s", text);
-		}
+		CHECK_TEXT(text, f->last); /* or the operation has failed */
 	} else {
 		NEED_CUDA(cudaStreamSynchronize(f->w->stream));
 		CHECK_INT(operations(f), before);

@@ -101,9 +101,9 @@ static ncclResult_t use(struct world *w, ncclEpGroup_t group, const struct oracl
 
 	bench_open(&b, w, group, p, 0);
 	if (!hurried) {
-		bench_round(&b);
+		bench_pair(&b);
 		bench_load_tokens(&b, 7, p->tokens - 1);
-		bench_round(&b);
+		bench_pair(&b);
 	} else {
 		code = bench_update(&b, w->stream);
 		code = code == ncclSuccess ? bench_dispatch(&b, w->stream) : code;
@@ -449,19 +449,15 @@ static void judge(const struct test_case *c, int status, const char *errors)
 			   WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status), errors);
 		return;
 	}
-	if (c->outcome == MUST_WORK && WEXITSTATUS(status) != 0) {
-		check_fail(__FILE__, __LINE__, "it does not work: %s", errors);
-	}
+	CHECK(c->outcome != MUST_WORK || WEXITSTATUS(status) == 0, "%s", errors);
 	if (c->outcome != MUST_BE_REFUSED) {
 		return;
 	}
 	for (uint32_t i = 0; reason && i < c->settings; i++) {
 		named |= strstr(reason, c->set[i].name) != NULL;
 	}
-	if (WEXITSTATUS(status) != REFUSED || !named) {
-		check_fail(__FILE__, __LINE__, "not refused with the variable's name: status %d %s",
-			   WEXITSTATUS(status), errors);
-	}
+	CHECK(WEXITSTATUS(status) == REFUSED && named, "status %d: %s", WEXITSTATUS(status),
+	      errors);
 }
 
 static void clear_directory(void)

@@ -2,7 +2,7 @@
 /*
  * Every call with mistakes in its structs, descriptors, numbers and pointers, on a group of two
  * ranks that make the same mistakes. A call that fails has a reason, writes nothing and launches
- * nothing; after any call the group and its handle serve a correct round.
+ * nothing; after any call the group and its handle serve a correct pair.
  *
  *     structs FIRST COUNT      cases FIRST .. FIRST+COUNT-1
  */
@@ -10,7 +10,7 @@
 
 #define RANKS 2
 #define CALLS 150 /* of a case */
-#define PERIOD 15 /* calls between rounds that must be right */
+#define PERIOD 15 /* calls between pairs that must be right */
 
 static const fuzz_call_fn calls[] = {
 	fuzz_dispatch, fuzz_dispatch, fuzz_dispatch, fuzz_combine,  fuzz_combine,    fuzz_update,
@@ -38,9 +38,7 @@ void fuzz_judge(struct fuzz *f, const char *call, ncclResult_t result, const str
 	for (size_t i = 0; i < sizeof(documented) / sizeof(documented[0]); i++) {
 		known |= result == documented[i];
 	}
-	if (!known) {
-		check_fail(__FILE__, __LINE__, "undocumented result %d", (int)result);
-	}
+	CHECK(known, "undocumented result %d", (int)result);
 	if (result == ncclSuccess) {
 		CHECK(!m || !mutation_sure(m));
 		return;
@@ -96,7 +94,7 @@ static void run_case(struct world *w, void *arg)
 	group = bench_group(w, &p, flags);
 	bench_open(&b, w, group, &p, flags);
 	f.b = &b;
-	bench_round(&b);
+	bench_pair(&b);
 	for (f.calls = 1; f.calls <= CALLS; f.calls++) {
 		uint64_t which = world_draw(&f.state, sizeof(calls) / sizeof(calls[0]));
 		/* calls may draw differently often: the next one starts from the same number */
@@ -105,7 +103,7 @@ static void run_case(struct world *w, void *arg)
 		agree(&f, calls[which](&f));
 		f.state = next;
 		if (f.calls % PERIOD == 0) {
-			bench_round(&b);
+			bench_pair(&b);
 		}
 	}
 	check_context("case %llu: %s", (unsigned long long)*number, text);

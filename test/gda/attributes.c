@@ -6,7 +6,7 @@
 #include <errno.h>
 #include "gda/state.h"
 #include "gda/prm.h"
-#include "test/vcluster/test/test.h"
+#include "support/check.h"
 
 enum step {
 	TO_INIT,
@@ -235,5 +235,5 @@ int main(void)
 	check_all(true);
 	check_less();
 	check_refusals();
-	return test_result();
+	return check_end();
 }

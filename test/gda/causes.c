@@ -7,7 +7,7 @@
 #include <unistd.h>
 #include "gda/failure.h"
 #include "gda/prm.h"
-#include "test/vcluster/test/test.h"
+#include "support/check.h"
 
 static uint32_t nic_state, nic_syndrome, asked;
 
@@ -164,5 +164,5 @@ int main(void)
 	check_late();
 	check_flushed();
 	check_record();
-	return test_result();
+	return check_end();
 }

@@ -107,5 +107,5 @@ int main(void)
 	ring(65);
 	CHECK(caught());
 	rig_free(&rig);
-	return test_result();
+	return check_end();
 }

@@ -7,7 +7,7 @@
 #include <errno.h>
 #include "gda/state.h"
 #include "gda/prm.h"
-#include "test/vcluster/test/test.h"
+#include "support/check.h"
 
 #define KEEP 8
 
@@ -102,11 +102,8 @@ static void compare(const char *what, const struct kept *k, size_t size, const s
 	}
 	CHECK_INT(k->n, size);
 	for (size_t i = 0; i < size; i++) {
-		if (k->bytes[i] != want[i]) {
-			fprintf(stderr, "%s: byte 0x%zx is %02x, should be %02x\n", what, i,
-				k->bytes[i], want[i]);
-			test_failures++;
-		}
+		CHECK(k->bytes[i] == want[i], "%s: byte 0x%zx is %02x, not %02x", what, i,
+		      k->bytes[i], want[i]);
 	}
 }
 #define COMPARE(what, which, size, list)                                                           \
@@ -470,5 +467,5 @@ int main(void)
 	check_read_back(3, IBV_MTU_2048, 0, 4);
 	check_read_back(3, IBV_MTU_2048, 4, 0);
 	check_query();
-	return test_result();
+	return check_end();
 }

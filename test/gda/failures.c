@@ -32,7 +32,7 @@ static void launch(struct gda_one_args args)
 		args.timeout_ns = SHORT_NS;
 	}
 	memset(rig.result, 0, sizeof(*rig.result));
-	NEED(test_launch(gda_one, 1, 32, &args, 0, NULL));
+	gda_launch(gda_one, 1, 32, &args, 0, NULL);
 }
 
 /* Returns the status; `seconds`: how long it took. */
@@ -41,7 +41,7 @@ static uint32_t run(struct gda_one_args args, double *seconds)
 	double start = now_s();
 
 	launch(args);
-	OK(cudaDeviceSynchronize());
+	NEED_CUDA(cudaDeviceSynchronize());
 	if (seconds) {
 		*seconds = now_s() - start;
 	}
@@ -143,8 +143,8 @@ static void error_for_all(uint32_t shared)
 	args.result = rig.result;
 	args.heap = rig.heap;
 	args.aborted = rig.aborted;
-	NEED(test_launch(gda_post, shared ? 4 : 1, shared ? 64 : 32, &args, 0, NULL));
-	OK(cudaDeviceSynchronize());
+	gda_launch(gda_post, shared ? 4 : 1, shared ? 64 : 32, &args, 0, NULL);
+	NEED_CUDA(cudaDeviceSynchronize());
 	nic_finish(nic);
 	CHECK(now_s() - start < 25);
 	for (uint32_t w = 0; w < warps; w++) {
@@ -223,7 +223,7 @@ static void ended(uint32_t shared, uint32_t status)
 	usleep(100000);
 	__atomic_store_n(status == EP_MLX5_ERR_STOPPED ? &rig.host->stop : rig.aborted, 1,
 			 __ATOMIC_RELAXED);
-	OK(cudaDeviceSynchronize());
+	NEED_CUDA(cudaDeviceSynchronize());
 	CHECK(now_s() - start < 3);
 	nic_finish(nic);
 	CHECK_INT(rig.result->status, status);
@@ -267,7 +267,7 @@ static void let_go(uint64_t stuck_at, uint64_t fail_at, bool later, bool aborted
 		usleep(SHORT_NS / 1000 * 3 / 2);
 		__atomic_store_n(rig.aborted, 1, __ATOMIC_RELAXED);
 	}
-	OK(cudaDeviceSynchronize());
+	NEED_CUDA(cudaDeviceSynchronize());
 	CHECK(aborted || want || now_s() - start > 3e-9 * SHORT_NS);
 	CHECK(now_s() - start < 3e-9 * SHORT_NS + (aborted ? -0.5e-9 * SHORT_NS + 0.2 : 1));
 	nic_finish(nic);
@@ -323,7 +323,7 @@ static void patient(void)
 	}
 	usleep(100000);
 	nic_start(nic);
-	OK(cudaDeviceSynchronize());
+	NEED_CUDA(cudaDeviceSynchronize());
 	nic_finish(nic);
 	CHECK_INT(rig.result->status, EP_MLX5_OK);
 	CHECK_INT(nic->ci, 3);
@@ -458,5 +458,5 @@ int main(void)
 	let_go(5, ~0ull, true, false, true);
 	patient();
 	recovery();
-	return test_result();
+	return check_end();
 }

@@ -6,7 +6,7 @@
  */
 #include <endian.h>
 #include "device/mlx5/wqe.h"
-#include "test/vcluster/test/test.h"
+#include "support/check.h"
 
 #define QPN 0x123456
 #define RADDR 0x99aabbccddeeff00ull
@@ -21,11 +21,8 @@ static void check(const char *name, const struct ep_mlx5_wqe *q, uint32_t ds, ui
 {
 	CHECK_INT(ds, want_ds);
 	for (uint32_t i = 0; i < 4 * want_ds; i++) {
-		if (be32toh(q->w[i]) != want[i]) {
-			fprintf(stderr, "%s: word %u is %08x, should be %08x\n", name, i,
-				be32toh(q->w[i]), want[i]);
-			test_failures++;
-		}
+		CHECK(be32toh(q->w[i]) == want[i], "%s: word %u is %08x, not %08x", name, i,
+		      be32toh(q->w[i]), want[i]);
 	}
 }
 
@@ -178,5 +175,5 @@ int main(void)
 	CHECK_INT(ep_mlx5_signal_policy(EP_MLX5_TIER_IBTA, 1), EP_MLX5_SIGNAL_WRITE);
 	CHECK_INT(ep_mlx5_signal_policy(EP_MLX5_TIER_OOO_RW, 0), EP_MLX5_SIGNAL_ATOMIC);
 	CHECK_INT(ep_mlx5_signal_policy(EP_MLX5_TIER_OOO_ALL, 1), EP_MLX5_SIGNAL_WRITE_STRONG);
-	return test_result();
+	return check_end();
 }

@@ -17,6 +17,7 @@
 #include "gda/gda.h"
 #include "gda/state.h"
 #include "kernels.h"
+#include "launch.h"
 #include "support/world.h"
 
 #define DEPTH 128
@@ -48,17 +49,6 @@ static uint32_t place(const struct rank *r, int from, int to)
 	return (uint32_t)(from * r->w->nranks + to) * queues;
 }
 
-static void launch(void (*kernel)(void), uint32_t blocks, uint32_t threads, void *args,
-		   cudaStream_t stream)
-{
-	cudaLaunchConfig_t config = { .gridDim = { blocks, 1, 1 },
-				      .blockDim = { threads, 1, 1 },
-				      .stream = stream };
-	void *list[] = { args };
-
-	NEED_CUDA(cudaLaunchKernelExC(&config, (const void *)kernel, list));
-}
-
 static void make(struct rank *r, struct world *w)
 {
 	bool remote[WORLD_MAX];
@@ -82,8 +72,8 @@ static void make(struct rank *r, struct world *w)
 		snprintf(name[i], sizeof(name[i]), "host%d", i);
 		host[i] = name[i];
 	}
-	NEED(ep_boot_open(&r->boot, w->comm, TIMEOUT_NS) == ncclSuccess);
-	NEED(ep_gda_open(&r->gda, &r->boot, &config, ncclSuccess) == ncclSuccess);
+	NEED_OK(ep_boot_open(&r->boot, w->comm, TIMEOUT_NS));
+	NEED_OK(ep_gda_open(&r->gda, &r->boot, &config, ncclSuccess));
 	ep_gda_describe(r->gda, text, sizeof(text));
 	for (int i = 0; w->rank == 0 && ports[i]; i++) {
 		CHECK(strstr(text, ports[i]));
@@ -163,7 +153,7 @@ static void post(struct rank *r, uint32_t seed)
 		};
 
 		if (p != w->rank) {
-			launch(gda_post, 1, 32 * queues, &args, w->stream);
+			gda_launch(gda_post, 1, 32 * queues, &args, 0, w->stream);
 		}
 	}
 	NEED_CUDA(cudaStreamSynchronize(w->stream));
@@ -186,7 +176,7 @@ static void pass(struct rank *r)
 	};
 
 	if (peer < w->nranks) {
-		launch(gda_pass, 1, 32, &args, w->stream);
+		gda_launch(gda_pass, 1, 32, &args, 0, w->stream);
 		NEED_CUDA(cudaStreamSynchronize(w->stream));
 		check_context("rank %d with rank %d", w->rank, peer);
 		CHECK_INT(r->result->status, EP_MLX5_OK);

@@ -3,29 +3,15 @@
  * What the host side makes of trouble: every failure ends a kernel's waits, takes the peer's
  * connection down, and is told in words that name the culprit; then ranks close and connect anew.
  *
- *     host_lost SCENARIO MODE
- *
- *   gone      the peer closes while this rank posts: nobody answers
- *   silent    the same, and no kernel of this rank waits for it
- *   died      the peer's process ends (ranks are processes)
- *   port      this rank's port goes down (VC_NIC_FAULTS says so)
- *   stuck     the NIC does nothing about this rank's work (VC_NIC_FAULTS)
- *   remote    the peer takes its memory back
- *   local     this rank takes its own memory back
- *   absent    an exchange of this rank never ends, since the peer does not come to it
- *   posted    nobody waits for what was posted, and the NIC is slow (VC_NIC_FAULTS)
- *   waiting   this rank closes while its kernel waits for a NIC that is stuck (VC_NIC_FAULTS)
- *   busy      work of somebody else on this GPU does not end
- *   masked    a masked atomic where verbs have none
- *   refused   MODE cannot be had here; the reason contains HOST_LOST_REASON
- *   falls     auto becomes MODE
- *   disagree  the ranks ask for different numbers of queues
+ *     host_lost SCENE MODE          (the scenes are listed below)
  */
 #include <stddef.h>
 #include <unistd.h>
 #include "gda/gda.h"
 #include "gda/state.h"
 #include "kernels.h"
+#include "launch.h"
+#include "support/reason.h"
 #include "support/world.h"
 
 #define HEAP_BYTES (2u << 20)
@@ -33,7 +19,14 @@
 #define STUCK_NS 400000000ull
 #define WITHIN 12.0 /* seconds; the NIC is told to give up after a third of one */
 
-static const char *scenario;
+struct scene {
+	const char *name;
+	void (*run)(struct world *w);
+	uint64_t timeout_ns; /* of kernels; 0: TIMEOUT_NS */
+	bool last;           /* the ranks do not connect anew afterwards */
+};
+
+static const struct scene *scene;
 static enum ep_gda_mode mode;
 
 struct rank {
@@ -62,17 +55,17 @@ static ncclResult_t open_gda(struct rank *r, struct world *w, enum ep_gda_mode m
 	memset(r, 0, sizeof(*r));
 	r->w = w;
 	NEED_CUDA(cudaDeviceGetPCIBusId(bus_id, sizeof(bus_id), w->device));
-	NEED(ep_boot_open(&r->boot, w->comm, TIMEOUT_NS) == ncclSuccess);
+	NEED_OK(ep_boot_open(&r->boot, w->comm, TIMEOUT_NS));
 	return ep_gda_open(&r->gda, &r->boot, &config, ncclSuccess);
 }
 
 static void make(struct rank *r, struct world *w)
 {
-	NEED(open_gda(r, w, mode, 2) == ncclSuccess);
+	NEED_OK(open_gda(r, w, mode, 2));
 	NEED_CUDA(cudaMalloc(&r->heap, HEAP_BYTES));
 	NEED_CUDA(cudaMemset(r->heap, 0, HEAP_BYTES));
 	NEED_CUDA(cudaHostAlloc((void **)&r->result, sizeof(*r->result), cudaHostAllocMapped));
-	NEED(ep_gda_bind(r->gda, &r->boot, r->heap, HEAP_BYTES, ncclSuccess) == ncclSuccess);
+	NEED_OK(ep_gda_bind(r->gda, &r->boot, r->heap, HEAP_BYTES, ncclSuccess));
 }
 
 static void end(struct rank *r)
@@ -94,17 +87,14 @@ static void launch(struct rank *r, uint32_t what, uint32_t queue, uint32_t lanes
 {
 	struct gda_one_args args = { .qp = ep_gda_queues(r->gda) + 2 * (1 - r->w->rank) + queue,
 				     .result = r->result,
-				     .timeout_ns = scenario[1] == 't' ? STUCK_NS : TIMEOUT_NS,
+				     .timeout_ns = scene->timeout_ns ? scene->timeout_ns
+								     : TIMEOUT_NS,
 				     .what = what,
 				     .times = 1,
 				     .lanes = lanes,
 				     .quiet = quiet };
-	cudaLaunchConfig_t config = { .gridDim = { 1, 1, 1 },
-				      .blockDim = { 32, 1, 1 },
-				      .stream = r->w->stream };
-	void *list[] = { &args };
 
-	NEED_CUDA(cudaLaunchKernelExC(&config, (const void *)gda_one, list));
+	gda_launch(gda_one, 1, 32, &args, 0, r->w->stream);
 }
 
 /* Returns how that went. */
@@ -151,9 +141,7 @@ static void expect_failure(struct rank *r, const char *part)
 	CHECK_INT(failure.peer, peer);
 	CHECK(strstr(failure.text, name) && strstr(failure.text, "_0:1, queue ") &&
 	      strstr(failure.text, "QP 0x"));
-	if (!strstr(failure.text, part)) {
-		check_fail(__FILE__, __LINE__, "\"%s\" does not say \"%s\"", failure.text, part);
-	}
+	CHECK_HAS(failure.text, part);
 	CHECK_INT(down_word(r, peer), 1);
 	CHECK(!ep_gda_poll(r->gda, &again));
 	CHECK(ep_gda_explain(r->gda, peer, &again) && strcmp(again.text, failure.text) == 0);
@@ -164,7 +152,7 @@ static void expect_failure(struct rank *r, const char *part)
 	CHECK(world_now() < limit);
 }
 
-static void run_gone(struct world *w, bool silent)
+static void gone(struct world *w, bool silent)
 {
 	struct rank r;
 
@@ -182,6 +170,16 @@ static void run_gone(struct world *w, bool silent)
 	expect_failure(&r, "syndrome 0x15");
 	world_meet(w);
 	end(&r);
+}
+
+static void run_gone(struct world *w)
+{
+	gone(w, false);
+}
+
+static void run_silent(struct world *w)
+{
+	gone(w, true);
 }
 
 static void run_died(struct world *w)
@@ -362,7 +360,7 @@ static void run_absent(struct world *w)
 	struct rank r;
 	double start;
 
-	NEED(open_gda(&r, w, mode, 2) == ncclSuccess);
+	NEED_OK(open_gda(&r, w, mode, 2));
 	NEED_CUDA(cudaMalloc(&r.heap, HEAP_BYTES));
 	r.boot.timeout_ns = STUCK_NS;
 	world_meet(w);
@@ -399,18 +397,15 @@ static void run_masked(struct world *w)
 static void run_refused(struct world *w)
 {
 	const char *part = getenv("HOST_LOST_REASON");
-	struct ep_error error;
 	struct rank r;
 
 	CHECK(open_gda(&r, w, mode, 2) != ncclSuccess);
 	CHECK(!r.gda);
-	ep_error_get(NULL, &error);
 	if (w->rank == 0) {
-		printf("%s\n", error.text);
+		printf("%s\n", last_text());
 	}
-	if (!part || !strstr(error.text, part)) {
-		check_fail(__FILE__, __LINE__, "\"%s\" does not say \"%s\"", error.text, part);
-	}
+	NEED(part);
+	CHECK_HAS(last_text(), part);
 	end(&r);
 }
 
@@ -419,7 +414,7 @@ static void run_falls(struct world *w)
 	char text[600], name[32];
 	struct rank r;
 
-	NEED(open_gda(&r, w, EP_GDA_AUTO, 2) == ncclSuccess);
+	NEED_OK(open_gda(&r, w, EP_GDA_AUTO, 2));
 	ep_gda_describe(r.gda, text, sizeof(text));
 	if (w->rank == 0) {
 		printf("%s\n", text);
@@ -431,52 +426,58 @@ static void run_falls(struct world *w)
 
 static void run_disagree(struct world *w)
 {
-	struct ep_error error;
 	struct rank r;
 
 	CHECK_INT(open_gda(&r, w, mode, 1 + (uint32_t)w->rank), ncclInvalidUsage);
-	ep_error_get(NULL, &error);
-	CHECK(strstr(error.text, "rank 1 asks for 2 queues per peer, rank 0 for 1"));
+	CHECK_HAS(last_text(), "rank 1 asks for 2 queues per peer, rank 0 for 1");
 	end(&r);
 }
+
+#define SCENE(name_, ...)                                                                          \
+	{                                                                                          \
+		.name = #name_, .run = run_##name_, __VA_ARGS__                                    \
+	}
+
+static const struct scene scenes[] = {
+	/* the peer closes while this rank posts: nobody answers */
+	SCENE(gone),
+	/* the same, and no kernel of this rank waits for it */
+	SCENE(silent),
+	/* the peer's process ends (ranks are processes) */
+	SCENE(died),
+	/* this rank's port goes down (VC_NIC_FAULTS says so) */
+	SCENE(port, .last = true),
+	/* the NIC does nothing about this rank's work (VC_NIC_FAULTS) */
+	SCENE(stuck, .timeout_ns = STUCK_NS),
+	/* the peer takes its memory back */
+	SCENE(remote),
+	/* this rank takes its own memory back */
+	SCENE(local),
+	/* an exchange of this rank never ends, since the peer does not come to it */
+	SCENE(absent),
+	/* nobody waits for what was posted, and the NIC is slow (VC_NIC_FAULTS) */
+	SCENE(posted),
+	/* this rank closes while its kernel waits for a NIC that is stuck (VC_NIC_FAULTS) */
+	SCENE(waiting, .last = true),
+	/* work of somebody else on this GPU does not end */
+	SCENE(busy),
+	/* a masked atomic where verbs have none */
+	SCENE(masked),
+	/* MODE cannot be had here; the reason contains HOST_LOST_REASON */
+	SCENE(refused, .last = true),
+	/* auto becomes MODE */
+	SCENE(falls),
+	/* the ranks ask for different numbers of queues */
+	SCENE(disagree),
+};
 
 static void run(struct world *w, void *arg)
 {
 	struct rank r;
 
-	if (!strcmp(scenario, "refused")) {
-		run_refused(w);
+	scene->run(w);
+	if (scene->last) {
 		return;
-	}
-	if (!strcmp(scenario, "absent")) {
-		run_absent(w);
-	} else if (!strcmp(scenario, "gone") || !strcmp(scenario, "silent")) {
-		run_gone(w, scenario[0] == 's');
-	} else if (!strcmp(scenario, "died")) {
-		run_died(w);
-	} else if (!strcmp(scenario, "port")) {
-		run_port(w);
-		return;
-	} else if (!strcmp(scenario, "stuck")) {
-		run_stuck(w);
-	} else if (!strcmp(scenario, "remote")) {
-		run_remote(w);
-	} else if (!strcmp(scenario, "local")) {
-		run_local(w);
-	} else if (!strcmp(scenario, "posted")) {
-		run_posted(w);
-	} else if (!strcmp(scenario, "waiting")) {
-		run_waiting(w);
-		return;
-	} else if (!strcmp(scenario, "busy")) {
-		run_busy(w);
-	} else if (!strcmp(scenario, "masked")) {
-		run_masked(w);
-	} else if (!strcmp(scenario, "falls")) {
-		run_falls(w);
-	} else {
-		NEED(!strcmp(scenario, "disagree"));
-		run_disagree(w);
 	}
 	/* Nothing is left that keeps them from starting again. */
 	world_meet(w);
@@ -493,11 +494,15 @@ int main(int argc, char **argv)
 			break;
 		}
 	}
-	if (mode == EP_GDA_MODES) {
-		fprintf(stderr, "usage: host_lost SCENARIO MODE\n");
+	for (size_t i = 0; argc > 1 && i < EP_ARRAY_SIZE(scenes); i++) {
+		if (strcmp(argv[1], scenes[i].name) == 0) {
+			scene = scenes + i;
+		}
+	}
+	if (mode == EP_GDA_MODES || !scene) {
+		fprintf(stderr, "usage: host_lost SCENE MODE\n");
 		return 2;
 	}
-	scenario = argv[1];
 	world_run(2, run, NULL);
 	return check_end();
 }

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <infiniband/mlx5dv.h>
 #include "device/mlx5/wqe.h"
-#include "test/vcluster/test/test.h"
+#include "support/check.h"
 
 #define SAME_SIZE(ours, theirs) _Static_assert(sizeof(ours) == sizeof(theirs), #ours)
 #define SAME_PLACE(ours, a, theirs, b)                                                             \
@@ -129,7 +129,7 @@ int main(void)
 	ep_mlx5_build_nop(&a, 3, 0x9abcde, EP_MLX5_CE_ALWAYS);
 	theirs(&b, 3, MLX5_OPCODE_NOP, 0, MLX5_WQE_CTRL_CQ_UPDATE, 1);
 	CHECK(!memcmp(&a, &b, sizeof(a)));
-	return test_result();
+	return check_end();
 }
 #else
 int main(void)

@@ -30,12 +30,12 @@ static void post(uint32_t kernels, uint32_t blocks, uint32_t warps, uint32_t sha
 			.seed = seed,
 		};
 
-		NEED(cudaStreamCreateWithFlags(&stream[i], cudaStreamNonBlocking));
-		NEED(test_launch(gda_post, blocks, 32 * warps, &args, 0, stream[i]));
+		NEED_CUDA(cudaStreamCreateWithFlags(&stream[i], cudaStreamNonBlocking));
+		gda_launch(gda_post, blocks, 32 * warps, &args, 0, stream[i]);
 	}
 	for (uint32_t i = 0; i < kernels; i++) {
-		OK(cudaStreamSynchronize(stream[i]));
-		NEED(cudaStreamDestroy(stream[i]));
+		NEED_CUDA(cudaStreamSynchronize(stream[i]));
+		NEED_CUDA(cudaStreamDestroy(stream[i]));
 	}
 }
 
@@ -142,14 +142,14 @@ static void deep(uint32_t shared)
 	args.aborted = rig.aborted;
 	args.timeout_ns = TIMEOUT_NS;
 	args.what = GDA_ONE_INLINE;
-	OK(test_launch(gda_one, 1, 32, &args, 0, NULL));
+	gda_launch(gda_one, 1, 32, &args, 0, NULL);
 	for (int i = 0; i < 20000 && __atomic_load_n(&rig.host->db, __ATOMIC_RELAXED) !=
 					     ep_mlx5_doorbell_value(EP_MLX5_MAX_DEPTH, NIC_QPN);
 	     i++) {
 		usleep(1000);
 	}
 	start();
-	OK(cudaDeviceSynchronize());
+	NEED_CUDA(cudaDeviceSynchronize());
 	nic_finish(&rig.nic[0]);
 	CHECK_INT(rig.result->status, 0);
 	CHECK_INT(rig.nic[0].bad, 0);
@@ -188,5 +188,5 @@ int main(void)
 	deep(0);
 	deep(1);
 	both_forms();
-	return test_result();
+	return check_end();
 }

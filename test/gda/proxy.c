@@ -11,7 +11,7 @@
 #include "device/mlx5/wqe.h"
 #include "gda/proxy.h"
 #include "gda/prm.h"
-#include "test/vcluster/test/test.h"
+#include "support/check.h"
 
 #define QUEUES 2
 #define DEPTH 64
@@ -149,7 +149,7 @@ static void begin(uint32_t room, uint32_t cq_room)
 						  .completed = FIRST,
 						  .max_wr = room };
 	}
-	NEED(!ep_gda_proxy_start(&g, &why));
+	NEED(ep_gda_proxy_start(&g, &why));
 }
 
 /* Behind the `n` of them a last one that verbs do not have, if `bad`. */
@@ -264,5 +264,5 @@ int main(void)
 	check_room(24, 41);
 	check_hidden();
 	check_known();
-	return test_result();
+	return check_end();
 }

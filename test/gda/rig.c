@@ -5,7 +5,7 @@ static void *rig_pinned(size_t bytes)
 {
 	void *p = NULL;
 
-	NEED(cudaHostAlloc(&p, bytes, cudaHostAllocMapped | cudaHostAllocPortable));
+	NEED_CUDA(cudaHostAlloc(&p, bytes, cudaHostAllocMapped | cudaHostAllocPortable));
 	memset(p, 0, bytes);
 	return p;
 }
@@ -61,7 +61,7 @@ void rig_make(struct rig *rig, uint32_t queues, uint32_t depth, uint32_t ring)
 	rig->result = rig_pinned(RIG_WARPS * sizeof(*rig->result));
 	rig->regions = rig_pinned(2 * EP_MLX5_REGIONS * sizeof(*rig->regions));
 	rig->aborted = rig_pinned(4);
-	NEED(cudaMalloc((void **)&rig->qp, queues * sizeof(*rig->qp)));
+	NEED_CUDA(cudaMalloc((void **)&rig->qp, queues * sizeof(*rig->qp)));
 	rig->regions[EP_MLX5_REGION_HEAP] =
 		(struct ep_mlx5_region){ RIG_LOCAL_ADDR, bytes, RIG_LOCAL_KEY, 0 };
 	rig->regions[EP_MLX5_REGIONS + EP_MLX5_REGION_HEAP] =
@@ -105,8 +105,8 @@ void rig_reset(struct rig *rig)
 		nic->signaled = nic->nops = nic->bad = 0;
 		nic->failed = false;
 	}
-	NEED(cudaMemcpy(rig->qp, rig->shadow, rig->queues * sizeof(*rig->qp),
-			cudaMemcpyHostToDevice));
+	NEED_CUDA(cudaMemcpy(rig->qp, rig->shadow, rig->queues * sizeof(*rig->qp),
+			     cudaMemcpyHostToDevice));
 }
 
 void rig_free(struct rig *rig)
@@ -114,20 +114,20 @@ void rig_free(struct rig *rig)
 	void *pinned[] = { rig->host, rig->sq, rig->heap, rig->result, rig->regions, rig->aborted };
 
 	for (size_t i = 0; i < sizeof(pinned) / sizeof(pinned[0]); i++) {
-		NEED(cudaFreeHost(pinned[i]));
+		NEED_CUDA(cudaFreeHost(pinned[i]));
 	}
-	NEED(cudaFree(rig->qp));
+	NEED_CUDA(cudaFree(rig->qp));
 }
 
 struct ep_mlx5_qp rig_state(const struct rig *rig, uint32_t queue)
 {
 	struct ep_mlx5_qp state;
 
-	NEED(cudaMemcpy(&state, rig->qp + queue, sizeof(state), cudaMemcpyDeviceToHost));
+	NEED_CUDA(cudaMemcpy(&state, rig->qp + queue, sizeof(state), cudaMemcpyDeviceToHost));
 	return state;
 }
 
 void rig_set_state(struct rig *rig, uint32_t queue, const struct ep_mlx5_qp *state)
 {
-	NEED(cudaMemcpy(rig->qp + queue, state, sizeof(*state), cudaMemcpyHostToDevice));
+	NEED_CUDA(cudaMemcpy(rig->qp + queue, state, sizeof(*state), cudaMemcpyHostToDevice));
 }

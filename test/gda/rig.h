@@ -4,8 +4,8 @@
 #define TEST_GDA_RIG_H
 
 #include "kernels.h"
+#include "launch.h"
 #include "nic.h"
-#include "test/vcluster/test/test.h"
 
 #define RIG_QUEUES 4
 #define RIG_WARPS 16

@@ -2,7 +2,7 @@
 /* What the host side reads of the kernel's files: versions of addresses, traffic classes. */
 #include <stdlib.h>
 #include "rdma/nic.h"
-#include "test/vcluster/test/test.h"
+#include "support/check.h"
 
 static void write_file(const char *root, const char *name, const char *text)
 {
@@ -92,5 +92,5 @@ int main(void)
 {
 	check_roce_version();
 	check_class();
-	return test_result();
+	return check_end();
 }

@@ -11,7 +11,7 @@
  */
 #include <unistd.h>
 #include "device/mlx5/wqe.h"
-#include "test/vcluster/test/test.h"
+#include "launch.h"
 #include "timing.h"
 
 #define DEPTH 32768u
@@ -73,8 +73,8 @@ static void *device_memory(size_t bytes)
 {
 	void *p = NULL;
 
-	NEED(cudaMalloc(&p, bytes));
-	NEED(cudaMemset(p, 0, bytes));
+	NEED_CUDA(cudaMalloc(&p, bytes));
+	NEED_CUDA(cudaMemset(p, 0, bytes));
 	return p;
 }
 
@@ -82,7 +82,7 @@ static void *host_memory(size_t bytes)
 {
 	void *p = NULL;
 
-	NEED(cudaHostAlloc(&p, bytes, cudaHostAllocMapped | cudaHostAllocPortable));
+	NEED_CUDA(cudaHostAlloc(&p, bytes, cudaHostAllocMapped | cudaHostAllocPortable));
 	memset(p, 0, bytes);
 	return p;
 }
@@ -106,8 +106,8 @@ static void bed_make(struct bed *bed)
 	bed->sample = host_memory(MAX_BLOCKS * DEPTH * sizeof(uint32_t));
 	bed->span = host_memory(MAX_BLOCKS * 4 * sizeof(uint64_t));
 	bed->status = host_memory(MAX_BLOCKS * sizeof(uint32_t));
-	NEED(cudaMemcpy(bed->regions, regions, sizeof(regions), cudaMemcpyHostToDevice));
-	NEED(cudaStreamCreateWithFlags(&bed->stream, cudaStreamNonBlocking));
+	NEED_CUDA(cudaMemcpy(bed->regions, regions, sizeof(regions), cudaMemcpyHostToDevice));
+	NEED_CUDA(cudaStreamCreateWithFlags(&bed->stream, cudaStreamNonBlocking));
 }
 
 /* Fresh queues: nothing posted, nothing completed. */
@@ -137,9 +137,9 @@ static void bed_reset(struct bed *bed, const struct place *place)
 		qp[i].signal = EP_MLX5_SIGNAL_WRITE;
 	}
 	for (int k = 0; k < 2; k++) {
-		NEED(cudaMemcpy(bed->words[k], words, sizeof(words), cudaMemcpyDefault));
+		NEED_CUDA(cudaMemcpy(bed->words[k], words, sizeof(words), cudaMemcpyDefault));
 	}
-	NEED(cudaMemcpy(bed->qp, qp, sizeof(qp), cudaMemcpyHostToDevice));
+	NEED_CUDA(cudaMemcpy(bed->qp, qp, sizeof(qp), cudaMemcpyHostToDevice));
 }
 
 /* Every index below `posted` is there, once and in its place, and the doorbell says so. */
@@ -150,13 +150,13 @@ static void bed_check(struct bed *bed, const struct place *place, uint32_t queue
 	struct words ring_words, db_words;
 	uint64_t bad = 0;
 
-	NEED(!sq);
-	NEED(cudaMemcpy(&qp, bed->qp + queue, sizeof(qp), cudaMemcpyDeviceToHost));
-	NEED(cudaMemcpy(sq, qp.sq, DEPTH * sizeof(*sq), cudaMemcpyDefault));
-	NEED(cudaMemcpy(&ring_words, &bed->words[place->host_ring][queue], sizeof(ring_words),
-			cudaMemcpyDefault));
-	NEED(cudaMemcpy(&db_words, &bed->words[place->host_db][queue], sizeof(db_words),
-			cudaMemcpyDefault));
+	NEED(sq);
+	NEED_CUDA(cudaMemcpy(&qp, bed->qp + queue, sizeof(qp), cudaMemcpyDeviceToHost));
+	NEED_CUDA(cudaMemcpy(sq, qp.sq, DEPTH * sizeof(*sq), cudaMemcpyDefault));
+	NEED_CUDA(cudaMemcpy(&ring_words, &bed->words[place->host_ring][queue], sizeof(ring_words),
+			     cudaMemcpyDefault));
+	NEED_CUDA(cudaMemcpy(&db_words, &bed->words[place->host_db][queue], sizeof(db_words),
+			     cudaMemcpyDefault));
 	CHECK_INT(qp.reserved, posted);
 	CHECK_INT(qp.ready, posted);
 	CHECK_INT(qp.rung, posted);
@@ -214,7 +214,7 @@ static uint32_t bed_run(struct bed *bed, const struct kernel *k, const struct pl
 	uint64_t first = ~0ull, last = 0, cycles = 0, ns = 0;
 
 	bed_reset(bed, place);
-	NEED(test_launch(k->fn, blocks, 32, &args, reps * sizeof(uint32_t), bed->stream));
+	gda_launch(k->fn, blocks, 32, &args, reps * sizeof(uint32_t), bed->stream);
 	bed_wait(bed, k->name);
 	for (uint32_t b = 0; b < blocks; b++) {
 		const uint64_t *span = bed->span + 4 * b;
@@ -293,7 +293,7 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	alarm(LIMIT_S);
-	NEED(cudaGetDeviceProperties(&prop, 0));
+	NEED_CUDA(cudaGetDeviceProperties(&prop, 0));
 	bed_make(&bed);
 	printf("%s, sm_%d%d. Cycles of an SM: median and 99th percentile of single operations, mean\n"
 	       "of operations back to back; ns of the median. Rate: million messages/s of a queue;\n"
@@ -313,5 +313,5 @@ int main(int argc, char **argv)
 		}
 		fflush(stdout);
 	}
-	return test_result();
+	return check_end();
 }

@@ -79,6 +79,7 @@ static void check_peers(struct bench *b, const struct expected *e)
 	NEED_OK(bench_combine(b, b->w->stream));
 	read_stats(b, after);
 	for (int r = 0; r < b->w->nranks; r++) {
+		CHECK(after[r].size == sizeof(after[r]) && after[r].magic == NCCL_EP_MAGIC);
 		CHECK_INT(after[r].rank, r);
 		CHECK_INT(after[r].active, 1);
 		if (r == b->w->rank) {
@@ -111,7 +112,7 @@ static void run(struct world *w, void *arg)
 		p.drop_ppm = i >= 2 ? 300000 : 0;
 		p.seed = (uint64_t)i + 5;
 		bench_open(&b, w, group, &p, 0);
-		bench_round(&b);
+		bench_pair(&b);
 		expect(&b, &e);
 		check_handle(&b, &e);
 		check_peers(&b, &e);

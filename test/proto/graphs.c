@@ -4,7 +4,7 @@
  * each other and with eager calls while the routing changes in the same buffers. One graph has an
  * odd number of operations, one has split operations that overlap.
  *
- *     graphs SEED ROUNDS
+ *     graphs SEED PAIRS
  */
 #include "support/tape.h"
 
@@ -115,7 +115,7 @@ static void play(struct band *band, uint64_t seed)
 }
 
 static uint64_t first_seed = 1;
-static uint64_t rounds = 5;
+static uint64_t pairs = 5;
 
 static void run(struct world *w, void *arg)
 {
@@ -137,7 +137,7 @@ static void run(struct world *w, void *arg)
 	band->graph[0] = capture(band, pair);
 	band->graph[1] = capture(band, odd);
 	band->graph[2] = capture(band, nested);
-	for (uint64_t i = 0; i < rounds; i++) {
+	for (uint64_t i = 0; i < pairs; i++) {
 		play(band, first_seed + i * 11);
 	}
 	CHECK_LAST(group, ncclSuccess, "");
@@ -154,9 +154,9 @@ static void run(struct world *w, void *arg)
 int main(int argc, char **argv)
 {
 	first_seed = world_number(argc > 1 ? argv[1] : NULL, 1);
-	rounds = world_number(argc > 2 ? argv[2] : NULL, 5);
-	printf("graphs, seeds from %llu, %llu rounds\n", (unsigned long long)first_seed,
-	       (unsigned long long)rounds);
+	pairs = world_number(argc > 2 ? argv[2] : NULL, 5);
+	printf("graphs, seeds from %llu, %llu pairs\n", (unsigned long long)first_seed,
+	       (unsigned long long)pairs);
 	setenv("NCCL_EP_LL_THREADS", "64", 0);
 	for (int lines = 0; lines <= 1; lines++) {
 		setenv("NCCL_EP_LL_LINES", lines ? "1" : "0", 1);

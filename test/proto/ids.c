@@ -54,7 +54,7 @@ static void plant(struct bench *b, const struct plant *what, int64_t value, int3
 		NEED_CUDA(cudaMemcpy(b->ids.t.data, ids, n * 4, cudaMemcpyHostToDevice));
 		free(ids);
 	}
-	bench_round(b);
+	bench_pair(b);
 	if (what->error) {
 		char part[64];
 
@@ -125,7 +125,7 @@ static void no_error(struct world *w)
 		ids[i] = i % 3 == 0 ? INT32_MIN : -1 - i * 1000003;
 	}
 	NEED_CUDA(cudaMemcpy(b.ids.t.data, ids, sizeof(ids), cudaMemcpyHostToDevice));
-	bench_round(&b);
+	bench_pair(&b);
 	CHECK_LAST(group, ncclSuccess, "");
 	bench_close(&b);
 	OK(ncclEpGroupDestroy(group));
@@ -144,7 +144,7 @@ static void too_many(struct world *w, uint32_t flags)
 
 	check_context("too many rows for one expert");
 	bench_open(&b, w, group, &p, flags);
-	bench_round(&b);
+	bench_pair(&b);
 	NEED(n == 16);
 	NEED_CUDA(cudaMemcpy(b.ids.t.data, zero, sizeof(zero), cudaMemcpyHostToDevice));
 	bench_poison(&b);
@@ -159,8 +159,7 @@ static void too_many(struct world *w, uint32_t flags)
 	}
 	free(counts);
 	world_meet(w);
-	bench_load(&b, 12);
-	bench_round(&b);
+	bench_pair_of(&b, 12);
 	bench_close(&b);
 	OK(ncclEpGroupDestroy(group));
 }

@@ -18,13 +18,21 @@ static void expect_error(ncclEpGroup_t group, int want)
 	CHECK_INT(error, want);
 }
 
-static void clean(struct world *w, ncclEpGroup_t group)
+/* All ranks come to MaskClean, and work together again. */
+static void all_back(struct world *w, struct bench *b, uint64_t seed)
 {
+	int error = -1;
+
 	world_meet(w);
-	OK(ncclEpMaskClean(group, w->stream));
-	OK(ncclEpErrorClear(group));
-	CHECK_INT(bench_masked(w, group), 0);
+	OK(ncclEpGetAsyncError(b->group, &error));
+	OK(ncclEpMaskClean(b->group, w->stream));
+	expect_error(b->group, error); /* stays until it is cleared */
+	OK(ncclEpErrorClear(b->group));
+	CHECK_INT(bench_masked(w, b->group), 0);
 	world_meet(w);
+	b->p.absent = 0;
+	bench_pair_of(b, seed);
+	expect_error(b->group, 0);
 }
 
 /* Ranks in the set are masked by all others and do nothing. */
@@ -43,18 +51,12 @@ static void by_hand(struct world *w, struct bench *b, uint32_t absent)
 		b->p.absent = absent;
 		start = world_now();
 		for (uint64_t i = 0; i < 3; i++) {
-			bench_load(b, 20 + i);
-			bench_round(b);
+			bench_pair_of(b, 20 + i);
 		}
 		CHECK(world_now() - start < 3 * TIMEOUT_MS / 1e3);
 		expect_error(b->group, 0);
 	}
-	clean(w, b->group);
-	check_context("all are back after 0x%x", absent);
-	b->p.absent = 0;
-	bench_load(b, 30 + absent);
-	bench_round(b);
-	expect_error(b->group, 0);
+	all_back(w, b, 30 + absent);
 }
 
 /* A rank is masked after the dispatch: the combine leaves out what it would have returned. */
@@ -64,11 +66,7 @@ static void between(struct world *w, struct bench *b, int away)
 
 	check_context("rank %d is masked before the combine", away);
 	bench_load(b, 60);
-	bench_poison(b);
-	OK(bench_update(b, w->stream));
-	OK(bench_dispatch(b, w->stream));
-	NEED_CUDA(cudaStreamSynchronize(w->stream));
-	bench_check_dispatch(b);
+	bench_dispatch_checked(b);
 	for (int r = 0; r < w->nranks; r++) {
 		mask[r] = r != away;
 	}
@@ -81,34 +79,24 @@ static void between(struct world *w, struct bench *b, int away)
 		bench_check_combine(b);
 		expect_error(b->group, 0);
 	}
-	b->p.absent = 0;
-	clean(w, b->group);
-	bench_load(b, 61);
-	bench_round(b);
+	all_back(w, b, 61);
 }
 
-/* One rank leaves out some rounds without a word. */
+/* One rank leaves out some pairs without a word. */
 static void by_itself(struct world *w, struct bench *b, int away)
 {
 	check_context("rank %d stays away", away);
 	if (w->rank != away) {
 		b->p.absent = UINT64_C(1) << away;
-		bench_load(b, 40);
-		bench_round(b); /* waits, and then it counts as absent */
+		bench_pair_of(b, 40); /* waits, and then it counts as absent */
 		expect_error(b->group, 1);
 		CHECK_INT(bench_masked(w, b->group), 1u << away);
 		OK(ncclEpErrorClear(b->group));
-		bench_load(b, 41);
-		bench_round(b);
+		bench_pair_of(b, 41);
 		expect_error(b->group, 0);
 	}
-	clean(w, b->group);
-	check_context("rank %d is back", away);
-	b->p.absent = 0;
-	bench_load(b, 42);
-	bench_round(b);
-	bench_load(b, 43);
-	bench_round(b);
+	all_back(w, b, 42);
+	bench_pair_of(b, 43);
 	expect_error(b->group, 0);
 }
 
@@ -133,8 +121,7 @@ static void left_behind(struct world *w, struct bench *b, int away)
 	if (w->rank != away) {
 		b->p.absent = UINT64_C(1) << away;
 		for (uint64_t i = 0; i < 5; i++) {
-			bench_load(b, 70 + i);
-			bench_round(b);
+			bench_pair_of(b, 70 + i);
 		}
 		OK(ncclEpErrorClear(b->group));
 	}
@@ -145,14 +132,10 @@ static void left_behind(struct world *w, struct bench *b, int away)
 	}
 	world_meet(w);
 	if (w->rank != away) {
-		bench_load(b, 80);
-		bench_round(b);
+		bench_pair_of(b, 80);
 		expect_error(b->group, 0);
 	}
-	b->p.absent = 0;
-	clean(w, b->group);
-	bench_load(b, 81);
-	bench_round(b);
+	all_back(w, b, 81);
 }
 
 /* A rank misses a combine, and comes when the others use its bank for a dispatch. */
@@ -162,10 +145,7 @@ static void late_combine(struct world *w, struct bench *b, int away)
 
 	check_context("rank %d is late for a combine", away);
 	bench_load(b, 100);
-	bench_poison(b);
-	OK(bench_update(b, w->stream));
-	OK(bench_dispatch(b, w->stream));
-	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	bench_dispatch_checked(b);
 	world_meet(w);
 	if (w->rank != away) {
 		OK(bench_combine(b, w->stream));
@@ -173,8 +153,7 @@ static void late_combine(struct world *w, struct bench *b, int away)
 		CHECK_INT(bench_masked(w, b->group), 1u << away);
 		OK(ncclEpErrorClear(b->group));
 		b->p.absent = UINT64_C(1) << away;
-		bench_load(b, 101);
-		bench_round(b);
+		bench_pair_of(b, 101);
 		bench_load(b, 102);
 		bench_poison(b);
 		OK(bench_update(b, w->stream));
@@ -192,10 +171,7 @@ static void late_combine(struct world *w, struct bench *b, int away)
 		bench_check_dispatch(b);
 		expect_error(b->group, 0);
 	}
-	b->p.absent = 0;
-	clean(w, b->group);
-	bench_load(b, 103);
-	bench_round(b);
+	all_back(w, b, 103);
 }
 
 /* The mask leaves out `absent`, seen from others, and all others, seen from those. */
@@ -229,8 +205,7 @@ static void late_clean(struct world *w, struct bench *b, int away, int alone)
 		expect_error(b->group, !alone);
 		OK(ncclEpErrorClear(b->group));
 		b->p.absent = UINT64_C(1) << away;
-		bench_load(b, 110);
-		bench_round(b);
+		bench_pair_of(b, 110);
 		expect_error(b->group, 0);
 	}
 	world_meet(w);
@@ -239,11 +214,7 @@ static void late_clean(struct world *w, struct bench *b, int away, int alone)
 		OK(bench_update(b, w->stream));
 		expect_alone(w, b, bench_dispatch);
 	}
-	b->p.absent = 0;
-	clean(w, b->group);
-	bench_load(b, 111);
-	bench_round(b);
-	expect_error(b->group, 0);
+	all_back(w, b, 111);
 }
 
 /* Two ranks part from the others by hand, go on by themselves, and come back by hand. */
@@ -256,15 +227,13 @@ static void back_by_hand(struct world *w, struct bench *b)
 	part(w, b, two);
 	b->p.absent = of_two ? ((1u << w->nranks) - 1) & ~two : two;
 	for (uint64_t i = 0; i < 3; i++) {
-		bench_load(b, 120 + i);
-		bench_round(b);
+		bench_pair_of(b, 120 + i);
 	}
 	world_meet(w);
 	part(w, b, 0);
 	world_meet(w);
 	b->p.absent = 0;
-	bench_load(b, 130);
-	bench_round(b);
+	bench_pair_of(b, 130);
 	expect_error(b->group, 0);
 	CHECK_INT(bench_masked(w, b->group), 0);
 }
@@ -287,7 +256,7 @@ static void held(struct world *w, ncclEpGroup_t group, const struct oracle_probl
 	bench_open(&first, w, group, &hot, BENCH_MASK);
 	bench_open(&open, w, group, p, BENCH_MASK);
 	bench_open(&next, w, group, p, BENCH_MASK);
-	bench_round(&first);
+	bench_pair(&first);
 	bench_poison(&open);
 	OK(bench_update(&open, w->stream));
 	OK(bench_send_dispatch(&open, w->stream));
@@ -302,8 +271,7 @@ static void held(struct world *w, ncclEpGroup_t group, const struct oracle_probl
 		bench_check_combine(&first);
 		expect_error(group, 0);
 		next.p.absent = UINT64_C(1) << late;
-		bench_load(&next, 90);
-		bench_round(&next);
+		bench_pair_of(&next, 90);
 		expect_error(group, 1);
 		CHECK_INT(bench_masked(w, group), 1u << late);
 	}
@@ -314,10 +282,7 @@ static void held(struct world *w, ncclEpGroup_t group, const struct oracle_probl
 		bench_check_dispatch(&open);
 		expect_error(group, 0);
 	}
-	clean(w, group);
-	next.p.absent = 0;
-	bench_load(&next, 91);
-	bench_round(&next);
+	all_back(w, &next, 91);
 	bench_close(&first);
 	bench_close(&open);
 	bench_close(&next);
@@ -335,7 +300,7 @@ static void run(struct world *w, void *arg)
 
 		bench_open(&b, w, group, &p, BENCH_MASK);
 		CHECK_INT(bench_masked(w, group), 0);
-		bench_round(&b);
+		bench_pair(&b);
 		by_hand(w, &b, 1u << 2);
 		by_hand(w, &b, 1u << 0 | 1u << 3);
 		between(w, &b, 2);

@@ -16,7 +16,7 @@
 struct test_case {
 	struct oracle_problem p;
 	uint32_t flags;
-	uint32_t rounds;
+	uint32_t pairs;
 	uint32_t sms;      /* 0: each rank chooses differently */
 	const char *lines; /* "0" or "1" */
 	const char *threads;
@@ -101,7 +101,7 @@ static void choose_flags(struct test_case *c, uint64_t *state)
 	uint64_t s = *state;
 
 	c->flags |= DRAW(2) ? BENCH_IDS64 : 0;
-	c->flags |= DRAW(3) ? 0 : BENCH_STAGED;
+	c->flags |= DRAW(3) ? 0 : BENCH_PENDING;
 	c->flags |= DRAW(4) ? 0 : BENCH_MASK;
 	c->flags |= DRAW(3) ? 0 : BENCH_OWN_MEM;
 	c->flags |= DRAW(3) ? 0 : BENCH_WINDOW;
@@ -130,7 +130,7 @@ static void make_room(struct test_case *c)
 	int32_t ids[ORACLE_MAX_TOPK];
 	char why[128];
 
-	for (uint32_t i = 0; p->duplicate_ppm && i < c->rounds; i++) {
+	for (uint32_t i = 0; p->duplicate_ppm && i < c->pairs; i++) {
 		p->seed = c->seed + i;
 		NEED(rows && !oracle_problem_prepare(p, why, sizeof(why)));
 		memset(rows, 0, p->experts * sizeof(*rows));
@@ -229,7 +229,7 @@ static void choose(struct test_case *c, const char *kind, uint64_t number, const
 	c->sms = DRAW(3) ? 2 + DRAW(3) : 0;
 	c->lines = DRAW(2) ? "1" : "0";
 	c->threads = threads[DRAW(sizeof(threads) / sizeof(threads[0]))];
-	c->rounds = 1 + DRAW(3);
+	c->pairs = 1 + DRAW(3);
 	choose_flags(c, &s);
 	c->seed = world_draw(&s, UINT64_C(1) << 32);
 	make_room(c);
@@ -254,12 +254,12 @@ static void run_case(struct world *w, void *arg)
 	config.max_num_sms = c->sms ? c->sms : (unsigned int)(2 + (w->rank * 5 + 1) % 4);
 	NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
 	bench_open(&b, w, group, &c->p, c->flags);
-	for (uint32_t i = 0; i < c->rounds; i++) {
+	for (uint32_t i = 0; i < c->pairs; i++) {
 		/* another routing, and now and then nobody has a token */
 		if (i > 0) {
 			bench_load_tokens(&b, c->seed + i, i == 2 ? 0 : c->p.tokens);
 		}
-		bench_round(&b);
+		bench_pair(&b);
 	}
 	CHECK_LAST(group, ncclSuccess, "");
 	bench_close(&b);

@@ -159,7 +159,7 @@ static void explicit_size(struct world *w)
 	CHECK(!handle);
 	bench_open(&b, w, group, &p, 0);
 	bench_load_tokens(&b, 5, 40);
-	bench_round(&b);
+	bench_pair(&b);
 	bench_close(&b);
 	OK(ncclEpGroupDestroy(group));
 
@@ -191,15 +191,15 @@ static void growth(struct world *w)
 	NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
 	bench_open(&a, w, group, &p, 0);
 	bench_load_tokens(&a, 5, 20);
-	bench_round(&a);
+	bench_pair(&a);
 	NEED_OK(bench_send_combine(&a, w->stream));
 	CHECK_REASON(init(group, &wide, 30, NULL, &handle), ncclInvalidUsage, "pending");
 	CHECK(!handle);
 	NEED_OK(ncclEpComplete(a.handle, NULL, w->stream));
 	bench_open(&b, w, group, &wide, BENCH_OWN_MEM);
 	bench_load_tokens(&b, 6, 10);
-	bench_round(&b);
-	bench_round(&a);
+	bench_pair(&b);
+	bench_pair(&a);
 	bench_close(&b);
 	bench_close(&a);
 	OK(ncclEpGroupDestroy(group));

@@ -3,8 +3,7 @@
  * Mistakes in the arguments of dispatch and combine: each is refused with the promised code and a
  * line that names it, launches nothing, and leaves the group and the handle as they were.
  */
-#include "support/bench.h"
-#include "support/watch.h"
+#include "proto/mistake.h"
 
 struct call {
 	struct bench *b;
@@ -29,15 +28,6 @@ enum {
 	CO,
 	CI,
 	CT
-};
-
-typedef void (*mutate_fn)(struct call *c);
-
-struct mistake {
-	const char *name;
-	mutate_fn mutate;
-	ncclResult_t want;
-	const char *part; /* of the reason */
 };
 
 static ncclEpTensor_t *copy(struct bench_tensor *to, const struct bench_tensor *from)
@@ -85,228 +75,135 @@ static void fill(struct call *c, struct bench *b)
 	c->cout.tokens = copy(c->t + CT, &b->combine_out);
 }
 
-#define MUTATE(name_, code_)                                                                       \
-	static void name_(struct call *c)                                                          \
-	{                                                                                          \
-		code_;                                                                             \
-	}
+/* Times the size of an element it is small again, in 64 bits. */
+#define HUGE (((size_t)1 << 63) + 256)
+#define HUGE_TEXT "rows of 9223372036854776064 bf16"
 
-MUTATE(in_size, c->in.size = NCCL_EP_DISPATCH_INPUTS_V1_SIZE - 1)
-MUTATE(in_magic, c->in.magic ^= 1)
-MUTATE(out_size, c->out.size = 0)
-MUTATE(out_magic, c->out.magic = 0)
-MUTATE(info_size, c->info.size = NCCL_EP_LAYOUT_INFO_V1_SIZE - 1)
-MUTATE(info_magic, c->info.magic = NCCL_EP_TENSOR_MAGIC)
-MUTATE(config_size, c->config.size = NCCL_EP_DISPATCH_CONFIG_V1_SIZE - 1)
-MUTATE(config_magic, c->config.magic = ~c->config.magic)
-MUTATE(recipe, c->config.quant_recipe = (ncclEpDispQuant_t)77)
-MUTATE(backward, c->config.pass_direction = NCCL_EP_BWD_PASS)
-MUTATE(direction, c->config.pass_direction = (ncclEpPassDir_t)-3)
-MUTATE(no_tokens, c->in.tokens = NULL)
-MUTATE(no_out_tokens, c->out.tokens = NULL)
-/* as ncclEpTensorAlloc marks its own, but these extents are not where it puts them */
-MUTATE(token_magic, c->t[IT].t.magic = 0xBEEFBEEFu; c->t[IT].t.sizes = c->b->in_tokens.sizes)
-MUTATE(token_magic2, c->t[IT].t.magic = NCCL_EP_MAGIC)
-MUTATE(token_size, c->t[IT].t.size = 40)
-MUTATE(token_ndim, c->t[IT].t.ndim = 3)
-MUTATE(token_no_sizes, c->t[IT].t.sizes = NULL)
-MUTATE(token_no_data, c->t[IT].t.data = NULL)
-MUTATE(token_type, c->t[IT].t.datatype = ncclInt32)
-MUTATE(token_bad_type, c->t[IT].t.datatype = (ncclDataType_t)99)
-MUTATE(token_rows, c->t[IT].sizes[0]++)
-MUTATE(token_odd_row, c->t[IT].sizes[1]--; c->t[OT].sizes[2]--)
-MUTATE(token_wide, c->t[IT].sizes[1] *= 4; c->t[OT].sizes[2] *= 4)
-MUTATE(token_empty_row, c->t[IT].sizes[1] = 0; c->t[OT].sizes[2] = 0)
-MUTATE(token_align, c->t[IT].t.data = (char *)c->t[IT].t.data + 8)
-MUTATE(out_align, c->t[OT].t.data = (char *)c->t[OT].t.data + 4)
-MUTATE(out_type, c->t[OT].t.datatype = ncclFloat32)
-MUTATE(out_ndim, c->t[OT].t.ndim = 2)
-MUTATE(out_blocks, c->t[OT].sizes[0]--)
-MUTATE(out_rows, c->t[OT].sizes[1]++)
-MUTATE(out_width, c->t[OT].sizes[2]++)
-MUTATE(in_scales_none, c->in.scales = &c->t[IW].t)
-MUTATE(out_scales_none, c->out.scales = &c->t[IW].t)
-MUTATE(counts_missing, c->info.expert_counters = NULL)
-MUTATE(counts_type, c->t[CO].t.datatype = ncclInt64)
-MUTATE(counts_extent, c->t[CO].sizes[0]++)
-MUTATE(counts_ndim, c->t[CO].t.ndim = 2)
-MUTATE(em_weights_in, c->in.topk_weights = &c->t[IW].t)
-MUTATE(em_weights_out, c->out.topk_weights = &c->t[IW].t)
-MUTATE(em_idx, c->out.topk_idx = &c->t[IW].t)
-MUTATE(em_src_counts, c->info.src_rank_counters = &c->t[CO].t)
-MUTATE(id_kind, c->info.recv_topk_idx_kind = (ncclEpExpertIdKind_t)3)
-MUTATE(rm_expert_counts, c->info.expert_counters = &c->t[CO].t)
-MUTATE(rm_no_weights, c->in.topk_weights = NULL)
-MUTATE(rm_weights_type, c->t[IW].t.datatype = ncclBfloat16)
-MUTATE(rm_weights_rows, c->t[IW].sizes[0]--)
-MUTATE(rm_weights_k, c->t[IW].sizes[1]++)
-MUTATE(rm_no_out_weights, c->out.topk_weights = NULL)
-MUTATE(rm_out_weights_k, c->t[OW].sizes[2]--)
-MUTATE(rm_no_idx, c->out.topk_idx = NULL)
-MUTATE(rm_idx_type, c->t[OX].t.datatype = ncclInt64)
-MUTATE(rm_idx_blocks, c->t[OX].sizes[0]++)
-MUTATE(fp8_no_scales, c->out.scales = NULL)
-MUTATE(fp8_scale_type, c->t[OS].t.datatype = ncclBfloat16)
-MUTATE(fp8_scale_width, c->t[OS].sizes[2]++)
-MUTATE(fp8_in_scales, c->in.scales = &c->t[IW].t)
-MUTATE(fp8_in_type, c->t[IT].t.datatype = ncclFloat16)
-MUTATE(fp8_out_type, c->t[OT].t.datatype = ncclBfloat16)
-MUTATE(fp8_hidden, c->t[IT].sizes[1] -= 64; c->t[OT].sizes[2] -= 64)
-MUTATE(fp8_none, c->config.quant_recipe = NCCL_EP_DISP_QUANT_NONE)
-MUTATE(fwd_no_in, c->in.scales = NULL)
-MUTATE(fwd_no_out, c->out.scales = NULL)
-MUTATE(fwd_round, c->config.round_scales = 1)
-MUTATE(fwd_uint8, c->t[IT].t.datatype = ncclUint8; c->t[OT].t.datatype = ncclUint8)
-MUTATE(fwd_other, c->t[OT].t.datatype = ncclFloat8e5m2)
-MUTATE(fwd_scale_type, c->t[IS].t.datatype = ncclInt32; c->t[OS].t.datatype = ncclInt32)
-MUTATE(fwd_scale_other, c->t[OS].t.datatype = ncclUint8)
-MUTATE(fwd_scale_row, c->t[IS].sizes[1]--; c->t[OS].sizes[2]--)
-MUTATE(fwd_scale_align, c->t[IS].t.data = (char *)c->t[IS].t.data + 4)
-MUTATE(fwd_wide, c->t[IS].sizes[1] *= 64; c->t[OS].sizes[2] *= 64)
-MUTATE(cin_size, c->cin.size = NCCL_EP_COMBINE_INPUTS_V1_SIZE - 1)
-MUTATE(cin_magic, c->cin.magic = 1)
-MUTATE(cout_size, c->cout.size = 8)
-MUTATE(cout_magic, c->cout.magic = 0)
-MUTATE(cconfig_size, c->cconfig.size = NCCL_EP_COMBINE_CONFIG_V1_SIZE - 1)
-MUTATE(cconfig_magic, c->cconfig.magic = 0)
-MUTATE(crecipe, c->cconfig.quant_recipe = (ncclEpCombQuant_t)2)
-MUTATE(cnvfp4, c->cconfig.quant_recipe = NCCL_EP_COMB_QUANT_NVFP4)
-MUTATE(cbackward, c->cconfig.pass_direction = NCCL_EP_BWD_PASS)
-MUTATE(cscales, c->cin.scales = &c->t[IW].t)
-MUTATE(cno_tokens, c->cin.tokens = NULL)
-MUTATE(ctype, c->t[CI].t.datatype = ncclFloat8e4m3; c->t[CT].t.datatype = ncclFloat8e4m3)
-MUTATE(cblocks, c->t[CI].sizes[0]++)
-MUTATE(crows, c->t[CI].sizes[1]--)
-MUTATE(codd, c->t[CI].sizes[2]--; c->t[CT].sizes[1]--)
-MUTATE(cwide, c->t[CI].sizes[2] *= 4; c->t[CT].sizes[1] *= 4)
-MUTATE(calign, c->t[CI].t.data = (char *)c->t[CI].t.data + 8)
-MUTATE(cno_out, c->cout.tokens = NULL)
-MUTATE(cout_type, c->t[CT].t.datatype = ncclFloat32)
-MUTATE(cout_rows, c->t[CT].sizes[0]++)
-MUTATE(cout_width, c->t[CT].sizes[1]++)
-MUTATE(cout_ndim, c->t[CT].t.ndim = 3)
-MUTATE(cno_weights, c->cout.topk_weights = NULL)
-MUTATE(cweights_type, c->t[IW].t.datatype = ncclFloat16)
-MUTATE(cweights_k, c->t[IW].sizes[1]--)
+#define ANY_DISPATCH(M)                                                                            \
+	M(in_size, c->in.size = NCCL_EP_DISPATCH_INPUTS_V1_SIZE - 1, IA, "inputs")                 \
+	M(in_magic, c->in.magic ^= 1, IA, "inputs")                                                \
+	M(out_size, c->out.size = 0, IA, "outputs")                                                \
+	M(out_magic, c->out.magic = 0, IA, "outputs")                                              \
+	M(info_size, c->info.size = NCCL_EP_LAYOUT_INFO_V1_SIZE - 1, IA, "layout_info")            \
+	M(info_magic, c->info.magic = NCCL_EP_TENSOR_MAGIC, IA, "layout_info")                     \
+	M(config_size, c->config.size = NCCL_EP_DISPATCH_CONFIG_V1_SIZE - 1, IA, "config")         \
+	M(config_magic, c->config.magic = ~c->config.magic, IA, "config")                          \
+	M(recipe, c->config.quant_recipe = (ncclEpDispQuant_t)77, IA, "quant_recipe")              \
+	M(backward, c->config.pass_direction = NCCL_EP_BWD_PASS, IU, "backward")                   \
+	M(direction, c->config.pass_direction = (ncclEpPassDir_t)-3, IA, "pass_direction")         \
+	M(no_tokens, c->in.tokens = NULL, IA, "inputs->tokens")                                    \
+	M(no_out_tokens, c->out.tokens = NULL, IA, "outputs->tokens")                              \
+	/* as ncclEpTensorAlloc marks its own, but these extents are not where it puts them */     \
+	M(token_magic, c->t[IT].t.magic = 0xBEEFBEEFu;                                             \
+	  c->t[IT].t.sizes = c->b->in_tokens.sizes, IA, "inputs->tokens")                          \
+	M(token_magic2, c->t[IT].t.magic = NCCL_EP_MAGIC, IA, "inputs->tokens")                    \
+	M(token_size, c->t[IT].t.size = 40, IA, "inputs->tokens")                                  \
+	M(token_ndim, c->t[IT].t.ndim = 3, IA, "inputs->tokens")                                   \
+	M(token_no_sizes, c->t[IT].t.sizes = NULL, IA, "inputs->tokens")                           \
+	M(token_no_data, c->t[IT].t.data = NULL, IA, "inputs->tokens")                             \
+	M(token_type, c->t[IT].t.datatype = ncclInt32, IA, "inputs->tokens")                       \
+	M(token_bad_type, c->t[IT].t.datatype = (ncclDataType_t)99, IA, "99")                      \
+	M(token_rows, c->t[IT].sizes[0]++, IA, "inputs->tokens")                                   \
+	M(token_odd_row, c->t[IT].sizes[1]--; c->t[OT].sizes[2]--, IA, "16")                       \
+	M(token_wide, c->t[IT].sizes[1] *= 4; c->t[OT].sizes[2] *= 4, IA, "max_token_bytes")       \
+	M(token_huge, c->t[IT].sizes[1] = HUGE; c->t[OT].sizes[2] = HUGE, IA, HUGE_TEXT)           \
+	M(token_empty_row, c->t[IT].sizes[1] = 0; c->t[OT].sizes[2] = 0, IA, "inputs->tokens")     \
+	M(token_align, c->t[IT].t.data = (char *)c->t[IT].t.data + 8, IA, "inputs->tokens")        \
+	M(out_align, c->t[OT].t.data = (char *)c->t[OT].t.data + 4, IA, "outputs->tokens")         \
+	M(out_no_data, c->t[OT].t.data = NULL, IA, "outputs->tokens: neither data nor a window")   \
+	M(out_type, c->t[OT].t.datatype = ncclFloat32, IA, "outputs->tokens")                      \
+	M(out_ndim, c->t[OT].t.ndim = 2, IA, "outputs->tokens")                                    \
+	M(out_blocks, c->t[OT].sizes[0]--, IA, "outputs->tokens")                                  \
+	M(out_rows, c->t[OT].sizes[1]++, IA, "outputs->tokens")                                    \
+	M(out_width, c->t[OT].sizes[2]++, IA, "outputs->tokens")                                   \
+	M(in_scales_none, c->in.scales = &c->t[IW].t, IA, "inputs->scales")                        \
+	M(out_scales_none, c->out.scales = &c->t[IW].t, IA, "outputs->scales")                     \
+	M(counts_type, c->t[CO].t.datatype = ncclInt64, IA, "counters")                            \
+	M(counts_extent, c->t[CO].sizes[0]++, IA, "counters")                                      \
+	M(counts_ndim, c->t[CO].t.ndim = 2, IA, "counters")                                        \
+	M(id_kind, c->info.recv_topk_idx_kind = (ncclEpExpertIdKind_t)3, IA, "recv_topk_idx_kind")
 
-#define IA ncclInvalidArgument
-#define IU ncclInvalidUsage
-#define M(fn_, want_, part_)                                                                       \
-	{                                                                                          \
-#fn_, fn_, want_, part_                                                            \
-	}
+#define EM_DISPATCH(M)                                                                             \
+	M(counts_missing, c->info.expert_counters = NULL, IA, "expert_counters")                   \
+	M(em_weights_in, c->in.topk_weights = &c->t[IW].t, IA, "inputs->topk_weights")             \
+	M(em_weights_out, c->out.topk_weights = &c->t[IW].t, IA, "outputs->topk_weights")          \
+	M(em_idx, c->out.topk_idx = &c->t[IW].t, IA, "outputs->topk_idx")                          \
+	M(em_src_counts, c->info.src_rank_counters = &c->t[CO].t, IA, "src_rank_counters")
 
-static const struct mistake any_dispatch[] = {
-	M(in_size, IA, "inputs"),
-	M(in_magic, IA, "inputs"),
-	M(out_size, IA, "outputs"),
-	M(out_magic, IA, "outputs"),
-	M(info_size, IA, "layout_info"),
-	M(info_magic, IA, "layout_info"),
-	M(config_size, IA, "config"),
-	M(config_magic, IA, "config"),
-	M(recipe, IA, "quant_recipe"),
-	M(backward, IU, "backward"),
-	M(direction, IA, "pass_direction"),
-	M(no_tokens, IA, "inputs->tokens"),
-	M(no_out_tokens, IA, "outputs->tokens"),
-	M(token_magic, IA, "inputs->tokens"),
-	M(token_magic2, IA, "inputs->tokens"),
-	M(token_size, IA, "inputs->tokens"),
-	M(token_ndim, IA, "inputs->tokens"),
-	M(token_no_sizes, IA, "inputs->tokens"),
-	M(token_no_data, IA, "inputs->tokens"),
-	M(token_type, IA, "inputs->tokens"),
-	M(token_bad_type, IA, "99"),
-	M(token_rows, IA, "inputs->tokens"),
-	M(token_odd_row, IA, "16"),
-	M(token_wide, IA, "max_token_bytes"),
-	M(token_empty_row, IA, "inputs->tokens"),
-	M(token_align, IA, "inputs->tokens"),
-	M(out_align, IA, "outputs->tokens"),
-	M(out_type, IA, "outputs->tokens"),
-	M(out_ndim, IA, "outputs->tokens"),
-	M(out_blocks, IA, "outputs->tokens"),
-	M(out_rows, IA, "outputs->tokens"),
-	M(out_width, IA, "outputs->tokens"),
-	M(in_scales_none, IA, "inputs->scales"),
-	M(out_scales_none, IA, "outputs->scales"),
-	M(counts_type, IA, "counters"),
-	M(counts_extent, IA, "counters"),
-	M(counts_ndim, IA, "counters"),
-	M(id_kind, IA, "recv_topk_idx_kind"),
-};
+#define RM_DISPATCH(M)                                                                             \
+	M(rm_expert_counts, c->info.expert_counters = &c->t[CO].t, IA, "expert_counters")          \
+	M(rm_no_weights, c->in.topk_weights = NULL, IA, "inputs->topk_weights")                    \
+	M(rm_weights_type, c->t[IW].t.datatype = ncclBfloat16, IA, "inputs->topk_weights")         \
+	M(rm_weights_rows, c->t[IW].sizes[0]--, IA, "inputs->topk_weights")                        \
+	M(rm_weights_k, c->t[IW].sizes[1]++, IA, "inputs->topk_weights")                           \
+	M(rm_no_out_weights, c->out.topk_weights = NULL, IA, "outputs->topk_weights")              \
+	M(rm_out_weights_k, c->t[OW].sizes[2]--, IA, "outputs->topk_weights")                      \
+	M(rm_no_idx, c->out.topk_idx = NULL, IA, "outputs->topk_idx")                              \
+	M(rm_idx_type, c->t[OX].t.datatype = ncclInt64, IA, "outputs->topk_idx")                   \
+	M(rm_idx_blocks, c->t[OX].sizes[0]++, IA, "outputs->topk_idx")
 
-static const struct mistake em_dispatch[] = {
-	M(counts_missing, IA, "expert_counters"),
-	M(em_weights_in, IA, "inputs->topk_weights"),
-	M(em_weights_out, IA, "outputs->topk_weights"),
-	M(em_idx, IA, "outputs->topk_idx"),
-	M(em_src_counts, IA, "src_rank_counters"),
-};
+#define FP8_DISPATCH(M)                                                                            \
+	M(fp8_no_scales, c->out.scales = NULL, IA, "outputs->scales")                              \
+	M(fp8_scale_type, c->t[OS].t.datatype = ncclBfloat16, IA, "outputs->scales")               \
+	M(fp8_scale_width, c->t[OS].sizes[2]++, IA, "outputs->scales")                             \
+	M(fp8_in_scales, c->in.scales = &c->t[IW].t, IA, "inputs->scales")                         \
+	M(fp8_in_type, c->t[IT].t.datatype = ncclFloat16, IA, "inputs->tokens")                    \
+	M(fp8_out_type, c->t[OT].t.datatype = ncclBfloat16, IA, "outputs->tokens")                 \
+	M(fp8_hidden, c->t[IT].sizes[1] -= 64; c->t[OT].sizes[2] -= 64, IA, "128")                 \
+	M(fp8_none, c->config.quant_recipe = NCCL_EP_DISP_QUANT_NONE, IA, "outputs->scales")
 
-static const struct mistake rm_dispatch[] = {
-	M(rm_expert_counts, IA, "expert_counters"),
-	M(rm_no_weights, IA, "inputs->topk_weights"),
-	M(rm_weights_type, IA, "inputs->topk_weights"),
-	M(rm_weights_rows, IA, "inputs->topk_weights"),
-	M(rm_weights_k, IA, "inputs->topk_weights"),
-	M(rm_no_out_weights, IA, "outputs->topk_weights"),
-	M(rm_out_weights_k, IA, "outputs->topk_weights"),
-	M(rm_no_idx, IA, "outputs->topk_idx"),
-	M(rm_idx_type, IA, "outputs->topk_idx"),
-	M(rm_idx_blocks, IA, "outputs->topk_idx"),
-};
+#define FWD_DISPATCH(M)                                                                            \
+	M(fwd_no_in, c->in.scales = NULL, IA, "inputs->scales")                                    \
+	M(fwd_no_out, c->out.scales = NULL, IA, "outputs->scales")                                 \
+	M(fwd_round, c->config.round_scales = 1, IA, "round_scales")                               \
+	M(fwd_uint8, c->t[IT].t.datatype = ncclUint8;                                              \
+	  c->t[OT].t.datatype = ncclUint8, IA, "uint8")                                            \
+	M(fwd_other, c->t[OT].t.datatype = ncclFloat8e5m2, IA, "outputs->tokens")                  \
+	M(fwd_scale_type, c->t[IS].t.datatype = ncclInt32;                                         \
+	  c->t[OS].t.datatype = ncclInt32, IA, "scales")                                           \
+	M(fwd_scale_other, c->t[OS].t.datatype = ncclUint8, IA, "scales")                          \
+	M(fwd_scale_row, c->t[IS].sizes[1]--; c->t[OS].sizes[2]--, IA, "inputs->scales")           \
+	M(fwd_scale_align, c->t[IS].t.data = (char *)c->t[IS].t.data + 4, IA, "inputs->scales")    \
+	M(fwd_wide, c->t[IS].sizes[1] *= 64; c->t[OS].sizes[2] *= 64, IA, "max_token_bytes")
 
-static const struct mistake fp8_dispatch[] = {
-	M(fp8_no_scales, IA, "outputs->scales"),
-	M(fp8_scale_type, IA, "outputs->scales"),
-	M(fp8_scale_width, IA, "outputs->scales"),
-	M(fp8_in_scales, IA, "inputs->scales"),
-	M(fp8_in_type, IA, "inputs->tokens"),
-	M(fp8_out_type, IA, "outputs->tokens"),
-	M(fp8_hidden, IA, "128"),
-	M(fp8_none, IA, "outputs->scales"),
-};
+#define ANY_COMBINE(M)                                                                             \
+	M(cin_size, c->cin.size = NCCL_EP_COMBINE_INPUTS_V1_SIZE - 1, IA, "inputs")                \
+	M(cin_magic, c->cin.magic = 1, IA, "inputs")                                               \
+	M(cout_size, c->cout.size = 8, IA, "outputs")                                              \
+	M(cout_magic, c->cout.magic = 0, IA, "outputs")                                            \
+	M(cconfig_size, c->cconfig.size = NCCL_EP_COMBINE_CONFIG_V1_SIZE - 1, IA, "config")        \
+	M(cconfig_magic, c->cconfig.magic = 0, IA, "config")                                       \
+	M(crecipe, c->cconfig.quant_recipe = (ncclEpCombQuant_t)2, IA, "quant_recipe")             \
+	M(cnvfp4, c->cconfig.quant_recipe = NCCL_EP_COMB_QUANT_NVFP4, IU, "NVFP4")                 \
+	M(cbackward, c->cconfig.pass_direction = NCCL_EP_BWD_PASS, IU, "backward")                 \
+	M(cscales, c->cin.scales = &c->t[IW].t, IA, "inputs->scales")                              \
+	M(cno_tokens, c->cin.tokens = NULL, IA, "inputs->tokens")                                  \
+	M(ctype, c->t[CI].t.datatype = ncclFloat8e4m3;                                             \
+	  c->t[CT].t.datatype = ncclFloat8e4m3, IA, "inputs->tokens")                              \
+	M(cblocks, c->t[CI].sizes[0]++, IA, "inputs->tokens")                                      \
+	M(crows, c->t[CI].sizes[1]--, IA, "inputs->tokens")                                        \
+	M(codd, c->t[CI].sizes[2]--; c->t[CT].sizes[1]--, IA, "16")                                \
+	M(cwide, c->t[CI].sizes[2] *= 4; c->t[CT].sizes[1] *= 4, IA, "max_token_bytes")            \
+	M(chuge, c->t[CI].sizes[2] = HUGE; c->t[CT].sizes[1] = HUGE, IA, HUGE_TEXT)                \
+	M(calign, c->t[CI].t.data = (char *)c->t[CI].t.data + 8, IA, "inputs->tokens")             \
+	M(cno_out, c->cout.tokens = NULL, IA, "outputs->tokens")                                   \
+	M(cout_type, c->t[CT].t.datatype = ncclFloat32, IA, "outputs->tokens")                     \
+	M(cout_rows, c->t[CT].sizes[0]++, IA, "outputs->tokens")                                   \
+	M(cout_width, c->t[CT].sizes[1]++, IA, "outputs->tokens")                                  \
+	M(cout_ndim, c->t[CT].t.ndim = 3, IA, "outputs->tokens")
 
-static const struct mistake fwd_dispatch[] = {
-	M(fwd_no_in, IA, "inputs->scales"),       M(fwd_no_out, IA, "outputs->scales"),
-	M(fwd_round, IA, "round_scales"),         M(fwd_uint8, IA, "uint8"),
-	M(fwd_other, IA, "outputs->tokens"),      M(fwd_scale_type, IA, "scales"),
-	M(fwd_scale_other, IA, "scales"),         M(fwd_scale_row, IA, "inputs->scales"),
-	M(fwd_scale_align, IA, "inputs->scales"), M(fwd_wide, IA, "max_token_bytes"),
-};
+#define EM_COMBINE(M)                                                                              \
+	M(cno_weights, c->cout.topk_weights = NULL, IA, "outputs->topk_weights")                   \
+	M(cweights_type, c->t[IW].t.datatype = ncclFloat16, IA, "outputs->topk_weights")           \
+	M(cweights_k, c->t[IW].sizes[1]--, IA, "outputs->topk_weights")
 
-static const struct mistake any_combine[] = {
-	M(cin_size, IA, "inputs"),
-	M(cin_magic, IA, "inputs"),
-	M(cout_size, IA, "outputs"),
-	M(cout_magic, IA, "outputs"),
-	M(cconfig_size, IA, "config"),
-	M(cconfig_magic, IA, "config"),
-	M(crecipe, IA, "quant_recipe"),
-	M(cnvfp4, IU, "NVFP4"),
-	M(cbackward, IU, "backward"),
-	M(cscales, IA, "inputs->scales"),
-	M(cno_tokens, IA, "inputs->tokens"),
-	M(ctype, IA, "inputs->tokens"),
-	M(cblocks, IA, "inputs->tokens"),
-	M(crows, IA, "inputs->tokens"),
-	M(codd, IA, "16"),
-	M(cwide, IA, "max_token_bytes"),
-	M(calign, IA, "inputs->tokens"),
-	M(cno_out, IA, "outputs->tokens"),
-	M(cout_type, IA, "outputs->tokens"),
-	M(cout_rows, IA, "outputs->tokens"),
-	M(cout_width, IA, "outputs->tokens"),
-	M(cout_ndim, IA, "outputs->tokens"),
-};
-
-static const struct mistake em_combine[] = {
-	M(cno_weights, IA, "outputs->topk_weights"),
-	M(cweights_type, IA, "outputs->topk_weights"),
-	M(cweights_k, IA, "outputs->topk_weights"),
-};
+MISTAKES(any_dispatch, ANY_DISPATCH)
+MISTAKES(em_dispatch, EM_DISPATCH)
+MISTAKES(rm_dispatch, RM_DISPATCH)
+MISTAKES(fp8_dispatch, FP8_DISPATCH)
+MISTAKES(fwd_dispatch, FWD_DISPATCH)
+MISTAKES(any_combine, ANY_COMBINE)
+MISTAKES(em_combine, EM_COMBINE)
 
 static ncclResult_t dispatch(struct call *c)
 {
@@ -327,7 +224,7 @@ static void try_all(struct bench *b, const struct mistake *list, size_t n,
 		check_context("layout %d, quant %d, %s", (int)b->p.layout, (int)b->p.quant,
 			      list[i].name);
 		fill(&c, b);
-		list[i].mutate(&c);
+		list[i].spoil(&c);
 		watch_start();
 		CHECK_REASON(fn(&c), list[i].want, list[i].part);
 		CHECK_LAST(b->group, list[i].want, list[i].part);
@@ -335,7 +232,7 @@ static void try_all(struct bench *b, const struct mistake *list, size_t n,
 	}
 }
 
-#define TRY(list_, fn_) try_all(b, list_, sizeof(list_) / sizeof(list_[0]), fn_)
+#define TRY(list_, fn_) try_all(b, list_, MISTAKE_COUNT(list_), fn_)
 
 /* Order of calls. */
 static void order(struct bench *b)
@@ -377,6 +274,8 @@ static void order(struct bench *b)
 	NEED_OK(ncclEpComplete(b->handle, NULL, stream));
 	NEED_OK(bench_dispatch(&other, stream));
 	NEED_CUDA(cudaStreamSynchronize(stream));
+	OK(bench_update(&other, stream)); /* other routing: what was dispatched before it is gone */
+	CHECK_REASON(combine(&c), IU, "ncclEpDispatch");
 	OK(ncclEpHandleDestroy(third));
 	OK(ncclEpHandleDestroy(fresh));
 }
@@ -395,7 +294,7 @@ static void run(struct world *w, void *arg)
 		check_context("group of layout %d, quant %d", (int)layout, (int)p.quant);
 		group = bench_group(w, &p, 0);
 		bench_open(b, w, group, &p, 0);
-		bench_round(b);
+		bench_pair(b);
 		if (p.quant == ORACLE_QUANT_NONE) {
 			TRY(any_dispatch, dispatch);
 			if (layout == ORACLE_EXPERT_MAJOR) {
@@ -414,8 +313,7 @@ static void run(struct world *w, void *arg)
 			TRY(em_combine, combine);
 		}
 		check_context("after the mistakes, layout %d, quant %d", (int)layout, (int)p.quant);
-		bench_load(b, 99);
-		bench_round(b);
+		bench_pair_of(b, 99);
 		bench_close(b);
 		OK(ncclEpGroupDestroy(group));
 	}

@@ -1,51 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Mistakes in all calls but dispatch and combine: groups, handles, tensors, masks, extensions. */
-#include "support/bench.h"
-#include "support/watch.h"
+/* Mistakes in all calls but dispatch and combine: groups, handles, masks, extensions. */
+#include "proto/mistake.h"
 
-#define IA ncclInvalidArgument
-#define IU ncclInvalidUsage
-
-static void tensors(void)
-{
-	ncclEpTensorAllocConfig_t bad = NCCL_EP_TENSOR_ALLOC_CONFIG_INIT;
-	ncclEpTensor_t fixed = NCCL_EP_TENSOR_INIT, *t = NULL, copy;
-	size_t sizes[3] = { 4, 5, 6 }, *kept;
-	int version = -1;
-
-	check_context("tensors");
-	CHECK_REASON(ncclEpTensorAlloc(NULL, 3, ncclFloat32, sizes, NULL), IA, "tensor");
-	CHECK_REASON(ncclEpTensorAlloc(&t, 3, ncclFloat32, NULL, NULL), IA, "sizes");
-	CHECK_REASON(ncclEpTensorAlloc(&t, 0, ncclFloat32, sizes, NULL), IA, "ndim");
-	bad.size = 4;
-	CHECK_REASON(ncclEpTensorAlloc(&t, 3, ncclFloat32, sizes, &bad), IA, "config");
-	bad = NCCL_EP_TENSOR_ALLOC_CONFIG_INIT;
-	bad.magic = 7;
-	CHECK_REASON(ncclEpTensorAlloc(&t, 3, ncclFloat32, sizes, &bad), IA, "config");
-	CHECK(!t);
-	NEED_OK(ncclEpTensorAlloc(&t, 3, ncclFloat32, sizes, NULL));
-	sizes[1] = 0;
-	CHECK(t->ndim == 3 && t->datatype == ncclFloat32 && t->sizes != sizes && t->sizes[0] == 4 &&
-	      t->sizes[1] == 5 && t->sizes[2] == 6 && !t->data && !t->win_hdl);
-	kept = t->sizes;
-	t->sizes = sizes;
-	CHECK_REASON(ncclEpTensorDestroy(t), IA, "sizes");
-	t->sizes = kept;
-	copy = *t; /* a copy is not what was allocated */
-	CHECK_REASON(ncclEpTensorDestroy(&copy), IA, "ncclEpTensorAlloc");
-	CHECK_REASON(ncclEpTensorDestroy(&fixed), IA, "ncclEpTensorAlloc");
-	OK(ncclEpTensorDestroy(t));
-	OK(ncclEpTensorDestroy(NULL));
-	CHECK_REASON(ncclEpGetVersion(NULL), IA, "version");
-	OK(ncclEpGetVersion(&version));
-	CHECK_INT(version, NCCL_EP_VERSION_CODE);
-}
-
-struct group_mistake {
-	const char *name;
-	void (*mutate)(ncclEpGroupConfig_t *c);
-	ncclResult_t want;
-	const char *part;
+struct call {
+	struct bench *b;
+	ncclEpGroupConfig_t group;
+	ncclEpLayout_t layout;
+	int topk;
+	ncclEpHandleConfig_t handle;
+	ncclEpTensor_t ids;
+	size_t sizes[2];
+	ncclEpLayoutInfo_t info, *info_arg;
 };
 
 static cudaError_t some_alloc(void **ptr, size_t size, void *context)
@@ -53,74 +18,54 @@ static cudaError_t some_alloc(void **ptr, size_t size, void *context)
 	return cudaMalloc(ptr, size);
 }
 
-#define MUTATE(name_, code_)                                                                       \
-	static void name_(ncclEpGroupConfig_t *c)                                                  \
-	{                                                                                          \
-		code_;                                                                             \
-	}
+#define GROUP(M)                                                                                   \
+	M(group_size, c->group.size = NCCL_EP_GROUP_CONFIG_V1_SIZE - 1, IA, "config")              \
+	M(group_magic, c->group.magic = NCCL_EP_TENSOR_MAGIC, IA, "config")                        \
+	M(algorithm, c->group.algorithm = (ncclEpAlgorithm_t)9, IA, "algorithm")                   \
+	M(high_throughput, c->group.algorithm = NCCL_EP_ALGO_HIGH_THROUGHPUT, IU,                  \
+	  "not available yet")                                                                     \
+	M(no_experts, c->group.num_experts = 0, IA, "num_experts")                                 \
+	M(odd_experts, c->group.num_experts++, IA, "num_experts")                                  \
+	M(most_experts, c->group.num_experts = 0xfffffffe, IA, "num_experts")                      \
+	M(no_tokens, c->group.max_dispatch_tokens_per_rank = 0, IA,                                \
+	  "max_dispatch_tokens_per_rank")                                                          \
+	M(most_tokens, c->group.max_dispatch_tokens_per_rank = 65536, IA,                          \
+	  "max_dispatch_tokens_per_rank")                                                          \
+	M(no_bytes, c->group.max_token_bytes = 0, IA, "max_token_bytes")                           \
+	M(most_bytes, c->group.max_token_bytes = 0xffffffff, IA, "max_token_bytes")                \
+	M(most_sms, c->group.max_num_sms = 100000, IU, "max_num_sms")                              \
+	M(only_alloc, c->group.alloc.alloc_fn = some_alloc, IU, "free_fn")                         \
+	M(only_free, c->group.alloc.free_fn = (ncclEpFreeFn_t)(uintptr_t)some_alloc, IU,           \
+	  "alloc_fn")                                                                              \
+	M(zero_copy, c->group.zero_copy = (ncclEpZeroCopyMode_t)3, IA, "zero_copy")                \
+	M(overflow, c->group.overflow_policy = (ncclEpOverflowPolicy_t)3, IA, "overflow_policy")   \
+	M(most_topk, c->group.num_topk = c->group.num_experts + 1, IA, "num_topk")
 
-MUTATE(algorithm, c->algorithm = (ncclEpAlgorithm_t)9)
-MUTATE(high_throughput, c->algorithm = NCCL_EP_ALGO_HIGH_THROUGHPUT)
-MUTATE(no_experts, c->num_experts = 0)
-MUTATE(odd_experts, c->num_experts++)
-MUTATE(most_experts, c->num_experts = 0xfffffffe)
-MUTATE(no_tokens, c->max_dispatch_tokens_per_rank = 0)
-MUTATE(most_tokens, c->max_dispatch_tokens_per_rank = 65536)
-MUTATE(no_bytes, c->max_token_bytes = 0)
-MUTATE(most_bytes, c->max_token_bytes = 0xffffffff)
-MUTATE(most_sms, c->max_num_sms = 100000)
-MUTATE(only_alloc, c->alloc.alloc_fn = some_alloc)
-MUTATE(only_free, c->alloc.free_fn = (ncclEpFreeFn_t)(uintptr_t)some_alloc)
-MUTATE(zero_copy, c->zero_copy = (ncclEpZeroCopyMode_t)3)
-MUTATE(overflow, c->overflow_policy = (ncclEpOverflowPolicy_t)3)
-MUTATE(most_topk, c->num_topk = c->num_experts + 1)
-
-static const struct group_mistake group_mistakes[] = {
-	{ "algorithm", algorithm, IA, "algorithm" },
-	{ "high throughput", high_throughput, IU, "not available yet" },
-	{ "no experts", no_experts, IA, "num_experts" },
-	{ "odd experts", odd_experts, IA, "num_experts" },
-	{ "most experts", most_experts, IA, "num_experts" },
-	{ "no tokens", no_tokens, IA, "max_dispatch_tokens_per_rank" },
-	{ "most tokens", most_tokens, IA, "max_dispatch_tokens_per_rank" },
-	{ "no bytes", no_bytes, IA, "max_token_bytes" },
-	{ "most bytes", most_bytes, IA, "max_token_bytes" },
-	{ "most sms", most_sms, IU, "max_num_sms" },
-	{ "only alloc", only_alloc, IU, "free_fn" },
-	{ "only free", only_free, IU, "alloc_fn" },
-	{ "zero copy", zero_copy, IA, "zero_copy" },
-	{ "overflow", overflow, IA, "overflow_policy" },
-	{ "most topk", most_topk, IA, "num_topk" },
-};
+MISTAKES(group_mistakes, GROUP)
 
 static void groups(struct world *w, const struct oracle_problem *p)
 {
-	ncclEpGroupConfig_t good = bench_group_config(p, 0), config = good;
+	const ncclEpGroupConfig_t good = bench_group_config(p, 0);
 	ncclEpGroup_t group = NULL;
+	struct call c;
 
 	check_context("groups");
 	watch_start();
 	CHECK_REASON(ncclEpCreateGroup(NULL, w->comm, &good), IA, "ep_group");
 	CHECK_REASON(ncclEpCreateGroup(&group, NULL, &good), IA, "comm");
 	CHECK_REASON(ncclEpCreateGroup(&group, w->comm, NULL), IA, "config");
-	config.size = NCCL_EP_GROUP_CONFIG_V1_SIZE - 1;
-	CHECK_REASON(ncclEpCreateGroup(&group, w->comm, &config), IA, "config");
-	config = good;
-	config.magic = NCCL_EP_TENSOR_MAGIC;
-	CHECK_REASON(ncclEpCreateGroup(&group, w->comm, &config), IA, "config");
-	CHECK(!group);
-	for (size_t i = 0; i < sizeof(group_mistakes) / sizeof(group_mistakes[0]); i++) {
-		const struct group_mistake *m = group_mistakes + i;
+	for (size_t i = 0; i < MISTAKE_COUNT(group_mistakes); i++) {
+		const struct mistake *m = group_mistakes + i;
 		ncclEpExtMemory_t memory = NCCL_EP_EXT_MEMORY_INIT;
 
 		check_context("group: %s", m->name);
-		config = good;
-		m->mutate(&config);
-		CHECK_REASON(ncclEpCreateGroup(&group, w->comm, &config), m->want, m->part);
+		c.group = good;
+		m->spoil(&c);
+		CHECK_REASON(ncclEpCreateGroup(&group, w->comm, &c.group), m->want, m->part);
 		CHECK(!group);
-		if (m->mutate != most_sms) { /* it knows no device */
-			CHECK_REASON(ncclEpExtDeviceMemory(&config, w->nranks, NCCL_EP_LAYOUT_UNSET,
-							   0, &memory),
+		if (m->spoil != most_sms) { /* it knows no device */
+			CHECK_REASON(ncclEpExtDeviceMemory(&c.group, w->nranks,
+							   NCCL_EP_LAYOUT_UNSET, 0, &memory),
 				     m->want, m->part);
 		}
 	}
@@ -129,97 +74,105 @@ static void groups(struct world *w, const struct oracle_problem *p)
 	OK(ncclEpGroupDestroy(NULL));
 }
 
-static void handles(struct world *w, struct bench *b)
-{
-	static const int bad_k[] = { 0, -1, 9, 33, 1 << 30, INT32_MIN };
-	ncclEpHandleConfig_t config = NCCL_EP_HANDLE_CONFIG_INIT;
-	ncclEpLayoutInfo_t info = NCCL_EP_LAYOUT_INFO_INIT;
-	ncclEpHandle_t handle;
-	size_t bytes = 0, sizes[2];
-	ncclEpTensor_t ids = b->ids.t;
+#define HANDLE(M)                                                                                  \
+	M(topk_0, c->topk = 0, IA, "num_topk")                                                     \
+	M(topk_negative, c->topk = -1, IA, "num_topk")                                             \
+	M(topk_experts, c->topk = 9, IA, "num_topk")                                               \
+	M(topk_limit, c->topk = 33, IA, "num_topk")                                                \
+	M(topk_huge, c->topk = 1 << 30, IA, "num_topk")                                            \
+	M(topk_least, c->topk = INT32_MIN, IA, "num_topk")                                         \
+	M(layout_negative, c->layout = (ncclEpLayout_t)-1, IA, "layout")                           \
+	M(layout_unset, c->layout = NCCL_EP_LAYOUT_UNSET, IA, "layout")                            \
+	M(layout_flat, c->layout = NCCL_EP_LAYOUT_FLAT, IA, "layout")                              \
+	M(layout_4, c->layout = (ncclEpLayout_t)4, IA, "layout")                                   \
+	M(handle_size, c->handle.size = 8, IA, "config")                                           \
+	M(handle_magic, c->handle.magic = 0, IA, "config")
 
-	check_context("handles");
-	for (size_t i = 0; i < sizeof(bad_k) / sizeof(bad_k[0]); i++) {
-		CHECK_REASON(ncclEpHandleMemSize(b->group, NCCL_EP_LAYOUT_EXPERT_MAJOR, NULL,
-						 &bytes, bad_k[i]),
-			     IA, "num_topk");
-		CHECK_REASON(ncclEpInitHandle(&handle, b->group, NCCL_EP_LAYOUT_EXPERT_MAJOR, NULL,
-					      bad_k[i], NULL),
-			     IA, "num_topk");
+MISTAKES(handle_mistakes, HANDLE)
+
+static void handles(struct bench *b)
+{
+	const struct call good = { .layout = NCCL_EP_LAYOUT_RANK_MAJOR,
+				   .topk = 3,
+				   .handle = NCCL_EP_HANDLE_CONFIG_INIT };
+	struct call c = good;
+	ncclEpHandle_t handle;
+	size_t bytes = 0;
+
+	for (size_t i = 0; i < MISTAKE_COUNT(handle_mistakes); i++) {
+		const struct mistake *m = handle_mistakes + i;
+
+		check_context("handle: %s", m->name);
+		c = good;
+		m->spoil(&c);
+		CHECK_REASON(ncclEpHandleMemSize(b->group, c.layout, &c.handle, &bytes, c.topk),
+			     m->want, m->part);
+		handle = b->handle;
+		CHECK_REASON(ncclEpInitHandle(&handle, b->group, c.layout, &c.handle, c.topk, NULL),
+			     m->want, m->part);
 		CHECK(!handle);
 	}
-	for (int layout = -1; layout <= 4; layout++) {
-		if (layout != 1 && layout != 2) {
-			CHECK_REASON(ncclEpHandleMemSize(b->group, (ncclEpLayout_t)layout, NULL,
-							 &bytes, 3),
-				     IA, "layout");
-			CHECK_REASON(ncclEpInitHandle(&handle, b->group, (ncclEpLayout_t)layout,
-						      NULL, 3, NULL),
-				     IA, "layout");
-		}
-	}
-	CHECK_REASON(ncclEpHandleMemSize(b->group, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, NULL, 3), IA,
-		     "size_out");
-	CHECK_REASON(ncclEpHandleMemSize(NULL, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, &bytes, 3), IA,
-		     "ep_group");
-	CHECK_REASON(ncclEpInitHandle(NULL, b->group, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, 3, NULL), IA,
-		     "handle");
-	CHECK_REASON(ncclEpInitHandle(&handle, b->group, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, 5, NULL),
-		     IU, "num_topk");
-	config.size = 8;
-	CHECK_REASON(ncclEpInitHandle(&handle, b->group, NCCL_EP_LAYOUT_RANK_MAJOR, &config, 3,
-				      NULL),
-		     IA, "config");
-	config = NCCL_EP_HANDLE_CONFIG_INIT;
-	config.magic = 0;
-	CHECK_REASON(ncclEpHandleMemSize(b->group, NCCL_EP_LAYOUT_RANK_MAJOR, &config, &bytes, 3),
-		     IA, "config");
+	check_context("handles");
+	c = good;
+	CHECK_REASON(ncclEpHandleMemSize(b->group, c.layout, NULL, NULL, 3), IA, "size_out");
+	CHECK_REASON(ncclEpHandleMemSize(NULL, c.layout, NULL, &bytes, 3), IA, "ep_group");
 	CHECK_INT(bytes, 0);
-
-	check_context("create and update");
-	info.magic = 3;
-	handle = (ncclEpHandle_t)(uintptr_t)8;
-	CHECK_REASON(ncclEpCreateHandle(&handle, b->group, NCCL_EP_LAYOUT_RANK_MAJOR, &ids, &info,
-					NULL, w->stream),
-		     IA, "layout_info");
-	CHECK(handle == (ncclEpHandle_t)(uintptr_t)8); /* checked before anything */
-	CHECK_REASON(ncclEpUpdateHandle(b->handle, &ids, &info, w->stream), IA, "layout_info");
-	info = NCCL_EP_LAYOUT_INFO_INIT;
-	CHECK_REASON(ncclEpUpdateHandle(b->handle, &ids, &info, w->stream), IA, "layout_info");
-	CHECK_REASON(ncclEpUpdateHandle(NULL, &ids, NULL, w->stream), IA, "handle");
-	CHECK_REASON(ncclEpUpdateHandle(b->handle, NULL, NULL, w->stream), IA, "topk_idx");
-	ids.datatype = ncclFloat32;
-	CHECK_REASON(ncclEpUpdateHandle(b->handle, &ids, NULL, w->stream), IA, "topk_idx");
-	ids = b->ids.t;
-	ids.ndim = 1;
-	CHECK_REASON(ncclEpUpdateHandle(b->handle, &ids, NULL, w->stream), IA, "topk_idx");
-	ids = b->ids.t;
-	ids.data = NULL;
-	CHECK_REASON(ncclEpUpdateHandle(b->handle, &ids, NULL, w->stream), IA, "topk_idx");
-	ids = b->ids.t;
-	ids.data = (char *)ids.data + 2;
-	CHECK_REASON(ncclEpUpdateHandle(b->handle, &ids, NULL, w->stream), IA, "topk_idx");
-	ids = b->ids.t;
-	ids.sizes = sizes;
-	sizes[0] = b->ids.sizes[0];
-	sizes[1] = b->ids.sizes[1] + 1;
-	CHECK_REASON(ncclEpUpdateHandle(b->handle, &ids, NULL, w->stream), IA, "topk_idx");
-	sizes[0] = b->p.max_tokens + 1;
-	sizes[1] = b->p.topk;
-	CHECK_REASON(ncclEpUpdateHandle(b->handle, &ids, NULL, w->stream), IA, "topk_idx");
-	CHECK_REASON(ncclEpCreateHandle(&handle, b->group, NCCL_EP_LAYOUT_RANK_MAJOR, &ids, NULL,
-					NULL, w->stream),
-		     IA, "topk_idx");
-	CHECK(!handle);
-	sizes[0] = 1;
-	sizes[1] = (size_t)1 << 40;
-	CHECK_REASON(ncclEpCreateHandle(&handle, b->group, NCCL_EP_LAYOUT_RANK_MAJOR, &ids, NULL,
-					NULL, w->stream),
-		     IA, "num_topk");
+	CHECK_REASON(ncclEpInitHandle(NULL, b->group, c.layout, NULL, 3, NULL), IA, "handle");
+	CHECK_REASON(ncclEpInitHandle(&handle, b->group, c.layout, NULL, 5, NULL), IU, "num_topk");
 	OK(ncclEpHandleDestroy(NULL));
 	CHECK_REASON(ncclEpHandleDestroy((ncclEpHandle_t)(uintptr_t)b->group), IA, "handle");
 	CHECK_REASON(ncclEpGroupDestroy((ncclEpGroup_t)(uintptr_t)b->handle), IA, "group");
 	CHECK_REASON(ncclEpGroupDestroy(b->group), IU, "handles");
+}
+
+#define UPDATE(M)                                                                                  \
+	M(info_magic, c->info.magic = 3; c->info_arg = &c->info, IA, "layout_info")                \
+	M(info_given, c->info_arg = &c->info, IA, "layout_info")                                   \
+	M(ids_type, c->ids.datatype = ncclFloat32, IA, "topk_idx: data type fp32, it needs int32") \
+	M(ids_ndim, c->ids.ndim = 1, IA, "topk_idx")                                               \
+	M(ids_no_data, c->ids.data = NULL, IA, "topk_idx")                                         \
+	M(ids_align, c->ids.data = (char *)c->ids.data + 2, IA, "topk_idx")                        \
+	M(ids_topk, c->sizes[1]++, IA, "topk_idx")                                                 \
+	M(ids_tokens, c->sizes[0] = c->b->p.max_tokens + 1, IA, "topk_idx")
+
+MISTAKES(update_mistakes, UPDATE)
+
+static void updates(struct bench *b)
+{
+	const struct call good = { .b = b,
+				   .ids = b->ids.t,
+				   .sizes = { b->ids.sizes[0], b->ids.sizes[1] },
+				   .info = NCCL_EP_LAYOUT_INFO_INIT };
+	struct call c = good;
+	ncclEpHandle_t handle = (ncclEpHandle_t)(uintptr_t)8;
+
+	for (size_t i = 0; i < MISTAKE_COUNT(update_mistakes); i++) {
+		const struct mistake *m = update_mistakes + i;
+
+		check_context("update: %s", m->name);
+		c = good;
+		c.ids.sizes = c.sizes;
+		m->spoil(&c);
+		CHECK_REASON(ncclEpUpdateHandle(b->handle, &c.ids, c.info_arg, b->w->stream),
+			     m->want, m->part);
+	}
+	check_context("create and update");
+	CHECK_REASON(ncclEpUpdateHandle(NULL, &c.ids, NULL, b->w->stream), IA, "handle");
+	CHECK_REASON(ncclEpUpdateHandle(b->handle, NULL, NULL, b->w->stream), IA, "topk_idx");
+	c.info.magic = 3;
+	CHECK_REASON(ncclEpCreateHandle(&handle, b->group, NCCL_EP_LAYOUT_RANK_MAJOR, &c.ids,
+					&c.info, NULL, b->w->stream),
+		     IA, "layout_info");
+	CHECK(handle == (ncclEpHandle_t)(uintptr_t)8); /* checked before anything */
+	CHECK_REASON(ncclEpCreateHandle(&handle, b->group, NCCL_EP_LAYOUT_RANK_MAJOR, &c.ids, NULL,
+					NULL, b->w->stream),
+		     IA, "topk_idx"); /* too many tokens */
+	CHECK(!handle);
+	c.sizes[0] = 1;
+	c.sizes[1] = (size_t)1 << 40;
+	CHECK_REASON(ncclEpCreateHandle(&handle, b->group, NCCL_EP_LAYOUT_RANK_MAJOR, &c.ids, NULL,
+					NULL, b->w->stream),
+		     IA, "num_topk");
 }
 
 static void complete(struct bench *b)
@@ -291,19 +244,24 @@ static void masks_on(struct world *w, const struct oracle_problem *p)
 {
 	ncclEpGroup_t group = bench_group(w, p, BENCH_MASK);
 	int mask[2] = { 1, 2 };
+	cudaGraph_t graph;
 	struct bench b;
 
 	check_context("masks");
 	bench_open(&b, w, group, p, BENCH_MASK);
-	bench_round(&b);
+	bench_pair(&b);
 	CHECK_REASON(ncclEpMaskQuery(group, NULL, w->stream), IA, "NULL");
 	CHECK_REASON(ncclEpMaskUpdate(group, NULL, w->stream), IA, "NULL");
 	CHECK_REASON(ncclEpGetAsyncError(group, NULL), IA, "NULL");
 	CHECK_REASON(ncclEpMaskUpdate(group, mask, w->stream), IA, "mask[1]");
+	NEED_CUDA(cudaStreamBeginCapture(w->stream, cudaStreamCaptureModeThreadLocal));
+	CHECK_REASON(ncclEpMaskClean(group, w->stream), IU, "captured");
+	NEED_CUDA(cudaStreamEndCapture(w->stream, &graph));
+	NEED_CUDA(cudaGraphDestroy(graph));
 	NEED_OK(bench_send_combine(&b, w->stream));
 	CHECK_REASON(ncclEpMaskClean(group, w->stream), IU, "pending");
 	NEED_OK(ncclEpComplete(b.handle, NULL, w->stream));
-	bench_round(&b);
+	bench_pair(&b);
 	bench_close(&b);
 	OK(ncclEpGroupDestroy(group));
 }
@@ -314,17 +272,17 @@ static void run(struct world *w, void *arg)
 	ncclEpGroup_t group;
 	struct bench b;
 
-	tensors();
 	groups(w, &p);
 	group = bench_group(w, &p, 0);
 	bench_open(&b, w, group, &p, 0);
-	bench_round(&b);
-	handles(w, &b);
+	bench_pair(&b);
+	handles(&b);
+	updates(&b);
 	complete(&b);
 	masks_off(&b);
 	extensions(&b);
 	check_context("after the mistakes");
-	bench_round(&b);
+	bench_pair(&b);
 	bench_close(&b);
 	OK(ncclEpGroupDestroy(group));
 	masks_on(w, &p);

@@ -11,7 +11,7 @@
 #include "ep/group.h"
 #include "support/bench.h"
 
-#define ROUNDS 150
+#define PAIRS 150
 #define DELAY_US 600
 
 enum {
@@ -50,7 +50,7 @@ static void run(struct world *w, void *arg)
 	uint32_t flags = kind == ABORT_DISPATCH ? 0 : BENCH_MASK;
 	uint64_t draw = 1;
 
-	for (int i = 0; i < ROUNDS; i++) {
+	for (int i = 0; i < PAIRS; i++) {
 		struct oracle_problem p =
 			bench_problem(w->nranks, 12, 3, 64, 12, ORACLE_EXPERT_MAJOR);
 		ncclEpGroupConfig_t config = bench_group_config(&p, flags);
@@ -58,7 +58,7 @@ static void run(struct world *w, void *arg)
 		ncclEpGroup_t group = NULL;
 		struct bench b;
 
-		check_context("round %d, %u us", i, (unsigned int)s.delay_us);
+		check_context("pair %d, %u us", i, (unsigned int)s.delay_us);
 		config.max_num_sms = kind == ABORT_DISPATCH ? 8 : 2;
 		config.timeout_ns = 300000000;
 		NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));

@@ -80,11 +80,11 @@ static void run_case(struct world *w, void *arg)
 	config.max_num_sms = c->sms;
 	NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
 	bench_open(&b, w, group, &p, BENCH_IDS64);
-	bench_round(&b);
+	bench_pair(&b);
 	/* fewer tokens than the capacity, another number than before */
 	if (c->tokens < 8192) {
 		bench_load_tokens(&b, p.seed + 1, c->tokens - c->tokens / 3);
-		bench_round(&b);
+		bench_pair(&b);
 	}
 	CHECK_LAST(group, ncclSuccess, "");
 	bench_close(&b);

@@ -6,15 +6,13 @@
 #include "support/bench.h"
 #include "support/watch.h"
 
-#define ROUNDS 6
+#define PAIRS 6
 
 static void nothing_but_launches(uint64_t launches, uint32_t most_blocks)
 {
 	for (int i = 0; i < WATCH_CALLS; i++) {
-		if (watch.calls[i] != (i == WATCH_LAUNCH ? launches : 0)) {
-			check_fail(__FILE__, __LINE__, "%llu calls of %s",
-				   (unsigned long long)watch.calls[i], watch_name(i));
-		}
+		CHECK(watch.calls[i] == (i == WATCH_LAUNCH ? launches : 0), "%llu calls of %s",
+		      (unsigned long long)watch.calls[i], watch_name(i));
 	}
 	CHECK_INT(watch.attributes, 0);
 	CHECK(watch.most_blocks <= most_blocks);
@@ -26,24 +24,24 @@ static void operations(struct bench *b, uint32_t sms)
 	cudaStream_t stream = b->w->stream;
 
 	watch_start();
-	for (int i = 0; i < ROUNDS; i++) {
+	for (int i = 0; i < PAIRS; i++) {
 		OK(bench_update(b, stream));
 	}
 	nothing_but_launches(0, sms);
 	watch_start();
-	for (int i = 0; i < ROUNDS; i++) {
+	for (int i = 0; i < PAIRS; i++) {
 		OK(bench_dispatch(b, stream));
 		OK(bench_combine(b, stream));
 	}
-	nothing_but_launches(2 * ROUNDS, sms);
+	nothing_but_launches(2 * PAIRS, sms);
 	watch_start();
-	for (int i = 0; i < ROUNDS; i++) {
+	for (int i = 0; i < PAIRS; i++) {
 		OK(bench_send_dispatch(b, stream));
 		OK(ncclEpComplete(b->handle, NULL, stream));
 		OK(bench_send_combine(b, stream));
 		OK(ncclEpComplete(b->handle, NULL, stream));
 	}
-	nothing_but_launches(4 * ROUNDS, sms);
+	nothing_but_launches(4 * PAIRS, sms);
 }
 
 /* A handle per layer and step, as some callers do it. */
@@ -52,8 +50,8 @@ static void handles(struct bench *b)
 	ncclEpLayout_t layout = (ncclEpLayout_t)b->p.layout;
 	ncclEpHandle_t h[3];
 
-	for (int round = 0; round < 3; round++) {
-		if (round == 1) { /* the first round fills the pool */
+	for (int time = 0; time < 3; time++) {
+		if (time == 1) { /* the first time fills the pool */
 			watch_start();
 		}
 		for (int i = 0; i < 3; i++) {
@@ -84,10 +82,10 @@ static void run(struct world *w, void *arg)
 		config.max_num_sms = sms[i / 2];
 		NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
 		bench_open(&b, w, group, &p, 0);
-		bench_round(&b);
+		bench_pair(&b);
 		operations(&b, sms[i / 2] ? sms[i / 2] : (uint32_t)device_sms);
 		NEED_CUDA(cudaStreamSynchronize(w->stream));
-		bench_round(&b);
+		bench_pair(&b);
 		handles(&b);
 		CHECK_LAST(group, ncclSuccess, "");
 		bench_close(&b);

@@ -8,7 +8,7 @@
 #include "support/bench.h"
 
 #define RANKS 4
-#define ROUNDS 6 /* two steps each, so that every start is passed */
+#define PAIRS 6 /* two steps each, so that every start is passed */
 
 static const uint32_t starts[] = { 0x7ffffffau, 0x80000010u, 0xfffffff4u, 0xfffffffeu };
 
@@ -25,17 +25,17 @@ static void start_at(ncclEpGroup_t group, uint32_t step)
 	free(seq);
 }
 
-static void rounds(struct world *w, ncclEpGroup_t group, const struct oracle_problem *p,
-		   uint32_t step)
+static void pairs(struct world *w, ncclEpGroup_t group, const struct oracle_problem *p,
+		  uint32_t step)
 {
 	struct bench b;
 
 	bench_open(&b, w, group, p, 0);
-	for (uint32_t i = 0; i < ROUNDS; i++) {
-		check_context("steps from 0x%x, top-%u, round %u", step, p->topk, i);
+	for (uint32_t i = 0; i < PAIRS; i++) {
+		check_context("steps from 0x%x, top-%u, pair %u", step, p->topk, i);
 		/* few tokens: of most channels nothing is heard for long */
 		bench_load_tokens(&b, 10 + i, i % 3 ? 1 : p->max_tokens);
-		bench_round(&b);
+		bench_pair(&b);
 	}
 	bench_close(&b);
 }
@@ -53,9 +53,9 @@ static void run(struct world *w, void *arg)
 		NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
 		start_at(group, starts[i]);
 		world_meet(w);
-		rounds(w, group, &p, starts[i]);
+		pairs(w, group, &p, starts[i]);
 		p.topk = 12;
-		rounds(w, group, &p, starts[i]);
+		pairs(w, group, &p, starts[i]);
 		OK(ncclEpGroupDestroy(group));
 	}
 }

@@ -12,7 +12,7 @@
 
 enum bench_flags {
 	BENCH_IDS64 = 1 << 0,
-	BENCH_STAGED = 1 << 1,     /* send_only and Complete */
+	BENCH_PENDING = 1 << 1,    /* send_only and Complete */
 	BENCH_V1 = 1 << 2,         /* structs as a caller of API version 1 has them */
 	BENCH_MASK = 1 << 3,       /* enable_mask */
 	BENCH_OWN_MEM = 1 << 4,    /* handle_mem from the caller */
@@ -38,6 +38,7 @@ struct bench {
 	uint32_t tokens; /* of this rank */
 	uint32_t blocks; /* of the outputs: experts here, or ranks */
 	uint32_t rows;   /* of a block */
+	uint64_t due;    /* rows that a dispatch brings here: of the last check or experts' work */
 	ncclEpGroup_t group;
 	ncclEpHandle_t handle;
 	struct bench_tensor in_tokens, in_scales, weights, ids;
@@ -65,7 +66,7 @@ void bench_load_tokens(struct bench *b, uint64_t seed, uint32_t tokens);
 /* Fills outputs with ORACLE_POISON. */
 void bench_poison(struct bench *b);
 
-/* The calls; with BENCH_STAGED both halves, unless send_only is taken apart by the caller. */
+/* The calls; with BENCH_PENDING both halves, unless send_only is taken apart by the caller. */
 ncclResult_t bench_update(struct bench *b, cudaStream_t stream);
 ncclResult_t bench_dispatch(struct bench *b, cudaStream_t stream);
 ncclResult_t bench_combine(struct bench *b, cudaStream_t stream);
@@ -77,8 +78,11 @@ bool bench_check_dispatch(struct bench *b);
 bool bench_check_combine(struct bench *b);
 /* Experts' results for this dispatch, from the oracle alone. */
 void bench_expert_work(struct bench *b);
-/* All of it: poison, update, dispatch, check, experts' work, combine, check. */
-void bench_round(struct bench *b);
+/* Poison, update, dispatch, check, experts' work. */
+void bench_dispatch_checked(struct bench *b);
+/* That and combine, check; bench_pair_of with new inputs of another seed. */
+void bench_pair(struct bench *b);
+void bench_pair_of(struct bench *b, uint64_t seed);
 
 /* Copies of device memory; the caller frees. */
 void *bench_fetch(const struct bench_tensor *t);

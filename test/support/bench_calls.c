@@ -113,7 +113,7 @@ static ncclResult_t complete(struct bench *b, ncclResult_t result, cudaStream_t 
 
 ncclResult_t bench_dispatch(struct bench *b, cudaStream_t stream)
 {
-	if (b->flags & BENCH_STAGED) {
+	if (b->flags & BENCH_PENDING) {
 		return complete(b, dispatch(b, true, stream), stream);
 	}
 	return dispatch(b, false, stream);
@@ -121,20 +121,35 @@ ncclResult_t bench_dispatch(struct bench *b, cudaStream_t stream)
 
 ncclResult_t bench_combine(struct bench *b, cudaStream_t stream)
 {
-	if (b->flags & BENCH_STAGED) {
+	if (b->flags & BENCH_PENDING) {
 		return complete(b, combine(b, true, stream), stream);
 	}
 	return combine(b, false, stream);
 }
 
-void bench_round(struct bench *b)
+void bench_dispatch_checked(struct bench *b)
 {
+	uint64_t rows = 0;
+
 	bench_poison(b);
 	NEED_OK(bench_update(b, b->w->stream));
 	NEED_OK(bench_dispatch(b, b->w->stream));
 	NEED_CUDA(cudaStreamSynchronize(b->w->stream));
 	bench_check_dispatch(b);
+	OK(ncclEpExtNumRecvTokens(b->handle, NULL, &rows, b->w->stream));
+	CHECK_INT(rows, b->due);
+}
+
+void bench_pair(struct bench *b)
+{
+	bench_dispatch_checked(b);
 	NEED_OK(bench_combine(b, b->w->stream));
 	NEED_CUDA(cudaStreamSynchronize(b->w->stream));
 	bench_check_combine(b);
+}
+
+void bench_pair_of(struct bench *b, uint64_t seed)
+{
+	bench_load(b, seed);
+	bench_pair(b);
 }

@@ -127,6 +127,7 @@ static void place_row(struct bench *b, uint32_t block, uint32_t row, uint32_t sr
 	float weights[ORACLE_MAX_TOPK];
 	size_t bytes = oracle_output_bytes(p);
 
+	b->due++;
 	oracle_output_row(p, src, token, c->row, c->scales);
 	if (c->tokens && memcmp(c->tokens + at * bytes, c->row, bytes) != 0 && c->wrong++ == 0) {
 		check_fail(__FILE__, __LINE__,
@@ -161,6 +162,7 @@ static bool walk(struct bench *b, const uint8_t *tokens, uint8_t *answers)
 	c.row = malloc(oracle_output_bytes(&b->p));
 	c.scales = calloc(oracle_scale_count(&b->p) + 1, sizeof(*c.scales));
 	NEED(c.row && c.scales);
+	b->due = 0;
 	bench_places(b, place_row, &c);
 	free(c.scales);
 	free(c.row);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Checks of tests whose ranks are threads or processes. A failed CHECK is printed and counted; a
- * failed NEED ends the process, because its rank could not go on without hanging the others.
+ * Checks, for every test. A failed CHECK is printed and counted; a failed NEED ends the process,
+ * because its rank could not go on without hanging the others. Nothing here needs a library.
  */
 #ifndef TEST_SUPPORT_CHECK_H
 #define TEST_SUPPORT_CHECK_H
@@ -12,35 +12,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <cuda_runtime_api.h>
-#include <nccl.h>
-
-#include "nccl_ep.h"
-#include "nccl_ep/ext.h"
-
 #define TEST_SKIP 77
 
 /* Prints "file:line: text" and counts. */
 void check_fail(const char *file, int line, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
+/* The same; the text is that of the condition and what follows it in a CHECK. */
+void check_false(const char *file, int line, const char *cond, const char *format, ...)
+	__attribute__((format(printf, 4, 5)));
 int check_failures(void);
 /* What the checks that follow are about, printed with each failure; per thread. */
 void check_context(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Exit status: 0, or 1 after failures. */
 int check_end(void);
 
-bool check_nccl(const char *file, int line, const char *call, ncclResult_t got, ncclResult_t want);
-/* As check_nccl; the call's one-line reason must contain `part`. */
-bool check_reason(const char *file, int line, const char *call, ncclResult_t got, ncclResult_t want,
-		  const char *part);
-/* Last error of the group, or of the thread when group is NULL. */
-bool check_last(const char *file, int line, ncclEpGroup_t group, ncclResult_t want,
-		const char *part);
-
-#define CHECK(cond)                                                                                \
+/* CHECK(condition) or CHECK(condition, "format", ...) */
+#define CHECK(cond, ...)                                                                           \
 	do {                                                                                       \
 		if (!(cond)) {                                                                     \
-			check_fail(__FILE__, __LINE__, "%s", #cond);                               \
+			check_false(__FILE__, __LINE__, #cond, " " __VA_ARGS__);                   \
 		}                                                                                  \
 	} while (0)
 
@@ -52,10 +42,21 @@ bool check_last(const char *file, int line, ncclEpGroup_t group, ncclResult_t wa
 		}                                                                                  \
 	} while (0)
 
-#define CHECK_RESULT(call, want) check_nccl(__FILE__, __LINE__, #call, call, want)
-#define CHECK_REASON(call, want, part) check_reason(__FILE__, __LINE__, #call, call, want, part)
-#define CHECK_LAST(group, want, part) check_last(__FILE__, __LINE__, group, want, part)
-#define OK(call) CHECK_RESULT(call, ncclSuccess)
+#define CHECK_HAS(text, part)                                                                      \
+	do {                                                                                       \
+		const char *text_ = (text), *part_ = (part);                                       \
+		if (!strstr(text_, part_)) {                                                       \
+			check_fail(__FILE__, __LINE__, "\"%s\" lacks \"%s\"", text_, part_);       \
+		}                                                                                  \
+	} while (0)
+
+#define CHECK_TEXT(text, want)                                                                     \
+	do {                                                                                       \
+		const char *text_ = (text), *want_ = (want);                                       \
+		if (strcmp(text_, want_) != 0) {                                                   \
+			check_fail(__FILE__, __LINE__, "\"%s\", not \"%s\"", text_, want_);        \
+		}                                                                                  \
+	} while (0)
 
 #define NEED(cond)                                                                                 \
 	do {                                                                                       \
@@ -65,10 +66,13 @@ bool check_last(const char *file, int line, ncclEpGroup_t group, ncclResult_t wa
 		}                                                                                  \
 	} while (0)
 
-#define NEED_OK(call)                                                                              \
+/* For those who include CUDA's header. */
+#define CHECK_CUDA(call, want)                                                                     \
 	do {                                                                                       \
-		if (!OK(call)) {                                                                   \
-			exit(1);                                                                   \
+		cudaError_t got_ = (call), want_ = (want);                                         \
+		if (got_ != want_) {                                                               \
+			check_fail(__FILE__, __LINE__, "%s: %s, not %s", #call,                    \
+				   cudaGetErrorName(got_), cudaGetErrorName(want_));               \
 		}                                                                                  \
 	} while (0)
 

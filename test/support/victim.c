@@ -76,6 +76,48 @@ double victim_scale(void)
 #endif
 }
 
+static ncclResult_t look(struct bench *b, double start, double *seconds)
+{
+	ncclResult_t result = ncclSuccess;
+
+	NEED_CUDA(cudaStreamSynchronize(b->w->stream));
+	OK(ncclEpExtGetLastError(b->group, &result, NULL));
+	*seconds = world_now() - start;
+	return result;
+}
+
+ncclResult_t victim_pair(struct bench *b, bool apart, double *seconds)
+{
+	double start = world_now();
+	ncclResult_t result = bench_update(b, b->w->stream);
+
+	*seconds = 0;
+	if (result == ncclSuccess) {
+		result = bench_dispatch(b, b->w->stream);
+	}
+	if (result == ncclSuccess && apart) {
+		result = look(b, start, seconds);
+		start += *seconds;
+	}
+	if (result == ncclSuccess) {
+		result = bench_combine(b, b->w->stream);
+	}
+	return result == ncclSuccess ? look(b, start, seconds) : result;
+}
+
+void victim_new_group(struct world *w, const struct oracle_problem *p, double timeout_ms)
+{
+	struct bench b;
+
+	check_context("a new group");
+	bench_open(&b, w, bench_group_bounded(w->comm, p, 0, timeout_ms), p, 0);
+	bench_pair(&b);
+	bench_pair(&b);
+	CHECK_LAST(b.group, ncclSuccess, "");
+	bench_close(&b);
+	OK(ncclEpGroupDestroy(b.group));
+}
+
 bool victim_named(const char *text, int rank)
 {
 	const char *list = strstr(text, "not started yet by rank");

@@ -6,7 +6,7 @@
 #ifndef TEST_SUPPORT_VICTIM_H
 #define TEST_SUPPORT_VICTIM_H
 
-#include "support/world.h"
+#include "support/bench.h"
 
 /*
  * Before anything else in main. On rank `rank`: returns in a child; the parent ends with status 0 if
@@ -17,6 +17,14 @@ void victim_start(int rank, bool killed);
 void victim_continue(void);
 /* Time limits stretch under sanitizers. */
 double victim_scale(void);
+/*
+ * A dispatch and a combine, without a look at the results: why the group has failed, if it has. The
+ * host looks for that after each of them if they are `apart`, else after both. `seconds`: how long it
+ * took until it looked last.
+ */
+ncclResult_t victim_pair(struct bench *b, bool apart, double *seconds);
+/* A new group of the communicator of `w` works. */
+void victim_new_group(struct world *w, const struct oracle_problem *p, double timeout_ms);
 /* True if an error text says that this rank did not come. */
 bool victim_named(const char *text, int rank);
 

@@ -6,7 +6,7 @@
 #ifndef TEST_SUPPORT_WATCH_H
 #define TEST_SUPPORT_WATCH_H
 
-#include "support/check.h"
+#include "support/check_nccl.h"
 
 enum watch_call {
 	WATCH_MALLOC,

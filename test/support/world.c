@@ -126,15 +126,14 @@ static ncclComm_t make_comm(struct world *w, uint64_t members, uint32_t number)
 
 	NEED(number < COMMS);
 	if (w->rank == lowest) {
-		NEED(ncclGetUniqueId(&w->board->id[number]) == ncclSuccess);
+		NEED_OK(ncclGetUniqueId(&w->board->id[number]));
 		atomic_fetch_or(&w->board->ids, 1u << number);
 	}
 	while (!(atomic_load(&w->board->ids) >> number & 1)) {
 		NEED(world_now() < end);
 		doze();
 	}
-	NEED(ncclCommInitRank(&comm, __builtin_popcountll(members), w->board->id[number], rank) ==
-	     ncclSuccess);
+	NEED_OK(ncclCommInitRank(&comm, __builtin_popcountll(members), w->board->id[number], rank));
 	return comm;
 }
 

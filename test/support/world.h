@@ -6,7 +6,7 @@
 #ifndef TEST_SUPPORT_WORLD_H
 #define TEST_SUPPORT_WORLD_H
 
-#include "support/check.h"
+#include "support/check_nccl.h"
 
 #define WORLD_MAX 48
 #define WORLD_FLAGS 64

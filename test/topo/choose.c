@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "check.h"
+#include "support/check.h"
 #include "topo/tree.h"
 
 static uint64_t seed;
@@ -299,7 +299,7 @@ int main(int argc, char **argv)
 	unsigned long with_gpus = 0;
 
 	test_mixed();
-	for (unsigned long run = 0; run < runs && failures < 10; run++) {
+	for (unsigned long run = 0; run < runs && check_failures() < 10; run++) {
 		struct ep_topo *topo = ep_topo_new(EP_TOPO_SOURCE_LIVE);
 		struct ep_topo_err err;
 		int bus = 0;
@@ -324,5 +324,5 @@ int main(int argc, char **argv)
 	}
 	printf("%lu machines, %lu of them with several GPUs and NICs\n", runs, with_gpus);
 	CHECK(with_gpus > runs / 10, "too few machines of interest");
-	return failures != 0;
+	return check_end();
 }

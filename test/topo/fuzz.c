@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "check.h"
+#include "support/check.h"
 #include "topo/tree.h"
 #include "topo/xml.h"
 
@@ -244,5 +244,5 @@ int main(int argc, char **argv)
 	printf("%lu inputs read, %lu refused\n", good, bad);
 	CHECK(good > 100 && bad > 100, "the inputs are of one kind only");
 	fclose(sink);
-	return failures != 0;
+	return check_end();
 }

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "check.h"
+#include "support/check.h"
 #include "tools/ep_info.h"
 
 static struct ep_info_facts facts;
@@ -106,5 +106,5 @@ int main(int argc, char **argv)
 	set_nics(0, -1, -1);
 	match(argv[1], "eight-own-nic.xml", eight, 1);
 	CHECK(facts.gpu[0].known && !facts.gpu[0].port && !facts.gpu[0].devx, "no port");
-	return failures != 0;
+	return check_end();
 }

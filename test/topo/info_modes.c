@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "check.h"
+#include "support/check.h"
 #include "tools/ep_info.h"
 
 static struct ep_info_facts machine;
@@ -109,5 +109,5 @@ int main(void)
 	try_print(PROXY, NULL, "Groups with remote ranks use cpu_proxy.\n");
 	try_print(PROXY, "7", "NCCL_EP_RDMA_MODE=7 is not understood");
 	try_print(PROXY & ~BIT(EP_INFO_PORT), NULL, "No way to ranks of other nodes");
-	return failures != 0;
+	return check_end();
 }

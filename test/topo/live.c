@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "check.h"
+#include "support/check.h"
 #include "root.h"
 #include "topo/tree.h"
 
@@ -287,5 +287,5 @@ int main(int argc, char **argv)
 	test_hwloc_xmlfile(argv[1]);
 	test_no_gpu(argv[1]);
 	root_remove();
-	return failures != 0;
+	return check_end();
 }

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "check.h"
+#include "support/check.h"
 #include "root.h"
 #include "topo/topo.h"
 
@@ -259,5 +259,5 @@ int main(int argc, char **argv)
 	test_virtual();
 	test_two_sockets();
 	test_files();
-	return failures != 0;
+	return check_end();
 }

@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "check.h"
+#include "support/check.h"
 #include "topo/tree.h"
 
 static const struct {
@@ -225,5 +225,5 @@ int main(void)
 	test_level();
 	test_pci();
 	test_link();
-	return failures != 0;
+	return check_end();
 }

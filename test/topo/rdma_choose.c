@@ -13,22 +13,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "check.h"
 #include "rdma/choose.h"
+#include "support/check.h"
+#include "support/reason.h"
 #include "topo/module.h"
 
 #define SKIP 77
 
 static char log_path[PATH_MAX];
 static const char *files;
-
-static const char *last_text(void)
-{
-	static struct ep_error error;
-
-	ep_error_get(NULL, &error);
-	return error.text;
-}
 
 /* All that was logged since the last call. */
 static const char *logged(void)
@@ -281,7 +274,7 @@ static int child(const char *reason)
 	files = "/nonexistent";
 	set_file("x");
 	test_by_place(reason);
-	return failures != 0;
+	return check_end();
 }
 
 int main(int argc, char **argv)
@@ -314,5 +307,5 @@ int main(int argc, char **argv)
 	test_no_help();
 	test_modules(argv[2]);
 	unlink(log_path);
-	return failures != 0;
+	return check_end();
 }

@@ -12,23 +12,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "check.h"
-#include "rdma/env.h"
-
-static void clear(void)
-{
-	for (int i = 0; i < EP_IB_VARS; i++) {
-		unsetenv(ep_ib_var_table[i].name);
-	}
-}
-
-static const char *last_text(void)
-{
-	static struct ep_error error;
-
-	ep_error_get(NULL, &error);
-	return error.text;
-}
+#include "support/check.h"
+#include "support/reason.h"
+#include "ib_vars.h"
 
 static int field(const struct ep_ib_env *env, enum ep_ib_var var)
 {
@@ -62,7 +48,7 @@ static void test_defaults(void)
 {
 	struct ep_ib_env env;
 
-	clear();
+	ib_vars_clear();
 	CHECK(ep_ib_env_read(&env) == ncclSuccess, "%s", last_text());
 	CHECK(!env.disable && env.gid_index == -1 && env.sl == 0 && env.tc == -1, "%d",
 	      env.gid_index);
@@ -79,7 +65,7 @@ static void try_number(enum ep_ib_var var, const char *text, bool good, long lon
 	struct ep_ib_env env = { .gid_index = 77, .timeout = 77 };
 	char limits[64];
 
-	clear();
+	ib_vars_clear();
 	setenv(def->name, text, 1);
 	if (good) {
 		CHECK(ep_ib_env_read(&env) == ncclSuccess, "%s=%s: %s", def->name, text,
@@ -138,7 +124,7 @@ static void test_too_much(void)
 	int fd = mkstemp(path);
 	ssize_t n;
 
-	clear();
+	ib_vars_clear();
 	setenv("NCCL_DEBUG", "WARN", 1);
 	setenv("NCCL_DEBUG_FILE", path, 1);
 	setenv("NCCL_IB_TIMEOUT", "50", 1);
@@ -163,7 +149,7 @@ static void try_words(const char *family, const char *range, const char *trouble
 	struct ep_ib_env env;
 	ncclResult_t rc;
 
-	clear();
+	ib_vars_clear();
 	setenv("NCCL_IB_ADDR_FAMILY", family, 1);
 	setenv("NCCL_IB_ADDR_RANGE", range, 1);
 	rc = ep_ib_env_read(&env);
@@ -279,7 +265,7 @@ static void flood(uint64_t first, uint64_t count)
 		seed = i * 7919 + 3;
 		var = (enum ep_ib_var)draw(EP_IB_VARS);
 		draw_text(text, draw(8) ? 24 : sizeof(text));
-		clear();
+		ib_vars_clear();
 		setenv(ep_ib_var_table[var].name, text, 1);
 		if (var != EP_IB_VAR_ADDR_FAMILY && draw(2)) {
 			strcpy(family, "AF_INET6");
@@ -308,6 +294,6 @@ int main(int argc, char **argv)
 	test_numbers();
 	test_words();
 	flood(first, count);
-	printf("seeds %llu to %llu, %d failures\n", first, first + count - 1, failures);
-	return failures != 0;
+	printf("seeds %llu to %llu\n", first, first + count - 1);
+	return check_end();
 }

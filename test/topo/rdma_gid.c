@@ -4,23 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "check.h"
+#include "support/check.h"
+#include "support/reason.h"
 #include "rdma/gid.h"
-
-static void clear(void)
-{
-	for (int i = 0; i < EP_IB_VARS; i++) {
-		unsetenv(ep_ib_var_table[i].name);
-	}
-}
-
-static const char *last_text(void)
-{
-	static struct ep_error error;
-
-	ep_error_get(NULL, &error);
-	return error.text;
-}
+#include "ib_vars.h"
 
 struct table {
 	struct ep_gid gid[8];
@@ -82,7 +69,7 @@ static void test_gids(void)
 	struct table t = usual();
 	char text[EP_GID_TEXT];
 
-	clear();
+	ib_vars_clear();
 	try_gid(&t, true, 5, NULL);
 	try_gid(&t, false, 0, NULL);
 	setenv("NCCL_IB_GID_INDEX", "3", 1);
@@ -91,24 +78,24 @@ static void test_gids(void)
 	setenv("NCCL_IB_GID_INDEX", "7", 1);
 	try_gid(&t, true, 0, "NCCL_IB_GID_INDEX=7");
 	try_gid(&t, false, 0, NULL);
-	clear();
+	ib_vars_clear();
 	setenv("NCCL_IB_ROCE_VERSION_NUM", "1", 1);
 	try_gid(&t, true, 4, NULL);
-	clear();
+	ib_vars_clear();
 	setenv("NCCL_IB_ADDR_FAMILY", "AF_INET6", 1);
 	try_gid(&t, true, 3, NULL);
 	setenv("NCCL_IB_ADDR_RANGE", "fe80::/10", 1);
 	try_gid(&t, true, 1, NULL);
 	setenv("NCCL_IB_ADDR_RANGE", "2001:db9::/32", 1);
 	try_gid(&t, true, 0, "none of them in NCCL_IB_ADDR_RANGE");
-	clear();
+	ib_vars_clear();
 	setenv("NCCL_IB_ADDR_RANGE", "192.168.0.0/16", 1);
 	try_gid(&t, true, 6, NULL);
 	setenv("NCCL_IB_ADDR_RANGE", "192.168.7.6/31", 1);
 	try_gid(&t, true, 6, NULL);
 	setenv("NCCL_IB_ADDR_RANGE", "192.168.7.6/32", 1);
 	try_gid(&t, true, 0, "no usable GID");
-	clear();
+	ib_vars_clear();
 	t.n = 4; /* no IPv4 */
 	try_gid(&t, true, 3, NULL);
 	t.n = 2; /* link-local only */
@@ -138,7 +125,7 @@ static void test_flid(void)
 {
 	struct table t = { .n = 0 };
 
-	clear();
+	ib_vars_clear();
 	add(&t, 0, 0, "fec0:0:0:7::1");
 	add(&t, 1, 0, "fec0:0:4107:7::1");
 	add(&t, 3, 0, "fec0:0:4109:7::1");
@@ -160,6 +147,5 @@ int main(void)
 {
 	test_gids();
 	test_flid();
-	printf("%d failures\n", failures);
-	return failures != 0;
+	return check_end();
 }

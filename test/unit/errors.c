@@ -7,7 +7,7 @@
 #include "core/bootstrap.h"
 #include "core/error.h"
 #include "core/ident.h"
-#include "unit/unit.h"
+#include "support/check_nccl.h"
 
 static void *other_thread(void *arg)
 {
@@ -68,7 +68,7 @@ static void test_verdicts(void)
 	struct ep_error e;
 
 	memset(v, 0, sizeof(v));
-	CHECK(ep_verdict_check(&boot, v, sizeof(v[0]), "meeting") == ncclSuccess);
+	OK(ep_verdict_check(&boot, v, sizeof(v[0]), "meeting"));
 	(void)ep_fail(ncclInvalidArgument, "too many %s", "things");
 	v[2] = ep_verdict_make(ncclInvalidArgument);
 	CHECK(ep_verdict_check(&boot, v, sizeof(v[0]), "meeting") == ncclRemoteError);
@@ -86,11 +86,11 @@ static void test_ident(void)
 	pid_t pid;
 
 	unsetenv("NCCL_HOSTID");
-	CHECK(ep_ident_make(&mine, 0) == ncclSuccess);
+	OK(ep_ident_make(&mine, 0));
 	CHECK(mine.pid == getpid() && mine.bus_id[0] && mine.hostname[0]);
 	CHECK(ep_ident_same_process(&mine, &mine) && !ep_ident_gone(&mine, &mine));
 	setenv("NCCL_HOSTID", "another", 1);
-	CHECK(ep_ident_make(&elsewhere, 0) == ncclSuccess);
+	OK(ep_ident_make(&elsewhere, 0));
 	CHECK(!ep_ident_same_host(&mine, &elsewhere) && !ep_ident_gone(&mine, &elsewhere));
 	unsetenv("NCCL_HOSTID");
 
@@ -126,5 +126,5 @@ int main(void)
 	test_long_text();
 	test_verdicts();
 	test_ident();
-	return unit_end();
+	return check_end();
 }

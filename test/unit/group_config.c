@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include "ep/group.h"
 #include "nccl_ep/ext.h"
-#include "unit/unit.h"
+#include "support/check_nccl.h"
 
 static struct ep_params params;
 static struct ep_group_config made;
@@ -20,14 +20,6 @@ static ncclEpGroupConfig_t good(void)
 	return c;
 }
 
-static const char *last_text(void)
-{
-	static struct ep_error e;
-
-	ep_error_get(NULL, &e);
-	return e.text;
-}
-
 static cudaError_t some_alloc(void **ptr, size_t size, void *context)
 {
 	return cudaErrorMemoryAllocation;
@@ -37,8 +29,7 @@ static cudaError_t some_alloc(void **ptr, size_t size, void *context)
 	do {                                                                                       \
 		ncclEpGroupConfig_t c_ = good();                                                   \
 		c_.field = value;                                                                  \
-		CHECK(ep_group_config_make(&made, &c_, &params, nranks, 132) == (code));           \
-		CHECK_HAS(last_text(), part);                                                      \
+		CHECK_REASON(ep_group_config_make(&made, &c_, &params, nranks, 132), code, part);  \
 	} while (0)
 
 static void test_limits(void)
@@ -70,26 +61,26 @@ static void test_product(void)
 
 	c.num_experts = 32768;
 	c.max_dispatch_tokens_per_rank = 65535;
-	CHECK(ep_group_config_make(&made, &c, &params, 8, 132) == ncclSuccess);
+	OK(ep_group_config_make(&made, &c, &params, 8, 132));
 	c.num_experts += 8;
-	CHECK(ep_group_config_make(&made, &c, &params, 8, 132) == ncclInvalidArgument);
-	CHECK_HAS(last_text(), "num_experts 32776 times max_dispatch_tokens_per_rank 65535");
+	CHECK_REASON(ep_group_config_make(&made, &c, &params, 8, 132), ncclInvalidArgument,
+		     "num_experts 32776 times max_dispatch_tokens_per_rank 65535");
 }
 
 static void test_automatic(void)
 {
 	ncclEpGroupConfig_t c = good();
 
-	CHECK(ep_group_config_make(&made, &c, &params, 8, 132) == ncclSuccess);
+	OK(ep_group_config_make(&made, &c, &params, 8, 132));
 	CHECK(made.heap.topk == 8 && made.heap_bytes >= made.heap.bytes);
 	CHECK(made.heap_bytes % EP_SYMM_ALIGN == 0 && made.timeout_ns == 100000000000ull);
 	CHECK(made.max_sms == 0 && made.shape.nlocal == 32 && made.shape.max_quads == 32);
 	c.num_topk = 20;
-	CHECK(ep_group_config_make(&made, &c, &params, 8, 132) == ncclSuccess);
+	OK(ep_group_config_make(&made, &c, &params, 8, 132));
 	CHECK(made.heap.topk == 20);
 	c = good();
 	c.num_experts = 3;
-	CHECK(ep_group_config_make(&made, &c, &params, 3, 132) == ncclSuccess);
+	OK(ep_group_config_make(&made, &c, &params, 3, 132));
 	CHECK(made.heap.topk == 3);
 }
 
@@ -108,11 +99,11 @@ static void test_timeouts(void)
 
 	for (size_t i = 0; i < EP_ARRAY_SIZE(cases); i++) {
 		c.timeout_ns = cases[i].field;
-		CHECK(ep_group_config_make(&made, &c, &params, 8, 132) == ncclSuccess);
+		OK(ep_group_config_make(&made, &c, &params, 8, 132));
 		CHECK(made.timeout_ns == cases[i].result);
 	}
 	params.value[EP_PARAM_TIMEOUT_MS] = 7; /* the environment wins */
-	CHECK(ep_group_config_make(&made, &c, &params, 8, 132) == ncclSuccess);
+	OK(ep_group_config_make(&made, &c, &params, 8, 132));
 	CHECK(made.timeout_ns == 7000000);
 	params.value[EP_PARAM_TIMEOUT_MS] = 0;
 }
@@ -123,12 +114,12 @@ static void test_explicit_heap(void)
 	uint64_t bytes = 0;
 
 	c.rdma_buffer_size = 1;
-	CHECK(ep_group_config_make(&made, &c, &params, 8, 132) == ncclSuccess);
+	OK(ep_group_config_make(&made, &c, &params, 8, 132));
 	CHECK(made.heap.topk == 0 && made.heap_bytes == EP_SYMM_ALIGN);
-	CHECK(ep_group_heap_bytes(&made, 1, &bytes) == ncclInvalidUsage);
-	CHECK_HAS(last_text(), "rdma_buffer_size is 1 bytes, a handle of top-1 needs ");
+	CHECK_REASON(ep_group_heap_bytes(&made, 1, &bytes), ncclInvalidUsage,
+		     "rdma_buffer_size is 1 bytes, a handle of top-1 needs ");
 	c.rdma_buffer_size = 1ul << 30;
-	CHECK(ep_group_config_make(&made, &c, &params, 8, 132) == ncclSuccess);
+	OK(ep_group_config_make(&made, &c, &params, 8, 132));
 	CHECK(made.heap.topk == 32 && made.heap_bytes == 1ul << 30);
 	CHECK(ep_group_heap_bytes(&made, 32, &bytes) == ncclSuccess && bytes == 1ul << 30);
 }
@@ -137,23 +128,23 @@ static void test_handles(void)
 {
 	ncclEpGroupConfig_t c = good();
 
-	CHECK(ep_group_config_make(&made, &c, &params, 8, 132) == ncclSuccess);
-	CHECK(ep_handle_check(&made, NCCL_EP_LAYOUT_EXPERT_MAJOR, 32) == ncclSuccess);
+	OK(ep_group_config_make(&made, &c, &params, 8, 132));
+	OK(ep_handle_check(&made, NCCL_EP_LAYOUT_EXPERT_MAJOR, 32));
 	CHECK(ep_handle_check(&made, NCCL_EP_LAYOUT_UNSET, 8) == ncclInvalidArgument);
 	CHECK(ep_handle_check(&made, NCCL_EP_LAYOUT_FLAT, 8) == ncclInvalidArgument);
 	CHECK(ep_handle_check(&made, NCCL_EP_LAYOUT_RANK_MAJOR, 0) == ncclInvalidArgument);
 	CHECK(ep_handle_check(&made, NCCL_EP_LAYOUT_RANK_MAJOR, -1) == ncclInvalidArgument);
-	CHECK(ep_handle_check(&made, NCCL_EP_LAYOUT_RANK_MAJOR, 33) == ncclInvalidArgument);
-	CHECK_HAS(last_text(), "num_topk is 33: it is 1 to 32");
+	CHECK_REASON(ep_handle_check(&made, NCCL_EP_LAYOUT_RANK_MAJOR, 33), ncclInvalidArgument,
+		     "num_topk is 33: it is 1 to 32");
 	c.num_topk = 4;
 	c.max_dispatch_tokens_per_rank = 65535;
-	CHECK(ep_group_config_make(&made, &c, &params, 8, 132) == ncclSuccess);
-	CHECK(ep_handle_check(&made, NCCL_EP_LAYOUT_RANK_MAJOR, 4) == ncclSuccess);
+	OK(ep_group_config_make(&made, &c, &params, 8, 132));
+	OK(ep_handle_check(&made, NCCL_EP_LAYOUT_RANK_MAJOR, 4));
 	CHECK(ep_handle_check(&made, NCCL_EP_LAYOUT_RANK_MAJOR, 5) == ncclInvalidUsage);
 	c.num_topk = 0;
-	CHECK(ep_group_config_make(&made, &c, &params, 8, 132) == ncclSuccess);
-	CHECK(ep_handle_check(&made, NCCL_EP_LAYOUT_RANK_MAJOR, 5) == ncclInvalidUsage);
-	CHECK_HAS(last_text(), "exceeds 262144");
+	OK(ep_group_config_make(&made, &c, &params, 8, 132));
+	CHECK_REASON(ep_handle_check(&made, NCCL_EP_LAYOUT_RANK_MAJOR, 5), ncclInvalidUsage,
+		     "exceeds 262144");
 }
 
 static void test_geometry(void)
@@ -161,20 +152,20 @@ static void test_geometry(void)
 	struct ep_ll_geometry g;
 
 	for (uint32_t sms = 2; sms < 300; sms++) {
-		CHECK(ep_ll_geometry_make(&g, &params, 0, sms) == ncclSuccess);
+		OK(ep_ll_geometry_make(&g, &params, 0, sms));
 		CHECK(g.send_blocks >= 1 && g.recv_blocks >= 1);
 		CHECK(g.send_blocks + g.recv_blocks <= sms && g.threads == 512);
-		CHECK(ep_ll_geometry_make(&g, &params, 2, sms) == ncclSuccess);
+		OK(ep_ll_geometry_make(&g, &params, 2, sms));
 		CHECK(g.send_blocks == 1 && g.recv_blocks == 1);
 	}
-	CHECK(ep_ll_geometry_make(&g, &params, 1, 132) == ncclSuccess);
+	OK(ep_ll_geometry_make(&g, &params, 1, 132));
 	CHECK(g.send_blocks == 1 && g.recv_blocks == 1 && g.threads == 256);
 	params.value[EP_PARAM_LL_SEND_SMS] = 100;
-	CHECK(ep_ll_geometry_make(&g, &params, 0, 132) == ncclSuccess);
+	OK(ep_ll_geometry_make(&g, &params, 0, 132));
 	CHECK(g.send_blocks == 100 && g.recv_blocks == 32);
 	params.value[EP_PARAM_LL_RECV_SMS] = 33;
-	CHECK(ep_ll_geometry_make(&g, &params, 0, 132) == ncclInvalidUsage);
-	CHECK_HAS(last_text(), "give 100 and 33 blocks: together at most 132");
+	CHECK_REASON(ep_ll_geometry_make(&g, &params, 0, 132), ncclInvalidUsage,
+		     "give 100 and 33 blocks: together at most 132");
 	params.value[EP_PARAM_LL_SEND_SMS] = params.value[EP_PARAM_LL_RECV_SMS] = 0;
 }
 
@@ -186,24 +177,24 @@ static void test_agreement(void)
 	for (int r = 0; r < 3; r++) {
 		c.max_token_bytes = r == 2 ? 7168 : 14336;
 		c.num_experts = 255;
-		CHECK(ep_group_config_make(&made, &c, &params, 3, 132) == ncclSuccess);
+		OK(ep_group_config_make(&made, &c, &params, 3, 132));
 		all[r] = ep_group_config_agreed(&made);
 	}
-	CHECK(ep_group_agreed_check(all, sizeof(all[0]), 2) == ncclSuccess);
-	CHECK(ep_group_agreed_check(all, sizeof(all[0]), 3) == ncclInvalidArgument);
-	CHECK_HAS(last_text(), "config->max_token_bytes is 14336 on rank 0 but 7168 on rank 2");
+	OK(ep_group_agreed_check(all, sizeof(all[0]), 2));
+	CHECK_REASON(ep_group_agreed_check(all, sizeof(all[0]), 3), ncclInvalidArgument,
+		     "config->max_token_bytes is 14336 on rank 0 but 7168 on rank 2");
 	made.lines_choice = -1;
 	all[0] = ep_group_config_agreed(&made);
 	made.lines_choice = 1;
 	all[1] = ep_group_config_agreed(&made);
-	CHECK(ep_group_agreed_check(all, sizeof(all[0]), 2) == ncclInvalidArgument);
-	CHECK_HAS(last_text(), "NCCL_EP_LL_LINES is -1 on rank 0 but 1 on rank 1");
+	CHECK_REASON(ep_group_agreed_check(all, sizeof(all[0]), 2), ncclInvalidArgument,
+		     "NCCL_EP_LL_LINES is -1 on rank 0 but 1 on rank 1");
 	made.lines_choice = -1;
 	made.node_code = 10203;
 	all[1] = ep_group_config_agreed(&made);
-	CHECK(ep_group_agreed_check(all, sizeof(all[0]), 2) == ncclInvalidArgument);
-	CHECK_HAS(last_text(), "NCCL_EP_NODE_SIZE (lists: two digits for each node) is 0 on rank 0 "
-			       "but 10203 on rank 1");
+	CHECK_REASON(ep_group_agreed_check(all, sizeof(all[0]), 2), ncclInvalidArgument,
+		     "NCCL_EP_NODE_SIZE (lists: two digits for each node) is 0 on rank 0 "
+		     "but 10203 on rank 1");
 }
 
 static void test_channels(void)
@@ -211,7 +202,7 @@ static void test_channels(void)
 	ncclEpGroupConfig_t c = good();
 	uint64_t alone;
 
-	CHECK(ep_group_config_make(&made, &c, &params, 8, 132) == ncclSuccess);
+	OK(ep_group_config_make(&made, &c, &params, 8, 132));
 	alone = made.heap_bytes;
 	CHECK(made.shape.channels == 0 && made.rdma_depth == 256 && made.rdma_mode == 0);
 	CHECK(ep_group_channels(&made, 0) == 0 && ep_group_channels(&made, 1) == 8);
@@ -225,7 +216,7 @@ static void test_channels(void)
 	ep_group_config_size(&made, 0);
 	CHECK(made.heap_bytes == alone);
 	c.rdma_buffer_size = alone; /* with RDMA, the same memory is enough for fewer choices */
-	CHECK(ep_group_config_make(&made, &c, &params, 8, 132) == ncclSuccess);
+	OK(ep_group_config_make(&made, &c, &params, 8, 132));
 	CHECK(made.heap.topk >= 8);
 	ep_group_config_size(&made, 8);
 	CHECK(made.heap.topk < 8 && made.heap_bytes == alone);
@@ -237,28 +228,28 @@ static void test_query(void)
 	ncclEpGroupConfig_t c = good();
 	ncclEpExtMemory_t one = NCCL_EP_EXT_MEMORY_INIT, m = NCCL_EP_EXT_MEMORY_INIT;
 
-	CHECK(ncclEpExtDeviceMemory(&c, 8, NCCL_EP_LAYOUT_UNSET, 0, &one) == ncclSuccess);
-	CHECK(ep_group_config_make(&made, &c, &params, 8, 132) == ncclSuccess);
+	OK(ncclEpExtDeviceMemory(&c, 8, NCCL_EP_LAYOUT_UNSET, 0, &one));
+	OK(ep_group_config_make(&made, &c, &params, 8, 132));
 	CHECK(one.heap_bytes == made.heap_bytes);
 	CHECK(one.group_bytes == one.heap_bytes + ep_group_workspace_bytes(8, 0));
 	m.remote_ranks = 4;
-	CHECK(ncclEpExtDeviceMemory(&c, 8, NCCL_EP_LAYOUT_UNSET, 0, &m) == ncclSuccess);
+	OK(ncclEpExtDeviceMemory(&c, 8, NCCL_EP_LAYOUT_UNSET, 0, &m));
 	ep_group_config_size(&made, 8);
 	CHECK(m.heap_bytes == made.heap_bytes && m.heap_bytes > one.heap_bytes);
 	CHECK(m.group_bytes == m.heap_bytes + ep_group_workspace_bytes(8, 8));
 	m.size = NCCL_EP_EXT_MEMORY_V1_SIZE;
-	CHECK(ncclEpExtDeviceMemory(&c, 8, NCCL_EP_LAYOUT_UNSET, 0, &m) == ncclSuccess);
+	OK(ncclEpExtDeviceMemory(&c, 8, NCCL_EP_LAYOUT_UNSET, 0, &m));
 	CHECK(m.group_bytes == one.group_bytes);
 	m.size = sizeof(m);
 	m.remote_ranks = 8;
-	CHECK(ncclEpExtDeviceMemory(&c, 8, NCCL_EP_LAYOUT_UNSET, 0, &m) == ncclInvalidArgument);
-	CHECK_HAS(last_text(), "remote_ranks is 8: with 8 ranks, a rank has at most 7 peers");
+	CHECK_REASON(ncclEpExtDeviceMemory(&c, 8, NCCL_EP_LAYOUT_UNSET, 0, &m), ncclInvalidArgument,
+		     "remote_ranks is 8: with 8 ranks, a rank has at most 7 peers");
 	m.remote_ranks = 0;
 	setenv("NCCL_EP_NODE_SIZE", "7,1", 1);
-	CHECK(ncclEpExtDeviceMemory(&c, 8, NCCL_EP_LAYOUT_UNSET, 0, &m) == ncclSuccess);
+	OK(ncclEpExtDeviceMemory(&c, 8, NCCL_EP_LAYOUT_UNSET, 0, &m));
 	CHECK(m.heap_bytes == made.heap_bytes);
 	setenv("NCCL_EP_NODE_SIZE", "8", 1);
-	CHECK(ncclEpExtDeviceMemory(&c, 8, NCCL_EP_LAYOUT_UNSET, 0, &m) == ncclSuccess);
+	OK(ncclEpExtDeviceMemory(&c, 8, NCCL_EP_LAYOUT_UNSET, 0, &m));
 	CHECK(m.group_bytes == one.group_bytes);
 	setenv("NCCL_EP_NODE_SIZE", "7,2", 1);
 	CHECK(ncclEpExtDeviceMemory(&c, 8, NCCL_EP_LAYOUT_UNSET, 0, &m) == ncclInvalidUsage);
@@ -280,5 +271,5 @@ int main(void)
 	test_agreement();
 	test_channels();
 	test_query();
-	return unit_end();
+	return check_end();
 }

@@ -2,7 +2,7 @@
 /* Where things lie in a heap and in handle memory, and into how many parts rows are cut. */
 #include "core/symm.h"
 #include "ep/ll_heap.h"
-#include "unit/unit.h"
+#include "support/check.h"
 
 static const struct ep_ll_shape shapes[] = {
 	{ 1, 1, 1, 1, 0 },
@@ -208,5 +208,5 @@ int main(void)
 	test_handles();
 	test_quads();
 	test_parts();
-	return unit_end();
+	return check_end();
 }

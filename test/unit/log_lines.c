@@ -5,7 +5,7 @@
 #include <unistd.h>
 #include "core/cuda.h"
 #include "core/log.h"
-#include "unit/unit.h"
+#include "support/check.h"
 
 static struct ep_log_config configure(const char *debug, const char *subsys, const char *file)
 {
@@ -103,5 +103,5 @@ int main(void)
 	test_file_names();
 	test_format();
 	test_shared_file(path);
-	return unit_end();
+	return check_end();
 }

@@ -9,16 +9,7 @@
 #include <string.h>
 
 #include "oracle/oracle.h"
-
-#define CHECK(cond)                                                                                \
-	do {                                                                                       \
-		if (!(cond)) {                                                                     \
-			fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #cond);                 \
-			failures++;                                                                \
-		}                                                                                  \
-	} while (0)
-
-static int failures;
+#include "support/check.h"
 
 struct outputs { /* of one rank */
 	uint8_t *tokens, *combine_in;
@@ -387,5 +378,5 @@ int main(void)
 	test_quantise();
 	test_problems();
 	test_families();
-	return failures ? 1 : 0;
+	return check_end();
 }

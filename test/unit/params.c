@@ -3,15 +3,8 @@
 #include <stdlib.h>
 #include "core/nodes.h"
 #include "core/param.h"
-#include "unit/unit.h"
-
-static const char *last_text(void)
-{
-	static struct ep_error e;
-
-	ep_error_get(NULL, &e);
-	return e.text;
-}
+#include "support/check_nccl.h"
+#include "support/reason.h"
 
 static char name[EP_PARAM_NAME_MAX + 1];
 static const char *nearest;
@@ -33,28 +26,28 @@ static void test_values(void)
 	struct ep_params p;
 	int64_t v = -7;
 
-	CHECK(ep_params_read(&p) == ncclSuccess);
+	OK(ep_params_read(&p));
 	for (int i = 0; i < EP_PARAMS; i++) {
 		CHECK(!p.set[i] && p.value[i] == ep_param_table[i].initial);
 	}
 	setenv("NCCL_EP_TIMEOUT_MS", "250", 1);
 	setenv("NCCL_EP_COMM_SMS", "", 1); /* empty counts as unset */
-	CHECK(ep_params_read(&p) == ncclSuccess);
+	OK(ep_params_read(&p));
 	CHECK(p.set[EP_PARAM_TIMEOUT_MS] && p.value[EP_PARAM_TIMEOUT_MS] == 250);
 	CHECK(!p.set[EP_PARAM_COMM_SMS] && p.value[EP_PARAM_COMM_SMS] == 0);
 
 	setenv("NCCL_EP_TIMEOUT_MS", "soon", 1);
-	CHECK(ep_params_read(&p) == ncclInvalidUsage);
-	CHECK_HAS(last_text(), "NCCL_EP_TIMEOUT_MS=soon is not a number");
+	CHECK_REASON(ep_params_read(&p), ncclInvalidUsage,
+		     "NCCL_EP_TIMEOUT_MS=soon is not a number");
 	setenv("NCCL_EP_TIMEOUT_MS", "12x", 1);
 	CHECK(ep_params_read(&p) == ncclInvalidUsage);
 	setenv("NCCL_EP_TIMEOUT_MS", "-1", 1);
-	CHECK(ep_params_read(&p) == ncclInvalidUsage);
-	CHECK_HAS(last_text(), "NCCL_EP_TIMEOUT_MS=-1 is out of range: set it to 0..86400000");
+	CHECK_REASON(ep_params_read(&p), ncclInvalidUsage,
+		     "NCCL_EP_TIMEOUT_MS=-1 is out of range: set it to 0..86400000");
 	setenv("NCCL_EP_TIMEOUT_MS", "99999999999999999999", 1);
 	CHECK(ep_params_read(&p) == ncclInvalidUsage);
 	unsetenv("NCCL_EP_TIMEOUT_MS");
-	CHECK(ep_params_read(&p) == ncclSuccess);
+	OK(ep_params_read(&p));
 
 	CHECK(ep_param_parse(EP_PARAM_LL_THREADS, "33", &v) == ncclInvalidUsage && v == -7);
 	CHECK_HAS(last_text(), "a multiple of 32");
@@ -72,7 +65,7 @@ static void test_switch(void)
 	int64_t v;
 
 	for (size_t i = 0; i < EP_ARRAY_SIZE(cases); i++) {
-		CHECK(ep_param_parse(EP_PARAM_DEBUG, cases[i].text, &v) == ncclSuccess);
+		OK(ep_param_parse(EP_PARAM_DEBUG, cases[i].text, &v));
 		CHECK(v == cases[i].on);
 	}
 }
@@ -110,12 +103,12 @@ static void test_lists(void)
 	unsetenv("NCCL_EP_NODE_SIZE");
 	CHECK(ep_params_read(&p) == ncclSuccess && p.node_size.count == 0);
 	for (size_t i = 0; i < EP_ARRAY_SIZE(wrong); i++) {
-		CHECK(ep_param_parse(EP_PARAM_NODE_SIZE, wrong[i], &v) == ncclInvalidUsage);
-		CHECK_HAS(last_text(), "is not a number or a list of numbers from 1 to 64");
+		CHECK_REASON(ep_param_parse(EP_PARAM_NODE_SIZE, wrong[i], &v), ncclInvalidUsage,
+			     "is not a number or a list of numbers from 1 to 64");
 	}
 	CHECK(v == -7);
-	CHECK(ep_param_parse(EP_PARAM_RDMA_DEPTH, "96", &v) == ncclInvalidUsage);
-	CHECK_HAS(last_text(), "set it to 64..32768 (a power of two)");
+	CHECK_REASON(ep_param_parse(EP_PARAM_RDMA_DEPTH, "96", &v), ncclInvalidUsage,
+		     "set it to 64..32768 (a power of two)");
 	CHECK(ep_param_parse(EP_PARAM_RDMA_DEPTH, "32", &v) == ncclInvalidUsage);
 	CHECK(ep_param_parse(EP_PARAM_RDMA_DEPTH, "64", &v) == ncclSuccess && v == 64);
 	CHECK(ep_param_parse(EP_PARAM_RDMA_MODE, "5", &v) == ncclInvalidUsage);
@@ -129,7 +122,7 @@ static bool nodes_are(const char *text, int nranks, const char *expected)
 	struct ep_params p;
 
 	setenv("NCCL_EP_NODE_SIZE", text, 1);
-	CHECK(ep_params_read(&p) == ncclSuccess);
+	OK(ep_params_read(&p));
 	unsetenv("NCCL_EP_NODE_SIZE");
 	memset(idents, 0, sizeof(idents));
 	for (int r = 0; r < nranks; r++) {
@@ -178,5 +171,5 @@ int main(void)
 	test_values();
 	test_switch();
 	test_names();
-	return unit_end();
+	return check_end();
 }

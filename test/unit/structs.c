@@ -1,26 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Callers' structs and descriptors of any API version, through calls that need no device. */
 #include <stdlib.h>
-#include "nccl_ep/ext.h"
-#include "unit/unit.h"
-
-static ncclResult_t last_code;
-static const char *last_text;
-
-static void read_error(void)
-{
-	CHECK(ncclEpExtGetLastError(NULL, &last_code, &last_text) == ncclSuccess);
-}
-
-/* Expects a failure with this code and, in its one line, these words. */
-#define CHECK_FAILS(call, result, part)                                                            \
-	do {                                                                                       \
-		CHECK((call) == (result));                                                         \
-		read_error();                                                                      \
-		CHECK(last_code == (result));                                                      \
-		CHECK_HAS(last_text, part);                                                        \
-		CHECK(!strchr(last_text, '\n'));                                                   \
-	} while (0)
+#include "support/check_nccl.h"
 
 static ncclEpGroupConfig_t config_make(void)
 {
@@ -54,7 +35,7 @@ static void test_version(void)
 	int version = 0;
 
 	CHECK(ncclEpGetVersion(&version) == ncclSuccess && version == 100);
-	CHECK_FAILS(ncclEpGetVersion(NULL), ncclInvalidArgument, "version is NULL");
+	CHECK_REASON(ncclEpGetVersion(NULL), ncclInvalidArgument, "version is NULL");
 }
 
 static void test_tensor_alloc(void)
@@ -69,36 +50,36 @@ static void test_tensor_alloc(void)
 	} future = { NCCL_EP_TENSOR_ALLOC_CONFIG_INIT, 1 };
 
 	future.v1.size = sizeof(future);
-	CHECK(ncclEpTensorAlloc(&t, 3, ncclBfloat16, sizes, &future.v1) == ncclSuccess);
+	OK(ncclEpTensorAlloc(&t, 3, ncclBfloat16, sizes, &future.v1));
 	CHECK(t->ndim == 3 && t->datatype == ncclBfloat16 && !t->data && !t->win_hdl);
 	CHECK(t->sizes != sizes && t->sizes[0] == 2 && t->sizes[2] == 4);
 	t->sizes[0] = 7; /* extents may change in place */
 	copy = *t;
-	CHECK_FAILS(ncclEpTensorDestroy(&copy), ncclInvalidArgument, "not a descriptor of");
+	CHECK_REASON(ncclEpTensorDestroy(&copy), ncclInvalidArgument, "not a descriptor of");
 	t->sizes = other;
-	CHECK_FAILS(ncclEpTensorDestroy(t), ncclInvalidArgument, "sizes pointer was replaced");
+	CHECK_REASON(ncclEpTensorDestroy(t), ncclInvalidArgument, "sizes pointer was replaced");
 	t->sizes = copy.sizes;
-	CHECK(ncclEpTensorDestroy(t) == ncclSuccess);
-	CHECK(ncclEpTensorDestroy(NULL) == ncclSuccess);
+	OK(ncclEpTensorDestroy(t));
+	OK(ncclEpTensorDestroy(NULL));
 
 	t = NULL;
 	bad.size = NCCL_EP_TENSOR_ALLOC_CONFIG_V1_SIZE - 1;
-	CHECK_FAILS(ncclEpTensorAlloc(&t, 3, ncclInt8, sizes, &bad), ncclInvalidArgument,
-		    "config->size is 7, less than the 8");
+	CHECK_REASON(ncclEpTensorAlloc(&t, 3, ncclInt8, sizes, &bad), ncclInvalidArgument,
+		     "config->size is 7, less than the 8");
 	bad = config;
 	bad.magic ^= 1;
-	CHECK_FAILS(ncclEpTensorAlloc(&t, 3, ncclInt8, sizes, &bad), ncclInvalidArgument,
-		    "config->magic is 0xc00fffef");
-	CHECK_FAILS(ncclEpTensorAlloc(NULL, 3, ncclInt8, sizes, NULL), ncclInvalidArgument,
-		    "tensor is NULL");
-	CHECK_FAILS(ncclEpTensorAlloc(&t, 3, ncclInt8, NULL, NULL), ncclInvalidArgument,
-		    "sizes is NULL");
-	CHECK_FAILS(ncclEpTensorAlloc(&t, 0, ncclInt8, sizes, NULL), ncclInvalidArgument,
-		    "ndim is 0");
+	CHECK_REASON(ncclEpTensorAlloc(&t, 3, ncclInt8, sizes, &bad), ncclInvalidArgument,
+		     "config->magic is 0xc00fffef");
+	CHECK_REASON(ncclEpTensorAlloc(NULL, 3, ncclInt8, sizes, NULL), ncclInvalidArgument,
+		     "tensor is NULL");
+	CHECK_REASON(ncclEpTensorAlloc(&t, 3, ncclInt8, NULL, NULL), ncclInvalidArgument,
+		     "sizes is NULL");
+	CHECK_REASON(ncclEpTensorAlloc(&t, 0, ncclInt8, sizes, NULL), ncclInvalidArgument,
+		     "ndim is 0");
 	CHECK(t == NULL);
 	memset(&copy, 0, sizeof(copy));
 	copy = (ncclEpTensor_t)NCCL_EP_TENSOR_INIT;
-	CHECK_FAILS(ncclEpTensorDestroy(&copy), ncclInvalidArgument, "magic 0xcafecafe");
+	CHECK_REASON(ncclEpTensorDestroy(&copy), ncclInvalidArgument, "magic 0xcafecafe");
 }
 
 /* A struct that ends early reads as zero from there, whatever lies behind it. */
@@ -113,36 +94,36 @@ static void test_config_sizes(void)
 
 	c.num_topk = 4;
 	c.zero_copy = (ncclEpZeroCopyMode_t)99;
-	CHECK_FAILS(ncclEpExtDeviceMemory(&c, 4, NCCL_EP_LAYOUT_UNSET, 0, &v2), ncclInvalidArgument,
-		    "zero_copy is 99");
+	CHECK_REASON(ncclEpExtDeviceMemory(&c, 4, NCCL_EP_LAYOUT_UNSET, 0, &v2),
+		     ncclInvalidArgument, "zero_copy is 99");
 	c.size = NCCL_EP_GROUP_CONFIG_V1_SIZE;
 	c.version = 1;
-	CHECK(ncclEpExtDeviceMemory(&c, 4, NCCL_EP_LAYOUT_UNSET, 0, &v1) == ncclSuccess);
+	OK(ncclEpExtDeviceMemory(&c, 4, NCCL_EP_LAYOUT_UNSET, 0, &v1));
 	c = config_make();
-	CHECK(ncclEpExtDeviceMemory(&c, 4, NCCL_EP_LAYOUT_UNSET, 0, &v2) == ncclSuccess);
+	OK(ncclEpExtDeviceMemory(&c, 4, NCCL_EP_LAYOUT_UNSET, 0, &v2));
 	CHECK(v1.group_bytes == v2.group_bytes && v1.group_bytes > v1.heap_bytes);
 	CHECK(v1.handle_bytes == 0);
 
 	c.zero_copy = (ncclEpZeroCopyMode_t)0x0102; /* its first byte alone is ON */
 	c.size = NCCL_EP_GROUP_CONFIG_V1_SIZE + 1;
-	CHECK(ncclEpExtDeviceMemory(&c, 4, NCCL_EP_LAYOUT_UNSET, 0, &v2) == ncclSuccess);
+	OK(ncclEpExtDeviceMemory(&c, 4, NCCL_EP_LAYOUT_UNSET, 0, &v2));
 
 	memset(&future, 0xff, sizeof(future));
 	future.c = config_make();
 	future.c.size = sizeof(future);
-	CHECK(ncclEpExtDeviceMemory(&future.c, 4, NCCL_EP_LAYOUT_UNSET, 0, &v2) == ncclSuccess);
+	OK(ncclEpExtDeviceMemory(&future.c, 4, NCCL_EP_LAYOUT_UNSET, 0, &v2));
 	CHECK(v1.group_bytes == v2.group_bytes);
 
 	c = config_make();
 	c.size = NCCL_EP_GROUP_CONFIG_V1_SIZE - 1;
-	CHECK_FAILS(ncclEpExtDeviceMemory(&c, 4, NCCL_EP_LAYOUT_UNSET, 0, &v2), ncclInvalidArgument,
-		    "config->size is 95");
-	CHECK_FAILS(ncclEpExtDeviceMemory(NULL, 4, NCCL_EP_LAYOUT_UNSET, 0, &v2),
-		    ncclInvalidArgument, "config is NULL");
+	CHECK_REASON(ncclEpExtDeviceMemory(&c, 4, NCCL_EP_LAYOUT_UNSET, 0, &v2),
+		     ncclInvalidArgument, "config->size is 95");
+	CHECK_REASON(ncclEpExtDeviceMemory(NULL, 4, NCCL_EP_LAYOUT_UNSET, 0, &v2),
+		     ncclInvalidArgument, "config is NULL");
 	v2.magic = 0;
 	c = config_make();
-	CHECK_FAILS(ncclEpExtDeviceMemory(&c, 4, NCCL_EP_LAYOUT_UNSET, 0, &v2), ncclInvalidArgument,
-		    "memory->magic is 0x0");
+	CHECK_REASON(ncclEpExtDeviceMemory(&c, 4, NCCL_EP_LAYOUT_UNSET, 0, &v2),
+		     ncclInvalidArgument, "memory->magic is 0x0");
 }
 
 /* An output struct of an older or newer caller: its size stays, nothing beyond it is written. */
@@ -155,7 +136,7 @@ static void test_output_sizes(void)
 	ncclEpGroupConfig_t c = config_make();
 
 	newer.m.size = sizeof(newer);
-	CHECK(ncclEpExtDeviceMemory(&c, 2, NCCL_EP_LAYOUT_RANK_MAJOR, 3, &newer.m) == ncclSuccess);
+	OK(ncclEpExtDeviceMemory(&c, 2, NCCL_EP_LAYOUT_RANK_MAJOR, 3, &newer.m));
 	CHECK(newer.m.size == sizeof(newer) && newer.m.magic == NCCL_EP_MAGIC);
 	CHECK(newer.guard == 0x1122334455667788ull && newer.m.handle_bytes > 0);
 }
@@ -168,30 +149,30 @@ static void test_group_arguments(void)
 	ncclEpLayoutInfo_t info = NCCL_EP_LAYOUT_INFO_INIT;
 	size_t bytes;
 
-	CHECK_FAILS(ncclEpCreateGroup(&group, NULL, &c), ncclInvalidArgument, "comm is NULL");
-	CHECK_FAILS(ncclEpCreateGroup(NULL, NULL, &c), ncclInvalidArgument, "ep_group is NULL");
+	CHECK_REASON(ncclEpCreateGroup(&group, NULL, &c), ncclInvalidArgument, "comm is NULL");
+	CHECK_REASON(ncclEpCreateGroup(NULL, NULL, &c), ncclInvalidArgument, "ep_group is NULL");
 	CHECK(ncclEpGroupDestroy(NULL) == ncclSuccess && ncclEpHandleDestroy(NULL) == ncclSuccess);
-	CHECK_FAILS(ncclEpHandleMemSize(NULL, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, &bytes, 4),
-		    ncclInvalidArgument, "ep_group is NULL");
-	CHECK_FAILS(ncclEpInitHandle(NULL, NULL, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, 4, NULL),
-		    ncclInvalidArgument, "handle is NULL");
-	CHECK_FAILS(ncclEpInitHandle(&handle, NULL, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, 4, NULL),
-		    ncclInvalidArgument, "ep_group is NULL");
+	CHECK_REASON(ncclEpHandleMemSize(NULL, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, &bytes, 4),
+		     ncclInvalidArgument, "ep_group is NULL");
+	CHECK_REASON(ncclEpInitHandle(NULL, NULL, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, 4, NULL),
+		     ncclInvalidArgument, "handle is NULL");
+	CHECK_REASON(ncclEpInitHandle(&handle, NULL, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, 4, NULL),
+		     ncclInvalidArgument, "ep_group is NULL");
 	CHECK(handle == NULL);
 	info.size = NCCL_EP_LAYOUT_INFO_V1_SIZE - 1;
 	handle = (ncclEpHandle_t)8;
-	CHECK_FAILS(ncclEpCreateHandle(&handle, NULL, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, &info, NULL,
-				       NULL),
-		    ncclInvalidArgument, "layout_info->size is 39");
+	CHECK_REASON(ncclEpCreateHandle(&handle, NULL, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, &info, NULL,
+					NULL),
+		     ncclInvalidArgument, "layout_info->size is 39");
 	CHECK(handle == (ncclEpHandle_t)8); /* checked before anything is touched */
-	CHECK_FAILS(ncclEpDispatch(NULL, NULL, NULL, NULL, NULL, NULL), ncclInvalidArgument,
-		    "handle is NULL");
-	CHECK_FAILS(ncclEpCombine(NULL, NULL, NULL, NULL, NULL), ncclInvalidArgument,
-		    "handle is NULL");
-	CHECK_FAILS(ncclEpComplete(NULL, NULL, NULL), ncclInvalidArgument, "handle is NULL");
-	CHECK_FAILS(ncclEpMaskQuery(NULL, NULL, NULL), ncclInvalidArgument, "ep_group is NULL");
-	CHECK_FAILS(ncclEpExtPeerStats(NULL, NULL, 0, NULL), ncclInvalidArgument,
-		    "ep_group is NULL");
+	CHECK_REASON(ncclEpDispatch(NULL, NULL, NULL, NULL, NULL, NULL), ncclInvalidArgument,
+		     "handle is NULL");
+	CHECK_REASON(ncclEpCombine(NULL, NULL, NULL, NULL, NULL), ncclInvalidArgument,
+		     "handle is NULL");
+	CHECK_REASON(ncclEpComplete(NULL, NULL, NULL), ncclInvalidArgument, "handle is NULL");
+	CHECK_REASON(ncclEpMaskQuery(NULL, NULL, NULL), ncclInvalidArgument, "ep_group is NULL");
+	CHECK_REASON(ncclEpExtPeerStats(NULL, NULL, 0, NULL), ncclInvalidArgument,
+		     "ep_group is NULL");
 }
 
 int main(void)
@@ -202,5 +183,5 @@ int main(void)
 	test_config_sizes();
 	test_output_sizes();
 	test_group_arguments();
-	return unit_end();
+	return check_end();
 }
