@@ -8,7 +8,7 @@
 #include "core/error.h"
 #include "core/ident.h"
 #include "core/param.h"
-#include "core/symm.h"
+#include "peer/heap.h"
 #include "device/ll/layout.h"
 #include "ep/ll_heap.h"
 #include "nccl_ep.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/symm.h"
+#include "peer/heap.h"
 #include "ep/ll_heap.h"
 
 #define EP_LL_LINE 128u  /* areas that different ranks poll do not share a cache line */

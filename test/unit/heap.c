@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Where things lie in a heap and in handle memory, and into how many parts rows are cut. */
-#include "core/symm.h"
+#include "peer/heap.h"
 #include "ep/ll_heap.h"
 #include "unit/unit.h"
 

@@ -13,8 +13,8 @@
  * leave might still write to is not freed. For ranks of other nodes somebody else writes the
  * farewell words; they too are waited for, but then their access is cut (ep_symm_tie).
  */
-#ifndef EP_CORE_SYMM_H
-#define EP_CORE_SYMM_H
+#ifndef EP_PEER_HEAP_H
+#define EP_PEER_HEAP_H
 
 #include "core/bootstrap.h"
 #include "core/ident.h"

@@ -3,8 +3,8 @@
 #include <string.h>
 #include "core/cuda.h"
 #include "core/log.h"
-#include "core/symm.h"
-#include "core/symm_internal.h"
+#include "peer/heap.h"
+#include "peer/internal.h"
 
 struct ep_symm_export {
 	struct ep_verdict verdict;

@@ -5,8 +5,8 @@
 #include <string.h>
 #include <time.h>
 #include "core/log.h"
-#include "core/symm.h"
-#include "core/symm_internal.h"
+#include "peer/heap.h"
+#include "peer/internal.h"
 
 #define EP_SYMM_STEP_NS 1000000
 #define EP_SYMM_ASK_NS 50000000

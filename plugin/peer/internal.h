@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef EP_CORE_SYMM_INTERNAL_H
-#define EP_CORE_SYMM_INTERNAL_H
+#ifndef EP_PEER_INTERNAL_H
+#define EP_PEER_INTERNAL_H
 
-#include "core/symm.h"
+#include "peer/heap.h"
 
 #define EP_SYMM_STAMP 0x70616568206d7973ull
 
