@@ -359,7 +359,7 @@ static void test_leaving(ncclEpGroup_t late, ncclEpGroup_t never, ncclEpGroup_t 
 	} else {
 		start = now();
 		CHECK(ncclEpGroupDestroy(never) == ncclSuccess);
-		CHECK(now() - start > 0.3 && now() - start < 5); /* NCCL_EP_CLOSE_TIMEOUT_MS */
+		CHECK(now() - start < 5); /* it lives: nobody waits, the memory does */
 		flag_raise("gone");
 	}
 	barrier("never");
@@ -385,7 +385,7 @@ int main(void)
 	test_failures();
 	test_absent_at_growth();
 	CHECK(ncclEpCreateGroup(&late, comm, &c) == ncclSuccess);
-	setenv("NCCL_EP_CLOSE_TIMEOUT_MS", "400", 1);
+	setenv("NCCL_EP_CLOSE_TIMEOUT_MS", "3600000", 1);
 	CHECK(ncclEpCreateGroup(&never, comm, &c) == ncclSuccess);
 	setenv("NCCL_EP_CLOSE_TIMEOUT_MS", "100", 1);
 	setenv("NCCL_EP_BOOTSTRAP_TIMEOUT_MS", "3000", 1);
