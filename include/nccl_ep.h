@@ -263,12 +263,13 @@ ncclResult_t ncclEpCreateGroup(ncclEpGroup_t *ep_group, ncclComm_t comm,
 
 /*
  * Frees the group. Waits for all work on the device (as cudaFree does), at most for three timeouts
- * of the group and NCCL_EP_CLOSE_TIMEOUT_MS; then, for NCCL_EP_CLOSE_TIMEOUT_MS, until the ranks of
- * other processes and threads have destroyed theirs, because they may still write to this rank's
- * memory; ranks whose process has ended are not waited for, nor ranks that a thread
- * made which makes this call too: it destroys them one after the other. What a rank that does not
- * leave in time could still write to stays allocated, with a warning. Possible after every error,
- * and after the communicator was aborted or destroyed. NULL is fine.
+ * of the group and NCCL_EP_CLOSE_TIMEOUT_MS. Memory that other ranks may still write to is freed
+ * when they have destroyed theirs or their process has ended. The call waits a second for ranks of
+ * the same node, and NCCL_EP_CLOSE_TIMEOUT_MS for remote ranks, whose access then ends; for nobody
+ * while the process has another group, so groups may be destroyed in any order. What it did not wait
+ * for is freed by later creations and destructions, of any group, with one warning after
+ * NCCL_EP_CLOSE_TIMEOUT_MS. Possible after every error, by any thread, and after the communicator
+ * was aborted or destroyed. NULL is fine.
  * ncclInvalidUsage: handles of the group still exist (nothing is freed).
  * ncclSystemError: work on the device has not ended within that time (nothing is freed: call again).
  */

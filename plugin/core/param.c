@@ -42,8 +42,8 @@ const struct ep_param_def ep_param_table[EP_PARAMS] = {
 	[EP_PARAM_BOOTSTRAP_TIMEOUT_MS] = { "NCCL_EP_BOOTSTRAP_TIMEOUT_MS", 100000, 1, 86400000,
 					    "how long collective host calls wait for all ranks" },
 	[EP_PARAM_CLOSE_TIMEOUT_MS] = { "NCCL_EP_CLOSE_TIMEOUT_MS", 10000, 0, 86400000,
-					"how long GroupDestroy waits for ranks of other "
-					"processes, and for the device beyond 3 timeouts" },
+					"how long GroupDestroy waits for remote ranks, and for "
+					"the device beyond 3 timeouts" },
 };
 
 /* Read by other implementations of the API. */

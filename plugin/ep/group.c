@@ -86,13 +86,13 @@ void ep_group_dev_fill(struct ncclEpGroup *g)
 	d->clean_off = g->heap.clean_off;
 	d->remote_ranks = g->remote;
 	d->remote = g->remote ? g->remote_dev : NULL;
-	memcpy(d->heap, g->symm.base, sizeof(d->heap));
+	memcpy(d->heap, g->peer_heap.base, sizeof(d->heap));
 }
 
 /* Everything of this rank alone. What it leaves behind on failure ep_group_free frees. */
 static ncclResult_t ep_group_set_up(struct ncclEpGroup *g)
 {
-	EP_CHECK(ep_symm_check_peers(g->idents, g->nranks, g->rank));
+	EP_CHECK(ep_peer_check(g->idents, g->nranks, g->rank));
 	EP_CHECK(ep_ll_geometry_make(&g->geometry, &g->params, g->config.max_sms, g->sm_count));
 	EP_CHECK(ep_ll_preload());
 	EP_CUDA(cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking), "creating a stream");
@@ -188,7 +188,7 @@ out:
 /* Rows travel as lines if every rank sees NVLink to every other of its node, or if told so. */
 static ncclResult_t ep_group_choose_lines(struct ncclEpGroup *g, struct ep_boot *boot)
 {
-	uint32_t mine = ep_symm_all_nvlink(g->idents, g->nranks, g->rank);
+	uint32_t mine = ep_peer_all_nvlink(g->idents, g->nranks, g->rank);
 	uint32_t all[EP_GROUP_MAX_RANKS];
 
 	g->lines = g->config.lines_choice == 1;
@@ -209,7 +209,6 @@ static ncclResult_t ep_group_create(struct ncclEpGroup **out, ncclComm_t comm, i
 	struct ncclEpGroup *g;
 	ncclResult_t result;
 	uint64_t team = 0;
-	bool joined = false;
 
 	g = ep_group_new(comm, boot, device);
 	if (!g) {
@@ -218,18 +217,15 @@ static ncclResult_t ep_group_create(struct ncclEpGroup **out, ncclComm_t comm, i
 	result = ep_group_configure(g, config);
 	EP_CHECK_GOTO(ep_group_meet(g, boot, result, &team), err_free);
 	EP_CHECK_GOTO(ep_group_choose_lines(g, boot), err_free);
-	result = ep_symm_join(team);
-	if (result == ncclSuccess) {
-		joined = true;
-		result = ep_group_set_up(g);
-	}
-	result = ep_net_open(g, boot, result);
+	ep_heap_reap(); /* all ranks are here, so whatever they have left before can go */
+	result = ep_net_open(g, boot, ep_group_set_up(g));
 	if (result != ncclSuccess && g->remote) {
 		goto err_free; /* as on all ranks */
 	}
-	EP_CHECK_GOTO(ep_symm_open(&g->symm, boot, g->idents, team, g->config.heap_bytes, result),
+	EP_CHECK_GOTO(ep_heap_open(&g->peer_heap, boot, g->idents, team, g->config.heap_bytes,
+				   result),
 		      err_close_net);
-	EP_CHECK_GOTO(ep_net_bind(g, boot, &g->symm, &g->config.heap), err_close_heap);
+	EP_CHECK_GOTO(ep_net_bind(g, boot, &g->peer_heap, &g->config.heap), err_close_heap);
 	g->heap = g->config.heap;
 	ep_group_dev_fill(g);
 	*out = g;
@@ -238,14 +234,11 @@ static ncclResult_t ep_group_create(struct ncclEpGroup **out, ncclComm_t comm, i
 err_close_heap:
 	ep_net_close(g, boot->stuck);
 	if (!boot->stuck) {
-		ep_symm_close(&g->symm, boot);
+		ep_heap_close(&g->peer_heap, boot);
 	}
 err_close_net:
 	ep_net_close(g, boot->stuck);
 err_free:
-	if (joined) {
-		ep_symm_quit(team);
-	}
 	if (boot->stuck) {
 		/* Freeing these waits for the device, where the collective waits for a rank. */
 		g->workspace = NULL;
@@ -297,7 +290,7 @@ ncclResult_t ncclEpCreateGroup(ncclEpGroup_t *ep_group, ncclComm_t comm,
 		"heap %llu bytes, %u + %u blocks of %u threads, rows as %s, timeout %llu ms%s; "
 		"%d ranks of other nodes, %u channels",
 		(void *)g, g->rank, g->nranks, g->config.num_experts, g->config.shape.max_tokens,
-		g->config.max_token_bytes, (unsigned long long)g->symm.bytes,
+		g->config.max_token_bytes, (unsigned long long)g->peer_heap.bytes,
 		g->geometry.send_blocks, g->geometry.recv_blocks, g->geometry.threads,
 		g->lines ? "lines" : "bytes", (unsigned long long)(g->config.timeout_ns / 1000000),
 		g->config.enable_mask ? ", masks" : "", __builtin_popcountll(g->remote),

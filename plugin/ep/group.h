@@ -8,7 +8,7 @@
 #include "core/error.h"
 #include "core/ident.h"
 #include "core/param.h"
-#include "core/symm.h"
+#include "peer/heap.h"
 #include "device/ll/layout.h"
 #include "ep/ll_heap.h"
 #include "nccl_ep.h"
@@ -68,8 +68,8 @@ struct ncclEpGroup {
 	struct ep_params params;
 	struct ep_ident *idents; /* [nranks] */
 
-	struct ep_symm symm;
-	struct ep_ll_heap heap;  /* layout of symm */
+	struct ep_heap peer_heap;
+	struct ep_ll_heap heap;  /* layout of peer_heap */
 	struct ep_dev_group dev; /* as kernels see the group; filled when the heap is bound */
 	struct ep_ll_geometry geometry;
 	bool lines;
@@ -189,11 +189,11 @@ ncclResult_t ep_net_plan(struct ncclEpGroup *group);
 ncclResult_t ep_net_open(struct ncclEpGroup *group, struct ep_boot *boot, ncclResult_t mine);
 
 /*
- * Collective: makes `symm`, laid out as `heap`, the memory that remote ranks write to. Not while
+ * Collective: makes `peer_heap`, laid out as `heap`, the memory that remote ranks write to. Not while
  * kernels run.
  */
 ncclResult_t ep_net_bind(struct ncclEpGroup *group, struct ep_boot *boot,
-			 const struct ep_symm *symm, const struct ep_ll_heap *heap);
+			 const struct ep_heap *peer_heap, const struct ep_ll_heap *heap);
 
 /*
  * Waits until the NICs have done all that this rank has posted. farewell: tells the remote ranks
@@ -201,7 +201,7 @@ ncclResult_t ep_net_bind(struct ncclEpGroup *group, struct ep_boot *boot,
  */
 ncclResult_t ep_net_drain(struct ncclEpGroup *group, bool farewell, uint64_t timeout_ns);
 
-/* Gives the heap up (ep_symm_leave), and the connections with it. */
+/* Gives the heap up (ep_heap_leave), and the connections with it. */
 void ep_net_leave(struct ncclEpGroup *group, uint64_t timeout_ns);
 
 void ep_net_close(struct ncclEpGroup *group, bool stuck);

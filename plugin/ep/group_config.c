@@ -80,7 +80,7 @@ static ncclResult_t ep_config_check_sizes(const ncclEpGroupConfig_t *c, int nran
 			       "exceeds %d: lower one of them",
 			       c->num_experts, tokens, INT32_MAX);
 	}
-	if (c->rdma_buffer_size > UINT64_MAX - EP_SYMM_ALIGN) {
+	if (c->rdma_buffer_size > UINT64_MAX - EP_HEAP_ALIGN) {
 		return ep_fail(ncclInvalidArgument,
 			       "config->rdma_buffer_size is %lu: no device has as much memory, "
 			       "NCCL_EP_AUTO chooses",
@@ -139,13 +139,13 @@ void ep_group_config_size(struct ep_group_config *config, uint32_t channels)
 
 	config->shape.channels = channels;
 	if (config->explicit_bytes) {
-		config->heap_bytes = ep_symm_bytes(config->explicit_bytes);
+		config->heap_bytes = ep_heap_alloc_bytes(config->explicit_bytes);
 		config->heap = ep_ll_heap_make_within(&config->shape, config->heap_bytes);
 		return;
 	}
 	topk = (uint32_t)ep_min_u64(topk, ep_min_u64(config->num_experts, EP_LL_MAX_TOPK));
 	config->heap = ep_ll_heap_make(&config->shape, topk);
-	config->heap_bytes = ep_symm_bytes(config->heap.bytes);
+	config->heap_bytes = ep_heap_alloc_bytes(config->heap.bytes);
 }
 
 ncclResult_t ep_group_config_make(struct ep_group_config *out, const ncclEpGroupConfig_t *c,

@@ -75,7 +75,7 @@ static ncclResult_t ep_group_grow(struct ncclEpGroup *g, uint32_t topk)
 	struct ep_ll_heap heap = ep_ll_heap_make(&g->config.shape, topk);
 	uint64_t timeout_ns = (uint64_t)g->params.value[EP_PARAM_BOOTSTRAP_TIMEOUT_MS] * 1000000;
 	ncclResult_t result = ncclSuccess;
-	struct ep_symm symm;
+	struct ep_heap grown;
 	struct ep_boot boot;
 	cudaError_t err;
 
@@ -92,22 +92,23 @@ static ncclResult_t ep_group_grow(struct ncclEpGroup *g, uint32_t topk)
 	} else {
 		result = ep_net_drain(g, false, ep_min_u64(timeout_ns, g->config.timeout_ns));
 	}
-	EP_CHECK_GOTO(ep_symm_open(&symm, &boot, g->idents, g->symm.team, heap.bytes, result), out);
+	EP_CHECK_GOTO(ep_heap_open(&grown, &boot, g->idents, g->peer_heap.team, heap.bytes, result),
+		      out);
 	/* All ranks have come here, so that nothing is on its way to the old memory. */
 	if (g->remote) {
 		ep_gda_unbind(g->gda);
 	}
-	result = ep_net_bind(g, &boot, &symm, &heap);
+	result = ep_net_bind(g, &boot, &grown, &heap);
 	if (result != ncclSuccess) {
 		g->failed = true; /* remote ranks can write neither */
 		ep_error_get(NULL, &g->failure);
-		ep_symm_close(&symm, &boot);
+		ep_heap_close(&grown, &boot);
 		goto out;
 	}
 	EP_INFO(EP_LOG_INIT, "group %p rank %d: heap grows to %llu bytes for top-%u", (void *)g,
-		g->rank, (unsigned long long)symm.bytes, topk);
-	ep_symm_close(&g->symm, &boot);
-	g->symm = symm;
+		g->rank, (unsigned long long)grown.bytes, topk);
+	ep_heap_close(&g->peer_heap, &boot);
+	g->peer_heap = grown;
 	g->heap = heap;
 	ep_group_dev_fill(g);
 out:
@@ -138,7 +139,7 @@ ncclResult_t ep_group_heap_bytes(const struct ep_group_config *config, uint32_t 
 			"it, or set NCCL_EP_AUTO",
 			(unsigned long long)config->explicit_bytes, topk, (unsigned long long)need);
 	}
-	*bytes = ep_symm_bytes(need);
+	*bytes = ep_heap_alloc_bytes(need);
 	return ncclSuccess;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/symm.h"
+#include "peer/heap.h"
 #include "ep/ll_heap.h"
 
 #define EP_LL_LINE 128u  /* areas that different ranks poll do not share a cache line */
@@ -78,7 +78,7 @@ struct ep_ll_heap ep_ll_heap_make(const struct ep_ll_shape *shape, uint32_t topk
 	}
 	h.bank_bytes = ep_round_up(h.bank_bytes, EP_LL_PAGE);
 
-	h.bytes = EP_SYMM_HEADER_BYTES;
+	h.bytes = EP_HEAP_HEADER_BYTES;
 	h.progress_off = ep_ll_take(&h.bytes, 16ull * shape->nranks, EP_LL_LINE);
 	h.clean_off = ep_ll_take(&h.bytes, 16ull * shape->nranks, EP_LL_LINE);
 	h.signal_off = ep_ll_take(&h.bytes, 8ull * shape->nranks * shape->channels, EP_LL_LINE);

@@ -56,7 +56,7 @@ ncclResult_t ncclEpMaskUpdate(ncclEpGroup_t ep_group, const int *mask, cudaStrea
 				     cudaMemcpyHostToDevice, stream),
 		     "ncclEpMaskUpdate: copying from mask, which must be host memory", out);
 	EP_CUDA_GOTO(cudaMemcpyAsync(ep_mask_ignored(ep_group->mask, (uint32_t)ep_group->nranks),
-				     (char *)ep_group->symm.base[ep_group->rank] +
+				     (char *)ep_group->peer_heap.base[ep_group->rank] +
 					     ep_group->heap.progress_off,
 				     8 * (size_t)ep_group->nranks, cudaMemcpyDeviceToDevice,
 				     stream),

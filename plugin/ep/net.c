@@ -60,8 +60,8 @@ ncclResult_t ep_net_open(struct ncclEpGroup *g, struct ep_boot *boot, ncclResult
 	return ep_gda_open(&g->gda, boot, &config, mine);
 }
 
-ncclResult_t ep_net_bind(struct ncclEpGroup *g, struct ep_boot *boot, const struct ep_symm *symm,
-			 const struct ep_ll_heap *heap)
+ncclResult_t ep_net_bind(struct ncclEpGroup *g, struct ep_boot *boot,
+			 const struct ep_heap *peer_heap, const struct ep_ll_heap *heap)
 {
 	struct ep_dev_remote remote = {
 		.channels = g->config.shape.channels,
@@ -93,7 +93,7 @@ ncclResult_t ep_net_bind(struct ncclEpGroup *g, struct ep_boot *boot, const stru
 	if (err != cudaSuccess) {
 		mine = ep_fail_cuda(err, "setting up the state of the RDMA queues");
 	}
-	return ep_gda_bind(g->gda, boot, symm->base[g->rank], symm->bytes, mine);
+	return ep_gda_bind(g->gda, boot, peer_heap->base[g->rank], peer_heap->bytes, mine);
 }
 
 /* Remote ranks without those whose processes have ended, as far as is known. */
@@ -142,8 +142,8 @@ static cudaError_t ep_net_drain_run(struct ncclEpGroup *g, bool farewell, uint64
 		.timeout_ns = timeout_ns,
 		.suspects = ep_net_suspects(g),
 		.suspect_ns = ep_min_u64(timeout_ns, EP_NET_SUSPECT_NS),
-		.farewell_off = EP_SYMM_FAREWELL(g->rank),
-		.farewell_value = ep_symm_farewell_value(&g->symm),
+		.farewell_off = EP_HEAP_FAREWELL(g->rank),
+		.farewell_value = ep_heap_farewell_value(&g->peer_heap),
 		.lost = g->drain_lost_dev,
 	};
 	void *params[] = { &args };
@@ -243,53 +243,36 @@ void ep_net_explain(struct ncclEpGroup *g, uint32_t rank, char *text, size_t siz
 	}
 }
 
-/* What outlives the group until its heap is freed. */
-struct ep_net_end {
-	struct ep_gda *gda;
-	uint64_t suspects; /* not waited for */
-};
-
-static void ep_net_cut(void *arg)
+/* The connections outlive the group until no remote rank needs them any more. */
+static void ep_net_cut(void *gda)
 {
 	struct timespec nap = { 0, EP_NET_LINGER_NS };
-	struct ep_net_end *end = arg;
 
 	nanosleep(&nap, NULL);
-	ep_gda_close(end->gda);
-	free(end);
+	ep_gda_close(gda);
 }
 
-static bool ep_net_lost(void *arg, int rank)
+static bool ep_net_lost(void *gda, int rank)
 {
-	const struct ep_net_end *end = arg;
 	struct ep_gda_failure failure;
 
-	return end->suspects >> rank & 1 || ep_gda_explain(end->gda, rank, &failure);
+	return ep_gda_explain(gda, rank, &failure);
 }
 
 void ep_net_leave(struct ncclEpGroup *g, uint64_t timeout_ns)
 {
-	struct ep_net_end *end = g->remote ? malloc(sizeof(*end)) : NULL;
-	struct ep_symm_tie tie = { ep_net_cut, ep_net_lost, end };
-	uint64_t start = ep_now_ns(), waited;
+	struct ep_heap_remote remote = { ep_net_cut, ep_net_lost, g->gda, 0,
+					 ep_now_ns() + timeout_ns };
 
-	if (!g->remote) {
-		ep_symm_leave(&g->symm, g->idents, timeout_ns, NULL);
-		return;
+	/* First the peers of this node: a remote rank that is lost takes the timeout. */
+	ep_heap_farewell(&g->peer_heap);
+	if (g->remote) {
+		/* Who cannot be reached need not be told. */
+		(void)ep_net_drain(g, true, timeout_ns);
+		remote.absent = ep_net_suspects(g);
+		g->gda = NULL;
 	}
-	/* Who cannot be reached need not be told. */
-	(void)ep_net_drain(g, true, timeout_ns);
-	waited = ep_now_ns() - start;
-	timeout_ns = waited < timeout_ns ? timeout_ns - waited : 0;
-	if (!end) {
-		ep_net_close(g, false);
-		ep_symm_leave(&g->symm, g->idents, timeout_ns, NULL);
-		return;
-	}
-	end->gda = g->gda;
-	end->suspects = ep_net_suspects(g);
-	g->gda = NULL;
-	ep_symm_leave(&g->symm, g->idents, timeout_ns, &tie);
+	ep_heap_leave(&g->peer_heap, timeout_ns, g->remote ? &remote : NULL);
 }
 
 void ep_net_close(struct ncclEpGroup *g, bool stuck)

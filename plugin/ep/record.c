@@ -60,7 +60,7 @@ static void ep_record_stragglers(struct ncclEpGroup *group, uint32_t step, char 
 {
 	enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
 	uint64_t progress[EP_GROUP_MAX_RANKS]; /* the low four bytes count */
-	const void *from = group->symm.base[group->rank] + group->heap.progress_off;
+	const void *from = group->peer_heap.base[group->rank] + group->heap.progress_off;
 	size_t n = 0, count = 0;
 	cudaError_t err;
 

@@ -73,7 +73,7 @@ static void test_automatic(void)
 
 	OK(ep_group_config_make(&made, &c, &params, 8, 132));
 	CHECK(made.heap.topk == 8 && made.heap_bytes >= made.heap.bytes);
-	CHECK(made.heap_bytes % EP_SYMM_ALIGN == 0 && made.timeout_ns == 100000000000ull);
+	CHECK(made.heap_bytes % EP_HEAP_ALIGN == 0 && made.timeout_ns == 100000000000ull);
 	CHECK(made.max_sms == 0 && made.shape.nlocal == 32 && made.shape.max_quads == 32);
 	c.num_topk = 20;
 	OK(ep_group_config_make(&made, &c, &params, 8, 132));
@@ -115,7 +115,7 @@ static void test_explicit_heap(void)
 
 	c.rdma_buffer_size = 1;
 	OK(ep_group_config_make(&made, &c, &params, 8, 132));
-	CHECK(made.heap.topk == 0 && made.heap_bytes == EP_SYMM_ALIGN);
+	CHECK(made.heap.topk == 0 && made.heap_bytes == EP_HEAP_ALIGN);
 	CHECK_REASON(ep_group_heap_bytes(&made, 1, &bytes), ncclInvalidUsage,
 		     "rdma_buffer_size is 1 bytes, a handle of top-1 needs ");
 	c.rdma_buffer_size = 1ul << 30;

@@ -266,8 +266,7 @@ static void test_leaving(struct world *w, ncclEpGroup_t late, ncclEpGroup_t neve
 	} else {
 		start = world_now();
 		OK(ncclEpGroupDestroy(never));
-		/* NCCL_EP_CLOSE_TIMEOUT_MS */
-		CHECK(world_now() - start > 0.3 && world_now() - start < 5);
+		CHECK(world_now() - start < 5); /* it lives: nobody waits, the memory does */
 		world_raise(w, FLAG_GONE, 1);
 	}
 	world_meet(w);
@@ -291,7 +290,7 @@ static void run(struct world *w, void *arg)
 	test_failures(w);
 	test_absent_at_growth(w);
 	OK(ncclEpCreateGroup(&late, comm, &c));
-	setenv("NCCL_EP_CLOSE_TIMEOUT_MS", "400", 1);
+	setenv("NCCL_EP_CLOSE_TIMEOUT_MS", "3600000", 1);
 	OK(ncclEpCreateGroup(&never, comm, &c));
 	setenv("NCCL_EP_CLOSE_TIMEOUT_MS", "100", 1);
 	setenv("NCCL_EP_BOOTSTRAP_TIMEOUT_MS", "3000", 1);

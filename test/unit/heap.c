@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Where things lie in a heap and in handle memory, and into how many parts rows are cut. */
-#include "core/symm.h"
+#include "peer/heap.h"
 #include "ep/ll_heap.h"
 #include "support/check.h"
 
@@ -68,7 +68,7 @@ static void check_heap(const struct ep_ll_shape *s, uint32_t most)
 	uint64_t end = 0;
 
 	CHECK(h.topk == most);
-	CHECK(h.progress_off >= EP_SYMM_HEADER_BYTES && aligned(h.progress_off, 8));
+	CHECK(h.progress_off >= EP_HEAP_HEADER_BYTES && aligned(h.progress_off, 8));
 	CHECK(h.clean_off >= h.progress_off + 8 * s->nranks && aligned(h.clean_off, 8));
 	CHECK(h.signal_off >= h.clean_off + 8 * s->nranks && aligned(h.signal_off, 8));
 	end = h.signal_off + 8 * s->nranks * s->channels;

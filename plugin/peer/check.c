@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What CUDA says of the GPUs of a node before any memory is mapped. */
+#include "core/cuda.h"
+#include "peer/heap.h"
+
+/* The CUDA ordinal in this process of a peer's GPU; false if this process does not see it. */
+static bool ep_peer_ordinal(const struct ep_ident *self, const struct ep_ident *peer, int *device)
+{
+	*device = peer->device;
+	if (ep_ident_same_process(self, peer)) {
+		return true;
+	}
+	if (cudaDeviceGetByPCIBusId(device, peer->bus_id) != cudaSuccess) {
+		(void)cudaGetLastError();
+		return false;
+	}
+	return true;
+}
+
+static ncclResult_t ep_peer_check_pair(const struct ep_ident *self, int self_rank,
+				       const struct ep_ident *peer, int peer_rank)
+{
+	int device, can = 0;
+
+	if (!ep_ident_same_host(self, peer)) {
+		return ep_fail(ncclInvalidUsage,
+			       "ranks %d (host %s) and %d (host %s) are on different hosts, but "
+			       "NCCL_EP_NODE_SIZE makes them one node: unset it",
+			       self_rank, self->hostname, peer_rank, peer->hostname);
+	}
+	if (self->mig || peer->mig) {
+		return ep_fail(
+			ncclInvalidUsage,
+			"GPU %s of rank %d%s and GPU %s of rank %d%s cannot map each other's "
+			"memory: disable MIG",
+			self->bus_id, self_rank, self->mig ? " (a MIG instance)" : "", peer->bus_id,
+			peer_rank, peer->mig ? " (a MIG instance)" : "");
+	}
+	if (!ep_peer_ordinal(self, peer, &device)) {
+		return ncclSuccess; /* hidden from this process; opening its memory will tell */
+	}
+	if (device == self->device) {
+		return ncclSuccess;
+	}
+	EP_CUDA(cudaDeviceCanAccessPeer(&can, self->device, device), "querying peer access");
+	if (!can) {
+		return ep_fail(ncclInvalidUsage,
+			       "GPU %s of rank %d has no peer access to GPU %s of rank %d: choose "
+			       "GPUs that are connected by NVLink or PCIe peer-to-peer",
+			       self->bus_id, self_rank, peer->bus_id, peer_rank);
+	}
+	return ncclSuccess;
+}
+
+ncclResult_t ep_peer_check(const struct ep_ident *idents, int nranks, int rank)
+{
+	for (int r = 0; r < nranks; r++) {
+		if (r != rank && ep_ident_same_node(&idents[rank], &idents[r])) {
+			EP_CHECK(ep_peer_check_pair(&idents[rank], rank, &idents[r], r));
+		}
+	}
+	return ncclSuccess;
+}
+
+/* Atomics at a peer's memory are native on NVLink and not on PCIe. */
+bool ep_peer_all_nvlink(const struct ep_ident *idents, int nranks, int rank)
+{
+	const struct ep_ident *self = &idents[rank];
+
+	for (int r = 0; r < nranks; r++) {
+		int device, native = 0;
+
+		if (r == rank || !ep_ident_same_node(self, &idents[r])) {
+			continue;
+		}
+		if (!ep_peer_ordinal(self, &idents[r], &device)) {
+			return false;
+		}
+		if (device == self->device) {
+			continue;
+		}
+		if (cudaDeviceGetP2PAttribute(&native, cudaDevP2PAttrNativeAtomicSupported,
+					      self->device, device) != cudaSuccess) {
+			(void)cudaGetLastError();
+			return false;
+		}
+		if (!native) {
+			return false;
+		}
+	}
+	return true;
+}

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A heap: memory of a group that peers write, of the same size on every rank, mapped by all ranks of
+ * its owner's node (idents' `node`) in one of the ways of internal.h. Remote ranks write it through
+ * NICs, which is not seen here.
+ *
+ * Ownership. A rank owns its heap from ep_heap_open until ep_heap_close or ep_heap_leave, which give
+ * it up. Peers store into a heap until their last kernel is over, so it may be freed only when every
+ * peer has let go of it. ep_heap_close is collective and frees after a barrier. A rank that leaves
+ * must not need its peers: it writes a farewell, a word in the heap of each peer of another process
+ * (remote ranks get theirs by somebody else), unmaps them, and its own heap departs: the process
+ * keeps it on a list until all ranks of the group that are in this process have left, and all others
+ * have written their farewells or have ended.
+ *
+ * Who waits for whom. ep_heap_leave waits where that gives the memory back: a second for ranks of
+ * the same node, those of this process included, and until their deadline for remote ranks, so that
+ * no connection breaks. It waits for nobody while its process has another group, because a peer may
+ * leave the two in the other order and wait for us; nor for ranks of its own process in another
+ * thread than made the group, because that thread may have to destroy theirs next. Such heaps are
+ * freed by the next ep_heap_leave or ep_heap_reap of the process, whatever its group.
+ *
+ * Who frees. cudaFree waits for everything on the heap's device, where its owner may run a
+ * collective by now that needs the calling thread. So no thread of the program frees a departed
+ * heap or its connections: a thread of the library waits until the device is at rest and then does.
+ * The caller waits for that thread as long as the device is its own and at rest, else 0.1 s.
+ *
+ * Errors. Leaving has none: a heap that a living rank could write to stays on the list, with one
+ * line in the log, and one warning when the time for it is over.
+ */
+#ifndef EP_PEER_HEAP_H
+#define EP_PEER_HEAP_H
+
+#include "core/bootstrap.h"
+#include "core/ident.h"
+
+#define EP_HEAP_MAX_RANKS 64
+#define EP_HEAP_HEADER_BYTES 1024 /* of a heap: taken by its stamp and the farewells */
+#define EP_HEAP_STAMP_BYTES 32
+#define EP_HEAP_ALIGN (2u << 20) /* own allocation for the driver, so that IPC exports only it */
+
+struct ep_peer_way;
+struct ep_heap_entry;
+
+/* A rank's heap, and where it has mapped those of its peers. */
+struct ep_heap {
+	int rank;
+	int nranks;
+	uint64_t team; /* same number on all ranks of the group, unique in the process */
+	uint64_t bytes;
+	unsigned char *base[EP_HEAP_MAX_RANKS];           /* NULL: a remote rank's */
+	const struct ep_peer_way *way[EP_HEAP_MAX_RANKS]; /* NULL: not mapped */
+	struct ep_heap_entry *entry;                      /* in the list of the process */
+};
+
+/* Bytes that a heap of `bytes` takes from cudaMalloc. */
+static inline uint64_t ep_heap_alloc_bytes(uint64_t bytes)
+{
+	return ep_round_up(bytes, EP_HEAP_ALIGN);
+}
+
+/*
+ * Whether this rank can reach the others of its node: same host, no MIG, peer access. Local; the
+ * answer need not be the same on all ranks. Names the pair that cannot.
+ */
+ncclResult_t ep_peer_check(const struct ep_ident *idents, int nranks, int rank);
+
+/* Whether this rank's GPU is joined to its node's by NVLink, as far as CUDA tells. Local. */
+bool ep_peer_all_nvlink(const struct ep_ident *idents, int nranks, int rank);
+
+/*
+ * Collective. Allocates and zeroes `bytes`, exchanges and maps. All ranks succeed or none does.
+ * `mine` is this rank's result so far: a failure makes every rank fail.
+ */
+ncclResult_t ep_heap_open(struct ep_heap *heap, struct ep_boot *boot, const struct ep_ident *idents,
+			  uint64_t team, uint64_t bytes, ncclResult_t mine);
+
+/* Collective. All kernels of the group must be over on this rank. */
+void ep_heap_close(struct ep_heap *heap, struct ep_boot *boot);
+
+/*
+ * The first half of leaving: farewells to the peers of this node, whose heaps are unmapped. All
+ * kernels of the group must be over on this rank, and its device current.
+ */
+void ep_heap_farewell(struct ep_heap *heap);
+
+/*
+ * The connections by which remote ranks write a heap. cut is called once, by any thread, when no
+ * remote rank needs them any more or deadline_ns is over, and before the heap is freed: afterwards
+ * nothing remote writes it. lost tells whether a remote rank can no longer write a farewell; those
+ * of `absent` are not expected to.
+ */
+struct ep_heap_remote {
+	void (*cut)(void *arg);
+	bool (*lost)(void *arg, int rank);
+	void *arg;
+	uint64_t absent; /* bit r: rank r */
+	uint64_t deadline_ns;
+};
+
+/*
+ * The second half: the heap departs. After timeout_ns the log names whoever has not left. remote:
+ * NULL if no remote rank can write to the heap.
+ */
+void ep_heap_leave(struct ep_heap *heap, uint64_t timeout_ns, const struct ep_heap_remote *remote);
+
+/* Frees the departed heaps of this process that nobody can write to any more. Waits for no peer. */
+void ep_heap_reap(void);
+
+/* A rank's farewell in a peer's heap, and what it holds then. */
+#define EP_HEAP_FAREWELL(rank) (EP_HEAP_STAMP_BYTES + 8 * (uint64_t)(rank))
+static inline uint64_t ep_heap_farewell_value(const struct ep_heap *heap)
+{
+	return heap->team;
+}
+
+#endif

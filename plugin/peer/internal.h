@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef EP_PEER_INTERNAL_H
+#define EP_PEER_INTERNAL_H
+
+#include <pthread.h>
+#include "peer/heap.h"
+
+#define EP_HEAP_STAMP 0x70616568206d7973ull
+
+/* At the head of a heap, followed by one farewell per rank. */
+struct ep_heap_stamp {
+	uint64_t magic;
+	uint64_t team;
+	uint64_t nonce;
+	uint64_t rank;
+};
+
+_Static_assert(sizeof(struct ep_heap_stamp) == EP_HEAP_STAMP_BYTES, "heap stamp");
+_Static_assert(EP_HEAP_FAREWELL(EP_HEAP_MAX_RANKS) <= EP_HEAP_HEADER_BYTES, "heap header");
+
+/* What a rank tells its peers of its heap: what any way needs. */
+struct ep_heap_export {
+	struct ep_verdict verdict;
+	struct ep_heap_stamp stamp;
+	void *base;
+	cudaIpcMemHandle_t ipc;
+};
+
+_Static_assert(sizeof(struct ep_heap_export) <= EP_BOOT_BYTES, "ep_heap_export");
+
+/* A way to map a peer's heap. ep_peer_way_to in heap.c chooses. */
+struct ep_peer_way {
+	/* Adds to `e` what peers need to map our heap at `base`. */
+	ncclResult_t (*give)(struct ep_heap_export *e, void *base);
+	/* *base: where rank `peer`, which gave `e`, is mapped. Fails with the names of both GPUs. */
+	ncclResult_t (*map)(void **base, const struct ep_heap_export *e,
+			    const struct ep_ident *idents, int rank, int peer);
+	void (*unmap)(void *base);
+};
+
+extern const struct ep_peer_way ep_peer_plain; /* ranks of one process */
+extern const struct ep_peer_way ep_peer_ipc;   /* processes of one host */
+
+/* A heap of this process: all that its end needs is here from the beginning. */
+struct ep_heap_entry {
+	struct ep_heap_entry *next;
+	pthread_t maker;
+	unsigned char *base;
+	uint64_t bytes;
+	struct ep_heap_stamp stamp;
+	cudaStream_t stream; /* to look at it */
+
+	bool departed;        /* what follows begins then */
+	bool active;          /* a thread of the library looks after it, ... */
+	bool hurry;           /* ... which shall wait for no peer */
+	bool waited;          /* ranks of the node have been waited for, once */
+	bool told;            /* the warning has been given */
+	uint64_t patience_ns; /* how long to wait for ranks of the node */
+	uint64_t deadline_ns; /* when to warn of them */
+	uint64_t asked_ns;    /* when processes and connections were last asked whether they live */
+	uint64_t ending_ns;   /* since when the thread frees it; 0: it does not */
+	struct ep_heap_remote remote;
+
+	int rank;
+	int nranks;
+	struct ep_ident idents[];
+};
+
+/* Puts a heap on the list of the process; takes it off again. */
+void ep_heap_enlist(struct ep_heap_entry *entry);
+void ep_heap_delist(struct ep_heap_entry *entry);
+
+void ep_heap_unmap(struct ep_heap *heap);
+
+/* Gives the memory of a heap back, if there is any, and takes the heap off the list. */
+void ep_heap_entry_free(struct ep_heap_entry *entry);
+
+#endif

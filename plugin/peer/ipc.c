@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Processes of one host: CUDA IPC. */
+#include "core/cuda.h"
+#include "peer/internal.h"
+
+static ncclResult_t ep_peer_ipc_give(struct ep_heap_export *e, void *base)
+{
+	EP_CUDA(cudaIpcGetMemHandle(&e->ipc, base), "exporting the heap to other processes");
+	return ncclSuccess;
+}
+
+static ncclResult_t ep_peer_ipc_map(void **base, const struct ep_heap_export *e,
+				    const struct ep_ident *idents, int rank, int peer)
+{
+	cudaError_t err = cudaIpcOpenMemHandle(base, e->ipc, cudaIpcMemLazyEnablePeerAccess);
+
+	if (err != cudaSuccess) {
+		(void)cudaGetLastError();
+		return ep_fail(ncclUnhandledCudaError,
+			       "GPU %s of rank %d cannot map memory of GPU %s of rank %d: %s; both "
+			       "processes need the same IPC namespace and to see both GPUs "
+			       "(CUDA_VISIBLE_DEVICES)",
+			       idents[rank].bus_id, rank, idents[peer].bus_id, peer,
+			       cudaGetErrorString(err));
+	}
+	return ncclSuccess;
+}
+
+static void ep_peer_ipc_unmap(void *base)
+{
+	if (cudaIpcCloseMemHandle(base) != cudaSuccess) {
+		(void)cudaGetLastError();
+	}
+}
+
+const struct ep_peer_way ep_peer_ipc = {
+	ep_peer_ipc_give,
+	ep_peer_ipc_map,
+	ep_peer_ipc_unmap,
+};

@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Leaving: farewells, and the list of the heaps of this process with the departed ones among them. */
+#include <pthread.h>
+#include <string.h>
+#include <time.h>
+#include "core/idle.h"
+#include "core/log.h"
+#include "peer/internal.h"
+
+#define EP_HEAP_STEP_NS 500000
+#define EP_HEAP_ASK_NS 50000000
+#define EP_HEAP_PATIENCE_NS 1000000000ull /* for ranks of the node */
+#define EP_HEAP_HELD_NS 100000000u        /* for a device that is not the caller's */
+
+static pthread_mutex_t ep_heap_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct ep_heap_entry *ep_heap_list;
+
+void ep_heap_enlist(struct ep_heap_entry *e)
+{
+	pthread_mutex_lock(&ep_heap_lock);
+	e->next = ep_heap_list;
+	ep_heap_list = e;
+	pthread_mutex_unlock(&ep_heap_lock);
+}
+
+void ep_heap_delist(struct ep_heap_entry *e)
+{
+	struct ep_heap_entry **link = &ep_heap_list;
+
+	pthread_mutex_lock(&ep_heap_lock);
+	while (*link != e) {
+		link = &(*link)->next;
+	}
+	*link = e->next;
+	pthread_mutex_unlock(&ep_heap_lock);
+}
+
+/* Whether this process has a heap that has not departed, of the same group or of another one. */
+static bool ep_heap_lives(const struct ep_heap_entry *e, bool same)
+{
+	const struct ep_heap_entry *o = ep_heap_list;
+
+	while (o && (o->departed || (o->stamp.team == e->stamp.team) != same)) {
+		o = o->next;
+	}
+	return o != NULL;
+}
+
+/* Lets others have the lock for a while. */
+static void ep_heap_nap(void)
+{
+	struct timespec nap = { 0, EP_HEAP_STEP_NS };
+
+	pthread_mutex_unlock(&ep_heap_lock);
+	nanosleep(&nap, NULL);
+	pthread_mutex_lock(&ep_heap_lock);
+}
+
+/* ---- a departed heap, in a thread of the library ---- */
+
+static bool ep_departed_local(const struct ep_heap_entry *e, int r)
+{
+	return ep_ident_same_node(&e->idents[e->rank], &e->idents[r]);
+}
+
+/* Whether a rank without a farewell will write none. `ask`: find out, which takes a while. */
+static bool ep_departed_lost(const struct ep_heap_entry *e, int r, bool ask)
+{
+	bool local = ep_departed_local(e, r);
+
+	if (!local && (!e->remote.cut || e->remote.absent >> r & 1)) {
+		return true;
+	}
+	return ask && (ep_ident_gone(&e->idents[e->rank], &e->idents[r]) ||
+		       (!local && e->remote.lost(e->remote.arg, r)));
+}
+
+/*
+ * A rank of another process that may still write to the heap, a remote one if there is any; -1:
+ * none, or the heap is lost with its device.
+ */
+static int ep_departed_missing(struct ep_heap_entry *e, uint64_t now)
+{
+	struct {
+		struct ep_heap_stamp stamp;
+		uint64_t farewell[EP_HEAP_MAX_RANKS];
+	} head;
+	bool ask = now - e->asked_ns >= EP_HEAP_ASK_NS;
+	int missing = -1;
+
+	if (cudaMemcpyAsync(&head, e->base, sizeof(head), cudaMemcpyDefault, e->stream) !=
+		    cudaSuccess ||
+	    cudaStreamSynchronize(e->stream) != cudaSuccess) {
+		(void)cudaGetLastError();
+		return -1;
+	}
+	if (memcmp(&head.stamp, &e->stamp, sizeof(e->stamp)) != 0) {
+		e->base =
+			NULL; /* the program has reset the device; what is there now is not ours */
+		return -1;
+	}
+	e->asked_ns = ask ? now : e->asked_ns;
+	for (int r = 0; r < e->nranks; r++) {
+		if (head.farewell[r] == e->stamp.team ||
+		    ep_ident_same_process(&e->idents[e->rank], &e->idents[r]) ||
+		    (missing >= 0 && ep_departed_local(e, r)) || ep_departed_lost(e, r, ask)) {
+			continue;
+		}
+		missing = r;
+		if (!ep_departed_local(e, r)) {
+			break;
+		}
+	}
+	return missing;
+}
+
+static void ep_departed_cut(struct ep_heap_entry *e)
+{
+	if (e->remote.cut) {
+		e->remote.cut(e->remote.arg);
+		e->remote.cut = NULL; /* no remote rank is waited for any more */
+	}
+}
+
+/* Looks at the heap and does what is due. Returns the missing rank, or -1. */
+static int ep_departed_look(struct ep_heap_entry *e)
+{
+	uint64_t now = ep_now_ns();
+	int r = ep_departed_missing(e, now);
+
+	if (r >= 0 && !ep_departed_local(e, r) && now >= e->remote.deadline_ns) {
+		EP_WARN("rank %d (pid %d on %s) has not destroyed the group: rank %d ends its "
+			"connections, which rank %d may find broken; NCCL_EP_CLOSE_TIMEOUT_MS "
+			"sets how long to wait",
+			r, e->idents[r].pid, e->idents[r].hostname, e->rank, r);
+		ep_departed_cut(e);
+		r = ep_departed_missing(e, now);
+	}
+	if (r < 0 || !ep_departed_local(e, r)) {
+		return r;
+	}
+	ep_departed_cut(e); /* all remote ranks have left */
+	if (now >= e->deadline_ns && !e->told) {
+		EP_WARN("rank %d (pid %d on %s) has not destroyed the group: %llu bytes of device "
+			"memory of rank %d stay allocated until it does, because it may still "
+			"write to them; NCCL_EP_CLOSE_TIMEOUT_MS sets when to warn",
+			r, e->idents[r].pid, e->idents[r].hostname, (unsigned long long)e->bytes,
+			e->rank);
+		e->told = true;
+	}
+	return r;
+}
+
+/* Frees the heap once its device is at rest. */
+static void ep_departed_end(struct ep_heap_entry *e)
+{
+	if (cudaDeviceSynchronize() != cudaSuccess) {
+		(void)cudaGetLastError();
+	}
+	ep_departed_cut(e);
+	ep_heap_entry_free(e);
+}
+
+/* Looks after a departed heap until it is freed or no longer worth waiting for. */
+static void *ep_departed_main(void *arg)
+{
+	enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+	struct ep_heap_entry *e = arg;
+	uint64_t start = ep_now_ns();
+	bool enough = false;
+	int missing;
+
+	cudaThreadExchangeStreamCaptureMode(&mode); /* captures of other threads take no harm */
+	if (cudaSetDevice(e->idents[e->rank].device) != cudaSuccess) {
+		(void)cudaGetLastError();
+	}
+	pthread_mutex_lock(&ep_heap_lock);
+	for (;;) {
+		missing = e->rank;
+		if (!ep_heap_lives(e, true)) {
+			pthread_mutex_unlock(&ep_heap_lock);
+			missing = ep_departed_look(e);
+			pthread_mutex_lock(&ep_heap_lock);
+		}
+		enough = missing >= 0 && ep_departed_local(e, missing) &&
+			 (e->waited || ep_now_ns() - start >= e->patience_ns);
+		if (missing < 0 || enough || e->hurry) {
+			break;
+		}
+		ep_heap_nap();
+	}
+	if (missing < 0) {
+		e->ending_ns = ep_now_ns();
+		pthread_mutex_unlock(&ep_heap_lock);
+		ep_departed_end(e);
+		return NULL;
+	}
+	if (missing != e->rank) {
+		e->waited |= enough;
+		EP_INFO(EP_LOG_ALLOC, "rank %d: %llu bytes stay until rank %d has left", e->rank,
+			(unsigned long long)e->bytes, missing);
+	}
+	e->active = false;
+	pthread_mutex_unlock(&ep_heap_lock);
+	return NULL;
+}
+
+/* ---- the calling thread ---- */
+
+/* Gives a departed heap a thread, if it has none. */
+static void ep_departed_start(struct ep_heap_entry *e, bool hurry)
+{
+	pthread_t thread;
+
+	e->hurry = hurry && (e->hurry || !e->active);
+	if (!e->active && ep_thread_start(&thread, ep_departed_main, e) == 0) {
+		pthread_detach(thread);
+		e->active = true;
+	}
+}
+
+/* Whether a departed heap is worth waiting for: not what only others wait for. */
+static bool ep_departed_busy(bool hurry, int device)
+{
+	const struct ep_heap_entry *e = ep_heap_list;
+	uint64_t now = ep_now_ns();
+
+	while (e && (!e->active || (hurry && !e->hurry) ||
+		     (e->ending_ns && e->idents[e->rank].device != device &&
+		      now - e->ending_ns > EP_HEAP_HELD_NS))) {
+		e = e->next;
+	}
+	return e != NULL;
+}
+
+/*
+ * All departed heaps are looked at, and freed where they can be. device: the caller's, if it is at
+ * rest. Under the lock.
+ */
+static void ep_departed_settle(bool hurry, int device, uint64_t timeout_ns)
+{
+	uint64_t end = ep_now_ns() + timeout_ns + EP_HEAP_PATIENCE_NS;
+
+	for (struct ep_heap_entry *e = ep_heap_list; e; e = e->next) {
+		if (e->departed) {
+			ep_departed_start(e, hurry);
+		}
+	}
+	while (ep_departed_busy(hurry, device) && ep_now_ns() < end) {
+		ep_heap_nap();
+	}
+}
+
+void ep_heap_reap(void)
+{
+	pthread_mutex_lock(&ep_heap_lock);
+	ep_departed_settle(true, -1, 0);
+	pthread_mutex_unlock(&ep_heap_lock);
+}
+
+void ep_heap_farewell(struct ep_heap *heap)
+{
+	const struct ep_heap_entry *e = heap->entry;
+
+	for (int r = 0; r < e->nranks; r++) {
+		unsigned char *word = heap->base[r] + EP_HEAP_FAREWELL(e->rank);
+
+		if (heap->way[r] && !ep_ident_same_process(&e->idents[e->rank], &e->idents[r]) &&
+		    !ep_ident_gone(&e->idents[e->rank], &e->idents[r]) &&
+		    cudaMemcpyAsync(word, &heap->team, 8, cudaMemcpyDefault, e->stream) !=
+			    cudaSuccess) {
+			(void)cudaGetLastError();
+		}
+	}
+	if (cudaStreamSynchronize(e->stream) != cudaSuccess) {
+		(void)cudaGetLastError();
+	}
+	ep_heap_unmap(heap);
+}
+
+void ep_heap_leave(struct ep_heap *heap, uint64_t timeout_ns, const struct ep_heap_remote *remote)
+{
+	struct ep_heap_entry *e = heap->entry;
+	bool hurry;
+
+	pthread_mutex_lock(&ep_heap_lock);
+	e->deadline_ns = ep_now_ns() + timeout_ns;
+	e->patience_ns = ep_min_u64(timeout_ns, EP_HEAP_PATIENCE_NS);
+	if (remote) {
+		e->remote = *remote;
+	}
+	e->departed = true;
+	hurry = ep_heap_lives(e, false) ||
+		(!pthread_equal(e->maker, pthread_self()) && ep_heap_lives(e, true));
+	ep_departed_settle(hurry, e->idents[e->rank].device, timeout_ns);
+	pthread_mutex_unlock(&ep_heap_lock);
+	memset(heap, 0, sizeof(*heap));
+}

@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Ranks leave their groups in any order, by any thread, or not at all: nobody waits for long, no
+ * memory is lost. NCCL_EP_CLOSE_TIMEOUT_MS is far above what any call may take.
+ *
+ *     leave order       opposite orders; then many groups in random orders, some by other threads
+ *     leave one_thread  one thread destroys the groups of all ranks, one after the other
+ *     leave busy        a device that its rank has left runs what waits for the ranks that leave
+ *     leave keeps       a rank keeps its group: the others' memory waits for it, with one warning
+ *     leave killed      a rank is killed while memory of others waits for it
+ *     leave far kill    a remote rank is killed: the neighbours' memory does not wait for it
+ *     leave far stop    the same for a rank that stops, and destroys its group later
+ */
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <unistd.h>
+
+#include "support/bench.h"
+#include "support/victim.h"
+
+#define GROUPS 6
+#define ROUNDS 6
+#define SOON (4 * victim_scale())      /* seconds */
+#define AT_ONCE (0.9 * victim_scale()) /* without the second that is given to ranks of the node */
+
+enum {
+	FLAG_LEFT = 1,
+	FLAG_GONE,
+	FLAG_SEED
+};
+
+static uint64_t used(void)
+{
+	size_t available = 0, total = 0;
+
+	NEED_CUDA(cudaMemGetInfo(&available, &total));
+	return total - available;
+}
+
+/* What is used once that is `want`, or for good: threads of the library may be freeing some. */
+static uint64_t settled(uint64_t want)
+{
+	double end = world_now() + 2 * SOON;
+
+	while (used() != want && world_now() < end) {
+		usleep(1000);
+	}
+	return used();
+}
+
+static ncclEpGroup_t make(struct world *w)
+{
+	struct oracle_problem p =
+		bench_problem(w->nranks, 4 * w->nranks, 2, 64, 8, ORACLE_EXPERT_MAJOR);
+
+	return bench_group_bounded(w->comm, &p, 0, 1000);
+}
+
+static void leave(ncclEpGroup_t group, double most)
+{
+	double start = world_now();
+
+	OK(ncclEpGroupDestroy(group));
+	if (world_now() - start > most) {
+		check_fail(__FILE__, __LINE__, "destruction took %.1f s", world_now() - start);
+	}
+}
+
+static void *leave_main(void *group)
+{
+	leave(group, SOON);
+	return NULL;
+}
+
+static void leave_elsewhere(ncclEpGroup_t group)
+{
+	pthread_t thread;
+
+	NEED(!pthread_create(&thread, NULL, leave_main, group));
+	NEED(!pthread_join(thread, NULL));
+}
+
+/* Warnings of this process about ranks that have not left; all must name that rank. */
+static int warnings(int named)
+{
+	char path[600], line[1024], name[32];
+	int n = 0;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "%s/leave-%d", getenv("VC_DIR"), getpid());
+	snprintf(name, sizeof(name), " rank %d (", named);
+	f = fopen(path, "r");
+	while (f && fgets(line, sizeof(line), f)) {
+		if (strstr(line, "has not destroyed the group")) {
+			n++;
+			CHECK(strstr(line, name));
+		}
+	}
+	if (f) {
+		fclose(f);
+	}
+	return n;
+}
+
+static void random_orders(struct world *w, uint64_t before)
+{
+	uint64_t state = world_number(getenv("VC_SEED"), (uint64_t)getpid()), one = 0;
+
+	world_raise(w, FLAG_SEED, state);
+	world_meet(w);
+	state = world_look(w, FLAG_SEED, 0) + (uint64_t)w->rank;
+	if (w->rank == 0) {
+		printf("VC_SEED=%llu\n", (unsigned long long)state);
+	}
+	for (int round = 0; round < ROUNDS; round++) {
+		ncclEpGroup_t group[GROUPS];
+		uint64_t want = before;
+
+		check_context("round %d", round);
+		for (int i = 0; i < GROUPS; i++) {
+			group[i] = make(w);
+			one = one ? one : used() - before;
+			want += one; /* all that was destroyed before is gone */
+			CHECK_INT(settled(want), want);
+		}
+		for (int left = GROUPS; left; left--) {
+			uint64_t i = world_draw(&state, (uint64_t)left);
+
+			if (world_draw(&state, 2)) {
+				leave_elsewhere(group[i]);
+			} else {
+				leave(group[i], SOON);
+			}
+			group[i] = group[left - 1];
+		}
+	}
+}
+
+static void order(struct world *w)
+{
+	uint64_t before = used();
+	ncclEpGroup_t group[2] = { make(w), make(w) };
+
+	world_meet(w);
+	leave(group[w->rank & 1], AT_ONCE);
+	world_meet(w);
+	leave(group[!(w->rank & 1)], SOON);
+	world_meet(w);
+	CHECK_INT(settled(before), before);
+	random_orders(w, before);
+	world_meet(w);
+	check_context("at the end");
+	CHECK_INT(settled(before), before);
+}
+
+static void one_thread(struct world *w)
+{
+	static ncclEpGroup_t group[WORLD_MAX];
+	uint64_t before = used();
+
+	group[w->rank] = make(w);
+	world_meet(w);
+	for (int r = 0; w->rank == 0 && r < w->nranks; r++) {
+		leave(group[r], r == 0 ? SOON : AT_ONCE); /* it knows of its own rank only */
+	}
+	world_meet(w);
+	CHECK_INT(settled(before), before);
+}
+
+static void hold(void *released)
+{
+	while (!atomic_load((atomic_int *)released)) {
+		usleep(1000);
+	}
+}
+
+static void busy(struct world *w)
+{
+	uint64_t before = used();
+	ncclEpGroup_t group = make(w);
+	atomic_int released = 0;
+
+	if (w->rank == 0) {
+		leave(group, SOON);
+		NEED_CUDA(cudaLaunchHostFunc(w->stream, hold, &released));
+		world_raise(w, FLAG_LEFT, 1);
+		for (int r = 1; r < w->nranks; r++) {
+			NEED(world_await(w, FLAG_LEFT, r, 1, 60));
+		}
+		CHECK(used() > before);
+		atomic_store(&released, 1);
+	} else {
+		NEED(world_await(w, FLAG_LEFT, 0, 1, 60));
+		leave(group, SOON);
+		world_raise(w, FLAG_LEFT, 1);
+	}
+	world_meet(w);
+	CHECK_INT(settled(before), before);
+}
+
+static void keeps(struct world *w)
+{
+	uint64_t before = used(), one;
+	ncclEpGroup_t kept = make(w), group[3];
+
+	one = used() - before;
+	for (int i = 0; i < 3; i++) {
+		group[i] = make(w);
+	}
+	world_meet(w);
+	if (w->rank != 1) {
+		leave(kept, SOON);
+		CHECK_INT(warnings(1), 0);
+	}
+	usleep(1000 * (useconds_t)world_number(getenv("NCCL_EP_CLOSE_TIMEOUT_MS"), 0));
+	for (int i = 0; i < 2; i++) {
+		leave(group[i], SOON);
+		CHECK_INT(warnings(1), w->rank != 1);
+		world_meet(w);
+	}
+	if (w->rank == 1) {
+		leave(kept, SOON);
+	}
+	group[0] = make(w);
+	CHECK_INT(settled(before + 2 * one),
+		  before + 2 * one); /* the creation has freed the rest */
+	leave(group[0], SOON);
+	world_meet(w);
+	leave(group[2], SOON);
+	CHECK_INT(settled(before), before);
+	CHECK_INT(warnings(1), w->rank != 1);
+}
+
+static void killed(struct world *w)
+{
+	uint64_t before = used();
+	ncclEpGroup_t first = make(w), second = make(w);
+
+	world_meet(w);
+	if (w->rank == 2) {
+		for (int r = 0; r < w->nranks; r++) {
+			NEED(r == 2 || world_await(w, FLAG_LEFT, r, 1, 60));
+		}
+		raise(SIGKILL);
+	}
+	leave(first, SOON);
+	CHECK(used() > before);
+	world_raise(w, FLAG_LEFT, 1);
+	leave(second, SOON);
+	CHECK_INT(settled(before), before);
+}
+
+/* Node 0 has the ranks 0 and 1, rank 3 is lost. */
+static void far(struct world *w, bool stops)
+{
+	double timeout = (double)world_number(getenv("NCCL_EP_CLOSE_TIMEOUT_MS"), 0) / 1000;
+	ncclComm_t alone = world_comm(w, UINT64_C(1) << 2);
+	struct world self = { .nranks = 1, .comm = alone };
+	uint64_t before = used();
+	ncclEpGroup_t group = make(w);
+
+	world_meet(w);
+	if (w->rank == 3) {
+		raise(stops ? SIGSTOP : SIGKILL);
+		leave(group, timeout + SOON);
+		world_raise(w, FLAG_GONE, 1);
+		return;
+	}
+	usleep(100000);
+	leave(group, timeout + SOON);
+	if (stops && w->rank == 2) {
+		CHECK(used() > before);
+	} else {
+		CHECK_INT(settled(before), before);
+	}
+	(void)warnings(3);
+	world_raise(w, FLAG_LEFT, 1);
+	if (w->rank != 2) {
+		return;
+	}
+	for (int r = 0; r < 2; r++) {
+		NEED(world_await(w, FLAG_LEFT, r, 1, 60));
+	}
+	if (stops) {
+		victim_continue();
+		NEED(world_await(w, FLAG_GONE, 3, 1, 60));
+	}
+	leave(make(&self), SOON);
+	CHECK_INT(settled(before), before);
+	OK(ncclCommDestroy(alone));
+}
+
+static void run(struct world *w, void *arg)
+{
+	char **argv = arg;
+
+	check_context("rank %d", w->rank);
+	if (!strcmp(argv[1], "order")) {
+		order(w);
+	} else if (!strcmp(argv[1], "one_thread")) {
+		one_thread(w);
+	} else if (!strcmp(argv[1], "busy")) {
+		busy(w);
+	} else if (!strcmp(argv[1], "keeps")) {
+		keeps(w);
+	} else if (!strcmp(argv[1], "killed")) {
+		killed(w);
+	} else {
+		far(w, !strcmp(argv[2], "stop"));
+	}
+}
+
+int main(int argc, char **argv)
+{
+	char path[600];
+
+	NEED(argc >= 2);
+	if (!strcmp(argv[1], "killed")) {
+		victim_start(2, true);
+	} else if (!strcmp(argv[1], "far")) {
+		victim_start(3, argc > 2 && !strcmp(argv[2], "kill"));
+	}
+	if (world_launched()) {
+		snprintf(path, sizeof(path), "%s/leave-%%p", getenv("VC_DIR"));
+		setenv("NCCL_DEBUG", "WARN", 1);
+		setenv("NCCL_DEBUG_FILE", path, 1);
+	}
+	setenv("NCCL_EP_CLOSE_TIMEOUT_MS", "20000", 0);
+	world_run(world_size(3), run, argv);
+	return check_end();
+}
