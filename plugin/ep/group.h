@@ -10,7 +10,7 @@
 #include "core/param.h"
 #include "core/symm.h"
 #include "device/ll/layout.h"
-#include "ep/ll_heap.h"
+#include "ep/ll/heap.h"
 #include "nccl_ep.h"
 
 #define EP_GROUP_MAGIC 0x70756f7267207065ull
@@ -180,7 +180,7 @@ void ep_group_dev_fill(struct ncclEpGroup *group);
 /* Bytes of the group's own state. */
 uint64_t ep_group_workspace_bytes(int nranks, uint32_t channels);
 
-/* ---- net.c: nothing happens in groups without remote ranks ---- */
+/* ---- remote.c: nothing happens in groups without remote ranks ---- */
 
 /* All ranks' idents are known: who is remote, and what the heap needs for that. */
 ncclResult_t ep_net_plan(struct ncclEpGroup *group);
@@ -234,7 +234,7 @@ void ep_pool_drain(struct ncclEpGroup *group);
 /* Looks for failures of device operations. Fails only if the group has failed for good. */
 ncclResult_t ep_record_poll(struct ncclEpGroup *group);
 
-/* ---- ext.c ---- */
+/* ---- query.c ---- */
 
 /* Refuses a stream that is being captured, for calls that synchronise it. */
 ncclResult_t ep_stream_check_capture(cudaStream_t stream, const char *name);
@@ -249,7 +249,7 @@ ncclResult_t ep_handle_check(const struct ep_group_config *config, ncclEpLayout_
 ncclResult_t ep_group_heap_bytes(const struct ep_group_config *config, uint32_t topk,
 				 uint64_t *bytes);
 
-/* ---- ll_launch.c ---- */
+/* ---- ll/launch.c ---- */
 
 /* Loads the kernels, which also tells whether there are any for this GPU. */
 ncclResult_t ep_ll_preload(void);

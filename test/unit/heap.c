@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Where things lie in a heap and in handle memory, and into how many parts rows are cut. */
 #include "core/symm.h"
-#include "ep/ll_heap.h"
+#include "ep/ll/heap.h"
 #include "unit/unit.h"
 
 static const struct ep_ll_shape shapes[] = {
