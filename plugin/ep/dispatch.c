@@ -1,23 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ncclEpDispatch in low latency mode: everything is checked before anything is launched. */
-#include <string.h>
-#include "device/kernels.h"
-#include "ep/group.h"
+#include "ep/dispatch.h"
 #include "ep/struct.h"
-#include "ep/tensor.h"
-
-struct ep_dispatch {
-	struct ncclEpHandle *h;
-	ncclEpDispatchInputs_t in;
-	ncclEpDispatchOutputs_t out;
-	ncclEpLayoutInfo_t info; /* size 0: none */
-	ncclEpDispatchConfig_t config;
-	bool v1; /* the caller's config does not know recipes */
-	ncclEpDispQuant_t recipe;
-	struct ep_ll_dispatch_args args;
-	struct ep_view tokens;
-	struct ep_view out_tokens;
-};
 
 static ncclResult_t ep_dispatch_choose_recipe(struct ep_dispatch *d)
 {
@@ -61,8 +44,9 @@ static ncclResult_t ep_dispatch_choose_recipe(struct ep_dispatch *d)
 static ncclResult_t ep_dispatch_check_direction(const struct ep_dispatch *d)
 {
 	if (d->config.pass_direction == NCCL_EP_BWD_PASS) {
-		return ep_fail(ncclInvalidUsage, "ncclEpDispatch: low latency mode has no backward "
-						 "pass: use NCCL_EP_FWD_PASS");
+		return ep_fail(ncclInvalidUsage,
+			       "ncclEpDispatch: %s mode has no backward pass: use NCCL_EP_FWD_PASS",
+			       d->h->group->config.algo->limits.mode);
 	}
 	if (d->config.pass_direction != NCCL_EP_FWD_PASS) {
 		return ep_fail(ncclInvalidArgument, "config->pass_direction is %d",
@@ -106,45 +90,29 @@ static ncclResult_t ep_dispatch_check_types(const struct ep_dispatch *d)
 	return ncclSuccess;
 }
 
-/* The two leading extents of a received tensor. */
-static ncclResult_t ep_dispatch_expect_leading(const struct ep_dispatch *d,
-					       const struct ep_view *view, const char *name)
-{
-	const struct ep_ll_shape *shape = &d->h->group->config.shape;
-	bool em = d->h->layout == EP_LL_EXPERT_MAJOR;
-
-	EP_CHECK(ep_view_expect_dim(view, 0, em ? shape->nlocal : shape->nranks,
-				    em ? "experts per rank" : "ranks", name));
-	return ep_view_expect_dim(
-		view, 1, em ? (uint64_t)shape->nranks * shape->max_tokens : shape->max_tokens,
-		em ? "ranks times max_dispatch_tokens_per_rank" : "max_dispatch_tokens_per_rank",
-		name);
-}
-
 static ncclResult_t ep_dispatch_check_tokens(struct ep_dispatch *d)
 {
 	ncclComm_t comm = d->h->group->comm;
+	unsigned int row = d->h->received.ndim;
 
 	EP_CHECK(ep_view_make(&d->tokens, comm, d->in.tokens, 2, "inputs->tokens"));
-	EP_CHECK(ep_view_make(&d->out_tokens, comm, d->out.tokens, 3, "outputs->tokens"));
+	EP_CHECK(ep_view_make(&d->out_tokens, comm, d->out.tokens, row + 1, "outputs->tokens"));
 	EP_CHECK(ep_dispatch_check_types(d));
 	EP_CHECK(ep_view_expect_dim(&d->tokens, 0, d->h->num_tokens,
 				    "tokens of the handle's topk_idx", "inputs->tokens"));
-	EP_CHECK(ep_dispatch_expect_leading(d, &d->out_tokens, "outputs->tokens"));
-	EP_CHECK(ep_view_expect_dim(&d->out_tokens, 2, d->tokens.sizes[1],
+	EP_CHECK(ep_received_expect(&d->h->received, &d->out_tokens, "outputs->tokens"));
+	EP_CHECK(ep_view_expect_dim(&d->out_tokens, row, d->tokens.sizes[1],
 				    "elements of inputs->tokens", "outputs->tokens"));
 	EP_CHECK(ep_view_expect_align(&d->tokens, 16, "inputs->tokens"));
 	EP_CHECK(ep_view_expect_align(&d->out_tokens, 16, "outputs->tokens"));
-	EP_CHECK(ep_view_row_bytes(&d->tokens, 1, &d->args.token_bytes, "inputs->tokens"));
-	d->args.tokens = d->tokens.data;
-	d->args.out_tokens = d->out_tokens.data;
-	d->args.out_token_bytes = (uint32_t)(d->out_tokens.sizes[2] * d->out_tokens.elem_bytes);
+	EP_CHECK(ep_view_row_bytes(&d->tokens, 1, &d->token_bytes, "inputs->tokens"));
+	d->out_token_bytes = (uint32_t)(d->out_tokens.sizes[row] * d->out_tokens.elem_bytes);
 	return ncclSuccess;
 }
 
 static ncclResult_t ep_dispatch_check_budget(const struct ep_dispatch *d, uint64_t bytes)
 {
-	uint32_t most = d->h->group->config.max_token_bytes;
+	uint32_t most = d->h->group->config.shape.max_token_bytes;
 
 	if (bytes <= most) {
 		return ncclSuccess;
@@ -173,41 +141,39 @@ static ncclResult_t ep_dispatch_check_offset(const ncclEpTensor_t *t, const char
 static ncclResult_t ep_dispatch_check_forwarded(struct ep_dispatch *d)
 {
 	ncclComm_t comm = d->h->group->comm;
-	struct ep_view in, out;
-	uint32_t bytes;
+	struct ep_view *in = &d->scales, *out = &d->out_scales;
+	unsigned int row = d->h->received.ndim;
 
-	EP_CHECK(ep_view_make(&in, comm, d->in.scales, 2, "inputs->scales"));
-	EP_CHECK(ep_view_make(&out, comm, d->out.scales, 3, "outputs->scales"));
-	if (!ep_dtype_is_scale(in.datatype) || in.datatype != out.datatype) {
+	EP_CHECK(ep_view_make(in, comm, d->in.scales, 2, "inputs->scales"));
+	EP_CHECK(ep_view_make(out, comm, d->out.scales, row + 1, "outputs->scales"));
+	if (!ep_dtype_is_scale(in->datatype) || in->datatype != out->datatype) {
 		return ep_fail(
 			ncclInvalidArgument,
 			"inputs->scales is %s and outputs->scales %s: recipe FWD takes bf16, "
 			"fp16, fp32, e4m3, e5m2 or uint8, the same for both",
-			ep_dtype_name(in.datatype), ep_dtype_name(out.datatype));
+			ep_dtype_name(in->datatype), ep_dtype_name(out->datatype));
 	}
-	EP_CHECK(ep_view_expect_dim(&in, 0, d->h->num_tokens, "tokens of the handle's topk_idx",
+	EP_CHECK(ep_view_expect_dim(in, 0, d->h->num_tokens, "tokens of the handle's topk_idx",
 				    "inputs->scales"));
-	EP_CHECK(ep_dispatch_expect_leading(d, &out, "outputs->scales"));
-	EP_CHECK(ep_view_expect_dim(&out, 2, in.sizes[1], "elements of inputs->scales",
+	EP_CHECK(ep_received_expect(&d->h->received, out, "outputs->scales"));
+	EP_CHECK(ep_view_expect_dim(out, row, in->sizes[1], "elements of inputs->scales",
 				    "outputs->scales"));
-	EP_CHECK(ep_view_row_bytes(&in, 1, &bytes, "inputs->scales"));
-	EP_CHECK(ep_view_expect_align(&in, 16, "inputs->scales"));
-	EP_CHECK(ep_view_expect_align(&out, 16, "outputs->scales"));
+	EP_CHECK(ep_view_row_bytes(in, 1, &d->scale_bytes, "inputs->scales"));
+	EP_CHECK(ep_view_expect_align(in, 16, "inputs->scales"));
+	EP_CHECK(ep_view_expect_align(out, 16, "outputs->scales"));
 	EP_CHECK(ep_dispatch_check_offset(d->in.tokens, "inputs->tokens"));
 	EP_CHECK(ep_dispatch_check_offset(d->out.tokens, "outputs->tokens"));
 	EP_CHECK(ep_dispatch_check_offset(d->in.scales, "inputs->scales"));
 	EP_CHECK(ep_dispatch_check_offset(d->out.scales, "outputs->scales"));
-	EP_CHECK(ep_dispatch_check_budget(d, (uint64_t)d->args.token_bytes + bytes));
-	d->args.scales = in.data;
-	d->args.out_scales = out.data;
-	d->args.scale_bytes = bytes;
+	EP_CHECK(ep_dispatch_check_budget(d, (uint64_t)d->token_bytes + d->scale_bytes));
 	return ncclSuccess;
 }
 
 static ncclResult_t ep_dispatch_check_quantised(struct ep_dispatch *d)
 {
 	size_t hidden = d->tokens.sizes[1];
-	struct ep_view out;
+	struct ep_view *out = &d->out_scales;
+	unsigned int row = d->h->received.ndim;
 
 	if (hidden % 128) {
 		return ep_fail(ncclInvalidArgument,
@@ -215,210 +181,61 @@ static ncclResult_t ep_dispatch_check_quantised(struct ep_dispatch *d)
 			       "multiple of 128 elements per token, not %zu",
 			       hidden);
 	}
-	EP_CHECK(ep_view_make(&out, d->h->group->comm, d->out.scales, 3, "outputs->scales"));
-	EP_CHECK(ep_view_expect_type(&out, ncclFloat32, "outputs->scales"));
-	EP_CHECK(ep_dispatch_expect_leading(d, &out, "outputs->scales"));
-	EP_CHECK(ep_view_expect_dim(&out, 2, hidden / 128, "elements per token / 128",
+	EP_CHECK(ep_view_make(out, d->h->group->comm, d->out.scales, row + 1, "outputs->scales"));
+	EP_CHECK(ep_view_expect_type(out, ncclFloat32, "outputs->scales"));
+	EP_CHECK(ep_received_expect(&d->h->received, out, "outputs->scales"));
+	EP_CHECK(ep_view_expect_dim(out, row, hidden / 128, "elements per token / 128",
 				    "outputs->scales"));
-	EP_CHECK(ep_view_expect_align(&out, 4, "outputs->scales"));
+	EP_CHECK(ep_view_expect_align(out, 4, "outputs->scales"));
 	EP_CHECK(ep_dispatch_check_budget(d, hidden + 4 * (hidden / 128)));
-	d->args.out_scales = out.data;
-	d->args.hidden = (uint32_t)hidden;
-	d->args.round_scales = d->config.round_scales != 0;
-	d->args.scale_columns = d->v1;
+	d->hidden = (uint32_t)hidden;
 	return ncclSuccess;
 }
 
-/* An int32 counter tensor of exactly `extent`. */
-static ncclResult_t ep_dispatch_counter(const struct ep_dispatch *d, const ncclEpTensor_t *t,
-					uint32_t extent, const char *meaning, const char *name,
-					int32_t **out)
+static ncclResult_t ep_dispatch_check_info(const struct ep_dispatch *d)
 {
-	struct ep_view view;
-
-	EP_CHECK(ep_view_make(&view, d->h->group->comm, t, 1, name));
-	EP_CHECK(ep_view_expect_type(&view, ncclInt32, name));
-	EP_CHECK(ep_view_expect_dim(&view, 0, extent, meaning, name));
-	EP_CHECK(ep_view_expect_align(&view, 4, name));
-	*out = view.data;
-	return ncclSuccess;
-}
-
-static ncclResult_t ep_dispatch_check_expert_major(struct ep_dispatch *d)
-{
-	static const char why[] = "expert-major dispatch does not carry weights or ids";
-
-	EP_CHECK(ep_tensor_expect_absent(d->in.topk_weights, "inputs->topk_weights", why));
-	EP_CHECK(ep_tensor_expect_absent(d->out.topk_weights, "outputs->topk_weights", why));
-	EP_CHECK(ep_tensor_expect_absent(d->out.topk_idx, "outputs->topk_idx", why));
-	EP_CHECK(ep_tensor_expect_absent(d->info.src_rank_counters,
-					 "layout_info->src_rank_counters",
-					 "expert-major counts per expert"));
-	return ep_dispatch_counter(d, d->info.expert_counters, d->h->group->config.shape.nlocal,
-				   "experts per rank", "layout_info->expert_counters",
-				   &d->args.expert_counts);
-}
-
-static ncclResult_t ep_dispatch_check_rank_major(struct ep_dispatch *d)
-{
-	const struct ncclEpGroup *g = d->h->group;
-	struct ep_view in, weights, ids;
-
-	EP_CHECK(ep_view_make(&in, g->comm, d->in.topk_weights, 2, "inputs->topk_weights"));
-	EP_CHECK(ep_view_expect_type(&in, ncclFloat32, "inputs->topk_weights"));
-	EP_CHECK(ep_view_expect_dim(&in, 0, d->h->num_tokens, "tokens of the handle's topk_idx",
-				    "inputs->topk_weights"));
-	EP_CHECK(ep_view_expect_dim(&in, 1, d->h->topk, "num_topk", "inputs->topk_weights"));
-	EP_CHECK(ep_view_expect_align(&in, 4, "inputs->topk_weights"));
-	EP_CHECK(ep_view_make(&weights, g->comm, d->out.topk_weights, 3, "outputs->topk_weights"));
-	EP_CHECK(ep_view_expect_type(&weights, ncclFloat32, "outputs->topk_weights"));
-	EP_CHECK(ep_dispatch_expect_leading(d, &weights, "outputs->topk_weights"));
-	EP_CHECK(ep_view_expect_dim(&weights, 2, d->h->topk, "num_topk", "outputs->topk_weights"));
-	EP_CHECK(ep_view_expect_align(&weights, 4, "outputs->topk_weights"));
-	EP_CHECK(ep_view_make(&ids, g->comm, d->out.topk_idx, 3, "outputs->topk_idx"));
-	EP_CHECK(ep_view_expect_type(&ids, ncclInt32, "outputs->topk_idx"));
-	EP_CHECK(ep_dispatch_expect_leading(d, &ids, "outputs->topk_idx"));
-	EP_CHECK(ep_view_expect_dim(&ids, 2, d->h->topk, "num_topk", "outputs->topk_idx"));
-	EP_CHECK(ep_view_expect_align(&ids, 4, "outputs->topk_idx"));
-	EP_CHECK(ep_tensor_expect_absent(d->info.expert_counters, "layout_info->expert_counters",
-					 "rank-major counts per source rank"));
-	if (d->info.src_rank_counters) {
-		EP_CHECK(ep_dispatch_counter(d, d->info.src_rank_counters, (uint32_t)g->nranks,
-					     "ranks", "layout_info->src_rank_counters",
-					     &d->args.src_counts));
-	}
-	d->args.topk_weights = in.data;
-	d->args.out_weights = weights.data;
-	d->args.out_idx = ids.data;
-	return ncclSuccess;
-}
-
-static ncclResult_t ep_dispatch_check_info(struct ep_dispatch *d)
-{
-	const struct ncclEpGroup *g = d->h->group;
-
 	if ((unsigned int)d->info.recv_topk_idx_kind > NCCL_EP_EXPERT_ID_GLOBAL) {
 		return ep_fail(ncclInvalidArgument,
 			       "layout_info->recv_topk_idx_kind is %d, the "
 			       "largest value is %d",
 			       (int)d->info.recv_topk_idx_kind, NCCL_EP_EXPERT_ID_GLOBAL);
 	}
-	if (d->info.recv_topk_idx_kind == NCCL_EP_EXPERT_ID_GLOBAL) {
-		d->args.expert_id_base = (uint32_t)g->rank * g->config.shape.nlocal;
-	}
-	return d->h->layout == EP_LL_EXPERT_MAJOR ? ep_dispatch_check_expert_major(d)
-						  : ep_dispatch_check_rank_major(d);
-}
-
-/*
- * ON is a promise of the caller: the outputs are windows. Rows come by way of the heap all the same, because a
- * line carries its flag inside and so cannot land in the caller's tensor as it is.
- */
-static ncclResult_t ep_dispatch_check_zero_copy(const struct ep_dispatch *d)
-{
-	if (d->h->group->config.zero_copy != NCCL_EP_ZERO_COPY_ON) {
-		return ncclSuccess;
-	}
-	if (d->h->layout != EP_LL_RANK_MAJOR || d->recipe == NCCL_EP_DISP_QUANT_DS_FP8E3M4) {
-		return ep_fail(ncclInvalidArgument, "zero_copy ON: only rank-major dispatch with "
-						    "recipe NONE or FWD can be direct: use AUTO");
-	}
-	if (!d->out.tokens->win_hdl && !(d->out.scales && d->out.scales->win_hdl)) {
-		return ep_fail(ncclInvalidArgument,
-			       "zero_copy ON: neither outputs->tokens nor "
-			       "outputs->scales has a window: register one, or use AUTO");
-	}
-	return ncclSuccess;
-}
-
-static ncclResult_t ep_dispatch_check_state(const struct ep_dispatch *d)
-{
-	const struct ncclEpHandle *h = d->h;
-
-	if (h->pending) {
-		return ep_fail(ncclInvalidUsage,
-			       "ncclEpDispatch: a send_only %s of this handle is "
-			       "pending: call ncclEpComplete first",
-			       h->pending == EP_PENDING_DISPATCH ? "dispatch" : "combine");
-	}
-	if (d->config.send_only && h->group->pending >= EP_GROUP_MAX_PENDING) {
-		return ep_fail(ncclInvalidUsage,
-			       "ncclEpDispatch: %u send_only operations of the "
-			       "group are pending, the limit is %d: complete one first",
-			       h->group->pending, EP_GROUP_MAX_PENDING);
-	}
 	return ncclSuccess;
 }
 
 static ncclResult_t ep_dispatch_check(struct ep_dispatch *d)
 {
+	static const char name[] = "ncclEpDispatch";
+
 	EP_CHECK(ep_dispatch_choose_recipe(d));
 	EP_CHECK(ep_dispatch_check_direction(d));
-	if (!d->h->routed) {
-		return ep_fail(ncclInvalidArgument, "ncclEpDispatch: the handle has no routing: "
-						    "call ncclEpUpdateHandle first");
-	}
+	EP_CHECK(ep_handle_check_routed(d->h, name));
 	EP_CHECK(ep_dispatch_check_tokens(d));
 	if (d->recipe == NCCL_EP_DISP_QUANT_FWD) {
 		EP_CHECK(ep_dispatch_check_forwarded(d));
 	} else if (d->recipe == NCCL_EP_DISP_QUANT_DS_FP8E3M4) {
 		EP_CHECK(ep_dispatch_check_quantised(d));
 	} else {
-		EP_CHECK(ep_dispatch_check_budget(d, d->args.token_bytes));
+		EP_CHECK(ep_dispatch_check_budget(d, d->token_bytes));
 	}
 	EP_CHECK(ep_dispatch_check_info(d));
-	EP_CHECK(ep_dispatch_check_zero_copy(d));
-	return ep_dispatch_check_state(d);
+	EP_CHECK(ep_handle_check_idle(d->h, name));
+	return ep_handle_check_send_only(d->h, d->config.send_only, name);
 }
 
-static const void *ep_dispatch_kernel(const struct ncclEpGroup *g, bool fp8)
+ncclResult_t ep_dispatch_run(struct ncclEpHandle *handle, const ncclEpDispatchInputs_t *inputs,
+			     const ncclEpDispatchOutputs_t *outputs,
+			     const ncclEpLayoutInfo_t *layout_info,
+			     const ncclEpDispatchConfig_t *config, cudaStream_t stream)
 {
-	if (g->remote) {
-		return fp8 ? (const void *)ep_ll_dispatch_fp8_remote_kernel
-			   : (const void *)ep_ll_dispatch_remote_kernel;
-	}
-	return fp8 ? (const void *)ep_ll_dispatch_fp8_kernel : (const void *)ep_ll_dispatch_kernel;
-}
+	struct ep_dispatch d = { .h = handle };
 
-static ncclResult_t ep_dispatch_run(struct ep_dispatch *d, cudaStream_t stream)
-{
-	bool fp8 = d->recipe == NCCL_EP_DISP_QUANT_DS_FP8E3M4;
-	struct ncclEpHandle *h = d->h;
-	struct ep_ll_dispatch_packets packets;
-	uint32_t tile = fp8 ? EP_LL_TILE_QUADS : 1, quads;
-
-	quads = fp8 ? ep_ll_fp8_quads(d->args.hidden)
-		    : ep_ll_copy_quads(d->args.token_bytes + d->args.scale_bytes);
-	packets = ep_ll_dispatch_packets_make(&h->group->config.shape, h->layout, h->topk);
-	ep_ll_common_fill(&d->args.c, h, quads, tile, ep_ll_dispatch_parts(h, quads, tile));
-	d->args.combine_parts = ep_ll_combine_parts_told(h);
-	d->args.count_off = packets.count_off;
-	d->args.header_off = packets.header_off;
-	d->args.header_bytes = packets.header_bytes;
-	d->args.by_packets = ep_div_make(packets.header_bytes / 16);
-	return ep_ll_dispatch_launch(h, ep_dispatch_kernel(h->group, fp8), &d->args,
-				     d->config.send_only != 0, stream);
-}
-
-ncclResult_t ncclEpDispatch(ncclEpHandle_t handle, const ncclEpDispatchInputs_t *inputs,
-			    const ncclEpDispatchOutputs_t *outputs,
-			    const ncclEpLayoutInfo_t *layout_info,
-			    const ncclEpDispatchConfig_t *config, cudaStream_t stream)
-{
-	struct ep_dispatch d;
-	struct ep_call call;
-	ncclResult_t result;
-
-	EP_CHECK(ep_handle_enter(&call, handle, false));
-	memset(&d, 0, sizeof(d));
-	d.h = handle;
-	EP_CHECK_GOTO(EP_IMPORT(&d.in, inputs, NCCL_EP_DISPATCH_INPUTS), out);
-	EP_CHECK_GOTO(EP_IMPORT(&d.out, outputs, NCCL_EP_DISPATCH_OUTPUTS), out);
-	EP_CHECK_GOTO(EP_IMPORT_OPTIONAL(&d.info, layout_info, NCCL_EP_LAYOUT_INFO), out);
-	EP_CHECK_GOTO(EP_IMPORT_OPTIONAL(&d.config, config, NCCL_EP_DISPATCH_CONFIG), out);
-	EP_CHECK_GOTO(ep_dispatch_check(&d), out);
-	result = ep_dispatch_run(&d, stream);
-out:
-	ep_group_leave(&call);
-	return result;
+	EP_CHECK(EP_IMPORT(&d.in, inputs, NCCL_EP_DISPATCH_INPUTS));
+	EP_CHECK(EP_IMPORT(&d.out, outputs, NCCL_EP_DISPATCH_OUTPUTS));
+	EP_CHECK(EP_IMPORT_OPTIONAL(&d.info, layout_info, NCCL_EP_LAYOUT_INFO));
+	EP_CHECK(EP_IMPORT_OPTIONAL(&d.config, config, NCCL_EP_DISPATCH_CONFIG));
+	EP_CHECK(ep_dispatch_check(&d));
+	EP_CHECK(handle->group->config.algo->dispatch(&d, stream));
+	ep_handle_launched(handle, EP_PENDING_DISPATCH, d.config.send_only);
+	return ncclSuccess;
 }

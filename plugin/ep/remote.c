@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The ranks of other nodes: who they are, and the life of the connections with them. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -7,16 +6,16 @@
 #include "core/log.h"
 #include "core/nodes.h"
 #include "device/kernels.h"
-#include "ep/group.h"
+#include "ep/remote.h"
 #include "gda/gda.h"
 
-#define EP_NET_CONNECT_MS 10000u     /* longest wait for the NICs' own work, also when closing */
-#define EP_NET_LINGER_NS 2000000     /* for NICs to acknowledge what has arrived */
-#define EP_NET_SUSPECT_NS 200000000u /* a NIC that lives takes microseconds */
+#define EP_REMOTE_CONNECT_MS 10000u     /* longest wait for the NICs' own work, also when closing */
+#define EP_REMOTE_LINGER_NS 2000000     /* for NICs to acknowledge what has arrived */
+#define EP_REMOTE_SUSPECT_NS 200000000u /* a NIC that lives takes microseconds */
 
 _Static_assert(EP_GROUP_MAX_CHANNELS + 1 <= EP_GDA_MAX_QUEUES, "queues per peer");
 
-ncclResult_t ep_net_plan(struct ncclEpGroup *g)
+ncclResult_t ep_group_remote_plan(struct ncclEpGroup *g)
 {
 	uint32_t node[EP_GROUP_MAX_RANKS], most = 0;
 
@@ -32,7 +31,7 @@ ncclResult_t ep_net_plan(struct ncclEpGroup *g)
 	return ncclSuccess;
 }
 
-ncclResult_t ep_net_open(struct ncclEpGroup *g, struct ep_boot *boot, ncclResult_t mine)
+ncclResult_t ep_group_remote_open(struct ncclEpGroup *g, struct ep_boot *boot, ncclResult_t mine)
 {
 	uint64_t timeout_ms = (uint64_t)g->params.value[EP_PARAM_BOOTSTRAP_TIMEOUT_MS];
 	const char *host[EP_GROUP_MAX_RANKS];
@@ -45,14 +44,14 @@ ncclResult_t ep_net_open(struct ncclEpGroup *g, struct ep_boot *boot, ncclResult
 		.queues = g->config.shape.channels + 1,
 		.depth = g->config.rdma_depth,
 		.mode = (enum ep_gda_mode)g->config.rdma_mode,
-		.timeout_ns = ep_min_u64(timeout_ms, EP_NET_CONNECT_MS) * 1000000,
+		.timeout_ns = ep_min_u64(timeout_ms, EP_REMOTE_CONNECT_MS) * 1000000,
 	};
 
 	if (!g->remote) {
 		return mine;
 	}
 	for (int r = 0; r < g->nranks; r++) {
-		remote[r] = ep_net_remote(g, (uint32_t)r);
+		remote[r] = ep_group_is_remote(g, (uint32_t)r);
 		host[r] = g->idents[r].hostname;
 		config.place += r < g->rank &&
 				ep_ident_same_host(&g->idents[r], &g->idents[g->rank]);
@@ -60,8 +59,8 @@ ncclResult_t ep_net_open(struct ncclEpGroup *g, struct ep_boot *boot, ncclResult
 	return ep_gda_open(&g->gda, boot, &config, mine);
 }
 
-ncclResult_t ep_net_bind(struct ncclEpGroup *g, struct ep_boot *boot, const struct ep_symm *symm,
-			 const struct ep_ll_heap *heap)
+ncclResult_t ep_group_remote_bind(struct ncclEpGroup *g, struct ep_boot *boot,
+				  const struct ep_symm *symm, const struct ep_group_heap *heap)
 {
 	struct ep_dev_remote remote = {
 		.channels = g->config.shape.channels,
@@ -96,8 +95,15 @@ ncclResult_t ep_net_bind(struct ncclEpGroup *g, struct ep_boot *boot, const stru
 	return ep_gda_bind(g->gda, boot, symm->base[g->rank], symm->bytes, mine);
 }
 
+void ep_group_remote_unbind(struct ncclEpGroup *g)
+{
+	if (g->remote) {
+		ep_gda_unbind(g->gda);
+	}
+}
+
 /* Remote ranks without those whose processes have ended, as far as is known. */
-static uint64_t ep_net_alive(const struct ncclEpGroup *g)
+static uint64_t ep_remote_alive(const struct ncclEpGroup *g)
 {
 	uint64_t alive = g->remote;
 
@@ -110,7 +116,7 @@ static uint64_t ep_net_alive(const struct ncclEpGroup *g)
 }
 
 /* Ranks that may not answer any more: masked ones, and any in a group that has failed. */
-static uint64_t ep_net_suspects(const struct ncclEpGroup *g)
+static uint64_t ep_remote_suspects(const struct ncclEpGroup *g)
 {
 	int32_t mask[EP_GROUP_MAX_RANKS];
 	uint64_t suspects = 0;
@@ -132,16 +138,16 @@ static uint64_t ep_net_suspects(const struct ncclEpGroup *g)
 }
 
 /* The launch and its end; *lost: ranks that could not be reached. */
-static cudaError_t ep_net_drain_run(struct ncclEpGroup *g, bool farewell, uint64_t timeout_ns,
-				    uint64_t *lost)
+static cudaError_t ep_remote_drain_run(struct ncclEpGroup *g, bool farewell, uint64_t timeout_ns,
+				       uint64_t *lost)
 {
 	struct ep_drain_args args = {
 		.g = g->dev,
-		.alive = ep_net_alive(g),
+		.alive = ep_remote_alive(g),
 		.farewell = farewell,
 		.timeout_ns = timeout_ns,
-		.suspects = ep_net_suspects(g),
-		.suspect_ns = ep_min_u64(timeout_ns, EP_NET_SUSPECT_NS),
+		.suspects = ep_remote_suspects(g),
+		.suspect_ns = ep_min_u64(timeout_ns, EP_REMOTE_SUSPECT_NS),
 		.farewell_off = EP_SYMM_FAREWELL(g->rank),
 		.farewell_value = ep_symm_farewell_value(&g->symm),
 		.lost = g->drain_lost_dev,
@@ -163,7 +169,7 @@ static cudaError_t ep_net_drain_run(struct ncclEpGroup *g, bool farewell, uint64
 	return err;
 }
 
-ncclResult_t ep_net_drain(struct ncclEpGroup *g, bool farewell, uint64_t timeout_ns)
+ncclResult_t ep_group_remote_drain(struct ncclEpGroup *g, bool farewell, uint64_t timeout_ns)
 {
 	struct ep_gda_failure failure;
 	cudaError_t err;
@@ -173,7 +179,7 @@ ncclResult_t ep_net_drain(struct ncclEpGroup *g, bool farewell, uint64_t timeout
 	if (!g->remote) {
 		return ncclSuccess;
 	}
-	err = ep_net_drain_run(g, farewell, timeout_ns, &lost);
+	err = ep_remote_drain_run(g, farewell, timeout_ns, &lost);
 	if (err != cudaSuccess) {
 		(void)cudaGetLastError();
 		return farewell ? ncclUnhandledCudaError
@@ -195,7 +201,7 @@ ncclResult_t ep_net_drain(struct ncclEpGroup *g, bool farewell, uint64_t timeout
 }
 
 /* What kernels do when they find a peer lost. */
-static void ep_net_mask(struct ncclEpGroup *g, int rank)
+static void ep_remote_mask(struct ncclEpGroup *g, int rank)
 {
 	if (rank >= 0 &&
 	    cudaMemsetAsync(g->mask + rank, 0, sizeof(*g->mask), g->stream) != cudaSuccess) {
@@ -205,24 +211,24 @@ static void ep_net_mask(struct ncclEpGroup *g, int rank)
 }
 
 /* A kernel's record has perhaps said it already. */
-static void ep_net_lost_warn(struct ncclEpGroup *g, const struct ep_gda_failure *failure)
+static void ep_remote_lost_warn(struct ncclEpGroup *g, const struct ep_gda_failure *failure)
 {
 	if (failure->peer < 0) {
 		EP_WARN("%s", failure->text);
-	} else if (!(g->lost_told >> failure->peer & 1)) {
+	} else if (!(g->lost_logged >> failure->peer & 1)) {
 		EP_WARN("%s; the rank is masked from now on", failure->text);
-		g->lost_told |= (uint64_t)1 << failure->peer;
+		g->lost_logged |= (uint64_t)1 << failure->peer;
 	}
 }
 
-ncclResult_t ep_net_poll(struct ncclEpGroup *g)
+ncclResult_t ep_group_remote_poll(struct ncclEpGroup *g)
 {
 	struct ep_gda_failure failure;
 
 	while (g->gda && ep_gda_poll(g->gda, &failure)) {
 		if (g->config.enable_mask) {
-			ep_net_lost_warn(g, &failure);
-			ep_net_mask(g, failure.peer);
+			ep_remote_lost_warn(g, &failure);
+			ep_remote_mask(g, failure.peer);
 			continue;
 		}
 		g->failed = true;
@@ -233,44 +239,44 @@ ncclResult_t ep_net_poll(struct ncclEpGroup *g)
 	return ncclSuccess;
 }
 
-void ep_net_explain(struct ncclEpGroup *g, uint32_t rank, char *text, size_t size)
+void ep_group_remote_explain(struct ncclEpGroup *g, uint32_t rank, char *text, size_t size)
 {
 	struct ep_gda_failure failure;
 
 	text[0] = '\0';
-	if (g->gda && ep_net_remote(g, rank) && ep_gda_explain(g->gda, (int)rank, &failure)) {
+	if (g->gda && ep_group_is_remote(g, rank) && ep_gda_explain(g->gda, (int)rank, &failure)) {
 		snprintf(text, size, " (%s)", failure.text);
 	}
 }
 
 /* What outlives the group until its heap is freed. */
-struct ep_net_end {
+struct ep_remote_end {
 	struct ep_gda *gda;
 	uint64_t suspects; /* not waited for */
 };
 
-static void ep_net_cut(void *arg)
+static void ep_remote_cut(void *arg)
 {
-	struct timespec nap = { 0, EP_NET_LINGER_NS };
-	struct ep_net_end *end = arg;
+	struct timespec nap = { 0, EP_REMOTE_LINGER_NS };
+	struct ep_remote_end *end = arg;
 
 	nanosleep(&nap, NULL);
 	ep_gda_close(end->gda);
 	free(end);
 }
 
-static bool ep_net_lost(void *arg, int rank)
+static bool ep_remote_lost(void *arg, int rank)
 {
-	const struct ep_net_end *end = arg;
+	const struct ep_remote_end *end = arg;
 	struct ep_gda_failure failure;
 
 	return end->suspects >> rank & 1 || ep_gda_explain(end->gda, rank, &failure);
 }
 
-void ep_net_leave(struct ncclEpGroup *g, uint64_t timeout_ns)
+void ep_group_remote_leave(struct ncclEpGroup *g, uint64_t timeout_ns)
 {
-	struct ep_net_end *end = g->remote ? malloc(sizeof(*end)) : NULL;
-	struct ep_symm_tie tie = { ep_net_cut, ep_net_lost, end };
+	struct ep_remote_end *end = g->remote ? malloc(sizeof(*end)) : NULL;
+	struct ep_symm_tie tie = { ep_remote_cut, ep_remote_lost, end };
 	uint64_t start = ep_now_ns(), waited;
 
 	if (!g->remote) {
@@ -278,21 +284,21 @@ void ep_net_leave(struct ncclEpGroup *g, uint64_t timeout_ns)
 		return;
 	}
 	/* Who cannot be reached need not be told. */
-	(void)ep_net_drain(g, true, timeout_ns);
+	(void)ep_group_remote_drain(g, true, timeout_ns);
 	waited = ep_now_ns() - start;
 	timeout_ns = waited < timeout_ns ? timeout_ns - waited : 0;
 	if (!end) {
-		ep_net_close(g, false);
+		ep_group_remote_close(g, false);
 		ep_symm_leave(&g->symm, g->idents, timeout_ns, NULL);
 		return;
 	}
 	end->gda = g->gda;
-	end->suspects = ep_net_suspects(g);
+	end->suspects = ep_remote_suspects(g);
 	g->gda = NULL;
 	ep_symm_leave(&g->symm, g->idents, timeout_ns, &tie);
 }
 
-void ep_net_close(struct ncclEpGroup *g, bool stuck)
+void ep_group_remote_close(struct ncclEpGroup *g, bool stuck)
 {
 	if (stuck) {
 		ep_gda_close_stuck(g->gda);

@@ -1,75 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From a handle to a running kernel. Nothing here allocates or synchronises. */
+/* From a plan to a running kernel. No launch allocates or synchronises. */
 #include <string.h>
 #include "core/cuda.h"
 #include "device/kernels.h"
-#include "ep/group.h"
+#include "ep/kernel.h"
+#include "ep/ll/ll.h"
 
 #define EP_MAX_DEVICES 64
 
-static const struct {
-	const void *kernel;
-	bool dispatch;
-} ep_ll_kernels[] = {
-	{ (const void *)ep_ll_dispatch_kernel, true },
-	{ (const void *)ep_ll_dispatch_fp8_kernel, true },
-	{ (const void *)ep_ll_combine_bf16_kernel, false },
-	{ (const void *)ep_ll_combine_fp16_kernel, false },
-	{ (const void *)ep_ll_combine_fp32_kernel, false },
-	{ (const void *)ep_ll_dispatch_remote_kernel, true },
-	{ (const void *)ep_ll_dispatch_fp8_remote_kernel, true },
-	{ (const void *)ep_ll_combine_bf16_remote_kernel, false },
-	{ (const void *)ep_ll_combine_fp16_remote_kernel, false },
-	{ (const void *)ep_ll_combine_fp32_remote_kernel, false },
-	{ (const void *)ep_clean_kernel, false },
-	{ (const void *)ep_drain_kernel, false },
+/* enum ep_ll_kernel */
+static const void *const ep_ll_kernels[EP_LL_KERNELS] = {
+	(const void *)ep_ll_dispatch_kernel,
+	(const void *)ep_ll_dispatch_fp8_kernel,
+	(const void *)ep_ll_combine_bf16_kernel,
+	(const void *)ep_ll_combine_fp16_kernel,
+	(const void *)ep_ll_combine_fp32_kernel,
+	(const void *)ep_ll_dispatch_remote_kernel,
+	(const void *)ep_ll_dispatch_fp8_remote_kernel,
+	(const void *)ep_ll_combine_bf16_remote_kernel,
+	(const void *)ep_ll_combine_fp16_remote_kernel,
+	(const void *)ep_ll_combine_fp32_remote_kernel,
 };
 
 /* What the dispatch kernels may use on each device: shared by all groups of the process. */
 static pthread_mutex_t ep_ll_shared_lock = PTHREAD_MUTEX_INITIALIZER;
 static uint32_t ep_ll_shared_allowed[EP_MAX_DEVICES];
 
-ncclResult_t ep_ll_preload(void)
+static bool ep_ll_is_dispatch(size_t kernel)
 {
-	struct cudaFuncAttributes attributes;
-
-	for (size_t i = 0; i < EP_ARRAY_SIZE(ep_ll_kernels); i++) {
-		cudaError_t err = cudaFuncGetAttributes(&attributes, ep_ll_kernels[i].kernel);
-
-		if (err != cudaSuccess) {
-			(void)cudaGetLastError();
-			return ep_fail(ncclUnhandledCudaError,
-				       "no kernel can be loaded on this GPU: %s; the library needs "
-				       "compute capability 8.0 or later",
-				       cudaGetErrorString(err));
-		}
-	}
-	return ncclSuccess;
+	return kernel % EP_LL_KERNEL_REMOTE < EP_LL_KERNEL_COMBINE;
 }
 
-/* Tokens of one span: a multiple of 32, at least 32. */
-static uint32_t ep_ll_span_tokens(uint32_t topk, uint32_t experts)
+ncclResult_t ep_ll_kernels_load(void)
 {
-	uint64_t n = ep_min_u64(EP_LL_SPAN_IDS / topk, EP_LL_SPAN);
-
-	n = ep_min_u64(n, EP_LL_SPAN_BITS / experts * 32);
-	return n > 32 ? (uint32_t)n & ~31u : 32;
-}
-
-/*
- * Dynamic shared memory of a dispatch. Senders: ids of a span, bits per (expert, token) and per
- * (rank, token), counts per expert and rank, FP8 scratch. Receivers: counts per (source, expert),
- * five words per source.
- */
-static uint32_t ep_ll_shared_bytes(const struct ncclEpGroup *g, uint32_t topk)
-{
-	uint32_t r = g->config.shape.nranks, experts = r * g->config.shape.nlocal;
-	uint32_t span = ep_ll_span_tokens(topk, experts);
-	uint32_t scratch = EP_GROUP_MAX_THREADS / 32 * EP_LL_TILE_BYTES;
-	uint32_t send = 4 * (span * topk + (experts + r) * (span / 32 + 1)) + scratch;
-	uint32_t recv = 4 * (experts + 5 * r);
-
-	return (uint32_t)ep_max_u64(send, recv) + 64;
+	return ep_kernels_load(ep_ll_kernels, EP_LL_KERNELS);
 }
 
 static ncclResult_t ep_ll_shared_allow(int device, uint32_t bytes)
@@ -78,9 +42,9 @@ static ncclResult_t ep_ll_shared_allow(int device, uint32_t bytes)
 	cudaError_t err = cudaSuccess;
 
 	pthread_mutex_lock(&ep_ll_shared_lock);
-	for (size_t i = 0; bytes > *allowed && i < EP_ARRAY_SIZE(ep_ll_kernels); i++) {
-		if (ep_ll_kernels[i].dispatch && err == cudaSuccess) {
-			err = cudaFuncSetAttribute(ep_ll_kernels[i].kernel,
+	for (size_t i = 0; bytes > *allowed && i < EP_LL_KERNELS; i++) {
+		if (ep_ll_is_dispatch(i) && err == cudaSuccess) {
+			err = cudaFuncSetAttribute(ep_ll_kernels[i],
 						   cudaFuncAttributeMaxDynamicSharedMemorySize,
 						   (int)bytes);
 		}
@@ -100,16 +64,16 @@ static ncclResult_t ep_ll_shared_allow(int device, uint32_t bytes)
 }
 
 /* max_num_sms 1: the sending and the receiving block must fit on one SM together. */
-static ncclResult_t ep_ll_check_coresidence(const struct ncclEpGroup *g, uint32_t bytes)
+static ncclResult_t ep_ll_check_coresidence(uint32_t threads, uint32_t bytes)
 {
-	for (size_t i = 0; i < EP_ARRAY_SIZE(ep_ll_kernels); i++) {
+	for (size_t i = 0; i < EP_LL_KERNELS; i++) {
 		int blocks = 0;
 
-		if (!ep_ll_kernels[i].dispatch) {
+		if (!ep_ll_is_dispatch(i)) {
 			continue;
 		}
-		EP_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-				&blocks, ep_ll_kernels[i].kernel, (int)g->geometry.threads, bytes),
+		EP_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, ep_ll_kernels[i],
+								      (int)threads, bytes),
 			"asking how many blocks fit on an SM");
 		if (blocks < 2) {
 			return ep_fail(
@@ -117,48 +81,53 @@ static ncclResult_t ep_ll_check_coresidence(const struct ncclEpGroup *g, uint32_
 				"max_num_sms is 1, but two blocks of dispatch (%u threads, %u "
 				"bytes of shared memory) do not fit on one SM: set it to 2 or "
 				"more",
-				g->geometry.threads, bytes);
+				threads, bytes);
 		}
 	}
 	return ncclSuccess;
 }
 
-ncclResult_t ep_ll_allow_shared(struct ncclEpGroup *g, uint32_t topk)
+/* What operations of the handle have in common. */
+static struct ep_ll_operation ep_ll_operation_of(const struct ncclEpHandle *h)
 {
-	uint32_t bytes = ep_ll_shared_bytes(g, topk);
+	const struct ncclEpGroup *g = h->group;
 
-	if (bytes > 48 * 1024) {
-		EP_CHECK(ep_ll_shared_allow(g->device, bytes));
+	return (struct ep_ll_operation){
+		.shape = g->config.shape,
+		.geometry = g->ll->geometry,
+		.lines = g->lines,
+		.remote = g->remote != 0,
+		.layout = h->layout,
+		.topk = h->topk,
+		.num_tokens = h->num_tokens,
+	};
+}
+
+ncclResult_t ep_ll_allow_shared(const struct ncclEpHandle *h)
+{
+	struct ep_ll_operation operation = ep_ll_operation_of(h);
+	struct ep_ll_plan plan;
+
+	operation.row_bytes = operation.shape.max_token_bytes;
+	plan = ep_ll_plan_make(&operation);
+	if (plan.shared_bytes > 48 * 1024) {
+		EP_CHECK(ep_ll_shared_allow(h->group->device, plan.shared_bytes));
 	}
-	if (g->config.max_sms == 1) {
-		EP_CHECK(ep_ll_check_coresidence(g, bytes));
+	if (h->group->config.max_sms == 1) {
+		EP_CHECK(ep_ll_check_coresidence(plan.threads, plan.shared_bytes));
 	}
 	return ncclSuccess;
 }
 
-void ep_ll_handle_fill(struct ncclEpHandle *h)
-{
-	const struct ep_ll_handle_layout *l = &h->mem_layout;
-
-	h->pending_dev = (void *)(h->mem + l->pending_off);
-	h->dev.src_rows = (void *)(h->mem + l->src_rows_off);
-	h->dev.src_parts = (void *)(h->mem + l->src_parts_off);
-	h->dev.sent_rows = (void *)(h->mem + l->sent_rows_off);
-	h->dev.counts = (void *)(h->mem + l->counts_off);
-	h->dev.slot_token = (void *)(h->mem + l->slot_token_off);
-	h->dev.slot_row = (void *)(h->mem + l->slot_row_off);
-	h->dev.route = (void *)(h->mem + l->route_off);
-}
-
-void ep_ll_common_fill(struct ep_ll_common *c, const struct ncclEpHandle *h, uint32_t quads,
-		       uint32_t tile, struct ep_ll_parts parts)
+static void ep_ll_common_fill(struct ep_ll_common *c, const struct ncclEpHandle *h,
+			      const struct ep_ll_plan *p)
 {
 	const struct ncclEpGroup *g = h->group;
 
 	c->g = g->dev;
-	c->areas = g->heap.areas;
-	c->h = h->dev;
-	c->launch.pending = h->pending_dev;
+	c->areas = g->ll->areas;
+	c->h = h->ll->dev;
+	c->launch.pending = h->ll->pending;
 	c->topk_idx = h->topk_idx;
 	c->nlocal = g->config.shape.nlocal;
 	c->topk = h->topk;
@@ -166,217 +135,101 @@ void ep_ll_common_fill(struct ep_ll_common *c, const struct ncclEpHandle *h, uin
 	c->num_tokens = h->num_tokens;
 	c->layout = h->layout;
 	c->id_bytes = h->id_bytes;
-	c->row_quads = quads;
+	c->row_quads = p->row_quads;
 	c->lines = g->lines;
-	c->parts = parts.own;
-	c->peer_parts = parts.peer;
-	c->part_quads = ep_ll_part_quads(quads, parts.own, tile);
-	c->peer_part_quads = ep_ll_part_quads(quads, parts.peer, 1);
+	c->parts = p->parts;
+	c->peer_parts = p->peer_parts;
+	c->part_quads = p->part_quads;
+	c->peer_part_quads = p->peer_part_quads;
 	c->by_local = ep_div_make(c->nlocal);
 	c->by_topk = ep_div_make(c->topk);
 	c->by_parts = ep_div_make(c->parts);
 	c->by_peer_parts = ep_div_make(c->peer_parts);
-	c->span = ep_ll_span_tokens(c->topk, c->g.nranks * c->nlocal);
-	c->channel_tokens = ep_remote_channel_entries(c->num_tokens, g->config.shape.channels);
+	c->span = p->span;
+	c->channel_tokens = p->channel_tokens;
 }
 
-static uint32_t ep_ll_tokens(const struct ncclEpHandle *h)
+static ncclResult_t ep_ll_launch(const struct ep_ll_plan *p, union ep_ll_args *args,
+				 uint32_t halves, cudaStream_t stream)
 {
-	/* without tokens of our own, be ready for as many from the peers as can be */
-	return h->num_tokens ? h->num_tokens : h->group->config.shape.max_tokens;
+	struct ep_dev_launch *launch = &args->c.launch;
+	uint32_t recv_blocks = halves & EP_HALF_RECV ? p->recv_blocks : 0;
+
+	launch->halves = halves;
+	launch->send_blocks = halves & EP_HALF_SEND ? p->send_blocks : 0;
+	return ep_kernel_launch(ep_ll_kernels[p->kernel], args, launch->send_blocks + recv_blocks,
+				p->threads, p->shared_bytes, stream,
+				ep_ll_is_dispatch(p->kernel) ? "launching dispatch"
+							     : "launching combine");
 }
 
-/* Without lines each part of a row has a flag: as many parts as there are warps for. */
-static uint32_t ep_ll_flag_parts(const struct ncclEpHandle *h, uint64_t rows, uint32_t pieces)
+/* Launches both halves, or the send half and keeps what the other needs. */
+static ncclResult_t ep_ll_begin(struct ncclEpHandle *h, const struct ep_ll_plan *p,
+				union ep_ll_args *args, bool send_only, cudaStream_t stream)
 {
-	const struct ep_ll_geometry *geometry = &h->group->geometry;
-
-	return ep_ll_parts_choose(rows, pieces, geometry->send_blocks * (geometry->threads / 32));
-}
-
-/*
- * Quads that a warp takes of many rows: what dispatch sends and receives (a quad of a quantised row
- * takes longer to put in its places), and what combine returns. Measured: doc/performance.md.
- */
-#define EP_LL_SEND_QUADS 2
-#define EP_LL_RECV_QUADS 3
-#define EP_LL_RECV_QUANTISED_QUADS 2
-#define EP_LL_RETURN_QUADS 4
-
-struct ep_ll_parts ep_ll_dispatch_parts(const struct ncclEpHandle *h, uint32_t quads, uint32_t tile)
-{
-	uint32_t tokens = ep_ll_tokens(h);
-	uint32_t most = tile > 1 ? EP_LL_RECV_QUANTISED_QUADS : EP_LL_RECV_QUADS;
-	struct ep_ll_parts p = { ep_ll_flag_parts(h, h->num_tokens, quads / tile), 1 };
-
-	if (h->group->lines) {
-		uint32_t own = ep_ll_warp_quads(tokens, quads, EP_LL_SEND_QUADS);
-
-		p.own = ep_ceil_div(quads, ep_max_u64(tile, own));
-		p.peer = ep_ceil_div(quads, ep_ll_warp_quads(tokens, quads, most));
-	}
-	return p;
-}
-
-/*
- * Without lines, the parts of returning rows carry flags, and the peers learned in the dispatch how
- * many: reckon with the largest row, since the type of the combine was not known then. With lines
- * both sides cut as they like.
- */
-uint32_t ep_ll_combine_parts_told(const struct ncclEpHandle *h)
-{
-	return ep_ll_flag_parts(h, (uint64_t)h->num_tokens * h->topk,
-				ep_ll_copy_quads(h->group->config.max_token_bytes));
-}
-
-struct ep_ll_parts ep_ll_combine_parts(const struct ncclEpHandle *h, uint32_t quads)
-{
-	uint32_t tokens = ep_ll_tokens(h);
-	struct ep_ll_parts p = { ep_ll_combine_parts_told(h), 1 };
-
-	if (h->group->lines) {
-		p.own = ep_ceil_div(quads, tokens <= 256 ? 1 : 2);
-		p.peer = ep_ceil_div(quads, ep_ll_warp_quads(tokens, quads, EP_LL_RETURN_QUADS));
-	}
-	return p;
-}
-
-static ncclResult_t ep_ll_launch(const void *kernel, void *args, uint32_t blocks, uint32_t threads,
-				 uint32_t shared_bytes, cudaStream_t stream, const char *what)
-{
-	void *params[] = { args };
-	cudaLaunchConfig_t config;
-
-	memset(&config, 0, sizeof(config));
-	config.gridDim = (dim3){ blocks, 1, 1 };
-	config.blockDim = (dim3){ threads, 1, 1 };
-	config.dynamicSmemBytes = shared_bytes;
-	config.stream = stream;
-	EP_CUDA(cudaLaunchKernelExC(&config, kernel, params), what);
-	return ncclSuccess;
-}
-
-/*
- * Which blocks send, out of those of both halves. Few tokens are a matter of latency: equal halves.
- * With more, receivers, who wait for lines, need more warps than senders: measured on 8 GPUs, see
- * doc/performance.md.
- */
-static uint32_t ep_ll_send_blocks(const struct ep_ll_geometry *geometry, uint32_t tokens,
-				  bool dispatch)
-{
-	uint32_t blocks = geometry->send_blocks + geometry->recv_blocks, send;
-
-	if (geometry->fixed) {
-		return geometry->send_blocks;
-	}
-	if (dispatch) {
-		send = tokens <= 16 ? blocks / 2 : blocks / 4;
-	} else {
-		send = tokens <= 64 ? blocks / 2 : blocks * 3 / 8;
-	}
-	return send ? send : 1;
-}
-
-/* Sets the halves in `c` and returns the blocks of the launch. */
-static uint32_t ep_ll_halves_set(const struct ep_ll_geometry *geometry, struct ep_ll_common *c,
-				 uint32_t halves, bool dispatch)
-{
-	uint32_t send = ep_ll_send_blocks(geometry, c->num_tokens, dispatch);
-	uint32_t recv = geometry->send_blocks + geometry->recv_blocks - send;
-
-	c->launch.halves = halves;
-	c->launch.send_blocks = halves & EP_HALF_SEND ? send : 0;
-	return c->launch.send_blocks + (halves & EP_HALF_RECV ? recv : 0);
-}
-
-static ncclResult_t ep_ll_dispatch_phase(struct ncclEpGroup *g, const void *kernel,
-					 struct ep_ll_dispatch_args *args, uint32_t halves,
-					 cudaStream_t stream)
-{
-	uint32_t blocks = ep_ll_halves_set(&g->geometry, &args->c, halves, true);
-
-	return ep_ll_launch(kernel, args, blocks, g->geometry.threads,
-			    ep_ll_shared_bytes(g, args->c.topk), stream, "launching dispatch");
-}
-
-static ncclResult_t ep_ll_combine_phase(struct ncclEpGroup *g, const void *kernel,
-					struct ep_ll_combine_args *args, uint32_t halves,
-					cudaStream_t stream)
-{
-	uint32_t blocks = ep_ll_halves_set(&g->geometry, &args->c, halves, false);
-
-	return ep_ll_launch(kernel, args, blocks, g->geometry.threads, 0, stream,
-			    "launching combine");
-}
-
-static void ep_ll_pend(struct ncclEpHandle *h, enum ep_pending_kind kind, const void *kernel)
-{
-	h->pending = kind;
-	h->pending_kernel = kernel;
-	h->group->pending++;
-}
-
-ncclResult_t ep_ll_dispatch_launch(struct ncclEpHandle *h, const void *kernel,
-				   struct ep_ll_dispatch_args *args, bool send_only,
-				   cudaStream_t stream)
-{
+	ep_ll_common_fill(&args->c, h, p);
 	if (!send_only) {
-		EP_CHECK(ep_ll_dispatch_phase(h->group, kernel, args, EP_HALF_SEND | EP_HALF_RECV,
-					      stream));
-		h->dispatched = true;
-		return ncclSuccess;
+		return ep_ll_launch(p, args, EP_HALF_SEND | EP_HALF_RECV, stream);
 	}
-	EP_CHECK(ep_ll_dispatch_phase(h->group, kernel, args, EP_HALF_SEND, stream));
-	h->pending_args.dispatch = *args;
-	ep_ll_pend(h, EP_PENDING_DISPATCH, kernel);
+	EP_CHECK(ep_ll_launch(p, args, EP_HALF_SEND, stream));
+	h->ll->plan = *p;
+	h->ll->args = *args;
 	return ncclSuccess;
 }
 
-ncclResult_t ep_ll_combine_launch(struct ncclEpHandle *h, const void *kernel,
-				  struct ep_ll_combine_args *args, bool send_only,
-				  cudaStream_t stream)
+ncclResult_t ep_ll_dispatch(const struct ep_dispatch *d, cudaStream_t stream)
 {
-	if (!send_only) {
-		return ep_ll_combine_phase(h->group, kernel, args, EP_HALF_SEND | EP_HALF_RECV,
-					   stream);
-	}
-	EP_CHECK(ep_ll_combine_phase(h->group, kernel, args, EP_HALF_SEND, stream));
-	h->pending_args.combine = *args;
-	ep_ll_pend(h, EP_PENDING_COMBINE, kernel);
-	return ncclSuccess;
+	struct ep_ll_operation operation = ep_ll_operation_of(d->h);
+	struct ep_ll_dispatch_args *a;
+	union ep_ll_args args;
+	struct ep_ll_plan p;
+
+	memset(&args, 0, sizeof(args));
+	a = &args.dispatch;
+	EP_CHECK(ep_ll_dispatch_check(d, a));
+	operation.row_bytes = d->token_bytes + d->scale_bytes;
+	operation.hidden = d->hidden;
+	p = ep_ll_plan_make(&operation);
+	a->tokens = d->tokens.data;
+	a->scales = d->scales.data;
+	a->out_tokens = d->out_tokens.data;
+	a->out_scales = d->out_scales.data;
+	a->token_bytes = d->token_bytes;
+	a->out_token_bytes = d->out_token_bytes;
+	a->scale_bytes = d->scale_bytes;
+	a->hidden = d->hidden;
+	a->round_scales = d->hidden && d->config.round_scales;
+	a->scale_columns = d->hidden && d->v1;
+	a->combine_parts = p.combine_parts;
+	a->count_off = p.packets.count_off;
+	a->header_off = p.packets.header_off;
+	a->header_bytes = p.packets.header_bytes;
+	a->by_packets = ep_div_make(p.packets.header_bytes / 16);
+	return ep_ll_begin(d->h, &p, &args, d->config.send_only, stream);
 }
 
-ncclResult_t ep_ll_complete_launch(struct ncclEpHandle *h, cudaStream_t stream)
+ncclResult_t ep_ll_combine(const struct ep_combine *c, cudaStream_t stream)
 {
-	if (h->pending == EP_PENDING_NONE) {
-		return ncclSuccess;
-	}
-	if (h->pending == EP_PENDING_DISPATCH) {
-		EP_CHECK(ep_ll_dispatch_phase(h->group, h->pending_kernel,
-					      &h->pending_args.dispatch, EP_HALF_RECV, stream));
-		h->dispatched = true;
-	} else {
-		EP_CHECK(ep_ll_combine_phase(h->group, h->pending_kernel, &h->pending_args.combine,
-					     EP_HALF_RECV, stream));
-	}
-	h->pending = EP_PENDING_NONE;
-	h->group->pending--;
-	return ncclSuccess;
+	struct ep_ll_operation operation = ep_ll_operation_of(c->h);
+	ncclDataType_t type = c->tokens.datatype;
+	union ep_ll_args args;
+	struct ep_ll_plan p;
+
+	memset(&args, 0, sizeof(args));
+	EP_CHECK(ep_ll_combine_check(c, &args.combine));
+	operation.combine = true;
+	operation.row_bytes = c->token_bytes;
+	operation.dtype = type == ncclBfloat16  ? EP_LL_BF16
+			  : type == ncclFloat16 ? EP_LL_FP16
+						: EP_LL_FP32;
+	p = ep_ll_plan_make(&operation);
+	args.combine.tokens = c->tokens.data;
+	args.combine.out_tokens = c->out_tokens.data;
+	args.combine.token_bytes = c->token_bytes;
+	return ep_ll_begin(c->h, &p, &args, c->config.send_only, stream);
 }
 
-ncclResult_t ep_ll_clean_launch(struct ncclEpGroup *g, cudaStream_t stream)
+ncclResult_t ep_ll_complete(struct ncclEpHandle *h, cudaStream_t stream)
 {
-	uint32_t threads = (uint32_t)ep_round_up((uint64_t)g->nranks, 32);
-	struct ep_clean_args args = {
-		.g = g->dev,
-		.clean_round = g->clean_rounds + 1,
-	};
-
-	if (g->remote) {
-		threads = (uint32_t)ep_max_u64(threads, 64); /* so that waits for queues overlap */
-	}
-	EP_CHECK(ep_ll_launch((const void *)ep_clean_kernel, &args, 1, threads, 0, stream,
-			      "launching the mask clean-up"));
-	g->clean_rounds++;
-	return ncclSuccess;
+	return ep_ll_launch(&h->ll->plan, &h->ll->args, EP_HALF_RECV, stream);
 }
