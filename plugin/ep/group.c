@@ -5,7 +5,12 @@
 #include "core/cuda.h"
 #include "core/idle.h"
 #include "core/log.h"
+#include "device/kernels.h"
 #include "ep/group.h"
+#include "ep/heap.h"
+#include "ep/kernel.h"
+#include "ep/memory.h"
+#include "ep/remote.h"
 #include "ep/struct.h"
 
 /* What each rank tells the others first. */
@@ -17,6 +22,18 @@ struct ep_hello {
 };
 
 _Static_assert(sizeof(struct ep_hello) <= EP_BOOT_BYTES, "ep_hello");
+
+uint64_t ep_group_workspace_bytes(int nranks, uint32_t channels)
+{
+	uint64_t r = (uint64_t)nranks, queues = channels ? channels + 1 : 0;
+
+	return EP_GROUP_MAX_BLOCKS * sizeof(struct ep_dev_seq) +
+	       ep_round_up(sizeof(struct ep_dev_state), 256) +
+	       ep_round_up(r * sizeof(struct ep_peer_stats), 256) +
+	       ep_round_up(EP_MASK_BYTES(r), 256) +
+	       ep_round_up(channels ? sizeof(struct ep_dev_remote) : 0, 256) +
+	       ep_round_up(r * queues * sizeof(struct ep_remote_link), 256);
+}
 
 static ncclResult_t ep_group_alloc_device(struct ncclEpGroup *g, cudaStream_t stream)
 {
@@ -67,34 +84,15 @@ static ncclResult_t ep_group_alloc_host(struct ncclEpGroup *g)
 	return ncclSuccess;
 }
 
-void ep_group_dev_fill(struct ncclEpGroup *g)
-{
-	struct ep_dev_group *d = &g->dev;
-
-	d->rank = (uint32_t)g->rank;
-	d->nranks = (uint32_t)g->nranks;
-	d->mask_enabled = g->config.enable_mask;
-	d->by_ranks = ep_div_make(d->nranks);
-	d->timeout_ns = g->config.timeout_ns;
-	d->mask = g->mask;
-	d->seq = g->seq;
-	d->state = g->state;
-	d->records = g->records_dev;
-	d->async_error = g->async_error_dev;
-	d->stats = g->stats;
-	d->progress_off = g->heap.progress_off;
-	d->clean_off = g->heap.clean_off;
-	d->remote_ranks = g->remote;
-	d->remote = g->remote ? g->remote_dev : NULL;
-	memcpy(d->heap, g->peer_heap.base, sizeof(d->heap));
-}
-
 /* Everything of this rank alone. What it leaves behind on failure ep_group_free frees. */
 static ncclResult_t ep_group_set_up(struct ncclEpGroup *g)
 {
+	static const void *const kernels[] = { (const void *)ep_clean_kernel,
+					       (const void *)ep_drain_kernel };
+
 	EP_CHECK(ep_peer_check(g->idents, g->nranks, g->rank));
-	EP_CHECK(ep_ll_geometry_make(&g->geometry, &g->params, g->config.max_sms, g->sm_count));
-	EP_CHECK(ep_ll_preload());
+	EP_CHECK(g->config.algo->group_open(g));
+	EP_CHECK(ep_kernels_load(kernels, EP_ARRAY_SIZE(kernels)));
 	EP_CUDA(cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking), "creating a stream");
 	EP_CHECK(ep_group_alloc_host(g));
 	return ep_group_alloc_device(g, g->stream);
@@ -110,6 +108,7 @@ static void ep_group_free(struct ncclEpGroup *g)
 	if (g->stream && cudaStreamDestroy(g->stream) != cudaSuccess) {
 		(void)cudaGetLastError();
 	}
+	free(g->ll);
 	free(g->idents);
 	ep_error_slot_destroy(&g->errors);
 	pthread_mutex_destroy(&g->lock);
@@ -179,13 +178,13 @@ static ncclResult_t ep_group_meet(struct ncclEpGroup *g, struct ep_boot *boot, n
 		g->idents[r] = all[r].ident;
 	}
 	*team = all[0].team;
-	result = ep_net_plan(g);
+	result = ep_group_remote_plan(g);
 out:
 	free(all);
 	return result;
 }
 
-/* Rows travel as lines if every rank sees NVLink to every other of its node, or if told so. */
+/* Rows travel as lines if every rank sees NVLink to every other of its node, or as the config says. */
 static ncclResult_t ep_group_choose_lines(struct ncclEpGroup *g, struct ep_boot *boot)
 {
 	uint32_t mine = ep_peer_all_nvlink(g->idents, g->nranks, g->rank);
@@ -203,8 +202,8 @@ static ncclResult_t ep_group_choose_lines(struct ncclEpGroup *g, struct ep_boot 
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_group_create(struct ncclEpGroup **out, ncclComm_t comm, int device,
-				    struct ep_boot *boot, const ncclEpGroupConfig_t *config)
+static ncclResult_t ep_group_make(struct ncclEpGroup **out, ncclComm_t comm, int device,
+				  struct ep_boot *boot, const ncclEpGroupConfig_t *config)
 {
 	struct ncclEpGroup *g;
 	ncclResult_t result;
@@ -218,26 +217,28 @@ static ncclResult_t ep_group_create(struct ncclEpGroup **out, ncclComm_t comm, i
 	EP_CHECK_GOTO(ep_group_meet(g, boot, result, &team), err_free);
 	EP_CHECK_GOTO(ep_group_choose_lines(g, boot), err_free);
 	ep_heap_reap(); /* all ranks are here, so whatever they have left before can go */
-	result = ep_net_open(g, boot, ep_group_set_up(g));
+	result = ep_group_remote_open(g, boot, ep_group_set_up(g));
 	if (result != ncclSuccess && g->remote) {
 		goto err_free; /* as on all ranks */
 	}
 	EP_CHECK_GOTO(ep_heap_open(&g->peer_heap, boot, g->idents, team, g->config.heap_bytes,
 				   result),
-		      err_close_net);
-	EP_CHECK_GOTO(ep_net_bind(g, boot, &g->peer_heap, &g->config.heap), err_close_heap);
+		      err_close_remote);
+	EP_CHECK_GOTO(ep_group_remote_bind(g, boot, &g->peer_heap, &g->config.heap),
+		      err_close_heap);
 	g->heap = g->config.heap;
-	ep_group_dev_fill(g);
+	ep_group_heap_bind(g);
 	*out = g;
 	return ncclSuccess;
 
 err_close_heap:
-	ep_net_close(g, boot->stuck);
+	ep_group_remote_close(g, boot->stuck); /* first: NICs may still reach the heap */
 	if (!boot->stuck) {
 		ep_heap_close(&g->peer_heap, boot);
 	}
-err_close_net:
-	ep_net_close(g, boot->stuck);
+	goto err_free;
+err_close_remote:
+	ep_group_remote_close(g, boot->stuck);
 err_free:
 	if (boot->stuck) {
 		/* Freeing these waits for the device, where the collective waits for a rank. */
@@ -258,16 +259,16 @@ static uint64_t ep_group_boot_timeout(void)
 	return (uint64_t)(ms >= def->min && ms <= def->max ? ms : def->initial) * 1000000;
 }
 
-ncclResult_t ncclEpCreateGroup(ncclEpGroup_t *ep_group, ncclComm_t comm,
-			       const ncclEpGroupConfig_t *config)
+ncclResult_t ep_group_create(struct ncclEpGroup **ep_group, ncclComm_t comm,
+			     const ncclEpGroupConfig_t *config)
 {
 	struct ncclEpGroup *g = NULL;
 	ncclEpGroupConfig_t own;
 	struct ep_boot boot;
 	ncclResult_t result;
+	char choices[80];
 	int device = 0;
 
-	ep_error_scope(NULL);
 	if (!ep_group || !comm) {
 		return ep_fail(ncclInvalidArgument, "ncclEpCreateGroup: %s is NULL",
 			       ep_group ? "comm" : "ep_group");
@@ -280,71 +281,24 @@ ncclResult_t ncclEpCreateGroup(ncclEpGroup_t *ep_group, ncclComm_t comm,
 	}
 	EP_CUDA(cudaSetDevice(device), "ncclEpCreateGroup: selecting the communicator's device");
 	EP_CHECK(ep_boot_open(&boot, comm, ep_group_boot_timeout()));
-	result = ep_group_create(&g, comm, device, &boot, &own);
+	result = ep_group_make(&g, comm, device, &boot, &own);
 	ep_boot_close(&boot);
 	if (result != ncclSuccess) {
 		return result;
 	}
+	g->config.algo->group_describe(g, choices, sizeof(choices));
 	EP_INFO(EP_LOG_INIT,
-		"group %p rank %d of %d: low latency, %u experts, %u tokens of %u bytes per rank, "
-		"heap %llu bytes, %u + %u blocks of %u threads, rows as %s, timeout %llu ms%s; "
+		"group %p rank %d of %d: %s, %u experts, %u tokens of %u bytes per rank, "
+		"heap %llu bytes, %s, rows as %s, timeout %llu ms%s; "
 		"%d ranks of other nodes, %u channels",
-		(void *)g, g->rank, g->nranks, g->config.num_experts, g->config.shape.max_tokens,
-		g->config.max_token_bytes, (unsigned long long)g->peer_heap.bytes,
-		g->geometry.send_blocks, g->geometry.recv_blocks, g->geometry.threads,
-		g->lines ? "lines" : "bytes", (unsigned long long)(g->config.timeout_ns / 1000000),
+		(void *)g, g->rank, g->nranks, g->config.algo->limits.mode, g->config.num_experts,
+		g->config.shape.max_tokens, g->config.shape.max_token_bytes,
+		(unsigned long long)g->peer_heap.bytes, choices, g->lines ? "lines" : "bytes",
+		(unsigned long long)(g->config.timeout_ns / 1000000),
 		g->config.enable_mask ? ", masks" : "", __builtin_popcountll(g->remote),
 		g->config.shape.channels);
 	*ep_group = g;
 	return ncclSuccess;
-}
-
-ncclResult_t ep_group_enter(struct ep_call *call, struct ncclEpGroup *group, bool even_failed)
-{
-	ncclResult_t result;
-	int current = -1;
-
-	ep_error_scope(NULL);
-	if (!group || group->magic != EP_GROUP_MAGIC) {
-		return ep_fail(ncclInvalidArgument, "%s",
-			       group ? "ep_group is not a group (destroyed?)" : "ep_group is NULL");
-	}
-	pthread_mutex_lock(&group->lock);
-	ep_error_scope(&group->errors);
-	call->group = group;
-	call->device = -1;
-	EP_CUDA_GOTO(cudaGetDevice(&current), "reading the current device", err_leave);
-	if (current != group->device) {
-		EP_CUDA_GOTO(cudaSetDevice(group->device), "selecting the group's device",
-			     err_leave);
-		call->device = current;
-	}
-	result = ep_record_poll(group);
-	if (result == ncclSuccess || even_failed) {
-		return ncclSuccess;
-	}
-err_leave:
-	ep_group_leave(call);
-	return result;
-}
-
-ncclResult_t ep_handle_enter(struct ep_call *call, struct ncclEpHandle *handle, bool even_failed)
-{
-	ep_error_scope(NULL);
-	if (!handle || handle->magic != EP_HANDLE_MAGIC) {
-		return ep_fail(ncclInvalidArgument, "%s",
-			       handle ? "handle is not a handle (destroyed?)" : "handle is NULL");
-	}
-	return ep_group_enter(call, handle->group, even_failed);
-}
-
-void ep_group_leave(struct ep_call *call)
-{
-	if (call->device >= 0 && cudaSetDevice(call->device) != cudaSuccess) {
-		(void)cudaGetLastError();
-	}
-	ep_error_scope(NULL);
-	pthread_mutex_unlock(&call->group->lock);
 }
 
 /*
@@ -373,36 +327,31 @@ static ncclResult_t ep_group_rest(struct ncclEpGroup *g)
 	return ncclSuccess;
 }
 
-ncclResult_t ncclEpGroupDestroy(ncclEpGroup_t ep_group)
+ncclResult_t ep_group_destroy(struct ep_call *call)
 {
-	struct ncclEpGroup *g = ep_group;
-	ncclResult_t result = ncclSuccess;
-	struct ep_call call;
+	struct ncclEpGroup *g = call->group;
+	ncclResult_t result;
 
-	if (!g) {
-		return ncclSuccess;
-	}
-	EP_CHECK(ep_group_enter(&call, g, true));
 	if (g->handles) {
-		result = ep_fail(ncclInvalidUsage,
-				 "ncclEpGroupDestroy: the group has %u live "
-				 "handles: destroy them first",
-				 g->handles);
-		ep_group_leave(&call);
-		return result;
+		return ep_group_leave(call, ep_fail(ncclInvalidUsage,
+						    "ncclEpGroupDestroy: the group has %u live "
+						    "handles: destroy them first",
+						    g->handles));
 	}
 	result = ep_group_rest(g);
+	if (result == ncclSuccess) {
+		ep_group_remote_leave(g, (uint64_t)g->params.value[EP_PARAM_CLOSE_TIMEOUT_MS] *
+						 1000000);
+	}
+	ep_group_leave(call, result);
 	if (result != ncclSuccess) {
-		ep_group_leave(&call);
 		return result;
 	}
-	ep_net_leave(g, (uint64_t)g->params.value[EP_PARAM_CLOSE_TIMEOUT_MS] * 1000000);
-	ep_group_leave(&call);
-	if (call.device >= 0 && cudaSetDevice(g->device) != cudaSuccess) {
+	if (call->device >= 0 && cudaSetDevice(g->device) != cudaSuccess) {
 		(void)cudaGetLastError();
 	}
 	ep_group_free(g);
-	if (call.device >= 0 && cudaSetDevice(call.device) != cudaSuccess) {
+	if (call->device >= 0 && cudaSetDevice(call->device) != cudaSuccess) {
 		(void)cudaGetLastError();
 	}
 	return ncclSuccess;

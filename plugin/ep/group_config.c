@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
-#include "ep/group.h"
+#include "peer/heap.h"
+#include "device/group/layout.h"
+#include "ep/group_config.h"
 
 #define EP_DEFAULT_TIMEOUT_NS 100000000000ull
 #define EP_AUTO_TOPK 8
@@ -40,15 +42,15 @@ static ncclResult_t ep_config_check_choices(const ncclEpGroupConfig_t *c)
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_config_check_sizes(const ncclEpGroupConfig_t *c, int nranks)
+static ncclResult_t ep_config_check_sizes(const ncclEpGroupConfig_t *c,
+					  const struct ep_limits *limits, int nranks)
 {
 	uint32_t tokens = c->max_dispatch_tokens_per_rank;
 
-	if (nranks < 1 || nranks > EP_GROUP_MAX_RANKS) {
+	if (nranks < 1 || (uint32_t)nranks > limits->max_ranks) {
 		return ep_fail(ncclInvalidUsage,
-			       "the communicator has %d ranks, low latency mode "
-			       "takes at most %d",
-			       nranks, EP_GROUP_MAX_RANKS);
+			       "the communicator has %d ranks, %s mode takes at most %u", nranks,
+			       limits->mode, limits->max_ranks);
 	}
 	if (c->num_experts == 0 || c->num_experts % (uint32_t)nranks) {
 		return ep_fail(ncclInvalidArgument,
@@ -56,17 +58,18 @@ static ncclResult_t ep_config_check_sizes(const ncclEpGroupConfig_t *c, int nran
 			       "positive multiple of the %d ranks",
 			       c->num_experts, nranks);
 	}
-	if (c->num_experts / (uint32_t)nranks > EP_LL_MAX_LOCAL_EXPERTS) {
+	if (c->num_experts / (uint32_t)nranks > limits->max_local_experts) {
 		return ep_fail(ncclInvalidArgument,
 			       "config->num_experts is %u: with %d ranks, at "
-			       "most %d",
-			       c->num_experts, nranks, EP_LL_MAX_LOCAL_EXPERTS * nranks);
+			       "most %u",
+			       c->num_experts, nranks,
+			       limits->max_local_experts * (uint32_t)nranks);
 	}
-	if (tokens == 0 || tokens > EP_LL_MAX_TOKENS) {
+	if (tokens == 0 || tokens > limits->max_tokens) {
 		return ep_fail(ncclInvalidArgument,
 			       "config->max_dispatch_tokens_per_rank is %u: it "
-			       "is required, from 1 to %d",
-			       tokens, EP_LL_MAX_TOKENS);
+			       "is required, from 1 to %u",
+			       tokens, limits->max_tokens);
 	}
 	if (c->max_token_bytes == 0 || c->max_token_bytes > 1u << 24) {
 		return ep_fail(ncclInvalidArgument,
@@ -135,16 +138,21 @@ uint32_t ep_group_channels(const struct ep_group_config *config, uint32_t remote
 
 void ep_group_config_size(struct ep_group_config *config, uint32_t channels)
 {
+	uint32_t most = config->algo->limits.max_topk;
 	uint32_t topk = config->num_topk ? config->num_topk : EP_AUTO_TOPK;
 
 	config->shape.channels = channels;
 	if (config->explicit_bytes) {
+		/* The largest top-k whose heap takes no more. */
 		config->heap_bytes = ep_heap_alloc_bytes(config->explicit_bytes);
-		config->heap = ep_ll_heap_make_within(&config->shape, config->heap_bytes);
+		config->heap = config->algo->heap(&config->shape, most);
+		while (config->heap.bytes > config->heap_bytes && most > 0) {
+			config->heap = config->algo->heap(&config->shape, --most);
+		}
 		return;
 	}
-	topk = (uint32_t)ep_min_u64(topk, ep_min_u64(config->num_experts, EP_LL_MAX_TOPK));
-	config->heap = ep_ll_heap_make(&config->shape, topk);
+	topk = (uint32_t)ep_min_u64(topk, ep_min_u64(config->num_experts, most));
+	config->heap = config->algo->heap(&config->shape, topk);
 	config->heap_bytes = ep_heap_alloc_bytes(config->heap.bytes);
 }
 
@@ -153,12 +161,12 @@ ncclResult_t ep_group_config_make(struct ep_group_config *out, const ncclEpGroup
 {
 	memset(out, 0, sizeof(*out));
 	EP_CHECK(ep_config_check_choices(c));
-	EP_CHECK(ep_config_check_sizes(c, nranks));
+	out->algo = &ep_ll_algo;
+	EP_CHECK(ep_config_check_sizes(c, &out->algo->limits, nranks));
 	EP_CHECK(ep_config_choose_sms(out, c, params, sm_count));
 	out->algorithm = c->algorithm;
 	out->num_experts = c->num_experts;
 	out->num_topk = c->num_topk;
-	out->max_token_bytes = c->max_token_bytes;
 	out->explicit_bytes = c->rdma_buffer_size;
 	out->timeout_ns = ep_config_timeout(c, params);
 	out->enable_mask = c->enable_mask != 0;
@@ -170,49 +178,13 @@ ncclResult_t ep_group_config_make(struct ep_group_config *out, const ncclEpGroup
 	out->rdma_queues = (uint32_t)params->value[EP_PARAM_RDMA_QUEUES];
 	out->rdma_depth = (uint32_t)params->value[EP_PARAM_RDMA_DEPTH];
 	out->rdma_mode = (uint32_t)params->value[EP_PARAM_RDMA_MODE];
-	out->shape = (struct ep_ll_shape){
+	out->shape = (struct ep_shape){
 		.nranks = (uint32_t)nranks,
 		.nlocal = c->num_experts / (uint32_t)nranks,
 		.max_tokens = c->max_dispatch_tokens_per_rank,
-		.max_quads = ep_ll_max_quads(c->max_token_bytes),
+		.max_token_bytes = c->max_token_bytes,
 	};
 	ep_group_config_size(out, 0);
-	return ncclSuccess;
-}
-
-/* Half of the blocks, or what the other half has left. At least one. */
-static uint32_t ep_ll_share(uint32_t half, uint32_t limit, uint32_t other)
-{
-	uint32_t left = limit > other ? limit - other : 0;
-
-	return (uint32_t)ep_max_u64(1, ep_min_u64(half, left));
-}
-
-ncclResult_t ep_ll_geometry_make(struct ep_ll_geometry *out, const struct ep_params *params,
-				 uint32_t max_sms, uint32_t sm_count)
-{
-	uint32_t limit = max_sms ? max_sms : sm_count;
-	uint32_t blocks = (uint32_t)ep_min_u64(limit, EP_GROUP_MAX_BLOCKS);
-	uint32_t send = (uint32_t)params->value[EP_PARAM_LL_SEND_SMS];
-	uint32_t recv = (uint32_t)params->value[EP_PARAM_LL_RECV_SMS];
-
-	out->fixed = send || recv;
-	out->threads = (uint32_t)params->value[EP_PARAM_LL_THREADS];
-	out->send_blocks = send ? send : ep_ll_share(blocks / 2, limit, recv);
-	out->recv_blocks = recv ? recv : ep_ll_share(blocks - blocks / 2, limit, send);
-	if (limit == 1 && !send && !recv) {
-		/* Two small blocks share the SM. */
-		out->threads = (uint32_t)ep_min_u64(out->threads, 256);
-		return ncclSuccess;
-	}
-	if (out->send_blocks + out->recv_blocks > ep_min_u64(limit, EP_GROUP_MAX_BLOCKS)) {
-		return ep_fail(ncclInvalidUsage,
-			       "environment variables NCCL_EP_LL_SEND_SMS and NCCL_EP_LL_RECV_SMS "
-			       "give %u and %u blocks: together at most %u (max_num_sms, or the "
-			       "device)",
-			       out->send_blocks, out->recv_blocks,
-			       (unsigned int)ep_min_u64(limit, EP_GROUP_MAX_BLOCKS));
-	}
 	return ncclSuccess;
 }
 
@@ -238,7 +210,7 @@ struct ep_group_agreed ep_group_config_agreed(const struct ep_group_config *c)
 		c->algorithm,
 		c->num_experts,
 		c->shape.max_tokens,
-		c->max_token_bytes,
+		c->shape.max_token_bytes,
 		c->explicit_bytes,
 		c->enable_mask,
 		c->num_topk,
@@ -271,16 +243,4 @@ ncclResult_t ep_group_agreed_check(const void *all, size_t stride, int nranks)
 		}
 	}
 	return ncclSuccess;
-}
-
-uint64_t ep_group_workspace_bytes(int nranks, uint32_t channels)
-{
-	uint64_t r = (uint64_t)nranks, queues = channels ? channels + 1 : 0;
-
-	return EP_GROUP_MAX_BLOCKS * sizeof(struct ep_dev_seq) +
-	       ep_round_up(sizeof(struct ep_dev_state), 256) +
-	       ep_round_up(r * sizeof(struct ep_peer_stats), 256) +
-	       ep_round_up(EP_MASK_BYTES(r), 256) +
-	       ep_round_up(channels ? sizeof(struct ep_dev_remote) : 0, 256) +
-	       ep_round_up(r * queues * sizeof(struct ep_remote_link), 256);
 }

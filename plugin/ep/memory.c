@@ -1,7 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Device memory of a group that peers do not map: the caller's allocator, and the handles' pool. */
 #include <stdlib.h>
 #include "ep/group.h"
+#include "ep/memory.h"
+
+/* Memory of a destroyed handle. */
+struct ep_pool_block {
+	struct ep_pool_block *next;
+	void *ptr;
+	uint64_t bytes;
+};
 
 ncclResult_t ep_alloc(const ncclEpAllocConfig_t *alloc, void **ptr, uint64_t bytes,
 		      const char *what)

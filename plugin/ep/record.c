@@ -8,7 +8,8 @@
 #include "core/log.h"
 #include "device/mlx5/layout.h"
 #include "device/simt/wait_site.h"
-#include "ep/group.h"
+#include "ep/record.h"
+#include "ep/remote.h"
 
 static const char *ep_record_awaited(uint32_t site)
 {
@@ -127,11 +128,12 @@ static ncclResult_t ep_record_fatal(struct ncclEpGroup *group, const struct ep_r
 		return ep_fail(
 			ncclRemoteError,
 			"%s %u: rank %u (pid %d on %s) runs another operation than rank %d: its "
-			"rows have %lld units of %d bytes, ours %lld (if these are equal, "
+			"rows have %lld quads of %u bytes, ours %lld (if these are equal, "
 			"layout, top-k or counts differ); all ranks must make the same calls "
 			"with the same shapes; destroy the group",
 			ep_record_operation(r), r->step, r->peer, peer->pid, peer->hostname,
-			group->rank, (long long)r->value, EP_LL_QUAD_BYTES, (long long)r->expected);
+			group->rank, (long long)r->value, group->config.algo->limits.quad_bytes,
+			(long long)r->expected);
 	}
 	if (r->cause == EP_CAUSE_LEFT) {
 		return ep_fail(ncclRemoteError,
@@ -140,7 +142,7 @@ static ncclResult_t ep_record_fatal(struct ncclEpGroup *group, const struct ep_r
 			       ep_record_operation(r), r->step, r->peer, peer->pid, peer->hostname,
 			       group->rank, (int)r->value);
 	}
-	ep_net_explain(group, r->peer, link, sizeof(link));
+	ep_group_remote_explain(group, r->peer, link, sizeof(link));
 	if (r->cause == EP_CAUSE_UNENDED) {
 		return ep_fail(ncclSystemError,
 			       "%s %u: the connection of rank %d with rank %u (pid %d on %s) was "
@@ -180,9 +182,9 @@ static void ep_record_masked(struct ncclEpGroup *group, const struct ep_record *
 			ep_record_operation(r), r->step, r->peer, group->rank, (int)r->value);
 		return;
 	}
-	ep_net_explain(group, r->peer, link, sizeof(link));
+	ep_group_remote_explain(group, r->peer, link, sizeof(link));
 	if (r->cause == EP_CAUSE_RDMA) {
-		group->lost_told |= (uint64_t)ep_net_remote(group, r->peer) << r->peer;
+		group->lost_logged |= (uint64_t)ep_group_is_remote(group, r->peer) << r->peer;
 		EP_WARN("%s %u: rank %d lost its connection with rank %u: rank %u is masked from "
 			"now on (ncclEpMaskQuery tells all that are)%s",
 			ep_record_operation(r), r->step, group->rank, r->peer, r->peer,
@@ -228,7 +230,7 @@ ncclResult_t ep_record_poll(struct ncclEpGroup *group)
 		return ep_fail_again(&group->failure);
 	}
 	if (!ep_record_take(group, EP_RECORD_FATAL, &r)) {
-		return ep_net_poll(group);
+		return ep_group_remote_poll(group);
 	}
 	group->failed = true;
 	(void)ep_record_fatal(group, &r);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 #include "ep/struct.h"
+#include "nccl_ep/ext.h"
 
 struct ep_struct_prefix {
 	unsigned int size;
@@ -44,6 +45,12 @@ ncclResult_t ep_struct_import_optional(void *own, size_t own_size, const void *c
 		return ncclSuccess;
 	}
 	return ep_struct_import(own, own_size, caller, v1_size, name);
+}
+
+void ep_struct_export(void *caller, void *own, size_t own_size, unsigned int caller_size)
+{
+	memcpy(own, &caller_size, sizeof(caller_size));
+	memcpy(caller, own, ep_min_u64(own_size, caller_size));
 }
 
 #define EP_AT(type, field, offset)                                                                 \
@@ -145,3 +152,11 @@ NCCL_EP_STATIC_ASSERT_STRUCT_ABI_BOUNDARY(ncclEpDispatchConfig_t, NCCL_EP_DISPAT
 NCCL_EP_STATIC_ASSERT_STRUCT_ABI_BOUNDARY(ncclEpDispatchConfig_t, NCCL_EP_DISPATCH_CONFIG, 2);
 NCCL_EP_STATIC_ASSERT_STRUCT_ABI_BOUNDARY(ncclEpCombineConfig_t, NCCL_EP_COMBINE_CONFIG, 1);
 NCCL_EP_STATIC_ASSERT_STRUCT_ABI_BOUNDARY(ncclEpCombineConfig_t, NCCL_EP_COMBINE_CONFIG, 2);
+
+_Static_assert(offsetof(ncclEpExtMemory_t, remote_ranks) == NCCL_EP_EXT_MEMORY_V1_SIZE,
+	       "ncclEpExtMemory_t");
+_Static_assert(sizeof(ncclEpExtMemory_t) == NCCL_EP_EXT_MEMORY_V2_SIZE, "ncclEpExtMemory_t");
+_Static_assert(offsetof(ncclEpExtPeerStats_t, node) == NCCL_EP_EXT_PEER_STATS_V1_SIZE,
+	       "ncclEpExtPeerStats_t");
+_Static_assert(sizeof(ncclEpExtPeerStats_t) == NCCL_EP_EXT_PEER_STATS_V2_SIZE,
+	       "ncclEpExtPeerStats_t");

@@ -18,6 +18,9 @@ ncclResult_t ep_struct_import(void *own, size_t own_size, const void *caller, un
 ncclResult_t ep_struct_import_optional(void *own, size_t own_size, const void *caller,
 				       unsigned int v1_size, const char *name);
 
+/* Writes as much of `own` as the caller's struct has room for; its size stays what it was. */
+void ep_struct_export(void *caller, void *own, size_t own_size, unsigned int caller_size);
+
 #define EP_IMPORT(own, caller, prefix)                                                             \
 	ep_struct_import(own, sizeof(*(own)), caller, prefix##_V1_SIZE, #caller)
 #define EP_IMPORT_OPTIONAL(own, caller, prefix)                                                    \

@@ -55,13 +55,12 @@ static bool ep_tensor_is_allocated(const ncclEpTensor_t *t)
 	return t->magic == EP_TENSOR_ALLOCATED && t->sizes == ((const struct ep_tensor *)t)->sizes;
 }
 
-ncclResult_t ncclEpTensorAlloc(ncclEpTensor_t **tensor, unsigned int ndim, ncclDataType_t datatype,
-			       const size_t *sizes, const ncclEpTensorAllocConfig_t *config)
+ncclResult_t ep_tensor_alloc(ncclEpTensor_t **tensor, unsigned int ndim, ncclDataType_t datatype,
+			     const size_t *sizes, const ncclEpTensorAllocConfig_t *config)
 {
 	ncclEpTensorAllocConfig_t own;
 	struct ep_tensor *t;
 
-	ep_error_scope(NULL);
 	EP_CHECK(EP_IMPORT_OPTIONAL(&own, config, NCCL_EP_TENSOR_ALLOC_CONFIG));
 	if (!tensor || !sizes || ndim == 0) {
 		return ep_fail(ncclInvalidArgument,
@@ -86,12 +85,8 @@ ncclResult_t ncclEpTensorAlloc(ncclEpTensor_t **tensor, unsigned int ndim, ncclD
 	return ncclSuccess;
 }
 
-ncclResult_t ncclEpTensorDestroy(ncclEpTensor_t *tensor)
+ncclResult_t ep_tensor_destroy(ncclEpTensor_t *tensor)
 {
-	ep_error_scope(NULL);
-	if (!tensor) {
-		return ncclSuccess;
-	}
 	if (!ep_tensor_is_allocated(tensor)) {
 		return ep_fail(ncclInvalidArgument,
 			       "ncclEpTensorDestroy: magic 0x%x, sizes %p: not a descriptor of "

@@ -15,6 +15,11 @@ struct ep_view {
 	const size_t *sizes;
 };
 
+/* A descriptor with room for its extents. */
+ncclResult_t ep_tensor_alloc(ncclEpTensor_t **tensor, unsigned int ndim, ncclDataType_t datatype,
+			     const size_t *sizes, const ncclEpTensorAllocConfig_t *config);
+ncclResult_t ep_tensor_destroy(ncclEpTensor_t *tensor);
+
 /* Bytes of an element; 0: not a type of this API. */
 uint32_t ep_dtype_bytes(ncclDataType_t datatype);
 const char *ep_dtype_name(ncclDataType_t datatype);

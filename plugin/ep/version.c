@@ -2,7 +2,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "core/error.h"
 #include "core/param.h"
 #include "nccl_ep.h"
 
@@ -38,14 +37,4 @@ __attribute__((constructor)) static void ep_banner_print(void)
 	    write(STDERR_FILENO, &ep_banner, sizeof(ep_banner) - 1) < 0) {
 		return; /* no standard error, no banner */
 	}
-}
-
-ncclResult_t ncclEpGetVersion(int *version)
-{
-	ep_error_scope(NULL);
-	if (!version) {
-		return ep_fail(ncclInvalidArgument, "ncclEpGetVersion: version is NULL");
-	}
-	*version = NCCL_EP_VERSION_CODE;
-	return ncclSuccess;
 }

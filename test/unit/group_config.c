@@ -2,7 +2,8 @@
 /* Fields of a group's config: their limits, what AUTO means, and what ranks must agree in. */
 #include <limits.h>
 #include <stdlib.h>
-#include "ep/group.h"
+#include "ep/heap.h"
+#include "ep/ll/ll.h"
 #include "nccl_ep/ext.h"
 #include "support/check_nccl.h"
 
@@ -74,7 +75,7 @@ static void test_automatic(void)
 	OK(ep_group_config_make(&made, &c, &params, 8, 132));
 	CHECK(made.heap.topk == 8 && made.heap_bytes >= made.heap.bytes);
 	CHECK(made.heap_bytes % EP_HEAP_ALIGN == 0 && made.timeout_ns == 100000000000ull);
-	CHECK(made.max_sms == 0 && made.shape.nlocal == 32 && made.shape.max_quads == 32);
+	CHECK(made.max_sms == 0 && made.shape.nlocal == 32 && made.shape.max_token_bytes == 14336);
 	c.num_topk = 20;
 	OK(ep_group_config_make(&made, &c, &params, 8, 132));
 	CHECK(made.heap.topk == 20);

@@ -1,25 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Where things lie in a heap and in handle memory, and into how many parts rows are cut. */
+/* Where things lie in a heap and in handle memory. */
 #include "peer/heap.h"
-#include "ep/ll_heap.h"
+#include "ep/group_config.h"
+#include "ep/ll/heap.h"
 #include "support/check.h"
 
-static const struct ep_ll_shape shapes[] = {
-	{ 1, 1, 1, 1, 0 },
-	{ 2, 4, 16, 3, 0 },
-	{ 3, 5, 7, 11, 0 },
-	{ 7, 1, 129, 30, 0 },
-	{ 8, 32, 128, 30, 0 },
-	{ 8, 32, 8192, 30, 0 },
-	{ 64, 256, 1, 1, 0 },
-	{ 64, 4, 4096, 2, 0 },
-	{ 8, 16383, 64, 100, 0 },
+static const struct ep_shape shapes[] = {
+	{ 1, 1, 1, 480, 0 },
+	{ 2, 4, 16, 1440, 0 },
+	{ 3, 5, 7, 5280, 0 },
+	{ 7, 1, 129, 14336, 0 },
+	{ 8, 32, 128, 14336, 0 },
+	{ 8, 32, 8192, 14336, 0 },
+	{ 64, 256, 1, 480, 0 },
+	{ 64, 4, 4096, 960, 0 },
+	{ 8, 16383, 64, 48000, 0 },
 	/* with remote ranks */
-	{ 2, 1, 1, 1, 1 },
-	{ 8, 32, 128, 30, 8 },
-	{ 64, 256, 33, 3, 15 },
-	{ 6, 3, 200, 7, 3 },
-	{ 8, 16383, 64, 9, 4 },
+	{ 2, 1, 1, 480, 1 },
+	{ 8, 32, 128, 14336, 8 },
+	{ 64, 256, 33, 1440, 15 },
+	{ 6, 3, 200, 3360, 3 },
+	{ 8, 16383, 64, 4320, 4 },
 };
 
 static bool aligned(uint64_t v, uint64_t to)
@@ -27,7 +28,7 @@ static bool aligned(uint64_t v, uint64_t to)
 	return v % to == 0;
 }
 
-static void check_dispatch(const struct ep_ll_shape *s, const struct ep_ll_heap *h, uint32_t layout,
+static void check_dispatch(const struct ep_shape *s, const struct ep_ll_heap *h, uint32_t layout,
 			   uint32_t topk)
 {
 	struct ep_ll_dispatch_packets p = ep_ll_dispatch_packets_make(s, layout, topk);
@@ -43,35 +44,37 @@ static void check_dispatch(const struct ep_ll_shape *s, const struct ep_ll_heap 
 }
 
 /* What remote ranks' rows and counts leave through. Returns its end. */
-static uint64_t check_stage(const struct ep_ll_shape *s, const struct ep_ll_heap *h, uint32_t most,
+static uint64_t check_stage(const struct ep_shape *s, const struct ep_ll_heap *h, uint32_t most,
 			    uint64_t end)
 {
-	CHECK(h->stage_off >= end && aligned(h->stage_off, 128));
-	CHECK(h->areas.stage_header_off >= 32ull * s->max_quads * EP_LL_QUAD_BYTES);
-	CHECK(aligned(h->areas.stage_header_off, 16) && aligned(h->stage_side_bytes, 128));
+	CHECK(h->g.stage_off >= end && aligned(h->g.stage_off, 128));
+	CHECK(h->areas.stage_header_off >=
+	      32ull * ep_ll_max_quads(s->max_token_bytes) * EP_LL_QUAD_BYTES);
+	CHECK(aligned(h->areas.stage_header_off, 16) && aligned(h->g.stage_side_bytes, 128));
 	for (uint32_t topk = 1; topk <= most; topk++) {
 		uint64_t words = 2 * topk > 1 + topk ? 2 * topk : 1 + topk;
 
 		CHECK(h->areas.stage_header_off + 32ull * s->nranks * ep_round_up(8 * words, 16) <=
-		      h->stage_side_bytes);
+		      h->g.stage_side_bytes);
 	}
-	CHECK(h->areas.post_off >= h->stage_off + 2ull * s->channels * h->stage_side_bytes);
+	CHECK(h->areas.post_off >= h->g.stage_off + 2ull * s->channels * h->g.stage_side_bytes);
 	CHECK(h->areas.post_stride >= EP_LL_CTRL_BYTES + 8 * s->nlocal);
 	CHECK(aligned(h->areas.post_off, 128) && aligned(h->areas.post_stride, 128));
 	return h->areas.post_off + s->nranks * h->areas.post_stride;
 }
 
 /* The areas of a heap for `most` hold every operation of handles up to it. */
-static void check_heap(const struct ep_ll_shape *s, uint32_t most)
+static void check_heap(const struct ep_shape *s, uint32_t most)
 {
 	struct ep_ll_heap h = ep_ll_heap_make(s, most);
+	uint32_t quads = ep_ll_max_quads(s->max_token_bytes);
 	uint64_t end = 0;
 
-	CHECK(h.topk == most);
-	CHECK(h.progress_off >= EP_HEAP_HEADER_BYTES && aligned(h.progress_off, 8));
-	CHECK(h.clean_off >= h.progress_off + 8 * s->nranks && aligned(h.clean_off, 8));
-	CHECK(h.signal_off >= h.clean_off + 8 * s->nranks && aligned(h.signal_off, 8));
-	end = h.signal_off + 8 * s->nranks * s->channels;
+	CHECK(h.g.topk == most);
+	CHECK(h.g.progress_off >= EP_HEAP_HEADER_BYTES && aligned(h.g.progress_off, 8));
+	CHECK(h.g.clean_off >= h.g.progress_off + 8 * s->nranks && aligned(h.g.clean_off, 8));
+	CHECK(h.g.signal_off >= h.g.clean_off + 8 * s->nranks && aligned(h.g.signal_off, 8));
+	end = h.g.signal_off + 8 * s->nranks * s->channels;
 	for (int b = 0; b < EP_GROUP_BANKS; b++) {
 		CHECK(h.areas.bank_off[b] >= end && aligned(h.areas.bank_off[b], 4096));
 		end = h.areas.bank_off[b] + h.bank_bytes;
@@ -79,8 +82,9 @@ static void check_heap(const struct ep_ll_shape *s, uint32_t most)
 	if (s->channels) {
 		end = check_stage(s, &h, most, end);
 	}
-	CHECK(h.bytes >= end && h.bytes < end + 4096 && aligned(h.bytes, 4096));
-	CHECK(aligned(h.areas.packet_off, 16) && aligned(h.areas.flag_off, 4) && aligned(h.areas.row_off, 128));
+	CHECK(h.g.bytes >= end && h.g.bytes < end + 4096 && aligned(h.g.bytes, 4096));
+	CHECK(aligned(h.areas.packet_off, 16) && aligned(h.areas.flag_off, 4) &&
+	      aligned(h.areas.row_off, 128));
 	for (uint32_t topk = 1; topk <= most; topk++) {
 		uint64_t d = (uint64_t)s->nranks * s->max_tokens,
 			 c = (uint64_t)s->max_tokens * topk;
@@ -89,11 +93,11 @@ static void check_heap(const struct ep_ll_shape *s, uint32_t most)
 		check_dispatch(s, &h, EP_LL_EXPERT_MAJOR, topk);
 		check_dispatch(s, &h, EP_LL_RANK_MAJOR, topk);
 		CHECK(h.areas.flag_off + rows * 4 * EP_LL_MAX_PARTS <= h.areas.row_off);
-		CHECK(h.areas.row_off + rows * s->max_quads * EP_LL_QUAD_LINE_BYTES <=
+		CHECK(h.areas.row_off + rows * quads * EP_LL_QUAD_LINE_BYTES <=
 		      (s->channels ? h.areas.remote_row_off : h.bank_bytes));
 		CHECK(!s->channels ||
 		      (aligned(h.areas.remote_row_off, 128) &&
-		       h.areas.remote_row_off + rows * s->max_quads * EP_LL_QUAD_BYTES <= h.bank_bytes));
+		       h.areas.remote_row_off + rows * quads * EP_LL_QUAD_BYTES <= h.bank_bytes));
 	}
 }
 
@@ -109,27 +113,30 @@ static void test_heaps(void)
 /* Inference at its usual size stays small. */
 static void test_memory_budget(void)
 {
-	struct ep_ll_shape s = { 8, 32, 128, ep_ll_max_quads(14336), 0 };
+	struct ep_shape s = { 8, 32, 128, 14336, 0 };
 
-	CHECK(ep_ll_heap_make(&s, 8).bytes < 105ull << 20);
+	CHECK(ep_ll_heap_make(&s, 8).g.bytes < 105ull << 20);
 	s.channels = 8;
-	CHECK(ep_ll_heap_make(&s, 8).bytes < 210ull << 20);
+	CHECK(ep_ll_heap_make(&s, 8).g.bytes < 210ull << 20);
 }
 
 static void test_explicit_size(void)
 {
 	for (size_t i = 0; i < EP_ARRAY_SIZE(shapes); i++) {
-		uint64_t eight = ep_ll_heap_make(&shapes[i], 8).bytes;
-		struct ep_ll_heap h = ep_ll_heap_make_within(&shapes[i], eight);
+		struct ep_group_config c = {
+			.algo = &ep_ll_algo,
+			.shape = shapes[i],
+			.explicit_bytes = ep_ll_heap_make(&shapes[i], 8).g.bytes,
+		};
 
-		CHECK(h.topk >= 8 && h.bytes <= eight);
-		CHECK(h.topk == EP_LL_MAX_TOPK ||
-		      ep_ll_heap_make(&shapes[i], h.topk + 1).bytes > eight);
-		CHECK(ep_ll_heap_make_within(&shapes[i], 100).topk == 0);
+		ep_group_config_size(&c, shapes[i].channels);
+		CHECK(c.heap.topk >= 8 && c.heap.bytes <= c.heap_bytes);
+		CHECK(c.heap.topk == EP_LL_MAX_TOPK ||
+		      ep_ll_heap_make(&shapes[i], c.heap.topk + 1).g.bytes > c.heap_bytes);
 	}
 }
 
-static void check_handle(const struct ep_ll_shape *s, uint32_t layout, uint32_t topk)
+static void check_handle(const struct ep_shape *s, uint32_t layout, uint32_t topk)
 {
 	struct ep_ll_handle_layout h = ep_ll_handle_layout_make(s, layout, topk);
 	uint64_t rows = (uint64_t)s->nranks * s->max_tokens;
@@ -176,30 +183,6 @@ static void test_quads(void)
 	CHECK(ep_ll_max_quads(14336) == 32);
 }
 
-static void test_parts(void)
-{
-	for (uint32_t rows = 0; rows < 3000; rows = rows * 2 + 1) {
-		for (uint32_t pieces = 1; pieces < 100; pieces++) {
-			for (uint32_t warps = 1; warps < 2000; warps = warps * 3 + 1) {
-				uint32_t parts = ep_ll_parts_choose(rows, pieces, warps);
-
-				CHECK(parts >= 1 && parts <= EP_LL_MAX_PARTS && parts <= pieces);
-				/* no warp is left idle while a row could be cut finer */
-				CHECK(parts == pieces || parts == EP_LL_MAX_PARTS ||
-				      (uint64_t)(parts + 1) * (rows + !rows) > warps);
-			}
-		}
-	}
-	CHECK(ep_ll_parts_choose(1, 30, 960) == 8);
-	CHECK(ep_ll_parts_choose(240, 30, 960) == 4);
-	CHECK(ep_ll_parts_choose(4096, 30, 960) == 1);
-	CHECK(ep_ll_warp_quads(1, 30, 4) == 1);
-	CHECK(ep_ll_warp_quads(8, 30, 4) == 2);
-	CHECK(ep_ll_warp_quads(16, 30, 4) == 4);
-	CHECK(ep_ll_warp_quads(16, 30, 3) == 3);
-	CHECK(ep_ll_warp_quads(8192, 30, 2) == 2);
-}
-
 int main(void)
 {
 	test_heaps();
@@ -207,6 +190,5 @@ int main(void)
 	test_explicit_size();
 	test_handles();
 	test_quads();
-	test_parts();
 	return check_end();
 }

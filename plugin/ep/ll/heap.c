@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "peer/heap.h"
-#include "ep/ll_heap.h"
+#include "ep/ll/heap.h"
 
 #define EP_LL_LINE 128u  /* areas that different ranks poll do not share a cache line */
 #define EP_LL_PAGE 4096u /* banks */
@@ -12,7 +12,7 @@ static uint32_t ep_ll_header_bytes(uint32_t layout, uint32_t topk)
 	return layout == EP_LL_EXPERT_MAJOR ? 16 * ((1 + topk + 1) / 2) : 16 * topk;
 }
 
-struct ep_ll_dispatch_packets ep_ll_dispatch_packets_make(const struct ep_ll_shape *shape,
+struct ep_ll_dispatch_packets ep_ll_dispatch_packets_make(const struct ep_shape *shape,
 							  uint32_t layout, uint32_t topk)
 {
 	struct ep_ll_dispatch_packets p;
@@ -36,33 +36,36 @@ static uint64_t ep_ll_take(uint64_t *at, uint64_t bytes, uint64_t align)
 }
 
 /* What leaves by the NIC: rows and their headers, counts. */
-static void ep_ll_stage_make(struct ep_ll_heap *h, const struct ep_ll_shape *shape, uint32_t topk)
+static void ep_ll_stage_make(struct ep_ll_heap *h, const struct ep_shape *shape, uint32_t topk)
 {
 	uint64_t headers = ep_max_u64(ep_ll_header_bytes(EP_LL_EXPERT_MAJOR, topk),
 				      ep_ll_header_bytes(EP_LL_RANK_MAJOR, topk));
+	uint32_t quads = ep_ll_max_quads(shape->max_token_bytes);
 	uint64_t side = 0;
 
-	(void)ep_ll_take(&side, (uint64_t)EP_LL_STAGE_ROWS * ep_ll_row_stride(shape->max_quads, 0),
-			 1);
+	(void)ep_ll_take(&side, (uint64_t)EP_LL_STAGE_ROWS * ep_ll_row_stride(quads, 0), 1);
 	h->areas.stage_header_off =
 		ep_ll_take(&side, (uint64_t)shape->nranks * EP_LL_STAGE_ROWS * headers, EP_LL_LINE);
-	h->stage_side_bytes = ep_round_up(side, EP_LL_LINE);
-	h->stage_off = ep_ll_take(&h->bytes, 2 * shape->channels * h->stage_side_bytes, EP_LL_PAGE);
+	h->g.stage_side_bytes = ep_round_up(side, EP_LL_LINE);
+	h->g.stage_off =
+		ep_ll_take(&h->g.bytes, 2 * shape->channels * h->g.stage_side_bytes, EP_LL_PAGE);
 	h->areas.post_stride = ep_round_up(EP_LL_CTRL_BYTES + 8ull * shape->nlocal, EP_LL_LINE);
-	h->areas.post_off = ep_ll_take(&h->bytes, shape->nranks * h->areas.post_stride, EP_LL_LINE);
-	h->bytes = ep_round_up(h->bytes, EP_LL_PAGE);
+	h->areas.post_off =
+		ep_ll_take(&h->g.bytes, shape->nranks * h->areas.post_stride, EP_LL_LINE);
+	h->g.bytes = ep_round_up(h->g.bytes, EP_LL_PAGE);
 }
 
 /*
  * Rows are given the room of lines, which is the larger, so that the size of the heap does not
  * depend on how the GPUs are connected.
  */
-struct ep_ll_heap ep_ll_heap_make(const struct ep_ll_shape *shape, uint32_t topk)
+struct ep_ll_heap ep_ll_heap_make(const struct ep_shape *shape, uint32_t topk)
 {
-	uint64_t row_bytes = ep_ll_row_stride(shape->max_quads, 1), packets = 0;
+	uint32_t quads = ep_ll_max_quads(shape->max_token_bytes);
+	uint64_t row_bytes = ep_ll_row_stride(quads, 1), packets = 0;
 	uint64_t b = shape->max_tokens;
 	uint64_t rows = ep_max_u64(shape->nranks * b, b * topk); /* dispatch, combine */
-	struct ep_ll_heap h = { .topk = topk };
+	struct ep_ll_heap h = { .g.topk = topk };
 
 	for (uint32_t layout = EP_LL_EXPERT_MAJOR; layout <= EP_LL_RANK_MAJOR; layout++) {
 		packets =
@@ -73,32 +76,22 @@ struct ep_ll_heap ep_ll_heap_make(const struct ep_ll_shape *shape, uint32_t topk
 	h.areas.row_off = ep_round_up(h.areas.flag_off + rows * 4 * EP_LL_MAX_PARTS, EP_LL_LINE);
 	h.bank_bytes = h.areas.row_off + rows * row_bytes;
 	if (shape->channels) {
-		h.areas.remote_row_off = ep_ll_take(
-			&h.bank_bytes, rows * ep_ll_row_stride(shape->max_quads, 0), EP_LL_LINE);
+		h.areas.remote_row_off =
+			ep_ll_take(&h.bank_bytes, rows * ep_ll_row_stride(quads, 0), EP_LL_LINE);
 	}
 	h.bank_bytes = ep_round_up(h.bank_bytes, EP_LL_PAGE);
 
-	h.bytes = EP_HEAP_HEADER_BYTES;
-	h.progress_off = ep_ll_take(&h.bytes, 16ull * shape->nranks, EP_LL_LINE);
-	h.clean_off = ep_ll_take(&h.bytes, 16ull * shape->nranks, EP_LL_LINE);
-	h.signal_off = ep_ll_take(&h.bytes, 8ull * shape->nranks * shape->channels, EP_LL_LINE);
-	h.bytes = ep_round_up(h.bytes, EP_LL_PAGE);
+	h.g.bytes = EP_HEAP_HEADER_BYTES;
+	h.g.progress_off = ep_ll_take(&h.g.bytes, 16ull * shape->nranks, EP_LL_LINE);
+	h.g.clean_off = ep_ll_take(&h.g.bytes, 16ull * shape->nranks, EP_LL_LINE);
+	h.g.signal_off = ep_ll_take(&h.g.bytes, 8ull * shape->nranks * shape->channels, EP_LL_LINE);
+	h.g.bytes = ep_round_up(h.g.bytes, EP_LL_PAGE);
 	for (int i = 0; i < EP_GROUP_BANKS; i++) {
-		h.areas.bank_off[i] = h.bytes;
-		h.bytes += h.bank_bytes;
+		h.areas.bank_off[i] = h.g.bytes;
+		h.g.bytes += h.bank_bytes;
 	}
 	if (shape->channels) {
 		ep_ll_stage_make(&h, shape, topk);
-	}
-	return h;
-}
-
-struct ep_ll_heap ep_ll_heap_make_within(const struct ep_ll_shape *shape, uint64_t bytes)
-{
-	struct ep_ll_heap h = ep_ll_heap_make(shape, EP_LL_MAX_TOPK);
-
-	while (h.topk > 0 && h.bytes > bytes) {
-		h = ep_ll_heap_make(shape, h.topk - 1);
 	}
 	return h;
 }
@@ -111,8 +104,8 @@ static uint64_t ep_ll_slice(uint64_t *at, uint64_t bytes)
 	return off;
 }
 
-struct ep_ll_handle_layout ep_ll_handle_layout_make(const struct ep_ll_shape *shape,
-						    uint32_t layout, uint32_t topk)
+struct ep_ll_handle_layout ep_ll_handle_layout_make(const struct ep_shape *shape, uint32_t layout,
+						    uint32_t topk)
 {
 	uint64_t rows = (uint64_t)shape->nranks * shape->max_tokens;
 	struct ep_ll_handle_layout h;
@@ -146,16 +139,4 @@ uint32_t ep_ll_max_quads(uint32_t bytes)
 	uint32_t channels = bytes / 132 * 128;
 
 	return (uint32_t)ep_max_u64(ep_ll_copy_quads(bytes), ep_ll_fp8_quads(channels));
-}
-
-uint32_t ep_ll_parts_choose(uint64_t rows, uint32_t pieces, uint32_t warps)
-{
-	uint64_t parts = ep_min_u64(warps / ep_max_u64(1, rows), EP_LL_MAX_PARTS);
-
-	return (uint32_t)ep_max_u64(1, ep_min_u64(parts, pieces));
-}
-
-uint32_t ep_ll_warp_quads(uint64_t tokens, uint32_t quads, uint32_t most)
-{
-	return (uint32_t)ep_max_u64(1, ep_min_u64(ep_ceil_div(quads * tokens, 128), most));
 }

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The ranks of other nodes: who they are, and the life of the connections with them. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -7,16 +6,16 @@
 #include "core/log.h"
 #include "core/nodes.h"
 #include "device/kernels.h"
-#include "ep/group.h"
+#include "ep/remote.h"
 #include "gda/gda.h"
 
-#define EP_NET_CONNECT_MS 10000u     /* longest wait for the NICs' own work, also when closing */
-#define EP_NET_LINGER_NS 2000000     /* for NICs to acknowledge what has arrived */
-#define EP_NET_SUSPECT_NS 200000000u /* a NIC that lives takes microseconds */
+#define EP_REMOTE_CONNECT_MS 10000u     /* longest wait for the NICs' own work, also when closing */
+#define EP_REMOTE_LINGER_NS 2000000     /* for NICs to acknowledge what has arrived */
+#define EP_REMOTE_SUSPECT_NS 200000000u /* a NIC that lives takes microseconds */
 
 _Static_assert(EP_GROUP_MAX_CHANNELS + 1 <= EP_GDA_MAX_QUEUES, "queues per peer");
 
-ncclResult_t ep_net_plan(struct ncclEpGroup *g)
+ncclResult_t ep_group_remote_plan(struct ncclEpGroup *g)
 {
 	uint32_t node[EP_GROUP_MAX_RANKS], most = 0;
 
@@ -32,7 +31,7 @@ ncclResult_t ep_net_plan(struct ncclEpGroup *g)
 	return ncclSuccess;
 }
 
-ncclResult_t ep_net_open(struct ncclEpGroup *g, struct ep_boot *boot, ncclResult_t mine)
+ncclResult_t ep_group_remote_open(struct ncclEpGroup *g, struct ep_boot *boot, ncclResult_t mine)
 {
 	uint64_t timeout_ms = (uint64_t)g->params.value[EP_PARAM_BOOTSTRAP_TIMEOUT_MS];
 	const char *host[EP_GROUP_MAX_RANKS];
@@ -45,14 +44,14 @@ ncclResult_t ep_net_open(struct ncclEpGroup *g, struct ep_boot *boot, ncclResult
 		.queues = g->config.shape.channels + 1,
 		.depth = g->config.rdma_depth,
 		.mode = (enum ep_gda_mode)g->config.rdma_mode,
-		.timeout_ns = ep_min_u64(timeout_ms, EP_NET_CONNECT_MS) * 1000000,
+		.timeout_ns = ep_min_u64(timeout_ms, EP_REMOTE_CONNECT_MS) * 1000000,
 	};
 
 	if (!g->remote) {
 		return mine;
 	}
 	for (int r = 0; r < g->nranks; r++) {
-		remote[r] = ep_net_remote(g, (uint32_t)r);
+		remote[r] = ep_group_is_remote(g, (uint32_t)r);
 		host[r] = g->idents[r].hostname;
 		config.place += r < g->rank &&
 				ep_ident_same_host(&g->idents[r], &g->idents[g->rank]);
@@ -60,8 +59,8 @@ ncclResult_t ep_net_open(struct ncclEpGroup *g, struct ep_boot *boot, ncclResult
 	return ep_gda_open(&g->gda, boot, &config, mine);
 }
 
-ncclResult_t ep_net_bind(struct ncclEpGroup *g, struct ep_boot *boot,
-			 const struct ep_heap *peer_heap, const struct ep_ll_heap *heap)
+ncclResult_t ep_group_remote_bind(struct ncclEpGroup *g, struct ep_boot *boot,
+				  const struct ep_heap *peer_heap, const struct ep_group_heap *heap)
 {
 	struct ep_dev_remote remote = {
 		.channels = g->config.shape.channels,
@@ -96,8 +95,15 @@ ncclResult_t ep_net_bind(struct ncclEpGroup *g, struct ep_boot *boot,
 	return ep_gda_bind(g->gda, boot, peer_heap->base[g->rank], peer_heap->bytes, mine);
 }
 
+void ep_group_remote_unbind(struct ncclEpGroup *g)
+{
+	if (g->remote) {
+		ep_gda_unbind(g->gda);
+	}
+}
+
 /* Remote ranks without those whose processes have ended, as far as is known. */
-static uint64_t ep_net_alive(const struct ncclEpGroup *g)
+static uint64_t ep_remote_alive(const struct ncclEpGroup *g)
 {
 	uint64_t alive = g->remote;
 
@@ -110,7 +116,7 @@ static uint64_t ep_net_alive(const struct ncclEpGroup *g)
 }
 
 /* Ranks that may not answer any more: masked ones, and any in a group that has failed. */
-static uint64_t ep_net_suspects(const struct ncclEpGroup *g)
+static uint64_t ep_remote_suspects(const struct ncclEpGroup *g)
 {
 	int32_t mask[EP_GROUP_MAX_RANKS];
 	uint64_t suspects = 0;
@@ -132,16 +138,16 @@ static uint64_t ep_net_suspects(const struct ncclEpGroup *g)
 }
 
 /* The launch and its end; *lost: ranks that could not be reached. */
-static cudaError_t ep_net_drain_run(struct ncclEpGroup *g, bool farewell, uint64_t timeout_ns,
-				    uint64_t *lost)
+static cudaError_t ep_remote_drain_run(struct ncclEpGroup *g, bool farewell, uint64_t timeout_ns,
+				       uint64_t *lost)
 {
 	struct ep_drain_args args = {
 		.g = g->dev,
-		.alive = ep_net_alive(g),
+		.alive = ep_remote_alive(g),
 		.farewell = farewell,
 		.timeout_ns = timeout_ns,
-		.suspects = ep_net_suspects(g),
-		.suspect_ns = ep_min_u64(timeout_ns, EP_NET_SUSPECT_NS),
+		.suspects = ep_remote_suspects(g),
+		.suspect_ns = ep_min_u64(timeout_ns, EP_REMOTE_SUSPECT_NS),
 		.farewell_off = EP_HEAP_FAREWELL(g->rank),
 		.farewell_value = ep_heap_farewell_value(&g->peer_heap),
 		.lost = g->drain_lost_dev,
@@ -163,7 +169,7 @@ static cudaError_t ep_net_drain_run(struct ncclEpGroup *g, bool farewell, uint64
 	return err;
 }
 
-ncclResult_t ep_net_drain(struct ncclEpGroup *g, bool farewell, uint64_t timeout_ns)
+ncclResult_t ep_group_remote_drain(struct ncclEpGroup *g, bool farewell, uint64_t timeout_ns)
 {
 	struct ep_gda_failure failure;
 	cudaError_t err;
@@ -173,7 +179,7 @@ ncclResult_t ep_net_drain(struct ncclEpGroup *g, bool farewell, uint64_t timeout
 	if (!g->remote) {
 		return ncclSuccess;
 	}
-	err = ep_net_drain_run(g, farewell, timeout_ns, &lost);
+	err = ep_remote_drain_run(g, farewell, timeout_ns, &lost);
 	if (err != cudaSuccess) {
 		(void)cudaGetLastError();
 		return farewell ? ncclUnhandledCudaError
@@ -195,7 +201,7 @@ ncclResult_t ep_net_drain(struct ncclEpGroup *g, bool farewell, uint64_t timeout
 }
 
 /* What kernels do when they find a peer lost. */
-static void ep_net_mask(struct ncclEpGroup *g, int rank)
+static void ep_remote_mask(struct ncclEpGroup *g, int rank)
 {
 	if (rank >= 0 &&
 	    cudaMemsetAsync(g->mask + rank, 0, sizeof(*g->mask), g->stream) != cudaSuccess) {
@@ -205,24 +211,24 @@ static void ep_net_mask(struct ncclEpGroup *g, int rank)
 }
 
 /* A kernel's record has perhaps said it already. */
-static void ep_net_lost_warn(struct ncclEpGroup *g, const struct ep_gda_failure *failure)
+static void ep_remote_lost_warn(struct ncclEpGroup *g, const struct ep_gda_failure *failure)
 {
 	if (failure->peer < 0) {
 		EP_WARN("%s", failure->text);
-	} else if (!(g->lost_told >> failure->peer & 1)) {
+	} else if (!(g->lost_logged >> failure->peer & 1)) {
 		EP_WARN("%s; the rank is masked from now on", failure->text);
-		g->lost_told |= (uint64_t)1 << failure->peer;
+		g->lost_logged |= (uint64_t)1 << failure->peer;
 	}
 }
 
-ncclResult_t ep_net_poll(struct ncclEpGroup *g)
+ncclResult_t ep_group_remote_poll(struct ncclEpGroup *g)
 {
 	struct ep_gda_failure failure;
 
 	while (g->gda && ep_gda_poll(g->gda, &failure)) {
 		if (g->config.enable_mask) {
-			ep_net_lost_warn(g, &failure);
-			ep_net_mask(g, failure.peer);
+			ep_remote_lost_warn(g, &failure);
+			ep_remote_mask(g, failure.peer);
 			continue;
 		}
 		g->failed = true;
@@ -233,49 +239,49 @@ ncclResult_t ep_net_poll(struct ncclEpGroup *g)
 	return ncclSuccess;
 }
 
-void ep_net_explain(struct ncclEpGroup *g, uint32_t rank, char *text, size_t size)
+void ep_group_remote_explain(struct ncclEpGroup *g, uint32_t rank, char *text, size_t size)
 {
 	struct ep_gda_failure failure;
 
 	text[0] = '\0';
-	if (g->gda && ep_net_remote(g, rank) && ep_gda_explain(g->gda, (int)rank, &failure)) {
+	if (g->gda && ep_group_is_remote(g, rank) && ep_gda_explain(g->gda, (int)rank, &failure)) {
 		snprintf(text, size, " (%s)", failure.text);
 	}
 }
 
 /* The connections outlive the group until no remote rank needs them any more. */
-static void ep_net_cut(void *gda)
+static void ep_remote_cut(void *gda)
 {
-	struct timespec nap = { 0, EP_NET_LINGER_NS };
+	struct timespec nap = { 0, EP_REMOTE_LINGER_NS };
 
 	nanosleep(&nap, NULL);
 	ep_gda_close(gda);
 }
 
-static bool ep_net_lost(void *gda, int rank)
+static bool ep_remote_lost(void *gda, int rank)
 {
 	struct ep_gda_failure failure;
 
 	return ep_gda_explain(gda, rank, &failure);
 }
 
-void ep_net_leave(struct ncclEpGroup *g, uint64_t timeout_ns)
+void ep_group_remote_leave(struct ncclEpGroup *g, uint64_t timeout_ns)
 {
-	struct ep_heap_remote remote = { ep_net_cut, ep_net_lost, g->gda, 0,
+	struct ep_heap_remote remote = { ep_remote_cut, ep_remote_lost, g->gda, 0,
 					 ep_now_ns() + timeout_ns };
 
 	/* First the peers of this node: a remote rank that is lost takes the timeout. */
 	ep_heap_farewell(&g->peer_heap);
 	if (g->remote) {
 		/* Who cannot be reached need not be told. */
-		(void)ep_net_drain(g, true, timeout_ns);
-		remote.absent = ep_net_suspects(g);
+		(void)ep_group_remote_drain(g, true, timeout_ns);
+		remote.absent = ep_remote_suspects(g);
 		g->gda = NULL;
 	}
 	ep_heap_leave(&g->peer_heap, timeout_ns, g->remote ? &remote : NULL);
 }
 
-void ep_net_close(struct ncclEpGroup *g, bool stuck)
+void ep_group_remote_close(struct ncclEpGroup *g, bool stuck)
 {
 	if (stuck) {
 		ep_gda_close_stuck(g->gda);

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the rest of this directory knows of an algorithm: its limits, what the heap and a handle's
+ * memory have to hold for it, and its functions.
+ */
+#ifndef EP_EP_ALGO_H
+#define EP_EP_ALGO_H
+
+#include "core/error.h"
+#include "nccl_ep.h"
+
+struct ep_dispatch;
+struct ep_combine;
+
+struct ep_limits {
+	const char *mode; /* the algorithm's name in texts */
+	uint32_t max_ranks;
+	uint32_t max_local_experts;
+	uint32_t max_tokens; /* of a rank */
+	uint32_t max_topk;
+	uint32_t max_selections; /* tokens of a rank times top-k */
+	uint32_t layouts;        /* bits 1 << ncclEpLayout_t */
+	const char *layout_names;
+	uint32_t quad_bytes; /* kernels compare how many of this size two ranks' rows have */
+};
+
+/* What the heap's layout depends on besides the top-k. Equal on all ranks. */
+struct ep_shape {
+	uint32_t nranks;
+	uint32_t nlocal; /* experts of a rank */
+	uint32_t max_tokens;
+	uint32_t max_token_bytes; /* of a row, whatever travels in it */
+	uint32_t channels;        /* 0: no rank has remote peers, and there is nothing for them */
+};
+
+/* Where things lie in the heap, as far as the group itself needs to know. */
+struct ep_group_heap {
+	uint32_t topk; /* handles of up to this top-k fit; 0: none */
+	uint64_t bytes;
+	uint64_t progress_off; /* [R], 8 bytes each */
+	uint64_t clean_off;
+	uint64_t signal_off; /* [R][channels] */
+	uint64_t stage_off;  /* [channels][2] sides */
+	uint64_t stage_side_bytes;
+};
+
+struct ep_algo {
+	struct ep_limits limits;
+
+	/* The heap for handles of up to `topk`, and the memory of one handle. */
+	struct ep_group_heap (*heap)(const struct ep_shape *shape, uint32_t topk);
+	uint64_t (*handle_bytes)(const struct ep_shape *shape, ncclEpLayout_t layout,
+				 uint32_t topk);
+
+	/* Makes the group's state: one block of memory, which the group frees. */
+	ncclResult_t (*group_open)(struct ncclEpGroup *group);
+	/* The group has another heap. */
+	void (*group_bind)(struct ncclEpGroup *group);
+	/* The state's choices, for the log. */
+	void (*group_describe)(const struct ncclEpGroup *group, char *text, size_t size);
+
+	/* The same for a handle. Fails if this GPU cannot run operations of the handle's top-k. */
+	ncclResult_t (*handle_open)(struct ncclEpHandle *handle);
+	/* The handle has its memory. */
+	void (*handle_bind)(struct ncclEpHandle *handle);
+
+	/* Check what dispatch.c and combine.c leave to them, and launch: one half if send_only. */
+	ncclResult_t (*dispatch)(const struct ep_dispatch *dispatch, cudaStream_t stream);
+	ncclResult_t (*combine)(const struct ep_combine *combine, cudaStream_t stream);
+	/* Launches the receive half of the handle's pending operation. */
+	ncclResult_t (*complete)(struct ncclEpHandle *handle, cudaStream_t stream);
+};
+
+extern const struct ep_algo ep_ll_algo;
+
+#endif

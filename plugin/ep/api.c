@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every public call: it enters the group, has another file do the work, and leaves. */
+#include "ep/combine.h"
+#include "ep/dispatch.h"
+#include "ep/mask.h"
+#include "ep/query.h"
+#include "ep/struct.h"
+
+ncclResult_t ncclEpGetVersion(int *version)
+{
+	ep_error_scope(NULL);
+	if (!version) {
+		return ep_fail(ncclInvalidArgument, "ncclEpGetVersion: version is NULL");
+	}
+	*version = NCCL_EP_VERSION_CODE;
+	return ncclSuccess;
+}
+
+/* ---- tensors ---- */
+
+ncclResult_t ncclEpTensorAlloc(ncclEpTensor_t **tensor, unsigned int ndim, ncclDataType_t datatype,
+			       const size_t *sizes, const ncclEpTensorAllocConfig_t *config)
+{
+	ep_error_scope(NULL);
+	return ep_tensor_alloc(tensor, ndim, datatype, sizes, config);
+}
+
+ncclResult_t ncclEpTensorDestroy(ncclEpTensor_t *tensor)
+{
+	ep_error_scope(NULL);
+	return tensor ? ep_tensor_destroy(tensor) : ncclSuccess;
+}
+
+/* ---- groups ---- */
+
+ncclResult_t ncclEpCreateGroup(ncclEpGroup_t *ep_group, ncclComm_t comm,
+			       const ncclEpGroupConfig_t *config)
+{
+	ep_error_scope(NULL);
+	return ep_group_create(ep_group, comm, config);
+}
+
+ncclResult_t ncclEpGroupDestroy(ncclEpGroup_t ep_group)
+{
+	struct ep_call call;
+
+	if (!ep_group) {
+		return ncclSuccess;
+	}
+	EP_CHECK(ep_group_enter(&call, ep_group, true));
+	return ep_group_destroy(&call);
+}
+
+/* ---- handles ---- */
+
+ncclResult_t ncclEpHandleMemSize(ncclEpGroup_t ep_group, ncclEpLayout_t layout,
+				 const ncclEpHandleConfig_t *config, size_t *size_out, int num_topk)
+{
+	struct ep_call call;
+
+	EP_CHECK(ep_group_enter(&call, ep_group, false));
+	return ep_group_leave(&call,
+			      ep_handle_mem_size(ep_group, layout, config, size_out, num_topk));
+}
+
+ncclResult_t ncclEpInitHandle(ncclEpHandle_t *handle, ncclEpGroup_t ep_group, ncclEpLayout_t layout,
+			      const ncclEpHandleConfig_t *config, int num_topk,
+			      const ncclEpTensor_t *handle_mem)
+{
+	struct ep_call call;
+
+	ep_error_scope(NULL);
+	if (!handle) {
+		return ep_fail(ncclInvalidArgument, "handle is NULL: pass an address for it");
+	}
+	*handle = NULL;
+	EP_CHECK(ep_group_enter(&call, ep_group, false));
+	return ep_group_leave(&call, ep_handle_init(handle, ep_group, layout, config, num_topk,
+						    handle_mem));
+}
+
+ncclResult_t ncclEpUpdateHandle(ncclEpHandle_t handle, const ncclEpTensor_t *topk_idx,
+				const ncclEpLayoutInfo_t *layout_info, cudaStream_t stream)
+{
+	struct ep_call call;
+
+	EP_CHECK(ep_handle_enter(&call, handle, false));
+	return ep_group_leave(&call, ep_handle_update(handle, topk_idx, layout_info));
+}
+
+ncclResult_t ncclEpCreateHandle(ncclEpHandle_t *handle, ncclEpGroup_t ep_group,
+				ncclEpLayout_t layout, const ncclEpTensor_t *topk_idx,
+				const ncclEpLayoutInfo_t *layout_info,
+				const ncclEpHandleConfig_t *config, cudaStream_t stream)
+{
+	ncclEpLayoutInfo_t own;
+	struct ep_call call;
+
+	ep_error_scope(NULL);
+	EP_CHECK(EP_IMPORT_OPTIONAL(&own, layout_info, NCCL_EP_LAYOUT_INFO));
+	if (!handle) {
+		return ep_fail(ncclInvalidArgument, "handle is NULL: pass an address for it");
+	}
+	*handle = NULL;
+	EP_CHECK(ep_group_enter(&call, ep_group, false));
+	return ep_group_leave(&call, ep_handle_create(handle, ep_group, layout, topk_idx,
+						      layout_info, config));
+}
+
+ncclResult_t ncclEpHandleDestroy(ncclEpHandle_t handle)
+{
+	struct ep_call call;
+
+	ep_error_scope(NULL);
+	if (!handle) {
+		return ncclSuccess;
+	}
+	EP_CHECK(ep_handle_enter(&call, handle, true));
+	return ep_group_leave(&call, ep_handle_destroy(handle));
+}
+
+/* ---- operations ---- */
+
+ncclResult_t ncclEpDispatch(ncclEpHandle_t handle, const ncclEpDispatchInputs_t *inputs,
+			    const ncclEpDispatchOutputs_t *outputs,
+			    const ncclEpLayoutInfo_t *layout_info,
+			    const ncclEpDispatchConfig_t *config, cudaStream_t stream)
+{
+	struct ep_call call;
+
+	EP_CHECK(ep_handle_enter(&call, handle, false));
+	return ep_group_leave(&call, ep_dispatch_run(handle, inputs, outputs, layout_info, config,
+						     stream));
+}
+
+ncclResult_t ncclEpCombine(ncclEpHandle_t handle, const ncclEpCombineInputs_t *inputs,
+			   const ncclEpCombineOutputs_t *outputs,
+			   const ncclEpCombineConfig_t *config, cudaStream_t stream)
+{
+	struct ep_call call;
+
+	EP_CHECK(ep_handle_enter(&call, handle, false));
+	return ep_group_leave(&call, ep_combine_run(handle, inputs, outputs, config, stream));
+}
+
+ncclResult_t ncclEpComplete(ncclEpHandle_t handle, const ncclEpCompleteConfig_t *config,
+			    cudaStream_t stream)
+{
+	struct ep_call call;
+
+	EP_CHECK(ep_handle_enter(&call, handle, false));
+	return ep_group_leave(&call, ep_handle_complete(handle, config, stream));
+}
+
+/* ---- ranks that fail ---- */
+
+/* Begins one of the five calls: the group must have been created with masks. */
+static ncclResult_t ep_mask_enter(struct ep_call *call, struct ncclEpGroup *group, bool even_failed,
+				  const void *pointer, const char *name)
+{
+	EP_CHECK(ep_group_enter(call, group, even_failed));
+	if (!group->config.enable_mask) {
+		return ep_group_leave(call, ep_fail(ncclInvalidUsage,
+						    "%s: the group was created without enable_mask",
+						    name));
+	}
+	if (!pointer) {
+		return ep_group_leave(call, ep_fail(ncclInvalidArgument,
+						    "%s: the pointer argument is NULL", name));
+	}
+	return ncclSuccess;
+}
+
+ncclResult_t ncclEpMaskQuery(ncclEpGroup_t ep_group, int *mask, cudaStream_t stream)
+{
+	struct ep_call call;
+
+	EP_CHECK(ep_mask_enter(&call, ep_group, true, mask, "ncclEpMaskQuery"));
+	return ep_group_leave(&call, ep_mask_query(ep_group, mask, stream));
+}
+
+ncclResult_t ncclEpMaskUpdate(ncclEpGroup_t ep_group, const int *mask, cudaStream_t stream)
+{
+	struct ep_call call;
+
+	EP_CHECK(ep_mask_enter(&call, ep_group, false, mask, "ncclEpMaskUpdate"));
+	return ep_group_leave(&call, ep_mask_update(ep_group, mask, stream));
+}
+
+ncclResult_t ncclEpMaskClean(ncclEpGroup_t ep_group, cudaStream_t stream)
+{
+	struct ep_call call;
+
+	EP_CHECK(ep_mask_enter(&call, ep_group, false, "", "ncclEpMaskClean"));
+	return ep_group_leave(&call, ep_mask_clean(ep_group, stream));
+}
+
+ncclResult_t ncclEpGetAsyncError(ncclEpGroup_t ep_group, int *error)
+{
+	struct ep_call call;
+
+	EP_CHECK(ep_mask_enter(&call, ep_group, true, error, "ncclEpGetAsyncError"));
+	*error = ep_group->failed || __atomic_load_n(ep_group->async_error, __ATOMIC_ACQUIRE) != 0;
+	return ep_group_leave(&call, ncclSuccess);
+}
+
+ncclResult_t ncclEpErrorClear(ncclEpGroup_t ep_group)
+{
+	struct ep_call call;
+
+	EP_CHECK(ep_mask_enter(&call, ep_group, false, "", "ncclEpErrorClear"));
+	__atomic_store_n(ep_group->async_error, 0, __ATOMIC_RELEASE);
+	return ep_group_leave(&call, ncclSuccess);
+}
+
+/* ---- beyond the NCCL EP API ---- */
+
+ncclResult_t ncclEpExtGetLastError(ncclEpGroup_t ep_group, ncclResult_t *code, const char **text)
+{
+	struct ep_call call;
+
+	if (!ep_group) {
+		return ep_query_error(NULL, code, text);
+	}
+	EP_CHECK(ep_group_enter(&call, ep_group, true));
+	return ep_group_leave(&call, ep_query_error(&ep_group->errors, code, text));
+}
+
+ncclResult_t ncclEpExtDeviceMemory(const ncclEpGroupConfig_t *config, int nranks,
+				   ncclEpLayout_t layout, int num_topk, ncclEpExtMemory_t *memory)
+{
+	ep_error_scope(NULL);
+	return ep_query_memory(config, nranks, layout, num_topk, memory);
+}
+
+ncclResult_t ncclEpExtNumRecvTokens(ncclEpHandle_t handle, uint64_t *tokens, uint64_t *rows,
+				    cudaStream_t stream)
+{
+	struct ep_call call;
+
+	EP_CHECK(ep_handle_enter(&call, handle, false));
+	return ep_group_leave(&call, ep_query_received(handle, tokens, rows, stream));
+}
+
+ncclResult_t ncclEpExtPeerStats(ncclEpGroup_t ep_group, ncclEpExtPeerStats_t *stats, int count,
+				cudaStream_t stream)
+{
+	struct ep_call call;
+
+	EP_CHECK(ep_group_enter(&call, ep_group, true));
+	return ep_group_leave(&call, ep_query_stats(ep_group, stats, count, stream));
+}

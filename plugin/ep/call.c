@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/cuda.h"
+#include "ep/call.h"
+#include "ep/handle.h"
+#include "ep/record.h"
+
+ncclResult_t ep_group_enter(struct ep_call *call, struct ncclEpGroup *group, bool even_failed)
+{
+	ncclResult_t result;
+	int current = -1;
+
+	ep_error_scope(NULL);
+	if (!group || group->magic != EP_GROUP_MAGIC) {
+		return ep_fail(ncclInvalidArgument, "%s",
+			       group ? "ep_group is not a group (destroyed?)" : "ep_group is NULL");
+	}
+	pthread_mutex_lock(&group->lock);
+	ep_error_scope(&group->errors);
+	call->group = group;
+	call->device = -1;
+	EP_CUDA_GOTO(cudaGetDevice(&current), "reading the current device", err_leave);
+	if (current != group->device) {
+		EP_CUDA_GOTO(cudaSetDevice(group->device), "selecting the group's device",
+			     err_leave);
+		call->device = current;
+	}
+	result = ep_record_poll(group);
+	if (result == ncclSuccess || even_failed) {
+		return ncclSuccess;
+	}
+err_leave:
+	return ep_group_leave(call, result);
+}
+
+ncclResult_t ep_handle_enter(struct ep_call *call, struct ncclEpHandle *handle, bool even_failed)
+{
+	ep_error_scope(NULL);
+	if (!handle || handle->magic != EP_HANDLE_MAGIC) {
+		return ep_fail(ncclInvalidArgument, "%s",
+			       handle ? "handle is not a handle (destroyed?)" : "handle is NULL");
+	}
+	return ep_group_enter(call, handle->group, even_failed);
+}
+
+ncclResult_t ep_group_leave(struct ep_call *call, ncclResult_t result)
+{
+	if (call->device >= 0 && cudaSetDevice(call->device) != cudaSuccess) {
+		(void)cudaGetLastError();
+	}
+	ep_error_scope(NULL);
+	pthread_mutex_unlock(&call->group->lock);
+	return result;
+}
+
+ncclResult_t ep_stream_check_capture(cudaStream_t stream, const char *name)
+{
+	enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+
+	EP_CUDA(cudaStreamIsCapturing(stream, &status), name);
+	if (status != cudaStreamCaptureStatusNone) {
+		return ep_fail(ncclInvalidUsage,
+			       "%s synchronises the stream, which is being "
+			       "captured: call it outside the capture",
+			       name);
+	}
+	return ncclSuccess;
+}

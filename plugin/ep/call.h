@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The beginning and the end of every call on a group. */
+#ifndef EP_EP_CALL_H
+#define EP_EP_CALL_H
+
+#include <stdbool.h>
+#include "core/error.h"
+#include "nccl_ep.h"
+
+/* State of a thread inside a call on a group. */
+struct ep_call {
+	struct ncclEpGroup *group;
+	int device; /* to be made current again; -1: it is the group's */
+};
+
+/*
+ * Begins a call: checks the object, takes the group's lock, makes its device current and looks for
+ * failures of device operations. On failure nothing needs ending.
+ * `even_failed`: the call is possible after the group has failed.
+ */
+ncclResult_t ep_group_enter(struct ep_call *call, struct ncclEpGroup *group, bool even_failed);
+ncclResult_t ep_handle_enter(struct ep_call *call, struct ncclEpHandle *handle, bool even_failed);
+
+/* Ends it. Returns `result`. */
+ncclResult_t ep_group_leave(struct ep_call *call, ncclResult_t result);
+
+/* Refuses a stream that is being captured, for calls that synchronise it. */
+ncclResult_t ep_stream_check_capture(cudaStream_t stream, const char *name);
+
+#endif

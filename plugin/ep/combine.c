@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ep/combine.h"
+#include "ep/struct.h"
+
+static ncclResult_t ep_combine_check_recipe(const struct ep_combine *c)
+{
+	if (c->config.quant_recipe == NCCL_EP_COMB_QUANT_NVFP4) {
+		return ep_fail(ncclInvalidUsage, "ncclEpCombine: recipe NVFP4 is not available on "
+						 "this device: use NCCL_EP_COMB_QUANT_NONE");
+	}
+	if (c->config.quant_recipe != NCCL_EP_COMB_QUANT_NONE) {
+		return ep_fail(ncclInvalidArgument,
+			       "config->quant_recipe is %d, the largest value "
+			       "is %d",
+			       (int)c->config.quant_recipe, NCCL_EP_COMB_QUANT_NVFP4);
+	}
+	EP_CHECK(ep_tensor_expect_absent(c->in.scales, "inputs->scales",
+					 "combine takes unquantised tokens (recipe NONE)"));
+	if (c->config.pass_direction == NCCL_EP_BWD_PASS) {
+		return ep_fail(ncclInvalidUsage,
+			       "ncclEpCombine: %s mode has no backward pass: use NCCL_EP_FWD_PASS",
+			       c->h->group->config.algo->limits.mode);
+	}
+	if (c->config.pass_direction != NCCL_EP_FWD_PASS) {
+		return ep_fail(ncclInvalidArgument, "config->pass_direction is %d",
+			       (int)c->config.pass_direction);
+	}
+	return ncclSuccess;
+}
+
+static ncclResult_t ep_combine_check_input(struct ep_combine *c)
+{
+	const struct ncclEpGroup *g = c->h->group;
+	ncclDataType_t type;
+
+	EP_CHECK(ep_view_make(&c->tokens, g->comm, c->in.tokens, c->h->received.ndim + 1,
+			      "inputs->tokens"));
+	type = c->tokens.datatype;
+	if (type != ncclBfloat16 && type != ncclFloat16 && type != ncclFloat32) {
+		return ep_fail(ncclInvalidArgument,
+			       "inputs->tokens: data type %s, it needs bf16, "
+			       "fp16 or fp32",
+			       ep_dtype_name(type));
+	}
+	EP_CHECK(ep_received_expect(&c->h->received, &c->tokens, "inputs->tokens"));
+	EP_CHECK(ep_view_expect_align(&c->tokens, 16, "inputs->tokens"));
+	EP_CHECK(ep_view_row_bytes(&c->tokens, c->h->received.ndim, &c->token_bytes,
+				   "inputs->tokens"));
+	if (c->token_bytes > g->config.shape.max_token_bytes) {
+		return ep_fail(ncclInvalidArgument,
+			       "inputs->tokens: a row takes %u bytes, the "
+			       "group's max_token_bytes is %u",
+			       c->token_bytes, g->config.shape.max_token_bytes);
+	}
+	return ncclSuccess;
+}
+
+static ncclResult_t ep_combine_check_output(struct ep_combine *c)
+{
+	struct ep_view *out = &c->out_tokens;
+
+	EP_CHECK(ep_view_make(out, c->h->group->comm, c->out.tokens, 2, "outputs->tokens"));
+	EP_CHECK(ep_view_expect_type(out, c->tokens.datatype, "outputs->tokens"));
+	EP_CHECK(ep_view_expect_dim(out, 0, c->h->num_tokens, "tokens of the handle's topk_idx",
+				    "outputs->tokens"));
+	EP_CHECK(ep_view_expect_dim(out, 1, c->tokens.sizes[c->h->received.ndim],
+				    "elements of inputs->tokens", "outputs->tokens"));
+	return ep_view_expect_align(out, 16, "outputs->tokens");
+}
+
+static ncclResult_t ep_combine_check_state(const struct ep_combine *c)
+{
+	static const char name[] = "ncclEpCombine";
+
+	EP_CHECK(ep_handle_check_idle(c->h, name));
+	if (!c->h->dispatched) {
+		return ep_fail(ncclInvalidUsage, "ncclEpCombine: nothing was dispatched with the "
+						 "handle's routing: call ncclEpDispatch first");
+	}
+	return ep_handle_check_send_only(c->h, c->config.send_only, name);
+}
+
+static ncclResult_t ep_combine_check(struct ep_combine *c)
+{
+	EP_CHECK(ep_combine_check_recipe(c));
+	EP_CHECK(ep_handle_check_routed(c->h, "ncclEpCombine"));
+	EP_CHECK(ep_combine_check_input(c));
+	EP_CHECK(ep_combine_check_output(c));
+	return ep_combine_check_state(c);
+}
+
+ncclResult_t ep_combine_run(struct ncclEpHandle *handle, const ncclEpCombineInputs_t *inputs,
+			    const ncclEpCombineOutputs_t *outputs,
+			    const ncclEpCombineConfig_t *config, cudaStream_t stream)
+{
+	struct ep_combine c = { .h = handle };
+
+	EP_CHECK(EP_IMPORT(&c.in, inputs, NCCL_EP_COMBINE_INPUTS));
+	EP_CHECK(EP_IMPORT(&c.out, outputs, NCCL_EP_COMBINE_OUTPUTS));
+	EP_CHECK(EP_IMPORT_OPTIONAL(&c.config, config, NCCL_EP_COMBINE_CONFIG));
+	EP_CHECK(ep_combine_check(&c));
+	EP_CHECK(handle->group->config.algo->combine(&c, stream));
+	ep_handle_launched(handle, EP_PENDING_COMBINE, c.config.send_only);
+	return ncclSuccess;
+}

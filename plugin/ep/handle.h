@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The object behind ncclEpHandle_t. */
+#ifndef EP_EP_HANDLE_H
+#define EP_EP_HANDLE_H
+
+#include "ep/group.h"
+#include "ep/tensor.h"
+
+#define EP_HANDLE_MAGIC 0x656c646e61687065ull
+
+enum ep_pending_kind {
+	EP_PENDING_NONE,
+	EP_PENDING_DISPATCH,
+	EP_PENDING_COMBINE
+};
+
+/* Tensors with received rows, as the handle's layout has them, and the counters of their rows. */
+struct ep_received {
+	unsigned int ndim;  /* leading dimensions, before that of a row */
+	uint64_t extent[2]; /* of these */
+	const char *meaning[2];
+	const uint32_t *src_rows; /* on the device, [R]: distinct tokens received from each rank */
+	const uint32_t *counts;   /* and rows of each local expert; NULL: each token has one row */
+};
+
+struct ncclEpHandle {
+	uint64_t magic;
+	struct ncclEpGroup *group;
+	ncclEpLayout_t layout;
+	uint32_t topk;
+	unsigned char *mem;
+	uint64_t mem_bytes;
+	bool mem_owned;
+	struct ep_received received; /* this and the next are the algorithm's */
+	struct ep_ll_handle *ll;
+
+	bool routed;
+	bool dispatched; /* with the present routing */
+	uint32_t num_tokens;
+	uint32_t id_bytes;
+	const void *topk_idx;
+	enum ep_pending_kind pending;
+};
+
+/* Whether the layout and top-k are possible. Shared with the memory query. */
+ncclResult_t ep_handle_check(const struct ep_group_config *config, ncclEpLayout_t layout,
+			     int num_topk);
+
+/* What the calls of these names do, inside the group. */
+ncclResult_t ep_handle_mem_size(const struct ncclEpGroup *group, ncclEpLayout_t layout,
+				const ncclEpHandleConfig_t *config, size_t *size_out, int num_topk);
+ncclResult_t ep_handle_init(struct ncclEpHandle **out, struct ncclEpGroup *group,
+			    ncclEpLayout_t layout, const ncclEpHandleConfig_t *config, int num_topk,
+			    const ncclEpTensor_t *handle_mem);
+ncclResult_t ep_handle_update(struct ncclEpHandle *handle, const ncclEpTensor_t *topk_idx,
+			      const ncclEpLayoutInfo_t *layout_info);
+ncclResult_t ep_handle_create(struct ncclEpHandle **out, struct ncclEpGroup *group,
+			      ncclEpLayout_t layout, const ncclEpTensor_t *topk_idx,
+			      const ncclEpLayoutInfo_t *layout_info,
+			      const ncclEpHandleConfig_t *config);
+ncclResult_t ep_handle_destroy(struct ncclEpHandle *handle);
+ncclResult_t ep_handle_complete(struct ncclEpHandle *handle, const ncclEpCompleteConfig_t *config,
+				cudaStream_t stream);
+
+/* That no operation of the handle is pending. `name`: the call that needs this. */
+ncclResult_t ep_handle_check_idle(const struct ncclEpHandle *handle, const char *name);
+
+/* That the handle has a routing, and that an operation, pending if send_only, may follow. */
+ncclResult_t ep_handle_check_routed(const struct ncclEpHandle *handle, const char *name);
+ncclResult_t ep_handle_check_send_only(const struct ncclEpHandle *handle, bool send_only,
+				       const char *name);
+
+/* That the leading extents of a tensor with received rows are those of the layout. */
+ncclResult_t ep_received_expect(const struct ep_received *received, const struct ep_view *view,
+				const char *name);
+
+/* The operation is launched: complete, or pending if send_only. */
+void ep_handle_launched(struct ncclEpHandle *handle, enum ep_pending_kind kind, bool send_only);
+
+#endif

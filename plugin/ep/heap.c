@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+#include "core/bootstrap.h"
+#include "core/cuda.h"
+#include "core/idle.h"
+#include "core/log.h"
+#include "ep/heap.h"
+#include "ep/remote.h"
+
+void ep_group_heap_bind(struct ncclEpGroup *g)
+{
+	g->dev = (struct ep_dev_group){
+		.rank = (uint32_t)g->rank,
+		.nranks = (uint32_t)g->nranks,
+		.mask_enabled = g->config.enable_mask,
+		.by_ranks = ep_div_make((uint32_t)g->nranks),
+		.timeout_ns = g->config.timeout_ns,
+		.mask = g->mask,
+		.seq = g->seq,
+		.state = g->state,
+		.records = g->records_dev,
+		.async_error = g->async_error_dev,
+		.stats = g->stats,
+		.progress_off = g->heap.progress_off,
+		.clean_off = g->heap.clean_off,
+		.remote_ranks = g->remote,
+		.remote = g->remote ? g->remote_dev : NULL,
+	};
+	memcpy(g->dev.heap, g->peer_heap.base, sizeof(g->dev.heap));
+	g->config.algo->group_bind(g);
+}
+
+/* Replaces the heap by one for handles of `topk`. Collective. The old one serves until the end. */
+static ncclResult_t ep_group_grow(struct ncclEpGroup *g, uint32_t topk)
+{
+	struct ep_group_heap heap = g->config.algo->heap(&g->config.shape, topk);
+	uint64_t timeout_ns = (uint64_t)g->params.value[EP_PARAM_BOOTSTRAP_TIMEOUT_MS] * 1000000;
+	ncclResult_t result = ncclSuccess;
+	struct ep_heap grown;
+	struct ep_boot boot;
+	cudaError_t err;
+
+	EP_CHECK(ep_boot_open(&boot, g->comm, timeout_ns));
+	err = ep_device_wait(g->device, timeout_ns);
+	if (err == cudaErrorNotReady) {
+		result = ep_fail(ncclSystemError,
+				 "a handle of top-%u needs a larger heap: rank %d's GPU is still "
+				 "busy after %llu ms, and the old heap may be in use; see what "
+				 "does not end on it. NCCL_EP_BOOTSTRAP_TIMEOUT_MS sets the limit",
+				 topk, g->rank, (unsigned long long)(timeout_ns / 1000000));
+	} else if (err != cudaSuccess) {
+		result = ep_fail_cuda(err, "waiting for the group's operations");
+	} else {
+		result = ep_group_remote_drain(g, false,
+					       ep_min_u64(timeout_ns, g->config.timeout_ns));
+	}
+	EP_CHECK_GOTO(ep_heap_open(&grown, &boot, g->idents, g->peer_heap.team, heap.bytes, result),
+		      out);
+	/* All ranks have come here, so that nothing is on its way to the old memory. */
+	ep_group_remote_unbind(g);
+	result = ep_group_remote_bind(g, &boot, &grown, &heap);
+	if (result != ncclSuccess) {
+		g->failed = true; /* remote ranks can write neither */
+		ep_error_get(NULL, &g->failure);
+		ep_heap_close(&grown, &boot);
+		goto out;
+	}
+	EP_INFO(EP_LOG_INIT, "group %p rank %d: heap grows to %llu bytes for top-%u", (void *)g,
+		g->rank, (unsigned long long)grown.bytes, topk);
+	ep_heap_close(&g->peer_heap, &boot);
+	g->peer_heap = grown;
+	g->heap = heap;
+	ep_group_heap_bind(g);
+out:
+	if (err != cudaErrorNotReady) { /* freeing waits for the device: rather leave a few KiB */
+		ep_boot_close(&boot);
+	}
+	if (boot.stuck) {
+		/* The device is not idle until the communicator is aborted: do not come here again. */
+		g->failed = true;
+		ep_error_get(NULL, &g->failure);
+	}
+	return result;
+}
+
+ncclResult_t ep_group_heap_bytes(const struct ep_group_config *config, uint32_t topk,
+				 uint64_t *bytes)
+{
+	uint64_t need = config->algo->heap(&config->shape, topk).bytes;
+
+	if (topk <= config->heap.topk) {
+		*bytes = config->heap_bytes;
+		return ncclSuccess;
+	}
+	if (config->explicit_bytes) {
+		return ep_fail(
+			ncclInvalidUsage,
+			"rdma_buffer_size is %llu bytes, a handle of top-%u needs %llu: raise "
+			"it, or set NCCL_EP_AUTO",
+			(unsigned long long)config->explicit_bytes, topk, (unsigned long long)need);
+	}
+	*bytes = ep_heap_alloc_bytes(need);
+	return ncclSuccess;
+}
+
+ncclResult_t ep_group_heap_reserve(struct ncclEpGroup *g, uint32_t topk)
+{
+	uint64_t bytes;
+
+	if (topk <= g->heap.topk) {
+		return ncclSuccess;
+	}
+	EP_CHECK(ep_group_heap_bytes(&g->config, topk, &bytes));
+	if (g->pending) {
+		return ep_fail(
+			ncclInvalidUsage,
+			"the group's buffer must grow for a handle of top-%u, but %u send_only "
+			"operations are pending: complete them first, or create the group "
+			"with num_topk = %u",
+			topk, g->pending, topk);
+	}
+	return ep_group_grow(g, topk);
+}

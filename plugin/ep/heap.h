@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The heap of a group: its size, and its replacement by a larger one. */
+#ifndef EP_EP_HEAP_H
+#define EP_EP_HEAP_H
+
+#include "ep/group_config.h"
+
+/* Bytes of the heap after handles of `topk` have been made, if they can be. */
+ncclResult_t ep_group_heap_bytes(const struct ep_group_config *config, uint32_t topk,
+				 uint64_t *bytes);
+
+/* group->peer_heap and group->heap are new: fills group->dev. */
+void ep_group_heap_bind(struct ncclEpGroup *group);
+
+/* Makes sure that handles of `topk` fit. Collective if they do not. */
+ncclResult_t ep_group_heap_reserve(struct ncclEpGroup *group, uint32_t topk);
+
+#endif

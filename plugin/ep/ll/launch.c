@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From a plan to a running kernel. No launch allocates or synchronises. */
+#include <string.h>
+#include "core/cuda.h"
+#include "device/kernels.h"
+#include "ep/kernel.h"
+#include "ep/ll/ll.h"
+
+#define EP_MAX_DEVICES 64
+
+/* enum ep_ll_kernel */
+static const void *const ep_ll_kernels[EP_LL_KERNELS] = {
+	(const void *)ep_ll_dispatch_kernel,
+	(const void *)ep_ll_dispatch_fp8_kernel,
+	(const void *)ep_ll_combine_bf16_kernel,
+	(const void *)ep_ll_combine_fp16_kernel,
+	(const void *)ep_ll_combine_fp32_kernel,
+	(const void *)ep_ll_dispatch_remote_kernel,
+	(const void *)ep_ll_dispatch_fp8_remote_kernel,
+	(const void *)ep_ll_combine_bf16_remote_kernel,
+	(const void *)ep_ll_combine_fp16_remote_kernel,
+	(const void *)ep_ll_combine_fp32_remote_kernel,
+};
+
+/* What the dispatch kernels may use on each device: shared by all groups of the process. */
+static pthread_mutex_t ep_ll_shared_lock = PTHREAD_MUTEX_INITIALIZER;
+static uint32_t ep_ll_shared_allowed[EP_MAX_DEVICES];
+
+static bool ep_ll_is_dispatch(size_t kernel)
+{
+	return kernel % EP_LL_KERNEL_REMOTE < EP_LL_KERNEL_COMBINE;
+}
+
+ncclResult_t ep_ll_kernels_load(void)
+{
+	return ep_kernels_load(ep_ll_kernels, EP_LL_KERNELS);
+}
+
+static ncclResult_t ep_ll_shared_allow(int device, uint32_t bytes)
+{
+	uint32_t *allowed = &ep_ll_shared_allowed[device % EP_MAX_DEVICES];
+	cudaError_t err = cudaSuccess;
+
+	pthread_mutex_lock(&ep_ll_shared_lock);
+	for (size_t i = 0; bytes > *allowed && i < EP_LL_KERNELS; i++) {
+		if (ep_ll_is_dispatch(i) && err == cudaSuccess) {
+			err = cudaFuncSetAttribute(ep_ll_kernels[i],
+						   cudaFuncAttributeMaxDynamicSharedMemorySize,
+						   (int)bytes);
+		}
+	}
+	if (err == cudaSuccess && bytes > *allowed) {
+		*allowed = bytes;
+	}
+	pthread_mutex_unlock(&ep_ll_shared_lock);
+	if (err == cudaSuccess) {
+		return ncclSuccess;
+	}
+	(void)cudaGetLastError();
+	return ep_fail(ncclInvalidUsage,
+		       "dispatch needs %u bytes of shared memory per block, more than this GPU has "
+		       "(%s): use fewer experts per rank, or fewer ranks",
+		       bytes, cudaGetErrorString(err));
+}
+
+/* max_num_sms 1: the sending and the receiving block must fit on one SM together. */
+static ncclResult_t ep_ll_check_coresidence(uint32_t threads, uint32_t bytes)
+{
+	for (size_t i = 0; i < EP_LL_KERNELS; i++) {
+		int blocks = 0;
+
+		if (!ep_ll_is_dispatch(i)) {
+			continue;
+		}
+		EP_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, ep_ll_kernels[i],
+								      (int)threads, bytes),
+			"asking how many blocks fit on an SM");
+		if (blocks < 2) {
+			return ep_fail(
+				ncclInvalidUsage,
+				"max_num_sms is 1, but two blocks of dispatch (%u threads, %u "
+				"bytes of shared memory) do not fit on one SM: set it to 2 or "
+				"more",
+				threads, bytes);
+		}
+	}
+	return ncclSuccess;
+}
+
+/* What operations of the handle have in common. */
+static struct ep_ll_operation ep_ll_operation_of(const struct ncclEpHandle *h)
+{
+	const struct ncclEpGroup *g = h->group;
+
+	return (struct ep_ll_operation){
+		.shape = g->config.shape,
+		.geometry = g->ll->geometry,
+		.lines = g->lines,
+		.remote = g->remote != 0,
+		.layout = h->layout,
+		.topk = h->topk,
+		.num_tokens = h->num_tokens,
+	};
+}
+
+ncclResult_t ep_ll_allow_shared(const struct ncclEpHandle *h)
+{
+	struct ep_ll_operation operation = ep_ll_operation_of(h);
+	struct ep_ll_plan plan;
+
+	operation.row_bytes = operation.shape.max_token_bytes;
+	plan = ep_ll_plan_make(&operation);
+	if (plan.shared_bytes > 48 * 1024) {
+		EP_CHECK(ep_ll_shared_allow(h->group->device, plan.shared_bytes));
+	}
+	if (h->group->config.max_sms == 1) {
+		EP_CHECK(ep_ll_check_coresidence(plan.threads, plan.shared_bytes));
+	}
+	return ncclSuccess;
+}
+
+static void ep_ll_common_fill(struct ep_ll_common *c, const struct ncclEpHandle *h,
+			      const struct ep_ll_plan *p)
+{
+	const struct ncclEpGroup *g = h->group;
+
+	c->g = g->dev;
+	c->areas = g->ll->areas;
+	c->h = h->ll->dev;
+	c->launch.pending = h->ll->pending;
+	c->topk_idx = h->topk_idx;
+	c->nlocal = g->config.shape.nlocal;
+	c->topk = h->topk;
+	c->max_tokens = g->config.shape.max_tokens;
+	c->num_tokens = h->num_tokens;
+	c->layout = h->layout;
+	c->id_bytes = h->id_bytes;
+	c->row_quads = p->row_quads;
+	c->lines = g->lines;
+	c->parts = p->parts;
+	c->peer_parts = p->peer_parts;
+	c->part_quads = p->part_quads;
+	c->peer_part_quads = p->peer_part_quads;
+	c->by_local = ep_div_make(c->nlocal);
+	c->by_topk = ep_div_make(c->topk);
+	c->by_parts = ep_div_make(c->parts);
+	c->by_peer_parts = ep_div_make(c->peer_parts);
+	c->span = p->span;
+	c->channel_tokens = p->channel_tokens;
+}
+
+static ncclResult_t ep_ll_launch(const struct ep_ll_plan *p, union ep_ll_args *args,
+				 uint32_t halves, cudaStream_t stream)
+{
+	struct ep_dev_launch *launch = &args->c.launch;
+	uint32_t recv_blocks = halves & EP_HALF_RECV ? p->recv_blocks : 0;
+
+	launch->halves = halves;
+	launch->send_blocks = halves & EP_HALF_SEND ? p->send_blocks : 0;
+	return ep_kernel_launch(ep_ll_kernels[p->kernel], args, launch->send_blocks + recv_blocks,
+				p->threads, p->shared_bytes, stream,
+				ep_ll_is_dispatch(p->kernel) ? "launching dispatch"
+							     : "launching combine");
+}
+
+/* Launches both halves, or the send half and keeps what the other needs. */
+static ncclResult_t ep_ll_begin(struct ncclEpHandle *h, const struct ep_ll_plan *p,
+				union ep_ll_args *args, bool send_only, cudaStream_t stream)
+{
+	ep_ll_common_fill(&args->c, h, p);
+	if (!send_only) {
+		return ep_ll_launch(p, args, EP_HALF_SEND | EP_HALF_RECV, stream);
+	}
+	EP_CHECK(ep_ll_launch(p, args, EP_HALF_SEND, stream));
+	h->ll->plan = *p;
+	h->ll->args = *args;
+	return ncclSuccess;
+}
+
+ncclResult_t ep_ll_dispatch(const struct ep_dispatch *d, cudaStream_t stream)
+{
+	struct ep_ll_operation operation = ep_ll_operation_of(d->h);
+	struct ep_ll_dispatch_args *a;
+	union ep_ll_args args;
+	struct ep_ll_plan p;
+
+	memset(&args, 0, sizeof(args));
+	a = &args.dispatch;
+	EP_CHECK(ep_ll_dispatch_check(d, a));
+	operation.row_bytes = d->token_bytes + d->scale_bytes;
+	operation.hidden = d->hidden;
+	p = ep_ll_plan_make(&operation);
+	a->tokens = d->tokens.data;
+	a->scales = d->scales.data;
+	a->out_tokens = d->out_tokens.data;
+	a->out_scales = d->out_scales.data;
+	a->token_bytes = d->token_bytes;
+	a->out_token_bytes = d->out_token_bytes;
+	a->scale_bytes = d->scale_bytes;
+	a->hidden = d->hidden;
+	a->round_scales = d->hidden && d->config.round_scales;
+	a->scale_columns = d->hidden && d->v1;
+	a->combine_parts = p.combine_parts;
+	a->count_off = p.packets.count_off;
+	a->header_off = p.packets.header_off;
+	a->header_bytes = p.packets.header_bytes;
+	a->by_packets = ep_div_make(p.packets.header_bytes / 16);
+	return ep_ll_begin(d->h, &p, &args, d->config.send_only, stream);
+}
+
+ncclResult_t ep_ll_combine(const struct ep_combine *c, cudaStream_t stream)
+{
+	struct ep_ll_operation operation = ep_ll_operation_of(c->h);
+	ncclDataType_t type = c->tokens.datatype;
+	union ep_ll_args args;
+	struct ep_ll_plan p;
+
+	memset(&args, 0, sizeof(args));
+	EP_CHECK(ep_ll_combine_check(c, &args.combine));
+	operation.combine = true;
+	operation.row_bytes = c->token_bytes;
+	operation.dtype = type == ncclBfloat16  ? EP_LL_BF16
+			  : type == ncclFloat16 ? EP_LL_FP16
+						: EP_LL_FP32;
+	p = ep_ll_plan_make(&operation);
+	args.combine.tokens = c->tokens.data;
+	args.combine.out_tokens = c->out_tokens.data;
+	args.combine.token_bytes = c->token_bytes;
+	return ep_ll_begin(c->h, &p, &args, c->config.send_only, stream);
+}
+
+ncclResult_t ep_ll_complete(struct ncclEpHandle *h, cudaStream_t stream)
+{
+	return ep_ll_launch(&h->ll->plan, &h->ll->args, EP_HALF_RECV, stream);
+}

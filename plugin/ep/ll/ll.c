@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <stdlib.h>
+#include "ep/ll/ll.h"
+
+/* Half of the blocks, or what the other half has left. At least one. */
+static uint32_t ep_ll_share(uint32_t half, uint32_t limit, uint32_t other)
+{
+	uint32_t left = limit > other ? limit - other : 0;
+
+	return (uint32_t)ep_max_u64(1, ep_min_u64(half, left));
+}
+
+ncclResult_t ep_ll_geometry_make(struct ep_ll_geometry *out, const struct ep_params *params,
+				 uint32_t max_sms, uint32_t sm_count)
+{
+	uint32_t limit = max_sms ? max_sms : sm_count;
+	uint32_t blocks = (uint32_t)ep_min_u64(limit, EP_GROUP_MAX_BLOCKS);
+	uint32_t send = (uint32_t)params->value[EP_PARAM_LL_SEND_SMS];
+	uint32_t recv = (uint32_t)params->value[EP_PARAM_LL_RECV_SMS];
+
+	out->fixed = send || recv;
+	out->threads = (uint32_t)params->value[EP_PARAM_LL_THREADS];
+	out->send_blocks = send ? send : ep_ll_share(blocks / 2, limit, recv);
+	out->recv_blocks = recv ? recv : ep_ll_share(blocks - blocks / 2, limit, send);
+	if (limit == 1 && !send && !recv) {
+		/* Two small blocks share the SM. */
+		out->threads = (uint32_t)ep_min_u64(out->threads, 256);
+		return ncclSuccess;
+	}
+	if (out->send_blocks + out->recv_blocks > ep_min_u64(limit, EP_GROUP_MAX_BLOCKS)) {
+		return ep_fail(ncclInvalidUsage,
+			       "environment variables NCCL_EP_LL_SEND_SMS and NCCL_EP_LL_RECV_SMS "
+			       "give %u and %u blocks: together at most %u (max_num_sms, or the "
+			       "device)",
+			       out->send_blocks, out->recv_blocks,
+			       (unsigned int)ep_min_u64(limit, EP_GROUP_MAX_BLOCKS));
+	}
+	return ncclSuccess;
+}
+
+static struct ep_group_heap ep_ll_group_heap(const struct ep_shape *shape, uint32_t topk)
+{
+	return ep_ll_heap_make(shape, topk).g;
+}
+
+static uint64_t ep_ll_handle_bytes(const struct ep_shape *shape, ncclEpLayout_t layout,
+				   uint32_t topk)
+{
+	return ep_ll_handle_layout_make(shape, layout, topk).bytes;
+}
+
+static ncclResult_t ep_ll_group_open(struct ncclEpGroup *g)
+{
+	g->ll = calloc(1, sizeof(*g->ll));
+	if (!g->ll) {
+		return ep_fail(ncclSystemError, "ncclEpCreateGroup: out of host memory");
+	}
+	EP_CHECK(ep_ll_geometry_make(&g->ll->geometry, &g->params, g->config.max_sms, g->sm_count));
+	return ep_ll_kernels_load();
+}
+
+static void ep_ll_group_bind(struct ncclEpGroup *g)
+{
+	g->ll->areas = ep_ll_heap_make(&g->config.shape, g->heap.topk).areas;
+}
+
+static void ep_ll_group_describe(const struct ncclEpGroup *g, char *text, size_t size)
+{
+	const struct ep_ll_geometry *geometry = &g->ll->geometry;
+
+	snprintf(text, size, "%u + %u blocks of %u threads", geometry->send_blocks,
+		 geometry->recv_blocks, geometry->threads);
+}
+
+static ncclResult_t ep_ll_handle_open(struct ncclEpHandle *h)
+{
+	h->ll = calloc(1, sizeof(*h->ll));
+	if (!h->ll) {
+		return ep_fail(ncclSystemError, "out of host memory");
+	}
+	return ep_ll_allow_shared(h);
+}
+
+static void ep_ll_handle_bind(struct ncclEpHandle *h)
+{
+	const struct ep_shape *shape = &h->group->config.shape;
+	struct ep_ll_handle_layout l = ep_ll_handle_layout_make(shape, h->layout, h->topk);
+	bool em = h->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;
+	uint64_t b = shape->max_tokens;
+
+	h->ll->pending = (void *)(h->mem + l.pending_off);
+	h->ll->dev = (struct ep_ll_dev_handle){
+		.src_rows = (void *)(h->mem + l.src_rows_off),
+		.src_parts = (void *)(h->mem + l.src_parts_off),
+		.sent_rows = (void *)(h->mem + l.sent_rows_off),
+		.counts = (void *)(h->mem + l.counts_off),
+		.slot_token = (void *)(h->mem + l.slot_token_off),
+		.slot_row = (void *)(h->mem + l.slot_row_off),
+		.route = (void *)(h->mem + l.route_off),
+	};
+	h->received = (struct ep_received){
+		.ndim = 2,
+		.extent = { em ? shape->nlocal : shape->nranks, em ? shape->nranks * b : b },
+		.meaning = { em ? "experts per rank" : "ranks",
+			     em ? "ranks times max_dispatch_tokens_per_rank"
+				: "max_dispatch_tokens_per_rank" },
+		.src_rows = h->ll->dev.src_rows,
+		.counts = em ? h->ll->dev.counts : NULL,
+	};
+}
+
+const struct ep_algo ep_ll_algo = {
+	.limits = {
+		.mode = "low latency",
+		.max_ranks = EP_GROUP_MAX_RANKS,
+		.max_local_experts = EP_LL_MAX_LOCAL_EXPERTS,
+		.max_tokens = EP_LL_MAX_TOKENS,
+		.max_topk = EP_LL_MAX_TOPK,
+		.max_selections = EP_LL_MAX_INDEX,
+		.layouts = 1u << NCCL_EP_LAYOUT_EXPERT_MAJOR | 1u << NCCL_EP_LAYOUT_RANK_MAJOR,
+		.layout_names = "NCCL_EP_LAYOUT_EXPERT_MAJOR and NCCL_EP_LAYOUT_RANK_MAJOR",
+		.quad_bytes = EP_LL_QUAD_BYTES,
+	},
+	.heap = ep_ll_group_heap,
+	.handle_bytes = ep_ll_handle_bytes,
+	.group_open = ep_ll_group_open,
+	.group_bind = ep_ll_group_bind,
+	.group_describe = ep_ll_group_describe,
+	.handle_open = ep_ll_handle_open,
+	.handle_bind = ep_ll_handle_bind,
+	.dispatch = ep_ll_dispatch,
+	.combine = ep_ll_combine,
+	.complete = ep_ll_complete,
+};

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Low latency: what its files share. ll.c has the table of functions. */
+#ifndef EP_EP_LL_LL_H
+#define EP_EP_LL_LL_H
+
+#include "core/param.h"
+#include "ep/combine.h"
+#include "ep/dispatch.h"
+#include "ep/ll/plan.h"
+
+/* State of a group. */
+struct ep_ll {
+	struct ep_ll_geometry geometry;
+	struct ep_ll_areas areas; /* of the heap */
+};
+
+/* Arguments of any kernel. */
+union ep_ll_args {
+	struct ep_ll_common c;
+	struct ep_ll_dispatch_args dispatch;
+	struct ep_ll_combine_args combine;
+};
+
+/* State of a handle. */
+struct ep_ll_handle {
+	struct ep_ll_dev_handle dev;    /* as kernels see its memory */
+	struct ep_dev_pending *pending; /* in its memory */
+	struct ep_ll_plan plan;         /* this and the next: of the pending operation */
+	union ep_ll_args args;
+};
+
+ncclResult_t ep_ll_geometry_make(struct ep_ll_geometry *out, const struct ep_params *params,
+				 uint32_t max_sms, uint32_t sm_count);
+
+/* ---- check.c: what the layouts of low latency want, put into the arguments ---- */
+
+ncclResult_t ep_ll_dispatch_check(const struct ep_dispatch *dispatch,
+				  struct ep_ll_dispatch_args *args);
+ncclResult_t ep_ll_combine_check(const struct ep_combine *combine, struct ep_ll_combine_args *args);
+
+/* ---- launch.c ---- */
+
+ncclResult_t ep_ll_kernels_load(void);
+
+/* Makes room in shared memory for dispatches of the handle's top-k. */
+ncclResult_t ep_ll_allow_shared(const struct ncclEpHandle *handle);
+
+ncclResult_t ep_ll_dispatch(const struct ep_dispatch *dispatch, cudaStream_t stream);
+ncclResult_t ep_ll_combine(const struct ep_combine *combine, cudaStream_t stream);
+ncclResult_t ep_ll_complete(struct ncclEpHandle *handle, cudaStream_t stream);
+
+#endif

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ep/ll/plan.h"
+
+/*
+ * Quads that a warp takes of many rows: what dispatch sends and receives (a quad of a quantised row
+ * takes longer to put in its places), and what combine returns. Measured: doc/performance.md.
+ */
+#define EP_LL_SEND_QUADS 2
+#define EP_LL_RECV_QUADS 3
+#define EP_LL_RECV_QUANTISED_QUADS 2
+#define EP_LL_RETURN_QUADS 4
+
+/* Tokens of one span: a multiple of 32, at least 32. */
+static uint32_t ep_ll_span_tokens(uint32_t topk, uint32_t experts)
+{
+	uint64_t n = ep_min_u64(EP_LL_SPAN_IDS / topk, EP_LL_SPAN);
+
+	n = ep_min_u64(n, EP_LL_SPAN_BITS / experts * 32);
+	return n > 32 ? (uint32_t)n & ~31u : 32;
+}
+
+/*
+ * Dynamic shared memory of a dispatch. Senders: ids of a span, bits per (expert, token) and per
+ * (rank, token), counts per expert and rank, repeated selections, FP8 scratch. Receivers: counts per (source, expert),
+ * five words per source.
+ */
+static uint32_t ep_ll_shared_bytes(const struct ep_shape *shape, uint32_t topk, uint32_t span)
+{
+	uint32_t r = shape->nranks, experts = r * shape->nlocal;
+	uint32_t scratch = EP_GROUP_MAX_THREADS / 32 * EP_LL_TILE_BYTES;
+	uint32_t send = 4 * (span * topk + (experts + r) * (span / 32 + 1)) + 2 * span * topk;
+	uint32_t recv = 4 * (experts + 5 * r);
+
+	return (uint32_t)ep_max_u64(send + scratch, recv) + 64;
+}
+
+/*
+ * Rows as bytes: each part of a row is one warp's work and has a flag. As many parts as there are
+ * warps for, but no part is less than one of `pieces`.
+ */
+static uint32_t ep_ll_flag_parts(const struct ep_ll_operation *o, uint64_t rows, uint32_t pieces)
+{
+	uint32_t warps = o->geometry.send_blocks * (o->geometry.threads / 32);
+	uint64_t parts = ep_min_u64(warps / ep_max_u64(1, rows), EP_LL_MAX_PARTS);
+
+	return (uint32_t)ep_max_u64(1, ep_min_u64(parts, pieces));
+}
+
+/*
+ * Without lines, the parts of returning rows carry flags, and the peers learn in the dispatch how
+ * many there will be. The type of the combine is not known then, so both operations reckon with the
+ * largest row. With lines both sides cut as they like.
+ */
+static uint32_t ep_ll_return_parts(const struct ep_ll_operation *o)
+{
+	return ep_ll_flag_parts(o, (uint64_t)o->num_tokens * o->topk,
+				ep_ll_copy_quads(o->shape.max_token_bytes));
+}
+
+/*
+ * Rows as lines: how many quads one warp takes at a time of each row. About 128 items of work in
+ * all are fastest while the latency counts, then `most` quads.
+ */
+static uint32_t ep_ll_warp_quads(const struct ep_ll_operation *o, uint32_t quads, uint32_t most)
+{
+	/* without tokens of our own, be ready for as many from the peers as can be */
+	uint64_t tokens = o->num_tokens ? o->num_tokens : o->shape.max_tokens;
+
+	return (uint32_t)ep_max_u64(1, ep_min_u64(ep_ceil_div(quads * tokens, 128), most));
+}
+
+static void ep_ll_plan_dispatch(struct ep_ll_plan *p, const struct ep_ll_operation *o)
+{
+	uint32_t tile = o->hidden ? EP_LL_TILE_QUADS : 1, quads;
+	uint32_t most = o->hidden ? EP_LL_RECV_QUANTISED_QUADS : EP_LL_RECV_QUADS;
+
+	quads = o->hidden ? ep_ll_fp8_quads(o->hidden) : ep_ll_copy_quads(o->row_bytes);
+	if (o->lines) {
+		uint32_t own = ep_ll_warp_quads(o, quads, EP_LL_SEND_QUADS);
+
+		p->parts = ep_ceil_div(quads, ep_max_u64(tile, own));
+		p->peer_parts = ep_ceil_div(quads, ep_ll_warp_quads(o, quads, most));
+	} else {
+		p->parts = ep_ll_flag_parts(o, o->num_tokens, quads / tile);
+		p->peer_parts = 1;
+	}
+	p->kernel = o->hidden ? EP_LL_KERNEL_DISPATCH_FP8 : EP_LL_KERNEL_DISPATCH;
+	p->row_quads = quads;
+	p->part_quads = ep_ll_part_quads(quads, p->parts, tile);
+	p->combine_parts = ep_ll_return_parts(o);
+	p->packets = ep_ll_dispatch_packets_make(&o->shape, o->layout, o->topk);
+	p->shared_bytes = ep_ll_shared_bytes(&o->shape, o->topk, p->span);
+}
+
+static void ep_ll_plan_combine(struct ep_ll_plan *p, const struct ep_ll_operation *o)
+{
+	uint32_t quads = ep_ll_copy_quads(o->row_bytes);
+	uint32_t tokens = o->num_tokens ? o->num_tokens : o->shape.max_tokens;
+
+	if (o->lines) {
+		p->parts = ep_ceil_div(quads, tokens <= 256 ? 1 : 2);
+		p->peer_parts = ep_ceil_div(quads, ep_ll_warp_quads(o, quads, EP_LL_RETURN_QUADS));
+	} else {
+		p->parts = ep_ll_return_parts(o);
+		p->peer_parts = 1;
+	}
+	p->kernel = EP_LL_KERNEL_COMBINE + o->dtype;
+	p->row_quads = quads;
+	p->part_quads = ep_ll_part_quads(quads, p->parts, 1);
+}
+
+/*
+ * Which blocks send, out of those of both halves. Few tokens are a matter of latency: equal halves.
+ * With more, receivers, who wait for lines, need more warps than senders: measured on 8 GPUs, see
+ * doc/performance.md.
+ */
+static uint32_t ep_ll_send_blocks(const struct ep_ll_operation *o)
+{
+	uint32_t blocks = o->geometry.send_blocks + o->geometry.recv_blocks, send;
+
+	if (o->geometry.fixed) {
+		return o->geometry.send_blocks;
+	}
+	if (o->combine) {
+		send = o->num_tokens <= 64 ? blocks / 2 : blocks * 3 / 8;
+	} else {
+		send = o->num_tokens <= 16 ? blocks / 2 : blocks / 4;
+	}
+	return send ? send : 1;
+}
+
+struct ep_ll_plan ep_ll_plan_make(const struct ep_ll_operation *o)
+{
+	struct ep_ll_plan p = {
+		.span = ep_ll_span_tokens(o->topk, o->shape.nranks * o->shape.nlocal),
+		.channel_tokens = ep_remote_channel_entries(o->num_tokens, o->shape.channels),
+		.send_blocks = ep_ll_send_blocks(o),
+		.threads = o->geometry.threads,
+	};
+
+	p.recv_blocks = o->geometry.send_blocks + o->geometry.recv_blocks - p.send_blocks;
+	if (o->combine) {
+		ep_ll_plan_combine(&p, o);
+	} else {
+		ep_ll_plan_dispatch(&p, o);
+	}
+	p.peer_part_quads = ep_ll_part_quads(p.row_quads, p.peer_parts, 1);
+	p.kernel += o->remote ? EP_LL_KERNEL_REMOTE : 0;
+	return p;
+}

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+#include "core/cuda.h"
+#include "core/nodes.h"
+#include "ep/handle.h"
+#include "ep/heap.h"
+#include "ep/query.h"
+#include "ep/remote.h"
+#include "ep/struct.h"
+
+static __thread struct ep_error ep_query_last;
+
+ncclResult_t ep_query_error(struct ep_error_slot *slot, ncclResult_t *code, const char **text)
+{
+	ep_error_get(slot, &ep_query_last);
+	if (code) {
+		*code = ep_query_last.code;
+	}
+	if (text) {
+		*text = ep_query_last.text;
+	}
+	return ncclSuccess;
+}
+
+/* The largest number of remote peers of any rank: as the caller says, else as the environment. */
+static ncclResult_t ep_query_remote(const struct ep_group_config *config, int nranks, uint32_t said,
+				    uint32_t *remote)
+{
+	uint32_t node[EP_NODES_MAX_RANKS];
+
+	*remote = said;
+	if (said >= (uint32_t)nranks) {
+		return ep_fail(ncclInvalidArgument,
+			       "memory->remote_ranks is %u: with %d ranks, a rank has at most %d "
+			       "peers",
+			       said, nranks, nranks - 1);
+	}
+	if (said || !config->node_size.count) {
+		return ncclSuccess;
+	}
+	EP_CHECK(ep_nodes_split(node, &config->node_size, nranks));
+	for (int r = 0; r < nranks; r++) {
+		*remote = (uint32_t)ep_max_u64(*remote, ep_nodes_remote(node, nranks, r));
+	}
+	return ncclSuccess;
+}
+
+ncclResult_t ep_query_memory(const ncclEpGroupConfig_t *config, int nranks, ncclEpLayout_t layout,
+			     int num_topk, ncclEpExtMemory_t *memory)
+{
+	struct ep_group_config made;
+	struct ep_params params;
+	ncclEpGroupConfig_t own;
+	ncclEpExtMemory_t m;
+	uint32_t remote;
+
+	EP_CHECK(EP_IMPORT(&own, config, NCCL_EP_GROUP_CONFIG));
+	EP_CHECK(EP_IMPORT(&m, memory, NCCL_EP_EXT_MEMORY));
+	EP_CHECK(ep_params_read(&params));
+	EP_CHECK(ep_group_config_make(&made, &own, &params, nranks, 0));
+	EP_CHECK(ep_query_remote(&made, nranks, m.remote_ranks, &remote));
+	ep_group_config_size(&made, ep_group_channels(&made, remote));
+	m.heap_bytes = made.heap_bytes;
+	m.handle_bytes = 0;
+	if (layout != NCCL_EP_LAYOUT_UNSET) {
+		uint32_t topk = (uint32_t)num_topk;
+
+		EP_CHECK(ep_handle_check(&made, layout, num_topk));
+		m.handle_bytes = made.algo->handle_bytes(&made.shape, layout, topk);
+		EP_CHECK(ep_group_heap_bytes(&made, topk, &m.heap_bytes));
+	}
+	m.group_bytes = m.heap_bytes + ep_group_workspace_bytes(nranks, made.shape.channels);
+	ep_struct_export(memory, &m, sizeof(m), m.size);
+	return ncclSuccess;
+}
+
+/* Copies from the device in the order of the stream, and waits. */
+static ncclResult_t ep_query_read(void *host, const void *dev, size_t bytes, cudaStream_t stream,
+				  const char *name)
+{
+	EP_CUDA(cudaMemcpyAsync(host, dev, bytes, cudaMemcpyDeviceToHost, stream), name);
+	EP_CUDA(cudaStreamSynchronize(stream), name);
+	return ncclSuccess;
+}
+
+static ncclResult_t ep_query_sum(const void *dev, uint32_t n, uint64_t *sum, cudaStream_t stream)
+{
+	uint32_t *host = malloc(n * sizeof(*host));
+	ncclResult_t result;
+
+	if (!host) {
+		return ep_fail(ncclSystemError, "ncclEpExtNumRecvTokens: out of host memory");
+	}
+	*sum = 0;
+	EP_CHECK_GOTO(ep_query_read(host, dev, n * sizeof(*host), stream, "ncclEpExtNumRecvTokens"),
+		      out);
+	for (uint32_t i = 0; i < n; i++) {
+		*sum += host[i];
+	}
+out:
+	free(host);
+	return result;
+}
+
+ncclResult_t ep_query_received(struct ncclEpHandle *h, uint64_t *tokens, uint64_t *rows,
+			       cudaStream_t stream)
+{
+	const struct ep_shape *shape = &h->group->config.shape;
+	uint64_t distinct, placed;
+
+	EP_CHECK(ep_stream_check_capture(stream, "ncclEpExtNumRecvTokens"));
+	if (!h->dispatched) {
+		return ep_fail(ncclInvalidUsage, "ncclEpExtNumRecvTokens: no dispatch with the "
+						 "handle's routing has been completed");
+	}
+	EP_CHECK(ep_query_sum(h->received.src_rows, shape->nranks, &distinct, stream));
+	placed = distinct;
+	if (h->received.counts) {
+		EP_CHECK(ep_query_sum(h->received.counts, shape->nlocal, &placed, stream));
+	}
+	if (tokens) {
+		*tokens = distinct;
+	}
+	if (rows) {
+		*rows = placed;
+	}
+	return ncclSuccess;
+}
+
+ncclResult_t ep_query_stats(struct ncclEpGroup *g, ncclEpExtPeerStats_t *stats, int count,
+			    cudaStream_t stream)
+{
+	struct ep_peer_stats dev[EP_GROUP_MAX_RANKS];
+	int32_t mask[EP_GROUP_MAX_RANKS];
+	ncclEpExtPeerStats_t first;
+
+	EP_CHECK(EP_IMPORT(&first, stats, NCCL_EP_EXT_PEER_STATS));
+	if (count < 0 || count > g->nranks) {
+		return ep_fail(ncclInvalidArgument,
+			       "ncclEpExtPeerStats: count is %d, the group has "
+			       "%d ranks",
+			       count, g->nranks);
+	}
+	EP_CHECK(ep_stream_check_capture(stream, "ncclEpExtPeerStats"));
+	EP_CHECK(ep_query_read(mask, g->mask, 4 * (size_t)g->nranks, stream, "ncclEpExtPeerStats"));
+	EP_CHECK(ep_query_read(dev, g->stats, (size_t)g->nranks * sizeof(*dev), stream,
+			       "ncclEpExtPeerStats"));
+	for (int r = 0; r < count; r++) {
+		ncclEpExtPeerStats_t s = {
+			.magic = NCCL_EP_MAGIC,
+			.rank = r,
+			.active = mask[r] != 0,
+			.tx_bytes = dev[r].tx_bytes,
+			.rx_bytes = dev[r].rx_bytes,
+			.tx_rows = dev[r].tx_rows,
+			.rx_rows = dev[r].rx_rows,
+			.wait_ns = dev[r].wait_ns,
+			.wait_max_ns = dev[r].wait_max_ns,
+			.operations = dev[r].ops,
+			.node = (int)g->idents[r].node,
+			.rdma = ep_group_is_remote(g, (uint32_t)r),
+		};
+
+		ep_struct_export((char *)stats + (size_t)r * first.size, &s, sizeof(s), first.size);
+	}
+	return ncclSuccess;
+}

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The remote ranks of a group: who they are, and the life of the connections with them. Nothing
+ * happens in groups without any.
+ */
+#ifndef EP_EP_REMOTE_H
+#define EP_EP_REMOTE_H
+
+#include "ep/group.h"
+
+/* All ranks' idents are known: who is remote, and what the heap needs for that. */
+ncclResult_t ep_group_remote_plan(struct ncclEpGroup *group);
+
+/* Collective: connects with the remote ranks. `mine` is this rank's result so far. */
+ncclResult_t ep_group_remote_open(struct ncclEpGroup *group, struct ep_boot *boot,
+				  ncclResult_t mine);
+
+/*
+ * Collective: makes `peer_heap`, laid out as `heap`, the memory that remote ranks write to. Not while
+ * kernels run. unbind takes that back.
+ */
+ncclResult_t ep_group_remote_bind(struct ncclEpGroup *group, struct ep_boot *boot,
+				  const struct ep_heap *peer_heap,
+				  const struct ep_group_heap *heap);
+void ep_group_remote_unbind(struct ncclEpGroup *group);
+
+/*
+ * Waits until the NICs have done all that this rank has posted. farewell: tells the remote ranks
+ * after it that this rank leaves. No kernel of this rank runs. Bounded by `timeout_ns`.
+ */
+ncclResult_t ep_group_remote_drain(struct ncclEpGroup *group, bool farewell, uint64_t timeout_ns);
+
+/* Gives the heap up (ep_heap_leave), and the connections with it. */
+void ep_group_remote_leave(struct ncclEpGroup *group, uint64_t timeout_ns);
+
+void ep_group_remote_close(struct ncclEpGroup *group, bool stuck);
+
+/*
+ * Takes failures of connections that nobody waited for. Fails if the group has failed by that: only
+ * without masks. With masks it masks the peer.
+ */
+ncclResult_t ep_group_remote_poll(struct ncclEpGroup *group);
+
+/* What is known about the connection with that rank, " (text)" or "". */
+void ep_group_remote_explain(struct ncclEpGroup *group, uint32_t rank, char *text, size_t size);
+
+static inline bool ep_group_is_remote(const struct ncclEpGroup *group, uint32_t rank)
+{
+	return rank < (uint32_t)group->nranks && (group->remote >> rank & 1);
+}
+
+#endif
