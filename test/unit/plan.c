@@ -102,7 +102,7 @@ static void test_dispatch(void)
 	struct ep_ll_plan p = ep_ll_plan_make(&o);
 
 	CHECK(p.span == 256 && p.threads == 512 && p.channel_tokens == 1);
-	CHECK(p.shared_bytes == 4 * (256 * 8 + 264 * 9) + 16 * EP_LL_TILE_BYTES + 64);
+	CHECK(p.shared_bytes == 4 * (256 * 8 + 264 * 9) + 2 * 256 * 8 + 16 * EP_LL_TILE_BYTES + 64);
 	CHECK(p.packets.count_off == 256 && p.packets.header_off == 256 + 8 * 32 * 8);
 	CHECK(p.packets.header_bytes == 80);
 	o.topk = 32;
