@@ -227,8 +227,8 @@ EP_DEV void ep_ll_recv_agree(const struct ep_ll_dispatch_args &a, const struct e
 }
 
 /* Settles what is in doubt. One block, behind a barrier; false when the group is aborted. */
-EP_DEV bool ep_ll_recv_settle(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
-			      const struct ep_ll_recv_tables &t)
+EP_DEV_COLD bool ep_ll_recv_settle(const struct ep_ll_dispatch_args &a, struct ep_op op,
+				   struct ep_ll_recv_tables t)
 {
 	const struct ep_ll_common &c = a.c;
 	EP_SHARED(uint32_t, stop);

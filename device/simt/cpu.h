@@ -68,6 +68,7 @@ void ep_simt_called(const char *name) __attribute__((noreturn));
 #endif
 
 #define EP_DEV static inline
+#define EP_DEV_COLD static __attribute__((noinline, cold, unused))
 #define EP_SHARED(type, name) static __thread type name
 #define EP_UNROLL(n)
 

@@ -4,6 +4,7 @@
 #define EP_DEVICE_SIMT_CUDA_H
 
 #define EP_DEV static __device__ __forceinline__
+#define EP_DEV_COLD static __device__ __noinline__
 #define EP_SHARED(type, name) __shared__ type name
 #define EP_KERNEL(name, args_struct, max_threads)                                                  \
 	extern "C" __global__ void __launch_bounds__(max_threads)                                  \

@@ -11,7 +11,8 @@
  *   EP_KERNEL(name, args_struct, max_threads) { ... uses `a`, a const struct args_struct & ... }
  *       One struct argument, so that a launch is one call on both machines. The host refers to the
  *       kernel by EP_KERNEL_DECL(name) and launches it with cudaLaunchKernelExC(cfg, name, args).
- *   EP_DEV          qualifies every device function.
+ *   EP_DEV          qualifies every device function, EP_DEV_COLD those that stand out of the way of
+ *                   instruction caches because they hardly ever run. Those take structs by value.
  *   EP_SHARED(type, name)   block-shared storage with static size. Uninitialised at block start.
  *   ep_dynamic_shared()     the launch's dynamic shared memory, 128-byte aligned.
  *
