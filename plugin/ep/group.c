@@ -184,7 +184,7 @@ out:
 	return result;
 }
 
-/* Rows travel as lines if every rank sees NVLink to every other of its node, or as the config says. */
+/* Rows travel as lines if all ranks see NVLink to all of their node, or as the config says. */
 static ncclResult_t ep_group_choose_lines(struct ncclEpGroup *g, struct ep_boot *boot)
 {
 	uint32_t mine = ep_peer_all_nvlink(g->idents, g->nranks, g->rank);

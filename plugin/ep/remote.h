@@ -16,8 +16,8 @@ ncclResult_t ep_group_remote_open(struct ncclEpGroup *group, struct ep_boot *boo
 				  ncclResult_t mine);
 
 /*
- * Collective: makes `peer_heap`, laid out as `heap`, the memory that remote ranks write to. Not while
- * kernels run. unbind takes that back.
+ * Collective: makes `peer_heap`, laid out as `heap`, the memory that remote ranks write to. Not
+ * while kernels run. unbind takes that back.
  */
 ncclResult_t ep_group_remote_bind(struct ncclEpGroup *group, struct ep_boot *boot,
 				  const struct ep_heap *peer_heap,

@@ -21,8 +21,8 @@ static uint32_t ep_ll_span_tokens(uint32_t topk, uint32_t experts)
 
 /*
  * Dynamic shared memory of a dispatch. Senders: ids of a span, bits per (expert, token) and per
- * (rank, token), counts per expert and rank, repeated selections, FP8 scratch. Receivers: counts per (source, expert),
- * five words per source.
+ * (rank, token), counts per expert and rank, repeated selections, FP8 scratch. Receivers: counts
+ * per (source, expert), five words per source.
  */
 static uint32_t ep_ll_shared_bytes(const struct ep_shape *shape, uint32_t topk, uint32_t span)
 {
