@@ -40,7 +40,7 @@
 #include "nccl_ep/ep_enums.h"
 
 #define NCCL_EP_MAJOR 0
-#define NCCL_EP_MINOR 1
+#define NCCL_EP_MINOR 2
 #define NCCL_EP_PATCH 0
 #define NCCL_EP_VERSION_CODE (NCCL_EP_MAJOR * 10000 + NCCL_EP_MINOR * 100 + NCCL_EP_PATCH)
 

@@ -2,9 +2,12 @@
 /* What is installed here, what the library would make of it, and why. */
 #include <dlfcn.h>
 #include <getopt.h>
+#include <limits.h>
+#include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <nccl.h>
 
@@ -12,6 +15,8 @@
 #include "tools/conf.h"
 #include "tools/ep_info.h"
 #include "topo/topo.h"
+
+#define EP_LIB "libnccl_ep.so.0"
 
 enum part {
 	PART_VERSIONS = 1,
@@ -23,13 +28,14 @@ enum part {
 
 static int usage(FILE *out, int status)
 {
-	fputs("Usage: ep_info [-v] [-d] [-p] [-r]\n"
+	fputs("Usage: ep_info [-v] [-d] [-p] [-r] [-V]\n"
 	      "\n"
 	      "  -v, --versions  library, NCCL, CUDA, and the GPU architectures compiled in\n"
 	      "  -d, --devices   GPUs and the NICs they use, as ep_topo prints them\n"
 	      "  -p, --params    every parameter, its value and where that comes from\n"
 	      "  -r, --rdma      how GPUs could reach the network from here, and why not\n"
 	      "  -h, --help      this text\n"
+	      "  -V, --version   of ep_info itself\n"
 	      "\n"
 	      "Without options: all of them.\n",
 	      out);
@@ -37,9 +43,8 @@ static int usage(FILE *out, int status)
 }
 
 /* Calls int f(int *) from a library, if both are there. */
-static const char *call_version(const char *lib_name, const char *symbol, int *version)
+static const char *call_version(void *lib, const char *symbol, int *version)
 {
-	void *lib = dlopen(lib_name, RTLD_NOW | RTLD_LOCAL);
 	int (*get)(int *);
 
 	if (!lib) {
@@ -57,6 +62,73 @@ static void print_nccl(const char *what, int code)
 	printf("  %-22s %d.%d.%d\n", what, code / 10000, code / 100 % 100, code % 100);
 }
 
+/* The library that was installed with this program; false if there is none. */
+static bool find_installed(char path[PATH_MAX])
+{
+	char self[PATH_MAX], text[2 * PATH_MAX];
+	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+	char *slash;
+
+	self[n > 0 ? n : 0] = '\0';
+	slash = strrchr(self, '/');
+	if (!slash) {
+		return false;
+	}
+	*slash = '\0';
+	snprintf(text, sizeof(text), "%s/%s/%s", EP_LIBDIR[0] == '/' ? "" : self, EP_LIBDIR,
+		 EP_LIB);
+	if (realpath(text, path)) {
+		return true;
+	}
+	snprintf(text, sizeof(text), "%s/../%s", self, EP_LIB); /* the build directory */
+	return realpath(text, path) != NULL;
+}
+
+static void print_library(const char *what, void *lib, const char *path, const char *advice)
+{
+	int v = 0;
+	const char *why = call_version(lib, "ncclEpGetVersion", &v);
+
+	if (why) {
+		printf("  %-22s %s, %s\n", what, path, why);
+	} else {
+		printf("  %-22s %d.%d.%d, %s%s\n", what, v / 10000, v / 100 % 100, v % 100, path,
+		       advice);
+	}
+}
+
+/* What programs get of the loader, and what was installed here, if that is another. */
+static void print_libraries(void)
+{
+	char installed[PATH_MAX], found[PATH_MAX] = "", why[512] = "";
+	bool is_installed = find_installed(installed);
+	struct link_map *map = NULL;
+	void *lib = dlopen(EP_LIB, RTLD_NOW | RTLD_LOCAL);
+
+	if (lib && !dlinfo(lib, RTLD_DI_LINKMAP, &map) && realpath(map->l_name, found)) {
+		print_library(EP_LIB, lib, found, "");
+	} else {
+		snprintf(why, sizeof(why), "%s", dlerror());
+	}
+	if (!is_installed && !lib) { /* it may be there, and something that it needs not */
+		printf("  %-22s %s\n", EP_LIB,
+		       strncmp(why, EP_LIB, strlen(EP_LIB)) ? why : "not found");
+	}
+	if (!is_installed || strcmp(installed, found) == 0) {
+		return;
+	}
+	lib = dlopen(installed, RTLD_NOW | RTLD_LOCAL);
+	if (!lib) {
+		printf("  %-22s %s does not load: %s\n", EP_LIB, installed, dlerror());
+	} else if (found[0]) {
+		print_library("installed with ep_info", lib, installed, "");
+	} else {
+		print_library(
+			EP_LIB, lib, installed,
+			"; programs do not find it there: set LD_LIBRARY_PATH or run ldconfig");
+	}
+}
+
 static void print_versions(const struct ep_topo *topo)
 {
 	const char *why;
@@ -65,20 +137,15 @@ static void print_versions(const struct ep_topo *topo)
 	puts("Versions");
 	printf("  %-22s %d.%d.%d, API version %d\n", "ep_info built with", NCCL_EP_MAJOR,
 	       NCCL_EP_MINOR, NCCL_EP_PATCH, NCCL_EP_API_VERSION);
-	why = call_version("libnccl_ep.so.0", "ncclEpGetVersion", &v);
-	if (why) {
-		printf("  %-22s %s\n", "libnccl_ep.so.0", why);
-	} else {
-		print_nccl("libnccl_ep.so.0", v);
-	}
+	print_libraries();
 	print_nccl("NCCL headers", NCCL_VERSION_CODE);
-	why = call_version("libnccl.so.2", "ncclGetVersion", &v);
+	why = call_version(dlopen("libnccl.so.2", RTLD_NOW), "ncclGetVersion", &v);
 	if (why) {
 		printf("  %-22s %s\n", "libnccl.so.2", why);
 	} else {
 		print_nccl("libnccl.so.2", v);
 	}
-	why = call_version("libcuda.so.1", "cuDriverGetVersion", &v);
+	why = call_version(dlopen("libcuda.so.1", RTLD_NOW), "cuDriverGetVersion", &v);
 	if (why) {
 		printf("  %-22s %s\n", "libcuda.so.1", why);
 	} else {
@@ -93,35 +160,39 @@ static bool is_open(const void *arg, const char *name, int port)
 	return ep_info_nics_find(arg, name, port) >= 0;
 }
 
-int main(int argc, char **argv)
+/* Into *parts; -1, or the exit status where there is nothing more to do. */
+static int parse(int argc, char **argv, int *parts)
 {
 	static const struct option longs[] = {
-		{ "versions", no_argument, NULL, 'v' }, { "devices", no_argument, NULL, 'd' },
-		{ "params", no_argument, NULL, 'p' },   { "rdma", no_argument, NULL, 'r' },
-		{ "help", no_argument, NULL, 'h' },     { NULL, 0, NULL, 0 },
+		{ "versions", no_argument, NULL, 'v' },
+		{ "devices", no_argument, NULL, 'd' },
+		{ "params", no_argument, NULL, 'p' },
+		{ "rdma", no_argument, NULL, 'r' },
+		{ "help", no_argument, NULL, 'h' },
+		{ "version", no_argument, NULL, 'V' },
+		{ NULL, 0, NULL, 0 },
 	};
-	struct ep_topo_opts opts;
-	struct ep_topo_err err;
-	struct ep_topo *topo = NULL;
-	struct ep_info_nics nics = { .n = 0 };
-	int parts = 0, status = 0, c;
+	int c;
 
-	while ((c = getopt_long(argc, argv, "vdprh", longs, NULL)) != -1) {
+	while ((c = getopt_long(argc, argv, "vdprhV", longs, NULL)) != -1) {
 		switch (c) {
 		case 'v':
-			parts |= PART_VERSIONS;
+			*parts |= PART_VERSIONS;
 			break;
 		case 'd':
-			parts |= PART_DEVICES;
+			*parts |= PART_DEVICES;
 			break;
 		case 'p':
-			parts |= PART_PARAMS;
+			*parts |= PART_PARAMS;
 			break;
 		case 'r':
-			parts |= PART_RDMA;
+			*parts |= PART_RDMA;
 			break;
 		case 'h':
 			return usage(stdout, 0);
+		case 'V':
+			printf("ep_info %d.%d.%d\n", NCCL_EP_MAJOR, NCCL_EP_MINOR, NCCL_EP_PATCH);
+			return 0;
 		default:
 			return usage(stderr, 2);
 		}
@@ -129,7 +200,22 @@ int main(int argc, char **argv)
 	if (optind < argc) {
 		return usage(stderr, 2);
 	}
-	parts = parts ? parts : PART_ALL;
+	*parts = *parts ? *parts : PART_ALL;
+	return -1;
+}
+
+int main(int argc, char **argv)
+{
+	struct ep_topo_opts opts;
+	struct ep_topo_err err;
+	struct ep_topo *topo = NULL;
+	struct ep_info_nics nics = { .n = 0 };
+	int parts = 0, status = parse(argc, argv, &parts);
+
+	if (status >= 0) {
+		return status;
+	}
+	status = 0;
 	ep_conf_load();
 	ep_topo_opts_env(&opts);
 	if (parts & (PART_DEVICES | PART_RDMA)) {

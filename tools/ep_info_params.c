@@ -10,6 +10,7 @@
 #include "rdma/env.h"
 #include "tools/conf.h"
 #include "tools/ep_info.h"
+#include "tools/nccl_vars.h"
 
 static void print_row(const char *name, const char *value, bool set, const char *help)
 {
@@ -77,23 +78,6 @@ static void print_rdma(enum ep_ib_var var)
 	}
 }
 
-/* NCCL's variables that count here too, with what their absence means. */
-static const struct {
-	const char *name, *unset, *help;
-} nccl_vars[] = {
-	{ "NCCL_CONF_FILE", "(none)", "read before /etc/nccl.conf; without it ~/.nccl.conf" },
-	{ "NCCL_TOPO_FILE", "(none)", "topology of this machine, NCCL or hwloc XML" },
-	{ "HWLOC_XMLFILE", "(none)", "the same, if NCCL_TOPO_FILE is not set" },
-	{ "NCCL_IB_HCA", "(all)", "[^][=]device[:port],... to use or not" },
-	{ "NCCL_NET_GDR_LEVEL", "SYS", "farthest NIC that may access GPU memory" },
-	{ "NCCL_SOCKET_IFNAME", "(any)",
-	  "interfaces of NCCL's bootstrap; RDMA does not look at it" },
-	{ "NCCL_NVLS_ENABLE", "(allowed)", "0: no NVLink multicast" },
-	{ "NCCL_DEBUG", "(none)", "VERSION, WARN, INFO, ABORT, TRACE" },
-	{ "NCCL_DEBUG_SUBSYS", "(default)", "subsystems of INFO lines" },
-	{ "NCCL_DEBUG_FILE", "(stdout)", "where log lines go" },
-};
-
 void ep_info_params(void)
 {
 	puts("Parameters");
@@ -104,12 +88,12 @@ void ep_info_params(void)
 	for (int i = 0; i < EP_IB_VARS; i++) {
 		print_rdma((enum ep_ib_var)i);
 	}
-	for (size_t i = 0; i < EP_ARRAY_SIZE(nccl_vars); i++) {
-		const char *text = getenv(nccl_vars[i].name);
+	for (int i = 0; i < EP_NCCL_VARS; i++) {
+		const char *text = getenv(ep_nccl_var_table[i].name);
 		bool set = text && *text;
 
-		print_row(nccl_vars[i].name, set ? text : nccl_vars[i].unset, set,
-			  nccl_vars[i].help);
+		print_row(ep_nccl_var_table[i].name, set ? text : ep_nccl_var_table[i].unset, set,
+			  ep_nccl_var_table[i].help);
 	}
 	for (char **e = environ; e && *e; e++) {
 		char name[EP_PARAM_NAME_MAX + 1];

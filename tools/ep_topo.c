@@ -18,7 +18,8 @@ static int usage(FILE *out, int status)
 	      "NCCL_NET_GDR_LEVEL count in both cases.\n"
 	      "\n"
 	      "  -j, --json   one JSON object\n"
-	      "  -h, --help   this text\n",
+	      "  -h, --help   this text\n"
+	      "  -V, --version\n",
 	      out);
 	return status;
 }
@@ -28,6 +29,7 @@ int main(int argc, char **argv)
 	static const struct option longs[] = {
 		{ "json", no_argument, NULL, 'j' },
 		{ "help", no_argument, NULL, 'h' },
+		{ "version", no_argument, NULL, 'V' },
 		{ NULL, 0, NULL, 0 },
 	};
 	struct ep_topo_opts opts;
@@ -36,13 +38,16 @@ int main(int argc, char **argv)
 	bool json = false;
 	int c;
 
-	while ((c = getopt_long(argc, argv, "jh", longs, NULL)) != -1) {
+	while ((c = getopt_long(argc, argv, "jhV", longs, NULL)) != -1) {
 		switch (c) {
 		case 'j':
 			json = true;
 			break;
 		case 'h':
 			return usage(stdout, 0);
+		case 'V':
+			puts("ep_topo " EP_VERSION);
+			return 0;
 		default:
 			return usage(stderr, 2);
 		}

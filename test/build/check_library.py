@@ -62,7 +62,18 @@ def check_exports(library, root):
                                                  len(exported & ours)))
 
 
-def check_dynamic(library, flavour):
+def release(root):
+    """Of the project and of the header, which must agree."""
+    header = (root / "include/nccl_ep.h").read_text(encoding="utf-8")
+    numbers = dict(re.findall(r"#define NCCL_EP_(MAJOR|MINOR|PATCH) (\d+)", header))
+    version = ".".join(numbers[part] for part in ("MAJOR", "MINOR", "PATCH"))
+    project = re.search(r"version: '([\d.]+)'", (root / "meson.build").read_text(encoding="utf-8"))
+    if project[1] != version:
+        complain("meson.build says %s, nccl_ep.h %s" % (project[1], version))
+    return version
+
+
+def check_dynamic(library, flavour, version):
     dynamic = output("readelf", "-dW", library)
     soname = re.findall(r"\(SONAME\).*\[(.*)\]", dynamic)
     needed = re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic)
@@ -71,7 +82,7 @@ def check_dynamic(library, flavour):
         complain("soname %s instead of libnccl_ep.so.0" % soname)
     for name in sorted(set(needed) - NEEDED[flavour]):
         complain("depends on %s" % name)
-    if not re.match(r"libnccl_ep\.so\.0\.1\.\d+$", Path(library).resolve().name):
+    if Path(library).resolve().name != "libnccl_ep.so." + version:
         complain("file name %s" % Path(library).resolve().name)
 
 
@@ -86,12 +97,12 @@ def check_nccl_imports(library):
             complain("%s is a C++ run-time symbol" % name)
 
 
-def check_version_text(library):
+def check_version_text(library, version):
     """Programs search the file for this text to learn the CUDA major version."""
     found = re.findall(rb"NCCL EP version \d+\.\d+\.\d+\+cuda\d+\.\d+", Path(library).read_bytes())
     print("version text:", b", ".join(found).decode())
-    if len(set(found)) != 1:
-        complain("%d version texts instead of one" % len(set(found)))
+    if len(set(found)) != 1 or not found[0].startswith(b"NCCL EP version %s+" % version.encode()):
+        complain("not one version text, of %s" % version)
 
 
 def fatbin_contents(library):
@@ -129,10 +140,11 @@ def main():
     if library == "none":
         print("skipped: this build has no GPU library (no nvcc, or -Dcuda=disabled)")
         return 77
+    version = release(root)
     check_exports(library, root)
-    check_dynamic(library, flavour)
+    check_dynamic(library, flavour, version)
     check_nccl_imports(library)
-    check_version_text(library)
+    check_version_text(library, version)
     if flavour == "gpu":
         check_architectures(library, [int(arch) for arch in sys.argv[4:]])
     return 1 if problems else 0

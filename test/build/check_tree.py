@@ -43,7 +43,7 @@ MAX_FUNCTION = 70  # lines, in the product
 MAX_TEST_FUNCTION = 120  # in test/, where a function may be a table in the form of code
 BANNED = re.compile(r"\bcuMulticast\w+\s*\(|\bmultimem\.")
 # Files of others that comments may name.
-FOREIGN = {"cuda.h", "nccl.h", "mlx5.h", "mlx5dv.h", "mlx5_ifc.h", "ib_mlx5_ifc.h"}
+FOREIGN = {"cuda.h", "nccl.h", "mlx5.h", "mlx5dv.h", "mlx5_ifc.h", "ib_mlx5_ifc.h", "sitecustomize.py"}
 
 COMMENT = re.compile(r"\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'|(/\*.*?\*/|//[^\n]*)", re.S)
 NAME = re.compile(r"(?<![\w./<$-])([\w*/.-]*[\w*]\.(?:cu|c|h|py|sh|md))(?![\w/*]|\.\w)")

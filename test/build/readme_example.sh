@@ -21,4 +21,7 @@ ${CC:-cc} -Wall -Wextra -Werror -fopenmp "$work/example.c" -o "$work/example" "$
 [ $# -gt 0 ] || exit 0
 
 LD_LIBRARY_PATH=$PKG_CONFIG_PATH "$@" "$work/example" | tee "$work/output"
+# What fails is said in words.
+LD_LIBRARY_PATH=$PKG_CONFIG_PATH "$@" env VC_GPUS=0 "$work/example" 2>"$work/error" && exit 1
+grep -q 'cudaGetDeviceCount.*no CUDA-capable device' "$work/error"
 grep -q 'all tokens are back' "$work/output" && ! grep -q WRONG "$work/output"

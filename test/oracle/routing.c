@@ -286,58 +286,78 @@ static int prepare_zipf(struct oracle_problem *p)
 	return 0;
 }
 
-static const char *problem_fault(const struct oracle_problem *p)
+/* Of --routing hot, group and file: 0, or -1 with what does not fit in `why`. */
+static int routing_fits(const struct oracle_problem *p, char *why, size_t bytes)
 {
 	const struct oracle_routing *r = &p->routing;
 
-	if (p->nranks == 0 || p->nranks > ORACLE_MAX_RANKS) {
-		return "the number of ranks must be 1 to 64";
-	}
-	if (p->experts == 0 || p->experts % p->nranks) {
-		return "the number of experts must be a multiple of the number of ranks";
-	}
-	if (p->topk == 0 || p->topk > ORACLE_MAX_TOPK || p->topk > p->experts) {
-		return "top-k must be 1 to 32 and not above the number of experts";
-	}
-	if (p->tokens > p->max_tokens) {
-		return "more tokens than the capacity";
-	}
 	if (r->family == ORACLE_HOT && r->hot_rank >= p->nranks) {
-		return "routing hot: there is no such rank";
+		snprintf(why, bytes, "routing hot: got rank %u, allowed is 0 to %u", r->hot_rank,
+			 p->nranks - 1);
+		return -1;
 	}
 	if (r->family == ORACLE_GROUP &&
 	    (r->groups == 0 || p->experts % r->groups || r->groups_used == 0 ||
 	     r->groups_used > r->groups || r->groups_used > ORACLE_MAX_TOPK ||
 	     p->experts / r->groups * r->groups_used < p->topk)) {
-		return "routing group:G,g needs G to divide the experts and g groups to hold top-k";
+		snprintf(
+			why, bytes,
+			"routing group: got %u,%u; allowed is G,g with G dividing %u experts, and g "
+			"groups, at most G and %d, that hold top-k %u",
+			r->groups, r->groups_used, p->experts, ORACLE_MAX_TOPK, p->topk);
+		return -1;
 	}
-	if (r->family == ORACLE_FILE) {
-		for (uint64_t i = 0; i < (uint64_t)r->nlines * ORACLE_MAX_TOPK; i++) {
-			if (r->lines[i] >= (int32_t)p->experts) {
-				return "routing file: an id is not below the number of experts";
-			}
+	for (uint64_t i = 0; i < (uint64_t)r->nlines * ORACLE_MAX_TOPK; i++) {
+		if (r->family == ORACLE_FILE && r->lines[i] >= (int32_t)p->experts) {
+			snprintf(why, bytes, "routing file: got expert %d, allowed is -1 to %u",
+				 r->lines[i], p->experts - 1);
+			return -1;
 		}
 	}
-	if ((p->quant == ORACLE_QUANT_FP8 || p->quant == ORACLE_QUANT_FP8_COLUMNS) &&
-	    (p->dtype != ORACLE_BF16 || p->hidden % ORACLE_BLOCK ||
-	     p->hidden > ORACLE_MAX_FP8_HIDDEN)) {
-		return "fp8 needs bf16 tokens and a hidden size in multiples of 128, up to 65536";
+	return 0;
+}
+
+static int problem_fits(const struct oracle_problem *p, char *why, size_t bytes)
+{
+	if (p->nranks == 0 || p->nranks > ORACLE_MAX_RANKS) {
+		snprintf(why, bytes, "got %u ranks, allowed is 1 to %d", p->nranks,
+			 ORACLE_MAX_RANKS);
+	} else if (p->experts == 0 || p->experts % p->nranks) {
+		snprintf(why, bytes,
+			 "got %u experts, allowed is a multiple of the number of ranks, %u",
+			 p->experts, p->nranks);
+	} else if (p->topk == 0 || p->topk > ORACLE_MAX_TOPK || p->topk > p->experts) {
+		snprintf(why, bytes, "got top-k %u, allowed is 1 to %u, with %u experts", p->topk,
+			 p->experts < ORACLE_MAX_TOPK ? p->experts : ORACLE_MAX_TOPK, p->experts);
+	} else if (p->tokens > p->max_tokens) {
+		snprintf(why, bytes, "got %u tokens, allowed is the capacity, %u, at most",
+			 p->tokens, p->max_tokens);
+	} else if ((p->quant == ORACLE_QUANT_FP8 || p->quant == ORACLE_QUANT_FP8_COLUMNS) &&
+		   (p->dtype != ORACLE_BF16 || p->hidden % ORACLE_BLOCK ||
+		    p->hidden > ORACLE_MAX_FP8_HIDDEN)) {
+		snprintf(why, bytes,
+			 "fp8: got %s tokens of %u elements, allowed is bf16 and a multiple of %d, "
+			 "up to %d",
+			 p->dtype == ORACLE_BF16   ? "bf16"
+			 : p->dtype == ORACLE_FP16 ? "fp16"
+						   : "fp32",
+			 p->hidden, ORACLE_BLOCK, ORACLE_MAX_FP8_HIDDEN);
+	} else {
+		return routing_fits(p, why, bytes);
 	}
-	return NULL;
+	return -1;
 }
 
 int oracle_problem_prepare(struct oracle_problem *p, char *why, size_t why_bytes)
 {
-	const char *fault = problem_fault(p);
-
 	p->zipf_sum = NULL;
 	p->zipf_expert = NULL;
-	if (!fault && p->routing.family == ORACLE_ZIPF && prepare_zipf(p)) {
-		oracle_problem_free(p);
-		fault = "out of memory";
+	if (problem_fits(p, why, why_bytes)) {
+		return -1;
 	}
-	if (fault) {
-		snprintf(why, why_bytes, "%s", fault);
+	if (p->routing.family == ORACLE_ZIPF && prepare_zipf(p)) {
+		oracle_problem_free(p);
+		snprintf(why, why_bytes, "out of memory");
 		return -1;
 	}
 	return 0;

@@ -71,8 +71,9 @@ static int read_lines(FILE *file, const char *name, struct oracle_routing *routi
 			room += 1024;
 		}
 		if (parse_line(line, routing->lines + routing->nlines * ORACLE_MAX_TOPK)) {
-			snprintf(why, why_bytes, "%s:%u: expert ids expected (at most %d)", name,
-				 number, ORACLE_MAX_TOPK);
+			snprintf(why, why_bytes,
+				 "%s:%u: got '%.*s', allowed is a line of at most %d expert ids",
+				 name, number, (int)strcspn(line, "\n"), line, ORACLE_MAX_TOPK);
 			return -1;
 		}
 		routing->nlines++;
@@ -120,7 +121,8 @@ int oracle_routing_parse(const char *text, struct oracle_routing *routing, char 
 		if (value >= 0 && value <= 4000000 && *end == '\0') {
 			return 0;
 		}
-		snprintf(why, why_bytes, "routing '%s': zipf takes an exponent of 0 to 4", text);
+		snprintf(why, why_bytes,
+			 "--routing: got '%s', allowed is zipf:s with s from 0 to 4", text);
 		return -1;
 	}
 	if (!strncmp(text, "hot:", 4)) {
@@ -136,8 +138,8 @@ int oracle_routing_parse(const char *text, struct oracle_routing *routing, char 
 		if (value >= 0 && value <= 1000000 && *end == '\0') {
 			return 0;
 		}
-		snprintf(why, why_bytes, "routing '%s': hot takes a fraction of 0 to 1[,rank]",
-			 text);
+		snprintf(why, why_bytes,
+			 "--routing: got '%s', allowed is hot:f[,rank] with f from 0 to 1", text);
 		return -1;
 	}
 	if (!strncmp(text, "group:", 6)) {
@@ -149,16 +151,18 @@ int oracle_routing_parse(const char *text, struct oracle_routing *routing, char 
 		    text[6 + used] == '\0') {
 			return 0;
 		}
-		snprintf(why, why_bytes, "routing '%s': group takes two numbers, G,g", text);
+		snprintf(why, why_bytes,
+			 "--routing: got '%s', allowed is group:G,g with two numbers", text);
 		return -1;
 	}
 	if (!strncmp(text, "file:", 5)) {
 		routing->family = ORACLE_FILE;
 		return load_file(text + 5, routing, why, why_bytes);
 	}
-	snprintf(why, why_bytes,
-		 "routing '%s': use uniform, zipf:s, hot:fraction[,rank], group:G,g or file:NAME",
-		 text);
+	snprintf(
+		why, why_bytes,
+		"--routing: got '%s', allowed is one of uniform, zipf:s, hot:f[,rank], group:G,g, file:NAME",
+		text);
 	return -1;
 }
 

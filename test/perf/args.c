@@ -3,132 +3,15 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <getopt.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "args.h"
 #include "perf.h"
-
-enum {
-	OPT_MODE = 256,
-	OPT_LAYOUT,
-	OPT_EXPERTS,
-	OPT_TOPK,
-	OPT_HIDDEN,
-	OPT_QUANT,
-	OPT_POW2,
-	OPT_ROUTING,
-	OPT_DROP,
-	OPT_SEED,
-	OPT_SMS,
-	OPT_RANKS_PER_GPU,
-	OPT_IDS,
-	OPT_STAGED,
-	OPT_MASK,
-	OPT_UNEVEN,
-	OPT_CAPACITY,
-	OPT_CHAINS,
-	OPT_FLOOR,
-	OPT_RENDEZVOUS,
-	OPT_NO_ALIGN,
-	OPT_NO_KERNEL,
-	OPT_NODE_SIZE
-};
-
-static const struct option long_options[] = {
-	{ "mintokens", required_argument, NULL, 'b' },
-	{ "maxtokens", required_argument, NULL, 'e' },
-	{ "stepfactor", required_argument, NULL, 'f' },
-	{ "stepincrement", required_argument, NULL, 'i' },
-	{ "ngpus", required_argument, NULL, 'g' },
-	{ "nthreads", required_argument, NULL, 't' },
-	{ "iters", required_argument, NULL, 'n' },
-	{ "warmup_iters", required_argument, NULL, 'w' },
-	{ "run_cycles", required_argument, NULL, 'N' },
-	{ "check", required_argument, NULL, 'c' },
-	{ "cudagraph", required_argument, NULL, 'G' },
-	{ "report_cputime", required_argument, NULL, 'C' },
-	{ "average", required_argument, NULL, 'a' },
-	{ "timeout", required_argument, NULL, 'T' },
-	{ "output_file", required_argument, NULL, 'J' },
-	{ "datatype", required_argument, NULL, 'd' },
-	{ "dtype", required_argument, NULL, 'd' },
-	{ "help", no_argument, NULL, 'h' },
-	{ "mode", required_argument, NULL, OPT_MODE },
-	{ "layout", required_argument, NULL, OPT_LAYOUT },
-	{ "experts", required_argument, NULL, OPT_EXPERTS },
-	{ "topk", required_argument, NULL, OPT_TOPK },
-	{ "hidden", required_argument, NULL, OPT_HIDDEN },
-	{ "quant", required_argument, NULL, OPT_QUANT },
-	{ "pow2-scales", no_argument, NULL, OPT_POW2 },
-	{ "routing", required_argument, NULL, OPT_ROUTING },
-	{ "drop", required_argument, NULL, OPT_DROP },
-	{ "seed", required_argument, NULL, OPT_SEED },
-	{ "sms", required_argument, NULL, OPT_SMS },
-	{ "ranks-per-gpu", required_argument, NULL, OPT_RANKS_PER_GPU },
-	{ "ids", required_argument, NULL, OPT_IDS },
-	{ "staged", no_argument, NULL, OPT_STAGED },
-	{ "mask", no_argument, NULL, OPT_MASK },
-	{ "uneven", no_argument, NULL, OPT_UNEVEN },
-	{ "capacity", required_argument, NULL, OPT_CAPACITY },
-	{ "chains", required_argument, NULL, OPT_CHAINS },
-	{ "floor-gbs", required_argument, NULL, OPT_FLOOR },
-	{ "rendezvous", required_argument, NULL, OPT_RENDEZVOUS },
-	{ "no-align", no_argument, NULL, OPT_NO_ALIGN },
-	{ "no-kernel-times", no_argument, NULL, OPT_NO_KERNEL },
-	{ "node-size", required_argument, NULL, OPT_NODE_SIZE },
-	{ NULL, 0, NULL, 0 },
-};
-
-static void usage(FILE *to)
-{
-	fputs("usage: ep_perf [options]      sizes are tokens per rank\n"
-	      "  -b -e -f|-i N  ladder: from, to, factor or increment       128, as -b, 2\n"
-	      "  -g N           GPUs (ranks) per thread                     1\n"
-	      "  -t N           threads per process; ranks are -t times -g  1\n"
-	      "  --ranks-per-gpu N   ranks that share a GPU (NCCL 2.30)     1\n"
-	      "  -n N, -w N     timed and warm-up iterations                100, 10\n"
-	      "  -N N           run the ladder N times, 0: for ever         1\n"
-	      "  -c 0|1         check all results against the oracle        1\n"
-	      "  -G N           capture into CUDA graphs, replay N times    0\n"
-	      "  -C 0|1         report CPU time of the calls                0\n"
-	      "  -a 0..3        over ranks: rank 0, mean, fastest, slowest  3\n"
-	      "  -T S           give up after S seconds without progress    300, 0: never\n"
-	      "  -J FILE        results as JSON\n"
-	      "  -d, --dtype bf16|fp16|fp32                                 bf16\n"
-	      "  --mode ll|ht --layout em|rm                                ll em\n"
-	      "  --experts N --topk N --hidden N                            256 8 7168\n"
-	      "  --quant none|fp8|fp8-v1|fwd                                none\n"
-	      "      fp8: dispatch quantises; fp8-v1: the same by the rules of API version 1;\n"
-	      "      fwd: e4m3 rows and their scales are forwarded\n"
-	      "  --pow2-scales  fp8 scales are powers of two\n"
-	      "  --routing uniform|zipf:s|hot:f[,rank]|group:G,g|file:NAME  uniform\n"
-	      "  --drop P       probability of an unused top-k entry        0\n"
-	      "  --uneven       ranks have 0 to N tokens\n"
-	      "  --seed N       of routing and payload                      1\n"
-	      "  --ids 32|64    width of expert ids                         64\n"
-	      "  --sms N        max_num_sms of the group                    auto\n"
-	      "  --staged       send_only and ncclEpComplete\n"
-	      "  --mask         enable_mask\n"
-	      "  --node-size N|N,N,...   ranks of a node, RDMA between nodes  by host\n"
-	      "  --capacity N   max_dispatch_tokens_per_rank                as -e\n"
-	      "  --chains N     runs of the chain, the median counts        3\n"
-	      "  --floor-gbs X  a GPU's bandwidth, for the byte floor       326\n"
-	      "  --no-align     no aligning operation before each timed one\n"
-	      "  --no-kernel-times   do not use CUPTI\n"
-	      "  --rendezvous HOST:PORT|file:NAME   where processes meet\n"
-	      "Processes: started by mpirun, torchrun, srun or vcrun, each is one of the run.\n"
-	      "They meet at --rendezvous, else at MASTER_ADDR:MASTER_PORT, else (one host) through\n"
-	      "a file in TMPDIR. NCCL_NVLS_ENABLE=0 is set unless the environment has it.\n"
-	      "On the virtual cluster -n 5 -w 1 --chains 1 are the defaults, and times mean little.\n"
-	      "Exit status: 0 all right, 1 wrong results, 2 usage, 3 failure or timeout,\n"
-	      "77 nothing was measured (all of it unsupported).\n",
-	      to);
-}
 
 static int bad(const char *option, const char *text, const char *want)
 {
-	fprintf(stderr, "ep_perf: %s '%s': %s\n", option, text, want);
+	perf_complain("%s: got '%s', allowed is %s", option, text, want);
 	return -1;
 }
 
@@ -146,8 +29,8 @@ static int parse_number(const char *option, const char *text, uint64_t low, uint
 		end++;
 	}
 	if (errno || end == text || *end || number < low || number > high || text[0] == '-') {
-		snprintf(want, sizeof(want), "a number from %llu to %llu is wanted",
-			 (unsigned long long)low, (unsigned long long)high);
+		snprintf(want, sizeof(want), "a number from %llu to %llu", (unsigned long long)low,
+			 (unsigned long long)high);
 		return bad(option, text, want);
 	}
 	*value = (uint32_t)number;
@@ -156,7 +39,7 @@ static int parse_number(const char *option, const char *text, uint64_t low, uint
 
 static int parse_choice(const char *option, const char *text, const char *const *names, int *value)
 {
-	char want[96] = "use one of";
+	char want[96] = "one of";
 
 	for (int i = 0; names[i]; i++) {
 		if (!strcmp(text, names[i])) {
@@ -176,41 +59,11 @@ static int parse_real(const char *option, const char *text, double low, double h
 
 	*value = strtod(text, &end);
 	if (end == text || *end || !(*value >= low && *value <= high)) {
-		snprintf(want, sizeof(want), "a number from %g to %g is wanted", low, high);
+		snprintf(want, sizeof(want), "a number from %g to %g", low, high);
 		return bad(option, text, want);
 	}
 	return 0;
 }
-
-static const struct number_option {
-	int letter;
-	const char *name;
-	uint32_t low, high;
-	size_t at; /* of the uint32_t in struct perf_options */
-} number_options[] = {
-	{ 'b', "-b", 0, 65535, offsetof(struct perf_options, min_tokens) },
-	{ 'e', "-e", 0, 65535, offsetof(struct perf_options, max_tokens) },
-	{ 'f', "-f", 2, 1024, offsetof(struct perf_options, step_factor) },
-	{ 'i', "-i", 1, 65535, offsetof(struct perf_options, step_increment) },
-	{ 'g', "-g", 1, PERF_MAX_LOCAL, offsetof(struct perf_options, gpus) },
-	{ 't', "-t", 1, PERF_MAX_LOCAL, offsetof(struct perf_options, threads) },
-	{ 'n', "-n", 1, 1000000, offsetof(struct perf_options, iters) },
-	{ 'w', "-w", 0, 1000000, offsetof(struct perf_options, warmup) },
-	{ 'N', "-N", 0, UINT32_MAX, offsetof(struct perf_options, cycles) },
-	{ 'c', "-c", 0, 1, offsetof(struct perf_options, check) },
-	{ 'G', "-G", 0, 1000000, offsetof(struct perf_options, graph) },
-	{ 'C', "-C", 0, 1, offsetof(struct perf_options, report_cpu) },
-	{ 'a', "-a", 0, 3, offsetof(struct perf_options, average) },
-	{ 'T', "-T", 0, 1000000, offsetof(struct perf_options, timeout_s) },
-	{ OPT_RANKS_PER_GPU, "--ranks-per-gpu", 1, PERF_MAX_LOCAL,
-	  offsetof(struct perf_options, ranks_per_gpu) },
-	{ OPT_SMS, "--sms", 1, 100000, offsetof(struct perf_options, sms) },
-	{ OPT_CAPACITY, "--capacity", 1, 65535, offsetof(struct perf_options, capacity) },
-	{ OPT_CHAINS, "--chains", 1, 1000, offsetof(struct perf_options, chains) },
-	{ OPT_EXPERTS, "--experts", 1, 1 << 20, offsetof(struct perf_options, problem.experts) },
-	{ OPT_TOPK, "--topk", 1, ORACLE_MAX_TOPK, offsetof(struct perf_options, problem.topk) },
-	{ OPT_HIDDEN, "--hidden", 1, 1 << 20, offsetof(struct perf_options, problem.hidden) },
-};
 
 static int parse_problem_option(int letter, const char *text, struct perf_options *opt)
 {
@@ -221,7 +74,7 @@ static int parse_problem_option(int letter, const char *text, struct perf_option
 	double real;
 	uint32_t number;
 	int choice;
-	char why[200];
+	char why[400];
 
 	switch (letter) {
 	case OPT_LAYOUT:
@@ -255,7 +108,7 @@ static int parse_problem_option(int letter, const char *text, struct perf_option
 	default: /* OPT_ROUTING */
 		oracle_routing_free(&p->routing);
 		if (oracle_routing_parse(text, &p->routing, why, sizeof(why))) {
-			fprintf(stderr, "ep_perf: %s\n", why);
+			perf_complain("%s", why);
 			return -1;
 		}
 		return 0;
@@ -267,14 +120,6 @@ static int parse_option(int letter, const char *text, struct perf_options *opt)
 	static const char *const modes[] = { "ll", "ht", NULL };
 	static const char *const widths[] = { "32", "64", NULL };
 
-	for (size_t i = 0; i < sizeof(number_options) / sizeof(number_options[0]); i++) {
-		const struct number_option *o = number_options + i;
-
-		if (o->letter == letter) {
-			return parse_number(o->name, text, o->low, o->high,
-					    (uint32_t *)((char *)opt + o->at));
-		}
-	}
 	switch (letter) {
 	case 'J':
 		opt->json = text;
@@ -308,41 +153,91 @@ static int parse_option(int letter, const char *text, struct perf_options *opt)
 	}
 }
 
+/* The option as a user would write it. */
+static void option_name(const struct perf_option *o, char *out, size_t bytes)
+{
+	if (o->id < 256) {
+		snprintf(out, bytes, "-%c (--%s)", o->id, o->name);
+	} else {
+		snprintf(out, bytes, "--%s", o->name);
+	}
+}
+
+static int parse(int id, const char *text, struct perf_options *opt)
+{
+	for (int i = 0; i < PERF_NOPTIONS; i++) {
+		const struct perf_option *o = perf_option_table + i;
+		char name[48];
+
+		if (o->id == id && o->high) {
+			option_name(o, name, sizeof(name));
+			return parse_number(name, text, o->low, o->high,
+					    (uint32_t *)((char *)opt + o->at));
+		}
+	}
+	return parse_option(id, text, opt);
+}
+
+/* What getopt_long() would not take: `id` is '?' or ':', as it says. */
+static int refuse(int id, char **argv)
+{
+	const char *argument = argv[optind - 1];
+	const char letter[] = { '-', (char)optopt, '\0' };
+	const char *instead;
+
+	if (strncmp(argument, "--", 2) && optopt) { /* the letter may be one of several */
+		argument = letter;
+	}
+	instead = perf_args_instead(argument);
+	if (id == ':') {
+		perf_complain("%s needs a value. Try 'ep_perf -h'.", argument);
+	} else if (optopt && argument != letter) {
+		perf_complain("%s takes no value. Try 'ep_perf -h'.", argument);
+	} else if (instead) {
+		perf_complain("'%s' is of nccl-tests; %s. Try 'ep_perf -h'.", argument, instead);
+	} else {
+		perf_complain("'%s' is not an option. Try 'ep_perf -h'.", argument);
+	}
+	return -1;
+}
+
 static int finish(struct perf_options *opt, int have_max)
 {
-	char text[32];
+	char text[32], want[96];
 
 	if (!have_max) {
 		opt->max_tokens = opt->min_tokens;
 	}
+	snprintf(want, sizeof(want), "%u, which -b says, or more", opt->min_tokens);
 	if (opt->max_tokens < opt->min_tokens) {
 		snprintf(text, sizeof(text), "%u", opt->max_tokens);
-		return bad("-e", text, "it is below -b");
+		return bad("-e", text, want);
 	}
 	if (opt->capacity == 0) {
 		opt->capacity = opt->max_tokens ? opt->max_tokens : 1;
 	}
 	if (opt->capacity < opt->max_tokens) {
 		snprintf(text, sizeof(text), "%u", opt->capacity);
-		return bad("--capacity", text, "it is below -e");
+		snprintf(want, sizeof(want), "%u, the largest size, or more", opt->max_tokens);
+		return bad("--capacity", text, want);
 	}
+	snprintf(text, sizeof(text), "%u", opt->gpus * opt->threads);
 	if (opt->gpus * opt->threads > PERF_MAX_LOCAL) {
-		snprintf(text, sizeof(text), "%u", opt->gpus * opt->threads);
-		return bad("-t times -g", text, "at most 16 ranks per process");
+		snprintf(want, sizeof(want), "%d ranks per process at most", PERF_MAX_LOCAL);
+		return bad("-t times -g", text, want);
 	}
 	if (opt->gpus * opt->threads % opt->ranks_per_gpu) {
-		snprintf(text, sizeof(text), "%u", opt->ranks_per_gpu);
-		return bad("--ranks-per-gpu", text, "-t times -g is no multiple of it");
+		snprintf(want, sizeof(want), "a multiple of --ranks-per-gpu %u",
+			 opt->ranks_per_gpu);
+		return bad("-t times -g", text, want);
 	}
 	opt->problem.tokens = opt->max_tokens;
 	opt->problem.max_tokens = opt->capacity;
 	return 0;
 }
 
-int perf_args_parse(int argc, char **argv, struct perf_options *opt)
+static void defaults(struct perf_options *opt)
 {
-	int letter;
-	int have_max = 0;
 	char why[64];
 
 	memset(opt, 0, sizeof(*opt));
@@ -354,6 +249,7 @@ int perf_args_parse(int argc, char **argv, struct perf_options *opt)
 	opt->warmup = opt->is_virtual ? 1 : 10;
 	opt->chains = opt->is_virtual ? 1 : 3;
 	opt->timeout_s = 300;
+	opt->progress_s = 10;
 	opt->check = opt->ids64 = opt->align = opt->kernel_times = 1;
 	opt->average = PERF_MAX;
 	opt->floor_gbs = 326;
@@ -363,21 +259,51 @@ int perf_args_parse(int argc, char **argv, struct perf_options *opt)
 	opt->problem.hidden = 7168;
 	opt->problem.layout = ORACLE_EXPERT_MAJOR;
 	oracle_routing_parse("uniform", &opt->problem.routing, why, sizeof(why));
-	while ((letter = getopt_long(argc, argv, "b:e:f:i:g:t:n:w:N:c:G:C:a:T:J:d:h", long_options,
-				     NULL)) != -1) {
-		if (letter == 'h') {
-			usage(stdout);
+}
+
+/* For getopt_long(); `letters` begins with ':', so that it tells what is missing and prints nothing. */
+static void table_for_getopt(struct option *list, char *letters)
+{
+	*letters++ = ':';
+	for (int i = 0; i < PERF_NOPTIONS; i++) {
+		const struct perf_option *o = perf_option_table + i;
+
+		list[i] = (struct option){ o->name, o->arg ? required_argument : no_argument, NULL,
+					   o->id };
+		if (o->id < 256) {
+			*letters++ = (char)o->id;
+			*letters++ = ':'; /* all of them take something */
+		}
+	}
+	*letters++ = 'h';
+	*letters = '\0';
+	list[PERF_NOPTIONS] = (struct option){ "help", no_argument, NULL, 'h' };
+	list[PERF_NOPTIONS + 1] = (struct option){ NULL, 0, NULL, 0 };
+}
+
+int perf_args_parse(int argc, char **argv, struct perf_options *opt)
+{
+	struct option list[PERF_NOPTIONS + 2];
+	char letters[2 * PERF_NOPTIONS + 3];
+	int id;
+	int have_max = 0;
+
+	defaults(opt);
+	table_for_getopt(list, letters);
+	while ((id = getopt_long(argc, argv, letters, list, NULL)) != -1) {
+		if (id == 'h' || id == OPT_VERSION) {
+			if (perf_is_first_process()) {
+				id == 'h' ? perf_args_usage(stdout) : perf_report_version();
+			}
 			return 1;
 		}
-		if (letter == '?' || parse_option(letter, optarg, opt)) {
-			fputs("Try 'ep_perf -h'.\n", stderr);
+		if (id == '?' || id == ':' ? refuse(id, argv) : parse(id, optarg, opt)) {
 			return 3;
 		}
-		have_max |= letter == 'e';
+		have_max |= id == 'e';
 	}
 	if (optind < argc) {
-		fprintf(stderr, "ep_perf: '%s' is not an option. Try 'ep_perf -h'.\n",
-			argv[optind]);
+		perf_complain("'%s' is not an option. Try 'ep_perf -h'.", argv[optind]);
 		return 3;
 	}
 	return finish(opt, have_max) ? 3 : 0;

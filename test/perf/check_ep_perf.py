@@ -2,15 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """ep_perf seen from outside: its table, its JSON, its exit status, its ways to be launched.
 
-check_ep_perf.py EP_PERF VCRUN CORRUPT_LIBRARY
+check_ep_perf.py EP_PERF VCRUN CORRUPT_LIBRARY MANUAL_PAGE
 """
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 
-EP_PERF, VCRUN, CORRUPT = sys.argv[1:4]
+EP_PERF, VCRUN, CORRUPT, MANUAL = sys.argv[1:5]
 SHAPE = ['--hidden', '256', '--experts', '12', '--topk', '4', '-n', '2', '-w', '1', '-T', '60']
 failures = 0
 
@@ -60,7 +61,69 @@ def check_document(document, rows, ranks, launcher, per_gpu=1):
                    '%s bandwidth' % name)
 
 
+def check_usage():
+    """What is refused, and what is allowed instead; in one voice, also of several processes."""
+    for bad, got, allowed in (
+            (['--routing', 'random'], 'random', 'uniform'), (['-b', 'x'], 'x', '0 to 65535'),
+            (['-b', '99999'], '99999', '0 to 65535'), (['--layout', 'flat'], 'flat', 'em rm'),
+            (['-b', '4', '-e', '2'], '2', '4'), (['--experts', '7', '-g', '2'], '7', 'ranks, 2'),
+            (['--topk', '33'], '33', '1 to 32'), (['--topk', '9', '--experts', '8'], '9', '1 to 8'),
+            (['-b', '8', '--capacity', '4'], '4', '8'), (['--drop', '2'], '2', '0 to 1'),
+            (['-g', '9', '-t', '2'], '18', '16 ranks'), (['--ids', '16'], '16', '32 64'),
+            (['-g', '4', '--ranks-per-gpu', '3'], '4', '3'),
+            (['--ranks-per-gpu', '0'], '0', '1 to 16'), (['-c', '2'], '2', '0 to 1'),
+            (['--routing', 'zipf:9'], 'zipf:9', '0 to 4'),
+            (['--routing', 'hot:0.5,3'], 'rank 3', '0 to 0'),
+            (['--routing', 'group:3,1'], '3,1', 'dividing 256'),
+            (['--quant', 'fp8', '--hidden', '100'], '100', 'multiple of 128')):
+        error = run([EP_PERF, *bad], 2, VC_NCCL_VERSION='23000').stderr
+        parts = re.match(r'ep_perf: (.*)allowed is (.*)\n$', error)
+        expect(parts and got in parts[1] and allowed in parts[2], 'values in: %s' % error)
+    for bad, text in ((['extra'], "'extra' is not an option"), (['--bogus'], "'--bogus' is not"),
+                      (['-b'], '-b needs a value'), (['--staged=1'], 'takes no value'),
+                      (['--minbytes', '8'], '--mintokens'), (['--maxbytes=8'], '--maxtokens'),
+                      (['--stepbytes', '8'], '--stepincrement'), (['-m', '5'], '--chains'),
+                      (['-z', '1'], 'nccl-tests'), (['--parallel_init', '1'], 'nccl-tests')):
+        error = run([EP_PERF, *bad], 2).stderr
+        expect(error.startswith('ep_perf: ') and text in error, 'reason for %s: %s' % (bad, error))
+    error = run([VCRUN, '--gpus', '3', '--', EP_PERF, '--bogus'], 2).stderr
+    expect(error.count('ep_perf: ') == 1, 'one rank speaks: %s' % error)
+    done = run([VCRUN, '--gpus', '2', '--', EP_PERF, '--version'], 0)
+    expect(re.fullmatch(r'ep_perf (\d+\.\d+\.\d+), nccl-ep \1\n', done.stdout), 'version')
+
+
+def check_manual():
+    """The page has the options that -h has, with the same arguments and defaults, and no others."""
+    text = run([EP_PERF, '-h'], 0).stdout
+    usage = []
+    for part in re.split(r'\n  (?=-\w, |    --)', text[:text.index('\nProcesses')])[1:]:
+        name = re.match(r'(?:-(\w), )? *--([\w-]+)(?: (\S+))?', part)
+        usage.append((*name.groups(''), *re.findall(r'\[([^][]*)\]$', part)))
+    with open(MANUAL, encoding='utf-8') as file:
+        text = file.read().replace('\\', '')
+    page = []
+    for part in re.split(r'\n\.TP\n', text[text.index('.SH OPTIONS'):text.index('.SH TABLE')])[1:]:
+        name = re.match(r'\.BR? (?:-(\w) ", " )?--([\w-]+)(?: " (.*)")?\n', part)
+        page.append((*name.groups(''), *re.findall(r'Default: (.*)\.(?:\n\.SS.*)?$', part)))
+    expect(sorted(usage) == sorted(page), 'manual and -h differ: %s' % sorted(
+        set(usage) ^ set(page)))
+    expect(len(usage) > 40, 'options in -h')
+
+
+def check_progress():
+    """A size that takes long says so while it does."""
+    endless = [EP_PERF, '-g', '2', '-b', '32', '-n', '100000', *SHAPE[:6], '--progress', '1']
+    with subprocess.Popen(endless, env=dict(os.environ, NCCL_NVLS_ENABLE='0'), text=True,
+                          stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        line = process.stderr.readline()
+        process.kill()
+    expect(re.fullmatch(r'ep_perf: 32 tokens per rank: [a-z ]+, \d+ s so far\n', line),
+           'progress: %s' % line)
+
+
 def main():
+    check_usage()
+    check_manual()
     with tempfile.TemporaryDirectory() as work:
         out = os.path.join(work, 'out.json')
 
@@ -74,6 +137,10 @@ def main():
         expect('# Virtual cluster' in done.stdout, 'the virtual cluster knows itself')
         rows = [line for line in done.stdout.splitlines() if not line.startswith('#')]
         expect(len(rows) == 4 and all(row.split()[-1] == '0' for row in rows), 'table')
+        heading = [line for line in done.stdout.splitlines() if line.startswith('#token')][0]
+        expect(all(len(row.split()) == len(heading.split()) for row in rows), 'columns')
+        expect('tokens per rank' not in done.stderr, 'no progress lines in ten seconds')
+        check_progress()
         # bytes: a token alone has as many copies as ranks it goes to, 2 bytes per element
         row = document['results'][3]
         expect(1 <= row['copies_per_token'] <= 3, 'copies')
@@ -146,13 +213,6 @@ def main():
                 expect(operation + ': rank ' in done.stderr, 'a %s mistake is named' % operation)
                 expect('FAILED' in done.stdout, 'summary of a failure')
 
-    # usage
-    for bad in (['--routing', 'random'], ['-b', 'x'], ['--layout', 'flat'], ['-b', '4', '-e', '2'],
-                ['--experts', '7', '-g', '2'], ['--topk', '33'], ['extra'],
-                ['-g', '4', '--ranks-per-gpu', '3'], ['--ranks-per-gpu', '0']):
-        done = run([EP_PERF, *bad], 2, VC_NCCL_VERSION='23000')
-        expect(done.stderr.startswith('ep_perf: '), 'reason for %s' % bad)
-    expect('--routing' in run([EP_PERF, '-h'], 0).stdout, 'help')
     print('%d failures' % failures)
     sys.exit(failures != 0)
 

@@ -2,6 +2,7 @@
 /* Which process of the run this is, and where its processes meet. */
 #include <ctype.h>
 #include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,12 +46,11 @@ static int number_of(const char *variable, uint32_t *value)
 	return 0;
 }
 
-int perf_world_detect(struct perf_world *w, const struct perf_options *opt)
+/* The process, by its launcher. */
+static void detect_process(struct perf_world *w)
 {
 	w->launcher = "none";
 	w->nprocs = 1;
-	w->nlocal = opt->gpus * opt->threads;
-	w->timeout_s = opt->timeout_s;
 	for (size_t i = 0; i < sizeof(launchers) / sizeof(launchers[0]); i++) {
 		const struct launcher *l = launchers + i;
 
@@ -66,14 +66,44 @@ int perf_world_detect(struct perf_world *w, const struct perf_options *opt)
 		}
 		break;
 	}
+}
+
+int perf_is_first_process(void)
+{
+	struct perf_world w = { .nprocs = 0 };
+
+	detect_process(&w);
+	return w.proc == 0;
+}
+
+void perf_complain(const char *format, ...)
+{
+	char text[1024];
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(text, sizeof(text), format, args);
+	va_end(args);
+	if (!perf_is_first_process()) {
+		sleep(3); /* launchers end the run when its first process ends with an error */
+	}
+	fprintf(stderr, "ep_perf: %s\n", text);
+}
+
+int perf_world_detect(struct perf_world *w, const struct perf_options *opt)
+{
+	detect_process(w);
+	w->nlocal = opt->gpus * opt->threads;
+	w->timeout_s = opt->timeout_s;
 	w->nranks = w->nprocs * w->nlocal;
 	if (w->nprocs == 0 || w->proc >= w->nprocs) {
-		fprintf(stderr, "ep_perf: the launcher says process %u of %u\n", w->proc,
-			w->nprocs);
+		perf_complain("got process %u of %u from %s, allowed is 0 to one less than that",
+			      w->proc, w->nprocs, w->launcher);
 		return -1;
 	}
 	if (w->nranks > ORACLE_MAX_RANKS) {
-		fprintf(stderr, "ep_perf: %u ranks; at most %d\n", w->nranks, ORACLE_MAX_RANKS);
+		perf_complain("got %u ranks (%u processes with %u each), allowed is %d at most",
+			      w->nranks, w->nprocs, w->nlocal, ORACLE_MAX_RANKS);
 		return -1;
 	}
 	return 0;

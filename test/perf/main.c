@@ -58,20 +58,37 @@ void *perf_alloc(struct perf_rank *r, size_t count, size_t bytes)
 	return memory;
 }
 
-/* Ranks that make no progress: says who, then ends the process. */
+/* Of process 0: a size whose line is long in coming. */
+static void report_progress(struct perf *perf, uint64_t now)
+{
+	uint64_t begun = atomic_load(&perf->size_ns);
+	uint64_t every = perf->opt.progress_s * UINT64_C(1000000000);
+	uint64_t last = atomic_load(&perf->progress_ns);
+
+	if (!begun || !every || now < begun + every || now < last + every) {
+		return;
+	}
+	atomic_store(&perf->progress_ns, now);
+	fprintf(stderr, "ep_perf: %u tokens per rank: %s, %llu s so far\n",
+		atomic_load(&perf->size), atomic_load(&perf->ranks[0].phase),
+		(unsigned long long)((now - begun) / 1000000000));
+}
+
+/* Looks after the ranks of this process once a second. No progress: says who, then ends it. */
 static void *watch(void *argument)
 {
 	struct perf *perf = argument;
 	uint64_t limit = perf->opt.timeout_s * UINT64_C(1000000000);
 	uint64_t newest = perf_now_ns();
 
-	while (perf_now_ns() < newest + limit) {
+	while (limit == 0 || perf_now_ns() < newest + limit) {
 		sleep(1);
 		for (uint32_t i = 0; i < perf->world.nlocal; i++) {
 			uint64_t begun = atomic_load(&perf->ranks[i].phase_ns);
 
 			newest = begun > newest ? begun : newest;
 		}
+		report_progress(perf, perf_now_ns());
 	}
 	fflush(stdout);
 	for (uint32_t i = 0; i < perf->world.nlocal; i++) {
@@ -181,11 +198,16 @@ static void climb(struct perf_rank *r)
 		     tokens = next_size(opt, tokens)) {
 			struct perf_row row;
 
+			if (r->rank == 0) {
+				atomic_store(&perf->size, tokens);
+				atomic_store(&perf->size_ns, perf_now_ns());
+			}
 			perf_run(r, tokens, &row);
 			if (r->local == 0) {
 				count_row(perf, &row);
 			}
 			if (r->rank == 0) {
+				atomic_store(&perf->size_ns, 0);
 				perf_report_row(perf, &row);
 				perf_json_row(perf, &row);
 			}
@@ -253,7 +275,7 @@ static int start(struct perf *perf)
 		r->rank = w->proc * w->nlocal + i;
 		perf_phase(r, "starting");
 	}
-	if (perf->opt.timeout_s && pthread_create(&watchdog, NULL, watch, perf) == 0) {
+	if (pthread_create(&watchdog, NULL, watch, perf) == 0) {
 		pthread_detach(watchdog);
 	}
 	for (uint32_t i = 0; i < w->nlocal; i++) {
@@ -281,9 +303,9 @@ static int share_gpus(const struct perf_options *opt)
 	}
 	ncclGetVersion(&version);
 	if (version < 23000) {
-		fprintf(stderr,
-			"ep_perf: --ranks-per-gpu %u needs NCCL 2.30 or later, this is %d.%d.%d\n",
-			opt->ranks_per_gpu, version / 10000, version / 100 % 100, version % 100);
+		perf_complain("--ranks-per-gpu %u needs NCCL 2.30 or later, this is %d.%d.%d",
+			      opt->ranks_per_gpu, version / 10000, version / 100 % 100,
+			      version % 100);
 		return -1;
 	}
 	setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
@@ -294,7 +316,7 @@ static int share_gpus(const struct perf_options *opt)
 
 static int prepare(struct perf *perf)
 {
-	char why[128];
+	char why[256];
 
 	setenv("NCCL_NVLS_ENABLE", "0", 0); /* before NCCL looks */
 	if (perf->opt.node_size) {
@@ -308,7 +330,7 @@ static int prepare(struct perf *perf)
 	}
 	perf->opt.problem.nranks = perf->world.nranks;
 	if (oracle_problem_prepare(&perf->opt.problem, why, sizeof(why))) {
-		fprintf(stderr, "ep_perf: %s\n", why);
+		perf_complain("%s", why);
 		return -1;
 	}
 	perf->no_kernel_times = perf->opt.kernel_times ? perf_cupti_open(&perf->opt)

@@ -46,8 +46,9 @@ struct perf_options {
 	uint32_t warmup;
 	uint32_t chains;
 	uint32_t cycles;
-	uint32_t graph;     /* replays, 0: no graphs */
-	uint32_t timeout_s; /* without progress, 0: never */
+	uint32_t graph;      /* replays, 0: no graphs */
+	uint32_t timeout_s;  /* without progress, 0: never */
+	uint32_t progress_s; /* between lines about a size that takes long, 0: none */
 	uint32_t check;
 	uint32_t report_cpu;
 	uint32_t average; /* enum perf_average */
@@ -190,6 +191,10 @@ struct perf {
 	uint32_t nrows;
 	uint32_t nodes; /* 0: the library does not say */
 	uint32_t node_ranks[ORACLE_MAX_RANKS];
+	/* the size that process 0's first rank is at, since when, and when a line said so */
+	_Atomic(uint32_t) size;
+	_Atomic(uint64_t) size_ns; /* 0: at none */
+	_Atomic(uint64_t) progress_ns;
 	/* process 0's first rank adds up */
 	uint64_t wrong;
 	uint32_t measured, unsupported;
@@ -200,6 +205,12 @@ struct perf {
 int perf_args_parse(int argc, char **argv, struct perf_options *opt);
 
 /* launch.c, rendezvous.c */
+int perf_is_first_process(void);
+/*
+ * "ep_perf: ..." on stderr, of a mistake that all processes of the run make: the others leave the word
+ * to the first and speak only if they are still there some seconds later.
+ */
+__attribute__((format(printf, 1, 2))) void perf_complain(const char *format, ...);
 int perf_world_detect(struct perf_world *w, const struct perf_options *opt);
 int perf_world_connect(struct perf_world *w, const struct perf_options *opt);
 void perf_world_close(struct perf_world *w);
@@ -275,7 +286,14 @@ double perf_percentile(float *values, uint32_t count, double percent);
 const char *perf_cupti_open(const struct perf_options *opt);
 void perf_cupti_time(struct perf_rank *r, struct perf_times *times, int *blocks);
 
+/* cell.c: `width` columns, the first of them a space; more if the number needs them. NAN: "-". */
+#define PERF_CELL 32
+void perf_cell_time(char out[PERF_CELL], double value, int width);
+void perf_cell_rate(char out[PERF_CELL], double value, int width);
+void perf_cell_percent(char out[PERF_CELL], double value, int width);
+
 /* report.c, json.c: process 0's first rank */
+void perf_report_version(void);
 void perf_report_head(struct perf *perf);
 void perf_report_row(struct perf *perf, const struct perf_row *row);
 void perf_report_end(struct perf *perf, const struct perf_setup *setup,

@@ -55,6 +55,15 @@ static void driver_text(char *out, size_t bytes)
 	}
 }
 
+void perf_report_version(void)
+{
+	int ep = 0;
+
+	ncclEpGetVersion(&ep);
+	printf("ep_perf %d.%d.%d, nccl-ep %d.%d.%d\n", NCCL_EP_MAJOR, NCCL_EP_MINOR, NCCL_EP_PATCH,
+	       ep / 10000, ep / 100 % 100, ep % 100);
+}
+
 static void report_versions(void)
 {
 	int ep = 0, nccl = 0, runtime = 0, driver = 0;
@@ -166,23 +175,20 @@ void perf_report_head(struct perf *perf)
 	fflush(stdout);
 }
 
-/* A number in `width` columns with as many decimals, up to one, as fit; "-" if there is none. */
-static void cell(double value, int width)
+static void cell(void (*format)(char out[PERF_CELL], double value, int width), double value,
+		 int width)
 {
-	if (isnan(value)) {
-		printf("%*s", width, "-");
-	} else if (value < 9999.95) {
-		printf("%*.1f", width, value);
-	} else {
-		printf("%*.0f", width, value);
-	}
+	char text[PERF_CELL];
+
+	format(text, value, width);
+	fputs(text, stdout);
 }
 
 static void report_op(const struct perf_op_row *o, uint32_t report_cpu, double host_us)
 {
-	cell(o->kernel, 7);
-	cell(report_cpu ? host_us : o->p50, 7);
-	cell(report_cpu ? NAN : o->p99, 7);
+	cell(perf_cell_time, o->kernel, 7);
+	cell(perf_cell_time, report_cpu ? host_us : o->p50, 7);
+	cell(perf_cell_time, report_cpu ? NAN : o->p99, 7);
 }
 
 void perf_report_row(struct perf *perf, const struct perf_row *row)
@@ -195,17 +201,18 @@ void perf_report_row(struct perf *perf, const struct perf_row *row)
 		fflush(stdout);
 		return;
 	}
-	printf("%6.2f", row->copies);
+	printf(" %5.2f", row->copies);
 	for (int op = 0; op < PERF_OPS; op++) {
 		report_op(&row->op[op], opt->report_cpu, row->host_us[op]);
 	}
-	cell(row->period, 7);
+	cell(perf_cell_time, row->period, 7);
 	for (int op = 0; op < PERF_OPS; op++) {
-		printf("%5.0f%5.0f%4.0f", row->op[op].algbw, row->op[op].busbw,
-		       row->op[op].floor_percent);
+		cell(perf_cell_rate, row->op[op].algbw, 5);
+		cell(perf_cell_rate, row->op[op].busbw, 5);
+		cell(perf_cell_percent, row->op[op].floor_percent, 4);
 	}
 	if (row->blocks) {
-		printf("%4d", row->blocks);
+		printf(" %3d", row->blocks);
 	} else {
 		printf("%4s", "-");
 	}

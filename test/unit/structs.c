@@ -34,7 +34,7 @@ static void test_version(void)
 {
 	int version = 0;
 
-	CHECK(ncclEpGetVersion(&version) == ncclSuccess && version == 100);
+	CHECK(ncclEpGetVersion(&version) == ncclSuccess && version == 200);
 	CHECK_REASON(ncclEpGetVersion(NULL), ncclInvalidArgument, "version is NULL");
 }
 

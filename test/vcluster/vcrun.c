@@ -1,16 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * vcrun: starts the rank processes of a virtual cluster and waits for them.
- *
- *   vcrun --nodes N --gpus G [--env K=V]... [--timeout S] [--keep-going] -- program args...
- *
- * Every rank gets the environment torchrun gives (RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE,
- * MASTER_ADDR, MASTER_PORT), VC_DIR (a directory common to all), VC_NODE, VC_GPUS and NCCL_HOSTID.
- * The directory `nic` beside this program, with the stand-ins for libibverbs and libmlx5, comes
- * first in LD_LIBRARY_PATH.
- * Exit code: 0 when all ranks end with 0; else that of the first rank that failed (128 + signal when
- * it was killed), 124 after a timeout.
- */
+/* vcrun: starts the rank processes of a virtual cluster and waits for them. vcrun(1) tells the rest. */
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
@@ -48,10 +37,28 @@ static void die(const char *what)
 	exit(1);
 }
 
-static void usage(void)
+static void help(void)
 {
-	fprintf(stderr, "usage: vcrun [--nodes N] [--gpus G] [--env K=V]... [--timeout S] "
-			"[--keep-going] -- program [argument]...\n");
+	puts("usage: vcrun [options] [--] program [argument]...\n"
+	     "Runs a program on a virtual cluster, one process per rank.\n"
+	     "  --nodes N      nodes, 1 to 64 [1]\n"
+	     "  --gpus G       GPUs of each node, 1 to 64 [1]; a rank for each GPU, at most 256\n"
+	     "  --env K=V      an environment variable for all ranks\n"
+	     "  --timeout S    end all ranks after S seconds [0: never]\n"
+	     "  --keep-going   leave the other ranks alone when one fails\n"
+	     "  -h, --help     this text\n"
+	     "Ranks get RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT,\n"
+	     "as of torchrun, VC_DIR (a directory common to all), VC_NODE, VC_GPUS, NCCL_HOSTID, and\n"
+	     "in LD_LIBRARY_PATH the software NIC. test/vcluster/README.md lists the variables that\n"
+	     "change the cluster.\n"
+	     "Exit status: 0 when all ranks end with 0; else that of the first rank that failed (128 +\n"
+	     "signal when it was killed), 124 after a timeout, 2 for wrong usage.");
+	exit(0);
+}
+
+static void refuse(const char *what, const char *text)
+{
+	fprintf(stderr, "vcrun: %s%s. Try 'vcrun --help'.\n", what, text);
 	exit(2);
 }
 
@@ -61,7 +68,8 @@ static int number(const char *text, int low, int high, const char *name)
 	long value = strtol(text, &end, 10);
 
 	if (!*text || *end || value < low || value > high) {
-		fprintf(stderr, "vcrun: %s %s: a number from %d to %d\n", name, text, low, high);
+		fprintf(stderr, "vcrun: %s: got '%s', allowed is a number from %d to %d\n", name,
+			text, low, high);
 		exit(2);
 	}
 	return (int)value;
@@ -285,11 +293,13 @@ static void options(int argc, char **argv)
 		{ "env", required_argument, NULL, 'e' },
 		{ "timeout", required_argument, NULL, 't' },
 		{ "keep-going", no_argument, NULL, 'k' },
+		{ "help", no_argument, NULL, 'h' },
 		{ NULL, 0, NULL, 0 },
 	};
+	char text[64];
 	int c;
 
-	while ((c = getopt_long(argc, argv, "+", list, NULL)) != -1) {
+	while ((c = getopt_long(argc, argv, "+:h", list, NULL)) != -1) {
 		switch (c) {
 		case 'n':
 			nodes = number(optarg, 1, 64, "--nodes");
@@ -299,21 +309,32 @@ static void options(int argc, char **argv)
 			break;
 		case 'e':
 			if (!strchr(optarg, '=') || putenv(optarg)) {
-				usage();
+				refuse("--env takes NAME=VALUE, not ", optarg);
 			}
 			break;
 		case 't':
-			timeout_s = atof(optarg);
+			timeout_s = number(optarg, 0, 1000000, "--timeout");
 			break;
 		case 'k':
 			keep_going = true;
 			break;
+		case 'h':
+			help();
+			break;
+		case ':':
+			refuse(argv[optind - 1], " needs a value");
+			break;
 		default:
-			usage();
+			refuse(argv[optind - 1], " is not an option");
 		}
 	}
-	if (optind >= argc || nodes * gpus > VC_RANKS_MAX) {
-		usage();
+	if (optind >= argc) {
+		refuse("there is no program", "");
+	}
+	if (nodes * gpus > VC_RANKS_MAX) {
+		snprintf(text, sizeof(text), "%d, allowed is %d at most", nodes * gpus,
+			 VC_RANKS_MAX);
+		refuse("--nodes times --gpus: got ", text);
 	}
 }
 

@@ -27,42 +27,45 @@ static const char *vc_site_name(uint32_t site)
 	return site < EP_WAIT_SITES && name[site] ? name[site] : "an unknown site";
 }
 
-static void vc_fiber_describe(const struct vc_block *block, const struct vc_fiber *fiber,
-			      char *text, size_t size)
+/* A fiber as it was at one moment: it may run on while others are looked at. */
+struct vc_look {
+	uint8_t state;
+	bool running;
+	uint32_t wait_a, wait_b;
+};
+
+static void vc_look_describe(const struct vc_block *block, const struct vc_look *look, char *text,
+			     size_t size)
 {
-	switch (fiber->state) {
+	switch (look->state) {
 	case VC_FIBER_DONE:
 		snprintf(text, size, "ended");
 		break;
 	case VC_FIBER_SPIN:
-		snprintf(text, size, "polls for %s of peer %u", vc_site_name(fiber->wait_a),
-			 fiber->wait_b);
+		snprintf(text, size, "polls for %s of peer %u", vc_site_name(look->wait_a),
+			 look->wait_b);
 		break;
 	case VC_FIBER_COLLECTIVE:
-		snprintf(text, size, "wait in %s, mask 0x%08x", vc_op_name(fiber->wait_a),
-			 fiber->wait_b);
+		snprintf(text, size, "wait in %s, mask 0x%08x", vc_op_name(look->wait_a),
+			 look->wait_b);
 		break;
 	case VC_FIBER_BARRIER:
-		snprintf(text, size, "wait in barrier %u, %u of %u threads are there",
-			 fiber->wait_a, block->barrier[fiber->wait_a % VC_BARRIERS].arrived,
-			 fiber->wait_b);
+		snprintf(text, size, "wait in barrier %u, %u of %u threads are there", look->wait_a,
+			 block->barrier[look->wait_a % VC_BARRIERS].arrived, look->wait_b);
 		break;
 	default:
-		snprintf(text, size, "%s", fiber == block->worker->running ? "run" : "could run");
+		snprintf(text, size, "%s", look->running ? "run" : "could run");
 		break;
 	}
 }
 
-static bool vc_fiber_alike(const struct vc_block *block, const struct vc_fiber *a,
-			   const struct vc_fiber *b)
+static bool vc_look_alike(const struct vc_look *a, const struct vc_look *b)
 {
-	const struct vc_fiber *running = block->worker->running;
-
 	if (a->state != b->state) {
 		return false;
 	}
 	if (a->state == VC_FIBER_RUN) {
-		return (a == running) == (b == running);
+		return a->running == b->running;
 	}
 	return a->state == VC_FIBER_DONE || (a->wait_a == b->wait_a && a->wait_b == b->wait_b);
 }
@@ -70,20 +73,25 @@ static bool vc_fiber_alike(const struct vc_block *block, const struct vc_fiber *
 static void vc_warp_dump(struct vc_block *block, uint32_t warp)
 {
 	const struct vc_fiber *fiber = &block->worker->fiber[warp * EP_WARP_SIZE];
+	struct vc_look look[EP_WARP_SIZE];
 	uint32_t left = EP_FULL_MASK;
 
+	for (uint32_t i = 0; i < EP_WARP_SIZE; i++) {
+		look[i] = (struct vc_look){ fiber[i].state, &fiber[i] == block->worker->running,
+					    fiber[i].wait_a, fiber[i].wait_b };
+	}
 	while (left) {
 		uint32_t first = (uint32_t)__builtin_ctz(left);
 		uint32_t lanes = 0;
 		char text[128];
 
 		for (uint32_t i = first; i < EP_WARP_SIZE; i++) {
-			if (left >> i & 1 && vc_fiber_alike(block, &fiber[first], &fiber[i])) {
+			if (left >> i & 1 && vc_look_alike(&look[first], &look[i])) {
 				lanes |= 1u << i;
 			}
 		}
 		left &= ~lanes;
-		vc_fiber_describe(block, &fiber[first], text, sizeof(text));
+		vc_look_describe(block, &look[first], text, sizeof(text));
 		fprintf(stderr,
 			"vcluster:   rank %d device %d kernel %s block %u/%u warp %u "
 			"lanes 0x%08x %s\n",

@@ -64,12 +64,42 @@ static const struct illegal {
 	{ ILLEGAL_HANG_SPIN,
 	  86,
 	  { "watchdog: kernel test_illegal on device 0 made no progress for 1.0 s",
-	    "rank 3 device 0 kernel test_illegal block 0/2 warp 2 lanes 0xffffffff polls for "
-	    "dispatch-count of peer 5",
+	    "rank 3 device 0 kernel test_illegal block 0/2 warp 2 lanes 0x",
 	    "warp 1 lanes 0xffffffff wait in barrier 0, " },
 	  true },
 	{ ILLEGAL_HANG_LOOP, 86, { "warp 1 lanes 0x00000100 run" }, true },
 };
+
+/* The lanes of a warp, "block B/N warp W", that the watchdog says `what` of. */
+static uint32_t lanes_that(const char *text, const char *warp, const char *what)
+{
+	uint32_t lanes = 0;
+
+	while ((text = strstr(text, warp)) != NULL) {
+		unsigned int some;
+		char rest[128];
+
+		text += strlen(warp);
+		if (sscanf(text, " lanes 0x%x %127[^\n]", &some, rest) == 2 &&
+		    !strcmp(rest, what)) {
+			lanes |= some;
+		}
+	}
+	return lanes;
+}
+
+/* Lanes of a warp poll one after the other: the one whose turn it is runs, or is about to. */
+static void check_polling(const char *text)
+{
+	static const char warp[] = "block 0/2 warp 2";
+	uint32_t poll = lanes_that(text, warp, "polls for dispatch-count of peer 5");
+	uint32_t run = lanes_that(text, warp, "run") | lanes_that(text, warp, "could run");
+
+	if (!poll || (poll ^ run) != 0xffffffff) {
+		fprintf(stderr, "lanes 0x%08x poll, 0x%08x run:\n%s\n", poll, run, text);
+		test_failures++;
+	}
+}
 
 static int child(uint32_t what)
 {
@@ -123,6 +153,9 @@ int main(int argc, char **argv)
 		}
 		for (int k = 0; k < 3 && cases[i].text[k]; k++) {
 			CHECK_TEXT(text, cases[i].text[k]);
+		}
+		if (cases[i].what == ILLEGAL_HANG_SPIN) {
+			check_polling(text);
 		}
 	}
 	return test_result();

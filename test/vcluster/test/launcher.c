@@ -88,6 +88,14 @@ static void test_codes(void)
 	CHECK_TEXT(text, "still running: ranks 1\n");
 	CHECK(now() - start < 20);
 	CHECK_INT(job(OPTIONS("--nodes", "zero"), "env"), 2);
+	CHECK_TEXT(text, "--nodes: got 'zero', allowed is a number from 1 to 64");
+	CHECK_INT(job(OPTIONS("--nodes", "64", "--gpus", "5"), "env"), 2);
+	CHECK_TEXT(text, "--nodes times --gpus: got 320, allowed is 256 at most");
+	CHECK_INT(job(OPTIONS("--bogus"), "env"), 2);
+	CHECK_TEXT(text, "--bogus is not an option");
+	CHECK_INT(job(OPTIONS("--help"), "env"), 0);
+	CHECK_TEXT(text, "usage: vcrun");
+	CHECK(!strstr(text, "rank 0"));
 }
 
 static void test_faults(void)

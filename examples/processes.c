@@ -2,7 +2,8 @@
 /*
  * Dispatch and combine with one process per GPU, from the public headers alone.
  *
- *     torchrun --no-python --nproc-per-node 8 ./example id-file
+ *     cc processes.c -o processes $(pkg-config --cflags --libs nccl-ep)
+ *     torchrun --no-python --nproc-per-node 8 ./processes id-file
  *
  * A launcher sets RANK, WORLD_SIZE and LOCAL_RANK; `id-file` does not exist yet and is where rank 0
  * tells the others NCCL's unique id. With `rm` as a second argument: rank-major.
@@ -12,13 +13,14 @@
 #include <string.h>
 #include <unistd.h>
 #include <nccl_ep.h>
+#include <nccl_ep/ext.h>
 
+/* Of what fails: the call, and in words the last error of CUDA and of the library, if there is one. */
 #define CHECK(call)                                                                                \
 	do {                                                                                       \
 		int check_rc = (int)(call);                                                        \
 		if (check_rc) {                                                                    \
-			fprintf(stderr, "rank %d: %s: error %d\n", rank, #call, check_rc);         \
-			exit(1);                                                                   \
+			fail(#call, check_rc);                                                     \
 		}                                                                                  \
 	} while (0)
 #define TENSOR(type, pointer, n, ...)                                                              \
@@ -38,6 +40,18 @@ enum {
 }; /* tokens, their elements, experts each, experts per rank */
 
 static int rank, ranks;
+
+static void fail(const char *call, int code)
+{
+	cudaError_t cuda = cudaPeekAtLastError();
+	const char *text = "";
+
+	ncclEpExtGetLastError(NULL, NULL, &text);
+	fprintf(stderr, "rank %d: %s: error %d%s%s%s%s\n", rank, call, code,
+		cuda != cudaSuccess ? ": " : "",
+		cuda != cudaSuccess ? cudaGetErrorString(cuda) : "", *text ? ": " : "", text);
+	exit(1);
+}
 
 static int from_environment(const char *name)
 {
@@ -76,11 +90,37 @@ static void *on_device(const void *from, size_t bytes)
 	return pointer;
 }
 
+static float tokens[T][H], weights[T][K], sums[T][H];
+static int64_t ids[T][K];
+
+static void make_tokens(void)
+{
+	for (int t = 0; t < T; t++) {
+		for (int k = 0; k < K; k++) { /* on different ranks, if there are several */
+			ids[t][k] = (rank * T + t * 3 + k * L) % (ranks * L);
+			weights[t][k] = 1.0f / K;
+		}
+		for (int h = 0; h < H; h++) {
+			tokens[t][h] = (float)(rank * 1000 + t) + (float)h / H;
+		}
+	}
+}
+
 /* The experts answer with what they got, so the weighted sums are the tokens themselves. */
+static void check_sums(int rank_major)
+{
+	for (int t = 0; t < T; t++) {
+		/* rank-major: one unweighted answer per rank that the token went to */
+		int answers = rank_major && ids[t][0] / L != ids[t][1] / L ? K : 1;
+
+		for (int h = 0; h < H; h++) {
+			CHECK(sums[t][h] != tokens[t][h] * (float)answers);
+		}
+	}
+}
+
 static void run(ncclComm_t comm, int rank_major)
 {
-	static float tokens[T][H], weights[T][K], sums[T][H];
-	static int64_t ids[T][K];
 	size_t blocks = rank_major ? (size_t)ranks : L, rows = rank_major ? T : (size_t)ranks * T;
 	ncclEpGroupConfig_t config = NCCL_EP_GROUP_CONFIG_INIT;
 	ncclEpDispatchInputs_t in = NCCL_EP_DISPATCH_INPUTS_INIT;
@@ -94,15 +134,6 @@ static void run(ncclComm_t comm, int rank_major)
 	ncclEpHandle_t handle;
 	cudaStream_t stream;
 
-	for (int t = 0; t < T; t++) {
-		for (int k = 0; k < K; k++) { /* on different ranks, if there are several */
-			ids[t][k] = (rank * T + t * 3 + k * L) % (ranks * L);
-			weights[t][k] = 1.0f / K;
-		}
-		for (int h = 0; h < H; h++) {
-			tokens[t][h] = (float)(rank * 1000 + t) + (float)h / H;
-		}
-	}
 	ncclEpTensor_t topk_idx = TENSOR(ncclInt64, on_device(ids, sizeof(ids)), 2, T, K);
 	ncclEpTensor_t topk_weights =
 		TENSOR(ncclFloat32, on_device(weights, sizeof(weights)), 2, T, K);
@@ -142,15 +173,7 @@ static void run(ncclComm_t comm, int rank_major)
 	CHECK(ncclEpCombine(handle, &results, &combined, NULL, stream));
 	CHECK(cudaMemcpyAsync(sums, y.data, sizeof(sums), cudaMemcpyDeviceToHost, stream));
 	CHECK(cudaStreamSynchronize(stream));
-
-	for (int t = 0; t < T; t++) {
-		/* rank-major: one unweighted answer per rank that the token went to */
-		int answers = rank_major && ids[t][0] / L != ids[t][1] / L ? K : 1;
-
-		for (int h = 0; h < H; h++) {
-			CHECK(sums[t][h] != tokens[t][h] * (float)answers);
-		}
-	}
+	check_sums(rank_major);
 	CHECK(ncclEpHandleDestroy(handle));
 	CHECK(ncclEpGroupDestroy(group));
 }
@@ -167,6 +190,7 @@ int main(int argc, char **argv)
 	ranks = getenv("WORLD_SIZE") ? from_environment("WORLD_SIZE") : 1;
 	CHECK(cudaSetDevice(from_environment("LOCAL_RANK")));
 	comm = connect(argv[1]);
+	make_tokens();
 	run(comm, argc > 2 && !strcmp(argv[2], "rm"));
 	CHECK(ncclCommDestroy(comm));
 	printf("rank %d of %d: OK\n", rank, ranks);

@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# A C program with one process per rank: builds by pkg-config alone, runs, both layouts are right.
+#   example.sh EXAMPLES_DIR PKG_CONFIG_DIR RANKS [LAUNCHER...]
+# Without a launcher it is only built.
+
+set -euo pipefail
+examples=$1
+export PKG_CONFIG_PATH=$2
+ranks=$3
+shift 3
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+read -r -a flags <<<"$(pkg-config --cflags --libs nccl-ep)"
+${CC:-cc} -std=gnu11 -Wall -Wextra -Werror "$examples/processes.c" -o "$work/processes" "${flags[@]}"
+[ $# -gt 0 ] || exit 0
+
+for layout in em rm; do
+    LD_LIBRARY_PATH=$PKG_CONFIG_PATH "$@" "$work/processes" "$work/id.$layout" $layout | tee "$work/out"
+    [ "$(grep -c ': OK$' "$work/out")" -eq "$ranks" ]
+done
+
+# What fails is said in words.
+! LD_LIBRARY_PATH=$PKG_CONFIG_PATH "$@" env LOCAL_RANK=99 "$work/processes" "$work/none" 2>"$work/out"
+grep -q 'cudaSetDevice.*: error [0-9]*: invalid device' "$work/out"

@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Installs into a DESTDIR and looks at what is there with a newcomer's eyes.
+#   install.sh BUILD_DIR SOURCE_ROOT PREFIX BINDIR LIBDIR CUDA_HOME NCCL_LIB VCLUSTER_DIR gpu|none
+# VCLUSTER_DIR's library takes the place of the one for GPUs where that is not built.
+
+set -euo pipefail
+build=$1 source=$2 prefix=$3 bin=$3/$4 lib=$3/$5 cuda=$6 nccl=$7 vcluster=$8 flavour=$9
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+root=$work/root
+failed=0
+
+fail() {
+    echo "FAILED: $*"
+    failed=1
+}
+# has FILE...: below the prefix
+has() {
+    local file
+    for file in "$@"; do
+        [ -s "$root$prefix/$file" ] || fail "$file is not installed"
+    done
+}
+# says PATTERN COMMAND...: a line of its output matches
+says() {
+    local pattern=$1
+    shift
+    "$@" >"$work/out" 2>&1 || true
+    grep -Eq -e "$pattern" "$work/out" || fail "$* has no line like '$pattern':" "$(<"$work/out")"
+}
+
+DESTDIR=$root meson install -C "$build" --no-rebuild --quiet
+has include/nccl_ep.h include/nccl_ep/ext.h share/doc/nccl-ep/examples/processes.c \
+    share/doc/nccl-ep/troubleshooting.md
+for page in "$source"/doc/man/*.[1-7]; do
+    has "share/man/man${page##*.}/${page##*/}"
+done
+has share/man/man7/nccl_ep_env.7
+
+# The tools find the library that came with them, wherever that is; the loader does not.
+mkdir "$work/deps"
+libraries=$work/deps:$nccl
+if [ "$flavour" = none ]; then
+    mkdir -p "$root$lib"
+    cp "$vcluster/libnccl_ep.so.0" "$root$lib"
+    ln -s "$vcluster"/libvcluster.so "$work/deps"
+fi
+if [ -x "$root$bin/ep_info" ]; then
+    says "^  libnccl_ep.so.0 +[0-9.]+, $root$lib/libnccl_ep.so[0-9.]*; programs do not find it" \
+        env LD_LIBRARY_PATH="$libraries" "$root$bin/ep_info" -v
+    says "^  libnccl_ep.so.0 +[0-9.]+, $root$lib/libnccl_ep.so[0-9.]*$" \
+        env LD_LIBRARY_PATH="$libraries:$root$lib" "$root$bin/ep_info" -v
+    mkdir "$work/other"
+    cp "$(readlink -f "$root$lib/libnccl_ep.so.0")" "$work/other/libnccl_ep.so.0"
+    says "^  libnccl_ep.so.0 +[0-9.]+, $work/other/libnccl_ep.so.0$" \
+        env LD_LIBRARY_PATH="$libraries:$work/other" "$root$bin/ep_info" -v
+    says "^  installed with ep_info +[0-9.]+, $root$lib/" \
+        env LD_LIBRARY_PATH="$libraries:$work/other" "$root$bin/ep_info" -v
+    [ "$flavour" = gpu ] || says '^  libnccl_ep.so.0 .*does not load: .*libvcluster.so' \
+        env LD_LIBRARY_PATH= "$root$bin/ep_info" -v
+    readelf -d "$root$bin/ep_info" | grep -E 'RPATH|RUNPATH' && fail "ep_info has a run path"
+fi
+# On Debian, what the README says.
+if [ -f /etc/debian_version ] && [ "$5" = "lib/$(uname -m)-linux-gnu" ]; then
+    grep -q "PKG_CONFIG_PATH=/opt/switchyard/$5/pkgconfig" "$source/README.md" ||
+        fail "README.md does not say $5/pkgconfig"
+fi
+
+if [ "$flavour" = none ]; then
+    exit $failed
+fi
+
+says '^ep_perf [0-9.]+' env LD_LIBRARY_PATH="$nccl" "$root$bin/ep_perf" --version
+
+# One pkg-config file for every machine, with which the examples are built.
+pc=$root$lib/pkgconfig/nccl-ep.pc
+for place in "$build" "$source" "$cuda" "$nccl"; do
+    case $place in
+    default | /usr/local/cuda | /usr/local/cuda/lib*) ;;
+    *) grep -F -e "$place" "$pc" && fail "$pc names $place" ;;
+    esac
+done
+mkdir "$work/pc"
+sed "s|^prefix=.*|prefix=$root$prefix|" "$pc" >"$work/pc/nccl-ep.pc"
+export PKG_CONFIG_PATH=$work/pc
+says "^$root$prefix/include$" pkg-config --variable=includedir nccl-ep
+says '/elsewhere/lib64' pkg-config --define-variable=cudadir=/elsewhere --libs nccl-ep
+read -r -a flags <<<"$(pkg-config --define-variable=cudadir="$cuda" --cflags --libs nccl-ep)"
+[ "$nccl" = default ] || flags+=("-L$nccl" "-I$nccl/../include")
+${CC:-cc} -std=gnu11 "$root$prefix/share/doc/nccl-ep/examples/processes.c" -o "$work/processes" \
+    "${flags[@]}" || fail "the example does not build"
+exit $failed

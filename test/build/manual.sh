@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The manual: pages without mistakes of roff, that refer to pages that exist, with examples that
+# compile, and every variable of ep_info -p.
+#   manual.sh SOURCE_ROOT ENV_PAGE EP_INFO|none PKG_CONFIG_DIR
+
+set -euo pipefail
+root=$1 env_page=$2 ep_info=$3
+export PKG_CONFIG_PATH=$4
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failed=0
+
+fail() {
+    echo "FAILED: $*"
+    failed=1
+}
+
+cp "$root"/doc/man/*.[1-7] "$env_page" "$work"
+read -r -a flags <<<"$(pkg-config --cflags nccl-ep)"
+printf '#include <%s>\n' stdio.h stdlib.h nccl_ep.h nccl_ep/ext.h >"$work/examples.c"
+for page in "$work"/*.[1-7]; do
+    name=${page##*/}
+    if command -v groff >/dev/null; then
+        groff -man -ww -z "$page" 2>"$work/roff" && [ ! -s "$work/roff" ] || fail "$name: $(<"$work/roff")"
+    fi
+    while read -r other section; do
+        [ -f "$work/$other.$section" ] || fail "$name refers to $other($section)"
+    done < <(sed -nE 's/^\.BR ((nccl|ep_|vcrun)\w*) \(([1-7])\).*/\1 \3/p' "$page")
+    grep -q '^\.SH SEE ALSO' "$page" || fail "$name has no SEE ALSO"
+    case $name in
+    *.3) ;;
+    *) continue ;;
+    esac
+    # An example is the body of a function that gets a group, a handle, tensors and a stream.
+    {
+        printf 'void example_%s(ncclComm_t comm, ncclEpGroup_t group, ncclEpHandle_t handle,' "${name%.3}"
+        printf 'cudaStream_t stream, int rank, int nranks, void *memory, ncclEpTensor_t topk_idx,'
+        printf 'ncclEpTensor_t topk_weights, ncclEpTensor_t x, ncclEpTensor_t y, ncclEpTensor_t rows,'
+        printf 'ncclEpTensor_t counts)\n{\n#line 1 "%s"\n' "$name"
+        sed -n '/^\.SH EXAMPLES/,/^\.SH [^E]/p' "$page" | sed -n '/^\.nf/,/^\.fi/{/^\./d;p}' |
+            sed 's/\\-/-/g; s/\\(aq/'"'"'/g; s/\\e/\\/g; s/\\&//g' >"$work/body"
+        cat "$work/body"
+        printf '}\n'
+    } >>"$work/examples.c"
+    [ -s "$work/body" ] || fail "$name has no example"
+done
+${CC:-cc} -std=gnu11 -Wall -Wextra -Werror -Wno-unused-parameter -Wno-unused-but-set-parameter -fsyntax-only "${flags[@]}" \
+    "$work/examples.c" 2>"$work/errors" || fail "examples: $(<"$work/errors")"
+
+if [ "$ep_info" != none ]; then
+    "$ep_info" -p | sed -nE 's/^  ((NCCL|HWLOC)_\w+) .*/\1/p' >"$work/names"
+    [ "$(wc -l <"$work/names")" -gt 30 ] || fail "ep_info -p lists $(wc -l <"$work/names") variables"
+    while read -r name; do
+        grep -q "^\.B $name\$" "$env_page" || fail "nccl_ep_env.7 lacks $name"
+    done <"$work/names"
+fi
+exit $failed

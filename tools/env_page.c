@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Writes nccl_ep_env(7) from the tables by which the library reads its environment. */
+#include <ctype.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/param.h"
+#include "rdma/env.h"
+#include "tools/nccl_vars.h"
+
+/* Text as roff prints it. */
+static void put(const char *text)
+{
+	for (; *text; text++) {
+		if (*text == '-') {
+			fputs("\\-", stdout);
+		} else if (*text == '\\') {
+			fputs("\\e", stdout);
+		} else if (*text == '~' || *text == '^') {
+			fputs(*text == '~' ? "\\(ti" : "\\(ha", stdout);
+		} else {
+			putchar(*text);
+		}
+	}
+}
+
+/* Its name, what it may be, what it is when it is not set, what it does. */
+static void put_variable(const char *name, const char *values, const char *unset, const char *help)
+{
+	fputs(".TP\n.B ", stdout);
+	put(name);
+	printf("\n\\&%c", toupper((unsigned char)help[0]));
+	put(help + 1);
+	fputs(strchr(".)", help[strlen(help) - 1]) ? "\n.br\n" : ".\n.br\n", stdout);
+	if (*values) {
+		fputs("Values: ", stdout);
+		put(values);
+		fputs(". ", stdout);
+	}
+	fputs("Not set: ", stdout);
+	put(unset);
+	fputs(".\n", stdout);
+}
+
+static void put_own(void)
+{
+	for (int i = 0; i < EP_PARAMS; i++) {
+		const struct ep_param_def *def = &ep_param_table[i];
+		char values[64], unset[24];
+
+		snprintf(values, sizeof(values), "%" PRId64 " to %" PRId64 "%s", def->min, def->max,
+			 i == EP_PARAM_NODE_SIZE ? ", or a list of such" : "");
+		snprintf(unset, sizeof(unset), "%" PRId64, def->initial);
+		put_variable(def->name, values, unset, def->help);
+	}
+}
+
+static void put_rdma(void)
+{
+	for (int i = 0; i < EP_IB_VARS; i++) {
+		const struct ep_ib_var_def *def = &ep_ib_var_table[i];
+		char values[64], unset[24] = "AF_INET";
+
+		snprintf(values, sizeof(values), "AF_INET, AF_INET6");
+		if (i < EP_IB_VAR_NUMBERS) {
+			snprintf(values, sizeof(values), "%d to %d", def->min, def->max);
+			snprintf(unset, sizeof(unset), "%d", def->initial);
+		} else if (i == EP_IB_VAR_ADDR_RANGE) {
+			values[0] = '\0';
+			snprintf(unset, sizeof(unset), "any address");
+		}
+		put_variable(def->name, values, unset, def->help);
+	}
+}
+
+int main(void)
+{
+	fputs(".\\\" SPDX-License-Identifier: Apache-2.0\n"
+	      ".TH NCCL_EP_ENV 7 \"\" \"Switchyard\" \"NCCL EP\"\n"
+	      ".SH NAME\n"
+	      "nccl_ep_env \\- environment variables that the library reads\n"
+	      ".SH DESCRIPTION\n"
+	      "They are read when a group is created, afresh for each. A value that cannot be understood or\n"
+	      "is out of range makes\n"
+	      ".BR ncclEpCreateGroup (3)\n"
+	      "return\n"
+	      ".BR ncclInvalidUsage ,\n"
+	      "with a text that names the variable, the value and what is allowed. A name that begins with\n"
+	      ".B NCCL_EP_\n"
+	      "and is not known is warned about. NCCL puts what its configuration files say into the\n"
+	      "environment, and the library sees it there.\n"
+	      ".B ep_info \\-p\n"
+	      "prints all of them with their values, and where these come from.\n"
+	      ".SH VARIABLES OF THIS LIBRARY\n",
+	      stdout);
+	put_own();
+	fputs(".SH VARIABLES OF NCCL THAT RDMA OBEYS\n", stdout);
+	put_rdma();
+	fputs(".SH OTHER VARIABLES OF NCCL THAT COUNT HERE\n", stdout);
+	for (int i = 0; i < EP_NCCL_VARS; i++) {
+		const struct ep_nccl_var *v = &ep_nccl_var_table[i];
+
+		put_variable(v->name, "", v->unset, v->help);
+	}
+	fputs(".SH SEE ALSO\n.BR ep_info (1),\n.BR nccl_ep (7)\n", stdout);
+	return fflush(stdout) || ferror(stdout);
+}
