@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The virtual cluster, as a client of NVIDIA's bindings sees it: communicator, memory, streams.
+
+A client's script is `CLIENT.py LIBRARY_DIR`, one process per rank, started by vcrun. Its cases are
+functions; main() runs them in order.
+"""
+
+import contextlib
+import ctypes
+import os
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+import known
+from oracle import poisoned
+
+# The bindings take what the process already has of these symbols, before any file of their own.
+VC = ctypes.CDLL(sys.argv[1] + "/libvcluster.so", mode=ctypes.RTLD_GLOBAL)
+LIB = ctypes.CDLL(sys.argv[1] + "/libnccl_ep.so.0", mode=ctypes.RTLD_GLOBAL)
+
+import nccl.ep as ep  # noqa: E402
+from nccl.core import Communicator, NcclDataType as D  # noqa: E402
+
+RANK, WORLD, LOCAL = (int(os.environ[k]) for k in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+NUMPY = {D.BFLOAT16: np.uint16, D.FLOAT8E4M3: np.uint8, D.UINT8: np.uint8, D.FLOAT32: np.float32,
+         D.INT32: np.int32, D.INT64: np.int64}
+
+
+def cuda(name, *args):
+    status = getattr(VC, name)(*args)
+    if status:
+        raise RuntimeError("%s: error %d" % (name, status))
+
+
+# ---- the communicator ----
+
+class UniqueId(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_char * 128)]
+
+
+def make_communicator():
+    """Rank 0 passes the unique id on through a file of the virtual cluster's directory."""
+    path = Path(os.environ["VC_DIR"], "clients_id")
+    uid = UniqueId()
+    if RANK == 0:
+        cuda("ncclGetUniqueId", ctypes.byref(uid))
+        path.with_suffix(".new").write_bytes(bytes(uid))
+        path.with_suffix(".new").rename(path)
+    while not path.exists():
+        time.sleep(0.01)
+    comm = ctypes.c_void_p()
+    VC.ncclCommInitRank.argtypes = [ctypes.c_void_p, ctypes.c_int, UniqueId, ctypes.c_int]
+    cuda("ncclCommInitRank", ctypes.byref(comm), WORLD,
+         UniqueId.from_buffer_copy(path.read_bytes()), RANK)
+    return comm
+
+
+cuda("cudaSetDevice", LOCAL)
+COMM = make_communicator()
+
+
+# ---- memory and streams ----
+
+class Buffer:
+    """Device memory with a descriptor of the bindings. Small, and kept until the process ends."""
+
+    def __init__(self, dtype, shape, values=None, **window):
+        self.dtype, self.shape = NUMPY[dtype], tuple(shape)
+        self.bytes = int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize
+        pointer = ctypes.c_void_p()
+        if self.bytes:  # torch gives NULL for a tensor without elements
+            cuda("cudaMalloc", ctypes.byref(pointer), ctypes.c_size_t(self.bytes))
+        self.pointer = pointer.value or 0
+        self.tensor = ep.Tensor(self.pointer, dtype=dtype, shape=self.shape, **window)
+        self.write(values)
+
+    def write(self, values=None):
+        """Without values: the poison."""
+        array = poisoned(self.shape, self.dtype)
+        if values is not None:
+            array[...] = values
+        self._copy(self.pointer, array.ctypes.data)
+
+    def read(self):
+        cuda("cudaDeviceSynchronize")
+        array = np.empty(self.shape, self.dtype)
+        self._copy(array.ctypes.data, self.pointer)
+        return array
+
+    def _copy(self, to, source):
+        if self.bytes:
+            cuda("cudaMemcpy", ctypes.c_void_p(to), ctypes.c_void_p(source),
+                 ctypes.c_size_t(self.bytes), 4)
+
+
+def new_stream():
+    stream = ctypes.c_void_p()
+    cuda("cudaStreamCreateWithFlags", ctypes.byref(stream), 1)
+    return stream.value
+
+
+# ---- groups, which end with their case ----
+
+class Group(ep.Group):
+    def create_handle(self, *args, **kwargs):
+        return self.keep(super().create_handle(*args, **kwargs))
+
+    def keep(self, handle):
+        self.handles = [*getattr(self, "handles", []), handle]
+        return handle
+
+    def release(self):
+        for handle in getattr(self, "handles", []):
+            handle.destroy()
+        self.destroy()
+
+
+@contextlib.contextmanager
+def group(**config):
+    """A group on the communicator that the engine already has. After a failure it is destroyed as
+    far as it lets itself be."""
+    made = Group.create(Communicator(ptr=COMM.value), ep.GroupConfig(**config))
+    try:
+        yield made
+    except Exception as error:
+        error.text = last_error()
+        with contextlib.suppress(Exception):
+            cuda("cudaDeviceSynchronize")
+        with contextlib.suppress(Exception):
+            made.release()
+        raise
+    made.release()
+
+
+# ---- cases ----
+
+def last_error():
+    text, code = ctypes.c_char_p(), ctypes.c_int()
+    LIB.ncclEpExtGetLastError(None, ctypes.byref(code), ctypes.byref(text))
+    return (text.value or b"").decode()
+
+
+def run(name, case):
+    """Whether the case ends as it should: well, or as known.py says."""
+    reason, pattern = known.FAILURES.get(name, (None, None))
+    try:
+        case()
+        failure = None
+    except Exception as error:  # whatever it is, the case has failed
+        failure = "%s: %s" % (type(error).__name__, error)
+        if not isinstance(error, AssertionError):
+            failure += "; the library says: " + getattr(error, "text", last_error())
+    ok = failure is None if reason is None else failure is not None and pattern in failure
+    if ok:
+        verdict = "fails as expected: " + reason if reason else "OK"
+    elif failure is None:
+        verdict = "FAILED: it passes now, take it out of known.py: " + reason
+    elif reason is None:
+        verdict = "FAILED: " + failure
+    else:
+        verdict = "FAILED, but not as known.py says: " + failure
+    if RANK == 0 or not ok:
+        os.write(1, ("rank %d: %s: %s\n" % (RANK, name, verdict)).encode())  # in one piece
+    return ok
+
+
+def main(client, cases):
+    """Stops at the first case that ends as it should not; vcrun then ends the other ranks."""
+    for case in cases:
+        if not run("%s.%s" % (client, case.__name__), case):
+            sys.exit(1)
