@@ -182,7 +182,7 @@ static const char *ep_gda_decode(const struct ep_gda_queue *q, uint64_t index,
 	wr->wr_id = (uint64_t)(q - q->gda->queue) << 32 | (uint32_t)index;
 	wr->send_flags =
 		(flags & EP_MLX5_CE_ALWAYS || ep_gda_must_tell(q, index) ? IBV_SEND_SIGNALED : 0) |
-		(flags & 0xe0 ? IBV_SEND_FENCE : 0);
+		(flags & 0xe0 && q->nic->base.fences ? IBV_SEND_FENCE : 0);
 	wr->wr.rdma.remote_addr = ep_gda_be64(&wqe->w[4]);
 	wr->wr.rdma.rkey = ep_be32(wqe->w[6]);
 	switch (first & 0xff) {

@@ -7,6 +7,8 @@
 #include "core/log.h"
 #include "rdma/nic.h"
 
+#define EP_NIC_VENDOR_RXE 0xffffffu
+
 static bool ep_nic_context_open(struct ep_nic *nic, struct ibv_device *dev, struct ep_reason *why)
 {
 	const char *no_dv = "";
@@ -108,6 +110,12 @@ bool ep_nic_open(struct ep_nic *nic, const struct ep_port_list *list, const stru
 	}
 	/* The kernel driver says so only if operands are in the host's byte order. */
 	nic->atomics = nic->attr.atomic_cap != IBV_ATOMIC_NONE;
+	/*
+	 * rdma_rxe (Linux 6.1 and 6.12 at least) never sends a fenced atomic again after a loss: the
+	 * atomic waits for the credit that it took itself, and no error completion tells of it. It can
+	 * do without: it executes what it receives in the order in which it was posted.
+	 */
+	nic->fences = nic->attr.vendor_id != EP_NIC_VENDOR_RXE;
 	nic->log_ra_req = ep_nic_log_atomics(nic->attr.max_qp_init_rd_atom);
 	nic->log_ra_res = ep_nic_log_atomics(nic->attr.max_qp_rd_atom);
 	nic->log_max_msg = 30;

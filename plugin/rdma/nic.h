@@ -32,6 +32,7 @@ struct ep_nic {
 	struct ep_reason no_devx;
 	struct ibv_device_attr attr;
 	bool atomics;
+	bool fences; /* IBV_SEND_FENCE may be used; not so with rdma_rxe, see ep_nic_open() */
 	uint32_t log_ra_req, log_ra_res; /* READs and atomics in flight: as requester, responder */
 	uint32_t log_max_msg;
 	uint32_t gid_index, pkey_index;

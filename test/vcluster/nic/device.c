@@ -168,7 +168,7 @@ VN_EXPORT int ibv_query_device(struct ibv_context *c, struct ibv_device_attr *at
 	attr->sys_image_guid = attr->node_guid;
 	attr->max_mr_size = ~0ull;
 	attr->page_size_cap = 0xfffffffffffff000ull;
-	attr->vendor_id = vn_config.mlx5 ? 0x02c9 : 0;
+	attr->vendor_id = vn_config.mlx5 ? 0x02c9 : 0xffffff;
 	attr->vendor_part_id = !vn_config.mlx5 ? 0 : vn_config.ooo_all ? 4131 : 4129;
 	attr->max_qp = 65000;
 	attr->max_qp_wr = VN_SEND_WR;

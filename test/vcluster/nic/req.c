@@ -311,10 +311,16 @@ static uint64_t vn_retry_ns(const struct vn_qp *qp)
 	return qp->ack_timeout ? 4096ull << qp->ack_timeout : UINT64_MAX / 4;
 }
 
+/* rdma_rxe before it sends a fenced READ or atomic again: waits for ever for its own credit. */
+static bool vn_stalls(const struct vn_op *op)
+{
+	return !vn_config.mlx5 && op && op->fm && vn_is_fetching(op);
+}
+
 static void vn_lost_add(struct vn_qp *qp, uint64_t idx, uint32_t pkt)
 {
 	struct vn_op *op = vn_op_of(qp, idx);
-	uint64_t due = vn_now() + vn_retry_ns(qp);
+	uint64_t due = vn_stalls(op) ? UINT64_MAX : vn_now() + vn_retry_ns(qp);
 
 	for (uint32_t i = 0; i < qp->nlost; i++) {
 		if (qp->lost[i].idx == idx && qp->lost[i].pkt == pkt) {
