@@ -11,8 +11,6 @@ BYTES = ("rows of single bytes are refused under recipe NONE, though they would 
          "recipe NONE takes bf16, fp16 or fp32")
 
 FAILURES = {
-    "trtllm.version": ("ncclEpGetVersion says 0.1.0; the interface is that of release 0.2",
-                       "is below 0.2"),
     "trtllm.nvfp4_combine": ("combine does not have the recipe NVFP4 yet",
                              "recipe NVFP4 is not available"),
     "trtllm.group_before_handle": LIVE_HANDLE,
