@@ -5,9 +5,11 @@
 #   - where no CUDA toolkit is found, NVIDIA's Python wheels of its compiler and headers, and
 #     likewise NCCL, in .deps/ of this tree.
 # Says what it did. When all is there it changes nothing and takes a second.
+#   setup.sh --guest   also what suite `guest` needs: an emulator, and Debian's kernel in .deps/guest
 
 set -euo pipefail
 top=$(cd "$(dirname "$0")/.." && pwd)
+guest=${1:-}
 deps=$top/.deps
 export DEBIAN_FRONTEND=noninteractive
 PATH=$deps/venv/bin:$PATH
@@ -48,6 +50,11 @@ list_missing() {
     have_header expat.h || wanted+=(libexpat1-dev)
     have_header hwloc.h || wanted+=(libhwloc-dev)
     have clang-format || wanted+=(clang-format)
+    if [ "$guest" = --guest ] && [ "$(uname -m)" = x86_64 ]; then
+        have qemu-system-x86_64 || wanted+=(qemu-system-x86)
+        have busybox || wanted+=(busybox-static)
+        { have rdma && have tc; } || wanted+=(iproute2)
+    fi
 }
 
 as_root() {
@@ -137,10 +144,20 @@ install_nccl() {
     fi
 }
 
+# The tests are skipped without it.
+fetch_guest() {
+    local out
+    if [ "$guest" = --guest ] && have qemu-system-x86_64 &&
+        ! out=$("$top/test/guest/kernel.sh" "$deps/guest" 2>&1); then
+        say "no kernel for suite guest: ${out##*$'\n'}"
+    fi
+}
+
 mkdir -p "$deps"
 install_packages
 install_cuda
 install_nccl
+fetch_guest
 
 nccl=$(cuda_line nccl_include)
 say "meson $(meson --version), $(gcc --version | head -n 1)"

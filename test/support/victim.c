@@ -67,12 +67,14 @@ void victim_start(int rank, bool killed)
 
 double victim_scale(void)
 {
+	double scale = (double)world_number(getenv("VICTIM_SCALE"), 1);
+
 #if defined(__SANITIZE_THREAD__)
-	return 8;
+	return 8 * scale;
 #elif defined(__SANITIZE_ADDRESS__)
-	return 2;
+	return 2 * scale;
 #else
-	return 1;
+	return scale;
 #endif
 }
 

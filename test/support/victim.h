@@ -15,7 +15,7 @@
  */
 void victim_start(int rank, bool killed);
 void victim_continue(void);
-/* Time limits stretch under sanitizers. */
+/* Time limits stretch under sanitizers, and by VICTIM_SCALE in the environment. */
 double victim_scale(void);
 /*
  * A dispatch and a combine, without a look at the results: why the group has failed, if it has. The
