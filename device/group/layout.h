@@ -115,7 +115,7 @@ enum ep_record_cause {
 	EP_CAUSE_MISMATCH,   /* value = peer's word, expected = ours */
 	EP_CAUSE_EXPERT_ID,  /* value = the id, token and k say where */
 	EP_CAUSE_UNSENT,     /* the receive half of an operation whose send half has not run */
-	EP_CAUSE_UNRECEIVED, /* a send half, while the receive half of one before has not run */
+	EP_CAUSE_UNRECEIVED, /* a send half, when all banks wait for receive halves */
 	EP_CAUSE_OVERFLOW,   /* value = a local expert with more than expected = R * B rows */
 	EP_CAUSE_LEFT,       /* the peer has masked us, or goes on without us, value steps ahead */
 	EP_CAUSE_UNENDED,    /* a queue that was given up does not end; value, expected as below */

@@ -47,7 +47,7 @@ struct ep_step_found {
 	struct ep_dev_seq seq;         /* the block's copy */
 	uint32_t aborted;              /* last warp: not 0: nothing may be done */
 	uint64_t word;                 /* senders' last warp: progress word of peer `lane` */
-	struct ep_dev_pending pending; /* the handle's last split operation; halves alone */
+	struct ep_dev_pending pending; /* receive half alone: the handle's pending operation */
 };
 
 EP_DEV struct ep_step_found ep_step_load(const struct ep_dev_group &g,
@@ -64,12 +64,12 @@ EP_DEV struct ep_step_found ep_step_load(const struct ep_dev_group &g,
 		f.aborted = ep_ld_relaxed_gpu_u32(&g.state->aborted);
 	}
 	f.seq = g.seq[ep_block()];
-	f.pending = l.halves == (EP_HALF_SEND | EP_HALF_RECV) ? (struct ep_dev_pending){}
-							      : *l.pending;
+	/* a send half writes it meanwhile, so that blocks would not read the same */
+	f.pending = l.halves & EP_HALF_SEND ? (struct ep_dev_pending){} : *l.pending;
 	return f;
 }
 
-/* Is the handle's last split operation sent and not received? */
+/* Is the handle's operation sent and not received? */
 EP_DEV bool ep_step_pends(const struct ep_step_found &f)
 {
 	return f.pending.bank < EP_GROUP_BANKS && (f.seq.busy >> f.pending.bank & 1) &&
@@ -95,8 +95,7 @@ EP_DEV struct ep_op ep_step_make(const struct ep_dev_launch &l, const struct ep_
 		op.epoch = op.step;
 		op.bank = seq.next;
 		op.freed = seq.next_freed;
-		if (seq.busy == (1u << EP_GROUP_BANKS) - 1 ||
-		    (l.halves == EP_HALF_SEND && ep_step_pends(f))) {
+		if (seq.busy == (1u << EP_GROUP_BANKS) - 1) {
 			op.fault = EP_CAUSE_UNRECEIVED;
 		}
 		return op;
