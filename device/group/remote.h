@@ -32,12 +32,6 @@ EP_DEV struct ep_mlx5_post ep_remote_open(const struct ep_dev_group &g, uint32_t
 	return ep_mlx5_open(ep_remote_qp(g, r, queue), false, &g.state->aborted, g.timeout_ns);
 }
 
-/* Has the host given up the connection with rank r? */
-EP_DEV bool ep_remote_down(const struct ep_dev_group &g, uint32_t r)
-{
-	return ep_rank_remote(g, r) && ep_ld_relaxed_sys_u32(g.remote->down + r);
-}
-
 /* The next own peer at or after `r` that may be sent to; g.nranks: none. One warp. */
 EP_DEV uint32_t ep_remote_peer(const struct ep_dev_group &g, uint32_t r)
 {

@@ -75,6 +75,12 @@ EP_DEV bool ep_wait_extended(const struct ep_dev_group &g, const struct ep_op &o
 	return now - s->start_ns - g.timeout_ns < grace;
 }
 
+/* Has the host given up the connection with rank r? */
+EP_DEV bool ep_remote_down(const struct ep_dev_group &g, uint32_t r)
+{
+	return ep_rank_remote(g, r) && ep_ld_relaxed_sys_u32(g.remote->down + r);
+}
+
 /* A wait for `peer` must end, and this is why. EP_WAIT_END_SILENT: the failure is known already. */
 #define EP_WAIT_GOES_ON 0u
 #define EP_WAIT_END_SILENT 0xffu
@@ -89,8 +95,8 @@ EP_DEV uint32_t ep_wait_verdict(const struct ep_dev_group &g, const struct ep_op
 	if (ep_aborted(g) || !ep_mask_active(g, peer)) {
 		return EP_WAIT_END_SILENT;
 	}
-	if (ep_rank_remote(g, peer) && ep_ld_relaxed_sys_u32(g.remote->down + peer)) {
-		return EP_CAUSE_RDMA; /* the host has given the connection up */
+	if (ep_remote_down(g, peer)) {
+		return EP_CAUSE_RDMA;
 	}
 	if (g.mask_enabled) {
 		uint64_t word = ep_progress_load(g, peer);
