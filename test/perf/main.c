@@ -147,6 +147,29 @@ static void share_sms(struct perf_rank *r)
 	opt->sms = opt->sms ? opt->sms : most;
 }
 
+/*
+ * The driver gives a GPU's streams hardware queues, and waits until the GPU is idle when it makes a
+ * new one. Of ranks that share a GPU, one that creates a stream late would wait for a kernel of one
+ * that came earlier, and that kernel waits for the late rank. So all queues are made before any
+ * kernel runs; the driver keeps them for the streams that come later.
+ */
+static void make_queues(struct perf_rank *r)
+{
+	uint32_t shared = r->perf->opt.ranks_per_gpu;
+	cudaStream_t streams[128]; /* more than the driver has queues for */
+
+	if (shared == 1) {
+		return;
+	}
+	for (uint32_t i = 0; r->local % shared == 0 && i < 128; i++) {
+		PERF_CUDA(r, cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking));
+	}
+	for (uint32_t i = 0; r->local % shared == 0 && i < 128; i++) {
+		PERF_CUDA(r, cudaStreamDestroy(streams[i]));
+	}
+	perf_meet(r);
+}
+
 static void connect_ranks(struct perf_rank *r)
 {
 	struct perf_world *w = &r->perf->world;
@@ -239,6 +262,7 @@ static void *rank_main(void *argument)
 	describe_place(r);
 	share_sms(r);
 	PERF_CUDA(r, cudaStreamCreateWithFlags(&r->stream, cudaStreamNonBlocking));
+	make_queues(r);
 	connect_ranks(r);
 	if (perf_group_open(r) == 0) {
 		perf_buffers_alloc(r);
