@@ -47,8 +47,9 @@ EP_DEV bool ep_mask_active_warp(const struct ep_dev_group &g, uint32_t r)
  * `peer` has failed this rank at `site`: masks the peer, or, without masks or when the two ranks
  * can never go on together, aborts the group's operations here.
  */
-EP_DEV void ep_mask_peer(const struct ep_dev_group &g, const struct ep_op &op, uint32_t cause,
-			 enum ep_wait_site site, uint32_t peer, uint32_t value, uint32_t expected)
+EP_DEV_COLD void ep_mask_peer(const struct ep_dev_group &g, struct ep_op op, uint32_t cause,
+			      enum ep_wait_site site, uint32_t peer, uint32_t value,
+			      uint32_t expected)
 {
 	struct ep_record r = ep_record_make(op, cause, peer);
 	bool masked = g.mask_enabled && cause != EP_CAUSE_MISMATCH && cause != EP_CAUSE_UNENDED;

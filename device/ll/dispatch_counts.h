@@ -297,11 +297,23 @@ EP_DEV void ep_ll_said_load(const struct ep_ll_common &c, struct ep_ll_said *sai
 	}
 }
 
+/* Adopts what has been said of source r, which is here for this block. False: it is absent. */
+EP_DEV_COLD bool ep_ll_said_adopt(const struct ep_ll_dispatch_args &a, struct ep_op op,
+				  struct ep_ll_recv_tables t, uint32_t r)
+{
+	if (t.state[r] != EP_LL_SOURCE_HERE ||
+	    ep_presence_adopt(a.c.g, op, r) != EP_PRESENCE_ABSENT) {
+		return true;
+	}
+	t.state[r] = EP_LL_SOURCE_ABSENT;
+	return false;
+}
+
 /*
  * Before anything is placed. False: a source that is here for this block is absent for others, as
  * every warp of the block finds then; it is noted in the tables.
  */
-EP_DEV bool ep_ll_said_agree(const struct ep_ll_common &c, const struct ep_op &op,
+EP_DEV bool ep_ll_said_agree(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
 			     const struct ep_ll_recv_tables &t, struct ep_ll_said *said)
 {
 	bool ok = true;
@@ -312,12 +324,8 @@ EP_DEV bool ep_ll_said_agree(const struct ep_ll_common &c, const struct ep_op &o
 	said->done = true;
 #pragma unroll
 	for (uint32_t i = 0; i < EP_LL_SAID_WORDS; i++) {
-		uint32_t r = i * EP_WARP_SIZE + ep_lane();
-
-		if (ep_presence_said(op, said->word[i]) && t.state[r] == EP_LL_SOURCE_HERE &&
-		    ep_presence_adopt(c.g, op, r) == EP_PRESENCE_ABSENT) {
-			t.state[r] = EP_LL_SOURCE_ABSENT;
-			ok = false;
+		if (ep_presence_said(op, said->word[i])) {
+			ok &= ep_ll_said_adopt(a, op, t, i * EP_WARP_SIZE + ep_lane());
 		}
 	}
 	return ep_all(EP_FULL_MASK, ok);

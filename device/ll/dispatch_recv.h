@@ -229,7 +229,7 @@ EP_DEV enum ep_ll_recv_result ep_ll_recv_part(const struct ep_ll_dispatch_args &
 	if (!ep_ll_header_wait(a, op, i, &d0, &d1)) {
 		return EP_LL_RECV_FAILED;
 	}
-	if (!ep_ll_said_agree(c, op, t, said)) {
+	if (!ep_ll_said_agree(a, op, t, said)) {
 		return EP_LL_RECV_AGAIN;
 	}
 	w = expert_major ? ep_ll_place_expert_major(c, op, t, d0, d1, i)
@@ -248,15 +248,16 @@ EP_DEV enum ep_ll_recv_result ep_ll_recv_part(const struct ep_ll_dispatch_args &
 
 /* Rank-major: ids of rows that no source sent. */
 EP_DEV void ep_ll_recv_unused(const struct ep_ll_dispatch_args &a,
-			      const struct ep_ll_recv_tables &t, uint32_t block, uint32_t blocks)
+			      const struct ep_ll_recv_tables &t, uint32_t worker, uint32_t workers)
 {
 	const struct ep_ll_common &c = a.c;
-	uint32_t per_rank = c.max_tokens * c.topk;
 
-	for (uint32_t i = block * ep_nthreads() + ep_tid(); i < c.g.nranks * per_rank;
-	     i += blocks * ep_nthreads()) {
-		if (i % per_rank >= t.rows[i / per_rank] * c.topk) {
-			a.out_idx[i] = -1;
+	for (uint32_t src = 0; src < c.g.nranks; src++) {
+		int32_t *idx = a.out_idx + (size_t)src * c.max_tokens * c.topk;
+
+		for (uint32_t i = t.rows[src] * c.topk + worker * EP_WARP_SIZE + ep_lane();
+		     i < c.max_tokens * c.topk; i += workers * EP_WARP_SIZE) {
+			idx[i] = -1;
 		}
 	}
 }
@@ -291,7 +292,7 @@ EP_DEV enum ep_ll_recv_result ep_ll_recv_rows(const struct ep_ll_dispatch_args &
 			break;
 		}
 	}
-	return ep_ll_said_agree(c, op, t, &said) ? result : EP_LL_RECV_AGAIN;
+	return ep_ll_said_agree(a, op, t, &said) ? result : EP_LL_RECV_AGAIN;
 }
 
 template <bool FP8, bool REMOTE>
@@ -300,26 +301,25 @@ EP_DEV void ep_ll_dispatch_recv(const struct ep_ll_dispatch_args &a, const struc
 {
 	const struct ep_ll_common &c = a.c;
 	struct ep_ll_recv_tables t = ep_ll_recv_tables_make(c);
+	uint32_t worker = block * ep_nwarps() + ep_warp(), workers = blocks * ep_nwarps();
 	enum ep_ll_recv_result result;
 	uint64_t waited;
 	EP_SHARED(uint32_t, failed);
 
 	ep_ll_recv_tables_clear(c, op, t, &failed);
-	waited = block == 0 ? ep_time_ns() : 0;
-	ep_ll_recv_counts(a, op, t, &failed);
-	waited = block == 0 ? ep_time_ns() - waited : 0;
 	for (;;) {
+		waited = block == 0 ? ep_time_ns() : 0;
+		ep_ll_recv_counts(a, op, t, &failed);
+		waited = block == 0 ? ep_time_ns() - waited : 0;
 		if (!ep_ll_recv_resolve(a, op, t, block == 0, &failed)) {
 			return;
 		}
-		result = ep_ll_recv_rows<FP8, REMOTE>(a, op, t, block * ep_nwarps() + ep_warp(),
-						      blocks * ep_nwarps());
+		result = ep_ll_recv_rows<FP8, REMOTE>(a, op, t, worker, workers);
 		if (result != EP_LL_RECV_AGAIN) {
 			break;
 		}
 		ep_block_sync(); /* no warp reads the tables any more */
-		failed = 1;
-		ep_ll_recv_counts(a, op, t, &failed); /* first rows lie where counts were */
+		failed = 1; /* and their counts are read again: first rows lie where they were */
 	}
 	if (result == EP_LL_RECV_FAILED && ep_aborted(c.g)) {
 		return;
@@ -332,7 +332,7 @@ EP_DEV void ep_ll_dispatch_recv(const struct ep_ll_dispatch_args &a, const struc
 		}
 	}
 	if (c.layout == EP_LL_RANK_MAJOR) {
-		ep_ll_recv_unused(a, t, block, blocks);
+		ep_ll_recv_unused(a, t, worker, workers);
 	}
 }
 
