@@ -5,7 +5,8 @@
  * Quads that a warp takes of many rows: what dispatch sends and receives (a quad of a quantised row
  * takes longer to put in its places), and what combine returns. Measured: doc/performance.md.
  */
-#define EP_LL_SEND_QUADS 2
+#define EP_LL_SEND_QUADS 4
+#define EP_LL_SEND_QUANTISED_QUADS 2
 #define EP_LL_RECV_QUADS 3
 #define EP_LL_RECV_QUANTISED_QUADS 2
 #define EP_LL_RETURN_QUADS 4
@@ -76,7 +77,8 @@ static void ep_ll_plan_dispatch(struct ep_ll_plan *p, const struct ep_ll_operati
 
 	quads = o->hidden ? ep_ll_fp8_quads(o->hidden) : ep_ll_copy_quads(o->row_bytes);
 	if (o->lines) {
-		uint32_t own = ep_ll_warp_quads(o, quads, EP_LL_SEND_QUADS);
+		uint32_t own = ep_ll_warp_quads(
+			o, quads, o->hidden ? EP_LL_SEND_QUANTISED_QUADS : EP_LL_SEND_QUADS);
 
 		p->parts = ep_ceil_div(quads, ep_max_u64(tile, own));
 		p->peer_parts = ep_ceil_div(quads, ep_ll_warp_quads(o, quads, most));
