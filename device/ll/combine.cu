@@ -457,6 +457,8 @@ template <int DTYPE, bool REMOTE> EP_DEV void ep_ll_combine(const struct ep_ll_c
 	}
 	uint64_t before = REMOTE ? ep_time_ns() : 0; /* who is waited for here is slow, not lost */
 
+	/* EP_BANK_HELD needs no care: senders look at the mask before each row, so that peers which
+	 * were masked during this wait get none */
 	if (ep_step_begin(c.g, c.launch, found, op) == EP_BANK_ABORTED) {
 		return;
 	}
