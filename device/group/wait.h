@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Waiting for a peer, and when that ends. Kernels poll in a loop of their own and ask
- * ep_wait_over() after each poll that failed; nothing here costs more than a counter until 64
- * polls have failed.
+ * Waiting for a peer, and when that ends. Kernels poll in a loop of their own and call
+ * ep_wait_over() after each poll that failed, which also does what follows from a wait that has
+ * failed; nothing here costs more than a counter until 64 polls have failed.
  */
 #ifndef EP_DEVICE_GROUP_WAIT_H
 #define EP_DEVICE_GROUP_WAIT_H
@@ -19,7 +19,10 @@ EP_DEV uint32_t ep_max_u32(uint32_t a, uint32_t b)
 	return a > b ? a : b;
 }
 
-/* All that a wait may last beyond the timeout, in the end; see ep_wait_extended(). */
+/*
+ * A peer whom nobody holds up is granted 1/2, 1/4 or 1/8 of this beyond the timeout, by where it
+ * stands: ep_wait_extended(). doc/protocol.md, example 2, has the longest waits that follow.
+ */
 #define EP_WAIT_GRACE_NS 1000000000u
 
 /* Where a peer stands that is waited for: grace is EP_WAIT_GRACE_NS >> this. */
@@ -103,15 +106,16 @@ EP_DEV uint32_t ep_wait_verdict(const struct ep_dev_group &g, const struct ep_op
 
 		if (ep_mask_by_peer(g, op, peer, word)) {
 			*value = (uint32_t)word - op.step;
-			return EP_CAUSE_LEFT; /* it will not send what we wait for */
+			return EP_CAUSE_PARTED; /* it will not send what we wait for */
 		}
 	}
 	return EP_WAIT_GOES_ON;
 }
 
 /*
- * One poll of a wait for `peer` has failed. True when the wait is over: the group is aborted, the
- * peer is masked, or it has failed, which is recorded here, and masks it or aborts the group.
+ * Masks the peer, or aborts the group, and records why, if the wait for `peer` has failed. Called
+ * after each poll that found nothing. True: the wait is over, because it has failed now, or because
+ * the peer was masked or the group aborted before.
  */
 EP_DEV bool ep_wait_over(const struct ep_dev_group &g, const struct ep_op &op, struct ep_spin *s,
 			 enum ep_wait_site site, uint32_t peer)
