@@ -18,9 +18,11 @@ const struct ep_param_def ep_param_table[EP_PARAMS] = {
 	[EP_PARAM_COMM_SMS] = { "NCCL_EP_COMM_SMS", 0, 0, 1024,
 				"SMs of one operation; 0: the group's max_num_sms" },
 	[EP_PARAM_LL_SEND_SMS] = { "NCCL_EP_LL_SEND_SMS", 0, 0, 256,
-				   "low latency: SMs that send; 0: half of the operation's" },
+				   "low latency: SMs that send; 0: chosen for each operation, or "
+				   "if NCCL_EP_LL_RECV_SMS is set: half, at most what is left" },
 	[EP_PARAM_LL_RECV_SMS] = { "NCCL_EP_LL_RECV_SMS", 0, 0, 256,
-				   "low latency: SMs that receive; 0: half of the operation's" },
+				   "low latency: SMs that receive; 0: chosen for each operation, or "
+				   "if NCCL_EP_LL_SEND_SMS is set: half, at most what is left" },
 	[EP_PARAM_LL_THREADS] = { "NCCL_EP_LL_THREADS", 512, 32, 512,
 				  "low latency: threads of a block, a multiple of 32" },
 	[EP_PARAM_LL_LINES] = { "NCCL_EP_LL_LINES", -1, -1, 1,
