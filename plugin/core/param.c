@@ -33,9 +33,9 @@ const struct ep_param_def ep_param_table[EP_PARAMS] = {
 				 "ranks of different nodes use RDMA even on one host. The same on "
 				 "all ranks" },
 	[EP_PARAM_RDMA_MODE] = { "NCCL_EP_RDMA_MODE", 0, 0, 4,
-				 "who rings for RDMA: 1 GPU with GPU rings, 2 GPU with host rings, 3 a "
-				 "thread for GPU-written entries, 4 a thread posts verbs; 0: the best "
-				 "possible" },
+				 "who rings for RDMA: 1 GPU, queues in its memory; 2 GPU, queues in host "
+				 "memory; 3 a thread, for GPU-written queues; 4 a thread posts verbs; "
+				 "0: the best possible" },
 	[EP_PARAM_RDMA_QUEUES] = { "NCCL_EP_RDMA_QUEUES", 0, 0, 15,
 				   "RDMA: queue pairs for rows per remote rank; 0: by the number of "
 				   "remote ranks, at most 8. The same on all ranks" },
