@@ -45,11 +45,12 @@ enum ep_wait_stand {
  *      the timeout once more. If B has started the step it needs its bank free, so everybody must
  *      have started a later step than the one that freed the bank; else everybody must have come as
  *      far as B has.
- *   3. Nobody holds B up. B may still have waited for a message that was lost on its way to B alone,
- *      since a little later than A. B needs time to catch up, the more the further it is behind: A
- *      grants it 1/2, 1/4 or 1/8 second. A rank that has started a later step owes nothing that is
- *      still to be sent; its 1/8 second is for rows that the news of that step, which has a queue of
- *      its own, has overtaken.
+ *   3. The progress words show nobody who holds B up. B may still be waiting for a message that was
+ *      for B alone and is lost. If that wait began a little later than A's, it ends a little later,
+ *      and B needs time to come to where A waits for it, the more the further it is behind: A grants
+ *      it 1/2, 1/4 or 1/8 second. A rank that has started a later step has sent all that A waits
+ *      for; its 1/8 second is for rows of a remote rank: its progress word, which has a queue of its
+ *      own, may arrive before them.
  *
  * What A saw last is kept in s->polls.
  */
