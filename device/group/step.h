@@ -177,7 +177,7 @@ EP_DEV uint32_t ep_bank_wait(const struct ep_dev_group &g, const struct ep_op &o
 			word = ep_progress_load(g, r);
 		}
 		while (ep_bank_used(op, word) && ep_mask_active(g, r)) {
-			if (ep_wait_over(g, op, &s, EP_WAIT_PROGRESS, r)) {
+			if (ep_wait_give_up(g, op, &s, EP_WAIT_PROGRESS, r)) {
 				ok = false;
 				break;
 			}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Waiting for a peer, and when that ends. Kernels poll in a loop of their own and call
- * ep_wait_over() after each poll that failed, which also does what follows from a wait that has
+ * ep_wait_give_up() after each poll that failed, which also does what follows from a wait that has
  * failed; nothing here costs more than a counter until 64 polls have failed.
  */
 #ifndef EP_DEVICE_GROUP_WAIT_H
@@ -118,8 +118,8 @@ EP_DEV uint32_t ep_wait_verdict(const struct ep_dev_group &g, const struct ep_op
  * after each poll that found nothing. True: the wait is over, because it has failed now, or because
  * the peer was masked or the group aborted before.
  */
-EP_DEV bool ep_wait_over(const struct ep_dev_group &g, const struct ep_op &op, struct ep_spin *s,
-			 enum ep_wait_site site, uint32_t peer)
+EP_DEV bool ep_wait_give_up(const struct ep_dev_group &g, const struct ep_op &op, struct ep_spin *s,
+			    enum ep_wait_site site, uint32_t peer)
 {
 	bool expired = ep_spin_expired(s, g.timeout_ns, site, peer);
 	uint32_t value = 0, verdict;
@@ -144,7 +144,7 @@ EP_DEV bool ep_wait_flag(const struct ep_dev_group &g, const struct ep_op &op, c
 	struct ep_spin s = ep_spin_start();
 
 	while (ep_ld_acquire_sys_u32(flag) != op.epoch) {
-		if (ep_wait_over(g, op, &s, site, peer)) {
+		if (ep_wait_give_up(g, op, &s, site, peer)) {
 			return false;
 		}
 	}
@@ -158,7 +158,7 @@ EP_DEV bool ep_wait_word(const struct ep_dev_group &g, const struct ep_op &op, c
 	struct ep_spin s = ep_spin_start();
 
 	while (!ep_ld_word(p, op.epoch, d)) {
-		if (ep_wait_over(g, op, &s, site, peer)) {
+		if (ep_wait_give_up(g, op, &s, site, peer)) {
 			return false;
 		}
 	}
@@ -172,7 +172,7 @@ EP_DEV bool ep_wait_packet(const struct ep_dev_group &g, const struct ep_op &op,
 	struct ep_spin s = ep_spin_start();
 
 	while (!ep_ld_packet(p, op.epoch, d0, d1)) {
-		if (ep_wait_over(g, op, &s, site, peer)) {
+		if (ep_wait_give_up(g, op, &s, site, peer)) {
 			return false;
 		}
 	}

@@ -325,8 +325,8 @@ EP_DEV uint32_t ep_ll_sum_wait(const struct ep_ll_common &c, const struct ep_op 
 		missing = ep_or_u32(EP_FULL_MASK, missing);
 		waits &= ~ep_ballot(EP_FULL_MASK,
 				    missing >> ep_lane() & 1 &&
-					    ep_wait_over(c.g, op, &s, EP_WAIT_COMBINE_ROW,
-							 EP_LL_ROUTE_RANK(term.route)));
+					    ep_wait_give_up(c.g, op, &s, EP_WAIT_COMBINE_ROW,
+							    EP_LL_ROUTE_RANK(term.route)));
 #pragma unroll
 		for (uint32_t j = 0, m = batch; j < EP_LL_REDUCE_BATCH; j++, m &= m - 1) {
 			if (m & (0 - m) & waits) {
