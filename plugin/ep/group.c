@@ -348,16 +348,16 @@ ncclResult_t ep_group_destroy(struct ep_call *call)
 	ncclResult_t result;
 
 	if (g->handles) {
-		return ep_group_leave(call, ep_fail(ncclInvalidUsage,
-						    "ncclEpGroupDestroy: the group has %u live "
-						    "handles: destroy them first",
-						    g->handles));
+		return ep_call_end(call, ep_fail(ncclInvalidUsage,
+						 "ncclEpGroupDestroy: the group has %u live "
+						 "handles: destroy them first",
+						 g->handles));
 	}
 	result = ep_group_rest(g);
 	if (result == ncclSuccess) {
 		ep_group_depart(g);
 	}
-	ep_group_leave(call, result);
+	ep_call_end(call, result);
 	if (result != ncclSuccess) {
 		return result;
 	}
