@@ -16,7 +16,7 @@ enum ep_info_fact_id {
 	EP_INFO_HEAP,     /* GPU memory can be registered */
 	EP_INFO_DEVX,     /* libmlx5, and all devices that GPUs use open with DEVX */
 	EP_INFO_DOORBELL, /* the GPU may map a page of the NIC */
-	EP_INFO_RING,     /* GPU memory can hold queues */
+	EP_INFO_QUEUES,   /* GPU memory can hold queues */
 	EP_INFO_FACTS
 };
 

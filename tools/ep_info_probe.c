@@ -227,7 +227,7 @@ static void probe_memory(struct ep_info_facts *f)
 	}
 	say_memory(&f->fact[EP_INFO_HEAP], gpu, dmabuf, v && v->ibv_reg_dmabuf_mr,
 		   "libibverbs is too old", peermem);
-	say_memory(&f->fact[EP_INFO_RING], gpu, dmabuf, dv && dv->mlx5dv_devx_umem_reg_ex,
+	say_memory(&f->fact[EP_INFO_QUEUES], gpu, dmabuf, dv && dv->mlx5dv_devx_umem_reg_ex,
 		   dv ? "libmlx5 is too old" : "no libmlx5", peermem);
 }
 

@@ -10,7 +10,7 @@ static const struct {
 	const char *text;
 	enum ep_info_fact_id last; /* it needs all facts up to this one */
 } modes[EP_GDA_MODES] = {
-	[EP_GDA_GPU] = { "GPU rings, queues in GPU memory", EP_INFO_RING },
+	[EP_GDA_GPU] = { "GPU rings, queues in GPU memory", EP_INFO_QUEUES },
 	[EP_GDA_GPU_HOST] = { "GPU rings, queues in host memory", EP_INFO_DOORBELL },
 	[EP_GDA_CPU_DB] = { "CPU rings for GPU-written queues", EP_INFO_DEVX },
 	[EP_GDA_CPU_PROXY] = { "CPU proxy posts verbs", EP_INFO_HEAP },
@@ -24,7 +24,7 @@ static const char *const names[EP_INFO_FACTS] = {
 	[EP_INFO_HEAP] = "GPU memory registration",
 	[EP_INFO_DEVX] = "mlx5 device with DevX",
 	[EP_INFO_DOORBELL] = "doorbell mapped into the GPU",
-	[EP_INFO_RING] = "queues in GPU memory",
+	[EP_INFO_QUEUES] = "queues in GPU memory",
 };
 
 static bool has(const struct ep_info_facts *facts, const struct ep_info_gpu *gpu, int fact)

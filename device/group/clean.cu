@@ -93,7 +93,6 @@ EP_DEV void ep_clean_missed(const struct ep_clean_args &a, uint32_t r, uint32_t 
 		struct ep_record record = ep_record_make(op, EP_CAUSE_TIMEOUT, r);
 
 		record.site = EP_WAIT_CLEAN;
-		record.waited_ns = a.g.timeout_ns;
 		ep_record_write(a.g, EP_RECORD_MASKED, record);
 		ep_st_relaxed_sys_u32(a.g.async_error, 1);
 	}

@@ -20,7 +20,7 @@
  * replayed in any mixture.
  *
  * Remote ranks are those that RDMA reaches. A rank has C channels; channel c has one queue to each
- * remote peer and a piece of the stage, from which the NIC reads what it sends, and belongs to one
+ * remote peer and its part of the stage, from which the NIC reads what it sends, and belongs to one
  * block of a kernel. A further queue per peer, the control queue, carries progress and counts and
  * belongs to block 0. What a channel has sent is counted in entries, and announced by
  *
@@ -117,7 +117,7 @@ enum ep_record_cause {
 	EP_CAUSE_UNSENT,     /* the receive half of an operation whose send half has not run */
 	EP_CAUSE_UNRECEIVED, /* a send half, when all banks wait for receive halves */
 	EP_CAUSE_OVERFLOW,   /* value = a local expert with more than expected = R * B rows */
-	EP_CAUSE_LEFT,       /* the peer has masked us, or goes on without us, value steps ahead */
+	EP_CAUSE_PARTED,     /* the peer has masked us, or goes on without us, value steps ahead */
 	EP_CAUSE_UNENDED,    /* a queue that was given up does not end; value, expected as below */
 	EP_CAUSE_RDMA /* the connection; value = enum ep_mlx5_status, expected = queue pair, or
 			     * both 0: the host has given the connection up */
@@ -134,8 +134,7 @@ struct ep_record {
 	uint32_t k;
 	int64_t value;
 	int64_t expected;
-	uint64_t waited_ns;
-	uint64_t pad;
+	uint64_t pad[2];
 };
 
 /* Device memory, one per peer; monotonic. Copied out by the statistics call. */

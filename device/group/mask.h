@@ -57,7 +57,6 @@ EP_DEV_COLD void ep_mask_peer(const struct ep_dev_group &g, struct ep_op op, uin
 	r.site = site;
 	r.value = value;
 	r.expected = expected;
-	r.waited_ns = g.timeout_ns;
 	ep_record_write(g, masked ? EP_RECORD_MASKED : EP_RECORD_FATAL, r);
 	if (masked) {
 		ep_st_relaxed_gpu_u32(ep_mask_steps(g.mask, g.nranks) + peer, op.step);
@@ -98,7 +97,7 @@ EP_DEV bool ep_mask_parted(const struct ep_dev_group &g, const struct ep_op &op,
 		return false; /* 0: r has written no word yet, in a new heap */
 	}
 	if (ep_mask_active(g, r)) {
-		ep_mask_peer(g, op, EP_CAUSE_LEFT, EP_WAIT_PROGRESS, r, lead, 0);
+		ep_mask_peer(g, op, EP_CAUSE_PARTED, EP_WAIT_PROGRESS, r, lead, 0);
 	}
 	return true;
 }

@@ -47,7 +47,7 @@ EP_DEV bool ep_presence_said(const struct ep_op &op, uint64_t word)
 
 /*
  * Waits until the decision about r is made, which takes another block some microseconds. If that block
- * is never scheduled again, the ranks' blocks have parted, and the group ends. One lane.
+ * is never scheduled again, this rank's blocks cannot agree, and the group is aborted. One lane.
  */
 EP_DEV uint32_t ep_presence_adopt(const struct ep_dev_group &g, const struct ep_op &op, uint32_t r)
 {
@@ -63,7 +63,6 @@ EP_DEV uint32_t ep_presence_adopt(const struct ep_dev_group &g, const struct ep_
 			struct ep_record record = ep_record_make(op, EP_CAUSE_TIMEOUT, r);
 
 			record.site = EP_WAIT_AGREEMENT;
-			record.waited_ns = g.timeout_ns;
 			ep_record_write(g, EP_RECORD_FATAL, record);
 			ep_abort(g);
 		}

@@ -47,7 +47,6 @@ EP_DEV void ep_record_write(const struct ep_dev_group &g, uint32_t record_class,
 	out->k = r.k;
 	out->value = r.value;
 	out->expected = r.expected;
-	out->waited_ns = r.waited_ns;
 	ep_st_release_sys_u32(&out->valid, 1);
 }
 

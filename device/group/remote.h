@@ -256,7 +256,7 @@ EP_DEV bool ep_remote_wait(const struct ep_dev_group &g, const struct ep_op &op,
 
 	/* 0: no signal yet, in a new heap; no step is 0, but before the steps wrap it looks near */
 	while (!value || value - due >= ahead) {
-		if (ep_wait_over(g, op, &s, site, r)) {
+		if (ep_wait_give_up(g, op, &s, site, r)) {
 			return false;
 		}
 		value = ep_ld_acquire_sys_u64(signal);

@@ -177,7 +177,7 @@ EP_DEV uint32_t ep_bank_wait(const struct ep_dev_group &g, const struct ep_op &o
 			word = ep_progress_load(g, r);
 		}
 		while (ep_bank_used(op, word) && ep_mask_active(g, r)) {
-			if (ep_wait_over(g, op, &s, EP_WAIT_PROGRESS, r)) {
+			if (ep_wait_give_up(g, op, &s, EP_WAIT_PROGRESS, r)) {
 				ok = false;
 				break;
 			}
@@ -209,7 +209,7 @@ EP_DEV void ep_step_refuse(const struct ep_dev_group &g, const struct ep_op &op)
 EP_DEV uint32_t ep_step_begin(const struct ep_dev_group &g, const struct ep_dev_launch &l,
 			      const struct ep_step_found &found, const struct ep_op &op)
 {
-	EP_SHARED(uint32_t, bank);
+	EP_SHARED(uint32_t, bank_state);
 
 	if (ep_warp() == ep_nwarps() - 1) {
 		/* the word may have been set between two lanes' looks at it: they must agree */
@@ -222,7 +222,7 @@ EP_DEV uint32_t ep_step_begin(const struct ep_dev_group &g, const struct ep_dev_
 			state = ep_bank_wait(g, op, found.word);
 		}
 		if (ep_lane() == 0) {
-			bank = state;
+			bank_state = state;
 		}
 		if (op.fault && !aborted && ep_block() == 0 && ep_lane() == 0) {
 			ep_step_refuse(g, op);
@@ -241,7 +241,7 @@ EP_DEV uint32_t ep_step_begin(const struct ep_dev_group &g, const struct ep_dev_
 		l.pending->epoch = op.epoch;
 		l.pending->freed = op.freed;
 	}
-	return bank;
+	return bank_state;
 }
 
 #endif

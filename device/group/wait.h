@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Waiting for a peer, and when that ends. Kernels poll in a loop of their own and ask
- * ep_wait_over() after each poll that failed; nothing here costs more than a counter until 64
- * polls have failed.
+ * Waiting for a peer, and when that ends. Kernels poll in a loop of their own and call
+ * ep_wait_give_up() after each poll that failed, which also does what follows from a wait that has
+ * failed; nothing here costs more than a counter until 64 polls have failed.
  */
 #ifndef EP_DEVICE_GROUP_WAIT_H
 #define EP_DEVICE_GROUP_WAIT_H
@@ -19,7 +19,10 @@ EP_DEV uint32_t ep_max_u32(uint32_t a, uint32_t b)
 	return a > b ? a : b;
 }
 
-/* All that a wait may last beyond the timeout, in the end; see ep_wait_extended(). */
+/*
+ * A peer whom nobody holds up is granted 1/2, 1/4 or 1/8 of this beyond the timeout, by where it
+ * stands: ep_wait_extended(). doc/protocol.md, example 2, has the longest waits that follow.
+ */
 #define EP_WAIT_GRACE_NS 1000000000u
 
 /* Where a peer stands that is waited for: grace is EP_WAIT_GRACE_NS >> this. */
@@ -42,11 +45,12 @@ enum ep_wait_stand {
  *      the timeout once more. If B has started the step it needs its bank free, so everybody must
  *      have started a later step than the one that freed the bank; else everybody must have come as
  *      far as B has.
- *   3. Nobody holds B up. B may still have waited for a message that was lost on its way to B alone,
- *      since a little later than A. B needs time to catch up, the more the further it is behind: A
- *      grants it 1/2, 1/4 or 1/8 second. A rank that has started a later step owes nothing that is
- *      still to be sent; its 1/8 second is for rows that the news of that step, which has a queue of
- *      its own, has overtaken.
+ *   3. The progress words show nobody who holds B up. B may still be waiting for a message that was
+ *      for B alone and is lost. If that wait began a little later than A's, it ends a little later,
+ *      and B needs time to come to where A waits for it, the more the further it is behind: A grants
+ *      it 1/2, 1/4 or 1/8 second. A rank that has started a later step has sent all that A waits
+ *      for; its 1/8 second is for rows of a remote rank: its progress word, which has a queue of its
+ *      own, may arrive before them.
  *
  * What A saw last is kept in s->polls.
  */
@@ -103,7 +107,7 @@ EP_DEV uint32_t ep_wait_verdict(const struct ep_dev_group &g, const struct ep_op
 
 		if (ep_mask_by_peer(g, op, peer, word)) {
 			*value = (uint32_t)word - op.step;
-			return EP_CAUSE_LEFT; /* it will not send what we wait for */
+			return EP_CAUSE_PARTED; /* it will not send what we wait for */
 		}
 	}
 	return EP_WAIT_GOES_ON;
@@ -135,11 +139,12 @@ EP_DEV_COLD struct ep_wait_result ep_wait_look(const struct ep_dev_group &g, str
 }
 
 /*
- * One poll of a wait for `peer` has failed. True when the wait is over: the group is aborted, the
- * peer is masked, or it has failed, which is recorded here, and masks it or aborts the group.
+ * Masks the peer, or aborts the group, and records why, if the wait for `peer` has failed. Called
+ * after each poll that found nothing. True: the wait is over, because it has failed now, or because
+ * the peer was masked or the group aborted before.
  */
-EP_DEV bool ep_wait_over(const struct ep_dev_group &g, const struct ep_op &op, struct ep_spin *s,
-			 enum ep_wait_site site, uint32_t peer)
+EP_DEV bool ep_wait_give_up(const struct ep_dev_group &g, const struct ep_op &op, struct ep_spin *s,
+			    enum ep_wait_site site, uint32_t peer)
 {
 	bool expired = ep_spin_expired(s, g.timeout_ns, site, peer);
 	struct ep_wait_result w;
@@ -159,7 +164,7 @@ EP_DEV bool ep_wait_flag(const struct ep_dev_group &g, const struct ep_op &op, c
 	struct ep_spin s = ep_spin_start();
 
 	while (ep_ld_acquire_sys_u32(flag) != op.epoch) {
-		if (ep_wait_over(g, op, &s, site, peer)) {
+		if (ep_wait_give_up(g, op, &s, site, peer)) {
 			return false;
 		}
 	}
@@ -173,7 +178,7 @@ EP_DEV bool ep_wait_word(const struct ep_dev_group &g, const struct ep_op &op, c
 	struct ep_spin s = ep_spin_start();
 
 	while (!ep_ld_word(p, op.epoch, d)) {
-		if (ep_wait_over(g, op, &s, site, peer)) {
+		if (ep_wait_give_up(g, op, &s, site, peer)) {
 			return false;
 		}
 	}
@@ -187,7 +192,7 @@ EP_DEV bool ep_wait_packet(const struct ep_dev_group &g, const struct ep_op &op,
 	struct ep_spin s = ep_spin_start();
 
 	while (!ep_ld_packet(p, op.epoch, d0, d1)) {
-		if (ep_wait_over(g, op, &s, site, peer)) {
+		if (ep_wait_give_up(g, op, &s, site, peer)) {
 			return false;
 		}
 	}

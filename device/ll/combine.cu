@@ -325,8 +325,8 @@ EP_DEV uint32_t ep_ll_sum_wait(const struct ep_ll_common &c, const struct ep_op 
 		missing = ep_or_u32(EP_FULL_MASK, missing);
 		waits &= ~ep_ballot(EP_FULL_MASK,
 				    missing >> ep_lane() & 1 &&
-					    ep_wait_over(c.g, op, &s, EP_WAIT_COMBINE_ROW,
-							 EP_LL_ROUTE_RANK(term.route)));
+					    ep_wait_give_up(c.g, op, &s, EP_WAIT_COMBINE_ROW,
+							    EP_LL_ROUTE_RANK(term.route)));
 #pragma unroll
 		for (uint32_t j = 0, m = batch; j < EP_LL_REDUCE_BATCH; j++, m &= m - 1) {
 			if (m & (0 - m) & waits) {
@@ -457,6 +457,8 @@ template <int DTYPE, bool REMOTE> EP_DEV void ep_ll_combine(const struct ep_ll_c
 	}
 	uint64_t before = REMOTE ? ep_time_ns() : 0; /* who is waited for here is slow, not lost */
 
+	/* EP_BANK_HELD needs no care: senders look at the mask before each row, so that peers which
+	 * were masked during this wait get none */
 	if (ep_step_begin(c.g, c.launch, found, op) == EP_BANK_ABORTED) {
 		return;
 	}

@@ -4,8 +4,8 @@
  * slots, the sources' slots in turn. Its block lists the rows of as many slots as fill a batch,
  * copies them to the stage, and posts them.
  */
-#ifndef EP_DEVICE_LL_COMBINE_NET_H
-#define EP_DEVICE_LL_COMBINE_NET_H
+#ifndef EP_DEVICE_LL_COMBINE_REMOTE_H
+#define EP_DEVICE_LL_COMBINE_REMOTE_H
 
 #include "device/group/remote.h"
 #include "device/ll/combine_send.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Low-latency combine, send half: which rows return, and their bytes. */
-#ifndef EP_DEVICE_LL_COMBINE_ROWS_H
-#define EP_DEVICE_LL_COMBINE_ROWS_H
+#ifndef EP_DEVICE_LL_COMBINE_SEND_H
+#define EP_DEVICE_LL_COMBINE_SEND_H
 
 #include "device/ll/rows.h"
 

@@ -181,7 +181,7 @@ EP_DEV void ep_ll_dispatch_send(const struct ep_ll_dispatch_args &a, const struc
 template <bool FP8, bool REMOTE> EP_DEV void ep_ll_dispatch(const struct ep_ll_dispatch_args &a)
 {
 	const struct ep_ll_common &c = a.c;
-	uint32_t n = ep_min_u32(c.span, c.num_tokens), bank;
+	uint32_t n = ep_min_u32(c.span, c.num_tokens), bank_state;
 	bool sends = ep_block() < c.launch.send_blocks, counts = ep_block() == 0;
 	struct ep_ll_raw_id id = ep_ll_span_load(c, 0, sends ? n : 0);
 	struct ep_step_found found = ep_step_load(c.g, c.launch);
@@ -211,11 +211,11 @@ template <bool FP8, bool REMOTE> EP_DEV void ep_ll_dispatch(const struct ep_ll_d
 		ep_ll_span_mark(c, op.step, t, 0, n, id, counts, &repeats);
 	}
 	uint64_t before = REMOTE ? ep_time_ns() : 0; /* who is waited for here is slow, not lost */
-	bank = ep_step_begin(c.g, c.launch, found, op);
+	bank_state = ep_step_begin(c.g, c.launch, found, op);
 	if (REMOTE) {
 		op.start_ns += ep_time_ns() - before;
 	}
-	if (bank == EP_BANK_ABORTED) {
+	if (bank_state == EP_BANK_ABORTED) {
 		return;
 	}
 	if (!sends) {
@@ -223,7 +223,7 @@ template <bool FP8, bool REMOTE> EP_DEV void ep_ll_dispatch(const struct ep_ll_d
 						 ep_nblocks() - c.launch.send_blocks);
 		return;
 	}
-	if (bank == EP_BANK_HELD) {
+	if (bank_state == EP_BANK_HELD) {
 		/* ids were loaded before their ranks were masked, and those still use the bank */
 		ep_ll_bases_clear(c, t);
 		ep_ll_span_take(c, op.step, t, 0, n, counts, &repeats);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Low-latency dispatch, what goes to remote peers: counts, and tokens in batches. */
-#ifndef EP_DEVICE_LL_DISPATCH_NET_H
-#define EP_DEVICE_LL_DISPATCH_NET_H
+#ifndef EP_DEVICE_LL_DISPATCH_REMOTE_H
+#define EP_DEVICE_LL_DISPATCH_REMOTE_H
 
 #include "device/group/remote.h"
 #include "device/ll/dispatch_send.h"

@@ -156,7 +156,7 @@ EP_DEV bool ep_ll_lines_wait(const struct ep_ll_common &c, const struct ep_op &o
 		if (ep_all(EP_FULL_MASK, have)) {
 			break;
 		}
-		if (ep_any(EP_FULL_MASK, !have && ep_wait_over(c.g, op, &s, site, peer))) {
+		if (ep_any(EP_FULL_MASK, !have && ep_wait_give_up(c.g, op, &s, site, peer))) {
 			return false;
 		}
 		ep_ll_lines_load(row, first, end, b);

@@ -20,13 +20,13 @@
 /* ------------------------------------------------------------------ Part 1: the NIC's formats */
 
 /*
- * A send queue is a ring of basic blocks (WQEBB) of 64 bytes, a power of two of them. A work queue
+ * A send queue is a circular buffer of basic blocks (WQEBB) of 64 bytes, a power of two. A work queue
  * element (WQE) is a list of 16-byte segments; DS counts them, the control segment included. Every
  * WQE that we post fits one basic block, so that the index of a WQE is its block, and the index in
  * a completion plus one is the first that has not completed.
  *
  * Indices count blocks since the queue was made. The NIC sees them modulo 65536, whatever the size
- * of the ring; software keeps 64 bits. (PRM, "Send Queue"; WQE index in the control segment.)
+ * of the buffer; software keeps 64 bits. (PRM, "Send Queue"; WQE index in the control segment.)
  */
 #define EP_MLX5_WQEBB 64
 #define EP_MLX5_SEGMENT 16
@@ -247,14 +247,14 @@ _Static_assert(offsetof(struct ep_mlx5_cqe, op_own) == 63, "CQE");
 
 /* --------------------------------------------------------------- Part 2: a queue, as we see it */
 
-#define EP_MLX5_MIN_DEPTH 64    /* so that the largest batch is no more than 3/4 of the ring */
+#define EP_MLX5_MIN_DEPTH 64    /* so that the largest batch is no more than 3/4 of it */
 #define EP_MLX5_MAX_DEPTH 32768 /* so that a 16-bit index says which of the two it means */
 #define EP_MLX5_MAX_BATCH 33    /* WQEs of one call: one per lane and a signal */
 
-_Static_assert(4 * EP_MLX5_MAX_BATCH <= 3 * EP_MLX5_MIN_DEPTH, "a batch is at most 3/4 of a ring");
+_Static_assert(4 * EP_MLX5_MAX_BATCH <= 3 * EP_MLX5_MIN_DEPTH, "a batch is at most 3/4 of a queue");
 
 /*
- * How WQEs are handed over, in `ring`.
+ * How kernels hand WQEs over.
  *   MMIO   the kernel writes the doorbell record and then the doorbell register (`db`: device
  *          address of the register).
  *   INDEX  the kernel stores the 64-bit index behind the last WQE to `db` (host memory, release,
@@ -263,9 +263,9 @@ _Static_assert(4 * EP_MLX5_MAX_BATCH <= 3 * EP_MLX5_MIN_DEPTH, "a batch is at mo
  *          posts them by verbs, and writes completions to the CQE line as a NIC would. `dbr` is not
  *          touched by kernels.
  */
-enum ep_mlx5_ring {
-	EP_MLX5_RING_MMIO = 0,
-	EP_MLX5_RING_INDEX = 1
+enum ep_mlx5_handover {
+	EP_MLX5_HANDOVER_MMIO = 0,
+	EP_MLX5_HANDOVER_INDEX = 1
 };
 
 /* Data placement order that the connection really has (QPC read back after RTS), weakest last. */
@@ -358,13 +358,13 @@ struct __attribute__((aligned(128))) ep_mlx5_qp {
 	struct ep_mlx5_error *record;
 	const uint32_t *stop; /* host memory; not 0: every wait ends */
 	uint32_t qpn;
-	uint32_t depth;    /* a power of two, EP_MLX5_MIN_DEPTH..EP_MLX5_MAX_DEPTH */
-	uint8_t ring;      /* enum ep_mlx5_ring */
-	uint8_t host_ring; /* `sq` or `dbr` lie in host memory */
-	uint8_t tier;      /* enum ep_mlx5_tier */
-	uint8_t signal;    /* enum ep_mlx5_signal_policy */
-	uint32_t peer;     /* rank, for messages */
-	uint32_t nic;      /* index of the NIC among this rank's, for messages */
+	uint32_t depth;   /* a power of two, EP_MLX5_MIN_DEPTH..EP_MLX5_MAX_DEPTH */
+	uint8_t handover; /* enum ep_mlx5_handover */
+	uint8_t in_host;  /* `sq` or `dbr` lie in host memory */
+	uint8_t tier;     /* enum ep_mlx5_tier */
+	uint8_t signal;   /* enum ep_mlx5_signal_policy */
+	uint32_t peer;    /* rank, for messages */
+	uint32_t nic;     /* index of the NIC among this rank's, for messages */
 	uint32_t sink_lkey;
 	uint64_t sink; /* NIC's address of 8 registered bytes for unwanted atomic results */
 	uint64_t pad0[4];

@@ -17,7 +17,7 @@
  *   - No slot is written before a completion has shown that the NIC is done with its former WQE.
  *
  * Why the shared form cannot lock up: the first poster without room, at index W, waits for what
- * lies below W + n - depth. A batch is at most 3/4 of the ring, so that is at most W - depth / 4,
+ * lies below W + n - depth. A batch is at most 3/4 of the queue, so that is at most W - depth / 4,
  * and the last multiple of depth / 4 below W has been rung (crossing one always rings) and reports
  * its completion (the WQE before one is always signaled).
  *
@@ -211,16 +211,20 @@ EP_DEV bool ep_mlx5_wait_end(const struct ep_mlx5_post *p, uint64_t index, uint6
 	return over;
 }
 
-/* One lane, one at a time per queue. Hands everything below `next` over. */
+/*
+ * One lane, one at a time per queue. Hands everything below `next` over: rings the doorbell, or, in
+ * EP_MLX5_HANDOVER_INDEX, rings nothing but stores the index, for a thread of the CPU that rings or
+ * posts. "To ring" below means either.
+ */
 EP_DEV void ep_mlx5_doorbell(struct ep_mlx5_qp *qp, uint64_t next)
 {
-	if (qp->ring == EP_MLX5_RING_INDEX) {
+	if (qp->handover == EP_MLX5_HANDOVER_INDEX) {
 		ep_release_fence_sys();
 		ep_st_release_sys_u64(qp->db, next);
 		return;
 	}
 	/* The NIC finds a GPU's memory as the GPU's L2 has it, so order within the GPU will do. */
-	if (qp->host_ring) {
+	if (qp->in_host) {
 		ep_release_fence_sys();
 	} else {
 		ep_release_fence_gpu();
@@ -297,7 +301,7 @@ EP_DEV uint64_t ep_mlx5_reserve(struct ep_mlx5_post *p, uint32_t n)
 	return base;
 }
 
-/* Whether [base, end) holds the last WQE of a quarter of the ring. */
+/* Whether [base, end) holds the last WQE of a quarter of the queue. */
 EP_DEV bool ep_mlx5_crosses(const struct ep_mlx5_post *p, uint64_t base, uint64_t end)
 {
 	return ((base ^ end) & ~(uint64_t)(p->depth / 4 - 1)) != 0;

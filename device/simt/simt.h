@@ -39,8 +39,10 @@
  *       the threads of that barrier wrote before it. Threads that store flags behind a fence taken
  *       by another thread need a barrier between the two.
  *   ep_st_retired_sys_u64(p, v), ep_ld_retired_sys_u64(p), and ep_ld_retired_sys_u32(p) of its half
- *       Whoever sees the value may overwrite what earlier kernels of the storing stream read or
- *       wrote. A kernel boundary has already ordered those, so the GPU needs no fence here.
+ *       For progress words only. Whoever sees the value may overwrite what earlier kernels of the
+ *       storing stream read or wrote. The kernel boundary before the store has ordered those
+ *       accesses already, so on a GPU these are relaxed (st.relaxed.sys, ld.relaxed.sys) and
+ *       there is no fence. On the CPU they are a release and an acquire.
  *   ep_atomic_add_gpu_u32/_u64, ep_atomic_cas_gpu_u32   relaxed; return the old value
  *   ep_atomic_cas_acquire_gpu_u32, ep_atomic_max_release_gpu_u64   the same with an order
  *   ep_atomic_cas_sc_gpu_u64    and a full fence behind it: what the thread loads next is loaded
@@ -65,13 +67,13 @@
  *
  * Lines: 480 bytes as four 128-byte lines, each 120 bytes of data and a flag, moved by a whole
  * warp.
- *   ep_line_offset(lane)  where in the 480 bytes a lane's piece lies: 16 bytes, lanes 7, 15, 23
+ *   ep_line_offset(lane)  where in the 480 bytes a lane's vec lies: 16 bytes, lanes 7, 15, 23
  *                         and 31 hold 8 (x and y of the vector)
  *   ep_st_line(quad, v, epoch)        all lanes; `quad` is 512-byte aligned
  *   ep_ld_line(quad, &v)              all lanes; nothing waits for what is loaded
  *   ep_line_has(v, epoch) -> bool     false in lanes that have loaded another flag
  *   ep_ld_line_settle(quad, &v)       all lanes, after ep_all() of the former: v is the data
- *   A line is written and read as one unit of 128 bytes. Requires NVLink between the two GPUs.
+ *   A line is written and read as a whole of 128 bytes. Requires NVLink between the two GPUs.
  *
  * Bounded waiting
  *   struct ep_spin s = ep_spin_start();

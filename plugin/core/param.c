@@ -18,9 +18,11 @@ const struct ep_param_def ep_param_table[EP_PARAMS] = {
 	[EP_PARAM_COMM_SMS] = { "NCCL_EP_COMM_SMS", 0, 0, 1024,
 				"SMs of one operation; 0: the group's max_num_sms" },
 	[EP_PARAM_LL_SEND_SMS] = { "NCCL_EP_LL_SEND_SMS", 0, 0, 256,
-				   "low latency: SMs that send; 0: half of the operation's" },
+				   "low latency: SMs that send; 0: chosen for each operation, or "
+				   "if NCCL_EP_LL_RECV_SMS is set: half, at most what is left" },
 	[EP_PARAM_LL_RECV_SMS] = { "NCCL_EP_LL_RECV_SMS", 0, 0, 256,
-				   "low latency: SMs that receive; 0: half of the operation's" },
+				   "low latency: SMs that receive; 0: chosen for each operation, or "
+				   "if NCCL_EP_LL_SEND_SMS is set: half, at most what is left" },
 	[EP_PARAM_LL_THREADS] = { "NCCL_EP_LL_THREADS", 512, 32, 512,
 				  "low latency: threads of a block, a multiple of 32" },
 	[EP_PARAM_LL_LINES] = { "NCCL_EP_LL_LINES", -1, -1, 1,
@@ -31,9 +33,9 @@ const struct ep_param_def ep_param_table[EP_PARAMS] = {
 				 "ranks of different nodes use RDMA even on one host. The same on "
 				 "all ranks" },
 	[EP_PARAM_RDMA_MODE] = { "NCCL_EP_RDMA_MODE", 0, 0, 4,
-				 "who rings for RDMA: 1 GPU with GPU rings, 2 GPU with host rings, 3 a "
-				 "thread for GPU-written entries, 4 a thread posts verbs; 0: the best "
-				 "possible" },
+				 "who rings for RDMA: 1 GPU, queues in its memory; 2 GPU, queues in host "
+				 "memory; 3 a thread, for GPU-written queues; 4 a thread posts verbs; "
+				 "0: the best possible" },
 	[EP_PARAM_RDMA_QUEUES] = { "NCCL_EP_RDMA_QUEUES", 0, 0, 15,
 				   "RDMA: queue pairs for rows per remote rank; 0: by the number of "
 				   "remote ranks, at most 8. The same on all ranks" },

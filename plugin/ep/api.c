@@ -47,7 +47,7 @@ ncclResult_t ncclEpGroupDestroy(ncclEpGroup_t ep_group)
 	if (!ep_group) {
 		return ncclSuccess;
 	}
-	EP_CHECK(ep_group_enter(&call, ep_group, true));
+	EP_CHECK(ep_call_begin_group(&call, ep_group, true));
 	return ep_group_destroy(&call);
 }
 
@@ -58,9 +58,8 @@ ncclResult_t ncclEpHandleMemSize(ncclEpGroup_t ep_group, ncclEpLayout_t layout,
 {
 	struct ep_call call;
 
-	EP_CHECK(ep_group_enter(&call, ep_group, false));
-	return ep_group_leave(&call,
-			      ep_handle_mem_size(ep_group, layout, config, size_out, num_topk));
+	EP_CHECK(ep_call_begin_group(&call, ep_group, false));
+	return ep_call_end(&call, ep_handle_mem_size(ep_group, layout, config, size_out, num_topk));
 }
 
 ncclResult_t ncclEpInitHandle(ncclEpHandle_t *handle, ncclEpGroup_t ep_group, ncclEpLayout_t layout,
@@ -74,9 +73,9 @@ ncclResult_t ncclEpInitHandle(ncclEpHandle_t *handle, ncclEpGroup_t ep_group, nc
 		return ep_fail(ncclInvalidArgument, "handle is NULL: pass an address for it");
 	}
 	*handle = NULL;
-	EP_CHECK(ep_group_enter(&call, ep_group, false));
-	return ep_group_leave(&call, ep_handle_init(handle, ep_group, layout, config, num_topk,
-						    handle_mem));
+	EP_CHECK(ep_call_begin_group(&call, ep_group, false));
+	return ep_call_end(&call,
+			   ep_handle_init(handle, ep_group, layout, config, num_topk, handle_mem));
 }
 
 ncclResult_t ncclEpUpdateHandle(ncclEpHandle_t handle, const ncclEpTensor_t *topk_idx,
@@ -84,8 +83,8 @@ ncclResult_t ncclEpUpdateHandle(ncclEpHandle_t handle, const ncclEpTensor_t *top
 {
 	struct ep_call call;
 
-	EP_CHECK(ep_handle_enter(&call, handle, false));
-	return ep_group_leave(&call, ep_handle_update(handle, topk_idx, layout_info));
+	EP_CHECK(ep_call_begin_handle(&call, handle, false));
+	return ep_call_end(&call, ep_handle_update(handle, topk_idx, layout_info));
 }
 
 ncclResult_t ncclEpCreateHandle(ncclEpHandle_t *handle, ncclEpGroup_t ep_group,
@@ -102,9 +101,9 @@ ncclResult_t ncclEpCreateHandle(ncclEpHandle_t *handle, ncclEpGroup_t ep_group,
 		return ep_fail(ncclInvalidArgument, "handle is NULL: pass an address for it");
 	}
 	*handle = NULL;
-	EP_CHECK(ep_group_enter(&call, ep_group, false));
-	return ep_group_leave(&call, ep_handle_create(handle, ep_group, layout, topk_idx,
-						      layout_info, config));
+	EP_CHECK(ep_call_begin_group(&call, ep_group, false));
+	return ep_call_end(&call, ep_handle_create(handle, ep_group, layout, topk_idx, layout_info,
+						   config));
 }
 
 ncclResult_t ncclEpHandleDestroy(ncclEpHandle_t handle)
@@ -115,8 +114,8 @@ ncclResult_t ncclEpHandleDestroy(ncclEpHandle_t handle)
 	if (!handle) {
 		return ncclSuccess;
 	}
-	EP_CHECK(ep_handle_enter(&call, handle, true));
-	return ep_group_leave(&call, ep_handle_destroy(handle));
+	EP_CHECK(ep_call_begin_handle(&call, handle, true));
+	return ep_call_end(&call, ep_handle_destroy(handle));
 }
 
 /* ---- operations ---- */
@@ -128,9 +127,9 @@ ncclResult_t ncclEpDispatch(ncclEpHandle_t handle, const ncclEpDispatchInputs_t 
 {
 	struct ep_call call;
 
-	EP_CHECK(ep_handle_enter(&call, handle, false));
-	return ep_group_leave(&call, ep_dispatch_run(handle, inputs, outputs, layout_info, config,
-						     stream));
+	EP_CHECK(ep_call_begin_handle(&call, handle, false));
+	return ep_call_end(&call,
+			   ep_dispatch_run(handle, inputs, outputs, layout_info, config, stream));
 }
 
 ncclResult_t ncclEpCombine(ncclEpHandle_t handle, const ncclEpCombineInputs_t *inputs,
@@ -139,8 +138,8 @@ ncclResult_t ncclEpCombine(ncclEpHandle_t handle, const ncclEpCombineInputs_t *i
 {
 	struct ep_call call;
 
-	EP_CHECK(ep_handle_enter(&call, handle, false));
-	return ep_group_leave(&call, ep_combine_run(handle, inputs, outputs, config, stream));
+	EP_CHECK(ep_call_begin_handle(&call, handle, false));
+	return ep_call_end(&call, ep_combine_run(handle, inputs, outputs, config, stream));
 }
 
 ncclResult_t ncclEpComplete(ncclEpHandle_t handle, const ncclEpCompleteConfig_t *config,
@@ -148,25 +147,25 @@ ncclResult_t ncclEpComplete(ncclEpHandle_t handle, const ncclEpCompleteConfig_t 
 {
 	struct ep_call call;
 
-	EP_CHECK(ep_handle_enter(&call, handle, false));
-	return ep_group_leave(&call, ep_handle_complete(handle, config, stream));
+	EP_CHECK(ep_call_begin_handle(&call, handle, false));
+	return ep_call_end(&call, ep_handle_complete(handle, config, stream));
 }
 
 /* ---- ranks that fail ---- */
 
 /* Begins one of the five calls: the group must have been created with masks. */
-static ncclResult_t ep_mask_enter(struct ep_call *call, struct ncclEpGroup *group, bool even_failed,
-				  const void *pointer, const char *name)
+static ncclResult_t ep_call_begin_masked(struct ep_call *call, struct ncclEpGroup *group,
+					 bool even_failed, const void *pointer, const char *name)
 {
-	EP_CHECK(ep_group_enter(call, group, even_failed));
+	EP_CHECK(ep_call_begin_group(call, group, even_failed));
 	if (!group->config.enable_mask) {
-		return ep_group_leave(call, ep_fail(ncclInvalidUsage,
-						    "%s: the group was created without enable_mask",
-						    name));
+		return ep_call_end(call,
+				   ep_fail(ncclInvalidUsage,
+					   "%s: the group was created without enable_mask", name));
 	}
 	if (!pointer) {
-		return ep_group_leave(call, ep_fail(ncclInvalidArgument,
-						    "%s: the pointer argument is NULL", name));
+		return ep_call_end(call, ep_fail(ncclInvalidArgument,
+						 "%s: the pointer argument is NULL", name));
 	}
 	return ncclSuccess;
 }
@@ -175,42 +174,42 @@ ncclResult_t ncclEpMaskQuery(ncclEpGroup_t ep_group, int *mask, cudaStream_t str
 {
 	struct ep_call call;
 
-	EP_CHECK(ep_mask_enter(&call, ep_group, true, mask, "ncclEpMaskQuery"));
-	return ep_group_leave(&call, ep_mask_query(ep_group, mask, stream));
+	EP_CHECK(ep_call_begin_masked(&call, ep_group, true, mask, "ncclEpMaskQuery"));
+	return ep_call_end(&call, ep_mask_query(ep_group, mask, stream));
 }
 
 ncclResult_t ncclEpMaskUpdate(ncclEpGroup_t ep_group, const int *mask, cudaStream_t stream)
 {
 	struct ep_call call;
 
-	EP_CHECK(ep_mask_enter(&call, ep_group, false, mask, "ncclEpMaskUpdate"));
-	return ep_group_leave(&call, ep_mask_update(ep_group, mask, stream));
+	EP_CHECK(ep_call_begin_masked(&call, ep_group, false, mask, "ncclEpMaskUpdate"));
+	return ep_call_end(&call, ep_mask_update(ep_group, mask, stream));
 }
 
 ncclResult_t ncclEpMaskClean(ncclEpGroup_t ep_group, cudaStream_t stream)
 {
 	struct ep_call call;
 
-	EP_CHECK(ep_mask_enter(&call, ep_group, false, "", "ncclEpMaskClean"));
-	return ep_group_leave(&call, ep_mask_clean(ep_group, stream));
+	EP_CHECK(ep_call_begin_masked(&call, ep_group, false, "", "ncclEpMaskClean"));
+	return ep_call_end(&call, ep_mask_clean(ep_group, stream));
 }
 
 ncclResult_t ncclEpGetAsyncError(ncclEpGroup_t ep_group, int *error)
 {
 	struct ep_call call;
 
-	EP_CHECK(ep_mask_enter(&call, ep_group, true, error, "ncclEpGetAsyncError"));
+	EP_CHECK(ep_call_begin_masked(&call, ep_group, true, error, "ncclEpGetAsyncError"));
 	*error = ep_group->failed || __atomic_load_n(ep_group->async_error, __ATOMIC_ACQUIRE) != 0;
-	return ep_group_leave(&call, ncclSuccess);
+	return ep_call_end(&call, ncclSuccess);
 }
 
 ncclResult_t ncclEpErrorClear(ncclEpGroup_t ep_group)
 {
 	struct ep_call call;
 
-	EP_CHECK(ep_mask_enter(&call, ep_group, false, "", "ncclEpErrorClear"));
+	EP_CHECK(ep_call_begin_masked(&call, ep_group, false, "", "ncclEpErrorClear"));
 	__atomic_store_n(ep_group->async_error, 0, __ATOMIC_RELEASE);
-	return ep_group_leave(&call, ncclSuccess);
+	return ep_call_end(&call, ncclSuccess);
 }
 
 /* ---- beyond the NCCL EP API ---- */
@@ -222,8 +221,8 @@ ncclResult_t ncclEpExtGetLastError(ncclEpGroup_t ep_group, ncclResult_t *code, c
 	if (!ep_group) {
 		return ep_query_error(NULL, code, text);
 	}
-	EP_CHECK(ep_group_enter(&call, ep_group, true));
-	return ep_group_leave(&call, ep_query_error(&ep_group->errors, code, text));
+	EP_CHECK(ep_call_begin_group(&call, ep_group, true));
+	return ep_call_end(&call, ep_query_error(&ep_group->errors, code, text));
 }
 
 ncclResult_t ncclEpExtDeviceMemory(const ncclEpGroupConfig_t *config, int nranks,
@@ -238,8 +237,8 @@ ncclResult_t ncclEpExtNumRecvTokens(ncclEpHandle_t handle, uint64_t *tokens, uin
 {
 	struct ep_call call;
 
-	EP_CHECK(ep_handle_enter(&call, handle, false));
-	return ep_group_leave(&call, ep_query_received(handle, tokens, rows, stream));
+	EP_CHECK(ep_call_begin_handle(&call, handle, false));
+	return ep_call_end(&call, ep_query_received(handle, tokens, rows, stream));
 }
 
 ncclResult_t ncclEpExtPeerStats(ncclEpGroup_t ep_group, ncclEpExtPeerStats_t *stats, int count,
@@ -247,6 +246,6 @@ ncclResult_t ncclEpExtPeerStats(ncclEpGroup_t ep_group, ncclEpExtPeerStats_t *st
 {
 	struct ep_call call;
 
-	EP_CHECK(ep_group_enter(&call, ep_group, true));
-	return ep_group_leave(&call, ep_query_stats(ep_group, stats, count, stream));
+	EP_CHECK(ep_call_begin_group(&call, ep_group, true));
+	return ep_call_end(&call, ep_query_stats(ep_group, stats, count, stream));
 }

@@ -4,7 +4,7 @@
 #include "ep/handle.h"
 #include "ep/record.h"
 
-ncclResult_t ep_group_enter(struct ep_call *call, struct ncclEpGroup *group, bool even_failed)
+ncclResult_t ep_call_begin_group(struct ep_call *call, struct ncclEpGroup *group, bool even_failed)
 {
 	ncclResult_t result;
 	int current = -1;
@@ -18,31 +18,31 @@ ncclResult_t ep_group_enter(struct ep_call *call, struct ncclEpGroup *group, boo
 	ep_error_scope(&group->errors);
 	call->group = group;
 	call->device = -1;
-	EP_CUDA_GOTO(cudaGetDevice(&current), "reading the current device", err_leave);
+	EP_CUDA_GOTO(cudaGetDevice(&current), "reading the current device", err_end);
 	if (current != group->device) {
-		EP_CUDA_GOTO(cudaSetDevice(group->device), "selecting the group's device",
-			     err_leave);
+		EP_CUDA_GOTO(cudaSetDevice(group->device), "selecting the group's device", err_end);
 		call->device = current;
 	}
 	result = ep_record_poll(group);
 	if (result == ncclSuccess || even_failed) {
 		return ncclSuccess;
 	}
-err_leave:
-	return ep_group_leave(call, result);
+err_end:
+	return ep_call_end(call, result);
 }
 
-ncclResult_t ep_handle_enter(struct ep_call *call, struct ncclEpHandle *handle, bool even_failed)
+ncclResult_t ep_call_begin_handle(struct ep_call *call, struct ncclEpHandle *handle,
+				  bool even_failed)
 {
 	ep_error_scope(NULL);
 	if (!handle || handle->magic != EP_HANDLE_MAGIC) {
 		return ep_fail(ncclInvalidArgument, "%s",
 			       handle ? "handle is not a handle (destroyed?)" : "handle is NULL");
 	}
-	return ep_group_enter(call, handle->group, even_failed);
+	return ep_call_begin_group(call, handle->group, even_failed);
 }
 
-ncclResult_t ep_group_leave(struct ep_call *call, ncclResult_t result)
+ncclResult_t ep_call_end(struct ep_call *call, ncclResult_t result)
 {
 	if (call->device >= 0 && cudaSetDevice(call->device) != cudaSuccess) {
 		(void)cudaGetLastError();

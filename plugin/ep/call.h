@@ -18,11 +18,12 @@ struct ep_call {
  * failures of device operations. On failure nothing needs ending.
  * `even_failed`: the call is possible after the group has failed.
  */
-ncclResult_t ep_group_enter(struct ep_call *call, struct ncclEpGroup *group, bool even_failed);
-ncclResult_t ep_handle_enter(struct ep_call *call, struct ncclEpHandle *handle, bool even_failed);
+ncclResult_t ep_call_begin_group(struct ep_call *call, struct ncclEpGroup *group, bool even_failed);
+ncclResult_t ep_call_begin_handle(struct ep_call *call, struct ncclEpHandle *handle,
+				  bool even_failed);
 
 /* Ends it. Returns `result`. */
-ncclResult_t ep_group_leave(struct ep_call *call, ncclResult_t result);
+ncclResult_t ep_call_end(struct ep_call *call, ncclResult_t result);
 
 /* Refuses a stream that is being captured, for calls that synchronise it. */
 ncclResult_t ep_stream_check_capture(cudaStream_t stream, const char *name);

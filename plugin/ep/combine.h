@@ -17,7 +17,10 @@ struct ep_combine {
 	uint32_t token_bytes; /* one row of both */
 };
 
-/* Checks everything, launches. */
+/*
+ * Imports the arguments and checks what is the same for all algorithms; algo->combine checks the
+ * rest and launches.
+ */
 ncclResult_t ep_combine_run(struct ncclEpHandle *handle, const ncclEpCombineInputs_t *inputs,
 			    const ncclEpCombineOutputs_t *outputs,
 			    const ncclEpCombineConfig_t *config, cudaStream_t stream);

@@ -25,7 +25,10 @@ struct ep_dispatch {
 	uint32_t hidden; /* elements of a token that is quantised, or 0 */
 };
 
-/* Checks everything, launches. */
+/*
+ * Imports the arguments and checks what is the same for all algorithms; algo->dispatch checks the
+ * rest and launches. Expert ids are checked by the kernel.
+ */
 ncclResult_t ep_dispatch_run(struct ncclEpHandle *handle, const ncclEpDispatchInputs_t *inputs,
 			     const ncclEpDispatchOutputs_t *outputs,
 			     const ncclEpLayoutInfo_t *layout_info,

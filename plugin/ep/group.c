@@ -327,23 +327,37 @@ static ncclResult_t ep_group_rest(struct ncclEpGroup *g)
 	return ncclSuccess;
 }
 
+/*
+ * Leaves the group: says farewell to its peers, unmaps their heaps, and gives up its own heap and its
+ * connections, which the process frees when nobody can write to them any more.
+ */
+static void ep_group_depart(struct ncclEpGroup *g)
+{
+	uint64_t timeout_ns = (uint64_t)g->params.value[EP_PARAM_CLOSE_TIMEOUT_MS] * 1000000;
+	struct ep_heap_remote remote = { .deadline_ns = ep_now_ns() + timeout_ns };
+
+	/* First the peers of this node: a remote rank that is lost takes the timeout. */
+	ep_heap_farewell(&g->peer_heap);
+	ep_group_remote_leave(g, &remote, timeout_ns);
+	ep_heap_leave(&g->peer_heap, timeout_ns, g->remote ? &remote : NULL);
+}
+
 ncclResult_t ep_group_destroy(struct ep_call *call)
 {
 	struct ncclEpGroup *g = call->group;
 	ncclResult_t result;
 
 	if (g->handles) {
-		return ep_group_leave(call, ep_fail(ncclInvalidUsage,
-						    "ncclEpGroupDestroy: the group has %u live "
-						    "handles: destroy them first",
-						    g->handles));
+		return ep_call_end(call, ep_fail(ncclInvalidUsage,
+						 "ncclEpGroupDestroy: the group has %u live "
+						 "handles: destroy them first",
+						 g->handles));
 	}
 	result = ep_group_rest(g);
 	if (result == ncclSuccess) {
-		ep_group_remote_leave(g, (uint64_t)g->params.value[EP_PARAM_CLOSE_TIMEOUT_MS] *
-						 1000000);
+		ep_group_depart(g);
 	}
-	ep_group_leave(call, result);
+	ep_call_end(call, result);
 	if (result != ncclSuccess) {
 		return result;
 	}

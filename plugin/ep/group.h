@@ -29,7 +29,7 @@ struct ncclEpGroup {
 	struct ep_group_heap heap; /* layout of peer_heap */
 	struct ep_dev_group dev;   /* as kernels see the group; filled when the heap is bound */
 	bool lines;
-	struct ep_ll *ll; /* the algorithm's state */
+	struct ep_ll *ll; /* low latency's state; NULL in groups of another algorithm */
 
 	uint64_t remote; /* bit r: rank r is of another node; if any is, all ranks have one */
 	struct ep_gda *gda;

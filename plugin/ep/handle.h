@@ -31,8 +31,8 @@ struct ncclEpHandle {
 	unsigned char *mem;
 	uint64_t mem_bytes;
 	bool mem_owned;
-	struct ep_received received; /* this and the next are the algorithm's */
-	struct ep_ll_handle *ll;
+	struct ep_received received; /* filled by the algorithm */
+	struct ep_ll_handle *ll;     /* low latency's state, as in the group */
 
 	bool routed;
 	bool dispatched; /* with the present routing */

@@ -135,7 +135,7 @@ static ncclResult_t ep_record_fatal(struct ncclEpGroup *group, const struct ep_r
 			group->rank, (long long)r->value, group->config.algo->limits.quad_bytes,
 			(long long)r->expected);
 	}
-	if (r->cause == EP_CAUSE_LEFT) {
+	if (r->cause == EP_CAUSE_PARTED) {
 		return ep_fail(ncclRemoteError,
 			       "%s %u: rank %u (pid %d on %s) goes on without rank %d and is %d "
 			       "steps ahead; all ranks must make the same calls; destroy the group",
@@ -164,19 +164,19 @@ static ncclResult_t ep_record_fatal(struct ncclEpGroup *group, const struct ep_r
 	ep_record_stragglers(group, r->step, behind, sizeof(behind));
 	return ep_fail(
 		ncclRemoteError,
-		"%s %u: rank %d waited %llu ms for rank %u (pid %d on %s, GPU %s): %s did not "
-		"come%s%s; look for that rank's own error, then destroy the group%s",
-		ep_record_operation(r), r->step, group->rank,
-		(unsigned long long)(r->waited_ns / 1000000), r->peer, peer->pid, peer->hostname,
-		peer->bus_id, ep_record_awaited(r->site),
-		behind[0] ? "; not started yet by rank" : "", behind, link);
+		"%s %u: rank %d waited for rank %u (pid %d on %s, GPU %s; timeout %llu ms): %s did "
+		"not come%s%s; look for that rank's own error, then destroy the group%s",
+		ep_record_operation(r), r->step, group->rank, r->peer, peer->pid, peer->hostname,
+		peer->bus_id, (unsigned long long)(group->config.timeout_ns / 1000000),
+		ep_record_awaited(r->site), behind[0] ? "; not started yet by rank" : "", behind,
+		link);
 }
 
 static void ep_record_masked(struct ncclEpGroup *group, const struct ep_record *r)
 {
 	char link[420];
 
-	if (r->cause == EP_CAUSE_LEFT) {
+	if (r->cause == EP_CAUSE_PARTED) {
 		EP_WARN("%s %u: rank %u has masked rank %d, goes on without it (%d steps ahead), "
 			"and is masked here from now on; all ranks have to call ncclEpMaskClean",
 			ep_record_operation(r), r->step, r->peer, group->rank, (int)r->value);
@@ -191,11 +191,11 @@ static void ep_record_masked(struct ncclEpGroup *group, const struct ep_record *
 			link[0] ? link : ep_record_status(r, link, sizeof(link)));
 		return;
 	}
-	EP_WARN("%s %u: rank %d waited %llu ms for rank %u: %s did not come; rank %u is masked from "
-		"now on (ncclEpMaskQuery tells all that are)%s",
-		ep_record_operation(r), r->step, group->rank,
-		(unsigned long long)(r->waited_ns / 1000000), r->peer, ep_record_awaited(r->site),
-		r->peer, link);
+	EP_WARN("%s %u: rank %d waited for rank %u (timeout %llu ms): %s did not come; rank %u is "
+		"masked from now on (ncclEpMaskQuery tells all that are)%s",
+		ep_record_operation(r), r->step, group->rank, r->peer,
+		(unsigned long long)(group->config.timeout_ns / 1000000),
+		ep_record_awaited(r->site), r->peer, link);
 }
 
 static void ep_record_routing(struct ncclEpGroup *group, const struct ep_record *r)

@@ -265,20 +265,19 @@ static bool ep_remote_lost(void *gda, int rank)
 	return ep_gda_explain(gda, rank, &failure);
 }
 
-void ep_group_remote_leave(struct ncclEpGroup *g, uint64_t timeout_ns)
+void ep_group_remote_leave(struct ncclEpGroup *g, struct ep_heap_remote *heap_remote,
+			   uint64_t timeout_ns)
 {
-	struct ep_heap_remote remote = { ep_remote_cut, ep_remote_lost, g->gda, 0,
-					 ep_now_ns() + timeout_ns };
-
-	/* First the peers of this node: a remote rank that is lost takes the timeout. */
-	ep_heap_farewell(&g->peer_heap);
-	if (g->remote) {
-		/* Who cannot be reached need not be told. */
-		(void)ep_group_remote_drain(g, true, timeout_ns);
-		remote.absent = ep_remote_suspects(g);
-		g->gda = NULL;
+	if (!g->remote) {
+		return;
 	}
-	ep_heap_leave(&g->peer_heap, timeout_ns, g->remote ? &remote : NULL);
+	/* Who cannot be reached need not be told. */
+	(void)ep_group_remote_drain(g, true, timeout_ns);
+	heap_remote->cut = ep_remote_cut;
+	heap_remote->lost = ep_remote_lost;
+	heap_remote->arg = g->gda;
+	heap_remote->absent = ep_remote_suspects(g);
+	g->gda = NULL;
 }
 
 void ep_group_remote_close(struct ncclEpGroup *g, bool stuck)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The remote ranks of a group: who they are, and the life of the connections with them. Nothing
- * happens in groups without any.
+ * The remote ranks of a group: who they are, and the life of the connections with them. In groups
+ * without any, all but the plan does nothing.
  */
 #ifndef EP_EP_REMOTE_H
 #define EP_EP_REMOTE_H
@@ -30,8 +30,12 @@ void ep_group_remote_unbind(struct ncclEpGroup *group);
  */
 ncclResult_t ep_group_remote_drain(struct ncclEpGroup *group, bool farewell, uint64_t timeout_ns);
 
-/* Gives the heap up (ep_heap_leave), and the connections with it. */
-void ep_group_remote_leave(struct ncclEpGroup *group, uint64_t timeout_ns);
+/*
+ * This rank leaves the group: tells the remote ranks, and hands the connections over to *heap_remote,
+ * for ep_heap_leave(), which cuts them.
+ */
+void ep_group_remote_leave(struct ncclEpGroup *group, struct ep_heap_remote *heap_remote,
+			   uint64_t timeout_ns);
 
 void ep_group_remote_close(struct ncclEpGroup *group, bool stuck);
 

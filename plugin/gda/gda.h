@@ -18,9 +18,9 @@
 /* Who writes WQEs where, and who rings. Best first. */
 enum ep_gda_mode {
 	EP_GDA_AUTO,      /* the best that is possible */
-	EP_GDA_GPU,       /* GPU rings the doorbell; rings in its own memory */
-	EP_GDA_GPU_HOST,  /* GPU rings the doorbell; rings in host memory */
-	EP_GDA_CPU_DB,    /* rings in host memory, a thread rings the doorbell */
+	EP_GDA_GPU,       /* GPU rings the doorbell; queues in its own memory */
+	EP_GDA_GPU_HOST,  /* GPU rings the doorbell; queues in host memory */
+	EP_GDA_CPU_DB,    /* queues in host memory, a thread rings the doorbell */
 	EP_GDA_CPU_PROXY, /* a thread posts plain verbs for what the GPU wrote; any RDMA device */
 	EP_GDA_MODES
 };

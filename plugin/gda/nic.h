@@ -8,15 +8,15 @@
 #include "rdma/nic.h"
 
 #define EP_GDA_MAX_NICS 8
-#define EP_GDA_PAGE 4096u /* of the NIC; every queue's lines and ring begin at one */
+#define EP_GDA_PAGE 4096u /* of the NIC; every queue's lines and buffer begin at one */
 
-/* Memory of a NIC's queues: per queue a page with its lines, then its ring. */
+/* Memory of a NIC's queues: per queue a page with its lines, then its buffer. */
 struct ep_gda_slab {
 	unsigned char *dev;  /* address for the GPU */
 	unsigned char *host; /* NULL: in GPU memory */
 	uint64_t bytes;
 	struct mlx5dv_devx_umem *umem;
-	struct ibv_mr *mr; /* CPU_PROXY: inline data is sent from the ring */
+	struct ibv_mr *mr; /* CPU_PROXY: inline data is sent from the buffer */
 };
 #define EP_GDA_AT_CQE 0u /* in a queue's page */
 #define EP_GDA_AT_DBR 128u

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The thread behind EP_MLX5_RING_INDEX: kernels write WQEs to rings in host memory and then the
+ * The thread behind EP_MLX5_HANDOVER_INDEX: kernels write WQEs to queues in host memory and then the
  * index behind the last one. CPU_DB: the thread rings the doorbell. CPU_PROXY: it takes the WQEs
  * as commands, posts them by plain verbs, and writes completions where the NIC would.
  *
@@ -149,7 +149,7 @@ static void ep_gda_decode_local(const struct ep_gda_queue *q, const struct ep_ml
 
 /*
  * Whether the NIC shall tell of it though the kernel does not ask: room in the verbs queue, which may
- * be smaller than the ring, comes back with completions only. Kernels that see one more take no harm.
+ * be smaller than the kernel's, comes back with completions only. Kernels that see one more take no harm.
  */
 static bool ep_gda_must_tell(const struct ep_gda_queue *q, uint64_t index)
 {
@@ -337,7 +337,7 @@ bool ep_gda_proxy_start(struct ep_gda *g, struct ep_reason *why)
 {
 	int error;
 
-	if (!ep_gda_index_ring(g->mode)) {
+	if (!ep_gda_handover_index(g->mode)) {
 		return true;
 	}
 	error = ep_thread_start(&g->poster, ep_gda_proxy_main, g);

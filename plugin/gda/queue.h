@@ -39,7 +39,7 @@ struct ep_gda_queue {
 	struct ep_mlx5_wqe *sq;
 	struct ep_mlx5_cqe *cqe;
 	struct ep_mlx5_dbr *dbr;
-	uint64_t *word; /* index behind the last WQE, written by kernels (EP_MLX5_RING_INDEX) */
+	uint64_t *word; /* index behind the last WQE, written by kernels (EP_MLX5_HANDOVER_INDEX) */
 	/* The proxy's thread only: WQEs below have been handed over, and have completed. */
 	uint64_t posted, completed;
 	uint32_t max_wr;  /* of them under way at once, in a verbs queue */

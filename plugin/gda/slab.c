@@ -316,15 +316,16 @@ static void ep_gda_shadow_one(struct ep_gda_queue *q)
 	s->sq = (struct ep_mlx5_wqe *)(page + EP_GDA_PAGE);
 	s->cqe = (const struct ep_mlx5_cqe *)(page + EP_GDA_AT_CQE);
 	s->dbr = (struct ep_mlx5_dbr *)(page + EP_GDA_AT_DBR);
-	s->db = ep_gda_index_ring(g->mode) ? (uint64_t *)ep_gda_dev(g, q->word) : q->nic->db;
+	s->db = ep_gda_handover_index(g->mode) ? (uint64_t *)ep_gda_dev(g, q->word) : q->nic->db;
 	s->local = g->regions_dev + ep_gda_local_regions(ep_gda_nic_index(g, q->nic));
 	s->remote = g->regions_dev + ep_gda_remote_regions(q->peer, q->remote_nic);
 	s->record = (struct ep_mlx5_error *)ep_gda_dev(g, q->record);
 	s->stop = (const uint32_t *)ep_gda_dev(g, g->down + q->peer);
 	s->qpn = q->qpn;
 	s->depth = g->depth;
-	s->ring = ep_gda_index_ring(g->mode) ? EP_MLX5_RING_INDEX : EP_MLX5_RING_MMIO;
-	s->host_ring = q->nic->slab.host != NULL;
+	s->handover = ep_gda_handover_index(g->mode) ? EP_MLX5_HANDOVER_INDEX
+						     : EP_MLX5_HANDOVER_MMIO;
+	s->in_host = q->nic->slab.host != NULL;
 	s->tier = (uint8_t)q->tier;
 	s->signal = ep_mlx5_signal_policy(q->tier, !q->atomics);
 	s->peer = (uint32_t)q->peer;

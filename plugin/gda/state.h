@@ -57,7 +57,8 @@ struct ep_gda {
 	uint32_t stop;
 };
 
-static inline bool ep_gda_index_ring(enum ep_gda_mode mode)
+/* Do kernels hand WQEs over by storing an index? */
+static inline bool ep_gda_handover_index(enum ep_gda_mode mode)
 {
 	return mode == EP_GDA_CPU_DB || mode == EP_GDA_CPU_PROXY;
 }

@@ -21,7 +21,7 @@ bool ep_gda_verbs_cq(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_reason 
 }
 
 /*
- * A device's limit holds for the smallest work requests, so that one of ours may be less. The ring
+ * A device's limit holds for the smallest work requests, so that one of ours may be less. The queue
  * that kernels write to has the depth asked for anyway.
  */
 static bool ep_gda_verbs_make(struct ep_gda_queue *q, struct ep_reason *why)

@@ -101,7 +101,7 @@ static void operations(struct world *w, enum other other)
 	ncclResult_t code = ncclSuccess;
 	const char *text = "";
 	ncclEpGroup_t group;
-	char waited[64];
+	char timeout[64];
 	double start;
 	struct bench b;
 
@@ -141,9 +141,9 @@ static void operations(struct world *w, enum other other)
 		CHECK(strlen(text) > 20 && !strchr(text, '\n'));
 		CHECK(odd || victim_named(text, 1), "\"%s\" does not name rank 1", text);
 		if (other == MISSING) {
-			snprintf(waited, sizeof(waited), " waited %.0f ms for rank 1 (",
-				 TIMEOUT_MS);
-			CHECK_HAS(text, waited);
+			snprintf(timeout, sizeof(timeout), "; timeout %.0f ms): ", TIMEOUT_MS);
+			CHECK_HAS(text, " waited for rank 1 (");
+			CHECK_HAS(text, timeout);
 			CHECK_HAS(text, "; not started yet by rank 1;");
 		}
 	}

@@ -41,7 +41,7 @@ int main(void)
 {
 	struct ep_mlx5_wqe *q;
 
-	rig_make(&rig, 1, 64, EP_MLX5_RING_MMIO);
+	rig_make(&rig, 1, 64, EP_MLX5_HANDOVER_MMIO);
 	nic->quiet = true;
 	begin();
 	ring(2);
@@ -100,7 +100,7 @@ int main(void)
 	}
 	ring(16);
 	CHECK(caught());
-	begin(); /* more than the ring holds */
+	begin(); /* more than the queue holds */
 	for (uint64_t i = 0; i < 65; i++) {
 		put(i, i + 1, i % 16 == 15 ? EP_MLX5_CE_ALWAYS : 0);
 	}

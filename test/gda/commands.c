@@ -109,7 +109,7 @@ static void compare(const char *what, const struct kept *k, size_t size, const s
 #define COMPARE(what, which, size, list)                                                           \
 	compare(what, &kept[which], size, list, EP_ARRAY_SIZE(list))
 
-/* Queue 1 of a slab: page at 0x1100..., ring of 64 entries behind it. */
+/* Queue 1 of a slab: page at 0x1100..., buffer of 64 entries behind it. */
 static const struct golden create_cq[] = {
 	{ 0x00, 2, { 0x04, 0x00 } },
 	{ 0x10, 4, { 0x02, 0x12, 0x00, 0x00 } }, /* dbr_umem_valid, cc, oi */

@@ -50,7 +50,7 @@ static uint32_t run(struct gda_one_args args, double *seconds)
 
 static void begin(uint32_t depth)
 {
-	rig_make(&rig, 1, depth, EP_MLX5_RING_MMIO);
+	rig_make(&rig, 1, depth, EP_MLX5_HANDOVER_MMIO);
 }
 
 static void check_record(uint32_t status, uint32_t site)

@@ -29,7 +29,7 @@ struct nic {
 	struct ep_mlx5_dbr *dbr;
 	uint64_t *db;
 	uint32_t depth, qpn;
-	bool index_mode; /* EP_MLX5_RING_INDEX */
+	bool index_mode; /* EP_MLX5_HANDOVER_INDEX */
 	struct nic_region region[NIC_REGIONS];
 
 	/* behaviour */

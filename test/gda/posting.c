@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Many WQEs through small rings, posted by many warps at once or by owners, to a NIC that checks
+ * Many WQEs through small queues, posted by many warps at once or by owners, to a NIC that checks
  * each of them. Data, signals, sums and the number of WQEs must come out right.
  */
 #include <unistd.h>
@@ -92,30 +92,31 @@ static uint64_t finish(const char *name, uint32_t warps)
 }
 
 /* Three kernels, twelve warps, one queue of 64: the 16-bit index wraps three times. */
-static void many_posters(uint32_t ring)
+static void many_posters(uint32_t handover)
 {
-	rig_make(&rig, 1, 64, ring);
+	rig_make(&rig, 1, 64, handover);
 	start();
-	post(3, 2, GDA_WARPS_PER_BLOCK, 1, ring == EP_MLX5_RING_MMIO ? 1800 : 200, 1 + ring);
-	CHECK(finish(ring == EP_MLX5_RING_MMIO ? "shared" : "shared, by index", 12) >
-	      (ring == EP_MLX5_RING_MMIO ? 200000u : 20000u));
+	post(3, 2, GDA_WARPS_PER_BLOCK, 1, handover == EP_MLX5_HANDOVER_MMIO ? 1800 : 200,
+	     1 + handover);
+	CHECK(finish(handover == EP_MLX5_HANDOVER_MMIO ? "shared" : "shared, by index", 12) >
+	      (handover == EP_MLX5_HANDOVER_MMIO ? 200000u : 20000u));
 	rig_free(&rig);
 }
 
-static void owners(uint32_t queues, uint32_t ring, uint32_t rounds, uint64_t least)
+static void owners(uint32_t queues, uint32_t handover, uint32_t rounds, uint64_t least)
 {
-	rig_make(&rig, queues, 64, ring);
+	rig_make(&rig, queues, 64, handover);
 	start();
 	post(1, 1, queues, 0, rounds, 3 + queues);
-	CHECK(finish(ring == EP_MLX5_RING_MMIO ? "exclusive" : "exclusive, by index", queues) >
-	      least);
+	CHECK(finish(handover == EP_MLX5_HANDOVER_MMIO ? "exclusive" : "exclusive, by index",
+		     queues) > least);
 	rig_free(&rig);
 }
 
 /* The poster is held back, and uses the room there is. */
 static void slow_nic(uint32_t shared)
 {
-	rig_make(&rig, 1, 64, EP_MLX5_RING_MMIO);
+	rig_make(&rig, 1, 64, EP_MLX5_HANDOVER_MMIO);
 	rig.nic[0].pause_us = 100;
 	rig.nic[0].most = 7;
 	start();
@@ -129,12 +130,12 @@ static void slow_nic(uint32_t shared)
 	rig_free(&rig);
 }
 
-/* The largest ring, full before the NIC begins: every distance that 16 bits must tell apart. */
+/* The largest queue, full before the NIC begins: every distance that 16 bits must tell apart. */
 static void deep(uint32_t shared)
 {
 	struct gda_one_args args = { .times = 6600, .lanes = ~0u, .shared = shared, .quiet = 1 };
 
-	rig_make(&rig, 1, EP_MLX5_MAX_DEPTH, EP_MLX5_RING_MMIO);
+	rig_make(&rig, 1, EP_MLX5_MAX_DEPTH, EP_MLX5_HANDOVER_MMIO);
 	rig.nic[0].pause_us = 100;
 	rig.nic[0].most = 4000;
 	args.qp = rig.qp;
@@ -161,7 +162,7 @@ static void deep(uint32_t shared)
 /* The same queue in one form after the other, and the slots of one go on in the next. */
 static void both_forms(void)
 {
-	rig_make(&rig, 1, 128, EP_MLX5_RING_MMIO);
+	rig_make(&rig, 1, 128, EP_MLX5_HANDOVER_MMIO);
 	start();
 	for (uint32_t i = 0; i < 6; i++) {
 		post(1, 1, i % 2 ? 1 : 2, i % 2 ? 0 : 1, 60, 100 + i);
@@ -178,11 +179,11 @@ int main(void)
 		printf("skipped: no GPU\n");
 		return 77;
 	}
-	many_posters(EP_MLX5_RING_MMIO);
-	many_posters(EP_MLX5_RING_INDEX);
-	owners(1, EP_MLX5_RING_MMIO, 23000, 200000);
-	owners(RIG_QUEUES, EP_MLX5_RING_MMIO, 1000, 20000);
-	owners(1, EP_MLX5_RING_INDEX, 2000, 20000);
+	many_posters(EP_MLX5_HANDOVER_MMIO);
+	many_posters(EP_MLX5_HANDOVER_INDEX);
+	owners(1, EP_MLX5_HANDOVER_MMIO, 23000, 200000);
+	owners(RIG_QUEUES, EP_MLX5_HANDOVER_MMIO, 1000, 20000);
+	owners(1, EP_MLX5_HANDOVER_INDEX, 2000, 20000);
 	slow_nic(1);
 	slow_nic(0);
 	deep(0);

@@ -31,7 +31,7 @@ static struct {
 
 static struct ep_gda g;
 static struct ep_gda_queue queue[QUEUES];
-static struct ep_mlx5_wqe ring[QUEUES][DEPTH];
+static struct ep_mlx5_wqe wqes[QUEUES][DEPTH];
 static struct ep_mlx5_cqe cqe[QUEUES];
 static uint64_t word[QUEUES];
 static struct ep_gda_failure failures[16];
@@ -141,7 +141,7 @@ static void begin(uint32_t room, uint32_t cq_room)
 						  .nic = &g.nic[0],
 						  .qpn = 0x100 + i,
 						  .verbs = &qps[i],
-						  .sq = ring[i],
+						  .sq = wqes[i],
 						  .cqe = &cqe[i],
 						  .record = &record[i],
 						  .word = &word[i],
@@ -157,7 +157,7 @@ static void ring_for(uint32_t i, uint32_t n, bool bad)
 {
 	for (uint32_t k = 0; k < n + bad; k++) {
 		uint64_t at = FIRST + k;
-		struct ep_mlx5_wqe *q = &ring[i][at % DEPTH];
+		struct ep_mlx5_wqe *q = &wqes[i][at % DEPTH];
 
 		if (k < n) {
 			ep_mlx5_build_write(q, at, queue[i].qpn, EP_MLX5_CE_ALWAYS, 0x1000, 1,

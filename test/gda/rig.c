@@ -25,7 +25,7 @@ static bool rig_on_write(void *arg, uint64_t addr, const void *data, uint32_t by
 	return value == old + 1;
 }
 
-static void rig_make_nic(struct rig *rig, uint32_t i, uint32_t ring)
+static void rig_make_nic(struct rig *rig, uint32_t i, uint32_t handover)
 {
 	struct nic *nic = &rig->nic[i];
 	uint64_t bytes = RIG_WARPS * sizeof(struct gda_warp);
@@ -37,7 +37,7 @@ static void rig_make_nic(struct rig *rig, uint32_t i, uint32_t ring)
 	nic->db = &rig->host[i].db;
 	nic->depth = rig->depth;
 	nic->qpn = NIC_QPN + i;
-	nic->index_mode = ring == EP_MLX5_RING_INDEX;
+	nic->index_mode = handover == EP_MLX5_HANDOVER_INDEX;
 	nic->stuck_at = nic->fail_at = ~0ull;
 	nic->region[0] = (struct nic_region){ heap, RIG_LOCAL_ADDR, bytes, RIG_LOCAL_KEY, 0 };
 	nic->region[1] = (struct nic_region){ heap, RIG_HEAP_ADDR, bytes, 0, RIG_HEAP_KEY };
@@ -48,7 +48,7 @@ static void rig_make_nic(struct rig *rig, uint32_t i, uint32_t ring)
 	nic->arg = rig;
 }
 
-void rig_make(struct rig *rig, uint32_t queues, uint32_t depth, uint32_t ring)
+void rig_make(struct rig *rig, uint32_t queues, uint32_t depth, uint32_t handover)
 {
 	uint64_t bytes = RIG_WARPS * sizeof(*rig->heap);
 
@@ -71,7 +71,7 @@ void rig_make(struct rig *rig, uint32_t queues, uint32_t depth, uint32_t ring)
 	for (uint32_t i = 0; i < queues; i++) {
 		struct ep_mlx5_qp *qp = &rig->shadow[i];
 
-		rig_make_nic(rig, i, ring);
+		rig_make_nic(rig, i, handover);
 		qp->sq = rig->nic[i].sq;
 		qp->cqe = &rig->host[i].cqe;
 		qp->dbr = &rig->host[i].dbr;
@@ -82,8 +82,8 @@ void rig_make(struct rig *rig, uint32_t queues, uint32_t depth, uint32_t ring)
 		qp->stop = &rig->host[i].stop;
 		qp->qpn = NIC_QPN + i;
 		qp->depth = depth;
-		qp->ring = (uint8_t)ring;
-		qp->host_ring = 1;
+		qp->handover = (uint8_t)handover;
+		qp->in_host = 1;
 		qp->signal = ep_mlx5_signal_policy(EP_MLX5_TIER_IBTA, 0);
 		qp->peer = RIG_PEER;
 		qp->nic = RIG_NIC;

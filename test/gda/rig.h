@@ -43,8 +43,8 @@ struct rig {
 	uint32_t *aborted;
 };
 
-/* `ring`: enum ep_mlx5_ring. No NIC runs yet. */
-void rig_make(struct rig *rig, uint32_t queues, uint32_t depth, uint32_t ring);
+/* `handover`: enum ep_mlx5_handover. No NIC runs yet. */
+void rig_make(struct rig *rig, uint32_t queues, uint32_t depth, uint32_t handover);
 /* Copies the constants of rig->shadow to the device, and clears the counters there. */
 void rig_reset(struct rig *rig);
 void rig_free(struct rig *rig);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What it costs a GPU to post: a table of clock cycles for building, storing and ringing, and what
- * rate of messages that makes of one queue. There is no NIC: the ring is larger than what is posted
+ * rate of messages that makes of one queue. There is no NIC: the queue is larger than what is posted
  * to it, the doorbell is a word of memory. What was posted is checked afterwards, WQE by WQE.
  *
  *     gda_gpu_timing [GBIT [SAMPLES]]     line rate that should be filled, 400; at least so many
@@ -21,8 +21,8 @@
 
 struct place {
 	const char *name;
-	bool host_ring, host_db;
-	uint8_t ring;
+	bool host_sq, host_db;
+	uint8_t handover;
 };
 
 struct kernel {
@@ -38,10 +38,10 @@ static const struct kernel kernels[] = { GDA_TIME_KERNELS(GDA_TIME_ENTRY) };
 
 /* Last: a thread of the host rings, or posts, by an index that kernels store (CPU modes). */
 static const struct place places[] = {
-	{ "ring GPU, doorbell GPU", false, false, EP_MLX5_RING_MMIO },
-	{ "ring GPU, doorbell host", false, true, EP_MLX5_RING_MMIO },
-	{ "ring host, doorbell host", true, true, EP_MLX5_RING_MMIO },
-	{ "ring host, index host", true, true, EP_MLX5_RING_INDEX },
+	{ "queue GPU, doorbell GPU", false, false, EP_MLX5_HANDOVER_MMIO },
+	{ "queue GPU, doorbell host", false, true, EP_MLX5_HANDOVER_MMIO },
+	{ "queue host, doorbell host", true, true, EP_MLX5_HANDOVER_MMIO },
+	{ "queue host, index host", true, true, EP_MLX5_HANDOVER_INDEX },
 };
 
 struct words { /* of one queue */
@@ -95,10 +95,10 @@ static void bed_make(struct bed *bed)
 		{ 0x4000000000, 1ull << 36, 0, 0x22b2 },
 		{ 0x8000000000, 1ull << 36, 0, 0x33c3 },
 	};
-	size_t ring = (size_t)MAX_BLOCKS * DEPTH * sizeof(struct ep_mlx5_wqe);
+	size_t bytes = (size_t)MAX_BLOCKS * DEPTH * sizeof(struct ep_mlx5_wqe);
 
-	bed->sq[0] = device_memory(ring);
-	bed->sq[1] = host_memory(ring);
+	bed->sq[0] = device_memory(bytes);
+	bed->sq[1] = host_memory(bytes);
 	bed->words[0] = device_memory(MAX_BLOCKS * sizeof(struct words));
 	bed->words[1] = host_memory(MAX_BLOCKS * sizeof(struct words));
 	bed->qp = device_memory(MAX_BLOCKS * sizeof(struct ep_mlx5_qp));
@@ -115,16 +115,16 @@ static void bed_reset(struct bed *bed, const struct place *place)
 {
 	struct ep_mlx5_qp qp[MAX_BLOCKS];
 	struct words words[MAX_BLOCKS];
-	struct words *ring_words = bed->words[place->host_ring];
+	struct words *sq_words = bed->words[place->host_sq];
 	struct words *db_words = bed->words[place->host_db];
 
 	memset(qp, 0, sizeof(qp));
 	memset(words, 0, sizeof(words));
 	for (uint32_t i = 0; i < MAX_BLOCKS; i++) {
 		memset(&words[i].cqe, 0xff, sizeof(words[i].cqe));
-		qp[i].sq = bed->sq[place->host_ring] + (size_t)i * DEPTH;
-		qp[i].cqe = &ring_words[i].cqe;
-		qp[i].dbr = &ring_words[i].dbr;
+		qp[i].sq = bed->sq[place->host_sq] + (size_t)i * DEPTH;
+		qp[i].cqe = &sq_words[i].cqe;
+		qp[i].dbr = &sq_words[i].dbr;
 		qp[i].db = &db_words[i].db;
 		qp[i].local = bed->regions;
 		qp[i].remote = bed->regions + EP_MLX5_REGIONS;
@@ -132,8 +132,8 @@ static void bed_reset(struct bed *bed, const struct place *place)
 		qp[i].stop = &bed->words[1][i].stop;
 		qp[i].qpn = QPN + i;
 		qp[i].depth = DEPTH;
-		qp[i].ring = place->ring;
-		qp[i].host_ring = place->host_ring;
+		qp[i].handover = place->handover;
+		qp[i].in_host = place->host_sq;
 		qp[i].signal = EP_MLX5_SIGNAL_WRITE;
 	}
 	for (int k = 0; k < 2; k++) {
@@ -147,13 +147,13 @@ static void bed_check(struct bed *bed, const struct place *place, uint32_t queue
 {
 	struct ep_mlx5_wqe *sq = malloc(DEPTH * sizeof(*sq));
 	struct ep_mlx5_qp qp;
-	struct words ring_words, db_words;
+	struct words sq_words, db_words;
 	uint64_t bad = 0;
 
 	NEED(sq);
 	NEED_CUDA(cudaMemcpy(&qp, bed->qp + queue, sizeof(qp), cudaMemcpyDeviceToHost));
 	NEED_CUDA(cudaMemcpy(sq, qp.sq, DEPTH * sizeof(*sq), cudaMemcpyDefault));
-	NEED_CUDA(cudaMemcpy(&ring_words, &bed->words[place->host_ring][queue], sizeof(ring_words),
+	NEED_CUDA(cudaMemcpy(&sq_words, &bed->words[place->host_sq][queue], sizeof(sq_words),
 			     cudaMemcpyDefault));
 	NEED_CUDA(cudaMemcpy(&db_words, &bed->words[place->host_db][queue], sizeof(db_words),
 			     cudaMemcpyDefault));
@@ -161,11 +161,11 @@ static void bed_check(struct bed *bed, const struct place *place, uint32_t queue
 	CHECK_INT(qp.ready, posted);
 	CHECK_INT(qp.rung, posted);
 	CHECK_INT(qp.error, EP_MLX5_OK);
-	if (place->ring == EP_MLX5_RING_INDEX) {
+	if (place->handover == EP_MLX5_HANDOVER_INDEX) {
 		CHECK_INT(db_words.db, posted);
 	} else if (posted) {
 		CHECK_INT(db_words.db, ep_mlx5_doorbell_value(posted, QPN + queue));
-		CHECK_INT(ring_words.dbr.send, ep_mlx5_dbr_value(posted));
+		CHECK_INT(sq_words.dbr.send, ep_mlx5_dbr_value(posted));
 	}
 	for (uint64_t i = 0; i < posted; i++) {
 		bad += sq[i].w[0] != ep_be32((uint32_t)i << 8 | EP_MLX5_OP_WRITE) ||

@@ -20,7 +20,7 @@ void ep_info_probe(struct ep_info_facts *facts, const struct ep_topo *topo,
 	 BIT(EP_INFO_HEAP))
 
 static const unsigned int needs[EP_GDA_MODES] = {
-	[EP_GDA_GPU] = PROXY | BIT(EP_INFO_DEVX) | BIT(EP_INFO_DOORBELL) | BIT(EP_INFO_RING),
+	[EP_GDA_GPU] = PROXY | BIT(EP_INFO_DEVX) | BIT(EP_INFO_DOORBELL) | BIT(EP_INFO_QUEUES),
 	[EP_GDA_GPU_HOST] = PROXY | BIT(EP_INFO_DEVX) | BIT(EP_INFO_DOORBELL),
 	[EP_GDA_CPU_DB] = PROXY | BIT(EP_INFO_DEVX),
 	[EP_GDA_CPU_PROXY] = PROXY,
@@ -103,8 +103,8 @@ int main(void)
 	try_print(all, NULL, "  1 gpu        GPU rings, queues in GPU memory    possible\n");
 	try_print(all, NULL, "Groups with remote ranks use gpu.\n");
 	try_print(all, "3", "Groups with remote ranks use cpu_db, as NCCL_EP_RDMA_MODE says.\n");
-	try_print(all & ~BIT(EP_INFO_RING), NULL, "Groups with remote ranks use gpu_host.\n");
-	try_print(all & ~BIT(EP_INFO_RING), NULL, "GPU memory    no: fact 7 is 0.\n");
+	try_print(all & ~BIT(EP_INFO_QUEUES), NULL, "Groups with remote ranks use gpu_host.\n");
+	try_print(all & ~BIT(EP_INFO_QUEUES), NULL, "GPU memory    no: fact 7 is 0.\n");
 	try_print(all & ~BIT(EP_INFO_DOORBELL), "1", "NCCL_EP_RDMA_MODE=1 (gpu) is not possible");
 	try_print(PROXY, NULL, "Groups with remote ranks use cpu_proxy.\n");
 	try_print(PROXY, "7", "NCCL_EP_RDMA_MODE=7 is not understood");

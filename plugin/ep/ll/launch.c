@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From a plan to a running kernel. No launch allocates or synchronises. */
+/*
+ * An operation of low latency: the rest of its checks (check.c), its plan (plan.c), its launch. No
+ * launch allocates or synchronises. And what kernels need of the device before the first one.
+ */
 #include <string.h>
 #include "core/cuda.h"
 #include "device/kernels.h"

@@ -69,8 +69,13 @@ static void ep_ll_group_describe(const struct ncclEpGroup *g, char *text, size_t
 {
 	const struct ep_ll_geometry *geometry = &g->ll->geometry;
 
-	snprintf(text, size, "%u + %u blocks of %u threads", geometry->send_blocks,
-		 geometry->recv_blocks, geometry->threads);
+	if (geometry->fixed) {
+		snprintf(text, size, "%u + %u blocks of %u threads", geometry->send_blocks,
+			 geometry->recv_blocks, geometry->threads);
+		return;
+	}
+	snprintf(text, size, "%u blocks of %u threads, shared out per operation",
+		 geometry->send_blocks + geometry->recv_blocks, geometry->threads);
 }
 
 static ncclResult_t ep_ll_handle_open(struct ncclEpHandle *h)

@@ -37,14 +37,14 @@ static uint32_t ep_ll_shared_bytes(const struct ep_shape *shape, uint32_t topk, 
 
 /*
  * Rows as bytes: each part of a row is one warp's work and has a flag. As many parts as there are
- * warps for, but no part is less than one of `pieces`.
+ * warps for, but no part is less than one of the row's `tiles`: a quad, or an FP8 tile.
  */
-static uint32_t ep_ll_flag_parts(const struct ep_ll_operation *o, uint64_t rows, uint32_t pieces)
+static uint32_t ep_ll_flag_parts(const struct ep_ll_operation *o, uint64_t rows, uint32_t tiles)
 {
 	uint32_t warps = o->geometry.send_blocks * (o->geometry.threads / 32);
 	uint64_t parts = ep_min_u64(warps / ep_max_u64(1, rows), EP_LL_MAX_PARTS);
 
-	return (uint32_t)ep_max_u64(1, ep_min_u64(parts, pieces));
+	return (uint32_t)ep_max_u64(1, ep_min_u64(parts, tiles));
 }
 
 /*

@@ -6,12 +6,15 @@
 #include <stdbool.h>
 #include "ep/ll/heap.h"
 
-/* Thread blocks of an operation. */
+/*
+ * Thread blocks of a group's operations. Unless the split is fixed, only the sum of the two counts:
+ * ep_ll_plan_make() shares it out again for each operation.
+ */
 struct ep_ll_geometry {
 	uint32_t send_blocks;
 	uint32_t recv_blocks;
 	uint32_t threads;
-	bool fixed; /* the parameters say how many blocks send and receive, for all operations */
+	bool fixed; /* parameters say how many blocks send or receive, the same for all operations */
 };
 
 /* In this order; `+ EP_LL_KERNEL_REMOTE` is the same for groups with remote ranks. */

@@ -3,7 +3,7 @@
  * The software mlx5 NIC: what stands behind the virtual cluster's libibverbs.so.1 and libmlx5.so.1.
  *
  * One instance per process: all its devices, contexts and queue pairs, served by one thread. One
- * lock protects all of it; only the words that the program shares with a NIC (doorbells, rings,
+ * lock protects all of it; only the words that the program shares with a NIC (doorbells, queues,
  * completions, registered memory) are touched by both sides without it.
  */
 #ifndef VN_DEVICE_H

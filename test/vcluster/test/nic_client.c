@@ -5,7 +5,7 @@
 #include <unistd.h>
 #include "nic_client.h"
 
-#define SLAB_LINES 4096 /* CQE at 0, doorbell records at 64 and 128; then the ring */
+#define SLAB_LINES 4096 /* CQE at 0, doorbell records at 64 and 128; then the queue */
 
 void cl_set(void *p, unsigned int bit, unsigned int width, uint64_t value)
 {
@@ -291,7 +291,7 @@ void cl_destroy(struct cl_queue *q)
 
 struct ep_mlx5_wqe *cl_slot(struct cl_queue *q)
 {
-	/* Waits for room: all but the last quarter of the ring may be under way. */
+	/* Waits for room: all but the last quarter of the queue may be under way. */
 	if (q->pi - q->done >= q->depth - q->depth / 4) {
 		CHECK_INT(cl_wait_ms(q, q->pi - q->depth / 2, 20000), 0);
 	}
@@ -306,7 +306,7 @@ void cl_ctrl(struct cl_queue *q, struct ep_mlx5_wqe *w, uint32_t opmod, uint32_t
 	memset(w, 0, 16);
 	c->opmod_idx_opcode = htobe32(opmod << 24 | (uint32_t)(q->pi & 0xffff) << 8 | opcode);
 	c->qpn_ds = htobe32(q->qpn << 8 | ds);
-	/* One in a quarter of the ring is signaled: somebody must make room. */
+	/* One in a quarter of the queue is signaled: somebody must make room. */
 	c->fm_ce_se = flags | ((q->pi + 1) % (q->depth / 4) == 0 ? CL_SIGNALED : 0);
 	q->pi++;
 }

@@ -2,7 +2,7 @@
 /*
  * The software NIC moves data as WQEs say: within a process, one device and two, shared and own
  * doorbell pages, each kind of request, sizes around the MTU, more than 65536 WQEs through a small
- * ring.
+ * queue.
  */
 #include "nic_client.h"
 
@@ -93,7 +93,7 @@ static void test_kinds(struct cl_queue *q, struct ibv_mr *l, struct ibv_mr *r)
 	NEED(ibv_dereg_mr(mr_old32));
 }
 
-/* 70000 WQEs, most of them unsignaled, in batches that do not divide the ring. */
+/* 70000 WQEs, most of them unsignaled, in batches that do not divide the queue. */
 static void test_many(struct cl_queue *q, struct ibv_mr *r)
 {
 	uint64_t sum = 0, start = q->pi;
