@@ -34,13 +34,13 @@ static void test_golden(void)
 		uint32_t quads, parts, part_quads, peer_parts, peer_part_quads;
 		uint32_t combine_parts, send_blocks, recv_blocks;
 	} rows[] = {
-		{ false, 0, 0, true, 30, 15, 2, 10, 3, 8, 66, 66 },
+		{ false, 0, 0, true, 30, 8, 4, 10, 3, 8, 66, 66 },
 		{ false, 1, 0, true, 30, 30, 1, 30, 1, 8, 66, 66 },
-		{ false, 16, 0, true, 30, 15, 2, 10, 3, 8, 66, 66 },
-		{ false, 17, 0, true, 30, 15, 2, 10, 3, 7, 33, 99 },
-		{ false, 64, 0, true, 30, 15, 2, 10, 3, 2, 33, 99 },
-		{ false, 128, 0, true, 30, 15, 2, 10, 3, 1, 33, 99 },
-		{ false, 8192, 0, true, 30, 15, 2, 10, 3, 1, 33, 99 },
+		{ false, 16, 0, true, 30, 8, 4, 10, 3, 8, 66, 66 },
+		{ false, 17, 0, true, 30, 8, 4, 10, 3, 7, 33, 99 },
+		{ false, 64, 0, true, 30, 8, 4, 10, 3, 2, 33, 99 },
+		{ false, 128, 0, true, 30, 8, 4, 10, 3, 1, 33, 99 },
+		{ false, 8192, 0, true, 30, 8, 4, 10, 3, 1, 33, 99 },
 		{ false, 1, 7168, true, 16, 8, 2, 16, 1, 8, 66, 66 },
 		{ false, 64, 7168, true, 16, 8, 2, 8, 2, 2, 33, 99 },
 		{ true, 1, 0, true, 30, 30, 1, 30, 1, 0, 66, 66 },
