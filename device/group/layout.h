@@ -88,7 +88,11 @@ EP_HOST_DEV uint64_t *ep_mask_presence(int32_t *mask, uint32_t nranks)
 	return ep_mask_ignored(mask, nranks) + nranks;
 }
 
-/* And behind that: the step in which a kernel masked the rank last. */
+/*
+ * And behind that: the step in which a kernel masked the rank last, or EP_MASK_STEP_UNKNOWN if the
+ * host did so while kernels may have been running.
+ */
+#define EP_MASK_STEP_UNKNOWN 0xffffffffu
 EP_HOST_DEV uint32_t *ep_mask_steps(int32_t *mask, uint32_t nranks)
 {
 	return (uint32_t *)(ep_mask_presence(mask, nranks) + nranks);

@@ -101,13 +101,26 @@ EP_DEV void ep_presence_decide(const struct ep_dev_group &g, const struct ep_op 
 
 /*
  * Was r masked when this kernel began? Then all its blocks find it masked. Who was masked since then
- * is in doubt: other blocks may have looked at the mask before.
+ * is in doubt: other blocks may have looked at the mask before. So is whom the host has masked, which
+ * it does while kernels run when it finds a connection lost.
  */
 EP_DEV bool ep_presence_masked_before(const struct ep_dev_group &g, const struct ep_op &op,
 				      uint32_t r)
 {
-	return ep_ld_acquire_gpu_u32((const uint32_t *)g.mask + r) == 0 &&
-	       ep_ld_relaxed_gpu_u32(ep_mask_steps(g.mask, g.nranks) + r) != op.step;
+	uint32_t masked = ep_ld_acquire_gpu_u32((const uint32_t *)g.mask + r) == 0;
+	uint32_t step = ep_ld_relaxed_gpu_u32(ep_mask_steps(g.mask, g.nranks) + r);
+
+	return masked && step != op.step && step != EP_MASK_STEP_UNKNOWN;
+}
+
+/* The blocks have agreed to go on without r: later kernels need not agree again. One lane. */
+EP_DEV void ep_presence_settle(const struct ep_dev_group &g, const struct ep_op &op, uint32_t r)
+{
+	uint32_t *step = ep_mask_steps(g.mask, g.nranks) + r;
+
+	if (!ep_mask_active(g, r) && ep_ld_relaxed_gpu_u32(step) == EP_MASK_STEP_UNKNOWN) {
+		ep_st_relaxed_gpu_u32(step, op.step);
+	}
 }
 
 #endif

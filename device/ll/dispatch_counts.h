@@ -222,6 +222,9 @@ EP_DEV void ep_ll_recv_agree(const struct ep_ll_dispatch_args &a, const struct e
 		if (verdict == EP_PRESENCE_CLAIMED) {
 			ep_presence_decide(g, op, r, here);
 		}
+		if (!here) {
+			ep_presence_settle(g, op, r);
+		}
 		t.state[r] = here ? EP_LL_SOURCE_HERE : EP_LL_SOURCE_ABSENT;
 	}
 }
