@@ -2,14 +2,15 @@
 #include "ep/ll/plan.h"
 
 /*
- * Quads that a warp takes of many rows: what dispatch sends and receives (a quad of a quantised row
- * takes longer to put in its places), and what combine returns. Measured: doc/performance.md.
+ * Quads that a warp takes of many rows at most: of what dispatch sends and receives (a quad of a
+ * quantised row takes longer to put in its places), and of what combine returns. Measured:
+ * doc/performance.md.
  */
 #define EP_LL_SEND_QUADS 4
 #define EP_LL_SEND_QUANTISED_QUADS 2
 #define EP_LL_RECV_QUADS 3
 #define EP_LL_RECV_QUANTISED_QUADS 2
-#define EP_LL_RETURN_QUADS 4
+#define EP_LL_RETURN_QUADS 2
 
 /* Tokens of one span: a multiple of 32, at least 32. */
 static uint32_t ep_ll_span_tokens(uint32_t topk, uint32_t experts)
@@ -58,30 +59,37 @@ static uint32_t ep_ll_return_parts(const struct ep_ll_operation *o)
 				ep_ll_copy_quads(o->shape.max_token_bytes));
 }
 
-/*
- * Rows as lines: how many quads one warp takes at a time of each row. About 128 items of work in
- * all are fastest while the latency counts, then `most` quads.
- */
-static uint32_t ep_ll_warp_quads(const struct ep_ll_operation *o, uint32_t quads, uint32_t most)
+/* Without tokens of our own, be ready for as many from the peers as can be. */
+static uint64_t ep_ll_plan_tokens(const struct ep_ll_operation *o)
 {
-	/* without tokens of our own, be ready for as many from the peers as can be */
-	uint64_t tokens = o->num_tokens ? o->num_tokens : o->shape.max_tokens;
+	return o->num_tokens ? o->num_tokens : o->shape.max_tokens;
+}
 
-	return (uint32_t)ep_max_u64(1, ep_min_u64(ep_ceil_div(quads * tokens, 128), most));
+/*
+ * Rows as lines: how many quads of each of `rows` rows one of `warps` takes at a time. While some
+ * warps have nothing to do, less is faster.
+ */
+static uint32_t ep_ll_warp_quads(uint32_t quads, uint64_t rows, uint32_t warps, uint32_t most)
+{
+	return (uint32_t)ep_max_u64(1, ep_min_u64(ep_ceil_div(quads * rows, warps), most));
 }
 
 static void ep_ll_plan_dispatch(struct ep_ll_plan *p, const struct ep_ll_operation *o)
 {
 	uint32_t tile = o->hidden ? EP_LL_TILE_QUADS : 1, quads;
-	uint32_t most = o->hidden ? EP_LL_RECV_QUANTISED_QUADS : EP_LL_RECV_QUADS;
+	uint32_t most_sent = o->hidden ? EP_LL_SEND_QUANTISED_QUADS : EP_LL_SEND_QUADS;
+	uint32_t most_received = o->hidden ? EP_LL_RECV_QUANTISED_QUADS : EP_LL_RECV_QUADS;
+	uint32_t warps = o->geometry.threads / 32;
 
 	quads = o->hidden ? ep_ll_fp8_quads(o->hidden) : ep_ll_copy_quads(o->row_bytes);
 	if (o->lines) {
-		uint32_t own = ep_ll_warp_quads(
-			o, quads, o->hidden ? EP_LL_SEND_QUANTISED_QUADS : EP_LL_SEND_QUADS);
+		uint64_t rows = ep_ll_plan_tokens(o);
+		uint32_t sent = ep_ll_warp_quads(quads, rows, p->send_blocks * warps, most_sent);
+		uint32_t received = ep_ll_warp_quads(quads, rows * o->shape.nranks,
+						     p->recv_blocks * warps, most_received);
 
-		p->parts = ep_ceil_div(quads, ep_max_u64(tile, own));
-		p->peer_parts = ep_ceil_div(quads, ep_ll_warp_quads(o, quads, most));
+		p->parts = ep_ceil_div(quads, ep_max_u64(tile, sent));
+		p->peer_parts = ep_ceil_div(quads, received);
 	} else {
 		p->parts = ep_ll_flag_parts(o, o->num_tokens, quads / tile);
 		p->peer_parts = 1;
@@ -97,11 +105,16 @@ static void ep_ll_plan_dispatch(struct ep_ll_plan *p, const struct ep_ll_operati
 static void ep_ll_plan_combine(struct ep_ll_plan *p, const struct ep_ll_operation *o)
 {
 	uint32_t quads = ep_ll_copy_quads(o->row_bytes);
-	uint32_t tokens = o->num_tokens ? o->num_tokens : o->shape.max_tokens;
+	uint32_t warps = p->send_blocks * (o->geometry.threads / 32);
 
 	if (o->lines) {
+		uint64_t tokens = ep_ll_plan_tokens(o);
+		/* twice: rows of one quad a warp are slower than of two, if half the warps can have one */
+		uint32_t returned = ep_ll_warp_quads(quads, 2 * tokens * (o->shape.nranks - 1),
+						     warps, EP_LL_RETURN_QUADS);
+
 		p->parts = ep_ceil_div(quads, tokens <= 256 ? 1 : 2);
-		p->peer_parts = ep_ceil_div(quads, ep_ll_warp_quads(o, quads, EP_LL_RETURN_QUADS));
+		p->peer_parts = ep_ceil_div(quads, returned);
 	} else {
 		p->parts = ep_ll_return_parts(o);
 		p->peer_parts = 1;
