@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks what a built libnccl_ep.so.0 shows to the loader, against what the interface promises.
 
-  check_library.py FLAVOUR LIBRARY SOURCE_ROOT [ARCH...]
+  check_library.py vcluster LIBRARY SOURCE_ROOT
+  check_library.py gpu LIBRARY SOURCE_ROOT small|lineinfo ARCH...
 
-FLAVOUR is gpu or vcluster. Exit status 77 when LIBRARY is "none".
+"lineinfo" is a library with source lines in its GPU code, which may have any size. Exit status 77 when LIBRARY is "none".
 """
 
 import re
@@ -135,6 +136,14 @@ def check_architectures(library, wanted):
             complain("fat binary %d has PTX for %s" % (index, sorted(text)))
 
 
+def check_size(library, narchs):
+    """8 MB with the three architectures of a release."""
+    size, limit = Path(library).stat().st_size, (2 + 2 * narchs) * 1000000
+    print("size: %.1f of %.1f MB" % (size / 1e6, limit / 1e6))
+    if size > limit:
+        complain("%d bytes are too much for %d architectures, %d at most" % (size, narchs, limit))
+
+
 def main():
     flavour, library, root = sys.argv[1], sys.argv[2], Path(sys.argv[3])
     if library == "none":
@@ -146,7 +155,10 @@ def main():
     check_nccl_imports(library)
     check_version_text(library, version)
     if flavour == "gpu":
-        check_architectures(library, [int(arch) for arch in sys.argv[4:]])
+        archs = [int(arch) for arch in sys.argv[5:]]
+        check_architectures(library, archs)
+        if sys.argv[4] == "small":
+            check_size(library, len(archs))
     return 1 if problems else 0
 
 
