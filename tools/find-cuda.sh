@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Prints where CUDA and NCCL are, as four lines
-#     cuda=DIR  nvcc=FILE  nccl_include=DIR  nccl_lib=DIR
+# Prints where CUDA and NCCL are, as five lines
+#     cuda=DIR  nvcc=FILE  nccl_include=DIR  nccl_lib=DIR  disassembler=DIR
 # with nothing after the '=' for what was not found (nccl_*: "default" where the compiler finds it
 # unaided). tools/setup.sh decides by it what to fetch, meson.build what to use.
 # Order: arguments (CUDA directory, NCCL directory), CUDA_HOME/NCCL_HOME, the system, .deps/.
@@ -12,6 +12,7 @@ cuda=
 nvcc=
 nccl_include=
 nccl_lib=
+disassembler=
 
 # Compiler and headers of release 12.8 or later, the first that knows sm_100.
 has_cuda() {
@@ -50,5 +51,13 @@ done
 case $nccl_include in /usr/include | /usr/local/include) nccl_include=default ;; esac
 case $nccl_lib in /usr/lib | /usr/lib/$multiarch) nccl_lib=default ;; esac
 
-printf 'cuda=%s\nnvcc=%s\nnccl_include=%s\nnccl_lib=%s\n' \
-    "$cuda" "$nvcc" "$nccl_include" "$nccl_lib"
+path_nvdisasm=$(command -v nvdisasm 2>/dev/null)
+for dir in "$cuda/bin" "${path_nvdisasm%/nvdisasm}" "$top/.deps/cuda/bin"; do
+    if [ -x "$dir/nvdisasm" ] && [ -x "$dir/cuobjdump" ]; then
+        disassembler=$dir
+        break
+    fi
+done
+
+printf 'cuda=%s\nnvcc=%s\nnccl_include=%s\nnccl_lib=%s\ndisassembler=%s\n' \
+    "$cuda" "$nvcc" "$nccl_include" "$nccl_lib" "$disassembler"

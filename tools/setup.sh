@@ -3,7 +3,7 @@
 # Makes a fresh Debian 12 or Ubuntu 24.04 able to build and test this tree:
 #   - Debian packages, with apt-get (through sudo when not root);
 #   - where no CUDA toolkit is found, NVIDIA's Python wheels of its compiler and headers, and
-#     likewise NCCL, in .deps/ of this tree.
+#     likewise NCCL and the disassembler, in .deps/ of this tree.
 # Says what it did. When all is there it changes nothing and takes a second.
 #   setup.sh --guest   also what suite `guest` needs: an emulator, and Debian's kernel in .deps/guest
 
@@ -31,6 +31,7 @@ have_venv() { python3 -c 'import ensurepip, venv' >/dev/null 2>&1; }
 cuda_line() { "$top/tools/find-cuda.sh" | sed -n "s/^$1=//p"; }
 need_cuda_wheels() { [ -z "$(cuda_line cuda)" ]; }
 need_nccl_wheels() { [ -z "$(cuda_line nccl_include)" ]; }
+need_disassembler() { [ -z "$(cuda_line disassembler)" ]; }
 
 # Debian packages that are missing: those without which nothing builds, and the rest.
 list_missing() {
@@ -46,6 +47,8 @@ list_missing() {
     have_header infiniband/mlx5dv.h || required+=(libibverbs-dev)
     if need_cuda_wheels || need_nccl_wheels; then
         have_venv || required+=(python3-venv)
+    elif need_disassembler; then
+        have_venv || wanted+=(python3-venv)
     fi
     have_header expat.h || wanted+=(libexpat1-dev)
     have_header hwloc.h || wanted+=(libhwloc-dev)
@@ -120,12 +123,14 @@ site_packages() {
     echo "${path#"$deps"/}"
 }
 
+link_cuda() { ln -sfn "$(site_packages)/nvidia/cu13" "$deps/cuda"; }
+
 install_cuda() {
     need_cuda_wheels || return 0
     say "no CUDA toolkit 12.8 or later (CUDA_HOME, nvcc on PATH, /usr/local/cuda)"
     pip_install -r "$top/tools/cuda-wheels.txt" ||
         die "could not fetch NVIDIA's wheels; with a toolkit elsewhere, set CUDA_HOME"
-    ln -sfn "$(site_packages)/nvidia/cu13" "$deps/cuda"
+    link_cuda
     ln -sfn libcudart.so.13 "$deps/cuda/lib/libcudart.so"
     if need_cuda_wheels; then
         die "the wheels in $deps/venv hold no working toolkit; remove $deps and try again"
@@ -144,6 +149,16 @@ install_nccl() {
     fi
 }
 
+# One test is skipped without it.
+install_disassembler() {
+    need_disassembler || return 0
+    if have_venv && pip_install -r "$top/tools/disassembler-wheels.txt"; then
+        link_cuda
+    else
+        say "no nvdisasm and cuobjdump: the machine code will not be checked"
+    fi
+}
+
 # The tests are skipped without it.
 fetch_guest() {
     local out
@@ -157,6 +172,7 @@ mkdir -p "$deps"
 install_packages
 install_cuda
 install_nccl
+install_disassembler
 fetch_guest
 
 nccl=$(cuda_line nccl_include)

@@ -1,0 +1,254 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Checks the machine code of the kernels for sm_90: what their speed and the safety of lines stand
+on, and no test on the virtual cluster can see.
+
+  check_machine_code.py LIBRARY NVCC DISASSEMBLER_DIR ARCH...
+
+LIBRARY is libnccl_ep.so, or a cubin. Exit status 77 where there is nothing to check, or nothing to
+check it with. A kernel not in KERNELS below is checked for registers, spills and its lack of lines.
+
+How lines are told from the rest: a line is loaded, and stored, by one volatile instruction of 128
+bits (LDG or STG.E.128.STRONG.SYS) right behind a __syncwarp(), which is a BRA.DIV or WARPSYNC
+earlier in the same run of instructions without a branch. Packets look the same without it.
+"""
+
+import re
+import subprocess
+import sys
+
+ARCH = "90"
+RELEASE = "13.0"  # of the compiler: the numbers below are of what it makes
+REGISTERS = 128   # for 512 threads on an SM's 65536
+
+
+class Expect:
+    """What a kernel has; without arguments, one that moves no lines."""
+
+    def __init__(self, loads=0, batches=(), alone=0, stores=0, spilled=0):
+        self.loads = loads      # of lines
+        self.batches = batches  # loads that are issued together, in the order of addresses
+        self.alone = alone      # at most: loads of lines that wait for the one before
+        self.stores = stores    # of lines
+        self.spilled = spilled  # at most: bytes that go to the stack, as ptxas counts them
+
+
+# Combine adds 8 rows at once: a look at their lines, and one at all that are missing. Where rows of
+# remote ranks may be among them, the first look waits for each row in turn.
+COMBINE = Expect(16, (8, 8), 0, 4)
+COMBINE_REMOTE = Expect(16, (8,), 8, 4, spilled=4)
+# Dispatch looks at 4 lines together with their header, and again at the 4. It would also look at
+# the next 4 of a part one by one, but no plan makes parts of more than 4 (of FP8 rows: 2).
+DISPATCH = Expect(12, (5, 4), 4, 4)
+KERNELS = {
+    "ep_clean_kernel": Expect(),
+    "ep_drain_kernel": Expect(spilled=52),
+    "ep_ll_combine_bf16_kernel": COMBINE,
+    "ep_ll_combine_fp16_kernel": COMBINE,
+    "ep_ll_combine_fp32_kernel": COMBINE,
+    "ep_ll_combine_bf16_remote_kernel": COMBINE_REMOTE,
+    "ep_ll_combine_fp16_remote_kernel": COMBINE_REMOTE,
+    "ep_ll_combine_fp32_remote_kernel": Expect(16, (8,), 8, 4),
+    "ep_ll_dispatch_kernel": DISPATCH,
+    "ep_ll_dispatch_fp8_kernel": DISPATCH,
+    "ep_ll_dispatch_remote_kernel": DISPATCH,
+    "ep_ll_dispatch_fp8_remote_kernel": Expect(12, (3, 2, 4), 4, 4),
+}
+
+NONE = 7  # the number of no scoreboard
+problems = []
+
+
+def complain(text):
+    problems.append(text)
+    print("wrong:", text)
+
+
+class Instruction:
+    """One instruction, with the part of its control word that says what it waits for."""
+
+    def __init__(self, address, text, control):
+        self.address = address
+        self.guarded = text.startswith("@")
+        self.text = re.sub(r"^@!?U?P\w+ +", "", text)
+        self.name = self.text.split()[0]
+        self.scoreboard = control >> 5 & 7   # that what it loads will clear
+        self.waits = control >> 11 & 63      # for these, before it is issued
+
+    def is_wait_for(self, other):
+        if other.scoreboard == NONE:
+            return False
+        return bool(self.waits >> other.scoreboard & 1) or (
+            self.name.startswith("DEPBAR") and "SB%d," % other.scoreboard in self.text)
+
+    def is_volatile(self, kind):
+        return self.name == kind + ".E.128.STRONG.SYS"
+
+    def is_branch(self):
+        return self.name.split(".")[0] in ("BRA", "BRX", "JMP", "JMX", "EXIT", "RET", "CALL",
+                                           "BSYNC", "BREAK") and self.name != "BRA.DIV"
+
+    def spills(self):
+        """Bytes of a store to the thread's stack."""
+        if not self.name.startswith("STL"):
+            return 0
+        return {"64": 8, "128": 16, "U8": 1, "U16": 2}.get(self.name.split(".")[-1], 4)
+
+
+class Kernel:
+    """The instructions of a kernel in the order of their addresses."""
+
+    def __init__(self, name):
+        self.name = name
+        self.code = []
+
+    def converged(self, at):
+        """Is there a __syncwarp() behind the last branch before it?"""
+        for before in reversed(self.code[:at]):
+            if before.name == "BRA.DIV" or before.name.startswith("WARPSYNC"):
+                return True
+            if before.is_branch() or before.name.startswith(("SHFL", "VOTE", "MATCH", "REDUX")):
+                return False
+        return False
+
+    def lines(self, kind):
+        """Where lines are loaded (LDG) or stored (STG)."""
+        return [i for i, x in enumerate(self.code) if x.is_volatile(kind) and self.converged(i)]
+
+    def wait_between(self, first, last):
+        """The instruction that awaits the load `first` before the one at `last` is issued."""
+        return next((x for x in self.code[first + 1:last + 1] if x.is_wait_for(self.code[first])),
+                    None)
+
+    def runs(self):
+        """Volatile loads that nothing waits for before the next one is issued, and the wait that
+        ended each run."""
+        runs, ends = [], []
+        for i in (i for i, x in enumerate(self.code) if x.is_volatile("LDG")):
+            wait = next(filter(None, (self.wait_between(j, i) for j in (runs[-1] if runs else []))),
+                        None)
+            if runs and not wait:
+                runs[-1].append(i)
+            else:
+                ends += [wait] if runs else []
+                runs.append([i])
+        return list(zip(runs, ends + [None]))
+
+    def next_of(self, at, index):
+        """Indices of what may run after the instruction at `at`; divergence is left out."""
+        x = self.code[at]
+        if x.name in ("BRA", "BRA.U"):
+            target = index.get(int(re.findall(r"0x([0-9a-f]+)", x.text)[-1], 16))
+            return [target, at + 1] if x.guarded or "," in x.text else [target]
+        if x.name in ("EXIT", "BRX", "JMX") or x.name.startswith("RET"):
+            return [at + 1] if x.guarded else []
+        return [at + 1]
+
+    def comes_again(self, at):
+        """Is there a way from the instruction back to it without a MEMBAR?"""
+        index = {x.address: i for i, x in enumerate(self.code)}
+        seen, ahead = set(), self.next_of(at, index)
+        while ahead:
+            i = ahead.pop()
+            if i is None or i in seen or i >= len(self.code):
+                continue
+            seen.add(i)
+            if not self.code[i].name.startswith("MEMBAR"):
+                ahead += self.next_of(i, index)
+        return at in seen
+
+
+def parse(text):
+    """Kernels of what cuobjdump -sass prints: two lines for each instruction."""
+    kernels, pending = [], None
+    for line in text.splitlines():
+        function = re.search(r"Function : (\S+)", line)
+        first = re.match(r"\s*/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;\s+/\* 0x[0-9a-f]{16} \*/", line)
+        second = re.match(r"\s*/\* 0x([0-9a-f]{16}) \*/", line)
+        if function:
+            kernels.append(Kernel(function[1]))
+        elif first:
+            pending = int(first[1], 16), first[2]
+        elif second and pending:
+            kernels[-1].code.append(Instruction(*pending, int(second[1], 16) >> 41))
+            pending = None
+    return kernels
+
+
+def check_loads(kernel, expect):
+    lines = set(kernel.lines("LDG"))
+    runs = kernel.runs()
+    batches = tuple(len(run) for run, _ in runs if len(run) > 1)
+    alone = [(run[0], wait) for run, wait in runs if len(run) == 1 and run[0] in lines]
+    if batches != expect.batches or len(alone) > expect.alone:
+        complain("%s: loads of lines go out in batches of %s and %d alone, expected %s and %d" % (
+            kernel.name, list(batches), len(alone), list(expect.batches), expect.alone))
+        for load, wait in alone:
+            if wait:
+                print("   %05x %s: awaited at %05x by %s" % (
+                    kernel.code[load].address, kernel.code[load].text, wait.address, wait.text))
+    return batches, len(alone)
+
+
+def check_kernel(kernel, expect, registers):
+    batches, alone = check_loads(kernel, expect)
+    loads, stores = kernel.lines("LDG"), kernel.lines("STG")
+    for kind, found, number in ("loads", loads, expect.loads), ("stores", stores, expect.stores):
+        if len(found) != number:
+            complain("%s: %d %s of lines with all lanes converged, expected %d" % (
+                kernel.name, len(found), kind, number))
+    for at in loads + stores:
+        if not kernel.comes_again(at):
+            complain("%s: a MEMBAR on every way from %05x, a line's %s, to the next" % (
+                kernel.name, kernel.code[at].address, kernel.code[at].name[:3]))
+    spilled = sum(x.spills() for x in kernel.code)
+    if spilled > expect.spilled:
+        complain("%s: spills %d bytes, %d at most" % (kernel.name, spilled, expect.spilled))
+    if registers > REGISTERS:
+        complain("%s: %d registers, %d at most" % (kernel.name, registers, REGISTERS))
+    print("%-33s %5d instructions, %3d registers, %3d bytes spilled; lines: loads %s, %d alone, "
+          "%d stores" % (kernel.name, len(kernel.code), registers, spilled, list(batches), alone,
+                         len(stores)))
+
+
+def check(sass, usage):
+    registers = dict(re.findall(r"Function (\S+):\s*REG:(\d+)", usage))
+    kernels = parse(sass)
+    if not kernels:
+        complain("no machine code for sm_%s" % ARCH)
+    for kernel in kernels:
+        check_kernel(kernel, KERNELS.get(kernel.name, Expect()),
+                     int(registers.get(kernel.name, 0)) or REGISTERS + 1)
+    return 1 if problems else 0
+
+
+def skipped(why):
+    print("skipped:", why)
+    return 77
+
+
+def output(*command, path=""):
+    # cuobjdump looks for nvdisasm on the path
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True,
+                          env={"PATH": path}).stdout
+
+
+def main():
+    library, nvcc, tools, archs = sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4:]
+    if library == "none":
+        return skipped("this build has no GPU library (no nvcc, or -Dcuda=disabled)")
+    if ARCH not in archs:
+        return skipped("this build has no code for sm_" + ARCH)
+    if tools == "none":
+        return skipped("no nvdisasm and cuobjdump: run tools/setup.sh, then meson setup --reconfigure")
+    release = re.search(r"release ([\d.]+),", output(nvcc, "--version"))[1]
+    if release != RELEASE:
+        return skipped("the compiler is of release %s, what is expected holds for %s" % (release,
+                                                                                        RELEASE))
+    dump = [tools + "/cuobjdump", "-arch", "sm_" + ARCH]
+    return check(output(*dump, "-sass", library, path=tools),
+                 output(*dump, "-res-usage", library, path=tools))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
