@@ -58,6 +58,8 @@ void ep_simt_perturb(void);
 uint64_t ep_simt_time_ns(void);
 void ep_simt_register(void (*handle)(void), const char *name, size_t args_size,
 		      uint32_t max_threads, void (*body)(const void *args));
+/* The thread has read `value` at p, where nobody may write while the kernel runs. */
+void ep_simt_read_only(const void *p, const void *value, size_t size);
 /* A store behind a fence lacks it: of `scope`, for a store to p; NULL: to a device's register. */
 void ep_simt_unfenced(const void *p, uint32_t scope);
 /* A launch handle was called as if it were a function. */
@@ -380,7 +382,10 @@ EP_DEV struct ep_vec16 ep_simt_ld16(const void *p)
 
 EP_DEV struct ep_vec16 ep_ld16_nc(const void *p)
 {
-	return ep_simt_ld16(p);
+	struct ep_vec16 v = ep_simt_ld16(p);
+
+	ep_simt_read_only(p, &v, sizeof(v));
+	return v;
 }
 
 EP_DEV struct ep_vec16 ep_ld16_fresh(const void *p)
@@ -394,6 +399,7 @@ EP_DEV struct ep_vec8 ep_ld8_nc(const void *p)
 	struct ep_vec8 v;
 
 	memcpy(&v, &x, sizeof(v));
+	ep_simt_read_only(p, &v, sizeof(v));
 	return v;
 }
 

@@ -79,6 +79,10 @@ uint32_t vc_random(struct vc_block *block);
 void vc_illegal(struct vc_block *block, struct vc_fiber *self, const char *fmt, ...)
 	__attribute__((noreturn, format(printf, 3, 4)));
 
+void vc_reads_start(struct vc_grid *grid);
+/* Ends the process if memory was written that the kernel has read as read-only. */
+void vc_reads_end(struct vc_grid *grid);
+
 const char *vc_op_name(uint32_t op);
 
 static inline void vc_fiber_switch(struct vc_fiber *from, struct vc_fiber *to)

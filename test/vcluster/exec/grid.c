@@ -182,6 +182,7 @@ static void vc_worker_finish(struct vc_worker *worker)
 
 	/* The grid may be gone after its last block reports. */
 	if (atomic_fetch_sub(&grid->left, 1) == 1) {
+		vc_reads_end(grid);
 		grid->done(grid);
 	}
 	vc_grid_place(device);
@@ -311,6 +312,7 @@ void vc_grid_submit(struct vc_grid *grid)
 	grid->serial = atomic_fetch_add(&serial, 1);
 	grid->placed = 0;
 	atomic_store(&grid->left, grid->nblocks);
+	vc_reads_start(grid);
 	grid->next = NULL;
 	pthread_mutex_lock(&set->mutex);
 	if (set->tail) {

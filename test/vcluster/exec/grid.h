@@ -48,6 +48,7 @@ struct vc_grid {
 	uint32_t placed;
 	_Atomic uint32_t left;
 	_Atomic int fault; /* a block hit a memory fault */
+	struct vc_reads *reads;
 	struct vc_grid *next;
 };
 

@@ -85,6 +85,28 @@ EP_DEV void fences(const struct test_illegal_args &a)
 	ep_st_fenced_sys_u32(&host, 1);
 }
 
+/* Block 0 reads, ends, and block 1 writes what it has read; or a thread does both. */
+EP_DEV void read_only(const struct test_illegal_args &a)
+{
+	if (a.what == ILLEGAL_READ_ONLY && ep_tid() == 0) {
+		if (ep_block() == 0) {
+			a.word[0] = ep_ld16_nc(a.word + 4).x;
+			ep_st_release_gpu_u32(a.word + 8, 1);
+		} else {
+			struct ep_spin s = ep_spin_start();
+
+			while (!ep_ld_acquire_gpu_u32(a.word + 8)) {
+				ep_spin_expired(&s, ~0ull, EP_WAIT_NONE, 0);
+			}
+			a.word[7] = 1;
+		}
+	}
+	if (a.what == ILLEGAL_READ_ONLY_8 && ep_block() == 0 && ep_tid() == 0) {
+		a.word[0] = ep_ld8_nc(a.word + 6).x;
+		a.word[7] = 1;
+	}
+}
+
 EP_DEV void races(const struct test_illegal_args &a)
 {
 	EP_SHARED(uint32_t, word);
@@ -160,6 +182,7 @@ EP_KERNEL(test_illegal, test_illegal_args, 128)
 		barriers(a);
 		hangs(a);
 		races(a);
+		read_only(a);
 		break;
 	}
 }
