@@ -74,6 +74,9 @@ enum test_illegal {
 	ILLEGAL_READ_ONLY_8,
 	ILLEGAL_RACE_SHARED,
 	ILLEGAL_RACE_GLOBAL,
+	ILLEGAL_RACE_VOTE,
+	ILLEGAL_RACE_SHUFFLE,
+	LEGAL_WARP_SYNC,
 };
 
 struct test_illegal_args {

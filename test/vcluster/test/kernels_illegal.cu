@@ -107,6 +107,29 @@ EP_DEV void read_only(const struct test_illegal_args &a)
 	}
 }
 
+/* Lane 0 writes, all lanes meet, lane 1 reads: only ep_warp_sync() orders memory. */
+EP_DEV void warp_races(const struct test_illegal_args &a)
+{
+	EP_SHARED(uint32_t, word);
+
+	if (a.what < ILLEGAL_RACE_VOTE || ep_block() || ep_warp()) {
+		return;
+	}
+	if (ep_lane() == 0) {
+		word = 7;
+	}
+	if (a.what == ILLEGAL_RACE_VOTE) {
+		ep_all(EP_FULL_MASK, true);
+	} else if (a.what == ILLEGAL_RACE_SHUFFLE) {
+		ep_shfl_u32(EP_FULL_MASK, 1, 0);
+	} else {
+		ep_warp_sync(EP_FULL_MASK);
+	}
+	if (ep_lane() == 1) {
+		a.word[1] = word;
+	}
+}
+
 EP_DEV void races(const struct test_illegal_args &a)
 {
 	EP_SHARED(uint32_t, word);
@@ -182,6 +205,7 @@ EP_KERNEL(test_illegal, test_illegal_args, 128)
 		barriers(a);
 		hangs(a);
 		races(a);
+		warp_races(a);
 		read_only(a);
 		break;
 	}

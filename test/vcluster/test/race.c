@@ -17,7 +17,9 @@ static int child(uint32_t what)
 int main(int argc, char **argv)
 {
 	static const char *const env[] = { "TSAN_OPTIONS=exitcode=66", NULL };
-	static const uint32_t racy[] = { ILLEGAL_RACE_SHARED, ILLEGAL_RACE_GLOBAL };
+	static const uint32_t racy[] = { ILLEGAL_RACE_SHARED, ILLEGAL_RACE_GLOBAL,
+					 ILLEGAL_RACE_VOTE, ILLEGAL_RACE_SHUFFLE };
+	static const uint32_t clean[] = { ILLEGAL_NONE, LEGAL_WARP_SYNC };
 	static char text[CHILD_TEXT];
 	char number[16];
 	char *args[] = { argv[0], number, NULL };
@@ -30,14 +32,16 @@ int main(int argc, char **argv)
 	if (argc > 1) {
 		return child((uint32_t)atoi(argv[1]));
 	}
-	for (int i = 0; i < 2; i++) {
+	for (int i = 0; i < 4; i++) {
 		snprintf(number, sizeof(number), "%u", racy[i]);
 		status = child_run(args, env, text);
 		CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 66);
 		CHECK_TEXT(text, "data race");
 	}
-	snprintf(number, sizeof(number), "%u", ILLEGAL_NONE);
-	status = child_run(args, env, text);
-	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+	for (int i = 0; i < 2; i++) {
+		snprintf(number, sizeof(number), "%u", clean[i]);
+		status = child_run(args, env, text);
+		CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+	}
 	return test_result();
 }
