@@ -21,15 +21,41 @@ __attribute__((constructor)) static void vc_seed_init(void)
 	ep_simt_perturbed = vc_seed != 0;
 }
 
-uint32_t vc_random(struct vc_block *block)
+/* Of one block of one grid. */
+static uint64_t vc_rng_make(const struct vc_grid *grid, uint32_t index)
 {
-	uint64_t x = block->rng;
+	return ((uint64_t)vc_seed << 32 ^ grid->serial << 20 ^ (uint64_t)index << 8 ^
+		(uint64_t)(vc_rank() + 1)) *
+		       0x9e3779b97f4a7c15ull |
+	       1;
+}
+
+static uint32_t vc_rng_next(uint64_t *rng)
+{
+	uint64_t x = *rng;
 
 	x ^= x << 13;
 	x ^= x >> 7;
 	x ^= x << 17;
-	block->rng = x;
+	*rng = x;
 	return (uint32_t)(x >> 32);
+}
+
+uint32_t vc_random(struct vc_block *block)
+{
+	return vc_rng_next(&block->rng);
+}
+
+void vc_wave_order(const struct vc_grid *grid, uint16_t *order, uint32_t n)
+{
+	uint64_t rng = vc_rng_make(grid, grid->nblocks);
+
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t k = vc_seed ? vc_rng_next(&rng) % (i + 1) : i;
+
+		order[i] = order[k];
+		order[k] = (uint16_t)i;
+	}
 }
 
 static uint32_t vc_random_bit(struct vc_block *block, uint32_t set)
@@ -366,10 +392,7 @@ static void vc_block_init(struct vc_worker *worker)
 	block->run_warps = block->nwarps == 32 ? EP_FULL_MASK : (1u << block->nwarps) - 1;
 	block->idle_polls = block->idle_rounds = 0;
 	block->active = true;
-	block->rng = ((uint64_t)vc_seed << 32 ^ grid->serial << 20 ^ (uint64_t)block->index << 8 ^
-		      (uint64_t)(vc_rank() + 1)) *
-			     0x9e3779b97f4a7c15ull |
-		     1;
+	block->rng = vc_rng_make(grid, block->index);
 	memset(block->barrier, 0, sizeof(block->barrier));
 	for (uint32_t w = 0; w < block->nwarps; w++) {
 		struct vc_warp *warp = &block->warp[w];

@@ -76,6 +76,8 @@ void vc_fiber_sleep(struct vc_block *block, struct vc_fiber *self, enum vc_fiber
 		    uint32_t wait_a, uint32_t wait_b);
 void vc_lanes_wake(struct vc_block *block, uint32_t warp, uint32_t lanes);
 uint32_t vc_random(struct vc_block *block);
+/* The order in which `n` blocks start that become resident at once. */
+void vc_wave_order(const struct vc_grid *grid, uint16_t *order, uint32_t n);
 void vc_illegal(struct vc_block *block, struct vc_fiber *self, const char *fmt, ...)
 	__attribute__((noreturn, format(printf, 3, 4)));
 

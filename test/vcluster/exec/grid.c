@@ -10,6 +10,7 @@
 #include "exec/fault.h"
 
 #define VC_MAX_SMS 256
+#define VC_WAVE_MAX 1024u /* blocks that are placed at once */
 
 void (*vc_describe_address)(uintptr_t address, char *text, size_t size);
 bool (*vc_device_address)(uintptr_t address, int device);
@@ -272,32 +273,59 @@ static int vc_sm_find(const struct vc_sm_set *set, const struct vc_grid *grid, u
 	return best;
 }
 
-/* Starts blocks in the order of submission, as long as there is room. */
+/*
+ * Reserves room for as many of the grid's next blocks as there is; sm[i] is the SM of the i-th.
+ * Returns how many these are.
+ */
+static uint32_t vc_grid_reserve(struct vc_sm_set *set, const struct vc_grid *grid, uint16_t *sm)
+{
+	uint32_t nsms = vc_sm_count(), n = 0;
+
+	while (n < VC_WAVE_MAX && grid->placed + n < grid->nblocks) {
+		int found = vc_sm_find(set, grid, nsms);
+
+		if (found < 0) {
+			break;
+		}
+		set->sm[found].blocks++;
+		set->sm[found].threads += grid->nthreads;
+		set->sm[found].shared += grid->dynamic_shared + VC_SM_SHARED_RESERVED;
+		sm[n++] = (uint16_t)found;
+	}
+	return n;
+}
+
+/*
+ * Starts blocks in the order of submission, as long as there is room. With a seed, those of a grid
+ * that become resident at once start in random order: kernels may wait for blocks of lower index
+ * that have no room yet, but not rely on these having started first.
+ */
 static void vc_grid_place(int device)
 {
 	struct vc_sm_set *set = &vc_sms[device];
-	uint32_t nsms = vc_sm_count();
+	uint16_t sm[VC_WAVE_MAX];
 
 	pthread_mutex_lock(&set->mutex);
 	while (set->head) {
 		struct vc_grid *grid = set->head;
-		int sm = vc_sm_find(set, grid, nsms);
-		uint32_t block;
+		uint32_t first = grid->placed, n = vc_grid_reserve(set, grid, sm);
+		uint16_t order[VC_WAVE_MAX];
 
-		if (sm < 0) {
+		if (!n) {
 			break;
 		}
-		block = grid->placed++;
-		set->sm[sm].blocks++;
-		set->sm[sm].threads += grid->nthreads;
-		set->sm[sm].shared += grid->dynamic_shared + VC_SM_SHARED_RESERVED;
+		grid->placed += n;
 		if (grid->placed == grid->nblocks) {
 			set->head = grid->next;
 			if (!set->head) {
 				set->tail = NULL;
 			}
 		}
-		vc_worker_start(vc_worker_get(), grid, block, (uint32_t)sm);
+		vc_wave_order(grid, order, n);
+		/* The grid may be gone when the last of them has started. */
+		for (uint32_t i = 0; i < n; i++) {
+			vc_worker_start(vc_worker_get(), grid, first + order[i], sm[i]);
+		}
 	}
 	pthread_mutex_unlock(&set->mutex);
 }

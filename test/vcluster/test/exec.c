@@ -201,6 +201,34 @@ static void test_timeout(void)
 	OK(cudaFree(memory));
 }
 
+/* With a seed a kernel cannot rely on block 0 having started before the last one. */
+static void test_block_order(void)
+{
+	enum {
+		blocks = 8,
+		launches = 100
+	};
+	const char *seed = getenv("VC_SEED");
+	struct test_order_args args;
+	uint32_t *memory, host[2], last = 0;
+
+	if (!seed || !strcmp(seed, "0")) {
+		return;
+	}
+	NEED(cudaMalloc((void **)&memory, sizeof(host)));
+	args = (struct test_order_args){ .started = memory, .first = memory + 1 };
+	for (int i = 0; i < launches; i++) {
+		OK(cudaMemset(memory, 0, sizeof(host)));
+		OK(test_launch(test_order, blocks, 32, &args, 0, NULL));
+		OK(cudaMemcpy(host, memory, sizeof(host), cudaMemcpyDeviceToHost));
+		CHECK_INT(host[0], blocks);
+		last += host[1] == blocks - 1;
+	}
+	printf("the last block was the first to start in %u of %d launches\n", last, launches);
+	CHECK(last >= launches / blocks / 4);
+	OK(cudaFree(memory));
+}
+
 int main(void)
 {
 	test_primitives();
@@ -208,5 +236,6 @@ int main(void)
 	test_two_grids();
 	test_flags();
 	test_timeout();
+	test_block_order();
 	return test_result();
 }

@@ -194,6 +194,13 @@ EP_KERNEL(test_add, test_add_args, 1024)
 	}
 }
 
+EP_KERNEL(test_order, test_order_args, 32)
+{
+	if (ep_tid() == 0 && ep_atomic_add_gpu_u32(a.started, 1) == 0) {
+		*a.first = ep_block();
+	}
+}
+
 EP_KERNEL(test_copy, test_copy_args, 256)
 {
 	uint32_t step = ep_nblocks() * ep_nthreads();

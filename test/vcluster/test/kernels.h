@@ -44,6 +44,11 @@ struct test_add_args {
 	uint64_t spin_ns; /* first spend that much time */
 };
 
+struct test_order_args {
+	uint32_t *started; /* blocks, 0 before */
+	uint32_t *first;   /* the block that started first */
+};
+
 struct test_copy_args {
 	uint32_t *to;
 	const uint32_t *from;
@@ -91,6 +96,7 @@ extern void test_packet(void);
 extern void test_flag(void);
 extern void test_add(void);
 extern void test_copy(void);
+extern void test_order(void);
 extern void test_illegal(void);
 #endif
 
