@@ -544,10 +544,16 @@ typedef struct ncclEpCompleteConfig {
 #define NCCL_EP_COMPLETE_CONFIG_CURRENT_VERSION 1
 
 /*
- * Runs the receive half of the handle's send_only operation on `stream`, which must be ordered
- * after the stream of the send half. Descriptors and structs of the first call may be gone, the
- * tensors' storage may not. One operation per handle and two per group may be pending; operations
- * of other handles may run in between. Nothing pending: ncclSuccess.
+ * Runs the receive half of the handle's send_only operation on `stream`. If that is not the stream of
+ * the send half, the two are ordered by events: the receive half comes after what is on the other
+ * stream, and what is put on either stream afterwards comes after the receive half. The stream of the
+ * send half must still exist. Descriptors and structs of the first call may be gone, the tensors'
+ * storage may not. One operation per handle and two per group may be pending; operations of other
+ * handles may run in between. Nothing pending: ncclSuccess.
+ *
+ * Where the send half was captured and its stream still is, `stream` joins that capture. Halves of
+ * which one is in a graph and the other is not, or in another graph, are ordered by who launches the
+ * graphs.
  */
 ncclResult_t ncclEpComplete(ncclEpHandle_t handle, const ncclEpCompleteConfig_t *config,
 			    cudaStream_t stream);

@@ -100,6 +100,6 @@ ncclResult_t ep_combine_run(struct ncclEpHandle *handle, const ncclEpCombineInpu
 	EP_CHECK(EP_IMPORT_OPTIONAL(&c.config, config, NCCL_EP_COMBINE_CONFIG));
 	EP_CHECK(ep_combine_check(&c));
 	EP_CHECK(handle->group->config.algo->combine(&c, stream));
-	ep_handle_launched(handle, EP_PENDING_COMBINE, c.config.send_only);
+	ep_handle_launched(handle, EP_PENDING_COMBINE, c.config.send_only, stream);
 	return ncclSuccess;
 }

@@ -236,6 +236,6 @@ ncclResult_t ep_dispatch_run(struct ncclEpHandle *handle, const ncclEpDispatchIn
 	EP_CHECK(EP_IMPORT_OPTIONAL(&d.config, config, NCCL_EP_DISPATCH_CONFIG));
 	EP_CHECK(ep_dispatch_check(&d));
 	EP_CHECK(handle->group->config.algo->dispatch(&d, stream));
-	ep_handle_launched(handle, EP_PENDING_DISPATCH, d.config.send_only);
+	ep_handle_launched(handle, EP_PENDING_DISPATCH, d.config.send_only, stream);
 	return ncclSuccess;
 }

@@ -94,6 +94,7 @@ static ncclResult_t ep_group_set_up(struct ncclEpGroup *g)
 	EP_CHECK(g->config.algo->group_open(g));
 	EP_CHECK(ep_kernels_load(kernels, EP_ARRAY_SIZE(kernels)));
 	EP_CUDA(cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking), "creating a stream");
+	EP_CUDA(cudaEventCreateWithFlags(&g->event, cudaEventDisableTiming), "creating an event");
 	EP_CHECK(ep_group_alloc_host(g));
 	return ep_group_alloc_device(g, g->stream);
 }
@@ -103,6 +104,9 @@ static void ep_group_free(struct ncclEpGroup *g)
 	ep_pool_drain(g);
 	ep_free(&g->config.alloc, g->workspace);
 	if (g->host_shared && cudaFreeHost(g->host_shared) != cudaSuccess) {
+		(void)cudaGetLastError();
+	}
+	if (g->event && cudaEventDestroy(g->event) != cudaSuccess) {
 		(void)cudaGetLastError();
 	}
 	if (g->stream && cudaStreamDestroy(g->stream) != cudaSuccess) {

@@ -51,6 +51,7 @@ struct ncclEpGroup {
 	uint32_t *async_error_dev;
 
 	cudaStream_t stream; /* for the library's own small copies */
+	cudaEvent_t event;   /* orders two streams of the caller */
 	struct ep_pool_block *pool;
 	uint32_t handles; /* alive */
 	uint32_t pending; /* operations sent but not completed */

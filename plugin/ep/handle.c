@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 #include <string.h>
+#include "core/cuda.h"
 #include "ep/handle.h"
 #include "ep/heap.h"
 #include "ep/memory.h"
@@ -246,29 +247,69 @@ ncclResult_t ep_received_expect(const struct ep_received *received, const struct
 	return ncclSuccess;
 }
 
-void ep_handle_launched(struct ncclEpHandle *h, enum ep_pending_kind kind, bool send_only)
+static bool ep_stream_is_capturing(cudaStream_t stream)
+{
+	enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+
+	if (cudaStreamIsCapturing(stream, &status) != cudaSuccess) {
+		(void)cudaGetLastError(); /* whatever is wrong, the launch there will tell */
+	}
+	return status != cudaStreamCaptureStatusNone;
+}
+
+void ep_handle_launched(struct ncclEpHandle *h, enum ep_pending_kind kind, bool send_only,
+			cudaStream_t stream)
 {
 	if (send_only) {
 		h->pending = kind;
 		h->group->pending++;
+		h->sent_on = stream;
+		h->sent_captured = ep_stream_is_capturing(stream);
 	} else if (kind == EP_PENDING_DISPATCH) {
 		h->dispatched = true;
 	}
 }
 
+/*
+ * Whether events can order the two halves: both run now, or both go into one graph, where the event
+ * takes `stream` into the capture unless it is there. Where one half is in a graph and the other is
+ * not, or in another, only the caller who launches the graphs can order them.
+ */
+static bool ep_handle_can_join(const struct ncclEpHandle *h, cudaStream_t stream)
+{
+	if (stream == h->sent_on || ep_stream_is_capturing(h->sent_on) != h->sent_captured) {
+		return false;
+	}
+	return h->sent_captured || !ep_stream_is_capturing(stream);
+}
+
+/* What is on `after` from now on waits for what is on `before` now. */
+static ncclResult_t ep_stream_order(cudaEvent_t event, cudaStream_t before, cudaStream_t after)
+{
+	EP_CUDA(cudaEventRecord(event, before), "ncclEpComplete: ordering two streams");
+	EP_CUDA(cudaStreamWaitEvent(after, event, 0), "ncclEpComplete: ordering two streams");
+	return ncclSuccess;
+}
+
 ncclResult_t ep_handle_complete(struct ncclEpHandle *h, const ncclEpCompleteConfig_t *config,
 				cudaStream_t stream)
 {
+	struct ncclEpGroup *g = h->group;
 	enum ep_pending_kind kind = h->pending;
 	ncclEpCompleteConfig_t own;
+	bool join;
 
 	EP_CHECK(EP_IMPORT_OPTIONAL(&own, config, NCCL_EP_COMPLETE_CONFIG));
 	if (kind == EP_PENDING_NONE) {
 		return ncclSuccess;
 	}
-	EP_CHECK(h->group->config.algo->complete(h, stream));
+	join = ep_handle_can_join(h, stream);
+	if (join) {
+		EP_CHECK(ep_stream_order(g->event, h->sent_on, stream));
+	}
+	EP_CHECK(g->config.algo->complete(h, stream));
 	h->pending = EP_PENDING_NONE;
-	h->group->pending--;
-	ep_handle_launched(h, kind, false);
-	return ncclSuccess;
+	g->pending--;
+	ep_handle_launched(h, kind, false, stream);
+	return join ? ep_stream_order(g->event, stream, h->sent_on) : ncclSuccess;
 }

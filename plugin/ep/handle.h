@@ -39,7 +39,9 @@ struct ncclEpHandle {
 	uint32_t num_tokens;
 	uint32_t id_bytes;
 	const void *topk_idx;
-	enum ep_pending_kind pending;
+	enum ep_pending_kind pending; /* and if any, on which stream it was sent, captured or not */
+	cudaStream_t sent_on;
+	bool sent_captured;
 };
 
 /* Whether the layout and top-k are possible. Shared with the memory query. */
@@ -74,7 +76,8 @@ ncclResult_t ep_handle_check_send_only(const struct ncclEpHandle *handle, bool s
 ncclResult_t ep_received_expect(const struct ep_received *received, const struct ep_view *view,
 				const char *name);
 
-/* The operation is launched: complete, or pending if send_only. */
-void ep_handle_launched(struct ncclEpHandle *handle, enum ep_pending_kind kind, bool send_only);
+/* The operation is launched on `stream`: complete, or pending if send_only. */
+void ep_handle_launched(struct ncclEpHandle *handle, enum ep_pending_kind kind, bool send_only,
+			cudaStream_t stream);
 
 #endif

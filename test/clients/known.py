@@ -15,9 +15,6 @@ FAILURES = {
                              "recipe NVFP4 is not available"),
     "trtllm.group_before_handle": LIVE_HANDLE,
     "sglang.group_before_handle": LIVE_HANDLE,
-    "vllm.hook_on_another_stream": (
-        "Complete on another stream than the send half's does not wait for the send half",
-        "expert counters: 4 of 4 differ"),
     "vllm.handles_left": LIVE_HANDLE,
     "flashinfer.packed_rows_by_expert": BYTES,
     "flashinfer.packed_rows_by_rank": BYTES,
