@@ -269,8 +269,8 @@ ncclResult_t ncclEpCreateGroup(ncclEpGroup_t *ep_group, ncclComm_t comm,
  * while the process has another group, so groups may be destroyed in any order. What it did not wait
  * for is freed by later creations and destructions, of any group, with one warning after
  * NCCL_EP_CLOSE_TIMEOUT_MS. Possible after every error, by any thread, and after the communicator
- * was aborted or destroyed. NULL is fine.
- * ncclInvalidUsage: handles of the group still exist (nothing is freed).
+ * was aborted or destroyed. Handles of the group that still exist can only be destroyed afterwards;
+ * a warning says how many there are. NULL is fine.
  * ncclSystemError: work on the device has not ended within that time (nothing is freed: call again).
  */
 ncclResult_t ncclEpGroupDestroy(ncclEpGroup_t ep_group);
@@ -366,7 +366,7 @@ ncclResult_t ncclEpCreateHandle(ncclEpHandle_t *handle, ncclEpGroup_t ep_group,
 /*
  * Frees the handle, not the caller's handle_mem. Does not synchronise: memory of the library goes
  * back to the group's pool, whose next user comes later in the order of the group's operations.
- * Before GroupDestroy. NULL is fine.
+ * Possible after GroupDestroy, too. NULL is fine.
  * ncclInvalidUsage: a send_only operation of the handle is not completed.
  */
 ncclResult_t ncclEpHandleDestroy(ncclEpHandle_t handle);

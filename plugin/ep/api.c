@@ -114,6 +114,11 @@ ncclResult_t ncclEpHandleDestroy(ncclEpHandle_t handle)
 	if (!handle) {
 		return ncclSuccess;
 	}
+	EP_CHECK(ep_handle_expect(handle));
+	if (!handle->group) {
+		ep_handle_free_orphan(handle);
+		return ncclSuccess;
+	}
 	EP_CHECK(ep_call_begin_handle(&call, handle, true));
 	return ep_call_end(&call, ep_handle_destroy(handle));
 }

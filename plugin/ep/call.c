@@ -31,13 +31,23 @@ err_end:
 	return ep_call_end(call, result);
 }
 
-ncclResult_t ep_call_begin_handle(struct ep_call *call, struct ncclEpHandle *handle,
-				  bool even_failed)
+ncclResult_t ep_handle_expect(const struct ncclEpHandle *handle)
 {
 	ep_error_scope(NULL);
 	if (!handle || handle->magic != EP_HANDLE_MAGIC) {
 		return ep_fail(ncclInvalidArgument, "%s",
 			       handle ? "handle is not a handle (destroyed?)" : "handle is NULL");
+	}
+	return ncclSuccess;
+}
+
+ncclResult_t ep_call_begin_handle(struct ep_call *call, struct ncclEpHandle *handle,
+				  bool even_failed)
+{
+	EP_CHECK(ep_handle_expect(handle));
+	if (!handle->group) {
+		return ep_fail(ncclInvalidUsage, "the handle's group was destroyed before it: the "
+						 "handle can only be destroyed");
 	}
 	return ep_call_begin_group(call, handle->group, even_failed);
 }

@@ -22,6 +22,9 @@ ncclResult_t ep_call_begin_group(struct ep_call *call, struct ncclEpGroup *group
 ncclResult_t ep_call_begin_handle(struct ep_call *call, struct ncclEpHandle *handle,
 				  bool even_failed);
 
+/* That it is a handle; its group may have been destroyed. */
+ncclResult_t ep_handle_expect(const struct ncclEpHandle *handle);
+
 /* Ends it. Returns `result`. */
 ncclResult_t ep_call_end(struct ep_call *call, ncclResult_t result);
 

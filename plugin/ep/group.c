@@ -7,6 +7,7 @@
 #include "core/log.h"
 #include "device/kernels.h"
 #include "ep/group.h"
+#include "ep/handle.h"
 #include "ep/heap.h"
 #include "ep/kernel.h"
 #include "ep/memory.h"
@@ -101,6 +102,7 @@ static ncclResult_t ep_group_set_up(struct ncclEpGroup *g)
 
 static void ep_group_free(struct ncclEpGroup *g)
 {
+	ep_handles_orphan(g);
 	ep_pool_drain(g);
 	ep_free(&g->config.alloc, g->workspace);
 	if (g->host_shared && cudaFreeHost(g->host_shared) != cudaSuccess) {
@@ -351,12 +353,6 @@ ncclResult_t ep_group_destroy(struct ep_call *call)
 	struct ncclEpGroup *g = call->group;
 	ncclResult_t result;
 
-	if (g->handles) {
-		return ep_call_end(call, ep_fail(ncclInvalidUsage,
-						 "ncclEpGroupDestroy: the group has %u live "
-						 "handles: destroy them first",
-						 g->handles));
-	}
 	result = ep_group_rest(g);
 	if (result == ncclSuccess) {
 		ep_group_depart(g);

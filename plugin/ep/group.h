@@ -53,8 +53,8 @@ struct ncclEpGroup {
 	cudaStream_t stream; /* for the library's own small copies */
 	cudaEvent_t event;   /* orders two streams of the caller */
 	struct ep_pool_block *pool;
-	uint32_t handles; /* alive */
-	uint32_t pending; /* operations sent but not completed */
+	struct ncclEpHandle *handles; /* alive */
+	uint32_t pending;             /* operations sent but not completed */
 	uint32_t clean_rounds;
 	bool failed; /* by a device operation, for ever */
 	struct ep_error failure;

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "core/cuda.h"
+#include "core/log.h"
 #include "ep/handle.h"
 #include "ep/heap.h"
 #include "ep/memory.h"
@@ -68,6 +69,24 @@ static ncclResult_t ep_handle_mem_take(struct ncclEpHandle *h, const ncclEpTenso
 	return ncclSuccess;
 }
 
+static void ep_handle_enlist(struct ncclEpHandle *h)
+{
+	h->link = &h->group->handles;
+	h->next = *h->link;
+	if (h->next) {
+		h->next->link = &h->next;
+	}
+	*h->link = h;
+}
+
+static void ep_handle_delist(struct ncclEpHandle *h)
+{
+	*h->link = h->next;
+	if (h->next) {
+		h->next->link = h->link;
+	}
+}
+
 /* Memory of the handle: handle_mem, or the library's if that is NULL. May enlarge the heap. */
 static ncclResult_t ep_handle_make(struct ncclEpHandle **out, struct ncclEpGroup *g,
 				   ncclEpLayout_t layout, int num_topk,
@@ -99,7 +118,7 @@ static ncclResult_t ep_handle_make(struct ncclEpHandle **out, struct ncclEpGroup
 		h->mem_owned = true;
 	}
 	algo->handle_bind(h);
-	g->handles++;
+	ep_handle_enlist(h);
 	*out = h;
 	return ncclSuccess;
 
@@ -157,20 +176,43 @@ ncclResult_t ep_handle_update(struct ncclEpHandle *h, const ncclEpTensor_t *topk
 	return ncclSuccess;
 }
 
-static void ep_handle_free(struct ncclEpHandle *h)
+void ep_handle_free_orphan(struct ncclEpHandle *h)
 {
-	struct ncclEpGroup *g = h->group;
-
-	if (h->mem_owned) {
-		ep_pool_put(g, h->mem, h->mem_bytes);
-	}
-	if (h->pending) {
-		g->pending--;
-	}
-	g->handles--;
 	h->magic = 0;
 	free(h->ll);
 	free(h);
+}
+
+static void ep_handle_free(struct ncclEpHandle *h)
+{
+	if (h->mem_owned) {
+		ep_pool_put(h->group, h->mem, h->mem_bytes);
+	}
+	if (h->pending) {
+		h->group->pending--;
+	}
+	ep_handle_delist(h);
+	ep_handle_free_orphan(h);
+}
+
+void ep_handles_orphan(struct ncclEpGroup *g)
+{
+	struct ncclEpHandle *h;
+	uint32_t count = 0;
+
+	while ((h = g->handles)) {
+		ep_handle_delist(h);
+		if (h->mem_owned) {
+			ep_free(&g->config.alloc, h->mem);
+		}
+		h->group = NULL;
+		count++;
+	}
+	if (count) {
+		EP_WARN("ncclEpGroupDestroy: rank %d's group goes before %u of its handles, which "
+			"can only be destroyed from now on",
+			g->rank, count);
+	}
 }
 
 ncclResult_t ep_handle_create(struct ncclEpHandle **out, struct ncclEpGroup *g,

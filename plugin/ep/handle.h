@@ -25,7 +25,8 @@ struct ep_received {
 
 struct ncclEpHandle {
 	uint64_t magic;
-	struct ncclEpGroup *group;
+	struct ncclEpGroup *group;         /* NULL: destroyed, and the handle can only be, too */
+	struct ncclEpHandle *next, **link; /* list of the group */
 	ncclEpLayout_t layout;
 	uint32_t topk;
 	unsigned char *mem;
@@ -61,8 +62,13 @@ ncclResult_t ep_handle_create(struct ncclEpHandle **out, struct ncclEpGroup *gro
 			      const ncclEpLayoutInfo_t *layout_info,
 			      const ncclEpHandleConfig_t *config);
 ncclResult_t ep_handle_destroy(struct ncclEpHandle *handle);
+/* The same for a handle without a group, outside any group. */
+void ep_handle_free_orphan(struct ncclEpHandle *handle);
 ncclResult_t ep_handle_complete(struct ncclEpHandle *handle, const ncclEpCompleteConfig_t *config,
 				cudaStream_t stream);
+
+/* The group goes: its handles have none any more, and their memory of the library is freed. */
+void ep_handles_orphan(struct ncclEpGroup *group);
 
 /* That no operation of the handle is pending. `name`: the call that needs this. */
 ncclResult_t ep_handle_check_idle(const struct ncclEpHandle *handle, const char *name);

@@ -122,7 +122,6 @@ static void handles(struct bench *b)
 	OK(ncclEpHandleDestroy(NULL));
 	CHECK_REASON(ncclEpHandleDestroy((ncclEpHandle_t)(uintptr_t)b->group), IA, "handle");
 	CHECK_REASON(ncclEpGroupDestroy((ncclEpGroup_t)(uintptr_t)b->handle), IA, "group");
-	CHECK_REASON(ncclEpGroupDestroy(b->group), IU, "handles");
 }
 
 #define UPDATE(M)                                                                                  \

@@ -90,11 +90,42 @@ static void test_memory(struct world *w)
 	CHECK(device_used() - before >= big.group_bytes + small.handle_bytes + big.handle_bytes);
 	CHECK(device_used() - before <
 	      big.group_bytes + small.handle_bytes + big.handle_bytes + 65536);
-	CHECK_RESULT(ncclEpGroupDestroy(g), ncclInvalidUsage);
-	CHECK_LAST(g, ncclInvalidUsage, "the group has 1 live handles");
 	OK(ncclEpHandleDestroy(b));
 	OK(ncclEpGroupDestroy(g));
 	CHECK(device_used() == before);
+}
+
+/* Handles that outlive their group: the memory goes with the group, they by ncclEpHandleDestroy. */
+static void test_orphans(struct world *w)
+{
+	ncclEpTensor_t mem = { NCCL_EP_TENSOR_INIT_INLINE, .ndim = 1, .datatype = ncclUint8 };
+	ncclEpGroupConfig_t c = config_make();
+	uint64_t before = device_used();
+	ncclEpHandle_t own, given, gone;
+	ncclEpGroup_t g = NULL;
+	size_t bytes = 0;
+
+	c.alloc.alloc_fn = counting_alloc;
+	c.alloc.free_fn = counting_free;
+	c.alloc.context = &allocated;
+	OK(ncclEpCreateGroup(&g, w->comm, &c));
+	OK(ncclEpHandleMemSize(g, NCCL_EP_LAYOUT_EXPERT_MAJOR, NULL, &bytes, 4));
+	NEED_CUDA(cudaMalloc(&mem.data, bytes));
+	mem.sizes = &bytes;
+	OK(ncclEpInitHandle(&own, g, NCCL_EP_LAYOUT_EXPERT_MAJOR, NULL, 4, NULL));
+	OK(ncclEpInitHandle(&gone, g, NCCL_EP_LAYOUT_EXPERT_MAJOR, NULL, 4, NULL));
+	OK(ncclEpInitHandle(&given, g, NCCL_EP_LAYOUT_EXPERT_MAJOR, NULL, 4, &mem));
+	OK(ncclEpHandleDestroy(gone)); /* from the middle of the group's list */
+	OK(ncclEpGroupDestroy(g));
+	NEED_CUDA(cudaMemset(mem.data, 0, bytes)); /* the caller's still */
+	NEED_CUDA(cudaFree(mem.data));
+	CHECK(device_used() == before);
+	CHECK_REASON(ncclEpComplete(own, NULL, w->stream), ncclInvalidUsage,
+		     "group was destroyed before it");
+	CHECK_REASON(ncclEpExtNumRecvTokens(given, &before, NULL, w->stream), ncclInvalidUsage,
+		     "group was destroyed before it");
+	OK(ncclEpHandleDestroy(own));
+	OK(ncclEpHandleDestroy(given));
 }
 
 static void test_explicit_buffer(struct world *w)
@@ -286,6 +317,7 @@ static void run(struct world *w, void *arg)
 	ncclEpGroupConfig_t c = config_make();
 
 	test_memory(w);
+	test_orphans(w);
 	test_explicit_buffer(w);
 	test_failures(w);
 	test_absent_at_growth(w);
