@@ -438,7 +438,8 @@ typedef struct {
  * Other rows beyond the counts are left as they were. Counters are overwritten.
  *
  * Recipes (config->quant_recipe):
- *   NONE        tokens bf16, fp16 or fp32, outputs of the same type; no scales.
+ *   NONE        tokens bf16, fp16, fp32, or one byte each: e4m3, e5m2, fp4x2, uint8, int8; outputs
+ *               of the same type; no scales. Rows are copied bit by bit.
  *   FWD         tokens fp32, fp16, bf16, e4m3, e5m2 or fp4x2 (then H counts bytes); inputs->scales
  *               [T, S] fp32, fp16, bf16, e4m3, e5m2 or uint8; outputs->scales with S in place of
  *               H; both are copied. Token and scale rows are multiples of 16 bytes;

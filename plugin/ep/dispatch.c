@@ -65,27 +65,31 @@ static bool ep_dtype_is_packed(ncclDataType_t t)
 	return t == ncclFloat8e4m3 || t == ncclFloat8e5m2 || t == ncclFloat4x2;
 }
 
+/* Rows are copied bit by bit; single bytes may be anything that the caller has packed into them. */
+static bool ep_dtype_is_copied(ncclDataType_t t, bool with_scales)
+{
+	if (t == ncclUint8 || t == ncclInt8) {
+		return !with_scales;
+	}
+	return ep_dtype_is_token(t) || ep_dtype_is_packed(t);
+}
+
 static ncclResult_t ep_dispatch_check_types(const struct ep_dispatch *d)
 {
 	ncclDataType_t in = d->tokens.datatype, out = d->out_tokens.datatype;
-	bool ok;
+	bool with_scales = d->recipe == NCCL_EP_DISP_QUANT_FWD;
 
 	if (d->recipe == NCCL_EP_DISP_QUANT_DS_FP8E3M4) {
 		EP_CHECK(ep_view_expect_type(&d->tokens, ncclBfloat16, "inputs->tokens"));
 		return ep_view_expect_type(&d->out_tokens, ncclFloat8e4m3, "outputs->tokens");
 	}
-	ok = ep_dtype_is_token(in) ||
-	     (d->recipe == NCCL_EP_DISP_QUANT_FWD && ep_dtype_is_packed(in));
-	if (!ok || in != out) {
+	if (!ep_dtype_is_copied(in, with_scales) || in != out) {
 		return ep_fail(
 			ncclInvalidArgument,
-			"inputs->tokens is %s and outputs->tokens %s: recipe %s takes %s, the "
-			"same for both",
-			ep_dtype_name(in), ep_dtype_name(out),
-			d->recipe == NCCL_EP_DISP_QUANT_FWD ? "FWD" : "NONE",
-			d->recipe == NCCL_EP_DISP_QUANT_FWD
-				? "bf16, fp16, fp32, e4m3, e5m2 or fp4x2"
-				: "bf16, fp16 or fp32");
+			"inputs->tokens is %s and outputs->tokens %s: recipe %s takes bf16, fp16, "
+			"fp32, e4m3, e5m2%s, the same for both",
+			ep_dtype_name(in), ep_dtype_name(out), with_scales ? "FWD" : "NONE",
+			with_scales ? " or fp4x2" : ", fp4x2, uint8 or int8");
 	}
 	return ncclSuccess;
 }

@@ -5,14 +5,9 @@ A case of this list that passes, or that fails in another way, fails the test: w
 takes its cases out.
 """
 
-BYTES = ("rows of single bytes are refused under recipe NONE, though they would only be copied",
-         "recipe NONE takes bf16, fp16 or fp32")
-
 FAILURES = {
     "trtllm.nvfp4_combine": ("combine does not have the recipe NVFP4 yet",
                              "recipe NVFP4 is not available"),
-    "flashinfer.packed_rows_by_expert": BYTES,
-    "flashinfer.packed_rows_by_rank": BYTES,
     "flashinfer.high_throughput": ("high throughput is not there yet",
                                    "high throughput mode is not available"),
 }

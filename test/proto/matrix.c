@@ -90,7 +90,7 @@ static void choose_quant(struct test_case *c, const char *kind, uint64_t *state)
 	} else if (!strcmp(kind, "forward")) {
 		p->quant = ORACLE_QUANT_FORWARD;
 		p->hidden = 16 * (1 + DRAW(64));
-		c->flags |= DRAW(6) << BENCH_FORWARD_SHIFT;
+		c->flags |= DRAW(6) << BENCH_TYPE_SHIFT;
 	}
 	*state = s;
 }
@@ -115,6 +115,9 @@ static void choose_flags(struct test_case *c, uint64_t *state)
 	}
 	if (p->quant == ORACLE_QUANT_NONE || p->quant == ORACLE_QUANT_FP8_COLUMNS) {
 		c->flags |= DRAW(3) || p->global_ids ? 0 : BENCH_V1;
+	}
+	if (p->quant == ORACLE_QUANT_NONE) {
+		c->flags |= (DRAW(3) ? 0 : DRAW(6)) << BENCH_TYPE_SHIFT;
 	}
 	*state = s;
 }

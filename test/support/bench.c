@@ -35,6 +35,10 @@ static const struct {
 	{ ncclFloat16, ncclFloat16, 2, 2 },     { ncclFloat32, ncclFloat8e5m2, 4, 1 },
 };
 
+/* As which rows without a recipe are described when not as what they are. */
+static const ncclDataType_t single_bytes[] = { ncclUint8, ncclInt8, ncclFloat8e4m3, ncclFloat8e5m2,
+					       ncclFloat4x2 };
+
 static uint32_t row_bytes_max(const struct oracle_problem *p)
 {
 	size_t scales = p->quant == ORACLE_QUANT_NONE ? 0 : 4 * (size_t)oracle_scale_count(p);
@@ -205,11 +209,15 @@ static void describe_outputs(struct bench *b)
 {
 	const struct oracle_problem *p = &b->p;
 	ncclDataType_t type = float_type(p->dtype);
-	uint32_t shape = b->flags >> BENCH_FORWARD_SHIFT & 7;
+	uint32_t shape = b->flags >> BENCH_TYPE_SHIFT & 7;
 	size_t scales = oracle_scale_count(p);
 
 	describe(&b->out_tokens, p->quant == ORACLE_QUANT_NONE ? type : ncclFloat8e4m3, 3,
 		 b->blocks, b->rows, p->hidden);
+	if (p->quant == ORACLE_QUANT_NONE && shape) {
+		describe(&b->out_tokens, single_bytes[shape - 1], 3, b->blocks, b->rows,
+			 p->hidden * (type == ncclFloat32 ? 4 : 2));
+	}
 	describe(&b->out_scales, ncclFloat32, 3, b->blocks, b->rows, scales);
 	describe(&b->combine_in, type, 3, b->blocks, b->rows, p->hidden);
 	describe(&b->out_weights, ncclFloat32, 3, b->blocks, b->rows, p->topk);
@@ -227,9 +235,9 @@ static void describe_inputs(struct bench *b)
 {
 	const struct oracle_problem *p = &b->p;
 	ncclDataType_t type = float_type(p->dtype);
-	bool forward = p->quant == ORACLE_QUANT_FORWARD;
+	bool copied = p->quant == ORACLE_QUANT_NONE || p->quant == ORACLE_QUANT_FORWARD;
 
-	describe(&b->in_tokens, forward ? b->out_tokens.t.datatype : type, 2, b->tokens,
+	describe(&b->in_tokens, copied ? b->out_tokens.t.datatype : type, 2, b->tokens,
 		 b->out_tokens.sizes[2], 0);
 	describe(&b->in_scales, b->out_scales.t.datatype, 2, b->tokens, b->out_scales.sizes[2], 0);
 	describe(&b->weights, ncclFloat32, 2, b->tokens, p->topk, 0);

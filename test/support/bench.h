@@ -20,7 +20,7 @@ enum bench_flags {
 	BENCH_NO_COUNTS = 1 << 6,  /* rank-major without src_rank_counters */
 	BENCH_WINDOW = 1 << 7,     /* outputs->tokens and scales by window, data NULL */
 	BENCH_NULL_EMPTY = 1 << 8, /* tensors without elements have no data */
-	BENCH_FORWARD_SHIFT = 12,  /* forwarded bytes are described as another type, 0..5 */
+	BENCH_TYPE_SHIFT = 12,     /* copied bytes are described as another type, 0..5 */
 };
 
 struct bench_tensor {
