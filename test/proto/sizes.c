@@ -76,6 +76,12 @@ static void run_case(struct world *w, void *arg)
 	p.seed = c->tokens * 31 + c->hidden;
 	bench_describe(&p, 0, text, sizeof(text));
 	check_context("%s, lines %s, threads %s", text, getenv("NCCL_EP_LL_LINES"), c->threads);
+	world_meet(w);
+	if (w->rank == 0) {
+		NEED_CUDA(
+			cudaDeviceReset()); /* kernels may use no more shared memory than at first */
+	}
+	world_meet(w);
 	config = bench_group_config(&p, 0);
 	config.max_num_sms = c->sms;
 	NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));

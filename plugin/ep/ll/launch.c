@@ -9,8 +9,6 @@
 #include "ep/kernel.h"
 #include "ep/ll/ll.h"
 
-#define EP_MAX_DEVICES 64
-
 /* enum ep_ll_kernel */
 static const void *const ep_ll_kernels[EP_LL_KERNELS] = {
 	(const void *)ep_ll_dispatch_kernel,
@@ -25,9 +23,8 @@ static const void *const ep_ll_kernels[EP_LL_KERNELS] = {
 	(const void *)ep_ll_combine_fp32_remote_kernel,
 };
 
-/* What the dispatch kernels may use on each device: shared by all groups of the process. */
+/* A kernel's limit of shared memory is one for all groups on a device, and only grows. */
 static pthread_mutex_t ep_ll_shared_lock = PTHREAD_MUTEX_INITIALIZER;
-static uint32_t ep_ll_shared_allowed[EP_MAX_DEVICES];
 
 static bool ep_ll_is_dispatch(size_t kernel)
 {
@@ -39,24 +36,34 @@ ncclResult_t ep_ll_kernels_load(void)
 	return ep_kernels_load(ep_ll_kernels, EP_LL_KERNELS);
 }
 
-static ncclResult_t ep_ll_shared_allow(int device, uint32_t bytes)
+static cudaError_t ep_ll_shared_raise(const void *kernel, uint32_t bytes)
 {
-	uint32_t *allowed = &ep_ll_shared_allowed[device % EP_MAX_DEVICES];
+	struct cudaFuncAttributes now;
+	cudaError_t err = cudaFuncGetAttributes(&now, kernel);
+
+	if (err != cudaSuccess || now.maxDynamicSharedSizeBytes >= (int)bytes) {
+		return err;
+	}
+	return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+				    (int)bytes);
+}
+
+static ncclResult_t ep_ll_shared_allow(struct ep_ll *ll, uint32_t bytes)
+{
 	cudaError_t err = cudaSuccess;
 
-	pthread_mutex_lock(&ep_ll_shared_lock);
-	for (size_t i = 0; bytes > *allowed && i < EP_LL_KERNELS; i++) {
-		if (ep_ll_is_dispatch(i) && err == cudaSuccess) {
-			err = cudaFuncSetAttribute(ep_ll_kernels[i],
-						   cudaFuncAttributeMaxDynamicSharedMemorySize,
-						   (int)bytes);
-		}
+	if (bytes <= ll->shared_allowed) {
+		return ncclSuccess;
 	}
-	if (err == cudaSuccess && bytes > *allowed) {
-		*allowed = bytes;
+	pthread_mutex_lock(&ep_ll_shared_lock);
+	for (size_t i = 0; i < EP_LL_KERNELS; i++) {
+		if (ep_ll_is_dispatch(i) && err == cudaSuccess) {
+			err = ep_ll_shared_raise(ep_ll_kernels[i], bytes);
+		}
 	}
 	pthread_mutex_unlock(&ep_ll_shared_lock);
 	if (err == cudaSuccess) {
+		ll->shared_allowed = bytes;
 		return ncclSuccess;
 	}
 	(void)cudaGetLastError();
@@ -114,7 +121,7 @@ ncclResult_t ep_ll_allow_shared(const struct ncclEpHandle *h)
 	operation.row_bytes = operation.shape.max_token_bytes;
 	plan = ep_ll_plan_make(&operation);
 	if (plan.shared_bytes > 48 * 1024) {
-		EP_CHECK(ep_ll_shared_allow(h->group->device, plan.shared_bytes));
+		EP_CHECK(ep_ll_shared_allow(h->group->ll, plan.shared_bytes));
 	}
 	if (h->group->config.max_sms == 1) {
 		EP_CHECK(ep_ll_check_coresidence(plan.threads, plan.shared_bytes));

@@ -12,6 +12,7 @@
 struct ep_ll {
 	struct ep_ll_geometry geometry;
 	struct ep_ll_areas areas; /* of the heap */
+	uint32_t shared_allowed;  /* a dispatch of the group may use so much; 0: what all may */
 };
 
 /* Arguments of any kernel. */

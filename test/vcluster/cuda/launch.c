@@ -5,8 +5,6 @@
 #include "cuda/device.h"
 #include "cuda/stream.h"
 
-#define VC_STATIC_LIMIT (48 * 1024)
-
 /* The codes below are those of a GPU with CUDA 13 (test/cuda_api.c runs on both). */
 
 static cudaError_t vc_shape_check(const struct vc_kernel *kernel, dim3 grid, dim3 block,
@@ -177,6 +175,14 @@ cudaError_t cudaFuncSetAttribute(const void *handle, enum cudaFuncAttribute whic
 	default:
 		return vc_error(cudaErrorInvalidValue);
 	}
+}
+
+/* Of what it resets here there are only the attributes of kernels, which all devices share. */
+cudaError_t cudaDeviceReset(void)
+{
+	VC_ENTER();
+	vc_kernels_reset();
+	return cudaSuccess;
 }
 
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, const void *handle,

@@ -123,7 +123,7 @@ void ep_simt_register(void (*handle)(void), const char *name, size_t args_size,
 	kernel->body = body;
 	kernel->args_size = args_size;
 	kernel->max_threads = max_threads;
-	kernel->max_dynamic_shared = 48 * 1024;
+	kernel->max_dynamic_shared = VC_STATIC_LIMIT;
 	vc_kernel_find_tls(kernel);
 	pthread_mutex_lock(&vc_kernels_mutex);
 	kernel->next = vc_kernels;
@@ -149,6 +149,15 @@ struct vc_kernel *vc_kernel_find(const void *handle)
 	}
 	pthread_mutex_unlock(&vc_kernels_mutex);
 	return kernel;
+}
+
+void vc_kernels_reset(void)
+{
+	pthread_mutex_lock(&vc_kernels_mutex);
+	for (struct vc_kernel *kernel = vc_kernels; kernel; kernel = kernel->next) {
+		kernel->max_dynamic_shared = VC_STATIC_LIMIT;
+	}
+	pthread_mutex_unlock(&vc_kernels_mutex);
 }
 
 void vc_grid_publish(struct vc_grid *grid)

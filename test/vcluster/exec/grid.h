@@ -18,6 +18,7 @@
 #define VC_SM_THREADS 2048u
 #define VC_SM_SHARED (228u * 1024)
 #define VC_SM_SHARED_RESERVED 1024u /* the system's share of each block */
+#define VC_STATIC_LIMIT (48 * 1024) /* dynamic shared memory without cudaFuncSetAttribute */
 #define VC_BLOCK_SHARED_MAX (227u * 1024)
 #define VC_BLOCK_THREADS_MAX 1024u
 
@@ -53,6 +54,7 @@ struct vc_grid {
 };
 
 struct vc_kernel *vc_kernel_find(const void *handle);
+void vc_kernels_reset(void); /* attributes as in the beginning */
 void vc_grid_submit(struct vc_grid *grid);
 /* Orders what the caller wrote before the grid, and the grid before what the caller does next. */
 void vc_grid_publish(struct vc_grid *grid);
