@@ -223,13 +223,34 @@ static bool ep_param_step(enum ep_param_id id, int64_t v, const char **rule)
 	}
 }
 
+/* Nothing but a number and spaces around it. */
+static bool ep_param_number(const char *text, long long *v)
+{
+	char *end;
+
+	errno = 0;
+	*v = strtoll(text, &end, 10);
+	if (end == text || errno == ERANGE) {
+		return false;
+	}
+	return end[strspn(end, " ")] == '\0';
+}
+
+int64_t ep_param_or_initial(enum ep_param_id id)
+{
+	const struct ep_param_def *def = &ep_param_table[id];
+	const char *text = getenv(def->name);
+	long long v;
+
+	return text && ep_param_number(text, &v) && v >= def->min && v <= def->max ? v
+										   : def->initial;
+}
+
 ncclResult_t ep_param_parse(enum ep_param_id id, const char *text, int64_t *value)
 {
 	const struct ep_param_def *def = &ep_param_table[id];
 	struct ep_param_list list;
 	const char *rule;
-	bool digits;
-	char *end;
 	long long v;
 
 	if (id == EP_PARAM_DEBUG) {
@@ -239,13 +260,7 @@ ncclResult_t ep_param_parse(enum ep_param_id id, const char *text, int64_t *valu
 	if (id == EP_PARAM_NODE_SIZE) {
 		return ep_param_list_parse(def, text, &list, value);
 	}
-	errno = 0;
-	v = strtoll(text, &end, 10);
-	digits = end != text;
-	while (*end == ' ') {
-		end++;
-	}
-	if (!digits || *end || errno == ERANGE) {
+	if (!ep_param_number(text, &v)) {
 		return ep_fail(
 			ncclInvalidUsage,
 			"environment variable %s=%.64s is not a number: set it to %lld..%lld "

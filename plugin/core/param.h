@@ -54,6 +54,9 @@ extern const struct ep_param_def ep_param_table[EP_PARAMS];
  */
 ncclResult_t ep_params_read(struct ep_params *params);
 
+/* A number of the environment; the table's where it is not set or not possible, without a word. */
+int64_t ep_param_or_initial(enum ep_param_id id);
+
 /*
  * One value from its text. Of a list: a number that tells short lists apart, two decimal digits for
  * each item.

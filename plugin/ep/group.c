@@ -255,14 +255,10 @@ err_free:
 	return result;
 }
 
-/* The setting of NCCL_EP_BOOTSTRAP_TIMEOUT_MS; its default while the environment is unreadable. */
+/* What is wrong with the environment, the exchange itself tells all ranks: it needs a time limit. */
 static uint64_t ep_group_boot_timeout(void)
 {
-	const struct ep_param_def *def = &ep_param_table[EP_PARAM_BOOTSTRAP_TIMEOUT_MS];
-	const char *text = getenv(def->name);
-	long long ms = text ? atoll(text) : 0;
-
-	return (uint64_t)(ms >= def->min && ms <= def->max ? ms : def->initial) * 1000000;
+	return (uint64_t)ep_param_or_initial(EP_PARAM_BOOTSTRAP_TIMEOUT_MS) * 1000000;
 }
 
 ncclResult_t ep_group_create(struct ncclEpGroup **ep_group, ncclComm_t comm,

@@ -182,6 +182,13 @@ static void test_failures(struct world *w)
 	CHECK_RESULT(ncclEpCreateGroup(&g, w->comm, &c),
 		     w->rank == 0 ? ncclInvalidUsage : ncclRemoteError);
 	unsetenv("NCCL_EP_TIMEOUT_MS");
+
+	setenv("NCCL_EP_BOOTSTRAP_TIMEOUT_MS", "1e5", 1); /* not one millisecond */
+	c = config_make();
+	usleep(w->rank == 2 ? 50000 : 0);
+	CHECK_REASON(ncclEpCreateGroup(&g, w->comm, &c), ncclInvalidUsage,
+		     "NCCL_EP_BOOTSTRAP_TIMEOUT_MS=1e5 is not a number");
+	unsetenv("NCCL_EP_BOOTSTRAP_TIMEOUT_MS");
 	CHECK(g == NULL && device_used() == before);
 }
 
