@@ -570,7 +570,10 @@ ncclResult_t ncclEpComplete(ncclEpHandle_t handle, const ncclEpCompleteConfig_t 
 /* Copies the mask to mask[R] in device memory, on `stream`. */
 ncclResult_t ncclEpMaskQuery(ncclEpGroup_t ep_group, int *mask, cudaStream_t stream);
 
-/* Sets the mask from mask[R] in host memory (0 or 1), on `stream`; the array must live until then. */
+/*
+ * Sets the mask from mask[R] in host memory (0 or 1), on `stream`; the array must live until then.
+ * ncclInvalidUsage: the stream is being captured.
+ */
 ncclResult_t ncclEpMaskUpdate(ncclEpGroup_t ep_group, const int *mask, cudaStream_t stream);
 
 /*

@@ -69,8 +69,8 @@ ncclResult_t ep_stream_check_capture(cudaStream_t stream, const char *name)
 	EP_CUDA(cudaStreamIsCapturing(stream, &status), name);
 	if (status != cudaStreamCaptureStatusNone) {
 		return ep_fail(ncclInvalidUsage,
-			       "%s synchronises the stream, which is being "
-			       "captured: call it outside the capture",
+			       "%s: the stream is being captured, and a graph cannot hold this "
+			       "call: make it outside the capture",
 			       name);
 	}
 	return ncclSuccess;

@@ -28,7 +28,7 @@ ncclResult_t ep_handle_expect(const struct ncclEpHandle *handle);
 /* Ends it. Returns `result`. */
 ncclResult_t ep_call_end(struct ep_call *call, ncclResult_t result);
 
-/* Refuses a stream that is being captured, for calls that synchronise it. */
+/* Refuses a stream that is being captured, for calls that read or write host memory. */
 ncclResult_t ep_stream_check_capture(cudaStream_t stream, const char *name);
 
 #endif

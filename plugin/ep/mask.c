@@ -25,6 +25,7 @@ ncclResult_t ep_mask_update(struct ncclEpGroup *g, const int *mask, cudaStream_t
 				       r, mask[r]);
 		}
 	}
+	EP_CHECK(ep_stream_check_capture(stream, "ncclEpMaskUpdate"));
 	EP_CUDA(cudaMemcpyAsync(g->mask, mask, 4 * (size_t)g->nranks, cudaMemcpyHostToDevice,
 				stream),
 		"ncclEpMaskUpdate: copying from mask, which must be host memory");

@@ -255,6 +255,8 @@ static void masks_on(struct world *w, const struct oracle_problem *p)
 	CHECK_REASON(ncclEpMaskUpdate(group, mask, w->stream), IA, "mask[1]");
 	NEED_CUDA(cudaStreamBeginCapture(w->stream, cudaStreamCaptureModeThreadLocal));
 	CHECK_REASON(ncclEpMaskClean(group, w->stream), IU, "captured");
+	mask[1] = 1;
+	CHECK_REASON(ncclEpMaskUpdate(group, mask, w->stream), IU, "captured");
 	NEED_CUDA(cudaStreamEndCapture(w->stream, &graph));
 	NEED_CUDA(cudaGraphDestroy(graph));
 	NEED_OK(bench_send_combine(&b, w->stream));
