@@ -332,9 +332,9 @@ ncclResult_t ncclEpHandleMemSize(ncclEpGroup_t ep_group, ncclEpLayout_t layout,
  * it is collective (all ranks, same layout and num_topk), synchronises the device, needs both the
  * old and the new buffer for a moment, and graphs captured before are void.
  *
- * On failure *handle is NULL. ncclInvalidArgument: as ncclEpHandleMemSize, or unfit handle_mem.
- * ncclInvalidUsage: explicit rdma_buffer_size too small (the text says what is needed), num_topk
- * above the group's, B * num_topk above 262144, growth while an operation is pending.
+ * ncclInvalidArgument: as ncclEpHandleMemSize, or unfit handle_mem.
+ * ncclInvalidUsage: explicit rdma_buffer_size too small (the text says what is needed),
+ * B * num_topk above 262144, growth while an operation is pending.
  * ncclSystemError: the buffer has to grow, and the device does not come to rest.
  */
 ncclResult_t ncclEpInitHandle(ncclEpHandle_t *handle, ncclEpGroup_t ep_group, ncclEpLayout_t layout,

@@ -72,10 +72,9 @@ ncclResult_t ncclEpInitHandle(ncclEpHandle_t *handle, ncclEpGroup_t ep_group, nc
 	if (!handle) {
 		return ep_fail(ncclInvalidArgument, "handle is NULL: pass an address for it");
 	}
-	*handle = NULL;
 	EP_CHECK(ep_call_begin_group(&call, ep_group, false));
-	return ep_call_end(&call,
-			   ep_handle_init(handle, ep_group, layout, config, num_topk, handle_mem));
+	return ep_call_end(&call, ep_handle_init(handle, ep_group, layout, config, num_topk,
+						    handle_mem));
 }
 
 ncclResult_t ncclEpUpdateHandle(ncclEpHandle_t handle, const ncclEpTensor_t *topk_idx,
@@ -100,10 +99,9 @@ ncclResult_t ncclEpCreateHandle(ncclEpHandle_t *handle, ncclEpGroup_t ep_group,
 	if (!handle) {
 		return ep_fail(ncclInvalidArgument, "handle is NULL: pass an address for it");
 	}
-	*handle = NULL;
 	EP_CHECK(ep_call_begin_group(&call, ep_group, false));
-	return ep_call_end(&call, ep_handle_create(handle, ep_group, layout, topk_idx, layout_info,
-						   config));
+	return ep_call_end(&call, ep_handle_create(handle, ep_group, layout, topk_idx,
+						      layout_info, config));
 }
 
 ncclResult_t ncclEpHandleDestroy(ncclEpHandle_t handle)

@@ -307,10 +307,10 @@ ncclResult_t fuzz_mem_size(struct fuzz *f)
 }
 
 static void judge_handle(struct fuzz *f, const char *call, ncclResult_t result,
-			 ncclEpHandle_t handle, const struct mutation *m)
+			 ncclEpHandle_t handle, ncclEpHandle_t untouched, const struct mutation *m)
 {
 	fuzz_judge(f, call, result, m);
-	CHECK((handle != NULL) == (result == ncclSuccess));
+	CHECK((handle != untouched) == (result == ncclSuccess));
 	if (result == ncclSuccess) {
 		OK(ncclEpHandleDestroy(handle));
 	}
@@ -319,7 +319,7 @@ static void judge_handle(struct fuzz *f, const char *call, ncclResult_t result,
 ncclResult_t fuzz_init(struct fuzz *f)
 {
 	ncclEpHandleConfig_t config = NCCL_EP_HANDLE_CONFIG_INIT;
-	ncclEpHandle_t handle = (ncclEpHandle_t)&config;
+	ncclEpHandle_t untouched = (ncclEpHandle_t)&config, handle = untouched;
 	ncclEpTensor_t mem = NCCL_EP_TENSOR_INIT;
 	uint32_t at = places(f, 4);
 	struct mutation m;
@@ -342,7 +342,7 @@ ncclResult_t fuzz_init(struct fuzz *f)
 	result = ncclEpInitHandle(&handle, f->b->group, layout, c, topk,
 				  DRAW(3) ? mutate_tensor(&m, "handle_mem", &mem, true, at & 8)
 					  : NULL);
-	judge_handle(f, "init", result, handle, &m);
+	judge_handle(f, "init", result, handle, untouched, &m);
 	mutation_end(&m);
 	NEED_CUDA(cudaFree(mem.data));
 	return result;
@@ -368,10 +368,7 @@ ncclResult_t fuzz_create(struct fuzz *f)
 		i = mutate_struct(&m, &form_info, &info, true);
 	}
 	result = ncclEpCreateHandle(&handle, f->b->group, layout, ids, i, c, f->w->stream);
-	if (result != ncclSuccess && handle == untouched) {
-		handle = NULL; /* not even looked at */
-	}
-	judge_handle(f, "create", result, handle, &m);
+	judge_handle(f, "create", result, handle, untouched, &m);
 	mutation_end(&m);
 	return result;
 }

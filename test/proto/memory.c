@@ -18,6 +18,8 @@ struct purse {
 	} block[64];
 };
 
+#define UNTOUCHED ((ncclEpHandle_t)(uintptr_t)1)
+
 static cudaError_t purse_alloc(void **ptr, size_t size, void *context)
 {
 	struct purse *p = context;
@@ -135,7 +137,7 @@ static void sizes(struct world *w)
 static ncclResult_t init(ncclEpGroup_t group, const struct oracle_problem *p, int topk,
 			 const ncclEpTensor_t *mem, ncclEpHandle_t *handle)
 {
-	*handle = (ncclEpHandle_t)(uintptr_t)1;
+	*handle = UNTOUCHED;
 	return ncclEpInitHandle(handle, group, (ncclEpLayout_t)p->layout, NULL, topk, mem);
 }
 
@@ -156,7 +158,7 @@ static void explicit_size(struct world *w)
 		  need.heap_bytes);
 	NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
 	CHECK_REASON(init(group, &p, 32, NULL, &handle), ncclInvalidUsage, "rdma_buffer_size");
-	CHECK(!handle);
+	CHECK(handle == UNTOUCHED);
 	bench_open(&b, w, group, &p, 0);
 	bench_load_tokens(&b, 5, 40);
 	bench_pair(&b);
@@ -166,7 +168,7 @@ static void explicit_size(struct world *w)
 	config.rdma_buffer_size = need.heap_bytes / 2;
 	NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
 	CHECK_REASON(init(group, &p, 4, NULL, &handle), ncclInvalidUsage, "rdma_buffer_size");
-	CHECK(!handle);
+	CHECK(handle == UNTOUCHED);
 	OK(ncclEpGroupDestroy(group));
 
 	config.rdma_buffer_size = 1;
@@ -194,7 +196,7 @@ static void growth(struct world *w)
 	bench_pair(&a);
 	NEED_OK(bench_send_combine(&a, w->stream));
 	CHECK_REASON(init(group, &wide, 30, NULL, &handle), ncclInvalidUsage, "pending");
-	CHECK(!handle);
+	CHECK(handle == UNTOUCHED);
 	NEED_OK(ncclEpComplete(a.handle, NULL, w->stream));
 	bench_open(&b, w, group, &wide, BENCH_OWN_MEM);
 	bench_load_tokens(&b, 6, 10);
@@ -224,7 +226,7 @@ static void handle_memory(struct world *w)
 	mem.data = data;
 	sizes1[0] = need - 1;
 	CHECK_REASON(init(group, &p, 4, &mem, &handle), ncclInvalidArgument, "handle_mem");
-	CHECK(!handle);
+	CHECK(handle == UNTOUCHED);
 	sizes1[0] = need;
 	mem.data = data + 8;
 	CHECK_REASON(init(group, &p, 4, &mem, &handle), ncclInvalidArgument, "handle_mem");
@@ -308,7 +310,7 @@ static void failing_allocator(struct world *w)
 	NEED_OK(init(group, &p, 4, NULL, handle));
 	purse.fail_at = purse.calls + 1;
 	CHECK_REASON(init(group, &p, 4, NULL, handle + 1), ncclUnhandledCudaError, "alloc_fn");
-	CHECK(!handle[1]);
+	CHECK(handle[1] == UNTOUCHED);
 	NEED_OK(init(group, &p, 4, NULL, handle + 1));
 	OK(ncclEpHandleDestroy(handle[1]));
 	OK(ncclEpGroupDestroy(group));
