@@ -347,7 +347,8 @@ ncclResult_t ncclEpInitHandle(ncclEpHandle_t *handle, ncclEpGroup_t ep_group, nc
  * treated as negative and reported by a later call's log line and error text.
  *
  * Low latency: host only. The descriptor is copied, the ids are not: they must stay unchanged
- * until the last dispatch and combine with this routing have run. layout_info must be NULL.
+ * until the last dispatch and combine with this routing have run. layout_info must be NULL. Between
+ * a dispatch and its combine the call may repeat the ids, from the same or another place.
  *
  * ncclInvalidArgument: NULL or wrong shape or type. ncclInvalidUsage: an operation is pending.
  */
@@ -525,7 +526,7 @@ typedef struct {
  * timing. Tokens without experts get zeros. May be repeated after one dispatch.
  *
  * ncclInvalidArgument: shapes, types, missing tensors, no routing. ncclInvalidUsage: no dispatch
- * with this routing yet; backward pass; NVFP4; pending operations. ncclRemoteError: as dispatch.
+ * yet, or one of another number of tokens; backward pass; NVFP4; pending operations. ncclRemoteError: as dispatch.
  */
 ncclResult_t ncclEpCombine(ncclEpHandle_t handle, const ncclEpCombineInputs_t *inputs,
 			   const ncclEpCombineOutputs_t *outputs,

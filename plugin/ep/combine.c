@@ -75,7 +75,13 @@ static ncclResult_t ep_combine_check_state(const struct ep_combine *c)
 	EP_CHECK(ep_handle_check_idle(c->h, name));
 	if (!c->h->dispatched) {
 		return ep_fail(ncclInvalidUsage, "ncclEpCombine: nothing was dispatched with the "
-						 "handle's routing: call ncclEpDispatch first");
+						 "handle: call ncclEpDispatch first");
+	}
+	if (c->h->dispatched_tokens != c->h->num_tokens) {
+		return ep_fail(ncclInvalidUsage,
+			       "ncclEpCombine: the last dispatch was of %u tokens, topk_idx has %u "
+			       "since: call ncclEpDispatch with that routing first",
+			       c->h->dispatched_tokens, c->h->num_tokens);
 	}
 	return ep_handle_check_send_only(c->h, c->config.send_only, name);
 }

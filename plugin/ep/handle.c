@@ -172,7 +172,6 @@ ncclResult_t ep_handle_update(struct ncclEpHandle *h, const ncclEpTensor_t *topk
 	h->id_bytes = ids.elem_bytes;
 	h->num_tokens = (uint32_t)ids.sizes[0];
 	h->routed = true;
-	h->dispatched = false;
 	return ncclSuccess;
 }
 
@@ -309,6 +308,7 @@ void ep_handle_launched(struct ncclEpHandle *h, enum ep_pending_kind kind, bool 
 		h->sent_captured = ep_stream_is_capturing(stream);
 	} else if (kind == EP_PENDING_DISPATCH) {
 		h->dispatched = true;
+		h->dispatched_tokens = h->num_tokens;
 	}
 }
 

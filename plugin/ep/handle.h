@@ -36,7 +36,8 @@ struct ncclEpHandle {
 	struct ep_ll_handle *ll;     /* low latency's state, as in the group */
 
 	bool routed;
-	bool dispatched; /* with the present routing */
+	bool dispatched;
+	uint32_t dispatched_tokens; /* num_tokens then */
 	uint32_t num_tokens;
 	uint32_t id_bytes;
 	const void *topk_idx;

@@ -274,8 +274,19 @@ static void order(struct bench *b)
 	NEED_OK(ncclEpComplete(b->handle, NULL, stream));
 	NEED_OK(bench_dispatch(&other, stream));
 	NEED_CUDA(cudaStreamSynchronize(stream));
-	OK(bench_update(&other, stream)); /* other routing: what was dispatched before it is gone */
-	CHECK_REASON(combine(&c), IU, "ncclEpDispatch");
+	OK(bench_update(&other, stream)); /* the same ids: the dispatch counts still */
+	bench_expert_work(&other);
+	NEED_OK(bench_combine(&other, stream));
+	NEED_CUDA(cudaStreamSynchronize(stream));
+	bench_check_combine(&other);
+	other.ids.sizes[0]--; /* of fewer tokens: it does not */
+	other.ids.t.sizes = other.ids.sizes;
+	OK(bench_update(&other, stream));
+	c.t[IW].sizes[0]--;
+	c.t[CT].sizes[0]--;
+	watch_start();
+	CHECK_REASON(combine(&c), IU, "was of 5 tokens, topk_idx has 4 since");
+	CHECK_INT(watch.calls[WATCH_LAUNCH], 0);
 	OK(ncclEpHandleDestroy(third));
 	OK(ncclEpHandleDestroy(fresh));
 }
