@@ -207,7 +207,8 @@ typedef struct {
 	unsigned int num_qp_per_rank; /* not used: see NCCL_EP_RDMA_QUEUES */
 	unsigned int num_channels;    /* not used */
 	/* Most SMs (thread blocks) that one operation may occupy. AUTO: what the library is tuned
-	 * for, at most all. The environment variable NCCL_EP_COMM_SMS wins. */
+	 * for, at most all. The environment variable NCCL_EP_COMM_SMS wins if the device
+	 * has as many. */
 	unsigned int max_num_sms;
 	/* Both functions or none. Handle memory and the group's own state come from here; memory
 	 * that peers map comes from cudaMalloc in any case. */

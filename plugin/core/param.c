@@ -15,8 +15,9 @@ const struct ep_param_def ep_param_table[EP_PARAMS] = {
 			     "print the version when the library is loaded" },
 	[EP_PARAM_TIMEOUT_MS] = { "NCCL_EP_TIMEOUT_MS", 0, 0, 86400000,
 				  "how long the device waits for a peer; 0: the group's timeout_ns" },
-	[EP_PARAM_COMM_SMS] = { "NCCL_EP_COMM_SMS", 0, 0, 1024,
-				"SMs of one operation; 0: the group's max_num_sms" },
+	[EP_PARAM_COMM_SMS] = { "NCCL_EP_COMM_SMS", 0, 0, INT32_MAX,
+				"SMs of one operation; 0, or more than there are: the group's "
+				"max_num_sms" },
 	[EP_PARAM_LL_SEND_SMS] = { "NCCL_EP_LL_SEND_SMS", 0, 0, 256,
 				   "low latency: SMs that send; 0: chosen for each operation, or "
 				   "if NCCL_EP_LL_RECV_SMS is set: half, at most what is left" },

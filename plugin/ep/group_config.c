@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
+#include "core/log.h"
 #include "peer/heap.h"
 #include "device/group/layout.h"
 #include "ep/group_config.h"
@@ -99,13 +100,15 @@ static ncclResult_t ep_config_check_sizes(const ncclEpGroupConfig_t *c,
 static ncclResult_t ep_config_choose_sms(struct ep_group_config *out, const ncclEpGroupConfig_t *c,
 					 const struct ep_params *params, uint32_t sm_count)
 {
-	bool env = params->value[EP_PARAM_COMM_SMS] > 0;
+	uint32_t env = (uint32_t)params->value[EP_PARAM_COMM_SMS];
 
-	out->max_sms = env ? (uint32_t)params->value[EP_PARAM_COMM_SMS] : c->max_num_sms;
+	if (sm_count && env > sm_count) {
+		EP_WARN("NCCL_EP_COMM_SMS=%u has no effect, the device has %u SMs", env, sm_count);
+		env = 0;
+	}
+	out->max_sms = env ? env : c->max_num_sms;
 	if (sm_count && out->max_sms > sm_count) {
-		return ep_fail(ncclInvalidUsage, "%s is %u, the device has %u SMs",
-			       env ? "environment variable NCCL_EP_COMM_SMS"
-				   : "config->max_num_sms",
+		return ep_fail(ncclInvalidUsage, "config->max_num_sms is %u, the device has %u SMs",
 			       out->max_sms, sm_count);
 	}
 	return ncclSuccess;

@@ -28,7 +28,7 @@ static const struct param {
 	bool slow; /* small values let a correct run expire: only refusals are certain */
 } params[] = {
 	{ "NCCL_EP_TIMEOUT_MS", 0, 86400000, 1, true },
-	{ "NCCL_EP_COMM_SMS", 0, 8, 1, false }, /* the virtual device has 8 */
+	{ "NCCL_EP_COMM_SMS", 0, INT32_MAX, 1, false },
 	{ "NCCL_EP_LL_SEND_SMS", 0, 4, 1, false },
 	{ "NCCL_EP_LL_RECV_SMS", 0, 4, 1, false },
 	{ "NCCL_EP_LL_THREADS", 32, 512, 32, false },

@@ -55,6 +55,21 @@ static void test_limits(void)
 	CHECK_REFUSED(num_qp_per_rank, 0, 7, ncclInvalidArgument, "multiple of the 7 ranks");
 }
 
+/* The environment wins, but not with more than there is. */
+static void test_sms(void)
+{
+	ncclEpGroupConfig_t c = good();
+
+	c.max_num_sms = 20;
+	params.value[EP_PARAM_COMM_SMS] = 132;
+	OK(ep_group_config_make(&made, &c, &params, 8, 132));
+	CHECK_INT(made.max_sms, 132);
+	params.value[EP_PARAM_COMM_SMS] = 133;
+	OK(ep_group_config_make(&made, &c, &params, 8, 132));
+	CHECK_INT(made.max_sms, 20);
+	params.value[EP_PARAM_COMM_SMS] = 0;
+}
+
 /* Rows of all local experts are numbered with 31 bits. */
 static void test_product(void)
 {
@@ -263,6 +278,7 @@ int main(void)
 		params.value[i] = ep_param_table[i].initial;
 	}
 	test_limits();
+	test_sms();
 	test_product();
 	test_automatic();
 	test_timeouts();
