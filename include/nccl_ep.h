@@ -225,7 +225,8 @@ typedef struct {
 	 * outputs->tokens or outputs->scales. Low latency stages rows in any mode. */
 	ncclEpZeroCopyMode_t zero_copy;
 	ncclEpOverflowPolicy_t overflow_policy; /* high throughput */
-	unsigned int num_topk;                  /* largest K of any handle, at most E; 0: unset */
+	/* Largest K of any handle, at most E; 0: unset. Low latency only makes room for it. */
+	unsigned int num_topk;
 	unsigned char padding_v2[4];
 } ncclEpGroupConfig_t;
 

@@ -11,7 +11,7 @@ struct ep_group_config {
 	const struct ep_algo *algo;
 	ncclEpAlgorithm_t algorithm;
 	uint32_t num_experts;
-	uint32_t num_topk;       /* limit of every handle; 0: none */
+	uint32_t num_topk;       /* what handles will have; 0: unknown */
 	uint64_t explicit_bytes; /* rdma_buffer_size; 0: automatic */
 	uint32_t max_sms;        /* 0: not limited */
 	uint64_t timeout_ns;

@@ -24,12 +24,6 @@ ncclResult_t ep_handle_check(const struct ep_group_config *config, ncclEpLayout_
 			       "most %u)",
 			       num_topk, most, config->num_experts, limits->max_topk);
 	}
-	if (config->num_topk && (uint32_t)num_topk > config->num_topk) {
-		return ep_fail(ncclInvalidUsage,
-			       "num_topk is %d, the group was created for at most "
-			       "%u: raise num_topk in its config",
-			       num_topk, config->num_topk);
-	}
 	if ((uint64_t)config->shape.max_tokens * (uint32_t)num_topk > limits->max_selections) {
 		return ep_fail(ncclInvalidUsage,
 			       "max_dispatch_tokens_per_rank %u times num_topk %d "

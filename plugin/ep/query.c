@@ -111,7 +111,7 @@ ncclResult_t ep_query_received(struct ncclEpHandle *h, uint64_t *tokens, uint64_
 	EP_CHECK(ep_stream_check_capture(stream, "ncclEpExtNumRecvTokens"));
 	if (!h->dispatched) {
 		return ep_fail(ncclInvalidUsage, "ncclEpExtNumRecvTokens: no dispatch with the "
-						 "handle's routing has been completed");
+						 "handle has been completed");
 	}
 	EP_CHECK(ep_query_sum(h->received.src_rows, shape->nranks, &distinct, stream));
 	placed = distinct;
