@@ -330,7 +330,8 @@ ncclResult_t ncclEpHandleMemSize(ncclEpGroup_t ep_group, ncclEpLayout_t layout,
  * ncclEpHandleMemSize bytes, 16-byte aligned, which the caller keeps until HandleDestroy and
  * until the handle's work has finished; NULL: the library takes memory from a pool of the group.
  *
- * Local and cheap, except when the group's buffer has to grow for it (see rdma_buffer_size): then
+ * Possible while a stream is being captured; nothing of it becomes part of the graph. Local and
+ * cheap, except when the group's buffer has to grow for it (see rdma_buffer_size): then
  * it is collective (all ranks, same layout and num_topk), synchronises the device, needs both the
  * old and the new buffer for a moment, and graphs captured before are void.
  *

@@ -53,6 +53,18 @@ ncclResult_t ncclEpGroupDestroy(ncclEpGroup_t ep_group)
 
 /* ---- handles ---- */
 
+/*
+ * A capture that is under way forbids this thread, or all threads, to allocate memory, and is void if
+ * one does: unless the thread is in relaxed mode. To end, call it again with what it returns.
+ */
+static enum cudaStreamCaptureMode ep_capture_mode(enum cudaStreamCaptureMode mode)
+{
+	if (cudaThreadExchangeStreamCaptureMode(&mode) != cudaSuccess) {
+		(void)cudaGetLastError();
+	}
+	return mode;
+}
+
 ncclResult_t ncclEpHandleMemSize(ncclEpGroup_t ep_group, ncclEpLayout_t layout,
 				 const ncclEpHandleConfig_t *config, size_t *size_out, int num_topk)
 {
@@ -66,15 +78,19 @@ ncclResult_t ncclEpInitHandle(ncclEpHandle_t *handle, ncclEpGroup_t ep_group, nc
 			      const ncclEpHandleConfig_t *config, int num_topk,
 			      const ncclEpTensor_t *handle_mem)
 {
+	enum cudaStreamCaptureMode mode;
 	struct ep_call call;
+	ncclResult_t result;
 
 	ep_error_scope(NULL);
 	if (!handle) {
 		return ep_fail(ncclInvalidArgument, "handle is NULL: pass an address for it");
 	}
 	EP_CHECK(ep_call_begin_group(&call, ep_group, false));
-	return ep_call_end(&call, ep_handle_init(handle, ep_group, layout, config, num_topk,
-						    handle_mem));
+	mode = ep_capture_mode(cudaStreamCaptureModeRelaxed);
+	result = ep_handle_init(handle, ep_group, layout, config, num_topk, handle_mem);
+	ep_capture_mode(mode);
+	return ep_call_end(&call, result);
 }
 
 ncclResult_t ncclEpUpdateHandle(ncclEpHandle_t handle, const ncclEpTensor_t *topk_idx,
@@ -91,8 +107,10 @@ ncclResult_t ncclEpCreateHandle(ncclEpHandle_t *handle, ncclEpGroup_t ep_group,
 				const ncclEpLayoutInfo_t *layout_info,
 				const ncclEpHandleConfig_t *config, cudaStream_t stream)
 {
+	enum cudaStreamCaptureMode mode;
 	ncclEpLayoutInfo_t own;
 	struct ep_call call;
+	ncclResult_t result;
 
 	ep_error_scope(NULL);
 	EP_CHECK(EP_IMPORT_OPTIONAL(&own, layout_info, NCCL_EP_LAYOUT_INFO));
@@ -100,8 +118,10 @@ ncclResult_t ncclEpCreateHandle(ncclEpHandle_t *handle, ncclEpGroup_t ep_group,
 		return ep_fail(ncclInvalidArgument, "handle is NULL: pass an address for it");
 	}
 	EP_CHECK(ep_call_begin_group(&call, ep_group, false));
-	return ep_call_end(&call, ep_handle_create(handle, ep_group, layout, topk_idx,
-						      layout_info, config));
+	mode = ep_capture_mode(cudaStreamCaptureModeRelaxed);
+	result = ep_handle_create(handle, ep_group, layout, topk_idx, layout_info, config);
+	ep_capture_mode(mode);
+	return ep_call_end(&call, result);
 }
 
 ncclResult_t ncclEpHandleDestroy(ncclEpHandle_t handle)

@@ -319,12 +319,44 @@ static void failing_allocator(struct world *w)
 	CHECK_INT(purse.wrong, 0);
 }
 
+/* A new handle, whose memory has to be allocated, while a stream is being captured. */
+static void captured(struct world *w)
+{
+	static const enum cudaStreamCaptureMode modes[] = { cudaStreamCaptureModeGlobal,
+							    cudaStreamCaptureModeThreadLocal,
+							    cudaStreamCaptureModeRelaxed };
+	struct oracle_problem p = bench_problem(w->nranks, 12, 4, 64, 20, ORACLE_RANK_MAJOR);
+	ncclEpGroup_t group = bench_group(w, &p, 0);
+	ncclEpHandle_t handle[3];
+	cudaGraph_t graph;
+
+	for (int i = 0; i < 3; i++) {
+		enum cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
+
+		check_context("capture of mode %d", (int)modes[i]);
+		world_meet(w); /* a capture of mode global concerns all threads */
+		NEED_CUDA(cudaStreamBeginCapture(w->stream, modes[i]));
+		OK(init(group, &p, 4, NULL, &handle[i]));
+		world_meet(w);
+		CHECK_CUDA(cudaStreamEndCapture(w->stream, &graph), cudaSuccess);
+		NEED_CUDA(cudaGraphDestroy(graph));
+		NEED_CUDA(cudaThreadExchangeStreamCaptureMode(&mode));
+		CHECK_INT(mode, cudaStreamCaptureModeGlobal); /* the thread's is as before */
+	}
+	world_meet(w);
+	for (int i = 0; i < 3; i++) {
+		OK(ncclEpHandleDestroy(handle[i]));
+	}
+	OK(ncclEpGroupDestroy(group));
+}
+
 static void run(struct world *w, void *arg)
 {
 	sizes(w);
 	explicit_size(w);
 	growth(w);
 	handle_memory(w);
+	captured(w);
 	failing_allocator(w);
 	failures(w, WATCH_MALLOC, 2);
 	failures(w, WATCH_HOST_ALLOC, 1);
