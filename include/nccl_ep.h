@@ -200,8 +200,9 @@ typedef struct {
 	/*
 	 * Bytes of the memory that peers write to (low latency). AUTO: enough for handles of both
 	 * layouts with num_topk experts per token (num_topk unset: min(8, E)); a handle that needs
-	 * more makes InitHandle enlarge it. Otherwise exactly this, rounded up to 2 MiB;
-	 * InitHandle fails for handles that do not fit.
+	 * more makes InitHandle enlarge it. Otherwise this, rounded up to 2 MiB, if it is enough
+	 * for handles with num_topk (unset: 1) experts per token. If it is not, or a handle
+	 * needs more, it counts as AUTO, and a warning says so: other libraries need other sizes.
 	 */
 	unsigned long int rdma_buffer_size;
 	unsigned int num_qp_per_rank; /* not used: see NCCL_EP_RDMA_QUEUES */
@@ -336,8 +337,7 @@ ncclResult_t ncclEpHandleMemSize(ncclEpGroup_t ep_group, ncclEpLayout_t layout,
  * old and the new buffer for a moment, and graphs captured before are void.
  *
  * ncclInvalidArgument: as ncclEpHandleMemSize, or unfit handle_mem.
- * ncclInvalidUsage: explicit rdma_buffer_size too small (the text says what is needed),
- * B * num_topk above 262144, growth while an operation is pending.
+ * ncclInvalidUsage: B * num_topk above 262144, growth while an operation is pending.
  * ncclSystemError: the buffer has to grow, and the device does not come to rest.
  */
 ncclResult_t ncclEpInitHandle(ncclEpHandle_t *handle, ncclEpGroup_t ep_group, ncclEpLayout_t layout,

@@ -299,6 +299,7 @@ ncclResult_t ep_group_create(struct ncclEpGroup **ep_group, ncclComm_t comm,
 		(unsigned long long)(g->config.timeout_ns / 1000000),
 		g->config.enable_mask ? ", masks" : "", __builtin_popcountll(g->remote),
 		g->config.shape.channels);
+	ep_group_heap_warn(g, g->heap.topk);
 	*ep_group = g;
 	return ncclSuccess;
 }

@@ -27,6 +27,7 @@ struct ncclEpGroup {
 
 	struct ep_heap peer_heap;
 	struct ep_group_heap heap; /* layout of peer_heap */
+	bool heap_warned;          /* that it is larger than the caller wants */
 	struct ep_dev_group dev;   /* as kernels see the group; filled when the heap is bound */
 	bool lines;
 	struct ep_ll *ll; /* low latency's state; NULL in groups of another algorithm */

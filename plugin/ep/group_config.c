@@ -143,16 +143,16 @@ void ep_group_config_size(struct ep_group_config *config, uint32_t channels)
 {
 	uint32_t most = config->algo->limits.max_topk;
 	uint32_t topk = config->num_topk ? config->num_topk : EP_AUTO_TOPK;
+	uint64_t least = ep_max_u64(1, ep_min_u64(config->num_topk, most));
 
 	config->shape.channels = channels;
-	if (config->explicit_bytes) {
-		/* The largest top-k whose heap takes no more. */
-		config->heap_bytes = ep_heap_alloc_bytes(config->explicit_bytes);
-		config->heap = config->algo->heap(&config->shape, most);
-		while (config->heap.bytes > config->heap_bytes && most > 0) {
-			config->heap = config->algo->heap(&config->shape, --most);
+	/* A size that was asked for holds as large a top-k as it can, if that is enough. */
+	config->heap_bytes = ep_heap_alloc_bytes(config->explicit_bytes);
+	for (uint32_t k = most; config->explicit_bytes && k >= least; k--) {
+		config->heap = config->algo->heap(&config->shape, k);
+		if (config->heap.bytes <= config->heap_bytes) {
+			return;
 		}
-		return;
 	}
 	topk = (uint32_t)ep_min_u64(topk, ep_min_u64(config->num_experts, most));
 	config->heap = config->algo->heap(&config->shape, topk);

@@ -83,34 +83,33 @@ out:
 	return result;
 }
 
-ncclResult_t ep_group_heap_bytes(const struct ep_group_config *config, uint32_t topk,
-				 uint64_t *bytes)
+uint64_t ep_group_heap_bytes(const struct ep_group_config *config, uint32_t topk)
 {
-	uint64_t need = config->algo->heap(&config->shape, topk).bytes;
-
 	if (topk <= config->heap.topk) {
-		*bytes = config->heap_bytes;
-		return ncclSuccess;
+		return config->heap_bytes;
 	}
-	if (config->explicit_bytes) {
-		return ep_fail(
-			ncclInvalidUsage,
-			"rdma_buffer_size is %llu bytes, a handle of top-%u needs %llu: raise "
-			"it, or set NCCL_EP_AUTO",
-			(unsigned long long)config->explicit_bytes, topk, (unsigned long long)need);
+	return ep_heap_alloc_bytes(config->algo->heap(&config->shape, topk).bytes);
+}
+
+void ep_group_heap_warn(struct ncclEpGroup *g, uint32_t topk)
+{
+	uint64_t need = ep_group_heap_bytes(&g->config, topk);
+
+	if (g->config.explicit_bytes && need > ep_heap_alloc_bytes(g->config.explicit_bytes) &&
+	    !g->heap_warned) {
+		EP_WARN("rdma_buffer_size is %llu bytes, too little for handles of top-%u, which "
+			"take %llu: rank %d allocates those",
+			(unsigned long long)g->config.explicit_bytes, topk,
+			(unsigned long long)need, g->rank);
+		g->heap_warned = true;
 	}
-	*bytes = ep_heap_alloc_bytes(need);
-	return ncclSuccess;
 }
 
 ncclResult_t ep_group_heap_reserve(struct ncclEpGroup *g, uint32_t topk)
 {
-	uint64_t bytes;
-
 	if (topk <= g->heap.topk) {
 		return ncclSuccess;
 	}
-	EP_CHECK(ep_group_heap_bytes(&g->config, topk, &bytes));
 	if (g->pending) {
 		return ep_fail(
 			ncclInvalidUsage,
@@ -119,5 +118,6 @@ ncclResult_t ep_group_heap_reserve(struct ncclEpGroup *g, uint32_t topk)
 			"with num_topk = %u",
 			topk, g->pending, topk);
 	}
+	ep_group_heap_warn(g, topk);
 	return ep_group_grow(g, topk);
 }

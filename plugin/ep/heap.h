@@ -5,9 +5,11 @@
 
 #include "ep/group_config.h"
 
-/* Bytes of the heap after handles of `topk` have been made, if they can be. */
-ncclResult_t ep_group_heap_bytes(const struct ep_group_config *config, uint32_t topk,
-				 uint64_t *bytes);
+/* Bytes of the heap after handles of `topk` have been made. */
+uint64_t ep_group_heap_bytes(const struct ep_group_config *config, uint32_t topk);
+
+/* Warns, once a group, if handles of `topk` take more than rdma_buffer_size. */
+void ep_group_heap_warn(struct ncclEpGroup *group, uint32_t topk);
 
 /* group->peer_heap and group->heap are new: fills group->dev. */
 void ep_group_heap_bind(struct ncclEpGroup *group);

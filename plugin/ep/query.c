@@ -67,7 +67,7 @@ ncclResult_t ep_query_memory(const ncclEpGroupConfig_t *config, int nranks, nccl
 
 		EP_CHECK(ep_handle_check(&made, layout, num_topk));
 		m.handle_bytes = made.algo->handle_bytes(&made.shape, layout, topk);
-		EP_CHECK(ep_group_heap_bytes(&made, topk, &m.heap_bytes));
+		m.heap_bytes = ep_group_heap_bytes(&made, topk);
 	}
 	m.group_bytes = m.heap_bytes + ep_group_workspace_bytes(nranks, made.shape.channels);
 	ep_struct_export(memory, &m, sizeof(m), m.size);

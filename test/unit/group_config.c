@@ -127,17 +127,32 @@ static void test_timeouts(void)
 static void test_explicit_heap(void)
 {
 	ncclEpGroupConfig_t c = good();
-	uint64_t bytes = 0;
+	uint64_t automatic, small;
 
-	c.rdma_buffer_size = 1;
-	OK(ep_group_config_make(&made, &c, &params, 8, 132));
-	CHECK(made.heap.topk == 0 && made.heap_bytes == EP_HEAP_ALIGN);
-	CHECK_REASON(ep_group_heap_bytes(&made, 1, &bytes), ncclInvalidUsage,
-		     "rdma_buffer_size is 1 bytes, a handle of top-1 needs ");
+	OK(ep_group_config_make(&made, &c, &params, 2, 132));
+	automatic = made.heap_bytes;
+	c.rdma_buffer_size = 1; /* enough for nothing: as without it */
+	OK(ep_group_config_make(&made, &c, &params, 2, 132));
+	CHECK(made.heap.topk == 8 && made.heap_bytes == automatic);
+	c.rdma_buffer_size = 0;
+	c.num_topk = 1;
+	OK(ep_group_config_make(&made, &c, &params, 2, 132));
+	small = made.heap_bytes;
+	CHECK(small < automatic);
+	c.rdma_buffer_size = small; /* enough for some handles */
+	c.num_topk = 0;
+	OK(ep_group_config_make(&made, &c, &params, 2, 132));
+	CHECK(made.heap.topk >= 1 && made.heap.topk < 9 && made.heap_bytes == small);
+	CHECK(ep_group_heap_bytes(&made, made.heap.topk) == small);
+	CHECK(ep_group_heap_bytes(&made, 32) > automatic);
+	c.num_topk = 12; /* but not for those that there will be */
+	OK(ep_group_config_make(&made, &c, &params, 2, 132));
+	CHECK(made.heap.topk == 12 && made.heap_bytes > automatic);
+	c.num_topk = 200; /* more than a handle can have */
 	c.rdma_buffer_size = 1ul << 30;
-	OK(ep_group_config_make(&made, &c, &params, 8, 132));
+	OK(ep_group_config_make(&made, &c, &params, 2, 132));
 	CHECK(made.heap.topk == 32 && made.heap_bytes == 1ul << 30);
-	CHECK(ep_group_heap_bytes(&made, 32, &bytes) == ncclSuccess && bytes == 1ul << 30);
+	CHECK(ep_group_heap_bytes(&made, 32) == 1ul << 30);
 }
 
 static void test_handles(void)
@@ -231,11 +246,11 @@ static void test_channels(void)
 	CHECK(made.heap_bytes >= made.heap.bytes && made.heap.signal_off);
 	ep_group_config_size(&made, 0);
 	CHECK(made.heap_bytes == alone);
-	c.rdma_buffer_size = alone; /* with RDMA, the same memory is enough for fewer choices */
+	c.rdma_buffer_size = alone; /* with RDMA, the same memory is not enough */
 	OK(ep_group_config_make(&made, &c, &params, 8, 132));
 	CHECK(made.heap.topk >= 8);
 	ep_group_config_size(&made, 8);
-	CHECK(made.heap.topk < 8 && made.heap_bytes == alone);
+	CHECK(made.heap.topk == 8 && made.heap_bytes > alone);
 }
 
 /* The query reckons as the group does; the struct of version 1 has one node. */

@@ -128,22 +128,6 @@ static void test_orphans(struct world *w)
 	OK(ncclEpHandleDestroy(given));
 }
 
-static void test_explicit_buffer(struct world *w)
-{
-	ncclEpGroupConfig_t c = config_make();
-	ncclEpHandle_t h = (ncclEpHandle_t)8;
-	ncclEpGroup_t g = NULL;
-
-	c.rdma_buffer_size = 1 << 20; /* 2 MiB in fact */
-	c.max_dispatch_tokens_per_rank = 512;
-	OK(ncclEpCreateGroup(&g, w->comm, &c));
-	CHECK_RESULT(ncclEpInitHandle(&h, g, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, 32, NULL),
-		     ncclInvalidUsage);
-	CHECK(h == (ncclEpHandle_t)8); /* not written */
-	CHECK_LAST(g, ncclInvalidUsage, "rdma_buffer_size is 1048576 bytes, a handle of");
-	OK(ncclEpGroupDestroy(g));
-}
-
 /* One rank's mistake is every rank's failure, with its reason; nothing is left behind. */
 static void test_failures(struct world *w)
 {
@@ -325,7 +309,6 @@ static void run(struct world *w, void *arg)
 
 	test_memory(w);
 	test_orphans(w);
-	test_explicit_buffer(w);
 	test_failures(w);
 	test_absent_at_growth(w);
 	OK(ncclEpCreateGroup(&late, comm, &c));
