@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/cuda.h"
+#include "core/live.h"
 #include "ep/call.h"
 #include "ep/handle.h"
 #include "ep/record.h"
@@ -10,7 +11,7 @@ ncclResult_t ep_call_begin_group(struct ep_call *call, struct ncclEpGroup *group
 	int current = -1;
 
 	ep_error_scope(NULL);
-	if (!group || group->magic != EP_GROUP_MAGIC) {
+	if (!ep_live_has(group, EP_LIVE_GROUP)) {
 		return ep_fail(ncclInvalidArgument, "%s",
 			       group ? "ep_group is not a group (destroyed?)" : "ep_group is NULL");
 	}
@@ -34,7 +35,7 @@ err_end:
 ncclResult_t ep_handle_expect(const struct ncclEpHandle *handle)
 {
 	ep_error_scope(NULL);
-	if (!handle || handle->magic != EP_HANDLE_MAGIC) {
+	if (!ep_live_has(handle, EP_LIVE_HANDLE)) {
 		return ep_fail(ncclInvalidArgument, "%s",
 			       handle ? "handle is not a handle (destroyed?)" : "handle is NULL");
 	}

@@ -4,6 +4,7 @@
 #include "core/bootstrap.h"
 #include "core/cuda.h"
 #include "core/idle.h"
+#include "core/live.h"
 #include "core/log.h"
 #include "device/kernels.h"
 #include "ep/group.h"
@@ -102,6 +103,7 @@ static ncclResult_t ep_group_set_up(struct ncclEpGroup *g)
 
 static void ep_group_free(struct ncclEpGroup *g)
 {
+	(void)ep_live_remove(g, EP_LIVE_GROUP);
 	ep_handles_orphan(g);
 	ep_pool_drain(g);
 	ep_free(&g->config.alloc, g->workspace);
@@ -118,7 +120,6 @@ static void ep_group_free(struct ncclEpGroup *g)
 	free(g->idents);
 	ep_error_slot_destroy(&g->errors);
 	pthread_mutex_destroy(&g->lock);
-	g->magic = 0;
 	free(g);
 }
 
@@ -130,11 +131,11 @@ static struct ncclEpGroup *ep_group_new(ncclComm_t comm, const struct ep_boot *b
 		return NULL;
 	}
 	g->idents = calloc((size_t)boot->nranks, sizeof(*g->idents));
-	if (!g->idents) {
+	if (!g->idents || !ep_live_add(g, EP_LIVE_GROUP)) {
+		free(g->idents);
 		free(g);
 		return NULL;
 	}
-	g->magic = EP_GROUP_MAGIC;
 	pthread_mutex_init(&g->lock, NULL);
 	ep_error_slot_init(&g->errors);
 	g->comm = comm;

@@ -9,10 +9,7 @@
 #include "ep/call.h"
 #include "ep/group_config.h"
 
-#define EP_GROUP_MAGIC 0x70756f7267207065ull
-
 struct ncclEpGroup {
-	uint64_t magic;
 	pthread_mutex_t lock;
 	struct ep_error_slot errors;
 

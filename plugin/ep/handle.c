@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "core/cuda.h"
+#include "core/live.h"
 #include "core/log.h"
 #include "ep/handle.h"
 #include "ep/heap.h"
@@ -63,6 +64,13 @@ static ncclResult_t ep_handle_mem_take(struct ncclEpHandle *h, const ncclEpTenso
 	return ncclSuccess;
 }
 
+void ep_handle_free_orphan(struct ncclEpHandle *h)
+{
+	(void)ep_live_remove(h, EP_LIVE_HANDLE);
+	free(h->ll);
+	free(h);
+}
+
 static void ep_handle_enlist(struct ncclEpHandle *h)
 {
 	h->link = &h->group->handles;
@@ -93,10 +101,10 @@ static ncclResult_t ep_handle_make(struct ncclEpHandle **out, struct ncclEpGroup
 
 	EP_CHECK(ep_handle_check(&g->config, layout, num_topk));
 	h = calloc(1, sizeof(*h));
-	if (!h) {
+	if (!h || !ep_live_add(h, EP_LIVE_HANDLE)) {
+		free(h);
 		return ep_fail(ncclSystemError, "out of host memory");
 	}
-	h->magic = EP_HANDLE_MAGIC;
 	h->group = g;
 	h->layout = layout;
 	h->topk = (uint32_t)num_topk;
@@ -117,8 +125,7 @@ static ncclResult_t ep_handle_make(struct ncclEpHandle **out, struct ncclEpGroup
 	return ncclSuccess;
 
 err_free:
-	free(h->ll);
-	free(h);
+	ep_handle_free_orphan(h);
 	return result;
 }
 
@@ -167,13 +174,6 @@ ncclResult_t ep_handle_update(struct ncclEpHandle *h, const ncclEpTensor_t *topk
 	h->num_tokens = (uint32_t)ids.sizes[0];
 	h->routed = true;
 	return ncclSuccess;
-}
-
-void ep_handle_free_orphan(struct ncclEpHandle *h)
-{
-	h->magic = 0;
-	free(h->ll);
-	free(h);
 }
 
 static void ep_handle_free(struct ncclEpHandle *h)

@@ -6,8 +6,6 @@
 #include "ep/group.h"
 #include "ep/tensor.h"
 
-#define EP_HANDLE_MAGIC 0x656c646e61687065ull
-
 enum ep_pending_kind {
 	EP_PENDING_NONE,
 	EP_PENDING_DISPATCH,
@@ -24,7 +22,6 @@ struct ep_received {
 };
 
 struct ncclEpHandle {
-	uint64_t magic;
 	struct ncclEpGroup *group;         /* NULL: destroyed, and the handle can only be, too */
 	struct ncclEpHandle *next, **link; /* list of the group */
 	ncclEpLayout_t layout;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 #include <string.h>
+#include "core/live.h"
 #include "core/nccl_dyn.h"
 #include "ep/struct.h"
 #include "ep/tensor.h"
@@ -9,7 +10,7 @@
 
 /*
  * A descriptor of ncclEpTensorAlloc. Its `sizes` points into the same allocation, which tells it
- * from a copy that a caller made of the struct, and from one whose `sizes` was replaced.
+ * from one whose `sizes` was replaced; a copy of the struct is no live object.
  */
 struct ep_tensor {
 	ncclEpTensor_t pub;
@@ -52,7 +53,8 @@ const char *ep_dtype_name(ncclDataType_t datatype)
 
 static bool ep_tensor_is_allocated(const ncclEpTensor_t *t)
 {
-	return t->magic == EP_TENSOR_ALLOCATED && t->sizes == ((const struct ep_tensor *)t)->sizes;
+	return t->magic == EP_TENSOR_ALLOCATED && ep_live_has(t, EP_LIVE_TENSOR) &&
+	       t->sizes == ((const struct ep_tensor *)t)->sizes;
 }
 
 ncclResult_t ep_tensor_alloc(ncclEpTensor_t **tensor, unsigned int ndim, ncclDataType_t datatype,
@@ -71,7 +73,8 @@ ncclResult_t ep_tensor_alloc(ncclEpTensor_t **tensor, unsigned int ndim, ncclDat
 					: "ndim is 0");
 	}
 	t = calloc(1, sizeof(*t) + ndim * sizeof(size_t));
-	if (!t) {
+	if (!t || !ep_live_add(t, EP_LIVE_TENSOR)) {
+		free(t);
 		return ep_fail(ncclSystemError, "ncclEpTensorAlloc: no memory for %u extents",
 			       ndim);
 	}
@@ -87,13 +90,19 @@ ncclResult_t ep_tensor_alloc(ncclEpTensor_t **tensor, unsigned int ndim, ncclDat
 
 ncclResult_t ep_tensor_destroy(ncclEpTensor_t *tensor)
 {
+	if (!ep_live_has(tensor, EP_LIVE_TENSOR)) {
+		return ep_fail(ncclInvalidArgument,
+			       "ncclEpTensorDestroy: %p is not a descriptor of ncclEpTensorAlloc "
+			       "(destroyed?)",
+			       (void *)tensor);
+	}
 	if (!ep_tensor_is_allocated(tensor)) {
 		return ep_fail(ncclInvalidArgument,
-			       "ncclEpTensorDestroy: magic 0x%x, sizes %p: not a descriptor of "
-			       "ncclEpTensorAlloc, or its sizes pointer was replaced",
+			       "ncclEpTensorDestroy: magic 0x%x, sizes %p: the descriptor's "
+			       "magic or its sizes pointer was replaced: restore it",
 			       tensor->magic, (void *)tensor->sizes);
 	}
-	tensor->magic = 0;
+	(void)ep_live_remove(tensor, EP_LIVE_TENSOR);
 	free(tensor);
 	return ncclSuccess;
 }

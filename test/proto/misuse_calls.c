@@ -269,6 +269,27 @@ static void masks_on(struct world *w, const struct oracle_problem *p)
 	OK(ncclEpGroupDestroy(group));
 }
 
+/* Objects that were destroyed: whatever is in their memory by now, nobody looks at it. */
+static void destroyed(struct bench *b)
+{
+	ncclEpHandle_t handle;
+	size_t bytes = 7;
+
+	check_context("destroyed");
+	NEED_OK(ncclEpInitHandle(&handle, b->group, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, 3, NULL));
+	OK(ncclEpHandleDestroy(handle));
+	watch_start();
+	CHECK_REASON(ncclEpHandleDestroy(handle), IA, "handle is not a handle (destroyed?)");
+	CHECK_REASON(ncclEpComplete(handle, NULL, b->w->stream), IA, "destroyed?");
+	CHECK_REASON(ncclEpUpdateHandle(handle, &b->ids.t, NULL, b->w->stream), IA, "destroyed?");
+	OK(ncclEpGroupDestroy(b->group));
+	CHECK_REASON(ncclEpGroupDestroy(b->group), IA, "ep_group is not a group (destroyed?)");
+	CHECK_REASON(ncclEpHandleMemSize(b->group, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, &bytes, 3), IA,
+		     "destroyed?");
+	CHECK_INT(bytes, 7);
+	CHECK_INT(watch.calls[WATCH_LAUNCH], 0);
+}
+
 static void run(struct world *w, void *arg)
 {
 	struct oracle_problem p = bench_problem(w->nranks, 8, 4, 64, 5, ORACLE_EXPERT_MAJOR);
@@ -287,7 +308,7 @@ static void run(struct world *w, void *arg)
 	check_context("after the mistakes");
 	bench_pair(&b);
 	bench_close(&b);
-	OK(ncclEpGroupDestroy(group));
+	destroyed(&b);
 	masks_on(w, &p);
 }
 

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The set of live objects against a plain list, with additions and removals in any order. */
+#include "core/live.h"
+#include "support/world.h"
+
+#define OBJECTS 3000
+#define STEPS 60000
+
+static unsigned char memory[OBJECTS];
+static enum ep_live_kind is[OBJECTS];
+
+int main(void)
+{
+	uint64_t state = 1;
+
+	CHECK(!ep_live_has(memory, EP_LIVE_GROUP) && !ep_live_remove(memory, EP_LIVE_GROUP));
+	for (uint32_t i = 0; i < STEPS; i++) {
+		/* few at first, then many, and few again */
+		uint32_t among = i < STEPS / 3 || i > STEPS / 3 * 2 ? 40 : OBJECTS;
+		uint32_t k = (uint32_t)world_draw(&state, among);
+		enum ep_live_kind kind = (enum ep_live_kind)(1 + world_draw(&state, 3));
+
+		CHECK(ep_live_has(memory + k, kind) == (is[k] == kind));
+		if (is[k] == EP_LIVE_NONE) {
+			NEED(ep_live_add(memory + k, kind));
+			is[k] = kind;
+		} else {
+			CHECK(ep_live_remove(memory + k, kind) == (is[k] == kind));
+			is[k] = is[k] == kind ? EP_LIVE_NONE : is[k];
+		}
+	}
+	for (uint32_t k = 0; k < OBJECTS; k++) {
+		for (int kind = 1; kind <= 3; kind++) {
+			CHECK(ep_live_has(memory + k, (enum ep_live_kind)kind) ==
+			      ((int)is[k] == kind));
+		}
+		CHECK(ep_live_remove(memory + k, is[k]) == (is[k] != EP_LIVE_NONE));
+		CHECK(!ep_live_has(memory + k, is[k] ? is[k] : EP_LIVE_GROUP));
+	}
+	return check_end();
+}
