@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What CUDA says of the GPUs of a node before any memory is mapped. */
+#include <string.h>
 #include "core/cuda.h"
-#include "peer/heap.h"
+#include "peer/internal.h"
 
 /* The CUDA ordinal in this process of a peer's GPU; false if this process does not see it. */
 static bool ep_peer_ordinal(const struct ep_ident *self, const struct ep_ident *peer, int *device)
@@ -63,30 +64,39 @@ ncclResult_t ep_peer_check(const struct ep_ident *idents, int nranks, int rank)
 }
 
 /* Atomics at a peer's memory are native on NVLink and not on PCIe. */
+static bool ep_peer_nvlink(int self, int device)
+{
+	int native = 0;
+
+	if (device == self) {
+		return true;
+	}
+	if (cudaDeviceGetP2PAttribute(&native, cudaDevP2PAttrNativeAtomicSupported, self, device) !=
+	    cudaSuccess) {
+		(void)cudaGetLastError();
+		return false;
+	}
+	return native != 0;
+}
+
 bool ep_peer_all_nvlink(const struct ep_ident *idents, int nranks, int rank)
 {
 	const struct ep_ident *self = &idents[rank];
+	const char *hidden[EP_HEAP_MAX_RANKS];
+	int count = 0;
 
 	for (int r = 0; r < nranks; r++) {
-		int device, native = 0;
+		int device;
 
-		if (r == rank || !ep_ident_same_node(self, &idents[r])) {
+		if (r == rank || !ep_ident_same_node(self, &idents[r]) ||
+		    strcmp(self->bus_id, idents[r].bus_id) == 0) {
 			continue;
 		}
 		if (!ep_peer_ordinal(self, &idents[r], &device)) {
-			return false;
-		}
-		if (device == self->device) {
-			continue;
-		}
-		if (cudaDeviceGetP2PAttribute(&native, cudaDevP2PAttrNativeAtomicSupported,
-					      self->device, device) != cudaSuccess) {
-			(void)cudaGetLastError();
-			return false;
-		}
-		if (!native) {
+			hidden[count++] = idents[r].bus_id;
+		} else if (!ep_peer_nvlink(self->device, device)) {
 			return false;
 		}
 	}
-	return true;
+	return ep_peer_nvlink_hidden(hidden, count, self->bus_id);
 }

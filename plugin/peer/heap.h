@@ -64,7 +64,7 @@ static inline uint64_t ep_heap_alloc_bytes(uint64_t bytes)
  */
 ncclResult_t ep_peer_check(const struct ep_ident *idents, int nranks, int rank);
 
-/* Whether this rank's GPU is joined to its node's by NVLink, as far as CUDA tells. Local. */
+/* Whether this rank's GPU is joined to its node's by NVLink, as far as CUDA and NVML tell. Local. */
 bool ep_peer_all_nvlink(const struct ep_ident *idents, int nranks, int rank);
 
 /*

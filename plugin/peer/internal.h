@@ -75,4 +75,10 @@ void ep_heap_unmap(struct ep_heap *heap);
 /* Gives the memory of a heap back, if there is any, and takes the heap off the list. */
 void ep_heap_entry_free(struct ep_heap_entry *entry);
 
+/*
+ * Whether NVLink joins GPU `self` and each of `count` others of this host that CUDA does not show to
+ * this process. False also where nothing tells.
+ */
+bool ep_peer_nvlink_hidden(const char *const *bus_ids, int count, const char *self);
+
 #endif

@@ -18,8 +18,8 @@ static ncclResult_t ep_peer_ipc_map(void **base, const struct ep_heap_export *e,
 		(void)cudaGetLastError();
 		return ep_fail(ncclUnhandledCudaError,
 			       "GPU %s of rank %d cannot map memory of GPU %s of rank %d: %s; both "
-			       "processes need the same IPC namespace and to see both GPUs "
-			       "(CUDA_VISIBLE_DEVICES)",
+			       "processes need the same IPC namespace, and GPUs with peer access "
+			       "to each other",
 			       idents[rank].bus_id, rank, idents[peer].bus_id, peer,
 			       cudaGetErrorString(err));
 	}

@@ -227,7 +227,8 @@ void world_run(int nranks, world_fn fn, void *arg)
 	}
 	NEED(nranks == environment("WORLD_SIZE", 1));
 	w.rank = environment("RANK", 0);
-	w.device = environment("LOCAL_RANK", 0);
+	NEED_CUDA(cudaGetDeviceCount(&devices));
+	w.device = environment("LOCAL_RANK", 0) % devices; /* each process may see its own only */
 	w.board = map_board();
 	run_rank(&w, fn, arg);
 	munmap(w.board, sizeof(*w.board));

@@ -123,10 +123,12 @@ static cudaError_t vc_copy_peer_check(const void *dst, int to, const void *src, 
 	if (!vc_device_valid(to) || !vc_device_valid(from)) {
 		return cudaErrorInvalidDevice;
 	}
-	if (size && (!vc_mem_find(dst, size, &mem) || !vc_on_device(&mem) || mem.device != to)) {
+	if (size && (!vc_mem_find(dst, size, &mem) || !vc_on_device(&mem) ||
+		     mem.device != vc_device_number(to))) {
 		return cudaErrorInvalidValue;
 	}
-	if (size && (!vc_mem_find(src, size, &mem) || !vc_on_device(&mem) || mem.device != from)) {
+	if (size && (!vc_mem_find(src, size, &mem) || !vc_on_device(&mem) ||
+		     mem.device != vc_device_number(from))) {
 		return cudaErrorInvalidValue;
 	}
 	return cudaSuccess;

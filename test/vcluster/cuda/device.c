@@ -11,25 +11,68 @@
 #define VC_DEFAULT_DEVICES 8
 #define VC_DEFAULT_MEM_MB 16384
 
-static __thread int vc_current;
+static __thread int vc_current;                               /* ordinal */
+static int vc_visible[VC_MAX_DEVICES], vc_visible_count = -1; /* -1: all */
 static _Atomic int vc_sticky[VC_MAX_DEVICES];
 static bool vc_peer_enabled[VC_MAX_DEVICES][VC_MAX_DEVICES];
 
-int vc_device_count(void)
+static int vc_device_all(void)
 {
 	long n = vc_env_long("VC_GPUS", VC_DEFAULT_DEVICES);
 
 	return n < 0 ? 0 : n > VC_MAX_DEVICES ? VC_MAX_DEVICES : (int)n;
 }
 
-int vc_device_current(void)
+/* As CUDA reads it, once: numbers, until one is wrong. */
+__attribute__((constructor)) static void vc_visible_init(void)
 {
-	return vc_current;
+	const char *text = getenv("CUDA_VISIBLE_DEVICES");
+	char *end;
+
+	if (!text) {
+		return;
+	}
+	for (vc_visible_count = 0; vc_visible_count < VC_MAX_DEVICES; text = end + 1) {
+		long number = strtol(text, &end, 10);
+
+		if (end == text || number < 0 || number >= vc_device_all()) {
+			break;
+		}
+		vc_visible[vc_visible_count++] = (int)number;
+		if (*end != ',') {
+			break;
+		}
+	}
 }
 
-bool vc_device_valid(int device)
+int vc_device_count(void)
 {
-	return device >= 0 && device < vc_device_count();
+	return vc_visible_count < 0 ? vc_device_all() : vc_visible_count;
+}
+
+int vc_device_number(int ordinal)
+{
+	return vc_visible_count < 0 ? ordinal : vc_visible[ordinal];
+}
+
+int vc_device_ordinal(int number)
+{
+	for (int i = 0; i < vc_device_count(); i++) {
+		if (vc_device_number(i) == number) {
+			return i;
+		}
+	}
+	return -1;
+}
+
+int vc_device_current(void)
+{
+	return vc_device_number(vc_current);
+}
+
+bool vc_device_valid(int ordinal)
+{
+	return ordinal >= 0 && ordinal < vc_device_count();
 }
 
 void vc_device_set_sticky(int device, cudaError_t error)
@@ -59,7 +102,7 @@ cudaError_t cudaSetDevice(int device)
 		return vc_error(cudaErrorInvalidDevice);
 	}
 	vc_current = device;
-	return vc_error(vc_device_sticky(device));
+	return vc_error(vc_device_sticky(vc_device_current()));
 }
 
 cudaError_t cudaGetDevice(int *device)
@@ -134,7 +177,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int dev
 		*value = (int)vc_sm_count();
 		return cudaSuccess;
 	case cudaDevAttrPciBusId:
-		*value = 0x10 + device;
+		*value = 0x10 + vc_device_number(device);
 		return cudaSuccess;
 	case cudaDevAttrGPUDirectRDMASupported:
 		*value = !vc_env_long("VC_NO_GDR", 0);
@@ -168,7 +211,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
 		 vc_env_long("VC_MIG", 0) ? " MIG 1g.18gb" : "");
 	memcpy(prop->uuid.bytes, "vcluster", 8);
 	prop->uuid.bytes[14] = (char)vc_node();
-	prop->uuid.bytes[15] = (char)device;
+	prop->uuid.bytes[15] = (char)vc_device_number(device);
 	prop->totalGlobalMem = (size_t)vc_env_long("VC_MEM_MB", VC_DEFAULT_MEM_MB) << 20;
 	prop->sharedMemPerBlock = 48 * 1024;
 	prop->sharedMemPerBlockOptin = VC_BLOCK_SHARED_MAX;
@@ -194,7 +237,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
 	prop->hostRegisterSupported = 1;
 	prop->asyncEngineCount = 3;
 	prop->l2CacheSize = 50 << 20;
-	prop->pciBusID = 0x10 + device;
+	prop->pciBusID = 0x10 + vc_device_number(device);
 	return cudaSuccess;
 }
 
@@ -206,22 +249,27 @@ cudaError_t cudaDeviceGetPCIBusId(char *id, int len, int device)
 	if (!vc_device_valid(device)) {
 		return vc_error(cudaErrorInvalidDevice);
 	}
-	snprintf(id, (size_t)len, "0000:%02X:00.0", 0x10 + device);
+	snprintf(id, (size_t)len, "0000:%02X:00.0", 0x10 + vc_device_number(device));
 	return cudaSuccess;
 }
 
 cudaError_t cudaDeviceGetByPCIBusId(int *device, const char *id)
 {
 	unsigned int domain, bus, slot, function;
+	int ordinal;
 
 	if (!device || !id) {
 		return vc_error(cudaErrorInvalidValue);
 	}
 	if (sscanf(id, "%x:%x:%x.%x", &domain, &bus, &slot, &function) != 4 || domain || slot ||
-	    function || !vc_device_valid((int)bus - 0x10)) {
+	    function) {
 		return vc_error(cudaErrorInvalidDevice);
 	}
-	*device = (int)bus - 0x10;
+	ordinal = vc_device_ordinal((int)bus - 0x10);
+	if (ordinal < 0) {
+		return vc_error(cudaErrorInvalidDevice);
+	}
+	*device = ordinal;
 	return cudaSuccess;
 }
 
@@ -236,20 +284,26 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
 	return cudaSuccess;
 }
 
-/* VC_NO_PEER=0-3,1-2: pairs of devices without a path between them. */
-bool vc_peer_possible(int from, int to)
+/* Whether a variable such as VC_NO_PEER=0-3,1-2 names a pair of devices. */
+static bool vc_pair_named(const char *variable, int from, int to)
 {
-	const char *text = getenv("VC_NO_PEER");
+	const char *text = getenv(variable);
 	int a, b, used;
 
 	while (text && sscanf(text, "%d-%d%n", &a, &b, &used) == 2) {
 		if ((a == from && b == to) || (a == to && b == from)) {
-			return false;
+			return true;
 		}
 		text += used;
 		text += *text == ',';
 	}
-	return true;
+	return false;
+}
+
+/* Not of those that VC_NO_PEER names. */
+bool vc_peer_possible(int from, int to)
+{
+	return !vc_pair_named("VC_NO_PEER", from, to);
 }
 
 cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer)
@@ -260,14 +314,14 @@ cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer)
 	if (!vc_device_valid(device) || !vc_device_valid(peer)) {
 		return vc_error(cudaErrorInvalidDevice);
 	}
-	*can = device != peer && vc_peer_possible(device, peer);
+	*can = device != peer && vc_peer_possible(vc_device_number(device), vc_device_number(peer));
 	return cudaSuccess;
 }
 
-/* All pairs of devices are joined as by NVLink, but for those that VC_NO_PEER names. */
+/* All pairs of devices are joined as by NVLink; those of VC_NO_NVLINK by PCIe, of VC_NO_PEER not. */
 cudaError_t cudaDeviceGetP2PAttribute(int *value, enum cudaDeviceP2PAttr attr, int device, int peer)
 {
-	bool possible;
+	bool possible, nvlink;
 
 	if (!value || device == peer) {
 		return vc_error(cudaErrorInvalidValue);
@@ -275,14 +329,18 @@ cudaError_t cudaDeviceGetP2PAttribute(int *value, enum cudaDeviceP2PAttr attr, i
 	if (!vc_device_valid(device) || !vc_device_valid(peer)) {
 		return vc_error(cudaErrorInvalidDevice);
 	}
-	possible = vc_peer_possible(device, peer);
+	possible = vc_peer_possible(vc_device_number(device), vc_device_number(peer));
+	nvlink = possible &&
+		 !vc_pair_named("VC_NO_NVLINK", vc_device_number(device), vc_device_number(peer));
 	switch ((int)attr) {
 	case cudaDevP2PAttrPerformanceRank:
 		*value = 0;
 		return cudaSuccess;
 	case cudaDevP2PAttrAccessSupported:
-	case cudaDevP2PAttrNativeAtomicSupported:
 		*value = possible;
+		return cudaSuccess;
+	case cudaDevP2PAttrNativeAtomicSupported:
+		*value = nvlink;
 		return cudaSuccess;
 	default:
 		return vc_error(cudaErrorInvalidValue);
@@ -300,7 +358,7 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned int flags)
 	if (!vc_device_valid(peer)) {
 		return vc_error(cudaErrorInvalidDevice);
 	}
-	if (peer == vc_current || !vc_peer_possible(vc_current, peer)) {
+	if (peer == vc_current || !vc_peer_possible(vc_device_current(), vc_device_number(peer))) {
 		return vc_error(cudaErrorPeerAccessUnsupported);
 	}
 	pthread_mutex_lock(&vc_lock);

@@ -7,9 +7,15 @@
 #include <cuda_runtime_api.h>
 #include "exec/util.h"
 
-int vc_device_count(void);
+/*
+ * A device has a number in its node, and an ordinal in each process that sees it, which is another
+ * one under CUDA_VISIBLE_DEVICES. Calls take and return ordinals; the rest of the code has numbers.
+ */
+int vc_device_count(void); /* that this process sees */
 int vc_device_current(void);
-bool vc_device_valid(int device);
+bool vc_device_valid(int ordinal);
+int vc_device_number(int ordinal);
+int vc_device_ordinal(int number); /* -1: not seen */
 bool vc_peer_possible(int from, int to);
 int vc_node(void);
 /* The first error is recorded for cudaGetLastError and returned. */

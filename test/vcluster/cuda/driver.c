@@ -178,7 +178,7 @@ static CUresult vc_cu_pointer_get_attribute(void *data, CUpointer_attribute attr
 		*(unsigned int *)data = device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
 		return CUDA_SUCCESS;
 	case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-		*(int *)data = mem.device;
+		*(int *)data = vc_device_ordinal(mem.device);
 		return CUDA_SUCCESS;
 	case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
 		*(CUdeviceptr *)data = p;

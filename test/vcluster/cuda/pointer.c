@@ -44,7 +44,7 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attr, const v
 		attr->hostPointer = (void *)p;
 		return cudaSuccess;
 	}
-	attr->device = mem.device;
+	attr->device = vc_device_ordinal(mem.device);
 	attr->devicePointer = (void *)p;
 	if (mem.kind == VC_MEM_HOST || mem.kind == VC_MEM_REGISTERED) {
 		attr->type = cudaMemoryTypeHost;

@@ -365,7 +365,7 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId id, int
 
 ncclResult_t ncclCommInitAll(ncclComm_t *comms, int n, const int *devices)
 {
-	int before = vc_device_current();
+	int before = vc_device_ordinal(vc_device_current());
 	ncclUniqueId id;
 	ncclResult_t result;
 
@@ -491,5 +491,5 @@ ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device)
 {
 	ncclResult_t result = vc_comm_check(comm);
 
-	return result ? result : vc_comm_ask(comm, device, comm->device);
+	return result ? result : vc_comm_ask(comm, device, vc_device_ordinal(comm->device));
 }

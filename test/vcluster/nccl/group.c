@@ -16,7 +16,7 @@ static void *vc_job_main(void *arg)
 {
 	struct vc_job *job = arg;
 
-	cudaSetDevice(job->device);
+	cudaSetDevice(vc_device_ordinal(job->device));
 	job->result = job->run(job);
 	return NULL;
 }
