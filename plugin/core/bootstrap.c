@@ -69,9 +69,25 @@ static ncclResult_t ep_boot_nccl_error(struct ep_boot *boot)
 	return error;
 }
 
+#define EP_BOOT_GONE_TEXT 96
+
+/* " (rank 3's process has ended)" for the first rank of this host of which that is known, else "". */
+static const char *ep_boot_gone(const struct ep_boot *boot, char text[EP_BOOT_GONE_TEXT])
+{
+	text[0] = '\0';
+	for (int r = 0; boot->idents && r < boot->nranks && !text[0]; r++) {
+		if (r != boot->rank && ep_ident_gone(&boot->idents[boot->rank], &boot->idents[r])) {
+			snprintf(text, EP_BOOT_GONE_TEXT, " (rank %d's process, pid %d, has ended)",
+				 r, boot->idents[r].pid);
+		}
+	}
+	return text;
+}
+
 static ncclResult_t ep_boot_wait(struct ep_boot *boot, const char *what)
 {
 	uint64_t start = ep_now_ns(), checked = start;
+	char gone[EP_BOOT_GONE_TEXT];
 
 	for (;;) {
 		cudaError_t state = cudaStreamQuery(boot->stream);
@@ -89,9 +105,10 @@ static ncclResult_t ep_boot_wait(struct ep_boot *boot, const char *what)
 		if (error != ncclSuccess && error != ncclInProgress) {
 			boot->stuck = state != cudaSuccess;
 			return ep_fail(error,
-				       "%s: NCCL reports %s on rank %d; destroy the "
+				       "%s: NCCL reports %s on rank %d%s; destroy the "
 				       "communicator and start again",
-				       what, ncclGetErrorString(error), boot->rank);
+				       what, ncclGetErrorString(error), boot->rank,
+				       ep_boot_gone(boot, gone));
 		}
 		if (state == cudaSuccess) {
 			return ncclSuccess;
@@ -100,12 +117,12 @@ static ncclResult_t ep_boot_wait(struct ep_boot *boot, const char *what)
 			boot->stuck = true;
 			return ep_fail(ncclRemoteError,
 				       "%s: not all %d ranks arrived within %llu ms (rank %d "
-				       "waited); all ranks must make this call. Abort the "
+				       "waited)%s; all ranks must make this call. Abort the "
 				       "communicator: its collective still waits on the device. "
 				       "NCCL_EP_BOOTSTRAP_TIMEOUT_MS sets the limit",
 				       what, boot->nranks,
-				       (unsigned long long)(boot->timeout_ns / 1000000),
-				       boot->rank);
+				       (unsigned long long)(boot->timeout_ns / 1000000), boot->rank,
+				       ep_boot_gone(boot, gone));
 		}
 		ep_boot_pause(now - start);
 	}

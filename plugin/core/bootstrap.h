@@ -9,6 +9,7 @@
 
 #include <stdbool.h>
 #include "core/error.h"
+#include "core/ident.h"
 
 #define EP_BOOT_BYTES 1024 /* largest contribution of a rank */
 
@@ -19,6 +20,7 @@ struct ep_boot {
 	cudaStream_t stream;
 	unsigned char *buffer; /* device, nranks * EP_BOOT_BYTES */
 	uint64_t timeout_ns;
+	const struct ep_ident *idents; /* of all ranks; NULL until the caller has them */
 	bool stuck; /* an exchange is still on the stream: stream and buffer cannot be freed */
 };
 

@@ -184,6 +184,7 @@ static ncclResult_t ep_group_meet(struct ncclEpGroup *g, struct ep_boot *boot, n
 	for (int r = 0; r < g->nranks; r++) {
 		g->idents[r] = all[r].ident;
 	}
+	boot->idents = g->idents;
 	*team = all[0].team;
 	result = ep_group_remote_plan(g);
 out:

@@ -41,6 +41,7 @@ static ncclResult_t ep_group_grow(struct ncclEpGroup *g, uint32_t topk)
 	cudaError_t err;
 
 	EP_CHECK(ep_boot_open(&boot, g->comm, timeout_ns));
+	boot.idents = g->idents;
 	err = ep_device_wait(g->device, timeout_ns);
 	if (err == cudaErrorNotReady) {
 		result = ep_fail(ncclSystemError,
