@@ -14,6 +14,7 @@
 static __thread int vc_current;                               /* ordinal */
 static int vc_visible[VC_MAX_DEVICES], vc_visible_count = -1; /* -1: all */
 static _Atomic int vc_sticky[VC_MAX_DEVICES];
+static _Atomic bool vc_context[VC_MAX_DEVICES];
 static bool vc_peer_enabled[VC_MAX_DEVICES][VC_MAX_DEVICES];
 
 static int vc_device_all(void)
@@ -43,6 +44,19 @@ __attribute__((constructor)) static void vc_visible_init(void)
 			break;
 		}
 	}
+}
+
+int vc_device_enter(void)
+{
+	int number = vc_device_current();
+
+	atomic_store(&vc_context[number], true);
+	return number;
+}
+
+bool vc_device_has_context(int number)
+{
+	return atomic_load(&vc_context[number]);
 }
 
 int vc_device_count(void)
@@ -102,7 +116,7 @@ cudaError_t cudaSetDevice(int device)
 		return vc_error(cudaErrorInvalidDevice);
 	}
 	vc_current = device;
-	return vc_error(vc_device_sticky(vc_device_current()));
+	return vc_error(vc_device_sticky(vc_device_enter()));
 }
 
 cudaError_t cudaGetDevice(int *device)

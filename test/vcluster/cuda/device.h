@@ -13,6 +13,9 @@
  */
 int vc_device_count(void); /* that this process sees */
 int vc_device_current(void);
+/* The same for a call that needs a context: the device has one from now on. */
+int vc_device_enter(void);
+bool vc_device_has_context(int number);
 bool vc_device_valid(int ordinal);
 int vc_device_number(int ordinal);
 int vc_device_ordinal(int number); /* -1: not seen */
@@ -28,7 +31,7 @@ void vc_fault_at_launch(int device);
 /* First in most calls: a device with a sticky error refuses them. */
 #define VC_ENTER()                                                                                 \
 	do {                                                                                       \
-		cudaError_t vc_sticky_ = vc_device_sticky(vc_device_current());                    \
+		cudaError_t vc_sticky_ = vc_device_sticky(vc_device_enter());                      \
 		if (vc_sticky_) {                                                                  \
 			return vc_error(vc_sticky_);                                               \
 		}                                                                                  \

@@ -236,6 +236,16 @@ cudaError_t cudaDeviceFlushGPUDirectRDMAWrites(enum cudaFlushGPUDirectRDMAWrites
 							(CUflushGPUDirectRDMAWritesScope)scope));
 }
 
+static CUresult vc_cu_primary_state(CUdevice device, unsigned int *flags, int *active)
+{
+	if (!vc_device_valid(device) || !flags || !active) {
+		return CUDA_ERROR_INVALID_VALUE;
+	}
+	*flags = 0;
+	*active = vc_device_has_context(vc_device_number(device));
+	return CUDA_SUCCESS;
+}
+
 struct vc_entry {
 	const char *name;
 	unsigned int version; /* CUDA release that brought it */
@@ -252,6 +262,7 @@ static const struct vc_entry vc_entries[] = {
 	VC_ENTRY("cuGetErrorString", 6000, vc_cu_get_error_string),
 	VC_ENTRY("cuDeviceGet", 2000, vc_cu_device_get),
 	VC_ENTRY("cuDeviceGetAttribute", 2000, vc_cu_device_get_attribute),
+	VC_ENTRY("cuDevicePrimaryCtxGetState", 7000, vc_cu_primary_state),
 	VC_ENTRY("cuMemGetAddressRange", 3020, vc_cu_mem_get_address_range),
 	VC_ENTRY("cuMemGetHandleForAddressRange", 11070, vc_cu_mem_get_handle),
 	VC_ENTRY("cuPointerGetAttribute", 4000, vc_cu_pointer_get_attribute),
