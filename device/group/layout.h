@@ -157,7 +157,9 @@ struct ep_peer_stats {
 struct ep_dev_state {
 	uint32_t aborted;                 /* a fatal record was written: every wait ends */
 	uint32_t record_lock[EP_RECORDS]; /* 0 free; the host frees it after reading */
-	uint32_t pad[4];
+	uint64_t
+		in_vain; /* step << 32 | EP_WAIT_CLOCK of when a wait of it began that was in vain */
+	uint32_t pad[2];
 };
 
 /*

@@ -24,6 +24,8 @@ EP_DEV uint32_t ep_max_u32(uint32_t a, uint32_t b)
  * stands: ep_wait_extended(). doc/protocol.md, example 2, has the longest waits that follow.
  */
 #define EP_WAIT_GRACE_NS 1000000000u
+/* What a peer is granted at least that another rank may hold up: that one is granted 1/2 s itself. */
+#define EP_WAIT_HELD_NS (EP_WAIT_GRACE_NS / 8 * 5)
 
 /* Where a peer stands that is waited for: grace is EP_WAIT_GRACE_NS >> this. */
 enum ep_wait_stand {
@@ -39,12 +41,13 @@ enum ep_wait_stand {
  * be late only because it waits for C. Were A to give up at its timeout, A would blame B, which is
  * alive. So A looks at the progress words:
  *
- *   1. B stands elsewhere than at A's last look (at the first look: always). What follows counts
- *      from now on.
+ *   1. B stands elsewhere than at A's last look: what follows counts from now on. (At the first
+ *      look only if B has started the step. Else B has had its time, even where A's wait for it
+ *      counts from an earlier wait, by ep_wait_since.)
  *   2. Some rank has not come as far as B needs it to be: that rank may hold B up, and A grants B
- *      the timeout once more. If B has started the step it needs its bank free, so everybody must
- *      have started a later step than the one that freed the bank; else everybody must have come as
- *      far as B has.
+ *      the timeout once more, and longer than B grants that rank. If B has started the step it
+ *      needs its bank free, so everybody must have started a later step than the one that freed the
+ *      bank; else everybody must have come as far as B has.
  *   3. The progress words show nobody who holds B up. B may still be waiting for a message that was
  *      for B alone and is lost. If that wait began a little later than A's, it ends a little later,
  *      and B needs time to come to where A waits for it, the more the further it is behind: A grants
@@ -62,21 +65,57 @@ EP_DEV bool ep_wait_extended(const struct ep_dev_group &g, const struct ep_op &o
 	uint32_t stand = reached == op.epoch                 ? EP_WAIT_WITH
 			 : (int32_t)(reached - op.epoch) > 0 ? EP_WAIT_AHEAD
 							     : EP_WAIT_BEHIND;
+	uint32_t before = s->polls >> EP_WAIT_STAND_SHIFT;
 	uint64_t now = ep_time_ns(), grace = EP_WAIT_GRACE_NS >> stand;
 
-	if (s->polls >> EP_WAIT_STAND_SHIFT != stand) {
+	if (before != stand) {
 		s->polls = (s->polls & ((1u << EP_WAIT_STAND_SHIFT) - 1)) |
 			   stand << EP_WAIT_STAND_SHIFT;
-		s->start_ns = now - g.timeout_ns;
+		if (before || stand != EP_WAIT_BEHIND) {
+			s->start_ns = now - g.timeout_ns;
+		}
 		return true;
 	}
 	EP_UNROLL(1) /* a wait that expires is rare: not worth the registers */
 	for (uint32_t r = 0; r < g.nranks && needed != 1 && stand != EP_WAIT_AHEAD; r++) {
 		if ((int32_t)(ep_progress_step(g, r) - needed) < 0) {
-			grace = g.timeout_ns;
+			grace = g.timeout_ns > EP_WAIT_HELD_NS ? g.timeout_ns : EP_WAIT_HELD_NS;
 		}
 	}
 	return now - s->start_ns - g.timeout_ns < grace;
+}
+
+/* Time in units of about a millisecond. */
+#define EP_WAIT_CLOCK(ns) ((uint32_t)((ns) >> 20))
+
+/* A wait of this step was in vain, the first one: ep_wait_since tells the others. */
+EP_DEV void ep_wait_in_vain(const struct ep_dev_group &g, const struct ep_op &op,
+			    const struct ep_spin &s)
+{
+	uint64_t said = ep_ld_relaxed_gpu_u64(&g.state->in_vain);
+
+	if (s.start_ns && (uint32_t)(said >> 32) != op.step) {
+		ep_st_relaxed_gpu_u64(&g.state->in_vain,
+				      (uint64_t)op.step << 32 | EP_WAIT_CLOCK(s.start_ns));
+	}
+}
+
+/*
+ * Several ranks are lost. A block waits for the rows of one after the other, and each of them has
+ * had its time when the first wait of the step has expired: this wait counts from there.
+ */
+EP_DEV void ep_wait_since(const struct ep_dev_group &g, const struct ep_op &op, struct ep_spin *s)
+{
+	uint64_t said = ep_ld_relaxed_gpu_u64(&g.state->in_vain);
+
+	if ((uint32_t)(said >> 32) == op.step && !(s->polls >> EP_WAIT_STAND_SHIFT)) {
+		uint64_t now = ep_time_ns();
+		uint64_t age = (uint64_t)(EP_WAIT_CLOCK(now) - (uint32_t)said) << 20;
+
+		if (!s->start_ns || age > now - s->start_ns) {
+			s->start_ns = now - age;
+		}
+	}
 }
 
 /* Has the host given up the connection with rank r? */
@@ -128,8 +167,17 @@ EP_DEV_COLD struct ep_wait_result ep_wait_look(const struct ep_dev_group &g, str
 					       enum ep_wait_site site, uint32_t peer)
 {
 	struct ep_wait_result w;
-	uint32_t value = 0, verdict = ep_wait_verdict(g, op, &s, expired, peer, &value);
+	/* a bank is waited for before the step sends: who is late there may be late later, too */
+	bool counts = site != EP_WAIT_PROGRESS;
+	uint32_t value = 0, verdict;
 
+	if (counts) {
+		ep_wait_since(g, op, &s);
+	}
+	verdict = ep_wait_verdict(g, op, &s, expired, peer, &value);
+	if (counts && verdict != EP_WAIT_GOES_ON) {
+		ep_wait_in_vain(g, op, s);
+	}
 	if (verdict != EP_WAIT_GOES_ON && verdict != EP_WAIT_END_SILENT) {
 		ep_mask_peer(g, op, verdict, site, peer, value, 0);
 	}

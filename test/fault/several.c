@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Several ranks are lost between a dispatch and its combine: the waits for them do not add up. And a
+ * rank that one of them holds up is not taken for lost, however short the timeout.
+ */
+#include "support/bench.h"
+#include "support/victim.h"
+
+#define RANKS 8
+#define TIMEOUT_MS (800 * victim_scale())
+#define SHORT_MS 300 /* less than what a lost rank is granted beyond the timeout */
+
+/* The last `lost` ranks stay away from the combine. */
+static void together(struct world *w, int lost)
+{
+	struct oracle_problem p = bench_problem(w->nranks, 64, 4, 64, 5, ORACLE_EXPERT_MAJOR);
+	ncclEpGroup_t group = bench_group_bounded(w->comm, &p, BENCH_MASK, TIMEOUT_MS);
+	int here = w->nranks - lost;
+	struct bench b;
+	double start;
+
+	check_context("%d ranks are lost", lost);
+	bench_open(&b, w, group, &p, BENCH_MASK);
+	bench_pair(&b);
+	bench_dispatch_checked(&b);
+	world_meet(w);
+	if (w->rank < here) {
+		start = world_now();
+		OK(bench_combine(&b, w->stream));
+		NEED_CUDA(cudaStreamSynchronize(w->stream));
+		start = world_now() - start;
+		CHECK(start < TIMEOUT_MS / 1e3 + 1.2, "%.2f s", start);
+		CHECK_INT(bench_masked(w, group) & ((1u << here) - 1), 0);
+	}
+	world_meet(w);
+	bench_close(&b);
+	OK(ncclEpGroupDestroy(group));
+}
+
+/*
+ * Rank 2 stays away from a combine. Rank 1 waits for its rows; rank 0 needs none, and waits for rank 1
+ * in the dispatch that follows.
+ */
+static void held(struct world *w)
+{
+	struct oracle_problem p = bench_problem(w->nranks, 24, 1, 64, 4, ORACLE_EXPERT_MAJOR);
+	ncclEpGroup_t group = bench_group_bounded(w->comm, &p, BENCH_MASK, SHORT_MS);
+	int32_t ids[4];
+	struct bench b;
+
+	check_context("held up");
+	bench_open(&b, w, group, &p, BENCH_MASK);
+	for (int i = 0; i < 4; i++) {
+		ids[i] = w->rank == 1 ? 6 + i % 3 : i % 6; /* three experts per rank */
+	}
+	NEED_CUDA(cudaMemcpy(b.ids.t.data, ids, sizeof(ids), cudaMemcpyHostToDevice));
+	OK(bench_update(&b, w->stream));
+	OK(bench_dispatch(&b, w->stream));
+	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	world_meet(w);
+	if (w->rank != 2) {
+		OK(bench_combine(&b, w->stream));
+		OK(bench_dispatch(&b, w->stream));
+		NEED_CUDA(cudaStreamSynchronize(w->stream));
+		CHECK_INT(bench_masked(w, group), 1u << 2);
+	}
+	world_meet(w);
+	bench_close(&b);
+	OK(ncclEpGroupDestroy(group));
+}
+
+static void run(struct world *w, void *arg)
+{
+	together(w, 1);
+	together(w, 4);
+	held(w);
+}
+
+int main(void)
+{
+	setenv("NCCL_EP_LL_THREADS", "64", 0);
+	world_run(world_size(RANKS), run, NULL);
+	return check_end();
+}
