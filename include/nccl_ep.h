@@ -28,7 +28,8 @@
  * - All ranks must issue the same sequence of dispatches and combines on a group, and each rank
  *   must order them: one stream, or streams ordered by events. Between them, operations of
  *   several handles may interleave in any way.
- * - A group is used by one host thread at a time; different groups are independent.
+ * - A group is used by one host thread at a time (but for ncclEpGetAsyncError); different groups are
+ *   independent.
  */
 #ifndef NCCL_EP_H_
 #define NCCL_EP_H_

@@ -70,7 +70,7 @@ ncclResult_t ncclEpHandleMemSize(ncclEpGroup_t ep_group, ncclEpLayout_t layout,
 {
 	struct ep_call call;
 
-	EP_CHECK(ep_call_begin_group(&call, ep_group, false));
+	EP_CHECK(ep_call_begin_group_host(&call, ep_group, false));
 	return ep_call_end(&call, ep_handle_mem_size(ep_group, layout, config, size_out, num_topk));
 }
 
@@ -137,7 +137,7 @@ ncclResult_t ncclEpHandleDestroy(ncclEpHandle_t handle)
 		ep_handle_free_orphan(handle);
 		return ncclSuccess;
 	}
-	EP_CHECK(ep_call_begin_handle(&call, handle, true));
+	EP_CHECK(ep_call_begin_handle_host(&call, handle, true));
 	return ep_call_end(&call, ep_handle_destroy(handle));
 }
 
@@ -176,19 +176,16 @@ ncclResult_t ncclEpComplete(ncclEpHandle_t handle, const ncclEpCompleteConfig_t 
 
 /* ---- ranks that fail ---- */
 
-/* Begins one of the five calls: the group must have been created with masks. */
+/* Begins a call on a mask: the group must have been created with masks. */
 static ncclResult_t ep_call_begin_masked(struct ep_call *call, struct ncclEpGroup *group,
 					 bool even_failed, const void *pointer, const char *name)
 {
 	EP_CHECK(ep_call_begin_group(call, group, even_failed));
 	if (!group->config.enable_mask) {
-		return ep_call_end(call,
-				   ep_fail(ncclInvalidUsage,
-					   "%s: the group was created without enable_mask", name));
+		return ep_call_end(call, ep_fail(ncclInvalidUsage, EP_CALL_NO_MASK, name));
 	}
 	if (!pointer) {
-		return ep_call_end(call, ep_fail(ncclInvalidArgument,
-						 "%s: the pointer argument is NULL", name));
+		return ep_call_end(call, ep_fail(ncclInvalidArgument, EP_CALL_NO_POINTER, name));
 	}
 	return ncclSuccess;
 }
@@ -219,18 +216,18 @@ ncclResult_t ncclEpMaskClean(ncclEpGroup_t ep_group, cudaStream_t stream)
 
 ncclResult_t ncclEpGetAsyncError(ncclEpGroup_t ep_group, int *error)
 {
-	struct ep_call call;
-
-	EP_CHECK(ep_call_begin_masked(&call, ep_group, true, error, "ncclEpGetAsyncError"));
-	*error = ep_group->failed || __atomic_load_n(ep_group->async_error, __ATOMIC_ACQUIRE) != 0;
-	return ep_call_end(&call, ncclSuccess);
+	return ep_call_async_error(ep_group, error);
 }
 
 ncclResult_t ncclEpErrorClear(ncclEpGroup_t ep_group)
 {
 	struct ep_call call;
 
-	EP_CHECK(ep_call_begin_masked(&call, ep_group, false, "", "ncclEpErrorClear"));
+	EP_CHECK(ep_call_begin_group_host(&call, ep_group, false));
+	if (!ep_group->config.enable_mask) {
+		return ep_call_end(&call,
+				   ep_fail(ncclInvalidUsage, EP_CALL_NO_MASK, "ncclEpErrorClear"));
+	}
 	__atomic_store_n(ep_group->async_error, 0, __ATOMIC_RELEASE);
 	return ep_call_end(&call, ncclSuccess);
 }
@@ -244,7 +241,7 @@ ncclResult_t ncclEpExtGetLastError(ncclEpGroup_t ep_group, ncclResult_t *code, c
 	if (!ep_group) {
 		return ep_query_error(NULL, code, text);
 	}
-	EP_CHECK(ep_call_begin_group(&call, ep_group, true));
+	EP_CHECK(ep_call_begin_group_host(&call, ep_group, true));
 	return ep_call_end(&call, ep_query_error(&ep_group->errors, code, text));
 }
 

@@ -5,29 +5,100 @@
 #include "ep/handle.h"
 #include "ep/record.h"
 
+/*
+ * Held for moments only: whoever holds it and has found a group alive may use the group until it
+ * lets go. Not taken by a thread that holds a group's lock, but to retire the group.
+ */
+static pthread_mutex_t ep_call_gate = PTHREAD_MUTEX_INITIALIZER;
+
+static ncclResult_t ep_call_check_group(const struct ncclEpGroup *group)
+{
+	if (!ep_live_has(group, EP_LIVE_GROUP)) {
+		return ep_fail(ncclInvalidArgument, "%s",
+			       group ? "ep_group is not a group (destroyed?)" : "ep_group is NULL");
+	}
+	return ncclSuccess;
+}
+
+/* The group's lock is held from now on. */
+static void ep_call_enter(struct ep_call *call, struct ncclEpGroup *group)
+{
+	ep_error_scope(&group->errors);
+	call->group = group;
+	call->device = -1;
+}
+
+static ncclResult_t ep_call_poll(struct ep_call *call, bool even_failed)
+{
+	ncclResult_t result = ep_record_poll(call->group);
+
+	return result == ncclSuccess || even_failed ? ncclSuccess : ep_call_end(call, result);
+}
+
+ncclResult_t ep_call_begin_group_host(struct ep_call *call, struct ncclEpGroup *group,
+				      bool even_failed)
+{
+	ep_error_scope(NULL);
+	EP_CHECK(ep_call_check_group(group));
+	pthread_mutex_lock(&group->lock);
+	ep_call_enter(call, group);
+	return ep_call_poll(call, even_failed);
+}
+
+ncclResult_t ep_call_async_error(struct ncclEpGroup *group, int *error)
+{
+	static const char name[] = "ncclEpGetAsyncError";
+	ncclResult_t result;
+	struct ep_call call;
+	bool entered = false;
+
+	ep_error_scope(NULL);
+	pthread_mutex_lock(&ep_call_gate);
+	result = ep_call_check_group(group);
+	if (result == ncclSuccess && !group->config.enable_mask) {
+		result = ep_fail(ncclInvalidUsage, EP_CALL_NO_MASK, name);
+	} else if (result == ncclSuccess && !error) {
+		result = ep_fail(ncclInvalidArgument, EP_CALL_NO_POINTER, name);
+	} else if (result == ncclSuccess) {
+		entered = pthread_mutex_trylock(&group->lock) == 0;
+		*error = __atomic_load_n(group->async_error, __ATOMIC_ACQUIRE) != 0;
+	}
+	pthread_mutex_unlock(&ep_call_gate);
+	if (!entered) {
+		return result;
+	}
+	/* Nobody is in a call: there may be a failure that nobody has looked for. */
+	ep_call_enter(&call, group);
+	(void)ep_record_poll(group);
+	*error = __atomic_load_n(group->async_error, __ATOMIC_ACQUIRE) != 0;
+	return ep_call_end(&call, ncclSuccess);
+}
+
+void ep_call_retire(struct ncclEpGroup *group)
+{
+	pthread_mutex_lock(&ep_call_gate);
+	(void)ep_live_remove(group, EP_LIVE_GROUP);
+	pthread_mutex_unlock(&ep_call_gate);
+}
+
 ncclResult_t ep_call_begin_group(struct ep_call *call, struct ncclEpGroup *group, bool even_failed)
 {
 	ncclResult_t result;
 	int current = -1;
 
 	ep_error_scope(NULL);
-	if (!ep_live_has(group, EP_LIVE_GROUP)) {
-		return ep_fail(ncclInvalidArgument, "%s",
-			       group ? "ep_group is not a group (destroyed?)" : "ep_group is NULL");
-	}
+	EP_CHECK(ep_call_check_group(group));
 	pthread_mutex_lock(&group->lock);
-	ep_error_scope(&group->errors);
-	call->group = group;
-	call->device = -1;
+	ep_call_enter(call, group);
 	EP_CUDA_GOTO(cudaGetDevice(&current), "reading the current device", err_end);
 	if (current != group->device) {
 		EP_CUDA_GOTO(cudaSetDevice(group->device), "selecting the group's device", err_end);
 		call->device = current;
 	}
-	result = ep_record_poll(group);
-	if (result == ncclSuccess || even_failed) {
-		return ncclSuccess;
-	}
+	EP_CHECK(ep_call_poll(call, even_failed));
+	ep_group_settle(group);
+	return ncclSuccess;
+
 err_end:
 	return ep_call_end(call, result);
 }
@@ -42,15 +113,28 @@ ncclResult_t ep_handle_expect(const struct ncclEpHandle *handle)
 	return ncclSuccess;
 }
 
-ncclResult_t ep_call_begin_handle(struct ep_call *call, struct ncclEpHandle *handle,
-				  bool even_failed)
+static ncclResult_t ep_handle_expect_group(const struct ncclEpHandle *handle)
 {
 	EP_CHECK(ep_handle_expect(handle));
 	if (!handle->group) {
 		return ep_fail(ncclInvalidUsage, "the handle's group was destroyed before it: the "
 						 "handle can only be destroyed");
 	}
+	return ncclSuccess;
+}
+
+ncclResult_t ep_call_begin_handle(struct ep_call *call, struct ncclEpHandle *handle,
+				  bool even_failed)
+{
+	EP_CHECK(ep_handle_expect_group(handle));
 	return ep_call_begin_group(call, handle->group, even_failed);
+}
+
+ncclResult_t ep_call_begin_handle_host(struct ep_call *call, struct ncclEpHandle *handle,
+				       bool even_failed)
+{
+	EP_CHECK(ep_handle_expect_group(handle));
+	return ep_call_begin_group_host(call, handle->group, even_failed);
 }
 
 ncclResult_t ep_call_end(struct ep_call *call, ncclResult_t result)

@@ -7,7 +7,11 @@
 #include "core/error.h"
 #include "nccl_ep.h"
 
-/* State of a thread inside a call on a group. */
+/* What is wrong with one of the five calls of masks; the argument is its name. */
+#define EP_CALL_NO_MASK "%s: the group was created without enable_mask"
+#define EP_CALL_NO_POINTER "%s: the pointer argument is NULL"
+
+/* State of a thread inside a call on a group. (A call of the host alone changes no device.) */
 struct ep_call {
 	struct ncclEpGroup *group;
 	int device; /* to be made current again; -1: it is the group's */
@@ -21,6 +25,24 @@ struct ep_call {
 ncclResult_t ep_call_begin_group(struct ep_call *call, struct ncclEpGroup *group, bool even_failed);
 ncclResult_t ep_call_begin_handle(struct ep_call *call, struct ncclEpHandle *handle,
 				  bool even_failed);
+
+/*
+ * The same for calls that need no device: the thread's device stays as it is. To make a device
+ * current means to make a context on it, where the thread's own device is concerned as well.
+ */
+ncclResult_t ep_call_begin_group_host(struct ep_call *call, struct ncclEpGroup *group,
+				      bool even_failed);
+ncclResult_t ep_call_begin_handle_host(struct ep_call *call, struct ncclEpHandle *handle,
+				       bool even_failed);
+
+/*
+ * ncclEpGetAsyncError: by any thread while another one is in a call on the group, without waiting
+ * for that. The group may be destroyed while this runs.
+ */
+ncclResult_t ep_call_async_error(struct ncclEpGroup *group, int *error);
+
+/* From now on the group is no group any more. The caller is in a call on it. */
+void ep_call_retire(struct ncclEpGroup *group);
 
 /* That it is a handle; its group may have been destroyed. */
 ncclResult_t ep_handle_expect(const struct ncclEpHandle *handle);

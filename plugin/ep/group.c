@@ -355,6 +355,7 @@ ncclResult_t ep_group_destroy(struct ep_call *call)
 	result = ep_group_rest(g);
 	if (result == ncclSuccess) {
 		ep_group_depart(g);
+		ep_call_retire(g);
 	}
 	ep_call_end(call, result);
 	if (result != ncclSuccess) {

@@ -56,7 +56,12 @@ struct ncclEpGroup {
 	uint32_t clean_rounds;
 	bool failed; /* by a device operation, for ever */
 	struct ep_error failure;
+	uint32_t unlock_due; /* bit per class: a record that was taken and is to be unlocked, */
+	uint64_t mask_due;   /* bit per rank: lost, and to be masked: by ep_group_settle() */
 };
+
+/* The thread's last error is why the group has failed for good. */
+void ep_group_fail(struct ncclEpGroup *group);
 
 /* Collective. *ep_group is written on success. */
 ncclResult_t ep_group_create(struct ncclEpGroup **ep_group, ncclComm_t comm,

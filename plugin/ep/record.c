@@ -5,6 +5,7 @@
  */
 #include <string.h>
 #include <stdio.h>
+#include "core/idle.h"
 #include "core/log.h"
 #include "device/mlx5/layout.h"
 #include "device/simt/wait_site.h"
@@ -48,37 +49,86 @@ static bool ep_record_take(struct ncclEpGroup *group, int record_class, struct e
 	if (record_class != EP_RECORD_FATAL) {
 		/* Let the next failure of the class have it; the fatal one is the last. */
 		__atomic_store_n(&shared->valid, 0, __ATOMIC_RELEASE);
-		if (cudaMemsetAsync(&group->state->record_lock[record_class], 0, 4,
-				    group->stream) != cudaSuccess) {
+		group->unlock_due |= 1u << record_class;
+	}
+	return true;
+}
+
+void ep_group_settle(struct ncclEpGroup *group)
+{
+	uint32_t *steps = ep_mask_steps(group->mask, (uint32_t)group->nranks);
+
+	for (; group->unlock_due; group->unlock_due &= group->unlock_due - 1) {
+		uint32_t *lock = &group->state->record_lock[__builtin_ctz(group->unlock_due)];
+
+		if (cudaMemsetAsync(lock, 0, sizeof(*lock), group->stream) != cudaSuccess) {
 			(void)cudaGetLastError();
 		}
 	}
-	return true;
+	for (; group->mask_due; group->mask_due &= group->mask_due - 1) {
+		int rank = __builtin_ctzll(group->mask_due);
+
+		/* A kernel may be running: some of its blocks have found the peer active, later
+		 * ones find it masked, and the unknown step tells those that they must agree. */
+		if (cudaMemsetAsync(steps + rank, 0xff, sizeof(*steps), group->stream) !=
+			    cudaSuccess ||
+		    cudaMemsetAsync(group->mask + rank, 0, sizeof(*group->mask), group->stream) !=
+			    cudaSuccess) {
+			(void)cudaGetLastError();
+		}
+	}
+}
+
+void ep_group_fail(struct ncclEpGroup *group)
+{
+	group->failed = true;
+	ep_error_get(NULL, &group->failure);
+	__atomic_store_n(group->async_error, 1, __ATOMIC_RELEASE);
+}
+
+/* Copies progress words; a thread of its own, whose device is the group's. */
+struct ep_record_look {
+	struct ncclEpGroup *group;
+	uint64_t progress[EP_GROUP_MAX_RANKS];
+	cudaError_t error;
+};
+
+static void *ep_record_look_main(void *arg)
+{
+	enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+	struct ep_record_look *look = arg;
+	const struct ncclEpGroup *group = look->group;
+	const void *from = group->peer_heap.base[group->rank] + group->heap.progress_off;
+
+	(void)cudaThreadExchangeStreamCaptureMode(&mode);
+	look->error = cudaSetDevice(group->device);
+	if (look->error == cudaSuccess) {
+		look->error = cudaMemcpyAsync(look->progress, from, 8 * (size_t)group->nranks,
+					      cudaMemcpyDeviceToHost, group->stream);
+	}
+	if (look->error == cudaSuccess) {
+		look->error = cudaStreamSynchronize(group->stream);
+	}
+	(void)cudaGetLastError();
+	return NULL;
 }
 
 /* " (ranks 3, 5 have not started it)", or "": who is behind the step at which we gave up. */
 static void ep_record_stragglers(struct ncclEpGroup *group, uint32_t step, char *text, size_t size)
 {
-	enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-	uint64_t progress[EP_GROUP_MAX_RANKS]; /* the low four bytes count */
-	const void *from = group->peer_heap.base[group->rank] + group->heap.progress_off;
+	struct ep_record_look look = { .group = group, .error = cudaErrorUnknown };
 	size_t n = 0, count = 0;
-	cudaError_t err;
+	pthread_t thread;
 
 	text[0] = '\0';
-	(void)cudaThreadExchangeStreamCaptureMode(&mode);
-	err = cudaMemcpyAsync(progress, from, 8 * (size_t)group->nranks, cudaMemcpyDeviceToHost,
-			      group->stream);
-	if (err == cudaSuccess) {
-		err = cudaStreamSynchronize(group->stream);
+	if (ep_thread_start(&thread, ep_record_look_main, &look) == 0) {
+		pthread_join(thread, NULL);
 	}
-	(void)cudaThreadExchangeStreamCaptureMode(&mode);
-	if (err != cudaSuccess) {
-		(void)cudaGetLastError();
+	if (look.error != cudaSuccess) {
 		return;
 	}
 	for (int r = 0; r < group->nranks && n < size; r++) {
-		if (r != group->rank && (int32_t)((uint32_t)progress[r] - step) < 0) {
+		if (r != group->rank && (int32_t)((uint32_t)look.progress[r] - step) < 0) {
 			n += (size_t)snprintf(text + n, size - n, "%s%d", count++ ? ", " : " ", r);
 		}
 	}
@@ -232,8 +282,7 @@ ncclResult_t ep_record_poll(struct ncclEpGroup *group)
 	if (!ep_record_take(group, EP_RECORD_FATAL, &r)) {
 		return ep_group_remote_poll(group);
 	}
-	group->failed = true;
 	(void)ep_record_fatal(group, &r);
-	ep_error_get(NULL, &group->failure);
+	ep_group_fail(group);
 	return group->failure.code;
 }

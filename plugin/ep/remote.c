@@ -200,19 +200,10 @@ ncclResult_t ep_group_remote_drain(struct ncclEpGroup *g, bool farewell, uint64_
 	return ep_fail(ncclRemoteError, "%s; destroy the group", failure.text);
 }
 
-/*
- * What kernels do when they find a peer lost. A kernel may be running: some of its blocks have found
- * the peer active, later ones find it masked, and the unknown step tells those that they must agree.
- */
+/* What kernels do when they find a peer lost: ep_group_settle() masks it. */
 static void ep_remote_mask(struct ncclEpGroup *g, int rank)
 {
-	uint32_t *steps = ep_mask_steps(g->mask, (uint32_t)g->nranks);
-
-	if (rank >= 0 &&
-	    (cudaMemsetAsync(steps + rank, 0xff, sizeof(*steps), g->stream) != cudaSuccess ||
-	     cudaMemsetAsync(g->mask + rank, 0, sizeof(*g->mask), g->stream) != cudaSuccess)) {
-		(void)cudaGetLastError();
-	}
+	g->mask_due |= rank >= 0 ? (uint64_t)1 << rank : 0;
 	__atomic_store_n(g->async_error, 1, __ATOMIC_RELEASE);
 }
 
@@ -237,9 +228,8 @@ ncclResult_t ep_group_remote_poll(struct ncclEpGroup *g)
 			ep_remote_mask(g, failure.peer);
 			continue;
 		}
-		g->failed = true;
 		(void)ep_fail(ncclRemoteError, "%s; destroy the group", failure.text);
-		ep_error_get(NULL, &g->failure);
+		ep_group_fail(g);
 		return g->failure.code;
 	}
 	return ncclSuccess;
