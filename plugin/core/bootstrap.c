@@ -21,7 +21,38 @@ static void ep_boot_pause(uint64_t waited_ns)
 	}
 }
 
-ncclResult_t ep_boot_open(struct ep_boot *boot, ncclComm_t comm, uint64_t timeout_ns)
+/* Memory of the exchange. What fails is replaced, so that the rank can tell its failure. */
+static ncclResult_t ep_boot_alloc(struct ep_boot *boot, ncclResult_t *mine)
+{
+	size_t bytes = (size_t)boot->nranks * EP_BOOT_BYTES;
+	ncclResult_t trouble = ncclSuccess;
+	cudaError_t err;
+
+	boot->all = malloc(bytes);
+	if (!boot->all) {
+		trouble = ep_fail(ncclSystemError, "out of host memory (%zu bytes)", bytes);
+	}
+	err = cudaStreamCreateWithFlags(&boot->stream, cudaStreamNonBlocking);
+	if (err != cudaSuccess) {
+		trouble = ep_fail_cuda(err, "creating the bootstrap stream");
+		boot->stream = NULL;
+	}
+	err = cudaMalloc((void **)&boot->buffer, bytes);
+	if (err != cudaSuccess) {
+		trouble = ep_fail_cuda(err, "allocating the bootstrap buffer");
+		boot->host_buffer = true;
+		EP_CUDA(cudaHostAlloc((void **)&boot->buffer, bytes,
+				      cudaHostAllocMapped | cudaHostAllocPortable),
+			"allocating the bootstrap buffer in host memory");
+	}
+	if (*mine == ncclSuccess) {
+		*mine = trouble;
+	}
+	return ncclSuccess;
+}
+
+ncclResult_t ep_boot_open(struct ep_boot *boot, ncclComm_t comm, uint64_t timeout_ns,
+			  ncclResult_t *mine)
 {
 	ncclResult_t result;
 
@@ -36,24 +67,28 @@ ncclResult_t ep_boot_open(struct ep_boot *boot, ncclComm_t comm, uint64_t timeou
 		return ep_fail(result, "the communicator does not tell its rank and size: %s",
 			       ncclGetErrorString(result));
 	}
-	EP_CUDA(cudaStreamCreateWithFlags(&boot->stream, cudaStreamNonBlocking),
-		"creating the bootstrap stream");
-	EP_CUDA_GOTO(cudaMalloc((void **)&boot->buffer, (size_t)boot->nranks * EP_BOOT_BYTES),
-		     "allocating the bootstrap buffer", err_destroy_stream);
-	return ncclSuccess;
-
-err_destroy_stream:
-	cudaStreamDestroy(boot->stream);
+	result = ep_boot_alloc(boot, mine);
+	if (result != ncclSuccess) {
+		ep_boot_close(boot);
+	}
 	return result;
 }
 
 void ep_boot_close(struct ep_boot *boot)
 {
+	free(boot->all);
+	boot->all = NULL;
 	if (boot->stuck) {
 		return;
 	}
-	cudaFree(boot->buffer);
-	cudaStreamDestroy(boot->stream);
+	if (boot->host_buffer) {
+		cudaFreeHost(boot->buffer);
+	} else {
+		cudaFree(boot->buffer);
+	}
+	if (boot->stream) {
+		cudaStreamDestroy(boot->stream);
+	}
 }
 
 /* An error that NCCL has found by itself, such as a lost connection; looked up rarely. */
@@ -167,15 +202,15 @@ ncclResult_t ep_boot_allgather(struct ep_boot *boot, const void *mine, void *all
 		return ep_fail(ncclRemoteError, "%s: an earlier exchange has not ended", what);
 	}
 	EP_CUDA(cudaMemcpyAsync(boot->buffer + (size_t)boot->rank * bytes, mine, bytes,
-				cudaMemcpyHostToDevice, boot->stream),
+				cudaMemcpyDefault, boot->stream),
 		what);
 	EP_CHECK(ep_boot_enqueue(boot, bytes, what));
 	EP_CHECK(ep_boot_wait(boot, what));
 	if (!all) {
 		return ncclSuccess;
 	}
-	EP_CUDA(cudaMemcpyAsync(all, boot->buffer, (size_t)boot->nranks * bytes,
-				cudaMemcpyDeviceToHost, boot->stream),
+	EP_CUDA(cudaMemcpyAsync(all, boot->buffer, (size_t)boot->nranks * bytes, cudaMemcpyDefault,
+				boot->stream),
 		what);
 	EP_CUDA(cudaStreamSynchronize(boot->stream), what);
 	return ncclSuccess;
@@ -216,20 +251,11 @@ ncclResult_t ep_verdict_check(const struct ep_boot *boot, const void *verdicts, 
 
 ncclResult_t ep_boot_agree(struct ep_boot *boot, ncclResult_t mine, const char *what)
 {
-	struct ep_verdict v, *all;
-	ncclResult_t result;
+	struct ep_verdict v = ep_verdict_make(mine);
+	ncclResult_t result = ep_boot_allgather(boot, &v, boot->all, sizeof(v), what);
 
-	all = malloc((size_t)boot->nranks * sizeof(v));
-	if (!all && mine == ncclSuccess) {
-		mine = ep_fail(ncclSystemError, "%s: out of host memory", what);
+	if (result == ncclSuccess && boot->all) {
+		return ep_verdict_check(boot, boot->all, sizeof(v), what);
 	}
-	v = ep_verdict_make(mine);
-	result = ep_boot_allgather(boot, &v, all, sizeof(v), what);
-	if (result == ncclSuccess && all) {
-		result = ep_verdict_check(boot, all, sizeof(v), what);
-	} else if (mine != ncclSuccess) {
-		result = mine;
-	}
-	free(all);
-	return result;
+	return mine != ncclSuccess ? mine : result;
 }

@@ -17,20 +17,28 @@ struct ep_boot {
 	ncclComm_t comm;
 	int rank;
 	int nranks;
-	cudaStream_t stream;
-	unsigned char *buffer; /* device, nranks * EP_BOOT_BYTES */
+	cudaStream_t stream;   /* NULL: none could be made, and the default one serves */
+	unsigned char *buffer; /* a device can reach it; nranks * EP_BOOT_BYTES */
+	bool host_buffer;      /* it is pinned host memory */
+	void *all;             /* for what comes out; the same size. NULL: no memory */
 	uint64_t timeout_ns;
 	const struct ep_ident *idents; /* of all ranks; NULL until the caller has them */
 	bool stuck; /* an exchange is still on the stream: stream and buffer cannot be freed */
 };
 
-/* The communicator's device must be current from open to close. */
-ncclResult_t ep_boot_open(struct ep_boot *boot, ncclComm_t comm, uint64_t timeout_ns);
+/*
+ * The communicator's device must be current from open to close. A rank that lacks memory must be
+ * able to say so, or the others wait for it in vain: *mine, if it is ncclSuccess, becomes the error
+ * then, and the caller's first exchange carries it. Fails where no exchange is possible at all.
+ */
+ncclResult_t ep_boot_open(struct ep_boot *boot, ncclComm_t comm, uint64_t timeout_ns,
+			  ncclResult_t *mine);
 void ep_boot_close(struct ep_boot *boot);
 
 /*
- * all[r * bytes ..] = rank r's contribution. `what` names the purpose in errors. `all` may be NULL on
- * a rank that has no memory for it and whose contribution says so: the others do not wait for it.
+ * all[r * bytes ..] = rank r's contribution. `what` names the purpose in errors. `all` is boot->all,
+ * which serves until the next exchange, or the caller's. It may be NULL on a rank that has no memory
+ * for it and whose contribution says so: the others do not wait for it.
  */
 ncclResult_t ep_boot_allgather(struct ep_boot *boot, const void *mine, void *all, size_t bytes,
 			       const char *what);

@@ -159,37 +159,36 @@ static ncclResult_t ep_group_configure(struct ncclEpGroup *g, const ncclEpGroupC
 /*
  * Tells the others who we are and whether our arguments are right, and learns the same of them.
  * From here on all ranks know the same, so checks of what was exchanged fail on all or on none.
+ * g is NULL on a rank that has failed without memory for it.
  */
 static ncclResult_t ep_group_meet(struct ncclEpGroup *g, struct ep_boot *boot, ncclResult_t mine,
 				  uint64_t *team)
 {
 	static const char what[] = "ncclEpCreateGroup";
-	struct ep_hello hello, *all;
-	ncclResult_t result;
+	const struct ep_hello *all = boot->all;
+	struct ep_hello hello;
 
 	memset(&hello, 0, sizeof(hello));
-	all = calloc((size_t)g->nranks, sizeof(*all));
-	if (!all) {
-		return ep_fail(ncclSystemError, "%s: out of host memory", what);
-	}
 	if (mine == ncclSuccess) {
 		mine = ep_ident_make(&hello.ident, g->device);
 	}
-	hello.agreed = ep_group_config_agreed(&g->config);
-	hello.team = ep_random_u64();
+	if (mine == ncclSuccess) {
+		hello.agreed = ep_group_config_agreed(&g->config);
+		hello.team = ep_random_u64();
+	}
 	hello.verdict = ep_verdict_make(mine);
-	EP_CHECK_GOTO(ep_boot_allgather(boot, &hello, all, sizeof(hello), what), out);
-	EP_CHECK_GOTO(ep_verdict_check(boot, all, sizeof(hello), what), out);
-	EP_CHECK_GOTO(ep_group_agreed_check(&all[0].agreed, sizeof(hello), g->nranks), out);
+	EP_CHECK(ep_boot_allgather(boot, &hello, boot->all, sizeof(hello), what));
+	if (mine != ncclSuccess) {
+		return mine;
+	}
+	EP_CHECK(ep_verdict_check(boot, all, sizeof(hello), what));
+	EP_CHECK(ep_group_agreed_check(&all[0].agreed, sizeof(hello), g->nranks));
 	for (int r = 0; r < g->nranks; r++) {
 		g->idents[r] = all[r].ident;
 	}
 	boot->idents = g->idents;
 	*team = all[0].team;
-	result = ep_group_remote_plan(g);
-out:
-	free(all);
-	return result;
+	return ep_group_remote_plan(g);
 }
 
 /* Rows travel as lines if all ranks see NVLink to all of their node, or as the config says. */
@@ -211,18 +210,19 @@ static ncclResult_t ep_group_choose_lines(struct ncclEpGroup *g, struct ep_boot 
 }
 
 static ncclResult_t ep_group_make(struct ncclEpGroup **out, ncclComm_t comm, int device,
-				  struct ep_boot *boot, const ncclEpGroupConfig_t *config)
+				  struct ep_boot *boot, const ncclEpGroupConfig_t *config,
+				  ncclResult_t mine)
 {
-	struct ncclEpGroup *g;
+	struct ncclEpGroup *g = NULL;
 	ncclResult_t result;
 	uint64_t team = 0;
 
-	g = ep_group_new(comm, boot, device);
-	if (!g) {
-		return ep_fail(ncclSystemError, "ncclEpCreateGroup: out of host memory");
+	if (mine == ncclSuccess) {
+		g = ep_group_new(comm, boot, device);
+		mine = g ? ep_group_configure(g, config)
+			 : ep_fail(ncclSystemError, "ncclEpCreateGroup: out of host memory");
 	}
-	result = ep_group_configure(g, config);
-	EP_CHECK_GOTO(ep_group_meet(g, boot, result, &team), err_free);
+	EP_CHECK_GOTO(ep_group_meet(g, boot, mine, &team), err_free);
 	EP_CHECK_GOTO(ep_group_choose_lines(g, boot), err_free);
 	ep_heap_reap(); /* all ranks are here, so whatever they have left before can go */
 	result = ep_group_remote_open(g, boot, ep_group_set_up(g));
@@ -248,6 +248,9 @@ err_close_heap:
 err_close_remote:
 	ep_group_remote_close(g, boot->stuck);
 err_free:
+	if (!g) {
+		return result;
+	}
 	if (boot->stuck) {
 		/* Freeing these waits for the device, where the collective waits for a rank. */
 		g->workspace = NULL;
@@ -269,23 +272,24 @@ ncclResult_t ep_group_create(struct ncclEpGroup **ep_group, ncclComm_t comm,
 	struct ncclEpGroup *g = NULL;
 	ncclEpGroupConfig_t own;
 	struct ep_boot boot;
-	ncclResult_t result;
+	ncclResult_t result, mine;
 	char choices[80];
 	int device = 0;
 
-	if (!ep_group || !comm) {
-		return ep_fail(ncclInvalidArgument, "ncclEpCreateGroup: %s is NULL",
-			       ep_group ? "comm" : "ep_group");
+	if (!comm) {
+		return ep_fail(ncclInvalidArgument, "ncclEpCreateGroup: comm is NULL");
 	}
-	EP_CHECK(EP_IMPORT(&own, config, NCCL_EP_GROUP_CONFIG));
+	/* The other ranks are coming: they get what is wrong here by the first exchange. */
+	mine = ep_group ? EP_IMPORT(&own, config, NCCL_EP_GROUP_CONFIG)
+			: ep_fail(ncclInvalidArgument, "ncclEpCreateGroup: ep_group is NULL");
 	result = ncclCommCuDevice(comm, &device);
 	if (result != ncclSuccess) {
 		return ep_fail(result, "ncclEpCreateGroup: the communicator has no device: %s",
 			       ncclGetErrorString(result));
 	}
 	EP_CUDA(cudaSetDevice(device), "ncclEpCreateGroup: selecting the communicator's device");
-	EP_CHECK(ep_boot_open(&boot, comm, ep_group_boot_timeout()));
-	result = ep_group_make(&g, comm, device, &boot, &own);
+	EP_CHECK(ep_boot_open(&boot, comm, ep_group_boot_timeout(), &mine));
+	result = ep_group_make(&g, comm, device, &boot, &own, mine);
 	ep_boot_close(&boot);
 	if (result != ncclSuccess) {
 		return result;

@@ -89,15 +89,13 @@ static void ep_handle_delist(struct ncclEpHandle *h)
 	}
 }
 
-/* Memory of the handle: handle_mem, or the library's if that is NULL. May enlarge the heap. */
-static ncclResult_t ep_handle_make(struct ncclEpHandle **out, struct ncclEpGroup *g,
-				   ncclEpLayout_t layout, int num_topk,
-				   const ncclEpTensor_t *handle_mem)
+/* All of the handle that needs no other rank and no memory of the device. */
+static ncclResult_t ep_handle_new(struct ncclEpHandle **out, struct ncclEpGroup *g,
+				  ncclEpLayout_t layout, int num_topk,
+				  const ncclEpTensor_t *handle_mem)
 {
 	const struct ep_algo *algo = g->config.algo;
 	struct ncclEpHandle *h;
-	ncclResult_t result;
-	void *mem;
 
 	EP_CHECK(ep_handle_check(&g->config, layout, num_topk));
 	h = calloc(1, sizeof(*h));
@@ -105,27 +103,51 @@ static ncclResult_t ep_handle_make(struct ncclEpHandle **out, struct ncclEpGroup
 		free(h);
 		return ep_fail(ncclSystemError, "out of host memory");
 	}
+	*out = h;
 	h->group = g;
 	h->layout = layout;
 	h->topk = (uint32_t)num_topk;
 	h->mem_bytes = algo->handle_bytes(&g->config.shape, layout, h->topk);
 	if (handle_mem) {
-		EP_CHECK_GOTO(ep_handle_mem_take(h, handle_mem), err_free);
+		EP_CHECK(ep_handle_mem_take(h, handle_mem));
 	}
-	EP_CHECK_GOTO(algo->handle_open(h), err_free);
-	EP_CHECK_GOTO(ep_group_heap_reserve(g, h->topk), err_free);
+	return algo->handle_open(h);
+}
+
+/*
+ * Memory of the handle: handle_mem, or the library's if that is NULL. May enlarge the heap, and then
+ * the other ranks get to know what is wrong on this one, `mine` or what is found here.
+ */
+static ncclResult_t ep_handle_make(struct ncclEpHandle **out, struct ncclEpGroup *g,
+				   ncclEpLayout_t layout, int num_topk,
+				   const ncclEpTensor_t *handle_mem, ncclResult_t mine)
+{
+	uint64_t most = ep_min_u64(g->config.num_experts, g->config.algo->limits.max_topk);
+	struct ncclEpHandle *h = NULL;
+	ncclResult_t result;
+	void *mem;
+
+	if (mine == ncclSuccess) {
+		mine = ep_handle_new(&h, g, layout, num_topk, handle_mem);
+	}
+	if (num_topk >= 1 && (uint64_t)num_topk <= most) { /* another top-k fails on all ranks */
+		mine = ep_group_heap_reserve(g, (uint32_t)num_topk, mine);
+	}
+	EP_CHECK_GOTO(mine, err_free);
 	if (!handle_mem) {
 		EP_CHECK_GOTO(ep_pool_get(g, &mem, h->mem_bytes), err_free);
 		h->mem = mem;
 		h->mem_owned = true;
 	}
-	algo->handle_bind(h);
+	g->config.algo->handle_bind(h);
 	ep_handle_enlist(h);
 	*out = h;
 	return ncclSuccess;
 
 err_free:
-	ep_handle_free_orphan(h);
+	if (h) {
+		ep_handle_free_orphan(h);
+	}
 	return result;
 }
 
@@ -135,8 +157,8 @@ ncclResult_t ep_handle_init(struct ncclEpHandle **out, struct ncclEpGroup *g, nc
 {
 	ncclEpHandleConfig_t own;
 
-	EP_CHECK(EP_IMPORT_OPTIONAL(&own, config, NCCL_EP_HANDLE_CONFIG));
-	return ep_handle_make(out, g, layout, num_topk, handle_mem);
+	return ep_handle_make(out, g, layout, num_topk, handle_mem,
+			      EP_IMPORT_OPTIONAL(&own, config, NCCL_EP_HANDLE_CONFIG));
 }
 
 ncclResult_t ep_handle_update(struct ncclEpHandle *h, const ncclEpTensor_t *topk_idx,
@@ -218,9 +240,9 @@ ncclResult_t ep_handle_create(struct ncclEpHandle **out, struct ncclEpGroup *g,
 	struct ep_view ids;
 	ncclResult_t result;
 
-	EP_CHECK(EP_IMPORT_OPTIONAL(&own, config, NCCL_EP_HANDLE_CONFIG));
 	EP_CHECK(ep_view_make(&ids, g->comm, topk_idx, 2, "topk_idx"));
-	EP_CHECK(ep_handle_make(&h, g, layout, (int)ep_min_u64(ids.sizes[1], INT32_MAX), NULL));
+	EP_CHECK(ep_handle_make(&h, g, layout, (int)ep_min_u64(ids.sizes[1], INT32_MAX), NULL,
+				EP_IMPORT_OPTIONAL(&own, config, NCCL_EP_HANDLE_CONFIG)));
 	result = ep_handle_update(h, topk_idx, layout_info);
 	if (result != ncclSuccess) {
 		ep_handle_free(h);

@@ -30,39 +30,49 @@ void ep_group_heap_bind(struct ncclEpGroup *g)
 	g->config.algo->group_bind(g);
 }
 
-/* Replaces the heap by one for handles of `topk`. Collective. The old one serves until the end. */
-static ncclResult_t ep_group_grow(struct ncclEpGroup *g, uint32_t topk)
+/* What must be over on this rank before its heap can be replaced. */
+static ncclResult_t ep_group_settle_heap(struct ncclEpGroup *g, uint32_t topk, uint64_t timeout_ns,
+					 cudaError_t *err)
+{
+	*err = ep_device_wait(g->device, timeout_ns);
+	if (*err == cudaErrorNotReady) {
+		return ep_fail(ncclSystemError,
+			       "a handle of top-%u needs a larger heap: rank %d's GPU is still "
+			       "busy after %llu ms, and the old heap may be in use; see what "
+			       "does not end on it. NCCL_EP_BOOTSTRAP_TIMEOUT_MS sets the limit",
+			       topk, g->rank, (unsigned long long)(timeout_ns / 1000000));
+	}
+	if (*err != cudaSuccess) {
+		return ep_fail_cuda(*err, "waiting for the group's operations");
+	}
+	return ep_group_remote_drain(g, false, ep_min_u64(timeout_ns, g->config.timeout_ns));
+}
+
+/*
+ * Replaces the heap by one for handles of `topk`. Collective; `mine` is what is wrong on this rank
+ * already. The old heap serves until the end.
+ */
+static ncclResult_t ep_group_grow(struct ncclEpGroup *g, uint32_t topk, ncclResult_t mine)
 {
 	struct ep_group_heap heap = g->config.algo->heap(&g->config.shape, topk);
 	uint64_t timeout_ns = (uint64_t)g->params.value[EP_PARAM_BOOTSTRAP_TIMEOUT_MS] * 1000000;
-	ncclResult_t result = ncclSuccess;
+	cudaError_t err = cudaSuccess;
 	struct ep_heap grown;
 	struct ep_boot boot;
-	cudaError_t err;
+	ncclResult_t result;
 
-	EP_CHECK(ep_boot_open(&boot, g->comm, timeout_ns));
+	EP_CHECK(ep_boot_open(&boot, g->comm, timeout_ns, &mine));
 	boot.idents = g->idents;
-	err = ep_device_wait(g->device, timeout_ns);
-	if (err == cudaErrorNotReady) {
-		result = ep_fail(ncclSystemError,
-				 "a handle of top-%u needs a larger heap: rank %d's GPU is still "
-				 "busy after %llu ms, and the old heap may be in use; see what "
-				 "does not end on it. NCCL_EP_BOOTSTRAP_TIMEOUT_MS sets the limit",
-				 topk, g->rank, (unsigned long long)(timeout_ns / 1000000));
-	} else if (err != cudaSuccess) {
-		result = ep_fail_cuda(err, "waiting for the group's operations");
-	} else {
-		result = ep_group_remote_drain(g, false,
-					       ep_min_u64(timeout_ns, g->config.timeout_ns));
+	if (mine == ncclSuccess) {
+		mine = ep_group_settle_heap(g, topk, timeout_ns, &err);
 	}
-	EP_CHECK_GOTO(ep_heap_open(&grown, &boot, g->idents, g->peer_heap.team, heap.bytes, result),
+	EP_CHECK_GOTO(ep_heap_open(&grown, &boot, g->idents, g->peer_heap.team, heap.bytes, mine),
 		      out);
 	/* All ranks have come here, so that nothing is on its way to the old memory. */
 	ep_group_remote_unbind(g);
 	result = ep_group_remote_bind(g, &boot, &grown, &heap);
 	if (result != ncclSuccess) {
-		g->failed = true; /* remote ranks can write neither */
-		ep_error_get(NULL, &g->failure);
+		ep_group_fail(g); /* remote ranks can write neither */
 		ep_heap_close(&grown, &boot);
 		goto out;
 	}
@@ -78,8 +88,7 @@ out:
 	}
 	if (boot.stuck) {
 		/* The device is not idle until the communicator is aborted: do not come here again. */
-		g->failed = true;
-		ep_error_get(NULL, &g->failure);
+		ep_group_fail(g);
 	}
 	return result;
 }
@@ -106,13 +115,13 @@ void ep_group_heap_warn(struct ncclEpGroup *g, uint32_t topk)
 	}
 }
 
-ncclResult_t ep_group_heap_reserve(struct ncclEpGroup *g, uint32_t topk)
+ncclResult_t ep_group_heap_reserve(struct ncclEpGroup *g, uint32_t topk, ncclResult_t mine)
 {
 	if (topk <= g->heap.topk) {
-		return ncclSuccess;
+		return mine;
 	}
-	if (g->pending) {
-		return ep_fail(
+	if (g->pending && mine == ncclSuccess) {
+		mine = ep_fail(
 			ncclInvalidUsage,
 			"the group's buffer must grow for a handle of top-%u, but %u send_only "
 			"operations are pending: complete them first, or create the group "
@@ -120,5 +129,5 @@ ncclResult_t ep_group_heap_reserve(struct ncclEpGroup *g, uint32_t topk)
 			topk, g->pending, topk);
 	}
 	ep_group_heap_warn(g, topk);
-	return ep_group_grow(g, topk);
+	return ep_group_grow(g, topk, mine);
 }

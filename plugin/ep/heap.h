@@ -14,7 +14,10 @@ void ep_group_heap_warn(struct ncclEpGroup *group, uint32_t topk);
 /* group->peer_heap and group->heap are new: fills group->dev. */
 void ep_group_heap_bind(struct ncclEpGroup *group);
 
-/* Makes sure that handles of `topk` fit. Collective if they do not. */
-ncclResult_t ep_group_heap_reserve(struct ncclEpGroup *group, uint32_t topk);
+/*
+ * Makes sure that handles of `topk` fit. Collective if they do not, also for a rank where something
+ * is wrong already: `mine`, which the others get to know.
+ */
+ncclResult_t ep_group_heap_reserve(struct ncclEpGroup *group, uint32_t topk, ncclResult_t mine);
 
 #endif

@@ -137,7 +137,8 @@ ncclResult_t ep_heap_open(struct ep_heap *heap, struct ep_boot *boot, const stru
 			  uint64_t team, uint64_t bytes, ncclResult_t mine)
 {
 	static const char what[] = "allocating and mapping the group's memory";
-	struct ep_heap_export e, *all;
+	const struct ep_heap_export *all = boot->all;
+	struct ep_heap_export e;
 	ncclResult_t result;
 
 	memset(heap, 0, sizeof(*heap));
@@ -145,12 +146,8 @@ ncclResult_t ep_heap_open(struct ep_heap *heap, struct ep_boot *boot, const stru
 	heap->nranks = boot->nranks;
 	heap->team = team;
 	heap->bytes = ep_heap_alloc_bytes(bytes);
-	all = calloc((size_t)heap->nranks, sizeof(*all));
-	if (!all && mine == ncclSuccess) {
-		mine = ep_fail(ncclSystemError, "%s: out of host memory", what);
-	}
 	mine = ep_heap_export_make(heap, idents, mine, &e);
-	EP_CHECK_GOTO(ep_boot_allgather(boot, &e, all, sizeof(e), what), err_free_heap);
+	EP_CHECK_GOTO(ep_boot_allgather(boot, &e, boot->all, sizeof(e), what), err_free_heap);
 	EP_CHECK_GOTO(all ? ep_verdict_check(boot, all, sizeof(e), what) : mine, err_free_heap);
 	for (int r = 0; r < heap->nranks && mine == ncclSuccess; r++) {
 		mine = ep_heap_map(heap, idents, r, &all[r]);
@@ -164,13 +161,11 @@ ncclResult_t ep_heap_open(struct ep_heap *heap, struct ep_boot *boot, const stru
 	if (result != ncclSuccess) {
 		goto err_free_heap;
 	}
-	free(all);
 	EP_INFO(EP_LOG_ALLOC, "rank %d: %llu bytes of device memory that peers write", heap->rank,
 		(unsigned long long)heap->bytes);
 	return ncclSuccess;
 
 err_free_heap:
-	free(all);
 	if (boot->stuck) {
 		/* Freeing waits for the device, where the collective waits for a rank. */
 		EP_WARN("rank %d: %llu bytes of device memory stay allocated", heap->rank,

@@ -64,6 +64,20 @@ static void configs(struct world *w)
 		bench_close(&b);
 		OK(ncclEpGroupDestroy(group));
 	}
+	for (int i = 0; i < 3 * RANKS; i++) {
+		ncclEpGroupConfig_t config = bench_group_config(&p, 0);
+		bool odd = w->rank == i % RANKS;
+		ncclEpGroup_t group = NULL;
+		char name[32];
+
+		check_context("rank %d has no config, or no group, %d", i % RANKS, i / RANKS);
+		snprintf(name, sizeof(name), "rank %d: ", i % RANKS);
+		config.magic += odd && i / RANKS == 1;
+		CHECK_REASON(ncclEpCreateGroup(odd && i / RANKS == 2 ? NULL : &group, w->comm,
+					       odd && i / RANKS == 0 ? NULL : &config),
+			     odd ? ncclInvalidArgument : ncclRemoteError, odd ? "" : name);
+		CHECK(!group);
+	}
 	/* one rank's mistake is everybody's failure, with its reason */
 	for (int odd = 0; odd < RANKS; odd++) {
 		ncclEpGroupConfig_t config = bench_group_config(&p, 0);

@@ -63,6 +63,7 @@ static void make(struct rank *r, struct world *w)
 					.depth = DEPTH,
 					.mode = mode,
 					.timeout_ns = TIMEOUT_NS };
+	ncclResult_t mine = ncclSuccess;
 
 	memset(r, 0, sizeof(*r));
 	r->w = w;
@@ -72,7 +73,8 @@ static void make(struct rank *r, struct world *w)
 		snprintf(name[i], sizeof(name[i]), "host%d", i);
 		host[i] = name[i];
 	}
-	NEED_OK(ep_boot_open(&r->boot, w->comm, TIMEOUT_NS));
+	NEED_OK(ep_boot_open(&r->boot, w->comm, TIMEOUT_NS, &mine));
+	NEED_OK(mine);
 	NEED_OK(ep_gda_open(&r->gda, &r->boot, &config, ncclSuccess));
 	ep_gda_describe(r->gda, text, sizeof(text));
 	for (int i = 0; w->rank == 0 && ports[i]; i++) {

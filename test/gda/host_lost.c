@@ -51,11 +51,13 @@ static ncclResult_t open_gda(struct rank *r, struct world *w, enum ep_gda_mode m
 					.depth = 64,
 					.mode = m,
 					.timeout_ns = TIMEOUT_NS };
+	ncclResult_t mine = ncclSuccess;
 
 	memset(r, 0, sizeof(*r));
 	r->w = w;
 	NEED_CUDA(cudaDeviceGetPCIBusId(bus_id, sizeof(bus_id), w->device));
-	NEED_OK(ep_boot_open(&r->boot, w->comm, TIMEOUT_NS));
+	NEED_OK(ep_boot_open(&r->boot, w->comm, TIMEOUT_NS, &mine));
+	NEED_OK(mine);
 	return ep_gda_open(&r->gda, &r->boot, &config, ncclSuccess);
 }
 

@@ -228,6 +228,82 @@ static void growth(struct world *w)
 	OK(ncclEpGroupDestroy(group));
 }
 
+enum mistake {
+	MISTAKE_MEM,
+	MISTAKE_CONFIG,
+	MISTAKE_LAYOUT,
+	MISTAKE_PENDING,
+	MISTAKE_BUFFER, /* of the exchange, no device memory */
+	MISTAKE_STREAM, /* likewise */
+	MISTAKE_HEAP,
+	MISTAKES
+};
+
+/* A larger handle, and what rank 1 does wrong then. */
+static ncclResult_t init_wrong(struct world *w, struct bench *b, int topk, enum mistake mistake,
+			       ncclEpHandle_t *handle)
+{
+	ncclEpHandleConfig_t config = NCCL_EP_HANDLE_CONFIG_INIT;
+	ncclEpLayout_t layout = (ncclEpLayout_t)b->p.layout;
+	ncclEpTensor_t mem = NCCL_EP_TENSOR_INIT;
+	bool odd = w->rank == 1;
+	ncclResult_t result;
+
+	watch_start();
+	if (odd) {
+		config.magic += mistake == MISTAKE_CONFIG;
+		layout = mistake == MISTAKE_LAYOUT ? NCCL_EP_LAYOUT_UNSET : layout;
+		watch.fail_at[WATCH_MALLOC] = mistake == MISTAKE_BUFFER ? 1
+					      : mistake == MISTAKE_HEAP ? 2
+									: 0;
+		watch.fail_at[WATCH_STREAM_CREATE] = mistake == MISTAKE_STREAM;
+	}
+	if (odd && mistake == MISTAKE_PENDING) {
+		NEED_OK(bench_send_combine(b, w->stream));
+	}
+	result = ncclEpInitHandle(handle, b->group, layout, &config, topk,
+				  odd && mistake == MISTAKE_MEM ? &mem : NULL);
+	watch_start();
+	if (mistake == MISTAKE_PENDING) {
+		if (!odd) {
+			NEED_OK(bench_send_combine(b, w->stream));
+		}
+		NEED_OK(ncclEpComplete(b->handle, NULL, w->stream));
+		NEED_CUDA(cudaStreamSynchronize(w->stream));
+	}
+	return result;
+}
+
+/* The buffer must grow, and one rank fails before it begins: all get to know. */
+static void growth_fails(struct world *w)
+{
+	static const char *const part[MISTAKES] = { "handle_mem",     "magic",  "layout",
+						    "pending",        "buffer", "stream",
+						    "cannot allocate" };
+	struct oracle_problem p = bench_problem(w->nranks, 48, 4, 256, 20, ORACLE_EXPERT_MAJOR);
+	ncclEpGroupConfig_t config = bench_group_config(&p, 0);
+	ncclEpHandle_t handle = NULL;
+	ncclEpGroup_t group;
+	struct bench b;
+
+	config.num_topk = 0; /* room for 8 */
+	NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
+	bench_open(&b, w, group, &p, 0);
+	bench_pair(&b);
+	for (int i = 0; i < MISTAKES; i++) {
+		ncclResult_t result;
+
+		check_context("growth, mistake %d", i);
+		result = init_wrong(w, &b, 20 + i, (enum mistake)i, &handle);
+		CHECK(result != ncclSuccess && !handle);
+		CHECK_LAST(NULL, w->rank == 1 ? result : ncclRemoteError,
+			   w->rank == 1 ? part[i] : "rank 1");
+		bench_pair(&b);
+	}
+	bench_close(&b);
+	OK(ncclEpGroupDestroy(group));
+}
+
 static void handle_memory(struct world *w)
 {
 	struct oracle_problem p = bench_problem(w->nranks, 12, 4, 64, 20, ORACLE_RANK_MAJOR);
@@ -273,14 +349,14 @@ static void handle_memory(struct world *w)
  * Group creation with the n-th call of one kind failing on rank 1, until nothing fails any more. The
  * first stream and buffer are those of the exchange by which ranks tell each other.
  */
-static void failures(struct world *w, enum watch_call call, uint64_t first)
+static void failures(struct world *w, enum watch_call call)
 {
 	struct oracle_problem p = bench_problem(w->nranks, 12, 4, 64, 8, ORACLE_EXPERT_MAJOR);
 	ncclEpGroupConfig_t config = bench_group_config(&p, 0);
 	ncclEpGroup_t group;
 	bool failed = true;
 
-	for (uint64_t n = first; failed; n++) {
+	for (uint64_t n = 1; failed; n++) {
 		ncclResult_t result;
 
 		NEED(n < 40);
@@ -376,14 +452,15 @@ static void run(struct world *w, void *arg)
 	sizes(w);
 	explicit_size(w);
 	growth(w);
+	growth_fails(w);
 	handle_memory(w);
 	captured(w);
 	failing_allocator(w);
-	failures(w, WATCH_MALLOC, 2);
-	failures(w, WATCH_HOST_ALLOC, 1);
-	failures(w, WATCH_STREAM_CREATE, 2);
-	failures(w, WATCH_IPC_OPEN, 1);
-	failures(w, WATCH_MEMSET, 1);
+	failures(w, WATCH_MALLOC);
+	failures(w, WATCH_HOST_ALLOC);
+	failures(w, WATCH_STREAM_CREATE);
+	failures(w, WATCH_IPC_OPEN);
+	failures(w, WATCH_MEMSET);
 }
 
 int main(void)
