@@ -582,18 +582,21 @@ ncclResult_t ncclEpMaskQuery(ncclEpGroup_t ep_group, int *mask, cudaStream_t str
 ncclResult_t ncclEpMaskUpdate(ncclEpGroup_t ep_group, const int *mask, cudaStream_t stream);
 
 /*
- * Brings all ranks together again and sets all masks to 1. Collective, also for ranks that were
- * masked: every rank must call it, equally often. Synchronises the stream. It waits for all ranks,
- * each for the timeout at most; one that was active here and does not come is logged and sets the
- * error flag. A rank that did not come stays masked, since what it posted before may still be
- * arriving; so does one whose connection is lost. The error flag is not reset.
+ * Sets all masks to 1 and lets ranks that were masked come back. Collective among the ranks that are
+ * not masked; masked ones may call it at the same time. Synchronises the stream. Active ranks are
+ * waited for, each for the timeout at most: one that does not come is logged and sets the error
+ * flag. Masked ones get 2 s (less with a shorter timeout). All are active afterwards, also who did
+ * not come: such a rank must call this by itself before its next operation, and goes on from where
+ * the others are, unless they have masked it again in the meantime. A rank stays masked whose
+ * connection is lost or whose process has ended. The error flag is not reset.
  * ncclInvalidUsage: an operation is pending, or the stream is being captured.
  */
 ncclResult_t ncclEpMaskClean(ncclEpGroup_t ep_group, cudaStream_t stream);
 
 /*
  * *error = 1 if a wait has expired or a connection was lost since the last ErrorClear, else 0. Does
- * not synchronise. That the connection with a rank is lost may become known after the wait for it.
+ * not synchronise, nor wait for another thread's call on the group. Any thread may call it until
+ * GroupDestroy returns; it needs no CUDA context and makes none. That the connection with a rank is lost may become known after the wait for it.
  */
 ncclResult_t ncclEpGetAsyncError(ncclEpGroup_t ep_group, int *error);
 ncclResult_t ncclEpErrorClear(ncclEpGroup_t ep_group);

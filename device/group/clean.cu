@@ -1,139 +1,345 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * MaskClean: ranks that were masked come back. Every calling rank tells all peers its step, waits
- * for all of them, and goes on from the highest step of all, with all banks free: the ranks'
- * sequences agree again although the returning ones missed operations. Masked ranks are waited for
- * too: a rank that was away has masked the others, and either side may be ahead. Who does not come
- * stays masked: its earlier operations may still be writing here. A remote rank whose connection is
- * lost stays masked on both sides: whoever knows of the loss tells the other, if a queue is left.
+ * MaskClean: all ranks take part again. The ranks that call it agree on a round and on a step from
+ * which they go on with all banks free. Who is active here is waited for by the timeout; who is
+ * masked may be gone or may be calling as well, and is waited for a little. All are active
+ * afterwards, also who did not come: such a rank calls MaskClean itself before it goes on, and
+ * adopts the round and the step that the others have found. A remote rank whose connection is lost
+ * stays masked on both sides: whoever knows of the loss tells the other, if a queue is left.
+ *
+ * Two words per rank, in every heap, made like progress words:
+ *
+ *   call     the rank is in MaskClean and wants this round; its step. "masked" here means that the
+ *            rank refuses: its connection with the reader is lost
+ *   result   the rank has heard all calls of this round that it waited for; the highest step
+ *
+ * A rank wants the round in which another one is, or one more than the latest that is over. When it
+ * sees a call of a later round, it wants that one: the highest number wins.
  */
 #include "device/group/remote.h"
 
 #include "device/kernels.h"
 
-enum ep_clean_answer {
-	EP_CLEAN_COMES,
-	EP_CLEAN_REFUSES
+enum ep_clean_word {
+	EP_CLEAN_CALL,
+	EP_CLEAN_RESULT
 };
 
-/* What marks a rank's word. */
-EP_DEV uint32_t ep_clean_epoch(const struct ep_clean_args &a, enum ep_clean_answer answer)
+/* How long a masked rank is waited for, at most; see protocol.md, example 5. */
+#define EP_CLEAN_GRACE_NS 2000000000ull
+
+/*
+ * How far the common step is ahead of all steps taken so far: a rank that goes on without having
+ * called finds a lead that no rank can have, and marks nothing with an epoch of the others.
+ */
+#define EP_CLEAN_GAP (2 * EP_GROUP_MAX_LEAD)
+
+/* What the block knows of this MaskClean. */
+struct ep_clean_board {
+	uint32_t round;
+	uint32_t step;
+	uint32_t raised;  /* a later round was seen */
+	uint32_t adopted; /* round and step are those of a MaskClean that was missed */
+	uint32_t lost[EP_GROUP_MAX_RANKS];
+	uint32_t came[EP_GROUP_MAX_RANKS];
+	uint32_t steps[EP_GROUP_MAX_RANKS]; /* of those who came */
+};
+
+/* Where rank `from` leaves the word, in any heap. */
+EP_DEV uint64_t ep_clean_at(const struct ep_clean_args &a, enum ep_clean_word which, uint32_t from)
 {
-	return 2 * a.clean_round + answer;
+	return a.g.clean_off + 8 * (which * (uint64_t)a.g.nranks + from);
 }
 
-/* Where rank `from` leaves its word, in any heap. Who is early for the next round spoils none. */
-EP_DEV uint64_t ep_clean_at(const struct ep_clean_args &a, uint32_t from)
+EP_DEV uint64_t ep_clean_load(const struct ep_clean_args &a, enum ep_clean_word which,
+			      uint32_t from)
 {
-	return a.g.clean_off + 8 * ((a.clean_round & 1) * (uint64_t)a.g.nranks + from);
+	return ep_ld_retired_sys_u64(
+		(const uint64_t *)(a.g.heap[a.g.rank] + ep_clean_at(a, which, from)));
 }
 
-/* False: r does not come. *lost: it cannot be reached, by what it says. */
-EP_DEV bool ep_clean_wait(const struct ep_clean_args &a, uint32_t r, uint32_t *step, uint32_t *lost)
+EP_DEV uint32_t ep_clean_round(uint64_t word)
 {
-	const unsigned char *p = a.g.heap[a.g.rank] + ep_clean_at(a, r);
-	struct ep_spin s = ep_spin_start();
+	return (uint32_t)(word >> 33);
+}
 
-	while (!ep_ld_word(p, ep_clean_epoch(a, EP_CLEAN_COMES), step)) {
-		if (ep_ld_word(p, ep_clean_epoch(a, EP_CLEAN_REFUSES), step)) {
-			*lost = 1;
-			return true;
-		}
-		if (ep_spin_expired(&s, a.g.timeout_ns, EP_WAIT_CLEAN, r) ||
-		    ((s.polls & 63) == 0 && ep_remote_down(a.g, r))) {
-			return false;
+/* Has r ended a MaskClean that this rank was not in? */
+EP_DEV bool ep_clean_ahead(const struct ep_clean_args &a, uint32_t r)
+{
+	return ep_clean_round(ep_clean_load(a, EP_CLEAN_RESULT, r)) > a.g.seq[0].clean_round;
+}
+
+/* The round that this rank wants. One thread. */
+EP_DEV uint32_t ep_clean_choose(const struct ep_clean_args &a)
+{
+	uint32_t round = a.g.seq[0].clean_round + 1;
+
+	for (uint32_t r = 0; r < a.g.nranks; r++) {
+		uint32_t call = ep_clean_round(ep_clean_load(a, EP_CLEAN_CALL, r));
+		uint32_t over = ep_clean_round(ep_clean_load(a, EP_CLEAN_RESULT, r));
+
+		if (!(a.gone >> r & 1)) { /* the call of a process that has ended never ends */
+			round = ep_max_u32(round, call > over ? call : over + 1);
 		}
 	}
-	return true;
+	return round;
 }
 
 /*
- * Tells remote rank r the step. Before it, what was posted to r must have arrived: afterwards all
- * banks are free. False: r cannot be told, or is told that the connection is lost. One warp.
+ * Before a remote peer is told anything, what was posted to it must have arrived: afterwards all
+ * banks are free, and the step must be later than any that a rank has told so far. All threads.
  */
-EP_DEV bool ep_clean_post(const struct ep_clean_args &a, uint32_t r, uint32_t step, uint64_t start)
-{
-	uint32_t queues = a.g.remote->queues;
-	bool reached =
-		!ep_shfl_u32(EP_FULL_MASK, ep_remote_down(a.g, r), 0) &&
-		ep_mlx5_quiet_all(ep_remote_qp(a.g, r, 0), queues, start, a.g.timeout_ns / 4);
-	const uint32_t word[2] = { step,
-				   ep_clean_epoch(a, reached ? EP_CLEAN_COMES : EP_CLEAN_REFUSES) };
-	struct ep_mlx5_post p =
-		ep_mlx5_open(ep_remote_qp(a.g, r, queues - 1), false, NULL, a.g.timeout_ns);
-	struct ep_mlx5_mem to = ep_mlx5_remote(&p, EP_MLX5_REGION_SIGNAL, ep_clean_at(a, a.g.rank));
-
-	return ep_mlx5_put_inline(&p, ep_lane() == 0, to, word, 8, false) && reached;
-}
-
-/* Tells remote peers the step; a barrier must follow. lost[r]: that cannot be done. */
-EP_DEV void ep_clean_post_all(const struct ep_clean_args &a, uint32_t step, uint32_t *lost)
+EP_DEV void ep_clean_begin(const struct ep_clean_args &a, struct ep_clean_board *b)
 {
 	uint64_t start = ep_shfl_u64(EP_FULL_MASK, ep_time_ns(), 0);
 
 	for (uint32_t r = ep_warp(); r < a.g.nranks; r += ep_nwarps()) {
-		bool reached = true;
+		bool reached = !ep_rank_remote(a.g, r) ||
+			       (!ep_shfl_u32(EP_FULL_MASK, ep_remote_down(a.g, r), 0) &&
+				ep_mlx5_quiet_all(ep_remote_qp(a.g, r, 0), a.g.remote->queues,
+						  start, a.g.timeout_ns / 4));
 
-		if (ep_rank_remote(a.g, r)) {
-			reached = ep_clean_post(a, r, step, start);
-		}
 		if (ep_lane() == 0) {
-			lost[r] = !reached;
+			b->lost[r] = !reached;
 		}
+	}
+	if (ep_tid() == 0) {
+		b->step = a.g.seq[0].step;
+		for (uint32_t r = 0; r < a.g.nranks; r++) {
+			uint64_t word = ep_progress_load(a.g, r);
+
+			if (word && (int32_t)((uint32_t)word - b->step) > 0) {
+				b->step = (uint32_t)word;
+			}
+		}
+		b->step += EP_CLEAN_GAP;
 	}
 }
 
-/* Peer r has not come: it stays masked, and learns it. One thread. */
-EP_DEV void ep_clean_missed(const struct ep_clean_args &a, uint32_t r, uint32_t step)
+/* Tells remote rank r; false: it cannot be told, or only that the connection is lost. One warp. */
+EP_DEV bool ep_clean_post(const struct ep_clean_args &a, uint32_t r, enum ep_clean_word which,
+			  uint64_t value, bool lost)
+{
+	const uint32_t word[2] = { (uint32_t)value, (uint32_t)(value >> 32) };
+	struct ep_mlx5_post p = ep_mlx5_open(ep_remote_qp(a.g, r, a.g.remote->queues - 1), false,
+					     NULL, a.g.timeout_ns / 4);
+	struct ep_mlx5_mem to =
+		ep_mlx5_remote(&p, EP_MLX5_REGION_SIGNAL, ep_clean_at(a, which, a.g.rank));
+
+	/* a call may be told again, and must not pass the one before */
+	if (which == EP_CLEAN_CALL && !lost && !ep_mlx5_quiet(&p)) {
+		return false;
+	}
+	return ep_mlx5_put_inline(&p, ep_lane() == 0, to, word, 8, false) && !lost;
+}
+
+/* Tells all ranks the round and the step. All threads; barriers at both ends. */
+EP_DEV void ep_clean_tell(const struct ep_clean_args &a, struct ep_clean_board *b,
+			  enum ep_clean_word which)
+{
+	ep_block_sync();
+	if (ep_tid() < a.g.nranks && !ep_rank_remote(a.g, ep_tid())) {
+		ep_st_retired_sys_u64(
+			(uint64_t *)(a.g.heap[ep_tid()] + ep_clean_at(a, which, a.g.rank)),
+			ep_progress_word(b->step, b->round, false));
+	}
+	for (uint32_t r = ep_warp(); r < a.g.nranks; r += ep_nwarps()) {
+		bool lost = ep_shfl_u32(EP_FULL_MASK, ep_lane() == 0 && b->lost[r], 0);
+
+		if (!ep_rank_remote(a.g, r) || (lost && which == EP_CLEAN_RESULT)) {
+			continue;
+		}
+		bool told =
+			ep_clean_post(a, r, which, ep_progress_word(b->step, b->round, lost), lost);
+
+		if (ep_lane() == 0) {
+			b->lost[r] = !told;
+		}
+	}
+	ep_block_sync();
+}
+
+/* One poll of a wait for r has failed: is the wait over? One thread. */
+EP_DEV bool ep_clean_over(const struct ep_clean_args &a, struct ep_clean_board *b, uint32_t r,
+			  struct ep_spin *s, uint64_t limit_ns)
+{
+	bool expired = ep_spin_expired(s, limit_ns, EP_WAIT_CLEAN, r);
+
+	if ((s->polls & 63) == 0 && ep_remote_down(a.g, r)) {
+		b->lost[r] = 1;
+	}
+	return expired || b->lost[r];
+}
+
+/* How long r is waited for. */
+EP_DEV uint64_t ep_clean_limit(const struct ep_clean_args &a, uint32_t r)
+{
+	if ((a.g.mask[r] && !ep_clean_ahead(a, r)) || a.g.timeout_ns < EP_CLEAN_GRACE_NS) {
+		return a.g.timeout_ns;
+	}
+	return EP_CLEAN_GRACE_NS;
+}
+
+/* Waits for r's call of this round. The time counts on from one round to the next. One thread. */
+EP_DEV void ep_clean_await(const struct ep_clean_args &a, struct ep_clean_board *b, uint32_t r,
+			   struct ep_spin *s)
+{
+	do {
+		uint64_t word = ep_clean_load(a, EP_CLEAN_CALL, r);
+
+		if (word >> 32 & 1) {
+			b->lost[r] = 1;
+		} else if (ep_clean_round(word) > b->round) {
+			ep_shared_or_u32(&b->raised, 1);
+		} else if (ep_clean_round(word) == b->round) {
+			b->steps[r] = (uint32_t)word;
+			b->came[r] = 1;
+			return;
+		}
+	} while (!ep_shared_or_u32(&b->raised, 0) &&
+		 !ep_clean_over(a, b, r, s, ep_clean_limit(a, r)));
+}
+
+/* Calls, and waits for the others. All threads; a barrier at the end. */
+EP_DEV void ep_clean_meet(const struct ep_clean_args &a, struct ep_clean_board *b)
+{
+	struct ep_spin s = ep_spin_start();
+	uint32_t r = ep_tid();
+
+	do {
+		ep_block_sync();
+		if (r < a.g.nranks) {
+			b->came[r] = 0;
+		}
+		if (r == 0) {
+			b->raised = 0;
+			b->round = ep_clean_choose(a);
+		}
+		ep_clean_tell(a, b, EP_CLEAN_CALL);
+		if (r < a.g.nranks && !(a.gone >> r & 1)) {
+			ep_clean_await(a, b, r, &s);
+		}
+		ep_block_sync();
+	} while (b->raised);
+}
+
+/*
+ * What all have to go on from: the highest step of those who came; or, when nobody came of those
+ * who have ended a MaskClean without this rank, what they found then. A rank that is ahead of them
+ * cannot adopt it: it would mark data with epochs that it has used before. One thread.
+ */
+EP_DEV void ep_clean_decide(const struct ep_clean_args &a, struct ep_clean_board *b)
+{
+	uint32_t missed = a.g.seq[0].clean_round, step = a.g.seq[0].step;
+	bool here = false, behind = true;
+
+	for (uint32_t r = 0; r < a.g.nranks; r++) {
+		uint64_t word = ep_clean_load(a, EP_CLEAN_RESULT, r);
+
+		if (b->came[r] && (int32_t)(b->steps[r] - b->step) > 0) {
+			b->step = b->steps[r];
+		}
+		if (ep_clean_round(word) > missed) {
+			missed = ep_clean_round(word);
+			here = false;
+			behind = false;
+			step = (uint32_t)word;
+		}
+		if (ep_clean_round(word) == missed) {
+			here |= b->came[r] != 0;
+			step = (int32_t)((uint32_t)word - step) > 0 ? (uint32_t)word : step;
+		}
+	}
+	b->adopted = !behind && !here && (int32_t)(step - a.g.seq[0].step) >= 0;
+	if (b->adopted) {
+		b->round = missed;
+		b->step = step;
+	}
+}
+
+/* Waits for the result of r, who came. Who has gone on to a later round had the same. One thread. */
+EP_DEV void ep_clean_hear(const struct ep_clean_args &a, struct ep_clean_board *b, uint32_t r)
+{
+	struct ep_spin s = ep_spin_start();
+	uint64_t word = ep_clean_load(a, EP_CLEAN_RESULT, r);
+
+	while (ep_clean_round(word) < b->round) {
+		if (ep_clean_over(a, b, r, &s, a.g.timeout_ns)) {
+			b->came[r] = 0;
+			return;
+		}
+		word = ep_clean_load(a, EP_CLEAN_RESULT, r);
+	}
+	if (ep_clean_round(word) == b->round) {
+		b->steps[r] = (uint32_t)word;
+	}
+}
+
+/* Rank r, active until now, has not come, or cannot be reached. One thread. */
+EP_DEV void ep_clean_missed(const struct ep_clean_args &a, uint32_t r, bool lost)
 {
 	struct ep_op op = {};
 
-	op.step = step;
-	if (a.g.mask[r]) {
-		struct ep_record record = ep_record_make(op, EP_CAUSE_TIMEOUT, r);
+	op.step = a.g.seq[0].step;
+	struct ep_record record = ep_record_make(op, lost ? EP_CAUSE_RDMA : EP_CAUSE_TIMEOUT, r);
 
-		record.site = EP_WAIT_CLEAN;
-		ep_record_write(a.g, EP_RECORD_MASKED, record);
-		ep_st_relaxed_sys_u32(a.g.async_error, 1);
+	record.site = EP_WAIT_CLEAN;
+	ep_record_write(a.g, EP_RECORD_MASKED, record);
+	ep_st_relaxed_sys_u32(a.g.async_error, 1);
+}
+
+/* The state of all ranks from now on, and for the host who did not come. All threads. */
+EP_DEV void ep_clean_settle(const struct ep_clean_args &a, const struct ep_clean_board *b,
+			    uint32_t step)
+{
+	uint32_t r = ep_tid(), absent = 0;
+
+	if (r < a.g.nranks) {
+		bool lost = b->lost[r] || ep_remote_down(a.g, r);
+
+		if (a.g.mask[r] && (lost || (!b->came[r] && !ep_clean_ahead(a, r)))) {
+			ep_clean_missed(a, r, lost);
+		}
+		a.g.mask[r] = !lost && !(a.gone >> r & 1);
 	}
-	if (!ep_rank_remote(a.g, r)) { /* remote ranks learn it with the next step */
-		ep_st_retired_sys_u64((uint64_t *)(a.g.heap[r] + a.g.progress_off) + a.g.rank,
-				      ep_progress_word(step, a.clean_round, true));
+	for (uint32_t i = 32 * r; r < 2 && i < a.g.nranks && i < 32 * (r + 1); i++) {
+		absent |= (uint32_t)!b->came[i] << (i & 31);
+	}
+	if (r < 2) {
+		ep_st_relaxed_sys_u32(a.absent + r, absent);
+	}
+	ep_block_sync(); /* who is ahead of the old round has been asked */
+	for (uint32_t i = r; i < EP_GROUP_MAX_BLOCKS; i += ep_nthreads()) {
+		struct ep_dev_seq s = {};
+
+		s.step = step;
+		s.clean_round = b->round;
+		a.g.seq[i] = s;
 	}
 }
 
 EP_KERNEL(ep_clean_kernel, ep_clean_args, EP_GROUP_MAX_THREADS)
 {
-	uint32_t r = ep_tid(), mine = a.g.seq[0].step, theirs = mine;
-	EP_SHARED(uint32_t, steps[EP_GROUP_MAX_RANKS]);
-	EP_SHARED(uint32_t, lost[EP_GROUP_MAX_RANKS]);
+	EP_SHARED(struct ep_clean_board, board);
+	uint32_t step;
 
-	ep_clean_post_all(a, mine, lost);
-	ep_block_sync();
-	if (r < a.g.nranks) {
-		if (!ep_rank_remote(a.g, r)) {
-			ep_st_word(a.g.heap[r] + ep_clean_at(a, a.g.rank), mine,
-				   ep_clean_epoch(a, EP_CLEAN_COMES));
-		}
-		if (lost[r] || !ep_clean_wait(a, r, &theirs, lost + r)) {
-			theirs = mine; /* the failed poll has left an old word there */
-			ep_clean_missed(a, r, mine);
-			lost[r] = 1;
-		}
-		steps[r] = theirs;
+	ep_clean_begin(a, &board);
+	ep_clean_meet(a, &board);
+	if (ep_tid() == 0) {
+		ep_clean_decide(a, &board);
+	}
+	ep_clean_tell(a, &board, EP_CLEAN_RESULT);
+	if (board.adopted) {
+		ep_clean_tell(a, &board, EP_CLEAN_CALL); /* takes back the call that nobody heard */
+	} else if (ep_tid() < a.g.nranks && board.came[ep_tid()]) {
+		ep_clean_hear(a, &board, ep_tid());
 	}
 	ep_block_sync();
-	for (uint32_t i = 0; i < a.g.nranks; i++) {
-		mine = (int32_t)(steps[i] - mine) > 0 ? steps[i] : mine;
+	step = board.step;
+	for (uint32_t r = 0; r < a.g.nranks; r++) {
+		if (!board.adopted && board.came[r] && (int32_t)(board.steps[r] - step) > 0) {
+			step = board.steps[r];
+		}
 	}
-	for (uint32_t i = ep_tid(); i < EP_GROUP_MAX_BLOCKS; i += ep_nthreads()) {
-		struct ep_dev_seq s = {};
-
-		s.step = mine;
-		s.clean_round = a.clean_round;
-		a.g.seq[i] = s;
-	}
-	if (r < a.g.nranks) {
-		a.g.mask[r] = !lost[r] && !ep_remote_down(a.g, r);
-	}
+	ep_clean_settle(a, &board, step);
 }

@@ -6,8 +6,8 @@
  * Every rank owns one heap that its peers write. It begins with
  *
  *   progress[R]   8 bytes each, written by peer r: the last step that r has started, and above that
- *                 1 if r has masked this rank by then, and the number of r's MaskCleans
- *   clean[2][R]   words, 8 bytes {step, round}: arrival at a MaskClean, of even and odd rounds
+ *                 1 if r has masked this rank by then, and the round of r's last MaskClean
+ *   clean[2][R]   words of the same form: each rank's call of MaskClean, and each rank's result
  *   signals[R][C] u64 (remote peers): how much of what peer r sends on its channel c has arrived
  *
  * and goes on with what the algorithm keeps there, in banks.
@@ -61,7 +61,7 @@ struct __attribute__((aligned(16))) ep_dev_seq {
 		[EP_GROUP_BANKS]; /* step that freed the bank; 0: never used; busy: its epoch */
 	uint32_t next;            /* bank of the next operation, */
 	uint32_t next_freed;      /* and the step that freed it */
-	uint32_t clean_round;     /* number of MaskCleans */
+	uint32_t clean_round;     /* of the last MaskClean; 0: none */
 };
 
 /* The progress word. `masked`: its reader is not waited for any more. */
@@ -223,8 +223,8 @@ struct ep_dev_launch {
 /* One block of at least R threads, a multiple of 32. */
 struct ep_clean_args {
 	struct ep_dev_group g;
-	uint32_t clean_round; /* number of this MaskClean, from 1 */
-	uint32_t pad;
+	uint64_t gone;    /* bit r: rank r's process has ended */
+	uint32_t *absent; /* mapped host: a bit for each rank that did not come, [2] */
 };
 
 /* What this rank has posted is brought to an end, before its heap is replaced or freed. */
@@ -250,7 +250,7 @@ _Static_assert(sizeof(struct ep_dev_state) == 32, "ep_dev_state");
 _Static_assert(sizeof(struct ep_dev_remote) == 56, "ep_dev_remote");
 _Static_assert(sizeof(struct ep_dev_group) == 112 + 8 * EP_GROUP_MAX_RANKS, "ep_dev_group");
 _Static_assert(sizeof(struct ep_dev_launch) == 16, "ep_dev_launch");
-_Static_assert(sizeof(struct ep_clean_args) == sizeof(struct ep_dev_group) + 8, "ep_clean_args");
+_Static_assert(sizeof(struct ep_clean_args) == sizeof(struct ep_dev_group) + 16, "ep_clean_args");
 _Static_assert(sizeof(struct ep_drain_args) == sizeof(struct ep_dev_group) + 64, "ep_drain_args");
 
 #endif

@@ -81,8 +81,8 @@ static ncclResult_t ep_group_alloc_host(struct ncclEpGroup *g)
 	g->records_dev = dev;
 	g->async_error = (void *)(g->records + EP_RECORDS);
 	g->async_error_dev = (void *)(g->records_dev + EP_RECORDS);
-	g->drain_lost = g->async_error + 2;
-	g->drain_lost_dev = g->async_error_dev + 2;
+	g->kernel_ranks = g->async_error + 2;
+	g->kernel_ranks_dev = g->async_error_dev + 2;
 	return ncclSuccess;
 }
 

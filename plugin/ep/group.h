@@ -31,8 +31,7 @@ struct ncclEpGroup {
 
 	uint64_t remote; /* bit r: rank r is of another node; if any is, all ranks have one */
 	struct ep_gda *gda;
-	uint64_t lost_logged;                  /* remote ranks whose loss the log has */
-	uint32_t *drain_lost, *drain_lost_dev; /* of the mapped host memory below */
+	uint64_t lost_logged; /* remote ranks whose loss the log has */
 
 	void *workspace; /* the next six */
 	struct ep_dev_seq *seq;
@@ -42,19 +41,20 @@ struct ncclEpGroup {
 	struct ep_remote_link *links;     /* this and the next: NULL without remote ranks */
 	struct ep_dev_remote *remote_dev; /* what dev.remote points to */
 
-	void *host_shared; /* mapped host memory: the next two, and their device addresses */
+	void *host_shared; /* mapped host memory: records, flag and ranks, by two addresses */
 	struct ep_record *records;
 	uint32_t *async_error;
 	struct ep_record *records_dev;
 	uint32_t *async_error_dev;
+	uint32_t *kernel_ranks; /* [2], a bit for each rank: what a kernel of one block found */
+	uint32_t *kernel_ranks_dev;
 
 	cudaStream_t stream; /* for the library's own small copies */
 	cudaEvent_t event;   /* orders two streams of the caller */
 	struct ep_pool_block *pool;
 	struct ncclEpHandle *handles; /* alive */
 	uint32_t pending;             /* operations sent but not completed */
-	uint32_t clean_rounds;
-	bool failed; /* by a device operation, for ever */
+	bool failed;                  /* by a device operation, for ever */
 	struct ep_error failure;
 	uint32_t unlock_due; /* bit per class: a record that was taken and is to be unlocked, */
 	uint64_t mask_due;   /* bit per rank: lost, and to be masked: by ep_group_settle() */

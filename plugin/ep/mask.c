@@ -36,9 +36,21 @@ ncclResult_t ep_mask_update(struct ncclEpGroup *g, const int *mask, cudaStream_t
 	return ncclSuccess;
 }
 
-/* Ranks that a clean-up has not brought back. */
-static ncclResult_t ep_mask_warn_missing(struct ncclEpGroup *g, cudaStream_t stream)
+/* Ranks whose processes have ended, as far as is known. */
+static uint64_t ep_mask_gone(const struct ncclEpGroup *g)
 {
+	uint64_t gone = 0;
+
+	for (int r = 0; r < g->nranks; r++) {
+		gone |= (uint64_t)ep_ident_gone(&g->idents[g->rank], &g->idents[r]) << r;
+	}
+	return gone;
+}
+
+/* Says who did not come, and who does not come back. */
+static ncclResult_t ep_mask_tell_missing(struct ncclEpGroup *g, uint64_t gone, cudaStream_t stream)
+{
+	uint64_t absent = g->kernel_ranks[0] | (uint64_t)g->kernel_ranks[1] << 32;
 	int32_t mask[EP_GROUP_MAX_RANKS];
 	char link[420];
 
@@ -47,44 +59,46 @@ static ncclResult_t ep_mask_warn_missing(struct ncclEpGroup *g, cudaStream_t str
 		"ncclEpMaskClean: reading the mask");
 	EP_CUDA(cudaStreamSynchronize(stream), "ncclEpMaskClean: reading the mask");
 	for (int r = 0; r < g->nranks; r++) {
+		if (mask[r] && absent >> r & 1) {
+			EP_INFO(EP_LOG_ALL,
+				"ncclEpMaskClean: rank %d did not come and is active again on rank "
+				"%d; it has to call ncclEpMaskClean before its next operation",
+				r, g->rank);
+		}
 		if (mask[r]) {
 			continue;
 		}
 		ep_group_remote_explain(g, (uint32_t)r, link, sizeof(link));
-		if (link[0]) {
-			EP_WARN("ncclEpMaskClean: rank %d stays masked, its connection with rank "
-				"%d is lost%s; only a new group brings it back",
-				r, g->rank, link);
-		} else {
-			EP_WARN("ncclEpMaskClean: rank %d stays masked: it did not call within "
-				"%llu ms (then all ranks have to call once more), or has lost the "
-				"connection with rank %d, as its own log says (then only a new "
-				"group helps)",
-				r, (unsigned long long)(g->config.timeout_ns / 1000000), g->rank);
-		}
+		EP_WARN("ncclEpMaskClean: rank %d stays masked, %s%s; only a new group brings it "
+			"back",
+			r,
+			gone >> r & 1 ? "its process has ended"
+				      : "its connection with this rank is lost on one side",
+			link);
 	}
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_mask_clean_launch(struct ncclEpGroup *g, cudaStream_t stream)
+static ncclResult_t ep_mask_clean_launch(struct ncclEpGroup *g, uint64_t gone, cudaStream_t stream)
 {
 	uint32_t threads = (uint32_t)ep_round_up((uint64_t)g->nranks, 32);
 	struct ep_clean_args args = {
 		.g = g->dev,
-		.clean_round = g->clean_rounds + 1,
+		.gone = gone,
+		.absent = g->kernel_ranks_dev,
 	};
 
 	if (g->remote) {
 		threads = (uint32_t)ep_max_u64(threads, 64); /* so that waits for queues overlap */
 	}
-	EP_CHECK(ep_kernel_launch((const void *)ep_clean_kernel, &args, 1, threads, 0, stream,
-				  "launching the mask clean-up"));
-	g->clean_rounds++;
-	return ncclSuccess;
+	return ep_kernel_launch((const void *)ep_clean_kernel, &args, 1, threads, 0, stream,
+				"launching MaskClean");
 }
 
 ncclResult_t ep_mask_clean(struct ncclEpGroup *g, cudaStream_t stream)
 {
+	uint64_t gone = ep_mask_gone(g);
+
 	if (g->pending) {
 		return ep_fail(ncclInvalidUsage,
 			       "ncclEpMaskClean: %u send_only operations are "
@@ -92,8 +106,8 @@ ncclResult_t ep_mask_clean(struct ncclEpGroup *g, cudaStream_t stream)
 			       g->pending);
 	}
 	EP_CHECK(ep_stream_check_capture(stream, "ncclEpMaskClean"));
-	EP_CHECK(ep_mask_clean_launch(g, stream));
+	EP_CHECK(ep_mask_clean_launch(g, gone, stream));
 	EP_CUDA(cudaStreamSynchronize(stream), "ncclEpMaskClean: waiting for the stream");
 	EP_CHECK(ep_record_poll(g));
-	return ep_mask_warn_missing(g, stream);
+	return ep_mask_tell_missing(g, gone, stream);
 }

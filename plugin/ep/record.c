@@ -227,9 +227,10 @@ static void ep_record_masked(struct ncclEpGroup *group, const struct ep_record *
 	char link[420];
 
 	if (r->cause == EP_CAUSE_PARTED) {
-		EP_WARN("%s %u: rank %u has masked rank %d, goes on without it (%d steps ahead), "
-			"and is masked here from now on; all ranks have to call ncclEpMaskClean",
-			ep_record_operation(r), r->step, r->peer, group->rank, (int)r->value);
+		EP_WARN("%s %u: rank %u goes on without rank %d (%d steps ahead) and is masked "
+			"here from now on; call ncclEpMaskClean on all ranks, rank %d too",
+			ep_record_operation(r), r->step, r->peer, group->rank, (int)r->value,
+			group->rank);
 		return;
 	}
 	ep_group_remote_explain(group, r->peer, link, sizeof(link));
@@ -239,6 +240,13 @@ static void ep_record_masked(struct ncclEpGroup *group, const struct ep_record *
 			"now on (ncclEpMaskQuery tells all that are)%s",
 			ep_record_operation(r), r->step, group->rank, r->peer, r->peer,
 			link[0] ? link : ep_record_status(r, link, sizeof(link)));
+		return;
+	}
+	if (r->site == EP_WAIT_CLEAN) {
+		EP_WARN("ncclEpMaskClean: rank %d waited for rank %u (timeout %llu ms), which was "
+			"active and did not come; the next operation waits for it again",
+			group->rank, r->peer,
+			(unsigned long long)(group->config.timeout_ns / 1000000));
 		return;
 	}
 	EP_WARN("%s %u: rank %d waited for rank %u (timeout %llu ms): %s did not come; rank %u is "

@@ -150,7 +150,7 @@ static cudaError_t ep_remote_drain_run(struct ncclEpGroup *g, bool farewell, uin
 		.suspect_ns = ep_min_u64(timeout_ns, EP_REMOTE_SUSPECT_NS),
 		.farewell_off = EP_HEAP_FAREWELL(g->rank),
 		.farewell_value = ep_heap_farewell_value(&g->peer_heap),
-		.lost = g->drain_lost_dev,
+		.lost = g->kernel_ranks_dev,
 	};
 	void *params[] = { &args };
 	cudaLaunchConfig_t config = {
@@ -160,12 +160,12 @@ static cudaError_t ep_remote_drain_run(struct ncclEpGroup *g, bool farewell, uin
 	};
 	cudaError_t err;
 
-	g->drain_lost[0] = g->drain_lost[1] = UINT32_MAX;
+	g->kernel_ranks[0] = g->kernel_ranks[1] = UINT32_MAX;
 	err = cudaLaunchKernelExC(&config, (const void *)ep_drain_kernel, params);
 	if (err == cudaSuccess) {
 		err = cudaStreamSynchronize(g->stream);
 	}
-	*lost = (g->drain_lost[0] | (uint64_t)g->drain_lost[1] << 32) & g->remote;
+	*lost = (g->kernel_ranks[0] | (uint64_t)g->kernel_ranks[1] << 32) & g->remote;
 	return err;
 }
 

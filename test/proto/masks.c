@@ -186,37 +186,6 @@ static void part(struct world *w, struct bench *b, uint32_t absent)
 	NEED_CUDA(cudaStreamSynchronize(w->stream));
 }
 
-/*
- * A rank comes to MaskClean when the others have given it up: it stays masked, and can know it,
- * even if it has done more operations than they, alone.
- */
-static void late_clean(struct world *w, struct bench *b, int away, int alone)
-{
-	check_context("rank %d is late for MaskClean, %d operations ahead", away, alone);
-	part(w, b, alone ? 1u << away : 0);
-	for (int i = 0; w->rank == away && i < alone; i++) {
-		OK(bench_update(b, w->stream));
-		OK(bench_dispatch(b, w->stream));
-		NEED_CUDA(cudaStreamSynchronize(w->stream));
-	}
-	if (w->rank != away) {
-		OK(ncclEpMaskClean(b->group, w->stream));
-		CHECK_INT(bench_masked(w, b->group), 1u << away);
-		expect_error(b->group, !alone);
-		OK(ncclEpErrorClear(b->group));
-		b->p.absent = UINT64_C(1) << away;
-		bench_pair_of(b, 110);
-		expect_error(b->group, 0);
-	}
-	world_meet(w);
-	if (w->rank == away) {
-		OK(ncclEpMaskClean(b->group, w->stream));
-		OK(bench_update(b, w->stream));
-		expect_alone(w, b, bench_dispatch);
-	}
-	all_back(w, b, 111);
-}
-
 /* Two ranks part from the others by hand, go on by themselves, and come back by hand. */
 static void back_by_hand(struct world *w, struct bench *b)
 {
@@ -311,8 +280,6 @@ static void run(struct world *w, void *arg)
 		if (layout == 1 && *late) {
 			left_behind(w, &b, 2);
 			late_combine(w, &b, 1);
-			late_clean(w, &b, 3, 0);
-			late_clean(w, &b, 2, 7);
 			back_by_hand(w, &b);
 			held(w, group, &p, 1);
 		}

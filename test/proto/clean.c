@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * MaskClean by all ranks, by those alone that have not been left out, and by a rank that comes later:
+ * afterwards all are active, and whoever has called goes on together with the others.
+ */
+#include <string.h>
+#include <unistd.h>
+#include "support/bench.h"
+#include "support/victim.h"
+
+#define RANKS 4
+#define TIMEOUT_MS (1500 * victim_scale())
+#define LONG_MS 6000 /* more than a rank that comes alone waits for the others */
+#define GRACE_S 2.0  /* for masked ranks; see doc/protocol.md */
+
+static void expect_error(struct bench *b, int want)
+{
+	int error = -1;
+
+	OK(ncclEpGetAsyncError(b->group, &error));
+	CHECK_INT(error, want);
+}
+
+/* Calls MaskClean: all are active afterwards. Returns how long it took. */
+static double clean(struct world *w, struct bench *b, int error)
+{
+	double start = world_now();
+
+	OK(ncclEpMaskClean(b->group, w->stream));
+	start = world_now() - start;
+	expect_error(b, error);
+	OK(ncclEpErrorClear(b->group));
+	expect_error(b, 0);
+	CHECK_INT(bench_masked(w, b->group), 0);
+	return start;
+}
+
+/* All work together, and nobody has to be waited for. */
+static void together(struct world *w, struct bench *b, uint64_t seed)
+{
+	double start;
+
+	world_meet(w);
+	start = world_now();
+	b->p.absent = 0;
+	bench_pair_of(b, seed);
+	bench_pair_of(b, seed + 1);
+	CHECK(world_now() - start < TIMEOUT_MS / 1e3);
+	expect_error(b, 0);
+	CHECK_INT(bench_masked(w, b->group), 0);
+}
+
+/* All call, whatever came before. */
+static void joint(struct world *w, struct bench *b, uint64_t seed)
+{
+	world_meet(w);
+	OK(ncclEpErrorClear(b->group));
+	world_meet(w);
+	CHECK(clean(w, b, 0) < TIMEOUT_MS / 1e3);
+	together(w, b, seed);
+}
+
+/* The others leave the ranks of `out` out; `both`: and each of these everybody. */
+static void part(struct world *w, struct bench *b, uint32_t out, bool both)
+{
+	bool mine = out >> w->rank & 1;
+	int mask[WORLD_MAX];
+
+	for (int r = 0; r < w->nranks; r++) {
+		mask[r] = mine ? !both || r == w->rank : !(out >> r & 1);
+	}
+	OK(ncclEpMaskUpdate(b->group, mask, w->stream));
+	NEED_CUDA(cudaStreamSynchronize(w->stream));
+}
+
+/* A rank misses a dispatch, another one its combine; those who noticed call, then all. */
+static void survivors(struct world *w, struct bench *b)
+{
+	const uint32_t away = 1u << 1 | 1u << 3;
+	bool alive = !(away >> w->rank & 1);
+
+	check_context("two ranks stop, the others clean up");
+	bench_load(b, 10);
+	if (w->rank != 1) {
+		OK(bench_update(b, w->stream));
+		OK(bench_dispatch(b, w->stream));
+		NEED_CUDA(cudaStreamSynchronize(w->stream));
+		expect_error(b, 1);
+		CHECK_INT(bench_masked(w, b->group), 1u << 1);
+	}
+	world_meet(w);
+	if (alive) {
+		OK(bench_combine(b, w->stream));
+		NEED_CUDA(cudaStreamSynchronize(w->stream));
+		expect_error(b, 1);
+		CHECK(clean(w, b, 1) < TIMEOUT_MS / 1e3 + GRACE_S + 1);
+	}
+	for (uint64_t i = 0; i < 3; i++) {
+		joint(w, b, 20 + 2 * i);
+	}
+}
+
+/* Ranks that were left out come when the others have cleaned up, each by itself. */
+static void one_by_one(struct world *w, struct bench *b, uint32_t away, int rounds, bool both)
+{
+	bool out = away >> w->rank & 1;
+
+	check_context("ranks 0x%x miss %d rounds%s", away, rounds, both ? ", parted" : "");
+	world_meet(w);
+	part(w, b, away, both);
+	world_meet(w); /* MaskUpdate copies what the others' operations write */
+	b->p.absent = away;
+	for (int i = 0; i < rounds && !out; i++) {
+		bench_pair_of(b, 30 + (uint64_t)i);
+		CHECK(clean(w, b, 0) < GRACE_S + 1);
+		part(w, b, i + 1 < rounds ? away : 0, false);
+	}
+	for (int r = 0; r < w->nranks; r++) {
+		world_meet(w);
+		if (out && r == w->rank) {
+			CHECK(clean(w, b, 0) < GRACE_S + 1);
+		}
+	}
+	together(w, b, 40);
+}
+
+/* The others wait for the rank already, in the next operation. */
+static void awaited(struct world *w, struct bench *b, int away)
+{
+	check_context("rank %d comes when it is waited for", away);
+	world_meet(w);
+	part(w, b, 1u << away, false);
+	if (w->rank != away) {
+		(void)clean(w, b, 0);
+	}
+	world_meet(w);
+	if (w->rank == away) {
+		usleep(300000);
+		(void)clean(w, b, 0);
+	}
+	b->p.absent = 0;
+	bench_pair_of(b, 50);
+	expect_error(b, 0);
+	CHECK_INT(bench_masked(w, b->group), 0);
+}
+
+/* A rank that nobody had masked does not come: an error, and it may come later all the same. */
+static void missing(struct world *w, struct bench *b, int away)
+{
+	check_context("rank %d is missing", away);
+	world_meet(w);
+	if (w->rank != away) {
+		CHECK(clean(w, b, 1) > TIMEOUT_MS / 1e3);
+	}
+	world_meet(w);
+	if (w->rank == away) {
+		(void)clean(w, b, 0);
+	}
+	together(w, b, 60);
+}
+
+static void alone(struct world *w, struct bench *b, int steps)
+{
+	for (int i = 0; i < steps; i++) {
+		OK(bench_update(b, w->stream));
+		OK(bench_dispatch(b, w->stream));
+		NEED_CUDA(cudaStreamSynchronize(w->stream));
+	}
+}
+
+/*
+ * A rank goes on by itself, before the others clean up and, with `more`, afterwards: then it is
+ * ahead of them and cannot join them alone, but with them.
+ */
+static void ahead(struct world *w, struct bench *b, int away, int more)
+{
+	uint32_t others = ((1u << w->nranks) - 1) & ~(1u << away);
+
+	check_context("rank %d is ahead, and %d operations more", away, more);
+	part(w, b, 1u << away, true);
+	if (w->rank == away) {
+		alone(w, b, 11);
+	}
+	world_meet(w);
+	if (w->rank != away) {
+		(void)clean(w, b, 0);
+	}
+	world_meet(w);
+	if (w->rank == away) {
+		alone(w, b, more);
+		(void)clean(w, b, 0);
+	}
+	if (more) {
+		world_meet(w);
+		alone(w, b, 1);
+		CHECK_INT(bench_masked(w, b->group), w->rank == away ? others : 1u << away);
+		joint(w, b, 70);
+	} else {
+		together(w, b, 72);
+	}
+}
+
+/* A rank goes on without having called, while the others wait for it: it finds itself alone, at once. */
+static void unaware(struct world *w, struct bench *b, int away)
+{
+	uint32_t others = ((1u << w->nranks) - 1) & ~(1u << away);
+	double start;
+
+	check_context("rank %d does not know", away);
+	part(w, b, 1u << away, false);
+	if (w->rank != away) {
+		b->p.absent = UINT64_C(1) << away;
+		bench_pair_of(b, 80);
+		(void)clean(w, b, 0);
+		OK(bench_update(b, w->stream));
+		OK(bench_dispatch(b, w->stream));
+	}
+	world_meet(w);
+	usleep(200000);
+	if (w->rank == away) {
+		start = world_now();
+		part(w, b, 0, false);
+		alone(w, b, 1);
+		CHECK(world_now() - start < TIMEOUT_MS / 1e3);
+	}
+	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	CHECK_INT(bench_masked(w, b->group), w->rank == away ? others : 1u << away);
+	expect_error(b, 1);
+	joint(w, b, 82);
+}
+
+static void run(struct world *w, void *arg)
+{
+	const bool *race = arg;
+	struct oracle_problem p = bench_problem(w->nranks, 12, 3, 256, 7, ORACLE_EXPERT_MAJOR);
+	double timeout_ms = *race ? LONG_MS : TIMEOUT_MS;
+	ncclEpGroup_t group = bench_group_bounded(w->comm, &p, BENCH_MASK, timeout_ms);
+	struct bench b;
+
+	bench_open(&b, w, group, &p, BENCH_MASK);
+	bench_pair(&b);
+	joint(w, &b, 1);
+	if (*race) {
+		one_by_one(w, &b, 1u << 2, 1, true);
+		awaited(w, &b, 1);
+		joint(w, &b, 90);
+	} else {
+		survivors(w, &b);
+		one_by_one(w, &b, 1u << 2, 1, false);
+		one_by_one(w, &b, 1u << 0 | 1u << 3, 3, true);
+		missing(w, &b, 2);
+		ahead(w, &b, 1, 0);
+		ahead(w, &b, 2, 30);
+		unaware(w, &b, 3);
+	}
+	bench_close(&b);
+	OK(ncclEpGroupDestroy(group));
+}
+
+/* "race": what is worth a look by ThreadSanitizer, with waits that do not end by themselves. */
+int main(int argc, char **argv)
+{
+	bool race = argc == 2 && strcmp(argv[1], "race") == 0;
+
+	NEED(argc == 1 || race);
+	setenv("NCCL_EP_LL_THREADS", "64", 0);
+	world_run(world_size(RANKS), run, &race);
+	return check_end();
+}
