@@ -112,8 +112,8 @@ static ncclResult_t ep_record_fatal(struct ncclEpGroup *group, const struct ep_r
 	if (r->cause == EP_CAUSE_UNSENT) {
 		return ep_fail(ncclInvalidUsage,
 			       "%s %u: ncclEpComplete ran, but the send_only operation before it "
-			       "did not (captured in a graph that was not launched?); destroy the "
-			       "group",
+			       "did not, or was completed before (is one of the two in a graph "
+			       "that was not launched, or launched twice?); destroy the group",
 			       ep_record_operation(r), r->step);
 	}
 	if (r->cause == EP_CAUSE_UNRECEIVED) {
