@@ -529,7 +529,9 @@ typedef struct {
  * timing. Tokens without experts get zeros. May be repeated after one dispatch.
  *
  * ncclInvalidArgument: shapes, types, missing tensors, no routing. ncclInvalidUsage: no dispatch
- * yet, or one of another number of tokens; backward pass; NVFP4; pending operations. ncclRemoteError: as dispatch.
+ * yet, or one of another number of tokens, or MaskClean since; backward pass; NVFP4; pending
+ * operations; the same, for the group and for ever, from a later call if a combine in a graph ran
+ * without its dispatch. ncclRemoteError: as dispatch.
  */
 ncclResult_t ncclEpCombine(ncclEpHandle_t handle, const ncclEpCombineInputs_t *inputs,
 			   const ncclEpCombineOutputs_t *outputs,
@@ -585,7 +587,8 @@ ncclResult_t ncclEpMaskUpdate(ncclEpGroup_t ep_group, const int *mask, cudaStrea
  * masked: every rank must call it, equally often. Synchronises the stream. It waits for all ranks,
  * each for the timeout at most; one that was active here and does not come is logged and sets the
  * error flag. A rank that did not come stays masked, since what it posted before may still be
- * arriving; so does one whose connection is lost. The error flag is not reset.
+ * arriving; so does one whose connection is lost. The error flag is not reset. A handle's last
+ * dispatch is forgotten, since a rank may have missed it: ncclEpCombine needs another one.
  * ncclInvalidUsage: an operation is pending, or the stream is being captured.
  */
 ncclResult_t ncclEpMaskClean(ncclEpGroup_t ep_group, cudaStream_t stream);

@@ -436,7 +436,7 @@ template <int DTYPE, bool REMOTE> EP_DEV void ep_ll_combine(const struct ep_ll_c
 {
 	const struct ep_ll_common &c = a.c;
 	uint32_t worker = ep_block() * ep_nwarps() + ep_warp();
-	struct ep_step_found found = ep_step_load(c.g, c.launch);
+	struct ep_step_found found = ep_step_load(c.g, c.launch, true);
 	struct ep_ll_return first = {};
 	uint32_t all = 0;
 

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "core/cuda.h"
+#include "core/ident.h"
 #include "core/live.h"
 #include "core/log.h"
 #include "ep/handle.h"
@@ -108,6 +109,7 @@ static ncclResult_t ep_handle_make(struct ncclEpHandle **out, struct ncclEpGroup
 	h->group = g;
 	h->layout = layout;
 	h->topk = (uint32_t)num_topk;
+	h->secret = ep_random_u64();
 	h->mem_bytes = algo->handle_bytes(&g->config.shape, layout, h->topk);
 	if (handle_mem) {
 		EP_CHECK_GOTO(ep_handle_mem_take(h, handle_mem), err_free);
@@ -303,6 +305,7 @@ void ep_handle_launched(struct ncclEpHandle *h, enum ep_pending_kind kind, bool 
 	} else if (kind == EP_PENDING_DISPATCH) {
 		h->dispatched = true;
 		h->dispatched_tokens = h->num_tokens;
+		h->dispatch_round = h->group->clean_rounds;
 	}
 }
 

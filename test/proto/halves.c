@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Halves of operations that do not run in turn, because graphs with one of them were launched too
- * often or never. The host cannot see it. The kernel must end in an error that says so, not in an
- * access to a bank that nobody chose or that another operation holds; all can be destroyed then,
- * and the GPU and the communicator are as good as before.
+ * Halves of operations that do not run in turn, and combines without their dispatch, because graphs
+ * with one of them were launched too often or never. The host cannot see it. The kernel must end in
+ * an error that says so, not in an access to a bank that nobody chose or that another operation
+ * holds, nor use handle memory that nobody filled; all can be destroyed then, and the GPU and the
+ * communicator are as good as before.
  */
 #include "ep/group.h"
 #include "support/bench.h"
@@ -61,6 +62,10 @@ static void drop(cudaGraphExec_t graph)
 /* The group has failed, and says why. */
 static void expect_failed(struct scene *s, const char *part)
 {
+	int error = 0;
+
+	OK(ncclEpGetAsyncError(s->group, &error));
+	CHECK_INT(error, 1);
 	CHECK_REASON(bench_update(&s->b, s->w->stream), ncclInvalidUsage, part);
 }
 
@@ -161,8 +166,110 @@ static void received_taken(struct scene *s)
 	drop(receive);
 }
 
+static cudaGraphExec_t capture_dispatch(struct scene *s, struct bench *b)
+{
+	capture_begin(s->w);
+	OK(bench_dispatch(b, s->w->stream));
+	return capture_end(s->w);
+}
+
+/* The graph with the dispatch is never launched, and handle memory is full of anything. */
+static void never_dispatched(struct scene *s)
+{
+	cudaGraphExec_t dispatch = capture_dispatch(s, &s->a);
+
+	bench_expert_work(&s->a);
+	OK(bench_combine(&s->a, s->w->stream));
+	NEED_CUDA(cudaStreamSynchronize(s->w->stream));
+	expect_failed(s, "last dispatch did not run");
+	drop(dispatch);
+}
+
+/* The same in two halves. */
+static void never_dispatched_split(struct scene *s)
+{
+	cudaGraphExec_t dispatch = capture_dispatch(s, &s->a);
+	ncclResult_t result;
+
+	OK(bench_send_combine(&s->a, s->w->stream));
+	result = ncclEpComplete(s->a.handle, NULL, s->w->stream); /* may know of it by then */
+	CHECK(result == ncclSuccess || result == ncclInvalidUsage);
+	NEED_CUDA(cudaStreamSynchronize(s->w->stream));
+	expect_failed(s, "last dispatch did not run");
+	drop(dispatch);
+}
+
+/* The memory is that of another handle, which was destroyed after its dispatch. */
+static void dispatched_by_another(struct scene *s)
+{
+	struct bench before, after;
+	cudaGraphExec_t dispatch;
+
+	bench_open(&before, s->w, s->group, &s->a.p, 0);
+	bench_pair(&before);
+	bench_close(&before);
+	bench_open(&after, s->w, s->group, &s->a.p, 0);
+	OK(bench_update(&after, s->w->stream));
+	dispatch = capture_dispatch(s, &after);
+	OK(bench_combine(&after, s->w->stream));
+	NEED_CUDA(cudaStreamSynchronize(s->w->stream));
+	expect_failed(s, "last dispatch did not run");
+	drop(dispatch);
+	bench_close(&after);
+}
+
+/* The dispatch that ran was of fewer tokens: of the others, memory does not say who returns them. */
+static void dispatched_fewer(struct scene *s)
+{
+	cudaGraphExec_t dispatch;
+
+	bench_load_tokens(&s->a, 5, 1);
+	bench_pair(&s->a);
+	bench_load_tokens(&s->a, 6, s->a.p.max_tokens);
+	OK(bench_update(&s->a, s->w->stream));
+	dispatch = capture_dispatch(s, &s->a);
+	OK(bench_combine(&s->a, s->w->stream));
+	NEED_CUDA(cudaStreamSynchronize(s->w->stream));
+	expect_failed(s, "another number of tokens");
+	drop(dispatch);
+}
+
+/* Ranks forget what they dispatched when they call MaskClean: one of them may have been away. */
+static void dispatched_before_clean(struct scene *s)
+{
+	cudaGraphExec_t combine;
+
+	bench_pair(&s->a);
+	bench_dispatch_checked(&s->b);
+	capture_begin(s->w);
+	OK(bench_combine(&s->b, s->w->stream));
+	combine = capture_end(s->w);
+	launch(s, combine);
+	bench_check_combine(&s->b);
+	OK(ncclEpMaskClean(s->group, s->w->stream));
+	CHECK_REASON(bench_combine(&s->a, s->w->stream), ncclInvalidUsage, "ncclEpMaskClean");
+	bench_pair_of(&s->a, 7);
+	bench_poison(&s->b);
+	OK(bench_dispatch(&s->b, s->w->stream));
+	launch(s, combine); /* of a new dispatch it is good again */
+	bench_check_combine(&s->b);
+	OK(ncclEpMaskClean(s->group, s->w->stream));
+	launch(s, combine);
+	expect_failed(s, "ncclEpMaskClean ran since");
+	drop(combine);
+}
+
 static void (*const acts[])(struct scene *s) = {
-	never_sent, sent_again, sent_before_whole, received_again, received_taken,
+	never_sent,
+	sent_again,
+	sent_before_whole,
+	received_again,
+	received_taken,
+	never_dispatched,
+	never_dispatched_split,
+	dispatched_by_another,
+	dispatched_fewer,
+	dispatched_before_clean,
 };
 
 static void run(struct world *w, void *arg)
@@ -174,7 +281,7 @@ static void run(struct world *w, void *arg)
 		struct scene s = { .w = w };
 
 		check_context("act %zu", i);
-		s.group = bench_group_bounded(w->comm, &p, 0, TIMEOUT_MS);
+		s.group = bench_group_bounded(w->comm, &p, BENCH_MASK, TIMEOUT_MS);
 		bench_open(&s.a, w, s.group, &p, BENCH_OWN_MEM);
 		bench_open(&s.b, w, s.group, &p, BENCH_OWN_MEM);
 		OK(bench_update(&s.a, w->stream));
