@@ -526,7 +526,9 @@ typedef struct {
  *                 their first k, of the row that the rank returned. No weights.
  *
  * Sums are taken in fp32 in ascending k and rounded once, so the result does not depend on
- * timing. Tokens without experts get zeros. May be repeated after one dispatch.
+ * timing. Tokens without experts get zeros. May be repeated after one dispatch. When a rank is lost
+ * in the very combine (the error flag tells), the sums of tokens that have an expert there are not
+ * defined: they may have some columns of its rows. All other sums are right.
  *
  * ncclInvalidArgument: shapes, types, missing tensors, no routing. ncclInvalidUsage: no dispatch
  * yet, or one of another number of tokens, or MaskClean since; backward pass; NVFP4; pending
