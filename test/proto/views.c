@@ -6,7 +6,8 @@
  *
  *     views MODE [ROUNDS]
  *         split    a late rank finds all counts, and the words by which the others have masked it
- *         strike   a rank's counts arrive about when another block masks it (here: the test does)
+ *         strike   a rank's counts arrive about when another block or the host masks it (here: the
+ *                  test does)
  *         edge     a rank's counts arrive about when the others' waits for it expire
  *         sum      a rank's rows of a combine do
  */
@@ -150,7 +151,7 @@ static void split(struct bench *b, uint64_t round)
 	all_back(b);
 }
 
-/* As a block of the step that comes would mask the rank. */
+/* As a block of step `step` would mask the rank, or the host. */
 static void strike_rank(struct bench *b, uint32_t rank, uint32_t step)
 {
 	int32_t *mask = b->group->mask;
@@ -177,7 +178,7 @@ static void strike(struct bench *b, uint64_t round)
 	if (w->rank) {
 		OK(ncclEpComplete(b->handle, NULL, w->stream));
 		usleep(delay);
-		strike_rank(b, 0, seq.step + 1);
+		strike_rank(b, 0, round & 1 ? seq.step + 1 : EP_MASK_STEP_UNKNOWN);
 	} else {
 		usleep(delay);
 		OK(bench_send_dispatch(b, w->stream));
