@@ -251,7 +251,10 @@ EP_DEV_COLD bool ep_ll_recv_settle(const struct ep_ll_dispatch_args &a, struct e
 	EP_SHARED(uint32_t, stop);
 
 	for (uint32_t r = ep_warp(); c.g.mask_enabled && r < c.g.nranks; r += ep_nwarps()) {
-		if (t.state[r] == EP_LL_SOURCE_DOUBT) {
+		uint32_t state = t.state[r];
+
+		ep_warp_sync(EP_FULL_MASK); /* one lane changes it now */
+		if (state == EP_LL_SOURCE_DOUBT) {
 			ep_ll_recv_agree(a, op, t, r);
 		} else if (ep_lane() == 0 && ep_presence_said(op, ep_presence_load(c.g, r)) &&
 			   !ep_ll_said_adopt(a, op, t, r)) {
