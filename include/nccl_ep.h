@@ -527,10 +527,14 @@ typedef struct {
  *                 their first k, of the row that the rank returned. No weights.
  *
  * Sums are taken in fp32 in ascending k and rounded once, so the result does not depend on
- * timing. Tokens without experts get zeros. May be repeated after one dispatch.
+ * timing. Tokens without experts get zeros. May be repeated after one dispatch. When a rank is lost
+ * in the very combine (the error flag tells), the sums of tokens that have an expert there are not
+ * defined: they may have some columns of its rows. All other sums are right.
  *
  * ncclInvalidArgument: shapes, types, missing tensors, no routing. ncclInvalidUsage: no dispatch
- * yet, or one of another number of tokens; backward pass; NVFP4; pending operations. ncclRemoteError: as dispatch.
+ * yet, or one of another number of tokens, or MaskClean since; backward pass; NVFP4; pending
+ * operations; the same, for the group and for ever, from a later call if a combine in a graph ran
+ * without its dispatch. ncclRemoteError: as dispatch.
  */
 ncclResult_t ncclEpCombine(ncclEpHandle_t handle, const ncclEpCombineInputs_t *inputs,
 			   const ncclEpCombineOutputs_t *outputs,
@@ -588,7 +592,8 @@ ncclResult_t ncclEpMaskUpdate(ncclEpGroup_t ep_group, const int *mask, cudaStrea
  * flag. Masked ones get 2 s (less with a shorter timeout). All are active afterwards, also who did
  * not come: such a rank must call this by itself before its next operation, and goes on from where
  * the others are, unless they have masked it again in the meantime. A rank stays masked whose
- * connection is lost or whose process has ended. The error flag is not reset.
+ * connection is lost or whose process has ended. The error flag is not reset. A handle's last
+ * dispatch is forgotten, since a rank may have missed it: ncclEpCombine needs another one.
  * ncclInvalidUsage: an operation is pending, or the stream is being captured.
  */
 ncclResult_t ncclEpMaskClean(ncclEpGroup_t ep_group, cudaStream_t stream);

@@ -98,12 +98,28 @@ EP_HOST_DEV uint32_t *ep_mask_steps(int32_t *mask, uint32_t nranks)
 	return (uint32_t *)(ep_mask_presence(mask, nranks) + nranks);
 }
 
-/* A pending operation; written by the send half at the head of handle memory. */
+/* A pending operation; written by the send half. */
 struct ep_dev_pending {
 	uint32_t bank;
 	uint32_t epoch;
 	uint32_t freed; /* step that had freed the bank */
 	uint32_t pad;
+};
+
+/*
+ * What a dispatch leaves when it has been received, last of all. A combine that finds another one
+ * here is refused: handle memory does not say what it has to send and to expect.
+ */
+struct ep_dev_receipt {
+	uint64_t id; /* ep_dev_launch.receipt_id of the dispatch */
+	uint32_t clean_round;
+	uint32_t pad;
+};
+
+/* Head of handle memory. */
+struct ep_dev_handle {
+	struct ep_dev_pending pending;
+	struct ep_dev_receipt receipt;
 };
 
 /* device -> host, pinned: the first failure of each class wins. */
@@ -116,14 +132,16 @@ enum ep_record_class {
 
 enum ep_record_cause {
 	EP_CAUSE_TIMEOUT = 1,
-	EP_CAUSE_MISMATCH,   /* value = peer's word, expected = ours */
-	EP_CAUSE_EXPERT_ID,  /* value = the id, token and k say where */
-	EP_CAUSE_UNSENT,     /* the receive half of an operation whose send half has not run */
-	EP_CAUSE_UNRECEIVED, /* a send half, when all banks wait for receive halves */
-	EP_CAUSE_OVERFLOW,   /* value = a local expert with more than expected = R * B rows */
-	EP_CAUSE_PARTED,     /* the peer has masked us, or goes on without us, value steps ahead */
-	EP_CAUSE_UNENDED,    /* a queue that was given up does not end; value, expected as below */
-	EP_CAUSE_RDMA /* the connection; value = enum ep_mlx5_status, expected = queue pair, or
+	EP_CAUSE_MISMATCH,     /* value = peer's word, expected = ours */
+	EP_CAUSE_EXPERT_ID,    /* value = the id, token and k say where */
+	EP_CAUSE_UNSENT,       /* the receive half of an operation whose send half has not run */
+	EP_CAUSE_UNRECEIVED,   /* a send half, when all banks wait for receive halves */
+	EP_CAUSE_UNDISPATCHED, /* a combine whose dispatch has not run */
+	EP_CAUSE_CLEANED,      /* a combine whose dispatch has run before a MaskClean */
+	EP_CAUSE_OVERFLOW,     /* value = a local expert with more than expected = R * B rows */
+	EP_CAUSE_PARTED,  /* the peer has masked us, or goes on without us, value steps ahead */
+	EP_CAUSE_UNENDED, /* a queue that was given up does not end; value, expected as below */
+	EP_CAUSE_RDMA     /* the connection; value = enum ep_mlx5_status, expected = queue pair, or
 			     * both 0: the host has given the connection up */
 };
 
@@ -215,9 +233,10 @@ struct ep_dev_group {
 
 /* How an operation is launched: which halves, by which blocks. */
 struct ep_dev_launch {
-	uint32_t halves;                /* EP_HALF_SEND | EP_HALF_RECV */
-	uint32_t send_blocks;           /* blocks 0..send_blocks-1 send, the others receive */
-	struct ep_dev_pending *pending; /* in handle memory */
+	uint32_t halves;              /* EP_HALF_SEND | EP_HALF_RECV */
+	uint32_t send_blocks;         /* blocks 0..send_blocks-1 send, the others receive */
+	struct ep_dev_handle *handle; /* handle memory */
+	uint64_t receipt_id;          /* says which handle, and how many tokens */
 };
 
 /* One block of at least R threads, a multiple of 32. */
@@ -242,14 +261,14 @@ struct ep_drain_args {
 };
 
 _Static_assert(sizeof(struct ep_dev_seq) == 32, "ep_dev_seq");
-_Static_assert(sizeof(struct ep_dev_pending) == 16, "ep_dev_pending");
+_Static_assert(sizeof(struct ep_dev_handle) == 32, "ep_dev_handle");
 _Static_assert(sizeof(struct ep_record) == 64, "ep_record");
 _Static_assert(sizeof(struct ep_peer_stats) == 64, "ep_peer_stats");
 _Static_assert(sizeof(struct ep_remote_link) == 32, "ep_remote_link");
 _Static_assert(sizeof(struct ep_dev_state) == 32, "ep_dev_state");
 _Static_assert(sizeof(struct ep_dev_remote) == 56, "ep_dev_remote");
 _Static_assert(sizeof(struct ep_dev_group) == 112 + 8 * EP_GROUP_MAX_RANKS, "ep_dev_group");
-_Static_assert(sizeof(struct ep_dev_launch) == 16, "ep_dev_launch");
+_Static_assert(sizeof(struct ep_dev_launch) == 24, "ep_dev_launch");
 _Static_assert(sizeof(struct ep_clean_args) == sizeof(struct ep_dev_group) + 16, "ep_clean_args");
 _Static_assert(sizeof(struct ep_drain_args) == sizeof(struct ep_dev_group) + 64, "ep_drain_args");
 

@@ -13,7 +13,8 @@ struct ep_op {
 	uint32_t bank;
 	uint32_t freed; /* step that freed the bank; 0: never used */
 	uint32_t clean_round;
-	uint32_t fault; /* EP_CAUSE_UNSENT or EP_CAUSE_UNRECEIVED: the half must not run; 0: none */
+	uint32_t
+		fault; /* why the half must not run: EP_CAUSE_UNSENT to EP_CAUSE_CLEANED; 0: it may */
 	bool is_combine;
 	uint64_t start_ns; /* remote kernels: when the step began, less its wait for the bank */
 };

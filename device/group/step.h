@@ -48,10 +48,11 @@ struct ep_step_found {
 	uint32_t aborted;              /* last warp: not 0: nothing may be done */
 	uint64_t word;                 /* senders' last warp: progress word of peer `lane` */
 	struct ep_dev_pending pending; /* receive half alone: the handle's pending operation */
+	struct ep_dev_receipt receipt; /* send half of a combine: of the handle's dispatch */
 };
 
 EP_DEV struct ep_step_found ep_step_load(const struct ep_dev_group &g,
-					 const struct ep_dev_launch &l)
+					 const struct ep_dev_launch &l, bool is_combine)
 {
 	struct ep_step_found f;
 
@@ -65,7 +66,11 @@ EP_DEV struct ep_step_found ep_step_load(const struct ep_dev_group &g,
 	}
 	f.seq = g.seq[ep_block()];
 	/* a send half writes it meanwhile, so that blocks would not read the same */
-	f.pending = l.halves & EP_HALF_SEND ? (struct ep_dev_pending){} : *l.pending;
+	f.pending = l.halves & EP_HALF_SEND ? (struct ep_dev_pending){} : l.handle->pending;
+	f.receipt = {};
+	if (is_combine && l.halves & EP_HALF_SEND) {
+		f.receipt = l.handle->receipt;
+	}
 	return f;
 }
 
@@ -76,9 +81,22 @@ EP_DEV bool ep_step_pends(const struct ep_step_found &f)
 	       ep_seq_freed(f.seq, f.pending.bank) == f.pending.epoch;
 }
 
+/* Why a send half must not run, or 0. */
+EP_DEV uint32_t ep_step_send_fault(const struct ep_dev_launch &l, const struct ep_step_found &f,
+				   bool is_combine)
+{
+	if (f.seq.busy == (1u << EP_GROUP_BANKS) - 1) {
+		return EP_CAUSE_UNRECEIVED;
+	}
+	if (is_combine && f.receipt.id != l.receipt_id) {
+		return EP_CAUSE_UNDISPATCHED;
+	}
+	return is_combine && f.receipt.clean_round != f.seq.clean_round ? EP_CAUSE_CLEANED : 0;
+}
+
 /*
  * The kernel's step: what follows from the sequence that it found. The host lets halves run in turn,
- * but a graph with one of them may be launched twice, or never.
+ * and combines after dispatches, but a graph with one of them may be launched twice, or never.
  */
 EP_DEV struct ep_op ep_step_make(const struct ep_dev_launch &l, const struct ep_step_found &f,
 				 bool is_combine)
@@ -95,9 +113,7 @@ EP_DEV struct ep_op ep_step_make(const struct ep_dev_launch &l, const struct ep_
 		op.epoch = op.step;
 		op.bank = seq.next;
 		op.freed = seq.next_freed;
-		if (seq.busy == (1u << EP_GROUP_BANKS) - 1) {
-			op.fault = EP_CAUSE_UNRECEIVED;
-		}
+		op.fault = ep_step_send_fault(l, f, is_combine);
 		return op;
 	}
 	op.fault = ep_step_pends(f) ? 0 : EP_CAUSE_UNSENT;
@@ -237,11 +253,18 @@ EP_DEV uint32_t ep_step_begin(const struct ep_dev_group &g, const struct ep_dev_
 		g.seq[i] = s;
 	}
 	if (ep_block() == 0 && ep_tid() == 0 && l.halves == EP_HALF_SEND && !op.fault) {
-		l.pending->bank = op.bank;
-		l.pending->epoch = op.epoch;
-		l.pending->freed = op.freed;
+		l.handle->pending.bank = op.bank;
+		l.handle->pending.epoch = op.epoch;
+		l.handle->pending.freed = op.freed;
 	}
 	return bank_state;
+}
+
+/* Handle memory holds all that a combine needs of this dispatch. One thread. */
+EP_DEV void ep_receipt_leave(const struct ep_dev_launch &l, const struct ep_op &op)
+{
+	l.handle->receipt.id = l.receipt_id;
+	l.handle->receipt.clean_round = op.clean_round;
 }
 
 #endif

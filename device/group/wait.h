@@ -34,7 +34,9 @@ enum ep_wait_stand {
 	EP_WAIT_AHEAD = 3   /* has started a later step */
 };
 
-#define EP_WAIT_STAND_SHIFT 30 /* the stand seen last, above the number of polls in ep_spin.polls */
+/* Above the number of polls, ep_spin.polls holds */
+#define EP_WAIT_STAND_SHIFT 30  /* the stand seen last, and */
+#define EP_WAIT_TOLD (1u << 29) /* whether the peer has been seen to have masked this rank */
 
 /*
  * The timeout of a wait for `peer` has passed: does the wait go on? Rank A waits for B, and B may
@@ -144,9 +146,13 @@ EP_DEV uint32_t ep_wait_verdict(const struct ep_dev_group &g, const struct ep_op
 	if (g.mask_enabled) {
 		uint64_t word = ep_progress_load(g, peer);
 
+		/* It sends nothing more. But what it sent before may have come since the last poll. */
 		if (ep_mask_by_peer(g, op, peer, word)) {
-			*value = (uint32_t)word - op.step;
-			return EP_CAUSE_PARTED; /* it will not send what we wait for */
+			if (s->polls & EP_WAIT_TOLD) {
+				*value = (uint32_t)word - op.step;
+				return EP_CAUSE_PARTED;
+			}
+			s->polls |= EP_WAIT_TOLD;
 		}
 	}
 	return EP_WAIT_GOES_ON;

@@ -346,7 +346,8 @@ EP_DEV uint32_t ep_ll_sum_wait(const struct ep_ll_common &c, const struct ep_op 
 /*
  * Sums the lane's vec of a token's rows in ascending k: in quad `quad` where rows may come as lines
  * (LINES), and anywhere where all are bytes. All lanes call it. A row whose rank fails on the way
- * adds nothing here.
+ * adds nothing here, and may have added to other vecs of the token: such a sum is not defined, and
+ * the caller has the error flag.
  */
 template <int DTYPE, bool LINES, bool REMOTE>
 EP_DEV void ep_ll_reduce_vec(const struct ep_ll_combine_args &a, const struct ep_op &op,
@@ -436,7 +437,7 @@ template <int DTYPE, bool REMOTE> EP_DEV void ep_ll_combine(const struct ep_ll_c
 {
 	const struct ep_ll_common &c = a.c;
 	uint32_t worker = ep_block() * ep_nwarps() + ep_warp();
-	struct ep_step_found found = ep_step_load(c.g, c.launch);
+	struct ep_step_found found = ep_step_load(c.g, c.launch, true);
 	struct ep_ll_return first = {};
 	uint32_t all = 0;
 

@@ -184,7 +184,7 @@ template <bool FP8, bool REMOTE> EP_DEV void ep_ll_dispatch(const struct ep_ll_d
 	uint32_t n = ep_min_u32(c.span, c.num_tokens), bank_state;
 	bool sends = ep_block() < c.launch.send_blocks, counts = ep_block() == 0;
 	struct ep_ll_raw_id id = ep_ll_span_load(c, 0, sends ? n : 0);
-	struct ep_step_found found = ep_step_load(c.g, c.launch);
+	struct ep_step_found found = ep_step_load(c.g, c.launch, false);
 	struct ep_ll_send_tables t = ep_ll_send_tables_make(c);
 	struct ep_op op;
 	EP_SHARED(uint32_t, repeats);

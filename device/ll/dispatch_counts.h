@@ -229,7 +229,21 @@ EP_DEV void ep_ll_recv_agree(const struct ep_ll_dispatch_args &a, const struct e
 	}
 }
 
-/* Settles what is in doubt. One block, behind a barrier; false when the group is aborted. */
+/*
+ * What has been said of source r decides. False: it is here for this block, and absent. The tables
+ * stay as they are: other warps may not have looked yet.
+ */
+EP_DEV_COLD bool ep_ll_said_adopt(const struct ep_ll_dispatch_args &a, struct ep_op op,
+				  struct ep_ll_recv_tables t, uint32_t r)
+{
+	return t.state[r] != EP_LL_SOURCE_HERE ||
+	       ep_presence_adopt(a.c.g, op, r) != EP_PRESENCE_ABSENT;
+}
+
+/*
+ * Settles what is in doubt, and leaves out sources that are here for this block and absent for
+ * others. One block, behind a barrier; false when the group is aborted.
+ */
 EP_DEV_COLD bool ep_ll_recv_settle(const struct ep_ll_dispatch_args &a, struct ep_op op,
 				   struct ep_ll_recv_tables t)
 {
@@ -237,8 +251,14 @@ EP_DEV_COLD bool ep_ll_recv_settle(const struct ep_ll_dispatch_args &a, struct e
 	EP_SHARED(uint32_t, stop);
 
 	for (uint32_t r = ep_warp(); c.g.mask_enabled && r < c.g.nranks; r += ep_nwarps()) {
-		if (t.state[r] == EP_LL_SOURCE_DOUBT) {
+		uint32_t state = t.state[r];
+
+		ep_warp_sync(EP_FULL_MASK); /* one lane changes it now */
+		if (state == EP_LL_SOURCE_DOUBT) {
 			ep_ll_recv_agree(a, op, t, r);
+		} else if (ep_lane() == 0 && ep_presence_said(op, ep_presence_load(c.g, r)) &&
+			   !ep_ll_said_adopt(a, op, t, r)) {
+			t.state[r] = EP_LL_SOURCE_ABSENT;
 		}
 	}
 	ep_block_sync();
@@ -300,21 +320,9 @@ EP_DEV void ep_ll_said_load(const struct ep_ll_common &c, struct ep_ll_said *sai
 	}
 }
 
-/* Adopts what has been said of source r, which is here for this block. False: it is absent. */
-EP_DEV_COLD bool ep_ll_said_adopt(const struct ep_ll_dispatch_args &a, struct ep_op op,
-				  struct ep_ll_recv_tables t, uint32_t r)
-{
-	if (t.state[r] != EP_LL_SOURCE_HERE ||
-	    ep_presence_adopt(a.c.g, op, r) != EP_PRESENCE_ABSENT) {
-		return true;
-	}
-	t.state[r] = EP_LL_SOURCE_ABSENT;
-	return false;
-}
-
 /*
  * Before anything is placed. False: a source that is here for this block is absent for others, as
- * every warp of the block finds then; it is noted in the tables.
+ * every warp of the block finds then.
  */
 EP_DEV bool ep_ll_said_agree(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
 			     const struct ep_ll_recv_tables &t, struct ep_ll_said *said)

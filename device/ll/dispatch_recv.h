@@ -4,6 +4,7 @@
 #define EP_DEVICE_LL_DISPATCH_RECV_H
 
 #include "device/group/remote.h"
+#include "device/group/step.h"
 #include "device/ll/dispatch_counts.h"
 #include "device/ll/dispatch_place.h"
 
@@ -333,6 +334,9 @@ EP_DEV void ep_ll_dispatch_recv(const struct ep_ll_dispatch_args &a, const struc
 	}
 	if (c.layout == EP_LL_RANK_MAJOR) {
 		ep_ll_recv_unused(a, t, worker, workers);
+	}
+	if (block == 0 && ep_tid() == 0) {
+		ep_receipt_leave(c.launch, op);
 	}
 }
 

@@ -198,7 +198,7 @@ EP_HOST_DEV uint32_t ep_ll_part_quads(uint32_t quads, uint32_t parts, uint32_t t
 
 _Static_assert(sizeof(struct ep_ll_areas) == 80, "ep_ll_areas");
 _Static_assert(sizeof(struct ep_ll_dev_handle) == 56, "ep_ll_dev_handle");
-_Static_assert(sizeof(struct ep_ll_common) == sizeof(struct ep_dev_group) + 264, "ep_ll_common");
+_Static_assert(sizeof(struct ep_ll_common) == sizeof(struct ep_dev_group) + 272, "ep_ll_common");
 _Static_assert(sizeof(struct ep_ll_dispatch_args) == sizeof(struct ep_ll_common) + 136,
 	       "ep_ll_dispatch_args");
 _Static_assert(sizeof(struct ep_ll_combine_args) == sizeof(struct ep_ll_common) + 32,

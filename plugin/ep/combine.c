@@ -83,6 +83,12 @@ static ncclResult_t ep_combine_check_state(const struct ep_combine *c)
 			       "since: call ncclEpDispatch with that routing first",
 			       c->h->dispatched_tokens, c->h->num_tokens);
 	}
+	if (c->h->dispatch_cleans != c->h->group->cleans) {
+		return ep_fail(ncclInvalidUsage,
+			       "ncclEpCombine: ncclEpMaskClean was called since the handle's last "
+			       "dispatch, which some ranks may have missed: call ncclEpDispatch "
+			       "again");
+	}
 	return ep_handle_check_send_only(c->h, c->config.send_only, name);
 }
 

@@ -54,6 +54,7 @@ struct ncclEpGroup {
 	struct ep_pool_block *pool;
 	struct ncclEpHandle *handles; /* alive */
 	uint32_t pending;             /* operations sent but not completed */
+	uint32_t cleans;              /* MaskCleans that this rank has called */
 	bool failed;                  /* by a device operation, for ever */
 	struct ep_error failure;
 	uint32_t unlock_due; /* bit per class: a record that was taken and is to be unlocked, */

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "core/cuda.h"
+#include "core/ident.h"
 #include "core/live.h"
 #include "core/log.h"
 #include "ep/handle.h"
@@ -107,6 +108,7 @@ static ncclResult_t ep_handle_new(struct ncclEpHandle **out, struct ncclEpGroup 
 	h->group = g;
 	h->layout = layout;
 	h->topk = (uint32_t)num_topk;
+	h->secret = ep_random_u64();
 	h->mem_bytes = algo->handle_bytes(&g->config.shape, layout, h->topk);
 	if (handle_mem) {
 		EP_CHECK(ep_handle_mem_take(h, handle_mem));
@@ -325,6 +327,7 @@ void ep_handle_launched(struct ncclEpHandle *h, enum ep_pending_kind kind, bool 
 	} else if (kind == EP_PENDING_DISPATCH) {
 		h->dispatched = true;
 		h->dispatched_tokens = h->num_tokens;
+		h->dispatch_cleans = h->group->cleans;
 	}
 }
 

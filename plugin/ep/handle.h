@@ -34,7 +34,9 @@ struct ncclEpHandle {
 
 	bool routed;
 	bool dispatched;
-	uint32_t dispatched_tokens; /* num_tokens then */
+	uint32_t dispatched_tokens; /* num_tokens then, */
+	uint32_t dispatch_cleans;   /* and number of MaskCleans before */
+	uint64_t secret; /* random: tells this handle's memory from that of others before it */
 	uint32_t num_tokens;
 	uint32_t id_bytes;
 	const void *topk_idx;

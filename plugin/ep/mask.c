@@ -107,6 +107,7 @@ ncclResult_t ep_mask_clean(struct ncclEpGroup *g, cudaStream_t stream)
 	}
 	EP_CHECK(ep_stream_check_capture(stream, "ncclEpMaskClean"));
 	EP_CHECK(ep_mask_clean_launch(g, gone, stream));
+	g->cleans++;
 	EP_CUDA(cudaStreamSynchronize(stream), "ncclEpMaskClean: waiting for the stream");
 	EP_CHECK(ep_record_poll(g));
 	return ep_mask_tell_missing(g, gone, stream);

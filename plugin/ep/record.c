@@ -153,26 +153,37 @@ static const char *ep_record_status(const struct ep_record *r, char *text, size_
 	return text;
 }
 
+/* Why a half must not run that the host could not keep from running, or NULL. */
+static const char *ep_record_misuse(const struct ep_record *r)
+{
+	switch (r->cause) {
+	case EP_CAUSE_UNSENT:
+		return "ncclEpComplete ran, but the send_only operation before it did not, or was "
+		       "completed before (is one of the two in a graph that was not launched, or "
+		       "launched twice?)";
+	case EP_CAUSE_UNRECEIVED:
+		return "it was to be sent while the send_only operation before it has not been "
+		       "completed (is only its send half in a graph that was launched twice?)";
+	case EP_CAUSE_UNDISPATCHED:
+		return "the handle's last dispatch did not run, or had another number of tokens "
+		       "(is it in a graph that was not launched?)";
+	case EP_CAUSE_CLEANED:
+		return "ncclEpMaskClean ran since the handle's last dispatch, which some ranks may "
+		       "have missed (is it in a graph that was not launched again?)";
+	default:
+		return NULL;
+	}
+}
+
 static ncclResult_t ep_record_fatal(struct ncclEpGroup *group, const struct ep_record *r)
 {
 	const struct ep_ident *peer =
 		&group->idents[r->peer < (uint32_t)group->nranks ? (int)r->peer : group->rank];
 	char behind[200], link[420];
 
-	if (r->cause == EP_CAUSE_UNSENT) {
-		return ep_fail(ncclInvalidUsage,
-			       "%s %u: ncclEpComplete ran, but the send_only operation before it "
-			       "did not (captured in a graph that was not launched?); destroy the "
-			       "group",
-			       ep_record_operation(r), r->step);
-	}
-	if (r->cause == EP_CAUSE_UNRECEIVED) {
-		return ep_fail(
-			ncclInvalidUsage,
-			"%s %u: it was to be sent while the send_only operation before it has "
-			"not been completed (is only its send half in a graph that was "
-			"launched twice?); destroy the group",
-			ep_record_operation(r), r->step);
+	if (ep_record_misuse(r)) {
+		return ep_fail(ncclInvalidUsage, "%s %u: %s; destroy the group",
+			       ep_record_operation(r), r->step, ep_record_misuse(r));
 	}
 	if (r->cause == EP_CAUSE_MISMATCH) {
 		return ep_fail(

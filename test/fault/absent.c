@@ -55,6 +55,7 @@ static void run(struct world *w, void *at_growth)
 		CHECK(!group);
 	}
 	CHECK(world_now() - start < 10);
+	world_meet_others(w, VICTIM); /* until here no other process may be gone */
 	OK(ncclCommAbort(comm));
 	OK(ncclEpGroupDestroy(group));
 }

@@ -101,11 +101,16 @@ uint64_t world_look(struct world *w, int flag, int rank)
 
 void world_meet(struct world *w)
 {
+	world_meet_others(w, -1);
+}
+
+void world_meet_others(struct world *w, int absent)
+{
 	double end = world_now() + MEET_SECONDS;
 
 	atomic_store(&w->board->met[w->rank], ++w->met);
 	for (int r = 0; r < w->nranks; r++) {
-		while ((int32_t)(atomic_load(&w->board->met[r]) - w->met) < 0) {
+		while (r != absent && (int32_t)(atomic_load(&w->board->met[r]) - w->met) < 0) {
 			if (world_now() > end) {
 				fprintf(stderr, "rank %d: rank %d does not come to the meeting\n",
 					w->rank, r);

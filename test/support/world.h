@@ -41,6 +41,8 @@ int world_nodes(void);
 
 /* All ranks arrive; ends the process if one does not within a minute. */
 void world_meet(struct world *w);
+/* The same without `absent`, who does not come to any meeting from now on. */
+void world_meet_others(struct world *w, int absent);
 /* Flags 0..WORLD_FLAGS-1 of each rank, zero at first; others may wait until one reaches a value. */
 void world_raise(struct world *w, int flag, uint64_t value);
 uint64_t world_look(struct world *w, int flag, int rank);

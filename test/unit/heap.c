@@ -141,7 +141,7 @@ static void check_handle(const struct ep_shape *s, uint32_t layout, uint32_t top
 	struct ep_ll_handle_layout h = ep_ll_handle_layout_make(s, layout, topk);
 	uint64_t rows = (uint64_t)s->nranks * s->max_tokens;
 
-	CHECK(h.src_rows_off >= h.pending_off + sizeof(struct ep_dev_pending));
+	CHECK(h.src_rows_off >= h.head_off + sizeof(struct ep_dev_handle));
 	CHECK(h.src_parts_off >= h.src_rows_off + 4ull * s->nranks);
 	CHECK(h.counts_off >= h.src_parts_off + 4ull * s->nranks);
 	CHECK(h.slot_token_off >= h.counts_off + 4ull * s->nlocal);
@@ -150,7 +150,7 @@ static void check_handle(const struct ep_shape *s, uint32_t layout, uint32_t top
 	CHECK(h.route_off >= h.slot_row_off + 4 * rows);
 	CHECK(h.sent_rows_off >= h.route_off + 4ull * s->max_tokens * topk);
 	CHECK(h.bytes >= h.sent_rows_off + (s->channels ? 4ull * s->nranks : 0));
-	CHECK(aligned(h.pending_off | h.src_rows_off | h.src_parts_off | h.counts_off |
+	CHECK(aligned(h.head_off | h.src_rows_off | h.src_parts_off | h.counts_off |
 			      h.slot_token_off | h.slot_row_off | h.route_off | h.sent_rows_off |
 			      h.bytes,
 		      256));

@@ -111,7 +111,7 @@ struct ep_ll_handle_layout ep_ll_handle_layout_make(const struct ep_shape *shape
 	struct ep_ll_handle_layout h;
 	uint64_t at = 0;
 
-	h.pending_off = ep_ll_slice(&at, sizeof(struct ep_dev_pending));
+	h.head_off = ep_ll_slice(&at, sizeof(struct ep_dev_handle));
 	h.src_rows_off = ep_ll_slice(&at, 4ull * shape->nranks);
 	h.src_parts_off = ep_ll_slice(&at, 4ull * shape->nranks);
 	h.counts_off = ep_ll_slice(&at, 4ull * shape->nlocal);

@@ -25,7 +25,7 @@ struct ep_ll_dispatch_packets {
 };
 
 struct ep_ll_handle_layout {
-	uint64_t pending_off;
+	uint64_t head_off;
 	uint64_t src_rows_off;
 	uint64_t src_parts_off;
 	uint64_t counts_off;

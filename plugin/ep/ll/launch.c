@@ -137,7 +137,8 @@ static void ep_ll_common_fill(struct ep_ll_common *c, const struct ncclEpHandle 
 	c->g = g->dev;
 	c->areas = g->ll->areas;
 	c->h = h->ll->dev;
-	c->launch.pending = h->ll->pending;
+	c->launch.handle = h->ll->head;
+	c->launch.receipt_id = h->secret << 16 | h->num_tokens; /* EP_LL_MAX_TOKENS */
 	c->topk_idx = h->topk_idx;
 	c->nlocal = g->config.shape.nlocal;
 	c->topk = h->topk;

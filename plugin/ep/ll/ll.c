@@ -94,7 +94,7 @@ static void ep_ll_handle_bind(struct ncclEpHandle *h)
 	bool em = h->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;
 	uint64_t b = shape->max_tokens;
 
-	h->ll->pending = (void *)(h->mem + l.pending_off);
+	h->ll->head = (void *)(h->mem + l.head_off);
 	h->ll->dev = (struct ep_ll_dev_handle){
 		.src_rows = (void *)(h->mem + l.src_rows_off),
 		.src_parts = (void *)(h->mem + l.src_parts_off),

@@ -24,9 +24,9 @@ union ep_ll_args {
 
 /* State of a handle. */
 struct ep_ll_handle {
-	struct ep_ll_dev_handle dev;    /* as kernels see its memory */
-	struct ep_dev_pending *pending; /* in its memory */
-	struct ep_ll_plan plan;         /* this and the next: of the pending operation */
+	struct ep_ll_dev_handle dev; /* as kernels see its memory */
+	struct ep_dev_handle *head;  /* of its memory */
+	struct ep_ll_plan plan;      /* this and the next: of the pending operation */
 	union ep_ll_args args;
 };
 

@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * All blocks of a kernel must agree on who takes part, or rows of ranks that are well get lost: where
+ * they lie follows from it. Groups with masks and several receiving blocks, and a rank that is in
+ * doubt for some of them. Every byte that comes out must follow from one set of absent ranks.
+ *
+ *     views MODE [ROUNDS]
+ *         split    a late rank finds all counts, and the words by which the others have masked it
+ *         strike   a rank's counts arrive about when another block or the host masks it (here: the
+ *                  test does)
+ *         edge     a rank's counts arrive about when the others' waits for it expire
+ *         sum      a rank's rows of a combine do
+ */
+#include <string.h>
+#include <unistd.h>
+#include "ep/group.h"
+#include "support/bench.h"
+#include "support/victim.h"
+
+#define RANKS 3
+#define SMS 8
+#define SPREAD_US 3000 /* strike: between the rank that is late and who masks it */
+#define TIMEOUT_MS (300 * victim_scale())
+
+struct mode {
+	const char *name;
+	void (*round)(struct bench *b, uint64_t round);
+	uint64_t rounds;
+	bool expires; /* waits do; else the timeout is long */
+};
+
+/* What a dispatch must have left here when the ranks `absent` are. */
+struct view {
+	uint64_t open; /* ranks whose rows need not have come: they failed on the way */
+	uint8_t *tokens;
+	uint8_t *skip; /* per row: is of such a rank */
+	float *scales;
+	int32_t *counts;
+};
+
+static void view_row(struct bench *b, uint32_t block, uint32_t row, uint32_t src, uint32_t token,
+		     const int32_t *ids, void *context)
+{
+	struct view *v = context;
+	size_t at = (size_t)block * b->rows + row;
+
+	(void)ids;
+	oracle_output_row(&b->p, src, token, v->tokens + at * oracle_output_bytes(&b->p),
+			  v->scales);
+	v->skip[at] = v->open >> src & 1;
+	v->counts[block]++;
+}
+
+/* Rows and counts that are not as the view says; rows of nobody must be as they were. */
+static uint32_t view_wrong(struct bench *b, const uint8_t *tokens, const int32_t *counts,
+			   uint64_t absent, uint64_t open)
+{
+	size_t rows = (size_t)b->blocks * b->rows, bytes = oracle_output_bytes(&b->p);
+	struct view v = { .open = open };
+	uint32_t wrong = 0;
+
+	v.tokens = malloc(b->out_tokens.bytes);
+	v.skip = calloc(rows, 1);
+	v.scales = calloc(oracle_scale_count(&b->p) + 1, sizeof(*v.scales));
+	v.counts = calloc(b->blocks, sizeof(*v.counts));
+	NEED(v.tokens && v.skip && v.scales && v.counts);
+	memset(v.tokens, ORACLE_POISON, b->out_tokens.bytes);
+	b->p.absent = absent;
+	bench_places(b, view_row, &v);
+	b->p.absent = 0;
+	for (size_t i = 0; i < rows; i++) {
+		wrong += !v.skip[i] && memcmp(tokens + i * bytes, v.tokens + i * bytes, bytes) != 0;
+	}
+	for (uint32_t i = 0; i < b->blocks; i++) {
+		wrong += counts[i] != v.counts[i];
+	}
+	free(v.counts);
+	free(v.scales);
+	free(v.skip);
+	free(v.tokens);
+	return wrong;
+}
+
+/* The output follows from one set of absent ranks, out of those that are masked. */
+static void check_one_view(struct bench *b, uint64_t masked, uint64_t open)
+{
+	uint8_t *tokens = bench_fetch(&b->out_tokens);
+	int32_t *counts = bench_fetch(&b->counts);
+	uint32_t best = UINT32_MAX;
+	uint64_t best_absent = 0;
+
+	for (uint64_t absent = 0; absent <= masked; absent++) {
+		uint32_t wrong = absent & ~masked ? UINT32_MAX
+						  : view_wrong(b, tokens, counts, absent, open);
+
+		if (wrong < best) {
+			best = wrong;
+			best_absent = absent;
+		}
+	}
+	CHECK(best == 0, "rank %d, masked 0x%llx: %u rows and counts wrong if 0x%llx are absent",
+	      b->w->rank, (unsigned long long)masked, best, (unsigned long long)best_absent);
+	free(counts);
+	free(tokens);
+}
+
+static void prepare(struct bench *b, uint64_t seed)
+{
+	bench_load(b, seed);
+	bench_poison(b);
+	OK(bench_update(b, b->w->stream));
+	NEED_CUDA(cudaStreamSynchronize(b->w->stream));
+	world_meet(b->w);
+}
+
+static void all_back(struct bench *b)
+{
+	world_meet(b->w);
+	OK(ncclEpMaskClean(b->group, b->w->stream));
+	OK(ncclEpErrorClear(b->group));
+	CHECK_INT(bench_masked(b->w, b->group), 0);
+	world_meet(b->w);
+}
+
+/* The others send to the late rank, mask it, and tell it with the step of their receive half. */
+static void split(struct bench *b, uint64_t round)
+{
+	struct world *w = b->w;
+	int late = w->nranks - 1, mask[RANKS];
+	uint64_t others = (1u << late) - 1;
+
+	prepare(b, 70 + round);
+	if (w->rank != late) {
+		for (int r = 0; r < w->nranks; r++) {
+			mask[r] = r != late;
+		}
+		OK(bench_send_dispatch(b, w->stream));
+		NEED_CUDA(cudaStreamSynchronize(w->stream));
+		OK(ncclEpMaskUpdate(b->group, mask, w->stream));
+		OK(ncclEpComplete(b->handle, NULL, w->stream));
+		NEED_CUDA(cudaStreamSynchronize(w->stream));
+		check_one_view(b, 1u << late, 0);
+	}
+	world_meet(w);
+	if (w->rank == late) {
+		OK(bench_dispatch(b, w->stream));
+		NEED_CUDA(cudaStreamSynchronize(w->stream));
+		CHECK_INT(bench_masked(w, b->group), others);
+		check_one_view(b, others, 0); /* all that they sent is here */
+	}
+	all_back(b);
+}
+
+/* As a block of step `step` would mask the rank, or the host. */
+static void strike_rank(struct bench *b, uint32_t rank, uint32_t step)
+{
+	int32_t *mask = b->group->mask;
+
+	__atomic_store_n(ep_mask_steps(mask, b->p.nranks) + rank, step, __ATOMIC_RELAXED);
+	__atomic_store_n(mask + rank, 0, __ATOMIC_RELEASE);
+}
+
+static void strike(struct bench *b, uint64_t round)
+{
+	struct world *w = b->w;
+	uint64_t draw = 1000 * round + (uint64_t)w->rank;
+	useconds_t delay = (useconds_t)world_draw(&draw, SPREAD_US);
+	struct ep_dev_seq seq;
+	uint64_t masked;
+
+	prepare(b, 170 + round);
+	if (w->rank) { /* this rank's counts are out before anybody is masked */
+		OK(bench_send_dispatch(b, w->stream));
+		NEED_CUDA(cudaStreamSynchronize(w->stream));
+		NEED_CUDA(cudaMemcpy(&seq, b->group->seq, sizeof(seq), cudaMemcpyDeviceToHost));
+	}
+	world_meet(w);
+	if (w->rank) {
+		OK(ncclEpComplete(b->handle, NULL, w->stream));
+		usleep(delay);
+		strike_rank(b, 0, round & 1 ? seq.step + 1 : EP_MASK_STEP_UNKNOWN);
+	} else {
+		usleep(delay);
+		OK(bench_send_dispatch(b, w->stream));
+		OK(ncclEpComplete(b->handle, NULL, w->stream));
+	}
+	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	masked = bench_masked(w, b->group);
+	check_one_view(b, masked, masked);
+	all_back(b);
+}
+
+/*
+ * Runs `call` on all ranks, on rank 0 at about the time when the others' waits for it expire; `after`
+ * seconds as the first round finds, in which rank 0 comes when they have ended.
+ */
+static void aimed(struct bench *b, uint64_t round,
+		  ncclResult_t (*call)(struct bench *, cudaStream_t))
+{
+	static double after;
+	struct world *w = b->w;
+	uint64_t draw = 12345 + round;
+	double late = ((double)world_draw(&draw, 8000) - 7000) * 1e-6, start = world_now();
+
+	while (w->rank == 0 && round && world_now() - start < after + late) {
+		usleep(50);
+	}
+	if (w->rank == 0 && !round) {
+		world_meet(w);
+	}
+	OK(call(b, w->stream));
+	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	if (w->rank == 1 && !round) {
+		after = world_now() - start;
+	}
+	if (w->rank != 0 && !round) {
+		world_meet(w);
+	}
+	world_meet(w);
+}
+
+static void edge(struct bench *b, uint64_t round)
+{
+	uint64_t masked;
+
+	prepare(b, 270 + round);
+	aimed(b, round, bench_dispatch);
+	masked = bench_masked(b->w, b->group);
+	check_one_view(b, masked, masked);
+	all_back(b);
+}
+
+/* Does the token have an expert at one of the ranks? */
+static bool token_uses(const struct bench *b, uint32_t token, uint64_t ranks)
+{
+	uint32_t local = b->p.experts / b->p.nranks;
+	int32_t ids[ORACLE_MAX_TOPK];
+	bool uses = false;
+
+	oracle_route(&b->p, (uint32_t)b->w->rank, token, ids);
+	for (uint32_t k = 0; k < b->p.topk; k++) {
+		uses |= ids[k] >= 0 && ranks >> (uint32_t)ids[k] / local & 1;
+	}
+	return uses;
+}
+
+/*
+ * What a combine gives tokens that have an expert at a rank that is lost in that very combine is not
+ * defined, and the error flag is set. All other tokens are right, and nothing else is written.
+ */
+static void sum(struct bench *b, uint64_t round)
+{
+	struct world *w = b->w;
+	size_t bytes = oracle_combine_bytes(&b->p);
+	uint8_t *want, *got;
+	uint64_t masked;
+	int error = -1;
+
+	bench_load(b, 370 + round);
+	bench_pair(b);
+	want = bench_fetch(&b->combine_out);
+	bench_poison(b);
+	world_meet(w);
+	aimed(b, round, bench_combine);
+	got = bench_fetch(&b->combine_out);
+	masked = bench_masked(w, b->group);
+	OK(ncclEpGetAsyncError(b->group, &error));
+	CHECK_INT(error, masked != 0);
+	for (uint32_t t = 0; t < b->combine_out.bytes / bytes; t++) {
+		CHECK((t < b->tokens && token_uses(b, t, masked)) ||
+			      memcmp(got + t * bytes, want + t * bytes, bytes) == 0,
+		      "rank %d, masked 0x%llx: row %u", w->rank, (unsigned long long)masked, t);
+	}
+	free(got);
+	free(want);
+	all_back(b);
+}
+
+static const struct mode modes[] = {
+	{ "split", split, 40, false },
+	{ "strike", strike, 100, false },
+	{ "edge", edge, 6, true },
+	{ "sum", sum, 6, true },
+};
+
+static uint64_t rounds;
+
+static void run(struct world *w, void *arg)
+{
+	const struct mode *m = arg;
+	struct oracle_problem p = bench_problem(w->nranks, 12, 3, 1024, 12, ORACLE_EXPERT_MAJOR);
+	ncclEpGroupConfig_t config = bench_group_config(&p, BENCH_MASK);
+	ncclEpGroup_t group = NULL;
+	struct bench b;
+
+	config.max_num_sms = SMS;
+	if (m->expires) {
+		config.timeout_ns = (uint64_t)(TIMEOUT_MS * 1e6);
+	}
+	NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
+	bench_open(&b, w, group, &p, BENCH_MASK);
+	bench_pair(&b);
+	for (uint64_t i = 0; i < rounds; i++) {
+		check_context("%s, round %llu", m->name, (unsigned long long)i);
+		m->round(&b, i);
+	}
+	check_context("%s, after all", m->name);
+	bench_pair(&b);
+	bench_close(&b);
+	OK(ncclEpGroupDestroy(group));
+}
+
+int main(int argc, char **argv)
+{
+	const struct mode *m = NULL;
+
+	for (size_t i = 0; argc > 1 && i < sizeof(modes) / sizeof(modes[0]); i++) {
+		m = strcmp(argv[1], modes[i].name) == 0 ? modes + i : m;
+	}
+	NEED(m);
+	rounds = world_number(argc > 2 ? argv[2] : NULL, m->rounds);
+	setenv("NCCL_EP_LL_THREADS", "64", 0);
+	for (int lines = 0; lines <= 1; lines++) {
+		setenv("NCCL_EP_LL_LINES", lines ? "1" : "0", 1);
+		world_run(RANKS, run, (void *)m);
+	}
+	return check_end();
+}

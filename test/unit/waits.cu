@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "device/group/wait.h"
+#include "waits.h"
+
+EP_KERNEL(waits_kernel, waits_args, 32)
+{
+	struct ep_spin spin = ep_spin_start();
+	struct waits_result r = {};
+	struct ep_op op = {};
+
+	if (ep_tid() != 0) {
+		return;
+	}
+	op.step = op.epoch = 5;
+	while (!ep_ld_word(a.word, op.epoch, &r.word)) {
+		if (++r.polls == a.arrives) {
+			ep_st_word(a.word, 7, op.epoch);
+		}
+		r.gave_up = ep_wait_give_up(a.g, op, &spin, EP_WAIT_COMBINE_ROW, 1);
+		if (r.gave_up) {
+			break;
+		}
+	}
+	*a.out = r;
+}

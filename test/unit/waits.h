@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A kernel that waits for a word of a peer: its arguments, and its launch handle for the host. */
+#ifndef TEST_UNIT_WAITS_H
+#define TEST_UNIT_WAITS_H
+
+#include "device/group/layout.h"
+
+struct waits_result {
+	uint32_t polls;
+	uint32_t gave_up;
+	uint32_t word;
+	uint32_t pad;
+};
+
+struct waits_args {
+	struct ep_dev_group g;
+	uint64_t *word;   /* of rank 1, for step 5 */
+	uint32_t arrives; /* after so many polls, before the look that follows; 0: never */
+	uint32_t pad;
+	struct waits_result *out;
+};
+
+#ifdef __cplusplus
+extern "C"
+#endif
+	void
+	waits_kernel(void);
+
+#endif
