@@ -10,7 +10,6 @@
 #define RANKS 4
 #define LEAST_MS 1500.0 /* of the waits, and most */
 #define MOST_MS 6000.0
-#define PAIRS 8.0 /* that a rank may be late and is still awaited, by how long they take here */
 
 static double timeout_ms; /* of the waits */
 
@@ -266,50 +265,16 @@ static void held(struct world *w, ncclEpGroup_t group, const struct oracle_probl
 	bench_close(&next);
 }
 
-/*
- * On a busy machine a rank that is well may not run for seconds, and would be masked: nothing tells it
- * from a rank that is lost. So the timeout follows from how long a pair takes here and now.
- */
-static void choose_timeout(struct world *w)
-{
-	struct oracle_problem p = bench_problem(w->nranks, 12, 3, 256, 7, ORACLE_EXPERT_MAJOR);
-	ncclEpGroup_t group = bench_group(w, &p, BENCH_MASK);
-	double slowest = 0, start;
-	struct bench b;
-
-	bench_open(&b, w, group, &p, BENCH_MASK);
-	for (uint64_t i = 0; i < 5; i++) {
-		world_meet(w);
-		start = world_now();
-		bench_pair_of(&b, 10 + i);
-		world_meet(w);
-		slowest = world_now() - start > slowest ? world_now() - start : slowest;
-	}
-	bench_close(&b);
-	OK(ncclEpGroupDestroy(group));
-	world_raise(w, 0, (uint64_t)(slowest * 1e6));
-	world_meet(w);
-	slowest = 0;
-	for (int r = 0; r < w->nranks; r++) {
-		double theirs = (double)world_look(w, 0, r) / 1e6;
-
-		slowest = theirs > slowest ? theirs : slowest;
-	}
-	if (w->rank == 0 || w->processes) {
-		timeout_ms = slowest * 1e3 * PAIRS;
-		timeout_ms = timeout_ms > LEAST_MS ? timeout_ms : LEAST_MS;
-		timeout_ms = (timeout_ms < MOST_MS ? timeout_ms : MOST_MS) * victim_scale();
-		printf("a pair takes %.0f ms, waits end after %.0f ms\n", slowest * 1e3,
-		       timeout_ms);
-	}
-	world_meet(w);
-}
-
 static void run(struct world *w, void *arg)
 {
 	const struct plan *plan = arg;
+	double timeout;
 
-	choose_timeout(w);
+	timeout = victim_timeout_ms(w, LEAST_MS, MOST_MS);
+	if (w->rank == 0 || w->processes) {
+		timeout_ms = timeout;
+	}
+	world_meet(w);
 	for (int layout = 1; layout <= 2; layout++) {
 		struct oracle_problem p =
 			bench_problem(w->nranks, 12, 3, 256, 7, (enum oracle_layout)layout);

@@ -20,7 +20,8 @@
 #define RANKS 3
 #define SMS 8
 #define SPREAD_US 3000 /* strike: between the rank that is late and who masks it */
-#define TIMEOUT_MS (300 * victim_scale())
+#define LEAST_MS 300.0 /* of the timeout where waits expire, and most */
+#define MOST_MS 3000.0
 
 struct mode {
 	const char *name;
@@ -295,7 +296,7 @@ static void run(struct world *w, void *arg)
 
 	config.max_num_sms = SMS;
 	if (m->expires) {
-		config.timeout_ns = (uint64_t)(TIMEOUT_MS * 1e6);
+		config.timeout_ns = (uint64_t)(victim_timeout_ms(w, LEAST_MS, MOST_MS) * 1e6);
 	}
 	NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
 	bench_open(&b, w, group, &p, BENCH_MASK);

@@ -18,6 +18,12 @@ void victim_continue(void);
 /* Time limits stretch under sanitizers, and by VICTIM_SCALE in the environment. */
 double victim_scale(void);
 /*
+ * A timeout for waits that shall expire, `least` to `most` ms, the same on all ranks. On a busy machine a
+ * rank that is well may not run for seconds, and nothing tells it from a rank that is lost; so the
+ * timeout follows from how long a pair takes here and now. Collective, once in a world.
+ */
+double victim_timeout_ms(struct world *w, double least, double most);
+/*
  * A dispatch and a combine, without a look at the results: why the group has failed, if it has. The
  * host looks for that after each of them if they are `apart`, else after both. `seconds`: how long it
  * took until it looked last.

@@ -151,7 +151,7 @@ static void test_group_arguments(void)
 	size_t bytes;
 
 	CHECK_REASON(ncclEpCreateGroup(&group, NULL, &c), ncclInvalidArgument, "comm is NULL");
-	CHECK_REASON(ncclEpCreateGroup(NULL, NULL, &c), ncclInvalidArgument, "ep_group is NULL");
+	CHECK_REASON(ncclEpCreateGroup(NULL, NULL, &c), ncclInvalidArgument, "comm is NULL");
 	CHECK(ncclEpGroupDestroy(NULL) == ncclSuccess && ncclEpHandleDestroy(NULL) == ncclSuccess);
 	CHECK_REASON(ncclEpHandleMemSize(NULL, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, &bytes, 4),
 		     ncclInvalidArgument, "ep_group is NULL");
