@@ -36,7 +36,7 @@ class Expect:
 # Combine adds 8 rows at once: a look at their lines, and one at all that are missing. Where rows of
 # remote ranks may be among them, the first look waits for each row in turn.
 COMBINE = Expect(16, (8, 8), 0, 4)
-COMBINE_REMOTE = Expect(16, (8,), 8, 4, spilled=4)
+COMBINE_REMOTE = Expect(16, (8,), 8, 4)
 # Dispatch looks at 4 lines together with their header, and again at the 4. It would also look at
 # the next 4 of a part one by one, but no plan makes parts of more than 4 (of FP8 rows: 2).
 DISPATCH = Expect(12, (5, 4), 4, 4)
@@ -48,11 +48,11 @@ KERNELS = {
     "ep_ll_combine_fp32_kernel": COMBINE,
     "ep_ll_combine_bf16_remote_kernel": COMBINE_REMOTE,
     "ep_ll_combine_fp16_remote_kernel": COMBINE_REMOTE,
-    "ep_ll_combine_fp32_remote_kernel": Expect(16, (8,), 8, 4),
+    "ep_ll_combine_fp32_remote_kernel": COMBINE_REMOTE,
     "ep_ll_dispatch_kernel": DISPATCH,
     "ep_ll_dispatch_fp8_kernel": DISPATCH,
     "ep_ll_dispatch_remote_kernel": DISPATCH,
-    "ep_ll_dispatch_fp8_remote_kernel": Expect(12, (3, 2, 4), 4, 4),
+    "ep_ll_dispatch_fp8_remote_kernel": DISPATCH,
 }
 
 NONE = 7  # the number of no scoreboard

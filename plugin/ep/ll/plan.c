@@ -2,15 +2,13 @@
 #include "ep/ll/plan.h"
 
 /*
- * Quads that a warp takes of many rows at most: of what dispatch sends and receives (a quad of a
- * quantised row takes longer to put in its places), and of what combine returns. Measured:
- * doc/performance.md.
+ * Quads of many rows that a warp takes at a time when dispatch sends and receives (a quad of a
+ * quantised row takes longer to put in its places). Measured, as what follows: doc/performance.md.
  */
 #define EP_LL_SEND_QUADS 4
 #define EP_LL_SEND_QUANTISED_QUADS 2
 #define EP_LL_RECV_QUADS 3
 #define EP_LL_RECV_QUANTISED_QUADS 2
-#define EP_LL_RETURN_QUADS 2
 
 /* Tokens of one span: a multiple of 32, at least 32. */
 static uint32_t ep_ll_span_tokens(uint32_t topk, uint32_t experts)
@@ -74,6 +72,20 @@ static uint32_t ep_ll_warp_quads(uint32_t quads, uint64_t rows, uint32_t warps, 
 	return (uint32_t)ep_max_u64(1, ep_min_u64(ep_ceil_div(quads * rows, warps), most));
 }
 
+/*
+ * The same for rows that combine returns, of each of which a warp looks up where it goes: one quad
+ * while half the warps can have one, then two, and four where a warp has many to return.
+ */
+static uint32_t ep_ll_return_quads(const struct ep_ll_operation *o, uint32_t quads, uint32_t warps)
+{
+	uint64_t all = quads * ep_ll_plan_tokens(o) * (o->shape.nranks - 1);
+
+	if (2 * all <= warps) {
+		return 1;
+	}
+	return all <= (uint64_t)8 * warps ? 2 : 4;
+}
+
 static void ep_ll_plan_dispatch(struct ep_ll_plan *p, const struct ep_ll_operation *o)
 {
 	uint32_t tile = o->hidden ? EP_LL_TILE_QUADS : 1, quads;
@@ -108,13 +120,8 @@ static void ep_ll_plan_combine(struct ep_ll_plan *p, const struct ep_ll_operatio
 	uint32_t warps = p->send_blocks * (o->geometry.threads / 32);
 
 	if (o->lines) {
-		uint64_t tokens = ep_ll_plan_tokens(o);
-		/* twice: rows of one quad a warp are slower than of two, if half the warps can have one */
-		uint32_t returned = ep_ll_warp_quads(quads, 2 * tokens * (o->shape.nranks - 1),
-						     warps, EP_LL_RETURN_QUADS);
-
-		p->parts = ep_ceil_div(quads, tokens <= 256 ? 1 : 2);
-		p->peer_parts = ep_ceil_div(quads, returned);
+		p->parts = ep_ceil_div(quads, ep_ll_plan_tokens(o) <= 256 ? 1 : 2);
+		p->peer_parts = ep_ceil_div(quads, ep_ll_return_quads(o, quads, warps));
 	} else {
 		p->parts = ep_ll_return_parts(o);
 		p->peer_parts = 1;
