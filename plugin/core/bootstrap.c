@@ -78,8 +78,8 @@ void ep_boot_close(struct ep_boot *boot)
 {
 	free(boot->all);
 	boot->all = NULL;
-	if (boot->stuck) {
-		return;
+	if (boot->stuck || boot->busy) {
+		return; /* rather a few KiB less on the device */
 	}
 	if (boot->host_buffer) {
 		cudaFreeHost(boot->buffer);

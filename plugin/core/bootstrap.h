@@ -24,6 +24,7 @@ struct ep_boot {
 	uint64_t timeout_ns;
 	const struct ep_ident *idents; /* of all ranks; NULL until the caller has them */
 	bool stuck; /* an exchange is still on the stream: stream and buffer cannot be freed */
+	bool busy;  /* the device does not get idle: what is freed on it would wait for that */
 };
 
 /*

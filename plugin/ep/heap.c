@@ -83,9 +83,8 @@ static ncclResult_t ep_group_grow(struct ncclEpGroup *g, uint32_t topk, ncclResu
 	g->heap = heap;
 	ep_group_heap_bind(g);
 out:
-	if (err != cudaErrorNotReady) { /* freeing waits for the device: rather leave a few KiB */
-		ep_boot_close(&boot);
-	}
+	boot.busy = err == cudaErrorNotReady;
+	ep_boot_close(&boot);
 	if (boot.stuck) {
 		/* The device is not idle until the communicator is aborted: do not come here again. */
 		ep_group_fail(g);
