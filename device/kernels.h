@@ -30,6 +30,8 @@ EP_KERNEL_DECL(ep_ll_combine_fp32_remote_kernel);
 EP_KERNEL_DECL(ep_clean_kernel);
 /* struct ep_drain_args, one block, when no other kernel of the group runs */
 EP_KERNEL_DECL(ep_drain_kernel);
+/* struct ep_lost_args, one block of at least R threads, at any time */
+EP_KERNEL_DECL(ep_lost_kernel);
 #endif
 
 #ifdef __cplusplus

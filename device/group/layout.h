@@ -260,6 +260,12 @@ struct ep_drain_args {
 	uint32_t *lost;          /* mapped host: a bit for each rank where that failed, [2] */
 };
 
+/* Ranks are masked whose connection the host has found lost. */
+struct ep_lost_args {
+	struct ep_dev_group g;
+	uint64_t lost; /* bit r: rank r */
+};
+
 _Static_assert(sizeof(struct ep_dev_seq) == 32, "ep_dev_seq");
 _Static_assert(sizeof(struct ep_dev_handle) == 32, "ep_dev_handle");
 _Static_assert(sizeof(struct ep_record) == 64, "ep_record");
@@ -270,6 +276,7 @@ _Static_assert(sizeof(struct ep_dev_remote) == 56, "ep_dev_remote");
 _Static_assert(sizeof(struct ep_dev_group) == 112 + 8 * EP_GROUP_MAX_RANKS, "ep_dev_group");
 _Static_assert(sizeof(struct ep_dev_launch) == 24, "ep_dev_launch");
 _Static_assert(sizeof(struct ep_clean_args) == sizeof(struct ep_dev_group) + 16, "ep_clean_args");
+_Static_assert(sizeof(struct ep_lost_args) == sizeof(struct ep_dev_group) + 8, "ep_lost_args");
 _Static_assert(sizeof(struct ep_drain_args) == sizeof(struct ep_dev_group) + 64, "ep_drain_args");
 
 #endif

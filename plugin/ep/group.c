@@ -90,7 +90,8 @@ static ncclResult_t ep_group_alloc_host(struct ncclEpGroup *g)
 static ncclResult_t ep_group_set_up(struct ncclEpGroup *g)
 {
 	static const void *const kernels[] = { (const void *)ep_clean_kernel,
-					       (const void *)ep_drain_kernel };
+					       (const void *)ep_drain_kernel,
+					       (const void *)ep_lost_kernel };
 
 	EP_CHECK(ep_peer_check(g->idents, g->nranks, g->rank));
 	EP_CHECK(g->config.algo->group_open(g));

@@ -7,8 +7,10 @@
 #include <stdio.h>
 #include "core/idle.h"
 #include "core/log.h"
+#include "device/kernels.h"
 #include "device/mlx5/layout.h"
 #include "device/simt/wait_site.h"
+#include "ep/kernel.h"
 #include "ep/record.h"
 #include "ep/remote.h"
 
@@ -56,7 +58,8 @@ static bool ep_record_take(struct ncclEpGroup *group, int record_class, struct e
 
 void ep_group_settle(struct ncclEpGroup *group)
 {
-	uint32_t *steps = ep_mask_steps(group->mask, (uint32_t)group->nranks);
+	struct ep_lost_args args = { .g = group->dev, .lost = group->mask_due };
+	uint32_t threads = (uint32_t)ep_round_up((uint64_t)group->nranks, 32);
 
 	for (; group->unlock_due; group->unlock_due &= group->unlock_due - 1) {
 		uint32_t *lock = &group->state->record_lock[__builtin_ctz(group->unlock_due)];
@@ -65,17 +68,11 @@ void ep_group_settle(struct ncclEpGroup *group)
 			(void)cudaGetLastError();
 		}
 	}
-	for (; group->mask_due; group->mask_due &= group->mask_due - 1) {
-		int rank = __builtin_ctzll(group->mask_due);
-
-		/* A kernel may be running: some of its blocks have found the peer active, later
-		 * ones find it masked, and the unknown step tells those that they must agree. */
-		if (cudaMemsetAsync(steps + rank, 0xff, sizeof(*steps), group->stream) !=
-			    cudaSuccess ||
-		    cudaMemsetAsync(group->mask + rank, 0, sizeof(*group->mask), group->stream) !=
-			    cudaSuccess) {
-			(void)cudaGetLastError();
-		}
+	if (group->mask_due) {
+		/* should this fail, kernels that wait for the rank find its connection down */
+		(void)ep_kernel_launch((const void *)ep_lost_kernel, &args, 1, threads, 0,
+				       group->stream, "masking lost ranks");
+		group->mask_due = 0;
 	}
 }
 

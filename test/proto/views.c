@@ -8,6 +8,7 @@
  *         split    a late rank finds all counts, and the words by which the others have masked it
  *         strike   a rank's counts arrive about when another block or the host masks it (here: the
  *                  test does)
+ *         again    a rank that a kernel has masked before (here: the test has) is masked by the host
  *         edge     a rank's counts arrive about when the others' waits for it expire
  *         sum      a rank's rows of a combine do
  */
@@ -161,7 +162,14 @@ static void strike_rank(struct bench *b, uint32_t rank, uint32_t step)
 	__atomic_store_n(mask + rank, 0, __ATOMIC_RELEASE);
 }
 
-static void strike(struct bench *b, uint64_t round)
+/* As the host does when it finds the rank's connection lost. */
+static void host_masks(struct bench *b, uint32_t rank)
+{
+	b->group->mask_due = (uint64_t)1 << rank;
+	(void)bench_masked(b->w, b->group);
+}
+
+static void late_counts(struct bench *b, uint64_t round, bool masked_before)
 {
 	struct world *w = b->w;
 	uint64_t draw = 1000 * round + (uint64_t)w->rank;
@@ -174,12 +182,19 @@ static void strike(struct bench *b, uint64_t round)
 		OK(bench_send_dispatch(b, w->stream));
 		NEED_CUDA(cudaStreamSynchronize(w->stream));
 		NEED_CUDA(cudaMemcpy(&seq, b->group->seq, sizeof(seq), cudaMemcpyDeviceToHost));
+		if (masked_before) {
+			strike_rank(b, 0, seq.step);
+		}
 	}
 	world_meet(w);
 	if (w->rank) {
 		OK(ncclEpComplete(b->handle, NULL, w->stream));
 		usleep(delay);
-		strike_rank(b, 0, round & 1 ? seq.step + 1 : EP_MASK_STEP_UNKNOWN);
+		if (masked_before) {
+			host_masks(b, 0);
+		} else {
+			strike_rank(b, 0, round & 1 ? seq.step + 1 : EP_MASK_STEP_UNKNOWN);
+		}
 	} else {
 		usleep(delay);
 		OK(bench_send_dispatch(b, w->stream));
@@ -189,6 +204,16 @@ static void strike(struct bench *b, uint64_t round)
 	masked = bench_masked(w, b->group);
 	check_one_view(b, masked, masked);
 	all_back(b);
+}
+
+static void strike(struct bench *b, uint64_t round)
+{
+	late_counts(b, round, false);
+}
+
+static void again(struct bench *b, uint64_t round)
+{
+	late_counts(b, round, true);
 }
 
 /*
@@ -278,9 +303,8 @@ static void sum(struct bench *b, uint64_t round)
 }
 
 static const struct mode modes[] = {
-	{ "split", split, 40, false },
-	{ "strike", strike, 100, false },
-	{ "edge", edge, 6, true },
+	{ "split", split, 40, false },  { "strike", strike, 100, false },
+	{ "again", again, 100, false }, { "edge", edge, 6, true },
 	{ "sum", sum, 6, true },
 };
 
