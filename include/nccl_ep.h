@@ -561,7 +561,8 @@ typedef struct ncclEpCompleteConfig {
  * storage may not. One operation per handle and two per group may be pending; operations of other
  * handles may run in between. Nothing pending: ncclSuccess.
  *
- * Where the send half was captured and its stream still is, `stream` joins that capture. Halves of
+ * Where the send half was captured and its stream is still in that capture, `stream` joins it; for
+ * the legacy stream, which cannot, the receive half goes on the stream of the send half. Halves of
  * which one is in a graph and the other is not, or in another graph, are ordered by who launches the
  * graphs.
  */

@@ -306,14 +306,23 @@ ncclResult_t ep_received_expect(const struct ep_received *received, const struct
 	return ncclSuccess;
 }
 
-static bool ep_stream_is_capturing(cudaStream_t stream)
+/* The capture that the stream is in, or 0. */
+static unsigned long long ep_stream_capture(cudaStream_t stream)
 {
 	enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+	unsigned long long id = 0;
+	cudaError_t err;
 
-	if (cudaStreamIsCapturing(stream, &status) != cudaSuccess) {
+#if CUDART_VERSION >= 13000
+	err = cudaStreamGetCaptureInfo(stream, &status, &id, NULL, NULL, NULL, NULL);
+#else
+	err = cudaStreamGetCaptureInfo(stream, &status, &id, NULL, NULL, NULL);
+#endif
+	if (err != cudaSuccess) {
 		(void)cudaGetLastError(); /* whatever is wrong, the launch there will tell */
+		return 0;
 	}
-	return status != cudaStreamCaptureStatusNone;
+	return status != cudaStreamCaptureStatusNone ? id : 0;
 }
 
 void ep_handle_launched(struct ncclEpHandle *h, enum ep_pending_kind kind, bool send_only,
@@ -323,7 +332,7 @@ void ep_handle_launched(struct ncclEpHandle *h, enum ep_pending_kind kind, bool 
 		h->pending = kind;
 		h->group->pending++;
 		h->sent_on = stream;
-		h->sent_captured = ep_stream_is_capturing(stream);
+		h->sent_capture = ep_stream_capture(stream);
 	} else if (kind == EP_PENDING_DISPATCH) {
 		h->dispatched = true;
 		h->dispatched_tokens = h->num_tokens;
@@ -338,10 +347,20 @@ void ep_handle_launched(struct ncclEpHandle *h, enum ep_pending_kind kind, bool 
  */
 static bool ep_handle_can_join(const struct ncclEpHandle *h, cudaStream_t stream)
 {
-	if (stream == h->sent_on || ep_stream_is_capturing(h->sent_on) != h->sent_captured) {
-		return false;
-	}
-	return h->sent_captured || !ep_stream_is_capturing(stream);
+	unsigned long long capture = ep_stream_capture(stream);
+
+	return stream != h->sent_on && ep_stream_capture(h->sent_on) == h->sent_capture &&
+	       (capture == 0 || capture == h->sent_capture);
+}
+
+/* Where the receive half runs. The legacy stream cannot be captured: then it follows the send half. */
+static cudaStream_t ep_handle_complete_on(const struct ncclEpHandle *h, cudaStream_t stream)
+{
+	bool legacy = stream == NULL || stream == cudaStreamLegacy;
+
+	return legacy && h->sent_capture && ep_stream_capture(h->sent_on) == h->sent_capture
+		       ? h->sent_on
+		       : stream;
 }
 
 /* What is on `after` from now on waits for what is on `before` now. */
@@ -364,6 +383,7 @@ ncclResult_t ep_handle_complete(struct ncclEpHandle *h, const ncclEpCompleteConf
 	if (kind == EP_PENDING_NONE) {
 		return ncclSuccess;
 	}
+	stream = ep_handle_complete_on(h, stream);
 	join = ep_handle_can_join(h, stream);
 	if (join) {
 		EP_CHECK(ep_stream_order(g->event, h->sent_on, stream));

@@ -40,9 +40,9 @@ struct ncclEpHandle {
 	uint32_t num_tokens;
 	uint32_t id_bytes;
 	const void *topk_idx;
-	enum ep_pending_kind pending; /* and if any, on which stream it was sent, captured or not */
+	enum ep_pending_kind pending; /* and if any, where it was sent: */
 	cudaStream_t sent_on;
-	bool sent_captured;
+	unsigned long long sent_capture; /* 0: none */
 };
 
 /* Whether the layout and top-k are possible. Shared with the memory query. */

@@ -128,6 +128,42 @@ static void unrelated(struct pair *p)
 	NEED_CUDA(cudaGraphExecDestroy(exec));
 }
 
+/*
+ * The send half is in a graph. Its stream is in another capture by now, or the other half's is, or
+ * both are: the other half joins neither.
+ */
+static void in_another(struct pair *p, bool sends, bool receives)
+{
+	cudaGraphExec_t one = NULL, two, three;
+
+	tape_load(&p->t, 0, p->sends);
+	NEED_OK(bench_update(&p->b, p->sends));
+	NEED_CUDA(cudaStreamSynchronize(p->sends)); /* the caller's order, as below */
+	NEED_CUDA(cudaStreamBeginCapture(p->sends, cudaStreamCaptureModeThreadLocal));
+	NEED_OK(bench_send_dispatch(&p->b, p->sends));
+	if (sends) {
+		one = end_capture(p->sends);
+		NEED_CUDA(cudaStreamBeginCapture(p->sends, cudaStreamCaptureModeThreadLocal));
+	}
+	if (receives) {
+		NEED_CUDA(cudaStreamBeginCapture(p->receives, cudaStreamCaptureModeThreadLocal));
+	} else {
+		NEED_CUDA(cudaGraphLaunch(one, p->receives));
+	}
+	NEED_OK(ncclEpComplete(p->b.handle, NULL, p->receives));
+	three = receives ? end_capture(p->receives) : NULL;
+	two = end_capture(p->sends);
+	NEED_CUDA(receives ? cudaGraphLaunch(sends ? one : two, p->receives) : cudaSuccess);
+	NEED_CUDA(receives ? cudaGraphLaunch(three, p->receives) : cudaSuccess);
+	NEED_CUDA(cudaStreamSynchronize(p->receives));
+	NEED_OK(bench_combine(&p->b, p->sends));
+	tape_save(&p->t, 0, p->sends);
+	finish(p, 0);
+	NEED_CUDA(sends ? cudaGraphExecDestroy(one) : cudaSuccess);
+	NEED_CUDA(receives ? cudaGraphExecDestroy(three) : cudaSuccess);
+	NEED_CUDA(cudaGraphExecDestroy(two));
+}
+
 static void run(struct world *w, void *arg)
 {
 	struct oracle_problem problem = bench_problem(w->nranks, 6, 3, 64, 9, ORACLE_EXPERT_MAJOR);
@@ -158,6 +194,15 @@ static void run(struct world *w, void *arg)
 	}
 	check_context("an unrelated capture");
 	unrelated(p);
+	for (int way = 1; way < 4; way++) {
+		check_context("captures of %s", way == 1   ? "the send half's stream"
+						: way == 2 ? "the other stream"
+							   : "both streams");
+		in_another(p, way & 1, way & 2);
+	}
+	check_context("captured, and completed on the legacy stream");
+	p->receives = NULL;
+	captured(p);
 	CHECK_LAST(group, ncclSuccess, "");
 	tape_close(&p->t);
 	bench_close(&p->b);
