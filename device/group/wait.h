@@ -37,6 +37,7 @@ enum ep_wait_stand {
 /* Above the number of polls, ep_spin.polls holds */
 #define EP_WAIT_STAND_SHIFT 30  /* the stand seen last, and */
 #define EP_WAIT_TOLD (1u << 29) /* whether the peer has been seen to have masked this rank */
+#define EP_WAIT_FULL (1u << 28) /* polls have come here: this is taken away, lest they go on */
 
 /*
  * The timeout of a wait for `peer` has passed: does the wait go on? Rank A waits for B, and B may
@@ -177,6 +178,7 @@ EP_DEV_COLD struct ep_wait_result ep_wait_look(const struct ep_dev_group &g, str
 	bool counts = site != EP_WAIT_PROGRESS;
 	uint32_t value = 0, verdict;
 
+	s.polls &= ~EP_WAIT_FULL;
 	if (counts) {
 		ep_wait_since(g, op, &s);
 	}

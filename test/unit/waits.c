@@ -18,11 +18,10 @@ struct memory {
 	struct waits_result out;
 };
 
-static struct memory wait_of(uint32_t arrives, uint64_t progress)
+static struct memory wait_with(struct waits_args args, uint64_t progress)
 {
 	cudaLaunchConfig_t config = { .gridDim = { 1, 1, 1 }, .blockDim = { 32, 1, 1 } };
 	struct memory *m, left;
-	struct waits_args args = { .arrives = arrives };
 	void *list[] = { &args };
 
 	NEED_CUDA(cudaMallocHost((void **)&m, sizeof(*m)));
@@ -46,6 +45,11 @@ static struct memory wait_of(uint32_t arrives, uint64_t progress)
 	return left;
 }
 
+static struct memory wait_of(uint32_t arrives, uint64_t progress)
+{
+	return wait_with((struct waits_args){ .arrives = arrives }, progress);
+}
+
 static bool masked_is(const struct memory *m, int rank)
 {
 	return !((const int32_t *)m->mask)[rank];
@@ -65,6 +69,13 @@ int main(void)
 		CHECK_INT(masked_is(&m, 1), 0);
 		CHECK_INT(m.async_error, 0);
 	}
+	check_context("the peer masks this rank after so many polls that they fill their bits");
+	m = wait_with(
+		(struct waits_args){ .polled = (1u << 29) - 128, .masks = 100, .arrives = 130 },
+		ep_progress_word(6, 0, 0));
+	CHECK_INT(m.out.gave_up, 0);
+	CHECK_INT(m.out.polls, 130);
+	CHECK_INT(masked_is(&m, 1), 0);
 	check_context("it never comes");
 	m = wait_of(0, masked);
 	CHECK_INT(m.out.gave_up, 1);

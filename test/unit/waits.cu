@@ -12,9 +12,14 @@ EP_KERNEL(waits_kernel, waits_args, 32)
 		return;
 	}
 	op.step = op.epoch = 5;
+	spin.polls = a.polled;
 	while (!ep_ld_word(a.word, op.epoch, &r.word)) {
 		if (++r.polls == a.arrives) {
 			ep_st_word(a.word, 7, op.epoch);
+		}
+		if (r.polls == a.masks) {
+			ep_st_retired_sys_u64((uint64_t *)a.g.heap[0] + 1,
+					      ep_progress_word(6, 0, 1));
 		}
 		r.gave_up = ep_wait_give_up(a.g, op, &spin, EP_WAIT_COMBINE_ROW, 1);
 		if (r.gave_up) {

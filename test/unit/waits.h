@@ -16,6 +16,8 @@ struct waits_args {
 	struct ep_dev_group g;
 	uint64_t *word;   /* of rank 1, for step 5 */
 	uint32_t arrives; /* after so many polls, before the look that follows; 0: never */
+	uint32_t polled;  /* polls before */
+	uint32_t masks;   /* after so many polls the peer has masked this rank; 0: never */
 	uint32_t pad;
 	struct waits_result *out;
 };
