@@ -79,6 +79,18 @@ bool ep_live_has(const void *object, enum ep_live_kind kind)
 	return found;
 }
 
+void ep_live_made(const void *object, enum ep_live_kind kind)
+{
+	struct ep_live *place;
+
+	pthread_mutex_lock(&ep_live_lock);
+	place = ep_live_find(object);
+	if (place->kind == EP_LIVE_MAKING) {
+		place->kind = kind;
+	}
+	pthread_mutex_unlock(&ep_live_lock);
+}
+
 /* Frees a place; those behind it that it stood in the way of move up. */
 static void ep_live_vacate(struct ep_live *place)
 {

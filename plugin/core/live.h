@@ -11,6 +11,7 @@
 
 enum ep_live_kind {
 	EP_LIVE_NONE,
+	EP_LIVE_MAKING, /* its caller has no pointer to it yet */
 	EP_LIVE_GROUP,
 	EP_LIVE_HANDLE,
 	EP_LIVE_TENSOR
@@ -20,6 +21,9 @@ enum ep_live_kind {
 bool ep_live_add(const void *object, enum ep_live_kind kind);
 
 bool ep_live_has(const void *object, enum ep_live_kind kind);
+
+/* An object that was being made is made. */
+void ep_live_made(const void *object, enum ep_live_kind kind);
 
 /* False: it was not there. */
 bool ep_live_remove(const void *object, enum ep_live_kind kind);

@@ -104,7 +104,7 @@ static ncclResult_t ep_group_set_up(struct ncclEpGroup *g)
 
 static void ep_group_free(struct ncclEpGroup *g)
 {
-	(void)ep_live_remove(g, EP_LIVE_GROUP);
+	(void)ep_live_remove(g, EP_LIVE_MAKING); /* a group that was made is retired by now */
 	ep_handles_orphan(g);
 	ep_pool_drain(g);
 	ep_free(&g->config.alloc, g->workspace);
@@ -132,7 +132,7 @@ static struct ncclEpGroup *ep_group_new(ncclComm_t comm, const struct ep_boot *b
 		return NULL;
 	}
 	g->idents = calloc((size_t)boot->nranks, sizeof(*g->idents));
-	if (!g->idents || !ep_live_add(g, EP_LIVE_GROUP)) {
+	if (!g->idents || !ep_live_add(g, EP_LIVE_MAKING)) {
 		free(g->idents);
 		free(g);
 		return NULL;
@@ -307,6 +307,7 @@ ncclResult_t ep_group_create(struct ncclEpGroup **ep_group, ncclComm_t comm,
 		g->config.enable_mask ? ", masks" : "", __builtin_popcountll(g->remote),
 		g->config.shape.channels);
 	ep_group_heap_warn(g, g->heap.topk);
+	ep_live_made(g, EP_LIVE_GROUP);
 	*ep_group = g;
 	return ncclSuccess;
 }

@@ -67,7 +67,7 @@ static ncclResult_t ep_handle_mem_take(struct ncclEpHandle *h, const ncclEpTenso
 
 void ep_handle_free_orphan(struct ncclEpHandle *h)
 {
-	(void)ep_live_remove(h, EP_LIVE_HANDLE);
+	(void)(ep_live_remove(h, EP_LIVE_HANDLE) || ep_live_remove(h, EP_LIVE_MAKING));
 	free(h->ll);
 	free(h);
 }
@@ -100,7 +100,7 @@ static ncclResult_t ep_handle_new(struct ncclEpHandle **out, struct ncclEpGroup 
 
 	EP_CHECK(ep_handle_check(&g->config, layout, num_topk));
 	h = calloc(1, sizeof(*h));
-	if (!h || !ep_live_add(h, EP_LIVE_HANDLE)) {
+	if (!h || !ep_live_add(h, EP_LIVE_MAKING)) {
 		free(h);
 		return ep_fail(ncclSystemError, "out of host memory");
 	}
@@ -143,6 +143,7 @@ static ncclResult_t ep_handle_make(struct ncclEpHandle **out, struct ncclEpGroup
 	}
 	g->config.algo->handle_bind(h);
 	ep_handle_enlist(h);
+	ep_live_made(h, EP_LIVE_HANDLE);
 	*out = h;
 	return ncclSuccess;
 

@@ -15,12 +15,19 @@
 
 static uint64_t allocated; /* through the allocator of the config */
 static bool alloc_fails;
+static ncclEpGroup_t destroyed;
 
 static cudaError_t counting_alloc(void **ptr, size_t size, void *context)
 {
 	CHECK(context == &allocated);
 	if (alloc_fails) {
 		return cudaErrorMemoryAllocation;
+	}
+	if (destroyed) {
+		int error = -1;
+
+		CHECK_REASON(ncclEpGetAsyncError(destroyed, &error), ncclInvalidArgument,
+			     "destroyed?");
 	}
 	allocated += size;
 	return cudaMalloc(ptr, size);
@@ -126,6 +133,24 @@ static void test_orphans(struct world *w)
 		     "group was destroyed before it");
 	OK(ncclEpHandleDestroy(own));
 	OK(ncclEpHandleDestroy(given));
+}
+
+/* A destroyed group's place in memory is that of a group which is being made: it is none yet. */
+static void test_made_again(struct world *w)
+{
+	ncclEpGroupConfig_t c = config_make();
+	ncclEpGroup_t group;
+
+	c.enable_mask = 1;
+	c.alloc.alloc_fn = counting_alloc;
+	c.alloc.free_fn = counting_free;
+	c.alloc.context = &allocated;
+	NEED_OK(ncclEpCreateGroup(&group, w->comm, &c));
+	OK(ncclEpGroupDestroy(group));
+	destroyed = group;
+	NEED_OK(ncclEpCreateGroup(&group, w->comm, &c));
+	destroyed = NULL;
+	OK(ncclEpGroupDestroy(group));
 }
 
 /* One rank's mistake is every rank's failure, with its reason; nothing is left behind. */
@@ -309,6 +334,7 @@ static void run(struct world *w, void *arg)
 
 	test_memory(w);
 	test_orphans(w);
+	test_made_again(w);
 	test_failures(w);
 	test_absent_at_growth(w);
 	OK(ncclEpCreateGroup(&late, comm, &c));

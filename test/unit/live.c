@@ -18,7 +18,7 @@ int main(void)
 		/* few at first, then many, and few again */
 		uint32_t among = i < STEPS / 3 || i > STEPS / 3 * 2 ? 40 : OBJECTS;
 		uint32_t k = (uint32_t)world_draw(&state, among);
-		enum ep_live_kind kind = (enum ep_live_kind)(1 + world_draw(&state, 3));
+		enum ep_live_kind kind = (enum ep_live_kind)(2 + world_draw(&state, 3));
 
 		CHECK(ep_live_has(memory + k, kind) == (is[k] == kind));
 		if (is[k] == EP_LIVE_NONE) {
@@ -30,12 +30,16 @@ int main(void)
 		}
 	}
 	for (uint32_t k = 0; k < OBJECTS; k++) {
-		for (int kind = 1; kind <= 3; kind++) {
+		for (int kind = 2; kind <= 4; kind++) {
 			CHECK(ep_live_has(memory + k, (enum ep_live_kind)kind) ==
 			      ((int)is[k] == kind));
 		}
 		CHECK(ep_live_remove(memory + k, is[k]) == (is[k] != EP_LIVE_NONE));
 		CHECK(!ep_live_has(memory + k, is[k] ? is[k] : EP_LIVE_GROUP));
 	}
+	NEED(ep_live_add(memory, EP_LIVE_MAKING));
+	CHECK(!ep_live_has(memory, EP_LIVE_GROUP));
+	ep_live_made(memory, EP_LIVE_GROUP);
+	CHECK(ep_live_has(memory, EP_LIVE_GROUP) && ep_live_remove(memory, EP_LIVE_GROUP));
 	return check_end();
 }
