@@ -276,6 +276,8 @@ ncclResult_t ncclEpCreateGroup(ncclEpGroup_t *ep_group, ncclComm_t comm,
  * was aborted or destroyed. Handles of the group that still exist can only be destroyed afterwards;
  * a warning says how many there are. NULL is fine.
  * ncclSystemError: work on the device has not ended within that time (nothing is freed: call again).
+ * ncclInvalidUsage: a stream of the device is being captured, and nobody can wait for the device until
+ * that ends (the same).
  */
 ncclResult_t ncclEpGroupDestroy(ncclEpGroup_t ep_group);
 
@@ -334,8 +336,9 @@ ncclResult_t ncclEpHandleMemSize(ncclEpGroup_t ep_group, ncclEpLayout_t layout,
  *
  * Possible while a stream is being captured; nothing of it becomes part of the graph. Local and
  * cheap, except when the group's buffer has to grow for it (see rdma_buffer_size): then
- * it is collective (all ranks, same layout and num_topk), synchronises the device, needs both the
- * old and the new buffer for a moment, and graphs captured before are void.
+ * it is collective (all ranks, same layout and num_topk), synchronises the device, which fails
+ * while a stream of it is captured, needs both the old and the new buffer for a moment, and graphs
+ * captured before are void.
  *
  * ncclInvalidArgument: as ncclEpHandleMemSize, or unfit handle_mem.
  * ncclInvalidUsage: B * num_topk above 262144, growth while an operation is pending.

@@ -331,6 +331,14 @@ static ncclResult_t ep_group_rest(struct ncclEpGroup *g)
 			       g->rank, g->idents[g->rank].bus_id,
 			       (unsigned long long)(limit / 1000000));
 	}
+	if (err >= cudaErrorStreamCaptureUnsupported && err <= cudaErrorStreamCaptureWrongThread) {
+		return ep_fail(
+			ncclInvalidUsage,
+			"ncclEpGroupDestroy: a stream of rank %d's GPU %s is being captured, "
+			"so nobody can wait for the group's kernels there (%s): end the "
+			"capture, then destroy the group again",
+			g->rank, g->idents[g->rank].bus_id, cudaGetErrorString(err));
+	}
 	if (err != cudaSuccess) {
 		EP_INFO(EP_LOG_INIT, "group %p rank %d: the device has failed before: %s",
 			(void *)g, g->rank, cudaGetErrorString(err));

@@ -271,6 +271,18 @@ static void test_busy_at_growth(struct world *w, ncclEpGroup_t group)
 	OK(ncclEpHandleDestroy(h));
 }
 
+/* Nobody can wait for a device while a stream of it is captured: the group stays as it was. */
+static void test_destroy_in_capture(struct world *w, ncclEpGroup_t group)
+{
+	cudaGraph_t graph = NULL;
+
+	NEED_CUDA(cudaStreamBeginCapture(w->stream, cudaStreamCaptureModeRelaxed));
+	CHECK_REASON(ncclEpGroupDestroy(group), ncclInvalidUsage, "is being captured");
+	NEED_CUDA(cudaStreamEndCapture(w->stream, &graph));
+	NEED_CUDA(cudaGraphDestroy(graph));
+	world_meet(w);
+}
+
 /* Something on the device does not end: destruction gives up, with the group as it was. */
 static void test_busy_device(struct world *w, ncclEpGroup_t group)
 {
@@ -352,6 +364,7 @@ static void run(struct world *w, void *arg)
 	world_meet(w);
 	test_absent_at_creation(w, comm);
 	if (!check_failures()) {
+		test_destroy_in_capture(w, busy);
 		test_busy_device(w, busy);
 	}
 	if (!check_failures()) {

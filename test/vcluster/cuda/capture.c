@@ -176,6 +176,19 @@ cudaError_t vc_capture_check_legacy(int device)
 	return error;
 }
 
+cudaError_t vc_capture_check_device(int device)
+{
+	struct CUstream_st *stream;
+	bool captured = false;
+
+	pthread_mutex_lock(&vc_lock);
+	for (stream = vc_streams; stream; stream = stream->next) {
+		captured |= stream->capture && stream->device == device;
+	}
+	pthread_mutex_unlock(&vc_lock);
+	return captured ? cudaErrorStreamCaptureUnsupported : cudaSuccess;
+}
+
 cudaError_t vc_capture_check_unsafe(void)
 {
 	struct vc_capture *capture;

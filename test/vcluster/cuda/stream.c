@@ -385,6 +385,9 @@ cudaError_t cudaDeviceSynchronize(void)
 
 	VC_ENTER();
 	error = vc_capture_check_unsafe();
+	if (error == cudaSuccess) {
+		error = vc_capture_check_device(vc_device_current());
+	}
 	return vc_error(error ? error : vc_device_wait(vc_device_current()));
 }
 
