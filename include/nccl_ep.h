@@ -567,7 +567,8 @@ typedef struct ncclEpCompleteConfig {
  * Where the send half was captured and its stream is still in that capture, `stream` joins it; for
  * the legacy stream, which cannot, the receive half goes on the stream of the send half. Halves of
  * which one is in a graph and the other is not, or in another graph, are ordered by who launches the
- * graphs.
+ * graphs. cudaStreamPerThread names another stream in each thread: send and complete there in one
+ * thread.
  */
 ncclResult_t ncclEpComplete(ncclEpHandle_t handle, const ncclEpCompleteConfig_t *config,
 			    cudaStream_t stream);
