@@ -96,7 +96,7 @@ static void survivors(struct world *w, struct bench *b)
 		OK(bench_combine(b, w->stream));
 		NEED_CUDA(cudaStreamSynchronize(w->stream));
 		expect_error(b, 1);
-		CHECK(clean(w, b, 1) < timeout_ms / 1e3 + GRACE_S + 1);
+		CHECK(clean(w, b, 1) < timeout_ms / 1e3 + GRACE_S + 2 * victim_scale());
 	}
 	for (uint64_t i = 0; i < 3; i++) {
 		joint(w, b, 20 + 2 * i);
@@ -115,13 +115,13 @@ static void one_by_one(struct world *w, struct bench *b, uint32_t away, int roun
 	b->p.absent = away;
 	for (int i = 0; i < rounds && !out; i++) {
 		bench_pair_of(b, 30 + (uint64_t)i);
-		CHECK(clean(w, b, 0) < GRACE_S + 1);
+		CHECK(clean(w, b, 0) < GRACE_S + 2 * victim_scale());
 		part(w, b, i + 1 < rounds ? away : 0, false);
 	}
 	for (int r = 0; r < w->nranks; r++) {
 		world_meet(w);
 		if (out && r == w->rank) {
-			CHECK(clean(w, b, 0) < GRACE_S + 1);
+			CHECK(clean(w, b, 0) < GRACE_S + 2 * victim_scale());
 		}
 	}
 	together(w, b, 40);
