@@ -6,6 +6,7 @@
 #include <string.h>
 #include <cuda.h>
 #include "cuda/device.h"
+#include "cuda/pairs.h"
 #include "cuda/stream.h"
 
 #define VC_DEFAULT_DEVICES 8
@@ -296,22 +297,6 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
 		*greatest = -5;
 	}
 	return cudaSuccess;
-}
-
-/* Whether a variable such as VC_NO_PEER=0-3,1-2 names a pair of devices. */
-static bool vc_pair_named(const char *variable, int from, int to)
-{
-	const char *text = getenv(variable);
-	int a, b, used;
-
-	while (text && sscanf(text, "%d-%d%n", &a, &b, &used) == 2) {
-		if ((a == from && b == to) || (a == to && b == from)) {
-			return true;
-		}
-		text += used;
-		text += *text == ',';
-	}
-	return false;
 }
 
 /* Not of those that VC_NO_PEER names. */

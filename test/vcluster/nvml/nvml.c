@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include "../cuda/pairs.h"
 
 enum {
 	NVML_OK,
@@ -44,31 +45,17 @@ int nvmlDeviceGetHandleByPciBusId_v2(const char *id, void **device)
 	return NVML_OK;
 }
 
-static bool named(const char *variable, int from, int to)
-{
-	const char *text = getenv(variable);
-	int a, b, used;
-
-	while (text && sscanf(text, "%d-%d%n", &a, &b, &used) == 2) {
-		if ((a == from && b == to) || (a == to && b == from)) {
-			return true;
-		}
-		text += used;
-		text += *text == ',';
-	}
-	return false;
-}
-
 int nvmlDeviceGetP2PStatus(void *from, void *to, int capability, int *status)
 {
 	int a = (int)(size_t)from - 1, b = (int)(size_t)to - 1;
-	bool joined = !named("VC_NO_PEER", a, b);
+	bool joined = !vc_pair_named("VC_NO_PEER", a, b);
 
 	if (a < 0 || b < 0 || a == b || capability < 0 || capability > 4) {
 		return NVML_INVALID;
 	}
 	if (capability >= 2) { /* NVLink, atomics, PCIe */
-		joined = joined && named("VC_NO_NVLINK", a, b) == (capability > NVML_P2P_ATOMICS);
+		joined = joined &&
+			 vc_pair_named("VC_NO_NVLINK", a, b) == (capability > NVML_P2P_ATOMICS);
 	}
 	*status = joined ? NVML_OK : NVML_P2P_NOT_SUPPORTED;
 	return NVML_OK;
