@@ -35,27 +35,27 @@ static void test_golden(void)
 		uint32_t combine_parts, send_blocks, recv_blocks;
 	} rows[] = {
 		{ false, 0, 0, true, 30, 8, 4, 10, 3, 8, 66, 66 },
-		{ false, 1, 0, true, 30, 30, 1, 30, 1, 8, 66, 66 },
-		{ false, 16, 0, true, 30, 30, 1, 10, 3, 8, 66, 66 },
+		{ false, 1, 0, true, 30, 30, 1, 30, 1, 8, 33, 66 },
+		{ false, 16, 0, true, 30, 30, 1, 10, 3, 8, 33, 66 },
 		{ false, 17, 0, true, 30, 30, 1, 10, 3, 7, 33, 99 },
 		{ false, 64, 0, true, 30, 8, 4, 10, 3, 2, 33, 99 },
 		{ false, 128, 0, true, 30, 8, 4, 10, 3, 1, 33, 99 },
 		{ false, 8192, 0, true, 30, 8, 4, 10, 3, 1, 33, 99 },
-		{ false, 1, 7168, true, 16, 8, 2, 16, 1, 8, 66, 66 },
+		{ false, 1, 7168, true, 16, 8, 2, 16, 1, 8, 33, 66 },
 		{ false, 64, 7168, true, 16, 8, 2, 8, 2, 2, 33, 99 },
-		{ true, 1, 0, true, 30, 30, 1, 30, 1, 0, 66, 66 },
+		{ true, 1, 0, true, 30, 30, 1, 30, 1, 0, 66, 33 },
 		{ true, 17, 0, true, 30, 30, 1, 15, 2, 0, 66, 66 },
 		{ true, 64, 0, true, 30, 30, 1, 8, 4, 0, 66, 66 },
 		{ true, 128, 0, true, 30, 30, 1, 8, 4, 0, 49, 83 },
 		{ true, 257, 0, true, 30, 15, 2, 8, 4, 0, 49, 83 },
 		{ true, 8192, 0, true, 30, 15, 2, 8, 4, 0, 49, 83 },
-		{ false, 1, 0, false, 30, 8, 4, 1, 30, 8, 66, 66 },
+		{ false, 1, 0, false, 30, 8, 4, 1, 30, 8, 33, 66 },
 		{ false, 64, 0, false, 30, 8, 4, 1, 30, 2, 33, 99 },
 		{ false, 128, 0, false, 30, 8, 4, 1, 30, 1, 33, 99 },
-		{ false, 1, 7168, false, 16, 8, 2, 1, 16, 8, 66, 66 },
+		{ false, 1, 7168, false, 16, 8, 2, 1, 16, 8, 33, 66 },
 		{ false, 64, 7168, false, 16, 8, 2, 1, 16, 2, 33, 99 },
 		{ false, 128, 7168, false, 16, 8, 2, 1, 16, 1, 33, 99 },
-		{ true, 1, 0, false, 30, 8, 4, 1, 30, 0, 66, 66 },
+		{ true, 1, 0, false, 30, 8, 4, 1, 30, 0, 66, 33 },
 		{ true, 64, 0, false, 30, 2, 15, 1, 30, 0, 66, 66 },
 		{ true, 128, 0, false, 30, 1, 30, 1, 30, 0, 49, 83 },
 	};
@@ -126,6 +126,23 @@ static void test_fixed_blocks(void)
 	CHECK(ep_ll_plan_make(&o).send_blocks == 1 && ep_ll_plan_make(&o).recv_blocks == 1);
 }
 
+/* A quarter of the blocks takes our own rows if each of their quads can have a warp there. */
+static void test_few_rows(void)
+{
+	struct ep_ll_operation o = made(false, 8, 0, true);
+
+	o.geometry = (struct ep_ll_geometry){ 32, 32, 512, false };
+	CHECK(ep_ll_plan_make(&o).send_blocks == 16 && ep_ll_plan_make(&o).recv_blocks == 32);
+	o.num_tokens = 9; /* 270 quads, and 15 blocks of 16 warps beside the one that counts */
+	CHECK(ep_ll_plan_make(&o).send_blocks == 32 && ep_ll_plan_make(&o).recv_blocks == 32);
+	o.combine = true;
+	CHECK(ep_ll_plan_make(&o).send_blocks == 32 && ep_ll_plan_make(&o).recv_blocks == 32);
+	o.num_tokens = 8;
+	CHECK(ep_ll_plan_make(&o).send_blocks == 32 && ep_ll_plan_make(&o).recv_blocks == 16);
+	o.remote = true; /* channels are spread over all blocks */
+	CHECK(ep_ll_plan_make(&o).recv_blocks == 32);
+}
+
 /* Without lines, dispatch announces the parts that combine will have, whatever its rows are. */
 static void test_parts(void)
 {
@@ -158,6 +175,7 @@ int main(void)
 	test_kernels();
 	test_dispatch();
 	test_fixed_blocks();
+	test_few_rows();
 	test_parts();
 	return check_end();
 }

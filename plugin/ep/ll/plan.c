@@ -86,14 +86,19 @@ static uint32_t ep_ll_return_quads(const struct ep_ll_operation *o, uint32_t qua
 	return all <= (uint64_t)8 * warps ? 2 : 4;
 }
 
+/* Quads of one row on the wire. */
+static uint32_t ep_ll_row_quads(const struct ep_ll_operation *o)
+{
+	return o->hidden ? ep_ll_fp8_quads(o->hidden) : ep_ll_copy_quads(o->row_bytes);
+}
+
 static void ep_ll_plan_dispatch(struct ep_ll_plan *p, const struct ep_ll_operation *o)
 {
-	uint32_t tile = o->hidden ? EP_LL_TILE_QUADS : 1, quads;
+	uint32_t tile = o->hidden ? EP_LL_TILE_QUADS : 1, quads = ep_ll_row_quads(o);
 	uint32_t most_sent = o->hidden ? EP_LL_SEND_QUANTISED_QUADS : EP_LL_SEND_QUADS;
 	uint32_t most_received = o->hidden ? EP_LL_RECV_QUANTISED_QUADS : EP_LL_RECV_QUADS;
 	uint32_t warps = o->geometry.threads / 32;
 
-	quads = o->hidden ? ep_ll_fp8_quads(o->hidden) : ep_ll_copy_quads(o->row_bytes);
 	if (o->lines) {
 		uint64_t rows = ep_ll_plan_tokens(o);
 		uint32_t sent = ep_ll_warp_quads(quads, rows, p->send_blocks * warps, most_sent);
@@ -116,7 +121,7 @@ static void ep_ll_plan_dispatch(struct ep_ll_plan *p, const struct ep_ll_operati
 
 static void ep_ll_plan_combine(struct ep_ll_plan *p, const struct ep_ll_operation *o)
 {
-	uint32_t quads = ep_ll_copy_quads(o->row_bytes);
+	uint32_t quads = ep_ll_row_quads(o);
 	uint32_t warps = p->send_blocks * (o->geometry.threads / 32);
 
 	if (o->lines) {
@@ -131,24 +136,45 @@ static void ep_ll_plan_combine(struct ep_ll_plan *p, const struct ep_ll_operatio
 	p->part_quads = ep_ll_part_quads(quads, p->parts, 1);
 }
 
-/*
- * Which blocks send, out of those of both halves. Few tokens are a matter of latency: equal halves.
- * With more, receivers, who wait for lines, need more warps than senders: measured on 8 GPUs, see
- * doc/performance.md.
- */
-static uint32_t ep_ll_send_blocks(const struct ep_ll_operation *o)
+/* Can each quad of our rows have a warp of `blocks`, one of which counts? */
+static bool ep_ll_quads_fit(const struct ep_ll_operation *o, uint32_t blocks)
 {
-	uint32_t blocks = o->geometry.send_blocks + o->geometry.recv_blocks, send;
+	uint64_t quads = (uint64_t)o->num_tokens * ep_ll_row_quads(o);
+
+	return blocks > 1 && quads && !o->remote &&
+	       quads <= (blocks - (uint64_t)1) * (o->geometry.threads / 32);
+}
+
+/*
+ * Which blocks send and which receive, out of those of both halves. Of many rows, receivers, who
+ * wait for lines, need more warps than senders. Of few, the half that handles this rank's own (it
+ * sends them in dispatch and receives them in combine) takes a quarter and the other half what it
+ * always has, since peers may have more; blocks without work would only take time to start.
+ * Measured: doc/performance.md.
+ */
+static void ep_ll_plan_blocks(struct ep_ll_plan *p, const struct ep_ll_operation *o)
+{
+	uint32_t blocks = o->geometry.send_blocks + o->geometry.recv_blocks, half = blocks / 2;
+	uint32_t own = half;
 
 	if (o->geometry.fixed) {
-		return o->geometry.send_blocks;
+		p->send_blocks = o->geometry.send_blocks;
+		p->recv_blocks = o->geometry.recv_blocks;
+		return;
+	}
+	if (o->num_tokens <= 16 && ep_ll_quads_fit(o, blocks / 4)) {
+		own = blocks / 4;
 	}
 	if (o->combine) {
-		send = o->num_tokens <= 64 ? blocks / 2 : blocks * 3 / 8;
+		p->send_blocks = o->num_tokens <= 64 ? half : blocks * 3 / 8;
 	} else {
-		send = o->num_tokens <= 16 ? blocks / 2 : blocks / 4;
+		p->send_blocks = o->num_tokens <= 16 ? own : blocks / 4;
 	}
-	return send ? send : 1;
+	p->send_blocks = (uint32_t)ep_max_u64(1, p->send_blocks);
+	p->recv_blocks = blocks - p->send_blocks;
+	if (own < half) {
+		p->recv_blocks = o->combine ? own : half;
+	}
 }
 
 struct ep_ll_plan ep_ll_plan_make(const struct ep_ll_operation *o)
@@ -156,11 +182,10 @@ struct ep_ll_plan ep_ll_plan_make(const struct ep_ll_operation *o)
 	struct ep_ll_plan p = {
 		.span = ep_ll_span_tokens(o->topk, o->shape.nranks * o->shape.nlocal),
 		.channel_tokens = ep_remote_channel_entries(o->num_tokens, o->shape.channels),
-		.send_blocks = ep_ll_send_blocks(o),
 		.threads = o->geometry.threads,
 	};
 
-	p.recv_blocks = o->geometry.send_blocks + o->geometry.recv_blocks - p.send_blocks;
+	ep_ll_plan_blocks(&p, o);
 	if (o->combine) {
 		ep_ll_plan_combine(&p, o);
 	} else {
