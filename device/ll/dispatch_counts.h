@@ -274,7 +274,7 @@ EP_DEV_COLD bool ep_ll_recv_settle(const struct ep_ll_dispatch_args &a, struct e
 
 /* Turns the counts into first rows. Holds barriers; false when the group is aborted. */
 EP_DEV bool ep_ll_recv_resolve(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
-			       const struct ep_ll_recv_tables &t, bool first_block,
+			       const struct ep_ll_recv_tables &t, bool remembers,
 			       const uint32_t *failed)
 {
 	const struct ep_ll_common &c = a.c;
@@ -287,7 +287,7 @@ EP_DEV bool ep_ll_recv_resolve(const struct ep_ll_dispatch_args &a, const struct
 	for (uint32_t e = ep_tid(); expert_major && e < c.nlocal; e += ep_nthreads()) {
 		uint32_t rows = ep_ll_recv_expert(c, t, e);
 
-		if (first_block) {
+		if (remembers) {
 			c.h.counts[e] = rows;
 			a.expert_counts[e] = (int32_t)rows;
 		}

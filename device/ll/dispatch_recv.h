@@ -303,16 +303,18 @@ EP_DEV void ep_ll_dispatch_recv(const struct ep_ll_dispatch_args &a, const struc
 	const struct ep_ll_common &c = a.c;
 	struct ep_ll_recv_tables t = ep_ll_recv_tables_make(c);
 	uint32_t worker = block * ep_nwarps() + ep_warp(), workers = blocks * ep_nwarps();
+	/* not the first, which has a part even of a single row, nor the last to start */
+	bool remembers = block == blocks / 2;
 	enum ep_ll_recv_result result;
 	uint64_t waited;
 	EP_SHARED(uint32_t, failed);
 
 	ep_ll_recv_tables_clear(c, op, t, &failed);
 	for (;;) {
-		waited = block == 0 ? ep_time_ns() : 0;
+		waited = remembers ? ep_time_ns() : 0;
 		ep_ll_recv_counts(a, op, t, &failed);
-		waited = block == 0 ? ep_time_ns() - waited : 0;
-		if (!ep_ll_recv_resolve(a, op, t, block == 0, &failed)) {
+		waited = remembers ? ep_time_ns() - waited : 0;
+		if (!ep_ll_recv_resolve(a, op, t, remembers, &failed)) {
 			return;
 		}
 		result = ep_ll_recv_rows<FP8, REMOTE>(a, op, t, worker, workers);
@@ -326,7 +328,7 @@ EP_DEV void ep_ll_dispatch_recv(const struct ep_ll_dispatch_args &a, const struc
 		return;
 	}
 	/* at the end, where nobody waits; the threads that awaited the sources' ctrl packets */
-	for (uint32_t j = ep_nthreads() - 1 - ep_tid(); block == 0 && j < 2 * c.g.nranks;
+	for (uint32_t j = ep_nthreads() - 1 - ep_tid(); remembers && j < 2 * c.g.nranks;
 	     j += ep_nthreads()) {
 		if (j & 1) {
 			ep_ll_recv_remember(a, t, j >> 1, waited);
@@ -335,7 +337,7 @@ EP_DEV void ep_ll_dispatch_recv(const struct ep_ll_dispatch_args &a, const struc
 	if (c.layout == EP_LL_RANK_MAJOR) {
 		ep_ll_recv_unused(a, t, worker, workers);
 	}
-	if (block == 0 && ep_tid() == 0) {
+	if (remembers && ep_tid() == 0) {
 		ep_receipt_leave(c.launch, op);
 	}
 }
