@@ -177,12 +177,12 @@ void oracle_weights(const struct oracle_problem *p, uint32_t rank, uint32_t toke
 
 int oracle_first(const int32_t *ids, uint32_t k, uint32_t local)
 {
-	for (uint32_t j = 0; j < k; j++) {
-		if (ids[j] >= 0 && (uint32_t)ids[j] / local == (uint32_t)ids[k] / local) {
-			return 0;
-		}
+	uint32_t base = (uint32_t)ids[k] / local * local, j = 0;
+
+	while (j < k && (uint32_t)ids[j] - base >= local) {
+		j++;
 	}
-	return 1;
+	return j == k;
 }
 
 int oracle_absent(const struct oracle_problem *p, uint32_t rank)
