@@ -321,20 +321,6 @@ EP_DEV void ep_ll_said_load(const struct ep_ll_common &c, struct ep_ll_said *sai
 	}
 }
 
-/* The same look at the ranks beyond these, which are loaded now. */
-EP_DEV_COLD bool ep_ll_said_beyond(const struct ep_ll_dispatch_args &a, struct ep_op op,
-				   struct ep_ll_recv_tables t)
-{
-	bool ok = true;
-
-	for (uint32_t r = EP_LL_SAID_RANKS + ep_lane(); r < a.c.g.nranks; r += EP_WARP_SIZE) {
-		if (ep_presence_said(op, ep_presence_load(a.c.g, r))) {
-			ok &= ep_ll_said_adopt(a, op, t, r);
-		}
-	}
-	return ok;
-}
-
 /*
  * Before anything is placed. False: a source that is here for this block is absent for others, as
  * every warp of the block finds then.
@@ -354,8 +340,19 @@ EP_DEV bool ep_ll_said_agree(const struct ep_ll_dispatch_args &a, const struct e
 			ok &= ep_ll_said_adopt(a, op, t, i * EP_WARP_SIZE + ep_lane());
 		}
 	}
-	if (a.c.g.nranks > EP_LL_SAID_RANKS) {
-		ok &= ep_ll_said_beyond(a, op, t);
+	return ep_all(EP_FULL_MASK, ok);
+}
+
+/* The same for ranks beyond those, all at once: the loads are waited for. One warp. */
+EP_DEV_COLD bool ep_ll_said_beyond(const struct ep_ll_dispatch_args &a, struct ep_op op,
+				   struct ep_ll_recv_tables t)
+{
+	bool ok = true;
+
+	for (uint32_t r = EP_LL_SAID_RANKS + ep_lane(); r < a.c.g.nranks; r += EP_WARP_SIZE) {
+		if (ep_presence_said(op, ep_presence_load(a.c.g, r))) {
+			ok &= ep_ll_said_adopt(a, op, t, r);
+		}
 	}
 	return ep_all(EP_FULL_MASK, ok);
 }

@@ -282,6 +282,9 @@ EP_DEV enum ep_ll_recv_result ep_ll_recv_rows(const struct ep_ll_dispatch_args &
 	uint32_t most = 0;
 
 	ep_ll_said_load(c, &said);
+	if (c.g.nranks > EP_LL_SAID_RANKS && !said.done && !ep_ll_said_beyond(a, op, t)) {
+		return EP_LL_RECV_AGAIN;
+	}
 	for (uint32_t r = 0; r < c.g.nranks; r++) {
 		most = ep_max_u32(most, t.rows[r] * (c.lines ? c.peer_parts : t.parts[r]));
 	}

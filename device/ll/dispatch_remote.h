@@ -171,20 +171,20 @@ EP_DEV void ep_ll_remote_post_tokens(const struct ep_ll_dispatch_args &a, const 
 	if (!rows) {
 		return;
 	}
-	const struct ep_remote_place place = c.g.remote->places[d];
-	uint32_t at = place.there * c.max_tokens + slot;
+	const struct ep_remote_place *place = c.g.remote->places + d;
+	uint32_t at = place->there * c.max_tokens + slot;
 	struct ep_mlx5_post p = ep_remote_open(c.g, d, b.channel);
 	uint64_t headers = c.areas.bank_off[op.bank] + c.areas.packet_off + a.header_off +
 			   (uint64_t)(c.g.rank * c.max_tokens + ep_ll_remote_first_slot(t, b, d)) *
 				   a.header_bytes;
 
 	p.timeout_ns = ep_remote_left(c.g, op, true);
-	if (!ep_mlx5_put(
-		    &p, ep_lane() == 0, ep_mlx5_remote(&p, EP_MLX5_REGION_SIGNAL, headers),
-		    ep_mlx5_local(&p, EP_MLX5_REGION_HEAP,
-				  b.stage + c.areas.stage_header_off +
-					  (uint64_t)place.here * EP_LL_STAGE_ROWS * a.header_bytes),
-		    rows * a.header_bytes, true) ||
+	if (!ep_mlx5_put(&p, ep_lane() == 0, ep_mlx5_remote(&p, EP_MLX5_REGION_SIGNAL, headers),
+			 ep_mlx5_local(&p, EP_MLX5_REGION_HEAP,
+				       b.stage + c.areas.stage_header_off +
+					       (uint64_t)place->here * EP_LL_STAGE_ROWS *
+						       a.header_bytes),
+			 rows * a.header_bytes, true) ||
 	    !ep_mlx5_put_signal(
 		    &p, slot != EP_LL_NO_ROW,
 		    ep_mlx5_remote(&p, EP_MLX5_REGION_HEAP, ep_ll_remote_row(c, op, at)),
