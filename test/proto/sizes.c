@@ -55,6 +55,12 @@ static const struct size_case beyond[] = {
 	{ 130, 1, 3, 8, 2, EM, PLAIN, 2, "32" },
 };
 
+/* Many ranks across nodes; few tokens, since two cores serve all NICs. */
+static const struct size_case far[] = {
+	{ 40, 1, 4, 248, 3, EM, PLAIN, 2, "32" },
+	{ 72, 1, 3, 128, 1, RM, FP8, 2, "32" },
+};
+
 /* Five blocks send, so that one of them only counts, also over several windows. */
 static const struct size_case blocks[] = {
 	{ 2, 2, 2, 8, 257, EM, PLAIN, 8, "32" },  { 2, 16, 32, 8, 200, EM, PLAIN, 8, "64" },
@@ -114,6 +120,7 @@ int main(int argc, char **argv)
 		{ "rows", rows, sizeof(rows) / sizeof(rows[0]) },
 		{ "ranks", ranks, sizeof(ranks) / sizeof(ranks[0]) },
 		{ "beyond", beyond, sizeof(beyond) / sizeof(beyond[0]) },
+		{ "far", far, sizeof(far) / sizeof(far[0]) },
 		{ "blocks", blocks, sizeof(blocks) / sizeof(blocks[0]) },
 		{ "many", many, sizeof(many) / sizeof(many[0]) },
 	};
