@@ -189,6 +189,8 @@ struct vn_qp *vn_cmd_create_qp(struct vn_cmd *cmd)
 	qp->umem->users++;
 	qp->dbr_umem->users++;
 	qp->uar = uar;
+	qp->page_next = uar->first;
+	uar->first = qp;
 	uar->users++;
 	uar->qps++;
 	memcpy(qp->qpc, in + 24, sizeof(qp->qpc));

@@ -50,6 +50,36 @@ struct vn_qp *vn_qp_find(uint32_t number)
 	return vn_list_get(&vn.qps, (number & 0xffff) - VN_FIRST_QPN);
 }
 
+/* In vn.active there is always room for all. */
+static bool vn_qp_room(void)
+{
+	uint32_t cap = vn.active_cap ? 2 * vn.active_cap : 64;
+	struct vn_qp **grown;
+
+	if (vn.qps_live < vn.active_cap) {
+		return true;
+	}
+	grown = realloc(vn.active, cap * sizeof(struct vn_qp *));
+	if (!grown) {
+		return false;
+	}
+	vn.active = grown;
+	vn.active_cap = cap;
+	return true;
+}
+
+static void vn_uar_leave(struct vn_qp *qp)
+{
+	struct vn_qp **at = &qp->uar->first;
+
+	while (*at != qp) {
+		at = &(*at)->page_next;
+	}
+	*at = qp->page_next;
+	qp->uar->users--;
+	qp->uar->qps--;
+}
+
 struct vn_qp *vn_qp_new(struct vn_context *ctx, struct vn_pd *pd, struct vn_cq *cq)
 {
 	struct vn_qp *qp = calloc(1, sizeof(*qp));
@@ -58,7 +88,7 @@ struct vn_qp *vn_qp_new(struct vn_context *ctx, struct vn_pd *pd, struct vn_cq *
 	if (!qp) {
 		return NULL;
 	}
-	slot = vn.qps.n < 0x10000 - VN_FIRST_QPN ? vn_list_add(&vn.qps, qp) : -1;
+	slot = vn.qps.n < 0x10000 - VN_FIRST_QPN && vn_qp_room() ? vn_list_add(&vn.qps, qp) : -1;
 	if (slot < 0) {
 		vn_say_once("no queue pair numbers left");
 		free(qp);
@@ -71,7 +101,11 @@ struct vn_qp *vn_qp_new(struct vn_context *ctx, struct vn_pd *pd, struct vn_cq *
 	qp->number = vn.instance << 16 | ((uint32_t)slot + VN_FIRST_QPN);
 	qp->made = vn.qps_made++;
 	qp->next = vn.all;
+	if (vn.all) {
+		vn.all->prev = qp;
+	}
 	vn.all = qp;
+	vn.qps_live++;
 	pd->users++;
 	cq->users++;
 	return qp;
@@ -86,14 +120,20 @@ static void vn_qp_drop(struct vn_qp *qp)
 
 void vn_qp_free(struct vn_qp *qp)
 {
-	struct vn_qp **at;
-
 	vn_place_flush(qp->nic);
 	vn_place_settle();
 	vn_qp_drop(qp);
-	for (at = &vn.all; *at != qp; at = &(*at)->next) {
+	*(qp->prev ? &qp->prev->next : &vn.all) = qp->next;
+	if (qp->next) {
+		qp->next->prev = qp->prev;
 	}
-	*at = qp->next;
+	vn.qps_live--;
+	for (uint32_t i = 0; qp->listed && i < vn.nactive; i++) {
+		if (vn.active[i] == qp) {
+			vn.active[i] = vn.active[--vn.nactive];
+			break;
+		}
+	}
 	vn_list_drop(&vn.qps, (qp->number & 0xffff) - VN_FIRST_QPN);
 	qp->pd->users--;
 	qp->cq->users--;
@@ -103,8 +143,7 @@ void vn_qp_free(struct vn_qp *qp)
 	if (qp->devx) {
 		qp->umem->users--;
 		qp->dbr_umem->users--;
-		qp->uar->users--;
-		qp->uar->qps--;
+		vn_uar_leave(qp);
 	}
 	free(qp->wr);
 	free(qp->wr_ends);
@@ -139,9 +178,18 @@ void vn_qp_to_error(struct vn_qp *qp)
 	vn_qp_activate(qp);
 }
 
-void vn_qp_activate(struct vn_qp *qp)
+void vn_qp_stir(struct vn_qp *qp)
 {
 	qp->active = true;
+	if (!qp->listed) {
+		qp->listed = true;
+		vn.active[vn.nactive++] = qp;
+	}
+}
+
+void vn_qp_activate(struct vn_qp *qp)
+{
+	vn_qp_stir(qp);
 	vn_thread_wake();
 }
 
