@@ -9,10 +9,14 @@
 #include "core/log.h"
 #include "core/nccl_dyn.h"
 
-/* Polls at once at first, an exchange takes tens of microseconds; later it need not burn a core. */
+/*
+ * Polls at once at first, an exchange takes tens of microseconds; later it need not burn a core, and
+ * what has taken long may take a sixteenth longer.
+ */
 static void ep_boot_pause(uint64_t waited_ns)
 {
-	struct timespec nap = { 0, 50000 };
+	uint64_t nap_ns = ep_max_u64(50000, ep_min_u64(waited_ns / 16, 5000000));
+	struct timespec nap = { 0, (long)nap_ns };
 
 	if (waited_ns < 2000000) {
 		sched_yield();
