@@ -29,7 +29,7 @@ struct ep_gda_config {
 	int device;              /* CUDA ordinal; current in all calls but ep_gda_poll */
 	const char *bus_id;      /* and its PCI address */
 	uint32_t place;          /* of this rank among those of its host, from 0 */
-	const bool *remote;      /* [nranks] to connect with; if i wants j, j wants i */
+	const bool *remote;      /* [nranks] to connect with: all but this rank's node */
 	const char *const *host; /* [nranks] names, for messages */
 	uint32_t queues;         /* per peer, 1..EP_GDA_MAX_QUEUES; equal on all ranks */
 	uint32_t depth;          /* of a send queue, see EP_MLX5_MIN_DEPTH */
