@@ -346,7 +346,7 @@ static bool ep_gda_drained(struct ep_gda_queue *q, const struct ep_mlx5_qp *stat
  */
 static void ep_gda_drain(struct ep_gda *g)
 {
-	size_t bytes = (size_t)g->nranks * g->queues * sizeof(*g->qps);
+	size_t bytes = ep_gda_table_bytes(g);
 	uint64_t start = ep_now_ns(), moved = start;
 	uint32_t left = 0, before = ~0u;
 

@@ -74,6 +74,13 @@ void ep_gda_close(struct ep_gda *gda);
  */
 void ep_gda_close_stuck(struct ep_gda *gda);
 
+/*
+ * Device memory of a rank with so many remote peers and one NIC. A further NIC adds less than 2 MiB if
+ * queues lie in GPU memory.
+ */
+uint64_t ep_gda_device_bytes(int nranks, uint32_t remote, uint32_t queues, uint32_t depth,
+			     bool queues_in_gpu);
+
 /* Device address of the queues, [nranks][queues]; those of ranks that are not remote are zero. */
 struct ep_mlx5_qp *ep_gda_queues(const struct ep_gda *gda);
 
