@@ -31,7 +31,7 @@ ncclResult_t ncclEpExtGetLastError(ncclEpGroup_t ep_group, ncclResult_t *code, c
 typedef struct {
 	unsigned int size;
 	unsigned int magic;
-	uint64_t group_bytes;  /* heap_bytes and the group's own state */
+	uint64_t group_bytes;  /* heap_bytes, the group's own state, and its queues for RDMA */
 	uint64_t heap_bytes;   /* memory that peers write to, from cudaMalloc */
 	uint64_t handle_bytes; /* each live handle with memory of the library */
 	/* Input: ranks of other nodes that a rank has, the largest number of any. 0: one node, unless
@@ -48,8 +48,10 @@ typedef struct {
  * Device memory that a group of this config and its handles will allocate, to the byte, before
  * creating anything. Needs no device. With layout UNSET: the group alone. Otherwise the group
  * after a handle of this layout and num_topk has been made (which may enlarge it). With ranks of
- * other nodes queues come on top, which depends on NICs: 400 bytes for each queue pair, of which
- * there are up to 9 per remote rank, and the send queues (20 KiB each) where they lie in GPU memory.
+ * other nodes queues are counted as they lie in GPU memory, for a rank with the largest number of
+ * remote ranks and one NIC: 20 KiB each, and 384 bytes in a table. Each further NIC of a GPU may add
+ * 2 MiB; where queues lie in host memory (NCCL_EP_RDMA_MODE, or because the GPU's cannot be had), only
+ * the table is taken.
  * ncclInvalidArgument, ncclInvalidUsage: as ncclEpCreateGroup and ncclEpInitHandle would return.
  */
 ncclResult_t ncclEpExtDeviceMemory(const ncclEpGroupConfig_t *config, int nranks,

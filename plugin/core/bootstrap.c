@@ -9,10 +9,14 @@
 #include "core/log.h"
 #include "core/nccl_dyn.h"
 
-/* Polls at once at first, an exchange takes tens of microseconds; later it need not burn a core. */
+/*
+ * Polls at once at first, an exchange takes tens of microseconds; later it need not burn a core, and
+ * what has taken long may take a sixteenth longer.
+ */
 static void ep_boot_pause(uint64_t waited_ns)
 {
-	struct timespec nap = { 0, 50000 };
+	uint64_t nap_ns = ep_max_u64(50000, ep_min_u64(waited_ns / 16, 5000000));
+	struct timespec nap = { 0, (long)nap_ns };
 
 	if (waited_ns < 2000000) {
 		sched_yield();
@@ -214,6 +218,89 @@ ncclResult_t ep_boot_allgather(struct ep_boot *boot, const void *mine, void *all
 		what);
 	EP_CUDA(cudaStreamSynchronize(boot->stream), what);
 	return ncclSuccess;
+}
+
+struct ep_boot_letter {
+	uint32_t bytes;
+	unsigned char text[EP_BOOT_SHORT];
+};
+
+/* Memory for texts, from what their first exchange has brought. */
+static ncclResult_t ep_boot_texts_open(const struct ep_boot *boot, uint32_t longest,
+				       struct ep_boot_texts *all, const char *what)
+{
+	const struct ep_boot_letter *letter = boot->all;
+	size_t n = (size_t)boot->nranks;
+
+	all->stride = ep_round_up(ep_max_u64(longest, EP_BOOT_SHORT), sizeof(*all->bytes));
+	all->text = malloc(n * (all->stride + sizeof(*all->bytes)));
+	if (!all->text) {
+		return ep_fail(ncclSystemError, "%s: out of host memory (%zu bytes)", what,
+			       n * all->stride);
+	}
+	all->bytes = (uint32_t *)(all->text + n * all->stride);
+	for (size_t r = 0; r < n; r++) {
+		all->bytes[r] = letter[r].bytes;
+		memcpy(all->text + r * all->stride, letter[r].text, EP_BOOT_SHORT);
+	}
+	return ncclSuccess;
+}
+
+/* What the first exchange did not bring, a piece of all texts at a time. */
+static ncclResult_t ep_boot_texts_rest(struct ep_boot *boot, const unsigned char *text,
+				       uint32_t bytes, uint32_t longest, struct ep_boot_texts *all,
+				       const char *what)
+{
+	unsigned char piece[EP_BOOT_BYTES];
+
+	for (uint32_t at = EP_BOOT_SHORT; at < longest; at += EP_BOOT_BYTES) {
+		uint32_t n = (uint32_t)ep_min_u64(longest - at, EP_BOOT_BYTES);
+		const unsigned char *got = boot->all;
+
+		memset(piece, 0, n);
+		if (at < bytes) {
+			memcpy(piece, text + at, ep_min_u64(bytes - at, n));
+		}
+		EP_CHECK(ep_boot_allgather(boot, piece, boot->all, n, what));
+		for (int r = 0; all->text && r < boot->nranks; r++) {
+			memcpy(all->text + (size_t)r * all->stride + at, got + (size_t)r * n, n);
+		}
+	}
+	return ncclSuccess;
+}
+
+ncclResult_t ep_boot_texts(struct ep_boot *boot, const void *text, uint32_t bytes, uint32_t limit,
+			   struct ep_boot_texts *all, const char *what, ncclResult_t *mine)
+{
+	const struct ep_boot_letter *got = boot->all;
+	struct ep_boot_letter letter = { .bytes = bytes };
+	uint32_t longest = 0;
+	ncclResult_t result;
+
+	memset(all, 0, sizeof(*all));
+	if (bytes) {
+		memcpy(letter.text, text, ep_min_u64(bytes, EP_BOOT_SHORT));
+	}
+	EP_CHECK(ep_boot_allgather(boot, &letter, boot->all, sizeof(letter), what));
+	for (int r = 0; r < boot->nranks; r++) {
+		if (got[r].bytes > limit) {
+			return ep_fail(ncclInvalidUsage,
+				       "%s: rank %d announces %u bytes, the limit is %u; do all "
+				       "ranks use the same library?",
+				       what, r, got[r].bytes, limit);
+		}
+		longest = (uint32_t)ep_max_u64(longest, got[r].bytes);
+	}
+	result = ep_boot_texts_open(boot, longest, all, what);
+	if (*mine == ncclSuccess) {
+		*mine = result;
+	}
+	result = ep_boot_texts_rest(boot, text, bytes, longest, all, what);
+	if (result != ncclSuccess) {
+		free(all->text);
+		all->text = NULL;
+	}
+	return result;
 }
 
 struct ep_verdict ep_verdict_make(ncclResult_t result)

@@ -38,8 +38,8 @@ const struct ep_param_def ep_param_table[EP_PARAMS] = {
 				 "memory; 3 a thread, for GPU-written queues; 4 a thread posts verbs; "
 				 "0: the best possible" },
 	[EP_PARAM_RDMA_QUEUES] = { "NCCL_EP_RDMA_QUEUES", 0, 0, 15,
-				   "RDMA: queue pairs for rows per remote rank; 0: by the number of "
-				   "remote ranks, at most 8. The same on all ranks" },
+				   "RDMA: queue pairs for rows per remote rank; 0: 256 divided by the "
+				   "number of remote ranks, 1 to 8. The same on all ranks" },
 	[EP_PARAM_RDMA_DEPTH] = { "NCCL_EP_RDMA_DEPTH", 256, 64, 32768,
 				  "RDMA: entries of a send queue, a power of two" },
 	[EP_PARAM_BOOTSTRAP_TIMEOUT_MS] = { "NCCL_EP_BOOTSTRAP_TIMEOUT_MS", 100000, 1, 86400000,

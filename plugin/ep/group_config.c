@@ -7,6 +7,7 @@
 
 #define EP_DEFAULT_TIMEOUT_NS 100000000000ull
 #define EP_AUTO_TOPK 8
+#define EP_GROUP_ROW_QUEUES 256
 
 _Static_assert(EP_PARAM_NODE_MAX == EP_GROUP_MAX_RANKS, "NCCL_EP_NODE_SIZE");
 
@@ -137,7 +138,7 @@ static uint64_t ep_config_timeout(const ncclEpGroupConfig_t *c, const struct ep_
 	return c->timeout_ns > UINT64_MAX - ms ? c->timeout_ns : (c->timeout_ns + ms - 1) / ms * ms;
 }
 
-/* About 1024 queue pairs for rows per rank, 1 to 8 per peer: more gain nothing on known NICs. */
+/* 256 queue pairs for rows per rank, as far as they go: 1 to 8 per peer. All ranks find the same. */
 uint32_t ep_group_channels(const struct ep_group_config *config, uint32_t remote)
 {
 	if (!remote) {
@@ -146,7 +147,7 @@ uint32_t ep_group_channels(const struct ep_group_config *config, uint32_t remote
 	if (config->rdma_queues) {
 		return config->rdma_queues;
 	}
-	return (uint32_t)ep_max_u64(1, ep_min_u64(1024 / remote, 8));
+	return (uint32_t)ep_max_u64(1, ep_min_u64(EP_GROUP_ROW_QUEUES / remote, 8));
 }
 
 void ep_group_config_size(struct ep_group_config *config, struct ep_nodes_most nodes)

@@ -82,7 +82,8 @@ ncclResult_t ep_query_memory(const ncclEpGroupConfig_t *config, int nranks, nccl
 		m.handle_bytes = made.algo->handle_bytes(&made.shape, layout, topk);
 		m.heap_bytes = ep_group_heap_bytes(&made, topk);
 	}
-	m.group_bytes = m.heap_bytes + ep_group_workspace_bytes(nranks, made.shape.channels);
+	m.group_bytes = m.heap_bytes + ep_group_workspace_bytes(nranks, made.shape.channels) +
+			ep_group_remote_bytes(&made);
 	ep_struct_export(memory, &m, sizeof(m), m.size);
 	return ncclSuccess;
 }

@@ -45,6 +45,17 @@ uint32_t ep_group_remote_index(const struct ncclEpGroup *g, int rank)
 	return n;
 }
 
+uint64_t ep_group_remote_bytes(const struct ep_group_config *c)
+{
+	bool gpu = c->rdma_mode == EP_GDA_AUTO || c->rdma_mode == EP_GDA_GPU;
+
+	if (!c->shape.channels) {
+		return 0;
+	}
+	return ep_gda_device_bytes((int)c->shape.nranks, c->shape.remote_ranks,
+				   c->shape.channels + 1, c->rdma_depth, gpu);
+}
+
 ncclResult_t ep_group_remote_open(struct ncclEpGroup *g, struct ep_boot *boot, ncclResult_t mine)
 {
 	uint64_t timeout_ms = (uint64_t)g->params.value[EP_PARAM_BOOTSTRAP_TIMEOUT_MS];

@@ -11,6 +11,9 @@
 /* All ranks' idents are known: who is remote, and what the heap needs for that. */
 ncclResult_t ep_group_remote_plan(struct ncclEpGroup *group);
 
+/* Device memory of the queues. */
+uint64_t ep_group_remote_bytes(const struct ep_group_config *config);
+
 /* Collective: connects with the remote ranks. `mine` is this rank's result so far. */
 ncclResult_t ep_group_remote_open(struct ncclEpGroup *group, struct ep_boot *boot,
 				  ncclResult_t mine);

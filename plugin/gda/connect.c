@@ -2,6 +2,10 @@
 /*
  * What ranks tell each other, so that queue i of this rank to a peer is connected with queue i of
  * the peer to this rank. Queue i is on NIC i modulo their number, of either side.
+ *
+ * All hear what each one says, so it is kept short: queue pairs of a NIC have ascending numbers in
+ * the order of their peers (ep_gda_sort), so that a rank need not say which number is whose, and
+ * numbers that follow each other, as firmware gives them out, are one run (runs.h).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,14 +13,15 @@
 #include "core/idle.h"
 #include "core/log.h"
 #include "gda/connect.h"
+#include "gda/runs.h"
 
 #define EP_GDA_THREADS 4
 #define EP_GDA_QUEUES_PER_THREAD 16
-#define EP_GDA_WORDS (EP_BOOT_BYTES / 4) /* of a round */
 
 struct ep_gda_hello {
 	struct ep_verdict verdict;
 	uint32_t queues;
+	uint32_t node; /* its first rank */
 	uint32_t nnics;
 	struct ep_nic_end end[EP_GDA_MAX_NICS];
 };
@@ -153,41 +158,6 @@ static bool ep_gda_connect_one(struct ep_gda_queue *q, void *arg, struct ep_reas
 			     end->port, inner.text);
 }
 
-/* Memory of an exchange of a word per queue, made before the first rank waits for another. */
-struct ep_gda_words {
-	uint32_t queues;
-	uint32_t *mine; /* [nranks][queues] */
-	uint32_t *all;  /* [nranks][EP_GDA_WORDS], a round */
-};
-
-/* Tells the other end of each queue a word and hears its, in rounds. */
-static ncclResult_t ep_gda_exchange(struct ep_gda *g, struct ep_boot *boot, struct ep_gda_words *w,
-				    uint32_t (*say)(const struct ep_gda_queue *q),
-				    void (*hear)(struct ep_gda_queue *q, uint32_t word))
-{
-	uint32_t total = (uint32_t)boot->nranks * w->queues;
-
-	for (uint32_t i = 0; g && i < g->nqueues; i++) {
-		const struct ep_gda_queue *q = &g->queue[i];
-
-		w->mine[(uint32_t)q->peer * w->queues + q->index] = say(q);
-	}
-	for (uint32_t at = 0; at < total; at += EP_GDA_WORDS) {
-		uint32_t n = (uint32_t)ep_min_u64(total - at, EP_GDA_WORDS);
-
-		EP_CHECK(ep_boot_allgather(boot, w->mine + at, w->all, 4 * n, ep_gda_what));
-		for (uint32_t i = 0; g && i < g->nqueues; i++) {
-			struct ep_gda_queue *q = &g->queue[i];
-			uint32_t slot = (uint32_t)g->rank * w->queues + q->index;
-
-			if (slot >= at && slot < at + n) {
-				hear(q, w->all[(uint32_t)q->peer * n + slot - at]);
-			}
-		}
-	}
-	return ncclSuccess;
-}
-
 static uint32_t ep_gda_say_qpn(const struct ep_gda_queue *q)
 {
 	return q->qpn;
@@ -228,12 +198,177 @@ static void ep_gda_hear_order(struct ep_gda_queue *q, uint32_t word)
 	q->atomics = q->atomics && word & EP_GDA_SAY_ATOMICS;
 }
 
+/* ---- lists of all queues ---- */
+
+/* What this rank says and hears, in the order of g->queue. */
+struct ep_gda_talk {
+	struct ep_gda *g; /* NULL: no queues */
+	struct ep_boot *boot;
+	const struct ep_gda_hello *hello; /* of all ranks */
+	uint32_t queues;                  /* per peer */
+	uint32_t *size, *below; /* [nranks] by node: its ranks, those of them before this rank */
+	unsigned char *text;    /* this rank's list */
+};
+
+static bool ep_gda_talk_open(struct ep_gda_talk *t, struct ep_gda *g, struct ep_boot *boot,
+			     uint32_t queues)
+{
+	size_t n = (size_t)boot->nranks;
+
+	*t = (struct ep_gda_talk){ .g = g, .boot = boot, .queues = queues };
+	t->size = calloc(n, sizeof(*t->size));
+	t->below = calloc(n, sizeof(*t->below));
+	t->text = malloc(ep_max_u64(EP_GDA_RUNS_BYTES(g ? g->nqueues : 0), 1));
+	return t->size && t->below && t->text;
+}
+
+static void ep_gda_talk_close(struct ep_gda_talk *t)
+{
+	free(t->size);
+	free(t->below);
+	free(t->text);
+}
+
+/* A node goes by the number of its first rank. */
+static uint32_t ep_gda_node(const struct ep_gda *g)
+{
+	uint32_t r = 0;
+
+	while (g && g->remote[r]) {
+		r++;
+	}
+	return r;
+}
+
+/* Who is of which node: all ranks find the same, and whether it is what they meant themselves. */
+static ncclResult_t ep_gda_talk_nodes(struct ep_gda_talk *t, ncclResult_t *mine)
+{
+	const struct ep_gda_hello *own = &t->hello[t->boot->rank];
+
+	for (int r = 0; r < t->boot->nranks; r++) {
+		uint32_t node = t->hello[r].node;
+
+		if (node > (uint32_t)r || t->hello[node].node != node) {
+			return ep_fail(ncclInvalidUsage,
+				       "%s: rank %d says that its node begins with rank %u, which "
+				       "does not say so; do all ranks use the same library?",
+				       ep_gda_what, r, node);
+		}
+		t->size[node]++;
+		t->below[node] += r < t->boot->rank;
+		if (*mine == ncclSuccess && (t->g && t->g->remote[r]) != (node != own->node)) {
+			*mine = ep_fail(ncclInvalidUsage,
+					"%s: ranks %d and %d do not agree whether they are of one "
+					"node",
+					ep_gda_what, t->boot->rank, r);
+		}
+	}
+	return ncclSuccess;
+}
+
+/* Of each peer's `queues`, those that a rank with `nnics` NICs has on NIC n. */
+static uint32_t ep_gda_share(uint32_t queues, uint32_t nnics, uint32_t n)
+{
+	return queues / nnics + (n < queues % nnics);
+}
+
+static uint32_t ep_gda_write_list(const struct ep_gda *g, unsigned char *text, bool ascending,
+				  uint32_t (*say)(const struct ep_gda_queue *q))
+{
+	struct ep_gda_writer w;
+
+	ep_gda_runs_begin(&w, text, ascending);
+	for (int n = 0; n < g->nnics; n++) {
+		const struct ep_gda_nic *nic = &g->nic[n];
+
+		for (uint32_t i = 0; i < nic->queues; i++) {
+			ep_gda_runs_put(&w, say(&g->queue[nic->first + i]));
+		}
+		ep_gda_runs_end(&w);
+	}
+	return (uint32_t)(w.at - text);
+}
+
+/* The queue with a peer; `seat` is the peer's place among the remote ones. */
+static struct ep_gda_queue *ep_gda_queue_at(struct ep_gda *g, uint32_t seat, uint32_t index)
+{
+	uint32_t nnics = (uint32_t)g->nnics, n = index % nnics;
+
+	return &g->queue[g->nic[n].first + seat * ep_gda_share(g->queues, nnics, n) +
+			 index / nnics];
+}
+
+/*
+ * Hears in a peer's list what it says of the queues with this rank; the peer's queues of a NIC are in
+ * the order of its own peers. False: the list is not as long as it should be.
+ */
+static bool ep_gda_read_list(const struct ep_gda_talk *t, int peer, uint32_t seat,
+			     struct ep_gda_reader *list,
+			     void (*hear)(struct ep_gda_queue *q, uint32_t word))
+{
+	uint32_t node = t->hello[peer].node, nnics = t->hello[peer].nnics;
+	uint32_t peers = (uint32_t)t->boot->nranks - t->size[node];
+	uint32_t own = (uint32_t)t->boot->rank - t->below[node];
+
+	for (uint32_t n = 0; n < nnics; n++) {
+		uint32_t share = ep_gda_share(t->queues, nnics, n), from = own * share;
+		uint32_t at = 0, word, count;
+
+		ep_gda_runs_again(list);
+		for (; at < peers * share; at += count) {
+			if (!ep_gda_runs_next(list, &word, &count) || count > peers * share - at) {
+				return false;
+			}
+			for (uint32_t i = at; i < at + count; i++) {
+				if (i < from || i >= from + share) {
+					continue;
+				}
+				hear(ep_gda_queue_at(t->g, seat, n + nnics * (i - from)),
+				     list->ascending ? word + (i - at) : word);
+			}
+		}
+	}
+	return list->at == list->end;
+}
+
+/* Tells the other end of each queue a word and hears its. */
+static ncclResult_t ep_gda_exchange(struct ep_gda_talk *t, bool ascending,
+				    uint32_t (*say)(const struct ep_gda_queue *q),
+				    void (*hear)(struct ep_gda_queue *q, uint32_t word),
+				    ncclResult_t *mine)
+{
+	uint32_t limit = EP_GDA_RUNS_BYTES((uint32_t)t->boot->nranks * t->queues);
+	uint32_t bytes = t->g ? ep_gda_write_list(t->g, t->text, ascending, say) : 0, seat = 0;
+	struct ep_boot_texts all;
+
+	EP_CHECK(ep_boot_texts(t->boot, t->text, bytes, limit, &all, ep_gda_what, mine));
+	for (int p = 0; t->g && *mine == ncclSuccess && p < t->boot->nranks; p++) {
+		struct ep_gda_reader list;
+
+		if (!t->g->remote[p]) {
+			continue;
+		}
+		ep_gda_runs_open(&list, all.text + (size_t)p * all.stride, all.bytes[p], ascending);
+		if (!ep_gda_read_list(t, p, seat++, &list, hear)) {
+			*mine = ep_fail(ncclRemoteError,
+					"%s: rank %d (%s) tells of other queues than it should "
+					"have; do all ranks use the same library?",
+					ep_gda_what, p, t->g->host[p]);
+		}
+	}
+	free(all.text);
+	return ncclSuccess;
+}
+
+/* ---- all of it ---- */
+
 static void ep_gda_greet(const struct ep_gda *g, uint32_t queues, ncclResult_t mine,
 			 struct ep_gda_hello *hello)
 {
 	memset(hello, 0, sizeof(*hello));
 	hello->verdict = ep_verdict_make(mine);
 	hello->queues = queues;
+	hello->node = ep_gda_node(g);
 	hello->nnics = g ? (uint32_t)g->nnics : 0;
 	for (uint32_t i = 0; i < hello->nnics; i++) {
 		hello->end[i] = g->nic[i].base.end;
@@ -244,15 +379,12 @@ static void ep_gda_greet(const struct ep_gda *g, uint32_t queues, ncclResult_t m
 ncclResult_t ep_gda_connect(struct ep_gda *g, struct ep_boot *boot, uint32_t queues,
 			    ncclResult_t *mine)
 {
-	size_t n = (size_t)boot->nranks;
-	struct ep_gda_words words = { .queues = queues,
-				      .mine = calloc(ep_max_u64(n * queues, 1), 4),
-				      .all = calloc(n * EP_GDA_WORDS, 4) };
-	struct ep_gda_hello hello, *all = calloc(n, sizeof(*all));
+	struct ep_gda_hello hello, *all = calloc((size_t)boot->nranks, sizeof(*all));
 	struct ep_reason why = { "" };
+	struct ep_gda_talk talk;
 	ncclResult_t result;
 
-	if ((!words.mine || !words.all || !all) && *mine == ncclSuccess) {
+	if ((!ep_gda_talk_open(&talk, g, boot, queues) || !all) && *mine == ncclSuccess) {
 		*mine = ep_fail(ncclSystemError, "%s: out of host memory", ep_gda_what);
 	}
 	ep_gda_greet(g, queues, *mine, &hello);
@@ -261,16 +393,18 @@ ncclResult_t ep_gda_connect(struct ep_gda *g, struct ep_boot *boot, uint32_t que
 		result = *mine;
 		goto out;
 	}
+	talk.hello = all;
 	EP_CHECK_GOTO(ep_verdict_check(boot, all, sizeof(hello), ep_gda_what), out);
 	EP_CHECK_GOTO(ep_gda_hello_check(all, boot->nranks), out);
-	EP_CHECK_GOTO(ep_gda_exchange(g, boot, &words, ep_gda_say_qpn, ep_gda_hear_qpn), out);
-	if (g && !ep_gda_each(g, ep_gda_connect_one, all, &why)) {
+	EP_CHECK_GOTO(ep_gda_talk_nodes(&talk, mine), out);
+	EP_CHECK_GOTO(ep_gda_exchange(&talk, true, ep_gda_say_qpn, ep_gda_hear_qpn, mine), out);
+	if (g && *mine == ncclSuccess && !ep_gda_each(g, ep_gda_connect_one, all, &why)) {
 		*mine = ep_fail(ncclSystemError, "%s: %s", ep_gda_what, why.text);
 	}
-	EP_CHECK_GOTO(ep_gda_exchange(g, boot, &words, ep_gda_say_order, ep_gda_hear_order), out);
+	EP_CHECK_GOTO(ep_gda_exchange(&talk, false, ep_gda_say_order, ep_gda_hear_order, mine),
+		      out);
 out:
+	ep_gda_talk_close(&talk);
 	free(all);
-	free(words.all);
-	free(words.mine);
 	return result;
 }

@@ -180,19 +180,56 @@ static struct ep_gda *ep_gda_new(const struct ep_boot *boot, const struct ep_gda
 	return g;
 }
 
-/* Queue i of a peer is on NIC i, around. */
+/* Gives the queues of a NIC to their peers in order: queue i of a peer is on NIC i, around. */
+static uint32_t ep_gda_label(struct ep_gda *g, const struct ep_gda_nic *nic)
+{
+	struct ep_gda_queue *q = g->queue + nic->first;
+
+	for (int p = 0; p < g->nranks; p++) {
+		for (uint32_t i = (uint32_t)ep_gda_nic_index(g, nic); g->remote[p] && i < g->queues;
+		     i += (uint32_t)g->nnics) {
+			q->peer = p;
+			q++->index = i;
+		}
+	}
+	return (uint32_t)(q - g->queue) - nic->first;
+}
+
+/* g->queue has NIC after NIC. */
 static void ep_gda_lay_out(struct ep_gda *g)
 {
-	for (int p = 0; p < g->nranks; p++) {
-		for (uint32_t i = 0; g->remote[p] && i < g->queues; i++) {
-			struct ep_gda_queue *q = &g->queue[g->nqueues++];
+	for (int n = 0; n < g->nnics; n++) {
+		struct ep_gda_nic *nic = &g->nic[n];
+
+		nic->first = g->nqueues;
+		nic->queues = ep_gda_label(g, nic);
+		g->nqueues += nic->queues;
+		for (uint32_t i = 0; i < nic->queues; i++) {
+			struct ep_gda_queue *q = &g->queue[nic->first + i];
 
 			q->gda = g;
-			q->peer = p;
-			q->index = i;
-			q->nic = &g->nic[i % (uint32_t)g->nnics];
-			q->slot = q->nic->queues++;
+			q->nic = nic;
+			q->slot = i;
 		}
+	}
+}
+
+static int ep_gda_by_number(const void *a, const void *b)
+{
+	uint32_t x = ((const struct ep_gda_queue *)a)->qpn;
+	uint32_t y = ((const struct ep_gda_queue *)b)->qpn;
+
+	return (x > y) - (x < y);
+}
+
+/* Queue pairs are alike before they are connected: the order of peers becomes that of numbers. */
+static void ep_gda_sort(struct ep_gda *g)
+{
+	for (int n = 0; n < g->nnics; n++) {
+		const struct ep_gda_nic *nic = &g->nic[n];
+
+		qsort(g->queue + nic->first, nic->queues, sizeof(*g->queue), ep_gda_by_number);
+		ep_gda_label(g, nic);
 	}
 }
 
@@ -219,7 +256,9 @@ static ncclResult_t ep_gda_prepare(struct ep_gda *g, const struct ep_gda_config 
 	if (!ep_gda_pinned_open(g, &why)) {
 		return ep_fail(ncclSystemError, "RDMA: %s", why.text);
 	}
-	return ep_gda_choose_mode(g, c->mode);
+	EP_CHECK(ep_gda_choose_mode(g, c->mode));
+	ep_gda_sort(g);
+	return ncclSuccess;
 }
 
 static ncclResult_t ep_gda_start(struct ep_gda *g)
@@ -307,7 +346,7 @@ static bool ep_gda_drained(struct ep_gda_queue *q, const struct ep_mlx5_qp *stat
  */
 static void ep_gda_drain(struct ep_gda *g)
 {
-	size_t bytes = (size_t)g->nranks * g->queues * sizeof(*g->qps);
+	size_t bytes = ep_gda_table_bytes(g);
 	uint64_t start = ep_now_ns(), moved = start;
 	uint32_t left = 0, before = ~0u;
 

@@ -29,7 +29,7 @@ struct ep_gda_config {
 	int device;              /* CUDA ordinal; current in all calls but ep_gda_poll */
 	const char *bus_id;      /* and its PCI address */
 	uint32_t place;          /* of this rank among those of its host, from 0 */
-	const bool *remote;      /* [nranks] to connect with; if i wants j, j wants i */
+	const bool *remote;      /* [nranks] to connect with: all but this rank's node */
 	const char *const *host; /* [nranks] names, for messages */
 	uint32_t queues;         /* per peer, 1..EP_GDA_MAX_QUEUES; equal on all ranks */
 	uint32_t depth;          /* of a send queue, see EP_MLX5_MIN_DEPTH */
@@ -73,6 +73,13 @@ void ep_gda_close(struct ep_gda *gda);
  * only by waiting.
  */
 void ep_gda_close_stuck(struct ep_gda *gda);
+
+/*
+ * Device memory of a rank with so many remote peers and one NIC. A further NIC adds less than 2 MiB if
+ * queues lie in GPU memory.
+ */
+uint64_t ep_gda_device_bytes(int nranks, uint32_t remote, uint32_t queues, uint32_t depth,
+			     bool queues_in_gpu);
 
 /* Device address of the queues, [nranks][queues]; those of ranks that are not remote are zero. */
 struct ep_mlx5_qp *ep_gda_queues(const struct ep_gda *gda);

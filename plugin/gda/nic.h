@@ -37,7 +37,7 @@ struct ep_gda_nic {
 	uint32_t pdn, eqn;
 
 	struct ep_gda_slab slab;
-	uint32_t queues; /* in the slab */
+	uint32_t first, queues; /* in g->queue, and in the slab */
 	struct mlx5dv_devx_uar *uar;
 	bool uar_mapped; /* cudaHostRegister()ed */
 	bool keep;       /* and not to be unmapped: the context stays open */

@@ -209,6 +209,16 @@ void ep_gda_slab_close(struct ep_gda *g, struct ep_gda_nic *nic)
 	nic->db = NULL;
 }
 
+uint64_t ep_gda_device_bytes(int nranks, uint32_t remote, uint32_t queues, uint32_t depth,
+			     bool queues_in_gpu)
+{
+	const struct ep_gda g = { .nranks = nranks, .queues = queues, .depth = depth };
+	uint64_t slab = (uint64_t)remote * queues * ep_gda_stride(&g);
+
+	return ep_gda_table_bytes(&g) + ep_gda_region_count(&g) * sizeof(*g.regions) +
+	       (queues_in_gpu ? ep_round_up(slab, EP_GDA_GPU_ALIGN) : 0);
+}
+
 /* Where the parts of the pinned block lie. */
 struct ep_gda_pinned_at {
 	uint64_t down, sink, scratch, word, record, shadow, bytes;
@@ -224,14 +234,14 @@ static struct ep_gda_pinned_at ep_gda_pinned_layout(const struct ep_gda *g)
 	at.record = at.word + (uint64_t)g->nqueues * EP_GDA_LINE;
 	at.shadow = ep_round_up(at.record + (uint64_t)g->nqueues * sizeof(struct ep_mlx5_error),
 				_Alignof(struct ep_mlx5_qp));
-	at.bytes = at.shadow + (uint64_t)g->nranks * g->queues * sizeof(struct ep_mlx5_qp);
+	at.bytes = at.shadow + ep_gda_table_bytes(g);
 	return at;
 }
 
 bool ep_gda_pinned_open(struct ep_gda *g, struct ep_reason *why)
 {
 	struct ep_gda_pinned_at at = ep_gda_pinned_layout(g);
-	size_t queues = (size_t)g->nranks * g->queues * sizeof(*g->qps);
+	size_t queues = ep_gda_table_bytes(g);
 	size_t regions = ep_gda_region_count(g) * sizeof(*g->regions);
 	cudaError_t error;
 
@@ -336,7 +346,7 @@ static void ep_gda_shadow_one(struct ep_gda_queue *q)
 
 bool ep_gda_publish(struct ep_gda *g, struct ep_reason *why)
 {
-	size_t queues = (size_t)g->nranks * g->queues * sizeof(*g->qps);
+	size_t queues = ep_gda_table_bytes(g);
 	size_t regions = ep_gda_region_count(g) * sizeof(*g->regions);
 	cudaError_t error;
 

@@ -69,6 +69,12 @@ static inline uint64_t ep_gda_stride(const struct ep_gda *g)
 	return EP_GDA_PAGE + (uint64_t)g->depth * EP_MLX5_WQEBB;
 }
 
+/* Of the table of queues. */
+static inline size_t ep_gda_table_bytes(const struct ep_gda *g)
+{
+	return (size_t)g->nranks * g->queues * sizeof(*g->qps);
+}
+
 static inline int ep_gda_nic_index(const struct ep_gda *g, const struct ep_gda_nic *nic)
 {
 	return (int)(nic - g->nic);

@@ -20,7 +20,10 @@
 
 static char faults[600]; /* "@" and a path */
 
-/* On rank 0's queue for rows to rank 1: the first of four, made anew after it was tried out. */
+/*
+ * On rank 0's queue for rows to rank 1, the first of four by number. What was made before it was tried
+ * out and made anew.
+ */
 static void strike(const char *rule)
 {
 	char made[640];
@@ -28,7 +31,7 @@ static void strike(const char *rule)
 
 	snprintf(made, sizeof(made), "%s.new", faults + 1);
 	file = fopen(made, "w");
-	NEED(file && fprintf(file, "%s:rank=0,qp=4,op=write,count=1\n", rule) >= 0 &&
+	NEED(file && fprintf(file, "%s:rank=0,qp=1,op=write,count=1\n", rule) >= 0 &&
 	     !fclose(file));
 	NEED(!rename(made, faults + 1));
 	sleep(1); /* until the NIC has read it */

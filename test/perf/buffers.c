@@ -4,6 +4,7 @@
 #include <nccl_ep/ext.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "perf.h"
 
@@ -88,12 +89,20 @@ static double library_mib(const struct perf_rank *r, const ncclEpGroupConfig_t *
 	return (double)(memory.group_bytes + memory.handle_bytes) / (1 << 20);
 }
 
+static double process_cpu_ms(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+	return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
 int perf_group_open(struct perf_rank *r)
 {
 	const struct perf_options *opt = &r->perf->opt;
 	ncclEpGroupConfig_t config = NCCL_EP_GROUP_CONFIG_INIT;
 	int topk = (int)opt->problem.topk;
-	double before = free_mib();
+	double before = free_mib(), cpu = process_cpu_ms();
 	uint64_t start = perf_now_ns();
 	ncclResult_t result;
 
@@ -104,6 +113,7 @@ int perf_group_open(struct perf_rank *r)
 		return unsupported(r, "ncclEpCreateGroup", result);
 	}
 	r->setup.group_ms = (double)(perf_now_ns() - start) / 1e6;
+	r->setup.group_cpu_ms = (process_cpu_ms() - cpu) / r->perf->world.nlocal;
 	start = perf_now_ns();
 	result = ncclEpInitHandle(&r->handle, r->group, layout_of(opt), NULL, topk, NULL);
 	if (result != ncclSuccess) {

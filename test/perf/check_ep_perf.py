@@ -48,8 +48,8 @@ def check_document(document, rows, ranks, launcher, per_gpu=1):
     expect(document['environment'].get('NCCL_NVLS_ENABLE') == '0', 'environment')
     expect([r['tokens'] for r in document['results']] == rows, 'ladder')
     expect(document['wrong'] == 0, 'wrong')
-    expect(all(number(document['setup'][k]) for k in ('group_ms', 'handle_ms', 'library_mib')),
-           'setup')
+    keys = ('group_ms', 'group_cpu_ms', 'handle_ms', 'library_mib')
+    expect(all(number(document['setup'][k]) for k in keys), 'setup')
     for row in document['results']:
         expect(row['wrong'] == 0 and row['blocks'] is None, 'row %s' % row)
         expect(number(row['period_us']) and row['period_us'] > 0, 'period')

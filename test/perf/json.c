@@ -167,6 +167,7 @@ void perf_json_close(struct perf *perf, const struct perf_setup *setup,
 		return;
 	}
 	put_number(f, "],\n  \"setup\": {", "group_ms", setup->group_ms);
+	put_number(f, ", ", "group_cpu_ms", setup->group_cpu_ms);
 	put_number(f, ", ", "handle_ms", setup->handle_ms);
 	put_number(f, ", ", "library_mib", setup->library_mib);
 	put_number(f, "},\n  \"dispatched\": {", "gpu_bytes",

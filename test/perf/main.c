@@ -246,6 +246,7 @@ static void slowest_setup(struct perf_rank *r, struct perf_setup *setup)
 	memset(setup, 0, sizeof(*setup));
 	for (uint32_t n = 0; n < r->perf->world.nranks; n++) {
 		setup->group_ms = fmax(setup->group_ms, all[n].group_ms);
+		setup->group_cpu_ms = fmax(setup->group_cpu_ms, all[n].group_cpu_ms);
 		setup->handle_ms = fmax(setup->handle_ms, all[n].handle_ms);
 		setup->library_mib = fmax(setup->library_mib, all[n].library_mib);
 	}

@@ -141,6 +141,7 @@ struct perf_row {
 
 struct perf_setup { /* one rank's costs before the first operation */
 	double group_ms, handle_ms;
+	double group_cpu_ms; /* of the process while its ranks made the group, divided by them */
 	double library_mib;
 };
 

@@ -243,8 +243,9 @@ static void report_links(const struct perf_links *links)
 void perf_report_end(struct perf *perf, const struct perf_setup *setup,
 		     const struct perf_links *links)
 {
-	printf("# Set-up : group %.1f ms, handle %.1f ms, library memory %.0f MiB per rank\n",
-	       setup->group_ms, setup->handle_ms, setup->library_mib);
+	printf("# Set-up : group %.1f ms (CPU %.1f ms per rank), handle %.1f ms, library memory %.0f "
+	       "MiB per rank\n",
+	       setup->group_ms, setup->group_cpu_ms, setup->handle_ms, setup->library_mib);
 	report_links(links);
 	if (perf->unsupported) {
 		printf("# Unsupported : %u of %u\n", perf->unsupported, perf->nrows);

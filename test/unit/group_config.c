@@ -2,6 +2,7 @@
 /* Fields of a group's config: their limits, what AUTO means, and what ranks must agree in. */
 #include <limits.h>
 #include <stdlib.h>
+#include "device/mlx5/layout.h"
 #include "ep/heap.h"
 #include "ep/ll/ll.h"
 #include "nccl_ep/ext.h"
@@ -242,8 +243,16 @@ static void test_channels(void)
 	alone = made.heap_bytes;
 	CHECK(made.shape.channels == 0 && made.rdma_depth == 256 && made.rdma_mode == 0);
 	CHECK(ep_group_channels(&made, 0) == 0 && ep_group_channels(&made, 1) == 8);
-	CHECK(ep_group_channels(&made, 63) == 8 && ep_group_channels(&made, 200) == 5);
-	CHECK(ep_group_channels(&made, 2000) == 1);
+	for (uint32_t ranks = 2, before = 8; ranks <= 1024; ranks++) {
+		uint32_t remote = ranks - 1, channels = ep_group_channels(&made, remote);
+
+		CHECK(channels >= 1 && channels <= before);
+		CHECK(remote > 32 || channels == 8);
+		CHECK(remote * (channels + 1) <= (remote > 256 ? 2 * remote : 256 + remote));
+		before = channels;
+	}
+	CHECK(ep_group_channels(&made, 56) == 4 && ep_group_channels(&made, 120) == 2);
+	CHECK(ep_group_channels(&made, 248) == 1 && ep_group_channels(&made, 1016) == 1);
 	made.rdma_queues = 15;
 	CHECK(ep_group_channels(&made, 0) == 0 && ep_group_channels(&made, 63) == 15);
 	made.rdma_queues = 3;
@@ -266,6 +275,7 @@ static void test_query(void)
 	ncclEpGroupConfig_t c = good();
 	ncclEpExtMemory_t one = NCCL_EP_EXT_MEMORY_INIT, m = NCCL_EP_EXT_MEMORY_INIT;
 	ncclEpExtMemory_t said = NCCL_EP_EXT_MEMORY_INIT;
+	uint64_t all;
 
 	OK(ncclEpExtDeviceMemory(&c, 8, NCCL_EP_LAYOUT_UNSET, 0, &one));
 	OK(ep_group_config_make(&made, &c, &params, 8, 132));
@@ -275,7 +285,15 @@ static void test_query(void)
 	OK(ncclEpExtDeviceMemory(&c, 8, NCCL_EP_LAYOUT_UNSET, 0, &m));
 	ep_group_config_size(&made, (struct ep_nodes_most){ 4, 4 });
 	CHECK(m.heap_bytes == made.heap_bytes);
-	CHECK(m.group_bytes == m.heap_bytes + ep_group_workspace_bytes(8, 8));
+	/* 36 queues, a table of 8 x 9, keys of 8 NICs of each peer and this rank */
+	CHECK(m.group_bytes == m.heap_bytes + ep_group_workspace_bytes(8, 8) + (2 << 20) +
+				       72 * sizeof(struct ep_mlx5_qp) +
+				       9 * 8 * EP_MLX5_REGIONS * sizeof(struct ep_mlx5_region));
+	all = m.group_bytes;
+	setenv("NCCL_EP_RDMA_MODE", "3", 1);
+	OK(ncclEpExtDeviceMemory(&c, 8, NCCL_EP_LAYOUT_UNSET, 0, &m));
+	CHECK(m.group_bytes == all - (2 << 20)); /* queues in host memory */
+	unsetenv("NCCL_EP_RDMA_MODE");
 	m.size = NCCL_EP_EXT_MEMORY_V1_SIZE;
 	OK(ncclEpExtDeviceMemory(&c, 8, NCCL_EP_LAYOUT_UNSET, 0, &m));
 	CHECK(m.group_bytes == one.group_bytes);

@@ -210,6 +210,8 @@ void ep_simt_barrier(uint32_t id, uint32_t nthreads)
 	}
 }
 
+#define VC_IDLE_SHORT 16 /* rounds */
+
 /* Only polling is going on: let other blocks and processes have the CPU. */
 static void vc_block_idle(struct vc_block *block)
 {
@@ -221,8 +223,12 @@ static void vc_block_idle(struct vc_block *block)
 		sched_yield();
 		return;
 	}
-	nap.tv_nsec = round < 16 ? 20000 : round < 64 ? 60000 : 200000;
+	nap.tv_nsec = round < VC_IDLE_SHORT ? 20000
+		      : round < 64          ? 60000
+		      : round < 256         ? 200000
+					    : 1000000;
 	nanosleep(&nap, NULL);
+	block->idle_ns = vc_now_ns();
 }
 
 bool ep_simt_spin(struct ep_spin *s, uint64_t timeout_ns, uint32_t site, uint32_t peer)
@@ -248,17 +254,19 @@ bool ep_simt_spin(struct ep_spin *s, uint64_t timeout_ns, uint32_t site, uint32_
 	}
 	vc_block_switch(block, self);
 	self->state = VC_FIBER_RUN;
-	if (++s->polls & 15 && rounds < 16) {
+	if (++s->polls & 15 && rounds < VC_IDLE_SHORT) {
 		return false;
 	}
 
-	uint64_t now = vc_now_ns();
+	/* Threads that look again after a nap look at the clock once for all. */
+	uint64_t now = rounds < VC_IDLE_SHORT ? vc_now_ns() : block->idle_ns;
 
 	if (!s->start_ns) {
 		s->start_ns = now;
 		return false;
 	}
-	return now - s->start_ns > timeout_ns;
+	/* the nap may have been before the start */
+	return now > s->start_ns && now - s->start_ns > timeout_ns;
 }
 
 /* A point where the order of things may be varied: one call in eight lets another thread run. */

@@ -41,6 +41,7 @@ struct vc_block {
 	struct vc_barrier barrier[VC_BARRIERS];
 	/* Polls and rounds in which every fiber that can run only polled. */
 	uint32_t idle_polls, idle_rounds;
+	uint64_t idle_ns; /* when the last round began */
 	bool active;
 	uint64_t rng;
 	_Atomic uint64_t progress;

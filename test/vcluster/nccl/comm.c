@@ -130,6 +130,13 @@ static bool vc_member_dead(const struct vc_member *member)
 	return atomic_load(&member->joined) && kill(member->pid, 0) && errno == ESRCH;
 }
 
+/* Has this rank reached the barrier, or (0) joined? */
+static bool vc_member_here(const struct vc_member *member, uint64_t barrier)
+{
+	return barrier ? atomic_load(&member->arrived) >= barrier
+		       : atomic_load(&member->joined) != 0;
+}
+
 /* Waits until all ranks have reached the barrier, or (0) have joined. */
 static ncclResult_t vc_comm_wait(struct ncclComm *comm, uint64_t barrier, const char *what)
 {
@@ -141,12 +148,14 @@ static ncclResult_t vc_comm_wait(struct ncclComm *comm, uint64_t barrier, const 
 
 		for (;;) {
 			uint32_t seen = atomic_load(&comm->shared->bell);
-			/* before `arrived`: a rank may arrive and leave */
-			bool gone = atomic_load(&member->left) || vc_member_dead(member);
+			bool gone;
 
-			if (barrier ? atomic_load(&member->arrived) >= barrier
-				    : atomic_load(&member->joined) != 0) {
+			if (vc_member_here(member, barrier)) {
 				break;
+			}
+			gone = atomic_load(&member->left) || vc_member_dead(member);
+			if (vc_member_here(member, barrier)) {
+				break; /* it came and left meanwhile */
 			}
 			if (atomic_load(&comm->aborted)) {
 				return vc_nccl_error(comm, ncclSystemError, "%s: aborted", what);
@@ -181,7 +190,10 @@ ncclResult_t vc_comm_barrier(struct ncclComm *comm, uint64_t call)
 		me->call = call;
 	}
 	atomic_store(&me->arrived, barrier);
-	vc_bell_ring(comm->shared);
+	/* Nobody comes to the next barrier before all have come to this one. */
+	if (atomic_fetch_add(&comm->shared->arrivals, 1) + 1 == barrier * (uint64_t)comm->nranks) {
+		vc_bell_ring(comm->shared);
+	}
 	result = vc_comm_wait(comm, barrier, "waiting for all ranks");
 	for (int i = 0; i < comm->nranks && !result; i++) {
 		if (call && comm->shared->member[i].call != call) {
@@ -265,7 +277,9 @@ static ncclResult_t vc_comm_join(struct ncclComm *comm, const ncclUniqueId *id)
 	me->node = vc_node();
 	me->device = comm->device;
 	atomic_store(&me->joined, 2);
-	vc_bell_ring(comm->shared);
+	if (atomic_fetch_add(&comm->shared->joined, 1) + 1 == (uint32_t)comm->nranks) {
+		vc_bell_ring(comm->shared);
+	}
 	result = vc_comm_wait(comm, 0, "initialising the communicator");
 	if (!result) {
 		result = vc_comm_barrier(comm, 0);

@@ -26,8 +26,9 @@ struct vc_member {
 
 struct vc_shared {
 	_Atomic uint32_t nranks;
-	_Atomic uint32_t bell; /* futex: rings on every arrival */
+	_Atomic uint32_t bell; /* futex: rings when the last rank has come, or one goes */
 	_Atomic uint32_t joined;
+	_Atomic uint64_t arrivals; /* at all barriers so far */
 	struct vc_member member[VC_NCCL_RANKS_MAX];
 };
 

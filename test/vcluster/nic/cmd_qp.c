@@ -3,7 +3,9 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <signal.h>
 #include <string.h>
+#include <unistd.h>
 #include "nic/cmd.h"
 
 #define VN_QPC(bit) (0xc0 + (bit))
@@ -189,6 +191,8 @@ struct vn_qp *vn_cmd_create_qp(struct vn_cmd *cmd)
 	qp->umem->users++;
 	qp->dbr_umem->users++;
 	qp->uar = uar;
+	qp->page_next = uar->first;
+	uar->first = qp;
 	uar->users++;
 	uar->qps++;
 	memcpy(qp->qpc, in + 24, sizeof(qp->qpc));
@@ -261,7 +265,10 @@ static bool vn_to_rtr(struct vn_cmd *cmd, struct vn_qp *qp)
 				 "log_msg_max %u, log_rra_max %u: up to 30, 4",
 				 vn_get(in, VN_QPC(0x43), 5), vn_get(in, VN_QPC(0x488), 3));
 	}
-	if (vn_config.no_rtr) {
+	if (vn.rtr++ == VN_FEW_RTR && vn_config.fatal_rtr) {
+		kill(getpid(), SIGKILL);
+	}
+	if (vn_config.no_rtr || (vn_config.few_rtr && vn.rtr > VN_FEW_RTR)) {
 		return VN_REFUSE(cmd, VN_ST_BAD_PARAM, "connections, by its profile");
 	}
 	if (!vn_tier(cmd, qp)) {

@@ -439,6 +439,13 @@ void vn_event(struct vn_context *ctx, enum ibv_event_type type, void *element, i
 	}
 }
 
+struct vn_nic *vn_nic_of_ip(uint32_t ip)
+{
+	uint32_t n = (ip & 0xff) - 1; /* see vn_load() */
+
+	return n < (uint32_t)vn_config.nics && vn.nic[n].ip == ip ? &vn.nic[n] : NULL;
+}
+
 void vn_port_set(struct vn_nic *nic, bool down)
 {
 	if (nic->down == down) {

@@ -46,8 +46,10 @@ struct vn {
 	struct vn_nic nic[VN_NICS];
 	uint32_t instance; /* of this process on its addresses */
 	struct vn_list pds, mrs, umems, uars, cqs, qps;
-	struct vn_qp *all; /* queue pairs */
-	uint32_t qps_made;
+	struct vn_qp *all;     /* queue pairs */
+	struct vn_qp **active; /* those that have something to do; room for all of them */
+	uint32_t nactive, active_cap;
+	uint32_t qps_live, qps_made, rtr;
 	struct vn_link *links;
 	pthread_t thread;
 	bool running;
@@ -65,6 +67,8 @@ static inline struct vn_context *vn_context_of(struct ibv_context *c)
 
 struct ibv_context *vn_open(struct ibv_device *device, bool devx);
 void vn_event(struct vn_context *ctx, enum ibv_event_type type, void *element, int port);
+/* The NIC of this process that has this address, or NULL. */
+struct vn_nic *vn_nic_of_ip(uint32_t ip);
 void vn_port_set(struct vn_nic *nic, bool down);
 
 /* False if the NIC has no GID of this index. */

@@ -152,6 +152,12 @@ static void vn_profile(const char *word)
 		c->quiet = true;
 	} else if (!strcmp(word, "tells_order")) {
 		c->tells_order = true;
+	} else if (!strcmp(word, "scattered")) {
+		c->scattered = true;
+	} else if (!strcmp(word, "few_rtr")) {
+		c->few_rtr = true;
+	} else if (!strcmp(word, "fatal_rtr")) {
+		c->fatal_rtr = true;
 	} else if (!strcmp(word, "ib")) {
 		c->ib = true;
 	} else if (!strcmp(word, "routed")) {
@@ -165,7 +171,7 @@ static void vn_profile(const char *word)
 		fprintf(stderr,
 			"nic: VC_NIC_PROFILE: %s is none of cx7, cx8, no_gpu_umem, no_uar_map, ib, "
 			"routed, roce, rxe, real_time, old_clock, small_sq, few_reads, no_atomics, "
-			"quiet, tells_order, no_rtr\n",
+			"quiet, tells_order, no_rtr, few_rtr, fatal_rtr, scattered\n",
 			word);
 		_exit(87);
 	}

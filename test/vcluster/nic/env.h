@@ -11,6 +11,8 @@
 #define VN_NICS 16
 #define VN_SEND_WR 32768 /* work requests that a verbs queue takes at most */
 
+#define VN_FEW_RTR 3
+
 struct vn_config {
 	int nics, node;
 	bool mlx5;         /* false: a device that only knows plain verbs */
@@ -22,6 +24,9 @@ struct vn_config {
 	bool no_atomics;
 	bool no_rtr;      /* queues made by commands cannot be connected */
 	bool quiet;       /* the device does not say in what order it places data */
+	bool scattered;   /* numbers of queue pairs follow in no order */
+	bool few_rtr;     /* no more than VN_FEW_RTR queues made by commands can be connected */
+	bool fatal_rtr;   /* the process is killed when it connects one more */
 	bool tells_order; /* it says no more than whether it places data in order */
 	int tier;         /* order of placement that firmware chooses by itself */
 	int init_rd;      /* READs and atomics that a verbs queue has in flight */

@@ -411,7 +411,7 @@ static bool vn_late_run(uint64_t now)
 		op = qp && qp->state == VN_RTS ? vn_op_of(qp, l.idx) : NULL;
 		if (qp && !l.again && qp->nlate) {
 			qp->nlate--;
-			qp->active = true;
+			vn_qp_stir(qp);
 		}
 		if (op && !op->syndrome && l.pkt < op->npkts) {
 			vn_req_transmit(qp, op, l.pkt);

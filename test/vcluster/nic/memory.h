@@ -45,6 +45,7 @@ struct vn_uar {
 	uint8_t *page;
 	uint64_t last; /* the doorbell word when the NIC looked last */
 	uint32_t users, qps, refs;
+	struct vn_qp *first; /* of its `qps` queue pairs */
 };
 
 struct vn_ah {

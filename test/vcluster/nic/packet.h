@@ -34,9 +34,9 @@ struct vn_packet {
 	uint32_t src_ip;
 	uint64_t raddr;
 	uint64_t add, boundary;
-	uint64_t idx; /* of the requester's WQE; answers repeat it */
-	uint32_t pkt; /* number of the packet in that WQE */
-	uint32_t pad2;
+	uint64_t idx;    /* of the requester's WQE; answers repeat it */
+	uint32_t pkt;    /* number of the packet in that WQE */
+	uint32_t dst_ip; /* requests */
 };
 
 #endif

@@ -15,6 +15,10 @@
 #include "tsan.h"
 
 #define VN_FIRST_QPN 0x40 /* lower numbers are special on real devices */
+/* Scattered numbers: slot times an odd number, and times its inverse back, modulo VN_SCATTER. */
+#define VN_SCATTER 0x8000u
+#define VN_SCATTER_BY 0x5a5du
+#define VN_UNSCATTER_BY 0x49f5u
 
 struct vn_cq *vn_cq_new(struct vn_context *ctx)
 {
@@ -42,23 +46,66 @@ void vn_cq_free(struct vn_cq *cq)
 	free(cq);
 }
 
+static uint32_t vn_number(uint32_t slot)
+{
+	return VN_FIRST_QPN + (vn_config.scattered ? slot * VN_SCATTER_BY % VN_SCATTER : slot);
+}
+
+static uint32_t vn_slot(uint32_t number)
+{
+	uint32_t n = (number & 0xffff) - VN_FIRST_QPN;
+
+	return vn_config.scattered ? n * VN_UNSCATTER_BY % VN_SCATTER : n;
+}
+
 struct vn_qp *vn_qp_find(uint32_t number)
 {
 	if (number >> 16 != vn.instance || (number & 0xffff) < VN_FIRST_QPN) {
 		return NULL;
 	}
-	return vn_list_get(&vn.qps, (number & 0xffff) - VN_FIRST_QPN);
+	return vn_list_get(&vn.qps, vn_slot(number));
+}
+
+/* In vn.active there is always room for all. */
+static bool vn_qp_room(void)
+{
+	uint32_t cap = vn.active_cap ? 2 * vn.active_cap : 64;
+	struct vn_qp **grown;
+
+	if (vn.qps_live < vn.active_cap) {
+		return true;
+	}
+	grown = realloc(vn.active, cap * sizeof(struct vn_qp *));
+	if (!grown) {
+		return false;
+	}
+	vn.active = grown;
+	vn.active_cap = cap;
+	return true;
+}
+
+static void vn_uar_leave(struct vn_qp *qp)
+{
+	struct vn_qp **at = &qp->uar->first;
+
+	while (*at != qp) {
+		at = &(*at)->page_next;
+	}
+	*at = qp->page_next;
+	qp->uar->users--;
+	qp->uar->qps--;
 }
 
 struct vn_qp *vn_qp_new(struct vn_context *ctx, struct vn_pd *pd, struct vn_cq *cq)
 {
+	uint32_t most = vn_config.scattered ? VN_SCATTER : 0x10000 - VN_FIRST_QPN;
 	struct vn_qp *qp = calloc(1, sizeof(*qp));
 	int slot;
 
 	if (!qp) {
 		return NULL;
 	}
-	slot = vn.qps.n < 0x10000 - VN_FIRST_QPN ? vn_list_add(&vn.qps, qp) : -1;
+	slot = vn.qps.n < most && vn_qp_room() ? vn_list_add(&vn.qps, qp) : -1;
 	if (slot < 0) {
 		vn_say_once("no queue pair numbers left");
 		free(qp);
@@ -68,10 +115,14 @@ struct vn_qp *vn_qp_new(struct vn_context *ctx, struct vn_pd *pd, struct vn_cq *
 	qp->nic = ctx->nic;
 	qp->pd = pd;
 	qp->cq = cq;
-	qp->number = vn.instance << 16 | ((uint32_t)slot + VN_FIRST_QPN);
+	qp->number = vn.instance << 16 | vn_number((uint32_t)slot);
 	qp->made = vn.qps_made++;
 	qp->next = vn.all;
+	if (vn.all) {
+		vn.all->prev = qp;
+	}
 	vn.all = qp;
+	vn.qps_live++;
 	pd->users++;
 	cq->users++;
 	return qp;
@@ -86,15 +137,21 @@ static void vn_qp_drop(struct vn_qp *qp)
 
 void vn_qp_free(struct vn_qp *qp)
 {
-	struct vn_qp **at;
-
 	vn_place_flush(qp->nic);
 	vn_place_settle();
 	vn_qp_drop(qp);
-	for (at = &vn.all; *at != qp; at = &(*at)->next) {
+	*(qp->prev ? &qp->prev->next : &vn.all) = qp->next;
+	if (qp->next) {
+		qp->next->prev = qp->prev;
 	}
-	*at = qp->next;
-	vn_list_drop(&vn.qps, (qp->number & 0xffff) - VN_FIRST_QPN);
+	vn.qps_live--;
+	for (uint32_t i = 0; qp->listed && i < vn.nactive; i++) {
+		if (vn.active[i] == qp) {
+			vn.active[i] = vn.active[--vn.nactive];
+			break;
+		}
+	}
+	vn_list_drop(&vn.qps, vn_slot(qp->number));
 	qp->pd->users--;
 	qp->cq->users--;
 	if (qp->rcq) {
@@ -103,8 +160,7 @@ void vn_qp_free(struct vn_qp *qp)
 	if (qp->devx) {
 		qp->umem->users--;
 		qp->dbr_umem->users--;
-		qp->uar->users--;
-		qp->uar->qps--;
+		vn_uar_leave(qp);
 	}
 	free(qp->wr);
 	free(qp->wr_ends);
@@ -139,9 +195,18 @@ void vn_qp_to_error(struct vn_qp *qp)
 	vn_qp_activate(qp);
 }
 
-void vn_qp_activate(struct vn_qp *qp)
+void vn_qp_stir(struct vn_qp *qp)
 {
 	qp->active = true;
+	if (!qp->listed) {
+		qp->listed = true;
+		vn.active[vn.nactive++] = qp;
+	}
+}
+
+void vn_qp_activate(struct vn_qp *qp)
+{
+	vn_qp_stir(qp);
 	vn_thread_wake();
 }
 

@@ -122,7 +122,8 @@ struct vn_qp {
 	uint32_t nlate;      /* packets that a fault delays */
 	uint64_t hold_until; /* a fault holds all requests up until then */
 	bool stuck, black_hole;
-	bool active;
+	bool active;                 /* it may have something to do */
+	bool listed;                 /* it is in vn.active, as are all that are active */
 	uint8_t cause, cause_vendor; /* syndrome that led to the error state */
 
 	/* responder */
@@ -134,7 +135,8 @@ struct vn_qp {
 		uint64_t old;
 	} replay[VN_REPLAY];
 
-	struct vn_qp *next;
+	struct vn_qp *next, *prev; /* all */
+	struct vn_qp *page_next;   /* of its doorbell page */
 };
 
 struct vn_path {
@@ -153,6 +155,9 @@ struct vn_qp *vn_qp_new(struct vn_context *ctx, struct vn_pd *pd, struct vn_cq *
 void vn_qp_free(struct vn_qp *qp);
 void vn_qp_reset(struct vn_qp *qp);
 void vn_qp_to_error(struct vn_qp *qp);
+/* The thread looks at the queue pair from its next turn on, at the latest. */
+void vn_qp_stir(struct vn_qp *qp);
+/* The same for other threads: wakes it. */
 void vn_qp_activate(struct vn_qp *qp);
 /*
  * Sets the address that the queue pair sends to. NULL if `path` is well formed, also if it leads

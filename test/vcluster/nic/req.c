@@ -161,6 +161,7 @@ static void vn_fill(struct vn_qp *qp, const struct vn_op *op, uint32_t pkt, stru
 	p->mtu = (uint16_t)qp->mtu;
 	p->pad = (uint16_t)(1u << qp->rd_out);
 	p->src_ip = qp->nic->ip;
+	p->dst_ip = qp->remote_ip;
 	p->raddr = op->raddr + from;
 	p->add = op->add;
 	p->boundary = op->boundary;
@@ -387,7 +388,7 @@ void vn_req_lost(struct vn_qp *qp, uint64_t idx, uint32_t pkt)
 	if (qp->state == VN_RTS && op && pkt >= op->base && pkt - op->base < VN_PACKETS &&
 	    op->sent >> (pkt - op->base) & 1 && !(op->acked >> (pkt - op->base) & 1)) {
 		vn_lost_add(qp, idx, pkt);
-		qp->active = true;
+		vn_qp_stir(qp);
 	}
 }
 
@@ -398,7 +399,7 @@ void vn_req_link_lost(struct vn_link *link)
 		if (qp->link != link || qp->state != VN_RTS) {
 			continue;
 		}
-		qp->active = true;
+		vn_qp_stir(qp);
 		for (uint64_t i = qp->ci; i-- > qp->done;) {
 			struct vn_op *op = vn_op_of(qp, i);
 
@@ -468,7 +469,7 @@ void vn_req_answer(const struct vn_packet *p, const uint8_t *payload)
 	if (!(op->sent & bit) || op->acked & bit || op->syndrome) {
 		return;
 	}
-	qp->active = true;
+	vn_qp_stir(qp);
 	if (p->opmod > qp->order) {
 		qp->order = p->opmod;
 	}

@@ -220,13 +220,13 @@ static void vn_resp_atomic(struct vn_nic *nic, struct vn_qp *qp, struct vn_link 
 	vn_answer(link, p, VN_ATOMIC_OLD, (uint8_t *)&old, p->len);
 }
 
-void vn_resp_packet(struct vn_nic *nic, struct vn_link *link, const struct vn_packet *p,
-		    const uint8_t *payload)
+void vn_resp_packet(struct vn_link *link, const struct vn_packet *p, const uint8_t *payload)
 {
+	struct vn_nic *nic = vn_nic_of_ip(p->dst_ip);
 	struct vn_qp *qp = vn_qp_find(p->dst_qpn);
 	bool again;
 
-	if (nic->down || !vn_belongs(nic, qp, p)) {
+	if (!nic || nic->down || !vn_belongs(nic, qp, p)) {
 		vn_answer(link, p, VN_DROPPED, NULL, 0);
 		return;
 	}

@@ -6,8 +6,7 @@
 #include "nic/packet.h"
 #include "nic/qp.h"
 
-/* A packet that came for `nic`; answers go back through `link`. */
-void vn_resp_packet(struct vn_nic *nic, struct vn_link *link, const struct vn_packet *p,
-		    const uint8_t *payload);
+/* A packet that came for a NIC of this process; answers go back through `link`. */
+void vn_resp_packet(struct vn_link *link, const struct vn_packet *p, const uint8_t *payload);
 
 #endif

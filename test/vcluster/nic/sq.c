@@ -70,7 +70,7 @@ static bool vn_advance(struct vn_qp *qp, uint16_t end)
 		       vn_where(qp, qp->pi), (unsigned long long)(qp->pi - qp->signaled_done),
 		       qp->depth);
 	}
-	qp->active = true;
+	vn_qp_stir(qp);
 	return true;
 }
 
@@ -133,8 +133,8 @@ static bool vn_look(struct vn_uar *u)
 	if (qp && u->qps == 1) {
 		return vn_advance(qp, (uint16_t)qp->last_db);
 	}
-	for (qp = vn.all; qp; qp = qp->next) {
-		if (qp->devx && qp->uar == u && vn_has_queue(qp)) {
+	for (qp = u->first; qp; qp = qp->page_next) {
+		if (vn_has_queue(qp)) {
 			any |= vn_advance(qp, vn_dbr(qp));
 		}
 	}
@@ -155,14 +155,16 @@ void vn_sq_doorbell_last(struct vn_qp *qp)
 	}
 }
 
-bool vn_sq_doorbells(void)
+bool vn_sq_doorbells(bool *watched)
 {
 	bool any = false;
 
+	*watched = false;
 	for (uint32_t i = 0; i < vn.uars.n; i++) {
 		struct vn_uar *u = vn.uars.item[i];
 
 		if (u && u->qps) {
+			*watched = true;
 			any |= vn_look(u);
 		}
 	}

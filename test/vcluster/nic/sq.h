@@ -5,8 +5,8 @@
 
 #include "nic/qp.h"
 
-/* Looks at all doorbells; true if any has changed. */
-bool vn_sq_doorbells(void);
+/* Looks at all doorbells; true if any has changed. *watched: some queue can be rung by one. */
+bool vn_sq_doorbells(bool *watched);
 /* Before a DevX queue pair is destroyed: its doorbell record must say what its last doorbell said. */
 void vn_sq_doorbell_last(struct vn_qp *qp);
 /* The next WQE of a DevX queue into *op; false: the WQE breaks a rule, and the request fails. */

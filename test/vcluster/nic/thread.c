@@ -33,34 +33,39 @@ void vn_thread_wake(void)
 	}
 }
 
+/* Forgets the queue pairs that have nothing to do any more. */
+static void vn_rest(void)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < vn.nactive; i++) {
+		struct vn_qp *qp = vn.active[i];
+
+		qp->listed = qp->active;
+		if (qp->listed) {
+			vn.active[n++] = qp;
+		}
+	}
+	vn.nactive = n;
+}
+
 /* Serves all that is there now. *watched: some queue can be rung by its doorbell. */
 static bool vn_turn(uint32_t turn, bool *watched)
 {
-	bool any = vn_sq_doorbells();
-	uint32_t n = 0;
+	bool any = vn_sq_doorbells(watched);
+	uint32_t first;
 
-	*watched = false;
-	for (struct vn_qp *qp = vn.all; qp; qp = qp->next) {
-		any |= qp->active && vn_req_fetch(qp);
+	vn_rest();
+	first = vn.nactive ? (uint32_t)(vn_random() % vn.nactive) : 0;
+	for (uint32_t i = 0; i < vn.nactive; i++) {
+		any |= vn_req_fetch(vn.active[i]);
 	}
 	vn_gpu_staged();
-	for (struct vn_qp *qp = vn.all; qp; qp = qp->next) {
-		if (qp->active) {
-			any |= vn_req_run(qp);
-		}
-		*watched |= qp->devx && (qp->state == VN_RTS || qp->state == VN_ERR);
-		n++;
-	}
-	/* The next turn may begin with another queue pair. */
-	if (n > 1 && vn_random() % 4 == 0) {
-		struct vn_qp *first = vn.all, *last = first;
+	/* Any queue pair may be the first. Others may join meanwhile. */
+	for (uint32_t i = 0, n = vn.nactive; i < n; i++) {
+		struct vn_qp *qp = vn.active[(first + i) % n];
 
-		while (last->next) {
-			last = last->next;
-		}
-		vn.all = first->next;
-		first->next = NULL;
-		last->next = first;
+		any |= qp->active && vn_req_run(qp);
 	}
 	any |= vn_wire_run(any || turn % 4 == 0);
 	for (int i = 0; i < vn_config.nics; i++) {
@@ -97,7 +102,9 @@ static uint64_t vn_due(void)
 {
 	uint64_t due = vn_fault_due();
 
-	for (struct vn_qp *qp = vn.all; qp; qp = qp->next) {
+	for (uint32_t n = 0; n < vn.nactive; n++) {
+		const struct vn_qp *qp = vn.active[n];
+
 		if (qp->hold_until && qp->hold_until < due) {
 			due = qp->hold_until;
 		}

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The wire: one TCP connection from each process and NIC to each NIC of another process that it has
- * queue pairs with; requests go one way, answers come back on it. Instance i of a NIC's address
- * listens on port base + i; the upper bits of a queue pair's number name the instance.
+ * The wire: one TCP connection from each process to each other process that it has queue pairs with,
+ * whichever NICs these are of; requests go one way, answers come back on it. Instance i of a NIC's
+ * address listens on port base + i; the upper bits of a queue pair's number name the instance.
  *
  * Between queue pairs of one process packets are handed over directly.
  */
@@ -27,11 +27,13 @@
 #define VN_INSTANCES 256
 #define VN_IN_BYTES (256u << 10)
 #define VN_OUT_LIMIT (2u << 20)
-#define VN_SILENCE_MS 2000 /* the other machine is gone after so long without an answer */
+#define VN_SILENCE_MS 2000   /* the other machine is gone after so long without an answer */
+#define VN_GREETING_MS 30000 /* a process that is slow greets later than its machine answers */
 
 enum vn_link_state {
 	VN_LINK_IDLE,
 	VN_LINK_CONNECTING,
+	VN_LINK_GREETING, /* connected, the hello of the other side has not come */
 	VN_LINK_UP
 };
 
@@ -40,12 +42,11 @@ struct vn_hello {
 };
 
 struct vn_link {
-	struct vn_nic *nic; /* of this process */
-	uint32_t ip, instance;
-	bool loop; /* `peer` is of this process */
+	uint32_t from, ip; /* a NIC's address of this process and of the other one */
+	uint32_t instance; /* of the other one on its node's addresses */
+	bool loop;         /* the other one is this process */
 	bool incoming;
 	bool greeted; /* the hello of the other side has come */
-	struct vn_nic *peer;
 	enum vn_link_state state;
 	int fd;
 	bool want_write;
@@ -131,14 +132,14 @@ int vn_wire_start(void)
 
 /* ------------------------------------------------------------------------------------- links */
 
-static struct vn_link *vn_link_new(struct vn_nic *nic, uint32_t ip, uint32_t instance)
+static struct vn_link *vn_link_new(uint32_t from, uint32_t ip, uint32_t instance)
 {
 	struct vn_link *l = calloc(1, sizeof(*l));
 
 	if (!l) {
 		return NULL;
 	}
-	l->nic = nic;
+	l->from = from;
 	l->ip = ip;
 	l->instance = instance;
 	l->fd = -1;
@@ -147,21 +148,24 @@ static struct vn_link *vn_link_new(struct vn_nic *nic, uint32_t ip, uint32_t ins
 	return l;
 }
 
+/* Addresses of a node's NICs differ in the last byte. */
+static bool vn_same_node(uint32_t a, uint32_t b)
+{
+	return a >> 8 == b >> 8;
+}
+
 struct vn_link *vn_link_get(struct vn_nic *nic, uint32_t ip, uint32_t instance)
 {
 	struct vn_link *l;
 
 	for (l = vn.links; l; l = l->next) {
-		if (!l->incoming && l->nic == nic && l->ip == ip && l->instance == instance) {
+		if (!l->incoming && vn_same_node(l->ip, ip) && l->instance == instance) {
 			return l;
 		}
 	}
-	l = vn_link_new(nic, ip, instance);
-	for (int n = 0; l && instance == vn.instance && n < vn_config.nics; n++) {
-		if (vn.nic[n].ip == ip) {
-			l->loop = true;
-			l->peer = &vn.nic[n];
-		}
+	l = vn_link_new(nic->ip, ip, instance);
+	if (l) {
+		l->loop = instance == vn.instance && vn_same_node(ip, nic->ip);
 	}
 	return l;
 }
@@ -210,7 +214,7 @@ static void vn_append(struct vn_link *l, const void *data, uint32_t bytes)
 
 static void vn_say_hello(struct vn_link *l)
 {
-	struct vn_hello h = { VN_MAGIC, vn_config.run, l->nic->ip, l->ip, vn.instance, 0 };
+	struct vn_hello h = { VN_MAGIC, vn_config.run, l->from, l->ip, vn.instance, 0 };
 
 	vn_append(l, &h, sizeof(h));
 }
@@ -243,7 +247,7 @@ void vn_link_send(struct vn_link *l, const struct vn_packet *p, const uint8_t *p
 {
 	if (l->loop) {
 		if (p->kind < VN_ACK) {
-			vn_resp_packet(l->peer, l, p, payload);
+			vn_resp_packet(l, p, payload);
 		} else {
 			vn_req_answer(p, payload);
 		}
@@ -253,6 +257,7 @@ void vn_link_send(struct vn_link *l, const struct vn_packet *p, const uint8_t *p
 		if (l->incoming) {
 			return; /* nobody waits for the answer any more */
 		}
+		l->ip = p->dst_ip; /* an address that the other process has */
 		vn_link_connect(l);
 	}
 	vn_append(l, p, sizeof(*p));
@@ -271,6 +276,10 @@ static bool vn_link_flush(struct vn_link *l)
 		ssize_t n = send(l->fd, l->out + l->out_at, l->out_n - l->out_at, MSG_NOSIGNAL);
 
 		if (n > 0) {
+			if (l->state == VN_LINK_CONNECTING && !l->incoming) {
+				l->state = VN_LINK_GREETING;
+				l->since = vn_now();
+			}
 			l->out_at += (uint32_t)n;
 			any = true;
 			continue;
@@ -296,13 +305,15 @@ static bool vn_greet(struct vn_link *l)
 	struct vn_hello h;
 
 	memcpy(&h, l->in, sizeof(h));
-	if (h.magic != VN_MAGIC || h.run != vn_config.run || h.to != l->nic->ip ||
-	    (!l->incoming && (h.from != l->ip || h.instance != l->instance))) {
+	if (h.magic != VN_MAGIC || h.run != vn_config.run ||
+	    (l->incoming ? !vn_nic_of_ip(h.to)
+			 : h.to != l->from || h.from != l->ip || h.instance != l->instance)) {
 		vn_say_once("a stranger (run 0x%x, not 0x%x) answers for a NIC's port: ignored",
 			    h.run, vn_config.run);
 		return false;
 	}
 	if (l->incoming) {
+		l->from = h.to;
 		l->ip = h.from;
 		l->instance = h.instance;
 		vn_say_hello(l);
@@ -340,7 +351,7 @@ static bool vn_link_parse(struct vn_link *l)
 		}
 		at += (uint32_t)sizeof(p);
 		if (l->incoming) {
-			vn_resp_packet(l->nic, l, &p, l->in + at);
+			vn_resp_packet(l, &p, l->in + at);
 		} else {
 			vn_req_answer(&p, l->in + at);
 		}
@@ -382,7 +393,7 @@ static bool vn_link_receive(struct vn_link *l)
 static void vn_accept(struct vn_nic *nic)
 {
 	int one = 1, fd = accept4(nic->listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-	struct vn_link *l = fd < 0 ? NULL : vn_link_new(nic, 0, 0);
+	struct vn_link *l = fd < 0 ? NULL : vn_link_new(nic->ip, 0, 0);
 
 	if (!l) {
 		if (fd >= 0) {
@@ -403,6 +414,16 @@ static bool vn_is_nic(const void *p)
 	       (const char *)p < (const char *)(vn.nic + VN_NICS);
 }
 
+/* Whether the other side should have answered by now. */
+static bool vn_link_silent(const struct vn_link *l)
+{
+	uint64_t limit = l->state == VN_LINK_CONNECTING ? VN_SILENCE_MS : VN_GREETING_MS;
+
+	return !l->incoming && l->fd >= 0 &&
+	       (l->state == VN_LINK_CONNECTING || l->state == VN_LINK_GREETING) &&
+	       vn_now() - l->since > limit * 1000000;
+}
+
 /* Looks at all connections without waiting. True: something moved. */
 bool vn_wire_run(bool receive)
 {
@@ -414,8 +435,7 @@ bool vn_wire_run(bool receive)
 		if (l->out_at < l->out_n && !l->want_write) {
 			any |= vn_link_flush(l);
 		}
-		if (l->state == VN_LINK_CONNECTING && !l->incoming && l->fd >= 0 &&
-		    vn_now() - l->since > VN_SILENCE_MS * 1000000ull) {
+		if (vn_link_silent(l)) {
 			vn_link_down(l);
 			any = true;
 		}
