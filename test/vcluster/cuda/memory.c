@@ -183,8 +183,8 @@ static bool vc_address_on_device(uintptr_t address, int device)
 {
 	struct vc_mem mem;
 
-	return vc_mem_find((const void *)address, 1, &mem) && mem.kind == VC_MEM_DEVICE &&
-	       mem.device == device;
+	return vc_mem_find((const void *)address, 1, &mem) && vc_mem_on_device(&mem) &&
+	       mem.kind != VC_MEM_IMPORTED && !mem.foreign && mem.device == device;
 }
 
 __attribute__((constructor)) static void vc_memory_init(void)
@@ -219,7 +219,7 @@ static void *vc_map(int fd, size_t size)
 	return map;
 }
 
-static void vc_unmap_later(const struct vc_mem *mem)
+void vc_mem_unmap_later(const struct vc_mem *mem)
 {
 	struct vc_freed *slot;
 
@@ -235,7 +235,7 @@ static void vc_unmap_later(const struct vc_mem *mem)
 	pthread_mutex_unlock(&vc_mem_mutex);
 }
 
-static bool vc_account(int device, size_t size)
+bool vc_mem_account(int device, size_t size)
 {
 	size_t limit = (size_t)vc_env_long("VC_MEM_MB", VC_MEM_MB) << 20;
 	bool fits;
@@ -249,11 +249,26 @@ static bool vc_account(int device, size_t size)
 	return fits;
 }
 
-static void vc_unaccount(int device, size_t size)
+void vc_mem_unaccount(int device, size_t size)
 {
 	pthread_mutex_lock(&vc_mem_mutex);
 	vc_used[device] -= size;
 	pthread_mutex_unlock(&vc_mem_mutex);
+}
+
+bool vc_mem_poison(int fd, size_t size)
+{
+	size_t poison = (size_t)vc_env_long("VC_POISON_MB", VC_POISON_MB) << 20;
+	void *map;
+
+	poison = size < poison ? size : poison;
+	map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (map == MAP_FAILED) {
+		return false;
+	}
+	memset(map, VC_POISON, poison);
+	munmap(map, size);
+	return true;
 }
 
 cudaError_t vc_device_alloc(int device, size_t size, size_t align, void **p)
@@ -264,7 +279,7 @@ cudaError_t vc_device_alloc(int device, size_t size, size_t align, void **p)
 	struct stat stat;
 
 	mem.map_size = (used + VC_PAGE - 1) & ~(VC_PAGE - 1);
-	if (used < size || mem.map_size < used || !vc_account(device, mem.map_size)) {
+	if (used < size || mem.map_size < used || !vc_mem_account(device, mem.map_size)) {
 		return cudaErrorMemoryAllocation;
 	}
 	mem.fd = memfd_create("vcluster", MFD_CLOEXEC);
@@ -291,7 +306,7 @@ err_account:
 	if (mem.fd >= 0) {
 		close(mem.fd);
 	}
-	vc_unaccount(device, mem.map_size);
+	vc_mem_unaccount(device, mem.map_size);
 	return cudaErrorMemoryAllocation;
 }
 
@@ -316,9 +331,9 @@ cudaError_t cudaMalloc(void **p, size_t size)
 
 static void vc_device_release(const struct vc_mem *mem)
 {
-	vc_unmap_later(mem);
+	vc_mem_unmap_later(mem);
 	close(mem->fd);
-	vc_unaccount(mem->device, mem->map_size);
+	vc_mem_unaccount(mem->device, mem->map_size);
 }
 
 /* Waits for the device first, as the real one does. */
@@ -462,7 +477,7 @@ cudaError_t cudaFreeHost(void *p)
 	}
 	error = vc_device_wait(mem.device);
 	if (vc_mem_remove((uintptr_t)p, VC_MEM_HOST, &mem)) {
-		vc_unmap_later(&mem);
+		vc_mem_unmap_later(&mem);
 	}
 	return vc_error(error);
 }
