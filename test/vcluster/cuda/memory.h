@@ -32,6 +32,13 @@ struct vc_mem {
 	bool sync_memops; /* CU_POINTER_ATTRIBUTE_SYNC_MEMOPS; recorded, all copies are synchronous */
 	struct vc_phys *phys; /* MAPPED */
 	bool foreign;         /* MAPPED: memory of another process */
+	bool vmm;         /* a mapping of a handle (cuMemMap): cudaFree and CUDA IPC refuse it */
+};
+
+/* What another process needs to map a device allocation. */
+struct vc_export {
+	int32_t pid, fd, node, device;
+	uint64_t inode, size, map_size, offset;
 };
 
 /* The allocation that holds all of [p, p + size), copied out; false: none does. */
@@ -51,13 +58,23 @@ static inline bool vc_mem_on_device(const struct vc_mem *mem)
 	       mem->kind == VC_MEM_MAPPED;
 }
 
-/* Addresses that stay unusable for a while. */
-void vc_mem_unmap_later(const struct vc_mem *mem);
 /* Counts memory of a device; false: there is not so much. */
 bool vc_mem_account(int device, size_t size);
 void vc_mem_unaccount(int device, size_t size);
 /* Fills fresh memory with the pattern; false: it cannot be mapped. */
 bool vc_mem_poison(int fd, size_t size);
-cudaError_t vc_device_alloc(int device, size_t size, size_t align, void **p);
+cudaError_t vc_device_alloc(int device, size_t size, size_t align, bool vmm, void **p);
+/* cudaFree, or its counterpart for memory with `vmm`. */
+cudaError_t vc_device_free(void *p, bool vmm);
+void vc_mem_export(const struct vc_mem *mem, struct vc_export *out);
+/* A descriptor of the exporter's memory, if it is still there; else -1. */
+int vc_export_fd(const struct vc_export *from);
+/* One more mapping of an allocation, of this process or another one of the node. */
+cudaError_t vc_mem_map_again(const struct vc_export *from, void **p);
+/* Ends it; touching it afterwards faults. */
+void vc_mem_unmap_again(void *p);
+/* Maps all of fd (-1: fresh host memory) before a page that cannot be touched. */
+void *vc_map(int fd, size_t size);
+void vc_unmap_later(const struct vc_mem *mem);
 
 #endif

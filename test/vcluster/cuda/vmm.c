@@ -395,7 +395,7 @@ CUresult vc_cu_mem_unreserve(CUdeviceptr p, size_t size)
 		return CUDA_ERROR_INVALID_VALUE;
 	}
 	mem = (struct vc_mem){ .start = p, .size = size, .map = (void *)p, .map_size = size };
-	vc_mem_unmap_later(&mem);
+	vc_unmap_later(&mem);
 	free(range);
 	return CUDA_SUCCESS;
 }
