@@ -201,7 +201,7 @@ __attribute__((constructor)) static void vc_memory_init(void)
 }
 
 /* Reserves the range and a page after it; the first part is mapped from fd. */
-void *vc_map(int fd, size_t size)
+static void *vc_map(int fd, size_t size)
 {
 	uint8_t *map = mmap(NULL, size + VC_PAGE, PROT_NONE,
 			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -271,12 +271,10 @@ bool vc_mem_poison(int fd, size_t size)
 	return true;
 }
 
-cudaError_t vc_device_alloc(int device, size_t size, size_t align, bool vmm, void **p)
+cudaError_t vc_device_alloc(int device, size_t size, size_t align, void **p)
 {
 	size_t used = (size + align - 1) & ~(align - 1);
-	struct vc_mem mem = {
-		.size = size, .kind = VC_MEM_DEVICE, .device = device, .fd = -1, .vmm = vmm
-	};
+	struct vc_mem mem = { .size = size, .kind = VC_MEM_DEVICE, .device = device, .fd = -1 };
 	size_t poison = (size_t)vc_env_long("VC_POISON_MB", VC_POISON_MB) << 20;
 	struct stat stat;
 
@@ -328,7 +326,7 @@ cudaError_t cudaMalloc(void **p, size_t size)
 		*p = NULL;
 		return cudaSuccess;
 	}
-	return vc_error(vc_device_alloc(vc_device_current(), size, 256, false, p));
+	return vc_error(vc_device_alloc(vc_device_current(), size, 256, p));
 }
 
 static void vc_device_release(const struct vc_mem *mem)
@@ -338,17 +336,16 @@ static void vc_device_release(const struct vc_mem *mem)
 	vc_mem_unaccount(mem->device, mem->map_size);
 }
 
-/* Is it the start of device memory that cudaFree, or (vmm) NCCL's counterpart, takes? */
-static bool vc_freeable(const void *p, bool vmm)
+/* Is it the start of device memory that cudaFree takes? */
+static bool vc_freeable(const void *p)
 {
 	struct vc_mem mem;
 
-	return vc_mem_find(p, 1, &mem) && mem.start == (uintptr_t)p && mem.kind == VC_MEM_DEVICE &&
-	       mem.vmm == vmm;
+	return vc_mem_find(p, 1, &mem) && mem.start == (uintptr_t)p && mem.kind == VC_MEM_DEVICE;
 }
 
 /* Waits for the device first, as the real one does. */
-cudaError_t vc_device_free(void *p, bool vmm)
+cudaError_t cudaFree(void *p)
 {
 	struct vc_mem mem;
 	cudaError_t error;
@@ -361,7 +358,7 @@ cudaError_t vc_device_free(void *p, bool vmm)
 	if (error) {
 		return vc_error(error);
 	}
-	if (!vc_freeable(p, vmm) || !vc_mem_find(p, 1, &mem)) {
+	if (!vc_freeable(p) || !vc_mem_find(p, 1, &mem)) {
 		return vc_error(cudaErrorInvalidValue);
 	}
 	error = vc_device_wait(mem.device);
@@ -371,11 +368,6 @@ cudaError_t vc_device_free(void *p, bool vmm)
 		error = cudaErrorInvalidValue;
 	}
 	return vc_error(error);
-}
-
-cudaError_t cudaFree(void *p)
-{
-	return vc_device_free(p, false);
 }
 
 static void vc_free_call(void *arg)
@@ -407,7 +399,7 @@ cudaError_t cudaFreeAsync(void *p, cudaStream_t stream)
 	if (error) {
 		return vc_error(error);
 	}
-	if (!vc_freeable(p, false)) {
+	if (!vc_freeable(p)) {
 		return vc_error(cudaErrorInvalidValue);
 	}
 	work.call.fn = vc_free_call;

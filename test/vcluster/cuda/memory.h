@@ -14,7 +14,7 @@ enum vc_mem_kind {
 	VC_MEM_HOST,
 	VC_MEM_REGISTERED,
 	VC_MEM_IMPORTED,
-	VC_MEM_MAPPED /* by the driver's virtual memory management */
+	VC_MEM_MAPPED /* a mapping of a handle: cudaFree and CUDA IPC refuse it */
 };
 
 struct vc_mem {
@@ -32,7 +32,6 @@ struct vc_mem {
 	bool sync_memops; /* CU_POINTER_ATTRIBUTE_SYNC_MEMOPS; recorded, all copies are synchronous */
 	struct vc_phys *phys; /* MAPPED */
 	bool foreign;         /* MAPPED: memory of another process */
-	bool vmm;         /* a mapping of a handle (cuMemMap): cudaFree and CUDA IPC refuse it */
 };
 
 /* What another process needs to map a device allocation. */
@@ -63,18 +62,11 @@ bool vc_mem_account(int device, size_t size);
 void vc_mem_unaccount(int device, size_t size);
 /* Fills fresh memory with the pattern; false: it cannot be mapped. */
 bool vc_mem_poison(int fd, size_t size);
-cudaError_t vc_device_alloc(int device, size_t size, size_t align, bool vmm, void **p);
-/* cudaFree, or its counterpart for memory with `vmm`. */
-cudaError_t vc_device_free(void *p, bool vmm);
+cudaError_t vc_device_alloc(int device, size_t size, size_t align, void **p);
 void vc_mem_export(const struct vc_mem *mem, struct vc_export *out);
 /* A descriptor of the exporter's memory, if it is still there; else -1. */
 int vc_export_fd(const struct vc_export *from);
-/* One more mapping of an allocation, of this process or another one of the node. */
-cudaError_t vc_mem_map_again(const struct vc_export *from, void **p);
-/* Ends it; touching it afterwards faults. */
-void vc_mem_unmap_again(void *p);
-/* Maps all of fd (-1: fresh host memory) before a page that cannot be touched. */
-void *vc_map(int fd, size_t size);
+/* Ends a mapping now and frees its addresses later: touching them in between faults. */
 void vc_unmap_later(const struct vc_mem *mem);
 
 #endif

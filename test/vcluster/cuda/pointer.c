@@ -194,49 +194,13 @@ int vc_export_fd(const struct vc_export *from)
 	return fd;
 }
 
-cudaError_t vc_mem_map_again(const struct vc_export *from, void **p)
-{
-	struct vc_mem mem = { .size = from->size,
-			      .kind = VC_MEM_IMPORTED,
-			      .device = from->device,
-			      .fd = -1,
-			      .map_size = from->map_size,
-			      .vmm = true };
-	int fd = vc_export_fd(from);
-
-	if (fd < 0) {
-		return cudaErrorMapBufferObjectFailed;
-	}
-	mem.map = vc_map(fd, mem.map_size);
-	close(fd);
-	if (!mem.map) {
-		return cudaErrorMapBufferObjectFailed;
-	}
-	mem.start = (uintptr_t)mem.map + from->offset;
-	if (!vc_mem_add(&mem)) {
-		vc_unmap_later(&mem);
-		return cudaErrorMapBufferObjectFailed;
-	}
-	*p = (void *)mem.start;
-	return cudaSuccess;
-}
-
-void vc_mem_unmap_again(void *p)
-{
-	struct vc_mem mem;
-
-	if (vc_mem_remove((uintptr_t)p, VC_MEM_IMPORTED, &mem)) {
-		vc_unmap_later(&mem);
-	}
-}
-
 cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *p)
 {
 	struct vc_mem mem;
 	struct vc_ipc ipc = { .magic = VC_IPC_MAGIC };
 
 	VC_ENTER();
-	if (!handle || !vc_mem_find(p, 1, &mem) || mem.kind != VC_MEM_DEVICE || mem.vmm) {
+	if (!handle || !vc_mem_find(p, 1, &mem) || mem.kind != VC_MEM_DEVICE) {
 		return vc_error(cudaErrorInvalidValue);
 	}
 	vc_mem_export(&mem, &ipc.from);
@@ -323,9 +287,6 @@ cudaError_t cudaIpcCloseMemHandle(void *p)
 	}
 	pthread_mutex_lock(&vc_mem_mutex);
 	open = vc_mem_at((uintptr_t)p, VC_MEM_IMPORTED);
-	if (open && open->vmm) {
-		open = NULL;
-	}
 	if (open) {
 		last = --open->opens == 0;
 	}

@@ -31,8 +31,7 @@ struct vc_phys {
 /* What a CUmemFabricHandle holds. */
 struct vc_fabric {
 	uint32_t magic;
-	int32_t pid, fd, node;
-	uint64_t inode;
+	struct vc_export from;
 };
 
 _Static_assert(sizeof(struct vc_fabric) <= sizeof(CUmemFabricHandle), "the handle is too small");
@@ -52,11 +51,6 @@ int vc_domain_of(int node)
 	long nodes = vc_env_long("VC_DOMAIN", 1);
 
 	return node / (int)(nodes > 0 ? nodes : 1);
-}
-
-bool vc_vmm_for_nccl(void)
-{
-	return vc_env_long("NCCL_CUMEM_ENABLE", 1) != 0;
 }
 
 /* ---- memory ---- */
@@ -236,7 +230,12 @@ CUresult vc_cu_mem_properties(CUmemAllocationProp *prop, CUmemGenericAllocationH
 static CUresult vc_phys_export(const struct vc_phys *phys, void *shareable,
 			       CUmemAllocationHandleType type)
 {
-	struct vc_fabric fabric = { VC_FABRIC_MAGIC, getpid(), phys->fd, phys->node, phys->inode };
+	struct vc_fabric fabric = { .magic = VC_FABRIC_MAGIC,
+				    .from = { .pid = getpid(),
+					      .fd = phys->fd,
+					      .node = phys->node,
+					      .device = phys->device,
+					      .inode = phys->inode } };
 	int fd;
 
 	if (!(phys->types & (unsigned int)type)) {
@@ -275,55 +274,22 @@ CUresult vc_cu_mem_export(void *shareable, CUmemGenericAllocationHandle handle,
 	return error;
 }
 
-/* A descriptor of ours for what was handed over, and the node of its memory; -1: not possible. */
-static int vc_import_fd(void *shareable, CUmemAllocationHandleType type, int *node, int *device)
+/* The memory behind a descriptor, which is taken over. NULL: it is not memory of this node. */
+static struct vc_phys *vc_phys_import(int fd, bool fabric)
 {
-	struct vc_fabric fabric;
+	struct vc_phys *phys = NULL;
 	char path[64], name[64];
 	struct stat stat;
+	int node, device;
 	ssize_t n;
-	int fd;
 
-	memcpy(&fabric, type == CU_MEM_HANDLE_TYPE_FABRIC ? shareable : &(struct vc_fabric){ 0 },
-	       sizeof(fabric));
-	if (type != CU_MEM_HANDLE_TYPE_FABRIC) {
-		fd = fcntl((int)(intptr_t)shareable, F_DUPFD_CLOEXEC, 0);
-	} else if (fabric.magic != VC_FABRIC_MAGIC ||
-		   vc_domain_of(fabric.node) != vc_domain_of(vc_node())) {
-		return -1;
-	} else {
-		snprintf(path, sizeof(path), "/proc/%d/fd/%d", fabric.pid, fabric.fd);
-		fd = open(path, O_RDWR | O_CLOEXEC);
-	}
-	if (fd < 0) {
-		return -1;
-	}
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
 	n = readlink(path, name, sizeof(name) - 1);
 	name[n > 0 ? n : 0] = '\0';
-	if (sscanf(name, "/memfd:" VC_PHYS_NAME "%d.%d", node, device) != 2 || fstat(fd, &stat) ||
-	    (type == CU_MEM_HANDLE_TYPE_FABRIC ? stat.st_ino != fabric.inode
-					       : *node != vc_node())) {
+	if (sscanf(name, "/memfd:" VC_PHYS_NAME "%d.%d", &node, &device) != 2 || fstat(fd, &stat) ||
+	    (fabric ? vc_domain_of(node) != vc_domain_of(vc_node()) : node != vc_node())) {
 		close(fd);
-		return -1;
-	}
-	return fd;
-}
-
-CUresult vc_cu_mem_import(CUmemGenericAllocationHandle *handle, void *shareable,
-			  CUmemAllocationHandleType type)
-{
-	struct vc_phys *phys;
-	struct stat stat;
-	int node, device, fd;
-
-	if (!handle || (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR &&
-			(type != CU_MEM_HANDLE_TYPE_FABRIC || !shareable))) {
-		return CUDA_ERROR_INVALID_VALUE;
-	}
-	fd = vc_import_fd(shareable, type, &node, &device);
-	if (fd < 0 || fstat(fd, &stat)) {
-		return CUDA_ERROR_INVALID_HANDLE;
+		return NULL;
 	}
 	pthread_mutex_lock(&vc_vmm_mutex);
 	for (phys = vc_physes; phys && phys->inode != stat.st_ino; phys = phys->next) {
@@ -335,8 +301,32 @@ CUresult vc_cu_mem_import(CUmemGenericAllocationHandle *handle, void *shareable,
 		phys = vc_phys_add(fd, (size_t)stat.st_size, node, device, false);
 	}
 	pthread_mutex_unlock(&vc_vmm_mutex);
+	return phys;
+}
+
+CUresult vc_cu_mem_import(CUmemGenericAllocationHandle *handle, void *shareable,
+			  CUmemAllocationHandleType type)
+{
+	struct vc_fabric fabric;
+	struct vc_phys *phys;
+	int fd;
+
+	if (!handle || (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR &&
+			(type != CU_MEM_HANDLE_TYPE_FABRIC || !shareable))) {
+		return CUDA_ERROR_INVALID_VALUE;
+	}
+	if (type == CU_MEM_HANDLE_TYPE_FABRIC) {
+		memcpy(&fabric, shareable, sizeof(fabric));
+		fd = fabric.magic == VC_FABRIC_MAGIC ? vc_export_fd(&fabric.from) : -1;
+	} else {
+		fd = fcntl((int)(intptr_t)shareable, F_DUPFD_CLOEXEC, 0);
+	}
+	phys = fd >= 0 ? vc_phys_import(fd, type == CU_MEM_HANDLE_TYPE_FABRIC) : NULL;
+	if (!phys) {
+		return CUDA_ERROR_INVALID_HANDLE;
+	}
 	*handle = (CUmemGenericAllocationHandle)(uintptr_t)phys;
-	return phys ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+	return CUDA_SUCCESS;
 }
 
 /* ---- addresses ---- */
@@ -508,4 +498,65 @@ CUresult vc_cu_mem_set_access(CUdeviceptr p, size_t size, const CUmemAccessDesc 
 	}
 	return mprotect((void *)p, size, PROT_READ | PROT_WRITE) ? CUDA_ERROR_OPERATING_SYSTEM
 								 : CUDA_SUCCESS;
+}
+
+/* ---- for NCCL ---- */
+
+/* Maps all of `phys` at addresses of its own. Takes the reference over. */
+static CUresult vc_phys_place(struct vc_phys *phys, void **p)
+{
+	CUmemGenericAllocationHandle handle = (CUmemGenericAllocationHandle)(uintptr_t)phys;
+	CUdeviceptr at = 0;
+	CUresult error = vc_cu_mem_reserve(&at, phys->size, 0, 0, 0);
+	bool reachable;
+
+	if (!error) {
+		error = vc_cu_mem_map(at, phys->size, 0, handle, 0);
+	}
+	if (!error) {
+		reachable = phys->node != vc_node() || phys->device == vc_device_current() ||
+			    vc_peer_possible(vc_device_current(), phys->device);
+		if (!reachable || mprotect((void *)at, phys->size, PROT_READ | PROT_WRITE)) {
+			vc_cu_mem_unmap(at, phys->size);
+			error = CUDA_ERROR_INVALID_DEVICE;
+		}
+	}
+	if (error && at) {
+		vc_cu_mem_unreserve(at, phys->size);
+	}
+	vc_cu_mem_release(handle);
+	*p = error ? NULL : (void *)at;
+	return error;
+}
+
+CUresult vc_vmm_alloc(int device, size_t size, void **p)
+{
+	size_t used = (size + VC_VMM_GRANULARITY - 1) & ~(VC_VMM_GRANULARITY - 1);
+	unsigned int types = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+	struct vc_phys *phys;
+	CUresult error;
+
+	types |= vc_env_long("VC_DOMAIN", 1) > 1 ? CU_MEM_HANDLE_TYPE_FABRIC : 0;
+	error = used < size ? CUDA_ERROR_OUT_OF_MEMORY : vc_phys_make(&phys, used, device, types);
+	return error ? error : vc_phys_place(phys, p);
+}
+
+CUresult vc_vmm_free(void *p)
+{
+	struct vc_mem mem;
+	CUresult error;
+
+	if (!vc_mem_find(p, 1, &mem) || mem.start != (uintptr_t)p || mem.kind != VC_MEM_MAPPED) {
+		return CUDA_ERROR_INVALID_VALUE;
+	}
+	error = vc_cu_mem_unmap(mem.start, mem.size);
+	return error ? error : vc_cu_mem_unreserve(mem.start, mem.size);
+}
+
+CUresult vc_vmm_map_again(const struct vc_export *from, void **p)
+{
+	int fd = vc_export_fd(from);
+	struct vc_phys *phys = fd >= 0 ? vc_phys_import(fd, true) : NULL;
+
+	return phys ? vc_phys_place(phys, p) : CUDA_ERROR_INVALID_HANDLE;
 }

@@ -8,14 +8,19 @@
 
 #include <stdbool.h>
 #include <cuda.h>
+#include "cuda/memory.h"
 
 #define VC_VMM_GRANULARITY ((size_t)2 << 20)
 
 /* Nodes whose GPUs map each other's memory: VC_DOMAIN consecutive ones, 1 if it is not set. */
 int vc_domain_of(int node);
 
-/* NCCL_CUMEM_ENABLE=0: NCCL makes no memory of this kind. */
-bool vc_vmm_for_nccl(void);
+/* Memory of a device, mapped once; and its end, which waits for no kernel. */
+CUresult vc_vmm_alloc(int device, size_t size, void **p);
+CUresult vc_vmm_free(void *p);
+
+/* One more mapping, for the current device, of memory of this or another process of the domain. */
+CUresult vc_vmm_map_again(const struct vc_export *from, void **p);
 
 CUresult vc_cu_mem_granularity(size_t *granularity, const CUmemAllocationProp *prop,
 			       CUmemAllocationGranularity_flags option);

@@ -9,7 +9,7 @@
 #include <unistd.h>
 #include "cuda/capture.h"
 #include "cuda/device.h"
-#include "cuda/memory.h"
+#include "cuda/vmm.h"
 #include "nccl/comm.h"
 #include "nccl/group.h"
 
@@ -50,7 +50,6 @@ static bool vc_cumem(void)
 
 ncclResult_t ncclMemAlloc(void **p, size_t size)
 {
-	size_t align = vc_cumem() ? NCCL_WIN_REQUIRED_ALIGNMENT : 256;
 	cudaError_t error;
 
 	if (!p || !size) {
@@ -59,7 +58,8 @@ ncclResult_t ncclMemAlloc(void **p, size_t size)
 	}
 	error = vc_capture_check_unsafe();
 	if (!error) {
-		error = vc_device_alloc(vc_device_current(), size, align, vc_cumem(), p);
+		error = vc_cumem() ? (cudaError_t)vc_vmm_alloc(vc_device_current(), size, p)
+				   : cudaMalloc(p, size);
 	}
 	return error ? vc_nccl_error(NULL, ncclUnhandledCudaError, "%zu bytes: %s", size,
 				     cudaGetErrorString(error))
@@ -68,7 +68,7 @@ ncclResult_t ncclMemAlloc(void **p, size_t size)
 
 ncclResult_t ncclMemFree(void *p)
 {
-	cudaError_t error = vc_device_free(p, vc_cumem());
+	cudaError_t error = vc_cumem() ? (cudaError_t)vc_vmm_free(p) : cudaFree(p);
 
 	return error ? vc_nccl_error(NULL, ncclUnhandledCudaError, "%p: %s", p,
 				     cudaGetErrorString(error))
@@ -82,13 +82,14 @@ static int vc_gcd(int a, int b)
 	return b ? vc_gcd(b, a % b) : a;
 }
 
-/* All teams are of one size, and each is a run of ranks of one node. */
+/* All teams are of one size, and each is a run of ranks of one domain. */
 static int vc_lsa_size(const struct ncclComm *comm)
 {
 	int size = 0, run = 1;
 
 	for (int i = 1; i < comm->nranks; i++) {
-		if (comm->shared->member[i].node == comm->shared->member[i - 1].node) {
+		if (vc_domain_of(comm->shared->member[i].node) ==
+		    vc_domain_of(comm->shared->member[i - 1].node)) {
 			run++;
 		} else {
 			size = vc_gcd(size, run);
@@ -136,7 +137,7 @@ static void vc_window_free(struct ncclWindow_vidmem *win)
 {
 	for (int i = 0; i < win->comm->nranks; i++) {
 		if (win->map[i]) {
-			vc_mem_unmap_again(win->map[i]);
+			vc_vmm_free(win->map[i]);
 		}
 	}
 	free(win);
@@ -177,7 +178,7 @@ void vc_windows_end(struct ncclComm *comm)
 static ncclResult_t vc_window_open(struct ncclWindow_vidmem *win, int peer,
 				   const struct vc_offer *offer)
 {
-	cudaError_t error;
+	CUresult error;
 
 #ifdef VC_TSAN
 	/* It would not know that two addresses are the same memory. */
@@ -186,9 +187,9 @@ static ncclResult_t vc_window_open(struct ncclWindow_vidmem *win, int peer,
 		return ncclSuccess;
 	}
 #endif
-	error = vc_mem_map_again(&offer->memory, &win->map[peer]);
+	error = vc_vmm_map_again(&offer->memory, &win->map[peer]);
 	return error ? vc_nccl_error(win->comm, ncclUnhandledCudaError, "window of rank %d: %s",
-				     peer, cudaGetErrorString(error))
+				     peer, cudaGetErrorString((cudaError_t)error))
 		     : ncclSuccess;
 }
 
@@ -199,7 +200,7 @@ static void vc_window_offer(const struct vc_window_job *job, struct vc_offer *mi
 	memset(mine, 0, sizeof(*mine));
 	mine->address = (uintptr_t)job->buff;
 	mine->size = job->size;
-	if (!vc_mem_find(job->buff, job->size, &mem) || mem.kind != VC_MEM_DEVICE || !mem.vmm ||
+	if (!vc_mem_find(job->buff, job->size, &mem) || mem.kind != VC_MEM_MAPPED || mem.foreign ||
 	    mem.device != job->comm->device) {
 		return;
 	}
