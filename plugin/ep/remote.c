@@ -19,7 +19,6 @@ ncclResult_t ep_group_remote_plan(struct ncclEpGroup *g)
 {
 	uint32_t node[EP_GROUP_MAX_RANKS], most = 0;
 
-	EP_CHECK(ep_nodes_assign(g->idents, &g->config.node_size, g->nranks));
 	for (int r = 0; r < g->nranks; r++) {
 		node[r] = g->idents[r].node;
 	}

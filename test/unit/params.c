@@ -126,7 +126,7 @@ static bool nodes_are(const char *text, int nranks, const char *expected)
 	unsetenv("NCCL_EP_NODE_SIZE");
 	memset(idents, 0, sizeof(idents));
 	for (int r = 0; r < nranks; r++) {
-		idents[r].host = (uint64_t)r % 2; /* only counts without the parameter */
+		idents[r].domain = (uint32_t)r % 2; /* only counts without the parameter */
 	}
 	if (ep_nodes_assign(idents, &p.node_size, nranks) != ncclSuccess) {
 		return false;

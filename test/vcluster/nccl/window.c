@@ -404,6 +404,48 @@ static ncclResult_t vc_get_peer_device_pointer(ncclWindow_t win, size_t offset, 
 		      : ncclSuccess;
 }
 
+/* ---- questions ---- */
+
+struct vc_team {
+	int nranks, rank, stride;
+};
+
+/* The head of ncclCommProperties_t. */
+struct vc_properties {
+	size_t size;
+	unsigned int magic, version;
+	int rank, nranks, device, nvml_device;
+	bool windows, multimem;
+};
+
+struct vc_team ncclTeamLsa(ncclComm_t comm);
+ncclResult_t ncclCommQueryProperties(ncclComm_t comm, struct vc_properties *properties);
+
+struct vc_team ncclTeamLsa(ncclComm_t comm)
+{
+	int size = vc_comm_check(comm) ? 0 : vc_lsa_size(comm);
+
+	return size ? (struct vc_team){ size, comm->rank % size, 1 } : (struct vc_team){ 0, 0, 0 };
+}
+
+ncclResult_t ncclCommQueryProperties(ncclComm_t comm, struct vc_properties *p)
+{
+	ncclResult_t result = vc_comm_check(comm);
+
+	if (result) {
+		return result;
+	}
+	if (!p || p->magic != 0xcafebeef || p->version > (unsigned int)vc_nccl_version()) {
+		return vc_nccl_error(comm, ncclInvalidUsage, "properties of another release");
+	}
+	p->rank = comm->rank;
+	p->nranks = comm->nranks;
+	p->device = p->nvml_device = comm->device;
+	p->windows = vc_symmetric(comm);
+	p->multimem = false;
+	return ncclSuccess;
+}
+
 /*
  * NCCL before VC_WINDOW_QUERY does not have these names: dlsym finds NULL. No call into the C
  * library here, which may not be ready when a program's own references are resolved.
