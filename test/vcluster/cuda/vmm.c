@@ -195,6 +195,9 @@ CUresult vc_cu_mem_retain(CUmemGenericAllocationHandle *handle, void *p)
 {
 	struct vc_mem mem;
 
+	if (vc_env_long("VC_NO_RETAIN", 0)) {
+		return CUDA_ERROR_NOT_SUPPORTED;
+	}
 	if (!handle || !vc_mem_find(p, 1, &mem) || mem.kind != VC_MEM_MAPPED) {
 		return CUDA_ERROR_INVALID_VALUE;
 	}
