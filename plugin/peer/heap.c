@@ -120,12 +120,13 @@ static ncclResult_t ep_heap_export_make(struct ep_heap *heap, const struct ep_id
 					struct ep_heap_export *e)
 {
 	memset(e, 0, sizeof(*e));
+	e->hopeless = true;
 	if (mine == ncclSuccess) {
 		mine = ep_heap_entry_new(&heap->entry, heap, idents, way);
 	}
-	e->hopeless = mine != ncclSuccess;
 	if (mine == ncclSuccess) {
 		mine = ep_heap_alloc(heap->entry);
+		e->hopeless = mine != ncclSuccess;
 		e->stamp = heap->entry->stamp;
 		heap->base[heap->rank] = heap->entry->base;
 	}

@@ -24,7 +24,7 @@ struct ep_heap_export {
 	struct ep_heap_stamp stamp;
 	void *base;
 	cudaIpcMemHandle_t ipc;
-	uint32_t hopeless; /* the rank failed before it tried to allocate */
+	uint32_t hopeless; /* the rank has no memory to map, in whatever way */
 };
 
 _Static_assert(sizeof(struct ep_heap_export) <= EP_BOOT_BYTES, "ep_heap_export");

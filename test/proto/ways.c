@@ -58,6 +58,10 @@ static void works(struct world *w, const char *way, uint32_t nodes, const char *
 	maps = mappings();
 	world_meet(w);
 	group = bench_group(w, &p, 0);
+	NEED_CUDA(cudaMemGetInfo(&after, &total));
+	/* nothing is there twice */
+	CHECK(before - after >= group->peer_heap.bytes);
+	CHECK(nodes > 1 || before - after < group->peer_heap.bytes + (1 << 20));
 	CHECK_TEXT(group->memory.way->name, way);
 	CHECK_INT(group->idents[w->nranks - 1].node + 1, nodes);
 	if (!strstr(group->memory.no_window.text, why) ||
