@@ -30,7 +30,7 @@ const struct ep_param_def ep_param_table[EP_PARAMS] = {
 	[EP_PARAM_LL_LINES] = { "NCCL_EP_LL_LINES", -1, -1, 1,
 				"low latency: rows carry their own flags, which needs NVLink; -1: "
 				"if all GPUs have it. The same on all ranks" },
-	[EP_PARAM_MEMORY] = { "NCCL_EP_MEMORY", 0, 0, 2,
+	[EP_PARAM_MEMORY] = { "NCCL_EP_MEMORY", EP_MEMORY_AUTO, 0, EP_MEMORIES - 1,
 			      "how processes map each other's memory: by NCCL's windows, or by CUDA "
 			      "IPC. What cannot be done that is forced is an error. auto: the best "
 			      "that all ranks can",

@@ -27,6 +27,14 @@ enum ep_param_id {
 	EP_PARAMS
 };
 
+/* NCCL_EP_MEMORY, by the order of its words. */
+enum ep_memory {
+	EP_MEMORY_AUTO,
+	EP_MEMORY_WINDOW,
+	EP_MEMORY_IPC,
+	EP_MEMORIES
+};
+
 struct ep_param_def {
 	const char *name;
 	int64_t initial;  /* when the variable is not set */

@@ -7,14 +7,22 @@
 
 #define EP_WINDOW_VERSION 22902 /* of NCCL, the first with pointers to peers' windows */
 
-static const struct ep_peer_way *const ep_peer_ways[EP_MEMORIES] = {
-	[EP_MEMORY_WINDOW] = &ep_peer_window,
-	[EP_MEMORY_IPC] = &ep_peer_ipc,
-	[EP_MEMORY_PLAIN] = &ep_peer_plain,
+/* Bits of an offer. */
+enum ep_way_kind {
+	EP_KIND_PLAIN, /* no rank of a node is in another process */
+	EP_KIND_WINDOW,
+	EP_KIND_IPC,
+	EP_KINDS
+};
+
+static const struct ep_peer_way *const ep_peer_ways[EP_KINDS] = {
+	[EP_KIND_PLAIN] = &ep_peer_plain,
+	[EP_KIND_WINDOW] = &ep_peer_window,
+	[EP_KIND_IPC] = &ep_peer_ipc,
 };
 
 /* The house's preference where several ways make the same nodes. */
-static const enum ep_memory ep_peer_order[] = { EP_MEMORY_PLAIN, EP_MEMORY_WINDOW, EP_MEMORY_IPC };
+static const enum ep_way_kind ep_peer_order[] = { EP_KIND_PLAIN, EP_KIND_WINDOW, EP_KIND_IPC };
 
 const char *ep_peer_way_name(const struct ep_peer_way *way)
 {
@@ -88,13 +96,13 @@ void ep_peer_offer_make(struct ep_peer_offer *offer, ncclComm_t comm, enum ep_me
 	if (memory == EP_MEMORY_IPC) {
 		snprintf(offer->no_window, sizeof(offer->no_window), "NCCL_EP_MEMORY=ipc");
 	} else if (ep_window_possible(comm, offer)) {
-		offer->ways |= 1u << EP_MEMORY_WINDOW;
+		offer->ways |= 1u << EP_KIND_WINDOW;
 	}
 	if (memory != EP_MEMORY_WINDOW) {
-		offer->ways |= 1u << EP_MEMORY_IPC;
+		offer->ways |= 1u << EP_KIND_IPC;
 	}
 	if (memory == EP_MEMORY_AUTO) {
-		offer->ways |= 1u << EP_MEMORY_PLAIN;
+		offer->ways |= 1u << EP_KIND_PLAIN;
 	}
 }
 
@@ -118,36 +126,35 @@ static struct ep_peer_offer ep_meeting_offer(const struct ep_meeting *m, int ran
 }
 
 /* Whether all ranks have it in their offers. */
-static bool ep_way_offered(const struct ep_meeting *m, enum ep_memory memory, struct ep_reason *why)
+static bool ep_way_offered(const struct ep_meeting *m, enum ep_way_kind kind, struct ep_reason *why)
 {
 	for (int r = 0; r < m->nranks; r++) {
 		struct ep_peer_offer offer = ep_meeting_offer(m, r);
 
-		if (!(offer.ways >> memory & 1)) {
-			return ep_reason_set(why, "rank %d (host %.64s): %s", r,
-					     m->idents[r].hostname,
-					     memory == EP_MEMORY_WINDOW ? offer.no_window
-									: "NCCL_EP_MEMORY=window");
+		if (!(offer.ways >> kind & 1)) {
+			return ep_reason_set(
+				why, "rank %d (host %.64s): %s", r, m->idents[r].hostname,
+				kind == EP_KIND_WINDOW ? offer.no_window : "NCCL_EP_MEMORY=window");
 		}
 	}
 	return true;
 }
 
 /* Whether rank r can map the memory of rank `first` of its node in this way. */
-static bool ep_way_reaches(const struct ep_meeting *m, enum ep_memory memory, int first, int r,
+static bool ep_way_reaches(const struct ep_meeting *m, enum ep_way_kind kind, int first, int r,
 			   struct ep_reason *why)
 {
 	const struct ep_ident *a = &m->idents[first], *b = &m->idents[r];
 
-	switch (memory) {
-	case EP_MEMORY_WINDOW:
+	switch (kind) {
+	case EP_KIND_WINDOW:
 		return a->domain == b->domain ||
 		       ep_reason_set(why,
 				     "ranks %d (host %.64s) and %d (host %.64s) are in different "
 				     "LSA teams of NCCL, but %s makes them one node",
 				     first, a->hostname, r, b->hostname,
 				     m->sizes->count ? "NCCL_EP_NODE_SIZE" : "their host");
-	case EP_MEMORY_IPC:
+	case EP_KIND_IPC:
 		return ep_ident_same_host(a, b) ||
 		       ep_reason_set(why,
 				     "ranks %d (host %.64s) and %d (host %.64s) are on different "
@@ -159,13 +166,13 @@ static bool ep_way_reaches(const struct ep_meeting *m, enum ep_memory memory, in
 }
 
 /* Whether the way is one for all. idents have the nodes then, of which there are *nodes. */
-static bool ep_way_fits(const struct ep_meeting *m, enum ep_memory memory, uint32_t *nodes,
+static bool ep_way_fits(const struct ep_meeting *m, enum ep_way_kind kind, uint32_t *nodes,
 			struct ep_reason *why)
 {
 	int first[EP_NODES_MAX_RANKS];
 
 	why->text[0] = '\0';
-	if (!ep_way_offered(m, memory, why)) {
+	if (!ep_way_offered(m, kind, why)) {
 		return false;
 	}
 	for (int r = 0; r < m->nranks; r++) {
@@ -174,10 +181,10 @@ static bool ep_way_fits(const struct ep_meeting *m, enum ep_memory memory, uint3
 		while (!ep_ident_same_host(&m->idents[same], &m->idents[r])) {
 			same++;
 		}
-		m->idents[r].domain = memory == EP_MEMORY_WINDOW ? ep_meeting_offer(m, r).first
-								 : (uint32_t)same;
-		if (memory == EP_MEMORY_WINDOW && !m->sizes->count &&
-		    !ep_way_reaches(m, memory, same, r, why)) {
+		m->idents[r].domain = kind == EP_KIND_WINDOW ? ep_meeting_offer(m, r).first
+							     : (uint32_t)same;
+		if (kind == EP_KIND_WINDOW && !m->sizes->count &&
+		    !ep_way_reaches(m, kind, same, r, why)) {
 			return false;
 		}
 	}
@@ -191,7 +198,7 @@ static bool ep_way_fits(const struct ep_meeting *m, enum ep_memory memory, uint3
 		if (node == *nodes) {
 			first[(*nodes)++] = r;
 		}
-		if (!ep_way_reaches(m, memory, first[node], r, why)) {
+		if (!ep_way_reaches(m, kind, first[node], r, why)) {
 			return false;
 		}
 	}
@@ -200,22 +207,22 @@ static bool ep_way_fits(const struct ep_meeting *m, enum ep_memory memory, uint3
 
 static ncclResult_t ep_choose_fail(const struct ep_meeting *m, const struct ep_reason *why)
 {
-	bool window = why[EP_MEMORY_WINDOW].text[0], ipc = why[EP_MEMORY_IPC].text[0];
+	bool window = why[EP_KIND_WINDOW].text[0], ipc = why[EP_KIND_IPC].text[0];
 	uint32_t any = 0;
 
 	for (int r = 0; r < m->nranks; r++) {
 		any |= ep_meeting_offer(m, r).ways;
 	}
 	/* What nobody may use is not worth a word. */
-	window &= any >> EP_MEMORY_WINDOW & 1 || !(any >> EP_MEMORY_IPC & 1);
-	ipc &= any >> EP_MEMORY_IPC & 1;
+	window &= any >> EP_KIND_WINDOW & 1 || !(any >> EP_KIND_IPC & 1);
+	ipc &= any >> EP_KIND_IPC & 1;
 	return ep_fail(ncclInvalidUsage,
 		       "the ranks of a node cannot map each other's memory in one way:%s%.200s%s%s"
 		       "%.200s",
 		       window ? " by NCCL windows (NCCL_EP_MEMORY=window), " : "",
-		       window ? why[EP_MEMORY_WINDOW].text : "", window && ipc ? ";" : "",
+		       window ? why[EP_KIND_WINDOW].text : "", window && ipc ? ";" : "",
 		       ipc ? " by CUDA IPC (NCCL_EP_MEMORY=ipc), " : "",
-		       ipc ? why[EP_MEMORY_IPC].text : "");
+		       ipc ? why[EP_KIND_IPC].text : "");
 }
 
 ncclResult_t ep_peer_choose(struct ep_peer_choice *choice, struct ep_ident *idents,
@@ -223,35 +230,35 @@ ncclResult_t ep_peer_choose(struct ep_peer_choice *choice, struct ep_ident *iden
 			    int nranks)
 {
 	struct ep_meeting m = { idents, offers, stride, sizes, nranks };
-	struct ep_reason why[EP_MEMORIES];
+	struct ep_reason why[EP_KINDS], unused;
 	uint32_t least = UINT32_MAX, nodes;
-	enum ep_memory best = EP_MEMORY_AUTO;
+	enum ep_way_kind best = EP_KINDS;
 
 	if (sizes->count > 1) {
 		EP_CHECK(ep_nodes_assign(idents, sizes, nranks)); /* the list may be too long */
 	}
 	memset(choice, 0, sizeof(*choice));
 	for (size_t i = 0; i < EP_ARRAY_SIZE(ep_peer_order); i++) {
-		enum ep_memory memory = ep_peer_order[i];
+		enum ep_way_kind kind = ep_peer_order[i];
 
-		if (!ep_way_fits(&m, memory, &nodes, &why[memory])) {
+		if (!ep_way_fits(&m, kind, &nodes, &why[kind])) {
 			continue;
 		}
 		if (nodes < least) {
-			best = memory;
+			best = kind;
 			choice->next = NULL;
 		} else if (nodes == least && !choice->next) {
-			choice->next = ep_peer_ways[memory];
+			choice->next = ep_peer_ways[kind];
 		}
 		least = (uint32_t)ep_min_u64(least, nodes);
 	}
-	if (best == EP_MEMORY_AUTO) {
+	if (best == EP_KINDS) {
 		return ep_choose_fail(&m, why);
 	}
-	(void)ep_way_fits(&m, best, &nodes, &why[EP_MEMORY_AUTO]); /* its nodes again */
+	(void)ep_way_fits(&m, best, &nodes, &unused); /* its nodes again */
 	choice->way = ep_peer_ways[best];
-	if (best == EP_MEMORY_IPC) {
-		choice->no_window = why[EP_MEMORY_WINDOW];
+	if (best == EP_KIND_IPC) {
+		choice->no_window = why[EP_KIND_WINDOW];
 	}
 	return ncclSuccess;
 }

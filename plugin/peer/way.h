@@ -13,18 +13,9 @@
 #include "core/nodes.h"
 #include "core/param.h"
 
-/* NCCL_EP_MEMORY, by the order of its words. */
-enum ep_memory {
-	EP_MEMORY_AUTO,
-	EP_MEMORY_WINDOW,
-	EP_MEMORY_IPC,
-	EP_MEMORY_PLAIN, /* no rank of a node is in another process */
-	EP_MEMORIES
-};
-
 /* What a rank can do, for the others. */
 struct ep_peer_offer {
-	uint32_t ways;  /* bit for each enum ep_memory */
+	uint32_t ways;  /* bits; way.c */
 	uint32_t first; /* of the ranks of its LSA team, if it can use windows */
 	char no_window[152];
 };
