@@ -111,6 +111,7 @@ static ncclResult_t ep_window_open(struct ep_heap *heap, struct ep_boot *boot)
 	struct ep_window_job job = { .comm = boot->comm,
 				     .base = heap->entry->base,
 				     .bytes = heap->bytes };
+	char gone[EP_BOOT_GONE_TEXT];
 	int error;
 
 	EP_CUDA(cudaGetDevice(&job.device), "asking for the device");
@@ -119,9 +120,10 @@ static ncclResult_t ep_window_open(struct ep_heap *heap, struct ep_boot *boot)
 		boot->stuck = true; /* in the communicator, by another thread */
 		return ep_fail(ncclRemoteError,
 			       "rank %d waited %llu ms for all ranks to register their memory "
-			       "with NCCL: abort the communicator. NCCL_EP_BOOTSTRAP_TIMEOUT_MS "
-			       "sets the limit",
-			       heap->rank, (unsigned long long)(boot->timeout_ns / 1000000));
+			       "with NCCL%s: abort the communicator. "
+			       "NCCL_EP_BOOTSTRAP_TIMEOUT_MS sets the limit",
+			       heap->rank, (unsigned long long)(boot->timeout_ns / 1000000),
+			       ep_boot_gone(boot, gone));
 	}
 	if (error) {
 		return ep_fail(ncclSystemError, "rank %d cannot start a thread: %s", heap->rank,
@@ -129,10 +131,11 @@ static ncclResult_t ep_window_open(struct ep_heap *heap, struct ep_boot *boot)
 	}
 	if (job.result != ncclSuccess || !job.window) {
 		return ep_fail(job.result ? job.result : ncclInvalidUsage,
-			       "ncclCommWindowRegister of %llu bytes on rank %d: %s; "
+			       "ncclCommWindowRegister of %llu bytes on rank %d: %s%s; "
 			       "NCCL_EP_MEMORY=ipc does without windows",
 			       (unsigned long long)heap->bytes, heap->rank,
-			       job.result ? ncclGetErrorString(job.result) : "no window");
+			       job.result ? ncclGetErrorString(job.result) : "no window",
+			       ep_boot_gone(boot, gone));
 	}
 	heap->window = job.window;
 	return ncclSuccess;

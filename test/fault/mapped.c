@@ -5,6 +5,7 @@
  *     mapped abort     the communicator is aborted while kernels wait for a rank that is late
  *     mapped destroy   the communicator is destroyed between two pairs of a group
  *     mapped alone     a rank destroys its group at once: the others' kernels store to it, and time out
+ *     mapped absent    a rank does not register its memory: the others wait, and not for ever
  *     mapped refused   a rank's driver refuses to map: all ranks take the next way, or none has a group
  */
 #include <unistd.h>
@@ -159,6 +160,33 @@ static void refused(struct world *w)
 	settle(before);
 }
 
+/* NCCL itself would wait for rank 1 for ever. */
+static void absent(struct world *w)
+{
+	ncclComm_t comm = world_comm(w, (UINT64_C(1) << w->nranks) - 1);
+	struct oracle_problem p = problem(w);
+	ncclEpGroupConfig_t config = bench_group_config(&p, 0);
+	ncclEpGroup_t group = NULL;
+	double start;
+
+	if (w->rank == 1) {
+		setenv("VC_WINDOW_LATE_MS", "6000", 1);
+	}
+	world_meet(w);
+	start = world_now();
+	CHECK_REASON(ncclEpCreateGroup(&group, comm, &config), ncclRemoteError,
+		     "waited 1500 ms for all ranks to register their memory with NCCL: abort");
+	CHECK(world_now() - start < SOON, "%.1f s", world_now() - start);
+	CHECK(!group);
+	world_meet(w);
+	start = world_now();
+	OK(ncclCommAbort(comm));
+	CHECK(world_now() - start < SOON, "%.1f s", world_now() - start);
+	unsetenv("VC_WINDOW_LATE_MS");
+	world_meet(w);
+	victim_new_group(w, &p, TIMEOUT_MS);
+}
+
 static void run(struct world *w, void *name)
 {
 	check_context("rank %d", w->rank);
@@ -166,6 +194,8 @@ static void run(struct world *w, void *name)
 		alone(w);
 	} else if (!strcmp(name, "refused")) {
 		refused(w);
+	} else if (!strcmp(name, "absent")) {
+		absent(w);
 	} else {
 		without_communicator(w, !strcmp(name, "abort"));
 	}

@@ -107,6 +107,16 @@ static void test_lists(void)
 			     "is not a number or a list of numbers from 1 to 64");
 	}
 	CHECK(v == -7);
+	for (int i = 0; i < EP_MEMORIES; i++) {
+		static const char *const words[] = { "auto", "window", "ipc" };
+		char word[EP_PARAM_WORD_MAX];
+
+		CHECK(ep_param_parse(EP_PARAM_MEMORY, words[i], &v) == ncclSuccess && v == i);
+		CHECK_TEXT(ep_param_word(EP_PARAM_MEMORY, i, word), words[i]);
+	}
+	CHECK_REASON(ep_param_parse(EP_PARAM_MEMORY, "ip", &v), ncclInvalidUsage,
+		     "NCCL_EP_MEMORY=ip: set it to one of auto|window|ipc, or unset it");
+	CHECK(ep_param_parse(EP_PARAM_MEMORY, "auto|window", &v) == ncclInvalidUsage);
 	CHECK_REASON(ep_param_parse(EP_PARAM_RDMA_DEPTH, "96", &v), ncclInvalidUsage,
 		     "set it to 64..32768 (a power of two)");
 	CHECK(ep_param_parse(EP_PARAM_RDMA_DEPTH, "32", &v) == ncclInvalidUsage);

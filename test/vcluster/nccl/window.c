@@ -312,6 +312,13 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, nc
 		return vc_nccl_error(comm, ncclInvalidArgument, "win is NULL");
 	}
 	*win = NULL;
+	if (vc_env_long("VC_WINDOW_LATE_MS", 0)) {
+		usleep((useconds_t)vc_env_long("VC_WINDOW_LATE_MS", 0) * 1000);
+		result = vc_comm_check(comm); /* it may have been aborted */
+		if (result) {
+			return result;
+		}
+	}
 	if (!buff || !size || flags & ~VC_WINDOW_FLAGS) {
 		return vc_nccl_error(comm, ncclInvalidArgument, "buff %p, size %zu, flags %#x",
 				     buff, size, (unsigned int)flags);
