@@ -169,8 +169,6 @@ static bool ep_way_reaches(const struct ep_meeting *m, enum ep_way_kind kind, in
 static bool ep_way_fits(const struct ep_meeting *m, enum ep_way_kind kind, uint32_t *nodes,
 			struct ep_reason *why)
 {
-	int first[EP_NODES_MAX_RANKS];
-
 	why->text[0] = '\0';
 	if (!ep_way_offered(m, kind, why)) {
 		return false;
@@ -193,12 +191,13 @@ static bool ep_way_fits(const struct ep_meeting *m, enum ep_way_kind kind, uint3
 	}
 	*nodes = 0;
 	for (int r = 0; r < m->nranks; r++) {
-		uint32_t node = m->idents[r].node;
+		int first = 0;
 
-		if (node == *nodes) {
-			first[(*nodes)++] = r;
+		while (!ep_ident_same_node(&m->idents[first], &m->idents[r])) {
+			first++;
 		}
-		if (!ep_way_reaches(m, kind, first[node], r, why)) {
+		*nodes += first == r;
+		if (!ep_way_reaches(m, kind, first, r, why)) {
 			return false;
 		}
 	}
