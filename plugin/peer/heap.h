@@ -12,6 +12,10 @@
  * keeps it on a list until all ranks of the group that are in this process have left, and all others
  * have written their farewells or have ended.
  *
+ * Where a mapping keeps the memory that it shows (windows), a rank of another process of the node
+ * writes no farewell, and nobody waits for it: what it still stores after the owner has freed its
+ * heap harms nobody, and the memory is gone when the last mapping is.
+ *
  * Who waits for whom. ep_heap_leave waits where that gives the memory back: a second for ranks of
  * the same node, those of this process included, and until their deadline for remote ranks, so that
  * no connection breaks. It waits for nobody while its process has another group, because a peer may
