@@ -23,7 +23,10 @@ struct ncclWindow_vidmem {
 	void *user;
 	size_t size;
 	size_t offset; /* of the window in its memory: NCCL takes it to be the same everywhere */
-	void *map[];   /* by rank: the memory; NULL: not in the LSA team */
+	struct vc_view {
+		void *map;  /* the memory; NULL: not in the LSA team */
+		bool owned; /* the mapping is the window's */
+	} view[];           /* by rank */
 };
 
 struct vc_offer {
@@ -136,8 +139,8 @@ static bool vc_symmetric(const struct ncclComm *comm)
 static void vc_window_free(struct ncclWindow_vidmem *win)
 {
 	for (int i = 0; i < win->comm->nranks; i++) {
-		if (win->map[i]) {
-			vc_vmm_free(win->map[i]);
+		if (win->view[i].owned) {
+			vc_vmm_free(win->view[i].map);
 		}
 	}
 	free(win);
@@ -183,11 +186,12 @@ static ncclResult_t vc_window_open(struct ncclWindow_vidmem *win, int peer,
 #ifdef VC_TSAN
 	/* It would not know that two addresses are the same memory. */
 	if (offer->memory.pid == getpid()) {
-		win->map[peer] = (void *)(uintptr_t)(offer->address - offer->offset);
+		win->view[peer].map = (void *)(uintptr_t)(offer->address - offer->offset);
 		return ncclSuccess;
 	}
 #endif
-	error = vc_vmm_map_again(&offer->memory, &win->map[peer]);
+	error = vc_vmm_map_again(&offer->memory, &win->view[peer].map);
+	win->view[peer].owned = !error;
 	return error ? vc_nccl_error(win->comm, ncclUnhandledCudaError, "window of rank %d: %s",
 				     peer, cudaGetErrorString((cudaError_t)error))
 		     : ncclSuccess;
@@ -248,7 +252,7 @@ static ncclResult_t vc_window_map(struct vc_window_job *job, struct vc_offer *of
 	if (result) {
 		return result;
 	}
-	win = calloc(1, sizeof(*win) + (size_t)comm->nranks * sizeof(void *));
+	win = calloc(1, sizeof(*win) + (size_t)comm->nranks * sizeof(*win->view));
 	if (!win) {
 		return vc_nccl_error(comm, ncclSystemError, "out of memory");
 	}
@@ -397,11 +401,11 @@ static ncclResult_t vc_get_peer_device_pointer(ncclWindow_t win, size_t offset, 
 	}
 	if (at && out && peer >= 0 && peer < at->comm->nranks) {
 		/* A peer that loads and stores do not reach has no pointer, which is no error. */
-		if (!at->map[peer]) {
+		if (!at->view[peer].map) {
 			*out = NULL;
 			result = ncclSuccess;
 		} else if (offset < at->size) {
-			*out = (uint8_t *)at->map[peer] + at->offset + offset;
+			*out = (uint8_t *)at->view[peer].map + at->offset + offset;
 			result = ncclSuccess;
 		}
 	}

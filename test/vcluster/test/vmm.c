@@ -124,6 +124,7 @@ static void test_domain(int domain)
 		NEED(cu.create(&handle, BYTES, &p, 0));
 		own = map(handle);
 		NEED(cudaMemset(own, 0, BYTES));
+		NEED(cudaDeviceSynchronize());
 		NEED(cu.export_to(&mine, handle, CU_MEM_HANDLE_TYPE_FABRIC, 0));
 		NEED(cu.release(handle));
 	}
