@@ -32,7 +32,7 @@ const struct ep_param_def ep_param_table[EP_PARAMS] = {
 				"if all GPUs have it. The same on all ranks" },
 	[EP_PARAM_MEMORY] = { "NCCL_EP_MEMORY", EP_MEMORY_AUTO, 0, EP_MEMORIES - 1,
 			      "how processes map each other's memory: by NCCL's windows, or by CUDA "
-			      "IPC. What cannot be done that is forced is an error. auto: the best "
+			      "IPC. Forcing a way that some rank has not is an error. auto: the best "
 			      "that all ranks can",
 			      "auto|window|ipc" },
 	[EP_PARAM_NODE_SIZE] = { "NCCL_EP_NODE_SIZE", 0, 0, EP_PARAM_LIST_MAX,
