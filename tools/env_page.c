@@ -43,15 +43,30 @@ static void put_variable(const char *name, const char *values, const char *unset
 	fputs(".\n", stdout);
 }
 
+/* "a|b" as "a, b". */
+static void put_words(char *out, const char *words)
+{
+	for (; *words; words++) {
+		*out++ = (char)(*words == '|' ? ',' : *words);
+		if (*words == '|') {
+			*out++ = ' ';
+		}
+	}
+	*out = '\0';
+}
+
 static void put_own(void)
 {
 	for (int i = 0; i < EP_PARAMS; i++) {
 		const struct ep_param_def *def = &ep_param_table[i];
-		char values[64], unset[24];
+		char values[64], unset[EP_PARAM_WORD_MAX];
 
 		snprintf(values, sizeof(values), "%" PRId64 " to %" PRId64 "%s", def->min, def->max,
 			 i == EP_PARAM_NODE_SIZE ? ", or a list of such" : "");
-		snprintf(unset, sizeof(unset), "%" PRId64, def->initial);
+		if (def->words) {
+			put_words(values, def->words);
+		}
+		(void)ep_param_word((enum ep_param_id)i, def->initial, unset);
 		put_variable(def->name, values, unset, def->help);
 	}
 }

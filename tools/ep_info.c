@@ -11,12 +11,14 @@
 
 #include <nccl.h>
 
+#include "core/param.h"
 #include "nccl_ep.h"
 #include "tools/conf.h"
 #include "tools/ep_info.h"
 #include "topo/topo.h"
 
 #define EP_LIB "libnccl_ep.so.0"
+#define EP_INFO_WINDOWS 22902 /* the first NCCL with pointers to peers' windows */
 
 enum part {
 	PART_VERSIONS = 1,
@@ -129,6 +131,42 @@ static void print_libraries(void)
 	}
 }
 
+/* How processes would map each other's memory from here, as far as one process can tell. */
+static void print_memory(int nccl)
+{
+	const char *text = getenv(ep_param_table[EP_PARAM_MEMORY].name);
+	const char *off[] = { "NCCL_CUMEM_ENABLE", "NCCL_WIN_ENABLE" };
+	int64_t memory = 0;
+	char why[80] = "";
+
+	if (text && *text && ep_param_parse(EP_PARAM_MEMORY, text, &memory) != ncclSuccess) {
+		memory = 0; /* the parameters tell */
+	}
+	if (nccl < EP_INFO_WINDOWS) {
+		snprintf(why, sizeof(why), "NCCL %d.%d.%d has no pointers to windows", nccl / 10000,
+			 nccl / 100 % 100, nccl % 100);
+	}
+	for (size_t i = 0; i < sizeof(off) / sizeof(*off); i++) {
+		const char *value = getenv(off[i]);
+
+		if (value && strcmp(value, "0") == 0) {
+			snprintf(why, sizeof(why), "%s=0", off[i]);
+		}
+	}
+	if (memory == EP_MEMORY_IPC) {
+		snprintf(why, sizeof(why), "NCCL_EP_MEMORY=ipc");
+	}
+	printf("  %-22s ", "memory of peers");
+	if (!*why) {
+		printf("by NCCL windows%s\n",
+		       memory == EP_MEMORY_WINDOW ? "" : ", by CUDA IPC if a rank cannot");
+	} else if (memory == EP_MEMORY_WINDOW) {
+		printf("not possible: NCCL_EP_MEMORY=window, but %s\n", why);
+	} else {
+		printf("by CUDA IPC: %s\n", why);
+	}
+}
+
 static void print_versions(const struct ep_topo *topo)
 {
 	const char *why;
@@ -144,6 +182,7 @@ static void print_versions(const struct ep_topo *topo)
 		printf("  %-22s %s\n", "libnccl.so.2", why);
 	} else {
 		print_nccl("libnccl.so.2", v);
+		print_memory(v);
 	}
 	why = call_version(dlopen("libcuda.so.1", RTLD_NOW), "cuDriverGetVersion", &v);
 	if (why) {

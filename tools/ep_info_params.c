@@ -32,13 +32,13 @@ static void print_own(enum ep_param_id id)
 	const char *text = getenv(def->name);
 	int64_t value = def->initial;
 	bool set = text && *text;
-	char number[24];
+	char number[EP_PARAM_WORD_MAX];
 
 	if (set && ep_param_parse(id, text, &value) != ncclSuccess) {
 		print_invalid(def->name);
 		return;
 	}
-	snprintf(number, sizeof(number), "%" PRId64, value);
+	(void)ep_param_word(id, value, number);
 	/* The node size may be a list. */
 	print_row(def->name, set && id == EP_PARAM_NODE_SIZE ? text : number, set, def->help);
 }

@@ -32,7 +32,7 @@ typedef struct {
 	unsigned int size;
 	unsigned int magic;
 	uint64_t group_bytes;  /* heap_bytes, the group's own state, and its queues for RDMA */
-	uint64_t heap_bytes;   /* memory that peers write to, from cudaMalloc */
+	uint64_t heap_bytes;   /* memory that peers write to, from cudaMalloc or ncclMemAlloc */
 	uint64_t handle_bytes; /* each live handle with memory of the library */
 	/* Input: ranks of other nodes that a rank has, the largest number of any. 0: one node, unless
 	 * NCCL_EP_NODE_SIZE is set. */

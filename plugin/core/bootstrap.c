@@ -108,10 +108,7 @@ static ncclResult_t ep_boot_nccl_error(struct ep_boot *boot)
 	return error;
 }
 
-#define EP_BOOT_GONE_TEXT 96
-
-/* " (rank 3's process has ended)" for the first rank of this host of which that is known, else "". */
-static const char *ep_boot_gone(const struct ep_boot *boot, char text[EP_BOOT_GONE_TEXT])
+const char *ep_boot_gone(const struct ep_boot *boot, char text[EP_BOOT_GONE_TEXT])
 {
 	text[0] = '\0';
 	for (int r = 0; boot->idents && r < boot->nranks && !text[0]; r++) {

@@ -37,6 +37,10 @@ ncclResult_t ep_boot_open(struct ep_boot *boot, ncclComm_t comm, uint64_t timeou
 			  ncclResult_t *mine);
 void ep_boot_close(struct ep_boot *boot);
 
+/* " (rank 3's process has ended)" for the first rank of this host of which that is known, else "". */
+#define EP_BOOT_GONE_TEXT 96
+const char *ep_boot_gone(const struct ep_boot *boot, char text[EP_BOOT_GONE_TEXT]);
+
 /*
  * all[r * bytes ..] = rank r's contribution. `what` names the purpose in errors. `all` is boot->all,
  * which serves until the next exchange, or the caller's. It may be NULL on a rank that has no memory

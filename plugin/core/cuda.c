@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
 #include "core/cuda.h"
 #include "core/log.h"
 
@@ -7,6 +8,21 @@ ncclResult_t ep_fail_cuda(cudaError_t err, const char *what)
 	(void)cudaGetLastError(); /* the caller's next check must not find our error */
 	return ep_fail(ncclUnhandledCudaError, "%s failed: %s (%s)", what, cudaGetErrorString(err),
 		       cudaGetErrorName(err));
+}
+
+bool ep_driver_find(const char *name, void *call)
+{
+	enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+	void *address = NULL;
+
+	if (cudaGetDriverEntryPointByVersion(name, &address, 11070, cudaEnableDefault, &found) !=
+		    cudaSuccess ||
+	    found != cudaDriverEntryPointSuccess) {
+		(void)cudaGetLastError();
+		address = NULL;
+	}
+	memcpy(call, &address, sizeof(address));
+	return address != NULL;
 }
 
 static int ep_cuda_device(void)

@@ -4,10 +4,14 @@
 #define EP_CORE_CUDA_H
 
 #include <cuda_runtime_api.h>
+#include <stdbool.h>
 #include "core/error.h"
 
 /* ncclUnhandledCudaError with CUDA's name for `err`. `what` says what was attempted. */
 ncclResult_t ep_fail_cuda(cudaError_t err, const char *what);
+
+/* A call of the driver, into *call: NULL, and false, if it has none of that name. */
+bool ep_driver_find(const char *name, void *call);
 
 #define EP_CUDA(call, what)                                                                        \
 	do {                                                                                       \

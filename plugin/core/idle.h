@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Waiting for the device, not for ever; and threads of the library's own. */
+/* Waiting for the device, not for ever. */
 #ifndef EP_CORE_IDLE_H
 #define EP_CORE_IDLE_H
 
 #include <cuda_runtime_api.h>
-#include <pthread.h>
 #include <stdint.h>
+#include "core/errand.h"
 
-#define EP_IDLE_LONGEST_NS (7 * 86400 * 1000000000ull)
+#define EP_IDLE_LONGEST_NS EP_ERRAND_LONGEST_NS
 
 /*
  * Waits until nothing runs on the device, the program's own work included. cudaErrorNotReady: not
@@ -15,8 +15,5 @@
  * failed runs nothing either.
  */
 cudaError_t ep_device_wait(int device, uint64_t timeout_ns);
-
-/* A thread that takes no signals of the program's. Returns an errno value. */
-int ep_thread_start(pthread_t *thread, void *(*fn)(void *), void *arg);
 
 #endif

@@ -40,6 +40,13 @@ static void ep_nccl_dyn_init(void)
 	void *library = ep_nccl_library();
 
 	ep_nccl_lookup(library, "ncclWinGetUserPtr", &ep_nccl_calls.win_get_user_ptr);
+	ep_nccl_lookup(library, "ncclMemAlloc", &ep_nccl_calls.mem_alloc);
+	ep_nccl_lookup(library, "ncclMemFree", &ep_nccl_calls.mem_free);
+	ep_nccl_lookup(library, "ncclCommWindowRegister", &ep_nccl_calls.window_register);
+	ep_nccl_lookup(library, "ncclCommWindowDeregister", &ep_nccl_calls.window_deregister);
+	ep_nccl_lookup(library, "ncclGetPeerDevicePointer", &ep_nccl_calls.get_peer_device_pointer);
+	ep_nccl_lookup(library, "ncclCommQueryProperties", &ep_nccl_calls.comm_query_properties);
+	ep_nccl_lookup(library, "ncclTeamLsa", &ep_nccl_calls.team_lsa);
 	ep_nccl_lookup(library, "ncclCommGetAsyncError", &ep_nccl_calls.comm_get_async_error);
 	if (library) {
 		dlclose(library); /* the program, or our own dependency, keeps it loaded */

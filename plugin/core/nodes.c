@@ -41,7 +41,7 @@ ncclResult_t ep_nodes_assign(struct ep_ident *idents, const struct ep_param_list
 	for (int r = 0; r < nranks; r++) {
 		int first = 0;
 
-		while (first < r && !ep_ident_same_host(&idents[first], &idents[r])) {
+		while (first < r && idents[first].domain != idents[r].domain) {
 			first++;
 		}
 		if (!sizes->count) {

@@ -12,7 +12,7 @@
  */
 ncclResult_t ep_nodes_split(uint32_t node[], const struct ep_param_list *sizes, int nranks);
 
-/* Gives every ident its node: by `sizes`, or, when it is not set, by host. */
+/* Gives every ident its node: by `sizes`, or, when it is not set, by `domain`. */
 ncclResult_t ep_nodes_assign(struct ep_ident *idents, const struct ep_param_list *sizes,
 			     int nranks);
 

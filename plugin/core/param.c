@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -29,6 +30,11 @@ const struct ep_param_def ep_param_table[EP_PARAMS] = {
 	[EP_PARAM_LL_LINES] = { "NCCL_EP_LL_LINES", -1, -1, 1,
 				"low latency: rows carry their own flags, which needs NVLink; -1: "
 				"if all GPUs have it. The same on all ranks" },
+	[EP_PARAM_MEMORY] = { "NCCL_EP_MEMORY", EP_MEMORY_AUTO, 0, EP_MEMORIES - 1,
+			      "how processes map each other's memory: by NCCL's windows, or by CUDA "
+			      "IPC. Forcing a way that some rank has not is an error. auto: the best "
+			      "that all ranks can",
+			      "auto|window|ipc" },
 	[EP_PARAM_NODE_SIZE] = { "NCCL_EP_NODE_SIZE", 0, 0, EP_PARAM_NODE_MAX,
 				 "for tests: ranks of a node, or a list with those of each node; "
 				 "ranks of different nodes use RDMA even on one host. The same on "
@@ -247,6 +253,39 @@ int64_t ep_param_or_initial(enum ep_param_id id)
 										   : def->initial;
 }
 
+/* The place of `text` among words separated by '|'; -1: it is none of them. */
+static int64_t ep_param_place(const char *words, const char *text)
+{
+	size_t n = strlen(text);
+
+	for (int64_t place = 0;; place++) {
+		size_t length = strcspn(words, "|");
+
+		if (length == n && strncmp(words, text, n) == 0) {
+			return place;
+		}
+		if (!words[length]) {
+			return -1;
+		}
+		words += length + 1;
+	}
+}
+
+const char *ep_param_word(enum ep_param_id id, int64_t value, char buffer[EP_PARAM_WORD_MAX])
+{
+	const char *words = ep_param_table[id].words;
+
+	if (!words) {
+		snprintf(buffer, EP_PARAM_WORD_MAX, "%lld", (long long)value);
+		return buffer;
+	}
+	for (; value > 0; value--) {
+		words += strcspn(words, "|") + 1;
+	}
+	snprintf(buffer, EP_PARAM_WORD_MAX, "%.*s", (int)strcspn(words, "|"), words);
+	return buffer;
+}
+
 ncclResult_t ep_param_parse(enum ep_param_id id, const char *text, int64_t *value)
 {
 	const struct ep_param_def *def = &ep_param_table[id];
@@ -260,6 +299,15 @@ ncclResult_t ep_param_parse(enum ep_param_id id, const char *text, int64_t *valu
 	}
 	if (id == EP_PARAM_NODE_SIZE) {
 		return ep_param_list_parse(def, text, &list, value);
+	}
+	if (def->words) {
+		*value = ep_param_place(def->words, text);
+		return *value >= 0
+			       ? ncclSuccess
+			       : ep_fail(ncclInvalidUsage,
+					 "environment variable %s=%.64s: set it to one of %s, or "
+					 "unset it",
+					 def->name, text, def->words);
 	}
 	if (!ep_param_number(text, &v)) {
 		return ep_fail(
@@ -281,6 +329,8 @@ ncclResult_t ep_param_parse(enum ep_param_id id, const char *text, int64_t *valu
 
 ncclResult_t ep_params_read(struct ep_params *params)
 {
+	char word[EP_PARAM_WORD_MAX];
+
 	if (!atomic_flag_test_and_set(&ep_param_checked_names)) {
 		ep_params_check_names();
 	}
@@ -292,8 +342,8 @@ ncclResult_t ep_params_read(struct ep_params *params)
 		params->set[i] = text && *text;
 		if (params->set[i]) {
 			EP_CHECK(ep_param_parse((enum ep_param_id)i, text, &params->value[i]));
-			EP_INFO(EP_LOG_ENV, "%s set by environment to %lld", ep_param_table[i].name,
-				(long long)params->value[i]);
+			EP_INFO(EP_LOG_ENV, "%s set by environment to %s", ep_param_table[i].name,
+				ep_param_word((enum ep_param_id)i, params->value[i], word));
 		}
 	}
 	if (params->set[EP_PARAM_NODE_SIZE]) {

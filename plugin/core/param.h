@@ -17,6 +17,7 @@ enum ep_param_id {
 	EP_PARAM_LL_RECV_SMS,
 	EP_PARAM_LL_THREADS,
 	EP_PARAM_LL_LINES,
+	EP_PARAM_MEMORY,
 	EP_PARAM_NODE_SIZE,
 	EP_PARAM_RDMA_MODE,
 	EP_PARAM_RDMA_QUEUES,
@@ -26,11 +27,20 @@ enum ep_param_id {
 	EP_PARAMS
 };
 
+/* NCCL_EP_MEMORY, by the order of its words. */
+enum ep_memory {
+	EP_MEMORY_AUTO,
+	EP_MEMORY_WINDOW,
+	EP_MEMORY_IPC,
+	EP_MEMORIES
+};
+
 struct ep_param_def {
 	const char *name;
 	int64_t initial;  /* when the variable is not set */
 	int64_t min, max; /* lists: of each number */
 	const char *help;
+	const char *words; /* "auto|a|b": the value is one of these, by its place; NULL: numbers */
 };
 
 /* A list of numbers: the sizes of nodes. */
@@ -57,6 +67,10 @@ ncclResult_t ep_params_read(struct ep_params *params);
 
 /* A number of the environment; the table's where it is not set or not possible, without a word. */
 int64_t ep_param_or_initial(enum ep_param_id id);
+
+/* The word that a value stands for, as text in `buffer`; of parameters without words the number. */
+#define EP_PARAM_WORD_MAX 24
+const char *ep_param_word(enum ep_param_id id, int64_t value, char buffer[EP_PARAM_WORD_MAX]);
 
 /*
  * One value from its text. Of a list: a number that tells short lists apart, four decimal digits for

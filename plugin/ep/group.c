@@ -20,6 +20,7 @@ struct ep_hello {
 	struct ep_verdict verdict;
 	struct ep_ident ident;
 	struct ep_group_agreed agreed;
+	struct ep_peer_offer offer;
 	uint64_t team;
 };
 
@@ -231,6 +232,7 @@ static ncclResult_t ep_group_meet(struct ncclEpGroup *g, struct ep_boot *boot, n
 	}
 	if (mine == ncclSuccess) {
 		hello.agreed = ep_group_config_agreed(&g->config);
+		ep_peer_offer_make(&hello.offer, g->comm, g->config.memory);
 		hello.team = ep_random_u64();
 	}
 	hello.verdict = ep_verdict_make(mine);
@@ -245,6 +247,8 @@ static ncclResult_t ep_group_meet(struct ncclEpGroup *g, struct ep_boot *boot, n
 	}
 	boot->idents = g->idents;
 	*team = all[0].team;
+	EP_CHECK(ep_peer_choose(&g->memory, g->idents, &all[0].offer, sizeof(hello),
+				&g->config.node_size, g->nranks));
 	return ep_group_remote_plan(g);
 }
 
@@ -286,8 +290,8 @@ static ncclResult_t ep_group_make(struct ncclEpGroup **out, ncclComm_t comm, int
 	if (result != ncclSuccess && g->remote_ranks) {
 		goto err_free; /* as on all ranks */
 	}
-	EP_CHECK_GOTO(ep_heap_open(&g->peer_heap, boot, g->idents, team, g->config.heap_bytes,
-				   result),
+	EP_CHECK_GOTO(ep_heap_open(&g->peer_heap, boot, g->idents, &g->memory, team,
+				   g->config.heap_bytes, result),
 		      err_close_remote);
 	EP_CHECK_GOTO(ep_group_remote_bind(g, boot, &g->peer_heap, &g->config.heap),
 		      err_close_heap);
@@ -354,11 +358,13 @@ ncclResult_t ep_group_create(struct ncclEpGroup **ep_group, ncclComm_t comm,
 	g->config.algo->group_describe(g, choices, sizeof(choices));
 	EP_INFO(EP_LOG_INIT,
 		"group %p rank %d of %d: %s, %u experts, %u tokens of %u bytes per rank, "
-		"heap %llu bytes, %s, rows as %s, timeout %llu ms%s; "
+		"heap %llu bytes by %s%s%s%s, %s, rows as %s, timeout %llu ms%s; "
 		"%u ranks of other nodes, %u channels",
 		(void *)g, g->rank, g->nranks, g->config.algo->limits.mode, g->config.num_experts,
 		g->config.shape.max_tokens, g->config.shape.max_token_bytes,
-		(unsigned long long)g->peer_heap.bytes, choices, g->lines ? "lines" : "bytes",
+		(unsigned long long)g->peer_heap.bytes, ep_peer_way_name(g->memory.way),
+		g->memory.no_window.text[0] ? " (no windows: " : "", g->memory.no_window.text,
+		g->memory.no_window.text[0] ? ")" : "", choices, g->lines ? "lines" : "bytes",
 		(unsigned long long)(g->config.timeout_ns / 1000000),
 		g->config.enable_mask ? ", masks" : "", g->remote_ranks, g->config.shape.channels);
 	ep_group_heap_warn(g, g->heap.topk);

@@ -22,6 +22,7 @@ struct ncclEpGroup {
 	struct ep_params params;
 	struct ep_ident *idents; /* [nranks] */
 
+	struct ep_peer_choice memory; /* how heaps are mapped */
 	struct ep_heap peer_heap;
 	struct ep_group_heap heap; /* layout of peer_heap */
 	bool heap_warned;          /* that it is larger than the caller wants */

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include "core/nodes.h"
 #include "core/param.h"
+#include "peer/way.h"
 #include "ep/algo.h"
 
 struct ep_group_config {
@@ -17,6 +18,7 @@ struct ep_group_config {
 	uint32_t max_sms;        /* 0: not limited */
 	uint64_t timeout_ns;
 	bool enable_mask;
+	enum ep_memory memory;
 	struct ep_param_list node_size;
 	int64_t node_code;    /* the same as a number, for comparison; 0: not set */
 	uint32_t rdma_queues; /* asked for; 0: automatic */

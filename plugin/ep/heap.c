@@ -83,7 +83,8 @@ static ncclResult_t ep_group_grow(struct ncclEpGroup *g, uint32_t topk, ncclResu
 	if (mine == ncclSuccess) {
 		mine = ep_group_settle_heap(g, topk, timeout_ns, &err);
 	}
-	EP_CHECK_GOTO(ep_heap_open(&grown, &boot, g->idents, g->peer_heap.team, heap.bytes, mine),
+	EP_CHECK_GOTO(ep_heap_open(&grown, &boot, g->idents, &g->memory, g->peer_heap.team,
+				   heap.bytes, mine),
 		      out);
 	/* All ranks have come here, so that nothing is on its way to the old memory. */
 	ep_group_remote_unbind(g);

@@ -22,24 +22,10 @@ static ep_cu_range_fn ep_cu_range;
 static ep_cu_attr_fn ep_cu_set_attribute;
 static pthread_once_t ep_cu_once = PTHREAD_ONCE_INIT;
 
-static void ep_cu_lookup(const char *name, void *call)
-{
-	enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-	void *address = NULL;
-
-	if (cudaGetDriverEntryPointByVersion(name, &address, 11070, cudaEnableDefault, &found) !=
-		    cudaSuccess ||
-	    found != cudaDriverEntryPointSuccess) {
-		(void)cudaGetLastError();
-		address = NULL;
-	}
-	memcpy(call, &address, sizeof(address));
-}
-
 static void ep_cu_init(void)
 {
-	ep_cu_lookup("cuMemGetHandleForAddressRange", &ep_cu_range);
-	ep_cu_lookup("cuPointerSetAttribute", &ep_cu_set_attribute);
+	(void)ep_driver_find("cuMemGetHandleForAddressRange", &ep_cu_range);
+	(void)ep_driver_find("cuPointerSetAttribute", &ep_cu_set_attribute);
 }
 
 void ep_gda_sync_memops(void *p)

@@ -8,6 +8,9 @@
 /* The CUDA ordinal in this process of a peer's GPU; false if this process does not see it. */
 static bool ep_peer_ordinal(const struct ep_ident *self, const struct ep_ident *peer, int *device)
 {
+	if (!ep_ident_same_host(self, peer)) {
+		return false; /* a GPU of ours may have the same bus id */
+	}
 	*device = peer->device;
 	if (ep_ident_same_process(self, peer)) {
 		return true;
@@ -24,12 +27,6 @@ static ncclResult_t ep_peer_check_pair(const struct ep_ident *self, int self_ran
 {
 	int device, can = 0;
 
-	if (!ep_ident_same_host(self, peer)) {
-		return ep_fail(ncclInvalidUsage,
-			       "ranks %d (host %s) and %d (host %s) are on different hosts, but "
-			       "NCCL_EP_NODE_SIZE makes them one node: unset it",
-			       self_rank, self->hostname, peer_rank, peer->hostname);
-	}
 	if (self->mig || peer->mig) {
 		return ep_fail(
 			ncclInvalidUsage,
@@ -39,7 +36,7 @@ static ncclResult_t ep_peer_check_pair(const struct ep_ident *self, int self_ran
 			peer_rank, peer->mig ? " (a MIG instance)" : "");
 	}
 	if (!ep_peer_ordinal(self, peer, &device)) {
-		return ncclSuccess; /* hidden from this process; opening its memory will tell */
+		return ncclSuccess; /* not seen by this process; opening its memory will tell */
 	}
 	if (device == self->device) {
 		return ncclSuccess;
@@ -90,7 +87,9 @@ bool ep_peer_all_nvlink(const struct ep_ident *idents, int nranks, int rank)
 	for (int r = 0; r < nranks && all; r++) {
 		int device;
 
+		/* What maps GPUs of other hosts is NVLink. */
 		if (r == rank || !ep_ident_same_node(self, &idents[r]) ||
+		    !ep_ident_same_host(self, &idents[r]) ||
 		    strcmp(self->bus_id, idents[r].bus_id) == 0) {
 			continue;
 		}

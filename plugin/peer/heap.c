@@ -5,17 +5,18 @@
 #include "core/log.h"
 #include "peer/internal.h"
 
-/* The one place that chooses how a peer's heap is mapped. NULL: it is not. */
-static const struct ep_peer_way *ep_peer_way_to(const struct ep_ident *idents, int rank, int peer)
+/* How a peer's heap is mapped in a group with this way. NULL: it is not. */
+static const struct ep_peer_way *ep_peer_way_to(const struct ep_peer_way *way,
+						const struct ep_ident *idents, int rank, int peer)
 {
 	if (peer == rank || !ep_ident_same_node(&idents[rank], &idents[peer])) {
 		return NULL;
 	}
-	return ep_ident_same_process(&idents[rank], &idents[peer]) ? &ep_peer_plain : &ep_peer_ipc;
+	return ep_ident_same_process(&idents[rank], &idents[peer]) ? &ep_peer_plain : way;
 }
 
 static ncclResult_t ep_heap_entry_new(struct ep_heap_entry **out, const struct ep_heap *heap,
-				      const struct ep_ident *idents)
+				      const struct ep_ident *idents, const struct ep_peer_way *way)
 {
 	size_t bytes = (size_t)heap->nranks * sizeof(*idents);
 	struct ep_heap_entry *e = calloc(1, sizeof(*e) + bytes);
@@ -35,6 +36,7 @@ static ncclResult_t ep_heap_entry_new(struct ep_heap_entry **out, const struct e
 		return ep_fail_cuda(err, "creating a stream");
 	}
 	e->maker = pthread_self();
+	e->way = way;
 	e->bytes = heap->bytes;
 	e->rank = heap->rank;
 	e->nranks = heap->nranks;
@@ -48,8 +50,10 @@ static ncclResult_t ep_heap_entry_new(struct ep_heap_entry **out, const struct e
 
 void ep_heap_entry_free(struct ep_heap_entry *e)
 {
-	if ((e->base && cudaFree(e->base) != cudaSuccess) |
-	    (cudaStreamDestroy(e->stream) != cudaSuccess)) {
+	if (e->base) {
+		e->way->free(e->base);
+	}
+	if (cudaStreamDestroy(e->stream) != cudaSuccess) {
 		(void)cudaGetLastError();
 	}
 	ep_heap_delist(e);
@@ -61,16 +65,15 @@ void ep_heap_entry_free(struct ep_heap_entry *e)
 /* Our own memory, zeroed, with the stamp that peers check after mapping it. */
 static ncclResult_t ep_heap_alloc(struct ep_heap_entry *e)
 {
+	struct ep_reason why;
 	void *base = NULL;
-	cudaError_t err = cudaMalloc(&base, e->bytes);
 
-	if (err != cudaSuccess) {
-		(void)cudaGetLastError();
+	if (!e->way->alloc(&base, e->bytes, &why)) {
 		return ep_fail(
 			ncclUnhandledCudaError,
 			"rank %d cannot allocate %llu bytes of device memory that peers "
 			"write to: %s; lower max_dispatch_tokens_per_rank or max_token_bytes",
-			e->rank, (unsigned long long)e->bytes, cudaGetErrorString(err));
+			e->rank, (unsigned long long)e->bytes, why.text);
 	}
 	e->base = base;
 	EP_CUDA(cudaMemsetAsync(base, 0, e->bytes, e->stream), "zeroing the heap");
@@ -84,7 +87,7 @@ static ncclResult_t ep_heap_alloc(struct ep_heap_entry *e)
 static ncclResult_t ep_heap_map(struct ep_heap *heap, const struct ep_ident *idents, int peer,
 				const struct ep_heap_export *e)
 {
-	const struct ep_peer_way *way = ep_peer_way_to(idents, heap->rank, peer);
+	const struct ep_peer_way *way = ep_peer_way_to(heap->entry->way, idents, heap->rank, peer);
 	cudaStream_t stream = heap->entry->stream;
 	struct ep_heap_stamp seen;
 	void *base = NULL;
@@ -92,7 +95,7 @@ static ncclResult_t ep_heap_map(struct ep_heap *heap, const struct ep_ident *ide
 	if (!way) {
 		return ncclSuccess;
 	}
-	EP_CHECK(way->map(&base, e, idents, heap->rank, peer));
+	EP_CHECK(way->map(&base, heap, e, idents, peer));
 	heap->base[peer] = base;
 	heap->way[peer] = way;
 	EP_CUDA(cudaMemcpyAsync(&seen, base, sizeof(seen), cudaMemcpyDefault, stream),
@@ -111,7 +114,7 @@ void ep_heap_unmap(struct ep_heap *heap)
 {
 	for (int r = 0; r < heap->nranks && heap->way; r++) {
 		if (heap->way[r]) {
-			heap->way[r]->unmap(heap->base[r]);
+			heap->way[r]->unmap(heap->base[r], heap->bytes);
 			heap->way[r] = NULL;
 			heap->base[r] = NULL;
 		}
@@ -139,62 +142,50 @@ void ep_heap_tables_free(struct ep_heap *heap)
 
 /* Allocation and export; what comes out goes to the peers even if it is a failure. */
 static ncclResult_t ep_heap_export_make(struct ep_heap *heap, const struct ep_ident *idents,
-					ncclResult_t mine, struct ep_heap_export *e)
+					const struct ep_peer_way *way, ncclResult_t mine,
+					struct ep_heap_export *e)
 {
 	memset(e, 0, sizeof(*e));
+	e->hopeless = true;
 	if (mine == ncclSuccess) {
 		mine = ep_heap_tables_new(heap);
 	}
 	if (mine == ncclSuccess) {
-		mine = ep_heap_entry_new(&heap->entry, heap, idents);
+		mine = ep_heap_entry_new(&heap->entry, heap, idents, way);
 	}
 	if (mine == ncclSuccess) {
 		mine = ep_heap_alloc(heap->entry);
+		e->hopeless = mine != ncclSuccess;
 		e->stamp = heap->entry->stamp;
 		heap->base[heap->rank] = heap->entry->base;
 	}
 	for (int r = 0; r < heap->nranks && mine == ncclSuccess; r++) {
-		const struct ep_peer_way *way = ep_peer_way_to(idents, heap->rank, r);
+		const struct ep_peer_way *to = ep_peer_way_to(way, idents, heap->rank, r);
 
-		mine = way ? way->give(e, heap->entry->base) : ncclSuccess;
+		mine = to && to->give ? to->give(e, heap->entry->base) : ncclSuccess;
 	}
 	e->verdict = ep_verdict_make(mine);
 	return mine;
 }
 
-ncclResult_t ep_heap_open(struct ep_heap *heap, struct ep_boot *boot, const struct ep_ident *idents,
-			  uint64_t team, uint64_t bytes, ncclResult_t mine)
+/* Maps all peers, which is worth nothing unless all ranks agree that it has worked. */
+static ncclResult_t ep_heap_map_all(struct ep_heap *heap, struct ep_boot *boot,
+				    const struct ep_ident *idents, const struct ep_heap_export *all)
 {
-	static const char what[] = "allocating and mapping the group's memory";
-	const struct ep_heap_export *all = boot->all;
-	struct ep_heap_export e;
-	ncclResult_t result;
+	const struct ep_peer_way *way = heap->entry->way;
+	ncclResult_t mine = way->open ? way->open(heap, boot) : ncclSuccess;
 
-	memset(heap, 0, sizeof(*heap));
-	heap->rank = boot->rank;
-	heap->nranks = boot->nranks;
-	heap->team = team;
-	heap->bytes = ep_heap_alloc_bytes(bytes);
-	mine = ep_heap_export_make(heap, idents, mine, &e);
-	EP_CHECK_GOTO(ep_boot_allgather(boot, &e, boot->all, sizeof(e), what), err_free_heap);
-	EP_CHECK_GOTO(all ? ep_verdict_check(boot, all, sizeof(e), what) : mine, err_free_heap);
 	for (int r = 0; r < heap->nranks && mine == ncclSuccess; r++) {
 		mine = ep_heap_map(heap, idents, r, &all[r]);
 	}
-	result = ep_boot_agree(boot, mine, what);
-	if (result != ncclSuccess && !boot->stuck) {
-		/* The owner frees only after everybody has unmapped. */
-		ep_heap_unmap(heap);
-		(void)ep_boot_agree(boot, ncclSuccess, what);
+	if (way->close && !boot->stuck) {
+		way->close(heap, boot);
 	}
-	if (result != ncclSuccess) {
-		goto err_free_heap;
-	}
-	EP_INFO(EP_LOG_ALLOC, "rank %d: %llu bytes of device memory that peers write", heap->rank,
-		(unsigned long long)heap->bytes);
-	return ncclSuccess;
+	return mine;
+}
 
-err_free_heap:
+static void ep_heap_open_undo(struct ep_heap *heap, const struct ep_boot *boot)
+{
 	if (boot->stuck) {
 		/* Freeing waits for the device, where the collective waits for a rank. */
 		EP_WARN("rank %d: %llu bytes of device memory stay allocated", heap->rank,
@@ -207,8 +198,76 @@ err_free_heap:
 	}
 	if (heap->entry) {
 		ep_heap_entry_free(heap->entry);
+		heap->entry = NULL;
 	}
 	ep_heap_tables_free(heap);
+}
+
+/* ep_heap_open in one way. *hopeless: another one would fail, too. */
+static ncclResult_t ep_heap_try(struct ep_heap *heap, struct ep_boot *boot,
+				const struct ep_ident *idents, const struct ep_peer_way *way,
+				ncclResult_t mine, bool *hopeless)
+{
+	static const char what[] = "allocating and mapping the group's memory";
+	const struct ep_heap_export *all = boot->all;
+	struct ep_heap_export e;
+	ncclResult_t result;
+
+	*hopeless = true;
+	mine = ep_heap_export_make(heap, idents, way, mine, &e);
+	EP_CHECK_GOTO(ep_boot_allgather(boot, &e, boot->all, sizeof(e), what), err_undo);
+	EP_CHECK_GOTO(all ? ncclSuccess : mine, err_undo);
+	*hopeless = false;
+	for (int r = 0; r < heap->nranks; r++) {
+		*hopeless |= all[r].hopeless != 0;
+	}
+	EP_CHECK_GOTO(ep_verdict_check(boot, all, sizeof(e), what), err_undo);
+	mine = ep_heap_map_all(heap, boot, idents, all);
+	if (boot->stuck) {
+		result = mine;
+		goto err_undo;
+	}
+	result = ep_boot_agree(boot, mine, what);
+	if (result != ncclSuccess && !boot->stuck) {
+		/* The owner frees only after everybody has unmapped. */
+		ep_heap_unmap(heap);
+		(void)ep_boot_agree(boot, ncclSuccess, what);
+	}
+	if (result == ncclSuccess) {
+		return ncclSuccess;
+	}
+err_undo:
+	ep_heap_open_undo(heap, boot);
+	return result;
+}
+
+ncclResult_t ep_heap_open(struct ep_heap *heap, struct ep_boot *boot, const struct ep_ident *idents,
+			  struct ep_peer_choice *choice, uint64_t team, uint64_t bytes,
+			  ncclResult_t mine)
+{
+	ncclResult_t result;
+	bool hopeless;
+
+	for (;;) {
+		memset(heap, 0, sizeof(*heap));
+		heap->rank = boot->rank;
+		heap->nranks = boot->nranks;
+		heap->team = team;
+		heap->bytes = ep_heap_alloc_bytes(bytes);
+		result = ep_heap_try(heap, boot, idents, choice->way, mine, &hopeless);
+		if (result == ncclSuccess || hopeless || boot->stuck || !choice->next) {
+			break;
+		}
+		EP_WARN("rank %d: no memory by %s for this group; the next way is %s", heap->rank,
+			choice->way->name, choice->next->name);
+		ep_reason_set(&choice->no_window, "%s failed", choice->way->name);
+		choice->way = choice->next;
+		choice->next = NULL;
+	}
+	if (result == ncclSuccess) {
+		EP_INFO(EP_LOG_ALLOC, "rank %d: %llu bytes of device memory that peers write",
+			heap->rank, (unsigned long long)heap->bytes);
+	}
 	return result;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A heap: memory of a group that peers write, of the same size on every rank, mapped by all ranks of
- * its owner's node (idents' `node`) in one of the ways of internal.h. Remote ranks write it through
+ * its owner's node (idents' `node`) in the way that all chose (way.h). Remote ranks write it through
  * NICs, which is not seen here.
  *
  * Ownership. A rank owns its heap from ep_heap_open until ep_heap_close or ep_heap_leave, which give
@@ -11,6 +11,10 @@
  * (remote ranks get theirs by somebody else), unmaps them, and its own heap departs: the process
  * keeps it on a list until all ranks of the group that are in this process have left, and all others
  * have written their farewells or have ended.
+ *
+ * Where a mapping keeps the memory that it shows (windows), a rank of another process of the node
+ * writes no farewell, and nobody waits for it: what it still stores after the owner has freed its
+ * heap harms nobody, and the memory is gone when the last mapping is.
  *
  * Who waits for whom. ep_heap_leave waits where that gives the memory back: a second for ranks of
  * the same node, those of this process included, and until their deadline for remote ranks, so that
@@ -32,11 +36,11 @@
 
 #include "core/bootstrap.h"
 #include "core/ident.h"
+#include "peer/way.h"
 
 #define EP_HEAP_STAMP_BYTES 32
 #define EP_HEAP_ALIGN (2u << 20) /* own allocation for the driver, so that IPC exports only it */
 
-struct ep_peer_way;
 struct ep_heap_entry;
 
 /* A rank's heap, and where it has mapped those of its peers. */
@@ -48,17 +52,18 @@ struct ep_heap {
 	unsigned char **base;           /* [nranks] NULL: a remote rank's */
 	const struct ep_peer_way **way; /* [nranks] NULL: not mapped */
 	struct ep_heap_entry *entry;    /* in the list of the process */
+	ncclWindow_t window;           /* while peers are being mapped */
 };
 
-/* Bytes that a heap of `bytes` takes from cudaMalloc. */
+/* Bytes that a heap of `bytes` takes from cudaMalloc or ncclMemAlloc. */
 static inline uint64_t ep_heap_alloc_bytes(uint64_t bytes)
 {
 	return ep_round_up(bytes, EP_HEAP_ALIGN);
 }
 
 /*
- * Whether this rank can reach the others of its node: same host, no MIG, peer access. Local; the
- * answer need not be the same on all ranks. Names the pair that cannot.
+ * Whether this rank can reach the others of its node: no MIG, peer access. Local; the answer need not
+ * be the same on all ranks. Names the pair that cannot.
  */
 ncclResult_t ep_peer_check(const struct ep_ident *idents, int nranks, int rank);
 
@@ -66,11 +71,13 @@ ncclResult_t ep_peer_check(const struct ep_ident *idents, int nranks, int rank);
 bool ep_peer_all_nvlink(const struct ep_ident *idents, int nranks, int rank);
 
 /*
- * Collective. Allocates and zeroes `bytes`, exchanges and maps. All ranks succeed or none does.
- * `mine` is this rank's result so far: a failure makes every rank fail.
+ * Collective. Allocates and zeroes `bytes`, exchanges and maps, in the next way if the chosen one
+ * fails. All ranks succeed or none does. `mine` is this rank's result so far: a failure makes every
+ * rank fail.
  */
 ncclResult_t ep_heap_open(struct ep_heap *heap, struct ep_boot *boot, const struct ep_ident *idents,
-			  uint64_t team, uint64_t bytes, ncclResult_t mine);
+			  struct ep_peer_choice *choice, uint64_t team, uint64_t bytes,
+			  ncclResult_t mine);
 
 /* Collective. All kernels of the group must be over on this rank. */
 void ep_heap_close(struct ep_heap *heap, struct ep_boot *boot);

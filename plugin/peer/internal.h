@@ -28,27 +28,45 @@ struct ep_heap_export {
 	struct ep_heap_stamp stamp;
 	void *base;
 	cudaIpcMemHandle_t ipc;
+	uint32_t hopeless; /* the rank has no memory to map, in whatever way */
 };
 
 _Static_assert(sizeof(struct ep_heap_export) <= EP_BOOT_BYTES, "ep_heap_export");
 
-/* A way to map a peer's heap. ep_peer_way_to in heap.c chooses. */
+/* A way to map a peer's heap. way.c chooses. */
 struct ep_peer_way {
-	/* Adds to `e` what peers need to map our heap at `base`. */
+	const char *name;
+	bool lasting; /* a mapping keeps the memory: its owner may free it at any time */
+	/* The heap's memory. */
+	bool (*alloc)(void **base, uint64_t bytes, struct ep_reason *why);
+	void (*free)(void *base);
+	/* Adds to `e` what peers need to map our heap at `base`. NULL: nothing. */
 	ncclResult_t (*give)(struct ep_heap_export *e, void *base);
+	/* Before the first peer is mapped, collective; and after the last one. NULL: nothing to do. */
+	ncclResult_t (*open)(struct ep_heap *heap, struct ep_boot *boot);
+	void (*close)(struct ep_heap *heap, struct ep_boot *boot);
 	/* *base: where rank `peer`, which gave `e`, is mapped. Fails with the names of both GPUs. */
-	ncclResult_t (*map)(void **base, const struct ep_heap_export *e,
-			    const struct ep_ident *idents, int rank, int peer);
-	void (*unmap)(void *base);
+	ncclResult_t (*map)(void **base, const struct ep_heap *heap, const struct ep_heap_export *e,
+			    const struct ep_ident *idents, int peer);
+	void (*unmap)(void *base, uint64_t bytes);
 };
 
-extern const struct ep_peer_way ep_peer_plain; /* ranks of one process */
-extern const struct ep_peer_way ep_peer_ipc;   /* processes of one host */
+extern const struct ep_peer_way ep_peer_plain;  /* ranks of one process */
+extern const struct ep_peer_way ep_peer_ipc;    /* processes of one host */
+extern const struct ep_peer_way ep_peer_window; /* processes of one LSA team of NCCL */
+
+/* Memory of cudaMalloc, which more than one way takes. */
+bool ep_peer_plain_alloc(void **base, uint64_t bytes, struct ep_reason *why);
+void ep_peer_plain_free(void *base);
+
+/* Whether the driver has what windows need. */
+bool ep_window_driver(struct ep_reason *why);
 
 /* A heap of this process: all that its end needs is here from the beginning. */
 struct ep_heap_entry {
 	struct ep_heap_entry *next;
 	pthread_t maker;
+	const struct ep_peer_way *way;
 	unsigned char *base;
 	uint64_t bytes;
 	struct ep_heap_stamp stamp;

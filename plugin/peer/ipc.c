@@ -9,8 +9,9 @@ static ncclResult_t ep_peer_ipc_give(struct ep_heap_export *e, void *base)
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_peer_ipc_map(void **base, const struct ep_heap_export *e,
-				    const struct ep_ident *idents, int rank, int peer)
+static ncclResult_t ep_peer_ipc_map(void **base, const struct ep_heap *heap,
+				    const struct ep_heap_export *e, const struct ep_ident *idents,
+				    int peer)
 {
 	cudaError_t err = cudaIpcOpenMemHandle(base, e->ipc, cudaIpcMemLazyEnablePeerAccess);
 
@@ -20,21 +21,25 @@ static ncclResult_t ep_peer_ipc_map(void **base, const struct ep_heap_export *e,
 			       "GPU %s of rank %d cannot map memory of GPU %s of rank %d: %s; both "
 			       "processes need the same IPC namespace, and GPUs with peer access "
 			       "to each other",
-			       idents[rank].bus_id, rank, idents[peer].bus_id, peer,
+			       idents[heap->rank].bus_id, heap->rank, idents[peer].bus_id, peer,
 			       cudaGetErrorString(err));
 	}
 	return ncclSuccess;
 }
 
-static void ep_peer_ipc_unmap(void *base)
+static void ep_peer_ipc_unmap(void *base, uint64_t bytes)
 {
+	(void)bytes;
 	if (cudaIpcCloseMemHandle(base) != cudaSuccess) {
 		(void)cudaGetLastError();
 	}
 }
 
 const struct ep_peer_way ep_peer_ipc = {
-	ep_peer_ipc_give,
-	ep_peer_ipc_map,
-	ep_peer_ipc_unmap,
+	.name = "CUDA IPC",
+	.alloc = ep_peer_plain_alloc,
+	.free = ep_peer_plain_free,
+	.give = ep_peer_ipc_give,
+	.map = ep_peer_ipc_map,
+	.unmap = ep_peer_ipc_unmap,
 };

@@ -71,6 +71,9 @@ static bool ep_departed_lost(const struct ep_heap_entry *e, int r, bool ask)
 	if (!local && (!e->remote.cut || (e->remote.absent && e->remote.absent[r]))) {
 		return true;
 	}
+	if (local && e->way->lasting) {
+		return true; /* it writes none, and may store to memory that is its own as well */
+	}
 	return ask && (ep_ident_gone(&e->idents[e->rank], &e->idents[r]) ||
 		       (!local && e->remote.lost(e->remote.arg, r)));
 }
@@ -262,7 +265,8 @@ void ep_heap_farewell(struct ep_heap *heap)
 	for (int r = 0; r < e->nranks; r++) {
 		unsigned char *word = heap->base[r] + EP_HEAP_FAREWELL(e->rank);
 
-		if (heap->way[r] && !ep_ident_same_process(&e->idents[e->rank], &e->idents[r]) &&
+		if (heap->way[r] && !heap->way[r]->lasting &&
+		    !ep_ident_same_process(&e->idents[e->rank], &e->idents[r]) &&
 		    !ep_ident_gone(&e->idents[e->rank], &e->idents[r]) &&
 		    cudaMemcpyAsync(word, &heap->team, 8, cudaMemcpyDefault, e->stream) !=
 			    cudaSuccess) {

@@ -3,15 +3,36 @@
 #include "core/cuda.h"
 #include "peer/internal.h"
 
+bool ep_peer_plain_alloc(void **base, uint64_t bytes, struct ep_reason *why)
+{
+	cudaError_t err = cudaMalloc(base, bytes);
+
+	if (err != cudaSuccess) {
+		(void)cudaGetLastError();
+		return ep_reason_set(why, "%s", cudaGetErrorString(err));
+	}
+	return true;
+}
+
+void ep_peer_plain_free(void *base)
+{
+	if (cudaFree(base) != cudaSuccess) {
+		(void)cudaGetLastError();
+	}
+}
+
 static ncclResult_t ep_peer_plain_give(struct ep_heap_export *e, void *base)
 {
 	e->base = base;
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_peer_plain_map(void **base, const struct ep_heap_export *e,
-				      const struct ep_ident *idents, int rank, int peer)
+static ncclResult_t ep_peer_plain_map(void **base, const struct ep_heap *heap,
+				      const struct ep_heap_export *e, const struct ep_ident *idents,
+				      int peer)
 {
+	int rank = heap->rank;
+
 	if (idents[peer].device != idents[rank].device) {
 		cudaError_t err = cudaDeviceEnablePeerAccess(idents[peer].device, 0);
 
@@ -30,13 +51,17 @@ static ncclResult_t ep_peer_plain_map(void **base, const struct ep_heap_export *
 	return ncclSuccess;
 }
 
-static void ep_peer_plain_unmap(void *base)
+static void ep_peer_plain_unmap(void *base, uint64_t bytes)
 {
 	(void)base;
+	(void)bytes;
 }
 
 const struct ep_peer_way ep_peer_plain = {
-	ep_peer_plain_give,
-	ep_peer_plain_map,
-	ep_peer_plain_unmap,
+	.name = "plain pointers",
+	.alloc = ep_peer_plain_alloc,
+	.free = ep_peer_plain_free,
+	.give = ep_peer_plain_give,
+	.map = ep_peer_plain_map,
+	.unmap = ep_peer_plain_unmap,
 };

@@ -43,6 +43,9 @@ expect 0 '^  NCCL_IB_ADDR_RANGE +INVALID .*NCCL_IB_ADDR_RANGE=10/8 ' \
 expect 0 '^  NCCL_IB_ADDR_RANGE +2001:db8::/32 +environment ' \
 	env NCCL_IB_ADDR_FAMILY=AF_INET6 NCCL_IB_ADDR_RANGE=2001:db8::/32 "$ep_info" -p
 expect 0 '^  NCCL_EP_NODE_SIZE +4,4 +environment ' env NCCL_EP_NODE_SIZE=4,4 "$ep_info" -p
+expect 0 '^  NCCL_EP_MEMORY +ipc +environment ' env NCCL_EP_MEMORY=ipc "$ep_info" -p
+expect 0 '^  NCCL_EP_MEMORY +auto +default ' env -u NCCL_EP_MEMORY "$ep_info" -p
+expect 0 '^  NCCL_EP_MEMORY +INVALID .*set it to one of auto\|window\|ipc' env NCCL_EP_MEMORY=1 "$ep_info" -p
 
 # NCCL's configuration files, as NCCL reads them: the environment wins, then the first file.
 work=$(mktemp -d) || exit 1

@@ -107,6 +107,16 @@ static void test_lists(void)
 			     "is not a number or a list of numbers from 1 to 1024, 64 at most");
 	}
 	CHECK(v == -7);
+	for (int i = 0; i < EP_MEMORIES; i++) {
+		static const char *const words[] = { "auto", "window", "ipc" };
+		char word[EP_PARAM_WORD_MAX];
+
+		CHECK(ep_param_parse(EP_PARAM_MEMORY, words[i], &v) == ncclSuccess && v == i);
+		CHECK_TEXT(ep_param_word(EP_PARAM_MEMORY, i, word), words[i]);
+	}
+	CHECK_REASON(ep_param_parse(EP_PARAM_MEMORY, "ip", &v), ncclInvalidUsage,
+		     "NCCL_EP_MEMORY=ip: set it to one of auto|window|ipc, or unset it");
+	CHECK(ep_param_parse(EP_PARAM_MEMORY, "auto|window", &v) == ncclInvalidUsage);
 	CHECK_REASON(ep_param_parse(EP_PARAM_RDMA_DEPTH, "96", &v), ncclInvalidUsage,
 		     "set it to 64..32768 (a power of two)");
 	CHECK(ep_param_parse(EP_PARAM_RDMA_DEPTH, "32", &v) == ncclInvalidUsage);
@@ -129,7 +139,7 @@ static bool nodes_are(const char *text, int nranks, const char *expected)
 	unsetenv("NCCL_EP_NODE_SIZE");
 	memset(idents, 0, sizeof(idents));
 	for (int r = 0; r < nranks; r++) {
-		idents[r].host = (uint64_t)r % 2; /* only counts without the parameter */
+		idents[r].domain = (uint32_t)r % 2; /* only counts without the parameter */
 	}
 	if (ep_nodes_assign(idents, &p.node_size, nranks) != ncclSuccess) {
 		return false;

@@ -26,7 +26,7 @@ struct rank {
 };
 
 static struct rank ranks[VC_RANKS_MAX];
-static int nranks, nodes = 1, gpus = 1;
+static int nranks, nodes = 1, gpus = 1, domain;
 static double timeout_s;
 static bool keep_going;
 static char dir[128];
@@ -43,6 +43,7 @@ static void help(void)
 	     "Runs a program on a virtual cluster, one process per rank.\n"
 	     "  --nodes N      nodes, 1 to 64 [1]\n"
 	     "  --gpus G       GPUs of each node, 1 to 64 [1]; a rank for each GPU, at most 256\n"
+	     "  --domain N     so many nodes, one after another, map each other's GPUs [1]\n"
 	     "  --env K=V      an environment variable for all ranks\n"
 	     "  --timeout S    end all ranks after S seconds [0: never]\n"
 	     "  --keep-going   leave the other ranks alone when one fails\n"
@@ -170,6 +171,9 @@ static void start(int rank, int port, char **argv)
 	set("VC_GPUS", "%d", gpus);
 	set("VC_NODE", "%d", rank / gpus);
 	set("NCCL_HOSTID", "vc-node-%d", rank / gpus);
+	if (domain) {
+		set("VC_DOMAIN", "%d", domain);
+	}
 	setenv("MASTER_ADDR", "127.0.0.1", 1);
 	setenv("VC_DIR", dir, 1);
 	execvp(argv[0], argv);
@@ -290,6 +294,7 @@ static void options(int argc, char **argv)
 	static const struct option list[] = {
 		{ "nodes", required_argument, NULL, 'n' },
 		{ "gpus", required_argument, NULL, 'g' },
+		{ "domain", required_argument, NULL, 'd' },
 		{ "env", required_argument, NULL, 'e' },
 		{ "timeout", required_argument, NULL, 't' },
 		{ "keep-going", no_argument, NULL, 'k' },
@@ -306,6 +311,9 @@ static void options(int argc, char **argv)
 			break;
 		case 'g':
 			gpus = number(optarg, 1, 64, "--gpus");
+			break;
+		case 'd':
+			domain = number(optarg, 1, 64, "--domain");
 			break;
 		case 'e':
 			if (!strchr(optarg, '=') || putenv(optarg)) {

@@ -6,11 +6,6 @@
 #include "cuda/memory.h"
 #include "cuda/stream.h"
 
-static bool vc_on_device(const struct vc_mem *mem)
-{
-	return mem->kind == VC_MEM_DEVICE || mem->kind == VC_MEM_IMPORTED;
-}
-
 enum vc_place {
 	VC_PLACE_BAD,
 	VC_PLACE_DEVICE,
@@ -27,7 +22,7 @@ static enum vc_place vc_place(const void *p, size_t size)
 		return VC_PLACE_BAD;
 	}
 	if (vc_mem_find(p, size, &mem)) {
-		return vc_on_device(&mem) ? VC_PLACE_DEVICE : VC_PLACE_PINNED;
+		return vc_mem_on_device(&mem) ? VC_PLACE_DEVICE : VC_PLACE_PINNED;
 	}
 	return vc_mem_touches(p, size, &mem) ? VC_PLACE_BAD : VC_PLACE_PAGEABLE;
 }
@@ -123,11 +118,11 @@ static cudaError_t vc_copy_peer_check(const void *dst, int to, const void *src, 
 	if (!vc_device_valid(to) || !vc_device_valid(from)) {
 		return cudaErrorInvalidDevice;
 	}
-	if (size && (!vc_mem_find(dst, size, &mem) || !vc_on_device(&mem) ||
+	if (size && (!vc_mem_find(dst, size, &mem) || !vc_mem_on_device(&mem) ||
 		     mem.device != vc_device_number(to))) {
 		return cudaErrorInvalidValue;
 	}
-	if (size && (!vc_mem_find(src, size, &mem) || !vc_on_device(&mem) ||
+	if (size && (!vc_mem_find(src, size, &mem) || !vc_mem_on_device(&mem) ||
 		     mem.device != vc_device_number(from))) {
 		return cudaErrorInvalidValue;
 	}

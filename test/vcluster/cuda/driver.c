@@ -12,6 +12,7 @@
 #include <cuda.h>
 #include "cuda/device.h"
 #include "cuda/memory.h"
+#include "cuda/vmm.h"
 
 #undef cudaGetDriverEntryPoint
 #undef cudaGetDriverEntryPointByVersion
@@ -91,7 +92,15 @@ static CUresult vc_cu_device_get_attribute(int *value, CUdevice_attribute attr, 
 		*value = !vc_env_long("VC_NO_DMABUF", 0);
 		return CUDA_SUCCESS;
 	case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+	case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
+		*value = 1;
+		return CUDA_SUCCESS;
+	case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED:
+		*value = vc_env_long("VC_DOMAIN", 1) > 1;
+		return CUDA_SUCCESS;
 	case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED:
+		*value = !vc_env_long("VC_NO_GDR", 0);
+		return CUDA_SUCCESS;
 	case CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED:
 		*value = 0;
 		return CUDA_SUCCESS;
@@ -132,7 +141,7 @@ static CUresult vc_dmabuf_fd(const struct vc_mem *mem, uintptr_t start, int *fd)
 	if (*fd < 0) {
 		return CUDA_ERROR_OPERATING_SYSTEM;
 	}
-	if (lseek(*fd, (off_t)(start - (uintptr_t)mem->map), SEEK_SET) < 0) {
+	if (lseek(*fd, (off_t)(start - (uintptr_t)mem->map + mem->fd_offset), SEEK_SET) < 0) {
 		close(*fd);
 		return CUDA_ERROR_OPERATING_SYSTEM;
 	}
@@ -155,7 +164,8 @@ static CUresult vc_cu_mem_get_handle(void *handle, CUdeviceptr p, size_t size,
 		return CUDA_ERROR_NOT_SUPPORTED;
 	}
 	if (start % VC_PAGE || size % VC_PAGE || !vc_mem_find((const void *)start, 1, &mem) ||
-	    mem.kind != VC_MEM_DEVICE || size > (uintptr_t)mem.map + mem.map_size - start) {
+	    (mem.kind != VC_MEM_DEVICE && mem.kind != VC_MEM_MAPPED) ||
+	    size > (uintptr_t)mem.map + mem.map_size - start) {
 		return CUDA_ERROR_INVALID_VALUE;
 	}
 	return vc_dmabuf_fd(&mem, start, handle);
@@ -172,7 +182,7 @@ static CUresult vc_cu_pointer_get_attribute(void *data, CUpointer_attribute attr
 	if (!data || !vc_mem_find((const void *)p, 1, &mem)) {
 		return CUDA_ERROR_INVALID_VALUE;
 	}
-	device = mem.kind == VC_MEM_DEVICE || mem.kind == VC_MEM_IMPORTED;
+	device = vc_mem_on_device(&mem);
 	switch (attr) {
 	case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
 		*(unsigned int *)data = device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
@@ -209,8 +219,7 @@ static CUresult vc_cu_pointer_set_attribute(const void *value, CUpointer_attribu
 		return vc_driver_sticky();
 	}
 	if (!value || attr != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS ||
-	    !vc_mem_find((const void *)p, 1, &mem) ||
-	    (mem.kind != VC_MEM_DEVICE && mem.kind != VC_MEM_IMPORTED) ||
+	    !vc_mem_find((const void *)p, 1, &mem) || !vc_mem_on_device(&mem) ||
 	    !vc_mem_sync_memops(mem.start, mem.kind, *(const unsigned int *)value)) {
 		return CUDA_ERROR_INVALID_VALUE;
 	}
@@ -267,6 +276,18 @@ static const struct vc_entry vc_entries[] = {
 	VC_ENTRY("cuMemGetHandleForAddressRange", 11070, vc_cu_mem_get_handle),
 	VC_ENTRY("cuPointerGetAttribute", 4000, vc_cu_pointer_get_attribute),
 	VC_ENTRY("cuPointerSetAttribute", 6000, vc_cu_pointer_set_attribute),
+	VC_ENTRY("cuMemGetAllocationGranularity", 10020, vc_cu_mem_granularity),
+	VC_ENTRY("cuMemCreate", 10020, vc_cu_mem_create),
+	VC_ENTRY("cuMemRelease", 10020, vc_cu_mem_release),
+	VC_ENTRY("cuMemRetainAllocationHandle", 11000, vc_cu_mem_retain),
+	VC_ENTRY("cuMemGetAllocationPropertiesFromHandle", 10020, vc_cu_mem_properties),
+	VC_ENTRY("cuMemExportToShareableHandle", 10020, vc_cu_mem_export),
+	VC_ENTRY("cuMemImportFromShareableHandle", 10020, vc_cu_mem_import),
+	VC_ENTRY("cuMemAddressReserve", 10020, vc_cu_mem_reserve),
+	VC_ENTRY("cuMemAddressFree", 10020, vc_cu_mem_unreserve),
+	VC_ENTRY("cuMemMap", 10020, vc_cu_mem_map),
+	VC_ENTRY("cuMemUnmap", 10020, vc_cu_mem_unmap),
+	VC_ENTRY("cuMemSetAccess", 10020, vc_cu_mem_set_access),
 	VC_ENTRY("cuFlushGPUDirectRDMAWrites", 11030, vc_cu_flush_writes),
 };
 

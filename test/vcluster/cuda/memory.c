@@ -183,8 +183,8 @@ static bool vc_address_on_device(uintptr_t address, int device)
 {
 	struct vc_mem mem;
 
-	return vc_mem_find((const void *)address, 1, &mem) && mem.kind == VC_MEM_DEVICE &&
-	       mem.device == device;
+	return vc_mem_find((const void *)address, 1, &mem) && vc_mem_on_device(&mem) &&
+	       mem.kind != VC_MEM_IMPORTED && !mem.foreign && mem.device == device;
 }
 
 __attribute__((constructor)) static void vc_memory_init(void)
@@ -219,7 +219,7 @@ static void *vc_map(int fd, size_t size)
 	return map;
 }
 
-static void vc_unmap_later(const struct vc_mem *mem)
+void vc_unmap_later(const struct vc_mem *mem)
 {
 	struct vc_freed *slot;
 
@@ -235,7 +235,7 @@ static void vc_unmap_later(const struct vc_mem *mem)
 	pthread_mutex_unlock(&vc_mem_mutex);
 }
 
-static bool vc_account(int device, size_t size)
+bool vc_mem_account(int device, size_t size)
 {
 	size_t limit = (size_t)vc_env_long("VC_MEM_MB", VC_MEM_MB) << 20;
 	bool fits;
@@ -249,11 +249,26 @@ static bool vc_account(int device, size_t size)
 	return fits;
 }
 
-static void vc_unaccount(int device, size_t size)
+void vc_mem_unaccount(int device, size_t size)
 {
 	pthread_mutex_lock(&vc_mem_mutex);
 	vc_used[device] -= size;
 	pthread_mutex_unlock(&vc_mem_mutex);
+}
+
+bool vc_mem_poison(int fd, size_t size)
+{
+	size_t poison = (size_t)vc_env_long("VC_POISON_MB", VC_POISON_MB) << 20;
+	void *map;
+
+	poison = size < poison ? size : poison;
+	map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (map == MAP_FAILED) {
+		return false;
+	}
+	memset(map, VC_POISON, poison);
+	munmap(map, size);
+	return true;
 }
 
 cudaError_t vc_device_alloc(int device, size_t size, size_t align, void **p)
@@ -264,7 +279,7 @@ cudaError_t vc_device_alloc(int device, size_t size, size_t align, void **p)
 	struct stat stat;
 
 	mem.map_size = (used + VC_PAGE - 1) & ~(VC_PAGE - 1);
-	if (used < size || mem.map_size < used || !vc_account(device, mem.map_size)) {
+	if (used < size || mem.map_size < used || !vc_mem_account(device, mem.map_size)) {
 		return cudaErrorMemoryAllocation;
 	}
 	mem.fd = memfd_create("vcluster", MFD_CLOEXEC);
@@ -291,7 +306,7 @@ err_account:
 	if (mem.fd >= 0) {
 		close(mem.fd);
 	}
-	vc_unaccount(device, mem.map_size);
+	vc_mem_unaccount(device, mem.map_size);
 	return cudaErrorMemoryAllocation;
 }
 
@@ -318,7 +333,15 @@ static void vc_device_release(const struct vc_mem *mem)
 {
 	vc_unmap_later(mem);
 	close(mem->fd);
-	vc_unaccount(mem->device, mem->map_size);
+	vc_mem_unaccount(mem->device, mem->map_size);
+}
+
+/* Is it the start of device memory that cudaFree takes? */
+static bool vc_freeable(const void *p)
+{
+	struct vc_mem mem;
+
+	return vc_mem_find(p, 1, &mem) && mem.start == (uintptr_t)p && mem.kind == VC_MEM_DEVICE;
 }
 
 /* Waits for the device first, as the real one does. */
@@ -335,7 +358,7 @@ cudaError_t cudaFree(void *p)
 	if (error) {
 		return vc_error(error);
 	}
-	if (!vc_mem_find(p, 1, &mem) || mem.start != (uintptr_t)p || mem.kind != VC_MEM_DEVICE) {
+	if (!vc_freeable(p) || !vc_mem_find(p, 1, &mem)) {
 		return vc_error(cudaErrorInvalidValue);
 	}
 	error = vc_device_wait(mem.device);
@@ -365,7 +388,7 @@ cudaError_t cudaMallocAsync(void **p, size_t size, cudaStream_t stream)
 cudaError_t cudaFreeAsync(void *p, cudaStream_t stream)
 {
 	struct vc_work work = { .kind = VC_WORK_CALL, .device = vc_device_current() };
-	struct vc_mem mem;
+	uintptr_t start = (uintptr_t)p;
 	cudaError_t error;
 
 	VC_ENTER();
@@ -376,16 +399,16 @@ cudaError_t cudaFreeAsync(void *p, cudaStream_t stream)
 	if (error) {
 		return vc_error(error);
 	}
-	if (!vc_mem_find(p, 1, &mem) || mem.start != (uintptr_t)p || mem.kind != VC_MEM_DEVICE) {
+	if (!vc_freeable(p)) {
 		return vc_error(cudaErrorInvalidValue);
 	}
 	work.call.fn = vc_free_call;
-	work.call.size = sizeof(mem.start);
-	work.call.arg = malloc(sizeof(mem.start));
+	work.call.size = sizeof(start);
+	work.call.arg = malloc(sizeof(start));
 	if (!work.call.arg) {
 		return vc_error(cudaErrorMemoryAllocation);
 	}
-	memcpy(work.call.arg, &mem.start, sizeof(mem.start));
+	memcpy(work.call.arg, &start, sizeof(start));
 	return vc_error(vc_stream_submit(stream, &work));
 }
 

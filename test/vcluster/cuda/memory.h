@@ -13,7 +13,8 @@ enum vc_mem_kind {
 	VC_MEM_DEVICE,
 	VC_MEM_HOST,
 	VC_MEM_REGISTERED,
-	VC_MEM_IMPORTED
+	VC_MEM_IMPORTED,
+	VC_MEM_MAPPED /* a mapping of a handle: cudaFree and CUDA IPC refuse it */
 };
 
 struct vc_mem {
@@ -24,10 +25,19 @@ struct vc_mem {
 	void *map;
 	size_t map_size;
 	int fd;
-	uint64_t inode; /* of the memfd */
+	size_t fd_offset; /* where `map` begins in it */
+	uint64_t inode;   /* of the memfd */
 	int opens;
 	unsigned int flags;
 	bool sync_memops; /* CU_POINTER_ATTRIBUTE_SYNC_MEMOPS; recorded, all copies are synchronous */
+	struct vc_phys *phys; /* MAPPED */
+	bool foreign;         /* MAPPED: memory of another process */
+};
+
+/* What another process needs to map a device allocation. */
+struct vc_export {
+	int32_t pid, fd, node, device;
+	uint64_t inode, size, map_size, offset;
 };
 
 /* The allocation that holds all of [p, p + size), copied out; false: none does. */
@@ -40,6 +50,23 @@ bool vc_mem_sync_memops(uintptr_t start, enum vc_mem_kind kind, bool on);
 struct vc_mem *vc_mem_at(uintptr_t start, enum vc_mem_kind kind); /* with the lock held */
 struct vc_mem *vc_mem_by_inode(uint64_t inode);                   /* with the lock held */
 extern pthread_mutex_t vc_mem_mutex;
+/* Device memory of any kind. */
+static inline bool vc_mem_on_device(const struct vc_mem *mem)
+{
+	return mem->kind == VC_MEM_DEVICE || mem->kind == VC_MEM_IMPORTED ||
+	       mem->kind == VC_MEM_MAPPED;
+}
+
+/* Counts memory of a device; false: there is not so much. */
+bool vc_mem_account(int device, size_t size);
+void vc_mem_unaccount(int device, size_t size);
+/* Fills fresh memory with the pattern; false: it cannot be mapped. */
+bool vc_mem_poison(int fd, size_t size);
 cudaError_t vc_device_alloc(int device, size_t size, size_t align, void **p);
+void vc_mem_export(const struct vc_mem *mem, struct vc_export *out);
+/* A descriptor of the exporter's memory, if it is still there; else -1. */
+int vc_export_fd(const struct vc_export *from);
+/* Ends a mapping now and frees its addresses later: touching them in between faults. */
+void vc_unmap_later(const struct vc_mem *mem);
 
 #endif

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * How the memory of a group is mapped, and which nodes that makes. Whichever it is, results are right.
+ *
+ *     ways host     processes of one host
+ *     ways threads  ranks of one process
+ *     ways old      NCCL without pointers to windows
+ *     ways domain   two hosts of four ranks each that are one NVLink domain
+ *     ways across   two GPUs with different bus ids on two hosts of a domain
+ *     ways uneven   two hosts and a communicator of which NCCL makes teams that are smaller than a host
+ */
+#include <unistd.h>
+
+#include "ep/group.h"
+#include "peer/internal.h"
+#include "support/bench.h"
+
+static struct oracle_problem problem(const struct world *w)
+{
+	return bench_problem(w->nranks, 2 * (uint32_t)w->nranks, 2, 248, 9, ORACLE_EXPERT_MAJOR);
+}
+
+static void choose(const char *memory, const char *nodes)
+{
+	setenv("NCCL_EP_MEMORY", memory, 1);
+	setenv("NCCL_EP_NODE_SIZE", nodes, 1);
+}
+
+/* Mappings of device memory in this process. */
+static int mappings(void)
+{
+	char line[512];
+	FILE *f = fopen("/proc/self/maps", "r");
+	int n = 0;
+
+	while (f && fgets(line, sizeof(line), f)) {
+		n += strstr(line, "memfd:vcluster") != NULL;
+	}
+	if (f) {
+		fclose(f);
+	}
+	return n;
+}
+
+/* A group works, has this way and so many nodes, and leaves no memory behind. */
+static void works(struct world *w, const char *way, uint32_t nodes, const char *why)
+{
+	struct oracle_problem p = problem(w);
+	size_t before = 0, after = 0, total;
+	ncclEpGroup_t group;
+	struct bench b;
+	int maps;
+
+	check_context("rank %d, %s, nodes %s", w->rank, getenv("NCCL_EP_MEMORY"),
+		      getenv("NCCL_EP_NODE_SIZE"));
+	world_meet(w);
+	NEED_CUDA(cudaMemGetInfo(&before, &total));
+	maps = mappings();
+	world_meet(w);
+	group = bench_group(w, &p, 0);
+	NEED_CUDA(cudaMemGetInfo(&after, &total));
+	/* nothing is there twice */
+	CHECK(before - after >= group->peer_heap.bytes);
+	CHECK(nodes > 1 || before - after < group->peer_heap.bytes + (1 << 20));
+	CHECK_TEXT(group->memory.way->name, way);
+	CHECK_INT(group->idents[w->nranks - 1].node + 1, nodes);
+	if (!strstr(group->memory.no_window.text, why) ||
+	    (!*why && *group->memory.no_window.text)) {
+		check_fail(__FILE__, __LINE__, "\"%s\" is not \"%s\"", group->memory.no_window.text,
+			   why);
+	}
+	bench_open(&b, w, group, &p, 0);
+	bench_pair(&b);
+	bench_close(&b);
+	OK(ncclEpGroupDestroy(group));
+	world_meet(w);
+	for (int i = 0; i < 5000 && after != before; i++) {
+		NEED_CUDA(cudaMemGetInfo(&after, &total));
+		usleep(1000);
+	}
+	CHECK_INT(after, before);
+	CHECK(!w->processes || mappings() == maps);
+}
+
+static void refused(struct world *w, const char *reason)
+{
+	struct oracle_problem p = problem(w);
+	ncclEpGroupConfig_t config = bench_group_config(&p, 0);
+	ncclEpGroup_t group = NULL;
+
+	world_meet(w);
+	CHECK_REASON(ncclEpCreateGroup(&group, w->comm, &config), ncclInvalidUsage, reason);
+	CHECK(!group);
+}
+
+static void host(struct world *w)
+{
+	choose("auto", "0");
+	works(w, "NCCL windows", 1, "");
+	choose("window", "0");
+	works(w, "NCCL windows", 1, "");
+	choose("ipc", "0");
+	works(w, "CUDA IPC", 1, "rank 0");
+	/* each decides for all */
+	choose(w->rank == 2 ? "ipc" : "auto", "0");
+	works(w, "CUDA IPC", 1, "rank 2");
+	choose(w->rank == 2 ? "ipc" : w->rank == 3 ? "window" : "auto", "0");
+	refused(w, "rank 2 (host ");
+	refused(w, "rank 3 (host ");
+	/* one that cannot */
+	if (w->rank == 1) {
+		setenv("NCCL_CUMEM_ENABLE", "0", 1);
+	}
+	choose("auto", "0");
+	works(w, "CUDA IPC", 1, "NCCL_CUMEM_ENABLE=0?");
+	works(w, "CUDA IPC", 1, "rank 1");
+	choose(w->rank ? "auto" : "window", "0");
+	refused(w, "NCCL_EP_MEMORY=window");
+	refused(w, "rank 1 (host ");
+	unsetenv("NCCL_CUMEM_ENABLE");
+	choose("shared", "0");
+	refused(w, "set it to one of auto|window|ipc");
+	choose("auto", "0");
+	works(w, "NCCL windows", 1, "");
+}
+
+static void threads(struct world *w)
+{
+	works(w, "plain pointers", 1, "");
+	world_meet(w);
+	choose("window", "0");
+	world_meet(w);
+	works(w, "NCCL windows", 1, "");
+	world_meet(w);
+	choose("ipc", "0");
+	world_meet(w);
+	works(w, "CUDA IPC", 1, "rank 0");
+}
+
+static void old(struct world *w)
+{
+	choose("auto", "0");
+	works(w, "CUDA IPC", 1, "NCCL 2.28.9 gives no pointers");
+	choose("window", "0");
+	refused(w, "NCCL 2.28.9 gives no pointers to peers' windows, 2.29.2 does");
+}
+
+static void domain(struct world *w)
+{
+	choose("auto", "0");
+	works(w, "NCCL windows", 1, "");
+	choose("ipc", "0");
+	works(w, "CUDA IPC", 2, "rank 0");
+	choose("auto", "4");
+	works(w, "NCCL windows", 2, "");
+	choose("auto", "2,6");
+	works(w, "NCCL windows", 2, "");
+	choose("ipc", "2,6");
+	refused(w, "are on different hosts, but NCCL_EP_NODE_SIZE makes them one node");
+	choose("ipc", "2");
+	works(w, "CUDA IPC", 4, "rank 0");
+}
+
+static void uneven(struct world *w)
+{
+	struct world some = *w;
+
+	choose("auto", "0");
+	some.comm = world_comm(w, 0x1f);
+	some.nranks = 5;
+	if (w->rank < 5) {
+		struct oracle_problem p = problem(&some);
+		ncclEpGroup_t group = bench_group(&some, &p, 0);
+
+		CHECK_TEXT(group->memory.way->name, "CUDA IPC");
+		CHECK_INT(group->idents[3].node, 0);
+		CHECK_INT(group->idents[4].node, 1);
+		CHECK(strstr(group->memory.no_window.text, "ranks 0 (host ") &&
+		      strstr(group->memory.no_window.text, "in different LSA teams"));
+		OK(ncclEpGroupDestroy(group));
+		OK(ncclCommDestroy(some.comm));
+	}
+	world_meet(w);
+}
+
+/* A GPU of another host is not the one of this host with its bus id. */
+static void across(struct world *w)
+{
+	struct world some = *w;
+
+	some.comm = world_comm(w, 0x9);
+	some.nranks = 2;
+	if (some.comm) {
+		struct oracle_problem p = problem(&some);
+		ncclEpGroup_t group = bench_group(&some, &p, 0);
+
+		CHECK_TEXT(group->memory.way->name, "NCCL windows");
+		CHECK(group->lines);
+		OK(ncclEpGroupDestroy(group));
+		OK(ncclCommDestroy(some.comm));
+	}
+	world_meet(w);
+}
+
+static void run(struct world *w, void *name)
+{
+	static const struct {
+		const char *name;
+		void (*fn)(struct world *w);
+	} table[] = {
+		{ "host", host },     { "threads", threads }, { "old", old },
+		{ "domain", domain }, { "uneven", uneven },   { "across", across },
+	};
+
+	for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++) {
+		if (!strcmp(name, table[i].name)) {
+			table[i].fn(w);
+			return;
+		}
+	}
+	check_fail(__FILE__, __LINE__, "what is '%s'?", (char *)name);
+}
+
+int main(int argc, char **argv)
+{
+	NEED(argc == 2);
+	setenv("NCCL_EP_LL_THREADS", "64", 0);
+	choose("auto", "0");
+	world_run(world_size(3), run, argv[1]);
+	return check_end();
+}
