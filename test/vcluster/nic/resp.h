@@ -10,4 +10,7 @@
 void vn_resp_packet(struct vn_nic *nic, struct vn_link *link, const struct vn_packet *p,
 		    const uint8_t *payload);
 
+/* An atomic in memory of a GPU has found this. */
+void vn_resp_atomic_done(const struct vn_packet *answer, uint64_t old);
+
 #endif
