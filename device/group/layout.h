@@ -184,17 +184,18 @@ struct ep_dev_state {
 	uint32_t record_lock[EP_RECORDS]; /* 0 free; the host frees it after reading */
 	uint64_t
 		in_vain; /* step << 32 | EP_WAIT_CLOCK of when a wait of it began that was in vain */
-	uint32_t pad[2];
+	uint32_t looked; /* when a wait looked at `down`, and whose word is next: ep_wait_down() */
+	uint32_t pad;
 };
 
 /*
- * Device memory, one per remote peer and queue. Only the warp that owns the queue touches it. (The
- * queue's indices only grow, and so does all here.)
+ * Device memory, one per remote peer and queue. Only the warp that owns the queue touches it, except
+ * `down`. (The queue's indices only grow, and so does all here.)
  */
 struct ep_remote_link {
 	uint64_t signal; /* value of our signal at the peer: of the channel, or our progress */
 	uint64_t side_busy[2]; /* the stage's side is in use until this index has completed */
-	uint64_t pad;
+	uint64_t down; /* of link i: ep_dev_remote.down[i], as a wait of any warp saw it; i < R */
 };
 
 /*

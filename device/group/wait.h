@@ -121,10 +121,44 @@ EP_DEV void ep_wait_since(const struct ep_dev_group &g, const struct ep_op &op, 
 	}
 }
 
-/* Has the host given up the connection with rank r? */
+/* Has the host given up the connection with rank r? For the few: it reads host memory. */
 EP_DEV bool ep_remote_down(const struct ep_dev_group &g, uint32_t r)
 {
 	return ep_rank_remote(g, r) && ep_ld_relaxed_sys_u32(g.remote->down + r);
+}
+
+/*
+ * The same for waits, in which all warps may be at once. Reads of one word of host memory are served
+ * one after the other, a microsecond each, and every fence at system scope and every copy by others
+ * has to wait until they are: 2048 warps that read it make that 2 ms. So only one wait of the GPU
+ * looks per 16 us, at one rank's word after the other, and tells the others in device memory.
+ */
+#define EP_WAIT_LOOK_SHIFT 14
+#define EP_WAIT_LOOK_RANKS 2048u
+_Static_assert(EP_GROUP_MAX_RANKS <= EP_WAIT_LOOK_RANKS, "ep_dev_state.looked");
+
+EP_DEV uint64_t *ep_wait_down_seen(const struct ep_dev_group &g, uint32_t r)
+{
+	return &g.remote->links[r].down;
+}
+
+EP_DEV bool ep_wait_down(const struct ep_dev_group &g, uint32_t r)
+{
+	if (!ep_rank_remote(g, r)) {
+		return false;
+	}
+
+	uint32_t said = ep_ld_relaxed_gpu_u32(&g.state->looked), at = said % EP_WAIT_LOOK_RANKS;
+	uint32_t now = (uint32_t)(ep_time_ns() >> EP_WAIT_LOOK_SHIFT) * EP_WAIT_LOOK_RANKS;
+
+	if (now != said - at) {
+		now += at + 1 < g.nranks ? at + 1 : 0;
+		if (ep_atomic_cas_gpu_u32(&g.state->looked, said, now) == said &&
+		    ep_remote_down(g, at)) {
+			ep_st_relaxed_gpu_u64(ep_wait_down_seen(g, at), 1);
+		}
+	}
+	return ep_ld_relaxed_gpu_u64(ep_wait_down_seen(g, r)) != 0;
 }
 
 /* A wait for `peer` must end, and this is why. EP_WAIT_END_SILENT: the failure is known already. */
@@ -141,7 +175,7 @@ EP_DEV uint32_t ep_wait_verdict(const struct ep_dev_group &g, const struct ep_op
 	if (ep_aborted(g) || !ep_mask_active(g, peer)) {
 		return EP_WAIT_END_SILENT;
 	}
-	if (ep_remote_down(g, peer)) {
+	if (ep_wait_down(g, peer)) {
 		return EP_CAUSE_RDMA;
 	}
 	if (g.mask_enabled) {

@@ -52,7 +52,7 @@ struct ep_heap {
 	unsigned char **base;           /* [nranks] NULL: a remote rank's */
 	const struct ep_peer_way **way; /* [nranks] NULL: not mapped */
 	struct ep_heap_entry *entry;    /* in the list of the process */
-	ncclWindow_t window;           /* while peers are being mapped */
+	ncclWindow_t window;            /* while peers are being mapped */
 };
 
 /* Bytes that a heap of `bytes` takes from cudaMalloc or ncclMemAlloc. */

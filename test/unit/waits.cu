@@ -7,12 +7,18 @@ EP_KERNEL(waits_kernel, waits_args, 32)
 	struct ep_spin spin = ep_spin_start();
 	struct waits_result r = {};
 	struct ep_op op = {};
+	uint32_t looked = a.g.state->looked;
 
 	if (ep_tid() != 0) {
 		return;
 	}
 	op.step = op.epoch = 5;
 	spin.polls = a.polled;
+	for (uint32_t i = 0; i < a.asks; i++) {
+		ep_wait_down(a.g, 1);
+		r.looks += a.g.state->looked != looked;
+		looked = a.g.state->looked;
+	}
 	while (!ep_ld_word(a.word, op.epoch, &r.word)) {
 		if (++r.polls == a.arrives) {
 			ep_st_word(a.word, 7, op.epoch);

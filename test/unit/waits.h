@@ -9,7 +9,7 @@ struct waits_result {
 	uint32_t polls;
 	uint32_t gave_up;
 	uint32_t word;
-	uint32_t pad;
+	uint32_t looks; /* at host memory */
 };
 
 struct waits_args {
@@ -18,7 +18,7 @@ struct waits_args {
 	uint32_t arrives; /* after so many polls, before the look that follows; 0: never */
 	uint32_t polled;  /* polls before */
 	uint32_t masks;   /* after so many polls the peer has masked this rank; 0: never */
-	uint32_t pad;
+	uint32_t asks;    /* before it waits, it asks so often whether the connection is down */
 	struct waits_result *out;
 };
 

@@ -236,6 +236,7 @@ void vn_config_load(void)
 	c->retry_ms = (uint32_t)vn_env_long("VC_NIC_RETRY_MS", 0);
 	c->link_gbps = (uint32_t)vn_env_long("VC_NIC_GBPS", 0);
 	c->verbose = vn_env_long("VC_NIC_VERBOSE", 0) != 0;
+	c->stats = vn_env_long("VC_NIC_STATS", 0) != 0;
 	c->seed = (uint64_t)vn_env_long("VC_NIC_SEED", vn_env_long("VC_SEED", 1));
 	c->net = vn_net();
 	if (c->nics < 0 || c->node < 0 || c->node > 255 || c->tier < 0 || c->tier > 2 ||

@@ -41,6 +41,7 @@ struct vn_config {
 	uint32_t retry_ms; /* of all retries together; 0: as the queue pair says */
 	uint32_t link_gbps;
 	bool verbose;
+	bool stats;
 };
 extern struct vn_config vn_config;
 

@@ -2,6 +2,9 @@
 /*
  * Memory of real GPUs. Everything that could wait for a kernel to end (allocations, first uses of the
  * driver) is done when memory is registered: kernels that wait for the NIC run later.
+ *
+ * A copy costs the thread 2 us and is there after 6 us, of whatever size. So copies of bytes that lie
+ * side by side become one, and the thread waits once per turn for all that the turn has queued.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -10,11 +13,13 @@
 #include "device/mlx5/layout.h"
 #include "nic/gpu.h"
 #include "nic/memory.h"
+#include "nic/stats.h"
 
 #define VN_GPUS 32
-#define VN_SLOT (16u << 10)
-#define VN_SLOTS 2048u
+#define VN_CHUNK_BYTES (1u << 20) /* the longest message that is copied ahead */
+#define VN_CHUNKS 64u
 #define VN_IN_BYTES (16u << 20)
+#define VN_FETCH_BYTES (16u << 10)
 
 #define VN_CU_DEINITIALIZED 4
 #define VN_CU_MEMORY_TYPE 2 /* pointer attributes: CU_POINTER_ATTRIBUTE_MEMORY_TYPE */
@@ -23,17 +28,29 @@
 #define VN_CU_NON_BLOCKING 1
 #define VN_CU_PORTABLE 1
 
+/* A copy that grows until something else is to be copied. */
+struct vn_copy {
+	const void *region;
+	uint8_t *to;
+	const uint8_t *from;
+	uint32_t bytes;
+};
+
 struct vn_gpu {
 	int ordinal;
 	bool dead; /* a call failed: memory is not reached any more */
 	void *ctx;
 	void *in, *out; /* streams: towards the GPU, from it */
-	uint8_t *in_bytes, *slots, *fetched;
-	uint32_t in_used;
+	struct vn_copy next_in, next_out;
 	bool in_pending, out_pending;
 	bool no_values; /* the driver does not store single words in this memory */
-	uint16_t free[VN_SLOTS];
-	uint32_t nfree;
+	/* towards the GPU: filled upwards, empty again when the stream has been waited for */
+	uint8_t *in_bytes;
+	uint32_t in_used;
+	/* from it: one chunk is filled upwards; it is free again when nothing in it is in use */
+	uint8_t *chunks;
+	uint32_t chunk, chunk_used, live[VN_CHUNKS];
+	uint8_t *fetched;
 };
 
 /* The driver's calls, as far as needed. */
@@ -135,20 +152,19 @@ static int vn_gpu_make(struct vn_gpu *gpu)
 	rc = cu.stream_create(&gpu->in, VN_CU_NON_BLOCKING);
 	rc = rc ? rc : cu.stream_create(&gpu->out, VN_CU_NON_BLOCKING);
 	rc = rc ? rc : cu.host_alloc((void **)&gpu->in_bytes, VN_IN_BYTES, VN_CU_PORTABLE);
-	rc = rc ? rc : cu.host_alloc((void **)&gpu->slots, VN_SLOTS * VN_SLOT, VN_CU_PORTABLE);
-	rc = rc ? rc : cu.host_alloc((void **)&gpu->fetched, VN_SLOT, VN_CU_PORTABLE);
+	rc = rc ? rc
+		: cu.host_alloc((void **)&gpu->chunks, (size_t)VN_CHUNKS * VN_CHUNK_BYTES,
+				VN_CU_PORTABLE);
+	rc = rc ? rc : cu.host_alloc((void **)&gpu->fetched, VN_FETCH_BYTES, VN_CU_PORTABLE);
 	rc = rc ? rc : cu.alloc(&scratch, 4096);
 	/* Makes each kind of call once: the first may wait for a kernel to end. */
 	rc = rc ? rc : cu.h2d(scratch, gpu->in_bytes, 4096, gpu->in);
 	rc = rc ? rc : cu.write64(gpu->in, scratch, 0, 0);
 	rc = rc ? rc : cu.write32(gpu->in, scratch, 0, 0);
 	rc = rc ? rc : cu.synchronize(gpu->in);
-	rc = rc ? rc : cu.d2h(gpu->slots, scratch, 4096, gpu->out);
+	rc = rc ? rc : cu.d2h(gpu->chunks, scratch, 4096, gpu->out);
 	rc = rc ? rc : cu.synchronize(gpu->out);
 	vn_gpu_leave();
-	for (uint32_t i = 0; i < VN_SLOTS; i++) {
-		gpu->free[gpu->nfree++] = (uint16_t)i;
-	}
 	return rc;
 }
 
@@ -215,23 +231,108 @@ int vn_gpu_attach(struct vn_memory *m, bool queue)
 	return rc;
 }
 
+bool vn_gpu_any(void)
+{
+	for (int i = 0; i < VN_GPUS; i++) {
+		if (vn_gpus[i]) {
+			return true;
+		}
+	}
+	return false;
+}
+
 void vn_gpu_detach(struct vn_memory *m)
 {
 	m->gpu = NULL;
+}
+
+/* ------------------------------------------------------------------------------------- copies */
+
+/* Hands the copies over that are still growing. The GPU's context is current. */
+static void vn_gpu_issue_out(struct vn_gpu *gpu)
+{
+	struct vn_copy *c = &gpu->next_out;
+	uint64_t start = vn_stat_start();
+
+	if (c->bytes) {
+		vn_cu_ok(gpu, cu.d2h(c->to, (uintptr_t)c->from, c->bytes, gpu->out), "copy");
+		vn_stat(VN_STAT_COPY_OUT, start, c->bytes);
+		gpu->out_pending = true;
+		c->bytes = 0;
+	}
+}
+
+static void vn_gpu_issue_in(struct vn_gpu *gpu)
+{
+	struct vn_copy *c = &gpu->next_in;
+	uint64_t start = vn_stat_start();
+
+	if (c->bytes) {
+		vn_cu_ok(gpu, cu.h2d((uintptr_t)c->to, c->from, c->bytes, gpu->in), "copy");
+		vn_stat(VN_STAT_COPY_IN, start, c->bytes);
+		c->bytes = 0;
+	}
+}
+
+/* True: the bytes lie behind those of the copy, in the same region, and are part of it now. */
+static bool vn_copy_grows(struct vn_copy *c, const void *region, const uint8_t *to,
+			  const uint8_t *from, uint32_t bytes)
+{
+	if (!c->bytes || c->region != region || c->to + c->bytes != to ||
+	    c->from + c->bytes != from) {
+		return false;
+	}
+	c->bytes += bytes;
+	return true;
+}
+
+/* Waits for everything queued on the stream `in`. */
+static void vn_gpu_wait(struct vn_gpu *gpu)
+{
+	uint64_t start = vn_stat_start();
+
+	if (gpu->in_pending && vn_gpu_enter(gpu)) {
+		vn_gpu_issue_in(gpu);
+		vn_cu_ok(gpu, cu.synchronize(gpu->in), "cuStreamSynchronize");
+		vn_gpu_leave();
+		vn_stat(VN_STAT_WAIT_IN, start, 0);
+	}
+	gpu->in_pending = false;
+	gpu->next_in.bytes = 0;
+	gpu->in_used = 0;
+}
+
+void vn_gpu_settle(void)
+{
+	/* Those that need no wait for the others to begin begin first. */
+	for (int i = 0; i < VN_GPUS; i++) {
+		if (vn_gpus[i] && vn_gpus[i]->next_in.bytes && vn_gpu_enter(vn_gpus[i])) {
+			vn_gpu_issue_in(vn_gpus[i]);
+			vn_gpu_leave();
+		}
+	}
+	for (int i = 0; i < VN_GPUS; i++) {
+		if (vn_gpus[i]) {
+			vn_gpu_wait(vn_gpus[i]);
+		}
+	}
 }
 
 /* ------------------------------------------------------------------------------------ reading */
 
 const uint8_t *vn_gpu_fetch(struct vn_gpu *gpu, const uint8_t *from, uint32_t bytes)
 {
-	if (bytes <= VN_SLOT && vn_gpu_enter(gpu)) {
+	uint64_t start = vn_stat_start();
+
+	if (bytes <= VN_FETCH_BYTES && vn_gpu_enter(gpu)) {
 		/* On the stream of the writes, so that it comes after them. */
+		vn_gpu_issue_in(gpu);
 		vn_cu_ok(gpu, cu.d2h(gpu->fetched, (uintptr_t)from, bytes, gpu->in), "copy");
-		vn_cu_ok(gpu, cu.synchronize(gpu->in), "cuStreamSynchronize");
+		gpu->in_pending = true;
 		vn_gpu_leave();
-		gpu->in_used = 0;
-		gpu->in_pending = false;
+		vn_gpu_wait(gpu);
 	}
+	vn_stat(VN_STAT_FETCH, start, bytes);
 	return gpu->fetched;
 }
 
@@ -248,85 +349,134 @@ uint32_t vn_gpu_read32(struct vn_gpu *gpu, const uint8_t *from)
 	return value;
 }
 
-uint8_t *vn_gpu_stage(struct vn_gpu *gpu, const uint8_t *from, uint32_t bytes)
+const uint8_t *vn_gpu_peek(struct vn_gpu *gpu, const uint8_t *from, uint32_t bytes)
 {
-	uint8_t *slot;
+	uint32_t at = (gpu->in_used + 63) & ~63u;
+	uint8_t *to = gpu->in_bytes + at;
+	uint64_t start = vn_stat_start();
 
-	if (bytes > VN_SLOT || !gpu->nfree || !vn_gpu_enter(gpu)) {
+	if (at + bytes > VN_IN_BYTES) {
 		return NULL;
 	}
-	slot = gpu->slots + (size_t)gpu->free[--gpu->nfree] * VN_SLOT;
-	vn_cu_ok(gpu, cu.d2h(slot, (uintptr_t)from, bytes, gpu->out), "copy");
+	gpu->in_used = at + bytes;
+	if (vn_gpu_enter(gpu)) {
+		vn_gpu_issue_in(gpu);
+		vn_cu_ok(gpu, cu.d2h(to, (uintptr_t)from, bytes, gpu->in), "copy");
+		vn_gpu_leave();
+		gpu->in_pending = true;
+	}
+	vn_stat(VN_STAT_PEEK, start, bytes);
+	return to;
+}
+
+/* ------------------------------------------------------------------------- reading ahead */
+
+/* Room for that many bytes, right behind the last ones where the chunk has room; NULL: none. */
+static uint8_t *vn_gpu_room(struct vn_gpu *gpu, uint32_t bytes, uint32_t align)
+{
+	uint32_t used = (gpu->chunk_used + align - 1) & ~(align - 1), i;
+
+	if (bytes > VN_CHUNK_BYTES) {
+		return NULL;
+	}
+	if (used + bytes > VN_CHUNK_BYTES) {
+		for (i = 1; i <= VN_CHUNKS && gpu->live[(gpu->chunk + i) % VN_CHUNKS]; i++) {
+		}
+		if (i > VN_CHUNKS) {
+			return NULL;
+		}
+		gpu->chunk = (gpu->chunk + i) % VN_CHUNKS;
+		used = 0;
+	}
+	gpu->chunk_used = used + bytes;
+	gpu->live[gpu->chunk]++;
+	return gpu->chunks + (size_t)gpu->chunk * VN_CHUNK_BYTES + used;
+}
+
+uint8_t *vn_gpu_stage(struct vn_gpu *gpu, const void *region, const uint8_t *from, uint32_t bytes)
+{
+	struct vn_copy *c = &gpu->next_out;
+	bool behind = c->bytes && c->region == region && c->from + c->bytes == from;
+	uint8_t *to = gpu->dead ? NULL : vn_gpu_room(gpu, bytes, behind ? 1 : 64);
+
+	if (!to || vn_copy_grows(c, region, to, from, bytes) || !vn_gpu_enter(gpu)) {
+		return to;
+	}
+	vn_gpu_issue_out(gpu);
 	vn_gpu_leave();
-	gpu->out_pending = true;
-	return slot;
+	*c = (struct vn_copy){ region, to, from, bytes };
+	return to;
 }
 
 void vn_gpu_staged(void)
 {
 	for (int i = 0; i < VN_GPUS; i++) {
+		if (vn_gpus[i] && vn_gpus[i]->next_out.bytes && vn_gpu_enter(vn_gpus[i])) {
+			vn_gpu_issue_out(vn_gpus[i]);
+			vn_gpu_leave();
+		}
+	}
+	for (int i = 0; i < VN_GPUS; i++) {
 		struct vn_gpu *gpu = vn_gpus[i];
 
 		if (gpu && gpu->out_pending && vn_gpu_enter(gpu)) {
+			uint64_t start = vn_stat_start();
+
 			vn_cu_ok(gpu, cu.synchronize(gpu->out), "cuStreamSynchronize");
 			vn_gpu_leave();
+			vn_stat(VN_STAT_WAIT_OUT, start, 0);
 			gpu->out_pending = false;
 		}
 	}
 }
 
-void vn_gpu_unstage(struct vn_gpu *gpu, uint8_t *slot)
+void vn_gpu_unstage(struct vn_gpu *gpu, uint8_t *staged)
 {
-	gpu->free[gpu->nfree++] = (uint16_t)((size_t)(slot - gpu->slots) / VN_SLOT);
+	gpu->live[(size_t)(staged - gpu->chunks) / VN_CHUNK_BYTES]--;
 }
 
 /* ------------------------------------------------------------------------------------ writing */
 
-static void vn_gpu_wait(struct vn_gpu *gpu)
+/* False: this is no word, or the driver does not store words there. */
+static bool vn_gpu_store(struct vn_gpu *gpu, uint8_t *to, const uint8_t *from, uint32_t bytes)
 {
-	if (gpu->in_pending && vn_gpu_enter(gpu)) {
-		vn_cu_ok(gpu, cu.synchronize(gpu->in), "cuStreamSynchronize");
-		vn_gpu_leave();
-	}
-	gpu->in_pending = false;
-	gpu->in_used = 0;
-}
+	uint64_t word = 0, start = vn_stat_start();
 
-void vn_gpu_settle(void)
-{
-	for (int i = 0; i < VN_GPUS; i++) {
-		if (vn_gpus[i]) {
-			vn_gpu_wait(vn_gpus[i]);
-		}
+	if ((bytes != 8 && bytes != 4) || (uintptr_t)to % bytes || gpu->no_values) {
+		return false;
 	}
+	memcpy(&word, from, bytes);
+	vn_gpu_issue_in(gpu);
+	gpu->no_values = bytes == 8 ? cu.write64(gpu->in, (uintptr_t)to, word, 0)
+				    : cu.write32(gpu->in, (uintptr_t)to, (uint32_t)word, 0);
+	vn_stat(VN_STAT_WORD, start, bytes);
+	return !gpu->no_values;
 }
 
 /* Words are stored at once; the rest is copied. */
-void vn_gpu_write(struct vn_gpu *gpu, uint8_t *to, const uint8_t *from, uint32_t bytes)
+void vn_gpu_write(struct vn_gpu *gpu, const void *region, uint8_t *to, const uint8_t *from,
+		  uint32_t bytes)
 {
-	uint64_t word = 0;
+	struct vn_copy *c = &gpu->next_in;
+	uint8_t *in;
 
-	if (gpu->in_used + bytes > VN_IN_BYTES) {
+	if (gpu->in_used + bytes + 64 > VN_IN_BYTES) {
 		vn_gpu_wait(gpu);
 	}
-	if (!vn_gpu_enter(gpu)) {
+	if (!bytes || !vn_gpu_enter(gpu)) {
 		return;
 	}
 	gpu->in_pending = true;
-	if ((bytes == 8 || bytes == 4) && (uintptr_t)to % bytes == 0 && !gpu->no_values) {
-		memcpy(&word, from, bytes);
-		gpu->no_values = bytes == 8 ? cu.write64(gpu->in, (uintptr_t)to, word, 0)
-					    : cu.write32(gpu->in, (uintptr_t)to, (uint32_t)word, 0);
-		if (!gpu->no_values) {
-			vn_gpu_leave();
-			return;
+	if (!vn_gpu_store(gpu, to, from, bytes)) {
+		in = gpu->in_bytes + gpu->in_used;
+		if (!vn_copy_grows(c, region, to, in, bytes)) {
+			vn_gpu_issue_in(gpu);
+			gpu->in_used = (gpu->in_used + 63) & ~63u;
+			in = gpu->in_bytes + gpu->in_used;
+			*c = (struct vn_copy){ region, to, in, bytes };
 		}
-	}
-	if (bytes) {
-		memcpy(gpu->in_bytes + gpu->in_used, from, bytes);
-		vn_cu_ok(gpu, cu.h2d((uintptr_t)to, gpu->in_bytes + gpu->in_used, bytes, gpu->in),
-			 "copy");
-		gpu->in_used += (bytes + 63) & ~63u;
+		memcpy(in, from, bytes);
+		gpu->in_used += bytes;
 	}
 	vn_gpu_leave();
 }
@@ -335,7 +485,7 @@ void vn_gpu_write_cqe(struct vn_gpu *gpu, uint8_t *to, const struct ep_mlx5_cqe 
 {
 	const uint8_t *from = (const uint8_t *)cqe;
 
-	vn_gpu_write(gpu, to, from, EP_MLX5_CQE_DONE_AT);
-	vn_gpu_write(gpu, to + EP_MLX5_CQE_DONE_AT, from + EP_MLX5_CQE_DONE_AT, 4);
+	vn_gpu_write(gpu, gpu, to, from, EP_MLX5_CQE_DONE_AT);
+	vn_gpu_write(gpu, gpu, to + EP_MLX5_CQE_DONE_AT, from + EP_MLX5_CQE_DONE_AT, 4);
 	vn_gpu_wait(gpu);
 }

@@ -93,7 +93,8 @@ static void vn_tell_store(const struct vn_mr *mr, uint8_t *to, uint32_t len)
 void vn_store(struct vn_mr *mr, uint8_t *to, const uint8_t *from, uint32_t len)
 {
 	if (mr->mem.gpu) {
-		vn_gpu_write(mr->mem.gpu, to, from, len);
+		vn_deferred_before(to, len);
+		vn_gpu_write(mr->mem.gpu, mr, to, from, len);
 		return;
 	}
 	vn_tell_store(mr, to, len);
@@ -103,6 +104,7 @@ void vn_store(struct vn_mr *mr, uint8_t *to, const uint8_t *from, uint32_t len)
 const uint8_t *vn_payload(struct vn_mr *mr, const uint8_t *at, uint32_t len)
 {
 	if (mr->mem.gpu) {
+		vn_deferred_before(at, len);
 		return vn_gpu_fetch(mr->mem.gpu, at, len);
 	}
 #ifdef VC_TSAN
@@ -113,8 +115,7 @@ const uint8_t *vn_payload(struct vn_mr *mr, const uint8_t *at, uint32_t len)
 	return at;
 }
 
-/* The bits of `boundary` are the top bits of fields; nothing is carried from one field to the next. */
-static uint64_t vn_masked_add(uint64_t a, uint64_t b, uint64_t boundary)
+uint64_t vn_masked_add(uint64_t a, uint64_t b, uint64_t boundary)
 {
 	uint64_t low = ~boundary;
 
@@ -124,16 +125,12 @@ static uint64_t vn_masked_add(uint64_t a, uint64_t b, uint64_t boundary)
 
 uint64_t vn_atomic(const struct vn_packet *p, struct vn_mr *mr, uint8_t *at)
 {
-	uint64_t old = 0, value;
+	uint64_t old, value;
 
-	if (mr->mem.gpu) {
-		vn_gpu_read(mr->mem.gpu, (uint8_t *)&old, at, p->len);
-	} else {
-		/* Atomic among NICs only, as on hardware. */
-		VC_ACQUIRE(at);
-		old = p->len == 4 ? __atomic_load_n((uint32_t *)at, __ATOMIC_ACQUIRE)
-				  : __atomic_load_n((uint64_t *)at, __ATOMIC_ACQUIRE);
-	}
+	/* Atomic among NICs only, as on hardware. */
+	VC_ACQUIRE(at);
+	old = p->len == 4 ? __atomic_load_n((uint32_t *)at, __ATOMIC_ACQUIRE)
+			  : __atomic_load_n((uint64_t *)at, __ATOMIC_ACQUIRE);
 	value = vn_masked_add(old, p->add, p->boundary);
 	vn_store(mr, at, (uint8_t *)&value, p->len);
 	return old;
@@ -228,46 +225,8 @@ void vn_place(struct vn_nic *nic, struct vn_mr *mr, uint8_t *to, const uint8_t *
 	vn_place_flush(nic);
 	vn_store(mr, to, from, len);
 	if (mr->mem.gpu) {
-		vn_place_defer(link, answer, 0);
+		vn_place_defer(link, answer);
 	} else {
 		vn_link_send(link, answer, NULL);
 	}
-}
-
-/* --------------------------------------------------------------------------- memory of GPUs */
-
-static struct vn_deferred {
-	struct vn_link *link;
-	struct vn_packet answer;
-	uint64_t payload;
-} * vn_deferred;
-static uint32_t vn_ndeferred, vn_deferred_cap;
-
-void vn_place_defer(struct vn_link *link, const struct vn_packet *answer, uint64_t payload)
-{
-	if (vn_ndeferred == vn_deferred_cap) {
-		vn_deferred_cap = 2 * vn_deferred_cap + 256;
-		vn_deferred = realloc(vn_deferred, vn_deferred_cap * sizeof(*vn_deferred));
-		if (!vn_deferred) {
-			abort();
-		}
-	}
-	vn_deferred[vn_ndeferred++] = (struct vn_deferred){ link, *answer, payload };
-}
-
-bool vn_place_settle(void)
-{
-	uint32_t n = vn_ndeferred;
-
-	if (!n) {
-		return false;
-	}
-	vn_gpu_settle();
-	for (uint32_t i = 0; i < n; i++) {
-		struct vn_deferred d = vn_deferred[i];
-
-		vn_link_send(d.link, &d.answer, (const uint8_t *)&d.payload);
-	}
-	vn_ndeferred -= n; /* sending answers has deferred no others */
-	return true;
 }

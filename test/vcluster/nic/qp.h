@@ -43,6 +43,7 @@ struct vn_op {
 	uint64_t wr_id; /* verbs */
 	uint64_t raddr, laddr;
 	uint64_t add, boundary; /* atomics; compare and swap: swap, compare */
+	uint64_t since;         /* for statistics: when it was fetched */
 	uint32_t rkey, lkey, len;
 	uint32_t psn; /* of its first packet */
 	uint32_t npkts;
@@ -52,6 +53,7 @@ struct vn_op {
 	uint32_t placed; /* READ: packets whose data has come */
 	uint8_t opcode, opmod, fm, syndrome, vendor;
 	bool signaled, is_inline, started;
+	bool unsettled;     /* what it fetched may still be on its way to a GPU */
 	struct vn_gpu *gpu; /* device that the payload in `staged` was copied from */
 	uint8_t *staged;
 	uint8_t data[VN_INLINE];

@@ -15,6 +15,7 @@
 #include "nic/place.h"
 #include "nic/req.h"
 #include "nic/sq.h"
+#include "nic/stats.h"
 #include "nic/wire.h"
 
 #define VN_QP_PACKETS 128 /* packets of a queue pair that are under way */
@@ -72,7 +73,7 @@ static void vn_check_local(struct vn_qp *qp, struct vn_op *op)
 		op->syndrome = EP_MLX5_SYND_LOCAL_PROT;
 	} else if (mr->mem.gpu && op->opcode == EP_MLX5_OP_WRITE && !op->fm) {
 		op->gpu = mr->mem.gpu;
-		op->staged = vn_gpu_stage(op->gpu, at, op->len);
+		op->staged = vn_gpu_stage(op->gpu, mr, at, op->len);
 	}
 }
 
@@ -97,6 +98,7 @@ static bool vn_fetch_next(struct vn_qp *qp)
 	} else {
 		op->npkts = op->len ? (op->len + qp->mtu - 1) / qp->mtu : 1;
 	}
+	op->since = vn_stat_start();
 	op->psn = qp->next_psn;
 	qp->next_psn = (qp->next_psn + op->npkts) & VN_PSN_MASK;
 	if (!op->syndrome) {
@@ -276,6 +278,19 @@ static uint32_t vn_candidates(struct vn_qp *qp, struct vn_lost *list)
 	return n;
 }
 
+/* Of payload that was copied ahead: packets that follow each other become one copy at the other end. */
+static void vn_send_staged(struct vn_qp *qp, struct vn_op *op)
+{
+	while (vn_unsent(op) && qp->in_flight < VN_QP_PACKETS && !vn_link_full(qp->link)) {
+		uint32_t pkt = op->base + (uint32_t)__builtin_ctz(vn_unsent(op));
+
+		if (!vn_psn_near(qp, op, pkt)) {
+			return;
+		}
+		vn_send_one(qp, op, pkt);
+	}
+}
+
 static bool vn_send_shuffled(struct vn_qp *qp)
 {
 	struct vn_lost list[VN_BURST];
@@ -297,7 +312,11 @@ static bool vn_send_shuffled(struct vn_qp *qp)
 		    op->sent >> (pick.pkt - op->base) & 1) {
 			continue;
 		}
-		vn_send_one(qp, op, pick.pkt);
+		if (op->staged && qp->link) {
+			vn_send_staged(qp, op);
+		} else {
+			vn_send_one(qp, op, pick.pkt);
+		}
 	}
 	return any;
 }
@@ -426,6 +445,7 @@ static bool vn_resend(struct vn_qp *qp)
 			struct vn_op *op = vn_op_of(qp, idx);
 
 			l->waiting = false;
+			vn_stat(VN_STAT_RESEND, l->due, 0);
 			any = true;
 			if (op && !op->syndrome && !vn_fault_packet(qp, op, pkt)) {
 				vn_req_transmit(qp, op, pkt); /* *l may be gone now */
@@ -449,9 +469,7 @@ static bool vn_store_local(struct vn_qp *qp, struct vn_op *op, uint64_t offset, 
 		return false;
 	}
 	vn_store(mr, at, data, bytes);
-	if (mr->mem.gpu) {
-		vn_gpu_settle(); /* data must be there before the completion */
-	}
+	op->unsettled = mr->mem.gpu != NULL;
 	return true;
 }
 
@@ -530,7 +548,11 @@ static bool vn_retire(struct vn_qp *qp)
 		if (!vn_op_complete(op) || qp->stuck) {
 			break;
 		}
+		if (op->unsettled) {
+			vn_gpu_settle();
+		}
 		vn_sq_retire(qp, op);
+		vn_stat(VN_STAT_MESSAGE, op->since, op->len);
 		vn_op_drop(op);
 		qp->done++;
 		any = true;
@@ -595,12 +617,8 @@ bool vn_req_run(struct vn_qp *qp)
 			return false;
 		}
 		qp->hold_until = 0;
+		any = true;
 	}
-	any = vn_req_fetch(qp);
-	if (qp->hold_until) {
-		return any;
-	}
-	vn_gpu_staged();
 	any |= vn_resend(qp);
 	any |= qp->order == EP_MLX5_TIER_IBTA ? vn_send_ordered(qp) : vn_send_shuffled(qp);
 	any |= vn_retire(qp);

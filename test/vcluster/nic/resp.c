@@ -11,8 +11,7 @@ static uint8_t vn_tier_of(uint32_t qpn)
 	return qp ? qp->tier : 0;
 }
 
-static void vn_answer(struct vn_link *link, const struct vn_packet *p, uint8_t kind,
-		      const uint8_t *payload, uint32_t bytes)
+static struct vn_packet vn_answer_to(const struct vn_packet *p, uint8_t kind, uint32_t bytes)
 {
 	struct vn_packet a = { .kind = kind,
 			       .opcode = p->opcode,
@@ -24,6 +23,14 @@ static void vn_answer(struct vn_link *link, const struct vn_packet *p, uint8_t k
 			       .bytes = bytes,
 			       .idx = p->idx,
 			       .pkt = p->pkt };
+
+	return a;
+}
+
+static void vn_answer(struct vn_link *link, const struct vn_packet *p, uint8_t kind,
+		      const uint8_t *payload, uint32_t bytes)
+{
+	struct vn_packet a = vn_answer_to(p, kind, bytes);
 
 	vn_link_send(link, &a, payload);
 }
@@ -176,6 +183,13 @@ static void vn_resp_read(struct vn_nic *nic, struct vn_qp *qp, struct vn_link *l
 }
 
 /* The result is kept: an answer that was lost must not add twice. */
+static void vn_replay_note(struct vn_qp *qp, uint32_t psn, uint64_t old)
+{
+	qp->replay[psn % VN_REPLAY].psn = psn;
+	qp->replay[psn % VN_REPLAY].valid = true;
+	qp->replay[psn % VN_REPLAY].old = old;
+}
+
 static void vn_resp_atomic(struct vn_nic *nic, struct vn_qp *qp, struct vn_link *link,
 			   const struct vn_packet *p, bool again)
 {
@@ -196,28 +210,24 @@ static void vn_resp_atomic(struct vn_nic *nic, struct vn_qp *qp, struct vn_link 
 		return;
 	}
 	vn_place_flush(nic);
-	old = vn_atomic(p, mr, at);
 	if (mr->mem.gpu) {
-		struct vn_packet a = { .kind = VN_ATOMIC_OLD,
-				       .opcode = p->opcode,
-				       .opmod = qp->tier,
-				       .dst_qpn = p->src_qpn,
-				       .src_qpn = p->dst_qpn,
-				       .psn = p->psn,
-				       .len = p->len,
-				       .bytes = p->len,
-				       .idx = p->idx,
-				       .pkt = p->pkt };
+		struct vn_packet a = vn_answer_to(p, VN_ATOMIC_OLD, p->len);
 
-		vn_place_defer(link, &a, old);
-	}
-	qp->replay[slot].psn = p->psn;
-	qp->replay[slot].valid = true;
-	qp->replay[slot].old = old;
-	if (mr->mem.gpu) {
+		vn_place_atomic(link, &a, p, mr, at);
 		return;
 	}
+	old = vn_atomic(p, mr, at);
+	vn_replay_note(qp, p->psn, old);
 	vn_answer(link, p, VN_ATOMIC_OLD, (uint8_t *)&old, p->len);
+}
+
+void vn_resp_atomic_done(const struct vn_packet *answer, uint64_t old)
+{
+	struct vn_qp *qp = vn_qp_find(answer->src_qpn);
+
+	if (qp) {
+		vn_replay_note(qp, answer->psn, old);
+	}
 }
 
 void vn_resp_packet(struct vn_link *link, const struct vn_packet *p, const uint8_t *payload)

@@ -12,12 +12,15 @@
 #include "nic/place.h"
 #include "nic/req.h"
 #include "nic/sq.h"
+#include "nic/stats.h"
 #include "nic/thread.h"
 #include "nic/wire.h"
 
 /* After turns without work the thread first looks again at once, then yields, then sleeps. */
 #define VN_SPIN 16
 #define VN_YIELD 48
+#define VN_YIELD_GPU                                                                               \
+	8192 /* some milliseconds: beside GPUs there are cores, and microseconds count */
 #define VN_NAP_US 25
 #define VN_NAPS 2000 /* about 150 ms */
 #define VN_LONG_NAP_US 200
@@ -119,25 +122,32 @@ static uint64_t vn_due(void)
 
 static void *vn_thread_main(void *arg)
 {
-	uint32_t idle = 0, turn = 0;
+	uint32_t idle = 0, turn = 0, yield;
 
 	(void)arg;
 	prctl(PR_SET_TIMERSLACK, 1000);
 	prctl(PR_SET_NAME, "nic");
 	for (;;) {
 		bool any, watched;
-		uint64_t due;
+		uint64_t due, start;
 
 		pthread_mutex_lock(&vn.lock);
+		start = vn_stat_start();
 		any = vn_turn(turn++, &watched);
+		if (any) {
+			vn_stat(VN_STAT_TURN, start, 0);
+		}
 		due = any ? 0 : vn_due();
+		yield = vn_gpu_any() ? VN_YIELD_GPU : VN_YIELD;
 		pthread_mutex_unlock(&vn.lock);
 		while (__atomic_load_n(&vn.waiting, __ATOMIC_RELAXED)) {
 			sched_yield();
 		}
 		idle = any ? 0 : idle + 1;
-		if (idle > VN_YIELD || !watched) {
+		if (idle > yield || !watched) {
+			start = vn_stat_start();
 			vn_nap(idle, watched, due);
+			vn_stat(VN_STAT_NAP, start, 0);
 		} else if (idle > VN_SPIN) {
 			sched_yield();
 		}

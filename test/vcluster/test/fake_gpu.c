@@ -32,6 +32,7 @@ static struct {
 	size_t size;
 } memory[ALLOCATIONS];
 static int count;
+struct fake_gpu_calls fake_gpu_calls;
 static int current, context;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -139,11 +140,13 @@ static int queue(void *stream, struct work work)
 
 int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, void *stream)
 {
+	fake_gpu_calls.in++;
 	return queue(stream, (struct work){ fake_gpu_shadow(to, bytes), from, bytes, 0, 0 });
 }
 
 int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, void *stream)
 {
+	fake_gpu_calls.out++;
 	return queue(stream, (struct work){ to, fake_gpu_shadow(from, bytes), bytes, 0, 0 });
 }
 
@@ -165,6 +168,7 @@ int cuStreamSynchronize(void *stream)
 {
 	struct stream *s = stream;
 
+	fake_gpu_calls.waits++;
 	for (uint32_t i = 0; i < s->n; i++) {
 		struct work *w = &s->work[i];
 

@@ -8,6 +8,12 @@
 /* Where a device address can really be read; NULL: it is none. */
 uint8_t *fake_gpu_shadow(uint64_t p, size_t bytes);
 
+/* So many copies from the GPU, copies to it, and waits there were. */
+struct fake_gpu_calls {
+	uint32_t out, in, waits;
+};
+extern struct fake_gpu_calls fake_gpu_calls;
+
 int cuInit(unsigned int flags);
 int cuDeviceGet(int *device, int ordinal);
 int cuDevicePrimaryCtxRetain(void **ctx, int device);

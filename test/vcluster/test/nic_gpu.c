@@ -6,17 +6,18 @@
 #include "fake_gpu.h"
 #include "nic_client.h"
 
-#define BYTES (1u << 20)
+#define BYTES (4u << 20)
+#define BATCHES 200 /* more than the NIC has room for at once */
 
 static struct cl_dev dev;
 static uint64_t gpu_from, gpu_to;
 static uint8_t *from, *to; /* where the fake driver keeps the two */
-static uint64_t old;
-static struct ibv_mr *mr_from, *mr_to, *mr_old;
+static uint64_t old, olds[CL_DEPTH];
+static struct ibv_mr *mr_from, *mr_to, *mr_old, *mr_olds;
 
 static void test_one_by_one(struct cl_queue *q)
 {
-	static const uint32_t sizes[] = { 1, 8, 4096, 4097, 14336, 16385, 100000 };
+	static const uint32_t sizes[] = { 1, 8, 4096, 4097, 14336, 16385, 100000, (1u << 20) + 5 };
 	uint64_t value;
 
 	for (uint32_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
@@ -45,10 +46,15 @@ static void test_one_by_one(struct cl_queue *q)
 	CHECK(old == 40 && value == 42);
 }
 
-/* Many rows and a count after each batch: when the count is there, so are the rows. */
-static void test_batches(struct cl_queue *q)
+/*
+ * Many rows and a count after each batch: when the count is there, so are the rows. Rows side by side
+ * are few copies, and of those that come in any order each is one, whatever its number of packets.
+ */
+static void test_batches(struct cl_queue *q, uint32_t copies)
 {
-	for (uint64_t batch = 1; batch <= 50; batch++) {
+	struct fake_gpu_calls before = fake_gpu_calls;
+
+	for (uint64_t batch = 1; batch <= BATCHES; batch++) {
 		memset(from, (int)batch, 32 * 7168);
 		for (uint32_t i = 0; i < 32; i++) {
 			cl_write(q, (void *)(uintptr_t)(gpu_from + i * 7168), mr_from->lkey,
@@ -60,6 +66,38 @@ static void test_batches(struct cl_queue *q)
 		CHECK_INT(old, 42 + batch - 1);
 		CHECK(!memcmp(to + 4096, from, 32 * 7168));
 	}
+	CHECK((fake_gpu_calls.in - before.in) / BATCHES <= copies);
+	CHECK((fake_gpu_calls.out - before.out) / BATCHES <=
+	      4); /* and the word that is counted in */
+	CHECK((fake_gpu_calls.waits - before.waits) / BATCHES <= 20);
+}
+
+/* Adds to one word, parts of it and the word after it, and writes between them: one after the other. */
+static void test_words(struct cl_queue *q)
+{
+	uint64_t set = 100, value, n = 0;
+
+	memset(to, 0, 16);
+	for (int i = 0; i < 5; i++) {
+		cl_add(q, &olds[n++], mr_olds->lkey, gpu_to, mr_to->rkey, 3, 0);
+	}
+	cl_inline(q, &set, 8, gpu_to, mr_to->rkey, 0);
+	for (int i = 0; i < 4; i++) {
+		cl_add(q, &olds[n++], mr_olds->lkey, gpu_to + 8 * (i % 2), mr_to->rkey, 1, 0);
+	}
+	cl_masked_add(q, 4, &olds[n++], mr_olds->lkey, gpu_to + 4, mr_to->rkey, 7, 0, 0);
+	cl_add(q, &olds[n++], mr_olds->lkey, gpu_to, mr_to->rkey, 1, CL_SIGNALED);
+	cl_ring(q);
+	CHECK_INT(cl_wait(q), 0);
+	for (uint64_t i = 0; i < 5; i++) {
+		CHECK_INT(olds[i], 3 * i);
+	}
+	CHECK(olds[5] == 100 && olds[6] == 0 && olds[7] == 101 && olds[8] == 1);
+	CHECK_INT((uint32_t)olds[9], 0);
+	CHECK(olds[10] == (102 | 7ull << 32));
+	memcpy(&value, to, 8);
+	CHECK(value == (103 | 7ull << 32));
+	CHECK_INT(to[8], 2);
 }
 
 static void test_tier(int tier)
@@ -71,7 +109,10 @@ static void test_tier(int tier)
 	cl_create(&peer, &dev, CL_DEPTH, false);
 	cl_pair(&q, &peer, &o);
 	test_one_by_one(&q);
-	test_batches(&q);
+	test_batches(&q, tier ? 40 : 8);
+	if (!tier) {
+		test_words(&q); /* later tiers let writes pass atomics */
+	}
 	cl_destroy(&q);
 	cl_destroy(&peer);
 }
@@ -89,11 +130,13 @@ int main(void)
 	mr_to = cl_reg(&dev, (void *)(uintptr_t)gpu_to, BYTES,
 		       CL_FULL | IBV_ACCESS_RELAXED_ORDERING);
 	mr_old = cl_reg(&dev, &old, 8, CL_FULL);
+	mr_olds = cl_reg(&dev, olds, sizeof(olds), CL_FULL);
 	test_tier(0);
 	test_tier(1);
 	NEED(ibv_dereg_mr(mr_from));
 	NEED(ibv_dereg_mr(mr_to));
 	NEED(ibv_dereg_mr(mr_old));
+	NEED(ibv_dereg_mr(mr_olds));
 	cl_close(&dev);
 	return test_result();
 }
