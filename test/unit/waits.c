@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * A wait for a peer that has masked this rank ends, because the peer sends nothing more; but what it
- * sent before must still be found.
+ * sent before must still be found. And what a wait learns of another one, on another SM.
  */
 #include <cuda_runtime_api.h>
 #include "support/check.h"
@@ -76,6 +76,11 @@ int main(void)
 	CHECK_INT(m.out.gave_up, 0);
 	CHECK_INT(m.out.polls, 130);
 	CHECK_INT(masked_is(&m, 1), 0);
+	check_context("another wait was in vain, by a clock that is ahead of this one's");
+	m = wait_with((struct waits_args){ .ahead = 2000, .arrives = 5000 },
+		      ep_progress_word(5, 0, 0));
+	CHECK_INT(m.out.gave_up, 0);
+	CHECK_INT(m.out.polls, 5000);
 	check_context("it never comes");
 	m = wait_of(0, masked);
 	CHECK_INT(m.out.gave_up, 1);

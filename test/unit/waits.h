@@ -18,7 +18,7 @@ struct waits_args {
 	uint32_t arrives; /* after so many polls, before the look that follows; 0: never */
 	uint32_t polled;  /* polls before */
 	uint32_t masks;   /* after so many polls the peer has masked this rank; 0: never */
-	uint32_t pad;
+	uint32_t ahead;   /* another wait was in vain, in units of its clock after now; 0: none */
 	struct waits_result *out;
 };
 
