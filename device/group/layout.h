@@ -70,6 +70,9 @@ EP_HOST_DEV uint64_t ep_progress_word(uint32_t step, uint32_t clean_round, int m
 	return step | (uint64_t)(masked != 0) << 32 | (uint64_t)clean_round << 33;
 }
 
+/* The words of MaskClean in a heap. */
+#define EP_CLEAN_BYTES(nranks) (16 * (uint64_t)(nranks))
+
 /* The mask [R], 1 active, with what is behind it: three arrays [R], found by the functions below. */
 #define EP_MASK_BYTES(nranks) (24 * (uint64_t)(nranks) + 8)
 
