@@ -269,6 +269,11 @@ struct ep_lost_args {
 	uint64_t lost; /* bit r: rank r */
 };
 
+/* MaskUpdate has written the mask. */
+struct ep_update_args {
+	struct ep_dev_group g;
+};
+
 _Static_assert(sizeof(struct ep_dev_seq) == 32, "ep_dev_seq");
 _Static_assert(sizeof(struct ep_dev_handle) == 32, "ep_dev_handle");
 _Static_assert(sizeof(struct ep_record) == 64, "ep_record");

@@ -91,7 +91,8 @@ static ncclResult_t ep_group_load(struct ncclEpGroup *g)
 {
 	static const void *const kernels[] = { (const void *)ep_clean_kernel,
 					       (const void *)ep_drain_kernel,
-					       (const void *)ep_lost_kernel };
+					       (const void *)ep_lost_kernel,
+					       (const void *)ep_update_kernel };
 
 	EP_CHECK(ep_peer_check(g->idents, g->nranks, g->rank));
 	EP_CHECK(g->config.algo->group_open(g));
