@@ -580,7 +580,7 @@ bool vn_req_fetch(struct vn_qp *qp)
 
 bool vn_req_run(struct vn_qp *qp)
 {
-	bool any = false;
+	bool any = false, held = qp->hold_until != 0;
 
 	if (qp->state == VN_ERR) {
 		return vn_flush(qp);
@@ -595,7 +595,7 @@ bool vn_req_run(struct vn_qp *qp)
 		}
 		qp->hold_until = 0;
 	}
-	any = vn_req_fetch(qp);
+	any = held || vn_req_fetch(qp); /* what was held goes before the next is held */
 	if (qp->hold_until) {
 		return any;
 	}
@@ -603,6 +603,6 @@ bool vn_req_run(struct vn_qp *qp)
 	any |= vn_resend(qp);
 	any |= qp->order == EP_MLX5_TIER_IBTA ? vn_send_ordered(qp) : vn_send_shuffled(qp);
 	any |= vn_retire(qp);
-	qp->active = qp->done < qp->pi || qp->state == VN_ERR;
+	qp->active = held || qp->done < qp->pi || qp->state == VN_ERR;
 	return any;
 }
