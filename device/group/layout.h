@@ -77,6 +77,9 @@ EP_HOST_DEV uint64_t ep_progress_word(uint32_t step, uint32_t clean_round, int m
 	return step | (uint64_t)(masked != 0) << 32 | (uint64_t)clean_round << 33;
 }
 
+/* The words of MaskClean in a heap. */
+#define EP_CLEAN_BYTES(nranks) (16 * (uint64_t)(nranks))
+
 /* The mask [R], 1 active, with what is behind it: three arrays [R], found by the functions below. */
 #define EP_MASK_BYTES(nranks) (24 * (uint64_t)(nranks) + 8)
 
@@ -286,6 +289,11 @@ struct ep_drain_args {
 struct ep_lost_args {
 	struct ep_dev_group g;
 	struct ep_ranks lost;
+};
+
+/* MaskUpdate has written the mask. */
+struct ep_update_args {
+	struct ep_dev_group g;
 };
 
 _Static_assert(sizeof(struct ep_dev_seq) == 32, "ep_dev_seq");

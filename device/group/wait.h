@@ -113,7 +113,9 @@ EP_DEV void ep_wait_since(const struct ep_dev_group &g, const struct ep_op &op, 
 
 	if ((uint32_t)(said >> 32) == op.step && !(s->polls >> EP_WAIT_STAND_SHIFT)) {
 		uint64_t now = ep_time_ns();
-		uint64_t age = (uint64_t)(EP_WAIT_CLOCK(now) - (uint32_t)said) << 20;
+		/* the other wait was on another SM, whose clock may be a little ahead of this one */
+		int32_t units = (int32_t)(EP_WAIT_CLOCK(now) - (uint32_t)said);
+		uint64_t age = units > 0 ? (uint64_t)units << 20 : 0;
 
 		if (!s->start_ns || age > now - s->start_ns) {
 			s->start_ns = now - age;

@@ -10,7 +10,7 @@
 enum ep_ll_source_state {
 	EP_LL_SOURCE_HERE,   /* its counts are awaited, or here */
 	EP_LL_SOURCE_ABSENT, /* as all blocks agree */
-	EP_LL_SOURCE_DOUBT   /* for this block it has failed; the blocks have to agree */
+	EP_LL_SOURCE_DOUBT   /* for this block it has failed; the blocks have to agree. A bit */
 };
 
 /* Block-shared tables of the receive half. */
@@ -179,6 +179,13 @@ EP_DEV void ep_ll_recv_tables_clear(const struct ep_ll_common &c, const struct e
 	ep_block_sync();
 }
 
+/* Source r, which was here or in doubt, has failed for this block. Other threads may find the same. */
+EP_DEV void ep_ll_source_fail(const struct ep_ll_recv_tables &t, uint32_t r, uint32_t *failed)
+{
+	ep_shared_or_u32(&t.state[r], EP_LL_SOURCE_DOUBT);
+	ep_shared_or_u32(failed, 1);
+}
+
 /* Awaits every source's counts. *failed is set when a source fails; a barrier must follow. */
 EP_DEV void ep_ll_recv_counts(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
 			      const struct ep_ll_recv_tables &t, uint32_t *failed)
@@ -189,21 +196,19 @@ EP_DEV void ep_ll_recv_counts(const struct ep_ll_dispatch_args &a, const struct 
 	for (uint32_t i = ep_tid(); i < counts; i += ep_nthreads()) {
 		uint32_t r = ep_div(i, c.by_local);
 
-		if (t.state[r] == EP_LL_SOURCE_HERE &&
+		if (ep_shared_ld_u32(&t.state[r]) == EP_LL_SOURCE_HERE &&
 		    !ep_wait_word(c.g, op, ep_ll_count(a, op, i), &t.base[i],
 				  EP_WAIT_DISPATCH_COUNT, r)) {
-			t.state[r] = EP_LL_SOURCE_DOUBT;
-			*failed = 1;
+			ep_ll_source_fail(t, r, failed);
 		}
 	}
 	/* the last threads, which have fewer counts to await; two for each source */
 	for (uint32_t j = ep_nthreads() - 1 - ep_tid(); j < 2 * c.g.nranks; j += ep_nthreads()) {
-		uint32_t r = j >> 1;
+		uint32_t r = j >> 1, state = ep_shared_ld_u32(&t.state[r]);
 
-		if (t.state[r] == EP_LL_SOURCE_DOUBT ||
-		    (t.state[r] == EP_LL_SOURCE_HERE && !ep_ll_ctrl_wait(a, op, t, r, j & 1))) {
-			t.state[r] = EP_LL_SOURCE_DOUBT;
-			*failed = 1;
+		if (state == EP_LL_SOURCE_DOUBT ||
+		    (state == EP_LL_SOURCE_HERE && !ep_ll_ctrl_wait(a, op, t, r, j & 1))) {
+			ep_ll_source_fail(t, r, failed);
 		}
 	}
 }

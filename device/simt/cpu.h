@@ -329,6 +329,7 @@ EP_ATOM_CPU(ep_atomic_add_gpu_u32, uint32_t, __atomic_fetch_add)
 EP_ATOM_CPU(ep_atomic_add_gpu_u64, uint64_t, __atomic_fetch_add)
 EP_ATOM_CPU(ep_shared_add_u32, uint32_t, __atomic_fetch_add)
 EP_ATOM_CPU(ep_shared_or_u32, uint32_t, __atomic_fetch_or)
+EP_LD_CPU(ep_shared_ld_u32, uint32_t, __ATOMIC_RELAXED)
 
 EP_DEV uint32_t ep_atomic_cas_gpu_u32(uint32_t *p, uint32_t expected, uint32_t v)
 {

@@ -224,6 +224,11 @@ EP_DEV uint32_t ep_shared_add_u32(uint32_t *p, uint32_t v)
 	return atomicAdd(p, v);
 }
 
+EP_DEV uint32_t ep_shared_ld_u32(const uint32_t *p)
+{
+	return *(const volatile uint32_t *)p;
+}
+
 EP_DEV uint32_t ep_shared_or_u32(uint32_t *p, uint32_t v)
 {
 	return atomicOr(p, v);

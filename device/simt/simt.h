@@ -52,7 +52,8 @@
  *   ep_st_mmio_u64(p, v)        one store of 8 bytes to a device's register, behind
  *                               ep_release_fence_sys(): the device that sees it sees everything
  *                               that was before the fence
- *   ep_shared_add_u32(p, v), ep_shared_or_u32(p, v)   on block-shared words.
+ *   ep_shared_add_u32(p, v), ep_shared_or_u32(p, v)   on block-shared words, relaxed, and
+ *   ep_shared_ld_u32(p)                               a load where others do that meanwhile
  *   ep_ld16_nc(p)     16 bytes that nobody writes while the kernel runs
  *   ep_ld16_fresh(p)  16 bytes written by a peer, after their flag was acquired
  *   ep_st16(p, v)     a plain store of 16 bytes that does not pollute L1. Alignment 16, as of all.

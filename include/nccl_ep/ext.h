@@ -61,7 +61,8 @@ ncclResult_t ncclEpExtDeviceMemory(const ncclEpGroupConfig_t *config, int nranks
  * What the handle's last completed dispatch received: *tokens, distinct (source rank, token)
  * pairs; *rows, rows in outputs->tokens (expert-major: one per local expert of a token). Either
  * may be NULL. Synchronises `stream`, which must be ordered after the dispatch.
- * ncclInvalidUsage: no completed dispatch, or the stream is being captured.
+ * ncclInvalidUsage: no dispatch has run to its end (a graph with it was never launched), or the
+ * stream is being captured.
  */
 ncclResult_t ncclEpExtNumRecvTokens(ncclEpHandle_t handle, uint64_t *tokens, uint64_t *rows,
 				    cudaStream_t stream);

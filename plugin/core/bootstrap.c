@@ -192,8 +192,8 @@ static ncclResult_t ep_boot_enqueue(struct ep_boot *boot, size_t bytes, const ch
 	return ncclSuccess;
 }
 
-ncclResult_t ep_boot_allgather(struct ep_boot *boot, const void *mine, void *all, size_t bytes,
-			       const char *what)
+static ncclResult_t ep_boot_exchange(struct ep_boot *boot, const void *mine, void *all,
+				     size_t bytes, const char *what)
 {
 	if (bytes > EP_BOOT_BYTES) {
 		return ep_fail(ncclInternalError, "%s: %zu bytes per rank, the limit is %d", what,
@@ -215,6 +215,18 @@ ncclResult_t ep_boot_allgather(struct ep_boot *boot, const void *mine, void *all
 		what);
 	EP_CUDA(cudaStreamSynchronize(boot->stream), what);
 	return ncclSuccess;
+}
+
+ncclResult_t ep_boot_allgather(struct ep_boot *boot, const void *mine, void *all, size_t bytes,
+			       const char *what)
+{
+	uint64_t start = ep_now_ns();
+	ncclResult_t result = ep_boot_exchange(boot, mine, all, bytes, what);
+	uint64_t took = ep_now_ns() - start;
+
+	boot->first_ns = boot->exchanges++ ? boot->first_ns : took;
+	boot->exchanged_ns += took;
+	return result;
 }
 
 struct ep_boot_letter {

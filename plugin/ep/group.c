@@ -14,6 +14,7 @@
 #include "ep/memory.h"
 #include "ep/remote.h"
 #include "ep/struct.h"
+#include "ep/times.h"
 
 /* What each rank tells the others first. */
 struct ep_hello {
@@ -137,16 +138,26 @@ static ncclResult_t ep_group_alloc_host(struct ncclEpGroup *g)
 	return ncclSuccess;
 }
 
-/* Everything of this rank alone. What it leaves behind on failure ep_group_free frees. */
-static ncclResult_t ep_group_set_up(struct ncclEpGroup *g)
+static ncclResult_t ep_group_load(struct ncclEpGroup *g)
 {
 	static const void *const kernels[] = { (const void *)ep_clean_kernel,
 					       (const void *)ep_drain_kernel,
-					       (const void *)ep_lost_kernel };
+					       (const void *)ep_lost_kernel,
+					       (const void *)ep_update_kernel };
 
 	EP_CHECK(ep_peer_check(g->idents, g->nranks, g->rank));
 	EP_CHECK(g->config.algo->group_open(g));
-	EP_CHECK(ep_kernels_load(kernels, EP_ARRAY_SIZE(kernels)));
+	return ep_kernels_load(kernels, EP_ARRAY_SIZE(kernels));
+}
+
+/* Everything of this rank alone. What it leaves behind on failure ep_group_free frees. */
+static ncclResult_t ep_group_set_up(struct ncclEpGroup *g, const struct ep_boot *boot,
+				    struct ep_times *times)
+{
+	ncclResult_t result = ep_group_load(g);
+
+	ep_times_lap(times, boot, EP_TIME_KERNELS);
+	EP_CHECK(result);
 	EP_CUDA(cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking), "creating a stream");
 	EP_CUDA(cudaEventCreateWithFlags(&g->event, cudaEventDisableTiming), "creating an event");
 	EP_CHECK(ep_group_alloc_host(g));
@@ -271,8 +282,8 @@ static ncclResult_t ep_group_choose_lines(struct ncclEpGroup *g, struct ep_boot 
 }
 
 static ncclResult_t ep_group_make(struct ncclEpGroup **out, ncclComm_t comm, int device,
-				  struct ep_boot *boot, const ncclEpGroupConfig_t *config,
-				  ncclResult_t mine)
+				  struct ep_boot *boot, struct ep_times *times,
+				  const ncclEpGroupConfig_t *config, ncclResult_t mine)
 {
 	struct ncclEpGroup *g = NULL;
 	ncclResult_t result;
@@ -285,18 +296,24 @@ static ncclResult_t ep_group_make(struct ncclEpGroup **out, ncclComm_t comm, int
 	}
 	EP_CHECK_GOTO(ep_group_meet(g, boot, mine, &team), err_free);
 	EP_CHECK_GOTO(ep_group_choose_lines(g, boot), err_free);
+	ep_times_lap(times, boot, EP_TIME_GPUS);
 	ep_heap_reap(); /* all ranks are here, so whatever they have left before can go */
-	result = ep_group_remote_open(g, boot, ep_group_set_up(g));
+	mine = ep_group_set_up(g, boot, times);
+	ep_times_lap(times, boot, EP_TIME_MEMORY);
+	result = ep_group_remote_open(g, boot, mine);
+	ep_times_lap(times, boot, EP_TIME_NICS);
 	if (result != ncclSuccess && g->remote_ranks) {
 		goto err_free; /* as on all ranks */
 	}
 	EP_CHECK_GOTO(ep_heap_open(&g->peer_heap, boot, g->idents, &g->memory, team,
 				   g->config.heap_bytes, result),
 		      err_close_remote);
+	ep_times_lap(times, boot, EP_TIME_MEMORY);
 	EP_CHECK_GOTO(ep_group_remote_bind(g, boot, &g->peer_heap, &g->config.heap),
 		      err_close_heap);
 	g->heap = g->config.heap;
 	EP_CHECK_GOTO(ep_group_heap_bind(g, boot), err_close_heap);
+	ep_times_lap(times, boot, EP_TIME_NICS);
 	*out = g;
 	return ncclSuccess;
 
@@ -327,16 +344,38 @@ static uint64_t ep_group_boot_timeout(void)
 	return (uint64_t)ep_param_or_initial(EP_PARAM_BOOTSTRAP_TIMEOUT_MS) * 1000000;
 }
 
+static void ep_group_tell(const struct ncclEpGroup *g, const struct ep_boot *boot,
+			  const struct ep_times *times)
+{
+	char choices[80], text[320];
+
+	g->config.algo->group_describe(g, choices, sizeof(choices));
+	EP_INFO(EP_LOG_INIT,
+		"group %p rank %d of %d: %s, %u experts, %u tokens of %u bytes per rank, "
+		"heap %llu bytes by %s%s%s%s, %s, rows as %s, timeout %llu ms%s; "
+		"%u ranks of other nodes, %u channels",
+		(const void *)g, g->rank, g->nranks, g->config.algo->limits.mode,
+		g->config.num_experts, g->config.shape.max_tokens, g->config.shape.max_token_bytes,
+		(unsigned long long)g->peer_heap.bytes, ep_peer_way_name(g->memory.way),
+		g->memory.no_window.text[0] ? " (no windows: " : "", g->memory.no_window.text,
+		g->memory.no_window.text[0] ? ")" : "", choices, g->lines ? "lines" : "bytes",
+		(unsigned long long)(g->config.timeout_ns / 1000000),
+		g->config.enable_mask ? ", masks" : "", g->remote_ranks, g->config.shape.channels);
+	ep_times_describe(times, boot, text, sizeof(text));
+	EP_INFO(EP_LOG_INIT, "group %p rank %d: made in %s", (const void *)g, g->rank, text);
+}
+
 ncclResult_t ep_group_create(struct ncclEpGroup **ep_group, ncclComm_t comm,
 			     const ncclEpGroupConfig_t *config)
 {
 	struct ncclEpGroup *g = NULL;
 	ncclEpGroupConfig_t own;
+	struct ep_times times;
 	struct ep_boot boot;
 	ncclResult_t result, mine;
-	char choices[80];
 	int device = 0;
 
+	ep_times_start(&times);
 	if (!comm) {
 		return ep_fail(ncclInvalidArgument, "ncclEpCreateGroup: comm is NULL");
 	}
@@ -350,23 +389,14 @@ ncclResult_t ep_group_create(struct ncclEpGroup **ep_group, ncclComm_t comm,
 	}
 	EP_CUDA(cudaSetDevice(device), "ncclEpCreateGroup: selecting the communicator's device");
 	EP_CHECK(ep_boot_open(&boot, comm, ep_group_boot_timeout(), &mine));
-	result = ep_group_make(&g, comm, device, &boot, &own, mine);
+	ep_times_lap(&times, &boot, EP_TIME_MEMORY);
+	result = ep_group_make(&g, comm, device, &boot, &times, &own, mine);
 	ep_boot_close(&boot);
 	if (result != ncclSuccess) {
 		return result;
 	}
-	g->config.algo->group_describe(g, choices, sizeof(choices));
-	EP_INFO(EP_LOG_INIT,
-		"group %p rank %d of %d: %s, %u experts, %u tokens of %u bytes per rank, "
-		"heap %llu bytes by %s%s%s%s, %s, rows as %s, timeout %llu ms%s; "
-		"%u ranks of other nodes, %u channels",
-		(void *)g, g->rank, g->nranks, g->config.algo->limits.mode, g->config.num_experts,
-		g->config.shape.max_tokens, g->config.shape.max_token_bytes,
-		(unsigned long long)g->peer_heap.bytes, ep_peer_way_name(g->memory.way),
-		g->memory.no_window.text[0] ? " (no windows: " : "", g->memory.no_window.text,
-		g->memory.no_window.text[0] ? ")" : "", choices, g->lines ? "lines" : "bytes",
-		(unsigned long long)(g->config.timeout_ns / 1000000),
-		g->config.enable_mask ? ", masks" : "", g->remote_ranks, g->config.shape.channels);
+	ep_times_lap(&times, &boot, EP_TIME_MEMORY);
+	ep_group_tell(g, &boot, &times);
 	ep_group_heap_warn(g, g->heap.topk);
 	ep_live_made(g, EP_LIVE_GROUP);
 	*ep_group = g;

@@ -300,6 +300,18 @@ ncclResult_t ep_handle_check_send_only(const struct ncclEpHandle *h, bool send_o
 		       h->group->remote_ranks ? " in a group of several nodes" : "");
 }
 
+#define EP_RECEIPT_TOKEN_BITS 16 /* limits.max_tokens of every algorithm */
+
+uint64_t ep_handle_receipt_id(const struct ncclEpHandle *h, uint32_t num_tokens)
+{
+	return h->secret << EP_RECEIPT_TOKEN_BITS | num_tokens;
+}
+
+bool ep_handle_receipt_mine(const struct ncclEpHandle *h, const struct ep_dev_receipt *receipt)
+{
+	return (receipt->id ^ ep_handle_receipt_id(h, 0)) >> EP_RECEIPT_TOKEN_BITS == 0;
+}
+
 ncclResult_t ep_received_expect(const struct ep_received *received, const struct ep_view *view,
 				const char *name)
 {

@@ -19,6 +19,7 @@ struct ep_received {
 	const char *meaning[2];
 	const uint32_t *src_rows; /* on the device, [R]: distinct tokens received from each rank */
 	const uint32_t *counts;   /* and rows of each local expert; NULL: each token has one row */
+	const struct ep_dev_receipt *receipt; /* whether a dispatch has written these */
 };
 
 struct ncclEpHandle {
@@ -77,6 +78,11 @@ ncclResult_t ep_handle_check_idle(const struct ncclEpHandle *handle, const char 
 ncclResult_t ep_handle_check_routed(const struct ncclEpHandle *handle, const char *name);
 ncclResult_t ep_handle_check_send_only(const struct ncclEpHandle *handle, bool send_only,
 				       const char *name);
+
+/* What the receipt of a dispatch of so many tokens says, and whose handle a receipt is of. */
+uint64_t ep_handle_receipt_id(const struct ncclEpHandle *handle, uint32_t num_tokens);
+bool ep_handle_receipt_mine(const struct ncclEpHandle *handle,
+			    const struct ep_dev_receipt *receipt);
 
 /* That the leading extents of a tensor with received rows are those of the layout. */
 ncclResult_t ep_received_expect(const struct ep_received *received, const struct ep_view *view,

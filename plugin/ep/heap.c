@@ -66,6 +66,25 @@ static ncclResult_t ep_group_settle_heap(struct ncclEpGroup *g, uint32_t topk, u
 }
 
 /*
+ * What the ranks have left here in their MaskCleans goes along: a rank that was away learns from it
+ * where the others are. Nobody writes there before all ranks are through with the old heaps.
+ */
+static ncclResult_t ep_group_keep_rounds(struct ncclEpGroup *g, const struct ep_heap *grown,
+					 const struct ep_group_heap *heap)
+{
+	cudaError_t err = cudaMemcpyAsync(grown->base[g->rank] + heap->clean_off,
+					  g->peer_heap.base[g->rank] + g->heap.clean_off,
+					  EP_CLEAN_BYTES(g->nranks), cudaMemcpyDeviceToDevice,
+					  g->stream);
+
+	if (err == cudaSuccess) {
+		err = cudaStreamSynchronize(g->stream);
+	}
+	return err == cudaSuccess ? ncclSuccess
+				  : ep_fail_cuda(err, "copying the rounds of MaskClean");
+}
+
+/*
  * Replaces the heap by one for handles of `topk`. Collective; `mine` is what is wrong on this rank
  * already. The old heap serves until the end.
  */
@@ -89,6 +108,9 @@ static ncclResult_t ep_group_grow(struct ncclEpGroup *g, uint32_t topk, ncclResu
 	/* All ranks have come here, so that nothing is on its way to the old memory. */
 	ep_group_remote_unbind(g);
 	result = ep_group_remote_bind(g, &boot, &grown, &heap);
+	if (result == ncclSuccess) {
+		result = ep_group_keep_rounds(g, &grown, &heap);
+	}
 	if (result != ncclSuccess) {
 		ep_group_fail(g); /* remote ranks can write neither */
 		ep_heap_close(&grown, &boot);

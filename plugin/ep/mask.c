@@ -15,6 +15,16 @@ ncclResult_t ep_mask_query(struct ncclEpGroup *g, int *mask, cudaStream_t stream
 	return ncclSuccess;
 }
 
+/* What follows from a new mask, behind it on the stream. */
+static ncclResult_t ep_mask_settle(struct ncclEpGroup *g, cudaStream_t stream)
+{
+	uint32_t threads = (uint32_t)ep_min_u64(32 * (uint64_t)g->nranks, EP_GROUP_MAX_THREADS);
+	struct ep_update_args args = { .g = g->dev };
+
+	return ep_kernel_launch((const void *)ep_update_kernel, &args, 1, threads, 0, stream,
+				"launching MaskUpdate");
+}
+
 ncclResult_t ep_mask_update(struct ncclEpGroup *g, const int *mask, cudaStream_t stream)
 {
 	for (int r = 0; r < g->nranks; r++) {
@@ -29,11 +39,7 @@ ncclResult_t ep_mask_update(struct ncclEpGroup *g, const int *mask, cudaStream_t
 	EP_CUDA(cudaMemcpyAsync(g->mask, mask, 4 * (size_t)g->nranks, cudaMemcpyHostToDevice,
 				stream),
 		"ncclEpMaskUpdate: copying from mask, which must be host memory");
-	EP_CUDA(cudaMemcpyAsync(ep_mask_ignored(g->mask, (uint32_t)g->nranks),
-				g->peer_heap.base[g->rank] + g->heap.progress_off,
-				8 * (size_t)g->nranks, cudaMemcpyDeviceToDevice, stream),
-		"ncclEpMaskUpdate: copying the ranks' progress");
-	return ncclSuccess;
+	return ep_mask_settle(g, stream);
 }
 
 /* Ranks whose processes have ended, as far as is known. */

@@ -120,12 +120,20 @@ ncclResult_t ep_query_received(struct ncclEpHandle *h, uint64_t *tokens, uint64_
 			       cudaStream_t stream)
 {
 	const struct ep_shape *shape = &h->group->config.shape;
+	struct ep_dev_receipt receipt;
 	uint64_t distinct, placed;
 
 	EP_CHECK(ep_stream_check_capture(stream, "ncclEpExtNumRecvTokens"));
 	if (!h->dispatched) {
 		return ep_fail(ncclInvalidUsage, "ncclEpExtNumRecvTokens: no dispatch with the "
 						 "handle has been completed");
+	}
+	EP_CHECK(ep_query_read(&receipt, h->received.receipt, sizeof(receipt), stream,
+			       "ncclEpExtNumRecvTokens"));
+	if (!ep_handle_receipt_mine(h, &receipt)) {
+		return ep_fail(ncclInvalidUsage,
+			       "ncclEpExtNumRecvTokens: no dispatch with the handle has run: it "
+			       "was captured, so launch the graph first, or it has failed");
 	}
 	EP_CHECK(ep_query_sum(h->received.src_rows, shape->nranks, &distinct, stream));
 	placed = distinct;

@@ -320,10 +320,14 @@ err_close:
 
 /* ---- ending ---- */
 
-/* Whether the queue has nothing under way, as far as can be seen. */
-static bool ep_gda_drained(struct ep_gda_queue *q, const struct ep_mlx5_qp *state)
+/*
+ * Whether the queue has nothing under way, as far as can be seen; if it has, *moved counts what has
+ * completed, modulo 2^16.
+ */
+static bool ep_gda_drained(struct ep_gda_queue *q, const struct ep_mlx5_qp *state, uint64_t *moved)
 {
 	struct ep_mlx5_cqe cqe;
+	uint16_t done;
 
 	if (!state->rung || state->error || state->unsignaled ||
 	    __atomic_load_n(&q->failed, __ATOMIC_RELAXED) ||
@@ -331,13 +335,14 @@ static bool ep_gda_drained(struct ep_gda_queue *q, const struct ep_mlx5_qp *stat
 		return true;
 	}
 	if (!ep_gda_cqe_read(q, &cqe)) {
-		return true;
+		return false; /* the copy takes its time; if it always does, nothing moves */
 	}
 	if (cqe.op_own >> 4 != EP_MLX5_CQE_REQ) {
 		return cqe.op_own >> 4 != EP_MLX5_CQE_INVALID;
 	}
-	return (uint16_t)(cqe.wqe_counter >> 8 | cqe.wqe_counter << 8) ==
-	       (uint16_t)(state->rung - 1);
+	done = (uint16_t)(cqe.wqe_counter >> 8 | cqe.wqe_counter << 8);
+	*moved += done;
+	return done == (uint16_t)(state->rung - 1);
 }
 
 /*
@@ -348,7 +353,8 @@ static void ep_gda_drain(struct ep_gda *g)
 {
 	size_t bytes = ep_gda_table_bytes(g);
 	uint64_t start = ep_now_ns(), moved = start;
-	uint32_t left = 0, before = ~0u;
+	uint64_t done = 0, before = ~0ull;
+	uint32_t left = 0;
 
 	if (cudaMemcpyAsync(g->shadow, g->qps, bytes, cudaMemcpyDeviceToHost, g->stream) !=
 		    cudaSuccess ||
@@ -361,12 +367,17 @@ static void ep_gda_drain(struct ep_gda *g)
 		uint64_t now = ep_now_ns();
 
 		left = 0;
+		done = 0;
 		for (uint32_t i = 0; i < g->nqueues; i++) {
-			left += !ep_gda_drained(&g->queue[i], g->queue[i].shadow);
+			if (ep_now_ns() - moved > EP_GDA_STALL_NS) {
+				left += g->nqueues - i;
+				break;
+			}
+			left += !ep_gda_drained(&g->queue[i], g->queue[i].shadow, &done);
 		}
-		if (left != before) {
+		if (done != before) {
 			moved = now;
-			before = left;
+			before = done;
 		}
 		if (!left || now - start > g->timeout_ns || now - moved > EP_GDA_STALL_NS) {
 			break;

@@ -44,6 +44,7 @@ KERNELS = {
     "ep_clean_kernel": Expect(),
     "ep_drain_kernel": Expect(),
     "ep_lost_kernel": Expect(),
+    "ep_update_kernel": Expect(),
     "ep_ll_combine_bf16_kernel": COMBINE,
     "ep_ll_combine_fp16_kernel": COMBINE,
     "ep_ll_combine_fp32_kernel": COMBINE,

@@ -10,4 +10,6 @@ if ! cmp -s "$here/wheels.txt" "$1/installed.txt"; then
     exit 77
 fi
 export PYTHONDONTWRITEBYTECODE=1
-exec "$2" --nodes "$4" --gpus "$5" -- "$1/bin/python" "$here/$6.py" "$3"
+# Python has its host name from libc, which knows no virtual nodes.
+exec "$2" --nodes "$4" --gpus "$5" -- sh -c 'NCCL_HOSTID=node$VC_NODE exec "$0" "$@"' \
+    "$1/bin/python" "$here/$6.py" "$3"

@@ -127,6 +127,36 @@ static void one_by_one(struct world *w, struct bench *b, uint32_t away, int roun
 	together(w, b, 40);
 }
 
+/*
+ * A rank misses a round, then the heap grows, in which the ranks have left each other the rounds that
+ * they know; then the rank comes.
+ */
+static void grown(struct world *w, struct bench *b, int away)
+{
+	struct oracle_problem wider = b->p;
+	struct bench larger;
+
+	check_context("rank %d comes after the heap has grown", away);
+	world_meet(w);
+	part(w, b, 1u << away, false);
+	world_meet(w);
+	b->p.absent = UINT64_C(1) << away;
+	if (w->rank != away) {
+		bench_pair_of(b, 44);
+		CHECK(clean(w, b, 0) < GRACE_S + 2 * victim_scale());
+	}
+	wider.topk = b->p.topk + 1;
+	wider.absent = 0;
+	bench_open(&larger, w, b->group, &wider, BENCH_MASK);
+	world_meet(w);
+	if (w->rank == away) {
+		CHECK(clean(w, b, 0) < GRACE_S + 2 * victim_scale());
+	}
+	together(w, b, 45);
+	together(w, &larger, 47);
+	bench_close(&larger);
+}
+
 /* The others wait for the rank already, in the next operation. */
 static void awaited(struct world *w, struct bench *b, int away)
 {
@@ -256,6 +286,7 @@ static void run(struct world *w, void *arg)
 		survivors(w, &b);
 		one_by_one(w, &b, 1u << 2, 1, false);
 		one_by_one(w, &b, 1u << 0 | 1u << 3, 3, true);
+		grown(w, &b, 1);
 		missing(w, &b, 2);
 		ahead(w, &b, 1, 0);
 		ahead(w, &b, 2, 30);

@@ -177,7 +177,11 @@ static cudaGraphExec_t capture_dispatch(struct scene *s, struct bench *b)
 static void never_dispatched(struct scene *s)
 {
 	cudaGraphExec_t dispatch = capture_dispatch(s, &s->a);
+	uint64_t tokens = 4711, rows = 4711;
 
+	CHECK_REASON(ncclEpExtNumRecvTokens(s->a.handle, &tokens, &rows, s->w->stream),
+		     ncclInvalidUsage, "launch the graph");
+	CHECK(tokens == 4711 && rows == 4711);
 	bench_expert_work(&s->a);
 	OK(bench_combine(&s->a, s->w->stream));
 	NEED_CUDA(cudaStreamSynchronize(s->w->stream));
@@ -211,6 +215,8 @@ static void dispatched_by_another(struct scene *s)
 	bench_open(&after, s->w, s->group, &s->a.p, 0);
 	OK(bench_update(&after, s->w->stream));
 	dispatch = capture_dispatch(s, &after);
+	CHECK_REASON(ncclEpExtNumRecvTokens(after.handle, NULL, NULL, s->w->stream),
+		     ncclInvalidUsage, "launch the graph");
 	OK(bench_combine(&after, s->w->stream));
 	NEED_CUDA(cudaStreamSynchronize(s->w->stream));
 	expect_failed(s, "last dispatch did not run");
@@ -221,13 +227,17 @@ static void dispatched_by_another(struct scene *s)
 /* The dispatch that ran was of fewer tokens: of the others, memory does not say who returns them. */
 static void dispatched_fewer(struct scene *s)
 {
+	uint64_t before = 0, tokens = 0;
 	cudaGraphExec_t dispatch;
 
 	bench_load_tokens(&s->a, 5, 1);
 	bench_pair(&s->a);
+	OK(ncclEpExtNumRecvTokens(s->a.handle, &before, NULL, s->w->stream));
 	bench_load_tokens(&s->a, 6, s->a.p.max_tokens);
 	OK(bench_update(&s->a, s->w->stream));
 	dispatch = capture_dispatch(s, &s->a);
+	OK(ncclEpExtNumRecvTokens(s->a.handle, &tokens, NULL, s->w->stream));
+	CHECK_INT(tokens, before); /* of the dispatch that has run */
 	OK(bench_combine(&s->a, s->w->stream));
 	NEED_CUDA(cudaStreamSynchronize(s->w->stream));
 	expect_failed(s, "another number of tokens");

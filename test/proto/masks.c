@@ -17,6 +17,7 @@ static double timeout_ms; /* of the waits */
 struct plan {
 	unsigned int sms;
 	bool late;
+	bool hand;
 };
 
 static void expect_error(ncclEpGroup_t group, int want)
@@ -290,6 +291,13 @@ static void run(struct world *w, void *arg)
 		bench_open(&b, w, group, &p, BENCH_MASK);
 		CHECK_INT(bench_masked(w, group), 0);
 		bench_pair(&b);
+		if (plan->hand) {
+			back_by_hand(w, &b);
+			back_by_hand(w, &b);
+			bench_close(&b);
+			OK(ncclEpGroupDestroy(group));
+			continue;
+		}
 		by_hand(w, &b, 1u << 2);
 		by_hand(w, &b, 1u << 0 | 1u << 3);
 		between(w, &b, 2);
@@ -310,15 +318,16 @@ static void run(struct world *w, void *arg)
 }
 
 /*
- * masks SMS [late]: with so many blocks; late: also with ranks that come too late, which takes more
- * waits that expire.
+ * masks SMS [late|hand]: with so many blocks; late: also with ranks that come too late, which takes
+ * more waits that expire; hand: only ranks that are masked and taken in by hand.
  */
 int main(int argc, char **argv)
 {
 	struct plan plan = { .sms = (unsigned int)world_number(argc > 1 ? argv[1] : NULL, 0),
-			     .late = argc == 3 && strcmp(argv[2], "late") == 0 };
+			     .late = argc == 3 && strcmp(argv[2], "late") == 0,
+			     .hand = argc == 3 && strcmp(argv[2], "hand") == 0 };
 
-	NEED(plan.sms && (argc == 2 || plan.late));
+	NEED(plan.sms && (argc == 2 || plan.late || plan.hand));
 	setenv("NCCL_EP_LL_THREADS", "64", 0);
 	world_run(world_size(RANKS), run, &plan);
 	return check_end();

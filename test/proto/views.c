@@ -12,6 +12,7 @@
  *         edge     a rank's counts arrive about when the others' waits for it expire
  *         sum      a rank's rows of a combine do
  */
+#include <math.h>
 #include <string.h>
 #include <unistd.h>
 #include "ep/group.h"
@@ -20,6 +21,8 @@
 
 #define RANKS 3
 #define SMS 8
+#define FIRST_STEP_S 0.008 /* edge, sum: by which a rank comes earlier or later */
+#define LAST_STEP_S 0.0003
 #define SPREAD_US 3000 /* strike: between the rank that is late and who masks it */
 #define LEAST_MS 300.0 /* of the timeout where waits expire, and most */
 #define MOST_MS 3000.0
@@ -218,18 +221,18 @@ static void again(struct bench *b, uint64_t round)
 }
 
 /*
- * Runs `call` on all ranks, on rank 0 at about the time when the others' waits for it expire; `after`
- * seconds as the first round finds, in which rank 0 comes when they have ended.
+ * Runs `call` on all ranks, on rank 0 at about the time when the others' waits for it expire: as the
+ * first round finds, in which rank 0 comes when they have ended, and from then on nearer to where it
+ * is masked in one round and not in another.
  */
 static void aimed(struct bench *b, uint64_t round,
 		  ncclResult_t (*call)(struct bench *, cudaStream_t))
 {
-	static double after;
+	static double after, step;
 	struct world *w = b->w;
-	uint64_t draw = 12345 + round;
-	double late = ((double)world_draw(&draw, 8000) - 7000) * 1e-6, start = world_now();
+	double start = world_now();
 
-	while (w->rank == 0 && round && world_now() - start < after + late) {
+	while (w->rank == 0 && round && world_now() - start < after) {
 		usleep(50);
 	}
 	if (w->rank == 0 && !round) {
@@ -237,8 +240,11 @@ static void aimed(struct bench *b, uint64_t round,
 	}
 	OK(call(b, w->stream));
 	NEED_CUDA(cudaStreamSynchronize(w->stream));
-	if (w->rank == 1 && !round) {
-		after = world_now() - start;
+	if (w->rank == 1) {
+		bool late = bench_masked(w, b->group) & 1;
+
+		after = round ? after + (late ? -step : step) : world_now() - start - FIRST_STEP_S;
+		step = round ? fmax(step * 0.7, LAST_STEP_S) : FIRST_STEP_S;
 	}
 	if (w->rank != 0 && !round) {
 		world_meet(w);
@@ -305,7 +311,7 @@ static void sum(struct bench *b, uint64_t round)
 
 static const struct mode modes[] = {
 	{ "split", split, 40, false },  { "strike", strike, 100, false },
-	{ "again", again, 100, false }, { "edge", edge, 6, true },
+	{ "again", again, 100, false }, { "edge", edge, 16, true },
 	{ "sum", sum, 6, true },
 };
 

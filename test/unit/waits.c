@@ -2,7 +2,7 @@
 /*
  * A wait for a peer that has masked this rank ends, because the peer sends nothing more; but what it
  * sent before must still be found. A wait for a remote peer ends when the host has given up the
- * connection, and looks seldom whether it has.
+ * connection, and looks seldom whether it has. And what a wait learns of another one, on another SM.
  */
 #include <cuda_runtime_api.h>
 #include <time.h>
@@ -46,7 +46,6 @@ static struct memory wait_with(struct waits_args args, uint64_t progress, uint32
 	m->heap[1] = progress;
 	if (down) {
 		args.g.nranks = 3;
-		args.g.remote_ranks = 6;
 		args.g.mask[2] = 1;
 		args.g.remote = &m->remote;
 		m->remote.queues = QUEUES;
@@ -123,6 +122,11 @@ int main(void)
 	CHECK_INT(m.out.gave_up, 0);
 	CHECK_INT(m.out.polls, 130);
 	CHECK_INT(masked_is(&m, 1), 0);
+	check_context("another wait was in vain, by a clock that is ahead of this one's");
+	m = wait_with((struct waits_args){ .ahead = 2000, .arrives = 5000 },
+		      ep_progress_word(5, 0, 0), 0);
+	CHECK_INT(m.out.gave_up, 0);
+	CHECK_INT(m.out.polls, 5000);
 	check_context("it never comes");
 	m = wait_of(0, masked);
 	CHECK_INT(m.out.gave_up, 1);

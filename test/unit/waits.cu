@@ -19,6 +19,10 @@ EP_KERNEL(waits_kernel, waits_args, 32)
 		r.looks += a.g.state->looked != looked;
 		looked = a.g.state->looked;
 	}
+	if (a.ahead) {
+		a.g.state->in_vain = (uint64_t)op.step << 32 |
+				     (uint32_t)(EP_WAIT_CLOCK(ep_time_ns()) + a.ahead);
+	}
 	while (!ep_ld_word(a.word, op.epoch, &r.word)) {
 		if (++r.polls == a.arrives) {
 			ep_st_word(a.word, 7, op.epoch);

@@ -19,6 +19,8 @@ struct waits_args {
 	uint32_t polled;  /* polls before */
 	uint32_t masks;   /* after so many polls the peer has masked this rank; 0: never */
 	uint32_t asks;    /* before it waits, it asks so often whether the connection is down */
+	uint32_t ahead;   /* another wait was in vain, in units of its clock after now; 0: none */
+	uint32_t pad;
 	struct waits_result *out;
 };
 

@@ -49,9 +49,9 @@ static void help(void)
 	     "  --keep-going   leave the other ranks alone when one fails\n"
 	     "  -h, --help     this text\n"
 	     "Ranks get RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT,\n"
-	     "as of torchrun, VC_DIR (a directory common to all), VC_NODE, VC_GPUS, NCCL_HOSTID, and\n"
-	     "in LD_LIBRARY_PATH the software NIC. test/vcluster/README.md lists the variables that\n"
-	     "change the cluster.\n"
+	     "as of torchrun, VC_DIR (a directory common to all), VC_NODE (and by it a host name\n"
+	     "for each node), VC_GPUS, and in LD_LIBRARY_PATH the software NIC.\n"
+	     "test/vcluster/README.md lists the variables that change the cluster.\n"
 	     "Exit status: 0 when all ranks end with 0; else that of the first rank that failed (128 +\n"
 	     "signal when it was killed), 124 after a timeout, 2 for wrong usage.");
 	exit(0);
@@ -170,7 +170,6 @@ static void start(int rank, int port, char **argv)
 	set("MASTER_PORT", "%d", port);
 	set("VC_GPUS", "%d", gpus);
 	set("VC_NODE", "%d", rank / gpus);
-	set("NCCL_HOSTID", "vc-node-%d", rank / gpus);
 	if (domain) {
 		set("VC_DOMAIN", "%d", domain);
 	}

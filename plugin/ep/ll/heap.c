@@ -84,7 +84,7 @@ struct ep_ll_heap ep_ll_heap_make(const struct ep_shape *shape, uint32_t topk)
 	h.bank_bytes = ep_round_up(h.bank_bytes, EP_LL_PAGE);
 
 	h.g.bytes = EP_HEAP_HEADER_BYTES(shape->nranks);
-	h.g.progress_off = ep_ll_take(&h.g.bytes, 16ull * shape->nranks, EP_LL_LINE);
+	h.g.progress_off = ep_ll_take(&h.g.bytes, EP_CLEAN_BYTES(shape->nranks), EP_LL_LINE);
 	h.g.clean_off = ep_ll_take(&h.g.bytes, 16ull * shape->nranks, EP_LL_LINE);
 	h.g.signal_off = ep_ll_take(&h.g.bytes, 8ull * shape->nranks * shape->channels, EP_LL_LINE);
 	h.g.bytes = ep_round_up(h.g.bytes, EP_LL_PAGE);

@@ -138,7 +138,7 @@ static void ep_ll_common_fill(struct ep_ll_common *c, const struct ncclEpHandle 
 	c->areas = g->ll->areas;
 	c->h = h->ll->dev;
 	c->launch.handle = h->ll->head;
-	c->launch.receipt_id = h->secret << 16 | h->num_tokens; /* EP_LL_MAX_TOKENS */
+	c->launch.receipt_id = ep_handle_receipt_id(h, h->num_tokens);
 	c->topk_idx = h->topk_idx;
 	c->nlocal = g->config.shape.nlocal;
 	c->topk = h->topk;

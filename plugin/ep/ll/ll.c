@@ -112,6 +112,7 @@ static void ep_ll_handle_bind(struct ncclEpHandle *h)
 				: "max_dispatch_tokens_per_rank" },
 		.src_rows = h->ll->dev.src_rows,
 		.counts = em ? h->ll->dev.counts : NULL,
+		.receipt = &h->ll->head->receipt,
 	};
 }
 

@@ -80,6 +80,11 @@ int vc_device_ordinal(int number)
 	return -1;
 }
 
+unsigned int vc_device_bus_id(int number)
+{
+	return (unsigned int)(0x10 + number) << 12;
+}
+
 int vc_device_current(void)
 {
 	return vc_device_number(vc_current);

@@ -19,6 +19,8 @@ bool vc_device_has_context(int number);
 bool vc_device_valid(int ordinal);
 int vc_device_number(int ordinal);
 int vc_device_ordinal(int number); /* -1: not seen */
+/* As NCCL says it: the digits of the PCI address. */
+unsigned int vc_device_bus_id(int number);
 bool vc_peer_possible(int from, int to);
 int vc_node(void);
 /* The first error is recorded for cudaGetLastError and returned. */

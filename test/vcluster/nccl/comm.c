@@ -294,8 +294,9 @@ static ncclResult_t vc_comm_join(struct ncclComm *comm, const ncclUniqueId *id)
 		if (i != comm->rank && peer->node == me->node && peer->device == me->device &&
 		    !vc_gpus_shared()) {
 			result = vc_nccl_error(comm, ncclInvalidUsage,
-					       "ranks %d and %d both use device %d of node %d",
-					       comm->rank, i, me->device, me->node);
+					       "Duplicate GPU detected : rank %d and rank %d both "
+					       "on CUDA device %x",
+					       comm->rank, i, vc_device_bus_id(me->device));
 		}
 	}
 	if (comm->rank == 0) {

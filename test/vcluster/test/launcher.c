@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* vcrun: environment, exit codes, timeouts; and the faults of VC_FAULT. Argument: path of vcrun. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netdb.h>
 #include <signal.h>
 #include <time.h>
 #include "child.h"
@@ -16,13 +19,22 @@ static int rank_main(const char *what)
 	uint32_t host;
 
 	if (!strcmp(what, "env")) {
+		char name[64], shortest[4];
+		struct addrinfo *address;
 		int count;
 
 		NEED(cudaGetDeviceCount(&count));
+		CHECK(gethostname(name, sizeof(name)) == 0);
+		CHECK_INT(getaddrinfo(name, "80", NULL, &address), 0);
+		CHECK_INT(ntohl(((struct sockaddr_in *)address->ai_addr)->sin_addr.s_addr),
+			  INADDR_LOOPBACK);
+		freeaddrinfo(address);
+		CHECK(gethostname(shortest, sizeof(shortest)) == -1 && errno == ENAMETOOLONG);
+		CHECK(!getenv("NCCL_HOSTID"));
 		printf("rank %d of %s local %s of %s node %s host %s devices %d extra %s\n", rank,
 		       getenv("WORLD_SIZE"), getenv("LOCAL_RANK"), getenv("LOCAL_WORLD_SIZE"),
-		       getenv("VC_NODE"), getenv("NCCL_HOSTID"), count, getenv("EXTRA"));
-		return access(getenv("VC_DIR"), W_OK) || !getenv("MASTER_PORT");
+		       getenv("VC_NODE"), name, count, getenv("EXTRA"));
+		return test_failures || access(getenv("VC_DIR"), W_OK) || !getenv("MASTER_PORT");
 	}
 	if (!strcmp(what, "code")) {
 		if (rank == 2) {

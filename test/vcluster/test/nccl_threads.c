@@ -96,6 +96,47 @@ static void test_refused(void)
 	CHECK_INT(ncclCommInitRank(&comm, 2, id, 0), ncclInvalidArgument);
 }
 
+/* Both ranks use the device. */
+static void *shared_main(void *arg)
+{
+	int rank = (int)(intptr_t)arg;
+	ncclComm_t comm = NULL;
+	ncclResult_t result;
+
+	NEED(cudaSetDevice(3));
+	result = ncclCommInitRank(&comm, 2, id, rank);
+	if (result) {
+		CHECK(strstr(ncclGetLastError(NULL),
+			     rank ? "Duplicate GPU detected : rank 1 and rank 0 "
+				    "both on CUDA device 13000"
+				  : "Duplicate GPU detected : rank 0 and rank 1 "
+				    "both on CUDA device 13000"));
+	} else {
+		NEED(ncclCommDestroy(comm));
+	}
+	return (void *)(intptr_t)result;
+}
+
+/* A GPU may be shared from NCCL 2.30 on, by those who say so. */
+static void test_shared_gpu(const char *version, const char *enabled, ncclResult_t want)
+{
+	pthread_t thread[2];
+	void *result;
+
+	setenv("VC_NCCL_VERSION", version, 1);
+	setenv("NCCL_MULTI_RANK_GPU_ENABLE", enabled, 1);
+	NEED(ncclGetUniqueId(&id));
+	for (int i = 0; i < 2; i++) {
+		NEED(pthread_create(&thread[i], NULL, shared_main, (void *)(intptr_t)i));
+	}
+	for (int i = 0; i < 2; i++) {
+		NEED(pthread_join(thread[i], &result));
+		CHECK_INT((intptr_t)result, want);
+	}
+	unsetenv("VC_NCCL_VERSION");
+	unsetenv("NCCL_MULTI_RANK_GPU_ENABLE");
+}
+
 int main(void)
 {
 	pthread_t thread[RANKS];
@@ -109,5 +150,8 @@ int main(void)
 	}
 	test_one_thread();
 	test_refused();
+	test_shared_gpu("22907", "1", ncclInvalidUsage);
+	test_shared_gpu("23007", "0", ncclInvalidUsage);
+	test_shared_gpu("23007", "1", ncclSuccess);
 	return test_result();
 }
