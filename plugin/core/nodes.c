@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <stdlib.h>
 #include "core/nodes.h"
 
-ncclResult_t ep_nodes_split(uint32_t node[], const struct ep_param_list *sizes, int nranks)
+/* Do the sizes fit the ranks? */
+static ncclResult_t ep_nodes_check(const struct ep_param_list *sizes, int nranks)
 {
-	uint32_t total = 0, n = 0, left;
+	uint32_t total = 0;
 
 	for (uint32_t i = 0; i < sizes->count; i++) {
 		total += sizes->item[i];
@@ -15,28 +15,44 @@ ncclResult_t ep_nodes_split(uint32_t node[], const struct ep_param_list *sizes, 
 			       "all, the communicator has %d ranks: change the list, or unset it",
 			       sizes->count, total, nranks);
 	}
-	left = sizes->item[0];
+	return ncclSuccess;
+}
+
+/* Where one is when the ranks are counted through. */
+struct ep_nodes_walk {
+	uint32_t node;
+	uint32_t left; /* of it */
+};
+
+/* The next rank's node. */
+static uint32_t ep_nodes_next(struct ep_nodes_walk *w, const struct ep_param_list *sizes)
+{
+	if (!w->left) {
+		w->node++;
+		w->left = sizes->item[sizes->count > 1 ? w->node : 0];
+	}
+	w->left--;
+	return w->node;
+}
+
+ncclResult_t ep_nodes_split(uint32_t node[], const struct ep_param_list *sizes, int nranks)
+{
+	struct ep_nodes_walk walk = { 0, sizes->item[0] };
+
+	EP_CHECK(ep_nodes_check(sizes, nranks));
 	for (int r = 0; r < nranks; r++) {
-		if (!left) {
-			n++;
-			left = sizes->item[sizes->count > 1 ? n : 0];
-		}
-		node[r] = n;
-		left--;
+		node[r] = ep_nodes_next(&walk, sizes);
 	}
 	return ncclSuccess;
 }
 
 ncclResult_t ep_nodes_assign(struct ep_ident *idents, const struct ep_param_list *sizes, int nranks)
 {
-	uint32_t *node = calloc((size_t)nranks, sizeof(*node)), nodes = 0;
-	ncclResult_t result = ncclSuccess;
+	struct ep_nodes_walk walk = { 0, sizes->count ? sizes->item[0] : 0 };
+	uint32_t nodes = 0;
 
-	if (!node) {
-		return ep_fail(ncclSystemError, "out of host memory");
-	}
 	if (sizes->count) {
-		EP_CHECK_GOTO(ep_nodes_split(node, sizes, nranks), out);
+		EP_CHECK(ep_nodes_check(sizes, nranks));
 	}
 	for (int r = 0; r < nranks; r++) {
 		int first = 0;
@@ -44,17 +60,21 @@ ncclResult_t ep_nodes_assign(struct ep_ident *idents, const struct ep_param_list
 		while (first < r && idents[first].domain != idents[r].domain) {
 			first++;
 		}
-		if (!sizes->count) {
-			node[r] = first < r ? node[first] : nodes++;
+		if (sizes->count) {
+			idents[r].node = ep_nodes_next(&walk, sizes);
+		} else {
+			idents[r].node = first < r ? idents[first].node : nodes++;
 		}
-		idents[r].node = node[r];
 	}
-out:
-	free(node);
-	return result;
+	return ncclSuccess;
 }
 
-struct ep_nodes_most ep_nodes_most(const uint32_t node[], int nranks)
+static uint32_t ep_nodes_at(const uint32_t *node, size_t stride, int r)
+{
+	return *(const uint32_t *)((const char *)node + (size_t)r * stride);
+}
+
+struct ep_nodes_most ep_nodes_most(const uint32_t *node, size_t stride, int nranks)
 {
 	struct ep_nodes_most most = { 0, 0 };
 
@@ -62,7 +82,7 @@ struct ep_nodes_most ep_nodes_most(const uint32_t node[], int nranks)
 		uint32_t near = 0;
 
 		for (int i = 0; i < nranks; i++) {
-			near += node[i] == node[r];
+			near += ep_nodes_at(node, stride, i) == ep_nodes_at(node, stride, r);
 		}
 		most.near = (uint32_t)ep_max_u64(most.near, near);
 		most.remote = (uint32_t)ep_max_u64(most.remote, (uint32_t)nranks - near);

@@ -21,6 +21,7 @@ struct ep_nodes_most {
 	uint32_t near; /* of its node, itself included */
 	uint32_t remote;
 };
-struct ep_nodes_most ep_nodes_most(const uint32_t node[], int nranks);
+/* `node`: of rank 0; of the others at `stride` bytes. */
+struct ep_nodes_most ep_nodes_most(const uint32_t *node, size_t stride, int nranks);
 
 #endif

@@ -52,7 +52,7 @@ static ncclResult_t ep_query_nodes(const struct ep_group_config *config, int nra
 		return ep_fail(ncclSystemError, "ncclEpExtDeviceMemory: out of host memory");
 	}
 	EP_CHECK_GOTO(ep_nodes_split(node, &config->node_size, nranks), out);
-	*most = ep_nodes_most(node, nranks);
+	*most = ep_nodes_most(node, sizeof(*node), nranks);
 out:
 	free(node);
 	return result;

@@ -18,17 +18,11 @@ _Static_assert(EP_GROUP_MAX_CHANNELS + 1 <= EP_GDA_MAX_QUEUES, "queues per peer"
 
 ncclResult_t ep_group_remote_plan(struct ncclEpGroup *g)
 {
-	uint32_t *node = malloc((size_t)g->nranks * sizeof(*node));
-
-	if (!node) {
-		return ep_fail(ncclSystemError, "ncclEpCreateGroup: out of host memory");
-	}
 	for (int r = 0; r < g->nranks; r++) {
-		node[r] = g->idents[r].node;
 		g->remote_ranks += ep_group_is_remote(g, (uint32_t)r);
 	}
-	ep_group_config_size(&g->config, ep_nodes_most(node, g->nranks));
-	free(node);
+	ep_group_config_size(&g->config,
+			     ep_nodes_most(&g->idents[0].node, sizeof(g->idents[0]), g->nranks));
 	return ncclSuccess;
 }
 

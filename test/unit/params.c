@@ -159,8 +159,8 @@ static bool nodes_are(const char *text, int nranks, const char *expected)
 		most.near = near > most.near ? near : most.near;
 		most.remote = nranks - near > most.remote ? nranks - near : most.remote;
 	}
-	CHECK(ep_nodes_most(node, nranks).near == most.near);
-	CHECK(ep_nodes_most(node, nranks).remote == most.remote);
+	CHECK(ep_nodes_most(node, sizeof(*node), nranks).near == most.near);
+	CHECK(ep_nodes_most(node, sizeof(*node), nranks).remote == most.remote);
 	return true;
 }
 

@@ -47,6 +47,7 @@ static struct memory wait_with(struct waits_args args, uint64_t progress, uint32
 	if (down) {
 		args.g.nranks = 3;
 		args.g.mask[2] = 1;
+		args.g.heap[1] = NULL; /* remote, as rank 2 */
 		args.g.remote = &m->remote;
 		m->remote.queues = QUEUES;
 		m->remote.links = m->links;
