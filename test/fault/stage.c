@@ -21,8 +21,8 @@
 static char faults[600]; /* "@" and a path */
 
 /*
- * On rank 0's queue for rows to rank 1, the first of four by number. What was made before it was tried
- * out and made anew.
+ * On rank 0's queue for rows to rank 1: it has the lowest number of four, since what was made first was
+ * made anew, after it had been tried out.
  */
 static void strike(const char *rule)
 {
