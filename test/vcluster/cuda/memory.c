@@ -201,7 +201,7 @@ __attribute__((constructor)) static void vc_memory_init(void)
 }
 
 /* Reserves the range and a page after it; the first part is mapped from fd. */
-static void *vc_map(int fd, size_t size)
+void *vc_map(int fd, size_t size)
 {
 	uint8_t *map = mmap(NULL, size + VC_PAGE, PROT_NONE,
 			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -219,7 +219,7 @@ static void *vc_map(int fd, size_t size)
 	return map;
 }
 
-static void vc_unmap_later(const struct vc_mem *mem)
+void vc_unmap_later(const struct vc_mem *mem)
 {
 	struct vc_freed *slot;
 
@@ -256,10 +256,12 @@ static void vc_unaccount(int device, size_t size)
 	pthread_mutex_unlock(&vc_mem_mutex);
 }
 
-cudaError_t vc_device_alloc(int device, size_t size, size_t align, void **p)
+cudaError_t vc_device_alloc(int device, size_t size, size_t align, bool vmm, void **p)
 {
 	size_t used = (size + align - 1) & ~(align - 1);
-	struct vc_mem mem = { .size = size, .kind = VC_MEM_DEVICE, .device = device, .fd = -1 };
+	struct vc_mem mem = {
+		.size = size, .kind = VC_MEM_DEVICE, .device = device, .fd = -1, .vmm = vmm
+	};
 	size_t poison = (size_t)vc_env_long("VC_POISON_MB", VC_POISON_MB) << 20;
 	struct stat stat;
 
@@ -311,7 +313,7 @@ cudaError_t cudaMalloc(void **p, size_t size)
 		*p = NULL;
 		return cudaSuccess;
 	}
-	return vc_error(vc_device_alloc(vc_device_current(), size, 256, p));
+	return vc_error(vc_device_alloc(vc_device_current(), size, 256, false, p));
 }
 
 static void vc_device_release(const struct vc_mem *mem)
@@ -321,8 +323,17 @@ static void vc_device_release(const struct vc_mem *mem)
 	vc_unaccount(mem->device, mem->map_size);
 }
 
+/* Is it the start of device memory that cudaFree, or (vmm) NCCL's counterpart, takes? */
+static bool vc_freeable(const void *p, bool vmm)
+{
+	struct vc_mem mem;
+
+	return vc_mem_find(p, 1, &mem) && mem.start == (uintptr_t)p && mem.kind == VC_MEM_DEVICE &&
+	       mem.vmm == vmm;
+}
+
 /* Waits for the device first, as the real one does. */
-cudaError_t cudaFree(void *p)
+cudaError_t vc_device_free(void *p, bool vmm)
 {
 	struct vc_mem mem;
 	cudaError_t error;
@@ -335,7 +346,7 @@ cudaError_t cudaFree(void *p)
 	if (error) {
 		return vc_error(error);
 	}
-	if (!vc_mem_find(p, 1, &mem) || mem.start != (uintptr_t)p || mem.kind != VC_MEM_DEVICE) {
+	if (!vc_freeable(p, vmm) || !vc_mem_find(p, 1, &mem)) {
 		return vc_error(cudaErrorInvalidValue);
 	}
 	error = vc_device_wait(mem.device);
@@ -345,6 +356,11 @@ cudaError_t cudaFree(void *p)
 		error = cudaErrorInvalidValue;
 	}
 	return vc_error(error);
+}
+
+cudaError_t cudaFree(void *p)
+{
+	return vc_device_free(p, false);
 }
 
 static void vc_free_call(void *arg)
@@ -365,7 +381,7 @@ cudaError_t cudaMallocAsync(void **p, size_t size, cudaStream_t stream)
 cudaError_t cudaFreeAsync(void *p, cudaStream_t stream)
 {
 	struct vc_work work = { .kind = VC_WORK_CALL, .device = vc_device_current() };
-	struct vc_mem mem;
+	uintptr_t start = (uintptr_t)p;
 	cudaError_t error;
 
 	VC_ENTER();
@@ -376,16 +392,16 @@ cudaError_t cudaFreeAsync(void *p, cudaStream_t stream)
 	if (error) {
 		return vc_error(error);
 	}
-	if (!vc_mem_find(p, 1, &mem) || mem.start != (uintptr_t)p || mem.kind != VC_MEM_DEVICE) {
+	if (!vc_freeable(p, false)) {
 		return vc_error(cudaErrorInvalidValue);
 	}
 	work.call.fn = vc_free_call;
-	work.call.size = sizeof(mem.start);
-	work.call.arg = malloc(sizeof(mem.start));
+	work.call.size = sizeof(start);
+	work.call.arg = malloc(sizeof(start));
 	if (!work.call.arg) {
 		return vc_error(cudaErrorMemoryAllocation);
 	}
-	memcpy(work.call.arg, &mem.start, sizeof(mem.start));
+	memcpy(work.call.arg, &start, sizeof(start));
 	return vc_error(vc_stream_submit(stream, &work));
 }
 

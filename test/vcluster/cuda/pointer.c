@@ -18,8 +18,7 @@
 /* What a cudaIpcMemHandle_t holds. */
 struct vc_ipc {
 	uint32_t magic;
-	int32_t pid, fd, node, device;
-	uint64_t inode, size, map_size, offset;
+	struct vc_export from;
 };
 
 _Static_assert(sizeof(struct vc_ipc) <= sizeof(cudaIpcMemHandle_t), "the handle is too small");
@@ -166,56 +165,95 @@ cudaError_t cudaHostUnregister(void *p)
 	return vc_error(error);
 }
 
-cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *p)
+void vc_mem_export(const struct vc_mem *mem, struct vc_export *out)
 {
-	struct vc_mem mem;
-	struct vc_ipc ipc;
-
-	VC_ENTER();
-	if (!handle || !vc_mem_find(p, 1, &mem) || mem.kind != VC_MEM_DEVICE) {
-		return vc_error(cudaErrorInvalidValue);
-	}
-	ipc = (struct vc_ipc){
-		.magic = VC_IPC_MAGIC,
+	*out = (struct vc_export){
 		.pid = getpid(),
-		.fd = mem.fd,
+		.fd = mem->fd,
 		.node = vc_node(),
-		.device = mem.device,
-		.inode = mem.inode,
-		.size = mem.size,
-		.map_size = mem.map_size,
-		.offset = mem.start - (uintptr_t)mem.map,
+		.device = mem->device,
+		.inode = mem->inode,
+		.size = mem->size,
+		.map_size = mem->map_size,
+		.offset = mem->start - (uintptr_t)mem->map,
 	};
-	memset(handle, 0, sizeof(*handle));
-	memcpy(handle, &ipc, sizeof(ipc));
-	return cudaSuccess;
 }
 
-/* The exporter's descriptor, if it is still the same memory. */
-static int vc_ipc_fd(const struct vc_ipc *ipc)
+int vc_export_fd(const struct vc_export *from)
 {
 	char path[64];
 	struct stat stat;
 	int fd;
 
-	snprintf(path, sizeof(path), "/proc/%d/fd/%d", ipc->pid, ipc->fd);
+	snprintf(path, sizeof(path), "/proc/%d/fd/%d", from->pid, from->fd);
 	fd = open(path, O_RDWR | O_CLOEXEC);
-	if (fd >= 0 && (fstat(fd, &stat) || stat.st_ino != ipc->inode)) {
+	if (fd >= 0 && (fstat(fd, &stat) || stat.st_ino != from->inode)) {
 		close(fd);
 		fd = -1;
 	}
 	return fd;
 }
 
-static cudaError_t vc_ipc_map(const struct vc_ipc *ipc, void **p)
+cudaError_t vc_mem_map_again(const struct vc_export *from, void **p)
 {
-	struct vc_mem mem = { .size = ipc->size,
+	struct vc_mem mem = { .size = from->size,
+			      .kind = VC_MEM_IMPORTED,
+			      .device = from->device,
+			      .fd = -1,
+			      .map_size = from->map_size,
+			      .vmm = true };
+	int fd = vc_export_fd(from);
+
+	if (fd < 0) {
+		return cudaErrorMapBufferObjectFailed;
+	}
+	mem.map = vc_map(fd, mem.map_size);
+	close(fd);
+	if (!mem.map) {
+		return cudaErrorMapBufferObjectFailed;
+	}
+	mem.start = (uintptr_t)mem.map + from->offset;
+	if (!vc_mem_add(&mem)) {
+		vc_unmap_later(&mem);
+		return cudaErrorMapBufferObjectFailed;
+	}
+	*p = (void *)mem.start;
+	return cudaSuccess;
+}
+
+void vc_mem_unmap_again(void *p)
+{
+	struct vc_mem mem;
+
+	if (vc_mem_remove((uintptr_t)p, VC_MEM_IMPORTED, &mem)) {
+		vc_unmap_later(&mem);
+	}
+}
+
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *p)
+{
+	struct vc_mem mem;
+	struct vc_ipc ipc = { .magic = VC_IPC_MAGIC };
+
+	VC_ENTER();
+	if (!handle || !vc_mem_find(p, 1, &mem) || mem.kind != VC_MEM_DEVICE || mem.vmm) {
+		return vc_error(cudaErrorInvalidValue);
+	}
+	vc_mem_export(&mem, &ipc.from);
+	memset(handle, 0, sizeof(*handle));
+	memcpy(handle, &ipc, sizeof(ipc));
+	return cudaSuccess;
+}
+
+static cudaError_t vc_ipc_map(const struct vc_export *from, void **p)
+{
+	struct vc_mem mem = { .size = from->size,
 			      .kind = VC_MEM_IMPORTED,
 			      .opens = 1,
 			      .device = vc_device_current(),
-			      .fd = vc_ipc_fd(ipc),
-			      .map_size = ipc->map_size,
-			      .inode = ipc->inode };
+			      .fd = vc_export_fd(from),
+			      .map_size = from->map_size,
+			      .inode = from->inode };
 
 	if (mem.fd < 0) {
 		return cudaErrorMapBufferObjectFailed;
@@ -226,7 +264,7 @@ static cudaError_t vc_ipc_map(const struct vc_ipc *ipc, void **p)
 	if (mem.map == MAP_FAILED) {
 		return cudaErrorMapBufferObjectFailed;
 	}
-	mem.start = (uintptr_t)mem.map + ipc->offset;
+	mem.start = (uintptr_t)mem.map + from->offset;
 	if (!vc_mem_add(&mem)) {
 		munmap(mem.map, mem.map_size);
 		return cudaErrorMapBufferObjectFailed;
@@ -244,31 +282,32 @@ cudaError_t cudaIpcOpenMemHandle(void **p, cudaIpcMemHandle_t handle, unsigned i
 	VC_ENTER();
 	memcpy(&ipc, &handle, sizeof(ipc));
 	if (!p || flags != cudaIpcMemLazyEnablePeerAccess || ipc.magic != VC_IPC_MAGIC ||
-	    ipc.offset > ipc.map_size || ipc.size > ipc.map_size - ipc.offset) {
+	    ipc.from.offset > ipc.from.map_size ||
+	    ipc.from.size > ipc.from.map_size - ipc.from.offset) {
 		return vc_error(cudaErrorInvalidValue);
 	}
 	error = vc_capture_check_unsafe();
 	if (error) {
 		return vc_error(error);
 	}
-	if (ipc.node != vc_node()) {
+	if (ipc.from.node != vc_node()) {
 		return vc_error(cudaErrorInvalidResourceHandle);
 	}
-	if (ipc.pid == getpid()) {
+	if (ipc.from.pid == getpid()) {
 		return vc_error(cudaErrorDeviceUninitialized);
 	}
-	if (ipc.device != vc_device_current() &&
-	    !vc_peer_possible(vc_device_current(), ipc.device)) {
+	if (ipc.from.device != vc_device_current() &&
+	    !vc_peer_possible(vc_device_current(), ipc.from.device)) {
 		return vc_error(cudaErrorPeerAccessUnsupported);
 	}
 	pthread_mutex_lock(&vc_mem_mutex);
-	open = vc_mem_by_inode(ipc.inode);
+	open = vc_mem_by_inode(ipc.from.inode);
 	if (open) {
 		open->opens++;
 		*p = (void *)open->start;
 	}
 	pthread_mutex_unlock(&vc_mem_mutex);
-	return open ? cudaSuccess : vc_error(vc_ipc_map(&ipc, p));
+	return open ? cudaSuccess : vc_error(vc_ipc_map(&ipc.from, p));
 }
 
 cudaError_t cudaIpcCloseMemHandle(void *p)
@@ -284,6 +323,9 @@ cudaError_t cudaIpcCloseMemHandle(void *p)
 	}
 	pthread_mutex_lock(&vc_mem_mutex);
 	open = vc_mem_at((uintptr_t)p, VC_MEM_IMPORTED);
+	if (open && open->vmm) {
+		open = NULL;
+	}
 	if (open) {
 		last = --open->opens == 0;
 	}

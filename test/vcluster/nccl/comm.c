@@ -62,12 +62,17 @@ const char *ncclGetErrorString(ncclResult_t result)
 	return (size_t)result < sizeof(text) / sizeof(*text) ? text[result] : "unknown result code";
 }
 
+long vc_nccl_version(void)
+{
+	return vc_env_long("VC_NCCL_VERSION", VC_NCCL_VERSION);
+}
+
 ncclResult_t ncclGetVersion(int *version)
 {
 	if (!version) {
 		return vc_nccl_error(NULL, ncclInvalidArgument, "version is NULL");
 	}
-	*version = (int)vc_env_long("VC_NCCL_VERSION", VC_NCCL_VERSION);
+	*version = (int)vc_nccl_version();
 	return ncclSuccess;
 }
 
@@ -248,8 +253,7 @@ static ncclResult_t vc_comm_map(struct ncclComm *comm, const ncclUniqueId *id)
 /* NCCL allows it from 2.30 on. */
 static bool vc_gpus_shared(void)
 {
-	return vc_env_long("VC_NCCL_VERSION", VC_NCCL_VERSION) >= 23000 &&
-	       vc_env_long("NCCL_MULTI_RANK_GPU_ENABLE", 0);
+	return vc_nccl_version() >= 23000 && vc_env_long("NCCL_MULTI_RANK_GPU_ENABLE", 0);
 }
 
 static ncclResult_t vc_comm_join(struct ncclComm *comm, const ncclUniqueId *id)
@@ -411,6 +415,7 @@ static ncclResult_t vc_comm_end(struct ncclComm *comm)
 	/* Operations in flight end first; those that wait see `aborted`. */
 	pthread_mutex_lock(&comm->mutex);
 	pthread_mutex_unlock(&comm->mutex);
+	vc_windows_end(comm);
 	atomic_store(&comm->shared->member[comm->rank].left, 1);
 	vc_bell_ring(comm->shared);
 	comm->magic = 0;

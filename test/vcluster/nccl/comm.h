@@ -51,6 +51,9 @@ struct ncclComm {
 ncclResult_t vc_nccl_error(struct ncclComm *comm, ncclResult_t result, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 ncclResult_t vc_comm_check(const struct ncclComm *comm);
+long vc_nccl_version(void);
+/* Unmaps the windows that the communicator still has. */
+void vc_windows_end(struct ncclComm *comm);
 /* All ranks meet; `call` must be the same everywhere. */
 ncclResult_t vc_comm_barrier(struct ncclComm *comm, uint64_t call);
 /* Everybody's `size` bytes (at most a slot), in rank order, to all. */

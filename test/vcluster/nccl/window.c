@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ncclMemAlloc and windows: memory of all ranks, mapped where the ranks share a node. */
+/*
+ * ncclMemAlloc and windows. A window maps the memory of all ranks of its LSA team once more, at
+ * addresses of its own, which its communicator's end and ncclCommWindowDeregister take away from
+ * this rank alone.
+ */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -10,20 +14,21 @@
 #include "nccl/group.h"
 
 #define VC_WINDOW_CALL 8ull
-#define VC_WINDOW_MAGIC 0x766377696e646f77ull
+#define VC_WINDOW_FLAGS 3     /* NCCL_WIN_COLL_SYMMETRIC, NCCL_WIN_STRICT_ORDERING */
+#define VC_WINDOW_QUERY 22902 /* the release that brought the calls that ask for pointers */
 
 struct ncclWindow_vidmem {
-	uint64_t magic;
+	struct ncclWindow_vidmem *next;
 	struct ncclComm *comm;
 	void *user;
 	size_t size;
-	void *base[VC_NCCL_RANKS_MAX];   /* the peers' memory here; NULL: out of reach */
-	void *opened[VC_NCCL_RANKS_MAX]; /* what cudaIpcCloseMemHandle takes */
+	size_t offset; /* of the window in its memory: NCCL takes it to be the same everywhere */
+	void *map[];   /* by rank: the memory; NULL: not in the LSA team */
 };
 
 struct vc_offer {
-	cudaIpcMemHandle_t ipc;
-	int32_t pid, node, device, good;
+	struct vc_export memory;
+	int32_t mapped, good; /* is memory of a handle; and is aligned */
 	uint64_t address, offset, size;
 };
 
@@ -35,12 +40,17 @@ struct vc_window_job {
 	ncclWindow_t *out;
 };
 
-/* NCCL 2.29 and later; not in older headers. */
-ncclResult_t ncclWinGetUserPtr(ncclComm_t comm, ncclWindow_t win, void **out);
-ncclResult_t ncclGetPeerDevicePointer(ncclWindow_t win, size_t offset, int peer, void **out);
+static struct ncclWindow_vidmem *vc_windows;
+static pthread_mutex_t vc_windows_mutex = PTHREAD_MUTEX_INITIALIZER;
+
+static bool vc_cumem(void)
+{
+	return vc_env_long("NCCL_CUMEM_ENABLE", 1) != 0;
+}
 
 ncclResult_t ncclMemAlloc(void **p, size_t size)
 {
+	size_t align = vc_cumem() ? NCCL_WIN_REQUIRED_ALIGNMENT : 256;
 	cudaError_t error;
 
 	if (!p || !size) {
@@ -49,7 +59,7 @@ ncclResult_t ncclMemAlloc(void **p, size_t size)
 	}
 	error = vc_capture_check_unsafe();
 	if (!error) {
-		error = vc_device_alloc(vc_device_current(), size, NCCL_WIN_REQUIRED_ALIGNMENT, p);
+		error = vc_device_alloc(vc_device_current(), size, align, vc_cumem(), p);
 	}
 	return error ? vc_nccl_error(NULL, ncclUnhandledCudaError, "%zu bytes: %s", size,
 				     cudaGetErrorString(error))
@@ -58,45 +68,128 @@ ncclResult_t ncclMemAlloc(void **p, size_t size)
 
 ncclResult_t ncclMemFree(void *p)
 {
-	cudaError_t error = cudaFree(p);
+	cudaError_t error = vc_device_free(p, vc_cumem());
 
 	return error ? vc_nccl_error(NULL, ncclUnhandledCudaError, "%p: %s", p,
 				     cudaGetErrorString(error))
 		     : ncclSuccess;
 }
 
+/* ---- who reaches whom ---- */
+
+static int vc_gcd(int a, int b)
+{
+	return b ? vc_gcd(b, a % b) : a;
+}
+
+/* All teams are of one size, and each is a run of ranks of one node. */
+static int vc_lsa_size(const struct ncclComm *comm)
+{
+	int size = 0, run = 1;
+
+	for (int i = 1; i < comm->nranks; i++) {
+		if (comm->shared->member[i].node == comm->shared->member[i - 1].node) {
+			run++;
+		} else {
+			size = vc_gcd(size, run);
+			run = 1;
+		}
+	}
+	return vc_gcd(size, run);
+}
+
+static bool vc_in_team(const struct ncclComm *comm, int peer)
+{
+	int size = vc_lsa_size(comm);
+
+	return peer / size == comm->rank / size;
+}
+
+static bool vc_all_peers(const struct ncclComm *comm)
+{
+	const struct vc_member *member = comm->shared->member;
+
+	for (int i = 0; i < comm->nranks; i++) {
+		for (int j = 0; j < comm->nranks; j++) {
+			if (member[i].node == member[j].node &&
+			    member[i].device != member[j].device &&
+			    !vc_peer_possible(member[i].device, member[j].device)) {
+				return false;
+			}
+		}
+	}
+	return true;
+}
+
+/* Without it ncclCommWindowRegister succeeds and gives no window. */
+static bool vc_symmetric(const struct ncclComm *comm)
+{
+	bool teams = vc_lsa_size(comm) < comm->nranks;
+
+	return vc_cumem() && vc_env_long("NCCL_WIN_ENABLE", 1) && vc_all_peers(comm) &&
+	       (!teams || vc_nccl_version() < VC_WINDOW_QUERY || !vc_env_long("VC_NO_GIN", 0));
+}
+
+/* ---- life of a window ---- */
+
 static void vc_window_free(struct ncclWindow_vidmem *win)
 {
 	for (int i = 0; i < win->comm->nranks; i++) {
-		if (win->opened[i]) {
-			cudaIpcCloseMemHandle(win->opened[i]);
+		if (win->map[i]) {
+			vc_mem_unmap_again(win->map[i]);
 		}
 	}
-	win->magic = 0;
 	free(win);
+}
+
+/* Takes it off the list; false: it is not there, or of another communicator. */
+static bool vc_window_remove(const struct ncclComm *comm, const struct ncclWindow_vidmem *win)
+{
+	struct ncclWindow_vidmem **at;
+	bool found;
+
+	pthread_mutex_lock(&vc_windows_mutex);
+	for (at = &vc_windows; *at && *at != win; at = &(*at)->next) {
+	}
+	found = *at && (*at)->comm == comm;
+	if (found) {
+		*at = win->next;
+	}
+	pthread_mutex_unlock(&vc_windows_mutex);
+	return found;
+}
+
+void vc_windows_end(struct ncclComm *comm)
+{
+	struct ncclWindow_vidmem *win;
+
+	do {
+		pthread_mutex_lock(&vc_windows_mutex);
+		for (win = vc_windows; win && win->comm != comm; win = win->next) {
+		}
+		pthread_mutex_unlock(&vc_windows_mutex);
+		if (win && vc_window_remove(comm, win)) {
+			vc_window_free(win);
+		}
+	} while (win);
 }
 
 static ncclResult_t vc_window_open(struct ncclWindow_vidmem *win, int peer,
 				   const struct vc_offer *offer)
 {
 	cudaError_t error;
-	void *p;
 
-	if (offer->pid == getpid()) {
-		win->base[peer] = (void *)(uintptr_t)offer->address;
+#ifdef VC_TSAN
+	/* It would not know that two addresses are the same memory. */
+	if (offer->memory.pid == getpid()) {
+		win->map[peer] = (void *)(uintptr_t)(offer->address - offer->offset);
 		return ncclSuccess;
 	}
-	if (offer->node != vc_node()) {
-		return ncclSuccess;
-	}
-	error = cudaIpcOpenMemHandle(&p, offer->ipc, cudaIpcMemLazyEnablePeerAccess);
-	if (error) {
-		return vc_nccl_error(win->comm, ncclUnhandledCudaError, "window of rank %d: %s",
-				     peer, cudaGetErrorString(error));
-	}
-	win->opened[peer] = p;
-	win->base[peer] = (uint8_t *)p + offer->offset;
-	return ncclSuccess;
+#endif
+	error = vc_mem_map_again(&offer->memory, &win->map[peer]);
+	return error ? vc_nccl_error(win->comm, ncclUnhandledCudaError, "window of rank %d: %s",
+				     peer, cudaGetErrorString(error))
+		     : ncclSuccess;
 }
 
 static void vc_window_offer(const struct vc_window_job *job, struct vc_offer *mine)
@@ -104,67 +197,105 @@ static void vc_window_offer(const struct vc_window_job *job, struct vc_offer *mi
 	struct vc_mem mem;
 
 	memset(mine, 0, sizeof(*mine));
-	mine->pid = getpid();
-	mine->node = vc_node();
 	mine->address = (uintptr_t)job->buff;
 	mine->size = job->size;
-	if (vc_mem_find(job->buff, job->size, &mem) && mem.kind == VC_MEM_DEVICE &&
-	    mem.device == job->comm->device &&
-	    !((uintptr_t)job->buff % NCCL_WIN_REQUIRED_ALIGNMENT) &&
-	    !cudaIpcGetMemHandle(&mine->ipc, job->buff)) {
-		mine->good = 1;
-		mine->offset = (uintptr_t)job->buff - mem.start;
+	if (!vc_mem_find(job->buff, job->size, &mem) || mem.kind != VC_MEM_DEVICE || !mem.vmm ||
+	    mem.device != job->comm->device) {
+		return;
 	}
+	vc_mem_export(&mem, &mine->memory);
+	mine->offset = (uintptr_t)job->buff - mem.start;
+	mine->mapped = 1;
+	mine->good = mine->offset % NCCL_WIN_REQUIRED_ALIGNMENT == 0;
+}
+
+/* NCCL leaves peers of a rank whose memory it refuses waiting; here they get an error. */
+static ncclResult_t vc_window_check(const struct vc_window_job *job, const struct vc_offer *offer)
+{
+	const struct vc_offer *mine = &offer[job->comm->rank];
+
+	if (!mine->mapped) {
+		return vc_nccl_error(job->comm, ncclUnhandledCudaError,
+				     "%zu bytes at %p: no handle: not memory of ncclMemAlloc",
+				     job->size, job->buff);
+	}
+	if (!mine->good) {
+		return vc_nccl_error(job->comm, ncclInvalidArgument,
+				     "%p: window address is not aligned to %d", job->buff,
+				     NCCL_WIN_REQUIRED_ALIGNMENT);
+	}
+	for (int i = 0; i < job->comm->nranks; i++) {
+		if (!offer[i].good || offer[i].size != mine->size ||
+		    offer[i].offset != mine->offset) {
+			return vc_nccl_error(
+				job->comm, ncclRemoteError,
+				"window of rank %d: bad memory, or %zu bytes at offset "
+				"%zu of its memory, here %zu at %zu",
+				i, (size_t)offer[i].size, (size_t)offer[i].offset,
+				(size_t)mine->size, (size_t)mine->offset);
+		}
+	}
+	return ncclSuccess;
+}
+
+static ncclResult_t vc_window_map(struct vc_window_job *job, struct vc_offer *offer)
+{
+	struct ncclComm *comm = job->comm;
+	struct ncclWindow_vidmem *win;
+	ncclResult_t result = vc_window_check(job, offer);
+
+	if (result) {
+		return result;
+	}
+	win = calloc(1, sizeof(*win) + (size_t)comm->nranks * sizeof(void *));
+	if (!win) {
+		return vc_nccl_error(comm, ncclSystemError, "out of memory");
+	}
+	win->comm = comm;
+	win->user = job->buff;
+	win->size = job->size;
+	win->offset = (size_t)offer[comm->rank].offset;
+	for (int i = 0; i < comm->nranks && !result; i++) {
+		if (vc_in_team(comm, i)) {
+			result = vc_window_open(win, i, &offer[i]);
+		}
+	}
+	if (result) {
+		vc_window_free(win);
+		return result;
+	}
+	pthread_mutex_lock(&vc_windows_mutex);
+	win->next = vc_windows;
+	vc_windows = win;
+	pthread_mutex_unlock(&vc_windows_mutex);
+	*job->out = win;
+	return ncclSuccess;
 }
 
 static ncclResult_t vc_window_make(struct vc_job *base)
 {
 	struct vc_window_job *job = (struct vc_window_job *)base;
 	struct ncclComm *comm = job->comm;
-	struct ncclWindow_vidmem *win = calloc(1, sizeof(*win));
 	struct vc_offer *offer = calloc((size_t)comm->nranks, sizeof(*offer));
 	struct vc_offer mine;
 	ncclResult_t result;
 
+	if (!offer) {
+		return vc_nccl_error(comm, ncclSystemError, "out of memory");
+	}
 	vc_window_offer(job, &mine);
-	if (!win || !offer) {
-		mine.good = 0;
-	}
-	if (win) {
-		win->comm = comm;
-		win->magic = VC_WINDOW_MAGIC;
-		win->user = job->buff;
-		win->size = job->size;
-	}
-	/* A rank whose memory is refused takes part all the same: the others wait for it. */
 	pthread_mutex_lock(&comm->mutex);
-	if (offer) {
-		result = vc_comm_gather(comm, VC_WINDOW_CALL << 56, &mine, offer, sizeof(mine));
-	} else {
-		result = ncclSystemError;
+	result = vc_comm_gather(comm, VC_WINDOW_CALL << 56, &mine, offer, sizeof(mine));
+	if (!result) {
+		result = vc_window_map(job, offer);
+	}
+	/* All have mapped what they need before anybody can free its memory. */
+	if (vc_comm_barrier(comm, 0) && !result) {
+		result = ncclRemoteError;
 	}
 	pthread_mutex_unlock(&comm->mutex);
-	for (int i = 0; i < comm->nranks && !result; i++) {
-		if (!offer[i].good || offer[i].size != job->size) {
-			result = vc_nccl_error(
-				comm, ncclInvalidArgument,
-				"window of rank %d: %zu bytes at %#llx are not device "
-				"memory aligned to %d, or sizes differ",
-				i, (size_t)offer[i].size, (unsigned long long)offer[i].address,
-				NCCL_WIN_REQUIRED_ALIGNMENT);
-		} else {
-			result = vc_window_open(win, i, &offer[i]);
-		}
-	}
 	free(offer);
-	if (result) {
-		if (win) {
-			vc_window_free(win);
-		}
-		return result;
-	}
-	*job->out = win;
-	return ncclSuccess;
+	return result;
 }
 
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win,
@@ -176,11 +307,17 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, nc
 	if (result) {
 		return result;
 	}
-	if (!win || flags & ~NCCL_WIN_COLL_SYMMETRIC) {
-		return vc_nccl_error(comm, ncclInvalidArgument, "win %p, flags %#x", (void *)win,
-				     (unsigned int)flags);
+	if (!win) {
+		return vc_nccl_error(comm, ncclInvalidArgument, "win is NULL");
 	}
 	*win = NULL;
+	if (!buff || !size || flags & ~VC_WINDOW_FLAGS) {
+		return vc_nccl_error(comm, ncclInvalidArgument, "buff %p, size %zu, flags %#x",
+				     buff, size, (unsigned int)flags);
+	}
+	if (!vc_symmetric(comm)) {
+		return ncclSuccess;
+	}
 	job = calloc(1, sizeof(*job));
 	if (!job) {
 		return vc_nccl_error(comm, ncclSystemError, "out of memory");
@@ -200,37 +337,114 @@ ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win)
 	if (result || !win) {
 		return result;
 	}
-	if (win->magic != VC_WINDOW_MAGIC || win->comm != comm) {
-		return vc_nccl_error(comm, ncclInvalidArgument, "win %p is not a window of comm",
+	if (!vc_window_remove(comm, win)) {
+		return vc_nccl_error(comm, ncclInternalError, "win %p is not a window of comm",
 				     (void *)win);
 	}
 	vc_window_free(win);
 	return ncclSuccess;
 }
 
-ncclResult_t ncclWinGetUserPtr(ncclComm_t comm, ncclWindow_t win, void **out)
+/* ---- pointers ---- */
+
+static ncclResult_t vc_win_get_user_ptr(ncclComm_t comm, ncclWindow_t win, void **out)
 {
+	const struct ncclWindow_vidmem *at;
 	ncclResult_t result = vc_comm_check(comm);
 
 	if (result) {
 		return result;
 	}
-	if (!out || !win || win->magic != VC_WINDOW_MAGIC || win->comm != comm) {
-		return vc_nccl_error(comm, ncclInvalidArgument, "win %p, outUserPtr %p",
-				     (void *)win, (void *)out);
+	if (!out) {
+		return vc_nccl_error(comm, ncclInvalidArgument, "outUserPtr is NULL");
 	}
-	*out = win->user;
-	return ncclSuccess;
+	if (!vc_symmetric(comm)) {
+		*out = NULL;
+		return ncclSuccess;
+	}
+	if (!win) {
+		return vc_nccl_error(comm, ncclInvalidArgument, "win is NULL");
+	}
+	pthread_mutex_lock(&vc_windows_mutex);
+	for (at = vc_windows; at && at != win; at = at->next) {
+	}
+	if (at && at->comm == comm) {
+		*out = at->user;
+	} else {
+		result = ncclInternalError;
+	}
+	pthread_mutex_unlock(&vc_windows_mutex);
+	return result ? vc_nccl_error(comm, result, "win %p is not a window of comm", (void *)win)
+		      : ncclSuccess;
 }
 
-/* A peer that cannot be reached by loads and stores has no pointer, which is no error. */
-ncclResult_t ncclGetPeerDevicePointer(ncclWindow_t win, size_t offset, int peer, void **out)
+static ncclResult_t vc_get_peer_device_pointer(ncclWindow_t win, size_t offset, int peer,
+					       void **out)
 {
-	if (!out || !win || win->magic != VC_WINDOW_MAGIC || peer < 0 ||
-	    peer >= win->comm->nranks || offset >= win->size) {
-		return vc_nccl_error(NULL, ncclInvalidArgument, "win %p, offset %zu, peer %d",
-				     (void *)win, offset, peer);
+	const struct ncclWindow_vidmem *at;
+	ncclResult_t result = ncclInvalidArgument;
+
+	pthread_mutex_lock(&vc_windows_mutex);
+	for (at = vc_windows; at && at != win; at = at->next) {
 	}
-	*out = win->base[peer] ? (uint8_t *)win->base[peer] + offset : NULL;
-	return ncclSuccess;
+	if (at && out && peer >= 0 && peer < at->comm->nranks) {
+		/* A peer that loads and stores do not reach has no pointer, which is no error. */
+		if (!at->map[peer]) {
+			*out = NULL;
+			result = ncclSuccess;
+		} else if (offset < at->size) {
+			*out = (uint8_t *)at->map[peer] + at->offset + offset;
+			result = ncclSuccess;
+		}
+	}
+	pthread_mutex_unlock(&vc_windows_mutex);
+	return result ? vc_nccl_error(NULL, result, "win %p, offset %zu, peer %d, outPtr %p",
+				      (void *)win, offset, peer, (void *)out)
+		      : ncclSuccess;
 }
+
+/*
+ * NCCL before VC_WINDOW_QUERY does not have these names: dlsym finds NULL. No call into the C
+ * library here, which may not be ready when a program's own references are resolved.
+ */
+static bool vc_has_queries(void)
+{
+	extern char **environ;
+	static const char name[] = "VC_NCCL_VERSION=";
+
+	for (char **at = environ; at && *at; at++) {
+		const char *text = *at;
+		long value = 0;
+		size_t i = 0;
+
+		while (i + 1 < sizeof(name) && text[i] == name[i]) {
+			i++;
+		}
+		if (i + 1 < sizeof(name)) {
+			continue;
+		}
+		for (text += i; *text >= '0' && *text <= '9'; text++) {
+			value = 10 * value + *text - '0';
+		}
+		return value >= VC_WINDOW_QUERY;
+	}
+	return true;
+}
+
+typedef ncclResult_t (*vc_get_user_ptr_fn)(ncclComm_t, ncclWindow_t, void **);
+typedef ncclResult_t (*vc_get_peer_fn)(ncclWindow_t, size_t, int, void **);
+
+static __attribute__((used)) vc_get_user_ptr_fn vc_resolve_user_ptr(void)
+{
+	return vc_has_queries() ? vc_win_get_user_ptr : NULL;
+}
+
+static __attribute__((used)) vc_get_peer_fn vc_resolve_peer(void)
+{
+	return vc_has_queries() ? vc_get_peer_device_pointer : NULL;
+}
+
+ncclResult_t ncclWinGetUserPtr(ncclComm_t comm, ncclWindow_t win, void **out)
+	__attribute__((ifunc("vc_resolve_user_ptr")));
+ncclResult_t ncclGetPeerDevicePointer(ncclWindow_t win, size_t offset, int peer, void **out)
+	__attribute__((ifunc("vc_resolve_peer")));

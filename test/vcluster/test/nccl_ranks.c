@@ -2,10 +2,6 @@
 /* NCCL calls between rank processes. */
 #include <math.h>
 #include "ranks.h"
-#include "kernels.h"
-
-ncclResult_t ncclWinGetUserPtr(ncclComm_t comm, ncclWindow_t win, void **out);
-ncclResult_t ncclGetPeerDevicePointer(ncclWindow_t win, size_t offset, int peer, void **out);
 
 #define N 200000 /* more than one slot */
 
@@ -78,48 +74,6 @@ static void test_collectives(ncclComm_t comm)
 	free(host);
 }
 
-/* Windows: everybody writes its rank into everybody's window of its node. */
-static void test_windows(ncclComm_t comm)
-{
-	int per_node = env_int("LOCAL_WORLD_SIZE");
-	struct test_add_args args = { .add = 0 };
-	uint32_t *memory, host[64];
-	ncclWindow_t win;
-	void *p;
-
-	NEED(ncclMemAlloc((void **)&memory, 8192));
-	CHECK_INT((uintptr_t)memory % NCCL_WIN_REQUIRED_ALIGNMENT, 0);
-	NEED(cudaMemset(memory, 0, 8192));
-	NEED(cudaDeviceSynchronize());
-	CHECK_INT(ncclCommWindowRegister(comm, memory, 8192, &win, 0x100), ncclInvalidArgument);
-	NEED(ncclCommWindowRegister(comm, memory, 8192, &win, NCCL_WIN_COLL_SYMMETRIC));
-	NEED(ncclWinGetUserPtr(comm, win, &p));
-	CHECK(p == memory);
-	CHECK_INT(ncclGetPeerDevicePointer(win, 8192, 0, &p), ncclInvalidArgument);
-	CHECK_INT(ncclGetPeerDevicePointer(win, 0, nranks, &p), ncclInvalidArgument);
-	for (int i = 0; i < nranks; i++) {
-		NEED(ncclGetPeerDevicePointer(win, 4096 + 4 * (size_t)rank, i, &p));
-		CHECK_INT(p != NULL, i / per_node == node);
-		if (p) {
-			args.word = p;
-			args.add = 100 + (uint32_t)rank;
-			NEED(test_launch(test_add, 1, 32, &args, 0, NULL));
-		}
-	}
-	NEED(cudaDeviceSynchronize());
-	ranks_meet();
-	NEED(cudaMemcpy(host, memory + 1024, sizeof(host), cudaMemcpyDefault));
-	for (int i = 0; i < nranks; i++) {
-		CHECK_INT(host[i], i / per_node == node ? 100 + i : 0);
-	}
-	ranks_meet();
-	NEED(ncclCommWindowDeregister(comm, win));
-	/* one rank's bad pointer is everybody's error, and nobody hangs */
-	CHECK_INT(ncclCommWindowRegister(comm, rank ? (void *)memory : (void *)host, 8192, &win, 0),
-		  ncclInvalidArgument);
-	NEED(ncclMemFree(memory));
-}
-
 /* Different calls on different ranks, and a rank that leaves: errors, in bounded time. */
 static void test_mistakes(void)
 {
@@ -161,7 +115,6 @@ int main(void)
 	comm = ranks_comm();
 	test_questions(comm);
 	test_collectives(comm);
-	test_windows(comm);
 	NEED(ncclCommDestroy(comm));
 	CHECK_INT(ncclCommDestroy(comm), ncclInvalidArgument);
 	test_mistakes();
