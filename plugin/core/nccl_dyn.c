@@ -40,6 +40,7 @@ static void ep_nccl_dyn_init(void)
 	void *library = ep_nccl_library();
 
 	ep_nccl_lookup(library, "ncclWinGetUserPtr", &ep_nccl_calls.win_get_user_ptr);
+	ep_nccl_lookup(library, "ncclGetPeerDevicePointer", &ep_nccl_calls.get_peer_device_pointer);
 	ep_nccl_lookup(library, "ncclCommGetAsyncError", &ep_nccl_calls.comm_get_async_error);
 	if (library) {
 		dlclose(library); /* the program, or our own dependency, keeps it loaded */

@@ -10,6 +10,8 @@
 
 struct ep_nccl_dyn {
 	ncclResult_t (*win_get_user_ptr)(ncclComm_t comm, ncclWindow_t win, void **ptr);
+	ncclResult_t (*get_peer_device_pointer)(ncclWindow_t win, size_t offset, int peer,
+						void **ptr);
 	ncclResult_t (*comm_get_async_error)(ncclComm_t comm, ncclResult_t *error);
 };
 

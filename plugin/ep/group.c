@@ -118,6 +118,7 @@ static void ep_group_free(struct ncclEpGroup *g)
 		(void)cudaGetLastError();
 	}
 	free(g->ll);
+	ep_windows_free(&g->windows);
 	free(g->idents);
 	ep_error_slot_destroy(&g->errors);
 	pthread_mutex_destroy(&g->lock);
