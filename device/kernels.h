@@ -28,11 +28,11 @@ EP_KERNEL_DECL(ep_ll_combine_fp32_kernel);
 EP_KERNEL_DECL(ep_ll_combine_bf16_remote_kernel); /* the same for groups with remote ranks */
 EP_KERNEL_DECL(ep_ll_combine_fp16_remote_kernel);
 EP_KERNEL_DECL(ep_ll_combine_fp32_remote_kernel);
-/* struct ep_clean_args, one block of at least R threads, a multiple of 32 */
+/* struct ep_clean_args, one block of at least R threads, or of EP_GROUP_MAX_THREADS */
 EP_KERNEL_DECL(ep_clean_kernel);
 /* struct ep_drain_args, one block, when no other kernel of the group runs */
 EP_KERNEL_DECL(ep_drain_kernel);
-/* struct ep_lost_args, one block of at least R threads, at any time */
+/* struct ep_lost_args, one block, at any time */
 EP_KERNEL_DECL(ep_lost_kernel);
 #endif
 

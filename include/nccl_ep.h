@@ -461,8 +461,9 @@ typedef struct {
  * is present, NONE otherwise; its scales are stored [L][H/128][R*B] (or [R][H/128][B]) in spite
  * of their descriptor.
  *
- * Rows are multiples of 16 bytes and, with their scales, at most max_token_bytes. Storage is
- * 16-byte aligned. Any tensor may be given as a window (NCCL 2.29 and later).
+ * Rows are multiples of 16 bytes and, with their scales, at most max_token_bytes. (Quantised rows:
+ * there is room if that is 2 bytes per element, or just what such a row takes.) Storage is 16-byte
+ * aligned. Any tensor may be given as a window (NCCL 2.29 and later).
  *
  * Where zero_copy lets peers store into outputs->tokens and outputs->scales, all ranks must pass the
  * same offset in the same window, registered by all of them. Peers store between the start of the
@@ -471,7 +472,8 @@ typedef struct {
  * and comes back may store its own rows until the next operation begins here.
  *
  * ncclInvalidArgument: anything above not met; no routing; zero_copy ON that cannot be done.
- * ncclInvalidUsage: backward pass; an operation of this handle, or two of the group, pending.
+ * ncclInvalidUsage: backward pass; an operation of this handle, or two of the group (one, with ranks
+ *   of several nodes), pending.
  * ncclRemoteError: an earlier operation ended because a peer did not arrive. The text names it;
  *   the group can only be destroyed.
  */
@@ -569,8 +571,9 @@ typedef struct ncclEpCompleteConfig {
  * the send half, the two are ordered by events: the receive half comes after what is on the other
  * stream, and what is put on either stream afterwards comes after the receive half. The stream of the
  * send half must still exist. Descriptors and structs of the first call may be gone, the tensors'
- * storage may not. One operation per handle and two per group may be pending; operations of other
- * handles may run in between. Nothing pending: ncclSuccess.
+ * storage may not. One operation per handle may be pending, and two per group, or one where the group
+ * has ranks of several nodes; operations of other handles may run in between. Nothing pending:
+ * ncclSuccess.
  *
  * Where the send half was captured and its stream is still in that capture, `stream` joins it; for
  * the legacy stream, which cannot, the receive half goes on the stream of the send half. Halves of

@@ -34,14 +34,17 @@ enum ep_clean_word {
  */
 #define EP_CLEAN_GAP (2 * EP_GROUP_MAX_LEAD)
 
+/* Ranks that a thread waits for: there are as many threads as ranks, or as a block may have. */
+#define EP_CLEAN_SHARE (EP_GROUP_MAX_RANKS / EP_GROUP_MAX_THREADS)
+
 /* What the block knows of this MaskClean. */
 struct ep_clean_board {
 	uint32_t round;
 	uint32_t step;
 	uint32_t raised;  /* a later round was seen */
 	uint32_t adopted; /* round and step are those of a MaskClean that was missed */
-	uint32_t lost[EP_GROUP_MAX_RANKS];
-	uint32_t came[EP_GROUP_MAX_RANKS];
+	uint8_t lost[EP_GROUP_MAX_RANKS]; /* this and the next: written by one thread for a rank */
+	uint8_t came[EP_GROUP_MAX_RANKS];
 	uint32_t steps[EP_GROUP_MAX_RANKS]; /* of those who came */
 };
 
@@ -54,8 +57,7 @@ EP_DEV uint64_t ep_clean_at(const struct ep_clean_args &a, enum ep_clean_word wh
 EP_DEV uint64_t ep_clean_load(const struct ep_clean_args &a, enum ep_clean_word which,
 			      uint32_t from)
 {
-	return ep_ld_retired_sys_u64(
-		(const uint64_t *)(a.g.heap[a.g.rank] + ep_clean_at(a, which, from)));
+	return ep_ld_retired_sys_u64((const uint64_t *)(a.g.own + ep_clean_at(a, which, from)));
 }
 
 EP_DEV uint32_t ep_clean_round(uint64_t word)
@@ -78,7 +80,8 @@ EP_DEV uint32_t ep_clean_choose(const struct ep_clean_args &a)
 		uint32_t call = ep_clean_round(ep_clean_load(a, EP_CLEAN_CALL, r));
 		uint32_t over = ep_clean_round(ep_clean_load(a, EP_CLEAN_RESULT, r));
 
-		if (!(a.gone >> r & 1)) { /* the call of a process that has ended never ends */
+		if (!ep_ranks_has(&a.gone,
+				  r)) { /* the call of a process that has ended never ends */
 			round = ep_max_u32(round, call > over ? call : over + 1);
 		}
 	}
@@ -138,10 +141,13 @@ EP_DEV void ep_clean_tell(const struct ep_clean_args &a, struct ep_clean_board *
 			  enum ep_clean_word which)
 {
 	ep_block_sync();
-	if (ep_tid() < a.g.nranks && !ep_rank_remote(a.g, ep_tid())) {
-		ep_st_retired_sys_u64(
-			(uint64_t *)(a.g.heap[ep_tid()] + ep_clean_at(a, which, a.g.rank)),
-			ep_progress_word(b->step, b->round, false));
+	for (uint32_t r = ep_tid(); r < a.g.nranks; r += ep_nthreads()) {
+		unsigned char *heap = ep_heap_of(a.g, r);
+
+		if (heap) {
+			ep_st_retired_sys_u64((uint64_t *)(heap + ep_clean_at(a, which, a.g.rank)),
+					      ep_progress_word(b->step, b->round, false));
+		}
 	}
 	for (uint32_t r = ep_warp(); r < a.g.nranks; r += ep_nwarps()) {
 		bool lost = ep_shfl_u32(EP_FULL_MASK, ep_lane() == 0 && b->lost[r], 0);
@@ -180,45 +186,67 @@ EP_DEV uint64_t ep_clean_limit(const struct ep_clean_args &a, uint32_t r)
 	return EP_CLEAN_GRACE_NS;
 }
 
-/* Waits for r's call of this round. The time counts on from one round to the next. One thread. */
-EP_DEV void ep_clean_await(const struct ep_clean_args &a, struct ep_clean_board *b, uint32_t r,
+/* A look at r's call of this round: need r be waited for no more? One thread. */
+EP_DEV bool ep_clean_look(const struct ep_clean_args &a, struct ep_clean_board *b, uint32_t r,
+			  struct ep_spin *s)
+{
+	uint64_t word = ep_clean_load(a, EP_CLEAN_CALL, r);
+
+	if (b->came[r]) {
+		return true;
+	}
+	if (word >> 32 & 1) {
+		b->lost[r] = 1;
+	} else if (ep_clean_round(word) > b->round) {
+		ep_shared_or_u32(&b->raised, 1);
+	} else if (ep_clean_round(word) == b->round) {
+		b->steps[r] = (uint32_t)word;
+		b->came[r] = 1;
+		return true;
+	}
+	return ep_clean_over(a, b, r, s, ep_clean_limit(a, r));
+}
+
+/*
+ * Waits for the calls of this round of the thread's ranks, one for each of `s`: the time counts on
+ * from one round to the next. One thread.
+ */
+EP_DEV void ep_clean_await(const struct ep_clean_args &a, struct ep_clean_board *b,
 			   struct ep_spin *s)
 {
-	do {
-		uint64_t word = ep_clean_load(a, EP_CLEAN_CALL, r);
+	bool waits;
 
-		if (word >> 32 & 1) {
-			b->lost[r] = 1;
-		} else if (ep_clean_round(word) > b->round) {
-			ep_shared_or_u32(&b->raised, 1);
-		} else if (ep_clean_round(word) == b->round) {
-			b->steps[r] = (uint32_t)word;
-			b->came[r] = 1;
-			return;
+	do {
+		waits = false;
+		for (uint32_t i = 0; i < EP_CLEAN_SHARE; i++) {
+			uint32_t r = i * ep_nthreads() + ep_tid();
+
+			if (r < a.g.nranks && !ep_ranks_has(&a.gone, r)) {
+				waits |= !ep_clean_look(a, b, r, &s[i]);
+			}
 		}
-	} while (!ep_shared_or_u32(&b->raised, 0) &&
-		 !ep_clean_over(a, b, r, s, ep_clean_limit(a, r)));
+	} while (waits && !ep_shared_or_u32(&b->raised, 0));
 }
 
 /* Calls, and waits for the others. All threads; a barrier at the end. */
 EP_DEV void ep_clean_meet(const struct ep_clean_args &a, struct ep_clean_board *b)
 {
-	struct ep_spin s = ep_spin_start();
-	uint32_t r = ep_tid();
+	struct ep_spin s[EP_CLEAN_SHARE];
 
+	for (uint32_t i = 0; i < EP_CLEAN_SHARE; i++) {
+		s[i] = ep_spin_start();
+	}
 	do {
 		ep_block_sync();
-		if (r < a.g.nranks) {
+		for (uint32_t r = ep_tid(); r < a.g.nranks; r += ep_nthreads()) {
 			b->came[r] = 0;
 		}
-		if (r == 0) {
+		if (ep_tid() == 0) {
 			b->raised = 0;
 			b->round = ep_clean_choose(a);
 		}
 		ep_clean_tell(a, b, EP_CLEAN_CALL);
-		if (r < a.g.nranks && !(a.gone >> r & 1)) {
-			ep_clean_await(a, b, r, &s);
-		}
+		ep_clean_await(a, b, s);
 		ep_block_sync();
 	} while (b->raised);
 }
@@ -292,26 +320,27 @@ EP_DEV void ep_clean_missed(const struct ep_clean_args &a, uint32_t r, bool lost
 EP_DEV void ep_clean_settle(const struct ep_clean_args &a, const struct ep_clean_board *b,
 			    uint32_t step)
 {
-	uint32_t r = ep_tid(), absent = 0;
-
-	if (r < a.g.nranks) {
+	for (uint32_t r = ep_tid(); r < a.g.nranks; r += ep_nthreads()) {
 		bool lost = b->lost[r] || ep_remote_down(a.g, r);
 
 		if (a.g.mask[r] && (lost || (!b->came[r] && !ep_clean_ahead(a, r)))) {
 			ep_clean_missed(a, r, lost);
 		}
-		a.g.mask[r] = !lost && !(a.gone >> r & 1);
+		a.g.mask[r] = !lost && !ep_ranks_has(&a.gone, r);
 	}
-	for (uint32_t i = 32 * r; r < 2 && i < a.g.nranks && i < 32 * (r + 1); i++) {
-		absent |= (uint32_t)!b->came[i] << (i & 31);
-	}
-	if (r < 2) {
-		ep_st_relaxed_sys_u32(a.absent + r, absent);
+	for (uint32_t w = ep_tid(); w < EP_RANKS_WORDS; w += ep_nthreads()) {
+		uint32_t absent = 0;
+
+		for (uint32_t r = 32 * w; r < a.g.nranks && r < 32 * (w + 1); r++) {
+			absent |= (uint32_t)!b->came[r] << (r & 31);
+		}
+		ep_st_relaxed_sys_u32(&a.absent->words[w], absent);
 	}
 	ep_block_sync(); /* who is ahead of the old round has been asked */
-	for (uint32_t i = r; i < EP_GROUP_MAX_BLOCKS; i += ep_nthreads()) {
+	for (uint32_t i = ep_tid(); i < EP_GROUP_MAX_BLOCKS; i += ep_nthreads()) {
 		struct ep_dev_seq s = {};
 
+		s.busy = ep_seq_busy(a.g.banks);
 		s.step = step;
 		s.clean_round = b->round;
 		a.g.seq[i] = s;
@@ -331,8 +360,11 @@ EP_KERNEL(ep_clean_kernel, ep_clean_args, EP_GROUP_MAX_THREADS)
 	ep_clean_tell(a, &board, EP_CLEAN_RESULT);
 	if (board.adopted) {
 		ep_clean_tell(a, &board, EP_CLEAN_CALL); /* takes back the call that nobody heard */
-	} else if (ep_tid() < a.g.nranks && board.came[ep_tid()]) {
-		ep_clean_hear(a, &board, ep_tid());
+	}
+	for (uint32_t r = ep_tid(); !board.adopted && r < a.g.nranks; r += ep_nthreads()) {
+		if (board.came[r]) {
+			ep_clean_hear(a, &board, r);
+		}
 	}
 	ep_block_sync();
 	step = board.step;

@@ -10,7 +10,7 @@
 
 EP_DEV uint64_t ep_drain_limit(const struct ep_drain_args &a, uint32_t r)
 {
-	return a.suspects >> r & 1 ? a.suspect_ns : a.timeout_ns;
+	return ep_ranks_has(&a.suspects, r) ? a.suspect_ns : a.timeout_ns;
 }
 
 EP_DEV uint64_t ep_drain_left(const struct ep_drain_args &a, uint32_t r, uint64_t start)
@@ -44,22 +44,21 @@ EP_DEV bool ep_drain_peer(const struct ep_drain_args &a, uint32_t r, uint64_t st
 EP_KERNEL(ep_drain_kernel, ep_drain_args, EP_GROUP_MAX_THREADS)
 {
 	uint64_t start = ep_shfl_u64(EP_FULL_MASK, ep_time_ns(), 0);
-	EP_SHARED(uint32_t, lost[EP_GROUP_MAX_RANKS]);
+	EP_SHARED(struct ep_ranks, lost);
 
+	for (uint32_t i = ep_tid(); i < EP_RANKS_WORDS; i += ep_nthreads()) {
+		lost.words[i] = 0;
+	}
+	ep_block_sync();
 	for (uint32_t r = ep_warp(); r < a.g.nranks; r += ep_nwarps()) {
-		bool ok = !(a.alive >> r & 1) || ep_drain_peer(a, r, start);
+		bool ok = !ep_ranks_has(&a.alive, r) || ep_drain_peer(a, r, start);
 
-		if (ep_lane() == 0) {
-			lost[r] = !ok;
+		if (ep_lane() == 0 && !ok) {
+			ep_shared_or_u32(&lost.words[r / 32], 1u << (r & 31));
 		}
 	}
 	ep_block_sync();
-	if (ep_tid() < 2) {
-		uint32_t word = 0;
-
-		for (uint32_t r = 32 * ep_tid(); r < a.g.nranks && r < 32 * (ep_tid() + 1); r++) {
-			word |= lost[r] << (r & 31);
-		}
-		ep_st_relaxed_sys_u32(a.lost + ep_tid(), word);
+	for (uint32_t i = ep_tid(); i < EP_RANKS_WORDS; i += ep_nthreads()) {
+		ep_st_relaxed_sys_u32(&a.lost->words[i], lost.words[i]);
 	}
 }

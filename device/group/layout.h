@@ -32,18 +32,19 @@
 #define EP_DEVICE_GROUP_LAYOUT_H
 
 #include "device/group/div.h"
+#include "device/group/ranks.h"
 
-#define EP_GROUP_MAX_RANKS 64
+#define EP_GROUP_NEAR_RANKS 64   /* whose heaps stand in the kernels' arguments */
 #define EP_GROUP_MAX_THREADS 512 /* per block; any multiple of 32 up to this */
 #define EP_GROUP_MAX_BLOCKS 512  /* copies of the sequence state */
 #define EP_GROUP_MAX_CHANNELS 15
-#define EP_GROUP_BANKS 3
-#define EP_GROUP_MAX_PENDING (EP_GROUP_BANKS - 1) /* operations sent but not completed */
+#define EP_GROUP_BANKS 3        /* at most */
+#define EP_GROUP_REMOTE_BANKS 2 /* of a group with remote ranks, whose banks are large */
 /*
  * How many steps a rank can be ahead of another that has started one: at most six. Rank B that is
  * ahead of rank A needs A before it may use a bank again that A has not left; until then it can
- * complete one operation, of two steps, in each of the three banks. A larger lead proves that the
- * ranks have parted. Two more are margin.
+ * complete one operation, of two steps, in each of the three banks (with two banks: at most four). A
+ * larger lead proves that the ranks have parted. Two more are margin.
  */
 #define EP_GROUP_MAX_LEAD 8
 
@@ -56,13 +57,19 @@ enum ep_half {
 /* One per block of the largest grid; all copies are equal between kernels. */
 struct __attribute__((aligned(16))) ep_dev_seq {
 	uint32_t step; /* last step taken */
-	uint32_t busy; /* bit b: bank b holds a pending operation */
+	uint32_t busy; /* bit b: bank b holds a pending operation, or the group has no bank b */
 	uint32_t freed
 		[EP_GROUP_BANKS]; /* step that freed the bank; 0: never used; busy: its epoch */
 	uint32_t next;            /* bank of the next operation, */
 	uint32_t next_freed;      /* and the step that freed it */
 	uint32_t clean_round;     /* of the last MaskClean; 0: none */
 };
+
+/* What `busy` is in a group of that many banks when nothing is pending. */
+EP_HOST_DEV uint32_t ep_seq_busy(uint32_t banks)
+{
+	return ((1u << EP_GROUP_BANKS) - 1) & ~((1u << banks) - 1);
+}
 
 /* The progress word. `masked`: its reader is not waited for any more. */
 EP_HOST_DEV uint64_t ep_progress_word(uint32_t step, uint32_t clean_round, int masked)
@@ -190,6 +197,15 @@ struct ep_remote_link {
 	uint64_t pad;
 };
 
+/*
+ * Rows have places only where they can come: in one area those of the node's ranks, in another those
+ * of remote ranks, each in the order of the ranks. A rank's index there depends on whose heap it is.
+ */
+struct ep_remote_place {
+	uint32_t here; /* index of rank r in this rank's heap: in its node, or among remote ranks */
+	uint32_t there; /* index of this rank in rank r's heap */
+};
+
 /* What kernels of groups with remote ranks need besides: in device memory. */
 struct ep_dev_remote {
 	uint32_t channels;            /* C: the same on all ranks */
@@ -200,6 +216,7 @@ struct ep_dev_remote {
 	uint64_t signal_off;  /* in a heap: [R][C] */
 	uint64_t stage_off;   /* in a heap: [C][2] sides */
 	uint64_t stage_side_bytes;
+	const struct ep_remote_place *places; /* [R] */
 };
 
 /* Entries of one channel, of `all`. At least 1, so that one may divide by it. */
@@ -215,20 +232,24 @@ EP_HOST_DEV uint32_t ep_remote_channel_entries(uint32_t all, uint32_t channels)
 struct ep_dev_group {
 	uint32_t rank;
 	uint32_t nranks; /* R */
+	uint32_t index;  /* of this rank in its node */
+	uint32_t banks;
 	uint32_t mask_enabled;
 	struct ep_div by_ranks;
 	uint64_t timeout_ns;
 	int32_t *mask; /* [R], 1 active, and what is behind it */
 	struct ep_dev_seq *seq;
 	struct ep_dev_state *state;
-	struct ep_record *records;               /* mapped host, [EP_RECORDS] */
-	uint32_t *async_error;                   /* mapped host word */
-	struct ep_peer_stats *stats;             /* [R] */
-	uint64_t progress_off;                   /* in a heap */
-	uint64_t clean_off;                      /* in a heap */
-	uint64_t remote_ranks;                   /* bit r: rank r is remote */
-	const struct ep_dev_remote *remote;      /* NULL without remote ranks */
-	unsigned char *heap[EP_GROUP_MAX_RANKS]; /* each rank's heap as mapped here; NULL: remote */
+	struct ep_record *records;          /* mapped host, [EP_RECORDS] */
+	uint32_t *async_error;              /* mapped host word */
+	struct ep_peer_stats *stats;        /* [R] */
+	uint64_t progress_off;              /* in a heap */
+	uint64_t clean_off;                 /* in a heap */
+	const struct ep_dev_remote *remote; /* NULL without remote ranks */
+	unsigned char *own;                 /* this rank's heap */
+	/* Each rank's heap as mapped here, NULL: remote. By ep_heap_of() of mask.h: */
+	unsigned char *const *far_heap; /* [R] in device memory; NULL: there are no ranks beyond */
+	unsigned char *heap[EP_GROUP_NEAR_RANKS];
 };
 
 /* How an operation is launched: which halves, by which blocks. */
@@ -239,31 +260,31 @@ struct ep_dev_launch {
 	uint64_t receipt_id;          /* says which handle, and how many tokens */
 };
 
-/* One block of at least R threads, a multiple of 32. */
+/* One block of a multiple of 32 threads: at least R, or EP_GROUP_MAX_THREADS. */
 struct ep_clean_args {
 	struct ep_dev_group g;
-	uint64_t gone;    /* bit r: rank r's process has ended */
-	uint32_t *absent; /* mapped host: a bit for each rank that did not come, [2] */
+	struct ep_ranks gone;    /* whose processes have ended */
+	struct ep_ranks *absent; /* mapped host: who did not come */
 };
 
 /* What this rank has posted is brought to an end, before its heap is replaced or freed. */
 struct ep_drain_args {
 	struct ep_dev_group g;
-	uint64_t alive;      /* remote ranks that are drained */
-	uint64_t timeout_ns; /* of all waits together */
-	uint64_t suspects;   /* ranks that may be dead, */
-	uint64_t suspect_ns; /* and the limit of the waits for all of those */
-	uint32_t farewell;   /* then tell remote peers that this rank leaves, */
+	struct ep_ranks alive;    /* remote ranks that are drained */
+	struct ep_ranks suspects; /* ranks that may be dead, */
+	uint64_t suspect_ns;      /* and the limit of the waits for all of those */
+	uint64_t timeout_ns;      /* of all waits together */
+	uint32_t farewell;        /* then tell remote peers that this rank leaves, */
 	uint32_t pad;
 	uint64_t farewell_off;   /* by this word of 8 bytes in each peer's heap, */
 	uint64_t farewell_value; /* which becomes this */
-	uint32_t *lost;          /* mapped host: a bit for each rank where that failed, [2] */
+	struct ep_ranks *lost;   /* mapped host: where that failed */
 };
 
 /* Ranks are masked whose connection the host has found lost. */
 struct ep_lost_args {
 	struct ep_dev_group g;
-	uint64_t lost; /* bit r: rank r */
+	struct ep_ranks lost;
 };
 
 _Static_assert(sizeof(struct ep_dev_seq) == 32, "ep_dev_seq");
@@ -272,11 +293,11 @@ _Static_assert(sizeof(struct ep_record) == 64, "ep_record");
 _Static_assert(sizeof(struct ep_peer_stats) == 64, "ep_peer_stats");
 _Static_assert(sizeof(struct ep_remote_link) == 32, "ep_remote_link");
 _Static_assert(sizeof(struct ep_dev_state) == 32, "ep_dev_state");
-_Static_assert(sizeof(struct ep_dev_remote) == 56, "ep_dev_remote");
-_Static_assert(sizeof(struct ep_dev_group) == 112 + 8 * EP_GROUP_MAX_RANKS, "ep_dev_group");
+_Static_assert(sizeof(struct ep_dev_remote) == 64, "ep_dev_remote");
+_Static_assert(sizeof(struct ep_dev_group) == 128 + 8 * EP_GROUP_NEAR_RANKS, "ep_dev_group");
 _Static_assert(sizeof(struct ep_dev_launch) == 24, "ep_dev_launch");
-_Static_assert(sizeof(struct ep_clean_args) == sizeof(struct ep_dev_group) + 16, "ep_clean_args");
-_Static_assert(sizeof(struct ep_lost_args) == sizeof(struct ep_dev_group) + 8, "ep_lost_args");
-_Static_assert(sizeof(struct ep_drain_args) == sizeof(struct ep_dev_group) + 64, "ep_drain_args");
+_Static_assert(sizeof(struct ep_clean_args) == sizeof(struct ep_dev_group) + 136, "ep_clean_args");
+_Static_assert(sizeof(struct ep_lost_args) == sizeof(struct ep_dev_group) + 128, "ep_lost_args");
+_Static_assert(sizeof(struct ep_drain_args) == sizeof(struct ep_dev_group) + 304, "ep_drain_args");
 
 #endif

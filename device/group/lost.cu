@@ -11,11 +11,11 @@
  */
 EP_KERNEL(ep_lost_kernel, ep_lost_args, EP_GROUP_MAX_THREADS)
 {
-	uint32_t r = ep_tid();
-
-	if (r < a.g.nranks && a.lost >> r & 1 && ep_mask_active(a.g, r)) {
-		ep_st_relaxed_gpu_u32(ep_mask_steps(a.g.mask, a.g.nranks) + r,
-				      EP_MASK_STEP_UNKNOWN);
-		ep_st_release_gpu_u32((uint32_t *)a.g.mask + r, 0);
+	for (uint32_t r = ep_tid(); r < a.g.nranks; r += ep_nthreads()) {
+		if (ep_ranks_has(&a.lost, r) && ep_mask_active(a.g, r)) {
+			ep_st_relaxed_gpu_u32(ep_mask_steps(a.g.mask, a.g.nranks) + r,
+					      EP_MASK_STEP_UNKNOWN);
+			ep_st_release_gpu_u32((uint32_t *)a.g.mask + r, 0);
+		}
 	}
 }

@@ -9,16 +9,22 @@
 
 #include "device/group/record.h"
 
+/* Rank r's heap; NULL: r is remote. What most groups need lies in the kernel's arguments. */
+EP_DEV unsigned char *ep_heap_of(const struct ep_dev_group &g, uint32_t r)
+{
+	return r < EP_GROUP_NEAR_RANKS ? g.heap[r] : g.far_heap[r];
+}
+
 /* Is rank r reached by RDMA? */
 EP_DEV bool ep_rank_remote(const struct ep_dev_group &g, uint32_t r)
 {
-	return g.remote_ranks >> r & 1;
+	return !ep_heap_of(g, r);
 }
 
 /* Where peer r writes its progress word. */
 EP_DEV const uint64_t *ep_progress_at(const struct ep_dev_group &g, uint32_t r)
 {
-	return (const uint64_t *)(g.heap[g.rank] + g.progress_off) + r;
+	return (const uint64_t *)(g.own + g.progress_off) + r;
 }
 
 EP_DEV uint64_t ep_progress_load(const struct ep_dev_group &g, uint32_t r)

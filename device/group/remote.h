@@ -249,8 +249,8 @@ EP_DEV bool ep_remote_wait(const struct ep_dev_group &g, const struct ep_op &op,
 	uint64_t due = ep_remote_signal_word(op, entry - channel * per_channel + 1);
 	/* The peer may be at a later epoch, up to this: any other signal is an old one. */
 	uint64_t ahead = (uint64_t)(op.step - op.epoch + EP_GROUP_MAX_LEAD) << 32;
-	const uint64_t *signal = (const uint64_t *)(g.heap[g.rank] + g.remote->signal_off) +
-				 (size_t)r * channels + channel;
+	const uint64_t *signal =
+		(const uint64_t *)(g.own + g.remote->signal_off) + (size_t)r * channels + channel;
 	uint64_t value = ep_ld_acquire_sys_u64(signal);
 	struct ep_spin s = ep_spin_start();
 

@@ -148,10 +148,12 @@ EP_DEV void ep_seq_advance(const struct ep_dev_launch &l, const struct ep_op &op
 EP_DEV void ep_step_publish(const struct ep_dev_group &g, const struct ep_op &op)
 {
 	for (uint32_t r = ep_lane(); r < g.nranks; r += EP_WARP_SIZE) {
-		if (!ep_rank_remote(g, r)) {
+		unsigned char *heap = ep_heap_of(g, r);
+
+		if (heap) {
 			bool masked = r != g.rank && !ep_mask_active(g, r);
 
-			ep_st_retired_sys_u64((uint64_t *)(g.heap[r] + g.progress_off) + g.rank,
+			ep_st_retired_sys_u64((uint64_t *)(heap + g.progress_off) + g.rank,
 					      ep_progress_word(op.step, op.clean_round, masked));
 		}
 	}

@@ -136,22 +136,23 @@ EP_DEV void ep_ll_return_item(const struct ep_ll_combine_args &a, const struct e
 	if (first == end) {
 		return;
 	}
+	unsigned char *heap = ep_heap_of(c.g, r.src);
 	uint32_t at = EP_LL_SLOT_TOKEN(r.token) * c.topk;
 	uint32_t rows = ep_ballot(EP_FULL_MASK, row != EP_LL_NO_ROW);
 
 	if (c.lines) {
-		ep_ll_return_lines(a, op, rows, row, r.src, at, first, end);
+		ep_ll_return_lines(a, op, rows, row, heap, at, first, end);
 		return;
 	}
 	for (uint32_t m = rows; m; m &= m - 1) {
 		uint32_t l = ep_ctz(m);
 
 		ep_ll_return_bytes(a, ep_shfl_u32(EP_FULL_MASK, row, l),
-				   ep_ll_row(c, op, r.src, at + l), first, end);
+				   ep_ll_row(c, op, heap, at + l), first, end);
 	}
 	ep_warp_sync(EP_FULL_MASK);
 	if (row != EP_LL_NO_ROW) {
-		ep_ll_announce(c, op, r.src, at + k, r.part);
+		ep_ll_announce(c, op, heap, at + k, r.part);
 	}
 }
 
@@ -231,7 +232,7 @@ EP_DEV struct ep_ll_term ep_ll_term_make(const struct ep_ll_combine_args &a, con
 			valid = ep_remote_wait(c.g, op, r, EP_LL_ROUTE_SLOT(term.route), share,
 					       EP_WAIT_COMBINE_ROW);
 		} else if (valid && !c.lines) {
-			valid = ep_wait_flag(c.g, op, ep_ll_row_flag(c, op, c.g.rank, at, part),
+			valid = ep_wait_flag(c.g, op, ep_ll_row_flag(c, op, c.g.own, at, part),
 					     EP_WAIT_COMBINE_ROW, r);
 		}
 	}
@@ -262,8 +263,8 @@ EP_DEV struct ep_vec16 ep_ll_term_vec(const struct ep_ll_combine_args &a, const 
 		return v;
 	}
 	row = REMOTE && (LINES || ep_rank_remote(c.g, EP_LL_ROUTE_RANK(route)))
-		      ? c.g.heap[c.g.rank] + ep_ll_remote_row(c, op, at)
-		      : ep_ll_row(c, op, c.g.rank, at);
+		      ? c.g.own + ep_ll_remote_row(c, op, at)
+		      : ep_ll_row(c, op, c.g.own, at);
 	v = ep_ld16_fresh(row + (narrow ? off & ~15u : off));
 	return narrow ? ep_ll_vec_narrow(v, off) : v;
 }
@@ -307,7 +308,7 @@ EP_DEV uint32_t ep_ll_sum_wait(const struct ep_ll_common &c, const struct ep_op 
 			       uint32_t batch, struct ep_vec16 *v)
 {
 	const unsigned char *row =
-		ep_ll_row(c, op, c.g.rank, token * c.topk) + (size_t)quad * EP_LL_QUAD_LINE_BYTES;
+		ep_ll_row(c, op, c.g.own, token * c.topk) + (size_t)quad * EP_LL_QUAD_LINE_BYTES;
 	size_t stride = ep_ll_row_stride(c.row_quads, 1);
 	uint32_t lines = batch & term.lines, waits = lines;
 	struct ep_spin s = ep_spin_start();
@@ -370,7 +371,7 @@ EP_DEV void ep_ll_reduce_vec(const struct ep_ll_combine_args &a, const struct ep
 			uint32_t k = ep_ctz(left), at = token * c.topk + k;
 
 			if (LINES && term.lines >> k & 1) {
-				ep_ld_line(ep_ll_row(c, op, c.g.rank, at) +
+				ep_ld_line(ep_ll_row(c, op, c.g.own, at) +
 						   (size_t)quad * EP_LL_QUAD_LINE_BYTES,
 					   &v[j]);
 			} else {

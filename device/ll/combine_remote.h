@@ -156,8 +156,7 @@ EP_DEV void ep_ll_remote_return(const struct ep_ll_combine_args &a, const struct
 		if (!ep_stage_claim(c.g, op, ch, h)) {
 			return;
 		}
-		ep_ll_remote_stage_rows(a, list, rows,
-					c.g.heap[c.g.rank] + ep_stage_off(c.g, ch, h));
+		ep_ll_remote_stage_rows(a, list, rows, c.g.own + ep_stage_off(c.g, ch, h));
 		ep_block_sync();
 		for (uint32_t d = ep_remote_peer(c.g, ep_warp()); d < c.g.nranks;
 		     d = ep_remote_peer(c.g, d + ep_nwarps())) {

@@ -40,10 +40,10 @@ EP_DEV struct ep_vec16 ep_ll_tensor_vec(const struct ep_ll_combine_args &a, uint
 
 /*
  * Quads [first, end) of several rows as lines: of the row `row` of each lane in `rows`, to slot
- * at + lane of rank `src`. Vecs of different rows are in flight together. One warp.
+ * at + lane of a heap. Vecs of different rows are in flight together. One warp.
  */
 EP_DEV void ep_ll_return_lines(const struct ep_ll_combine_args &a, const struct ep_op &op,
-			       uint32_t rows, uint32_t row, uint32_t src, uint32_t at,
+			       uint32_t rows, uint32_t row, unsigned char *heap, uint32_t at,
 			       uint32_t first, uint32_t end)
 {
 	uint32_t q = first;
@@ -73,7 +73,7 @@ EP_DEV void ep_ll_return_lines(const struct ep_ll_combine_args &a, const struct 
 #pragma unroll
 		for (int j = 0; j < EP_LL_BATCH; j++) {
 			if (to[j] != EP_LL_NO_ROW) {
-				ep_st_line(ep_ll_row(a.c, op, src, to[j]) +
+				ep_st_line(ep_ll_row(a.c, op, heap, to[j]) +
 						   (size_t)quad[j] * EP_LL_QUAD_LINE_BYTES,
 					   v[j], op.epoch);
 			}

@@ -100,8 +100,8 @@ EP_DEV void ep_ll_send_rows(const struct ep_ll_dispatch_args &a, const struct ep
 			if (DIRECT || !c.lines) {
 				ep_warp_sync(EP_FULL_MASK);
 				if (f.slot != EP_LL_NO_ROW) {
-					ep_ll_announce(c, op, d, c.g.rank * c.max_tokens + f.slot,
-						       part);
+					ep_ll_announce(c, op, ep_heap_of(c.g, d),
+						       c.g.index * c.max_tokens + f.slot, part);
 				}
 			}
 		}
@@ -131,7 +131,7 @@ EP_DEV void ep_ll_send_headers(const struct ep_ll_dispatch_args &a, const struct
 				slot = ep_ll_slot(t, local, d);
 			}
 			if (slot != EP_LL_NO_ROW) {
-				h = ep_ll_packets(c, op, d) + a.header_off +
+				h = ep_ll_packets(c, op, ep_heap_of(c.g, d)) + a.header_off +
 				    ((size_t)c.g.rank * c.max_tokens + slot) * a.header_bytes;
 			}
 			ep_ll_send_packet(a, op, s, weight, w0 + local, d, share.packet, h);

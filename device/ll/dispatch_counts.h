@@ -27,13 +27,13 @@ struct ep_ll_recv_tables {
 EP_DEV const unsigned char *ep_ll_ctrl(const struct ep_ll_common &c, const struct ep_op &op,
 				       uint32_t r, uint32_t which)
 {
-	return ep_ll_packets(c, op, c.g.rank) + (size_t)r * EP_LL_CTRL_BYTES + 16 * which;
+	return ep_ll_packets(c, op, c.g.own) + (size_t)r * EP_LL_CTRL_BYTES + 16 * which;
 }
 
 EP_DEV const unsigned char *ep_ll_count(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
 					uint32_t i)
 {
-	return ep_ll_packets(a.c, op, a.c.g.rank) + a.count_off + 8 * (size_t)i;
+	return ep_ll_packets(a.c, op, a.c.g.own) + a.count_off + 8 * (size_t)i;
 }
 
 EP_DEV struct ep_ll_recv_tables ep_ll_recv_tables_make(const struct ep_ll_common &c)
@@ -297,9 +297,10 @@ EP_DEV bool ep_ll_recv_resolve(const struct ep_ll_dispatch_args &a, const struct
 
 /*
  * A first look at what other blocks have said of the sources, taken behind the counts. Lane l has
- * ranks l, l + 32, ...; nothing waits for the loads.
+ * ranks l, l + 32, ..., the first ones here; nothing waits for the loads.
  */
-#define EP_LL_SAID_WORDS (EP_GROUP_MAX_RANKS / EP_WARP_SIZE)
+#define EP_LL_SAID_WORDS 2
+#define EP_LL_SAID_RANKS (EP_LL_SAID_WORDS * EP_WARP_SIZE)
 struct ep_ll_said {
 	bool done; /* has been looked at, or needs not be */
 	uint64_t word[EP_LL_SAID_WORDS];
@@ -336,6 +337,20 @@ EP_DEV bool ep_ll_said_agree(const struct ep_ll_dispatch_args &a, const struct e
 	for (uint32_t i = 0; i < EP_LL_SAID_WORDS; i++) {
 		if (ep_presence_said(op, said->word[i])) {
 			ok &= ep_ll_said_adopt(a, op, t, i * EP_WARP_SIZE + ep_lane());
+		}
+	}
+	return ep_all(EP_FULL_MASK, ok);
+}
+
+/* The same for ranks beyond those, all at once: the loads are waited for. One warp. */
+EP_DEV_COLD bool ep_ll_said_beyond(const struct ep_ll_dispatch_args &a, struct ep_op op,
+				   struct ep_ll_recv_tables t)
+{
+	bool ok = true;
+
+	for (uint32_t r = EP_LL_SAID_RANKS + ep_lane(); r < a.c.g.nranks; r += EP_WARP_SIZE) {
+		if (ep_presence_said(op, ep_presence_load(a.c.g, r))) {
+			ok &= ep_ll_said_adopt(a, op, t, r);
 		}
 	}
 	return ep_all(EP_FULL_MASK, ok);

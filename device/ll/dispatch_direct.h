@@ -14,7 +14,8 @@ EP_DEV uint64_t *ep_ll_direct_word(const struct ep_ll_dispatch_args &a, const st
 {
 	const struct ep_ll_common &c = a.c;
 
-	return (uint64_t *)(ep_ll_packets(c, op, at) + a.count_off + 8 * (size_t)from * c.nlocal);
+	return (uint64_t *)(ep_ll_packets(c, op, ep_heap_of(c.g, at)) + a.count_off +
+			    8 * (size_t)from * c.nlocal);
 }
 
 /*

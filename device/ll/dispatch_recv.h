@@ -128,6 +128,13 @@ EP_DEV struct ep_ll_placing ep_ll_place_rank_major(const struct ep_ll_dispatch_a
 	return w;
 }
 
+/* Where a received row lies among those of its area. */
+template <bool REMOTE>
+EP_DEV uint32_t ep_ll_arrival_at(const struct ep_ll_common &c, const struct ep_ll_recv_item &i)
+{
+	return (REMOTE ? c.g.remote->places[i.src].here : i.src) * c.max_tokens + i.slot;
+}
+
 /* Where a part of a received row lies, and what tells that it is there. */
 struct ep_ll_arrival {
 	const unsigned char *row;
@@ -141,13 +148,12 @@ EP_DEV struct ep_ll_arrival ep_ll_arrival_make(const struct ep_ll_common &c, con
 					       const struct ep_ll_recv_tables &t,
 					       const struct ep_ll_recv_item &i)
 {
-	uint32_t at = i.src * c.max_tokens + i.slot;
+	uint32_t at = ep_ll_arrival_at<REMOTE>(c, i);
 	struct ep_ll_arrival p;
 
 	p.remote = REMOTE && ep_rank_remote(c.g, i.src);
 	p.lines = c.lines && !p.remote;
-	p.row = p.remote ? c.g.heap[c.g.rank] + ep_ll_remote_row(c, op, at)
-			 : ep_ll_row(c, op, c.g.rank, at);
+	p.row = p.remote ? c.g.own + ep_ll_remote_row(c, op, at) : ep_ll_row(c, op, c.g.own, at);
 	ep_ll_part(c.row_quads,
 		   c.lines ? c.peer_part_quads
 			   : ep_ll_part_quads(c.row_quads, t.parts[i.src],
@@ -168,9 +174,9 @@ EP_DEV bool ep_ll_arrival_wait(const struct ep_ll_common &c, const struct ep_op 
 		ok = ep_remote_wait(c.g, op, i.src, token, t.channel_tokens[i.src],
 				    EP_WAIT_DISPATCH_ROW);
 	} else if (ep_lane() == 0) {
-		uint32_t at = i.src * c.max_tokens + i.slot;
+		uint32_t at = ep_ll_arrival_at<REMOTE>(c, i);
 
-		ok = ep_wait_flag(c.g, op, ep_ll_row_flag(c, op, c.g.rank, at, i.part),
+		ok = ep_wait_flag(c.g, op, ep_ll_row_flag(c, op, c.g.own, at, i.part),
 				  EP_WAIT_DISPATCH_ROW, i.src);
 	}
 	ok = ep_all(EP_FULL_MASK, ok);
@@ -184,7 +190,7 @@ EP_DEV bool ep_ll_header_wait(const struct ep_ll_dispatch_args &a, const struct 
 {
 	const struct ep_ll_common &c = a.c;
 	uint32_t at = i.src * c.max_tokens + i.slot;
-	const unsigned char *header = ep_ll_packets(c, op, c.g.rank) + a.header_off +
+	const unsigned char *header = ep_ll_packets(c, op, c.g.own) + a.header_off +
 				      (size_t)at * a.header_bytes + 16 * ep_lane();
 	bool ok = true;
 
@@ -278,6 +284,9 @@ EP_DEV enum ep_ll_recv_result ep_ll_recv_rows(const struct ep_ll_dispatch_args &
 	uint32_t most = 0;
 
 	ep_ll_said_load(c, &said);
+	if (c.g.nranks > EP_LL_SAID_RANKS && !said.done && !ep_ll_said_beyond(a, op, t)) {
+		return EP_LL_RECV_AGAIN;
+	}
 	for (uint32_t r = 0; r < c.g.nranks; r++) {
 		most = ep_max_u32(most, t.rows[r] * (c.lines ? c.peer_parts : t.parts[r]));
 	}

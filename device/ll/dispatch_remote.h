@@ -110,9 +110,10 @@ EP_DEV void ep_ll_remote_stage_headers(const struct ep_ll_dispatch_args &a, cons
 			slot = ep_ll_slot(t, local, d);
 		}
 		if (slot != EP_LL_NO_ROW) {
-			uint32_t i = d * EP_LL_STAGE_ROWS + slot - ep_ll_remote_first_slot(t, b, d);
+			uint32_t i = c.g.remote->places[d].here * EP_LL_STAGE_ROWS + slot -
+				     ep_ll_remote_first_slot(t, b, d);
 
-			h = c.g.heap[c.g.rank] + b.stage + c.areas.stage_header_off +
+			h = c.g.own + b.stage + c.areas.stage_header_off +
 			    (size_t)i * a.header_bytes;
 		}
 		ep_ll_send_packet(a, op, s, weight, w0 + local, d, share.packet, h);
@@ -144,7 +145,7 @@ EP_DEV void ep_ll_remote_stage_batch(const struct ep_ll_dispatch_args &a, const 
 	for (uint32_t i = ep_warp(); i < b.n * parts; i += ep_nwarps()) {
 		uint32_t n = i / parts, part = i - n * parts, first, end;
 		unsigned char *row =
-			c.g.heap[c.g.rank] + b.stage + (size_t)n * ep_ll_row_stride(c.row_quads, 0);
+			c.g.own + b.stage + (size_t)n * ep_ll_row_stride(c.row_quads, 0);
 
 		if (!ep_ll_remote_goes(c, t, b.first + n)) {
 			continue;
@@ -166,24 +167,27 @@ EP_DEV void ep_ll_remote_post_tokens(const struct ep_ll_dispatch_args &a, const 
 	uint32_t slot = ep_lane() < b.n ? ep_ll_slot(t, b.first + ep_lane(), d) : EP_LL_NO_ROW;
 	uint32_t rows = ep_popc(ep_ballot(EP_FULL_MASK, slot != EP_LL_NO_ROW));
 	uint32_t stride = ep_ll_row_stride(c.row_quads, 0);
-	uint32_t at = c.g.rank * c.max_tokens; /* of our rows at any peer */
 
 	if (!rows) {
 		return;
 	}
+	const struct ep_remote_place *place = c.g.remote->places + d;
+	uint32_t at = place->there * c.max_tokens + slot;
 	struct ep_mlx5_post p = ep_remote_open(c.g, d, b.channel);
 	uint64_t headers = c.areas.bank_off[op.bank] + c.areas.packet_off + a.header_off +
-			   (uint64_t)(at + ep_ll_remote_first_slot(t, b, d)) * a.header_bytes;
+			   (uint64_t)(c.g.rank * c.max_tokens + ep_ll_remote_first_slot(t, b, d)) *
+				   a.header_bytes;
 
 	p.timeout_ns = ep_remote_left(c.g, op, true);
 	if (!ep_mlx5_put(&p, ep_lane() == 0, ep_mlx5_remote(&p, EP_MLX5_REGION_SIGNAL, headers),
 			 ep_mlx5_local(&p, EP_MLX5_REGION_HEAP,
 				       b.stage + c.areas.stage_header_off +
-					       (uint64_t)d * EP_LL_STAGE_ROWS * a.header_bytes),
+					       (uint64_t)place->here * EP_LL_STAGE_ROWS *
+						       a.header_bytes),
 			 rows * a.header_bytes, true) ||
 	    !ep_mlx5_put_signal(
 		    &p, slot != EP_LL_NO_ROW,
-		    ep_mlx5_remote(&p, EP_MLX5_REGION_HEAP, ep_ll_remote_row(c, op, at + slot)),
+		    ep_mlx5_remote(&p, EP_MLX5_REGION_HEAP, ep_ll_remote_row(c, op, at)),
 		    ep_mlx5_local(&p, EP_MLX5_REGION_HEAP, b.stage + (uint64_t)ep_lane() * stride),
 		    stride,
 		    ep_remote_signal(c.g, p, d, b.channel, ep_remote_signal_off(c.g, b.channel),

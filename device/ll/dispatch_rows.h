@@ -92,8 +92,8 @@ EP_DEV void ep_ll_send_lines(const struct ep_ll_common &c, const struct ep_op &o
 		for (uint32_t m = f.hits; m; m &= m - 1) {
 			uint32_t l = ep_ll_turned_lane(m, f.turn, f.lanes);
 			uint32_t slot = ep_shfl_u32(EP_FULL_MASK, f.slot, l);
-			unsigned char *row =
-				ep_ll_row(c, op, f.first_rank + l, c.g.rank * c.max_tokens + slot);
+			unsigned char *row = ep_ll_row(c, op, ep_heap_of(c.g, f.first_rank + l),
+						       c.g.index * c.max_tokens + slot);
 
 #pragma unroll
 			for (int j = 0; j < EP_LL_BATCH; j++) {
@@ -128,8 +128,8 @@ EP_DEV void ep_ll_send_bytes(const struct ep_ll_common &c, const struct ep_op &o
 		for (uint32_t m = f.hits; m; m &= m - 1) {
 			uint32_t l = ep_ll_turned_lane(m, f.turn, f.lanes);
 			uint32_t slot = ep_shfl_u32(EP_FULL_MASK, f.slot, l);
-			unsigned char *row =
-				ep_ll_row(c, op, f.first_rank + l, c.g.rank * c.max_tokens + slot);
+			unsigned char *row = ep_ll_row(c, op, ep_heap_of(c.g, f.first_rank + l),
+						       c.g.index * c.max_tokens + slot);
 
 #pragma unroll
 			for (int j = 0; j < EP_LL_BATCH; j++) {

@@ -239,7 +239,7 @@ EP_DEV void ep_ll_bases_clear(const struct ep_ll_common &c, const struct ep_ll_s
 /* What goes to remote rank d on the control queue: control packets, then counts. */
 EP_DEV unsigned char *ep_ll_post(const struct ep_ll_common &c, uint32_t d)
 {
-	return c.g.heap[c.g.rank] + c.areas.post_off + d * c.areas.post_stride;
+	return c.g.own + c.areas.post_off + d * c.areas.post_stride;
 }
 
 /*
@@ -270,7 +270,8 @@ EP_DEV void ep_ll_send_counts(const struct ep_ll_dispatch_args &a, const struct 
 		if (ep_mask_active(c.g, d)) {
 			unsigned char *counts = REMOTE && ep_rank_remote(c.g, d)
 							? ep_ll_post(c, d) + EP_LL_CTRL_BYTES
-							: ep_ll_packets(c, op, d) + a.count_off +
+							: ep_ll_packets(c, op, ep_heap_of(c.g, d)) +
+								  a.count_off +
 								  8 * (size_t)c.g.rank * c.nlocal;
 
 			ep_st_word(counts + 8 * (size_t)(e - d * c.nlocal), t.expert_base[e],
@@ -280,9 +281,9 @@ EP_DEV void ep_ll_send_counts(const struct ep_ll_dispatch_args &a, const struct 
 	/* the last threads: the others have more counts to send */
 	for (uint32_t d = ep_nthreads() - 1 - ep_tid(); d < c.g.nranks; d += ep_nthreads()) {
 		bool remote = REMOTE && ep_rank_remote(c.g, d);
-		unsigned char *ctrl =
-			remote ? ep_ll_post(c, d)
-			       : ep_ll_packets(c, op, d) + (size_t)c.g.rank * EP_LL_CTRL_BYTES;
+		unsigned char *ctrl = remote ? ep_ll_post(c, d)
+					     : ep_ll_packets(c, op, ep_heap_of(c.g, d)) +
+						       (size_t)c.g.rank * EP_LL_CTRL_BYTES;
 
 		if (REMOTE) {
 			c.h.sent_rows[d] = t.rank_base[d];

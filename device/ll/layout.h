@@ -5,11 +5,12 @@
  *
  * The heap holds, behind what every group has,
  *
- *   bank[0..2]    buffers of operations in flight, each with four areas:
+ *   bank[0..2]    buffers of operations in flight, each with four areas (with remote ranks: 0..1)
  *       packets     only ever 8-byte {data, epoch} words and pairs of them (16-byte packets)
- *       flags       only ever u32 epochs (used when rows travel as bytes)
- *       rows        payload, either only lines or only bytes, for the life of the group
- *       remote rows payload of remote peers, only ever bytes
+ *       flags       of rows; only ever u32 epochs (used when rows travel as bytes)
+ *       rows        payload of the node's ranks, either only lines or only bytes, for the life of
+ *                   the group
+ *       remote rows payload of remote ranks, only ever bytes
  *   stage         rows and headers on their way to remote peers; only the own NIC reads it
  *
  * Areas never change their kind: a stale payload in a place that is polled for an epoch could be
@@ -75,10 +76,10 @@
  * slot, or the index of a local row.
  */
 #define EP_LL_ROUTE_NONE EP_LL_NO_ROW
-#define EP_LL_ROUTE_AWAY(rank, slot) (0x80000000u | (slot) << 8 | (rank))
+#define EP_LL_ROUTE_AWAY(rank, slot) (0x80000000u | (slot) << 10 | (rank))
 #define EP_LL_ROUTE_IS_AWAY(r) ((r) >> 31)
-#define EP_LL_ROUTE_RANK(r) ((r)&0xffu)
-#define EP_LL_ROUTE_SLOT(r) ((r) >> 8 & 0xffffu)
+#define EP_LL_ROUTE_RANK(r) ((r)&0x3ffu)
+#define EP_LL_ROUTE_SLOT(r) ((r) >> 10 & 0xffffu)
 
 /* slot_token: the token, and in rank-major layout the first k that chose this rank. */
 #define EP_LL_SLOT(token, k) ((token) | (k) << 16)
@@ -117,9 +118,10 @@ struct ep_ll_areas {
 	uint64_t flag_off;
 	uint64_t row_off;
 	uint64_t remote_row_off;
-	uint64_t stage_header_off; /* from the start of a side: headers [R][EP_LL_STAGE_ROWS] */
-	uint64_t post_off;    /* in a heap: what goes out on the control queue, for each rank */
-	uint64_t post_stride; /* EP_LL_CTRL_BYTES, then 8 * L bytes */
+	uint64_t
+		stage_header_off; /* from the start of a side: headers of remote ranks [][STAGE_ROWS] */
+	uint64_t post_off;        /* in a heap: what goes out on the control queue, for each rank */
+	uint64_t post_stride;     /* EP_LL_CTRL_BYTES, then 8 * L bytes */
 };
 
 /* Handle memory, as device addresses. Filled once, with the handle. */
@@ -226,6 +228,10 @@ EP_HOST_DEV uint32_t ep_ll_part_quads(uint32_t quads, uint32_t parts, uint32_t t
 	return ((quads + parts - 1) / parts + tile - 1) / tile * tile;
 }
 
+_Static_assert(EP_LL_ROUTE_RANK(EP_GROUP_MAX_RANKS - 1) == EP_GROUP_MAX_RANKS - 1 &&
+		       EP_LL_ROUTE_AWAY(EP_GROUP_MAX_RANKS - 1u, EP_LL_MAX_TOKENS) !=
+			       EP_LL_ROUTE_NONE,
+	       "EP_LL_ROUTE_AWAY");
 _Static_assert(sizeof(struct ep_ll_areas) == 80, "ep_ll_areas");
 _Static_assert(sizeof(struct ep_ll_dev_handle) == 56, "ep_ll_dev_handle");
 _Static_assert(sizeof(struct ep_ll_common) == sizeof(struct ep_dev_group) + 272, "ep_ll_common");

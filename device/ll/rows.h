@@ -9,26 +9,26 @@
 #define EP_LL_BATCH 4 /* vecs that a lane keeps in flight */
 #define EP_LL_QUAD_VECS (EP_LL_QUAD_BYTES / 16)
 
-/* Packet area of this operation's bank in the heap of rank r. */
+/* Packet area of this operation's bank in a heap. */
 EP_DEV unsigned char *ep_ll_packets(const struct ep_ll_common &c, const struct ep_op &op,
-				    uint32_t r)
+				    unsigned char *heap)
 {
-	return c.g.heap[r] + c.areas.bank_off[op.bank] + c.areas.packet_off;
+	return heap + c.areas.bank_off[op.bank] + c.areas.packet_off;
 }
 
-/* Row `at` of the rows area of rank r. */
-EP_DEV unsigned char *ep_ll_row(const struct ep_ll_common &c, const struct ep_op &op, uint32_t r,
-				uint32_t at)
+/* Row `at` of the rows area. */
+EP_DEV unsigned char *ep_ll_row(const struct ep_ll_common &c, const struct ep_op &op,
+				unsigned char *heap, uint32_t at)
 {
-	return c.g.heap[r] + c.areas.bank_off[op.bank] + c.areas.row_off +
+	return heap + c.areas.bank_off[op.bank] + c.areas.row_off +
 	       (size_t)at * ep_ll_row_stride(c.row_quads, c.lines);
 }
 
 /* The flag of a part of that row; rows as bytes. */
-EP_DEV uint32_t *ep_ll_row_flag(const struct ep_ll_common &c, const struct ep_op &op, uint32_t r,
-				uint32_t at, uint32_t part)
+EP_DEV uint32_t *ep_ll_row_flag(const struct ep_ll_common &c, const struct ep_op &op,
+				unsigned char *heap, uint32_t at, uint32_t part)
 {
-	uint32_t *flags = (uint32_t *)(c.g.heap[r] + c.areas.bank_off[op.bank] + c.areas.flag_off);
+	uint32_t *flags = (uint32_t *)(heap + c.areas.bank_off[op.bank] + c.areas.flag_off);
 
 	return flags + (size_t)at * EP_LL_MAX_PARTS + part;
 }
@@ -48,12 +48,12 @@ EP_DEV void ep_ll_part(uint32_t quads, uint32_t part_quads, uint32_t part, uint3
 	*end = ep_min_u32(*first + part_quads, quads);
 }
 
-/* Announces a part of a row of bytes that the warp has stored at rank r. One lane per row. */
-EP_DEV void ep_ll_announce(const struct ep_ll_common &c, const struct ep_op &op, uint32_t r,
-			   uint32_t at, uint32_t part)
+/* Announces a part of a row of bytes that the warp has stored in a heap. One lane per row. */
+EP_DEV void ep_ll_announce(const struct ep_ll_common &c, const struct ep_op &op,
+			   unsigned char *heap, uint32_t at, uint32_t part)
 {
 	ep_release_fence_sys();
-	ep_st_fenced_sys_u32(ep_ll_row_flag(c, op, r, at, part), op.epoch);
+	ep_st_fenced_sys_u32(ep_ll_row_flag(c, op, heap, at, part), op.epoch);
 }
 
 /*

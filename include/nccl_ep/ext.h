@@ -37,7 +37,7 @@ typedef struct {
 	/* Input: ranks of other nodes that a rank has, the largest number of any. 0: one node, unless
 	 * NCCL_EP_NODE_SIZE is set. */
 	unsigned int remote_ranks;
-	unsigned int padding;
+	unsigned int node_ranks; /* input: ranks of the largest node; 0: all nodes are alike */
 } ncclEpExtMemory_t;
 
 #define NCCL_EP_EXT_MEMORY_INIT NCCL_EP_STRUCT_INIT(ncclEpExtMemory_t, NCCL_EP_MAGIC)

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
 #include "core/nodes.h"
 
 ncclResult_t ep_nodes_split(uint32_t node[], const struct ep_param_list *sizes, int nranks)
@@ -28,10 +29,14 @@ ncclResult_t ep_nodes_split(uint32_t node[], const struct ep_param_list *sizes, 
 
 ncclResult_t ep_nodes_assign(struct ep_ident *idents, const struct ep_param_list *sizes, int nranks)
 {
-	uint32_t node[EP_NODES_MAX_RANKS], nodes = 0;
+	uint32_t *node = calloc((size_t)nranks, sizeof(*node)), nodes = 0;
+	ncclResult_t result = ncclSuccess;
 
+	if (!node) {
+		return ep_fail(ncclSystemError, "out of host memory");
+	}
 	if (sizes->count) {
-		EP_CHECK(ep_nodes_split(node, sizes, nranks));
+		EP_CHECK_GOTO(ep_nodes_split(node, sizes, nranks), out);
 	}
 	for (int r = 0; r < nranks; r++) {
 		int first = 0;
@@ -44,15 +49,23 @@ ncclResult_t ep_nodes_assign(struct ep_ident *idents, const struct ep_param_list
 		}
 		idents[r].node = node[r];
 	}
-	return ncclSuccess;
+out:
+	free(node);
+	return result;
 }
 
-uint32_t ep_nodes_remote(const uint32_t node[], int nranks, int rank)
+struct ep_nodes_most ep_nodes_most(const uint32_t node[], int nranks)
 {
-	uint32_t n = 0;
+	struct ep_nodes_most most = { 0, 0 };
 
 	for (int r = 0; r < nranks; r++) {
-		n += node[r] != node[rank];
+		uint32_t near = 0;
+
+		for (int i = 0; i < nranks; i++) {
+			near += node[i] == node[r];
+		}
+		most.near = (uint32_t)ep_max_u64(most.near, near);
+		most.remote = (uint32_t)ep_max_u64(most.remote, (uint32_t)nranks - near);
 	}
-	return n;
+	return most;
 }

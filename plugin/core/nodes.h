@@ -6,8 +6,6 @@
 #include "core/ident.h"
 #include "core/param.h"
 
-#define EP_NODES_MAX_RANKS 64
-
 /*
  * node[r] by a list of sizes: one number is the size of all nodes (of the last: what is left), more
  * must add up to `nranks`.
@@ -18,7 +16,11 @@ ncclResult_t ep_nodes_split(uint32_t node[], const struct ep_param_list *sizes, 
 ncclResult_t ep_nodes_assign(struct ep_ident *idents, const struct ep_param_list *sizes,
 			     int nranks);
 
-/* Of a rank: how many ranks are not of its node. */
-uint32_t ep_nodes_remote(const uint32_t node[], int nranks, int rank);
+/* Ranks of the largest node, and ranks that are not of the smallest: what a rank has at most. */
+struct ep_nodes_most {
+	uint32_t near; /* of its node, itself included */
+	uint32_t remote;
+};
+struct ep_nodes_most ep_nodes_most(const uint32_t node[], int nranks);
 
 #endif

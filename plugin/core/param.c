@@ -33,7 +33,7 @@ const struct ep_param_def ep_param_table[EP_PARAMS] = {
 				       "low latency: zero_copy AUTO dispatches directly to outputs that "
 				       "are windows, if rows of max_dispatch_tokens_per_rank tokens "
 				       "have that many bytes; -1: never. The same on all ranks" },
-	[EP_PARAM_NODE_SIZE] = { "NCCL_EP_NODE_SIZE", 0, 0, EP_PARAM_LIST_MAX,
+	[EP_PARAM_NODE_SIZE] = { "NCCL_EP_NODE_SIZE", 0, 0, EP_PARAM_NODE_MAX,
 				 "for tests: ranks of a node, or a list with those of each node; "
 				 "ranks of different nodes use RDMA even on one host. The same on "
 				 "all ranks" },
@@ -173,7 +173,7 @@ static ncclResult_t ep_param_list_fail(const struct ep_param_def *def, const cha
 {
 	return ep_fail(ncclInvalidUsage,
 		       "environment variable %s=%.64s is not a number or a list of numbers from "
-		       "1 to %lld: set it to 4 or 1,2,3 for instance, or unset it",
+		       "1 to %lld, 64 at most: set it to 4 or 1,2,3 for instance, or unset it",
 		       def->name, text, (long long)def->max);
 }
 
@@ -196,7 +196,7 @@ static ncclResult_t ep_param_list_parse(const struct ep_param_def *def, const ch
 			return ep_param_list_fail(def, text);
 		}
 		list->item[list->count++] = (uint32_t)item;
-		code = code * 100 + (uint64_t)item;
+		code = code * 10000 + (uint64_t)item;
 		while (*end == ' ') {
 			end++;
 		}

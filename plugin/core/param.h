@@ -34,8 +34,9 @@ struct ep_param_def {
 	const char *help;
 };
 
-/* A list of numbers. */
+/* A list of numbers: the sizes of nodes. */
 #define EP_PARAM_LIST_MAX 64
+#define EP_PARAM_NODE_MAX 1024
 struct ep_param_list {
 	uint32_t count; /* 0: not set */
 	uint32_t item[EP_PARAM_LIST_MAX];
@@ -59,7 +60,7 @@ ncclResult_t ep_params_read(struct ep_params *params);
 int64_t ep_param_or_initial(enum ep_param_id id);
 
 /*
- * One value from its text. Of a list: a number that tells short lists apart, two decimal digits for
+ * One value from its text. Of a list: a number that tells short lists apart, four decimal digits for
  * each item.
  */
 ncclResult_t ep_param_parse(enum ep_param_id id, const char *text, int64_t *value);

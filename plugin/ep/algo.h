@@ -30,7 +30,10 @@ struct ep_shape {
 	uint32_t nlocal; /* experts of a rank */
 	uint32_t max_tokens;
 	uint32_t max_token_bytes; /* of a row, whatever travels in it */
-	uint32_t channels;        /* 0: no rank has remote peers, and there is nothing for them */
+	uint32_t near_ranks;      /* of the largest node */
+	uint32_t remote_ranks; /* of other nodes than a rank's, the largest number; 0: one node */
+	uint32_t channels;     /* 0: no rank has remote peers, and there is nothing for them */
+	uint32_t banks;
 };
 
 /* Where things lie in the heap, as far as the group itself needs to know. */

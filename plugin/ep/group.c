@@ -25,52 +25,102 @@ struct ep_hello {
 
 _Static_assert(sizeof(struct ep_hello) <= EP_BOOT_BYTES, "ep_hello");
 
+/* What lies where in the group's own device memory. */
+struct ep_group_workspace {
+	uint64_t state_off;
+	uint64_t stats_off;
+	uint64_t mask_off;
+	uint64_t far_off;
+	uint64_t remote_off;
+	uint64_t places_off;
+	uint64_t links_off;
+	uint64_t bytes;
+};
+
+static uint64_t ep_group_workspace_take(uint64_t *at, uint64_t bytes)
+{
+	uint64_t off = *at;
+
+	*at = ep_round_up(off + bytes, 256);
+	return off;
+}
+
+static struct ep_group_workspace ep_group_workspace_make(int nranks, uint32_t channels)
+{
+	uint64_t r = (uint64_t)nranks, at = EP_GROUP_MAX_BLOCKS * sizeof(struct ep_dev_seq);
+	uint64_t queues = channels ? channels + 1 : 0;
+	struct ep_group_workspace w;
+
+	w.state_off = ep_group_workspace_take(&at, sizeof(struct ep_dev_state));
+	w.stats_off = ep_group_workspace_take(&at, r * sizeof(struct ep_peer_stats));
+	w.mask_off = ep_group_workspace_take(&at, EP_MASK_BYTES(r));
+	w.far_off = ep_group_workspace_take(&at, r > EP_GROUP_NEAR_RANKS ? 8 * r : 0);
+	w.remote_off = ep_group_workspace_take(&at, queues ? sizeof(struct ep_dev_remote) : 0);
+	w.places_off =
+		ep_group_workspace_take(&at, queues ? r * sizeof(struct ep_remote_place) : 0);
+	w.links_off = ep_group_workspace_take(&at, r * queues * sizeof(struct ep_remote_link));
+	w.bytes = at;
+	return w;
+}
+
 uint64_t ep_group_workspace_bytes(int nranks, uint32_t channels)
 {
-	uint64_t r = (uint64_t)nranks, queues = channels ? channels + 1 : 0;
+	return ep_group_workspace_make(nranks, channels).bytes;
+}
 
-	return EP_GROUP_MAX_BLOCKS * sizeof(struct ep_dev_seq) +
-	       ep_round_up(sizeof(struct ep_dev_state), 256) +
-	       ep_round_up(r * sizeof(struct ep_peer_stats), 256) +
-	       ep_round_up(EP_MASK_BYTES(r), 256) +
-	       ep_round_up(channels ? sizeof(struct ep_dev_remote) : 0, 256) +
-	       ep_round_up(r * queues * sizeof(struct ep_remote_link), 256);
+/* All ranks are active, and all banks free that the group has. */
+static ncclResult_t ep_group_zero(struct ncclEpGroup *g, uint64_t bytes, cudaStream_t stream)
+{
+	const size_t size = EP_GROUP_MAX_BLOCKS * sizeof(struct ep_dev_seq);
+	struct ep_dev_seq *seq = calloc(1, size);
+	ncclResult_t result = ncclSuccess;
+
+	if (!seq) {
+		return ep_fail(ncclSystemError, "ncclEpCreateGroup: out of host memory");
+	}
+	for (int i = 0; i < EP_GROUP_MAX_BLOCKS; i++) {
+		seq[i].busy = ep_seq_busy(g->config.shape.banks);
+	}
+	for (int r = 0; r < g->nranks; r++) {
+		g->mask_host[r] = 1;
+	}
+	EP_CUDA_GOTO(cudaMemsetAsync(g->workspace, 0, bytes, stream), "zeroing the group's state",
+		     out);
+	EP_CUDA_GOTO(cudaMemcpyAsync(g->seq, seq, size, cudaMemcpyHostToDevice, stream),
+		     "setting the group's state", out);
+	EP_CUDA_GOTO(cudaMemcpyAsync(g->mask, g->mask_host, 4 * (size_t)g->nranks,
+				     cudaMemcpyHostToDevice, stream),
+		     "setting the mask", out);
+	EP_CUDA_GOTO(cudaStreamSynchronize(stream), "setting the group's state", out);
+out:
+	free(seq);
+	return result;
 }
 
 static ncclResult_t ep_group_alloc_device(struct ncclEpGroup *g, cudaStream_t stream)
 {
-	uint64_t bytes = ep_group_workspace_bytes(g->nranks, g->config.shape.channels);
-	int32_t active[EP_GROUP_MAX_RANKS];
+	uint32_t channels = g->config.shape.channels;
+	struct ep_group_workspace w = ep_group_workspace_make(g->nranks, channels);
 	unsigned char *p;
 
-	EP_CHECK(ep_alloc(&g->config.alloc, &g->workspace, bytes, "the group's own state"));
+	EP_CHECK(ep_alloc(&g->config.alloc, &g->workspace, w.bytes, "the group's own state"));
 	p = g->workspace;
 	g->seq = (void *)p;
-	p += EP_GROUP_MAX_BLOCKS * sizeof(struct ep_dev_seq);
-	g->state = (void *)p;
-	p += ep_round_up(sizeof(struct ep_dev_state), 256);
-	g->stats = (void *)p;
-	p += ep_round_up((uint64_t)g->nranks * sizeof(struct ep_peer_stats), 256);
-	g->mask = (void *)p;
-	p += ep_round_up(EP_MASK_BYTES(g->nranks), 256);
-	if (g->config.shape.channels) {
-		g->remote_dev = (void *)p;
-		g->links = (void *)(p + ep_round_up(sizeof(struct ep_dev_remote), 256));
+	g->state = (void *)(p + w.state_off);
+	g->stats = (void *)(p + w.stats_off);
+	g->mask = (void *)(p + w.mask_off);
+	g->far_heap = g->nranks > EP_GROUP_NEAR_RANKS ? (void *)(p + w.far_off) : NULL;
+	if (channels) {
+		g->remote_dev = (void *)(p + w.remote_off);
+		g->places = (void *)(p + w.places_off);
+		g->links = (void *)(p + w.links_off);
 	}
-	for (int r = 0; r < g->nranks; r++) {
-		active[r] = 1;
-	}
-	EP_CUDA(cudaMemsetAsync(g->workspace, 0, bytes, stream), "zeroing the group's state");
-	EP_CUDA(cudaMemcpyAsync(g->mask, active, 4 * (size_t)g->nranks, cudaMemcpyHostToDevice,
-				stream),
-		"setting the mask");
-	EP_CUDA(cudaStreamSynchronize(stream), "zeroing the group's state");
-	return ncclSuccess;
+	return ep_group_zero(g, w.bytes, stream);
 }
 
 static ncclResult_t ep_group_alloc_host(struct ncclEpGroup *g)
 {
-	size_t bytes = EP_RECORDS * sizeof(struct ep_record) + 64;
+	size_t bytes = EP_RECORDS * sizeof(struct ep_record) + 64 + sizeof(struct ep_ranks);
 	void *dev;
 
 	EP_CUDA(cudaHostAlloc(&g->host_shared, bytes, cudaHostAllocMapped | cudaHostAllocPortable),
@@ -81,8 +131,8 @@ static ncclResult_t ep_group_alloc_host(struct ncclEpGroup *g)
 	g->records_dev = dev;
 	g->async_error = (void *)(g->records + EP_RECORDS);
 	g->async_error_dev = (void *)(g->records_dev + EP_RECORDS);
-	g->kernel_ranks = g->async_error + 2;
-	g->kernel_ranks_dev = g->async_error_dev + 2;
+	g->kernel_ranks = (void *)(g->async_error + 16);
+	g->kernel_ranks_dev = (void *)(g->async_error_dev + 16);
 	return ncclSuccess;
 }
 
@@ -119,6 +169,8 @@ static void ep_group_free(struct ncclEpGroup *g)
 	}
 	free(g->ll);
 	ep_windows_free(&g->windows);
+	free(g->stats_host);
+	free(g->mask_host);
 	free(g->idents);
 	ep_error_slot_destroy(&g->errors);
 	pthread_mutex_destroy(&g->lock);
@@ -133,7 +185,11 @@ static struct ncclEpGroup *ep_group_new(ncclComm_t comm, const struct ep_boot *b
 		return NULL;
 	}
 	g->idents = calloc((size_t)boot->nranks, sizeof(*g->idents));
-	if (!g->idents || !ep_live_add(g, EP_LIVE_MAKING)) {
+	g->mask_host = calloc((size_t)boot->nranks, sizeof(*g->mask_host));
+	g->stats_host = calloc((size_t)boot->nranks, sizeof(*g->stats_host));
+	if (!g->idents || !g->mask_host || !g->stats_host || !ep_live_add(g, EP_LIVE_MAKING)) {
+		free(g->stats_host);
+		free(g->mask_host);
 		free(g->idents);
 		free(g);
 		return NULL;
@@ -197,13 +253,13 @@ static ncclResult_t ep_group_meet(struct ncclEpGroup *g, struct ep_boot *boot, n
 static ncclResult_t ep_group_choose_lines(struct ncclEpGroup *g, struct ep_boot *boot)
 {
 	uint32_t mine = ep_peer_all_nvlink(g->idents, g->nranks, g->rank);
-	uint32_t all[EP_GROUP_MAX_RANKS];
+	const uint32_t *all = boot->all;
 
 	g->lines = g->config.lines_choice == 1;
 	if (g->config.lines_choice >= 0) {
 		return ncclSuccess;
 	}
-	EP_CHECK(ep_boot_allgather(boot, &mine, all, sizeof(mine), "ncclEpCreateGroup"));
+	EP_CHECK(ep_boot_allgather(boot, &mine, boot->all, sizeof(mine), "ncclEpCreateGroup"));
 	g->lines = true;
 	for (int r = 0; r < g->nranks; r++) {
 		g->lines &= all[r] != 0;
@@ -228,7 +284,7 @@ static ncclResult_t ep_group_make(struct ncclEpGroup **out, ncclComm_t comm, int
 	EP_CHECK_GOTO(ep_group_choose_lines(g, boot), err_free);
 	ep_heap_reap(); /* all ranks are here, so whatever they have left before can go */
 	result = ep_group_remote_open(g, boot, ep_group_set_up(g));
-	if (result != ncclSuccess && g->remote) {
+	if (result != ncclSuccess && g->remote_ranks) {
 		goto err_free; /* as on all ranks */
 	}
 	EP_CHECK_GOTO(ep_heap_open(&g->peer_heap, boot, g->idents, team, g->config.heap_bytes,
@@ -237,7 +293,7 @@ static ncclResult_t ep_group_make(struct ncclEpGroup **out, ncclComm_t comm, int
 	EP_CHECK_GOTO(ep_group_remote_bind(g, boot, &g->peer_heap, &g->config.heap),
 		      err_close_heap);
 	g->heap = g->config.heap;
-	ep_group_heap_bind(g);
+	EP_CHECK_GOTO(ep_group_heap_bind(g, boot), err_close_heap);
 	*out = g;
 	return ncclSuccess;
 
@@ -300,13 +356,12 @@ ncclResult_t ep_group_create(struct ncclEpGroup **ep_group, ncclComm_t comm,
 	EP_INFO(EP_LOG_INIT,
 		"group %p rank %d of %d: %s, %u experts, %u tokens of %u bytes per rank, "
 		"heap %llu bytes, %s, rows as %s, timeout %llu ms%s; "
-		"%d ranks of other nodes, %u channels",
+		"%u ranks of other nodes, %u channels",
 		(void *)g, g->rank, g->nranks, g->config.algo->limits.mode, g->config.num_experts,
 		g->config.shape.max_tokens, g->config.shape.max_token_bytes,
 		(unsigned long long)g->peer_heap.bytes, choices, g->lines ? "lines" : "bytes",
 		(unsigned long long)(g->config.timeout_ns / 1000000),
-		g->config.enable_mask ? ", masks" : "", __builtin_popcountll(g->remote),
-		g->config.shape.channels);
+		g->config.enable_mask ? ", masks" : "", g->remote_ranks, g->config.shape.channels);
 	ep_group_heap_warn(g, g->heap.topk);
 	ep_live_made(g, EP_LIVE_GROUP);
 	*ep_group = g;
@@ -359,7 +414,7 @@ static void ep_group_depart(struct ncclEpGroup *g)
 	/* First the peers of this node: a remote rank that is lost takes the timeout. */
 	ep_heap_farewell(&g->peer_heap);
 	ep_group_remote_leave(g, &remote, timeout_ns);
-	ep_heap_leave(&g->peer_heap, timeout_ns, g->remote ? &remote : NULL);
+	ep_heap_leave(&g->peer_heap, timeout_ns, g->remote_ranks ? &remote : NULL);
 }
 
 ncclResult_t ep_group_destroy(struct ep_call *call)

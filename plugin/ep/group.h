@@ -31,25 +31,30 @@ struct ncclEpGroup {
 	struct ep_windows windows;
 	struct ep_ll *ll; /* low latency's state; NULL in groups of another algorithm */
 
-	uint64_t remote; /* bit r: rank r is of another node; if any is, all ranks have one */
+	uint32_t remote_ranks; /* of other nodes; if a rank has some, all have */
 	struct ep_gda *gda;
-	uint64_t lost_logged; /* remote ranks whose loss the log has */
+	struct ep_ranks lost_logged; /* remote ranks whose loss the log has */
 
-	void *workspace; /* the next six */
+	void *workspace; /* the next eight */
 	struct ep_dev_seq *seq;
 	struct ep_dev_state *state;
 	int32_t *mask;
 	struct ep_peer_stats *stats;
 	struct ep_remote_link *links;     /* this and the next: NULL without remote ranks */
-	struct ep_dev_remote *remote_dev; /* what dev.remote points to */
+	struct ep_dev_remote *remote_dev; /* what dev.remote points to, */
+	struct ep_remote_place *places;   /* and its places */
+	unsigned char **far_heap;         /* NULL: the group is small */
+
+	int32_t *mask_host;               /* [nranks] host memory for copies of the mask, */
+	struct ep_peer_stats *stats_host; /* and of the statistics */
 
 	void *host_shared; /* mapped host memory: records, flag and ranks, by two addresses */
 	struct ep_record *records;
 	uint32_t *async_error;
 	struct ep_record *records_dev;
 	uint32_t *async_error_dev;
-	uint32_t *kernel_ranks; /* [2], a bit for each rank: what a kernel of one block found */
-	uint32_t *kernel_ranks_dev;
+	struct ep_ranks *kernel_ranks; /* what a kernel of one block found */
+	struct ep_ranks *kernel_ranks_dev;
 
 	cudaStream_t stream; /* for the library's own small copies */
 	cudaEvent_t event;   /* orders two streams of the caller */
@@ -60,7 +65,8 @@ struct ncclEpGroup {
 	bool failed;                  /* by a device operation, for ever */
 	struct ep_error failure;
 	uint32_t unlock_due; /* bit per class: a record that was taken and is to be unlocked, */
-	uint64_t mask_due;   /* bit per rank: lost, and to be masked: by ep_group_settle() */
+	bool masks_due;      /* these ranks are lost, and to be masked: by ep_group_settle() */
+	struct ep_ranks mask_due;
 };
 
 /* The thread's last error is why the group has failed for good. */

@@ -8,6 +8,8 @@
 #define EP_DEFAULT_TIMEOUT_NS 100000000000ull
 #define EP_AUTO_TOPK 8
 
+_Static_assert(EP_PARAM_NODE_MAX == EP_GROUP_MAX_RANKS, "NCCL_EP_NODE_SIZE");
+
 static ncclResult_t ep_config_check_choices(const ncclEpGroupConfig_t *c)
 {
 	if ((unsigned int)c->algorithm > NCCL_EP_ALGO_HIGH_THROUGHPUT) {
@@ -46,7 +48,7 @@ static ncclResult_t ep_config_check_choices(const ncclEpGroupConfig_t *c)
 static ncclResult_t ep_config_check_sizes(const ncclEpGroupConfig_t *c,
 					  const struct ep_limits *limits, int nranks)
 {
-	uint32_t tokens = c->max_dispatch_tokens_per_rank;
+	uint32_t tokens = c->max_dispatch_tokens_per_rank, quads;
 
 	if (nranks < 1 || (uint32_t)nranks > limits->max_ranks) {
 		return ep_fail(ncclInvalidUsage,
@@ -83,6 +85,14 @@ static ncclResult_t ep_config_check_sizes(const ncclEpGroupConfig_t *c,
 			       "config->num_experts %u times max_dispatch_tokens_per_rank %u "
 			       "exceeds %d: lower one of them",
 			       c->num_experts, tokens, INT32_MAX);
+	}
+	quads = ep_ceil_div(c->max_token_bytes, limits->quad_bytes);
+	if ((uint64_t)nranks * tokens * quads > INT32_MAX) {
+		return ep_fail(
+			ncclInvalidArgument,
+			"%d ranks times config->max_dispatch_tokens_per_rank %u times %u (quads "
+			"of %u bytes in config->max_token_bytes) exceeds %d: lower one of them",
+			nranks, tokens, quads, limits->quad_bytes, INT32_MAX);
 	}
 	if (c->rdma_buffer_size > UINT64_MAX - EP_HEAP_ALIGN) {
 		return ep_fail(ncclInvalidArgument,
@@ -139,13 +149,16 @@ uint32_t ep_group_channels(const struct ep_group_config *config, uint32_t remote
 	return (uint32_t)ep_max_u64(1, ep_min_u64(1024 / remote, 8));
 }
 
-void ep_group_config_size(struct ep_group_config *config, uint32_t channels)
+void ep_group_config_size(struct ep_group_config *config, struct ep_nodes_most nodes)
 {
 	uint32_t most = config->algo->limits.max_topk;
 	uint32_t topk = config->num_topk ? config->num_topk : EP_AUTO_TOPK;
 	uint64_t least = ep_max_u64(1, ep_min_u64(config->num_topk, most));
 
-	config->shape.channels = channels;
+	config->shape.near_ranks = nodes.near;
+	config->shape.remote_ranks = nodes.remote;
+	config->shape.channels = ep_group_channels(config, nodes.remote);
+	config->shape.banks = nodes.remote ? EP_GROUP_REMOTE_BANKS : EP_GROUP_BANKS;
 	/* A size that was asked for holds as large a top-k as it can, if that is enough. */
 	config->heap_bytes = ep_heap_alloc_bytes(config->explicit_bytes);
 	for (uint32_t k = most; config->explicit_bytes && k >= least; k--) {
@@ -188,7 +201,7 @@ ncclResult_t ep_group_config_make(struct ep_group_config *out, const ncclEpGroup
 		.max_tokens = c->max_dispatch_tokens_per_rank,
 		.max_token_bytes = c->max_token_bytes,
 	};
-	ep_group_config_size(out, 0);
+	ep_group_config_size(out, (struct ep_nodes_most){ (uint32_t)nranks, 0 });
 	return ncclSuccess;
 }
 
@@ -203,7 +216,7 @@ static const char *const ep_agreed_names[EP_GROUP_AGREED] = {
 	"config->zero_copy",
 	"environment variable NCCL_EP_LL_LINES",
 	"environment variable NCCL_EP_LL_DIRECT_BYTES",
-	"environment variable NCCL_EP_NODE_SIZE (lists: two digits for each node)",
+	"environment variable NCCL_EP_NODE_SIZE (lists: four digits for each node)",
 	"environment variable NCCL_EP_RDMA_QUEUES",
 	"the library's heap layout",
 	"the library's version",

@@ -288,13 +288,16 @@ ncclResult_t ep_handle_check_idle(const struct ncclEpHandle *h, const char *name
 ncclResult_t ep_handle_check_send_only(const struct ncclEpHandle *h, bool send_only,
 				       const char *name)
 {
-	if (!send_only || h->group->pending < EP_GROUP_MAX_PENDING) {
+	uint32_t most = h->group->config.shape.banks - 1; /* one stays for operations in between */
+
+	if (!send_only || h->group->pending < most) {
 		return ncclSuccess;
 	}
 	return ep_fail(ncclInvalidUsage,
-		       "%s: %u send_only operations of the group are pending, the limit is %d: "
+		       "%s: %u send_only operations of the group are pending, the limit is %u%s: "
 		       "complete one first",
-		       name, h->group->pending, EP_GROUP_MAX_PENDING);
+		       name, h->group->pending, most,
+		       h->group->remote_ranks ? " in a group of several nodes" : "");
 }
 
 ncclResult_t ep_received_expect(const struct ep_received *received, const struct ep_view *view,

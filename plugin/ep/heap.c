@@ -7,11 +7,25 @@
 #include "ep/heap.h"
 #include "ep/remote.h"
 
-void ep_group_heap_bind(struct ncclEpGroup *g)
+/* The heaps that do not fit the kernels' arguments. */
+static ncclResult_t ep_group_far_bind(struct ncclEpGroup *g)
 {
+	EP_CUDA(cudaMemcpyAsync(g->far_heap, g->peer_heap.base, 8 * (size_t)g->nranks,
+				cudaMemcpyHostToDevice, g->stream),
+		"setting the table of heaps");
+	EP_CUDA(cudaStreamSynchronize(g->stream), "setting the table of heaps");
+	return ncclSuccess;
+}
+
+ncclResult_t ep_group_heap_bind(struct ncclEpGroup *g, struct ep_boot *boot)
+{
+	int near = g->nranks < EP_GROUP_NEAR_RANKS ? g->nranks : EP_GROUP_NEAR_RANKS;
+
 	g->dev = (struct ep_dev_group){
 		.rank = (uint32_t)g->rank,
 		.nranks = (uint32_t)g->nranks,
+		.index = ep_group_remote_index(g, g->rank),
+		.banks = g->config.shape.banks,
 		.mask_enabled = g->config.enable_mask,
 		.by_ranks = ep_div_make((uint32_t)g->nranks),
 		.timeout_ns = g->config.timeout_ns,
@@ -23,11 +37,14 @@ void ep_group_heap_bind(struct ncclEpGroup *g)
 		.stats = g->stats,
 		.progress_off = g->heap.progress_off,
 		.clean_off = g->heap.clean_off,
-		.remote_ranks = g->remote,
-		.remote = g->remote ? g->remote_dev : NULL,
+		.remote = g->remote_ranks ? g->remote_dev : NULL,
+		.own = g->peer_heap.base[g->rank],
+		.far_heap = g->far_heap,
 	};
-	memcpy(g->dev.heap, g->peer_heap.base, sizeof(g->dev.heap));
+	memcpy(g->dev.heap, g->peer_heap.base, (size_t)near * sizeof(g->dev.heap[0]));
 	g->config.algo->group_bind(g);
+	return g->far_heap ? ep_boot_agree(boot, ep_group_far_bind(g), "setting up the group")
+			   : ncclSuccess;
 }
 
 /* What must be over on this rank before its heap can be replaced. */
@@ -81,7 +98,10 @@ static ncclResult_t ep_group_grow(struct ncclEpGroup *g, uint32_t topk, ncclResu
 	ep_heap_close(&g->peer_heap, &boot);
 	g->peer_heap = grown;
 	g->heap = heap;
-	ep_group_heap_bind(g);
+	result = ep_group_heap_bind(g, &boot);
+	if (result != ncclSuccess) {
+		ep_group_fail(g);
+	}
 out:
 	boot.busy = err == cudaErrorNotReady;
 	ep_boot_close(&boot);

@@ -37,21 +37,23 @@ ncclResult_t ep_mask_update(struct ncclEpGroup *g, const int *mask, cudaStream_t
 }
 
 /* Ranks whose processes have ended, as far as is known. */
-static uint64_t ep_mask_gone(const struct ncclEpGroup *g)
+static struct ep_ranks ep_mask_gone(const struct ncclEpGroup *g)
 {
-	uint64_t gone = 0;
+	struct ep_ranks gone = { { 0 } };
 
 	for (int r = 0; r < g->nranks; r++) {
-		gone |= (uint64_t)ep_ident_gone(&g->idents[g->rank], &g->idents[r]) << r;
+		if (ep_ident_gone(&g->idents[g->rank], &g->idents[r])) {
+			ep_ranks_add(&gone, (uint32_t)r);
+		}
 	}
 	return gone;
 }
 
 /* Says who did not come, and who does not come back. */
-static ncclResult_t ep_mask_tell_missing(struct ncclEpGroup *g, uint64_t gone, cudaStream_t stream)
+static ncclResult_t ep_mask_tell_missing(struct ncclEpGroup *g, const struct ep_ranks *gone,
+					 cudaStream_t stream)
 {
-	uint64_t absent = g->kernel_ranks[0] | (uint64_t)g->kernel_ranks[1] << 32;
-	int32_t mask[EP_GROUP_MAX_RANKS];
+	int32_t *mask = g->mask_host;
 	char link[420];
 
 	EP_CUDA(cudaMemcpyAsync(mask, g->mask, 4 * (size_t)g->nranks, cudaMemcpyDeviceToHost,
@@ -59,7 +61,7 @@ static ncclResult_t ep_mask_tell_missing(struct ncclEpGroup *g, uint64_t gone, c
 		"ncclEpMaskClean: reading the mask");
 	EP_CUDA(cudaStreamSynchronize(stream), "ncclEpMaskClean: reading the mask");
 	for (int r = 0; r < g->nranks; r++) {
-		if (mask[r] && absent >> r & 1) {
+		if (mask[r] && ep_ranks_has(g->kernel_ranks, (uint32_t)r)) {
 			EP_INFO(EP_LOG_ALL,
 				"ncclEpMaskClean: rank %d did not come and is active again on rank "
 				"%d; it has to call ncclEpMaskClean before its next operation",
@@ -72,23 +74,26 @@ static ncclResult_t ep_mask_tell_missing(struct ncclEpGroup *g, uint64_t gone, c
 		EP_WARN("ncclEpMaskClean: rank %d stays masked, %s%s; only a new group brings it "
 			"back",
 			r,
-			gone >> r & 1 ? "its process has ended"
-				      : "its connection with this rank is lost on one side",
+			ep_ranks_has(gone, (uint32_t)r)
+				? "its process has ended"
+				: "its connection with this rank is lost on one side",
 			link);
 	}
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_mask_clean_launch(struct ncclEpGroup *g, uint64_t gone, cudaStream_t stream)
+static ncclResult_t ep_mask_clean_launch(struct ncclEpGroup *g, const struct ep_ranks *gone,
+					 cudaStream_t stream)
 {
-	uint32_t threads = (uint32_t)ep_round_up((uint64_t)g->nranks, 32);
+	uint64_t ranks = ep_round_up((uint64_t)g->nranks, 32);
+	uint32_t threads = (uint32_t)ep_min_u64(ranks, EP_GROUP_MAX_THREADS);
 	struct ep_clean_args args = {
 		.g = g->dev,
-		.gone = gone,
+		.gone = *gone,
 		.absent = g->kernel_ranks_dev,
 	};
 
-	if (g->remote) {
+	if (g->remote_ranks) {
 		threads = (uint32_t)ep_max_u64(threads, 64); /* so that waits for queues overlap */
 	}
 	return ep_kernel_launch((const void *)ep_clean_kernel, &args, 1, threads, 0, stream,
@@ -97,7 +102,7 @@ static ncclResult_t ep_mask_clean_launch(struct ncclEpGroup *g, uint64_t gone, c
 
 ncclResult_t ep_mask_clean(struct ncclEpGroup *g, cudaStream_t stream)
 {
-	uint64_t gone = ep_mask_gone(g);
+	struct ep_ranks gone = ep_mask_gone(g);
 
 	if (g->pending) {
 		return ep_fail(ncclInvalidUsage,
@@ -106,9 +111,9 @@ ncclResult_t ep_mask_clean(struct ncclEpGroup *g, cudaStream_t stream)
 			       g->pending);
 	}
 	EP_CHECK(ep_stream_check_capture(stream, "ncclEpMaskClean"));
-	EP_CHECK(ep_mask_clean_launch(g, gone, stream));
+	EP_CHECK(ep_mask_clean_launch(g, &gone, stream));
 	g->cleans++;
 	EP_CUDA(cudaStreamSynchronize(stream), "ncclEpMaskClean: waiting for the stream");
 	EP_CHECK(ep_record_poll(g));
-	return ep_mask_tell_missing(g, gone, stream);
+	return ep_mask_tell_missing(g, &gone, stream);
 }

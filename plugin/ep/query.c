@@ -22,27 +22,40 @@ ncclResult_t ep_query_error(struct ep_error_slot *slot, ncclResult_t *code, cons
 	return ncclSuccess;
 }
 
-/* The largest number of remote peers of any rank: as the caller says, else as the environment. */
-static ncclResult_t ep_query_remote(const struct ep_group_config *config, int nranks, uint32_t said,
-				    uint32_t *remote)
+/* The nodes: as the caller says, else as the environment. */
+static ncclResult_t ep_query_nodes(const struct ep_group_config *config, int nranks,
+				   const ncclEpExtMemory_t *said, struct ep_nodes_most *most)
 {
-	uint32_t node[EP_NODES_MAX_RANKS];
+	uint32_t n = (uint32_t)nranks, *node;
+	ncclResult_t result = ncclSuccess;
 
-	*remote = said;
-	if (said >= (uint32_t)nranks) {
+	if (said->remote_ranks >= n) {
 		return ep_fail(ncclInvalidArgument,
 			       "memory->remote_ranks is %u: with %d ranks, a rank has at most %d "
 			       "peers",
-			       said, nranks, nranks - 1);
+			       said->remote_ranks, nranks, nranks - 1);
 	}
-	if (said || !config->node_size.count) {
+	most->remote = said->remote_ranks;
+	most->near = said->node_ranks ? said->node_ranks : n - most->remote;
+	if (most->near > n || most->near < n - most->remote) {
+		return ep_fail(ncclInvalidArgument,
+			       "memory->node_ranks is %u: with %d ranks and %u remote_ranks, the "
+			       "largest node has %u to %d, and 0 stands for %u",
+			       said->node_ranks, nranks, most->remote, n - most->remote, nranks,
+			       n - most->remote);
+	}
+	if (said->remote_ranks || !config->node_size.count) {
 		return ncclSuccess;
 	}
-	EP_CHECK(ep_nodes_split(node, &config->node_size, nranks));
-	for (int r = 0; r < nranks; r++) {
-		*remote = (uint32_t)ep_max_u64(*remote, ep_nodes_remote(node, nranks, r));
+	node = malloc(n * sizeof(*node));
+	if (!node) {
+		return ep_fail(ncclSystemError, "ncclEpExtDeviceMemory: out of host memory");
 	}
-	return ncclSuccess;
+	EP_CHECK_GOTO(ep_nodes_split(node, &config->node_size, nranks), out);
+	*most = ep_nodes_most(node, nranks);
+out:
+	free(node);
+	return result;
 }
 
 ncclResult_t ep_query_memory(const ncclEpGroupConfig_t *config, int nranks, ncclEpLayout_t layout,
@@ -52,14 +65,14 @@ ncclResult_t ep_query_memory(const ncclEpGroupConfig_t *config, int nranks, nccl
 	struct ep_params params;
 	ncclEpGroupConfig_t own;
 	ncclEpExtMemory_t m;
-	uint32_t remote;
+	struct ep_nodes_most most;
 
 	EP_CHECK(EP_IMPORT(&own, config, NCCL_EP_GROUP_CONFIG));
 	EP_CHECK(EP_IMPORT(&m, memory, NCCL_EP_EXT_MEMORY));
 	EP_CHECK(ep_params_read(&params));
 	EP_CHECK(ep_group_config_make(&made, &own, &params, nranks, 0));
-	EP_CHECK(ep_query_remote(&made, nranks, m.remote_ranks, &remote));
-	ep_group_config_size(&made, ep_group_channels(&made, remote));
+	EP_CHECK(ep_query_nodes(&made, nranks, &m, &most));
+	ep_group_config_size(&made, most);
 	m.heap_bytes = made.heap_bytes;
 	m.handle_bytes = 0;
 	if (layout != NCCL_EP_LAYOUT_UNSET) {
@@ -130,8 +143,8 @@ ncclResult_t ep_query_received(struct ncclEpHandle *h, uint64_t *tokens, uint64_
 ncclResult_t ep_query_stats(struct ncclEpGroup *g, ncclEpExtPeerStats_t *stats, int count,
 			    cudaStream_t stream)
 {
-	struct ep_peer_stats dev[EP_GROUP_MAX_RANKS];
-	int32_t mask[EP_GROUP_MAX_RANKS];
+	struct ep_peer_stats *dev = g->stats_host;
+	int32_t *mask = g->mask_host;
 	ncclEpExtPeerStats_t first;
 
 	EP_CHECK(EP_IMPORT(&first, stats, NCCL_EP_EXT_PEER_STATS));

@@ -3,8 +3,9 @@
  * Failures that kernels have recorded in mapped host memory. Looking for them costs a few loads of
  * host memory and happens at the start of every call on a group.
  */
-#include <string.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include "core/idle.h"
 #include "core/log.h"
 #include "device/kernels.h"
@@ -60,7 +61,6 @@ static bool ep_record_take(struct ncclEpGroup *group, int record_class, struct e
 void ep_group_settle(struct ncclEpGroup *group)
 {
 	struct ep_lost_args args = { .g = group->dev, .lost = group->mask_due };
-	uint32_t threads = (uint32_t)ep_round_up((uint64_t)group->nranks, 32);
 
 	for (; group->unlock_due; group->unlock_due &= group->unlock_due - 1) {
 		uint32_t *lock = &group->state->record_lock[__builtin_ctz(group->unlock_due)];
@@ -69,11 +69,12 @@ void ep_group_settle(struct ncclEpGroup *group)
 			(void)cudaGetLastError();
 		}
 	}
-	if (group->mask_due) {
+	if (group->masks_due) {
 		/* should this fail, kernels that wait for the rank find its connection down */
-		(void)ep_kernel_launch((const void *)ep_lost_kernel, &args, 1, threads, 0,
-				       group->stream, "masking lost ranks");
-		group->mask_due = 0;
+		(void)ep_kernel_launch((const void *)ep_lost_kernel, &args, 1, 64, 0, group->stream,
+				       "masking lost ranks");
+		memset(&group->mask_due, 0, sizeof(group->mask_due));
+		group->masks_due = false;
 	}
 }
 
@@ -87,7 +88,7 @@ void ep_group_fail(struct ncclEpGroup *group)
 /* Copies progress words; a thread of its own, whose device is the group's. */
 struct ep_record_look {
 	struct ncclEpGroup *group;
-	uint64_t progress[EP_GROUP_MAX_RANKS];
+	uint64_t *progress; /* [R] */
 	cudaError_t error;
 };
 
@@ -119,17 +120,16 @@ static void ep_record_stragglers(struct ncclEpGroup *group, uint32_t step, char 
 	pthread_t thread;
 
 	text[0] = '\0';
-	if (ep_thread_start(&thread, ep_record_look_main, &look) == 0) {
+	look.progress = calloc((size_t)group->nranks, sizeof(*look.progress));
+	if (look.progress && ep_thread_start(&thread, ep_record_look_main, &look) == 0) {
 		pthread_join(thread, NULL);
 	}
-	if (look.error != cudaSuccess) {
-		return;
-	}
-	for (int r = 0; r < group->nranks && n < size; r++) {
+	for (int r = 0; look.error == cudaSuccess && r < group->nranks && n < size; r++) {
 		if (r != group->rank && (int32_t)((uint32_t)look.progress[r] - step) < 0) {
 			n += (size_t)snprintf(text + n, size - n, "%s%d", count++ ? ", " : " ", r);
 		}
 	}
+	free(look.progress);
 }
 
 /* The queue's own account, when the host knows no more. */
@@ -253,7 +253,9 @@ static void ep_record_masked(struct ncclEpGroup *group, const struct ep_record *
 	}
 	ep_group_remote_explain(group, r->peer, link, sizeof(link));
 	if (r->cause == EP_CAUSE_RDMA) {
-		group->lost_logged |= (uint64_t)ep_group_is_remote(group, r->peer) << r->peer;
+		if (ep_group_is_remote(group, r->peer)) {
+			ep_ranks_add(&group->lost_logged, r->peer);
+		}
 		EP_WARN("%s %u: rank %d lost its connection with rank %u: rank %u is masked from "
 			"now on (ncclEpMaskQuery tells all that are)%s",
 			ep_record_operation(r), r->step, group->rank, r->peer, r->peer,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include "core/cuda.h"
 #include "core/log.h"
@@ -17,46 +18,98 @@ _Static_assert(EP_GROUP_MAX_CHANNELS + 1 <= EP_GDA_MAX_QUEUES, "queues per peer"
 
 ncclResult_t ep_group_remote_plan(struct ncclEpGroup *g)
 {
-	uint32_t node[EP_GROUP_MAX_RANKS], most = 0;
+	uint32_t *node = malloc((size_t)g->nranks * sizeof(*node));
+	ncclResult_t result = ncclSuccess;
 
-	EP_CHECK(ep_nodes_assign(g->idents, &g->config.node_size, g->nranks));
+	if (!node) {
+		return ep_fail(ncclSystemError, "ncclEpCreateGroup: out of host memory");
+	}
+	EP_CHECK_GOTO(ep_nodes_assign(g->idents, &g->config.node_size, g->nranks), out);
 	for (int r = 0; r < g->nranks; r++) {
 		node[r] = g->idents[r].node;
+		g->remote_ranks += ep_group_is_remote(g, (uint32_t)r);
 	}
-	for (int r = 0; r < g->nranks; r++) {
-		most = (uint32_t)ep_max_u64(most, ep_nodes_remote(node, g->nranks, r));
-		g->remote |= (uint64_t)(node[r] != node[g->rank]) << r;
+	ep_group_config_size(&g->config, ep_nodes_most(node, g->nranks));
+out:
+	free(node);
+	return result;
+}
+
+uint32_t ep_group_remote_index(const struct ncclEpGroup *g, int rank)
+{
+	uint32_t n = 0;
+
+	for (int r = 0; r < rank; r++) {
+		n += g->idents[r].node == g->idents[rank].node;
 	}
-	ep_group_config_size(&g->config, ep_group_channels(&g->config, most));
-	return ncclSuccess;
+	return n;
 }
 
 ncclResult_t ep_group_remote_open(struct ncclEpGroup *g, struct ep_boot *boot, ncclResult_t mine)
 {
 	uint64_t timeout_ms = (uint64_t)g->params.value[EP_PARAM_BOOTSTRAP_TIMEOUT_MS];
-	const char *host[EP_GROUP_MAX_RANKS];
-	bool remote[EP_GROUP_MAX_RANKS];
 	struct ep_gda_config config = {
 		.device = g->device,
 		.bus_id = g->idents[g->rank].bus_id,
-		.remote = remote,
-		.host = host,
 		.queues = g->config.shape.channels + 1,
 		.depth = g->config.rdma_depth,
 		.mode = (enum ep_gda_mode)g->config.rdma_mode,
 		.timeout_ns = ep_min_u64(timeout_ms, EP_REMOTE_CONNECT_MS) * 1000000,
 	};
+	const char **host;
+	bool *remote;
 
-	if (!g->remote) {
+	if (!g->remote_ranks) {
 		return mine;
 	}
-	for (int r = 0; r < g->nranks; r++) {
+	config.remote = remote = calloc((size_t)g->nranks, sizeof(*remote));
+	config.host = host = calloc((size_t)g->nranks, sizeof(*host));
+	for (int r = 0; r < g->nranks && remote && host; r++) {
 		remote[r] = ep_group_is_remote(g, (uint32_t)r);
 		host[r] = g->idents[r].hostname;
 		config.place += r < g->rank &&
 				ep_ident_same_host(&g->idents[r], &g->idents[g->rank]);
 	}
-	return ep_gda_open(&g->gda, boot, &config, mine);
+	if ((!remote || !host) && mine == ncclSuccess) {
+		mine = ep_fail(ncclSystemError, "ncclEpCreateGroup: out of host memory");
+	}
+	mine = ep_gda_open(&g->gda, boot, &config, mine);
+	free(host);
+	free(remote);
+	return mine;
+}
+
+/* Where rows of remote ranks lie here, and this rank's rows there; see struct ep_remote_place. */
+static ncclResult_t ep_remote_places_set(struct ncclEpGroup *g)
+{
+	struct ep_remote_place *places = calloc((size_t)g->nranks, sizeof(*places));
+	uint32_t self = ep_group_remote_index(g, g->rank), near = 0;
+	ncclResult_t result = ncclSuccess;
+
+	if (!places) {
+		return ep_fail(ncclSystemError, "out of host memory");
+	}
+	for (int r = 0; r < g->nranks; r++) {
+		uint32_t theirs = 0; /* ranks of r's node below this rank */
+
+		for (int i = 0; i < g->rank; i++) {
+			theirs += g->idents[i].node == g->idents[r].node;
+		}
+		if (ep_group_is_remote(g, (uint32_t)r)) {
+			places[r].here = (uint32_t)r - near;
+			places[r].there = (uint32_t)g->rank - theirs;
+		} else {
+			places[r].here = near++;
+			places[r].there = self;
+		}
+	}
+	EP_CUDA_GOTO(cudaMemcpyAsync(g->places, places, (size_t)g->nranks * sizeof(*places),
+				     cudaMemcpyHostToDevice, g->stream),
+		     "setting up the places of remote rows", out);
+	EP_CUDA_GOTO(cudaStreamSynchronize(g->stream), "setting up the places of remote rows", out);
+out:
+	free(places);
+	return result;
 }
 
 ncclResult_t ep_group_remote_bind(struct ncclEpGroup *g, struct ep_boot *boot,
@@ -65,19 +118,20 @@ ncclResult_t ep_group_remote_bind(struct ncclEpGroup *g, struct ep_boot *boot,
 	struct ep_dev_remote remote = {
 		.channels = g->config.shape.channels,
 		.queues = g->config.shape.channels + 1,
-		.qps = g->remote ? ep_gda_queues(g->gda) : NULL,
+		.qps = g->remote_ranks ? ep_gda_queues(g->gda) : NULL,
 		.links = g->links,
-		.down = g->remote ? ep_gda_down(g->gda) : NULL,
+		.down = g->remote_ranks ? ep_gda_down(g->gda) : NULL,
 		.signal_off = heap->signal_off,
 		.stage_off = heap->stage_off,
 		.stage_side_bytes = heap->stage_side_bytes,
+		.places = g->places,
 	};
 	uint64_t bytes = (uint64_t)g->nranks * (g->config.shape.channels + 1) *
 			 sizeof(struct ep_remote_link);
-	ncclResult_t mine = ncclSuccess;
+	ncclResult_t mine;
 	cudaError_t err;
 
-	if (!g->remote) {
+	if (!g->remote_ranks) {
 		return ncclSuccess;
 	}
 	/* Signals in the new memory are zero again. */
@@ -89,64 +143,56 @@ ncclResult_t ep_group_remote_bind(struct ncclEpGroup *g, struct ep_boot *boot,
 	if (err == cudaSuccess) {
 		err = cudaStreamSynchronize(g->stream);
 	}
-	if (err != cudaSuccess) {
-		mine = ep_fail_cuda(err, "setting up the state of the RDMA queues");
-	}
+	mine = err == cudaSuccess ? ep_remote_places_set(g)
+				  : ep_fail_cuda(err, "setting up the state of the RDMA queues");
 	return ep_gda_bind(g->gda, boot, peer_heap->base[g->rank], peer_heap->bytes, mine);
 }
 
 void ep_group_remote_unbind(struct ncclEpGroup *g)
 {
-	if (g->remote) {
+	if (g->remote_ranks) {
 		ep_gda_unbind(g->gda);
 	}
 }
 
 /* Remote ranks without those whose processes have ended, as far as is known. */
-static uint64_t ep_remote_alive(const struct ncclEpGroup *g)
+static void ep_remote_alive(const struct ncclEpGroup *g, struct ep_ranks *alive)
 {
-	uint64_t alive = g->remote;
-
 	for (int r = 0; r < g->nranks; r++) {
-		if (ep_ident_gone(&g->idents[g->rank], &g->idents[r])) {
-			alive &= ~((uint64_t)1 << r);
+		if (ep_group_is_remote(g, (uint32_t)r) &&
+		    !ep_ident_gone(&g->idents[g->rank], &g->idents[r])) {
+			ep_ranks_add(alive, (uint32_t)r);
 		}
 	}
-	return alive;
 }
 
-/* Ranks that may not answer any more: masked ones, and any in a group that has failed. */
-static uint64_t ep_remote_suspects(const struct ncclEpGroup *g)
+/* Reads what ep_remote_suspect looks at. */
+static void ep_remote_suspects_read(struct ncclEpGroup *g)
 {
-	int32_t mask[EP_GROUP_MAX_RANKS];
-	uint64_t suspects = 0;
-
-	if (g->failed) {
-		return g->remote;
-	}
-	if (!g->config.enable_mask ||
-	    cudaMemcpyAsync(mask, g->mask, 4 * (size_t)g->nranks, cudaMemcpyDeviceToHost,
-			    g->stream) != cudaSuccess ||
-	    cudaStreamSynchronize(g->stream) != cudaSuccess) {
-		(void)cudaGetLastError();
-		return 0;
-	}
 	for (int r = 0; r < g->nranks; r++) {
-		suspects |= (uint64_t)(mask[r] == 0) << r;
+		g->mask_host[r] = 1;
 	}
-	return suspects;
+	if (g->config.enable_mask &&
+	    (cudaMemcpyAsync(g->mask_host, g->mask, 4 * (size_t)g->nranks, cudaMemcpyDeviceToHost,
+			     g->stream) != cudaSuccess ||
+	     cudaStreamSynchronize(g->stream) != cudaSuccess)) {
+		(void)cudaGetLastError();
+	}
 }
 
-/* The launch and its end; *lost: ranks that could not be reached. */
-static cudaError_t ep_remote_drain_run(struct ncclEpGroup *g, bool farewell, uint64_t timeout_ns,
-				       uint64_t *lost)
+/* A rank that may not answer any more: a masked one, and any remote one in a group that has failed. */
+static bool ep_remote_suspect(const struct ncclEpGroup *g, int r)
+{
+	return g->failed ? ep_group_is_remote(g, (uint32_t)r) : g->mask_host[r] == 0;
+}
+
+/* The launch and its end: g->kernel_ranks has the ranks that could not be reached. */
+static cudaError_t ep_remote_drain_run(struct ncclEpGroup *g, bool farewell, uint64_t timeout_ns)
 {
 	struct ep_drain_args args = {
 		.g = g->dev,
-		.alive = ep_remote_alive(g),
 		.farewell = farewell,
 		.timeout_ns = timeout_ns,
-		.suspects = ep_remote_suspects(g),
 		.suspect_ns = ep_min_u64(timeout_ns, EP_REMOTE_SUSPECT_NS),
 		.farewell_off = EP_HEAP_FAREWELL(g->rank),
 		.farewell_value = ep_heap_farewell_value(&g->peer_heap),
@@ -160,35 +206,40 @@ static cudaError_t ep_remote_drain_run(struct ncclEpGroup *g, bool farewell, uin
 	};
 	cudaError_t err;
 
-	g->kernel_ranks[0] = g->kernel_ranks[1] = UINT32_MAX;
-	err = cudaLaunchKernelExC(&config, (const void *)ep_drain_kernel, params);
-	if (err == cudaSuccess) {
-		err = cudaStreamSynchronize(g->stream);
+	ep_remote_alive(g, &args.alive);
+	ep_remote_suspects_read(g);
+	for (int r = 0; r < g->nranks; r++) {
+		if (ep_remote_suspect(g, r)) {
+			ep_ranks_add(&args.suspects, (uint32_t)r);
+		}
 	}
-	*lost = (g->kernel_ranks[0] | (uint64_t)g->kernel_ranks[1] << 32) & g->remote;
-	return err;
+	memset(g->kernel_ranks, 0xff, sizeof(*g->kernel_ranks));
+	err = cudaLaunchKernelExC(&config, (const void *)ep_drain_kernel, params);
+	return err == cudaSuccess ? cudaStreamSynchronize(g->stream) : err;
 }
 
 ncclResult_t ep_group_remote_drain(struct ncclEpGroup *g, bool farewell, uint64_t timeout_ns)
 {
 	struct ep_gda_failure failure;
 	cudaError_t err;
-	uint64_t lost;
-	int rank;
+	int rank = 0;
 
-	if (!g->remote) {
+	if (!g->remote_ranks) {
 		return ncclSuccess;
 	}
-	err = ep_remote_drain_run(g, farewell, timeout_ns, &lost);
+	err = ep_remote_drain_run(g, farewell, timeout_ns);
 	if (err != cudaSuccess) {
 		(void)cudaGetLastError();
 		return farewell ? ncclUnhandledCudaError
 				: ep_fail_cuda(err, "waiting for the RDMA queues");
 	}
-	if (!lost || farewell) {
-		return lost ? ncclRemoteError : ncclSuccess;
+	while (rank < g->nranks && !(ep_group_is_remote(g, (uint32_t)rank) &&
+				     ep_ranks_has(g->kernel_ranks, (uint32_t)rank))) {
+		rank++;
 	}
-	rank = __builtin_ctzll(lost);
+	if (rank == g->nranks || farewell) {
+		return rank < g->nranks ? ncclRemoteError : ncclSuccess;
+	}
 	if (!ep_gda_explain(g->gda, rank, &failure)) {
 		return ep_fail(
 			ncclRemoteError,
@@ -203,7 +254,10 @@ ncclResult_t ep_group_remote_drain(struct ncclEpGroup *g, bool farewell, uint64_
 /* What kernels do when they find a peer lost: ep_group_settle() masks it. */
 static void ep_remote_mask(struct ncclEpGroup *g, int rank)
 {
-	g->mask_due |= rank >= 0 ? (uint64_t)1 << rank : 0;
+	if (rank >= 0) {
+		ep_ranks_add(&g->mask_due, (uint32_t)rank);
+		g->masks_due = true;
+	}
 	__atomic_store_n(g->async_error, 1, __ATOMIC_RELEASE);
 }
 
@@ -212,9 +266,9 @@ static void ep_remote_lost_warn(struct ncclEpGroup *g, const struct ep_gda_failu
 {
 	if (failure->peer < 0) {
 		EP_WARN("%s", failure->text);
-	} else if (!(g->lost_logged >> failure->peer & 1)) {
+	} else if (!ep_ranks_has(&g->lost_logged, (uint32_t)failure->peer)) {
 		EP_WARN("%s; the rank is masked from now on", failure->text);
-		g->lost_logged |= (uint64_t)1 << failure->peer;
+		ep_ranks_add(&g->lost_logged, (uint32_t)failure->peer);
 	}
 }
 
@@ -264,7 +318,7 @@ static bool ep_remote_lost(void *gda, int rank)
 void ep_group_remote_leave(struct ncclEpGroup *g, struct ep_heap_remote *heap_remote,
 			   uint64_t timeout_ns)
 {
-	if (!g->remote) {
+	if (!g->remote_ranks) {
 		return;
 	}
 	/* Who cannot be reached need not be told. */
@@ -272,7 +326,11 @@ void ep_group_remote_leave(struct ncclEpGroup *g, struct ep_heap_remote *heap_re
 	heap_remote->cut = ep_remote_cut;
 	heap_remote->lost = ep_remote_lost;
 	heap_remote->arg = g->gda;
-	heap_remote->absent = ep_remote_suspects(g);
+	heap_remote->absent = malloc((size_t)g->nranks * sizeof(bool)); /* NULL: all are expected */
+	ep_remote_suspects_read(g);
+	for (int r = 0; r < g->nranks && heap_remote->absent; r++) {
+		heap_remote->absent[r] = ep_remote_suspect(g, r);
+	}
 	g->gda = NULL;
 }
 

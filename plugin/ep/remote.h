@@ -48,9 +48,13 @@ ncclResult_t ep_group_remote_poll(struct ncclEpGroup *group);
 /* What is known about the connection with that rank, " (text)" or "". */
 void ep_group_remote_explain(struct ncclEpGroup *group, uint32_t rank, char *text, size_t size);
 
+/* How many ranks below it are of the same node. */
+uint32_t ep_group_remote_index(const struct ncclEpGroup *group, int rank);
+
 static inline bool ep_group_is_remote(const struct ncclEpGroup *group, uint32_t rank)
 {
-	return rank < (uint32_t)group->nranks && (group->remote >> rank & 1);
+	return rank < (uint32_t)group->nranks &&
+	       group->idents[rank].node != group->idents[group->rank].node;
 }
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What CUDA says of the GPUs of a node before any memory is mapped. */
+#include <stdlib.h>
 #include <string.h>
 #include "core/cuda.h"
 #include "peer/internal.h"
@@ -82,10 +83,11 @@ static bool ep_peer_nvlink(int self, int device)
 bool ep_peer_all_nvlink(const struct ep_ident *idents, int nranks, int rank)
 {
 	const struct ep_ident *self = &idents[rank];
-	const char *hidden[EP_HEAP_MAX_RANKS];
+	const char **hidden = calloc((size_t)nranks, sizeof(*hidden));
+	bool all = hidden != NULL; /* who cannot ask counts as one who gets no answer */
 	int count = 0;
 
-	for (int r = 0; r < nranks; r++) {
+	for (int r = 0; r < nranks && all; r++) {
 		int device;
 
 		if (r == rank || !ep_ident_same_node(self, &idents[r]) ||
@@ -94,9 +96,11 @@ bool ep_peer_all_nvlink(const struct ep_ident *idents, int nranks, int rank)
 		}
 		if (!ep_peer_ordinal(self, &idents[r], &device)) {
 			hidden[count++] = idents[r].bus_id;
-		} else if (!ep_peer_nvlink(self->device, device)) {
-			return false;
+		} else {
+			all = ep_peer_nvlink(self->device, device);
 		}
 	}
-	return ep_peer_nvlink_hidden(hidden, count, self->bus_id);
+	all = all && ep_peer_nvlink_hidden(hidden, count, self->bus_id);
+	free(hidden);
+	return all;
 }

@@ -19,13 +19,18 @@ static ncclResult_t ep_heap_entry_new(struct ep_heap_entry **out, const struct e
 {
 	size_t bytes = (size_t)heap->nranks * sizeof(*idents);
 	struct ep_heap_entry *e = calloc(1, sizeof(*e) + bytes);
-	cudaError_t err;
+	cudaError_t err = cudaSuccess;
 
-	if (!e) {
+	if (e) {
+		e->head = malloc(EP_HEAP_HEADER_BYTES(heap->nranks));
+	}
+	if (!e || !e->head) {
+		free(e);
 		return ep_fail(ncclSystemError, "out of host memory");
 	}
 	err = cudaStreamCreateWithFlags(&e->stream, cudaStreamNonBlocking);
 	if (err != cudaSuccess) {
+		free(e->head);
 		free(e);
 		return ep_fail_cuda(err, "creating a stream");
 	}
@@ -48,6 +53,8 @@ void ep_heap_entry_free(struct ep_heap_entry *e)
 		(void)cudaGetLastError();
 	}
 	ep_heap_delist(e);
+	free(e->remote.absent);
+	free(e->head);
 	free(e);
 }
 
@@ -102,7 +109,7 @@ static ncclResult_t ep_heap_map(struct ep_heap *heap, const struct ep_ident *ide
 
 void ep_heap_unmap(struct ep_heap *heap)
 {
-	for (int r = 0; r < heap->nranks; r++) {
+	for (int r = 0; r < heap->nranks && heap->way; r++) {
 		if (heap->way[r]) {
 			heap->way[r]->unmap(heap->base[r]);
 			heap->way[r] = NULL;
@@ -111,11 +118,33 @@ void ep_heap_unmap(struct ep_heap *heap)
 	}
 }
 
+/* Where the peers' heaps are noted. */
+static ncclResult_t ep_heap_tables_new(struct ep_heap *heap)
+{
+	heap->base = calloc((size_t)heap->nranks, sizeof(*heap->base));
+	heap->way = calloc((size_t)heap->nranks, sizeof(*heap->way));
+	if (!heap->base || !heap->way) {
+		return ep_fail(ncclSystemError, "out of host memory");
+	}
+	return ncclSuccess;
+}
+
+void ep_heap_tables_free(struct ep_heap *heap)
+{
+	free(heap->base);
+	free(heap->way);
+	heap->base = NULL;
+	heap->way = NULL;
+}
+
 /* Allocation and export; what comes out goes to the peers even if it is a failure. */
 static ncclResult_t ep_heap_export_make(struct ep_heap *heap, const struct ep_ident *idents,
 					ncclResult_t mine, struct ep_heap_export *e)
 {
 	memset(e, 0, sizeof(*e));
+	if (mine == ncclSuccess) {
+		mine = ep_heap_tables_new(heap);
+	}
 	if (mine == ncclSuccess) {
 		mine = ep_heap_entry_new(&heap->entry, heap, idents);
 	}
@@ -179,6 +208,7 @@ err_free_heap:
 	if (heap->entry) {
 		ep_heap_entry_free(heap->entry);
 	}
+	ep_heap_tables_free(heap);
 	return result;
 }
 
@@ -190,4 +220,5 @@ void ep_heap_close(struct ep_heap *heap, struct ep_boot *boot)
 		heap->entry->base = NULL;
 	}
 	ep_heap_entry_free(heap->entry);
+	ep_heap_tables_free(heap);
 }

@@ -33,8 +33,6 @@
 #include "core/bootstrap.h"
 #include "core/ident.h"
 
-#define EP_HEAP_MAX_RANKS 64
-#define EP_HEAP_HEADER_BYTES 1024 /* of a heap: taken by its stamp and the farewells */
 #define EP_HEAP_STAMP_BYTES 32
 #define EP_HEAP_ALIGN (2u << 20) /* own allocation for the driver, so that IPC exports only it */
 
@@ -47,9 +45,9 @@ struct ep_heap {
 	int nranks;
 	uint64_t team; /* same number on all ranks of the group, unique in the process */
 	uint64_t bytes;
-	unsigned char *base[EP_HEAP_MAX_RANKS];           /* NULL: a remote rank's */
-	const struct ep_peer_way *way[EP_HEAP_MAX_RANKS]; /* NULL: not mapped */
-	struct ep_heap_entry *entry;                      /* in the list of the process */
+	unsigned char **base;           /* [nranks] NULL: a remote rank's */
+	const struct ep_peer_way **way; /* [nranks] NULL: not mapped */
+	struct ep_heap_entry *entry;    /* in the list of the process */
 };
 
 /* Bytes that a heap of `bytes` takes from cudaMalloc. */
@@ -93,7 +91,7 @@ struct ep_heap_remote {
 	void (*cut)(void *arg);
 	bool (*lost)(void *arg, int rank);
 	void *arg;
-	uint64_t absent; /* bit r: rank r */
+	bool *absent; /* [nranks], from malloc, freed with the heap */
 	uint64_t deadline_ns;
 };
 
@@ -106,8 +104,9 @@ void ep_heap_leave(struct ep_heap *heap, uint64_t timeout_ns, const struct ep_he
 /* Frees the departed heaps of this process that nobody can write to any more. Waits for no peer. */
 void ep_heap_reap(void);
 
-/* A rank's farewell in a peer's heap, and what it holds then. */
+/* A rank's farewell in a peer's heap, the end of all of them, and what a farewell is. */
 #define EP_HEAP_FAREWELL(rank) (EP_HEAP_STAMP_BYTES + 8 * (uint64_t)(rank))
+#define EP_HEAP_HEADER_BYTES(nranks) EP_HEAP_FAREWELL(nranks)
 static inline uint64_t ep_heap_farewell_value(const struct ep_heap *heap)
 {
 	return heap->team;

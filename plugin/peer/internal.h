@@ -7,7 +7,6 @@
 
 #define EP_HEAP_STAMP 0x70616568206d7973ull
 
-/* At the head of a heap, followed by one farewell per rank. */
 struct ep_heap_stamp {
 	uint64_t magic;
 	uint64_t team;
@@ -15,8 +14,13 @@ struct ep_heap_stamp {
 	uint64_t rank;
 };
 
+/* A heap begins with it. */
+struct ep_heap_head {
+	struct ep_heap_stamp stamp;
+	uint64_t farewell[]; /* [nranks] */
+};
+
 _Static_assert(sizeof(struct ep_heap_stamp) == EP_HEAP_STAMP_BYTES, "heap stamp");
-_Static_assert(EP_HEAP_FAREWELL(EP_HEAP_MAX_RANKS) <= EP_HEAP_HEADER_BYTES, "heap header");
 
 /* What a rank tells its peers of its heap: what any way needs. */
 struct ep_heap_export {
@@ -48,7 +52,8 @@ struct ep_heap_entry {
 	unsigned char *base;
 	uint64_t bytes;
 	struct ep_heap_stamp stamp;
-	cudaStream_t stream; /* to look at it */
+	cudaStream_t stream;       /* to look at it, */
+	struct ep_heap_head *head; /* and where to copy it to */
 
 	bool departed;        /* what follows begins then */
 	bool active;          /* a thread of the library looks after it, ... */
@@ -71,6 +76,9 @@ void ep_heap_enlist(struct ep_heap_entry *entry);
 void ep_heap_delist(struct ep_heap_entry *entry);
 
 void ep_heap_unmap(struct ep_heap *heap);
+
+/* Frees `base` and `way`, when nothing is mapped. */
+void ep_heap_tables_free(struct ep_heap *heap);
 
 /* Gives the memory of a heap back, if there is any, and takes the heap off the list. */
 void ep_heap_entry_free(struct ep_heap_entry *entry);

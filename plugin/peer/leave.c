@@ -68,7 +68,7 @@ static bool ep_departed_lost(const struct ep_heap_entry *e, int r, bool ask)
 {
 	bool local = ep_departed_local(e, r);
 
-	if (!local && (!e->remote.cut || e->remote.absent >> r & 1)) {
+	if (!local && (!e->remote.cut || (e->remote.absent && e->remote.absent[r]))) {
 		return true;
 	}
 	return ask && (ep_ident_gone(&e->idents[e->rank], &e->idents[r]) ||
@@ -81,27 +81,24 @@ static bool ep_departed_lost(const struct ep_heap_entry *e, int r, bool ask)
  */
 static int ep_departed_missing(struct ep_heap_entry *e, uint64_t now)
 {
-	struct {
-		struct ep_heap_stamp stamp;
-		uint64_t farewell[EP_HEAP_MAX_RANKS];
-	} head;
+	struct ep_heap_head *head = e->head;
 	bool ask = now - e->asked_ns >= EP_HEAP_ASK_NS;
 	int missing = -1;
 
-	if (cudaMemcpyAsync(&head, e->base, sizeof(head), cudaMemcpyDefault, e->stream) !=
-		    cudaSuccess ||
+	if (cudaMemcpyAsync(head, e->base, EP_HEAP_HEADER_BYTES(e->nranks), cudaMemcpyDefault,
+			    e->stream) != cudaSuccess ||
 	    cudaStreamSynchronize(e->stream) != cudaSuccess) {
 		(void)cudaGetLastError();
 		return -1;
 	}
-	if (memcmp(&head.stamp, &e->stamp, sizeof(e->stamp)) != 0) {
+	if (memcmp(&head->stamp, &e->stamp, sizeof(e->stamp)) != 0) {
 		e->base =
 			NULL; /* the program has reset the device; what is there now is not ours */
 		return -1;
 	}
 	e->asked_ns = ask ? now : e->asked_ns;
 	for (int r = 0; r < e->nranks; r++) {
-		if (head.farewell[r] == e->stamp.team ||
+		if (head->farewell[r] == e->stamp.team ||
 		    ep_ident_same_process(&e->idents[e->rank], &e->idents[r]) ||
 		    (missing >= 0 && ep_departed_local(e, r)) || ep_departed_lost(e, r, ask)) {
 			continue;
@@ -294,5 +291,6 @@ void ep_heap_leave(struct ep_heap *heap, uint64_t timeout_ns, const struct ep_he
 		(!pthread_equal(e->maker, pthread_self()) && ep_heap_lives(e, true));
 	ep_departed_settle(hurry, e->idents[e->rank].device, timeout_ns);
 	pthread_mutex_unlock(&ep_heap_lock);
+	ep_heap_tables_free(heap);
 	memset(heap, 0, sizeof(*heap));
 }

@@ -42,7 +42,7 @@ COMBINE_REMOTE = Expect(16, (8,), 8, 4)
 DISPATCH = Expect(12, (5, 4), 4, 4)
 KERNELS = {
     "ep_clean_kernel": Expect(),
-    "ep_drain_kernel": Expect(spilled=52),
+    "ep_drain_kernel": Expect(),
     "ep_lost_kernel": Expect(),
     "ep_ll_combine_bf16_kernel": COMBINE,
     "ep_ll_combine_fp16_kernel": COMBINE,

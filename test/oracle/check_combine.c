@@ -29,7 +29,6 @@ static void sum_token(const struct oracle_table *t, uint32_t token, struct sum *
 	const struct oracle_problem *p = t->p;
 	const int32_t *ids = t->ids[t->rank] + (size_t)token * p->topk;
 	float weights[ORACLE_MAX_TOPK];
-	uint64_t seen = 0;
 
 	oracle_weights(p, t->rank, token, weights);
 	oracle_output_row(p, t->rank, token, s->row, s->scales);
@@ -38,7 +37,7 @@ static void sum_token(const struct oracle_table *t, uint32_t token, struct sum *
 		uint32_t to = (uint32_t)ids[k] / t->local;
 		int32_t local_ids[ORACLE_MAX_TOPK];
 
-		if (ids[k] < 0 || (p->absent >> to & 1)) {
+		if (ids[k] < 0 || oracle_absent(p, to)) {
 			continue;
 		}
 		if (p->layout == ORACLE_EXPERT_MAJOR) {
@@ -46,10 +45,9 @@ static void sum_token(const struct oracle_table *t, uint32_t token, struct sum *
 			add_part(p, s, weights[k]);
 			continue;
 		}
-		if (seen >> to & 1) {
+		if (!oracle_first(ids, k, t->local)) {
 			continue;
 		}
-		seen |= UINT64_C(1) << to;
 		for (uint32_t j = 0; j < p->topk; j++) {
 			int here = ids[j] >= 0 && (uint32_t)ids[j] / t->local == to;
 

@@ -18,7 +18,7 @@
 #include <stdint.h>
 
 #define ORACLE_MAX_TOPK 32
-#define ORACLE_MAX_RANKS 64
+#define ORACLE_MAX_RANKS 1024
 #define ORACLE_BLOCK 128 /* channels that share a scale */
 #define ORACLE_MAX_FP8_HIDDEN 65536
 #define ORACLE_POISON 0xa5 /* outputs are filled with it before the operation */
@@ -78,6 +78,7 @@ struct oracle_problem {
 	uint32_t drop_ppm;      /* probability of an unused entry (-1) */
 	uint32_t duplicate_ppm; /* probability that an entry repeats the one before */
 	uint64_t absent;        /* bit r: rank r is masked, it sends and receives nothing */
+	uint32_t absent_rank;   /* another one that is, of any number; 0: none */
 	struct oracle_routing routing;
 	uint64_t *zipf_sum; /* set by oracle_problem_prepare */
 	uint32_t *zipf_expert;
@@ -130,6 +131,9 @@ void oracle_routing_free(struct oracle_routing *routing);
 /* 0, or -1 with the reason; call after the fields are set and before anything else. */
 int oracle_problem_prepare(struct oracle_problem *p, char *why, size_t why_bytes);
 void oracle_problem_free(struct oracle_problem *p);
+int oracle_absent(const struct oracle_problem *p, uint32_t rank);
+/* Is ids[k] >= 0 the token's first expert on its rank? */
+int oracle_first(const int32_t *ids, uint32_t k, uint32_t local);
 uint32_t oracle_tokens(const struct oracle_problem *p, uint32_t rank);
 void oracle_route(const struct oracle_problem *p, uint32_t rank, uint32_t token, int32_t *ids);
 void oracle_weights(const struct oracle_problem *p, uint32_t rank, uint32_t token, float *weights);

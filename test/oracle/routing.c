@@ -175,6 +175,21 @@ void oracle_weights(const struct oracle_problem *p, uint32_t rank, uint32_t toke
 	}
 }
 
+int oracle_first(const int32_t *ids, uint32_t k, uint32_t local)
+{
+	uint32_t base = (uint32_t)ids[k] / local * local, j = 0;
+
+	while (j < k && (uint32_t)ids[j] - base >= local) {
+		j++;
+	}
+	return j == k;
+}
+
+int oracle_absent(const struct oracle_problem *p, uint32_t rank)
+{
+	return (rank < 64 && (p->absent >> rank & 1)) || (rank && rank == p->absent_rank);
+}
+
 /* Not a matter of the seed: other data of the same shape may follow in a captured graph. */
 uint32_t oracle_tokens(const struct oracle_problem *p, uint32_t rank)
 {
@@ -182,7 +197,7 @@ uint32_t oracle_tokens(const struct oracle_problem *p, uint32_t rank)
 	uint32_t shift = draw(&s, p->nranks);
 	uint32_t turn = (rank + shift) % p->nranks;
 
-	if (p->absent >> rank & 1) {
+	if (oracle_absent(p, rank)) {
 		return 0;
 	}
 	if (!p->uneven || turn == 0) {
@@ -204,7 +219,6 @@ void oracle_traffic(const struct oracle_problem *p, uint32_t rank, struct oracle
 	for (uint32_t src = 0; src < p->nranks; src++) {
 		for (uint32_t t = 0, n = oracle_tokens(p, src); t < n; t++) {
 			int32_t ids[ORACLE_MAX_TOPK];
-			uint64_t seen = 0;
 
 			oracle_route(p, src, t, ids);
 			for (uint32_t k = 0; k < p->topk; k++) {
@@ -212,11 +226,10 @@ void oracle_traffic(const struct oracle_problem *p, uint32_t rank, struct oracle
 				int remote = to != src;
 				int first;
 
-				if (ids[k] < 0 || (p->absent >> to & 1)) {
+				if (ids[k] < 0 || oracle_absent(p, to)) {
 					continue;
 				}
-				first = !(seen >> to & 1);
-				seen |= UINT64_C(1) << to;
+				first = oracle_first(ids, k, local);
 				if (src == rank) {
 					traffic->expert_copies++;
 					traffic->expert_copies_remote += (uint64_t)remote;

@@ -129,7 +129,7 @@ struct oracle_table *oracle_table_create(const struct oracle_problem *p, uint32_
 		for (uint32_t token = 0; token < t->ntokens[src]; token++, ids += p->topk) {
 			oracle_route(p, src, token, ids);
 			if (oracle_selections(t, src, token, rank * t->local, t->local) &&
-			    !(p->absent >> rank & 1)) {
+			    !oracle_absent(p, rank)) {
 				t->entries[t->nentries].src = src;
 				t->entries[t->nentries++].token = token;
 			}

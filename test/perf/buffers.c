@@ -80,6 +80,7 @@ static double library_mib(const struct perf_rank *r, const ncclEpGroupConfig_t *
 	const struct oracle_problem *p = &r->perf->opt.problem;
 
 	memory.remote_ranks = r->remote_ranks;
+	memory.node_ranks = r->near_ranks;
 	if (!ask || ask(config, (int)p->nranks, layout_of(&r->perf->opt), (int)p->topk, &memory) !=
 			    ncclSuccess) {
 		return gone;

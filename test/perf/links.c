@@ -28,9 +28,15 @@ void perf_links_learn(struct perf_rank *r)
 		return;
 	}
 	for (uint32_t n = 0; n < perf->world.nranks; n++) {
-		uint32_t node = (uint32_t)stats[n].node;
+		uint32_t node = (uint32_t)stats[n].node, near = 0;
 
-		r->remote_ranks += stats[n].rdma != 0;
+		for (uint32_t i = 0; i < perf->world.nranks; i++) {
+			near += stats[i].node == stats[n].node;
+		}
+		r->near_ranks = near > r->near_ranks ? near : r->near_ranks;
+		if (perf->world.nranks - near > r->remote_ranks) {
+			r->remote_ranks = perf->world.nranks - near;
+		}
 		if (r->rank == 0 && node < ORACLE_MAX_RANKS) {
 			perf->node_ranks[node]++;
 			perf->nodes = node >= perf->nodes ? node + 1 : perf->nodes;

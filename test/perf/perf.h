@@ -174,9 +174,10 @@ struct perf_rank {
 	struct perf_setup setup;
 	struct oracle_problem problem; /* of the current token count */
 	uint32_t tokens;               /* this rank's */
-	uint32_t remote_ranks;
-	char failure[200];    /* why this configuration cannot run */
-	char complaint[1024]; /* what the oracle found */
+	uint32_t near_ranks;           /* of the largest node */
+	uint32_t remote_ranks;         /* the most that a rank has */
+	char failure[200];             /* why this configuration cannot run */
+	char complaint[1024];          /* what the oracle found */
 	/* watched by the watchdog */
 	_Atomic(const char *) phase;
 	_Atomic(uint64_t) phase_ns;

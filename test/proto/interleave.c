@@ -9,6 +9,7 @@
  */
 #include <unistd.h>
 
+#include "ep/group.h"
 #include "support/tape.h"
 
 #define HANDLES 3
@@ -68,7 +69,7 @@ static void pause_now_and_then(struct world *w, uint64_t *state)
 /* The next thing that this handle may do; `split` and `stop` as all ranks have drawn them. */
 static void play(struct player *p, struct chain *c, uint64_t *s, uint32_t *pending)
 {
-	bool split = world_draw(s, 2) && *pending < 2;
+	bool split = world_draw(s, 2) && *pending < p->b.group->config.shape.banks - 1;
 	bool again = world_draw(s, 3) == 0;
 	cudaStream_t stream = chain_on(c, (int)world_draw(s, 2));
 

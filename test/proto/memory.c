@@ -3,6 +3,7 @@
  * Where memory comes from: the caller's allocator, sizes announced beforehand, explicit and growing
  * buffers, handle memory of the caller, and allocations that fail.
  */
+#include "ep/group.h"
 #include "support/bench.h"
 #include "support/watch.h"
 
@@ -114,11 +115,13 @@ static void sizes(struct world *w)
 		CHECK_INT(alone.handle_bytes, 0);
 		before = watch_bytes();
 		NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
+		CHECK_INT(group->peer_heap.bytes, alone.heap_bytes);
 		CHECK_INT(purse.bytes, alone.group_bytes - alone.heap_bytes);
 		check_taken(watch_bytes() - before, alone.group_bytes);
 		for (int h = 0; h < 3; h++) {
 			NEED_OK(ncclEpInitHandle(handle + h, group, (ncclEpLayout_t)layout, NULL,
 						 (int)p.topk, NULL));
+			CHECK_INT(group->peer_heap.bytes, full.heap_bytes);
 			CHECK_INT(purse.bytes, full.group_bytes - full.heap_bytes +
 						       full.handle_bytes * (uint64_t)(h + 1));
 		}

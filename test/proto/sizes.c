@@ -49,6 +49,12 @@ static const struct size_case ranks[] = {
 	{ 40, 1, 32, 24, 7, RM, PLAIN, 2, "64" },
 };
 
+/* More ranks than the kernels' arguments have room for, and than a rank may be named by 7 bits. */
+static const struct size_case beyond[] = {
+	{ 72, 1, 4, 128, 2, RM, FP8, 2, "32" },
+	{ 130, 1, 3, 8, 2, EM, PLAIN, 2, "32" },
+};
+
 /* Five blocks send, so that one of them only counts, also over several windows. */
 static const struct size_case blocks[] = {
 	{ 2, 2, 2, 8, 257, EM, PLAIN, 8, "32" },  { 2, 16, 32, 8, 200, EM, PLAIN, 8, "64" },
@@ -107,6 +113,7 @@ int main(int argc, char **argv)
 		{ "windows", windows, sizeof(windows) / sizeof(windows[0]) },
 		{ "rows", rows, sizeof(rows) / sizeof(rows[0]) },
 		{ "ranks", ranks, sizeof(ranks) / sizeof(ranks[0]) },
+		{ "beyond", beyond, sizeof(beyond) / sizeof(beyond[0]) },
 		{ "blocks", blocks, sizeof(blocks) / sizeof(blocks[0]) },
 		{ "many", many, sizeof(many) / sizeof(many[0]) },
 	};
@@ -123,7 +130,7 @@ int main(int argc, char **argv)
 		}
 	}
 	if (!known) {
-		fprintf(stderr, "usage: sizes windows|rows|many\n");
+		fprintf(stderr, "usage: sizes PART\n");
 		return 2;
 	}
 	return check_end();

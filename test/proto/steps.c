@@ -20,6 +20,7 @@ static void start_at(ncclEpGroup_t group, uint32_t step)
 	NEED(seq);
 	for (uint32_t i = 0; i < EP_GROUP_MAX_BLOCKS; i++) {
 		seq[i].step = step;
+		seq[i].busy = ep_seq_busy(group->config.shape.banks);
 	}
 	NEED_CUDA(cudaMemcpy(group->seq, seq, bytes, cudaMemcpyHostToDevice));
 	free(seq);

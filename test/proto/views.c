@@ -165,7 +165,8 @@ static void strike_rank(struct bench *b, uint32_t rank, uint32_t step)
 /* As the host does when it finds the rank's connection lost. */
 static void host_masks(struct bench *b, uint32_t rank)
 {
-	b->group->mask_due = (uint64_t)1 << rank;
+	ep_ranks_add(&b->group->mask_due, (uint32_t)rank);
+	b->group->masks_due = true;
 	(void)bench_masked(b->w, b->group);
 }
 

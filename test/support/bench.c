@@ -89,12 +89,11 @@ ncclEpGroup_t bench_group_bounded(ncclComm_t comm, const struct oracle_problem *
 	return group;
 }
 
-uint64_t bench_masked(struct world *w, ncclEpGroup_t group)
+void bench_mask(struct world *w, ncclEpGroup_t group, int mask[WORLD_MAX])
 {
-	int mask[WORLD_MAX], *device;
-	uint64_t masked = 0;
+	int *device;
 
-	NEED_CUDA(cudaMalloc((void **)&device, sizeof(mask)));
+	NEED_CUDA(cudaMalloc((void **)&device, WORLD_MAX * sizeof(int)));
 	OK(ncclEpMaskQuery(group, device, w->stream));
 	NEED_CUDA(cudaMemcpyAsync(mask, device, sizeof(int) * (size_t)w->nranks,
 				  cudaMemcpyDeviceToHost, w->stream));
@@ -102,6 +101,16 @@ uint64_t bench_masked(struct world *w, ncclEpGroup_t group)
 	NEED_CUDA(cudaFree(device));
 	for (int r = 0; r < w->nranks; r++) {
 		CHECK(mask[r] == 0 || mask[r] == 1);
+	}
+}
+
+uint64_t bench_masked(struct world *w, ncclEpGroup_t group)
+{
+	int mask[WORLD_MAX];
+	uint64_t masked = 0;
+
+	bench_mask(w, group, mask);
+	for (int r = 0; r < w->nranks && r < 64; r++) {
 		masked |= (uint64_t)!mask[r] << r;
 	}
 	return masked;

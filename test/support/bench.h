@@ -54,7 +54,8 @@ ncclEpGroup_t bench_group(struct world *w, const struct oracle_problem *p, uint3
 /* For ranks that get lost: two SMs, and waits that end. */
 ncclEpGroup_t bench_group_bounded(ncclComm_t comm, const struct oracle_problem *p, uint32_t flags,
 				  double timeout_ms);
-/* Bit r: this rank has masked rank r. */
+/* This rank's mask, [nranks]; and of the first 64 ranks, bit r: it has masked rank r. */
+void bench_mask(struct world *w, ncclEpGroup_t group, int mask[WORLD_MAX]);
 uint64_t bench_masked(struct world *w, ncclEpGroup_t group);
 
 /* Handle and buffers; the problem is copied. Inputs are loaded for the problem's seed. */

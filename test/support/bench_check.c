@@ -99,7 +99,7 @@ void bench_places(struct bench *b, bench_visit_fn visit, void *context)
 
 				if (ids[k] < 0 ||
 				    (uint32_t)ids[k] / local != (uint32_t)b->w->rank ||
-				    (p->absent >> b->w->rank & 1)) {
+				    oracle_absent(p, (uint32_t)b->w->rank)) {
 					continue;
 				}
 				if (p->layout == ORACLE_EXPERT_MAJOR) {

@@ -121,16 +121,14 @@ void world_meet_others(struct world *w, int absent)
 	}
 }
 
-/* Ids of communicators are numbered; the lowest member of each fetches its id. */
-static ncclComm_t make_comm(struct world *w, uint64_t members, uint32_t number)
+/* Ids of communicators are numbered; its rank 0 fetches its id. */
+static ncclComm_t make_comm(struct world *w, int nranks, int rank, uint32_t number)
 {
-	int lowest = __builtin_ctzll(members);
-	int rank = __builtin_popcountll(members & ((1ull << w->rank) - 1));
 	ncclComm_t comm = NULL;
 	double end = world_now() + MEET_SECONDS;
 
 	NEED(number < COMMS);
-	if (w->rank == lowest) {
+	if (rank == 0) {
 		NEED_OK(ncclGetUniqueId(&w->board->id[number]));
 		atomic_fetch_or(&w->board->ids, 1u << number);
 	}
@@ -138,22 +136,25 @@ static ncclComm_t make_comm(struct world *w, uint64_t members, uint32_t number)
 		NEED(world_now() < end);
 		doze();
 	}
-	NEED_OK(ncclCommInitRank(&comm, __builtin_popcountll(members), w->board->id[number], rank));
+	NEED_OK(ncclCommInitRank(&comm, nranks, w->board->id[number], rank));
 	return comm;
 }
 
 ncclComm_t world_comm(struct world *w, uint64_t members)
 {
 	static __thread uint32_t made;
+	int rank = __builtin_popcountll(members & ((1ull << w->rank) - 1));
 
+	NEED(w->nranks <= 64);
 	made++;
-	return members >> w->rank & 1 ? make_comm(w, members, made) : NULL;
+	return members >> w->rank & 1 ? make_comm(w, __builtin_popcountll(members), rank, made)
+				      : NULL;
 }
 
 static void run_rank(struct world *w, world_fn fn, void *arg)
 {
 	NEED_CUDA(cudaSetDevice(w->device));
-	w->comm = make_comm(w, (1ull << w->nranks) - 1, 0);
+	w->comm = make_comm(w, w->nranks, w->rank, 0);
 	NEED_CUDA(cudaStreamCreateWithFlags(&w->stream, cudaStreamNonBlocking));
 	fn(w, arg);
 	NEED_CUDA(cudaStreamDestroy(w->stream));
@@ -232,6 +233,11 @@ void world_run(int nranks, world_fn fn, void *arg)
 	}
 	NEED(nranks == environment("WORLD_SIZE", 1));
 	w.rank = environment("RANK", 0);
+	if (getenv("WORLD_INTERLEAVED")) {
+		int local = environment("LOCAL_WORLD_SIZE", 1);
+
+		w.rank = w.rank / local + w.rank % local * world_nodes();
+	}
 	NEED_CUDA(cudaGetDeviceCount(&devices));
 	w.device = environment("LOCAL_RANK", 0) % devices; /* each process may see its own only */
 	w.board = map_board();

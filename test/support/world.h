@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Ranks of a test. Under a launcher (RANK, WORLD_SIZE) a process is one rank, else ranks are
- * threads of this process. Either way they share a board: flags and numbers that all see.
+ * threads of this process. Either way they share a board: flags and numbers that all see. With
+ * WORLD_INTERLEAVED the launcher's ranks are numbered across its nodes: 0, 2, 4 on one, 1, 3, 5 on
+ * another.
  */
 #ifndef TEST_SUPPORT_WORLD_H
 #define TEST_SUPPORT_WORLD_H
 
 #include "support/check_nccl.h"
 
-#define WORLD_MAX 48
+#define WORLD_MAX 144
 #define WORLD_FLAGS 64
 
 struct world_board;
@@ -47,7 +49,7 @@ void world_meet_others(struct world *w, int absent);
 void world_raise(struct world *w, int flag, uint64_t value);
 uint64_t world_look(struct world *w, int flag, int rank);
 bool world_await(struct world *w, int flag, int rank, uint64_t value, double seconds);
-/* Another communicator: of the ranks in the bit set `members`; others get NULL. */
+/* Another communicator: of the ranks in the bit set `members`, at most 64; others get NULL. */
 ncclComm_t world_comm(struct world *w, uint64_t members);
 
 double world_now(void); /* seconds */

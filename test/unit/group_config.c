@@ -51,7 +51,7 @@ static void test_limits(void)
 	CHECK_REFUSED(algorithm, (ncclEpAlgorithm_t)2, 8, ncclInvalidArgument, "algorithm is 2");
 	CHECK_REFUSED(overflow_policy, (ncclEpOverflowPolicy_t)3, 8, ncclInvalidArgument,
 		      "overflow_policy is 3");
-	CHECK_REFUSED(num_qp_per_rank, 0, 65, ncclInvalidUsage, "has 65 ranks");
+	CHECK_REFUSED(num_qp_per_rank, 0, 1025, ncclInvalidUsage, "has 1025 ranks");
 	CHECK_REFUSED(num_qp_per_rank, 0, 7, ncclInvalidArgument, "multiple of the 7 ranks");
 }
 
@@ -81,6 +81,11 @@ static void test_product(void)
 	c.num_experts += 8;
 	CHECK_REASON(ep_group_config_make(&made, &c, &params, 8, 132), ncclInvalidArgument,
 		     "num_experts 32776 times max_dispatch_tokens_per_rank 65535");
+	c.num_experts = 1024;
+	OK(ep_group_config_make(&made, &c, &params, 1024, 132));
+	c.max_token_bytes = 33 * 480;
+	CHECK_REASON(ep_group_config_make(&made, &c, &params, 1024, 132), ncclInvalidArgument,
+		     "1024 ranks times config->max_dispatch_tokens_per_rank 65535 times 33 (quads");
 }
 
 static void test_automatic(void)
@@ -229,7 +234,7 @@ static void test_agreement(void)
 	made.node_code = 10203;
 	all[1] = ep_group_config_agreed(&made);
 	CHECK_REASON(ep_group_agreed_check(all, sizeof(all[0]), 2), ncclInvalidArgument,
-		     "NCCL_EP_NODE_SIZE (lists: two digits for each node) is 0 on rank 0 "
+		     "NCCL_EP_NODE_SIZE (lists: four digits for each node) is 0 on rank 0 "
 		     "but 10203 on rank 1");
 }
 
@@ -246,15 +251,17 @@ static void test_channels(void)
 	CHECK(ep_group_channels(&made, 2000) == 1);
 	made.rdma_queues = 15;
 	CHECK(ep_group_channels(&made, 0) == 0 && ep_group_channels(&made, 63) == 15);
-	ep_group_config_size(&made, 3);
+	made.rdma_queues = 3;
+	ep_group_config_size(&made, (struct ep_nodes_most){ 4, 4 });
 	CHECK(made.shape.channels == 3 && made.heap_bytes > alone && made.heap.topk == 8);
 	CHECK(made.heap_bytes >= made.heap.bytes && made.heap.signal_off);
-	ep_group_config_size(&made, 0);
+	made.rdma_queues = 0;
+	ep_group_config_size(&made, (struct ep_nodes_most){ 8, 0 });
 	CHECK(made.heap_bytes == alone);
 	c.rdma_buffer_size = alone; /* with RDMA, the same memory is not enough */
 	OK(ep_group_config_make(&made, &c, &params, 8, 132));
 	CHECK(made.heap.topk >= 8);
-	ep_group_config_size(&made, 8);
+	ep_group_config_size(&made, (struct ep_nodes_most){ 7, 7 });
 	CHECK(made.heap.topk == 8 && made.heap_bytes > alone);
 }
 
@@ -263,6 +270,7 @@ static void test_query(void)
 {
 	ncclEpGroupConfig_t c = good();
 	ncclEpExtMemory_t one = NCCL_EP_EXT_MEMORY_INIT, m = NCCL_EP_EXT_MEMORY_INIT;
+	ncclEpExtMemory_t said = NCCL_EP_EXT_MEMORY_INIT;
 
 	OK(ncclEpExtDeviceMemory(&c, 8, NCCL_EP_LAYOUT_UNSET, 0, &one));
 	OK(ep_group_config_make(&made, &c, &params, 8, 132));
@@ -270,8 +278,8 @@ static void test_query(void)
 	CHECK(one.group_bytes == one.heap_bytes + ep_group_workspace_bytes(8, 0));
 	m.remote_ranks = 4;
 	OK(ncclEpExtDeviceMemory(&c, 8, NCCL_EP_LAYOUT_UNSET, 0, &m));
-	ep_group_config_size(&made, 8);
-	CHECK(m.heap_bytes == made.heap_bytes && m.heap_bytes > one.heap_bytes);
+	ep_group_config_size(&made, (struct ep_nodes_most){ 4, 4 });
+	CHECK(m.heap_bytes == made.heap_bytes);
 	CHECK(m.group_bytes == m.heap_bytes + ep_group_workspace_bytes(8, 8));
 	m.size = NCCL_EP_EXT_MEMORY_V1_SIZE;
 	OK(ncclEpExtDeviceMemory(&c, 8, NCCL_EP_LAYOUT_UNSET, 0, &m));
@@ -283,7 +291,20 @@ static void test_query(void)
 	m.remote_ranks = 0;
 	setenv("NCCL_EP_NODE_SIZE", "7,1", 1);
 	OK(ncclEpExtDeviceMemory(&c, 8, NCCL_EP_LAYOUT_UNSET, 0, &m));
+	ep_group_config_size(&made, (struct ep_nodes_most){ 7, 7 });
 	CHECK(m.heap_bytes == made.heap_bytes);
+	unsetenv("NCCL_EP_NODE_SIZE");
+	said.remote_ranks = said.node_ranks = 7;
+	OK(ncclEpExtDeviceMemory(&c, 8, NCCL_EP_LAYOUT_UNSET, 0, &said));
+	CHECK(said.group_bytes == m.group_bytes);
+	said.remote_ranks = 3;
+	said.node_ranks = 4;
+	CHECK_REASON(ncclEpExtDeviceMemory(&c, 8, NCCL_EP_LAYOUT_UNSET, 0, &said),
+		     ncclInvalidArgument,
+		     "node_ranks is 4: with 8 ranks and 3 remote_ranks, the "
+		     "largest node has 5 to 8");
+	said.node_ranks = 9;
+	CHECK(ncclEpExtDeviceMemory(&c, 8, NCCL_EP_LAYOUT_UNSET, 0, &said) == ncclInvalidArgument);
 	setenv("NCCL_EP_NODE_SIZE", "8", 1);
 	OK(ncclEpExtDeviceMemory(&c, 8, NCCL_EP_LAYOUT_UNSET, 0, &m));
 	CHECK(m.group_bytes == one.group_bytes);

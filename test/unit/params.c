@@ -86,17 +86,17 @@ static void test_names(void)
 
 static void test_lists(void)
 {
-	static const char *const wrong[] = { "x",    "1,",  ",1",   "1,,2",      "1,0,2", "65",
-					     "-1",   "1;2", "1 2",  "1,2x",      "0,1",   "",
-					     "1,65", "1,a", "0x10", "4294967297" };
+	static const char *const wrong[] = { "x",      "1,",  ",1",   "1,,2",      "1,0,2", "1025",
+					     "-1",     "1;2", "1 2",  "1,2x",      "0,1",   "",
+					     "1,1025", "1,a", "0x10", "4294967297" };
 	struct ep_params p;
 	int64_t v = -7;
 
 	setenv("NCCL_EP_NODE_SIZE", "1, 2,3 ", 1);
-	CHECK(ep_params_read(&p) == ncclSuccess && p.value[EP_PARAM_NODE_SIZE] == 10203);
+	CHECK(ep_params_read(&p) == ncclSuccess && p.value[EP_PARAM_NODE_SIZE] == 100020003);
 	CHECK(p.node_size.count == 3 && p.node_size.item[0] == 1);
 	CHECK(p.node_size.item[1] == 2 && p.node_size.item[2] == 3);
-	setenv("NCCL_EP_NODE_SIZE", "64", 1);
+	setenv("NCCL_EP_NODE_SIZE", "1024", 1);
 	CHECK(ep_params_read(&p) == ncclSuccess && p.node_size.count == 1);
 	setenv("NCCL_EP_NODE_SIZE", "0", 1);
 	CHECK(ep_params_read(&p) == ncclSuccess && p.node_size.count == 0);
@@ -104,7 +104,7 @@ static void test_lists(void)
 	CHECK(ep_params_read(&p) == ncclSuccess && p.node_size.count == 0);
 	for (size_t i = 0; i < EP_ARRAY_SIZE(wrong); i++) {
 		CHECK_REASON(ep_param_parse(EP_PARAM_NODE_SIZE, wrong[i], &v), ncclInvalidUsage,
-			     "is not a number or a list of numbers from 1 to 64");
+			     "is not a number or a list of numbers from 1 to 1024, 64 at most");
 	}
 	CHECK(v == -7);
 	CHECK_REASON(ep_param_parse(EP_PARAM_RDMA_DEPTH, "96", &v), ncclInvalidUsage,
@@ -115,10 +115,13 @@ static void test_lists(void)
 	CHECK(ep_param_parse(EP_PARAM_RDMA_QUEUES, "16", &v) == ncclInvalidUsage);
 }
 
+#define RANKS 8
+
 static bool nodes_are(const char *text, int nranks, const char *expected)
 {
-	struct ep_ident idents[EP_NODES_MAX_RANKS];
-	uint32_t node[EP_NODES_MAX_RANKS];
+	struct ep_ident idents[RANKS];
+	uint32_t node[RANKS];
+	struct ep_nodes_most most = { 0, 0 };
 	struct ep_params p;
 
 	setenv("NCCL_EP_NODE_SIZE", text, 1);
@@ -138,13 +141,16 @@ static bool nodes_are(const char *text, int nranks, const char *expected)
 		}
 	}
 	for (int r = 0; r < nranks; r++) {
-		uint32_t remote = 0;
+		uint32_t near = 0;
 
 		for (int i = 0; i < nranks; i++) {
-			remote += expected[i] != expected[r];
+			near += expected[i] == expected[r];
 		}
-		CHECK(ep_nodes_remote(node, nranks, r) == remote);
+		most.near = near > most.near ? near : most.near;
+		most.remote = nranks - near > most.remote ? nranks - near : most.remote;
 	}
+	CHECK(ep_nodes_most(node, nranks).near == most.near);
+	CHECK(ep_nodes_most(node, nranks).remote == most.remote);
 	return true;
 }
 

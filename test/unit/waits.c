@@ -34,7 +34,7 @@ static struct memory wait_with(struct waits_args args, uint64_t progress)
 	args.g.state = &m->state;
 	args.g.records = m->records;
 	args.g.async_error = &m->async_error;
-	args.g.heap[0] = (unsigned char *)m->heap;
+	args.g.heap[0] = args.g.heap[1] = args.g.own = (unsigned char *)m->heap;
 	m->heap[1] = progress;
 	args.word = &m->word;
 	args.out = &m->out;

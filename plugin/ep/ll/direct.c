@@ -22,7 +22,7 @@ static const char *ep_ll_direct_excluded(const struct ep_dispatch *d)
 	    d->recipe == NCCL_EP_DISP_QUANT_DS_FP8E3M4) {
 		return "only rank-major dispatch with recipe NONE or FWD can be direct";
 	}
-	if (d->h->group->remote) {
+	if (d->h->group->remote_ranks) {
 		return "only a group whose ranks are all of one node can dispatch directly";
 	}
 	if (d->h->group->nranks > EP_LL_DIRECT_RANKS) {

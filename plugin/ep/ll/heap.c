@@ -44,8 +44,8 @@ static void ep_ll_stage_make(struct ep_ll_heap *h, const struct ep_shape *shape,
 	uint64_t side = 0;
 
 	(void)ep_ll_take(&side, (uint64_t)EP_LL_STAGE_ROWS * ep_ll_row_stride(quads, 0), 1);
-	h->areas.stage_header_off =
-		ep_ll_take(&side, (uint64_t)shape->nranks * EP_LL_STAGE_ROWS * headers, EP_LL_LINE);
+	h->areas.stage_header_off = ep_ll_take(
+		&side, (uint64_t)shape->remote_ranks * EP_LL_STAGE_ROWS * headers, EP_LL_LINE);
 	h->g.stage_side_bytes = ep_round_up(side, EP_LL_LINE);
 	h->g.stage_off =
 		ep_ll_take(&h->g.bytes, 2 * shape->channels * h->g.stage_side_bytes, EP_LL_PAGE);
@@ -64,7 +64,8 @@ struct ep_ll_heap ep_ll_heap_make(const struct ep_shape *shape, uint32_t topk)
 	uint32_t quads = ep_ll_max_quads(shape->max_token_bytes);
 	uint64_t row_bytes = ep_ll_row_stride(quads, 1), packets = 0;
 	uint64_t b = shape->max_tokens;
-	uint64_t rows = ep_max_u64(shape->nranks * b, b * topk); /* dispatch, combine */
+	/* dispatch, and combine, where rows of this rank itself do not move */
+	uint64_t rows = ep_max_u64(shape->near_ranks * b, shape->near_ranks > 1 ? b * topk : 0);
 	struct ep_ll_heap h = { .g.topk = topk };
 
 	for (uint32_t layout = EP_LL_EXPERT_MAJOR; layout <= EP_LL_RANK_MAJOR; layout++) {
@@ -75,18 +76,19 @@ struct ep_ll_heap ep_ll_heap_make(const struct ep_shape *shape, uint32_t topk)
 	h.areas.flag_off = ep_round_up(packets, EP_LL_LINE);
 	h.areas.row_off = ep_round_up(h.areas.flag_off + rows * 4 * EP_LL_MAX_PARTS, EP_LL_LINE);
 	h.bank_bytes = h.areas.row_off + rows * row_bytes;
-	if (shape->channels) {
+	if (shape->remote_ranks) {
+		rows = ep_max_u64(shape->remote_ranks * b, b * topk);
 		h.areas.remote_row_off =
 			ep_ll_take(&h.bank_bytes, rows * ep_ll_row_stride(quads, 0), EP_LL_LINE);
 	}
 	h.bank_bytes = ep_round_up(h.bank_bytes, EP_LL_PAGE);
 
-	h.g.bytes = EP_HEAP_HEADER_BYTES;
+	h.g.bytes = EP_HEAP_HEADER_BYTES(shape->nranks);
 	h.g.progress_off = ep_ll_take(&h.g.bytes, 16ull * shape->nranks, EP_LL_LINE);
 	h.g.clean_off = ep_ll_take(&h.g.bytes, 16ull * shape->nranks, EP_LL_LINE);
 	h.g.signal_off = ep_ll_take(&h.g.bytes, 8ull * shape->nranks * shape->channels, EP_LL_LINE);
 	h.g.bytes = ep_round_up(h.g.bytes, EP_LL_PAGE);
-	for (int i = 0; i < EP_GROUP_BANKS; i++) {
+	for (uint32_t i = 0; i < shape->banks; i++) {
 		h.areas.bank_off[i] = h.g.bytes;
 		h.g.bytes += h.bank_bytes;
 	}
@@ -135,8 +137,8 @@ uint32_t ep_ll_fp8_quads(uint32_t hidden)
 
 uint32_t ep_ll_max_quads(uint32_t bytes)
 {
-	/* quantised, 128 channels take 132 bytes */
-	uint32_t channels = bytes / 132 * 128;
+	/* a bf16 row, quantised, or just a quantised row, of which 128 channels take 132 bytes */
+	uint32_t channels = bytes % 132 == 0 ? bytes / 132 * 128 : bytes / 2;
 
 	return (uint32_t)ep_max_u64(ep_ll_copy_quads(bytes), ep_ll_fp8_quads(channels));
 }

@@ -45,7 +45,11 @@ struct ep_ll_heap ep_ll_heap_make(const struct ep_shape *shape, uint32_t topk);
 struct ep_ll_handle_layout ep_ll_handle_layout_make(const struct ep_shape *shape, uint32_t layout,
 						    uint32_t topk);
 
-/* Quads of the largest row of `bytes` bytes, copied or quantised, scales included. */
+/*
+ * Quads of the largest row in a group whose max_token_bytes is `bytes`: so many bytes copied, scales
+ * included, and quantised what is bf16 of so many bytes. Where these are just what a quantised row
+ * and its scales take, that fits, too.
+ */
 uint32_t ep_ll_max_quads(uint32_t bytes);
 
 /* Quads of a row of `bytes` copied bytes, and of `hidden` channels quantised to FP8. */

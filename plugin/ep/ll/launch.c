@@ -108,7 +108,7 @@ static struct ep_ll_operation ep_ll_operation_of(const struct ncclEpHandle *h)
 		.shape = g->config.shape,
 		.geometry = g->ll->geometry,
 		.lines = g->lines,
-		.remote = g->remote != 0,
+		.remote = g->remote_ranks != 0,
 		.layout = h->layout,
 		.topk = h->topk,
 		.num_tokens = h->num_tokens,
@@ -190,6 +190,22 @@ static ncclResult_t ep_ll_begin(struct ncclEpHandle *h, const struct ep_ll_plan 
 	return ncclSuccess;
 }
 
+/* Quantised rows are padded to whole tiles: not all that max_token_bytes admits need fit. */
+static ncclResult_t ep_ll_check_row(const struct ep_dispatch *d, uint32_t quads)
+{
+	uint32_t bytes = d->h->group->config.shape.max_token_bytes;
+	uint32_t room = ep_ll_max_quads(bytes);
+
+	if (quads <= room) {
+		return ncclSuccess;
+	}
+	return ep_fail(ncclInvalidArgument,
+		       "a quantised row of %u elements takes %u bytes on its way, with the group's "
+		       "max_token_bytes of %u there is room for %u: set it to %u",
+		       d->hidden, quads * EP_LL_QUAD_BYTES, bytes, room * EP_LL_QUAD_BYTES,
+		       quads * EP_LL_QUAD_BYTES);
+}
+
 ncclResult_t ep_ll_dispatch(const struct ep_dispatch *d, cudaStream_t stream)
 {
 	struct ep_ll_operation operation = ep_ll_operation_of(d->h);
@@ -204,6 +220,7 @@ ncclResult_t ep_ll_dispatch(const struct ep_dispatch *d, cudaStream_t stream)
 	operation.row_bytes = d->token_bytes + d->scale_bytes;
 	operation.hidden = d->hidden;
 	p = ep_ll_plan_make(&operation);
+	EP_CHECK(ep_ll_check_row(d, p.row_quads));
 	a->tokens = d->tokens.data;
 	a->scales = d->scales.data;
 	a->out_tokens = d->out_tokens.data;

@@ -11,7 +11,15 @@ pthread_cond_t vc_done = PTHREAD_COND_INITIALIZER;
 struct CUstream_st *vc_streams;
 
 static struct CUstream_st *vc_legacy[VC_MAX_DEVICES];
-static __thread struct CUstream_st *vc_per_thread[VC_MAX_DEVICES];
+
+/* Streams of one thread. Not in thread-local memory itself: programs that load this library late have
+ * little room there. */
+struct vc_thread_streams {
+	struct vc_thread_streams *next;
+	struct CUstream_st *of[VC_MAX_DEVICES];
+};
+static struct vc_thread_streams *vc_threads;
+static __thread struct vc_thread_streams *vc_per_thread;
 
 static struct CUstream_st *vc_stream_new(int device, unsigned int flags, int priority)
 {
@@ -48,6 +56,23 @@ void vc_stream_put(struct CUstream_st *stream)
 	free(stream);
 }
 
+/* Under the lock. */
+static struct CUstream_st *vc_stream_per_thread(int device)
+{
+	if (!vc_per_thread) {
+		vc_per_thread = calloc(1, sizeof(*vc_per_thread));
+		if (!vc_per_thread) {
+			return NULL;
+		}
+		vc_per_thread->next = vc_threads;
+		vc_threads = vc_per_thread;
+	}
+	if (!vc_per_thread->of[device]) {
+		vc_per_thread->of[device] = vc_stream_new(device, 0, 0);
+	}
+	return vc_per_thread->of[device];
+}
+
 struct CUstream_st *vc_stream_find(cudaStream_t handle)
 {
 	int device = vc_device_current();
@@ -64,10 +89,7 @@ struct CUstream_st *vc_stream_find(cudaStream_t handle)
 		return vc_legacy[device];
 	}
 	if (handle == cudaStreamPerThread) {
-		if (!vc_per_thread[device]) {
-			vc_per_thread[device] = vc_stream_new(device, 0, 0);
-		}
-		return vc_per_thread[device];
+		return vc_stream_per_thread(device);
 	}
 	for (stream = vc_streams; stream; stream = stream->next) {
 		if (stream == handle && !stream->destroyed) {

@@ -14,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define VC_MAX_DEVICES 64
+#define VC_MAX_DEVICES 256
 #define VC_SM_THREADS 2048u
 #define VC_SM_SHARED (228u * 1024)
 #define VC_SM_SHARED_RESERVED 1024u /* the system's share of each block */
