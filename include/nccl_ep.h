@@ -223,8 +223,10 @@ typedef struct {
 	 * whole milliseconds, 0 is 100 s. The environment variable NCCL_EP_TIMEOUT_MS wins. */
 	uint64_t timeout_ns;
 	/* Since API version 2: */
-	/* ON: every dispatch must be rank-major, without quantisation, and have a window behind
-	 * outputs->tokens or outputs->scales. Low latency stages rows in any mode. */
+	/* Low latency, rank-major dispatch with recipe NONE or FWD, all ranks of one node: may peers
+	 * store rows straight into outputs->tokens and outputs->scales, where all of these are
+	 * windows? AUTO: yes, if a dispatch can be large (NCCL_EP_LL_DIRECT_BYTES); OFF: no; ON: yes,
+	 * and a dispatch that is of another kind, or has a window behind neither, is refused. */
 	ncclEpZeroCopyMode_t zero_copy;
 	ncclEpOverflowPolicy_t overflow_policy; /* high throughput */
 	/* Largest K of any handle, at most E; 0: unset. Low latency only makes room for it. */
@@ -461,7 +463,13 @@ typedef struct {
  *
  * Rows are multiples of 16 bytes and, with their scales, at most max_token_bytes. (Quantised rows:
  * there is room if that is 2 bytes per element, or just what such a row takes.) Storage is 16-byte
- * aligned. outputs->tokens and outputs->scales may be given as windows.
+ * aligned. Any tensor may be given as a window (NCCL 2.29 and later).
+ *
+ * Where zero_copy lets peers store into outputs->tokens and outputs->scales, all ranks must pass the
+ * same offset in the same window, registered by all of them. Peers store between the start of the
+ * dispatch on `stream` and its end (with send_only: that of ncclEpComplete; the send half then lasts
+ * until all ranks have started theirs), and at no other time, except that a rank which was given up
+ * and comes back may store its own rows until the next operation begins here.
  *
  * ncclInvalidArgument: anything above not met; no routing; zero_copy ON that cannot be done.
  * ncclInvalidUsage: backward pass; an operation of this handle, or two of the group (one, with ranks

@@ -58,7 +58,6 @@ EP_DEV bool ep_ll_ctrl_take(const struct ep_ll_dispatch_args &a, const struct ep
 			    uint32_t d0, uint32_t d1)
 {
 	const struct ep_ll_common &c = a.c;
-	uint32_t kind = ep_ll_kind(a);
 
 	if (which == 0) {
 		t.rows[r] = ep_min_u32(d0, c.max_tokens);
@@ -68,9 +67,9 @@ EP_DEV bool ep_ll_ctrl_take(const struct ep_ll_dispatch_args &a, const struct ep
 	}
 	t.channel_tokens[r] = ep_max_u32(d0 >> 16, 1);
 	d0 &= 0xffff;
-	if (d0 != c.row_quads || d1 != kind) {
+	if (d0 != c.row_quads || d1 != a.kind) {
 		ep_mask_peer(c.g, op, EP_CAUSE_MISMATCH, EP_WAIT_DISPATCH_COUNT, r,
-			     d0 != c.row_quads ? d0 : d1, d0 != c.row_quads ? c.row_quads : kind);
+			     d0 != c.row_quads ? d0 : d1, d0 != c.row_quads ? c.row_quads : a.kind);
 		return false;
 	}
 	return true;

@@ -9,14 +9,6 @@
 #include "device/ll/rows.h"
 #include "device/simt/numeric.h"
 
-/* What all ranks must agree on besides the size of a row. */
-EP_DEV uint32_t ep_ll_kind(const struct ep_ll_dispatch_args &a)
-{
-	uint32_t quantised = a.out_token_bytes != a.token_bytes;
-
-	return a.c.topk | a.c.layout << 8 | quantised << 12 | a.scale_bytes / 16 << 16;
-}
-
 /* Bits 0..lanes-1 of `hits`, turned so that bit 0 of the result is bit `turn`. */
 EP_DEV uint32_t ep_ll_turned_hits(uint32_t hits, uint32_t turn, uint32_t lanes)
 {

@@ -91,6 +91,7 @@ void ep_simt_called(const char *name) __attribute__((noreturn));
 		ep_simt_called(#name);                                                             \
 	}                                                                                          \
 	static void name##_ep_body(const struct args_struct &a)
+#define EP_KERNEL_ALONE EP_KERNEL
 
 EP_DEV uint32_t ep_tid(void)
 {

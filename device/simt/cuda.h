@@ -9,6 +9,10 @@
 #define EP_KERNEL(name, args_struct, max_threads)                                                  \
 	extern "C" __global__ void __launch_bounds__(max_threads)                                  \
 		name(const __grid_constant__ struct args_struct a)
+/* Else the compiler may rather spill registers than keep a second block from the SM. */
+#define EP_KERNEL_ALONE(name, args_struct, max_threads)                                            \
+	extern "C" __global__ void __launch_bounds__(max_threads, 1)                               \
+		name(const __grid_constant__ struct args_struct a)
 #define EP_PRAGMA(text) _Pragma(#text)
 #define EP_UNROLL(n) EP_PRAGMA(unroll n)
 

@@ -11,6 +11,7 @@
  *   EP_KERNEL(name, args_struct, max_threads) { ... uses `a`, a const struct args_struct & ... }
  *       One struct argument, so that a launch is one call on both machines. The host refers to the
  *       kernel by EP_KERNEL_DECL(name) and launches it with cudaLaunchKernelExC(cfg, name, args).
+ *       EP_KERNEL_ALONE is the same for a kernel that may have all registers of an SM.
  *   EP_DEV          qualifies every device function, EP_DEV_COLD those that stand out of the way of
  *                   instruction caches because they hardly ever run. Those take structs by value.
  *   EP_SHARED(type, name)   block-shared storage with static size. Uninitialised at block start.
@@ -39,7 +40,7 @@
  *       the threads of that barrier wrote before it. Threads that store flags behind a fence taken
  *       by another thread need a barrier between the two.
  *   ep_st_retired_sys_u64(p, v), ep_ld_retired_sys_u64(p), and ep_ld_retired_sys_u32(p) of its half
- *       For progress words only. Whoever sees the value may overwrite what earlier kernels of the
+ *       For progress words, and for words that say that a step has started. Whoever sees the value may overwrite what earlier kernels of the
  *       storing stream read or wrote. The kernel boundary before the store has ordered those
  *       accesses already, so on a GPU these are relaxed (st.relaxed.sys, ld.relaxed.sys) and
  *       there is no fence. On the CPU they are a release and an acquire.

@@ -35,6 +35,10 @@ const struct ep_param_def ep_param_table[EP_PARAMS] = {
 			      "IPC. Forcing a way that some rank has not is an error. auto: the best "
 			      "that all ranks can",
 			      "auto|window|ipc" },
+	[EP_PARAM_LL_DIRECT_BYTES] = { "NCCL_EP_LL_DIRECT_BYTES", 1 << 20, -1, INT64_C(1) << 40,
+				       "low latency: zero_copy AUTO dispatches directly to outputs that "
+				       "are windows, if rows of max_dispatch_tokens_per_rank tokens "
+				       "have that many bytes; -1: never. The same on all ranks" },
 	[EP_PARAM_NODE_SIZE] = { "NCCL_EP_NODE_SIZE", 0, 0, EP_PARAM_NODE_MAX,
 				 "for tests: ranks of a node, or a list with those of each node; "
 				 "ranks of different nodes use RDMA even on one host. The same on "

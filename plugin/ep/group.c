@@ -180,6 +180,7 @@ static void ep_group_free(struct ncclEpGroup *g)
 		(void)cudaGetLastError();
 	}
 	free(g->ll);
+	ep_windows_free(&g->windows);
 	free(g->stats_host);
 	free(g->mask_host);
 	free(g->idents);

@@ -8,6 +8,7 @@
 #include "device/group/layout.h"
 #include "ep/call.h"
 #include "ep/group_config.h"
+#include "ep/window.h"
 
 struct ncclEpGroup {
 	pthread_mutex_t lock;
@@ -28,6 +29,7 @@ struct ncclEpGroup {
 	bool heap_warned;          /* that it is larger than the caller wants */
 	struct ep_dev_group dev;   /* as kernels see the group; filled when the heap is bound */
 	bool lines;
+	struct ep_windows windows;
 	struct ep_ll *ll; /* low latency's state; NULL in groups of another algorithm */
 
 	uint32_t remote_ranks; /* of other nodes; if a rank has some, all have */

@@ -189,6 +189,7 @@ ncclResult_t ep_group_config_make(struct ep_group_config *out, const ncclEpGroup
 	out->enable_mask = c->enable_mask != 0;
 	out->zero_copy = c->zero_copy;
 	out->alloc = c->alloc;
+	out->direct_bytes = params->value[EP_PARAM_LL_DIRECT_BYTES];
 	out->lines_choice = (int)params->value[EP_PARAM_LL_LINES];
 	out->memory = (enum ep_memory)params->value[EP_PARAM_MEMORY];
 	out->node_size = params->node_size;
@@ -216,6 +217,7 @@ static const char *const ep_agreed_names[EP_GROUP_AGREED] = {
 	"config->num_topk",
 	"config->zero_copy",
 	"environment variable NCCL_EP_LL_LINES",
+	"environment variable NCCL_EP_LL_DIRECT_BYTES",
 	"environment variable NCCL_EP_NODE_SIZE (lists: four digits for each node)",
 	"environment variable NCCL_EP_RDMA_QUEUES",
 	"the library's heap layout",
@@ -234,6 +236,7 @@ struct ep_group_agreed ep_group_config_agreed(const struct ep_group_config *c)
 		c->num_topk,
 		c->zero_copy,
 		(uint64_t)c->lines_choice,
+		(uint64_t)c->direct_bytes,
 		(uint64_t)c->node_code,
 		c->rdma_queues,
 		c->heap.bytes,

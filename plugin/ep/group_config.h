@@ -23,7 +23,8 @@ struct ep_group_config {
 	int64_t node_code;    /* the same as a number, for comparison; 0: not set */
 	uint32_t rdma_queues; /* asked for; 0: automatic */
 	uint32_t rdma_depth;
-	uint32_t rdma_mode; /* enum ep_gda_mode */
+	uint32_t rdma_mode;   /* enum ep_gda_mode */
+	int64_t direct_bytes; /* zero_copy AUTO is direct from so many bytes on; -1: never */
 	int lines_choice; /* rows travel as lines: 0 no, 1 yes, -1 if all GPUs are joined by NVLink */
 	ncclEpZeroCopyMode_t zero_copy;
 	ncclEpAllocConfig_t alloc;
@@ -43,7 +44,7 @@ uint32_t ep_group_channels(const struct ep_group_config *config, uint32_t remote
 void ep_group_config_size(struct ep_group_config *config, struct ep_nodes_most nodes);
 
 /* What ranks have to agree in. */
-#define EP_GROUP_AGREED 13
+#define EP_GROUP_AGREED 14
 struct ep_group_agreed {
 	uint64_t value[EP_GROUP_AGREED];
 };

@@ -26,6 +26,7 @@ static const char *ep_record_awaited(uint32_t site)
 		[EP_WAIT_CLEAN] = "its arrival",
 		[EP_WAIT_RDMA_SLOT] = "a free send queue entry",
 		[EP_WAIT_RDMA_COMPLETION] = "a completion",
+		[EP_WAIT_DISPATCH_OUTPUT] = "its word that its outputs may be written",
 		[EP_WAIT_AGREEMENT] = "the decision of another block here whether it has come",
 	};
 
@@ -182,12 +183,21 @@ static ncclResult_t ep_record_fatal(struct ncclEpGroup *group, const struct ep_r
 		return ep_fail(ncclInvalidUsage, "%s %u: %s; destroy the group",
 			       ep_record_operation(r), r->step, ep_record_misuse(r));
 	}
+	if (r->cause == EP_CAUSE_MISMATCH && r->site == EP_WAIT_DISPATCH_OUTPUT) {
+		return ep_fail(
+			ncclRemoteError,
+			"dispatch %u: rank %u (pid %d on %s) has its outputs at other "
+			"offsets of their windows than rank %d: all ranks must pass the same "
+			"win_offset of the same window; destroy the group",
+			r->step, r->peer, peer->pid, peer->hostname, group->rank);
+	}
 	if (r->cause == EP_CAUSE_MISMATCH) {
 		return ep_fail(
 			ncclRemoteError,
 			"%s %u: rank %u (pid %d on %s) runs another operation than rank %d: its "
 			"rows have %lld quads of %u bytes, ours %lld (if these are equal, "
-			"layout, top-k or counts differ); all ranks must make the same calls "
+			"layout, top-k or counts differ, or only one has windows for its outputs); "
+			"all ranks must make the same calls "
 			"with the same shapes; destroy the group",
 			ep_record_operation(r), r->step, r->peer, peer->pid, peer->hostname,
 			group->rank, (long long)r->value, group->config.algo->limits.quad_bytes,

@@ -175,6 +175,7 @@ ncclResult_t ep_view_make(struct ep_view *view, ncclComm_t comm, const ncclEpTen
 	view->data = t->data;
 	view->elem_bytes = ep_dtype_bytes(t->datatype);
 	view->datatype = t->datatype;
+	view->ndim = ndim;
 	view->sizes = t->sizes;
 	if (empty || view->data) {
 		return ncclSuccess;

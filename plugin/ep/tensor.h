@@ -12,6 +12,7 @@ struct ep_view {
 	void *data; /* NULL only if an extent is 0 */
 	uint32_t elem_bytes;
 	ncclDataType_t datatype;
+	unsigned int ndim;
 	const size_t *sizes;
 };
 

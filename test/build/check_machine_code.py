@@ -55,6 +55,7 @@ KERNELS = {
     "ep_ll_dispatch_fp8_kernel": DISPATCH,
     "ep_ll_dispatch_remote_kernel": DISPATCH,
     "ep_ll_dispatch_fp8_remote_kernel": DISPATCH,
+    "ep_ll_dispatch_direct_kernel": Expect(),
 }
 
 NONE = 7  # the number of no scoreboard

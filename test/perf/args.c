@@ -142,6 +142,9 @@ static int parse_option(int letter, const char *text, struct perf_options *opt)
 	case OPT_MASK:
 		opt->mask = 1;
 		return 0;
+	case OPT_WINDOWS:
+		opt->windows = 1;
+		return 0;
 	case OPT_NO_ALIGN:
 		opt->align = 0;
 		return 0;

@@ -23,6 +23,7 @@ enum perf_option_id { /* of options without a letter; others are called by their
 	OPT_IDS,
 	OPT_STAGED,
 	OPT_MASK,
+	OPT_WINDOWS,
 	OPT_UNEVEN,
 	OPT_CAPACITY,
 	OPT_CHAINS,
@@ -46,7 +47,7 @@ struct perf_option {
 	size_t at;
 };
 
-#define PERF_NOPTIONS 42
+#define PERF_NOPTIONS 43
 extern const struct perf_option perf_option_table[PERF_NOPTIONS];
 
 void perf_args_usage(FILE *to);

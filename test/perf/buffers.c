@@ -166,6 +166,26 @@ static int device_memory(struct perf_rank *r, void **at, size_t bytes)
 	return 0;
 }
 
+/* The same, in a window of all ranks if the run is to use windows. */
+static int output_memory(struct perf_rank *r, void **at, ncclWindow_t *window, size_t bytes)
+{
+	if (!r->perf->opt.windows || bytes == 0) {
+		return device_memory(r, at, bytes);
+	}
+	if (ncclMemAlloc(at, bytes) != ncclSuccess) {
+		*at = NULL;
+		snprintf(r->failure, sizeof(r->failure), "ncclMemAlloc of %zu MiB: %.150s",
+			 bytes >> 20, ncclGetLastError(NULL));
+		return -1;
+	}
+	if (ncclCommWindowRegister(r->comm, *at, bytes, window, 0) != ncclSuccess || !*window) {
+		*window = NULL;
+		snprintf(r->failure, sizeof(r->failure), "ncclCommWindowRegister gives no window");
+		return -1;
+	}
+	return 0;
+}
+
 int perf_buffers_alloc(struct perf_rank *r)
 {
 	const struct oracle_problem *p = &r->perf->opt.problem;
@@ -191,8 +211,8 @@ int perf_buffers_alloc(struct perf_rank *r)
 	    device_memory(r, &b->in_scales, tokens * scale_bytes) ||
 	    device_memory(r, &b->ids, routing * 8) ||
 	    device_memory(r, &b->weights, routing * sizeof(float)) ||
-	    device_memory(r, &b->out_tokens, b->out_tokens_bytes) ||
-	    device_memory(r, &b->out_scales, b->out_scales_bytes) ||
+	    output_memory(r, &b->out_tokens, &b->tokens_window, b->out_tokens_bytes) ||
+	    output_memory(r, &b->out_scales, &b->scales_window, b->out_scales_bytes) ||
 	    device_memory(r, &b->out_weights, b->routing_elements * sizeof(float)) ||
 	    device_memory(r, &b->out_idx, b->routing_elements * sizeof(int32_t)) ||
 	    device_memory(r, &b->counts, blocks * sizeof(int32_t)) ||
@@ -206,13 +226,27 @@ int perf_buffers_alloc(struct perf_rank *r)
 	return 0;
 }
 
+static void output_free(struct perf_rank *r, void *at, ncclWindow_t window)
+{
+	if (window) {
+		PERF_NCCL(r, ncclCommWindowDeregister(r->comm, window));
+	}
+	if (at && r->perf->opt.windows) {
+		PERF_NCCL(r, ncclMemFree(at));
+	} else if (at) {
+		PERF_CUDA(r, cudaFree(at));
+	}
+}
+
 void perf_buffers_free(struct perf_rank *r)
 {
 	struct perf_buffers *b = &r->buf;
-	void *const all[] = { b->in_tokens,  b->in_scales,    b->ids,         b->weights,
-			      b->out_tokens, b->out_scales,   b->out_weights, b->out_idx,
-			      b->counts,     b->align_counts, b->combine_in,  b->combine_out };
+	void *const all[] = { b->in_tokens,   b->in_scales,  b->ids,    b->weights,
+			      b->out_weights, b->out_idx,    b->counts, b->align_counts,
+			      b->combine_in,  b->combine_out };
 
+	output_free(r, b->out_tokens, b->tokens_window);
+	output_free(r, b->out_scales, b->scales_window);
 	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
 		if (all[i]) {
 			PERF_CUDA(r, cudaFree(all[i]));

@@ -70,6 +70,7 @@ static void prepare_dispatch(struct perf_rank *r)
 	c->dispatch_in.tokens = tensor(&c->in_tokens, in, b->in_tokens, 2, r->tokens, p->hidden, 0);
 	c->dispatch_out.tokens =
 		tensor(&c->out_tokens, out, b->out_tokens, 3, blocks, rows, p->hidden);
+	c->out_tokens.t.win_hdl = b->tokens_window;
 	tensor(&c->ids, r->perf->opt.ids64 ? ncclInt64 : ncclInt32, b->ids, 2, r->tokens, p->topk,
 	       0);
 	tensor(&c->weights, ncclFloat32, b->weights, 2, r->tokens, p->topk, 0);
@@ -85,6 +86,7 @@ static void prepare_dispatch(struct perf_rank *r)
 	if (p->quant != ORACLE_QUANT_NONE) {
 		c->dispatch_out.scales = tensor(&c->out_scales, ncclFloat32, b->out_scales, 3,
 						blocks, rows, oracle_scale_count(p));
+		c->out_scales.t.win_hdl = b->scales_window;
 	}
 	if (p->quant == ORACLE_QUANT_FORWARD) {
 		c->dispatch_in.scales = tensor(&c->in_scales, ncclFloat32, b->in_scales, 2,

@@ -49,13 +49,14 @@ static void put_problem(FILE *f, const struct perf *perf)
 	put_string(f, "", "routing", p->routing.text);
 	fprintf(f,
 		", \"drop\": %g, \"seed\": %llu, \"uneven\": %s, \"capacity\": %u, \"sms\": %u, "
-		"\"staged\": %s, \"mask\": %s,\n    \"iterations\": %u, \"warmup\": %u, "
+		"\"staged\": %s, \"mask\": %s, \"windows\": %s,\n    \"iterations\": %u, \"warmup\": %u, "
 		"\"graph_replays\": %u, \"aligned\": %s, \"average\": \"%s\", "
 		"\"floor_gbs\": %g},\n",
 		p->drop_ppm / 1e6, (unsigned long long)p->seed, p->uneven ? "true" : "false",
 		opt->capacity, opt->sms, opt->staged ? "true" : "false",
-		opt->mask ? "true" : "false", opt->iters, opt->warmup, opt->graph,
-		opt->align ? "true" : "false", averages[opt->average], opt->floor_gbs);
+		opt->mask ? "true" : "false", opt->windows ? "true" : "false", opt->iters,
+		opt->warmup, opt->graph, opt->align ? "true" : "false", averages[opt->average],
+		opt->floor_gbs);
 }
 
 static void put_ranks(FILE *f, const struct perf *perf)

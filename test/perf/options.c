@@ -60,6 +60,8 @@ const struct perf_option perf_option_table[PERF_NOPTIONS] = {
 	{ OPT_SMS, "sms", "N", "auto", "max_num_sms of the group", 1, 100000, AT(sms) },
 	{ OPT_STAGED, "staged", NULL, "", "send_only and ncclEpComplete", 0, 0, 0 },
 	{ OPT_MASK, "mask", NULL, "", "enable_mask", 0, 0, 0 },
+	{ OPT_WINDOWS, "windows", NULL, "",
+	  "dispatch's rows and scales go to NCCL windows; see NCCL_EP_LL_DIRECT_BYTES", 0, 0, 0 },
 	{ OPT_CAPACITY, "capacity", "N", "as -e", "max_dispatch_tokens_per_rank", 1, 65535,
 	  AT(capacity) },
 	{ OPT_FLOOR, "floor-gbs", "X", "326", "a GPU's bandwidth, for the byte floor", 0, 0, 0 },

@@ -57,6 +57,7 @@ struct perf_options {
 	int ids64;
 	int staged;
 	int mask;
+	int windows; /* dispatch puts its rows into NCCL windows */
 	int align;
 	int kernel_times;
 	uint32_t sms; /* of each rank, 0: the library's choice */
@@ -94,6 +95,7 @@ struct perf_buffers { /* device memory */
 	void *out_tokens, *out_scales, *out_weights, *out_idx, *counts;
 	void *combine_in, *combine_out;
 	void *align_counts;
+	ncclWindow_t tokens_window, scales_window;
 	size_t out_tokens_bytes, out_scales_bytes, routing_elements, combine_in_bytes;
 	size_t in_bytes;
 	void *host; /* staging for uploads, in_bytes */

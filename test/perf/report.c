@@ -91,10 +91,10 @@ static void report_settings(const struct perf *perf)
 	       opt->ht ? "ht" : "ll", p->layout == ORACLE_EXPERT_MAJOR ? "em" : "rm", p->experts,
 	       p->topk, p->hidden, perf_dtype_name(opt), perf_quant_name(opt),
 	       p->pow2_scales ? "+pow2" : "", opt->ids64 ? 64 : 32);
-	printf("# routing %s   drop %g   seed %llu   capacity %u%s%s%s   sms ", p->routing.text,
+	printf("# routing %s   drop %g   seed %llu   capacity %u%s%s%s%s   sms ", p->routing.text,
 	       p->drop_ppm / 1e6, (unsigned long long)p->seed, opt->capacity,
 	       p->uneven ? "   uneven" : "", opt->staged ? "   staged" : "",
-	       opt->mask ? "   mask" : "");
+	       opt->mask ? "   mask" : "", opt->windows ? "   windows" : "");
 	if (opt->sms) {
 		printf("%u\n", opt->sms);
 	} else {

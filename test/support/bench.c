@@ -205,7 +205,8 @@ static void allocate_outputs(struct bench *b)
 	allocate(b, &b->combine_out, (p->max_tokens + GUARD_ROWS) * oracle_combine_bytes(p), false);
 	allocate(b, &b->counts, b->blocks * sizeof(int32_t), false);
 	if (p->quant != ORACLE_QUANT_NONE) {
-		allocate(b, &b->out_scales, rows * oracle_scale_count(p) * sizeof(float), true);
+		allocate(b, &b->out_scales, rows * oracle_scale_count(p) * sizeof(float),
+			 !(b->flags & BENCH_NO_SCALES));
 	}
 	if (by_rank) {
 		allocate(b, &b->out_weights, routing * sizeof(float), false);

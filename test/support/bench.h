@@ -20,6 +20,8 @@ enum bench_flags {
 	BENCH_NO_COUNTS = 1 << 6,  /* rank-major without src_rank_counters */
 	BENCH_WINDOW = 1 << 7,     /* outputs->tokens and scales by window, data NULL */
 	BENCH_NULL_EMPTY = 1 << 8, /* tensors without elements have no data */
+	BENCH_DATA = 1 << 9,       /* and window: its data is passed, too */
+	BENCH_NO_SCALES = 1 << 10, /* and window: outputs->scales has none */
 	BENCH_TYPE_SHIFT = 12,     /* copied bytes are described as another type, 0..5 */
 };
 

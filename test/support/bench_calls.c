@@ -19,7 +19,8 @@ static ncclEpTensor_t *given(struct bench *b, struct bench_tensor *d, ncclEpTens
 	for (unsigned int i = 0; i < d->t.ndim; i++) {
 		elements *= d->sizes[i];
 	}
-	if ((elements == 0 && (b->flags & BENCH_NULL_EMPTY)) || d->window) {
+	if ((elements == 0 && (b->flags & BENCH_NULL_EMPTY)) ||
+	    (d->window && !(b->flags & BENCH_DATA))) {
 		copy->data = NULL;
 	}
 	return copy;

@@ -227,6 +227,11 @@ static void test_agreement(void)
 	CHECK_REASON(ep_group_agreed_check(all, sizeof(all[0]), 2), ncclInvalidArgument,
 		     "NCCL_EP_LL_LINES is -1 on rank 0 but 1 on rank 1");
 	made.lines_choice = -1;
+	made.direct_bytes = 5;
+	all[1] = ep_group_config_agreed(&made);
+	CHECK_REASON(ep_group_agreed_check(all, sizeof(all[0]), 2), ncclInvalidArgument,
+		     "NCCL_EP_LL_DIRECT_BYTES is 1048576 on rank 0 but 5 on rank 1");
+	made.direct_bytes = 1 << 20;
 	made.node_code = 10203;
 	all[1] = ep_group_config_agreed(&made);
 	CHECK_REASON(ep_group_agreed_check(all, sizeof(all[0]), 2), ncclInvalidArgument,

@@ -68,28 +68,6 @@ static ncclResult_t ep_ll_check_rank_major(const struct ep_dispatch *d,
 	return ncclSuccess;
 }
 
-/*
- * ON is a promise of the caller: the outputs are windows. Rows come by way of the heap all the
- * same, because a line carries its flag inside and cannot land in the caller's tensor as it is.
- */
-static ncclResult_t ep_ll_check_zero_copy(const struct ep_dispatch *d)
-{
-	if (d->h->group->config.zero_copy != NCCL_EP_ZERO_COPY_ON) {
-		return ncclSuccess;
-	}
-	if (d->h->layout != NCCL_EP_LAYOUT_RANK_MAJOR ||
-	    d->recipe == NCCL_EP_DISP_QUANT_DS_FP8E3M4) {
-		return ep_fail(ncclInvalidArgument, "zero_copy ON: only rank-major dispatch with "
-						    "recipe NONE or FWD can be direct: use AUTO");
-	}
-	if (!d->out.tokens->win_hdl && !(d->out.scales && d->out.scales->win_hdl)) {
-		return ep_fail(ncclInvalidArgument,
-			       "zero_copy ON: neither outputs->tokens nor "
-			       "outputs->scales has a window: register one, or use AUTO");
-	}
-	return ncclSuccess;
-}
-
 ncclResult_t ep_ll_dispatch_check(const struct ep_dispatch *d, struct ep_ll_dispatch_args *args)
 {
 	const struct ncclEpGroup *g = d->h->group;
@@ -97,9 +75,8 @@ ncclResult_t ep_ll_dispatch_check(const struct ep_dispatch *d, struct ep_ll_disp
 	if (d->info.recv_topk_idx_kind == NCCL_EP_EXPERT_ID_GLOBAL) {
 		args->expert_id_base = (uint32_t)g->rank * g->config.shape.nlocal;
 	}
-	EP_CHECK(d->h->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR ? ep_ll_check_expert_major(d, args)
-							     : ep_ll_check_rank_major(d, args));
-	return ep_ll_check_zero_copy(d);
+	return d->h->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR ? ep_ll_check_expert_major(d, args)
+							   : ep_ll_check_rank_major(d, args);
 }
 
 ncclResult_t ep_ll_combine_check(const struct ep_combine *c, struct ep_ll_combine_args *args)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * An operation of low latency: the rest of its checks (check.c), its plan (plan.c), its launch. No
- * launch allocates or synchronises. And what kernels need of the device before the first one.
+ * launch allocates on the device or synchronises. And what kernels need of the device before the
+ * first one.
  */
 #include <string.h>
 #include "core/cuda.h"
@@ -21,6 +22,7 @@ static const void *const ep_ll_kernels[EP_LL_KERNELS] = {
 	(const void *)ep_ll_combine_bf16_remote_kernel,
 	(const void *)ep_ll_combine_fp16_remote_kernel,
 	(const void *)ep_ll_combine_fp32_remote_kernel,
+	(const void *)ep_ll_dispatch_direct_kernel,
 };
 
 /* A kernel's limit of shared memory is one for all groups on a device, and only grows. */
@@ -147,7 +149,7 @@ static void ep_ll_common_fill(struct ep_ll_common *c, const struct ncclEpHandle 
 	c->layout = h->layout;
 	c->id_bytes = h->id_bytes;
 	c->row_quads = p->row_quads;
-	c->lines = g->lines;
+	c->lines = p->lines;
 	c->parts = p->parts;
 	c->peer_parts = p->peer_parts;
 	c->part_quads = p->part_quads;
@@ -214,6 +216,7 @@ ncclResult_t ep_ll_dispatch(const struct ep_dispatch *d, cudaStream_t stream)
 	memset(&args, 0, sizeof(args));
 	a = &args.dispatch;
 	EP_CHECK(ep_ll_dispatch_check(d, a));
+	EP_CHECK(ep_ll_direct_choose(d, &args.direct.direct, &operation.direct));
 	operation.row_bytes = d->token_bytes + d->scale_bytes;
 	operation.hidden = d->hidden;
 	p = ep_ll_plan_make(&operation);
@@ -233,6 +236,8 @@ ncclResult_t ep_ll_dispatch(const struct ep_dispatch *d, cudaStream_t stream)
 	a->header_off = p.packets.header_off;
 	a->header_bytes = p.packets.header_bytes;
 	a->by_packets = ep_div_make(p.packets.header_bytes / 16);
+	a->kind = ep_ll_kind(d->h->topk, d->h->layout, d->out_token_bytes != d->token_bytes,
+			     operation.direct, d->scale_bytes);
 	return ep_ll_begin(d->h, &p, &args, d->config.send_only, stream);
 }
 

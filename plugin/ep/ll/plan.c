@@ -38,12 +38,16 @@ static uint32_t ep_ll_shared_bytes(const struct ep_shape *shape, uint32_t topk, 
  * Rows as bytes: each part of a row is one warp's work and has a flag. As many parts as there are
  * warps for, but no part is less than one of the row's `tiles`: a quad, or an FP8 tile.
  */
-static uint32_t ep_ll_flag_parts(const struct ep_ll_operation *o, uint64_t rows, uint32_t tiles)
+static uint32_t ep_ll_flag_parts(uint32_t warps, uint64_t rows, uint32_t tiles)
 {
-	uint32_t warps = o->geometry.send_blocks * (o->geometry.threads / 32);
 	uint64_t parts = ep_min_u64(warps / ep_max_u64(1, rows), EP_LL_MAX_PARTS);
 
 	return (uint32_t)ep_max_u64(1, ep_min_u64(parts, tiles));
+}
+
+static uint32_t ep_ll_flag_warps(const struct ep_ll_operation *o)
+{
+	return o->geometry.send_blocks * (o->geometry.threads / 32);
 }
 
 /*
@@ -53,7 +57,7 @@ static uint32_t ep_ll_flag_parts(const struct ep_ll_operation *o, uint64_t rows,
  */
 static uint32_t ep_ll_return_parts(const struct ep_ll_operation *o)
 {
-	return ep_ll_flag_parts(o, (uint64_t)o->num_tokens * o->topk,
+	return ep_ll_flag_parts(ep_ll_flag_warps(o), (uint64_t)o->num_tokens * o->topk,
 				ep_ll_copy_quads(o->shape.max_token_bytes));
 }
 
@@ -99,7 +103,7 @@ static void ep_ll_plan_dispatch(struct ep_ll_plan *p, const struct ep_ll_operati
 	uint32_t most_received = o->hidden ? EP_LL_RECV_QUANTISED_QUADS : EP_LL_RECV_QUADS;
 	uint32_t warps = o->geometry.threads / 32;
 
-	if (o->lines) {
+	if (p->lines) {
 		uint64_t rows = ep_ll_plan_tokens(o);
 		uint32_t sent = ep_ll_warp_quads(quads, rows, p->send_blocks * warps, most_sent);
 		uint32_t received = ep_ll_warp_quads(quads, rows * o->shape.nranks,
@@ -108,10 +112,14 @@ static void ep_ll_plan_dispatch(struct ep_ll_plan *p, const struct ep_ll_operati
 		p->parts = ep_ceil_div(quads, ep_max_u64(tile, sent));
 		p->peer_parts = ep_ceil_div(quads, received);
 	} else {
-		p->parts = ep_ll_flag_parts(o, o->num_tokens, quads / tile);
+		p->parts =
+			ep_ll_flag_parts(o->direct ? p->send_blocks * warps : ep_ll_flag_warps(o),
+					 o->num_tokens, quads / tile);
 		p->peer_parts = 1;
 	}
-	p->kernel = o->hidden ? EP_LL_KERNEL_DISPATCH_FP8 : EP_LL_KERNEL_DISPATCH;
+	p->kernel = o->direct   ? EP_LL_KERNEL_DISPATCH_DIRECT
+		    : o->hidden ? EP_LL_KERNEL_DISPATCH_FP8
+				: EP_LL_KERNEL_DISPATCH;
 	p->row_quads = quads;
 	p->part_quads = ep_ll_part_quads(quads, p->parts, tile);
 	p->combine_parts = ep_ll_return_parts(o);
@@ -162,10 +170,12 @@ static void ep_ll_plan_blocks(struct ep_ll_plan *p, const struct ep_ll_operation
 		p->recv_blocks = o->geometry.recv_blocks;
 		return;
 	}
-	if (o->num_tokens <= 16 && ep_ll_quads_fit(o, blocks / 4)) {
+	if (!o->direct && o->num_tokens <= 16 && ep_ll_quads_fit(o, blocks / 4)) {
 		own = blocks / 4;
 	}
-	if (o->combine) {
+	if (o->direct) {
+		p->send_blocks = blocks * 3 / 4; /* receivers have headers to place, no rows */
+	} else if (o->combine) {
 		p->send_blocks = o->num_tokens <= 64 ? half : blocks * 3 / 8;
 	} else {
 		p->send_blocks = o->num_tokens <= 16 ? own : blocks / 4;
@@ -180,6 +190,7 @@ static void ep_ll_plan_blocks(struct ep_ll_plan *p, const struct ep_ll_operation
 struct ep_ll_plan ep_ll_plan_make(const struct ep_ll_operation *o)
 {
 	struct ep_ll_plan p = {
+		.lines = o->lines && !o->direct,
 		.span = ep_ll_span_tokens(o->topk, o->shape.nranks * o->shape.nlocal),
 		.channel_tokens = ep_remote_channel_entries(o->num_tokens, o->shape.channels),
 		.threads = o->geometry.threads,

@@ -23,7 +23,8 @@ enum ep_ll_kernel {
 	EP_LL_KERNEL_DISPATCH_FP8,
 	EP_LL_KERNEL_COMBINE, /* and enum ep_ll_dtype */
 	EP_LL_KERNEL_REMOTE = 5,
-	EP_LL_KERNELS = 10
+	EP_LL_KERNEL_DISPATCH_DIRECT = 10,
+	EP_LL_KERNELS
 };
 
 /* What a launch depends on. */
@@ -32,6 +33,7 @@ struct ep_ll_operation {
 	struct ep_ll_geometry geometry;
 	bool lines;
 	bool remote; /* the group has remote ranks */
+	bool direct; /* dispatch: rows go straight into the outputs, as bytes */
 	bool combine;
 	uint32_t layout; /* enum ep_ll_layout */
 	uint32_t topk;
@@ -44,6 +46,7 @@ struct ep_ll_operation {
 /* What the kernel gets: see struct ep_ll_common and struct ep_ll_dispatch_args. */
 struct ep_ll_plan {
 	enum ep_ll_kernel kernel;
+	bool lines;
 	uint32_t row_quads;
 	uint32_t parts;
 	uint32_t peer_parts;

@@ -21,6 +21,7 @@ static const char *vc_site_name(uint32_t site)
 		[EP_WAIT_CLEAN] = "clean",
 		[EP_WAIT_RDMA_SLOT] = "rdma-slot",
 		[EP_WAIT_RDMA_COMPLETION] = "rdma-completion",
+		[EP_WAIT_DISPATCH_OUTPUT] = "dispatch-output",
 		[EP_WAIT_AGREEMENT] = "agreement",
 	};
 

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+#include <string.h>
+#include "core/nccl_dyn.h"
+#include "ep/group.h"
+#include "ep/window.h"
+
+static void ep_windows_promote(struct ep_windows *w, int i)
+{
+	struct ep_window found = w->known[i];
+
+	memmove(&w->known[1], &w->known[0], (size_t)i * sizeof(found));
+	w->known[0] = found;
+}
+
+/* Asks NCCL for the window's start on all ranks. Returns why that is of no use, or NULL. */
+static const char *ep_window_ask(const struct ncclEpGroup *g, ncclWindow_t win,
+				 unsigned char **base)
+{
+	const struct ep_nccl_dyn *nccl = ep_nccl_dyn();
+
+	for (int r = 0; r < g->nranks; r++) {
+		void *p = NULL;
+
+		if (nccl->get_peer_device_pointer(win, 0, r, &p) != ncclSuccess) {
+			return "NCCL does not tell where the window is on other ranks";
+		}
+		if (!p) {
+			return "the window is out of reach on some ranks (they are not in one LSA "
+			       "team)";
+		}
+		base[r] = p;
+	}
+	return NULL;
+}
+
+/* The window becomes the latest one that is known. */
+static const char *ep_window_learn(struct ncclEpGroup *g, ncclWindow_t win)
+{
+	struct ep_window *oldest = &g->windows.known[EP_WINDOWS - 1];
+	unsigned char **base = calloc((size_t)g->nranks, sizeof(*base));
+	const char *why;
+
+	if (!base) {
+		return "out of host memory";
+	}
+	why = ep_window_ask(g, win, base);
+	if (why) {
+		free(base);
+		return why;
+	}
+	free(oldest->base);
+	*oldest = (struct ep_window){ .win = win, .base = base };
+	ep_windows_promote(&g->windows, EP_WINDOWS - 1);
+	return NULL;
+}
+
+static uint64_t ep_view_bytes(const struct ep_view *view)
+{
+	uint64_t n = view->elem_bytes;
+
+	for (unsigned int i = 0; i < view->ndim; i++) {
+		n *= view->sizes[i];
+	}
+	return n;
+}
+
+const char *ep_window_find(const struct ep_window **out, struct ncclEpGroup *g,
+			   const ncclEpTensor_t *t, const struct ep_view *view)
+{
+	const struct ep_nccl_dyn *nccl = ep_nccl_dyn();
+	uint64_t last = t->win_offset + ep_view_bytes(view) - 1;
+	void *user = NULL, *end = NULL;
+	const char *why;
+
+	if (!t->win_hdl) {
+		return "it has no window";
+	}
+	if (!nccl->win_get_user_ptr || !nccl->get_peer_device_pointer) {
+		return "this NCCL does not tell where windows are on other ranks: NCCL 2.29.2 and "
+		       "later do";
+	}
+	if (last < t->win_offset ||
+	    nccl->get_peer_device_pointer(t->win_hdl, last, g->rank, &end) != ncclSuccess || !end) {
+		return "the window does not hold all of it";
+	}
+	if (nccl->win_get_user_ptr(g->comm, t->win_hdl, &user) != ncclSuccess ||
+	    (unsigned char *)user + t->win_offset != view->data) {
+		return "its data is not at win_offset of its window";
+	}
+	/* A handle may come again for another window, which then begins elsewhere here. */
+	for (int i = 0; i < EP_WINDOWS && g->windows.known[i].base; i++) {
+		if (g->windows.known[i].win == t->win_hdl &&
+		    g->windows.known[i].base[g->rank] + last == end) {
+			ep_windows_promote(&g->windows, i);
+			*out = &g->windows.known[0];
+			return NULL;
+		}
+	}
+	why = ep_window_learn(g, t->win_hdl);
+	if (!why) {
+		*out = &g->windows.known[0];
+	}
+	return why;
+}
+
+void ep_windows_free(struct ep_windows *windows)
+{
+	for (int i = 0; i < EP_WINDOWS; i++) {
+		free(windows->known[i].base);
+	}
+	memset(windows, 0, sizeof(*windows));
+}

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Callers' tensors in NCCL windows, as peers of the node see them. */
+#ifndef EP_EP_WINDOW_H
+#define EP_EP_WINDOW_H
+
+#include "ep/tensor.h"
+
+struct ncclEpGroup;
+
+/* A window that operations of the group have used: its start on each rank, as mapped here. */
+struct ep_window {
+	ncclWindow_t win;
+	unsigned char **base; /* [R] */
+};
+
+/* A group keeps so many, and forgets the one that it has found longest ago. */
+#define EP_WINDOWS 8
+
+struct ep_windows {
+	struct ep_window known[EP_WINDOWS]; /* latest first; unused: base NULL */
+};
+
+/*
+ * Finds where every rank has the tensor of `view`, if all ranks pass the same offset in the same
+ * window. Returns NULL, or why peers cannot store to it, and then *out is not written. The result
+ * is good until the next call. It waits for nothing and uses no stream.
+ */
+const char *ep_window_find(const struct ep_window **out, struct ncclEpGroup *g,
+			   const ncclEpTensor_t *t, const struct ep_view *view);
+
+void ep_windows_free(struct ep_windows *windows);
+
+#endif
