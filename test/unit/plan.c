@@ -95,7 +95,7 @@ static void test_kernels(void)
 	CHECK(ep_ll_plan_make(&o).kernel == EP_LL_KERNEL_COMBINE + 2 + EP_LL_KERNEL_REMOTE);
 }
 
-/* Rows are bytes whatever the group has, and most blocks send. */
+/* Rows are bytes whatever the group has, and half of the blocks send. */
 static void test_direct(void)
 {
 	struct ep_ll_operation o = made(false, 128, 0, true);
@@ -106,7 +106,7 @@ static void test_direct(void)
 	o.direct = true;
 	p = ep_ll_plan_make(&o);
 	CHECK(p.kernel == EP_LL_KERNEL_DISPATCH_DIRECT && !p.lines && p.peer_parts == 1);
-	CHECK(p.send_blocks == 99 && p.recv_blocks == 33);
+	CHECK(p.send_blocks == 66 && p.recv_blocks == 66);
 	CHECK(p.parts == EP_LL_MAX_PARTS && p.part_quads * p.parts >= p.row_quads);
 	o.num_tokens = 4000;
 	CHECK(ep_ll_plan_make(&o).parts == 1);

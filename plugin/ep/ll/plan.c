@@ -174,7 +174,7 @@ static void ep_ll_plan_blocks(struct ep_ll_plan *p, const struct ep_ll_operation
 		own = blocks / 4;
 	}
 	if (o->direct) {
-		p->send_blocks = blocks * 3 / 4; /* receivers have headers to place, no rows */
+		p->send_blocks = half; /* they await each peer's invitation, receivers each flag */
 	} else if (o->combine) {
 		p->send_blocks = o->num_tokens <= 64 ? half : blocks * 3 / 8;
 	} else {
