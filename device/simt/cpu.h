@@ -62,6 +62,8 @@ void ep_simt_register(void (*handle)(void), const char *name, size_t args_size,
 void ep_simt_read_only(const void *p, const void *value, size_t size);
 /* A store behind a fence lacks it: of `scope`, for a store to p; NULL: to a device's register. */
 void ep_simt_unfenced(const void *p, uint32_t scope);
+/* Where the i-th of the ranks that share a multicast address has it; NULL: there are no more. */
+void *ep_simt_member(const void *p, uint32_t i);
 /* A launch handle was called as if it were a function. */
 void ep_simt_called(const char *name) __attribute__((noreturn));
 
@@ -331,6 +333,24 @@ EP_ATOM_CPU(ep_atomic_add_gpu_u64, uint64_t, __atomic_fetch_add)
 EP_ATOM_CPU(ep_shared_add_u32, uint32_t, __atomic_fetch_add)
 EP_ATOM_CPU(ep_shared_or_u32, uint32_t, __atomic_fetch_or)
 EP_LD_CPU(ep_shared_ld_u32, uint32_t, __ATOMIC_RELAXED)
+
+/* One rank after the other has it, and others may run in between. */
+#define EP_MULTICAST 1
+#define EP_MULTIMEM_CPU(name, operation)                                                           \
+	EP_DEV void name(uint64_t *p, uint64_t v)                                                  \
+	{                                                                                          \
+		void *at;                                                                          \
+                                                                                                   \
+		ep_simt_fence(0);                                                                  \
+		for (uint32_t i = 0; (at = ep_simt_member(p, i)) != NULL; i++) {                   \
+			ep_simt_point();                                                           \
+			operation((uint64_t *)at, v, __ATOMIC_RELEASE);                            \
+		}                                                                                  \
+	}
+
+EP_MULTIMEM_CPU(ep_multimem_st_retired_sys_u64, __atomic_store_n)
+EP_MULTIMEM_CPU(ep_multimem_st_release_sys_u64, __atomic_store_n)
+EP_MULTIMEM_CPU(ep_multimem_add_release_sys_u64, __atomic_fetch_add)
 
 EP_DEV uint32_t ep_atomic_cas_gpu_u32(uint32_t *p, uint32_t expected, uint32_t v)
 {

@@ -165,6 +165,25 @@ EP_ST_CUDA(ep_st_retired_sys_u64, "st.relaxed.sys.global.u64", uint64_t, "l")
 EP_LD_CUDA(ep_ld_retired_sys_u64, "ld.relaxed.sys.global.u64", uint64_t, "l")
 EP_ST_CUDA(ep_st_fenced_sys_u32, "st.relaxed.sys.global.u32", uint32_t, "r")
 
+/* PTX has them from sm_90 on. Host code sees none of this. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define EP_MULTICAST 1
+EP_ST_CUDA(ep_multimem_st_retired_sys_u64, "multimem.st.relaxed.sys.global.u64", uint64_t, "l")
+EP_ST_CUDA(ep_multimem_st_release_sys_u64, "multimem.st.release.sys.global.u64", uint64_t, "l")
+EP_ST_CUDA(ep_multimem_add_release_sys_u64, "multimem.red.release.sys.global.add.u64", uint64_t,
+	   "l")
+#else
+#define EP_MULTICAST 0
+#define EP_TRAP_CUDA(name)                                                                         \
+	EP_DEV void name(uint64_t *, uint64_t)                                                     \
+	{                                                                                          \
+		__trap();                                                                          \
+	}
+EP_TRAP_CUDA(ep_multimem_st_retired_sys_u64)
+EP_TRAP_CUDA(ep_multimem_st_release_sys_u64)
+EP_TRAP_CUDA(ep_multimem_add_release_sys_u64)
+#endif
+
 /* Not merged with another store to the register, nor cut in two. */
 EP_ST_CUDA(ep_st_mmio_u64, "st.mmio.relaxed.sys.global.u64", uint64_t, "l")
 

@@ -44,6 +44,12 @@
  *       storing stream read or wrote. The kernel boundary before the store has ordered those
  *       accesses already, so on a GPU these are relaxed (st.relaxed.sys, ld.relaxed.sys) and
  *       there is no fence. On the CPU they are a release and an acquire.
+ *   ep_multimem_st_retired_sys_u64(p, v), ep_multimem_st_release_sys_u64(p, v)
+ *   ep_multimem_add_release_sys_u64(p, v)
+ *       `p` is a multicast address: one store, or one addition, reaches the 8 bytes of every rank
+ *       whose memory is bound there, the caller's own included, at once for none of them. Nothing
+ *       else may touch such an address. Whoever reads the memory reads it at its own address.
+ *       Only where EP_MULTICAST is not 0 (a GPU of sm_90 or later); elsewhere they are traps.
  *   ep_atomic_add_gpu_u32/_u64, ep_atomic_cas_gpu_u32   relaxed; return the old value
  *   ep_atomic_cas_acquire_gpu_u32, ep_atomic_max_release_gpu_u64   the same with an order
  *   ep_atomic_cas_sc_gpu_u64    and a full fence behind it: what the thread loads next is loaded

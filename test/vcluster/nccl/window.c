@@ -10,24 +10,13 @@
 #include "cuda/capture.h"
 #include "cuda/device.h"
 #include "cuda/vmm.h"
-#include "nccl/comm.h"
+#include "exec/multicast.h"
 #include "nccl/group.h"
+#include "nccl/window.h"
 
 #define VC_WINDOW_CALL 8ull
 #define VC_WINDOW_FLAGS 3     /* NCCL_WIN_COLL_SYMMETRIC, NCCL_WIN_STRICT_ORDERING */
 #define VC_WINDOW_QUERY 22902 /* the release that brought the calls that ask for pointers */
-
-struct ncclWindow_vidmem {
-	struct ncclWindow_vidmem *next;
-	struct ncclComm *comm;
-	void *user;
-	size_t size;
-	size_t offset; /* of the window in its memory: NCCL takes it to be the same everywhere */
-	struct vc_view {
-		void *map;  /* the memory; NULL: not in the LSA team */
-		bool owned; /* the mapping is the window's */
-	} view[];           /* by rank */
-};
 
 struct vc_offer {
 	struct vc_export memory;
@@ -138,6 +127,9 @@ static bool vc_symmetric(const struct ncclComm *comm)
 
 static void vc_window_free(struct ncclWindow_vidmem *win)
 {
+	if (win->multicast) {
+		vc_multicast_end(win->multicast);
+	}
 	for (int i = 0; i < win->comm->nranks; i++) {
 		if (win->view[i].owned) {
 			vc_vmm_free(win->view[i].map);
@@ -415,6 +407,21 @@ static ncclResult_t vc_get_peer_device_pointer(ncclWindow_t win, size_t offset, 
 		      : ncclSuccess;
 }
 
+static ncclResult_t vc_get_lsa_multimem_device_pointer(ncclWindow_t win, size_t offset, void **out)
+{
+	struct ncclWindow_vidmem *at;
+
+	pthread_mutex_lock(&vc_windows_mutex);
+	for (at = vc_windows; at && at != win; at = at->next) {
+	}
+	pthread_mutex_unlock(&vc_windows_mutex);
+	if (!at || !out || offset >= at->size) {
+		return vc_nccl_error(NULL, ncclInvalidArgument, "win %p, offset %zu, outPtr %p",
+				     (void *)win, offset, (void *)out);
+	}
+	return vc_window_multicast(at, offset, out);
+}
+
 /* ---- questions ---- */
 
 struct vc_team {
@@ -453,7 +460,7 @@ ncclResult_t ncclCommQueryProperties(ncclComm_t comm, struct vc_properties *p)
 	p->nranks = comm->nranks;
 	p->device = p->nvml_device = comm->device;
 	p->windows = vc_symmetric(comm);
-	p->multimem = false;
+	p->multimem = vc_nvls_claimed(comm);
 	return ncclSuccess;
 }
 
@@ -498,6 +505,15 @@ static __attribute__((used)) vc_get_peer_fn vc_resolve_peer(void)
 	return vc_has_queries() ? vc_get_peer_device_pointer : NULL;
 }
 
+typedef ncclResult_t (*vc_get_multimem_fn)(ncclWindow_t, size_t, void **);
+
+static __attribute__((used)) vc_get_multimem_fn vc_resolve_multimem(void)
+{
+	return vc_has_queries() ? vc_get_lsa_multimem_device_pointer : NULL;
+}
+
+ncclResult_t ncclGetLsaMultimemDevicePointer(ncclWindow_t win, size_t offset, void **out)
+	__attribute__((ifunc("vc_resolve_multimem")));
 ncclResult_t ncclWinGetUserPtr(ncclComm_t comm, ncclWindow_t win, void **out)
 	__attribute__((ifunc("vc_resolve_user_ptr")));
 ncclResult_t ncclGetPeerDevicePointer(ncclWindow_t win, size_t offset, int peer, void **out)

@@ -140,6 +140,16 @@ EP_KERNEL(test_packet, test_packet_args, 512)
 	ep_atomic_add_gpu_u32(a.sum, sum);
 }
 
+/* A store to all, an addition at all, and a flag for all behind them. One thread. */
+EP_KERNEL(test_multicast, test_multicast_args, 32)
+{
+	if (ep_tid() == 0) {
+		ep_multimem_st_retired_sys_u64(a.all + a.rank, a.value);
+		ep_multimem_add_release_sys_u64(a.all + a.nranks, a.value);
+		ep_multimem_st_release_sys_u64(a.all + a.nranks + 1 + a.rank, a.value + 1);
+	}
+}
+
 /* Plain data behind a flag: one fence and many flags, or a release store. */
 EP_KERNEL(test_flag, test_flag_args, 256)
 {

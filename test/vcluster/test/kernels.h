@@ -38,6 +38,12 @@ struct test_flag_args {
 	uint32_t peer;
 };
 
+struct test_multicast_args {
+	uint64_t *all; /* a multicast address: [nranks], a sum, [nranks] */
+	uint64_t value;
+	uint32_t rank, nranks;
+};
+
 struct test_add_args {
 	uint32_t *word;
 	uint32_t add;
@@ -95,6 +101,7 @@ extern void test_shared(void);
 extern void test_packet(void);
 extern void test_flag(void);
 extern void test_add(void);
+extern void test_multicast(void);
 extern void test_copy(void);
 extern void test_order(void);
 extern void test_illegal(void);

@@ -8,6 +8,7 @@
 
 ncclResult_t ncclWinGetUserPtr(ncclComm_t comm, ncclWindow_t win, void **out);
 ncclResult_t ncclGetPeerDevicePointer(ncclWindow_t win, size_t offset, int peer, void **out);
+ncclResult_t ncclGetLsaMultimemDevicePointer(ncclWindow_t win, size_t offset, void **out);
 
 static int per_node;
 
@@ -126,6 +127,42 @@ static void test_refused(ncclComm_t comm)
 	NEED(ncclCommDestroy(second));
 }
 
+/* What one rank stores at the multicast address arrives at every rank of its team, and adds up. */
+static void test_all(ncclComm_t comm)
+{
+	struct test_multicast_args args = { .value = 10 + (uint64_t)rank,
+					    .rank = (uint32_t)rank,
+					    .nranks = (uint32_t)nranks };
+	ncclWindow_t win;
+	uint64_t *memory = (uint64_t *)window(comm, 0, &win), host[2 * RANKS_MAX + 1], sum = 0;
+	void *p = &win;
+
+	setenv("NCCL_NVLS_ENABLE", "2", 1);
+	NEED(ncclGetLsaMultimemDevicePointer(win, 0, &p));
+	CHECK(!p); /* no NVLS here */
+	setenv("VC_NVLS", "1", 1);
+	CHECK_INT(ncclGetLsaMultimemDevicePointer(win, BYTES, &p), ncclInvalidArgument);
+	NEED(ncclGetLsaMultimemDevicePointer(win, 4096, (void **)&args.all));
+	ranks_meet();
+	NEED(test_launch(test_multicast, 1, 32, &args, 0, NULL));
+	NEED(cudaDeviceSynchronize());
+	ranks_meet();
+	NEED(cudaMemcpy(host, memory + 512, sizeof(host), cudaMemcpyDefault));
+	for (int i = 0; i < nranks; i++) {
+		bool mine = i / per_node == node;
+
+		CHECK_INT(host[i], mine ? 10 + i : 0);
+		CHECK_INT(host[nranks + 1 + i], mine ? 11 + i : 0);
+		sum += mine ? 10 + (uint64_t)i : 0;
+	}
+	CHECK_INT(host[nranks], sum);
+	ranks_meet();
+	NEED(ncclCommWindowDeregister(comm, win));
+	NEED(ncclMemFree(memory));
+	unsetenv("VC_NVLS");
+	setenv("NCCL_NVLS_ENABLE", "0", 1);
+}
+
 /* Without cuMem there are no windows; calls succeed all the same. Without GIN: in one team only. */
 static void test_unsupported(ncclComm_t comm)
 {
@@ -204,6 +241,7 @@ int main(void)
 	comm = ranks_comm();
 	test_reach(comm);
 	test_refused(comm);
+	test_all(comm);
 	test_unsupported(comm);
 	test_versions();
 	NEED(ncclCommDestroy(comm));
