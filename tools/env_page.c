@@ -110,7 +110,24 @@ int main(void)
 	      ".SH VARIABLES OF THIS LIBRARY\n",
 	      stdout);
 	put_own();
-	fputs(".SH VARIABLES OF NCCL THAT RDMA OBEYS\n", stdout);
+	fputs(".SH NVLINK MULTICAST\n"
+	      ".B NCCL_EP_NVLS=1\n"
+	      "takes effect in a group where all ranks have it, map each other's memory through NCCL's\n"
+	      "windows, and get a multicast address of NCCL; in every other group each rank is stored to\n"
+	      "by itself, as without it.\n"
+	      ".B NCCL_NVLS_ENABLE=0\n"
+	      "on one rank is enough to rule it out. A line of\n"
+	      ".B NCCL_DEBUG=INFO\n"
+	      "says which it is, and why. The address belongs to the communicator, so that\n"
+	      ".B the communicator must outlive the group on all ranks:\n"
+	      "kernels of a group whose communicator was destroyed or aborted on any rank of the node may\n"
+	      "fault. After that the group can only be destroyed.\n"
+	      ".BR ncclEpGroupDestroy (3)\n"
+	      "makes no call on a communicator that is gone. Memory of a rank that left more than a second\n"
+	      "before its peers comes back with the next group of the communicator, or with the\n"
+	      "communicator's end. It has never run on hardware.\n"
+	      ".SH VARIABLES OF NCCL THAT RDMA OBEYS\n",
+	      stdout);
 	put_rdma();
 	fputs(".SH OTHER VARIABLES OF NCCL THAT COUNT HERE\n", stdout);
 	for (int i = 0; i < EP_NCCL_VARS; i++) {

@@ -167,6 +167,22 @@ static void print_memory(int nccl)
 	}
 }
 
+/* Whether groups would use NVLink multicast, as far as the environment tells. */
+static void print_multicast(void)
+{
+	const char *text = getenv(ep_param_table[EP_PARAM_NVLS].name);
+	struct ep_reason why;
+
+	printf("  %-22s ", "NVLink multicast");
+	if (!text || strcmp(text, "1") != 0) {
+		puts("not used: NCCL_EP_NVLS is not 1");
+	} else if (!ep_param_nvls_allowed(&why)) {
+		printf("not used: %s\n", why.text);
+	} else {
+		puts("for progress words, if NCCL has it on all ranks");
+	}
+}
+
 static void print_versions(const struct ep_topo *topo)
 {
 	const char *why;
@@ -183,6 +199,7 @@ static void print_versions(const struct ep_topo *topo)
 	} else {
 		print_nccl("libnccl.so.2", v);
 		print_memory(v);
+		print_multicast();
 	}
 	why = call_version(dlopen("libcuda.so.1", RTLD_NOW), "cuDriverGetVersion", &v);
 	if (why) {

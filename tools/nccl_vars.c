@@ -9,7 +9,7 @@ const struct ep_nccl_var ep_nccl_var_table[EP_NCCL_VARS] = {
 	{ "NCCL_NET_GDR_LEVEL", "SYS", "farthest NIC that may access GPU memory" },
 	{ "NCCL_SOCKET_IFNAME", "(any)",
 	  "interfaces of NCCL's bootstrap; RDMA does not look at it" },
-	{ "NCCL_NVLS_ENABLE", "(allowed)", "0: no NVLink multicast" },
+	{ "NCCL_NVLS_ENABLE", "(allowed)", "0: no NVLink multicast, whatever NCCL_EP_NVLS says" },
 	{ "NCCL_DEBUG", "(none)", "VERSION, WARN, INFO, ABORT, TRACE" },
 	{ "NCCL_DEBUG_SUBSYS", "(default)", "subsystems of INFO lines" },
 	{ "NCCL_DEBUG_FILE", "(stdout)", "where log lines go" },

@@ -43,6 +43,7 @@ struct ep_clean_board {
 	uint32_t step;
 	uint32_t raised;  /* a later round was seen */
 	uint32_t adopted; /* round and step are those of a MaskClean that was missed */
+	uint32_t at_once; /* the node's ranks are told by one store */
 	uint8_t lost[EP_GROUP_MAX_RANKS]; /* this and the next: written by one thread for a rank */
 	uint8_t came[EP_GROUP_MAX_RANKS];
 	uint32_t steps[EP_GROUP_MAX_RANKS]; /* of those who came */
@@ -89,6 +90,20 @@ EP_DEV uint32_t ep_clean_choose(const struct ep_clean_args &a)
 }
 
 /*
+ * May this rank tell its node by one store? What such a store does at a rank that is gone is not
+ * known, so all have to be active here. One thread.
+ */
+EP_DEV bool ep_clean_at_once(const struct ep_clean_args &a)
+{
+	bool all = EP_MULTICAST && a.g.multicast;
+
+	for (uint32_t r = 0; all && r < a.g.nranks; r++) {
+		all = ep_rank_remote(a.g, r) || (a.g.mask[r] && !ep_ranks_has(&a.gone, r));
+	}
+	return all;
+}
+
+/*
  * Before a remote peer is told anything, what was posted to it must have arrived: afterwards all
  * banks are free, and the step must be later than any that a rank has told so far. All threads.
  */
@@ -116,6 +131,7 @@ EP_DEV void ep_clean_begin(const struct ep_clean_args &a, struct ep_clean_board 
 			}
 		}
 		b->step += EP_CLEAN_GAP;
+		b->at_once = ep_clean_at_once(a);
 	}
 }
 
@@ -141,7 +157,12 @@ EP_DEV void ep_clean_tell(const struct ep_clean_args &a, struct ep_clean_board *
 			  enum ep_clean_word which)
 {
 	ep_block_sync();
-	for (uint32_t r = ep_tid(); r < a.g.nranks; r += ep_nthreads()) {
+	if (b->at_once && ep_tid() == 0) {
+		ep_multimem_st_retired_sys_u64(
+			(uint64_t *)(a.g.multicast + ep_clean_at(a, which, a.g.rank)),
+			ep_progress_word(b->step, b->round, false));
+	}
+	for (uint32_t r = ep_tid(); !b->at_once && r < a.g.nranks; r += ep_nthreads()) {
 		unsigned char *heap = ep_heap_of(a.g, r);
 
 		if (heap) {

@@ -254,6 +254,8 @@ struct ep_dev_group {
 	/* Each rank's heap as mapped here, NULL: remote. By ep_heap_of() of mask.h: */
 	unsigned char *const *far_heap; /* [R] in device memory; NULL: there are no ranks beyond */
 	unsigned char *heap[EP_GROUP_NEAR_RANKS];
+	/* All heaps of the node at once, for ep_multimem_*() alone; NULL, as a rule: not used. */
+	unsigned char *multicast;
 };
 
 /* How an operation is launched: which halves, by which blocks. */
@@ -303,7 +305,7 @@ _Static_assert(sizeof(struct ep_peer_stats) == 64, "ep_peer_stats");
 _Static_assert(sizeof(struct ep_remote_link) == 32, "ep_remote_link");
 _Static_assert(sizeof(struct ep_dev_state) == 32, "ep_dev_state");
 _Static_assert(sizeof(struct ep_dev_remote) == 64, "ep_dev_remote");
-_Static_assert(sizeof(struct ep_dev_group) == 128 + 8 * EP_GROUP_NEAR_RANKS, "ep_dev_group");
+_Static_assert(sizeof(struct ep_dev_group) == 136 + 8 * EP_GROUP_NEAR_RANKS, "ep_dev_group");
 _Static_assert(sizeof(struct ep_dev_launch) == 24, "ep_dev_launch");
 _Static_assert(sizeof(struct ep_clean_args) == sizeof(struct ep_dev_group) + 136, "ep_clean_args");
 _Static_assert(sizeof(struct ep_lost_args) == sizeof(struct ep_dev_group) + 128, "ep_lost_args");

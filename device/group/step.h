@@ -142,11 +142,35 @@ EP_DEV void ep_seq_advance(const struct ep_dev_launch &l, const struct ep_op &op
 }
 
 /*
+ * ep_step_publish() by one store to all ranks of the node, this one included. False: it was not
+ * made, because a rank of the node is masked here and has to be told so. One warp.
+ */
+EP_DEV_COLD bool ep_step_multicast(const struct ep_dev_group &g, struct ep_op op)
+{
+	bool masked = false;
+
+	for (uint32_t r = ep_lane(); r < g.nranks; r += EP_WARP_SIZE) {
+		masked |= r != g.rank && ep_heap_of(g, r) && !ep_mask_active(g, r);
+	}
+	if (ep_any(EP_FULL_MASK, masked)) {
+		return false;
+	}
+	if (ep_lane() == 0) {
+		ep_multimem_st_retired_sys_u64((uint64_t *)(g.multicast + g.progress_off) + g.rank,
+					       ep_progress_word(op.step, op.clean_round, false));
+	}
+	return true;
+}
+
+/*
  * Tells every peer of the node that this rank has started the step: all its earlier kernels are
  * over, so the banks they read are free. One warp of one block.
  */
 EP_DEV void ep_step_publish(const struct ep_dev_group &g, const struct ep_op &op)
 {
+	if (EP_MULTICAST && g.multicast && ep_step_multicast(g, op)) {
+		return;
+	}
 	for (uint32_t r = ep_lane(); r < g.nranks; r += EP_WARP_SIZE) {
 		unsigned char *heap = ep_heap_of(g, r);
 

@@ -45,6 +45,8 @@ static void ep_nccl_dyn_init(void)
 	ep_nccl_lookup(library, "ncclCommWindowRegister", &ep_nccl_calls.window_register);
 	ep_nccl_lookup(library, "ncclCommWindowDeregister", &ep_nccl_calls.window_deregister);
 	ep_nccl_lookup(library, "ncclGetPeerDevicePointer", &ep_nccl_calls.get_peer_device_pointer);
+	ep_nccl_lookup(library, "ncclGetLsaMultimemDevicePointer",
+		       &ep_nccl_calls.get_lsa_multimem_device_pointer);
 	ep_nccl_lookup(library, "ncclCommQueryProperties", &ep_nccl_calls.comm_query_properties);
 	ep_nccl_lookup(library, "ncclTeamLsa", &ep_nccl_calls.team_lsa);
 	ep_nccl_lookup(library, "ncclCommGetAsyncError", &ep_nccl_calls.comm_get_async_error);

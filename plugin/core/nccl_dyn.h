@@ -23,6 +23,8 @@ struct ep_nccl_dyn {
 	ncclResult_t (*window_deregister)(ncclComm_t comm, ncclWindow_t win);
 	ncclResult_t (*get_peer_device_pointer)(ncclWindow_t win, size_t offset, int peer,
 						void **ptr);
+	ncclResult_t (*get_lsa_multimem_device_pointer)(ncclWindow_t win, size_t offset,
+							void **ptr);
 	ncclResult_t (*comm_query_properties)(ncclComm_t comm, void *properties);
 	struct ep_nccl_team (*team_lsa)(ncclComm_t comm);
 	ncclResult_t (*comm_get_async_error)(ncclComm_t comm, ncclResult_t *error);

@@ -39,6 +39,10 @@ const struct ep_param_def ep_param_table[EP_PARAMS] = {
 				       "low latency: zero_copy AUTO dispatches directly to outputs that "
 				       "are windows, if rows of max_dispatch_tokens_per_rank tokens "
 				       "have that many bytes; -1: never. The same on all ranks" },
+	[EP_PARAM_NVLS] = { "NCCL_EP_NVLS", 0, 0, 1,
+			    "1: what goes to all ranks of a node goes by one multicast store, if all "
+			    "ranks want it and NCCL lets them; never with NCCL_NVLS_ENABLE=0. The "
+			    "communicator must outlive the group" },
 	[EP_PARAM_NODE_SIZE] = { "NCCL_EP_NODE_SIZE", 0, 0, EP_PARAM_NODE_MAX,
 				 "for tests: ranks of a node, or a list with those of each node; "
 				 "ranks of different nodes use RDMA even on one host. The same on "
@@ -357,4 +361,16 @@ ncclResult_t ep_params_read(struct ep_params *params)
 		EP_CHECK(ep_param_list_parse(def, getenv(def->name), &params->node_size, &unused));
 	}
 	return ncclSuccess;
+}
+
+bool ep_param_nvls_allowed(struct ep_reason *why)
+{
+	const char *text = getenv("NCCL_NVLS_ENABLE");
+	char *end;
+
+	/* What is no number NCCL ignores; whoever wrote it may have meant "off". */
+	if (text && (strtoll(text, &end, 0) == 0 || *end)) {
+		return ep_reason_set(why, "NCCL_NVLS_ENABLE=%.16s", text);
+	}
+	return true;
 }

@@ -19,6 +19,7 @@ enum ep_param_id {
 	EP_PARAM_LL_LINES,
 	EP_PARAM_MEMORY,
 	EP_PARAM_LL_DIRECT_BYTES,
+	EP_PARAM_NVLS,
 	EP_PARAM_NODE_SIZE,
 	EP_PARAM_RDMA_MODE,
 	EP_PARAM_RDMA_QUEUES,
@@ -85,5 +86,11 @@ ncclResult_t ep_param_parse(enum ep_param_id id, const char *text, int64_t *valu
  */
 #define EP_PARAM_NAME_MAX 64
 bool ep_param_unknown(const char *entry, char name[EP_PARAM_NAME_MAX + 1], const char **nearest);
+
+/*
+ * Whether the environment lets this process use NVLink multicast (NCCL_NVLS_ENABLE): whatever else is
+ * said, no means no.
+ */
+bool ep_param_nvls_allowed(struct ep_reason *why);
 
 #endif

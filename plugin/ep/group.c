@@ -244,7 +244,7 @@ static ncclResult_t ep_group_meet(struct ncclEpGroup *g, struct ep_boot *boot, n
 	}
 	if (mine == ncclSuccess) {
 		hello.agreed = ep_group_config_agreed(&g->config);
-		ep_peer_offer_make(&hello.offer, g->comm, g->config.memory);
+		ep_peer_offer_make(&hello.offer, g->comm, g->config.memory, g->config.nvls);
 		hello.team = ep_random_u64();
 	}
 	hello.verdict = ep_verdict_make(mine);
@@ -298,7 +298,7 @@ static ncclResult_t ep_group_make(struct ncclEpGroup **out, ncclComm_t comm, int
 	EP_CHECK_GOTO(ep_group_meet(g, boot, mine, &team), err_free);
 	EP_CHECK_GOTO(ep_group_choose_lines(g, boot), err_free);
 	ep_times_lap(times, boot, EP_TIME_GPUS);
-	ep_heap_reap(); /* all ranks are here, so whatever they have left before can go */
+	ep_heap_reap(comm); /* all ranks are here, so whatever they have left before can go */
 	mine = ep_group_set_up(g, boot, times);
 	ep_times_lap(times, boot, EP_TIME_MEMORY);
 	result = ep_group_remote_open(g, boot, mine);
@@ -362,6 +362,9 @@ static void ep_group_tell(const struct ncclEpGroup *g, const struct ep_boot *boo
 		g->memory.no_window.text[0] ? ")" : "", choices, g->lines ? "lines" : "bytes",
 		(unsigned long long)(g->config.timeout_ns / 1000000),
 		g->config.enable_mask ? ", masks" : "", g->remote_ranks, g->config.shape.channels);
+	EP_INFO(EP_LOG_INIT, "group %p rank %d: progress words by %s%s%s", (const void *)g, g->rank,
+		g->memory.multicast ? "NVLink multicast" : "a store for each rank (no multicast: ",
+		g->memory.no_multicast.text, g->memory.multicast ? "" : ")");
 	ep_times_describe(times, boot, text, sizeof(text));
 	EP_INFO(EP_LOG_INIT, "group %p rank %d: made in %s", (const void *)g, g->rank, text);
 }

@@ -192,6 +192,7 @@ ncclResult_t ep_group_config_make(struct ep_group_config *out, const ncclEpGroup
 	out->direct_bytes = params->value[EP_PARAM_LL_DIRECT_BYTES];
 	out->lines_choice = (int)params->value[EP_PARAM_LL_LINES];
 	out->memory = (enum ep_memory)params->value[EP_PARAM_MEMORY];
+	out->nvls = params->value[EP_PARAM_NVLS] != 0;
 	out->node_size = params->node_size;
 	out->node_code = params->value[EP_PARAM_NODE_SIZE];
 	out->rdma_queues = (uint32_t)params->value[EP_PARAM_RDMA_QUEUES];

@@ -19,6 +19,7 @@ struct ep_group_config {
 	uint64_t timeout_ns;
 	bool enable_mask;
 	enum ep_memory memory;
+	bool nvls;
 	struct ep_param_list node_size;
 	int64_t node_code;    /* the same as a number, for comparison; 0: not set */
 	uint32_t rdma_queues; /* asked for; 0: automatic */

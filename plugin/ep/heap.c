@@ -40,6 +40,7 @@ ncclResult_t ep_group_heap_bind(struct ncclEpGroup *g, struct ep_boot *boot)
 		.remote = g->remote_ranks ? g->remote_dev : NULL,
 		.own = g->peer_heap.base[g->rank],
 		.far_heap = g->far_heap,
+		.multicast = g->peer_heap.multicast,
 	};
 	memcpy(g->dev.heap, g->peer_heap.base, (size_t)near * sizeof(g->dev.heap[0]));
 	g->config.algo->group_bind(g);

@@ -37,6 +37,7 @@ static ncclResult_t ep_heap_entry_new(struct ep_heap_entry **out, const struct e
 	}
 	e->maker = pthread_self();
 	e->way = way;
+	e->lasting = way->lasting;
 	e->bytes = heap->bytes;
 	e->rank = heap->rank;
 	e->nranks = heap->nranks;
@@ -170,13 +171,19 @@ static ncclResult_t ep_heap_export_make(struct ep_heap *heap, const struct ep_id
 
 /* Maps all peers, which is worth nothing unless all ranks agree that it has worked. */
 static ncclResult_t ep_heap_map_all(struct ep_heap *heap, struct ep_boot *boot,
-				    const struct ep_ident *idents, const struct ep_heap_export *all)
+				    const struct ep_ident *idents, const struct ep_heap_export *all,
+				    struct ep_peer_choice *choice)
 {
 	const struct ep_peer_way *way = heap->entry->way;
 	ncclResult_t mine = way->open ? way->open(heap, boot) : ncclSuccess;
 
 	for (int r = 0; r < heap->nranks && mine == ncclSuccess; r++) {
 		mine = ep_heap_map(heap, idents, r, &all[r]);
+	}
+	if (choice->multicast && !boot->stuck) {
+		/* NCCL lets the ranks meet: all of them come, or none does. */
+		mine = ep_boot_agree(boot, mine, "mapping the group's memory");
+		mine = mine == ncclSuccess ? ep_multicast_open(heap, boot, choice) : mine;
 	}
 	if (way->close && !boot->stuck) {
 		way->close(heap, boot);
@@ -197,6 +204,9 @@ static void ep_heap_open_undo(struct ep_heap *heap, const struct ep_boot *boot)
 		ep_heap_unmap(heap);
 	}
 	if (heap->entry) {
+		if (!boot->stuck) {
+			ep_multicast_close(heap->entry);
+		}
 		ep_heap_entry_free(heap->entry);
 		heap->entry = NULL;
 	}
@@ -205,7 +215,7 @@ static void ep_heap_open_undo(struct ep_heap *heap, const struct ep_boot *boot)
 
 /* ep_heap_open in one way. *hopeless: another one would fail, too. */
 static ncclResult_t ep_heap_try(struct ep_heap *heap, struct ep_boot *boot,
-				const struct ep_ident *idents, const struct ep_peer_way *way,
+				const struct ep_ident *idents, struct ep_peer_choice *choice,
 				ncclResult_t mine, bool *hopeless)
 {
 	static const char what[] = "allocating and mapping the group's memory";
@@ -214,7 +224,7 @@ static ncclResult_t ep_heap_try(struct ep_heap *heap, struct ep_boot *boot,
 	ncclResult_t result;
 
 	*hopeless = true;
-	mine = ep_heap_export_make(heap, idents, way, mine, &e);
+	mine = ep_heap_export_make(heap, idents, choice->way, mine, &e);
 	EP_CHECK_GOTO(ep_boot_allgather(boot, &e, boot->all, sizeof(e), what), err_undo);
 	EP_CHECK_GOTO(all ? ncclSuccess : mine, err_undo);
 	*hopeless = false;
@@ -222,7 +232,7 @@ static ncclResult_t ep_heap_try(struct ep_heap *heap, struct ep_boot *boot,
 		*hopeless |= all[r].hopeless != 0;
 	}
 	EP_CHECK_GOTO(ep_verdict_check(boot, all, sizeof(e), what), err_undo);
-	mine = ep_heap_map_all(heap, boot, idents, all);
+	mine = ep_heap_map_all(heap, boot, idents, all, choice);
 	if (boot->stuck) {
 		result = mine;
 		goto err_undo;
@@ -254,7 +264,7 @@ ncclResult_t ep_heap_open(struct ep_heap *heap, struct ep_boot *boot, const stru
 		heap->nranks = boot->nranks;
 		heap->team = team;
 		heap->bytes = ep_heap_alloc_bytes(bytes);
-		result = ep_heap_try(heap, boot, idents, choice->way, mine, &hopeless);
+		result = ep_heap_try(heap, boot, idents, choice, mine, &hopeless);
 		if (result == ncclSuccess || hopeless || boot->stuck || !choice->next) {
 			break;
 		}
@@ -263,6 +273,11 @@ ncclResult_t ep_heap_open(struct ep_heap *heap, struct ep_boot *boot, const stru
 		ep_reason_set(&choice->no_window, "%s failed", choice->way->name);
 		choice->way = choice->next;
 		choice->next = NULL;
+		if (choice->multicast) {
+			choice->multicast = false;
+			(void)ep_reason_set(&choice->no_multicast, "memory by %s",
+					    choice->way->name);
+		}
 	}
 	if (result == ncclSuccess) {
 		EP_INFO(EP_LOG_ALLOC, "rank %d: %llu bytes of device memory that peers write",
@@ -277,6 +292,8 @@ void ep_heap_close(struct ep_heap *heap, struct ep_boot *boot)
 	/* If the barrier fails a peer may still have our memory mapped: keep it. */
 	if (ep_boot_agree(boot, ncclSuccess, "replacing the group's memory") != ncclSuccess) {
 		heap->entry->base = NULL;
+	} else {
+		ep_multicast_close(heap->entry);
 	}
 	ep_heap_entry_free(heap->entry);
 	ep_heap_tables_free(heap);

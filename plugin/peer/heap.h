@@ -16,6 +16,11 @@
  * writes no farewell, and nobody waits for it: what it still stores after the owner has freed its
  * heap harms nobody, and the memory is gone when the last mapping is.
  *
+ * Where one multicast address shows the heaps of a node (multicast.c), a rank that stores there
+ * stores to all of them, and there are farewells again. The window must be ended with its
+ * communicator still there: by ep_heap_leave, if all farewells have come by then, or by the next
+ * ep_heap_leave or ep_heap_reap of that communicator. Until then the heap stays.
+ *
  * Who waits for whom. ep_heap_leave waits where that gives the memory back: a second for ranks of
  * the same node, those of this process included, and until their deadline for remote ranks, so that
  * no connection breaks. It waits for nobody while its process has another group, because a peer may
@@ -53,6 +58,7 @@ struct ep_heap {
 	const struct ep_peer_way **way; /* [nranks] NULL: not mapped */
 	struct ep_heap_entry *entry;    /* in the list of the process */
 	ncclWindow_t window;            /* while peers are being mapped */
+	unsigned char *multicast;       /* the node's heaps at once; NULL: not used */
 };
 
 /* Bytes that a heap of `bytes` takes from cudaMalloc or ncclMemAlloc. */
@@ -108,8 +114,11 @@ struct ep_heap_remote {
  */
 void ep_heap_leave(struct ep_heap *heap, uint64_t timeout_ns, const struct ep_heap_remote *remote);
 
-/* Frees the departed heaps of this process that nobody can write to any more. Waits for no peer. */
-void ep_heap_reap(void);
+/*
+ * Frees the departed heaps of this process that nobody can write to any more. Waits for no peer.
+ * comm: one that is there, whose windows of such heaps are ended.
+ */
+void ep_heap_reap(ncclComm_t comm);
 
 /* A rank's farewell in a peer's heap, the end of all of them, and what a farewell is. */
 #define EP_HEAP_FAREWELL(rank) (EP_HEAP_STAMP_BYTES + 8 * (uint64_t)(rank))

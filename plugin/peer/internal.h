@@ -2,6 +2,7 @@
 #ifndef EP_PEER_INTERNAL_H
 #define EP_PEER_INTERNAL_H
 
+#include <cuda.h>
 #include <pthread.h>
 #include "peer/heap.h"
 
@@ -62,6 +63,9 @@ void ep_peer_plain_free(void *base);
 /* Whether the driver has what windows need. */
 bool ep_window_driver(struct ep_reason *why);
 
+/* The driver's handle of the memory that is mapped at p, as a name for it; false: none is. */
+bool ep_window_handle(void *p, CUmemGenericAllocationHandle *handle);
+
 /* A heap of this process: all that its end needs is here from the beginning. */
 struct ep_heap_entry {
 	struct ep_heap_entry *next;
@@ -70,6 +74,13 @@ struct ep_heap_entry {
 	unsigned char *base;
 	uint64_t bytes;
 	struct ep_heap_stamp stamp;
+	bool lasting; /* as of the way, and no multicast address shows it */
+	/* While a multicast address shows it; see multicast.c. */
+	ncclComm_t comm;
+	ncclWindow_t window; /* NULL: none does */
+	void *shown;
+	CUmemGenericAllocationHandle shown_handle;
+
 	cudaStream_t stream;       /* to look at it, */
 	struct ep_heap_head *head; /* and where to copy it to */
 
@@ -78,6 +89,7 @@ struct ep_heap_entry {
 	bool hurry;           /* ... which shall wait for no peer */
 	bool waited;          /* ranks of the node have been waited for, once */
 	bool told;            /* the warning has been given */
+	bool quiet;           /* nobody can write to it any more; only its window is left */
 	uint64_t patience_ns; /* how long to wait for ranks of the node */
 	uint64_t deadline_ns; /* when to warn of them */
 	uint64_t asked_ns;    /* when processes and connections were last asked whether they live */
@@ -94,6 +106,21 @@ void ep_heap_enlist(struct ep_heap_entry *entry);
 void ep_heap_delist(struct ep_heap_entry *entry);
 
 void ep_heap_unmap(struct ep_heap *heap);
+
+/* ---- multicast ---- */
+
+/*
+ * After all ranks have mapped all peers, collective: asks NCCL for the address, and keeps the window
+ * if all ranks have got one. Else the choice says why not.
+ */
+ncclResult_t ep_multicast_open(struct ep_heap *heap, struct ep_boot *boot,
+			       struct ep_peer_choice *choice);
+
+/* Whether the window is still there, as the driver sees it: so the communicator is. */
+bool ep_multicast_lives(const struct ep_heap_entry *entry);
+
+/* Ends the window. Not while anybody may still store by multicast. */
+void ep_multicast_close(struct ep_heap_entry *entry);
 
 /* Frees `base` and `way`, when nothing is mapped. */
 void ep_heap_tables_free(struct ep_heap *heap);

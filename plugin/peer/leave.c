@@ -71,7 +71,7 @@ static bool ep_departed_lost(const struct ep_heap_entry *e, int r, bool ask)
 	if (!local && (!e->remote.cut || (e->remote.absent && e->remote.absent[r]))) {
 		return true;
 	}
-	if (local && e->way->lasting) {
+	if (local && e->lasting) {
 		return true; /* it writes none, and may store to memory that is its own as well */
 	}
 	return ask && (ep_ident_gone(&e->idents[e->rank], &e->idents[r]) ||
@@ -189,13 +189,14 @@ static void *ep_departed_main(void *arg)
 		}
 		ep_heap_nap();
 	}
-	if (missing < 0) {
+	e->quiet = missing < 0 && ep_multicast_lives(e);
+	if (missing < 0 && !e->quiet) {
 		e->ending_ns = ep_now_ns();
 		pthread_mutex_unlock(&ep_heap_lock);
 		ep_departed_end(e);
 		return NULL;
 	}
-	if (missing != e->rank) {
+	if (missing >= 0 && missing != e->rank) {
 		e->waited |= enough;
 		EP_INFO(EP_LOG_ALLOC, "rank %d: %llu bytes stay until rank %d has left", e->rank,
 			(unsigned long long)e->bytes, missing);
@@ -251,10 +252,45 @@ static void ep_departed_settle(bool hurry, int device, uint64_t timeout_ns)
 	}
 }
 
-void ep_heap_reap(void)
+/* Ends the windows of departed heaps that wait for nothing else. comm: is there. Under the lock. */
+static bool ep_departed_close(ncclComm_t comm)
+{
+	struct ep_heap_entry *e = ep_heap_list;
+
+	while (e && (!e->departed || e->active || !e->quiet || e->comm != comm)) {
+		e = e->next;
+	}
+	if (!e) {
+		return false;
+	}
+	e->active = true; /* nobody else looks after it meanwhile */
+	pthread_mutex_unlock(&ep_heap_lock);
+	ep_multicast_close(e);
+	pthread_mutex_lock(&ep_heap_lock);
+	e->quiet = false;
+	e->active = false;
+	e->asked_ns = 0; /* who has ended is asked again at once: the next look frees it */
+	return true;
+}
+
+/* As ep_departed_settle(), and ends the windows of `comm`, which is there; NULL: of none. */
+static void ep_departed_settle_all(ncclComm_t comm, bool hurry, int device, uint64_t timeout_ns)
+{
+	bool more = false;
+
+	ep_departed_settle(hurry, device, timeout_ns);
+	while (comm && ep_departed_close(comm)) {
+		more = true;
+	}
+	if (more) {
+		ep_departed_settle(true, device, timeout_ns);
+	}
+}
+
+void ep_heap_reap(ncclComm_t comm)
 {
 	pthread_mutex_lock(&ep_heap_lock);
-	ep_departed_settle(true, -1, 0);
+	ep_departed_settle_all(comm, true, -1, 0);
 	pthread_mutex_unlock(&ep_heap_lock);
 }
 
@@ -265,7 +301,7 @@ void ep_heap_farewell(struct ep_heap *heap)
 	for (int r = 0; r < e->nranks; r++) {
 		unsigned char *word = heap->base[r] + EP_HEAP_FAREWELL(e->rank);
 
-		if (heap->way[r] && !heap->way[r]->lasting &&
+		if (heap->way[r] && !e->lasting &&
 		    !ep_ident_same_process(&e->idents[e->rank], &e->idents[r]) &&
 		    !ep_ident_gone(&e->idents[e->rank], &e->idents[r]) &&
 		    cudaMemcpyAsync(word, &heap->team, 8, cudaMemcpyDefault, e->stream) !=
@@ -293,7 +329,7 @@ void ep_heap_leave(struct ep_heap *heap, uint64_t timeout_ns, const struct ep_he
 	e->departed = true;
 	hurry = ep_heap_lives(e, false) ||
 		(!pthread_equal(e->maker, pthread_self()) && ep_heap_lives(e, true));
-	ep_departed_settle(hurry, e->idents[e->rank].device, timeout_ns);
+	ep_departed_settle_all(e->comm, hurry, e->idents[e->rank].device, timeout_ns);
 	pthread_mutex_unlock(&ep_heap_lock);
 	ep_heap_tables_free(heap);
 	memset(heap, 0, sizeof(*heap));

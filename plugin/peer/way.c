@@ -40,13 +40,14 @@ struct ep_nccl_properties {
 	unsigned int magic;
 	unsigned int version;
 	int rank, nranks, device, nvml_device;
-	bool windows; /* deviceApiSupport */
+	bool windows;   /* deviceApiSupport */
+	bool multicast; /* multimemSupport */
 	char more[472];
 };
 
 _Static_assert(sizeof(struct ep_nccl_properties) == 512, "room for later releases");
 
-static bool ep_window_possible(ncclComm_t comm, struct ep_peer_offer *offer)
+static bool ep_window_possible(ncclComm_t comm, struct ep_peer_offer *offer, bool *multicast)
 {
 	const struct ep_nccl_dyn *nccl = ep_nccl_dyn();
 	struct ep_nccl_properties p = { .size = sizeof(p), .magic = 0xcafebeef };
@@ -87,15 +88,20 @@ static bool ep_window_possible(ncclComm_t comm, struct ep_peer_offer *offer)
 		return false;
 	}
 	offer->first = (uint32_t)(p.rank - team.rank);
+	*multicast = p.multicast;
 	return true;
 }
 
-void ep_peer_offer_make(struct ep_peer_offer *offer, ncclComm_t comm, enum ep_memory memory)
+void ep_peer_offer_make(struct ep_peer_offer *offer, ncclComm_t comm, enum ep_memory memory,
+			bool nvls)
 {
+	struct ep_reason why;
+	bool multicast = false;
+
 	memset(offer, 0, sizeof(*offer));
 	if (memory == EP_MEMORY_IPC) {
 		snprintf(offer->no_window, sizeof(offer->no_window), "NCCL_EP_MEMORY=ipc");
-	} else if (ep_window_possible(comm, offer)) {
+	} else if (ep_window_possible(comm, offer, &multicast)) {
 		offer->ways |= 1u << EP_KIND_WINDOW;
 	}
 	if (memory != EP_MEMORY_WINDOW) {
@@ -103,6 +109,11 @@ void ep_peer_offer_make(struct ep_peer_offer *offer, ncclComm_t comm, enum ep_me
 	}
 	if (memory == EP_MEMORY_AUTO) {
 		offer->ways |= 1u << EP_KIND_PLAIN;
+	}
+	offer->multicast =
+		ep_multicast_possible(nvls, offer->ways >> EP_KIND_WINDOW & 1, multicast, &why);
+	if (!offer->multicast) {
+		snprintf(offer->no_multicast, sizeof(offer->no_multicast), "%.59s", why.text);
 	}
 }
 
@@ -204,6 +215,32 @@ static bool ep_way_fits(const struct ep_meeting *m, enum ep_way_kind kind, uint3
 	return true;
 }
 
+/* Whether all want multicast, and each node is what one address of NCCL reaches: an LSA team. */
+static bool ep_multicast_fits(const struct ep_meeting *m, const struct ep_peer_way *way,
+			      struct ep_reason *why)
+{
+	for (int r = 0; r < m->nranks; r++) {
+		struct ep_peer_offer offer = ep_meeting_offer(m, r);
+
+		if (!offer.multicast) {
+			return ep_reason_set(why, "rank %d: %.59s", r, offer.no_multicast);
+		}
+	}
+	if (way != &ep_peer_window) {
+		return ep_reason_set(why, "memory by %s: NCCL_EP_MEMORY=window", way->name);
+	}
+	for (int r = 1; r < m->nranks; r++) {
+		const struct ep_ident *a = &m->idents[r - 1], *b = &m->idents[r];
+
+		/* teams are runs of ranks */
+		if (a->domain == b->domain && !ep_ident_same_node(a, b)) {
+			return ep_reason_set(why, "ranks %d and %d of one LSA team are two nodes",
+					     r - 1, r);
+		}
+	}
+	return true;
+}
+
 static ncclResult_t ep_choose_fail(const struct ep_meeting *m, const struct ep_reason *why)
 {
 	bool window = why[EP_KIND_WINDOW].text[0], ipc = why[EP_KIND_IPC].text[0];
@@ -259,5 +296,6 @@ ncclResult_t ep_peer_choose(struct ep_peer_choice *choice, struct ep_ident *iden
 	if (best == EP_KIND_IPC) {
 		choice->no_window = why[EP_KIND_WINDOW];
 	}
+	choice->multicast = ep_multicast_fits(&m, choice->way, &choice->no_multicast);
 	return ncclSuccess;
 }

@@ -59,6 +59,15 @@ bool ep_window_driver(struct ep_reason *why)
 	return !ep_vmm_missing || ep_reason_set(why, "the CUDA driver has no %s", ep_vmm_missing);
 }
 
+bool ep_window_handle(void *p, CUmemGenericAllocationHandle *handle)
+{
+	if (ep_vmm.retain(handle, p) != CUDA_SUCCESS) {
+		return false;
+	}
+	ep_vmm.release(*handle);
+	return true;
+}
+
 /* ---- our own memory ---- */
 
 static bool ep_window_alloc(void **base, uint64_t bytes, struct ep_reason *why)

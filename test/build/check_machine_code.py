@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Checks the machine code of the kernels for sm_90: what their speed and the safety of lines stand
-on, and no test on the virtual cluster can see.
+on, and no test on the virtual cluster can see. And for all GPUs: where multicast stores are.
 
   check_machine_code.py LIBRARY NVCC DISASSEMBLER_DIR ARCH...
 
@@ -214,6 +214,39 @@ def check_kernel(kernel, expect, registers):
                          len(stores)))
 
 
+MULTICAST = "ep_step_multicast"  # the one function of low latency's kernels with multicast stores
+
+
+def check_multicast_symbols(arch, symbols):
+    """Multicast is in kernels of low latency for sm_90 and later alone, and in a function of its own,
+    which they call where there is a multicast address: what runs without one does not pass it."""
+    kernels = [name for name in KERNELS if name.startswith("ep_ll") and name in symbols]
+    for name in kernels:
+        there = re.search(r"\$%s\$\S*%s" % (name, MULTICAST), symbols) is not None
+        if there != (int(arch) >= 90):
+            complain("%s for sm_%s: %s function %s" % (
+                name, arch, "a" if there else "no", MULTICAST))
+    return len(kernels)
+
+
+def check_multicast_ptx(ptx):
+    """The machine code of a multicast store is that of any store: only PTX tells them apart."""
+    where, found = "", set()
+    for line in ptx.splitlines():
+        function = re.search(r"\.(?:entry|func)\b[^;]*?(\w+)\($", line)
+        if function:
+            where = function[1]
+        elif "multimem." in line:
+            found.add(where)
+            if "multimem.st.relaxed.sys.global.u64" not in line:
+                complain("PTX of %s: %s" % (where, line.strip()))
+    for name in found:
+        if MULTICAST not in name and name != "ep_clean_kernel":
+            complain("PTX of %s has multicast stores" % name)
+    if not any(MULTICAST in name for name in found):
+        complain("PTX has no multicast store in " + MULTICAST)
+
+
 def check(sass, usage):
     registers = dict(re.findall(r"Function (\S+):\s*REG:(\d+)", usage))
     kernels = parse(sass)
@@ -249,6 +282,11 @@ def main():
         return skipped("the compiler is of release %s, what is expected holds for %s" % (release,
                                                                                         RELEASE))
     dump = [tools + "/cuobjdump", "-arch", "sm_" + ARCH]
+    for arch in archs:
+        check_multicast_symbols(arch, output(tools + "/cuobjdump", "-arch", "sm_" + arch, "-symbols",
+                                             library, path=tools))
+    if int(archs[-1]) >= 90:
+        check_multicast_ptx(output(tools + "/cuobjdump", "-ptx", library, path=tools))
     return check(output(*dump, "-sass", library, path=tools),
                  output(*dump, "-res-usage", library, path=tools))
 

@@ -60,8 +60,39 @@ def dump(code):
     return "\n".join(text)
 
 
-def main():
+FUNC = "FUNC LOCAL DEFAULT - $ep_ll_dispatch_kernel$_ZN3_1_17ep_step_multicastERK1"
+ENTRY = "FUNC GLOBAL DEFAULT ep_ll_dispatch_kernel"
+STORE_ALL = "\tmultimem.st.relaxed.sys.global.u64 [%rd1], %rd2;"
+IN_FUNC = ".func  (.param .b32 func_retval0) _ZN3_1_17ep_step_multicastERK1("
+MULTICAST = [
+    (machine.check_multicast_symbols, ("90", FUNC + "\n" + ENTRY), []),
+    (machine.check_multicast_symbols, ("80", ENTRY), []),
+    (machine.check_multicast_symbols, ("80", FUNC + "\n" + ENTRY), ["for sm_80: a function"]),
+    (machine.check_multicast_symbols, ("100", ENTRY), ["for sm_100: no function"]),
+    (machine.check_multicast_ptx, ("\n".join([IN_FUNC, STORE_ALL]),), []),
+    (machine.check_multicast_ptx, ("\n".join([IN_FUNC, STORE_ALL, ".visible .entry ep_ll_x(",
+                                              STORE_ALL]),), ["PTX of ep_ll_x has multicast stores"]),
+    (machine.check_multicast_ptx, ("\n".join([IN_FUNC, STORE_ALL.replace(".st", ".red")]),),
+     ["multimem.red"]),
+    (machine.check_multicast_ptx, (IN_FUNC,), ["PTX has no multicast store"]),
+]
+
+
+def wrong_multicast():
     failed = 0
+    for check, arguments, wanted in MULTICAST:
+        machine.problems.clear()
+        with contextlib.redirect_stdout(io.StringIO()):
+            check(*arguments)
+        if len(machine.problems) != len(wanted) or not all(
+                w in f for w, f in zip(wanted, machine.problems)):
+            failed += 1
+            print("%s%s: found %s" % (check.__name__, arguments, machine.problems))
+    return failed
+
+
+def main():
+    failed = wrong_multicast()
     for name, (code, expect, registers, wanted) in CASES.items():
         machine.problems.clear()
         machine.KERNELS["kernel"] = expect

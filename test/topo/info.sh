@@ -44,6 +44,9 @@ expect 0 '^  NCCL_IB_ADDR_RANGE +2001:db8::/32 +environment ' \
 	env NCCL_IB_ADDR_FAMILY=AF_INET6 NCCL_IB_ADDR_RANGE=2001:db8::/32 "$ep_info" -p
 expect 0 '^  NCCL_EP_NODE_SIZE +4,4 +environment ' env NCCL_EP_NODE_SIZE=4,4 "$ep_info" -p
 expect 0 '^  NCCL_EP_MEMORY +ipc +environment ' env NCCL_EP_MEMORY=ipc "$ep_info" -p
+expect 0 'NVLink multicast +not used: NCCL_EP_NVLS is not 1' env -u NCCL_EP_NVLS "$ep_info" -v
+expect 0 'NVLink multicast +not used: NCCL_NVLS_ENABLE=0' \
+	env NCCL_EP_NVLS=1 NCCL_NVLS_ENABLE=0 "$ep_info" -v
 expect 0 '^  NCCL_EP_MEMORY +auto +default ' env -u NCCL_EP_MEMORY "$ep_info" -p
 expect 0 '^  NCCL_EP_MEMORY +INVALID .*set it to one of auto\|window\|ipc' env NCCL_EP_MEMORY=1 "$ep_info" -p
 

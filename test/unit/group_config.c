@@ -22,6 +22,29 @@ static ncclEpGroupConfig_t good(void)
 	return c;
 }
 
+/* NCCL_NVLS_ENABLE=0 wins over NCCL_EP_NVLS=1 and over what NCCL says. */
+static void test_nvls(void)
+{
+	static const char *const no[] = { "0", "0x0", "00", "", "off", "1x" };
+	struct ep_reason why = { "" };
+
+	setenv("NCCL_EP_NVLS", "1", 1);
+	CHECK(ep_params_read(&params) == ncclSuccess && params.value[EP_PARAM_NVLS] == 1);
+	unsetenv("NCCL_EP_NVLS");
+	for (size_t i = 0; i < EP_ARRAY_SIZE(no); i++) {
+		setenv("NCCL_NVLS_ENABLE", no[i], 1);
+		CHECK(!ep_multicast_possible(true, true, true, &why));
+		CHECK(strstr(why.text, "NCCL_NVLS_ENABLE=") == why.text);
+	}
+	setenv("NCCL_NVLS_ENABLE", "1", 1);
+	CHECK(ep_multicast_possible(true, true, true, &why));
+	CHECK(!ep_multicast_possible(false, true, true, &why));
+	CHECK(!ep_multicast_possible(true, false, true, &why));
+	CHECK(!ep_multicast_possible(true, true, false, &why));
+	setenv("NCCL_NVLS_ENABLE", "0", 1);
+	CHECK(ep_params_read(&params) == ncclSuccess && params.value[EP_PARAM_NVLS] == 0);
+}
+
 static cudaError_t some_alloc(void **ptr, size_t size, void *context)
 {
 	return cudaErrorMemoryAllocation;
@@ -336,6 +359,7 @@ int main(void)
 	for (int i = 0; i < EP_PARAMS; i++) {
 		params.value[i] = ep_param_table[i].initial;
 	}
+	test_nvls();
 	test_limits();
 	test_sms();
 	test_product();

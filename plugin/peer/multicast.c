@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * NVLink multicast (NVLS): an address where one store reaches the same offset of the heaps of all
+ * ranks of a node. NCCL makes the multicast object and owns it; we ask NCCL for the address.
+ *
+ * It lives as long as the heap's window does. A rank that ends its window takes its memory out of
+ * the object, and what a peer's store does then nobody promises. So the window stays until all peers
+ * of the node have written their farewells, and is ended only by a thread that has a right to the
+ * communicator: one that leaves a group of it, or makes one. If nobody does, the communicator's own
+ * end takes the window away.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "core/cuda.h"
+#include "core/errand.h"
+#include "core/nccl_dyn.h"
+#include "core/param.h"
+#include "peer/internal.h"
+
+bool ep_multicast_possible(bool wanted, bool window, bool nccl_can, struct ep_reason *why)
+{
+	if (!wanted) {
+		return ep_reason_set(why, "NCCL_EP_NVLS is not 1");
+	}
+	if (!ep_param_nvls_allowed(why)) {
+		return false;
+	}
+	if (!window) {
+		return ep_reason_set(why, "no NCCL window");
+	}
+	if (!ep_nccl_dyn()->get_lsa_multimem_device_pointer) {
+		return ep_reason_set(why, "NCCL gives no multicast addresses");
+	}
+	return nccl_can || ep_reason_set(why, "NCCL says that it has no multicast");
+}
+
+/* ---- the address ---- */
+
+struct ep_multicast_job {
+	int device;
+	ncclWindow_t window;
+	void *address;
+	ncclResult_t result;
+};
+
+/* The ranks of the LSA team meet in it, however long that takes. */
+static void ep_multicast_ask(void *arg)
+{
+	struct ep_multicast_job *job = arg;
+
+	job->result = ncclSystemError;
+	if (cudaSetDevice(job->device) != cudaSuccess) {
+		(void)cudaGetLastError();
+		return;
+	}
+	job->result = ep_nccl_dyn()->get_lsa_multimem_device_pointer(job->window, 0, &job->address);
+}
+
+/* What each rank has got. */
+struct ep_multicast_got {
+	uint32_t ok;
+	char why[60];
+};
+
+/* Where NCCL has this rank's heap in the window, and the driver's handle of what is there. */
+static bool ep_multicast_watch(struct ep_heap_entry *e, ncclWindow_t window)
+{
+	return ep_nccl_dyn()->get_peer_device_pointer(window, 0, e->rank, &e->shown) ==
+		       ncclSuccess &&
+	       e->shown && ep_window_handle(e->shown, &e->shown_handle);
+}
+
+ncclResult_t ep_multicast_open(struct ep_heap *heap, struct ep_boot *boot,
+			       struct ep_peer_choice *choice)
+{
+	struct ep_multicast_job job = { .window = heap->window };
+	const struct ep_multicast_got *all = boot->all;
+	struct ep_heap_entry *e = heap->entry;
+	struct ep_multicast_got mine = { 0 };
+	char gone[EP_BOOT_GONE_TEXT];
+	int error;
+
+	EP_CUDA(cudaGetDevice(&job.device), "asking for the device");
+	error = ep_errand_run(ep_multicast_ask, &job, sizeof(job), boot->timeout_ns);
+	if (error == ETIMEDOUT) {
+		boot->stuck = true; /* in the communicator, by another thread */
+		return ep_fail(ncclRemoteError,
+			       "rank %d waited %llu ms for all ranks of its node to get NCCL's "
+			       "multicast address%s: abort the communicator. NCCL_EP_NVLS=0 does "
+			       "without",
+			       heap->rank, (unsigned long long)(boot->timeout_ns / 1000000),
+			       ep_boot_gone(boot, gone));
+	}
+	mine.ok = !error && job.result == ncclSuccess && job.address &&
+		  ep_multicast_watch(e, heap->window);
+	if (!mine.ok) {
+		snprintf(mine.why, sizeof(mine.why), "NCCL's multicast address: %.32s",
+			 error                       ? strerror(error)
+			 : job.result != ncclSuccess ? ncclGetErrorString(job.result)
+						     : "none");
+	}
+	/* Also the barrier that NCCL wants before anybody uses the address. */
+	EP_CHECK(ep_boot_allgather(boot, &mine, boot->all, sizeof(mine), "agreeing on multicast"));
+	for (int r = 0; r < heap->nranks; r++) {
+		if (!all[r].ok) {
+			choice->multicast = false;
+			(void)ep_reason_set(&choice->no_multicast, "rank %d: %.59s", r, all[r].why);
+			return ncclSuccess;
+		}
+	}
+	heap->multicast = job.address;
+	e->lasting = false; /* who stores by multicast stores to memory of all */
+	e->comm = boot->comm;
+	e->window = heap->window;
+	heap->window = NULL;
+	return ncclSuccess;
+}
+
+bool ep_multicast_lives(const struct ep_heap_entry *e)
+{
+	CUmemGenericAllocationHandle now;
+
+	return e->window && ep_window_handle(e->shown, &now) && now == e->shown_handle;
+}
+
+void ep_multicast_close(struct ep_heap_entry *e)
+{
+	if (ep_multicast_lives(e)) {
+		(void)ep_nccl_dyn()->window_deregister(e->comm, e->window);
+	}
+	e->window = NULL;
+}
