@@ -472,8 +472,8 @@ typedef struct {
  * and comes back may store its own rows until the next operation begins here.
  *
  * ncclInvalidArgument: anything above not met; no routing; zero_copy ON that cannot be done.
- * ncclInvalidUsage: backward pass; an operation of this handle, or two of the group (one, with ranks
- *   of several nodes), pending.
+ * ncclInvalidUsage: backward pass; an operation of this handle is pending; or two of the group are,
+ *   and this one is send_only or the group has ranks of several nodes.
  * ncclRemoteError: an earlier operation ended because a peer did not arrive. The text names it;
  *   the group can only be destroyed.
  */
@@ -571,9 +571,9 @@ typedef struct ncclEpCompleteConfig {
  * the send half, the two are ordered by events: the receive half comes after what is on the other
  * stream, and what is put on either stream afterwards comes after the receive half. The stream of the
  * send half must still exist. Descriptors and structs of the first call may be gone, the tensors'
- * storage may not. One operation per handle may be pending, and two per group, or one where the group
- * has ranks of several nodes; operations of other handles may run in between. Nothing pending:
- * ncclSuccess.
+ * storage may not. One operation per handle may be pending, and two per group; operations of other
+ * handles may run in between, where the group has ranks of several nodes only while fewer than two
+ * are pending. Nothing pending: ncclSuccess.
  *
  * Where the send half was captured and its stream is still in that capture, `stream` joins it; for
  * the legacy stream, which cannot, the receive half goes on the stream of the send half. Halves of

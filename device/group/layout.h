@@ -40,6 +40,7 @@
 #define EP_GROUP_MAX_CHANNELS 15
 #define EP_GROUP_BANKS 3        /* at most */
 #define EP_GROUP_REMOTE_BANKS 2 /* of a group with remote ranks, whose banks are large */
+#define EP_GROUP_MAX_PENDING 2  /* operations sent but not completed */
 /*
  * How many steps a rank can be ahead of another that has started one: at most six. Rank B that is
  * ahead of rank A needs A before it may use a bank again that A has not left; until then it can

@@ -288,16 +288,22 @@ ncclResult_t ep_handle_check_idle(const struct ncclEpHandle *h, const char *name
 ncclResult_t ep_handle_check_send_only(const struct ncclEpHandle *h, bool send_only,
 				       const char *name)
 {
-	uint32_t most = h->group->config.shape.banks - 1; /* one stays for operations in between */
+	uint32_t pending = h->group->pending;
 
-	if (!send_only || h->group->pending < most) {
-		return ncclSuccess;
+	if (pending >= h->group->config.shape.banks) {
+		return ep_fail(
+			ncclInvalidUsage,
+			"%s: %u send_only operations of the group are pending, which have all "
+			"banks of a group of several nodes: complete one first",
+			name, pending);
 	}
-	return ep_fail(ncclInvalidUsage,
-		       "%s: %u send_only operations of the group are pending, the limit is %u%s: "
-		       "complete one first",
-		       name, h->group->pending, most,
-		       h->group->remote_ranks ? " in a group of several nodes" : "");
+	if (send_only && pending >= EP_GROUP_MAX_PENDING) {
+		return ep_fail(ncclInvalidUsage,
+			       "%s: %u send_only operations of the group are pending, the limit is "
+			       "%u: complete one first",
+			       name, pending, EP_GROUP_MAX_PENDING);
+	}
+	return ncclSuccess;
 }
 
 #define EP_RECEIPT_TOKEN_BITS 16 /* limits.max_tokens of every algorithm */

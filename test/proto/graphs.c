@@ -6,7 +6,6 @@
  *
  *     graphs SEED PAIRS
  */
-#include "ep/group.h"
 #include "support/tape.h"
 
 #define STEPS 5
@@ -38,23 +37,16 @@ static void odd(struct band *band, cudaStream_t stream)
 	NEED_OK(bench_combine(&band->b, stream));
 }
 
-/*
- * Both handles, each operation inside the other's: seven steps of the group. With remote ranks only
- * one may be pending: b's whole operations lie between the halves of a's.
- */
+/* Both handles, each operation inside the other's: seven steps of the group. */
 static void nested(struct band *band, cudaStream_t stream)
 {
-	bool both = band->a.group->config.shape.banks > 2;
-
 	NEED_OK(bench_update(&band->a, stream));
 	NEED_OK(bench_update(&band->b, stream));
 	NEED_OK(bench_send_dispatch(&band->a, stream));
-	NEED_OK(both ? bench_send_dispatch(&band->b, stream) : bench_dispatch(&band->b, stream));
+	NEED_OK(bench_send_dispatch(&band->b, stream));
 	NEED_OK(ncclEpComplete(band->a.handle, NULL, stream));
 	NEED_OK(bench_send_combine(&band->a, stream));
-	if (both) {
-		NEED_OK(ncclEpComplete(band->b.handle, NULL, stream));
-	}
+	NEED_OK(ncclEpComplete(band->b.handle, NULL, stream));
 	NEED_OK(bench_combine(&band->b, stream));
 	NEED_OK(ncclEpComplete(band->a.handle, NULL, stream));
 }

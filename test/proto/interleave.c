@@ -69,10 +69,19 @@ static void pause_now_and_then(struct world *w, uint64_t *state)
 /* The next thing that this handle may do; `split` and `stop` as all ranks have drawn them. */
 static void play(struct player *p, struct chain *c, uint64_t *s, uint32_t *pending)
 {
-	bool split = world_draw(s, 2) && *pending < p->b.group->config.shape.banks - 1;
+	bool split = world_draw(s, 2) && *pending < EP_GROUP_MAX_PENDING;
 	bool again = world_draw(s, 3) == 0;
 	cudaStream_t stream = chain_on(c, (int)world_draw(s, 2));
 
+	if ((p->phase == IDLE || p->phase == DISPATCHED) &&
+	    *pending == p->b.group->config.shape.banks) {
+		/* no bank is free: another handle completes first */
+		if (p->phase == DISPATCHED) {
+			CHECK_REASON(bench_combine(&p->b, stream), ncclInvalidUsage,
+				     "complete one first");
+		}
+		return;
+	}
 	switch (p->phase) {
 	case IDLE:
 		tape_load(&p->tape, p->step, stream);
