@@ -6,8 +6,12 @@
  *     crowd RANKS
  */
 #include "support/bench.h"
+#include "support/victim.h"
 
-#define TIMEOUT_MS 5000.0 /* of waits; a busy machine holds ranks up for a second */
+#define LEAST_MS 5000.0
+#define MOST_MS 20000.0
+
+static double timeout_ms; /* of waits: a busy machine holds ranks up for seconds */
 
 static bool is_away(const struct world *w, int rank)
 {
@@ -16,7 +20,7 @@ static bool is_away(const struct world *w, int rank)
 
 static ncclEpGroup_t group_with(struct world *w, const struct oracle_problem *p, uint32_t flags)
 {
-	return bench_group_bounded(w->comm, p, flags, TIMEOUT_MS);
+	return bench_group_bounded(w->comm, p, flags, timeout_ms);
 }
 
 static void expect_masked(struct world *w, struct bench *b, bool away)
@@ -103,10 +107,16 @@ static void run(struct world *w, void *arg)
 {
 	struct oracle_problem p =
 		bench_problem(w->nranks, (uint32_t)w->nranks, 6, 24, 3, ORACLE_EXPERT_MAJOR);
-	ncclEpGroup_t group = group_with(w, &p, BENCH_MASK);
+	double ms = victim_timeout_ms(w, LEAST_MS, MOST_MS);
+	ncclEpGroup_t group;
 	struct bench b;
 
 	(void)arg;
+	if (w->rank == 0) {
+		timeout_ms = ms; /* one for all ranks, which are threads */
+	}
+	world_meet(w);
+	group = group_with(w, &p, BENCH_MASK);
 	bench_open(&b, w, group, &p, 0);
 	bench_pair(&b);
 	by_hand(w, &b);

@@ -75,12 +75,7 @@ static void play(struct player *p, struct chain *c, uint64_t *s, uint32_t *pendi
 
 	if ((p->phase == IDLE || p->phase == DISPATCHED) &&
 	    *pending == p->b.group->config.shape.banks) {
-		/* no bank is free: another handle completes first */
-		if (p->phase == DISPATCHED) {
-			CHECK_REASON(bench_combine(&p->b, stream), ncclInvalidUsage,
-				     "complete one first");
-		}
-		return;
+		return; /* no bank is free: another handle completes first */
 	}
 	switch (p->phase) {
 	case IDLE:
@@ -114,6 +109,28 @@ static void play(struct player *p, struct chain *c, uint64_t *s, uint32_t *pendi
 		*pending -= 1;
 		break;
 	}
+}
+
+/* Two are pending: a third may not be, and in groups of several nodes nothing may lie in between. */
+static void refused(struct player *players, struct chain *c)
+{
+	cudaStream_t stream = chain_on(c, 0);
+
+	for (int h = 0; h < HANDLES; h++) {
+		NEED_OK(bench_update(&players[h].b, stream));
+	}
+	NEED_OK(bench_send_dispatch(&players[0].b, stream));
+	NEED_OK(bench_send_dispatch(&players[1].b, stream));
+	CHECK_REASON(bench_send_dispatch(&players[2].b, stream), ncclInvalidUsage, "pending");
+	if (players[2].b.group->config.shape.banks == 2) {
+		CHECK_REASON(bench_dispatch(&players[2].b, stream), ncclInvalidUsage, "pending");
+	} else {
+		NEED_OK(bench_dispatch(&players[2].b, stream));
+	}
+	NEED_OK(ncclEpComplete(players[0].b.handle, NULL, stream));
+	NEED_OK(bench_dispatch(&players[2].b, stream));
+	NEED_OK(ncclEpComplete(players[1].b.handle, NULL, stream));
+	chain_sync(c);
 }
 
 static void run_once(struct world *w, struct player *players, struct chain *c, uint64_t seed)
@@ -169,6 +186,7 @@ static void run(struct world *w, void *arg)
 		run_once(w, players, &chain, g->seed + i * 7);
 	}
 	CHECK_LAST(group, ncclSuccess, "");
+	refused(players, &chain);
 	chain_close(&chain);
 	for (int h = 0; h < HANDLES; h++) {
 		bench_close(&players[h].b);

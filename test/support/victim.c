@@ -83,7 +83,8 @@ double victim_scale(void)
 /* The longest of some pairs, in seconds. */
 static double slowest_pair(struct world *w)
 {
-	struct oracle_problem p = bench_problem(w->nranks, 12, 3, 256, 7, ORACLE_EXPERT_MAJOR);
+	uint32_t experts = 12 % w->nranks ? (uint32_t)w->nranks : 12;
+	struct oracle_problem p = bench_problem(w->nranks, experts, 3, 256, 7, ORACLE_EXPERT_MAJOR);
 	ncclEpGroup_t group = bench_group(w, &p, BENCH_MASK);
 	double slowest = 0, start;
 	struct bench b;
