@@ -368,7 +368,7 @@ EP_DEV void ep_clean_settle(const struct ep_clean_args &a, const struct ep_clean
 	}
 }
 
-EP_KERNEL(ep_clean_kernel, ep_clean_args, EP_GROUP_MAX_THREADS)
+EP_KERNEL_ALONE(ep_clean_kernel, ep_clean_args, EP_GROUP_MAX_THREADS)
 {
 	EP_SHARED(struct ep_clean_board, board);
 	uint32_t step;
