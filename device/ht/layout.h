@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * High throughput: what host and kernels share besides the group (device/group/layout.h). Plain C,
+ * included by both.
+ *
+ * Routing. ncclEpUpdateHandle makes tables at both ends of every row, and keeps them in handle
+ * memory, so that dispatch and combine only move rows. A row of source s goes to rank d if its token
+ * has selected an expert of d. The rows from s to d are numbered in the order of tokens: the row's
+ * *index*. Their place in the flat order of d is base[s] + index: the row's *slot*. In expert-major
+ * layout each of a row's selections has a *place* in d's output. A source learns by the counts of
+ * all ranks where its rows belong; it then tells each destination what each of its rows is.
+ *
+ * Units. EP_HT_CHUNK consecutive tokens of a source are a *chunk*; a row is cut into *parts*. A
+ * unit of work is one part of the rows of one chunk: one warp moves it.
+ *
+ * Ring. The heap has, for each rank r, a ring of `ring_chunks` chunks with room for EP_HT_CHUNK rows
+ * each. In dispatch r is the source, and the receiver copies on what has come; in combine r is the
+ * holder that returns the rows of this rank's chunks. Chunk c lies in slot c % ring_chunks. For each
+ * slot and part there is a word `arrived`, by which the writer says that the unit is there, and at
+ * the writer a word `credit`, by which the reader says that it has been read: both hold
+ * ep_ht_unit_word(). Without a ring, rows go to, or come from, the caller's tensors in windows.
+ *
+ * One bank. Every kernel is a step and waits at its beginning until all ranks have started it
+ * (ep_step_begin with one bank), so that nobody reads any more what the previous step left in the
+ * heap. `form` words say the same together with what all ranks must agree in.
+ */
+#ifndef EP_DEVICE_HT_LAYOUT_H
+#define EP_DEVICE_HT_LAYOUT_H
+
+#include "device/group/layout.h"
+
+#define EP_HT_MAX_TOPK 32
+#define EP_HT_MAX_EXPERTS 65535 /* 16 bits in ep_ht_sel */
+#define EP_HT_CHUNK 8           /* tokens; a row's index is contiguous in a chunk */
+#define EP_HT_NONE 0xffffffffu  /* no row, no place: also the end of a list */
+#define EP_HT_MAX_THREADS 512
+
+enum ep_ht_layout {
+	EP_HT_EXPERT_MAJOR = 1, /* values of ncclEpLayout_t */
+	EP_HT_FLAT = 3
+};
+
+enum ep_ht_dtype {
+	EP_HT_BF16,
+	EP_HT_FP16,
+	EP_HT_FP32
+};
+
+/*
+ * A selection of one of this rank's tokens: the expert, and which k. A token that names an expert
+ * more than once selects it once; the further entries are marked, and only the gradients of weights
+ * look at them.
+ */
+#define EP_HT_SEL(expert, k) ((expert) | (k) << 16)
+#define EP_HT_SEL_AGAIN 0x80000000u
+#define EP_HT_SEL_EXPERT(s) ((s)&0xffffu)
+#define EP_HT_SEL_K(s) ((s) >> 16 & 0x1fu)
+
+/* `arrived` and `credit`: unit of chunk `c`. Two operations never share an epoch. */
+EP_HOST_DEV uint64_t ep_ht_unit_word(uint32_t epoch, uint32_t c)
+{
+	return (uint64_t)epoch << 32 | (c + 1);
+}
+
+EP_HOST_DEV uint32_t ep_ht_chunks(uint32_t tokens)
+{
+	return (tokens + EP_HT_CHUNK - 1) / EP_HT_CHUNK;
+}
+
+/* Where things lie in every rank's heap, as byte offsets. Filled once, with the heap. */
+struct ep_ht_areas {
+	uint64_t form_off;    /* words {form, epoch} [R] of each rank's current operation */
+	uint64_t done_off;    /* words {0, epoch} [R]: the rank has read and written all it wanted here */
+	uint64_t count_off;   /* words {count, epoch} [R][E + R]: rows of each rank per expert, rank */
+	uint64_t start_off;   /* u32 [R][chunks of B + 1]: index of the chunk's first row to this rank */
+	uint64_t sel_off;     /* u32 [R][B][min(K, L)]: what each row is; as recv_sel */
+	uint64_t weight_off;  /* float [R][B][min(K, L)]: of each row's selections */
+	uint64_t arrived_off; /* u64 [R][ring_chunks][parts] */
+	uint64_t credit_off;  /* u64 [R][ring_chunks][parts] */
+	uint64_t ring_off;    /* [R][ring_chunks][EP_HT_CHUNK] rows of row_stride */
+	uint64_t row_stride;  /* bytes of the largest row; a multiple of 128 */
+	uint32_t ring_chunks;
+	uint32_t parts; /* most parts of a row, for the areas' strides */
+};
+
+/*
+ * Head of handle memory. Written by the routing kernel, last of all. Everything that an operation
+ * needs is here and behind it, so another handle on the same memory can go on.
+ */
+struct ep_ht_head {
+	uint64_t stamp; /* ep_ht_args.stamp of the routing; 0: never routed */
+	uint32_t num_tokens;
+	uint32_t id_bytes; /* of the ids that were routed: 4 or 8 */
+	uint32_t rows;     /* that come to this rank: the slots in use, dropped rows left out */
+	uint32_t total;    /* what recv_total_counter says */
+	uint32_t places;   /* expert-major: the end of the last zone, at most the limit */
+	uint32_t pad;
+};
+
+/* A zone of an expert-major output. Rows from `kept` on are zeros: padding, and dropped rows. */
+struct ep_ht_zone {
+	uint32_t first; /* place */
+	uint32_t kept;  /* rows that come */
+	uint32_t rows;  /* with padding, as far as they are below the limit */
+	uint32_t pad;
+};
+
+/* Handle memory, as device addresses. Filled once, with the handle. C = chunks of B. */
+struct ep_ht_dev_handle {
+	struct ep_ht_head *head;
+	/* This rank's tokens. Lists are in ascending order of experts, so of ranks; equal experts by k. */
+	uint32_t *send_sel;   /* [B][K] EP_HT_SEL, EP_HT_NONE ends the list */
+	uint32_t *send_row;   /* [B][K] index of the row to the selection's rank; NONE: dropped */
+	uint32_t *send_place; /* [B][K] expert-major: place there; NONE: dropped. flat: NULL */
+	uint32_t *send_start; /* [R][C + 1] index of the chunk's first row to each rank, dropped left out */
+	uint32_t *send_base;  /* [R] slot of this rank's row 0 at each rank */
+	/* Rows that come to this rank; row i of source s is slot base[s] + i. */
+	uint32_t *recv_base;  /* [R + 1] */
+	uint32_t *recv_start; /* [R][C + 1] as send_start, by each source */
+	uint32_t *recv_sel; /* [slots][min(K, L)], NONE ends: flat: local expert; expert-major: place, in
+			     * ascending order of experts; EP_HT_DROPPED for a place beyond the limit */
+	struct ep_ht_zone *zones; /* [L], expert-major; flat: NULL */
+	uint32_t *scratch;        /* of the routing kernel: [blocks][E + R], and its counters */
+};
+
+/* recv_sel: a selection whose place is beyond the limit. It counts as a list entry. */
+#define EP_HT_DROPPED 0xfffffffeu
+
+/* What the three kernels have in common. */
+struct ep_ht_common {
+	struct ep_dev_group g; /* first */
+	struct ep_ht_areas areas;
+	struct ep_ht_dev_handle h;
+	struct ep_dev_launch launch; /* all blocks send; both halves */
+	uint64_t stamp;       /* of group and shape: layout, K, alignment, limit; equal for all handles
+			       * that may share a routing */
+	uint32_t form;        /* what all ranks must pass alike, as a number */
+	uint32_t layout;      /* enum ep_ht_layout */
+	uint32_t num_tokens;  /* T */
+	uint32_t max_tokens;  /* B */
+	uint32_t nlocal;      /* L */
+	uint32_t topk;        /* K */
+	uint32_t width;       /* min(K, L): selections of a row */
+	uint32_t limit;       /* M: slots and places below it; EP_HT_NONE: none */
+	struct ep_div by_local;
+	struct ep_div by_width;
+};
+
+struct ep_ht_route_args {
+	struct ep_ht_common c;
+	const void *topk_idx;  /* [T][K] */
+	uint32_t id_bytes;     /* 4 or 8 */
+	uint32_t alignment;    /* of zones: a power of two */
+	uint32_t drop;         /* beyond the limit rows are dropped; 0: that is an error */
+	uint32_t counter_bytes; /* of an element of the next three: 4 or 8 */
+	void *expert_counters; /* [L] or NULL. flat: selections kept; expert-major: zone rows */
+	void *expert_offsets;  /* [L] or NULL; expert-major */
+	void *total_counter;   /* [1] or NULL */
+	struct ep_div by_topk;
+};
+
+/* Where the ranks of the node have a tensor in a window, as mapped here; as EP_LL_DIRECT_RANKS. */
+#define EP_HT_DIRECT_RANKS 72
+
+struct ep_ht_dispatch_args {
+	struct ep_ht_common c;
+	const unsigned char *tokens; /* [T][token_bytes] */
+	const unsigned char *scales; /* [T][scale_bytes] */
+	const float *topk_weights;   /* [T][K]; NULL: backward */
+	unsigned char *out_tokens;
+	unsigned char *out_scales;
+	float *out_weights; /* flat [rows][K], expert-major [rows]; NULL: backward */
+	int64_t *out_idx;   /* flat [rows][K] */
+	uint32_t token_bytes;
+	uint32_t scale_bytes; /* 0: none. A row in the ring is its token, then its scales */
+	uint32_t id_base;     /* added to local experts in out_idx */
+	uint32_t fill_rows;   /* rows of out_idx and out_weights to be written, from 0: the rest of them
+			       * -1 and 0; EP_HT_NONE: as many as come */
+	uint32_t parts;
+	uint32_t part_bytes; /* of token and scales together; the last part may be shorter */
+	uint32_t send_warps; /* of a block; the others receive */
+	uint32_t stage_parts; /* of a warp's stage in shared memory */
+	uint32_t is_direct;  /* flat: rows go straight into `direct`; the ring is not used */
+	uint32_t zero_to;    /* expert-major: rows from the last zone's end up to here are zeros, too */
+	unsigned char *direct[EP_HT_DIRECT_RANKS];        /* out_tokens of each rank */
+	unsigned char *direct_scales[EP_HT_DIRECT_RANKS]; /* out_scales */
+};
+
+struct ep_ht_combine_args {
+	struct ep_ht_common c;
+	const unsigned char *tokens; /* received rows [.][token_bytes] */
+	unsigned char *out_tokens;   /* [T][token_bytes] */
+	const float *in_weights;     /* backward: flat [rows][K], expert-major [rows]; NULL: forward */
+	float *out_weights;          /* backward: [T][K]; NULL: forward */
+	uint32_t token_bytes;
+	uint32_t parts;
+	uint32_t part_bytes;
+	uint32_t send_warps; /* of a block, which return rows; the others sum */
+	uint32_t stage_parts;
+	uint32_t is_direct; /* flat: rows are read straight from `direct` */
+	const unsigned char *direct[EP_HT_DIRECT_RANKS]; /* tokens of each rank */
+};
+
+#endif
