@@ -40,12 +40,6 @@ enum ep_ht_layout {
 	EP_HT_FLAT = 3
 };
 
-enum ep_ht_dtype {
-	EP_HT_BF16,
-	EP_HT_FP16,
-	EP_HT_FP32
-};
-
 /*
  * A selection of one of this rank's tokens: the expert, and which k. A token that names an expert
  * more than once selects it once; the further entries are marked, and only the gradients of weights
@@ -69,10 +63,13 @@ EP_HOST_DEV uint32_t ep_ht_chunks(uint32_t tokens)
 
 /* Where things lie in every rank's heap, as byte offsets. Filled once, with the heap. */
 struct ep_ht_areas {
-	uint64_t form_off;    /* words {form, epoch} [R] of each rank's current operation */
-	uint64_t done_off;    /* words {0, epoch} [R]: the rank has read and written all it wanted here */
-	uint64_t count_off;   /* words {count, epoch} [R][E + R]: rows of each rank per expert, rank */
-	uint64_t start_off;   /* u32 [R][chunks of B + 1]: index of the chunk's first row to this rank */
+	uint64_t form_off; /* words {form, epoch} [R] of each rank's current operation */
+	uint64_t
+		done_off; /* words {0, epoch} [R]: the rank has read and written all it wanted here */
+	uint64_t
+		count_off; /* words {count, epoch} [R][E + R]: rows of each rank per expert, rank */
+	uint64_t
+		start_off; /* u32 [R][chunks of B + 1]: index of the chunk's first row to this rank */
 	uint64_t sel_off;     /* u32 [R][B][min(K, L)]: what each row is; as recv_sel */
 	uint64_t weight_off;  /* float [R][B][min(K, L)]: of each row's selections */
 	uint64_t arrived_off; /* u64 [R][ring_chunks][parts] */
@@ -112,12 +109,14 @@ struct ep_ht_dev_handle {
 	uint32_t *send_sel;   /* [B][K] EP_HT_SEL, EP_HT_NONE ends the list */
 	uint32_t *send_row;   /* [B][K] index of the row to the selection's rank; NONE: dropped */
 	uint32_t *send_place; /* [B][K] expert-major: place there; NONE: dropped. flat: NULL */
-	uint32_t *send_start; /* [R][C + 1] index of the chunk's first row to each rank, dropped left out */
-	uint32_t *send_base;  /* [R] slot of this rank's row 0 at each rank */
+	uint32_t *
+		send_start; /* [R][C + 1] index of the chunk's first row to each rank, dropped left out */
+	uint32_t *send_base; /* [R] slot of this rank's row 0 at each rank */
 	/* Rows that come to this rank; row i of source s is slot base[s] + i. */
 	uint32_t *recv_base;  /* [R + 1] */
 	uint32_t *recv_start; /* [R][C + 1] as send_start, by each source */
-	uint32_t *recv_sel; /* [slots][min(K, L)], NONE ends: flat: local expert; expert-major: place, in
+	uint32_t *
+		recv_sel; /* [slots][min(K, L)], NONE ends: flat: local expert; expert-major: place, in
 			     * ascending order of experts; EP_HT_DROPPED for a place beyond the limit */
 	struct ep_ht_zone *zones; /* [L], expert-major; flat: NULL */
 	uint32_t *scratch;        /* of the routing kernel: [blocks][E + R], and its counters */
@@ -132,30 +131,30 @@ struct ep_ht_common {
 	struct ep_ht_areas areas;
 	struct ep_ht_dev_handle h;
 	struct ep_dev_launch launch; /* all blocks send; both halves */
-	uint64_t stamp;       /* of group and shape: layout, K, alignment, limit; equal for all handles
+	uint64_t stamp;  /* of group and shape: layout, K, alignment, limit; equal for all handles
 			       * that may share a routing */
-	uint32_t form;        /* what all ranks must pass alike, as a number */
-	uint32_t layout;      /* enum ep_ht_layout */
-	uint32_t num_tokens;  /* T */
-	uint32_t max_tokens;  /* B */
-	uint32_t nlocal;      /* L */
-	uint32_t topk;        /* K */
-	uint32_t width;       /* min(K, L): selections of a row */
-	uint32_t limit;       /* M: slots and places below it; EP_HT_NONE: none */
+	uint32_t form;   /* what all ranks must pass alike, as a number */
+	uint32_t layout; /* enum ep_ht_layout */
+	uint32_t num_tokens; /* T */
+	uint32_t max_tokens; /* B */
+	uint32_t nlocal;     /* L */
+	uint32_t topk;       /* K */
+	uint32_t width;      /* min(K, L): selections of a row */
+	uint32_t limit;      /* M: slots and places below it; EP_HT_NONE: none */
 	struct ep_div by_local;
 	struct ep_div by_width;
 };
 
 struct ep_ht_route_args {
 	struct ep_ht_common c;
-	const void *topk_idx;  /* [T][K] */
-	uint32_t id_bytes;     /* 4 or 8 */
-	uint32_t alignment;    /* of zones: a power of two */
-	uint32_t drop;         /* beyond the limit rows are dropped; 0: that is an error */
+	const void *topk_idx;   /* [T][K] */
+	uint32_t id_bytes;      /* 4 or 8 */
+	uint32_t alignment;     /* of zones: a power of two */
+	uint32_t drop;          /* beyond the limit rows are dropped; 0: that is an error */
 	uint32_t counter_bytes; /* of an element of the next three: 4 or 8 */
-	void *expert_counters; /* [L] or NULL. flat: selections kept; expert-major: zone rows */
-	void *expert_offsets;  /* [L] or NULL; expert-major */
-	void *total_counter;   /* [1] or NULL */
+	void *expert_counters;  /* [L] or NULL. flat: selections kept; expert-major: zone rows */
+	void *expert_offsets;   /* [L] or NULL; expert-major */
+	void *total_counter;    /* [1] or NULL */
 	struct ep_div by_topk;
 };
 
@@ -174,14 +173,16 @@ struct ep_ht_dispatch_args {
 	uint32_t token_bytes;
 	uint32_t scale_bytes; /* 0: none. A row in the ring is its token, then its scales */
 	uint32_t id_base;     /* added to local experts in out_idx */
-	uint32_t fill_rows;   /* rows of out_idx and out_weights to be written, from 0: the rest of them
+	uint32_t
+		fill_rows; /* rows of out_idx and out_weights to be written, from 0: the rest of them
 			       * -1 and 0; EP_HT_NONE: as many as come */
 	uint32_t parts;
-	uint32_t part_bytes; /* of token and scales together; the last part may be shorter */
-	uint32_t send_warps; /* of a block; the others receive */
+	uint32_t part_bytes;  /* of token and scales together; the last part may be shorter */
+	uint32_t send_warps;  /* of a block; the others receive */
 	uint32_t stage_parts; /* of a warp's stage in shared memory */
-	uint32_t is_direct;  /* flat: rows go straight into `direct`; the ring is not used */
-	uint32_t zero_to;    /* expert-major: rows from the last zone's end up to here are zeros, too */
+	uint32_t is_direct;   /* flat: rows go straight into `direct`; the ring is not used */
+	uint32_t
+		zero_to; /* expert-major: rows from the last zone's end up to here are zeros, too */
 	unsigned char *direct[EP_HT_DIRECT_RANKS];        /* out_tokens of each rank */
 	unsigned char *direct_scales[EP_HT_DIRECT_RANKS]; /* out_scales */
 };
@@ -190,8 +191,8 @@ struct ep_ht_combine_args {
 	struct ep_ht_common c;
 	const unsigned char *tokens; /* received rows [.][token_bytes] */
 	unsigned char *out_tokens;   /* [T][token_bytes] */
-	const float *in_weights;     /* backward: flat [rows][K], expert-major [rows]; NULL: forward */
-	float *out_weights;          /* backward: [T][K]; NULL: forward */
+	const float *in_weights; /* backward: flat [rows][K], expert-major [rows]; NULL: forward */
+	float *out_weights;      /* backward: [T][K]; NULL: forward */
 	uint32_t token_bytes;
 	uint32_t parts;
 	uint32_t part_bytes;
