@@ -22,7 +22,9 @@
  *
  * One bank. Every kernel is a step and waits at its beginning until all ranks have started it
  * (ep_step_begin with one bank), so that nobody reads any more what the previous step left in the
- * heap. `form` words say the same together with what all ranks must agree in.
+ * heap. `form` words say the same together with what all ranks must agree in. They are written before
+ * that wait, when a peer may still be at its previous step and look for the words of that one: so
+ * there are two sets of them.
  */
 #ifndef EP_DEVICE_HT_LAYOUT_H
 #define EP_DEVICE_HT_LAYOUT_H
@@ -61,9 +63,33 @@ EP_HOST_DEV uint32_t ep_ht_chunks(uint32_t tokens)
 	return (tokens + EP_HT_CHUNK - 1) / EP_HT_CHUNK;
 }
 
+/*
+ * A warp's stage in dynamic shared memory: slots of one part each. All warps of a block have the same
+ * number of slots; their barriers lie in front (device/ht/pipe.h).
+ */
+#define EP_HT_MAX_STAGE_PARTS 32
+#define EP_HT_STAGE_ALIGN 128u
+
+EP_HOST_DEV uint32_t ep_ht_stage_align(uint32_t bytes)
+{
+	return (bytes + EP_HT_STAGE_ALIGN - 1) & ~(EP_HT_STAGE_ALIGN - 1);
+}
+
+/* The barriers of a block. */
+EP_HOST_DEV uint32_t ep_ht_stage_bars(uint32_t warps, uint32_t slots)
+{
+	return ep_ht_stage_align(warps * slots * 8);
+}
+
+/* Dynamic shared memory of a block. */
+EP_HOST_DEV uint32_t ep_ht_stage_bytes(uint32_t warps, uint32_t slots, uint32_t part_bytes)
+{
+	return ep_ht_stage_bars(warps, slots) + warps * slots * ep_ht_stage_align(part_bytes);
+}
+
 /* Where things lie in every rank's heap, as byte offsets. Filled once, with the heap. */
 struct ep_ht_areas {
-	uint64_t form_off; /* words {form, epoch} [R] of each rank's current operation */
+	uint64_t form_off; /* words {form, epoch} [2][R] of each rank's operation: epoch & 1 */
 	uint64_t
 		done_off; /* words {0, epoch} [R]: the rank has read and written all it wanted here */
 	uint64_t
@@ -74,6 +100,7 @@ struct ep_ht_areas {
 	uint64_t weight_off;  /* float [R][B][min(K, L)]: of each row's selections */
 	uint64_t arrived_off; /* u64 [R][ring_chunks][parts] */
 	uint64_t credit_off;  /* u64 [R][ring_chunks][parts] */
+	uint64_t ended_off;   /* u32: how many of this rank's blocks are done; 0 between kernels */
 	uint64_t ring_off;    /* [R][ring_chunks][EP_HT_CHUNK] rows of row_stride */
 	uint64_t row_stride;  /* bytes of the largest row; a multiple of 128 */
 	uint32_t ring_chunks;
