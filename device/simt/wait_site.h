@@ -14,6 +14,7 @@ enum ep_wait_site {
 	EP_WAIT_RDMA_COMPLETION,
 	EP_WAIT_DISPATCH_OUTPUT, /* peer's word that its outputs may be written */
 	EP_WAIT_AGREEMENT, /* another block of this rank, which decides whether the peer came */
+	EP_WAIT_BULK,      /* a bulk copy into shared memory, or warps that have yet to arrive */
 	EP_WAIT_SITES
 };
 

@@ -28,6 +28,7 @@ static const char *ep_record_awaited(uint32_t site)
 		[EP_WAIT_RDMA_COMPLETION] = "a completion",
 		[EP_WAIT_DISPATCH_OUTPUT] = "its word that its outputs may be written",
 		[EP_WAIT_AGREEMENT] = "the decision of another block here whether it has come",
+		[EP_WAIT_BULK] = "a copy into shared memory",
 	};
 
 	return site < EP_WAIT_SITES ? names[site] : "something unknown";

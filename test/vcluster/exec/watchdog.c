@@ -23,6 +23,7 @@ static const char *vc_site_name(uint32_t site)
 		[EP_WAIT_RDMA_COMPLETION] = "rdma-completion",
 		[EP_WAIT_DISPATCH_OUTPUT] = "dispatch-output",
 		[EP_WAIT_AGREEMENT] = "agreement",
+		[EP_WAIT_BULK] = "bulk",
 	};
 
 	return site < EP_WAIT_SITES && name[site] ? name[site] : "an unknown site";
