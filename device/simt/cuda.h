@@ -133,6 +133,11 @@ EP_DEV void ep_bar_sync(uint32_t id, uint32_t nthreads)
 	asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(nthreads) : "memory");
 }
 
+EP_DEV void ep_bar_arrive(uint32_t id, uint32_t nthreads)
+{
+	asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(nthreads) : "memory");
+}
+
 #define EP_LD_CUDA(name, instr, type, reg)                                                         \
 	EP_DEV type name(const type *p)                                                            \
 	{                                                                                          \

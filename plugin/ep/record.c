@@ -34,6 +34,7 @@ static const char *ep_record_awaited(uint32_t site)
 		[EP_WAIT_HT_ROWS] = "rows that it owes",
 		[EP_WAIT_HT_CREDIT] = "its word that it has read earlier rows",
 		[EP_WAIT_HT_DONE] = "its word that it has read and written all rows",
+		[EP_WAIT_BULK] = "a copy into shared memory",
 	};
 
 	return site < EP_WAIT_SITES ? names[site] : "something unknown";
