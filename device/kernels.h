@@ -28,6 +28,14 @@ EP_KERNEL_DECL(ep_ll_combine_fp32_kernel);
 EP_KERNEL_DECL(ep_ll_combine_bf16_remote_kernel); /* the same for groups with remote ranks */
 EP_KERNEL_DECL(ep_ll_combine_fp16_remote_kernel);
 EP_KERNEL_DECL(ep_ll_combine_fp32_remote_kernel);
+/* struct ep_ht_route_args */
+EP_KERNEL_DECL(ep_ht_route_kernel);
+/* struct ep_ht_dispatch_args */
+EP_KERNEL_DECL(ep_ht_dispatch_kernel);
+/* struct ep_ht_combine_args */
+EP_KERNEL_DECL(ep_ht_combine_bf16_kernel);
+EP_KERNEL_DECL(ep_ht_combine_fp16_kernel);
+EP_KERNEL_DECL(ep_ht_combine_fp32_kernel);
 /* struct ep_clean_args, one block of at least R threads, or of EP_GROUP_MAX_THREADS */
 EP_KERNEL_DECL(ep_clean_kernel);
 /* struct ep_drain_args, one block, when no other kernel of the group runs */

@@ -149,11 +149,14 @@ enum ep_record_cause {
 	EP_CAUSE_UNRECEIVED,   /* a send half, when all banks wait for receive halves */
 	EP_CAUSE_UNDISPATCHED, /* a combine whose dispatch has not run */
 	EP_CAUSE_CLEANED,      /* a combine whose dispatch has run before a MaskClean */
-	EP_CAUSE_OVERFLOW,     /* value = a local expert with more than expected = R * B rows */
+	EP_CAUSE_OVERFLOW,     /* value = a local expert with more than expected = R * B rows; HT:
+				* value = rows that are to come to `peer`, expected = its limit */
 	EP_CAUSE_PARTED,  /* the peer has masked us, or goes on without us, value steps ahead */
 	EP_CAUSE_UNENDED, /* a queue that was given up does not end; value, expected as below */
-	EP_CAUSE_RDMA     /* the connection; value = enum ep_mlx5_status, expected = queue pair, or
+	EP_CAUSE_RDMA,    /* the connection; value = enum ep_mlx5_status, expected = queue pair, or
 			     * both 0: the host has given the connection up */
+	EP_CAUSE_UNROUTED /* handle memory has no routing, or another one than the operation is for:
+			     * value = the tokens of that routing, or -1; expected = ours */
 };
 
 struct ep_record {

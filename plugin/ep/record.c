@@ -28,6 +28,12 @@ static const char *ep_record_awaited(uint32_t site)
 		[EP_WAIT_RDMA_COMPLETION] = "a completion",
 		[EP_WAIT_DISPATCH_OUTPUT] = "its word that its outputs may be written",
 		[EP_WAIT_AGREEMENT] = "the decision of another block here whether it has come",
+		[EP_WAIT_HT_COUNT] = "its token counts",
+		[EP_WAIT_HT_TABLE] = "its list of the rows that it will send",
+		[EP_WAIT_HT_FORM] = "its start of this operation",
+		[EP_WAIT_HT_ROWS] = "rows that it owes",
+		[EP_WAIT_HT_CREDIT] = "its word that it has read earlier rows",
+		[EP_WAIT_HT_DONE] = "its word that it has read and written all rows",
 	};
 
 	return site < EP_WAIT_SITES ? names[site] : "something unknown";

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* High throughput: ncclEpUpdateHandle. */
+#include "device/group/step.h"
+#include "device/ht/layout.h"
+
+#include "device/kernels.h"
+
+EP_KERNEL(ep_ht_route_kernel, ep_ht_route_args, EP_HT_MAX_THREADS)
+{
+	struct ep_step_found found = ep_step_load(a.c.g, a.c.launch, false);
+	struct ep_op op = ep_step_make(a.c.launch, found, false);
+
+	if (ep_block() == 0 && ep_warp() == 0) {
+		ep_step_publish(a.c.g, op);
+	}
+	if (ep_step_begin(a.c.g, a.c.launch, found, op) == EP_BANK_ABORTED) {
+		return;
+	}
+}
