@@ -160,10 +160,15 @@ enum ep_record_cause {
 				* value = rows that are to come to `peer`, expected = its limit */
 	EP_CAUSE_PARTED,  /* the peer has masked us, or goes on without us, value steps ahead */
 	EP_CAUSE_UNENDED, /* a queue that was given up does not end; value, expected as below */
-	EP_CAUSE_RDMA,    /* the connection; value = enum ep_mlx5_status, expected = queue pair, or
-			     * both 0: the host has given the connection up */
-	EP_CAUSE_UNROUTED /* handle memory has no routing, or another one than the operation is for:
-			     * value = the tokens of that routing, or -1; expected = ours */
+	/* The connection; value = enum ep_mlx5_status, expected = queue pair, or both 0: the host has
+	 * given the connection up. */
+	EP_CAUSE_RDMA,
+	/* Handle memory has no routing, or not the one that the operation is for: value = the tokens
+	 * of that routing, or -1; expected = ours. */
+	EP_CAUSE_UNROUTED,
+	/* A tensor with received rows: value = rows that the routing brings, expected = rows that it
+	 * has. */
+	EP_CAUSE_SHORT
 };
 
 struct ep_record {

@@ -36,10 +36,20 @@
 #define EP_HT_CHUNK 8           /* tokens; a row's index is contiguous in a chunk */
 #define EP_HT_NONE 0xffffffffu  /* no row, no place: also the end of a list */
 #define EP_HT_MAX_THREADS 512
+#define EP_HT_COMBINE_THREADS 384 /* at most: they hold sums in registers, */
+#define EP_HT_COMBINE_PART 4096   /* and so many bytes of a row at most */
+#define EP_HT_ROUTE_BLOCKS 32     /* at most */
+#define EP_HT_COUNTERS 64 /* words at the beginning of scratch, for the blocks of a kernel */
 
 enum ep_ht_layout {
 	EP_HT_EXPERT_MAJOR = 1, /* values of ncclEpLayout_t */
 	EP_HT_FLAT = 3
+};
+
+enum ep_ht_dtype {
+	EP_HT_BF16,
+	EP_HT_FP16,
+	EP_HT_FP32
 };
 
 /*
@@ -56,6 +66,12 @@ enum ep_ht_layout {
 EP_HOST_DEV uint64_t ep_ht_unit_word(uint32_t epoch, uint32_t c)
 {
 	return (uint64_t)epoch << 32 | (c + 1);
+}
+
+/* Counts of a source: rows for each expert, rows for each rank, and its tokens. */
+EP_HOST_DEV uint32_t ep_ht_counts(uint32_t experts, uint32_t ranks)
+{
+	return experts + ranks + 1;
 }
 
 EP_HOST_DEV uint32_t ep_ht_chunks(uint32_t tokens)
@@ -81,7 +97,7 @@ EP_HOST_DEV uint32_t ep_ht_stage_bars(uint32_t warps, uint32_t slots)
 	return ep_ht_stage_align(warps * slots * 8);
 }
 
-/* Dynamic shared memory of a block. */
+/* Dynamic shared memory of a block of dispatch or combine. */
 EP_HOST_DEV uint32_t ep_ht_stage_bytes(uint32_t warps, uint32_t slots, uint32_t part_bytes)
 {
 	return ep_ht_stage_bars(warps, slots) + warps * slots * ep_ht_stage_align(part_bytes);
@@ -89,13 +105,10 @@ EP_HOST_DEV uint32_t ep_ht_stage_bytes(uint32_t warps, uint32_t slots, uint32_t 
 
 /* Where things lie in every rank's heap, as byte offsets. Filled once, with the heap. */
 struct ep_ht_areas {
-	uint64_t form_off; /* words {form, epoch} [2][R] of each rank's operation: epoch & 1 */
-	uint64_t
-		done_off; /* words {0, epoch} [R]: the rank has read and written all it wanted here */
-	uint64_t
-		count_off; /* words {count, epoch} [R][E + R]: rows of each rank per expert, rank */
-	uint64_t
-		start_off; /* u32 [R][chunks of B + 1]: index of the chunk's first row to this rank */
+	uint64_t form_off;    /* words {form, epoch} [2][R] of each rank's operation: epoch & 1 */
+	uint64_t done_off;    /* words {0, epoch} [R]: the rank has read and written all here */
+	uint64_t count_off;   /* words {count, epoch} [R][E + R + 1]: of each: ep_ht_counts() */
+	uint64_t start_off;   /* u32 [R][chunks of B + 1]: the chunk's first row to this rank */
 	uint64_t sel_off;     /* u32 [R][B][min(K, L)]: what each row is; as recv_sel */
 	uint64_t weight_off;  /* float [R][B][min(K, L)]: of each row's selections */
 	uint64_t arrived_off; /* u64 [R][ring_chunks][parts] */
@@ -118,7 +131,7 @@ struct ep_ht_head {
 	uint32_t rows;     /* that come to this rank: the slots in use, dropped rows left out */
 	uint32_t total;    /* what recv_total_counter says */
 	uint32_t places;   /* expert-major: the end of the last zone, at most the limit */
-	uint32_t pad;
+	uint32_t chunks;   /* the most that a source has, of all ranks */
 };
 
 /* A zone of an expert-major output. Rows from `kept` on are zeros: padding, and dropped rows. */
@@ -136,17 +149,19 @@ struct ep_ht_dev_handle {
 	uint32_t *send_sel;   /* [B][K] EP_HT_SEL, EP_HT_NONE ends the list */
 	uint32_t *send_row;   /* [B][K] index of the row to the selection's rank; NONE: dropped */
 	uint32_t *send_place; /* [B][K] expert-major: place there; NONE: dropped. flat: NULL */
-	uint32_t *
-		send_start; /* [R][C + 1] index of the chunk's first row to each rank, dropped left out */
-	uint32_t *send_base; /* [R] slot of this rank's row 0 at each rank */
+	uint32_t *send_start; /* [R][C + 1] index of the chunk's first row to each rank, dropped
+			       * ones left out; behind the last chunk: their number */
+	uint32_t *send_base;  /* [R] slot of this rank's row 0 at each rank */
 	/* Rows that come to this rank; row i of source s is slot base[s] + i. */
 	uint32_t *recv_base;  /* [R + 1] */
 	uint32_t *recv_start; /* [R][C + 1] as send_start, by each source */
-	uint32_t *
-		recv_sel; /* [slots][min(K, L)], NONE ends: flat: local expert; expert-major: place, in
-			     * ascending order of experts; EP_HT_DROPPED for a place beyond the limit */
+	/* [slots][min(K, L)], NONE ends. flat: local expert; expert-major: place, in ascending order
+	 * of experts, EP_HT_DROPPED beyond the limit. */
+	uint32_t *recv_sel;
 	struct ep_ht_zone *zones; /* [L], expert-major; flat: NULL */
-	uint32_t *scratch;        /* of the routing kernel: [blocks][E + R], and its counters */
+	/* Of the group, and zero when that is made (handle memory may hold anything): u32
+	 * [EP_HT_COUNTERS], then of the routing kernel [EP_HT_ROUTE_BLOCKS][ep_ht_counts()]. */
+	uint32_t *scratch;
 };
 
 /* recv_sel: a selection whose place is beyond the limit. It counts as a list entry. */
@@ -158,16 +173,20 @@ struct ep_ht_common {
 	struct ep_ht_areas areas;
 	struct ep_ht_dev_handle h;
 	struct ep_dev_launch launch; /* all blocks send; both halves */
-	uint64_t stamp;  /* of group and shape: layout, K, alignment, limit; equal for all handles
-			       * that may share a routing */
-	uint32_t form;   /* what all ranks must pass alike, as a number */
-	uint32_t layout; /* enum ep_ht_layout */
+	/* Of group and shape: layout, K, alignment, limit; equal for all handles that may share a
+	 * routing. */
+	uint64_t stamp;
+	uint32_t form;       /* what all ranks must pass alike, as a number */
+	uint32_t layout;     /* enum ep_ht_layout */
 	uint32_t num_tokens; /* T */
 	uint32_t max_tokens; /* B */
 	uint32_t nlocal;     /* L */
 	uint32_t topk;       /* K */
 	uint32_t width;      /* min(K, L): selections of a row */
 	uint32_t limit;      /* M: slots and places below it; EP_HT_NONE: none */
+	/* Of the tensor with received rows; EP_HT_NONE: as many as may come. An operation whose
+	 * head.rows (flat) or head.places is more does nothing but record EP_CAUSE_SHORT. */
+	uint32_t given_rows;
 	struct ep_div by_local;
 	struct ep_div by_width;
 };
@@ -185,6 +204,12 @@ struct ep_ht_route_args {
 	struct ep_div by_topk;
 };
 
+/* Dynamic shared memory of a block of the routing kernel. */
+EP_HOST_DEV uint64_t ep_ht_route_shared(uint32_t ranks, uint32_t experts)
+{
+	return 4 * (8192ull + 4ull * (ranks + experts)) + 1024;
+}
+
 /* Where the ranks of the node have a tensor in a window, as mapped here; as EP_LL_DIRECT_RANKS. */
 #define EP_HT_DIRECT_RANKS 72
 
@@ -200,16 +225,15 @@ struct ep_ht_dispatch_args {
 	uint32_t token_bytes;
 	uint32_t scale_bytes; /* 0: none. A row in the ring is its token, then its scales */
 	uint32_t id_base;     /* added to local experts in out_idx */
-	uint32_t
-		fill_rows; /* rows of out_idx and out_weights to be written, from 0: the rest of them
-			       * -1 and 0; EP_HT_NONE: as many as come */
+	/* Rows of out_idx and out_weights to be written, from 0, of which those that do not come
+	 * are -1 and 0; EP_HT_NONE: as many as come. */
+	uint32_t fill_rows;
 	uint32_t parts;
 	uint32_t part_bytes;  /* of token and scales together; the last part may be shorter */
 	uint32_t send_warps;  /* of a block; the others receive */
 	uint32_t stage_parts; /* of a warp's stage in shared memory */
 	uint32_t is_direct;   /* flat: rows go straight into `direct`; the ring is not used */
-	uint32_t
-		zero_to; /* expert-major: rows from the last zone's end up to here are zeros, too */
+	uint32_t zero_to; /* expert-major: rows from the last zone's end to here are zeros, too */
 	unsigned char *direct[EP_HT_DIRECT_RANKS];        /* out_tokens of each rank */
 	unsigned char *direct_scales[EP_HT_DIRECT_RANKS]; /* out_scales */
 };
@@ -223,9 +247,10 @@ struct ep_ht_combine_args {
 	uint32_t token_bytes;
 	uint32_t parts;
 	uint32_t part_bytes;
-	uint32_t send_warps; /* of a block, which return rows; the others sum */
 	uint32_t stage_parts;
 	uint32_t is_direct; /* flat: rows are read straight from `direct` */
+	uint32_t lag;       /* a rank sums its chunk c when it has returned all up to c + lag */
+	struct ep_div by_parts;
 	const unsigned char *direct[EP_HT_DIRECT_RANKS]; /* tokens of each rank */
 };
 
