@@ -198,7 +198,8 @@ struct ep_ht_route_args {
 	uint32_t id_bytes;      /* 4 or 8 */
 	uint32_t alignment;     /* of zones: a power of two */
 	uint32_t drop;          /* beyond the limit rows are dropped; 0: that is an error */
-	uint32_t counter_bytes; /* of an element of the next three: 4 or 8 */
+	uint32_t counter_bytes; /* of an element of the next two: 4 or 8 */
+	uint32_t total_bytes;   /* of total_counter: 4 or 8 */
 	void *expert_counters;  /* [L] or NULL. flat: selections kept; expert-major: zone rows */
 	void *expert_offsets;   /* [L] or NULL; expert-major */
 	void *total_counter;    /* [1] or NULL */
