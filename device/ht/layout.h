@@ -37,7 +37,7 @@
 #define EP_HT_NONE 0xffffffffu  /* no row, no place: also the end of a list */
 #define EP_HT_MAX_THREADS 512
 #define EP_HT_COMBINE_THREADS 384 /* at most: they hold sums in registers, */
-#define EP_HT_COMBINE_PART 4096   /* and so many bytes of a row at most */
+#define EP_HT_COMBINE_PART 3584   /* and so many bytes of a row at most */
 #define EP_HT_ROUTE_BLOCKS 32     /* at most */
 #define EP_HT_COUNTERS 64 /* words at the beginning of scratch, for the blocks of a kernel */
 

@@ -361,6 +361,13 @@ EP_ATOM_CPU(ep_shared_add_u32, uint32_t, __atomic_fetch_add)
 EP_ATOM_CPU(ep_shared_or_u32, uint32_t, __atomic_fetch_or)
 EP_LD_CPU(ep_shared_ld_u32, uint32_t, __ATOMIC_RELAXED)
 
+EP_DEV uint32_t ep_atomic_add_acq_rel_gpu_u32(uint32_t *p, uint32_t v)
+{
+	ep_simt_point();
+	ep_simt_fence(0);
+	return __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL);
+}
+
 /* One rank after the other has it, and others may run in between. */
 #define EP_MULTICAST 1
 #define EP_MULTIMEM_CPU(name, operation)                                                           \
