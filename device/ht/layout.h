@@ -108,6 +108,7 @@ struct ep_ht_areas {
 	uint64_t form_off;    /* words {form, epoch} [2][R] of each rank's operation: epoch & 1 */
 	uint64_t done_off;    /* words {0, epoch} [R]: the rank has read and written all here */
 	uint64_t count_off;   /* words {count, epoch} [R][E + R + 1]: of each: ep_ht_counts() */
+	uint64_t table_off;   /* u32 [R][EP_HT_ROUTE_BLOCKS] epoch: start and sel have come */
 	uint64_t start_off;   /* u32 [R][chunks of B + 1]: the chunk's first row to this rank */
 	uint64_t sel_off;     /* u32 [R][B][min(K, L)]: what each row is; as recv_sel */
 	uint64_t weight_off;  /* float [R][B][min(K, L)]: of each row's selections */
@@ -150,7 +151,7 @@ struct ep_ht_dev_handle {
 	uint32_t *send_row;   /* [B][K] index of the row to the selection's rank; NONE: dropped */
 	uint32_t *send_place; /* [B][K] expert-major: place there; NONE: dropped. flat: NULL */
 	uint32_t *send_start; /* [R][C + 1] index of the chunk's first row to each rank, dropped
-			       * ones left out; behind the last chunk: their number */
+			       * ones left out; behind the last chunk, up to C: the number of rows */
 	uint32_t *send_base;  /* [R] slot of this rank's row 0 at each rank */
 	/* Rows that come to this rank; row i of source s is slot base[s] + i. */
 	uint32_t *recv_base;  /* [R + 1] */
@@ -159,8 +160,8 @@ struct ep_ht_dev_handle {
 	 * of experts, EP_HT_DROPPED beyond the limit. */
 	uint32_t *recv_sel;
 	struct ep_ht_zone *zones; /* [L], expert-major; flat: NULL */
-	/* Of the group, and zero when that is made (handle memory may hold anything): u32
-	 * [EP_HT_COUNTERS], then of the routing kernel [EP_HT_ROUTE_BLOCKS][ep_ht_counts()]. */
+	/* Of the group, and zero when that is made (handle memory may hold anything); 16-byte aligned:
+	 * u32 [EP_HT_COUNTERS], then what the routing kernel needs. */
 	uint32_t *scratch;
 };
 
@@ -197,17 +198,44 @@ struct ep_ht_route_args {
 	uint32_t id_bytes;      /* 4 or 8 */
 	uint32_t alignment;     /* of zones: a power of two */
 	uint32_t drop;          /* beyond the limit rows are dropped; 0: that is an error */
-	uint32_t counter_bytes; /* of an element of the next three: 4 or 8 */
+	uint32_t counter_bytes; /* of an element of the next two: 4 or 8 */
+	uint32_t total_bytes;   /* of total_counter: 4 or 8 */
 	void *expert_counters;  /* [L] or NULL. flat: selections kept; expert-major: zone rows */
 	void *expert_offsets;   /* [L] or NULL; expert-major */
 	void *total_counter;    /* [1] or NULL */
 	struct ep_div by_topk;
 };
 
+/*
+ * The routing kernel takes so many selections, and so many words of bits, at a time. Its tables of up to
+ * EP_HT_ROUTE_TABLE columns, one for each expert and each rank, are in shared memory, else in scratch.
+ */
+#define EP_HT_ROUTE_IDS 2048u
+#define EP_HT_ROUTE_BITS 8192u
+#define EP_HT_ROUTE_TABLE 4096u
+
+EP_HOST_DEV uint32_t ep_ht_route_bits(uint32_t columns)
+{
+	return 8 * columns < EP_HT_ROUTE_BITS ? 8 * columns : EP_HT_ROUTE_BITS;
+}
+
 /* Dynamic shared memory of a block of the routing kernel. */
 EP_HOST_DEV uint64_t ep_ht_route_shared(uint32_t ranks, uint32_t experts)
 {
-	return 4 * (8192ull + 4ull * (ranks + experts)) + 1024;
+	uint32_t columns = experts + ranks;
+	uint32_t tables = columns <= EP_HT_ROUTE_TABLE ? 2 * columns : 0;
+
+	return 4 *
+	       ((uint64_t)2 * EP_HT_ROUTE_IDS + ep_ht_route_bits(columns) + tables + 4 * ranks + 1);
+}
+
+/* Bytes of scratch: words {count, epoch} [EP_HT_ROUTE_BLOCKS][E + R], and large tables. */
+EP_HOST_DEV uint64_t ep_ht_scratch_bytes(uint32_t ranks, uint32_t experts)
+{
+	uint64_t columns = (uint64_t)experts + ranks;
+
+	return 4 * EP_HT_COUNTERS +
+	       EP_HT_ROUTE_BLOCKS * columns * (columns <= EP_HT_ROUTE_TABLE ? 8 : 16);
 }
 
 /* Where the ranks of the node have a tensor in a window, as mapped here; as EP_LL_DIRECT_RANKS. */
