@@ -5,8 +5,8 @@
 
 #include "exec/block.h"
 
-#define VC_MBARS 256u
-#define VC_COPIES 512u /* of a block, that nobody has waited for */
+#define VC_MBARS 512u
+#define VC_COPIES 2048u /* of a block, that nobody has waited for */
 #define VC_HELDS 32u   /* stores of a block that have read, but not written yet */
 
 struct vc_mbar {
