@@ -49,6 +49,13 @@
  */
 #define EP_GROUP_MAX_LEAD 8
 
+/* Types whose rows are summed. */
+enum ep_dtype {
+	EP_BF16,
+	EP_FP16,
+	EP_FP32
+};
+
 /* Which halves of an operation a launch runs. */
 enum ep_half {
 	EP_HALF_SEND = 1,

@@ -22,7 +22,9 @@
  *
  * One bank. Every kernel is a step and waits at its beginning until all ranks have started it
  * (ep_step_begin with one bank), so that nobody reads any more what the previous step left in the
- * heap. `form` words say the same together with what all ranks must agree in.
+ * heap. `form` words say the same together with what all ranks must agree in. They are written before
+ * that wait, when a peer may still be at its previous step and look for the words of that one: so
+ * there are two sets of them.
  */
 #ifndef EP_DEVICE_HT_LAYOUT_H
 #define EP_DEVICE_HT_LAYOUT_H
@@ -34,8 +36,10 @@
 #define EP_HT_CHUNK 8           /* tokens; a row's index is contiguous in a chunk */
 #define EP_HT_NONE 0xffffffffu  /* no row, no place: also the end of a list */
 #define EP_HT_MAX_THREADS 512
-#define EP_HT_ROUTE_BLOCKS 32 /* at most */
-#define EP_HT_COUNTERS 64     /* words at the beginning of scratch, for the blocks of a kernel */
+#define EP_HT_COMBINE_THREADS 384 /* at most: they hold sums in registers, */
+#define EP_HT_COMBINE_PART 3584   /* and so many bytes of a row at most */
+#define EP_HT_ROUTE_BLOCKS 32     /* at most */
+#define EP_HT_COUNTERS 64 /* words at the beginning of scratch, for the blocks of a kernel */
 
 enum ep_ht_layout {
 	EP_HT_EXPERT_MAJOR = 1, /* values of ncclEpLayout_t */
@@ -64,22 +68,53 @@ EP_HOST_DEV uint64_t ep_ht_unit_word(uint32_t epoch, uint32_t c)
 	return (uint64_t)epoch << 32 | (c + 1);
 }
 
+/* Counts of a source: rows for each expert, rows for each rank, and its tokens. */
+EP_HOST_DEV uint32_t ep_ht_counts(uint32_t experts, uint32_t ranks)
+{
+	return experts + ranks + 1;
+}
+
 EP_HOST_DEV uint32_t ep_ht_chunks(uint32_t tokens)
 {
 	return (tokens + EP_HT_CHUNK - 1) / EP_HT_CHUNK;
+}
+
+/*
+ * A warp's stage in dynamic shared memory: slots of one part each. All warps of a block have the same
+ * number of slots; their barriers lie in front (device/ht/pipe.h).
+ */
+#define EP_HT_MAX_STAGE_PARTS 32
+#define EP_HT_STAGE_ALIGN 128u
+
+EP_HOST_DEV uint32_t ep_ht_stage_align(uint32_t bytes)
+{
+	return (bytes + EP_HT_STAGE_ALIGN - 1) & ~(EP_HT_STAGE_ALIGN - 1);
+}
+
+/* The barriers of a block. */
+EP_HOST_DEV uint32_t ep_ht_stage_bars(uint32_t warps, uint32_t slots)
+{
+	return ep_ht_stage_align(warps * slots * 8);
+}
+
+/* Dynamic shared memory of a block of dispatch or combine. */
+EP_HOST_DEV uint32_t ep_ht_stage_bytes(uint32_t warps, uint32_t slots, uint32_t part_bytes)
+{
+	return ep_ht_stage_bars(warps, slots) + warps * slots * ep_ht_stage_align(part_bytes);
 }
 
 /* Where things lie in every rank's heap, as byte offsets. Filled once, with the heap. */
 struct ep_ht_areas {
 	uint64_t form_off;    /* words {form, epoch} [2][R] of each rank's operation: epoch & 1 */
 	uint64_t done_off;    /* words {0, epoch} [R]: the rank has read and written all here */
-	uint64_t count_off;   /* words {count, epoch} [R][E + R]: rows of each, per expert, rank */
+	uint64_t count_off;   /* words {count, epoch} [R][E + R + 1]: of each: ep_ht_counts() */
 	uint64_t table_off;   /* u32 [R][EP_HT_ROUTE_BLOCKS] epoch: start and sel have come */
 	uint64_t start_off;   /* u32 [R][chunks of B + 1]: the chunk's first row to this rank */
 	uint64_t sel_off;     /* u32 [R][B][min(K, L)]: what each row is; as recv_sel */
 	uint64_t weight_off;  /* float [R][B][min(K, L)]: of each row's selections */
 	uint64_t arrived_off; /* u64 [R][ring_chunks][parts] */
 	uint64_t credit_off;  /* u64 [R][ring_chunks][parts] */
+	uint64_t ended_off;   /* u32: how many of this rank's blocks are done; 0 between kernels */
 	uint64_t ring_off;    /* [R][ring_chunks][EP_HT_CHUNK] rows of row_stride */
 	uint64_t row_stride;  /* bytes of the largest row; a multiple of 128 */
 	uint32_t ring_chunks;
@@ -97,7 +132,7 @@ struct ep_ht_head {
 	uint32_t rows;     /* that come to this rank: the slots in use, dropped rows left out */
 	uint32_t total;    /* what recv_total_counter says */
 	uint32_t places;   /* expert-major: the end of the last zone, at most the limit */
-	uint32_t pad;
+	uint32_t chunks;   /* the most that a source has, of all ranks */
 };
 
 /* A zone of an expert-major output. Rows from `kept` on are zeros: padding, and dropped rows. */
@@ -163,7 +198,8 @@ struct ep_ht_route_args {
 	uint32_t id_bytes;      /* 4 or 8 */
 	uint32_t alignment;     /* of zones: a power of two */
 	uint32_t drop;          /* beyond the limit rows are dropped; 0: that is an error */
-	uint32_t counter_bytes; /* of an element of the next three: 4 or 8 */
+	uint32_t counter_bytes; /* of an element of the next two: 4 or 8 */
+	uint32_t total_bytes;   /* of total_counter: 4 or 8 */
 	void *expert_counters;  /* [L] or NULL. flat: selections kept; expert-major: zone rows */
 	void *expert_offsets;   /* [L] or NULL; expert-major */
 	void *total_counter;    /* [1] or NULL */
@@ -200,12 +236,6 @@ EP_HOST_DEV uint64_t ep_ht_scratch_bytes(uint32_t ranks, uint32_t experts)
 
 	return 4 * EP_HT_COUNTERS +
 	       EP_HT_ROUTE_BLOCKS * columns * (columns <= EP_HT_ROUTE_TABLE ? 8 : 16);
-}
-
-/* And of dispatch and combine: a stage for each warp, with a barrier for each part of it. */
-EP_HOST_DEV uint64_t ep_ht_pipe_shared(uint32_t warps, uint32_t stage_parts, uint32_t part_bytes)
-{
-	return (uint64_t)warps * stage_parts * ((part_bytes + 127) / 128 * 128 + 16) + 1024;
 }
 
 /* Where the ranks of the node have a tensor in a window, as mapped here; as EP_LL_DIRECT_RANKS. */
@@ -245,9 +275,10 @@ struct ep_ht_combine_args {
 	uint32_t token_bytes;
 	uint32_t parts;
 	uint32_t part_bytes;
-	uint32_t send_warps; /* of a block, which return rows; the others sum */
 	uint32_t stage_parts;
 	uint32_t is_direct; /* flat: rows are read straight from `direct` */
+	uint32_t lag;       /* a rank sums its chunk c when it has returned all up to c + lag */
+	struct ep_div by_parts;
 	const unsigned char *direct[EP_HT_DIRECT_RANKS]; /* tokens of each rank */
 };
 

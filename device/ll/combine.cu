@@ -9,70 +9,12 @@
 #include "device/ll/combine_remote.h"
 #include "device/ll/combine_send.h"
 #include "device/group/step.h"
-#include "device/simt/numeric.h"
+#include "device/group/numbers.h"
 
 #include "device/kernels.h"
 
 #define EP_LL_REDUCE_BATCH 8        /* rows that a lane loads before it adds them */
 #define EP_LL_NO_OFFSET 0xfffffff0u /* a vec past every row */
-
-/* Numbers of 8 bytes of a row. */
-template <int DTYPE> struct ep_ll_numbers;
-
-template <> struct ep_ll_numbers<EP_LL_BF16> {
-	enum {
-		count = 4
-	};
-	EP_DEV void load(const struct ep_vec8 &v, float *f)
-	{
-		f[0] = ep_bf16_lo_f32(v.x);
-		f[1] = ep_bf16_hi_f32(v.x);
-		f[2] = ep_bf16_lo_f32(v.y);
-		f[3] = ep_bf16_hi_f32(v.y);
-	}
-	EP_DEV struct ep_vec8 store(const float *f)
-	{
-		struct ep_vec8 v = { ep_f32_bf16_pair(f[0], f[1]), ep_f32_bf16_pair(f[2], f[3]) };
-
-		return v;
-	}
-};
-
-template <> struct ep_ll_numbers<EP_LL_FP16> {
-	enum {
-		count = 4
-	};
-	EP_DEV void load(const struct ep_vec8 &v, float *f)
-	{
-		f[0] = ep_fp16_lo_f32(v.x);
-		f[1] = ep_fp16_hi_f32(v.x);
-		f[2] = ep_fp16_lo_f32(v.y);
-		f[3] = ep_fp16_hi_f32(v.y);
-	}
-	EP_DEV struct ep_vec8 store(const float *f)
-	{
-		struct ep_vec8 v = { ep_f32_fp16_pair(f[0], f[1]), ep_f32_fp16_pair(f[2], f[3]) };
-
-		return v;
-	}
-};
-
-template <> struct ep_ll_numbers<EP_LL_FP32> {
-	enum {
-		count = 2
-	};
-	EP_DEV void load(const struct ep_vec8 &v, float *f)
-	{
-		f[0] = ep_bits_f32(v.x);
-		f[1] = ep_bits_f32(v.y);
-	}
-	EP_DEV struct ep_vec8 store(const float *f)
-	{
-		struct ep_vec8 v = { ep_f32_bits(f[0]), ep_f32_bits(f[1]) };
-
-		return v;
-	}
-};
 
 /* Work of a sending warp: one part of one received token, with what dispatch noted of it. */
 struct ep_ll_return {
@@ -272,7 +214,7 @@ EP_DEV struct ep_vec16 ep_ll_term_vec(const struct ep_ll_combine_args &a, const 
 /* Adds `v`, times the row's weight, to the lane's sums. */
 template <int DTYPE> EP_DEV void ep_ll_sum_add(float *sum, const struct ep_vec16 &v, float weight)
 {
-	typedef struct ep_ll_numbers<DTYPE> numbers;
+	typedef struct ep_numbers<DTYPE> numbers;
 	struct ep_vec8 lo = { v.x, v.y }, hi = { v.z, v.w };
 	float f[2 * numbers::count];
 
@@ -288,7 +230,7 @@ template <int DTYPE>
 EP_DEV void ep_ll_sum_store(const struct ep_ll_combine_args &a, uint32_t token, uint32_t off,
 			    bool narrow, const float *sum)
 {
-	typedef struct ep_ll_numbers<DTYPE> numbers;
+	typedef struct ep_numbers<DTYPE> numbers;
 	unsigned char *out = (unsigned char *)a.out_tokens + (size_t)token * a.token_bytes + off;
 	struct ep_vec8 lo = numbers::store(sum), hi = numbers::store(sum + numbers::count);
 	struct ep_vec16 v = { lo.x, lo.y, hi.x, hi.y };
@@ -357,7 +299,7 @@ EP_DEV void ep_ll_reduce_vec(const struct ep_ll_combine_args &a, const struct ep
 {
 	const struct ep_ll_common &c = a.c;
 	bool narrow = LINES && ep_ll_lane_narrow();
-	float sum[2 * ep_ll_numbers<DTYPE>::count] = {};
+	float sum[2 * ep_numbers<DTYPE>::count] = {};
 
 	for (uint32_t left = term.valid; left;) {
 		struct ep_vec16 v[EP_LL_REDUCE_BATCH];
@@ -481,30 +423,30 @@ template <int DTYPE, bool REMOTE> EP_DEV void ep_ll_combine(const struct ep_ll_c
 
 EP_KERNEL(ep_ll_combine_bf16_kernel, ep_ll_combine_args, EP_GROUP_MAX_THREADS)
 {
-	ep_ll_combine<EP_LL_BF16, false>(a);
+	ep_ll_combine<EP_BF16, false>(a);
 }
 
 EP_KERNEL(ep_ll_combine_fp16_kernel, ep_ll_combine_args, EP_GROUP_MAX_THREADS)
 {
-	ep_ll_combine<EP_LL_FP16, false>(a);
+	ep_ll_combine<EP_FP16, false>(a);
 }
 
 EP_KERNEL(ep_ll_combine_fp32_kernel, ep_ll_combine_args, EP_GROUP_MAX_THREADS)
 {
-	ep_ll_combine<EP_LL_FP32, false>(a);
+	ep_ll_combine<EP_FP32, false>(a);
 }
 
 EP_KERNEL(ep_ll_combine_bf16_remote_kernel, ep_ll_combine_args, EP_GROUP_MAX_THREADS)
 {
-	ep_ll_combine<EP_LL_BF16, true>(a);
+	ep_ll_combine<EP_BF16, true>(a);
 }
 
 EP_KERNEL(ep_ll_combine_fp16_remote_kernel, ep_ll_combine_args, EP_GROUP_MAX_THREADS)
 {
-	ep_ll_combine<EP_LL_FP16, true>(a);
+	ep_ll_combine<EP_FP16, true>(a);
 }
 
 EP_KERNEL(ep_ll_combine_fp32_remote_kernel, ep_ll_combine_args, EP_GROUP_MAX_THREADS)
 {
-	ep_ll_combine<EP_LL_FP32, true>(a);
+	ep_ll_combine<EP_FP32, true>(a);
 }

@@ -91,12 +91,6 @@ enum ep_ll_layout {
 	EP_LL_RANK_MAJOR = 2
 };
 
-enum ep_ll_dtype {
-	EP_LL_BF16,
-	EP_LL_FP16,
-	EP_LL_FP32
-};
-
 /*
  * Per source, two packets at the head of the packet area (d0, d1 of each in this order).
  *   packet 0: d0 = rows for this rank, d1 = dispatch parts | combine parts << 16

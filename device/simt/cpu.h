@@ -28,6 +28,8 @@ struct ep_simt_lane {
 	uint32_t block, nblocks;
 	void *dynamic_shared;
 	uint32_t fenced; /* enum ep_simt_fenced: what covers all stores of this thread */
+	/* Lanes of the warp with an acquire that no ep_bulk_fence_global() has followed. */
+	uint32_t *acquired;
 };
 
 enum ep_simt_fenced {
@@ -44,6 +46,7 @@ enum ep_simt_op {
 	EP_SIMT_SHFL,
 	EP_SIMT_SHFL_XOR,
 	EP_SIMT_MATCH,
+	EP_SIMT_BULK, /* a call of bulk.h, which is a barrier of the warp, too */
 	EP_SIMT_OPS
 };
 
@@ -52,7 +55,7 @@ extern __thread struct ep_simt_lane *ep_simt_self __attribute__((tls_model("init
 extern int ep_simt_perturbed;
 
 uint64_t ep_simt_collective(uint32_t op, uint32_t mask, uint64_t value, uint32_t arg);
-void ep_simt_barrier(uint32_t id, uint32_t nthreads);
+void ep_simt_barrier(uint32_t id, uint32_t nthreads, bool waits);
 bool ep_simt_spin(struct ep_spin *s, uint64_t timeout_ns, uint32_t site, uint32_t peer);
 void ep_simt_perturb(void);
 uint64_t ep_simt_time_ns(void);
@@ -238,13 +241,19 @@ EP_DEV uint32_t ep_ctz(uint32_t v)
 EP_DEV void ep_block_sync(void)
 {
 	ep_simt_fence(0);
-	ep_simt_barrier(0, ep_simt_self->nthreads);
+	ep_simt_barrier(0, ep_simt_self->nthreads, true);
 }
 
 EP_DEV void ep_bar_sync(uint32_t id, uint32_t nthreads)
 {
 	ep_simt_fence(0);
-	ep_simt_barrier(id, nthreads);
+	ep_simt_barrier(id, nthreads, true);
+}
+
+EP_DEV void ep_bar_arrive(uint32_t id, uint32_t nthreads)
+{
+	ep_simt_fence(0);
+	ep_simt_barrier(id, nthreads, false);
 }
 
 EP_DEV void ep_simt_point(void)
@@ -254,11 +263,29 @@ EP_DEV void ep_simt_point(void)
 	}
 }
 
+/* The engine of bulk copies has no part in an acquire of the kernel's threads: bulk.h. */
+EP_DEV void ep_simt_acquires(void)
+{
+	if (ep_simt_self) {
+		uint32_t *acquired = ep_simt_self->acquired;
+		uint32_t old = __atomic_load_n(acquired, __ATOMIC_RELAXED);
+
+		__atomic_store_n(acquired, old | 1u << ep_simt_self->lane, __ATOMIC_RELAXED);
+	}
+}
+
 #define EP_LD_CPU(name, type, order)                                                               \
 	EP_DEV type name(const type *p)                                                            \
 	{                                                                                          \
 		ep_simt_point();                                                                   \
 		return __atomic_load_n(p, order);                                                  \
+	}
+#define EP_LD_ACQUIRE_CPU(name, type)                                                              \
+	EP_DEV type name(const type *p)                                                            \
+	{                                                                                          \
+		ep_simt_point();                                                                   \
+		ep_simt_acquires();                                                                \
+		return __atomic_load_n(p, __ATOMIC_ACQUIRE);                                       \
 	}
 #define EP_ST_CPU(name, type, order)                                                               \
 	EP_DEV void name(type *p, type v)                                                          \
@@ -268,10 +295,10 @@ EP_DEV void ep_simt_point(void)
 		__atomic_store_n(p, v, order);                                                     \
 	}
 
-EP_LD_CPU(ep_ld_acquire_sys_u32, uint32_t, __ATOMIC_ACQUIRE)
-EP_LD_CPU(ep_ld_acquire_sys_u64, uint64_t, __ATOMIC_ACQUIRE)
-EP_LD_CPU(ep_ld_acquire_gpu_u32, uint32_t, __ATOMIC_ACQUIRE)
-EP_LD_CPU(ep_ld_acquire_gpu_u64, uint64_t, __ATOMIC_ACQUIRE)
+EP_LD_ACQUIRE_CPU(ep_ld_acquire_sys_u32, uint32_t)
+EP_LD_ACQUIRE_CPU(ep_ld_acquire_sys_u64, uint64_t)
+EP_LD_ACQUIRE_CPU(ep_ld_acquire_gpu_u32, uint32_t)
+EP_LD_ACQUIRE_CPU(ep_ld_acquire_gpu_u64, uint64_t)
 EP_LD_CPU(ep_ld_relaxed_sys_u32, uint32_t, __ATOMIC_RELAXED)
 EP_LD_CPU(ep_ld_relaxed_gpu_u32, uint32_t, __ATOMIC_RELAXED)
 EP_LD_CPU(ep_ld_relaxed_gpu_u64, uint64_t, __ATOMIC_RELAXED)
@@ -334,6 +361,13 @@ EP_ATOM_CPU(ep_shared_add_u32, uint32_t, __atomic_fetch_add)
 EP_ATOM_CPU(ep_shared_or_u32, uint32_t, __atomic_fetch_or)
 EP_LD_CPU(ep_shared_ld_u32, uint32_t, __ATOMIC_RELAXED)
 
+EP_DEV uint32_t ep_atomic_add_acq_rel_gpu_u32(uint32_t *p, uint32_t v)
+{
+	ep_simt_point();
+	ep_simt_fence(0);
+	return __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL);
+}
+
 /* One rank after the other has it, and others may run in between. */
 #define EP_MULTICAST 1
 #define EP_MULTIMEM_CPU(name, operation)                                                           \
@@ -364,6 +398,7 @@ EP_DEV uint64_t ep_atomic_cas_sc_gpu_u64(uint64_t *p, uint64_t expected, uint64_
 {
 	ep_simt_point();
 	ep_simt_fence(0);
+	ep_simt_acquires();
 	__atomic_compare_exchange_n(p, &expected, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 	return expected;
 }
@@ -372,6 +407,7 @@ EP_DEV uint32_t ep_atomic_cas_acquire_gpu_u32(uint32_t *p, uint32_t expected, ui
 {
 	ep_simt_point();
 	ep_simt_fence(0);
+	ep_simt_acquires();
 	__atomic_compare_exchange_n(p, &expected, v, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
 	return expected;
 }

@@ -133,6 +133,11 @@ EP_DEV void ep_bar_sync(uint32_t id, uint32_t nthreads)
 	asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(nthreads) : "memory");
 }
 
+EP_DEV void ep_bar_arrive(uint32_t id, uint32_t nthreads)
+{
+	asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(nthreads) : "memory");
+}
+
 #define EP_LD_CUDA(name, instr, type, reg)                                                         \
 	EP_DEV type name(const type *p)                                                            \
 	{                                                                                          \
@@ -206,6 +211,7 @@ EP_DEV void ep_release_fence_gpu(void)
 	}
 
 EP_ATOM_CUDA(ep_atomic_add_gpu_u32, "atom.relaxed.gpu.global.add.u32", uint32_t, "r")
+EP_ATOM_CUDA(ep_atomic_add_acq_rel_gpu_u32, "atom.acq_rel.gpu.global.add.u32", uint32_t, "r")
 EP_ATOM_CUDA(ep_atomic_add_gpu_u64, "atom.relaxed.gpu.global.add.u64", uint64_t, "l")
 EP_ATOM_CUDA(ep_atomic_max_release_gpu_u64, "atom.release.gpu.global.max.u64", uint64_t, "l")
 

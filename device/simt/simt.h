@@ -27,6 +27,8 @@
  *   ep_shfl_xor_u32/_f32(mask, v, xor)      ep_match_u32(mask, v): lanes that hold the same v
  *   ep_or_u32(mask, v): all lanes' bits; all 32 lanes
  * Block barriers: ep_block_sync(); ep_bar_sync(id 1..15, nthreads) for a named subset of warps.
+ * ep_bar_arrive(id, nthreads) counts as one of the nthreads and does not wait: what the thread did
+ * before is seen by those that wait. It does not come to that barrier again before they are through.
  *
  * Memory
  *   Plain C accesses follow the usual rules: two threads may share data only across a barrier or a
@@ -51,7 +53,8 @@
  *       else may touch such an address. Whoever reads the memory reads it at its own address.
  *       Only where EP_MULTICAST is not 0 (a GPU of sm_90 or later); elsewhere they are traps.
  *   ep_atomic_add_gpu_u32/_u64, ep_atomic_cas_gpu_u32   relaxed; return the old value
- *   ep_atomic_cas_acquire_gpu_u32, ep_atomic_max_release_gpu_u64   the same with an order
+ *   ep_atomic_add_acq_rel_gpu_u32, ep_atomic_cas_acquire_gpu_u32, ep_atomic_max_release_gpu_u64
+ *                               the same with an order
  *   ep_atomic_cas_sc_gpu_u64    and a full fence behind it: what the thread loads next is loaded
  *                               after the exchange was made
  *   ep_release_fence_gpu()      as ep_release_fence_sys(), for readers of the same device and for
@@ -65,6 +68,8 @@
  *   ep_ld16_fresh(p)  16 bytes written by a peer, after their flag was acquired
  *   ep_st16(p, v)     a plain store of 16 bytes that does not pollute L1. Alignment 16, as of all.
  *   ep_ld8_nc(p)      as ep_ld16_nc, 8 bytes
+ *
+ * Bulk copies between global and shared memory: bulk.h.
  *
  * Packets: data that carries its own arrival flag, so that no fence and no separate flag is needed.
  *   A packet is 16 bytes {d0, epoch, d1, epoch}. Each 8-byte half is written by one single-copy

@@ -20,6 +20,7 @@ enum ep_wait_site {
 	EP_WAIT_HT_ROWS,   /* a unit of rows that the peer writes into our ring */
 	EP_WAIT_HT_CREDIT, /* peer's word that it has read a unit out of its ring */
 	EP_WAIT_HT_DONE,   /* peer's word that it has read and written all it wanted here */
+	EP_WAIT_BULK,      /* a bulk copy into shared memory, or warps that have yet to arrive */
 	EP_WAIT_SITES
 };
 

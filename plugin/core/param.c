@@ -39,6 +39,9 @@ const struct ep_param_def ep_param_table[EP_PARAMS] = {
 				       "low latency: zero_copy AUTO dispatches directly to outputs that "
 				       "are windows, if rows of max_dispatch_tokens_per_rank tokens "
 				       "have that many bytes; -1: never. The same on all ranks" },
+	[EP_PARAM_HT_RING_BYTES] = { "NCCL_EP_HT_RING_BYTES", 1 << 27, 0, 1 << 30,
+				     "high throughput: memory for rows on their way to a rank; at least 16 "
+				     "rows from each rank have room. The same on all ranks" },
 	[EP_PARAM_NVLS] = { "NCCL_EP_NVLS", 0, 0, 1,
 			    "1: what goes to all ranks of a node goes by one multicast store, if all "
 			    "ranks want it and NCCL lets them; never with NCCL_NVLS_ENABLE=0. The "

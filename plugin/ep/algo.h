@@ -6,11 +6,15 @@
 #ifndef EP_EP_ALGO_H
 #define EP_EP_ALGO_H
 
+#include <stdbool.h>
 #include "core/error.h"
 #include "nccl_ep.h"
 
-struct ep_dispatch;
 struct ep_combine;
+struct ep_dispatch;
+struct ep_group_config;
+struct ep_record;
+struct ep_view;
 
 struct ep_limits {
 	const char *mode; /* the algorithm's name in texts */
@@ -18,10 +22,17 @@ struct ep_limits {
 	uint32_t max_local_experts;
 	uint32_t max_tokens; /* of a rank */
 	uint32_t max_topk;
+	uint32_t auto_topk;      /* the heap is for handles of this, unless the config says */
 	uint32_t max_selections; /* tokens of a rank times top-k */
+	uint32_t auto_sms;       /* max_num_sms AUTO; 0: all */
+	uint32_t banks;          /* of the heap */
 	uint32_t layouts;        /* bits 1 << ncclEpLayout_t */
 	const char *layout_names;
-	uint32_t quad_bytes; /* kernels compare how many of this size two ranks' rows have */
+	bool halves;    /* operations can be split, and a combine returns what a dispatch brought */
+	bool masks;     /* lost ranks can be left out */
+	bool backward;  /* there is a backward pass */
+	bool quantises; /* dispatch knows the recipe DS_FP8E3M4 */
+	bool remote;    /* ranks may be of several nodes */
 };
 
 /* What the heap's layout depends on besides the top-k. Equal on all ranks. */
@@ -34,7 +45,11 @@ struct ep_shape {
 	uint32_t remote_ranks; /* of other nodes than a rank's, the largest number; 0: one node */
 	uint32_t channels;     /* 0: no rank has remote peers, and there is nothing for them */
 	uint32_t banks;
+	uint32_t limit; /* rows that a rank receives at most; EP_NO_LIMIT: as many as come */
+	uint32_t
+		ring_bytes; /* high throughput: of rows on their way, at most if there is a choice */
 };
+#define EP_NO_LIMIT UINT32_MAX
 
 /* Where things lie in the heap, as far as the group itself needs to know. */
 struct ep_group_heap {
@@ -50,8 +65,14 @@ struct ep_group_heap {
 struct ep_algo {
 	struct ep_limits limits;
 
-	/* The heap for handles of up to `topk`, and the memory of one handle. */
+	/* What a config must be besides the limits, and a handle. */
+	ncclResult_t (*config_check)(const ncclEpGroupConfig_t *config, uint32_t nranks);
+	ncclResult_t (*handle_check)(const struct ep_group_config *config, ncclEpLayout_t layout,
+				     const ncclEpHandleConfig_t *handle, uint32_t topk);
+
+	/* The heap for handles of up to `topk`, memory of the group alone, and of one handle. */
 	struct ep_group_heap (*heap)(const struct ep_shape *shape, uint32_t topk);
+	uint64_t (*group_bytes)(const struct ep_shape *shape);
 	uint64_t (*handle_bytes)(const struct ep_shape *shape, ncclEpLayout_t layout,
 				 uint32_t topk);
 
@@ -63,17 +84,28 @@ struct ep_algo {
 	void (*group_describe)(const struct ncclEpGroup *group, char *text, size_t size);
 
 	/* The same for a handle. Fails if this GPU cannot run operations of the handle's top-k. */
-	ncclResult_t (*handle_open)(struct ncclEpHandle *handle);
+	ncclResult_t (*handle_open)(struct ncclEpHandle *handle,
+				    const ncclEpHandleConfig_t *config);
 	/* The handle has its memory. */
 	void (*handle_bind)(struct ncclEpHandle *handle);
 
+	/* The routing is `ids`; `info` may be NULL. */
+	ncclResult_t (*update)(struct ncclEpHandle *handle, const struct ep_view *ids,
+			       const ncclEpLayoutInfo_t *info, cudaStream_t stream);
 	/* Check what dispatch.c and combine.c leave to them, and launch: one half if send_only. */
 	ncclResult_t (*dispatch)(const struct ep_dispatch *dispatch, cudaStream_t stream);
 	ncclResult_t (*combine)(const struct ep_combine *combine, cudaStream_t stream);
-	/* Launches the receive half of the handle's pending operation. */
+	/* Launches the receive half of the handle's pending operation; NULL: there are no halves. */
 	ncclResult_t (*complete)(struct ncclEpHandle *handle, cudaStream_t stream);
+
+	/* For ncclEpExtNumRecvTokens. */
+	ncclResult_t (*received)(const struct ncclEpHandle *handle, uint64_t *tokens,
+				 uint64_t *rows, cudaStream_t stream);
+	/* In what the operations of two ranks differ, by a record of cause MISMATCH. */
+	void (*mismatch)(const struct ep_record *record, char *text, size_t size);
 };
 
 extern const struct ep_algo ep_ll_algo;
+extern const struct ep_algo ep_ht_algo;
 
 #endif

@@ -99,7 +99,7 @@ ncclResult_t ncclEpUpdateHandle(ncclEpHandle_t handle, const ncclEpTensor_t *top
 	struct ep_call call;
 
 	EP_CHECK(ep_call_begin_handle(&call, handle, false));
-	return ep_call_end(&call, ep_handle_update(handle, topk_idx, layout_info));
+	return ep_call_end(&call, ep_handle_update(handle, topk_idx, layout_info, stream));
 }
 
 ncclResult_t ncclEpCreateHandle(ncclEpHandle_t *handle, ncclEpGroup_t ep_group,
@@ -119,7 +119,7 @@ ncclResult_t ncclEpCreateHandle(ncclEpHandle_t *handle, ncclEpGroup_t ep_group,
 	}
 	EP_CHECK(ep_call_begin_group(&call, ep_group, false));
 	mode = ep_capture_mode(cudaStreamCaptureModeRelaxed);
-	result = ep_handle_create(handle, ep_group, layout, topk_idx, layout_info, config);
+	result = ep_handle_create(handle, ep_group, layout, topk_idx, layout_info, config, stream);
 	ep_capture_mode(mode);
 	return ep_call_end(&call, result);
 }

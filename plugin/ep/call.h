@@ -8,7 +8,9 @@
 #include "nccl_ep.h"
 
 /* What is wrong with one of the five calls of masks; the argument is its name. */
-#define EP_CALL_NO_MASK "%s: the group was created without enable_mask"
+#define EP_CALL_NO_MASK                                                                            \
+	"%s: the group was created without enable_mask, or in high throughput mode, which has no " \
+	"masks"
 #define EP_CALL_NO_POINTER "%s: the pointer argument is NULL"
 
 /* State of a thread inside a call on a group. (A call of the host alone changes no device.) */

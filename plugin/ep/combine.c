@@ -4,6 +4,8 @@
 
 static ncclResult_t ep_combine_check_recipe(const struct ep_combine *c)
 {
+	const struct ep_limits *limits = &c->h->group->config.algo->limits;
+
 	if (c->config.quant_recipe == NCCL_EP_COMB_QUANT_NVFP4) {
 		return ep_fail(ncclInvalidUsage, "ncclEpCombine: recipe NVFP4 is not available on "
 						 "this device: use NCCL_EP_COMB_QUANT_NONE");
@@ -16,12 +18,12 @@ static ncclResult_t ep_combine_check_recipe(const struct ep_combine *c)
 	}
 	EP_CHECK(ep_tensor_expect_absent(c->in.scales, "inputs->scales",
 					 "combine takes unquantised tokens (recipe NONE)"));
-	if (c->config.pass_direction == NCCL_EP_BWD_PASS) {
+	if (c->config.pass_direction == NCCL_EP_BWD_PASS && !limits->backward) {
 		return ep_fail(ncclInvalidUsage,
 			       "ncclEpCombine: %s mode has no backward pass: use NCCL_EP_FWD_PASS",
-			       c->h->group->config.algo->limits.mode);
+			       limits->mode);
 	}
-	if (c->config.pass_direction != NCCL_EP_FWD_PASS) {
+	if ((unsigned int)c->config.pass_direction > NCCL_EP_BWD_PASS) {
 		return ep_fail(ncclInvalidArgument, "config->pass_direction is %d",
 			       (int)c->config.pass_direction);
 	}
@@ -61,8 +63,7 @@ static ncclResult_t ep_combine_check_output(struct ep_combine *c)
 
 	EP_CHECK(ep_view_make(out, c->h->group->comm, c->out.tokens, 2, "outputs->tokens"));
 	EP_CHECK(ep_view_expect_type(out, c->tokens.datatype, "outputs->tokens"));
-	EP_CHECK(ep_view_expect_dim(out, 0, c->h->num_tokens, "tokens of the handle's topk_idx",
-				    "outputs->tokens"));
+	EP_CHECK(ep_handle_check_tokens(c->h, out, &c->num_tokens, "outputs->tokens"));
 	EP_CHECK(ep_view_expect_dim(out, 1, c->tokens.sizes[c->h->received.ndim],
 				    "elements of inputs->tokens", "outputs->tokens"));
 	return ep_view_expect_align(out, 16, "outputs->tokens");
@@ -98,7 +99,7 @@ static ncclResult_t ep_combine_check(struct ep_combine *c)
 	EP_CHECK(ep_handle_check_routed(c->h, "ncclEpCombine"));
 	EP_CHECK(ep_combine_check_input(c));
 	EP_CHECK(ep_combine_check_output(c));
-	return ep_combine_check_state(c);
+	return c->h->group->config.algo->limits.halves ? ep_combine_check_state(c) : ncclSuccess;
 }
 
 ncclResult_t ep_combine_run(struct ncclEpHandle *handle, const ncclEpCombineInputs_t *inputs,
@@ -110,6 +111,9 @@ ncclResult_t ep_combine_run(struct ncclEpHandle *handle, const ncclEpCombineInpu
 	EP_CHECK(EP_IMPORT(&c.in, inputs, NCCL_EP_COMBINE_INPUTS));
 	EP_CHECK(EP_IMPORT(&c.out, outputs, NCCL_EP_COMBINE_OUTPUTS));
 	EP_CHECK(EP_IMPORT_OPTIONAL(&c.config, config, NCCL_EP_COMBINE_CONFIG));
+	if (!handle->group->config.algo->limits.halves) {
+		c.config.send_only = 0;
+	}
 	EP_CHECK(ep_combine_check(&c));
 	EP_CHECK(handle->group->config.algo->combine(&c, stream));
 	ep_handle_launched(handle, EP_PENDING_COMBINE, c.config.send_only, stream);

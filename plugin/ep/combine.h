@@ -12,6 +12,7 @@ struct ep_combine {
 	ncclEpCombineConfig_t config;
 
 	/* Filled by checking. */
+	uint32_t num_tokens;
 	struct ep_view tokens;
 	struct ep_view out_tokens;
 	uint32_t token_bytes; /* one row of both */

@@ -4,8 +4,10 @@
 
 static ncclResult_t ep_dispatch_choose_recipe(struct ep_dispatch *d)
 {
+	const struct ep_limits *limits = &d->h->group->config.algo->limits;
+
 	d->v1 = d->config.size < NCCL_EP_DISPATCH_CONFIG_V2_SIZE;
-	if (d->v1) {
+	if (d->v1 && limits->quantises) {
 		d->recipe = d->out.scales ? NCCL_EP_DISP_QUANT_DS_FP8E3M4 : NCCL_EP_DISP_QUANT_NONE;
 	} else {
 		d->recipe = d->config.quant_recipe;
@@ -27,6 +29,12 @@ static ncclResult_t ep_dispatch_choose_recipe(struct ep_dispatch *d)
 		}
 		return ncclSuccess;
 	case NCCL_EP_DISP_QUANT_DS_FP8E3M4:
+		if (!limits->quantises) {
+			return ep_fail(ncclInvalidArgument,
+				       "config->quant_recipe: %s mode does not have the recipe "
+				       "DS_FP8E3M4: quantise tokens first, and use FWD",
+				       limits->mode);
+		}
 		if (!d->out.scales) {
 			return ep_fail(ncclInvalidArgument, "recipe DS_FP8E3M4 needs "
 							    "outputs->scales, which is NULL");
@@ -43,12 +51,14 @@ static ncclResult_t ep_dispatch_choose_recipe(struct ep_dispatch *d)
 
 static ncclResult_t ep_dispatch_check_direction(const struct ep_dispatch *d)
 {
-	if (d->config.pass_direction == NCCL_EP_BWD_PASS) {
+	const struct ep_limits *limits = &d->h->group->config.algo->limits;
+
+	if (d->config.pass_direction == NCCL_EP_BWD_PASS && !limits->backward) {
 		return ep_fail(ncclInvalidUsage,
 			       "ncclEpDispatch: %s mode has no backward pass: use NCCL_EP_FWD_PASS",
-			       d->h->group->config.algo->limits.mode);
+			       limits->mode);
 	}
-	if (d->config.pass_direction != NCCL_EP_FWD_PASS) {
+	if ((unsigned int)d->config.pass_direction > NCCL_EP_BWD_PASS) {
 		return ep_fail(ncclInvalidArgument, "config->pass_direction is %d",
 			       (int)d->config.pass_direction);
 	}
@@ -102,8 +112,7 @@ static ncclResult_t ep_dispatch_check_tokens(struct ep_dispatch *d)
 	EP_CHECK(ep_view_make(&d->tokens, comm, d->in.tokens, 2, "inputs->tokens"));
 	EP_CHECK(ep_view_make(&d->out_tokens, comm, d->out.tokens, row + 1, "outputs->tokens"));
 	EP_CHECK(ep_dispatch_check_types(d));
-	EP_CHECK(ep_view_expect_dim(&d->tokens, 0, d->h->num_tokens,
-				    "tokens of the handle's topk_idx", "inputs->tokens"));
+	EP_CHECK(ep_handle_check_tokens(d->h, &d->tokens, &d->num_tokens, "inputs->tokens"));
 	EP_CHECK(ep_received_expect(&d->h->received, &d->out_tokens, "outputs->tokens"));
 	EP_CHECK(ep_view_expect_dim(&d->out_tokens, row, d->tokens.sizes[1],
 				    "elements of inputs->tokens", "outputs->tokens"));
@@ -157,7 +166,7 @@ static ncclResult_t ep_dispatch_check_forwarded(struct ep_dispatch *d)
 			"fp16, fp32, e4m3, e5m2 or uint8, the same for both",
 			ep_dtype_name(in->datatype), ep_dtype_name(out->datatype));
 	}
-	EP_CHECK(ep_view_expect_dim(in, 0, d->h->num_tokens, "tokens of the handle's topk_idx",
+	EP_CHECK(ep_view_expect_dim(in, 0, d->num_tokens, "tokens of the handle's topk_idx",
 				    "inputs->scales"));
 	EP_CHECK(ep_received_expect(&d->h->received, out, "outputs->scales"));
 	EP_CHECK(ep_view_expect_dim(out, row, in->sizes[1], "elements of inputs->scales",
@@ -238,6 +247,9 @@ ncclResult_t ep_dispatch_run(struct ncclEpHandle *handle, const ncclEpDispatchIn
 	EP_CHECK(EP_IMPORT(&d.out, outputs, NCCL_EP_DISPATCH_OUTPUTS));
 	EP_CHECK(EP_IMPORT_OPTIONAL(&d.info, layout_info, NCCL_EP_LAYOUT_INFO));
 	EP_CHECK(EP_IMPORT_OPTIONAL(&d.config, config, NCCL_EP_DISPATCH_CONFIG));
+	if (!handle->group->config.algo->limits.halves) {
+		d.config.send_only = 0;
+	}
 	EP_CHECK(ep_dispatch_check(&d));
 	EP_CHECK(handle->group->config.algo->dispatch(&d, stream));
 	ep_handle_launched(handle, EP_PENDING_DISPATCH, d.config.send_only, stream);

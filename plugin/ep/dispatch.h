@@ -15,6 +15,7 @@ struct ep_dispatch {
 	/* Filled by checking. */
 	bool v1; /* the caller's config does not know recipes */
 	ncclEpDispQuant_t recipe;
+	uint32_t num_tokens;
 	struct ep_view tokens;
 	struct ep_view out_tokens;
 	struct ep_view scales; /* recipe FWD */

@@ -36,6 +36,7 @@ struct ep_group_workspace {
 	uint64_t remote_off;
 	uint64_t places_off;
 	uint64_t links_off;
+	uint64_t algo_off;
 	uint64_t bytes;
 };
 
@@ -47,10 +48,10 @@ static uint64_t ep_group_workspace_take(uint64_t *at, uint64_t bytes)
 	return off;
 }
 
-static struct ep_group_workspace ep_group_workspace_make(int nranks, uint32_t channels)
+static struct ep_group_workspace ep_group_workspace_make(const struct ep_group_config *config)
 {
-	uint64_t r = (uint64_t)nranks, at = EP_GROUP_MAX_BLOCKS * sizeof(struct ep_dev_seq);
-	uint64_t queues = channels ? channels + 1 : 0;
+	uint64_t r = config->shape.nranks, at = EP_GROUP_MAX_BLOCKS * sizeof(struct ep_dev_seq);
+	uint64_t queues = config->shape.channels ? config->shape.channels + 1 : 0;
 	struct ep_group_workspace w;
 
 	w.state_off = ep_group_workspace_take(&at, sizeof(struct ep_dev_state));
@@ -61,13 +62,14 @@ static struct ep_group_workspace ep_group_workspace_make(int nranks, uint32_t ch
 	w.places_off =
 		ep_group_workspace_take(&at, queues ? r * sizeof(struct ep_remote_place) : 0);
 	w.links_off = ep_group_workspace_take(&at, r * queues * sizeof(struct ep_remote_link));
+	w.algo_off = ep_group_workspace_take(&at, config->algo->group_bytes(&config->shape));
 	w.bytes = at;
 	return w;
 }
 
-uint64_t ep_group_workspace_bytes(int nranks, uint32_t channels)
+uint64_t ep_group_workspace_bytes(const struct ep_group_config *config)
 {
-	return ep_group_workspace_make(nranks, channels).bytes;
+	return ep_group_workspace_make(config).bytes;
 }
 
 /* All ranks are active, and all banks free that the group has. */
@@ -102,7 +104,7 @@ out:
 static ncclResult_t ep_group_alloc_device(struct ncclEpGroup *g, cudaStream_t stream)
 {
 	uint32_t channels = g->config.shape.channels;
-	struct ep_group_workspace w = ep_group_workspace_make(g->nranks, channels);
+	struct ep_group_workspace w = ep_group_workspace_make(&g->config);
 	unsigned char *p;
 
 	EP_CHECK(ep_alloc(&g->config.alloc, &g->workspace, w.bytes, "the group's own state"));
@@ -112,6 +114,7 @@ static ncclResult_t ep_group_alloc_device(struct ncclEpGroup *g, cudaStream_t st
 	g->stats = (void *)(p + w.stats_off);
 	g->mask = (void *)(p + w.mask_off);
 	g->far_heap = g->nranks > EP_GROUP_NEAR_RANKS ? (void *)(p + w.far_off) : NULL;
+	g->algo_memory = p + w.algo_off;
 	if (channels) {
 		g->remote_dev = (void *)(p + w.remote_off);
 		g->places = (void *)(p + w.places_off);
@@ -180,6 +183,7 @@ static void ep_group_free(struct ncclEpGroup *g)
 		(void)cudaGetLastError();
 	}
 	free(g->ll);
+	free(g->ht);
 	ep_windows_free(&g->windows);
 	free(g->stats_host);
 	free(g->mask_host);

@@ -30,13 +30,14 @@ struct ncclEpGroup {
 	struct ep_dev_group dev;   /* as kernels see the group; filled when the heap is bound */
 	bool lines;
 	struct ep_windows windows;
-	struct ep_ll *ll; /* low latency's state; NULL in groups of another algorithm */
+	struct ep_ll *ll; /* state of the algorithm; the other one is NULL */
+	struct ep_ht *ht;
 
 	uint32_t remote_ranks; /* of other nodes; if a rank has some, all have */
 	struct ep_gda *gda;
 	struct ep_ranks lost_logged; /* remote ranks whose loss the log has */
 
-	void *workspace; /* the next eight */
+	void *workspace; /* the next nine */
 	struct ep_dev_seq *seq;
 	struct ep_dev_state *state;
 	int32_t *mask;
@@ -45,6 +46,7 @@ struct ncclEpGroup {
 	struct ep_dev_remote *remote_dev; /* what dev.remote points to, */
 	struct ep_remote_place *places;   /* and its places */
 	unsigned char **far_heap;         /* NULL: the group is small */
+	void *algo_memory;                /* algo->group_bytes() of it */
 
 	int32_t *mask_host;               /* [nranks] host memory for copies of the mask, */
 	struct ep_peer_stats *stats_host; /* and of the statistics */
@@ -81,6 +83,6 @@ ncclResult_t ep_group_create(struct ncclEpGroup **ep_group, ncclComm_t comm,
 ncclResult_t ep_group_destroy(struct ep_call *call);
 
 /* Bytes of the group's own state. */
-uint64_t ep_group_workspace_bytes(int nranks, uint32_t channels);
+uint64_t ep_group_workspace_bytes(const struct ep_group_config *config);
 
 #endif

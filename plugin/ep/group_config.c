@@ -6,7 +6,6 @@
 #include "ep/group_config.h"
 
 #define EP_DEFAULT_TIMEOUT_NS 100000000000ull
-#define EP_AUTO_TOPK 8
 #define EP_GROUP_ROW_QUEUES 256
 
 _Static_assert(EP_PARAM_NODE_MAX == EP_GROUP_MAX_RANKS, "NCCL_EP_NODE_SIZE");
@@ -36,20 +35,13 @@ static ncclResult_t ep_config_check_choices(const ncclEpGroupConfig_t *c)
 			       c->alloc.alloc_fn ? "alloc_fn" : "free_fn",
 			       c->alloc.alloc_fn ? "free_fn" : "alloc_fn");
 	}
-	if (c->algorithm == NCCL_EP_ALGO_HIGH_THROUGHPUT) {
-		return ep_fail(
-			ncclInvalidUsage,
-			"config->algorithm is "
-			"NCCL_EP_ALGO_HIGH_THROUGHPUT: high throughput mode is not available "
-			"yet in this version, use NCCL_EP_ALGO_LOW_LATENCY");
-	}
 	return ncclSuccess;
 }
 
 static ncclResult_t ep_config_check_sizes(const ncclEpGroupConfig_t *c,
 					  const struct ep_limits *limits, int nranks)
 {
-	uint32_t tokens = c->max_dispatch_tokens_per_rank, quads;
+	uint32_t tokens = c->max_dispatch_tokens_per_rank;
 
 	if (nranks < 1 || (uint32_t)nranks > limits->max_ranks) {
 		return ep_fail(ncclInvalidUsage,
@@ -81,20 +73,6 @@ static ncclResult_t ep_config_check_sizes(const ncclEpGroupConfig_t *c,
 			       "from 1 to %u",
 			       c->max_token_bytes, 1u << 24);
 	}
-	if ((uint64_t)c->num_experts * tokens > INT32_MAX) {
-		return ep_fail(ncclInvalidArgument,
-			       "config->num_experts %u times max_dispatch_tokens_per_rank %u "
-			       "exceeds %d: lower one of them",
-			       c->num_experts, tokens, INT32_MAX);
-	}
-	quads = ep_ceil_div(c->max_token_bytes, limits->quad_bytes);
-	if ((uint64_t)nranks * tokens * quads > INT32_MAX) {
-		return ep_fail(
-			ncclInvalidArgument,
-			"%d ranks times config->max_dispatch_tokens_per_rank %u times %u (quads "
-			"of %u bytes in config->max_token_bytes) exceeds %d: lower one of them",
-			nranks, tokens, quads, limits->quad_bytes, INT32_MAX);
-	}
 	if (c->rdma_buffer_size > UINT64_MAX - EP_HEAP_ALIGN) {
 		return ep_fail(ncclInvalidArgument,
 			       "config->rdma_buffer_size is %lu: no device has as much memory, "
@@ -118,6 +96,12 @@ static ncclResult_t ep_config_choose_sms(struct ep_group_config *out, const nccl
 		env = 0;
 	}
 	out->max_sms = env ? env : c->max_num_sms;
+	if (!out->max_sms) {
+		out->max_sms = out->algo->limits.auto_sms;
+		if (sm_count && out->max_sms > sm_count) {
+			out->max_sms = sm_count;
+		}
+	}
 	if (sm_count && out->max_sms > sm_count) {
 		return ep_fail(ncclInvalidUsage, "config->max_num_sms is %u, the device has %u SMs",
 			       out->max_sms, sm_count);
@@ -150,27 +134,50 @@ uint32_t ep_group_channels(const struct ep_group_config *config, uint32_t remote
 	return (uint32_t)ep_max_u64(1, ep_min_u64(EP_GROUP_ROW_QUEUES / remote, 8));
 }
 
-void ep_group_config_size(struct ep_group_config *config, struct ep_nodes_most nodes)
+ncclResult_t ep_group_config_size(struct ep_group_config *config, struct ep_nodes_most nodes)
 {
 	uint32_t most = config->algo->limits.max_topk;
-	uint32_t topk = config->num_topk ? config->num_topk : EP_AUTO_TOPK;
+	uint32_t topk = config->num_topk ? config->num_topk : config->algo->limits.auto_topk;
 	uint64_t least = ep_max_u64(1, ep_min_u64(config->num_topk, most));
 
+	if (nodes.remote && !config->algo->limits.remote) {
+		return ep_fail(
+			ncclInvalidUsage,
+			"config->algorithm: ranks have up to %u peers on other nodes, and %s "
+			"mode across nodes is not available yet in this version: use ranks of "
+			"one node, or NCCL_EP_ALGO_LOW_LATENCY",
+			nodes.remote, config->algo->limits.mode);
+	}
 	config->shape.near_ranks = nodes.near;
 	config->shape.remote_ranks = nodes.remote;
 	config->shape.channels = ep_group_channels(config, nodes.remote);
-	config->shape.banks = nodes.remote ? EP_GROUP_REMOTE_BANKS : EP_GROUP_BANKS;
+	config->shape.banks = config->algo->limits.banks;
+	if (nodes.remote && config->shape.banks > EP_GROUP_REMOTE_BANKS) {
+		config->shape.banks = EP_GROUP_REMOTE_BANKS;
+	}
 	/* A size that was asked for holds as large a top-k as it can, if that is enough. */
 	config->heap_bytes = ep_heap_alloc_bytes(config->explicit_bytes);
 	for (uint32_t k = most; config->explicit_bytes && k >= least; k--) {
 		config->heap = config->algo->heap(&config->shape, k);
 		if (config->heap.bytes <= config->heap_bytes) {
-			return;
+			return ncclSuccess;
 		}
 	}
 	topk = (uint32_t)ep_min_u64(topk, ep_min_u64(config->num_experts, most));
 	config->heap = config->algo->heap(&config->shape, topk);
 	config->heap_bytes = ep_heap_alloc_bytes(config->heap.bytes);
+	return ncclSuccess;
+}
+
+/* Fields that low latency ignores. */
+static void ep_config_choose_ht(struct ep_group_config *out, const ncclEpGroupConfig_t *c,
+				const struct ep_params *params)
+{
+	if (c->max_recv_tokens_per_rank) {
+		out->shape.limit = c->max_recv_tokens_per_rank;
+	}
+	out->drop = c->overflow_policy == NCCL_EP_OVERFLOW_DROP;
+	out->shape.ring_bytes = (uint32_t)params->value[EP_PARAM_HT_RING_BYTES];
 }
 
 ncclResult_t ep_group_config_make(struct ep_group_config *out, const ncclEpGroupConfig_t *c,
@@ -178,15 +185,16 @@ ncclResult_t ep_group_config_make(struct ep_group_config *out, const ncclEpGroup
 {
 	memset(out, 0, sizeof(*out));
 	EP_CHECK(ep_config_check_choices(c));
-	out->algo = &ep_ll_algo;
+	out->algo = c->algorithm == NCCL_EP_ALGO_HIGH_THROUGHPUT ? &ep_ht_algo : &ep_ll_algo;
 	EP_CHECK(ep_config_check_sizes(c, &out->algo->limits, nranks));
+	EP_CHECK(out->algo->config_check(c, (uint32_t)nranks));
 	EP_CHECK(ep_config_choose_sms(out, c, params, sm_count));
 	out->algorithm = c->algorithm;
 	out->num_experts = c->num_experts;
 	out->num_topk = c->num_topk;
-	out->explicit_bytes = c->rdma_buffer_size;
 	out->timeout_ns = ep_config_timeout(c, params);
-	out->enable_mask = c->enable_mask != 0;
+	out->enable_mask = c->enable_mask && out->algo->limits.masks;
+	out->v1 = c->size < NCCL_EP_GROUP_CONFIG_V2_SIZE || c->version < 2;
 	out->zero_copy = c->zero_copy;
 	out->alloc = c->alloc;
 	out->direct_bytes = params->value[EP_PARAM_LL_DIRECT_BYTES];
@@ -203,9 +211,14 @@ ncclResult_t ep_group_config_make(struct ep_group_config *out, const ncclEpGroup
 		.nlocal = c->num_experts / (uint32_t)nranks,
 		.max_tokens = c->max_dispatch_tokens_per_rank,
 		.max_token_bytes = c->max_token_bytes,
+		.limit = EP_NO_LIMIT,
 	};
-	ep_group_config_size(out, (struct ep_nodes_most){ (uint32_t)nranks, 0 });
-	return ncclSuccess;
+	if (c->algorithm == NCCL_EP_ALGO_HIGH_THROUGHPUT) {
+		ep_config_choose_ht(out, c, params);
+	} else {
+		out->explicit_bytes = c->rdma_buffer_size;
+	}
+	return ep_group_config_size(out, (struct ep_nodes_most){ (uint32_t)nranks, 0 });
 }
 
 static const char *const ep_agreed_names[EP_GROUP_AGREED] = {
@@ -217,6 +230,9 @@ static const char *const ep_agreed_names[EP_GROUP_AGREED] = {
 	"config->enable_mask",
 	"config->num_topk",
 	"config->zero_copy",
+	"config->max_recv_tokens_per_rank (0xffffffff: AUTO)",
+	"config->overflow_policy (1: DROP)",
+	"environment variable NCCL_EP_HT_RING_BYTES",
 	"environment variable NCCL_EP_LL_LINES",
 	"environment variable NCCL_EP_LL_DIRECT_BYTES",
 	"environment variable NCCL_EP_NODE_SIZE (lists: four digits for each node)",
@@ -236,6 +252,9 @@ struct ep_group_agreed ep_group_config_agreed(const struct ep_group_config *c)
 		c->enable_mask,
 		c->num_topk,
 		c->zero_copy,
+		c->shape.limit,
+		c->drop,
+		c->shape.ring_bytes,
 		(uint64_t)c->lines_choice,
 		(uint64_t)c->direct_bytes,
 		(uint64_t)c->node_code,

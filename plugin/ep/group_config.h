@@ -18,6 +18,8 @@ struct ep_group_config {
 	uint32_t max_sms;        /* 0: not limited */
 	uint64_t timeout_ns;
 	bool enable_mask;
+	bool drop; /* rows beyond shape.limit are dropped: else they are an error */
+	bool v1;   /* the caller was made for version 1 of the API */
 	enum ep_memory memory;
 	bool nvls;
 	struct ep_param_list node_size;
@@ -41,11 +43,11 @@ ncclResult_t ep_group_config_make(struct ep_group_config *out, const ncclEpGroup
 /* How many channels a group has whose ranks have at most `remote` remote peers. */
 uint32_t ep_group_channels(const struct ep_group_config *config, uint32_t remote);
 
-/* Makes the heap's layout again for those nodes. */
-void ep_group_config_size(struct ep_group_config *config, struct ep_nodes_most nodes);
+/* Makes the heap's layout again for those nodes. Fails if the algorithm cannot have so many. */
+ncclResult_t ep_group_config_size(struct ep_group_config *config, struct ep_nodes_most nodes);
 
 /* What ranks have to agree in. */
-#define EP_GROUP_AGREED 14
+#define EP_GROUP_AGREED 17
 struct ep_group_agreed {
 	uint64_t value[EP_GROUP_AGREED];
 };

@@ -11,8 +11,9 @@
 #include "ep/struct.h"
 
 ncclResult_t ep_handle_check(const struct ep_group_config *config, ncclEpLayout_t layout,
-			     int num_topk)
+			     const ncclEpHandleConfig_t *handle, int num_topk)
 {
+	static const ncclEpHandleConfig_t automatic;
 	const struct ep_limits *limits = &config->algo->limits;
 	uint32_t most = (uint32_t)ep_min_u64(config->num_experts, limits->max_topk);
 
@@ -32,7 +33,8 @@ ncclResult_t ep_handle_check(const struct ep_group_config *config, ncclEpLayout_
 			       "exceeds %u: lower one of them",
 			       config->shape.max_tokens, num_topk, limits->max_selections);
 	}
-	return ncclSuccess;
+	return config->algo->handle_check(config, layout, handle ? handle : &automatic,
+					  (uint32_t)num_topk);
 }
 
 ncclResult_t ep_handle_mem_size(const struct ncclEpGroup *g, ncclEpLayout_t layout,
@@ -44,7 +46,7 @@ ncclResult_t ep_handle_mem_size(const struct ncclEpGroup *g, ncclEpLayout_t layo
 	if (!size_out) {
 		return ep_fail(ncclInvalidArgument, "ncclEpHandleMemSize: size_out is NULL");
 	}
-	EP_CHECK(ep_handle_check(&g->config, layout, num_topk));
+	EP_CHECK(ep_handle_check(&g->config, layout, &own, num_topk));
 	*size_out = g->config.algo->handle_bytes(&g->config.shape, layout, (uint32_t)num_topk);
 	return ncclSuccess;
 }
@@ -69,6 +71,7 @@ void ep_handle_free_orphan(struct ncclEpHandle *h)
 {
 	(void)(ep_live_remove(h, EP_LIVE_HANDLE) || ep_live_remove(h, EP_LIVE_MAKING));
 	free(h->ll);
+	free(h->ht);
 	free(h);
 }
 
@@ -92,13 +95,13 @@ static void ep_handle_delist(struct ncclEpHandle *h)
 
 /* All of the handle that needs no other rank and no memory of the device. */
 static ncclResult_t ep_handle_new(struct ncclEpHandle **out, struct ncclEpGroup *g,
-				  ncclEpLayout_t layout, int num_topk,
-				  const ncclEpTensor_t *handle_mem)
+				  ncclEpLayout_t layout, const ncclEpHandleConfig_t *config,
+				  int num_topk, const ncclEpTensor_t *handle_mem)
 {
 	const struct ep_algo *algo = g->config.algo;
 	struct ncclEpHandle *h;
 
-	EP_CHECK(ep_handle_check(&g->config, layout, num_topk));
+	EP_CHECK(ep_handle_check(&g->config, layout, config, num_topk));
 	h = calloc(1, sizeof(*h));
 	if (!h || !ep_live_add(h, EP_LIVE_MAKING)) {
 		free(h);
@@ -113,24 +116,26 @@ static ncclResult_t ep_handle_new(struct ncclEpHandle **out, struct ncclEpGroup 
 	if (handle_mem) {
 		EP_CHECK(ep_handle_mem_take(h, handle_mem));
 	}
-	return algo->handle_open(h);
+	return algo->handle_open(h, config);
 }
 
 /*
  * Memory of the handle: handle_mem, or the library's if that is NULL. May enlarge the heap, and then
- * the other ranks get to know what is wrong on this one, `mine` or what is found here.
+ * the other ranks get to know what is wrong on this one.
  */
 static ncclResult_t ep_handle_make(struct ncclEpHandle **out, struct ncclEpGroup *g,
-				   ncclEpLayout_t layout, int num_topk,
-				   const ncclEpTensor_t *handle_mem, ncclResult_t mine)
+				   ncclEpLayout_t layout, const ncclEpHandleConfig_t *config,
+				   int num_topk, const ncclEpTensor_t *handle_mem)
 {
 	uint64_t most = ep_min_u64(g->config.num_experts, g->config.algo->limits.max_topk);
 	struct ncclEpHandle *h = NULL;
-	ncclResult_t result;
+	ncclEpHandleConfig_t own;
+	ncclResult_t result, mine;
 	void *mem;
 
+	mine = EP_IMPORT_OPTIONAL(&own, config, NCCL_EP_HANDLE_CONFIG);
 	if (mine == ncclSuccess) {
-		mine = ep_handle_new(&h, g, layout, num_topk, handle_mem);
+		mine = ep_handle_new(&h, g, layout, &own, num_topk, handle_mem);
 	}
 	if (num_topk >= 1 && (uint64_t)num_topk <= most) { /* another top-k fails on all ranks */
 		mine = ep_group_heap_reserve(g, (uint32_t)num_topk, mine);
@@ -158,26 +163,17 @@ ncclResult_t ep_handle_init(struct ncclEpHandle **out, struct ncclEpGroup *g, nc
 			    const ncclEpHandleConfig_t *config, int num_topk,
 			    const ncclEpTensor_t *handle_mem)
 {
-	ncclEpHandleConfig_t own;
-
-	return ep_handle_make(out, g, layout, num_topk, handle_mem,
-			      EP_IMPORT_OPTIONAL(&own, config, NCCL_EP_HANDLE_CONFIG));
+	return ep_handle_make(out, g, layout, config, num_topk, handle_mem);
 }
 
 ncclResult_t ep_handle_update(struct ncclEpHandle *h, const ncclEpTensor_t *topk_idx,
-			      const ncclEpLayoutInfo_t *layout_info)
+			      const ncclEpLayoutInfo_t *layout_info, cudaStream_t stream)
 {
 	uint32_t most = h->group->config.shape.max_tokens;
 	ncclEpLayoutInfo_t own;
 	struct ep_view ids;
 
 	EP_CHECK(EP_IMPORT_OPTIONAL(&own, layout_info, NCCL_EP_LAYOUT_INFO));
-	if (layout_info) {
-		return ep_fail(ncclInvalidArgument,
-			       "layout_info must be NULL here in %s mode: pass it to "
-			       "ncclEpDispatch",
-			       h->group->config.algo->limits.mode);
-	}
 	EP_CHECK(ep_view_make(&ids, h->group->comm, topk_idx, 2, "topk_idx"));
 	if (ids.datatype != ncclInt32 && ids.datatype != ncclInt64) {
 		return ep_fail(ncclInvalidArgument,
@@ -194,8 +190,7 @@ ncclResult_t ep_handle_update(struct ncclEpHandle *h, const ncclEpTensor_t *topk
 	}
 	EP_CHECK(ep_view_expect_align(&ids, ids.elem_bytes, "topk_idx"));
 	EP_CHECK(ep_handle_check_idle(h, "ncclEpUpdateHandle"));
-	h->topk_idx = ids.data;
-	h->id_bytes = ids.elem_bytes;
+	EP_CHECK(h->group->config.algo->update(h, &ids, layout_info ? &own : NULL, stream));
 	h->num_tokens = (uint32_t)ids.sizes[0];
 	h->routed = true;
 	return ncclSuccess;
@@ -236,17 +231,16 @@ void ep_handles_orphan(struct ncclEpGroup *g)
 ncclResult_t ep_handle_create(struct ncclEpHandle **out, struct ncclEpGroup *g,
 			      ncclEpLayout_t layout, const ncclEpTensor_t *topk_idx,
 			      const ncclEpLayoutInfo_t *layout_info,
-			      const ncclEpHandleConfig_t *config)
+			      const ncclEpHandleConfig_t *config, cudaStream_t stream)
 {
-	ncclEpHandleConfig_t own;
 	struct ncclEpHandle *h;
 	struct ep_view ids;
 	ncclResult_t result;
 
 	EP_CHECK(ep_view_make(&ids, g->comm, topk_idx, 2, "topk_idx"));
-	EP_CHECK(ep_handle_make(&h, g, layout, (int)ep_min_u64(ids.sizes[1], INT32_MAX), NULL,
-				EP_IMPORT_OPTIONAL(&own, config, NCCL_EP_HANDLE_CONFIG)));
-	result = ep_handle_update(h, topk_idx, layout_info);
+	EP_CHECK(ep_handle_make(&h, g, layout, config, (int)ep_min_u64(ids.sizes[1], INT32_MAX),
+				NULL));
+	result = ep_handle_update(h, topk_idx, layout_info, stream);
 	if (result != ncclSuccess) {
 		ep_handle_free(h);
 		return result;
@@ -268,11 +262,30 @@ ncclResult_t ep_handle_destroy(struct ncclEpHandle *h)
 
 ncclResult_t ep_handle_check_routed(const struct ncclEpHandle *h, const char *name)
 {
-	if (h->routed) {
+	if (h->routed || (!h->mem_owned && !h->group->config.algo->limits.halves)) {
 		return ncclSuccess;
 	}
 	return ep_fail(ncclInvalidArgument,
 		       "%s: the handle has no routing: call ncclEpUpdateHandle first", name);
+}
+
+ncclResult_t ep_handle_check_tokens(const struct ncclEpHandle *h, const struct ep_view *view,
+				    uint32_t *num_tokens, const char *name)
+{
+	uint32_t most = h->group->config.shape.max_tokens;
+
+	if (h->routed) {
+		*num_tokens = h->num_tokens;
+		return ep_view_expect_dim(view, 0, h->num_tokens, "tokens of the handle's topk_idx",
+					  name);
+	}
+	if (view->sizes[0] > most) {
+		return ep_fail(ncclInvalidArgument,
+			       "%s: %zu tokens, max_dispatch_tokens_per_rank is %u", name,
+			       view->sizes[0], most);
+	}
+	*num_tokens = (uint32_t)view->sizes[0];
+	return ncclSuccess;
 }
 
 ncclResult_t ep_handle_check_idle(const struct ncclEpHandle *h, const char *name)
@@ -306,7 +319,7 @@ ncclResult_t ep_handle_check_send_only(const struct ncclEpHandle *h, bool send_o
 	return ncclSuccess;
 }
 
-#define EP_RECEIPT_TOKEN_BITS 16 /* limits.max_tokens of every algorithm */
+#define EP_RECEIPT_TOKEN_BITS 16 /* limits.max_tokens where operations have halves */
 
 uint64_t ep_handle_receipt_id(const struct ncclEpHandle *h, uint32_t num_tokens)
 {
@@ -322,8 +335,10 @@ ncclResult_t ep_received_expect(const struct ep_received *received, const struct
 				const char *name)
 {
 	for (unsigned int i = 0; i < received->ndim; i++) {
-		EP_CHECK(ep_view_expect_dim(view, i, received->extent[i], received->meaning[i],
-					    name));
+		if (received->meaning[i]) {
+			EP_CHECK(ep_view_expect_dim(view, i, received->extent[i],
+						    received->meaning[i], name));
+		}
 	}
 	return ncclSuccess;
 }

@@ -12,14 +12,11 @@ enum ep_pending_kind {
 	EP_PENDING_COMBINE
 };
 
-/* Tensors with received rows, as the handle's layout has them, and the counters of their rows. */
+/* Tensors with received rows, as the handle's layout has them. */
 struct ep_received {
-	unsigned int ndim;  /* leading dimensions, before that of a row */
-	uint64_t extent[2]; /* of these */
-	const char *meaning[2];
-	const uint32_t *src_rows; /* on the device, [R]: distinct tokens received from each rank */
-	const uint32_t *counts;   /* and rows of each local expert; NULL: each token has one row */
-	const struct ep_dev_receipt *receipt; /* whether a dispatch has written these */
+	unsigned int ndim;      /* leading dimensions, before that of a row */
+	uint64_t extent[2];     /* of these */
+	const char *meaning[2]; /* NULL: the algorithm knows what they must be */
 };
 
 struct ncclEpHandle {
@@ -31,24 +28,25 @@ struct ncclEpHandle {
 	uint64_t mem_bytes;
 	bool mem_owned;
 	struct ep_received received; /* filled by the algorithm */
-	struct ep_ll_handle *ll;     /* low latency's state, as in the group */
+	struct ep_ll_handle *ll;     /* state of the algorithm, as in the group */
+	struct ep_ht_handle *ht;
 
-	bool routed;
+	bool routed; /* by a call with this handle */
 	bool dispatched;
 	uint32_t dispatched_tokens; /* num_tokens then, */
 	uint32_t dispatch_cleans;   /* and number of MaskCleans before */
-	uint64_t secret; /* random: tells this handle's memory from that of others before it */
-	uint32_t num_tokens;
-	uint32_t id_bytes;
+	uint64_t secret;     /* random: tells this handle's memory from that of others before it */
+	uint32_t num_tokens; /* if routed */
+	uint32_t id_bytes;   /* low latency: this and the next */
 	const void *topk_idx;
 	enum ep_pending_kind pending; /* and if any, where it was sent: */
 	cudaStream_t sent_on;
 	unsigned long long sent_capture; /* 0: none */
 };
 
-/* Whether the layout and top-k are possible. Shared with the memory query. */
+/* Whether these are possible; handle NULL: all of it AUTO. Shared with the memory query. */
 ncclResult_t ep_handle_check(const struct ep_group_config *config, ncclEpLayout_t layout,
-			     int num_topk);
+			     const ncclEpHandleConfig_t *handle, int num_topk);
 
 /* What the calls of these names do, inside the group. */
 ncclResult_t ep_handle_mem_size(const struct ncclEpGroup *group, ncclEpLayout_t layout,
@@ -57,11 +55,11 @@ ncclResult_t ep_handle_init(struct ncclEpHandle **out, struct ncclEpGroup *group
 			    ncclEpLayout_t layout, const ncclEpHandleConfig_t *config, int num_topk,
 			    const ncclEpTensor_t *handle_mem);
 ncclResult_t ep_handle_update(struct ncclEpHandle *handle, const ncclEpTensor_t *topk_idx,
-			      const ncclEpLayoutInfo_t *layout_info);
+			      const ncclEpLayoutInfo_t *layout_info, cudaStream_t stream);
 ncclResult_t ep_handle_create(struct ncclEpHandle **out, struct ncclEpGroup *group,
 			      ncclEpLayout_t layout, const ncclEpTensor_t *topk_idx,
 			      const ncclEpLayoutInfo_t *layout_info,
-			      const ncclEpHandleConfig_t *config);
+			      const ncclEpHandleConfig_t *config, cudaStream_t stream);
 ncclResult_t ep_handle_destroy(struct ncclEpHandle *handle);
 /* The same for a handle without a group, outside any group. */
 void ep_handle_free_orphan(struct ncclEpHandle *handle);
@@ -74,8 +72,14 @@ void ep_handles_orphan(struct ncclEpGroup *group);
 /* That no operation of the handle is pending. `name`: the call that needs this. */
 ncclResult_t ep_handle_check_idle(const struct ncclEpHandle *handle, const char *name);
 
-/* That the handle has a routing, and that an operation, pending if send_only, may follow. */
+/* That the handle has a routing, or can have one of the caller's handle_mem. */
 ncclResult_t ep_handle_check_routed(const struct ncclEpHandle *handle, const char *name);
+
+/* The tokens of the handle's routing: those of `view` if only the device knows. */
+ncclResult_t ep_handle_check_tokens(const struct ncclEpHandle *handle, const struct ep_view *view,
+				    uint32_t *num_tokens, const char *name);
+
+/* That an operation, pending if send_only, may follow. */
 ncclResult_t ep_handle_check_send_only(const struct ncclEpHandle *handle, bool send_only,
 				       const char *name);
 

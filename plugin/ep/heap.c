@@ -7,6 +7,27 @@
 #include "ep/heap.h"
 #include "ep/remote.h"
 
+#define EP_GROUP_HEAP_LINE 128u /* areas that different ranks poll do not share a cache line */
+
+uint64_t ep_group_heap_take(uint64_t *at, uint64_t bytes, uint64_t align)
+{
+	uint64_t off = ep_round_up(*at, align);
+
+	*at = off + bytes;
+	return off;
+}
+
+void ep_group_heap_begin(struct ep_group_heap *heap, const struct ep_shape *shape)
+{
+	uint64_t r = shape->nranks;
+
+	heap->bytes = EP_HEAP_HEADER_BYTES(r);
+	heap->progress_off = ep_group_heap_take(&heap->bytes, 8 * r, EP_GROUP_HEAP_LINE);
+	heap->clean_off = ep_group_heap_take(&heap->bytes, EP_CLEAN_BYTES(r), EP_GROUP_HEAP_LINE);
+	heap->signal_off =
+		ep_group_heap_take(&heap->bytes, 8 * r * shape->channels, EP_GROUP_HEAP_LINE);
+}
+
 /* The heaps that do not fit the kernels' arguments. */
 static ncclResult_t ep_group_far_bind(struct ncclEpGroup *g)
 {

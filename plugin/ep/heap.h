@@ -6,6 +6,12 @@
 #include "core/bootstrap.h"
 #include "ep/group_config.h"
 
+/* The beginning of every heap, up to heap->bytes. */
+void ep_group_heap_begin(struct ep_group_heap *heap, const struct ep_shape *shape);
+
+/* Takes `bytes` there, at a multiple of `align`. */
+uint64_t ep_group_heap_take(uint64_t *at, uint64_t bytes, uint64_t align);
+
 /* Bytes of the heap after handles of `topk` have been made. */
 uint64_t ep_group_heap_bytes(const struct ep_group_config *config, uint32_t topk);
 

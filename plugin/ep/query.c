@@ -72,42 +72,40 @@ ncclResult_t ep_query_memory(const ncclEpGroupConfig_t *config, int nranks, nccl
 	EP_CHECK(ep_params_read(&params));
 	EP_CHECK(ep_group_config_make(&made, &own, &params, nranks, 0));
 	EP_CHECK(ep_query_nodes(&made, nranks, &m, &most));
-	ep_group_config_size(&made, most);
+	EP_CHECK(ep_group_config_size(&made, most));
 	m.heap_bytes = made.heap_bytes;
 	m.handle_bytes = 0;
 	if (layout != NCCL_EP_LAYOUT_UNSET) {
 		uint32_t topk = (uint32_t)num_topk;
 
-		EP_CHECK(ep_handle_check(&made, layout, num_topk));
+		EP_CHECK(ep_handle_check(&made, layout, NULL, num_topk));
 		m.handle_bytes = made.algo->handle_bytes(&made.shape, layout, topk);
 		m.heap_bytes = ep_group_heap_bytes(&made, topk);
 	}
-	m.group_bytes = m.heap_bytes + ep_group_workspace_bytes(nranks, made.shape.channels) +
-			ep_group_remote_bytes(&made);
+	m.group_bytes =
+		m.heap_bytes + ep_group_workspace_bytes(&made) + ep_group_remote_bytes(&made);
 	ep_struct_export(memory, &m, sizeof(m), m.size);
 	return ncclSuccess;
 }
 
-/* Copies from the device in the order of the stream, and waits. */
-static ncclResult_t ep_query_read(void *host, const void *dev, size_t bytes, cudaStream_t stream,
-				  const char *name)
+ncclResult_t ep_query_read(void *host, const void *dev, size_t bytes, cudaStream_t stream)
 {
-	EP_CUDA(cudaMemcpyAsync(host, dev, bytes, cudaMemcpyDeviceToHost, stream), name);
-	EP_CUDA(cudaStreamSynchronize(stream), name);
+	EP_CUDA(cudaMemcpyAsync(host, dev, bytes, cudaMemcpyDeviceToHost, stream),
+		"reading device memory");
+	EP_CUDA(cudaStreamSynchronize(stream), "reading device memory");
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_query_sum(const void *dev, uint32_t n, uint64_t *sum, cudaStream_t stream)
+ncclResult_t ep_query_sum(const uint32_t *dev, uint32_t n, uint64_t *sum, cudaStream_t stream)
 {
 	uint32_t *host = malloc(n * sizeof(*host));
 	ncclResult_t result;
 
 	if (!host) {
-		return ep_fail(ncclSystemError, "ncclEpExtNumRecvTokens: out of host memory");
+		return ep_fail(ncclSystemError, "out of host memory");
 	}
 	*sum = 0;
-	EP_CHECK_GOTO(ep_query_read(host, dev, n * sizeof(*host), stream, "ncclEpExtNumRecvTokens"),
-		      out);
+	EP_CHECK_GOTO(ep_query_read(host, dev, n * sizeof(*host), stream), out);
 	for (uint32_t i = 0; i < n; i++) {
 		*sum += host[i];
 	}
@@ -119,27 +117,10 @@ out:
 ncclResult_t ep_query_received(struct ncclEpHandle *h, uint64_t *tokens, uint64_t *rows,
 			       cudaStream_t stream)
 {
-	const struct ep_shape *shape = &h->group->config.shape;
-	struct ep_dev_receipt receipt;
 	uint64_t distinct, placed;
 
 	EP_CHECK(ep_stream_check_capture(stream, "ncclEpExtNumRecvTokens"));
-	if (!h->dispatched) {
-		return ep_fail(ncclInvalidUsage, "ncclEpExtNumRecvTokens: no dispatch with the "
-						 "handle has been completed");
-	}
-	EP_CHECK(ep_query_read(&receipt, h->received.receipt, sizeof(receipt), stream,
-			       "ncclEpExtNumRecvTokens"));
-	if (!ep_handle_receipt_mine(h, &receipt)) {
-		return ep_fail(ncclInvalidUsage,
-			       "ncclEpExtNumRecvTokens: no dispatch with the handle has run: it "
-			       "was captured, so launch the graph first, or it has failed");
-	}
-	EP_CHECK(ep_query_sum(h->received.src_rows, shape->nranks, &distinct, stream));
-	placed = distinct;
-	if (h->received.counts) {
-		EP_CHECK(ep_query_sum(h->received.counts, shape->nlocal, &placed, stream));
-	}
+	EP_CHECK(h->group->config.algo->received(h, &distinct, &placed, stream));
 	if (tokens) {
 		*tokens = distinct;
 	}
@@ -164,9 +145,8 @@ ncclResult_t ep_query_stats(struct ncclEpGroup *g, ncclEpExtPeerStats_t *stats, 
 			       count, g->nranks);
 	}
 	EP_CHECK(ep_stream_check_capture(stream, "ncclEpExtPeerStats"));
-	EP_CHECK(ep_query_read(mask, g->mask, 4 * (size_t)g->nranks, stream, "ncclEpExtPeerStats"));
-	EP_CHECK(ep_query_read(dev, g->stats, (size_t)g->nranks * sizeof(*dev), stream,
-			       "ncclEpExtPeerStats"));
+	EP_CHECK(ep_query_read(mask, g->mask, 4 * (size_t)g->nranks, stream));
+	EP_CHECK(ep_query_read(dev, g->stats, (size_t)g->nranks * sizeof(*dev), stream));
 	for (int r = 0; r < count; r++) {
 		ncclEpExtPeerStats_t s = {
 			.magic = NCCL_EP_MAGIC,

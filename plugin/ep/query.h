@@ -12,6 +12,11 @@ ncclResult_t ep_query_error(struct ep_error_slot *slot, ncclResult_t *code, cons
 ncclResult_t ep_query_memory(const ncclEpGroupConfig_t *config, int nranks, ncclEpLayout_t layout,
 			     int num_topk, ncclEpExtMemory_t *memory);
 
+/* Copies from the device in the order of the stream, and waits. */
+ncclResult_t ep_query_read(void *host, const void *dev, size_t bytes, cudaStream_t stream);
+/* The sum of n numbers there. */
+ncclResult_t ep_query_sum(const uint32_t *dev, uint32_t n, uint64_t *sum, cudaStream_t stream);
+
 ncclResult_t ep_query_received(struct ncclEpHandle *handle, uint64_t *tokens, uint64_t *rows,
 			       cudaStream_t stream);
 

@@ -34,15 +34,23 @@ static const char *ep_record_awaited(uint32_t site)
 		[EP_WAIT_HT_ROWS] = "rows that it owes",
 		[EP_WAIT_HT_CREDIT] = "its word that it has read earlier rows",
 		[EP_WAIT_HT_DONE] = "its word that it has read and written all rows",
+		[EP_WAIT_BULK] = "a copy into shared memory",
 	};
 
 	return site < EP_WAIT_SITES ? names[site] : "something unknown";
 }
 
-static const char *ep_record_operation(const struct ep_record *r)
+/* The causes are of the routing kernel's records only where the algorithm has one. */
+static const char *ep_record_operation(const struct ncclEpGroup *group, const struct ep_record *r)
 {
+	bool routes = !group->config.algo->limits.halves &&
+		      (r->cause == EP_CAUSE_OVERFLOW || r->cause == EP_CAUSE_EXPERT_ID);
+
 	if (r->site == EP_WAIT_CLEAN) {
 		return "MaskClean";
+	}
+	if (routes || r->site == EP_WAIT_HT_COUNT || r->site == EP_WAIT_HT_TABLE) {
+		return "UpdateHandle";
 	}
 	return r->is_combine ? "combine" : "dispatch";
 }
@@ -179,15 +187,54 @@ static const char *ep_record_misuse(const struct ep_record *r)
 	}
 }
 
+/* What high throughput finds wrong with a routing. ncclSuccess: the record is of something else. */
+static ncclResult_t ep_record_routed(const struct ncclEpGroup *group, const struct ep_record *r)
+{
+	const char *name = ep_record_operation(group, r);
+
+	switch (r->cause) {
+	case EP_CAUSE_OVERFLOW:
+		return ep_fail(ncclInvalidUsage,
+			       "%s %u: %lld rows are to come to rank %u, its "
+			       "max_recv_tokens_per_rank is %lld: raise it, set overflow_policy to "
+			       "DROP, or use eager mode; destroy the group",
+			       name, r->step, (long long)r->value, r->peer, (long long)r->expected);
+	case EP_CAUSE_UNROUTED:
+		if (r->value < 0) {
+			return ep_fail(
+				ncclInvalidUsage,
+				"%s %u: handle_mem of rank %d has no routing for handles like "
+				"this one: call ncclEpUpdateHandle (is it in a graph that was "
+				"not launched?); destroy the group",
+				name, r->step, group->rank);
+		}
+		return ep_fail(
+			ncclInvalidUsage,
+			"%s %u: handle_mem of rank %d has the routing of %lld tokens, and the "
+			"operation has %lld; destroy the group",
+			name, r->step, group->rank, (long long)r->value, (long long)r->expected);
+	case EP_CAUSE_SHORT:
+		return ep_fail(
+			ncclInvalidUsage,
+			"%s %u: the routing brings %lld rows to rank %d, and a tensor for them "
+			"has %lld; destroy the group",
+			name, r->step, (long long)r->value, group->rank, (long long)r->expected);
+	default:
+		return ncclSuccess;
+	}
+}
+
 static ncclResult_t ep_record_fatal(struct ncclEpGroup *group, const struct ep_record *r)
 {
 	const struct ep_ident *peer =
 		&group->idents[r->peer < (uint32_t)group->nranks ? (int)r->peer : group->rank];
+	const char *name = ep_record_operation(group, r);
 	char behind[200], link[420];
 
+	EP_CHECK(ep_record_routed(group, r));
 	if (ep_record_misuse(r)) {
-		return ep_fail(ncclInvalidUsage, "%s %u: %s; destroy the group",
-			       ep_record_operation(r), r->step, ep_record_misuse(r));
+		return ep_fail(ncclInvalidUsage, "%s %u: %s; destroy the group", name, r->step,
+			       ep_record_misuse(r));
 	}
 	if (r->cause == EP_CAUSE_MISMATCH && r->site == EP_WAIT_DISPATCH_OUTPUT) {
 		return ep_fail(
@@ -198,23 +245,19 @@ static ncclResult_t ep_record_fatal(struct ncclEpGroup *group, const struct ep_r
 			r->step, r->peer, peer->pid, peer->hostname, group->rank);
 	}
 	if (r->cause == EP_CAUSE_MISMATCH) {
+		group->config.algo->mismatch(r, link, sizeof(link));
 		return ep_fail(
 			ncclRemoteError,
-			"%s %u: rank %u (pid %d on %s) runs another operation than rank %d: its "
-			"rows have %lld quads of %u bytes, ours %lld (if these are equal, "
-			"layout, top-k or counts differ, or only one has windows for its outputs); "
-			"all ranks must make the same calls "
-			"with the same shapes; destroy the group",
-			ep_record_operation(r), r->step, r->peer, peer->pid, peer->hostname,
-			group->rank, (long long)r->value, group->config.algo->limits.quad_bytes,
-			(long long)r->expected);
+			"%s %u: rank %u (pid %d on %s) runs another operation than rank %d: %s; all "
+			"ranks must make the same calls with the same shapes; destroy the group",
+			name, r->step, r->peer, peer->pid, peer->hostname, group->rank, link);
 	}
 	if (r->cause == EP_CAUSE_PARTED) {
 		return ep_fail(ncclRemoteError,
 			       "%s %u: rank %u (pid %d on %s) goes on without rank %d and is %d "
 			       "steps ahead; all ranks must make the same calls; destroy the group",
-			       ep_record_operation(r), r->step, r->peer, peer->pid, peer->hostname,
-			       group->rank, (int)r->value);
+			       name, r->step, r->peer, peer->pid, peer->hostname, group->rank,
+			       (int)r->value);
 	}
 	ep_group_remote_explain(group, r->peer, link, sizeof(link));
 	if (r->cause == EP_CAUSE_UNENDED) {
@@ -222,8 +265,7 @@ static ncclResult_t ep_record_fatal(struct ncclEpGroup *group, const struct ep_r
 			       "%s %u: the connection of rank %d with rank %u (pid %d on %s) was "
 			       "given up, but its queue does not end, and the NIC may still read "
 			       "memory that is needed; see the kernel's log, destroy the group%s",
-			       ep_record_operation(r), r->step, group->rank, r->peer, peer->pid,
-			       peer->hostname,
+			       name, r->step, group->rank, r->peer, peer->pid, peer->hostname,
 			       link[0] ? link : ep_record_status(r, link, sizeof(link)));
 	}
 	if (r->cause == EP_CAUSE_RDMA) {
@@ -231,8 +273,8 @@ static ncclResult_t ep_record_fatal(struct ncclEpGroup *group, const struct ep_r
 			ncclRemoteError,
 			"%s %u: rank %d lost its connection with rank %u (pid %d on %s), when "
 			"it waited for %s; destroy the group%s",
-			ep_record_operation(r), r->step, group->rank, r->peer, peer->pid,
-			peer->hostname, ep_record_awaited(r->site),
+			name, r->step, group->rank, r->peer, peer->pid, peer->hostname,
+			ep_record_awaited(r->site),
 			link[0] ? link : ep_record_status(r, link, sizeof(link)));
 	}
 	ep_record_stragglers(group, r->step, behind, sizeof(behind));
@@ -240,8 +282,8 @@ static ncclResult_t ep_record_fatal(struct ncclEpGroup *group, const struct ep_r
 		ncclRemoteError,
 		"%s %u: rank %d waited for rank %u (pid %d on %s, GPU %s; timeout %llu ms): %s did "
 		"not come%s%s; look for that rank's own error, then destroy the group%s",
-		ep_record_operation(r), r->step, group->rank, r->peer, peer->pid, peer->hostname,
-		peer->bus_id, (unsigned long long)(group->config.timeout_ns / 1000000),
+		name, r->step, group->rank, r->peer, peer->pid, peer->hostname, peer->bus_id,
+		(unsigned long long)(group->config.timeout_ns / 1000000),
 		ep_record_awaited(r->site), behind[0] ? "; not started yet by rank" : "", behind,
 		link);
 }
@@ -253,7 +295,7 @@ static void ep_record_masked(struct ncclEpGroup *group, const struct ep_record *
 	if (r->cause == EP_CAUSE_PARTED) {
 		EP_WARN("%s %u: rank %u goes on without rank %d (%d steps ahead) and is masked "
 			"here from now on; call ncclEpMaskClean on all ranks, rank %d too",
-			ep_record_operation(r), r->step, r->peer, group->rank, (int)r->value,
+			ep_record_operation(group, r), r->step, r->peer, group->rank, (int)r->value,
 			group->rank);
 		return;
 	}
@@ -264,7 +306,7 @@ static void ep_record_masked(struct ncclEpGroup *group, const struct ep_record *
 		}
 		EP_WARN("%s %u: rank %d lost its connection with rank %u: rank %u is masked from "
 			"now on (ncclEpMaskQuery tells all that are)%s",
-			ep_record_operation(r), r->step, group->rank, r->peer, r->peer,
+			ep_record_operation(group, r), r->step, group->rank, r->peer, r->peer,
 			link[0] ? link : ep_record_status(r, link, sizeof(link)));
 		return;
 	}
@@ -277,7 +319,7 @@ static void ep_record_masked(struct ncclEpGroup *group, const struct ep_record *
 	}
 	EP_WARN("%s %u: rank %d waited for rank %u (timeout %llu ms): %s did not come; rank %u is "
 		"masked from now on (ncclEpMaskQuery tells all that are)%s",
-		ep_record_operation(r), r->step, group->rank, r->peer,
+		ep_record_operation(group, r), r->step, group->rank, r->peer,
 		(unsigned long long)(group->config.timeout_ns / 1000000),
 		ep_record_awaited(r->site), r->peer, link);
 }
@@ -293,11 +335,11 @@ static void ep_record_routing(struct ncclEpGroup *group, const struct ep_record 
 			      r->peer);
 		return;
 	}
-	(void)ep_fail(
-		ncclInvalidArgument,
-		"dispatch %u: topk_idx[%u][%u] is %lld, experts are 0..%lld: the selection was "
-		"left out (negative ids mean none)",
-		r->step, r->token, r->k, (long long)r->value, (long long)r->expected - 1);
+	(void)ep_fail(ncclInvalidArgument,
+		      "%s %u: topk_idx[%u][%u] is %lld, experts are 0..%lld: the selection was "
+		      "left out (negative ids mean none)",
+		      ep_record_operation(group, r), r->step, r->token, r->k, (long long)r->value,
+		      (long long)r->expected - 1);
 }
 
 ncclResult_t ep_record_poll(struct ncclEpGroup *group)

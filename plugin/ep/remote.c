@@ -21,9 +21,8 @@ ncclResult_t ep_group_remote_plan(struct ncclEpGroup *g)
 	for (int r = 0; r < g->nranks; r++) {
 		g->remote_ranks += ep_group_is_remote(g, (uint32_t)r);
 	}
-	ep_group_config_size(&g->config,
-			     ep_nodes_most(&g->idents[0].node, sizeof(g->idents[0]), g->nranks));
-	return ncclSuccess;
+	return ep_group_config_size(&g->config, ep_nodes_most(&g->idents[0].node,
+							      sizeof(g->idents[0]), g->nranks));
 }
 
 uint32_t ep_group_remote_index(const struct ncclEpGroup *g, int rank)

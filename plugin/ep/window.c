@@ -69,7 +69,7 @@ const char *ep_window_find(const struct ep_window **out, struct ncclEpGroup *g,
 			   const ncclEpTensor_t *t, const struct ep_view *view)
 {
 	const struct ep_nccl_dyn *nccl = ep_nccl_dyn();
-	uint64_t last = t->win_offset + ep_view_bytes(view) - 1;
+	uint64_t bytes = ep_view_bytes(view), last = t->win_offset + ep_max_u64(bytes, 1) - 1;
 	void *user = NULL, *end = NULL;
 	const char *why;
 
@@ -85,7 +85,7 @@ const char *ep_window_find(const struct ep_window **out, struct ncclEpGroup *g,
 		return "the window does not hold all of it";
 	}
 	if (nccl->win_get_user_ptr(g->comm, t->win_hdl, &user) != ncclSuccess ||
-	    (unsigned char *)user + t->win_offset != view->data) {
+	    (bytes && (unsigned char *)user + t->win_offset != view->data)) {
 		return "its data is not at win_offset of its window";
 	}
 	/* A handle may come again for another window, which then begins elsewhere here. */
@@ -100,6 +100,18 @@ const char *ep_window_find(const struct ep_window **out, struct ncclEpGroup *g,
 	why = ep_window_learn(g, t->win_hdl);
 	if (!why) {
 		*out = &g->windows.known[0];
+	}
+	return why;
+}
+
+const char *ep_window_places(unsigned char **at, struct ncclEpGroup *g, const ncclEpTensor_t *t,
+			     const struct ep_view *view)
+{
+	const struct ep_window *window = NULL;
+	const char *why = ep_window_find(&window, g, t, view);
+
+	for (int r = 0; !why && r < g->nranks; r++) {
+		at[r] = window->base[r] + t->win_offset;
 	}
 	return why;
 }

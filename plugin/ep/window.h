@@ -28,6 +28,10 @@ struct ep_windows {
 const char *ep_window_find(const struct ep_window **out, struct ncclEpGroup *g,
 			   const ncclEpTensor_t *t, const struct ep_view *view);
 
+/* The same as an address on every rank: at[R]. */
+const char *ep_window_places(unsigned char **at, struct ncclEpGroup *g, const ncclEpTensor_t *t,
+			     const struct ep_view *view);
+
 void ep_windows_free(struct ep_windows *windows);
 
 #endif

@@ -22,8 +22,6 @@ static cudaError_t some_alloc(void **ptr, size_t size, void *context)
 	M(group_size, c->group.size = NCCL_EP_GROUP_CONFIG_V1_SIZE - 1, IA, "config")              \
 	M(group_magic, c->group.magic = NCCL_EP_TENSOR_MAGIC, IA, "config")                        \
 	M(algorithm, c->group.algorithm = (ncclEpAlgorithm_t)9, IA, "algorithm")                   \
-	M(high_throughput, c->group.algorithm = NCCL_EP_ALGO_HIGH_THROUGHPUT, IU,                  \
-	  "not available yet")                                                                     \
 	M(no_experts, c->group.num_experts = 0, IA, "num_experts")                                 \
 	M(odd_experts, c->group.num_experts++, IA, "num_experts")                                  \
 	M(most_experts, c->group.num_experts = 0xfffffffe, IA, "num_experts")                      \

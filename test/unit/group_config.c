@@ -70,8 +70,6 @@ static void test_limits(void)
 	CHECK_REFUSED(num_topk, 257, 8, ncclInvalidArgument, "num_topk is 257, there are 256");
 	CHECK_REFUSED(max_num_sms, 133, 8, ncclInvalidUsage, "is 133, the device has 132 SMs");
 	CHECK_REFUSED(alloc.alloc_fn, some_alloc, 8, ncclInvalidUsage, "alloc_fn but no free_fn");
-	CHECK_REFUSED(algorithm, NCCL_EP_ALGO_HIGH_THROUGHPUT, 8, ncclInvalidUsage,
-		      "high throughput mode is not available yet");
 	CHECK_REFUSED(algorithm, (ncclEpAlgorithm_t)2, 8, ncclInvalidArgument, "algorithm is 2");
 	CHECK_REFUSED(overflow_policy, (ncclEpOverflowPolicy_t)3, 8, ncclInvalidArgument,
 		      "overflow_policy is 3");
@@ -189,21 +187,21 @@ static void test_handles(void)
 	ncclEpGroupConfig_t c = good();
 
 	OK(ep_group_config_make(&made, &c, &params, 8, 132));
-	OK(ep_handle_check(&made, NCCL_EP_LAYOUT_EXPERT_MAJOR, 32));
-	CHECK(ep_handle_check(&made, NCCL_EP_LAYOUT_UNSET, 8) == ncclInvalidArgument);
-	CHECK(ep_handle_check(&made, NCCL_EP_LAYOUT_FLAT, 8) == ncclInvalidArgument);
-	CHECK(ep_handle_check(&made, NCCL_EP_LAYOUT_RANK_MAJOR, 0) == ncclInvalidArgument);
-	CHECK(ep_handle_check(&made, NCCL_EP_LAYOUT_RANK_MAJOR, -1) == ncclInvalidArgument);
-	CHECK_REASON(ep_handle_check(&made, NCCL_EP_LAYOUT_RANK_MAJOR, 33), ncclInvalidArgument,
-		     "num_topk is 33: it is 1 to 32");
+	OK(ep_handle_check(&made, NCCL_EP_LAYOUT_EXPERT_MAJOR, NULL, 32));
+	CHECK(ep_handle_check(&made, NCCL_EP_LAYOUT_UNSET, NULL, 8) == ncclInvalidArgument);
+	CHECK(ep_handle_check(&made, NCCL_EP_LAYOUT_FLAT, NULL, 8) == ncclInvalidArgument);
+	CHECK(ep_handle_check(&made, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, 0) == ncclInvalidArgument);
+	CHECK(ep_handle_check(&made, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, -1) == ncclInvalidArgument);
+	CHECK_REASON(ep_handle_check(&made, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, 33),
+		     ncclInvalidArgument, "num_topk is 33: it is 1 to 32");
 	c.num_topk = 4;
 	c.max_dispatch_tokens_per_rank = 65535;
 	OK(ep_group_config_make(&made, &c, &params, 8, 132));
-	OK(ep_handle_check(&made, NCCL_EP_LAYOUT_RANK_MAJOR, 4));
+	OK(ep_handle_check(&made, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, 4));
 	c.num_topk = 2; /* no limit */
 	OK(ep_group_config_make(&made, &c, &params, 8, 132));
-	OK(ep_handle_check(&made, NCCL_EP_LAYOUT_RANK_MAJOR, 4));
-	CHECK_REASON(ep_handle_check(&made, NCCL_EP_LAYOUT_RANK_MAJOR, 5), ncclInvalidUsage,
+	OK(ep_handle_check(&made, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, 4));
+	CHECK_REASON(ep_handle_check(&made, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, 5), ncclInvalidUsage,
 		     "exceeds 262144");
 }
 
@@ -308,13 +306,13 @@ static void test_query(void)
 	OK(ncclEpExtDeviceMemory(&c, 8, NCCL_EP_LAYOUT_UNSET, 0, &one));
 	OK(ep_group_config_make(&made, &c, &params, 8, 132));
 	CHECK(one.heap_bytes == made.heap_bytes);
-	CHECK(one.group_bytes == one.heap_bytes + ep_group_workspace_bytes(8, 0));
+	CHECK(one.group_bytes == one.heap_bytes + ep_group_workspace_bytes(&made));
 	m.remote_ranks = 4;
 	OK(ncclEpExtDeviceMemory(&c, 8, NCCL_EP_LAYOUT_UNSET, 0, &m));
 	ep_group_config_size(&made, (struct ep_nodes_most){ 4, 4 });
 	CHECK(m.heap_bytes == made.heap_bytes);
 	/* 36 queues, a table of 8 x 9, keys of 8 NICs of each peer and this rank */
-	CHECK(m.group_bytes == m.heap_bytes + ep_group_workspace_bytes(8, 8) + (2 << 20) +
+	CHECK(m.group_bytes == m.heap_bytes + ep_group_workspace_bytes(&made) + (2 << 20) +
 				       72 * sizeof(struct ep_mlx5_qp) +
 				       9 * 8 * EP_MLX5_REGIONS * sizeof(struct ep_mlx5_region));
 	all = m.group_bytes;

@@ -89,7 +89,7 @@ static void test_kernels(void)
 	o.remote = true;
 	CHECK(ep_ll_plan_make(&o).kernel == EP_LL_KERNEL_DISPATCH_FP8 + EP_LL_KERNEL_REMOTE);
 	o = made(true, 8, 0, true);
-	o.dtype = EP_LL_FP32;
+	o.dtype = EP_FP32;
 	CHECK(ep_ll_plan_make(&o).kernel == EP_LL_KERNEL_COMBINE + 2);
 	o.remote = true;
 	CHECK(ep_ll_plan_make(&o).kernel == EP_LL_KERNEL_COMBINE + 2 + EP_LL_KERNEL_REMOTE);

@@ -31,19 +31,6 @@ static const char *ep_ll_direct_excluded(const struct ep_dispatch *d)
 	return NULL;
 }
 
-/* Addresses of one output on all ranks. Returns why there are none, or NULL. */
-static const char *ep_ll_direct_output(const struct ep_dispatch *d, const ncclEpTensor_t *t,
-				       const struct ep_view *view, unsigned char **at)
-{
-	const struct ep_window *window = NULL;
-	const char *why = ep_window_find(&window, d->h->group, t, view);
-
-	for (int r = 0; !why && r < d->h->group->nranks; r++) {
-		at[r] = window->base[r] + t->win_offset;
-	}
-	return why;
-}
-
 /* AUTO: as large as a dispatch of the group can be. */
 static bool ep_ll_direct_pays(const struct ep_dispatch *d)
 {
@@ -79,9 +66,9 @@ ncclResult_t ep_ll_direct_choose(const struct ep_dispatch *d, struct ep_ll_direc
 	if (why) {
 		return ep_fail(ncclInvalidArgument, "zero_copy ON: %s: use AUTO", why);
 	}
-	why = ep_ll_direct_output(d, d->out.tokens, &d->out_tokens, out->tokens);
+	why = ep_window_places(out->tokens, d->h->group, d->out.tokens, &d->out_tokens);
 	if (d->scale_bytes) {
-		scales = ep_ll_direct_output(d, d->out.scales, &d->out_scales, out->scales);
+		scales = ep_window_places(out->scales, d->h->group, d->out.scales, &d->out_scales);
 	}
 	if (on && why && (scales || !d->scale_bytes)) {
 		return ep_fail(ncclInvalidArgument,

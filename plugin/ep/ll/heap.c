@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "peer/heap.h"
+#include "ep/heap.h"
 #include "ep/ll/heap.h"
 
 #define EP_LL_LINE 128u  /* areas that different ranks poll do not share a cache line */
@@ -27,14 +27,6 @@ struct ep_ll_dispatch_packets ep_ll_dispatch_packets_make(const struct ep_shape 
 	return p;
 }
 
-static uint64_t ep_ll_take(uint64_t *at, uint64_t bytes, uint64_t align)
-{
-	uint64_t off = ep_round_up(*at, align);
-
-	*at = off + bytes;
-	return off;
-}
-
 /* What leaves by the NIC: rows and their headers, counts. */
 static void ep_ll_stage_make(struct ep_ll_heap *h, const struct ep_shape *shape, uint32_t topk)
 {
@@ -43,15 +35,15 @@ static void ep_ll_stage_make(struct ep_ll_heap *h, const struct ep_shape *shape,
 	uint32_t quads = ep_ll_max_quads(shape->max_token_bytes);
 	uint64_t side = 0;
 
-	(void)ep_ll_take(&side, (uint64_t)EP_LL_STAGE_ROWS * ep_ll_row_stride(quads, 0), 1);
-	h->areas.stage_header_off = ep_ll_take(
+	(void)ep_group_heap_take(&side, (uint64_t)EP_LL_STAGE_ROWS * ep_ll_row_stride(quads, 0), 1);
+	h->areas.stage_header_off = ep_group_heap_take(
 		&side, (uint64_t)shape->remote_ranks * EP_LL_STAGE_ROWS * headers, EP_LL_LINE);
 	h->g.stage_side_bytes = ep_round_up(side, EP_LL_LINE);
-	h->g.stage_off =
-		ep_ll_take(&h->g.bytes, 2 * shape->channels * h->g.stage_side_bytes, EP_LL_PAGE);
+	h->g.stage_off = ep_group_heap_take(
+		&h->g.bytes, 2 * shape->channels * h->g.stage_side_bytes, EP_LL_PAGE);
 	h->areas.post_stride = ep_round_up(EP_LL_CTRL_BYTES + 8ull * shape->nlocal, EP_LL_LINE);
 	h->areas.post_off =
-		ep_ll_take(&h->g.bytes, shape->nranks * h->areas.post_stride, EP_LL_LINE);
+		ep_group_heap_take(&h->g.bytes, shape->nranks * h->areas.post_stride, EP_LL_LINE);
 	h->g.bytes = ep_round_up(h->g.bytes, EP_LL_PAGE);
 }
 
@@ -78,15 +70,12 @@ struct ep_ll_heap ep_ll_heap_make(const struct ep_shape *shape, uint32_t topk)
 	h.bank_bytes = h.areas.row_off + rows * row_bytes;
 	if (shape->remote_ranks) {
 		rows = ep_max_u64(shape->remote_ranks * b, b * topk);
-		h.areas.remote_row_off =
-			ep_ll_take(&h.bank_bytes, rows * ep_ll_row_stride(quads, 0), EP_LL_LINE);
+		h.areas.remote_row_off = ep_group_heap_take(
+			&h.bank_bytes, rows * ep_ll_row_stride(quads, 0), EP_LL_LINE);
 	}
 	h.bank_bytes = ep_round_up(h.bank_bytes, EP_LL_PAGE);
 
-	h.g.bytes = EP_HEAP_HEADER_BYTES(shape->nranks);
-	h.g.progress_off = ep_ll_take(&h.g.bytes, EP_CLEAN_BYTES(shape->nranks), EP_LL_LINE);
-	h.g.clean_off = ep_ll_take(&h.g.bytes, 16ull * shape->nranks, EP_LL_LINE);
-	h.g.signal_off = ep_ll_take(&h.g.bytes, 8ull * shape->nranks * shape->channels, EP_LL_LINE);
+	ep_group_heap_begin(&h.g, shape);
 	h.g.bytes = ep_round_up(h.g.bytes, EP_LL_PAGE);
 	for (uint32_t i = 0; i < shape->banks; i++) {
 		h.areas.bank_off[i] = h.g.bytes;

@@ -252,9 +252,7 @@ ncclResult_t ep_ll_combine(const struct ep_combine *c, cudaStream_t stream)
 	EP_CHECK(ep_ll_combine_check(c, &args.combine));
 	operation.combine = true;
 	operation.row_bytes = c->token_bytes;
-	operation.dtype = type == ncclBfloat16  ? EP_LL_BF16
-			  : type == ncclFloat16 ? EP_LL_FP16
-						: EP_LL_FP32;
+	operation.dtype = type == ncclBfloat16 ? EP_BF16 : type == ncclFloat16 ? EP_FP16 : EP_FP32;
 	p = ep_ll_plan_make(&operation);
 	args.combine.tokens = c->tokens.data;
 	args.combine.out_tokens = c->out_tokens.data;

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include "ep/ll/ll.h"
+#include "ep/query.h"
 
 /* Half of the blocks, or what the other half has left. At least one. */
 static uint32_t ep_ll_share(uint32_t half, uint32_t limit, uint32_t other)
@@ -37,6 +38,39 @@ ncclResult_t ep_ll_geometry_make(struct ep_ll_geometry *out, const struct ep_par
 			       (unsigned int)ep_min_u64(limit, EP_GROUP_MAX_BLOCKS));
 	}
 	return ncclSuccess;
+}
+
+/* Rows of all local experts are numbered with 31 bits, and so are quads. */
+static ncclResult_t ep_ll_config_check(const ncclEpGroupConfig_t *c, uint32_t nranks)
+{
+	uint32_t tokens = c->max_dispatch_tokens_per_rank;
+	uint32_t quads = ep_ll_copy_quads(c->max_token_bytes);
+
+	if ((uint64_t)c->num_experts * tokens > INT32_MAX) {
+		return ep_fail(ncclInvalidArgument,
+			       "config->num_experts %u times max_dispatch_tokens_per_rank %u "
+			       "exceeds %d: lower one of them",
+			       c->num_experts, tokens, INT32_MAX);
+	}
+	if ((uint64_t)nranks * tokens * quads > INT32_MAX) {
+		return ep_fail(
+			ncclInvalidArgument,
+			"%u ranks times config->max_dispatch_tokens_per_rank %u times %u (quads "
+			"of %u bytes in config->max_token_bytes) exceeds %d: lower one of them",
+			nranks, tokens, quads, EP_LL_QUAD_BYTES, INT32_MAX);
+	}
+	return ncclSuccess;
+}
+
+static ncclResult_t ep_ll_handle_check(const struct ep_group_config *config, ncclEpLayout_t layout,
+				       const ncclEpHandleConfig_t *handle, uint32_t topk)
+{
+	return ncclSuccess;
+}
+
+static uint64_t ep_ll_group_bytes(const struct ep_shape *shape)
+{
+	return 0;
 }
 
 static struct ep_group_heap ep_ll_group_heap(const struct ep_shape *shape, uint32_t topk)
@@ -78,7 +112,7 @@ static void ep_ll_group_describe(const struct ncclEpGroup *g, char *text, size_t
 		 geometry->send_blocks + geometry->recv_blocks, geometry->threads);
 }
 
-static ncclResult_t ep_ll_handle_open(struct ncclEpHandle *h)
+static ncclResult_t ep_ll_handle_open(struct ncclEpHandle *h, const ncclEpHandleConfig_t *config)
 {
 	h->ll = calloc(1, sizeof(*h->ll));
 	if (!h->ll) {
@@ -110,10 +144,52 @@ static void ep_ll_handle_bind(struct ncclEpHandle *h)
 		.meaning = { em ? "experts per rank" : "ranks",
 			     em ? "ranks times max_dispatch_tokens_per_rank"
 				: "max_dispatch_tokens_per_rank" },
-		.src_rows = h->ll->dev.src_rows,
-		.counts = em ? h->ll->dev.counts : NULL,
-		.receipt = &h->ll->head->receipt,
 	};
+}
+
+/* The ids stay where they are: dispatch and combine read them there. */
+static ncclResult_t ep_ll_update(struct ncclEpHandle *h, const struct ep_view *ids,
+				 const ncclEpLayoutInfo_t *info, cudaStream_t stream)
+{
+	if (info) {
+		return ep_fail(ncclInvalidArgument,
+			       "layout_info must be NULL here in low latency mode: pass it to "
+			       "ncclEpDispatch");
+	}
+	h->topk_idx = ids->data;
+	h->id_bytes = ids->elem_bytes;
+	return ncclSuccess;
+}
+
+static ncclResult_t ep_ll_received(const struct ncclEpHandle *h, uint64_t *tokens, uint64_t *rows,
+				   cudaStream_t stream)
+{
+	const struct ep_shape *shape = &h->group->config.shape;
+	struct ep_dev_receipt receipt;
+
+	if (!h->dispatched) {
+		return ep_fail(ncclInvalidUsage, "ncclEpExtNumRecvTokens: no dispatch with the "
+						 "handle has been completed");
+	}
+	EP_CHECK(ep_query_read(&receipt, &h->ll->head->receipt, sizeof(receipt), stream));
+	if (!ep_handle_receipt_mine(h, &receipt)) {
+		return ep_fail(ncclInvalidUsage,
+			       "ncclEpExtNumRecvTokens: no dispatch with the handle has run: it "
+			       "was captured, so launch the graph first, or it has failed");
+	}
+	EP_CHECK(ep_query_sum(h->ll->dev.src_rows, shape->nranks, tokens, stream));
+	*rows = *tokens; /* each has one */
+	return h->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR
+		       ? ep_query_sum(h->ll->dev.counts, shape->nlocal, rows, stream)
+		       : ncclSuccess;
+}
+
+static void ep_ll_mismatch(const struct ep_record *r, char *text, size_t size)
+{
+	snprintf(text, size,
+		 "its rows have %lld quads of %u bytes, ours %lld (if these are equal, layout, "
+		 "top-k or counts differ, or only one has windows for its outputs)",
+		 (long long)r->value, EP_LL_QUAD_BYTES, (long long)r->expected);
 }
 
 const struct ep_algo ep_ll_algo = {
@@ -123,19 +199,30 @@ const struct ep_algo ep_ll_algo = {
 		.max_local_experts = EP_LL_MAX_LOCAL_EXPERTS,
 		.max_tokens = EP_LL_MAX_TOKENS,
 		.max_topk = EP_LL_MAX_TOPK,
+		.auto_topk = 8,
 		.max_selections = EP_LL_MAX_INDEX,
+		.banks = EP_GROUP_BANKS,
 		.layouts = 1u << NCCL_EP_LAYOUT_EXPERT_MAJOR | 1u << NCCL_EP_LAYOUT_RANK_MAJOR,
 		.layout_names = "NCCL_EP_LAYOUT_EXPERT_MAJOR and NCCL_EP_LAYOUT_RANK_MAJOR",
-		.quad_bytes = EP_LL_QUAD_BYTES,
+		.halves = true,
+		.masks = true,
+		.quantises = true,
+		.remote = true,
 	},
+	.config_check = ep_ll_config_check,
+	.handle_check = ep_ll_handle_check,
 	.heap = ep_ll_group_heap,
+	.group_bytes = ep_ll_group_bytes,
 	.handle_bytes = ep_ll_handle_bytes,
 	.group_open = ep_ll_group_open,
 	.group_bind = ep_ll_group_bind,
 	.group_describe = ep_ll_group_describe,
 	.handle_open = ep_ll_handle_open,
 	.handle_bind = ep_ll_handle_bind,
+	.update = ep_ll_update,
 	.dispatch = ep_ll_dispatch,
 	.combine = ep_ll_combine,
 	.complete = ep_ll_complete,
+	.received = ep_ll_received,
+	.mismatch = ep_ll_mismatch,
 };

@@ -21,7 +21,7 @@ struct ep_ll_geometry {
 enum ep_ll_kernel {
 	EP_LL_KERNEL_DISPATCH,
 	EP_LL_KERNEL_DISPATCH_FP8,
-	EP_LL_KERNEL_COMBINE, /* and enum ep_ll_dtype */
+	EP_LL_KERNEL_COMBINE, /* and enum ep_dtype */
 	EP_LL_KERNEL_REMOTE = 5,
 	EP_LL_KERNEL_DISPATCH_DIRECT = 10,
 	EP_LL_KERNELS
@@ -38,9 +38,9 @@ struct ep_ll_operation {
 	uint32_t layout; /* enum ep_ll_layout */
 	uint32_t topk;
 	uint32_t num_tokens;
-	uint32_t row_bytes;     /* of a row that is copied, with its scales */
-	uint32_t hidden;        /* channels of a row that dispatch quantises, else 0 */
-	enum ep_ll_dtype dtype; /* combine */
+	uint32_t row_bytes;  /* of a row that is copied, with its scales */
+	uint32_t hidden;     /* channels of a row that dispatch quantises, else 0 */
+	enum ep_dtype dtype; /* combine */
 };
 
 /* What the kernel gets: see struct ep_ll_common and struct ep_ll_dispatch_args. */

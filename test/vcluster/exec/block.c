@@ -8,7 +8,7 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-#include "exec/block.h"
+#include "exec/bulk.h"
 #include "exec/watchdog.h"
 
 int ep_simt_perturbed;
@@ -159,11 +159,21 @@ static void vc_barrier_check_warps(struct vc_block *block, struct vc_fiber *self
 	}
 }
 
-void ep_simt_barrier(uint32_t id, uint32_t nthreads)
+/* Threads of the block that have come to the barrier, or still can. */
+static uint32_t vc_barrier_reach(const struct vc_block *block, const struct vc_barrier *barrier)
 {
-	struct vc_fiber *self = (struct vc_fiber *)ep_simt_self;
-	struct vc_block *block = &vc_self->block;
-	struct vc_barrier *barrier = &block->barrier[id % VC_BARRIERS];
+	uint32_t n = 0;
+
+	for (uint32_t w = 0; w < block->nwarps; w++) {
+		n += (uint32_t)__builtin_popcount(barrier->lanes[w] | block->warp[w].live);
+	}
+	return n;
+}
+
+static void vc_barrier_check_call(struct vc_block *block, struct vc_fiber *self, uint32_t id,
+				  uint32_t nthreads)
+{
+	const struct vc_barrier *barrier = &block->barrier[id % VC_BARRIERS];
 
 	if (id >= VC_BARRIERS || !nthreads || nthreads % EP_WARP_SIZE ||
 	    nthreads > block->nthreads) {
@@ -177,34 +187,67 @@ void ep_simt_barrier(uint32_t id, uint32_t nthreads)
 			   "barrier %u: called for %u threads while %u wait in it for %u", id,
 			   nthreads, barrier->arrived, barrier->expected);
 	}
-	if (nthreads == block->nthreads && block->live != block->nthreads) {
+	if (barrier->lanes[self->pub.warp] >> self->pub.lane & 1) {
+		vc_illegal(block, self,
+			   "barrier %u: comes to it again while %u of %u threads are there, which "
+			   "it is one of",
+			   id, barrier->arrived, nthreads);
+	}
+	if (nthreads == block->nthreads && block->live != block->nthreads &&
+	    vc_barrier_reach(block, barrier) < nthreads) {
 		vc_illegal(block, self, "barrier %u of the whole block after %u threads ended", id,
 			   block->nthreads - block->live);
 	}
+}
+
+/* All are there: those that wait go on, and know what the others have acquired. */
+static void vc_barrier_open(struct vc_block *block, struct vc_fiber *self,
+			    struct vc_barrier *barrier)
+{
+	for (uint32_t w = 0; w < block->nwarps; w++) {
+		uint32_t waiting = barrier->waiting[w];
+
+		barrier->lanes[w] = barrier->waiting[w] = 0;
+		if (waiting && barrier->acquired) {
+			block->warp[w].acquired = EP_FULL_MASK;
+		}
+		if (w == self->pub.warp) {
+			waiting &= ~(1u << self->pub.lane);
+		}
+		if (waiting) {
+			vc_lanes_wake(block, w, waiting);
+		}
+	}
+	barrier->arrived = 0;
+	barrier->acquired = false;
+	vc_block_progress(block);
+}
+
+void ep_simt_barrier(uint32_t id, uint32_t nthreads, bool waits)
+{
+	struct vc_fiber *self = (struct vc_fiber *)ep_simt_self;
+	struct vc_block *block = &vc_self->block;
+	struct vc_barrier *barrier = &block->barrier[id % VC_BARRIERS];
+	uint32_t bit = 1u << self->pub.lane;
+
+	vc_barrier_check_call(block, self, id, nthreads);
 	barrier->expected = nthreads;
 	barrier->arrived++;
-	barrier->lanes[self->pub.warp] |= 1u << self->pub.lane;
+	barrier->lanes[self->pub.warp] |= bit;
+	barrier->waiting[self->pub.warp] |= waits ? bit : 0;
+	barrier->acquired |= block->warp[self->pub.warp].acquired != 0;
 	VC_RELEASE(barrier);
-	if (barrier->arrived < nthreads) {
+	if (barrier->arrived == nthreads) {
+		vc_barrier_check_warps(block, self, barrier, id);
+		vc_barrier_open(block, self, barrier);
+	} else if (waits) {
 		vc_fiber_sleep(block, self, VC_FIBER_BARRIER, id, nthreads);
 		VC_ACQUIRE(barrier);
 		return;
 	}
-	vc_barrier_check_warps(block, self, barrier, id);
-	for (uint32_t w = 0; w < block->nwarps; w++) {
-		uint32_t lanes = barrier->lanes[w];
-
-		barrier->lanes[w] = 0;
-		if (w == self->pub.warp) {
-			lanes &= ~(1u << self->pub.lane);
-		}
-		if (lanes) {
-			vc_lanes_wake(block, w, lanes);
-		}
+	if (waits) {
+		VC_ACQUIRE(barrier);
 	}
-	barrier->arrived = 0;
-	vc_block_progress(block);
-	VC_ACQUIRE(barrier);
 	if (vc_seed) {
 		ep_simt_perturb();
 	}
@@ -309,11 +352,14 @@ static void vc_fiber_end(struct vc_block *block, struct vc_fiber *self)
 		}
 	}
 	for (uint32_t i = 0; i < VC_BARRIERS; i++) {
-		if (block->barrier[i].arrived && block->barrier[i].expected == block->nthreads) {
+		const struct vc_barrier *barrier = &block->barrier[i];
+
+		if (barrier->arrived && barrier->expected == block->nthreads &&
+		    !(barrier->lanes[self->pub.warp] & bit)) {
 			vc_illegal(
 				block, self,
 				"ends while %u threads wait for it in barrier %u of the whole block",
-				block->barrier[i].arrived, i);
+				barrier->arrived, i);
 		}
 	}
 	/* Canaries are seldom in a cache. Lanes use about as much stack: one of a warp is checked. */
@@ -328,6 +374,9 @@ static void vc_fiber_end(struct vc_block *block, struct vc_fiber *self)
 	}
 	block->live--;
 	vc_block_progress(block);
+	if (block->bulk && !warp->live) {
+		vc_bulk_end(block, self);
+	}
 	VC_RELEASE(&block->grid->left);
 	VC_RELEASE(&block->live);
 	if (!block->live) {
@@ -401,12 +450,14 @@ static void vc_block_init(struct vc_worker *worker)
 	block->idle_polls = block->idle_rounds = 0;
 	block->active = true;
 	block->rng = vc_rng_make(grid, block->index);
+	block->bulk = NULL;
 	memset(block->barrier, 0, sizeof(block->barrier));
 	for (uint32_t w = 0; w < block->nwarps; w++) {
 		struct vc_warp *warp = &block->warp[w];
 
 		warp->live = warp->runnable = EP_FULL_MASK;
 		warp->ngroups = 0;
+		warp->acquired = 0;
 	}
 	for (uint32_t t = 0; t < block->nthreads; t++) {
 		struct vc_fiber *fiber = &worker->fiber[t];
@@ -420,6 +471,7 @@ static void vc_block_init(struct vc_worker *worker)
 			.block = block->index,
 			.nblocks = grid->nblocks,
 			.dynamic_shared = worker->shared,
+			.acquired = &block->warp[t / EP_WARP_SIZE].acquired,
 		};
 		fiber->state = VC_FIBER_RUN;
 		fiber->calls = 0;

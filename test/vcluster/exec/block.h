@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 #include <setjmp.h>
+#include "device/simt/bulk.h"
 #include "exec/fiber.h"
 #include "exec/grid.h"
 #include "exec/util.h"
@@ -19,6 +20,7 @@ struct vc_group {
 
 struct vc_warp {
 	uint32_t live, runnable;
+	uint32_t acquired; /* ep_simt_lane.acquired points here */
 	uint32_t ngroups;
 	struct vc_group group[EP_WARP_SIZE];
 	uint64_t value[EP_WARP_SIZE];
@@ -27,7 +29,9 @@ struct vc_warp {
 
 struct vc_barrier {
 	uint32_t expected, arrived;
-	uint32_t lanes[VC_WARPS_MAX];
+	uint32_t lanes[VC_WARPS_MAX];   /* that have arrived */
+	uint32_t waiting[VC_WARPS_MAX]; /* and those of them that wait */
+	bool acquired;                  /* one of their warps has: as in struct vc_warp */
 };
 
 struct vc_block {
@@ -39,6 +43,7 @@ struct vc_block {
 	uint32_t run_warps;
 	struct vc_warp warp[VC_WARPS_MAX];
 	struct vc_barrier barrier[VC_BARRIERS];
+	struct vc_bulk *bulk; /* NULL: it has not called anything of bulk.h */
 	/* Polls and rounds in which every fiber that can run only polled. */
 	uint32_t idle_polls, idle_rounds;
 	uint64_t idle_ns; /* when the last round began */
@@ -63,6 +68,7 @@ struct vc_worker {
 	uint32_t nfibers;
 	uint8_t *shared;
 	size_t shared_size;
+	struct vc_bulk *bulk; /* what its blocks use, one after the other */
 	sigjmp_buf fault_exit;
 	struct vc_worker *next;
 };

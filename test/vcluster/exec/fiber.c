@@ -157,7 +157,7 @@ static void vc_fiber_frame(struct vc_fiber *fiber, uint32_t index)
 
 #ifdef VC_TSAN
 /* The race detector has a fixed number of thread contexts in a process. */
-static void *vc_tsan_fiber(void)
+void *vc_tsan_fiber(void)
 {
 	static _Atomic int made;
 

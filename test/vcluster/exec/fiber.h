@@ -52,6 +52,10 @@ void vc_switch(void **save, void *load);
 void vc_fiber_check_stack(struct vc_fiber *fiber);
 /* In the page below the stack? */
 bool vc_fiber_overflowed(const struct vc_fiber *fiber, uintptr_t address);
+#ifdef VC_TSAN
+/* A context of the race detector. */
+void *vc_tsan_fiber(void);
+#endif
 void vc_main_fiber_init(struct vc_worker *worker);
 
 #endif

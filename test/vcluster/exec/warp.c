@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Warp collectives: the lanes of a mask meet, the last one computes everybody's result. */
-#include "exec/block.h"
+#include "exec/bulk.h"
 
 /* What a shuffle returns that reads a lane outside the mask: undefined on a GPU, never right. */
 #define VC_UNDEFINED 0xbadc0de5badc0de5ull
@@ -11,7 +11,7 @@ const char *vc_op_name(uint32_t op)
 		[EP_SIMT_SYNC] = "warp_sync", [EP_SIMT_BALLOT] = "ballot",
 		[EP_SIMT_ANY] = "any",        [EP_SIMT_ALL] = "all",
 		[EP_SIMT_SHFL] = "shfl",      [EP_SIMT_SHFL_XOR] = "shfl_xor",
-		[EP_SIMT_MATCH] = "match",
+		[EP_SIMT_MATCH] = "match",    [EP_SIMT_BULK] = "a function of bulk.h",
 	};
 
 	return op < EP_SIMT_OPS && name[op] ? name[op] : "?";
@@ -72,7 +72,7 @@ static void vc_results(struct vc_block *block, uint32_t index, uint32_t op, uint
 	struct vc_fiber *fiber = &block->worker->fiber[index * EP_WARP_SIZE];
 	uint64_t vote = 0;
 
-	if (op == EP_SIMT_SYNC) {
+	if (op == EP_SIMT_SYNC || op == EP_SIMT_BULK) {
 		return;
 	}
 	if (op <= EP_SIMT_ALL) {
@@ -128,6 +128,7 @@ uint64_t ep_simt_collective(uint32_t op, uint32_t mask, uint64_t value, uint32_t
 	struct vc_block *block = &vc_self->block;
 	struct vc_warp *warp = &block->warp[self->pub.warp];
 	uint32_t bit = 1u << self->pub.lane;
+	bool orders = op == EP_SIMT_SYNC || op == EP_SIMT_BULK;
 	struct vc_group *group;
 
 	if (!(mask & bit)) {
@@ -146,7 +147,7 @@ uint64_t ep_simt_collective(uint32_t op, uint32_t mask, uint64_t value, uint32_t
 	warp->value[self->pub.lane] = value;
 	warp->arg[self->pub.lane] = arg;
 	group = vc_group_join(block, self, op, mask);
-	if (op == EP_SIMT_SYNC) {
+	if (orders) {
 		VC_RELEASE(&warp->group[0].mask);
 	}
 	if (group->arrived != mask) {
@@ -154,6 +155,11 @@ uint64_t ep_simt_collective(uint32_t op, uint32_t mask, uint64_t value, uint32_t
 	} else {
 		*group = warp->group[--warp->ngroups];
 		vc_results(block, self->pub.warp, op, mask);
+		if (op == EP_SIMT_BULK) {
+			VC_ACQUIRE(&warp->group[0].mask);
+			vc_bulk_act(block, self);
+			VC_RELEASE(&warp->group[0].mask);
+		}
 		if (mask != bit) {
 			vc_lanes_wake(block, self->pub.warp, mask & ~bit);
 		}
@@ -161,7 +167,7 @@ uint64_t ep_simt_collective(uint32_t op, uint32_t mask, uint64_t value, uint32_t
 			ep_simt_perturb();
 		}
 	}
-	if (op == EP_SIMT_SYNC) {
+	if (orders) {
 		VC_ACQUIRE(&warp->group[0].mask);
 	}
 	return self->result;

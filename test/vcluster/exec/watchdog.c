@@ -29,6 +29,7 @@ static const char *vc_site_name(uint32_t site)
 		[EP_WAIT_HT_ROWS] = "ht-rows",
 		[EP_WAIT_HT_CREDIT] = "ht-credit",
 		[EP_WAIT_HT_DONE] = "ht-done",
+		[EP_WAIT_BULK] = "bulk",
 	};
 
 	return site < EP_WAIT_SITES && name[site] ? name[site] : "an unknown site";

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The numbers of a row, for sums in fp32: by enum ep_dtype, 8 bytes at a time. */
+#ifndef EP_DEVICE_GROUP_NUMBERS_H
+#define EP_DEVICE_GROUP_NUMBERS_H
+
+#include "device/group/layout.h"
+#include "device/simt/numeric.h"
+
+template <int DTYPE> struct ep_numbers;
+
+template <> struct ep_numbers<EP_BF16> {
+	enum {
+		count = 4
+	};
+	EP_DEV void load(const struct ep_vec8 &v, float *f)
+	{
+		f[0] = ep_bf16_lo_f32(v.x);
+		f[1] = ep_bf16_hi_f32(v.x);
+		f[2] = ep_bf16_lo_f32(v.y);
+		f[3] = ep_bf16_hi_f32(v.y);
+	}
+	EP_DEV struct ep_vec8 store(const float *f)
+	{
+		struct ep_vec8 v = { ep_f32_bf16_pair(f[0], f[1]), ep_f32_bf16_pair(f[2], f[3]) };
+
+		return v;
+	}
+};
+
+template <> struct ep_numbers<EP_FP16> {
+	enum {
+		count = 4
+	};
+	EP_DEV void load(const struct ep_vec8 &v, float *f)
+	{
+		f[0] = ep_fp16_lo_f32(v.x);
+		f[1] = ep_fp16_hi_f32(v.x);
+		f[2] = ep_fp16_lo_f32(v.y);
+		f[3] = ep_fp16_hi_f32(v.y);
+	}
+	EP_DEV struct ep_vec8 store(const float *f)
+	{
+		struct ep_vec8 v = { ep_f32_fp16_pair(f[0], f[1]), ep_f32_fp16_pair(f[2], f[3]) };
+
+		return v;
+	}
+};
+
+template <> struct ep_numbers<EP_FP32> {
+	enum {
+		count = 2
+	};
+	EP_DEV void load(const struct ep_vec8 &v, float *f)
+	{
+		f[0] = ep_bits_f32(v.x);
+		f[1] = ep_bits_f32(v.y);
+	}
+	EP_DEV struct ep_vec8 store(const float *f)
+	{
+		struct ep_vec8 v = { ep_f32_bits(f[0]), ep_f32_bits(f[1]) };
+
+		return v;
+	}
+};
+
+#endif

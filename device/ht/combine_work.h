@@ -1,0 +1,424 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * High throughput combine: what a warp loads, in which order.
+ *
+ * A warp has units of two kinds. *Returns*: a part of the rows that this rank holds for a chunk of a
+ * source; expert-major, the rows of a token's local experts are summed. *Sums*: a part of a chunk of
+ * this rank's own tokens, of what all ranks have returned. Either way a row of the result is a sum of
+ * contributions, which are loaded one after the other into the warp's stage, and added from there.
+ *
+ * The warp takes its units in ascending order of a key: the chunk of a return, the chunk of a sum
+ * plus `lag`. A return waits for the sum of the chunk that had its place in the ring before, which has
+ * a smaller key because lag is less than ring_chunks, and a sum waits for the returns of its chunk,
+ * which have smaller keys, too. So whatever unit has the smallest key of all ranks, of those that are
+ * not done, its warp has nothing to do before it, and it waits for nothing.
+ *
+ * Loads run ahead of the sums over the limits of units. A unit whose peers are not ready holds back
+ * only loads; the warp waits for a peer when it has nothing left to add.
+ */
+#ifndef EP_DEVICE_HT_COMBINE_WORK_H
+#define EP_DEVICE_HT_COMBINE_WORK_H
+
+#include "device/ht/pipe.h"
+#include "device/ht/units.h"
+
+/* What lane i knows of slot i. */
+struct ep_ht_note {
+	uint64_t to;   /* where the row's part of the result goes */
+	uint32_t what; /* vecs of the part, and EP_HT_NOTE_* */
+	uint32_t unit; /* that it belongs to */
+};
+
+#define EP_HT_NOTE_VECS 0xffffu
+#define EP_HT_NOTE_FIRST (1u << 16) /* contribution to its row */
+#define EP_HT_NOTE_LAST (1u << 17)
+#define EP_HT_NOTE_EMPTY (1u << 18) /* nothing contributes: the row is zeros */
+#define EP_HT_NOTE_END (1u << 19)   /* of the unit */
+#define EP_HT_NOTE_SUM (1u << 20)   /* the unit is a sum */
+
+struct ep_ht_work {
+	/* The next units of either kind, and how many there are. */
+	uint32_t next_return, returns;
+	uint32_t next_sum, sums;
+	/* The unit that is being loaded, if one is: */
+	bool open;
+	bool ready; /* its peers have been waited for */
+	bool is_sum;
+	uint32_t unit;
+	uint32_t chunk;
+	uint32_t part;
+	uint32_t vecs; /* of the part */
+	uint32_t rank; /* return: to whom */
+	uint32_t row, rows;
+	uint32_t first; /* return: index of row 0 */
+	uint32_t start; /* sum: of lane d: index of the chunk's first row to rank d; see below */
+	/* The row that is being loaded: lanes whose contributions are still to be loaded, */
+	uint32_t mask;
+	bool begun;
+	const unsigned char *from; /* and of each lane, where its contribution is */
+	uint64_t to;
+};
+
+EP_DEV bool ep_ht_flat(const struct ep_ht_common &c)
+{
+	return c.layout == EP_HT_FLAT;
+}
+
+/* Units of a block's warps lie as far apart as possible: neighbours belong to different blocks. */
+EP_DEV uint32_t ep_ht_unit_first(void)
+{
+	return ep_warp() * ep_nblocks() + ep_block();
+}
+
+EP_DEV struct ep_ht_work ep_ht_work_make(const struct ep_ht_combine_args &a)
+{
+	const struct ep_ht_common &c = a.c;
+	struct ep_ht_work w = {};
+
+	w.next_return = w.next_sum = ep_ht_unit_first();
+	w.sums = ep_ht_chunks(c.num_tokens) * a.parts;
+	/* in windows there is nothing to return but gradients of weights, with part 0 */
+	w.returns = a.is_direct && !a.in_weights ? 0 : c.h.head->chunks * a.parts * c.g.nranks;
+	return w;
+}
+
+EP_DEV uint32_t ep_ht_slot_of(const struct ep_ht_common &c, uint32_t chunk)
+{
+	return chunk % c.areas.ring_chunks;
+}
+
+/* Has the word of a unit come that says `chunk`, or a later one in that slot? Any lane. */
+EP_DEV bool ep_ht_unit_said(const struct ep_op &op, const uint64_t *at, uint32_t chunk)
+{
+	uint64_t word = ep_ld_acquire_sys_u64(at);
+
+	return (uint32_t)(word >> 32) == op.epoch && (uint32_t)word >= chunk + 1;
+}
+
+/* ---- which unit comes next ---- */
+
+EP_DEV void ep_ht_return_open(const struct ep_ht_combine_args &a, struct ep_ht_work *w)
+{
+	const struct ep_ht_common &c = a.c;
+	uint32_t all = ep_div(w->unit, c.g.by_ranks), turn = w->unit - all * c.g.nranks;
+
+	w->is_sum = false;
+	w->chunk = ep_div(all, a.by_parts);
+	w->part = all - w->chunk * a.parts;
+	turn += c.g.rank + 1;
+	w->rank = turn < c.g.nranks ? turn : turn - c.g.nranks;
+	w->first = ep_ht_first(c, c.h.recv_start, w->rank, w->chunk);
+	w->rows = ep_ht_rows(c, c.h.recv_start, w->rank, w->chunk);
+	/* own rows of the flat layout are read where they lie */
+	w->open = w->rows && !(ep_ht_flat(c) && w->rank == c.g.rank) && !(a.is_direct && w->part);
+}
+
+EP_DEV void ep_ht_sum_open(const struct ep_ht_combine_args &a, struct ep_ht_work *w)
+{
+	const struct ep_ht_common &c = a.c;
+
+	w->is_sum = true;
+	w->chunk = ep_div(w->unit, a.by_parts);
+	w->part = w->unit - w->chunk * a.parts;
+	w->rows = ep_min_u32(c.num_tokens - w->chunk * EP_HT_CHUNK, EP_HT_CHUNK);
+	w->start = 0;
+	if (ep_lane() < c.g.nranks) {
+		w->start = ep_ht_first(c, c.h.send_start, ep_lane(), w->chunk);
+	}
+	w->open = true;
+}
+
+/* Opens the next unit of this warp that has rows. False: there is none. */
+EP_DEV bool ep_ht_work_next(const struct ep_ht_combine_args &a, struct ep_ht_work *w)
+{
+	uint32_t step = ep_nblocks() * ep_nwarps();
+
+	while (!w->open) {
+		uint32_t ahead = ep_div(ep_div(w->next_return, a.c.g.by_ranks), a.by_parts);
+
+		if (w->next_return < w->returns &&
+		    (w->next_sum >= w->sums || ahead <= ep_div(w->next_sum, a.by_parts) + a.lag)) {
+			w->unit = w->next_return;
+			w->next_return += step;
+			ep_ht_return_open(a, w);
+		} else if (w->next_sum < w->sums) {
+			w->unit = w->next_sum;
+			w->next_sum += step;
+			ep_ht_sum_open(a, w);
+		} else {
+			return false;
+		}
+	}
+	w->ready = false;
+	w->row = 0;
+	w->begun = false;
+	w->vecs = ep_min_u32(a.part_bytes, a.token_bytes - w->part * a.part_bytes) / 16;
+	return true;
+}
+
+/* ---- whom a unit waits for ---- */
+
+/* The rank from which lane's share of a sum is still missing, of ranks lane, lane + 32, ...; or NONE. */
+EP_DEV uint32_t ep_ht_sum_missing(const struct ep_ht_combine_args &a, const struct ep_op &op,
+				  const struct ep_ht_work &w)
+{
+	const struct ep_ht_common &c = a.c;
+
+	/* part 0 carries the gradients of weights */
+	if (a.is_direct && (!a.in_weights || w.part)) {
+		return EP_HT_NONE;
+	}
+	for (uint32_t d = ep_lane(); d < c.g.nranks; d += EP_WARP_SIZE) {
+		if (!ep_ht_rows(c, c.h.send_start, d, w.chunk) ||
+		    (ep_ht_flat(c) && d == c.g.rank)) {
+			continue;
+		}
+		if (!ep_ht_unit_said(op,
+				     ep_ht_unit_at(c, c.g.own, c.areas.arrived_off, d,
+						   ep_ht_slot_of(c, w.chunk), w.part),
+				     w.chunk)) {
+			return d;
+		}
+	}
+	return EP_HT_NONE;
+}
+
+/* The rank that has not read yet what lay in the ring before, if a return has to wait; or NONE. */
+EP_DEV uint32_t ep_ht_return_missing(const struct ep_ht_combine_args &a, const struct ep_op &op,
+				     const struct ep_ht_work &w)
+{
+	const struct ep_ht_common &c = a.c;
+
+	if (a.is_direct || w.chunk < c.areas.ring_chunks || ep_lane() ||
+	    ep_ht_unit_said(op,
+			    ep_ht_unit_at(c, c.g.own, c.areas.credit_off, w.rank,
+					  ep_ht_slot_of(c, w.chunk), w.part),
+			    w.chunk - c.areas.ring_chunks)) {
+		return EP_HT_NONE;
+	}
+	return w.rank;
+}
+
+enum ep_ht_found {
+	EP_HT_READY,
+	EP_HT_NOT_YET,
+	EP_HT_FAILED
+};
+
+/* Are the peers of the open unit ready? `patient`: waits for them. */
+EP_DEV enum ep_ht_found ep_ht_work_peers(const struct ep_ht_combine_args &a, const struct ep_op &op,
+					 const struct ep_ht_work &w, bool patient)
+{
+	enum ep_wait_site site = w.is_sum ? EP_WAIT_HT_ROWS : EP_WAIT_HT_CREDIT;
+	struct ep_spin s = ep_spin_start();
+
+	for (;;) {
+		uint32_t missing = w.is_sum ? ep_ht_sum_missing(a, op, w)
+					    : ep_ht_return_missing(a, op, w);
+		bool over = false;
+
+		ep_bulk_fence_global();
+		if (ep_all(EP_FULL_MASK, missing == EP_HT_NONE)) {
+			return EP_HT_READY;
+		}
+		if (!patient) {
+			return EP_HT_NOT_YET;
+		}
+		if (missing != EP_HT_NONE) {
+			over = ep_wait_give_up(a.c.g, op, &s, site, missing);
+		}
+		if (ep_any(EP_FULL_MASK, over)) {
+			return EP_HT_FAILED;
+		}
+	}
+}
+
+/* ---- gradients of weights: part 0 brings them ---- */
+
+/* Of the rows of a return, to where the source reads them. */
+EP_DEV_COLD void ep_ht_weights_return(const struct ep_ht_combine_args &a, struct ep_ht_work w)
+{
+	const struct ep_ht_common &c = a.c;
+	float *to = ep_ht_weights_at(c, ep_heap_of(c.g, w.rank), c.g.rank, w.first);
+	uint32_t slot = c.h.recv_base[w.rank] + w.first;
+
+	for (uint32_t i = ep_lane(); i < w.rows * c.width; i += EP_WARP_SIZE) {
+		uint32_t row = ep_div(i, c.by_width), j = i - row * c.width;
+		uint32_t sel = c.h.recv_sel[(uint64_t)slot * c.width + i];
+
+		if (sel < EP_HT_DROPPED) {
+			to[i] = ep_ht_flat(c) ? a.in_weights[(uint64_t)(slot + row) * c.topk + j]
+					      : a.in_weights[sel];
+		} else {
+			to[i] = 0;
+		}
+	}
+}
+
+/* Gradient of selection `sel` of this rank's token, in row `row`, as the j-th of its rank. */
+EP_DEV float ep_ht_weight_of(const struct ep_ht_combine_args &a, uint32_t d, uint32_t row,
+			     uint32_t j)
+{
+	const struct ep_ht_common &c = a.c;
+
+	if (ep_ht_flat(c) && d == c.g.rank) {
+		return a.in_weights[(uint64_t)(c.h.send_base[d] + row) * c.topk + j];
+	}
+	return ep_ht_weights_at(c, c.g.own, d, row)[j];
+}
+
+/* The lists of one token: lane k has its k-th entry, and which rank that goes to. */
+struct ep_ht_list {
+	uint32_t sel;
+	uint32_t row;
+	uint32_t rank; /* EP_HT_NONE: the list is shorter */
+	bool opens;    /* the first of its rank */
+};
+
+EP_DEV struct ep_ht_list ep_ht_list_load(const struct ep_ht_common &c, uint32_t token)
+{
+	struct ep_ht_list l = { EP_HT_NONE, EP_HT_NONE, EP_HT_NONE, false };
+	uint32_t before;
+
+	if (ep_lane() < c.topk) {
+		l.sel = c.h.send_sel[(uint64_t)token * c.topk + ep_lane()];
+		l.row = c.h.send_row[(uint64_t)token * c.topk + ep_lane()];
+	}
+	if (l.sel != EP_HT_NONE) {
+		l.rank = ep_div(EP_HT_SEL_EXPERT(l.sel), c.by_local);
+	}
+	before = ep_shfl_u32(EP_FULL_MASK, l.rank, (ep_lane() - 1) & (EP_WARP_SIZE - 1));
+	l.opens = l.rank != EP_HT_NONE && (ep_lane() == 0 || l.rank != before);
+	return l;
+}
+
+/* Gradients of all weights of the tokens of a sum. Every k gets one: 0 if it selects nothing. */
+EP_DEV_COLD void ep_ht_weights_sum(const struct ep_ht_combine_args &a, struct ep_ht_work w)
+{
+	const struct ep_ht_common &c = a.c;
+
+	for (uint32_t i = 0; i < w.rows; i++) {
+		uint32_t token = w.chunk * EP_HT_CHUNK + i;
+		float *out = a.out_weights + (uint64_t)token * c.topk;
+		struct ep_ht_list l = ep_ht_list_load(c, token);
+		uint32_t until = 0xffffffffu >> (EP_WARP_SIZE - 1 - ep_lane());
+		uint32_t alike = ep_match_u32(EP_FULL_MASK, l.rank);
+		uint32_t again =
+			ep_ballot(EP_FULL_MASK, l.sel != EP_HT_NONE && (l.sel & EP_HT_SEL_AGAIN));
+
+		if (ep_lane() < c.topk) {
+			out[ep_lane()] = 0;
+		}
+		ep_warp_sync(EP_FULL_MASK);
+		if (l.sel != EP_HT_NONE && l.row != EP_HT_NONE) {
+			/* which one of its rank it is; what is named again is the same one */
+			uint32_t j = ep_popc(alike & until & ~again) - 1;
+
+			out[EP_HT_SEL_K(l.sel)] = ep_ht_weight_of(a, l.rank, l.row, j);
+		}
+	}
+}
+
+/* ---- the row that is loaded next ---- */
+
+/* Lane k: the contribution of the row's k-th place; flat: lane 0, the row itself. */
+EP_DEV void ep_ht_return_row(const struct ep_ht_combine_args &a, struct ep_ht_work *w)
+{
+	const struct ep_ht_common &c = a.c;
+	uint32_t slot = c.h.recv_base[w->rank] + w->first + w->row, place = EP_HT_NONE;
+
+	if (ep_ht_flat(c)) {
+		place = ep_lane() == 0 ? slot : EP_HT_NONE;
+	} else if (ep_lane() < c.width) {
+		place = c.h.recv_sel[(uint64_t)slot * c.width + ep_lane()];
+	}
+	/* a list ends at NONE, and what lies behind that is NONE as well */
+	w->mask = ep_ballot(EP_FULL_MASK, place < EP_HT_DROPPED);
+	w->from = a.tokens + (uint64_t)place * a.token_bytes + w->part * a.part_bytes;
+	w->to = (uint64_t)(uintptr_t)(ep_ht_ring_at(c, ep_heap_of(c.g, w->rank), c.g.rank,
+						    ep_ht_slot_of(c, w->chunk), w->row) +
+				      w->part * a.part_bytes);
+}
+
+/* Lane k: what the rank of the k-th selection returns, if it is the first of that rank. */
+EP_DEV void ep_ht_sum_row(const struct ep_ht_combine_args &a, struct ep_ht_work *w)
+{
+	const struct ep_ht_common &c = a.c;
+	uint32_t token = w->chunk * EP_HT_CHUNK + w->row, d, start;
+	struct ep_ht_list l = ep_ht_list_load(c, token);
+
+	d = l.rank == EP_HT_NONE ? c.g.rank : l.rank;
+	start = ep_shfl_u32(EP_FULL_MASK, w->start, d & (EP_WARP_SIZE - 1));
+	if (d >= EP_WARP_SIZE) {
+		start = ep_ht_first(c, c.h.send_start, d, w->chunk);
+	}
+	w->mask = ep_ballot(EP_FULL_MASK, l.opens && l.row != EP_HT_NONE);
+	if (a.is_direct || (ep_ht_flat(c) && d == c.g.rank)) {
+		w->from = (a.is_direct ? a.direct[d] : a.tokens) +
+			  (uint64_t)(c.h.send_base[d] + l.row) * a.token_bytes;
+	} else {
+		w->from = ep_ht_ring_at(c, c.g.own, d, ep_ht_slot_of(c, w->chunk), l.row - start);
+	}
+	w->from += w->part * a.part_bytes;
+	w->to = (uint64_t)(uintptr_t)(a.out_tokens + (uint64_t)token * a.token_bytes +
+				      w->part * a.part_bytes);
+}
+
+/* The unit's peers are ready. */
+EP_DEV void ep_ht_work_begin(const struct ep_ht_combine_args &a, struct ep_ht_work *w)
+{
+	w->ready = true;
+	if (a.in_weights && w->part == 0) {
+		if (w->is_sum) {
+			ep_ht_weights_sum(a, *w);
+		} else {
+			ep_ht_weights_return(a, *w);
+		}
+	}
+	if (a.is_direct && !w->is_sum) {
+		w->rows = 0;
+	}
+}
+
+/* Loads the next contribution of the open unit, which has one; notes what it is. */
+EP_DEV void ep_ht_work_load(const struct ep_ht_combine_args &a, struct ep_ht_work *w,
+			    struct ep_ht_pipe *p, struct ep_ht_note *note)
+{
+	uint32_t what = w->vecs, bytes = w->vecs * 16;
+
+	if (!w->begun) {
+		if (w->is_sum) {
+			ep_ht_sum_row(a, w);
+		} else {
+			ep_ht_return_row(a, w);
+		}
+		what |= EP_HT_NOTE_FIRST;
+	}
+	w->begun = true;
+	if (w->mask) {
+		uint32_t lane = ep_ctz(w->mask);
+
+		ep_ht_pipe_load(p, 0,
+				(const void *)(uintptr_t)ep_shfl_u64(
+					EP_FULL_MASK, (uint64_t)(uintptr_t)w->from, lane),
+				bytes);
+		w->mask &= w->mask - 1;
+	} else {
+		what |= EP_HT_NOTE_EMPTY;
+		bytes = 0;
+	}
+	if (!w->mask) {
+		what |= EP_HT_NOTE_LAST;
+		w->begun = false;
+		w->open = ++w->row < w->rows;
+		what |= w->open ? 0 : EP_HT_NOTE_END;
+	}
+	if (ep_lane() == p->in) {
+		note->to = w->to;
+		note->what = what | (w->is_sum ? EP_HT_NOTE_SUM : 0);
+		note->unit = w->unit;
+	}
+	ep_ht_pipe_close(p, bytes);
+}
+
+#endif

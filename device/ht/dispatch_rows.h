@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* High throughput, dispatch: parts of rows in tensors, and the outputs beside them. */
+#ifndef EP_DEVICE_HT_DISPATCH_ROWS_H
+#define EP_DEVICE_HT_DISPATCH_ROWS_H
+
+#include "device/ht/pipe.h"
+#include "device/ht/units.h"
+
+/* Slots that are left to stores, so that a warp need not wait for those that it has just issued. */
+EP_DEV uint32_t ep_ht_lag(const struct ep_ht_pipe *p)
+{
+	return p->slots > 2 ? 1 : 0;
+}
+
+/* Which bytes of a token and of its scales a part is. */
+struct ep_ht_piece {
+	uint32_t first; /* of the token */
+	uint32_t token_bytes;
+	uint32_t scale_first;
+	uint32_t scale_bytes;
+};
+
+EP_DEV struct ep_ht_piece ep_ht_piece_make(const struct ep_ht_dispatch_args &a, uint32_t part)
+{
+	uint32_t first = part * a.part_bytes, row = a.token_bytes + a.scale_bytes;
+	uint32_t end = ep_min_u32(first + a.part_bytes, row);
+	struct ep_ht_piece p;
+
+	p.first = first;
+	p.token_bytes = first < a.token_bytes ? ep_min_u32(end, a.token_bytes) - first : 0;
+	p.scale_first = ep_max_u32(first, a.token_bytes) - a.token_bytes;
+	p.scale_bytes = end > a.token_bytes ? end - a.token_bytes - p.scale_first : 0;
+	return p;
+}
+
+/* A part in shared memory to row `row` of tensors of tokens and scales. */
+EP_DEV void ep_ht_piece_store(const struct ep_ht_dispatch_args &a, unsigned char *tokens,
+			      unsigned char *scales, uint32_t row, const unsigned char *from,
+			      const struct ep_ht_piece &p)
+{
+	if (p.token_bytes) {
+		ep_bulk_store(tokens + (size_t)row * a.token_bytes + p.first, from, p.token_bytes);
+	}
+	if (p.scale_bytes) {
+		ep_bulk_store(scales + (size_t)row * a.scale_bytes + p.scale_first,
+			      from + p.token_bytes, p.scale_bytes);
+	}
+}
+
+/* Flat: entry k of a row of out_idx and out_weights, as far as those are to be written. */
+EP_DEV void ep_ht_entry_out(const struct ep_ht_dispatch_args &a, uint32_t slot, uint32_t k,
+			    uint32_t local, float weight)
+{
+	size_t at = (size_t)slot * a.c.topk + k;
+
+	if (slot < a.fill_rows) {
+		a.out_idx[at] = local == EP_HT_NONE ? -1 : (int64_t)local + a.id_base;
+		a.out_weights[at] = local == EP_HT_NONE ? 0.0f : weight;
+	}
+}
+
+#endif

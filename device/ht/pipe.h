@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A warp's pipeline of bulk copies through its part of dynamic shared memory. All calls are made by
+ * the 32 lanes of the warp together, with the same arguments.
+ *
+ * The stage of a warp has `slots` slots, which are used in turn, and each has a barrier of its own.
+ * A slot is opened, loaded by one copy or more, and closed: then it is held, and its bytes are on
+ * their way. The warp waits for the oldest slot that is held, uses it, and gives it back. Loads run
+ * ahead as far as there is room, over the limits of units, too.
+ *
+ *   copying                                      summing
+ *     while (more && ep_ht_pipe_room(&p, lag))     while (more && ep_ht_pipe_room(&p, 0))
+ *       ep_ht_pipe_open(&p)                          (nothing to wait for)
+ *       ep_ht_pipe_load(&p, at, from, bytes) ...     ep_ht_pipe_load(&p, at, from, bytes) ...
+ *       ep_ht_pipe_close(&p, bytes of all)           ep_ht_pipe_close(&p, bytes of all)
+ *     from = ep_ht_pipe_wait(&p, ...)              from = ep_ht_pipe_wait(&p, ...)
+ *     ep_bulk_store(to, from, bytes) ...           ep_shared_ld16(from + ...) by all lanes
+ *     ep_ht_pipe_release(&p)                       ep_ht_pipe_free(&p)
+ *
+ * Groups. ep_ht_pipe_release() makes the stores since the last one a group, also if there are none.
+ * So the item that used the slot which is opened next is known by counting: if `held` slots are held
+ * then slots - 1 - held groups came after it, and ep_ht_pipe_open() waits until all but those have
+ * been read. `lag` in ep_ht_pipe_room() leaves so many slots to stores that are being read: with 0
+ * the warp waits for the stores that it has just issued before it loads the next slot.
+ *
+ * What has been stored is visible to peers behind ep_ht_pipe_stored() and a release. `group` there is
+ * ep_ht_pipe.groups as it was after the release of the last item that counts: later stores may go on.
+ *
+ * What a slot holds can be noted: ep_ht_note_put() keeps a number with the slot that is closed next,
+ * in a register of the lane of that number, and ep_ht_note_get() is that of the oldest slot. So only
+ * the loading side goes through units, and the storing side follows.
+ *
+ * Before a wait for a peer that may be long, everything the peer may be waiting for must have been
+ * said: what is held must be used first, and what has been stored must be announced.
+ *
+ * ep_ht_pipe_end() must be called by a warp that gives up, too: the engine must not write into shared
+ * memory that belongs to another block by then.
+ */
+#ifndef EP_DEVICE_HT_PIPE_H
+#define EP_DEVICE_HT_PIPE_H
+
+#include "device/group/wait.h"
+#include "device/ht/layout.h"
+#include "device/simt/bulk.h"
+
+struct ep_ht_pipe {
+	unsigned char *stage; /* slot 0 */
+	struct ep_mbar *bars; /* [slots] */
+	uint32_t slots;       /* at most EP_HT_MAX_STAGE_PARTS */
+	uint32_t stride;      /* from slot to slot */
+	uint32_t in;          /* slot that is loaded next */
+	uint32_t out;         /* the oldest slot that is held, if one is */
+	uint32_t held;
+	uint32_t parity; /* bit i: of the phase that slot i is waited for next */
+	uint32_t groups; /* of stores, so far */
+};
+
+/* Every warp of the block makes its own; ep_ht_stage_bytes() is the dynamic shared memory. */
+EP_DEV struct ep_ht_pipe ep_ht_pipe_make(uint32_t slots, uint32_t part_bytes)
+{
+	unsigned char *shared = (unsigned char *)ep_dynamic_shared();
+	struct ep_ht_pipe p;
+
+	p.slots = slots;
+	p.stride = ep_ht_stage_align(part_bytes);
+	p.bars = (struct ep_mbar *)shared + ep_warp() * slots;
+	p.stage = shared + ep_ht_stage_bars(ep_nwarps(), slots) +
+		  (size_t)ep_warp() * slots * p.stride;
+	p.in = p.out = p.held = 0;
+	p.parity = 0;
+	p.groups = 0;
+	EP_UNROLL(1)
+	for (uint32_t i = 0; i < slots; i++) {
+		ep_mbar_init(&p.bars[i], 1);
+	}
+	ep_mbar_fence_init();
+	ep_warp_sync(EP_FULL_MASK);
+	return p;
+}
+
+/* May another slot be loaded, if `lag` slots are left to stores? */
+EP_DEV bool ep_ht_pipe_room(const struct ep_ht_pipe *p, uint32_t lag)
+{
+	return p->held + lag < p->slots;
+}
+
+/* Copying: waits until the stores out of the slot that is loaded next have read it. */
+EP_DEV void ep_ht_pipe_open(const struct ep_ht_pipe *p)
+{
+	ep_bulk_wait_read(p->slots - 1 - p->held);
+}
+
+/* Bytes [at, at + bytes) of the slot that is loaded next. */
+EP_DEV void ep_ht_pipe_load(const struct ep_ht_pipe *p, uint32_t at, const void *from,
+			    uint32_t bytes)
+{
+	ep_bulk_load(p->stage + (size_t)p->in * p->stride + at, from, bytes, &p->bars[p->in]);
+}
+
+EP_DEV uint32_t ep_ht_pipe_after(const struct ep_ht_pipe *p, uint32_t slot)
+{
+	return slot + 1 < p->slots ? slot + 1 : 0;
+}
+
+/* Everything for this slot is on its way: `bytes`, which may be 0. */
+EP_DEV void ep_ht_pipe_close(struct ep_ht_pipe *p, uint32_t bytes)
+{
+	ep_mbar_arrive_tx(&p->bars[p->in], bytes);
+	p->in = ep_ht_pipe_after(p, p->in);
+	p->held++;
+}
+
+/* Notes `value` with the slot that is loaded next: before ep_ht_pipe_close(). */
+EP_DEV void ep_ht_note_put(const struct ep_ht_pipe *p, uint32_t *note, uint32_t value)
+{
+	if (ep_lane() == p->in) {
+		*note = value;
+	}
+}
+
+/* What was noted with the oldest slot. */
+EP_DEV uint32_t ep_ht_note_get(const struct ep_ht_pipe *p, uint32_t note)
+{
+	return ep_shfl_u32(EP_FULL_MASK, note, p->out);
+}
+
+/* A copy of `peer`'s memory, or of this rank's own, does not end. */
+EP_DEV_COLD void ep_ht_pipe_stuck(const struct ep_dev_group &g, struct ep_op op, uint32_t peer)
+{
+	if (ep_lane() == 0) {
+		ep_mask_peer(g, op, EP_CAUSE_TIMEOUT, EP_WAIT_BULK, peer, 0, 0);
+	}
+}
+
+/*
+ * The oldest slot that is held, when its bytes are there: they came from `peer`'s memory. NULL if
+ * they do not come, which ends all operations of the group.
+ */
+EP_DEV unsigned char *ep_ht_pipe_wait(const struct ep_dev_group &g, const struct ep_op &op,
+				      struct ep_ht_pipe *p, uint32_t peer)
+{
+	if (!ep_mbar_wait(&p->bars[p->out], p->parity >> p->out & 1, g.timeout_ns, EP_WAIT_BULK,
+			  peer)) {
+		ep_ht_pipe_stuck(g, op, peer);
+		return NULL;
+	}
+	p->parity ^= 1u << p->out;
+	return p->stage + (size_t)p->out * p->stride;
+}
+
+/* Summing: all lanes have read the oldest slot. It may be loaded again. */
+EP_DEV void ep_ht_pipe_free(struct ep_ht_pipe *p)
+{
+	ep_warp_sync(EP_FULL_MASK);
+	p->out = ep_ht_pipe_after(p, p->out);
+	p->held--;
+}
+
+/* Copying: all stores out of the oldest slot have been issued. */
+EP_DEV void ep_ht_pipe_release(struct ep_ht_pipe *p)
+{
+	ep_bulk_commit();
+	p->groups++;
+	p->out = ep_ht_pipe_after(p, p->out);
+	p->held--;
+}
+
+/* Waits until the stores up to that group are done: a release that follows covers them. */
+EP_DEV void ep_ht_pipe_stored(const struct ep_ht_pipe *p, uint32_t group)
+{
+	ep_bulk_wait(p->groups - group);
+}
+
+/* Nothing is on its way into the stage any more, nor out of it. */
+EP_DEV void ep_ht_pipe_end(const struct ep_dev_group &g, const struct ep_op &op,
+			   struct ep_ht_pipe *p)
+{
+	while (p->held && ep_ht_pipe_wait(g, op, p, g.rank)) {
+		ep_ht_pipe_free(p);
+	}
+	ep_bulk_wait_read(0);
+}
+
+#endif

@@ -1,0 +1,340 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What high throughput wants of configs, handles, counters and operations, besides the rest. */
+#include "ep/ht/ht.h"
+#include "ep/struct.h"
+
+ncclResult_t ep_ht_config_check(const ncclEpGroupConfig_t *c, uint32_t nranks)
+{
+	uint32_t tokens = c->max_dispatch_tokens_per_rank, most = c->max_recv_tokens_per_rank;
+
+	if (c->max_token_bytes % 16) {
+		return ep_fail(
+			ncclInvalidArgument,
+			"config->max_token_bytes is %u: high throughput mode needs a multiple "
+			"of 16",
+			c->max_token_bytes);
+	}
+	if ((uint64_t)nranks * tokens > INT32_MAX) {
+		return ep_fail(ncclInvalidArgument,
+			       "%u ranks times config->max_dispatch_tokens_per_rank %u exceeds %d: "
+			       "lower one of them",
+			       nranks, tokens, INT32_MAX);
+	}
+	if (most && (most < tokens || most > INT32_MAX)) {
+		return ep_fail(
+			ncclInvalidArgument,
+			"config->max_recv_tokens_per_rank is %u: it is NCCL_EP_AUTO, or from "
+			"max_dispatch_tokens_per_rank %u to %d",
+			most, tokens, INT32_MAX);
+	}
+	if (!most && c->overflow_policy == NCCL_EP_OVERFLOW_DROP) {
+		return ep_fail(ncclInvalidArgument,
+			       "config->overflow_policy is DROP, but max_recv_tokens_per_rank is "
+			       "AUTO, which never overflows: set it, or use another policy");
+	}
+	return ncclSuccess;
+}
+
+static ncclResult_t ep_ht_check_alignment(const struct ep_shape *shape, size_t alignment,
+					  uint32_t topk)
+{
+	uint64_t most;
+
+	if (alignment > 1u << 30 || (alignment & (alignment - 1))) {
+		return ep_fail(ncclInvalidArgument,
+			       "config->dispatch_output_per_expert_alignment is %zu: it is 0 or a "
+			       "power of two, at most %u",
+			       alignment, 1u << 30);
+	}
+	most = ep_ht_most_rows(shape, EP_HT_EXPERT_MAJOR, topk, ep_max_u64(alignment, 1));
+	if (most > INT32_MAX) {
+		return ep_fail(ncclInvalidUsage,
+			       "up to %llu rows may come to a rank (%u ranks times "
+			       "max_dispatch_tokens_per_rank %u, %u experts for each token, zones "
+			       "aligned to %zu), which exceeds %d: lower one of them",
+			       (unsigned long long)most, shape->nranks, shape->max_tokens,
+			       ep_ht_width(shape, topk), alignment, INT32_MAX);
+	}
+	return ncclSuccess;
+}
+
+ncclResult_t ep_ht_handle_check(const struct ep_group_config *config, ncclEpLayout_t layout,
+				const ncclEpHandleConfig_t *handle, uint32_t topk)
+{
+	const struct ep_shape *shape = &config->shape;
+	uint64_t lists = ep_min_u64((uint64_t)shape->nranks * shape->max_tokens, shape->limit) *
+			 ep_ht_width(shape, topk);
+	bool em = layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;
+
+	if (config->num_topk && topk > config->num_topk) {
+		return ep_fail(ncclInvalidUsage, "num_topk is %u, the group's is %u", topk,
+			       config->num_topk);
+	}
+	if (em && shape->limit == EP_NO_LIMIT && !config->num_topk) {
+		return ep_fail(ncclInvalidUsage,
+			       "expert-major handles in eager mode (max_recv_tokens_per_rank AUTO) "
+			       "need a group with num_topk: create it with num_topk = %u",
+			       topk);
+	}
+	if (lists > INT32_MAX) {
+		return ep_fail(ncclInvalidUsage,
+			       "rows that may come times experts of each, %llu, exceed %d: lower "
+			       "max_dispatch_tokens_per_rank %u or max_recv_tokens_per_rank",
+			       (unsigned long long)lists, INT32_MAX, shape->max_tokens);
+	}
+	return em ? ep_ht_check_alignment(shape, handle->dispatch_output_per_expert_alignment, topk)
+		  : ncclSuccess;
+}
+
+/* ---- counters ---- */
+
+/* At least `extent` numbers; *bytes is the size of one, or what it must be if that is not 0. */
+static ncclResult_t ep_ht_check_counter(const struct ncclEpHandle *h, const ncclEpTensor_t *t,
+					uint32_t extent, const char *name, uint32_t *bytes,
+					void **out)
+{
+	struct ep_view view;
+
+	if (!t) {
+		return ncclSuccess;
+	}
+	EP_CHECK(ep_view_make(&view, h->group->comm, t, 1, name));
+	if ((view.datatype != ncclInt32 && view.datatype != ncclInt64) ||
+	    (*bytes && view.elem_bytes != *bytes)) {
+		return ep_fail(ncclInvalidArgument, "%s: data type %s, it needs %s", name,
+			       ep_dtype_name(view.datatype),
+			       !*bytes       ? "int32 or int64"
+			       : *bytes == 4 ? "int32, as counters before it have"
+					     : "int64, as counters before it have");
+	}
+	if (view.sizes[0] < extent) {
+		return ep_fail(ncclInvalidArgument, "%s: sizes[0] is %zu, it needs %u at least",
+			       name, view.sizes[0], extent);
+	}
+	EP_CHECK(ep_view_expect_align(&view, view.elem_bytes, name));
+	*bytes = view.elem_bytes;
+	*out = view.data;
+	return ncclSuccess;
+}
+
+ncclResult_t ep_ht_update_check(const struct ncclEpHandle *h, const ncclEpLayoutInfo_t *info,
+				struct ep_ht_route_args *a)
+{
+	uint32_t nlocal = h->group->config.shape.nlocal, bytes = 0;
+	bool em = h->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;
+
+	a->counter_bytes = a->total_bytes = 4;
+	if (!info) {
+		return ncclSuccess;
+	}
+	if (!em) {
+		bytes = 4; /* whatever the total has */
+		EP_CHECK(ep_ht_check_counter(h, info->expert_counters, nlocal,
+					     "layout_info->expert_counters", &bytes,
+					     &a->expert_counters));
+		bytes = 0;
+	} else {
+		EP_CHECK(ep_ht_check_counter(h, info->expert_counters, nlocal,
+					     "layout_info->expert_counters", &bytes,
+					     &a->expert_counters));
+		EP_CHECK(ep_ht_check_counter(h, info->expert_offsets, nlocal,
+					     "layout_info->expert_offsets", &bytes,
+					     &a->expert_offsets));
+		a->counter_bytes = bytes ? bytes : 4;
+	}
+	EP_CHECK(ep_ht_check_counter(h, info->recv_total_counter, 1,
+				     "layout_info->recv_total_counter", &bytes, &a->total_counter));
+	a->total_bytes = bytes ? bytes : 4;
+	return ncclSuccess;
+}
+
+/* ---- dispatch ---- */
+
+/* Weights of [rows][K], or of [rows] where each row is of one expert. */
+static ncclResult_t ep_ht_check_weights(const struct ncclEpHandle *h, struct ep_view *view,
+					const ncclEpTensor_t *t, bool by_row, const char *name)
+{
+	EP_CHECK(ep_view_make(view, h->group->comm, t, by_row ? 1 : 2, name));
+	EP_CHECK(ep_view_expect_type(view, ncclFloat32, name));
+	if (!by_row) {
+		EP_CHECK(ep_view_expect_dim(view, 1, h->topk, "num_topk", name));
+	}
+	return ep_view_expect_align(view, 4, name);
+}
+
+static ncclResult_t ep_ht_check_idx(const struct ep_dispatch *d, uint64_t rows,
+				    struct ep_ht_dispatch_args *a)
+{
+	static const char name[] = "outputs->topk_idx";
+	struct ep_view idx;
+
+	EP_CHECK(ep_view_make(&idx, d->h->group->comm, d->out.topk_idx, 2, name));
+	EP_CHECK(ep_view_expect_type(&idx, ncclInt64, name));
+	EP_CHECK(ep_view_expect_dim(&idx, 0, rows, "rows of outputs->topk_weights", name));
+	EP_CHECK(ep_view_expect_dim(&idx, 1, d->h->topk, "num_topk", name));
+	EP_CHECK(ep_view_expect_align(&idx, 8, name));
+	a->out_idx = idx.data;
+	return ncclSuccess;
+}
+
+/* *rows: of the outputs. */
+static ncclResult_t ep_ht_check_forward(const struct ep_dispatch *d, struct ep_ht_dispatch_args *a,
+					uint64_t *rows)
+{
+	bool em = d->h->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;
+	struct ep_view in, out;
+
+	EP_CHECK(ep_ht_check_weights(d->h, &in, d->in.topk_weights, false, "inputs->topk_weights"));
+	EP_CHECK(ep_view_expect_dim(&in, 0, d->num_tokens, "tokens of inputs->tokens",
+				    "inputs->topk_weights"));
+	EP_CHECK(ep_ht_check_weights(d->h, &out, d->out.topk_weights, em, "outputs->topk_weights"));
+	if ((out.sizes[0] == 0) != (d->out_tokens.sizes[0] == 0)) {
+		return ep_fail(
+			ncclInvalidArgument,
+			"outputs->topk_weights has %zu rows and outputs->tokens %zu: both or "
+			"neither may be empty",
+			out.sizes[0], d->out_tokens.sizes[0]);
+	}
+	if (em) {
+		EP_CHECK(ep_tensor_expect_absent(d->out.topk_idx, "outputs->topk_idx",
+						 "zones say which expert a row is for"));
+	} else {
+		EP_CHECK(ep_ht_check_idx(d, out.sizes[0], a));
+	}
+	a->topk_weights = in.data;
+	a->out_weights = out.data;
+	*rows = ep_min_u64(*rows, out.sizes[0]);
+	return ncclSuccess;
+}
+
+static ncclResult_t ep_ht_check_backward(const struct ep_dispatch *d)
+{
+	static const char why[] = "the backward pass moves tokens alone";
+
+	EP_CHECK(ep_tensor_expect_absent(d->in.topk_weights, "inputs->topk_weights", why));
+	EP_CHECK(ep_tensor_expect_absent(d->out.topk_weights, "outputs->topk_weights", why));
+	return ep_tensor_expect_absent(d->out.topk_idx, "outputs->topk_idx", why);
+}
+
+/*
+ * Have outputs of that many rows room for all that comes? Where this is certain nobody asks the
+ * device, except for captures in eager mode, which are refused always: they would work by chance.
+ */
+static ncclResult_t ep_ht_check_rows(const struct ep_dispatch *d, uint64_t rows,
+				     cudaStream_t stream)
+{
+	static const char name[] = "ncclEpDispatch: counting rows";
+	const struct ep_group_config *config = &d->h->group->config;
+	bool em = d->h->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;
+	bool eager = config->shape.limit == EP_NO_LIMIT;
+	uint64_t tokens = d->out_tokens.sizes[0], need;
+	struct ep_ht_head head;
+
+	need = eager ? ep_ht_most_rows(&config->shape, d->h->layout, d->h->topk,
+				       d->h->ht->alignment)
+		     : config->shape.limit;
+	if (eager) {
+		EP_CHECK(ep_stream_check_capture(stream, "ncclEpDispatch in eager mode "
+							 "(max_recv_tokens_per_rank AUTO)"));
+	} else if (tokens < need && !config->v1) {
+		return ep_fail(ncclInvalidArgument,
+			       "outputs->tokens: %llu rows, max_recv_tokens_per_rank is %u",
+			       (unsigned long long)tokens, config->shape.limit);
+	}
+	if (rows >= need) {
+		return ncclSuccess;
+	}
+	EP_CHECK(ep_ht_head_read(d->h, &head, stream, name));
+	if (head.num_tokens != d->num_tokens) {
+		return ep_fail(ncclInvalidArgument,
+			       "inputs->tokens: %u tokens, the routing in handle_mem has %u",
+			       d->num_tokens, head.num_tokens);
+	}
+	need = em ? head.places : head.rows;
+	if (rows < need) {
+		return ep_fail(
+			ncclInvalidArgument,
+			"%s: %llu rows, %llu come: allocate as many as recv_total_counter says",
+			tokens < need ? "outputs->tokens" : "outputs->topk_weights",
+			(unsigned long long)rows, (unsigned long long)need);
+	}
+	return ncclSuccess;
+}
+
+static ncclResult_t ep_ht_check_scales(const struct ep_dispatch *d)
+{
+	if (d->out_scales.sizes[0] != d->out_tokens.sizes[0]) {
+		return ep_fail(ncclInvalidArgument,
+			       "outputs->scales: %zu rows, outputs->tokens has %zu",
+			       d->out_scales.sizes[0], d->out_tokens.sizes[0]);
+	}
+	if (!d->out.tokens->win_hdl != !d->out.scales->win_hdl) {
+		return ep_fail(
+			ncclInvalidArgument,
+			"outputs->tokens has %s window and outputs->scales has %s: give both "
+			"one, or neither",
+			d->out.tokens->win_hdl ? "a" : "no",
+			d->out.scales->win_hdl ? "one" : "none");
+	}
+	return ncclSuccess;
+}
+
+ncclResult_t ep_ht_dispatch_check(const struct ep_dispatch *d, struct ep_ht_dispatch_args *a,
+				  cudaStream_t stream)
+{
+	const struct ncclEpGroup *g = d->h->group;
+	const struct ep_shape *shape = &g->config.shape;
+	bool em = d->h->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;
+	uint64_t rows = d->out_tokens.sizes[0];
+
+	if (d->recipe == NCCL_EP_DISP_QUANT_FWD) {
+		EP_CHECK(ep_ht_check_scales(d));
+	}
+	if (d->config.pass_direction == NCCL_EP_BWD_PASS) {
+		EP_CHECK(ep_ht_check_backward(d));
+	} else {
+		EP_CHECK(ep_ht_check_forward(d, a, &rows));
+	}
+	EP_CHECK(ep_ht_check_rows(d, rows, stream));
+	a->c.given_rows = (uint32_t)ep_min_u64(rows, EP_HT_NONE);
+	a->fill_rows = EP_HT_NONE;
+	if (shape->limit != EP_NO_LIMIT) {
+		a->fill_rows = (uint32_t)ep_min_u64(rows, shape->limit);
+	}
+	a->zero_to = em && g->config.drop ? shape->limit : 0;
+	a->id_base = d->info.recv_topk_idx_kind == NCCL_EP_EXPERT_ID_GLOBAL
+			     ? (uint32_t)g->rank * shape->nlocal
+			     : 0;
+	return ncclSuccess;
+}
+
+/* ---- combine ---- */
+
+ncclResult_t ep_ht_combine_check(const struct ep_combine *c, struct ep_ht_combine_args *a)
+{
+	static const char why[] = "combine applies no weights: do so before";
+	bool em = c->h->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;
+	uint64_t rows = c->tokens.sizes[0];
+	struct ep_view in, out;
+
+	if (c->config.pass_direction == NCCL_EP_FWD_PASS) {
+		EP_CHECK(ep_tensor_expect_absent(c->in.topk_weights, "inputs->topk_weights", why));
+		a->c.given_rows = (uint32_t)ep_min_u64(rows, EP_HT_NONE);
+		return ncclSuccess;
+	}
+	EP_CHECK(ep_ht_check_weights(c->h, &in, c->in.topk_weights, em, "inputs->topk_weights"));
+	EP_CHECK(ep_ht_check_weights(c->h, &out, c->out.topk_weights, false,
+				     "outputs->topk_weights"));
+	EP_CHECK(ep_view_expect_dim(&out, 0, c->num_tokens, "tokens of outputs->tokens",
+				    "outputs->topk_weights"));
+	if ((in.sizes[0] == 0) != (rows == 0)) {
+		return ep_fail(ncclInvalidArgument,
+			       "inputs->topk_weights has %zu rows and inputs->tokens %llu: both or "
+			       "neither may be empty",
+			       in.sizes[0], (unsigned long long)rows);
+	}
+	a->in_weights = in.data;
+	a->out_weights = out.data;
+	a->c.given_rows = (uint32_t)ep_min_u64(ep_min_u64(rows, in.sizes[0]), EP_HT_NONE);
+	return ncclSuccess;
+}

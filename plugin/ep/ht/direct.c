@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Does an operation go directly: do ranks store rows into the receivers' outputs, and load them from
+ * the holders' inputs? All ranks must come to the same, so only what they have in common decides. In
+ * expert-major layout rows are copied, or summed, on their way, whatever they lie in.
+ */
+#include "core/log.h"
+#include "ep/ht/ht.h"
+
+/* Why no operation of the handle can be direct, or NULL. */
+static const char *ep_ht_direct_excluded(const struct ncclEpHandle *h)
+{
+	if (h->layout != NCCL_EP_LAYOUT_FLAT) {
+		return "only flat rows can be direct";
+	}
+	if (h->group->nranks > EP_HT_DIRECT_RANKS) {
+		return "only a group of at most 72 ranks can be direct";
+	}
+	return NULL;
+}
+
+/* zero_copy ON wants a window for all that has storage, even where it is of no use. */
+static ncclResult_t ep_ht_direct_demand(const struct ncclEpHandle *h, const ncclEpTensor_t *t,
+					const struct ep_view *view, const char *name)
+{
+	if (h->group->config.zero_copy == NCCL_EP_ZERO_COPY_ON && !t->win_hdl && view->sizes[0]) {
+		return ep_fail(ncclInvalidArgument,
+			       "zero_copy ON: %s has no window: register one, or use AUTO", name);
+	}
+	return ncclSuccess;
+}
+
+/* Callers who pass windows want to know what became of them: the log tells each change. */
+static ncclResult_t ep_ht_direct_decide(const struct ncclEpHandle *h, const ncclEpTensor_t *t,
+					const char *excluded, const char *why, const char *name,
+					bool *direct)
+{
+	struct ncclEpGroup *g = h->group;
+	bool on = g->config.zero_copy == NCCL_EP_ZERO_COPY_ON;
+
+	why = excluded ? excluded : why;
+	*direct = !why;
+	if (!excluded && why && on && t->win_hdl) {
+		return ep_fail(
+			ncclInvalidArgument,
+			"zero_copy ON: peers cannot reach %s, since %s: register a window, or "
+			"use AUTO",
+			name, why);
+	}
+	if (t->win_hdl && g->ht->ring_why != why) {
+		g->ht->ring_why = why;
+		EP_INFO(EP_LOG_COLL, "group %p rank %d: rows of windows are %s%s", (void *)g,
+			g->rank, why ? "not direct: " : "direct", why ? why : "");
+	}
+	return ncclSuccess;
+}
+
+ncclResult_t ep_ht_dispatch_direct(const struct ep_dispatch *d, struct ep_ht_dispatch_args *a,
+				   bool *direct)
+{
+	static const char name[] = "outputs->tokens";
+	const char *excluded = ep_ht_direct_excluded(d->h), *why = NULL;
+
+	EP_CHECK(ep_ht_direct_demand(d->h, d->out.tokens, &d->out_tokens, name));
+	if (!excluded) {
+		why = ep_window_places(a->direct, d->h->group, d->out.tokens, &d->out_tokens);
+	}
+	if (!excluded && !why && d->scale_bytes) {
+		why = ep_window_places(a->direct_scales, d->h->group, d->out.scales,
+				       &d->out_scales);
+	}
+	return ep_ht_direct_decide(d->h, d->out.tokens, excluded, why, name, direct);
+}
+
+ncclResult_t ep_ht_combine_direct(const struct ep_combine *c, struct ep_ht_combine_args *a,
+				  bool *direct)
+{
+	static const char name[] = "inputs->tokens";
+	const char *excluded = ep_ht_direct_excluded(c->h), *why = NULL;
+	unsigned char *places[EP_HT_DIRECT_RANKS];
+
+	EP_CHECK(ep_ht_direct_demand(c->h, c->in.tokens, &c->tokens, name));
+	if (!excluded) {
+		why = ep_window_places(places, c->h->group, c->in.tokens, &c->tokens);
+	}
+	for (int r = 0; !excluded && !why && r < c->h->group->nranks; r++) {
+		a->direct[r] = places[r];
+	}
+	return ep_ht_direct_decide(c->h, c->in.tokens, excluded, why, name, direct);
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Where everything lies in a high-throughput group's heap, in its own memory and in handle memory.
+ * The one place that computes it: for allocation, for the kernels' arguments, and for the memory
+ * query.
+ */
+#ifndef EP_EP_HT_HEAP_H
+#define EP_EP_HT_HEAP_H
+
+#include "device/ht/layout.h"
+#include "ep/algo.h"
+
+struct ep_ht_heap {
+	struct ep_group_heap g;
+	struct ep_ht_areas areas;
+};
+
+struct ep_ht_handle_layout {
+	uint64_t head_off;
+	uint64_t send_sel_off;
+	uint64_t send_row_off;
+	uint64_t send_place_off;
+	uint64_t send_start_off;
+	uint64_t send_base_off;
+	uint64_t recv_base_off;
+	uint64_t recv_start_off;
+	uint64_t recv_sel_off;
+	uint64_t zones_off;
+	uint64_t bytes;
+};
+
+/* Handles of up to `topk`, both layouts. */
+struct ep_ht_heap ep_ht_heap_make(const struct ep_shape *shape, uint32_t topk);
+
+struct ep_ht_handle_layout ep_ht_handle_layout_make(const struct ep_shape *shape, uint32_t layout,
+						    uint32_t topk);
+
+/* Selections of a row: experts of one rank. */
+uint32_t ep_ht_width(const struct ep_shape *shape, uint32_t topk);
+
+/* Rows of a tensor that holds whatever may come: tokens, or their places in zones. */
+uint64_t ep_ht_most_rows(const struct ep_shape *shape, uint32_t layout, uint32_t topk,
+			 uint64_t alignment);
+
+#endif

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <stdlib.h>
+#include "ep/ht/ht.h"
+#include "ep/query.h"
+
+static struct ep_group_heap ep_ht_group_heap(const struct ep_shape *shape, uint32_t topk)
+{
+	return ep_ht_heap_make(shape, topk).g;
+}
+
+static uint64_t ep_ht_group_bytes(const struct ep_shape *shape)
+{
+	return ep_ht_scratch_bytes(shape->nranks, shape->nranks * shape->nlocal);
+}
+
+static uint64_t ep_ht_handle_bytes(const struct ep_shape *shape, ncclEpLayout_t layout,
+				   uint32_t topk)
+{
+	return ep_ht_handle_layout_make(shape, layout, topk).bytes;
+}
+
+static ncclResult_t ep_ht_group_open(struct ncclEpGroup *g)
+{
+	g->ht = calloc(1, sizeof(*g->ht));
+	if (!g->ht) {
+		return ep_fail(ncclSystemError, "ncclEpCreateGroup: out of host memory");
+	}
+	return ep_ht_kernels_open(g);
+}
+
+static void ep_ht_group_bind(struct ncclEpGroup *g)
+{
+	g->ht->areas = ep_ht_heap_make(&g->config.shape, g->heap.topk).areas;
+}
+
+static void ep_ht_group_describe(const struct ncclEpGroup *g, char *text, size_t size)
+{
+	snprintf(text, size, "%u blocks, ring of %u chunks from each rank",
+		 g->ht->device.max_blocks, g->ht->areas.ring_chunks);
+}
+
+/* Of a group of the same shape, and the same rank in it: never 0. */
+static uint64_t ep_ht_stamp(const struct ncclEpHandle *h)
+{
+	const struct ep_group_config *config = &h->group->config;
+	const uint64_t values[] = {
+		(uint64_t)h->group->nranks, (uint64_t)h->group->rank,
+		config->num_experts,        config->shape.max_tokens,
+		config->shape.limit,        config->drop,
+		(uint64_t)h->layout,        h->topk,
+		h->ht->alignment,
+	};
+	uint64_t stamp = 0xcbf29ce484222325u;
+
+	for (size_t i = 0; i < EP_ARRAY_SIZE(values); i++) {
+		stamp = (stamp ^ values[i]) * 0x9e3779b97f4a7c15u;
+		stamp ^= stamp >> 29;
+	}
+	return stamp | 1;
+}
+
+static ncclResult_t ep_ht_handle_open(struct ncclEpHandle *h, const ncclEpHandleConfig_t *config)
+{
+	bool em = h->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;
+	size_t alignment = em ? config->dispatch_output_per_expert_alignment : 0;
+
+	h->ht = calloc(1, sizeof(*h->ht));
+	if (!h->ht) {
+		return ep_fail(ncclSystemError, "out of host memory");
+	}
+	h->ht->alignment = alignment ? (uint32_t)alignment : 1;
+	h->ht->stamp = ep_ht_stamp(h);
+	return ncclSuccess;
+}
+
+static void ep_ht_handle_bind(struct ncclEpHandle *h)
+{
+	const struct ep_shape *shape = &h->group->config.shape;
+	struct ep_ht_handle_layout l = ep_ht_handle_layout_make(shape, h->layout, h->topk);
+	bool em = h->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;
+
+	h->ht->dev = (struct ep_ht_dev_handle){
+		.head = (void *)(h->mem + l.head_off),
+		.send_sel = (void *)(h->mem + l.send_sel_off),
+		.send_row = (void *)(h->mem + l.send_row_off),
+		.send_place = em ? (void *)(h->mem + l.send_place_off) : NULL,
+		.send_start = (void *)(h->mem + l.send_start_off),
+		.send_base = (void *)(h->mem + l.send_base_off),
+		.recv_base = (void *)(h->mem + l.recv_base_off),
+		.recv_start = (void *)(h->mem + l.recv_start_off),
+		.recv_sel = (void *)(h->mem + l.recv_sel_off),
+		.zones = em ? (void *)(h->mem + l.zones_off) : NULL,
+		.scratch = h->group->algo_memory,
+	};
+	h->received = (struct ep_received){ .ndim = 1 };
+}
+
+/* What the routing brings. */
+static ncclResult_t ep_ht_received(const struct ncclEpHandle *h, uint64_t *tokens, uint64_t *rows,
+				   cudaStream_t stream)
+{
+	uint32_t nlocal = h->group->config.shape.nlocal;
+	struct ep_ht_zone *zones;
+	struct ep_ht_head head;
+	ncclResult_t result;
+
+	if (h->mem_owned && !h->routed) {
+		return ep_fail(ncclInvalidUsage,
+			       "ncclEpExtNumRecvTokens: the handle has no routing: call "
+			       "ncclEpUpdateHandle first");
+	}
+	EP_CHECK(ep_ht_head_read(h, &head, stream, "ncclEpExtNumRecvTokens"));
+	*tokens = *rows = head.rows;
+	if (!h->ht->dev.zones) {
+		return ncclSuccess;
+	}
+	zones = calloc(nlocal, sizeof(*zones));
+	if (!zones) {
+		return ep_fail(ncclSystemError, "ncclEpExtNumRecvTokens: out of host memory");
+	}
+	EP_CHECK_GOTO(ep_query_read(zones, h->ht->dev.zones, nlocal * sizeof(*zones), stream), out);
+	*rows = 0;
+	for (uint32_t i = 0; i < nlocal; i++) {
+		*rows += zones[i].kept;
+	}
+out:
+	free(zones);
+	return result;
+}
+
+const struct ep_algo ep_ht_algo = {
+	.limits = {
+		.mode = "high throughput",
+		.max_ranks = EP_GROUP_MAX_RANKS,
+		.max_local_experts = EP_HT_MAX_EXPERTS,
+		.max_tokens = 1u << 24,
+		.max_topk = EP_HT_MAX_TOPK,
+		.auto_topk = EP_HT_MAX_TOPK,
+		.max_selections = INT32_MAX,
+		.auto_sms = 16,
+		.banks = 1,
+		.layouts = 1u << NCCL_EP_LAYOUT_EXPERT_MAJOR | 1u << NCCL_EP_LAYOUT_FLAT,
+		.layout_names = "NCCL_EP_LAYOUT_EXPERT_MAJOR and NCCL_EP_LAYOUT_FLAT",
+		.backward = true,
+	},
+	.config_check = ep_ht_config_check,
+	.handle_check = ep_ht_handle_check,
+	.heap = ep_ht_group_heap,
+	.group_bytes = ep_ht_group_bytes,
+	.handle_bytes = ep_ht_handle_bytes,
+	.group_open = ep_ht_group_open,
+	.group_bind = ep_ht_group_bind,
+	.group_describe = ep_ht_group_describe,
+	.handle_open = ep_ht_handle_open,
+	.handle_bind = ep_ht_handle_bind,
+	.update = ep_ht_update,
+	.dispatch = ep_ht_dispatch,
+	.combine = ep_ht_combine,
+	.received = ep_ht_received,
+	.mismatch = ep_ht_mismatch,
+};

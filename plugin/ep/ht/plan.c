@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/util.h"
+#include "ep/ht/plan.h"
+
+/*
+ * A block moves rows the faster the more bytes it has in flight, which its shared memory holds; a
+ * bulk copy of less than 2 KiB costs more than it brings. Measured, as the rest: doc/performance.md.
+ */
+#define EP_HT_DISPATCH_PART 7168u
+#define EP_HT_LEAST_PART 2048u
+#define EP_HT_UNITS 256u /* of a rank at least, if rows can be cut so: for the warps of 16 blocks */
+#define EP_HT_MOST_WARPS 12u
+#define EP_HT_LEAST_WARPS 2u /* one of them sends and one receives */
+#define EP_HT_MOST_LAG 64u
+
+/* Grows with the bytes. */
+static uint32_t ep_ht_parts(const struct ep_shape *shape, enum ep_ht_kind kind, uint32_t row_bytes)
+{
+	uint32_t most = kind == EP_HT_COMBINE ? EP_HT_COMBINE_PART : EP_HT_DISPATCH_PART;
+	uint64_t wanted = ep_ceil_div(EP_HT_UNITS, ep_ht_chunks(shape->max_tokens));
+
+	wanted = ep_min_u64(wanted, row_bytes / EP_HT_LEAST_PART);
+	return (uint32_t)ep_max_u64(1, ep_max_u64(wanted, ep_ceil_div(row_bytes, most)));
+}
+
+uint32_t ep_ht_most_parts(const struct ep_shape *shape)
+{
+	uint32_t dispatch = ep_ht_parts(shape, EP_HT_DISPATCH, shape->max_token_bytes);
+	uint32_t combine = ep_ht_parts(shape, EP_HT_COMBINE, shape->max_token_bytes);
+
+	return dispatch > combine ? dispatch : combine;
+}
+
+/* The same on all ranks, whatever their GPUs are. */
+static void ep_ht_plan_parts(struct ep_ht_plan *p, const struct ep_ht_operation *o)
+{
+	uint32_t parts = ep_ht_parts(&o->shape, o->kind, o->row_bytes);
+	uint64_t bytes = ep_ceil_div(o->row_bytes, parts);
+
+	p->part_bytes = (uint32_t)ep_round_up(bytes, EP_HT_STAGE_ALIGN);
+	p->parts = ep_ceil_div(o->row_bytes, p->part_bytes);
+}
+
+/* Parts in each warp's stage, or 0: not even one. */
+static uint32_t ep_ht_plan_stage(const struct ep_ht_operation *o, uint32_t warps, uint32_t bytes)
+{
+	uint32_t n = EP_HT_MAX_STAGE_PARTS;
+
+	while (n && ep_ht_stage_bytes(warps, n, bytes) > o->device.shared_bytes) {
+		n--;
+	}
+	return n;
+}
+
+/* The most warps among those who have nearly the most in flight: they do more than to copy. */
+static uint32_t ep_ht_plan_warps(const struct ep_ht_operation *o, uint32_t part_bytes)
+{
+	uint32_t most = 0, warps = EP_HT_MOST_WARPS;
+
+	for (uint32_t w = EP_HT_LEAST_WARPS; w <= EP_HT_MOST_WARPS; w++) {
+		uint32_t flight = w * ep_ht_plan_stage(o, w, part_bytes);
+
+		most = flight > most ? flight : most;
+	}
+	while (warps > EP_HT_LEAST_WARPS &&
+	       10 * warps * ep_ht_plan_stage(o, warps, part_bytes) < 9 * most) {
+		warps--;
+	}
+	return warps;
+}
+
+/*
+ * Senders and receivers share the warps as they share the work: bulk copies, loads and stores, for
+ * one token of this rank and as many from each of the others, in 1/1024, where tokens select experts
+ * evenly. A direct dispatch has senders alone.
+ */
+static uint32_t ep_ht_plan_senders(const struct ep_ht_operation *o, uint32_t warps)
+{
+	uint64_t r = o->shape.nranks, none = 1024, some, places, send, recv, n;
+
+	for (uint32_t k = 0; k < o->topk; k++) {
+		none = none * (r - 1) / r;
+	}
+	some = 1024 - none; /* that a token goes to a certain rank, */
+	places = o->layout == EP_HT_EXPERT_MAJOR ? 1024 * (uint64_t)o->topk / r
+						 : some; /* and there */
+	send = 1024 + (r - 1) * some + places;
+	recv = (r - 1) * (some + places);
+	n = (2 * warps * send + send + recv) / (2 * (send + recv));
+	return o->direct ? warps : (uint32_t)ep_max_u64(1, ep_min_u64(n, warps - 1));
+}
+
+static struct ep_ht_plan ep_ht_plan_route(const struct ep_ht_operation *o)
+{
+	uint32_t r = o->shape.nranks;
+	uint64_t blocks = ep_min_u64(o->device.max_blocks, EP_HT_ROUTE_BLOCKS);
+
+	return (struct ep_ht_plan){
+		.blocks = (uint32_t)ep_min_u64(blocks, ep_ht_chunks(o->shape.max_tokens)),
+		.threads = EP_HT_MAX_THREADS,
+		.shared_bytes = ep_ht_route_shared(r, r * o->shape.nlocal),
+	};
+}
+
+struct ep_ht_plan ep_ht_plan_make(const struct ep_ht_operation *o)
+{
+	struct ep_ht_plan p = { 0 };
+	uint64_t units;
+	uint32_t warps;
+
+	if (o->kind == EP_HT_ROUTE) {
+		return ep_ht_plan_route(o);
+	}
+	ep_ht_plan_parts(&p, o);
+	warps = ep_ht_plan_warps(o, p.part_bytes);
+	p.stage_parts = (uint32_t)ep_max_u64(1, ep_ht_plan_stage(o, warps, p.part_bytes));
+	p.threads = 32 * warps;
+	p.shared_bytes = ep_ht_stage_bytes(warps, p.stage_parts, p.part_bytes);
+	units = (uint64_t)o->shape.nranks * ep_ht_chunks(o->shape.max_tokens) * p.parts;
+	p.blocks =
+		(uint32_t)ep_min_u64(ep_min_u64(o->device.max_blocks, EP_GROUP_MAX_BLOCKS), units);
+	if (o->kind == EP_HT_COMBINE) {
+		p.lag = (uint32_t)ep_max_u64(1, ep_min_u64(o->ring_chunks / 2, EP_HT_MOST_LAG));
+	} else {
+		p.send_warps = ep_ht_plan_senders(o, warps);
+	}
+	return p;
+}
+
+bool ep_ht_plan_fits(const struct ep_ht_operation *o, const struct ep_ht_plan *p)
+{
+	return p->shared_bytes <= o->device.shared_bytes;
+}

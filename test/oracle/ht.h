@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * What high throughput must do, said a second time without a line of the library: where each row of
+ * a dispatch belongs, on every rank, and what a combine makes of rows that a function gives.
+ */
+#ifndef TEST_ORACLE_HT_H
+#define TEST_ORACLE_HT_H
+
+#include "oracle.h"
+
+struct oracle_ht {
+	struct oracle_problem p; /* prepared; its layout is not looked at */
+	int expert_major;        /* else flat */
+	uint32_t limit;          /* slots or places; 0: none */
+	int drop;                /* what is beyond the limit is dropped */
+	uint32_t alignment;      /* of zones; 0: 1 */
+};
+
+enum oracle_ht_kind {
+	ORACLE_HT_UNTOUCHED, /* nobody writes the row */
+	ORACLE_HT_ZERO,
+	ORACLE_HT_ROW
+};
+
+/* A row of a rank's output. */
+struct oracle_ht_row {
+	enum oracle_ht_kind kind;
+	uint32_t src, token;
+	int32_t expert; /* local; flat: -1 */
+};
+
+/* One rank's output. */
+struct oracle_ht_table {
+	uint32_t rank, nlocal;
+	uint64_t total;    /* what recv_total_counter says: also rows that are dropped */
+	uint64_t slots;    /* rows of tokens that come here, dropped ones too */
+	uint64_t count;    /* entries of rows[] */
+	int64_t *counters; /* [L] expert_counters */
+	int64_t *offsets;  /* [L] expert_offsets; flat: NULL */
+	struct oracle_ht_row *rows;
+};
+
+/* NULL: out of memory. */
+struct oracle_ht_table *oracle_ht_table_create(const struct oracle_ht *h, uint32_t rank);
+void oracle_ht_table_free(struct oracle_ht_table *t);
+
+/* The token's distinct experts on a rank, local and ascending, with their weights; the number. */
+uint32_t oracle_ht_local(const struct oracle_ht *h, uint32_t src, uint32_t token, uint32_t rank,
+			 int32_t *experts, float *weights);
+
+/* The experts' work: column c of row `row` of rank d. Exact in all types. */
+float oracle_ht_answer(const struct oracle_ht *h, uint32_t d, uint64_t row, uint32_t column);
+/* The gradient of the weight of entry j of that row. */
+float oracle_ht_gradient(const struct oracle_ht *h, uint32_t d, uint64_t row, uint32_t j);
+
+/*
+ * What combine gives for token `token` of `src`: the row as bytes of the problem's dtype. tables[d] is
+ * that of rank d.
+ */
+void oracle_ht_combined(const struct oracle_ht *h, struct oracle_ht_table *const *tables,
+			uint32_t src, uint32_t token, void *row);
+/* And for the gradients of its weights: [K]. */
+void oracle_ht_gradients(const struct oracle_ht *h, struct oracle_ht_table *const *tables,
+			 uint32_t src, uint32_t token, float *out);
+
+#endif

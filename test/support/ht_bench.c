@@ -1,0 +1,578 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Buffers, descriptors and calls of a high-throughput bench. */
+#include "support/ht_bench.h"
+
+#define GUARD 256 /* poisoned bytes behind each buffer */
+
+static ncclDataType_t float_type(enum oracle_dtype dtype)
+{
+	return dtype == ORACLE_BF16   ? ncclBfloat16
+	       : dtype == ORACLE_FP16 ? ncclFloat16
+				      : ncclFloat32;
+}
+
+static uint32_t float_bytes(enum oracle_dtype dtype)
+{
+	return dtype == ORACLE_FP32 ? 4 : 2;
+}
+
+static size_t combine_bytes(const struct oracle_ht *h)
+{
+	return (size_t)h->p.hidden * float_bytes(h->p.dtype);
+}
+
+ncclEpGroupConfig_t ht_group_config(const struct oracle_ht *h, uint32_t flags)
+{
+	ncclEpGroupConfig_t config = NCCL_EP_GROUP_CONFIG_INIT;
+	size_t row = oracle_input_bytes(&h->p) +
+		     (h->p.quant == ORACLE_QUANT_NONE ? 0 : 4 * oracle_scale_count(&h->p));
+
+	(void)flags;
+	config.algorithm = NCCL_EP_ALGO_HIGH_THROUGHPUT;
+	config.num_experts = h->p.experts;
+	config.max_dispatch_tokens_per_rank = h->p.max_tokens;
+	config.max_recv_tokens_per_rank = h->limit;
+	config.max_token_bytes = (uint32_t)(row > combine_bytes(h) ? row : combine_bytes(h));
+	config.timeout_ns = UINT64_C(60000000000);
+	config.overflow_policy = h->drop ? NCCL_EP_OVERFLOW_DROP : NCCL_EP_OVERFLOW_TRAP;
+	config.num_topk = h->p.topk;
+	return config;
+}
+
+static void describe(struct ht_tensor *d, ncclDataType_t type, unsigned int ndim, size_t n0,
+		     size_t n1)
+{
+	d->sizes[0] = n0;
+	d->sizes[1] = n1;
+	d->t.ndim = ndim;
+	d->t.datatype = type;
+	d->t.sizes = d->sizes;
+}
+
+static void poison(struct ht_tensor *d)
+{
+	NEED_CUDA(cudaMemset(d->data, ORACLE_POISON, d->bytes + GUARD));
+	NEED_CUDA(cudaStreamSynchronize(cudaStreamLegacy));
+}
+
+static void allocate(struct ht_bench *b, struct ht_tensor *d, size_t bytes, bool window)
+{
+	void *data;
+
+	memset(d, 0, sizeof(*d));
+	d->t = NCCL_EP_TENSOR_INIT;
+	d->bytes = bytes;
+	if (window && b->flags & HT_WINDOW) {
+		NEED_OK(ncclMemAlloc(&data, bytes + GUARD + 64));
+		NEED_OK(ncclCommWindowRegister(b->w->comm, data, bytes + GUARD + 64, &d->window,
+					       0));
+		d->t.win_hdl = d->window;
+		d->t.win_offset = 64;
+		d->data = (char *)data + 64;
+	} else {
+		NEED_CUDA(cudaMalloc(&data, bytes + GUARD));
+		d->t.data = d->data = data;
+	}
+	poison(d);
+}
+
+static void release(struct ht_bench *b, struct ht_tensor *d)
+{
+	if (d->window) {
+		NEED_OK(ncclCommWindowDeregister(b->w->comm, d->window));
+		NEED_OK(ncclMemFree(d->data - 64));
+	} else if (d->data) {
+		NEED_CUDA(cudaFree(d->data));
+	}
+	memset(d, 0, sizeof(*d));
+}
+
+static void *fetch(const struct ht_tensor *d)
+{
+	void *host = malloc(d->bytes + GUARD);
+
+	NEED(host);
+	NEED_CUDA(cudaMemcpy(host, d->data, d->bytes + GUARD, cudaMemcpyDeviceToHost));
+	return host;
+}
+
+static void upload(struct ht_tensor *d, const void *host, size_t bytes)
+{
+	if (bytes) {
+		NEED_CUDA(cudaMemcpy(d->data, host, bytes, cudaMemcpyHostToDevice));
+	}
+}
+
+static size_t scale_bytes(const struct oracle_ht *h)
+{
+	return h->p.quant == ORACLE_QUANT_NONE ? 0 : 4 * (size_t)oracle_scale_count(&h->p);
+}
+
+/* Rows that a tensor needs: all below the limit, or as many as any routing of the problem brings. */
+static uint64_t most_rows(const struct oracle_ht *h)
+{
+	const struct oracle_problem *p = &h->p;
+	uint64_t rows = (uint64_t)p->nranks * p->max_tokens, local = p->experts / p->nranks;
+
+	if (h->limit) {
+		return h->limit;
+	}
+	if (h->expert_major) {
+		rows *= p->topk < local ? p->topk : local;
+		rows += local * (h->alignment > 1 ? h->alignment - 1 : 0);
+	}
+	return rows;
+}
+
+void ht_open(struct ht_bench *b, struct world *w, ncclEpGroup_t group, const struct oracle_ht *h,
+	     uint32_t flags)
+{
+	const struct oracle_problem *p = &h->p;
+	ncclEpHandleConfig_t config = NCCL_EP_HANDLE_CONFIG_INIT;
+	ncclEpLayout_t layout = h->expert_major ? NCCL_EP_LAYOUT_EXPERT_MAJOR : NCCL_EP_LAYOUT_FLAT;
+	size_t most = p->max_tokens, rows = most_rows(h), local = p->experts / p->nranks, bytes = 0;
+	char why[128];
+
+	memset(b, 0, sizeof(*b));
+	b->w = w;
+	b->h = *h;
+	b->flags = flags;
+	b->group = group;
+	if (oracle_problem_prepare(&b->h.p, why, sizeof(why))) {
+		check_fail(__FILE__, __LINE__, "%s", why);
+		exit(1);
+	}
+	allocate(b, &b->ids, most * p->topk * 8, false);
+	allocate(b, &b->in_tokens, most * oracle_input_bytes(p), false);
+	allocate(b, &b->in_scales, most * scale_bytes(h), false);
+	allocate(b, &b->weights, most * p->topk * 4, false);
+	allocate(b, &b->out_tokens, rows * oracle_input_bytes(p), true);
+	allocate(b, &b->out_scales, rows * scale_bytes(h), true);
+	allocate(b, &b->out_weights, rows * p->topk * 4, false);
+	allocate(b, &b->out_idx, rows * p->topk * 8, false);
+	allocate(b, &b->combine_in, rows * combine_bytes(h), true);
+	allocate(b, &b->combine_out, most * combine_bytes(h), false);
+	allocate(b, &b->in_gradients, rows * p->topk * 4, false);
+	allocate(b, &b->out_gradients, most * p->topk * 4, false);
+	allocate(b, &b->counters, local * 8, false);
+	allocate(b, &b->offsets, local * 8, false);
+	allocate(b, &b->total, 8, false);
+	config.dispatch_output_per_expert_alignment = h->alignment;
+	if (flags & HT_OWN_MEM) {
+		NEED_OK(ncclEpHandleMemSize(group, layout, &config, &bytes, (int)p->topk));
+		allocate(b, &b->mem, bytes, false);
+		describe(&b->mem, ncclUint8, 1, bytes, 0);
+	}
+	NEED_OK(ncclEpInitHandle(&b->handle, group, layout, &config, (int)p->topk,
+				 flags & HT_OWN_MEM ? &b->mem.t : NULL));
+	ht_load(b, p->seed, p->tokens);
+}
+
+void ht_reopen(struct ht_bench *b)
+{
+	ncclEpHandleConfig_t config = NCCL_EP_HANDLE_CONFIG_INIT;
+
+	config.dispatch_output_per_expert_alignment = b->h.alignment;
+	OK(ncclEpHandleDestroy(b->handle));
+	NEED_OK(ncclEpInitHandle(&b->handle, b->group,
+				 b->h.expert_major ? NCCL_EP_LAYOUT_EXPERT_MAJOR
+						   : NCCL_EP_LAYOUT_FLAT,
+				 &config, (int)b->h.p.topk, &b->mem.t));
+}
+
+static void free_tables(struct ht_bench *b)
+{
+	for (int r = 0; r < b->w->nranks; r++) {
+		oracle_ht_table_free(b->tables[r]);
+		b->tables[r] = NULL;
+	}
+}
+
+void ht_close(struct ht_bench *b)
+{
+	struct ht_tensor *all[] = { &b->mem,           &b->ids,         &b->in_tokens,
+				    &b->in_scales,     &b->weights,     &b->out_tokens,
+				    &b->out_scales,    &b->out_weights, &b->out_idx,
+				    &b->combine_in,    &b->combine_out, &b->in_gradients,
+				    &b->out_gradients, &b->counters,    &b->offsets,
+				    &b->total };
+
+	OK(ncclEpHandleDestroy(b->handle));
+	NEED_CUDA(cudaStreamSynchronize(b->w->stream));
+	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+		release(b, all[i]);
+	}
+	free_tables(b);
+	oracle_problem_free(&b->h.p);
+}
+
+/* ---- inputs ---- */
+
+static void load_ids(struct ht_bench *b)
+{
+	const struct oracle_problem *p = &b->h.p;
+	size_t n = (size_t)b->tokens * p->topk;
+	int64_t *wide = calloc(n + 1, 8);
+	int32_t *ids = calloc(n + ORACLE_MAX_TOPK, 4);
+	float *weights = calloc(n + 1, 4);
+
+	for (uint32_t t = 0; t < b->tokens; t++) {
+		oracle_route(p, (uint32_t)b->w->rank, t, ids + (size_t)t * p->topk);
+		oracle_weights(p, (uint32_t)b->w->rank, t, weights + (size_t)t * p->topk);
+	}
+	for (size_t i = 0; i < n; i++) {
+		wide[i] = ids[i];
+	}
+	upload(&b->ids, b->flags & HT_IDS64 ? (void *)wide : ids,
+	       n * (b->flags & HT_IDS64 ? 8 : 4));
+	upload(&b->weights, weights, n * 4);
+	free(wide);
+	free(ids);
+	free(weights);
+}
+
+static void load_rows(struct ht_bench *b)
+{
+	const struct oracle_problem *p = &b->h.p;
+	size_t row = oracle_input_bytes(p), scale = scale_bytes(&b->h);
+	char *rows = malloc(b->tokens * row + 1), *scales = malloc(b->tokens * scale + 1);
+
+	for (uint32_t t = 0; t < b->tokens; t++) {
+		oracle_input_row(p, (uint32_t)b->w->rank, t, rows + t * row);
+		if (scale) {
+			oracle_input_scales(p, (uint32_t)b->w->rank, t,
+					    (float *)(scales + t * scale));
+		}
+	}
+	upload(&b->in_tokens, rows, b->tokens * row);
+	upload(&b->in_scales, scales, b->tokens * scale);
+	free(rows);
+	free(scales);
+}
+
+static void describe_all(struct ht_bench *b)
+{
+	const struct oracle_ht *h = &b->h;
+	const struct oracle_problem *p = &h->p;
+	ncclDataType_t type = float_type(p->dtype);
+	ncclDataType_t copied = p->quant == ORACLE_QUANT_NONE ? type : ncclFloat8e4m3;
+	ncclDataType_t whole = b->flags & HT_COUNTER64 ? ncclInt64 : ncclInt32;
+	size_t scales = oracle_scale_count(p), local = p->experts / p->nranks, rows = b->rows;
+
+	describe(&b->ids, b->flags & HT_IDS64 ? ncclInt64 : ncclInt32, 2, b->tokens, p->topk);
+	describe(&b->in_tokens, copied, 2, b->tokens, p->hidden);
+	describe(&b->in_scales, ncclFloat32, 2, b->tokens, scales);
+	describe(&b->weights, ncclFloat32, 2, b->tokens, p->topk);
+	describe(&b->out_tokens, copied, 2, rows, p->hidden);
+	describe(&b->out_scales, ncclFloat32, 2, rows, scales);
+	describe(&b->out_weights, ncclFloat32, h->expert_major ? 1 : 2, rows, p->topk);
+	describe(&b->out_idx, ncclInt64, 2, rows, p->topk);
+	describe(&b->combine_in, type, 2, rows, p->hidden);
+	describe(&b->combine_out, type, 2, b->tokens, p->hidden);
+	describe(&b->in_gradients, ncclFloat32, h->expert_major ? 1 : 2, rows, p->topk);
+	describe(&b->out_gradients, ncclFloat32, 2, b->tokens, p->topk);
+	describe(&b->counters, h->expert_major ? whole : ncclInt32, 1, local, 0);
+	describe(&b->offsets, whole, 1, local, 0);
+	describe(&b->total, whole, 1, 1, 0);
+}
+
+void ht_load(struct ht_bench *b, uint64_t seed, uint32_t tokens)
+{
+	free_tables(b);
+	b->h.p.seed = seed;
+	b->h.p.tokens = tokens;
+	b->tokens = oracle_tokens(&b->h.p, (uint32_t)b->w->rank);
+	for (uint32_t r = 0; r < b->h.p.nranks; r++) {
+		b->tables[r] = oracle_ht_table_create(&b->h, r);
+		NEED(b->tables[r]);
+	}
+	b->rows = b->h.limit ? b->h.limit : b->tables[b->w->rank]->total;
+	load_ids(b);
+	load_rows(b);
+	describe_all(b);
+}
+
+void ht_poison(struct ht_bench *b)
+{
+	struct ht_tensor *all[] = { &b->out_tokens,   &b->out_scales,    &b->out_weights,
+				    &b->out_idx,      &b->combine_in,    &b->combine_out,
+				    &b->in_gradients, &b->out_gradients, &b->counters,
+				    &b->offsets,      &b->total };
+
+	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+		poison(all[i]);
+	}
+}
+
+void ht_expert_work(struct ht_bench *b)
+{
+	const struct oracle_ht_table *t = b->tables[b->w->rank];
+	const struct oracle_problem *p = &b->h.p;
+	size_t row = combine_bytes(&b->h), wide = b->h.expert_major ? 1 : p->topk;
+	char *rows = fetch(&b->combine_in);
+	float *gradients = fetch(&b->in_gradients);
+
+	for (uint64_t i = 0; i < t->count; i++) {
+		if (t->rows[i].kind != ORACLE_HT_ROW) {
+			continue; /* poison, which nobody may read */
+		}
+		for (uint32_t c = 0; c < p->hidden; c++) {
+			oracle_store(p->dtype, rows + i * row, c,
+				     oracle_ht_answer(&b->h, t->rank, i, c));
+		}
+		for (uint32_t j = 0; j < wide; j++) {
+			gradients[i * wide + j] = oracle_ht_gradient(&b->h, t->rank, i, j);
+		}
+	}
+	upload(&b->combine_in, rows, b->rows * row);
+	upload(&b->in_gradients, gradients, b->rows * wide * 4);
+	free(rows);
+	free(gradients);
+}
+
+/* ---- calls ---- */
+
+ncclResult_t ht_update(struct ht_bench *b, cudaStream_t stream)
+{
+	ncclEpLayoutInfo_t info = NCCL_EP_LAYOUT_INFO_INIT;
+
+	info.expert_counters = &b->counters.t;
+	info.expert_offsets = b->h.expert_major ? &b->offsets.t : NULL;
+	info.recv_total_counter = &b->total.t;
+	return ncclEpUpdateHandle(b->handle, &b->ids.t, &info, stream);
+}
+
+ncclResult_t ht_dispatch(struct ht_bench *b, bool backward, cudaStream_t stream)
+{
+	ncclEpDispatchInputs_t in = NCCL_EP_DISPATCH_INPUTS_INIT;
+	ncclEpDispatchOutputs_t out = NCCL_EP_DISPATCH_OUTPUTS_INIT;
+	ncclEpLayoutInfo_t info = NCCL_EP_LAYOUT_INFO_INIT;
+	ncclEpDispatchConfig_t config = NCCL_EP_DISPATCH_CONFIG_INIT;
+
+	in.tokens = &b->in_tokens.t;
+	out.tokens = &b->out_tokens.t;
+	config.pass_direction = backward ? NCCL_EP_BWD_PASS : NCCL_EP_FWD_PASS;
+	if (b->h.p.quant != ORACLE_QUANT_NONE) {
+		config.quant_recipe = NCCL_EP_DISP_QUANT_FWD;
+		in.scales = &b->in_scales.t;
+		out.scales = &b->out_scales.t;
+	}
+	if (!backward) {
+		in.topk_weights = &b->weights.t;
+		out.topk_weights = &b->out_weights.t;
+		out.topk_idx = b->h.expert_major ? NULL : &b->out_idx.t;
+	}
+	info.recv_topk_idx_kind = b->flags & HT_GLOBAL ? NCCL_EP_EXPERT_ID_GLOBAL
+						       : NCCL_EP_EXPERT_ID_AUTO;
+	return ncclEpDispatch(b->handle, &in, &out, &info, &config, stream);
+}
+
+ncclResult_t ht_combine(struct ht_bench *b, bool backward, cudaStream_t stream)
+{
+	ncclEpCombineInputs_t in = NCCL_EP_COMBINE_INPUTS_INIT;
+	ncclEpCombineOutputs_t out = NCCL_EP_COMBINE_OUTPUTS_INIT;
+	ncclEpCombineConfig_t config = NCCL_EP_COMBINE_CONFIG_INIT;
+
+	in.tokens = &b->combine_in.t;
+	out.tokens = &b->combine_out.t;
+	if (backward) {
+		config.pass_direction = NCCL_EP_BWD_PASS;
+		in.topk_weights = &b->in_gradients.t;
+		out.topk_weights = &b->out_gradients.t;
+	}
+	return ncclEpCombine(b->handle, &in, &out, backward ? &config : NULL, stream);
+}
+
+/* ---- checks ---- */
+
+static int64_t whole(const struct ht_tensor *d, const void *host, size_t i)
+{
+	return d->t.datatype == ncclInt64 ? ((const int64_t *)host)[i] : ((const int32_t *)host)[i];
+}
+
+void ht_check_counters(struct ht_bench *b)
+{
+	const struct oracle_ht_table *t = b->tables[b->w->rank];
+	void *counters = fetch(&b->counters), *offsets = fetch(&b->offsets);
+	void *total = fetch(&b->total);
+
+	CHECK_INT(whole(&b->total, total, 0), t->total);
+	for (uint32_t e = 0; e < t->nlocal; e++) {
+		CHECK(whole(&b->counters, counters, e) == t->counters[e],
+		      "expert %u: %lld, not %lld", e, (long long)whole(&b->counters, counters, e),
+		      (long long)t->counters[e]);
+		if (b->h.expert_major) {
+			CHECK(whole(&b->offsets, offsets, e) == t->offsets[e],
+			      "expert %u: offset %lld, not %lld", e,
+			      (long long)whole(&b->offsets, offsets, e), (long long)t->offsets[e]);
+		}
+	}
+	free(counters);
+	free(offsets);
+	free(total);
+}
+
+static bool all_bytes(const void *p, int value, size_t n)
+{
+	const unsigned char *c = p;
+
+	for (size_t i = 0; i < n; i++) {
+		if (c[i] != value) {
+			return false;
+		}
+	}
+	return true;
+}
+
+static void check_guard(const struct ht_tensor *d, const char *host, size_t used, const char *name)
+{
+	CHECK(all_bytes(host + used, ORACLE_POISON, d->bytes + GUARD - used),
+	      "bytes behind %s were written", name);
+}
+
+/* One row of tokens or scales; `expected` is what a row that comes holds. */
+static void check_row(enum oracle_ht_kind kind, const char *got, const void *expected, size_t bytes,
+		      const char *name, uint64_t i, const struct oracle_ht_row *r)
+{
+	bool right = kind == ORACLE_HT_ROW    ? !memcmp(got, expected, bytes)
+		     : kind == ORACLE_HT_ZERO ? all_bytes(got, 0, bytes)
+					      : all_bytes(got, ORACLE_POISON, bytes);
+
+	CHECK(right, "%s: row %llu, which is %s (token %u of rank %u)", name, (unsigned long long)i,
+	      kind == ORACLE_HT_ROW    ? "a token's"
+	      : kind == ORACLE_HT_ZERO ? "zeros"
+				       : "nobody's",
+	      r->token, r->src);
+}
+
+static void check_weights(struct ht_bench *b, const struct oracle_ht_table *t, uint64_t i,
+			  const float *weights, const int64_t *idx)
+{
+	const struct oracle_ht_row *r = &t->rows[i];
+	int64_t base = b->flags & HT_GLOBAL ? (int64_t)(t->rank * t->nlocal) : 0;
+	int32_t experts[ORACLE_MAX_TOPK];
+	float w[ORACLE_MAX_TOPK];
+	uint32_t n = 0, topk = b->h.p.topk;
+
+	if (r->kind == ORACLE_HT_ROW) {
+		n = oracle_ht_local(&b->h, r->src, r->token, t->rank, experts, w);
+	}
+	if (b->h.expert_major) {
+		float want = 0;
+
+		for (uint32_t j = 0; j < n; j++) {
+			want = experts[j] == r->expert ? w[j] : want;
+		}
+		CHECK(r->kind == ORACLE_HT_UNTOUCHED || weights[i] == want,
+		      "weight of row %llu: %g, not %g", (unsigned long long)i, (double)weights[i],
+		      (double)want);
+		return;
+	}
+	for (uint32_t k = 0; k < topk; k++) {
+		int64_t want = k < n ? experts[k] + base : -1;
+		float weight = k < n ? w[k] : 0;
+
+		CHECK(idx[i * topk + k] == want && weights[i * topk + k] == weight,
+		      "row %llu, entry %u: expert %lld with weight %g, not %lld with %g",
+		      (unsigned long long)i, k, (long long)idx[i * topk + k],
+		      (double)weights[i * topk + k], (long long)want, (double)weight);
+	}
+}
+
+void ht_check_dispatch(struct ht_bench *b, bool backward)
+{
+	const struct oracle_ht_table *t = b->tables[b->w->rank];
+	const struct oracle_problem *p = &b->h.p;
+	size_t row = oracle_input_bytes(p), scale = scale_bytes(&b->h);
+	char *tokens = fetch(&b->out_tokens), *scales = fetch(&b->out_scales);
+	float *weights = fetch(&b->out_weights);
+	int64_t *idx = fetch(&b->out_idx);
+	char *want = malloc(row + scale + 16);
+	int before = check_failures();
+
+	for (uint64_t i = 0; i < t->count && check_failures() < before + 5; i++) {
+		const struct oracle_ht_row *r = &t->rows[i];
+
+		if (r->kind == ORACLE_HT_ROW) {
+			oracle_input_row(p, r->src, r->token, want);
+		}
+		check_row(r->kind, tokens + i * row, want, row, "tokens", i, r);
+		if (scale) {
+			if (r->kind == ORACLE_HT_ROW) {
+				oracle_input_scales(p, r->src, r->token, (float *)want);
+			}
+			check_row(r->kind, scales + i * scale, want, scale, "scales", i, r);
+		}
+		if (!backward) {
+			check_weights(b, t, i, weights, idx);
+		}
+	}
+	check_guard(&b->out_tokens, tokens, t->count * row, "outputs->tokens");
+	check_guard(&b->out_scales, scales, t->count * scale, "outputs->scales");
+	check_guard(&b->out_weights, (char *)weights,
+		    backward ? 0 : t->count * 4 * (b->h.expert_major ? 1 : p->topk),
+		    "outputs->topk_weights");
+	check_guard(&b->out_idx, (char *)idx,
+		    backward || b->h.expert_major ? 0 : t->count * 8 * p->topk,
+		    "outputs->topk_idx");
+	free(tokens);
+	free(scales);
+	free(weights);
+	free(idx);
+	free(want);
+}
+
+void ht_check_combine(struct ht_bench *b, bool backward)
+{
+	const struct oracle_problem *p = &b->h.p;
+	size_t row = combine_bytes(&b->h);
+	char *out = fetch(&b->combine_out), *want = malloc(row);
+	float *gradients = fetch(&b->out_gradients), expected[ORACLE_MAX_TOPK];
+	int before = check_failures();
+
+	for (uint32_t i = 0; i < b->tokens && check_failures() < before + 5; i++) {
+		oracle_ht_combined(&b->h, b->tables, (uint32_t)b->w->rank, i, want);
+		CHECK(!memcmp(out + i * row, want, row), "token %u: first element %g, not %g", i,
+		      (double)oracle_load(p->dtype, out + i * row, 0),
+		      (double)oracle_load(p->dtype, want, 0));
+		if (!backward) {
+			continue;
+		}
+		oracle_ht_gradients(&b->h, b->tables, (uint32_t)b->w->rank, i, expected);
+		for (uint32_t k = 0; k < p->topk; k++) {
+			CHECK(gradients[i * p->topk + k] == expected[k],
+			      "token %u, k %u: gradient %g, not %g", i, k,
+			      (double)gradients[i * p->topk + k], (double)expected[k]);
+		}
+	}
+	check_guard(&b->combine_out, out, b->tokens * row, "outputs->tokens of combine");
+	check_guard(&b->out_gradients, (char *)gradients,
+		    backward ? (size_t)b->tokens * p->topk * 4 : 0, "gradients");
+	free(out);
+	free(want);
+	free(gradients);
+}
+
+void ht_step(struct ht_bench *b)
+{
+	ht_poison(b);
+	NEED_OK(ht_update(b, b->w->stream));
+	for (int backward = 0; backward < 2; backward++) {
+		NEED_OK(ht_dispatch(b, backward, b->w->stream));
+		NEED_CUDA(cudaStreamSynchronize(b->w->stream));
+		if (!backward) {
+			ht_check_counters(b);
+		}
+		ht_check_dispatch(b, backward);
+		if (b->h.p.quant == ORACLE_QUANT_NONE) {
+			ht_expert_work(b);
+			NEED_OK(ht_combine(b, backward, b->w->stream));
+			NEED_CUDA(cudaStreamSynchronize(b->w->stream));
+			ht_check_combine(b, backward);
+		}
+		/* the other ranks read windows until their combine is over */
+		world_meet(b->w);
+		ht_poison(b);
+		world_meet(b->w);
+	}
+}

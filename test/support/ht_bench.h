@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * One high-throughput handle with all that its operations need on one rank: buffers, descriptors,
+ * and the oracle's tables of all ranks.
+ */
+#ifndef TEST_SUPPORT_HT_BENCH_H
+#define TEST_SUPPORT_HT_BENCH_H
+
+#include "oracle/ht.h"
+#include "support/world.h"
+
+enum ht_flags {
+	HT_IDS64 = 1 << 0,
+	HT_WINDOW = 1 << 1,   /* received rows lie in windows, given by window alone */
+	HT_OWN_MEM = 1 << 2,  /* handle_mem from the caller */
+	HT_GLOBAL = 1 << 3,   /* topk_idx as global ids */
+	HT_COUNTER64 = 1 << 4 /* integer outputs are int64 (not the counters of the flat layout) */
+};
+
+struct ht_tensor {
+	ncclEpTensor_t t;
+	size_t sizes[2];
+	char *data;
+	size_t bytes; /* of the buffer, behind which a guard lies */
+	ncclWindow_t window;
+};
+
+struct ht_bench {
+	struct world *w;
+	struct oracle_ht h;
+	struct oracle_ht_table *tables[WORLD_MAX];
+	uint32_t flags;
+	uint32_t tokens;
+	uint64_t rows; /* of the tensors with received rows */
+	ncclEpGroup_t group;
+	ncclEpHandle_t handle;
+	struct ht_tensor mem, ids, in_tokens, in_scales, weights;
+	struct ht_tensor out_tokens, out_scales, out_weights, out_idx;
+	struct ht_tensor combine_in, combine_out, in_gradients, out_gradients;
+	struct ht_tensor counters, offsets, total;
+};
+
+ncclEpGroupConfig_t ht_group_config(const struct oracle_ht *h, uint32_t flags);
+
+/* Handle and buffers. The problem is copied. */
+void ht_open(struct ht_bench *b, struct world *w, ncclEpGroup_t group, const struct oracle_ht *h,
+	     uint32_t flags);
+void ht_close(struct ht_bench *b);
+
+/* New routing and inputs: seed and number of tokens. ht_open() has done that for the problem's. */
+void ht_load(struct ht_bench *b, uint64_t seed, uint32_t tokens);
+/* Another handle on the same memory, without routing (HT_OWN_MEM). */
+void ht_reopen(struct ht_bench *b);
+
+ncclResult_t ht_update(struct ht_bench *b, cudaStream_t stream);
+ncclResult_t ht_dispatch(struct ht_bench *b, bool backward, cudaStream_t stream);
+ncclResult_t ht_combine(struct ht_bench *b, bool backward, cudaStream_t stream);
+
+/* Fills what the next operation writes with ORACLE_POISON. */
+void ht_poison(struct ht_bench *b);
+/* After the stream is idle. They report through check_fail. */
+void ht_check_counters(struct ht_bench *b);
+void ht_check_dispatch(struct ht_bench *b, bool backward);
+void ht_check_combine(struct ht_bench *b, bool backward);
+/* Experts' results and gradients, where the oracle says that rows are. */
+void ht_expert_work(struct ht_bench *b);
+
+/* All of it: update, forward pair, backward pair, each checked. */
+void ht_step(struct ht_bench *b);
+
+#endif

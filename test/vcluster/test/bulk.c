@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Bulk copies: rows arrive whole through buffers used again and again, and each mistake is found. */
+#include "child.h"
+#include "kernels_bulk.h"
+
+#define TIMEOUT_NS 20000000000ull
+
+/* How a run looks to the host. */
+struct run {
+	void (*kernel)(void);
+	uint32_t blocks, warps;
+	uint32_t bytes, rows, nbuffers, add, mistake;
+	uint64_t timeout_ns;
+};
+
+struct memory {
+	size_t in, out; /* bytes */
+	uint32_t *from, *to, *seen;
+	struct test_bulk_args args;
+};
+
+/* Rows differ from each other, and in each word. */
+static uint32_t word_of(size_t i)
+{
+	return (uint32_t)i * 2654435761u + 12345;
+}
+
+static void memory_make(const struct run *run, struct memory *m)
+{
+	uint32_t moved = run->kernel == test_bulk_rows ? run->rows * run->blocks * run->warps
+						       : run->rows;
+
+	memset(m, 0, sizeof(*m));
+	m->in = (size_t)moved * run->bytes;
+	m->out = run->kernel == test_bulk_pipe ? (size_t)moved * (run->warps - 1) * 4 : m->in;
+	m->from = malloc(m->in);
+	m->seen = malloc(m->out);
+	NEED(!m->from || !m->seen);
+	for (size_t i = 0; i < m->in / 4; i++) {
+		m->from[i] = word_of(i);
+	}
+	NEED(cudaMalloc((void **)&m->args.from, m->in));
+	NEED(cudaMalloc((void **)&m->args.to, m->out + 64));
+	NEED(cudaMalloc((void **)&m->args.mail, m->in));
+	NEED(cudaMalloc((void **)&m->args.flag, 16));
+	OK(cudaMemcpy((void *)m->args.from, m->from, m->in, cudaMemcpyHostToDevice));
+	OK(cudaMemset(m->args.to, 0, m->out));
+	OK(cudaMemset(m->args.mail, 0, m->in));
+	OK(cudaMemset(m->args.flag, 0, 16));
+	m->args.late = m->args.flag + 2;
+	m->args.timeout_ns = run->timeout_ns;
+	m->args.bytes = run->bytes;
+	m->args.rows = run->rows;
+	m->args.nbuffers = run->nbuffers;
+	m->args.add = run->add;
+	m->args.mistake = run->mistake;
+}
+
+static void memory_free(struct memory *m)
+{
+	OK(cudaFree((void *)m->args.from));
+	OK(cudaFree(m->args.to));
+	OK(cudaFree(m->args.mail));
+	OK(cudaFree(m->args.flag));
+	free(m->from);
+	free(m->seen);
+}
+
+/* Words of the output that are not what the host computes. */
+static size_t memory_wrong(const struct run *run, const struct memory *m)
+{
+	size_t wrong = 0, words = run->bytes / 4;
+	uint32_t readers = run->warps - 1;
+
+	if (run->kernel != test_bulk_pipe) {
+		for (size_t i = 0; i < m->out / 4; i++) {
+			wrong += m->seen[i] != m->from[i] + run->add;
+		}
+		return wrong;
+	}
+	for (uint32_t k = 0; k < run->rows; k++) {
+		uint32_t sum = 0;
+
+		for (size_t i = 0; i < words; i++) {
+			sum += m->from[k * words + i];
+		}
+		for (uint32_t r = 0; r < readers; r++) {
+			wrong += m->seen[k * readers + r] != sum;
+		}
+	}
+	return wrong;
+}
+
+/* Returns how many words are wrong; *late: how many warps gave up. */
+static size_t run_kernel(const struct run *run, uint32_t *late)
+{
+	uint32_t warps = run->kernel == test_bulk_rows ? run->warps : 1;
+	size_t shared = (size_t)warps * run->nbuffers * run->bytes, wrong;
+	struct memory m;
+
+	memory_make(run, &m);
+	OK(cudaFuncSetAttribute((const void *)run->kernel,
+				cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
+	OK(test_launch(run->kernel, run->blocks, run->warps * 32, &m.args, shared, NULL));
+	OK(cudaDeviceSynchronize());
+	OK(cudaMemcpy(m.seen, m.args.to, m.out, cudaMemcpyDeviceToHost));
+	OK(cudaMemcpy(late, m.args.late, sizeof(*late), cudaMemcpyDeviceToHost));
+	wrong = memory_wrong(run, &m);
+	memory_free(&m);
+	return wrong;
+}
+
+static void test_right(void)
+{
+	static const struct run runs[] = {
+		{ test_bulk_rows, 2, 4, 16, 9, 2, 0, 0, TIMEOUT_NS },
+		{ test_bulk_rows, 2, 4, 496, 9, 3, 0, 0, TIMEOUT_NS },
+		{ test_bulk_rows, 2, 3, 528, 9, 3, 1, 0, TIMEOUT_NS },
+		{ test_bulk_rows, 1, 4, 4096, 5, 4, 1, 0, TIMEOUT_NS },
+		{ test_bulk_rows, 2, 4, 16384, 7, 3, 0, 0, TIMEOUT_NS },
+		{ test_bulk_pipe, 1, 4, 1792, 17, 3, 0, 0, TIMEOUT_NS },
+		{ test_bulk_pipe, 1, 2, 16, 9, 4, 0, 0, TIMEOUT_NS },
+		{ test_bulk_flag, 2, 2, 2048, 9, 1, 0, 0, TIMEOUT_NS },
+	};
+
+	for (size_t i = 0; i < sizeof(runs) / sizeof(*runs); i++) {
+		uint32_t late;
+		size_t wrong = run_kernel(&runs[i], &late);
+
+		if (wrong || late) {
+			fprintf(stderr, "run %zu: %zu words are wrong, %u warps gave up\n", i,
+				wrong, late);
+			test_failures++;
+		}
+	}
+}
+
+static const struct run rows = { test_bulk_rows, 1, 2, 512, 6, 2, 1, 0, TIMEOUT_NS };
+static const struct run many = { test_bulk_pipe, 1, 3, 512, 6, 2, 0, 0, TIMEOUT_NS };
+/* No buffer is used twice. */
+static const struct run once = { test_bulk_pipe, 1, 3, 512, 2, 2, 0, 0, TIMEOUT_NS };
+static const struct run flag = { test_bulk_flag, 2, 2, 512, 4, 1, 0, 0, TIMEOUT_NS };
+#define WRONG_DATA 3
+#define GAVE_UP 4
+
+static const struct mistake {
+	uint32_t what;
+	const struct run *run;
+	int code;
+	const char *text;
+} mistakes[] = {
+	{ BULK_WAIT_LOAD, &rows, 87, "where a bulk load is under way that nobody has waited for" },
+	{ BULK_PARITY, &rows, 87, "where a bulk load is under way that nobody has waited for" },
+	{ BULK_WAIT_READ, &rows, 87, "may still be reading: no ep_bulk_wait_read()" },
+	{ BULK_WRITES_EARLY, &rows, 87, "wrote shared memory at 0x" },
+	{ BULK_COMMIT, &rows, 87, "may still be reading: no ep_bulk_wait_read()" },
+	{ BULK_FENCE_SHARED, &rows, 87,
+	  "that threads have written, and no ep_bulk_fence_shared()" },
+	{ BULK_ANNOUNCED, &rows, 87, "have announced 528 bytes, and its loads bring 512" },
+	{ BULK_LATE_LOAD, &rows, 87, "have announced 512 bytes, and its loads bring 0" },
+	{ BULK_SIZE, &rows, 87, "of 508 bytes: all three must be multiples of 16" },
+	{ BULK_NOTHING, &rows, 87, "there must be something to copy" },
+	{ BULK_ALIGNMENT, &rows, 87, "of 512 bytes: all three must be multiples of 16" },
+	{ BULK_OUTSIDE, &rows, 87, "its shared side is not in the 2048 bytes of dynamic shared" },
+	{ BULK_INIT, &rows, 87, "which is no barrier: ep_mbar_init() makes one" },
+	{ BULK_INIT_TWICE, &rows, 87, "which is a barrier: ep_mbar_inval() first" },
+	{ BULK_FENCE_INIT, &rows, 87, "without ep_mbar_fence_init() behind it" },
+	{ BULK_ARRIVALS, &rows, 86, "polls for bulk of peer 5" },
+	{ BULK_LANES, &rows, 87, "with other arguments than" },
+	{ BULK_LEAVES_STORE, &rows, 87, "has not waited for a bulk store of 512 bytes" },
+	{ BULK_LEAVES_LOAD, &rows, 87, "nobody has waited for a bulk load of 512 bytes" },
+	{ BULK_EMPTY, &many, 87, "a bulk load to 0x" },
+	{ BULK_PIPE_WAIT, &once, WRONG_DATA, "words are wrong" },
+	{ BULK_PIPE_PARITY, &once, WRONG_DATA, "words are wrong" },
+	{ BULK_ARRIVES_TWICE, &many, 87, "barrier 2: comes to it again while" },
+	{ BULK_FLAG_EARLY, &flag, WRONG_DATA, "words are wrong" },
+	{ BULK_FENCE_GLOBAL, &flag, 87, "and no ep_bulk_fence_global() between them" },
+};
+
+#define MISTAKES (sizeof(mistakes) / sizeof(*mistakes))
+
+static int child(size_t i)
+{
+	struct run run = *mistakes[i].run;
+	uint32_t late;
+	size_t wrong;
+
+	run.mistake = mistakes[i].what;
+	wrong = run_kernel(&run, &late);
+	printf("%zu words are wrong, %u warps gave up\n", wrong, late);
+	return test_failures ? 1 : late ? GAVE_UP : wrong ? WRONG_DATA : 0;
+}
+
+static void test_mistakes(char *program)
+{
+	/* Copies are as late as can be: a race detector would end some of these first. */
+	static const char *const env[] = { "VC_SEED=0", "VC_WATCHDOG_S=1",
+					   "TSAN_OPTIONS=exitcode=0:report_bugs=0", NULL };
+	static char text[CHILD_TEXT];
+
+	for (size_t i = 0; i < MISTAKES; i++) {
+		char number[16];
+		char *args[] = { program, number, NULL };
+		int status;
+
+		snprintf(number, sizeof(number), "%zu", i);
+		status = child_run(args, env, text);
+		if (!WIFEXITED(status) || WEXITSTATUS(status) != mistakes[i].code) {
+			fprintf(stderr, "mistake %u: wait status %#x, should be exit %d:\n%s\n",
+				mistakes[i].what, (unsigned int)status, mistakes[i].code, text);
+			test_failures++;
+		}
+		CHECK_TEXT(text, mistakes[i].text);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	if (argc > 1) {
+		return child((size_t)atoi(argv[1]));
+	}
+	test_right();
+	test_mistakes(argv[0]);
+	return test_result();
+}
