@@ -27,6 +27,9 @@ EP_DEV void ep_ht_route_count(const struct ep_ht_route_args &a, const struct ep_
 {
 	uint64_t *words = ep_ht_block_words(a.c, t, ep_block());
 
+	if (ep_tid() == ep_nthreads() - 1) {
+		ep_st_word(words + t.columns, t.end - t.begin, op.epoch);
+	}
 	for (uint32_t w0 = t.begin;; w0 += t.span) {
 		bool last = w0 + t.span >= t.end;
 
@@ -68,11 +71,15 @@ EP_DEV void ep_ht_route_place(const struct ep_ht_route_args &a, const struct ep_
 			for (uint32_t i = ep_tid(); i < ids; i += ep_nthreads()) {
 				ep_ht_sel_place(a, t, w0, i, e0);
 			}
+			ep_block_sync();
 			if (!whole) {
-				ep_block_sync();
-				ep_ht_columns_add(t, op, e0, e0 + t.window >= experts, t.first,
-						  NULL);
+				ep_ht_columns_add(t, op, e0, false, t.first, NULL);
 			}
+		}
+		ep_ht_span_push(a, t, w0);
+		if (!whole) {
+			ep_block_sync();
+			ep_ht_columns_add(t, op, t.experts, true, t.first, NULL);
 		}
 	}
 }
@@ -82,13 +89,13 @@ EP_DEV bool ep_ht_route_exchange(const struct ep_ht_route_args &a, const struct 
 				 const struct ep_ht_route &t, uint32_t *failed)
 {
 	const struct ep_ht_common &c = a.c;
+	bool ok = ep_ht_blocks_sum(c, op, t);
 	uint32_t over;
 
-	for (uint32_t d = ep_tid(); ep_block() == 0 && d < c.g.nranks; d += ep_nthreads()) {
-		ep_st_word(ep_ht_form_word(c, op, ep_heap_of(c.g, d), c.g.rank), c.form, op.epoch);
+	if (ep_warp() == ep_nwarps() - 1) { /* others may have more counts to await */
+		ok = ep_ht_forms_wait(c, op) && ok;
 	}
-	if (!ep_ht_blocks_sum(c, op, t) || !ep_ht_ranks_sum(c, op, t) ||
-	    !ep_ht_forms_agree(c, op)) {
+	if (!ok || !ep_ht_ranks_sum(c, op, t)) {
 		ep_shared_or_u32(failed, 1);
 	}
 	ep_block_sync();
@@ -129,6 +136,8 @@ EP_KERNEL(ep_ht_route_kernel, ep_ht_route_args, EP_HT_MAX_THREADS)
 	op = ep_step_make(c.launch, found, false);
 	if (ep_block() == 0 && ep_warp() == 0) {
 		ep_step_publish(c.g, op);
+		/* no block can find that forms differ, and give up, before this is said */
+		ep_ht_form_send(c, op);
 	}
 	ep_ht_span_mark(a, op, t, t.begin, ahead);
 	ep_block_sync();
@@ -136,8 +145,12 @@ EP_KERNEL(ep_ht_route_kernel, ep_ht_route_args, EP_HT_MAX_THREADS)
 	if (ep_ht_route_whole(t)) {
 		ep_ht_span_sort(a, t, t.begin);
 	}
-	if (ep_step_begin(c.g, c.launch, found, op) == EP_BANK_ABORTED ||
-	    !ep_ht_route_exchange(a, op, t, &failed)) {
+	if (ep_step_begin(c.g, c.launch, found, op) == EP_BANK_ABORTED) {
+		return;
+	}
+	/* who is waited for may be waiting for anybody's start: ep_wait_extended() */
+	op.freed = op.epoch - 1;
+	if (!ep_ht_route_exchange(a, op, t, &failed)) {
 		return;
 	}
 	ep_ht_route_place(a, op, t);

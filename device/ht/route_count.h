@@ -9,8 +9,7 @@
 #ifndef EP_DEVICE_HT_ROUTE_COUNT_H
 #define EP_DEVICE_HT_ROUTE_COUNT_H
 
-#include "device/group/step.h"
-#include "device/ht/layout.h"
+#include "device/ht/step.h"
 
 #define EP_HT_ROUTE_SPAN 256u /* tokens at most */
 #define EP_HT_ROUTE_AHEAD 4   /* ids that a thread loads ahead */
@@ -19,6 +18,7 @@
 struct ep_ht_route {
 	uint32_t experts; /* E */
 	uint32_t columns; /* E + R */
+	uint32_t counts;  /* of a block or a rank: of each column, and its tokens */
 	uint32_t begin;   /* the block's tokens */
 	uint32_t end;
 	uint32_t span;       /* tokens that are marked at a time */
@@ -26,6 +26,7 @@ struct ep_ht_route {
 	uint32_t window;     /* experts that are marked at a time */
 	uint32_t *id;        /* [span][K] expert, or NONE */
 	uint32_t *sel;       /* [span][K] the same in order, as send_sel */
+	uint32_t *entry;     /* [span][K] in that order: what the row's destination is told of it */
 	uint32_t *bits;      /* [window][words] */
 	uint32_t *rank_bits; /* [R][words], behind those */
 	uint32_t *first; /* [columns] rank: rows of earlier blocks and spans; expert: next place */
@@ -33,8 +34,21 @@ struct ep_ht_route {
 	uint32_t *base;  /* [R] slot of this rank's row 0 there */
 	uint32_t *kept;  /* [R] rows to there that are not dropped */
 	uint32_t *ends;  /* [R] expert-major: end of the last zone there */
-	uint32_t *from;  /* [R + 1] slot here of each rank's row 0 */
+	uint32_t *from;  /* [R + 1] slot here of each rank's row 0; behind that, the most chunks */
 };
+
+/* Column 0 of block b's counts; of rank r's, in a heap. */
+EP_DEV uint64_t *ep_ht_block_words(const struct ep_ht_common &c, const struct ep_ht_route &t,
+				   uint32_t b)
+{
+	return (uint64_t *)(c.h.scratch + EP_HT_COUNTERS) + (size_t)b * t.counts;
+}
+
+EP_DEV uint64_t *ep_ht_rank_words(const struct ep_ht_common &c, const struct ep_ht_route &t,
+				  unsigned char *heap, uint32_t r)
+{
+	return (uint64_t *)(heap + c.areas.count_off) + (size_t)r * t.counts;
+}
 
 EP_DEV struct ep_ht_route ep_ht_route_make(const struct ep_ht_common &c)
 {
@@ -43,6 +57,7 @@ EP_DEV struct ep_ht_route ep_ht_route_make(const struct ep_ht_common &c)
 
 	t.experts = nranks * c.nlocal;
 	t.columns = t.experts + nranks;
+	t.counts = ep_ht_counts(t.experts, nranks);
 	tokens = (ep_ht_chunks(c.num_tokens) + ep_nblocks() - 1) / ep_nblocks() * EP_HT_CHUNK;
 	t.begin = ep_min_u32(ep_block() * tokens, c.num_tokens);
 	t.end = ep_min_u32(t.begin + tokens, c.num_tokens);
@@ -53,38 +68,20 @@ EP_DEV struct ep_ht_route ep_ht_route_make(const struct ep_ht_common &c)
 	t.window = ep_min_u32(t.experts, EP_HT_ROUTE_BITS / t.words - nranks);
 	t.id = p;
 	t.sel = t.id + EP_HT_ROUTE_IDS;
-	t.bits = t.sel + EP_HT_ROUTE_IDS;
+	t.entry = t.sel + EP_HT_ROUTE_IDS;
+	t.bits = t.entry + EP_HT_ROUTE_IDS;
 	t.rank_bits = t.bits + t.window * t.words;
 	t.base = t.bits + ep_ht_route_bits(t.columns);
 	t.kept = t.base + nranks;
 	t.ends = t.kept + nranks;
 	t.from = t.ends + nranks;
-	t.first = t.from + nranks + 1;
+	t.first = t.from + nranks + 2;
 	if (t.columns > EP_HT_ROUTE_TABLE) {
-		t.first = c.h.scratch + EP_HT_COUNTERS +
-			  2 * (size_t)t.columns * (EP_HT_ROUTE_BLOCKS + ep_block());
+		t.first = (uint32_t *)(ep_ht_block_words(c, t, EP_HT_ROUTE_BLOCKS)) +
+			  2 * (size_t)t.columns * ep_block();
 	}
 	t.all = t.first + t.columns;
 	return t;
-}
-
-/* Column 0 of block b's counts; of rank r's, in a heap. */
-EP_DEV uint64_t *ep_ht_block_words(const struct ep_ht_common &c, const struct ep_ht_route &t,
-				   uint32_t b)
-{
-	return (uint64_t *)(c.h.scratch + EP_HT_COUNTERS) + (size_t)b * t.columns;
-}
-
-EP_DEV uint64_t *ep_ht_rank_words(const struct ep_ht_common &c, const struct ep_ht_route &t,
-				  unsigned char *heap, uint32_t r)
-{
-	return (uint64_t *)(heap + c.areas.count_off) + (size_t)r * t.columns;
-}
-
-EP_DEV uint64_t *ep_ht_form_word(const struct ep_ht_common &c, const struct ep_op &op,
-				 unsigned char *heap, uint32_t r)
-{
-	return (uint64_t *)(heap + c.areas.form_off) + (op.epoch & 1) * c.g.nranks + r;
 }
 
 /* Ids as they lie in the caller's tensor. Nothing is computed from them until they are needed. */

@@ -46,44 +46,17 @@ EP_DEV void ep_ht_span_sort(const struct ep_ht_route_args &a, const struct ep_ht
 	}
 }
 
-/* What rank d is told of its rows: entry `j`, and that it is the last one. */
-EP_DEV void ep_ht_entry_push(const struct ep_ht_common &c, uint32_t d, uint32_t row, uint32_t j,
-			     uint32_t entry, bool last)
+/* Row of the span's token at rank d, or NONE. */
+EP_DEV uint32_t ep_ht_span_row(const struct ep_ht_route &t, uint32_t local, uint32_t d)
 {
-	uint32_t *list = ep_ht_sel_area(c, ep_heap_of(c.g, d), c.g.rank) + (size_t)row * c.width;
+	uint32_t row = t.first[t.experts + d] + ep_ht_bits_before(t.rank_bits + d * t.words, local);
 
-	list[j] = entry;
-	if (last && j + 1 < c.width) {
-		list[j + 1] = EP_HT_NONE;
-	}
-}
-
-/* The selection at `at`, of rank d, among those of its token that name other experts of the rank. */
-EP_DEV uint32_t ep_ht_sel_rank_index(const struct ep_ht_route &t, uint32_t token, uint32_t at,
-				     uint32_t first_expert)
-{
-	uint32_t j = 0;
-
-	while (at-- > token && EP_HT_SEL_EXPERT(t.sel[at]) >= first_expert) {
-		j += !(t.sel[at] & EP_HT_SEL_AGAIN);
-	}
-	return j;
-}
-
-EP_DEV bool ep_ht_sel_rank_last(const struct ep_ht_route &t, uint32_t end, uint32_t at,
-				uint32_t end_expert)
-{
-	uint32_t next = EP_HT_NONE;
-
-	while (++at < end && next == EP_HT_NONE && t.sel[at] != EP_HT_NONE) {
-		next = t.sel[at] & EP_HT_SEL_AGAIN ? EP_HT_NONE : EP_HT_SEL_EXPERT(t.sel[at]);
-	}
-	return next >= end_expert;
+	return row < t.kept[d] ? row : EP_HT_NONE;
 }
 
 /*
- * What belongs to selection i of the span, in the order of `sel`: its row, its place if its expert is
- * marked, and what the row's destination learns of it.
+ * What belongs to selection i of the span, in the order of `sel`: its row, and its place, if its expert is
+ * marked.
  */
 EP_DEV void ep_ht_sel_place(const struct ep_ht_route_args &a, const struct ep_ht_route &t,
 			    uint32_t w0, uint32_t i, uint32_t e0)
@@ -91,38 +64,107 @@ EP_DEV void ep_ht_sel_place(const struct ep_ht_route_args &a, const struct ep_ht
 	const struct ep_ht_common &c = a.c;
 	bool expert_major = c.layout == EP_HT_EXPERT_MAJOR;
 	uint32_t local = ep_div(i, a.by_topk), sel = t.sel[i], expert = EP_HT_SEL_EXPERT(sel);
-	uint32_t row = EP_HT_NONE, place = EP_HT_NONE, d, token = local * c.topk;
+	uint32_t row = EP_HT_NONE, place = EP_HT_NONE;
 	size_t out = (size_t)w0 * c.topk + i;
-	bool marked = e0 == 0; /* without an expert, or flat */
 
-	if (sel != EP_HT_NONE) {
-		d = ep_div(expert, c.by_local);
-		row = t.first[t.experts + d] + ep_ht_bits_before(t.rank_bits + d * t.words, local);
-		row = row < t.kept[d] ? row : EP_HT_NONE;
-		if (expert_major) {
-			marked = expert - e0 < t.window;
-		}
-	}
-	if (!marked) {
+	if (sel == EP_HT_NONE ? e0 != 0 : expert_major && expert - e0 >= t.window) {
 		return;
+	}
+	if (sel != EP_HT_NONE) {
+		uint32_t d = ep_div(expert, c.by_local);
+
+		row = ep_ht_span_row(t, local, d);
+		t.entry[i] = expert - d * c.nlocal;
 	}
 	if (expert_major && row != EP_HT_NONE) {
 		place = t.first[expert] +
 			ep_ht_bits_before(t.bits + (expert - e0) * t.words, local);
 		place = place < c.limit ? place : EP_HT_NONE;
+		t.entry[i] = place == EP_HT_NONE ? EP_HT_DROPPED : place;
 	}
 	c.h.send_sel[out] = sel;
 	c.h.send_row[out] = row;
 	if (expert_major) {
 		c.h.send_place[out] = place;
 	}
-	if (row != EP_HT_NONE && !(sel & EP_HT_SEL_AGAIN)) {
-		uint32_t entry = !expert_major         ? expert - d * c.nlocal
-				 : place == EP_HT_NONE ? EP_HT_DROPPED
-						       : place;
+}
 
-		ep_ht_entry_push(c, d, row, ep_ht_sel_rank_index(t, token, i, d * c.nlocal), entry,
-				 ep_ht_sel_rank_last(t, token + c.topk, i, (d + 1) * c.nlocal));
+/*
+ * Four words, from entry `first` on, of what is told of a row: the entries of the selections from `at` on
+ * that name an expert below `end_expert`, each once.
+ */
+EP_DEV struct ep_vec16 ep_ht_row_entries(const struct ep_ht_route &t, uint32_t at, uint32_t end,
+					 uint32_t end_expert, uint32_t first)
+{
+	struct ep_vec16 v = { EP_HT_NONE, EP_HT_NONE, EP_HT_NONE, EP_HT_NONE };
+
+	for (uint32_t j = 0; at < end && j < first + 4; at++) {
+		uint32_t sel = t.sel[at], entry = t.entry[at];
+
+		if (sel == EP_HT_NONE || EP_HT_SEL_EXPERT(sel) >= end_expert) {
+			break;
+		}
+		if (sel & EP_HT_SEL_AGAIN) {
+			continue;
+		}
+		v.x = j == first ? entry : v.x;
+		v.y = j == first + 1 ? entry : v.y;
+		v.z = j == first + 2 ? entry : v.z;
+		v.w = j == first + 3 ? entry : v.w;
+		j++;
+	}
+	return v;
+}
+
+EP_DEV void ep_ht_entries_store(const struct ep_ht_common &c, uint32_t *list, uint32_t first,
+				struct ep_vec16 v)
+{
+	const uint32_t words[4] = { v.x, v.y, v.z, v.w };
+
+	if (c.width % 4 == 0) {
+		ep_st16(list + first, v);
+		return;
+	}
+#pragma unroll
+	for (uint32_t j = 0; j < 4; j++) {
+		if (first + j < c.width) {
+			list[first + j] = words[j];
+		}
+	}
+}
+
+/*
+ * Tells the destinations of the span's rows what these are. Item i is 16 bytes of a row, if the row's
+ * selections begin at selection i >> shift: neighbours write what lies side by side.
+ */
+EP_DEV void ep_ht_span_push(const struct ep_ht_route_args &a, const struct ep_ht_route &t,
+			    uint32_t w0)
+{
+	const struct ep_ht_common &c = a.c;
+	uint32_t ids = ep_ht_span_tokens(t, w0) * c.topk, shift = 0;
+
+	while ((4u << shift) < c.width) {
+		shift++;
+	}
+	for (uint32_t i = ep_tid(); i < ids << shift; i += ep_nthreads()) {
+		uint32_t at = i >> shift, first = 4 * (i - (at << shift)), sel = t.sel[at];
+		uint32_t local = ep_div(at, a.by_topk), token = local * c.topk, d, row;
+
+		if (sel == EP_HT_NONE || first >= c.width) {
+			continue;
+		}
+		d = ep_div(EP_HT_SEL_EXPERT(sel), c.by_local);
+		if (at > token && EP_HT_SEL_EXPERT(t.sel[at - 1]) >= d * c.nlocal) {
+			continue; /* not the row's first */
+		}
+		row = ep_ht_span_row(t, local, d);
+		if (row != EP_HT_NONE) {
+			uint32_t *area = ep_ht_sel_area(c, ep_heap_of(c.g, d), c.g.rank);
+
+			ep_ht_entries_store(c, area + (size_t)row * c.width, first,
+					    ep_ht_row_entries(t, at, token + c.topk,
+							      (d + 1) * c.nlocal, first));
+		}
 	}
 }
 

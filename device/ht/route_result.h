@@ -5,14 +5,13 @@
 
 #include "device/ht/route_place.h"
 
-/* Element i of a tensor of counters, which may be NULL. */
-EP_DEV void ep_ht_counter_store(const struct ep_ht_route_args &a, void *counters, uint32_t i,
-				uint32_t v)
+/* Element i of a tensor of counters of `bytes` each, which may be NULL. */
+EP_DEV void ep_ht_counter_store(void *counters, uint32_t bytes, uint32_t i, uint32_t v)
 {
 	if (!counters) {
 		return;
 	}
-	if (a.counter_bytes == 8) {
+	if (bytes == 8) {
 		((int64_t *)counters)[i] = v;
 	} else {
 		((int32_t *)counters)[i] = (int32_t)v;
@@ -35,8 +34,8 @@ EP_DEV void ep_ht_zones_leave(const struct ep_ht_route_args &a, const struct ep_
 		z.rows = ep_min_u32(at.rows, limit - z.first);
 		z.kept = ep_min_u32(t.all[at.expert], z.rows);
 		a.c.h.zones[e0 + ep_lane()] = z;
-		ep_ht_counter_store(a, a.expert_counters, e0 + ep_lane(), z.rows);
-		ep_ht_counter_store(a, a.expert_offsets, e0 + ep_lane(), z.first);
+		ep_ht_counter_store(a.expert_counters, a.counter_bytes, e0 + ep_lane(), z.rows);
+		ep_ht_counter_store(a.expert_offsets, a.counter_bytes, e0 + ep_lane(), z.first);
 	}
 }
 
@@ -111,7 +110,7 @@ EP_DEV void ep_ht_experts_leave(const struct ep_ht_route_args &a, const struct e
 		ep_block_sync();
 	}
 	for (uint32_t e = ep_tid(); !expert_major && e < c.nlocal; e += ep_nthreads()) {
-		ep_ht_counter_store(a, a.expert_counters, e, counts[e]);
+		ep_ht_counter_store(a.expert_counters, a.counter_bytes, e, counts[e]);
 	}
 }
 
@@ -134,8 +133,9 @@ EP_DEV void ep_ht_head_leave(const struct ep_ht_route_args &a, const struct ep_h
 	if (c.layout == EP_HT_EXPERT_MAJOR) {
 		head.places = ep_min_u32(head.total, c.limit);
 	}
+	head.chunks = t.from[c.g.nranks + 1];
 	*c.h.head = head;
-	ep_ht_counter_store(a, a.total_counter, 0, head.total);
+	ep_ht_counter_store(a.total_counter, a.total_bytes, 0, head.total);
 }
 
 /* All of it. One block, behind its tables. */

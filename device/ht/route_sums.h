@@ -63,10 +63,10 @@ EP_DEV bool ep_ht_column_sum(const struct ep_dev_group &g, const struct ep_op &o
 EP_DEV bool ep_ht_blocks_sum(const struct ep_ht_common &c, const struct ep_op &op,
 			     const struct ep_ht_route &t)
 {
-	for (uint32_t i = ep_tid(); i < t.columns; i += ep_nthreads()) {
+	for (uint32_t i = ep_tid(); i < t.counts; i += ep_nthreads()) {
 		uint32_t before, mine;
 
-		if (!ep_ht_column_sum(c.g, op, ep_ht_block_words(c, t, 0) + i, t.columns,
+		if (!ep_ht_column_sum(c.g, op, ep_ht_block_words(c, t, 0) + i, t.counts,
 				      ep_nblocks(), ep_block(), false, &before, &mine)) {
 			return false;
 		}
@@ -74,8 +74,10 @@ EP_DEV bool ep_ht_blocks_sum(const struct ep_ht_common &c, const struct ep_op &o
 			ep_st_word(ep_ht_rank_words(c, t, ep_heap_of(c.g, d), c.g.rank) + i, mine,
 				   op.epoch);
 		}
-		t.first[i] = before;
-		if (i >= t.experts) {
+		if (i < t.columns) {
+			t.first[i] = before;
+		}
+		if (i >= t.experts && i < t.columns) {
 			t.kept[i - t.experts] = mine;
 		}
 	}
@@ -86,12 +88,15 @@ EP_DEV bool ep_ht_blocks_sum(const struct ep_ht_common &c, const struct ep_op &o
 EP_DEV bool ep_ht_ranks_sum(const struct ep_ht_common &c, const struct ep_op &op,
 			    const struct ep_ht_route &t)
 {
-	for (uint32_t i = ep_tid(); i < t.columns; i += ep_nthreads()) {
+	for (uint32_t i = ep_tid(); i < t.counts; i += ep_nthreads()) {
 		uint32_t before, total;
 
-		if (!ep_ht_column_sum(c.g, op, ep_ht_rank_words(c, t, c.g.own, 0) + i, t.columns,
+		if (!ep_ht_column_sum(c.g, op, ep_ht_rank_words(c, t, c.g.own, 0) + i, t.counts,
 				      c.g.nranks, c.g.rank, true, &before, &total)) {
 			return false;
+		}
+		if (i == t.columns) {
+			break; /* tokens are not added up, but they have come */
 		}
 		t.all[i] = total;
 		if (i < t.experts) {
@@ -101,25 +106,6 @@ EP_DEV bool ep_ht_ranks_sum(const struct ep_ht_common &c, const struct ep_op &op
 
 			t.base[d] = ep_min_u32(before, c.limit);
 			t.kept[d] = ep_min_u32(t.kept[d], c.limit - t.base[d]);
-		}
-	}
-	return true;
-}
-
-/* Do all ranks route alike? */
-EP_DEV bool ep_ht_forms_agree(const struct ep_ht_common &c, const struct ep_op &op)
-{
-	/* the last threads: others may have more counts to await */
-	for (uint32_t r = ep_nthreads() - 1 - ep_tid(); r < c.g.nranks; r += ep_nthreads()) {
-		uint32_t form;
-
-		if (!ep_wait_word(c.g, op, ep_ht_form_word(c, op, c.g.own, r), &form,
-				  EP_WAIT_HT_FORM, r)) {
-			return false;
-		}
-		if (form != c.form) {
-			ep_mask_peer(c.g, op, EP_CAUSE_MISMATCH, EP_WAIT_HT_FORM, r, form, c.form);
-			return false;
 		}
 	}
 	return true;
@@ -137,27 +123,34 @@ EP_DEV uint32_t ep_ht_lanes_sum(uint32_t v)
 	return v;
 }
 
-/* Where the sources' rows begin here. One warp; the counts have come. */
+/* Where the sources' rows begin here, and the most chunks that one has. One warp; the counts are here. */
 EP_DEV void ep_ht_sources_make(const struct ep_ht_common &c, const struct ep_op &op,
 			       const struct ep_ht_route &t)
 {
-	uint32_t end = 0;
+	uint32_t end = 0, most = 0;
 
 	for (uint32_t s0 = 0; s0 < c.g.nranks; s0 += EP_WARP_SIZE) {
-		uint32_t s = s0 + ep_lane(), rows = 0, sum;
+		uint32_t s = s0 + ep_lane(), rows = 0, tokens = 0, sum;
 
 		if (s < c.g.nranks) {
-			(void)ep_ld_word(ep_ht_rank_words(c, t, c.g.own, s) + t.experts + c.g.rank,
-					 op.epoch, &rows);
+			const uint64_t *words = ep_ht_rank_words(c, t, c.g.own, s);
+
+			(void)ep_ld_word(words + t.experts + c.g.rank, op.epoch, &rows);
+			(void)ep_ld_word(words + t.columns, op.epoch, &tokens);
 		}
+		most = ep_max_u32(most, tokens);
 		sum = ep_ht_lanes_sum(rows);
 		if (s < c.g.nranks) {
 			t.from[s] = ep_min_u32(end + sum - rows, c.limit);
 		}
 		end += ep_shfl_u32(EP_FULL_MASK, sum, EP_WARP_SIZE - 1);
 	}
+	for (uint32_t x = 1; x < EP_WARP_SIZE; x *= 2) {
+		most = ep_max_u32(most, ep_shfl_xor_u32(EP_FULL_MASK, most, x));
+	}
 	if (ep_lane() == 0) {
 		t.from[c.g.nranks] = ep_min_u32(end, c.limit);
+		t.from[c.g.nranks + 1] = ep_ht_chunks(most);
 	}
 }
 

@@ -54,6 +54,7 @@ struct rig_shape {
 	uint32_t drop;
 	uint32_t id_bytes;
 	uint32_t counter_bytes;
+	uint32_t total_bytes;
 	uint32_t blocks;
 	uint32_t threads;
 	uint32_t no_counters; /* bits: no expert counters, offsets, total */

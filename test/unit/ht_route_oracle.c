@@ -215,8 +215,10 @@ static void check_token(const struct oracle *o, uint32_t t)
 			n++;
 		}
 	}
-	if (n < s->topk) {
+	for (; n < s->topk; n++) {
 		CHECK_INT(sel[n], NONE);
+		CHECK_INT(row[n], NONE);
+		CHECK(s->layout == EP_HT_FLAT || place[n] == NONE);
 	}
 }
 
@@ -242,28 +244,25 @@ static void check_row(const struct oracle *o, uint32_t t, uint32_t d)
 			n++;
 		}
 	}
-	if (n < width) {
+	for (; n < width; n++) {
 		CHECK_INT(sel[n], NONE);
 	}
 }
 
-static int64_t counter_at(const struct oracle *o, uint32_t r, enum rig_piece piece, uint32_t i)
-{
-	const void *p = rig_at(o->rig, r, piece);
-
-	return o->rig->shape.counter_bytes == 8 ? ((const int64_t *)p)[i] : ((const int32_t *)p)[i];
-}
-
-/* What a counter says, unless it was not asked for: then it was not written. */
+/* What counter i says, unless it was not asked for: then it was not written. */
 static void check_counter(const struct oracle *o, uint32_t r, enum rig_piece piece, uint32_t i,
 			  bool asked, uint32_t want)
 {
-	if (asked) {
-		CHECK_INT(counter_at(o, r, piece, i), want);
+	uint32_t bytes = piece == RIG_TOTAL ? o->rig->shape.total_bytes
+					    : o->rig->shape.counter_bytes;
+	const unsigned char *p = (unsigned char *)rig_at(o->rig, r, piece) + (size_t)i * bytes;
+
+	if (!asked) {
+		CHECK_INT(*p, RIG_GUARD);
+	} else if (bytes == 8) {
+		CHECK_INT(*(const int64_t *)p, want);
 	} else {
-		CHECK_INT(*((unsigned char *)rig_at(o->rig, r, piece) +
-			    (size_t)i * o->rig->shape.counter_bytes),
-			  RIG_GUARD);
+		CHECK_INT(*(const int32_t *)p, want);
 	}
 }
 
@@ -311,9 +310,13 @@ static void check_rank(const struct oracle *o, uint32_t r)
 	const struct rig_shape *s = &o->rig->shape;
 	const struct ep_ht_head *head = rig_at(o->rig, r, RIG_HEAD);
 	bool expert_major = s->layout == EP_HT_EXPERT_MAJOR;
-	uint32_t total = expert_major ? o->places[r] : o->slots[r];
+	uint32_t total = expert_major ? o->places[r] : o->slots[r], most = 0;
 	const struct ep_dev_seq *seq = rig_at(o->rig, r, RIG_SEQ);
 
+	for (uint32_t p = 0; p < s->nranks; p++) {
+		most = o->rig->rank[p].tokens > most ? o->rig->rank[p].tokens : most;
+	}
+	CHECK_INT(head->chunks, (most + 7) / 8);
 	CHECK(head->stamp == RIG_STAMP);
 	CHECK_INT(head->num_tokens, o->rig->rank[r].tokens);
 	CHECK_INT(head->id_bytes, s->id_bytes);

@@ -12,7 +12,7 @@ static void rig_place(struct rig *rig)
 	const uint64_t bytes[RIG_PIECES] = {
 		[RIG_PROGRESS] = 8 * r,
 		[RIG_FORM] = 16 * r,
-		[RIG_COUNT] = 8 * r * r * (s->nlocal + 1),
+		[RIG_COUNT] = 8 * r * (r * (s->nlocal + 1) + 1),
 		[RIG_TABLE] = 4 * r * EP_HT_ROUTE_BLOCKS,
 		[RIG_START] = 4 * r * (chunks + 1),
 		[RIG_SEL] = 4 * r * b * width,
@@ -32,7 +32,7 @@ static void rig_place(struct rig *rig)
 		[RIG_IDS] = b * k * s->id_bytes,
 		[RIG_COUNTERS] = (uint64_t)s->nlocal * s->counter_bytes,
 		[RIG_OFFSETS] = (uint64_t)s->nlocal * s->counter_bytes,
-		[RIG_TOTAL] = s->counter_bytes,
+		[RIG_TOTAL] = s->total_bytes,
 	};
 	uint64_t at = 0;
 
@@ -102,6 +102,7 @@ static void rig_args(struct rig *rig, uint32_t r)
 	a->alignment = s->alignment;
 	a->drop = s->drop;
 	a->counter_bytes = s->counter_bytes;
+	a->total_bytes = s->total_bytes;
 	a->expert_counters = s->no_counters & 1 ? NULL : at[RIG_COUNTERS];
 	a->expert_offsets = s->no_counters & 2 || s->layout == EP_HT_FLAT ? NULL : at[RIG_OFFSETS];
 	a->total_counter = s->no_counters & 4 ? NULL : at[RIG_TOTAL];
