@@ -3,19 +3,6 @@
 #include "ht_rig.h"
 #include "support/check.h"
 
-/* What a row of an output must be. */
-enum kind {
-	UNTOUCHED,
-	ZEROS,
-	ROW
-};
-
-struct want {
-	enum kind kind;
-	uint32_t source, token;
-	uint32_t k; /* expert-major: whose weight */
-};
-
 static void *output_of(const void *p, size_t bytes)
 {
 	void *copy = malloc(bytes ? bytes : 1);
@@ -36,22 +23,22 @@ static uint32_t first_k(const struct ht_shape *s, const int32_t *id, uint32_t e)
 	return k;
 }
 
-static struct want *wants_make(const struct ht_world *w, uint32_t d)
+struct ht_want *ht_wants(const struct ht_world *w, uint32_t d)
 {
 	const struct ht_shape *s = &w->shape;
 	uint64_t rows = w->rank[d].out_rows + HT_GUARD_ROWS;
-	struct want *want = calloc(rows, sizeof(*want));
+	struct ht_want *want = calloc(rows, sizeof(*want));
 
 	NEED(want);
 	for (uint32_t e = 0; s->layout == EP_HT_EXPERT_MAJOR && e < s->nlocal; e++) {
 		const struct ep_ht_zone *z = w->t.zones + (size_t)d * s->nlocal + e;
 
 		for (uint32_t i = 0; i < z->rows; i++) {
-			want[z->first + i].kind = ZEROS;
+			want[z->first + i].kind = HT_ZEROS;
 		}
 	}
 	for (uint32_t i = 0; s->layout == EP_HT_EXPERT_MAJOR && i < s->zero_more; i++) {
-		want[w->rank[d].out_rows - 1 - i].kind = ZEROS;
+		want[w->rank[d].out_rows - 1 - i].kind = HT_ZEROS;
 	}
 	for (uint32_t r = 0; r < s->ranks; r++) {
 		for (uint32_t t = 0; t < s->tokens[r]; t++) {
@@ -62,7 +49,7 @@ static struct want *wants_make(const struct ht_world *w, uint32_t d)
 				continue;
 			}
 			if (s->layout == EP_HT_FLAT) {
-				want[slot] = (struct want){ ROW, r, t, 0 };
+				want[slot] = (struct ht_want){ HT_ROW, r, t, 0 };
 			}
 			for (uint32_t k = 0; k < s->topk && s->layout == EP_HT_EXPERT_MAJOR; k++) {
 				const int32_t *id = w->t.ids + at * s->topk;
@@ -71,8 +58,8 @@ static struct want *wants_make(const struct ht_world *w, uint32_t d)
 				if (id[k] >= 0 && (uint32_t)id[k] / s->nlocal == d &&
 				    place != EP_HT_NONE) {
 					want[place] =
-						(struct want){ ROW, r, t,
-							       first_k(s, id, (uint32_t)id[k]) };
+						(struct ht_want){ HT_ROW, r, t,
+								  first_k(s, id, (uint32_t)id[k]) };
 				}
 			}
 		}
@@ -81,7 +68,7 @@ static struct want *wants_make(const struct ht_world *w, uint32_t d)
 }
 
 /* Tokens or scales. */
-static uint64_t check_rows(const struct ht_world *w, uint32_t d, const struct want *want,
+static uint64_t check_rows(const struct ht_world *w, uint32_t d, const struct ht_want *want,
 			   const void *out, uint32_t bytes, bool scale)
 {
 	uint64_t rows = w->rank[d].out_rows + HT_GUARD_ROWS, wrong = 0;
@@ -92,8 +79,8 @@ static uint64_t check_rows(const struct ht_world *w, uint32_t d, const struct wa
 		uint64_t bad = 0;
 
 		for (uint32_t i = 0; i < n; i++) {
-			uint32_t v = want[r].kind == UNTOUCHED ? poison
-				     : want[r].kind == ZEROS
+			uint32_t v = want[r].kind == HT_UNTOUCHED ? poison
+				     : want[r].kind == HT_ZEROS
 					     ? 0
 					     : ht_word(want[r].source, want[r].token, i, scale);
 
@@ -111,7 +98,7 @@ static uint64_t check_rows(const struct ht_world *w, uint32_t d, const struct wa
 }
 
 /* Flat: entries of idx and weights. */
-static uint64_t check_entries(const struct ht_world *w, uint32_t d, const struct want *want)
+static uint64_t check_entries(const struct ht_world *w, uint32_t d, const struct ht_want *want)
 {
 	const struct ht_shape *s = &w->shape;
 	const struct ep_ht_dispatch_args *a = &w->rank[d].args;
@@ -123,10 +110,10 @@ static uint64_t check_entries(const struct ht_world *w, uint32_t d, const struct
 	memset(&poison, HT_POISON, sizeof(poison));
 	memset(&poisoned, HT_POISON, sizeof(poisoned));
 	for (uint64_t r = 0; r < rows; r++) {
-		bool filled = want[r].kind == ROW || (s->fill_more && r < w->rank[d].out_rows);
+		bool filled = want[r].kind == HT_ROW || (s->fill_more && r < w->rank[d].out_rows);
 		uint32_t n = 0;
 
-		for (uint32_t e = 0; want[r].kind == ROW && e < s->nlocal; e++) {
+		for (uint32_t e = 0; want[r].kind == HT_ROW && e < s->nlocal; e++) {
 			uint32_t k = first_k(s,
 					     w->t.ids + ((size_t)want[r].source * s->max_tokens +
 							 want[r].token) *
@@ -156,15 +143,15 @@ static uint64_t check_entries(const struct ht_world *w, uint32_t d, const struct
 	return wrong;
 }
 
-static uint64_t check_weights(const struct ht_world *w, uint32_t d, const struct want *want)
+static uint64_t check_weights(const struct ht_world *w, uint32_t d, const struct ht_want *want)
 {
 	uint64_t rows = w->rank[d].out_rows + HT_GUARD_ROWS, wrong = 0;
 	float *weights = output_of(w->rank[d].args.out_weights, rows * 4), poisoned;
 
 	memset(&poisoned, HT_POISON, sizeof(poisoned));
 	for (uint64_t r = 0; r < rows; r++) {
-		float v = want[r].kind == UNTOUCHED ? poisoned
-			  : want[r].kind == ZEROS
+		float v = want[r].kind == HT_UNTOUCHED ? poisoned
+			  : want[r].kind == HT_ZEROS
 				  ? 0.0f
 				  : ht_weight(want[r].source, want[r].token, want[r].k);
 
@@ -181,7 +168,7 @@ void ht_world_check(struct ht_world *w)
 
 	for (uint32_t d = 0; d < s->ranks; d++) {
 		const struct ep_ht_dispatch_args *a = &w->rank[d].args;
-		struct want *want = wants_make(w, d);
+		struct ht_want *want = ht_wants(w, d);
 
 		CHECK_INT(w->rank[d].records[EP_RECORD_FATAL].valid, 0);
 		check_rows(w, d, want, a->out_tokens, s->token_bytes, false);

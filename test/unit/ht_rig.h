@@ -55,6 +55,19 @@ struct ht_rank {
 	struct ep_dev_state *state;
 };
 
+/* What a row of an output must be. */
+enum ht_kind {
+	HT_UNTOUCHED,
+	HT_ZEROS,
+	HT_ROW
+};
+
+struct ht_want {
+	enum ht_kind kind;
+	uint32_t source, token;
+	uint32_t k; /* expert-major: whose weight */
+};
+
 struct ht_world {
 	struct ht_shape shape;
 	struct ht_tables t;
@@ -73,6 +86,8 @@ void ht_world_free(struct ht_world *w);
 /* `missing`: this rank does not launch; -1: all do. Nothing is waited for. */
 void ht_world_launch(struct ht_world *w, int missing);
 void ht_world_poison(struct ht_world *w);
+/* For each row of rank d's outputs and the guard; to be freed. */
+struct ht_want *ht_wants(const struct ht_world *w, uint32_t d);
 /* Bytes of all outputs that are not what they should be, told by CHECKs. */
 void ht_world_check(struct ht_world *w);
 
