@@ -5,7 +5,6 @@
  * earlier. Whatever a kernel does to the memory of a copy in between is so found in the data, if it
  * is not found here: the engine's view of shared memory is kept beside the memory itself.
  */
-#include <string.h>
 #include <sys/mman.h>
 #include "exec/bulk.h"
 
@@ -96,13 +95,13 @@ static bool vc_overlap(const void *a, const void *b, uint32_t na, uint32_t nb)
 
 /* ---- moving data ---- */
 
+/* Loops that remove go from the last copy to the first one: the last takes the place. */
 static void vc_copy_remove(struct vc_bulk *bulk, struct vc_copy *copy)
 {
 	if (copy->held) {
 		bulk->held &= ~(1u << (uint32_t)(copy->held - bulk->room[0]) / VC_BLOCK_SHARED_MAX);
 	}
-	bulk->ncopies--;
-	memmove(copy, copy + 1, (size_t)(bulk->copy + bulk->ncopies - copy) * sizeof(*copy));
+	*copy = bulk->copy[--bulk->ncopies];
 }
 
 static void vc_mbar_settle(struct vc_mbar *m)

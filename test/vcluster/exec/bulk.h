@@ -54,7 +54,7 @@ struct vc_bulk {
 	uint32_t nmbars, ncopies;
 	uint32_t held; /* buffers that are taken, a bit each */
 	struct vc_mbar mbar[VC_MBARS];
-	struct vc_copy copy[VC_COPIES]; /* oldest first */
+	struct vc_copy copy[VC_COPIES]; /* in no order */
 	struct vc_engine engine[VC_WARPS_MAX];
 	/* Dynamic shared memory as the engine sees it: without stores that lack the proxy fence. */
 	uint8_t shadow[VC_BLOCK_SHARED_MAX];
