@@ -6,10 +6,13 @@
 #include "device/ht/pipe.h"
 #include "device/ht/units.h"
 
+#ifndef EP_HT_LAG
+#define EP_HT_LAG(slots) ((slots) > 2 ? 1 : 0)
+#endif
 /* Slots that are left to stores, so that a warp need not wait for those that it has just issued. */
 EP_DEV uint32_t ep_ht_lag(const struct ep_ht_pipe *p)
 {
-	return p->slots > 2 ? 1 : 0;
+	return EP_HT_LAG(p->slots);
 }
 
 /* Which bytes of a token and of its scales a part is. */

@@ -226,16 +226,17 @@ EP_HOST_DEV uint64_t ep_ht_route_shared(uint32_t ranks, uint32_t experts)
 	uint32_t tables = columns <= EP_HT_ROUTE_TABLE ? 2 * columns : 0;
 
 	return 4 *
-	       ((uint64_t)2 * EP_HT_ROUTE_IDS + ep_ht_route_bits(columns) + tables + 4 * ranks + 1);
+	       ((uint64_t)3 * EP_HT_ROUTE_IDS + ep_ht_route_bits(columns) + tables + 4 * ranks + 2);
 }
 
-/* Bytes of scratch: words {count, epoch} [EP_HT_ROUTE_BLOCKS][E + R], and large tables. */
+/* Bytes of scratch: words {count, epoch} [EP_HT_ROUTE_BLOCKS][ep_ht_counts()], and large tables. */
 EP_HOST_DEV uint64_t ep_ht_scratch_bytes(uint32_t ranks, uint32_t experts)
 {
-	uint64_t columns = (uint64_t)experts + ranks;
+	uint64_t counts = ep_ht_counts(experts, ranks), tables = 2 * (counts - 1);
 
 	return 4 * EP_HT_COUNTERS +
-	       EP_HT_ROUTE_BLOCKS * columns * (columns <= EP_HT_ROUTE_TABLE ? 8 : 16);
+	       EP_HT_ROUTE_BLOCKS *
+		       (8 * counts + (experts + ranks <= EP_HT_ROUTE_TABLE ? 0 : 4 * tables));
 }
 
 /* Where the ranks of the node have a tensor in a window, as mapped here; as EP_LL_DIRECT_RANKS. */

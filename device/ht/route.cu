@@ -1,19 +1,163 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* High throughput: ncclEpUpdateHandle. */
-#include "device/group/step.h"
-#include "device/ht/layout.h"
+/*
+ * High throughput: ncclEpUpdateHandle. What is in device/ht/layout.h's handle memory follows from the ids
+ * of all ranks, in four trips:
+ *
+ *   1. Each block counts its tokens per expert and per rank, and tells the other blocks of the rank.
+ *   2. One block for each peer tells it the sums, this rank's counts.
+ *   3. Every block now knows where its rows belong at every rank. It writes this rank's tables, and to
+ *      each peer what its rows are; flags say that a block's part of these has come.
+ *   4. Each rank copies what its peers have told it to handle memory.
+ *
+ * All blocks of the grid wait for one another, so all must be resident: at most EP_HT_ROUTE_BLOCKS.
+ */
+#include "device/ht/route_result.h"
 
 #include "device/kernels.h"
 
+/* All tokens of the block are marked at once, and all experts. */
+EP_DEV bool ep_ht_route_whole(const struct ep_ht_route &t)
+{
+	return t.end - t.begin <= t.span && t.experts <= t.window;
+}
+
+/* Counts the block's tokens, of which the first span is marked. Barriers are held. */
+EP_DEV void ep_ht_route_count(const struct ep_ht_route_args &a, const struct ep_op &op,
+			      const struct ep_ht_route &t)
+{
+	uint64_t *words = ep_ht_block_words(a.c, t, ep_block());
+
+	if (ep_tid() == ep_nthreads() - 1) {
+		ep_st_word(words + t.columns, t.end - t.begin, op.epoch);
+	}
+	for (uint32_t w0 = t.begin;; w0 += t.span) {
+		bool last = w0 + t.span >= t.end;
+
+		if (w0 != t.begin) {
+			ep_ht_span_take(a, op, t, w0);
+		}
+		for (uint32_t e0 = 0; e0 < t.experts; e0 += t.window) {
+			if (e0) {
+				ep_ht_window_take(a, t, w0, e0);
+			}
+			ep_ht_columns_add(t, op, e0, e0 == 0, t.all, last ? words : NULL);
+		}
+		if (last) {
+			return;
+		}
+	}
+}
+
+/* Places the block's tokens. Barriers are held. */
+EP_DEV void ep_ht_route_place(const struct ep_ht_route_args &a, const struct ep_op &op,
+			      const struct ep_ht_route &t)
+{
+	uint32_t experts = a.c.layout == EP_HT_EXPERT_MAJOR ? t.experts : 1;
+	bool whole = ep_ht_route_whole(t);
+
+	for (uint32_t w0 = t.begin; w0 < t.end; w0 += t.span) {
+		uint32_t ids = ep_ht_span_tokens(t, w0) * a.c.topk;
+
+		if (!whole) {
+			ep_ht_span_take(a, op, t, w0);
+			ep_ht_span_sort(a, t, w0);
+			ep_block_sync();
+		}
+		ep_ht_span_starts(a.c, t, w0);
+		for (uint32_t e0 = 0; e0 < experts; e0 += t.window) {
+			if (e0) {
+				ep_ht_window_take(a, t, w0, e0);
+			}
+			for (uint32_t i = ep_tid(); i < ids; i += ep_nthreads()) {
+				ep_ht_sel_place(a, t, w0, i, e0);
+			}
+			ep_block_sync();
+			if (!whole) {
+				ep_ht_columns_add(t, op, e0, false, t.first, NULL);
+			}
+		}
+		ep_ht_span_push(a, t, w0);
+		if (!whole) {
+			ep_block_sync();
+			ep_ht_columns_add(t, op, t.experts, true, t.first, NULL);
+		}
+	}
+}
+
+/* The counts of all ranks, once those of the block are told. False: nothing more may be done. */
+EP_DEV bool ep_ht_route_exchange(const struct ep_ht_route_args &a, const struct ep_op &op,
+				 const struct ep_ht_route &t, uint32_t *failed)
+{
+	const struct ep_ht_common &c = a.c;
+	bool ok = ep_ht_blocks_sum(c, op, t);
+	uint32_t over;
+
+	if (ep_warp() == ep_nwarps() - 1) { /* others may have more counts to await */
+		ok = ep_ht_forms_wait(c, op) && ok;
+	}
+	if (!ok || !ep_ht_ranks_sum(c, op, t)) {
+		ep_shared_or_u32(failed, 1);
+	}
+	ep_block_sync();
+	if (*failed) {
+		return false;
+	}
+	ep_ht_bases_make(a, op, t);
+	ep_block_sync();
+	over = ep_ht_overflow_find(a, t);
+	if (over < c.g.nranks && ep_block() == 0 && ep_tid() == 0) {
+		ep_ht_overflow_record(a, op, over, ep_ht_total(c, t, over));
+	}
+	return over == c.g.nranks;
+}
+
 EP_KERNEL(ep_ht_route_kernel, ep_ht_route_args, EP_HT_MAX_THREADS)
 {
-	struct ep_step_found found = ep_step_load(a.c.g, a.c.launch, false);
-	struct ep_op op = ep_step_make(a.c.launch, found, false);
+	const struct ep_ht_common &c = a.c;
+	struct ep_ht_route t = ep_ht_route_make(c);
+	struct ep_ht_ahead ahead = ep_ht_span_load(a, t, t.begin);
+	struct ep_step_found found = ep_step_load(c.g, c.launch, false);
+	bool keeper = ep_block() == ep_nblocks() - 1; /* it may have the fewest tokens */
+	struct ep_op op;
+	bool cut;
+	EP_SHARED(uint32_t, failed);
 
-	if (ep_block() == 0 && ep_warp() == 0) {
-		ep_step_publish(a.c.g, op);
+	ep_ht_bits_clear(t, (t.window + c.g.nranks) * t.words);
+	for (uint32_t i = ep_tid(); i < t.columns; i += ep_nthreads()) {
+		t.all[i] = 0;
 	}
-	if (ep_step_begin(a.c.g, a.c.launch, found, op) == EP_BANK_ABORTED) {
+	if (ep_tid() == 0) {
+		failed = 0;
+		if (keeper) {
+			ep_ht_head_clear(c);
+		}
+	}
+	ep_block_sync();
+	op = ep_step_make(c.launch, found, false);
+	if (ep_block() == 0 && ep_warp() == 0) {
+		ep_step_publish(c.g, op);
+		/* no block can find that forms differ, and give up, before this is said */
+		ep_ht_form_send(c, op);
+	}
+	ep_ht_span_mark(a, op, t, t.begin, ahead);
+	ep_block_sync();
+	ep_ht_route_count(a, op, t);
+	if (ep_ht_route_whole(t)) {
+		ep_ht_span_sort(a, t, t.begin);
+	}
+	if (ep_step_begin(c.g, c.launch, found, op) == EP_BANK_ABORTED) {
 		return;
+	}
+	/* who is waited for may be waiting for anybody's start: ep_wait_extended() */
+	op.freed = op.epoch - 1;
+	if (!ep_ht_route_exchange(a, op, t, &failed)) {
+		return;
+	}
+	ep_ht_route_place(a, op, t);
+	ep_ht_rest_starts(c, t);
+	ep_ht_tables_announce(c, op);
+	cut = keeper && t.all[t.experts + c.g.rank] > c.limit;
+	if (ep_ht_tables_take(c, op, t, cut, &failed) && keeper) {
+		ep_ht_results_leave(a, t, cut);
 	}
 }

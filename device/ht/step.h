@@ -175,6 +175,7 @@ EP_DEV void ep_ht_done_send(const struct ep_ht_common &c, const struct ep_op &op
 		}
 	}
 	last = ep_shfl_u32(EP_FULL_MASK, last, 0);
+	ep_warp_sync(EP_FULL_MASK); /* what lane 0 has acquired is all lanes' to release */
 	if (!last || ep_aborted(c.g)) {
 		return;
 	}

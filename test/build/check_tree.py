@@ -45,6 +45,8 @@ MAX_TEST_FUNCTION = 120  # in test/, where a function may be a table in the form
 BANNED = re.compile(r"\bcuMulticast\w+\s*\(|\bmultimem\.")
 BANNED_PRIMITIVES = re.compile(r"\bcuMulticast\w+\s*\(")
 PRIMITIVES = "device/simt/cuda.h"
+# Instructions are primitives, which the CPU has to have, too.
+ASSEMBLY = re.compile(r"\b(?:asm|__asm__)\b\s*(?:volatile\b\s*)?\(")
 # Files of others that comments may name.
 FOREIGN = {"cuda.h", "nccl.h", "mlx5.h", "mlx5dv.h", "mlx5_ifc.h", "ib_mlx5_ifc.h", "sitecustomize.py"}
 
@@ -178,6 +180,8 @@ def check_file(root, path, paths):
             print("long: %s: %d lines, about %d are the aim" % (path, lines, WARN_LINES))
         if (BANNED_PRIMITIVES if str(path) == PRIMITIVES else BANNED).search(text):
             complain(path, "uses NVLink multicast")
+        if path.startswith("device/") and part_of(path) != "device/simt" and ASSEMBLY.search(text):
+            complain(path, "has instructions of its own, which belong into device/simt")
         check_functions(path, text)
         check_includes(root, path, text)
 

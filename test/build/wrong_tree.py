@@ -23,6 +23,7 @@ FILES = {
     "device/group/wait.h": LICENCE + '#include "device/ll/rows.h"\n',
     "device/ll/rows.h": LICENCE + '#include "device/group/wait.h"\n#include "device/simt/simt.h"\n',
     "device/ht/ring.cu": LICENCE + '#include "device/ll/rows.h"\n// asks multimem.ld\n',
+    "device/ht/rows.cu": LICENCE + '\tasm volatile("nanosleep.u32 9;");\n',
     "topo/long.c": LICENCE + "\n" * 800,
     "topo/longish.c": LICENCE + "\n" * 400,
     "topo/tall.c": LICENCE + "int tall(int a,\n\t int b)\n{\n" + "\ta++;\n" * 67 + "}\n",
@@ -36,6 +37,7 @@ EXPECTED = """
 device/group/wait.h: includes device/ll/rows.h, which device/group must not know
 device/ht/ring.cu: includes device/ll/rows.h, which device/ht must not know
 device/ht/ring.cu: uses NVLink multicast
+device/ht/rows.cu: has instructions of its own, which belong into device/simt
 doc/page.md: names topo/gone.c, which does not exist
 plugin/core/climbs.c: includes plugin/gda/gda.h, which plugin/core must not know
 plugin/core/naked.c: has no SPDX line on top

@@ -9,9 +9,13 @@ void __tsan_read_range(void *p, unsigned long size);
 void __tsan_write_range(void *p, unsigned long size);
 #define VC_ACQUIRE(p) __tsan_acquire((void *)(p))
 #define VC_RELEASE(p) __tsan_release((void *)(p))
+#define VC_HAS_READ(p, size) __tsan_read_range((void *)(p), size)
+#define VC_HAS_WRITTEN(p, size) __tsan_write_range((void *)(p), size)
 #else
 #define VC_ACQUIRE(p) ((void)(p))
 #define VC_RELEASE(p) ((void)(p))
+#define VC_HAS_READ(p, size) ((void)(p))
+#define VC_HAS_WRITTEN(p, size) ((void)(p))
 #endif
 
 #endif

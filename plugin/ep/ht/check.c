@@ -14,6 +14,11 @@ ncclResult_t ep_ht_config_check(const ncclEpGroupConfig_t *c, uint32_t nranks)
 			"of 16",
 			c->max_token_bytes);
 	}
+	if (c->num_experts > EP_HT_MAX_EXPERTS) {
+		return ep_fail(ncclInvalidArgument,
+			       "config->num_experts is %u: high throughput mode takes at most %u",
+			       c->num_experts, EP_HT_MAX_EXPERTS);
+	}
 	if ((uint64_t)nranks * tokens > INT32_MAX) {
 		return ep_fail(ncclInvalidArgument,
 			       "%u ranks times config->max_dispatch_tokens_per_rank %u exceeds %d: "

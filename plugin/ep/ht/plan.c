@@ -52,18 +52,26 @@ static uint32_t ep_ht_plan_stage(const struct ep_ht_operation *o, uint32_t warps
 	return n;
 }
 
+/* Parts that all warps of a block have in flight; 0: one part is loaded when another is stored. */
+static uint32_t ep_ht_plan_flight(const struct ep_ht_operation *o, uint32_t warps, uint32_t bytes)
+{
+	uint32_t stage = ep_ht_plan_stage(o, warps, bytes);
+
+	return stage > 1 ? warps * stage : 0;
+}
+
 /* The most warps among those who have nearly the most in flight: they do more than to copy. */
 static uint32_t ep_ht_plan_warps(const struct ep_ht_operation *o, uint32_t part_bytes)
 {
 	uint32_t most = 0, warps = EP_HT_MOST_WARPS;
 
 	for (uint32_t w = EP_HT_LEAST_WARPS; w <= EP_HT_MOST_WARPS; w++) {
-		uint32_t flight = w * ep_ht_plan_stage(o, w, part_bytes);
+		uint32_t flight = ep_ht_plan_flight(o, w, part_bytes);
 
 		most = flight > most ? flight : most;
 	}
 	while (warps > EP_HT_LEAST_WARPS &&
-	       10 * warps * ep_ht_plan_stage(o, warps, part_bytes) < 9 * most) {
+	       10 * ep_ht_plan_flight(o, warps, part_bytes) < 9 * most) {
 		warps--;
 	}
 	return warps;

@@ -5,20 +5,15 @@
  * earlier. Whatever a kernel does to the memory of a copy in between is so found in the data, if it
  * is not found here: the engine's view of shared memory is kept beside the memory itself.
  */
-#include <string.h>
 #include <sys/mman.h>
 #include "exec/bulk.h"
 
-#define VC_MBAR_MAGIC 0x6d626172u /* upper half of a live barrier; the lower one is its index */
-#define VC_POISON 0xb5b5b5b5b5b5b5b5ull  /* as of fresh shared memory */
 #define VC_GARBAGE 0xdbdbdbdbdbdbdbdbull /* where a copy is going to */
 
 /*
  * Word by word: memcpy() and its like would be accesses of the running thread to the race detector,
  * which is told what the engine accesses and must not hear of the rest.
  */
-typedef uint64_t vc_word __attribute__((may_alias));
-
 static void vc_words_copy(void *to, const void *from, size_t bytes)
 {
 	volatile vc_word *t = to;
@@ -67,8 +62,6 @@ static void vc_engine_leave(void *self)
 {
 	__tsan_switch_to_fiber(self, __tsan_switch_to_fiber_no_sync);
 }
-#define VC_READS(p, size) __tsan_read_range((void *)(p), size)
-#define VC_WRITES(p, size) __tsan_write_range((void *)(p), size)
 #else
 static void *vc_engine_enter(struct vc_engine *engine)
 {
@@ -80,8 +73,6 @@ static void vc_engine_leave(void *self)
 {
 	(void)self;
 }
-#define VC_READS(p, size) ((void)(p))
-#define VC_WRITES(p, size) ((void)(p))
 #endif
 
 static uint8_t *vc_shadow(struct vc_block *block, const void *p)
@@ -96,33 +87,22 @@ static bool vc_overlap(const void *a, const void *b, uint32_t na, uint32_t nb)
 
 /* ---- moving data ---- */
 
+/* Loops that remove go from the last copy to the first one: the last takes the place. */
 static void vc_copy_remove(struct vc_bulk *bulk, struct vc_copy *copy)
 {
 	if (copy->held) {
 		bulk->held &= ~(1u << (uint32_t)(copy->held - bulk->room[0]) / VC_BLOCK_SHARED_MAX);
 	}
-	bulk->ncopies--;
-	memmove(copy, copy + 1, (size_t)(bulk->copy + bulk->ncopies - copy) * sizeof(*copy));
+	*copy = bulk->copy[--bulk->ncopies];
 }
 
-static void vc_mbar_settle(struct vc_mbar *m)
-{
-	if (m->pending || m->loads) {
-		return;
-	}
-	m->phase++;
-	m->pending = m->nwarps;
-	m->issued = m->announced = m->polls = m->arrived = 0;
-	m->acquired[m->phase & 1] = false;
-}
-
-static void vc_load_land(struct vc_block *block, struct vc_copy *copy)
+void vc_load_land(struct vc_block *block, struct vc_copy *copy)
 {
 	struct vc_mbar *m = copy->bar;
 	void *self = vc_engine_enter(&block->bulk->engine[copy->warp]);
 
-	VC_READS(copy->from, copy->bytes);
-	VC_WRITES(copy->to, copy->bytes);
+	VC_HAS_READ(copy->from, copy->bytes);
+	VC_HAS_WRITTEN(copy->to, copy->bytes);
 	vc_words_copy(copy->to, copy->from, copy->bytes);
 	vc_words_copy(vc_shadow(block, copy->to), copy->to, copy->bytes);
 	VC_RELEASE(&m->key[m->phase & 1]);
@@ -151,9 +131,9 @@ static void vc_store_land(struct vc_block *block, struct vc_copy *copy)
 	void *self = vc_engine_enter(engine);
 
 	if (!copy->held) {
-		VC_READS(copy->from, copy->bytes);
+		VC_HAS_READ(copy->from, copy->bytes);
 	}
-	VC_WRITES(copy->to, copy->bytes);
+	VC_HAS_WRITTEN(copy->to, copy->bytes);
 	vc_words_copy(copy->to, copy->held ? copy->held : copy->from, copy->bytes);
 	VC_RELEASE(&engine->done);
 	vc_engine_leave(self);
@@ -171,7 +151,7 @@ static void vc_store_hold(struct vc_block *block, struct vc_copy *copy)
 
 	bulk->held |= 1u << room;
 	copy->held = bulk->room[room];
-	VC_READS(copy->from, copy->bytes);
+	VC_HAS_READ(copy->from, copy->bytes);
 	vc_words_copy(copy->held, copy->from, copy->bytes);
 	VC_RELEASE(&engine->done);
 	vc_engine_leave(self);
@@ -299,7 +279,7 @@ static struct vc_copy *vc_copy_new(struct vc_block *block, struct vc_fiber *self
 	VC_RELEASE(&engine->issued);
 	tsan = vc_engine_enter(engine);
 	VC_ACQUIRE(&engine->issued);
-	VC_WRITES(copy->to, copy->bytes);
+	VC_HAS_WRITTEN(copy->to, copy->bytes);
 	vc_words_fill(copy->to, VC_GARBAGE, copy->bytes);
 	if (m) {
 		vc_words_fill(vc_shadow(block, copy->to), VC_GARBAGE, copy->bytes);
@@ -384,145 +364,6 @@ static void vc_fence_shared(struct vc_block *block, struct vc_fiber *self,
 		}
 	}
 	vc_words_copy(vc_shadow(block, call->from), call->from, call->n);
-}
-
-/* ---- barriers ---- */
-
-static struct vc_mbar *vc_mbar_find(struct vc_block *block, struct vc_fiber *self,
-				    struct ep_mbar *bar, const char *what)
-{
-	struct vc_bulk *bulk = block->bulk;
-	uint64_t state = *(volatile vc_word *)bar;
-	uint32_t index = (uint32_t)state;
-
-	VC_READS(bar, sizeof(*bar));
-	if (!bulk || !bulk->used || state >> 32 != VC_MBAR_MAGIC || index >= bulk->nmbars ||
-	    bulk->mbar[index].bar != bar) {
-		vc_illegal(block, self, "%s of %p, which is no barrier: ep_mbar_init() makes one",
-			   what, (void *)bar);
-	}
-	if (bulk->mbar[index].unfenced) {
-		vc_illegal(block, self,
-			   "%s of the barrier at %p, which warp %u has made without "
-			   "ep_mbar_fence_init() behind it",
-			   what, (void *)bar, bulk->mbar[index].unfenced - 1);
-	}
-	return &bulk->mbar[index];
-}
-
-static void vc_mbar_init(struct vc_block *block, struct vc_fiber *self,
-			 const struct ep_simt_bulk *call)
-{
-	struct vc_bulk *bulk = block->bulk;
-	uint32_t index = 0;
-
-	if (!call->n || call->n > block->nwarps || (uintptr_t)call->bar % sizeof(*call->bar)) {
-		vc_illegal(block, self,
-			   "a barrier at %p for %u arrivals: it lies at a multiple of 8, and takes "
-			   "1 to %u, as the block has warps",
-			   (void *)call->bar, call->n, block->nwarps);
-	}
-	for (uint32_t i = 0; i < bulk->nmbars; i++) {
-		if (bulk->mbar[i].bar == call->bar) {
-			vc_illegal(
-				block, self,
-				"ep_mbar_init() of %p, which is a barrier: ep_mbar_inval() first",
-				(void *)call->bar);
-		}
-	}
-	while (index < bulk->nmbars && bulk->mbar[index].bar) {
-		index++;
-	}
-	if (index == VC_MBARS) {
-		vc_illegal(block, self, "more than %u barriers in a block", VC_MBARS);
-	}
-	bulk->nmbars += index == bulk->nmbars;
-	bulk->mbar[index] = (struct vc_mbar){ .bar = call->bar,
-					      .nwarps = call->n,
-					      .pending = call->n,
-					      .unfenced = self->pub.warp + 1 };
-	VC_WRITES(call->bar, sizeof(*call->bar));
-	*(volatile vc_word *)call->bar = (uint64_t)VC_MBAR_MAGIC << 32 | index;
-}
-
-static void vc_mbar_inval(struct vc_block *block, struct vc_fiber *self, struct vc_mbar *m)
-{
-	if (m->loads) {
-		vc_illegal(block, self, "ep_mbar_inval() of %p, for which %u loads are under way",
-			   (void *)m->bar, m->loads);
-	}
-	VC_WRITES(m->bar, sizeof(*m->bar));
-	*(volatile vc_word *)m->bar = VC_POISON;
-	m->bar = NULL;
-}
-
-static void vc_mbar_fence_init(struct vc_block *block, struct vc_fiber *self)
-{
-	for (uint32_t i = 0; i < block->bulk->nmbars; i++) {
-		struct vc_mbar *m = &block->bulk->mbar[i];
-
-		m->unfenced = m->unfenced == self->pub.warp + 1 ? 0 : m->unfenced;
-	}
-}
-
-static void vc_mbar_arrive(struct vc_block *block, struct vc_fiber *self, struct vc_mbar *m,
-			   uint32_t bytes)
-{
-	if (!m->pending) {
-		vc_illegal(block, self, "more than %u arrivals in a phase of the barrier at %p",
-			   m->nwarps, (void *)m->bar);
-	}
-	m->announced += bytes;
-	m->pending--;
-	m->arrived |= 1u << self->pub.warp;
-	m->acquired[m->phase & 1] |= block->warp[self->pub.warp].acquired != 0;
-	VC_RELEASE(&m->key[m->phase & 1]);
-	if (!m->pending && m->announced != m->issued) {
-		vc_illegal(block, self,
-			   "a phase of the barrier at %p would never end: its warps have announced "
-			   "%u bytes, and its loads bring %u",
-			   (void *)m->bar, m->announced, m->issued);
-	}
-	vc_mbar_settle(m);
-	vc_block_progress(block);
-}
-
-/* All warps have arrived, somebody polls: its loads land at the second look, or at any with a seed. */
-static void vc_mbar_polled(struct vc_block *block, struct vc_mbar *m)
-{
-	struct vc_bulk *bulk = block->bulk;
-	uint32_t phase = m->phase;
-
-	if (m->pending || (!ep_simt_perturbed && !m->polls++)) {
-		return;
-	}
-	for (uint32_t i = bulk->ncopies; i-- > 0 && m->phase == phase;) {
-		if (bulk->copy[i].bar == m && !(ep_simt_perturbed && vc_random(block) & 1)) {
-			vc_load_land(block, &bulk->copy[i]);
-		}
-	}
-}
-
-bool ep_simt_mbar_over(struct ep_mbar *bar, uint32_t parity)
-{
-	struct vc_fiber *self = (struct vc_fiber *)ep_simt_self;
-	struct vc_block *block = &vc_self->block;
-	struct vc_mbar *m = vc_mbar_find(block, self, bar, "ep_mbar_try_wait()");
-
-	if (parity > 1) {
-		vc_illegal(block, self, "ep_mbar_try_wait() for parity %u: it is 0 or 1", parity);
-	}
-	if ((m->phase & 1) == parity) {
-		vc_mbar_polled(block, m);
-	}
-	if ((m->phase & 1) == parity) {
-		return false;
-	}
-	VC_ACQUIRE(&m->key[parity]);
-	if (m->acquired[parity]) {
-		block->warp[self->pub.warp].acquired = EP_FULL_MASK;
-	}
-	return true;
 }
 
 /* ---- calls ---- */

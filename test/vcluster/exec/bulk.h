@@ -5,9 +5,12 @@
 
 #include "exec/block.h"
 
+#define VC_POISON 0xb5b5b5b5b5b5b5b5ull /* as of fresh shared memory */
 #define VC_MBARS 512u
 #define VC_COPIES 2048u /* of a block, that nobody has waited for */
 #define VC_HELDS 32u   /* stores of a block that have read, but not written yet */
+
+typedef uint64_t vc_word __attribute__((may_alias));
 
 struct vc_mbar {
 	struct ep_mbar *bar; /* NULL: this entry is free */
@@ -54,7 +57,7 @@ struct vc_bulk {
 	uint32_t nmbars, ncopies;
 	uint32_t held; /* buffers that are taken, a bit each */
 	struct vc_mbar mbar[VC_MBARS];
-	struct vc_copy copy[VC_COPIES]; /* oldest first */
+	struct vc_copy copy[VC_COPIES]; /* in no order */
 	struct vc_engine engine[VC_WARPS_MAX];
 	/* Dynamic shared memory as the engine sees it: without stores that lack the proxy fence. */
 	uint8_t shadow[VC_BLOCK_SHARED_MAX];
@@ -65,5 +68,17 @@ struct vc_bulk {
 void vc_bulk_act(struct vc_block *block, struct vc_fiber *self);
 /* All lanes of a warp, or all warps, have ended. */
 void vc_bulk_end(struct vc_block *block, struct vc_fiber *self);
+
+/* Ends the process unless `bar` is a barrier that may be used. */
+struct vc_mbar *vc_mbar_find(struct vc_block *block, struct vc_fiber *self, struct ep_mbar *bar,
+			     const char *what);
+void vc_mbar_init(struct vc_block *block, struct vc_fiber *self, const struct ep_simt_bulk *call);
+void vc_mbar_inval(struct vc_block *block, struct vc_fiber *self, struct vc_mbar *m);
+void vc_mbar_fence_init(struct vc_block *block, struct vc_fiber *self);
+void vc_mbar_arrive(struct vc_block *block, struct vc_fiber *self, struct vc_mbar *m,
+		    uint32_t bytes);
+/* A load has landed, or a warp has arrived: the phase may be over. */
+void vc_mbar_settle(struct vc_mbar *m);
+void vc_load_land(struct vc_block *block, struct vc_copy *copy);
 
 #endif

@@ -48,6 +48,12 @@ EP_DEV void rows_load(const struct test_bulk_args &a, struct ep_mbar *bar, uint3
 	if (!wrong(a, BULK_LATE_LOAD) && !wrong(a, BULK_LEAVES_LOAD)) {
 		ep_mbar_arrive_tx(bar, wrong(a, BULK_ANNOUNCED) ? bytes + 16 : bytes);
 	}
+	if (wrong(a, BULK_ARRIVES_MORE)) {
+		ep_mbar_arrive(bar);
+	}
+	if (wrong(a, BULK_INVAL_EARLY)) {
+		ep_mbar_inval(bar);
+	}
 }
 
 EP_DEV void rows_store(const struct test_bulk_args &a, uint32_t k)
@@ -99,7 +105,8 @@ EP_KERNEL(test_bulk_rows, test_bulk_args, 128)
 		rows_load(a, bar + k, k);
 	}
 	for (uint32_t k = 0; k < a.rows; k++) {
-		uint32_t next = k + ahead, parity = (k / a.nbuffers & 1) ^ wrong(a, BULK_PARITY);
+		uint32_t next = k + ahead, phase = k / a.nbuffers;
+		uint32_t parity = wrong(a, BULK_PARITY_2) ? 2 : (phase ^ wrong(a, BULK_PARITY)) & 1;
 
 		if (next < a.rows) {
 			if (!wrong(a, BULK_WAIT_READ)) {
@@ -224,11 +231,15 @@ EP_DEV void flag_send(const struct test_bulk_args &a)
 	ep_bulk_wait(0);
 }
 
-EP_DEV void flag_receive(const struct test_bulk_args &a, struct ep_mbar *bar)
+/* One warp waits for the flag and tells the one that copies: by a named barrier, or by bar[1]. */
+EP_DEV void flag_await(const struct test_bulk_args &a, struct ep_mbar *bar)
 {
-	char *row = (char *)ep_dynamic_shared();
-
-	/* One warp waits for the flag, another one copies. */
+	if (ep_warp() == 0) {
+		ep_mbar_init(bar, 1);
+		ep_mbar_init(bar + 1, 1);
+		ep_mbar_fence_init();
+	}
+	ep_block_sync();
 	if (ep_warp() == 1) {
 		for (struct ep_spin s = ep_spin_start(); !ep_ld_acquire_sys_u32(a.flag);) {
 			if (ep_spin_expired(&s, a.timeout_ns, EP_WAIT_NONE, 0)) {
@@ -236,12 +247,26 @@ EP_DEV void flag_receive(const struct test_bulk_args &a, struct ep_mbar *bar)
 				break;
 			}
 		}
-		ep_bar_arrive(1, 64);
+		if (a.add) {
+			ep_mbar_arrive(bar + 1);
+		} else {
+			ep_bar_arrive(1, 64);
+		}
+	} else if (!a.add) {
+		ep_bar_sync(1, 64);
+	} else if (!ep_mbar_wait(bar + 1, 0, a.timeout_ns, EP_WAIT_BULK, 0)) {
+		ep_atomic_add_gpu_u32(a.late, 1);
+	}
+}
+
+EP_DEV void flag_receive(const struct test_bulk_args &a, struct ep_mbar *bar)
+{
+	char *row = (char *)ep_dynamic_shared();
+
+	flag_await(a, bar);
+	if (ep_warp() == 1) {
 		return;
 	}
-	ep_mbar_init(bar, 1);
-	ep_mbar_fence_init();
-	ep_bar_sync(1, 64);
 	if (!wrong(a, BULK_FENCE_GLOBAL)) {
 		ep_bulk_fence_global();
 	}
@@ -264,10 +289,10 @@ EP_DEV void flag_receive(const struct test_bulk_args &a, struct ep_mbar *bar)
 /* Block 0 sends to block 1. */
 EP_KERNEL(test_bulk_flag, test_bulk_args, 64)
 {
-	EP_SHARED(struct ep_mbar, bar);
+	EP_SHARED(struct ep_mbar, bar[2]);
 
 	if (ep_block() == 1) {
-		flag_receive(a, &bar);
+		flag_receive(a, bar);
 	} else if (ep_warp() == 0) {
 		flag_send(a);
 	}

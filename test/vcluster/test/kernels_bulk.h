@@ -28,6 +28,9 @@ enum test_bulk_mistake {
 	BULK_LANES,
 	BULK_LEAVES_STORE,
 	BULK_LEAVES_LOAD,
+	BULK_ARRIVES_MORE,
+	BULK_INVAL_EARLY,
+	BULK_PARITY_2,
 	/* test_bulk_pipe */
 	BULK_EMPTY,
 	BULK_PIPE_WAIT,
@@ -48,7 +51,7 @@ struct test_bulk_args {
 	uint32_t bytes;    /* of a row */
 	uint32_t rows;     /* of each warp, or all */
 	uint32_t nbuffers; /* of each warp, or of the block */
-	uint32_t add;      /* 1: threads add 1 to each word */
+	uint32_t add;      /* 1: threads add 1 to each word; test_bulk_flag: see there */
 	uint32_t mistake;
 };
 

@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Routing of high throughput: the tables of rows, at their source and where they go. */
+#ifndef EP_DEVICE_HT_ROUTE_PLACE_H
+#define EP_DEVICE_HT_ROUTE_PLACE_H
+
+#include "device/ht/route_sums.h"
+
+/* The areas that rank r fills in a heap. */
+EP_DEV uint32_t *ep_ht_sel_area(const struct ep_ht_common &c, unsigned char *heap, uint32_t r)
+{
+	return (uint32_t *)(heap + c.areas.sel_off) + (size_t)r * c.max_tokens * c.width;
+}
+
+EP_DEV uint32_t *ep_ht_start_area(const struct ep_ht_common &c, unsigned char *heap, uint32_t r)
+{
+	return (uint32_t *)(heap + c.areas.start_off) +
+	       (size_t)r * (ep_ht_chunks(c.max_tokens) + 1);
+}
+
+EP_DEV uint32_t *ep_ht_table_flags(const struct ep_ht_common &c, unsigned char *heap, uint32_t r)
+{
+	return (uint32_t *)(heap + c.areas.table_off) + (size_t)r * EP_HT_ROUTE_BLOCKS;
+}
+
+/*
+ * The span's selections in order: each thread finds how many of the token's are before its own. There is
+ * none behind those that are not valid, which are the largest number.
+ */
+EP_DEV void ep_ht_span_sort(const struct ep_ht_route_args &a, const struct ep_ht_route &t,
+			    uint32_t w0)
+{
+	uint32_t topk = a.c.topk, ids = ep_ht_span_tokens(t, w0) * topk;
+
+	for (uint32_t i = ep_tid(); i < ids; i += ep_nthreads()) {
+		uint32_t token = ep_div(i, a.by_topk) * topk, k = i - token, id = t.id[i];
+		uint32_t before = 0, again = 0;
+
+		for (uint32_t q = 0; q < topk; q++) {
+			uint32_t other = t.id[token + q];
+			bool same = other == id && q < k;
+
+			before += other < id || same;
+			again |= same ? EP_HT_SEL_AGAIN : 0;
+		}
+		t.sel[token + before] = id == EP_HT_NONE ? EP_HT_NONE : EP_HT_SEL(id, k) | again;
+	}
+}
+
+/* Row of the span's token at rank d, or NONE. */
+EP_DEV uint32_t ep_ht_span_row(const struct ep_ht_route &t, uint32_t local, uint32_t d)
+{
+	uint32_t row = t.first[t.experts + d] + ep_ht_bits_before(t.rank_bits + d * t.words, local);
+
+	return row < t.kept[d] ? row : EP_HT_NONE;
+}
+
+/*
+ * What belongs to selection i of the span, in the order of `sel`: its row, and its place, if its expert is
+ * marked.
+ */
+EP_DEV void ep_ht_sel_place(const struct ep_ht_route_args &a, const struct ep_ht_route &t,
+			    uint32_t w0, uint32_t i, uint32_t e0)
+{
+	const struct ep_ht_common &c = a.c;
+	bool expert_major = c.layout == EP_HT_EXPERT_MAJOR;
+	uint32_t local = ep_div(i, a.by_topk), sel = t.sel[i], expert = EP_HT_SEL_EXPERT(sel);
+	uint32_t row = EP_HT_NONE, place = EP_HT_NONE;
+	size_t out = (size_t)w0 * c.topk + i;
+
+	if (sel == EP_HT_NONE ? e0 != 0 : expert_major && expert - e0 >= t.window) {
+		return;
+	}
+	if (sel != EP_HT_NONE) {
+		uint32_t d = ep_div(expert, c.by_local);
+
+		row = ep_ht_span_row(t, local, d);
+		t.entry[i] = expert - d * c.nlocal;
+	}
+	if (expert_major && row != EP_HT_NONE) {
+		place = t.first[expert] +
+			ep_ht_bits_before(t.bits + (expert - e0) * t.words, local);
+		place = place < c.limit ? place : EP_HT_NONE;
+		t.entry[i] = place == EP_HT_NONE ? EP_HT_DROPPED : place;
+	}
+	c.h.send_sel[out] = sel;
+	c.h.send_row[out] = row;
+	if (expert_major) {
+		c.h.send_place[out] = place;
+	}
+}
+
+/*
+ * Four words, from entry `first` on, of what is told of a row: the entries of the selections from `at` on
+ * that name an expert below `end_expert`, each once.
+ */
+EP_DEV struct ep_vec16 ep_ht_row_entries(const struct ep_ht_route &t, uint32_t at, uint32_t end,
+					 uint32_t end_expert, uint32_t first)
+{
+	struct ep_vec16 v = { EP_HT_NONE, EP_HT_NONE, EP_HT_NONE, EP_HT_NONE };
+
+	for (uint32_t j = 0; at < end && j < first + 4; at++) {
+		uint32_t sel = t.sel[at], entry = t.entry[at];
+
+		if (sel == EP_HT_NONE || EP_HT_SEL_EXPERT(sel) >= end_expert) {
+			break;
+		}
+		if (sel & EP_HT_SEL_AGAIN) {
+			continue;
+		}
+		v.x = j == first ? entry : v.x;
+		v.y = j == first + 1 ? entry : v.y;
+		v.z = j == first + 2 ? entry : v.z;
+		v.w = j == first + 3 ? entry : v.w;
+		j++;
+	}
+	return v;
+}
+
+EP_DEV void ep_ht_entries_store(const struct ep_ht_common &c, uint32_t *list, uint32_t first,
+				struct ep_vec16 v)
+{
+	const uint32_t words[4] = { v.x, v.y, v.z, v.w };
+
+	if (c.width % 4 == 0) {
+		ep_st16(list + first, v);
+		return;
+	}
+#pragma unroll
+	for (uint32_t j = 0; j < 4; j++) {
+		if (first + j < c.width) {
+			list[first + j] = words[j];
+		}
+	}
+}
+
+/*
+ * Tells the destinations of the span's rows what these are. Item i is 16 bytes of a row, if the row's
+ * selections begin at selection i >> shift: neighbours write what lies side by side.
+ */
+EP_DEV void ep_ht_span_push(const struct ep_ht_route_args &a, const struct ep_ht_route &t,
+			    uint32_t w0)
+{
+	const struct ep_ht_common &c = a.c;
+	uint32_t ids = ep_ht_span_tokens(t, w0) * c.topk, shift = 0;
+
+	while ((4u << shift) < c.width) {
+		shift++;
+	}
+	for (uint32_t i = ep_tid(); i < ids << shift; i += ep_nthreads()) {
+		uint32_t at = i >> shift, first = 4 * (i - (at << shift)), sel = t.sel[at];
+		uint32_t local = ep_div(at, a.by_topk), token = local * c.topk, d, row;
+
+		if (sel == EP_HT_NONE || first >= c.width) {
+			continue;
+		}
+		d = ep_div(EP_HT_SEL_EXPERT(sel), c.by_local);
+		if (at > token && EP_HT_SEL_EXPERT(t.sel[at - 1]) >= d * c.nlocal) {
+			continue; /* not the row's first */
+		}
+		row = ep_ht_span_row(t, local, d);
+		if (row != EP_HT_NONE) {
+			uint32_t *area = ep_ht_sel_area(c, ep_heap_of(c.g, d), c.g.rank);
+
+			ep_ht_entries_store(c, area + (size_t)row * c.width, first,
+					    ep_ht_row_entries(t, at, token + c.topk,
+							      (d + 1) * c.nlocal, first));
+		}
+	}
+}
+
+/* The span's chunks: where their rows begin. */
+EP_DEV void ep_ht_span_starts(const struct ep_ht_common &c, const struct ep_ht_route &t,
+			      uint32_t w0)
+{
+	uint32_t n = ep_ht_span_tokens(t, w0), chunks = ep_ht_chunks(c.max_tokens);
+
+	for (uint32_t d = ep_warp(); d < c.g.nranks; d += ep_nwarps()) {
+		uint32_t *there = ep_ht_start_area(c, ep_heap_of(c.g, d), c.g.rank);
+
+		for (uint32_t local = ep_lane() * EP_HT_CHUNK; local < n;
+		     local += EP_WARP_SIZE * EP_HT_CHUNK) {
+			uint32_t row = t.first[t.experts + d] +
+				       ep_ht_bits_before(t.rank_bits + d * t.words, local);
+			uint32_t chunk = (w0 + local) / EP_HT_CHUNK;
+
+			row = ep_min_u32(row, t.kept[d]);
+			c.h.send_start[(size_t)d * (chunks + 1) + chunk] = row;
+			there[chunk] = row;
+		}
+	}
+}
+
+/* The same behind the last token's chunk; the blocks share them. */
+EP_DEV void ep_ht_rest_starts(const struct ep_ht_common &c, const struct ep_ht_route &t)
+{
+	uint32_t chunks = ep_ht_chunks(c.max_tokens);
+
+	for (uint32_t d = ep_warp(); d < c.g.nranks; d += ep_nwarps()) {
+		uint32_t *there = ep_ht_start_area(c, ep_heap_of(c.g, d), c.g.rank);
+
+		for (uint32_t chunk =
+			     ep_ht_chunks(c.num_tokens) + ep_block() * EP_WARP_SIZE + ep_lane();
+		     chunk <= chunks; chunk += ep_nblocks() * EP_WARP_SIZE) {
+			c.h.send_start[(size_t)d * (chunks + 1) + chunk] = t.kept[d];
+			there[chunk] = t.kept[d];
+		}
+	}
+}
+
+/* Tells all ranks that this block's part of their tables is there. One block. */
+EP_DEV void ep_ht_tables_announce(const struct ep_ht_common &c, const struct ep_op &op)
+{
+	ep_block_sync();
+	if (ep_warp() != 0) {
+		return;
+	}
+	ep_release_fence_sys();
+	for (uint32_t d = ep_lane(); d < c.g.nranks; d += EP_WARP_SIZE) {
+		uint32_t *flags = ep_ht_table_flags(c, ep_heap_of(c.g, d), c.g.rank);
+
+		for (uint32_t b = ep_block(); b < EP_HT_ROUTE_BLOCKS; b += ep_nblocks()) {
+			ep_st_fenced_sys_u32(flags + b, op.epoch);
+		}
+	}
+}
+
+/* Have the tables of source s come? One warp. */
+EP_DEV bool ep_ht_tables_wait(const struct ep_ht_common &c, const struct ep_op &op, uint32_t s)
+{
+	bool ok = true;
+
+	for (uint32_t b = ep_lane(); b < EP_HT_ROUTE_BLOCKS; b += EP_WARP_SIZE) {
+		ok = ep_wait_flag(c.g, op, ep_ht_table_flags(c, c.g.own, s) + b, EP_WAIT_HT_TABLE,
+				  s);
+	}
+	return ok;
+}
+
+/* Keeps the tables of source s, which have come: worker `w` of `workers`. */
+EP_DEV void ep_ht_tables_keep(const struct ep_ht_common &c, const struct ep_ht_route &t, uint32_t s,
+			      uint32_t w, uint32_t workers)
+{
+	const uint32_t *sel = ep_ht_sel_area(c, c.g.own, s);
+	const uint32_t *start = ep_ht_start_area(c, c.g.own, s);
+	uint32_t *sel_out = c.h.recv_sel + (size_t)t.from[s] * c.width;
+	uint32_t words = (t.from[s + 1] - t.from[s]) * c.width;
+	uint32_t starts = ep_ht_chunks(c.max_tokens) + 1;
+
+	if (c.width % 4 == 0) {
+		EP_UNROLL(2)
+		for (uint32_t i = 4 * w; i < words; i += 4 * workers) {
+			ep_st16(sel_out + i, ep_ld16_fresh(sel + i));
+		}
+	} else {
+		EP_UNROLL(2)
+		for (uint32_t i = w; i < words; i += workers) {
+			sel_out[i] = ep_ld_relaxed_sys_u32(sel + i);
+		}
+	}
+	for (uint32_t i = w; i < starts; i += workers) {
+		c.h.recv_start[(size_t)s * starts + i] = ep_ld_relaxed_sys_u32(start + i);
+	}
+}
+
+/*
+ * Waits for the tables of those sources that the block keeps, and keeps them: with few ranks several
+ * blocks share a source. `everything`: waits for all sources. False when one has failed. All threads.
+ */
+EP_DEV bool ep_ht_tables_take(const struct ep_ht_common &c, const struct ep_op &op,
+			      const struct ep_ht_route &t, bool everything, uint32_t *failed)
+{
+	uint32_t step = ep_min_u32(c.g.nranks, ep_nblocks());
+	uint32_t part = ep_block() / step, s0 = ep_block() - part * step;
+	uint32_t parts = (ep_nblocks() - s0 + step - 1) / step;
+
+	for (uint32_t i = ep_warp(), s; (s = everything ? i : s0 + i * step) < c.g.nranks;
+	     i += ep_nwarps()) {
+		if (!ep_all(EP_FULL_MASK, ep_ht_tables_wait(c, op, s)) && ep_lane() == 0) {
+			ep_shared_or_u32(failed, 1);
+		}
+	}
+	ep_block_sync();
+	if (*failed) {
+		return false;
+	}
+	for (uint32_t s = s0; s < c.g.nranks; s += step) {
+		ep_ht_tables_keep(c, t, s, part * ep_nthreads() + ep_tid(), parts * ep_nthreads());
+	}
+	return true;
+}
+
+#endif

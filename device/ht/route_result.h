@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Routing of high throughput: what comes to this rank in all, for the caller and for later kernels. */
+#ifndef EP_DEVICE_HT_ROUTE_RESULT_H
+#define EP_DEVICE_HT_ROUTE_RESULT_H
+
+#include "device/ht/route_place.h"
+
+/* Element i of a tensor of counters of `bytes` each, which may be NULL. */
+EP_DEV void ep_ht_counter_store(void *counters, uint32_t bytes, uint32_t i, uint32_t v)
+{
+	if (!counters) {
+		return;
+	}
+	if (bytes == 8) {
+		((int64_t *)counters)[i] = v;
+	} else {
+		((int32_t *)counters)[i] = (int32_t)v;
+	}
+}
+
+/* Expert-major: this rank's zones. Their rows are all kept as far as they have places. One warp. */
+EP_DEV void ep_ht_zones_leave(const struct ep_ht_route_args &a, const struct ep_ht_route &t)
+{
+	uint32_t end = 0, limit = a.c.limit;
+
+	for (uint32_t e0 = 0; e0 < a.c.nlocal; e0 += EP_WARP_SIZE) {
+		struct ep_ht_zone_at at = ep_ht_zones_next(a, t, a.c.g.rank, e0, &end);
+		struct ep_ht_zone z = {};
+
+		if (at.expert == EP_HT_NONE) {
+			continue;
+		}
+		z.first = ep_min_u32(at.begin, limit);
+		z.rows = ep_min_u32(at.rows, limit - z.first);
+		z.kept = ep_min_u32(t.all[at.expert], z.rows);
+		a.c.h.zones[e0 + ep_lane()] = z;
+		ep_ht_counter_store(a.expert_counters, a.counter_bytes, e0 + ep_lane(), z.rows);
+		ep_ht_counter_store(a.expert_offsets, a.counter_bytes, e0 + ep_lane(), z.first);
+	}
+}
+
+/* Expert-major: the zone of a place below the limit: the last one that does not begin behind it. */
+EP_DEV uint32_t ep_ht_zone_find(const struct ep_ht_common &c, uint32_t place)
+{
+	uint32_t low = 0, high = c.nlocal;
+
+	while (high - low > 1) {
+		uint32_t middle = (low + high) / 2;
+
+		if (c.h.zones[middle].first <= place) {
+			low = middle;
+		} else {
+			high = middle;
+		}
+	}
+	return low;
+}
+
+/*
+ * Some rows are dropped because they have no slots, so the counts do not tell how many rows come to an
+ * expert. The tables that have come do: adds what they list to `kept`, of which each expert's lies `stride`
+ * words behind the one before.
+ */
+EP_DEV void ep_ht_kept_count(const struct ep_ht_common &c, const struct ep_ht_route &t,
+			     uint32_t *kept, uint32_t stride)
+{
+	for (uint32_t s = 0; s < c.g.nranks; s++) {
+		const uint32_t *sel = ep_ht_sel_area(c, c.g.own, s);
+		uint32_t rows = t.from[s + 1] - t.from[s];
+
+		for (uint32_t row = ep_tid(); row < rows; row += ep_nthreads()) {
+			for (uint32_t j = 0; j < c.width; j++) {
+				uint32_t v = ep_ld_relaxed_sys_u32(sel + (size_t)row * c.width + j);
+
+				if (v == EP_HT_NONE) {
+					break;
+				}
+				if (v != EP_HT_DROPPED) {
+					v = c.layout == EP_HT_FLAT ? v : ep_ht_zone_find(c, v);
+					ep_shared_add_u32(kept + (size_t)v * stride, 1);
+				}
+			}
+		}
+	}
+}
+
+/* Expert-major zones, or flat counters. One block; the tables of all sources have come if `cut`. */
+EP_DEV void ep_ht_experts_leave(const struct ep_ht_route_args &a, const struct ep_ht_route &t,
+				bool cut)
+{
+	const struct ep_ht_common &c = a.c;
+	bool expert_major = c.layout == EP_HT_EXPERT_MAJOR;
+	uint32_t *counts = t.all + c.g.rank * c.nlocal;
+
+	if (expert_major && ep_warp() == 0) {
+		ep_ht_zones_leave(a, t);
+	}
+	if (cut) {
+		ep_block_sync();
+		for (uint32_t e = ep_tid(); e < c.nlocal; e += ep_nthreads()) {
+			if (expert_major) {
+				c.h.zones[e].kept = 0;
+			} else {
+				counts[e] = 0;
+			}
+		}
+		ep_block_sync();
+		ep_ht_kept_count(c, t, expert_major ? &c.h.zones[0].kept : counts,
+				 expert_major ? sizeof(struct ep_ht_zone) / 4 : 1);
+		ep_block_sync();
+	}
+	for (uint32_t e = ep_tid(); !expert_major && e < c.nlocal; e += ep_nthreads()) {
+		ep_ht_counter_store(a.expert_counters, a.counter_bytes, e, counts[e]);
+	}
+}
+
+/* Handle memory has no routing from now on, and then this one. One thread of the kernel. */
+EP_DEV void ep_ht_head_clear(const struct ep_ht_common &c)
+{
+	c.h.head->stamp = 0;
+}
+
+EP_DEV void ep_ht_head_leave(const struct ep_ht_route_args &a, const struct ep_ht_route &t)
+{
+	const struct ep_ht_common &c = a.c;
+	struct ep_ht_head head = {};
+
+	head.stamp = c.stamp;
+	head.num_tokens = c.num_tokens;
+	head.id_bytes = a.id_bytes;
+	head.rows = t.from[c.g.nranks];
+	head.total = ep_ht_total(c, t, c.g.rank);
+	if (c.layout == EP_HT_EXPERT_MAJOR) {
+		head.places = ep_min_u32(head.total, c.limit);
+	}
+	head.chunks = t.from[c.g.nranks + 1];
+	*c.h.head = head;
+	ep_ht_counter_store(a.total_counter, a.total_bytes, 0, head.total);
+}
+
+/* All of it. One block, behind its tables. */
+EP_DEV void ep_ht_results_leave(const struct ep_ht_route_args &a, const struct ep_ht_route &t,
+				bool cut)
+{
+	const struct ep_ht_common &c = a.c;
+
+	ep_ht_experts_leave(a, t, cut);
+	for (uint32_t r = ep_tid(); r <= c.g.nranks; r += ep_nthreads()) {
+		c.h.recv_base[r] = t.from[r];
+		if (r < c.g.nranks) {
+			c.h.send_base[r] = t.base[r];
+		}
+	}
+	ep_block_sync();
+	if (ep_tid() == 0) {
+		ep_ht_head_leave(a, t);
+	}
+}
+
+#endif

@@ -1,0 +1,460 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Mistakes in calls on high-throughput groups: each is refused with the promised code and a line that
+ * names it, launches nothing, and leaves the group and the handle as they were.
+ */
+#include "proto/mistake.h"
+#include "support/ht_bench.h"
+
+struct call {
+	struct ht_bench *b;
+	ncclEpDispatchInputs_t in;
+	ncclEpDispatchOutputs_t out;
+	ncclEpLayoutInfo_t info;
+	ncclEpDispatchConfig_t config;
+	ncclEpCombineInputs_t cin;
+	ncclEpCombineOutputs_t cout;
+	ncclEpCombineConfig_t cconfig;
+	struct ht_tensor t[14];
+};
+
+enum {
+	IT, /* inputs of dispatch: tokens, weights, scales */
+	IW,
+	IS,
+	OT, /* its outputs: tokens, weights, scales, ids */
+	OW,
+	OS,
+	OX,
+	CI, /* combine: tokens in and out, weights in and out */
+	CT,
+	CG,
+	CO,
+	NC, /* counters, offsets, total */
+	NO,
+	NT
+};
+
+static ncclEpTensor_t *copy(struct ht_tensor *to, const struct ht_tensor *from)
+{
+	*to = *from;
+	to->t.sizes = to->sizes;
+	return &to->t;
+}
+
+static void fill(struct call *c, struct ht_bench *b)
+{
+	bool flat = !b->h.expert_major, forward = b->h.p.quant == ORACLE_QUANT_FORWARD;
+
+	memset(c, 0, sizeof(*c));
+	c->b = b;
+	c->in = NCCL_EP_DISPATCH_INPUTS_INIT;
+	c->out = NCCL_EP_DISPATCH_OUTPUTS_INIT;
+	c->info = NCCL_EP_LAYOUT_INFO_INIT;
+	c->config = NCCL_EP_DISPATCH_CONFIG_INIT;
+	c->cin = NCCL_EP_COMBINE_INPUTS_INIT;
+	c->cout = NCCL_EP_COMBINE_OUTPUTS_INIT;
+	c->cconfig = NCCL_EP_COMBINE_CONFIG_INIT;
+	c->in.tokens = copy(c->t + IT, &b->in_tokens);
+	c->in.topk_weights = copy(c->t + IW, &b->weights);
+	c->out.tokens = copy(c->t + OT, &b->out_tokens);
+	c->out.topk_weights = copy(c->t + OW, &b->out_weights);
+	copy(c->t + OX, &b->out_idx);
+	c->out.topk_idx = flat ? &c->t[OX].t : NULL;
+	copy(c->t + IS, &b->in_scales);
+	copy(c->t + OS, &b->out_scales);
+	if (forward) {
+		c->config.quant_recipe = NCCL_EP_DISP_QUANT_FWD;
+		c->in.scales = &c->t[IS].t;
+		c->out.scales = &c->t[OS].t;
+	}
+	c->cin.tokens = copy(c->t + CI, &b->combine_in);
+	c->cout.tokens = copy(c->t + CT, &b->combine_out);
+	copy(c->t + CG, &b->in_gradients);
+	copy(c->t + CO, &b->out_gradients);
+	c->info.expert_counters = copy(c->t + NC, &b->counters);
+	c->info.expert_offsets = copy(c->t + NO, &b->offsets);
+	c->info.recv_total_counter = copy(c->t + NT, &b->total);
+}
+
+/* The backward pass as it is right. */
+static void backward_dispatch(struct call *c)
+{
+	c->config.pass_direction = NCCL_EP_BWD_PASS;
+	c->in.topk_weights = c->out.topk_weights = c->out.topk_idx = NULL;
+}
+
+static void backward_combine(struct call *c)
+{
+	c->cconfig.pass_direction = NCCL_EP_BWD_PASS;
+	c->cin.topk_weights = &c->t[CG].t;
+	c->cout.topk_weights = &c->t[CO].t;
+}
+
+#define ANY_DISPATCH(M)                                                                            \
+	M(in_size, c->in.size = NCCL_EP_DISPATCH_INPUTS_V1_SIZE - 1, IA, "inputs")                 \
+	M(out_magic, c->out.magic = 0, IA, "outputs")                                              \
+	M(info_magic, c->info.magic = 1, IA, "layout_info")                                        \
+	M(config_size, c->config.size = NCCL_EP_DISPATCH_CONFIG_V1_SIZE - 1, IA, "config")         \
+	M(recipe, c->config.quant_recipe = (ncclEpDispQuant_t)77, IA, "quant_recipe")              \
+	M(fp8, c->config.quant_recipe = NCCL_EP_DISP_QUANT_DS_FP8E3M4, IA,                         \
+	  "high throughput mode does not have the recipe DS_FP8E3M4")                              \
+	M(fp8_first, c->config.quant_recipe = NCCL_EP_DISP_QUANT_DS_FP8E3M4;                       \
+	  c->in.tokens = NULL, IA, "DS_FP8E3M4")                                                   \
+	M(direction, c->config.pass_direction = (ncclEpPassDir_t)2, IA, "pass_direction")          \
+	M(no_tokens, c->in.tokens = NULL, IA, "inputs->tokens")                                    \
+	M(no_out_tokens, c->out.tokens = NULL, IA, "outputs->tokens")                              \
+	M(token_magic, c->t[IT].t.magic = NCCL_EP_MAGIC, IA, "inputs->tokens")                     \
+	M(token_ndim, c->t[IT].t.ndim = 3, IA, "inputs->tokens")                                   \
+	M(token_no_data, c->t[IT].t.data = NULL, IA, "inputs->tokens")                             \
+	M(token_type, c->t[IT].t.datatype = ncclInt32, IA, "inputs->tokens")                       \
+	M(token_rows, c->t[IT].sizes[0]++, IA, "tokens of the handle's topk_idx")                  \
+	M(token_odd_row, c->t[IT].sizes[1]--; c->t[OT].sizes[1]--, IA, "16")                       \
+	M(token_wide, c->t[IT].sizes[1] *= 4; c->t[OT].sizes[1] *= 4, IA, "max_token_bytes")       \
+	M(token_align, c->t[IT].t.data = (char *)c->t[IT].t.data + 8, IA, "inputs->tokens")        \
+	M(out_align, c->t[OT].t.data = (char *)c->t[OT].t.data + 4, IA, "outputs->tokens")         \
+	M(out_no_data, c->t[OT].t.data = NULL, IA, "outputs->tokens: neither data nor a window")   \
+	M(out_type, c->t[OT].t.datatype = ncclFloat32, IA, "outputs->tokens")                      \
+	M(out_ndim, c->t[OT].t.ndim = 3, IA, "outputs->tokens")                                    \
+	M(out_width, c->t[OT].sizes[1] += 8, IA, "outputs->tokens")                                \
+	M(no_weights, c->in.topk_weights = NULL, IA, "inputs->topk_weights")                       \
+	M(weights_type, c->t[IW].t.datatype = ncclBfloat16, IA, "inputs->topk_weights")            \
+	M(weights_rows, c->t[IW].sizes[0]--, IA, "inputs->topk_weights")                           \
+	M(weights_k, c->t[IW].sizes[1]++, IA, "inputs->topk_weights")                              \
+	M(no_out_weights, c->out.topk_weights = NULL, IA, "outputs->topk_weights")                 \
+	M(out_weights_type, c->t[OW].t.datatype = ncclFloat16, IA, "outputs->topk_weights")        \
+	M(out_weights_empty, c->t[OW].sizes[0] = c->t[OX].sizes[0] = 0, IA,                        \
+	  "outputs->topk_weights has 0 rows and outputs->tokens")                                  \
+	M(id_kind, c->info.recv_topk_idx_kind = (ncclEpExpertIdKind_t)3, IA, "recv_topk_idx_kind") \
+	M(bwd_in_weights, backward_dispatch(c);                                                    \
+	  c->in.topk_weights = &c->t[IW].t, IA, "inputs->topk_weights must be NULL")               \
+	M(bwd_out_weights, backward_dispatch(c);                                                   \
+	  c->out.topk_weights = &c->t[OW].t, IA, "outputs->topk_weights must be NULL")             \
+	M(bwd_idx, backward_dispatch(c);                                                           \
+	  c->out.topk_idx = &c->t[OX].t, IA, "outputs->topk_idx must be NULL")
+
+#define NONE_DISPATCH(M)                                                                           \
+	M(in_scales_none, c->in.scales = &c->t[IW].t, IA, "inputs->scales")                        \
+	M(out_scales_none, c->out.scales = &c->t[IW].t, IA, "outputs->scales")                     \
+	M(v1_scales, c->config.size = NCCL_EP_DISPATCH_CONFIG_V1_SIZE;                             \
+	  c->in.scales = c->out.scales = &c->t[IW].t, IA, "scales")
+
+#define FLAT_DISPATCH(M)                                                                           \
+	M(no_idx, c->out.topk_idx = NULL, IA, "outputs->topk_idx")                                 \
+	M(idx_type, c->t[OX].t.datatype = ncclInt32, IA, "outputs->topk_idx")                      \
+	M(idx_rows, c->t[OX].sizes[0]--, IA, "rows of outputs->topk_weights")                      \
+	M(idx_k, c->t[OX].sizes[1]++, IA, "outputs->topk_idx")                                     \
+	M(out_weights_k, c->t[OW].sizes[1]++, IA, "outputs->topk_weights")                         \
+	M(out_weights_ndim, c->t[OW].t.ndim = 1, IA, "outputs->topk_weights")
+
+#define EM_DISPATCH(M)                                                                             \
+	M(em_idx, c->out.topk_idx = &c->t[OX].t, IA, "outputs->topk_idx must be NULL")             \
+	M(em_out_weights_ndim, c->t[OW].t.ndim = 2, IA, "outputs->topk_weights")
+
+#define FIXED_DISPATCH(M)                                                                          \
+	M(fixed_rows, c->t[OT].sizes[0]--; c->t[OS].sizes[0]--, IA, "max_recv_tokens_per_rank is") \
+	M(fixed_empty,                                                                             \
+	  c->t[OT].sizes[0] = c->t[OS].sizes[0] = c->t[OW].sizes[0] = c->t[OX].sizes[0] = 0, IA,   \
+	  "outputs->tokens: 0 rows")
+
+#define FORWARD_DISPATCH(M)                                                                        \
+	M(fwd_no_in, c->in.scales = NULL, IA, "inputs->scales")                                    \
+	M(fwd_no_out, c->out.scales = NULL, IA, "outputs->scales")                                 \
+	M(fwd_round, c->config.round_scales = 1, IA, "round_scales")                               \
+	M(fwd_uint8, c->t[IT].t.datatype = ncclUint8;                                              \
+	  c->t[OT].t.datatype = ncclUint8, IA, "uint8")                                            \
+	M(fwd_scale_rows, c->t[OS].sizes[0]++, IA, "outputs->scales: ")                            \
+	M(fwd_scale_type, c->t[IS].t.datatype = ncclInt32;                                         \
+	  c->t[OS].t.datatype = ncclInt32, IA, "scales")                                           \
+	M(fwd_scale_row, c->t[IS].sizes[1]--; c->t[OS].sizes[1]--, IA, "inputs->scales")           \
+	M(fwd_window, c->t[OT].t.win_hdl = (ncclWindow_t)c->b, IA,                                 \
+	  "outputs->tokens has a window and outputs->scales has none")                             \
+	M(fwd_wide, c->t[IS].sizes[1] *= 64; c->t[OS].sizes[1] *= 64, IA, "max_token_bytes")
+
+#define ANY_COMBINE(M)                                                                             \
+	M(cin_size, c->cin.size = NCCL_EP_COMBINE_INPUTS_V1_SIZE - 1, IA, "inputs")                \
+	M(cout_magic, c->cout.magic = 0, IA, "outputs")                                            \
+	M(cconfig_magic, c->cconfig.magic = 0, IA, "config")                                       \
+	M(crecipe, c->cconfig.quant_recipe = (ncclEpCombQuant_t)2, IA, "quant_recipe")             \
+	M(crecipe_first, c->cconfig.quant_recipe = (ncclEpCombQuant_t)2;                           \
+	  c->cout.tokens = NULL, IA, "quant_recipe")                                               \
+	M(cnvfp4, c->cconfig.quant_recipe = NCCL_EP_COMB_QUANT_NVFP4, IU, "NVFP4")                 \
+	M(cdirection, c->cconfig.pass_direction = (ncclEpPassDir_t)9, IA, "pass_direction")        \
+	M(cscales, c->cin.scales = &c->t[IW].t, IA, "inputs->scales")                              \
+	M(cno_tokens, c->cin.tokens = NULL, IA, "inputs->tokens")                                  \
+	M(ctype, c->t[CI].t.datatype = ncclFloat8e4m3;                                             \
+	  c->t[CT].t.datatype = ncclFloat8e4m3, IA, "inputs->tokens")                              \
+	M(cndim, c->t[CI].t.ndim = 3, IA, "inputs->tokens")                                        \
+	M(codd, c->t[CI].sizes[1]--; c->t[CT].sizes[1]--, IA, "16")                                \
+	M(cwide, c->t[CI].sizes[1] *= 4; c->t[CT].sizes[1] *= 4, IA, "max_token_bytes")            \
+	M(calign, c->t[CI].t.data = (char *)c->t[CI].t.data + 8, IA, "inputs->tokens")             \
+	M(cno_out, c->cout.tokens = NULL, IA, "outputs->tokens")                                   \
+	M(cout_type, c->t[CT].t.datatype = ncclFloat32, IA, "outputs->tokens")                     \
+	M(cout_rows, c->t[CT].sizes[0]++, IA, "tokens of the handle's topk_idx")                   \
+	M(cout_width, c->t[CT].sizes[1] += 8, IA, "outputs->tokens")                               \
+	M(cweights, c->cin.topk_weights = &c->t[CG].t, IA, "inputs->topk_weights must be NULL")    \
+	M(cbwd_no_in, backward_combine(c);                                                         \
+	  c->cin.topk_weights = NULL, IA, "inputs->topk_weights is NULL")                          \
+	M(cbwd_no_out, backward_combine(c);                                                        \
+	  c->cout.topk_weights = NULL, IA, "outputs->topk_weights is NULL")                        \
+	M(cbwd_in_type, backward_combine(c);                                                       \
+	  c->t[CG].t.datatype = ncclFloat16, IA, "inputs->topk_weights")                           \
+	M(cbwd_in_empty, backward_combine(c);                                                      \
+	  c->t[CG].sizes[0] = 0, IA, "inputs->topk_weights has 0 rows")                            \
+	M(cbwd_out_rows, backward_combine(c); c->t[CO].sizes[0]++, IA, "outputs->topk_weights")    \
+	M(cbwd_out_k, backward_combine(c); c->t[CO].sizes[1]++, IA, "outputs->topk_weights")
+
+#define ANY_UPDATE(M)                                                                              \
+	M(info_size, c->info.size = NCCL_EP_LAYOUT_INFO_V1_SIZE - 1, IA, "layout_info")            \
+	M(counters_ndim, c->t[NC].t.ndim = 2, IA, "expert_counters")                               \
+	M(counters_few, c->t[NC].sizes[0]--, IA, "expert_counters: sizes[0] is")                   \
+	M(counters_type, c->t[NC].t.datatype = ncclFloat32, IA, "expert_counters")                 \
+	M(counters_align, c->t[NC].t.data = (char *)c->t[NC].t.data + 2, IA, "expert_counters")    \
+	M(total_few, c->t[NT].sizes[0] = 0, IA, "recv_total_counter")                              \
+	M(total_type, c->t[NT].t.datatype = ncclUint64, IA, "recv_total_counter")
+
+#define FLAT_UPDATE(M)                                                                             \
+	M(flat_counters_type, c->t[NC].t.datatype = ncclInt64, IA, "expert_counters: data type")
+
+#define EM_UPDATE(M)                                                                               \
+	M(offsets_few, c->t[NO].sizes[0] = 0, IA, "expert_offsets")                                \
+	M(offsets_type, c->t[NO].t.datatype = ncclInt64, IA, "it needs int32, as counters before") \
+	M(total_other, c->t[NT].t.datatype = ncclInt64, IA, "recv_total_counter: data type int64")
+
+MISTAKES(any_dispatch, ANY_DISPATCH)
+MISTAKES(none_dispatch, NONE_DISPATCH)
+MISTAKES(flat_dispatch, FLAT_DISPATCH)
+MISTAKES(em_dispatch, EM_DISPATCH)
+MISTAKES(fixed_dispatch, FIXED_DISPATCH)
+MISTAKES(forward_dispatch, FORWARD_DISPATCH)
+MISTAKES(any_combine, ANY_COMBINE)
+MISTAKES(any_update, ANY_UPDATE)
+MISTAKES(flat_update, FLAT_UPDATE)
+MISTAKES(em_update, EM_UPDATE)
+
+static ncclResult_t dispatch(struct call *c)
+{
+	return ncclEpDispatch(c->b->handle, &c->in, &c->out, &c->info, &c->config, c->b->w->stream);
+}
+
+static ncclResult_t combine(struct call *c)
+{
+	return ncclEpCombine(c->b->handle, &c->cin, &c->cout, &c->cconfig, c->b->w->stream);
+}
+
+static ncclResult_t update(struct call *c)
+{
+	return ncclEpUpdateHandle(c->b->handle, &c->b->ids.t, &c->info, c->b->w->stream);
+}
+
+static void try_all(struct ht_bench *b, const struct mistake *list, size_t n,
+		    ncclResult_t (*fn)(struct call *))
+{
+	struct call c;
+
+	for (size_t i = 0; i < n; i++) {
+		check_context("%s, limit %u, quant %d, %s", b->h.expert_major ? "em" : "flat",
+			      b->h.limit, (int)b->h.p.quant, list[i].name);
+		fill(&c, b);
+		list[i].spoil(&c);
+		watch_start();
+		CHECK_REASON(fn(&c), list[i].want, list[i].part);
+		CHECK_LAST(b->group, list[i].want, list[i].part);
+		CHECK_INT(watch.calls[WATCH_LAUNCH], 0);
+	}
+}
+
+#define TRY(list_, fn_) try_all(b, list_, MISTAKE_COUNT(list_), fn_)
+
+/* Calls that low latency has, and those that there are not. */
+static void try_calls(struct ht_bench *b)
+{
+	cudaStream_t stream = b->w->stream;
+	int mask[8] = { 1, 1 }, error = 5;
+	ncclEpHandle_t fresh;
+	struct call c;
+	uint64_t n = 9;
+
+	check_context("calls");
+	fill(&c, b);
+	watch_start();
+	OK(ncclEpComplete(b->handle, NULL, stream));
+	CHECK_REASON(ncclEpMaskQuery(b->group, mask, stream), IU, "has no masks");
+	CHECK_REASON(ncclEpMaskUpdate(b->group, mask, stream), IU, "has no masks");
+	CHECK_REASON(ncclEpMaskClean(b->group, stream), IU, "has no masks");
+	CHECK_REASON(ncclEpGetAsyncError(b->group, &error), IU, "has no masks");
+	CHECK_REASON(ncclEpErrorClear(b->group), IU, "has no masks");
+	CHECK_INT(error, 5);
+	CHECK_REASON(ncclEpInitHandle(&fresh, b->group, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, 3, NULL),
+		     IA, "NCCL_EP_LAYOUT_FLAT");
+	NEED_OK(ncclEpInitHandle(&fresh, b->group, NCCL_EP_LAYOUT_FLAT, NULL, (int)b->h.p.topk,
+				 NULL));
+	c.b = &(struct ht_bench){ .handle = fresh, .w = b->w };
+	CHECK_REASON(dispatch(&c), IA, "call ncclEpUpdateHandle first");
+	CHECK_REASON(combine(&c), IA, "call ncclEpUpdateHandle first");
+	CHECK_REASON(ncclEpExtNumRecvTokens(fresh, &n, NULL, stream), IU, "ncclEpUpdateHandle");
+	CHECK_INT(n, 9);
+	OK(ncclEpHandleDestroy(fresh));
+	CHECK_INT(watch.calls[WATCH_LAUNCH], 0);
+}
+
+/* Eager mode reads on the host how many rows come: all must have room, and nothing may be captured. */
+static void try_eager(struct ht_bench *b)
+{
+	bool any = b->rows > 0;
+	cudaGraph_t graph;
+	struct call c;
+
+	check_context("eager");
+	fill(&c, b);
+	NEED(any);
+	c.t[OT].sizes[0] = c.t[OW].sizes[0] = c.t[OX].sizes[0] = b->rows - 1;
+	watch_start();
+	CHECK_REASON(dispatch(&c), IA, "as many as recv_total_counter says");
+	fill(&c, b);
+	c.t[OW].sizes[0] = c.t[OX].sizes[0] = b->rows - 1;
+	CHECK_REASON(dispatch(&c), IA, "outputs->topk_weights:");
+	fill(&c, b);
+	NEED_CUDA(cudaStreamBeginCapture(b->w->stream, cudaStreamCaptureModeThreadLocal));
+	CHECK_REASON(dispatch(&c), IU, "eager mode");
+	NEED_CUDA(cudaStreamEndCapture(b->w->stream, &graph));
+	NEED_CUDA(cudaGraphDestroy(graph));
+	CHECK_INT(watch.calls[WATCH_LAUNCH], 0);
+}
+
+/* The caller's memory: what its head says is not believed, and T is the tensors'. */
+static void try_memory(struct ht_bench *b)
+{
+	struct call c;
+
+	check_context("memory");
+	ht_reopen(b);
+	fill(&c, b);
+	c.t[IT].sizes[0] = b->h.p.max_tokens + 1;
+	watch_start();
+	CHECK_REASON(dispatch(&c), IA, "max_dispatch_tokens_per_rank is");
+	fill(&c, b);
+	c.t[CT].sizes[0] = b->h.p.max_tokens + 1;
+	CHECK_REASON(combine(&c), IA, "max_dispatch_tokens_per_rank is");
+	if (!b->h.limit) {
+		fill(&c, b);
+		c.t[IT].sizes[0]--;
+		c.t[IW].sizes[0]--;
+		CHECK_REASON(dispatch(&c), IA, "the routing in handle_mem has");
+	}
+	CHECK_INT(watch.calls[WATCH_LAUNCH], 0);
+	NEED_OK(ht_dispatch(b, false, b->w->stream));
+	NEED_CUDA(cudaStreamSynchronize(b->w->stream));
+	ht_check_dispatch(b, false);
+	if (!b->h.limit) {
+		NEED_CUDA(cudaMemset(b->mem.data, 0, 64));
+		NEED_CUDA(cudaStreamSynchronize(cudaStreamLegacy));
+		fill(&c, b);
+		watch_start();
+		CHECK_REASON(dispatch(&c), IA, "no routing for handles like this one");
+		CHECK_INT(watch.calls[WATCH_LAUNCH], 0);
+	}
+}
+
+static void try_zero_copy(struct ht_bench *b)
+{
+	struct call c;
+
+	check_context("zero_copy ON");
+	fill(&c, b);
+	watch_start();
+	CHECK_REASON(dispatch(&c), IA, "zero_copy ON: outputs->tokens has no window");
+	CHECK_REASON(combine(&c), IA, "zero_copy ON: inputs->tokens has no window");
+	CHECK_INT(watch.calls[WATCH_LAUNCH], 0);
+}
+
+struct setting {
+	bool em;
+	bool eager;
+	enum oracle_quant quant;
+	bool on; /* zero_copy */
+};
+
+static struct oracle_ht problem_of(const struct setting *s, int nranks)
+{
+	struct oracle_ht h = { .expert_major = s->em };
+
+	h.p = (struct oracle_problem){ .seed = 3,
+				       .nranks = (uint32_t)nranks,
+				       .experts = 8,
+				       .topk = 3,
+				       .hidden = s->quant == ORACLE_QUANT_NONE ? 256 : 512,
+				       .tokens = 5,
+				       .max_tokens = 6,
+				       .dtype = ORACLE_BF16,
+				       .quant = s->quant };
+	h.limit = s->eager ? 0 : 36;
+	return h;
+}
+
+static void run(struct world *w, void *arg)
+{
+	static const struct setting settings[] = {
+		{ false, false, ORACLE_QUANT_NONE, false },
+		{ true, false, ORACLE_QUANT_NONE, false },
+		{ false, true, ORACLE_QUANT_NONE, false },
+		{ true, true, ORACLE_QUANT_NONE, false },
+		{ false, false, ORACLE_QUANT_FORWARD, false },
+		{ false, false, ORACLE_QUANT_NONE, true },
+		{ true, false, ORACLE_QUANT_NONE, true },
+	};
+
+	for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {
+		const struct setting *s = &settings[i];
+		struct oracle_ht h = problem_of(s, w->nranks);
+		ncclEpGroupConfig_t config = ht_group_config(&h, 0);
+		struct ht_bench bench, *b = &bench;
+		ncclEpGroup_t group = NULL;
+
+		check_context("setting %zu", i);
+		config.max_num_sms = 2;
+		config.zero_copy = s->on ? NCCL_EP_ZERO_COPY_ON : NCCL_EP_ZERO_COPY_AUTO;
+		NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
+		ht_open(b, w, group, &h, s->eager || !s->em ? HT_OWN_MEM : 0);
+		NEED_OK(ht_update(b, w->stream));
+		NEED_CUDA(cudaStreamSynchronize(w->stream));
+		if (s->on) {
+			try_zero_copy(b);
+		} else {
+			TRY(any_dispatch, dispatch);
+			if (s->quant == ORACLE_QUANT_NONE) {
+				TRY(none_dispatch, dispatch);
+			} else {
+				TRY(forward_dispatch, dispatch);
+			}
+			if (s->em) {
+				TRY(em_dispatch, dispatch);
+				TRY(em_update, update);
+			} else {
+				TRY(flat_dispatch, dispatch);
+				TRY(flat_update, update);
+			}
+			TRY(any_combine, combine);
+			TRY(any_update, update);
+			if (s->eager) {
+				try_eager(b);
+			} else {
+				TRY(fixed_dispatch, dispatch);
+			}
+			try_calls(b);
+			if (b->flags & HT_OWN_MEM) {
+				try_memory(b);
+			}
+			check_context("after the mistakes, setting %zu", i);
+			ht_step(b);
+		}
+		ht_close(b);
+		OK(ncclEpGroupDestroy(group));
+	}
+}
+
+int main(void)
+{
+	world_run(2, run, NULL);
+	return check_end();
+}

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+/* High throughput: fields of a group's and of a handle's config, and what ranks must agree in. */
+#include "ep/ht/ht.h"
+#include "nccl_ep/ext.h"
+#include "support/check_nccl.h"
+
+#define FLAT NCCL_EP_LAYOUT_FLAT
+#define EM NCCL_EP_LAYOUT_EXPERT_MAJOR
+
+static struct ep_params params;
+static struct ep_group_config made;
+
+static ncclEpGroupConfig_t good(void)
+{
+	ncclEpGroupConfig_t c = NCCL_EP_GROUP_CONFIG_INIT;
+
+	c.algorithm = NCCL_EP_ALGO_HIGH_THROUGHPUT;
+	c.num_experts = 256;
+	c.max_dispatch_tokens_per_rank = 4096;
+	c.max_token_bytes = 14336;
+	return c;
+}
+
+#define CHECK_REFUSED(field, value, nranks, code, part)                                            \
+	do {                                                                                       \
+		ncclEpGroupConfig_t c_ = good();                                                   \
+		c_.field = value;                                                                  \
+		CHECK_REASON(ep_group_config_make(&made, &c_, &params, nranks, 132), code, part);  \
+	} while (0)
+
+static void test_limits(void)
+{
+	CHECK_REFUSED(num_experts, 0, 8, ncclInvalidArgument, "num_experts is 0");
+	CHECK_REFUSED(num_experts, 65536, 1, ncclInvalidArgument, "at most 65535");
+	CHECK_REFUSED(num_experts, 65536, 8, ncclInvalidArgument, "num_experts is 65536");
+	CHECK_REFUSED(max_dispatch_tokens_per_rank, 0, 8, ncclInvalidArgument, "is 0");
+	CHECK_REFUSED(max_dispatch_tokens_per_rank, (1 << 24) + 1, 8, ncclInvalidArgument,
+		      "from 1 to 16777216");
+	CHECK_REFUSED(max_dispatch_tokens_per_rank, 1 << 24, 128, ncclInvalidArgument,
+		      "128 ranks times config->max_dispatch_tokens_per_rank 16777216 exceeds");
+	CHECK_REFUSED(max_token_bytes, 0, 8, ncclInvalidArgument, "max_token_bytes is 0");
+	CHECK_REFUSED(max_token_bytes, 14344, 8, ncclInvalidArgument,
+		      "max_token_bytes is 14344: high throughput mode needs a multiple of 16");
+	CHECK_REFUSED(max_recv_tokens_per_rank, 4095, 8, ncclInvalidArgument,
+		      "max_recv_tokens_per_rank is 4095: it is NCCL_EP_AUTO, or from "
+		      "max_dispatch_tokens_per_rank 4096");
+	CHECK_REFUSED(max_recv_tokens_per_rank, 0x80000000u, 8, ncclInvalidArgument, "2147483648");
+	CHECK_REFUSED(overflow_policy, NCCL_EP_OVERFLOW_DROP, 8, ncclInvalidArgument,
+		      "overflow_policy is DROP, but max_recv_tokens_per_rank is AUTO");
+	CHECK_REFUSED(overflow_policy, (ncclEpOverflowPolicy_t)3, 8, ncclInvalidArgument,
+		      "overflow_policy is 3");
+	CHECK_REFUSED(zero_copy, (ncclEpZeroCopyMode_t)3, 8, ncclInvalidArgument, "zero_copy is 3");
+	CHECK_REFUSED(num_topk, 257, 8, ncclInvalidArgument, "num_topk is 257, there are 256");
+	CHECK_REFUSED(max_num_sms, 133, 8, ncclInvalidUsage, "is 133, the device has 132 SMs");
+}
+
+static void test_choices(void)
+{
+	ncclEpGroupConfig_t c = good();
+
+	c.enable_mask = 1;
+	c.rdma_buffer_size = 1 << 20;
+	OK(ep_group_config_make(&made, &c, &params, 8, 132));
+	CHECK(made.max_sms == 16 && made.shape.limit == EP_NO_LIMIT && !made.drop && !made.v1);
+	CHECK(!made.enable_mask && made.explicit_bytes == 0 && made.shape.banks == 1);
+	CHECK(made.heap.topk == 32 && made.shape.ring_bytes == 1 << 27);
+	OK(ep_group_config_make(&made, &c, &params, 8, 10));
+	CHECK(made.max_sms == 10);
+	c.max_num_sms = 64;
+	c.max_recv_tokens_per_rank = 4096;
+	c.overflow_policy = NCCL_EP_OVERFLOW_DROP;
+	c.num_topk = 200;
+	OK(ep_group_config_make(&made, &c, &params, 8, 132));
+	CHECK(made.max_sms == 64 && made.shape.limit == 4096 && made.drop);
+	CHECK(made.heap.topk == 32);
+	c.version = 1;
+	OK(ep_group_config_make(&made, &c, &params, 8, 132));
+	CHECK(made.v1);
+	c = good();
+	c.size = NCCL_EP_GROUP_CONFIG_V1_SIZE;
+	OK(ep_group_config_make(&made, &c, &params, 8, 132));
+	CHECK(made.v1);
+	c = good();
+	c.max_dispatch_tokens_per_rank = 65536; /* no limit of low latency counts */
+	c.num_experts = 1024;
+	OK(ep_group_config_make(&made, &c, &params, 8, 132));
+}
+
+static void test_handles(void)
+{
+	ncclEpHandleConfig_t h = NCCL_EP_HANDLE_CONFIG_INIT;
+	ncclEpGroupConfig_t c = good();
+
+	OK(ep_group_config_make(&made, &c, &params, 8, 132));
+	OK(ep_handle_check(&made, FLAT, NULL, 32));
+	CHECK_REASON(ep_handle_check(&made, FLAT, NULL, 33), ncclInvalidArgument, "1 to 32");
+	CHECK_REASON(
+		ep_handle_check(&made, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, 8), ncclInvalidArgument,
+		"high throughput mode has NCCL_EP_LAYOUT_EXPERT_MAJOR and NCCL_EP_LAYOUT_FLAT");
+	CHECK_REASON(ep_handle_check(&made, EM, NULL, 8), ncclInvalidUsage,
+		     "eager mode (max_recv_tokens_per_rank AUTO) need a group with num_topk");
+	c.num_topk = 8;
+	OK(ep_group_config_make(&made, &c, &params, 8, 132));
+	OK(ep_handle_check(&made, EM, NULL, 8));
+	CHECK_REASON(ep_handle_check(&made, EM, NULL, 9), ncclInvalidUsage,
+		     "num_topk is 9, the group's is 8");
+	h.dispatch_output_per_expert_alignment = 48;
+	CHECK_REASON(ep_handle_check(&made, EM, &h, 8), ncclInvalidArgument,
+		     "dispatch_output_per_expert_alignment is 48: it is 0 or a power of two");
+	OK(ep_handle_check(&made, FLAT, &h, 8)); /* ignored */
+	h.dispatch_output_per_expert_alignment = (size_t)1 << 32;
+	CHECK_REASON(ep_handle_check(&made, EM, &h, 8), ncclInvalidArgument, "is 4294967296");
+	h.dispatch_output_per_expert_alignment = 1 << 26;
+	CHECK_REASON(ep_handle_check(&made, EM, &h, 8), ncclInvalidUsage,
+		     "zones aligned to 67108864), which exceeds 2147483647");
+	h.dispatch_output_per_expert_alignment = 128;
+	OK(ep_handle_check(&made, EM, &h, 8));
+	c.num_topk = 32;
+	c.max_dispatch_tokens_per_rank = 1 << 24;
+	OK(ep_group_config_make(&made, &c, &params, 8, 132));
+	CHECK_REASON(ep_handle_check(&made, FLAT, NULL, 32), ncclInvalidUsage, "exceed 2147483647");
+}
+
+static void test_agreement(void)
+{
+	static const char *const parts[] = {
+		"max_recv_tokens_per_rank (0xffffffff: AUTO) is 4096 on rank 0 but 4097",
+		"overflow_policy (1: DROP) is 0 on rank 0 but 1",
+		"NCCL_EP_HT_RING_BYTES is 134217728 on rank 0 but 5",
+	};
+
+	for (size_t i = 0; i < EP_ARRAY_SIZE(parts); i++) {
+		struct ep_group_agreed all[2];
+		ncclEpGroupConfig_t c = good();
+
+		c.max_recv_tokens_per_rank = 4096;
+		OK(ep_group_config_make(&made, &c, &params, 2, 132));
+		all[0] = ep_group_config_agreed(&made);
+		c.max_recv_tokens_per_rank = i == 0 ? 4097 : 4096;
+		c.overflow_policy = i == 1 ? NCCL_EP_OVERFLOW_DROP : NCCL_EP_OVERFLOW_TRAP;
+		params.value[EP_PARAM_HT_RING_BYTES] = i == 2 ? 5 : 1 << 27;
+		OK(ep_group_config_make(&made, &c, &params, 2, 132));
+		all[1] = ep_group_config_agreed(&made);
+		CHECK_REASON(ep_group_agreed_check(all, sizeof(all[0]), 2), ncclInvalidArgument,
+			     parts[i]);
+		params.value[EP_PARAM_HT_RING_BYTES] = 1 << 27;
+	}
+}
+
+static void test_query(void)
+{
+	ncclEpExtMemory_t m = NCCL_EP_EXT_MEMORY_INIT;
+	ncclEpGroupConfig_t c = good();
+
+	OK(ncclEpExtDeviceMemory(&c, 8, FLAT, 8, &m));
+	OK(ep_group_config_make(&made, &c, &params, 8, 132));
+	CHECK(m.heap_bytes == made.heap_bytes && m.heap_bytes < 160000000);
+	CHECK(m.group_bytes == m.heap_bytes + ep_group_workspace_bytes(&made));
+	CHECK(m.handle_bytes == ep_ht_algo.handle_bytes(&made.shape, FLAT, 8));
+	CHECK(m.group_bytes + m.handle_bytes < 300000000);
+	m.remote_ranks = 4;
+	CHECK_REASON(ncclEpExtDeviceMemory(&c, 8, FLAT, 8, &m), ncclInvalidUsage,
+		     "ranks have up to 4 peers on other nodes, and high throughput mode across "
+		     "nodes is not available yet");
+}
+
+/* What ranks do not have alike is named. */
+static void test_mismatch(void)
+{
+	struct ncclEpHandle h = { .layout = FLAT, .topk = 8 }, em = { .layout = EM, .topk = 8 };
+	struct ncclEpHandle nine = { .layout = FLAT, .topk = 9 };
+	const uint32_t ours = ep_ht_form(&h, EP_HT_DISPATCH, false, 14336, true, 4096);
+	const struct {
+		uint32_t form;
+		const char *text;
+	} cases[] = {
+		{ ep_ht_form(&h, EP_HT_COMBINE, false, 14336, true, 4096),
+		  "it runs combine, and we run dispatch" },
+		{ ep_ht_form(&h, EP_HT_ROUTE, false, 1, false, 0), "it runs UpdateHandle" },
+		{ ep_ht_form(&h, EP_HT_DISPATCH, true, 14336, true, 4096), "is BWD" },
+		{ ep_ht_form(&em, EP_HT_DISPATCH, false, 14336, false, 0), "is EXPERT_MAJOR" },
+		{ ep_ht_form(&nine, EP_HT_DISPATCH, false, 14336, true, 4096),
+		  "num_topk is 9, and ours 8" },
+		{ ep_ht_form(&h, EP_HT_DISPATCH, false, 14352, true, 4096), "bytes of a row" },
+		{ ep_ht_form(&h, EP_HT_DISPATCH, false, 14336, false, 0), "all but that rank" },
+		{ ep_ht_form(&h, EP_HT_DISPATCH, false, 14336, true, 8192), "another win_offset" },
+	};
+
+	for (size_t i = 0; i < EP_ARRAY_SIZE(cases); i++) {
+		struct ep_record r = { .value = cases[i].form, .expected = ours };
+		char text[200];
+
+		ep_ht_mismatch(&r, text, sizeof(text));
+		CHECK_HAS(text, cases[i].text);
+	}
+}
+
+int main(void)
+{
+	for (int i = 0; i < EP_PARAMS; i++) {
+		params.value[i] = ep_param_table[i].initial;
+	}
+	test_limits();
+	test_choices();
+	test_handles();
+	test_agreement();
+	test_query();
+	test_mismatch();
+	return check_end();
+}

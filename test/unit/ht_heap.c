@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+/* High throughput: where things lie in a heap, in handle memory and in the group's own. */
+#include "peer/heap.h"
+#include "ep/group_config.h"
+#include "ep/ht/ht.h"
+#include "support/check.h"
+
+static const struct ep_shape shapes[] = {
+	{ 1, 1, 1, 16, 1, 0, 0, 1, EP_NO_LIMIT, 1 << 27 },
+	{ 2, 4, 9, 1440, 2, 0, 0, 1, 9, 0 },
+	{ 3, 5, 100, 5280, 3, 0, 0, 1, 250, 100000 },
+	{ 8, 32, 4096, 14336, 8, 0, 0, 1, EP_NO_LIMIT, 1 << 27 },
+	{ 8, 128, 16384, 16384, 8, 0, 0, 1, 100000, 1 << 27 },
+	{ 64, 4, 8192, 14336, 64, 0, 0, 1, EP_NO_LIMIT, 1 << 27 },
+	{ 72, 14, 1024, 4096, 72, 0, 0, 1, EP_NO_LIMIT, 1 << 27 },
+	{ 1024, 1, 33, 1024, 1024, 0, 0, 1, EP_NO_LIMIT, 1 << 20 },
+};
+
+struct area {
+	uint64_t off;
+	uint64_t bytes;
+	uint64_t align;
+};
+
+/* In any order, none lies in another, and all end before `end`. */
+static void check_areas(const struct area *a, size_t n, uint64_t end)
+{
+	for (size_t i = 0; i < n; i++) {
+		CHECK(a[i].off % a[i].align == 0 && a[i].off + a[i].bytes <= end);
+		for (size_t j = 0; j < n; j++) {
+			CHECK(i == j || a[i].off + a[i].bytes <= a[j].off ||
+			      a[j].off + a[j].bytes <= a[i].off || !a[i].bytes || !a[j].bytes);
+		}
+	}
+}
+
+static void check_heap(const struct ep_shape *s, uint32_t topk)
+{
+	uint64_t r = s->nranks, b = s->max_tokens, chunks = (b + 7) / 8;
+	uint64_t w = topk < s->nlocal ? topk : s->nlocal;
+	struct ep_ht_heap h = ep_ht_heap_make(s, topk);
+	const struct ep_ht_areas *a = &h.areas;
+	uint64_t words = 8 * r * a->ring_chunks * a->parts;
+	struct area areas[] = {
+		{ 0, EP_HEAP_HEADER_BYTES(r), 1 },
+		{ h.g.progress_off, 8 * r, 8 },
+		{ h.g.clean_off, EP_CLEAN_BYTES(r), 8 },
+		{ a->form_off, 16 * r, 8 },
+		{ a->done_off, 8 * r, 8 },
+		{ a->ended_off, 4, 4 },
+		{ a->count_off, 8 * r * (r * s->nlocal + r + 1), 8 },
+		{ a->table_off, 4 * r * EP_HT_ROUTE_BLOCKS, 16 },
+		{ a->start_off, 4 * r * (chunks + 1), 16 },
+		{ a->sel_off, 4 * r * b * w, 16 },
+		{ a->weight_off, 4 * r * b * w, 16 },
+		{ a->arrived_off, words, 8 },
+		{ a->credit_off, words, 8 },
+		{ a->ring_off, r * a->ring_chunks * 8 * a->row_stride, 128 },
+	};
+
+	CHECK(h.g.topk == topk);
+	check_areas(areas, EP_ARRAY_SIZE(areas), h.g.bytes);
+	CHECK(a->row_stride >= s->max_token_bytes && a->row_stride % 128 == 0);
+	CHECK(a->ring_chunks >= 1 && a->ring_chunks <= chunks);
+	CHECK(a->ring_chunks >= 2 || chunks == 1);
+	CHECK(a->ring_chunks <= 2 || r * a->ring_chunks * 8 * a->row_stride <= s->ring_bytes);
+	CHECK(a->ring_chunks == chunks || a->ring_chunks == 2 ||
+	      r * (a->ring_chunks + 1) * 8 * a->row_stride > s->ring_bytes);
+}
+
+static void check_handle(const struct ep_shape *s, uint32_t layout, uint32_t topk)
+{
+	uint64_t r = s->nranks, b = s->max_tokens, starts = 4 * r * ((b + 7) / 8 + 1);
+	uint64_t w = topk < s->nlocal ? topk : s->nlocal;
+	uint64_t slots = r * b < s->limit ? r * b : s->limit;
+	struct ep_ht_handle_layout h = ep_ht_handle_layout_make(s, layout, topk);
+	bool em = layout == EP_HT_EXPERT_MAJOR;
+	struct area areas[] = {
+		{ h.head_off, sizeof(struct ep_ht_head), 256 },
+		{ h.send_sel_off, 4 * b * topk, 16 },
+		{ h.send_row_off, 4 * b * topk, 16 },
+		{ h.send_place_off, em ? 4 * b * topk : 0, 16 },
+		{ h.send_start_off, starts, 16 },
+		{ h.send_base_off, 4 * r, 16 },
+		{ h.recv_base_off, 4 * (r + 1), 16 },
+		{ h.recv_start_off, starts, 16 },
+		{ h.recv_sel_off, 4 * slots * w, 16 },
+		{ h.zones_off, em ? s->nlocal * sizeof(struct ep_ht_zone) : 0, 16 },
+	};
+
+	check_areas(areas, EP_ARRAY_SIZE(areas), h.bytes);
+	CHECK(h.bytes % 256 == 0);
+}
+
+static void test_shapes(void)
+{
+	for (size_t i = 0; i < EP_ARRAY_SIZE(shapes); i++) {
+		for (uint32_t topk = 1; topk <= EP_HT_MAX_TOPK; topk++) {
+			check_context("shape %zu, top-%u", i, topk);
+			check_heap(&shapes[i], topk);
+			check_handle(&shapes[i], EP_HT_FLAT, topk);
+			check_handle(&shapes[i], EP_HT_EXPERT_MAJOR, topk);
+		}
+	}
+}
+
+/* 4096 tokens of 7168 bf16, 256 experts, top-8: what the group and two handles take. */
+static void test_budget(void)
+{
+	struct ep_group_config c = {
+		.algo = &ep_ht_algo,
+		.num_experts = 256,
+		.shape = shapes[3],
+	};
+	uint64_t handle, all;
+
+	check_context("budget");
+	CHECK(ep_group_config_size(&c, (struct ep_nodes_most){ 8, 0 }) == ncclSuccess);
+	CHECK(c.heap.topk == 32 && c.shape.banks == 1);
+	handle = ep_ht_algo.handle_bytes(&c.shape, NCCL_EP_LAYOUT_EXPERT_MAJOR, 8);
+	all = c.heap_bytes + ep_ht_algo.group_bytes(&c.shape) + 2 * handle;
+	CHECK(all < 160000000);
+	check_context("top-k of the config");
+	c.num_topk = 8;
+	CHECK(ep_group_config_size(&c, (struct ep_nodes_most){ 8, 0 }) == ncclSuccess);
+	CHECK(c.heap.topk == 8);
+}
+
+static void test_most_rows(void)
+{
+	const struct ep_shape *s = &shapes[2];
+
+	check_context("rows");
+	CHECK(ep_ht_most_rows(s, EP_HT_FLAT, 8, 16) == 300);
+	CHECK(ep_ht_most_rows(s, EP_HT_EXPERT_MAJOR, 8, 16) == 300 * 5 + 5 * 15);
+	CHECK(ep_ht_most_rows(s, EP_HT_EXPERT_MAJOR, 2, 1) == 600);
+}
+
+int main(void)
+{
+	test_shapes();
+	test_budget();
+	test_most_rows();
+	return check_end();
+}

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+/* High throughput: what is decided about a launch. Plans as they were tuned, and rules for any shape. */
+#include "ep/ht/heap.h"
+#include "ep/ht/plan.h"
+#include "support/check.h"
+
+#define H200_SHARED 232448u
+
+/* Eight ranks of an H200 node, 256 experts, top-8, 4096 tokens of 7168 bf16. */
+static const struct ep_ht_operation usual = {
+	.shape = { .nranks = 8,
+		   .nlocal = 32,
+		   .max_tokens = 4096,
+		   .max_token_bytes = 14336,
+		   .near_ranks = 8,
+		   .banks = 1,
+		   .limit = EP_NO_LIMIT,
+		   .ring_bytes = 1 << 27 },
+	.device = { 16, H200_SHARED },
+	.layout = EP_HT_FLAT,
+	.topk = 8,
+	.row_bytes = 14336,
+	.ring_chunks = 146,
+};
+
+static void test_golden(void)
+{
+	static const struct {
+		enum ep_ht_kind kind;
+		uint32_t layout, ranks, tokens, row;
+		bool direct;
+		uint32_t blocks, threads, parts, part_bytes, stage_parts, send_warps, lag;
+	} rows[] = {
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 4096, 14336, false, 16, 320, 2, 7168, 3, 4, 0 },
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 4096, 14336, true, 16, 320, 2, 7168, 3, 10, 0 },
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 2, 4096, 14336, true, 16, 320, 2, 7168, 3, 10, 0 },
+		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 8, 4096, 14336, false, 16, 320, 2, 7168, 3, 4,
+		  0 },
+		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 2, 4096, 14336, false, 16, 320, 2, 7168, 3, 5,
+		  0 },
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 512, 14336, true, 16, 384, 4, 3584, 5, 12, 0 },
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 1, 16, false, 8, 384, 1, 128, 32, 5, 0 },
+		{ EP_HT_COMBINE, EP_HT_FLAT, 8, 4096, 14336, false, 16, 384, 4, 3584, 5, 0, 64 },
+		{ EP_HT_COMBINE, EP_HT_EXPERT_MAJOR, 2, 512, 14336, false, 16, 384, 4, 3584, 5, 0,
+		  64 },
+	};
+
+	for (size_t i = 0; i < EP_ARRAY_SIZE(rows); i++) {
+		struct ep_ht_operation o = usual;
+		struct ep_ht_plan p;
+
+		o.kind = rows[i].kind;
+		o.layout = rows[i].layout;
+		o.shape.nranks = rows[i].ranks;
+		o.shape.max_tokens = rows[i].tokens;
+		o.row_bytes = rows[i].row;
+		o.direct = rows[i].direct;
+		p = ep_ht_plan_make(&o);
+		if (p.blocks != rows[i].blocks || p.threads != rows[i].threads ||
+		    p.parts != rows[i].parts || p.part_bytes != rows[i].part_bytes ||
+		    p.stage_parts != rows[i].stage_parts || p.send_warps != rows[i].send_warps ||
+		    p.lag != rows[i].lag) {
+			printf("row %zu: %u x %u, %u x %u, %u, %u, %u\n", i, p.blocks, p.threads,
+			       p.parts, p.part_bytes, p.stage_parts, p.send_warps, p.lag);
+			CHECK(!"the plan has changed");
+		}
+	}
+}
+
+static void test_route(void)
+{
+	struct ep_ht_operation o = usual;
+	struct ep_ht_plan p = ep_ht_plan_make(&o);
+
+	CHECK(p.blocks == 16 && p.threads == 512 && ep_ht_plan_fits(&o, &p));
+	CHECK(p.shared_bytes == ep_ht_route_shared(8, 256));
+	o.device.max_blocks = 132;
+	CHECK(ep_ht_plan_make(&o).blocks == EP_HT_ROUTE_BLOCKS);
+	o.shape.max_tokens = 3 * EP_HT_CHUNK + 1;
+	CHECK(ep_ht_plan_make(&o).blocks == 4);
+	o.device.shared_bytes = (uint32_t)p.shared_bytes - 1;
+	p = ep_ht_plan_make(&o);
+	CHECK(!ep_ht_plan_fits(&o, &p));
+}
+
+static uint32_t draw(uint32_t below)
+{
+	static uint64_t state = 1;
+
+	state = state * 6364136223846793005u + 1442695040888963407u;
+	return (uint32_t)(state >> 33) % below;
+}
+
+static struct ep_ht_operation random_operation(void)
+{
+	static const uint32_t shared[] = { 65536, 101376, 166912, H200_SHARED };
+	struct ep_ht_operation o = usual;
+
+	o.kind = draw(2) ? EP_HT_DISPATCH : EP_HT_COMBINE;
+	o.layout = draw(2) ? EP_HT_FLAT : EP_HT_EXPERT_MAJOR;
+	o.direct = o.layout == EP_HT_FLAT && draw(2);
+	o.topk = 1 + draw(32);
+	o.shape.nranks = 1 + draw(draw(2) ? 8 : 1024);
+	o.shape.nlocal = 1 + draw(64);
+	o.shape.max_tokens = 1 + draw(draw(2) ? 64 : 20000);
+	o.shape.max_token_bytes = 16 * (1 + draw(draw(2) ? 100 : 1 << 16));
+	o.shape.ring_bytes = draw(1 << 28);
+	o.device.max_blocks = 1 + draw(140);
+	o.device.shared_bytes = shared[draw(4)];
+	o.row_bytes = 16 * (1 + draw(o.shape.max_token_bytes / 16));
+	o.ring_chunks = ep_ht_heap_make(&o.shape, o.topk).areas.ring_chunks;
+	return o;
+}
+
+/* All of the row is cut into parts that have words in the heap, and a block can hold its stages. */
+static void check_plan(const struct ep_ht_operation *o, const struct ep_ht_plan *p)
+{
+	uint32_t most = ep_ht_heap_make(&o->shape, o->topk).areas.parts, warps = p->threads / 32;
+	bool dispatch = o->kind == EP_HT_DISPATCH;
+
+	CHECK(p->blocks >= 1 && p->blocks <= o->device.max_blocks);
+	CHECK(p->parts >= 1 && p->parts <= most);
+	CHECK((uint64_t)p->parts * p->part_bytes >= o->row_bytes);
+	CHECK((uint64_t)(p->parts - 1) * p->part_bytes < o->row_bytes);
+	CHECK(p->part_bytes % 128 == 0 && p->part_bytes <= 7168);
+	CHECK(p->parts == 1 || p->part_bytes >= EP_HT_COMBINE_PART / 2);
+	CHECK(warps >= 2 && warps <= 12 && p->threads % 32 == 0);
+	CHECK(p->stage_parts >= 2 && p->stage_parts <= EP_HT_MAX_STAGE_PARTS);
+	CHECK(p->shared_bytes == ep_ht_stage_bytes(warps, p->stage_parts, p->part_bytes));
+	CHECK(ep_ht_plan_fits(o, p));
+	if (dispatch) {
+		CHECK(o->direct ? p->send_warps == warps
+				: p->send_warps >= 1 && p->send_warps < warps);
+	} else {
+		CHECK(p->part_bytes <= EP_HT_COMBINE_PART && p->threads <= EP_HT_COMBINE_THREADS);
+		CHECK(p->lag >= 1 && (p->lag < o->ring_chunks ||
+				      o->ring_chunks >= ep_ht_chunks(o->shape.max_tokens)));
+	}
+}
+
+static void test_random(void)
+{
+	for (int i = 0; i < 20000; i++) {
+		struct ep_ht_operation o = random_operation(), other = o;
+		struct ep_ht_plan p = ep_ht_plan_make(&o), q;
+
+		check_context("plan %d", i);
+		check_plan(&o, &p);
+		/* ranks with other GPUs cut rows alike */
+		other.device = (struct ep_ht_device){ 1 + draw(200), 70000 + draw(200000) };
+		q = ep_ht_plan_make(&other);
+		CHECK(q.parts == p.parts && q.part_bytes == p.part_bytes);
+	}
+	check_context("%s", "");
+}
+
+int main(void)
+{
+	test_golden();
+	test_route();
+	test_random();
+	return check_end();
+}

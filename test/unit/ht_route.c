@@ -1,0 +1,394 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * The routing kernel of high throughput, on ranks without a host side (ht_route.h): random shapes and ids
+ * against the definitions, several updates on the same memory, and what a rank says that fails, that
+ * disagrees, or that gets more than it has room for.
+ *
+ *   ht_route [CASES [SEED]]
+ */
+#include <time.h>
+#include "ht_route.h"
+#include "device/simt/wait_site.h"
+
+#define DEVICES 8
+
+static uint64_t draws;
+
+static uint32_t draw(uint32_t n)
+{
+	draws = draws * 6364136223846793005u + 1442695040888963407u;
+	return (uint32_t)((draws >> 33) % n);
+}
+
+enum ids {
+	IDS_ANY,
+	IDS_ONE,   /* all tokens select one expert */
+	IDS_FEW,   /* many duplicates */
+	IDS_RANK,  /* one rank gets all */
+	IDS_HOLES, /* many are negative */
+	IDS_WRONG, /* some are out of range */
+	IDS_KINDS
+};
+
+static int64_t id_draw(enum ids kind, uint32_t experts, uint32_t nlocal, uint32_t one)
+{
+	switch (kind) {
+	case IDS_ONE:
+		return one;
+	case IDS_FEW:
+		return (one + draw(3)) % experts;
+	case IDS_RANK:
+		return one / nlocal * nlocal + draw(nlocal);
+	case IDS_HOLES:
+		return draw(3) ? -1 - (int64_t)draw(5) : (int64_t)draw(experts);
+	case IDS_WRONG:
+		return draw(6) ? (int64_t)draw(experts) : (int64_t)experts + draw(1000);
+	default:
+		return draw(experts);
+	}
+}
+
+/* New tokens and ids for rank r. */
+static void ids_draw(struct rig *rig, uint32_t r, enum ids kind)
+{
+	const struct rig_shape *s = &rig->shape;
+	struct rig_rank *rank = &rig->rank[r];
+	uint32_t experts = s->nranks * s->nlocal, one = draw(experts), how = draw(6);
+
+	rank->tokens = how == 0 ? 0 : how < 3 ? s->max_tokens : draw(s->max_tokens + 1);
+	for (uint32_t i = 0; i < rank->tokens * s->topk; i++) {
+		rank->ids[i] = id_draw(kind, experts, s->nlocal, one);
+	}
+	if (s->id_bytes == 8 && kind == IDS_WRONG && rank->tokens) {
+		rank->ids[0] = INT64_C(1) << 32; /* whose lower half is right */
+	}
+}
+
+static bool any_wrong(const struct rig *rig, uint32_t r)
+{
+	const struct rig_rank *rank = &rig->rank[r];
+	int64_t experts = (int64_t)rig->shape.nranks * rig->shape.nlocal;
+
+	for (uint32_t i = 0; i < rank->tokens * rig->shape.topk; i++) {
+		if (rank->ids[i] >= experts) {
+			return true;
+		}
+	}
+	return false;
+}
+
+/* All ranks but those of the set `absent` run an update, and are fetched. */
+static void update(struct rig *rig, uint32_t absent)
+{
+	rig->launches++;
+	for (uint32_t r = 0; r < rig->shape.nranks; r++) {
+		if (!(absent >> r & 1)) {
+			rig_load(rig, r);
+		}
+	}
+	for (uint32_t r = 0; r < rig->shape.nranks; r++) {
+		if (!(absent >> r & 1)) {
+			rig_launch(rig, r);
+		}
+	}
+	for (uint32_t r = 0; r < rig->shape.nranks; r++) {
+		if (!(absent >> r & 1)) {
+			rig_wait(rig, r);
+			rig_fetch(rig, r);
+		}
+	}
+}
+
+static void check_records(struct rig *rig, int over, uint32_t total)
+{
+	for (uint32_t r = 0; r < rig->shape.nranks; r++) {
+		const struct ep_record *fatal = &rig->rank[r].records[EP_RECORD_FATAL];
+		struct ep_record *routing = &rig->rank[r].records[EP_RECORD_ROUTING];
+		const struct ep_dev_state *state = rig_at(rig, r, RIG_STATE);
+
+		CHECK_INT(fatal->valid, over >= 0);
+		CHECK_INT(state->aborted, over >= 0);
+		CHECK_INT(routing->valid, any_wrong(rig, r));
+		if (over >= 0) {
+			CHECK_INT(fatal->cause, EP_CAUSE_OVERFLOW);
+			CHECK_INT(fatal->peer, over);
+			CHECK_INT(fatal->value, total);
+			CHECK_INT(fatal->expected, rig->shape.limit);
+			CHECK(((struct ep_ht_head *)rig_at(rig, r, RIG_HEAD))->stamp == 0);
+		}
+		if (routing->valid) {
+			const int64_t *ids = rig->rank[r].ids;
+
+			CHECK_INT(routing->cause, EP_CAUSE_EXPERT_ID);
+			CHECK_INT(routing->peer, r);
+			CHECK_INT(routing->expected, rig->shape.nranks * rig->shape.nlocal);
+			CHECK(routing->value >= routing->expected);
+			CHECK_INT(ids[routing->token * rig->shape.topk + routing->k],
+				  routing->value);
+			/* as the host does it, once it has read the record */
+			routing->valid = 0;
+			NEED_CUDA(cudaMemset(
+				&rig->rank[r].args.c.g.state->record_lock[EP_RECORD_ROUTING], 0,
+				4));
+		}
+	}
+}
+
+/* Three updates on the same memory, with other tokens each. */
+static void run_shape(const struct rig_shape *shape, enum ids kind)
+{
+	struct rig rig;
+
+	rig_make(&rig, shape, DEVICES);
+	for (int i = 0; i < 3; i++) {
+		uint32_t total = 0;
+		int over = -1;
+
+		for (uint32_t r = 0; r < shape->nranks; r++) {
+			ids_draw(&rig, r, kind == IDS_KINDS ? draw(IDS_KINDS) : kind);
+		}
+		if (!shape->drop) {
+			over = oracle_overflow(&rig, &total);
+		}
+		update(&rig, 0);
+		check_records(&rig, over, total);
+		if (over >= 0) {
+			break;
+		}
+		oracle_check(&rig);
+	}
+	rig_free(&rig);
+}
+
+/* A limit that is seldom exceeded, or often. */
+static void limit_draw(struct rig_shape *s)
+{
+	uint32_t most = s->nranks * s->max_tokens * (s->topk < s->nlocal ? s->topk : s->nlocal) +
+			s->nlocal * s->alignment;
+
+	s->limit = draw(3) ? 1 + draw(most) : EP_HT_NONE;
+	s->drop = draw(4) != 0;
+}
+
+static void test_random(int cases)
+{
+	for (int i = 0; i < cases; i++) {
+		struct rig_shape s = {
+			.nranks = 1 + draw(RIG_RANKS),
+			.nlocal = 1 + draw(40),
+			.topk = draw(2) ? 1 + draw(32) : 1 + draw(8),
+			.max_tokens = draw(4) ? 1 + draw(70) : 1 + draw(400),
+			.layout = draw(2) ? EP_HT_FLAT : EP_HT_EXPERT_MAJOR,
+			.alignment = 1u << draw(8),
+			.id_bytes = draw(2) ? 4 : 8,
+			.counter_bytes = draw(2) ? 4 : 8,
+			.total_bytes = draw(2) ? 4 : 8,
+			.threads = 32 * (1 + draw(4)),
+			.no_counters = draw(3) ? 0 : draw(8),
+		};
+		enum ids kind = draw(IDS_KINDS + 1);
+
+		s.blocks = 1 + draw(draw(4) ? 3 : 16 / s.nranks + 1);
+		limit_draw(&s);
+		check_context("case %d: R %u L %u K %u B %u M %d layout %u align %u drop %u ids %d "
+			      "blocks %u threads %u",
+			      i, s.nranks, s.nlocal, s.topk, s.max_tokens, (int)s.limit, s.layout,
+			      s.alignment, s.drop, (int)kind, s.blocks, s.threads);
+		run_shape(&s, kind);
+	}
+}
+
+/* Sizes that take the tables to scratch, several windows of experts, and several spans of tokens. */
+static void test_large(void)
+{
+	struct rig_shape s = { .nranks = 2,
+			       .nlocal = 5000,
+			       .topk = 5,
+			       .max_tokens = 90,
+			       .limit = EP_HT_NONE,
+			       .layout = EP_HT_EXPERT_MAJOR,
+			       .alignment = 2,
+			       .id_bytes = 8,
+			       .counter_bytes = 4,
+			       .total_bytes = 4,
+			       .blocks = 2,
+			       .threads = 128 };
+
+	check_context("two windows of experts");
+	run_shape(&s, IDS_ANY);
+	run_shape(&s, IDS_RANK);
+	check_context("large tables");
+	s.nlocal = 3000;
+	s.layout = EP_HT_FLAT;
+	run_shape(&s, IDS_ANY);
+	check_context("several spans");
+	s = (struct rig_shape){ .nranks = 2,
+				.nlocal = 4,
+				.topk = 8,
+				.max_tokens = 1500,
+				.limit = 2000,
+				.layout = EP_HT_EXPERT_MAJOR,
+				.alignment = 8,
+				.drop = 1,
+				.id_bytes = 4,
+				.counter_bytes = 8,
+				.total_bytes = 4,
+				.blocks = 2,
+				.threads = 512 };
+	run_shape(&s, IDS_ANY);
+}
+
+/*
+ * Expert 0 has 8 rows below the limit of 8, but those of its tokens that come last have no slot: it is
+ * not their places that decide.
+ */
+static void test_phantom(void)
+{
+	struct rig_shape s = { .nranks = 2,
+			       .nlocal = 2,
+			       .topk = 1,
+			       .max_tokens = 8,
+			       .limit = 8,
+			       .layout = EP_HT_EXPERT_MAJOR,
+			       .alignment = 1,
+			       .drop = 1,
+			       .id_bytes = 8,
+			       .counter_bytes = 4,
+			       .total_bytes = 4,
+			       .blocks = 2,
+			       .threads = 64 };
+	const struct ep_ht_zone *zones;
+	struct rig rig;
+
+	check_context("rows that have a place and no slot");
+	rig_make(&rig, &s, DEVICES);
+	for (uint32_t r = 0; r < 2; r++) {
+		rig.rank[r].tokens = 8;
+		for (uint32_t t = 0; t < 8; t++) {
+			rig.rank[r].ids[t] = t & 1;
+		}
+	}
+	update(&rig, 0);
+	oracle_check(&rig);
+	zones = rig_at(&rig, 0, RIG_ZONES);
+	CHECK_INT(zones[0].rows, 8);
+	CHECK_INT(zones[0].kept, 4);
+	CHECK_INT(zones[1].rows, 0);
+	CHECK_INT(((int32_t *)rig_at(&rig, 0, RIG_COUNTERS))[0], 8);
+	CHECK_INT(((int32_t *)rig_at(&rig, 0, RIG_TOTAL))[0], 16);
+	rig_free(&rig);
+}
+
+static double now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+static const struct rig_shape small = { .nranks = 3,
+					.nlocal = 2,
+					.topk = 2,
+					.max_tokens = 20,
+					.limit = EP_HT_NONE,
+					.layout = EP_HT_FLAT,
+					.alignment = 1,
+					.id_bytes = 4,
+					.counter_bytes = 4,
+					.total_bytes = 4,
+					.blocks = 2,
+					.threads = 64 };
+
+/* site 0: that depends on which wait ends first */
+static void check_fatal(const struct rig *rig, uint32_t r, uint32_t cause, uint32_t site,
+			uint32_t peer)
+{
+	const struct ep_record *fatal = &rig->rank[r].records[EP_RECORD_FATAL];
+
+	CHECK_INT(fatal->valid, 1);
+	CHECK_INT(fatal->cause, cause);
+	if (site) {
+		CHECK_INT(fatal->site, site);
+	}
+	CHECK_INT(fatal->peer, peer);
+	CHECK(((struct ep_ht_head *)rig_at(rig, r, RIG_HEAD))->stamp == 0);
+}
+
+/*
+ * Rank 1 does not come, after `before` updates with it. Or (`tells`) it does, and says how many rows it
+ * has, but not what they are.
+ */
+static void run_absent(int before, bool tells, uint32_t site)
+{
+	double start;
+	struct rig rig;
+
+	check_context("rank 1 is absent after %d updates%s", before, tells ? ", with counts" : "");
+	rig_make(&rig, &small, DEVICES);
+	for (uint32_t r = 0; r < small.nranks; r++) {
+		rig.rank[r].args.c.g.timeout_ns = 300000000;
+		ids_draw(&rig, r, IDS_ANY);
+	}
+	for (int i = 0; i < before; i++) {
+		update(&rig, 0);
+		oracle_check(&rig);
+	}
+	for (uint32_t r = 0; tells && r < small.nranks; r++) {
+		uint64_t zero[10], form = UINT64_C(1) << 32 | 77;
+		unsigned char *memory = rig.rank[r].memory;
+
+		for (int i = 0; i < 10; i++) { /* R * L + R + 1 */
+			zero[i] = UINT64_C(1) << 32;
+		}
+		NEED_CUDA(cudaMemcpy(memory + rig.off[RIG_COUNT] + sizeof(zero), zero, sizeof(zero),
+				     cudaMemcpyHostToDevice));
+		NEED_CUDA(cudaMemcpy(memory + rig.off[RIG_FORM] + 8 * (3 + 1), &form, 8,
+				     cudaMemcpyHostToDevice));
+	}
+	start = now();
+	update(&rig, 1 << 1);
+	CHECK(now() - start < 15);
+	check_fatal(&rig, 0, EP_CAUSE_TIMEOUT, site, 1);
+	check_fatal(&rig, 2, EP_CAUSE_TIMEOUT, site, 1);
+	rig_free(&rig);
+}
+
+static void test_mismatch(void)
+{
+	struct rig rig;
+
+	check_context("rank 2 routes otherwise");
+	rig_make(&rig, &small, DEVICES);
+	for (uint32_t r = 0; r < small.nranks; r++) {
+		ids_draw(&rig, r, IDS_ANY);
+	}
+	rig.rank[2].args.c.form = 78;
+	update(&rig, 0);
+	for (uint32_t r = 0; r < 2; r++) {
+		check_fatal(&rig, r, EP_CAUSE_MISMATCH, EP_WAIT_HT_FORM, 2);
+		CHECK_INT(rig.rank[r].records[EP_RECORD_FATAL].value, 78);
+		CHECK_INT(rig.rank[r].records[EP_RECORD_FATAL].expected, 77);
+	}
+	CHECK_INT(rig.rank[2].records[EP_RECORD_FATAL].cause, EP_CAUSE_MISMATCH);
+	/* what has failed stays so: an update does nothing, and says so in the handle */
+	update(&rig, 0);
+	CHECK(((struct ep_ht_head *)rig_at(&rig, 0, RIG_HEAD))->stamp == 0);
+	rig_free(&rig);
+}
+
+int main(int argc, char **argv)
+{
+	int cases = argc > 1 ? atoi(argv[1]) : 60;
+
+	draws = argc > 2 ? strtoull(argv[2], NULL, 0) : (uint64_t)time(NULL);
+	printf("seed %llu\n", (unsigned long long)draws);
+	test_phantom();
+	test_large();
+	run_absent(0, false, 0);
+	run_absent(1, false, EP_WAIT_PROGRESS);
+	run_absent(0, true, EP_WAIT_HT_TABLE);
+	test_mismatch();
+	test_random(cases);
+	return check_end();
+}
