@@ -19,29 +19,47 @@ template <int DTYPE> struct ep_ht_sum {
 	float f[EP_HT_SUM_VECS][2 * ep_numbers<DTYPE>::count];
 };
 
+/* A vec of a part; of those behind its end, the last one, which nobody stores. */
+EP_DEV struct ep_vec16 ep_ht_sum_vec(const unsigned char *from, uint32_t i, uint32_t vecs)
+{
+	return ep_shared_ld16(from + 16 * ep_min_u32(i * EP_WARP_SIZE + ep_lane(), vecs - 1));
+}
+
+template <int DTYPE> EP_DEV void ep_ht_sum_load(struct ep_vec16 v, float *f)
+{
+	struct ep_vec8 lo = { v.x, v.y }, hi = { v.z, v.w };
+
+	ep_numbers<DTYPE>::load(lo, f);
+	ep_numbers<DTYPE>::load(hi, f + ep_numbers<DTYPE>::count);
+}
+
 /* Adds a contribution, of which each lane has every 32nd vec. */
 template <int DTYPE>
 EP_DEV void ep_ht_sum_add(struct ep_ht_sum<DTYPE> *sum, const unsigned char *from, uint32_t what)
 {
-	typedef struct ep_numbers<DTYPE> numbers;
 	uint32_t vecs = what & EP_HT_NOTE_VECS;
-	bool first = what & EP_HT_NOTE_FIRST, empty = what & EP_HT_NOTE_EMPTY;
 
+	if (what & EP_HT_NOTE_FIRST) {
+		/* -0 + x is x, also if x is -0 */
+		float none = what & EP_HT_NOTE_EMPTY ? 0.0f : -0.0f;
+
+		EP_UNROLL(EP_HT_SUM_VECS)
+		for (uint32_t i = 0; i < EP_HT_SUM_VECS; i++) {
+			for (uint32_t j = 0; j < 2 * ep_numbers<DTYPE>::count; j++) {
+				sum->f[i][j] = none;
+			}
+		}
+	}
+	if (what & EP_HT_NOTE_EMPTY) {
+		return;
+	}
 	EP_UNROLL(EP_HT_SUM_VECS)
 	for (uint32_t i = 0; i < EP_HT_SUM_VECS; i++) {
-		uint32_t at = i * EP_WARP_SIZE + ep_lane();
-		struct ep_vec16 v = {};
-		float f[2 * numbers::count];
+		float f[2 * ep_numbers<DTYPE>::count];
 
-		if (at < vecs && !empty) {
-			v = ep_shared_ld16(from + 16 * at);
-		}
-		struct ep_vec8 lo = { v.x, v.y }, hi = { v.z, v.w };
-
-		numbers::load(lo, f);
-		numbers::load(hi, f + numbers::count);
-		for (uint32_t j = 0; j < 2 * numbers::count; j++) {
-			sum->f[i][j] = first ? f[j] : sum->f[i][j] + f[j];
+		ep_ht_sum_load<DTYPE>(ep_ht_sum_vec(from, i, vecs), f);
+		for (uint32_t j = 0; j < 2 * ep_numbers<DTYPE>::count; j++) {
+			sum->f[i][j] += f[j];
 		}
 	}
 }
@@ -98,73 +116,153 @@ EP_DEV void ep_ht_unit_end(const struct ep_ht_combine_args &a, const struct ep_o
 	}
 }
 
-/* Loads as much as there is room for and peers are ready for. False: a peer has failed. */
-EP_DEV bool ep_ht_combine_load(const struct ep_ht_combine_args &a, const struct ep_op &op,
-			       struct ep_ht_work *w, struct ep_ht_pipe *p, struct ep_ht_note *note)
-{
-	while (ep_ht_pipe_room(p, 0) && (w->open || ep_ht_work_next(a, w))) {
-		if (!w->ready) {
-			enum ep_ht_found found = ep_ht_work_peers(a, op, *w, p->held == 0);
+/* A unit of copied rows whose end peers have not been told of yet: its stores are under way. */
+struct ep_ht_due {
+	bool any;
+	uint32_t unit;
+	uint32_t group; /* of stores, its last one */
+};
 
-			if (found != EP_HT_READY) {
-				return found == EP_HT_NOT_YET;
-			}
-			ep_ht_work_begin(a, w);
-			if (!w->rows) {
-				ep_ht_unit_end(a, op, w->unit, w->is_sum);
-				w->open = false;
-				continue;
-			}
-		}
-		ep_ht_work_load(a, w, p, note);
+EP_DEV void ep_ht_due_tell(const struct ep_ht_combine_args &a, const struct ep_op &op,
+			   const struct ep_ht_pipe &p, struct ep_ht_due *due)
+{
+	if (due->any) {
+		ep_ht_pipe_stored(&p, due->group);
+		ep_ht_unit_end(a, op, due->unit, false);
+		due->any = false;
 	}
-	return true;
 }
 
-/* Adds the oldest contribution. False: it does not come. */
+/* What ep_ht_unit_prepare() did. */
+struct ep_ht_prepared {
+	struct ep_ht_work w;
+	struct ep_ht_due due;
+	enum ep_ht_found found;
+};
+
+/*
+ * Makes a unit with rows ready to be loaded, if there is one and its peers are ready; `patient`: waits
+ * for them. Out of line, and given and returning values, so that the loop over contributions is short
+ * and has registers for its sums: this is done once for all rows of a chunk.
+ */
+EP_DEV_COLD struct ep_ht_prepared ep_ht_unit_prepare(const struct ep_ht_combine_args &a,
+						     struct ep_op op, struct ep_ht_work w,
+						     struct ep_ht_pipe p, struct ep_ht_due due,
+						     bool patient)
+{
+	struct ep_ht_prepared r = { w, due, EP_HT_READY };
+
+	if (patient) {
+		ep_ht_due_tell(a, op, p, &r.due); /* who is waited for may need it */
+	}
+	while (r.w.pending || ep_ht_work_next(a, &r.w)) {
+		r.found = ep_ht_work_peers(a, op, r.w, patient);
+		if (r.found != EP_HT_READY) {
+			return r;
+		}
+		r.w.pending = false;
+		ep_ht_work_begin(a, &r.w);
+		if (r.w.rows) {
+			r.w.open = true;
+			return r;
+		}
+		ep_ht_unit_end(a, op, r.w.unit, r.w.is_sum);
+	}
+	r.found = EP_HT_NOTHING;
+	return r;
+}
+
+/* Uses the oldest contribution. False: it does not come. */
 template <int DTYPE>
 EP_DEV bool ep_ht_combine_add(const struct ep_ht_combine_args &a, const struct ep_op &op,
 			      struct ep_ht_pipe *p, const struct ep_ht_note &note,
-			      struct ep_ht_sum<DTYPE> *sum)
+			      struct ep_ht_sum<DTYPE> *sum, struct ep_ht_due *due, bool *between)
 {
-	uint32_t what = ep_shfl_u32(EP_FULL_MASK, note.what, p->out);
-	uint32_t unit = ep_shfl_u32(EP_FULL_MASK, note.unit, p->out);
-	uint64_t to = ep_shfl_u64(EP_FULL_MASK, note.to, p->out);
+	uint32_t slot = p->out, what = ep_shfl_u32(EP_FULL_MASK, note.what, slot), unit;
 	const unsigned char *from = ep_ht_pipe_wait(a.c.g, op, p, a.c.g.rank);
 
 	if (!from) {
 		return false;
 	}
-	ep_ht_sum_add<DTYPE>(sum, from, what);
-	ep_ht_pipe_free(p);
-	if (what & EP_HT_NOTE_LAST) {
-		ep_ht_sum_store<DTYPE>(*sum, (unsigned char *)(uintptr_t)to, what);
+	if (!(what & EP_HT_NOTE_COPY)) {
+		ep_ht_sum_add<DTYPE>(sum, from, what);
 	}
-	if (what & EP_HT_NOTE_END) {
+	if (what & EP_HT_NOTE_LAST) {
+		unsigned char *to =
+			(unsigned char *)(uintptr_t)ep_shfl_u64(EP_FULL_MASK, note.to, slot);
+
+		if (what & EP_HT_NOTE_COPY) {
+			ep_bulk_store(to, from, 16 * (what & EP_HT_NOTE_VECS));
+		} else {
+			ep_ht_sum_store<DTYPE>(*sum, to, what);
+		}
+	}
+	ep_ht_pipe_release(p);
+	*between = what & EP_HT_NOTE_LAST;
+	if (!(what & EP_HT_NOTE_END)) {
+		return true;
+	}
+	unit = ep_shfl_u32(EP_FULL_MASK, note.unit, slot);
+	if (what & EP_HT_NOTE_COPY) {
+		ep_ht_due_tell(a, op, *p, due);
+		*due = { true, unit, p->groups };
+	} else {
 		ep_ht_unit_end(a, op, unit, what & EP_HT_NOTE_SUM);
 	}
 	return true;
 }
 
+/* All units of this warp. */
+template <int DTYPE>
+EP_DEV void ep_ht_combine_units(const struct ep_ht_combine_args &a, const struct ep_op &op,
+				struct ep_ht_pipe *p, struct ep_ht_due *due)
+{
+	/* copies leave a slot to the store that reads it */
+	uint32_t lag = ep_ht_flat(a.c) && !a.is_direct && p->slots > 1;
+	struct ep_ht_work w = ep_ht_work_make(a);
+	struct ep_ht_sum<DTYPE> sum;
+	struct ep_ht_note note = {};
+	bool between = true; /* rows: the sum holds nothing */
+
+	for (;;) {
+		while (w.open && ep_ht_pipe_room(p, lag)) {
+			ep_ht_work_load(a, &w, p, &note);
+		}
+		if (between && !w.open && ep_ht_pipe_room(p, lag)) {
+			struct ep_ht_prepared r = ep_ht_unit_prepare(a, op, w, *p, *due, !p->held);
+
+			sum = {}; /* so the call need not keep it */
+			w = r.w;
+			*due = r.due;
+			if (r.found == EP_HT_FAILED) {
+				return;
+			}
+			if (r.found == EP_HT_READY) {
+				continue;
+			}
+		}
+		if (!p->held || !ep_ht_combine_add<DTYPE>(a, op, p, note, &sum, due, &between)) {
+			return;
+		}
+	}
+}
+
 template <int DTYPE> EP_DEV void ep_ht_combine(const struct ep_ht_combine_args &a)
 {
 	struct ep_ht_entry e = ep_ht_enter(a.c, true);
-	const struct ep_op &op = e.op;
-	struct ep_ht_sum<DTYPE> sum = {
-	};
-	struct ep_ht_note note = {};
 	struct ep_ht_pipe p = ep_ht_pipe_make(a.stage_parts, a.part_bytes);
+	struct ep_ht_due due = {};
 	bool begun = ep_ht_begin(a.c, &e);
-	struct ep_ht_work w = ep_ht_work_make(a);
 
-	while (begun && ep_ht_combine_load(a, op, &w, &p, &note) && p.held &&
-	       ep_ht_combine_add<DTYPE>(a, op, &p, note, &sum)) {
+	if (begun) {
+		ep_ht_combine_units<DTYPE>(a, e.op, &p, &due);
 	}
-	ep_ht_pipe_end(a.c.g, op, &p);
+	ep_ht_due_tell(a, e.op, p, &due);
+	ep_ht_pipe_end(a.c.g, e.op, &p);
 	if (a.is_direct) {
-		ep_ht_done_send(a.c, op);
+		ep_ht_done_send(a.c, e.op);
 		if (begun && ep_block() == 0) {
-			ep_ht_done_wait(a.c, op);
+			ep_ht_done_wait(a.c, e.op);
 		}
 	}
 }

@@ -35,14 +35,15 @@ struct ep_ht_note {
 #define EP_HT_NOTE_EMPTY (1u << 18) /* nothing contributes: the row is zeros */
 #define EP_HT_NOTE_END (1u << 19)   /* of the unit */
 #define EP_HT_NOTE_SUM (1u << 20)   /* the unit is a sum */
+#define EP_HT_NOTE_COPY (1u << 21)  /* nothing is added: the part goes on as it is */
 
 struct ep_ht_work {
 	/* The next units of either kind, and how many there are. */
 	uint32_t next_return, returns;
 	uint32_t next_sum, sums;
 	/* The unit that is being loaded, if one is: */
-	bool open;
-	bool ready; /* its peers have been waited for */
+	bool pending; /* its peers have not been waited for yet */
+	bool open;    /* it has rows to load */
 	bool is_sum;
 	uint32_t unit;
 	uint32_t chunk;
@@ -51,7 +52,12 @@ struct ep_ht_work {
 	uint32_t rank; /* return: to whom */
 	uint32_t row, rows;
 	uint32_t first; /* return: index of row 0 */
-	uint32_t start; /* sum: of lane d: index of the chunk's first row to rank d; see below */
+	uint32_t start; /* sum: of lane d < R: index of the chunk's first row to rank d, */
+	uint32_t comes; /* and whether rank d returns something */
+	/* What lane k has to know of the next row, loaded before it is needed: */
+	uint32_t entry; /* return: its k-th place; sum: the token's k-th selection, */
+	uint32_t index; /* and the row's index at that rank */
+	uint32_t base;  /* of lane d < R: slot of this rank's row 0 at rank d; all units */
 	/* The row that is being loaded: lanes whose contributions are still to be loaded, */
 	uint32_t mask;
 	bool begun;
@@ -75,6 +81,9 @@ EP_DEV struct ep_ht_work ep_ht_work_make(const struct ep_ht_combine_args &a)
 	const struct ep_ht_common &c = a.c;
 	struct ep_ht_work w = {};
 
+	if (ep_lane() < c.g.nranks) {
+		w.base = c.h.send_base[ep_lane()];
+	}
 	w.next_return = w.next_sum = ep_ht_unit_first();
 	w.sums = ep_ht_chunks(c.num_tokens) * a.parts;
 	/* in windows there is nothing to return but gradients of weights, with part 0 */
@@ -97,6 +106,24 @@ EP_DEV bool ep_ht_unit_said(const struct ep_op &op, const uint64_t *at, uint32_t
 
 /* ---- which unit comes next ---- */
 
+/* Lane k: what follows from the lists of row `row`. Nothing waits for what is loaded. */
+EP_DEV void ep_ht_row_fetch(const struct ep_ht_combine_args &a, struct ep_ht_work *w, uint32_t row)
+{
+	const struct ep_ht_common &c = a.c;
+
+	w->entry = w->index = EP_HT_NONE;
+	if (w->is_sum && ep_lane() < c.topk) {
+		uint64_t at = (uint64_t)(w->chunk * EP_HT_CHUNK + row) * c.topk + ep_lane();
+
+		w->entry = c.h.send_sel[at];
+		w->index = c.h.send_row[at];
+	} else if (!w->is_sum && !ep_ht_flat(c) && ep_lane() < c.width) {
+		uint32_t slot = c.h.recv_base[w->rank] + w->first + row;
+
+		w->entry = c.h.recv_sel[(uint64_t)slot * c.width + ep_lane()];
+	}
+}
+
 EP_DEV void ep_ht_return_open(const struct ep_ht_combine_args &a, struct ep_ht_work *w)
 {
 	const struct ep_ht_common &c = a.c;
@@ -107,10 +134,19 @@ EP_DEV void ep_ht_return_open(const struct ep_ht_combine_args &a, struct ep_ht_w
 	w->part = all - w->chunk * a.parts;
 	turn += c.g.rank + 1;
 	w->rank = turn < c.g.nranks ? turn : turn - c.g.nranks;
+	/* own rows of the flat layout are read where they lie */
+	if ((ep_ht_flat(c) && w->rank == c.g.rank) || (a.is_direct && w->part)) {
+		return;
+	}
 	w->first = ep_ht_first(c, c.h.recv_start, w->rank, w->chunk);
 	w->rows = ep_ht_rows(c, c.h.recv_start, w->rank, w->chunk);
-	/* own rows of the flat layout are read where they lie */
-	w->open = w->rows && !(ep_ht_flat(c) && w->rank == c.g.rank) && !(a.is_direct && w->part);
+	w->pending = w->rows != 0;
+}
+
+/* Whether rank d returns rows of the chunk by way of the ring. */
+EP_DEV bool ep_ht_sum_comes(const struct ep_ht_common &c, const struct ep_ht_work &w, uint32_t d)
+{
+	return !(ep_ht_flat(c) && d == c.g.rank) && ep_ht_rows(c, c.h.send_start, d, w.chunk) != 0;
 }
 
 EP_DEV void ep_ht_sum_open(const struct ep_ht_combine_args &a, struct ep_ht_work *w)
@@ -121,11 +157,12 @@ EP_DEV void ep_ht_sum_open(const struct ep_ht_combine_args &a, struct ep_ht_work
 	w->chunk = ep_div(w->unit, a.by_parts);
 	w->part = w->unit - w->chunk * a.parts;
 	w->rows = ep_min_u32(c.num_tokens - w->chunk * EP_HT_CHUNK, EP_HT_CHUNK);
-	w->start = 0;
-	if (ep_lane() < c.g.nranks) {
+	w->start = w->comes = 0;
+	if (ep_lane() < c.g.nranks && (!a.is_direct || a.in_weights)) {
 		w->start = ep_ht_first(c, c.h.send_start, ep_lane(), w->chunk);
+		w->comes = ep_ht_sum_comes(c, *w, ep_lane());
 	}
-	w->open = true;
+	w->pending = true;
 }
 
 /* Opens the next unit of this warp that has rows. False: there is none. */
@@ -133,7 +170,7 @@ EP_DEV bool ep_ht_work_next(const struct ep_ht_combine_args &a, struct ep_ht_wor
 {
 	uint32_t step = ep_nblocks() * ep_nwarps();
 
-	while (!w->open) {
+	while (!w->pending) {
 		uint32_t ahead = ep_div(ep_div(w->next_return, a.c.g.by_ranks), a.by_parts);
 
 		if (w->next_return < w->returns &&
@@ -149,10 +186,10 @@ EP_DEV bool ep_ht_work_next(const struct ep_ht_combine_args &a, struct ep_ht_wor
 			return false;
 		}
 	}
-	w->ready = false;
 	w->row = 0;
 	w->begun = false;
 	w->vecs = ep_min_u32(a.part_bytes, a.token_bytes - w->part * a.part_bytes) / 16;
+	ep_ht_row_fetch(a, w, 0);
 	return true;
 }
 
@@ -169,8 +206,7 @@ EP_DEV uint32_t ep_ht_sum_missing(const struct ep_ht_combine_args &a, const stru
 		return EP_HT_NONE;
 	}
 	for (uint32_t d = ep_lane(); d < c.g.nranks; d += EP_WARP_SIZE) {
-		if (!ep_ht_rows(c, c.h.send_start, d, w.chunk) ||
-		    (ep_ht_flat(c) && d == c.g.rank)) {
+		if (!(d < EP_WARP_SIZE ? w.comes : ep_ht_sum_comes(c, w, d))) {
 			continue;
 		}
 		if (!ep_ht_unit_said(op,
@@ -200,6 +236,7 @@ EP_DEV uint32_t ep_ht_return_missing(const struct ep_ht_combine_args &a, const s
 }
 
 enum ep_ht_found {
+	EP_HT_NOTHING,
 	EP_HT_READY,
 	EP_HT_NOT_YET,
 	EP_HT_FAILED
@@ -275,17 +312,13 @@ struct ep_ht_list {
 	bool opens;    /* the first of its rank */
 };
 
-EP_DEV struct ep_ht_list ep_ht_list_load(const struct ep_ht_common &c, uint32_t token)
+EP_DEV struct ep_ht_list ep_ht_list_make(const struct ep_ht_common &c, uint32_t sel, uint32_t row)
 {
-	struct ep_ht_list l = { EP_HT_NONE, EP_HT_NONE, EP_HT_NONE, false };
+	struct ep_ht_list l = { sel, row, EP_HT_NONE, false };
 	uint32_t before;
 
-	if (ep_lane() < c.topk) {
-		l.sel = c.h.send_sel[(uint64_t)token * c.topk + ep_lane()];
-		l.row = c.h.send_row[(uint64_t)token * c.topk + ep_lane()];
-	}
-	if (l.sel != EP_HT_NONE) {
-		l.rank = ep_div(EP_HT_SEL_EXPERT(l.sel), c.by_local);
+	if (sel != EP_HT_NONE) {
+		l.rank = ep_div(EP_HT_SEL_EXPERT(sel), c.by_local);
 	}
 	before = ep_shfl_u32(EP_FULL_MASK, l.rank, (ep_lane() - 1) & (EP_WARP_SIZE - 1));
 	l.opens = l.rank != EP_HT_NONE && (ep_lane() == 0 || l.rank != before);
@@ -300,7 +333,10 @@ EP_DEV_COLD void ep_ht_weights_sum(const struct ep_ht_combine_args &a, struct ep
 	for (uint32_t i = 0; i < w.rows; i++) {
 		uint32_t token = w.chunk * EP_HT_CHUNK + i;
 		float *out = a.out_weights + (uint64_t)token * c.topk;
-		struct ep_ht_list l = ep_ht_list_load(c, token);
+
+		ep_ht_row_fetch(a, &w, i);
+
+		struct ep_ht_list l = ep_ht_list_make(c, w.entry, w.index);
 		uint32_t until = 0xffffffffu >> (EP_WARP_SIZE - 1 - ep_lane());
 		uint32_t alike = ep_match_u32(EP_FULL_MASK, l.rank);
 		uint32_t again =
@@ -325,14 +361,11 @@ EP_DEV_COLD void ep_ht_weights_sum(const struct ep_ht_combine_args &a, struct ep
 EP_DEV void ep_ht_return_row(const struct ep_ht_combine_args &a, struct ep_ht_work *w)
 {
 	const struct ep_ht_common &c = a.c;
-	uint32_t slot = c.h.recv_base[w->rank] + w->first + w->row, place = EP_HT_NONE;
+	uint32_t place = w->entry;
 
 	if (ep_ht_flat(c)) {
-		place = ep_lane() == 0 ? slot : EP_HT_NONE;
-	} else if (ep_lane() < c.width) {
-		place = c.h.recv_sel[(uint64_t)slot * c.width + ep_lane()];
+		place = ep_lane() ? EP_HT_NONE : c.h.recv_base[w->rank] + w->first + w->row;
 	}
-	/* a list ends at NONE, and what lies behind that is NONE as well */
 	w->mask = ep_ballot(EP_FULL_MASK, place < EP_HT_DROPPED);
 	w->from = a.tokens + (uint64_t)place * a.token_bytes + w->part * a.part_bytes;
 	w->to = (uint64_t)(uintptr_t)(ep_ht_ring_at(c, ep_heap_of(c.g, w->rank), c.g.rank,
@@ -344,18 +377,20 @@ EP_DEV void ep_ht_return_row(const struct ep_ht_combine_args &a, struct ep_ht_wo
 EP_DEV void ep_ht_sum_row(const struct ep_ht_combine_args &a, struct ep_ht_work *w)
 {
 	const struct ep_ht_common &c = a.c;
-	uint32_t token = w->chunk * EP_HT_CHUNK + w->row, d, start;
-	struct ep_ht_list l = ep_ht_list_load(c, token);
+	struct ep_ht_list l = ep_ht_list_make(c, w->entry, w->index);
+	uint32_t token = w->chunk * EP_HT_CHUNK + w->row;
+	uint32_t d = l.rank == EP_HT_NONE ? c.g.rank : l.rank;
+	uint32_t start = ep_shfl_u32(EP_FULL_MASK, w->start, d & (EP_WARP_SIZE - 1));
+	uint32_t base = ep_shfl_u32(EP_FULL_MASK, w->base, d & (EP_WARP_SIZE - 1));
 
-	d = l.rank == EP_HT_NONE ? c.g.rank : l.rank;
-	start = ep_shfl_u32(EP_FULL_MASK, w->start, d & (EP_WARP_SIZE - 1));
 	if (d >= EP_WARP_SIZE) {
 		start = ep_ht_first(c, c.h.send_start, d, w->chunk);
+		base = c.h.send_base[d];
 	}
 	w->mask = ep_ballot(EP_FULL_MASK, l.opens && l.row != EP_HT_NONE);
 	if (a.is_direct || (ep_ht_flat(c) && d == c.g.rank)) {
 		w->from = (a.is_direct ? a.direct[d] : a.tokens) +
-			  (uint64_t)(c.h.send_base[d] + l.row) * a.token_bytes;
+			  (uint64_t)(base + l.row) * a.token_bytes;
 	} else {
 		w->from = ep_ht_ring_at(c, c.g.own, d, ep_ht_slot_of(c, w->chunk), l.row - start);
 	}
@@ -367,7 +402,6 @@ EP_DEV void ep_ht_sum_row(const struct ep_ht_combine_args &a, struct ep_ht_work 
 /* The unit's peers are ready. */
 EP_DEV void ep_ht_work_begin(const struct ep_ht_combine_args &a, struct ep_ht_work *w)
 {
-	w->ready = true;
 	if (a.in_weights && w->part == 0) {
 		if (w->is_sum) {
 			ep_ht_weights_sum(a, *w);
@@ -380,28 +414,37 @@ EP_DEV void ep_ht_work_begin(const struct ep_ht_combine_args &a, struct ep_ht_wo
 	}
 }
 
+/* Begins the next row of the open unit: what it needs, and what the one behind it needs. */
+EP_DEV void ep_ht_row_begin(const struct ep_ht_combine_args &a, struct ep_ht_work *w)
+{
+	if (w->is_sum) {
+		ep_ht_sum_row(a, w);
+	} else {
+		ep_ht_return_row(a, w);
+	}
+	if (w->row + 1 < w->rows) {
+		ep_ht_row_fetch(a, w, w->row + 1);
+	}
+}
+
 /* Loads the next contribution of the open unit, which has one; notes what it is. */
 EP_DEV void ep_ht_work_load(const struct ep_ht_combine_args &a, struct ep_ht_work *w,
 			    struct ep_ht_pipe *p, struct ep_ht_note *note)
 {
-	uint32_t what = w->vecs, bytes = w->vecs * 16;
+	uint32_t what = w->vecs | (w->is_sum ? EP_HT_NOTE_SUM : 0), bytes = w->vecs * 16;
 
 	if (!w->begun) {
-		if (w->is_sum) {
-			ep_ht_sum_row(a, w);
-		} else {
-			ep_ht_return_row(a, w);
-		}
+		ep_ht_row_begin(a, w);
 		what |= EP_HT_NOTE_FIRST;
+		what |= !w->is_sum && ep_ht_flat(a.c) ? EP_HT_NOTE_COPY : 0;
+		w->begun = true;
 	}
-	w->begun = true;
+	ep_ht_pipe_open(p);
 	if (w->mask) {
 		uint32_t lane = ep_ctz(w->mask);
+		uint64_t from = ep_shfl_u64(EP_FULL_MASK, (uint64_t)(uintptr_t)w->from, lane);
 
-		ep_ht_pipe_load(p, 0,
-				(const void *)(uintptr_t)ep_shfl_u64(
-					EP_FULL_MASK, (uint64_t)(uintptr_t)w->from, lane),
-				bytes);
+		ep_ht_pipe_load(p, 0, (const void *)(uintptr_t)from, bytes);
 		w->mask &= w->mask - 1;
 	} else {
 		what |= EP_HT_NOTE_EMPTY;
@@ -415,7 +458,7 @@ EP_DEV void ep_ht_work_load(const struct ep_ht_combine_args &a, struct ep_ht_wor
 	}
 	if (ep_lane() == p->in) {
 		note->to = w->to;
-		note->what = what | (w->is_sum ? EP_HT_NOTE_SUM : 0);
+		note->what = what;
 		note->unit = w->unit;
 	}
 	ep_ht_pipe_close(p, bytes);
