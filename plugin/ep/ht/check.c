@@ -167,6 +167,12 @@ static ncclResult_t ep_ht_check_weights(const struct ncclEpHandle *h, struct ep_
 	return ep_view_expect_align(view, 4, name);
 }
 
+/* Kernels tell the directions apart by NULL; an empty tensor may have no storage, and is there. */
+static void *ep_ht_present(const struct ncclEpHandle *h, const struct ep_view *view)
+{
+	return view->data ? view->data : h->ht->dev.head;
+}
+
 static ncclResult_t ep_ht_check_idx(const struct ep_dispatch *d, uint64_t rows,
 				    struct ep_ht_dispatch_args *a)
 {
@@ -206,8 +212,8 @@ static ncclResult_t ep_ht_check_forward(const struct ep_dispatch *d, struct ep_h
 	} else {
 		EP_CHECK(ep_ht_check_idx(d, out.sizes[0], a));
 	}
-	a->topk_weights = in.data;
-	a->out_weights = out.data;
+	a->topk_weights = ep_ht_present(d->h, &in);
+	a->out_weights = ep_ht_present(d->h, &out);
 	*rows = ep_min_u64(*rows, out.sizes[0]);
 	return ncclSuccess;
 }
@@ -338,8 +344,8 @@ ncclResult_t ep_ht_combine_check(const struct ep_combine *c, struct ep_ht_combin
 			       "neither may be empty",
 			       in.sizes[0], (unsigned long long)rows);
 	}
-	a->in_weights = in.data;
-	a->out_weights = out.data;
+	a->in_weights = ep_ht_present(c->h, &in);
+	a->out_weights = ep_ht_present(c->h, &out);
 	a->c.given_rows = (uint32_t)ep_min_u64(ep_min_u64(rows, in.sizes[0]), EP_HT_NONE);
 	return ncclSuccess;
 }
