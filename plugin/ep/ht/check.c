@@ -193,6 +193,7 @@ static ncclResult_t ep_ht_check_forward(const struct ep_dispatch *d, struct ep_h
 					uint64_t *rows)
 {
 	bool em = d->h->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;
+	uint32_t limit = d->h->group->config.shape.limit;
 	struct ep_view in, out;
 
 	EP_CHECK(ep_ht_check_weights(d->h, &in, d->in.topk_weights, false, "inputs->topk_weights"));
@@ -211,6 +212,9 @@ static ncclResult_t ep_ht_check_forward(const struct ep_dispatch *d, struct ep_h
 						 "zones say which expert a row is for"));
 	} else {
 		EP_CHECK(ep_ht_check_idx(d, out.sizes[0], a));
+	}
+	if (limit != EP_NO_LIMIT) {
+		a->fill_rows = (uint32_t)ep_min_u64(out.sizes[0], limit);
 	}
 	a->topk_weights = ep_ht_present(d->h, &in);
 	a->out_weights = ep_ht_present(d->h, &out);
@@ -301,6 +305,7 @@ ncclResult_t ep_ht_dispatch_check(const struct ep_dispatch *d, struct ep_ht_disp
 	if (d->recipe == NCCL_EP_DISP_QUANT_FWD) {
 		EP_CHECK(ep_ht_check_scales(d));
 	}
+	a->fill_rows = EP_HT_NONE;
 	if (d->config.pass_direction == NCCL_EP_BWD_PASS) {
 		EP_CHECK(ep_ht_check_backward(d));
 	} else {
@@ -308,10 +313,6 @@ ncclResult_t ep_ht_dispatch_check(const struct ep_dispatch *d, struct ep_ht_disp
 	}
 	EP_CHECK(ep_ht_check_rows(d, rows, stream));
 	a->c.given_rows = (uint32_t)ep_min_u64(rows, EP_HT_NONE);
-	a->fill_rows = EP_HT_NONE;
-	if (shape->limit != EP_NO_LIMIT) {
-		a->fill_rows = (uint32_t)ep_min_u64(rows, shape->limit);
-	}
 	a->zero_to = em && g->config.drop ? shape->limit : 0;
 	a->id_base = d->info.recv_topk_idx_kind == NCCL_EP_EXPERT_ID_GLOBAL
 			     ? (uint32_t)g->rank * shape->nlocal
