@@ -94,6 +94,10 @@ static void update(struct rig *rig, uint32_t absent)
 	for (uint32_t r = 0; r < rig->shape.nranks; r++) {
 		if (!(absent >> r & 1)) {
 			rig_wait(rig, r);
+		}
+	}
+	for (uint32_t r = 0; r < rig->shape.nranks; r++) {
+		if (!(absent >> r & 1)) {
 			rig_fetch(rig, r);
 		}
 	}
@@ -105,6 +109,7 @@ static void check_records(struct rig *rig, int over, uint32_t total)
 		const struct ep_record *fatal = &rig->rank[r].records[EP_RECORD_FATAL];
 		struct ep_record *routing = &rig->rank[r].records[EP_RECORD_ROUTING];
 		const struct ep_dev_state *state = rig_at(rig, r, RIG_STATE);
+		const uint32_t unlocked = 0;
 
 		CHECK_INT(fatal->valid, over >= 0);
 		CHECK_INT(state->aborted, over >= 0);
@@ -127,9 +132,10 @@ static void check_records(struct rig *rig, int over, uint32_t total)
 				  routing->value);
 			/* as the host does it, once it has read the record */
 			routing->valid = 0;
-			NEED_CUDA(cudaMemset(
-				&rig->rank[r].args.c.g.state->record_lock[EP_RECORD_ROUTING], 0,
-				4));
+			NEED_CUDA(cudaSetDevice(rig->rank[r].device));
+			NEED_CUDA(cudaMemcpy(
+				&rig->rank[r].args.c.g.state->record_lock[EP_RECORD_ROUTING],
+				&unlocked, sizeof(unlocked), cudaMemcpyHostToDevice));
 		}
 	}
 }
