@@ -10,9 +10,8 @@
 #include "ht_route.h"
 #include "device/simt/wait_site.h"
 
-#define DEVICES 8
-
 static uint64_t draws;
+static int devices;
 
 static uint32_t draw(uint32_t n)
 {
@@ -145,7 +144,7 @@ static void run_shape(const struct rig_shape *shape, enum ids kind)
 {
 	struct rig rig;
 
-	rig_make(&rig, shape, DEVICES);
+	rig_make(&rig, shape, devices);
 	for (int i = 0; i < 3; i++) {
 		uint32_t total = 0;
 		int over = -1;
@@ -267,7 +266,7 @@ static void test_phantom(void)
 	struct rig rig;
 
 	check_context("rows that have a place and no slot");
-	rig_make(&rig, &s, DEVICES);
+	rig_make(&rig, &s, devices);
 	for (uint32_t r = 0; r < 2; r++) {
 		rig.rank[r].tokens = 8;
 		for (uint32_t t = 0; t < 8; t++) {
@@ -331,7 +330,7 @@ static void run_absent(int before, bool tells, uint32_t site)
 	struct rig rig;
 
 	check_context("rank 1 is absent after %d updates%s", before, tells ? ", with counts" : "");
-	rig_make(&rig, &small, DEVICES);
+	rig_make(&rig, &small, devices);
 	for (uint32_t r = 0; r < small.nranks; r++) {
 		rig.rank[r].args.c.g.timeout_ns = 300000000;
 		ids_draw(&rig, r, IDS_ANY);
@@ -365,7 +364,7 @@ static void test_mismatch(void)
 	struct rig rig;
 
 	check_context("rank 2 routes otherwise");
-	rig_make(&rig, &small, DEVICES);
+	rig_make(&rig, &small, devices);
 	for (uint32_t r = 0; r < small.nranks; r++) {
 		ids_draw(&rig, r, IDS_ANY);
 	}
@@ -385,9 +384,10 @@ static void test_mismatch(void)
 
 int main(int argc, char **argv)
 {
-	int cases = argc > 1 ? atoi(argv[1]) : 60;
+	int cases = argc > 1 ? atoi(argv[1]) : 40;
 
 	draws = argc > 2 ? strtoull(argv[2], NULL, 0) : (uint64_t)time(NULL);
+	NEED_CUDA(cudaGetDeviceCount(&devices));
 	printf("seed %llu\n", (unsigned long long)draws);
 	test_phantom();
 	test_large();
