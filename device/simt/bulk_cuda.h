@@ -166,7 +166,6 @@ EP_DEV void ep_bulk_commit(void)
 #define EP_BULK_WAIT_CUDA(name, instr)                                                             \
 	EP_DEV void name(uint32_t n)                                                               \
 	{                                                                                          \
-		__syncwarp();                                                                      \
 		if (ep_lane() == 0) {                                                              \
 			switch (n) {                                                               \
 				EP_BULK_WAIT_CASE(instr, 0)                                        \
