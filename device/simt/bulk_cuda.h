@@ -128,14 +128,19 @@ EP_DEV void ep_bulk_fence_global(void)
 
 #if EP_BULK_ENGINE
 
+EP_DEV void ep_bulk_load_one(void *to, const void *from, uint32_t bytes, struct ep_mbar *bar)
+{
+	asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+		     "[%0], [%1], %2, [%3];" ::"r"(ep_bulk_address(to)),
+		     "l"(from), "r"(bytes), "r"(ep_bulk_address(bar))
+		     : "memory");
+}
+
 EP_DEV void ep_bulk_load(void *to, const void *from, uint32_t bytes, struct ep_mbar *bar)
 {
 	__syncwarp();
 	if (ep_lane() == 0) {
-		asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
-			     "[%0], [%1], %2, [%3];" ::"r"(ep_bulk_address(to)),
-			     "l"(from), "r"(bytes), "r"(ep_bulk_address(bar))
-			     : "memory");
+		ep_bulk_load_one(to, from, bytes, bar);
 	}
 }
 
