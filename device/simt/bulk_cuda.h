@@ -93,7 +93,8 @@ EP_DEV void ep_mbar_arrive_tx(struct ep_mbar *bar, uint32_t bytes)
 }
 
 #if EP_BULK_ENGINE
-#define EP_MBAR_WAIT_CUDA "mbarrier.try_wait.parity.shared::cta.b64" /* sleeps for a while */
+#define EP_MBAR_WAIT_CUDA                                                                          \
+	"mbarrier.try_wait.parity.shared::cta.b64" /* sleeps up to 1.4 us (H200) */
 #else
 #define EP_MBAR_WAIT_CUDA "mbarrier.test_wait.parity.shared.b64"
 #endif
