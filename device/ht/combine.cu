@@ -19,12 +19,6 @@ template <int DTYPE> struct ep_ht_sum {
 	float f[EP_HT_SUM_VECS][2 * ep_numbers<DTYPE>::count];
 };
 
-/* A vec of a part; of those behind its end, the last one, which nobody stores. */
-EP_DEV struct ep_vec16 ep_ht_sum_vec(const unsigned char *from, uint32_t i, uint32_t vecs)
-{
-	return ep_shared_ld16(from + 16 * ep_min_u32(i * EP_WARP_SIZE + ep_lane(), vecs - 1));
-}
-
 template <int DTYPE> EP_DEV void ep_ht_sum_load(struct ep_vec16 v, float *f)
 {
 	struct ep_vec8 lo = { v.x, v.y }, hi = { v.z, v.w };
@@ -33,43 +27,64 @@ template <int DTYPE> EP_DEV void ep_ht_sum_load(struct ep_vec16 v, float *f)
 	ep_numbers<DTYPE>::load(hi, f + ep_numbers<DTYPE>::count);
 }
 
-/* Adds a contribution, of which each lane has every 32nd vec. */
-template <int DTYPE>
-EP_DEV void ep_ht_sum_add(struct ep_ht_sum<DTYPE> *sum, const unsigned char *from, uint32_t what)
+template <int DTYPE> EP_DEV void ep_ht_sum_clear(struct ep_ht_sum<DTYPE> *sum, float none)
 {
-	uint32_t vecs = what & EP_HT_NOTE_VECS;
-
-	if (what & EP_HT_NOTE_FIRST) {
-		/* -0 + x is x, also if x is -0 */
-		float none = what & EP_HT_NOTE_EMPTY ? 0.0f : -0.0f;
-
-		EP_UNROLL(EP_HT_SUM_VECS)
-		for (uint32_t i = 0; i < EP_HT_SUM_VECS; i++) {
-			for (uint32_t j = 0; j < 2 * ep_numbers<DTYPE>::count; j++) {
-				sum->f[i][j] = none;
-			}
-		}
-	}
-	if (what & EP_HT_NOTE_EMPTY) {
-		return;
-	}
 	EP_UNROLL(EP_HT_SUM_VECS)
 	for (uint32_t i = 0; i < EP_HT_SUM_VECS; i++) {
+		for (uint32_t j = 0; j < 2 * ep_numbers<DTYPE>::count; j++) {
+			sum->f[i][j] = none;
+		}
+	}
+}
+
+/*
+ * Adds a contribution, of which each lane has every 32nd vec. Of vecs behind the part's end the last
+ * one is taken, and nobody stores what comes of it.
+ */
+template <int DTYPE, bool WHOLE>
+EP_DEV void ep_ht_sum_add(struct ep_ht_sum<DTYPE> *sum, const unsigned char *from, uint32_t vecs)
+{
+	EP_UNROLL(EP_HT_SUM_VECS)
+	for (uint32_t i = 0; i < EP_HT_SUM_VECS; i++) {
+		uint32_t at = i * EP_WARP_SIZE + ep_lane();
 		float f[2 * ep_numbers<DTYPE>::count];
 
-		ep_ht_sum_load<DTYPE>(ep_ht_sum_vec(from, i, vecs), f);
+		ep_ht_sum_load<DTYPE>(
+			ep_shared_ld16(from + 16 * (WHOLE ? at : ep_min_u32(at, vecs - 1))), f);
 		for (uint32_t j = 0; j < 2 * ep_numbers<DTYPE>::count; j++) {
 			sum->f[i][j] += f[j];
 		}
 	}
 }
 
+/* Adds the contributions of a batch, whose first slot is p.out. */
+template <int DTYPE>
+EP_DEV void ep_ht_sum_batch(struct ep_ht_sum<DTYPE> *sum, const struct ep_ht_pipe &p, uint32_t what)
+{
+	uint32_t vecs = EP_HT_NOTE_VECS(what);
+
+	if (what & EP_HT_NOTE_FIRST) {
+		/* -0 + x is x, also if x is -0 */
+		ep_ht_sum_clear<DTYPE>(sum, what & EP_HT_NOTE_EMPTY ? 0.0f : -0.0f);
+	}
+	EP_UNROLL(1)
+	for (uint32_t i = 0; i < EP_HT_NOTE_SLOTS(what); i++) {
+		const unsigned char *from =
+			p.stage + (size_t)ep_ht_pipe_slot(&p, p.out, i) * p.stride;
+
+		if (vecs == EP_HT_SUM_VECS * EP_WARP_SIZE) {
+			ep_ht_sum_add<DTYPE, true>(sum, from, vecs);
+		} else {
+			ep_ht_sum_add<DTYPE, false>(sum, from, vecs);
+		}
+	}
+}
+
 /* Rounds and stores. */
 template <int DTYPE>
-EP_DEV void ep_ht_sum_store(const struct ep_ht_sum<DTYPE> &sum, unsigned char *to, uint32_t what)
+EP_DEV void ep_ht_sum_store(const struct ep_ht_sum<DTYPE> &sum, unsigned char *to, uint32_t vecs)
 {
 	typedef struct ep_numbers<DTYPE> numbers;
-	uint32_t vecs = what & EP_HT_NOTE_VECS;
 
 	EP_UNROLL(EP_HT_SUM_VECS)
 	for (uint32_t i = 0; i < EP_HT_SUM_VECS; i++) {
@@ -172,32 +187,41 @@ EP_DEV_COLD struct ep_ht_prepared ep_ht_unit_prepare(const struct ep_ht_combine_
 	return r;
 }
 
-/* Uses the oldest contribution. False: it does not come. */
+/* Sends the rows of a batch on, as they are: one group of stores. */
+EP_DEV void ep_ht_copy_batch(const struct ep_ht_combine_args &a, struct ep_ht_pipe *p,
+			     unsigned char *to, uint32_t what)
+{
+	EP_UNROLL(1)
+	for (uint32_t i = 0; i < EP_HT_NOTE_SLOTS(what); i++) {
+		ep_bulk_store(to + i * a.c.areas.row_stride,
+			      p->stage + (size_t)ep_ht_pipe_slot(p, p->out, i) * p->stride,
+			      16 * EP_HT_NOTE_VECS(what));
+	}
+	ep_bulk_commit();
+	p->groups++;
+}
+
+/* Uses the oldest batch. False: it does not come. */
 template <int DTYPE>
 EP_DEV bool ep_ht_combine_add(const struct ep_ht_combine_args &a, const struct ep_op &op,
 			      struct ep_ht_pipe *p, const struct ep_ht_note &note,
 			      struct ep_ht_sum<DTYPE> *sum, struct ep_ht_due *due, bool *between)
 {
 	uint32_t slot = p->out, what = ep_shfl_u32(EP_FULL_MASK, note.what, slot), unit;
-	const unsigned char *from = ep_ht_pipe_wait(a.c.g, op, p, a.c.g.rank);
+	unsigned char *to = (unsigned char *)(uintptr_t)ep_shfl_u64(EP_FULL_MASK, note.to, slot);
 
-	if (!from) {
+	if (!ep_ht_pipe_wait(a.c.g, op, p, a.c.g.rank)) {
 		return false;
 	}
-	if (!(what & EP_HT_NOTE_COPY)) {
-		ep_ht_sum_add<DTYPE>(sum, from, what);
-	}
-	if (what & EP_HT_NOTE_LAST) {
-		unsigned char *to =
-			(unsigned char *)(uintptr_t)ep_shfl_u64(EP_FULL_MASK, note.to, slot);
-
-		if (what & EP_HT_NOTE_COPY) {
-			ep_bulk_store(to, from, 16 * (what & EP_HT_NOTE_VECS));
-		} else {
-			ep_ht_sum_store<DTYPE>(*sum, to, what);
+	if (what & EP_HT_NOTE_COPY) {
+		ep_ht_copy_batch(a, p, to, what);
+	} else {
+		ep_ht_sum_batch<DTYPE>(sum, *p, what);
+		if (what & EP_HT_NOTE_LAST) {
+			ep_ht_sum_store<DTYPE>(*sum, to, EP_HT_NOTE_VECS(what));
 		}
 	}
-	ep_ht_pipe_release(p);
+	ep_ht_pipe_free_batch(p, ep_max_u32(EP_HT_NOTE_SLOTS(what), 1));
 	*between = what & EP_HT_NOTE_LAST;
 	if (!(what & EP_HT_NOTE_END)) {
 		return true;
@@ -217,18 +241,16 @@ template <int DTYPE>
 EP_DEV void ep_ht_combine_units(const struct ep_ht_combine_args &a, const struct ep_op &op,
 				struct ep_ht_pipe *p, struct ep_ht_due *due)
 {
-	/* copies leave a slot to the store that reads it */
-	uint32_t lag = ep_ht_flat(a.c) && !a.is_direct && p->slots > 1;
 	struct ep_ht_work w = ep_ht_work_make(a);
 	struct ep_ht_sum<DTYPE> sum;
 	struct ep_ht_note note = {};
 	bool between = true; /* rows: the sum holds nothing */
 
 	for (;;) {
-		while (w.open && ep_ht_pipe_room(p, lag)) {
-			ep_ht_work_load(a, &w, p, &note);
+		while (w.open && ep_ht_pipe_room(p, 0) && ep_ht_work_load(a, &w, p, &note)) {
 		}
-		if (between && !w.open && ep_ht_pipe_room(p, lag)) {
+		/* who was not ready is looked for again when there is nothing else to do */
+		if (between && !w.open && ep_ht_pipe_room(p, 0) && !(w.pending && p->held)) {
 			struct ep_ht_prepared r = ep_ht_unit_prepare(a, op, w, *p, *due, !p->held);
 
 			sum = {}; /* so the call need not keep it */

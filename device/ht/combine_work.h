@@ -22,20 +22,23 @@
 #include "device/ht/pipe.h"
 #include "device/ht/units.h"
 
-/* What lane i knows of slot i. */
+/* What lane i knows of the batch whose first slot is i. */
 struct ep_ht_note {
-	uint64_t to;   /* where the row's part of the result goes */
-	uint32_t what; /* vecs of the part, and EP_HT_NOTE_* */
+	uint64_t to;   /* where the row's part of the result goes; copies: that of the first row */
+	uint32_t what; /* EP_HT_NOTE_* */
 	uint32_t unit; /* that it belongs to */
 };
 
-#define EP_HT_NOTE_VECS 0xffffu
-#define EP_HT_NOTE_FIRST (1u << 16) /* contribution to its row */
+#define EP_HT_NOTE_VECS(what) ((what)&0xffu)       /* of a part */
+#define EP_HT_NOTE_SLOTS(what) ((what) >> 8 & 63u) /* contributions of one row; copies: rows */
+#define EP_HT_NOTE_FIRST (1u << 16)                /* contributions to their row, or */
 #define EP_HT_NOTE_LAST (1u << 17)
 #define EP_HT_NOTE_EMPTY (1u << 18) /* nothing contributes: the row is zeros */
 #define EP_HT_NOTE_END (1u << 19)   /* of the unit */
 #define EP_HT_NOTE_SUM (1u << 20)   /* the unit is a sum */
-#define EP_HT_NOTE_COPY (1u << 21)  /* nothing is added: the part goes on as it is */
+#define EP_HT_NOTE_COPY (1u << 21)  /* nothing is added: rows go on as they are */
+
+_Static_assert(EP_HT_COMBINE_PART / 16 <= 0xff && EP_HT_MAX_STAGE_PARTS <= 63, "EP_HT_NOTE_*");
 
 struct ep_ht_work {
 	/* The next units of either kind, and how many there are. */
@@ -50,6 +53,7 @@ struct ep_ht_work {
 	uint32_t part;
 	uint32_t vecs; /* of the part */
 	uint32_t rank; /* return: to whom */
+	bool copies;   /* its rows are copied, all of them as if they were contributions to one */
 	uint32_t row, rows;
 	uint32_t first; /* return: index of row 0 */
 	uint32_t start; /* sum: of lane d < R: index of the chunk's first row to rank d, */
@@ -61,6 +65,7 @@ struct ep_ht_work {
 	/* The row that is being loaded: lanes whose contributions are still to be loaded, */
 	uint32_t mask;
 	bool begun;
+	bool fresh;                /* none of its contributions has been loaded */
 	const unsigned char *from; /* and of each lane, where its contribution is */
 	uint64_t to;
 };
@@ -186,6 +191,7 @@ EP_DEV bool ep_ht_work_next(const struct ep_ht_combine_args &a, struct ep_ht_wor
 			return false;
 		}
 	}
+	w->copies = !w->is_sum && ep_ht_flat(a.c);
 	w->row = 0;
 	w->begun = false;
 	w->vecs = ep_min_u32(a.part_bytes, a.token_bytes - w->part * a.part_bytes) / 16;
@@ -357,19 +363,22 @@ EP_DEV_COLD void ep_ht_weights_sum(const struct ep_ht_combine_args &a, struct ep
 
 /* ---- the row that is loaded next ---- */
 
-/* Lane k: the contribution of the row's k-th place; flat: lane 0, the row itself. */
+/* Lane k: the contribution of the row's k-th place; copies: row k. */
 EP_DEV void ep_ht_return_row(const struct ep_ht_combine_args &a, struct ep_ht_work *w)
 {
 	const struct ep_ht_common &c = a.c;
 	uint32_t place = w->entry;
 
-	if (ep_ht_flat(c)) {
-		place = ep_lane() ? EP_HT_NONE : c.h.recv_base[w->rank] + w->first + w->row;
+	if (w->copies) {
+		place = ep_lane() < w->rows ? c.h.recv_base[w->rank] + w->first + ep_lane()
+					    : EP_HT_NONE;
+		w->row = w->rows - 1;
 	}
 	w->mask = ep_ballot(EP_FULL_MASK, place < EP_HT_DROPPED);
 	w->from = a.tokens + (uint64_t)place * a.token_bytes + w->part * a.part_bytes;
 	w->to = (uint64_t)(uintptr_t)(ep_ht_ring_at(c, ep_heap_of(c.g, w->rank), c.g.rank,
-						    ep_ht_slot_of(c, w->chunk), w->row) +
+						    ep_ht_slot_of(c, w->chunk),
+						    w->copies ? 0 : w->row) +
 				      w->part * a.part_bytes);
 }
 
@@ -427,30 +436,35 @@ EP_DEV void ep_ht_row_begin(const struct ep_ht_combine_args &a, struct ep_ht_wor
 	}
 }
 
-/* Loads the next contribution of the open unit, which has one; notes what it is. */
-EP_DEV void ep_ht_work_load(const struct ep_ht_combine_args &a, struct ep_ht_work *w,
+/*
+ * Loads contributions to a row of the open unit: all of them, or as many as there are slots. False:
+ * there is no room.
+ */
+EP_DEV bool ep_ht_work_load(const struct ep_ht_combine_args &a, struct ep_ht_work *w,
 			    struct ep_ht_pipe *p, struct ep_ht_note *note)
 {
-	uint32_t what = w->vecs | (w->is_sum ? EP_HT_NOTE_SUM : 0), bytes = w->vecs * 16;
+	uint32_t what = w->vecs | (w->is_sum ? EP_HT_NOTE_SUM : 0), room = p->slots - p->held, n;
+	uint32_t rest;
 
 	if (!w->begun) {
 		ep_ht_row_begin(a, w);
-		what |= EP_HT_NOTE_FIRST;
-		what |= !w->is_sum && ep_ht_flat(a.c) ? EP_HT_NOTE_COPY : 0;
 		w->begun = true;
+		w->fresh = true;
 	}
-	ep_ht_pipe_open(p);
-	if (w->mask) {
-		uint32_t lane = ep_ctz(w->mask);
-		uint64_t from = ep_shfl_u64(EP_FULL_MASK, (uint64_t)(uintptr_t)w->from, lane);
-
-		ep_ht_pipe_load(p, 0, (const void *)(uintptr_t)from, bytes);
-		w->mask &= w->mask - 1;
-	} else {
-		what |= EP_HT_NOTE_EMPTY;
-		bytes = 0;
+	n = ep_popc(w->mask);
+	if (n > room) {
+		if (p->held && !w->copies) {
+			return false;
+		}
+		n = room;
 	}
-	if (!w->mask) {
+	/* lanes that are not loaded now */
+	rest = ep_ballot(EP_FULL_MASK, (w->mask >> ep_lane() & 1) &&
+					       ep_popc(w->mask & ((1u << ep_lane()) - 1)) >= n);
+	what |= w->copies ? EP_HT_NOTE_COPY : 0;
+	what |= n << 8 | (w->fresh ? EP_HT_NOTE_FIRST : 0) | (w->mask ? 0 : EP_HT_NOTE_EMPTY);
+	w->fresh = false;
+	if (!rest) {
 		what |= EP_HT_NOTE_LAST;
 		w->begun = false;
 		w->open = ++w->row < w->rows;
@@ -461,7 +475,12 @@ EP_DEV void ep_ht_work_load(const struct ep_ht_combine_args &a, struct ep_ht_wor
 		note->what = what;
 		note->unit = w->unit;
 	}
-	ep_ht_pipe_close(p, bytes);
+	ep_ht_pipe_load_batch(p, w->mask & ~rest, n, w->from, w->vecs * 16);
+	if (w->copies) { /* the next batch of the unit goes behind this one */
+		w->to += n * a.c.areas.row_stride;
+	}
+	w->mask = rest;
+	return true;
 }
 
 #endif

@@ -53,6 +53,7 @@ struct ep_ht_pipe {
 	uint32_t held;
 	uint32_t parity; /* bit i: of the phase that slot i is waited for next */
 	uint32_t groups; /* of stores, so far */
+	uint32_t read;   /* batches: as many groups have been waited for */
 };
 
 /* Every warp of the block makes its own; ep_ht_stage_bytes() is the dynamic shared memory. */
@@ -68,7 +69,7 @@ EP_DEV struct ep_ht_pipe ep_ht_pipe_make(uint32_t slots, uint32_t part_bytes)
 		  (size_t)ep_warp() * slots * p.stride;
 	p.in = p.out = p.held = 0;
 	p.parity = 0;
-	p.groups = 0;
+	p.groups = p.read = 0;
 	EP_UNROLL(1)
 	for (uint32_t i = 0; i < slots; i++) {
 		ep_mbar_init(&p.bars[i], 1);
@@ -108,6 +109,46 @@ EP_DEV void ep_ht_pipe_close(struct ep_ht_pipe *p, uint32_t bytes)
 	ep_mbar_arrive_tx(&p->bars[p->in], bytes);
 	p->in = ep_ht_pipe_after(p, p->in);
 	p->held++;
+}
+
+/*
+ * Several slots as one, a *batch*: they are loaded together, waited for once, by the barrier of the
+ * first, and given back together.
+ */
+
+/* Slot `i` of those behind `slot`. */
+EP_DEV uint32_t ep_ht_pipe_slot(const struct ep_ht_pipe *p, uint32_t slot, uint32_t i)
+{
+	return slot + i < p->slots ? slot + i : slot + i - p->slots;
+}
+
+/*
+ * Loads `n` slots, for which there is room: a part of `bytes` for each lane in `mask`, which has n
+ * lanes, in their order, from where that lane says. n 0: a batch of one slot without bytes.
+ */
+EP_DEV void ep_ht_pipe_load_batch(struct ep_ht_pipe *p, uint32_t mask, uint32_t n, const void *from,
+				  uint32_t bytes)
+{
+	uint32_t i = ep_popc(mask & ((1u << ep_lane()) - 1));
+	unsigned char *to = p->stage + (size_t)ep_ht_pipe_slot(p, p->in, i) * p->stride;
+
+	if (p->read != p->groups) { /* stores may still read the slots */
+		ep_bulk_wait_read(0);
+		p->read = p->groups;
+	}
+	ep_bulk_load_lanes(mask, to, from, bytes, &p->bars[p->in]);
+	ep_mbar_arrive_tx(&p->bars[p->in], n * bytes);
+	n = ep_max_u32(n, 1);
+	p->in = ep_ht_pipe_slot(p, p->in, n);
+	p->held += n;
+}
+
+/* Summing: all lanes have read the oldest n slots. */
+EP_DEV void ep_ht_pipe_free_batch(struct ep_ht_pipe *p, uint32_t n)
+{
+	ep_warp_sync(EP_FULL_MASK);
+	p->out = ep_ht_pipe_slot(p, p->out, n);
+	p->held -= n;
 }
 
 /* Notes `value` with the slot that is loaded next: before ep_ht_pipe_close(). */

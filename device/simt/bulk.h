@@ -31,6 +31,8 @@
  * ep_dynamic_shared(). The global side is memory of this GPU, or of a peer that it can map.
  *   ep_bulk_load(to, from, bytes, bar)    global to shared, for the running phase of `bar`. Until
  *                                         that has ended, `to` holds anything at all
+ *   ep_bulk_load_lanes(mask, to, from, bytes, bar)   the same, a copy for each lane in `mask`, with
+ *                                         its own `to` and `from`; the others are as said above
  *   ep_bulk_store(to, from, bytes)        shared to global. Until its group is waited for, `to`
  *                                         holds anything at all
  *   ep_bulk_commit()                      the stores since the last one are a group (it may be empty)
@@ -100,6 +102,25 @@ struct __attribute__((aligned(8))) ep_mbar {
 #else
 #include "device/simt/bulk_cpu.h"
 #endif
+
+EP_DEV void ep_bulk_load_lanes(uint32_t mask, void *to, const void *from, uint32_t bytes,
+			       struct ep_mbar *bar)
+{
+#if EP_BULK_ENGINE
+	ep_warp_sync(EP_FULL_MASK);
+	if (mask >> ep_lane() & 1) {
+		ep_bulk_load_one(to, from, bytes, bar);
+	}
+#else
+	for (uint32_t left = mask; left; left &= left - 1) {
+		uint32_t lane = ep_ctz(left);
+		uint64_t t = ep_shfl_u64(EP_FULL_MASK, (uint64_t)(uintptr_t)to, lane);
+		uint64_t f = ep_shfl_u64(EP_FULL_MASK, (uint64_t)(uintptr_t)from, lane);
+
+		ep_bulk_load((void *)(uintptr_t)t, (const void *)(uintptr_t)f, bytes, bar);
+	}
+#endif
+}
 
 EP_DEV bool ep_mbar_wait(struct ep_mbar *bar, uint32_t parity, uint64_t timeout_ns,
 			 enum ep_wait_site site, uint32_t peer)

@@ -6,6 +6,8 @@
 #ifndef EP_DEVICE_SIMT_BULK_CPU_H
 #define EP_DEVICE_SIMT_BULK_CPU_H
 
+#define EP_BULK_ENGINE 0 /* that lanes give copies to: bulk.h */
+
 enum ep_simt_bulk_op {
 	EP_SIMT_MBAR_INIT,
 	EP_SIMT_MBAR_FENCE_INIT,

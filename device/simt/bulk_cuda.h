@@ -93,7 +93,8 @@ EP_DEV void ep_mbar_arrive_tx(struct ep_mbar *bar, uint32_t bytes)
 }
 
 #if EP_BULK_ENGINE
-#define EP_MBAR_WAIT_CUDA "mbarrier.try_wait.parity.shared::cta.b64" /* sleeps for a while */
+#define EP_MBAR_WAIT_CUDA                                                                          \
+	"mbarrier.try_wait.parity.shared::cta.b64" /* sleeps up to 1.4 us (H200) */
 #else
 #define EP_MBAR_WAIT_CUDA "mbarrier.test_wait.parity.shared.b64"
 #endif
@@ -128,14 +129,19 @@ EP_DEV void ep_bulk_fence_global(void)
 
 #if EP_BULK_ENGINE
 
+EP_DEV void ep_bulk_load_one(void *to, const void *from, uint32_t bytes, struct ep_mbar *bar)
+{
+	asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+		     "[%0], [%1], %2, [%3];" ::"r"(ep_bulk_address(to)),
+		     "l"(from), "r"(bytes), "r"(ep_bulk_address(bar))
+		     : "memory");
+}
+
 EP_DEV void ep_bulk_load(void *to, const void *from, uint32_t bytes, struct ep_mbar *bar)
 {
 	__syncwarp();
 	if (ep_lane() == 0) {
-		asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
-			     "[%0], [%1], %2, [%3];" ::"r"(ep_bulk_address(to)),
-			     "l"(from), "r"(bytes), "r"(ep_bulk_address(bar))
-			     : "memory");
+		ep_bulk_load_one(to, from, bytes, bar);
 	}
 }
 
@@ -166,7 +172,6 @@ EP_DEV void ep_bulk_commit(void)
 #define EP_BULK_WAIT_CUDA(name, instr)                                                             \
 	EP_DEV void name(uint32_t n)                                                               \
 	{                                                                                          \
-		__syncwarp();                                                                      \
 		if (ep_lane() == 0) {                                                              \
 			switch (n) {                                                               \
 				EP_BULK_WAIT_CASE(instr, 0)                                        \
