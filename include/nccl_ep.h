@@ -277,6 +277,9 @@ ncclResult_t ncclEpCreateGroup(ncclEpGroup_t *ep_group, ncclComm_t comm,
  * NCCL_EP_CLOSE_TIMEOUT_MS. Possible after every error, by any thread, and after the communicator
  * was aborted or destroyed. Handles of the group that still exist can only be destroyed afterwards;
  * a warning says how many there are. NULL is fine.
+ * After cudaDeviceReset of the group's device this and ncclEpHandleDestroy are all that is left to
+ * call: every other call is ncclInvalidUsage and says so. free_fn is not called then: what it would
+ * free counts as gone with the reset.
  * ncclSystemError: work on the device has not ended within that time (nothing is freed: call again).
  * ncclInvalidUsage: a stream of the device is being captured, and nobody can wait for the device until
  * that ends (the same).

@@ -3,6 +3,7 @@
 #ifndef EP_GDA_NIC_H
 #define EP_GDA_NIC_H
 
+#include "core/context.h"
 #include "device/mlx5/layout.h"
 #include "gda/gda.h"
 #include "rdma/nic.h"
@@ -14,6 +15,7 @@
 struct ep_gda_slab {
 	unsigned char *dev;  /* address for the GPU */
 	unsigned char *host; /* NULL: in GPU memory */
+	struct ep_pinned pinned;
 	uint64_t bytes;
 	struct mlx5dv_devx_umem *umem;
 	struct ibv_mr *mr; /* CPU_PROXY: inline data is sent from the buffer */

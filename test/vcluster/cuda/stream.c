@@ -95,6 +95,9 @@ struct CUstream_st *vc_stream_find(cudaStream_t handle)
 		if (stream == handle && !stream->destroyed) {
 			return stream;
 		}
+		if (stream == handle && stream->ended) {
+			vc_ended_used("a stream");
+		}
 	}
 	return NULL;
 }
@@ -334,6 +337,38 @@ static bool vc_stream_is_default(cudaStream_t handle)
 	return !handle || handle == cudaStreamLegacy || handle == cudaStreamPerThread;
 }
 
+static void vc_stream_leave_capture(struct CUstream_st *stream)
+{
+	if (stream->capture) {
+		vc_capture_invalidate(stream->capture);
+		vc_capture_put(stream->capture);
+		stream->capture = NULL;
+	}
+}
+
+void vc_streams_end(int device)
+{
+	struct CUstream_st *stream;
+
+	pthread_mutex_lock(&vc_lock);
+	for (stream = vc_streams; stream; stream = stream->next) {
+		bool standing = stream == vc_legacy[device];
+
+		if (stream->device != device) {
+			continue;
+		}
+		vc_stream_leave_capture(stream);
+		for (struct vc_thread_streams *t = vc_threads; t; t = t->next) {
+			standing |= stream == t->of[device];
+		}
+		if (!standing && !stream->destroyed) {
+			stream->destroyed = stream->ended = true;
+			pthread_cond_signal(&stream->wake);
+		}
+	}
+	pthread_mutex_unlock(&vc_lock);
+}
+
 /* Returns at once; the work that is queued still runs. */
 cudaError_t cudaStreamDestroy(cudaStream_t handle)
 {
@@ -343,11 +378,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t handle)
 	pthread_mutex_lock(&vc_lock);
 	stream = vc_stream_is_default(handle) ? NULL : vc_stream_find(handle);
 	if (stream) {
-		if (stream->capture) {
-			vc_capture_invalidate(stream->capture);
-			vc_capture_put(stream->capture);
-			stream->capture = NULL;
-		}
+		vc_stream_leave_capture(stream);
 		stream->destroyed = true;
 		pthread_cond_signal(&stream->wake);
 		vc_stream_put(stream);

@@ -30,6 +30,7 @@ struct CUstream_st {
 	int priority;
 	bool legacy;
 	bool destroyed; /* by the user; the thread ends when the queue is empty */
+	bool ended;     /* by a reset; stays on the list, so that no other gets its address */
 	int refs;
 	uint64_t submitted, completed;
 	struct vc_op *head, *tail;
@@ -56,5 +57,7 @@ cudaError_t vc_stream_submit(cudaStream_t handle, struct vc_work *work);
 struct vc_op *vc_stream_push(struct CUstream_st *stream, struct vc_work *work);
 cudaError_t vc_stream_wait_seq(struct CUstream_st *stream, uint64_t seq);
 cudaError_t vc_device_wait(int device);
+/* All of a device but its default streams. The device is at rest. */
+void vc_streams_end(int device);
 
 #endif

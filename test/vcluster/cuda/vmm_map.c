@@ -139,6 +139,7 @@ CUresult vc_cu_mem_unmap(CUdeviceptr p, size_t size)
 	for (uintptr_t at = p; at < p + size; at += mem.size) {
 		if (!vc_mem_find((void *)at, 1, &mem) || mem.kind != VC_MEM_MAPPED ||
 		    mem.start != at || mem.size > p + size - at) {
+			vc_mem_check_ended((void *)at);
 			return CUDA_ERROR_INVALID_VALUE;
 		}
 	}
