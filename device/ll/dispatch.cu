@@ -252,7 +252,7 @@ EP_DEV void ep_ll_dispatch(const struct ep_ll_dispatch_args &a, const struct ep_
 	}
 	if (!sends) {
 		ep_ll_dispatch_recv<FP8, REMOTE, DIRECT>(a, op, ep_block() - c.launch.send_blocks,
-							 ep_nblocks() - c.launch.send_blocks);
+							 c.launch.recv_blocks);
 		return;
 	}
 	if (bank_state == EP_BANK_HELD) {

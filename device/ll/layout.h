@@ -228,7 +228,7 @@ _Static_assert(EP_LL_ROUTE_RANK(EP_GROUP_MAX_RANKS - 1) == EP_GROUP_MAX_RANKS - 
 	       "EP_LL_ROUTE_AWAY");
 _Static_assert(sizeof(struct ep_ll_areas) == 80, "ep_ll_areas");
 _Static_assert(sizeof(struct ep_ll_dev_handle) == 56, "ep_ll_dev_handle");
-_Static_assert(sizeof(struct ep_ll_common) == sizeof(struct ep_dev_group) + 272, "ep_ll_common");
+_Static_assert(sizeof(struct ep_ll_common) == sizeof(struct ep_dev_group) + 280, "ep_ll_common");
 _Static_assert(sizeof(struct ep_ll_dispatch_args) == sizeof(struct ep_ll_common) + 136,
 	       "ep_ll_dispatch_args");
 _Static_assert(sizeof(struct ep_ll_direct_args) ==

@@ -166,14 +166,14 @@ static ncclResult_t ep_ll_launch(const struct ep_ll_plan *p, union ep_ll_args *a
 				 uint32_t halves, cudaStream_t stream)
 {
 	struct ep_dev_launch *launch = &args->c.launch;
-	uint32_t recv_blocks = halves & EP_HALF_RECV ? p->recv_blocks : 0;
 
 	launch->halves = halves;
 	launch->send_blocks = halves & EP_HALF_SEND ? p->send_blocks : 0;
-	return ep_kernel_launch(ep_ll_kernels[p->kernel], args, launch->send_blocks + recv_blocks,
-				p->threads, p->shared_bytes, stream,
-				ep_ll_is_dispatch(p->kernel) ? "launching dispatch"
-							     : "launching combine");
+	launch->recv_blocks = halves & EP_HALF_RECV ? p->recv_blocks : 0;
+	return ep_kernel_launch(
+		ep_ll_kernels[p->kernel], args, launch->send_blocks + launch->recv_blocks,
+		p->threads, p->shared_bytes, stream,
+		ep_ll_is_dispatch(p->kernel) ? "launching dispatch" : "launching combine");
 }
 
 /* Launches both halves, or the send half and keeps what the other needs. */
