@@ -411,6 +411,9 @@ template <int DTYPE, bool REMOTE> EP_DEV void ep_ll_combine(const struct ep_ll_c
 	}
 	if (ep_block() < c.launch.send_blocks) {
 		ep_ll_combine_send<REMOTE>(a, op, worker, first, all);
+		if (REMOTE && a.source.addr) {
+			ep_remote_read(c.g, op, ep_block(), c.launch.send_blocks);
+		}
 		return;
 	}
 	for (uint32_t i = (ep_block() - c.launch.send_blocks) * ep_nwarps() + ep_warp();
