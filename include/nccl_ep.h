@@ -226,7 +226,10 @@ typedef struct {
 	/* Low latency, rank-major dispatch with recipe NONE or FWD, all ranks of one node: may peers
 	 * store rows straight into outputs->tokens and outputs->scales, where all of these are
 	 * windows? AUTO: yes, if a dispatch can be large (NCCL_EP_LL_DIRECT_BYTES); OFF: no; ON: yes,
-	 * and a dispatch that is of another kind, or has a window behind neither, is refused. */
+	 * and a dispatch that is of another kind, or has a window behind neither, is refused.
+	 * With ranks of several nodes: may NICs send rows from where inputs->tokens has them, in a
+	 * dispatch with recipe NONE and in combine, where that is a window, without send_only? AUTO
+	 * and OFF as above. */
 	ncclEpZeroCopyMode_t zero_copy;
 	ncclEpOverflowPolicy_t overflow_policy; /* high throughput */
 	/* Largest K of any handle, at most E; 0: unset. Low latency only makes room for it. */
@@ -474,6 +477,9 @@ typedef struct {
  * until all ranks have started theirs), and at no other time, except that a rank which was given up
  * and comes back may store its own rows until the next operation begins here.
  *
+ * inputs->tokens may be written in stream order after the dispatch, also where NICs send from it (see
+ * zero_copy), and with send_only. A graph is only good as long as its windows' memory is the same.
+ *
  * ncclInvalidArgument: anything above not met; no routing; zero_copy ON that cannot be done.
  * ncclInvalidUsage: backward pass; an operation of this handle is pending; or two of the group are,
  *   and this one is send_only or the group has ranks of several nodes.
@@ -545,7 +551,8 @@ typedef struct {
  * Sums are taken in fp32 in ascending k and rounded once, so the result does not depend on
  * timing. Tokens without experts get zeros. May be repeated after one dispatch. When a rank is lost
  * in the very combine (the error flag tells), the sums of tokens that have an expert there are not
- * defined: they may have some columns of its rows. All other sums are right.
+ * defined: they may have some columns of its rows. All other sums are right. inputs->tokens may be
+ * written in stream order after the combine; with send_only, after ncclEpComplete.
  *
  * ncclInvalidArgument: shapes, types, missing tensors, no routing. ncclInvalidUsage: no dispatch
  * yet, or one of another number of tokens, or MaskClean since; backward pass; NVFP4; pending

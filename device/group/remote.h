@@ -14,6 +14,7 @@
 
 #define EP_REMOTE_LEAST_NS 1000000ull    /* what a wait for a queue is granted at least */
 #define EP_REMOTE_MASKED_NS 200000000ull /* and at most, when its peer is masked */
+#define EP_REMOTE_ABORTED_NS 1000000ull  /* for what a queue reads, when the group is aborted */
 #define EP_REMOTE_END_NS 2000000000ull   /* for the host to end a queue: it takes some 20 ms */
 
 EP_DEV struct ep_mlx5_qp *ep_remote_qp(const struct ep_dev_group &g, uint32_t r, uint32_t queue)
@@ -234,6 +235,37 @@ EP_DEV void ep_stage_mark(const struct ep_dev_group &g, const struct ep_mlx5_pos
 {
 	if (ep_lane() == 0) {
 		ep_remote_link_at(g, r, channel)->side_busy[side] = p.end;
+	}
+}
+
+/*
+ * The rows of an operation came from the caller's tensor, which may be written when the kernel is over:
+ * waits until the NIC has done with what the block has posted to its channels index, index + stride, ...
+ * A group that is aborted waits, too: until the host has ended a queue that was given up; and for a
+ * queue that is well not long, since only a packet that was lost can still be on its way. One block.
+ */
+EP_DEV void ep_remote_read(const struct ep_dev_group &g, const struct ep_op &op, uint32_t index,
+			   uint32_t stride)
+{
+	for (uint32_t r = ep_warp(); r < g.nranks; r += ep_nwarps()) {
+		for (uint32_t ch = index; ep_rank_remote(g, r) && ch < g.remote->channels;
+		     ch += stride) {
+			const struct ep_remote_link *link = ep_remote_link_at(g, r, ch);
+			struct ep_mlx5_post p = ep_remote_open(g, r, ch);
+			uint64_t last = 0;
+
+			if (ep_lane() == 0) {
+				last = link->side_busy[link->side_busy[1] > link->side_busy[0]];
+			}
+			last = ep_shfl_u64(EP_FULL_MASK, last, 0);
+			if (p.done < last && !ep_stage_released(g, op, p, r, last)) {
+				p.aborted = NULL;
+				(void)ep_mlx5_wait_end(&p, last,
+						       p.status == EP_MLX5_ERR_ABORTED
+							       ? EP_REMOTE_ABORTED_NS
+							       : EP_REMOTE_END_NS);
+			}
+		}
 	}
 }
 

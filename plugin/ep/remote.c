@@ -9,6 +9,7 @@
 #include "device/kernels.h"
 #include "ep/remote.h"
 #include "gda/gda.h"
+#include "gda/source.h"
 
 #define EP_REMOTE_CONNECT_MS 10000u     /* longest wait for the NICs' own work, also when closing */
 #define EP_REMOTE_LINGER_NS 2000000     /* for NICs to acknowledge what has arrived */
@@ -326,6 +327,7 @@ void ep_group_remote_leave(struct ncclEpGroup *g, struct ep_heap_remote *heap_re
 	if (!g->reset) {
 		(void)ep_group_remote_drain(g, true, timeout_ns);
 	}
+	ep_gda_sources_free(g->gda); /* callers may free their tensors now */
 	heap_remote->cut = ep_remote_cut;
 	heap_remote->lost = ep_remote_lost;
 	heap_remote->arg = g->gda;

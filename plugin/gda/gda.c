@@ -12,6 +12,7 @@
 #include "gda/memory.h"
 #include "gda/proxy.h"
 #include "gda/slab.h"
+#include "gda/source.h"
 #include "gda/watch.h"
 
 #define EP_GDA_STALL_NS 2000000000ull /* without progress, draining ends earlier */
@@ -437,6 +438,7 @@ void ep_gda_close(struct ep_gda *gda)
 	}
 	ep_gda_tear_down(gda);
 	ep_gda_unbind(gda);
+	ep_gda_sources_free(gda);
 	ep_gda_pinned_close(gda);
 	ep_gda_nics_close(gda);
 	ep_gda_free(gda);

@@ -8,7 +8,7 @@
 #include "gda/gda.h"
 #include "rdma/nic.h"
 
-#define EP_GDA_MAX_NICS 8
+#define EP_GDA_MAX_NICS EP_MLX5_MAX_NICS
 #define EP_GDA_PAGE 4096u /* of the NIC; every queue's lines and buffer begin at one */
 
 /* Memory of a NIC's queues: per queue a page with its lines, then its buffer. */

@@ -196,10 +196,15 @@ static CUresult vc_cu_pointer_get_attribute(void *data, CUpointer_attribute attr
 		*(CUdeviceptr *)data = p;
 		return CUDA_SUCCESS;
 	case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+		vc_vmm_range(&mem.start, &mem.size);
 		*(CUdeviceptr *)data = mem.start;
 		return CUDA_SUCCESS;
 	case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+		vc_vmm_range(&mem.start, &mem.size);
 		*(size_t *)data = mem.size;
+		return CUDA_SUCCESS;
+	case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+		*(unsigned long long *)data = mem.inode;
 		return CUDA_SUCCESS;
 	case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
 		*(int *)data = device && mem.sync_memops;
