@@ -123,9 +123,12 @@ static struct vc_group *vc_group_join(struct vc_block *block, struct vc_fiber *s
 	return group;
 }
 
+/* Lanes that meet one that has polled have polled. */
 static void vc_group_calls(struct vc_block *block, uint32_t index, const struct vc_group *group)
 {
 	struct vc_fiber *fiber = &block->worker->fiber[index * EP_WARP_SIZE];
+
+	block->idle_polls += (uint32_t)__builtin_popcount(group->mask) - 1;
 
 	for (uint32_t m = group->mask; m; m &= m - 1) {
 		fiber[__builtin_ctz(m)].calls = group->calls;
