@@ -223,7 +223,7 @@ static cudaError_t vc_event_ask(cudaEvent_t handle, bool wait)
 	} else if (marker) {
 		marker->refs++;
 		while (wait && !marker->done) {
-			pthread_cond_wait(&vc_done, &vc_lock);
+			pthread_cond_wait(&vc_recorded, &vc_lock);
 		}
 		error = marker->done ? vc_device_sticky(event->device) : cudaErrorNotReady;
 		vc_marker_put(marker);

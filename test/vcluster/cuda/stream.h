@@ -35,6 +35,7 @@ struct CUstream_st {
 	uint64_t submitted, completed;
 	struct vc_op *head, *tail;
 	pthread_cond_t wake;
+	pthread_cond_t done; /* broadcast when an operation ends */
 	bool started;
 	struct vc_capture *capture;
 	uint32_t *tails; /* the capture's nodes that the next one depends on */
@@ -43,7 +44,7 @@ struct CUstream_st {
 };
 
 extern pthread_mutex_t vc_lock;
-extern pthread_cond_t vc_done; /* broadcast when an operation ends */
+extern pthread_cond_t vc_recorded; /* broadcast when a recording is done */
 extern struct CUstream_st *vc_streams;
 
 /* Handle (0, legacy and per-thread values included) to stream; NULL: unknown or destroyed. */
