@@ -212,7 +212,7 @@ struct ep_ht_route_args {
  */
 #define EP_HT_ROUTE_IDS 2048u
 #define EP_HT_ROUTE_BITS 8192u
-#define EP_HT_ROUTE_TABLE 4096u
+#define EP_HT_ROUTE_TABLE 2048u
 
 EP_HOST_DEV uint32_t ep_ht_route_bits(uint32_t columns)
 {
@@ -226,7 +226,7 @@ EP_HOST_DEV uint64_t ep_ht_route_shared(uint32_t ranks, uint32_t experts)
 	uint32_t tables = columns <= EP_HT_ROUTE_TABLE ? 2 * columns : 0;
 
 	return 4 *
-	       ((uint64_t)3 * EP_HT_ROUTE_IDS + ep_ht_route_bits(columns) + tables + 4 * ranks + 2);
+	       ((uint64_t)5 * EP_HT_ROUTE_IDS + ep_ht_route_bits(columns) + tables + 4 * ranks + 2);
 }
 
 /* Bytes of scratch: words {count, epoch} [EP_HT_ROUTE_BLOCKS][ep_ht_counts()], and large tables. */
