@@ -67,7 +67,7 @@ static int parse_real(const char *option, const char *text, double low, double h
 
 static int parse_problem_option(int letter, const char *text, struct perf_options *opt)
 {
-	static const char *const layouts[] = { "em", "rm", NULL };
+	static const char *const layouts[] = { "em", "rm", "flat", NULL };
 	static const char *const dtypes[] = { "bf16", "fp16", "fp32", NULL };
 	static const char *const quants[] = { "none", "fp8", "fp8-v1", "fwd", NULL };
 	struct oracle_problem *p = &opt->problem;
@@ -81,7 +81,8 @@ static int parse_problem_option(int letter, const char *text, struct perf_option
 		if (parse_choice("--layout", text, layouts, &choice)) {
 			return -1;
 		}
-		p->layout = choice ? ORACLE_RANK_MAJOR : ORACLE_EXPERT_MAJOR;
+		p->layout = choice == 1 ? ORACLE_RANK_MAJOR : ORACLE_EXPERT_MAJOR;
+		opt->flat = choice == 2;
 		return 0;
 	case 'd':
 		return parse_choice("--dtype", text, dtypes, (int *)&p->dtype);
@@ -119,6 +120,7 @@ static int parse_option(int letter, const char *text, struct perf_options *opt)
 {
 	static const char *const modes[] = { "ll", "ht", NULL };
 	static const char *const widths[] = { "32", "64", NULL };
+	static const char *const policies[] = { "trap", "drop", NULL };
 
 	switch (letter) {
 	case 'J':
@@ -145,6 +147,14 @@ static int parse_option(int letter, const char *text, struct perf_options *opt)
 	case OPT_WINDOWS:
 		opt->windows = 1;
 		return 0;
+	case OPT_EAGER:
+		opt->eager = 1;
+		return 0;
+	case OPT_BACKWARD:
+		opt->backward = 1;
+		return 0;
+	case OPT_OVERFLOW:
+		return parse_choice("--overflow", text, policies, &opt->overflow_drop);
 	case OPT_NO_ALIGN:
 		opt->align = 0;
 		return 0;

@@ -43,7 +43,7 @@ static void put_problem(FILE *f, const struct perf *perf)
 		"  \"config\": {\"mode\": \"%s\", \"layout\": \"%s\", \"experts\": %u, "
 		"\"topk\": %u, \"hidden\": %u, \"dtype\": \"%s\", \"quant\": \"%s\", "
 		"\"pow2_scales\": %s, \"id_bits\": %d,\n    ",
-		opt->ht ? "ht" : "ll", p->layout == ORACLE_EXPERT_MAJOR ? "em" : "rm", p->experts,
+		opt->ht ? "ht" : "ll", perf_layout_name(opt), p->experts,
 		p->topk, p->hidden, perf_dtype_name(opt), perf_quant_name(opt),
 		p->pow2_scales ? "true" : "false", opt->ids64 ? 64 : 32);
 	put_string(f, "", "routing", p->routing.text);
@@ -150,6 +150,9 @@ void perf_json_row(struct perf *perf, const struct perf_row *row)
 	}
 	put_number(f, "", "copies_per_token", row->copies);
 	put_number(f, ", ", "load_cv", row->load_cv);
+	if (perf->opt.ht) {
+		put_op(f, "routing", &row->op[PERF_UPDATE], row->host_us[PERF_UPDATE]);
+	}
 	put_op(f, "dispatch", &row->op[PERF_DISPATCH], row->host_us[PERF_DISPATCH]);
 	put_op(f, "combine", &row->op[PERF_COMBINE], row->host_us[PERF_COMBINE]);
 	put_number(f, ", ", "period_us", row->period);

@@ -15,6 +15,14 @@ const char *perf_dtype_name(const struct perf_options *opt)
 	return names[opt->problem.dtype];
 }
 
+const char *perf_layout_name(const struct perf_options *opt)
+{
+	if (opt->flat) {
+		return "flat";
+	}
+	return opt->problem.layout == ORACLE_EXPERT_MAJOR ? "em" : "rm";
+}
+
 const char *perf_quant_name(const struct perf_options *opt)
 {
 	static const char *const names[] = { "none", "fp8", "fp8-v1", "fwd" };
@@ -88,7 +96,7 @@ static void report_settings(const struct perf *perf)
 
 	printf("# mode %s   layout %s   experts %u   topk %u   hidden %u   dtype %s   quant %s%s   "
 	       "ids %d\n",
-	       opt->ht ? "ht" : "ll", p->layout == ORACLE_EXPERT_MAJOR ? "em" : "rm", p->experts,
+	       opt->ht ? "ht" : "ll", perf_layout_name(opt), p->experts,
 	       p->topk, p->hidden, perf_dtype_name(opt), perf_quant_name(opt),
 	       p->pow2_scales ? "+pow2" : "", opt->ids64 ? 64 : 32);
 	printf("# routing %s   drop %g   seed %llu   capacity %u%s%s%s%s   sms ", p->routing.text,
@@ -160,6 +168,13 @@ static void report_legend(const struct perf *perf)
 	       "#   busiest rank over links. fl%%: bus against %g GB/s per GPU.\n",
 	       opt->floor_gbs);
 	printf("# cp/tk: distinct ranks per token.\n#\n");
+	if (opt->ht) {
+		printf("#            |-- routing --||-- dispatch -||-- combine --| chain |-dispatch "
+		       "GB/s||-combine GB/s|\n");
+		printf("#token cp/tk kernel    p50 kernel    p50 kernel    p50   pair  alg  bus fl%%  "
+		       "alg  bus fl%% SMs #wrong\n");
+		return;
+	}
 	printf("#            |---- dispatch -----||----- combine -----| chain |-dispatch GB/s||-combine "
 	       "GB/s|\n");
 	printf("#token cp/tk kernel    p50    p99 kernel    p50    p99 period  alg  bus fl%%  alg  bus "
@@ -184,11 +199,14 @@ static void cell(void (*format)(char out[PERF_CELL], double value, int width), d
 	fputs(text, stdout);
 }
 
-static void report_op(const struct perf_op_row *o, uint32_t report_cpu, double host_us)
+/* High throughput has one operation more, and no column for p99. */
+static void report_op(const struct perf_options *opt, const struct perf_op_row *o, double host_us)
 {
 	cell(perf_cell_time, o->kernel, 7);
-	cell(perf_cell_time, report_cpu ? host_us : o->p50, 7);
-	cell(perf_cell_time, report_cpu ? NAN : o->p99, 7);
+	cell(perf_cell_time, opt->report_cpu ? host_us : o->p50, 7);
+	if (!opt->ht) {
+		cell(perf_cell_time, opt->report_cpu ? NAN : o->p99, 7);
+	}
 }
 
 void perf_report_row(struct perf *perf, const struct perf_row *row)
@@ -202,11 +220,11 @@ void perf_report_row(struct perf *perf, const struct perf_row *row)
 		return;
 	}
 	printf(" %5.2f", row->copies);
-	for (int op = 0; op < PERF_OPS; op++) {
-		report_op(&row->op[op], opt->report_cpu, row->host_us[op]);
+	for (int op = perf_first_op(opt); op < PERF_OPS; op++) {
+		report_op(opt, &row->op[op], row->host_us[op]);
 	}
 	cell(perf_cell_time, row->period, 7);
-	for (int op = 0; op < PERF_OPS; op++) {
+	for (int op = PERF_DISPATCH; op < PERF_OPS; op++) {
 		cell(perf_cell_rate, row->op[op].algbw, 5);
 		cell(perf_cell_rate, row->op[op].busbw, 5);
 		cell(perf_cell_percent, row->op[op].floor_percent, 4);
