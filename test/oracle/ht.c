@@ -261,4 +261,3 @@ uint64_t oracle_ht_most(const struct oracle_ht *h)
 	free(rows);
 	return most;
 }
-

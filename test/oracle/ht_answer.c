@@ -161,7 +161,8 @@ static float gradient_of(const struct oracle_ht *h, const struct oracle_ht_table
 			 const uint32_t *rows, uint32_t j)
 {
 	if (!h->expert_major) {
-		return rows[0] == ORACLE_HT_NOWHERE ? 0 : oracle_ht_gradient(h, t->rank, rows[0], j);
+		return rows[0] == ORACLE_HT_NOWHERE ? 0
+						    : oracle_ht_gradient(h, t->rank, rows[0], j);
 	}
 	return rows[j] == ORACLE_HT_NOWHERE ? 0 : oracle_ht_gradient(h, t->rank, rows[j], 0);
 }

@@ -18,7 +18,8 @@ static int all_bytes(const uint8_t *bytes, uint8_t value, size_t n)
 	return n == 0 || (bytes[0] == value && !memcmp(bytes, bytes + 1, n - 1));
 }
 
-static int right(const struct oracle_ht_row *row, const uint8_t *got, const void *want, size_t bytes)
+static int right(const struct oracle_ht_row *row, const uint8_t *got, const void *want,
+		 size_t bytes)
 {
 	switch (row->kind) {
 	case ORACLE_HT_ROW:
@@ -67,7 +68,8 @@ static void check_weight(const struct oracle_ht *h, const struct oracle_ht_table
 		want = experts[j] == row->expert ? weights[j] : want;
 	}
 	if (memcmp(&got, &want, sizeof(got))) {
-		oracle_blame(verdict, "dispatch: rank %u, weight of row %llu, which is %s: %a, not %a",
+		oracle_blame(verdict,
+			     "dispatch: rank %u, weight of row %llu, which is %s: %a, not %a",
 			     t->rank, (unsigned long long)i, kind_of(row), (double)got,
 			     (double)want);
 	}
@@ -90,11 +92,12 @@ static void check_lists(const struct oracle_ht *h, const struct oracle_ht_table 
 		float weight = k < n ? all[k] : 0;
 
 		if (idx[k] != want || weights[k] != weight) {
-			oracle_blame(verdict,
-				     "dispatch: rank %u, row %llu, entry %u: expert %lld with weight "
-				     "%a, not %lld with %a",
-				     t->rank, (unsigned long long)i, k, (long long)idx[k],
-				     (double)weights[k], (long long)want, (double)weight);
+			oracle_blame(
+				verdict,
+				"dispatch: rank %u, row %llu, entry %u: expert %lld with weight "
+				"%a, not %lld with %a",
+				t->rank, (unsigned long long)i, k, (long long)idx[k],
+				(double)weights[k], (long long)want, (double)weight);
 			return;
 		}
 	}
@@ -209,10 +212,10 @@ void oracle_ht_check_sums(const struct oracle_ht *h, struct oracle_ht_table *con
 		}
 		for (uint32_t k = 0; given && k < h->p.topk; k++) {
 			if (given[k] != expected[k]) {
-				oracle_blame(verdict,
-					     "combine: rank %u, token %u, k %u: gradient %a, not %a",
-					     rank, first + j, k, (double)given[k],
-					     (double)expected[k]);
+				oracle_blame(
+					verdict,
+					"combine: rank %u, token %u, k %u: gradient %a, not %a",
+					rank, first + j, k, (double)given[k], (double)expected[k]);
 			}
 		}
 	}

@@ -46,9 +46,11 @@ static float decode(uint32_t code, uint32_t mbits, int bias)
 
 	if (exponent == 0) {
 		/* exact: a small integer times a power of two in fp32's normal range */
-		return (float)mantissa * oracle_bits_float((uint32_t)(128 - bias - (int)mbits) << 23);
+		return (float)mantissa *
+		       oracle_bits_float((uint32_t)(128 - bias - (int)mbits) << 23);
 	}
-	return oracle_bits_float((exponent + 127u - (uint32_t)bias) << 23 | mantissa << (23 - mbits));
+	return oracle_bits_float((exponent + 127u - (uint32_t)bias) << 23 |
+				 mantissa << (23 - mbits));
 }
 
 float oracle_from_fp16(uint16_t bits)

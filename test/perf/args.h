@@ -38,6 +38,7 @@ enum perf_option_id { /* of options without a letter; others are called by their
 	OPT_EAGER,
 	OPT_OVERFLOW,
 	OPT_BACKWARD,
+	OPT_MEMORY,
 	OPT_VERSION
 };
 
@@ -52,7 +53,7 @@ struct perf_option {
 	size_t at;
 };
 
-#define PERF_NOPTIONS 48
+#define PERF_NOPTIONS 49
 extern const struct perf_option perf_option_table[PERF_NOPTIONS];
 
 void perf_args_usage(FILE *to);

@@ -59,8 +59,8 @@ static void group_config(const struct perf_rank *r, ncclEpGroupConfig_t *config)
 	config->num_topk = p->topk;
 	if (opt->ht) {
 		config->max_recv_tokens_per_rank = r->ht.limit;
-		config->overflow_policy =
-			r->ht.drop ? NCCL_EP_OVERFLOW_DROP : NCCL_EP_OVERFLOW_TRAP;
+		config->overflow_policy = r->ht.drop ? NCCL_EP_OVERFLOW_DROP
+						     : NCCL_EP_OVERFLOW_TRAP;
 	}
 }
 
@@ -248,9 +248,9 @@ static void output_free(struct perf_rank *r, void *at, ncclWindow_t window)
 void perf_buffers_free(struct perf_rank *r)
 {
 	struct perf_buffers *b = &r->buf;
-	void *const all[] = { b->in_tokens,   b->in_scales,  b->ids,    b->weights,
-			      b->out_weights, b->out_idx,    b->counts, b->align_counts,
-			      b->combine_out, b->offsets,    b->total,  b->in_gradients,
+	void *const all[] = { b->in_tokens,    b->in_scales, b->ids,    b->weights,
+			      b->out_weights,  b->out_idx,   b->counts, b->align_counts,
+			      b->combine_out,  b->offsets,   b->total,  b->in_gradients,
 			      b->out_gradients };
 
 	perf_ht_unload(r);

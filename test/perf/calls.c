@@ -5,7 +5,7 @@
 #include "perf.h"
 
 ncclEpTensor_t *perf_tensor(struct perf_tensor *d, ncclDataType_t type, void *data,
-			      unsigned int ndim, size_t n0, size_t n1, size_t n2)
+			    unsigned int ndim, size_t n0, size_t n1, size_t n2)
 {
 	d->t = NCCL_EP_TENSOR_INIT;
 	d->sizes[0] = n0;
@@ -42,8 +42,8 @@ static void prepare_align(struct perf_rank *r)
 			perf_tensor(&c->align_weights, ncclFloat32, NULL, 2, 0, p->topk, 0);
 	}
 	if (p->quant == ORACLE_QUANT_FORWARD) {
-		c->align_in.scales =
-			perf_tensor(&c->align_scales, ncclFloat32, NULL, 2, 0, oracle_scale_count(p), 0);
+		c->align_in.scales = perf_tensor(&c->align_scales, ncclFloat32, NULL, 2, 0,
+						 oracle_scale_count(p), 0);
 	}
 	perf_tensor(&c->align_counts, ncclInt32, r->buf.align_counts, 1, blocks, 0, 0);
 	*(by_rank ? &c->align_layout.src_rank_counters : &c->align_layout.expert_counters) =
@@ -67,30 +67,31 @@ static void prepare_dispatch(struct perf_rank *r)
 	c->dispatch_in = NCCL_EP_DISPATCH_INPUTS_INIT;
 	c->dispatch_out = NCCL_EP_DISPATCH_OUTPUTS_INIT;
 	c->layout = NCCL_EP_LAYOUT_INFO_INIT;
-	c->dispatch_in.tokens = perf_tensor(&c->in_tokens, in, b->in_tokens, 2, r->tokens, p->hidden, 0);
+	c->dispatch_in.tokens =
+		perf_tensor(&c->in_tokens, in, b->in_tokens, 2, r->tokens, p->hidden, 0);
 	c->dispatch_out.tokens =
 		perf_tensor(&c->out_tokens, out, b->out_tokens, 3, blocks, rows, p->hidden);
 	c->out_tokens.t.win_hdl = b->tokens_window;
-	perf_tensor(&c->ids, r->perf->opt.ids64 ? ncclInt64 : ncclInt32, b->ids, 2, r->tokens, p->topk,
-	       0);
+	perf_tensor(&c->ids, r->perf->opt.ids64 ? ncclInt64 : ncclInt32, b->ids, 2, r->tokens,
+		    p->topk, 0);
 	perf_tensor(&c->weights, ncclFloat32, b->weights, 2, r->tokens, p->topk, 0);
 	perf_tensor(&c->counts, ncclInt32, b->counts, 1, blocks, 0, 0);
 	*(by_rank ? &c->layout.src_rank_counters : &c->layout.expert_counters) = &c->counts.t;
 	if (by_rank) {
 		c->dispatch_in.topk_weights = &c->weights.t;
-		c->dispatch_out.topk_weights = perf_tensor(&c->out_weights, ncclFloat32, b->out_weights,
-						      3, blocks, rows, p->topk);
+		c->dispatch_out.topk_weights = perf_tensor(
+			&c->out_weights, ncclFloat32, b->out_weights, 3, blocks, rows, p->topk);
 		c->dispatch_out.topk_idx =
 			perf_tensor(&c->out_idx, ncclInt32, b->out_idx, 3, blocks, rows, p->topk);
 	}
 	if (p->quant != ORACLE_QUANT_NONE) {
 		c->dispatch_out.scales = perf_tensor(&c->out_scales, ncclFloat32, b->out_scales, 3,
-						blocks, rows, oracle_scale_count(p));
+						     blocks, rows, oracle_scale_count(p));
 		c->out_scales.t.win_hdl = b->scales_window;
 	}
 	if (p->quant == ORACLE_QUANT_FORWARD) {
 		c->dispatch_in.scales = perf_tensor(&c->in_scales, ncclFloat32, b->in_scales, 2,
-					       r->tokens, oracle_scale_count(p), 0);
+						    r->tokens, oracle_scale_count(p), 0);
 	}
 	c->dispatch_config = NCCL_EP_DISPATCH_CONFIG_INIT;
 	c->dispatch_config.send_only = (unsigned int)r->perf->opt.staged;
@@ -122,8 +123,8 @@ void perf_calls_prepare(struct perf_rank *r)
 	c->combine_config = NCCL_EP_COMBINE_CONFIG_INIT;
 	c->combine_config.send_only = (unsigned int)r->perf->opt.staged;
 	c->combine_inputs.tokens = perf_tensor(&c->combine_in, type, r->buf.combine_in, 3,
-					  c->out_tokens.sizes[0], c->out_tokens.sizes[1],
-					  p->hidden);
+					       c->out_tokens.sizes[0], c->out_tokens.sizes[1],
+					       p->hidden);
 	c->combine_outputs.tokens =
 		perf_tensor(&c->combine_out, type, r->buf.combine_out, 2, r->tokens, p->hidden, 0);
 	if (p->layout == ORACLE_EXPERT_MAJOR) {
@@ -183,8 +184,9 @@ ncclResult_t perf_align(struct perf_rank *r)
 
 ncclResult_t perf_operate(struct perf_rank *r, enum perf_op op)
 {
-	return op == PERF_UPDATE ? perf_update(r)
-	       : op == PERF_DISPATCH ? perf_dispatch(r) : perf_combine(r);
+	return op == PERF_UPDATE     ? perf_update(r)
+	       : op == PERF_DISPATCH ? perf_dispatch(r)
+				     : perf_combine(r);
 }
 
 cudaGraphExec_t perf_capture(struct perf_rank *r, perf_enqueue_fn enqueue, void *context)

@@ -5,7 +5,6 @@
 
 #include "perf.h"
 
-#define CHECK_BYTES (32u << 20) /* of outputs that are on the host at a time */
 #define ROUND_ROWS 128u
 
 /* As many rows as any of the seeds that a run uses brings to any rank. */
@@ -49,7 +48,7 @@ int perf_ht_plan(struct perf_rank *r)
 		return -1;
 	}
 	if (!opt->eager) {
-		most = (most + ROUND_ROWS - 1) / ROUND_ROWS * ROUND_ROWS;
+		most = opt->flat ? most : (most + ROUND_ROWS - 1) / ROUND_ROWS * ROUND_ROWS;
 		most = most < opt->capacity ? opt->capacity : most;
 		h->limit = opt->recv ? opt->recv : (uint32_t)most;
 	}
@@ -112,7 +111,7 @@ static int alloc_inputs(struct perf_rank *r)
 		snprintf(r->failure, sizeof(r->failure), "no host memory");
 		return -1;
 	}
-	PERF_CUDA(r, cudaMallocHost((void **)&b->chunk, CHECK_BYTES + row_bytes(r)));
+	PERF_CUDA(r, cudaMallocHost((void **)&b->chunk, PERF_CHECK_BYTES + row_bytes(r)));
 	return perf_device_memory(r, &b->in_tokens, tokens * oracle_input_bytes(p)) ||
 	       perf_device_memory(r, &b->in_scales, tokens * scale_bytes) ||
 	       perf_device_memory(r, &b->ids, routing * 8) ||
@@ -160,8 +159,7 @@ void perf_ht_poison(struct perf_rank *r)
 	perf_poison(r, b->out_tokens, b->out_tokens_bytes);
 	perf_poison(r, b->out_scales, b->out_scales_bytes);
 	perf_poison(r, b->out_weights, b->routing_elements * sizeof(float));
-	perf_poison(r, b->out_idx,
-		    r->perf->opt.flat ? b->routing_elements * sizeof(int64_t) : 0);
+	perf_poison(r, b->out_idx, r->perf->opt.flat ? b->routing_elements * sizeof(int64_t) : 0);
 	perf_poison(r, b->counts, local * sizeof(int32_t));
 	perf_poison(r, b->offsets, local * sizeof(int32_t));
 	perf_poison(r, b->total, sizeof(int32_t));
@@ -191,8 +189,8 @@ static void prepare_dispatch(struct perf_rank *r, size_t rows)
 	struct perf_calls *c = &r->calls;
 	struct perf_buffers *b = &r->buf;
 	uint32_t scales = oracle_scale_count(p);
-	ncclDataType_t type =
-		p->quant == ORACLE_QUANT_NONE ? perf_float_type(p->dtype) : ncclFloat8e4m3;
+	ncclDataType_t type = p->quant == ORACLE_QUANT_NONE ? perf_float_type(p->dtype)
+							    : ncclFloat8e4m3;
 
 	c->dispatch_in = NCCL_EP_DISPATCH_INPUTS_INIT;
 	c->dispatch_out = NCCL_EP_DISPATCH_OUTPUTS_INIT;
@@ -206,8 +204,8 @@ static void prepare_dispatch(struct perf_rank *r, size_t rows)
 		c->dispatch_config.quant_recipe = NCCL_EP_DISP_QUANT_FWD;
 		c->dispatch_in.scales = perf_tensor(&c->in_scales, ncclFloat32, b->in_scales, 2,
 						    r->tokens, scales, 0);
-		c->dispatch_out.scales = perf_tensor(&c->out_scales, ncclFloat32, b->out_scales, 2,
-						     rows, scales, 0);
+		c->dispatch_out.scales =
+			perf_tensor(&c->out_scales, ncclFloat32, b->out_scales, 2, rows, scales, 0);
 		c->out_scales.t.win_hdl = b->scales_window;
 	}
 	if (opt->backward) {
@@ -244,8 +242,8 @@ static void prepare_combine(struct perf_rank *r, size_t rows)
 		return;
 	}
 	c->combine_config.pass_direction = NCCL_EP_BWD_PASS;
-	c->combine_inputs.topk_weights = perf_tensor(
-		&c->in_gradients, ncclFloat32, b->in_gradients, opt->flat ? 2 : 1, rows, p->topk, 0);
+	c->combine_inputs.topk_weights = perf_tensor(&c->in_gradients, ncclFloat32, b->in_gradients,
+						     opt->flat ? 2 : 1, rows, p->topk, 0);
 	c->combine_outputs.topk_weights = perf_tensor(&c->out_gradients, ncclFloat32,
 						      b->out_gradients, 2, r->tokens, p->topk, 0);
 }
@@ -261,8 +259,7 @@ void perf_ht_prepare(struct perf_rank *r)
 	perf_tensor(&c->ids, r->perf->opt.ids64 ? ncclInt64 : ncclInt32, b->ids, 2, r->tokens,
 		    p->topk, 0);
 	c->layout = NCCL_EP_LAYOUT_INFO_INIT;
-	c->layout.expert_counters =
-		perf_tensor(&c->counts, ncclInt32, b->counts, 1, local, 0, 0);
+	c->layout.expert_counters = perf_tensor(&c->counts, ncclInt32, b->counts, 1, local, 0, 0);
 	if (!r->perf->opt.flat) {
 		c->layout.expert_offsets =
 			perf_tensor(&c->offsets, ncclInt32, b->offsets, 1, local, 0, 0);

@@ -9,7 +9,6 @@
 
 #include "perf.h"
 
-#define CHECK_BYTES (32u << 20)
 #define MAX_WORKERS 16u
 
 struct piece {
@@ -99,7 +98,7 @@ struct strides { /* bytes of a row's */
 /* The next rows, as many as have room. */
 static void cut(struct piece *piece, uint64_t first, uint64_t end, const struct strides *s)
 {
-	uint64_t n = CHECK_BYTES / (s->row + s->scales + s->weights + s->idx);
+	uint64_t n = PERF_CHECK_BYTES / (s->row + s->scales + s->weights + s->idx);
 	uint8_t *at = piece->r->buf.chunk;
 
 	n = n < 1 ? 1 : n;

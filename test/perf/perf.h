@@ -18,7 +18,8 @@
 #include "nccl_ep.h"
 #include "test/oracle/ht.h"
 
-#define PERF_MAX_LOCAL 16 /* ranks per process */
+#define PERF_CHECK_BYTES (32u << 20) /* high throughput: of outputs on the host at a time */
+#define PERF_MAX_LOCAL 16            /* ranks per process */
 #define PERF_SCHEMA_VERSION 1
 
 enum perf_average {
@@ -67,8 +68,9 @@ struct perf_options {
 	uint32_t zone_alignment;
 	int align;
 	int kernel_times;
-	uint32_t sms; /* of each rank, 0: the library's choice */
-	double floor_gbs;
+	uint32_t sms;      /* of each rank, 0: the library's choice */
+	double floor_gbs;  /* of a GPU's links */
+	double memory_gbs; /* of its memory */
 	const char *json;
 	const char *rendezvous;
 	const char *node_size;
@@ -107,7 +109,7 @@ struct perf_buffers { /* device memory */
 	ncclWindow_t tokens_window, scales_window, combine_window;
 	size_t out_tokens_bytes, out_scales_bytes, routing_elements, combine_in_bytes;
 	size_t in_bytes;
-	void *host; /* staging for uploads, in_bytes */
+	void *host;     /* staging for uploads, in_bytes */
 	uint8_t *chunk; /* high throughput: pinned, for checks */
 	uint64_t rows;  /* high throughput: of the tensors with received rows, at most */
 };
@@ -139,7 +141,9 @@ struct perf_op_row { /* microseconds, GB/s; NAN: not measured */
 	double kernel;
 	double p50, p99;
 	double fastest; /* median of the fastest rank */
-	double algbw, busbw, floor_percent;
+	double algbw, busbw;
+	double floor; /* microseconds that the bytes take */
+	double floor_percent;
 };
 
 struct perf_row {
@@ -187,14 +191,14 @@ struct perf_rank {
 	struct perf_buffers buf;
 	struct perf_calls calls;
 	struct perf_setup setup;
-	struct oracle_problem problem; /* of the current token count */
-	struct oracle_ht ht;           /* the same for high throughput */
+	struct oracle_problem problem;   /* of the current token count */
+	struct oracle_ht ht;             /* the same for high throughput */
 	struct oracle_ht_table **tables; /* [nranks]; without a check this rank's alone */
-	uint32_t tokens;               /* this rank's */
-	uint32_t near_ranks;           /* of the largest node */
-	uint32_t remote_ranks;         /* the most that a rank has */
-	char failure[200];             /* why this configuration cannot run */
-	char complaint[1024];          /* what the oracle found */
+	uint32_t tokens;                 /* this rank's */
+	uint32_t near_ranks;             /* of the largest node */
+	uint32_t remote_ranks;           /* the most that a rank has */
+	char failure[200];               /* why this configuration cannot run */
+	char complaint[1024];            /* what the oracle found */
 	/* watched by the watchdog */
 	_Atomic(const char *) phase;
 	_Atomic(uint64_t) phase_ns;
@@ -286,7 +290,7 @@ ncclEpTensor_t *perf_tensor(struct perf_tensor *d, ncclDataType_t type, void *da
 			    unsigned int ndim, size_t n0, size_t n1, size_t n2);
 
 /* ht.c: what high throughput has instead */
-int perf_ht_plan(struct perf_rank *r); /* before the group is made */
+int perf_ht_plan(struct perf_rank *r);  /* before the group is made */
 void perf_ht_load(struct perf_rank *r); /* after a change of r->problem */
 void perf_ht_unload(struct perf_rank *r);
 int perf_ht_alloc(struct perf_rank *r);
@@ -315,6 +319,9 @@ cudaGraphExec_t perf_capture(struct perf_rank *r, perf_enqueue_fn enqueue, void 
 
 /* run.c */
 void perf_run(struct perf_rank *r, uint32_t tokens, struct perf_row *row);
+
+/* account.c: once the times are there */
+void perf_account(struct perf_rank *r, struct perf_row *row);
 
 /* timing.c */
 struct perf_times { /* [iters] each, microseconds */

@@ -270,63 +270,6 @@ static void time_all(struct perf_rank *r, struct perf_row *row)
 	row->period = perf_time_chain(r);
 }
 
-/*
- * Dispatch moves a row once per (token, rank), combine expert-major once per (token, expert) and
- * rank-major once per (token, rank). algbw: the rows of one rank, those for itself included, mean
- * over ranks. busbw: rows that leave or enter the busiest rank. A copy's bytes are its row and
- * the scales that travel with it.
- */
-static void account(struct perf_rank *r, struct perf_row *row)
-{
-	const struct perf_options *opt = &r->perf->opt;
-	const struct oracle_problem *p = &r->problem;
-	uint32_t nranks = r->perf->world.nranks;
-	struct oracle_traffic all[ORACLE_MAX_RANKS];
-	struct oracle_traffic mine;
-	double tokens = 0, copies = 0, squares = 0, own[PERF_OPS] = { 0 }, busy[PERF_OPS] = { 0 };
-	int by_expert = p->layout == ORACLE_EXPERT_MAJOR && !opt->ht;
-
-	oracle_traffic(p, r->rank, &mine);
-	perf_gather(r, &mine, sizeof(mine), all);
-	for (uint32_t n = 0; n < nranks; n++) {
-		const struct oracle_traffic *t = all + n;
-		uint64_t in[PERF_OPS] = { [PERF_DISPATCH] = t->rank_copies_in,
-					  [PERF_COMBINE] = t->rank_copies_remote };
-		uint64_t out[PERF_OPS] = { [PERF_DISPATCH] = t->rank_copies_remote,
-					   [PERF_COMBINE] = t->rank_copies_in };
-		double received =
-			(double)(t->rank_copies_in + t->rank_copies - t->rank_copies_remote);
-
-		if (by_expert) {
-			in[PERF_COMBINE] = t->expert_copies_remote;
-			out[PERF_COMBINE] = t->expert_copies_in;
-		}
-		tokens += (double)t->tokens;
-		copies += (double)t->rank_copies;
-		squares += received * received;
-		own[PERF_DISPATCH] += (double)t->rank_copies;
-		own[PERF_COMBINE] += (double)(by_expert ? t->expert_copies : t->rank_copies);
-		for (int op = PERF_DISPATCH; op < PERF_OPS; op++) {
-			busy[op] = fmax(busy[op], (double)(in[op] > out[op] ? in[op] : out[op]));
-		}
-	}
-	row->op[PERF_UPDATE].algbw = row->op[PERF_UPDATE].busbw = NAN;
-	row->op[PERF_UPDATE].floor_percent = NAN;
-	row->copies = tokens > 0 ? copies / tokens : 0;
-	row->load_cv = copies > 0 ? sqrt(fmax(0, squares * nranks / (copies * copies) - 1)) : 0;
-	for (int op = PERF_DISPATCH; op < PERF_OPS; op++) {
-		struct perf_op_row *o = &row->op[op];
-		double bytes = op == PERF_COMBINE ? (double)oracle_combine_bytes(p)
-						  : (double)oracle_output_bytes(p) +
-							    4.0 * oracle_scale_count(p);
-		double time = isnan(o->kernel) ? o->p50 : o->kernel;
-
-		o->algbw = own[op] / nranks * bytes / time / 1e3;
-		o->busbw = busy[op] * bytes / time / 1e3;
-		o->floor_percent = 100 * o->busbw / opt->floor_gbs;
-	}
-}
-
 static void measure(struct perf_rank *r, struct perf_row *row)
 {
 	const struct perf_options *opt = &r->perf->opt;
@@ -353,7 +296,7 @@ static void measure(struct perf_rank *r, struct perf_row *row)
 			PERF_CUDA(r, cudaGraphExecDestroy(halves.graph[op]));
 		}
 	}
-	account(r, row);
+	perf_account(r, row);
 	perf_gather(r, &wrong, sizeof(wrong), all);
 	for (uint32_t n = 0; n < r->perf->world.nranks; n++) {
 		row->wrong += all[n];
