@@ -230,6 +230,9 @@ typedef struct {
 	 * store rows straight into outputs->tokens and outputs->scales, where all of these are
 	 * windows? AUTO: yes, if a dispatch can be large (NCCL_EP_LL_DIRECT_BYTES); OFF: no; ON: yes,
 	 * and a dispatch that is of another kind, or has a window behind neither, is refused.
+	 * With ranks of several nodes: may NICs send rows from where inputs->tokens has them, in a
+	 * dispatch with recipe NONE and in combine, where that is a window, without send_only? AUTO
+	 * and OFF as above.
 	 * High throughput, flat: rows in windows are always stored, and loaded by combine, where they
 	 * are. ON: received rows without a window are refused, in both layouts. */
 	ncclEpZeroCopyMode_t zero_copy;
@@ -286,6 +289,9 @@ ncclResult_t ncclEpCreateGroup(ncclEpGroup_t *ep_group, ncclComm_t comm,
  * NCCL_EP_CLOSE_TIMEOUT_MS. Possible after every error, by any thread, and after the communicator
  * was aborted or destroyed. Handles of the group that still exist can only be destroyed afterwards;
  * a warning says how many there are. NULL is fine.
+ * After cudaDeviceReset of the group's device this and ncclEpHandleDestroy are all that is left to
+ * call: every other call is ncclInvalidUsage and says so. free_fn is not called then: what it would
+ * free counts as gone with the reset.
  * ncclSystemError: work on the device has not ended within that time (nothing is freed: call again).
  * ncclInvalidUsage: a stream of the device is being captured, and nobody can wait for the device until
  * that ends (the same).
@@ -521,6 +527,9 @@ typedef struct {
  * until all ranks have started theirs), and at no other time, except that a rank which was given up
  * and comes back may store its own rows until the next operation begins here.
  *
+ * inputs->tokens may be written in stream order after the dispatch, also where NICs send from it (see
+ * zero_copy), and with send_only. A graph is only good as long as its windows' memory is the same.
+ *
  * ncclInvalidArgument: anything above not met; no routing; zero_copy ON that cannot be done.
  * ncclInvalidUsage: backward pass in low latency; an operation of this handle is pending; or two of
  *   the group are, and this one is send_only or the group has ranks of several nodes; high throughput:
@@ -604,7 +613,8 @@ typedef struct {
  * Sums are taken in fp32, low latency's in ascending k, and rounded once, so the result does not
  * depend on timing. Tokens without experts get zeros. May be repeated after one dispatch. When a
  * rank is lost in the very combine (the error flag tells), the sums of tokens that have an expert
- * there are not defined: they may have some columns of its rows. All other sums are right.
+ * there are not defined: they may have some columns of its rows. All other sums are right. inputs->tokens may be
+ * written in stream order after the combine; with send_only, after ncclEpComplete.
  *
  * ncclInvalidArgument: shapes, types, missing tensors, no routing. ncclInvalidUsage: no dispatch
  * yet, or one of another number of tokens, or MaskClean since; backward pass; NVFP4; pending

@@ -196,8 +196,7 @@ static struct vn_gpu *vn_gpu_get(int ordinal)
 	return gpu;
 }
 
-/* If libvcluster is in this process: does it say that this is the memory of a device? */
-static bool vn_is_virtual_device(const void *p)
+bool vn_is_virtual_device(const void *p)
 {
 	int (*attributes)(void *, const void *) =
 		(int (*)(void *, const void *))dlsym(RTLD_DEFAULT, "cudaPointerGetAttributes");

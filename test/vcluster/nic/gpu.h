@@ -19,6 +19,8 @@ struct ep_mlx5_cqe;
 
 /* 0: plain memory; 1: device memory, attached; negative: errno. `queue`: a NIC would keep queues. */
 int vn_gpu_attach(struct vn_memory *m, bool queue);
+/* If libvcluster is in this process: does it say that this is the memory of a device? */
+bool vn_is_virtual_device(const void *p);
 void vn_gpu_detach(struct vn_memory *m);
 
 /* At once, after all that was queued. */

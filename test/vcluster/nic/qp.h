@@ -59,6 +59,9 @@ struct vn_op {
 	uint8_t data[VN_INLINE];
 };
 
+/* For tests: so many requests that are not over send bytes of [p, p + size). */
+uint32_t vn_dv_reading(const void *p, uint64_t size);
+
 /* A packet that was lost: it is sent again at `due`, and may be lost once more. */
 struct vn_lost {
 	uint64_t due;

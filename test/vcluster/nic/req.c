@@ -71,10 +71,41 @@ static void vn_check_local(struct vn_qp *qp, struct vn_op *op)
 			vn_bug("VC_NIC_STRICT=2: access errors too");
 		}
 		op->syndrome = EP_MLX5_SYND_LOCAL_PROT;
-	} else if (mr->mem.gpu && op->opcode == EP_MLX5_OP_WRITE && !op->fm) {
+		return;
+	}
+	mr->sent |= !need && op->len;
+	if (mr->mem.gpu && op->opcode == EP_MLX5_OP_WRITE && !op->fm) {
 		op->gpu = mr->mem.gpu;
 		op->staged = vn_gpu_stage(op->gpu, mr, at, op->len);
 	}
+}
+
+/* Requests of the queue that are not over, and send bytes of [start, start + size). */
+static uint32_t vn_reading(struct vn_qp *qp, uint64_t start, uint64_t size)
+{
+	uint32_t n = 0;
+
+	for (uint64_t i = qp->done; qp->state == VN_RTS && i < qp->ci; i++) {
+		const struct vn_op *op = vn_op_of(qp, i);
+
+		n += op && op->len && !op->is_inline && !vn_is_fetching(op) &&
+		     op->laddr - start < size;
+	}
+	return n;
+}
+
+VN_EXPORT uint32_t vn_dv_reading(const void *p, uint64_t size)
+{
+	uint32_t n = 0;
+
+	vn_lock();
+	for (uint32_t i = 0; i < vn.qps.n; i++) {
+		struct vn_qp *qp = vn_list_get(&vn.qps, i);
+
+		n += qp ? vn_reading(qp, (uintptr_t)p, size) : 0;
+	}
+	vn_unlock();
+	return n;
 }
 
 static bool vn_fetch_next(struct vn_qp *qp)
