@@ -421,6 +421,24 @@ static void try_memory(struct ht_bench *b)
 	}
 }
 
+/* Another handle on the same memory, whose zones would lie elsewhere, does not take the routing. */
+static void try_other_zones(struct ht_bench *b)
+{
+	uint32_t alignment = b->h.alignment;
+	struct call c;
+
+	check_context("other zones");
+	b->h.alignment = 8;
+	ht_reopen(b);
+	fill(&c, b);
+	watch_start();
+	c.t[OT].sizes[0] = c.t[OW].sizes[0] = b->rows;
+	CHECK_REASON(dispatch(&c), IA, "no routing for handles like this one");
+	CHECK_INT(watch.calls[WATCH_LAUNCH], 0);
+	b->h.alignment = alignment;
+	ht_reopen(b);
+}
+
 static void try_zero_copy(struct ht_bench *b)
 {
 	struct call c;
@@ -515,6 +533,9 @@ static void run(struct world *w, void *arg)
 				try_quiet(b);
 			}
 			try_calls(b);
+			if (s->em && s->eager) {
+				try_other_zones(b);
+			}
 			if (b->flags & HT_OWN_MEM) {
 				try_memory(b);
 			}
