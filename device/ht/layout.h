@@ -262,7 +262,7 @@ struct ep_ht_dispatch_args {
 	uint32_t stage_parts; /* of a warp's stage in shared memory */
 	uint32_t is_direct;   /* flat: rows go straight into `direct`; the ring is not used */
 	uint32_t zero_to; /* expert-major: rows from the last zone's end to here are zeros, too */
-	uint32_t lag;     /* a warp sends its chunk c + lag before it receives chunk c; < ring_chunks */
+	uint32_t lag; /* a warp sends its chunk c + lag before it receives chunk c; < ring_chunks */
 	struct ep_div by_parts;
 	unsigned char *direct[EP_HT_DIRECT_RANKS];        /* out_tokens of each rank */
 	unsigned char *direct_scales[EP_HT_DIRECT_RANKS]; /* out_scales */

@@ -206,7 +206,7 @@ static void test_random(int cases)
 		};
 		enum ids kind = draw(IDS_KINDS + 1);
 
-		s.blocks = 1 + draw(draw(4) ? 3 : 16 / s.nranks + 1);
+		s.blocks = 1 + draw(draw(4) ? 3 : 16 / s.nranks);
 		limit_draw(&s);
 		check_context("case %d: R %u L %u K %u B %u M %d layout %u align %u drop %u ids %d "
 			      "blocks %u threads %u",
