@@ -231,6 +231,16 @@ int vn_gpu_attach(struct vn_memory *m, bool queue)
 	return rc;
 }
 
+bool vn_gpu_driver(void)
+{
+	bool there;
+
+	pthread_mutex_lock(&vn_gpu_lock);
+	there = vn_cu_load();
+	pthread_mutex_unlock(&vn_gpu_lock);
+	return there;
+}
+
 bool vn_gpu_any(void)
 {
 	for (int i = 0; i < VN_GPUS; i++) {

@@ -27,6 +27,9 @@ uint32_t vn_gpu_read32(struct vn_gpu *gpu, const uint8_t *from);
 /* A copy that holds until the next call for this GPU. */
 const uint8_t *vn_gpu_fetch(struct vn_gpu *gpu, const uint8_t *from, uint32_t bytes);
 
+/* Is there a driver, and with it real GPUs? */
+bool vn_gpu_driver(void);
+
 /* Is anything attached? */
 bool vn_gpu_any(void);
 

@@ -282,7 +282,10 @@ VN_EXPORT struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, s
 	struct ibv_mr *mr;
 	int rc = vn_access_check((unsigned int)access);
 
-	rc = rc ? rc : vn_memory_attach_fd(&mem, fd, offset, size, iova);
+	/* No descriptor: so programs ask whether DMA-BUFs are taken. Those of real GPUs are not. */
+	rc = rc                          ? rc
+	     : fd < 0 && vn_gpu_driver() ? EOPNOTSUPP
+					 : vn_memory_attach_fd(&mem, fd, offset, size, iova);
 	if (rc) {
 		errno = rc;
 		return NULL;

@@ -292,6 +292,8 @@ int main(void)
 	cq = ibv_create_cq(ctx, 4 * DEPTH, &cq, channel, 0);
 	mr = ibv_reg_mr(pd, buffer, sizeof(buffer), CL_FULL);
 	NEED(!cq || !mr);
+	CHECK(!ibv_reg_dmabuf_mr(pd, 0, 0, 0, -1, 0));
+	CHECK_INT(errno, EBADF);
 	qp = make();
 	peer = make();
 	connect_to(qp, peer->qp_num);
