@@ -412,7 +412,7 @@ static void test_traffic(uint64_t seed, uint64_t slow_us)
 	for (int i = 0; i < 2; i++) {
 		plan_make(&plan[i], seed + (uint64_t)i);
 		plan[i].slow_us = slow_us;
-		net_pair_make(&net, 0, i, &plan[i].pair);
+		net_pair_make(&net, i, !i, &plan[i].pair);
 	}
 	for (int i = 0; i < 6; i++) {
 		NEED(pthread_create(&thread[i / 3][i % 3], NULL, mains[i % 3], &plan[i / 3]) == 0);
