@@ -61,6 +61,12 @@ _Static_assert(sizeof(struct ep_net_slot_entry) == 32, "entries do not cross lin
 #define EP_NET_IMM_PARTS(imm) (((imm) >> 12 & 0xff) + 1)
 #define EP_NET_IMM_RECORD(imm) ((imm)&1)
 
+/* What a NIC can beyond the standard, in its maker's words; travels between ends. */
+struct ep_net_ece {
+	uint32_t there; /* 0: it does not say */
+	uint32_t vendor, options, mask;
+};
+
 struct ep_net_qp {
 	struct ibv_qp *qp;
 	uint32_t remote;
@@ -87,6 +93,7 @@ struct ep_net_comm {
 	int fd; /* TCP: tells when the other end is gone */
 	char peer[72];
 	struct ep_nic_end end, remote_end; /* ports */
+	struct ep_net_ece ece;             /* sender: of its NIC; receiver: what both can */
 	uint8_t tc;
 
 	struct ep_net_shared *shared;
@@ -120,6 +127,7 @@ struct ep_net_comm {
 /* What is known of the other end. */
 struct ep_net_peer {
 	struct ep_nic_end end;
+	struct ep_net_ece ece;
 	uint64_t shared;
 	uint32_t rkey, nqps;
 	const uint32_t *qpn;

@@ -134,6 +134,7 @@ static ncclResult_t ep_net_take_answer(struct ep_net_connecting *s)
 {
 	const struct ep_net_answer *a = &s->answer;
 	struct ep_net_peer peer = { .end = a->end,
+				    .ece = a->ece,
 				    .shared = a->shared,
 				    .rkey = a->rkey,
 				    .nqps = s->comm->nqps,

@@ -24,6 +24,7 @@ void ep_net_hello_fill(const struct ep_net_comm *c, uint64_t nonce, struct ep_ne
 	hello->end = c->end;
 	hello->shared = (uintptr_t)c->shared;
 	hello->rkey = c->shared_mr->rkey;
+	hello->ece = c->ece;
 	hello->nqps = c->nqps;
 	hello->tc = c->tc;
 	for (uint32_t i = 0; i < c->nqps; i++) {
@@ -38,6 +39,7 @@ void ep_net_answer_fill(const struct ep_net_comm *c, uint64_t nonce, struct ep_n
 	answer->end = c->end;
 	answer->shared = (uintptr_t)c->shared;
 	answer->rkey = c->shared_mr->rkey;
+	answer->ece = c->ece;
 	for (uint32_t i = 0; i < c->nqps; i++) {
 		answer->qpn[i] = c->qp[i].qp->qp_num;
 	}

@@ -28,6 +28,7 @@ struct ep_net_hello {
 	struct ep_net_head head;
 	struct ep_nic_end end;
 	uint64_t shared;
+	struct ep_net_ece ece;
 	uint32_t rkey, nqps, tc, pad;
 	uint32_t qpn[EP_NET_MAX_QPS];
 };
@@ -37,6 +38,7 @@ struct ep_net_answer {
 	int32_t code; /* ncclSuccess, or text says why not */
 	uint32_t rkey;
 	uint64_t shared;
+	struct ep_net_ece ece;
 	struct ep_nic_end end;
 	uint32_t qpn[EP_NET_MAX_QPS];
 	char text[EP_NET_TEXT];

@@ -180,9 +180,12 @@ static ncclResult_t ep_net_guest_connect(struct ep_net_listen *l, struct ep_net_
 					 const char *who)
 {
 	const struct ep_net_hello *h = &g->hello;
-	struct ep_net_peer peer = {
-		.end = h->end, .shared = h->shared, .rkey = h->rkey, .nqps = h->nqps, .qpn = h->qpn
-	};
+	struct ep_net_peer peer = { .end = h->end,
+				    .ece = h->ece,
+				    .shared = h->shared,
+				    .rkey = h->rkey,
+				    .nqps = h->nqps,
+				    .qpn = h->qpn };
 	ncclResult_t result;
 
 	EP_CHECK(ep_net_head_check(&h->head, sizeof(*h), who));

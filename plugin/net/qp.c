@@ -104,6 +104,37 @@ static ncclResult_t ep_net_qp_init(struct ep_net_comm *c, struct ibv_qp *qp)
 		     : ncclSuccess;
 }
 
+/* What the NIC can with its queue pairs as they are now; nothing where it does not say. */
+static void ep_net_ece_query(struct ep_net_comm *c)
+{
+	const struct ep_verbs *v = c->dev->nic.v;
+	struct ibv_ece ece = { 0 };
+
+	memset(&c->ece, 0, sizeof(c->ece));
+	if (ep_net_env()->ece && v->ibv_query_ece && v->ibv_set_ece &&
+	    v->ibv_query_ece(c->qp[0].qp, &ece) == 0) {
+		c->ece = (struct ep_net_ece){ 1, ece.vendor_id, ece.options, ece.comp_mask };
+	}
+}
+
+/* Before a queue pair learns its peer. A NIC that refuses goes on with the standard. */
+static void ep_net_ece_set(struct ep_net_comm *c, struct ibv_qp *qp, const struct ep_net_ece *to)
+{
+	struct ibv_ece ece = { .vendor_id = to->vendor,
+			       .options = to->options,
+			       .comp_mask = to->mask };
+	int error;
+
+	if (!c->ece.there || !to->there) {
+		return;
+	}
+	error = c->dev->nic.v->ibv_set_ece(qp, &ece);
+	if (error) {
+		EP_INFO(EP_LOG_NET, "%s: the NIC refuses what both ends can (0x%x): %s",
+			c->dev->label, to->options, strerror(error));
+	}
+}
+
 static ncclResult_t ep_net_comm_queues(struct ep_net_comm *c)
 {
 	const struct ibv_device_attr *attr = &c->dev->nic.attr;
@@ -136,6 +167,7 @@ static ncclResult_t ep_net_comm_queues(struct ep_net_comm *c)
 		c->qp[i].room = c->sq_depth;
 		EP_CHECK(ep_net_qp_init(c, c->qp[i].qp));
 	}
+	ep_net_ece_query(c);
 	return ncclSuccess;
 }
 
@@ -309,10 +341,17 @@ ncclResult_t ep_net_comm_connect(struct ep_net_comm *c, const struct ep_net_peer
 	}
 	for (uint32_t i = 0; i < c->nqps; i++) {
 		c->qp[i].remote = peer->qpn[i];
+		ep_net_ece_set(c, c->qp[i].qp, &peer->ece);
 		EP_CHECK(ep_net_qp_connect(c, c->qp[i].qp, &peer->end, peer->qpn[i]));
 		if (!c->sender) {
 			EP_CHECK(ep_net_receives_post(c, i, c->rq_depth));
 		}
+	}
+	/* The receiver's NIC has heard of the sender's now, and says what is left. */
+	if (!c->sender && c->ece.there && peer->ece.there) {
+		ep_net_ece_query(c);
+	} else if (!c->sender) {
+		c->ece.there = 0;
 	}
 	return ncclSuccess;
 }

@@ -53,6 +53,8 @@ const struct ep_ib_var_def ep_ib_var_table[EP_IB_VARS] = {
 	[EP_IB_VAR_FIFO_TC] = { "NCCL_IB_FIFO_TC", AT(fifo_tc), -1, -1, 255,
 				"network plugin: traffic class of what tells senders of receives; "
 				"-1: that of the data" },
+	[EP_IB_VAR_ECE] = { "NCCL_IB_ECE_ENABLE", AT(ece), 1, 0, 1,
+			    "network plugin: 1: NICs of both ends agree on what they can (ECE)" },
 	[EP_IB_VAR_ADDR_FAMILY] = { "NCCL_IB_ADDR_FAMILY", 0, 0, 0, 0,
 				    "kind of address that a GID should hold" },
 	[EP_IB_VAR_ADDR_RANGE] = { "NCCL_IB_ADDR_RANGE", 0, 0, 0, 0,

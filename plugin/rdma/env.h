@@ -22,6 +22,7 @@ enum ep_ib_var {
 	EP_IB_VAR_SPLIT,
 	EP_IB_VAR_AR_THRESHOLD,
 	EP_IB_VAR_FIFO_TC,
+	EP_IB_VAR_ECE,
 	EP_IB_VAR_NUMBERS, /* those before are numbers, those after are words */
 	EP_IB_VAR_ADDR_FAMILY = EP_IB_VAR_NUMBERS,
 	EP_IB_VAR_ADDR_RANGE,
@@ -56,6 +57,7 @@ struct ep_ib_env {
 	int split;        /* not 0: a message goes over all of them */
 	int ar_threshold; /* bytes; longer ones may be routed adaptively */
 	int fifo_tc;      /* class of messages about receives; -1: tc */
+	int ece;          /* not 0: NICs agree on what both can */
 	bool ipv6;        /* family of the GID's address that is preferred, and of `range` */
 	int range_bits;   /* -1: no range */
 	uint8_t range[16];

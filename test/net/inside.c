@@ -3,6 +3,7 @@
  * The plugin's own part, on queue pairs that are none: what it sets up queue pairs with, and what a
  * message costs it. The wire is a copy within this process, made by whoever posts.
  */
+#include <errno.h>
 #include <time.h>
 #include "net/comm.h"
 #include "support/check.h"
@@ -25,10 +26,13 @@ struct fake_qp {
 	uint32_t posted, used;
 	struct ibv_qp_attr init, rtr, rts;
 	int rtr_mask, rts_mask;
+	struct ibv_ece ece; /* what it was told, and how often, and how often too late */
+	int ece_set, ece_late;
 };
 
 static struct fake_qp fake_qps[FAKE_QPS];
 static uint32_t fake_made;
+static bool fake_no_ece;
 static struct ibv_context fake_context;
 static struct ibv_pd fake_pd = { .context = &fake_context };
 
@@ -82,6 +86,28 @@ static int fake_modify_qp(struct ibv_qp *ibv, struct ibv_qp_attr *attr, int mask
 		qp->rts = *attr;
 		qp->rts_mask = mask;
 	}
+	return 0;
+}
+
+/* A NIC has options 0xf0 or 0x3c, and once it has heard of another one's those of both. */
+static int fake_query_ece(struct ibv_qp *ibv, struct ibv_ece *ece)
+{
+	struct fake_qp *qp = (struct fake_qp *)ibv;
+
+	*ece = (struct ibv_ece){ .vendor_id = 0x2c9, .options = fake_made <= 3 ? 0xf0 : 0x3c };
+	if (qp->ece_set) {
+		ece->options &= qp->ece.options;
+	}
+	return fake_no_ece ? EOPNOTSUPP : 0;
+}
+
+static int fake_set_ece(struct ibv_qp *ibv, struct ibv_ece *ece)
+{
+	struct fake_qp *qp = (struct fake_qp *)ibv;
+
+	qp->ece = *ece;
+	qp->ece_set++;
+	qp->ece_late += qp->rtr_mask != 0;
 	return 0;
 }
 
@@ -162,6 +188,8 @@ static const struct ep_verbs fake_verbs = {
 	.ibv_modify_qp = fake_modify_qp,
 	.ibv_reg_mr = fake_reg_mr,
 	.ibv_dereg_mr = fake_dereg_mr,
+	.ibv_query_ece = fake_query_ece,
+	.ibv_set_ece = fake_set_ece,
 };
 
 /* A device that somebody holds already: it is not opened. */
@@ -198,14 +226,16 @@ static struct ep_net_dev *fake_device(bool ethernet, uint8_t mtu)
 	return dev;
 }
 
+/* The receiver first, as it answers the sender's hello. */
 static void connect_both(struct ep_net_comm *a, struct ep_net_comm *b)
 {
-	struct ep_net_comm *ends[2] = { a, b };
+	struct ep_net_comm *ends[2] = { b, a };
 
 	for (int i = 0; i < 2; i++) {
 		struct ep_net_comm *to = ends[!i];
 		uint32_t qpn[EP_NET_MAX_QPS];
 		struct ep_net_peer peer = { .end = to->end,
+					    .ece = to->ece,
 					    .shared = (uintptr_t)to->shared,
 					    .nqps = to->nqps,
 					    .qpn = qpn };
@@ -278,6 +308,33 @@ static void test_attributes(bool ethernet, int tc, int data_tc, int fifo_tc)
 	CHECK(from->users == 1 && to->users == 1);
 	free(from);
 	free(to);
+}
+
+/* `there`: both NICs speak of what they can. */
+static void test_ece(bool there)
+{
+	struct ep_net_dev *from = fake_device(true, IBV_MTU_4096);
+	struct ep_net_dev *to = fake_device(true, IBV_MTU_4096);
+	struct ep_net_comm *pair[2];
+
+	fake_no_ece = !there;
+	pair_make(from, to, 3, -1, pair);
+	for (uint32_t i = 0; i < 6; i++) {
+		struct fake_qp *qp = &fake_qps[i];
+
+		check_context("ECE, queue pair %u", i);
+		CHECK_INT(qp->ece_set, there);
+		CHECK_INT(qp->ece_late, 0);
+		if (there) {
+			/* The receiver hears what the sender can, the sender what both can. */
+			CHECK_INT(qp->ece.options, i < 3 ? 0x30 : 0xf0);
+			CHECK_INT(qp->ece.vendor_id, 0x2c9);
+		}
+	}
+	pair_free(pair);
+	free(from);
+	free(to);
+	fake_no_ece = false;
 }
 
 /* ---- what a message costs ---- */
@@ -363,6 +420,8 @@ int main(int argc, char **argv)
 		test_attributes(false, -1, 0, 0);
 		test_attributes(true, -1, 8, 8);
 		test_attributes(true, 104, 104, 104);
+		test_ece(true);
+		test_ece(false);
 		/* Under sanitizers everything takes longer. */
 		test_cost(8, argc > 1 ? strtod(argv[1], NULL) : 0);
 		test_cost(8192, 0);

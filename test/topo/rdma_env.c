@@ -45,6 +45,8 @@ static int field(const struct ep_ib_env *env, enum ep_ib_var var)
 		return env->split;
 	case EP_IB_VAR_AR_THRESHOLD:
 		return env->ar_threshold;
+	case EP_IB_VAR_ECE:
+		return env->ece;
 	case EP_IB_VAR_FIFO_TC:
 		return env->fifo_tc;
 	default:
