@@ -65,6 +65,7 @@ struct ep_ht_work {
 	/* The row that is being loaded: lanes whose contributions are still to be loaded, */
 	uint32_t mask;
 	bool begun;
+	bool fresh;                /* none of its contributions has been loaded */
 	const unsigned char *from; /* and of each lane, where its contribution is */
 	uint64_t to;
 };
@@ -444,11 +445,11 @@ EP_DEV bool ep_ht_work_load(const struct ep_ht_combine_args &a, struct ep_ht_wor
 {
 	uint32_t what = w->vecs | (w->is_sum ? EP_HT_NOTE_SUM : 0), room = p->slots - p->held, n;
 	uint32_t rest;
-	bool first = !w->begun;
 
-	if (first) {
+	if (!w->begun) {
 		ep_ht_row_begin(a, w);
 		w->begun = true;
+		w->fresh = true;
 	}
 	n = ep_popc(w->mask);
 	if (n > room) {
@@ -461,7 +462,8 @@ EP_DEV bool ep_ht_work_load(const struct ep_ht_combine_args &a, struct ep_ht_wor
 	rest = ep_ballot(EP_FULL_MASK, (w->mask >> ep_lane() & 1) &&
 					       ep_popc(w->mask & ((1u << ep_lane()) - 1)) >= n);
 	what |= w->copies ? EP_HT_NOTE_COPY : 0;
-	what |= n << 8 | (first ? EP_HT_NOTE_FIRST : 0) | (w->mask ? 0 : EP_HT_NOTE_EMPTY);
+	what |= n << 8 | (w->fresh ? EP_HT_NOTE_FIRST : 0) | (w->mask ? 0 : EP_HT_NOTE_EMPTY);
+	w->fresh = false;
 	if (!rest) {
 		what |= EP_HT_NOTE_LAST;
 		w->begun = false;

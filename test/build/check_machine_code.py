@@ -48,7 +48,7 @@ KERNELS = {
     "ep_update_kernel": Expect(),
     # sums of 7 x 8 numbers, in blocks of at most 384 threads
     "ep_ht_combine_bf16_kernel": Expect(registers=168),
-    "ep_ht_combine_fp16_kernel": Expect(registers=168, spilled=8),
+    "ep_ht_combine_fp16_kernel": Expect(registers=168, spilled=24),
     "ep_ht_combine_fp32_kernel": Expect(registers=168),
     "ep_ll_combine_bf16_kernel": COMBINE,
     "ep_ll_combine_fp16_kernel": COMBINE,
