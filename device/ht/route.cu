@@ -169,13 +169,17 @@ EP_KERNEL(ep_ht_route_kernel, ep_ht_route_args, EP_HT_MAX_THREADS)
 	if (keeper && !cut) {
 		ep_ht_results_leave(a, t, false);
 	}
-	if (!ep_ht_tables_take(c, op, t, cut, &failed)) {
+	/* the head says that all tables are there: its block waits for all of them */
+	if (!ep_ht_tables_take(c, op, t, keeper, &failed)) {
+		if (ep_tid() == 0) {
+			ep_ht_head_clear(c);
+		}
 		return;
 	}
 	if (cut) {
 		ep_ht_results_leave(a, t, true);
 	}
-	if (keeper && ep_tid() == 0) {
+	if (keeper && ep_tid() == 0 && !ep_aborted(c.g)) {
 		ep_ht_head_leave(a, t);
 	}
 }

@@ -245,6 +245,14 @@ static ncclResult_t ep_ht_check_rows(const struct ep_dispatch *d, uint64_t rows,
 	uint64_t tokens = d->out_tokens.sizes[0], need;
 	struct ep_ht_head head;
 
+	if (em && config->drop && rows < config->shape.limit) {
+		return ep_fail(ncclInvalidArgument,
+			       "%s: %llu rows, max_recv_tokens_per_rank is %u: where rows may be "
+			       "dropped, all rows below it are written",
+			       tokens < config->shape.limit ? "outputs->tokens"
+							    : "outputs->topk_weights",
+			       (unsigned long long)rows, config->shape.limit);
+	}
 	need = eager ? ep_ht_most_rows(&config->shape, d->h->layout, d->h->topk,
 				       d->h->ht->alignment)
 		     : config->shape.limit;

@@ -19,11 +19,15 @@ static const char *ep_ht_direct_excluded(const struct ncclEpHandle *h)
 	return NULL;
 }
 
-/* zero_copy ON wants a window for all that has storage, even where it is of no use. */
+/*
+ * zero_copy ON wants a window for all that has storage, even where it is of no use. In the flat layout
+ * also for a tensor without rows: the others look for this rank's window, and it would not for theirs.
+ */
 static ncclResult_t ep_ht_direct_demand(const struct ncclEpHandle *h, const ncclEpTensor_t *t,
 					const struct ep_view *view, const char *name)
 {
-	if (h->group->config.zero_copy == NCCL_EP_ZERO_COPY_ON && !t->win_hdl && view->sizes[0]) {
+	if (h->group->config.zero_copy == NCCL_EP_ZERO_COPY_ON && !t->win_hdl &&
+	    (view->sizes[0] || h->layout == NCCL_EP_LAYOUT_FLAT)) {
 		return ep_fail(ncclInvalidArgument,
 			       "zero_copy ON: %s has no window: register one, or use AUTO", name);
 	}
