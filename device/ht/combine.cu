@@ -133,18 +133,21 @@ EP_DEV void ep_ht_unit_end(const struct ep_ht_combine_args &a, const struct ep_o
 
 /* A unit of copied rows whose end peers have not been told of yet: its stores are under way. */
 struct ep_ht_due {
-	bool any;
+	uint32_t age; /* batches that were used since then, and 1; 0: there is no such unit */
 	uint32_t unit;
 	uint32_t group; /* of stores, its last one */
 };
 
+/* After so many batches its stores are over: nobody waits long, neither this warp nor a peer. */
+#define EP_HT_DUE_AGE 4u
+
 EP_DEV void ep_ht_due_tell(const struct ep_ht_combine_args &a, const struct ep_op &op,
 			   const struct ep_ht_pipe &p, struct ep_ht_due *due)
 {
-	if (due->any) {
+	if (due->age) {
 		ep_ht_pipe_stored(&p, due->group);
 		ep_ht_unit_end(a, op, due->unit, false);
-		due->any = false;
+		due->age = 0;
 	}
 }
 
@@ -207,8 +210,9 @@ EP_DEV bool ep_ht_combine_add(const struct ep_ht_combine_args &a, const struct e
 			      struct ep_ht_pipe *p, const struct ep_ht_note &note,
 			      struct ep_ht_sum<DTYPE> *sum, struct ep_ht_due *due, bool *between)
 {
-	uint32_t slot = p->out, what = ep_shfl_u32(EP_FULL_MASK, note.what, slot), unit;
+	uint32_t slot = p->out, what = ep_shfl_u32(EP_FULL_MASK, note.what, slot);
 	unsigned char *to = (unsigned char *)(uintptr_t)ep_shfl_u64(EP_FULL_MASK, note.to, slot);
+	bool copied = what & EP_HT_NOTE_END && what & EP_HT_NOTE_COPY;
 
 	if (!ep_ht_pipe_wait(a.c.g, op, p, a.c.g.rank)) {
 		return false;
@@ -222,16 +226,19 @@ EP_DEV bool ep_ht_combine_add(const struct ep_ht_combine_args &a, const struct e
 		}
 	}
 	ep_ht_pipe_free_batch(p, ep_max_u32(EP_HT_NOTE_SLOTS(what), 1));
-	*between = what & EP_HT_NOTE_LAST;
-	if (!(what & EP_HT_NOTE_END)) {
-		return true;
-	}
-	unit = ep_shfl_u32(EP_FULL_MASK, note.unit, slot);
-	if (what & EP_HT_NOTE_COPY) {
+	*between = what & (EP_HT_NOTE_LAST | EP_HT_NOTE_COPY);
+	due->age += due->age != 0;
+	if (due->age > EP_HT_DUE_AGE || copied) {
 		ep_ht_due_tell(a, op, *p, due);
-		*due = { true, unit, p->groups };
-	} else {
-		ep_ht_unit_end(a, op, unit, what & EP_HT_NOTE_SUM);
+	}
+	if (what & EP_HT_NOTE_END) {
+		uint32_t unit = ep_shfl_u32(EP_FULL_MASK, note.unit, slot);
+
+		if (copied) {
+			*due = { 1, unit, p->groups };
+		} else {
+			ep_ht_unit_end(a, op, unit, what & EP_HT_NOTE_SUM);
+		}
 	}
 	return true;
 }
@@ -247,7 +254,8 @@ EP_DEV void ep_ht_combine_units(const struct ep_ht_combine_args &a, const struct
 	bool between = true; /* rows: the sum holds nothing */
 
 	for (;;) {
-		while (w.open && ep_ht_pipe_room(p, 0) && ep_ht_work_load(a, &w, p, &note)) {
+		while (w.open && ep_ht_batch_room(w, *p)) {
+			ep_ht_work_load(a, &w, p, &note);
 		}
 		/* who was not ready is looked for again when there is nothing else to do */
 		if (between && !w.open && ep_ht_pipe_room(p, 0) && !(w.pending && p->held)) {

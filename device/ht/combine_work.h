@@ -65,7 +65,6 @@ struct ep_ht_work {
 	/* The row that is being loaded: lanes whose contributions are still to be loaded, */
 	uint32_t mask;
 	bool begun;
-	bool fresh;                /* none of its contributions has been loaded */
 	const unsigned char *from; /* and of each lane, where its contribution is */
 	uint64_t to;
 };
@@ -437,33 +436,42 @@ EP_DEV void ep_ht_row_begin(const struct ep_ht_combine_args &a, struct ep_ht_wor
 }
 
 /*
- * Loads contributions to a row of the open unit: all of them, or as many as there are slots. False:
- * there is no room.
+ * The most contributions that are loaded as one batch: so few that another batch is on its way when
+ * one is used.
  */
-EP_DEV bool ep_ht_work_load(const struct ep_ht_combine_args &a, struct ep_ht_work *w,
+EP_DEV uint32_t ep_ht_batch(const struct ep_ht_work &w, const struct ep_ht_pipe &p)
+{
+	return ep_max_u32(w.copies ? p.slots / 4 : p.slots / 2, 1);
+}
+
+/* Room for a batch? Rows that are copied leave slots to the stores that are under way, too. */
+EP_DEV bool ep_ht_batch_room(const struct ep_ht_work &w, const struct ep_ht_pipe &p)
+{
+	return p.held + (w.copies && p.held ? ep_ht_batch(w, p) : 0) < p.slots;
+}
+
+/* Lanes of `mask` behind the first n. */
+EP_DEV uint32_t ep_ht_behind(uint32_t mask, uint32_t n)
+{
+	uint32_t before = ep_popc(mask & ((1u << ep_lane()) - 1));
+
+	return ep_ballot(EP_FULL_MASK, (mask >> ep_lane() & 1) && before >= n);
+}
+
+/* Loads a batch of contributions to a row of the open unit; there is room. */
+EP_DEV void ep_ht_work_load(const struct ep_ht_combine_args &a, struct ep_ht_work *w,
 			    struct ep_ht_pipe *p, struct ep_ht_note *note)
 {
-	uint32_t what = w->vecs | (w->is_sum ? EP_HT_NOTE_SUM : 0), room = p->slots - p->held, n;
-	uint32_t rest;
+	uint32_t what = w->vecs | (w->is_sum ? EP_HT_NOTE_SUM : 0), n, rest;
 
 	if (!w->begun) {
 		ep_ht_row_begin(a, w);
-		w->begun = true;
-		w->fresh = true;
 	}
-	n = ep_popc(w->mask);
-	if (n > room) {
-		if (p->held && !w->copies) {
-			return false;
-		}
-		n = room;
-	}
-	/* lanes that are not loaded now */
-	rest = ep_ballot(EP_FULL_MASK, (w->mask >> ep_lane() & 1) &&
-					       ep_popc(w->mask & ((1u << ep_lane()) - 1)) >= n);
+	n = ep_min_u32(ep_popc(w->mask), ep_min_u32(ep_ht_batch(*w, *p), p->slots - p->held));
+	rest = ep_ht_behind(w->mask, n);
 	what |= w->copies ? EP_HT_NOTE_COPY : 0;
-	what |= n << 8 | (w->fresh ? EP_HT_NOTE_FIRST : 0) | (w->mask ? 0 : EP_HT_NOTE_EMPTY);
-	w->fresh = false;
+	what |= n << 8 | (w->begun ? 0 : EP_HT_NOTE_FIRST) | (w->mask ? 0 : EP_HT_NOTE_EMPTY);
+	w->begun = true;
 	if (!rest) {
 		what |= EP_HT_NOTE_LAST;
 		w->begun = false;
@@ -480,7 +488,6 @@ EP_DEV bool ep_ht_work_load(const struct ep_ht_combine_args &a, struct ep_ht_wor
 		w->to += n * a.c.areas.row_stride;
 	}
 	w->mask = rest;
-	return true;
 }
 
 #endif
