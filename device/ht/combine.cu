@@ -254,7 +254,7 @@ EP_DEV void ep_ht_combine_units(const struct ep_ht_combine_args &a, const struct
 	bool between = true; /* rows: the sum holds nothing */
 
 	for (;;) {
-		while (w.open && ep_ht_batch_room(w, *p)) {
+		while (w.open && ep_ht_batch_room(a, w, *p)) {
 			ep_ht_work_load(a, &w, p, &note);
 		}
 		/* who was not ready is looked for again when there is nothing else to do */

@@ -45,26 +45,25 @@ struct ep_ht_work {
 	uint32_t next_return, returns;
 	uint32_t next_sum, sums;
 	/* The unit that is being loaded, if one is: */
-	bool pending; /* its peers have not been waited for yet */
-	bool open;    /* it has rows to load */
-	bool is_sum;
+	uint32_t pending : 1; /* its peers have not been waited for yet */
+	uint32_t open : 1;    /* it has rows to load */
+	uint32_t is_sum : 1;
+	uint32_t begun : 1; /* so has its next row */
 	uint32_t unit;
 	uint32_t chunk;
 	uint32_t part;
 	uint32_t vecs; /* of the part */
 	uint32_t rank; /* return: to whom */
-	bool copies;   /* its rows are copied, all of them as if they were contributions to one */
 	uint32_t row, rows;
 	uint32_t first; /* return: index of row 0 */
-	uint32_t start; /* sum: of lane d < R: index of the chunk's first row to rank d, */
-	uint32_t comes; /* and whether rank d returns something */
+	uint32_t start; /* sum: of lane d < R: index of the chunk's first row to rank d; EP_HT_NONE:
+			 * rank d returns nothing */
 	/* What lane k has to know of the next row, loaded before it is needed: */
 	uint32_t entry; /* return: its k-th place; sum: the token's k-th selection, */
 	uint32_t index; /* and the row's index at that rank */
 	uint32_t base;  /* of lane d < R: slot of this rank's row 0 at rank d; all units */
 	/* The row that is being loaded: lanes whose contributions are still to be loaded, */
 	uint32_t mask;
-	bool begun;
 	const unsigned char *from; /* and of each lane, where its contribution is */
 	uint64_t to;
 };
@@ -72,6 +71,12 @@ struct ep_ht_work {
 EP_DEV bool ep_ht_flat(const struct ep_ht_common &c)
 {
 	return c.layout == EP_HT_FLAT;
+}
+
+/* Rows of the unit are copied, all of them as if they were contributions to one. */
+EP_DEV bool ep_ht_copies(const struct ep_ht_combine_args &a, const struct ep_ht_work &w)
+{
+	return !w.is_sum && ep_ht_flat(a.c);
 }
 
 /* Units of a block's warps lie as far apart as possible: neighbours belong to different blocks. */
@@ -161,10 +166,10 @@ EP_DEV void ep_ht_sum_open(const struct ep_ht_combine_args &a, struct ep_ht_work
 	w->chunk = ep_div(w->unit, a.by_parts);
 	w->part = w->unit - w->chunk * a.parts;
 	w->rows = ep_min_u32(c.num_tokens - w->chunk * EP_HT_CHUNK, EP_HT_CHUNK);
-	w->start = w->comes = 0;
-	if (ep_lane() < c.g.nranks && (!a.is_direct || a.in_weights)) {
+	w->start = EP_HT_NONE;
+	if (ep_lane() < c.g.nranks && (!a.is_direct || a.in_weights) &&
+	    ep_ht_sum_comes(c, *w, ep_lane())) {
 		w->start = ep_ht_first(c, c.h.send_start, ep_lane(), w->chunk);
-		w->comes = ep_ht_sum_comes(c, *w, ep_lane());
 	}
 	w->pending = true;
 }
@@ -190,7 +195,6 @@ EP_DEV bool ep_ht_work_next(const struct ep_ht_combine_args &a, struct ep_ht_wor
 			return false;
 		}
 	}
-	w->copies = !w->is_sum && ep_ht_flat(a.c);
 	w->row = 0;
 	w->begun = false;
 	w->vecs = ep_min_u32(a.part_bytes, a.token_bytes - w->part * a.part_bytes) / 16;
@@ -211,7 +215,7 @@ EP_DEV uint32_t ep_ht_sum_missing(const struct ep_ht_combine_args &a, const stru
 		return EP_HT_NONE;
 	}
 	for (uint32_t d = ep_lane(); d < c.g.nranks; d += EP_WARP_SIZE) {
-		if (!(d < EP_WARP_SIZE ? w.comes : ep_ht_sum_comes(c, w, d))) {
+		if (!(d < EP_WARP_SIZE ? w.start != EP_HT_NONE : ep_ht_sum_comes(c, w, d))) {
 			continue;
 		}
 		if (!ep_ht_unit_said(op,
@@ -368,7 +372,7 @@ EP_DEV void ep_ht_return_row(const struct ep_ht_combine_args &a, struct ep_ht_wo
 	const struct ep_ht_common &c = a.c;
 	uint32_t place = w->entry;
 
-	if (w->copies) {
+	if (ep_ht_copies(a, *w)) {
 		place = ep_lane() < w->rows ? c.h.recv_base[w->rank] + w->first + ep_lane()
 					    : EP_HT_NONE;
 		w->row = w->rows - 1;
@@ -377,7 +381,7 @@ EP_DEV void ep_ht_return_row(const struct ep_ht_combine_args &a, struct ep_ht_wo
 	w->from = a.tokens + (uint64_t)place * a.token_bytes + w->part * a.part_bytes;
 	w->to = (uint64_t)(uintptr_t)(ep_ht_ring_at(c, ep_heap_of(c.g, w->rank), c.g.rank,
 						    ep_ht_slot_of(c, w->chunk),
-						    w->copies ? 0 : w->row) +
+						    ep_ht_copies(a, *w) ? 0 : w->row) +
 				      w->part * a.part_bytes);
 }
 
@@ -439,15 +443,17 @@ EP_DEV void ep_ht_row_begin(const struct ep_ht_combine_args &a, struct ep_ht_wor
  * The most contributions that are loaded as one batch: so few that another batch is on its way when
  * one is used.
  */
-EP_DEV uint32_t ep_ht_batch(const struct ep_ht_work &w, const struct ep_ht_pipe &p)
+EP_DEV uint32_t ep_ht_batch(const struct ep_ht_combine_args &a, const struct ep_ht_work &w,
+			    const struct ep_ht_pipe &p)
 {
-	return ep_max_u32(w.copies ? p.slots / 4 : p.slots / 2, 1);
+	return ep_max_u32(ep_ht_copies(a, w) ? p.slots / 4 : p.slots / 2, 1);
 }
 
 /* Room for a batch? Rows that are copied leave slots to the stores that are under way, too. */
-EP_DEV bool ep_ht_batch_room(const struct ep_ht_work &w, const struct ep_ht_pipe &p)
+EP_DEV bool ep_ht_batch_room(const struct ep_ht_combine_args &a, const struct ep_ht_work &w,
+			     const struct ep_ht_pipe &p)
 {
-	return p.held + (w.copies && p.held ? ep_ht_batch(w, p) : 0) < p.slots;
+	return p.held + (ep_ht_copies(a, w) && p.held ? ep_ht_batch(a, w, p) : 0) < p.slots;
 }
 
 /* Lanes of `mask` behind the first n. */
@@ -467,9 +473,9 @@ EP_DEV void ep_ht_work_load(const struct ep_ht_combine_args &a, struct ep_ht_wor
 	if (!w->begun) {
 		ep_ht_row_begin(a, w);
 	}
-	n = ep_min_u32(ep_popc(w->mask), ep_min_u32(ep_ht_batch(*w, *p), p->slots - p->held));
+	n = ep_min_u32(ep_popc(w->mask), ep_min_u32(ep_ht_batch(a, *w, *p), p->slots - p->held));
 	rest = ep_ht_behind(w->mask, n);
-	what |= w->copies ? EP_HT_NOTE_COPY : 0;
+	what |= ep_ht_copies(a, *w) ? EP_HT_NOTE_COPY : 0;
 	what |= n << 8 | (w->begun ? 0 : EP_HT_NOTE_FIRST) | (w->mask ? 0 : EP_HT_NOTE_EMPTY);
 	w->begun = true;
 	if (!rest) {
@@ -484,7 +490,7 @@ EP_DEV void ep_ht_work_load(const struct ep_ht_combine_args &a, struct ep_ht_wor
 		note->unit = w->unit;
 	}
 	ep_ht_pipe_load_batch(p, w->mask & ~rest, n, w->from, w->vecs * 16);
-	if (w->copies) { /* the next batch of the unit goes behind this one */
+	if (ep_ht_copies(a, *w)) { /* the next batch of the unit goes behind this one */
 		w->to += n * a.c.areas.row_stride;
 	}
 	w->mask = rest;
