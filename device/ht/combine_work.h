@@ -29,16 +29,16 @@ struct ep_ht_note {
 	uint32_t unit; /* that it belongs to */
 };
 
-#define EP_HT_NOTE_VECS(what) ((what)&0xffu)       /* of a part */
-#define EP_HT_NOTE_SLOTS(what) ((what) >> 8 & 63u) /* contributions of one row; copies: rows */
-#define EP_HT_NOTE_FIRST (1u << 16)                /* contributions to their row, or */
+#define EP_HT_NOTE_VECS(what) ((what)&0x3ffu)       /* of a part */
+#define EP_HT_NOTE_SLOTS(what) ((what) >> 10 & 63u) /* contributions of one row; copies: rows */
+#define EP_HT_NOTE_FIRST (1u << 16)                 /* contributions to their row, or */
 #define EP_HT_NOTE_LAST (1u << 17)
 #define EP_HT_NOTE_EMPTY (1u << 18) /* nothing contributes: the row is zeros */
 #define EP_HT_NOTE_END (1u << 19)   /* of the unit */
 #define EP_HT_NOTE_SUM (1u << 20)   /* the unit is a sum */
 #define EP_HT_NOTE_COPY (1u << 21)  /* nothing is added: rows go on as they are */
 
-_Static_assert(EP_HT_COMBINE_PART / 16 <= 0xff && EP_HT_MAX_STAGE_PARTS <= 63, "EP_HT_NOTE_*");
+_Static_assert(EP_HT_COMBINE_MOST / 16 <= 0x3ff && EP_HT_MAX_STAGE_PARTS <= 63, "EP_HT_NOTE_*");
 
 struct ep_ht_work {
 	/* The next units of either kind, and how many there are. */
@@ -48,7 +48,8 @@ struct ep_ht_work {
 	uint32_t pending : 1; /* its peers have not been waited for yet */
 	uint32_t open : 1;    /* it has rows to load */
 	uint32_t is_sum : 1;
-	uint32_t begun : 1; /* so has its next row */
+	uint32_t begun : 1; /* its next row is, too, */
+	uint32_t fresh : 1; /* and none of what is added to that has been loaded */
 	uint32_t unit;
 	uint32_t chunk;
 	uint32_t part;
@@ -96,7 +97,7 @@ EP_DEV struct ep_ht_work ep_ht_work_make(const struct ep_ht_combine_args &a)
 	w.next_return = w.next_sum = ep_ht_unit_first();
 	w.sums = ep_ht_chunks(c.num_tokens) * a.parts;
 	/* in windows there is nothing to return but gradients of weights, with part 0 */
-	w.returns = a.is_direct && !a.in_weights ? 0 : c.h.head->chunks * a.parts * c.g.nranks;
+	w.returns = a.is_direct && !a.in_weights ? 0 : c.h.head->chunks * a.parts * a.turns;
 	return w;
 }
 
@@ -136,15 +137,14 @@ EP_DEV void ep_ht_row_fetch(const struct ep_ht_combine_args &a, struct ep_ht_wor
 EP_DEV void ep_ht_return_open(const struct ep_ht_combine_args &a, struct ep_ht_work *w)
 {
 	const struct ep_ht_common &c = a.c;
-	uint32_t all = ep_div(w->unit, c.g.by_ranks), turn = w->unit - all * c.g.nranks;
+	uint32_t all = ep_div(w->unit, a.by_turns), turn = w->unit - all * a.turns;
 
 	w->is_sum = false;
 	w->chunk = ep_div(all, a.by_parts);
 	w->part = all - w->chunk * a.parts;
 	turn += c.g.rank + 1;
 	w->rank = turn < c.g.nranks ? turn : turn - c.g.nranks;
-	/* own rows of the flat layout are read where they lie */
-	if ((ep_ht_flat(c) && w->rank == c.g.rank) || (a.is_direct && w->part)) {
+	if (a.is_direct && w->part) {
 		return;
 	}
 	w->first = ep_ht_first(c, c.h.recv_start, w->rank, w->chunk);
@@ -166,6 +166,7 @@ EP_DEV void ep_ht_sum_open(const struct ep_ht_combine_args &a, struct ep_ht_work
 	w->chunk = ep_div(w->unit, a.by_parts);
 	w->part = w->unit - w->chunk * a.parts;
 	w->rows = ep_min_u32(c.num_tokens - w->chunk * EP_HT_CHUNK, EP_HT_CHUNK);
+	ep_ht_row_fetch(a, w, 0); /* on its way while this looks who returns something */
 	w->start = EP_HT_NONE;
 	if (ep_lane() < c.g.nranks && (!a.is_direct || a.in_weights) &&
 	    ep_ht_sum_comes(c, *w, ep_lane())) {
@@ -180,7 +181,7 @@ EP_DEV bool ep_ht_work_next(const struct ep_ht_combine_args &a, struct ep_ht_wor
 	uint32_t step = ep_nblocks() * ep_nwarps();
 
 	while (!w->pending) {
-		uint32_t ahead = ep_div(ep_div(w->next_return, a.c.g.by_ranks), a.by_parts);
+		uint32_t ahead = ep_div(ep_div(w->next_return, a.by_turns), a.by_parts);
 
 		if (w->next_return < w->returns &&
 		    (w->next_sum >= w->sums || ahead <= ep_div(w->next_sum, a.by_parts) + a.lag)) {
@@ -198,7 +199,9 @@ EP_DEV bool ep_ht_work_next(const struct ep_ht_combine_args &a, struct ep_ht_wor
 	w->row = 0;
 	w->begun = false;
 	w->vecs = ep_min_u32(a.part_bytes, a.token_bytes - w->part * a.part_bytes) / 16;
-	ep_ht_row_fetch(a, w, 0);
+	if (!w->is_sum) {
+		ep_ht_row_fetch(a, w, 0);
+	}
 	return true;
 }
 
@@ -439,21 +442,26 @@ EP_DEV void ep_ht_row_begin(const struct ep_ht_combine_args &a, struct ep_ht_wor
 	}
 }
 
-/*
- * The most contributions that are loaded as one batch: so few that another batch is on its way when
- * one is used.
- */
-EP_DEV uint32_t ep_ht_batch(const struct ep_ht_combine_args &a, const struct ep_ht_work &w,
-			    const struct ep_ht_pipe &p)
+/* Rows that are copied in one batch: so few that another one is on its way when one is stored. */
+EP_DEV uint32_t ep_ht_copied(const struct ep_ht_pipe &p)
 {
-	return ep_max_u32(ep_ht_copies(a, w) ? p.slots / 4 : p.slots / 2, 1);
+	return ep_max_u32((p.slots - 1) / 2, 1);
 }
 
-/* Room for a batch? Rows that are copied leave slots to the stores that are under way, too. */
+/*
+ * May the next batch be loaded? A row is loaded as one, if the stage has room for all contributions
+ * to it. Where rows are copied, a slot is left to the stores that are under way.
+ */
 EP_DEV bool ep_ht_batch_room(const struct ep_ht_combine_args &a, const struct ep_ht_work &w,
 			     const struct ep_ht_pipe &p)
 {
-	return p.held + (ep_ht_copies(a, w) && p.held ? ep_ht_batch(a, w, p) : 0) < p.slots;
+	if (!p.held) {
+		return true;
+	}
+	if (ep_ht_copies(a, w)) {
+		return p.held + ep_ht_copied(p) < p.slots;
+	}
+	return p.held + ep_max_u32(ep_popc(w.mask), 1) <= p.slots;
 }
 
 /* Lanes of `mask` behind the first n. */
@@ -464,20 +472,27 @@ EP_DEV uint32_t ep_ht_behind(uint32_t mask, uint32_t n)
 	return ep_ballot(EP_FULL_MASK, (mask >> ep_lane() & 1) && before >= n);
 }
 
-/* Loads a batch of contributions to a row of the open unit; there is room. */
-EP_DEV void ep_ht_work_load(const struct ep_ht_combine_args &a, struct ep_ht_work *w,
+/* Loads a batch of contributions to a row of the open unit. False: there is no room. */
+EP_DEV bool ep_ht_work_load(const struct ep_ht_combine_args &a, struct ep_ht_work *w,
 			    struct ep_ht_pipe *p, struct ep_ht_note *note)
 {
 	uint32_t what = w->vecs | (w->is_sum ? EP_HT_NOTE_SUM : 0), n, rest;
 
 	if (!w->begun) {
 		ep_ht_row_begin(a, w);
+		w->begun = w->fresh = true;
 	}
-	n = ep_min_u32(ep_popc(w->mask), ep_min_u32(ep_ht_batch(a, *w, *p), p->slots - p->held));
-	rest = ep_ht_behind(w->mask, n);
-	what |= ep_ht_copies(a, *w) ? EP_HT_NOTE_COPY : 0;
-	what |= n << 8 | (w->begun ? 0 : EP_HT_NOTE_FIRST) | (w->mask ? 0 : EP_HT_NOTE_EMPTY);
-	w->begun = true;
+	if (!ep_ht_batch_room(a, *w, *p)) {
+		return false;
+	}
+	n = ep_min_u32(ep_popc(w->mask), p->slots);
+	if (ep_ht_copies(a, *w)) {
+		n = ep_min_u32(n, ep_ht_copied(*p));
+		what |= EP_HT_NOTE_COPY;
+	}
+	rest = n == ep_popc(w->mask) ? 0 : ep_ht_behind(w->mask, n);
+	what |= n << 10 | (w->fresh ? EP_HT_NOTE_FIRST : 0) | (w->mask ? 0 : EP_HT_NOTE_EMPTY);
+	w->fresh = false;
 	if (!rest) {
 		what |= EP_HT_NOTE_LAST;
 		w->begun = false;
@@ -494,6 +509,7 @@ EP_DEV void ep_ht_work_load(const struct ep_ht_combine_args &a, struct ep_ht_wor
 		w->to += n * a.c.areas.row_stride;
 	}
 	w->mask = rest;
+	return true;
 }
 
 #endif
