@@ -304,16 +304,15 @@ template <int DTYPE> EP_DEV void ep_ht_combine(const struct ep_ht_combine_args &
 	struct ep_ht_entry e = ep_ht_enter(a.c, true);
 	struct ep_ht_pipe p = ep_ht_pipe_make(a.stage_parts, a.part_bytes);
 	struct ep_ht_due due = {};
-	bool begun = ep_ht_begin(a.c, &e);
 
-	if (begun) {
+	if (ep_ht_begin(a.c, &e)) {
 		ep_ht_combine_units<DTYPE>(a, e.op, &p, &due);
 	}
 	ep_ht_due_tell(a, e.op, p, &due);
 	ep_ht_pipe_end(a.c.g, e.op, &p);
 	if (a.is_direct) {
 		ep_ht_done_send(a.c, e.op);
-		if (begun && ep_block() == 0) {
+		if (ep_block() == 0) { /* not long if something has failed */
 			ep_ht_done_wait(a.c, e.op);
 		}
 	}
