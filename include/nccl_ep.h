@@ -189,13 +189,17 @@ typedef struct {
 	unsigned int magic;
 	unsigned int version; /* NCCL_EP_API_VERSION; not examined */
 	ncclEpAlgorithm_t algorithm;
-	unsigned int num_experts;                  /* E: a multiple of R. Required */
-	unsigned int max_dispatch_tokens_per_rank; /* B: 1 .. 65535. Required */
-	/* Receive budget of high throughput. Low latency always has room for R*B. */
+	unsigned int num_experts; /* E: a multiple of R. Required */
+	/* B. Required. Low latency: 1 .. 65535; high throughput: up to 2^31 / R, at most 2^24. */
+	unsigned int max_dispatch_tokens_per_rank;
+	/* High throughput: M, the most rows that a rank receives, B at least (flat: tokens;
+	 * expert-major: rows of zones with their padding). AUTO is eager mode: as many as come, and
+	 * the caller makes tensors as large as recv_total_counter says. Low latency always has room
+	 * for R*B. */
 	unsigned int max_recv_tokens_per_rank;
 	/*
 	 * Bytes of the largest row: H times the element size, plus the bytes of its scales where
-	 * they travel with it. Required.
+	 * they travel with it. Required. High throughput: a multiple of 16.
 	 */
 	unsigned int max_token_bytes;
 	/*
@@ -208,9 +212,8 @@ typedef struct {
 	unsigned long int rdma_buffer_size;
 	unsigned int num_qp_per_rank; /* not used: see NCCL_EP_RDMA_QUEUES */
 	unsigned int num_channels;    /* not used */
-	/* Most SMs (thread blocks) that one operation may occupy. AUTO: what the library is tuned
-	 * for, at most all. The environment variable NCCL_EP_COMM_SMS wins if the device
-	 * has as many. */
+	/* Most SMs (thread blocks) that one operation may occupy. AUTO: all; high throughput: 16.
+	 * The environment variable NCCL_EP_COMM_SMS wins if the device has as many. */
 	unsigned int max_num_sms;
 	/* Both functions or none. Handle memory and the group's own state come from here; memory
 	 * that peers map comes from cudaMalloc in any case. */
@@ -226,10 +229,18 @@ typedef struct {
 	/* Low latency, rank-major dispatch with recipe NONE or FWD, all ranks of one node: may peers
 	 * store rows straight into outputs->tokens and outputs->scales, where all of these are
 	 * windows? AUTO: yes, if a dispatch can be large (NCCL_EP_LL_DIRECT_BYTES); OFF: no; ON: yes,
-	 * and a dispatch that is of another kind, or has a window behind neither, is refused. */
+	 * and a dispatch that is of another kind, or has a window behind neither, is refused.
+	 * With ranks of several nodes: may NICs send rows from where inputs->tokens has them, in a
+	 * dispatch with recipe NONE and in combine, where that is a window, without send_only? AUTO
+	 * and OFF as above.
+	 * High throughput, flat: rows in windows are always stored, and loaded by combine, where they
+	 * are. ON: received rows without a window are refused, in both layouts. */
 	ncclEpZeroCopyMode_t zero_copy;
-	ncclEpOverflowPolicy_t overflow_policy; /* high throughput */
-	/* Largest K of any handle, at most E; 0: unset. Low latency only makes room for it. */
+	/* High throughput: more than M rows for a rank are an error of the group on all ranks
+	 * (TRAP), or those beyond are dropped (DROP; not in eager mode). */
+	ncclEpOverflowPolicy_t overflow_policy;
+	/* Largest K of any handle, at most E; 0: unset. Low latency only makes room for it; high
+	 * throughput refuses a larger K, and expert-major handles of an eager group need it. */
 	unsigned int num_topk;
 	unsigned char padding_v2[4];
 } ncclEpGroupConfig_t;
@@ -256,12 +267,13 @@ typedef struct ncclEpGroup *ncclEpGroup_t;
  * Makes a group of all ranks of a communicator. Collective; synchronises the host; makes the
  * communicator's device current and leaves it so. Either every rank succeeds or every rank fails:
  * a rank's reason is known to all. Ranks must agree in all fields but alloc, max_num_sms,
- * num_qp_per_rank, num_channels, max_recv_tokens_per_rank and timeout_ns.
+ * num_qp_per_rank, num_channels, timeout_ns and, in low latency, max_recv_tokens_per_rank.
  *
  * ncclInvalidArgument: NULL, unusable config, a field out of its range, or ranks that disagree.
  * ncclInvalidUsage: one of alloc_fn and free_fn alone; max_num_sms above the device's; a
  *   malformed NCCL_EP_ environment variable; a rank on a MIG instance or without peer access to
- *   another (the text names the two GPUs); a mode that this version does not have.
+ *   another (the text names the two GPUs); high throughput with ranks of several nodes, which this
+ *   version does not have.
  * ncclRemoteError: another rank failed or did not arrive.
  */
 ncclResult_t ncclEpCreateGroup(ncclEpGroup_t *ep_group, ncclComm_t comm,
@@ -277,6 +289,9 @@ ncclResult_t ncclEpCreateGroup(ncclEpGroup_t *ep_group, ncclComm_t comm,
  * NCCL_EP_CLOSE_TIMEOUT_MS. Possible after every error, by any thread, and after the communicator
  * was aborted or destroyed. Handles of the group that still exist can only be destroyed afterwards;
  * a warning says how many there are. NULL is fine.
+ * After cudaDeviceReset of the group's device this and ncclEpHandleDestroy are all that is left to
+ * call: every other call is ncclInvalidUsage and says so. free_fn is not called then: what it would
+ * free counts as gone with the reset.
  * ncclSystemError: work on the device has not ended within that time (nothing is freed: call again).
  * ncclInvalidUsage: a stream of the device is being captured, and nobody can wait for the device until
  * that ends (the same).
@@ -288,7 +303,9 @@ ncclResult_t ncclEpGroupDestroy(ncclEpGroup_t ep_group);
 typedef struct {
 	unsigned int size;
 	unsigned int magic;
-	size_t dispatch_output_per_expert_alignment; /* high throughput, expert-major */
+	/* High throughput, expert-major: rows of a zone are a multiple of this power of two; 0: 1.
+	 * The same on all ranks. */
+	size_t dispatch_output_per_expert_alignment;
 } ncclEpHandleConfig_t;
 
 #define NCCL_EP_HANDLE_CONFIG_INIT NCCL_EP_STRUCT_INIT(ncclEpHandleConfig_t, NCCL_EP_MAGIC)
@@ -301,12 +318,16 @@ typedef struct {
 typedef struct {
 	unsigned int size;
 	unsigned int magic;
-	/* Rows per local expert. Low latency expert-major: int32 [L], written by dispatch. */
+	/* Rows per local expert. Low latency expert-major: int32 [L], written by dispatch. High
+	 * throughput: [L], written by UpdateHandle; flat: int32, the rows that have chosen the expert;
+	 * expert-major: the rows of its zone, with padding. */
 	ncclEpTensor_t *expert_counters;
 	/* Rows per source rank. Low latency rank-major: int32 [R], written by dispatch. */
 	ncclEpTensor_t *src_rank_counters;
-	ncclEpTensor_t *expert_offsets;     /* high throughput */
-	ncclEpTensor_t *recv_total_counter; /* high throughput */
+	ncclEpTensor_t
+		*expert_offsets; /* high throughput, expert-major: [L], first row of each zone */
+	/* High throughput: [1], all rows that come; with overflow_policy DROP also those dropped. */
+	ncclEpTensor_t *recv_total_counter;
 	/* Since API version 2: numbering in outputs->topk_idx of dispatch. */
 	ncclEpExpertIdKind_t recv_topk_idx_kind;
 	unsigned char padding_v2[4];
@@ -325,7 +346,7 @@ typedef struct ncclEpHandle *ncclEpHandle_t;
 /*
  * Bytes of device memory that a handle of this layout and K needs, for callers that provide it.
  * ncclInvalidArgument: NULL group or size_out, unusable config, a layout that the group's
- * algorithm does not have, num_topk outside 1 .. min(E, 32).
+ * algorithm does not have, num_topk outside 1 .. min(E, 32), an alignment that is no power of two.
  */
 ncclResult_t ncclEpHandleMemSize(ncclEpGroup_t ep_group, ncclEpLayout_t layout,
 				 const ncclEpHandleConfig_t *config, size_t *size_out,
@@ -343,7 +364,13 @@ ncclResult_t ncclEpHandleMemSize(ncclEpGroup_t ep_group, ncclEpLayout_t layout,
  * captured before are void.
  *
  * ncclInvalidArgument: as ncclEpHandleMemSize, or unfit handle_mem.
- * ncclInvalidUsage: B * num_topk above 262144, growth while an operation is pending.
+ * High throughput: always local. What UpdateHandle finds out lies in the handle's memory alone: a
+ * handle that is made on the same handle_mem, in a group of the same shape, with the same layout, K
+ * and alignment, can dispatch and combine without an update. T is then what the tensors say.
+ *
+ * ncclInvalidUsage: B * num_topk above 262144 (high throughput: rows that may come times min(K, L)
+ * above 2^31), growth while an operation is pending; high throughput: K above the group's num_topk,
+ * or no num_topk for expert-major in eager mode.
  * ncclSystemError: the buffer has to grow, and the device does not come to rest.
  */
 ncclResult_t ncclEpInitHandle(ncclEpHandle_t *handle, ncclEpGroup_t ep_group, ncclEpLayout_t layout,
@@ -358,6 +385,15 @@ ncclResult_t ncclEpInitHandle(ncclEpHandle_t *handle, ncclEpGroup_t ep_group, nc
  * Low latency: host only. The descriptor is copied, the ids are not: they must stay unchanged
  * until the last dispatch and combine with this routing have run. layout_info must be NULL. Between
  * a dispatch and its combine the call may repeat the ids, from the same or another place.
+ *
+ * High throughput: collective, one kernel on `stream`, which may be captured; the ids may be
+ * overwritten in the order of the stream. An id that appears twice in a row counts once.
+ * layout_info may be NULL, or have expert_counters, expert_offsets and recv_total_counter, int32 or
+ * int64, all of one type (flat: expert_counters are int32 whatever the total is). They are
+ * overwritten; extents may be larger. More rows than max_recv_tokens_per_rank for some rank end
+ * the group with an error on all ranks that names that rank and the number, unless overflow_policy is
+ * DROP. Then the total is that of all rows, counters and offsets are those of what is kept: a row
+ * if its place in the flat order is below M, and an expert-major row if its own place is, too.
  *
  * ncclInvalidArgument: NULL or wrong shape or type. ncclInvalidUsage: an operation is pending.
  */
@@ -415,7 +451,8 @@ typedef struct {
 typedef struct {
 	unsigned int size;
 	unsigned int magic;
-	unsigned int send_only;    /* low latency: stop after sending, see ncclEpComplete */
+	unsigned int
+		send_only; /* low latency: stop after sending, see ncclEpComplete; else ignored */
 	unsigned int round_scales; /* recipe DS_FP8E3M4: scales are powers of two */
 	ncclEpPassDir_t pass_direction;
 	ncclEpDispQuant_t quant_recipe; /* since API version 2 */
@@ -447,7 +484,26 @@ typedef struct {
  * says), else -1; its rows beyond the count are all -1.
  * Other rows beyond the counts are left as they were. Counters are overwritten.
  *
- * Recipes (config->quant_recipe):
+ * High throughput, N rows received:
+ *
+ *                          flat                           expert-major
+ *   inputs->topk_weights   fp32 [T, K]                    fp32 [T, K]
+ *   outputs->tokens        [N, H]                         [N, H]
+ *   outputs->topk_weights  fp32 [N', K]                   fp32 [N']
+ *   outputs->topk_idx      int64 [N', K]                  NULL
+ *
+ * Flat: one row per token that chose an expert here, in ascending order of (source rank, token).
+ * topk_idx has its local experts in ascending order, then -1, and topk_weights their weights, then 0.
+ * Expert-major: zones in ascending order of experts; in a zone the rows that chose the expert in
+ * ascending order of (source rank, token), then zeros up to the zone's padded end; topk_weights has
+ * the weight of that expert. With overflow_policy DROP all rows below M that do not come are zeros.
+ * Backward (pass_direction BWD_PASS): the same rows without weights and ids, which must be NULL.
+ * N is at least M. In eager mode, and where N' is less, the call waits for the stream to see how
+ * many rows come, and refuses tensors that are too small. Fixed M: the flat layout's ids and weights
+ * are written for all N' rows up to M. Other rows are left as they were. Tensors of no rows need no
+ * storage.
+ *
+ * Recipes (config->quant_recipe; high throughput has NONE and FWD):
  *   NONE        tokens bf16, fp16, fp32, or one byte each: e4m3, e5m2, fp4x2, uint8, int8; outputs
  *               of the same type; no scales. Rows are copied bit by bit.
  *   FWD         tokens fp32, fp16, bf16, e4m3, e5m2 or fp4x2 (then H counts bytes); inputs->scales
@@ -471,9 +527,14 @@ typedef struct {
  * until all ranks have started theirs), and at no other time, except that a rank which was given up
  * and comes back may store its own rows until the next operation begins here.
  *
+ * inputs->tokens may be written in stream order after the dispatch, also where NICs send from it (see
+ * zero_copy), and with send_only. A graph is only good as long as its windows' memory is the same.
+ *
  * ncclInvalidArgument: anything above not met; no routing; zero_copy ON that cannot be done.
- * ncclInvalidUsage: backward pass; an operation of this handle is pending; or two of the group are,
- *   and this one is send_only or the group has ranks of several nodes.
+ * ncclInvalidUsage: backward pass in low latency; an operation of this handle is pending; or two of
+ *   the group are, and this one is send_only or the group has ranks of several nodes; high throughput:
+ *   eager mode while the stream is captured. From a later call, for ever: handle_mem had no routing, or
+ *   that of another number of tokens, or a tensor has fewer rows than come.
  * ncclRemoteError: an earlier operation ended because a peer did not arrive. The text names it;
  *   the group can only be destroyed.
  */
@@ -487,9 +548,10 @@ ncclResult_t ncclEpDispatch(ncclEpHandle_t handle, const ncclEpDispatchInputs_t 
 typedef struct {
 	unsigned int size;
 	unsigned int magic;
-	ncclEpTensor_t *tokens;       /* as outputs->tokens of dispatch. Required */
-	ncclEpTensor_t *topk_weights; /* high throughput, backward */
-	ncclEpTensor_t *scales;       /* since API version 2; recipe NVFP4 */
+	ncclEpTensor_t *tokens; /* as outputs->tokens of dispatch. Required */
+	ncclEpTensor_t
+		*topk_weights;  /* high throughput, backward: as dispatch's output. Else NULL */
+	ncclEpTensor_t *scales; /* since API version 2; recipe NVFP4 */
 } ncclEpCombineInputs_t;
 
 #define NCCL_EP_COMBINE_INPUTS_INIT NCCL_EP_STRUCT_INIT(ncclEpCombineInputs_t, NCCL_EP_MAGIC)
@@ -503,8 +565,9 @@ typedef struct {
 typedef struct {
 	unsigned int size;
 	unsigned int magic;
-	ncclEpTensor_t *tokens;       /* [T, H]. Required */
-	ncclEpTensor_t *topk_weights; /* low latency, expert-major: fp32 [T, K], read */
+	ncclEpTensor_t *tokens; /* [T, H]. Required */
+	/* Low latency, expert-major: fp32 [T, K], read. High throughput, backward: the same, written. */
+	ncclEpTensor_t *topk_weights;
 } ncclEpCombineOutputs_t;
 
 #define NCCL_EP_COMBINE_OUTPUTS_INIT NCCL_EP_STRUCT_INIT(ncclEpCombineOutputs_t, NCCL_EP_MAGIC)
@@ -539,10 +602,19 @@ typedef struct {
  *   rank-major    outputs->tokens[t] = sum over the ranks that t was sent to, in the order of
  *                 their first k, of the row that the rank returned. No weights.
  *
- * Sums are taken in fp32 in ascending k and rounded once, so the result does not depend on
- * timing. Tokens without experts get zeros. May be repeated after one dispatch. When a rank is lost
- * in the very combine (the error flag tells), the sums of tokens that have an expert there are not
- * defined: they may have some columns of its rows. All other sums are right.
+ * High throughput: inputs->tokens [N, H] has rows where dispatch put them, with the handle's routing;
+ * a dispatch need not have run. outputs->tokens[t] = sum over ranks, in ascending order, of what the
+ * rank returns: its flat row, or the sum of t's rows in the rank's zones in ascending order of
+ * experts, rounded to the tokens' type. No weights. Padding is not read. Backward:
+ * outputs->topk_weights[t][k] is the entry of inputs->topk_weights that belongs to t and its k-th
+ * expert (flat: [N, K], packed as dispatch does it; expert-major: [N]); 0 for negative ids and for
+ * rows that were dropped.
+ *
+ * Sums are taken in fp32, low latency's in ascending k, and rounded once, so the result does not
+ * depend on timing. Tokens without experts get zeros. May be repeated after one dispatch. When a
+ * rank is lost in the very combine (the error flag tells), the sums of tokens that have an expert
+ * there are not defined: they may have some columns of its rows. All other sums are right. inputs->tokens may be
+ * written in stream order after the combine; with send_only, after ncclEpComplete.
  *
  * ncclInvalidArgument: shapes, types, missing tensors, no routing. ncclInvalidUsage: no dispatch
  * yet, or one of another number of tokens, or MaskClean since; backward pass; NVFP4; pending
@@ -589,7 +661,8 @@ ncclResult_t ncclEpComplete(ncclEpHandle_t handle, const ncclEpCompleteConfig_t 
  * Low latency groups with enable_mask. mask[r] is 1 while rank r takes part. When a wait for r
  * expires, r is masked: it counts as a source of no tokens, combine leaves its rows out, and the
  * group's error flag becomes 1. A rank that others have masked learns it in its next operation, and
- * masks them in return. Without enable_mask: ncclInvalidUsage from all five calls.
+ * masks them in return. Without enable_mask, and in high throughput, which ignores it:
+ * ncclInvalidUsage from all five calls.
  */
 
 /* Copies the mask to mask[R] in device memory, on `stream`. */

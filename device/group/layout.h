@@ -276,8 +276,10 @@ struct ep_dev_group {
 
 /* How an operation is launched: which halves, by which blocks. */
 struct ep_dev_launch {
-	uint32_t halves;              /* EP_HALF_SEND | EP_HALF_RECV */
-	uint32_t send_blocks;         /* blocks 0..send_blocks-1 send, the others receive */
+	uint32_t halves;      /* EP_HALF_SEND | EP_HALF_RECV */
+	uint32_t send_blocks; /* blocks 0..send_blocks-1 send, */
+	uint32_t recv_blocks; /* and so many others receive */
+	uint32_t pad;
 	struct ep_dev_handle *handle; /* handle memory */
 	uint64_t receipt_id;          /* says which handle, and how many tokens */
 };
@@ -322,7 +324,7 @@ _Static_assert(sizeof(struct ep_remote_link) == 32, "ep_remote_link");
 _Static_assert(sizeof(struct ep_dev_state) == 32, "ep_dev_state");
 _Static_assert(sizeof(struct ep_dev_remote) == 64, "ep_dev_remote");
 _Static_assert(sizeof(struct ep_dev_group) == 136 + 8 * EP_GROUP_NEAR_RANKS, "ep_dev_group");
-_Static_assert(sizeof(struct ep_dev_launch) == 24, "ep_dev_launch");
+_Static_assert(sizeof(struct ep_dev_launch) == 32, "ep_dev_launch");
 _Static_assert(sizeof(struct ep_clean_args) == sizeof(struct ep_dev_group) + 136, "ep_clean_args");
 _Static_assert(sizeof(struct ep_lost_args) == sizeof(struct ep_dev_group) + 128, "ep_lost_args");
 _Static_assert(sizeof(struct ep_drain_args) == sizeof(struct ep_dev_group) + 304, "ep_drain_args");

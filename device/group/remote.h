@@ -13,7 +13,8 @@
 #include "device/mlx5/ops.h"
 
 #define EP_REMOTE_LEAST_NS 1000000ull    /* what a wait for a queue is granted at least */
-#define EP_REMOTE_MASKED_NS 200000000ull /* and at most, when its peer is masked */
+#define EP_REMOTE_MASKED_NS 200000000ull /* and at most, when its peer is masked: this or T/8 */
+#define EP_REMOTE_ABORTED_NS 1000000ull  /* for what a queue reads, when the group is aborted */
 #define EP_REMOTE_END_NS 2000000000ull   /* for the host to end a queue: it takes some 20 ms */
 
 EP_DEV struct ep_mlx5_qp *ep_remote_qp(const struct ep_dev_group &g, uint32_t r, uint32_t queue)
@@ -42,6 +43,15 @@ EP_DEV uint32_t ep_remote_peer(const struct ep_dev_group &g, uint32_t r)
 }
 
 /*
+ * What a peer is granted that may be dead. A NIC that lives takes microseconds, unless its link is
+ * away for a while or a host that posts for it has no time: how long that may be, the timeout says.
+ */
+EP_DEV uint64_t ep_remote_masked_ns(const struct ep_dev_group &g)
+{
+	return g.timeout_ns / 8 > EP_REMOTE_MASKED_NS ? g.timeout_ns / 8 : EP_REMOTE_MASKED_NS;
+}
+
+/*
  * How long the kernel's senders may still wait for a queue. All waits together get half of the
  * timeout: other ranks wait for this rank's rows meanwhile, and this rank has to give up a lost
  * peer before they give up this rank. A masked peer is granted little: if the NIC then still has
@@ -52,8 +62,8 @@ EP_DEV uint64_t ep_remote_left(const struct ep_dev_group &g, const struct ep_op 
 	uint64_t gone = ep_time_ns() - op.start_ns, most = g.timeout_ns / 2;
 	uint64_t left = gone + EP_REMOTE_LEAST_NS < most ? most - gone : EP_REMOTE_LEAST_NS;
 
-	if (!active && left > EP_REMOTE_MASKED_NS) {
-		left = EP_REMOTE_MASKED_NS;
+	if (!active && left > ep_remote_masked_ns(g)) {
+		left = ep_remote_masked_ns(g);
 	}
 	return ep_shfl_u64(EP_FULL_MASK, left, 0);
 }
@@ -234,6 +244,37 @@ EP_DEV void ep_stage_mark(const struct ep_dev_group &g, const struct ep_mlx5_pos
 {
 	if (ep_lane() == 0) {
 		ep_remote_link_at(g, r, channel)->side_busy[side] = p.end;
+	}
+}
+
+/*
+ * The rows of an operation came from the caller's tensor, which may be written when the kernel is over:
+ * waits until the NIC has done with what the block has posted to its channels index, index + stride, ...
+ * A group that is aborted waits, too: until the host has ended a queue that was given up; and for a
+ * queue that is well not long, since only a packet that was lost can still be on its way. One block.
+ */
+EP_DEV void ep_remote_read(const struct ep_dev_group &g, const struct ep_op &op, uint32_t index,
+			   uint32_t stride)
+{
+	for (uint32_t r = ep_warp(); r < g.nranks; r += ep_nwarps()) {
+		for (uint32_t ch = index; ep_rank_remote(g, r) && ch < g.remote->channels;
+		     ch += stride) {
+			const struct ep_remote_link *link = ep_remote_link_at(g, r, ch);
+			struct ep_mlx5_post p = ep_remote_open(g, r, ch);
+			uint64_t last = 0;
+
+			if (ep_lane() == 0) {
+				last = link->side_busy[link->side_busy[1] > link->side_busy[0]];
+			}
+			last = ep_shfl_u64(EP_FULL_MASK, last, 0);
+			if (p.done < last && !ep_stage_released(g, op, p, r, last)) {
+				p.aborted = NULL;
+				(void)ep_mlx5_wait_end(&p, last,
+						       p.status == EP_MLX5_ERR_ABORTED
+							       ? EP_REMOTE_ABORTED_NS
+							       : EP_REMOTE_END_NS);
+			}
+		}
 	}
 }
 

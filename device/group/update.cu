@@ -10,11 +10,10 @@
 #include "device/kernels.h"
 
 /* Of all waits together; what is masked next may be dead. */
-EP_DEV uint64_t ep_update_left(uint64_t start)
+EP_DEV uint64_t ep_update_left(const struct ep_update_args &a, uint64_t start)
 {
-	uint64_t gone = ep_time_ns() - start;
-	uint64_t left = gone + EP_REMOTE_LEAST_NS < EP_REMOTE_MASKED_NS ? EP_REMOTE_MASKED_NS - gone
-									: EP_REMOTE_LEAST_NS;
+	uint64_t gone = ep_time_ns() - start, most = ep_remote_masked_ns(a.g);
+	uint64_t left = gone + EP_REMOTE_LEAST_NS < most ? most - gone : EP_REMOTE_LEAST_NS;
 
 	return ep_shfl_u64(EP_FULL_MASK, left, 0);
 }
@@ -31,7 +30,7 @@ EP_DEV void ep_update_tell(const struct ep_update_args &a, uint32_t r, uint64_t 
 	}
 	struct ep_mlx5_post p = ep_remote_open(a.g, r, control);
 
-	p.timeout_ns = ep_update_left(start);
+	p.timeout_ns = ep_update_left(a, start);
 
 	struct ep_mlx5_signal signal = ep_remote_signal(
 		a.g, p, r, control, a.g.progress_off + 8 * (uint64_t)a.g.rank, word);

@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * High throughput: ncclEpDispatch. The first send_warps warps of each block send, the others
- * receive; all blocks do the same. A row is loaded once where it is, crosses the fabric once for each
- * rank that it goes to, and, unless it goes straight into a window, is loaded once more where it
- * lands and stored once for each of its places.
+ * High throughput: ncclEpDispatch. Every warp sends and receives. A row is loaded once where it is,
+ * crosses the fabric once for each rank that it goes to, and, unless it goes straight into a window,
+ * is loaded once more where it lands and stored once for each of its places.
  *
- * All warps take chunks in ascending order. A sender waits only for the credit of an earlier chunk, a
- * receiver only for senders of the same chunk, and neither waits before it has said what others may
- * be waiting for. So the ring may have any number of chunks, one included.
+ * An SM's stores are what it has least of, so all its shared memory is kept busy: a warp that has
+ * nothing more to send receives, and loads run ahead of stores over the limits of units.
  */
 #include "device/ht/dispatch_recv.h"
 #include "device/ht/dispatch_send.h"
@@ -16,15 +14,167 @@
 
 #include "device/kernels.h"
 
-/* What warps do when they have moved their rows, while others may still move theirs. */
-EP_DEV void ep_ht_dispatch_rest(const struct ep_ht_dispatch_args &a, const struct ep_ht_pipe *p,
-				bool sends)
+EP_DEV uint32_t ep_ht_unit_ready(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
+				 const struct ep_ht_unit &u, bool wait)
 {
-	if (a.c.layout == EP_HT_EXPERT_MAJOR && sends) {
-		ep_ht_zero(a, p);
+	return u.sends ? ep_ht_send_ready(a, op, u, wait) : ep_ht_recv_ready(a.c, op, u, wait);
+}
+
+/* Loads as far as there is room and units are ready. False: a wait has failed. */
+EP_DEV bool ep_ht_dispatch_load(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
+				struct ep_ht_pipe *p, struct ep_ht_work *w,
+				struct ep_ht_unsaid *unsaid)
+{
+	while (ep_ht_pipe_room(p, 0)) {
+		if (!w->open && !ep_ht_work_next(a, w)) {
+			return true;
+		}
+		if (!w->ready) {
+			uint32_t state = ep_ht_unit_ready(a, op, w->unit, false);
+
+			if (state == EP_HT_LATE && !p->held) {
+				ep_ht_send_say(a, op, p, unsaid);
+				state = ep_ht_unit_ready(a, op, w->unit, true);
+			}
+			if (state != EP_HT_READY) {
+				return state == EP_HT_LATE;
+			}
+			w->ready = true;
+		}
+		ep_ht_work_load(a, p, w);
 	}
-	if (a.c.layout == EP_HT_FLAT && a.topk_weights) {
-		ep_ht_entries_fill(a);
+	return true;
+}
+
+/* What is in a slot of the stage, as it was noted. */
+struct ep_ht_item {
+	bool sends, last;
+	uint32_t chunk, part, source, i;
+	uint32_t slot;       /* received */
+	struct ep_ht_list l; /* loads on their way */
+};
+
+EP_DEV struct ep_ht_item ep_ht_item_make(const struct ep_ht_dispatch_args &a,
+					 const struct ep_ht_work &w, uint32_t at)
+{
+	uint32_t what = ep_shfl_u32(EP_FULL_MASK, w.note_what, at);
+	struct ep_ht_item i;
+
+	i.sends = what & EP_HT_NOTE_SENDS;
+	i.last = what & EP_HT_NOTE_LAST;
+	i.source = what & ((1u << EP_HT_NOTE_ROW_SHIFT) - 1);
+	i.i = what >> EP_HT_NOTE_ROW_SHIFT & (EP_HT_CHUNK - 1);
+	i.part = what >> EP_HT_NOTE_PART_SHIFT;
+	i.chunk = ep_shfl_u32(EP_FULL_MASK, w.note_chunk, at);
+	i.slot = ep_shfl_u32(EP_FULL_MASK, w.note_slot, at);
+	i.l = i.sends ? ep_ht_send_list(a.c, i.chunk * ep_ht_send_chunk(a) + i.i)
+		      : ep_ht_recv_list(a.c, i.slot);
+	return i;
+}
+
+/* The weights of a unit's rows, when its first row is stored. */
+EP_DEV void ep_ht_dispatch_weights(const struct ep_ht_dispatch_args &a, const struct ep_ht_item &i)
+{
+	const struct ep_ht_common &c = a.c;
+
+	if (i.sends) {
+		uint32_t token = i.chunk * ep_ht_send_chunk(a);
+
+		ep_ht_send_weights(a, token, ep_min_u32(token + ep_ht_send_chunk(a), c.num_tokens));
+	} else {
+		ep_ht_recv_weights(a, i.source, i.slot,
+				   ep_ht_rows(c, c.h.recv_start, i.source, i.chunk), ep_lane(),
+				   EP_WARP_SIZE);
+	}
+}
+
+/* Stores the oldest item that is held. False: it does not come. */
+EP_DEV bool ep_ht_dispatch_store(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
+				 struct ep_ht_pipe *p, const struct ep_ht_item &i,
+				 struct ep_ht_unsaid *unsaid)
+{
+	const struct ep_ht_common &c = a.c;
+	struct ep_ht_target t = {};
+	const unsigned char *from;
+	uint32_t row = 0;
+
+	if (i.sends) {
+		t = ep_ht_target_make(c, i.l);
+		row = ep_ht_target_row(a, i.l, t, i.chunk);
+	}
+	from = ep_ht_pipe_wait(c.g, op, p, c.g.rank);
+	if (!from) {
+		return false;
+	}
+	if (i.sends) {
+		ep_ht_send_store(a, i.l, t, row, i.chunk, i.part, from);
+	} else {
+		ep_ht_recv_store(a, i.l, i.slot, i.part, from);
+	}
+	ep_ht_pipe_release(p);
+	if (!i.sends && i.last) {
+		ep_ht_recv_credit(c, op, i.source, i.chunk, i.part);
+	}
+	if (i.i == 0 && i.part == 0 && a.topk_weights) {
+		ep_ht_dispatch_weights(a, i);
+	}
+	if (p->groups - unsaid->group >= EP_HT_SAY_AFTER) {
+		ep_ht_send_say(a, op, p, unsaid);
+	}
+	if (i.sends && i.last && !a.is_direct) {
+		ep_ht_send_say(a, op, p, unsaid);
+		*unsaid = { i.chunk, i.part, p->groups };
+	}
+	return true;
+}
+
+/* All of the warp's units; the first loads may be on their way. False: a wait has failed. */
+EP_DEV bool ep_ht_dispatch_move(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
+				struct ep_ht_pipe *p, struct ep_ht_work *w)
+{
+	struct ep_ht_unsaid unsaid = { EP_HT_NONE, 0, 0 };
+	struct ep_ht_item now, next;
+	bool ahead = false; /* `next` is the oldest item */
+
+	for (;;) {
+		if (!ep_ht_dispatch_load(a, op, p, w, &unsaid)) {
+			return false;
+		}
+		if (!p->held) {
+			break;
+		}
+		now = ahead ? next : ep_ht_item_make(a, *w, p->out);
+		ahead = p->held > 1;
+		if (ahead) {
+			next = ep_ht_item_make(a, *w, ep_ht_pipe_after(p, p->out));
+		}
+		if (!ep_ht_dispatch_store(a, op, p, now, &unsaid)) {
+			return false;
+		}
+	}
+	ep_ht_send_say(a, op, p, &unsaid);
+	if (a.is_direct) {
+		ep_ht_pipe_stored(p, p->groups);
+	}
+	return true;
+}
+
+/* For the statistics: what has travelled. One warp. */
+EP_DEV void ep_ht_dispatch_count(const struct ep_ht_dispatch_args &a)
+{
+	const struct ep_ht_common &c = a.c;
+	uint64_t bytes = a.token_bytes + a.scale_bytes;
+
+	for (uint32_t r = ep_lane(); r < c.g.nranks; r += EP_WARP_SIZE) {
+		struct ep_peer_stats *s = &c.g.stats[r];
+		uint32_t tx = ep_ht_first(c, c.h.send_start, r, ep_ht_table_chunks(c));
+		uint32_t rx = c.h.recv_base[r + 1] - c.h.recv_base[r];
+
+		s->tx_rows += tx;
+		s->tx_bytes += tx * bytes;
+		s->rx_rows += rx;
+		s->rx_bytes += rx * bytes;
+		s->ops++;
 	}
 }
 
@@ -32,22 +182,24 @@ EP_KERNEL_ALONE(ep_ht_dispatch_kernel, ep_ht_dispatch_args, EP_HT_MAX_THREADS)
 {
 	struct ep_ht_entry entry = ep_ht_enter(a.c, false);
 	struct ep_ht_pipe pipe = ep_ht_pipe_make(a.stage_parts, a.part_bytes);
-	struct ep_ht_item next = ep_ht_item_first(a);
-	bool sends = ep_warp() < a.send_warps, ok;
+	struct ep_ht_work work = ep_ht_work_make(a);
+	bool ok;
 
 	ep_bulk_fence_global();
-	if (sends && !entry.fault) { /* the tokens are this rank's own */
-		ep_ht_send_load(a, &pipe, &next);
+	if (!entry.fault) {
+		ep_ht_work_load_early(a, &pipe, &work);
+		ep_ht_work_find(a, &work);
 	}
-	ok = ep_ht_begin(a.c, &entry);
-	if (ok) {
-		ok = sends         ? ep_ht_send(a, entry.op, &pipe, next)
-		     : a.is_direct ? true
-				   : ep_ht_receive(a, entry.op, &pipe);
-	}
+	ok = ep_ht_begin(a.c, &entry) && ep_ht_dispatch_move(a, entry.op, &pipe, &work);
 	ep_ht_pipe_end(a.c.g, entry.op, &pipe);
-	if (ok) {
-		ep_ht_dispatch_rest(a, &pipe, sends);
+	if (ok && a.c.layout == EP_HT_EXPERT_MAJOR) {
+		ep_ht_zero(a, &pipe);
+	}
+	if (ok && a.c.layout == EP_HT_FLAT && a.topk_weights) {
+		ep_ht_entries_fill(a);
+	}
+	if (ok && ep_block() == 0 && ep_warp() == 0) {
+		ep_ht_dispatch_count(a);
 	}
 	if (a.is_direct) {
 		ep_ht_done_send(a.c, entry.op);

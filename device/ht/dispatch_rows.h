@@ -6,15 +6,6 @@
 #include "device/ht/pipe.h"
 #include "device/ht/units.h"
 
-#ifndef EP_HT_LAG
-#define EP_HT_LAG(slots) ((slots) > 2 ? 1 : 0)
-#endif
-/* Slots that are left to stores, so that a warp need not wait for those that it has just issued. */
-EP_DEV uint32_t ep_ht_lag(const struct ep_ht_pipe *p)
-{
-	return EP_HT_LAG(p->slots);
-}
-
 /* Which bytes of a token and of its scales a part is. */
 struct ep_ht_piece {
 	uint32_t first; /* of the token */
@@ -61,5 +52,15 @@ EP_DEV void ep_ht_entry_out(const struct ep_ht_dispatch_args &a, uint32_t slot, 
 		a.out_weights[at] = local == EP_HT_NONE ? 0.0f : weight;
 	}
 }
+
+/*
+ * What an item's stores need of the tables, one entry for each lane. It is loaded one item ahead:
+ * each of these is a trip to L2 or further.
+ */
+struct ep_ht_list {
+	uint32_t sel; /* own token: k-th of its list; row that has come, expert-major: k-th place */
+	uint32_t row;
+	uint32_t place;
+};
 
 #endif

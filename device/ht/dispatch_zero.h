@@ -38,13 +38,13 @@ EP_DEV uint32_t ep_ht_zero_rows(const struct ep_ht_dispatch_args &a, const unsig
 }
 
 /*
- * Rows of zones that do not come, and those behind the last zone. They are dealt to the sending
- * warps, whose stages are free by then, in turn.
+ * Rows of zones that do not come, and those behind the last zone. They are dealt to the warps, whose
+ * stages are free by then, in turn.
  */
 EP_DEV void ep_ht_zero(const struct ep_ht_dispatch_args &a, const struct ep_ht_pipe *p)
 {
 	const struct ep_ht_common &c = a.c;
-	uint32_t workers = ep_nblocks() * a.send_warps;
+	uint32_t workers = ep_nblocks() * ep_nwarps();
 	uint32_t turn = ep_block() + ep_nblocks() * ep_warp(), places = c.h.head->places;
 	struct ep_vec16 none = { 0, 0, 0, 0 };
 

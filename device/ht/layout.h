@@ -213,7 +213,7 @@ struct ep_ht_route_args {
  */
 #define EP_HT_ROUTE_IDS 2048u
 #define EP_HT_ROUTE_BITS 8192u
-#define EP_HT_ROUTE_TABLE 4096u
+#define EP_HT_ROUTE_TABLE 2048u
 
 EP_HOST_DEV uint32_t ep_ht_route_bits(uint32_t columns)
 {
@@ -227,7 +227,7 @@ EP_HOST_DEV uint64_t ep_ht_route_shared(uint32_t ranks, uint32_t experts)
 	uint32_t tables = columns <= EP_HT_ROUTE_TABLE ? 2 * columns : 0;
 
 	return 4 *
-	       ((uint64_t)3 * EP_HT_ROUTE_IDS + ep_ht_route_bits(columns) + tables + 4 * ranks + 2);
+	       ((uint64_t)5 * EP_HT_ROUTE_IDS + ep_ht_route_bits(columns) + tables + 4 * ranks + 2);
 }
 
 /* Bytes of scratch: words {count, epoch} [EP_HT_ROUTE_BLOCKS][ep_ht_counts()], and large tables. */
@@ -260,10 +260,11 @@ struct ep_ht_dispatch_args {
 	uint32_t fill_rows;
 	uint32_t parts;
 	uint32_t part_bytes;  /* of token and scales together; the last part may be shorter */
-	uint32_t send_warps;  /* of a block; the others receive */
 	uint32_t stage_parts; /* of a warp's stage in shared memory */
 	uint32_t is_direct;   /* flat: rows go straight into `direct`; the ring is not used */
 	uint32_t zero_to; /* expert-major: rows from the last zone's end to here are zeros, too */
+	uint32_t lag; /* a warp sends its chunk c + lag before it receives chunk c; < ring_chunks */
+	struct ep_div by_parts;
 	unsigned char *direct[EP_HT_DIRECT_RANKS];        /* out_tokens of each rank */
 	unsigned char *direct_scales[EP_HT_DIRECT_RANKS]; /* out_scales */
 };

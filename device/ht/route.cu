@@ -48,6 +48,15 @@ EP_DEV void ep_ht_route_count(const struct ep_ht_route_args &a, const struct ep_
 	}
 }
 
+/* The span's selections in order. A barrier is held, one follows. */
+EP_DEV void ep_ht_route_sort(const struct ep_ht_route_args &a, const struct ep_ht_route &t,
+			     uint32_t w0)
+{
+	ep_ht_span_sort(a, t, w0);
+	ep_block_sync();
+	ep_ht_span_runs(a, t, w0);
+}
+
 /* Places the block's tokens. Barriers are held. */
 EP_DEV void ep_ht_route_place(const struct ep_ht_route_args &a, const struct ep_op &op,
 			      const struct ep_ht_route &t)
@@ -60,7 +69,7 @@ EP_DEV void ep_ht_route_place(const struct ep_ht_route_args &a, const struct ep_
 
 		if (!whole) {
 			ep_ht_span_take(a, op, t, w0);
-			ep_ht_span_sort(a, t, w0);
+			ep_ht_route_sort(a, t, w0);
 			ep_block_sync();
 		}
 		ep_ht_span_starts(a.c, t, w0);
@@ -92,6 +101,9 @@ EP_DEV bool ep_ht_route_exchange(const struct ep_ht_route_args &a, const struct 
 	bool ok = ep_ht_blocks_sum(c, op, t);
 	uint32_t over;
 
+	if (ep_ht_route_whole(t)) { /* while the sums are on their way */
+		ep_ht_route_sort(a, t, t.begin);
+	}
 	if (ep_warp() == ep_nwarps() - 1) { /* others may have more counts to await */
 		ok = ep_ht_forms_wait(c, op) && ok;
 	}
@@ -142,9 +154,6 @@ EP_KERNEL(ep_ht_route_kernel, ep_ht_route_args, EP_HT_MAX_THREADS)
 	ep_ht_span_mark(a, op, t, t.begin, ahead);
 	ep_block_sync();
 	ep_ht_route_count(a, op, t);
-	if (ep_ht_route_whole(t)) {
-		ep_ht_span_sort(a, t, t.begin);
-	}
 	if (ep_step_begin(c.g, c.launch, found, op) == EP_BANK_ABORTED) {
 		return;
 	}
@@ -157,7 +166,16 @@ EP_KERNEL(ep_ht_route_kernel, ep_ht_route_args, EP_HT_MAX_THREADS)
 	ep_ht_rest_starts(c, t);
 	ep_ht_tables_announce(c, op);
 	cut = keeper && t.all[t.experts + c.g.rank] > c.limit;
-	if (ep_ht_tables_take(c, op, t, cut, &failed) && keeper) {
-		ep_ht_results_leave(a, t, cut);
+	if (keeper && !cut) {
+		ep_ht_results_leave(a, t, false);
+	}
+	if (!ep_ht_tables_take(c, op, t, cut, &failed)) {
+		return;
+	}
+	if (cut) {
+		ep_ht_results_leave(a, t, true);
+	}
+	if (keeper && ep_tid() == 0) {
+		ep_ht_head_leave(a, t);
 	}
 }

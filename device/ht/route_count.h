@@ -14,6 +14,15 @@
 #define EP_HT_ROUTE_SPAN 256u /* tokens at most */
 #define EP_HT_ROUTE_AHEAD 4   /* ids that a thread loads ahead */
 
+/*
+ * Where a selection belongs in its row's list, which begins with selection `first` of the token and has
+ * `count` entries. The selection's own is entry `index`; none if it names an expert again.
+ */
+#define EP_HT_RUN(first, index, count) ((first) | (index) << 8 | (count) << 16)
+#define EP_HT_RUN_FIRST(r) ((r)&0xffu)
+#define EP_HT_RUN_INDEX(r) ((r) >> 8 & 0xffu)
+#define EP_HT_RUN_COUNT(r) ((r) >> 16)
+
 /* What a block knows. Tables are in shared memory, two of them in scratch if they are large. */
 struct ep_ht_route {
 	uint32_t experts; /* E */
@@ -21,13 +30,15 @@ struct ep_ht_route {
 	uint32_t counts;  /* of a block or a rank: of each column, and its tokens */
 	uint32_t begin;   /* the block's tokens */
 	uint32_t end;
-	uint32_t span;       /* tokens that are marked at a time */
-	uint32_t words;      /* of each column's bits */
-	uint32_t window;     /* experts that are marked at a time */
-	uint32_t *id;        /* [span][K] expert, or NONE */
-	uint32_t *sel;       /* [span][K] the same in order, as send_sel */
-	uint32_t *entry;     /* [span][K] in that order: what the row's destination is told of it */
-	uint32_t *bits;      /* [window][words] */
+	uint32_t span;   /* tokens that are marked at a time */
+	uint32_t words;  /* of each column's bits */
+	uint32_t window; /* experts that are marked at a time */
+	uint32_t *id;    /* [span][K] expert, or NONE */
+	uint32_t *sel;   /* [span][K] the same in order, as send_sel */
+	uint32_t *run;   /* [span][K] in that order: EP_HT_RUN */
+	uint32_t *row;   /* [span][K] in that order */
+	uint32_t *entry; /* [span][K] what a row's destination is told, from the row's first on */
+	uint32_t *bits;  /* [window][words] */
 	uint32_t *rank_bits; /* [R][words], behind those */
 	uint32_t *first; /* [columns] rank: rows of earlier blocks and spans; expert: next place */
 	uint32_t *all;   /* [columns] of the block at first, then of all ranks */
@@ -68,7 +79,9 @@ EP_DEV struct ep_ht_route ep_ht_route_make(const struct ep_ht_common &c)
 	t.window = ep_min_u32(t.experts, EP_HT_ROUTE_BITS / t.words - nranks);
 	t.id = p;
 	t.sel = t.id + EP_HT_ROUTE_IDS;
-	t.entry = t.sel + EP_HT_ROUTE_IDS;
+	t.run = t.sel + EP_HT_ROUTE_IDS;
+	t.row = t.run + EP_HT_ROUTE_IDS;
+	t.entry = t.row + EP_HT_ROUTE_IDS;
 	t.bits = t.entry + EP_HT_ROUTE_IDS;
 	t.rank_bits = t.bits + t.window * t.words;
 	t.base = t.bits + ep_ht_route_bits(t.columns);
@@ -227,27 +240,26 @@ EP_DEV void ep_ht_window_take(const struct ep_ht_route_args &a, const struct ep_
 	ep_block_sync();
 }
 
-/* Set bits of a column in the span, and those before bit `local`. */
-EP_DEV uint32_t ep_ht_bits_count(const struct ep_ht_route &t, const uint32_t *bits)
+/* Set bits of words [0, n). Few words at once: their loads do not wait for one another. */
+EP_DEV uint32_t ep_ht_bits_count(const uint32_t *bits, uint32_t n)
 {
-	uint32_t n = 0;
+	uint32_t sum = 0;
 
 	EP_UNROLL(1)
-	for (uint32_t w = 0; w < t.words; w++) {
-		n += ep_popc(bits[w]);
+	for (uint32_t w0 = 0; w0 < n; w0 += 4) {
+#pragma unroll
+		for (uint32_t j = 0; j < 4; j++) {
+			sum += w0 + j < n ? ep_popc(bits[w0 + j]) : 0;
+		}
 	}
-	return n;
+	return sum;
 }
 
+/* Set bits before bit `local`. */
 EP_DEV uint32_t ep_ht_bits_before(const uint32_t *bits, uint32_t local)
 {
-	uint32_t n = ep_popc(bits[local / 32] & ((1u << (local & 31)) - 1));
-
-	EP_UNROLL(1)
-	for (uint32_t w = 0; w < local / 32; w++) {
-		n += ep_popc(bits[w]);
-	}
-	return n;
+	return ep_popc(bits[local / 32] & ((1u << (local & 31)) - 1)) +
+	       ep_ht_bits_count(bits, local / 32);
 }
 
 /*
@@ -265,7 +277,7 @@ EP_DEV void ep_ht_columns_add(const struct ep_ht_route &t, const struct ep_op &o
 		uint32_t column = expert ? e0 + i : t.experts + (i - experts);
 		const uint32_t *bits = expert ? t.bits + i * t.words
 					      : t.rank_bits + (i - experts) * t.words;
-		uint32_t sum = sums[column] + ep_ht_bits_count(t, bits);
+		uint32_t sum = sums[column] + ep_ht_bits_count(bits, t.words);
 
 		sums[column] = sum;
 		if (words) {

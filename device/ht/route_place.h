@@ -46,12 +46,28 @@ EP_DEV void ep_ht_span_sort(const struct ep_ht_route_args &a, const struct ep_ht
 	}
 }
 
-/* Row of the span's token at rank d, or NONE. */
-EP_DEV uint32_t ep_ht_span_row(const struct ep_ht_route &t, uint32_t local, uint32_t d)
+/* What follows from the order: the row's list, of which each selection is a part. */
+EP_DEV void ep_ht_span_runs(const struct ep_ht_route_args &a, const struct ep_ht_route &t,
+			    uint32_t w0)
 {
-	uint32_t row = t.first[t.experts + d] + ep_ht_bits_before(t.rank_bits + d * t.words, local);
+	uint32_t topk = a.c.topk, ids = ep_ht_span_tokens(t, w0) * topk;
 
-	return row < t.kept[d] ? row : EP_HT_NONE;
+	for (uint32_t i = ep_tid(); i < ids; i += ep_nthreads()) {
+		uint32_t token = ep_div(i, a.by_topk) * topk, sel = t.sel[i];
+		uint32_t expert = EP_HT_SEL_EXPERT(sel), first = 0, index = 0, count = 0;
+		uint32_t begin = ep_div(expert, a.c.by_local) * a.c.nlocal;
+
+		for (uint32_t q = 0; q < topk && sel != EP_HT_NONE; q++) {
+			uint32_t other = t.sel[token + q], e = EP_HT_SEL_EXPERT(other);
+			bool counts = other != EP_HT_NONE && e >= begin && e - begin < a.c.nlocal &&
+				      !(other & EP_HT_SEL_AGAIN);
+
+			first += other != EP_HT_NONE && e < begin;
+			index += counts && e < expert;
+			count += counts;
+		}
+		t.run[i] = EP_HT_RUN(first, index, count);
+	}
 }
 
 /*
@@ -64,7 +80,7 @@ EP_DEV void ep_ht_sel_place(const struct ep_ht_route_args &a, const struct ep_ht
 	const struct ep_ht_common &c = a.c;
 	bool expert_major = c.layout == EP_HT_EXPERT_MAJOR;
 	uint32_t local = ep_div(i, a.by_topk), sel = t.sel[i], expert = EP_HT_SEL_EXPERT(sel);
-	uint32_t row = EP_HT_NONE, place = EP_HT_NONE;
+	uint32_t row = EP_HT_NONE, place = EP_HT_NONE, entry = 0;
 	size_t out = (size_t)w0 * c.topk + i;
 
 	if (sel == EP_HT_NONE ? e0 != 0 : expert_major && expert - e0 >= t.window) {
@@ -73,14 +89,21 @@ EP_DEV void ep_ht_sel_place(const struct ep_ht_route_args &a, const struct ep_ht
 	if (sel != EP_HT_NONE) {
 		uint32_t d = ep_div(expert, c.by_local);
 
-		row = ep_ht_span_row(t, local, d);
-		t.entry[i] = expert - d * c.nlocal;
+		row = t.first[t.experts + d] + ep_ht_bits_before(t.rank_bits + d * t.words, local);
+		row = row < t.kept[d] ? row : EP_HT_NONE;
+		entry = expert - d * c.nlocal;
 	}
 	if (expert_major && row != EP_HT_NONE) {
 		place = t.first[expert] +
 			ep_ht_bits_before(t.bits + (expert - e0) * t.words, local);
 		place = place < c.limit ? place : EP_HT_NONE;
-		t.entry[i] = place == EP_HT_NONE ? EP_HT_DROPPED : place;
+		entry = place == EP_HT_NONE ? EP_HT_DROPPED : place;
+	}
+	t.row[i] = row;
+	if (sel != EP_HT_NONE && !(sel & EP_HT_SEL_AGAIN)) {
+		uint32_t run = t.run[i];
+
+		t.entry[local * c.topk + EP_HT_RUN_FIRST(run) + EP_HT_RUN_INDEX(run)] = entry;
 	}
 	c.h.send_sel[out] = sel;
 	c.h.send_row[out] = row;
@@ -89,39 +112,13 @@ EP_DEV void ep_ht_sel_place(const struct ep_ht_route_args &a, const struct ep_ht
 	}
 }
 
-/*
- * Four words, from entry `first` on, of what is told of a row: the entries of the selections from `at` on
- * that name an expert below `end_expert`, each once.
- */
-EP_DEV struct ep_vec16 ep_ht_row_entries(const struct ep_ht_route &t, uint32_t at, uint32_t end,
-					 uint32_t end_expert, uint32_t first)
-{
-	struct ep_vec16 v = { EP_HT_NONE, EP_HT_NONE, EP_HT_NONE, EP_HT_NONE };
-
-	for (uint32_t j = 0; at < end && j < first + 4; at++) {
-		uint32_t sel = t.sel[at], entry = t.entry[at];
-
-		if (sel == EP_HT_NONE || EP_HT_SEL_EXPERT(sel) >= end_expert) {
-			break;
-		}
-		if (sel & EP_HT_SEL_AGAIN) {
-			continue;
-		}
-		v.x = j == first ? entry : v.x;
-		v.y = j == first + 1 ? entry : v.y;
-		v.z = j == first + 2 ? entry : v.z;
-		v.w = j == first + 3 ? entry : v.w;
-		j++;
-	}
-	return v;
-}
-
+/* Four entries of a list, from `first` on. */
 EP_DEV void ep_ht_entries_store(const struct ep_ht_common &c, uint32_t *list, uint32_t first,
-				struct ep_vec16 v)
+				const uint32_t *words)
 {
-	const uint32_t words[4] = { v.x, v.y, v.z, v.w };
-
 	if (c.width % 4 == 0) {
+		struct ep_vec16 v = { words[0], words[1], words[2], words[3] };
+
 		ep_st16(list + first, v);
 		return;
 	}
@@ -134,8 +131,8 @@ EP_DEV void ep_ht_entries_store(const struct ep_ht_common &c, uint32_t *list, ui
 }
 
 /*
- * Tells the destinations of the span's rows what these are. Item i is 16 bytes of a row, if the row's
- * selections begin at selection i >> shift: neighbours write what lies side by side.
+ * Tells the destinations of the span's rows what these are. Item i is 16 bytes of a list, if one begins with
+ * selection i >> shift: neighbours write what lies side by side.
  */
 EP_DEV void ep_ht_span_push(const struct ep_ht_route_args &a, const struct ep_ht_route &t,
 			    uint32_t w0)
@@ -147,24 +144,22 @@ EP_DEV void ep_ht_span_push(const struct ep_ht_route_args &a, const struct ep_ht
 		shift++;
 	}
 	for (uint32_t i = ep_tid(); i < ids << shift; i += ep_nthreads()) {
-		uint32_t at = i >> shift, first = 4 * (i - (at << shift)), sel = t.sel[at];
-		uint32_t local = ep_div(at, a.by_topk), token = local * c.topk, d, row;
+		uint32_t at = i >> shift, first = 4 * (i - (at << shift)), row = t.row[at];
+		uint32_t run = t.run[at], token = ep_div(at, a.by_topk) * c.topk;
+		uint32_t count = EP_HT_RUN_COUNT(run), v[4];
 
-		if (sel == EP_HT_NONE || first >= c.width) {
+		if (row == EP_HT_NONE || at != token + EP_HT_RUN_FIRST(run) || first >= c.width) {
 			continue;
 		}
-		d = ep_div(EP_HT_SEL_EXPERT(sel), c.by_local);
-		if (at > token && EP_HT_SEL_EXPERT(t.sel[at - 1]) >= d * c.nlocal) {
-			continue; /* not the row's first */
+#pragma unroll
+		for (uint32_t j = 0; j < 4; j++) {
+			v[j] = first + j < count ? t.entry[at + first + j] : EP_HT_NONE;
 		}
-		row = ep_ht_span_row(t, local, d);
-		if (row != EP_HT_NONE) {
-			uint32_t *area = ep_ht_sel_area(c, ep_heap_of(c.g, d), c.g.rank);
 
-			ep_ht_entries_store(c, area + (size_t)row * c.width, first,
-					    ep_ht_row_entries(t, at, token + c.topk,
-							      (d + 1) * c.nlocal, first));
-		}
+		uint32_t d = ep_div(EP_HT_SEL_EXPERT(t.sel[at]), c.by_local);
+		uint32_t *area = ep_ht_sel_area(c, ep_heap_of(c.g, d), c.g.rank);
+
+		ep_ht_entries_store(c, area + (size_t)row * c.width, first, v);
 	}
 }
 

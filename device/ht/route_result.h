@@ -138,7 +138,7 @@ EP_DEV void ep_ht_head_leave(const struct ep_ht_route_args &a, const struct ep_h
 	ep_ht_counter_store(a.total_counter, a.total_bytes, 0, head.total);
 }
 
-/* All of it. One block, behind its tables. */
+/* All but the head. One block. */
 EP_DEV void ep_ht_results_leave(const struct ep_ht_route_args &a, const struct ep_ht_route &t,
 				bool cut)
 {
@@ -150,10 +150,6 @@ EP_DEV void ep_ht_results_leave(const struct ep_ht_route_args &a, const struct e
 		if (r < c.g.nranks) {
 			c.h.send_base[r] = t.base[r];
 		}
-	}
-	ep_block_sync();
-	if (ep_tid() == 0) {
-		ep_ht_head_leave(a, t);
 	}
 }
 

@@ -411,10 +411,13 @@ template <int DTYPE, bool REMOTE> EP_DEV void ep_ll_combine(const struct ep_ll_c
 	}
 	if (ep_block() < c.launch.send_blocks) {
 		ep_ll_combine_send<REMOTE>(a, op, worker, first, all);
+		if (REMOTE && a.source.addr) {
+			ep_remote_read(c.g, op, ep_block(), c.launch.send_blocks);
+		}
 		return;
 	}
 	for (uint32_t i = (ep_block() - c.launch.send_blocks) * ep_nwarps() + ep_warp();
-	     i < c.num_tokens * c.parts; i += (ep_nblocks() - c.launch.send_blocks) * ep_nwarps()) {
+	     i < c.num_tokens * c.parts; i += c.launch.recv_blocks * ep_nwarps()) {
 		uint32_t token = ep_div(i, c.by_parts);
 
 		ep_ll_reduce_item<DTYPE, REMOTE>(a, op, token, i - token * c.parts);

@@ -88,7 +88,13 @@ EP_DEV uint32_t ep_ll_remote_list_make(const struct ep_ll_common &c, struct ep_l
 	return rows;
 }
 
-/* Copies the listed rows to the stage. One block. */
+/* Does the NIC read this row from the caller's tensor? */
+EP_DEV bool ep_ll_remote_in_place(const struct ep_ll_combine_args &a, uint32_t row)
+{
+	return a.source.addr && row != EP_LL_ZERO_ROW;
+}
+
+/* Copies the listed rows to the stage, but those that are read in their place. One block. */
 EP_DEV void ep_ll_remote_stage_rows(const struct ep_ll_combine_args &a,
 				    const struct ep_ll_remote_list &l, uint32_t rows,
 				    unsigned char *out)
@@ -99,6 +105,9 @@ EP_DEV void ep_ll_remote_stage_rows(const struct ep_ll_combine_args &a,
 	for (uint32_t i = ep_warp(); i < rows * parts; i += ep_nwarps()) {
 		uint32_t n = i / parts, first, end;
 
+		if (ep_ll_remote_in_place(a, l.row[n])) {
+			continue;
+		}
 		ep_ll_part(c.row_quads, part_quads, i - n * parts, &first, &end);
 		ep_ll_return_bytes(a, l.row[n], out + (size_t)n * ep_ll_row_stride(c.row_quads, 0),
 				   first, end);
@@ -119,13 +128,18 @@ EP_DEV void ep_ll_remote_post_rows(const struct ep_ll_combine_args &a, const str
 	}
 	struct ep_mlx5_post p = ep_remote_open(c.g, d, ch);
 
+	struct ep_mlx5_mem from =
+		ep_mlx5_local(&p, EP_MLX5_REGION_HEAP,
+			      ep_stage_off(c.g, ch, side) +
+				      (uint64_t)ep_lane() * ep_ll_row_stride(c.row_quads, 0));
+
+	if (mine && ep_ll_remote_in_place(a, l.row[ep_lane()])) {
+		from = ep_mlx5_source(&p, a.source, (uint64_t)l.row[ep_lane()] * a.token_bytes);
+	}
 	p.timeout_ns = ep_remote_left(c.g, op, true);
 	if (!ep_mlx5_put_signal(
 		    &p, mine, ep_mlx5_remote(&p, EP_MLX5_REGION_HEAP, ep_ll_remote_row(c, op, at)),
-		    ep_mlx5_local(&p, EP_MLX5_REGION_HEAP,
-				  ep_stage_off(c.g, ch, side) +
-					  (uint64_t)ep_lane() * ep_ll_row_stride(c.row_quads, 0)),
-		    a.token_bytes,
+		    from, a.token_bytes,
 		    ep_remote_signal(c.g, p, d, ch, ep_remote_signal_off(c.g, ch),
 				     ep_remote_signal_word(op, slots)))) {
 		ep_remote_failed(c.g, op, p, d, EP_WAIT_RDMA_SLOT);

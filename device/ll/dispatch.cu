@@ -143,6 +143,12 @@ EP_DEV void ep_ll_send_headers(const struct ep_ll_dispatch_args &a, const struct
 	}
 }
 
+/* Blocks that count and send no rows. With few blocks, block 0 counts and then sends with the others. */
+EP_DEV uint32_t ep_ll_counters(const struct ep_ll_common &c)
+{
+	return c.launch.send_blocks >= 4 ? 1 : 0;
+}
+
 /*
  * The first span is marked, and counted in block 0; the other blocks' bases are clear. Headers go
  * ahead of the rows, which would hold them up.
@@ -153,8 +159,7 @@ EP_DEV void ep_ll_dispatch_send(const struct ep_ll_dispatch_args &a,
 				const struct ep_ll_send_tables &t, uint32_t *repeats)
 {
 	const struct ep_ll_common &c = a.c;
-	/* with few blocks, block 0 counts first and then sends with the others */
-	uint32_t counters = c.launch.send_blocks >= 4 ? 1 : 0;
+	uint32_t counters = ep_ll_counters(c);
 	uint32_t worker = (ep_block() - counters) * ep_nwarps() + ep_warp();
 	uint32_t workers = (c.launch.send_blocks - counters) * ep_nwarps();
 	struct ep_ll_send_direct to = { direct, 0 };
@@ -252,7 +257,7 @@ EP_DEV void ep_ll_dispatch(const struct ep_ll_dispatch_args &a, const struct ep_
 	}
 	if (!sends) {
 		ep_ll_dispatch_recv<FP8, REMOTE, DIRECT>(a, op, ep_block() - c.launch.send_blocks,
-							 ep_nblocks() - c.launch.send_blocks);
+							 c.launch.recv_blocks);
 		return;
 	}
 	if (bank_state == EP_BANK_HELD) {
@@ -261,6 +266,10 @@ EP_DEV void ep_ll_dispatch(const struct ep_ll_dispatch_args &a, const struct ep_
 		ep_ll_span_take(c, op.step, t, 0, n, counts, &repeats);
 	}
 	ep_ll_dispatch_send<FP8, REMOTE, DIRECT>(a, direct, op, t, &repeats);
+	if (REMOTE && !FP8 && a.source.addr) {
+		ep_remote_read(c.g, op, ep_block() - ep_ll_counters(c),
+			       c.launch.send_blocks - ep_ll_counters(c));
+	}
 }
 
 EP_KERNEL(ep_ll_dispatch_kernel, ep_ll_dispatch_args, EP_GROUP_MAX_THREADS)

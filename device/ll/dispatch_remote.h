@@ -10,6 +10,7 @@
 struct ep_ll_remote_batch {
 	uint32_t channel;
 	uint32_t side;
+	uint32_t token; /* of the first */
 	uint32_t first;
 	uint32_t n;     /* at most EP_LL_STAGE_ROWS */
 	uint32_t done;  /* tokens of the channel up to the end of the batch */
@@ -132,6 +133,7 @@ EP_DEV bool ep_ll_remote_goes(const struct ep_ll_common &c, const struct ep_ll_s
 	return ep_any(EP_FULL_MASK, goes);
 }
 
+/* Headers of the batch, and its rows unless the NIC reads them from the caller's tensor. One block. */
 template <bool FP8>
 EP_DEV void ep_ll_remote_stage_batch(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
 				     const struct ep_ll_send_tables &t,
@@ -139,8 +141,12 @@ EP_DEV void ep_ll_remote_stage_batch(const struct ep_ll_dispatch_args &a, const 
 				     uint32_t repeats)
 {
 	const struct ep_ll_common &c = a.c;
-	uint32_t part_quads;
-	uint32_t parts = ep_ll_stage_parts(c, b.n, FP8 ? EP_LL_TILE_QUADS : 1, &part_quads);
+	bool copied = FP8 || !a.source.addr;
+	uint32_t part_quads = 0, parts = 1;
+
+	if (copied) {
+		parts = ep_ll_stage_parts(c, b.n, FP8 ? EP_LL_TILE_QUADS : 1, &part_quads);
+	}
 
 	for (uint32_t i = ep_warp(); i < b.n * parts; i += ep_nwarps()) {
 		uint32_t n = i / parts, part = i - n * parts, first, end;
@@ -153,12 +159,16 @@ EP_DEV void ep_ll_remote_stage_batch(const struct ep_ll_dispatch_args &a, const 
 		if (part == 0) {
 			ep_ll_remote_stage_headers(a, op, t, b, w0, b.first + n, repeats);
 		}
+		if (!copied) {
+			continue;
+		}
 		ep_ll_part(c.row_quads, part_quads, part, &first, &end);
 		ep_ll_remote_stage_part<FP8>(a, t, w0 + b.first + n, row, first, end);
 	}
 }
 
 /* The batch's headers, rows and signal to own peer d. One warp. */
+template <bool FP8>
 EP_DEV void ep_ll_remote_post_tokens(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
 				     const struct ep_ll_send_tables &t,
 				     const struct ep_ll_remote_batch &b, uint32_t d)
@@ -178,6 +188,13 @@ EP_DEV void ep_ll_remote_post_tokens(const struct ep_ll_dispatch_args &a, const 
 			   (uint64_t)(c.g.rank * c.max_tokens + ep_ll_remote_first_slot(t, b, d)) *
 				   a.header_bytes;
 
+	struct ep_mlx5_mem from =
+		ep_mlx5_local(&p, EP_MLX5_REGION_HEAP, b.stage + (uint64_t)ep_lane() * stride);
+
+	if (!FP8 && a.source.addr) { /* there is nothing behind the last row: it is not padded */
+		from = ep_mlx5_source(&p, a.source,
+				      (uint64_t)(b.token + ep_lane()) * a.token_bytes);
+	}
 	p.timeout_ns = ep_remote_left(c.g, op, true);
 	if (!ep_mlx5_put(&p, ep_lane() == 0, ep_mlx5_remote(&p, EP_MLX5_REGION_SIGNAL, headers),
 			 ep_mlx5_local(&p, EP_MLX5_REGION_HEAP,
@@ -187,9 +204,8 @@ EP_DEV void ep_ll_remote_post_tokens(const struct ep_ll_dispatch_args &a, const 
 			 rows * a.header_bytes, true) ||
 	    !ep_mlx5_put_signal(
 		    &p, slot != EP_LL_NO_ROW,
-		    ep_mlx5_remote(&p, EP_MLX5_REGION_HEAP, ep_ll_remote_row(c, op, at)),
-		    ep_mlx5_local(&p, EP_MLX5_REGION_HEAP, b.stage + (uint64_t)ep_lane() * stride),
-		    stride,
+		    ep_mlx5_remote(&p, EP_MLX5_REGION_HEAP, ep_ll_remote_row(c, op, at)), from,
+		    !FP8 && a.source.addr ? a.token_bytes : stride,
 		    ep_remote_signal(c.g, p, d, b.channel, ep_remote_signal_off(c.g, b.channel),
 				     ep_remote_signal_word(op, b.done)))) {
 		ep_remote_failed(c.g, op, p, d, EP_WAIT_RDMA_SLOT);
@@ -218,6 +234,7 @@ EP_DEV void ep_ll_remote_send_span(const struct ep_ll_dispatch_args &a, const st
 
 			b.channel = ch;
 			b.side = *side;
+			b.token = at;
 			b.first = at - w0;
 			b.n = ep_min_u32(end - at, EP_LL_STAGE_ROWS);
 			b.done = at + b.n - c0;
@@ -230,7 +247,7 @@ EP_DEV void ep_ll_remote_send_span(const struct ep_ll_dispatch_args &a, const st
 			ep_block_sync();
 			for (uint32_t d = ep_remote_peer(c.g, ep_warp()); d < c.g.nranks;
 			     d = ep_remote_peer(c.g, d + ep_nwarps())) {
-				ep_ll_remote_post_tokens(a, op, t, b, d);
+				ep_ll_remote_post_tokens<FP8>(a, op, t, b, d);
 			}
 		}
 	}

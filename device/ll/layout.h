@@ -40,7 +40,9 @@
  * there.
  *
  * Remote peers. A channel's block stages up to EP_LL_STAGE_ROWS rows, each once, and then its
- * warps post them, each warp to its own peers: the headers, the rows, and a signal. Words that
+ * warps post them, each warp to its own peers: the headers, the rows, and a signal. Rows that go as
+ * they are, out of a tensor that the NICs can read, are posted from there and not staged; then the
+ * operation lasts until the NICs have read them. Words that
  * carry their epoch (counts, headers) may arrive in any order; rows count as arrived when the
  * signal says so, which the queue lets arrive last. The entry of a channel is a token of the
  * source in dispatch, and a slot of the source at the returning rank in combine. Channel c has the
@@ -50,6 +52,7 @@
 #define EP_DEVICE_LL_LAYOUT_H
 
 #include "device/group/layout.h"
+#include "device/mlx5/layout.h"
 
 #define EP_LL_MAX_TOPK 32
 #define EP_LL_MAX_TOKENS 65535        /* 16 bits in row origins and headers */
@@ -182,6 +185,7 @@ struct ep_ll_dispatch_args {
 	uint32_t header_bytes;    /* stride of a header: whole packets */
 	struct ep_div by_packets; /* of a header */
 	uint32_t kind; /* what all ranks must agree on besides the size of a row: ep_ll_kind */
+	struct ep_mlx5_source source; /* `tokens`, where NICs read rows from it */
 };
 
 /*
@@ -208,6 +212,7 @@ struct ep_ll_combine_args {
 	const float *topk_weights; /* [T][K], expert-major */
 	uint32_t token_bytes;      /* one row of `tokens` and of `out_tokens` */
 	uint32_t pad;
+	struct ep_mlx5_source source; /* as in dispatch */
 };
 
 /* Bytes of a row in the rows area. */
@@ -228,13 +233,13 @@ _Static_assert(EP_LL_ROUTE_RANK(EP_GROUP_MAX_RANKS - 1) == EP_GROUP_MAX_RANKS - 
 	       "EP_LL_ROUTE_AWAY");
 _Static_assert(sizeof(struct ep_ll_areas) == 80, "ep_ll_areas");
 _Static_assert(sizeof(struct ep_ll_dev_handle) == 56, "ep_ll_dev_handle");
-_Static_assert(sizeof(struct ep_ll_common) == sizeof(struct ep_dev_group) + 272, "ep_ll_common");
-_Static_assert(sizeof(struct ep_ll_dispatch_args) == sizeof(struct ep_ll_common) + 136,
+_Static_assert(sizeof(struct ep_ll_common) == sizeof(struct ep_dev_group) + 280, "ep_ll_common");
+_Static_assert(sizeof(struct ep_ll_dispatch_args) == sizeof(struct ep_ll_common) + 176,
 	       "ep_ll_dispatch_args");
 _Static_assert(sizeof(struct ep_ll_direct_args) ==
 		       sizeof(struct ep_ll_dispatch_args) + 8 + 16 * EP_LL_DIRECT_RANKS,
 	       "ep_ll_direct_args");
-_Static_assert(sizeof(struct ep_ll_combine_args) == sizeof(struct ep_ll_common) + 32,
+_Static_assert(sizeof(struct ep_ll_combine_args) == sizeof(struct ep_ll_common) + 72,
 	       "ep_ll_combine_args");
 
 #endif

@@ -293,6 +293,17 @@ struct ep_mlx5_region {
 	uint32_t rkey; /* of remote regions */
 };
 
+#define EP_MLX5_MAX_NICS 8 /* of a rank */
+
+/*
+ * Local memory of the caller that NICs read: its address, and the key of each of this rank's NICs
+ * (by ep_mlx5_qp.nic). addr 0: there is none.
+ */
+struct ep_mlx5_source {
+	uint64_t addr;
+	uint32_t lkey[EP_MLX5_MAX_NICS];
+};
+
 /* Indices of the region tables of a queue. */
 enum ep_mlx5_region_id {
 	EP_MLX5_REGION_HEAP,   /* may be registered with relaxed ordering */
@@ -364,7 +375,7 @@ struct __attribute__((aligned(128))) ep_mlx5_qp {
 	uint8_t tier;     /* enum ep_mlx5_tier */
 	uint8_t signal;   /* enum ep_mlx5_signal_policy */
 	uint32_t peer;    /* rank, for messages */
-	uint32_t nic;     /* index of the NIC among this rank's, for messages */
+	uint32_t nic;     /* index of the NIC among this rank's */
 	uint32_t sink_lkey;
 	uint64_t sink; /* NIC's address of 8 registered bytes for unwanted atomic results */
 	uint64_t pad0[4];
@@ -385,6 +396,7 @@ struct __attribute__((aligned(128))) ep_mlx5_qp {
 };
 
 _Static_assert(sizeof(struct ep_mlx5_region) == 24, "region");
+_Static_assert(sizeof(struct ep_mlx5_source) == 40, "source");
 _Static_assert(sizeof(struct ep_mlx5_error) == 64, "error record");
 _Static_assert(offsetof(struct ep_mlx5_qp, reserved) == 128, "queue: posting line");
 _Static_assert(offsetof(struct ep_mlx5_qp, done) == 256, "queue: completion line");

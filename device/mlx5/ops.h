@@ -30,6 +30,15 @@ EP_DEV struct ep_mlx5_mem ep_mlx5_local(const struct ep_mlx5_post *p, enum ep_ml
 	return m;
 }
 
+/* Byte `offset` of memory of the caller. */
+EP_DEV struct ep_mlx5_mem ep_mlx5_source(const struct ep_mlx5_post *p,
+					 const struct ep_mlx5_source &source, uint64_t offset)
+{
+	struct ep_mlx5_mem m = { source.addr + offset, source.lkey[p->qp->nic] };
+
+	return m;
+}
+
 EP_DEV struct ep_mlx5_mem ep_mlx5_remote(const struct ep_mlx5_post *p, enum ep_mlx5_region_id id,
 					 uint64_t offset)
 {

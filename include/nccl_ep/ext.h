@@ -60,14 +60,16 @@ ncclResult_t ncclEpExtDeviceMemory(const ncclEpGroupConfig_t *config, int nranks
 /*
  * What the handle's last completed dispatch received: *tokens, distinct (source rank, token)
  * pairs; *rows, rows in outputs->tokens (expert-major: one per local expert of a token). Either
- * may be NULL. Synchronises `stream`, which must be ordered after the dispatch.
+ * may be NULL. Synchronises `stream`, which must be ordered after the dispatch. High throughput: what
+ * the handle's routing brings, without padding and dropped rows; a dispatch need not have run.
  * ncclInvalidUsage: no dispatch has run to its end (a graph with it was never launched), or the
- * stream is being captured.
+ * stream is being captured. ncclInvalidArgument: handle_mem has no routing.
  */
 ncclResult_t ncclEpExtNumRecvTokens(ncclEpHandle_t handle, uint64_t *tokens, uint64_t *rows,
 				    cudaStream_t stream);
 
-/* Dispatch traffic with one peer since the group was created; combine returns the same rows. */
+/* Dispatch traffic with one peer since the group was created; combine returns the same rows. High
+ * throughput does not count it. */
 typedef struct {
 	unsigned int size;
 	unsigned int magic;

@@ -15,7 +15,7 @@ bool ep_driver_find(const char *name, void *call)
 	enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
 	void *address = NULL;
 
-	if (cudaGetDriverEntryPointByVersion(name, &address, 11070, cudaEnableDefault, &found) !=
+	if (cudaGetDriverEntryPointByVersion(name, &address, 12000, cudaEnableDefault, &found) !=
 		    cudaSuccess ||
 	    found != cudaDriverEntryPointSuccess) {
 		(void)cudaGetLastError();

@@ -40,6 +40,12 @@ static struct {
 } ep_logger = { .once = PTHREAD_ONCE_INIT };
 
 int (*ep_log_device)(void);
+static ep_log_sink_fn *ep_log_sink;
+
+void ep_log_to(ep_log_sink_fn *sink)
+{
+	__atomic_store_n(&ep_log_sink, sink, __ATOMIC_RELEASE);
+}
 
 static unsigned int ep_log_subsys_bits(const char *name, size_t n)
 {
@@ -169,6 +175,9 @@ static void ep_log_open(void)
 
 bool ep_log_enabled(enum ep_log_level level, unsigned int subsys)
 {
+	if (__atomic_load_n(&ep_log_sink, __ATOMIC_RELAXED)) {
+		return level <= EP_LOG_INFO;
+	}
 	pthread_once(&ep_logger.once, ep_log_open);
 	return ep_logger.config.level >= level &&
 	       (level == EP_LOG_WARN || (ep_logger.config.subsys & subsys));
@@ -195,6 +204,7 @@ void ep_log_flatten(char *text)
 
 void ep_log(enum ep_log_level level, unsigned int subsys, const char *fmt, ...)
 {
+	ep_log_sink_fn *sink = __atomic_load_n(&ep_log_sink, __ATOMIC_ACQUIRE);
 	char text[1024], line[1400];
 	va_list args;
 	int n;
@@ -206,6 +216,11 @@ void ep_log(enum ep_log_level level, unsigned int subsys, const char *fmt, ...)
 	vsnprintf(text, sizeof(text), fmt, args);
 	va_end(args);
 	ep_log_flatten(text);
+	if (sink) {
+		sink(level, subsys, text);
+		return;
+	}
+	pthread_once(&ep_logger.once, ep_log_open);
 	n = ep_log_format(line, sizeof(line) - 1, level, ep_logger.hostname, getpid(),
 			  syscall(SYS_gettid), ep_log_device ? ep_log_device() : -1, text);
 	if (n > (int)sizeof(line) - 2) {

@@ -63,6 +63,13 @@ void ep_log_flatten(char *text);
 
 void ep_log(enum ep_log_level level, unsigned int subsys, const char *fmt, ...) EP_PRINTF(3, 4);
 
+/*
+ * Lines go to `sink` from now on, in a library whose caller has a logger of its own; it decides what
+ * is printed. NULL: no longer.
+ */
+typedef void ep_log_sink_fn(enum ep_log_level level, unsigned int subsys, const char *text);
+void ep_log_to(ep_log_sink_fn *sink);
+
 /* The device in log lines. NULL in programs without core/cuda.c, which sets it: they print -1. */
 extern int (*ep_log_device)(void);
 

@@ -47,7 +47,7 @@ ncclResult_t ncclEpGroupDestroy(ncclEpGroup_t ep_group)
 	if (!ep_group) {
 		return ncclSuccess;
 	}
-	EP_CHECK(ep_call_begin_group(&call, ep_group, true));
+	EP_CHECK(ep_call_begin_end(&call, ep_group));
 	return ep_group_destroy(&call);
 }
 

@@ -28,9 +28,12 @@ static void ep_call_enter(struct ep_call *call, struct ncclEpGroup *group)
 	call->device = -1;
 }
 
+/* Looks for what has failed the group, without its device. */
 static ncclResult_t ep_call_poll(struct ep_call *call, bool even_failed)
 {
-	ncclResult_t result = ep_record_poll(call->group);
+	struct ncclEpGroup *group = call->group;
+	ncclResult_t result = ep_group_was_reset(group) ? ep_fail_again(&group->failure)
+							: ep_record_poll(group);
 
 	return result == ncclSuccess || even_failed ? ncclSuccess : ep_call_end(call, result);
 }
@@ -69,7 +72,7 @@ ncclResult_t ep_call_async_error(struct ncclEpGroup *group, int *error)
 	}
 	/* Nobody is in a call: there may be a failure that nobody has looked for. */
 	ep_call_enter(&call, group);
-	(void)ep_record_poll(group);
+	(void)ep_call_poll(&call, true);
 	*error = __atomic_load_n(group->async_error, __ATOMIC_ACQUIRE) != 0;
 	return ep_call_end(&call, ncclSuccess);
 }
@@ -81,26 +84,38 @@ void ep_call_retire(struct ncclEpGroup *group)
 	pthread_mutex_unlock(&ep_call_gate);
 }
 
-ncclResult_t ep_call_begin_group(struct ep_call *call, struct ncclEpGroup *group, bool even_failed)
+/* Makes the group's device current, and does there what is due. */
+static ncclResult_t ep_call_take_device(struct ep_call *call)
 {
+	struct ncclEpGroup *group = call->group;
 	ncclResult_t result;
 	int current = -1;
 
-	ep_error_scope(NULL);
-	EP_CHECK(ep_call_check_group(group));
-	pthread_mutex_lock(&group->lock);
-	ep_call_enter(call, group);
 	EP_CUDA_GOTO(cudaGetDevice(&current), "reading the current device", err_end);
 	if (current != group->device) {
 		EP_CUDA_GOTO(cudaSetDevice(group->device), "selecting the group's device", err_end);
 		call->device = current;
 	}
-	EP_CHECK(ep_call_poll(call, even_failed));
 	ep_group_settle(group);
 	return ncclSuccess;
 
 err_end:
 	return ep_call_end(call, result);
+}
+
+ncclResult_t ep_call_begin_group(struct ep_call *call, struct ncclEpGroup *group, bool even_failed)
+{
+	EP_CHECK(ep_call_begin_group_host(call, group, even_failed));
+	if (group->reset) {
+		return ep_call_end(call, ep_fail_again(&group->failure));
+	}
+	return ep_call_take_device(call);
+}
+
+ncclResult_t ep_call_begin_end(struct ep_call *call, struct ncclEpGroup *group)
+{
+	EP_CHECK(ep_call_begin_group_host(call, group, true));
+	return group->reset ? ncclSuccess : ep_call_take_device(call);
 }
 
 ncclResult_t ep_handle_expect(const struct ncclEpHandle *handle)

@@ -22,11 +22,14 @@ struct ep_call {
 /*
  * Begins a call: checks the object, takes the group's lock, makes its device current and looks for
  * failures of device operations. On failure nothing needs ending.
- * `even_failed`: the call is possible after the group has failed.
+ * `even_failed`: the call is possible after the group has failed, but not if its device was reset.
  */
 ncclResult_t ep_call_begin_group(struct ep_call *call, struct ncclEpGroup *group, bool even_failed);
 ncclResult_t ep_call_begin_handle(struct ep_call *call, struct ncclEpHandle *handle,
 				  bool even_failed);
+
+/* For the group's end: the same, and it is possible also after the device was reset. */
+ncclResult_t ep_call_begin_end(struct ep_call *call, struct ncclEpGroup *group);
 
 /*
  * The same for calls that need no device: the thread's device stays as it is. To make a device

@@ -126,14 +126,13 @@ static ncclResult_t ep_group_alloc_device(struct ncclEpGroup *g, cudaStream_t st
 static ncclResult_t ep_group_alloc_host(struct ncclEpGroup *g)
 {
 	size_t bytes = EP_RECORDS * sizeof(struct ep_record) + 64 + sizeof(struct ep_ranks);
-	void *dev;
+	struct ep_reason why;
 
-	EP_CUDA(cudaHostAlloc(&g->host_shared, bytes, cudaHostAllocMapped | cudaHostAllocPortable),
-		"allocating pinned host memory");
-	memset(g->host_shared, 0, bytes);
-	EP_CUDA(cudaHostGetDevicePointer(&dev, g->host_shared, 0), "mapping pinned host memory");
-	g->records = g->host_shared;
-	g->records_dev = dev;
+	if (!ep_pinned_alloc(&g->shared, bytes, &why)) {
+		return ep_fail(ncclUnhandledCudaError, "ncclEpCreateGroup: %s", why.text);
+	}
+	g->records = (void *)g->shared.host;
+	g->records_dev = (void *)g->shared.dev;
 	g->async_error = (void *)(g->records + EP_RECORDS);
 	g->async_error_dev = (void *)(g->records_dev + EP_RECORDS);
 	g->kernel_ranks = (void *)(g->async_error + 16);
@@ -172,14 +171,12 @@ static void ep_group_free(struct ncclEpGroup *g)
 	(void)ep_live_remove(g, EP_LIVE_MAKING); /* a group that was made is retired by now */
 	ep_handles_orphan(g);
 	ep_pool_drain(g);
-	ep_free(&g->config.alloc, g->workspace);
-	if (g->host_shared && cudaFreeHost(g->host_shared) != cudaSuccess) {
+	ep_free(g, g->workspace);
+	ep_pinned_free(&g->shared, g->reset);
+	if (g->event && !g->reset && cudaEventDestroy(g->event) != cudaSuccess) {
 		(void)cudaGetLastError();
 	}
-	if (g->event && cudaEventDestroy(g->event) != cudaSuccess) {
-		(void)cudaGetLastError();
-	}
-	if (g->stream && cudaStreamDestroy(g->stream) != cudaSuccess) {
+	if (g->stream && !g->reset && cudaStreamDestroy(g->stream) != cudaSuccess) {
 		(void)cudaGetLastError();
 	}
 	free(g->ll);
@@ -216,6 +213,7 @@ static struct ncclEpGroup *ep_group_new(ncclComm_t comm, const struct ep_boot *b
 	g->rank = boot->rank;
 	g->nranks = boot->nranks;
 	g->device = device;
+	g->context = ep_context_now();
 	return g;
 }
 
@@ -337,7 +335,7 @@ err_free:
 	if (boot->stuck) {
 		/* Freeing these waits for the device, where the collective waits for a rank. */
 		g->workspace = NULL;
-		g->host_shared = NULL;
+		g->shared.host = NULL;
 	}
 	ep_group_free(g);
 	return result;
@@ -411,6 +409,20 @@ ncclResult_t ep_group_create(struct ncclEpGroup **ep_group, ncclComm_t comm,
 	return ncclSuccess;
 }
 
+bool ep_group_was_reset(struct ncclEpGroup *g)
+{
+	if (!g->reset && ep_context_ended(&g->context)) {
+		g->reset = true;
+		(void)ep_fail(ncclInvalidUsage,
+			      "rank %d's GPU %s was reset (cudaDeviceReset) since the group was "
+			      "made, which has ended the group: destroy it, and make another one "
+			      "of a new communicator",
+			      g->rank, g->idents[g->rank].bus_id);
+		ep_group_fail(g);
+	}
+	return g->reset;
+}
+
 /*
  * Our kernels read peers' memory and write it; none may run any more. Their waits end by the
  * timeout, three times at most; what else is on the device need not end at all.
@@ -465,7 +477,7 @@ ncclResult_t ep_group_destroy(struct ep_call *call)
 	struct ncclEpGroup *g = call->group;
 	ncclResult_t result;
 
-	result = ep_group_rest(g);
+	result = g->reset ? ncclSuccess : ep_group_rest(g);
 	if (result == ncclSuccess) {
 		ep_group_depart(g);
 		ep_call_retire(g);

@@ -3,6 +3,7 @@
 #ifndef EP_EP_GROUP_H
 #define EP_EP_GROUP_H
 
+#include "core/context.h"
 #include "core/ident.h"
 #include "peer/heap.h"
 #include "device/group/layout.h"
@@ -18,6 +19,7 @@ struct ncclEpGroup {
 	int rank;
 	int nranks;
 	int device;
+	struct ep_context context; /* of the device, when the group was made */
 	uint32_t sm_count;
 	struct ep_group_config config;
 	struct ep_params params;
@@ -51,7 +53,7 @@ struct ncclEpGroup {
 	int32_t *mask_host;               /* [nranks] host memory for copies of the mask, */
 	struct ep_peer_stats *stats_host; /* and of the statistics */
 
-	void *host_shared; /* mapped host memory: records, flag and ranks, by two addresses */
+	struct ep_pinned shared; /* records, flag and ranks, by two addresses */
 	struct ep_record *records;
 	uint32_t *async_error;
 	struct ep_record *records_dev;
@@ -66,6 +68,7 @@ struct ncclEpGroup {
 	uint32_t pending;             /* operations sent but not completed */
 	uint32_t cleans;              /* MaskCleans that this rank has called */
 	bool failed;                  /* by a device operation, for ever */
+	bool reset;                   /* the device was: nothing of the group is there any more */
 	struct ep_error failure;
 	uint32_t unlock_due; /* bit per class: a record that was taken and is to be unlocked, */
 	bool masks_due;      /* these ranks are lost, and to be masked: by ep_group_settle() */
@@ -74,6 +77,9 @@ struct ncclEpGroup {
 
 /* The thread's last error is why the group has failed for good. */
 void ep_group_fail(struct ncclEpGroup *group);
+
+/* Whether the program has reset the group's device, which fails the group. */
+bool ep_group_was_reset(struct ncclEpGroup *group);
 
 /* Collective. *ep_group is written on success. */
 ncclResult_t ep_group_create(struct ncclEpGroup **ep_group, ncclComm_t comm,

@@ -216,7 +216,7 @@ void ep_handles_orphan(struct ncclEpGroup *g)
 	while ((h = g->handles)) {
 		ep_handle_delist(h);
 		if (h->mem_owned) {
-			ep_free(&g->config.alloc, h->mem);
+			ep_free(g, h->mem);
 		}
 		h->group = NULL;
 		count++;

@@ -27,9 +27,11 @@ ncclResult_t ep_alloc(const ncclEpAllocConfig_t *alloc, void **ptr, uint64_t byt
 		       err == cudaSuccess ? "it returned NULL" : cudaGetErrorString(err));
 }
 
-void ep_free(const ncclEpAllocConfig_t *alloc, void *ptr)
+void ep_free(const struct ncclEpGroup *group, void *ptr)
 {
-	if (!ptr) {
+	const ncclEpAllocConfig_t *alloc = &group->config.alloc;
+
+	if (!ptr || group->reset) {
 		return;
 	}
 	if ((alloc->free_fn ? alloc->free_fn(ptr, alloc->context) : cudaFree(ptr)) != cudaSuccess) {
@@ -61,7 +63,7 @@ void ep_pool_put(struct ncclEpGroup *group, void *ptr, uint64_t bytes)
 	struct ep_pool_block *block = malloc(sizeof(*block));
 
 	if (!block) {
-		ep_free(&group->config.alloc, ptr);
+		ep_free(group, ptr);
 		return;
 	}
 	block->ptr = ptr;
@@ -76,7 +78,7 @@ void ep_pool_drain(struct ncclEpGroup *group)
 
 	for (block = group->pool; block; block = next) {
 		next = block->next;
-		ep_free(&group->config.alloc, block->ptr);
+		ep_free(group, block->ptr);
 		free(block);
 	}
 	group->pool = NULL;

@@ -8,7 +8,7 @@
 
 ncclResult_t ep_alloc(const ncclEpAllocConfig_t *alloc, void **ptr, uint64_t bytes,
 		      const char *what);
-void ep_free(const ncclEpAllocConfig_t *alloc, void *ptr);
+void ep_free(const struct ncclEpGroup *group, void *ptr);
 
 /* Memory of destroyed handles waits in the pool for the next. */
 ncclResult_t ep_pool_get(struct ncclEpGroup *group, void **ptr, uint64_t bytes);

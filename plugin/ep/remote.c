@@ -9,6 +9,7 @@
 #include "device/kernels.h"
 #include "ep/remote.h"
 #include "gda/gda.h"
+#include "gda/source.h"
 
 #define EP_REMOTE_CONNECT_MS 10000u     /* longest wait for the NICs' own work, also when closing */
 #define EP_REMOTE_LINGER_NS 2000000     /* for NICs to acknowledge what has arrived */
@@ -173,7 +174,7 @@ static void ep_remote_suspects_read(struct ncclEpGroup *g)
 	for (int r = 0; r < g->nranks; r++) {
 		g->mask_host[r] = 1;
 	}
-	if (g->config.enable_mask &&
+	if (g->config.enable_mask && !g->reset &&
 	    (cudaMemcpyAsync(g->mask_host, g->mask, 4 * (size_t)g->nranks, cudaMemcpyDeviceToHost,
 			     g->stream) != cudaSuccess ||
 	     cudaStreamSynchronize(g->stream) != cudaSuccess)) {
@@ -323,7 +324,10 @@ void ep_group_remote_leave(struct ncclEpGroup *g, struct ep_heap_remote *heap_re
 		return;
 	}
 	/* Who cannot be reached need not be told. */
-	(void)ep_group_remote_drain(g, true, timeout_ns);
+	if (!g->reset) {
+		(void)ep_group_remote_drain(g, true, timeout_ns);
+	}
+	ep_gda_sources_free(g->gda); /* callers may free their tensors now */
 	heap_remote->cut = ep_remote_cut;
 	heap_remote->lost = ep_remote_lost;
 	heap_remote->arg = g->gda;

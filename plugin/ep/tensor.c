@@ -190,6 +190,16 @@ ncclResult_t ep_view_make(struct ep_view *view, ncclComm_t comm, const ncclEpTen
 	return ep_tensor_window(&view->data, comm, t, name);
 }
 
+uint64_t ep_view_bytes(const struct ep_view *view)
+{
+	uint64_t n = view->elem_bytes;
+
+	for (unsigned int i = 0; i < view->ndim; i++) {
+		n *= view->sizes[i];
+	}
+	return n;
+}
+
 ncclResult_t ep_view_expect_type(const struct ep_view *view, ncclDataType_t datatype,
 				 const char *name)
 {

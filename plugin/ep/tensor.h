@@ -32,6 +32,9 @@ const char *ep_dtype_name(ncclDataType_t datatype);
 ncclResult_t ep_view_make(struct ep_view *view, ncclComm_t comm, const ncclEpTensor_t *t,
 			  unsigned int ndim, const char *name);
 
+/* Of all elements. */
+uint64_t ep_view_bytes(const struct ep_view *view);
+
 /* Further demands on a view. `data` aligned to `align` bytes unless NULL. */
 ncclResult_t ep_view_expect_type(const struct ep_view *view, ncclDataType_t datatype,
 				 const char *name);

@@ -55,23 +55,19 @@ static const char *ep_window_learn(struct ncclEpGroup *g, ncclWindow_t win)
 	return NULL;
 }
 
-static uint64_t ep_view_bytes(const struct ep_view *view)
+/* Offset of the view's last byte in t's window; of its place, if it has none. */
+static uint64_t ep_window_last(const ncclEpTensor_t *t, const struct ep_view *view)
 {
-	uint64_t n = view->elem_bytes;
-
-	for (unsigned int i = 0; i < view->ndim; i++) {
-		n *= view->sizes[i];
-	}
-	return n;
+	return t->win_offset + ep_max_u64(ep_view_bytes(view), 1) - 1;
 }
 
-const char *ep_window_find(const struct ep_window **out, struct ncclEpGroup *g,
-			   const ncclEpTensor_t *t, const struct ep_view *view)
+/* Is the view where t's window says? *end: its last byte, in the window as this rank's peers see it. */
+static const char *ep_window_check(const struct ncclEpGroup *g, const ncclEpTensor_t *t,
+				   const struct ep_view *view, void **end)
 {
 	const struct ep_nccl_dyn *nccl = ep_nccl_dyn();
-	uint64_t bytes = ep_view_bytes(view), last = t->win_offset + ep_max_u64(bytes, 1) - 1;
-	void *user = NULL, *end = NULL;
-	const char *why;
+	uint64_t bytes = ep_view_bytes(view), last = ep_window_last(t, view);
+	void *user = NULL;
 
 	if (!t->win_hdl) {
 		return "it has no window";
@@ -81,12 +77,33 @@ const char *ep_window_find(const struct ep_window **out, struct ncclEpGroup *g,
 		       "later do";
 	}
 	if (last < t->win_offset ||
-	    nccl->get_peer_device_pointer(t->win_hdl, last, g->rank, &end) != ncclSuccess || !end) {
+	    nccl->get_peer_device_pointer(t->win_hdl, last, g->rank, end) != ncclSuccess || !*end) {
 		return "the window does not hold all of it";
 	}
 	if (nccl->win_get_user_ptr(g->comm, t->win_hdl, &user) != ncclSuccess ||
 	    (bytes && (unsigned char *)user + t->win_offset != view->data)) {
 		return "its data is not at win_offset of its window";
+	}
+	return NULL;
+}
+
+const char *ep_window_holds(const struct ncclEpGroup *g, const ncclEpTensor_t *t,
+			    const struct ep_view *view)
+{
+	void *end = NULL;
+
+	return ep_window_check(g, t, view, &end);
+}
+
+const char *ep_window_find(const struct ep_window **out, struct ncclEpGroup *g,
+			   const ncclEpTensor_t *t, const struct ep_view *view)
+{
+	uint64_t last = ep_window_last(t, view);
+	void *end = NULL;
+	const char *why = ep_window_check(g, t, view, &end);
+
+	if (why) {
+		return why;
 	}
 	/* A handle may come again for another window, which then begins elsewhere here. */
 	for (int i = 0; i < EP_WINDOWS && g->windows.known[i].base; i++) {

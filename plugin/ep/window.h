@@ -32,6 +32,10 @@ const char *ep_window_find(const struct ep_window **out, struct ncclEpGroup *g,
 const char *ep_window_places(unsigned char **at, struct ncclEpGroup *g, const ncclEpTensor_t *t,
 			     const struct ep_view *view);
 
+/* NULL, or why the view of `t` does not lie in the window of `t` on this rank. */
+const char *ep_window_holds(const struct ncclEpGroup *g, const ncclEpTensor_t *t,
+			    const struct ep_view *view);
+
 void ep_windows_free(struct ep_windows *windows);
 
 #endif

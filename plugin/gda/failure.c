@@ -123,6 +123,9 @@ bool ep_gda_cqe_read(struct ep_gda_queue *q, struct ep_mlx5_cqe *cqe)
 		memcpy((unsigned char *)cqe + EP_MLX5_CQE_DONE_AT, &word, sizeof(word));
 		return true;
 	}
+	if (ep_context_ended(&g->context)) {
+		return false;
+	}
 	error = cudaMemcpyAsync(g->scratch, q->shadow->cqe, sizeof(*cqe), cudaMemcpyDeviceToHost,
 				g->stream);
 	if (error != cudaSuccess) {

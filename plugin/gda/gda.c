@@ -12,6 +12,7 @@
 #include "gda/memory.h"
 #include "gda/proxy.h"
 #include "gda/slab.h"
+#include "gda/source.h"
 #include "gda/watch.h"
 
 #define EP_GDA_STALL_NS 2000000000ull /* without progress, draining ends earlier */
@@ -158,6 +159,7 @@ static struct ep_gda *ep_gda_new(const struct ep_boot *boot, const struct ep_gda
 	g->rank = boot->rank;
 	g->nranks = boot->nranks;
 	g->device = c->device;
+	g->context = ep_context_now();
 	g->queues = c->queues;
 	g->depth = c->depth;
 	g->timeout_ns = c->timeout_ns;
@@ -422,6 +424,8 @@ void ep_gda_close(struct ep_gda *gda)
 		return;
 	}
 	ep_gda_watch_stop(gda);
+	gda->ended = ep_context_ended(&gda->context);
+	gda->keep_cuda |= gda->ended;
 	if (!gda->keep_cuda && gda->qps && gda->nqueues && gda->queue[0].shadow) {
 		ep_gda_drain(gda);
 	}
@@ -434,6 +438,7 @@ void ep_gda_close(struct ep_gda *gda)
 	}
 	ep_gda_tear_down(gda);
 	ep_gda_unbind(gda);
+	ep_gda_sources_free(gda);
 	ep_gda_pinned_close(gda);
 	ep_gda_nics_close(gda);
 	ep_gda_free(gda);
@@ -448,7 +453,9 @@ struct ep_mlx5_qp *ep_gda_queues(const struct ep_gda *gda)
 
 const uint32_t *ep_gda_down(const struct ep_gda *gda)
 {
-	return (const uint32_t *)(gda->pinned_dev + ((unsigned char *)gda->down - gda->pinned));
+	size_t at = (size_t)((unsigned char *)gda->down - gda->pinned.host);
+
+	return (const uint32_t *)(gda->pinned.dev + at);
 }
 
 void ep_gda_describe(const struct ep_gda *gda, char *text, size_t size)

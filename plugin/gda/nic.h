@@ -3,17 +3,19 @@
 #ifndef EP_GDA_NIC_H
 #define EP_GDA_NIC_H
 
+#include "core/context.h"
 #include "device/mlx5/layout.h"
 #include "gda/gda.h"
 #include "rdma/nic.h"
 
-#define EP_GDA_MAX_NICS 8
+#define EP_GDA_MAX_NICS EP_MLX5_MAX_NICS
 #define EP_GDA_PAGE 4096u /* of the NIC; every queue's lines and buffer begin at one */
 
 /* Memory of a NIC's queues: per queue a page with its lines, then its buffer. */
 struct ep_gda_slab {
 	unsigned char *dev;  /* address for the GPU */
 	unsigned char *host; /* NULL: in GPU memory */
+	struct ep_pinned pinned;
 	uint64_t bytes;
 	struct mlx5dv_devx_umem *umem;
 	struct ibv_mr *mr; /* CPU_PROXY: inline data is sent from the buffer */

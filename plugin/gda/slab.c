@@ -68,19 +68,11 @@ static bool ep_gda_alloc_gpu(struct ep_gda *g, struct ep_gda_slab *s, struct ep_
 
 static bool ep_gda_alloc_host(struct ep_gda *g, struct ep_gda_slab *s, struct ep_reason *why)
 {
-	cudaError_t error;
-
-	error = cudaHostAlloc((void **)&s->host, s->bytes,
-			      cudaHostAllocMapped | cudaHostAllocPortable);
-	if (error != cudaSuccess) {
-		s->host = NULL;
-		return ep_reason_set_cuda(why, error, "no pinned host memory for queues");
+	if (!ep_pinned_alloc(&s->pinned, s->bytes, why)) {
+		return false;
 	}
-	error = cudaHostGetDevicePointer((void **)&s->dev, s->host, 0);
-	if (error != cudaSuccess) {
-		return ep_reason_set_cuda(why, error, "pinned host memory has no device address");
-	}
-	memset(s->host, 0, s->bytes);
+	s->host = s->pinned.host;
+	s->dev = s->pinned.dev;
 	for (uint64_t at = 0; at + EP_GDA_PAGE <= s->bytes; at += ep_gda_stride(g)) {
 		memset(s->host + at + EP_GDA_AT_CQE, 0xff, sizeof(struct ep_mlx5_cqe));
 	}
@@ -192,13 +184,13 @@ void ep_gda_slab_close(struct ep_gda *g, struct ep_gda_nic *nic)
 			cudaHostUnregister((void *)(reg & ~(uintptr_t)(EP_MLX5_UAR_BYTES - 1))),
 			"unmapping a doorbell");
 	}
-	if (nic->uar && nic->uar_mapped && g->keep_cuda) {
+	if (nic->uar && nic->uar_mapped && g->keep_cuda && !g->ended) {
 		nic->keep = true; /* CUDA has the page still */
 	} else if (nic->uar) {
 		nic->base.dv->mlx5dv_devx_free_uar(nic->uar);
 	}
-	if (s->host && !g->keep_cuda) {
-		ep_gda_cuda_done(cudaFreeHost(s->host), "freeing queues");
+	if (s->host && (!g->keep_cuda || g->ended)) {
+		ep_pinned_free(&s->pinned, g->ended);
 	} else if (s->dev && !s->host && !g->keep_cuda) {
 		ep_gda_cuda_done(cudaFree(s->dev), "freeing queues");
 	}
@@ -254,32 +246,26 @@ bool ep_gda_pinned_open(struct ep_gda *g, struct ep_reason *why)
 		g->stream = NULL;
 		return ep_reason_set_cuda(why, error, "no stream");
 	}
-	error = cudaHostAlloc((void **)&g->pinned, at.bytes,
-			      cudaHostAllocMapped | cudaHostAllocPortable);
-	if (error != cudaSuccess) {
-		g->pinned = NULL;
-		return ep_reason_set_cuda(why, error, "no pinned host memory");
+	if (!ep_pinned_alloc(&g->pinned, at.bytes, why)) {
+		return false;
 	}
-	memset(g->pinned, 0, at.bytes);
-	error = cudaHostGetDevicePointer((void **)&g->pinned_dev, g->pinned, 0);
-	if (error == cudaSuccess) {
-		error = cudaMalloc((void **)&g->qps, queues);
-	}
+	error = cudaMalloc((void **)&g->qps, queues);
 	if (error == cudaSuccess) {
 		error = cudaMalloc((void **)&g->regions_dev, regions);
 	}
 	if (error != cudaSuccess) {
 		return ep_reason_set_cuda(why, error, "no memory for the table of queues");
 	}
-	g->down = (uint32_t *)(g->pinned + at.down);
-	g->scratch = (struct ep_mlx5_cqe *)(g->pinned + at.scratch);
-	g->shadow = (struct ep_mlx5_qp *)(g->pinned + at.shadow);
+	g->down = (uint32_t *)(g->pinned.host + at.down);
+	g->scratch = (struct ep_mlx5_cqe *)(g->pinned.host + at.scratch);
+	g->shadow = (struct ep_mlx5_qp *)(g->pinned.host + at.shadow);
 	for (uint32_t i = 0; i < g->nqueues; i++) {
-		g->queue[i].word = (uint64_t *)(g->pinned + at.word + (uint64_t)i * EP_GDA_LINE);
-		g->queue[i].record = (struct ep_mlx5_error *)(g->pinned + at.record) + i;
+		g->queue[i].word =
+			(uint64_t *)(g->pinned.host + at.word + (uint64_t)i * EP_GDA_LINE);
+		g->queue[i].record = (struct ep_mlx5_error *)(g->pinned.host + at.record) + i;
 	}
 	for (int n = 0; n < g->nnics; n++) {
-		g->nic[n].sink = ep_gda_register(&g->nic[n], g->pinned + at.sink, EP_GDA_PAGE,
+		g->nic[n].sink = ep_gda_register(&g->nic[n], g->pinned.host + at.sink, EP_GDA_PAGE,
 						 IBV_ACCESS_LOCAL_WRITE, false, why);
 		if (!g->nic[n].sink) {
 			return false;
@@ -301,17 +287,18 @@ void ep_gda_pinned_close(struct ep_gda *g)
 				 "freeing the table of keys");
 		ep_gda_cuda_done(g->qps ? cudaFree(g->qps) : cudaSuccess,
 				 "freeing the table of queues");
-		ep_gda_cuda_done(g->pinned ? cudaFreeHost(g->pinned) : cudaSuccess,
-				 "freeing pinned memory");
 		ep_gda_cuda_done(g->stream ? cudaStreamDestroy(g->stream) : cudaSuccess,
 				 "destroying a stream");
+	}
+	if (!g->keep_cuda || g->ended) {
+		ep_pinned_free(&g->pinned, g->ended);
 	}
 	free(g->regions);
 }
 
 static unsigned char *ep_gda_dev(const struct ep_gda *g, const void *pinned)
 {
-	return g->pinned_dev + ((const unsigned char *)pinned - g->pinned);
+	return g->pinned.dev + ((const unsigned char *)pinned - g->pinned.host);
 }
 
 /* The queue as kernels shall see it. */
@@ -341,7 +328,7 @@ static void ep_gda_shadow_one(struct ep_gda_queue *q)
 	s->peer = (uint32_t)q->peer;
 	s->nic = (uint32_t)ep_gda_nic_index(g, q->nic);
 	s->sink_lkey = q->nic->sink->lkey;
-	s->sink = (uintptr_t)(g->pinned + at.sink);
+	s->sink = (uintptr_t)(g->pinned.host + at.sink);
 }
 
 bool ep_gda_publish(struct ep_gda *g, struct ep_reason *why)

@@ -30,7 +30,7 @@ struct ep_gda {
 	uint32_t psn;
 
 	/* Pinned host memory: down words, sinks, a line to copy to, index words, error records. */
-	unsigned char *pinned, *pinned_dev;
+	struct ep_pinned pinned;
 	uint32_t *down; /* [nranks] */
 	struct ep_mlx5_cqe *scratch;
 
@@ -41,7 +41,10 @@ struct ep_gda {
 	struct ep_mlx5_region *regions;
 	cudaStream_t stream;
 	bool bound;
+	struct ep_gda_source *sources; /* source.c; NULL: none so far */
 	bool keep_cuda; /* the device is stuck: leave CUDA's objects alone, freeing waits for it */
+	struct ep_context context;
+	bool ended; /* the device was reset: there are no objects of CUDA's any more */
 
 	pthread_mutex_t lock;           /* of these five; held for no longer than a copy takes */
 	struct ep_gda_failure *failure; /* [EP_GDA_FAILURES(nranks)] */

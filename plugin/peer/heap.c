@@ -36,6 +36,7 @@ static ncclResult_t ep_heap_entry_new(struct ep_heap_entry **out, const struct e
 		return ep_fail_cuda(err, "creating a stream");
 	}
 	e->maker = pthread_self();
+	e->context = ep_context_now();
 	e->way = way;
 	e->lasting = way->lasting;
 	e->bytes = heap->bytes;
@@ -51,10 +52,12 @@ static ncclResult_t ep_heap_entry_new(struct ep_heap_entry **out, const struct e
 
 void ep_heap_entry_free(struct ep_heap_entry *e)
 {
-	if (e->base) {
+	bool ended = ep_context_ended(&e->context);
+
+	if (e->base && (!ended || e->way->lasting)) {
 		e->way->free(e->base);
 	}
-	if (cudaStreamDestroy(e->stream) != cudaSuccess) {
+	if (!ended && cudaStreamDestroy(e->stream) != cudaSuccess) {
 		(void)cudaGetLastError();
 	}
 	ep_heap_delist(e);
@@ -113,9 +116,13 @@ static ncclResult_t ep_heap_map(struct ep_heap *heap, const struct ep_ident *ide
 
 void ep_heap_unmap(struct ep_heap *heap)
 {
+	bool ended = heap->entry && ep_context_ended(&heap->entry->context);
+
 	for (int r = 0; r < heap->nranks && heap->way; r++) {
 		if (heap->way[r]) {
-			heap->way[r]->unmap(heap->base[r], heap->bytes);
+			if (!ended || heap->way[r]->lasting) {
+				heap->way[r]->unmap(heap->base[r], heap->bytes);
+			}
 			heap->way[r] = NULL;
 			heap->base[r] = NULL;
 		}

@@ -4,6 +4,7 @@
 
 #include <cuda.h>
 #include <pthread.h>
+#include "core/context.h"
 #include "peer/heap.h"
 
 #define EP_HEAP_STAMP 0x70616568206d7973ull
@@ -37,7 +38,11 @@ _Static_assert(sizeof(struct ep_heap_export) <= EP_BOOT_BYTES, "ep_heap_export")
 /* A way to map a peer's heap. way.c chooses. */
 struct ep_peer_way {
 	const char *name;
-	bool lasting; /* a mapping keeps the memory: its owner may free it at any time */
+	/*
+	 * A mapping keeps the memory: its owner may free it at any time, and a reset of the device
+	 * ends neither.
+	 */
+	bool lasting;
 	/* The heap's memory. */
 	bool (*alloc)(void **base, uint64_t bytes, struct ep_reason *why);
 	void (*free)(void *base);
@@ -70,6 +75,8 @@ bool ep_window_handle(void *p, CUmemGenericAllocationHandle *handle);
 struct ep_heap_entry {
 	struct ep_heap_entry *next;
 	pthread_t maker;
+	struct ep_context
+		context; /* of the device: stream ends with it, and base unless `lasting` */
 	const struct ep_peer_way *way;
 	unsigned char *base;
 	uint64_t bytes;

@@ -88,6 +88,9 @@ static int ep_departed_missing(struct ep_heap_entry *e, uint64_t now)
 	bool ask = now - e->asked_ns >= EP_HEAP_ASK_NS;
 	int missing = -1;
 
+	if (ep_context_ended(&e->context)) {
+		return -1;
+	}
 	if (cudaMemcpyAsync(head, e->base, EP_HEAP_HEADER_BYTES(e->nranks), cudaMemcpyDefault,
 			    e->stream) != cudaSuccess ||
 	    cudaStreamSynchronize(e->stream) != cudaSuccess) {
@@ -95,8 +98,7 @@ static int ep_departed_missing(struct ep_heap_entry *e, uint64_t now)
 		return -1;
 	}
 	if (memcmp(&head->stamp, &e->stamp, sizeof(e->stamp)) != 0) {
-		e->base =
-			NULL; /* the program has reset the device; what is there now is not ours */
+		e->base = NULL; /* the device was reset; what is there now is not ours */
 		return -1;
 	}
 	e->asked_ns = ask ? now : e->asked_ns;
@@ -154,7 +156,7 @@ static int ep_departed_look(struct ep_heap_entry *e)
 /* Frees the heap once its device is at rest. */
 static void ep_departed_end(struct ep_heap_entry *e)
 {
-	if (cudaDeviceSynchronize() != cudaSuccess) {
+	if (!ep_context_ended(&e->context) && cudaDeviceSynchronize() != cudaSuccess) {
 		(void)cudaGetLastError();
 	}
 	ep_departed_cut(e);
@@ -171,7 +173,8 @@ static void *ep_departed_main(void *arg)
 	int missing;
 
 	cudaThreadExchangeStreamCaptureMode(&mode); /* captures of other threads take no harm */
-	if (cudaSetDevice(e->idents[e->rank].device) != cudaSuccess) {
+	if (!ep_context_ended(&e->context) &&
+	    cudaSetDevice(e->idents[e->rank].device) != cudaSuccess) {
 		(void)cudaGetLastError();
 	}
 	pthread_mutex_lock(&ep_heap_lock);
@@ -297,8 +300,9 @@ void ep_heap_reap(ncclComm_t comm)
 void ep_heap_farewell(struct ep_heap *heap)
 {
 	const struct ep_heap_entry *e = heap->entry;
+	bool ended = ep_context_ended(&e->context);
 
-	for (int r = 0; r < e->nranks; r++) {
+	for (int r = 0; r < e->nranks && !ended; r++) {
 		unsigned char *word = heap->base[r] + EP_HEAP_FAREWELL(e->rank);
 
 		if (heap->way[r] && !e->lasting &&
@@ -309,7 +313,7 @@ void ep_heap_farewell(struct ep_heap *heap)
 			(void)cudaGetLastError();
 		}
 	}
-	if (cudaStreamSynchronize(e->stream) != cudaSuccess) {
+	if (!ended && cudaStreamSynchronize(e->stream) != cudaSuccess) {
 		(void)cudaGetLastError();
 	}
 	ep_heap_unmap(heap);

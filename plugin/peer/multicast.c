@@ -121,7 +121,8 @@ bool ep_multicast_lives(const struct ep_heap_entry *e)
 {
 	CUmemGenericAllocationHandle now;
 
-	return e->window && ep_window_handle(e->shown, &now) && now == e->shown_handle;
+	return e->window && !ep_context_ended(&e->context) && ep_window_handle(e->shown, &now) &&
+	       now == e->shown_handle;
 }
 
 void ep_multicast_close(struct ep_heap_entry *e)

@@ -41,6 +41,20 @@ const struct ep_ib_var_def ep_ib_var_table[EP_IB_VARS] = {
 				 "InfiniBand whose NIC does not say: 1" },
 	[EP_IB_VAR_RELAXED] = { "NCCL_IB_PCI_RELAXED_ORDERING", AT(relaxed), 2, 0, 2,
 				"0: rows cross PCIe in order; 1, 2: in any order" },
+	[EP_IB_VAR_QPS] = { "NCCL_IB_QPS_PER_CONNECTION", AT(qps), 1, 1, 128,
+			    "network plugin: queue pairs of a connection", .most = true },
+	[EP_IB_VAR_SPLIT] = { "NCCL_IB_SPLIT_DATA_ON_QPS", AT(split), 0, 0, 1,
+			      "network plugin: 1: each message goes over all queue pairs of its "
+			      "connection; 0: over one, in turn" },
+	[EP_IB_VAR_AR_THRESHOLD] = { "NCCL_IB_AR_THRESHOLD", AT(ar_threshold), 8192, 0, 1 << 30,
+				     "network plugin: with adaptive routing, longer messages are "
+				     "followed by one that tells of them",
+				     .most = true },
+	[EP_IB_VAR_FIFO_TC] = { "NCCL_IB_FIFO_TC", AT(fifo_tc), -1, -1, 255,
+				"network plugin: traffic class of what tells senders of receives; "
+				"-1: that of the data" },
+	[EP_IB_VAR_ECE] = { "NCCL_IB_ECE_ENABLE", AT(ece), 1, 0, 1,
+			    "network plugin: 1: NICs of both ends agree on what they can (ECE)" },
 	[EP_IB_VAR_ADDR_FAMILY] = { "NCCL_IB_ADDR_FAMILY", 0, 0, 0, 0,
 				    "kind of address that a GID should hold" },
 	[EP_IB_VAR_ADDR_RANGE] = { "NCCL_IB_ADDR_RANGE", 0, 0, 0, 0,

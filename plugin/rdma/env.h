@@ -18,6 +18,11 @@ enum ep_ib_var {
 	EP_IB_VAR_ROCE_VERSION,
 	EP_IB_VAR_ADAPTIVE,
 	EP_IB_VAR_RELAXED,
+	EP_IB_VAR_QPS,
+	EP_IB_VAR_SPLIT,
+	EP_IB_VAR_AR_THRESHOLD,
+	EP_IB_VAR_FIFO_TC,
+	EP_IB_VAR_ECE,
 	EP_IB_VAR_NUMBERS, /* those before are numbers, those after are words */
 	EP_IB_VAR_ADDR_FAMILY = EP_IB_VAR_NUMBERS,
 	EP_IB_VAR_ADDR_RANGE,
@@ -45,10 +50,16 @@ struct ep_ib_env {
 	int retry_cnt;
 	int pkey; /* index in the port's table */
 	int roce_version;
-	int adaptive;   /* does the fabric route adaptively? -1: by what the device tells */
-	int relaxed;    /* not 0: data may cross PCIe in any order */
-	bool ipv6;      /* family of the GID's address that is preferred, and of `range` */
-	int range_bits; /* -1: no range */
+	int adaptive; /* does the fabric route adaptively? -1: by what the device tells */
+	int relaxed;  /* not 0: data may cross PCIe in any order */
+	/* what follows is the network plugin's alone */
+	int qps;          /* queue pairs of a connection */
+	int split;        /* not 0: a message goes over all of them */
+	int ar_threshold; /* bytes; longer ones may be routed adaptively */
+	int fifo_tc;      /* class of messages about receives; -1: tc */
+	int ece;          /* not 0: NICs agree on what both can */
+	bool ipv6;        /* family of the GID's address that is preferred, and of `range` */
+	int range_bits;   /* -1: no range */
 	uint8_t range[16];
 };
 

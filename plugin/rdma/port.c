@@ -6,6 +6,19 @@
 #include "core/log.h"
 #include "rdma/port.h"
 
+/* Of a lane, by the bits of active_speed. */
+static uint32_t ep_port_lane_mbps(uint8_t speed)
+{
+	static const uint32_t mbps[] = { 2500, 5000, 10000, 10000, 14000, 25000, 50000, 100000 };
+
+	for (int i = 7; i >= 0; i--) {
+		if (speed >> i & 1) {
+			return mbps[i];
+		}
+	}
+	return 0;
+}
+
 void ep_port_set(struct ep_port *port, const char *name, int num, const struct ibv_port_attr *attr)
 {
 	/* The codes of speeds grow with them; those of widths are out of order. */
@@ -20,6 +33,7 @@ void ep_port_set(struct ep_port *port, const char *name, int num, const struct i
 	port->port = num;
 	port->ethernet = attr->link_layer == IBV_LINK_LAYER_ETHERNET;
 	port->speed = lanes * attr->active_speed;
+	port->mbps = lanes * ep_port_lane_mbps(attr->active_speed);
 }
 
 const struct ep_port *ep_port_by_place(const struct ep_port *port, int n, uint32_t place)

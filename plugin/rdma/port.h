@@ -14,6 +14,7 @@ struct ep_port {
 	int port;
 	bool ethernet;
 	uint32_t speed; /* only to compare; 0: unknown */
+	uint32_t mbps;  /* in Mbit/s; 0: unknown */
 };
 
 struct ep_port_list {

@@ -36,6 +36,8 @@
 	M(ibv_get_async_event, "IBVERBS_1.1")                                                      \
 	M(ibv_ack_async_event, "IBVERBS_1.1")                                                      \
 	O(ibv_reg_mr_iova2, "IBVERBS_1.8")                                                         \
+	O(ibv_query_ece, "IBVERBS_1.10")                                                           \
+	O(ibv_set_ece, "IBVERBS_1.10")                                                             \
 	O(_ibv_query_gid_ex, "IBVERBS_1.11")                                                       \
 	O(ibv_reg_dmabuf_mr, "IBVERBS_1.12")
 

@@ -4,6 +4,7 @@
 
   check_library.py vcluster LIBRARY SOURCE_ROOT
   check_library.py gpu LIBRARY SOURCE_ROOT small|lineinfo ARCH...
+  check_library.py net LIBRARY    libnccl-net-ep.so
 
 "lineinfo" is a library with source lines in its GPU code, which may have any size. Exit status 77 when LIBRARY is "none".
 """
@@ -144,7 +145,25 @@ def check_size(library, narchs):
         complain("%d bytes are too much for %d architectures, %d at most" % (size, narchs, limit))
 
 
+def check_plugin(library):
+    """Its tables and nothing else, no need of CUDA or NCCL, and it stays when it is closed."""
+    exported = {line.split()[-1] for line in output(
+        "nm", "-D", "--defined-only", library).splitlines()}
+    tables = {"ncclNetPlugin_v%d" % version for version in range(8, 13)}
+    for name in sorted(exported ^ tables):
+        complain("%s is %s" % (name, "exported" if name in exported else "not exported"))
+    dynamic = output("readelf", "-dW", library)
+    for name in sorted(set(re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic)) - LIBC):
+        complain("depends on %s" % name)
+    for flag in ("NODELETE", "NOW"):
+        if not re.search(r"\(FLAGS_1\).*\b%s\b" % flag, dynamic):
+            complain("lacks the flag %s" % flag)
+
+
 def main():
+    if sys.argv[1] == "net":
+        check_plugin(sys.argv[2])
+        return 1 if problems else 0
     flavour, library, root = sys.argv[1], sys.argv[2], Path(sys.argv[3])
     if library == "none":
         print("skipped: this build has no GPU library (no nvcc, or -Dcuda=disabled)")

@@ -197,9 +197,70 @@ def packed_rows_by_rank():
 
 
 def high_throughput():
-    """NcclEpHandle._dispatch_ht."""
-    with make_group(ep.Algorithm.HIGH_THROUGHPUT, max_recv_tokens_per_rank=MOST * WORLD):
-        pass
+    """NcclEpHandle._dispatch_ht: flat rows, as many as there may be."""
+    rows = MOST * WORLD
+    with make_group(ep.Algorithm.HIGH_THROUGHPUT, max_recv_tokens_per_rank=rows) as made:
+        for seed in range(3):
+            p = problem(seed, 1 + seed, empty=1 if seed == 2 else None)
+            counts, total = Buffer(D.INT32, (LOCAL,)), Buffer(D.INT64, (1,))
+            handle = made.create_handle(
+                ep.Layout.FLAT, Buffer(D.INT64, p.ids.shape, p.ids).tensor,
+                layout_info=ep.LayoutInfo(expert_counters=counts.tensor,
+                                          recv_total_counter=total.tensor),
+                stream=0)
+            out, idx = Buffer(D.BFLOAT16, (rows, HIDDEN)), Buffer(D.INT64, (rows, p.topk))
+            weights = Buffer(D.FLOAT32, (rows, p.topk))
+            handle.dispatch(
+                ep.DispatchInputs(
+                    tokens=Buffer(D.BFLOAT16, p.tokens.shape, p.tokens).tensor,
+                    topk_weights=Buffer(D.FLOAT32, p.weights.shape, p.weights).tensor),
+                ep.DispatchOutputs(tokens=out.tensor, topk_weights=weights.tensor,
+                                   topk_idx=idx.tensor),
+                config=ep.DispatchConfig(send_only=1), stream=0)
+            handle.complete(stream=0)
+            expect("expert counters", counts.read(), p.expert_counts())
+            expect("total", total.read(), [len(p.flat_rows())])
+            expect("rows", out.read(), p.flat(p.all_tokens, rows))
+            expect("top-k ids", idx.read(), p.flat_choices(rows)[0])
+            expect("top-k weights", weights.read(), p.flat_choices(rows)[1])
+            results, combined = p.flat_results(rows), Buffer(D.BFLOAT16, p.tokens.shape)
+            handle.combine(
+                ep.CombineInputs(tokens=Buffer(D.BFLOAT16, results.shape, results).tensor),
+                ep.CombineOutputs(tokens=combined.tensor), stream=0)
+            handle.complete(stream=0)
+            expect("combined rows", combined.read(), p.combined_by_rank())
+
+
+def high_throughput_by_expert():
+    """TransformerEngine's layout, in eager mode: the caller allocates as many rows as there are."""
+    align = 4
+    with make_group(ep.Algorithm.HIGH_THROUGHPUT, num_topk=3) as made:
+        for seed in range(3):
+            p = problem(seed, 1 + seed)
+            counts, offsets = Buffer(D.INT64, (LOCAL,)), Buffer(D.INT64, (LOCAL,))
+            total = Buffer(D.INT64, (1,))
+            handle = made.create_handle(
+                ep.Layout.EXPERT_MAJOR, Buffer(D.INT64, p.ids.shape, p.ids).tensor,
+                layout_info=ep.LayoutInfo(expert_counters=counts.tensor,
+                                          expert_offsets=offsets.tensor,
+                                          recv_total_counter=total.tensor),
+                config=ep.HandleConfig(dispatch_output_per_expert_alignment=align), stream=0)
+            rows = int(total.read()[0])
+            expect("total", rows, p.zones(align)[1].sum())
+            expect("expert offsets", offsets.read(), p.zones(align)[0])
+            expect("expert counters", counts.read(), p.zones(align)[1])
+            out, weights = Buffer(D.BFLOAT16, (rows, HIDDEN)), Buffer(D.FLOAT32, (rows,))
+            handle.dispatch(
+                ep.DispatchInputs(
+                    tokens=Buffer(D.BFLOAT16, p.tokens.shape, p.tokens).tensor,
+                    topk_weights=Buffer(D.FLOAT32, p.weights.shape, p.weights).tensor),
+                ep.DispatchOutputs(tokens=out.tensor, topk_weights=weights.tensor), stream=0)
+            expect("rows", out.read(), p.zoned(p.all_tokens, rows, align))
+            results, combined = p.zoned_results(rows, align), Buffer(D.BFLOAT16, p.tokens.shape)
+            handle.combine(
+                ep.CombineInputs(tokens=Buffer(D.BFLOAT16, results.shape, results).tensor),
+                ep.CombineOutputs(tokens=combined.tensor), stream=0)
+            expect("combined rows", combined.read(), p.combined_by_rank())
 
 
 def group_before_handle():
@@ -213,4 +274,4 @@ def group_before_handle():
 
 main("flashinfer", [expert_major, rank_major, updated_handle, own_allocator, masks, new_topology,
                     packed_rows_by_expert, packed_rows_by_rank, high_throughput,
-                    group_before_handle])
+                    high_throughput_by_expert, group_before_handle])

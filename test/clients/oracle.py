@@ -124,6 +124,60 @@ class Problem:
                 rows[source, slot] = np.where(self.owner(ids) == self.rank, numbers, -1)
         return rows
 
+    # ---- dispatch of high throughput: rows of all sources one behind the other ----
+
+    def flat_rows(self):
+        return [(source, token) for source in range(self.world)
+                for token in self.rank_rows(source)]
+
+    def flat(self, sources, rows):
+        """What a tensor [rows, W] holds after dispatch."""
+        out = poisoned((rows, sources[0].shape[1]), sources[0].dtype)
+        for slot, (source, token) in enumerate(self.flat_rows()):
+            out[slot] = sources[source][token]
+        return out
+
+    def flat_choices(self, rows):
+        """Local experts of each row in ascending order, and their weights: [rows, K]."""
+        ids = np.full((rows, self.topk), -1, np.int64)
+        weights = np.zeros((rows, self.topk), np.float32)
+        for slot, (source, token) in enumerate(self.flat_rows()):
+            pairs = sorted((chosen, weight) for chosen, weight in
+                           zip(self.all_ids[source][token], self.all_weights[source][token])
+                           if self.owner(chosen) == self.rank)
+            for j, (chosen, weight) in enumerate(pairs):
+                ids[slot, j], weights[slot, j] = chosen - self.rank * self.local, weight
+        return ids, weights
+
+    def zones(self, align):
+        """First row and padded rows of each local expert."""
+        rows = [-(-count // align) * align for count in self.expert_counts()]
+        return np.cumsum([0] + rows[:-1]), np.array(rows)
+
+    def zoned(self, sources, rows, align):
+        """What a tensor [rows, W] holds after dispatch by experts: padding is zeros."""
+        out = poisoned((rows, sources[0].shape[1]), sources[0].dtype)
+        for e, (first, count) in enumerate(zip(*self.zones(align))):
+            out[first:first + count] = 0
+            for slot, (source, token) in enumerate(self.expert_rows(self.rank * self.local + e)):
+                out[first + slot] = sources[source][token]
+        return out
+
+    def flat_results(self, rows):
+        """[rows, H]: per row, what the experts of this rank make of it."""
+        return self.flat([self.returned(source, self.rank) for source in range(self.world)], rows)
+
+    def zoned_results(self, rows, align):
+        """The same, a row for each expert, weighted."""
+        out = self.zoned(self.all_tokens, rows, align)
+        for e, first in enumerate(self.zones(align)[0]):
+            expert = self.rank * self.local + e
+            for slot, (source, token) in enumerate(self.expert_rows(expert)):
+                chosen = list(self.all_ids[source][token]).index(expert)
+                gain = self.all_weights[source][token][chosen] * factor(expert)
+                out[first + slot] = to_bf16(gain * from_bf16(self.all_tokens[source][token]))
+        return out
+
     # ---- what the experts make of it ----
 
     def gain(self, source, here=None):

@@ -34,6 +34,7 @@ static const struct param {
 	{ "NCCL_EP_LL_THREADS", 32, 512, 32, false },
 	{ "NCCL_EP_LL_LINES", -1, 1, 1, false },
 	{ "NCCL_EP_LL_DIRECT_BYTES", -1, INT64_C(1) << 40, 1, false },
+	{ "NCCL_EP_HT_RING_BYTES", 0, INT64_C(1) << 30, 1, false },
 	{ "NCCL_EP_RDMA_MODE", 0, 4, 1, false }, /* these two: no effect here, but checked */
 	{ "NCCL_EP_RDMA_QUEUES", 0, 15, 1, false },
 	{ "NCCL_EP_BOOTSTRAP_TIMEOUT_MS", 1, 86400000, 1, true },

@@ -5,7 +5,7 @@
  * to it, the doorbell is a word of memory. What was posted is checked afterwards, WQE by WQE.
  *
  *     gda_gpu_timing [GBIT [SAMPLES]]     line rate that should be filled, 400; at least so many
- *                                         samples for each line of the table, 1200
+ *                                         samples for each line of the table, 1200 (8 or more)
  *
  * Ends within two minutes, whatever happens.
  */
@@ -247,6 +247,7 @@ static struct result bed_measure(struct bed *bed, const struct kernel *k, const 
 	struct result r = { .n = 0 };
 
 	reps = reps > 1000 ? 1000 : reps;
+	reps = reps > wanted ? wanted : reps;
 	bed_run(bed, k, place, blocks, reps, all, &r); /* warms up code and addresses */
 	r = (struct result){ .n = 0 };
 	while (r.n < wanted) {
@@ -288,7 +289,7 @@ int main(int argc, char **argv)
 		printf("skipped: no GPU\n");
 		return 77;
 	}
-	if (gbit <= 0 || samples < 1 || samples > (int)(MAX_BLOCKS * DEPTH)) {
+	if (gbit <= 0 || samples < 8 || samples > (int)(MAX_BLOCKS * DEPTH)) {
 		fprintf(stderr, "usage: %s [GBIT [SAMPLES]]\n", argv[0]);
 		return 2;
 	}

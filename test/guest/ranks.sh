@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # In the guest: ranks of two nodes, an rdma_rxe device for each node, a switch between them. The proxy
 # posts through the system's libibverbs, and what it posts crosses the switch.
-#   ranks.sh BUILD exact|loss|link      BUILD has the virtual cluster in test/vcluster
+#   ranks.sh BUILD exact|loss|link|plugin      BUILD has the virtual cluster in test/vcluster
 
 cd "$1/test" || exit
 scenario=$2
@@ -98,6 +98,18 @@ said() {
 	timeout 100 sh -c 'until grep -q "$0" "$1"; do sleep 0.1; done' "$@"
 }
 
+# plugin PROGRAM BYTES ARGUMENT...: a test of the network plugin passes, and so many bytes crossed the switch.
+plugin() {
+	local before after output program=$1 least=$2
+	shift 2
+	read -r before </sys/class/net/sw0/statistics/rx_bytes
+	output=$("net/net_$program" "$PWD/../plugin/net/libnccl-net-ep.so" "$@" 2>&1) ||
+		fail "$program $*: $output"
+	read -r after </sys/class/net/sw0/statistics/rx_bytes
+	echo "$program $*: $((after - before)) bytes, $SECONDS s"
+	[ $((after - before)) -ge "$least" ] || fail "these are too few bytes"
+}
+
 network
 case $scenario in
 exact)
@@ -130,6 +142,17 @@ link)
 		ranks 1 fault/fault_link "$text" >>/tmp/output || fail "$(cat /tmp/output)"
 	wait $! || fail "no rank said that $text"
 	echo "port: $SECONDS s"
+	;;
+plugin)
+	# The network plugin, in one process that has both devices.
+	export NCCL_SOCKET_IFNAME=lo
+	plugin data 100000 12 sizes 5000003
+	plugin data 100000 11 traffic 1
+	NCCL_IB_QPS_PER_CONNECTION=3 NCCL_IB_SPLIT_DATA_ON_QPS=1 NCCL_IB_ADAPTIVE_ROUTING=1 \
+		NCCL_IB_AR_THRESHOLD=1000 plugin data 100000 11 traffic 2
+	export NCCL_IB_TIMEOUT=10
+	netem delay 1ms loss 1% reorder 25%
+	plugin data 100000 11 sizes 200000
 	;;
 *)
 	fail "no scenario $scenario"

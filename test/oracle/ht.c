@@ -14,19 +14,30 @@ uint32_t oracle_ht_local(const struct oracle_ht *h, uint32_t src, uint32_t token
 {
 	int32_t ids[ORACLE_MAX_TOPK];
 	float all[ORACLE_MAX_TOPK];
-	uint32_t n = 0, l = nlocal(h);
+	uint32_t n = 0, first = rank * nlocal(h), i;
 
 	oracle_route(&h->p, src, token, ids);
-	oracle_weights(&h->p, src, token, all);
-	for (uint32_t e = rank * l; e < (rank + 1) * l; e++) {
-		for (uint32_t k = 0; k < h->p.topk; k++) {
-			if (ids[k] == (int32_t)e) {
-				experts[n] = (int32_t)(e - rank * l);
-				weights[n] = all[k];
-				n++;
-				break; /* of duplicates, the first */
-			}
+	if (weights) {
+		oracle_weights(&h->p, src, token, all);
+	}
+	for (uint32_t k = 0; k < h->p.topk; k++) {
+		int32_t e = ids[k] - (int32_t)first;
+
+		if (ids[k] < 0 || (uint32_t)ids[k] - first >= nlocal(h)) {
+			continue;
 		}
+		for (i = n; i > 0 && experts[i - 1] > e; i--) {
+		}
+		if (i > 0 && experts[i - 1] == e) {
+			continue; /* of duplicates, the first */
+		}
+		memmove(experts + i + 1, experts + i, (n - i) * sizeof(*experts));
+		experts[i] = e;
+		if (weights) {
+			memmove(weights + i + 1, weights + i, (n - i) * sizeof(*weights));
+			weights[i] = all[k];
+		}
+		n++;
 	}
 	return n;
 }
@@ -47,12 +58,11 @@ static void visit_all(const struct oracle_ht *h, struct oracle_ht_table *t, visi
 		      uint64_t *state)
 {
 	int32_t experts[ORACLE_MAX_TOPK];
-	float weights[ORACLE_MAX_TOPK];
 
 	t->slots = 0;
 	for (uint32_t s = 0; s < h->p.nranks; s++) {
 		for (uint32_t i = 0; i < oracle_tokens(&h->p, s); i++) {
-			uint32_t n = oracle_ht_local(h, s, i, t->rank, experts, weights);
+			uint32_t n = oracle_ht_local(h, s, i, t->rank, experts, NULL);
 
 			if (n) {
 				visit(h, t, t->slots++, s, i, experts, n, state);
@@ -88,9 +98,11 @@ static void place(const struct oracle_ht *h, struct oracle_ht_table *t, uint64_t
 {
 	struct oracle_ht_row row = { ORACLE_HT_ROW, src, token, -1 };
 
+	t->slot[t->first[src] + token] = (uint32_t)slot;
 	if (!h->expert_major) {
 		if (!beyond(h, slot)) {
 			t->rows[slot] = row;
+			t->at[slot] = (uint32_t)slot;
 		}
 		return;
 	}
@@ -100,6 +112,7 @@ static void place(const struct oracle_ht *h, struct oracle_ht_table *t, uint64_t
 		row.expert = experts[i];
 		if (!beyond(h, slot) && !beyond(h, at)) {
 			t->rows[at] = row;
+			t->at[slot * t->width + i] = (uint32_t)at;
 		}
 	}
 }
@@ -141,6 +154,28 @@ static void publish(const struct oracle_ht *h, struct oracle_ht_table *t,
 	t->count = h->limit ? h->limit : t->total;
 }
 
+/* By source and token: the slot, and the rows that the token has here. */
+static int index_open(const struct oracle_ht *h, struct oracle_ht_table *t)
+{
+	uint64_t tokens = 0, entries;
+
+	t->width = h->expert_major ? (h->p.topk < t->nlocal ? h->p.topk : t->nlocal) : 1;
+	entries = t->slots * t->width;
+	t->first = calloc(h->p.nranks, sizeof(*t->first));
+	for (uint32_t s = 0; t->first && s < h->p.nranks; s++) {
+		t->first[s] = tokens;
+		tokens += oracle_tokens(&h->p, s);
+	}
+	t->slot = malloc((tokens + 1) * sizeof(*t->slot));
+	t->at = malloc((entries + 1) * sizeof(*t->at));
+	if (!t->first || !t->slot || !t->at) {
+		return -1;
+	}
+	memset(t->slot, 0xff, tokens * sizeof(*t->slot));
+	memset(t->at, 0xff, entries * sizeof(*t->at));
+	return 0;
+}
+
 struct oracle_ht_table *oracle_ht_table_create(const struct oracle_ht *h, uint32_t rank)
 {
 	struct oracle_ht_table *t = calloc(1, sizeof(*t));
@@ -159,7 +194,7 @@ struct oracle_ht_table *oracle_ht_table_create(const struct oracle_ht *h, uint32
 	visit_all(h, t, count, state);
 	publish(h, t, state, state + l);
 	t->rows = calloc(t->count + 1, sizeof(*t->rows));
-	if (!t->rows) {
+	if (!t->rows || index_open(h, t)) {
 		goto err;
 	}
 	clear(h, t);
@@ -179,98 +214,50 @@ void oracle_ht_table_free(struct oracle_ht_table *t)
 		free(t->counters);
 		free(t->offsets);
 		free(t->rows);
+		free(t->first);
+		free(t->slot);
+		free(t->at);
 		free(t);
 	}
 }
 
-/* Eight significant bits at most, of several magnitudes; never 0, so that no sign of it matters. */
-static float small(uint64_t hash)
+uint32_t oracle_ht_rows(const struct oracle_ht_table *t, uint32_t src, uint32_t token,
+			const uint32_t **rows)
 {
-	static const float scale[] = { 0.0625f, 0.25f, 1.0f, 2.0f };
-	float f = (float)(1 + (hash & 127)) * scale[hash >> 8 & 3];
+	uint32_t slot = t->slot[t->first[src] + token];
 
-	return hash >> 10 & 1 ? -f : f;
+	*rows = t->at + (size_t)slot * t->width;
+	return slot == ORACLE_HT_NOWHERE ? 0 : t->width;
 }
 
-float oracle_ht_answer(const struct oracle_ht *h, uint32_t d, uint64_t row, uint32_t column)
+/* What recv_total_counter says on the rank that has most. */
+uint64_t oracle_ht_most(const struct oracle_ht *h)
 {
-	return small(oracle_hash(h->p.seed * 31 + 7, ((uint64_t)d << 32 | row) * 65537 + column));
-}
+	uint64_t *rows = calloc(h->p.experts + (size_t)h->p.nranks, sizeof(*rows));
+	uint64_t most = 0;
+	int32_t experts[ORACLE_MAX_TOPK];
 
-float oracle_ht_gradient(const struct oracle_ht *h, uint32_t d, uint64_t row, uint32_t j)
-{
-	return small(oracle_hash(h->p.seed * 31 + 8, ((uint64_t)d << 32 | row) * 64 + j)) + 0.001f;
-}
+	for (uint32_t s = 0; rows && s < h->p.nranks; s++) {
+		for (uint32_t i = 0; i < oracle_tokens(&h->p, s); i++) {
+			for (uint32_t d = 0; d < h->p.nranks; d++) {
+				uint32_t n = oracle_ht_local(h, s, i, d, experts, NULL);
 
-void oracle_ht_combined(const struct oracle_ht *h, struct oracle_ht_table *const *tables,
-			uint32_t src, uint32_t token, void *row)
-{
-	uint32_t hidden = h->p.hidden, d;
-	float *sum = calloc(2 * (size_t)hidden, sizeof(*sum)), *here = sum + hidden;
-	unsigned char rounded[16];
-	int any = 0;
-
-	for (d = 0; sum && d < h->p.nranks; d++) {
-		int some = 0;
-
-		for (uint64_t i = 0; i < tables[d]->count; i++) {
-			const struct oracle_ht_row *r = &tables[d]->rows[i];
-
-			if (r->kind != ORACLE_HT_ROW || r->src != src || r->token != token) {
-				continue;
-			}
-			for (uint32_t c = 0; c < hidden; c++) {
-				float f = oracle_ht_answer(h, d, i, c);
-
-				here[c] = some ? here[c] + f : f;
-			}
-			some = 1;
-		}
-		for (uint32_t c = 0; some && c < hidden; c++) {
-			oracle_store(h->p.dtype, rounded, 0, here[c]);
-			here[c] = oracle_load(h->p.dtype, rounded, 0);
-			sum[c] = any ? sum[c] + here[c] : here[c];
-		}
-		any |= some;
-	}
-	for (uint32_t c = 0; sum && c < hidden; c++) {
-		oracle_store(h->p.dtype, row, c, sum[c]);
-	}
-	free(sum);
-}
-
-void oracle_ht_gradients(const struct oracle_ht *h, struct oracle_ht_table *const *tables,
-			 uint32_t src, uint32_t token, float *out)
-{
-	int32_t ids[ORACLE_MAX_TOPK], experts[ORACLE_MAX_TOPK];
-	float weights[ORACLE_MAX_TOPK];
-	uint32_t l = nlocal(h);
-
-	oracle_route(&h->p, src, token, ids);
-	for (uint32_t k = 0; k < h->p.topk; k++) {
-		out[k] = 0;
-	}
-	for (uint32_t d = 0; d < h->p.nranks; d++) {
-		uint32_t n = oracle_ht_local(h, src, token, d, experts, weights);
-
-		for (uint64_t i = 0; n && i < tables[d]->count; i++) {
-			const struct oracle_ht_row *r = &tables[d]->rows[i];
-
-			if (r->kind != ORACLE_HT_ROW || r->src != src || r->token != token) {
-				continue;
-			}
-			for (uint32_t k = 0; k < h->p.topk; k++) {
+				rows[h->p.experts + d] += n > 0;
 				for (uint32_t j = 0; j < n; j++) {
-					if (ids[k] != (int32_t)(d * l) + experts[j]) {
-						continue;
-					}
-					if (!h->expert_major) {
-						out[k] = oracle_ht_gradient(h, d, i, j);
-					} else if (experts[j] == r->expert) {
-						out[k] = oracle_ht_gradient(h, d, i, 0);
-					}
+					rows[d * nlocal(h) + (uint32_t)experts[j]]++;
 				}
 			}
 		}
 	}
+	for (uint32_t d = 0; rows && d < h->p.nranks; d++) {
+		uint64_t total = 0;
+
+		for (uint32_t e = d * nlocal(h); e < (d + 1) * nlocal(h); e++) {
+			total += padded(h, rows[e]);
+		}
+		total = h->expert_major ? total : rows[h->p.experts + d];
+		most = total > most ? total : most;
+	}
+	free(rows);
+	return most;
 }

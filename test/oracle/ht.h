@@ -38,18 +38,40 @@ struct oracle_ht_table {
 	int64_t *counters; /* [L] expert_counters */
 	int64_t *offsets;  /* [L] expert_offsets; flat: NULL */
 	struct oracle_ht_row *rows;
+	/* where a token's rows are: see oracle_ht_rows() */
+	uint32_t width;
+	uint64_t *first; /* [R] entry of the source's first token in slot[] */
+	uint32_t *slot;
+	uint32_t *at; /* [slots][width] */
 };
+
+#define ORACLE_HT_NOWHERE UINT32_MAX
 
 /* NULL: out of memory. */
 struct oracle_ht_table *oracle_ht_table_create(const struct oracle_ht *h, uint32_t rank);
 void oracle_ht_table_free(struct oracle_ht_table *t);
 
-/* The token's distinct experts on a rank, local and ascending, with their weights; the number. */
+/* The largest total of all ranks: a limit that nothing exceeds. */
+uint64_t oracle_ht_most(const struct oracle_ht *h);
+
+/*
+ * A token's rows on the table's rank: one (flat), or one for each of its experts there in ascending
+ * order; ORACLE_HT_NOWHERE: dropped, or behind the last. Returns how many there are to look at.
+ */
+uint32_t oracle_ht_rows(const struct oracle_ht_table *t, uint32_t src, uint32_t token,
+			const uint32_t **rows);
+
+/*
+ * The token's distinct experts on a rank, local and ascending, with their weights (NULL: without); the
+ * number.
+ */
 uint32_t oracle_ht_local(const struct oracle_ht *h, uint32_t src, uint32_t token, uint32_t rank,
 			 int32_t *experts, float *weights);
 
 /* The experts' work: column c of row `row` of rank d. Exact in all types. */
 float oracle_ht_answer(const struct oracle_ht *h, uint32_t d, uint64_t row, uint32_t column);
+/* The whole row in the problem's dtype. */
+void oracle_ht_answer_row(const struct oracle_ht *h, uint32_t d, uint64_t row, void *out);
 /* The gradient of the weight of entry j of that row. */
 float oracle_ht_gradient(const struct oracle_ht *h, uint32_t d, uint64_t row, uint32_t j);
 
@@ -62,5 +84,27 @@ void oracle_ht_combined(const struct oracle_ht *h, struct oracle_ht_table *const
 /* And for the gradients of its weights: [K]. */
 void oracle_ht_gradients(const struct oracle_ht *h, struct oracle_ht_table *const *tables,
 			 uint32_t src, uint32_t token, float *out);
+
+/* ht_check.c: rows [first, first + n) of a rank's outputs, in host memory from `first` on. */
+struct oracle_ht_output {
+	const uint8_t *tokens;
+	const uint8_t *scales;
+	const float *weights; /* NULL: backward */
+	const int64_t *idx;   /* flat */
+};
+
+void oracle_ht_check_rows(const struct oracle_ht *h, const struct oracle_ht_table *t,
+			  uint64_t first, uint64_t n, const struct oracle_ht_output *out,
+			  struct oracle_verdict *verdict);
+void oracle_ht_check_counters(const struct oracle_ht *h, const struct oracle_ht_table *t,
+			      const int32_t *counters, const int32_t *offsets, int32_t total,
+			      struct oracle_verdict *verdict);
+/* The experts' results and gradients (NULL: none); poison where no token's row is. */
+void oracle_ht_work(const struct oracle_ht *h, const struct oracle_ht_table *t, uint64_t first,
+		    uint64_t n, void *rows, float *gradients);
+/* Sums of tokens [first, first + n) of `rank`; gradients: NULL in the forward pass. */
+void oracle_ht_check_sums(const struct oracle_ht *h, struct oracle_ht_table *const *tables,
+			  uint32_t rank, uint32_t first, uint32_t n, const void *rows,
+			  const float *gradients, struct oracle_verdict *verdict);
 
 #endif

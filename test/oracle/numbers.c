@@ -4,37 +4,6 @@
 
 #include "oracle.h"
 
-static uint32_t float_bits(float value)
-{
-	uint32_t bits;
-
-	memcpy(&bits, &value, sizeof(bits));
-	return bits;
-}
-
-static float bits_float(uint32_t bits)
-{
-	float value;
-
-	memcpy(&value, &bits, sizeof(value));
-	return value;
-}
-
-float oracle_from_bf16(uint16_t bits)
-{
-	return bits_float((uint32_t)bits << 16);
-}
-
-uint16_t oracle_to_bf16(float value)
-{
-	uint32_t bits = float_bits(value);
-
-	if ((bits & 0x7fffffffu) > 0x7f800000u) {
-		return (uint16_t)(bits >> 16 | 0x40u);
-	}
-	return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
-}
-
 /* value >> shift, rounded to nearest even; shift may exceed the width */
 static uint32_t shift_round(uint32_t value, uint32_t shift)
 {
@@ -77,9 +46,11 @@ static float decode(uint32_t code, uint32_t mbits, int bias)
 
 	if (exponent == 0) {
 		/* exact: a small integer times a power of two in fp32's normal range */
-		return (float)mantissa * bits_float((uint32_t)(128 - bias - (int)mbits) << 23);
+		return (float)mantissa *
+		       oracle_bits_float((uint32_t)(128 - bias - (int)mbits) << 23);
 	}
-	return bits_float((exponent + 127u - (uint32_t)bias) << 23 | mantissa << (23 - mbits));
+	return oracle_bits_float((exponent + 127u - (uint32_t)bias) << 23 |
+				 mantissa << (23 - mbits));
 }
 
 float oracle_from_fp16(uint16_t bits)
@@ -88,14 +59,14 @@ float oracle_from_fp16(uint16_t bits)
 	float value = decode(magnitude, 10, 15);
 
 	if (magnitude >= 0x7c00u) {
-		value = bits_float(0x7f800000u | (magnitude & 0x3ffu) << 13);
+		value = oracle_bits_float(0x7f800000u | (magnitude & 0x3ffu) << 13);
 	}
 	return bits & 0x8000u ? -value : value;
 }
 
 uint16_t oracle_to_fp16(float value)
 {
-	uint32_t bits = float_bits(value);
+	uint32_t bits = oracle_float_bits(value);
 	uint32_t sign = bits >> 16 & 0x8000u;
 	uint32_t code;
 
@@ -110,14 +81,14 @@ uint16_t oracle_to_fp16(float value)
 float oracle_from_e4m3(uint8_t bits)
 {
 	uint32_t magnitude = bits & 0x7fu;
-	float value = magnitude == 0x7fu ? bits_float(0x7fc00000u) : decode(magnitude, 3, 7);
+	float value = magnitude == 0x7fu ? oracle_bits_float(0x7fc00000u) : decode(magnitude, 3, 7);
 
 	return bits & 0x80u ? -value : value;
 }
 
 uint8_t oracle_to_e4m3(float value)
 {
-	uint32_t bits = float_bits(value);
+	uint32_t bits = oracle_float_bits(value);
 	uint32_t sign = bits >> 24 & 0x80u;
 	uint32_t code;
 

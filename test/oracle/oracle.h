@@ -16,6 +16,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #define ORACLE_MAX_TOPK 32
 #define ORACLE_MAX_RANKS 1024
@@ -123,8 +124,49 @@ struct oracle_traffic {
 /* Routing of all ranks, and an index of the rows that this rank must receive. */
 struct oracle_table;
 
+/* In the header for speed: a check makes billions of these. */
+/* The finaliser of splitmix64 over a Weyl sequence. */
+static inline uint64_t oracle_hash(uint64_t key, uint64_t counter)
+{
+	uint64_t x = key + (counter + 1) * UINT64_C(0x9e3779b97f4a7c15);
+
+	x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+	x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
+	return x ^ (x >> 31);
+}
+
+static inline uint32_t oracle_float_bits(float value)
+{
+	uint32_t bits;
+
+	memcpy(&bits, &value, sizeof(bits));
+	return bits;
+}
+
+static inline float oracle_bits_float(uint32_t bits)
+{
+	float value;
+
+	memcpy(&value, &bits, sizeof(value));
+	return value;
+}
+
+static inline float oracle_from_bf16(uint16_t bits)
+{
+	return oracle_bits_float((uint32_t)bits << 16);
+}
+
+static inline uint16_t oracle_to_bf16(float value)
+{
+	uint32_t bits = oracle_float_bits(value);
+
+	if ((bits & 0x7fffffffu) > 0x7f800000u) {
+		return (uint16_t)(bits >> 16 | 0x40u);
+	}
+	return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+
 /* routing.c, routing_text.c */
-uint64_t oracle_hash(uint64_t key, uint64_t counter);
 int oracle_routing_parse(const char *text, struct oracle_routing *routing, char *why,
 			 size_t why_bytes);
 void oracle_routing_free(struct oracle_routing *routing);
@@ -158,8 +200,6 @@ void oracle_rank_row(const struct oracle_problem *p, uint32_t rank, const int32_
 		     const float *weights, const void *row, const float *scales, void *result);
 
 /* numbers.c */
-float oracle_from_bf16(uint16_t bits);
-uint16_t oracle_to_bf16(float value);
 float oracle_from_fp16(uint16_t bits);
 uint16_t oracle_to_fp16(float value);
 float oracle_from_e4m3(uint8_t bits);

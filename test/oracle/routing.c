@@ -20,16 +20,6 @@ struct stream {
 	uint64_t counter;
 };
 
-/* The finaliser of splitmix64 over a Weyl sequence. */
-uint64_t oracle_hash(uint64_t key, uint64_t counter)
-{
-	uint64_t x = key + (counter + 1) * UINT64_C(0x9e3779b97f4a7c15);
-
-	x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-	x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
-	return x ^ (x >> 31);
-}
-
 static struct stream stream_open(const struct oracle_problem *p, uint32_t purpose, uint32_t rank,
 				 uint32_t token)
 {

@@ -67,7 +67,7 @@ static int parse_real(const char *option, const char *text, double low, double h
 
 static int parse_problem_option(int letter, const char *text, struct perf_options *opt)
 {
-	static const char *const layouts[] = { "em", "rm", NULL };
+	static const char *const layouts[] = { "em", "rm", "flat", NULL };
 	static const char *const dtypes[] = { "bf16", "fp16", "fp32", NULL };
 	static const char *const quants[] = { "none", "fp8", "fp8-v1", "fwd", NULL };
 	struct oracle_problem *p = &opt->problem;
@@ -81,7 +81,8 @@ static int parse_problem_option(int letter, const char *text, struct perf_option
 		if (parse_choice("--layout", text, layouts, &choice)) {
 			return -1;
 		}
-		p->layout = choice ? ORACLE_RANK_MAJOR : ORACLE_EXPERT_MAJOR;
+		p->layout = choice == 1 ? ORACLE_RANK_MAJOR : ORACLE_EXPERT_MAJOR;
+		opt->flat = choice == 2;
 		return 0;
 	case 'd':
 		return parse_choice("--dtype", text, dtypes, (int *)&p->dtype);
@@ -119,6 +120,7 @@ static int parse_option(int letter, const char *text, struct perf_options *opt)
 {
 	static const char *const modes[] = { "ll", "ht", NULL };
 	static const char *const widths[] = { "32", "64", NULL };
+	static const char *const policies[] = { "trap", "drop", NULL };
 
 	switch (letter) {
 	case 'J':
@@ -130,6 +132,8 @@ static int parse_option(int letter, const char *text, struct perf_options *opt)
 		return parse_choice("--ids", text, widths, &opt->ids64);
 	case OPT_FLOOR:
 		return parse_real("--floor-gbs", text, 0.001, 1e6, &opt->floor_gbs);
+	case OPT_MEMORY:
+		return parse_real("--memory-gbs", text, 0.001, 1e6, &opt->memory_gbs);
 	case OPT_RENDEZVOUS:
 		opt->rendezvous = text;
 		return 0;
@@ -145,6 +149,14 @@ static int parse_option(int letter, const char *text, struct perf_options *opt)
 	case OPT_WINDOWS:
 		opt->windows = 1;
 		return 0;
+	case OPT_EAGER:
+		opt->eager = 1;
+		return 0;
+	case OPT_BACKWARD:
+		opt->backward = 1;
+		return 0;
+	case OPT_OVERFLOW:
+		return parse_choice("--overflow", text, policies, &opt->overflow_drop);
 	case OPT_NO_ALIGN:
 		opt->align = 0;
 		return 0;
@@ -204,6 +216,47 @@ static int refuse(int id, char **argv)
 	return -1;
 }
 
+/* Options that one mode has and the other has not. */
+static int fits_mode(const struct perf_options *opt)
+{
+	enum oracle_quant quant = opt->problem.quant;
+	const struct {
+		int given, ht;
+		const char *name;
+	} special[] = {
+		{ opt->staged, 0, "--staged" },
+		{ opt->mask, 0, "--mask" },
+		{ opt->problem.pow2_scales, 0, "--pow2-scales" },
+		{ quant == ORACLE_QUANT_FP8, 0, "--quant fp8" },
+		{ quant == ORACLE_QUANT_FP8_COLUMNS, 0, "--quant fp8-v1" },
+		{ opt->recv != 0, 1, "--recv" },
+		{ opt->zone_alignment != 0, 1, "--align" },
+		{ opt->eager, 1, "--eager" },
+		{ opt->overflow_drop, 1, "--overflow drop" },
+		{ opt->backward, 1, "--backward" },
+	};
+
+	for (size_t i = 0; i < sizeof(special) / sizeof(special[0]); i++) {
+		if (special[i].given && special[i].ht != opt->ht) {
+			perf_complain("%s: got --mode %s, allowed is %s", special[i].name,
+				      opt->ht ? "ht" : "ll", opt->ht ? "ll" : "ht");
+			return -1;
+		}
+	}
+	if (opt->ht ? opt->problem.layout == ORACLE_RANK_MAJOR : opt->flat) {
+		return bad("--layout", opt->flat ? "flat" : "rm",
+			   "em rm in --mode ll, em flat in --mode ht");
+	}
+	if (opt->eager && (opt->graph || opt->recv)) {
+		return bad("--eager", opt->graph ? "-G" : "--recv",
+			   "neither a graph nor a limit of received rows");
+	}
+	if (opt->flat && opt->zone_alignment) {
+		return bad("--align", "--layout flat", "--layout em, which has zones");
+	}
+	return 0;
+}
+
 static int finish(struct perf_options *opt, int have_max)
 {
 	char text[32], want[96];
@@ -236,7 +289,7 @@ static int finish(struct perf_options *opt, int have_max)
 	}
 	opt->problem.tokens = opt->max_tokens;
 	opt->problem.max_tokens = opt->capacity;
-	return 0;
+	return fits_mode(opt);
 }
 
 static void defaults(struct perf_options *opt)
@@ -256,6 +309,7 @@ static void defaults(struct perf_options *opt)
 	opt->check = opt->ids64 = opt->align = opt->kernel_times = 1;
 	opt->average = PERF_MAX;
 	opt->floor_gbs = 326;
+	opt->memory_gbs = 4290;
 	opt->problem.seed = 1;
 	opt->problem.experts = 256;
 	opt->problem.topk = 8;

@@ -33,6 +33,12 @@ enum perf_option_id { /* of options without a letter; others are called by their
 	OPT_NO_KERNEL,
 	OPT_NODE_SIZE,
 	OPT_PROGRESS,
+	OPT_RECV,
+	OPT_ZONES,
+	OPT_EAGER,
+	OPT_OVERFLOW,
+	OPT_BACKWARD,
+	OPT_MEMORY,
 	OPT_VERSION
 };
 
@@ -47,7 +53,7 @@ struct perf_option {
 	size_t at;
 };
 
-#define PERF_NOPTIONS 43
+#define PERF_NOPTIONS 49
 extern const struct perf_option perf_option_table[PERF_NOPTIONS];
 
 void perf_args_usage(FILE *to);

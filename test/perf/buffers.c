@@ -58,16 +58,19 @@ static void group_config(const struct perf_rank *r, ncclEpGroupConfig_t *config)
 	config->enable_mask = (unsigned int)opt->mask;
 	config->num_topk = p->topk;
 	if (opt->ht) {
-		config->max_recv_tokens_per_rank = opt->capacity * p->nranks;
+		config->max_recv_tokens_per_rank = r->ht.limit;
+		config->overflow_policy = r->ht.drop ? NCCL_EP_OVERFLOW_DROP
+						     : NCCL_EP_OVERFLOW_TRAP;
 	}
 }
 
 static ncclEpLayout_t layout_of(const struct perf_options *opt)
 {
-	if (opt->problem.layout == ORACLE_EXPERT_MAJOR) {
-		return NCCL_EP_LAYOUT_EXPERT_MAJOR;
+	if (opt->flat) {
+		return NCCL_EP_LAYOUT_FLAT;
 	}
-	return opt->ht ? NCCL_EP_LAYOUT_FLAT : NCCL_EP_LAYOUT_RANK_MAJOR;
+	return opt->problem.layout == ORACLE_EXPERT_MAJOR ? NCCL_EP_LAYOUT_EXPERT_MAJOR
+							  : NCCL_EP_LAYOUT_RANK_MAJOR;
 }
 
 /*
@@ -101,12 +104,17 @@ int perf_group_open(struct perf_rank *r)
 {
 	const struct perf_options *opt = &r->perf->opt;
 	ncclEpGroupConfig_t config = NCCL_EP_GROUP_CONFIG_INIT;
+	ncclEpHandleConfig_t handle = NCCL_EP_HANDLE_CONFIG_INIT;
 	int topk = (int)opt->problem.topk;
 	double before = free_mib(), cpu = process_cpu_ms();
-	uint64_t start = perf_now_ns();
 	ncclResult_t result;
+	uint64_t start;
 
+	if (opt->ht && perf_ht_plan(r)) {
+		return -1;
+	}
 	group_config(r, &config);
+	start = perf_now_ns();
 	result = ncclEpCreateGroup(&r->group, r->comm, &config);
 	if (result != ncclSuccess) {
 		r->group = NULL;
@@ -115,7 +123,8 @@ int perf_group_open(struct perf_rank *r)
 	r->setup.group_ms = (double)(perf_now_ns() - start) / 1e6;
 	r->setup.group_cpu_ms = (process_cpu_ms() - cpu) / r->perf->world.nlocal;
 	start = perf_now_ns();
-	result = ncclEpInitHandle(&r->handle, r->group, layout_of(opt), NULL, topk, NULL);
+	handle.dispatch_output_per_expert_alignment = opt->zone_alignment;
+	result = ncclEpInitHandle(&r->handle, r->group, layout_of(opt), &handle, topk, NULL);
 	if (result != ncclSuccess) {
 		r->handle = NULL;
 		return unsupported(r, "ncclEpInitHandle", result);
@@ -127,11 +136,6 @@ int perf_group_open(struct perf_rank *r)
 	if (result != ncclSuccess) {
 		r->align = NULL;
 		return unsupported(r, "ncclEpInitHandle", result);
-	}
-	if (opt->ht) {
-		snprintf(r->failure, sizeof(r->failure),
-			 "the oracle knows low latency only, use --mode ll");
-		return -1;
 	}
 	return 0;
 }
@@ -151,7 +155,7 @@ void perf_group_close(struct perf_rank *r)
 	r->group = NULL;
 }
 
-static int device_memory(struct perf_rank *r, void **at, size_t bytes)
+int perf_device_memory(struct perf_rank *r, void **at, size_t bytes)
 {
 	*at = NULL;
 	if (bytes == 0) {
@@ -167,10 +171,10 @@ static int device_memory(struct perf_rank *r, void **at, size_t bytes)
 }
 
 /* The same, in a window of all ranks if the run is to use windows. */
-static int output_memory(struct perf_rank *r, void **at, ncclWindow_t *window, size_t bytes)
+int perf_window_memory(struct perf_rank *r, void **at, ncclWindow_t *window, size_t bytes)
 {
 	if (!r->perf->opt.windows || bytes == 0) {
-		return device_memory(r, at, bytes);
+		return perf_device_memory(r, at, bytes);
 	}
 	if (ncclMemAlloc(at, bytes) != ncclSuccess) {
 		*at = NULL;
@@ -197,6 +201,9 @@ int perf_buffers_alloc(struct perf_rank *r)
 	size_t scale_bytes = oracle_scale_count(p) * sizeof(float);
 	size_t routing = tokens * p->topk;
 
+	if (r->perf->opt.ht) {
+		return perf_ht_alloc(r);
+	}
 	b->in_bytes = tokens * (oracle_input_bytes(p) + scale_bytes) + routing * 8;
 	b->out_tokens_bytes = rows * oracle_output_bytes(p);
 	b->out_scales_bytes = rows * scale_bytes;
@@ -207,18 +214,18 @@ int perf_buffers_alloc(struct perf_rank *r)
 		snprintf(r->failure, sizeof(r->failure), "no host memory");
 		return -1;
 	}
-	if (device_memory(r, &b->in_tokens, tokens * oracle_input_bytes(p)) ||
-	    device_memory(r, &b->in_scales, tokens * scale_bytes) ||
-	    device_memory(r, &b->ids, routing * 8) ||
-	    device_memory(r, &b->weights, routing * sizeof(float)) ||
-	    output_memory(r, &b->out_tokens, &b->tokens_window, b->out_tokens_bytes) ||
-	    output_memory(r, &b->out_scales, &b->scales_window, b->out_scales_bytes) ||
-	    device_memory(r, &b->out_weights, b->routing_elements * sizeof(float)) ||
-	    device_memory(r, &b->out_idx, b->routing_elements * sizeof(int32_t)) ||
-	    device_memory(r, &b->counts, blocks * sizeof(int32_t)) ||
-	    device_memory(r, &b->align_counts, blocks * sizeof(int32_t)) ||
-	    device_memory(r, &b->combine_in, b->combine_in_bytes) ||
-	    device_memory(r, &b->combine_out, (tokens + 1) * oracle_combine_bytes(p))) {
+	if (perf_device_memory(r, &b->in_tokens, tokens * oracle_input_bytes(p)) ||
+	    perf_device_memory(r, &b->in_scales, tokens * scale_bytes) ||
+	    perf_device_memory(r, &b->ids, routing * 8) ||
+	    perf_device_memory(r, &b->weights, routing * sizeof(float)) ||
+	    perf_window_memory(r, &b->out_tokens, &b->tokens_window, b->out_tokens_bytes) ||
+	    perf_window_memory(r, &b->out_scales, &b->scales_window, b->out_scales_bytes) ||
+	    perf_device_memory(r, &b->out_weights, b->routing_elements * sizeof(float)) ||
+	    perf_device_memory(r, &b->out_idx, b->routing_elements * sizeof(int32_t)) ||
+	    perf_device_memory(r, &b->counts, blocks * sizeof(int32_t)) ||
+	    perf_device_memory(r, &b->align_counts, blocks * sizeof(int32_t)) ||
+	    perf_device_memory(r, &b->combine_in, b->combine_in_bytes) ||
+	    perf_device_memory(r, &b->combine_out, (tokens + 1) * oracle_combine_bytes(p))) {
 		return -1;
 	}
 	/* small numbers in every type, for runs without a check */
@@ -231,7 +238,7 @@ static void output_free(struct perf_rank *r, void *at, ncclWindow_t window)
 	if (window) {
 		PERF_NCCL(r, ncclCommWindowDeregister(r->comm, window));
 	}
-	if (at && r->perf->opt.windows) {
+	if (at && window) {
 		PERF_NCCL(r, ncclMemFree(at));
 	} else if (at) {
 		PERF_CUDA(r, cudaFree(at));
@@ -241,10 +248,13 @@ static void output_free(struct perf_rank *r, void *at, ncclWindow_t window)
 void perf_buffers_free(struct perf_rank *r)
 {
 	struct perf_buffers *b = &r->buf;
-	void *const all[] = { b->in_tokens,   b->in_scales,  b->ids,    b->weights,
-			      b->out_weights, b->out_idx,    b->counts, b->align_counts,
-			      b->combine_in,  b->combine_out };
+	void *const all[] = { b->in_tokens,    b->in_scales, b->ids,    b->weights,
+			      b->out_weights,  b->out_idx,   b->counts, b->align_counts,
+			      b->combine_out,  b->offsets,   b->total,  b->in_gradients,
+			      b->out_gradients };
 
+	perf_ht_unload(r);
+	output_free(r, b->combine_in, b->combine_window);
 	output_free(r, b->out_tokens, b->tokens_window);
 	output_free(r, b->out_scales, b->scales_window);
 	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
@@ -252,11 +262,14 @@ void perf_buffers_free(struct perf_rank *r)
 			PERF_CUDA(r, cudaFree(all[i]));
 		}
 	}
+	if (b->chunk) {
+		PERF_CUDA(r, cudaFreeHost(b->chunk));
+	}
 	free(b->host);
 	memset(b, 0, sizeof(*b));
 }
 
-static void poison(struct perf_rank *r, void *at, size_t bytes)
+void perf_poison(struct perf_rank *r, void *at, size_t bytes)
 {
 	if (bytes) {
 		PERF_CUDA(r, cudaMemsetAsync(at, ORACLE_POISON, bytes, r->stream));
@@ -269,12 +282,16 @@ void perf_buffers_poison(struct perf_rank *r)
 	struct perf_buffers *b = &r->buf;
 	size_t blocks = p->layout == ORACLE_RANK_MAJOR ? p->nranks : p->experts / p->nranks;
 
-	poison(r, b->out_tokens, b->out_tokens_bytes);
-	poison(r, b->out_scales, b->out_scales_bytes);
-	poison(r, b->out_weights, b->routing_elements * sizeof(float));
-	poison(r, b->out_idx, b->routing_elements * sizeof(int32_t));
-	poison(r, b->counts, blocks * sizeof(int32_t));
-	poison(r, b->combine_out, ((size_t)p->max_tokens + 1) * oracle_combine_bytes(p));
+	if (r->perf->opt.ht) {
+		perf_ht_poison(r);
+		return;
+	}
+	perf_poison(r, b->out_tokens, b->out_tokens_bytes);
+	perf_poison(r, b->out_scales, b->out_scales_bytes);
+	perf_poison(r, b->out_weights, b->routing_elements * sizeof(float));
+	perf_poison(r, b->out_idx, b->routing_elements * sizeof(int32_t));
+	perf_poison(r, b->counts, blocks * sizeof(int32_t));
+	perf_poison(r, b->combine_out, ((size_t)p->max_tokens + 1) * oracle_combine_bytes(p));
 }
 
 static void upload(struct perf_rank *r, void *to, const void *from, size_t bytes)

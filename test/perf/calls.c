@@ -4,8 +4,8 @@
 
 #include "perf.h"
 
-static ncclEpTensor_t *tensor(struct perf_tensor *d, ncclDataType_t type, void *data,
-			      unsigned int ndim, size_t n0, size_t n1, size_t n2)
+ncclEpTensor_t *perf_tensor(struct perf_tensor *d, ncclDataType_t type, void *data,
+			    unsigned int ndim, size_t n0, size_t n1, size_t n2)
 {
 	d->t = NCCL_EP_TENSOR_INIT;
 	d->sizes[0] = n0;
@@ -18,7 +18,7 @@ static ncclEpTensor_t *tensor(struct perf_tensor *d, ncclDataType_t type, void *
 	return &d->t;
 }
 
-static ncclDataType_t float_type(enum oracle_dtype dtype)
+ncclDataType_t perf_float_type(enum oracle_dtype dtype)
 {
 	return dtype == ORACLE_BF16 ? ncclBfloat16
 				    : (dtype == ORACLE_FP16 ? ncclFloat16 : ncclFloat32);
@@ -35,17 +35,17 @@ static void prepare_align(struct perf_rank *r)
 	c->align_in = NCCL_EP_DISPATCH_INPUTS_INIT;
 	c->align_layout = NCCL_EP_LAYOUT_INFO_INIT;
 	c->align_in.tokens =
-		tensor(&c->align_tokens, c->in_tokens.t.datatype, NULL, 2, 0, p->hidden, 0);
-	tensor(&c->align_ids, c->ids.t.datatype, NULL, 2, 0, p->topk, 0);
+		perf_tensor(&c->align_tokens, c->in_tokens.t.datatype, NULL, 2, 0, p->hidden, 0);
+	perf_tensor(&c->align_ids, c->ids.t.datatype, NULL, 2, 0, p->topk, 0);
 	if (by_rank) {
 		c->align_in.topk_weights =
-			tensor(&c->align_weights, ncclFloat32, NULL, 2, 0, p->topk, 0);
+			perf_tensor(&c->align_weights, ncclFloat32, NULL, 2, 0, p->topk, 0);
 	}
 	if (p->quant == ORACLE_QUANT_FORWARD) {
-		c->align_in.scales =
-			tensor(&c->align_scales, ncclFloat32, NULL, 2, 0, oracle_scale_count(p), 0);
+		c->align_in.scales = perf_tensor(&c->align_scales, ncclFloat32, NULL, 2, 0,
+						 oracle_scale_count(p), 0);
 	}
-	tensor(&c->align_counts, ncclInt32, r->buf.align_counts, 1, blocks, 0, 0);
+	perf_tensor(&c->align_counts, ncclInt32, r->buf.align_counts, 1, blocks, 0, 0);
 	*(by_rank ? &c->align_layout.src_rank_counters : &c->align_layout.expert_counters) =
 		&c->align_counts.t;
 	c->align_config = c->dispatch_config;
@@ -60,37 +60,38 @@ static void prepare_dispatch(struct perf_rank *r)
 	int by_rank = p->layout == ORACLE_RANK_MAJOR;
 	size_t blocks = by_rank ? p->nranks : p->experts / p->nranks;
 	size_t rows = by_rank ? p->max_tokens : (size_t)p->max_tokens * p->nranks;
-	ncclDataType_t type = float_type(p->dtype);
+	ncclDataType_t type = perf_float_type(p->dtype);
 	ncclDataType_t in = p->quant == ORACLE_QUANT_FORWARD ? ncclFloat8e4m3 : type;
 	ncclDataType_t out = p->quant == ORACLE_QUANT_NONE ? type : ncclFloat8e4m3;
 
 	c->dispatch_in = NCCL_EP_DISPATCH_INPUTS_INIT;
 	c->dispatch_out = NCCL_EP_DISPATCH_OUTPUTS_INIT;
 	c->layout = NCCL_EP_LAYOUT_INFO_INIT;
-	c->dispatch_in.tokens = tensor(&c->in_tokens, in, b->in_tokens, 2, r->tokens, p->hidden, 0);
+	c->dispatch_in.tokens =
+		perf_tensor(&c->in_tokens, in, b->in_tokens, 2, r->tokens, p->hidden, 0);
 	c->dispatch_out.tokens =
-		tensor(&c->out_tokens, out, b->out_tokens, 3, blocks, rows, p->hidden);
+		perf_tensor(&c->out_tokens, out, b->out_tokens, 3, blocks, rows, p->hidden);
 	c->out_tokens.t.win_hdl = b->tokens_window;
-	tensor(&c->ids, r->perf->opt.ids64 ? ncclInt64 : ncclInt32, b->ids, 2, r->tokens, p->topk,
-	       0);
-	tensor(&c->weights, ncclFloat32, b->weights, 2, r->tokens, p->topk, 0);
-	tensor(&c->counts, ncclInt32, b->counts, 1, blocks, 0, 0);
+	perf_tensor(&c->ids, r->perf->opt.ids64 ? ncclInt64 : ncclInt32, b->ids, 2, r->tokens,
+		    p->topk, 0);
+	perf_tensor(&c->weights, ncclFloat32, b->weights, 2, r->tokens, p->topk, 0);
+	perf_tensor(&c->counts, ncclInt32, b->counts, 1, blocks, 0, 0);
 	*(by_rank ? &c->layout.src_rank_counters : &c->layout.expert_counters) = &c->counts.t;
 	if (by_rank) {
 		c->dispatch_in.topk_weights = &c->weights.t;
-		c->dispatch_out.topk_weights = tensor(&c->out_weights, ncclFloat32, b->out_weights,
-						      3, blocks, rows, p->topk);
+		c->dispatch_out.topk_weights = perf_tensor(
+			&c->out_weights, ncclFloat32, b->out_weights, 3, blocks, rows, p->topk);
 		c->dispatch_out.topk_idx =
-			tensor(&c->out_idx, ncclInt32, b->out_idx, 3, blocks, rows, p->topk);
+			perf_tensor(&c->out_idx, ncclInt32, b->out_idx, 3, blocks, rows, p->topk);
 	}
 	if (p->quant != ORACLE_QUANT_NONE) {
-		c->dispatch_out.scales = tensor(&c->out_scales, ncclFloat32, b->out_scales, 3,
-						blocks, rows, oracle_scale_count(p));
+		c->dispatch_out.scales = perf_tensor(&c->out_scales, ncclFloat32, b->out_scales, 3,
+						     blocks, rows, oracle_scale_count(p));
 		c->out_scales.t.win_hdl = b->scales_window;
 	}
 	if (p->quant == ORACLE_QUANT_FORWARD) {
-		c->dispatch_in.scales = tensor(&c->in_scales, ncclFloat32, b->in_scales, 2,
-					       r->tokens, oracle_scale_count(p), 0);
+		c->dispatch_in.scales = perf_tensor(&c->in_scales, ncclFloat32, b->in_scales, 2,
+						    r->tokens, oracle_scale_count(p), 0);
 	}
 	c->dispatch_config = NCCL_EP_DISPATCH_CONFIG_INIT;
 	c->dispatch_config.send_only = (unsigned int)r->perf->opt.staged;
@@ -108,20 +109,24 @@ void perf_calls_prepare(struct perf_rank *r)
 {
 	const struct oracle_problem *p = &r->problem;
 	struct perf_calls *c = &r->calls;
-	ncclDataType_t type = float_type(p->dtype);
+	ncclDataType_t type = perf_float_type(p->dtype);
 
 	memset(c, 0, sizeof(*c));
+	if (r->perf->opt.ht) {
+		perf_ht_prepare(r);
+		return;
+	}
 	prepare_dispatch(r);
 	prepare_align(r);
 	c->combine_inputs = NCCL_EP_COMBINE_INPUTS_INIT;
 	c->combine_outputs = NCCL_EP_COMBINE_OUTPUTS_INIT;
 	c->combine_config = NCCL_EP_COMBINE_CONFIG_INIT;
 	c->combine_config.send_only = (unsigned int)r->perf->opt.staged;
-	c->combine_inputs.tokens = tensor(&c->combine_in, type, r->buf.combine_in, 3,
-					  c->out_tokens.sizes[0], c->out_tokens.sizes[1],
-					  p->hidden);
+	c->combine_inputs.tokens = perf_tensor(&c->combine_in, type, r->buf.combine_in, 3,
+					       c->out_tokens.sizes[0], c->out_tokens.sizes[1],
+					       p->hidden);
 	c->combine_outputs.tokens =
-		tensor(&c->combine_out, type, r->buf.combine_out, 2, r->tokens, p->hidden, 0);
+		perf_tensor(&c->combine_out, type, r->buf.combine_out, 2, r->tokens, p->hidden, 0);
 	if (p->layout == ORACLE_EXPERT_MAJOR) {
 		c->combine_outputs.topk_weights = &c->weights.t;
 	}
@@ -129,12 +134,12 @@ void perf_calls_prepare(struct perf_rank *r)
 
 ncclResult_t perf_update(struct perf_rank *r)
 {
-	ncclResult_t result;
+	return ncclEpUpdateHandle(r->handle, &r->calls.ids.t,
+				  r->perf->opt.ht ? &r->calls.layout : NULL, r->stream);
+}
 
-	result = ncclEpUpdateHandle(r->handle, &r->calls.ids.t, NULL, r->stream);
-	if (result != ncclSuccess) {
-		return result;
-	}
+ncclResult_t perf_align_update(struct perf_rank *r)
+{
 	return ncclEpUpdateHandle(r->align, &r->calls.align_ids.t, NULL, r->stream);
 }
 
@@ -169,8 +174,19 @@ ncclResult_t perf_align(struct perf_rank *r)
 	if (!r->perf->opt.align) {
 		return ncclSuccess;
 	}
+	if (r->perf->opt.ht) { /* of no token; it fills nothing either */
+		return ncclEpCombine(r->align, &c->align_combine_in, &c->align_combine_out, NULL,
+				     r->stream);
+	}
 	return ncclEpDispatch(r->align, &c->align_in, &c->dispatch_out, &c->align_layout,
 			      &c->align_config, r->stream);
+}
+
+ncclResult_t perf_operate(struct perf_rank *r, enum perf_op op)
+{
+	return op == PERF_UPDATE     ? perf_update(r)
+	       : op == PERF_DISPATCH ? perf_dispatch(r)
+				     : perf_combine(r);
 }
 
 cudaGraphExec_t perf_capture(struct perf_rank *r, perf_enqueue_fn enqueue, void *context)

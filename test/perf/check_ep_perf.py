@@ -38,6 +38,7 @@ def number(value):
 
 
 def check_document(document, rows, ranks, launcher, per_gpu=1):
+    high = document['config']['mode'] == 'ht'
     expect(document['schema'] == 'ep_perf' and document['schema_version'] == 1, 'schema')
     expect(set(document['versions']) == {'nccl_ep', 'api', 'nccl', 'cuda_runtime', 'cuda_driver'},
            'versions')
@@ -53,12 +54,12 @@ def check_document(document, rows, ranks, launcher, per_gpu=1):
     for row in document['results']:
         expect(row['wrong'] == 0 and row['blocks'] is None, 'row %s' % row)
         expect(number(row['period_us']) and row['period_us'] > 0, 'period')
-        for name in ('dispatch', 'combine'):
+        for name in ('dispatch', 'combine', 'routing')[:2 + high]:
             op = row[name]
             expect(op['kernel_us'] is None, 'no kernel times without a GPU')
             expect(0 < op['fastest_rank_us'] <= op['p50_us'] <= op['p99_us'], '%s times' % name)
-            expect(all(number(op[k]) for k in ('algbw_gbs', 'busbw_gbs', 'floor_percent')),
-                   '%s bandwidth' % name)
+            expect(name == 'routing' or all(number(op[k]) for k in (
+                'algbw_gbs', 'busbw_gbs', 'floor_us', 'floor_percent')), '%s bandwidth' % name)
 
 
 def check_usage():
@@ -75,7 +76,12 @@ def check_usage():
             (['--routing', 'zipf:9'], 'zipf:9', '0 to 4'),
             (['--routing', 'hot:0.5,3'], 'rank 3', '0 to 0'),
             (['--routing', 'group:3,1'], '3,1', 'dividing 256'),
-            (['--quant', 'fp8', '--hidden', '100'], '100', 'multiple of 128')):
+            (['--quant', 'fp8', '--hidden', '100'], '100', 'multiple of 128'),
+            (['--mode', 'ht', '--layout', 'rm'], 'rm', 'em flat'),
+            (['--mode', 'ht', '--quant', 'fp8'], '--quant fp8', 'll'),
+            (['--backward'], '--backward', 'ht'), (['--recv', '64'], '--recv', 'ht'),
+            (['--mode', 'ht', '--eager', '-G', '2'], '-G', 'neither'),
+            (['--mode', 'ht', '--layout', 'flat', '--align', '4'], 'flat', 'em')):
         error = run([EP_PERF, *bad], 2, VC_NCCL_VERSION='23000').stderr
         parts = re.match(r'ep_perf: (.*)allowed is (.*)\n$', error)
         expect(parts and got in parts[1] and allowed in parts[2], 'values in: %s' % error)
@@ -119,6 +125,41 @@ def check_progress():
         process.kill()
     expect(re.fullmatch(r'ep_perf: 32 tokens per rank: [a-z ]+, \d+ s so far\n', line),
            'progress: %s' % line)
+
+
+def check_ht(out):
+    """High throughput: every way to run it is checked and right, and a mistake is found."""
+    high = [EP_PERF, '--mode', 'ht', '-g', '2', *SHAPE]
+    done = run([*high, '--layout', 'flat', '-b', '0', '-e', '20', '-i', '10', '--capacity', '24', '-J',
+                out], 0)
+    with open(out) as file:
+        document = json.load(file)
+    check_document(document, [0, 10, 20], 2, 'none')
+    expect(document['config']['max_recv_tokens'] == 48, 'room for all that may come')
+    lines = [line for line in done.stdout.splitlines() if line.startswith(('#token', ' '))]
+    expect(len(lines) == 4 and len({len(line.split()) for line in lines}) == 1, 'columns')
+    # bytes: dispatch of 20 tokens stores 20 rows for each rank a token goes to, and loads each token
+    row = document['results'][2]
+    expect(row['dispatch']['floor_us'] * 4290e3 > 20 * (1 + row['copies_per_token']) * 512 - 512,
+           'memory floor')
+    for options in (['em', '--align', '16', '--windows'], ['em', '--backward', '-G', '2'],
+                    ['em', '--eager', '--uneven'], ['flat', '--windows', '-G', '2', '--ids', '32'],
+                    ['flat', '--backward', '--drop', '0.3'], ['flat', '--quant', 'fwd', '-C', '1'],
+                    ['flat', '--overflow', 'drop', '--recv', '12'],
+                    ['em', '--overflow', 'drop', '--recv', '12']):
+        done = run([*high, '-b', '12', '--layout', *options], 0)
+        expect('# Out of bounds values : 0 OK' in done.stdout, 'summary of %s' % options)
+    done = run([*high, '-b', '12', '--layout', 'flat', '--recv', '12'], 3)
+    expect(re.search(r'rank \d.*12', done.stderr), 'an overflow names rank and limit: %s' %
+           done.stderr)
+    run([EP_PERF, '--mode', 'ht', '-t', '4', '--ranks-per-gpu', '2', '-b', '9', *SHAPE], 0,
+        VC_NCCL_VERSION='23000')
+    for operation in ('dispatch', 'combine', 'routing', 'weights', 'gradients'):
+        options = ['--backward'] if operation == 'gradients' else []
+        done = run([*high, '-b', '3', '--layout', 'flat', *options], 1, CORRUPT=operation,
+                   LD_PRELOAD=CORRUPT)
+        name = {'weights': 'dispatch', 'gradients': 'combine'}.get(operation, operation)
+        expect(name + ': rank ' in done.stderr, 'a %s mistake is named' % operation)
 
 
 def main():
@@ -198,11 +239,14 @@ def main():
         done = run(sharing, 2, VC_NCCL_VERSION='22909')
         expect('needs NCCL 2.30 or later, this is 2.29.9' in done.stderr, 'an NCCL that cannot')
 
+        check_ht(out)
+
         # what is refused is a row with the reason
-        done = run([EP_PERF, '-g', '2', '-b', '3', *SHAPE, '--mode', 'ht', '-J', out], 77)
+        done = run([EP_PERF, '-g', '2', '-b', '3', *SHAPE, '--mode', 'ht', '--eager', '--overflow',
+                    'drop', '-J', out], 77)
         with open(out) as file:
             row = json.load(file)['results'][0]
-        expect('not available' in row['unsupported'] and row['tokens'] == 3, 'unsupported row')
+        expect('DROP' in row['unsupported'] and row['tokens'] == 3, 'unsupported row')
         expect('unsupported: ' in done.stdout, 'unsupported line')
 
         # mistakes are found, on every rank's behalf, and fail the run

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Preloaded into ep_perf: the library as it would be with a mistake, to see it found. CORRUPT is
- * "dispatch" or "combine": after every call of it one byte of its output is overwritten.
+ * "dispatch" or "combine": after every call of it one byte of its output is overwritten. High throughput
+ * has "weights", "gradients" and "routing", too.
  */
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -17,9 +18,21 @@ static int wanted(const char *what)
 
 static void spoil(const ncclEpTensor_t *tensor, cudaStream_t stream)
 {
-	if (tensor->data && tensor->sizes[0]) {
+	if (tensor && tensor->data && tensor->sizes[0]) {
 		cudaMemsetAsync((char *)tensor->data + 9, 0x5b, 1, stream);
 	}
+}
+
+ncclResult_t ncclEpUpdateHandle(ncclEpHandle_t handle, const ncclEpTensor_t *topk_idx,
+				const ncclEpLayoutInfo_t *layout_info, cudaStream_t stream)
+{
+	__typeof__(&ncclEpUpdateHandle) real = dlsym(RTLD_NEXT, "ncclEpUpdateHandle");
+	ncclResult_t result = real(handle, topk_idx, layout_info, stream);
+
+	if (wanted("routing") && layout_info) {
+		spoil(layout_info->expert_counters, stream);
+	}
+	return result;
 }
 
 ncclResult_t ncclEpDispatch(ncclEpHandle_t handle, const ncclEpDispatchInputs_t *inputs,
@@ -33,6 +46,9 @@ ncclResult_t ncclEpDispatch(ncclEpHandle_t handle, const ncclEpDispatchInputs_t 
 	if (wanted("dispatch")) {
 		spoil(outputs->tokens, stream);
 	}
+	if (wanted("weights")) {
+		spoil(outputs->topk_weights, stream);
+	}
 	return result;
 }
 
@@ -45,6 +61,9 @@ ncclResult_t ncclEpCombine(ncclEpHandle_t handle, const ncclEpCombineInputs_t *i
 
 	if (wanted("combine")) {
 		spoil(outputs->tokens, stream);
+	}
+	if (wanted("gradients")) {
+		spoil(outputs->topk_weights, stream);
 	}
 	return result;
 }

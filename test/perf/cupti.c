@@ -27,7 +27,6 @@ static int everywhere(struct perf_rank *r, int mine)
 #include <cupti.h>
 
 #define BUFFER_BYTES (1u << 20)
-#define ALIGN_PER_PAIR 2 /* aligning dispatches per timed pair */
 
 struct record {
 	uint64_t start, end;
@@ -62,7 +61,9 @@ static void keep(const CUpti_ActivityKernel5 *kernel)
 {
 	enum perf_op op;
 
-	if (kernel->name && strstr(kernel->name, "dispatch")) {
+	if (kernel->name && strstr(kernel->name, "route")) {
+		op = PERF_UPDATE;
+	} else if (kernel->name && strstr(kernel->name, "dispatch")) {
 		op = PERF_DISPATCH;
 	} else if (kernel->name && strstr(kernel->name, "combine")) {
 		op = PERF_COMBINE;
@@ -211,16 +212,24 @@ static struct record *select_records(const struct perf_rank *r, enum perf_op op,
 	return mine;
 }
 
-/*
- * Dispatch kernels of one iteration: an aligning one, those of the operation, an aligning one. The
- * first iteration is not counted. Fails when the records are not as many as that makes.
- */
+/* Kernels of an operation's kind in one iteration: how many, and behind how many aligning ones it is. */
+static size_t kernels_of(const struct perf_options *opt, enum perf_op op, size_t *before)
+{
+	size_t kernels = opt->staged ? 2 : 1;
+	enum perf_op align = opt->ht ? PERF_COMBINE : PERF_DISPATCH;
+	size_t aligning = opt->align && op == align ? (size_t)(PERF_OPS - perf_first_op(opt)) : 0;
+
+	/* an aligning one comes before each operation, and dispatch is low latency's first */
+	*before = opt->ht ? aligning : aligning / 2;
+	return kernels + aligning;
+}
+
+/* The first iteration is not counted. Fails when the records are not as many as they must be. */
 static int sort_out(const struct perf_rank *r, enum perf_op op, float *times, int *blocks)
 {
 	const struct perf_options *opt = &r->perf->opt;
-	size_t before = opt->align && op == PERF_DISPATCH ? ALIGN_PER_PAIR / 2 : 0;
+	size_t before, stride = kernels_of(opt, op, &before);
 	size_t kernels = opt->staged ? 2 : 1;
-	size_t stride = kernels + 2 * before;
 	size_t count;
 	struct record *records = select_records(r, op, &count);
 	int rc = -1;
@@ -252,7 +261,7 @@ static int measure(struct perf_rank *r, struct perf_times *times, int *blocks)
 		perf_time_drained(r, times);
 	}
 	end(r);
-	for (int op = 0; op < PERF_OPS; op++) {
+	for (int op = perf_first_op(&r->perf->opt); op < PERF_OPS; op++) {
 		rc |= !ready || sort_out(r, (enum perf_op)op, times->gpu[op], blocks);
 	}
 	return rc;
@@ -278,7 +287,7 @@ void perf_cupti_time(struct perf_rank *r, struct perf_times *times, int *blocks)
 	if (everywhere(r, r->perf->kernel_times)) {
 		measured = everywhere(r, measure(r, times, blocks) == 0);
 	}
-	for (int op = 0; !measured && op < PERF_OPS; op++) {
+	for (int op = perf_first_op(opt); !measured && op < PERF_OPS; op++) {
 		for (uint32_t i = 0; i < opt->iters; i++) {
 			times->gpu[op][i] = NAN;
 		}

@@ -43,20 +43,29 @@ static void put_problem(FILE *f, const struct perf *perf)
 		"  \"config\": {\"mode\": \"%s\", \"layout\": \"%s\", \"experts\": %u, "
 		"\"topk\": %u, \"hidden\": %u, \"dtype\": \"%s\", \"quant\": \"%s\", "
 		"\"pow2_scales\": %s, \"id_bits\": %d,\n    ",
-		opt->ht ? "ht" : "ll", p->layout == ORACLE_EXPERT_MAJOR ? "em" : "rm", p->experts,
-		p->topk, p->hidden, perf_dtype_name(opt), perf_quant_name(opt),
-		p->pow2_scales ? "true" : "false", opt->ids64 ? 64 : 32);
+		opt->ht ? "ht" : "ll", perf_layout_name(opt), p->experts, p->topk, p->hidden,
+		perf_dtype_name(opt), perf_quant_name(opt), p->pow2_scales ? "true" : "false",
+		opt->ids64 ? 64 : 32);
 	put_string(f, "", "routing", p->routing.text);
 	fprintf(f,
 		", \"drop\": %g, \"seed\": %llu, \"uneven\": %s, \"capacity\": %u, \"sms\": %u, "
 		"\"staged\": %s, \"mask\": %s, \"windows\": %s,\n    \"iterations\": %u, \"warmup\": %u, "
 		"\"graph_replays\": %u, \"aligned\": %s, \"average\": \"%s\", "
-		"\"floor_gbs\": %g},\n",
+		"\"floor_gbs\": %g",
 		p->drop_ppm / 1e6, (unsigned long long)p->seed, p->uneven ? "true" : "false",
 		opt->capacity, opt->sms, opt->staged ? "true" : "false",
 		opt->mask ? "true" : "false", opt->windows ? "true" : "false", opt->iters,
 		opt->warmup, opt->graph, opt->align ? "true" : "false", averages[opt->average],
 		opt->floor_gbs);
+	if (opt->ht) {
+		fprintf(f,
+			",\n    \"memory_gbs\": %g, \"max_recv_tokens\": %u, \"eager\": %s, "
+			"\"overflow\": \"%s\", \"zone_alignment\": %u, \"backward\": %s",
+			opt->memory_gbs, perf->ranks[0].ht.limit, opt->eager ? "true" : "false",
+			opt->overflow_drop ? "drop" : "trap", opt->zone_alignment,
+			opt->backward ? "true" : "false");
+	}
+	fprintf(f, "},\n");
 }
 
 static void put_ranks(FILE *f, const struct perf *perf)
@@ -117,7 +126,8 @@ void perf_json_open(struct perf *perf)
 	put_problem(f, perf);
 	put_ranks(f, perf);
 	fprintf(f, "  \"bytes\": {\"dispatch\": \"token x rank\", \"combine\": \"token x %s\"},\n",
-		perf->opt.problem.layout == ORACLE_EXPERT_MAJOR ? "expert" : "rank");
+		perf->opt.problem.layout == ORACLE_EXPERT_MAJOR && !perf->opt.ht ? "expert"
+										 : "rank");
 	fprintf(f, "  \"results\": [");
 }
 
@@ -131,6 +141,7 @@ static void put_op(FILE *f, const char *name, const struct perf_op_row *o, doubl
 	put_number(f, ", ", "call_cpu_us", host_us);
 	put_number(f, ", ", "algbw_gbs", o->algbw);
 	put_number(f, ", ", "busbw_gbs", o->busbw);
+	put_number(f, ", ", "floor_us", o->floor);
 	put_number(f, ", ", "floor_percent", o->floor_percent);
 	fprintf(f, "}");
 }
@@ -150,6 +161,9 @@ void perf_json_row(struct perf *perf, const struct perf_row *row)
 	}
 	put_number(f, "", "copies_per_token", row->copies);
 	put_number(f, ", ", "load_cv", row->load_cv);
+	if (perf->opt.ht) {
+		put_op(f, "routing", &row->op[PERF_UPDATE], row->host_us[PERF_UPDATE]);
+	}
 	put_op(f, "dispatch", &row->op[PERF_DISPATCH], row->host_us[PERF_DISPATCH]);
 	put_op(f, "combine", &row->op[PERF_COMBINE], row->host_us[PERF_COMBINE]);
 	put_number(f, ", ", "period_us", row->period);

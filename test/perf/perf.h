@@ -16,9 +16,10 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 #include "nccl_ep.h"
-#include "test/oracle/oracle.h"
+#include "test/oracle/ht.h"
 
-#define PERF_MAX_LOCAL 16 /* ranks per process */
+#define PERF_CHECK_BYTES (32u << 20) /* high throughput: of outputs on the host at a time */
+#define PERF_MAX_LOCAL 16            /* ranks per process */
 #define PERF_SCHEMA_VERSION 1
 
 enum perf_average {
@@ -28,6 +29,7 @@ enum perf_average {
 	PERF_MAX
 };
 enum perf_op {
+	PERF_UPDATE, /* high throughput; low latency's is of the host alone */
 	PERF_DISPATCH,
 	PERF_COMBINE,
 	PERF_OPS
@@ -57,11 +59,18 @@ struct perf_options {
 	int ids64;
 	int staged;
 	int mask;
-	int windows; /* dispatch puts its rows into NCCL windows */
+	int windows; /* received rows are in NCCL windows */
+	int flat;
+	int backward;
+	int eager;         /* max_recv_tokens_per_rank AUTO */
+	int overflow_drop; /* rows beyond it are dropped */
+	uint32_t recv;     /* max_recv_tokens_per_rank; 0: enough */
+	uint32_t zone_alignment;
 	int align;
 	int kernel_times;
-	uint32_t sms; /* of each rank, 0: the library's choice */
-	double floor_gbs;
+	uint32_t sms;      /* of each rank, 0: the library's choice */
+	double floor_gbs;  /* of a GPU's links */
+	double memory_gbs; /* of its memory */
 	const char *json;
 	const char *rendezvous;
 	const char *node_size;
@@ -95,10 +104,14 @@ struct perf_buffers { /* device memory */
 	void *out_tokens, *out_scales, *out_weights, *out_idx, *counts;
 	void *combine_in, *combine_out;
 	void *align_counts;
-	ncclWindow_t tokens_window, scales_window;
+	/* high throughput */
+	void *offsets, *total, *in_gradients, *out_gradients;
+	ncclWindow_t tokens_window, scales_window, combine_window;
 	size_t out_tokens_bytes, out_scales_bytes, routing_elements, combine_in_bytes;
 	size_t in_bytes;
-	void *host; /* staging for uploads, in_bytes */
+	void *host;     /* staging for uploads, in_bytes */
+	uint8_t *chunk; /* high throughput: pinned, for checks */
+	uint64_t rows;  /* high throughput: of the tensors with received rows, at most */
 };
 
 struct perf_tensor {
@@ -112,6 +125,7 @@ struct perf_calls {
 	struct perf_tensor out_tokens, out_scales, out_weights, out_idx, counts;
 	struct perf_tensor combine_in, combine_out;
 	struct perf_tensor align_tokens, align_ids, align_weights, align_scales, align_counts;
+	struct perf_tensor offsets, total, in_gradients, out_gradients; /* high throughput */
 	ncclEpDispatchInputs_t dispatch_in, align_in;
 	ncclEpDispatchOutputs_t dispatch_out;
 	ncclEpLayoutInfo_t layout, align_layout;
@@ -119,13 +133,17 @@ struct perf_calls {
 	ncclEpCombineInputs_t combine_inputs;
 	ncclEpCombineOutputs_t combine_outputs;
 	ncclEpCombineConfig_t combine_config;
+	ncclEpCombineInputs_t align_combine_in; /* high throughput */
+	ncclEpCombineOutputs_t align_combine_out;
 };
 
 struct perf_op_row { /* microseconds, GB/s; NAN: not measured */
 	double kernel;
 	double p50, p99;
 	double fastest; /* median of the fastest rank */
-	double algbw, busbw, floor_percent;
+	double algbw, busbw;
+	double floor; /* microseconds that the bytes take */
+	double floor_percent;
 };
 
 struct perf_row {
@@ -173,12 +191,14 @@ struct perf_rank {
 	struct perf_buffers buf;
 	struct perf_calls calls;
 	struct perf_setup setup;
-	struct oracle_problem problem; /* of the current token count */
-	uint32_t tokens;               /* this rank's */
-	uint32_t near_ranks;           /* of the largest node */
-	uint32_t remote_ranks;         /* the most that a rank has */
-	char failure[200];             /* why this configuration cannot run */
-	char complaint[1024];          /* what the oracle found */
+	struct oracle_problem problem;   /* of the current token count */
+	struct oracle_ht ht;             /* the same for high throughput */
+	struct oracle_ht_table **tables; /* [nranks]; without a check this rank's alone */
+	uint32_t tokens;                 /* this rank's */
+	uint32_t near_ranks;             /* of the largest node */
+	uint32_t remote_ranks;           /* the most that a rank has */
+	char failure[200];               /* why this configuration cannot run */
+	char complaint[1024];            /* what the oracle found */
 	/* watched by the watchdog */
 	_Atomic(const char *) phase;
 	_Atomic(uint64_t) phase_ns;
@@ -262,17 +282,46 @@ const char *perf_last_error(const struct perf_rank *r);
 void perf_links_learn(struct perf_rank *r);
 void perf_links_sum(struct perf_rank *r, struct perf_links *sum);
 
+void perf_poison(struct perf_rank *r, void *at, size_t bytes);
+int perf_device_memory(struct perf_rank *r, void **at, size_t bytes);
+int perf_window_memory(struct perf_rank *r, void **at, ncclWindow_t *window, size_t bytes);
+ncclDataType_t perf_float_type(enum oracle_dtype dtype);
+ncclEpTensor_t *perf_tensor(struct perf_tensor *d, ncclDataType_t type, void *data,
+			    unsigned int ndim, size_t n0, size_t n1, size_t n2);
+
+/* ht.c: what high throughput has instead */
+int perf_ht_plan(struct perf_rank *r);  /* before the group is made */
+void perf_ht_load(struct perf_rank *r); /* after a change of r->problem */
+void perf_ht_unload(struct perf_rank *r);
+int perf_ht_alloc(struct perf_rank *r);
+void perf_ht_poison(struct perf_rank *r);
+void perf_ht_prepare(struct perf_rank *r);
+
+/* ht_check.c */
+void perf_ht_check_dispatch(struct perf_rank *r, struct oracle_verdict *verdict);
+void perf_ht_work(struct perf_rank *r);
+void perf_ht_check_combine(struct perf_rank *r, struct oracle_verdict *verdict);
+
 /* calls.c */
 void perf_calls_prepare(struct perf_rank *r);
 ncclResult_t perf_update(struct perf_rank *r);
 ncclResult_t perf_dispatch(struct perf_rank *r);
 ncclResult_t perf_combine(struct perf_rank *r);
+ncclResult_t perf_align_update(struct perf_rank *r); /* once, before the first perf_align */
 ncclResult_t perf_align(struct perf_rank *r);
+static inline enum perf_op perf_first_op(const struct perf_options *opt)
+{
+	return opt->ht ? PERF_UPDATE : PERF_DISPATCH;
+}
+ncclResult_t perf_operate(struct perf_rank *r, enum perf_op op);
 typedef ncclResult_t (*perf_enqueue_fn)(struct perf_rank *r, void *context);
 cudaGraphExec_t perf_capture(struct perf_rank *r, perf_enqueue_fn enqueue, void *context);
 
 /* run.c */
 void perf_run(struct perf_rank *r, uint32_t tokens, struct perf_row *row);
+
+/* account.c: once the times are there */
+void perf_account(struct perf_rank *r, struct perf_row *row);
 
 /* timing.c */
 struct perf_times { /* [iters] each, microseconds */
@@ -307,6 +356,7 @@ void perf_json_row(struct perf *perf, const struct perf_row *row);
 void perf_json_close(struct perf *perf, const struct perf_setup *setup,
 		     const struct perf_links *links);
 const char *perf_dtype_name(const struct perf_options *opt);
+const char *perf_layout_name(const struct perf_options *opt);
 const char *perf_quant_name(const struct perf_options *opt);
 /* Names of the environment variables that matter, one after the other; NULL at the end. */
 const char *perf_environment(uint32_t index);

@@ -15,6 +15,14 @@ const char *perf_dtype_name(const struct perf_options *opt)
 	return names[opt->problem.dtype];
 }
 
+const char *perf_layout_name(const struct perf_options *opt)
+{
+	if (opt->flat) {
+		return "flat";
+	}
+	return opt->problem.layout == ORACLE_EXPERT_MAJOR ? "em" : "rm";
+}
+
 const char *perf_quant_name(const struct perf_options *opt)
 {
 	static const char *const names[] = { "none", "fp8", "fp8-v1", "fwd" };
@@ -88,9 +96,9 @@ static void report_settings(const struct perf *perf)
 
 	printf("# mode %s   layout %s   experts %u   topk %u   hidden %u   dtype %s   quant %s%s   "
 	       "ids %d\n",
-	       opt->ht ? "ht" : "ll", p->layout == ORACLE_EXPERT_MAJOR ? "em" : "rm", p->experts,
-	       p->topk, p->hidden, perf_dtype_name(opt), perf_quant_name(opt),
-	       p->pow2_scales ? "+pow2" : "", opt->ids64 ? 64 : 32);
+	       opt->ht ? "ht" : "ll", perf_layout_name(opt), p->experts, p->topk, p->hidden,
+	       perf_dtype_name(opt), perf_quant_name(opt), p->pow2_scales ? "+pow2" : "",
+	       opt->ids64 ? 64 : 32);
 	printf("# routing %s   drop %g   seed %llu   capacity %u%s%s%s%s   sms ", p->routing.text,
 	       p->drop_ppm / 1e6, (unsigned long long)p->seed, opt->capacity,
 	       p->uneven ? "   uneven" : "", opt->staged ? "   staged" : "",
@@ -99,6 +107,15 @@ static void report_settings(const struct perf *perf)
 		printf("%u\n", opt->sms);
 	} else {
 		printf("auto\n");
+	}
+	if (opt->eager) {
+		printf("# eager mode: a dispatch waits until the host knows how many rows come\n");
+	} else if (opt->ht) {
+		printf("# received rows: at most %u of a rank, more %s\n", perf->ranks[0].ht.limit,
+		       opt->overflow_drop ? "are dropped" : "are an error");
+	}
+	if (opt->backward) {
+		printf("# backward pass: dispatch without weights, combine with their gradients\n");
 	}
 	printf("# iterations %u   warm-up %u   check %u   ", opt->iters, opt->warmup, opt->check);
 	if (opt->graph) {
@@ -131,6 +148,33 @@ static void report_places(const struct perf *perf)
 	}
 }
 
+static void legend_ht(const struct perf_options *opt)
+{
+	printf("#   routing: ncclEpUpdateHandle. pair: dispatch + combine back to back, no host\n"
+	       "#   synchronisation%s\n",
+	       opt->eager   ? " but dispatch's own"
+	       : opt->graph ? ", each pair a graph"
+			    : "");
+	printf("# GB/s over kernel time (p50 where there is none). Bytes: a row%s once per\n"
+	       "#   (token, rank).\n",
+	       opt->problem.quant == ORACLE_QUANT_NONE ? "" : " and its scales");
+	printf("#   alg: rows of one rank, own ones included, mean. bus: rows leaving or entering the\n"
+	       "#   busiest rank over links.\n");
+	printf("# fl%%: share of the time that the bytes alone take: each token, row and sum once in\n"
+	       "#   memory at %g GB/s",
+	       opt->memory_gbs);
+	if (opt->ranks_per_gpu > 1) {
+		printf(", those of all ranks of the GPU\n");
+	} else {
+		printf(" or, if that takes longer, bus at %g GB/s\n", opt->floor_gbs);
+	}
+	printf("# cp/tk: distinct ranks per token.\n#\n");
+	printf("#            |-- routing --||-- dispatch -||-- combine --| chain |-dispatch GB/s||-"
+	       "combine GB/s|\n");
+	printf("#token cp/tk kernel    p50 kernel    p50 kernel    p50   pair  alg  bus fl%%  alg  bus "
+	       "fl%% SMs #wrong\n");
+}
+
 static void report_legend(const struct perf *perf)
 {
 	static const char *const averages[] = { "rank 0", "mean of ranks", "fastest rank",
@@ -142,13 +186,16 @@ static void report_legend(const struct perf *perf)
 		printf("#\n# Virtual cluster: kernels run on the CPU, times say nothing of a GPU.\n");
 	}
 	printf("#\n# Times in us, %s per iteration.\n", averages[opt->average]);
-	printf("#   p50, p99: %s, %s\n",
-	       opt->report_cpu ? "CPU time of the call, no p99"
-			       : "between events around one operation",
+	printf("#   p50%s: %s, %s\n", opt->ht ? "" : ", p99",
+	       opt->report_cpu ? "CPU time of the call" : "between events around one operation",
 	       opt->align ? "ranks aligned on the GPU before it" : "ranks not aligned");
 	printf("#   kernel: GPU time of the operation's kernel, median\n");
 	if (perf->no_kernel_times) {
 		printf("#     none: %s\n", perf->no_kernel_times);
+	}
+	if (opt->ht) {
+		legend_ht(opt);
+		return;
 	}
 	printf("#   period: %sdispatch + combine back to back, no host synchronisation\n",
 	       opt->graph ? "graph of update + " : "");
@@ -184,11 +231,14 @@ static void cell(void (*format)(char out[PERF_CELL], double value, int width), d
 	fputs(text, stdout);
 }
 
-static void report_op(const struct perf_op_row *o, uint32_t report_cpu, double host_us)
+/* High throughput has one operation more, and no column for p99. */
+static void report_op(const struct perf_options *opt, const struct perf_op_row *o, double host_us)
 {
 	cell(perf_cell_time, o->kernel, 7);
-	cell(perf_cell_time, report_cpu ? host_us : o->p50, 7);
-	cell(perf_cell_time, report_cpu ? NAN : o->p99, 7);
+	cell(perf_cell_time, opt->report_cpu ? host_us : o->p50, 7);
+	if (!opt->ht) {
+		cell(perf_cell_time, opt->report_cpu ? NAN : o->p99, 7);
+	}
 }
 
 void perf_report_row(struct perf *perf, const struct perf_row *row)
@@ -202,11 +252,11 @@ void perf_report_row(struct perf *perf, const struct perf_row *row)
 		return;
 	}
 	printf(" %5.2f", row->copies);
-	for (int op = 0; op < PERF_OPS; op++) {
-		report_op(&row->op[op], opt->report_cpu, row->host_us[op]);
+	for (int op = perf_first_op(opt); op < PERF_OPS; op++) {
+		report_op(opt, &row->op[op], row->host_us[op]);
 	}
 	cell(perf_cell_time, row->period, 7);
-	for (int op = 0; op < PERF_OPS; op++) {
+	for (int op = PERF_DISPATCH; op < PERF_OPS; op++) {
 		cell(perf_cell_rate, row->op[op].algbw, 5);
 		cell(perf_cell_rate, row->op[op].busbw, 5);
 		cell(perf_cell_percent, row->op[op].floor_percent, 4);

@@ -45,12 +45,16 @@ static void run_half(struct perf_rank *r, const struct halves *halves, enum perf
 
 static void set_seed(struct perf_rank *r, uint64_t seed)
 {
+	const struct perf_options *opt = &r->perf->opt;
 	char why[128];
 
 	oracle_problem_free(&r->problem);
 	r->problem.seed = seed;
 	if (oracle_problem_prepare(&r->problem, why, sizeof(why))) {
 		perf_die(r, "%s", why);
+	}
+	if (opt->ht) {
+		perf_ht_load(r);
 	}
 }
 
@@ -75,6 +79,27 @@ static struct oracle_dispatch view_of(struct perf_rank *r, uint32_t poison_rows)
 	return view;
 }
 
+static uint64_t check_ht_round(struct perf_rank *r, const struct halves *halves, uint64_t seed)
+{
+	struct oracle_verdict verdict = { 0 };
+
+	perf_phase(r, "checking");
+	set_seed(r, seed);
+	perf_buffers_upload(r);
+	perf_buffers_poison(r);
+	PERF_CUDA(r, cudaStreamSynchronize(r->stream));
+	run_half(r, halves, PERF_DISPATCH);
+	perf_ht_check_dispatch(r, &verdict);
+	complain(r, &verdict);
+	perf_phase(r, "checking");
+	perf_ht_work(r);
+	run_half(r, halves, PERF_COMBINE);
+	perf_ht_check_combine(r, &verdict);
+	complain(r, &verdict);
+	perf_phase(r, "checking");
+	return verdict.wrong;
+}
+
 /* A whole round on fresh data and poisoned outputs. Returns what was wrong. */
 static uint64_t check_round(struct perf_rank *r, const struct halves *halves, uint64_t seed)
 {
@@ -83,6 +108,9 @@ static uint64_t check_round(struct perf_rank *r, const struct halves *halves, ui
 	struct oracle_verdict verdict = { 0 };
 	struct oracle_table *table;
 
+	if (r->perf->opt.ht) {
+		return check_ht_round(r, halves, seed);
+	}
 	perf_phase(r, "checking");
 	set_seed(r, seed);
 	table = oracle_table_create(&r->problem, r->rank);
@@ -111,9 +139,15 @@ static uint64_t check_left(struct perf_rank *r)
 	struct oracle_mem mem = { copy, copy, r };
 	struct oracle_dispatch view = view_of(r, 0);
 	struct oracle_verdict verdict = { 0 };
-	struct oracle_table *table = oracle_table_create(&r->problem, r->rank);
+	struct oracle_table *table;
 
 	perf_phase(r, "checking");
+	if (r->perf->opt.ht) {
+		perf_ht_check_dispatch(r, &verdict);
+		complain(r, &verdict);
+		return verdict.wrong;
+	}
+	table = oracle_table_create(&r->problem, r->rank);
 	if (!table) {
 		perf_die(r, "out of memory");
 	}
@@ -144,6 +178,10 @@ static int attempt(struct perf_rank *r, struct perf_row *row)
 	ncclResult_t result = perf_update(r);
 	const char *call = "ncclEpUpdateHandle";
 	const char *text;
+
+	if (result == ncclSuccess) {
+		result = perf_align_update(r);
+	}
 
 	if (result == ncclSuccess) {
 		call = "ncclEpDispatch";
@@ -212,77 +250,24 @@ static void time_all(struct perf_rank *r, struct perf_row *row)
 	struct perf_times times;
 	double unused;
 
-	for (int op = 0; op < PERF_OPS; op++) {
+	for (int op = perf_first_op(opt); op < PERF_OPS; op++) {
 		times.gpu[op] = perf_alloc(r, opt->iters, sizeof(float));
 		times.host[op] = perf_alloc(r, opt->iters, sizeof(float));
 	}
 	perf_time_drained(r, &times);
-	for (int op = 0; op < PERF_OPS; op++) {
+	for (int op = perf_first_op(opt); op < PERF_OPS; op++) {
 		struct perf_op_row *o = &row->op[op];
 
 		reduce(r, times.gpu[op], &o->p50, &o->p99, &o->fastest);
 		reduce(r, times.host[op], &row->host_us[op], &unused, &unused);
 	}
 	perf_cupti_time(r, &times, &row->blocks);
-	for (int op = 0; op < PERF_OPS; op++) {
+	for (int op = perf_first_op(opt); op < PERF_OPS; op++) {
 		reduce(r, times.gpu[op], &row->op[op].kernel, &unused, &unused);
 		free(times.gpu[op]);
 		free(times.host[op]);
 	}
 	row->period = perf_time_chain(r);
-}
-
-/*
- * Dispatch moves a row once per (token, rank), combine expert-major once per (token, expert) and
- * rank-major once per (token, rank). algbw: the rows of one rank, those for itself included, mean
- * over ranks. busbw: rows that leave or enter the busiest rank. A copy's bytes are its row and
- * the scales that travel with it.
- */
-static void account(struct perf_rank *r, struct perf_row *row)
-{
-	const struct perf_options *opt = &r->perf->opt;
-	const struct oracle_problem *p = &r->problem;
-	uint32_t nranks = r->perf->world.nranks;
-	struct oracle_traffic all[ORACLE_MAX_RANKS];
-	struct oracle_traffic mine;
-	double tokens = 0, copies = 0, squares = 0, own[PERF_OPS] = { 0 }, busy[PERF_OPS] = { 0 };
-	int by_expert = p->layout == ORACLE_EXPERT_MAJOR;
-
-	oracle_traffic(p, r->rank, &mine);
-	perf_gather(r, &mine, sizeof(mine), all);
-	for (uint32_t n = 0; n < nranks; n++) {
-		const struct oracle_traffic *t = all + n;
-		uint64_t in[PERF_OPS] = { t->rank_copies_in, t->rank_copies_remote };
-		uint64_t out[PERF_OPS] = { t->rank_copies_remote, t->rank_copies_in };
-		double received =
-			(double)(t->rank_copies_in + t->rank_copies - t->rank_copies_remote);
-
-		if (by_expert) {
-			in[PERF_COMBINE] = t->expert_copies_remote;
-			out[PERF_COMBINE] = t->expert_copies_in;
-		}
-		tokens += (double)t->tokens;
-		copies += (double)t->rank_copies;
-		squares += received * received;
-		own[PERF_DISPATCH] += (double)t->rank_copies;
-		own[PERF_COMBINE] += (double)(by_expert ? t->expert_copies : t->rank_copies);
-		for (int op = 0; op < PERF_OPS; op++) {
-			busy[op] = fmax(busy[op], (double)(in[op] > out[op] ? in[op] : out[op]));
-		}
-	}
-	row->copies = tokens > 0 ? copies / tokens : 0;
-	row->load_cv = copies > 0 ? sqrt(fmax(0, squares * nranks / (copies * copies) - 1)) : 0;
-	for (int op = 0; op < PERF_OPS; op++) {
-		struct perf_op_row *o = &row->op[op];
-		double bytes = op == PERF_COMBINE ? (double)oracle_combine_bytes(p)
-						  : (double)oracle_output_bytes(p) +
-							    4.0 * oracle_scale_count(p);
-		double time = isnan(o->kernel) ? o->p50 : o->kernel;
-
-		o->algbw = own[op] / nranks * bytes / time / 1e3;
-		o->busbw = busy[op] * bytes / time / 1e3;
-		o->floor_percent = 100 * o->busbw / opt->floor_gbs;
-	}
 }
 
 static void measure(struct perf_rank *r, struct perf_row *row)
@@ -293,7 +278,7 @@ static void measure(struct perf_rank *r, struct perf_row *row)
 	uint64_t wrong = 0;
 	uint64_t all[ORACLE_MAX_RANKS];
 
-	for (enum perf_op op = 0; opt->graph && opt->check && op < PERF_OPS; op++) {
+	for (enum perf_op op = PERF_DISPATCH; opt->graph && opt->check && op < PERF_OPS; op++) {
 		halves.graph[op] = perf_capture(r, enqueue_half, &op);
 	}
 	if (opt->check) {
@@ -311,7 +296,7 @@ static void measure(struct perf_rank *r, struct perf_row *row)
 			PERF_CUDA(r, cudaGraphExecDestroy(halves.graph[op]));
 		}
 	}
-	account(r, row);
+	perf_account(r, row);
 	perf_gather(r, &wrong, sizeof(wrong), all);
 	for (uint32_t n = 0; n < r->perf->world.nranks; n++) {
 		row->wrong += all[n];

@@ -27,7 +27,7 @@ struct timed {
 	cudaGraphExec_t graph; /* of the whole iteration, its events included */
 	cudaGraphExec_t single[PERF_OPS];
 	int whole;
-	cudaEvent_t event[4];
+	cudaEvent_t event[2 * PERF_OPS];
 	float host[PERF_OPS];
 };
 
@@ -38,8 +38,12 @@ static void wait_at_gate(void *open)
 	}
 }
 
+/* In eager mode a dispatch waits for the stream, so nothing may be held back there. */
 static void close_gate(struct perf_rank *r, atomic_int *open)
 {
+	if (r->perf->opt.eager) {
+		return;
+	}
 	atomic_store(open, 0);
 	PERF_CUDA(r, cudaLaunchHostFunc(r->stream, wait_at_gate, open));
 }
@@ -64,7 +68,7 @@ static int have_event_nodes(struct perf_rank *r)
 
 static ncclResult_t enqueue_op(struct perf_rank *r, void *context)
 {
-	return *(int *)context == PERF_DISPATCH ? perf_dispatch(r) : perf_combine(r);
+	return perf_operate(r, *(enum perf_op *)context);
 }
 
 static void mark(struct perf_rank *r, cudaEvent_t event, unsigned int flags)
@@ -78,7 +82,7 @@ static ncclResult_t enqueue_timed(struct perf_rank *r, void *context)
 	struct timed *t = context;
 	unsigned int flags = t->whole ? cudaEventRecordExternal : cudaEventRecordDefault;
 
-	for (int op = 0; op < PERF_OPS; op++) {
+	for (int op = perf_first_op(&r->perf->opt); op < PERF_OPS; op++) {
 		uint64_t start;
 
 		PERF_NCCL(r, perf_align(r));
@@ -102,7 +106,7 @@ static void capture_timed(struct perf_rank *r, struct timed *t)
 		t->graph = perf_capture(r, enqueue_timed, t);
 		return;
 	}
-	for (int op = 0; op < PERF_OPS; op++) {
+	for (int op = perf_first_op(&r->perf->opt); op < PERF_OPS; op++) {
 		t->single[op] = perf_capture(r, enqueue_op, &op);
 	}
 }
@@ -115,8 +119,10 @@ static void run_timed(struct perf_rank *r, struct timed *t)
 		uint64_t start = perf_now_ns();
 
 		PERF_CUDA(r, cudaGraphLaunch(t->graph, r->stream));
-		t->host[PERF_DISPATCH] = (float)(perf_now_ns() - start) / 1000;
-		t->host[PERF_COMBINE] = NAN; /* one launch for both */
+		for (int op = 0; op < PERF_OPS; op++) { /* one launch for all */
+			t->host[op] = NAN;
+		}
+		t->host[perf_first_op(&r->perf->opt)] = (float)(perf_now_ns() - start) / 1000;
 	} else {
 		close_gate(r, &open);
 		PERF_NCCL(r, enqueue_timed(r, t));
@@ -127,14 +133,15 @@ static void run_timed(struct perf_rank *r, struct timed *t)
 
 static void free_timed(struct perf_rank *r, struct timed *t)
 {
-	const cudaGraphExec_t graphs[] = { t->graph, t->single[0], t->single[1] };
-
-	for (int i = 0; i < 3; i++) {
-		if (graphs[i]) {
-			PERF_CUDA(r, cudaGraphExecDestroy(graphs[i]));
+	if (t->graph) {
+		PERF_CUDA(r, cudaGraphExecDestroy(t->graph));
+	}
+	for (int op = 0; op < PERF_OPS; op++) {
+		if (t->single[op]) {
+			PERF_CUDA(r, cudaGraphExecDestroy(t->single[op]));
 		}
 	}
-	for (int i = 0; i < 4; i++) {
+	for (int i = 0; i < 2 * PERF_OPS; i++) {
 		PERF_CUDA(r, cudaEventDestroy(t->event[i]));
 	}
 }
@@ -144,7 +151,7 @@ void perf_time_drained(struct perf_rank *r, struct perf_times *times)
 	const struct perf_options *opt = &r->perf->opt;
 	struct timed t = { .graph = NULL };
 
-	for (int i = 0; i < 4; i++) {
+	for (int i = 0; i < 2 * PERF_OPS; i++) {
 		PERF_CUDA(r, cudaEventCreate(&t.event[i]));
 	}
 	if (opt->graph) {
@@ -154,7 +161,7 @@ void perf_time_drained(struct perf_rank *r, struct perf_times *times)
 	for (uint32_t i = 0; i <= opt->iters; i++) {
 		perf_phase(r, "timing single operations");
 		run_timed(r, &t);
-		for (int op = 0; i > 0 && op < PERF_OPS; op++) {
+		for (int op = perf_first_op(opt); i > 0 && op < PERF_OPS; op++) {
 			float *time = &times->gpu[op][i - 1];
 
 			PERF_CUDA(r,
@@ -168,7 +175,8 @@ void perf_time_drained(struct perf_rank *r, struct perf_times *times)
 
 static ncclResult_t enqueue_pair(struct perf_rank *r, void *context)
 {
-	ncclResult_t result = r->perf->opt.graph ? perf_update(r) : ncclSuccess;
+	const struct perf_options *opt = &r->perf->opt;
+	ncclResult_t result = opt->graph && !opt->ht ? perf_update(r) : ncclSuccess;
 
 	if (result == ncclSuccess) {
 		result = perf_dispatch(r);

@@ -9,12 +9,20 @@
 #include "support/victim.h"
 
 #define RANKS 4
-#define LEAST_MS 1000.0 /* of the timeout, and most */
-#define MOST_MS 5000.0
+#define LEAST_MS 1500.0 /* of the timeout, and most */
+#define MOST_MS 10000.0
 #define LONG_MS 6000 /* more than a rank that comes alone waits for the others */
 #define GRACE_S 2.0  /* for masked ranks; see doc/protocol.md */
 
 static double timeout_ms; /* of the waits */
+
+/* What a busy machine may take besides. */
+static double slack_s(void)
+{
+	double pairs = timeout_ms / 1e3, least = 2 * victim_scale();
+
+	return pairs > least ? pairs : least;
+}
 
 static void expect_error(struct bench *b, int want)
 {
@@ -96,7 +104,7 @@ static void survivors(struct world *w, struct bench *b)
 		OK(bench_combine(b, w->stream));
 		NEED_CUDA(cudaStreamSynchronize(w->stream));
 		expect_error(b, 1);
-		CHECK(clean(w, b, 1) < timeout_ms / 1e3 + GRACE_S + 2 * victim_scale());
+		CHECK(clean(w, b, 1) < timeout_ms / 1e3 + GRACE_S + slack_s());
 	}
 	for (uint64_t i = 0; i < 3; i++) {
 		joint(w, b, 20 + 2 * i);
@@ -115,13 +123,13 @@ static void one_by_one(struct world *w, struct bench *b, uint32_t away, int roun
 	b->p.absent = away;
 	for (int i = 0; i < rounds && !out; i++) {
 		bench_pair_of(b, 30 + (uint64_t)i);
-		CHECK(clean(w, b, 0) < GRACE_S + 2 * victim_scale());
+		CHECK(clean(w, b, 0) < GRACE_S + slack_s());
 		part(w, b, i + 1 < rounds ? away : 0, false);
 	}
 	for (int r = 0; r < w->nranks; r++) {
 		world_meet(w);
 		if (out && r == w->rank) {
-			CHECK(clean(w, b, 0) < GRACE_S + 2 * victim_scale());
+			CHECK(clean(w, b, 0) < GRACE_S + slack_s());
 		}
 	}
 	together(w, b, 40);
@@ -143,14 +151,14 @@ static void grown(struct world *w, struct bench *b, int away)
 	b->p.absent = UINT64_C(1) << away;
 	if (w->rank != away) {
 		bench_pair_of(b, 44);
-		CHECK(clean(w, b, 0) < GRACE_S + 2 * victim_scale());
+		CHECK(clean(w, b, 0) < GRACE_S + slack_s());
 	}
 	wider.topk = b->p.topk + 1;
 	wider.absent = 0;
 	bench_open(&larger, w, b->group, &wider, BENCH_MASK);
 	world_meet(w);
 	if (w->rank == away) {
-		CHECK(clean(w, b, 0) < GRACE_S + 2 * victim_scale());
+		CHECK(clean(w, b, 0) < GRACE_S + slack_s());
 	}
 	together(w, b, 45);
 	together(w, &larger, 47);

@@ -111,6 +111,9 @@ static void run_case(struct world *w, void *arg)
 		c->h.alignment, (int)p->quant, p->drop_ppm, p->duplicate_ppm, c->flags, c->sms,
 		w->rank);
 	config.max_num_sms = c->sms;
+	if (c->flags & HT_WINDOW && c->seed % 2) {
+		config.zero_copy = NCCL_EP_ZERO_COPY_ON;
+	}
 	NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
 	ht_open(&b, w, group, &c->h, c->flags);
 	ht_step(&b);

@@ -322,6 +322,47 @@ static void try_eager(struct ht_bench *b)
 	CHECK_INT(watch.calls[WATCH_LAUNCH], 0);
 }
 
+/* With a fixed limit no call allocates, or waits for anything. */
+static void try_quiet(struct ht_bench *b)
+{
+	static const enum watch_call calls[] = { WATCH_MALLOC,      WATCH_FREE,
+						 WATCH_HOST_ALLOC,  WATCH_DEVICE_SYNC,
+						 WATCH_STREAM_SYNC, WATCH_COPY,
+						 WATCH_MEMSET,      WATCH_GATHER };
+
+	check_context("quiet");
+	watch_start();
+	NEED_OK(ht_update(b, b->w->stream));
+	for (int backward = 0; backward < 2; backward++) {
+		NEED_OK(ht_dispatch(b, backward, b->w->stream));
+		NEED_OK(ht_combine(b, backward, b->w->stream));
+	}
+	CHECK_INT(watch.calls[WATCH_LAUNCH], 5);
+	CHECK(watch.most_blocks <= 2);
+	for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
+		CHECK(watch.calls[calls[i]] == 0, "%s", watch_name(calls[i]));
+	}
+	NEED_CUDA(cudaStreamSynchronize(b->w->stream));
+}
+
+/* Callers of API version 1 allocate what comes, also where there is a limit; not in a capture. */
+static void try_version_1(struct ht_bench *b)
+{
+	cudaGraph_t graph;
+
+	check_context("version 1");
+	b->out_tokens.sizes[0] = b->tables[b->w->rank]->total;
+	NEED_OK(ht_dispatch(b, false, b->w->stream));
+	NEED_CUDA(cudaStreamSynchronize(b->w->stream));
+	ht_check_dispatch(b, false);
+	NEED_CUDA(cudaStreamBeginCapture(b->w->stream, cudaStreamCaptureModeThreadLocal));
+	CHECK_REASON(ht_dispatch(b, false, b->w->stream), IU, "counting rows");
+	NEED_CUDA(cudaStreamEndCapture(b->w->stream, &graph));
+	NEED_CUDA(cudaGraphDestroy(graph));
+	b->out_tokens.sizes[0]--;
+	CHECK_REASON(ht_dispatch(b, false, b->w->stream), IA, "as many as recv_total_counter says");
+}
+
 /* The caller's memory: what its head says is not believed, and T is the tensors'. */
 static void try_memory(struct ht_bench *b)
 {
@@ -373,6 +414,7 @@ struct setting {
 	bool eager;
 	enum oracle_quant quant;
 	bool on; /* zero_copy */
+	bool v1; /* the group's version */
 };
 
 static struct oracle_ht problem_of(const struct setting *s, int nranks)
@@ -395,13 +437,15 @@ static struct oracle_ht problem_of(const struct setting *s, int nranks)
 static void run(struct world *w, void *arg)
 {
 	static const struct setting settings[] = {
-		{ false, false, ORACLE_QUANT_NONE, false },
-		{ true, false, ORACLE_QUANT_NONE, false },
-		{ false, true, ORACLE_QUANT_NONE, false },
-		{ true, true, ORACLE_QUANT_NONE, false },
-		{ false, false, ORACLE_QUANT_FORWARD, false },
-		{ false, false, ORACLE_QUANT_NONE, true },
-		{ true, false, ORACLE_QUANT_NONE, true },
+		{ .em = false },
+		{ .em = true },
+		{ .em = false, .eager = true },
+		{ .em = true, .eager = true },
+		{ .em = false, .quant = ORACLE_QUANT_FORWARD },
+		{ .em = false, .on = true },
+		{ .em = true, .on = true },
+		{ .em = false, .v1 = true },
+		{ .em = true, .v1 = true },
 	};
 
 	for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {
@@ -413,6 +457,7 @@ static void run(struct world *w, void *arg)
 
 		check_context("setting %zu", i);
 		config.max_num_sms = 2;
+		config.version = s->v1 ? 1 : NCCL_EP_API_VERSION;
 		config.zero_copy = s->on ? NCCL_EP_ZERO_COPY_ON : NCCL_EP_ZERO_COPY_AUTO;
 		NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
 		ht_open(b, w, group, &h, s->eager || !s->em ? HT_OWN_MEM : 0);
@@ -420,6 +465,8 @@ static void run(struct world *w, void *arg)
 		NEED_CUDA(cudaStreamSynchronize(w->stream));
 		if (s->on) {
 			try_zero_copy(b);
+		} else if (s->v1) {
+			try_version_1(b);
 		} else {
 			TRY(any_dispatch, dispatch);
 			if (s->quant == ORACLE_QUANT_NONE) {
@@ -440,6 +487,7 @@ static void run(struct world *w, void *arg)
 				try_eager(b);
 			} else {
 				TRY(fixed_dispatch, dispatch);
+				try_quiet(b);
 			}
 			try_calls(b);
 			if (b->flags & HT_OWN_MEM) {

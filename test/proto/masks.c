@@ -9,8 +9,8 @@
 #include "support/victim.h"
 
 #define RANKS 4
-#define LEAST_MS 1500.0 /* of the waits, and most */
-#define MOST_MS 6000.0
+#define LEAST_MS 2000.0 /* of the waits, and most */
+#define MOST_MS 10000.0
 
 static double timeout_ms; /* of the waits */
 

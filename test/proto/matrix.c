@@ -107,6 +107,7 @@ static void choose_flags(struct test_case *c, uint64_t *state)
 	c->flags |= DRAW(3) ? 0 : BENCH_WINDOW;
 	c->flags |= c->number % 2 ? BENCH_DATA : 0;
 	c->flags |= c->number % 5 ? 0 : BENCH_NO_SCALES;
+	c->flags |= c->number % 3 ? BENCH_SOURCES : 0;
 	c->flags |= DRAW(2) ? BENCH_NULL_EMPTY : 0;
 	if (p->layout == ORACLE_RANK_MAJOR) {
 		c->flags |= DRAW(3) ? 0 : BENCH_NO_COUNTS;

@@ -349,17 +349,35 @@ static void handle_memory(struct world *w)
 	OK(ncclEpGroupDestroy(group));
 }
 
+/* Host memory that the library has mapped for itself and the GPU. */
+static int shared_blocks(void)
+{
+	FILE *f = fopen("/proc/self/maps", "r");
+	char line[512];
+	int n = 0;
+
+	NEED(f);
+	while (fgets(line, sizeof(line), f)) {
+		n += strstr(line, "/dev/zero") != NULL;
+	}
+	fclose(f);
+	return n;
+}
+
 /*
  * Group creation with the n-th call of one kind failing on rank 1, until nothing fails any more. The
  * first stream and buffer are those of the exchange by which ranks tell each other.
  */
 static void failures(struct world *w, enum watch_call call)
 {
+	int blocks;
 	struct oracle_problem p = bench_problem(w->nranks, 12, 4, 64, 8, ORACLE_EXPERT_MAJOR);
 	ncclEpGroupConfig_t config = bench_group_config(&p, 0);
 	ncclEpGroup_t group;
 	bool failed = true;
 
+	world_meet(w);
+	blocks = shared_blocks();
 	for (uint64_t n = 1; failed; n++) {
 		ncclResult_t result;
 
@@ -378,9 +396,13 @@ static void failures(struct world *w, enum watch_call call)
 			OK(ncclEpGroupDestroy(group));
 			break;
 		}
+		CHECK_INT(shared_blocks(), blocks);
 		CHECK(result != ncclSuccess);
 		if (w->rank == 1) {
-			CHECK_LAST(NULL, result, "");
+			CHECK_LAST(NULL, result,
+				   call == WATCH_HOST_REGISTER || call == WATCH_HOST_POINTER
+					   ? "bytes of host memory: cudaHost"
+					   : "");
 		} else {
 			CHECK_LAST(NULL, ncclRemoteError, "rank 1");
 		}
@@ -461,7 +483,8 @@ static void run(struct world *w, void *arg)
 	captured(w);
 	failing_allocator(w);
 	failures(w, WATCH_MALLOC);
-	failures(w, WATCH_HOST_ALLOC);
+	failures(w, WATCH_HOST_REGISTER);
+	failures(w, WATCH_HOST_POINTER);
 	failures(w, WATCH_STREAM_CREATE);
 	failures(w, WATCH_IPC_OPEN);
 	failures(w, WATCH_MEMSET);

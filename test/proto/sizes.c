@@ -88,12 +88,6 @@ static void run_case(struct world *w, void *arg)
 	p.seed = c->tokens * 31 + c->hidden;
 	bench_describe(&p, 0, text, sizeof(text));
 	check_context("%s, lines %s, threads %s", text, getenv("NCCL_EP_LL_LINES"), c->threads);
-	world_meet(w);
-	if (w->rank == 0) {
-		NEED_CUDA(
-			cudaDeviceReset()); /* kernels may use no more shared memory than at first */
-	}
-	world_meet(w);
 	config = bench_group_config(&p, 0);
 	config.max_num_sms = c->sms;
 	NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
@@ -107,6 +101,15 @@ static void run_case(struct world *w, void *arg)
 	CHECK_LAST(group, ncclSuccess, "");
 	bench_close(&b);
 	OK(ncclEpGroupDestroy(group));
+}
+
+/* Kernels may use no more shared memory than at first. */
+static void reset_devices(int count)
+{
+	for (int d = 0; d < count; d++) {
+		NEED_CUDA(cudaSetDevice(d));
+		NEED_CUDA(cudaDeviceReset());
+	}
 }
 
 int main(int argc, char **argv)
@@ -134,6 +137,7 @@ int main(int argc, char **argv)
 			setenv("NCCL_EP_LL_LINES", j % 2 ? "0" : "1", 1);
 			setenv("NCCL_EP_LL_THREADS", c.threads, 1);
 			world_run((int)c.nranks, run_case, &c);
+			reset_devices((int)c.nranks);
 		}
 	}
 	if (!known) {

@@ -2,7 +2,8 @@
 /* Buffers and descriptors of a bench. */
 #include "support/bench.h"
 
-#define GUARD_ROWS 3 /* poisoned rows behind the output of combine */
+#define GUARD_ROWS 3                  /* poisoned rows behind the output of combine */
+#define SOURCE_UNIT ((size_t)2 << 20) /* of memory for windows */
 
 struct oracle_problem bench_problem(int nranks, uint32_t experts, uint32_t topk, uint32_t hidden,
 				    uint32_t tokens, enum oracle_layout layout)
@@ -149,21 +150,28 @@ static void poison(void *data, size_t bytes)
 	NEED_CUDA(cudaStreamSynchronize(cudaStreamLegacy));
 }
 
+/* The tensor begins `before` bytes into the window and ends with it. */
+static void *allocate_window(struct bench *b, struct bench_tensor *d, size_t before)
+{
+	size_t size = before + d->bytes;
+
+	NEED_OK(ncclMemAlloc(&d->memory, size));
+	NEED_OK(ncclCommWindowRegister(b->w->comm, d->memory, size, &d->window, 0));
+	d->t.win_hdl = d->window;
+	d->t.win_offset = before;
+	return (char *)d->memory + before;
+}
+
 /* Memory of at least one byte, poisoned. */
 static void allocate(struct bench *b, struct bench_tensor *d, size_t bytes, bool window)
 {
-	bool registered = window && (b->flags & BENCH_WINDOW);
 	void *data;
 
 	d->t = NCCL_EP_TENSOR_INIT;
 	d->t.sizes = d->sizes;
 	d->bytes = bytes;
-	if (registered) {
-		NEED_OK(ncclMemAlloc(&data, bytes + 64));
-		NEED_OK(ncclCommWindowRegister(b->w->comm, data, bytes + 64, &d->window, 0));
-		data = (char *)data + 64;
-		d->t.win_hdl = d->window;
-		d->t.win_offset = 64;
+	if (window && (b->flags & BENCH_WINDOW)) {
+		data = allocate_window(b, d, 64);
 	} else {
 		NEED_CUDA(cudaMalloc(&data, bytes + 16));
 	}
@@ -171,11 +179,25 @@ static void allocate(struct bench *b, struct bench_tensor *d, size_t bytes, bool
 	d->t.data = data;
 }
 
+/* What NICs may read: nothing lies behind it, since memory is allocated in units. */
+static void allocate_source(struct bench *b, struct bench_tensor *d, size_t bytes)
+{
+	if (!(b->flags & BENCH_SOURCES) || !bytes) {
+		allocate(b, d, bytes, false);
+		return;
+	}
+	d->t = NCCL_EP_TENSOR_INIT;
+	d->t.sizes = d->sizes;
+	d->bytes = bytes;
+	d->t.data = allocate_window(b, d, SOURCE_UNIT + (0 - bytes) % SOURCE_UNIT);
+	poison(d->t.data, bytes);
+}
+
 static void release(struct bench *b, struct bench_tensor *d, void *data)
 {
 	if (d->window) {
 		NEED_OK(ncclCommWindowDeregister(b->w->comm, d->window));
-		NEED_OK(ncclMemFree((char *)data - 64));
+		NEED_OK(ncclMemFree(d->memory));
 	} else if (data) {
 		NEED_CUDA(cudaFree(data));
 	}
@@ -187,7 +209,7 @@ static void allocate_inputs(struct bench *b)
 	const struct oracle_problem *p = &b->p;
 	size_t most = p->max_tokens;
 
-	allocate(b, &b->in_tokens, most * oracle_input_bytes(p), false);
+	allocate_source(b, &b->in_tokens, most * oracle_input_bytes(p));
 	allocate(b, &b->weights, most * p->topk * sizeof(float), false);
 	allocate(b, &b->ids, most * p->topk * (b->flags & BENCH_IDS64 ? 8 : 4), false);
 	allocate(b, &b->in_scales, most * oracle_scale_count(p) * sizeof(float) + 1, false);
@@ -201,7 +223,7 @@ static void allocate_outputs(struct bench *b)
 	bool by_rank = p->layout == ORACLE_RANK_MAJOR;
 
 	allocate(b, &b->out_tokens, rows * oracle_output_bytes(p), true);
-	allocate(b, &b->combine_in, rows * oracle_combine_bytes(p), false);
+	allocate_source(b, &b->combine_in, rows * oracle_combine_bytes(p));
 	allocate(b, &b->combine_out, (p->max_tokens + GUARD_ROWS) * oracle_combine_bytes(p), false);
 	allocate(b, &b->counts, b->blocks * sizeof(int32_t), false);
 	if (p->quant != ORACLE_QUANT_NONE) {

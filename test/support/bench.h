@@ -22,7 +22,9 @@ enum bench_flags {
 	BENCH_NULL_EMPTY = 1 << 8, /* tensors without elements have no data */
 	BENCH_DATA = 1 << 9,       /* and window: its data is passed, too */
 	BENCH_NO_SCALES = 1 << 10, /* and window: outputs->scales has none */
-	BENCH_TYPE_SHIFT = 12,     /* copied bytes are described as another type, 0..5 */
+	BENCH_SOURCES =
+		1 << 11,       /* inputs->tokens, of combine too, end with their window's memory */
+	BENCH_TYPE_SHIFT = 12, /* copied bytes are described as another type, 0..5 */
 };
 
 struct bench_tensor {
@@ -30,6 +32,7 @@ struct bench_tensor {
 	size_t sizes[3];
 	size_t bytes; /* of the buffer */
 	ncclWindow_t window;
+	void *memory; /* of the window */
 };
 
 struct bench {

@@ -39,9 +39,11 @@ ncclEpGroupConfig_t ht_group_config(const struct oracle_ht *h, uint32_t flags)
 	return config;
 }
 
+/* A tensor without elements has no storage, as that of many callers. */
 static void describe(struct ht_tensor *d, ncclDataType_t type, unsigned int ndim, size_t n0,
 		     size_t n1)
 {
+	d->t.data = n0 && !d->window ? d->data : NULL;
 	d->sizes[0] = n0;
 	d->sizes[1] = n1;
 	d->t.ndim = ndim;

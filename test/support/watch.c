@@ -73,6 +73,9 @@ const char *watch_name(enum watch_call call)
 		"cudaFree",
 		"cudaHostAlloc",
 		"cudaFreeHost",
+		"cudaHostRegister",
+		"cudaHostUnregister",
+		"cudaHostGetDevicePointer",
 		"cudaIpcOpenMemHandle",
 		"cudaIpcCloseMemHandle",
 		"cudaStreamCreate",
@@ -152,6 +155,31 @@ cudaError_t cudaFreeHost(void *ptr)
 	err = NEXT(cudaFreeHost)(ptr);
 	changed(ptr && err == cudaSuccess, -1);
 	return err;
+}
+
+cudaError_t cudaHostRegister(void *ptr, size_t size, unsigned int flags)
+{
+	cudaError_t err = seen(WATCH_HOST_REGISTER) ? cudaErrorMemoryAllocation
+						    : NEXT(cudaHostRegister)(ptr, size, flags);
+
+	changed(err == cudaSuccess, 1);
+	return err;
+}
+
+cudaError_t cudaHostUnregister(void *ptr)
+{
+	cudaError_t err;
+
+	seen(WATCH_HOST_UNREGISTER);
+	err = NEXT(cudaHostUnregister)(ptr);
+	changed(err == cudaSuccess, -1);
+	return err;
+}
+
+cudaError_t cudaHostGetDevicePointer(void **dev, void *host, unsigned int flags)
+{
+	return seen(WATCH_HOST_POINTER) ? cudaErrorMemoryAllocation
+					: NEXT(cudaHostGetDevicePointer)(dev, host, flags);
 }
 
 cudaError_t cudaIpcOpenMemHandle(void **ptr, cudaIpcMemHandle_t handle, unsigned int flags)

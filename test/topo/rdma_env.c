@@ -39,6 +39,16 @@ static int field(const struct ep_ib_env *env, enum ep_ib_var var)
 		return env->adaptive;
 	case EP_IB_VAR_RELAXED:
 		return env->relaxed != 0;
+	case EP_IB_VAR_QPS:
+		return env->qps;
+	case EP_IB_VAR_SPLIT:
+		return env->split;
+	case EP_IB_VAR_AR_THRESHOLD:
+		return env->ar_threshold;
+	case EP_IB_VAR_ECE:
+		return env->ece;
+	case EP_IB_VAR_FIFO_TC:
+		return env->fifo_tc;
 	default:
 		return env->roce_version;
 	}
@@ -54,6 +64,8 @@ static void test_defaults(void)
 	      env.gid_index);
 	CHECK(env.timeout == 20 && env.retry_cnt == 7 && env.pkey == 0, "%d", env.timeout);
 	CHECK(env.adaptive == -1, "%d", env.adaptive);
+	CHECK(env.qps == 1 && !env.split && env.fifo_tc == -1, "%d", env.qps);
+	CHECK(env.ar_threshold == 8192, "%d", env.ar_threshold);
 	CHECK(env.relaxed && env.flid_index == 1, "%d", env.flid_index);
 	CHECK(env.roce_version == 2 && !env.ipv6 && env.range_bits == -1, "%d", env.range_bits);
 }
@@ -105,7 +117,8 @@ static void test_numbers(void)
 		try_number(var, text, true, def->max);
 		snprintf(text, sizeof(text), "%d", def->max + 1);
 		try_number(var, text, def->most, def->max);
-		try_number(var, "0x100000", def->most, def->max);
+		snprintf(text, sizeof(text), "0x%x", (unsigned int)def->max + 0x100000u);
+		try_number(var, text, def->most, def->max);
 		for (size_t i = 0; i < EP_ARRAY_SIZE(bad); i++) {
 			if (*bad[i]) {
 				try_number(var, bad[i], false, 0);

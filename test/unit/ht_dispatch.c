@@ -4,6 +4,7 @@
  * shapes that exhaust the ring's credits, drop rows, or cut rows and scales into parts.
  */
 #include "ht_rig.h"
+#include "device/simt/wait_site.h"
 #include "support/check.h"
 
 static void sync_all(struct ht_world *w)
@@ -45,8 +46,7 @@ static const struct ht_shape shapes[] = {
 	  .part_bytes = 16,
 	  .ring_chunks = 2,
 	  .blocks = 1,
-	  .send_warps = 1,
-	  .recv_warps = 1,
+	  .warps = 2,
 	  .stage_parts = 1 },
 	{ .name = "flat, a ring of two chunks",
 	  FLAT,
@@ -58,9 +58,9 @@ static const struct ht_shape shapes[] = {
 	  .token_bytes = 240,
 	  .part_bytes = 240,
 	  .ring_chunks = 2,
+	  .lag = 1,
 	  .blocks = 2,
-	  .send_warps = 2,
-	  .recv_warps = 1,
+	  .warps = 3,
 	  .stage_parts = 2 },
 	{ .name = "flat, a ring of one chunk, one warp of each",
 	  FLAT,
@@ -73,8 +73,7 @@ static const struct ht_shape shapes[] = {
 	  .part_bytes = 64,
 	  .ring_chunks = 1,
 	  .blocks = 1,
-	  .send_warps = 1,
-	  .recv_warps = 1,
+	  .warps = 2,
 	  .stage_parts = 3 },
 	{ .name = "flat, rows of 40 KiB and scales in parts",
 	  FLAT,
@@ -87,9 +86,9 @@ static const struct ht_shape shapes[] = {
 	  .scale_bytes = 640,
 	  .part_bytes = 8192,
 	  .ring_chunks = 2,
+	  .lag = 1,
 	  .blocks = 2,
-	  .send_warps = 1,
-	  .recv_warps = 2,
+	  .warps = 3,
 	  .stage_parts = 2,
 	  .fill_more = 4 },
 	{ .name = "flat, direct, scales, dropped rows",
@@ -103,8 +102,9 @@ static const struct ht_shape shapes[] = {
 	  .scale_bytes = 32,
 	  .part_bytes = 512,
 	  .ring_chunks = 2,
+	  .lag = 1,
 	  .blocks = 2,
-	  .send_warps = 3,
+	  .warps = 3,
 	  .stage_parts = 2,
 	  .limit = 40,
 	  .direct = true,
@@ -119,8 +119,9 @@ static const struct ht_shape shapes[] = {
 	  .token_bytes = 1024,
 	  .part_bytes = 256,
 	  .ring_chunks = 2,
+	  .lag = 1,
 	  .blocks = 2,
-	  .send_warps = 2,
+	  .warps = 2,
 	  .stage_parts = 4,
 	  .direct = true,
 	  .backward = true },
@@ -134,9 +135,9 @@ static const struct ht_shape shapes[] = {
 	  .token_bytes = 32,
 	  .part_bytes = 32,
 	  .ring_chunks = 3,
+	  .lag = 2,
 	  .blocks = 1,
-	  .send_warps = 2,
-	  .recv_warps = 2,
+	  .warps = 4,
 	  .stage_parts = 2,
 	  .backward = true },
 	{ .name = "expert-major, zones of 8",
@@ -150,9 +151,9 @@ static const struct ht_shape shapes[] = {
 	  .scale_bytes = 16,
 	  .part_bytes = 256,
 	  .ring_chunks = 2,
+	  .lag = 1,
 	  .blocks = 2,
-	  .send_warps = 1,
-	  .recv_warps = 2,
+	  .warps = 3,
 	  .stage_parts = 2,
 	  .alignment = 8 },
 	{ .name = "expert-major, dropped rows and places",
@@ -165,9 +166,9 @@ static const struct ht_shape shapes[] = {
 	  .token_bytes = 512,
 	  .part_bytes = 128,
 	  .ring_chunks = 3,
+	  .lag = 2,
 	  .blocks = 1,
-	  .send_warps = 2,
-	  .recv_warps = 2,
+	  .warps = 4,
 	  .stage_parts = 4,
 	  .alignment = 4,
 	  .limit = 50,
@@ -182,19 +183,149 @@ static const struct ht_shape shapes[] = {
 	  .token_bytes = 4096,
 	  .part_bytes = 4096,
 	  .ring_chunks = 2,
+	  .lag = 1,
 	  .blocks = 1,
-	  .send_warps = 1,
-	  .recv_warps = 1,
+	  .warps = 2,
 	  .stage_parts = 2,
 	  .alignment = 16,
 	  .to = { 1, 2 },
 	  .backward = true },
 };
 
-int main(void)
+/* 8 blocks at most, each of which may need an SM for itself. */
+static struct ht_shape random_shape(uint32_t seed)
 {
-	for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+	uint32_t x = seed * 7919u + 5, row;
+	struct ht_shape s = { .name = "random", .seed = seed };
+
+	s.ranks = 1 + ht_random(&x) % 5;
+	s.nlocal = 1 + ht_random(&x) % 6;
+	s.topk = 1 + ht_random(&x) % (ht_random(&x) % 8 ? 8 : 32);
+	s.layout = ht_random(&x) % 2 ? EP_HT_FLAT : EP_HT_EXPERT_MAJOR;
+	s.max_tokens = 1 + ht_random(&x) % 90;
+	for (uint32_t r = 0; r < s.ranks; r++) {
+		s.tokens[r] = ht_random(&x) % (s.max_tokens + 1);
+	}
+	s.token_bytes = 16 * (1 + ht_random(&x) % (ht_random(&x) % 4 ? 64 : 2560));
+	s.scale_bytes = ht_random(&x) % 2 ? 0 : 16 * (1 + ht_random(&x) % 20);
+	row = s.token_bytes + s.scale_bytes;
+	s.part_bytes = 16 * ((row / 16 + ht_random(&x) % 8) / (1 + ht_random(&x) % 8) + 1);
+	s.ring_chunks = 1 + ht_random(&x) % 5;
+	s.lag = ht_random(&x) % s.ring_chunks;
+	s.blocks = 1 + ht_random(&x) % (8 / s.ranks < 3 ? 8 / s.ranks : 3);
+	s.warps = 1 + ht_random(&x) % 4;
+	s.stage_parts = 1 + ht_random(&x) % 5;
+	while (ep_ht_stage_bytes(s.warps, s.stage_parts, s.part_bytes) > 200000) {
+		s.part_bytes /= 32;
+		s.part_bytes *= 16;
+	}
+	s.limit = ht_random(&x) % 3 ? 0 : s.max_tokens;
+	s.alignment = 1u << ht_random(&x) % 6;
+	s.fill_more = ht_random(&x) % 2 ? ht_random(&x) % 9 : 0;
+	s.zero_more = ht_random(&x) % 2 ? ht_random(&x) % 9 : 0;
+	s.direct = s.layout == EP_HT_FLAT && ht_random(&x) % 3 == 0;
+	s.backward = ht_random(&x) % 4 == 0;
+	return s;
+}
+
+/* What is wrong with rank 1. */
+enum fault {
+	ABSENT,   /* it never starts */
+	SILENT,   /* it sends half of what it owes */
+	GREEDY,   /* all rows go to it, and it reads none */
+	MISTAKEN, /* it passes something else */
+	UNROUTED  /* its handle memory knows another number of tokens */
+};
+
+static void fault_make(struct ht_world *w, enum fault fault)
+{
+	struct ep_ht_dispatch_args *a = &w->rank[1].args;
+	struct ep_ht_head head;
+
+	NEED_CUDA(cudaMemcpy(&head, a->c.h.head, sizeof(head), cudaMemcpyDeviceToHost));
+	if (fault == SILENT) {
+		head.num_tokens = a->c.num_tokens /= 2;
+	} else if (fault == GREEDY) {
+		head.chunks = 0;
+	} else if (fault == MISTAKEN) {
+		a->c.form++;
+	} else if (fault == UNROUTED) {
+		head.num_tokens++;
+	}
+	NEED_CUDA(cudaMemcpy(a->c.h.head, &head, sizeof(head), cudaMemcpyHostToDevice));
+}
+
+/* The others end within the timeout, and name it. */
+static void test_fault(const char *name, enum fault fault, uint32_t cause, uint32_t site)
+{
+	struct ht_shape s = { .name = name,
+			      FLAT,
+			      .ranks = 3,
+			      .nlocal = 2,
+			      .topk = 2,
+			      .max_tokens = 64,
+			      .tokens = { 64, 64, 64 },
+			      .token_bytes = 256,
+			      .part_bytes = 256,
+			      .ring_chunks = 2,
+			      .lag = 1,
+			      .blocks = 2,
+			      .warps = 3,
+			      .stage_parts = 2,
+			      .no_holes = true };
+	struct ht_world *w;
+
+	if (fault == GREEDY) {
+		s.to[0] = 1;
+		s.to[1] = 2;
+	}
+	w = ht_world_make(&s);
+	check_context("%s", name);
+	for (uint32_t r = 0; r < s.ranks; r++) {
+		w->rank[r].args.c.g.timeout_ns = 300000000;
+	}
+	fault_make(w, fault);
+	ht_world_launch(w, fault == ABSENT ? 1 : -1);
+	sync_all(w);
+	for (uint32_t r = 0; r < s.ranks; r += 2) {
+		const struct ep_record *record = &w->rank[r].records[EP_RECORD_FATAL];
+
+		CHECK_INT(record->valid, 1);
+		CHECK_INT(record->cause, cause);
+		CHECK_INT(record->site, site);
+		CHECK_INT(record->peer, 1);
+	}
+	if (fault == UNROUTED) {
+		CHECK_INT(w->rank[1].records[EP_RECORD_FATAL].cause, EP_CAUSE_UNROUTED);
+		CHECK_INT(w->rank[1].records[EP_RECORD_FATAL].value, 65);
+	}
+	ht_world_free(w);
+}
+
+/* With a number: only random shapes from that seed on. */
+int main(int argc, char **argv)
+{
+	uint32_t first = argc > 1 ? (uint32_t)atoi(argv[1]) : 1, n = argc > 1 ? 200 : 25;
+
+	for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]) && argc == 1; i++) {
 		test_shape(&shapes[i]);
+	}
+	for (uint32_t seed = first; seed < first + n; seed++) {
+		struct ht_shape s = random_shape(seed);
+		char name[32];
+
+		snprintf(name, sizeof(name), "random shape %u", seed);
+		s.name = name;
+		test_shape(&s);
+	}
+	if (argc == 1) {
+		test_fault("a rank that never starts", ABSENT, EP_CAUSE_TIMEOUT, EP_WAIT_HT_FORM);
+		test_fault("a rank that stops sending", SILENT, EP_CAUSE_TIMEOUT, EP_WAIT_HT_ROWS);
+		test_fault("a rank that does not read", GREEDY, EP_CAUSE_TIMEOUT,
+			   EP_WAIT_HT_CREDIT);
+		test_fault("a rank with another form", MISTAKEN, EP_CAUSE_MISMATCH,
+			   EP_WAIT_HT_FORM);
+		test_fault("a rank without routing", UNROUTED, EP_CAUSE_TIMEOUT, EP_WAIT_HT_FORM);
 	}
 	return check_end();
 }

@@ -29,19 +29,19 @@ static void test_golden(void)
 		enum ep_ht_kind kind;
 		uint32_t layout, ranks, tokens, row;
 		bool direct;
-		uint32_t blocks, threads, parts, part_bytes, stage_parts, send_warps, lag;
+		uint32_t blocks, threads, parts, part_bytes, stage_parts, lag;
 	} rows[] = {
-		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 4096, 14336, false, 16, 320, 2, 7168, 3, 4, 0 },
-		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 4096, 14336, true, 16, 320, 2, 7168, 3, 10, 0 },
-		{ EP_HT_DISPATCH, EP_HT_FLAT, 2, 4096, 14336, true, 16, 320, 2, 7168, 3, 10, 0 },
-		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 8, 4096, 14336, false, 16, 320, 2, 7168, 3, 4,
-		  0 },
-		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 2, 4096, 14336, false, 16, 320, 2, 7168, 3, 5,
-		  0 },
-		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 512, 14336, true, 16, 384, 4, 3584, 5, 12, 0 },
-		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 1, 16, false, 8, 384, 1, 128, 32, 5, 0 },
-		{ EP_HT_COMBINE, EP_HT_FLAT, 8, 4096, 14336, false, 16, 384, 4, 3584, 5, 0, 64 },
-		{ EP_HT_COMBINE, EP_HT_EXPERT_MAJOR, 2, 512, 14336, false, 16, 384, 4, 3584, 5, 0,
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 4096, 14336, false, 16, 320, 2, 7168, 3, 64 },
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 4096, 14336, true, 16, 320, 2, 7168, 3, 64 },
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 2, 4096, 14336, true, 16, 320, 2, 7168, 3, 64 },
+		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 8, 4096, 14336, false, 16, 320, 2, 7168, 3,
+		  64 },
+		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 2, 4096, 14336, false, 16, 320, 2, 7168, 3,
+		  64 },
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 512, 14336, true, 16, 384, 4, 3584, 5, 64 },
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 1, 16, false, 8, 384, 1, 128, 32, 64 },
+		{ EP_HT_COMBINE, EP_HT_FLAT, 8, 4096, 14336, false, 16, 384, 4, 3584, 5, 64 },
+		{ EP_HT_COMBINE, EP_HT_EXPERT_MAJOR, 2, 512, 14336, false, 16, 384, 4, 3584, 5,
 		  64 },
 	};
 
@@ -58,10 +58,9 @@ static void test_golden(void)
 		p = ep_ht_plan_make(&o);
 		if (p.blocks != rows[i].blocks || p.threads != rows[i].threads ||
 		    p.parts != rows[i].parts || p.part_bytes != rows[i].part_bytes ||
-		    p.stage_parts != rows[i].stage_parts || p.send_warps != rows[i].send_warps ||
-		    p.lag != rows[i].lag) {
-			printf("row %zu: %u x %u, %u x %u, %u, %u, %u\n", i, p.blocks, p.threads,
-			       p.parts, p.part_bytes, p.stage_parts, p.send_warps, p.lag);
+		    p.stage_parts != rows[i].stage_parts || p.lag != rows[i].lag) {
+			printf("row %zu: %u x %u, %u x %u, %u, %u\n", i, p.blocks, p.threads,
+			       p.parts, p.part_bytes, p.stage_parts, p.lag);
 			CHECK(!"the plan has changed");
 		}
 	}
@@ -116,7 +115,6 @@ static struct ep_ht_operation random_operation(void)
 static void check_plan(const struct ep_ht_operation *o, const struct ep_ht_plan *p)
 {
 	uint32_t most = ep_ht_heap_make(&o->shape, o->topk).areas.parts, warps = p->threads / 32;
-	bool dispatch = o->kind == EP_HT_DISPATCH;
 
 	CHECK(p->blocks >= 1 && p->blocks <= o->device.max_blocks);
 	CHECK(p->parts >= 1 && p->parts <= most);
@@ -128,13 +126,10 @@ static void check_plan(const struct ep_ht_operation *o, const struct ep_ht_plan 
 	CHECK(p->stage_parts >= 2 && p->stage_parts <= EP_HT_MAX_STAGE_PARTS);
 	CHECK(p->shared_bytes == ep_ht_stage_bytes(warps, p->stage_parts, p->part_bytes));
 	CHECK(ep_ht_plan_fits(o, p));
-	if (dispatch) {
-		CHECK(o->direct ? p->send_warps == warps
-				: p->send_warps >= 1 && p->send_warps < warps);
-	} else {
+	CHECK(p->lag >= 1 &&
+	      (p->lag < o->ring_chunks || o->ring_chunks >= ep_ht_chunks(o->shape.max_tokens)));
+	if (o->kind == EP_HT_COMBINE) {
 		CHECK(p->part_bytes <= EP_HT_COMBINE_PART && p->threads <= EP_HT_COMBINE_THREADS);
-		CHECK(p->lag >= 1 && (p->lag < o->ring_chunks ||
-				      o->ring_chunks >= ep_ht_chunks(o->shape.max_tokens)));
 	}
 }
 

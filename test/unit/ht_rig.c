@@ -210,7 +210,8 @@ static void args_make(struct ht_world *w, uint32_t me)
 	a->id_base = 100 * me;
 	a->parts = parts_of(s);
 	a->part_bytes = s->part_bytes;
-	a->send_warps = s->send_warps;
+	a->lag = s->lag;
+	a->by_parts = ep_div_make(a->parts);
 	a->stage_parts = s->stage_parts;
 	a->is_direct = s->direct;
 }
@@ -288,14 +289,13 @@ void ht_world_poison(struct ht_world *w)
 void ht_world_launch(struct ht_world *w, int missing)
 {
 	const struct ht_shape *s = &w->shape;
-	uint32_t warps = s->send_warps + s->recv_warps;
-	uint32_t shared = ep_ht_stage_bytes(warps, s->stage_parts, s->part_bytes);
+	uint32_t shared = ep_ht_stage_bytes(s->warps, s->stage_parts, s->part_bytes);
 
 	NEED_CUDA(cudaFuncSetAttribute((const void *)ep_ht_dispatch_kernel,
 				       cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
 	for (uint32_t r = 0; r < s->ranks; r++) {
 		cudaLaunchConfig_t config = { .gridDim = { s->blocks, 1, 1 },
-					      .blockDim = { 32 * warps, 1, 1 },
+					      .blockDim = { 32 * s->warps, 1, 1 },
 					      .dynamicSmemBytes = shared,
 					      .stream = w->rank[r].stream };
 		void *list[] = { &w->rank[r].args };

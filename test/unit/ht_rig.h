@@ -20,7 +20,7 @@ struct ht_shape {
 	uint32_t ranks, nlocal, topk, layout;
 	uint32_t max_tokens, tokens[HT_RANKS];
 	uint32_t token_bytes, scale_bytes, part_bytes, ring_chunks;
-	uint32_t blocks, send_warps, recv_warps, stage_parts;
+	uint32_t blocks, warps, stage_parts, lag;
 	uint32_t limit;     /* 0: none */
 	uint32_t alignment; /* of zones; 0: none */
 	uint32_t fill_more; /* flat: rows of idx and weights to fill behind those that come */

@@ -10,9 +10,8 @@
 #include "ht_route.h"
 #include "device/simt/wait_site.h"
 
-#define DEVICES 8
-
 static uint64_t draws;
+static int devices;
 
 static uint32_t draw(uint32_t n)
 {
@@ -94,6 +93,10 @@ static void update(struct rig *rig, uint32_t absent)
 	for (uint32_t r = 0; r < rig->shape.nranks; r++) {
 		if (!(absent >> r & 1)) {
 			rig_wait(rig, r);
+		}
+	}
+	for (uint32_t r = 0; r < rig->shape.nranks; r++) {
+		if (!(absent >> r & 1)) {
 			rig_fetch(rig, r);
 		}
 	}
@@ -105,6 +108,7 @@ static void check_records(struct rig *rig, int over, uint32_t total)
 		const struct ep_record *fatal = &rig->rank[r].records[EP_RECORD_FATAL];
 		struct ep_record *routing = &rig->rank[r].records[EP_RECORD_ROUTING];
 		const struct ep_dev_state *state = rig_at(rig, r, RIG_STATE);
+		const uint32_t unlocked = 0;
 
 		CHECK_INT(fatal->valid, over >= 0);
 		CHECK_INT(state->aborted, over >= 0);
@@ -127,19 +131,33 @@ static void check_records(struct rig *rig, int over, uint32_t total)
 				  routing->value);
 			/* as the host does it, once it has read the record */
 			routing->valid = 0;
-			NEED_CUDA(cudaMemset(
-				&rig->rank[r].args.c.g.state->record_lock[EP_RECORD_ROUTING], 0,
-				4));
+			NEED_CUDA(cudaSetDevice(rig->rank[r].device));
+			NEED_CUDA(cudaMemcpy(
+				&rig->rank[r].args.c.g.state->record_lock[EP_RECORD_ROUTING],
+				&unlocked, sizeof(unlocked), cudaMemcpyHostToDevice));
 		}
 	}
 }
+
+static const struct rig_shape small = { .nranks = 3,
+					.nlocal = 2,
+					.topk = 2,
+					.max_tokens = 20,
+					.limit = EP_HT_NONE,
+					.layout = EP_HT_FLAT,
+					.alignment = 1,
+					.id_bytes = 4,
+					.counter_bytes = 4,
+					.total_bytes = 4,
+					.blocks = 2,
+					.threads = 64 };
 
 /* Three updates on the same memory, with other tokens each. */
 static void run_shape(const struct rig_shape *shape, enum ids kind)
 {
 	struct rig rig;
 
-	rig_make(&rig, shape, DEVICES);
+	rig_make(&rig, shape, devices);
 	for (int i = 0; i < 3; i++) {
 		uint32_t total = 0;
 		int over = -1;
@@ -174,7 +192,7 @@ static void test_random(int cases)
 {
 	for (int i = 0; i < cases; i++) {
 		struct rig_shape s = {
-			.nranks = 1 + draw(RIG_RANKS),
+			.nranks = 1 + draw(9),
 			.nlocal = 1 + draw(40),
 			.topk = draw(2) ? 1 + draw(32) : 1 + draw(8),
 			.max_tokens = draw(4) ? 1 + draw(70) : 1 + draw(400),
@@ -188,7 +206,7 @@ static void test_random(int cases)
 		};
 		enum ids kind = draw(IDS_KINDS + 1);
 
-		s.blocks = 1 + draw(draw(4) ? 3 : 16 / s.nranks + 1);
+		s.blocks = 1 + draw(draw(4) ? 3 : 16 / s.nranks);
 		limit_draw(&s);
 		check_context("case %d: R %u L %u K %u B %u M %d layout %u align %u drop %u ids %d "
 			      "blocks %u threads %u",
@@ -261,7 +279,7 @@ static void test_phantom(void)
 	struct rig rig;
 
 	check_context("rows that have a place and no slot");
-	rig_make(&rig, &s, DEVICES);
+	rig_make(&rig, &s, devices);
 	for (uint32_t r = 0; r < 2; r++) {
 		rig.rank[r].tokens = 8;
 		for (uint32_t t = 0; t < 8; t++) {
@@ -279,6 +297,58 @@ static void test_phantom(void)
 	rig_free(&rig);
 }
 
+/* The fullest rank gets exactly as much as it has room for, and then one more. */
+static void test_exact(uint32_t layout)
+{
+	struct rig_shape s = small;
+	uint32_t total = 0, limit = 0;
+	struct rig rig;
+
+	check_context("exactly the limit, layout %u", layout);
+	s.layout = layout;
+	rig_make(&rig, &s, devices);
+	for (uint32_t r = 0; r < s.nranks; r++) {
+		ids_draw(&rig, r, IDS_ANY);
+	}
+	for (rig.shape.limit = 0; oracle_overflow(&rig, &total) >= 0;) {
+		rig.shape.limit = limit = total;
+	}
+	for (int i = 0; i < 2 && limit; i++) {
+		int over;
+
+		rig.shape.limit = limit - (uint32_t)i;
+		for (uint32_t r = 0; r < s.nranks; r++) {
+			rig.rank[r].args.c.limit = rig.shape.limit;
+		}
+		over = oracle_overflow(&rig, &total);
+		CHECK_INT(over >= 0, i);
+		update(&rig, 0);
+		check_records(&rig, over, total);
+		if (over < 0) {
+			oracle_check(&rig);
+		}
+	}
+	rig_free(&rig);
+}
+
+/* More ranks than a warp has lanes, and than heaps stand in the arguments. */
+static void test_many(void)
+{
+	struct rig_shape s = small;
+
+	check_context("%d ranks", RIG_RANKS);
+	s.nranks = RIG_RANKS;
+	s.max_tokens = 17;
+	s.topk = 5;
+	s.nlocal = 1;
+	s.blocks = 1;
+	s.threads = 32;
+	s.layout = EP_HT_EXPERT_MAJOR;
+	run_shape(&s, IDS_ANY);
+	s.limit = 40; /* which the last ranks exceed, too */
+	run_shape(&s, IDS_ANY);
+}
+
 static double now(void)
 {
 	struct timespec t;
@@ -286,19 +356,6 @@ static double now(void)
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
-
-static const struct rig_shape small = { .nranks = 3,
-					.nlocal = 2,
-					.topk = 2,
-					.max_tokens = 20,
-					.limit = EP_HT_NONE,
-					.layout = EP_HT_FLAT,
-					.alignment = 1,
-					.id_bytes = 4,
-					.counter_bytes = 4,
-					.total_bytes = 4,
-					.blocks = 2,
-					.threads = 64 };
 
 /* site 0: that depends on which wait ends first */
 static void check_fatal(const struct rig *rig, uint32_t r, uint32_t cause, uint32_t site,
@@ -325,7 +382,7 @@ static void run_absent(int before, bool tells, uint32_t site)
 	struct rig rig;
 
 	check_context("rank 1 is absent after %d updates%s", before, tells ? ", with counts" : "");
-	rig_make(&rig, &small, DEVICES);
+	rig_make(&rig, &small, devices);
 	for (uint32_t r = 0; r < small.nranks; r++) {
 		rig.rank[r].args.c.g.timeout_ns = 300000000;
 		ids_draw(&rig, r, IDS_ANY);
@@ -359,7 +416,7 @@ static void test_mismatch(void)
 	struct rig rig;
 
 	check_context("rank 2 routes otherwise");
-	rig_make(&rig, &small, DEVICES);
+	rig_make(&rig, &small, devices);
 	for (uint32_t r = 0; r < small.nranks; r++) {
 		ids_draw(&rig, r, IDS_ANY);
 	}
@@ -379,16 +436,23 @@ static void test_mismatch(void)
 
 int main(int argc, char **argv)
 {
-	int cases = argc > 1 ? atoi(argv[1]) : 60;
+	int cases = argc > 1 ? atoi(argv[1]) : 40;
 
 	draws = argc > 2 ? strtoull(argv[2], NULL, 0) : (uint64_t)time(NULL);
+	NEED_CUDA(cudaGetDeviceCount(&devices));
 	printf("seed %llu\n", (unsigned long long)draws);
+	fflush(stdout);
 	test_phantom();
 	test_large();
 	run_absent(0, false, 0);
 	run_absent(1, false, EP_WAIT_PROGRESS);
 	run_absent(0, true, EP_WAIT_HT_TABLE);
 	test_mismatch();
+	test_exact(EP_HT_FLAT);
+	test_exact(EP_HT_EXPERT_MAJOR);
 	test_random(cases);
+	if (devices >= 8) { /* one GPU does not run so many streams at once */
+		test_many();
+	}
 	return check_end();
 }

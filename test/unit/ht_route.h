@@ -10,7 +10,7 @@
 #include "device/ht/layout.h"
 #include "support/check.h"
 
-#define RIG_RANKS 9
+#define RIG_RANKS 66 /* more than a kernel's arguments have heaps for */
 #define RIG_GUARD 0xa5
 #define RIG_STAMP 0x123456789abcdefull
 
@@ -64,8 +64,8 @@ struct rig_rank {
 	int device;
 	cudaStream_t stream;
 	unsigned char *memory;
-	unsigned char *copy; /* on the host, after rig_fetch */
-	struct ep_record *records;
+	unsigned char *copy;       /* on the host, after rig_fetch */
+	struct ep_record *records; /* and behind them what else is in pinned memory */
 	struct ep_ht_route_args args;
 	uint32_t tokens;
 	int64_t *ids; /* [max_tokens][K] */

@@ -2,6 +2,12 @@
 #include "device/kernels.h"
 #include "ht_route.h"
 
+struct rig_pinned {
+	struct ep_record records[EP_RECORDS];
+	unsigned char *heap[RIG_RANKS];
+	uint32_t async_error;
+};
+
 static void rig_place(struct rig *rig)
 {
 	const struct rig_shape *s = &rig->shape;
@@ -50,6 +56,7 @@ static void rig_args(struct rig *rig, uint32_t r)
 	struct rig_rank *rank = &rig->rank[r];
 	struct ep_ht_route_args *a = &rank->args;
 	struct ep_ht_common *c = &a->c;
+	struct rig_pinned *pinned = (struct rig_pinned *)rank->records;
 	unsigned char *at[RIG_PIECES];
 
 	for (int i = 0; i < RIG_PIECES; i++) {
@@ -64,10 +71,14 @@ static void rig_args(struct rig *rig, uint32_t r)
 	c->g.seq = (struct ep_dev_seq *)at[RIG_SEQ];
 	c->g.state = (struct ep_dev_state *)at[RIG_STATE];
 	c->g.records = rank->records;
-	c->g.async_error = (uint32_t *)(rank->records + EP_RECORDS);
+	c->g.async_error = &pinned->async_error;
 	c->g.own = rank->memory;
+	c->g.far_heap = pinned->heap;
 	for (uint32_t p = 0; p < s->nranks; p++) {
-		c->g.heap[p] = rig->rank[p].memory;
+		pinned->heap[p] = rig->rank[p].memory;
+		if (p < EP_GROUP_NEAR_RANKS) {
+			c->g.heap[p] = rig->rank[p].memory;
+		}
 	}
 	c->areas.form_off = rig->off[RIG_FORM];
 	c->areas.count_off = rig->off[RIG_COUNT];
@@ -129,8 +140,6 @@ static void rig_fill(struct rig *rig, uint32_t r)
 
 void rig_make(struct rig *rig, const struct rig_shape *shape, int devices)
 {
-	size_t records = (EP_RECORDS + 1) * sizeof(struct ep_record);
-
 	memset(rig, 0, sizeof(*rig));
 	rig->shape = *shape;
 	rig_place(rig);
@@ -141,9 +150,9 @@ void rig_make(struct rig *rig, const struct rig_shape *shape, int devices)
 		NEED_CUDA(cudaSetDevice(rank->device));
 		NEED_CUDA(cudaStreamCreateWithFlags(&rank->stream, cudaStreamNonBlocking));
 		NEED_CUDA(cudaMalloc((void **)&rank->memory, rig->off[RIG_PIECES]));
-		NEED_CUDA(cudaHostAlloc((void **)&rank->records, records,
+		NEED_CUDA(cudaHostAlloc((void **)&rank->records, sizeof(struct rig_pinned),
 					cudaHostAllocMapped | cudaHostAllocPortable));
-		memset(rank->records, 0, records);
+		memset(rank->records, 0, sizeof(struct rig_pinned));
 		rank->copy = malloc(rig->off[RIG_PIECES]);
 		rank->ids = calloc((size_t)shape->max_tokens * shape->topk, sizeof(*rank->ids));
 		NEED(rank->copy && rank->ids);

@@ -202,13 +202,7 @@ static void list_make(const struct ht_shape *s, struct ht_tables *t, uint32_t r,
 			sel[listed] = s->layout == EP_HT_FLAT ? e - d * s->nlocal
 				      : place == EP_HT_NONE   ? EP_HT_DROPPED
 							      : place;
-			if (listed + 1 < t->width) {
-				sel[listed + 1] = EP_HT_NONE;
-			}
 		}
-	}
-	if (n < s->topk) {
-		t->send_sel[list + n] = EP_HT_NONE;
 	}
 }
 
@@ -224,10 +218,9 @@ void ht_tables_make(const struct ht_shape *s, struct ht_tables *t)
 	t->slot = words(pairs * s->max_tokens, EP_HT_NONE);
 	t->index = words(pairs * s->max_tokens, EP_HT_NONE);
 	t->place = words(lists, EP_HT_NONE);
-	/* what a list's end leaves is anything: here a plausible selection */
-	t->send_sel = words(lists, EP_HT_SEL(0, 0));
-	t->send_row = words(lists, 0);
-	t->send_place = words(lists, 0);
+	t->send_sel = words(lists, EP_HT_NONE);
+	t->send_row = words(lists, EP_HT_NONE);
+	t->send_place = words(lists, EP_HT_NONE);
 	t->start = words(pairs * (c + 1), 0);
 	t->recv_start = words(pairs * (c + 1), 0);
 	t->send_base = words(pairs, 0);
@@ -237,7 +230,7 @@ void ht_tables_make(const struct ht_shape *s, struct ht_tables *t)
 	rows_make(s, t);
 	for (uint32_t d = 0; d < r; d++) {
 		zones_make(s, t, d);
-		t->recv_sel[d] = words((size_t)t->head[d].rows * t->width, 0);
+		t->recv_sel[d] = words((size_t)t->head[d].rows * t->width, EP_HT_NONE);
 		most = s->tokens[d] > most ? s->tokens[d] : most;
 	}
 	for (uint32_t d = 0; d < r; d++) {

@@ -167,6 +167,12 @@ static ncclResult_t ep_ht_check_weights(const struct ncclEpHandle *h, struct ep_
 	return ep_view_expect_align(view, 4, name);
 }
 
+/* Kernels tell the directions apart by NULL; an empty tensor may have no storage, and is there. */
+static void *ep_ht_present(const struct ncclEpHandle *h, const struct ep_view *view)
+{
+	return view->data ? view->data : h->ht->dev.head;
+}
+
 static ncclResult_t ep_ht_check_idx(const struct ep_dispatch *d, uint64_t rows,
 				    struct ep_ht_dispatch_args *a)
 {
@@ -187,6 +193,7 @@ static ncclResult_t ep_ht_check_forward(const struct ep_dispatch *d, struct ep_h
 					uint64_t *rows)
 {
 	bool em = d->h->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;
+	uint32_t limit = d->h->group->config.shape.limit;
 	struct ep_view in, out;
 
 	EP_CHECK(ep_ht_check_weights(d->h, &in, d->in.topk_weights, false, "inputs->topk_weights"));
@@ -206,8 +213,11 @@ static ncclResult_t ep_ht_check_forward(const struct ep_dispatch *d, struct ep_h
 	} else {
 		EP_CHECK(ep_ht_check_idx(d, out.sizes[0], a));
 	}
-	a->topk_weights = in.data;
-	a->out_weights = out.data;
+	if (limit != EP_NO_LIMIT) {
+		a->fill_rows = (uint32_t)ep_min_u64(out.sizes[0], limit);
+	}
+	a->topk_weights = ep_ht_present(d->h, &in);
+	a->out_weights = ep_ht_present(d->h, &out);
 	*rows = ep_min_u64(*rows, out.sizes[0]);
 	return ncclSuccess;
 }
@@ -295,6 +305,7 @@ ncclResult_t ep_ht_dispatch_check(const struct ep_dispatch *d, struct ep_ht_disp
 	if (d->recipe == NCCL_EP_DISP_QUANT_FWD) {
 		EP_CHECK(ep_ht_check_scales(d));
 	}
+	a->fill_rows = EP_HT_NONE;
 	if (d->config.pass_direction == NCCL_EP_BWD_PASS) {
 		EP_CHECK(ep_ht_check_backward(d));
 	} else {
@@ -302,10 +313,6 @@ ncclResult_t ep_ht_dispatch_check(const struct ep_dispatch *d, struct ep_ht_disp
 	}
 	EP_CHECK(ep_ht_check_rows(d, rows, stream));
 	a->c.given_rows = (uint32_t)ep_min_u64(rows, EP_HT_NONE);
-	a->fill_rows = EP_HT_NONE;
-	if (shape->limit != EP_NO_LIMIT) {
-		a->fill_rows = (uint32_t)ep_min_u64(rows, shape->limit);
-	}
 	a->zero_to = em && g->config.drop ? shape->limit : 0;
 	a->id_base = d->info.recv_topk_idx_kind == NCCL_EP_EXPERT_ID_GLOBAL
 			     ? (uint32_t)g->rank * shape->nlocal
@@ -338,8 +345,8 @@ ncclResult_t ep_ht_combine_check(const struct ep_combine *c, struct ep_ht_combin
 			       "neither may be empty",
 			       in.sizes[0], (unsigned long long)rows);
 	}
-	a->in_weights = in.data;
-	a->out_weights = out.data;
+	a->in_weights = ep_ht_present(c->h, &in);
+	a->out_weights = ep_ht_present(c->h, &out);
 	a->c.given_rows = (uint32_t)ep_min_u64(ep_min_u64(rows, in.sizes[0]), EP_HT_NONE);
 	return ncclSuccess;
 }

@@ -236,9 +236,10 @@ ncclResult_t ep_ht_dispatch(const struct ep_dispatch *d, cudaStream_t stream)
 	a.scale_bytes = d->scale_bytes;
 	a.parts = p.parts;
 	a.part_bytes = p.part_bytes;
-	a.send_warps = p.send_warps;
 	a.stage_parts = p.stage_parts;
 	a.is_direct = o.direct;
+	a.lag = p.lag;
+	a.by_parts = ep_div_make(p.parts);
 	return ep_kernel_launch(ep_ht_kernels[EP_HT_DISPATCH], &a, p.blocks, p.threads,
 				(uint32_t)p.shared_bytes, stream, "launching dispatch");
 }

@@ -10,7 +10,7 @@
 #define EP_HT_LEAST_PART 2048u
 #define EP_HT_UNITS 256u /* of a rank at least, if rows can be cut so: for the warps of 16 blocks */
 #define EP_HT_MOST_WARPS 12u
-#define EP_HT_LEAST_WARPS 2u /* one of them sends and one receives */
+#define EP_HT_LEAST_WARPS 2u
 #define EP_HT_MOST_LAG 64u
 
 /* Grows with the bytes. */
@@ -77,27 +77,6 @@ static uint32_t ep_ht_plan_warps(const struct ep_ht_operation *o, uint32_t part_
 	return warps;
 }
 
-/*
- * Senders and receivers share the warps as they share the work: bulk copies, loads and stores, for
- * one token of this rank and as many from each of the others, in 1/1024, where tokens select experts
- * evenly. A direct dispatch has senders alone.
- */
-static uint32_t ep_ht_plan_senders(const struct ep_ht_operation *o, uint32_t warps)
-{
-	uint64_t r = o->shape.nranks, none = 1024, some, places, send, recv, n;
-
-	for (uint32_t k = 0; k < o->topk; k++) {
-		none = none * (r - 1) / r;
-	}
-	some = 1024 - none; /* that a token goes to a certain rank, */
-	places = o->layout == EP_HT_EXPERT_MAJOR ? 1024 * (uint64_t)o->topk / r
-						 : some; /* and there */
-	send = 1024 + (r - 1) * some + places;
-	recv = (r - 1) * (some + places);
-	n = (2 * warps * send + send + recv) / (2 * (send + recv));
-	return o->direct ? warps : (uint32_t)ep_max_u64(1, ep_min_u64(n, warps - 1));
-}
-
 static struct ep_ht_plan ep_ht_plan_route(const struct ep_ht_operation *o)
 {
 	uint32_t r = o->shape.nranks;
@@ -127,11 +106,7 @@ struct ep_ht_plan ep_ht_plan_make(const struct ep_ht_operation *o)
 	units = (uint64_t)o->shape.nranks * ep_ht_chunks(o->shape.max_tokens) * p.parts;
 	p.blocks =
 		(uint32_t)ep_min_u64(ep_min_u64(o->device.max_blocks, EP_GROUP_MAX_BLOCKS), units);
-	if (o->kind == EP_HT_COMBINE) {
-		p.lag = (uint32_t)ep_max_u64(1, ep_min_u64(o->ring_chunks / 2, EP_HT_MOST_LAG));
-	} else {
-		p.send_warps = ep_ht_plan_senders(o, warps);
-	}
+	p.lag = (uint32_t)ep_max_u64(1, ep_min_u64(o->ring_chunks / 2, EP_HT_MOST_LAG));
 	return p;
 }
 

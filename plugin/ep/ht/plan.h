@@ -38,8 +38,7 @@ struct ep_ht_plan {
 	uint32_t parts;
 	uint32_t part_bytes;
 	uint32_t stage_parts;
-	uint32_t send_warps; /* dispatch: of a block */
-	uint32_t lag;        /* combine */
+	uint32_t lag;
 };
 
 struct ep_ht_plan ep_ht_plan_make(const struct ep_ht_operation *operation);

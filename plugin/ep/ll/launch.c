@@ -166,14 +166,14 @@ static ncclResult_t ep_ll_launch(const struct ep_ll_plan *p, union ep_ll_args *a
 				 uint32_t halves, cudaStream_t stream)
 {
 	struct ep_dev_launch *launch = &args->c.launch;
-	uint32_t recv_blocks = halves & EP_HALF_RECV ? p->recv_blocks : 0;
 
 	launch->halves = halves;
 	launch->send_blocks = halves & EP_HALF_SEND ? p->send_blocks : 0;
-	return ep_kernel_launch(ep_ll_kernels[p->kernel], args, launch->send_blocks + recv_blocks,
-				p->threads, p->shared_bytes, stream,
-				ep_ll_is_dispatch(p->kernel) ? "launching dispatch"
-							     : "launching combine");
+	launch->recv_blocks = halves & EP_HALF_RECV ? p->recv_blocks : 0;
+	return ep_kernel_launch(
+		ep_ll_kernels[p->kernel], args, launch->send_blocks + launch->recv_blocks,
+		p->threads, p->shared_bytes, stream,
+		ep_ll_is_dispatch(p->kernel) ? "launching dispatch" : "launching combine");
 }
 
 /* Launches both halves, or the send half and keeps what the other needs. */
@@ -238,6 +238,10 @@ ncclResult_t ep_ll_dispatch(const struct ep_dispatch *d, cudaStream_t stream)
 	a->by_packets = ep_div_make(p.packets.header_bytes / 16);
 	a->kind = ep_ll_kind(d->h->topk, d->h->layout, d->out_token_bytes != d->token_bytes,
 			     operation.direct, d->scale_bytes);
+	if (!d->hidden && !d->scale_bytes) {
+		ep_ll_source_choose(d->h->group, EP_LL_SOURCE_DISPATCH, d->in.tokens, &d->tokens,
+				    d->token_bytes, d->config.send_only, &a->source);
+	}
 	return ep_ll_begin(d->h, &p, &args, d->config.send_only, stream);
 }
 
@@ -257,6 +261,8 @@ ncclResult_t ep_ll_combine(const struct ep_combine *c, cudaStream_t stream)
 	args.combine.tokens = c->tokens.data;
 	args.combine.out_tokens = c->out_tokens.data;
 	args.combine.token_bytes = c->token_bytes;
+	ep_ll_source_choose(c->h->group, EP_LL_SOURCE_COMBINE, c->in.tokens, &c->tokens,
+			    c->token_bytes, c->config.send_only, &args.combine.source);
 	return ep_ll_begin(c->h, &p, &args, c->config.send_only, stream);
 }
 

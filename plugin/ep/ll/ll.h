@@ -8,12 +8,20 @@
 #include "ep/dispatch.h"
 #include "ep/ll/plan.h"
 
+/* Whose input it is: see ep_ll_source_choose(). */
+enum ep_ll_source_of {
+	EP_LL_SOURCE_DISPATCH,
+	EP_LL_SOURCE_COMBINE,
+	EP_LL_SOURCES
+};
+
 /* State of a group. */
 struct ep_ll {
 	struct ep_ll_geometry geometry;
 	struct ep_ll_areas areas; /* of the heap */
 	const char *staged_why;   /* the log has it: the last dispatch was not direct, or NULL */
-	uint32_t shared_allowed;  /* a dispatch of the group may use so much; 0: what all may */
+	const char *copied_why[EP_LL_SOURCES]; /* the same of rows that NICs do not read in place */
+	uint32_t shared_allowed; /* a dispatch of the group may use so much; 0: what all may */
 };
 
 /* Arguments of any kernel. */
@@ -49,6 +57,17 @@ ncclResult_t ep_ll_combine_check(const struct ep_combine *combine, struct ep_ll_
  */
 ncclResult_t ep_ll_direct_choose(const struct ep_dispatch *dispatch, struct ep_ll_direct *out,
 				 bool *direct);
+
+/* ---- source.c ---- */
+
+/*
+ * Fills *out, which is zero, if NICs shall read rows of `row_bytes` from the tensor of `view`, the input
+ * of a dispatch or combine. The kernel then waits for the NICs; a send half alone shall be short, so its
+ * rows are copied.
+ */
+void ep_ll_source_choose(struct ncclEpGroup *group, enum ep_ll_source_of of,
+			 const ncclEpTensor_t *tensor, const struct ep_view *view,
+			 uint32_t row_bytes, bool send_only, struct ep_mlx5_source *out);
 
 /* ---- launch.c ---- */
 

@@ -15,7 +15,7 @@
 static __thread int vc_current;                               /* ordinal */
 static int vc_visible[VC_MAX_DEVICES], vc_visible_count = -1; /* -1: all */
 static _Atomic int vc_sticky[VC_MAX_DEVICES];
-static _Atomic bool vc_context[VC_MAX_DEVICES];
+static _Atomic unsigned long long vc_context[VC_MAX_DEVICES], vc_contexts;
 static bool vc_peer_enabled[VC_MAX_DEVICES][VC_MAX_DEVICES];
 
 static int vc_device_all(void)
@@ -47,17 +47,47 @@ __attribute__((constructor)) static void vc_visible_init(void)
 	}
 }
 
+void vc_device_make_context(int number)
+{
+	unsigned long long none = 0;
+
+	if (!atomic_load(&vc_context[number])) {
+		atomic_compare_exchange_strong(&vc_context[number], &none,
+					       atomic_fetch_add(&vc_contexts, 1) + 1);
+	}
+}
+
 int vc_device_enter(void)
 {
 	int number = vc_device_current();
 
-	atomic_store(&vc_context[number], true);
+	vc_device_make_context(number);
 	return number;
 }
 
-bool vc_device_has_context(int number)
+unsigned long long vc_device_context(int number)
 {
 	return atomic_load(&vc_context[number]);
+}
+
+void vc_device_end_context(int number)
+{
+	pthread_mutex_lock(&vc_lock);
+	for (int i = 0; i < VC_MAX_DEVICES; i++) {
+		vc_peer_enabled[vc_device_ordinal(number)][i] = false;
+	}
+	pthread_mutex_unlock(&vc_lock);
+	atomic_store(&vc_context[number], 0);
+}
+
+bool vc_device_any_context(void)
+{
+	bool any = false;
+
+	for (int i = 0; i < VC_MAX_DEVICES; i++) {
+		any |= vc_device_context(i) != 0;
+	}
+	return any;
 }
 
 int vc_device_count(void)

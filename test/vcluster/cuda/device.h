@@ -15,7 +15,14 @@ int vc_device_count(void); /* that this process sees */
 int vc_device_current(void);
 /* The same for a call that needs a context: the device has one from now on. */
 int vc_device_enter(void);
-bool vc_device_has_context(int number);
+/* The number of its context, a new one after each reset; 0: it has none. */
+unsigned long long vc_device_context(int number);
+void vc_device_make_context(int number); /* if there is none */
+void vc_device_end_context(int number);
+/* Whether any device has a context. */
+bool vc_device_any_context(void);
+/* What a reset has ended is used: says so, and ends the process if VC_RESET_STRICT is set. */
+void vc_ended_used(const char *what);
 bool vc_device_valid(int ordinal);
 int vc_device_number(int ordinal);
 int vc_device_ordinal(int number); /* -1: not seen */

@@ -13,6 +13,7 @@
 #include "cuda/device.h"
 #include "cuda/memory.h"
 #include "cuda/vmm.h"
+#include "exec/grid.h"
 
 #undef cudaGetDriverEntryPoint
 #undef cudaGetDriverEntryPointByVersion
@@ -168,6 +169,7 @@ static CUresult vc_cu_mem_get_handle(void *handle, CUdeviceptr p, size_t size,
 	    size > (uintptr_t)mem.map + mem.map_size - start) {
 		return CUDA_ERROR_INVALID_VALUE;
 	}
+	vc_mem_show(mem.start, mem.kind);
 	return vc_dmabuf_fd(&mem, start, handle);
 }
 
@@ -194,10 +196,15 @@ static CUresult vc_cu_pointer_get_attribute(void *data, CUpointer_attribute attr
 		*(CUdeviceptr *)data = p;
 		return CUDA_SUCCESS;
 	case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+		vc_vmm_range(&mem.start, &mem.size);
 		*(CUdeviceptr *)data = mem.start;
 		return CUDA_SUCCESS;
 	case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+		vc_vmm_range(&mem.start, &mem.size);
 		*(size_t *)data = mem.size;
+		return CUDA_SUCCESS;
+	case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+		*(unsigned long long *)data = mem.inode;
 		return CUDA_SUCCESS;
 	case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
 		*(int *)data = device && mem.sync_memops;
@@ -251,7 +258,46 @@ static CUresult vc_cu_primary_state(CUdevice device, unsigned int *flags, int *a
 		return CUDA_ERROR_INVALID_VALUE;
 	}
 	*flags = 0;
-	*active = vc_device_has_context(vc_device_number(device));
+	*active = vc_device_context(vc_device_number(device)) != 0;
+	return CUDA_SUCCESS;
+}
+
+/*
+ * The context of a device is a pointer that says which: nobody reads there. A device that has failed
+ * tells nothing.
+ */
+static CUresult vc_cu_primary_retain(CUcontext *context, CUdevice device)
+{
+	if (vc_driver_sticky()) {
+		return vc_driver_sticky();
+	}
+	if (!vc_device_valid(device) || !context) {
+		return CUDA_ERROR_INVALID_VALUE;
+	}
+	vc_device_make_context(vc_device_number(device));
+	*context = (CUcontext)(uintptr_t)(vc_device_number(device) + 1);
+	return CUDA_SUCCESS;
+}
+
+static CUresult vc_cu_primary_release(CUdevice device)
+{
+	return vc_device_valid(device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult vc_cu_ctx_get_id(CUcontext context, unsigned long long *id)
+{
+	int number = context ? (int)(uintptr_t)context - 1 : vc_device_current();
+
+	if (vc_driver_sticky()) {
+		return vc_driver_sticky();
+	}
+	if (!id || number < 0 || number >= VC_MAX_DEVICES) {
+		return CUDA_ERROR_INVALID_VALUE;
+	}
+	if (!vc_device_context(number)) {
+		return CUDA_ERROR_INVALID_CONTEXT;
+	}
+	*id = vc_device_context(number);
 	return CUDA_SUCCESS;
 }
 
@@ -272,6 +318,9 @@ static const struct vc_entry vc_entries[] = {
 	VC_ENTRY("cuDeviceGet", 2000, vc_cu_device_get),
 	VC_ENTRY("cuDeviceGetAttribute", 2000, vc_cu_device_get_attribute),
 	VC_ENTRY("cuDevicePrimaryCtxGetState", 7000, vc_cu_primary_state),
+	VC_ENTRY("cuDevicePrimaryCtxRetain", 7000, vc_cu_primary_retain),
+	VC_ENTRY("cuDevicePrimaryCtxRelease", 11000, vc_cu_primary_release),
+	VC_ENTRY("cuCtxGetId", 12000, vc_cu_ctx_get_id),
 	VC_ENTRY("cuMemGetAddressRange", 3020, vc_cu_mem_get_address_range),
 	VC_ENTRY("cuMemGetHandleForAddressRange", 11070, vc_cu_mem_get_handle),
 	VC_ENTRY("cuPointerGetAttribute", 4000, vc_cu_pointer_get_attribute),

@@ -19,7 +19,35 @@ struct CUevent_st *vc_event_find(cudaEvent_t handle)
 
 	for (event = vc_events; event && event != handle; event = event->next) {
 	}
+	if (event && event->ended) {
+		vc_ended_used("an event");
+		return NULL;
+	}
 	return event;
+}
+
+/* All but its place on the list. */
+static void vc_event_clear(struct CUevent_st *event)
+{
+	vc_capture_event_reset(event);
+	if (event->marker) {
+		vc_marker_put(event->marker);
+		event->marker = NULL;
+	}
+}
+
+void vc_events_end(int device)
+{
+	struct CUevent_st *event;
+
+	pthread_mutex_lock(&vc_lock);
+	for (event = vc_events; event; event = event->next) {
+		if (event->device == device && !event->ended) {
+			vc_event_clear(event);
+			event->ended = true;
+		}
+	}
+	pthread_mutex_unlock(&vc_lock);
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned int flags)
@@ -56,14 +84,11 @@ cudaError_t cudaEventDestroy(cudaEvent_t handle)
 
 	VC_ENTER();
 	pthread_mutex_lock(&vc_lock);
-	for (at = &vc_events; *at; at = &(*at)->next) {
-		if (*at == handle) {
-			event = *at;
+	event = vc_event_find(handle);
+	for (at = &vc_events; event; at = &(*at)->next) {
+		if (*at == event) {
 			*at = event->next;
-			vc_capture_event_reset(event);
-			if (event->marker) {
-				vc_marker_put(event->marker);
-			}
+			vc_event_clear(event);
 			free(event);
 			break;
 		}
@@ -198,7 +223,7 @@ static cudaError_t vc_event_ask(cudaEvent_t handle, bool wait)
 	} else if (marker) {
 		marker->refs++;
 		while (wait && !marker->done) {
-			pthread_cond_wait(&vc_done, &vc_lock);
+			pthread_cond_wait(&vc_recorded, &vc_lock);
 		}
 		error = marker->done ? vc_device_sticky(event->device) : cudaErrorNotReady;
 		vc_marker_put(marker);

@@ -15,6 +15,7 @@ struct vc_marker { /* one recording of an event */
 
 struct CUevent_st {
 	int device;
+	bool ended; /* by a reset; stays on the list, so that no other gets its address */
 	unsigned int flags;
 	struct vc_marker *marker;   /* NULL: never recorded */
 	struct vc_capture *capture; /* last recorded in this capture, or NULL */
@@ -25,5 +26,6 @@ struct CUevent_st {
 
 void vc_marker_put(struct vc_marker *marker);
 struct CUevent_st *vc_event_find(cudaEvent_t event);
+void vc_events_end(int device);
 
 #endif

@@ -239,6 +239,41 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
 	return vc_error(known ? cudaSuccess : cudaErrorInvalidValue);
 }
 
+static bool vc_graph_uses(const struct CUgraph_st *graph, int device)
+{
+	uint32_t i = 0;
+
+	while (i < graph->n && graph->node[i].work.device != device) {
+		i++;
+	}
+	return i < graph->n;
+}
+
+void vc_graphs_end(int device)
+{
+	struct CUgraphExec_st *exec, *next;
+	struct CUgraph_st **at, *graph;
+
+	pthread_mutex_lock(&vc_lock);
+	for (exec = vc_execs; exec; exec = next) {
+		next = exec->next;
+		if (!exec->destroyed &&
+		    (exec->device == device || vc_graph_uses(exec->graph, device))) {
+			exec->destroyed = true;
+			vc_exec_graph_put(exec);
+		}
+	}
+	for (at = &vc_graphs; (graph = *at);) {
+		if (vc_graph_uses(graph, device)) {
+			*at = graph->next;
+			vc_graph_free(graph);
+		} else {
+			at = &graph->next;
+		}
+	}
+	pthread_mutex_unlock(&vc_lock);
+}
+
 static cudaError_t vc_graph_launch(struct CUgraphExec_st *exec, struct CUstream_st *stream)
 {
 	struct vc_work work = { .kind = VC_WORK_GRAPH, .device = stream->device, .graph = exec };

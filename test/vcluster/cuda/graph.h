@@ -23,5 +23,7 @@ void vc_graph_free(struct CUgraph_st *graph);
 void vc_graph_publish(struct CUgraph_st *graph);
 void vc_exec_graph_run(struct CUgraphExec_st *graph);
 void vc_exec_graph_put(struct CUgraphExec_st *graph);
+/* Graphs with work of the device, and executable graphs made for it. The device is at rest. */
+void vc_graphs_end(int device);
 
 #endif

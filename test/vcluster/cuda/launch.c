@@ -177,14 +177,6 @@ cudaError_t cudaFuncSetAttribute(const void *handle, enum cudaFuncAttribute whic
 	}
 }
 
-/* Of what it resets here there are only the attributes of kernels, which all devices share. */
-cudaError_t cudaDeviceReset(void)
-{
-	VC_ENTER();
-	vc_kernels_reset();
-	return cudaSuccess;
-}
-
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, const void *handle,
 								   int threads, size_t shared,
 								   unsigned int flags)

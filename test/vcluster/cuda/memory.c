@@ -146,6 +146,18 @@ bool vc_mem_remove(uintptr_t start, enum vc_mem_kind kind, struct vc_mem *out)
 	return mem != NULL;
 }
 
+void vc_mem_show(uintptr_t start, enum vc_mem_kind kind)
+{
+	struct vc_mem *mem;
+
+	pthread_mutex_lock(&vc_mem_mutex);
+	mem = vc_mem_at(start, kind);
+	if (mem) {
+		mem->shown = true;
+	}
+	pthread_mutex_unlock(&vc_mem_mutex);
+}
+
 bool vc_mem_sync_memops(uintptr_t start, enum vc_mem_kind kind, bool on)
 {
 	struct vc_mem *mem;
@@ -344,6 +356,79 @@ static bool vc_freeable(const void *p)
 	return vc_mem_find(p, 1, &mem) && mem.start == (uintptr_t)p && mem.kind == VC_MEM_DEVICE;
 }
 
+/* ---- what a reset has ended ---- */
+
+static uintptr_t *vc_ended;
+static size_t vc_ended_n;
+
+static bool vc_ended_add(uintptr_t start)
+{
+	uintptr_t *all = realloc(vc_ended, (vc_ended_n + 1) * sizeof(*all));
+
+	if (!all) {
+		return false;
+	}
+	vc_ended = all;
+	vc_ended[vc_ended_n++] = start;
+	return true;
+}
+
+/* Memory of the device's context: what is mapped by a handle is not. */
+static bool vc_mem_take_first(int device, struct vc_mem *out)
+{
+	bool found = false;
+
+	pthread_mutex_lock(&vc_mem_mutex);
+	for (size_t i = 0; i < vc_table_n && !found; i++) {
+		if (vc_table[i].device == device && vc_table[i].kind != VC_MEM_MAPPED) {
+			*out = vc_table[i];
+			found = vc_ended_add(out->start);
+		}
+	}
+	pthread_mutex_unlock(&vc_mem_mutex);
+	return found && vc_mem_remove(out->start, out->kind, out);
+}
+
+void vc_memory_end(int device)
+{
+	struct vc_mem mem;
+
+	while (vc_mem_take_first(device, &mem)) {
+		switch (mem.kind) {
+		case VC_MEM_DEVICE:
+			if (!mem.shown) {
+				vc_unmap_later(&mem);
+			}
+			close(mem.fd);
+			vc_mem_unaccount(device, mem.map_size);
+			break;
+		case VC_MEM_HOST:
+			vc_unmap_later(&mem);
+			break;
+		case VC_MEM_IMPORTED:
+			munmap(mem.map, mem.map_size);
+			break;
+		case VC_MEM_REGISTERED:
+		case VC_MEM_MAPPED:
+			break;
+		}
+	}
+}
+
+void vc_mem_check_ended(const void *p)
+{
+	bool ended = false;
+
+	pthread_mutex_lock(&vc_mem_mutex);
+	for (size_t i = 0; i < vc_ended_n; i++) {
+		ended |= vc_ended[i] == (uintptr_t)p;
+	}
+	pthread_mutex_unlock(&vc_mem_mutex);
+	if (ended) {
+		vc_ended_used("memory");
+	}
+}
+
 /* Waits for the device first, as the real one does. */
 cudaError_t cudaFree(void *p)
 {
@@ -359,6 +444,7 @@ cudaError_t cudaFree(void *p)
 		return vc_error(error);
 	}
 	if (!vc_freeable(p) || !vc_mem_find(p, 1, &mem)) {
+		vc_mem_check_ended(p);
 		return vc_error(cudaErrorInvalidValue);
 	}
 	error = vc_device_wait(mem.device);
@@ -481,6 +567,7 @@ cudaError_t cudaFreeHost(void *p)
 		return vc_error(error);
 	}
 	if (!vc_mem_find(p, 1, &mem) || mem.start != (uintptr_t)p || mem.kind != VC_MEM_HOST) {
+		vc_mem_check_ended(p);
 		return vc_error(cudaErrorInvalidValue);
 	}
 	error = vc_device_wait(mem.device);

@@ -30,6 +30,7 @@ struct vc_mem {
 	int opens;
 	unsigned int flags;
 	bool sync_memops; /* CU_POINTER_ATTRIBUTE_SYNC_MEMOPS; recorded, all copies are synchronous */
+	bool shown; /* as a DMA-BUF, which keeps it after a reset: NICs may use these addresses */
 	struct vc_phys *phys; /* MAPPED */
 	bool foreign;         /* MAPPED: memory of another process */
 };
@@ -46,6 +47,7 @@ bool vc_mem_find(const void *p, size_t size, struct vc_mem *out);
 bool vc_mem_touches(const void *p, size_t size, struct vc_mem *out);
 bool vc_mem_add(const struct vc_mem *mem);
 bool vc_mem_remove(uintptr_t start, enum vc_mem_kind kind, struct vc_mem *out);
+void vc_mem_show(uintptr_t start, enum vc_mem_kind kind); /* as a DMA-BUF */
 bool vc_mem_sync_memops(uintptr_t start, enum vc_mem_kind kind, bool on);
 struct vc_mem *vc_mem_at(uintptr_t start, enum vc_mem_kind kind); /* with the lock held */
 struct vc_mem *vc_mem_by_inode(uint64_t inode);                   /* with the lock held */
@@ -66,6 +68,13 @@ cudaError_t vc_device_alloc(int device, size_t size, size_t align, void **p);
 void vc_mem_export(const struct vc_mem *mem, struct vc_export *out);
 /* A descriptor of the exporter's memory, if it is still there; else -1. */
 int vc_export_fd(const struct vc_export *from);
+/*
+ * A reset: memory of the device's context is gone, and host memory no longer registered. Mappings of
+ * handles are not the context's, and stay.
+ */
+void vc_memory_end(int device);
+/* An address that no call takes: was it memory that a reset has ended? */
+void vc_mem_check_ended(const void *p);
 /* Ends a mapping now and frees its addresses later: touching them in between faults. */
 void vc_unmap_later(const struct vc_mem *mem);
 

@@ -160,6 +160,7 @@ cudaError_t cudaHostUnregister(void *p)
 	}
 	error = vc_device_wait(vc_device_current());
 	if (!error && !vc_mem_remove((uintptr_t)p, VC_MEM_REGISTERED, &mem)) {
+		vc_mem_check_ended(p);
 		error = cudaErrorHostMemoryNotRegistered;
 	}
 	return vc_error(error);
@@ -292,6 +293,7 @@ cudaError_t cudaIpcCloseMemHandle(void *p)
 	}
 	pthread_mutex_unlock(&vc_mem_mutex);
 	if (!open) {
+		vc_mem_check_ended(p);
 		return vc_error(cudaErrorInvalidValue);
 	}
 	if (last) {

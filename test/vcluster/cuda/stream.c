@@ -7,7 +7,7 @@
 #include "cuda/device.h"
 
 pthread_mutex_t vc_lock = PTHREAD_MUTEX_INITIALIZER;
-pthread_cond_t vc_done = PTHREAD_COND_INITIALIZER;
+pthread_cond_t vc_recorded = PTHREAD_COND_INITIALIZER;
 struct CUstream_st *vc_streams;
 
 static struct CUstream_st *vc_legacy[VC_MAX_DEVICES];
@@ -33,6 +33,7 @@ static struct CUstream_st *vc_stream_new(int device, unsigned int flags, int pri
 	stream->priority = priority;
 	stream->refs = 1;
 	pthread_cond_init(&stream->wake, NULL);
+	pthread_cond_init(&stream->done, NULL);
 	stream->next = vc_streams;
 	vc_streams = stream;
 	return stream;
@@ -52,6 +53,7 @@ void vc_stream_put(struct CUstream_st *stream)
 		}
 	}
 	pthread_cond_destroy(&stream->wake);
+	pthread_cond_destroy(&stream->done);
 	free(stream->tails);
 	free(stream);
 }
@@ -95,6 +97,9 @@ struct CUstream_st *vc_stream_find(cudaStream_t handle)
 		if (stream == handle && !stream->destroyed) {
 			return stream;
 		}
+		if (stream == handle && stream->ended) {
+			vc_ended_used("a stream");
+		}
 	}
 	return NULL;
 }
@@ -106,6 +111,7 @@ static void vc_op_finish(struct CUstream_st *stream, struct vc_op *op)
 		op->record->done = true;
 		op->record->time_ns = vc_now_ns();
 		vc_marker_put(op->record);
+		pthread_cond_broadcast(&vc_recorded);
 	}
 	if (op->wait) {
 		vc_marker_put(op->wait);
@@ -113,7 +119,7 @@ static void vc_op_finish(struct CUstream_st *stream, struct vc_op *op)
 	for (uint32_t i = 0; i < op->nafter; i++) {
 		vc_stream_put(op->after[i].stream);
 	}
-	pthread_cond_broadcast(&vc_done);
+	pthread_cond_broadcast(&stream->done);
 	free(op->after);
 	free(op);
 }
@@ -121,12 +127,14 @@ static void vc_op_finish(struct CUstream_st *stream, struct vc_op *op)
 static void vc_op_run(struct vc_op *op)
 {
 	for (uint32_t i = 0; i < op->nafter; i++) {
-		while (op->after[i].stream->completed < op->after[i].seq) {
-			pthread_cond_wait(&vc_done, &vc_lock);
+		struct CUstream_st *stream = op->after[i].stream;
+
+		while (stream->completed < op->after[i].seq) {
+			pthread_cond_wait(&stream->done, &vc_lock);
 		}
 	}
 	while (op->wait && !op->wait->done) {
-		pthread_cond_wait(&vc_done, &vc_lock);
+		pthread_cond_wait(&vc_recorded, &vc_lock);
 	}
 	pthread_mutex_unlock(&vc_lock);
 	vc_work_run(&op->work);
@@ -276,7 +284,7 @@ cudaError_t vc_stream_wait_seq(struct CUstream_st *stream, uint64_t seq)
 
 	stream->refs++;
 	while (stream->completed < seq) {
-		pthread_cond_wait(&vc_done, &vc_lock);
+		pthread_cond_wait(&stream->done, &vc_lock);
 	}
 	vc_stream_put(stream);
 	return vc_device_sticky(device);
@@ -334,6 +342,38 @@ static bool vc_stream_is_default(cudaStream_t handle)
 	return !handle || handle == cudaStreamLegacy || handle == cudaStreamPerThread;
 }
 
+static void vc_stream_leave_capture(struct CUstream_st *stream)
+{
+	if (stream->capture) {
+		vc_capture_invalidate(stream->capture);
+		vc_capture_put(stream->capture);
+		stream->capture = NULL;
+	}
+}
+
+void vc_streams_end(int device)
+{
+	struct CUstream_st *stream;
+
+	pthread_mutex_lock(&vc_lock);
+	for (stream = vc_streams; stream; stream = stream->next) {
+		bool standing = stream == vc_legacy[device];
+
+		if (stream->device != device) {
+			continue;
+		}
+		vc_stream_leave_capture(stream);
+		for (struct vc_thread_streams *t = vc_threads; t; t = t->next) {
+			standing |= stream == t->of[device];
+		}
+		if (!standing && !stream->destroyed) {
+			stream->destroyed = stream->ended = true;
+			pthread_cond_signal(&stream->wake);
+		}
+	}
+	pthread_mutex_unlock(&vc_lock);
+}
+
 /* Returns at once; the work that is queued still runs. */
 cudaError_t cudaStreamDestroy(cudaStream_t handle)
 {
@@ -343,11 +383,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t handle)
 	pthread_mutex_lock(&vc_lock);
 	stream = vc_stream_is_default(handle) ? NULL : vc_stream_find(handle);
 	if (stream) {
-		if (stream->capture) {
-			vc_capture_invalidate(stream->capture);
-			vc_capture_put(stream->capture);
-			stream->capture = NULL;
-		}
+		vc_stream_leave_capture(stream);
 		stream->destroyed = true;
 		pthread_cond_signal(&stream->wake);
 		vc_stream_put(stream);

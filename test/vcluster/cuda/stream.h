@@ -30,10 +30,12 @@ struct CUstream_st {
 	int priority;
 	bool legacy;
 	bool destroyed; /* by the user; the thread ends when the queue is empty */
+	bool ended;     /* by a reset; stays on the list, so that no other gets its address */
 	int refs;
 	uint64_t submitted, completed;
 	struct vc_op *head, *tail;
 	pthread_cond_t wake;
+	pthread_cond_t done; /* broadcast when an operation ends */
 	bool started;
 	struct vc_capture *capture;
 	uint32_t *tails; /* the capture's nodes that the next one depends on */
@@ -42,7 +44,7 @@ struct CUstream_st {
 };
 
 extern pthread_mutex_t vc_lock;
-extern pthread_cond_t vc_done; /* broadcast when an operation ends */
+extern pthread_cond_t vc_recorded; /* broadcast when a recording is done */
 extern struct CUstream_st *vc_streams;
 
 /* Handle (0, legacy and per-thread values included) to stream; NULL: unknown or destroyed. */
@@ -56,5 +58,7 @@ cudaError_t vc_stream_submit(cudaStream_t handle, struct vc_work *work);
 struct vc_op *vc_stream_push(struct CUstream_st *stream, struct vc_work *work);
 cudaError_t vc_stream_wait_seq(struct CUstream_st *stream, uint64_t seq);
 cudaError_t vc_device_wait(int device);
+/* All of a device but its default streams. The device is at rest. */
+void vc_streams_end(int device);
 
 #endif

@@ -19,6 +19,9 @@ int vc_domain_of(int node);
 CUresult vc_vmm_alloc(int device, size_t size, void **p);
 CUresult vc_vmm_free(void *p);
 
+/* [*start, + *size) becomes the range of reserved addresses that it lies in, if it lies in one. */
+void vc_vmm_range(uintptr_t *start, size_t *size);
+
 /* One more mapping, for the current device, of memory of this or another process of the domain. */
 CUresult vc_vmm_map_again(const struct vc_export *from, void **p);
 

@@ -73,15 +73,28 @@ CUresult vc_cu_mem_unreserve(CUdeviceptr p, size_t size)
 	return CUDA_SUCCESS;
 }
 
-static bool vc_range_reserved(uintptr_t start, size_t size)
+static const struct vc_range *vc_range_of(uintptr_t start, size_t size)
 {
-	struct vc_range *range = vc_ranges;
+	const struct vc_range *range = vc_ranges;
 
 	while (range && (start < range->start || size > range->size ||
 			 start - range->start > range->size - size)) {
 		range = range->next;
 	}
-	return range != NULL;
+	return range;
+}
+
+void vc_vmm_range(uintptr_t *start, size_t *size)
+{
+	const struct vc_range *range;
+
+	pthread_mutex_lock(&vc_vmm_mutex);
+	range = vc_range_of(*start, *size);
+	if (range) {
+		*start = range->start;
+		*size = range->size;
+	}
+	pthread_mutex_unlock(&vc_vmm_mutex);
 }
 
 static CUresult vc_phys_map(struct vc_phys *phys, uintptr_t start, size_t size, size_t offset)
@@ -120,8 +133,7 @@ CUresult vc_cu_mem_map(CUdeviceptr p, size_t size, size_t offset,
 	}
 	pthread_mutex_lock(&vc_vmm_mutex);
 	phys = vc_phys_of(handle);
-	if (phys && vc_range_reserved(p, size) && offset <= phys->size &&
-	    size <= phys->size - offset) {
+	if (phys && vc_range_of(p, size) && offset <= phys->size && size <= phys->size - offset) {
 		error = vc_phys_map(phys, p, size, offset);
 	}
 	pthread_mutex_unlock(&vc_vmm_mutex);
@@ -139,6 +151,7 @@ CUresult vc_cu_mem_unmap(CUdeviceptr p, size_t size)
 	for (uintptr_t at = p; at < p + size; at += mem.size) {
 		if (!vc_mem_find((void *)at, 1, &mem) || mem.kind != VC_MEM_MAPPED ||
 		    mem.start != at || mem.size > p + size - at) {
+			vc_mem_check_ended((void *)at);
 			return CUDA_ERROR_INVALID_VALUE;
 		}
 	}

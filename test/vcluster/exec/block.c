@@ -269,7 +269,8 @@ static void vc_block_idle(struct vc_block *block)
 	nap.tv_nsec = round < VC_IDLE_SHORT ? 20000
 		      : round < 64          ? 60000
 		      : round < 256         ? 200000
-					    : 1000000;
+		      : round < 1024        ? 1000000
+					    : 4000000;
 	nanosleep(&nap, NULL);
 	block->idle_ns = vc_now_ns();
 }

@@ -16,6 +16,7 @@
 /* Lanes that meet in one collective. */
 struct vc_group {
 	uint32_t mask, arrived, op;
+	uint32_t calls; /* the fewest of its lanes that have arrived */
 };
 
 struct vc_warp {

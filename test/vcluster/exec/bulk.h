@@ -8,7 +8,7 @@
 #define VC_POISON 0xb5b5b5b5b5b5b5b5ull /* as of fresh shared memory */
 #define VC_MBARS 512u
 #define VC_COPIES 2048u /* of a block, that nobody has waited for */
-#define VC_HELDS 32u   /* stores of a block that have read, but not written yet */
+#define VC_HELDS 32u    /* stores of a block that have read, but not written yet */
 
 typedef uint64_t vc_word __attribute__((may_alias));
 

@@ -100,7 +100,7 @@ static struct vc_group *vc_group_join(struct vc_block *block, struct vc_fiber *s
 	}
 	if (!group) {
 		group = &warp->group[warp->ngroups++];
-		*group = (struct vc_group){ .mask = mask, .op = op };
+		*group = (struct vc_group){ .mask = mask, .op = op, .calls = self->calls };
 	}
 	if (group->op != op) {
 		vc_illegal(block, self, "calls %s with mask 0x%08x while lanes 0x%08x wait in %s",
@@ -119,7 +119,20 @@ static struct vc_group *vc_group_join(struct vc_block *block, struct vc_fiber *s
 		}
 	}
 	group->arrived |= 1u << self->pub.lane;
+	group->calls = self->calls < group->calls ? self->calls : group->calls;
 	return group;
+}
+
+/* Lanes that meet one that has polled have polled. */
+static void vc_group_calls(struct vc_block *block, uint32_t index, const struct vc_group *group)
+{
+	struct vc_fiber *fiber = &block->worker->fiber[index * EP_WARP_SIZE];
+
+	block->idle_polls += (uint32_t)__builtin_popcount(group->mask) - 1;
+
+	for (uint32_t m = group->mask; m; m &= m - 1) {
+		fiber[__builtin_ctz(m)].calls = group->calls;
+	}
 }
 
 uint64_t ep_simt_collective(uint32_t op, uint32_t mask, uint64_t value, uint32_t arg)
@@ -139,7 +152,10 @@ uint64_t ep_simt_collective(uint32_t op, uint32_t mask, uint64_t value, uint32_t
 		vc_illegal(block, self, "calls %s with mask 0x%08x, but lanes 0x%08x have ended",
 			   vc_op_name(op), mask, mask & ~warp->live);
 	}
-	/* A warp that polls may vote on what it saw. More than 8 collectives since a poll are progress. */
+	/*
+	 * A warp that polls may vote on what it saw. More than 8 collectives since a poll are progress,
+	 * by this lane or by one that it meets in them: one lane may poll on behalf of a warp.
+	 */
 	if (++self->calls > 8) {
 		self->calls = 8;
 		vc_block_progress(block);
@@ -153,6 +169,7 @@ uint64_t ep_simt_collective(uint32_t op, uint32_t mask, uint64_t value, uint32_t
 	if (group->arrived != mask) {
 		vc_fiber_sleep(block, self, VC_FIBER_COLLECTIVE, op, mask);
 	} else {
+		vc_group_calls(block, self->pub.warp, group);
 		*group = warp->group[--warp->ngroups];
 		vc_results(block, self->pub.warp, op, mask);
 		if (op == EP_SIMT_BULK) {

@@ -60,7 +60,13 @@ ncclResult_t ncclMemAlloc(void **p, size_t size)
 
 ncclResult_t ncclMemFree(void *p)
 {
-	cudaError_t error = vc_cumem() ? (cudaError_t)vc_vmm_free(p) : cudaFree(p);
+	cudaError_t error;
+	struct vc_mem mem;
+
+	if (vc_mem_find(p, 1, &mem)) {
+		vc_device_make_context(mem.device); /* it makes the device current for a while */
+	}
+	error = vc_cumem() ? (cudaError_t)vc_vmm_free(p) : cudaFree(p);
 
 	return error ? vc_nccl_error(NULL, ncclUnhandledCudaError, "%p: %s", p,
 				     cudaGetErrorString(error))

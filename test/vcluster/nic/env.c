@@ -146,6 +146,8 @@ static void vn_profile(const char *word)
 		c->init_rd = 2;
 	} else if (!strcmp(word, "no_atomics")) {
 		c->no_atomics = true;
+	} else if (!strcmp(word, "no_read_mr")) {
+		c->no_read_mr = true;
 	} else if (!strcmp(word, "no_rtr")) {
 		c->no_rtr = true;
 	} else if (!strcmp(word, "quiet")) {
@@ -171,7 +173,7 @@ static void vn_profile(const char *word)
 		fprintf(stderr,
 			"nic: VC_NIC_PROFILE: %s is none of cx7, cx8, no_gpu_umem, no_uar_map, ib, "
 			"routed, roce, rxe, real_time, old_clock, small_sq, few_reads, no_atomics, "
-			"quiet, tells_order, no_rtr, few_rtr, fatal_rtr, scattered\n",
+			"no_read_mr, quiet, tells_order, no_rtr, few_rtr, fatal_rtr, scattered\n",
 			word);
 		_exit(87);
 	}

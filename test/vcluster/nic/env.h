@@ -27,6 +27,7 @@ struct vn_config {
 	bool scattered;   /* numbers of queue pairs follow in no order */
 	bool few_rtr;     /* no more than VN_FEW_RTR queues made by commands can be connected */
 	bool fatal_rtr;   /* the process is killed when it connects one more */
+	bool no_read_mr;  /* memory is not registered to be read alone */
 	bool tells_order; /* it says no more than whether it places data in order */
 	int tier;         /* order of placement that firmware chooses by itself */
 	int init_rd;      /* READs and atomics that a verbs queue has in flight */

@@ -83,6 +83,7 @@ static void vn_fault_die(const char *rule)
 static long vn_opcode_of(const char *name)
 {
 	return !strcmp(name, "write")    ? EP_MLX5_OP_WRITE
+	       : !strcmp(name, "imm")    ? VN_OP_WRITE_IMM
 	       : !strcmp(name, "read")   ? EP_MLX5_OP_READ
 	       : !strcmp(name, "atomic") ? EP_MLX5_OP_FETCH_ADD
 	       : !strcmp(name, "nop")    ? EP_MLX5_OP_NOP

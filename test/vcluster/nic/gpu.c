@@ -196,8 +196,7 @@ static struct vn_gpu *vn_gpu_get(int ordinal)
 	return gpu;
 }
 
-/* If libvcluster is in this process: does it say that this is the memory of a device? */
-static bool vn_is_virtual_device(const void *p)
+bool vn_is_virtual_device(const void *p)
 {
 	int (*attributes)(void *, const void *) =
 		(int (*)(void *, const void *))dlsym(RTLD_DEFAULT, "cudaPointerGetAttributes");
@@ -229,6 +228,16 @@ int vn_gpu_attach(struct vn_memory *m, bool queue)
 	}
 	pthread_mutex_unlock(&vn_gpu_lock);
 	return rc;
+}
+
+bool vn_gpu_driver(void)
+{
+	bool there;
+
+	pthread_mutex_lock(&vn_gpu_lock);
+	there = vn_cu_load();
+	pthread_mutex_unlock(&vn_gpu_lock);
+	return there;
 }
 
 bool vn_gpu_any(void)

@@ -19,6 +19,8 @@ struct ep_mlx5_cqe;
 
 /* 0: plain memory; 1: device memory, attached; negative: errno. `queue`: a NIC would keep queues. */
 int vn_gpu_attach(struct vn_memory *m, bool queue);
+/* If libvcluster is in this process: does it say that this is the memory of a device? */
+bool vn_is_virtual_device(const void *p);
 void vn_gpu_detach(struct vn_memory *m);
 
 /* At once, after all that was queued. */
@@ -26,6 +28,9 @@ void vn_gpu_read(struct vn_gpu *gpu, uint8_t *to, const uint8_t *from, uint32_t 
 uint32_t vn_gpu_read32(struct vn_gpu *gpu, const uint8_t *from);
 /* A copy that holds until the next call for this GPU. */
 const uint8_t *vn_gpu_fetch(struct vn_gpu *gpu, const uint8_t *from, uint32_t bytes);
+
+/* Is there a driver, and with it real GPUs? */
+bool vn_gpu_driver(void);
 
 /* Is anything attached? */
 bool vn_gpu_any(void);

@@ -60,6 +60,10 @@ int vn_memory_attach(struct vn_memory *m, void *addr, uint64_t size, bool queue)
 	if (rc < 0) {
 		return -rc;
 	}
+	/* addresses that are reserved behind a device's memory are mapped, but hold none */
+	if (vn_is_virtual_device(addr) != vn_is_virtual_device((uint8_t *)addr + size - 1)) {
+		return EFAULT;
+	}
 	return rc || vn_is_mapped((uintptr_t)addr, size) ? 0 : EFAULT;
 }
 
@@ -74,11 +78,14 @@ static uint64_t vn_file_at(const struct stat *st, uint64_t offset, uint64_t size
 	uint64_t found = 0;
 
 	while (f && !found && fgets(line, sizeof(line), f)) {
-		unsigned long long start, end, off, inode;
+		/* start-end rwxp offset major:minor inode path; sscanf takes three times as long */
+		char *p;
+		uint64_t start = strtoull(line, &p, 16), end = strtoull(p + 1, &p, 16);
+		uint64_t off = strtoull(p + strlen(" rwxp "), &p, 16);
 
-		if (sscanf(line, "%llx-%llx %*s %llx %*s %llu", &start, &end, &off, &inode) == 4 &&
-		    inode == st->st_ino && off <= offset && offset + size <= off + (end - start) &&
-		    (!at || at == start + (offset - off))) {
+		p = strchr(p + 1, ' ');
+		if (p && strtoull(p, NULL, 10) == st->st_ino && off <= offset &&
+		    offset + size <= off + (end - start) && (!at || at == start + (offset - off))) {
 			found = start + (offset - off);
 		}
 	}
@@ -88,11 +95,15 @@ static uint64_t vn_file_at(const struct stat *st, uint64_t offset, uint64_t size
 	return found;
 }
 
-/* The race detector goes by addresses: the NIC must use those of the program. */
+/*
+ * The NIC has its own mapping of the memory: what it has registered stays, also when the program unmaps
+ * it and maps other memory there. But the race detector goes by addresses, which must be those of the
+ * program.
+ */
 #ifdef VC_TSAN
-#define VN_MAPPED_ANYWHERE(iova) true
+#define VN_MAPPED_BY_PROGRAM true
 #else
-#define VN_MAPPED_ANYWHERE(iova) ((iova) != 0)
+#define VN_MAPPED_BY_PROGRAM false
 #endif
 
 /*
@@ -118,8 +129,8 @@ int vn_memory_attach_fd(struct vn_memory *m, int fd, uint64_t offset, uint64_t s
 		return EINVAL;
 	}
 	m->size = size;
-	m->at = VN_MAPPED_ANYWHERE(iova) ? (uint8_t *)(uintptr_t)vn_file_at(&st, from, size, iova)
-					 : NULL;
+	m->at = VN_MAPPED_BY_PROGRAM ? (uint8_t *)(uintptr_t)vn_file_at(&st, from, size, iova)
+				     : NULL;
 	if (m->at) {
 		return 0;
 	}
@@ -233,6 +244,9 @@ static int vn_access_check(unsigned int access)
 			    access & ~(unsigned int)VN_ACCESS_KNOWN);
 		return EINVAL;
 	}
+	if (vn_config.no_read_mr && !(access & IBV_ACCESS_LOCAL_WRITE)) {
+		return ENOMEM;
+	}
 	if (vn_config.no_atomics && access & IBV_ACCESS_REMOTE_ATOMIC) {
 		vn_say_once("registration for atomics, which this device does not have");
 		return EINVAL;
@@ -282,7 +296,10 @@ VN_EXPORT struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, s
 	struct ibv_mr *mr;
 	int rc = vn_access_check((unsigned int)access);
 
-	rc = rc ? rc : vn_memory_attach_fd(&mem, fd, offset, size, iova);
+	/* No descriptor: so programs ask whether DMA-BUFs are taken. Those of real GPUs are not. */
+	rc = rc                          ? rc
+	     : fd < 0 && vn_gpu_driver() ? EOPNOTSUPP
+					 : vn_memory_attach_fd(&mem, fd, offset, size, iova);
 	if (rc) {
 		errno = rc;
 		return NULL;
@@ -345,6 +362,21 @@ const char *vn_mr_check(uint32_t key, bool remote, const struct vn_pd *pd, uint6
 	*out = mr;
 	*at = mr->mem.at + (addr - mr->iova);
 	return NULL;
+}
+
+VN_EXPORT uint32_t vn_dv_senders(const void *p)
+{
+	uint64_t at = (uintptr_t)p;
+	uint32_t senders = 0;
+
+	vn_lock();
+	for (uint32_t i = 0; i < vn.mrs.n; i++) {
+		const struct vn_mr *mr = vn_list_get(&vn.mrs, i);
+
+		senders += mr && mr->sent && at - mr->iova < mr->mem.size;
+	}
+	vn_unlock();
+	return senders;
 }
 
 /* ------------------------------------------------------------------------------------- umems */

@@ -29,6 +29,7 @@ struct vn_mr {
 	uint64_t iova;
 	uint32_t access;
 	uint32_t slot;
+	bool sent; /* work requests were to send from it */
 };
 
 struct vn_umem {
@@ -56,6 +57,8 @@ struct vn_ah {
 int vn_memory_attach(struct vn_memory *m, void *addr, uint64_t size, bool queue);
 int vn_memory_attach_fd(struct vn_memory *m, int fd, uint64_t offset, uint64_t size, uint64_t iova);
 void vn_memory_detach(struct vn_memory *m);
+/* For tests: so many of the registrations that hold `p` were sent from. */
+uint32_t vn_dv_senders(const void *p);
 struct vn_mr *vn_mr_find(uint32_t key, bool remote);
 /* NULL if the key gives access to these bytes; else the reason why it does not. */
 const char *vn_mr_check(uint32_t key, bool remote, const struct vn_pd *pd, uint64_t addr,

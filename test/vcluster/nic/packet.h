@@ -17,7 +17,8 @@ enum vn_kind {
 	 * The packet was lost, or the other end ignores it. Real wires have no such answer: there the
 	 * requester's timer finds out.
 	 */
-	VN_DROPPED
+	VN_DROPPED,
+	VN_RNR /* immediate data, and no receive is posted */
 };
 
 struct vn_packet {
@@ -33,10 +34,10 @@ struct vn_packet {
 	uint16_t pad;
 	uint32_t src_ip;
 	uint64_t raddr;
-	uint64_t add, boundary;
-	uint64_t idx;    /* of the requester's WQE; answers repeat it */
-	uint32_t pkt;    /* number of the packet in that WQE */
-	uint32_t dst_ip; /* requests */
+	uint64_t add, boundary; /* add: immediate data, too */
+	uint64_t idx;           /* of the requester's WQE; answers repeat it */
+	uint32_t pkt;           /* number of the packet in that WQE */
+	uint32_t dst_ip;        /* requests */
 };
 
 #endif

@@ -164,6 +164,7 @@ void vn_qp_free(struct vn_qp *qp)
 	}
 	free(qp->wr);
 	free(qp->wr_ends);
+	free(qp->rq);
 	free(qp->lost);
 	free(qp);
 }
@@ -178,6 +179,7 @@ void vn_qp_reset(struct vn_qp *qp)
 	qp->in_flight = qp->rd_used = qp->nlost = qp->nlate = qp->outstanding = 0;
 	qp->last_db = 0;
 	qp->wr_reported = qp->wr_polled = qp->wr_done = 0;
+	qp->rq_first = qp->rq_n = qp->rq_held = 0;
 	qp->rung = qp->stuck = qp->black_hole = false;
 	qp->cause = qp->cause_vendor = 0;
 	qp->hold_until = 0;
@@ -314,33 +316,50 @@ static enum ibv_wc_status vn_wc_status(uint8_t syndrome)
 	}
 }
 
-static void vn_complete_verbs(struct vn_qp *qp, const struct vn_op *op, uint8_t syndrome,
-			      uint8_t vendor)
+/* False: there is no room. */
+static bool vn_cq_put(struct vn_cq *cq, const struct ibv_wc *wc)
 {
-	struct vn_cq *cq = qp->cq;
-	struct ibv_wc *wc;
-
 	if (cq->count == cq->size) {
 		if (!cq->overrun) {
 			vn_say_once("CQ of %u entries overrun", cq->size);
 			vn_event(cq->ctx, IBV_EVENT_CQ_ERR, cq, 0);
 		}
 		cq->overrun = true;
-		return;
+		return false;
 	}
-	qp->wr_ends[qp->wr_reported++ % qp->max_wr] = (uint32_t)(qp->done - qp->wr_done);
-	qp->wr_done = qp->done;
-	wc = &cq->wc[(cq->head + cq->count) % cq->size];
-	*wc = (struct ibv_wc){ .wr_id = op->wr_id,
-			       .status = vn_wc_status(syndrome),
-			       .vendor_err = vendor,
-			       .byte_len = op->len,
-			       .qp_num = qp->number };
-	wc->opcode = op->opcode == EP_MLX5_OP_READ        ? IBV_WC_RDMA_READ
-		     : op->opcode == EP_MLX5_OP_FETCH_ADD ? IBV_WC_FETCH_ADD
-							  : IBV_WC_RDMA_WRITE;
+	cq->wc[(cq->head + cq->count) % cq->size] = *wc;
 	__atomic_store_n(&cq->count, cq->count + 1, __ATOMIC_RELEASE);
 	vn_cq_notify(cq);
+	return true;
+}
+
+static void vn_complete_verbs(struct vn_qp *qp, const struct vn_op *op, uint8_t syndrome,
+			      uint8_t vendor)
+{
+	struct ibv_wc wc = { .wr_id = op->wr_id,
+			     .status = vn_wc_status(syndrome),
+			     .vendor_err = vendor,
+			     .byte_len = op->len,
+			     .qp_num = qp->number };
+
+	wc.opcode = op->opcode == EP_MLX5_OP_READ        ? IBV_WC_RDMA_READ
+		    : op->opcode == EP_MLX5_OP_FETCH_ADD ? IBV_WC_FETCH_ADD
+							 : IBV_WC_RDMA_WRITE;
+	if (vn_cq_put(qp->cq, &wc)) {
+		qp->wr_ends[qp->wr_reported++ % qp->max_wr] = (uint32_t)(qp->done - qp->wr_done);
+		qp->wr_done = qp->done;
+	}
+}
+
+void vn_cq_receive(struct vn_qp *qp, const struct ibv_wc *what)
+{
+	struct ibv_wc wc = *what;
+
+	wc.wr_id = qp->rq[qp->rq_first];
+	wc.qp_num = qp->number;
+	qp->rq_first = (qp->rq_first + 1) % qp->max_rq;
+	qp->rq_n--;
+	vn_cq_put(qp->rcq, &wc);
 }
 
 /*

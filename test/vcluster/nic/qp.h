@@ -11,7 +11,8 @@
 #define VN_PSN_WINDOW 1024
 #define VN_PSN_MASK 0xffffffu
 #define VN_INLINE 64
-#define VN_REPLAY 64 /* results of atomics that a responder remembers */
+#define VN_OP_WRITE_IMM 0x09 /* beside EP_MLX5_OP_*; queues of verbs only */
+#define VN_REPLAY 64         /* results of atomics that a responder remembers */
 
 struct vn_cq {
 	struct ibv_cq ibv; /* first; verbs queues only */
@@ -42,7 +43,7 @@ struct vn_op {
 	uint64_t idx;
 	uint64_t wr_id; /* verbs */
 	uint64_t raddr, laddr;
-	uint64_t add, boundary; /* atomics; compare and swap: swap, compare */
+	uint64_t add, boundary; /* atomics; compare and swap: swap, compare; immediate data */
 	uint64_t since;         /* for statistics: when it was fetched */
 	uint32_t rkey, lkey, len;
 	uint32_t psn; /* of its first packet */
@@ -51,6 +52,7 @@ struct vn_op {
 	uint32_t sent;   /* bit i: packet base + i was sent */
 	uint32_t acked;  /* bit i: packet base + i was acknowledged */
 	uint32_t placed; /* READ: packets whose data has come */
+	uint32_t rnr;    /* how often the other end had no receive posted */
 	uint8_t opcode, opmod, fm, syndrome, vendor;
 	bool signaled, is_inline, started;
 	bool unsettled;     /* what it fetched may still be on its way to a GPU */
@@ -58,6 +60,9 @@ struct vn_op {
 	uint8_t *staged;
 	uint8_t data[VN_INLINE];
 };
+
+/* For tests: so many requests that are not over send bytes of [p, p + size). */
+uint32_t vn_dv_reading(const void *p, uint64_t size);
 
 /* A packet that was lost: it is sent again at `due`, and may be lost once more. */
 struct vn_lost {
@@ -111,6 +116,11 @@ struct vn_qp {
 	uint64_t wr_reported, wr_polled; /* completions */
 	uint64_t wr_done;                /* requests that the polled completions cover */
 	bool sig_all;
+
+	/* receive queue of verbs queues: a ring of what was posted and has not been used */
+	uint64_t *rq;
+	uint32_t max_rq, rq_first, rq_n;
+	uint32_t rq_held; /* posted, and no completion of it was polled */
 
 	/* requester */
 	uint64_t pi, ci, done;  /* posted, fetched, retired */
@@ -173,5 +183,8 @@ struct vn_cq *vn_cq_new(struct vn_context *ctx);
 void vn_cq_free(struct vn_cq *cq);
 /* A completion of `op`; syndrome 0: success. */
 void vn_cq_complete(struct vn_qp *qp, const struct vn_op *op, uint8_t syndrome, uint8_t vendor);
+
+/* The oldest receive of the queue pair is used up; its completion has these fields of `what`. */
+void vn_cq_receive(struct vn_qp *qp, const struct ibv_wc *what);
 
 #endif

@@ -19,6 +19,7 @@
 #include "nic/wire.h"
 
 #define VN_QP_PACKETS 128 /* packets of a queue pair that are under way */
+#define VN_RNR_NS 200000  /* until immediate data is sent again */
 #define VN_BURST 64       /* packets of a queue pair in one turn */
 
 struct vn_op *vn_op_of(struct vn_qp *qp, uint64_t idx)
@@ -71,10 +72,41 @@ static void vn_check_local(struct vn_qp *qp, struct vn_op *op)
 			vn_bug("VC_NIC_STRICT=2: access errors too");
 		}
 		op->syndrome = EP_MLX5_SYND_LOCAL_PROT;
-	} else if (mr->mem.gpu && op->opcode == EP_MLX5_OP_WRITE && !op->fm) {
+		return;
+	}
+	mr->sent |= !need && op->len;
+	if (mr->mem.gpu && op->opcode == EP_MLX5_OP_WRITE && !op->fm) {
 		op->gpu = mr->mem.gpu;
 		op->staged = vn_gpu_stage(op->gpu, mr, at, op->len);
 	}
+}
+
+/* Requests of the queue that are not over, and send bytes of [start, start + size). */
+static uint32_t vn_reading(struct vn_qp *qp, uint64_t start, uint64_t size)
+{
+	uint32_t n = 0;
+
+	for (uint64_t i = qp->done; qp->state == VN_RTS && i < qp->ci; i++) {
+		const struct vn_op *op = vn_op_of(qp, i);
+
+		n += op && op->len && !op->is_inline && !vn_is_fetching(op) &&
+		     op->laddr - start < size;
+	}
+	return n;
+}
+
+VN_EXPORT uint32_t vn_dv_reading(const void *p, uint64_t size)
+{
+	uint32_t n = 0;
+
+	vn_lock();
+	for (uint32_t i = 0; i < vn.qps.n; i++) {
+		struct vn_qp *qp = vn_list_get(&vn.qps, i);
+
+		n += qp ? vn_reading(qp, (uintptr_t)p, size) : 0;
+	}
+	vn_unlock();
+	return n;
 }
 
 static bool vn_fetch_next(struct vn_qp *qp)
@@ -117,7 +149,7 @@ static bool vn_must_wait(struct vn_qp *qp, const struct vn_op *op)
 	bool all = false, fetching = op->fm != 0;
 
 	if (qp->order >= EP_MLX5_TIER_OOO_RW) {
-		all = op->fm == 3;
+		all = op->fm == 3 || op->opcode == VN_OP_WRITE_IMM;
 		all |= vn_is_atomic(op) && qp->tier == EP_MLX5_TIER_OOO_RW;
 		/* its own tier 0: a fence waits for what fetches only, whatever the other end does */
 		all |= vn_is_atomic(op) && qp->tier > EP_MLX5_TIER_IBTA &&
@@ -214,10 +246,14 @@ static void vn_send_one(struct vn_qp *qp, struct vn_op *op, uint32_t pkt)
 	vn_req_transmit(qp, op, pkt);
 }
 
-static uint32_t vn_unsent(const struct vn_op *op)
+static uint32_t vn_unsent(const struct vn_qp *qp, const struct vn_op *op)
 {
 	uint32_t left = op->npkts - op->base;
 
+	/* The last packet has the immediate data and ends a receive: nothing passes it. */
+	if (op->opcode == VN_OP_WRITE_IMM && qp->order != EP_MLX5_TIER_IBTA && left > 1) {
+		left--;
+	}
 	return ~op->sent & (left >= VN_PACKETS ? ~0u : (1u << left) - 1);
 }
 
@@ -233,8 +269,8 @@ static bool vn_send_ordered(struct vn_qp *qp)
 		if (op->syndrome || (!op->started && vn_must_wait(qp, op))) {
 			break;
 		}
-		while (vn_unsent(op) && !op->syndrome && !qp->nlost && !qp->nlate) {
-			uint32_t pkt = op->base + (uint32_t)__builtin_ctz(vn_unsent(op));
+		while (vn_unsent(qp, op) && !op->syndrome && !qp->nlost && !qp->nlate) {
+			uint32_t pkt = op->base + (uint32_t)__builtin_ctz(vn_unsent(qp, op));
 
 			if (n == VN_BURST || qp->in_flight >= VN_QP_PACKETS ||
 			    !vn_psn_near(qp, op, pkt) || (qp->link && vn_link_full(qp->link))) {
@@ -257,7 +293,7 @@ static uint32_t vn_candidates(struct vn_qp *qp, struct vn_lost *list)
 
 	for (uint64_t i = qp->done; i < qp->ci; i++) {
 		struct vn_op *op = vn_op_of(qp, i);
-		uint32_t unsent = vn_unsent(op);
+		uint32_t unsent = vn_unsent(qp, op);
 
 		if (op->syndrome || (!op->started && vn_must_wait(qp, op))) {
 			break;
@@ -281,8 +317,8 @@ static uint32_t vn_candidates(struct vn_qp *qp, struct vn_lost *list)
 /* Of payload that was copied ahead: packets that follow each other become one copy at the other end. */
 static void vn_send_staged(struct vn_qp *qp, struct vn_op *op)
 {
-	while (vn_unsent(op) && qp->in_flight < VN_QP_PACKETS && !vn_link_full(qp->link)) {
-		uint32_t pkt = op->base + (uint32_t)__builtin_ctz(vn_unsent(op));
+	while (vn_unsent(qp, op) && qp->in_flight < VN_QP_PACKETS && !vn_link_full(qp->link)) {
+		uint32_t pkt = op->base + (uint32_t)__builtin_ctz(vn_unsent(qp, op));
 
 		if (!vn_psn_near(qp, op, pkt)) {
 			return;
@@ -431,6 +467,24 @@ void vn_req_link_lost(struct vn_link *link)
 	}
 }
 
+/* The other end has no receive for the immediate data: once more, a little later. */
+static void vn_not_ready(struct vn_qp *qp, struct vn_op *op, uint32_t pkt)
+{
+	if (qp->rnr_retry < 7 && op->rnr++ >= qp->rnr_retry) {
+		op->syndrome = EP_MLX5_SYND_RNR_EXCEEDED;
+		op->vendor = 0x82;
+		return;
+	}
+	vn_lost_add(qp, op->idx, pkt);
+	op->syndrome = 0;
+	for (uint32_t i = 0; i < qp->nlost; i++) {
+		if (qp->lost[i].idx == op->idx && qp->lost[i].pkt == pkt) {
+			qp->lost[i].due = vn_now() + VN_RNR_NS;
+			qp->lost[i].tries = 0;
+		}
+	}
+}
+
 static bool vn_resend(struct vn_qp *qp)
 {
 	uint64_t now = qp->nlost ? vn_now() : 0;
@@ -493,6 +547,10 @@ void vn_req_answer(const struct vn_packet *p, const uint8_t *payload)
 	}
 	if (p->kind == VN_DROPPED) {
 		vn_refused(qp, op, p->pkt);
+		return;
+	}
+	if (p->kind == VN_RNR) {
+		vn_not_ready(qp, op, p->pkt);
 		return;
 	}
 	if (p->kind == VN_NAK) {
@@ -584,6 +642,11 @@ static bool vn_flush(struct vn_qp *qp)
 		}
 		qp->signaled_done = qp->done;
 		vn_cq_complete(qp, op, EP_MLX5_SYND_FLUSHED, 0);
+		any = true;
+	}
+	while (qp->rq_n) {
+		vn_cq_receive(qp, &(struct ibv_wc){ .status = IBV_WC_WR_FLUSH_ERR,
+						    .opcode = IBV_WC_RECV });
 		any = true;
 	}
 	qp->active = false;

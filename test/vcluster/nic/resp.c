@@ -165,6 +165,30 @@ static void vn_resp_write(struct vn_nic *nic, struct vn_qp *qp, struct vn_link *
 	}
 }
 
+/* Whether a packet ends a message that uses up a receive. */
+static bool vn_ends_receive(const struct vn_packet *p)
+{
+	return p->kind == VN_WRITE && p->opcode == VN_OP_WRITE_IMM &&
+	       (uint64_t)p->pkt * p->mtu + p->bytes >= p->len;
+}
+
+/* All that the connection has brought before is in memory when the completion tells of it. */
+static void vn_resp_receive(struct vn_nic *nic, struct vn_qp *qp, const struct vn_packet *p)
+{
+	struct ibv_wc wc = { .status = IBV_WC_SUCCESS,
+			     .opcode = IBV_WC_RECV_RDMA_WITH_IMM,
+			     .byte_len = p->len,
+			     .imm_data = (uint32_t)p->add,
+			     .wc_flags = IBV_WC_WITH_IMM };
+
+	if (qp->state == VN_ERR) {
+		return; /* the write was refused */
+	}
+	vn_place_flush(nic);
+	vn_place_settle();
+	vn_cq_receive(qp, &wc);
+}
+
 static void vn_resp_read(struct vn_nic *nic, struct vn_qp *qp, struct vn_link *link,
 			 const struct vn_packet *p)
 {
@@ -252,12 +276,19 @@ void vn_resp_packet(struct vn_link *link, const struct vn_packet *p, const uint8
 		vn_answer(link, p, VN_DROPPED, NULL, 0); /* a packet before it is missing */
 		return;
 	}
+	if (!again && vn_ends_receive(p) && !qp->rq_n) {
+		vn_answer(link, p, VN_RNR, NULL, 0);
+		return;
+	}
 	if (!again) {
 		vn_note(qp, p->psn);
 	}
 	switch (p->kind) {
 	case VN_WRITE:
 		vn_resp_write(nic, qp, link, p, payload, again);
+		if (!again && vn_ends_receive(p)) {
+			vn_resp_receive(nic, qp, p);
+		}
 		break;
 	case VN_READ:
 		vn_resp_read(nic, qp, link, p);

@@ -154,7 +154,11 @@ int vn_poll_cq(struct ibv_cq *ibv, int n, struct ibv_wc *wc)
 		__atomic_store_n(&cq->count, cq->count - 1, __ATOMIC_RELEASE);
 		if (qp && !qp->devx) {
 			/* One completion frees the unsignaled requests before it, too. */
-			qp->outstanding -= qp->wr_ends[qp->wr_polled++ % qp->max_wr];
+			if (wc[got - 1].opcode & IBV_WC_RECV) {
+				qp->rq_held--;
+			} else {
+				qp->outstanding -= qp->wr_ends[qp->wr_polled++ % qp->max_wr];
+			}
 		}
 	}
 	vn_unlock();
@@ -181,10 +185,10 @@ VN_EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *ibv_pd, struct ibv_qp_init
 
 	if (attr->qp_type != IBV_QPT_RC || attr->srq || !attr->send_cq || !attr->recv_cq ||
 	    attr->cap.max_send_wr > vn_config.send_wr || attr->cap.max_send_sge > 1 ||
-	    attr->cap.max_inline_data > VN_INLINE) {
+	    attr->cap.max_recv_wr > vn_config.send_wr || attr->cap.max_inline_data > VN_INLINE) {
 		vn_say_once(
-			"ibv_create_qp: RC with up to %d requests of one element and %d bytes inline "
-			"is what there is",
+			"ibv_create_qp: RC with up to %d requests of one element and %d bytes inline, "
+			"and as many receives, is what there is",
 			(int)vn_config.send_wr, VN_INLINE);
 		errno = EINVAL;
 		return NULL;
@@ -196,8 +200,10 @@ VN_EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *ibv_pd, struct ibv_qp_init
 		qp->max_inline = VN_INLINE;
 		qp->wr = calloc(qp->max_wr, sizeof(*qp->wr));
 		qp->wr_ends = calloc(qp->max_wr, sizeof(*qp->wr_ends));
+		qp->max_rq = attr->cap.max_recv_wr ? attr->cap.max_recv_wr : 1;
+		qp->rq = calloc(qp->max_rq, sizeof(*qp->rq));
 	}
-	if (!qp || !qp->wr || !qp->wr_ends) {
+	if (!qp || !qp->wr || !qp->wr_ends || !qp->rq) {
 		if (qp) {
 			vn_qp_free(qp);
 		}
@@ -406,6 +412,10 @@ static int vn_post_one(struct vn_qp *qp, const struct ibv_send_wr *wr)
 	case IBV_WR_RDMA_WRITE:
 		op->opcode = EP_MLX5_OP_WRITE;
 		break;
+	case IBV_WR_RDMA_WRITE_WITH_IMM:
+		op->opcode = VN_OP_WRITE_IMM;
+		op->add = wr->imm_data;
+		break;
 	case IBV_WR_RDMA_READ:
 		op->opcode = EP_MLX5_OP_READ;
 		break;
@@ -422,7 +432,8 @@ static int vn_post_one(struct vn_qp *qp, const struct ibv_send_wr *wr)
 		return EOPNOTSUPP;
 	}
 	if (wr->send_flags & IBV_SEND_INLINE) {
-		if (op->opcode != EP_MLX5_OP_WRITE || op->len > VN_INLINE) {
+		if ((op->opcode != EP_MLX5_OP_WRITE && op->opcode != VN_OP_WRITE_IMM) ||
+		    op->len > VN_INLINE) {
 			return EINVAL;
 		}
 		op->is_inline = true;
@@ -455,11 +466,31 @@ int vn_post_send(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv_send_wr 
 	return rc;
 }
 
+/* Receives without memory, which immediate data uses up. */
 int vn_post_recv(struct ibv_qp *ibv, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
 {
-	(void)ibv;
-	*bad = wr;
-	return EOPNOTSUPP;
+	struct vn_qp *qp = (struct vn_qp *)ibv;
+	int rc = 0;
+
+	vn_lock();
+	for (; wr && !rc; wr = rc ? wr : wr->next) {
+		rc = qp->state == VN_RST         ? EINVAL
+		     : wr->num_sge               ? EOPNOTSUPP
+		     : qp->rq_held == qp->max_rq ? ENOMEM
+						 : 0;
+		if (!rc) {
+			qp->rq[(qp->rq_first + qp->rq_n++) % qp->max_rq] = wr->wr_id;
+			qp->rq_held++;
+		}
+	}
+	if (rc) {
+		*bad = wr;
+	}
+	if (qp->state == VN_ERR) {
+		vn_qp_activate(qp);
+	}
+	vn_unlock();
+	return rc;
 }
 
 VN_EXPORT const char *ibv_wc_status_str(enum ibv_wc_status status)

@@ -343,7 +343,7 @@ static bool vn_link_parse(struct vn_link *l)
 
 		memcpy(&p, l->in + at, sizeof(p));
 		payload = p.kind == VN_READ || p.kind == VN_ATOMIC ? 0 : p.bytes;
-		if (payload > 4096 || p.kind > VN_DROPPED || (p.kind < VN_ACK) != l->incoming) {
+		if (payload > 4096 || p.kind > VN_RNR || (p.kind < VN_ACK) != l->incoming) {
 			return false;
 		}
 		if (l->in_n - at < sizeof(p) + payload) {

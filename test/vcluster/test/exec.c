@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every primitive of simt.h against values computed here. */
+#include <time.h>
+#include <unistd.h>
 #include "test.h"
 #include "kernels.h"
 
@@ -201,6 +203,51 @@ static void test_timeout(void)
 	OK(cudaFree(memory));
 }
 
+#ifdef __SANITIZE_THREAD__
+#define SLOW_VOTES true
+#else
+#define SLOW_VOTES false
+#endif
+
+static double cpu_seconds(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* Warps that wait, one lane of each on behalf of all, leave the CPU to others. */
+static void test_waiting_warps(void)
+{
+	enum {
+		blocks = 2,
+		threads = 64,
+		wait_us = 600000
+	};
+	struct test_votes_args args = { .timeout_ns = 20000000000ull };
+	uint32_t *word, seen = 0;
+	double start;
+
+	NEED(cudaMallocHost((void **)&word, sizeof(*word)));
+	NEED(cudaMalloc((void **)&args.seen, sizeof(seen)));
+	OK(cudaMemcpy(args.seen, &seen, sizeof(seen), cudaMemcpyHostToDevice));
+	*word = 0;
+	args.word = word;
+	OK(test_launch(test_votes, blocks, threads, &args, 0, NULL));
+	start = cpu_seconds();
+	usleep(wait_us);
+	start = cpu_seconds() - start;
+	__atomic_store_n(word, 1, __ATOMIC_RELAXED);
+	OK(cudaMemcpy(&seen, args.seen, sizeof(seen), cudaMemcpyDeviceToHost));
+	CHECK_INT(seen, blocks * threads);
+	printf("two blocks that waited for %.1f s took %.2f s of CPU\n", wait_us * 1e-6, start);
+	/* twice the time, on cores of their own, if they spun */
+	CHECK(start < wait_us * (SLOW_VOTES ? 1.2e-6 : 0.4e-6));
+	OK(cudaFree(args.seen));
+	OK(cudaFreeHost(word));
+}
+
 /* With a seed a kernel cannot rely on block 0 having started before the last one. */
 static void test_block_order(void)
 {
@@ -236,6 +283,7 @@ int main(void)
 	test_two_grids();
 	test_flags();
 	test_timeout();
+	test_waiting_warps();
 	test_block_order();
 	return test_result();
 }

@@ -204,6 +204,22 @@ EP_KERNEL(test_add, test_add_args, 1024)
 	}
 }
 
+/* One lane of a warp polls, and all of them vote on what it saw. */
+EP_KERNEL(test_votes, test_votes_args, 64)
+{
+	struct ep_spin s = ep_spin_start();
+	bool over = false;
+
+	while (!ep_any(EP_FULL_MASK, over)) {
+		if (ep_lane() == 3) {
+			over = ep_ld_relaxed_sys_u32(a.word) != 0 ||
+			       ep_spin_expired(&s, a.timeout_ns, EP_WAIT_PROGRESS, 0);
+		}
+		ep_warp_sync(EP_FULL_MASK);
+	}
+	ep_atomic_add_gpu_u32(a.seen, ep_ld_relaxed_sys_u32(a.word));
+}
+
 EP_KERNEL(test_order, test_order_args, 32)
 {
 	if (ep_tid() == 0 && ep_atomic_add_gpu_u32(a.started, 1) == 0) {

@@ -50,6 +50,12 @@ struct test_add_args {
 	uint64_t spin_ns; /* first spend that much time */
 };
 
+struct test_votes_args {
+	const uint32_t *word; /* host memory; not 0: go */
+	uint32_t *seen;       /* threads that went */
+	uint64_t timeout_ns;
+};
+
 struct test_order_args {
 	uint32_t *started; /* blocks, 0 before */
 	uint32_t *first;   /* the block that started first */
@@ -103,6 +109,7 @@ extern void test_flag(void);
 extern void test_add(void);
 extern void test_multicast(void);
 extern void test_copy(void);
+extern void test_votes(void);
 extern void test_order(void);
 extern void test_illegal(void);
 #endif

@@ -126,6 +126,8 @@ int main(void)
 	/* Queues stay in host memory beside GPUs. */
 	CHECK(!mlx5dv_devx_umem_reg(dev.ctx, (void *)(uintptr_t)gpu_to, 4096,
 				    IBV_ACCESS_LOCAL_WRITE));
+	CHECK(!ibv_reg_dmabuf_mr(dev.pd, 0, 0, 0, -1, 0));
+	CHECK_INT(errno, EOPNOTSUPP);
 	mr_from = cl_reg(&dev, (void *)(uintptr_t)gpu_from, BYTES, CL_FULL);
 	mr_to = cl_reg(&dev, (void *)(uintptr_t)gpu_to, BYTES,
 		       CL_FULL | IBV_ACCESS_RELAXED_ORDERING);

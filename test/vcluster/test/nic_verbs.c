@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plain verbs: what a proxy that posts from the CPU needs. Any profile. */
+#include <endian.h>
 #include <errno.h>
 #include <poll.h>
 #include <sched.h>
@@ -7,6 +8,7 @@
 
 #define BYTES 65536
 #define DEPTH 32
+#define RECEIVES 3
 
 static struct ibv_context *ctx;
 static struct ibv_pd *pd;
@@ -18,12 +20,13 @@ static struct ibv_port_attr port;
 
 static struct ibv_qp *make(void)
 {
-	struct ibv_qp_init_attr init = {
-		.send_cq = cq,
-		.recv_cq = cq,
-		.cap = { .max_send_wr = DEPTH, .max_send_sge = 1, .max_inline_data = 28 },
-		.qp_type = IBV_QPT_RC
-	};
+	struct ibv_qp_init_attr init = { .send_cq = cq,
+					 .recv_cq = cq,
+					 .cap = { .max_send_wr = DEPTH,
+						  .max_send_sge = 1,
+						  .max_inline_data = 28,
+						  .max_recv_wr = RECEIVES },
+					 .qp_type = IBV_QPT_RC };
 	struct ibv_qp *qp = ibv_create_qp(pd, &init);
 
 	NEED(!qp);
@@ -77,7 +80,12 @@ static int post(struct ibv_qp *qp, enum ibv_wr_opcode opcode, uint64_t id, uint3
 {
 	struct ibv_sge sge = { (uintptr_t)buffer + from, bytes, mr->lkey };
 	struct ibv_send_wr wr = {
-		.wr_id = id, .sg_list = &sge, .num_sge = 1, .opcode = opcode, .send_flags = flags
+		.wr_id = id,
+		.sg_list = &sge,
+		.num_sge = 1,
+		.opcode = opcode,
+		.send_flags = flags,
+		.imm_data = htobe32((uint32_t)id),
 	};
 	struct ibv_send_wr *bad = NULL;
 	int rc;
@@ -165,6 +173,70 @@ static void test_room(struct ibv_qp *qp)
 	}
 }
 
+static int receive(struct ibv_qp *qp, uint64_t id)
+{
+	struct ibv_recv_wr wr = { .wr_id = id }, *bad = NULL;
+	int rc = ibv_post_recv(qp, &wr, &bad);
+
+	CHECK((rc != 0) == (bad == &wr));
+	return rc;
+}
+
+/* Both ends' completions of one message, in any order. */
+static void immediate_next(struct ibv_qp *qp, struct ibv_qp *peer, uint32_t id, uint64_t receive_id,
+			   uint32_t bytes)
+{
+	for (int i = 0; i < 2; i++) {
+		struct ibv_wc wc = next();
+
+		CHECK_INT(wc.status, IBV_WC_SUCCESS);
+		if (wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM) {
+			CHECK(wc.qp_num == peer->qp_num && wc.wr_id == receive_id);
+			CHECK(wc.wc_flags & IBV_WC_WITH_IMM && be32toh(wc.imm_data) == id);
+			CHECK_INT(wc.byte_len, bytes);
+			CHECK(!memcmp(buffer, buffer + BYTES, BYTES / 2));
+		} else {
+			CHECK(wc.qp_num == qp->qp_num && wc.wr_id == id);
+		}
+	}
+}
+
+static void test_immediate(struct ibv_qp *qp, struct ibv_qp *peer)
+{
+	struct ibv_wc wc;
+
+	/* Nothing ends before there is a receive, then all that was sent before is there. */
+	for (uint32_t round = 0; round < 20; round++) {
+		uint32_t bytes = round % 4 ? 4000 * (round % 4) : 0, half = BYTES / 2 - bytes;
+
+		for (uint32_t i = 0; i < BYTES / 2; i++) {
+			buffer[i] = (uint8_t)(i * 7 + i / 256 + round);
+		}
+		CHECK_INT(post(qp, IBV_WR_RDMA_WRITE, 0, bytes, BYTES + bytes, half, mr->rkey, 0),
+			  0);
+		CHECK_INT(post(qp, IBV_WR_RDMA_WRITE_WITH_IMM, 50 + round, 0, BYTES, bytes,
+			       mr->rkey, IBV_SEND_SIGNALED),
+			  0);
+		for (int i = 0; i < 2000 && round < 2; i++) {
+			sched_yield();
+			CHECK_INT(ibv_poll_cq(cq, 1, &wc), 0);
+		}
+		CHECK_INT(receive(peer, 1000 + round), 0);
+		immediate_next(qp, peer, 50 + round, 1000 + round, bytes);
+	}
+	/* They are used in the order in which they were posted. */
+	for (uint32_t i = 0; i < RECEIVES; i++) {
+		CHECK_INT(receive(peer, i), 0);
+	}
+	CHECK_INT(receive(peer, RECEIVES), ENOMEM);
+	for (uint32_t i = 0; i < RECEIVES; i++) {
+		CHECK_INT(post(qp, IBV_WR_RDMA_WRITE_WITH_IMM, i, 0, BYTES, 20, mr->rkey,
+			       IBV_SEND_SIGNALED | IBV_SEND_INLINE),
+			  0);
+		immediate_next(qp, peer, i, i, 20);
+	}
+}
+
 static void test_events(struct ibv_qp *qp)
 {
 	struct pollfd fd = { channel->fd, POLLIN, 0 };
@@ -189,12 +261,14 @@ static void test_error(struct ibv_qp *qp, struct ibv_qp *peer)
 	struct ibv_qp_attr a;
 	struct ibv_wc wc;
 
+	CHECK_INT(receive(peer, 77), 0);
 	CHECK_INT(post(qp, IBV_WR_RDMA_WRITE, 1, 0, BYTES, 8, mr->lkey, 0), 0);
 	CHECK_INT(post(qp, IBV_WR_RDMA_WRITE, 2, 0, BYTES, 8, mr->rkey, 0), 0);
-	wc = next();
-	CHECK(wc.wr_id == 1 && wc.status == IBV_WC_REM_ACCESS_ERR);
-	wc = next();
-	CHECK(wc.wr_id == 2 && wc.status == IBV_WC_WR_FLUSH_ERR);
+	for (int i = 0; i < 3; i++) {
+		wc = next();
+		CHECK(wc.wr_id == 1 || wc.wr_id == 2 || wc.wr_id == 77);
+		CHECK_INT(wc.status, wc.wr_id == 1 ? IBV_WC_REM_ACCESS_ERR : IBV_WC_WR_FLUSH_ERR);
+	}
 	CHECK_INT(ibv_query_qp(qp, &a, IBV_QP_STATE, &init), 0);
 	CHECK_INT(a.qp_state, IBV_QPS_ERR);
 	CHECK_INT(poll(&fd, 1, 5000), 1);
@@ -218,6 +292,8 @@ int main(void)
 	cq = ibv_create_cq(ctx, 4 * DEPTH, &cq, channel, 0);
 	mr = ibv_reg_mr(pd, buffer, sizeof(buffer), CL_FULL);
 	NEED(!cq || !mr);
+	CHECK(!ibv_reg_dmabuf_mr(pd, 0, 0, 0, -1, 0));
+	CHECK_INT(errno, EBADF);
 	qp = make();
 	peer = make();
 	connect_to(qp, peer->qp_num);
@@ -225,6 +301,8 @@ int main(void)
 	test_data(qp);
 	test_data(peer);
 	test_room(qp);
+	test_immediate(qp, peer);
+	test_immediate(peer, qp);
 	test_events(qp);
 	test_error(qp, peer);
 	CHECK_INT(ibv_destroy_cq(cq), EBUSY);

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * High throughput, dispatch: what a warp moves, in which order.
+ *
+ * A warp has units of two kinds. It *sends* a part of a chunk of this rank's own tokens, and it
+ * *receives* a part of a chunk that another rank has written into this rank's ring. It takes them in
+ * ascending order of a key: the chunk of what it sends, the chunk of what it receives plus `lag`. A
+ * unit that is sent waits until its readers have received the chunk that lay in the same place of the
+ * ring before, which has a smaller key because lag is less than ring_chunks; a unit that is received
+ * waits for its sender, which has a smaller key, too. So of all units of all ranks that are not done,
+ * that with the smallest key has everything it waits for, once it has been said; and a warp says what
+ * it has stored before it waits for anybody.
+ *
+ * A unit that is not ready holds back loads alone: the warp waits for a peer when it holds nothing
+ * that it could store.
+ */
+#ifndef EP_DEVICE_HT_DISPATCH_WORK_H
+#define EP_DEVICE_HT_DISPATCH_WORK_H
+
+#include "device/ht/dispatch_rows.h"
+
+/* A unit, and how far it has been loaded. */
+struct ep_ht_unit {
+	bool sends;
+	uint32_t chunk, part;
+	uint32_t source; /* received: by whom it was sent */
+	uint32_t first;  /* received: index of its first row */
+	uint32_t rows;   /* or tokens */
+};
+
+/* Units that are received are looked for by all lanes, each at one, so that empty ones cost nothing. */
+struct ep_ht_search {
+	uint32_t units; /* of all warps */
+	uint32_t next;  /* unit of lane 0 when the lanes look again */
+	uint32_t found; /* lanes whose unit has rows and has not been taken */
+	struct ep_ht_unit lane;
+};
+
+struct ep_ht_work {
+	uint32_t next_send, sends; /* the warp's next one, and how many there are of all warps */
+	struct ep_ht_search search;
+	bool comes; /* there is a next one to be received: */
+	struct ep_ht_unit come;
+	bool open; /* a unit is being loaded: */
+	bool ready;
+	struct ep_ht_unit unit;
+	uint32_t i; /* its next row */
+	/* What the storing side has to know, noted with the slots of the stage. */
+	uint32_t note_chunk;
+	uint32_t note_slot; /* received: row of the flat order */
+	uint32_t note_what; /* source, row of the unit, EP_HT_NOTE_*, part */
+};
+
+#define EP_HT_NOTE_ROW_SHIFT 10 /* above the source: 3 bits */
+#define EP_HT_NOTE_LAST (1u << 13)
+#define EP_HT_NOTE_SENDS (1u << 14)
+#define EP_HT_NOTE_PART_SHIFT 15
+_Static_assert(EP_GROUP_MAX_RANKS <= 1 << EP_HT_NOTE_ROW_SHIFT, "ep_ht_work.note_what");
+_Static_assert(EP_HT_CHUNK <= 8, "ep_ht_work.note_what");
+
+/* May a unit be loaded: have its rows come, and may they be written where they go? */
+enum ep_ht_ready {
+	EP_HT_READY,
+	EP_HT_LATE,
+	EP_HT_FAILED
+};
+
+/* Rows that go through windows are announced all together: there each is a chunk, for balance. */
+EP_DEV uint32_t ep_ht_send_chunk(const struct ep_ht_dispatch_args &a)
+{
+	return a.is_direct ? 1 : EP_HT_CHUNK;
+}
+
+/* The lanes look at the warp's next 32 units. False: there are none. */
+EP_DEV bool ep_ht_search_look(const struct ep_ht_dispatch_args &a, struct ep_ht_search *s)
+{
+	const struct ep_ht_common &c = a.c;
+	uint32_t sources = c.g.nranks - 1, stride = ep_nblocks() * ep_nwarps();
+	uint32_t unit = s->next + ep_lane() * stride, pair = ep_div(unit, a.by_parts);
+
+	if (s->next >= s->units) {
+		return false;
+	}
+	s->next += EP_WARP_SIZE * stride;
+	s->lane.rows = 0;
+	if (unit < s->units) {
+		s->lane.part = unit - pair * a.parts;
+		s->lane.chunk = pair / sources;
+		s->lane.source = c.g.rank + 1 + pair - s->lane.chunk * sources;
+		s->lane.source -= s->lane.source >= c.g.nranks ? c.g.nranks : 0;
+		s->lane.first = ep_ht_first(c, c.h.recv_start, s->lane.source, s->lane.chunk);
+		s->lane.rows = ep_ht_rows(c, c.h.recv_start, s->lane.source, s->lane.chunk);
+	}
+	s->found = ep_ballot(EP_FULL_MASK, s->lane.rows != 0);
+	return true;
+}
+
+/* The next unit that has rows. False: there is none. */
+EP_DEV bool ep_ht_search_next(const struct ep_ht_dispatch_args &a, struct ep_ht_search *s,
+			      struct ep_ht_unit *u)
+{
+	uint32_t lane;
+
+	while (!s->found) {
+		if (!ep_ht_search_look(a, s)) {
+			return false;
+		}
+	}
+	lane = ep_ctz(s->found);
+	s->found &= s->found - 1;
+	u->source = ep_shfl_u32(EP_FULL_MASK, s->lane.source, lane);
+	u->chunk = ep_shfl_u32(EP_FULL_MASK, s->lane.chunk, lane);
+	u->part = ep_shfl_u32(EP_FULL_MASK, s->lane.part, lane);
+	u->first = ep_shfl_u32(EP_FULL_MASK, s->lane.first, lane);
+	u->rows = ep_shfl_u32(EP_FULL_MASK, s->lane.rows, lane);
+	u->sends = false;
+	return true;
+}
+
+/* Before ep_ht_work_find(): only this rank's own tokens can be loaded. */
+EP_DEV struct ep_ht_work ep_ht_work_make(const struct ep_ht_dispatch_args &a)
+{
+	struct ep_ht_work w = {};
+	uint32_t per = ep_ht_send_chunk(a);
+
+	w.next_send = ep_block() + ep_nblocks() * ep_warp();
+	w.sends = (a.c.num_tokens + per - 1) / per * a.parts;
+	return w;
+}
+
+/*
+ * What comes, as the tables say. With few units the first warps send and the last ones receive.
+ */
+EP_DEV void ep_ht_work_find(const struct ep_ht_dispatch_args &a, struct ep_ht_work *w)
+{
+	const struct ep_ht_common &c = a.c;
+
+	w->search.next = ep_block() + ep_nblocks() * (ep_nwarps() - 1 - ep_warp());
+	w->search.units = a.is_direct ? 0 : c.h.head->chunks * (c.g.nranks - 1) * a.parts;
+	w->comes = ep_ht_search_next(a, &w->search, &w->come);
+}
+
+EP_DEV struct ep_ht_unit ep_ht_send_unit(const struct ep_ht_dispatch_args &a, uint32_t unit)
+{
+	uint32_t per = ep_ht_send_chunk(a);
+	struct ep_ht_unit u = {};
+
+	u.sends = true;
+	u.chunk = ep_div(unit, a.by_parts);
+	u.part = unit - u.chunk * a.parts;
+	u.rows = ep_min_u32(a.c.num_tokens - u.chunk * per, per);
+	return u;
+}
+
+/* Opens the unit with the smallest key. False: nothing is left. */
+EP_DEV bool ep_ht_work_next(const struct ep_ht_dispatch_args &a, struct ep_ht_work *w)
+{
+	bool left = w->next_send < w->sends;
+
+	if (left && (!w->comes || ep_div(w->next_send, a.by_parts) <= w->come.chunk + a.lag)) {
+		w->unit = ep_ht_send_unit(a, w->next_send);
+		w->next_send += ep_nblocks() * ep_nwarps();
+	} else if (w->comes) {
+		w->unit = w->come;
+		w->comes = ep_ht_search_next(a, &w->search, &w->come);
+	} else {
+		return false;
+	}
+	w->open = true;
+	w->ready = false;
+	w->i = 0;
+	return true;
+}
+
+/* A part of an own token, or of a row in the ring, to the next slot of the stage. */
+EP_DEV void ep_ht_item_load(const struct ep_ht_dispatch_args &a, struct ep_ht_pipe *p,
+			    const struct ep_ht_unit &u, uint32_t i)
+{
+	const struct ep_ht_common &c = a.c;
+	struct ep_ht_piece piece = ep_ht_piece_make(a, u.part);
+
+	ep_ht_pipe_open(p);
+	if (!u.sends) {
+		ep_ht_pipe_load(p, 0,
+				ep_ht_ring_at(c, c.g.own, u.source, u.chunk % c.areas.ring_chunks,
+					      i) +
+					(size_t)u.part * a.part_bytes,
+				piece.token_bytes + piece.scale_bytes);
+		return;
+	}
+	size_t token = (size_t)u.chunk * ep_ht_send_chunk(a) + i;
+
+	if (piece.token_bytes) {
+		ep_ht_pipe_load(p, 0, a.tokens + token * a.token_bytes + piece.first,
+				piece.token_bytes);
+	}
+	if (piece.scale_bytes) {
+		ep_ht_pipe_load(p, piece.token_bytes,
+				a.scales + token * a.scale_bytes + piece.scale_first,
+				piece.scale_bytes);
+	}
+}
+
+/* Loads the next row of the unit that is open and ready, and notes what it is. */
+EP_DEV void ep_ht_work_load(const struct ep_ht_dispatch_args &a, struct ep_ht_pipe *p,
+			    struct ep_ht_work *w)
+{
+	const struct ep_ht_unit &u = w->unit;
+	struct ep_ht_piece piece = ep_ht_piece_make(a, u.part);
+	uint32_t what = u.source | w->i << EP_HT_NOTE_ROW_SHIFT | u.part << EP_HT_NOTE_PART_SHIFT;
+	uint32_t slot = u.sends ? 0 : a.c.h.recv_base[u.source] + u.first + w->i;
+
+	what |= u.sends ? EP_HT_NOTE_SENDS : 0;
+	ep_ht_item_load(a, p, u, w->i);
+	w->open = ++w->i < u.rows;
+	what |= w->open ? 0 : EP_HT_NOTE_LAST;
+	ep_ht_note_put(p, &w->note_chunk, u.chunk);
+	ep_ht_note_put(p, &w->note_slot, slot);
+	ep_ht_note_put(p, &w->note_what, what);
+	ep_ht_pipe_close(p, piece.token_bytes + piece.scale_bytes);
+}
+
+/* Loads own tokens ahead of the operation's begin, when rings may not be written yet. */
+EP_DEV void ep_ht_work_load_early(const struct ep_ht_dispatch_args &a, struct ep_ht_pipe *p,
+				  struct ep_ht_work *w)
+{
+	while (ep_ht_pipe_room(p, 0)) {
+		if (!w->open) {
+			struct ep_ht_unit u = ep_ht_send_unit(a, w->next_send);
+
+			if (w->next_send >= w->sends ||
+			    (!a.is_direct && u.chunk >= a.c.areas.ring_chunks)) {
+				return; /* its place in the ring may not be free yet */
+			}
+			w->unit = u;
+			w->next_send += ep_nblocks() * ep_nwarps();
+			w->open = w->ready = true;
+			w->i = 0;
+		}
+		ep_ht_work_load(a, p, w);
+	}
+}
+
+#endif

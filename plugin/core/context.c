@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <cuda.h>
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/mman.h>
+#include "core/context.h"
+#include "core/cuda.h"
+
+static CUresult (*ep_cu_context_id)(CUcontext context, unsigned long long *id);
+static CUresult (*ep_cu_primary_state)(CUdevice device, unsigned int *flags, int *active);
+static CUresult (*ep_cu_primary_retain)(CUcontext *context, CUdevice device);
+static CUresult (*ep_cu_primary_release)(CUdevice device);
+static bool ep_context_tells;
+static pthread_once_t ep_context_once = PTHREAD_ONCE_INIT;
+
+static void ep_context_init(void)
+{
+	ep_context_tells = ep_driver_find("cuCtxGetId", &ep_cu_context_id) &&
+			   ep_driver_find("cuDevicePrimaryCtxGetState", &ep_cu_primary_state) &&
+			   ep_driver_find("cuDevicePrimaryCtxRetain", &ep_cu_primary_retain) &&
+			   ep_driver_find("cuDevicePrimaryCtxRelease", &ep_cu_primary_release);
+}
+
+/* *id: the number of the device's primary context; 0: it has none. False: the driver does not tell. */
+static bool ep_context_primary(int device, unsigned long long *id)
+{
+	unsigned int flags;
+	CUcontext context;
+	int active = 0;
+	bool told;
+
+	*id = 0;
+	if (ep_cu_primary_state(device, &flags, &active) != CUDA_SUCCESS) {
+		return false;
+	}
+	if (!active) {
+		return true; /* to retain it would make one */
+	}
+	if (ep_cu_primary_retain(&context, device) != CUDA_SUCCESS) {
+		return false;
+	}
+	told = ep_cu_context_id(context, id) == CUDA_SUCCESS;
+	(void)ep_cu_primary_release(device);
+	return told;
+}
+
+struct ep_context ep_context_now(void)
+{
+	struct ep_context c = { 0, 0 };
+
+	pthread_once(&ep_context_once, ep_context_init);
+	if (ep_context_tells && cudaGetDevice(&c.device) == cudaSuccess &&
+	    cudaSetDevice(c.device) == cudaSuccess && !ep_context_primary(c.device, &c.id)) {
+		c.id = 0;
+	}
+	(void)cudaGetLastError();
+	return c;
+}
+
+bool ep_context_ended(const struct ep_context *context)
+{
+	unsigned long long id = 0;
+
+	if (!context->id) {
+		return false;
+	}
+	/* Mostly it is this thread's. Of a context that has been ended the driver tells no number. */
+	if (ep_cu_context_id(NULL, &id) == CUDA_SUCCESS && id == context->id) {
+		return false;
+	}
+	return ep_context_primary(context->device, &id) && id != context->id;
+}
+
+bool ep_pinned_alloc(struct ep_pinned *p, size_t bytes, struct ep_reason *why)
+{
+	const char *what = "cudaHostRegister";
+	void *dev = NULL, *host;
+	cudaError_t err;
+
+	/* Shared, so that a child of the program does not get these pages and the program others. */
+	host = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (host == MAP_FAILED) {
+		return ep_reason_set(why, "no %zu bytes of host memory: %s", bytes,
+				     strerror(errno));
+	}
+	err = cudaHostRegister(host, bytes, cudaHostRegisterMapped | cudaHostRegisterPortable);
+	if (err != cudaSuccess) {
+		goto err_unmap;
+	}
+	what = "cudaHostGetDevicePointer";
+	err = cudaHostGetDevicePointer(&dev, host, 0);
+	if (err != cudaSuccess) {
+		goto err_unregister;
+	}
+	*p = (struct ep_pinned){ host, dev, bytes };
+	return true;
+
+err_unregister:
+	(void)cudaHostUnregister(host);
+err_unmap:
+	munmap(host, bytes);
+	(void)cudaGetLastError();
+	return ep_reason_set(why, "the GPU cannot have %zu bytes of host memory: %s: %s (%s)",
+			     bytes, what, cudaGetErrorString(err), cudaGetErrorName(err));
+}
+
+void ep_pinned_free(struct ep_pinned *p, bool ended)
+{
+	if (!p->host) {
+		return;
+	}
+	if (!ended && cudaHostUnregister(p->host) != cudaSuccess) {
+		(void)cudaGetLastError();
+	}
+	munmap(p->host, p->bytes);
+	memset(p, 0, sizeof(*p));
+}

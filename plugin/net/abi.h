@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * NCCL's interface to network plugins, versions 8 to 12: what a struct ncclNetPlugin_v<n> holds, as
+ * NCCL 2.20 to 2.30 read it. Written down from the order, types and sizes of the members that NCCL's
+ * documentation of plugins gives (NCCL's repository, plugins/net); a program reads these tables by
+ * position, so that nothing here may move.
+ */
+#ifndef EP_NET_ABI_H
+#define EP_NET_ABI_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <nccl.h>
+
+#define EP_NET_HANDLE_BYTES 128 /* of what listen() fills in */
+#define EP_NET_MAX_REQUESTS 32  /* groups of receives of a connection that are under way */
+
+enum ep_net_ptr {
+	EP_NET_PTR_HOST = 1,
+	EP_NET_PTR_CUDA = 2,
+	EP_NET_PTR_DMABUF = 4
+};
+
+enum {
+	EP_NET_DEVICE_HOST = 0,
+	EP_NET_DEVICE_VERSION = 0
+};
+
+typedef void ep_net_log_fn(int level, unsigned long flags, const char *file, int line,
+			   const char *fmt, ...);
+typedef ncclResult_t ep_net_profile_fn(void **event, int type, void *plugin, int64_t id,
+				       void *data);
+typedef struct ep_net_device_handle ep_net_device_handle; /* always NULL: no device code */
+
+/* ---- properties of a device ---- */
+
+struct ep_net_props_v8 {
+	char *name;
+	char *pci_path;
+	uint64_t guid;
+	int ptr_support;
+	int reg_is_global;
+	int speed; /* Mbit/s */
+	int port;
+	float latency;
+	int max_comms;
+	int max_recvs;
+	int device_type;
+	int device_version;
+};
+
+struct ep_net_vdev_v9 {
+	int ndevs;
+	int devs[4];
+};
+
+struct ep_net_props_v9 { /* and v10 */
+	char *name;
+	char *pci_path;
+	uint64_t guid;
+	int ptr_support;
+	int reg_is_global;
+	int force_flush;
+	int speed;
+	int port;
+	float latency;
+	int max_comms;
+	int max_recvs;
+	int device_type;
+	int device_version;
+	struct ep_net_vdev_v9 vdev;
+	size_t max_p2p_bytes;
+	size_t max_coll_bytes;
+};
+
+struct ep_net_props_v11 {
+	struct ep_net_props_v9 v9;
+	int max_multi_request;
+};
+
+struct ep_net_vdev_v12 {
+	int ndevs;
+	int devs[8];
+};
+
+struct ep_net_props_v12 {
+	char *name;
+	char *pci_path;
+	uint64_t guid;
+	int ptr_support;
+	int reg_is_global;
+	int force_flush;
+	int speed;
+	int port;
+	float latency;
+	int max_comms;
+	int max_recvs;
+	int device_type;
+	int device_version;
+	struct ep_net_vdev_v12 vdev;
+	size_t max_p2p_bytes;
+	size_t max_coll_bytes;
+	int max_multi_request;
+	int16_t rail;
+	int16_t plane;
+};
+
+_Static_assert(sizeof(struct ep_net_props_v8) == 64, "ncclNetProperties_v8_t");
+_Static_assert(sizeof(struct ep_net_props_v9) == 104, "ncclNetProperties_v9_t, v10");
+_Static_assert(sizeof(struct ep_net_props_v11) == 112, "ncclNetProperties_v11_t");
+_Static_assert(sizeof(struct ep_net_props_v12) == 128, "ncclNetProperties_v12_t");
+_Static_assert(offsetof(struct ep_net_props_v9, vdev) == 64, "ncclNetProperties_v9_t vProps");
+_Static_assert(offsetof(struct ep_net_props_v12, rail) == 124, "ncclNetProperties_v12_t railId");
+
+struct ep_net_config {
+	int traffic_class; /* -1: none given */
+};
+
+struct ep_net_attr; /* a hint that is not used */
+
+/* ---- calls that are alike in several versions ---- */
+
+typedef ncclResult_t ep_net_devices_fn(int *ndevs);
+typedef ncclResult_t ep_net_accept_fn(void *listen_comm, void **recv_comm,
+				      ep_net_device_handle **device);
+typedef ncclResult_t ep_net_reg_fn(void *comm, void *data, size_t size, int type, void **mr);
+typedef ncclResult_t ep_net_reg_dmabuf_fn(void *comm, void *data, size_t size, int type,
+					  uint64_t offset, int fd, void **mr);
+typedef ncclResult_t ep_net_dereg_fn(void *comm, void *mr);
+typedef ncclResult_t ep_net_flush_fn(void *recv_comm, int n, void **data, int *sizes, void **mr,
+				     void **request);
+typedef ncclResult_t ep_net_test_fn(void *request, int *done, int *sizes);
+typedef ncclResult_t ep_net_close_fn(void *comm);
+typedef ncclResult_t ep_net_device_mr_fn(void *comm, void *mr, void **device_mr);
+typedef ncclResult_t ep_net_consumed_fn(void *recv_comm, int n, void *request);
+typedef ncclResult_t ep_net_make_vdev_v9_fn(int *dev, struct ep_net_vdev_v9 *props);
+typedef ncclResult_t ep_net_make_vdev_v12_fn(int *dev, struct ep_net_vdev_v12 *props);
+
+/* ---- the tables ---- */
+
+struct ep_net_v8 {
+	const char *name;
+	ncclResult_t (*init)(ep_net_log_fn *log);
+	ep_net_devices_fn *devices;
+	ncclResult_t (*get_properties)(int dev, struct ep_net_props_v8 *props);
+	ncclResult_t (*listen)(int dev, void *handle, void **listen_comm);
+	ncclResult_t (*connect)(int dev, void *handle, void **send_comm,
+				ep_net_device_handle **device);
+	ep_net_accept_fn *accept;
+	ep_net_reg_fn *reg_mr;
+	ep_net_reg_dmabuf_fn *reg_mr_dmabuf;
+	ep_net_dereg_fn *dereg_mr;
+	ncclResult_t (*isend)(void *send_comm, void *data, int size, int tag, void *mr,
+			      void **request);
+	ncclResult_t (*irecv)(void *recv_comm, int n, void **data, int *sizes, int *tags, void **mr,
+			      void **request);
+	ep_net_flush_fn *iflush;
+	ep_net_test_fn *test;
+	ep_net_close_fn *close_send, *close_recv, *close_listen;
+	ep_net_device_mr_fn *get_device_mr; /* NULL */
+	ep_net_consumed_fn *irecv_consumed; /* NULL */
+};
+
+struct ep_net_v9 {
+	const char *name;
+	ncclResult_t (*init)(ep_net_log_fn *log);
+	ep_net_devices_fn *devices;
+	ncclResult_t (*get_properties)(int dev, struct ep_net_props_v9 *props);
+	ncclResult_t (*listen)(int dev, void *handle, void **listen_comm);
+	ncclResult_t (*connect)(int dev, void *handle, void **send_comm,
+				ep_net_device_handle **device);
+	ep_net_accept_fn *accept;
+	ep_net_reg_fn *reg_mr;
+	ep_net_reg_dmabuf_fn *reg_mr_dmabuf;
+	ep_net_dereg_fn *dereg_mr;
+	ncclResult_t (*isend)(void *send_comm, void *data, size_t size, int tag, void *mr,
+			      void **request);
+	ncclResult_t (*irecv)(void *recv_comm, int n, void **data, size_t *sizes, int *tags,
+			      void **mr, void **request);
+	ep_net_flush_fn *iflush;
+	ep_net_test_fn *test;
+	ep_net_close_fn *close_send, *close_recv, *close_listen;
+	ep_net_device_mr_fn *get_device_mr;
+	ep_net_consumed_fn *irecv_consumed;
+	ep_net_make_vdev_v9_fn *make_vdev; /* NULL: NICs are not merged */
+};
+
+typedef ncclResult_t ep_net_isend_v10_fn(void *send_comm, void *data, size_t size, int tag,
+					 void *mr, void *profile, void **request);
+typedef ncclResult_t ep_net_irecv_v10_fn(void *recv_comm, int n, void **data, size_t *sizes,
+					 int *tags, void **mr, void **profile, void **request);
+
+struct ep_net_v10 {
+	const char *name;
+	ncclResult_t (*init)(ep_net_log_fn *log, ep_net_profile_fn *profile);
+	ep_net_devices_fn *devices;
+	ncclResult_t (*get_properties)(int dev, struct ep_net_props_v9 *props);
+	ncclResult_t (*listen)(int dev, void *handle, void **listen_comm);
+	ncclResult_t (*connect)(int dev, struct ep_net_config *config, void *handle,
+				void **send_comm, ep_net_device_handle **device);
+	ep_net_accept_fn *accept;
+	ep_net_reg_fn *reg_mr;
+	ep_net_reg_dmabuf_fn *reg_mr_dmabuf;
+	ep_net_dereg_fn *dereg_mr;
+	ep_net_isend_v10_fn *isend;
+	ep_net_irecv_v10_fn *irecv;
+	ep_net_flush_fn *iflush;
+	ep_net_test_fn *test;
+	ep_net_close_fn *close_send, *close_recv, *close_listen;
+	ep_net_device_mr_fn *get_device_mr;
+	ep_net_consumed_fn *irecv_consumed;
+	ep_net_make_vdev_v9_fn *make_vdev;
+};
+
+typedef ncclResult_t ep_net_init_v11_fn(void **ctx, uint64_t comm_id, struct ep_net_config *config,
+					ep_net_log_fn *log, ep_net_profile_fn *profile);
+typedef ncclResult_t ep_net_listen_v11_fn(void *ctx, int dev, void *handle, void **listen_comm);
+typedef ncclResult_t ep_net_connect_v11_fn(void *ctx, int dev, void *handle, void **send_comm,
+					   ep_net_device_handle **device);
+
+struct ep_net_v11 {
+	const char *name;
+	ep_net_init_v11_fn *init;
+	ep_net_devices_fn *devices;
+	ncclResult_t (*get_properties)(int dev, struct ep_net_props_v11 *props);
+	ep_net_listen_v11_fn *listen;
+	ep_net_connect_v11_fn *connect;
+	ep_net_accept_fn *accept;
+	ep_net_reg_fn *reg_mr;
+	ep_net_reg_dmabuf_fn *reg_mr_dmabuf;
+	ep_net_dereg_fn *dereg_mr;
+	ep_net_isend_v10_fn *isend;
+	ep_net_irecv_v10_fn *irecv;
+	ep_net_flush_fn *iflush;
+	ep_net_test_fn *test;
+	ep_net_close_fn *close_send, *close_recv, *close_listen;
+	ep_net_device_mr_fn *get_device_mr;
+	ep_net_consumed_fn *irecv_consumed;
+	ep_net_make_vdev_v9_fn *make_vdev;
+	ncclResult_t (*finalize)(void *ctx);
+	ncclResult_t (*set_attr)(void *ctx, struct ep_net_attr *attr); /* NULL */
+};
+
+struct ep_net_v12 {
+	const char *name;
+	ep_net_init_v11_fn *init;
+	ep_net_devices_fn *devices;
+	ncclResult_t (*get_properties)(int dev, struct ep_net_props_v12 *props);
+	ep_net_listen_v11_fn *listen;
+	ep_net_connect_v11_fn *connect;
+	ep_net_accept_fn *accept;
+	ep_net_reg_fn *reg_mr;
+	ep_net_reg_dmabuf_fn *reg_mr_dmabuf;
+	ep_net_dereg_fn *dereg_mr;
+	ep_net_isend_v10_fn *isend;
+	ep_net_irecv_v10_fn *irecv;
+	ep_net_flush_fn *iflush;
+	ep_net_test_fn *test;
+	ep_net_close_fn *close_send, *close_recv, *close_listen;
+	ep_net_device_mr_fn *get_device_mr;
+	ep_net_consumed_fn *irecv_consumed;
+	ep_net_make_vdev_v12_fn *make_vdev;
+	ncclResult_t (*finalize)(void *ctx);
+	ncclResult_t (*set_attr)(void *ctx, struct ep_net_attr *attr);
+};
+
+_Static_assert(sizeof(struct ep_net_v8) == 152, "ncclNet_v8_t");
+_Static_assert(sizeof(struct ep_net_v9) == 160, "ncclNet_v9_t");
+_Static_assert(sizeof(struct ep_net_v10) == 160, "ncclNet_v10_t");
+_Static_assert(sizeof(struct ep_net_v11) == 176, "ncclNet_v11_t");
+_Static_assert(sizeof(struct ep_net_v12) == 176, "ncclNet_v12_t");
+
+#endif

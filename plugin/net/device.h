@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The network devices that NCCL sees: ports of RDMA devices, by PCI address. */
+#ifndef EP_NET_DEVICE_H
+#define EP_NET_DEVICE_H
+
+#include <limits.h>
+#include <pthread.h>
+#include "rdma/nic.h"
+
+#define EP_NET_MAX_RECVS 8
+#define EP_NET_MAX_BYTES 0x7fffffffu     /* of a message: NCCL counts them in an int */
+#define EP_NET_LONG_BYTES (1024ul << 20) /* of a message that NCCL is told to send at most */
+#define EP_NET_LABEL (EP_NIC_NAME + 8)
+
+struct ep_net_region;
+
+struct ep_net_dev {
+	/* for NCCL; never changed once the device was found */
+	int index;
+	struct ep_port port;
+	char label[EP_NET_LABEL]; /* unique: with ":port" where a device has several */
+	char path[PATH_MAX];      /* in sysfs; "": it has no PCI address */
+	uint64_t guid;            /* of the adapter */
+	int ptr_support, max_comms;
+
+	pthread_mutex_t lock; /* for all that follows, except where atomics are used */
+	uint32_t users;
+	struct ep_nic nic;             /* open while there are users */
+	struct ep_net_region **region; /* by address; mr.c */
+	uint32_t nregions, room;
+	uint32_t port_down; /* atomic: the port is down now; */
+	uint32_t broken;    /* atomic: the device failed, for all its users */
+};
+
+/*
+ * The machine's devices, found when first asked for. False: there is none that may be used, see why.
+ * Also the environment of that time.
+ */
+bool ep_net_devs(struct ep_net_dev **dev, int *n, struct ep_reason *why);
+const struct ep_ib_env *ep_net_env(void);
+/* An error if there is no such device. */
+ncclResult_t ep_net_dev_get(int index, struct ep_net_dev **dev);
+
+/* Opens the device for its first user. */
+ncclResult_t ep_net_dev_hold(struct ep_net_dev *dev);
+/* The same for one who knows that there is another user, whose lock is held. */
+void ep_net_dev_hold_too(struct ep_net_dev *dev);
+/* The last user closes it. */
+void ep_net_dev_drop(struct ep_net_dev *dev);
+
+/* Takes up what the NIC has to tell without being asked. */
+void ep_net_dev_events(struct ep_net_dev *dev);
+
+/*
+ * The PCI device of an RDMA device as a path in sysfs, whose files are below `root`
+ * (EP_NIC_SYSFS, except in tests); "": there is none.
+ */
+void ep_net_pci_path(const char *root, const char *name, char path[PATH_MAX]);
+/* Order of devices: by PCI address, then those that have none; then by name and port. */
+int ep_net_dev_compare(const struct ep_net_dev *a, const struct ep_net_dev *b);
+
+#endif

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <string.h>
+#include "core/param.h"
+#include "net/hello.h"
+
+uint64_t ep_net_setup_ns(void)
+{
+	return (uint64_t)ep_param_or_initial(EP_PARAM_BOOTSTRAP_TIMEOUT_MS) * 1000000;
+}
+
+static void ep_net_head_fill(uint64_t nonce, size_t bytes, struct ep_net_head *head)
+{
+	*head = (struct ep_net_head){ .magic = EP_NET_MAGIC,
+				      .version = EP_NET_VERSION,
+				      .bytes = (uint32_t)bytes,
+				      .nonce = nonce };
+}
+
+void ep_net_hello_fill(const struct ep_net_comm *c, uint64_t nonce, struct ep_net_hello *hello)
+{
+	memset(hello, 0, sizeof(*hello));
+	ep_net_head_fill(nonce, sizeof(*hello), &hello->head);
+	hello->end = c->end;
+	hello->shared = (uintptr_t)c->shared;
+	hello->rkey = c->shared_mr->rkey;
+	hello->ece = c->ece;
+	hello->nqps = c->nqps;
+	hello->tc = c->tc;
+	for (uint32_t i = 0; i < c->nqps; i++) {
+		hello->qpn[i] = c->qp[i].qp->qp_num;
+	}
+}
+
+void ep_net_answer_fill(const struct ep_net_comm *c, uint64_t nonce, struct ep_net_answer *answer)
+{
+	memset(answer, 0, sizeof(*answer));
+	ep_net_head_fill(nonce, sizeof(*answer), &answer->head);
+	answer->end = c->end;
+	answer->shared = (uintptr_t)c->shared;
+	answer->rkey = c->shared_mr->rkey;
+	answer->ece = c->ece;
+	for (uint32_t i = 0; i < c->nqps; i++) {
+		answer->qpn[i] = c->qp[i].qp->qp_num;
+	}
+}
+
+void ep_net_answer_refuse(ncclResult_t code, uint64_t nonce, struct ep_net_answer *answer)
+{
+	struct ep_error error;
+
+	ep_error_get(NULL, &error);
+	memset(answer, 0, sizeof(*answer));
+	ep_net_head_fill(nonce, sizeof(*answer), &answer->head);
+	answer->code = code;
+	snprintf(answer->text, sizeof(answer->text), "%.*s", EP_NET_TEXT - 1, error.text);
+}
+
+ncclResult_t ep_net_head_check(const struct ep_net_head *head, size_t bytes, const char *who)
+{
+	if (head->magic != EP_NET_MAGIC) {
+		return ep_fail(ncclRemoteError,
+			       "what answers at %s is another program (it begins with "
+			       "0x%016llx): do all ranks use this plugin?",
+			       who, (unsigned long long)head->magic);
+	}
+	if (head->version != EP_NET_VERSION || head->bytes != bytes) {
+		return ep_fail(ncclRemoteError,
+			       "%s has another version of this plugin (it speaks version %u with "
+			       "%u bytes, this one %u with %zu): install the same on all hosts",
+			       who, head->version, head->bytes, EP_NET_VERSION, bytes);
+	}
+	return ncclSuccess;
+}
+
+ncclResult_t ep_net_end_check(const struct ep_nic_end *end, const uint32_t *qpn, uint32_t nqps,
+			      const char *who)
+{
+	bool good = nqps >= 1 && nqps <= EP_NET_MAX_QPS &&
+		    memchr(end->name, '\0', sizeof(end->name)) && end->mtu >= IBV_MTU_256 &&
+		    end->mtu <= IBV_MTU_4096 && end->roce <= 2;
+
+	for (uint32_t i = 0; good && i < nqps; i++) {
+		good = qpn[i] <= 0xffffff;
+	}
+	return good ? ncclSuccess
+		    : ep_fail(ncclRemoteError,
+			      "%s says of itself what cannot be (%u queue pairs, MTU code %u, "
+			      "RoCE version %u): do all ranks use the same plugin?",
+			      who, nqps, end->mtu, end->roce);
+}

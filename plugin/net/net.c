@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+#include <string.h>
+#include "core/log.h"
+#include "net/comm.h"
+#include "net/net.h"
+
+struct ep_net_context {
+	int traffic_class;
+};
+
+static pthread_mutex_t ep_net_lock = PTHREAD_MUTEX_INITIALIZER;
+static uint32_t ep_net_contexts;
+static ep_net_log_fn *ep_net_logger;
+
+/* ---- NCCL's logger ---- */
+
+static void ep_net_log(enum ep_log_level level, unsigned int subsys, const char *text)
+{
+	ep_net_log_fn *log = __atomic_load_n(&ep_net_logger, __ATOMIC_ACQUIRE);
+
+	if (log) {
+		log((int)level, subsys, "NET/" EP_NET_NAME, 0, "NET/" EP_NET_NAME " : %s", text);
+	}
+}
+
+static void ep_net_log_to(ep_net_log_fn *log)
+{
+	__atomic_store_n(&ep_net_logger, log, __ATOMIC_RELEASE);
+	ep_log_to(log ? ep_net_log : NULL);
+}
+
+/* ---- contexts ---- */
+
+ncclResult_t ep_net_init(ep_net_log_fn *log)
+{
+	struct ep_net_dev *dev;
+	struct ep_reason why;
+	int n;
+
+	if (log) {
+		ep_net_log_to(log);
+	}
+	if (!ep_net_devs(&dev, &n, &why)) {
+		EP_INFO(EP_LOG_INIT | EP_LOG_NET, "not used, there is no device for it: %s",
+			why.text);
+		return ncclSystemError;
+	}
+	for (int i = 0; i < n; i++) {
+		EP_INFO(EP_LOG_INIT | EP_LOG_NET, "device %d is %s, %u Mbit/s, %s, %s%s%s", i,
+			dev[i].label, dev[i].port.mbps,
+			dev[i].port.ethernet ? "Ethernet" : "InfiniBand",
+			dev[i].path[0] ? strrchr(dev[i].path, '/') + 1 : "no PCI address",
+			dev[i].ptr_support & EP_NET_PTR_DMABUF ? ", DMA-BUF" : "",
+			dev[i].ptr_support & EP_NET_PTR_CUDA ? ", nvidia-peermem" : "");
+	}
+	return ncclSuccess;
+}
+
+ncclResult_t ep_net_context_new(ep_net_log_fn *log, int traffic_class, void **ctx)
+{
+	struct ep_net_context *context;
+
+	EP_CHECK(ep_net_init(log));
+	context = calloc(1, sizeof(*context));
+	if (!context) {
+		return ep_fail(ncclSystemError, "out of host memory");
+	}
+	context->traffic_class = traffic_class;
+	*ctx = ep_net_handle_new(EP_NET_CONTEXT, context);
+	if (!*ctx) {
+		free(context);
+		return ep_fail(ncclSystemError, "no more than %u contexts", EP_NET_COMMS);
+	}
+	pthread_mutex_lock(&ep_net_lock);
+	ep_net_contexts++;
+	pthread_mutex_unlock(&ep_net_lock);
+	return ncclSuccess;
+}
+
+ncclResult_t ep_net_context_free(void *ctx)
+{
+	struct ep_net_context *context = ep_net_handle_drop(EP_NET_CONTEXT, ctx);
+	bool last;
+
+	if (!context) {
+		return ncclSuccess;
+	}
+	free(context);
+	pthread_mutex_lock(&ep_net_lock);
+	last = --ep_net_contexts == 0;
+	if (last) {
+		ep_net_setup_sweep();
+		ep_net_log_to(NULL);
+	}
+	pthread_mutex_unlock(&ep_net_lock);
+	return ncclSuccess;
+}
+
+ncclResult_t ep_net_context_get(const void *ctx, int *traffic_class)
+{
+	const struct ep_net_context *context = ep_net_handle_get(EP_NET_CONTEXT, ctx);
+
+	if (!context) {
+		return ep_fail(ncclInvalidArgument, "%p is no context, or was finalized", ctx);
+	}
+	*traffic_class = context->traffic_class;
+	return ncclSuccess;
+}
+
+/* ---- devices ---- */
+
+ncclResult_t ep_net_count(int *ndevs)
+{
+	struct ep_net_dev *dev;
+	struct ep_reason why;
+
+	ep_net_devs(&dev, ndevs, &why);
+	return ncclSuccess;
+}
+
+ncclResult_t ep_net_properties(int dev, struct ep_net_props_v12 *props)
+{
+	struct ep_net_dev *d;
+
+	EP_CHECK(ep_net_dev_get(dev, &d));
+	*props = (struct ep_net_props_v12){
+		.name = d->label,
+		.pci_path = d->path[0] ? d->path : NULL,
+		.guid = d->guid,
+		.ptr_support = d->ptr_support,
+		.reg_is_global = 1,
+		.speed = (int)d->port.mbps,
+		.port = d->port.port,
+		.max_comms = d->max_comms,
+		.max_recvs = EP_NET_MAX_RECVS,
+		.device_type = EP_NET_DEVICE_HOST,
+		.device_version = EP_NET_DEVICE_VERSION,
+		.vdev = { .ndevs = 1, .devs = { dev } },
+		.max_p2p_bytes = EP_NET_LONG_BYTES,
+		.max_coll_bytes = EP_NET_LONG_BYTES,
+		.max_multi_request = 1,
+		.rail = -1,
+		.plane = -1,
+	};
+	return ncclSuccess;
+}
+
+/* ---- memory ---- */
+
+static ncclResult_t ep_net_comm_any(const void *handle, struct ep_net_comm **comm)
+{
+	enum ep_net_kind kind = ep_net_kind_of(handle);
+
+	*comm = kind == EP_NET_SEND || kind == EP_NET_RECV ? ep_net_handle_get(kind, handle) : NULL;
+	return *comm ? ncclSuccess
+		     : ep_fail(ncclInvalidArgument, "%p is no connection, or was closed", handle);
+}
+
+ncclResult_t ep_net_reg(void *comm, void *data, size_t size, int type, uint64_t offset, int fd,
+			void **mr)
+{
+	struct ep_net_memory memory = {
+		.data = data, .size = size, .type = type, .fd = fd, .offset = offset
+	};
+	struct ep_net_mr *m;
+	struct ep_net_comm *c;
+
+	*mr = NULL;
+	EP_CHECK(ep_net_comm_any(comm, &c));
+	if (!data || !size || (uintptr_t)data + size < size ||
+	    (type != EP_NET_PTR_HOST && type != EP_NET_PTR_CUDA)) {
+		return ep_fail(ncclInvalidArgument,
+			       "%zu bytes at %p, of type %d, cannot be registered (types are %d "
+			       "of a host and %d of a GPU)",
+			       size, data, type, EP_NET_PTR_HOST, EP_NET_PTR_CUDA);
+	}
+	EP_CHECK(ep_net_mr_new(c->dev, &memory, &m));
+	*mr = ep_net_handle_new(EP_NET_MR, m);
+	if (!*mr) {
+		ep_net_mr_free(m);
+		return ep_fail(ncclSystemError, "no more than %u registrations",
+			       1u << EP_NET_SLOT_BITS);
+	}
+	return ncclSuccess;
+}
+
+/* The connection may be closed already: memory belongs to the device. */
+ncclResult_t ep_net_dereg(void *comm, void *mr)
+{
+	struct ep_net_mr *m;
+
+	(void)comm;
+	if (!mr) {
+		return ncclSuccess;
+	}
+	m = ep_net_handle_drop(EP_NET_MR, mr);
+	if (!m) {
+		return ep_fail(ncclInvalidArgument,
+			       "%p is no registration of memory, or was deregistered before", mr);
+	}
+	ep_net_mr_free(m);
+	return ncclSuccess;
+}
+
+/* ---- the end of connections ---- */
+
+static ncclResult_t ep_net_close(enum ep_net_kind kind, void *comm)
+{
+	struct ep_net_comm *c;
+
+	if (!comm) {
+		return ncclSuccess;
+	}
+	c = ep_net_handle_drop(kind, comm);
+	if (!c) {
+		return ep_fail(ncclInvalidArgument,
+			       "%p is no connection that %s, or was closed before", comm,
+			       kind == EP_NET_SEND ? "sends" : "receives");
+	}
+	ep_net_comm_free(c);
+	return ncclSuccess;
+}
+
+ncclResult_t ep_net_close_send(void *send_comm)
+{
+	return ep_net_close(EP_NET_SEND, send_comm);
+}
+
+ncclResult_t ep_net_close_recv(void *recv_comm)
+{
+	return ep_net_close(EP_NET_RECV, recv_comm);
+}

@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Requests, and the completions that end them. */
+#include <endian.h>
+#include <string.h>
+#include "core/log.h"
+#include "net/comm.h"
+#include "net/sock.h"
+
+#define EP_NET_POLL 16
+#define EP_NET_IDLE 256               /* looks in vain between two looks at the clock */
+#define EP_NET_LOOK_NS 20000000ull    /* between two looks for the other end */
+#define EP_NET_GRACE_NS 1000000000ull /* for what the NIC may still bring of an end that is gone */
+
+/* ---- requests ---- */
+
+uint32_t ep_net_request_new(struct ep_net_comm *c)
+{
+	uint32_t i = c->free;
+
+	if (i != EP_NET_NO_REQUEST) {
+		struct ep_net_request *r = &c->request[i];
+
+		c->free = r->next;
+		r->use = (r->use + 1) & ((1u << EP_NET_REQUEST_USE_BITS) - 1);
+		r->n = 0;
+		r->left = 0;
+		c->live++;
+	}
+	return i;
+}
+
+void ep_net_request_free(struct ep_net_comm *c, uint32_t i)
+{
+	struct ep_net_request *r = &c->request[i];
+
+	r->use = (r->use + 1) & ((1u << EP_NET_REQUEST_USE_BITS) - 1);
+	r->next = c->free;
+	c->free = i;
+	c->live--;
+}
+
+void *ep_net_request_handle_of(const struct ep_net_comm *c, uint32_t i)
+{
+	return ep_net_request_handle(ep_net_slot_of(c->handle), i, c->request[i].use);
+}
+
+/* ---- completions ---- */
+
+/* A message's part has come. */
+static ncclResult_t ep_net_arrived(struct ep_net_comm *c, const struct ibv_wc *wc, uint32_t qp)
+{
+	uint32_t imm = be32toh(wc->imm_data), slot = EP_NET_IMM_SLOT(imm);
+	uint32_t entry = EP_NET_IMM_ENTRY(imm), i;
+	struct ep_net_request *r;
+
+	i = slot < EP_NET_SLOTS ? c->slot_request[slot] : EP_NET_NO_REQUEST;
+	r = i == EP_NET_NO_REQUEST ? NULL : &c->request[i];
+	if (!r || entry >= r->n || r->done[entry] || EP_NET_IMM_PARTS(imm) > c->nqps ||
+	    (r->seen[entry] && r->parts[entry] != EP_NET_IMM_PARTS(imm))) {
+		return ep_net_comm_fail(c, ncclRemoteError, qp,
+					"the peer speaks of a receive that is not there (0x%08x)",
+					imm);
+	}
+	r->parts[entry] = (uint8_t)EP_NET_IMM_PARTS(imm);
+	r->seen[entry]++;
+	if (!EP_NET_IMM_RECORD(imm)) {
+		r->size[entry] += wc->byte_len;
+	} else {
+		r->size[entry] =
+			__atomic_load_n(&c->shared->record[slot][entry].size, __ATOMIC_ACQUIRE);
+	}
+	if (r->size[entry] > r->limit[entry]) {
+		return ep_net_comm_fail(c, ncclRemoteError, qp,
+					"the peer says that it sent %llu bytes to a receive of %u",
+					(unsigned long long)r->size[entry], r->limit[entry]);
+	}
+	if (r->seen[entry] == r->parts[entry]) {
+		r->done[entry] = true;
+		if (--r->left == 0) {
+			c->slot_request[slot] = EP_NET_NO_REQUEST;
+			c->open--;
+		}
+	}
+	return ncclSuccess;
+}
+
+static ncclResult_t ep_net_received(struct ep_net_comm *c, const struct ibv_wc *wc)
+{
+	uint32_t qp = EP_NET_WR_QP(wc->wr_id), owed;
+
+	EP_CHECK(ep_net_arrived(c, wc, qp));
+	owed = ++c->qp[qp].owed;
+	if (owed >= ep_min_u64(c->rq_depth / 2, EP_NET_RECEIVES_TOGETHER)) {
+		c->qp[qp].owed = 0;
+		return ep_net_receives_post(c, qp, owed);
+	}
+	return ncclSuccess;
+}
+
+static ncclResult_t ep_net_completed(struct ep_net_comm *c, const struct ibv_wc *wc)
+{
+	uint32_t qp = EP_NET_WR_QP(wc->wr_id), number = EP_NET_WR_NUMBER(wc->wr_id);
+
+	switch (EP_NET_WR_KIND(wc->wr_id)) {
+	case EP_NET_WORK_SEND:
+		c->qp[qp].room += EP_NET_WR_WRS(wc->wr_id);
+		c->request[number].left--;
+		return ncclSuccess;
+	case EP_NET_WORK_SLOT:
+		c->qp[qp].room += EP_NET_WR_WRS(wc->wr_id);
+		c->told += EP_NET_WR_WRS(wc->wr_id);
+		return ncclSuccess;
+	case EP_NET_WORK_FLUSH:
+		c->flush_room++;
+		c->request[number].left--;
+		return ncclSuccess;
+	default:
+		return ep_net_received(c, wc);
+	}
+}
+
+/* ---- an end that is gone ---- */
+
+/*
+ * A NIC tells of a dead peer only who sends to it. Who has closed its end in order has nothing under
+ * way, so that what is under way here will never end.
+ */
+static ncclResult_t ep_net_look(struct ep_net_comm *c)
+{
+	uint64_t now = ep_now_ns();
+
+	if (now - c->looked < EP_NET_LOOK_NS) {
+		return ncclSuccess;
+	}
+	c->looked = now;
+	ep_net_dev_events(c->dev);
+	if (__atomic_load_n(&c->dev->broken, __ATOMIC_RELAXED)) {
+		return ep_net_comm_fail(c, ncclSystemError, 0, "the connection is lost");
+	}
+	if (!c->gone && ep_net_gone(c->fd)) {
+		c->gone = now;
+	}
+	if (c->gone && now - c->gone >= EP_NET_GRACE_NS) {
+		return ep_net_comm_fail(c, ncclRemoteError, 0,
+					"the peer has closed the connection or has ended, %u "
+					"requests are under way here: see its log",
+					c->live);
+	}
+	return ncclSuccess;
+}
+
+ncclResult_t ep_net_progress(struct ep_net_comm *c)
+{
+	const struct ibv_wc *bad = NULL;
+	struct ibv_wc wc[EP_NET_POLL];
+	int n;
+
+	n = ibv_poll_cq(c->cq, EP_NET_POLL, wc);
+	if (n == 0) {
+		return ++c->idle % EP_NET_IDLE ? ncclSuccess : ep_net_look(c);
+	}
+	if (n < 0) {
+		return ep_net_comm_fail(c, ncclSystemError, 0, "the completion queue has failed");
+	}
+	for (int i = 0; i < n; i++) {
+		if (wc[i].status == IBV_WC_SUCCESS) {
+			EP_CHECK(ep_net_completed(c, &wc[i]));
+		} else if (!bad || (bad->status == IBV_WC_WR_FLUSH_ERR &&
+				    wc[i].status != IBV_WC_WR_FLUSH_ERR)) {
+			bad = &wc[i];
+		}
+	}
+	if (bad) {
+		ep_net_dev_events(c->dev);
+		return ep_net_comm_fail_wc(c, bad);
+	}
+	return ncclSuccess;
+}

@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include "core/log.h"
+#include "net/sock.h"
+
+/* ---- addresses ---- */
+
+bool ep_net_ifname_match(const char *text, const char *name)
+{
+	bool exclude = *text == '^', exact, found = false;
+
+	text += exclude;
+	exact = *text == '=';
+	text += exact;
+	for (; *text; text += strcspn(text, ","), text += *text == ',') {
+		size_t n = strcspn(text, ",");
+
+		found |= n && strncmp(text, name, n) == 0 && (!exact || name[n] == '\0');
+	}
+	return found != exclude;
+}
+
+/* Smaller is better; those that are never used are 9. */
+static int ep_net_iface_rank(const struct ifaddrs *i, const char *names, int family)
+{
+	const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)(const void *)i->ifa_addr;
+	bool local = (i->ifa_flags & IFF_LOOPBACK) != 0;
+
+	if (!i->ifa_addr || !(i->ifa_flags & IFF_UP) ||
+	    (i->ifa_addr->sa_family != AF_INET && i->ifa_addr->sa_family != AF_INET6) ||
+	    (family && i->ifa_addr->sa_family != family) ||
+	    (i->ifa_addr->sa_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr)) ||
+	    (names && !ep_net_ifname_match(names, i->ifa_name))) {
+		return 9;
+	}
+	if (names && *names != '^') {
+		return i->ifa_addr->sa_family == AF_INET6;
+	}
+	return (local                                    ? 4
+		: strncmp(i->ifa_name, "docker", 6) == 0 ? 2
+							 : 0) +
+	       (i->ifa_addr->sa_family == AF_INET6);
+}
+
+ncclResult_t ep_net_addr_find(union ep_net_addr *addr)
+{
+	const char *names = getenv("NCCL_SOCKET_IFNAME"), *word = getenv("NCCL_SOCKET_FAMILY");
+	int family = !word                           ? 0
+		     : strcmp(word, "AF_INET") == 0  ? AF_INET
+		     : strcmp(word, "AF_INET6") == 0 ? AF_INET6
+						     : 0;
+	struct ifaddrs *all = NULL;
+	int best = 9;
+
+	names = names && *names ? names : NULL;
+	if (getifaddrs(&all) != 0) {
+		return ep_fail(ncclSystemError, "network interfaces cannot be listed: %s",
+			       strerror(errno));
+	}
+	memset(addr, 0, sizeof(*addr));
+	for (const struct ifaddrs *i = all; i; i = i->ifa_next) {
+		int rank = ep_net_iface_rank(i, names, family);
+
+		if (rank < best) {
+			best = rank;
+			memcpy(addr, i->ifa_addr,
+			       i->ifa_addr->sa_family == AF_INET ? sizeof(addr->v4)
+								 : sizeof(addr->v6));
+		}
+	}
+	freeifaddrs(all);
+	if (best == 9) {
+		return ep_fail(ncclInvalidUsage,
+			       "no interface that is up has an address to meet peers at "
+			       "(NCCL_SOCKET_IFNAME=%.64s, NCCL_SOCKET_FAMILY=%.16s): correct or "
+			       "unset them",
+			       names ? names : "", word ? word : "");
+	}
+	return ncclSuccess;
+}
+
+const char *ep_net_addr_print(const union ep_net_addr *addr, char text[EP_NET_ADDR_TEXT])
+{
+	char host[INET6_ADDRSTRLEN] = "?";
+	bool v6 = addr->any.sa_family == AF_INET6;
+
+	inet_ntop(v6 ? AF_INET6 : AF_INET,
+		  v6 ? (const void *)&addr->v6.sin6_addr : (const void *)&addr->v4.sin_addr, host,
+		  sizeof(host));
+	snprintf(text, EP_NET_ADDR_TEXT, v6 ? "[%s]:%u" : "%s:%u", host,
+		 ntohs(v6 ? addr->v6.sin6_port : addr->v4.sin_port));
+	return text;
+}
+
+static socklen_t ep_net_addr_size(const union ep_net_addr *addr)
+{
+	return addr->any.sa_family == AF_INET6 ? sizeof(addr->v6) : sizeof(addr->v4);
+}
+
+/* ---- connections ---- */
+
+ncclResult_t ep_net_listen_at(union ep_net_addr *addr, int *fd)
+{
+	socklen_t size = sizeof(*addr);
+	char text[EP_NET_ADDR_TEXT];
+	int s;
+
+	if (addr->any.sa_family == AF_INET6) {
+		addr->v6.sin6_port = 0;
+	} else {
+		addr->v4.sin_port = 0;
+	}
+	s = socket(addr->any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	if (s < 0 || bind(s, &addr->any, ep_net_addr_size(addr)) != 0 ||
+	    listen(s, SOMAXCONN) != 0 || getsockname(s, &addr->any, &size) != 0) {
+		ncclResult_t result = ep_fail(ncclSystemError, "cannot listen on %s: %s",
+					      ep_net_addr_print(addr, text), strerror(errno));
+
+		if (s >= 0) {
+			close(s);
+		}
+		return result;
+	}
+	*fd = s;
+	return ncclSuccess;
+}
+
+static void ep_net_sock_tune(int fd)
+{
+	int one = 1;
+
+	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+	/* A machine that has vanished sends nothing: the kernel asks, and then it is gone. */
+	setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
+}
+
+int ep_net_accept_one(int listen_fd)
+{
+	int fd = accept4(listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+
+	if (fd >= 0) {
+		ep_net_sock_tune(fd);
+	}
+	return fd;
+}
+
+int ep_net_dial(const union ep_net_addr *addr)
+{
+	int fd = socket(addr->any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	int error;
+
+	if (fd < 0) {
+		return -1;
+	}
+	ep_net_sock_tune(fd);
+	if (connect(fd, &addr->any, ep_net_addr_size(addr)) != 0 && errno != EINPROGRESS) {
+		error = errno;
+		close(fd);
+		errno = error;
+		return -1;
+	}
+	return fd;
+}
+
+enum ep_net_io_state ep_net_dialed(int fd)
+{
+	struct pollfd p = { .fd = fd, .events = POLLOUT };
+	socklen_t size = sizeof(int);
+	int error = 0;
+
+	if (poll(&p, 1, 0) <= 0) {
+		return EP_NET_IO_AGAIN;
+	}
+	getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
+	errno = error;
+	return error ? EP_NET_IO_FAILED : EP_NET_IO_DONE;
+}
+
+static enum ep_net_io_state ep_net_io_result(ssize_t n, bool taking)
+{
+	if (n == 0 && taking) {
+		return EP_NET_IO_CLOSED;
+	}
+	if (errno == EAGAIN || errno == EINTR) {
+		return EP_NET_IO_AGAIN;
+	}
+	return errno == EPIPE || errno == ECONNRESET ? EP_NET_IO_CLOSED : EP_NET_IO_FAILED;
+}
+
+enum ep_net_io_state ep_net_put(int fd, const void *message, size_t size, size_t *at)
+{
+	while (*at < size) {
+		ssize_t n = send(fd, (const char *)message + *at, size - *at, MSG_NOSIGNAL);
+
+		if (n <= 0) {
+			return ep_net_io_result(n, false);
+		}
+		*at += (size_t)n;
+	}
+	return EP_NET_IO_DONE;
+}
+
+enum ep_net_io_state ep_net_take(int fd, void *message, size_t size, size_t *at)
+{
+	while (*at < size) {
+		ssize_t n = recv(fd, (char *)message + *at, size - *at, 0);
+
+		if (n <= 0) {
+			return ep_net_io_result(n, true);
+		}
+		*at += (size_t)n;
+	}
+	return EP_NET_IO_DONE;
+}
+
+bool ep_net_gone(int fd)
+{
+	char byte;
+	ssize_t n = recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+
+	return n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
+}

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The tables, their members and what they say of devices, in the versions that NCCL knows; and a
+ * machine where there is none.
+ *   tables LIBRARY [none TEXT]    TEXT: what the only line says
+ */
+#include <dlfcn.h>
+#include "net/rig.h"
+
+static void test_members(const char *library)
+{
+	static const int members[] = { [8] = 19, [9] = 20, [10] = 20, [11] = 22, [12] = 22 };
+	void *lib = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+
+	NET_NEED(lib, "%s", dlerror());
+	CHECK(!dlsym(lib, "ncclNetPlugin_v7") && !dlsym(lib, "ncclNetPlugin_v13"));
+	/* What is not offered is not there: NCCL would choose it. */
+	CHECK(!dlsym(lib, "ncclCollNetPlugin_v11") && !dlsym(lib, "ncclGinPlugin_v11"));
+	CHECK(!dlsym(lib, "ep_fail") && !dlsym(lib, "ep_net_isend"));
+	for (int version = 8; version <= 12; version++) {
+		struct net n;
+
+		check_context("version %d", version);
+		net_load(&n, library, version);
+		CHECK_TEXT(n.table[NET_NAME], "EP");
+		for (int i = NET_INIT; i < members[version]; i++) {
+			bool may_lack = i == NET_DEVICE_MR || i == NET_CONSUMED ||
+					i == NET_MAKE_VDEVICE || i == NET_SET_ATTR;
+
+			CHECK(may_lack || n.table[i], "member %d", i);
+		}
+	}
+}
+
+static void test_devices(const char *library)
+{
+	for (int version = 8; version <= 12; version++) {
+		struct net_props p;
+		struct net n;
+		int count = -1;
+
+		check_context("version %d", version);
+		net_load(&n, library, version);
+		CHECK_INT(net_init(&n, -1), NET_OK);
+		CHECK_INT(net_devices(&n, &count), NET_OK);
+		CHECK_INT(count, 3);
+		for (int dev = 0; dev < count; dev++) {
+			char name[16];
+
+			snprintf(name, sizeof(name), "mlx5_%d", dev);
+			CHECK_INT(net_properties(&n, dev, &p), NET_OK);
+			CHECK_TEXT(p.name, name);
+			CHECK(!p.path && p.guid, "the software NIC has a GUID and no PCI address");
+			CHECK(p.ptr_support & NET_HOST && !(p.ptr_support & ~7));
+			CHECK_INT(p.speed, 400000);
+			CHECK_INT(p.port, 1);
+			CHECK(p.latency == 0 && p.max_comms > 0 && p.global == 1);
+			CHECK_INT(p.max_recvs, 8);
+			CHECK(p.type == 0 && p.type_version == 0);
+			CHECK(p.force_flush == (version == 8 ? -1 : 0));
+			CHECK(p.ndevs == (version == 8 ? -1 : 1));
+			CHECK(p.dev0 == (version == 8 ? -1 : dev));
+			CHECK(version == 8 || (p.max_p2p > 0 && p.max_p2p < 1ll << 31), "%lld",
+			      p.max_p2p);
+			CHECK(version == 8 || (p.max_coll > 0 && p.max_coll < 1ll << 31), "%lld",
+			      p.max_coll);
+			CHECK_INT(p.max_multi, version < 11 ? -1 : 1);
+			CHECK(p.rail == -1 && p.plane == -1);
+		}
+		CHECK_INT(net_properties(&n, -1, &p), NET_ARGUMENT);
+		CHECK_INT(net_properties(&n, count, &p), NET_ARGUMENT);
+		CHECK_HAS(net_log_last(), "devices are 0..2");
+		CHECK_INT(net_finalize(&n), NET_OK);
+	}
+}
+
+/* NCCL 2.28 finalizes what was not initialized, and what is no longer there. */
+static void test_contexts(const char *library)
+{
+	uint8_t handle[NET_HANDLE];
+	struct net a, b, none;
+	void *comm = NULL;
+
+	check_context("contexts");
+	net_load(&a, library, 11);
+	net_load(&b, library, 12);
+	net_load(&none, library, 11);
+	CHECK_INT(net_finalize(&none), NET_OK);
+	CHECK_INT(net_init(&a, 3), NET_OK);
+	CHECK_INT(net_init(&b, -1), NET_OK);
+	CHECK(a.ctx && b.ctx && a.ctx != b.ctx);
+	CHECK_INT(net_finalize(&a), NET_OK);
+	CHECK_INT(net_finalize(&a), NET_OK);
+	CHECK_INT(net_listen(&a, 0, handle, &comm), NET_ARGUMENT);
+	CHECK_INT(net_listen(&b, 0, handle, &comm), NET_OK);
+	CHECK_INT(net_close(&b, NET_CLOSE_LISTEN, comm), NET_OK);
+	CHECK_INT(net_finalize(&b), NET_OK);
+	none.ctx = handle;
+	CHECK_INT(net_finalize(&none), NET_OK);
+	CHECK_INT(net_init(&a, -1), NET_OK);
+	CHECK_INT(net_finalize(&a), NET_OK);
+}
+
+static void test_none(const char *library, const char *text, int warnings)
+{
+	for (int version = 8; version <= 12; version++) {
+		struct net n;
+		int count = -1;
+
+		check_context("version %d", version);
+		net_load(&n, library, version);
+		net_log_clear();
+		CHECK(net_init(&n, -1) != NET_OK);
+		CHECK_INT(net_log_count(2), version == 8 ? warnings : 0);
+		CHECK(*net_log_find(3, text), "%s", net_log_last());
+		if (version > 8) {
+			CHECK_INT(net_log_count(3), 1);
+		}
+		CHECK_INT(net_devices(&n, &count), NET_OK);
+		CHECK_INT(count, 0);
+		CHECK_INT(net_finalize(&n), NET_OK);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	if (argc > 3) {
+		test_none(argv[1], argv[3], strcmp(argv[2], "none") != 0);
+	} else {
+		test_members(argv[1]);
+		test_devices(argv[1]);
+		test_contexts(argv[1]);
+	}
+	return check_end();
+}

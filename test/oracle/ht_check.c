@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Outputs of a rank in host memory, some rows at a time, against the table. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "ht.h"
+#include "table.h"
+
+static const char *kind_of(const struct oracle_ht_row *row)
+{
+	return row->kind == ORACLE_HT_ROW    ? "a token's"
+	       : row->kind == ORACLE_HT_ZERO ? "zeros"
+					     : "nobody's";
+}
+
+static int all_bytes(const uint8_t *bytes, uint8_t value, size_t n)
+{
+	return n == 0 || (bytes[0] == value && !memcmp(bytes, bytes + 1, n - 1));
+}
+
+static int right(const struct oracle_ht_row *row, const uint8_t *got, const void *want,
+		 size_t bytes)
+{
+	switch (row->kind) {
+	case ORACLE_HT_ROW:
+		return !memcmp(got, want, bytes);
+	case ORACLE_HT_ZERO:
+		return all_bytes(got, 0, bytes);
+	default:
+		return all_bytes(got, ORACLE_POISON, bytes);
+	}
+}
+
+static void check_bytes(const struct oracle_ht_table *t, uint64_t i, const char *what,
+			const uint8_t *got, const uint8_t *want, size_t bytes,
+			struct oracle_verdict *verdict)
+{
+	const struct oracle_ht_row *row = t->rows + i;
+	uint64_t at = 0;
+
+	if (right(row, got, want, bytes)) {
+		return;
+	}
+	while (row->kind == ORACLE_HT_ROW && at < bytes && got[at] == want[at]) {
+		at++;
+	}
+	oracle_blame(verdict,
+		     "dispatch: rank %u, %s: row %llu, which is %s (token %u of rank %u), is wrong "
+		     "from byte %llu on",
+		     t->rank, what, (unsigned long long)i, kind_of(row), row->token, row->src,
+		     (unsigned long long)at);
+}
+
+static void check_weight(const struct oracle_ht *h, const struct oracle_ht_table *t, uint64_t i,
+			 float got, struct oracle_verdict *verdict)
+{
+	const struct oracle_ht_row *row = t->rows + i;
+	int32_t experts[ORACLE_MAX_TOPK];
+	float weights[ORACLE_MAX_TOPK], want = 0;
+	uint32_t n = 0;
+
+	if (row->kind == ORACLE_HT_UNTOUCHED) {
+		memset(&want, ORACLE_POISON, sizeof(want));
+	} else if (row->kind == ORACLE_HT_ROW) {
+		n = oracle_ht_local(h, row->src, row->token, t->rank, experts, weights);
+	}
+	for (uint32_t j = 0; j < n; j++) {
+		want = experts[j] == row->expert ? weights[j] : want;
+	}
+	if (memcmp(&got, &want, sizeof(got))) {
+		oracle_blame(verdict,
+			     "dispatch: rank %u, weight of row %llu, which is %s: %a, not %a",
+			     t->rank, (unsigned long long)i, kind_of(row), (double)got,
+			     (double)want);
+	}
+}
+
+/* Flat: rows that do not come are -1 and 0, as far as the call fills them. */
+static void check_lists(const struct oracle_ht *h, const struct oracle_ht_table *t, uint64_t i,
+			const float *weights, const int64_t *idx, struct oracle_verdict *verdict)
+{
+	const struct oracle_ht_row *row = t->rows + i;
+	int32_t experts[ORACLE_MAX_TOPK];
+	float all[ORACLE_MAX_TOPK];
+	uint32_t n = 0;
+
+	if (row->kind == ORACLE_HT_ROW) {
+		n = oracle_ht_local(h, row->src, row->token, t->rank, experts, all);
+	}
+	for (uint32_t k = 0; k < h->p.topk; k++) {
+		int64_t want = k < n ? experts[k] : -1;
+		float weight = k < n ? all[k] : 0;
+
+		if (idx[k] != want || weights[k] != weight) {
+			oracle_blame(
+				verdict,
+				"dispatch: rank %u, row %llu, entry %u: expert %lld with weight "
+				"%a, not %lld with %a",
+				t->rank, (unsigned long long)i, k, (long long)idx[k],
+				(double)weights[k], (long long)want, (double)weight);
+			return;
+		}
+	}
+}
+
+void oracle_ht_check_rows(const struct oracle_ht *h, const struct oracle_ht_table *t,
+			  uint64_t first, uint64_t n, const struct oracle_ht_output *out,
+			  struct oracle_verdict *verdict)
+{
+	size_t row = oracle_input_bytes(&h->p), scales = 4 * oracle_scale_count(&h->p);
+	uint8_t *want = malloc(row + scales);
+
+	if (!want) {
+		oracle_blame(verdict, "dispatch: rank %u: no memory for the check", t->rank);
+		return;
+	}
+	for (uint64_t j = 0; j < n; j++) {
+		const struct oracle_ht_row *r = t->rows + first + j;
+
+		if (r->kind == ORACLE_HT_ROW) {
+			oracle_input_row(&h->p, r->src, r->token, want);
+		}
+		check_bytes(t, first + j, "tokens", out->tokens + j * row, want, row, verdict);
+		if (scales) {
+			if (r->kind == ORACLE_HT_ROW) {
+				oracle_input_scales(&h->p, r->src, r->token, (float *)want);
+			}
+			check_bytes(t, first + j, "scales", out->scales + j * scales, want, scales,
+				    verdict);
+		}
+		if (out->weights && h->expert_major) {
+			check_weight(h, t, first + j, out->weights[j], verdict);
+		} else if (out->weights) {
+			check_lists(h, t, first + j, out->weights + j * h->p.topk,
+				    out->idx + j * h->p.topk, verdict);
+		}
+	}
+	free(want);
+}
+
+void oracle_ht_check_counters(const struct oracle_ht *h, const struct oracle_ht_table *t,
+			      const int32_t *counters, const int32_t *offsets, int32_t total,
+			      struct oracle_verdict *verdict)
+{
+	if (total != (int64_t)t->total) {
+		oracle_blame(verdict, "routing: rank %u: total %d, not %llu", t->rank, total,
+			     (unsigned long long)t->total);
+	}
+	for (uint32_t e = 0; e < t->nlocal; e++) {
+		if (counters[e] != t->counters[e]) {
+			oracle_blame(verdict, "routing: rank %u, expert %u: counter %d, not %lld",
+				     t->rank, e, counters[e], (long long)t->counters[e]);
+		}
+		if (h->expert_major && offsets[e] != t->offsets[e]) {
+			oracle_blame(verdict, "routing: rank %u, expert %u: offset %d, not %lld",
+				     t->rank, e, offsets[e], (long long)t->offsets[e]);
+		}
+	}
+}
+
+void oracle_ht_work(const struct oracle_ht *h, const struct oracle_ht_table *t, uint64_t first,
+		    uint64_t n, void *rows, float *gradients)
+{
+	size_t bytes = oracle_combine_bytes(&h->p);
+	uint32_t wide = h->expert_major ? 1 : h->p.topk;
+
+	for (uint64_t j = 0; j < n; j++) {
+		if (t->rows[first + j].kind != ORACLE_HT_ROW) { /* which nobody may read */
+			memset((uint8_t *)rows + j * bytes, ORACLE_POISON, bytes);
+			continue;
+		}
+		oracle_ht_answer_row(h, t->rank, first + j, (uint8_t *)rows + j * bytes);
+		for (uint32_t k = 0; gradients && k < wide; k++) {
+			gradients[j * wide + k] = oracle_ht_gradient(h, t->rank, first + j, k);
+		}
+	}
+}
+
+static void check_sum(const struct oracle_ht *h, uint32_t rank, uint32_t token, const uint8_t *got,
+		      const uint8_t *want, struct oracle_verdict *verdict)
+{
+	size_t bytes = oracle_combine_bytes(&h->p);
+	uint32_t column = 0;
+
+	if (!memcmp(got, want, bytes)) {
+		return;
+	}
+	while (!memcmp(got + column * (bytes / h->p.hidden), want + column * (bytes / h->p.hidden),
+		       bytes / h->p.hidden)) {
+		column++;
+	}
+	oracle_blame(verdict, "combine: rank %u, token %u, from column %u on: %a, not %a", rank,
+		     token, column, (double)oracle_load(h->p.dtype, got, column),
+		     (double)oracle_load(h->p.dtype, want, column));
+}
+
+void oracle_ht_check_sums(const struct oracle_ht *h, struct oracle_ht_table *const *tables,
+			  uint32_t rank, uint32_t first, uint32_t n, const void *rows,
+			  const float *gradients, struct oracle_verdict *verdict)
+{
+	size_t bytes = oracle_combine_bytes(&h->p);
+	uint8_t *want = malloc(bytes);
+	float expected[ORACLE_MAX_TOPK];
+
+	for (uint32_t j = 0; want && j < n; j++) {
+		const float *given = gradients ? gradients + (size_t)j * h->p.topk : NULL;
+
+		oracle_ht_combined(h, tables, rank, first + j, want);
+		check_sum(h, rank, first + j, (const uint8_t *)rows + j * bytes, want, verdict);
+		if (given) {
+			oracle_ht_gradients(h, tables, rank, first + j, expected);
+		}
+		for (uint32_t k = 0; given && k < h->p.topk; k++) {
+			if (given[k] != expected[k]) {
+				oracle_blame(
+					verdict,
+					"combine: rank %u, token %u, k %u: gradient %a, not %a",
+					rank, first + j, k, (double)given[k], (double)expected[k]);
+			}
+		}
+	}
+	if (!want) {
+		oracle_blame(verdict, "combine: rank %u: no memory for the check", rank);
+	}
+	free(want);
+}
