@@ -38,7 +38,7 @@
 #define EP_HT_MAX_THREADS 512
 #define EP_HT_COMBINE_THREADS 384 /* at most: they hold sums in registers, */
 #define EP_HT_COMBINE_PART 3584   /* so many bytes of a row at a time */
-#define EP_HT_COMBINE_MOST 14336  /* bytes of a part at most */
+#define EP_HT_COMBINE_MOST 7168   /* bytes of a part at most */
 #define EP_HT_ROUTE_BLOCKS 32     /* at most */
 #define EP_HT_COUNTERS 64 /* words at the beginning of scratch, for the blocks of a kernel */
 
