@@ -8,29 +8,7 @@
  * A launcher sets RANK, WORLD_SIZE and LOCAL_RANK; `id-file` does not exist yet and is where rank 0
  * tells the others NCCL's unique id. With `rm` as a second argument: rank-major.
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-#include <nccl_ep.h>
-#include <nccl_ep/ext.h>
-
-/* Of what fails: the call, and in words the last error of CUDA and of the library, if there is one. */
-#define CHECK(call)                                                                                \
-	do {                                                                                       \
-		int check_rc = (int)(call);                                                        \
-		if (check_rc) {                                                                    \
-			fail(#call, check_rc);                                                     \
-		}                                                                                  \
-	} while (0)
-#define TENSOR(type, pointer, n, ...)                                                              \
-	{                                                                                          \
-		NCCL_EP_TENSOR_INIT_INLINE, .ndim = (n), .datatype = (type), .data = (pointer),    \
-					    .sizes = (size_t[])                                    \
-		{                                                                                  \
-			__VA_ARGS__                                                                \
-		}                                                                                  \
-	}
+#include "common.h"
 
 enum {
 	T = 16,
@@ -38,57 +16,6 @@ enum {
 	K = 2,
 	L = 4
 }; /* tokens, their elements, experts each, experts per rank */
-
-static int rank, ranks;
-
-static void fail(const char *call, int code)
-{
-	cudaError_t cuda = cudaPeekAtLastError();
-	const char *text = "";
-
-	ncclEpExtGetLastError(NULL, NULL, &text);
-	fprintf(stderr, "rank %d: %s: error %d%s%s%s%s\n", rank, call, code,
-		cuda != cudaSuccess ? ": " : "",
-		cuda != cudaSuccess ? cudaGetErrorString(cuda) : "", *text ? ": " : "", text);
-	exit(1);
-}
-
-static int from_environment(const char *name)
-{
-	return getenv(name) ? atoi(getenv(name)) : 0;
-}
-
-static ncclComm_t connect(const char *path)
-{
-	char temporary[512];
-	ncclUniqueId id;
-	ncclComm_t comm;
-	FILE *file;
-
-	snprintf(temporary, sizeof(temporary), "%s.tmp", path);
-	if (rank == 0) {
-		CHECK(ncclGetUniqueId(&id));
-		file = fopen(temporary, "w");
-		CHECK(!file || fwrite(&id, sizeof(id), 1, file) != 1 || fclose(file));
-		CHECK(rename(temporary, path));
-	}
-	for (int tries = 0; access(path, R_OK); tries++) {
-		CHECK(tries == 3000 || usleep(10000));
-	}
-	file = fopen(path, "r");
-	CHECK(!file || fread(&id, sizeof(id), 1, file) != 1 || fclose(file));
-	CHECK(ncclCommInitRank(&comm, ranks, id, rank));
-	return comm;
-}
-
-static void *on_device(const void *from, size_t bytes)
-{
-	void *pointer;
-
-	CHECK(cudaMalloc(&pointer, bytes));
-	CHECK(from && cudaMemcpy(pointer, from, bytes, cudaMemcpyHostToDevice));
-	return pointer;
-}
 
 static float tokens[T][H], weights[T][K], sums[T][H];
 static int64_t ids[T][K];
@@ -186,13 +113,8 @@ int main(int argc, char **argv)
 		fprintf(stderr, "usage: %s id-file [rm]\n", argv[0]);
 		return 2;
 	}
-	rank = from_environment("RANK");
-	ranks = getenv("WORLD_SIZE") ? from_environment("WORLD_SIZE") : 1;
-	CHECK(cudaSetDevice(from_environment("LOCAL_RANK")));
-	comm = connect(argv[1]);
+	comm = begin(argv[1]);
 	make_tokens();
 	run(comm, argc > 2 && !strcmp(argv[2], "rm"));
-	CHECK(ncclCommDestroy(comm));
-	printf("rank %d of %d: OK\n", rank, ranks);
-	return 0;
+	return finish(comm);
 }

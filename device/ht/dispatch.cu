@@ -20,26 +20,47 @@ EP_DEV uint32_t ep_ht_unit_ready(const struct ep_ht_dispatch_args &a, const stru
 	return u.sends ? ep_ht_send_ready(a, op, u, wait) : ep_ht_recv_ready(a.c, op, u, wait);
 }
 
+/* Opens the next unit. EP_HT_LATE: none is ready, or none is left. */
+EP_DEV uint32_t ep_ht_dispatch_open(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
+				    const struct ep_ht_pipe *p, struct ep_ht_work *w,
+				    struct ep_ht_unsaid *unsaid)
+{
+	struct ep_ht_choice c = ep_ht_work_choice(a, *w);
+	bool sends = c.send_first;
+	uint32_t state;
+
+	if (!c.sends && !c.comes) {
+		return EP_HT_LATE;
+	}
+	state = ep_ht_unit_ready(a, op, ep_ht_work_pick(c, w->come, sends), false);
+	if (state == EP_HT_LATE && c.sends && c.comes &&
+	    ep_ht_unit_ready(a, op, ep_ht_work_pick(c, w->come, !sends), false) == EP_HT_READY) {
+		sends = !sends;
+		state = EP_HT_READY;
+	}
+	if (state == EP_HT_LATE && !p->held) {
+		ep_ht_send_say(a, op, p, unsaid);
+		state = ep_ht_unit_ready(a, op, ep_ht_work_pick(c, w->come, sends), true);
+	}
+	if (state == EP_HT_READY) {
+		ep_ht_work_open(a, w, c, sends);
+	}
+	return state;
+}
+
 /* Loads as far as there is room and units are ready. False: a wait has failed. */
 EP_DEV bool ep_ht_dispatch_load(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
 				struct ep_ht_pipe *p, struct ep_ht_work *w,
 				struct ep_ht_unsaid *unsaid)
 {
 	while (ep_ht_pipe_room(p, 0)) {
-		if (!w->open && !ep_ht_work_next(a, w)) {
-			return true;
-		}
-		if (!w->ready) {
-			uint32_t state = ep_ht_unit_ready(a, op, w->unit, false);
+		uint32_t state = EP_HT_READY;
 
-			if (state == EP_HT_LATE && !p->held) {
-				ep_ht_send_say(a, op, p, unsaid);
-				state = ep_ht_unit_ready(a, op, w->unit, true);
-			}
-			if (state != EP_HT_READY) {
-				return state == EP_HT_LATE;
-			}
-			w->ready = true;
+		if (!w->open) {
+			state = ep_ht_dispatch_open(a, op, p, w, unsaid);
+		}
+		if (state != EP_HT_READY) {
+			return state == EP_HT_LATE;
 		}
 		ep_ht_work_load(a, p, w);
 	}
@@ -80,7 +101,8 @@ EP_DEV void ep_ht_dispatch_weights(const struct ep_ht_dispatch_args &a, const st
 	if (i.sends) {
 		uint32_t token = i.chunk * ep_ht_send_chunk(a);
 
-		ep_ht_send_weights(a, token, ep_min_u32(token + ep_ht_send_chunk(a), c.num_tokens));
+		ep_ht_send_weights(a, token, ep_min_u32(token + ep_ht_send_chunk(a), c.num_tokens),
+				   i.l);
 	} else {
 		ep_ht_recv_weights(a, i.source, i.slot,
 				   ep_ht_rows(c, c.h.recv_start, i.source, i.chunk), ep_lane(),

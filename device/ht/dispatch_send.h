@@ -194,20 +194,24 @@ EP_DEV void ep_ht_send_store(const struct ep_ht_dispatch_args &a, const struct e
 
 /*
  * The weights of the rows of tokens [token, end), in ascending order of local experts: to the ranks'
- * heaps, and to this rank's own outputs. A warp takes as many tokens at once as it has lanes.
+ * heaps, and to this rank's own outputs. A warp takes as many tokens at once as it has lanes; or one
+ * token alone, whose list `l` is.
  */
-EP_DEV void ep_ht_send_weights(const struct ep_ht_dispatch_args &a, uint32_t token, uint32_t end)
+EP_DEV void ep_ht_send_weights(const struct ep_ht_dispatch_args &a, uint32_t token, uint32_t end,
+			       const struct ep_ht_list &l)
 {
 	const struct ep_ht_common &c = a.c;
-	uint32_t at_once = EP_WARP_SIZE / c.topk, mine = ep_lane() / c.topk;
+	bool alone = end - token == 1;
+	uint32_t at_once = alone ? 1 : EP_WARP_SIZE / c.topk, mine = ep_lane() / c.topk;
 	uint32_t k = ep_lane() - mine * c.topk, me = c.g.rank;
 	uint32_t lanes = (EP_FULL_MASK >> (EP_WARP_SIZE - c.topk)) << mine * c.topk;
 
 	for (token += mine; ep_any(EP_FULL_MASK, token < end); token += at_once) {
 		bool there = mine < at_once && token < end;
 		size_t i = (size_t)token * c.topk + k;
-		uint32_t sel = there ? c.h.send_sel[i] : EP_HT_NONE;
-		uint32_t row = there ? c.h.send_row[i] : EP_HT_NONE, own, at, slot;
+		uint32_t sel = !there ? EP_HT_NONE : alone ? l.sel : c.h.send_sel[i];
+		uint32_t row = !there ? EP_HT_NONE : alone ? l.row : c.h.send_row[i];
+		uint32_t own, at, slot;
 		bool counts = sel != EP_HT_NONE && row != EP_HT_NONE && !(sel & EP_HT_SEL_AGAIN);
 		uint32_t d = counts ? ep_div(EP_HT_SEL_EXPERT(sel), c.by_local) : EP_HT_NONE;
 		float w = counts ? a.topk_weights[i - k + EP_HT_SEL_K(sel)] : 0.0f;

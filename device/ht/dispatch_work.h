@@ -3,13 +3,17 @@
  * High throughput, dispatch: what a warp moves, in which order.
  *
  * A warp has units of two kinds. It *sends* a part of a chunk of this rank's own tokens, and it
- * *receives* a part of a chunk that another rank has written into this rank's ring. It takes them in
- * ascending order of a key: the chunk of what it sends, the chunk of what it receives plus `lag`. A
- * unit that is sent waits until its readers have received the chunk that lay in the same place of the
- * ring before, which has a smaller key because lag is less than ring_chunks; a unit that is received
- * waits for its sender, which has a smaller key, too. So of all units of all ranks that are not done,
- * that with the smallest key has everything it waits for, once it has been said; and a warp says what
- * it has stored before it waits for anybody.
+ * *receives* a part of a chunk that another rank has written into this rank's ring. Either kind it
+ * takes in ascending order of chunks. Of the two that are next, it takes the one with the smaller
+ * key, which is the chunk of what it sends, or the chunk of what it receives plus `lag`; but if that
+ * one is not ready and the other one is, the other.
+ *
+ * A unit that is sent waits until its readers have received the chunk that lay in the same place of
+ * the ring before, which has a smaller key because lag is less than ring_chunks; a unit that is
+ * received waits for its sender, which has a smaller key, too. A unit that has been begun waits for
+ * nothing, and a warp that can begin none waits for that with the smaller key, after it has said what
+ * it has stored. So of all units of all ranks that are not done, that with the smallest key is at
+ * work, or its warp waits for nothing else.
  *
  * A unit that is not ready holds back loads alone: the warp waits for a peer when it holds nothing
  * that it could store.
@@ -42,7 +46,6 @@ struct ep_ht_work {
 	bool comes; /* there is a next one to be received: */
 	struct ep_ht_unit come;
 	bool open; /* a unit is being loaded: */
-	bool ready;
 	struct ep_ht_unit unit;
 	uint32_t i; /* its next row */
 	/* What the storing side has to know, noted with the slots of the stage. */
@@ -152,24 +155,51 @@ EP_DEV struct ep_ht_unit ep_ht_send_unit(const struct ep_ht_dispatch_args &a, ui
 	return u;
 }
 
-/* Opens the unit with the smallest key. False: nothing is left. */
-EP_DEV bool ep_ht_work_next(const struct ep_ht_dispatch_args &a, struct ep_ht_work *w)
-{
-	bool left = w->next_send < w->sends;
+/* The two units that are next, as far as they are there. */
+struct ep_ht_choice {
+	bool sends, comes;
+	bool send_first; /* it has the smaller key */
+	struct ep_ht_unit send;
+};
 
-	if (left && (!w->comes || ep_div(w->next_send, a.by_parts) <= w->come.chunk + a.lag)) {
-		w->unit = ep_ht_send_unit(a, w->next_send);
+EP_DEV struct ep_ht_choice ep_ht_work_choice(const struct ep_ht_dispatch_args &a,
+					     const struct ep_ht_work &w)
+{
+	struct ep_ht_choice c;
+
+	c.sends = w.next_send < w.sends;
+	c.comes = w.comes;
+	c.send = ep_ht_send_unit(a, w.next_send);
+	c.send_first = c.sends && (!c.comes || c.send.chunk <= w.come.chunk + a.lag);
+	return c;
+}
+
+/* Field by field: what is chosen by its address does not stay in registers. */
+EP_DEV struct ep_ht_unit ep_ht_work_pick(const struct ep_ht_choice &c,
+					 const struct ep_ht_unit &come, bool sends)
+{
+	struct ep_ht_unit u;
+
+	u.sends = sends;
+	u.chunk = sends ? c.send.chunk : come.chunk;
+	u.part = sends ? c.send.part : come.part;
+	u.source = sends ? 0 : come.source;
+	u.first = sends ? 0 : come.first;
+	u.rows = sends ? c.send.rows : come.rows;
+	return u;
+}
+
+EP_DEV void ep_ht_work_open(const struct ep_ht_dispatch_args &a, struct ep_ht_work *w,
+			    const struct ep_ht_choice &c, bool sends)
+{
+	w->unit = ep_ht_work_pick(c, w->come, sends);
+	if (sends) {
 		w->next_send += ep_nblocks() * ep_nwarps();
-	} else if (w->comes) {
-		w->unit = w->come;
-		w->comes = ep_ht_search_next(a, &w->search, &w->come);
 	} else {
-		return false;
+		w->comes = ep_ht_search_next(a, &w->search, &w->come);
 	}
 	w->open = true;
-	w->ready = false;
 	w->i = 0;
-	return true;
 }
 
 /* A part of an own token, or of a row in the ring, to the next slot of the stage. */
@@ -201,7 +231,7 @@ EP_DEV void ep_ht_item_load(const struct ep_ht_dispatch_args &a, struct ep_ht_pi
 	}
 }
 
-/* Loads the next row of the unit that is open and ready, and notes what it is. */
+/* Loads the next row of the unit that is open, and notes what it is. */
 EP_DEV void ep_ht_work_load(const struct ep_ht_dispatch_args &a, struct ep_ht_pipe *p,
 			    struct ep_ht_work *w)
 {
@@ -234,7 +264,7 @@ EP_DEV void ep_ht_work_load_early(const struct ep_ht_dispatch_args &a, struct ep
 			}
 			w->unit = u;
 			w->next_send += ep_nblocks() * ep_nwarps();
-			w->open = w->ready = true;
+			w->open = true;
 			w->i = 0;
 		}
 		ep_ht_work_load(a, p, w);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# A C program with one process per rank: builds by pkg-config alone, runs, both layouts are right.
+# The C programs with one process per rank: build by pkg-config alone, run, and find all right.
 #   example.sh EXAMPLES_DIR PKG_CONFIG_DIR RANKS [LAUNCHER...]
 # Without a launcher it is only built.
 
@@ -13,11 +13,14 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 read -r -a flags <<<"$(pkg-config --cflags --libs nccl-ep)"
-${CC:-cc} -std=gnu11 -Wall -Wextra -Werror "$examples/processes.c" -o "$work/processes" "${flags[@]}"
+for program in processes training; do
+    ${CC:-cc} -std=gnu11 -Wall -Wextra -Werror "$examples/$program.c" -o "$work/$program" "${flags[@]}"
+done
 [ $# -gt 0 ] || exit 0
 
-for layout in em rm; do
-    LD_LIBRARY_PATH=$PKG_CONFIG_PATH "$@" "$work/processes" "$work/id.$layout" $layout | tee "$work/out"
+for run in "processes em" "processes rm" training; do
+    read -r program layout <<<"$run"
+    LD_LIBRARY_PATH=$PKG_CONFIG_PATH "$@" "$work/$program" "$work/id.${run/ /.}" ${layout:+"$layout"} | tee "$work/out"
     [ "$(grep -c ': OK$' "$work/out")" -eq "$ranks" ]
 done
 

@@ -6,6 +6,7 @@
  *                                                receiver that rests between looks
  *   data LIBRARY VERSION split                   where a message is divided: the second queue pair of
  *                                                the process has to be slow, 0.3 s each time
+ *   data LIBRARY VERSION lines                   what a GPU sees that does not wait for the end
  *   data LIBRARY VERSION notice BYTES            longer messages have a notice of their own: writes with
  *                                                immediate data have to be slow, 0.3 s each time
  */
@@ -130,6 +131,55 @@ static void split_one(struct net_pair *pair, size_t size)
 	CHECK_INT(net_dereg(&net, pair->recv, to_mr), NET_OK);
 	free(from);
 	free(to);
+}
+
+/* A GPU looks at lines of 128 bytes: what stands before a line's last word is there when that is. */
+static void test_lines(void)
+{
+	enum {
+		LINES = 2000,
+		WORDS = 16
+	};
+	static uint64_t from[LINES][WORDS], to[LINES][WORDS] __attribute__((aligned(128)));
+	struct net_pair pair;
+	void *from_mr, *to_mr, *send, *recv, *data = to;
+	size_t size = sizeof(to);
+	int tag = 1, got[64];
+	long early = 0, torn = 0;
+
+	net_pair_make(&net, 0, 0, &pair);
+	NEED(net_reg(&net, pair.send, from, size, NET_HOST, &from_mr) == NET_OK);
+	NEED(net_reg(&net, pair.recv, to, size, NET_HOST, &to_mr) == NET_OK);
+	for (uint64_t round = 1; round <= 20; round++) {
+		int done = 0, next = 0;
+
+		for (int i = 0; i < LINES * WORDS; i++) {
+			from[i / WORDS][i % WORDS] = round;
+		}
+		CHECK_INT(net_irecv(&net, pair.recv, 1, &data, &size, &tag, &to_mr, &recv), NET_OK);
+		CHECK_INT(net_send_wait(&net, pair.send, from, size, tag, from_mr, &send), NET_OK);
+		while (!done) {
+			for (int k = 0; k < LINES; k++, next = (next + 1) % LINES) {
+				uint64_t *line = to[next];
+
+				if (__atomic_load_n(&line[WORDS - 1], __ATOMIC_ACQUIRE) != round) {
+					continue;
+				}
+				early++;
+				for (int w = 0; w < WORDS - 1; w++) {
+					torn += __atomic_load_n(&line[w], __ATOMIC_RELAXED) !=
+						round;
+				}
+			}
+			CHECK_INT(net_test(&net, recv, &done, got), NET_OK);
+		}
+		CHECK_INT(net_wait(&net, send, got), NET_OK);
+	}
+	CHECK_INT(torn, 0);
+	CHECK(early > 0);
+	CHECK_INT(net_dereg(&net, pair.send, from_mr), NET_OK);
+	CHECK_INT(net_dereg(&net, pair.recv, to_mr), NET_OK);
+	net_pair_close(&net, &pair);
 }
 
 /* The notice of a message is slow: its data is there before, if it went ahead. */
@@ -433,6 +483,8 @@ int main(int argc, char **argv)
 	NET_NEED(net_init(&net, -1) == NET_OK, "%s", net_log_last());
 	if (strcmp(argv[3], "sizes") == 0) {
 		test_sizes(argc > 4 ? strtoull(argv[4], NULL, 0) : 64 << 20);
+	} else if (strcmp(argv[3], "lines") == 0) {
+		test_lines();
 	} else if (strcmp(argv[3], "notice") == 0) {
 		test_notice(strtoull(argv[4], NULL, 0));
 	} else if (strcmp(argv[3], "split") == 0) {

@@ -91,13 +91,14 @@ struct oracle_ht_output {
 	const uint8_t *scales;
 	const float *weights; /* NULL: backward */
 	const int64_t *idx;   /* flat */
+	int64_t id_base;      /* of the numbers in idx */
 };
 
 void oracle_ht_check_rows(const struct oracle_ht *h, const struct oracle_ht_table *t,
 			  uint64_t first, uint64_t n, const struct oracle_ht_output *out,
 			  struct oracle_verdict *verdict);
 void oracle_ht_check_counters(const struct oracle_ht *h, const struct oracle_ht_table *t,
-			      const int32_t *counters, const int32_t *offsets, int32_t total,
+			      const int64_t *counters, const int64_t *offsets, int64_t total,
 			      struct oracle_verdict *verdict);
 /* The experts' results and gradients (NULL: none); poison where no token's row is. */
 void oracle_ht_work(const struct oracle_ht *h, const struct oracle_ht_table *t, uint64_t first,

@@ -77,7 +77,8 @@ static void check_weight(const struct oracle_ht *h, const struct oracle_ht_table
 
 /* Flat: rows that do not come are -1 and 0, as far as the call fills them. */
 static void check_lists(const struct oracle_ht *h, const struct oracle_ht_table *t, uint64_t i,
-			const float *weights, const int64_t *idx, struct oracle_verdict *verdict)
+			const float *weights, const int64_t *idx, int64_t base,
+			struct oracle_verdict *verdict)
 {
 	const struct oracle_ht_row *row = t->rows + i;
 	int32_t experts[ORACLE_MAX_TOPK];
@@ -88,7 +89,7 @@ static void check_lists(const struct oracle_ht *h, const struct oracle_ht_table 
 		n = oracle_ht_local(h, row->src, row->token, t->rank, experts, all);
 	}
 	for (uint32_t k = 0; k < h->p.topk; k++) {
-		int64_t want = k < n ? experts[k] : -1;
+		int64_t want = k < n ? experts[k] + base : -1;
 		float weight = k < n ? all[k] : 0;
 
 		if (idx[k] != want || weights[k] != weight) {
@@ -132,28 +133,28 @@ void oracle_ht_check_rows(const struct oracle_ht *h, const struct oracle_ht_tabl
 			check_weight(h, t, first + j, out->weights[j], verdict);
 		} else if (out->weights) {
 			check_lists(h, t, first + j, out->weights + j * h->p.topk,
-				    out->idx + j * h->p.topk, verdict);
+				    out->idx + j * h->p.topk, out->id_base, verdict);
 		}
 	}
 	free(want);
 }
 
 void oracle_ht_check_counters(const struct oracle_ht *h, const struct oracle_ht_table *t,
-			      const int32_t *counters, const int32_t *offsets, int32_t total,
+			      const int64_t *counters, const int64_t *offsets, int64_t total,
 			      struct oracle_verdict *verdict)
 {
 	if (total != (int64_t)t->total) {
-		oracle_blame(verdict, "routing: rank %u: total %d, not %llu", t->rank, total,
-			     (unsigned long long)t->total);
+		oracle_blame(verdict, "routing: rank %u: total %lld, not %llu", t->rank,
+			     (long long)total, (unsigned long long)t->total);
 	}
 	for (uint32_t e = 0; e < t->nlocal; e++) {
 		if (counters[e] != t->counters[e]) {
-			oracle_blame(verdict, "routing: rank %u, expert %u: counter %d, not %lld",
-				     t->rank, e, counters[e], (long long)t->counters[e]);
+			oracle_blame(verdict, "routing: rank %u, expert %u: counter %lld, not %lld",
+				     t->rank, e, (long long)counters[e], (long long)t->counters[e]);
 		}
 		if (h->expert_major && offsets[e] != t->offsets[e]) {
-			oracle_blame(verdict, "routing: rank %u, expert %u: offset %d, not %lld",
-				     t->rank, e, offsets[e], (long long)t->offsets[e]);
+			oracle_blame(verdict, "routing: rank %u, expert %u: offset %lld, not %lld",
+				     t->rank, e, (long long)offsets[e], (long long)t->offsets[e]);
 		}
 	}
 }
@@ -167,6 +168,9 @@ void oracle_ht_work(const struct oracle_ht *h, const struct oracle_ht_table *t, 
 	for (uint64_t j = 0; j < n; j++) {
 		if (t->rows[first + j].kind != ORACLE_HT_ROW) { /* which nobody may read */
 			memset((uint8_t *)rows + j * bytes, ORACLE_POISON, bytes);
+			if (gradients) {
+				memset(gradients + j * wide, ORACLE_POISON, wide * 4);
+			}
 			continue;
 		}
 		oracle_ht_answer_row(h, t->rank, first + j, (uint8_t *)rows + j * bytes);

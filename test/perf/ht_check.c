@@ -133,16 +133,21 @@ static void check_rows(const struct piece *piece, uint64_t first, uint64_t n,
 static void check_counters(struct perf_rank *r, struct oracle_verdict *verdict)
 {
 	struct perf_buffers *b = &r->buf;
-	uint32_t local = r->problem.experts / r->problem.nranks;
-	int32_t *counts = perf_alloc(r, 2 * (size_t)local + 1, sizeof(*counts));
+	size_t local = r->problem.experts / r->problem.nranks, n = 2 * local + 1;
+	int32_t *counts = perf_alloc(r, n, sizeof(*counts));
+	int64_t *wide = perf_alloc(r, n, sizeof(*wide));
 
 	copy(r, counts, b->counts, local * sizeof(*counts));
 	copy(r, counts + local, b->offsets, local * sizeof(*counts));
-	copy(r, counts + 2 * (size_t)local, b->total, sizeof(*counts));
+	copy(r, counts + 2 * local, b->total, sizeof(*counts));
 	PERF_CUDA(r, cudaStreamSynchronize(r->stream));
-	oracle_ht_check_counters(&r->ht, r->tables[r->rank], counts, counts + local,
-				 counts[2 * (size_t)local], verdict);
+	for (size_t i = 0; i < n; i++) {
+		wide[i] = counts[i];
+	}
+	oracle_ht_check_counters(&r->ht, r->tables[r->rank], wide, wide + local, wide[2 * local],
+				 verdict);
 	free(counts);
+	free(wide);
 }
 
 void perf_ht_check_dispatch(struct perf_rank *r, struct oracle_verdict *verdict)

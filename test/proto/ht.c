@@ -110,6 +110,7 @@ static void run_case(struct world *w, void *arg)
 	ncclEpGroupConfig_t config = ht_group_config(&c->h, c->flags);
 	ncclEpGroup_t group = NULL;
 	struct ht_bench b;
+	int sms = 0;
 
 	check_context(
 		"seed %llu: %u ranks, %u experts, top-%u, hidden %u, type %d, %u then %u of %u "
@@ -120,7 +121,8 @@ static void run_case(struct world *w, void *arg)
 		c->h.expert_major ? "em" : "flat", c->h.limit, c->h.drop ? " drop" : "",
 		c->h.alignment, (int)p->quant, p->drop_ppm, p->duplicate_ppm, c->flags, c->sms,
 		w->rank);
-	config.max_num_sms = c->sms;
+	NEED_CUDA(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, w->device));
+	config.max_num_sms = c->sms < (uint32_t)sms ? c->sms : (uint32_t)sms;
 	if (c->flags & HT_WINDOW && c->seed % 2) {
 		config.zero_copy = NCCL_EP_ZERO_COPY_ON;
 	}

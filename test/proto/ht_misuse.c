@@ -322,6 +322,30 @@ static void try_eager(struct ht_bench *b)
 	CHECK_INT(watch.calls[WATCH_LAUNCH], 0);
 }
 
+/* The group and a handle with memory of the library take what the query says, to the byte. */
+static void check_memory(struct world *w, const struct oracle_ht *h)
+{
+	ncclEpGroupConfig_t config = ht_group_config(h, 0);
+	ncclEpLayout_t layout = h->expert_major ? NCCL_EP_LAYOUT_EXPERT_MAJOR : NCCL_EP_LAYOUT_FLAT;
+	ncclEpExtMemory_t m = NCCL_EP_EXT_MEMORY_INIT;
+	uint64_t before = watch_bytes();
+	ncclEpHandle_t handle;
+	ncclEpGroup_t group;
+	size_t bytes = 0;
+
+	check_context("memory of %s", h->expert_major ? "em" : "flat");
+	OK(ncclEpExtDeviceMemory(&config, w->nranks, layout, 3, &m));
+	NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
+	CHECK_INT(watch_bytes() - before, m.group_bytes);
+	NEED_OK(ncclEpInitHandle(&handle, group, layout, NULL, 3, NULL));
+	CHECK_INT(watch_bytes() - before, m.group_bytes + m.handle_bytes);
+	OK(ncclEpHandleMemSize(group, layout, NULL, &bytes, 3));
+	CHECK_INT(bytes, m.handle_bytes);
+	OK(ncclEpHandleDestroy(handle));
+	OK(ncclEpGroupDestroy(group));
+	world_meet(w);
+}
+
 /* With a fixed limit no call allocates, or waits for anything. */
 static void try_quiet(struct ht_bench *b)
 {
@@ -397,6 +421,24 @@ static void try_memory(struct ht_bench *b)
 	}
 }
 
+/* Another handle on the same memory, whose zones would lie elsewhere, does not take the routing. */
+static void try_other_zones(struct ht_bench *b)
+{
+	uint32_t alignment = b->h.alignment;
+	struct call c;
+
+	check_context("other zones");
+	b->h.alignment = 8;
+	ht_reopen(b);
+	fill(&c, b);
+	watch_start();
+	c.t[OT].sizes[0] = c.t[OW].sizes[0] = b->rows;
+	CHECK_REASON(dispatch(&c), IA, "no routing for handles like this one");
+	CHECK_INT(watch.calls[WATCH_LAUNCH], 0);
+	b->h.alignment = alignment;
+	ht_reopen(b);
+}
+
 static void try_zero_copy(struct ht_bench *b)
 {
 	struct call c;
@@ -455,6 +497,7 @@ static void run(struct world *w, void *arg)
 		struct ht_bench bench, *b = &bench;
 		ncclEpGroup_t group = NULL;
 
+		check_memory(w, &h);
 		check_context("setting %zu", i);
 		config.max_num_sms = 2;
 		config.version = s->v1 ? 1 : NCCL_EP_API_VERSION;
@@ -490,6 +533,9 @@ static void run(struct world *w, void *arg)
 				try_quiet(b);
 			}
 			try_calls(b);
+			if (s->em && s->eager) {
+				try_other_zones(b);
+			}
 			if (b->flags & HT_OWN_MEM) {
 				try_memory(b);
 			}

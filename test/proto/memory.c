@@ -364,6 +364,11 @@ static int shared_blocks(void)
 	return n;
 }
 
+static bool with_nics(void)
+{
+	return world_nodes() > 1 || getenv("NCCL_EP_NODE_SIZE");
+}
+
 /*
  * Group creation with the n-th call of one kind failing on rank 1, until nothing fails any more. The
  * first stream and buffer are those of the exchange by which ranks tell each other.
@@ -396,19 +401,20 @@ static void failures(struct world *w, enum watch_call call)
 			OK(ncclEpGroupDestroy(group));
 			break;
 		}
-		CHECK_INT(shared_blocks(), blocks);
-		CHECK(result != ncclSuccess);
-		if (w->rank == 1) {
+		if (result == ncclSuccess) {
+			/* posting by the GPU was not possible, and rank 1 has taken another way */
+			CHECK(with_nics() && call != WATCH_MALLOC);
+			OK(ncclEpGroupDestroy(group));
+		} else if (w->rank == 1) {
 			CHECK_LAST(NULL, result,
-				   call == WATCH_HOST_REGISTER || call == WATCH_HOST_POINTER
-					   ? "bytes of host memory: cudaHost"
-					   : "");
+				   call != WATCH_HOST_REGISTER && call != WATCH_HOST_POINTER ? ""
+				   : with_nics() ? "out of memory" /* also of a doorbell */
+						 : "bytes of host memory: cudaHost");
 		} else {
 			CHECK_LAST(NULL, ncclRemoteError, "rank 1");
 		}
-		if (result == ncclSuccess) {
-			OK(ncclEpGroupDestroy(group));
-		}
+		world_meet(w);
+		CHECK_INT(shared_blocks(), blocks);
 		world_meet(w);
 	}
 }

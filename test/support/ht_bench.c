@@ -309,23 +309,11 @@ void ht_poison(struct ht_bench *b)
 void ht_expert_work(struct ht_bench *b)
 {
 	const struct oracle_ht_table *t = b->tables[b->w->rank];
-	const struct oracle_problem *p = &b->h.p;
-	size_t row = combine_bytes(&b->h), wide = b->h.expert_major ? 1 : p->topk;
+	size_t row = combine_bytes(&b->h), wide = b->h.expert_major ? 1 : b->h.p.topk;
 	char *rows = fetch(&b->combine_in);
 	float *gradients = fetch(&b->in_gradients);
 
-	for (uint64_t i = 0; i < t->count; i++) {
-		if (t->rows[i].kind != ORACLE_HT_ROW) {
-			continue; /* poison, which nobody may read */
-		}
-		for (uint32_t c = 0; c < p->hidden; c++) {
-			oracle_store(p->dtype, rows + i * row, c,
-				     oracle_ht_answer(&b->h, t->rank, i, c));
-		}
-		for (uint32_t j = 0; j < wide; j++) {
-			gradients[i * wide + j] = oracle_ht_gradient(&b->h, t->rank, i, j);
-		}
-	}
+	oracle_ht_work(&b->h, t, 0, t->count, rows, gradients);
 	upload(&b->combine_in, rows, b->rows * row);
 	upload(&b->in_gradients, gradients, b->rows * wide * 4);
 	free(rows);
@@ -387,28 +375,37 @@ ncclResult_t ht_combine(struct ht_bench *b, bool backward, cudaStream_t stream)
 
 /* ---- checks ---- */
 
-static int64_t whole(const struct ht_tensor *d, const void *host, size_t i)
+static void report(const struct oracle_verdict *verdict)
 {
-	return d->t.datatype == ncclInt64 ? ((const int64_t *)host)[i] : ((const int32_t *)host)[i];
+	if (verdict->wrong) {
+		check_fail(__FILE__, __LINE__, "%llu wrong, first:\n%s",
+			   (unsigned long long)verdict->wrong, verdict->text);
+	}
+}
+
+/* All of a tensor of whole numbers. */
+static int64_t *fetch_whole(const struct ht_tensor *d)
+{
+	void *host = fetch(d);
+	int64_t *all = calloc(d->sizes[0] + 1, sizeof(*all));
+
+	NEED(all);
+	for (size_t i = 0; i < d->sizes[0]; i++) {
+		all[i] = d->t.datatype == ncclInt64 ? ((int64_t *)host)[i] : ((int32_t *)host)[i];
+	}
+	free(host);
+	return all;
 }
 
 void ht_check_counters(struct ht_bench *b)
 {
-	const struct oracle_ht_table *t = b->tables[b->w->rank];
-	void *counters = fetch(&b->counters), *offsets = fetch(&b->offsets);
-	void *total = fetch(&b->total);
+	int64_t *counters = fetch_whole(&b->counters), *offsets = fetch_whole(&b->offsets);
+	int64_t *total = fetch_whole(&b->total);
+	struct oracle_verdict verdict = { 0 };
 
-	CHECK_INT(whole(&b->total, total, 0), t->total);
-	for (uint32_t e = 0; e < t->nlocal; e++) {
-		CHECK(whole(&b->counters, counters, e) == t->counters[e],
-		      "expert %u: %lld, not %lld", e, (long long)whole(&b->counters, counters, e),
-		      (long long)t->counters[e]);
-		if (b->h.expert_major) {
-			CHECK(whole(&b->offsets, offsets, e) == t->offsets[e],
-			      "expert %u: offset %lld, not %lld", e,
-			      (long long)whole(&b->offsets, offsets, e), (long long)t->offsets[e]);
-		}
-	}
+	oracle_ht_check_counters(&b->h, b->tables[b->w->rank], counters, offsets, total[0],
+				 &verdict);
+	report(&verdict);
 	free(counters);
 	free(offsets);
 	free(total);
@@ -432,55 +429,6 @@ static void check_guard(const struct ht_tensor *d, const char *host, size_t used
 	      "bytes behind %s were written", name);
 }
 
-/* One row of tokens or scales; `expected` is what a row that comes holds. */
-static void check_row(enum oracle_ht_kind kind, const char *got, const void *expected, size_t bytes,
-		      const char *name, uint64_t i, const struct oracle_ht_row *r)
-{
-	bool right = kind == ORACLE_HT_ROW    ? !memcmp(got, expected, bytes)
-		     : kind == ORACLE_HT_ZERO ? all_bytes(got, 0, bytes)
-					      : all_bytes(got, ORACLE_POISON, bytes);
-
-	CHECK(right, "%s: row %llu, which is %s (token %u of rank %u)", name, (unsigned long long)i,
-	      kind == ORACLE_HT_ROW    ? "a token's"
-	      : kind == ORACLE_HT_ZERO ? "zeros"
-				       : "nobody's",
-	      r->token, r->src);
-}
-
-static void check_weights(struct ht_bench *b, const struct oracle_ht_table *t, uint64_t i,
-			  const float *weights, const int64_t *idx)
-{
-	const struct oracle_ht_row *r = &t->rows[i];
-	int64_t base = b->flags & HT_GLOBAL ? (int64_t)(t->rank * t->nlocal) : 0;
-	int32_t experts[ORACLE_MAX_TOPK];
-	float w[ORACLE_MAX_TOPK];
-	uint32_t n = 0, topk = b->h.p.topk;
-
-	if (r->kind == ORACLE_HT_ROW) {
-		n = oracle_ht_local(&b->h, r->src, r->token, t->rank, experts, w);
-	}
-	if (b->h.expert_major) {
-		float want = 0;
-
-		for (uint32_t j = 0; j < n; j++) {
-			want = experts[j] == r->expert ? w[j] : want;
-		}
-		CHECK(r->kind == ORACLE_HT_UNTOUCHED || weights[i] == want,
-		      "weight of row %llu: %g, not %g", (unsigned long long)i, (double)weights[i],
-		      (double)want);
-		return;
-	}
-	for (uint32_t k = 0; k < topk; k++) {
-		int64_t want = k < n ? experts[k] + base : -1;
-		float weight = k < n ? w[k] : 0;
-
-		CHECK(idx[i * topk + k] == want && weights[i * topk + k] == weight,
-		      "row %llu, entry %u: expert %lld with weight %g, not %lld with %g",
-		      (unsigned long long)i, k, (long long)idx[i * topk + k],
-		      (double)weights[i * topk + k], (long long)want, (double)weight);
-	}
-}
-
 void ht_check_dispatch(struct ht_bench *b, bool backward)
 {
 	const struct oracle_ht_table *t = b->tables[b->w->rank];
@@ -489,26 +437,17 @@ void ht_check_dispatch(struct ht_bench *b, bool backward)
 	char *tokens = fetch(&b->out_tokens), *scales = fetch(&b->out_scales);
 	float *weights = fetch(&b->out_weights);
 	int64_t *idx = fetch(&b->out_idx);
-	char *want = malloc(row + scale + 16);
-	int before = check_failures();
+	struct oracle_ht_output out = {
+		.tokens = (uint8_t *)tokens,
+		.scales = (uint8_t *)scales,
+		.weights = backward ? NULL : weights,
+		.idx = idx,
+		.id_base = b->flags & HT_GLOBAL ? (int64_t)(t->rank * t->nlocal) : 0,
+	};
+	struct oracle_verdict verdict = { 0 };
 
-	for (uint64_t i = 0; i < t->count && check_failures() < before + 5; i++) {
-		const struct oracle_ht_row *r = &t->rows[i];
-
-		if (r->kind == ORACLE_HT_ROW) {
-			oracle_input_row(p, r->src, r->token, want);
-		}
-		check_row(r->kind, tokens + i * row, want, row, "tokens", i, r);
-		if (scale) {
-			if (r->kind == ORACLE_HT_ROW) {
-				oracle_input_scales(p, r->src, r->token, (float *)want);
-			}
-			check_row(r->kind, scales + i * scale, want, scale, "scales", i, r);
-		}
-		if (!backward) {
-			check_weights(b, t, i, weights, idx);
-		}
-	}
+	oracle_ht_check_rows(&b->h, t, 0, t->count, &out, &verdict);
+	report(&verdict);
 	check_guard(&b->out_tokens, tokens, t->count * row, "outputs->tokens");
 	check_guard(&b->out_scales, scales, t->count * scale, "outputs->scales");
 	check_guard(&b->out_weights, (char *)weights,
@@ -521,37 +460,23 @@ void ht_check_dispatch(struct ht_bench *b, bool backward)
 	free(scales);
 	free(weights);
 	free(idx);
-	free(want);
 }
 
 void ht_check_combine(struct ht_bench *b, bool backward)
 {
 	const struct oracle_problem *p = &b->h.p;
 	size_t row = combine_bytes(&b->h);
-	char *out = fetch(&b->combine_out), *want = malloc(row);
-	float *gradients = fetch(&b->out_gradients), expected[ORACLE_MAX_TOPK];
-	int before = check_failures();
+	char *out = fetch(&b->combine_out);
+	float *gradients = fetch(&b->out_gradients);
+	struct oracle_verdict verdict = { 0 };
 
-	for (uint32_t i = 0; i < b->tokens && check_failures() < before + 5; i++) {
-		oracle_ht_combined(&b->h, b->tables, (uint32_t)b->w->rank, i, want);
-		CHECK(!memcmp(out + i * row, want, row), "token %u: first element %g, not %g", i,
-		      (double)oracle_load(p->dtype, out + i * row, 0),
-		      (double)oracle_load(p->dtype, want, 0));
-		if (!backward) {
-			continue;
-		}
-		oracle_ht_gradients(&b->h, b->tables, (uint32_t)b->w->rank, i, expected);
-		for (uint32_t k = 0; k < p->topk; k++) {
-			CHECK(gradients[i * p->topk + k] == expected[k],
-			      "token %u, k %u: gradient %g, not %g", i, k,
-			      (double)gradients[i * p->topk + k], (double)expected[k]);
-		}
-	}
+	oracle_ht_check_sums(&b->h, b->tables, (uint32_t)b->w->rank, 0, b->tokens, out,
+			     backward ? gradients : NULL, &verdict);
+	report(&verdict);
 	check_guard(&b->combine_out, out, b->tokens * row, "outputs->tokens of combine");
 	check_guard(&b->out_gradients, (char *)gradients,
 		    backward ? (size_t)b->tokens * p->topk * 4 : 0, "gradients");
 	free(out);
-	free(want);
 	free(gradients);
 }
 

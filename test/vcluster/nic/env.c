@@ -236,14 +236,17 @@ void vn_config_load(void)
 	c->mtu = (int)vn_env_long("VC_NIC_MTU", VN_MTU);
 	c->strict = (int)vn_env_long("VC_NIC_STRICT", 1);
 	c->retry_ms = (uint32_t)vn_env_long("VC_NIC_RETRY_MS", 0);
+	c->piece = (uint32_t)vn_env_long("VC_NIC_PIECE", 64);
 	c->link_gbps = (uint32_t)vn_env_long("VC_NIC_GBPS", 0);
 	c->verbose = vn_env_long("VC_NIC_VERBOSE", 0) != 0;
 	c->stats = vn_env_long("VC_NIC_STATS", 0) != 0;
 	c->seed = (uint64_t)vn_env_long("VC_NIC_SEED", vn_env_long("VC_SEED", 1));
 	c->net = vn_net();
 	if (c->nics < 0 || c->node < 0 || c->node > 255 || c->tier < 0 || c->tier > 2 ||
-	    c->mtu < 1 || c->mtu > 5) {
-		fprintf(stderr, "nic: VC_NICS, VC_NODE, VC_NIC_TIER or VC_NIC_MTU out of range\n");
+	    c->mtu < 1 || c->mtu > 5 || (c->piece != 64 && c->piece != 128)) {
+		fprintf(stderr,
+			"nic: VC_NICS, VC_NODE, VC_NIC_TIER, VC_NIC_MTU or VC_NIC_PIECE out "
+			"of range\n");
 		_exit(87);
 	}
 	vn_run_identity();

@@ -39,6 +39,7 @@ struct vn_config {
 	uint32_t run;     /* differs between runs: packets of another run are refused */
 	uint16_t port;    /* of instance 0 */
 	uint64_t seed;
+	uint32_t piece;    /* least bytes of what relaxed ordering moves by itself */
 	uint32_t retry_ms; /* of all retries together; 0: as the queue pair says */
 	uint32_t link_gbps;
 	bool verbose;

@@ -168,12 +168,12 @@ bool vn_place_some(struct vn_nic *nic)
 	return any;
 }
 
-/* The piece ends at a multiple of 64 bytes, or with the packet. */
+/* The piece ends at a multiple of the least one, or with the packet. */
 static uint32_t vn_piece(const uint8_t *to, uint32_t len)
 {
-	uint32_t n = 64u << vn_random() % 3;
+	uint32_t least = vn_config.piece, n = least << vn_random() % (least == 64 ? 3 : 2);
 
-	n -= (uint32_t)((uintptr_t)to % 64);
+	n -= (uint32_t)((uintptr_t)to % least);
 	return n < len ? n : len;
 }
 
