@@ -27,21 +27,21 @@ template <int DTYPE> EP_DEV void ep_ht_sum_load(struct ep_vec16 v, float *f)
 	ep_numbers<DTYPE>::load(hi, f + ep_numbers<DTYPE>::count);
 }
 
-template <int DTYPE> EP_DEV void ep_ht_sum_clear(struct ep_ht_sum<DTYPE> *sum, float none)
+template <int DTYPE> EP_DEV void ep_ht_sum_clear(struct ep_ht_sum<DTYPE> *sum)
 {
 	EP_UNROLL(EP_HT_SUM_VECS)
 	for (uint32_t i = 0; i < EP_HT_SUM_VECS; i++) {
 		for (uint32_t j = 0; j < 2 * ep_numbers<DTYPE>::count; j++) {
-			sum->f[i][j] = none;
+			sum->f[i][j] = 0;
 		}
 	}
 }
 
 /*
- * Adds a contribution, of which each lane has every 32nd vec. Of vecs behind the part's end the last
- * one is taken, and nobody stores what comes of it.
+ * Adds a contribution, of which each lane has every 32nd vec; FRESH: it is the first one. Of vecs
+ * behind the part's end the last one is taken, and nobody stores what comes of it.
  */
-template <int DTYPE, bool WHOLE>
+template <int DTYPE, bool WHOLE, bool FRESH>
 EP_DEV void ep_ht_sum_add(struct ep_ht_sum<DTYPE> *sum, const unsigned char *from, uint32_t vecs)
 {
 	EP_UNROLL(EP_HT_SUM_VECS)
@@ -52,36 +52,36 @@ EP_DEV void ep_ht_sum_add(struct ep_ht_sum<DTYPE> *sum, const unsigned char *fro
 		ep_ht_sum_load<DTYPE>(
 			ep_shared_ld16(from + 16 * (WHOLE ? at : ep_min_u32(at, vecs - 1))), f);
 		for (uint32_t j = 0; j < 2 * ep_numbers<DTYPE>::count; j++) {
-			sum->f[i][j] += f[j];
+			sum->f[i][j] = FRESH ? f[j] : sum->f[i][j] + f[j];
 		}
 	}
 }
 
-/* Adds the contributions of a batch, whose first slot is p.out. */
-template <int DTYPE>
-EP_DEV void ep_ht_sum_batch(struct ep_ht_sum<DTYPE> *sum, const struct ep_ht_pipe &p, uint32_t what)
+/* Adds what the slots of a batch, whose first one is p.out, have from byte `at` on. */
+template <int DTYPE, bool WHOLE>
+EP_DEV void ep_ht_sum_slots(struct ep_ht_sum<DTYPE> *sum, const struct ep_ht_pipe &p, uint32_t what,
+			    uint32_t at, uint32_t vecs)
 {
-	uint32_t vecs = EP_HT_NOTE_VECS(what);
+	uint32_t n = EP_HT_NOTE_SLOTS(what), i = 0, slot = p.out;
 
-	if (what & EP_HT_NOTE_FIRST) {
-		/* -0 + x is x, also if x is -0 */
-		ep_ht_sum_clear<DTYPE>(sum, what & EP_HT_NOTE_EMPTY ? 0.0f : -0.0f);
+	if (what & EP_HT_NOTE_EMPTY) {
+		ep_ht_sum_clear<DTYPE>(sum);
+	} else if (what & EP_HT_NOTE_FIRST) {
+		ep_ht_sum_add<DTYPE, WHOLE, true>(sum, p.stage + (size_t)slot * p.stride + at,
+						  vecs);
+		slot = ep_ht_pipe_after(&p, slot);
+		i = 1;
 	}
 	EP_UNROLL(1)
-	for (uint32_t i = 0; i < EP_HT_NOTE_SLOTS(what); i++) {
-		const unsigned char *from =
-			p.stage + (size_t)ep_ht_pipe_slot(&p, p.out, i) * p.stride;
-
-		if (vecs == EP_HT_SUM_VECS * EP_WARP_SIZE) {
-			ep_ht_sum_add<DTYPE, true>(sum, from, vecs);
-		} else {
-			ep_ht_sum_add<DTYPE, false>(sum, from, vecs);
-		}
+	for (; i < n; i++) {
+		ep_ht_sum_add<DTYPE, WHOLE, false>(sum, p.stage + (size_t)slot * p.stride + at,
+						   vecs);
+		slot = ep_ht_pipe_after(&p, slot);
 	}
 }
 
 /* Rounds and stores. */
-template <int DTYPE>
+template <int DTYPE, bool WHOLE>
 EP_DEV void ep_ht_sum_store(const struct ep_ht_sum<DTYPE> &sum, unsigned char *to, uint32_t vecs)
 {
 	typedef struct ep_numbers<DTYPE> numbers;
@@ -90,7 +90,7 @@ EP_DEV void ep_ht_sum_store(const struct ep_ht_sum<DTYPE> &sum, unsigned char *t
 	for (uint32_t i = 0; i < EP_HT_SUM_VECS; i++) {
 		uint32_t at = i * EP_WARP_SIZE + ep_lane();
 
-		if (at < vecs) {
+		if (WHOLE || at < vecs) {
 			struct ep_vec8 lo = numbers::store(sum.f[i]);
 			struct ep_vec8 hi = numbers::store(sum.f[i] + numbers::count);
 			struct ep_vec16 v = { lo.x, lo.y, hi.x, hi.y };
@@ -100,12 +100,38 @@ EP_DEV void ep_ht_sum_store(const struct ep_ht_sum<DTYPE> &sum, unsigned char *t
 	}
 }
 
+/* Adds the contributions of a batch, and stores the sums after the last one. */
+template <int DTYPE>
+EP_DEV void ep_ht_sum_batch(struct ep_ht_sum<DTYPE> *sum, const struct ep_ht_pipe &p,
+			    unsigned char *to, uint32_t what)
+{
+	uint32_t vecs = EP_HT_NOTE_VECS(what);
+
+	/* more than once only if all contributions to the row are here */
+	EP_UNROLL(1)
+	for (uint32_t at = 0; at < 16 * vecs; at += EP_HT_COMBINE_PART) {
+		uint32_t n = vecs - at / 16;
+
+		if (n >= EP_HT_SUM_VECS * EP_WARP_SIZE) {
+			ep_ht_sum_slots<DTYPE, true>(sum, p, what, at, n);
+			if (what & EP_HT_NOTE_LAST) {
+				ep_ht_sum_store<DTYPE, true>(*sum, to + at, n);
+			}
+		} else {
+			ep_ht_sum_slots<DTYPE, false>(sum, p, what, at, n);
+			if (what & EP_HT_NOTE_LAST) {
+				ep_ht_sum_store<DTYPE, false>(*sum, to + at, n);
+			}
+		}
+	}
+}
+
 /* Says what the end of a unit says to peers. What its lanes stored lies behind a barrier. */
 EP_DEV void ep_ht_unit_end(const struct ep_ht_combine_args &a, const struct ep_op &op,
 			   uint32_t unit, bool is_sum)
 {
 	const struct ep_ht_common &c = a.c;
-	uint32_t all = is_sum ? unit : ep_div(unit, c.g.by_ranks);
+	uint32_t all = is_sum ? unit : ep_div(unit, a.by_turns);
 	uint32_t chunk = ep_div(all, a.by_parts), part = all - chunk * a.parts;
 	uint64_t word = ep_ht_unit_word(op.epoch, chunk);
 
@@ -122,7 +148,7 @@ EP_DEV void ep_ht_unit_end(const struct ep_ht_combine_args &a, const struct ep_o
 					      word);
 		}
 	} else if (ep_lane() == 0) {
-		uint32_t turn = unit - all * c.g.nranks + c.g.rank + 1;
+		uint32_t turn = unit - all * a.turns + c.g.rank + 1;
 		uint32_t s = turn < c.g.nranks ? turn : turn - c.g.nranks;
 
 		ep_st_release_sys_u64(ep_ht_unit_at(c, ep_heap_of(c.g, s), c.areas.arrived_off,
@@ -133,18 +159,21 @@ EP_DEV void ep_ht_unit_end(const struct ep_ht_combine_args &a, const struct ep_o
 
 /* A unit of copied rows whose end peers have not been told of yet: its stores are under way. */
 struct ep_ht_due {
-	bool any;
+	uint32_t age; /* batches that were used since then, and 1; 0: there is no such unit */
 	uint32_t unit;
 	uint32_t group; /* of stores, its last one */
 };
 
+/* After so many batches its stores are over: nobody waits long, neither this warp nor a peer. */
+#define EP_HT_DUE_AGE 4u
+
 EP_DEV void ep_ht_due_tell(const struct ep_ht_combine_args &a, const struct ep_op &op,
 			   const struct ep_ht_pipe &p, struct ep_ht_due *due)
 {
-	if (due->any) {
+	if (due->age) {
 		ep_ht_pipe_stored(&p, due->group);
 		ep_ht_unit_end(a, op, due->unit, false);
-		due->any = false;
+		due->age = 0;
 	}
 }
 
@@ -207,8 +236,9 @@ EP_DEV bool ep_ht_combine_add(const struct ep_ht_combine_args &a, const struct e
 			      struct ep_ht_pipe *p, const struct ep_ht_note &note,
 			      struct ep_ht_sum<DTYPE> *sum, struct ep_ht_due *due, bool *between)
 {
-	uint32_t slot = p->out, what = ep_shfl_u32(EP_FULL_MASK, note.what, slot), unit;
+	uint32_t slot = p->out, what = ep_shfl_u32(EP_FULL_MASK, note.what, slot);
 	unsigned char *to = (unsigned char *)(uintptr_t)ep_shfl_u64(EP_FULL_MASK, note.to, slot);
+	bool copied = what & EP_HT_NOTE_END && what & EP_HT_NOTE_COPY;
 
 	if (!ep_ht_pipe_wait(a.c.g, op, p, a.c.g.rank)) {
 		return false;
@@ -216,22 +246,22 @@ EP_DEV bool ep_ht_combine_add(const struct ep_ht_combine_args &a, const struct e
 	if (what & EP_HT_NOTE_COPY) {
 		ep_ht_copy_batch(a, p, to, what);
 	} else {
-		ep_ht_sum_batch<DTYPE>(sum, *p, what);
-		if (what & EP_HT_NOTE_LAST) {
-			ep_ht_sum_store<DTYPE>(*sum, to, EP_HT_NOTE_VECS(what));
-		}
+		ep_ht_sum_batch<DTYPE>(sum, *p, to, what);
 	}
 	ep_ht_pipe_free_batch(p, ep_max_u32(EP_HT_NOTE_SLOTS(what), 1));
-	*between = what & EP_HT_NOTE_LAST;
-	if (!(what & EP_HT_NOTE_END)) {
-		return true;
-	}
-	unit = ep_shfl_u32(EP_FULL_MASK, note.unit, slot);
-	if (what & EP_HT_NOTE_COPY) {
+	*between = what & (EP_HT_NOTE_LAST | EP_HT_NOTE_COPY);
+	due->age += due->age != 0;
+	if (due->age > EP_HT_DUE_AGE || copied) {
 		ep_ht_due_tell(a, op, *p, due);
-		*due = { true, unit, p->groups };
-	} else {
-		ep_ht_unit_end(a, op, unit, what & EP_HT_NOTE_SUM);
+	}
+	if (what & EP_HT_NOTE_END) {
+		uint32_t unit = ep_shfl_u32(EP_FULL_MASK, note.unit, slot);
+
+		if (copied) {
+			*due = { 1, unit, p->groups };
+		} else {
+			ep_ht_unit_end(a, op, unit, what & EP_HT_NOTE_SUM);
+		}
 	}
 	return true;
 }
@@ -250,7 +280,7 @@ EP_DEV void ep_ht_combine_units(const struct ep_ht_combine_args &a, const struct
 		while (w.open && ep_ht_pipe_room(p, 0) && ep_ht_work_load(a, &w, p, &note)) {
 		}
 		/* who was not ready is looked for again when there is nothing else to do */
-		if (between && !w.open && ep_ht_pipe_room(p, 0) && !(w.pending && p->held)) {
+		if (between && !w.open && !(w.pending && p->held)) {
 			struct ep_ht_prepared r = ep_ht_unit_prepare(a, op, w, *p, *due, !p->held);
 
 			sum = {}; /* so the call need not keep it */
@@ -274,16 +304,15 @@ template <int DTYPE> EP_DEV void ep_ht_combine(const struct ep_ht_combine_args &
 	struct ep_ht_entry e = ep_ht_enter(a.c, true);
 	struct ep_ht_pipe p = ep_ht_pipe_make(a.stage_parts, a.part_bytes);
 	struct ep_ht_due due = {};
-	bool begun = ep_ht_begin(a.c, &e);
 
-	if (begun) {
+	if (ep_ht_begin(a.c, &e)) {
 		ep_ht_combine_units<DTYPE>(a, e.op, &p, &due);
 	}
 	ep_ht_due_tell(a, e.op, p, &due);
 	ep_ht_pipe_end(a.c.g, e.op, &p);
 	if (a.is_direct) {
 		ep_ht_done_send(a.c, e.op);
-		if (begun && ep_block() == 0) {
+		if (ep_block() == 0) { /* not long if something has failed */
 			ep_ht_done_wait(a.c, e.op);
 		}
 	}

@@ -29,43 +29,42 @@ struct ep_ht_note {
 	uint32_t unit; /* that it belongs to */
 };
 
-#define EP_HT_NOTE_VECS(what) ((what)&0xffu)       /* of a part */
-#define EP_HT_NOTE_SLOTS(what) ((what) >> 8 & 63u) /* contributions of one row; copies: rows */
-#define EP_HT_NOTE_FIRST (1u << 16)                /* contributions to their row, or */
+#define EP_HT_NOTE_VECS(what) ((what)&0x3ffu)       /* of a part */
+#define EP_HT_NOTE_SLOTS(what) ((what) >> 10 & 63u) /* contributions of one row; copies: rows */
+#define EP_HT_NOTE_FIRST (1u << 16)                 /* contributions to their row, or */
 #define EP_HT_NOTE_LAST (1u << 17)
 #define EP_HT_NOTE_EMPTY (1u << 18) /* nothing contributes: the row is zeros */
 #define EP_HT_NOTE_END (1u << 19)   /* of the unit */
 #define EP_HT_NOTE_SUM (1u << 20)   /* the unit is a sum */
 #define EP_HT_NOTE_COPY (1u << 21)  /* nothing is added: rows go on as they are */
 
-_Static_assert(EP_HT_COMBINE_PART / 16 <= 0xff && EP_HT_MAX_STAGE_PARTS <= 63, "EP_HT_NOTE_*");
+_Static_assert(EP_HT_COMBINE_MOST / 16 <= 0x3ff && EP_HT_MAX_STAGE_PARTS <= 63, "EP_HT_NOTE_*");
 
 struct ep_ht_work {
 	/* The next units of either kind, and how many there are. */
 	uint32_t next_return, returns;
 	uint32_t next_sum, sums;
 	/* The unit that is being loaded, if one is: */
-	bool pending; /* its peers have not been waited for yet */
-	bool open;    /* it has rows to load */
-	bool is_sum;
+	uint32_t pending : 1; /* its peers have not been waited for yet */
+	uint32_t open : 1;    /* it has rows to load */
+	uint32_t is_sum : 1;
+	uint32_t begun : 1; /* its next row is, too, */
+	uint32_t fresh : 1; /* and none of what is added to that has been loaded */
 	uint32_t unit;
 	uint32_t chunk;
 	uint32_t part;
 	uint32_t vecs; /* of the part */
 	uint32_t rank; /* return: to whom */
-	bool copies;   /* its rows are copied, all of them as if they were contributions to one */
 	uint32_t row, rows;
 	uint32_t first; /* return: index of row 0 */
-	uint32_t start; /* sum: of lane d < R: index of the chunk's first row to rank d, */
-	uint32_t comes; /* and whether rank d returns something */
+	uint32_t start; /* sum: of lane d < R: index of the chunk's first row to rank d; EP_HT_NONE:
+			 * rank d returns nothing */
 	/* What lane k has to know of the next row, loaded before it is needed: */
 	uint32_t entry; /* return: its k-th place; sum: the token's k-th selection, */
 	uint32_t index; /* and the row's index at that rank */
 	uint32_t base;  /* of lane d < R: slot of this rank's row 0 at rank d; all units */
 	/* The row that is being loaded: lanes whose contributions are still to be loaded, */
 	uint32_t mask;
-	bool begun;
-	bool fresh;                /* none of its contributions has been loaded */
 	const unsigned char *from; /* and of each lane, where its contribution is */
 	uint64_t to;
 };
@@ -73,6 +72,12 @@ struct ep_ht_work {
 EP_DEV bool ep_ht_flat(const struct ep_ht_common &c)
 {
 	return c.layout == EP_HT_FLAT;
+}
+
+/* Rows of the unit are copied, all of them as if they were contributions to one. */
+EP_DEV bool ep_ht_copies(const struct ep_ht_combine_args &a, const struct ep_ht_work &w)
+{
+	return !w.is_sum && ep_ht_flat(a.c);
 }
 
 /* Units of a block's warps lie as far apart as possible: neighbours belong to different blocks. */
@@ -92,7 +97,7 @@ EP_DEV struct ep_ht_work ep_ht_work_make(const struct ep_ht_combine_args &a)
 	w.next_return = w.next_sum = ep_ht_unit_first();
 	w.sums = ep_ht_chunks(c.num_tokens) * a.parts;
 	/* in windows there is nothing to return but gradients of weights, with part 0 */
-	w.returns = a.is_direct && !a.in_weights ? 0 : c.h.head->chunks * a.parts * c.g.nranks;
+	w.returns = a.is_direct && !a.in_weights ? 0 : c.h.head->chunks * a.parts * a.turns;
 	return w;
 }
 
@@ -132,15 +137,14 @@ EP_DEV void ep_ht_row_fetch(const struct ep_ht_combine_args &a, struct ep_ht_wor
 EP_DEV void ep_ht_return_open(const struct ep_ht_combine_args &a, struct ep_ht_work *w)
 {
 	const struct ep_ht_common &c = a.c;
-	uint32_t all = ep_div(w->unit, c.g.by_ranks), turn = w->unit - all * c.g.nranks;
+	uint32_t all = ep_div(w->unit, a.by_turns), turn = w->unit - all * a.turns;
 
 	w->is_sum = false;
 	w->chunk = ep_div(all, a.by_parts);
 	w->part = all - w->chunk * a.parts;
 	turn += c.g.rank + 1;
 	w->rank = turn < c.g.nranks ? turn : turn - c.g.nranks;
-	/* own rows of the flat layout are read where they lie */
-	if ((ep_ht_flat(c) && w->rank == c.g.rank) || (a.is_direct && w->part)) {
+	if (a.is_direct && w->part) {
 		return;
 	}
 	w->first = ep_ht_first(c, c.h.recv_start, w->rank, w->chunk);
@@ -162,10 +166,11 @@ EP_DEV void ep_ht_sum_open(const struct ep_ht_combine_args &a, struct ep_ht_work
 	w->chunk = ep_div(w->unit, a.by_parts);
 	w->part = w->unit - w->chunk * a.parts;
 	w->rows = ep_min_u32(c.num_tokens - w->chunk * EP_HT_CHUNK, EP_HT_CHUNK);
-	w->start = w->comes = 0;
-	if (ep_lane() < c.g.nranks && (!a.is_direct || a.in_weights)) {
+	ep_ht_row_fetch(a, w, 0); /* on its way while this looks who returns something */
+	w->start = EP_HT_NONE;
+	if (ep_lane() < c.g.nranks && (!a.is_direct || a.in_weights) &&
+	    ep_ht_sum_comes(c, *w, ep_lane())) {
 		w->start = ep_ht_first(c, c.h.send_start, ep_lane(), w->chunk);
-		w->comes = ep_ht_sum_comes(c, *w, ep_lane());
 	}
 	w->pending = true;
 }
@@ -176,7 +181,7 @@ EP_DEV bool ep_ht_work_next(const struct ep_ht_combine_args &a, struct ep_ht_wor
 	uint32_t step = ep_nblocks() * ep_nwarps();
 
 	while (!w->pending) {
-		uint32_t ahead = ep_div(ep_div(w->next_return, a.c.g.by_ranks), a.by_parts);
+		uint32_t ahead = ep_div(ep_div(w->next_return, a.by_turns), a.by_parts);
 
 		if (w->next_return < w->returns &&
 		    (w->next_sum >= w->sums || ahead <= ep_div(w->next_sum, a.by_parts) + a.lag)) {
@@ -191,11 +196,12 @@ EP_DEV bool ep_ht_work_next(const struct ep_ht_combine_args &a, struct ep_ht_wor
 			return false;
 		}
 	}
-	w->copies = !w->is_sum && ep_ht_flat(a.c);
 	w->row = 0;
 	w->begun = false;
 	w->vecs = ep_min_u32(a.part_bytes, a.token_bytes - w->part * a.part_bytes) / 16;
-	ep_ht_row_fetch(a, w, 0);
+	if (!w->is_sum) {
+		ep_ht_row_fetch(a, w, 0);
+	}
 	return true;
 }
 
@@ -212,7 +218,7 @@ EP_DEV uint32_t ep_ht_sum_missing(const struct ep_ht_combine_args &a, const stru
 		return EP_HT_NONE;
 	}
 	for (uint32_t d = ep_lane(); d < c.g.nranks; d += EP_WARP_SIZE) {
-		if (!(d < EP_WARP_SIZE ? w.comes : ep_ht_sum_comes(c, w, d))) {
+		if (!(d < EP_WARP_SIZE ? w.start != EP_HT_NONE : ep_ht_sum_comes(c, w, d))) {
 			continue;
 		}
 		if (!ep_ht_unit_said(op,
@@ -369,7 +375,7 @@ EP_DEV void ep_ht_return_row(const struct ep_ht_combine_args &a, struct ep_ht_wo
 	const struct ep_ht_common &c = a.c;
 	uint32_t place = w->entry;
 
-	if (w->copies) {
+	if (ep_ht_copies(a, *w)) {
 		place = ep_lane() < w->rows ? c.h.recv_base[w->rank] + w->first + ep_lane()
 					    : EP_HT_NONE;
 		w->row = w->rows - 1;
@@ -378,7 +384,7 @@ EP_DEV void ep_ht_return_row(const struct ep_ht_combine_args &a, struct ep_ht_wo
 	w->from = a.tokens + (uint64_t)place * a.token_bytes + w->part * a.part_bytes;
 	w->to = (uint64_t)(uintptr_t)(ep_ht_ring_at(c, ep_heap_of(c.g, w->rank), c.g.rank,
 						    ep_ht_slot_of(c, w->chunk),
-						    w->copies ? 0 : w->row) +
+						    ep_ht_copies(a, *w) ? 0 : w->row) +
 				      w->part * a.part_bytes);
 }
 
@@ -436,33 +442,56 @@ EP_DEV void ep_ht_row_begin(const struct ep_ht_combine_args &a, struct ep_ht_wor
 	}
 }
 
+/* Rows that are copied in one batch: so few that another one is on its way when one is stored. */
+EP_DEV uint32_t ep_ht_copied(const struct ep_ht_pipe &p)
+{
+	return ep_max_u32((p.slots - 1) / 2, 1);
+}
+
 /*
- * Loads contributions to a row of the open unit: all of them, or as many as there are slots. False:
- * there is no room.
+ * May the next batch be loaded? A row is loaded as one, if the stage has room for all contributions
+ * to it. Where rows are copied, a slot is left to the stores that are under way.
  */
+EP_DEV bool ep_ht_batch_room(const struct ep_ht_combine_args &a, const struct ep_ht_work &w,
+			     const struct ep_ht_pipe &p)
+{
+	if (!p.held) {
+		return true;
+	}
+	if (ep_ht_copies(a, w)) {
+		return p.held + ep_ht_copied(p) < p.slots;
+	}
+	return p.held + ep_max_u32(ep_popc(w.mask), 1) <= p.slots;
+}
+
+/* Lanes of `mask` behind the first n. */
+EP_DEV uint32_t ep_ht_behind(uint32_t mask, uint32_t n)
+{
+	uint32_t before = ep_popc(mask & ((1u << ep_lane()) - 1));
+
+	return ep_ballot(EP_FULL_MASK, (mask >> ep_lane() & 1) && before >= n);
+}
+
+/* Loads a batch of contributions to a row of the open unit. False: there is no room. */
 EP_DEV bool ep_ht_work_load(const struct ep_ht_combine_args &a, struct ep_ht_work *w,
 			    struct ep_ht_pipe *p, struct ep_ht_note *note)
 {
-	uint32_t what = w->vecs | (w->is_sum ? EP_HT_NOTE_SUM : 0), room = p->slots - p->held, n;
-	uint32_t rest;
+	uint32_t what = w->vecs | (w->is_sum ? EP_HT_NOTE_SUM : 0), n, rest;
 
 	if (!w->begun) {
 		ep_ht_row_begin(a, w);
-		w->begun = true;
-		w->fresh = true;
+		w->begun = w->fresh = true;
 	}
-	n = ep_popc(w->mask);
-	if (n > room) {
-		if (p->held && !w->copies) {
-			return false;
-		}
-		n = room;
+	if (!ep_ht_batch_room(a, *w, *p)) {
+		return false;
 	}
-	/* lanes that are not loaded now */
-	rest = ep_ballot(EP_FULL_MASK, (w->mask >> ep_lane() & 1) &&
-					       ep_popc(w->mask & ((1u << ep_lane()) - 1)) >= n);
-	what |= w->copies ? EP_HT_NOTE_COPY : 0;
-	what |= n << 8 | (w->fresh ? EP_HT_NOTE_FIRST : 0) | (w->mask ? 0 : EP_HT_NOTE_EMPTY);
+	n = ep_min_u32(ep_popc(w->mask), p->slots);
+	if (ep_ht_copies(a, *w)) {
+		n = ep_min_u32(n, ep_ht_copied(*p));
+		what |= EP_HT_NOTE_COPY;
+	}
+	rest = n == ep_popc(w->mask) ? 0 : ep_ht_behind(w->mask, n);
+	what |= n << 10 | (w->fresh ? EP_HT_NOTE_FIRST : 0) | (w->mask ? 0 : EP_HT_NOTE_EMPTY);
 	w->fresh = false;
 	if (!rest) {
 		what |= EP_HT_NOTE_LAST;
@@ -476,7 +505,7 @@ EP_DEV bool ep_ht_work_load(const struct ep_ht_combine_args &a, struct ep_ht_wor
 		note->unit = w->unit;
 	}
 	ep_ht_pipe_load_batch(p, w->mask & ~rest, n, w->from, w->vecs * 16);
-	if (w->copies) { /* the next batch of the unit goes behind this one */
+	if (ep_ht_copies(a, *w)) { /* the next batch of the unit goes behind this one */
 		w->to += n * a.c.areas.row_stride;
 	}
 	w->mask = rest;

@@ -37,7 +37,8 @@
 #define EP_HT_NONE 0xffffffffu  /* no row, no place: also the end of a list */
 #define EP_HT_MAX_THREADS 512
 #define EP_HT_COMBINE_THREADS 384 /* at most: they hold sums in registers, */
-#define EP_HT_COMBINE_PART 3584   /* and so many bytes of a row at most */
+#define EP_HT_COMBINE_PART 3584   /* so many bytes of a row at a time */
+#define EP_HT_COMBINE_MOST 7168   /* bytes of a part at most */
 #define EP_HT_ROUTE_BLOCKS 32     /* at most */
 #define EP_HT_COUNTERS 64 /* words at the beginning of scratch, for the blocks of a kernel */
 
@@ -276,11 +277,13 @@ struct ep_ht_combine_args {
 	float *out_weights;      /* backward: [T][K]; NULL: forward */
 	uint32_t token_bytes;
 	uint32_t parts;
-	uint32_t part_bytes;
-	uint32_t stage_parts;
-	uint32_t is_direct; /* flat: rows are read straight from `direct` */
-	uint32_t lag;       /* a rank sums its chunk c when it has returned all up to c + lag */
+	uint32_t part_bytes;  /* more than EP_HT_COMBINE_PART: a stage has room for all that is */
+	uint32_t stage_parts; /* added to a row */
+	uint32_t is_direct;   /* flat: rows are read straight from `direct` */
+	uint32_t lag;         /* a rank sums its chunk c when it has returned all up to c + lag */
+	uint32_t turns;       /* ranks that this rank returns rows to: flat: all others; else all */
 	struct ep_div by_parts;
+	struct ep_div by_turns;                          /* or by 1 */
 	const unsigned char *direct[EP_HT_DIRECT_RANKS]; /* tokens of each rank */
 };
 

@@ -53,7 +53,8 @@ struct ep_ht_pipe {
 	uint32_t held;
 	uint32_t parity; /* bit i: of the phase that slot i is waited for next */
 	uint32_t groups; /* of stores, so far */
-	uint32_t read;   /* batches: as many groups have been waited for */
+	uint32_t read;   /* batches: so many groups are known to have been read */
+	uint32_t behind; /* batches, of lane i: groups when slot i was given back */
 };
 
 /* Every warp of the block makes its own; ep_ht_stage_bytes() is the dynamic shared memory. */
@@ -69,7 +70,7 @@ EP_DEV struct ep_ht_pipe ep_ht_pipe_make(uint32_t slots, uint32_t part_bytes)
 		  (size_t)ep_warp() * slots * p.stride;
 	p.in = p.out = p.held = 0;
 	p.parity = 0;
-	p.groups = p.read = 0;
+	p.groups = p.read = p.behind = 0;
 	EP_UNROLL(1)
 	for (uint32_t i = 0; i < slots; i++) {
 		ep_mbar_init(&p.bars[i], 1);
@@ -113,7 +114,8 @@ EP_DEV void ep_ht_pipe_close(struct ep_ht_pipe *p, uint32_t bytes)
 
 /*
  * Several slots as one, a *batch*: they are loaded together, waited for once, by the barrier of the
- * first, and given back together.
+ * first, and given back together. Batches that are stored and batches that are summed may follow one
+ * another in any order: a slot is loaded again as soon as the groups before its return have been read.
  */
 
 /* Slot `i` of those behind `slot`. */
@@ -131,22 +133,29 @@ EP_DEV void ep_ht_pipe_load_batch(struct ep_ht_pipe *p, uint32_t mask, uint32_t 
 {
 	uint32_t i = ep_popc(mask & ((1u << ep_lane()) - 1));
 	unsigned char *to = p->stage + (size_t)ep_ht_pipe_slot(p, p->in, i) * p->stride;
+	uint32_t used = ep_max_u32(n, 1), behind;
 
-	if (p->read != p->groups) { /* stores may still read the slots */
-		ep_bulk_wait_read(0);
-		p->read = p->groups;
+	/* slots are used in turn: the last one of them was given back last */
+	behind = ep_shfl_u32(EP_FULL_MASK, p->behind, ep_ht_pipe_slot(p, p->in, used - 1));
+	if (p->read < behind) {
+		ep_bulk_wait_read(p->groups - behind);
+		p->read = behind;
 	}
 	ep_bulk_load_lanes(mask, to, from, bytes, &p->bars[p->in]);
 	ep_mbar_arrive_tx(&p->bars[p->in], n * bytes);
-	n = ep_max_u32(n, 1);
-	p->in = ep_ht_pipe_slot(p, p->in, n);
-	p->held += n;
+	p->in = ep_ht_pipe_slot(p, p->in, used);
+	p->held += used;
 }
 
-/* Summing: all lanes have read the oldest n slots. */
+/* All lanes have read the oldest n slots, or all stores out of them have been issued. */
 EP_DEV void ep_ht_pipe_free_batch(struct ep_ht_pipe *p, uint32_t n)
 {
+	uint32_t i = ep_lane() + (ep_lane() < p->out ? p->slots : 0) - p->out;
+
 	ep_warp_sync(EP_FULL_MASK);
+	if (i < n) {
+		p->behind = p->groups;
+	}
 	p->out = ep_ht_pipe_slot(p, p->out, n);
 	p->held -= n;
 }

@@ -3,7 +3,9 @@
  * High throughput on random shapes and routings: update, dispatch and combine, forward and backward,
  * twice with different routings, all bytes compared with the oracle.
  *
- *     ht flat|em|forward|drop|window SEED COUNT
+ *     ht flat|em|forward|drop|window|long SEED COUNT
+ *
+ * long: one rank or two, and groups for so many tokens that combine has parts larger than its sums.
  */
 #include "support/ht_bench.h"
 
@@ -64,8 +66,16 @@ static struct ht_case draw_case(int nranks, const char *kind, uint64_t seed)
 	if (p->hidden > 2000 && p->max_tokens > 40) {
 		p->max_tokens = 40;
 	}
+	if (!strcmp(kind, "long")) {
+		p->hidden = ONE_OF(&s, 2600, 3584, 5000);
+		p->max_tokens = 2050;
+	}
 	p->tokens = p->max_tokens - (uint32_t)world_draw(&s, p->max_tokens / 2 + 1);
 	c.second = 1 + (uint32_t)world_draw(&s, p->max_tokens);
+	if (!strcmp(kind, "long")) {
+		p->tokens = 1 + p->tokens % 70;
+		c.second = 1 + c.second % 70;
+	}
 	draw_routing(p, &s);
 	c.h.expert_major = !strcmp(kind, "em") || (strcmp(kind, "flat") && world_draw(&s, 2));
 	if (c.h.expert_major) {
@@ -134,8 +144,10 @@ int main(int argc, char **argv)
 	for (uint64_t i = seed; i < seed + count; i++) {
 		uint64_t s = i * 31 + 5;
 		int nranks = world_size(1 + (int)world_draw(&s, 5));
-		struct ht_case c = draw_case(nranks, kind, i);
+		struct ht_case c;
 
+		nranks = strcmp(kind, "long") ? nranks : world_size(1 + (int)(i & 1));
+		c = draw_case(nranks, kind, i);
 		world_run(nranks, run_case, &c);
 	}
 	return check_end();

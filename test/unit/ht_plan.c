@@ -31,18 +31,21 @@ static void test_golden(void)
 		bool direct;
 		uint32_t blocks, threads, parts, part_bytes, stage_parts, lag;
 	} rows[] = {
-		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 4096, 14336, false, 16, 320, 2, 7168, 3, 64 },
-		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 4096, 14336, true, 16, 320, 2, 7168, 3, 64 },
-		{ EP_HT_DISPATCH, EP_HT_FLAT, 2, 4096, 14336, true, 16, 320, 2, 7168, 3, 64 },
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 4096, 14336, false, 16, 320, 2, 7168, 3, 73 },
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 4096, 14336, true, 16, 320, 2, 7168, 3, 73 },
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 2, 4096, 14336, true, 16, 320, 2, 7168, 3, 73 },
 		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 8, 4096, 14336, false, 16, 320, 2, 7168, 3,
-		  64 },
+		  73 },
 		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 2, 4096, 14336, false, 16, 320, 2, 7168, 3,
-		  64 },
-		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 512, 14336, true, 16, 384, 4, 3584, 5, 64 },
-		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 1, 16, false, 8, 384, 1, 128, 32, 64 },
-		{ EP_HT_COMBINE, EP_HT_FLAT, 8, 4096, 14336, false, 16, 384, 4, 3584, 5, 64 },
-		{ EP_HT_COMBINE, EP_HT_EXPERT_MAJOR, 2, 512, 14336, false, 16, 384, 4, 3584, 5,
-		  64 },
+		  73 },
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 512, 14336, true, 16, 384, 4, 3584, 5, 73 },
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 1, 16, false, 8, 384, 1, 128, 32, 73 },
+		{ EP_HT_COMBINE, EP_HT_FLAT, 8, 4096, 14336, false, 16, 384, 4, 3584, 5, 73 },
+		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 4096, 14336, true, 16, 384, 2, 7168, 2, 73 },
+		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 4096, 14336, false, 16, 384, 2, 7168, 2, 73 },
+		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 512, 14336, false, 16, 384, 4, 3584, 5, 73 },
+		{ EP_HT_COMBINE, EP_HT_EXPERT_MAJOR, 2, 4096, 14336, false, 16, 384, 4, 3584, 5,
+		  73 },
 	};
 
 	for (size_t i = 0; i < EP_ARRAY_SIZE(rows); i++) {
@@ -129,7 +132,12 @@ static void check_plan(const struct ep_ht_operation *o, const struct ep_ht_plan 
 	CHECK(p->lag >= 1 &&
 	      (p->lag < o->ring_chunks || o->ring_chunks >= ep_ht_chunks(o->shape.max_tokens)));
 	if (o->kind == EP_HT_COMBINE) {
-		CHECK(p->part_bytes <= EP_HT_COMBINE_PART && p->threads <= EP_HT_COMBINE_THREADS);
+		uint32_t added = o->shape.nranks, local = o->shape.nlocal;
+
+		added = o->layout == EP_HT_EXPERT_MAJOR && local > added ? local : added;
+		added = o->topk < added ? o->topk : added;
+		CHECK(p->threads <= EP_HT_COMBINE_THREADS && p->part_bytes <= EP_HT_COMBINE_MOST);
+		CHECK(p->part_bytes <= EP_HT_COMBINE_PART || added <= p->stage_parts);
 	}
 }
 

@@ -271,7 +271,10 @@ ncclResult_t ep_ht_combine(const struct ep_combine *c, cudaStream_t stream)
 	a.stage_parts = p.stage_parts;
 	a.is_direct = o.direct;
 	a.lag = p.lag;
+	a.turns = c->h->layout == NCCL_EP_LAYOUT_FLAT ? c->h->group->config.shape.nranks - 1
+						      : c->h->group->config.shape.nranks;
 	a.by_parts = ep_div_make(p.parts);
+	a.by_turns = ep_div_make(a.turns ? a.turns : 1);
 	return ep_kernel_launch(ep_ht_kernels[EP_HT_COMBINE + dtype], &a, p.blocks, p.threads,
 				(uint32_t)p.shared_bytes, stream, "launching combine");
 }

@@ -11,12 +11,13 @@
 #define EP_HT_UNITS 256u /* of a rank at least, if rows can be cut so: for the warps of 16 blocks */
 #define EP_HT_MOST_WARPS 12u
 #define EP_HT_LEAST_WARPS 2u
-#define EP_HT_MOST_LAG 64u
+#define EP_HT_MOST_LAG 256u
+/* Combine has larger parts where so few ranks contribute to a row: per part it does less then. */
+#define EP_HT_FEW 2u
 
 /* Grows with the bytes. */
-static uint32_t ep_ht_parts(const struct ep_shape *shape, enum ep_ht_kind kind, uint32_t row_bytes)
+static uint32_t ep_ht_parts(const struct ep_shape *shape, uint32_t most, uint32_t row_bytes)
 {
-	uint32_t most = kind == EP_HT_COMBINE ? EP_HT_COMBINE_PART : EP_HT_DISPATCH_PART;
 	uint64_t wanted = ep_ceil_div(EP_HT_UNITS, ep_ht_chunks(shape->max_tokens));
 
 	wanted = ep_min_u64(wanted, row_bytes / EP_HT_LEAST_PART);
@@ -25,16 +26,35 @@ static uint32_t ep_ht_parts(const struct ep_shape *shape, enum ep_ht_kind kind, 
 
 uint32_t ep_ht_most_parts(const struct ep_shape *shape)
 {
-	uint32_t dispatch = ep_ht_parts(shape, EP_HT_DISPATCH, shape->max_token_bytes);
-	uint32_t combine = ep_ht_parts(shape, EP_HT_COMBINE, shape->max_token_bytes);
+	uint32_t dispatch = ep_ht_parts(shape, EP_HT_DISPATCH_PART, shape->max_token_bytes);
+	uint32_t combine = ep_ht_parts(shape, EP_HT_COMBINE_PART, shape->max_token_bytes);
 
 	return dispatch > combine ? dispatch : combine;
+}
+
+/* The most that is added to one row of combine, by who returns it or by whose token it is. */
+static uint32_t ep_ht_contributions(const struct ep_ht_operation *o)
+{
+	uint64_t n = o->shape.nranks;
+
+	if (o->layout == EP_HT_EXPERT_MAJOR) {
+		n = ep_max_u64(n, o->shape.nlocal);
+	}
+	return (uint32_t)ep_min_u64(n, o->topk);
+}
+
+static uint32_t ep_ht_part_most(const struct ep_ht_operation *o)
+{
+	if (o->kind != EP_HT_COMBINE) {
+		return EP_HT_DISPATCH_PART;
+	}
+	return ep_ht_contributions(o) <= EP_HT_FEW ? EP_HT_COMBINE_MOST : EP_HT_COMBINE_PART;
 }
 
 /* The same on all ranks, whatever their GPUs are. */
 static void ep_ht_plan_parts(struct ep_ht_plan *p, const struct ep_ht_operation *o)
 {
-	uint32_t parts = ep_ht_parts(&o->shape, o->kind, o->row_bytes);
+	uint32_t parts = ep_ht_parts(&o->shape, ep_ht_part_most(o), o->row_bytes);
 	uint64_t bytes = ep_ceil_div(o->row_bytes, parts);
 
 	p->part_bytes = (uint32_t)ep_round_up(bytes, EP_HT_STAGE_ALIGN);
@@ -60,11 +80,21 @@ static uint32_t ep_ht_plan_flight(const struct ep_ht_operation *o, uint32_t warp
 	return stage > 1 ? warps * stage : 0;
 }
 
-/* The most warps among those who have nearly the most in flight: they do more than to copy. */
+/*
+ * The most warps among those who have nearly the most in flight: they do more than to copy. With
+ * large parts of combine, the most whose stages have room for a row's contributions.
+ */
 static uint32_t ep_ht_plan_warps(const struct ep_ht_operation *o, uint32_t part_bytes)
 {
 	uint32_t most = 0, warps = EP_HT_MOST_WARPS;
 
+	if (o->kind == EP_HT_COMBINE && part_bytes > EP_HT_COMBINE_PART) {
+		while (warps > EP_HT_LEAST_WARPS &&
+		       ep_ht_plan_stage(o, warps, part_bytes) < EP_HT_FEW) {
+			warps--;
+		}
+		return warps;
+	}
 	for (uint32_t w = EP_HT_LEAST_WARPS; w <= EP_HT_MOST_WARPS; w++) {
 		uint32_t flight = ep_ht_plan_flight(o, w, part_bytes);
 
@@ -93,14 +123,15 @@ struct ep_ht_plan ep_ht_plan_make(const struct ep_ht_operation *o)
 {
 	struct ep_ht_plan p = { 0 };
 	uint64_t units;
-	uint32_t warps;
+	uint32_t warps, least;
 
 	if (o->kind == EP_HT_ROUTE) {
 		return ep_ht_plan_route(o);
 	}
 	ep_ht_plan_parts(&p, o);
 	warps = ep_ht_plan_warps(o, p.part_bytes);
-	p.stage_parts = (uint32_t)ep_max_u64(1, ep_ht_plan_stage(o, warps, p.part_bytes));
+	least = o->kind == EP_HT_COMBINE && p.part_bytes > EP_HT_COMBINE_PART ? EP_HT_FEW : 1;
+	p.stage_parts = (uint32_t)ep_max_u64(least, ep_ht_plan_stage(o, warps, p.part_bytes));
 	p.threads = 32 * warps;
 	p.shared_bytes = ep_ht_stage_bytes(warps, p.stage_parts, p.part_bytes);
 	units = (uint64_t)o->shape.nranks * ep_ht_chunks(o->shape.max_tokens) * p.parts;
