@@ -19,6 +19,7 @@
 #ifndef EP_DEVICE_HT_COMBINE_WORK_H
 #define EP_DEVICE_HT_COMBINE_WORK_H
 
+#include "device/ht/blame.h"
 #include "device/ht/pipe.h"
 #include "device/ht/units.h"
 
@@ -254,6 +255,7 @@ EP_DEV enum ep_ht_found ep_ht_work_peers(const struct ep_ht_combine_args &a, con
 {
 	enum ep_wait_site site = w.is_sum ? EP_WAIT_HT_ROWS : EP_WAIT_HT_CREDIT;
 	struct ep_spin s = ep_spin_start();
+	uint32_t named = EP_HT_NONE, before = EP_HT_NONE;
 
 	for (;;) {
 		uint32_t missing = w.is_sum ? ep_ht_sum_missing(a, op, w)
@@ -268,7 +270,9 @@ EP_DEV enum ep_ht_found ep_ht_work_peers(const struct ep_ht_combine_args &a, con
 			return EP_HT_NOT_YET;
 		}
 		if (missing != EP_HT_NONE) {
-			over = ep_wait_give_up(a.c.g, op, &s, site, missing);
+			named = missing == before ? named : missing;
+			before = missing;
+			over = ep_ht_give_up(a.c, op, &s, site, missing, &named);
 		}
 		if (ep_any(EP_FULL_MASK, over)) {
 			return EP_HT_FAILED;

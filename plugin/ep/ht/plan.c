@@ -6,10 +6,11 @@
  * A block moves rows the faster the more bytes it has in flight, which its shared memory holds; a
  * bulk copy of less than 2 KiB costs more than it brings. Measured, as the rest: doc/performance.md.
  */
-#define EP_HT_DISPATCH_PART 7168u
+#define EP_HT_DISPATCH_PART 14336u
 #define EP_HT_LEAST_PART 2048u
-#define EP_HT_UNITS 256u /* of a rank at least, if rows can be cut so: for the warps of 16 blocks */
-#define EP_HT_MOST_WARPS 12u
+#define EP_HT_UNITS 256u /* of a rank at least, in combine, if rows can be cut so */
+#define EP_HT_DISPATCH_WARPS 15u
+#define EP_HT_COMBINE_WARPS (EP_HT_COMBINE_THREADS / 32u)
 #define EP_HT_LEAST_WARPS 2u
 #define EP_HT_MOST_LAG 64u
 
@@ -19,6 +20,9 @@ static uint32_t ep_ht_parts(const struct ep_shape *shape, enum ep_ht_kind kind, 
 	uint32_t most = kind == EP_HT_COMBINE ? EP_HT_COMBINE_PART : EP_HT_DISPATCH_PART;
 	uint64_t wanted = ep_ceil_div(EP_HT_UNITS, ep_ht_chunks(shape->max_tokens));
 
+	if (kind == EP_HT_DISPATCH) { /* its copies cost the same whatever their size */
+		return ep_ceil_div(row_bytes, most);
+	}
 	wanted = ep_min_u64(wanted, row_bytes / EP_HT_LEAST_PART);
 	return (uint32_t)ep_max_u64(1, ep_max_u64(wanted, ep_ceil_div(row_bytes, most)));
 }
@@ -63,9 +67,11 @@ static uint32_t ep_ht_plan_flight(const struct ep_ht_operation *o, uint32_t warp
 /* The most warps among those who have nearly the most in flight: they do more than to copy. */
 static uint32_t ep_ht_plan_warps(const struct ep_ht_operation *o, uint32_t part_bytes)
 {
-	uint32_t most = 0, warps = EP_HT_MOST_WARPS;
+	uint32_t most = 0, all, warps;
 
-	for (uint32_t w = EP_HT_LEAST_WARPS; w <= EP_HT_MOST_WARPS; w++) {
+	all = warps = o->kind == EP_HT_COMBINE ? EP_HT_COMBINE_WARPS : EP_HT_DISPATCH_WARPS;
+
+	for (uint32_t w = EP_HT_LEAST_WARPS; w <= all; w++) {
 		uint32_t flight = ep_ht_plan_flight(o, w, part_bytes);
 
 		most = flight > most ? flight : most;
