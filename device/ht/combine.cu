@@ -138,14 +138,18 @@ EP_DEV void ep_ht_unit_end(const struct ep_ht_combine_args &a, const struct ep_o
 	ep_warp_sync(EP_FULL_MASK);
 	if (is_sum) {
 		/* nobody waits for the credit of a chunk whose slot is not used again */
-		if (a.is_direct || chunk + c.areas.ring_chunks >= ep_ht_chunks(c.num_tokens)) {
+		if ((a.is_direct && (!a.in_weights || part)) ||
+		    chunk + c.areas.ring_chunks >= ep_ht_chunks(c.num_tokens)) {
 			return;
 		}
 		for (uint32_t d = ep_lane(); d < c.g.nranks; d += EP_WARP_SIZE) {
-			ep_st_release_sys_u64(ep_ht_unit_at(c, ep_heap_of(c.g, d),
-							    c.areas.credit_off, c.g.rank,
-							    ep_ht_slot_of(c, chunk), part),
-					      word);
+			/* else it may end before the sum of the chunk that d's slot held before */
+			if (ep_ht_returns(c, d, chunk)) {
+				ep_st_release_sys_u64(ep_ht_unit_at(c, ep_heap_of(c.g, d),
+								    c.areas.credit_off, c.g.rank,
+								    ep_ht_slot_of(c, chunk), part),
+						      word);
+			}
 		}
 	} else if (ep_lane() == 0) {
 		uint32_t turn = unit - all * a.turns + c.g.rank + 1;

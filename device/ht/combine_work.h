@@ -19,6 +19,7 @@
 #ifndef EP_DEVICE_HT_COMBINE_WORK_H
 #define EP_DEVICE_HT_COMBINE_WORK_H
 
+#include "device/ht/blame.h"
 #include "device/ht/pipe.h"
 #include "device/ht/units.h"
 
@@ -152,10 +153,10 @@ EP_DEV void ep_ht_return_open(const struct ep_ht_combine_args &a, struct ep_ht_w
 	w->pending = w->rows != 0;
 }
 
-/* Whether rank d returns rows of the chunk by way of the ring. */
-EP_DEV bool ep_ht_sum_comes(const struct ep_ht_common &c, const struct ep_ht_work &w, uint32_t d)
+/* Does rank d return rows of this rank's chunk, by way of the ring? */
+EP_DEV bool ep_ht_returns(const struct ep_ht_common &c, uint32_t d, uint32_t chunk)
 {
-	return !(ep_ht_flat(c) && d == c.g.rank) && ep_ht_rows(c, c.h.send_start, d, w.chunk) != 0;
+	return !(ep_ht_flat(c) && d == c.g.rank) && ep_ht_rows(c, c.h.send_start, d, chunk) != 0;
 }
 
 EP_DEV void ep_ht_sum_open(const struct ep_ht_combine_args &a, struct ep_ht_work *w)
@@ -169,7 +170,7 @@ EP_DEV void ep_ht_sum_open(const struct ep_ht_combine_args &a, struct ep_ht_work
 	ep_ht_row_fetch(a, w, 0); /* on its way while this looks who returns something */
 	w->start = EP_HT_NONE;
 	if (ep_lane() < c.g.nranks && (!a.is_direct || a.in_weights) &&
-	    ep_ht_sum_comes(c, *w, ep_lane())) {
+	    ep_ht_returns(c, ep_lane(), w->chunk)) {
 		w->start = ep_ht_first(c, c.h.send_start, ep_lane(), w->chunk);
 	}
 	w->pending = true;
@@ -218,7 +219,7 @@ EP_DEV uint32_t ep_ht_sum_missing(const struct ep_ht_combine_args &a, const stru
 		return EP_HT_NONE;
 	}
 	for (uint32_t d = ep_lane(); d < c.g.nranks; d += EP_WARP_SIZE) {
-		if (!(d < EP_WARP_SIZE ? w.start != EP_HT_NONE : ep_ht_sum_comes(c, w, d))) {
+		if (!(d < EP_WARP_SIZE ? w.start != EP_HT_NONE : ep_ht_returns(c, d, w.chunk))) {
 			continue;
 		}
 		if (!ep_ht_unit_said(op,
@@ -236,12 +237,17 @@ EP_DEV uint32_t ep_ht_return_missing(const struct ep_ht_combine_args &a, const s
 				     const struct ep_ht_work &w)
 {
 	const struct ep_ht_common &c = a.c;
+	uint32_t before;
 
-	if (a.is_direct || w.chunk < c.areas.ring_chunks || ep_lane() ||
+	if (w.chunk < c.areas.ring_chunks || ep_lane()) {
+		return EP_HT_NONE;
+	}
+	before = ep_ht_chunk_before(c, c.h.recv_start, w.rank, w.chunk);
+	if (before == w.chunk ||
 	    ep_ht_unit_said(op,
 			    ep_ht_unit_at(c, c.g.own, c.areas.credit_off, w.rank,
 					  ep_ht_slot_of(c, w.chunk), w.part),
-			    w.chunk - c.areas.ring_chunks)) {
+			    before)) {
 		return EP_HT_NONE;
 	}
 	return w.rank;
@@ -260,6 +266,7 @@ EP_DEV enum ep_ht_found ep_ht_work_peers(const struct ep_ht_combine_args &a, con
 {
 	enum ep_wait_site site = w.is_sum ? EP_WAIT_HT_ROWS : EP_WAIT_HT_CREDIT;
 	struct ep_spin s = ep_spin_start();
+	uint32_t named = EP_HT_NONE, before = EP_HT_NONE;
 
 	for (;;) {
 		uint32_t missing = w.is_sum ? ep_ht_sum_missing(a, op, w)
@@ -274,7 +281,9 @@ EP_DEV enum ep_ht_found ep_ht_work_peers(const struct ep_ht_combine_args &a, con
 			return EP_HT_NOT_YET;
 		}
 		if (missing != EP_HT_NONE) {
-			over = ep_wait_give_up(a.c.g, op, &s, site, missing);
+			named = missing == before ? named : missing;
+			before = missing;
+			over = ep_ht_give_up(a.c, op, &s, site, missing, &named);
 		}
 		if (ep_any(EP_FULL_MASK, over)) {
 			return EP_HT_FAILED;

@@ -110,42 +110,49 @@ EP_DEV void ep_ht_dispatch_weights(const struct ep_ht_dispatch_args &a, const st
 	}
 }
 
+/* What the storing side keeps from item to item. */
+struct ep_ht_stored {
+	struct ep_ht_unsaid unsaid;
+	struct ep_ht_starts starts; /* of the chunk that is being sent */
+};
+
 /* Stores the oldest item that is held. False: it does not come. */
 EP_DEV bool ep_ht_dispatch_store(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
 				 struct ep_ht_pipe *p, const struct ep_ht_item &i,
-				 struct ep_ht_unsaid *unsaid)
+				 struct ep_ht_stored *s)
 {
-	const struct ep_ht_common &c = a.c;
+	struct ep_ht_piece piece = ep_ht_piece_make(a, i.part);
 	struct ep_ht_target t = {};
 	const unsigned char *from;
-	uint32_t row = 0;
 
 	if (i.sends) {
-		t = ep_ht_target_make(c, i.l);
-		row = ep_ht_target_row(a, i.l, t, i.chunk);
+		if (i.i == 0) {
+			ep_ht_starts_load(a, i.chunk, &s->starts);
+		}
+		t = ep_ht_target_make(a, i.l, s->starts, i.chunk, i.part, piece);
 	}
-	from = ep_ht_pipe_wait(c.g, op, p, c.g.rank);
+	from = ep_ht_pipe_wait(a.c.g, op, p, a.c.g.rank);
 	if (!from) {
 		return false;
 	}
 	if (i.sends) {
-		ep_ht_send_store(a, i.l, t, row, i.chunk, i.part, from);
+		ep_ht_send_store(t, piece, from);
 	} else {
-		ep_ht_recv_store(a, i.l, i.slot, i.part, from);
+		ep_ht_recv_store(a, i.l, i.slot, piece, from);
 	}
 	ep_ht_pipe_release(p);
 	if (!i.sends && i.last) {
-		ep_ht_recv_credit(c, op, i.source, i.chunk, i.part);
+		ep_ht_recv_credit(a.c, op, i.source, i.chunk, i.part);
 	}
 	if (i.i == 0 && i.part == 0 && a.topk_weights) {
 		ep_ht_dispatch_weights(a, i);
 	}
-	if (p->groups - unsaid->group >= EP_HT_SAY_AFTER) {
-		ep_ht_send_say(a, op, p, unsaid);
+	if (p->groups - s->unsaid.group >= EP_HT_SAY_AFTER) {
+		ep_ht_send_say(a, op, p, &s->unsaid);
 	}
 	if (i.sends && i.last && !a.is_direct) {
-		ep_ht_send_say(a, op, p, unsaid);
-		*unsaid = { i.chunk, i.part, p->groups };
+		ep_ht_send_say(a, op, p, &s->unsaid);
+		s->unsaid = { i.chunk, i.part, p->groups };
 	}
 	return true;
 }
@@ -154,12 +161,12 @@ EP_DEV bool ep_ht_dispatch_store(const struct ep_ht_dispatch_args &a, const stru
 EP_DEV bool ep_ht_dispatch_move(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
 				struct ep_ht_pipe *p, struct ep_ht_work *w)
 {
-	struct ep_ht_unsaid unsaid = { EP_HT_NONE, 0, 0 };
+	struct ep_ht_stored s = { { EP_HT_NONE, 0, 0 }, {} };
 	struct ep_ht_item now, next;
 	bool ahead = false; /* `next` is the oldest item */
 
 	for (;;) {
-		if (!ep_ht_dispatch_load(a, op, p, w, &unsaid)) {
+		if (!ep_ht_dispatch_load(a, op, p, w, &s.unsaid)) {
 			return false;
 		}
 		if (!p->held) {
@@ -170,11 +177,11 @@ EP_DEV bool ep_ht_dispatch_move(const struct ep_ht_dispatch_args &a, const struc
 		if (ahead) {
 			next = ep_ht_item_make(a, *w, ep_ht_pipe_after(p, p->out));
 		}
-		if (!ep_ht_dispatch_store(a, op, p, now, &unsaid)) {
+		if (!ep_ht_dispatch_store(a, op, p, now, &s)) {
 			return false;
 		}
 	}
-	ep_ht_send_say(a, op, p, &unsaid);
+	ep_ht_send_say(a, op, p, &s.unsaid);
 	if (a.is_direct) {
 		ep_ht_pipe_stored(p, p->groups);
 	}

@@ -18,13 +18,14 @@ EP_DEV uint32_t ep_ht_recv_ready(const struct ep_ht_common &c, const struct ep_o
 		const uint64_t *at =
 			ep_ht_unit_at(c, c.g.own, c.areas.arrived_off, u.source, slot, u.part);
 		struct ep_spin s = ep_spin_start();
+		uint32_t named = u.source;
 
 		while (ep_ld_acquire_sys_u64(at) != ep_ht_unit_word(op.epoch, u.chunk)) {
 			if (!wait) {
 				state = EP_HT_LATE;
 				break;
 			}
-			if (ep_wait_give_up(c.g, op, &s, EP_WAIT_HT_ROWS, u.source)) {
+			if (ep_ht_give_up(c, op, &s, EP_WAIT_HT_ROWS, u.source, &named)) {
 				state = EP_HT_FAILED;
 				break;
 			}
@@ -58,9 +59,9 @@ EP_DEV void ep_ht_recv_credit(const struct ep_ht_common &c, const struct ep_op &
 }
 
 EP_DEV void ep_ht_recv_store(const struct ep_ht_dispatch_args &a, const struct ep_ht_list &l,
-			     uint32_t slot, uint32_t part, const unsigned char *from)
+			     uint32_t slot, const struct ep_ht_piece &piece,
+			     const unsigned char *from)
 {
-	struct ep_ht_piece piece = ep_ht_piece_make(a, part);
 	uint32_t places;
 
 	if (a.c.layout == EP_HT_FLAT) {

@@ -66,13 +66,13 @@ EP_DEV uint32_t ep_ht_send_ready(const struct ep_ht_dispatch_args &a, const stru
 		return EP_HT_READY;
 	}
 	for (uint32_t d = ep_lane(); d < c.g.nranks && !late; d += EP_WARP_SIZE) {
-		uint32_t before = 0;
+		uint32_t before = 0, named = d;
 		const uint64_t *at = ep_ht_credit_at(c, d, u.chunk, u.part, &before);
 		uint64_t word = ep_ht_unit_word(op.epoch, before);
 		struct ep_spin s = ep_spin_start();
 
 		while (at && ep_ld_acquire_sys_u64(at) != word) {
-			failed = wait && ep_wait_give_up(c.g, op, &s, EP_WAIT_HT_CREDIT, d);
+			failed = wait && ep_ht_give_up(c, op, &s, EP_WAIT_HT_CREDIT, d, &named);
 			late = !wait || failed;
 			if (late) {
 				break;
@@ -101,94 +101,102 @@ EP_DEV struct ep_ht_list ep_ht_send_list(const struct ep_ht_common &c, uint32_t 
 	return l;
 }
 
-/* What the list says about the lane's selection. */
-struct ep_ht_target {
-	uint32_t rank;  /* EP_HT_NONE: none, or the token's row to that rank is dropped */
-	bool counts;    /* not another selection of the same expert */
-	uint32_t heads; /* all lanes alike: the first selection of each rank */
+/* Lane r: index of the chunk's first row to rank r, for the first 32 ranks. */
+struct ep_ht_starts {
+	uint32_t first;
 };
 
-EP_DEV struct ep_ht_target ep_ht_target_make(const struct ep_ht_common &c,
-					     const struct ep_ht_list &l)
+EP_DEV void ep_ht_starts_load(const struct ep_ht_dispatch_args &a, uint32_t chunk,
+			      struct ep_ht_starts *s)
 {
-	uint32_t before;
-	struct ep_ht_target t;
+	if (!a.is_direct && ep_lane() < a.c.g.nranks) {
+		s->first = ep_ht_first(a.c, a.c.h.send_start, ep_lane(), chunk);
+	}
+}
 
-	t.rank = l.row == EP_HT_NONE ? EP_HT_NONE : ep_div(EP_HT_SEL_EXPERT(l.sel), c.by_local);
-	t.rank = l.sel == EP_HT_NONE ? EP_HT_NONE : t.rank;
-	t.counts = t.rank != EP_HT_NONE && !(l.sel & EP_HT_SEL_AGAIN);
-	before = ep_shfl_u32(EP_FULL_MASK, t.rank, (ep_lane() + 31) & 31);
-	t.heads = ep_ballot(EP_FULL_MASK,
-			    t.rank != EP_HT_NONE && (ep_lane() == 0 || before != t.rank));
+/* Where the lane's selection has the part stored. Of those of one other rank, one stores. */
+struct ep_ht_target {
+	unsigned char *to;     /* bytes of the token; in a ring of the scales, too */
+	unsigned char *scales; /* in a ring NULL */
+	uint32_t bytes;        /* to `to` */
+	uint32_t now;  /* all lanes alike: who stores, first for the ranks behind this one, */
+	uint32_t rest; /* and then for the others */
+};
+
+/* Place in rank r's ring of the row with that index. */
+EP_DEV uint32_t ep_ht_ring_row(const struct ep_ht_common &c, const struct ep_ht_starts &s,
+			       uint32_t r, uint32_t index, uint32_t chunk)
+{
+	uint32_t first = ep_shfl_u32(EP_FULL_MASK, s.first, r & (EP_WARP_SIZE - 1));
+
+	if (r != EP_HT_NONE && r >= EP_WARP_SIZE) {
+		first = ep_ht_first(c, c.h.send_start, r, chunk);
+	}
+	return index - first;
+}
+
+EP_DEV struct ep_ht_target ep_ht_target_make(const struct ep_ht_dispatch_args &a,
+					     const struct ep_ht_list &l,
+					     const struct ep_ht_starts &s, uint32_t chunk,
+					     uint32_t part, const struct ep_ht_piece &piece)
+{
+	const struct ep_ht_common &c = a.c;
+	bool there = l.sel != EP_HT_NONE && l.row != EP_HT_NONE, own, stores;
+	uint32_t me = c.g.rank, row = l.row;
+	uint32_t rank = there ? ep_div(EP_HT_SEL_EXPERT(l.sel), c.by_local) : EP_HT_NONE;
+	uint32_t before = ep_shfl_u32(EP_FULL_MASK, rank, (ep_lane() + 31) & 31);
+	uint32_t ring = ep_ht_ring_row(c, s, rank, l.row, chunk);
+	struct ep_ht_target t = {};
+
+	own = there && rank == me;
+	stores = there && (ep_lane() == 0 || before != rank);
+	if (own && c.layout == EP_HT_EXPERT_MAJOR) {
+		stores = !(l.sel & EP_HT_SEL_AGAIN) && l.place != EP_HT_NONE;
+		row = l.place;
+	} else if (stores && (own || a.is_direct)) {
+		row += c.h.send_base[rank];
+	}
+	t.bytes = piece.token_bytes;
+	if (stores && (own || a.is_direct)) {
+		t.to = (own ? a.out_tokens : a.direct[rank]) + (size_t)row * a.token_bytes +
+		       piece.first;
+		t.scales = (own ? a.out_scales : a.direct_scales[rank]) +
+			   (size_t)row * a.scale_bytes + piece.scale_first;
+	} else if (stores) {
+		t.to = ep_ht_ring_at(c, ep_heap_of(c.g, rank), me, chunk % c.areas.ring_chunks,
+				     ring) +
+		       (size_t)part * a.part_bytes;
+		t.bytes += piece.scale_bytes;
+	}
+	t.rest = ep_ballot(EP_FULL_MASK, stores);
+	t.now = ep_ballot(EP_FULL_MASK, stores && rank > me);
+	t.rest &= ~t.now;
 	return t;
 }
 
-/*
- * Where the lane's rank gets the row: place of its ring, or slot of its window. One trip to L2.
- */
-EP_DEV uint32_t ep_ht_target_row(const struct ep_ht_dispatch_args &a, const struct ep_ht_list &l,
-				 const struct ep_ht_target &t, uint32_t chunk)
+/* The part to every rank that wants it, the next one first. */
+EP_DEV void ep_ht_send_store(const struct ep_ht_target &t, const struct ep_ht_piece &piece,
+			     const unsigned char *from)
 {
-	const struct ep_ht_common &c = a.c;
+	uint32_t now = t.now, rest = t.rest;
 
-	if (t.rank == EP_HT_NONE || t.rank == c.g.rank) {
-		return 0;
-	}
-	return a.is_direct ? c.h.send_base[t.rank] + l.row
-			   : l.row - ep_ht_first(c, c.h.send_start, t.rank, chunk);
-}
+	while (now | rest) {
+		uint32_t lane = now ? ep_ctz(now) : ep_ctz(rest);
+		uint32_t bytes = ep_shfl_u32(EP_FULL_MASK, t.bytes, lane);
+		uint64_t to = ep_shfl_u64(EP_FULL_MASK, (uintptr_t)t.to, lane);
 
-/* The part to this rank's own outputs. */
-EP_DEV void ep_ht_send_own(const struct ep_ht_dispatch_args &a, const struct ep_ht_list &l,
-			   const struct ep_ht_target &t, uint32_t head, const unsigned char *from,
-			   const struct ep_ht_piece &piece)
-{
-	const struct ep_ht_common &c = a.c;
-	uint32_t row = ep_shfl_u32(EP_FULL_MASK, l.row, head), places;
-
-	if (c.layout == EP_HT_FLAT) {
-		ep_ht_piece_store(a, a.out_tokens, a.out_scales, c.h.recv_base[c.g.rank] + row,
-				  from, piece);
-		return;
-	}
-	places = ep_ballot(EP_FULL_MASK, t.counts && t.rank == c.g.rank && l.place != EP_HT_NONE);
-	for (; places; places &= places - 1) {
-		ep_ht_piece_store(a, a.out_tokens, a.out_scales,
-				  ep_shfl_u32(EP_FULL_MASK, l.place, ep_ctz(places)), from, piece);
-	}
-}
-
-/* The part to every rank that wants it, the next one first. `row`: the lanes', as above. */
-EP_DEV void ep_ht_send_store(const struct ep_ht_dispatch_args &a, const struct ep_ht_list &l,
-			     const struct ep_ht_target &t, uint32_t row, uint32_t chunk,
-			     uint32_t part, const unsigned char *from)
-{
-	const struct ep_ht_common &c = a.c;
-	struct ep_ht_piece piece = ep_ht_piece_make(a, part);
-	uint32_t me = c.g.rank;
-	uint32_t later = ep_ballot(EP_FULL_MASK, t.rank != EP_HT_NONE && t.rank > me) & t.heads;
-	uint32_t now = later ? later : t.heads, rest = t.heads & ~now;
-
-	while (now) {
-		uint32_t head = ep_ctz(now), d = ep_shfl_u32(EP_FULL_MASK, t.rank, head);
-		uint32_t at = ep_shfl_u32(EP_FULL_MASK, row, head);
-
-		if (d == me) {
-			ep_ht_send_own(a, l, t, head, from, piece);
-		} else if (a.is_direct) {
-			ep_ht_piece_store(a, a.direct[d], a.direct_scales[d], at, from, piece);
-		} else {
-			unsigned char *ring = ep_ht_ring_at(c, ep_heap_of(c.g, d), me,
-							    chunk % c.areas.ring_chunks, at);
-
-			ep_bulk_store(ring + (size_t)part * a.part_bytes, from,
-				      piece.token_bytes + piece.scale_bytes);
+		if (bytes) {
+			ep_bulk_store((unsigned char *)to, from, bytes);
 		}
-		now &= now - 1;
-		if (!now) {
-			now = rest;
-			rest = 0;
+		if (piece.scale_bytes) {
+			to = ep_shfl_u64(EP_FULL_MASK, (uintptr_t)t.scales, lane);
+			if (to) {
+				ep_bulk_store((unsigned char *)to, from + piece.token_bytes,
+					      piece.scale_bytes);
+			}
 		}
+		rest = now ? rest : rest & (rest - 1);
+		now = now & (now - 1);
 	}
 }
 

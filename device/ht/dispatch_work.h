@@ -21,6 +21,7 @@
 #ifndef EP_DEVICE_HT_DISPATCH_WORK_H
 #define EP_DEVICE_HT_DISPATCH_WORK_H
 
+#include "device/ht/blame.h"
 #include "device/ht/dispatch_rows.h"
 
 /* A unit, and how far it has been loaded. */

@@ -108,6 +108,7 @@ EP_HOST_DEV uint32_t ep_ht_stage_bytes(uint32_t warps, uint32_t slots, uint32_t 
 struct ep_ht_areas {
 	uint64_t form_off;    /* words {form, epoch} [2][R] of each rank's operation: epoch & 1 */
 	uint64_t done_off;    /* words {0, epoch} [R]: the rank has read and written all here */
+	uint64_t blame_off;   /* words {rank, epoch} [R]: who holds each rank up (ht/blame.h) */
 	uint64_t count_off;   /* words {count, epoch} [R][E + R + 1]: of each: ep_ht_counts() */
 	uint64_t table_off;   /* u32 [R][EP_HT_ROUTE_BLOCKS] epoch: start and sel have come */
 	uint64_t start_off;   /* u32 [R][chunks of B + 1]: the chunk's first row to this rank */

@@ -17,7 +17,7 @@
 #define EP_DEVICE_HT_STEP_H
 
 #include "device/group/step.h"
-#include "device/ht/layout.h"
+#include "device/ht/blame.h"
 #include "device/simt/bulk.h"
 
 struct ep_ht_entry {
@@ -196,10 +196,11 @@ EP_DEV bool ep_ht_done_wait(const struct ep_ht_common &c, const struct ep_op &op
 		for (uint32_t r = ep_lane(); r < c.g.nranks && ok; r += EP_WARP_SIZE) {
 			const uint64_t *at = ep_ht_done_at(c, c.g.own, r);
 			struct ep_spin s = ep_spin_start();
+			uint32_t named = r;
 
 			while (r != c.g.rank && ep_ld_acquire_sys_u64(at) != (uint64_t)op.epoch
 										     << 32) {
-				if (ep_wait_give_up(c.g, op, &s, EP_WAIT_HT_DONE, r)) {
+				if (ep_ht_give_up(c, op, &s, EP_WAIT_HT_DONE, r, &named)) {
 					ok = false;
 					break;
 				}

@@ -95,8 +95,18 @@ static struct ht_case draw_case(int nranks, const char *kind, uint64_t seed)
 		p->quant = ORACLE_QUANT_FORWARD;
 		p->hidden = 512 * (1 + (uint32_t)world_draw(&s, 6));
 	}
+	if (!strcmp(kind, "gaps")) { /* chunks from which nothing goes anywhere, among others */
+		p->topk = 1 + (uint32_t)world_draw(&s, p->experts > 1);
+		p->drop_ppm = ONE_OF(&s, 800000, 930000);
+		p->max_tokens = 100 + (uint32_t)world_draw(&s, 200);
+		p->tokens = p->max_tokens;
+		p->uneven = 0;
+		p->hidden = ONE_OF(&s, 8, 128, 5000);
+		c.second = p->max_tokens;
+		c.h.limit = 0;
+	}
 	c.flags = (uint32_t)world_draw(&s, 32) & ~(uint32_t)HT_WINDOW;
-	if (!strcmp(kind, "window")) {
+	if (!strcmp(kind, "window") || (!strcmp(kind, "gaps") && seed & 1)) {
 		c.flags |= HT_WINDOW;
 	}
 	c.sms = ONE_OF(&s, 2, 2, 3, 5);

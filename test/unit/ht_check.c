@@ -162,22 +162,19 @@ static uint64_t check_weights(const struct ht_world *w, uint32_t d, const struct
 	return wrong;
 }
 
-void ht_world_check(struct ht_world *w)
+void ht_world_check(const struct ht_world *w, uint32_t d)
 {
 	const struct ht_shape *s = &w->shape;
+	const struct ep_ht_dispatch_args *a = &w->rank[d].args;
+	struct ht_want *want = ht_wants(w, d);
 
-	for (uint32_t d = 0; d < s->ranks; d++) {
-		const struct ep_ht_dispatch_args *a = &w->rank[d].args;
-		struct ht_want *want = ht_wants(w, d);
-
-		CHECK_INT(w->rank[d].records[EP_RECORD_FATAL].valid, 0);
-		check_rows(w, d, want, a->out_tokens, s->token_bytes, false);
-		check_rows(w, d, want, a->out_scales, s->scale_bytes, true);
-		if (!s->backward && s->layout == EP_HT_FLAT) {
-			check_entries(w, d, want);
-		} else if (!s->backward) {
-			check_weights(w, d, want);
-		}
-		free(want);
+	CHECK_INT(w->rank[d].records[EP_RECORD_FATAL].valid, 0);
+	check_rows(w, d, want, a->out_tokens, s->token_bytes, false);
+	check_rows(w, d, want, a->out_scales, s->scale_bytes, true);
+	if (!s->backward && s->layout == EP_HT_FLAT) {
+		check_entries(w, d, want);
+	} else if (!s->backward) {
+		check_weights(w, d, want);
 	}
+	free(want);
 }

@@ -47,6 +47,7 @@ static void check_heap(const struct ep_shape *s, uint32_t topk)
 		{ h.g.clean_off, EP_CLEAN_BYTES(r), 8 },
 		{ a->form_off, 16 * r, 8 },
 		{ a->done_off, 8 * r, 8 },
+		{ a->blame_off, 8 * r, 8 },
 		{ a->ended_off, 4, 4 },
 		{ a->count_off, 8 * r * (r * s->nlocal + r + 1), 8 },
 		{ a->table_off, 4 * r * EP_HT_ROUTE_BLOCKS, 16 },

@@ -31,15 +31,15 @@ static void test_golden(void)
 		bool direct;
 		uint32_t blocks, threads, parts, part_bytes, stage_parts, lag;
 	} rows[] = {
-		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 4096, 14336, false, 16, 320, 2, 7168, 3, 73 },
-		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 4096, 14336, true, 16, 320, 2, 7168, 3, 73 },
-		{ EP_HT_DISPATCH, EP_HT_FLAT, 2, 4096, 14336, true, 16, 320, 2, 7168, 3, 73 },
-		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 8, 4096, 14336, false, 16, 320, 2, 7168, 3,
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 4096, 14336, false, 16, 256, 1, 14336, 2, 73 },
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 4096, 14336, true, 16, 256, 1, 14336, 2, 73 },
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 2, 4096, 14336, true, 16, 256, 1, 14336, 2, 73 },
+		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 8, 4096, 14336, false, 16, 256, 1, 14336, 2,
 		  73 },
-		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 2, 4096, 14336, false, 16, 320, 2, 7168, 3,
+		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 2, 4096, 14336, false, 16, 256, 1, 14336, 2,
 		  73 },
-		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 512, 14336, true, 16, 384, 4, 3584, 5, 73 },
-		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 1, 16, false, 8, 384, 1, 128, 32, 73 },
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 512, 14336, true, 16, 256, 1, 14336, 2, 73 },
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 1, 16, false, 8, 480, 1, 128, 32, 73 },
 		{ EP_HT_COMBINE, EP_HT_FLAT, 8, 4096, 14336, false, 16, 384, 4, 3584, 5, 73 },
 		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 4096, 14336, true, 16, 384, 2, 7168, 2, 73 },
 		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 4096, 14336, false, 16, 384, 2, 7168, 2, 73 },
@@ -123,9 +123,9 @@ static void check_plan(const struct ep_ht_operation *o, const struct ep_ht_plan 
 	CHECK(p->parts >= 1 && p->parts <= most);
 	CHECK((uint64_t)p->parts * p->part_bytes >= o->row_bytes);
 	CHECK((uint64_t)(p->parts - 1) * p->part_bytes < o->row_bytes);
-	CHECK(p->part_bytes % 128 == 0 && p->part_bytes <= 7168);
+	CHECK(p->part_bytes % 128 == 0 && p->part_bytes <= 14336);
 	CHECK(p->parts == 1 || p->part_bytes >= EP_HT_COMBINE_PART / 2);
-	CHECK(warps >= 2 && warps <= 12 && p->threads % 32 == 0);
+	CHECK(warps >= 2 && warps <= 15 && p->threads % 32 == 0);
 	CHECK(p->stage_parts >= 2 && p->stage_parts <= EP_HT_MAX_STAGE_PARTS);
 	CHECK(p->shared_bytes == ep_ht_stage_bytes(warps, p->stage_parts, p->part_bytes));
 	CHECK(ep_ht_plan_fits(o, p));

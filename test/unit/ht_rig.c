@@ -63,6 +63,7 @@ static uint64_t areas_make(const struct ht_shape *s, struct ep_ht_dispatch_args 
 	a->c.g.clean_off = take(&at, EP_CLEAN_BYTES(r));
 	m->form_off = take(&at, 16 * r);
 	m->done_off = take(&at, 8 * r);
+	m->blame_off = take(&at, 8 * r);
 	m->ended_off = take(&at, 4);
 	m->weight_off = take(&at, 4 * r * s->max_tokens * width);
 	m->ring_chunks = s->ring_chunks;

@@ -88,8 +88,8 @@ void ht_world_launch(struct ht_world *w, int missing);
 void ht_world_poison(struct ht_world *w);
 /* For each row of rank d's outputs and the guard; to be freed. */
 struct ht_want *ht_wants(const struct ht_world *w, uint32_t d);
-/* Bytes of all outputs that are not what they should be, told by CHECKs. */
-void ht_world_check(struct ht_world *w);
+/* Rank d's outputs, told by CHECKs. */
+void ht_world_check(const struct ht_world *w, uint32_t d);
 
 uint32_t ht_random(uint32_t *state);
 /* What lies in the inputs: word i of a row, and a weight. */

@@ -6,28 +6,35 @@
  * A block moves rows the faster the more bytes it has in flight, which its shared memory holds; a
  * bulk copy of less than 2 KiB costs more than it brings. Measured, as the rest: doc/performance.md.
  */
-#define EP_HT_DISPATCH_PART 7168u
+#define EP_HT_DISPATCH_PART 14336u
 #define EP_HT_LEAST_PART 2048u
-#define EP_HT_UNITS 256u /* of a rank at least, if rows can be cut so: for the warps of 16 blocks */
-#define EP_HT_MOST_WARPS 12u
+#define EP_HT_UNITS 256u /* of a rank at least, in combine, if rows can be cut so */
+#define EP_HT_DISPATCH_WARPS 15u
+#define EP_HT_COMBINE_WARPS (EP_HT_COMBINE_THREADS / 32u)
 #define EP_HT_LEAST_WARPS 2u
 #define EP_HT_MOST_LAG 256u
 /* Combine has larger parts where so few ranks contribute to a row: per part it does less then. */
 #define EP_HT_FEW 2u
 
 /* Grows with the bytes. */
-static uint32_t ep_ht_parts(const struct ep_shape *shape, uint32_t most, uint32_t row_bytes)
+static uint32_t ep_ht_parts(const struct ep_shape *shape, enum ep_ht_kind kind, uint32_t most,
+			    uint32_t row_bytes)
 {
 	uint64_t wanted = ep_ceil_div(EP_HT_UNITS, ep_ht_chunks(shape->max_tokens));
 
+	if (kind == EP_HT_DISPATCH) { /* its copies cost the same whatever their size */
+		return ep_ceil_div(row_bytes, most);
+	}
 	wanted = ep_min_u64(wanted, row_bytes / EP_HT_LEAST_PART);
 	return (uint32_t)ep_max_u64(1, ep_max_u64(wanted, ep_ceil_div(row_bytes, most)));
 }
 
 uint32_t ep_ht_most_parts(const struct ep_shape *shape)
 {
-	uint32_t dispatch = ep_ht_parts(shape, EP_HT_DISPATCH_PART, shape->max_token_bytes);
-	uint32_t combine = ep_ht_parts(shape, EP_HT_COMBINE_PART, shape->max_token_bytes);
+	uint32_t dispatch =
+		ep_ht_parts(shape, EP_HT_DISPATCH, EP_HT_DISPATCH_PART, shape->max_token_bytes);
+	uint32_t combine =
+		ep_ht_parts(shape, EP_HT_COMBINE, EP_HT_COMBINE_PART, shape->max_token_bytes);
 
 	return dispatch > combine ? dispatch : combine;
 }
@@ -54,7 +61,7 @@ static uint32_t ep_ht_part_most(const struct ep_ht_operation *o)
 /* The same on all ranks, whatever their GPUs are. */
 static void ep_ht_plan_parts(struct ep_ht_plan *p, const struct ep_ht_operation *o)
 {
-	uint32_t parts = ep_ht_parts(&o->shape, ep_ht_part_most(o), o->row_bytes);
+	uint32_t parts = ep_ht_parts(&o->shape, o->kind, ep_ht_part_most(o), o->row_bytes);
 	uint64_t bytes = ep_ceil_div(o->row_bytes, parts);
 
 	p->part_bytes = (uint32_t)ep_round_up(bytes, EP_HT_STAGE_ALIGN);
@@ -86,7 +93,8 @@ static uint32_t ep_ht_plan_flight(const struct ep_ht_operation *o, uint32_t warp
  */
 static uint32_t ep_ht_plan_warps(const struct ep_ht_operation *o, uint32_t part_bytes)
 {
-	uint32_t most = 0, warps = EP_HT_MOST_WARPS;
+	uint32_t all = o->kind == EP_HT_COMBINE ? EP_HT_COMBINE_WARPS : EP_HT_DISPATCH_WARPS;
+	uint32_t most = 0, warps = all;
 
 	if (o->kind == EP_HT_COMBINE && part_bytes > EP_HT_COMBINE_PART) {
 		while (warps > EP_HT_LEAST_WARPS &&
@@ -95,7 +103,7 @@ static uint32_t ep_ht_plan_warps(const struct ep_ht_operation *o, uint32_t part_
 		}
 		return warps;
 	}
-	for (uint32_t w = EP_HT_LEAST_WARPS; w <= EP_HT_MOST_WARPS; w++) {
+	for (uint32_t w = EP_HT_LEAST_WARPS; w <= all; w++) {
 		uint32_t flight = ep_ht_plan_flight(o, w, part_bytes);
 
 		most = flight > most ? flight : most;
