@@ -76,27 +76,33 @@ static bool any_wrong(const struct rig *rig, uint32_t r)
 	return false;
 }
 
+/* Sets of ranks have the first 32 of them. */
+static bool is_in(uint32_t set, uint32_t r)
+{
+	return r < 32 && (set >> r & 1);
+}
+
 /* All ranks but those of the set `absent` run an update, and are fetched. */
 static void update(struct rig *rig, uint32_t absent)
 {
 	rig->launches++;
 	for (uint32_t r = 0; r < rig->shape.nranks; r++) {
-		if (!(absent >> r & 1)) {
+		if (!is_in(absent, r)) {
 			rig_load(rig, r);
 		}
 	}
 	for (uint32_t r = 0; r < rig->shape.nranks; r++) {
-		if (!(absent >> r & 1)) {
+		if (!is_in(absent, r)) {
 			rig_launch(rig, r);
 		}
 	}
 	for (uint32_t r = 0; r < rig->shape.nranks; r++) {
-		if (!(absent >> r & 1)) {
+		if (!is_in(absent, r)) {
 			rig_wait(rig, r);
 		}
 	}
 	for (uint32_t r = 0; r < rig->shape.nranks; r++) {
-		if (!(absent >> r & 1)) {
+		if (!is_in(absent, r)) {
 			rig_fetch(rig, r);
 		}
 	}
