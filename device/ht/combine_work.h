@@ -281,8 +281,10 @@ EP_DEV enum ep_ht_found ep_ht_work_peers(const struct ep_ht_combine_args &a, con
 			return EP_HT_NOT_YET;
 		}
 		if (missing != EP_HT_NONE) {
-			named = missing == before ? named : missing;
-			before = missing;
+			if (missing != before) { /* a wait for another rank begins */
+				named = before = missing;
+				s = ep_spin_start();
+			}
 			over = ep_ht_give_up(a.c, op, &s, site, missing, &named);
 		}
 		if (ep_any(EP_FULL_MASK, over)) {
