@@ -281,7 +281,7 @@ EP_DEV void ep_ht_combine_units(const struct ep_ht_combine_args &a, const struct
 	bool between = true; /* rows: the sum holds nothing */
 
 	for (;;) {
-		while (w.open && ep_ht_pipe_room(p, 0) && ep_ht_work_load(a, &w, p, &note)) {
+		while (w.open && ep_ht_pipe_room(p) && ep_ht_work_load(a, &w, p, &note)) {
 		}
 		/* who was not ready is looked for again when there is nothing else to do */
 		if (between && !w.open && !(w.pending && p->held)) {

@@ -53,7 +53,7 @@ EP_DEV bool ep_ht_dispatch_load(const struct ep_ht_dispatch_args &a, const struc
 				struct ep_ht_pipe *p, struct ep_ht_work *w,
 				struct ep_ht_unsaid *unsaid)
 {
-	while (ep_ht_pipe_room(p, 0)) {
+	while (ep_ht_pipe_room(p)) {
 		uint32_t state = EP_HT_READY;
 
 		if (!w->open) {

@@ -255,7 +255,7 @@ EP_DEV void ep_ht_work_load(const struct ep_ht_dispatch_args &a, struct ep_ht_pi
 EP_DEV void ep_ht_work_load_early(const struct ep_ht_dispatch_args &a, struct ep_ht_pipe *p,
 				  struct ep_ht_work *w)
 {
-	while (ep_ht_pipe_room(p, 0)) {
+	while (ep_ht_pipe_room(p)) {
 		if (!w->open) {
 			struct ep_ht_unit u = ep_ht_send_unit(a, w->next_send);
 

@@ -8,27 +8,28 @@
  * their way. The warp waits for the oldest slot that is held, uses it, and gives it back. Loads run
  * ahead as far as there is room, over the limits of units, too.
  *
- *   copying                                      summing
- *     while (more && ep_ht_pipe_room(&p, lag))     while (more && ep_ht_pipe_room(&p, 0))
- *       ep_ht_pipe_open(&p)                          (nothing to wait for)
- *       ep_ht_pipe_load(&p, at, from, bytes) ...     ep_ht_pipe_load(&p, at, from, bytes) ...
- *       ep_ht_pipe_close(&p, bytes of all)           ep_ht_pipe_close(&p, bytes of all)
- *     from = ep_ht_pipe_wait(&p, ...)              from = ep_ht_pipe_wait(&p, ...)
- *     ep_bulk_store(to, from, bytes) ...           ep_shared_ld16(from + ...) by all lanes
- *     ep_ht_pipe_release(&p)                       ep_ht_pipe_free(&p)
+ *   copying, slot by slot
+ *     while (more && ep_ht_pipe_room(&p))
+ *       ep_ht_pipe_open(&p)
+ *       ep_ht_pipe_load(&p, at, from, bytes) ...
+ *       ep_ht_pipe_close(&p, bytes of all)
+ *     from = ep_ht_pipe_wait(&p, ...)
+ *     ep_bulk_store(to, from, bytes) ...
+ *     ep_ht_pipe_release(&p)
+ *
+ * Combine uses several slots at a time, as batches: see there.
  *
  * Groups. ep_ht_pipe_release() makes the stores since the last one a group, also if there are none.
  * So the item that used the slot which is opened next is known by counting: if `held` slots are held
  * then slots - 1 - held groups came after it, and ep_ht_pipe_open() waits until all but those have
- * been read. `lag` in ep_ht_pipe_room() leaves so many slots to stores that are being read: with 0
- * the warp waits for the stores that it has just issued before it loads the next slot.
+ * been read.
  *
  * What has been stored is visible to peers behind ep_ht_pipe_stored() and a release. `group` there is
  * ep_ht_pipe.groups as it was after the release of the last item that counts: later stores may go on.
  *
  * What a slot holds can be noted: ep_ht_note_put() keeps a number with the slot that is closed next,
- * in a register of the lane of that number, and ep_ht_note_get() is that of the oldest slot. So only
- * the loading side goes through units, and the storing side follows.
+ * in a register of the lane of that number, from which a shuffle fetches it when the slot is the
+ * oldest. So only the loading side goes through units, and the storing side follows.
  *
  * Before a wait for a peer that may be long, everything the peer may be waiting for must have been
  * said: what is held must be used first, and what has been stored must be announced.
@@ -80,10 +81,10 @@ EP_DEV struct ep_ht_pipe ep_ht_pipe_make(uint32_t slots, uint32_t part_bytes)
 	return p;
 }
 
-/* May another slot be loaded, if `lag` slots are left to stores? */
-EP_DEV bool ep_ht_pipe_room(const struct ep_ht_pipe *p, uint32_t lag)
+/* May another slot be loaded? */
+EP_DEV bool ep_ht_pipe_room(const struct ep_ht_pipe *p)
 {
-	return p->held + lag < p->slots;
+	return p->held < p->slots;
 }
 
 /* Copying: waits until the stores out of the slot that is loaded next have read it. */
@@ -168,12 +169,6 @@ EP_DEV void ep_ht_note_put(const struct ep_ht_pipe *p, uint32_t *note, uint32_t 
 	}
 }
 
-/* What was noted with the oldest slot. */
-EP_DEV uint32_t ep_ht_note_get(const struct ep_ht_pipe *p, uint32_t note)
-{
-	return ep_shfl_u32(EP_FULL_MASK, note, p->out);
-}
-
 /* A copy of `peer`'s memory, or of this rank's own, does not end. */
 EP_DEV_COLD void ep_ht_pipe_stuck(const struct ep_dev_group &g, struct ep_op op, uint32_t peer)
 {
@@ -198,14 +193,6 @@ EP_DEV unsigned char *ep_ht_pipe_wait(const struct ep_dev_group &g, const struct
 	return p->stage + (size_t)p->out * p->stride;
 }
 
-/* Summing: all lanes have read the oldest slot. It may be loaded again. */
-EP_DEV void ep_ht_pipe_free(struct ep_ht_pipe *p)
-{
-	ep_warp_sync(EP_FULL_MASK);
-	p->out = ep_ht_pipe_after(p, p->out);
-	p->held--;
-}
-
 /* Copying: all stores out of the oldest slot have been issued. */
 EP_DEV void ep_ht_pipe_release(struct ep_ht_pipe *p)
 {
@@ -226,7 +213,9 @@ EP_DEV void ep_ht_pipe_end(const struct ep_dev_group &g, const struct ep_op &op,
 			   struct ep_ht_pipe *p)
 {
 	while (p->held && ep_ht_pipe_wait(g, op, p, g.rank)) {
-		ep_ht_pipe_free(p);
+		ep_warp_sync(EP_FULL_MASK);
+		p->out = ep_ht_pipe_after(p, p->out);
+		p->held--;
 	}
 	ep_bulk_wait_read(0);
 }
