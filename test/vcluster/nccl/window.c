@@ -321,6 +321,9 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, nc
 			return result;
 		}
 	}
+	if (vc_env_long("VC_WINDOW_ENDLESS", 0)) {
+		return ncclInProgress; /* as a communicator that does not block */
+	}
 	if (!buff || !size || flags & ~VC_WINDOW_FLAGS) {
 		return vc_nccl_error(comm, ncclInvalidArgument, "buff %p, size %zu, flags %#x",
 				     buff, size, (unsigned int)flags);

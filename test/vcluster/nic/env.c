@@ -146,8 +146,12 @@ static void vn_profile(const char *word)
 		c->init_rd = 2;
 	} else if (!strcmp(word, "no_atomics")) {
 		c->no_atomics = true;
+	} else if (!strcmp(word, "no_dmabuf")) {
+		c->no_dmabuf = true;
 	} else if (!strcmp(word, "no_read_mr")) {
 		c->no_read_mr = true;
+	} else if (!strcmp(word, "one_read_mr")) {
+		c->one_read_mr = true;
 	} else if (!strcmp(word, "no_rtr")) {
 		c->no_rtr = true;
 	} else if (!strcmp(word, "quiet")) {
@@ -173,7 +177,7 @@ static void vn_profile(const char *word)
 		fprintf(stderr,
 			"nic: VC_NIC_PROFILE: %s is none of cx7, cx8, no_gpu_umem, no_uar_map, ib, "
 			"routed, roce, rxe, real_time, old_clock, small_sq, few_reads, no_atomics, "
-			"no_read_mr, quiet, tells_order, no_rtr, few_rtr, fatal_rtr, scattered\n",
+			"no_dmabuf, no_read_mr, one_read_mr, quiet, tells_order, no_rtr, few_rtr, fatal_rtr, scattered\n",
 			word);
 		_exit(87);
 	}
@@ -238,6 +242,7 @@ void vn_config_load(void)
 	c->retry_ms = (uint32_t)vn_env_long("VC_NIC_RETRY_MS", 0);
 	c->piece = (uint32_t)vn_env_long("VC_NIC_PIECE", 64);
 	c->link_gbps = (uint32_t)vn_env_long("VC_NIC_GBPS", 0);
+	c->gpu_dmabuf = vn_env_long("VC_NIC_DMABUF", 0) != 0;
 	c->verbose = vn_env_long("VC_NIC_VERBOSE", 0) != 0;
 	c->stats = vn_env_long("VC_NIC_STATS", 0) != 0;
 	c->seed = (uint64_t)vn_env_long("VC_NIC_SEED", vn_env_long("VC_SEED", 1));

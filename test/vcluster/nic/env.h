@@ -22,12 +22,15 @@ struct vn_config {
 	bool nc_dedicated; /* MLX5DV_UAR_ALLOC_TYPE_NC_DEDICATED of newer libraries */
 	bool ooo_rw, ooo_all, ooo_force;
 	bool no_atomics;
+	bool no_dmabuf; /* DMA-BUFs are not taken */
+	bool gpu_dmabuf; /* VC_NIC_DMABUF: those of real GPUs are, by the address that comes with them */
 	bool no_rtr;      /* queues made by commands cannot be connected */
 	bool quiet;       /* the device does not say in what order it places data */
 	bool scattered;   /* numbers of queue pairs follow in no order */
 	bool few_rtr;     /* no more than VN_FEW_RTR queues made by commands can be connected */
 	bool fatal_rtr;   /* the process is killed when it connects one more */
 	bool no_read_mr;  /* memory is not registered to be read alone */
+	bool one_read_mr; /* nor by NICs but the first of a pair */
 	bool tells_order; /* it says no more than whether it places data in order */
 	int tier;         /* order of placement that firmware chooses by itself */
 	int init_rd;      /* READs and atomics that a verbs queue has in flight */

@@ -12,6 +12,7 @@
 #include <unistd.h>
 #include "nic/fault.h"
 #include "nic/req.h"
+#include "nic/wire.h"
 
 #define VN_RULES 64
 #define VN_LATE 4096
@@ -23,6 +24,8 @@ enum vn_fault {
 	VN_F_DELAY,
 	VN_F_REORDER,
 	VN_F_DUPLICATE,
+	VN_F_STRAY,
+	VN_F_UNHEARD,
 	VN_F_RETRY,
 	VN_F_RNR,
 	VN_F_REMOTE_ACCESS,
@@ -37,9 +40,9 @@ enum vn_fault {
 };
 
 static const char *const vn_fault_names[VN_FAULTS] = {
-	"drop",  "delay",         "reorder",      "duplicate",  "retry_exceeded",
-	"rnr",   "remote_access", "remote_op",    "local_prot", "slow",
-	"stuck", "port_down",     "device_fatal", "peer_death"
+	"drop",           "delay",     "reorder",       "duplicate", "stray",      "unheard",
+	"retry_exceeded", "rnr",       "remote_access", "remote_op", "local_prot", "slow",
+	"stuck",          "port_down", "device_fatal",  "peer_death"
 };
 
 struct vn_rule {
@@ -61,9 +64,18 @@ struct vn_late { /* packet to be sent later */
 	bool again; /* a second copy: the first was sent at once */
 };
 
+struct vn_stray { /* packet that the network has */
+	struct vn_stray *next;
+	uint64_t due;
+	struct vn_link *link;
+	struct vn_packet packet;
+	uint8_t payload[];
+};
+
 static struct {
 	struct vn_rule rule[VN_RULES];
 	uint32_t n;
+	struct vn_stray *strays;
 	struct vn_late late[VN_LATE];
 	uint32_t nlate;
 	char path[256];
@@ -181,7 +193,8 @@ static void vn_rule_parse(char *text)
 		}
 	}
 	if (!r->count) {
-		r->count = r->prob >= 0 || r->what == VN_F_SLOW || r->what == VN_F_REORDER
+		r->count = r->prob >= 0 || r->what == VN_F_SLOW || r->what == VN_F_REORDER ||
+					   r->what == VN_F_STRAY || r->what == VN_F_UNHEARD
 				   ? VN_ALWAYS
 				   : 1;
 	}
@@ -393,7 +406,62 @@ bool vn_fault_packet(struct vn_qp *qp, struct vn_op *op, uint32_t pkt)
 	return false;
 }
 
+bool vn_fault_unheard(struct vn_qp *qp, struct vn_op *op)
+{
+	bool lost = false;
+
+	for (uint32_t i = 0; i < vn_faults.n; i++) {
+		struct vn_rule *r = &vn_faults.rule[i];
+
+		lost |= r->what == VN_F_UNHEARD && vn_matches(r, qp, op);
+	}
+	return lost;
+}
+
+bool vn_fault_stray(struct vn_qp *qp, struct vn_op *op, const struct vn_packet *p,
+		    const uint8_t *payload)
+{
+	for (uint32_t i = 0; i < vn_faults.n; i++) {
+		struct vn_rule *r = &vn_faults.rule[i];
+		struct vn_stray *s;
+
+		if (r->what != VN_F_STRAY || !vn_matches(r, qp, op)) {
+			continue;
+		}
+		s = malloc(sizeof(*s) + p->bytes);
+		if (!s) {
+			abort();
+		}
+		*s = (struct vn_stray){ vn_faults.strays, vn_now() + r->us * 1000u, qp->link, *p };
+		if (payload) {
+			memcpy(s->payload, payload, p->bytes);
+		}
+		vn_faults.strays = s;
+		return true;
+	}
+	return false;
+}
+
 /* --------------------------------------------------------------------------------------- time */
+
+/* What the network has kept for so long comes, whatever has become of its queue pair. */
+static bool vn_strays_run(uint64_t now)
+{
+	struct vn_stray **at = &vn_faults.strays, *s;
+	bool any = false;
+
+	while ((s = *at)) {
+		if (now < s->due) {
+			at = &s->next;
+			continue;
+		}
+		*at = s->next;
+		vn_link_send(s->link, &s->packet, s->payload);
+		free(s);
+		any = true;
+	}
+	return any;
+}
 
 static bool vn_late_run(uint64_t now)
 {
@@ -437,6 +505,7 @@ bool vn_fault_run(void)
 		vn_file_read();
 	}
 	any = vn_late_run(now);
+	any |= vn_strays_run(now);
 	for (uint32_t i = 0; i < vn_faults.n; i++) {
 		struct vn_rule *r = &vn_faults.rule[i];
 
@@ -465,6 +534,9 @@ uint64_t vn_fault_due(void)
 {
 	uint64_t due = vn_faults.path[0] ? vn_faults.look : UINT64_MAX;
 
+	for (const struct vn_stray *s = vn_faults.strays; s; s = s->next) {
+		due = s->due < due ? s->due : due;
+	}
 	for (uint32_t i = 0; i < vn_faults.nlate; i++) {
 		due = vn_faults.late[i].due < due ? vn_faults.late[i].due : due;
 	}

@@ -237,14 +237,17 @@ static struct ibv_mr *vn_mr_new(struct ibv_pd *ibv, struct vn_memory *mem, void 
 	return &mr->ibv;
 }
 
-static int vn_access_check(unsigned int access)
+static int vn_access_check(const struct ibv_pd *pd, unsigned int access)
 {
+	const struct vn_nic *nic = ((const struct vn_pd *)pd)->ctx->nic;
+
 	if (access & ~(unsigned int)VN_ACCESS_KNOWN) {
 		vn_say_once("registration with unknown access bits 0x%x",
 			    access & ~(unsigned int)VN_ACCESS_KNOWN);
 		return EINVAL;
 	}
-	if (vn_config.no_read_mr && !(access & IBV_ACCESS_LOCAL_WRITE)) {
+	if ((vn_config.no_read_mr || (vn_config.one_read_mr && (nic - vn.nic) % 2)) &&
+	    !(access & IBV_ACCESS_LOCAL_WRITE)) {
 		return ENOMEM;
 	}
 	if (vn_config.no_atomics && access & IBV_ACCESS_REMOTE_ATOMIC) {
@@ -264,7 +267,7 @@ VN_EXPORT struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t 
 {
 	struct vn_memory mem;
 	struct ibv_mr *mr;
-	int rc = vn_access_check(access);
+	int rc = vn_access_check(pd, access);
 
 	rc = rc ? rc : vn_memory_attach(&mem, addr, size, false);
 	if (rc) {
@@ -294,12 +297,20 @@ VN_EXPORT struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, s
 {
 	struct vn_memory mem;
 	struct ibv_mr *mr;
-	int rc = vn_access_check((unsigned int)access);
+	int rc = vn_access_check(pd, (unsigned int)access);
+	bool real = vn_gpu_driver();
 
-	/* No descriptor: so programs ask whether DMA-BUFs are taken. Those of real GPUs are not. */
-	rc = rc                          ? rc
-	     : fd < 0 && vn_gpu_driver() ? EOPNOTSUPP
-					 : vn_memory_attach_fd(&mem, fd, offset, size, iova);
+	/*
+	 * No descriptor: so programs ask whether DMA-BUFs are taken. Those of real GPUs are not, unless
+	 * the environment says so: then this process has the memory at the address that is given, too.
+	 */
+	if (!rc && (vn_config.no_dmabuf || (real && fd < 0 && !vn_config.gpu_dmabuf))) {
+		rc = EOPNOTSUPP;
+	} else if (!rc && real && vn_config.gpu_dmabuf) {
+		rc = fd < 0 ? EBADF : vn_memory_attach(&mem, (void *)(uintptr_t)iova, size, false);
+	} else if (!rc) {
+		rc = vn_memory_attach_fd(&mem, fd, offset, size, iova);
+	}
 	if (rc) {
 		errno = rc;
 		return NULL;

@@ -229,6 +229,10 @@ void vn_req_transmit(struct vn_qp *qp, struct vn_op *op, uint32_t pkt)
 		}
 		payload = vn_payload(mr, at, p.bytes);
 	}
+	if (vn_fault_stray(qp, op, &p, payload)) {
+		vn_lost_add(qp, op->idx, pkt);
+		return;
+	}
 	vn_link_send(qp->link, &p, payload);
 }
 
@@ -545,7 +549,7 @@ void vn_req_answer(const struct vn_packet *p, const uint8_t *payload)
 	if (p->opmod > qp->order) {
 		qp->order = p->opmod;
 	}
-	if (p->kind == VN_DROPPED) {
+	if (p->kind == VN_DROPPED || qp->nic->down || vn_fault_unheard(qp, op)) {
 		vn_refused(qp, op, p->pkt);
 		return;
 	}

@@ -109,6 +109,38 @@ static void case_drop(void)
 	tear_down();
 }
 
+/* The second write comes when its queue pair has failed long ago: the other end still takes it. */
+static void case_stray(void)
+{
+	double start;
+
+	set_up(0);
+	one(1, CL_SIGNALED);
+	CHECK_INT(cl_wait(&q), 0);
+	start = now_ms();
+	one(2, CL_SIGNALED);
+	CHECK_INT(cl_wait(&q), EP_MLX5_SYND_RETRY_EXCEEDED);
+	CHECK(now_ms() - start < 600);
+	CHECK_INT(__atomic_load_n(&buffer[32768], __ATOMIC_RELAXED), 1);
+	while (now_ms() - start < 1000) {
+		usleep(1000);
+	}
+	CHECK_INT(__atomic_load_n(&buffer[32768], __ATOMIC_RELAXED), 2);
+	tear_down();
+}
+
+/* The second write has come, and its sender does not know. */
+static void case_unheard(void)
+{
+	set_up(0);
+	one(1, CL_SIGNALED);
+	CHECK_INT(cl_wait(&q), 0);
+	one(2, CL_SIGNALED);
+	CHECK_INT(cl_wait(&q), EP_MLX5_SYND_RETRY_EXCEEDED);
+	CHECK_INT(__atomic_load_n(&buffer[32768], __ATOMIC_RELAXED), 2);
+	tear_down();
+}
+
 static void case_slow(void)
 {
 	double start;
@@ -263,6 +295,8 @@ static const struct {
 	{ "operation", "VC_NIC_FAULTS=remote_op:skip=3,nic=0,node=0", case_operation },
 	{ "protection", "VC_NIC_FAULTS=rnr:nic=7;local_prot:skip=3", case_protection },
 	{ "drop", "VC_NIC_FAULTS=drop:skip=2;drop:skip=5", case_drop },
+	{ "stray", "VC_NIC_FAULTS=stray:skip=1,us=700000", case_stray },
+	{ "unheard", "VC_NIC_FAULTS=unheard:skip=1", case_unheard },
 	{ "slow", "VC_NIC_FAULTS=slow:us=5000", case_slow },
 	{ "stuck", "VC_NIC_FAULTS=stuck:skip=1", case_stuck },
 	{ "port", "VC_NIC_FAULTS=port_down:skip=1,ms=100", case_port },
