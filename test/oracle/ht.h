@@ -14,6 +14,7 @@ struct oracle_ht {
 	uint32_t limit;          /* slots or places; 0: none */
 	int drop;                /* what is beyond the limit is dropped */
 	uint32_t alignment;      /* of zones; 0: 1 */
+	const uint32_t *node;    /* [R] which node each rank is of; NULL: all are of one */
 };
 
 enum oracle_ht_kind {

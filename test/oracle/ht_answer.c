@@ -133,22 +133,46 @@ static int answer_of(const struct oracle_ht *h, const struct oracle_ht_table *t,
 	return some;
 }
 
+static int same_node(const struct oracle_ht *h, uint32_t a, uint32_t b)
+{
+	return !h->node || h->node[a] == h->node[b];
+}
+
+/* to[] becomes from[], or, when it holds something, the sum. */
+static void add_all(float *to, const float *from, uint32_t n, int *any)
+{
+	for (uint32_t c = 0; c < n; c++) {
+		to[c] = *any ? to[c] + from[c] : from[c];
+	}
+	*any = 1;
+}
+
+/* What the ranks of another node return comes as their sum, rounded; the source's own add theirs. */
 void oracle_ht_combined(const struct oracle_ht *h, struct oracle_ht_table *const *tables,
 			uint32_t src, uint32_t token, void *row)
 {
 	uint32_t hidden = h->p.hidden;
-	float *sum = calloc(2 * (size_t)hidden, sizeof(*sum)), *here = sum + hidden;
+	float *sum = calloc(3 * (size_t)hidden, sizeof(*sum)), *there = sum + hidden;
+	float *here = there + hidden;
 	int any = 0;
 
 	pthread_once(&once, make_answers);
-	for (uint32_t d = 0; sum && d < h->p.nranks; d++) {
-		if (!answer_of(h, tables[d], src, token, here)) {
-			continue;
+	for (uint32_t first = 0; sum && first < h->p.nranks; first++) {
+		int far = !same_node(h, first, src), some = 0;
+		uint32_t end = far ? h->p.nranks : first + 1, before = 0;
+
+		while (before < first && !(far && same_node(h, before, first))) {
+			before++;
 		}
-		for (uint32_t c = 0; c < hidden; c++) {
-			sum[c] = any ? sum[c] + here[c] : here[c];
+		for (uint32_t d = first; before == first && d < end; d++) {
+			if (same_node(h, d, first) && answer_of(h, tables[d], src, token, here)) {
+				add_all(there, here, hidden, &some);
+			}
 		}
-		any = 1;
+		if (some) {
+			round_all(h->p.dtype, there, hidden);
+			add_all(sum, there, hidden, &any);
+		}
 	}
 	if (sum) {
 		store_all(h->p.dtype, row, sum, hidden);

@@ -2,7 +2,7 @@
 /* Buffers, descriptors and calls of a high-throughput bench. */
 #include "support/ht_bench.h"
 
-#define GUARD 256 /* poisoned bytes behind each buffer */
+#define GUARD HT_GUARD
 
 static ncclDataType_t float_type(enum oracle_dtype dtype)
 {
@@ -27,7 +27,6 @@ ncclEpGroupConfig_t ht_group_config(const struct oracle_ht *h, uint32_t flags)
 	size_t row = oracle_input_bytes(&h->p) +
 		     (h->p.quant == ORACLE_QUANT_NONE ? 0 : 4 * oracle_scale_count(&h->p));
 
-	(void)flags;
 	config.algorithm = NCCL_EP_ALGO_HIGH_THROUGHPUT;
 	config.num_experts = h->p.experts;
 	config.max_dispatch_tokens_per_rank = h->p.max_tokens;
@@ -36,6 +35,7 @@ ncclEpGroupConfig_t ht_group_config(const struct oracle_ht *h, uint32_t flags)
 	config.timeout_ns = UINT64_C(60000000000);
 	config.overflow_policy = h->drop ? NCCL_EP_OVERFLOW_DROP : NCCL_EP_OVERFLOW_TRAP;
 	config.num_topk = h->p.topk;
+	config.zero_copy = flags & HT_ON ? NCCL_EP_ZERO_COPY_ON : NCCL_EP_ZERO_COPY_AUTO;
 	return config;
 }
 
@@ -64,13 +64,13 @@ static void allocate(struct ht_bench *b, struct ht_tensor *d, size_t bytes, bool
 	memset(d, 0, sizeof(*d));
 	d->t = NCCL_EP_TENSOR_INIT;
 	d->bytes = bytes;
-	if (window && b->flags & HT_WINDOW) {
-		NEED_OK(ncclMemAlloc(&data, bytes + GUARD + 64));
-		NEED_OK(ncclCommWindowRegister(b->w->comm, data, bytes + GUARD + 64, &d->window,
-					       0));
+	if (window && bytes && b->flags & HT_WINDOW) {
+		NEED_OK(ncclMemAlloc(&data, HT_WINDOW_OFFSET + bytes + GUARD));
+		NEED_OK(ncclCommWindowRegister(b->w->comm, data, HT_WINDOW_OFFSET + bytes + GUARD,
+					       &d->window, 0));
 		d->t.win_hdl = d->window;
-		d->t.win_offset = 64;
-		d->data = (char *)data + 64;
+		d->t.win_offset = HT_WINDOW_OFFSET;
+		d->data = (char *)data + HT_WINDOW_OFFSET;
 	} else {
 		NEED_CUDA(cudaMalloc(&data, bytes + GUARD));
 		d->t.data = d->data = data;
@@ -82,7 +82,7 @@ static void release(struct ht_bench *b, struct ht_tensor *d)
 {
 	if (d->window) {
 		NEED_OK(ncclCommWindowDeregister(b->w->comm, d->window));
-		NEED_OK(ncclMemFree(d->data - 64));
+		NEED_OK(ncclMemFree(d->data - HT_WINDOW_OFFSET));
 	} else if (d->data) {
 		NEED_CUDA(cudaFree(d->data));
 	}
@@ -138,6 +138,8 @@ void ht_open(struct ht_bench *b, struct world *w, ncclEpGroup_t group, const str
 	memset(b, 0, sizeof(*b));
 	b->w = w;
 	b->h = *h;
+	world_nodes_of(b->node, p->nranks);
+	b->h.node = b->node;
 	b->flags = flags;
 	b->group = group;
 	if (oracle_problem_prepare(&b->h.p, why, sizeof(why))) {
@@ -260,6 +262,7 @@ static void describe_all(struct ht_bench *b)
 	ncclDataType_t copied = p->quant == ORACLE_QUANT_NONE ? type : ncclFloat8e4m3;
 	ncclDataType_t whole = b->flags & HT_COUNTER64 ? ncclInt64 : ncclInt32;
 	size_t scales = oracle_scale_count(p), local = p->experts / p->nranks, rows = b->rows;
+	struct ht_tensor *windows[] = { &b->out_tokens, &b->out_scales, &b->combine_in };
 
 	describe(&b->ids, b->flags & HT_IDS64 ? ncclInt64 : ncclInt32, 2, b->tokens, p->topk);
 	describe(&b->in_tokens, copied, 2, b->tokens, p->hidden);
@@ -276,6 +279,11 @@ static void describe_all(struct ht_bench *b)
 	describe(&b->counters, h->expert_major ? whole : ncclInt32, 1, local, 0);
 	describe(&b->offsets, whole, 1, local, 0);
 	describe(&b->total, whole, 1, 1, 0);
+	for (size_t i = 0; i < sizeof(windows) / sizeof(windows[0]); i++) {
+		bool none = !rows && !(b->flags & HT_ON); /* as of a tensor that has no address */
+
+		windows[i]->t.win_hdl = none ? NULL : windows[i]->window;
+	}
 }
 
 void ht_load(struct ht_bench *b, uint64_t seed, uint32_t tokens)
@@ -294,15 +302,25 @@ void ht_load(struct ht_bench *b, uint64_t seed, uint32_t tokens)
 	describe_all(b);
 }
 
-void ht_poison(struct ht_bench *b)
+/* What operations write. */
+static uint32_t outputs(struct ht_bench *b, struct ht_tensor **list)
 {
 	struct ht_tensor *all[] = { &b->out_tokens,   &b->out_scales,    &b->out_weights,
 				    &b->out_idx,      &b->combine_in,    &b->combine_out,
 				    &b->in_gradients, &b->out_gradients, &b->counters,
 				    &b->offsets,      &b->total };
 
-	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
-		poison(all[i]);
+	memcpy(list, all, sizeof(all));
+	return sizeof(all) / sizeof(all[0]);
+}
+
+void ht_poison(struct ht_bench *b)
+{
+	struct ht_tensor *list[16];
+	uint32_t n = outputs(b, list);
+
+	for (uint32_t i = 0; i < n; i++) {
+		poison(list[i]);
 	}
 }
 
@@ -322,55 +340,73 @@ void ht_expert_work(struct ht_bench *b)
 
 /* ---- calls ---- */
 
-ncclResult_t ht_update(struct ht_bench *b, cudaStream_t stream)
+ncclEpLayoutInfo_t ht_update_info(struct ht_bench *b)
 {
 	ncclEpLayoutInfo_t info = NCCL_EP_LAYOUT_INFO_INIT;
 
 	info.expert_counters = &b->counters.t;
 	info.expert_offsets = b->h.expert_major ? &b->offsets.t : NULL;
 	info.recv_total_counter = &b->total.t;
+	return info;
+}
+
+ncclResult_t ht_update(struct ht_bench *b, cudaStream_t stream)
+{
+	ncclEpLayoutInfo_t info = ht_update_info(b);
+
 	return ncclEpUpdateHandle(b->handle, &b->ids.t, &info, stream);
+}
+
+struct ht_dispatch_args ht_dispatch_args(struct ht_bench *b, bool backward)
+{
+	struct ht_dispatch_args a = { NCCL_EP_DISPATCH_INPUTS_INIT, NCCL_EP_DISPATCH_OUTPUTS_INIT,
+				      NCCL_EP_LAYOUT_INFO_INIT, NCCL_EP_DISPATCH_CONFIG_INIT };
+
+	a.in.tokens = &b->in_tokens.t;
+	a.out.tokens = &b->out_tokens.t;
+	a.config.pass_direction = backward ? NCCL_EP_BWD_PASS : NCCL_EP_FWD_PASS;
+	if (b->h.p.quant != ORACLE_QUANT_NONE) {
+		a.config.quant_recipe = NCCL_EP_DISP_QUANT_FWD;
+		a.in.scales = &b->in_scales.t;
+		a.out.scales = &b->out_scales.t;
+	}
+	if (!backward) {
+		a.in.topk_weights = &b->weights.t;
+		a.out.topk_weights = &b->out_weights.t;
+		a.out.topk_idx = b->h.expert_major ? NULL : &b->out_idx.t;
+	}
+	a.info.recv_topk_idx_kind = b->flags & HT_GLOBAL ? NCCL_EP_EXPERT_ID_GLOBAL
+							 : NCCL_EP_EXPERT_ID_AUTO;
+	return a;
 }
 
 ncclResult_t ht_dispatch(struct ht_bench *b, bool backward, cudaStream_t stream)
 {
-	ncclEpDispatchInputs_t in = NCCL_EP_DISPATCH_INPUTS_INIT;
-	ncclEpDispatchOutputs_t out = NCCL_EP_DISPATCH_OUTPUTS_INIT;
-	ncclEpLayoutInfo_t info = NCCL_EP_LAYOUT_INFO_INIT;
-	ncclEpDispatchConfig_t config = NCCL_EP_DISPATCH_CONFIG_INIT;
+	struct ht_dispatch_args a = ht_dispatch_args(b, backward);
 
-	in.tokens = &b->in_tokens.t;
-	out.tokens = &b->out_tokens.t;
-	config.pass_direction = backward ? NCCL_EP_BWD_PASS : NCCL_EP_FWD_PASS;
-	if (b->h.p.quant != ORACLE_QUANT_NONE) {
-		config.quant_recipe = NCCL_EP_DISP_QUANT_FWD;
-		in.scales = &b->in_scales.t;
-		out.scales = &b->out_scales.t;
+	return ncclEpDispatch(b->handle, &a.in, &a.out, &a.info, &a.config, stream);
+}
+
+struct ht_combine_args ht_combine_args(struct ht_bench *b, bool backward)
+{
+	struct ht_combine_args a = { NCCL_EP_COMBINE_INPUTS_INIT, NCCL_EP_COMBINE_OUTPUTS_INIT,
+				     NCCL_EP_COMBINE_CONFIG_INIT };
+
+	a.in.tokens = &b->combine_in.t;
+	a.out.tokens = &b->combine_out.t;
+	if (backward) {
+		a.config.pass_direction = NCCL_EP_BWD_PASS;
+		a.in.topk_weights = &b->in_gradients.t;
+		a.out.topk_weights = &b->out_gradients.t;
 	}
-	if (!backward) {
-		in.topk_weights = &b->weights.t;
-		out.topk_weights = &b->out_weights.t;
-		out.topk_idx = b->h.expert_major ? NULL : &b->out_idx.t;
-	}
-	info.recv_topk_idx_kind = b->flags & HT_GLOBAL ? NCCL_EP_EXPERT_ID_GLOBAL
-						       : NCCL_EP_EXPERT_ID_AUTO;
-	return ncclEpDispatch(b->handle, &in, &out, &info, &config, stream);
+	return a;
 }
 
 ncclResult_t ht_combine(struct ht_bench *b, bool backward, cudaStream_t stream)
 {
-	ncclEpCombineInputs_t in = NCCL_EP_COMBINE_INPUTS_INIT;
-	ncclEpCombineOutputs_t out = NCCL_EP_COMBINE_OUTPUTS_INIT;
-	ncclEpCombineConfig_t config = NCCL_EP_COMBINE_CONFIG_INIT;
+	struct ht_combine_args a = ht_combine_args(b, backward);
 
-	in.tokens = &b->combine_in.t;
-	out.tokens = &b->combine_out.t;
-	if (backward) {
-		config.pass_direction = NCCL_EP_BWD_PASS;
-		in.topk_weights = &b->in_gradients.t;
-		out.topk_weights = &b->out_gradients.t;
-	}
-	return ncclEpCombine(b->handle, &in, &out, backward ? &config : NULL, stream);
+	return ncclEpCombine(b->handle, &a.in, &a.out, backward ? &a.config : NULL, stream);
 }
 
 /* ---- checks ---- */
@@ -421,6 +457,20 @@ static bool all_bytes(const void *p, int value, size_t n)
 		}
 	}
 	return true;
+}
+
+void ht_check_untouched(struct ht_bench *b)
+{
+	struct ht_tensor *list[16];
+	uint32_t n = outputs(b, list);
+
+	for (uint32_t i = 0; i < n; i++) {
+		char *host = fetch(list[i]);
+
+		CHECK(all_bytes(host, ORACLE_POISON, list[i]->bytes + GUARD),
+		      "output %u was written", i);
+		free(host);
+	}
 }
 
 static void check_guard(const struct ht_tensor *d, const char *host, size_t used, const char *name)

@@ -11,11 +11,15 @@
 
 enum ht_flags {
 	HT_IDS64 = 1 << 0,
-	HT_WINDOW = 1 << 1,   /* received rows lie in windows, given by window alone */
-	HT_OWN_MEM = 1 << 2,  /* handle_mem from the caller */
-	HT_GLOBAL = 1 << 3,   /* topk_idx as global ids */
-	HT_COUNTER64 = 1 << 4 /* integer outputs are int64 (not the counters of the flat layout) */
+	HT_WINDOW = 1 << 1,    /* received rows lie in windows, given by window alone */
+	HT_OWN_MEM = 1 << 2,   /* handle_mem from the caller */
+	HT_GLOBAL = 1 << 3,    /* topk_idx as global ids */
+	HT_COUNTER64 = 1 << 4, /* integer outputs are int64 (not the counters of the flat layout) */
+	HT_ON = 1 << 5         /* zero_copy ON, where empty tensors have windows, too */
 };
+
+#define HT_GUARD 256        /* poisoned bytes behind each buffer */
+#define HT_WINDOW_OFFSET 64 /* of a buffer in its window, which ends with the guard */
 
 struct ht_tensor {
 	ncclEpTensor_t t;
@@ -28,6 +32,7 @@ struct ht_tensor {
 struct ht_bench {
 	struct world *w;
 	struct oracle_ht h;
+	uint32_t node[WORLD_MAX]; /* h.node */
 	struct oracle_ht_table *tables[WORLD_MAX];
 	uint32_t flags;
 	uint32_t tokens;
@@ -52,6 +57,22 @@ void ht_load(struct ht_bench *b, uint64_t seed, uint32_t tokens);
 /* Another handle on the same memory, without routing (HT_OWN_MEM). */
 void ht_reopen(struct ht_bench *b);
 
+/* The right arguments of the calls below. */
+struct ht_dispatch_args {
+	ncclEpDispatchInputs_t in;
+	ncclEpDispatchOutputs_t out;
+	ncclEpLayoutInfo_t info;
+	ncclEpDispatchConfig_t config;
+};
+struct ht_combine_args {
+	ncclEpCombineInputs_t in;
+	ncclEpCombineOutputs_t out;
+	ncclEpCombineConfig_t config;
+};
+ncclEpLayoutInfo_t ht_update_info(struct ht_bench *b);
+struct ht_dispatch_args ht_dispatch_args(struct ht_bench *b, bool backward);
+struct ht_combine_args ht_combine_args(struct ht_bench *b, bool backward);
+
 ncclResult_t ht_update(struct ht_bench *b, cudaStream_t stream);
 ncclResult_t ht_dispatch(struct ht_bench *b, bool backward, cudaStream_t stream);
 ncclResult_t ht_combine(struct ht_bench *b, bool backward, cudaStream_t stream);
@@ -59,6 +80,7 @@ ncclResult_t ht_combine(struct ht_bench *b, bool backward, cudaStream_t stream);
 /* Fills what the next operation writes with ORACLE_POISON. */
 void ht_poison(struct ht_bench *b);
 /* After the stream is idle. They report through check_fail. */
+void ht_check_untouched(struct ht_bench *b); /* all is as ht_poison() has left it */
 void ht_check_counters(struct ht_bench *b);
 void ht_check_dispatch(struct ht_bench *b, bool backward);
 void ht_check_combine(struct ht_bench *b, bool backward);

@@ -80,6 +80,27 @@ double victim_scale(void)
 
 #define TIMEOUT_PAIRS 8 /* a timeout is at least as long as so many pairs */
 
+double victim_timeout_of(struct world *w, double seconds, double least, double most)
+{
+	double slowest = 0, ms;
+
+	world_raise(w, 0, (uint64_t)(seconds * 1e6));
+	world_meet(w);
+	for (int r = 0; r < w->nranks; r++) {
+		double theirs = (double)world_look(w, 0, r) / 1e6;
+
+		slowest = theirs > slowest ? theirs : slowest;
+	}
+	ms = slowest * 1e3 * TIMEOUT_PAIRS;
+	ms = ms > least ? ms : least;
+	ms = (ms < most ? ms : most) * victim_scale();
+	if (w->rank == 0) {
+		printf("a pair takes %.0f ms, waits end after %.0f ms\n", slowest * 1e3, ms);
+	}
+	world_meet(w);
+	return ms;
+}
+
 /* The longest of some pairs, in seconds. */
 static double slowest_pair(struct world *w)
 {
@@ -104,23 +125,7 @@ static double slowest_pair(struct world *w)
 
 double victim_timeout_ms(struct world *w, double least, double most)
 {
-	double slowest = 0, ms;
-
-	world_raise(w, 0, (uint64_t)(slowest_pair(w) * 1e6));
-	world_meet(w);
-	for (int r = 0; r < w->nranks; r++) {
-		double theirs = (double)world_look(w, 0, r) / 1e6;
-
-		slowest = theirs > slowest ? theirs : slowest;
-	}
-	ms = slowest * 1e3 * TIMEOUT_PAIRS;
-	ms = ms > least ? ms : least;
-	ms = (ms < most ? ms : most) * victim_scale();
-	if (w->rank == 0) {
-		printf("a pair takes %.0f ms, waits end after %.0f ms\n", slowest * 1e3, ms);
-	}
-	world_meet(w);
-	return ms;
+	return victim_timeout_of(w, slowest_pair(w), least, most);
 }
 
 static ncclResult_t look(struct bench *b, double start, double *seconds)

@@ -23,6 +23,8 @@ double victim_scale(void);
  * timeout follows from how long a pair takes here and now. Collective, once in a world.
  */
 double victim_timeout_ms(struct world *w, double least, double most);
+/* The same, from how many seconds this rank took for what shall take an eighth of a timeout at most. */
+double victim_timeout_of(struct world *w, double seconds, double least, double most);
 /*
  * A dispatch and a combine, without a look at the results: why the group has failed, if it has. The
  * host looks for that after each of them if they are `apart`, else after both. `seconds`: how long it

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cuda.h>
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <string.h>
 
 #include "support/watch.h"
 
@@ -87,6 +89,13 @@ const char *watch_name(enum watch_call call)
 		"cudaMemsetAsync",
 		"cudaLaunchKernelExC",
 		"ncclAllGather",
+		"cuMemRetainAllocationHandle",
+		"cuMemRelease",
+		"cuMemAddressReserve",
+		"cuMemAddressFree",
+		"cuMemMap",
+		"cuMemUnmap",
+		"cuMemSetAccess",
 	};
 
 	return names[call];
@@ -275,4 +284,109 @@ ncclResult_t ncclAllGather(const void *in, void *out, size_t count, ncclDataType
 		return ncclSystemError;
 	}
 	return NEXT(ncclAllGather)(in, out, count, type, comm, stream);
+}
+
+/* ---- the driver's calls ---- */
+
+static struct {
+	CUresult (*retain)(CUmemGenericAllocationHandle *, void *);
+	CUresult (*release)(CUmemGenericAllocationHandle);
+	CUresult (*reserve)(CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long);
+	CUresult (*unreserve)(CUdeviceptr, size_t);
+	CUresult (*map)(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle,
+			unsigned long long);
+	CUresult (*unmap)(CUdeviceptr, size_t);
+	CUresult (*access)(CUdeviceptr, size_t, const CUmemAccessDesc *, size_t);
+} driver;
+
+static CUresult retain(CUmemGenericAllocationHandle *handle, void *ptr)
+{
+	CUresult err = seen(WATCH_RETAIN) ? CUDA_ERROR_NOT_SUPPORTED : driver.retain(handle, ptr);
+
+	changed(err == CUDA_SUCCESS, 1);
+	return err;
+}
+
+static CUresult release(CUmemGenericAllocationHandle handle)
+{
+	CUresult err;
+
+	seen(WATCH_RELEASE);
+	err = driver.release(handle);
+	changed(err == CUDA_SUCCESS, -1);
+	return err;
+}
+
+static CUresult reserve(CUdeviceptr *ptr, size_t size, size_t align, CUdeviceptr at,
+			unsigned long long flags)
+{
+	CUresult err = seen(WATCH_RESERVE) ? CUDA_ERROR_OUT_OF_MEMORY
+					   : driver.reserve(ptr, size, align, at, flags);
+
+	changed(err == CUDA_SUCCESS, 1);
+	return err;
+}
+
+static CUresult unreserve(CUdeviceptr ptr, size_t size)
+{
+	CUresult err;
+
+	seen(WATCH_UNRESERVE);
+	err = driver.unreserve(ptr, size);
+	changed(err == CUDA_SUCCESS, -1);
+	return err;
+}
+
+static CUresult map(CUdeviceptr ptr, size_t size, size_t offset,
+		    CUmemGenericAllocationHandle handle, unsigned long long flags)
+{
+	CUresult err = seen(WATCH_MAP) ? CUDA_ERROR_OUT_OF_MEMORY
+				       : driver.map(ptr, size, offset, handle, flags);
+
+	changed(err == CUDA_SUCCESS, 1);
+	return err;
+}
+
+static CUresult unmap(CUdeviceptr ptr, size_t size)
+{
+	CUresult err;
+
+	seen(WATCH_UNMAP);
+	err = driver.unmap(ptr, size);
+	changed(err == CUDA_SUCCESS, -1);
+	return err;
+}
+
+static CUresult set_access(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count)
+{
+	return seen(WATCH_ACCESS) ? CUDA_ERROR_INVALID_DEVICE
+				  : driver.access(ptr, size, desc, count);
+}
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **fn, unsigned int version,
+					     unsigned long long flags,
+					     enum cudaDriverEntryPointQueryResult *found)
+{
+	const struct {
+		enum watch_call call;
+		void *real; /* where its address goes */
+		void *ours;
+	} table[] = {
+		{ WATCH_RETAIN, &driver.retain, (void *)retain },
+		{ WATCH_RELEASE, &driver.release, (void *)release },
+		{ WATCH_RESERVE, &driver.reserve, (void *)reserve },
+		{ WATCH_UNRESERVE, &driver.unreserve, (void *)unreserve },
+		{ WATCH_MAP, &driver.map, (void *)map },
+		{ WATCH_UNMAP, &driver.unmap, (void *)unmap },
+		{ WATCH_ACCESS, &driver.access, (void *)set_access },
+	};
+	cudaError_t err = NEXT(cudaGetDriverEntryPointByVersion)(name, fn, version, flags, found);
+
+	for (size_t i = 0; err == cudaSuccess && *fn && i < sizeof(table) / sizeof(*table); i++) {
+		if (!strcmp(name, watch_name(table[i].call))) {
+			memcpy(table[i].real, fn, sizeof(*fn));
+			*fn = table[i].ours;
+		}
+	}
+	return err;
 }

@@ -27,6 +27,13 @@ enum watch_call {
 	WATCH_MEMSET,
 	WATCH_LAUNCH,
 	WATCH_GATHER,
+	WATCH_RETAIN, /* calls of the driver, of those that the program gets by their names */
+	WATCH_RELEASE,
+	WATCH_RESERVE,
+	WATCH_UNRESERVE,
+	WATCH_MAP,
+	WATCH_UNMAP,
+	WATCH_ACCESS,
 	WATCH_CALLS
 };
 
@@ -43,7 +50,7 @@ extern __thread struct watch watch;
 
 void watch_start(void);
 const char *watch_name(enum watch_call call);
-/* Allocations, mappings and streams of the process that exist now. */
+/* Allocations, addresses, mappings, handles and streams of the process that exist now. */
 long watch_live(void);
 /* Bytes from cudaMalloc that exist on the current device. */
 uint64_t watch_bytes(void);

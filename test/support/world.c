@@ -45,6 +45,28 @@ uint64_t world_draw(uint64_t *state, uint64_t below)
 	return below ? x % below : x;
 }
 
+void world_draw_nodes(uint64_t *state, uint32_t nranks, char *text, size_t size)
+{
+	size_t n = 0;
+
+	switch (world_draw(state, 3)) {
+	case 0:
+		snprintf(text, size, "%u", 1 + (unsigned int)world_draw(state, nranks - 1));
+		return;
+	case 1:
+		snprintf(text, size, "1");
+		return;
+	default:
+		break;
+	}
+	while (nranks) {
+		uint32_t of = 1 + (uint32_t)world_draw(state, n ? nranks : nranks - 1);
+
+		n += (size_t)snprintf(text + n, size - n, "%s%u", n ? "," : "", of);
+		nranks -= of;
+	}
+}
+
 uint64_t world_number(const char *text, uint64_t otherwise)
 {
 	return text && *text ? strtoull(text, NULL, 0) : otherwise;
@@ -64,6 +86,29 @@ int world_nodes(void)
 {
 	return world_launched() ? environment("WORLD_SIZE", 1) / environment("LOCAL_WORLD_SIZE", 1)
 				: 1;
+}
+
+void world_nodes_of(uint32_t *node, uint32_t nranks)
+{
+	const char *sizes = getenv("NCCL_EP_NODE_SIZE");
+	uint32_t nodes = (uint32_t)world_nodes(), at = 0, left = 0, size = 0;
+
+	for (uint32_t r = 0; r < nranks; r++) {
+		if (!sizes || !*sizes) {
+			node[r] = getenv("WORLD_INTERLEAVED") ? r % nodes : r / (nranks / nodes);
+			continue;
+		}
+		if (!left && r) {
+			at++;
+			sizes = strchr(sizes, ',') ? strchr(sizes, ',') + 1 : sizes;
+		}
+		if (!left) {
+			left = size = (uint32_t)strtoul(sizes, NULL, 10);
+		}
+		NEED(size);
+		node[r] = at;
+		left--;
+	}
 }
 
 int world_size(int otherwise)
@@ -149,6 +194,15 @@ ncclComm_t world_comm(struct world *w, uint64_t members)
 	made++;
 	return members >> w->rank & 1 ? make_comm(w, __builtin_popcountll(members), rank, made)
 				      : NULL;
+}
+
+void world_setenv(struct world *w, const char *name, const char *value)
+{
+	world_meet(w);
+	if (w->processes || w->rank == 0) {
+		NEED(!setenv(name, value, 1));
+	}
+	world_meet(w);
 }
 
 static void run_rank(struct world *w, world_fn fn, void *arg)

@@ -40,6 +40,8 @@ int world_size(int otherwise);
 
 /* Nodes of the launcher; 1 when ranks are threads. */
 int world_nodes(void);
+/* Which node each rank is of: by NCCL_EP_NODE_SIZE, else by the launcher. */
+void world_nodes_of(uint32_t *node, uint32_t nranks);
 
 /* All ranks arrive; ends the process if one does not within a minute. */
 void world_meet(struct world *w);
@@ -49,11 +51,18 @@ void world_meet_others(struct world *w, int absent);
 void world_raise(struct world *w, int flag, uint64_t value);
 uint64_t world_look(struct world *w, int flag, int rank);
 bool world_await(struct world *w, int flag, int rank, uint64_t value, double seconds);
+/*
+ * All ranks change a variable of the environment together. Ranks that are threads have one
+ * environment: none may read it while another stores to it, and a meeting keeps them apart.
+ */
+void world_setenv(struct world *w, const char *name, const char *value);
 /* Another communicator: of the ranks in the bit set `members`, at most 64; others get NULL. */
 ncclComm_t world_comm(struct world *w, uint64_t members);
 
 double world_now(void); /* seconds */
 uint64_t world_draw(uint64_t *state, uint64_t below);
+/* Sizes of two nodes at least, for NCCL_EP_NODE_SIZE. */
+void world_draw_nodes(uint64_t *state, uint32_t nranks, char *text, size_t size);
 /* Decimal environment variable or command line word, else the default. */
 uint64_t world_number(const char *text, uint64_t otherwise);
 
