@@ -9,7 +9,7 @@
 
 static int usage(FILE *out, int status)
 {
-	fputs("Usage: ep_topo [--json] [FILE]\n"
+	fputs("Usage: ep_topo [--json | --nccl-xml] [FILE]\n"
 	      "\n"
 	      "Prints GPU -> NIC -> port -> NUMA node, one line per GPU.\n"
 	      "FILE is NCCL's topology XML (NCCL_TOPO_DUMP_FILE writes one) or hwloc's (lstopo\n"
@@ -17,8 +17,9 @@ static int usage(FILE *out, int status)
 	      "NCCL_TOPO_FILE if that is set. NCCL_IB_HCA, NCCL_IB_DISABLE and\n"
 	      "NCCL_NET_GDR_LEVEL count in both cases.\n"
 	      "\n"
-	      "  -j, --json   one JSON object\n"
-	      "  -h, --help   this text\n"
+	      "  -j, --json      one JSON object\n"
+	      "  -x, --nccl-xml  the machine in NCCL's format, for NCCL_TOPO_FILE\n"
+	      "  -h, --help      this text\n"
 	      "  -V, --version\n",
 	      out);
 	return status;
@@ -28,6 +29,7 @@ int main(int argc, char **argv)
 {
 	static const struct option longs[] = {
 		{ "json", no_argument, NULL, 'j' },
+		{ "nccl-xml", no_argument, NULL, 'x' },
 		{ "help", no_argument, NULL, 'h' },
 		{ "version", no_argument, NULL, 'V' },
 		{ NULL, 0, NULL, 0 },
@@ -35,13 +37,14 @@ int main(int argc, char **argv)
 	struct ep_topo_opts opts;
 	struct ep_topo_err err;
 	struct ep_topo *topo;
-	bool json = false;
-	int c;
+	char form = 't';
+	int c, rc = 0;
 
-	while ((c = getopt_long(argc, argv, "jhV", longs, NULL)) != -1) {
+	while ((c = getopt_long(argc, argv, "jxhV", longs, NULL)) != -1) {
 		switch (c) {
 		case 'j':
-			json = true;
+		case 'x':
+			form = (char)c;
 			break;
 		case 'h':
 			return usage(stdout, 0);
@@ -65,13 +68,15 @@ int main(int argc, char **argv)
 		fprintf(stderr, "ep_topo: %s\n", err.text);
 		return 1;
 	}
-	if (json) {
+	if (form == 'x') {
+		rc = ep_topo_write_nccl(topo, &opts, stdout);
+	} else if (form == 'j') {
 		ep_topo_print_json(topo, stdout);
 	} else {
 		ep_topo_print_table(topo, stdout);
 	}
 	ep_topo_free(topo);
-	if (fflush(stdout) || ferror(stdout)) {
+	if (rc || fflush(stdout) || ferror(stdout)) {
 		fputs("ep_topo: cannot write the answer\n", stderr);
 		return 1;
 	}

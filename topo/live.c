@@ -11,8 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The first line of a small sysfs file, without its newline. */
-static bool read_line(const char *dir, const char *name, char *buf, size_t size)
+bool ep_topo_read_line(const char *dir, const char *name, char *buf, size_t size)
 {
 	char path[PATH_MAX];
 
@@ -41,7 +40,7 @@ int ep_topo_numa_of_pci(const char *root, const struct ep_topo_pci *pci)
 
 	snprintf(dir, sizeof(dir), "%.*s/sys/bus/pci/devices/%s", PATH_MAX / 2, root,
 		 ep_topo_pci_print(pci, name));
-	return read_line(dir, "numa_node", text, sizeof(text)) ? atoi(text) : -1;
+	return ep_topo_read_line(dir, "numa_node", text, sizeof(text)) ? atoi(text) : -1;
 }
 
 struct walker {
@@ -217,15 +216,15 @@ static void read_port(const char *port_dir, struct ep_topo_port *port)
 {
 	char text[128];
 
-	if (read_line(port_dir, "state", text, sizeof(text))) { /* "4: ACTIVE" */
+	if (ep_topo_read_line(port_dir, "state", text, sizeof(text))) { /* "4: ACTIVE" */
 		port->state = atoi(text) == 4 ? EP_TOPO_STATE_ACTIVE : EP_TOPO_STATE_DOWN;
 	}
-	if (read_line(port_dir, "link_layer", text, sizeof(text))) {
+	if (ep_topo_read_line(port_dir, "link_layer", text, sizeof(text))) {
 		port->layer = strcmp(text, "InfiniBand") == 0 ? EP_TOPO_LINK_IB
 			      : strcmp(text, "Ethernet") == 0 ? EP_TOPO_LINK_ETHERNET
 							      : EP_TOPO_LINK_UNKNOWN;
 	}
-	if (read_line(port_dir, "rate", text, sizeof(text))) { /* "400 Gb/sec (4X NDR)" */
+	if (ep_topo_read_line(port_dir, "rate", text, sizeof(text))) { /* "400 Gb/sec (4X NDR)" */
 		double gbps = strtod(text, NULL);
 
 		port->mbps = gbps > 0 && gbps < 1e6 ? (uint32_t)(gbps * 1000) : 0;
@@ -245,7 +244,7 @@ static int node_of_nic(struct ep_topo *topo, const char *dir, struct ep_topo_err
 		}
 	}
 	/* Not on PCI, or hidden from hwloc. */
-	int numa = read_line(dir, "device/numa_node", text, sizeof(text)) ? atoi(text) : -1;
+	int numa = ep_topo_read_line(dir, "device/numa_node", text, sizeof(text)) ? atoi(text) : -1;
 
 	node = ep_topo_host_of_numa(topo, numa, err);
 	return node < 0 ? node : ep_topo_add_node(topo, node, EP_TOPO_KIND_DEVICE, &pci, numa, err);
@@ -269,7 +268,7 @@ static int read_nic(struct ep_topo *topo, const char *class_dir, const char *nam
 	if (!nic) {
 		return -E2BIG;
 	}
-	if (read_line(dir, "node_guid", text, sizeof(text))) {
+	if (ep_topo_read_line(dir, "node_guid", text, sizeof(text))) {
 		unsigned part[4];
 
 		if (sscanf(text, "%4x:%4x:%4x:%4x", part, part + 1, part + 2, part + 3) == 4) {

@@ -199,6 +199,9 @@ static ncclResult_t ep_boot_exchange(struct ep_boot *boot, const void *mine, voi
 		return ep_fail(ncclInternalError, "%s: %zu bytes per rank, the limit is %d", what,
 			       bytes, EP_BOOT_BYTES);
 	}
+	if (boot->failed != ncclSuccess) {
+		return boot->failed; /* whose error stands */
+	}
 	if (boot->stuck) {
 		return ep_fail(ncclRemoteError, "%s: an earlier exchange has not ended", what);
 	}
@@ -224,6 +227,7 @@ ncclResult_t ep_boot_allgather(struct ep_boot *boot, const void *mine, void *all
 	ncclResult_t result = ep_boot_exchange(boot, mine, all, bytes, what);
 	uint64_t took = ep_now_ns() - start;
 
+	boot->failed = result;
 	boot->first_ns = boot->exchanges++ ? boot->first_ns : took;
 	boot->exchanged_ns += took;
 	return result;

@@ -25,7 +25,12 @@ struct ep_boot {
 	uint64_t timeout_ns;
 	const struct ep_ident *idents; /* of all ranks; NULL until the caller has them */
 	bool stuck; /* an exchange is still on the stream: stream and buffer cannot be freed */
-	bool busy;  /* the device does not get idle: what is freed on it would wait for that */
+	/*
+	 * Of an exchange that has failed on this rank: others may still wait in it, and would take the
+	 * next one for it, so that there is none.
+	 */
+	ncclResult_t failed;
+	bool busy; /* the device does not get idle: what is freed on it would wait for that */
 	uint32_t exchanges;    /* so far, */
 	uint64_t exchanged_ns; /* how long they took, */
 	uint64_t first_ns;     /* and the first of them */

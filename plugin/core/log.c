@@ -173,14 +173,19 @@ static void ep_log_open(void)
 	}
 }
 
-bool ep_log_enabled(enum ep_log_level level, unsigned int subsys)
+static bool ep_log_wanted(enum ep_log_level level, unsigned int subsys)
 {
-	if (__atomic_load_n(&ep_log_sink, __ATOMIC_RELAXED)) {
-		return level <= EP_LOG_INFO;
-	}
 	pthread_once(&ep_logger.once, ep_log_open);
 	return ep_logger.config.level >= level &&
 	       (level == EP_LOG_WARN || (ep_logger.config.subsys & subsys));
+}
+
+bool ep_log_enabled(enum ep_log_level level, unsigned int subsys)
+{
+	if (__atomic_load_n(&ep_log_sink, __ATOMIC_RELAXED) && level <= EP_LOG_INFO) {
+		return true; /* if the sink says so */
+	}
+	return ep_log_wanted(level, subsys);
 }
 
 int ep_log_format(char *line, size_t size, enum ep_log_level level, const char *hostname, int pid,
@@ -216,11 +221,9 @@ void ep_log(enum ep_log_level level, unsigned int subsys, const char *fmt, ...)
 	vsnprintf(text, sizeof(text), fmt, args);
 	va_end(args);
 	ep_log_flatten(text);
-	if (sink) {
-		sink(level, subsys, text);
+	if ((sink && sink(level, subsys, text)) || !ep_log_wanted(level, subsys)) {
 		return;
 	}
-	pthread_once(&ep_logger.once, ep_log_open);
 	n = ep_log_format(line, sizeof(line) - 1, level, ep_logger.hostname, getpid(),
 			  syscall(SYS_gettid), ep_log_device ? ep_log_device() : -1, text);
 	if (n > (int)sizeof(line) - 2) {

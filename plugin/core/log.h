@@ -65,9 +65,9 @@ void ep_log(enum ep_log_level level, unsigned int subsys, const char *fmt, ...) 
 
 /*
  * Lines go to `sink` from now on, in a library whose caller has a logger of its own; it decides what
- * is printed. NULL: no longer.
+ * is printed, or returns false: then the line goes where it would without. NULL: no longer.
  */
-typedef void ep_log_sink_fn(enum ep_log_level level, unsigned int subsys, const char *text);
+typedef bool ep_log_sink_fn(enum ep_log_level level, unsigned int subsys, const char *text);
 void ep_log_to(ep_log_sink_fn *sink);
 
 /* The device in log lines. NULL in programs without core/cuda.c, which sets it: they print -1. */

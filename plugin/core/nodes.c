@@ -74,18 +74,50 @@ static uint32_t ep_nodes_at(const uint32_t *node, size_t stride, int r)
 	return *(const uint32_t *)((const char *)node + (size_t)r * stride);
 }
 
-struct ep_nodes_most ep_nodes_most(const uint32_t *node, size_t stride, int nranks)
+/* `first` is the first rank of a node of `size` ranks; index[r] is rank r's in its own node. */
+static void ep_nodes_most_flows(struct ep_nodes_most *most, const uint32_t *node, size_t stride,
+				int nranks, const uint32_t *index, int first, uint32_t size)
 {
-	struct ep_nodes_most most = { 0, 0 };
+	uint32_t nodes = 0, sources = 0;
 
 	for (int r = 0; r < nranks; r++) {
-		uint32_t near = 0;
-
-		for (int i = 0; i < nranks; i++) {
-			near += ep_nodes_at(node, stride, i) == ep_nodes_at(node, stride, r);
+		if (ep_nodes_at(node, stride, r) != ep_nodes_at(node, stride, first)) {
+			nodes += index[r] == 0;
+			/* no rank of the node forwards for more than its first one */
+			sources += ep_nodes_forwarder(index[r], size) == 0;
 		}
-		most.near = (uint32_t)ep_max_u64(most.near, near);
-		most.remote = (uint32_t)ep_max_u64(most.remote, (uint32_t)nranks - near);
+	}
+	most->flows = (uint32_t)ep_max_u64(most->flows, ep_max_u64(nodes, sources));
+	most->desks = (uint32_t)ep_max_u64(most->desks, (uint64_t)size * (1 + sources));
+}
+
+struct ep_nodes_most ep_nodes_most(const uint32_t *node, size_t stride, int nranks)
+{
+	uint32_t index[EP_PARAM_NODE_MAX], size[EP_PARAM_NODE_MAX];
+	struct ep_nodes_most most = { 0, 0, 0, 0 };
+
+	for (int r = 0; r < nranks; r++) {
+		index[r] = size[r] = 0;
+		for (int i = 0; i < nranks; i++) {
+			bool same = ep_nodes_at(node, stride, i) == ep_nodes_at(node, stride, r);
+
+			index[r] += same && i < r;
+			size[r] += same;
+		}
+		most.near = (uint32_t)ep_max_u64(most.near, size[r]);
+		most.remote = (uint32_t)ep_max_u64(most.remote, (uint32_t)nranks - size[r]);
+	}
+	for (int r = 0; r < nranks; r++) {
+		if (index[r] == 0) {
+			ep_nodes_most_flows(&most, node, stride, nranks, index, r, size[r]);
+		}
 	}
 	return most;
+}
+
+struct ep_nodes_most ep_nodes_alike(uint32_t near, uint32_t remote, int nranks)
+{
+	uint32_t others = remote ? ep_ceil_div((uint32_t)nranks, near) - 1 : 0;
+
+	return (struct ep_nodes_most){ near, remote, others, near * (1 + others) };
 }

@@ -16,12 +16,26 @@ ncclResult_t ep_nodes_split(uint32_t node[], const struct ep_param_list *sizes, 
 ncclResult_t ep_nodes_assign(struct ep_ident *idents, const struct ep_param_list *sizes,
 			     int nranks);
 
-/* Ranks of the largest node, and ranks that are not of the smallest: what a rank has at most. */
+/*
+ * What reaches a node from a rank of another one by way of one of its ranks only goes through the rank
+ * with this index, of `ranks`. `index`: of the sender in its own node.
+ */
+static inline uint32_t ep_nodes_forwarder(uint32_t index, uint32_t ranks)
+{
+	return index % ranks;
+}
+
+/* What a rank has at most. */
 struct ep_nodes_most {
-	uint32_t near; /* of its node, itself included */
-	uint32_t remote;
+	uint32_t near;   /* ranks of its node, itself included */
+	uint32_t remote; /* and others */
+	uint32_t flows;  /* other nodes, or ranks that it forwards for: the larger number */
+	uint32_t desks;  /* ranks of its node, times itself and those that it forwards for */
 };
 /* `node`: of rank 0; of the others at `stride` bytes. */
 struct ep_nodes_most ep_nodes_most(const uint32_t *node, size_t stride, int nranks);
+
+/* The same if all that is known are the first two: the nodes are as equal as they can be. */
+struct ep_nodes_most ep_nodes_alike(uint32_t near, uint32_t remote, int nranks);
 
 #endif

@@ -65,6 +65,12 @@ const struct ep_param_def ep_param_table[EP_PARAMS] = {
 	[EP_PARAM_CLOSE_TIMEOUT_MS] = { "NCCL_EP_CLOSE_TIMEOUT_MS", 10000, 0, 86400000,
 					"how long GroupDestroy waits for remote ranks, and for "
 					"the device beyond 3 timeouts" },
+	[EP_PARAM_NET_COUNTS] = { "NCCL_EP_NET_COUNTS", 0, 0, 1,
+				  "network plugin: 1: ep_info --net shows what each connection has "
+				  "done, from a file in /dev/shm" },
+	[EP_PARAM_COLLNET] = { "NCCL_EP_COLLNET", 0, 0, 1,
+			       "1: the network plugin offers NCCL an all-gather between hosts, by "
+			       "direct writes; see nccl-net-ep(7)" },
 };
 
 /* Read by other implementations of the API. */

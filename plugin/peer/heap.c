@@ -198,16 +198,22 @@ static ncclResult_t ep_heap_map_all(struct ep_heap *heap, struct ep_boot *boot,
 	return mine;
 }
 
-static void ep_heap_open_undo(struct ep_heap *heap, const struct ep_boot *boot)
+/* The memory is never freed: a peer may have it mapped, or a collective hold the device up. */
+static void ep_heap_keep(struct ep_heap *heap)
 {
-	if (boot->stuck) {
-		/* Freeing waits for the device, where the collective waits for a rank. */
+	if (heap->entry->base) {
 		EP_WARN("rank %d: %llu bytes of device memory stay allocated", heap->rank,
 			(unsigned long long)heap->bytes);
-		if (heap->entry) {
-			heap->entry->base = NULL;
-		}
-	} else {
+		heap->entry->base = NULL;
+	}
+}
+
+static void ep_heap_open_undo(struct ep_heap *heap, const struct ep_boot *boot)
+{
+	if (heap->entry && boot->stuck) {
+		/* Freeing waits for the device, where the collective waits for a rank. */
+		ep_heap_keep(heap);
+	} else if (!boot->stuck) {
 		ep_heap_unmap(heap);
 	}
 	if (heap->entry) {
@@ -248,7 +254,10 @@ static ncclResult_t ep_heap_try(struct ep_heap *heap, struct ep_boot *boot,
 	if (result != ncclSuccess && !boot->stuck) {
 		/* The owner frees only after everybody has unmapped. */
 		ep_heap_unmap(heap);
-		(void)ep_boot_agree(boot, ncclSuccess, what);
+		if (ep_boot_agree(boot, ncclSuccess, what) != ncclSuccess &&
+		    !heap->entry->lasting) {
+			ep_heap_keep(heap);
+		}
 	}
 	if (result == ncclSuccess) {
 		return ncclSuccess;
@@ -272,7 +281,8 @@ ncclResult_t ep_heap_open(struct ep_heap *heap, struct ep_boot *boot, const stru
 		heap->team = team;
 		heap->bytes = ep_heap_alloc_bytes(bytes);
 		result = ep_heap_try(heap, boot, idents, choice, mine, &hopeless);
-		if (result == ncclSuccess || hopeless || boot->stuck || !choice->next) {
+		if (result == ncclSuccess || hopeless || boot->stuck || boot->failed ||
+		    !choice->next) {
 			break;
 		}
 		EP_WARN("rank %d: no memory by %s for this group; the next way is %s", heap->rank,
@@ -296,11 +306,10 @@ ncclResult_t ep_heap_open(struct ep_heap *heap, struct ep_boot *boot, const stru
 void ep_heap_close(struct ep_heap *heap, struct ep_boot *boot)
 {
 	ep_heap_unmap(heap);
-	/* If the barrier fails a peer may still have our memory mapped: keep it. */
-	if (ep_boot_agree(boot, ncclSuccess, "replacing the group's memory") != ncclSuccess) {
-		heap->entry->base = NULL;
-	} else {
+	if (ep_boot_agree(boot, ncclSuccess, "replacing the group's memory") == ncclSuccess) {
 		ep_multicast_close(heap->entry);
+	} else if (boot->stuck || !heap->entry->lasting) {
+		ep_heap_keep(heap);
 	}
 	ep_heap_entry_free(heap->entry);
 	ep_heap_tables_free(heap);

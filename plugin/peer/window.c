@@ -10,6 +10,7 @@
 #include <cuda.h>
 #include <errno.h>
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 #include "core/cuda.h"
 #include "core/errand.h"
@@ -85,33 +86,47 @@ static void ep_window_free(void *base)
 
 /* ---- the window ---- */
 
+#define EP_WINDOW_GRACE_NS 50000000u /* for a thread that sees itself when its time is over */
+
 struct ep_window_job {
 	ncclComm_t comm;
 	int device;
 	void *base;
 	size_t bytes;
+	uint64_t end_ns;
 	ncclWindow_t window;
 	ncclResult_t result;
 };
 
-/* NCCL waits for all ranks, however long that takes, or until the communicator is aborted. */
+/*
+ * NCCL waits for all ranks, however long that takes, or until the communicator is aborted. One that
+ * does not block its callers is asked about until end_ns, and not afterwards: the program may end it
+ * then.
+ */
 static void ep_window_register(void *arg)
 {
 	const struct ep_nccl_dyn *nccl = ep_nccl_dyn();
 	struct ep_window_job *job = arg;
 	struct timespec nap = { 0, 20000 };
+	ncclWindow_t *window = calloc(1, sizeof(*window));
 
 	job->result = ncclSystemError;
-	if (cudaSetDevice(job->device) != cudaSuccess) {
+	if (!window || cudaSetDevice(job->device) != cudaSuccess) {
 		(void)cudaGetLastError();
+		free(window);
 		return;
 	}
-	job->result = nccl->window_register(job->comm, job->base, job->bytes, &job->window, 0);
-	while (job->result == ncclInProgress && nccl->comm_get_async_error) {
+	job->result = nccl->window_register(job->comm, job->base, job->bytes, window, 0);
+	while (job->result == ncclInProgress && nccl->comm_get_async_error &&
+	       ep_now_ns() < job->end_ns) {
 		nanosleep(&nap, NULL);
 		if (nccl->comm_get_async_error(job->comm, &job->result) != ncclSuccess) {
 			job->result = ncclSystemError;
 		}
+	}
+	if (job->result != ncclInProgress) { /* else NCCL may write it still */
+		job->window = *window;
+		free(window);
 	}
 }
 
@@ -119,13 +134,15 @@ static ncclResult_t ep_window_open(struct ep_heap *heap, struct ep_boot *boot)
 {
 	struct ep_window_job job = { .comm = boot->comm,
 				     .base = heap->entry->base,
-				     .bytes = heap->bytes };
+				     .bytes = heap->bytes,
+				     .end_ns = ep_now_ns() + boot->timeout_ns };
 	char gone[EP_BOOT_GONE_TEXT];
 	int error;
 
 	EP_CUDA(cudaGetDevice(&job.device), "asking for the device");
-	error = ep_errand_run(ep_window_register, &job, sizeof(job), boot->timeout_ns);
-	if (error == ETIMEDOUT) {
+	error = ep_errand_run(ep_window_register, &job, sizeof(job),
+			      boot->timeout_ns + EP_WINDOW_GRACE_NS);
+	if (error == ETIMEDOUT || (!error && job.result == ncclInProgress)) {
 		boot->stuck = true; /* in the communicator, by another thread */
 		return ep_fail(ncclRemoteError,
 			       "rank %d waited %llu ms for all ranks to register their memory "

@@ -36,8 +36,8 @@ const struct ep_ib_var_def ep_ib_var_table[EP_IB_VARS] = {
 			     "index in the partition key table" },
 	[EP_IB_VAR_ROCE_VERSION] = { "NCCL_IB_ROCE_VERSION_NUM", AT(roce_version), 2, 1, 2,
 				     "version of RoCE" },
-	[EP_IB_VAR_ADAPTIVE] = { "NCCL_IB_ADAPTIVE_ROUTING", AT(adaptive), -1, -1, 1,
-				 "1: packets may pass each other; -1: as the NIC says, "
+	[EP_IB_VAR_ADAPTIVE] = { "NCCL_IB_ADAPTIVE_ROUTING", AT(adaptive), -1, -2, 1,
+				 "1: packets may pass each other; -1, -2: as the NIC says, "
 				 "InfiniBand whose NIC does not say: 1" },
 	[EP_IB_VAR_RELAXED] = { "NCCL_IB_PCI_RELAXED_ORDERING", AT(relaxed), 2, 0, 2,
 				"0: rows cross PCIe in order; 1, 2: in any order" },
@@ -55,6 +55,8 @@ const struct ep_ib_var_def ep_ib_var_table[EP_IB_VARS] = {
 				"-1: that of the data" },
 	[EP_IB_VAR_ECE] = { "NCCL_IB_ECE_ENABLE", AT(ece), 1, 0, 1,
 			    "network plugin: 1: NICs of both ends agree on what they can (ECE)" },
+	[EP_IB_VAR_MERGE] = { "NCCL_IB_MERGE_NICS", AT(merge), 1, 0, 1,
+			      "network plugin: 1: NCCL may merge ports into one NIC; 0: it may not" },
 	[EP_IB_VAR_ADDR_FAMILY] = { "NCCL_IB_ADDR_FAMILY", 0, 0, 0, 0,
 				    "kind of address that a GID should hold" },
 	[EP_IB_VAR_ADDR_RANGE] = { "NCCL_IB_ADDR_RANGE", 0, 0, 0, 0,
@@ -137,6 +139,11 @@ static void ep_ib_env_store(struct ep_ib_env *env, enum ep_ib_var var, int value
 	int *at = (int *)((char *)env + ep_ib_var_table[var].offset);
 
 	*at = var == EP_IB_VAR_SL && value < 0 ? 0 : value;
+	if (var == EP_IB_VAR_SL) {
+		env->sl_given = value >= 0;
+	} else if (var == EP_IB_VAR_ADAPTIVE && value < 0) {
+		*at = -1; /* (-2 is how NCCL says that nobody has set it) */
+	}
 }
 
 ncclResult_t ep_ib_env_parse(struct ep_ib_env *env, enum ep_ib_var var, const char *text)

@@ -23,6 +23,7 @@ enum ep_ib_var {
 	EP_IB_VAR_AR_THRESHOLD,
 	EP_IB_VAR_FIFO_TC,
 	EP_IB_VAR_ECE,
+	EP_IB_VAR_MERGE,
 	EP_IB_VAR_NUMBERS, /* those before are numbers, those after are words */
 	EP_IB_VAR_ADDR_FAMILY = EP_IB_VAR_NUMBERS,
 	EP_IB_VAR_ADDR_RANGE,
@@ -45,8 +46,9 @@ struct ep_ib_env {
 	int gid_index;  /* -1: automatic */
 	int flid_index; /* -1: none */
 	int sl;
-	int tc;      /* -1: as the port is set up */
-	int timeout; /* 4.096 us << timeout per try */
+	bool sl_given; /* else `sl` is 0 */
+	int tc;        /* -1: as the port is set up */
+	int timeout;   /* 4.096 us << timeout per try */
 	int retry_cnt;
 	int pkey; /* index in the port's table */
 	int roce_version;
@@ -58,6 +60,7 @@ struct ep_ib_env {
 	int ar_threshold; /* bytes; longer ones may be routed adaptively */
 	int fifo_tc;      /* class of messages about receives; -1: tc */
 	int ece;          /* not 0: NICs agree on what both can */
+	int merge;        /* not 0: ports may be merged */
 	bool ipv6;        /* family of the GID's address that is preferred, and of `range` */
 	int range_bits;   /* -1: no range */
 	uint8_t range[16];

@@ -43,7 +43,8 @@ static bool ep_nic_port_open(struct ep_nic *nic, const struct ep_ib_env *env, st
 	int error;
 
 	error = ep_verbs_query_port(nic->v, nic->ctx, (uint8_t)nic->port, &attr);
-	if (error || attr.state != IBV_PORT_ACTIVE) {
+	nic->down = !error && attr.state != IBV_PORT_ACTIVE;
+	if (error || (nic->down && !nic->even_down)) {
 		return ep_reason_set(why, "%s:%d is not active (%s)", nic->name, nic->port,
 				     error ? strerror(error) : "its state has changed");
 	}
@@ -51,6 +52,9 @@ static bool ep_nic_port_open(struct ep_nic *nic, const struct ep_ib_env *env, st
 	end->port = (uint8_t)nic->port;
 	end->link_layer = attr.link_layer ? attr.link_layer : IBV_LINK_LAYER_INFINIBAND;
 	end->mtu = (uint8_t)attr.active_mtu;
+	if (nic->down && (end->mtu < IBV_MTU_256 || end->mtu > IBV_MTU_4096)) {
+		end->mtu = IBV_MTU_1024; /* it does not say */
+	}
 	end->lid = attr.lid;
 	end->grh = (attr.flags & IBV_QPF_GRH_REQUIRED) != 0;
 	nic->pkey_index = (uint32_t)env->pkey;
