@@ -30,12 +30,17 @@ EP_KERNEL_DECL(ep_ll_combine_fp16_remote_kernel);
 EP_KERNEL_DECL(ep_ll_combine_fp32_remote_kernel);
 /* struct ep_ht_route_args */
 EP_KERNEL_DECL(ep_ht_route_kernel);
+EP_KERNEL_DECL(ep_ht_route_nodes_kernel); /* the same for groups of several nodes */
 /* struct ep_ht_dispatch_args */
 EP_KERNEL_DECL(ep_ht_dispatch_kernel);
+EP_KERNEL_DECL(ep_ht_dispatch_nodes_kernel); /* the same for groups of several nodes */
 /* struct ep_ht_combine_args */
 EP_KERNEL_DECL(ep_ht_combine_bf16_kernel);
 EP_KERNEL_DECL(ep_ht_combine_fp16_kernel);
 EP_KERNEL_DECL(ep_ht_combine_fp32_kernel);
+EP_KERNEL_DECL(ep_ht_combine_bf16_nodes_kernel); /* the same for groups of several nodes */
+EP_KERNEL_DECL(ep_ht_combine_fp16_nodes_kernel);
+EP_KERNEL_DECL(ep_ht_combine_fp32_nodes_kernel);
 /* struct ep_clean_args, one block of at least R threads, or of EP_GROUP_MAX_THREADS */
 EP_KERNEL_DECL(ep_clean_kernel);
 /* struct ep_drain_args, one block, when no other kernel of the group runs */

@@ -125,7 +125,8 @@ ncclResult_t ncclEpGetVersion(int *version);
  *
  * or { NCCL_EP_TENSOR_INIT_INLINE, .ndim = 2, ... }, or have it allocated (ncclEpTensorAlloc).
  * A tensor with a zero extent needs no storage. Others have `data`, or a registered window and
- * the byte offset in it; when both are given, `data` is the local address.
+ * the byte offset in it; when both are given, `data` is the local address. A window alone has to hold
+ * all of the tensor.
  */
 typedef struct ncclEpTensor {
 	unsigned int size;
@@ -272,8 +273,7 @@ typedef struct ncclEpGroup *ncclEpGroup_t;
  * ncclInvalidArgument: NULL, unusable config, a field out of its range, or ranks that disagree.
  * ncclInvalidUsage: one of alloc_fn and free_fn alone; max_num_sms above the device's; a
  *   malformed NCCL_EP_ environment variable; a rank on a MIG instance or without peer access to
- *   another (the text names the two GPUs); high throughput with ranks of several nodes, which this
- *   version does not have.
+ *   another (the text names the two GPUs).
  * ncclRemoteError: another rank failed or did not arrive.
  */
 ncclResult_t ncclEpCreateGroup(ncclEpGroup_t *ep_group, ncclComm_t comm,
@@ -365,8 +365,9 @@ ncclResult_t ncclEpHandleMemSize(ncclEpGroup_t ep_group, ncclEpLayout_t layout,
  *
  * ncclInvalidArgument: as ncclEpHandleMemSize, or unfit handle_mem.
  * High throughput: always local. What UpdateHandle finds out lies in the handle's memory alone: a
- * handle that is made on the same handle_mem, in a group of the same shape, with the same layout, K
- * and alignment, can dispatch and combine without an update. T is then what the tensors say.
+ * handle that is made on the same handle_mem, in a group of the same shape and the same nodes, with
+ * the same layout, K and alignment, can dispatch and combine without an update. T is then what the
+ * tensors say.
  *
  * ncclInvalidUsage: B * num_topk above 262144 (high throughput: rows that may come times min(K, L)
  * above 2^31), growth while an operation is pending; high throughput: K above the group's num_topk,

@@ -56,6 +56,17 @@ enum ep_dtype {
 	EP_FP32
 };
 
+/*
+ * The step after that one. 0 means never. The largest number is left out, too: of two steps that follow
+ * one another one is odd, since there are words of which each has its own.
+ */
+#define EP_STEP_LAST 0xfffffffeu
+
+EP_HOST_DEV uint32_t ep_step_after(uint32_t step)
+{
+	return step < EP_STEP_LAST ? step + 1 : 1;
+}
+
 /* Which halves of an operation a launch runs. */
 enum ep_half {
 	EP_HALF_SEND = 1,
@@ -171,13 +182,15 @@ enum ep_record_cause {
 	EP_CAUSE_SHORT
 };
 
+#define EP_RECORD_UPDATE 2u /* the operation is UpdateHandle */
+
 struct ep_record {
 	uint32_t valid; /* written last, release, system scope; the host clears it */
 	uint32_t cause;
 	uint32_t site; /* enum ep_wait_site */
 	uint32_t peer;
 	uint32_t step;
-	uint32_t is_combine;
+	uint32_t is_combine; /* 0: a dispatch; or EP_RECORD_UPDATE */
 	uint32_t token;
 	uint32_t k;
 	int64_t value;

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The numbers of a row, for sums in fp32: by enum ep_dtype, 8 bytes at a time. */
+/*
+ * The numbers of a row, for sums in fp32: by enum ep_dtype, 8 bytes at a time. add() is the sum of
+ * two, 4 bytes at a time, rounded as a sum in fp32 is.
+ */
 #ifndef EP_DEVICE_GROUP_NUMBERS_H
 #define EP_DEVICE_GROUP_NUMBERS_H
 
@@ -25,6 +28,10 @@ template <> struct ep_numbers<EP_BF16> {
 
 		return v;
 	}
+	EP_DEV uint32_t add(uint32_t a, uint32_t b)
+	{
+		return ep_bf16_pair_add(a, b);
+	}
 };
 
 template <> struct ep_numbers<EP_FP16> {
@@ -44,6 +51,10 @@ template <> struct ep_numbers<EP_FP16> {
 
 		return v;
 	}
+	EP_DEV uint32_t add(uint32_t a, uint32_t b)
+	{
+		return ep_fp16_pair_add(a, b);
+	}
 };
 
 template <> struct ep_numbers<EP_FP32> {
@@ -60,6 +71,10 @@ template <> struct ep_numbers<EP_FP32> {
 		struct ep_vec8 v = { ep_f32_bits(f[0]), ep_f32_bits(f[1]) };
 
 		return v;
+	}
+	EP_DEV uint32_t add(uint32_t a, uint32_t b)
+	{
+		return ep_f32_bits(ep_bits_f32(a) + ep_bits_f32(b));
 	}
 };
 

@@ -15,8 +15,8 @@ struct ep_op {
 	uint32_t clean_round;
 	uint32_t
 		fault; /* why the half must not run: EP_CAUSE_UNSENT to EP_CAUSE_CLEANED; 0: it may */
-	bool is_combine;
-	uint64_t start_ns; /* remote kernels: when the step began, less its wait for the bank */
+	uint32_t is_combine; /* as ep_record.is_combine */
+	uint64_t start_ns;   /* remote kernels: when the step began, less its wait for the bank */
 };
 
 EP_DEV bool ep_aborted(const struct ep_dev_group &g)

@@ -104,7 +104,7 @@ EP_DEV struct ep_op ep_step_make(const struct ep_dev_launch &l, const struct ep_
 	const struct ep_dev_seq &seq = f.seq;
 	struct ep_op op;
 
-	op.step = seq.step + 1 ? seq.step + 1 : 1; /* 0 means never */
+	op.step = ep_step_after(seq.step);
 	op.is_combine = is_combine;
 	op.start_ns = 0;
 	op.fault = 0;

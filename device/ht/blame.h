@@ -3,11 +3,12 @@
  * Whom a wait of dispatch or combine names. In a ring ranks wait for one another: rank A waits for
  * rows of B, and B has stopped because C has, who has died. All these waits begin within
  * microseconds, and any may be the first to expire. So a rank whose wait has lasted half of the
- * timeout says so to all ranks, and whom it takes for the cause: the rank that it waits for, or, if
+ * timeout says so to all ranks of its node, and whom it takes for the cause: the rank that it waits for, or, if
  * that one has said the same of itself, whom that one names. Who says so is alive.
  *
  * Words {rank, epoch}, by each rank in every heap. A rank has many waits and one word: a wait that
- * knows nobody who is silent does not overwrite what another wait of the rank has said.
+ * knows nobody who is silent does not overwrite what another wait of the rank has said. A wait for what
+ * this rank itself owes, in another warp, goes by that word.
  */
 #ifndef EP_DEVICE_HT_BLAME_H
 #define EP_DEVICE_HT_BLAME_H
@@ -40,15 +41,21 @@ EP_DEV_COLD uint32_t ep_ht_blame(const struct ep_ht_common &c, struct ep_op op, 
 	if (!s.start_ns || ep_time_ns() - s.start_ns < c.g.timeout_ns / 2) {
 		return peer;
 	}
+	if (peer == c.g.rank && ep_ht_held_up(c, op, peer, &by)) {
+		cause = by; /* as another warp of this rank has said */
+	}
 	while (n++ < c.g.nranks && cause != c.g.rank && ep_ht_held_up(c, op, cause, &by)) {
 		cause = by;
 	}
 	silent = cause != c.g.rank && n <= c.g.nranks;
 	cause = silent ? cause : peer;
-	if (silent || !ep_ht_held_up(c, op, c.g.rank, &by)) {
+	if (silent || (peer != c.g.rank && !ep_ht_held_up(c, op, c.g.rank, &by))) {
 		for (uint32_t r = 0; r < c.g.nranks; r++) {
-			ep_st_word(ep_ht_blame_at(c, ep_heap_of(c.g, r), c.g.rank), cause,
-				   op.epoch);
+			unsigned char *heap = ep_heap_of(c.g, r);
+
+			if (heap) {
+				ep_st_word(ep_ht_blame_at(c, heap, c.g.rank), cause, op.epoch);
+			}
 		}
 	}
 	return cause | EP_HT_LATE_BIT;

@@ -7,55 +7,11 @@
  * Bytes, T tokens with rows to `d` ranks on average: flat, 2 (d - 1) T for what this rank returns,
  * d T + T for its sums; expert-major, K T loaded and d T stored, then d T + T. In windows d T + T alone.
  */
+#include "device/ht/combine_sum.h"
 #include "device/ht/combine_work.h"
 #include "device/ht/step.h"
-#include "device/group/numbers.h"
 
 #include "device/kernels.h"
-
-#define EP_HT_SUM_VECS (EP_HT_COMBINE_PART / 16 / EP_WARP_SIZE) /* of a lane */
-
-template <int DTYPE> struct ep_ht_sum {
-	float f[EP_HT_SUM_VECS][2 * ep_numbers<DTYPE>::count];
-};
-
-template <int DTYPE> EP_DEV void ep_ht_sum_load(struct ep_vec16 v, float *f)
-{
-	struct ep_vec8 lo = { v.x, v.y }, hi = { v.z, v.w };
-
-	ep_numbers<DTYPE>::load(lo, f);
-	ep_numbers<DTYPE>::load(hi, f + ep_numbers<DTYPE>::count);
-}
-
-template <int DTYPE> EP_DEV void ep_ht_sum_clear(struct ep_ht_sum<DTYPE> *sum)
-{
-	EP_UNROLL(EP_HT_SUM_VECS)
-	for (uint32_t i = 0; i < EP_HT_SUM_VECS; i++) {
-		for (uint32_t j = 0; j < 2 * ep_numbers<DTYPE>::count; j++) {
-			sum->f[i][j] = 0;
-		}
-	}
-}
-
-/*
- * Adds a contribution, of which each lane has every 32nd vec; FRESH: it is the first one. Of vecs
- * behind the part's end the last one is taken, and nobody stores what comes of it.
- */
-template <int DTYPE, bool WHOLE, bool FRESH>
-EP_DEV void ep_ht_sum_add(struct ep_ht_sum<DTYPE> *sum, const unsigned char *from, uint32_t vecs)
-{
-	EP_UNROLL(EP_HT_SUM_VECS)
-	for (uint32_t i = 0; i < EP_HT_SUM_VECS; i++) {
-		uint32_t at = i * EP_WARP_SIZE + ep_lane();
-		float f[2 * ep_numbers<DTYPE>::count];
-
-		ep_ht_sum_load<DTYPE>(
-			ep_shared_ld16(from + 16 * (WHOLE ? at : ep_min_u32(at, vecs - 1))), f);
-		for (uint32_t j = 0; j < 2 * ep_numbers<DTYPE>::count; j++) {
-			sum->f[i][j] = FRESH ? f[j] : sum->f[i][j] + f[j];
-		}
-	}
-}
 
 /* Adds what the slots of a batch, whose first one is p.out, have from byte `at` on. */
 template <int DTYPE, bool WHOLE>
@@ -80,22 +36,24 @@ EP_DEV void ep_ht_sum_slots(struct ep_ht_sum<DTYPE> *sum, const struct ep_ht_pip
 	}
 }
 
-/* Rounds and stores. */
-template <int DTYPE, bool WHOLE>
-EP_DEV void ep_ht_sum_store(const struct ep_ht_sum<DTYPE> &sum, unsigned char *to, uint32_t vecs)
+/* Two contributions are added as they are, which is the same: ep_numbers.add(). */
+#define EP_HT_NOTE_PAIR (2u << 10 | EP_HT_NOTE_FIRST | EP_HT_NOTE_LAST)
+#define EP_HT_NOTE_PAIR_MASK (63u << 10 | EP_HT_NOTE_FIRST | EP_HT_NOTE_LAST)
+
+template <int DTYPE>
+EP_DEV void ep_ht_pair_batch(const struct ep_ht_pipe &p, unsigned char *to, uint32_t vecs)
 {
-	typedef struct ep_numbers<DTYPE> numbers;
+	const unsigned char *a = p.stage + (size_t)p.out * p.stride;
+	const unsigned char *b = p.stage + (size_t)ep_ht_pipe_after(&p, p.out) * p.stride;
 
-	EP_UNROLL(EP_HT_SUM_VECS)
-	for (uint32_t i = 0; i < EP_HT_SUM_VECS; i++) {
-		uint32_t at = i * EP_WARP_SIZE + ep_lane();
+	EP_UNROLL(1)
+	for (uint32_t at = 0; at < 16 * vecs; at += EP_HT_COMBINE_PART) {
+		uint32_t n = vecs - at / 16;
 
-		if (WHOLE || at < vecs) {
-			struct ep_vec8 lo = numbers::store(sum.f[i]);
-			struct ep_vec8 hi = numbers::store(sum.f[i] + numbers::count);
-			struct ep_vec16 v = { lo.x, lo.y, hi.x, hi.y };
-
-			ep_st16(to + 16 * at, v);
+		if (n >= EP_HT_SUM_VECS * EP_WARP_SIZE) {
+			ep_ht_pair_store<DTYPE, true>(a + at, b + at, to + at, n);
+		} else {
+			ep_ht_pair_store<DTYPE, false>(a + at, b + at, to + at, n);
 		}
 	}
 }
@@ -152,8 +110,7 @@ EP_DEV void ep_ht_unit_end(const struct ep_ht_combine_args &a, const struct ep_o
 			}
 		}
 	} else if (ep_lane() == 0) {
-		uint32_t turn = unit - all * a.turns + c.g.rank + 1;
-		uint32_t s = turn < c.g.nranks ? turn : turn - c.g.nranks;
+		uint32_t s = ep_ht_return_rank(a, unit);
 
 		ep_st_release_sys_u64(ep_ht_unit_at(c, ep_heap_of(c.g, s), c.areas.arrived_off,
 						    c.g.rank, ep_ht_slot_of(c, chunk), part),
@@ -163,9 +120,9 @@ EP_DEV void ep_ht_unit_end(const struct ep_ht_combine_args &a, const struct ep_o
 
 /* A unit of copied rows whose end peers have not been told of yet: its stores are under way. */
 struct ep_ht_due {
-	uint32_t age; /* batches that were used since then, and 1; 0: there is no such unit */
+	uint32_t age : 4; /* batches that were used since then, and 1; 0: there is no such unit */
+	uint32_t group : 28; /* of stores, its last one */
 	uint32_t unit;
-	uint32_t group; /* of stores, its last one */
 };
 
 /* After so many batches its stores are over: nobody waits long, neither this warp nor a peer. */
@@ -249,6 +206,9 @@ EP_DEV bool ep_ht_combine_add(const struct ep_ht_combine_args &a, const struct e
 	}
 	if (what & EP_HT_NOTE_COPY) {
 		ep_ht_copy_batch(a, p, to, what);
+	} else if ((what & EP_HT_NOTE_PAIR_MASK) == EP_HT_NOTE_PAIR) {
+		ep_ht_pair_batch<DTYPE>(*p, to, EP_HT_NOTE_VECS(what));
+		*sum = {}; /* so that it needs no registers meanwhile */
 	} else {
 		ep_ht_sum_batch<DTYPE>(sum, *p, to, what);
 	}
@@ -262,7 +222,7 @@ EP_DEV bool ep_ht_combine_add(const struct ep_ht_combine_args &a, const struct e
 		uint32_t unit = ep_shfl_u32(EP_FULL_MASK, note.unit, slot);
 
 		if (copied) {
-			*due = { 1, unit, p->groups };
+			*due = { 1, p->groups, unit };
 		} else {
 			ep_ht_unit_end(a, op, unit, what & EP_HT_NOTE_SUM);
 		}
@@ -270,24 +230,35 @@ EP_DEV bool ep_ht_combine_add(const struct ep_ht_combine_args &a, const struct e
 	return true;
 }
 
-/* All units of this warp. */
+/* All units of this warp; `w`: the first one may be pending. */
 template <int DTYPE>
 EP_DEV void ep_ht_combine_units(const struct ep_ht_combine_args &a, const struct ep_op &op,
-				struct ep_ht_pipe *p, struct ep_ht_due *due)
+				struct ep_ht_pipe *p, struct ep_ht_due *due, struct ep_ht_work w)
 {
-	struct ep_ht_work w = ep_ht_work_make(a);
 	struct ep_ht_sum<DTYPE> sum;
 	struct ep_ht_note note = {};
+	struct ep_ht_group g = {};
 	bool between = true; /* rows: the sum holds nothing */
 
 	for (;;) {
-		while (w.open && ep_ht_pipe_room(p) && ep_ht_work_load(a, &w, p, &note)) {
+		while (w.open && ep_ht_pipe_room(p)) {
+			if (!w.grouped) {
+				if (!between) {
+					break;
+				}
+				sum = {}; /* so that it needs no registers */
+				ep_ht_group_begin(a, &w, &g);
+			}
+			if (!ep_ht_work_load(a, &w, &g, p, &note)) {
+				break;
+			}
 		}
 		/* who was not ready is looked for again when there is nothing else to do */
 		if (between && !w.open && !(w.pending && p->held)) {
 			struct ep_ht_prepared r = ep_ht_unit_prepare(a, op, w, *p, *due, !p->held);
 
-			sum = {}; /* so the call need not keep it */
+			sum = {}; /* so the call need not keep these */
+			g = {};
 			w = r.w;
 			*due = r.due;
 			if (r.found == EP_HT_FAILED) {
@@ -307,10 +278,14 @@ template <int DTYPE> EP_DEV void ep_ht_combine(const struct ep_ht_combine_args &
 {
 	struct ep_ht_entry e = ep_ht_enter(a.c, true);
 	struct ep_ht_pipe p = ep_ht_pipe_make(a.stage_parts, a.part_bytes);
+	struct ep_ht_work w = ep_ht_work_make(a);
 	struct ep_ht_due due = {};
 
+	if (!e.fault) {
+		ep_ht_work_next(a, &w); /* this rank's own memory */
+	}
 	if (ep_ht_begin(a.c, &e)) {
-		ep_ht_combine_units<DTYPE>(a, e.op, &p, &due);
+		ep_ht_combine_units<DTYPE>(a, e.op, &p, &due, w);
 	}
 	ep_ht_due_tell(a, e.op, p, &due);
 	ep_ht_pipe_end(a.c.g, e.op, &p);

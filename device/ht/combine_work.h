@@ -4,8 +4,10 @@
  *
  * A warp has units of two kinds. *Returns*: a part of the rows that this rank holds for a chunk of a
  * source; expert-major, the rows of a token's local experts are summed. *Sums*: a part of a chunk of
- * this rank's own tokens, of what all ranks have returned. Either way a row of the result is a sum of
- * contributions, which are loaded one after the other into the warp's stage, and added from there.
+ * this rank's own tokens, of what all ranks have returned; out of windows, where nobody is waited for,
+ * a part of every so-manieth token. Either way a row of the result is a sum of contributions, which are
+ * loaded one after the other into the warp's stage, and added from there. Where they are follows from
+ * lists; lanes find it for a group of rows at once, which costs little more than for one row.
  *
  * The warp takes its units in ascending order of a key: the chunk of a return, the chunk of a sum
  * plus `lag`. A return waits for the sum of the chunk that had its place in the ring before, which has
@@ -42,32 +44,37 @@ struct ep_ht_note {
 _Static_assert(EP_HT_COMBINE_MOST / 16 <= 0x3ff && EP_HT_MAX_STAGE_PARTS <= 63, "EP_HT_NOTE_*");
 
 struct ep_ht_work {
-	/* The next units of either kind, and how many there are. */
-	uint32_t next_return, returns;
-	uint32_t next_sum, sums;
+	uint32_t next_return, returns; /* and how many there are */
+	uint32_t next_sum;
 	/* The unit that is being loaded, if one is: */
 	uint32_t pending : 1; /* its peers have not been waited for yet */
 	uint32_t open : 1;    /* it has rows to load */
 	uint32_t is_sum : 1;
-	uint32_t begun : 1; /* its next row is, too, */
-	uint32_t fresh : 1; /* and none of what is added to that has been loaded */
+	uint32_t grouped : 1; /* its next row belongs to a group that has been prepared, */
+	uint32_t begun : 1;   /* and has been begun, */
+	uint32_t fresh : 1;   /* and none of what is added to that has been loaded */
+	uint32_t vecs : 10;   /* of the part */
+	uint32_t shift : 3;   /* rows are prepared in groups: each has 1 << shift lanes, */
 	uint32_t unit;
 	uint32_t chunk;
 	uint32_t part;
-	uint32_t vecs; /* of the part */
-	uint32_t rank; /* return: to whom */
 	uint32_t row, rows;
-	uint32_t first; /* return: index of row 0 */
+	uint32_t first; /* return: index of row 0; sum: its token */
 	uint32_t start; /* sum: of lane d < R: index of the chunk's first row to rank d; EP_HT_NONE:
 			 * rank d returns nothing */
-	/* What lane k has to know of the next row, loaded before it is needed: */
-	uint32_t entry; /* return: its k-th place; sum: the token's k-th selection, */
-	uint32_t index; /* and the row's index at that rank */
+	/* and the k-th of them knows of the next group, loaded before it is needed, */
+	uint32_t entry; /* return: the row's k-th place; sum: the token's k-th selection, */
+	uint32_t index; /* and the row's index at that rank; */
 	uint32_t base;  /* of lane d < R: slot of this rank's row 0 at rank d; all units */
+};
+
+/* The group that is being loaded. */
+struct ep_ht_group {
+	uint32_t lanes;            /* that have a contribution, */
+	const unsigned char *from; /* and where it is */
 	/* The row that is being loaded: lanes whose contributions are still to be loaded, */
 	uint32_t mask;
-	const unsigned char *from; /* and of each lane, where its contribution is */
-	uint64_t to;
+	uint64_t to; /* and where its part of the result goes; copies: that of the next row */
 };
 
 EP_DEV bool ep_ht_flat(const struct ep_ht_common &c)
@@ -81,7 +88,34 @@ EP_DEV bool ep_ht_copies(const struct ep_ht_combine_args &a, const struct ep_ht_
 	return !w.is_sum && ep_ht_flat(a.c);
 }
 
-/* Units of a block's warps lie as far apart as possible: neighbours belong to different blocks. */
+/* Sums wait for nobody: their units are not chunks. */
+EP_DEV bool ep_ht_alone(const struct ep_ht_combine_args &a)
+{
+	return a.is_direct && !a.in_weights;
+}
+
+/*
+ * From token to token of a sum. A sum that waits for nobody has every so-manieth token, so that there
+ * is one for each warp, all of the same size, and what warps load at a time lies side by side.
+ */
+EP_DEV uint32_t ep_ht_sum_stride(const struct ep_ht_combine_args &a)
+{
+	return ep_ht_alone(a) ? ep_max_u32(ep_div(ep_nblocks() * ep_nwarps(), a.by_parts), 1) : 1;
+}
+
+EP_DEV uint32_t ep_ht_sums(const struct ep_ht_combine_args &a)
+{
+	uint32_t tokens = a.c.num_tokens;
+
+	return (ep_ht_alone(a) ? ep_min_u32(tokens, ep_ht_sum_stride(a)) : ep_ht_chunks(tokens)) *
+	       a.parts;
+}
+
+/*
+ * Units of a block's warps lie as far apart as possible: neighbours belong to different blocks. The
+ * warps that have one return more than others, if there are such, have one sum less, as far as that
+ * goes: the first unit of the first warp is a return, that of the last warp a sum.
+ */
 EP_DEV uint32_t ep_ht_unit_first(void)
 {
 	return ep_warp() * ep_nblocks() + ep_block();
@@ -95,8 +129,8 @@ EP_DEV struct ep_ht_work ep_ht_work_make(const struct ep_ht_combine_args &a)
 	if (ep_lane() < c.g.nranks) {
 		w.base = c.h.send_base[ep_lane()];
 	}
-	w.next_return = w.next_sum = ep_ht_unit_first();
-	w.sums = ep_ht_chunks(c.num_tokens) * a.parts;
+	w.next_return = ep_ht_unit_first();
+	w.next_sum = ep_nblocks() * ep_nwarps() - 1 - w.next_return;
 	/* in windows there is nothing to return but gradients of weights, with part 0 */
 	w.returns = a.is_direct && !a.in_weights ? 0 : c.h.head->chunks * a.parts * a.turns;
 	return w;
@@ -117,39 +151,64 @@ EP_DEV bool ep_ht_unit_said(const struct ep_op &op, const uint64_t *at, uint32_t
 
 /* ---- which unit comes next ---- */
 
-/* Lane k: what follows from the lists of row `row`. Nothing waits for what is loaded. */
-EP_DEV void ep_ht_row_fetch(const struct ep_ht_combine_args &a, struct ep_ht_work *w, uint32_t row)
+/* To whom a return goes: the rank behind this one first. */
+EP_DEV uint32_t ep_ht_return_rank(const struct ep_ht_combine_args &a, uint32_t unit)
+{
+	uint32_t r = unit - ep_div(unit, a.by_turns) * a.turns + a.c.g.rank + 1;
+
+	return r < a.c.g.nranks ? r : r - a.c.g.nranks;
+}
+
+/* Lanes of a row that has up to n entries in its list: 1 << that. */
+EP_DEV uint32_t ep_ht_row_shift(uint32_t n)
+{
+	uint32_t shift = 0;
+
+	while (1u << shift < n) {
+		shift++;
+	}
+	return shift;
+}
+
+/* What follows from the lists of the group that begins with `row`. Nothing waits for what is loaded. */
+EP_DEV void ep_ht_group_fetch(const struct ep_ht_combine_args &a, struct ep_ht_work *w,
+			      uint32_t row)
 {
 	const struct ep_ht_common &c = a.c;
+	uint32_t k = ep_lane() & ((1u << w->shift) - 1);
 
+	row += ep_lane() >> w->shift;
 	w->entry = w->index = EP_HT_NONE;
-	if (w->is_sum && ep_lane() < c.topk) {
-		uint64_t at = (uint64_t)(w->chunk * EP_HT_CHUNK + row) * c.topk + ep_lane();
+	if (row >= w->rows) {
+		return;
+	}
+	if (w->is_sum && k < c.topk) {
+		uint64_t at = (uint64_t)(w->first + row * ep_ht_sum_stride(a)) * c.topk + k;
 
 		w->entry = c.h.send_sel[at];
 		w->index = c.h.send_row[at];
-	} else if (!w->is_sum && !ep_ht_flat(c) && ep_lane() < c.width) {
-		uint32_t slot = c.h.recv_base[w->rank] + w->first + row;
+	} else if (!w->is_sum && !ep_ht_flat(c) && k < c.width) {
+		uint32_t slot = c.h.recv_base[ep_ht_return_rank(a, w->unit)] + w->first + row;
 
-		w->entry = c.h.recv_sel[(uint64_t)slot * c.width + ep_lane()];
+		w->entry = c.h.recv_sel[(uint64_t)slot * c.width + k];
 	}
 }
 
 EP_DEV void ep_ht_return_open(const struct ep_ht_combine_args &a, struct ep_ht_work *w)
 {
 	const struct ep_ht_common &c = a.c;
-	uint32_t all = ep_div(w->unit, a.by_turns), turn = w->unit - all * a.turns;
+	uint32_t all = ep_div(w->unit, a.by_turns), rank = ep_ht_return_rank(a, w->unit);
 
 	w->is_sum = false;
 	w->chunk = ep_div(all, a.by_parts);
 	w->part = all - w->chunk * a.parts;
-	turn += c.g.rank + 1;
-	w->rank = turn < c.g.nranks ? turn : turn - c.g.nranks;
 	if (a.is_direct && w->part) {
 		return;
 	}
-	w->first = ep_ht_first(c, c.h.recv_start, w->rank, w->chunk);
-	w->rows = ep_ht_rows(c, c.h.recv_start, w->rank, w->chunk);
+	w->first = ep_ht_first(c, c.h.recv_start, rank, w->chunk);
+	w->rows = ep_ht_rows(c, c.h.recv_start, rank, w->chunk);
+	w->shift = ep_ht_flat(c) ? 5
+				 : ep_ht_row_shift(c.width); /* copies: all rows are one group */
 	w->pending = w->rows != 0;
 }
 
@@ -166,11 +225,18 @@ EP_DEV void ep_ht_sum_open(const struct ep_ht_combine_args &a, struct ep_ht_work
 	w->is_sum = true;
 	w->chunk = ep_div(w->unit, a.by_parts);
 	w->part = w->unit - w->chunk * a.parts;
-	w->rows = ep_min_u32(c.num_tokens - w->chunk * EP_HT_CHUNK, EP_HT_CHUNK);
-	ep_ht_row_fetch(a, w, 0); /* on its way while this looks who returns something */
+	if (ep_ht_alone(a)) {
+		w->first = w->chunk;
+		w->chunk = 0;
+		w->rows = (c.num_tokens - w->first - 1) / ep_ht_sum_stride(a) + 1;
+	} else {
+		w->first = w->chunk * EP_HT_CHUNK;
+		w->rows = ep_min_u32(c.num_tokens - w->first, EP_HT_CHUNK);
+	}
+	w->shift = ep_ht_row_shift(c.topk);
+	ep_ht_group_fetch(a, w, 0); /* on its way while this looks who returns something */
 	w->start = EP_HT_NONE;
-	if (ep_lane() < c.g.nranks && (!a.is_direct || a.in_weights) &&
-	    ep_ht_returns(c, ep_lane(), w->chunk)) {
+	if (ep_lane() < c.g.nranks && !ep_ht_alone(a) && ep_ht_returns(c, ep_lane(), w->chunk)) {
 		w->start = ep_ht_first(c, c.h.send_start, ep_lane(), w->chunk);
 	}
 	w->pending = true;
@@ -179,17 +245,17 @@ EP_DEV void ep_ht_sum_open(const struct ep_ht_combine_args &a, struct ep_ht_work
 /* Opens the next unit of this warp that has rows. False: there is none. */
 EP_DEV bool ep_ht_work_next(const struct ep_ht_combine_args &a, struct ep_ht_work *w)
 {
-	uint32_t step = ep_nblocks() * ep_nwarps();
+	uint32_t step = ep_nblocks() * ep_nwarps(), sums = ep_ht_sums(a);
 
 	while (!w->pending) {
 		uint32_t ahead = ep_div(ep_div(w->next_return, a.by_turns), a.by_parts);
 
 		if (w->next_return < w->returns &&
-		    (w->next_sum >= w->sums || ahead <= ep_div(w->next_sum, a.by_parts) + a.lag)) {
+		    (w->next_sum >= sums || ahead <= ep_div(w->next_sum, a.by_parts) + a.lag)) {
 			w->unit = w->next_return;
 			w->next_return += step;
 			ep_ht_return_open(a, w);
-		} else if (w->next_sum < w->sums) {
+		} else if (w->next_sum < sums) {
 			w->unit = w->next_sum;
 			w->next_sum += step;
 			ep_ht_sum_open(a, w);
@@ -198,10 +264,10 @@ EP_DEV bool ep_ht_work_next(const struct ep_ht_combine_args &a, struct ep_ht_wor
 		}
 	}
 	w->row = 0;
-	w->begun = false;
+	w->begun = w->grouped = false;
 	w->vecs = ep_min_u32(a.part_bytes, a.token_bytes - w->part * a.part_bytes) / 16;
 	if (!w->is_sum) {
-		ep_ht_row_fetch(a, w, 0);
+		ep_ht_group_fetch(a, w, 0);
 	}
 	return true;
 }
@@ -237,20 +303,15 @@ EP_DEV uint32_t ep_ht_return_missing(const struct ep_ht_combine_args &a, const s
 				     const struct ep_ht_work &w)
 {
 	const struct ep_ht_common &c = a.c;
-	uint32_t before;
+	const uint64_t *at;
+	uint32_t before, rank;
 
 	if (w.chunk < c.areas.ring_chunks || ep_lane()) {
 		return EP_HT_NONE;
 	}
-	before = ep_ht_chunk_before(c, c.h.recv_start, w.rank, w.chunk);
-	if (before == w.chunk ||
-	    ep_ht_unit_said(op,
-			    ep_ht_unit_at(c, c.g.own, c.areas.credit_off, w.rank,
-					  ep_ht_slot_of(c, w.chunk), w.part),
-			    before)) {
-		return EP_HT_NONE;
-	}
-	return w.rank;
+	rank = ep_ht_return_rank(a, w.unit);
+	at = ep_ht_credit_at(c, c.h.recv_start, rank, w.chunk, w.part, &before);
+	return at && !ep_ht_unit_said(op, at, before) ? rank : EP_HT_NONE;
 }
 
 enum ep_ht_found {
@@ -299,8 +360,9 @@ EP_DEV enum ep_ht_found ep_ht_work_peers(const struct ep_ht_combine_args &a, con
 EP_DEV_COLD void ep_ht_weights_return(const struct ep_ht_combine_args &a, struct ep_ht_work w)
 {
 	const struct ep_ht_common &c = a.c;
-	float *to = ep_ht_weights_at(c, ep_heap_of(c.g, w.rank), c.g.rank, w.first);
-	uint32_t slot = c.h.recv_base[w.rank] + w.first;
+	uint32_t rank = ep_ht_return_rank(a, w.unit);
+	float *to = ep_ht_weights_at(c, ep_heap_of(c.g, rank), c.g.rank, w.first);
+	uint32_t slot = c.h.recv_base[rank] + w.first;
 
 	for (uint32_t i = ep_lane(); i < w.rows * c.width; i += EP_WARP_SIZE) {
 		uint32_t row = ep_div(i, c.by_width), j = i - row * c.width;
@@ -327,7 +389,7 @@ EP_DEV float ep_ht_weight_of(const struct ep_ht_combine_args &a, uint32_t d, uin
 	return ep_ht_weights_at(c, c.g.own, d, row)[j];
 }
 
-/* The lists of one token: lane k has its k-th entry, and which rank that goes to. */
+/* The lists of a group's tokens: a lane has the k-th entry of one, and which rank that goes to. */
 struct ep_ht_list {
 	uint32_t sel;
 	uint32_t row;
@@ -335,7 +397,8 @@ struct ep_ht_list {
 	bool opens;    /* the first of its rank */
 };
 
-EP_DEV struct ep_ht_list ep_ht_list_make(const struct ep_ht_common &c, uint32_t sel, uint32_t row)
+EP_DEV struct ep_ht_list ep_ht_list_make(const struct ep_ht_common &c, uint32_t k, uint32_t sel,
+					 uint32_t row)
 {
 	struct ep_ht_list l = { sel, row, EP_HT_NONE, false };
 	uint32_t before;
@@ -344,7 +407,7 @@ EP_DEV struct ep_ht_list ep_ht_list_make(const struct ep_ht_common &c, uint32_t 
 		l.rank = ep_div(EP_HT_SEL_EXPERT(sel), c.by_local);
 	}
 	before = ep_shfl_u32(EP_FULL_MASK, l.rank, (ep_lane() - 1) & (EP_WARP_SIZE - 1));
-	l.opens = l.rank != EP_HT_NONE && (ep_lane() == 0 || l.rank != before);
+	l.opens = l.rank != EP_HT_NONE && (k == 0 || l.rank != before);
 	return l;
 }
 
@@ -354,12 +417,12 @@ EP_DEV_COLD void ep_ht_weights_sum(const struct ep_ht_combine_args &a, struct ep
 	const struct ep_ht_common &c = a.c;
 
 	for (uint32_t i = 0; i < w.rows; i++) {
-		uint32_t token = w.chunk * EP_HT_CHUNK + i;
-		float *out = a.out_weights + (uint64_t)token * c.topk;
+		float *out = a.out_weights + (uint64_t)(w.first + i) * c.topk;
 
-		ep_ht_row_fetch(a, &w, i);
+		w.shift = 5;
+		ep_ht_group_fetch(a, &w, i);
 
-		struct ep_ht_list l = ep_ht_list_make(c, w.entry, w.index);
+		struct ep_ht_list l = ep_ht_list_make(c, ep_lane(), w.entry, w.index);
 		uint32_t until = 0xffffffffu >> (EP_WARP_SIZE - 1 - ep_lane());
 		uint32_t alike = ep_match_u32(EP_FULL_MASK, l.rank);
 		uint32_t again =
@@ -380,32 +443,33 @@ EP_DEV_COLD void ep_ht_weights_sum(const struct ep_ht_combine_args &a, struct ep
 
 /* ---- the row that is loaded next ---- */
 
-/* Lane k: the contribution of the row's k-th place; copies: row k. */
-EP_DEV void ep_ht_return_row(const struct ep_ht_combine_args &a, struct ep_ht_work *w)
+/* Lane k of each row: the contribution of the row's k-th place; copies: lane k: row k. */
+EP_DEV void ep_ht_return_group(const struct ep_ht_combine_args &a, struct ep_ht_work *w,
+			       struct ep_ht_group *g)
 {
 	const struct ep_ht_common &c = a.c;
-	uint32_t place = w->entry;
+	uint32_t place = w->entry, row = w->row, rank = ep_ht_return_rank(a, w->unit);
 
 	if (ep_ht_copies(a, *w)) {
-		place = ep_lane() < w->rows ? c.h.recv_base[w->rank] + w->first + ep_lane()
+		place = ep_lane() < w->rows ? c.h.recv_base[rank] + w->first + ep_lane()
 					    : EP_HT_NONE;
 		w->row = w->rows - 1;
 	}
-	w->mask = ep_ballot(EP_FULL_MASK, place < EP_HT_DROPPED);
-	w->from = a.tokens + (uint64_t)place * a.token_bytes + w->part * a.part_bytes;
-	w->to = (uint64_t)(uintptr_t)(ep_ht_ring_at(c, ep_heap_of(c.g, w->rank), c.g.rank,
-						    ep_ht_slot_of(c, w->chunk),
-						    ep_ht_copies(a, *w) ? 0 : w->row) +
+	g->lanes = ep_ballot(EP_FULL_MASK, place < EP_HT_DROPPED);
+	g->from = a.tokens + (uint64_t)place * a.token_bytes + w->part * a.part_bytes;
+	g->to = (uint64_t)(uintptr_t)(ep_ht_ring_at(c, ep_heap_of(c.g, rank), c.g.rank,
+						    ep_ht_slot_of(c, w->chunk), row) +
 				      w->part * a.part_bytes);
 }
 
-/* Lane k: what the rank of the k-th selection returns, if it is the first of that rank. */
-EP_DEV void ep_ht_sum_row(const struct ep_ht_combine_args &a, struct ep_ht_work *w)
+/* Lane k of each row: what the rank of the k-th selection returns, if it is the first of that rank. */
+EP_DEV void ep_ht_sum_group(const struct ep_ht_combine_args &a, struct ep_ht_work *w,
+			    struct ep_ht_group *g)
 {
 	const struct ep_ht_common &c = a.c;
-	struct ep_ht_list l = ep_ht_list_make(c, w->entry, w->index);
-	uint32_t token = w->chunk * EP_HT_CHUNK + w->row;
-	uint32_t d = l.rank == EP_HT_NONE ? c.g.rank : l.rank;
+	struct ep_ht_list l =
+		ep_ht_list_make(c, ep_lane() & ((1u << w->shift) - 1), w->entry, w->index);
+	uint32_t d = l.rank == EP_HT_NONE ? c.g.rank : l.rank, token;
 	uint32_t start = ep_shfl_u32(EP_FULL_MASK, w->start, d & (EP_WARP_SIZE - 1));
 	uint32_t base = ep_shfl_u32(EP_FULL_MASK, w->base, d & (EP_WARP_SIZE - 1));
 
@@ -413,15 +477,16 @@ EP_DEV void ep_ht_sum_row(const struct ep_ht_combine_args &a, struct ep_ht_work 
 		start = ep_ht_first(c, c.h.send_start, d, w->chunk);
 		base = c.h.send_base[d];
 	}
-	w->mask = ep_ballot(EP_FULL_MASK, l.opens && l.row != EP_HT_NONE);
+	g->lanes = ep_ballot(EP_FULL_MASK, l.opens && l.row != EP_HT_NONE);
 	if (a.is_direct || (ep_ht_flat(c) && d == c.g.rank)) {
-		w->from = (a.is_direct ? a.direct[d] : a.tokens) +
+		g->from = (a.is_direct ? a.direct[d] : a.tokens) +
 			  (uint64_t)(base + l.row) * a.token_bytes;
 	} else {
-		w->from = ep_ht_ring_at(c, c.g.own, d, ep_ht_slot_of(c, w->chunk), l.row - start);
+		g->from = ep_ht_ring_at(c, c.g.own, d, ep_ht_slot_of(c, w->chunk), l.row - start);
 	}
-	w->from += w->part * a.part_bytes;
-	w->to = (uint64_t)(uintptr_t)(a.out_tokens + (uint64_t)token * a.token_bytes +
+	g->from += w->part * a.part_bytes;
+	token = w->first + w->row * ep_ht_sum_stride(a);
+	g->to = (uint64_t)(uintptr_t)(a.out_tokens + (uint64_t)token * a.token_bytes +
 				      w->part * a.part_bytes);
 }
 
@@ -440,17 +505,31 @@ EP_DEV void ep_ht_work_begin(const struct ep_ht_combine_args &a, struct ep_ht_wo
 	}
 }
 
-/* Begins the next row of the open unit: what it needs, and what the one behind it needs. */
-EP_DEV void ep_ht_row_begin(const struct ep_ht_combine_args &a, struct ep_ht_work *w)
+/* Prepares the next group of the open unit, and has what the one behind it needs on its way. */
+EP_DEV void ep_ht_group_begin(const struct ep_ht_combine_args &a, struct ep_ht_work *w,
+			      struct ep_ht_group *g)
 {
 	if (w->is_sum) {
-		ep_ht_sum_row(a, w);
+		ep_ht_sum_group(a, w, g);
 	} else {
-		ep_ht_return_row(a, w);
+		ep_ht_return_group(a, w, g);
 	}
-	if (w->row + 1 < w->rows) {
-		ep_ht_row_fetch(a, w, w->row + 1);
+	ep_ht_group_fetch(a, w, w->row + (EP_WARP_SIZE >> w->shift));
+	w->grouped = true;
+}
+
+/* Begins the next row of the group. */
+EP_DEV void ep_ht_row_begin(const struct ep_ht_combine_args &a, struct ep_ht_work *w,
+			    struct ep_ht_group *g)
+{
+	uint32_t lane = w->row << w->shift & (EP_WARP_SIZE - 1);
+
+	if (lane) {
+		g->to += w->is_sum ? (uint64_t)ep_ht_sum_stride(a) * a.token_bytes
+				   : a.c.areas.row_stride;
 	}
+	g->mask = g->lanes & EP_FULL_MASK >> (EP_WARP_SIZE - (1u << w->shift)) << lane;
+	w->begun = w->fresh = true;
 }
 
 /* Rows that are copied in one batch: so few that another one is on its way when one is stored. */
@@ -464,7 +543,7 @@ EP_DEV uint32_t ep_ht_copied(const struct ep_ht_pipe &p)
  * to it. Where rows are copied, a slot is left to the stores that are under way.
  */
 EP_DEV bool ep_ht_batch_room(const struct ep_ht_combine_args &a, const struct ep_ht_work &w,
-			     const struct ep_ht_pipe &p)
+			     const struct ep_ht_group &g, const struct ep_ht_pipe &p)
 {
 	if (!p.held) {
 		return true;
@@ -472,7 +551,7 @@ EP_DEV bool ep_ht_batch_room(const struct ep_ht_combine_args &a, const struct ep
 	if (ep_ht_copies(a, w)) {
 		return p.held + ep_ht_copied(p) < p.slots;
 	}
-	return p.held + ep_max_u32(ep_popc(w.mask), 1) <= p.slots;
+	return p.held + ep_max_u32(ep_popc(g.mask), 1) <= p.slots;
 }
 
 /* Lanes of `mask` behind the first n. */
@@ -485,41 +564,41 @@ EP_DEV uint32_t ep_ht_behind(uint32_t mask, uint32_t n)
 
 /* Loads a batch of contributions to a row of the open unit. False: there is no room. */
 EP_DEV bool ep_ht_work_load(const struct ep_ht_combine_args &a, struct ep_ht_work *w,
-			    struct ep_ht_pipe *p, struct ep_ht_note *note)
+			    struct ep_ht_group *g, struct ep_ht_pipe *p, struct ep_ht_note *note)
 {
 	uint32_t what = w->vecs | (w->is_sum ? EP_HT_NOTE_SUM : 0), n, rest;
 
 	if (!w->begun) {
-		ep_ht_row_begin(a, w);
-		w->begun = w->fresh = true;
+		ep_ht_row_begin(a, w, g);
 	}
-	if (!ep_ht_batch_room(a, *w, *p)) {
+	if (!ep_ht_batch_room(a, *w, *g, *p)) {
 		return false;
 	}
-	n = ep_min_u32(ep_popc(w->mask), p->slots);
+	n = ep_min_u32(ep_popc(g->mask), p->slots);
 	if (ep_ht_copies(a, *w)) {
 		n = ep_min_u32(n, ep_ht_copied(*p));
 		what |= EP_HT_NOTE_COPY;
 	}
-	rest = n == ep_popc(w->mask) ? 0 : ep_ht_behind(w->mask, n);
-	what |= n << 10 | (w->fresh ? EP_HT_NOTE_FIRST : 0) | (w->mask ? 0 : EP_HT_NOTE_EMPTY);
+	rest = n == ep_popc(g->mask) ? 0 : ep_ht_behind(g->mask, n);
+	what |= n << 10 | (w->fresh ? EP_HT_NOTE_FIRST : 0) | (g->mask ? 0 : EP_HT_NOTE_EMPTY);
 	w->fresh = false;
 	if (!rest) {
 		what |= EP_HT_NOTE_LAST;
 		w->begun = false;
 		w->open = ++w->row < w->rows;
+		w->grouped = (w->row << w->shift & (EP_WARP_SIZE - 1)) != 0;
 		what |= w->open ? 0 : EP_HT_NOTE_END;
 	}
 	if (ep_lane() == p->in) {
-		note->to = w->to;
+		note->to = g->to;
 		note->what = what;
 		note->unit = w->unit;
 	}
-	ep_ht_pipe_load_batch(p, w->mask & ~rest, n, w->from, w->vecs * 16);
+	ep_ht_pipe_load_batch(p, g->mask & ~rest, n, g->from, w->vecs * 16);
 	if (ep_ht_copies(a, *w)) { /* the next batch of the unit goes behind this one */
-		w->to += n * a.c.areas.row_stride;
+		g->to += n * a.c.areas.row_stride;
 	}
-	w->mask = rest;
+	g->mask = rest;
 	return true;
 }
 

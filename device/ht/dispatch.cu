@@ -188,25 +188,6 @@ EP_DEV bool ep_ht_dispatch_move(const struct ep_ht_dispatch_args &a, const struc
 	return true;
 }
 
-/* For the statistics: what has travelled. One warp. */
-EP_DEV void ep_ht_dispatch_count(const struct ep_ht_dispatch_args &a)
-{
-	const struct ep_ht_common &c = a.c;
-	uint64_t bytes = a.token_bytes + a.scale_bytes;
-
-	for (uint32_t r = ep_lane(); r < c.g.nranks; r += EP_WARP_SIZE) {
-		struct ep_peer_stats *s = &c.g.stats[r];
-		uint32_t tx = ep_ht_first(c, c.h.send_start, r, ep_ht_table_chunks(c));
-		uint32_t rx = c.h.recv_base[r + 1] - c.h.recv_base[r];
-
-		s->tx_rows += tx;
-		s->tx_bytes += tx * bytes;
-		s->rx_rows += rx;
-		s->rx_bytes += rx * bytes;
-		s->ops++;
-	}
-}
-
 EP_KERNEL_ALONE(ep_ht_dispatch_kernel, ep_ht_dispatch_args, EP_HT_MAX_THREADS)
 {
 	struct ep_ht_entry entry = ep_ht_enter(a.c, false);

@@ -123,13 +123,14 @@ EP_DEV void ep_ht_entries_copy(const struct ep_ht_dispatch_args &a)
 EP_DEV void ep_ht_entries_fill(const struct ep_ht_dispatch_args &a)
 {
 	uint32_t thread = ep_block() * ep_nthreads() + ep_tid(), n = ep_nblocks() * ep_nthreads();
-	uint32_t rows = a.c.h.head->rows;
+	uint64_t first = ep_ht_entries(a.c.h.head->rows, a.c.topk);
 
-	if (a.fill_rows == EP_HT_NONE || a.fill_rows <= rows) {
+	if (a.fill_rows == EP_HT_NONE) {
 		return;
 	}
-	for (uint32_t i = thread; i < (a.fill_rows - rows) * a.c.topk; i += n) {
-		ep_ht_entry_out(a, rows, i, EP_HT_NONE, 0.0f);
+	for (uint64_t i = first + thread; i < ep_ht_entries(a.fill_rows, a.c.topk); i += n) {
+		a.out_idx[i] = -1;
+		a.out_weights[i] = 0.0f;
 	}
 }
 

@@ -63,4 +63,23 @@ struct ep_ht_list {
 	uint32_t place;
 };
 
+/* For the statistics: what has travelled. One warp. */
+EP_DEV void ep_ht_dispatch_count(const struct ep_ht_dispatch_args &a)
+{
+	const struct ep_ht_common &c = a.c;
+	uint64_t bytes = a.token_bytes + a.scale_bytes;
+
+	for (uint32_t r = ep_lane(); r < c.g.nranks; r += EP_WARP_SIZE) {
+		struct ep_peer_stats *s = &c.g.stats[r];
+		uint32_t tx = ep_ht_first(c, c.h.send_start, r, ep_ht_table_chunks(c));
+		uint32_t rx = c.h.recv_base[r + 1] - c.h.recv_base[r];
+
+		s->tx_rows += tx;
+		s->tx_bytes += tx * bytes;
+		s->rx_rows += rx;
+		s->rx_bytes += rx * bytes;
+		s->ops++;
+	}
+}
+
 #endif

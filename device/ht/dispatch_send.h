@@ -41,20 +41,6 @@ EP_DEV void ep_ht_send_say(const struct ep_ht_dispatch_args &a, const struct ep_
 	u->chunk = EP_HT_NONE;
 }
 
-/* Rank d's word that it has read what lay in the unit's place before; NULL: nothing did. */
-EP_DEV const uint64_t *ep_ht_credit_at(const struct ep_ht_common &c, uint32_t d, uint32_t chunk,
-				       uint32_t part, uint32_t *before)
-{
-	if (d >= c.g.nranks || d == c.g.rank || !ep_ht_rows(c, c.h.send_start, d, chunk)) {
-		return NULL;
-	}
-	*before = ep_ht_chunk_before(c, c.h.send_start, d, chunk);
-	if (*before == chunk) {
-		return NULL;
-	}
-	return ep_ht_unit_at(c, c.g.own, c.areas.credit_off, d, chunk % c.areas.ring_chunks, part);
-}
-
 /* May the unit be written to all rings where it has rows? With `wait`: that is waited for. */
 EP_DEV uint32_t ep_ht_send_ready(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
 				 const struct ep_ht_unit &u, bool wait)
@@ -66,8 +52,11 @@ EP_DEV uint32_t ep_ht_send_ready(const struct ep_ht_dispatch_args &a, const stru
 		return EP_HT_READY;
 	}
 	for (uint32_t d = ep_lane(); d < c.g.nranks && !late; d += EP_WARP_SIZE) {
+		bool writes = d != c.g.rank && ep_ht_rows(c, c.h.send_start, d, u.chunk);
 		uint32_t before = 0, named = d;
-		const uint64_t *at = ep_ht_credit_at(c, d, u.chunk, u.part, &before);
+		const uint64_t *at =
+			writes ? ep_ht_credit_at(c, c.h.send_start, d, u.chunk, u.part, &before)
+			       : NULL;
 		uint64_t word = ep_ht_unit_word(op.epoch, before);
 		struct ep_spin s = ep_spin_start();
 

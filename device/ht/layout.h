@@ -24,7 +24,30 @@
  * (ep_step_begin with one bank), so that nobody reads any more what the previous step left in the
  * heap. `form` words say the same together with what all ranks must agree in. They are written before
  * that wait, when a peer may still be at its previous step and look for the words of that one: so
- * there are two sets of them.
+ * there are two sets of them, and a step and the next one have different parity (ep_step_after()).
+ *
+ * Across nodes. A row crosses the network once for each node that it goes to. The source writes it to
+ * one rank of that node, its *forwarder* there, which writes it to the rings of the node's ranks that
+ * it is for. Combine goes the same way back: the forwarder adds what its node's ranks return for a
+ * row, and writes the sum to the source. The forwarder, in a node of n ranks, of a source with index i
+ * in its own node is the rank with index i % n. A *flow* is what joins a source with its forwarder in
+ * one node. Both ends number their flows; the forwarder numbers its sources, the source the nodes.
+ *
+ * What travels by a flow lies in the sender's *stage*, from which its NIC reads, and arrives in the
+ * receiver's *net ring*: chunk c in slot c % stage_chunks, and c % net_chunks, of the flow, and token i
+ * of the chunk in row i there. Who has stored a unit to the stage says so by the word `staged`, and who
+ * has read one from the net ring by the word `consumed`, both as ep_ht_unit_word() in the own heap. A
+ * warp for each flow, the *poster*, hands staged chunks to the NIC, and says by `released` up to which
+ * chunk the NIC has read the stage. Another one, the *creditor*, tells the sender how many chunks have
+ * been consumed. Two channels of the group's (device/group/layout.h) serve all this: on EP_HT_ROWS the
+ * entries of an operation are 1 for what is not rows (tables, weights), and then one for each chunk; on
+ * EP_HT_CREDITS they are chunks that the receiver of rows has consumed.
+ *
+ * Rings of several flows. A forwarder has rings for its sources' rows, too. In dispatch ring s of a
+ * rank holds rows of source s, whoever has written them. In combine ring `i` of a rank with n ranks in
+ * its node holds what the rank with index i returns for this rank's tokens, and ring n * (1 + x) + i
+ * what it returns for those of source x: a rank's *desk* number. Words of credit lie with the writer,
+ * for dispatch by the reader's desk number and for combine by the source.
  */
 #ifndef EP_DEVICE_HT_LAYOUT_H
 #define EP_DEVICE_HT_LAYOUT_H
@@ -38,9 +61,11 @@
 #define EP_HT_MAX_THREADS 512
 #define EP_HT_COMBINE_THREADS 384 /* at most: they hold sums in registers, */
 #define EP_HT_COMBINE_PART 3584   /* so many bytes of a row at a time */
-#define EP_HT_COMBINE_MOST 7168   /* bytes of a part at most */
+#define EP_HT_COMBINE_MOST 14336  /* bytes of a part at most */
 #define EP_HT_ROUTE_BLOCKS 32     /* at most */
-#define EP_HT_COUNTERS 64 /* words at the beginning of scratch, for the blocks of a kernel */
+#define EP_HT_COUNTERS 64    /* words at the beginning of scratch, for the blocks of a kernel: */
+#define EP_HT_BLOCKS_READY 0 /* how many have come so far; 0 between kernels */
+#define EP_HT_EPOCH_READY 1  /* epoch of the last operation to which all have come */
 
 enum ep_ht_layout {
 	EP_HT_EXPERT_MAJOR = 1, /* values of ncclEpLayout_t */
@@ -80,6 +105,12 @@ EP_HOST_DEV uint32_t ep_ht_chunks(uint32_t tokens)
 	return (tokens + EP_HT_CHUNK - 1) / EP_HT_CHUNK;
 }
 
+/* Ids, or weights, of so many rows: more than 32 bits count. */
+EP_HOST_DEV uint64_t ep_ht_entries(uint32_t rows, uint32_t topk)
+{
+	return (uint64_t)rows * topk;
+}
+
 /*
  * A warp's stage in dynamic shared memory: slots of one part each. All warps of a block have the same
  * number of slots; their barriers lie in front (device/ht/pipe.h).
@@ -104,15 +135,27 @@ EP_HOST_DEV uint32_t ep_ht_stage_bytes(uint32_t warps, uint32_t slots, uint32_t 
 	return ep_ht_stage_bars(warps, slots) + warps * slots * ep_ht_stage_align(part_bytes);
 }
 
+/*
+ * What all ranks must pass alike to an operation, as numbers that its kernels compare. The host makes
+ * all but the last one, which a kernel finds in handle memory.
+ */
+enum ep_ht_form {
+	EP_HT_FORM_KIND,    /* which operation, direction, layout, top-k, ...: ep/ht/form.c */
+	EP_HT_FORM_ROW,     /* bytes of a row and of its scales */
+	EP_HT_FORM_PLACE,   /* offsets in windows; 0: rows go through the ring */
+	EP_HT_FORM_ROUTING, /* ep_ht_head.routing; 0: UpdateHandle */
+	EP_HT_FORM_WORDS
+};
+
 /* Where things lie in every rank's heap, as byte offsets. Filled once, with the heap. */
 struct ep_ht_areas {
-	uint64_t form_off;    /* words {form, epoch} [2][R] of each rank's operation: epoch & 1 */
-	uint64_t done_off;    /* words {0, epoch} [R]: the rank has read and written all here */
-	uint64_t blame_off;   /* words {rank, epoch} [R]: who holds each rank up (ht/blame.h) */
-	uint64_t count_off;   /* words {count, epoch} [R][E + R + 1]: of each: ep_ht_counts() */
-	uint64_t table_off;   /* u32 [R][EP_HT_ROUTE_BLOCKS] epoch: start and sel have come */
-	uint64_t start_off;   /* u32 [R][chunks of B + 1]: the chunk's first row to this rank */
-	uint64_t sel_off;     /* u32 [R][B][min(K, L)]: what each row is; as recv_sel */
+	uint64_t form_off;  /* words {form, epoch} [2][R][EP_HT_FORM_WORDS]: epoch & 1, by rank r */
+	uint64_t done_off;  /* words {0, epoch} [R]: the rank has read and written all here */
+	uint64_t blame_off; /* words {rank, epoch} [R]: who holds each rank up (ht/blame.h) */
+	uint64_t count_off; /* words {count, epoch} [R][E + R + 1]: of each: ep_ht_counts() */
+	uint64_t table_off; /* u32 [R][EP_HT_ROUTE_BLOCKS] epoch: start and sel have come */
+	uint64_t start_off; /* u32 [R][chunks of B + 1]: the chunk's first row to this rank */
+	uint64_t sel_off;   /* u32 [R][B][min(K, L)]: what each row is; as recv_sel */
 	uint64_t weight_off;  /* float [R][B][min(K, L)]: of each row's selections */
 	uint64_t arrived_off; /* u64 [R][ring_chunks][parts] */
 	uint64_t credit_off;  /* u64 [R][ring_chunks][parts] */
@@ -121,6 +164,60 @@ struct ep_ht_areas {
 	uint64_t row_stride;  /* bytes of the largest row; a multiple of 128 */
 	uint32_t ring_chunks;
 	uint32_t parts; /* most parts of a row, for the areas' strides */
+	/* Groups of several nodes; F = flows: the most that any rank has, of either kind. */
+	uint32_t net_chunks;
+	uint32_t stage_chunks;
+	uint32_t mask_stride;   /* bytes of a list of masks: one for each chunk of B; times 16 */
+	uint32_t rings;         /* of a rank: R, or the most desks, for ring, arrived and credit */
+	uint64_t net_off;       /* [F][net_chunks][EP_HT_CHUNK] rows */
+	uint64_t stage_off;     /* [F][stage_chunks][EP_HT_CHUNK] rows */
+	uint64_t staged_off;    /* u64 [F][stage_chunks][parts] */
+	uint64_t consumed_off;  /* u64 [F][net_chunks][parts] */
+	uint64_t released_off;  /* u64 [F] ep_ht_unit_word() of the last chunk */
+	uint64_t posted_off;    /* u64 [F][stage_chunks] end of what was posted of the chunk */
+	uint64_t mask_off;      /* u8 [F][ranks of the largest node][mask_stride]: as node_masks */
+	uint64_t out_off;       /* words [R][B][min(K, L)]: selections or weights, for the NIC */
+	uint64_t out_start_off; /* u32 [R][chunks of B + 1]: as start_off */
+	uint64_t out_mask_off;  /* u8 [R][mask_stride]: tokens of a chunk that go to that rank */
+	uint64_t out_count_off; /* words {count, epoch} [E + R + 1] of this rank */
+};
+
+/* Of a group with several nodes: channels, and the smallest credit that is worth a message. */
+#define EP_HT_ROWS 0
+#define EP_HT_CREDITS 1
+#define EP_HT_CHANNELS 2
+
+EP_HOST_DEV uint32_t ep_ht_credit_step(uint32_t net_chunks)
+{
+	return net_chunks < 4 ? 1 : net_chunks / 4;
+}
+
+/* One end of a flow. */
+struct ep_ht_flow {
+	uint32_t peer;  /* rank at the other end */
+	uint32_t there; /* the flow's number there */
+};
+
+/* Who writes rows of source r to this rank, and reads what this rank returns for it. */
+struct ep_ht_desk {
+	uint32_t rank;   /* r itself, or the rank of this node that is its forwarder */
+	uint32_t number; /* of the desk for r and this rank there */
+};
+
+/* What kernels of groups with several nodes need besides. Tables are in device memory. */
+struct ep_ht_remote {
+	uint32_t near;    /* ranks of this node */
+	uint32_t nodes;   /* other nodes */
+	uint32_t sources; /* ranks whose forwarder this rank is */
+	uint32_t most;    /* ranks of the largest node, for the stride of masks in a heap */
+	const struct ep_ht_flow *forwarders; /* [nodes]; peer: of this rank's tokens */
+	const struct ep_ht_flow *feeds;      /* [sources]; peer: the source */
+	const struct ep_ht_desk *desks;      /* [R]; of this rank itself: itself */
+	const uint32_t *node;       /* [R] which of the other nodes; EP_HT_NONE: this one */
+	const uint32_t *index;      /* [R] of each rank in its own node */
+	const uint32_t *near_ranks; /* [near] */
+	const uint32_t *far_ranks;  /* [R - near] the others, one node after the other */
+	const uint32_t *far_first;  /* [nodes + 1] where each node begins there */
 };
 
 /*
@@ -130,11 +227,12 @@ struct ep_ht_areas {
 struct ep_ht_head {
 	uint64_t stamp; /* ep_ht_args.stamp of the routing; 0: never routed */
 	uint32_t num_tokens;
-	uint32_t id_bytes; /* of the ids that were routed: 4 or 8 */
-	uint32_t rows;     /* that come to this rank: the slots in use, dropped rows left out */
-	uint32_t total;    /* what recv_total_counter says */
-	uint32_t places;   /* expert-major: the end of the last zone, at most the limit */
-	uint32_t chunks;   /* the most that a source has, of all ranks */
+	uint32_t
+		routing; /* step in which it was made: the same on all ranks, not in another routing */
+	uint32_t rows;   /* that come to this rank: the slots in use, dropped rows left out */
+	uint32_t idle;   /* 1: there is a rank to which no rows come; the same on all ranks */
+	uint32_t places; /* expert-major: the end of the last zone, at most the limit */
+	uint32_t chunks; /* the most that a source has, of all ranks */
 };
 
 /* A zone of an expert-major output. Rows from `kept` on are zeros: padding, and dropped rows. */
@@ -162,6 +260,10 @@ struct ep_ht_dev_handle {
 	 * of experts, EP_HT_DROPPED beyond the limit. */
 	uint32_t *recv_sel;
 	struct ep_ht_zone *zones; /* [L], expert-major; flat: NULL */
+	/* Several nodes, else NULL. Bit i of byte c: token i of chunk c has a row, dropped ones left
+	 * out, */
+	uint8_t *send_nodes; /* [nodes][mask_stride] own token: to a rank of that node */
+	uint8_t *node_masks; /* [sources][near][mask_stride] source's: to that rank of this node */
 	/* Of the group, and zero when that is made (handle memory may hold anything); 16-byte aligned:
 	 * u32 [EP_HT_COUNTERS], then what the routing kernel needs. */
 	uint32_t *scratch;
@@ -175,11 +277,12 @@ struct ep_ht_common {
 	struct ep_dev_group g; /* first */
 	struct ep_ht_areas areas;
 	struct ep_ht_dev_handle h;
+	struct ep_ht_remote remote;  /* g.remote NULL: not used */
 	struct ep_dev_launch launch; /* all blocks send; both halves */
 	/* Of group and shape: layout, K, alignment, limit; equal for all handles that may share a
 	 * routing. */
 	uint64_t stamp;
-	uint32_t form;       /* what all ranks must pass alike, as a number */
+	uint32_t form[EP_HT_FORM_ROUTING];
 	uint32_t layout;     /* enum ep_ht_layout */
 	uint32_t num_tokens; /* T */
 	uint32_t max_tokens; /* B */
@@ -228,7 +331,7 @@ EP_HOST_DEV uint64_t ep_ht_route_shared(uint32_t ranks, uint32_t experts)
 	uint32_t tables = columns <= EP_HT_ROUTE_TABLE ? 2 * columns : 0;
 
 	return 4 *
-	       ((uint64_t)5 * EP_HT_ROUTE_IDS + ep_ht_route_bits(columns) + tables + 4 * ranks + 2);
+	       ((uint64_t)5 * EP_HT_ROUTE_IDS + ep_ht_route_bits(columns) + tables + 4 * ranks + 3);
 }
 
 /* Bytes of scratch: words {count, epoch} [EP_HT_ROUTE_BLOCKS][ep_ht_counts()], and large tables. */

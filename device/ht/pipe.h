@@ -54,7 +54,6 @@ struct ep_ht_pipe {
 	uint32_t held;
 	uint32_t parity; /* bit i: of the phase that slot i is waited for next */
 	uint32_t groups; /* of stores, so far */
-	uint32_t read;   /* batches: so many groups are known to have been read */
 	uint32_t behind; /* batches, of lane i: groups when slot i was given back */
 };
 
@@ -71,7 +70,7 @@ EP_DEV struct ep_ht_pipe ep_ht_pipe_make(uint32_t slots, uint32_t part_bytes)
 		  (size_t)ep_warp() * slots * p.stride;
 	p.in = p.out = p.held = 0;
 	p.parity = 0;
-	p.groups = p.read = p.behind = 0;
+	p.groups = p.behind = 0;
 	EP_UNROLL(1)
 	for (uint32_t i = 0; i < slots; i++) {
 		ep_mbar_init(&p.bars[i], 1);
@@ -138,9 +137,8 @@ EP_DEV void ep_ht_pipe_load_batch(struct ep_ht_pipe *p, uint32_t mask, uint32_t 
 
 	/* slots are used in turn: the last one of them was given back last */
 	behind = ep_shfl_u32(EP_FULL_MASK, p->behind, ep_ht_pipe_slot(p, p->in, used - 1));
-	if (p->read < behind) {
+	if (behind) {
 		ep_bulk_wait_read(p->groups - behind);
-		p->read = behind;
 	}
 	ep_bulk_load_lanes(mask, to, from, bytes, &p->bars[p->in]);
 	ep_mbar_arrive_tx(&p->bars[p->in], n * bytes);
@@ -179,7 +177,8 @@ EP_DEV_COLD void ep_ht_pipe_stuck(const struct ep_dev_group &g, struct ep_op op,
 
 /*
  * The oldest slot that is held, when its bytes are there: they came from `peer`'s memory. NULL if
- * they do not come, which ends all operations of the group.
+ * they do not come, which ends all operations of the group: the other slots that are held have had
+ * their time, too, and nobody waits for them any more.
  */
 EP_DEV unsigned char *ep_ht_pipe_wait(const struct ep_dev_group &g, const struct ep_op &op,
 				      struct ep_ht_pipe *p, uint32_t peer)
@@ -187,6 +186,7 @@ EP_DEV unsigned char *ep_ht_pipe_wait(const struct ep_dev_group &g, const struct
 	if (!ep_mbar_wait(&p->bars[p->out], p->parity >> p->out & 1, g.timeout_ns, EP_WAIT_BULK,
 			  peer)) {
 		ep_ht_pipe_stuck(g, op, peer);
+		p->held = 0;
 		return NULL;
 	}
 	p->parity ^= 1u << p->out;

@@ -58,6 +58,7 @@ EP_DEV void ep_ht_route_sort(const struct ep_ht_route_args &a, const struct ep_h
 }
 
 /* Places the block's tokens. Barriers are held. */
+template <bool NODES>
 EP_DEV void ep_ht_route_place(const struct ep_ht_route_args &a, const struct ep_op &op,
 			      const struct ep_ht_route &t)
 {
@@ -72,7 +73,7 @@ EP_DEV void ep_ht_route_place(const struct ep_ht_route_args &a, const struct ep_
 			ep_ht_route_sort(a, t, w0);
 			ep_block_sync();
 		}
-		ep_ht_span_starts(a.c, t, w0);
+		ep_ht_span_starts<NODES>(a.c, t, w0);
 		for (uint32_t e0 = 0; e0 < experts; e0 += t.window) {
 			if (e0) {
 				ep_ht_window_take(a, t, w0, e0);
@@ -85,7 +86,10 @@ EP_DEV void ep_ht_route_place(const struct ep_ht_route_args &a, const struct ep_
 				ep_ht_columns_add(t, op, e0, false, t.first, NULL);
 			}
 		}
-		ep_ht_span_push(a, t, w0);
+		ep_ht_span_push<NODES>(a, t, w0);
+		if (NODES) {
+			ep_ht_span_nodes(a.c, w0, ep_ht_span_tokens(t, w0));
+		}
 		if (!whole) {
 			ep_block_sync();
 			ep_ht_columns_add(t, op, t.experts, true, t.first, NULL);
@@ -94,18 +98,20 @@ EP_DEV void ep_ht_route_place(const struct ep_ht_route_args &a, const struct ep_
 }
 
 /* The counts of all ranks, once those of the block are told. False: nothing more may be done. */
+template <bool NODES>
 EP_DEV bool ep_ht_route_exchange(const struct ep_ht_route_args &a, const struct ep_op &op,
 				 const struct ep_ht_route &t, uint32_t *failed)
 {
 	const struct ep_ht_common &c = a.c;
-	bool ok = ep_ht_blocks_sum(c, op, t);
+	bool ok = ep_ht_blocks_sum<NODES>(c, op, t);
 	uint32_t over;
 
+	if (NODES && ep_block() == 0) {
+		ep_block_sync();
+		ep_ht_counts_post(c, op, t);
+	}
 	if (ep_ht_route_whole(t)) { /* while the sums are on their way */
 		ep_ht_route_sort(a, t, t.begin);
-	}
-	if (ep_warp() == ep_nwarps() - 1) { /* others may have more counts to await */
-		ok = ep_ht_forms_wait(c, op) && ok;
 	}
 	if (!ok || !ep_ht_ranks_sum(c, op, t)) {
 		ep_shared_or_u32(failed, 1);
@@ -123,7 +129,24 @@ EP_DEV bool ep_ht_route_exchange(const struct ep_ht_route_args &a, const struct 
 	return over == c.g.nranks;
 }
 
-EP_KERNEL(ep_ht_route_kernel, ep_ht_route_args, EP_HT_MAX_THREADS)
+/* Nothing is counted yet. A barrier is held. */
+EP_DEV void ep_ht_route_clear(const struct ep_ht_common &c, const struct ep_ht_route &t,
+			      bool keeper, uint32_t *failed)
+{
+	ep_ht_bits_clear(t, (t.window + c.g.nranks) * t.words);
+	for (uint32_t i = ep_tid(); i < t.columns; i += ep_nthreads()) {
+		t.all[i] = 0;
+	}
+	if (ep_tid() == 0) {
+		*failed = 0;
+		if (keeper) {
+			ep_ht_head_clear(c);
+		}
+	}
+	ep_block_sync();
+}
+
+template <bool NODES> EP_DEV void ep_ht_route_run(const struct ep_ht_route_args &a)
 {
 	const struct ep_ht_common &c = a.c;
 	struct ep_ht_route t = ep_ht_route_make(c);
@@ -131,55 +154,71 @@ EP_KERNEL(ep_ht_route_kernel, ep_ht_route_args, EP_HT_MAX_THREADS)
 	struct ep_step_found found = ep_step_load(c.g, c.launch, false);
 	bool keeper = ep_block() == ep_nblocks() - 1; /* it may have the fewest tokens */
 	struct ep_op op;
-	bool cut;
+	bool cut, posts = false;
 	EP_SHARED(uint32_t, failed);
 
-	ep_ht_bits_clear(t, (t.window + c.g.nranks) * t.words);
-	for (uint32_t i = ep_tid(); i < t.columns; i += ep_nthreads()) {
-		t.all[i] = 0;
-	}
-	if (ep_tid() == 0) {
-		failed = 0;
-		if (keeper) {
-			ep_ht_head_clear(c);
-		}
-	}
-	ep_block_sync();
+	ep_ht_route_clear(c, t, keeper, &failed);
 	op = ep_step_make(c.launch, found, false);
+	op.is_combine = EP_RECORD_UPDATE;
 	if (ep_block() == 0 && ep_warp() == 0) {
 		ep_step_publish(c.g, op);
 		/* no block can find that forms differ, and give up, before this is said */
-		ep_ht_form_send(c, op);
+		ep_ht_form_send<NODES>(c, op, 0);
+	}
+	if (NODES && ep_block() == 0) {
+		op.start_ns = ep_time_ns();
+		ep_ht_remote_enter(c, op, 0, false);
 	}
 	ep_ht_span_mark(a, op, t, t.begin, ahead);
 	ep_block_sync();
 	ep_ht_route_count(a, op, t);
+	/* who is waited for may be waiting for anybody's start: ep_wait_extended() */
+	op.freed = op.epoch - 1;
+	if (ep_warp() == 0 && !ep_ht_forms_wait(c, op, 0)) {
+		ep_shared_or_u32(&failed, 1);
+	}
 	if (ep_step_begin(c.g, c.launch, found, op) == EP_BANK_ABORTED) {
 		return;
 	}
-	/* who is waited for may be waiting for anybody's start: ep_wait_extended() */
-	op.freed = op.epoch - 1;
-	if (!ep_ht_route_exchange(a, op, t, &failed)) {
+	if (!ep_ht_route_exchange<NODES>(a, op, t, &failed)) {
 		return;
 	}
-	ep_ht_route_place(a, op, t);
-	ep_ht_rest_starts(c, t);
-	ep_ht_tables_announce(c, op);
+	ep_ht_route_place<NODES>(a, op, t);
+	ep_ht_rest_starts<NODES>(c, t);
+	ep_ht_tables_announce<NODES>(c, op);
+	if (NODES) {
+		ep_ht_rest_nodes(c);
+		ep_block_sync();
+		posts = ep_ht_tables_post(c, op, t);
+	}
 	cut = keeper && t.all[t.experts + c.g.rank] > c.limit;
 	if (keeper && !cut) {
 		ep_ht_results_leave(a, t, false);
 	}
 	/* the head says that all tables are there: its block waits for all of them */
-	if (!ep_ht_tables_take(c, op, t, keeper, &failed)) {
+	if (!ep_ht_tables_take<NODES>(c, op, t, keeper, &failed)) {
 		if (ep_tid() == 0) {
 			ep_ht_head_clear(c);
 		}
-		return;
-	}
-	if (cut) {
+		keeper = false;
+	} else if (cut) {
 		ep_ht_results_leave(a, t, true);
 	}
-	if (keeper && ep_tid() == 0 && !ep_aborted(c.g)) {
-		ep_ht_head_leave(a, t);
+	if (posts) {
+		ep_ht_tables_posted(c, op);
+		ep_block_sync();
 	}
+	if (keeper && ep_tid() == 0 && !ep_aborted(c.g)) {
+		ep_ht_head_leave(a, op, t);
+	}
+}
+
+EP_KERNEL(ep_ht_route_kernel, ep_ht_route_args, EP_HT_MAX_THREADS)
+{
+	ep_ht_route_run<false>(a);
+}
+
+EP_KERNEL(ep_ht_route_nodes_kernel, ep_ht_route_args, EP_HT_MAX_THREADS)
+{
+	ep_ht_route_run<true>(a);
 }

@@ -45,7 +45,8 @@ struct ep_ht_route {
 	uint32_t *base;  /* [R] slot of this rank's row 0 there */
 	uint32_t *kept;  /* [R] rows to there that are not dropped */
 	uint32_t *ends;  /* [R] expert-major: end of the last zone there */
-	uint32_t *from;  /* [R + 1] slot here of each rank's row 0; behind that, the most chunks */
+	uint32_t *from; /* [R + 1] slot here of each rank's row 0; behind that, the most chunks, and
+			  * ep_ht_head.idle */
 };
 
 /* Column 0 of block b's counts; of rank r's, in a heap. */
@@ -88,7 +89,7 @@ EP_DEV struct ep_ht_route ep_ht_route_make(const struct ep_ht_common &c)
 	t.kept = t.base + nranks;
 	t.ends = t.kept + nranks;
 	t.from = t.ends + nranks;
-	t.first = t.from + nranks + 2;
+	t.first = t.from + nranks + 3;
 	if (t.columns > EP_HT_ROUTE_TABLE) {
 		t.first = (uint32_t *)(ep_ht_block_words(c, t, EP_HT_ROUTE_BLOCKS)) +
 			  2 * (size_t)t.columns * ep_block();

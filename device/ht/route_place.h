@@ -17,6 +17,21 @@ EP_DEV uint32_t *ep_ht_start_area(const struct ep_ht_common &c, unsigned char *h
 	       (size_t)r * (ep_ht_chunks(c.max_tokens) + 1);
 }
 
+/* Where this rank writes those for rank d. */
+template <bool NODES> EP_DEV uint32_t *ep_ht_sel_for(const struct ep_ht_common &c, uint32_t d)
+{
+	unsigned char *heap = ep_heap_of(c.g, d);
+
+	return !NODES || heap ? ep_ht_sel_area(c, heap, c.g.rank) : ep_ht_out_sel(c, d);
+}
+
+template <bool NODES> EP_DEV uint32_t *ep_ht_start_for(const struct ep_ht_common &c, uint32_t d)
+{
+	unsigned char *heap = ep_heap_of(c.g, d);
+
+	return !NODES || heap ? ep_ht_start_area(c, heap, c.g.rank) : ep_ht_out_start(c, d);
+}
+
 EP_DEV uint32_t *ep_ht_table_flags(const struct ep_ht_common &c, unsigned char *heap, uint32_t r)
 {
 	return (uint32_t *)(heap + c.areas.table_off) + (size_t)r * EP_HT_ROUTE_BLOCKS;
@@ -134,6 +149,7 @@ EP_DEV void ep_ht_entries_store(const struct ep_ht_common &c, uint32_t *list, ui
  * Tells the destinations of the span's rows what these are. Item i is 16 bytes of a list, if one begins with
  * selection i >> shift: neighbours write what lies side by side.
  */
+template <bool NODES>
 EP_DEV void ep_ht_span_push(const struct ep_ht_route_args &a, const struct ep_ht_route &t,
 			    uint32_t w0)
 {
@@ -157,20 +173,21 @@ EP_DEV void ep_ht_span_push(const struct ep_ht_route_args &a, const struct ep_ht
 		}
 
 		uint32_t d = ep_div(EP_HT_SEL_EXPERT(t.sel[at]), c.by_local);
-		uint32_t *area = ep_ht_sel_area(c, ep_heap_of(c.g, d), c.g.rank);
+		uint32_t *area = ep_ht_sel_for<NODES>(c, d);
 
 		ep_ht_entries_store(c, area + (size_t)row * c.width, first, v);
 	}
 }
 
 /* The span's chunks: where their rows begin. */
+template <bool NODES>
 EP_DEV void ep_ht_span_starts(const struct ep_ht_common &c, const struct ep_ht_route &t,
 			      uint32_t w0)
 {
 	uint32_t n = ep_ht_span_tokens(t, w0), chunks = ep_ht_chunks(c.max_tokens);
 
 	for (uint32_t d = ep_warp(); d < c.g.nranks; d += ep_nwarps()) {
-		uint32_t *there = ep_ht_start_area(c, ep_heap_of(c.g, d), c.g.rank);
+		uint32_t *there = ep_ht_start_for<NODES>(c, d);
 
 		for (uint32_t local = ep_lane() * EP_HT_CHUNK; local < n;
 		     local += EP_WARP_SIZE * EP_HT_CHUNK) {
@@ -178,6 +195,9 @@ EP_DEV void ep_ht_span_starts(const struct ep_ht_common &c, const struct ep_ht_r
 				       ep_ht_bits_before(t.rank_bits + d * t.words, local);
 			uint32_t chunk = (w0 + local) / EP_HT_CHUNK;
 
+			if (NODES && ep_rank_remote(c.g, d)) {
+				ep_ht_mask_leave(c, t, d, local, row, chunk);
+			}
 			row = ep_min_u32(row, t.kept[d]);
 			c.h.send_start[(size_t)d * (chunks + 1) + chunk] = row;
 			there[chunk] = row;
@@ -186,12 +206,13 @@ EP_DEV void ep_ht_span_starts(const struct ep_ht_common &c, const struct ep_ht_r
 }
 
 /* The same behind the last token's chunk; the blocks share them. */
+template <bool NODES>
 EP_DEV void ep_ht_rest_starts(const struct ep_ht_common &c, const struct ep_ht_route &t)
 {
 	uint32_t chunks = ep_ht_chunks(c.max_tokens);
 
 	for (uint32_t d = ep_warp(); d < c.g.nranks; d += ep_nwarps()) {
-		uint32_t *there = ep_ht_start_area(c, ep_heap_of(c.g, d), c.g.rank);
+		uint32_t *there = ep_ht_start_for<NODES>(c, d);
 
 		for (uint32_t chunk =
 			     ep_ht_chunks(c.num_tokens) + ep_block() * EP_WARP_SIZE + ep_lane();
@@ -203,6 +224,7 @@ EP_DEV void ep_ht_rest_starts(const struct ep_ht_common &c, const struct ep_ht_r
 }
 
 /* Tells all ranks that this block's part of their tables is there. One block. */
+template <bool NODES>
 EP_DEV void ep_ht_tables_announce(const struct ep_ht_common &c, const struct ep_op &op)
 {
 	ep_block_sync();
@@ -211,19 +233,25 @@ EP_DEV void ep_ht_tables_announce(const struct ep_ht_common &c, const struct ep_
 	}
 	ep_release_fence_sys();
 	for (uint32_t d = ep_lane(); d < c.g.nranks; d += EP_WARP_SIZE) {
-		uint32_t *flags = ep_ht_table_flags(c, ep_heap_of(c.g, d), c.g.rank);
+		unsigned char *heap = ep_heap_of(c.g, d);
 
-		for (uint32_t b = ep_block(); b < EP_HT_ROUTE_BLOCKS; b += ep_nblocks()) {
-			ep_st_fenced_sys_u32(flags + b, op.epoch);
+		for (uint32_t b = ep_block(); (!NODES || heap) && b < EP_HT_ROUTE_BLOCKS;
+		     b += ep_nblocks()) {
+			ep_st_fenced_sys_u32(ep_ht_table_flags(c, heap, c.g.rank) + b, op.epoch);
 		}
 	}
 }
 
 /* Have the tables of source s come? One warp. */
+template <bool NODES>
 EP_DEV bool ep_ht_tables_wait(const struct ep_ht_common &c, const struct ep_op &op, uint32_t s)
 {
 	bool ok = true;
 
+	if (NODES && ep_rank_remote(c.g, s)) {
+		return ep_lane() != 0 ||
+		       ep_remote_wait(c.g, op, s, 0, EP_HT_NONE, EP_WAIT_HT_TABLE);
+	}
 	for (uint32_t b = ep_lane(); b < EP_HT_ROUTE_BLOCKS; b += EP_WARP_SIZE) {
 		ok = ep_wait_flag(c.g, op, ep_ht_table_flags(c, c.g.own, s) + b, EP_WAIT_HT_TABLE,
 				  s);
@@ -232,6 +260,7 @@ EP_DEV bool ep_ht_tables_wait(const struct ep_ht_common &c, const struct ep_op &
 }
 
 /* Keeps the tables of source s, which have come: worker `w` of `workers`. */
+template <bool NODES>
 EP_DEV void ep_ht_tables_keep(const struct ep_ht_common &c, const struct ep_ht_route &t, uint32_t s,
 			      uint32_t w, uint32_t workers)
 {
@@ -255,12 +284,16 @@ EP_DEV void ep_ht_tables_keep(const struct ep_ht_common &c, const struct ep_ht_r
 	for (uint32_t i = w; i < starts; i += workers) {
 		c.h.recv_start[(size_t)s * starts + i] = ep_ld_relaxed_sys_u32(start + i);
 	}
+	if (NODES) {
+		ep_ht_masks_keep(c, s, w, workers);
+	}
 }
 
 /*
  * Waits for the tables of those sources that the block keeps, and keeps them: with few ranks several
  * blocks share a source. `everything`: waits for all sources. False when one has failed. All threads.
  */
+template <bool NODES>
 EP_DEV bool ep_ht_tables_take(const struct ep_ht_common &c, const struct ep_op &op,
 			      const struct ep_ht_route &t, bool everything, uint32_t *failed)
 {
@@ -270,7 +303,7 @@ EP_DEV bool ep_ht_tables_take(const struct ep_ht_common &c, const struct ep_op &
 
 	for (uint32_t i = ep_warp(), s; (s = everything ? i : s0 + i * step) < c.g.nranks;
 	     i += ep_nwarps()) {
-		if (!ep_all(EP_FULL_MASK, ep_ht_tables_wait(c, op, s)) && ep_lane() == 0) {
+		if (!ep_all(EP_FULL_MASK, ep_ht_tables_wait<NODES>(c, op, s)) && ep_lane() == 0) {
 			ep_shared_or_u32(failed, 1);
 		}
 	}
@@ -279,7 +312,8 @@ EP_DEV bool ep_ht_tables_take(const struct ep_ht_common &c, const struct ep_op &
 		return false;
 	}
 	for (uint32_t s = s0; s < c.g.nranks; s += step) {
-		ep_ht_tables_keep(c, t, s, part * ep_nthreads() + ep_tid(), parts * ep_nthreads());
+		ep_ht_tables_keep<NODES>(c, t, s, part * ep_nthreads() + ep_tid(),
+					 parts * ep_nthreads());
 	}
 	return true;
 }

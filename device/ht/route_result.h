@@ -114,28 +114,35 @@ EP_DEV void ep_ht_experts_leave(const struct ep_ht_route_args &a, const struct e
 	}
 }
 
-/* Handle memory has no routing from now on, and then this one. One thread of the kernel. */
+/* Handle memory has no routing from now on. Any block whose wait has failed says so, by one thread. */
 EP_DEV void ep_ht_head_clear(const struct ep_ht_common &c)
 {
-	c.h.head->stamp = 0;
+	ep_st_relaxed_gpu_u64(&c.h.head->stamp, 0);
 }
 
-EP_DEV void ep_ht_head_leave(const struct ep_ht_route_args &a, const struct ep_ht_route &t)
+/*
+ * It has this one, unless the operation has failed. One thread. A block that fails records that before
+ * it clears the head, so either this finds the record, or the head is cleared after it was left.
+ */
+EP_DEV void ep_ht_head_leave(const struct ep_ht_route_args &a, const struct ep_op &op,
+			     const struct ep_ht_route &t)
 {
 	const struct ep_ht_common &c = a.c;
-	struct ep_ht_head head = {};
+	uint32_t total = ep_ht_total(c, t, c.g.rank);
+	struct ep_ht_head *head = c.h.head;
 
-	head.stamp = c.stamp;
-	head.num_tokens = c.num_tokens;
-	head.id_bytes = a.id_bytes;
-	head.rows = t.from[c.g.nranks];
-	head.total = ep_ht_total(c, t, c.g.rank);
-	if (c.layout == EP_HT_EXPERT_MAJOR) {
-		head.places = ep_min_u32(head.total, c.limit);
+	head->num_tokens = c.num_tokens;
+	head->routing = op.epoch;
+	head->rows = t.from[c.g.nranks];
+	head->idle = t.from[c.g.nranks + 2];
+	head->places = c.layout == EP_HT_EXPERT_MAJOR ? ep_min_u32(total, c.limit) : 0;
+	head->chunks = t.from[c.g.nranks + 1];
+	ep_st_relaxed_gpu_u64(&head->stamp, c.stamp);
+	ep_release_fence_gpu();
+	if (ep_aborted(c.g)) {
+		ep_ht_head_clear(c);
 	}
-	head.chunks = t.from[c.g.nranks + 1];
-	*c.h.head = head;
-	ep_ht_counter_store(a.total_counter, a.total_bytes, 0, head.total);
+	ep_ht_counter_store(a.total_counter, a.total_bytes, 0, total);
 }
 
 /* All but the head. One block. */

@@ -3,7 +3,7 @@
 #ifndef EP_DEVICE_HT_ROUTE_SUMS_H
 #define EP_DEVICE_HT_ROUTE_SUMS_H
 
-#include "device/ht/route_count.h"
+#include "device/ht/route_remote.h"
 
 #define EP_HT_ROUTE_BATCH 16 /* count words that a thread has under way */
 
@@ -60,6 +60,7 @@ EP_DEV bool ep_ht_column_sum(const struct ep_dev_group &g, const struct ep_op &o
  * The counts of all blocks give those of this rank, which block b tells ranks b, b + nblocks, and so on.
  * `kept` is the number of rows to each rank for now.
  */
+template <bool NODES>
 EP_DEV bool ep_ht_blocks_sum(const struct ep_ht_common &c, const struct ep_op &op,
 			     const struct ep_ht_route &t)
 {
@@ -71,8 +72,15 @@ EP_DEV bool ep_ht_blocks_sum(const struct ep_ht_common &c, const struct ep_op &o
 			return false;
 		}
 		for (uint32_t d = ep_block(); d < c.g.nranks; d += ep_nblocks()) {
-			ep_st_word(ep_ht_rank_words(c, t, ep_heap_of(c.g, d), c.g.rank) + i, mine,
-				   op.epoch);
+			unsigned char *heap = ep_heap_of(c.g, d);
+
+			if (!NODES || heap) {
+				ep_st_word(ep_ht_rank_words(c, t, heap, c.g.rank) + i, mine,
+					   op.epoch);
+			}
+		}
+		if (NODES && ep_block() == 0) {
+			ep_st_word(ep_ht_out_count(c) + i, mine, op.epoch);
 		}
 		if (i < t.columns) {
 			t.first[i] = before;
@@ -123,11 +131,15 @@ EP_DEV uint32_t ep_ht_lanes_sum(uint32_t v)
 	return v;
 }
 
-/* Where the sources' rows begin here, and the most chunks that one has. One warp; the counts are here. */
+/*
+ * Where the sources' rows begin here, the most chunks that one has, and whether to some rank no rows come.
+ * One warp; the counts are here.
+ */
 EP_DEV void ep_ht_sources_make(const struct ep_ht_common &c, const struct ep_op &op,
 			       const struct ep_ht_route &t)
 {
 	uint32_t end = 0, most = 0;
+	bool idle = false;
 
 	for (uint32_t s0 = 0; s0 < c.g.nranks; s0 += EP_WARP_SIZE) {
 		uint32_t s = s0 + ep_lane(), rows = 0, tokens = 0, sum;
@@ -137,6 +149,7 @@ EP_DEV void ep_ht_sources_make(const struct ep_ht_common &c, const struct ep_op 
 
 			(void)ep_ld_word(words + t.experts + c.g.rank, op.epoch, &rows);
 			(void)ep_ld_word(words + t.columns, op.epoch, &tokens);
+			idle |= t.all[t.experts + s] == 0;
 		}
 		most = ep_max_u32(most, tokens);
 		sum = ep_ht_lanes_sum(rows);
@@ -148,9 +161,11 @@ EP_DEV void ep_ht_sources_make(const struct ep_ht_common &c, const struct ep_op 
 	for (uint32_t x = 1; x < EP_WARP_SIZE; x *= 2) {
 		most = ep_max_u32(most, ep_shfl_xor_u32(EP_FULL_MASK, most, x));
 	}
+	idle = ep_any(EP_FULL_MASK, idle);
 	if (ep_lane() == 0) {
 		t.from[c.g.nranks] = ep_min_u32(end, c.limit);
 		t.from[c.g.nranks + 1] = ep_ht_chunks(most);
+		t.from[c.g.nranks + 2] = idle;
 	}
 }
 

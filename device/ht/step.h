@@ -16,6 +16,7 @@
 #ifndef EP_DEVICE_HT_STEP_H
 #define EP_DEVICE_HT_STEP_H
 
+#include "device/group/remote.h"
 #include "device/group/step.h"
 #include "device/ht/blame.h"
 #include "device/simt/bulk.h"
@@ -23,14 +24,16 @@
 struct ep_ht_entry {
 	struct ep_step_found found;
 	struct ep_op op;
-	uint32_t fault; /* why the operation cannot run: EP_CAUSE_UNROUTED or _SHORT; 0: it can */
+	uint32_t fault;   /* why the operation cannot run: EP_CAUSE_UNROUTED or _SHORT; 0: it can */
+	uint32_t routing; /* ep_ht_head.routing */
 };
 
-/* Where rank r's form word of the step lies in a heap. */
+/* Where rank r's form words of the step lie in a heap. */
 EP_DEV uint64_t *ep_ht_form_at(const struct ep_ht_common &c, const struct ep_op &op,
 			       unsigned char *heap, uint32_t r)
 {
-	return (uint64_t *)(heap + c.areas.form_off) + (op.epoch & 1) * c.g.nranks + r;
+	return (uint64_t *)(heap + c.areas.form_off) +
+	       ((op.epoch & 1) * c.g.nranks + r) * EP_HT_FORM_WORDS;
 }
 
 EP_DEV uint64_t *ep_ht_done_at(const struct ep_ht_common &c, unsigned char *heap, uint32_t r)
@@ -38,12 +41,69 @@ EP_DEV uint64_t *ep_ht_done_at(const struct ep_ht_common &c, unsigned char *heap
 	return (uint64_t *)(heap + c.areas.done_off) + r;
 }
 
-/* A form word says, as a progress word, that the rank's earlier kernels are over. One warp. */
-EP_DEV void ep_ht_form_send(const struct ep_ht_common &c, const struct ep_op &op)
+/* This rank's form; `routing`: ep_ht_head.routing, or 0. */
+EP_DEV uint32_t ep_ht_form_word(const struct ep_ht_common &c, uint32_t routing, uint32_t i)
 {
+	return i == EP_HT_FORM_ROUTING ? routing : c.form[i];
+}
+
+/* ep_ht_form_send() by a store for each word, to all ranks at once. One warp. */
+EP_DEV_COLD void ep_ht_form_multicast(const struct ep_ht_common &c, struct ep_op op,
+				      uint32_t routing)
+{
+	uint64_t *at = ep_ht_form_at(c, op, c.g.multicast, c.g.rank);
+
+	if (ep_lane() < EP_HT_FORM_WORDS) {
+		ep_multimem_st_retired_sys_u64(at + ep_lane(),
+					       (uint64_t)op.epoch << 32 |
+						       ep_ht_form_word(c, routing, ep_lane()));
+	}
+}
+
+/* Form words say, as a progress word, that the rank's earlier kernels are over. One warp. */
+template <bool NODES>
+EP_DEV void ep_ht_form_send(const struct ep_ht_common &c, const struct ep_op &op, uint32_t routing)
+{
+	if (EP_MULTICAST && c.g.multicast) {
+		ep_ht_form_multicast(c, op, routing);
+		return;
+	}
 	for (uint32_t r = ep_lane(); r < c.g.nranks; r += EP_WARP_SIZE) {
-		ep_st_retired_sys_u64(ep_ht_form_at(c, op, ep_heap_of(c.g, r), c.g.rank),
-				      (uint64_t)op.epoch << 32 | c.form);
+		unsigned char *heap = ep_heap_of(c.g, r);
+		uint64_t *at = ep_ht_form_at(c, op, heap, c.g.rank);
+
+#pragma unroll
+		for (uint32_t i = 0; (!NODES || heap) && i < EP_HT_FORM_WORDS; i++) {
+			ep_st_retired_sys_u64(at + i, (uint64_t)op.epoch << 32 |
+							      ep_ht_form_word(c, routing, i));
+		}
+	}
+}
+
+/*
+ * Tells remote ranks the step and, if the operation can run here, this rank's form. One block, whose
+ * warps share the control queues.
+ */
+EP_DEV_COLD void ep_ht_remote_enter(const struct ep_ht_common &c, struct ep_op op, uint32_t routing,
+				    bool fault)
+{
+	uint32_t i = ep_lane() & (EP_HT_FORM_WORDS - 1);
+	const uint32_t word[2] = { ep_ht_form_word(c, routing, i), op.epoch };
+	uint64_t to = (uintptr_t)(ep_ht_form_at(c, op, c.g.own, c.g.rank) + i) - (uintptr_t)c.g.own;
+
+	ep_remote_publish(c.g, op);
+	for (uint32_t r = ep_warp(); r < c.g.nranks && !fault; r += ep_nwarps()) {
+		if (!ep_rank_remote(c.g, r)) {
+			continue;
+		}
+		struct ep_mlx5_post p = ep_remote_open(c.g, r, c.g.remote->channels);
+
+		p.timeout_ns = ep_remote_left(c.g, op, true);
+		if (!ep_mlx5_put_inline(&p, ep_lane() < EP_HT_FORM_WORDS,
+					ep_mlx5_remote(&p, EP_MLX5_REGION_SIGNAL, to), word, 8,
+					false)) {
+			ep_remote_failed(c.g, op, p, r, EP_WAIT_RDMA_SLOT);
+		}
 	}
 }
 
@@ -64,6 +124,7 @@ EP_DEV uint32_t ep_ht_fault(const struct ep_ht_common &c)
 	return c.given_rows < ep_ht_needed(c) ? EP_CAUSE_SHORT : 0;
 }
 
+template <bool NODES = false>
 EP_DEV struct ep_ht_entry ep_ht_enter(const struct ep_ht_common &c, bool is_combine)
 {
 	struct ep_ht_entry e;
@@ -72,10 +133,17 @@ EP_DEV struct ep_ht_entry ep_ht_enter(const struct ep_ht_common &c, bool is_comb
 	e.fault = ep_ht_fault(c);
 	e.op = ep_step_make(c.launch, e.found, false);
 	e.op.is_combine = is_combine;
+	e.routing = c.h.head->routing;
 	if (ep_block() == 0 && ep_warp() == 0) {
 		ep_step_publish(c.g, e.op);
 		if (!e.fault) { /* else peers shall not wait for rows */
-			ep_ht_form_send(c, e.op);
+			ep_ht_form_send<NODES>(c, e.op, e.routing);
+		}
+	}
+	if (NODES) {
+		e.op.start_ns = ep_time_ns();
+		if (ep_block() == 0) {
+			ep_ht_remote_enter(c, e.op, e.routing, e.fault != 0);
 		}
 	}
 	return e;
@@ -98,29 +166,87 @@ EP_DEV_COLD void ep_ht_refuse(const struct ep_ht_common &c, struct ep_op op, uin
 	ep_abort(c.g);
 }
 
-/* Waits for all ranks' form words of this step. One warp; the lanes agree. */
-EP_DEV bool ep_ht_forms_wait(const struct ep_ht_common &c, const struct ep_op &op)
+/* Rank r has another form: word `i` is the first that differs, and there it has `value`. One thread. */
+EP_DEV_COLD void ep_ht_differ(const struct ep_ht_common &c, struct ep_op op, uint32_t r, uint32_t i,
+			      uint32_t value, uint32_t expected)
+{
+	struct ep_record record = ep_record_make(op, EP_CAUSE_MISMATCH, r);
+
+	record.site = EP_WAIT_HT_FORM;
+	record.k = i;
+	record.value = value;
+	record.expected = expected;
+	ep_record_write(c.g, EP_RECORD_FATAL, record);
+	ep_abort(c.g);
+}
+
+/*
+ * Waits for rank r's form words of this step, and compares them. One lane. Block 0 keeps for the statistics
+ * how long they were waited for.
+ */
+EP_DEV bool ep_ht_form_wait(const struct ep_ht_common &c, const struct ep_op &op, uint32_t routing,
+			    uint32_t r)
+{
+	const uint64_t *at = ep_ht_form_at(c, op, c.g.own, r);
+	struct ep_spin s = ep_spin_start();
+	uint64_t words[EP_HT_FORM_WORDS], since = 0;
+
+	for (;;) {
+		bool come = true;
+
+#pragma unroll
+		for (uint32_t i = 0; i < EP_HT_FORM_WORDS; i++) {
+			words[i] = ep_ld_retired_sys_u64(at + i);
+		}
+#pragma unroll
+		for (uint32_t i = 0; i < EP_HT_FORM_WORDS; i++) {
+			come &= (uint32_t)(words[i] >> 32) == op.epoch;
+		}
+		if (come) {
+			break;
+		}
+		since = since ? since : ep_time_ns();
+		if (ep_wait_give_up(c.g, op, &s, EP_WAIT_HT_FORM, r)) {
+			return false;
+		}
+	}
+	if (since && ep_block() == 0) {
+		struct ep_peer_stats *stats = &c.g.stats[r];
+		uint64_t waited = ep_time_ns() - since;
+
+		stats->wait_ns += waited;
+		stats->wait_max_ns = waited > stats->wait_max_ns ? waited : stats->wait_max_ns;
+	}
+#pragma unroll
+	for (uint32_t i = 0; i < EP_HT_FORM_WORDS; i++) {
+		uint32_t ours = ep_ht_form_word(c, routing, i);
+
+		if ((uint32_t)words[i] != ours) {
+			ep_ht_differ(c, op, r, i, (uint32_t)words[i], ours);
+			return false;
+		}
+	}
+	return true;
+}
+
+/*
+ * Waits for all ranks' form words of this step. One warp; the lanes agree. Before the step begins, which
+ * waits for all ranks at once: so the statistics tell whom.
+ */
+EP_DEV bool ep_ht_forms_wait(const struct ep_ht_common &c, const struct ep_op &op, uint32_t routing)
 {
 	bool ok = true;
 
 	for (uint32_t r = ep_lane(); r < c.g.nranks && ok; r += EP_WARP_SIZE) {
-		const uint64_t *at = ep_ht_form_at(c, op, c.g.own, r);
-		struct ep_spin s = ep_spin_start();
-		uint64_t word;
-
-		while (word = ep_ld_retired_sys_u64(at), (uint32_t)(word >> 32) != op.epoch) {
-			if (ep_wait_give_up(c.g, op, &s, EP_WAIT_HT_FORM, r)) {
-				ok = false;
-				break;
-			}
-		}
-		if (ok && (uint32_t)word != c.form) {
-			ep_mask_peer(c.g, op, EP_CAUSE_MISMATCH, EP_WAIT_HT_FORM, r, (uint32_t)word,
-				     c.form);
-			ok = false;
-		}
+		ok = ep_ht_form_wait(c, op, routing, r);
 	}
 	return ep_all(EP_FULL_MASK, ok);
+}
+
+/* The same out of line, and given values: written out it takes registers from the kernels' loops. */
+EP_DEV_COLD bool ep_ht_forms_agree(const struct ep_ht_common &c, struct ep_op op, uint32_t routing)
+{
+	return ep_ht_forms_wait(c, op, routing);
 }
 
 /*
@@ -131,6 +257,15 @@ EP_DEV bool ep_ht_begin(const struct ep_ht_common &c, struct ep_ht_entry *e)
 {
 	EP_SHARED(uint32_t, agreed);
 
+	/* who is waited for may be waiting for anybody's start: ep_wait_extended() */
+	e->op.freed = e->op.epoch - 1;
+	if (ep_warp() == 0) {
+		bool ok = e->fault || ep_ht_forms_agree(c, e->op, e->routing);
+
+		if (ep_lane() == 0) {
+			agreed = ok;
+		}
+	}
 	if (ep_step_begin(c.g, c.launch, e->found, e->op) == EP_BANK_ABORTED) {
 		return false;
 	}
@@ -140,18 +275,17 @@ EP_DEV bool ep_ht_begin(const struct ep_ht_common &c, struct ep_ht_entry *e)
 		}
 		return false;
 	}
-	/* who is waited for may be waiting for anybody's start: ep_wait_extended() */
-	e->op.freed = e->op.epoch - 1;
-	if (ep_warp() == 0) {
-		bool ok = ep_ht_forms_wait(c, e->op);
-
-		if (ep_lane() == 0) {
-			agreed = ok;
-		}
-	}
-	ep_block_sync();
 	ep_bulk_fence_global();
 	return agreed != 0;
+}
+
+/* What ep_ht_done_send() tells, by one store to all ranks. One warp. */
+EP_DEV_COLD void ep_ht_done_multicast(const struct ep_ht_common &c, struct ep_op op)
+{
+	if (ep_lane() == 0) {
+		ep_multimem_st_release_sys_u64(ep_ht_done_at(c, c.g.multicast, c.g.rank),
+					       (uint64_t)op.epoch << 32);
+	}
 }
 
 /*
@@ -177,6 +311,10 @@ EP_DEV void ep_ht_done_send(const struct ep_ht_common &c, const struct ep_op &op
 	last = ep_shfl_u32(EP_FULL_MASK, last, 0);
 	ep_warp_sync(EP_FULL_MASK); /* what lane 0 has acquired is all lanes' to release */
 	if (!last || ep_aborted(c.g)) {
+		return;
+	}
+	if (EP_MULTICAST && c.g.multicast) {
+		ep_ht_done_multicast(c, op);
 		return;
 	}
 	for (uint32_t r = ep_lane(); r < c.g.nranks; r += EP_WARP_SIZE) {

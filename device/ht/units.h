@@ -70,4 +70,18 @@ EP_DEV uint32_t ep_ht_chunk_before(const struct ep_ht_common &c, const uint32_t 
 	return chunk;
 }
 
+/*
+ * Whose word a unit has to wait for before it is written to the ring of rank r: that r has read the
+ * unit that lay there before, of chunk *before. NULL: there was none. `start` as above.
+ */
+EP_DEV const uint64_t *ep_ht_credit_at(const struct ep_ht_common &c, const uint32_t *start,
+				       uint32_t r, uint32_t chunk, uint32_t part, uint32_t *before)
+{
+	*before = ep_ht_chunk_before(c, start, r, chunk);
+	if (*before == chunk) {
+		return NULL;
+	}
+	return ep_ht_unit_at(c, c.g.own, c.areas.credit_off, r, chunk % c.areas.ring_chunks, part);
+}
+
 #endif

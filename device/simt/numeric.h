@@ -90,6 +90,22 @@ EP_DEV uint32_t ep_f32_bf16_pair(float lo, float hi)
 #endif
 }
 
+/*
+ * Sums of pairs, rounded once: the same as sums in fp32 that are rounded, as fp32 has more than twice
+ * their digits.
+ */
+EP_DEV uint32_t ep_bf16_pair_add(uint32_t a, uint32_t b)
+{
+#ifdef __CUDACC__
+	__nv_bfloat162 p = __hadd2_rn(*(__nv_bfloat162 *)&a, *(__nv_bfloat162 *)&b);
+
+	return *(uint32_t *)&p;
+#else
+	return ep_f32_bf16_pair(ep_bf16_lo_f32(a) + ep_bf16_lo_f32(b),
+				ep_bf16_hi_f32(a) + ep_bf16_hi_f32(b));
+#endif
+}
+
 #ifndef __CUDACC__
 EP_DEV float ep_fp16_f32(uint32_t h)
 {
@@ -150,6 +166,18 @@ EP_DEV uint32_t ep_f32_fp16_pair(float lo, float hi)
 	return *(uint32_t *)&p;
 #else
 	return ep_f32_fp16(lo) | ep_f32_fp16(hi) << 16;
+#endif
+}
+
+EP_DEV uint32_t ep_fp16_pair_add(uint32_t a, uint32_t b)
+{
+#ifdef __CUDACC__
+	__half2 p = __hadd2_rn(*(__half2 *)&a, *(__half2 *)&b);
+
+	return *(uint32_t *)&p;
+#else
+	return ep_f32_fp16_pair(ep_fp16_lo_f32(a) + ep_fp16_lo_f32(b),
+				ep_fp16_hi_f32(a) + ep_fp16_hi_f32(b));
 #endif
 }
 

@@ -37,7 +37,8 @@ typedef struct {
 	/* Input: ranks of other nodes that a rank has, the largest number of any. 0: one node, unless
 	 * NCCL_EP_NODE_SIZE is set. */
 	unsigned int remote_ranks;
-	unsigned int node_ranks; /* input: ranks of the largest node; 0: all nodes are alike */
+	unsigned int node_ranks; /* input: ranks of the largest node; 0: all nodes are alike. High
+				  * throughput takes them to be as equal as they can be */
 } ncclEpExtMemory_t;
 
 #define NCCL_EP_EXT_MEMORY_INIT NCCL_EP_STRUCT_INIT(ncclEpExtMemory_t, NCCL_EP_MAGIC)
@@ -68,8 +69,10 @@ ncclResult_t ncclEpExtDeviceMemory(const ncclEpGroupConfig_t *config, int nranks
 ncclResult_t ncclEpExtNumRecvTokens(ncclEpHandle_t handle, uint64_t *tokens, uint64_t *rows,
 				    cudaStream_t stream);
 
-/* Dispatch traffic with one peer since the group was created; combine returns the same rows. High
- * throughput does not count it. */
+/*
+ * Dispatch traffic with one peer since the group was created; combine returns the same rows. High
+ * throughput: waits of ncclEpUpdateHandle and combine count, too.
+ */
 typedef struct {
 	unsigned int size;
 	unsigned int magic;

@@ -32,7 +32,7 @@ struct ep_limits {
 	bool masks;     /* lost ranks can be left out */
 	bool backward;  /* there is a backward pass */
 	bool quantises; /* dispatch knows the recipe DS_FP8E3M4 */
-	bool remote;    /* ranks may be of several nodes */
+	uint32_t channels; /* across nodes; 0: as the config says */
 };
 
 /* What the heap's layout depends on besides the top-k. Equal on all ranks. */
@@ -48,6 +48,8 @@ struct ep_shape {
 	uint32_t limit; /* rows that a rank receives at most; EP_NO_LIMIT: as many as come */
 	uint32_t
 		ring_bytes; /* high throughput: of rows on their way, at most if there is a choice */
+	uint32_t flows;     /* as struct ep_nodes_most has them; 0: one node */
+	uint32_t desks;
 };
 #define EP_NO_LIMIT UINT32_MAX
 
@@ -80,6 +82,8 @@ struct ep_algo {
 	ncclResult_t (*group_open)(struct ncclEpGroup *group);
 	/* The group has another heap. */
 	void (*group_bind)(struct ncclEpGroup *group);
+	/* The same with remote ranks, before that: what may fail; NULL: nothing. */
+	ncclResult_t (*group_bind_remote)(struct ncclEpGroup *group);
 	/* The state's choices, for the log. */
 	void (*group_describe)(const struct ncclEpGroup *group, char *text, size_t size);
 

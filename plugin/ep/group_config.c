@@ -125,8 +125,8 @@ static uint64_t ep_config_timeout(const ncclEpGroupConfig_t *c, const struct ep_
 /* 256 queue pairs for rows per rank, as far as they go: 1 to 8 per peer. All ranks find the same. */
 uint32_t ep_group_channels(const struct ep_group_config *config, uint32_t remote)
 {
-	if (!remote) {
-		return 0;
+	if (!remote || config->algo->limits.channels) {
+		return remote ? config->algo->limits.channels : 0;
 	}
 	if (config->rdma_queues) {
 		return config->rdma_queues;
@@ -134,22 +134,16 @@ uint32_t ep_group_channels(const struct ep_group_config *config, uint32_t remote
 	return (uint32_t)ep_max_u64(1, ep_min_u64(EP_GROUP_ROW_QUEUES / remote, 8));
 }
 
-ncclResult_t ep_group_config_size(struct ep_group_config *config, struct ep_nodes_most nodes)
+void ep_group_config_size(struct ep_group_config *config, struct ep_nodes_most nodes)
 {
 	uint32_t most = config->algo->limits.max_topk;
 	uint32_t topk = config->num_topk ? config->num_topk : config->algo->limits.auto_topk;
 	uint64_t least = ep_max_u64(1, ep_min_u64(config->num_topk, most));
 
-	if (nodes.remote && !config->algo->limits.remote) {
-		return ep_fail(
-			ncclInvalidUsage,
-			"config->algorithm: ranks have up to %u peers on other nodes, and %s "
-			"mode across nodes is not available yet in this version: use ranks of "
-			"one node, or NCCL_EP_ALGO_LOW_LATENCY",
-			nodes.remote, config->algo->limits.mode);
-	}
 	config->shape.near_ranks = nodes.near;
 	config->shape.remote_ranks = nodes.remote;
+	config->shape.flows = nodes.flows;
+	config->shape.desks = nodes.desks;
 	config->shape.channels = ep_group_channels(config, nodes.remote);
 	config->shape.banks = config->algo->limits.banks;
 	if (nodes.remote && config->shape.banks > EP_GROUP_REMOTE_BANKS) {
@@ -160,13 +154,12 @@ ncclResult_t ep_group_config_size(struct ep_group_config *config, struct ep_node
 	for (uint32_t k = most; config->explicit_bytes && k >= least; k--) {
 		config->heap = config->algo->heap(&config->shape, k);
 		if (config->heap.bytes <= config->heap_bytes) {
-			return ncclSuccess;
+			return;
 		}
 	}
 	topk = (uint32_t)ep_min_u64(topk, ep_min_u64(config->num_experts, most));
 	config->heap = config->algo->heap(&config->shape, topk);
 	config->heap_bytes = ep_heap_alloc_bytes(config->heap.bytes);
-	return ncclSuccess;
 }
 
 /* Fields that low latency ignores. */
@@ -218,7 +211,8 @@ ncclResult_t ep_group_config_make(struct ep_group_config *out, const ncclEpGroup
 	} else {
 		out->explicit_bytes = c->rdma_buffer_size;
 	}
-	return ep_group_config_size(out, (struct ep_nodes_most){ (uint32_t)nranks, 0 });
+	ep_group_config_size(out, ep_nodes_alike((uint32_t)nranks, 0, nranks));
+	return ncclSuccess;
 }
 
 static const char *const ep_agreed_names[EP_GROUP_AGREED] = {

@@ -43,8 +43,8 @@ ncclResult_t ep_group_config_make(struct ep_group_config *out, const ncclEpGroup
 /* How many channels a group has whose ranks have at most `remote` remote peers. */
 uint32_t ep_group_channels(const struct ep_group_config *config, uint32_t remote);
 
-/* Makes the heap's layout again for those nodes. Fails if the algorithm cannot have so many. */
-ncclResult_t ep_group_config_size(struct ep_group_config *config, struct ep_nodes_most nodes);
+/* Makes the heap's layout again for those nodes. */
+void ep_group_config_size(struct ep_group_config *config, struct ep_nodes_most nodes);
 
 /* What ranks have to agree in. */
 #define EP_GROUP_AGREED 17

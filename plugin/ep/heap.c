@@ -150,8 +150,9 @@ static ncclResult_t ep_group_grow(struct ncclEpGroup *g, uint32_t topk, ncclResu
 out:
 	boot.busy = err == cudaErrorNotReady;
 	ep_boot_close(&boot);
-	if (boot.stuck) {
-		/* The device is not idle until the communicator is aborted: do not come here again. */
+	if (boot.stuck || boot.failed) {
+		/* Other ranks have failed, too, and the device may not be idle: do not come here again. */
+		result = result == ncclSuccess ? boot.failed : result;
 		ep_group_fail(g);
 	}
 	return result;

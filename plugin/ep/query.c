@@ -35,8 +35,8 @@ static ncclResult_t ep_query_nodes(const struct ep_group_config *config, int nra
 			       "peers",
 			       said->remote_ranks, nranks, nranks - 1);
 	}
-	most->remote = said->remote_ranks;
-	most->near = said->node_ranks ? said->node_ranks : n - most->remote;
+	*most = ep_nodes_alike(said->node_ranks ? said->node_ranks : n - said->remote_ranks,
+			       said->remote_ranks, nranks);
 	if (most->near > n || most->near < n - most->remote) {
 		return ep_fail(ncclInvalidArgument,
 			       "memory->node_ranks is %u: with %d ranks and %u remote_ranks, the "
@@ -72,7 +72,7 @@ ncclResult_t ep_query_memory(const ncclEpGroupConfig_t *config, int nranks, nccl
 	EP_CHECK(ep_params_read(&params));
 	EP_CHECK(ep_group_config_make(&made, &own, &params, nranks, 0));
 	EP_CHECK(ep_query_nodes(&made, nranks, &m, &most));
-	EP_CHECK(ep_group_config_size(&made, most));
+	ep_group_config_size(&made, most);
 	m.heap_bytes = made.heap_bytes;
 	m.handle_bytes = 0;
 	if (layout != NCCL_EP_LAYOUT_UNSET) {

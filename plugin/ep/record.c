@@ -40,16 +40,12 @@ static const char *ep_record_awaited(uint32_t site)
 	return site < EP_WAIT_SITES ? names[site] : "something unknown";
 }
 
-/* The causes are of the routing kernel's records only where the algorithm has one. */
-static const char *ep_record_operation(const struct ncclEpGroup *group, const struct ep_record *r)
+static const char *ep_record_operation(const struct ep_record *r)
 {
-	bool routes = !group->config.algo->limits.halves &&
-		      (r->cause == EP_CAUSE_OVERFLOW || r->cause == EP_CAUSE_EXPERT_ID);
-
 	if (r->site == EP_WAIT_CLEAN) {
 		return "MaskClean";
 	}
-	if (routes || r->site == EP_WAIT_HT_COUNT || r->site == EP_WAIT_HT_TABLE) {
+	if (r->is_combine == EP_RECORD_UPDATE) {
 		return "UpdateHandle";
 	}
 	return r->is_combine ? "combine" : "dispatch";
@@ -190,7 +186,7 @@ static const char *ep_record_misuse(const struct ep_record *r)
 /* What high throughput finds wrong with a routing. ncclSuccess: the record is of something else. */
 static ncclResult_t ep_record_routed(const struct ncclEpGroup *group, const struct ep_record *r)
 {
-	const char *name = ep_record_operation(group, r);
+	const char *name = ep_record_operation(r);
 
 	switch (r->cause) {
 	case EP_CAUSE_OVERFLOW:
@@ -228,7 +224,7 @@ static ncclResult_t ep_record_fatal(struct ncclEpGroup *group, const struct ep_r
 {
 	const struct ep_ident *peer =
 		&group->idents[r->peer < (uint32_t)group->nranks ? (int)r->peer : group->rank];
-	const char *name = ep_record_operation(group, r);
+	const char *name = ep_record_operation(r);
 	char behind[200], link[420];
 
 	EP_CHECK(ep_record_routed(group, r));
@@ -295,7 +291,7 @@ static void ep_record_masked(struct ncclEpGroup *group, const struct ep_record *
 	if (r->cause == EP_CAUSE_PARTED) {
 		EP_WARN("%s %u: rank %u goes on without rank %d (%d steps ahead) and is masked "
 			"here from now on; call ncclEpMaskClean on all ranks, rank %d too",
-			ep_record_operation(group, r), r->step, r->peer, group->rank, (int)r->value,
+			ep_record_operation(r), r->step, r->peer, group->rank, (int)r->value,
 			group->rank);
 		return;
 	}
@@ -306,7 +302,7 @@ static void ep_record_masked(struct ncclEpGroup *group, const struct ep_record *
 		}
 		EP_WARN("%s %u: rank %d lost its connection with rank %u: rank %u is masked from "
 			"now on (ncclEpMaskQuery tells all that are)%s",
-			ep_record_operation(group, r), r->step, group->rank, r->peer, r->peer,
+			ep_record_operation(r), r->step, group->rank, r->peer, r->peer,
 			link[0] ? link : ep_record_status(r, link, sizeof(link)));
 		return;
 	}
@@ -319,7 +315,7 @@ static void ep_record_masked(struct ncclEpGroup *group, const struct ep_record *
 	}
 	EP_WARN("%s %u: rank %d waited for rank %u (timeout %llu ms): %s did not come; rank %u is "
 		"masked from now on (ncclEpMaskQuery tells all that are)%s",
-		ep_record_operation(group, r), r->step, group->rank, r->peer,
+		ep_record_operation(r), r->step, group->rank, r->peer,
 		(unsigned long long)(group->config.timeout_ns / 1000000),
 		ep_record_awaited(r->site), r->peer, link);
 }
@@ -338,7 +334,7 @@ static void ep_record_routing(struct ncclEpGroup *group, const struct ep_record 
 	(void)ep_fail(ncclInvalidArgument,
 		      "%s %u: topk_idx[%u][%u] is %lld, experts are 0..%lld: the selection was "
 		      "left out (negative ids mean none)",
-		      ep_record_operation(group, r), r->step, r->token, r->k, (long long)r->value,
+		      ep_record_operation(r), r->step, r->token, r->k, (long long)r->value,
 		      (long long)r->expected - 1);
 }
 

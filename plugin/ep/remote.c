@@ -17,13 +17,13 @@
 
 _Static_assert(EP_GROUP_MAX_CHANNELS + 1 <= EP_GDA_MAX_QUEUES, "queues per peer");
 
-ncclResult_t ep_group_remote_plan(struct ncclEpGroup *g)
+void ep_group_remote_plan(struct ncclEpGroup *g)
 {
 	for (int r = 0; r < g->nranks; r++) {
 		g->remote_ranks += ep_group_is_remote(g, (uint32_t)r);
 	}
-	return ep_group_config_size(&g->config, ep_nodes_most(&g->idents[0].node,
-							      sizeof(g->idents[0]), g->nranks));
+	ep_group_config_size(&g->config,
+			     ep_nodes_most(&g->idents[0].node, sizeof(g->idents[0]), g->nranks));
 }
 
 uint32_t ep_group_remote_index(const struct ncclEpGroup *g, int rank)
@@ -147,6 +147,9 @@ ncclResult_t ep_group_remote_bind(struct ncclEpGroup *g, struct ep_boot *boot,
 	}
 	mine = err == cudaSuccess ? ep_remote_places_set(g)
 				  : ep_fail_cuda(err, "setting up the state of the RDMA queues");
+	if (mine == ncclSuccess && g->config.algo->group_bind_remote) {
+		mine = g->config.algo->group_bind_remote(g);
+	}
 	return ep_gda_bind(g->gda, boot, peer_heap->base[g->rank], peer_heap->bytes, mine);
 }
 

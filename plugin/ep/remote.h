@@ -9,7 +9,7 @@
 #include "ep/group.h"
 
 /* All ranks' idents are known: who is remote, and what the heap needs for that. */
-ncclResult_t ep_group_remote_plan(struct ncclEpGroup *group);
+void ep_group_remote_plan(struct ncclEpGroup *group);
 
 /* Device memory of the queues. */
 uint64_t ep_group_remote_bytes(const struct ep_group_config *config);

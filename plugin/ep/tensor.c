@@ -137,7 +137,24 @@ static ncclResult_t ep_tensor_check(const ncclEpTensor_t *t, unsigned int ndim, 
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_tensor_window(void **data, ncclComm_t comm, const ncclEpTensor_t *t,
+/* Does the window end before the view does? NCCL tells, if it can tell where this one is at all. */
+static bool ep_tensor_beyond(ncclComm_t comm, const ncclEpTensor_t *t, const struct ep_view *view)
+{
+	const struct ep_nccl_dyn *nccl = ep_nccl_dyn();
+	uint64_t bytes = ep_view_bytes(view), last = t->win_offset + bytes - 1;
+	void *end = NULL;
+	int rank = 0;
+
+	if (!nccl->get_peer_device_pointer || ncclCommUserRank(comm, &rank) != ncclSuccess) {
+		return false;
+	}
+	return last < t->win_offset ||
+	       (nccl->get_peer_device_pointer(t->win_hdl, last, rank, &end) != ncclSuccess &&
+		nccl->get_peer_device_pointer(t->win_hdl, 0, rank, &end) == ncclSuccess);
+}
+
+/* The storage of a view that is not empty, of which the caller gives the window alone. */
+static ncclResult_t ep_tensor_window(struct ep_view *view, ncclComm_t comm, const ncclEpTensor_t *t,
 				     const char *name)
 {
 	const struct ep_nccl_dyn *nccl = ep_nccl_dyn();
@@ -152,14 +169,23 @@ static ncclResult_t ep_tensor_window(void **data, ncclComm_t comm, const ncclEpT
 	}
 	result = nccl->win_get_user_ptr(comm, t->win_hdl, &base);
 	if (result != ncclSuccess) {
-		return ep_fail(result, "%s: ncclWinGetUserPtr failed: %s", name,
-			       ncclGetErrorString(result));
+		return ep_fail(ncclInvalidArgument,
+			       "%s: ncclWinGetUserPtr knows no window %p of the communicator (%s): "
+			       "pass one that is registered with it, or data",
+			       name, (void *)t->win_hdl, ncclGetErrorString(result));
 	}
 	if (!base) {
 		return ep_fail(ncclInvalidUsage,
 			       "%s: the window has no address on this rank: set data", name);
 	}
-	*data = (char *)base + t->win_offset;
+	if (ep_tensor_beyond(comm, t, view)) {
+		return ep_fail(ncclInvalidArgument,
+			       "%s: its %llu bytes at win_offset %llu do not lie in its window: "
+			       "register all of it, or set data",
+			       name, (unsigned long long)ep_view_bytes(view),
+			       (unsigned long long)t->win_offset);
+	}
+	view->data = (char *)base + t->win_offset;
 	return ncclSuccess;
 }
 
@@ -187,17 +213,21 @@ ncclResult_t ep_view_make(struct ep_view *view, ncclComm_t comm, const ncclEpTen
 			"no storage",
 			name);
 	}
-	return ep_tensor_window(&view->data, comm, t, name);
+	return ep_tensor_window(view, comm, t, name);
 }
 
 uint64_t ep_view_bytes(const struct ep_view *view)
 {
 	uint64_t n = view->elem_bytes;
+	bool over = false;
 
 	for (unsigned int i = 0; i < view->ndim; i++) {
-		n *= view->sizes[i];
+		if (view->sizes[i] == 0) {
+			return 0;
+		}
+		over |= __builtin_mul_overflow(n, view->sizes[i], &n);
 	}
-	return n;
+	return over ? UINT64_MAX : n;
 }
 
 ncclResult_t ep_view_expect_type(const struct ep_view *view, ncclDataType_t datatype,

@@ -32,7 +32,7 @@ const char *ep_dtype_name(ncclDataType_t datatype);
 ncclResult_t ep_view_make(struct ep_view *view, ncclComm_t comm, const ncclEpTensor_t *t,
 			  unsigned int ndim, const char *name);
 
-/* Of all elements. */
+/* Of all elements; UINT64_MAX: more than that. */
 uint64_t ep_view_bytes(const struct ep_view *view);
 
 /* Further demands on a view. `data` aligned to `align` bytes unless NULL. */

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * High throughput: ranks that disagree, handle memory without the routing that an operation is for,
- * tensors with too few rows, rows beyond the limit. An error on every rank, in time, that says so.
+ * tensors with too few rows, rows beyond the limit. An error on every rank, in time, that says so. With
+ * ranks of several nodes, too, where it does not matter which tensors lie in windows.
  */
 #include "support/ht_bench.h"
 #include "support/victim.h"
@@ -36,7 +37,9 @@ enum which {
 	ORDER,
 	ONE_WINDOW,
 	OFFSET,
-	SCALES_OF,
+	TYPE,
+	REROUTED,
+	EMPTY,
 	OVERFLOW_EM,
 	OVERFLOW_FLAT,
 	UNROUTED,
@@ -63,8 +66,14 @@ static const struct other others[OTHERS] = {
 			 "only that rank" },
 	[OFFSET] = { "offset", AT_COMBINE, false, false, true, false, "another win_offset",
 		     "another win_offset" },
-	[SCALES_OF] = { "type", AT_COMBINE, false, false, false, false, "bytes of a row",
-			"bytes of a row" },
+	[TYPE] = { "type", AT_COMBINE, false, false, false, false,
+		   "its tokens are bf16, and ours fp32", "its tokens are fp32, and ours bf16" },
+	[REROUTED] = { "an earlier routing", AT_DISPATCH, false, true, false, false,
+		       "has the routing of UpdateHandle 1, and ours that of UpdateHandle 2",
+		       "has the routing of UpdateHandle 2, and ours that of UpdateHandle 1" },
+	[EMPTY] = { "an empty tensor", AT_COMBINE, false, false, true, false,
+		    "all but that rank has its rows in a window (also an empty tensor needs its one)",
+		    "only that rank has its rows in a window" },
 	[OVERFLOW_EM] = { "zones", AT_UPDATE, true, false, false, false,
 			  "UpdateHandle 1: 256 rows are to come to rank 2, its "
 			  "max_recv_tokens_per_rank is 20",
@@ -94,13 +103,15 @@ static struct oracle_ht problem_of(enum which i, int nranks, bool odd)
 				       .dtype = ORACLE_FP32 };
 	h.limit = 3 * 6 * 4 + 64;
 	h.alignment = odd && i == ALIGNMENT ? 2 : 1;
-	if (i == OVERFLOW_EM || i == OVERFLOW_FLAT) {
-		h.limit = i == OVERFLOW_EM ? 20 : 6;
-		h.alignment = 64; /* at least one zone of 64 rows */
+	if (i == OVERFLOW_EM || i == OVERFLOW_FLAT || i == EMPTY) {
 		h.p.routing.family = ORACLE_HOT;
 		h.p.routing.hot_ppm = 1000000;
 		h.p.routing.hot_rank = 2;
-		h.drop = 1; /* for the oracle's tables */
+	}
+	if (i == OVERFLOW_EM || i == OVERFLOW_FLAT) {
+		h.limit = i == OVERFLOW_EM ? 20 : 6;
+		h.alignment = 64; /* at least one zone of 64 rows */
+		h.drop = 1;       /* for the oracle's tables */
 	}
 	if (odd && i == LAYOUT) {
 		h.expert_major = 1;
@@ -119,10 +130,14 @@ static void spoil(struct ht_bench *b, enum which i)
 	case OFFSET:
 		b->combine_in.t.win_offset += 16;
 		break;
-	case SCALES_OF: /* as many bytes of another type */
+	case TYPE: /* as many bytes of another type */
 		b->combine_in.t.datatype = b->combine_out.t.datatype = ncclBfloat16;
 		b->combine_in.sizes[1] *= 2;
 		b->combine_out.sizes[1] *= 2;
+		break;
+	case EMPTY: /* no rows come to it */
+		b->combine_in.t.win_hdl = NULL;
+		b->combine_in.sizes[0] = 0;
 		break;
 	case STALE:
 		b->combine_out.sizes[0]--;
@@ -139,7 +154,10 @@ static void operate(struct ht_bench *b, enum which i, bool odd)
 {
 	cudaStream_t stream = b->w->stream;
 
-	if (i != UNROUTED || !odd) {
+	if (i == REROUTED) {
+		OK(ht_update(b, stream));
+	}
+	if ((i != UNROUTED && i != REROUTED) || !odd) {
 		OK(ht_update(b, stream));
 	} else { /* takes its part, with other memory */
 		ncclEpHandle_t handle = b->handle, other;
@@ -192,6 +210,8 @@ static void check_error(struct world *w, ncclEpGroup_t group, enum which i)
 
 static void run(struct world *w, void *arg)
 {
+	bool nodes = getenv("NCCL_EP_NODE_SIZE") != NULL;
+
 	for (int k = 0; k < OTHERS; k++) {
 		enum which i = (enum which)k;
 		struct oracle_ht h = problem_of(i, w->nranks, w->rank == ODD);
@@ -201,6 +221,9 @@ static void run(struct world *w, void *arg)
 		struct ht_bench b;
 		double start;
 
+		if (nodes && others[k].windows) {
+			continue;
+		}
 		check_context("%s, rank %d", others[k].name, w->rank);
 		config.max_num_sms = 2;
 		config.timeout_ns = (uint64_t)(TIMEOUT_MS * 1e6);

@@ -6,6 +6,7 @@
  *     mapped destroy   the communicator is destroyed between two pairs of a group
  *     mapped alone     a rank destroys its group at once: the others' kernels store to it, and time out
  *     mapped absent    a rank does not register its memory: the others wait, and not for ever
+ *     mapped endless  NCCL goes on registering for ever, and is not asked about it any more after that
  *     mapped refused   a rank's driver refuses to map: all ranks take the next way, or none has a group
  */
 #include <unistd.h>
@@ -187,6 +188,26 @@ static void absent(struct world *w)
 	victim_new_group(w, &p, TIMEOUT_MS);
 }
 
+/* A communicator that does not block. */
+static void endless(struct world *w)
+{
+	ncclComm_t comm = world_comm(w, (UINT64_C(1) << w->nranks) - 1);
+	struct oracle_problem p = problem(w);
+	ncclEpGroupConfig_t config = bench_group_config(&p, 0);
+	ncclEpGroup_t group = NULL;
+
+	setenv("VC_WINDOW_ENDLESS", "1", 1);
+	CHECK_REASON(ncclEpCreateGroup(&group, comm, &config), ncclRemoteError,
+		     "waited 1500 ms for all ranks to register their memory with NCCL: abort");
+	CHECK(!group);
+	world_meet(w);
+	OK(ncclCommAbort(comm));
+	usleep(100000); /* a question would end the process */
+	unsetenv("VC_WINDOW_ENDLESS");
+	world_meet(w);
+	victim_new_group(w, &p, TIMEOUT_MS);
+}
+
 static void run(struct world *w, void *name)
 {
 	check_context("rank %d", w->rank);
@@ -196,6 +217,8 @@ static void run(struct world *w, void *name)
 		refused(w);
 	} else if (!strcmp(name, "absent")) {
 		absent(w);
+	} else if (!strcmp(name, "endless")) {
+		endless(w);
 	} else {
 		without_communicator(w, !strcmp(name, "abort"));
 	}

@@ -1,89 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Handles, dispatch and combine. */
+/* Low latency: dispatch, combine, and the routing of handles. */
 #include "fuzz/calls.h"
 
 #define DRAW(below) world_draw(&f->state, below)
-#define AT(type, member) #member, offsetof(type, member)
-#define TENSOR(type, member)                                                                       \
-	{                                                                                          \
-		AT(type, member), FIELD_TENSOR, 0, false                                           \
-	}
-#define WORD(type, member, most)                                                                   \
-	{                                                                                          \
-		AT(type, member), FIELD_U32, most, false                                           \
-	}
-#define ANY UINT64_MAX
-
-static const struct form form_in = {
-	"inputs",
-	NCCL_EP_DISPATCH_INPUTS_SIZE,
-	NCCL_EP_DISPATCH_INPUTS_V1_SIZE,
-	false,
-	{ TENSOR(ncclEpDispatchInputs_t, tokens), TENSOR(ncclEpDispatchInputs_t, topk_weights),
-	  TENSOR(ncclEpDispatchInputs_t, scales) },
-};
-static const struct form form_out = {
-	"outputs",
-	NCCL_EP_DISPATCH_OUTPUTS_SIZE,
-	NCCL_EP_DISPATCH_OUTPUTS_V1_SIZE,
-	false,
-	{ TENSOR(ncclEpDispatchOutputs_t, tokens), TENSOR(ncclEpDispatchOutputs_t, topk_weights),
-	  TENSOR(ncclEpDispatchOutputs_t, scales), TENSOR(ncclEpDispatchOutputs_t, topk_idx) },
-};
-static const struct form form_info = {
-	"layout_info",
-	NCCL_EP_LAYOUT_INFO_SIZE,
-	NCCL_EP_LAYOUT_INFO_V1_SIZE,
-	true,
-	{ TENSOR(ncclEpLayoutInfo_t, expert_counters),
-	  TENSOR(ncclEpLayoutInfo_t, src_rank_counters),
-	  WORD(ncclEpLayoutInfo_t, recv_topk_idx_kind, NCCL_EP_EXPERT_ID_GLOBAL) },
-};
-static const struct form form_config = {
-	"config",
-	NCCL_EP_DISPATCH_CONFIG_SIZE,
-	NCCL_EP_DISPATCH_CONFIG_V1_SIZE,
-	true,
-	{ WORD(ncclEpDispatchConfig_t, send_only, ANY),
-	  WORD(ncclEpDispatchConfig_t, round_scales, ANY),
-	  WORD(ncclEpDispatchConfig_t, pass_direction, NCCL_EP_FWD_PASS),
-	  WORD(ncclEpDispatchConfig_t, quant_recipe, NCCL_EP_DISP_QUANT_DS_FP8E3M4) },
-};
-static const struct form form_combine_in = {
-	"inputs",
-	NCCL_EP_COMBINE_INPUTS_SIZE,
-	NCCL_EP_COMBINE_INPUTS_V1_SIZE,
-	false,
-	{ TENSOR(ncclEpCombineInputs_t, tokens), TENSOR(ncclEpCombineInputs_t, scales) },
-};
-static const struct form form_combine_out = {
-	"outputs",
-	NCCL_EP_COMBINE_OUTPUTS_SIZE,
-	NCCL_EP_COMBINE_OUTPUTS_V1_SIZE,
-	false,
-	{ TENSOR(ncclEpCombineOutputs_t, tokens), TENSOR(ncclEpCombineOutputs_t, topk_weights) },
-};
-static const struct form form_combine_config = {
-	"config",
-	NCCL_EP_COMBINE_CONFIG_SIZE,
-	NCCL_EP_COMBINE_CONFIG_V1_SIZE,
-	true,
-	{ WORD(ncclEpCombineConfig_t, send_only, ANY),
-	  WORD(ncclEpCombineConfig_t, pass_direction, NCCL_EP_FWD_PASS),
-	  WORD(ncclEpCombineConfig_t, quant_recipe, NCCL_EP_COMB_QUANT_NONE) },
-};
-static const struct form form_handle_config = {
-	"config",
-	NCCL_EP_HANDLE_CONFIG_SIZE,
-	NCCL_EP_HANDLE_CONFIG_V1_SIZE,
-	true,
-	{ { AT(ncclEpHandleConfig_t, dispatch_output_per_expert_alignment), FIELD_U64, ANY,
-	    false } },
-};
-static const struct form form_complete = {
-	"config", NCCL_EP_COMPLETE_CONFIG_SIZE, NCCL_EP_COMPLETE_CONFIG_V1_SIZE, true, { { 0 } },
-};
-
 /* Operations of the group so far. A later one that goes wrong leaves another last error. */
 static uint64_t operations(struct fuzz *f)
 {
@@ -142,14 +61,6 @@ static ncclResult_t settle(struct fuzz *f, ncclResult_t result, uint64_t before)
 	return result;
 }
 
-/* How many mistakes, and at which of n places each: bit sets. */
-static uint32_t places(struct fuzz *f, uint32_t n)
-{
-	uint32_t set = 1u << DRAW(n);
-
-	return DRAW(3) ? set : set | 1u << DRAW(n) | 1u << DRAW(n);
-}
-
 ncclResult_t fuzz_dispatch(struct fuzz *f)
 {
 	struct bench *b = f->b;
@@ -158,7 +69,7 @@ ncclResult_t fuzz_dispatch(struct fuzz *f)
 	ncclEpDispatchOutputs_t out = NCCL_EP_DISPATCH_OUTPUTS_INIT;
 	ncclEpLayoutInfo_t info = NCCL_EP_LAYOUT_INFO_INIT;
 	ncclEpDispatchConfig_t config = NCCL_EP_DISPATCH_CONFIG_INIT;
-	uint32_t at = places(f, 4);
+	uint32_t at = fuzz_places(f, 4);
 	struct mutation m;
 	uint64_t before;
 	ncclResult_t result;
@@ -183,7 +94,7 @@ ncclResult_t fuzz_dispatch(struct fuzz *f)
 	}
 	bench_poison(b);
 	before = operations(f);
-	mutation_begin(&m, &f->state, &b->weights.t);
+	mutation_begin(&m, &f->state, f->spare);
 	s[0] = mutate_struct(&m, &form_in, &in, at & 1);
 	s[1] = mutate_struct(&m, &form_out, &out, at & 2);
 	s[2] = mutate_struct(&m, &form_info, &info, at & 4);
@@ -202,7 +113,7 @@ ncclResult_t fuzz_combine(struct fuzz *f)
 	ncclEpCombineOutputs_t out = NCCL_EP_COMBINE_OUTPUTS_INIT;
 	ncclEpCombineConfig_t config = NCCL_EP_COMBINE_CONFIG_INIT;
 	bool by_rank = b->p.layout == ORACLE_RANK_MAJOR;
-	uint32_t at = places(f, 3);
+	uint32_t at = fuzz_places(f, 3);
 	struct mutation m;
 	uint64_t before;
 	ncclResult_t result;
@@ -214,7 +125,7 @@ ncclResult_t fuzz_combine(struct fuzz *f)
 	out.topk_weights = by_rank ? NULL : &b->weights.t;
 	bench_poison(b);
 	before = operations(f);
-	mutation_begin(&m, &f->state, &b->weights.t);
+	mutation_begin(&m, &f->state, f->spare);
 	s[0] = mutate_struct(&m, &form_combine_in, &in, at & 1);
 	s[1] = mutate_struct(&m, &form_combine_out, &out, at & 2);
 	s[2] = mutate_struct(&m, &form_combine_config, &config, at & 4);
@@ -233,7 +144,7 @@ ncclResult_t fuzz_complete(struct fuzz *f)
 	ncclResult_t result;
 
 	bench_poison(f->b);
-	mutation_begin(&m, &f->state, &f->b->weights.t);
+	mutation_begin(&m, &f->state, f->spare);
 	result = ncclEpComplete(f->b->handle, mutate_struct(&m, &form_complete, &config, true),
 				f->w->stream);
 	fuzz_judge(f, "complete", result, &m);
@@ -247,11 +158,11 @@ ncclResult_t fuzz_complete(struct fuzz *f)
 ncclResult_t fuzz_update(struct fuzz *f)
 {
 	ncclEpLayoutInfo_t info = NCCL_EP_LAYOUT_INFO_INIT;
-	uint32_t at = places(f, 3);
+	uint32_t at = fuzz_places(f, 3);
 	struct mutation m;
 	ncclResult_t result;
 
-	mutation_begin(&m, &f->state, &f->b->weights.t);
+	mutation_begin(&m, &f->state, f->spare);
 	result = ncclEpUpdateHandle(f->b->handle,
 				    mutate_tensor(&m, "topk_idx", &f->b->ids.t, true, at & 3),
 				    at & 4 ? mutate_struct(&m, &form_info, &info, true) : NULL,
@@ -261,114 +172,34 @@ ncclResult_t fuzz_update(struct fuzz *f)
 	return result;
 }
 
-/* A layout and a top-k, of which most are wrong. */
-static ncclEpLayout_t layout_of(struct fuzz *f, struct mutation *m, bool wrong)
-{
-	ncclEpLayout_t layout = (ncclEpLayout_t)f->b->p.layout;
-
-	if (wrong) {
-		layout = (ncclEpLayout_t)mutate_number(m, "layout", (uint64_t)layout);
-		m->sure = (int)layout != 1 && (int)layout != 2;
-	}
-	return layout;
-}
-
-static int topk_of(struct fuzz *f, struct mutation *m, bool wrong)
-{
-	int topk = (int)f->b->p.topk;
-
-	if (wrong) {
-		topk = (int)mutate_number(m, "num_topk", (uint64_t)topk);
-		m->sure = topk < 1 || topk > 32 || topk > (int)f->b->p.experts;
-	}
-	return topk;
-}
-
-ncclResult_t fuzz_mem_size(struct fuzz *f)
-{
-	ncclEpHandleConfig_t config = NCCL_EP_HANDLE_CONFIG_INIT;
-	uint32_t at = places(f, 3);
-	size_t bytes = 12345;
-	struct mutation m;
-	ncclResult_t result;
-	void *c;
-
-	mutation_begin(&m, &f->state, &f->b->weights.t);
-	c = mutate_struct(&m, &form_handle_config, &config, at & 1);
-	result = ncclEpHandleMemSize(f->b->group, layout_of(f, &m, at & 2), c, &bytes,
-				     topk_of(f, &m, at & 4));
-	fuzz_judge(f, "mem size", result, &m);
-	CHECK((bytes == 12345) == (result != ncclSuccess));
-	fuzz_judge(f, "mem size to NULL",
-		   ncclEpHandleMemSize(f->b->group, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, NULL, 1),
-		   NULL);
-	mutation_end(&m);
-	return result;
-}
-
-static void judge_handle(struct fuzz *f, const char *call, ncclResult_t result,
-			 ncclEpHandle_t handle, ncclEpHandle_t untouched, const struct mutation *m)
-{
-	fuzz_judge(f, call, result, m);
-	CHECK((handle != untouched) == (result == ncclSuccess));
-	if (result == ncclSuccess) {
-		OK(ncclEpHandleDestroy(handle));
-	}
-}
-
-ncclResult_t fuzz_init(struct fuzz *f)
-{
-	ncclEpHandleConfig_t config = NCCL_EP_HANDLE_CONFIG_INIT;
-	ncclEpHandle_t untouched = (ncclEpHandle_t)&config, handle = untouched;
-	ncclEpTensor_t mem = NCCL_EP_TENSOR_INIT;
-	uint32_t at = places(f, 4);
-	struct mutation m;
-	ncclResult_t result;
-	size_t bytes;
-	ncclEpLayout_t layout;
-	void *c;
-	int topk;
-
-	NEED_OK(ncclEpHandleMemSize(f->b->group, (ncclEpLayout_t)f->b->p.layout, NULL, &bytes,
-				    (int)f->b->p.topk));
-	NEED_CUDA(cudaMalloc(&mem.data, bytes + 16));
-	mem.ndim = 1;
-	mem.datatype = ncclUint8;
-	mem.sizes = &bytes;
-	mutation_begin(&m, &f->state, &f->b->weights.t);
-	c = mutate_struct(&m, &form_handle_config, &config, at & 1);
-	layout = layout_of(f, &m, at & 2);
-	topk = topk_of(f, &m, at & 4);
-	result = ncclEpInitHandle(&handle, f->b->group, layout, c, topk,
-				  DRAW(3) ? mutate_tensor(&m, "handle_mem", &mem, true, at & 8)
-					  : NULL);
-	judge_handle(f, "init", result, handle, untouched, &m);
-	mutation_end(&m);
-	NEED_CUDA(cudaFree(mem.data));
-	return result;
-}
-
 ncclResult_t fuzz_create(struct fuzz *f)
 {
 	ncclEpHandleConfig_t config = NCCL_EP_HANDLE_CONFIG_INIT;
 	ncclEpLayoutInfo_t info = NCCL_EP_LAYOUT_INFO_INIT;
 	ncclEpHandle_t untouched = (ncclEpHandle_t)&config, handle = untouched;
-	uint32_t at = places(f, 4);
+	ncclEpLayout_t layout = f->layout;
+	uint32_t at = fuzz_places(f, 4);
 	struct mutation m;
 	ncclEpTensor_t *ids;
 	ncclResult_t result;
-	ncclEpLayout_t layout;
 	void *c, *i = NULL;
 
-	mutation_begin(&m, &f->state, &f->b->weights.t);
+	mutation_begin(&m, &f->state, f->spare);
 	ids = mutate_tensor(&m, "topk_idx", &f->b->ids.t, true, at & 1);
-	layout = layout_of(f, &m, at & 2);
+	if (at & 2) {
+		layout = (ncclEpLayout_t)mutate_number(&m, "layout", (uint64_t)layout);
+		m.sure = (unsigned int)layout > 31 || !(f->layouts >> layout & 1);
+	}
 	c = mutate_struct(&m, &form_handle_config, &config, at & 4);
 	if (at & 8) {
 		i = mutate_struct(&m, &form_info, &info, true);
 	}
-	result = ncclEpCreateHandle(&handle, f->b->group, layout, ids, i, c, f->w->stream);
-	judge_handle(f, "create", result, handle, untouched, &m);
+	result = ncclEpCreateHandle(&handle, f->group, layout, ids, i, c, f->w->stream);
+	fuzz_judge(f, "create", result, &m);
+	CHECK((handle != untouched) == (result == ncclSuccess));
+	if (result == ncclSuccess) {
+		OK(ncclEpHandleDestroy(handle));
+	}
 	mutation_end(&m);
 	return result;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Groups, masks, descriptors, and calls on what is not there. */
-#include "fuzz/calls.h"
+#include "fuzz/model.h"
 
 #define DRAW(below) world_draw(&f->state, below)
 #define AT(member) #member, offsetof(ncclEpGroupConfig_t, member)
@@ -12,7 +12,7 @@ static const struct form form_group = {
 	NCCL_EP_GROUP_CONFIG_V1_SIZE,
 	false,
 	{ { AT(version), FIELD_U32, ANY, false },
-	  { AT(algorithm), FIELD_U32, NCCL_EP_ALGO_LOW_LATENCY, false },
+	  { AT(algorithm), FIELD_U32, NCCL_EP_ALGO_HIGH_THROUGHPUT, false },
 	  { AT(num_experts), FIELD_U32, 2 * 16383, false },
 	  { AT(max_dispatch_tokens_per_rank), FIELD_U32, 65535, false },
 	  { AT(max_recv_tokens_per_rank), FIELD_U32, ANY, false },
@@ -54,15 +54,29 @@ static cudaError_t give(void *ptr, void *context)
 	return cudaFree(ptr);
 }
 
-/* num_topk: `most` is what this problem has. */
+static void know(struct form *form, const char *name, uint64_t most)
+{
+	for (uint32_t i = 0; i < MUTATE_FIELDS && form->field[i].name; i++) {
+		if (!strcmp(form->field[i].name, name)) {
+			form->field[i].most = most;
+		}
+	}
+}
+
+/* As form_group, with the limits of this group. */
 static struct form group_form(const struct fuzz *f)
 {
 	struct form form = form_group;
 
-	for (uint32_t i = 0; i < MUTATE_FIELDS && form.field[i].name; i++) {
-		if (!strcmp(form.field[i].name, "num_topk")) {
-			form.field[i].most = f->b->p.experts;
-		}
+	know(&form, "num_topk", f->config.num_experts);
+	if (f->config.algorithm == NCCL_EP_ALGO_HIGH_THROUGHPUT) {
+		know(&form, "num_experts", 65535);
+		know(&form, "max_dispatch_tokens_per_rank", 1 << 24);
+		know(&form, "max_recv_tokens_per_rank", INT32_MAX);
+		know(&form, "rdma_buffer_size", UINT64_MAX); /* is of low latency */
+		know(&form, "overflow_policy",
+		     f->config.max_recv_tokens_per_rank ? NCCL_EP_OVERFLOW_DROP
+							: NCCL_EP_OVERFLOW_TRAP);
 	}
 	return form;
 }
@@ -73,7 +87,7 @@ static struct form group_form(const struct fuzz *f)
  */
 ncclResult_t fuzz_group(struct fuzz *f)
 {
-	ncclEpGroupConfig_t config = bench_group_config(&f->b->p, f->b->flags);
+	ncclEpGroupConfig_t config = f->config;
 	ncclEpGroup_t untouched = (ncclEpGroup_t)&config, group = untouched;
 	struct form form = group_form(f);
 	bool alone = DRAW(4) == 0;
@@ -81,10 +95,14 @@ ncclResult_t fuzz_group(struct fuzz *f)
 	ncclResult_t result;
 	void *c;
 
-	mutation_begin(&m, &f->state, &f->b->weights.t);
+	mutation_begin(&m, &f->state, f->spare);
 	if (DRAW(6) == 0) {
 		config.alloc.alloc_fn = DRAW(2) ? take : NULL;
 		config.alloc.free_fn = DRAW(2) ? give : NULL;
+	}
+	if (f->ht && DRAW(4) == 0) {
+		config.overflow_policy = (ncclEpOverflowPolicy_t)DRAW(3);
+		config.max_recv_tokens_per_rank *= (unsigned int)DRAW(2);
 	}
 	if (alone) {
 		config.max_token_bytes += f->w->rank == 1 ? 16 : 0;
@@ -97,6 +115,9 @@ ncclResult_t fuzz_group(struct fuzz *f)
 	CHECK(!alone || result != ncclSuccess);
 	CHECK((group == untouched) == (result != ncclSuccess));
 	if (result == ncclSuccess) {
+		const char *wrong = model_group(c);
+
+		CHECK(!wrong, "%s", wrong ? wrong : "");
 		CHECK(!config.alloc.alloc_fn == !config.alloc.free_fn);
 		OK(ncclEpGroupDestroy(group));
 	}
@@ -106,9 +127,9 @@ ncclResult_t fuzz_group(struct fuzz *f)
 
 ncclResult_t fuzz_masks(struct fuzz *f)
 {
-	const ncclResult_t good = f->b->flags & BENCH_MASK ? ncclSuccess : ncclInvalidUsage;
+	const ncclResult_t good = f->masks ? ncclSuccess : ncclInvalidUsage;
 	static const int ones[2] = { 1, 1 };
-	ncclEpGroup_t group = f->b->group;
+	ncclEpGroup_t group = f->group;
 	int mask[2], error = 77, *dev;
 	ncclResult_t result;
 
@@ -145,7 +166,7 @@ ncclResult_t fuzz_masks(struct fuzz *f)
 ncclResult_t fuzz_tensors(struct fuzz *f)
 {
 	ncclEpTensorAllocConfig_t config = NCCL_EP_TENSOR_ALLOC_CONFIG_INIT;
-	ncclEpTensor_t *untouched = &f->b->ids.t, *t = untouched, copy;
+	ncclEpTensor_t copy, *untouched = &copy, *t = untouched;
 	unsigned int ndim = (unsigned int)DRAW(10);
 	ncclDataType_t type = (ncclDataType_t)DRAW(0);
 	size_t sizes[10], *own;
@@ -156,7 +177,7 @@ ncclResult_t fuzz_tensors(struct fuzz *f)
 	for (int i = 0; i < 10; i++) {
 		sizes[i] = DRAW(0);
 	}
-	mutation_begin(&m, &f->state, &f->b->weights.t);
+	mutation_begin(&m, &f->state, f->spare);
 	result = ncclEpTensorAlloc(&t, ndim, type, none ? NULL : sizes,
 				   mutate_struct(&m, &form_alloc, &config, DRAW(2)));
 	fuzz_judge(f, "tensor alloc", result, &m);
@@ -197,7 +218,7 @@ ncclResult_t fuzz_nobody(struct fuzz *f)
 	static _Thread_local uint64_t memory[1024];
 	ncclEpHandle_t h = DRAW(2) ? (ncclEpHandle_t)memory : NULL;
 	ncclEpGroup_t g = DRAW(2) ? (ncclEpGroup_t)memory : NULL;
-	ncclEpGroupConfig_t config = bench_group_config(&f->b->p, 0);
+	ncclEpGroupConfig_t config = f->config;
 	cudaStream_t stream = f->w->stream;
 	ncclEpHandle_t handle;
 	size_t bytes = 5;
@@ -209,7 +230,7 @@ ncclResult_t fuzz_nobody(struct fuzz *f)
 	CHECK_RESULT(ncclEpDispatch(h, NULL, NULL, NULL, NULL, stream), ncclInvalidArgument);
 	CHECK_RESULT(ncclEpCombine(h, NULL, NULL, NULL, stream), ncclInvalidArgument);
 	CHECK_RESULT(ncclEpComplete(h, NULL, stream), ncclInvalidArgument);
-	CHECK_RESULT(ncclEpUpdateHandle(h, &f->b->ids.t, NULL, stream), ncclInvalidArgument);
+	CHECK_RESULT(ncclEpUpdateHandle(h, f->ids, NULL, stream), ncclInvalidArgument);
 	CHECK_RESULT(ncclEpExtNumRecvTokens(h, NULL, NULL, stream), ncclInvalidArgument);
 	CHECK_RESULT(ncclEpHandleDestroy(h), h ? ncclInvalidArgument : ncclSuccess);
 	CHECK_RESULT(ncclEpGroupDestroy(g), g ? ncclInvalidArgument : ncclSuccess);
@@ -217,13 +238,13 @@ ncclResult_t fuzz_nobody(struct fuzz *f)
 		     ncclInvalidArgument);
 	CHECK_RESULT(ncclEpInitHandle(&handle, g, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, 1, NULL),
 		     ncclInvalidArgument);
-	CHECK_RESULT(ncclEpInitHandle(NULL, f->b->group, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, 1, NULL),
+	CHECK_RESULT(ncclEpInitHandle(NULL, f->group, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, 1, NULL),
 		     ncclInvalidArgument);
-	CHECK_RESULT(ncclEpCreateHandle(&handle, g, NCCL_EP_LAYOUT_RANK_MAJOR, &f->b->ids.t, NULL,
+	CHECK_RESULT(ncclEpCreateHandle(&handle, g, NCCL_EP_LAYOUT_RANK_MAJOR, f->ids, NULL, NULL,
+					stream),
+		     ncclInvalidArgument);
+	CHECK_RESULT(ncclEpCreateHandle(NULL, f->group, NCCL_EP_LAYOUT_RANK_MAJOR, f->ids, NULL,
 					NULL, stream),
-		     ncclInvalidArgument);
-	CHECK_RESULT(ncclEpCreateHandle(NULL, f->b->group, NCCL_EP_LAYOUT_RANK_MAJOR, &f->b->ids.t,
-					NULL, NULL, stream),
 		     ncclInvalidArgument);
 	CHECK_RESULT(ncclEpMaskQuery(g, zero, stream), ncclInvalidArgument);
 	CHECK_RESULT(ncclEpMaskUpdate(g, zero, stream), ncclInvalidArgument);
@@ -238,7 +259,7 @@ ncclResult_t fuzz_nobody(struct fuzz *f)
 
 ncclResult_t fuzz_memory(struct fuzz *f)
 {
-	ncclEpGroupConfig_t config = bench_group_config(&f->b->p, f->b->flags);
+	ncclEpGroupConfig_t config = f->config;
 	ncclEpExtMemory_t good = NCCL_EP_EXT_MEMORY_INIT, *memory;
 	struct form form = group_form(f);
 	bool which = DRAW(2);
@@ -251,7 +272,7 @@ ncclResult_t fuzz_memory(struct fuzz *f)
 	void *c;
 
 	good.group_bytes = 99;
-	mutation_begin(&m, &f->state, &f->b->weights.t);
+	mutation_begin(&m, &f->state, f->spare);
 	c = mutate_struct(&m, &form, &config, which);
 	memory = mutate_struct(&m, &form_memory, &good, !which);
 	result = ncclEpExtDeviceMemory(c, nranks, layout, topk, memory);
@@ -283,11 +304,11 @@ ncclResult_t fuzz_statistics(struct fuzz *f)
 	} else if (DRAW(3) == 0) {
 		stats[0].magic ^= 1u << DRAW(32);
 	}
-	result = ncclEpExtPeerStats(f->b->group, stats, count, f->w->stream);
+	result = ncclEpExtPeerStats(f->group, stats, count, f->w->stream);
 	fuzz_judge(f, "peer statistics", result, NULL);
 	CHECK(result != ncclSuccess || (count >= 0 && count <= 2));
 	CHECK(stats[0].rank == (result == ncclSuccess && count > 0 ? 0 : -9));
 	fuzz_judge(f, "peer statistics to NULL",
-		   ncclEpExtPeerStats(f->b->group, NULL, 1, f->w->stream), NULL);
+		   ncclEpExtPeerStats(f->group, NULL, 1, f->w->stream), NULL);
 	return result;
 }

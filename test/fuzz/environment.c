@@ -39,6 +39,7 @@ static const struct param {
 	{ "NCCL_EP_RDMA_QUEUES", 0, 15, 1, false },
 	{ "NCCL_EP_BOOTSTRAP_TIMEOUT_MS", 1, 86400000, 1, true },
 	{ "NCCL_EP_CLOSE_TIMEOUT_MS", 0, 86400000, 1, false },
+	{ "NCCL_EP_COLLNET", 0, 1, 1, false },
 };
 
 #define PARAMS ((uint32_t)(sizeof(params) / sizeof(params[0])))

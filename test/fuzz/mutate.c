@@ -212,6 +212,28 @@ void *mutate_struct(struct mutation *m, const struct form *form, const void *goo
 	}
 }
 
+/* Another window, none, or another place in it: that matters to some tensors, or if there is no data. */
+static void mutate_window(struct mutation *m, const char *name, ncclEpTensor_t *t)
+{
+	switch (DRAW(4)) {
+	case 0:
+		t->win_hdl = (ncclWindow_t)(uintptr_t)m->spare;
+		note(m, !t->data, " %s.win_hdl not a window", name);
+		break;
+	case 1:
+		t->win_hdl = NULL;
+		note(m, !t->data, " %s.win_hdl NULL", name);
+		break;
+	case 2:
+		t->win_offset += (uint64_t)16 << DRAW(5);
+		note(m, false, " %s.win_offset %llu", name, (unsigned long long)t->win_offset);
+		break;
+	default:
+		t->win_offset = mutate_number(m, name, t->win_offset);
+		break;
+	}
+}
+
 static void mutate_data(struct mutation *m, const char *name, ncclEpTensor_t *t)
 {
 	static const uint32_t shifts[] = { 1, 2, 4, 8, 16 };
@@ -221,7 +243,9 @@ static void mutate_data(struct mutation *m, const char *name, ncclEpTensor_t *t)
 		t->data = NULL;
 		t->win_hdl = NULL;
 		note(m, true, " %s.data NULL", name);
-	} else if (t->data) {
+	} else if (!t->data || DRAW(4) == 0) {
+		mutate_window(m, name, t);
+	} else {
 		/* every buffer has 16 bytes behind it */
 		t->data = (char *)t->data + shift;
 		note(m, shift < 4, " %s.data + %u", name, shift);

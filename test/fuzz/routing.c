@@ -3,11 +3,12 @@
  * Expert ids of random bits, of both widths. An id that names no expert counts as none whatever its
  * bits are; one of E and above is reported with its place and value, and nothing else is reported.
  *
- *     routing FIRST COUNT      cases FIRST .. FIRST+COUNT-1
+ *     routing FIRST COUNT [ht]      cases FIRST .. FIRST+COUNT-1; of high throughput
  */
 #include <inttypes.h>
 
 #include "support/bench.h"
+#include "support/ht_bench.h"
 
 #define PAIRS 3
 
@@ -156,9 +157,9 @@ static void choose(struct test_case *c, uint64_t number)
 	p->routing.lines = c->pair[0].lines;
 }
 
-static void put_ids(struct bench *b, const int64_t *ids)
+/* n ids to `data`, as 8 bytes or 4. */
+static void put_ids(void *data, bool wide, const int64_t *ids, size_t n)
 {
-	size_t n = (size_t)b->tokens * b->p.topk;
 	int32_t *narrow = calloc(n + 1, sizeof(*narrow));
 
 	NEED(narrow);
@@ -166,16 +167,15 @@ static void put_ids(struct bench *b, const int64_t *ids)
 		narrow[i] = (int32_t)ids[i];
 	}
 	if (n > 0) {
-		bool wide = b->flags & BENCH_IDS64;
-
-		NEED_CUDA(cudaMemcpy(b->ids.t.data, wide ? (const void *)ids : narrow,
-				     n * (wide ? 8 : 4), cudaMemcpyHostToDevice));
+		NEED_CUDA(cudaMemcpy(data, wide ? (const void *)ids : narrow, n * (wide ? 8 : 4),
+				     cudaMemcpyHostToDevice));
 	}
 	free(narrow);
 }
 
 /* The text names one of the mistakes of this pair. */
-static void check_named(const struct bench *b, const int64_t *ids, const char *text)
+static void check_named(const struct oracle_problem *p, uint32_t tokens, const int64_t *ids,
+			const char *text)
 {
 	const char *at = strstr(text, "topk_idx[");
 	uint32_t token, k;
@@ -185,39 +185,106 @@ static void check_named(const struct bench *b, const int64_t *ids, const char *t
 		check_fail(__FILE__, __LINE__, "\"%s\" names no entry of topk_idx", text);
 		return;
 	}
-	CHECK(token < b->tokens && k < b->p.topk && ids[token * b->p.topk + k] == id &&
-		      id >= (int64_t)b->p.experts,
+	CHECK(token < tokens && k < p->topk && ids[token * p->topk + k] == id &&
+		      id >= (int64_t)p->experts,
 	      "%s", text);
+}
+
+/* What the group says after the pair, and what it said `before`. */
+static void check_said(ncclEpGroup_t group, const char *before, const struct oracle_problem *p,
+		       uint32_t tokens, const int64_t *ids)
+{
+	ncclEpExtPeerStats_t stats[WORLD_MAX];
+	ncclResult_t code;
+	const char *text;
+	bool high = false;
+
+	for (uint32_t r = 0; r < p->nranks; r++) {
+		stats[r] = (ncclEpExtPeerStats_t)NCCL_EP_EXT_PEER_STATS_INIT;
+	}
+	for (size_t i = 0; i < (size_t)tokens * p->topk; i++) {
+		high |= ids[i] >= (int64_t)p->experts;
+	}
+	NEED_OK(ncclEpExtGetLastError(group, &code, &text));
+	if (high) {
+		CHECK(strcmp(text, before) != 0); /* has the number of the operation */
+		CHECK_INT(code, ncclInvalidArgument);
+		check_named(p, tokens, ids, text);
+	} else {
+		CHECK_TEXT(text, before); /* no mistake, no error */
+	}
+	/* a call that uses the device makes room for the next report, on a stream of the library's own */
+	NEED_OK(ncclEpExtPeerStats(group, stats, (int)p->nranks, 0));
+	NEED_CUDA(cudaDeviceSynchronize());
 }
 
 static void one_pair(struct bench *b, const struct pair *r)
 {
 	const int64_t *ids = r->ids + (size_t)b->w->rank * b->p.max_tokens * b->p.topk;
 	char before[1024];
-	ncclResult_t code;
 	const char *text;
-	bool high = false;
 
 	world_meet(b->w); /* the others have finished with the oracle's routing */
 	b->p.routing.lines = r->lines;
 	bench_load_tokens(b, b->p.seed + 1, r->tokens);
-	put_ids(b, ids);
-	for (size_t i = 0; i < (size_t)b->tokens * b->p.topk; i++) {
-		high |= ids[i] >= (int64_t)b->p.experts;
-	}
+	put_ids(b->ids.t.data, b->flags & BENCH_IDS64, ids, (size_t)b->tokens * b->p.topk);
 	NEED_OK(ncclEpExtGetLastError(b->group, NULL, &text));
 	snprintf(before, sizeof(before), "%s", text);
 	bench_pair(b);
-	NEED_OK(ncclEpExtGetLastError(b->group, &code, &text));
-	if (high) {
-		CHECK(strcmp(text, before) != 0); /* has the number of the operation */
-		CHECK_INT(code, ncclInvalidArgument);
-		check_named(b, ids, text);
-	} else {
-		CHECK_TEXT(text, before); /* no mistake, no error */
+	check_said(b->group, before, &b->p, b->tokens, ids);
+}
+
+/* The same of high throughput, forward or backward. */
+static void one_ht_pair(struct ht_bench *b, const struct pair *r, bool backward)
+{
+	const int64_t *ids = r->ids + (size_t)b->w->rank * b->h.p.max_tokens * b->h.p.topk;
+	cudaStream_t stream = b->w->stream;
+	char before[1024];
+	const char *text;
+
+	world_meet(b->w);
+	b->h.p.routing.lines = r->lines;
+	ht_load(b, b->h.p.seed + 1, r->tokens);
+	put_ids(b->ids.data, b->flags & HT_IDS64, ids, (size_t)b->tokens * b->h.p.topk);
+	ht_poison(b);
+	NEED_OK(ncclEpExtGetLastError(b->group, NULL, &text));
+	snprintf(before, sizeof(before), "%s", text);
+	NEED_OK(ht_update(b, stream));
+	NEED_OK(ht_dispatch(b, backward, stream));
+	NEED_CUDA(cudaStreamSynchronize(stream));
+	check_said(b->group, before, &b->h.p, b->tokens, ids);
+	ht_check_counters(b);
+	ht_check_dispatch(b, backward);
+	ht_expert_work(b);
+	NEED_OK(ht_combine(b, backward, stream));
+	NEED_CUDA(cudaStreamSynchronize(stream));
+	ht_check_combine(b, backward);
+}
+
+static void run_ht_case(struct world *w, void *arg)
+{
+	const struct test_case *c = arg;
+	uint32_t width = c->p.experts / c->p.nranks;
+	struct oracle_ht h = { .p = c->p, .expert_major = c->p.layout == ORACLE_EXPERT_MAJOR };
+	uint32_t flags = c->flags & BENCH_IDS64 ? HT_IDS64 : 0;
+	ncclEpGroupConfig_t config;
+	ncclEpGroup_t group;
+	struct ht_bench b;
+
+	check_context("case %llu: %s, %u ranks, %u experts, top-%u, %s ids, rank %d",
+		      (unsigned long long)c->number, h.expert_major ? "em" : "flat", c->p.nranks,
+		      c->p.experts, c->p.topk, flags ? "64-bit" : "32-bit", w->rank);
+	width = c->p.topk < width ? c->p.topk : width;
+	h.limit = c->number & 1 ? c->p.nranks * c->p.max_tokens * width : 0;
+	config = ht_group_config(&h, flags);
+	config.max_num_sms = 2;
+	NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
+	ht_open(&b, w, group, &h, flags);
+	for (int i = 0; i < PAIRS; i++) {
+		one_ht_pair(&b, c->pair + i, (c->number + (uint64_t)i) % 3 == 0);
 	}
-	/* the library makes room for the next report on a stream of its own */
-	NEED_CUDA(cudaDeviceSynchronize());
+	ht_close(&b);
+	OK(ncclEpGroupDestroy(group));
 }
 
 static void run_case(struct world *w, void *arg)
@@ -247,7 +314,7 @@ int main(int argc, char **argv)
 
 	for (uint64_t i = first; i < first + count; i++) {
 		choose(&c, i);
-		world_run((int)c.p.nranks, run_case, &c);
+		world_run((int)c.p.nranks, argc > 3 ? run_ht_case : run_case, &c);
 		for (int r = 0; r < PAIRS; r++) {
 			free(c.pair[r].ids);
 			free(c.pair[r].lines);

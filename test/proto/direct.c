@@ -3,7 +3,7 @@
  * Direct dispatch: rows that senders store into receivers' windows. Which dispatches are direct, what
  * zero_copy asks for, late and lost ranks, graphs, ranks that disagree.
  *
- *     direct modes|late|lost|graphs|disagree|old
+ *     direct modes|late|lost|graphs|disagree|old|far|many
  */
 #include <unistd.h>
 #include "support/bench.h"
@@ -65,6 +65,12 @@ static const struct mode modes[] = {
 	  "zero_copy ON: only rank-major" },
 };
 
+/* Across nodes. */
+static const struct mode far[] = {
+	{ "auto, far", AUTO, RM, NONE, WINDOW | BENCH_DATA, "0", false, NULL },
+	{ "on, far", ON, RM, NONE, WINDOW, "0", false, "whose ranks are all of one node" },
+};
+
 static struct oracle_problem problem_of(const struct mode *m)
 {
 	struct oracle_problem p = problem;
@@ -85,7 +91,7 @@ static ncclEpGroup_t group_of(struct world *w, const struct mode *m, double time
 	ncclEpGroupConfig_t config = bench_group_config(&p, m->flags);
 	ncclEpGroup_t group = NULL;
 
-	setenv("NCCL_EP_LL_DIRECT_BYTES", m->bytes, 1);
+	world_setenv(w, "NCCL_EP_LL_DIRECT_BYTES", m->bytes);
 	config.zero_copy = m->zero_copy;
 	config.max_num_sms = 3;
 	config.timeout_ns = (uint64_t)(timeout_ms * 1e6);
@@ -178,6 +184,34 @@ static void run_unusable(struct world *w, void *arg)
 		bench_close(&b);
 		OK(ncclEpGroupDestroy(group));
 	}
+}
+
+/* By window alone such a tensor is nowhere, whether rows would come directly or not. */
+static void run_alone(struct world *w, void *arg)
+{
+	struct mode m = { "", AUTO, RM, NONE, WINDOW, "-1", false, NULL };
+	static const uint64_t offsets[] = { 4096, UINT64_MAX - 15 };
+	struct oracle_problem p = problem_of(&m);
+	ncclEpGroup_t group = group_of(w, &m, 60000);
+	struct bench b;
+	ncclEpTensor_t good;
+
+	check_context("window alone");
+	bench_open(&b, w, group, &p, m.flags);
+	NEED_OK(bench_update(&b, w->stream));
+	good = b.out_tokens.t;
+	for (int i = 0; i < 2; i++) {
+		b.out_tokens.t.win_offset = offsets[i];
+		CHECK_REASON(bench_dispatch(&b, w->stream), ncclInvalidArgument,
+			     "do not lie in its window");
+		b.out_tokens.t = good;
+	}
+	b.out_tokens.t.win_hdl = (ncclWindow_t)&b;
+	CHECK_REASON(bench_dispatch(&b, w->stream), ncclInvalidArgument, "knows no window");
+	b.out_tokens.t = good;
+	bench_pair(&b);
+	bench_close(&b);
+	OK(ncclEpGroupDestroy(group));
 }
 
 /* More windows than a group remembers, and handles that come again. */
@@ -326,25 +360,36 @@ static void run_graphs(struct world *w, void *arg)
 	OK(ncclEpGroupDestroy(group));
 }
 
-/* Rank 0 has its output elsewhere than the others, or no window. */
+enum odd {
+	ODD_NONE, /* no window */
+	ODD_TOKENS,
+	ODD_SCALES
+};
+
+static const enum odd odds[] = { ODD_TOKENS, ODD_NONE, ODD_SCALES };
+
+/* Rank 0 has an output elsewhere than the others, or no window. */
 static void run_disagree(struct world *w, void *arg)
 {
-	struct mode m = { "", AUTO, RM, NONE, WINDOW | BENCH_DATA, "0", true, NULL };
+	enum odd odd = *(const enum odd *)arg;
+	bool offset = odd != ODD_NONE;
+	struct mode m = { "", AUTO, RM, FWD, WINDOW | BENCH_DATA, "0", true, NULL };
 	struct oracle_problem p = problem_of(&m);
-	bool offset = *(const bool *)arg;
 	const char *named = offset ? "the same win_offset of the same window"
 				   : "or only one has windows for its outputs";
+	struct bench_tensor *moved;
 	ncclEpGroup_t group = group_of(w, &m, 2000);
 	const char *text = "";
 	ncclResult_t code;
 	struct bench b;
 
-	check_context("ranks disagree about %s", offset ? "the offset" : "windows");
+	check_context("ranks disagree, %d", (int)odd);
 	bench_open(&b, w, group, &p, m.flags);
 	NEED_OK(bench_update(&b, w->stream));
+	moved = odd == ODD_SCALES ? &b.out_scales : &b.out_tokens;
 	if (w->rank == 0 && offset) {
-		b.out_tokens.t.win_offset -= 64;
-		b.out_tokens.t.data = (char *)b.out_tokens.t.data - 64;
+		moved->t.win_offset -= 64;
+		moved->t.data = (char *)moved->t.data - 64;
 	} else if (w->rank == 0) {
 		b.out_tokens.t.win_hdl = NULL;
 	}
@@ -353,16 +398,33 @@ static void run_disagree(struct world *w, void *arg)
 	CHECK_RESULT(bench_update(&b, w->stream), ncclRemoteError);
 	/* who finds it first may end its operation before it has told the others */
 	(void)ncclEpExtGetLastError(group, &code, &text);
-	world_raise(w, offset, strstr(text, named) ? 2 : 1);
+	world_raise(w, (int)odd, strstr(text, named) ? 2 : 1);
 	world_meet(w);
-	if (world_look(w, offset, w->rank) == 1) {
+	if (world_look(w, (int)odd, w->rank) == 1) {
 		CHECK_HAS(text, "look for that rank's own error");
-		CHECK(world_look(w, offset, 0) == 2 || world_look(w, offset, 1) == 2 ||
-		      world_look(w, offset, 2) == 2);
+		CHECK(world_look(w, (int)odd, 0) == 2 || world_look(w, (int)odd, 1) == 2 ||
+		      world_look(w, (int)odd, 2) == 2);
 	}
 	if (w->rank == 0 && offset) {
-		b.out_tokens.t.data = (char *)b.out_tokens.t.data + 64;
+		moved->t.data = (char *)moved->t.data + 64;
 	}
+	bench_close(&b);
+	OK(ncclEpGroupDestroy(group));
+}
+
+/* One more rank than a kernel has room for the tensors of. */
+static void run_many(struct world *w, void *arg)
+{
+	struct oracle_problem p = bench_problem(w->nranks, (uint32_t)w->nranks, 2, 64, 1, RM);
+	ncclEpGroupConfig_t config = bench_group_config(&p, WINDOW);
+	ncclEpGroup_t group = NULL;
+	struct bench b;
+
+	config.zero_copy = ON;
+	NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
+	bench_open(&b, w, group, &p, WINDOW);
+	NEED_OK(bench_update(&b, w->stream));
+	CHECK_REASON(bench_dispatch(&b, w->stream), ncclInvalidArgument, "at most 72 ranks");
 	bench_close(&b);
 	OK(ncclEpGroupDestroy(group));
 }
@@ -395,13 +457,13 @@ int main(int argc, char **argv)
 {
 	const char *what = argc == 2 ? argv[1] : "";
 	int ranks = world_size(RANKS);
-	bool offset = true, none = false;
 
 	if (!strcmp(what, "modes")) {
 		for (size_t i = 0; i < sizeof(modes) / sizeof(modes[0]); i++) {
 			world_run(ranks, run_mode, (void *)&modes[i]);
 		}
 		world_run(ranks, run_unusable, NULL);
+		world_run(ranks, run_alone, NULL);
 		world_run(ranks, run_windows, NULL);
 	} else if (!strcmp(what, "late")) {
 		world_run(ranks, run_late, NULL);
@@ -410,12 +472,19 @@ int main(int argc, char **argv)
 	} else if (!strcmp(what, "graphs")) {
 		world_run(ranks, run_graphs, NULL);
 	} else if (!strcmp(what, "disagree")) {
-		world_run(ranks, run_disagree, &offset);
-		world_run(ranks, run_disagree, &none);
+		for (size_t i = 0; i < sizeof(odds) / sizeof(odds[0]); i++) {
+			world_run(ranks, run_disagree, (void *)&odds[i]);
+		}
 	} else if (!strcmp(what, "old")) {
 		world_run(ranks, run_old, NULL);
+	} else if (!strcmp(what, "far")) {
+		for (size_t i = 0; i < sizeof(far) / sizeof(far[0]); i++) {
+			world_run(ranks, run_mode, (void *)&far[i]);
+		}
+	} else if (!strcmp(what, "many")) {
+		world_run(73, run_many, NULL);
 	} else {
-		fprintf(stderr, "usage: direct modes|late|lost|graphs|disagree|old\n");
+		fprintf(stderr, "usage: direct modes|late|lost|graphs|disagree|old|far|many\n");
 		return 2;
 	}
 	return check_end();

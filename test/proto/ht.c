@@ -3,162 +3,28 @@
  * High throughput on random shapes and routings: update, dispatch and combine, forward and backward,
  * twice with different routings, all bytes compared with the oracle.
  *
- *     ht flat|em|forward|drop|window|long SEED COUNT
+ *     ht KIND SEED COUNT [RANKS]      KIND: see support/ht_case.h
  *
- * long: one rank or two, and groups for so many tokens that combine has parts larger than its sums.
+ * long: one rank or two, so that combine has parts larger than its sums.
  */
-#include "support/ht_bench.h"
-
-struct ht_case {
-	struct oracle_ht h;
-	uint32_t flags;
-	uint32_t sms;
-	uint32_t second; /* tokens of the second step */
-	uint64_t seed;
-};
-
-static uint32_t one_of(uint64_t *s, const uint32_t *values, uint32_t n)
-{
-	return values[world_draw(s, n)];
-}
-
-#define ONE_OF(s, ...)                                                                             \
-	one_of(s, (const uint32_t[]){ __VA_ARGS__ },                                               \
-	       sizeof((const uint32_t[]){ __VA_ARGS__ }) / sizeof(uint32_t))
-
-static void draw_routing(struct oracle_problem *p, uint64_t *s)
-{
-	switch (world_draw(s, 5)) {
-	case 0:
-		p->routing.family = ORACLE_ZIPF;
-		p->routing.zipf_256ths = 256;
-		break;
-	case 1:
-		p->routing.family = ORACLE_HOT;
-		p->routing.hot_ppm = (uint32_t)world_draw(s, 2) ? 1000000 : 400000;
-		p->routing.hot_rank = (uint32_t)world_draw(s, p->nranks);
-		break;
-	default:
-		p->routing.family = ORACLE_UNIFORM;
-	}
-	p->drop_ppm = ONE_OF(s, 0, 0, 100000, 700000);
-	p->duplicate_ppm = ONE_OF(s, 0, 0, 0, 300000);
-	p->uneven = world_draw(s, 3) == 0;
-}
-
-static struct ht_case draw_case(int nranks, const char *kind, uint64_t seed)
-{
-	uint64_t s = seed * 977 + 13;
-	struct ht_case c = { .seed = seed };
-	struct oracle_problem *p = &c.h.p;
-	uint32_t local = ONE_OF(&s, 1, 2, 3, 8, 9), most;
-
-	*p = (struct oracle_problem){ .seed = seed, .nranks = (uint32_t)nranks };
-	p->experts = local * p->nranks;
-	p->topk = (uint32_t)world_draw(&s, p->experts < 12 ? p->experts : 12) + 1;
-	if (world_draw(&s, 12) == 0) {
-		p->topk = p->experts < 32 ? p->experts : 32;
-	}
-	p->dtype =
-		(enum oracle_dtype)ONE_OF(&s, ORACLE_BF16, ORACLE_BF16, ORACLE_FP16, ORACLE_FP32);
-	p->hidden = ONE_OF(&s, 8, 24, 128, 520, 1792, 3584, 5000);
-	p->max_tokens = ONE_OF(&s, 1, 7, 8, 9, 40, 65, 200);
-	if (p->hidden > 2000 && p->max_tokens > 40) {
-		p->max_tokens = 40;
-	}
-	if (!strcmp(kind, "long")) {
-		p->hidden = ONE_OF(&s, 2600, 3584, 5000);
-		p->max_tokens = 2050;
-	}
-	p->tokens = p->max_tokens - (uint32_t)world_draw(&s, p->max_tokens / 2 + 1);
-	c.second = 1 + (uint32_t)world_draw(&s, p->max_tokens);
-	if (!strcmp(kind, "long")) {
-		p->tokens = 1 + p->tokens % 70;
-		c.second = 1 + c.second % 70;
-	}
-	draw_routing(p, &s);
-	c.h.expert_major = !strcmp(kind, "em") || (strcmp(kind, "flat") && world_draw(&s, 2));
-	if (c.h.expert_major) {
-		c.h.alignment = ONE_OF(&s, 0, 1, 4, 16, 128);
-	}
-	most = p->max_tokens * p->nranks;
-	if (c.h.expert_major) {
-		most = most * (p->topk < local ? p->topk : local) +
-		       local * (c.h.alignment ? c.h.alignment : 1);
-	}
-	c.h.limit = world_draw(&s, 3) ? most : 0;
-	if (!strcmp(kind, "drop")) {
-		c.h.drop = 1;
-		c.h.limit = p->max_tokens + (uint32_t)world_draw(&s, most - p->max_tokens + 1);
-	}
-	if (!strcmp(kind, "forward")) {
-		p->quant = ORACLE_QUANT_FORWARD;
-		p->hidden = 512 * (1 + (uint32_t)world_draw(&s, 6));
-	}
-	if (!strcmp(kind, "gaps")) { /* chunks from which nothing goes anywhere, among others */
-		p->topk = 1 + (uint32_t)world_draw(&s, p->experts > 1);
-		p->drop_ppm = ONE_OF(&s, 800000, 930000);
-		p->max_tokens = 100 + (uint32_t)world_draw(&s, 200);
-		p->tokens = p->max_tokens;
-		p->uneven = 0;
-		p->hidden = ONE_OF(&s, 8, 128, 5000);
-		c.second = p->max_tokens;
-		c.h.limit = 0;
-	}
-	c.flags = (uint32_t)world_draw(&s, 32) & ~(uint32_t)HT_WINDOW;
-	if (!strcmp(kind, "window") || (!strcmp(kind, "gaps") && seed & 1)) {
-		c.flags |= HT_WINDOW;
-	}
-	c.sms = ONE_OF(&s, 2, 2, 3, 5);
-	return c;
-}
-
-static void run_case(struct world *w, void *arg)
-{
-	const struct ht_case *c = arg;
-	const struct oracle_problem *p = &c->h.p;
-	ncclEpGroupConfig_t config = ht_group_config(&c->h, c->flags);
-	ncclEpGroup_t group = NULL;
-	struct ht_bench b;
-	int sms = 0;
-
-	check_context(
-		"seed %llu: %u ranks, %u experts, top-%u, hidden %u, type %d, %u then %u of %u "
-		"tokens%s, %s, limit %u%s, alignment %u, quant %d, drop %u, duplicates %u, "
-		"flags 0x%x, %u SMs; rank %d",
-		(unsigned long long)c->seed, p->nranks, p->experts, p->topk, p->hidden,
-		(int)p->dtype, p->tokens, c->second, p->max_tokens, p->uneven ? " uneven" : "",
-		c->h.expert_major ? "em" : "flat", c->h.limit, c->h.drop ? " drop" : "",
-		c->h.alignment, (int)p->quant, p->drop_ppm, p->duplicate_ppm, c->flags, c->sms,
-		w->rank);
-	NEED_CUDA(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, w->device));
-	config.max_num_sms = c->sms < (uint32_t)sms ? c->sms : (uint32_t)sms;
-	if (c->flags & HT_WINDOW && c->seed % 2) {
-		config.zero_copy = NCCL_EP_ZERO_COPY_ON;
-	}
-	NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
-	ht_open(&b, w, group, &c->h, c->flags);
-	ht_step(&b);
-	ht_load(&b, c->seed + 5000000, c->second);
-	ht_step(&b);
-	ht_close(&b);
-	OK(ncclEpGroupDestroy(group));
-}
+#include "support/ht_case.h"
 
 int main(int argc, char **argv)
 {
 	const char *kind = argc > 1 ? argv[1] : "flat";
 	uint64_t seed = world_number(argc > 2 ? argv[2] : NULL, 1);
 	uint64_t count = world_number(argc > 3 ? argv[3] : NULL, 10);
+	int ranks = (int)world_number(argc > 4 ? argv[4] : NULL, 0);
 
 	for (uint64_t i = seed; i < seed + count; i++) {
 		uint64_t s = i * 31 + 5;
 		int nranks = world_size(1 + (int)world_draw(&s, 5));
 		struct ht_case c;
 
+		nranks = ranks ? ranks : nranks;
 		nranks = strcmp(kind, "long") ? nranks : world_size(1 + (int)(i & 1));
-		c = draw_case(nranks, kind, i);
-		world_run(nranks, run_case, &c);
+		c = ht_case_draw(nranks, kind, i);
+		world_run(nranks, ht_case_run, &c);
 	}
 	return check_end();
 }

@@ -523,6 +523,7 @@ static void run(struct world *w, void *arg)
 		check_memory(w, &h);
 		check_context("setting %zu", i);
 		config.max_num_sms = 2;
+		config.enable_mask = i & 1; /* is ignored */
 		config.version = s->v1 ? 1 : NCCL_EP_API_VERSION;
 		config.zero_copy = s->on ? NCCL_EP_ZERO_COPY_ON : NCCL_EP_ZERO_COPY_AUTO;
 		NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));

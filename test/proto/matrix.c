@@ -162,9 +162,7 @@ static void make_room(struct test_case *c)
 /* Nodes of any size, as long as there are two; few and shallow queues as well as the defaults. */
 static void choose_nodes(struct test_case *c, const char *mode, uint64_t *state)
 {
-	uint32_t left = c->p.nranks;
 	uint64_t s = *state;
-	size_t n = 0;
 
 	if (!strcmp(mode, "")) {
 		c->mode = 1 + DRAW(4);
@@ -174,26 +172,10 @@ static void choose_nodes(struct test_case *c, const char *mode, uint64_t *state)
 	c->queues = DRAW(4) ? 1 + DRAW(4) : 0;
 	c->depth = 64u << DRAW(4);
 	*state = s;
-	if (world_nodes() > 1 || left < 2) {
+	if (world_nodes() > 1 || c->p.nranks < 2) {
 		return; /* the launcher's */
 	}
-	switch (DRAW(3)) {
-	case 0:
-		snprintf(c->nodes, sizeof(c->nodes), "%u", 1 + DRAW(left - 1));
-		return;
-	case 1:
-		snprintf(c->nodes, sizeof(c->nodes), "1");
-		return;
-	default:
-		break;
-	}
-	while (left) {
-		uint32_t size = 1 + DRAW(n ? left : left - 1);
-
-		n += (size_t)snprintf(c->nodes + n, sizeof(c->nodes) - n, "%s%u", n ? "," : "",
-				      size);
-		left -= size;
-	}
+	world_draw_nodes(&s, c->p.nranks, c->nodes, sizeof(c->nodes));
 }
 
 static void set_number(const char *name, uint32_t value)

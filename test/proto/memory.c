@@ -12,6 +12,7 @@ struct purse {
 	uint64_t most;  /* ever in use */
 	uint32_t calls;
 	uint32_t fail_at; /* that call fails; 0: none */
+	bool empty;       /* and says that it did not */
 	uint32_t wrong;
 	struct {
 		void *ptr;
@@ -27,7 +28,8 @@ static cudaError_t purse_alloc(void **ptr, size_t size, void *context)
 	cudaError_t err;
 
 	if (++p->calls == p->fail_at) {
-		return cudaErrorMemoryAllocation;
+		*ptr = NULL;
+		return p->empty ? cudaSuccess : cudaErrorMemoryAllocation;
 	}
 	err = cudaMalloc(ptr, size);
 	for (size_t i = 0; err == cudaSuccess && i < 64; i++) {
@@ -439,6 +441,10 @@ static void failing_allocator(struct world *w)
 	NEED_OK(init(group, &p, 4, NULL, handle));
 	purse.fail_at = purse.calls + 1;
 	CHECK_REASON(init(group, &p, 4, NULL, handle + 1), ncclUnhandledCudaError, "alloc_fn");
+	CHECK(handle[1] == UNTOUCHED);
+	purse.fail_at = purse.calls + 1;
+	purse.empty = true;
+	CHECK_REASON(init(group, &p, 4, NULL, handle + 1), ncclUnhandledCudaError, "returned NULL");
 	CHECK(handle[1] == UNTOUCHED);
 	NEED_OK(init(group, &p, 4, NULL, handle + 1));
 	OK(ncclEpHandleDestroy(handle[1]));

@@ -84,6 +84,12 @@ static void agree(struct world *w)
 	one(w, "NCCL_EP_NVLS", "0", "rank 1: NCCL_EP_NVLS is not 1");
 	one(w, "VC_NVLS", "0", "rank 1: NCCL says that it has no multicast");
 	one(w, "NCCL_EP_MEMORY", "ipc", "rank 1: no NCCL window");
+	/* windows fail when multicast has been chosen */
+	one(w, "VC_NO_RETAIN", "1", "memory by CUDA IPC");
+	/* an address of NCCL's reaches all of a team */
+	setenv("NCCL_EP_NODE_SIZE", "2", 1);
+	works(w, "ranks 1 and 2 of one LSA team are two nodes");
+	unsetenv("NCCL_EP_NODE_SIZE");
 	/* NCCL fails with the address itself */
 	one(w, "VC_NVLS_UNBOUND", "1", "rank 1: NCCL's multicast address: unhandled cuda error");
 	/* the environment wins, whatever NCCL says: the stand-in ends a process that asks then */
@@ -98,12 +104,40 @@ static void agree(struct world *w)
 	works(w, "");
 }
 
+/* A larger heap takes the place of one that multicast reaches, and that one comes back. */
+static void grown(struct world *w)
+{
+	struct oracle_problem p = bench_problem(w->nranks, 48, 2, 256, 200, ORACLE_EXPERT_MAJOR);
+	ncclEpGroupConfig_t config = bench_group_config(&p, 0);
+	size_t before = available();
+	ncclEpHandle_t handle = NULL;
+	ncclEpGroup_t group;
+	uint64_t bytes;
+	struct bench b;
+
+	check_context("rank %d, grown", w->rank);
+	config.num_topk = 0;
+	world_meet(w);
+	NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
+	bench_open(&b, w, group, &p, 0);
+	bench_pair(&b);
+	bytes = group->peer_heap.bytes;
+	NEED_OK(ncclEpInitHandle(&handle, group, NCCL_EP_LAYOUT_EXPERT_MAJOR, NULL, 32, NULL));
+	CHECK(group->peer_heap.bytes > bytes && group->dev.multicast != NULL);
+	bench_pair(&b);
+	OK(ncclEpHandleDestroy(handle));
+	bench_close(&b);
+	OK(ncclEpGroupDestroy(group));
+	world_meet(w);
+	CHECK_INT(settled(before), before);
+}
+
 /* The communicator ends first: nobody calls it afterwards, and the memory comes back. */
 static void orphan(struct world *w)
 {
 	struct oracle_problem p = problem(w);
 	ncclComm_t comm = w->comm;
-	ncclEpGroup_t group;
+	ncclEpGroup_t group, next;
 	struct bench b;
 	size_t before;
 
@@ -120,9 +154,12 @@ static void orphan(struct world *w)
 	NEED_CUDA(cudaDeviceSynchronize());
 	world_meet(w);
 	OK(ncclCommDestroy(w->comm));
+	/* something else may lie where the window was */
+	w->comm = comm;
+	next = bench_group(w, &p, 0);
 	OK(ncclEpGroupDestroy(group));
 	CHECK(!strstr(ncclGetLastError(NULL), "is not a communicator"));
-	w->comm = comm;
+	OK(ncclEpGroupDestroy(next));
 	world_meet(w);
 	CHECK_INT(settled(before), before);
 }
@@ -159,6 +196,7 @@ static void run(struct world *w, void *name)
 		agree(w);
 	} else {
 		late(w);
+		grown(w);
 		orphan(w);
 	}
 }

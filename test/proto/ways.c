@@ -7,6 +7,7 @@
  *     ways old      NCCL without pointers to windows
  *     ways domain   two hosts of four ranks each that are one NVLink domain
  *     ways across   two GPUs with different bus ids on two hosts of a domain
+ *     ways apart   GPUs of ranks 0 and 2 of a host have no access to each other
  *     ways uneven   two hosts and a communicator of which NCCL makes teams that are smaller than a host
  */
 #include <unistd.h>
@@ -137,6 +138,34 @@ static void threads(struct world *w)
 	works(w, "CUDA IPC", 1, "rank 0");
 }
 
+static void apart(struct world *w)
+{
+	struct oracle_problem p = problem(w);
+	ncclEpGroupConfig_t config = bench_group_config(&p, 0);
+	const char *named = !getenv("CUDA_VISIBLE_DEVICES") ? "has no peer access to GPU"
+							    : "cannot map memory of GPU";
+	const char *what[] = { "auto", "ipc", "window" };
+	ncclEpGroup_t group = NULL;
+
+	for (int i = 0; i < 3; i++) {
+		ncclResult_t result;
+		const char *text = "";
+
+		choose(what[i], "0");
+		world_meet(w);
+		result = ncclEpCreateGroup(&group, w->comm, &config);
+		CHECK(result != ncclSuccess && !group);
+		OK(ncclEpExtGetLastError(NULL, &result, &text));
+		if (i == 2) {
+			CHECK_HAS(text, "NCCL makes no windows of this communicator");
+			continue;
+		}
+		CHECK_HAS(text, named);
+		CHECK_HAS(text, "of rank 0");
+		CHECK_HAS(text, "of rank 2");
+	}
+}
+
 static void old(struct world *w)
 {
 	choose("auto", "0");
@@ -210,6 +239,7 @@ static void run(struct world *w, void *name)
 	} table[] = {
 		{ "host", host },     { "threads", threads }, { "old", old },
 		{ "domain", domain }, { "uneven", uneven },   { "across", across },
+		{ "apart", apart },
 	};
 
 	for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++) {

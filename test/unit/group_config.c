@@ -108,6 +108,15 @@ static void test_product(void)
 	c.max_token_bytes = 33 * 480;
 	CHECK_REASON(ep_group_config_make(&made, &c, &params, 1024, 132), ncclInvalidArgument,
 		     "1024 ranks times config->max_dispatch_tokens_per_rank 65535 times 33 (quads");
+	/* products that are 0 in 32 bits */
+	c.max_dispatch_tokens_per_rank = 32768;
+	c.max_token_bytes = 128 * 480;
+	CHECK_REASON(
+		ep_group_config_make(&made, &c, &params, 1024, 132), ncclInvalidArgument,
+		"1024 ranks times config->max_dispatch_tokens_per_rank 32768 times 128 (quads");
+	c.num_experts = 131072;
+	CHECK_REASON(ep_group_config_make(&made, &c, &params, 16, 132), ncclInvalidArgument,
+		     "num_experts 131072 times max_dispatch_tokens_per_rank 32768");
 }
 
 static void test_automatic(void)
@@ -282,16 +291,16 @@ static void test_channels(void)
 	made.rdma_queues = 15;
 	CHECK(ep_group_channels(&made, 0) == 0 && ep_group_channels(&made, 63) == 15);
 	made.rdma_queues = 3;
-	ep_group_config_size(&made, (struct ep_nodes_most){ 4, 4 });
+	ep_group_config_size(&made, ep_nodes_alike(4, 4, 8));
 	CHECK(made.shape.channels == 3 && made.heap_bytes > alone && made.heap.topk == 8);
 	CHECK(made.heap_bytes >= made.heap.bytes && made.heap.signal_off);
 	made.rdma_queues = 0;
-	ep_group_config_size(&made, (struct ep_nodes_most){ 8, 0 });
+	ep_group_config_size(&made, ep_nodes_alike(8, 0, 8));
 	CHECK(made.heap_bytes == alone);
 	c.rdma_buffer_size = alone; /* with RDMA, the same memory is not enough */
 	OK(ep_group_config_make(&made, &c, &params, 8, 132));
 	CHECK(made.heap.topk >= 8);
-	ep_group_config_size(&made, (struct ep_nodes_most){ 7, 7 });
+	ep_group_config_size(&made, ep_nodes_alike(7, 7, 8));
 	CHECK(made.heap.topk == 8 && made.heap_bytes > alone);
 }
 
@@ -309,7 +318,7 @@ static void test_query(void)
 	CHECK(one.group_bytes == one.heap_bytes + ep_group_workspace_bytes(&made));
 	m.remote_ranks = 4;
 	OK(ncclEpExtDeviceMemory(&c, 8, NCCL_EP_LAYOUT_UNSET, 0, &m));
-	ep_group_config_size(&made, (struct ep_nodes_most){ 4, 4 });
+	ep_group_config_size(&made, ep_nodes_alike(4, 4, 8));
 	CHECK(m.heap_bytes == made.heap_bytes);
 	/* 36 queues, a table of 8 x 9, keys of 8 NICs of each peer and this rank */
 	CHECK(m.group_bytes == m.heap_bytes + ep_group_workspace_bytes(&made) + (2 << 20) +
@@ -330,7 +339,7 @@ static void test_query(void)
 	m.remote_ranks = 0;
 	setenv("NCCL_EP_NODE_SIZE", "7,1", 1);
 	OK(ncclEpExtDeviceMemory(&c, 8, NCCL_EP_LAYOUT_UNSET, 0, &m));
-	ep_group_config_size(&made, (struct ep_nodes_most){ 7, 7 });
+	ep_group_config_size(&made, ep_nodes_alike(7, 7, 8));
 	CHECK(m.heap_bytes == made.heap_bytes);
 	unsetenv("NCCL_EP_NODE_SIZE");
 	said.remote_ranks = said.node_ranks = 7;

@@ -6,21 +6,21 @@
 #include "support/check.h"
 
 static const struct ep_shape shapes[] = {
-	{ 1, 1, 1, 480, 1, 0, 0, 3, 0, 0 },
-	{ 2, 4, 16, 1440, 2, 0, 0, 3, 0, 0 },
-	{ 3, 5, 7, 5280, 3, 0, 0, 3, 0, 0 },
-	{ 7, 1, 129, 14336, 7, 0, 0, 3, 0, 0 },
-	{ 8, 32, 128, 14336, 8, 0, 0, 3, 0, 0 },
-	{ 8, 32, 8192, 14336, 8, 0, 0, 3, 0, 0 },
-	{ 64, 256, 1, 480, 64, 0, 0, 3, 0, 0 },
-	{ 64, 4, 4096, 960, 64, 0, 0, 3, 0, 0 },
-	{ 8, 16383, 64, 48000, 8, 0, 0, 3, 0, 0 },
+	{ 1, 1, 1, 480, 1, 0, 0, 3, 0, 0, 0, 0 },
+	{ 2, 4, 16, 1440, 2, 0, 0, 3, 0, 0, 0, 0 },
+	{ 3, 5, 7, 5280, 3, 0, 0, 3, 0, 0, 0, 0 },
+	{ 7, 1, 129, 14336, 7, 0, 0, 3, 0, 0, 0, 0 },
+	{ 8, 32, 128, 14336, 8, 0, 0, 3, 0, 0, 0, 0 },
+	{ 8, 32, 8192, 14336, 8, 0, 0, 3, 0, 0, 0, 0 },
+	{ 64, 256, 1, 480, 64, 0, 0, 3, 0, 0, 0, 0 },
+	{ 64, 4, 4096, 960, 64, 0, 0, 3, 0, 0, 0, 0 },
+	{ 8, 16383, 64, 48000, 8, 0, 0, 3, 0, 0, 0, 0 },
 	/* with remote ranks */
-	{ 2, 1, 1, 480, 1, 1, 1, 2, 0, 0 },
-	{ 8, 32, 128, 14336, 4, 4, 8, 2, 0, 0 },
-	{ 64, 256, 33, 1440, 8, 56, 15, 2, 0, 0 },
-	{ 6, 3, 200, 3360, 3, 5, 3, 2, 0, 0 },
-	{ 8, 16383, 64, 4320, 4, 4, 4, 2, 0, 0 },
+	{ 2, 1, 1, 480, 1, 1, 1, 2, 0, 0, 0, 0 },
+	{ 8, 32, 128, 14336, 4, 4, 8, 2, 0, 0, 0, 0 },
+	{ 64, 256, 33, 1440, 8, 56, 15, 2, 0, 0, 0, 0 },
+	{ 6, 3, 200, 3360, 3, 5, 3, 2, 0, 0, 0, 0 },
+	{ 8, 16383, 64, 4320, 4, 4, 4, 2, 0, 0, 0, 0 },
 };
 
 static bool aligned(uint64_t v, uint64_t to)
@@ -118,12 +118,12 @@ static void test_memory_budget(void)
 {
 	static const struct {
 		uint32_t nranks, near, tokens;
-		uint64_t mib;
+		uint64_t mb;
 	} budgets[] = {
 		{ 8, 8, 128, 50 },
 		{ 64, 8, 128, 250 },
-		{ 256, 8, 128, 1024 },
-		{ 64, 8, 1024, 2048 },
+		{ 256, 8, 128, 1000 },
+		{ 64, 8, 1024, 2000 },
 	};
 
 	for (size_t i = 0; i < EP_ARRAY_SIZE(budgets); i++) {
@@ -144,12 +144,12 @@ static void test_memory_budget(void)
 		uint64_t formula = 2 * ((4 * experts + 127) / 128 * 128) +
 				   2 * (dispatch > combine ? dispatch : combine);
 
-		ep_group_config_size(&c, (struct ep_nodes_most){ near, n - near });
+		ep_group_config_size(&c, ep_nodes_alike(near, n - near, (int)n));
 		check_context("%u ranks, %u tokens: heap of %llu bytes", n, budgets[i].tokens,
 			      (unsigned long long)c.heap_bytes);
-		CHECK(c.heap_bytes <= budgets[i].mib << 20);
+		CHECK(c.heap_bytes <= budgets[i].mb * 1000000);
 		c.explicit_bytes = formula;
-		ep_group_config_size(&c, (struct ep_nodes_most){ near, n - near });
+		ep_group_config_size(&c, ep_nodes_alike(near, n - near, (int)n));
 		CHECK(c.heap.topk >= 8 && c.heap_bytes <= ep_heap_alloc_bytes(formula));
 	}
 }
@@ -164,8 +164,9 @@ static void test_explicit_size(void)
 		};
 
 		c.rdma_queues = shapes[i].channels;
-		ep_group_config_size(&c, (struct ep_nodes_most){ shapes[i].near_ranks,
-								 shapes[i].remote_ranks });
+		ep_group_config_size(&c,
+				     ep_nodes_alike(shapes[i].near_ranks, shapes[i].remote_ranks,
+						    (int)shapes[i].nranks));
 		CHECK(c.heap.topk >= 8 && c.heap.bytes <= c.heap_bytes);
 		CHECK(c.heap.topk == EP_LL_MAX_TOPK ||
 		      ep_ll_heap_make(&shapes[i], c.heap.topk + 1).g.bytes > c.heap_bytes);

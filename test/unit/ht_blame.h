@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A kernel that asks whom a wait has to name. */
+/* Kernels that ask whom a wait has to name, and that wait for copies that do not end. */
 #ifndef TEST_UNIT_HT_BLAME_H
 #define TEST_UNIT_HT_BLAME_H
 
 #include "device/ht/layout.h"
+
+#define HT_STUCK_SLOTS 3
 
 struct ht_blame_args {
 	struct ep_ht_common c;
@@ -13,9 +15,12 @@ struct ht_blame_args {
 };
 
 #ifdef __cplusplus
-extern "C"
+extern "C" {
 #endif
-	void
-	ht_blame_kernel(void);
+void ht_blame_kernel(void);
+void ht_stuck_kernel(void);
+#ifdef __cplusplus
+}
+#endif
 
 #endif

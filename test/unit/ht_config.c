@@ -119,6 +119,12 @@ static void test_handles(void)
 	c.max_dispatch_tokens_per_rank = 1 << 24;
 	OK(ep_group_config_make(&made, &c, &params, 8, 132));
 	CHECK_REASON(ep_handle_check(&made, FLAT, NULL, 32), ncclInvalidUsage, "exceed 2147483647");
+	OK(ep_group_config_make(&made, &c, &params, 2, 132));
+	OK(ep_handle_check(&made, FLAT, NULL, 32));
+	ep_group_config_size(&made, ep_nodes_alike(1, 1, 2));
+	OK(ep_handle_check(&made, FLAT, NULL, 16));
+	CHECK_REASON(ep_handle_check(&made, FLAT, NULL, 17), ncclInvalidUsage,
+		     "take 1140850688 bytes, and a message to another node has at most 1073741824");
 }
 
 static void test_agreement(void)
@@ -159,9 +165,41 @@ static void test_query(void)
 	CHECK(m.handle_bytes == ep_ht_algo.handle_bytes(&made.shape, FLAT, 8));
 	CHECK(m.group_bytes + m.handle_bytes < 300000000);
 	m.remote_ranks = 4;
-	CHECK_REASON(ncclEpExtDeviceMemory(&c, 8, FLAT, 8, &m), ncclInvalidUsage,
-		     "ranks have up to 4 peers on other nodes, and high throughput mode across "
-		     "nodes is not available yet");
+	OK(ncclEpExtDeviceMemory(&c, 8, FLAT, 8, &m));
+	ep_group_config_size(&made, ep_nodes_alike(4, 4, 8));
+	CHECK(made.shape.channels == EP_HT_CHANNELS && made.shape.flows == 1);
+	CHECK(m.heap_bytes == made.heap_bytes);
+	CHECK(m.handle_bytes == ep_ht_algo.handle_bytes(&made.shape, FLAT, 8));
+}
+
+/* Forms of rows, and of places, differ as their sizes and offsets do. */
+static void test_forms(void)
+{
+	enum {
+		SIZES = 64,
+		FORMS = SIZES * SIZES
+	};
+	static uint32_t form[FORMS][EP_HT_FORM_ROUTING];
+	struct ncclEpHandle h = { .layout = FLAT, .topk = 8 };
+	uint64_t alike = 0;
+
+	for (uint32_t i = 0; i < FORMS; i++) {
+		struct ep_ht_alike a = { .kind = EP_HT_DISPATCH, .direct = true };
+
+		a.token_bytes = 16 * (1 + i / SIZES);
+		a.scale_bytes = 16 * (i % SIZES);
+		a.offset = 4096 * (uint64_t)(i / SIZES) << i % 20;
+		a.scale_offset = 16 * (uint64_t)(i % SIZES);
+		ep_ht_form_make(&h, &a, form[i]);
+	}
+	for (uint32_t i = 0; i < FORMS; i++) {
+		for (uint32_t j = 0; j < i; j++) {
+			alike += form[i][EP_HT_FORM_ROW] == form[j][EP_HT_FORM_ROW];
+			alike += i / SIZES && j / SIZES &&
+				 form[i][EP_HT_FORM_PLACE] == form[j][EP_HT_FORM_PLACE];
+		}
+	}
+	CHECK_INT(alike, 0);
 }
 
 /* What ranks do not have alike is named. */
@@ -169,30 +207,57 @@ static void test_mismatch(void)
 {
 	struct ncclEpHandle h = { .layout = FLAT, .topk = 8 }, em = { .layout = EM, .topk = 8 };
 	struct ncclEpHandle nine = { .layout = FLAT, .topk = 9 };
-	const uint32_t ours = ep_ht_form(&h, EP_HT_DISPATCH, false, 14336, true, 4096);
+	const struct ep_ht_alike good = {
+		.kind = EP_HT_DISPATCH, .direct = true, .token_bytes = 14336, .offset = 4096
+	};
 	const struct {
-		uint32_t form;
+		const struct ncclEpHandle *h;
+		struct ep_ht_alike its;
 		const char *text;
 	} cases[] = {
-		{ ep_ht_form(&h, EP_HT_COMBINE, false, 14336, true, 4096),
-		  "it runs combine, and we run dispatch" },
-		{ ep_ht_form(&h, EP_HT_ROUTE, false, 1, false, 0), "it runs UpdateHandle" },
-		{ ep_ht_form(&h, EP_HT_DISPATCH, true, 14336, true, 4096), "is BWD" },
-		{ ep_ht_form(&em, EP_HT_DISPATCH, false, 14336, false, 0), "is EXPERT_MAJOR" },
-		{ ep_ht_form(&nine, EP_HT_DISPATCH, false, 14336, true, 4096),
-		  "num_topk is 9, and ours 8" },
-		{ ep_ht_form(&h, EP_HT_DISPATCH, false, 14352, true, 4096), "bytes of a row" },
-		{ ep_ht_form(&h, EP_HT_DISPATCH, false, 14336, false, 0), "all but that rank" },
-		{ ep_ht_form(&h, EP_HT_DISPATCH, false, 14336, true, 8192), "another win_offset" },
+		{ &h, { .kind = EP_HT_COMBINE }, "it runs combine, and we run dispatch" },
+		{ &h, { .kind = EP_HT_ROUTE, .alignment = 1 }, "it runs UpdateHandle" },
+		{ &h, { .kind = EP_HT_DISPATCH, .backward = true }, "is BWD" },
+		{ &em, { .kind = EP_HT_DISPATCH }, "is EXPERT_MAJOR" },
+		{ &nine, good, "num_topk is 9, and ours 8" },
+		{ &h,
+		  { .kind = EP_HT_DISPATCH, .direct = true, .dtype = EP_HT_FP16 },
+		  "its tokens are fp16, and ours bf16" },
+		{ &h,
+		  { .kind = EP_HT_DISPATCH, .direct = true, .alignment = 64 },
+		  "alignment is 64, and ours 1" },
+		{ &h, { .kind = EP_HT_DISPATCH, .token_bytes = 14336 }, "all but that rank" },
+		{ &h,
+		  { .kind = EP_HT_DISPATCH, .direct = true, .token_bytes = 14352 },
+		  "bytes of a row" },
+		{ &h,
+		  { .kind = EP_HT_DISPATCH,
+		    .direct = true,
+		    .token_bytes = 14336,
+		    .scale_bytes = 16 },
+		  "bytes of a row" },
+		{ &h,
+		  { .kind = EP_HT_DISPATCH, .direct = true, .token_bytes = 14336, .offset = 8192 },
+		  "another win_offset" },
 	};
+	uint32_t ours[EP_HT_FORM_ROUTING], its[EP_HT_FORM_ROUTING];
+	struct ep_record r = { .k = EP_HT_FORM_ROUTING, .value = 7, .expected = 9 };
+	char text[200];
 
+	ep_ht_form_make(&h, &good, ours);
 	for (size_t i = 0; i < EP_ARRAY_SIZE(cases); i++) {
-		struct ep_record r = { .value = cases[i].form, .expected = ours };
-		char text[200];
+		uint32_t k = 0;
 
-		ep_ht_mismatch(&r, text, sizeof(text));
+		ep_ht_form_make(cases[i].h, &cases[i].its, its);
+		while (k < EP_HT_FORM_ROUTING - 1 && its[k] == ours[k]) {
+			k++;
+		}
+		ep_ht_mismatch(&(struct ep_record){ .k = k, .value = its[k], .expected = ours[k] },
+			       text, sizeof(text));
 		CHECK_HAS(text, cases[i].text);
 	}
+	ep_ht_mismatch(&r, text, sizeof(text));
+	CHECK_HAS(text, "the routing of UpdateHandle 7, and ours that of UpdateHandle 9");
 }
 
 int main(void)
@@ -205,6 +270,7 @@ int main(void)
 	test_handles();
 	test_agreement();
 	test_query();
+	test_forms();
 	test_mismatch();
 	return check_end();
 }

@@ -241,6 +241,7 @@ enum fault {
 	DEAD,     /* it dies when it has sent and received half */
 	GREEDY,   /* all rows go to it, and it reads none */
 	MISTAKEN, /* it passes something else */
+	REROUTED, /* its handle memory has another routing of the same shape */
 	UNROUTED  /* its handle memory knows another number of tokens */
 };
 
@@ -256,7 +257,9 @@ static void fault_make(struct ht_world *w, enum fault fault)
 	} else if (fault == GREEDY) {
 		head.chunks = 0;
 	} else if (fault == MISTAKEN) {
-		a->c.form++;
+		a->c.form[EP_HT_FORM_PLACE]++;
+	} else if (fault == REROUTED) {
+		head.routing++;
 	} else if (fault == UNROUTED) {
 		head.num_tokens++;
 	}
@@ -306,10 +309,70 @@ static void test_fault(const char *name, enum fault fault, uint32_t cause, uint3
 			CHECK_INT(record->site, site);
 		}
 		CHECK_INT(record->peer, 1);
+		CHECK_INT(record->k, fault == MISTAKEN   ? EP_HT_FORM_PLACE
+				     : fault == REROUTED ? EP_HT_FORM_ROUTING
+							 : 0);
 	}
 	if (fault == UNROUTED) {
 		CHECK_INT(w->rank[1].records[EP_RECORD_FATAL].cause, EP_CAUSE_UNROUTED);
 		CHECK_INT(w->rank[1].records[EP_RECORD_FATAL].value, 65);
+	}
+	ht_world_free(w);
+}
+
+/* Rank 1 has started `step`, as rank 0 sees it. */
+static void pretend(struct ht_world *w, uint32_t step)
+{
+	const struct ep_ht_common *c = &w->rank[1].args.c;
+	unsigned char *heap = w->memory[0];
+	uint64_t words[EP_HT_FORM_WORDS], progress = ep_progress_word(step, 0, 0);
+
+	for (uint32_t i = 0; i < EP_HT_FORM_WORDS; i++) {
+		uint32_t form = i < EP_HT_FORM_ROUTING ? c->form[i] : w->t.head[1].routing;
+
+		words[i] = (uint64_t)step << 32 | form;
+	}
+	NEED_CUDA(cudaMemcpy(heap + c->areas.form_off + sizeof(words) * ((step & 1) * 2 + 1), words,
+			     sizeof(words), cudaMemcpyHostToDevice));
+	NEED_CUDA(cudaMemcpy(heap + c->g.progress_off + 8, &progress, 8, cudaMemcpyHostToDevice));
+}
+
+/* Rank 0 is through with two steps before rank 1 looks for its words of the first. */
+static void test_wrap(uint32_t before)
+{
+	struct ht_shape s = { .name = "no tokens",
+			      FLAT,
+			      .ranks = 2,
+			      .nlocal = 1,
+			      .topk = 1,
+			      .max_tokens = 1,
+			      .token_bytes = 16,
+			      .part_bytes = 16,
+			      .ring_chunks = 1,
+			      .blocks = 1,
+			      .warps = 1,
+			      .stage_parts = 1 };
+	struct ht_world *w = ht_world_make(&s);
+	uint32_t step = before;
+
+	check_context("steps after 0x%x", before);
+	for (uint32_t r = 0; r < 2; r++) {
+		struct ep_dev_seq *seq = w->rank[r].args.c.g.seq;
+
+		w->rank[r].args.c.g.timeout_ns = 1000000000;
+		NEED_CUDA(cudaMemcpy(&seq[0].step, &before, 4, cudaMemcpyHostToDevice));
+	}
+	for (int i = 0; i < 2; i++) {
+		step = ep_step_after(step);
+		pretend(w, step);
+		ht_world_launch(w, 1);
+		sync_all(w);
+	}
+	ht_world_launch(w, 0);
+	ht_world_launch(w, 0);
+	sync_all(w);
+	for (uint32_t r = 0; r < 2; r++) {
+		CHECK_INT(w->rank[r].records[EP_RECORD_FATAL].valid, 0);
 	}
 	ht_world_free(w);
 }
@@ -337,6 +400,10 @@ int main(int argc, char **argv)
 			   EP_WAIT_HT_CREDIT);
 		test_fault("a rank with another form", MISTAKEN, EP_CAUSE_MISMATCH,
 			   EP_WAIT_HT_FORM);
+		test_fault("a rank with another routing", REROUTED, EP_CAUSE_MISMATCH,
+			   EP_WAIT_HT_FORM);
+		test_wrap(EP_STEP_LAST - 1);
+		test_wrap(EP_STEP_LAST);
 		test_fault("a rank without routing", UNROUTED, EP_CAUSE_TIMEOUT, EP_WAIT_HT_FORM);
 	}
 	return check_end();

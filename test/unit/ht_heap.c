@@ -6,14 +6,19 @@
 #include "support/check.h"
 
 static const struct ep_shape shapes[] = {
-	{ 1, 1, 1, 16, 1, 0, 0, 1, EP_NO_LIMIT, 1 << 27 },
-	{ 2, 4, 9, 1440, 2, 0, 0, 1, 9, 0 },
-	{ 3, 5, 100, 5280, 3, 0, 0, 1, 250, 100000 },
-	{ 8, 32, 4096, 14336, 8, 0, 0, 1, EP_NO_LIMIT, 1 << 27 },
-	{ 8, 128, 16384, 16384, 8, 0, 0, 1, 100000, 1 << 27 },
-	{ 64, 4, 8192, 14336, 64, 0, 0, 1, EP_NO_LIMIT, 1 << 27 },
-	{ 72, 14, 1024, 4096, 72, 0, 0, 1, EP_NO_LIMIT, 1 << 27 },
-	{ 1024, 1, 33, 1024, 1024, 0, 0, 1, EP_NO_LIMIT, 1 << 20 },
+	{ 1, 1, 1, 16, 1, 0, 0, 1, EP_NO_LIMIT, 1 << 27, 0, 0 },
+	{ 2, 4, 9, 1440, 2, 0, 0, 1, 9, 0, 0, 0 },
+	{ 3, 5, 100, 5280, 3, 0, 0, 1, 250, 100000, 0, 0 },
+	{ 8, 32, 4096, 14336, 8, 0, 0, 1, EP_NO_LIMIT, 1 << 27, 0, 0 },
+	{ 8, 128, 16384, 16384, 8, 0, 0, 1, 100000, 1 << 27, 0, 0 },
+	{ 64, 4, 8192, 14336, 64, 0, 0, 1, EP_NO_LIMIT, 1 << 27, 0, 0 },
+	{ 72, 14, 1024, 4096, 72, 0, 0, 1, EP_NO_LIMIT, 1 << 27, 0, 0 },
+	{ 1024, 1, 33, 1024, 1024, 0, 0, 1, EP_NO_LIMIT, 1 << 20, 0, 0 },
+	/* of several nodes */
+	{ 2, 3, 5, 48, 1, 1, 2, 1, EP_NO_LIMIT, 0, 1, 2 },
+	{ 6, 2, 100, 5280, 3, 5, 2, 1, 250, 100000, 3, 9 },
+	{ 16, 16, 4096, 14336, 8, 8, 2, 1, EP_NO_LIMIT, 1 << 27, 1, 16 },
+	{ 64, 4, 8192, 14336, 8, 56, 2, 1, 100000, 1 << 27, 7, 64 },
 };
 
 struct area {
@@ -34,39 +39,65 @@ static void check_areas(const struct area *a, size_t n, uint64_t end)
 	}
 }
 
+/* As many chunks, of the least and the most, as have room. */
+static void check_chunks(uint64_t n, uint64_t least, uint64_t most, uint64_t bytes, uint64_t room)
+{
+	most = most < least ? least : most;
+	CHECK(n >= least && n <= most);
+	CHECK(n == least || n * bytes <= room);
+	CHECK(n == most || (n + 1) * bytes > room);
+}
+
 static void check_heap(const struct ep_shape *s, uint32_t topk)
 {
 	uint64_t r = s->nranks, b = s->max_tokens, chunks = (b + 7) / 8;
 	uint64_t w = topk < s->nlocal ? topk : s->nlocal;
 	struct ep_ht_heap h = ep_ht_heap_make(s, topk);
 	const struct ep_ht_areas *a = &h.areas;
-	uint64_t words = 8 * r * a->ring_chunks * a->parts;
+	uint64_t rings = r > s->desks ? r : s->desks, f = s->flows, masks = f ? a->mask_stride : 0;
+	uint64_t words = 8 * rings * a->ring_chunks * a->parts, ring_bytes = s->ring_bytes;
+	uint64_t chunk = 8 * a->row_stride, counts = 8 * (r * s->nlocal + r + 1);
 	struct area areas[] = {
 		{ 0, EP_HEAP_HEADER_BYTES(r), 1 },
 		{ h.g.progress_off, 8 * r, 8 },
 		{ h.g.clean_off, EP_CLEAN_BYTES(r), 8 },
-		{ a->form_off, 16 * r, 8 },
+		{ a->form_off, 2 * 8 * 4 * r, 8 },
 		{ a->done_off, 8 * r, 8 },
 		{ a->blame_off, 8 * r, 8 },
 		{ a->ended_off, 4, 4 },
-		{ a->count_off, 8 * r * (r * s->nlocal + r + 1), 8 },
+		{ a->count_off, r * counts, 8 },
 		{ a->table_off, 4 * r * EP_HT_ROUTE_BLOCKS, 16 },
 		{ a->start_off, 4 * r * (chunks + 1), 16 },
 		{ a->sel_off, 4 * r * b * w, 16 },
 		{ a->weight_off, 4 * r * b * w, 16 },
 		{ a->arrived_off, words, 8 },
 		{ a->credit_off, words, 8 },
-		{ a->ring_off, r * a->ring_chunks * 8 * a->row_stride, 128 },
+		{ a->ring_off, rings * a->ring_chunks * chunk, 128 },
+		{ a->net_off, f * a->net_chunks * chunk, 128 },
+		{ a->stage_off, f * a->stage_chunks * chunk, 128 },
+		{ a->staged_off, 8 * f * a->stage_chunks * a->parts, 8 },
+		{ a->consumed_off, 8 * f * a->net_chunks * a->parts, 8 },
+		{ a->released_off, 8 * f, 8 },
+		{ a->posted_off, 8 * f * a->stage_chunks, 8 },
+		{ a->mask_off, f * s->near_ranks * masks, 16 },
+		{ a->out_off, f ? 4 * r * b * w : 0, 16 },
+		{ a->out_start_off, f ? 4 * r * (chunks + 1) : 0, 16 },
+		{ a->out_mask_off, r * masks, 16 },
+		{ a->out_count_off, f ? counts : 0, 16 },
 	};
 
 	CHECK(h.g.topk == topk);
 	check_areas(areas, EP_ARRAY_SIZE(areas), h.g.bytes);
 	CHECK(a->row_stride >= s->max_token_bytes && a->row_stride % 128 == 0);
-	CHECK(a->ring_chunks >= 1 && a->ring_chunks <= chunks);
-	CHECK(a->ring_chunks >= 2 || chunks == 1);
-	CHECK(a->ring_chunks <= 2 || r * a->ring_chunks * 8 * a->row_stride <= s->ring_bytes);
-	CHECK(a->ring_chunks == chunks || a->ring_chunks == 2 ||
-	      r * (a->ring_chunks + 1) * 8 * a->row_stride > s->ring_bytes);
+	CHECK(!f || (a->mask_stride >= chunks && a->mask_stride % 16 == 0));
+	ring_bytes = f ? ring_bytes / 2 : ring_bytes;
+	check_chunks(a->ring_chunks, chunks == 1 ? 1 : 2, chunks, rings * chunk, ring_bytes);
+	if (f) {
+		check_chunks(a->net_chunks, 2, chunks < 64 ? chunks : 64, f * chunk,
+			     ring_bytes / 2);
+		check_chunks(a->stage_chunks, 2, chunks < 32 ? chunks : 32, f * chunk,
+			     ring_bytes / 2);
+	}
 }
 
 static void check_handle(const struct ep_shape *s, uint32_t layout, uint32_t topk)
@@ -74,6 +105,7 @@ static void check_handle(const struct ep_shape *s, uint32_t layout, uint32_t top
 	uint64_t r = s->nranks, b = s->max_tokens, starts = 4 * r * ((b + 7) / 8 + 1);
 	uint64_t w = topk < s->nlocal ? topk : s->nlocal;
 	uint64_t slots = r * b < s->limit ? r * b : s->limit;
+	uint64_t masks = s->flows * (((b + 7) / 8 + 15) / 16 * 16);
 	struct ep_ht_handle_layout h = ep_ht_handle_layout_make(s, layout, topk);
 	bool em = layout == EP_HT_EXPERT_MAJOR;
 	struct area areas[] = {
@@ -87,6 +119,8 @@ static void check_handle(const struct ep_shape *s, uint32_t layout, uint32_t top
 		{ h.recv_start_off, starts, 16 },
 		{ h.recv_sel_off, 4 * slots * w, 16 },
 		{ h.zones_off, em ? s->nlocal * sizeof(struct ep_ht_zone) : 0, 16 },
+		{ h.send_nodes_off, masks, 16 },
+		{ h.node_masks_off, masks * s->near_ranks, 16 },
 	};
 
 	check_areas(areas, EP_ARRAY_SIZE(areas), h.bytes);
@@ -116,14 +150,14 @@ static void test_budget(void)
 	uint64_t handle, all;
 
 	check_context("budget");
-	CHECK(ep_group_config_size(&c, (struct ep_nodes_most){ 8, 0 }) == ncclSuccess);
+	ep_group_config_size(&c, ep_nodes_alike(8, 0, 8));
 	CHECK(c.heap.topk == 32 && c.shape.banks == 1);
 	handle = ep_ht_algo.handle_bytes(&c.shape, NCCL_EP_LAYOUT_EXPERT_MAJOR, 8);
 	all = c.heap_bytes + ep_ht_algo.group_bytes(&c.shape) + 2 * handle;
 	CHECK(all < 160000000);
 	check_context("top-k of the config");
 	c.num_topk = 8;
-	CHECK(ep_group_config_size(&c, (struct ep_nodes_most){ 8, 0 }) == ncclSuccess);
+	ep_group_config_size(&c, ep_nodes_alike(8, 0, 8));
 	CHECK(c.heap.topk == 8);
 }
 
@@ -137,8 +171,16 @@ static void test_most_rows(void)
 	CHECK(ep_ht_most_rows(s, EP_HT_EXPERT_MAJOR, 2, 1) == 600);
 }
 
+/* Ids of a large tensor: 4 Gi of them. */
+static void test_entries(void)
+{
+	CHECK(ep_ht_entries(1u << 28, 16) == UINT64_C(1) << 32);
+	CHECK(ep_ht_entries(INT32_MAX, EP_HT_MAX_TOPK) == UINT64_C(0x7fffffff) * 32);
+}
+
 int main(void)
 {
+	test_entries();
 	test_shapes();
 	test_budget();
 	test_most_rows();

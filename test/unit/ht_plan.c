@@ -41,8 +41,10 @@ static void test_golden(void)
 		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 512, 14336, true, 16, 256, 1, 14336, 2, 73 },
 		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 1, 16, false, 8, 480, 1, 128, 32, 73 },
 		{ EP_HT_COMBINE, EP_HT_FLAT, 8, 4096, 14336, false, 16, 384, 4, 3584, 5, 73 },
-		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 4096, 14336, true, 16, 384, 2, 7168, 2, 73 },
-		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 4096, 14336, false, 16, 384, 2, 7168, 2, 73 },
+		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 4096, 14336, true, 16, 256, 2, 7168, 4, 73 },
+		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 512, 14336, true, 16, 256, 2, 7168, 4, 73 },
+		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 8, 14336, true, 16, 384, 7, 2048, 9, 73 },
+		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 4096, 14336, false, 16, 256, 1, 14336, 2, 73 },
 		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 512, 14336, false, 16, 384, 4, 3584, 5, 73 },
 		{ EP_HT_COMBINE, EP_HT_EXPERT_MAJOR, 2, 4096, 14336, false, 16, 384, 4, 3584, 5,
 		  73 },
@@ -100,7 +102,7 @@ static struct ep_ht_operation random_operation(void)
 
 	o.kind = draw(2) ? EP_HT_DISPATCH : EP_HT_COMBINE;
 	o.layout = draw(2) ? EP_HT_FLAT : EP_HT_EXPERT_MAJOR;
-	o.direct = o.layout == EP_HT_FLAT && draw(2);
+	o.direct = o.layout == EP_HT_FLAT && o.kind == EP_HT_COMBINE && draw(2);
 	o.topk = 1 + draw(32);
 	o.shape.nranks = 1 + draw(draw(2) ? 8 : 1024);
 	o.shape.nlocal = 1 + draw(64);
@@ -110,8 +112,29 @@ static struct ep_ht_operation random_operation(void)
 	o.device.max_blocks = 1 + draw(140);
 	o.device.shared_bytes = shared[draw(4)];
 	o.row_bytes = 16 * (1 + draw(o.shape.max_token_bytes / 16));
+	if (o.shape.nranks > 1 && !o.direct && draw(2)) { /* several nodes */
+		o.shape.near_ranks = 1 + draw(o.shape.nranks - 1);
+		o.shape.remote_ranks = o.shape.nranks - 1;
+		o.shape.flows = 1 + draw(o.shape.nranks - 1);
+		o.shape.desks = o.shape.near_ranks * (1 + o.shape.flows);
+	}
 	o.ring_chunks = ep_ht_heap_make(&o.shape, o.topk).areas.ring_chunks;
+	o.net_chunks = ep_ht_heap_make(&o.shape, o.topk).areas.net_chunks;
 	return o;
+}
+
+/*
+ * Across nodes a warp may be at three chunks, `lag` apart: whoever holds the first one up must not need room
+ * in a ring that only the last one makes, nor a credit that is not sent yet.
+ */
+static void check_nodes(const struct ep_ht_operation *o, const struct ep_ht_plan *p)
+{
+	uint32_t late = o->net_chunks / 4 > 1 ? o->net_chunks / 4 : 1;
+
+	CHECK(2 * p->lag < o->ring_chunks);
+	CHECK(p->lag + late < o->net_chunks);
+	CHECK(p->threads / 32 >= 4); /* a poster, a creditor, and others */
+	CHECK(o->kind != EP_HT_COMBINE || p->part_bytes <= EP_HT_COMBINE_PART);
 }
 
 /* All of the row is cut into parts that have words in the heap, and a block can hold its stages. */
@@ -126,11 +149,16 @@ static void check_plan(const struct ep_ht_operation *o, const struct ep_ht_plan 
 	CHECK(p->part_bytes % 128 == 0 && p->part_bytes <= 14336);
 	CHECK(p->parts == 1 || p->part_bytes >= EP_HT_COMBINE_PART / 2);
 	CHECK(warps >= 2 && warps <= 15 && p->threads % 32 == 0);
-	CHECK(p->stage_parts >= 2 && p->stage_parts <= EP_HT_MAX_STAGE_PARTS);
+	CHECK(p->stage_parts >= (o->shape.flows ? 1 : 2) &&
+	      p->stage_parts <= EP_HT_MAX_STAGE_PARTS);
 	CHECK(p->shared_bytes == ep_ht_stage_bytes(warps, p->stage_parts, p->part_bytes));
 	CHECK(ep_ht_plan_fits(o, p));
-	CHECK(p->lag >= 1 &&
-	      (p->lag < o->ring_chunks || o->ring_chunks >= ep_ht_chunks(o->shape.max_tokens)));
+	if (o->shape.flows) {
+		check_nodes(o, p);
+	} else {
+		CHECK(p->lag >= 1 && (p->lag < o->ring_chunks ||
+				      o->ring_chunks >= ep_ht_chunks(o->shape.max_tokens)));
+	}
 	if (o->kind == EP_HT_COMBINE) {
 		uint32_t added = o->shape.nranks, local = o->shape.nlocal;
 

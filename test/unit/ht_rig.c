@@ -61,7 +61,7 @@ static uint64_t areas_make(const struct ht_shape *s, struct ep_ht_dispatch_args 
 
 	a->c.g.progress_off = take(&at, 8 * r);
 	a->c.g.clean_off = take(&at, EP_CLEAN_BYTES(r));
-	m->form_off = take(&at, 16 * r);
+	m->form_off = take(&at, 2 * 8 * EP_HT_FORM_WORDS * r);
 	m->done_off = take(&at, 8 * r);
 	m->blame_off = take(&at, 8 * r);
 	m->ended_off = take(&at, 4);
@@ -196,7 +196,7 @@ static void args_make(struct ht_world *w, uint32_t me)
 	a->c.launch = (struct ep_dev_launch){ .halves = EP_HALF_SEND | EP_HALF_RECV,
 					      .send_blocks = s->blocks };
 	a->c.stamp = EPOCH_STAMP;
-	a->c.form = 4711;
+	a->c.form[EP_HT_FORM_KIND] = 4711;
 	a->c.layout = s->layout;
 	a->c.num_tokens = s->tokens[me];
 	a->c.limit = s->limit ? s->limit : EP_HT_NONE;

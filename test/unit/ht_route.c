@@ -10,6 +10,12 @@
 #include "ht_route.h"
 #include "device/simt/wait_site.h"
 
+#if defined(__SANITIZE_THREAD__)
+#define CASES 8 /* each takes seconds */
+#else
+#define CASES 40
+#endif
+
 static uint64_t draws;
 static int devices;
 
@@ -398,7 +404,7 @@ static void run_absent(int before, bool tells, uint32_t site)
 		oracle_check(&rig);
 	}
 	for (uint32_t r = 0; tells && r < small.nranks; r++) {
-		uint64_t zero[10], form = UINT64_C(1) << 32 | 77;
+		uint64_t zero[10], form[EP_HT_FORM_WORDS] = { 77 };
 		unsigned char *memory = rig.rank[r].memory;
 
 		for (int i = 0; i < 10; i++) { /* R * L + R + 1 */
@@ -406,8 +412,11 @@ static void run_absent(int before, bool tells, uint32_t site)
 		}
 		NEED_CUDA(cudaMemcpy(memory + rig.off[RIG_COUNT] + sizeof(zero), zero, sizeof(zero),
 				     cudaMemcpyHostToDevice));
-		NEED_CUDA(cudaMemcpy(memory + rig.off[RIG_FORM] + 8 * (3 + 1), &form, 8,
-				     cudaMemcpyHostToDevice));
+		for (int i = 0; i < EP_HT_FORM_WORDS; i++) {
+			form[i] |= UINT64_C(1) << 32;
+		}
+		NEED_CUDA(cudaMemcpy(memory + rig.off[RIG_FORM] + sizeof(form) * (3 + 1), form,
+				     sizeof(form), cudaMemcpyHostToDevice));
 	}
 	start = now();
 	update(&rig, 1 << 1);
@@ -426,7 +435,7 @@ static void test_mismatch(void)
 	for (uint32_t r = 0; r < small.nranks; r++) {
 		ids_draw(&rig, r, IDS_ANY);
 	}
-	rig.rank[2].args.c.form = 78;
+	rig.rank[2].args.c.form[EP_HT_FORM_KIND] = 78;
 	update(&rig, 0);
 	for (uint32_t r = 0; r < 2; r++) {
 		check_fatal(&rig, r, EP_CAUSE_MISMATCH, EP_WAIT_HT_FORM, 2);
@@ -442,7 +451,7 @@ static void test_mismatch(void)
 
 int main(int argc, char **argv)
 {
-	int cases = argc > 1 ? atoi(argv[1]) : 40;
+	int cases = argc > 1 ? atoi(argv[1]) : CASES;
 
 	draws = argc > 2 ? strtoull(argv[2], NULL, 0) : (uint64_t)time(NULL);
 	NEED_CUDA(cudaGetDeviceCount(&devices));
@@ -451,7 +460,7 @@ int main(int argc, char **argv)
 	test_phantom();
 	test_large();
 	run_absent(0, false, 0);
-	run_absent(1, false, EP_WAIT_PROGRESS);
+	run_absent(1, false, 0);
 	run_absent(0, true, EP_WAIT_HT_TABLE);
 	test_mismatch();
 	test_exact(EP_HT_FLAT);

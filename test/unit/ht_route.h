@@ -25,6 +25,7 @@ enum rig_piece {
 	RIG_SCRATCH,
 	RIG_SEQ,
 	RIG_STATE,
+	RIG_STATS,
 	RIG_ZEROED, /* pieces before this one are zero at first */
 	RIG_HEAD = RIG_ZEROED,
 	RIG_SEND_SEL,

@@ -310,18 +310,19 @@ static void check_rank(const struct oracle *o, uint32_t r)
 	const struct rig_shape *s = &o->rig->shape;
 	const struct ep_ht_head *head = rig_at(o->rig, r, RIG_HEAD);
 	bool expert_major = s->layout == EP_HT_EXPERT_MAJOR;
-	uint32_t total = expert_major ? o->places[r] : o->slots[r], most = 0;
+	uint32_t total = expert_major ? o->places[r] : o->slots[r], most = 0, idle = 0;
 	const struct ep_dev_seq *seq = rig_at(o->rig, r, RIG_SEQ);
 
 	for (uint32_t p = 0; p < s->nranks; p++) {
 		most = o->rig->rank[p].tokens > most ? o->rig->rank[p].tokens : most;
+		idle |= o->slots[p] == 0;
 	}
 	CHECK_INT(head->chunks, (most + 7) / 8);
 	CHECK(head->stamp == RIG_STAMP);
 	CHECK_INT(head->num_tokens, o->rig->rank[r].tokens);
-	CHECK_INT(head->id_bytes, s->id_bytes);
+	CHECK_INT(head->routing, o->rig->launches);
 	CHECK_INT(head->rows, least(o->slots[r], s->limit));
-	CHECK_INT(head->total, total);
+	CHECK_INT(head->idle, idle);
 	CHECK_INT(head->places, expert_major ? least(total, s->limit) : 0);
 	CHECK_INT(((uint32_t *)rig_at(o->rig, r, RIG_RECV_BASE))[s->nranks],
 		  least(o->slots[r], s->limit));

@@ -17,7 +17,7 @@ static void rig_place(struct rig *rig)
 	uint64_t slots = r * b < s->limit ? r * b : s->limit;
 	const uint64_t bytes[RIG_PIECES] = {
 		[RIG_PROGRESS] = 8 * r,
-		[RIG_FORM] = 16 * r,
+		[RIG_FORM] = 2 * 8 * EP_HT_FORM_WORDS * r,
 		[RIG_COUNT] = 8 * r * (r * (s->nlocal + 1) + 1),
 		[RIG_TABLE] = 4 * r * EP_HT_ROUTE_BLOCKS,
 		[RIG_START] = 4 * r * (chunks + 1),
@@ -25,6 +25,7 @@ static void rig_place(struct rig *rig)
 		[RIG_SCRATCH] = ep_ht_scratch_bytes(s->nranks, s->nranks * s->nlocal),
 		[RIG_SEQ] = EP_GROUP_MAX_BLOCKS * sizeof(struct ep_dev_seq),
 		[RIG_STATE] = sizeof(struct ep_dev_state),
+		[RIG_STATS] = r * sizeof(struct ep_peer_stats),
 		[RIG_HEAD] = sizeof(struct ep_ht_head),
 		[RIG_SEND_SEL] = 4 * b * k,
 		[RIG_SEND_ROW] = 4 * b * k,
@@ -70,6 +71,7 @@ static void rig_args(struct rig *rig, uint32_t r)
 	c->g.timeout_ns = UINT64_C(30000000000);
 	c->g.seq = (struct ep_dev_seq *)at[RIG_SEQ];
 	c->g.state = (struct ep_dev_state *)at[RIG_STATE];
+	c->g.stats = (struct ep_peer_stats *)at[RIG_STATS];
 	c->g.records = rank->records;
 	c->g.async_error = &pinned->async_error;
 	c->g.own = rank->memory;
@@ -99,7 +101,7 @@ static void rig_args(struct rig *rig, uint32_t r)
 	c->launch.halves = EP_HALF_SEND | EP_HALF_RECV;
 	c->launch.send_blocks = s->blocks;
 	c->stamp = RIG_STAMP;
-	c->form = 77;
+	c->form[EP_HT_FORM_KIND] = 77;
 	c->layout = s->layout;
 	c->max_tokens = s->max_tokens;
 	c->nlocal = s->nlocal;

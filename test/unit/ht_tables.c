@@ -116,7 +116,6 @@ static void rows_make(const struct ht_shape *s, struct ht_tables *t)
 			memcpy(t->recv_start + ((size_t)d * s->ranks + r) * (c + 1), start,
 			       (c + 1) * sizeof(*start));
 		}
-		t->head[d].total = slot;
 		t->head[d].rows = least(slot, limit_of(s));
 		t->recv_base[d * (s->ranks + 1) + s->ranks] = t->head[d].rows;
 	}
@@ -168,9 +167,6 @@ static void zones_make(const struct ht_shape *s, struct ht_tables *t, uint32_t d
 		offset += n;
 	}
 	t->head[d].places = least(offset, limit_of(s));
-	if (s->layout == EP_HT_EXPERT_MAJOR) {
-		t->head[d].total = offset;
-	}
 }
 
 /* A token's list: in ascending order of experts, equal ones by k. */

@@ -131,7 +131,7 @@ static bool nodes_are(const char *text, int nranks, const char *expected)
 {
 	struct ep_ident idents[RANKS];
 	uint32_t node[RANKS];
-	struct ep_nodes_most most = { 0, 0 };
+	struct ep_nodes_most most = { 0, 0, 0, 0 };
 	struct ep_params p;
 
 	setenv("NCCL_EP_NODE_SIZE", text, 1);

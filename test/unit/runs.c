@@ -118,6 +118,9 @@ static void test_broken(void)
 		word[i] = 1000 * i;
 	}
 	bytes = write_list(word, MOST, true);
+	/* a length that is one more than fits: reading would never end */
+	ep_gda_runs_open(&r, (const unsigned char *)"\x0f\xf0\xff\xff\xff\x0f", 6, true);
+	CHECK(!ep_gda_runs_next(&r, &value, &count));
 	for (uint32_t pass = 0; pass < 2000; pass++) {
 		unsigned char *copy = malloc(64);
 		uint32_t n = (uint32_t)world_draw(&seed, 64), runs = 0;

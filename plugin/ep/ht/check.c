@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What high throughput wants of configs, handles, counters and operations, besides the rest. */
+#include "device/mlx5/layout.h"
 #include "ep/ht/ht.h"
 #include "ep/struct.h"
 
@@ -63,6 +64,23 @@ static ncclResult_t ep_ht_check_alignment(const struct ep_shape *shape, size_t a
 	return ncclSuccess;
 }
 
+/* A list of what a rank's rows to another one are, or of their weights, travels in one message. */
+static ncclResult_t ep_ht_check_message(const struct ep_shape *shape, uint32_t topk)
+{
+	uint64_t bytes = 4ull * shape->max_tokens * ep_ht_width(shape, topk);
+
+	if (shape->remote_ranks && bytes > EP_MLX5_MAX_BYTES) {
+		return ep_fail(
+			ncclInvalidUsage,
+			"weights of max_dispatch_tokens_per_rank %u rows, for up to %u experts "
+			"of a rank each, take %llu bytes, and a message to another node has at "
+			"most %u: lower one of them",
+			shape->max_tokens, ep_ht_width(shape, topk), (unsigned long long)bytes,
+			EP_MLX5_MAX_BYTES);
+	}
+	return ncclSuccess;
+}
+
 ncclResult_t ep_ht_handle_check(const struct ep_group_config *config, ncclEpLayout_t layout,
 				const ncclEpHandleConfig_t *handle, uint32_t topk)
 {
@@ -87,6 +105,7 @@ ncclResult_t ep_ht_handle_check(const struct ep_group_config *config, ncclEpLayo
 			       "max_dispatch_tokens_per_rank %u or max_recv_tokens_per_rank",
 			       (unsigned long long)lists, INT32_MAX, shape->max_tokens);
 	}
+	EP_CHECK(ep_ht_check_message(shape, topk));
 	return em ? ep_ht_check_alignment(shape, handle->dispatch_output_per_expert_alignment, topk)
 		  : ncclSuccess;
 }
@@ -233,7 +252,8 @@ static ncclResult_t ep_ht_check_backward(const struct ep_dispatch *d)
 
 /*
  * Have outputs of that many rows room for all that comes? Where this is certain nobody asks the
- * device, except for captures in eager mode, which are refused always: they would work by chance.
+ * device, except for captures in eager mode, which are refused always: they would work by chance; and
+ * for windows in eager mode: see direct.c.
  */
 static ncclResult_t ep_ht_check_rows(const struct ep_dispatch *d, uint64_t rows,
 				     cudaStream_t stream)
@@ -264,10 +284,12 @@ static ncclResult_t ep_ht_check_rows(const struct ep_dispatch *d, uint64_t rows,
 			       "outputs->tokens: %llu rows, max_recv_tokens_per_rank is %u",
 			       (unsigned long long)tokens, config->shape.limit);
 	}
-	if (rows >= need) {
+	d->h->ht->all_receive = false;
+	if (rows >= need && !(eager && !em && d->out.tokens->win_hdl)) {
 		return ncclSuccess;
 	}
 	EP_CHECK(ep_ht_head_read(d->h, &head, stream, name));
+	d->h->ht->all_receive = eager && !head.idle;
 	if (head.num_tokens != d->num_tokens) {
 		return ep_fail(ncclInvalidArgument,
 			       "inputs->tokens: %u tokens, the routing in handle_mem has %u",

@@ -2,7 +2,8 @@
 /*
  * Does an operation go directly: do ranks store rows into the receivers' outputs, and load them from
  * the holders' inputs? All ranks must come to the same, so only what they have in common decides. In
- * expert-major layout rows are copied, or summed, on their way, whatever they lie in.
+ * expert-major layout rows are copied, or summed, on their way, whatever they lie in. In eager mode the
+ * tensor of a rank to which no rows come is empty, and has no window perhaps: then no rank goes directly.
  */
 #include "core/log.h"
 #include "ep/ht/ht.h"
@@ -10,11 +11,18 @@
 /* Why no operation of the handle can be direct, or NULL. */
 static const char *ep_ht_direct_excluded(const struct ncclEpHandle *h)
 {
+	if (h->group->remote_ranks) {
+		return "only a group of one node can be direct";
+	}
 	if (h->layout != NCCL_EP_LAYOUT_FLAT) {
 		return "only flat rows can be direct";
 	}
 	if (h->group->nranks > EP_HT_DIRECT_RANKS) {
 		return "only a group of at most 72 ranks can be direct";
+	}
+	if (h->group->config.shape.limit == EP_NO_LIMIT && !h->ht->all_receive &&
+	    h->group->config.zero_copy != NCCL_EP_ZERO_COPY_ON) {
+		return "to some rank no rows come, as far as the handle's last dispatch has told";
 	}
 	return NULL;
 }

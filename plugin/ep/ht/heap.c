@@ -7,21 +7,71 @@
 #define EP_HT_PAGE 4096u /* the heap's end */
 #define EP_HT_SLICE 256u /* handle memory */
 
+/* Of each flow, if NCCL_EP_HT_RING_BYTES has room for so many. */
+#define EP_HT_NET_CHUNKS 64u
+#define EP_HT_STAGE_CHUNKS 32u
+
 uint32_t ep_ht_width(const struct ep_shape *shape, uint32_t topk)
 {
 	return topk < shape->nlocal ? topk : shape->nlocal;
 }
 
 /*
- * As many chunks from each rank as there is memory for: two at least, so that one can be written
- * while the other is read, and no more than a rank has.
+ * As many chunks in each of `rings` as `bytes` hold, and no more than a rank has or `most`. Two at least,
+ * so that one can be written while the other is read.
  */
-static uint32_t ep_ht_ring_chunks(const struct ep_shape *shape, uint64_t row_stride)
+static uint32_t ep_ht_fit_chunks(const struct ep_shape *shape, uint64_t row_stride, uint64_t bytes,
+				 uint32_t rings, uint32_t most)
 {
-	uint64_t chunk = row_stride * EP_HT_CHUNK;
-	uint64_t fit = ep_max_u64(2, shape->ring_bytes / (chunk * shape->nranks));
+	uint64_t fit = ep_max_u64(2, bytes / (row_stride * EP_HT_CHUNK * rings));
 
-	return (uint32_t)ep_min_u64(fit, ep_ht_chunks(shape->max_tokens));
+	return (uint32_t)ep_min_u64(ep_min_u64(fit, most), ep_ht_chunks(shape->max_tokens));
+}
+
+/* With other nodes half of the memory is for what travels between them. */
+static void ep_ht_areas_size(struct ep_ht_areas *a, const struct ep_shape *shape)
+{
+	uint64_t bytes = shape->flows ? shape->ring_bytes / 2 : shape->ring_bytes;
+
+	a->row_stride = ep_round_up(shape->max_token_bytes, EP_HT_LINE);
+	a->parts = ep_ht_most_parts(shape);
+	a->rings = shape->nranks > shape->desks ? shape->nranks : shape->desks;
+	a->ring_chunks = ep_ht_fit_chunks(shape, a->row_stride, bytes, a->rings, UINT32_MAX);
+	if (shape->flows) {
+		a->net_chunks = ep_ht_fit_chunks(shape, a->row_stride, bytes / 2, shape->flows,
+						 EP_HT_NET_CHUNKS);
+		a->stage_chunks = ep_ht_fit_chunks(shape, a->row_stride, bytes / 2, shape->flows,
+						   EP_HT_STAGE_CHUNKS);
+		a->net_chunks = (uint32_t)ep_max_u64(2, a->net_chunks);
+		a->stage_chunks = (uint32_t)ep_max_u64(2, a->stage_chunks);
+	}
+}
+
+/* What groups of several nodes have besides. */
+static void ep_ht_areas_remote(struct ep_ht_areas *a, const struct ep_shape *shape, uint32_t width,
+			       uint64_t *at)
+{
+	uint64_t r = shape->nranks, f = shape->flows, chunks = ep_ht_chunks(shape->max_tokens);
+	uint64_t chunk = EP_HT_CHUNK * a->row_stride;
+	uint64_t counts = ep_ht_counts(shape->nranks * shape->nlocal, shape->nranks);
+
+	a->mask_stride = ep_ht_mask_stride(shape);
+	a->net_off = ep_group_heap_take(at, f * a->net_chunks * chunk, EP_HT_LINE);
+	a->stage_off = ep_group_heap_take(at, f * a->stage_chunks * chunk, EP_HT_LINE);
+	a->staged_off = ep_group_heap_take(at, 8 * f * a->stage_chunks * a->parts, EP_HT_LINE);
+	a->consumed_off = ep_group_heap_take(at, 8 * f * a->net_chunks * a->parts, EP_HT_LINE);
+	a->released_off = ep_group_heap_take(at, 8 * f, EP_HT_LINE);
+	a->posted_off = ep_group_heap_take(at, 8 * f * a->stage_chunks, EP_HT_LINE);
+	a->mask_off = ep_group_heap_take(at, f * shape->near_ranks * a->mask_stride, EP_HT_LINE);
+	a->out_off = ep_group_heap_take(at, 4 * r * shape->max_tokens * width, EP_HT_LINE);
+	a->out_start_off = ep_group_heap_take(at, 4 * r * (chunks + 1), EP_HT_LINE);
+	a->out_mask_off = ep_group_heap_take(at, r * a->mask_stride, EP_HT_LINE);
+	a->out_count_off = ep_group_heap_take(at, 8 * counts, EP_HT_LINE);
+}
+
+uint32_t ep_ht_mask_stride(const struct ep_shape *shape)
+{
+	return shape->flows ? (uint32_t)ep_round_up(ep_ht_chunks(shape->max_tokens), 16) : 0;
 }
 
 struct ep_ht_heap ep_ht_heap_make(const struct ep_shape *shape, uint32_t topk)
@@ -32,13 +82,11 @@ struct ep_ht_heap ep_ht_heap_make(const struct ep_shape *shape, uint32_t topk)
 	uint64_t *at = &h.g.bytes, words;
 	uint32_t counts = ep_ht_counts(shape->nranks * shape->nlocal, shape->nranks);
 
-	a->row_stride = ep_round_up(shape->max_token_bytes, EP_HT_LINE);
-	a->ring_chunks = ep_ht_ring_chunks(shape, a->row_stride);
-	a->parts = ep_ht_most_parts(shape);
-	words = r * a->ring_chunks * a->parts;
+	ep_ht_areas_size(a, shape);
+	words = (uint64_t)a->rings * a->ring_chunks * a->parts;
 
 	ep_group_heap_begin(&h.g, shape);
-	a->form_off = ep_group_heap_take(at, 2 * 8 * r, EP_HT_LINE);
+	a->form_off = ep_group_heap_take(at, 2 * 8 * EP_HT_FORM_WORDS * r, EP_HT_LINE);
 	a->done_off = ep_group_heap_take(at, 8 * r, EP_HT_LINE);
 	a->blame_off = ep_group_heap_take(at, 8 * r, EP_HT_LINE);
 	a->ended_off = ep_group_heap_take(at, 4, EP_HT_LINE);
@@ -50,8 +98,11 @@ struct ep_ht_heap ep_ht_heap_make(const struct ep_shape *shape, uint32_t topk)
 	a->weight_off = ep_group_heap_take(at, 4 * r * b * w, EP_HT_LINE);
 	a->arrived_off = ep_group_heap_take(at, 8 * words, EP_HT_LINE);
 	a->credit_off = ep_group_heap_take(at, 8 * words, EP_HT_LINE);
-	a->ring_off = ep_group_heap_take(at, r * a->ring_chunks * EP_HT_CHUNK * a->row_stride,
-					 EP_HT_LINE);
+	a->ring_off = ep_group_heap_take(
+		at, (uint64_t)a->rings * a->ring_chunks * EP_HT_CHUNK * a->row_stride, EP_HT_LINE);
+	if (shape->flows) {
+		ep_ht_areas_remote(a, shape, (uint32_t)w, at);
+	}
 	*at = ep_round_up(*at, EP_HT_PAGE);
 	return h;
 }
@@ -62,6 +113,7 @@ struct ep_ht_handle_layout ep_ht_handle_layout_make(const struct ep_shape *shape
 	uint64_t r = shape->nranks, b = shape->max_tokens, sel = 4 * b * topk;
 	uint64_t slots = ep_min_u64(r * b, shape->limit);
 	uint64_t starts = 4 * r * (ep_ht_chunks(shape->max_tokens) + 1ull);
+	uint64_t masks = (uint64_t)shape->flows * ep_ht_mask_stride(shape);
 	bool em = layout == EP_HT_EXPERT_MAJOR;
 	struct ep_ht_handle_layout h;
 	uint64_t at = 0;
@@ -77,6 +129,8 @@ struct ep_ht_handle_layout ep_ht_handle_layout_make(const struct ep_shape *shape
 	h.recv_sel_off = ep_group_heap_take(&at, 4 * slots * ep_ht_width(shape, topk), EP_HT_SLICE);
 	h.zones_off = ep_group_heap_take(&at, em ? shape->nlocal * sizeof(struct ep_ht_zone) : 0,
 					 EP_HT_SLICE);
+	h.send_nodes_off = ep_group_heap_take(&at, masks, EP_HT_SLICE);
+	h.node_masks_off = ep_group_heap_take(&at, masks * shape->near_ranks, EP_HT_SLICE);
 	h.bytes = ep_round_up(at, EP_HT_SLICE);
 	return h;
 }

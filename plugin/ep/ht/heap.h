@@ -26,6 +26,8 @@ struct ep_ht_handle_layout {
 	uint64_t recv_start_off;
 	uint64_t recv_sel_off;
 	uint64_t zones_off;
+	uint64_t send_nodes_off; /* this and the next: several nodes */
+	uint64_t node_masks_off;
 	uint64_t bytes;
 };
 
@@ -34,6 +36,9 @@ struct ep_ht_heap ep_ht_heap_make(const struct ep_shape *shape, uint32_t topk);
 
 struct ep_ht_handle_layout ep_ht_handle_layout_make(const struct ep_shape *shape, uint32_t layout,
 						    uint32_t topk);
+
+/* Bytes of a list of masks, one for each chunk; 0: one node. */
+uint32_t ep_ht_mask_stride(const struct ep_shape *shape);
 
 /* Selections of a row: experts of one rank. */
 uint32_t ep_ht_width(const struct ep_shape *shape, uint32_t topk);

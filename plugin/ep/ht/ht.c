@@ -11,7 +11,8 @@ static struct ep_group_heap ep_ht_group_heap(const struct ep_shape *shape, uint3
 
 static uint64_t ep_ht_group_bytes(const struct ep_shape *shape)
 {
-	return ep_ht_scratch_bytes(shape->nranks, shape->nranks * shape->nlocal);
+	return ep_ht_scratch_bytes(shape->nranks, shape->nranks * shape->nlocal) +
+	       ep_ht_nodes_bytes(shape);
 }
 
 static uint64_t ep_ht_handle_bytes(const struct ep_shape *shape, ncclEpLayout_t layout,
@@ -36,26 +37,40 @@ static void ep_ht_group_bind(struct ncclEpGroup *g)
 
 static void ep_ht_group_describe(const struct ncclEpGroup *g, char *text, size_t size)
 {
-	snprintf(text, size, "%u blocks, ring of %u chunks from each rank",
-		 g->ht->device.max_blocks, g->ht->areas.ring_chunks);
+	const struct ep_ht_areas *a = &g->ht->areas;
+	int n = snprintf(text, size, "%u blocks, ring of %u chunks from each rank",
+			 g->ht->device.max_blocks, a->ring_chunks);
+
+	if (g->remote_ranks && n > 0 && (size_t)n < size) {
+		snprintf(text + n, size - (size_t)n, ", of %u from each node", a->net_chunks);
+	}
 }
 
-/* Of a group of the same shape, and the same rank in it: never 0. */
+static uint64_t ep_ht_stamp_add(uint64_t stamp, uint64_t value)
+{
+	stamp = (stamp ^ value) * 0x9e3779b97f4a7c15u;
+	return stamp ^ stamp >> 29;
+}
+
+/* Of a group of the same shape and the same nodes, and the same rank in it: never 0. */
 static uint64_t ep_ht_stamp(const struct ncclEpHandle *h)
 {
-	const struct ep_group_config *config = &h->group->config;
+	const struct ncclEpGroup *g = h->group;
+	const struct ep_group_config *config = &g->config;
 	const uint64_t values[] = {
-		(uint64_t)h->group->nranks, (uint64_t)h->group->rank,
-		config->num_experts,        config->shape.max_tokens,
-		config->shape.limit,        config->drop,
-		(uint64_t)h->layout,        h->topk,
+		(uint64_t)g->nranks, (uint64_t)g->rank,
+		config->num_experts, config->shape.max_tokens,
+		config->shape.limit, config->drop,
+		(uint64_t)h->layout, h->topk,
 		h->ht->alignment,
 	};
 	uint64_t stamp = 0xcbf29ce484222325u;
 
 	for (size_t i = 0; i < EP_ARRAY_SIZE(values); i++) {
-		stamp = (stamp ^ values[i]) * 0x9e3779b97f4a7c15u;
-		stamp ^= stamp >> 29;
+		stamp = ep_ht_stamp_add(stamp, values[i]);
+	}
+	for (int r = 0; r < g->nranks; r++) { /* masks are for the ranks of a node */
+		stamp = ep_ht_stamp_add(stamp, g->idents[r].node);
 	}
 	return stamp | 1;
 }
@@ -91,6 +106,8 @@ static void ep_ht_handle_bind(struct ncclEpHandle *h)
 		.recv_start = (void *)(h->mem + l.recv_start_off),
 		.recv_sel = (void *)(h->mem + l.recv_sel_off),
 		.zones = em ? (void *)(h->mem + l.zones_off) : NULL,
+		.send_nodes = shape->flows ? h->mem + l.send_nodes_off : NULL,
+		.node_masks = shape->flows ? h->mem + l.node_masks_off : NULL,
 		.scratch = h->group->algo_memory,
 	};
 	h->received = (struct ep_received){ .ndim = 1 };
@@ -143,6 +160,7 @@ const struct ep_algo ep_ht_algo = {
 		.layouts = 1u << NCCL_EP_LAYOUT_EXPERT_MAJOR | 1u << NCCL_EP_LAYOUT_FLAT,
 		.layout_names = "NCCL_EP_LAYOUT_EXPERT_MAJOR and NCCL_EP_LAYOUT_FLAT",
 		.backward = true,
+		.channels = EP_HT_CHANNELS,
 	},
 	.config_check = ep_ht_config_check,
 	.handle_check = ep_ht_handle_check,
@@ -151,6 +169,7 @@ const struct ep_algo ep_ht_algo = {
 	.handle_bytes = ep_ht_handle_bytes,
 	.group_open = ep_ht_group_open,
 	.group_bind = ep_ht_group_bind,
+	.group_bind_remote = ep_ht_nodes_bind,
 	.group_describe = ep_ht_group_describe,
 	.handle_open = ep_ht_handle_open,
 	.handle_bind = ep_ht_handle_bind,

@@ -12,6 +12,7 @@
 struct ep_ht {
 	struct ep_ht_device device;
 	struct ep_ht_areas areas; /* of the heap */
+	struct ep_ht_remote remote;
 	const char *ring_why; /* the log has it: why the last dispatch was not direct, or NULL */
 };
 
@@ -20,14 +21,27 @@ struct ep_ht_handle {
 	struct ep_ht_dev_handle dev; /* as kernels see its memory */
 	uint32_t alignment;          /* of zones */
 	uint64_t stamp;              /* of routings that the handle can use */
+	bool all_receive; /* eager mode: rows come to every rank, as the last dispatch has read */
 };
 
-/*
- * What ranks must have alike in an operation, as the number that its kernels compare; and in words
- * what differs between two of them.
- */
-uint32_t ep_ht_form(const struct ncclEpHandle *handle, enum ep_ht_kind kind, bool backward,
-		    uint64_t row, bool direct, uint64_t place);
+/* ---- form.c ---- */
+
+/* What all ranks must have alike in an operation, besides the handle's layout and top-k. */
+struct ep_ht_alike {
+	enum ep_ht_kind kind;
+	bool backward;
+	bool direct;
+	enum ep_ht_dtype dtype; /* combine */
+	uint32_t alignment;     /* UpdateHandle: of zones */
+	uint32_t token_bytes;
+	uint32_t scale_bytes;
+	uint64_t offset; /* direct: in the windows of tokens and scales */
+	uint64_t scale_offset;
+};
+
+/* The same as numbers, form[EP_HT_FORM_ROUTING]; and in words what differs between two ranks. */
+void ep_ht_form_make(const struct ncclEpHandle *handle, const struct ep_ht_alike *alike,
+		     uint32_t *form);
 void ep_ht_mismatch(const struct ep_record *record, char *text, size_t size);
 
 /* ---- check.c: what high throughput wants besides, put into the arguments ---- */
@@ -41,6 +55,12 @@ ncclResult_t ep_ht_update_check(const struct ncclEpHandle *handle, const ncclEpL
 ncclResult_t ep_ht_dispatch_check(const struct ep_dispatch *dispatch,
 				  struct ep_ht_dispatch_args *args, cudaStream_t stream);
 ncclResult_t ep_ht_combine_check(const struct ep_combine *combine, struct ep_ht_combine_args *args);
+
+/* ---- nodes.c: who forwards for whom ---- */
+
+uint64_t ep_ht_nodes_bytes(const struct ep_shape *shape);
+/* Fills group->ht->remote, and its tables in the group's memory, behind scratch. */
+ncclResult_t ep_ht_nodes_bind(struct ncclEpGroup *group);
 
 /* ---- direct.c ---- */
 

@@ -13,12 +13,29 @@
 #include "ep/query.h"
 #include "ep/record.h"
 
-/* By enum ep_ht_kind, and of combine by enum ep_ht_dtype. */
-static const void *const ep_ht_kernels[] = {
-	(const void *)ep_ht_route_kernel,        (const void *)ep_ht_dispatch_kernel,
-	(const void *)ep_ht_combine_bf16_kernel, (const void *)ep_ht_combine_fp16_kernel,
+/*
+ * By enum ep_ht_kind, and of combine by enum ep_ht_dtype: for groups of one node, then, EP_HT_NODES
+ * behind those, for others.
+ */
+#define EP_HT_NODES 5
+static const void *const ep_ht_kernels[2 * EP_HT_NODES] = {
+	(const void *)ep_ht_route_kernel,
+	(const void *)ep_ht_dispatch_kernel,
+	(const void *)ep_ht_combine_bf16_kernel,
+	(const void *)ep_ht_combine_fp16_kernel,
 	(const void *)ep_ht_combine_fp32_kernel,
+	(const void *)ep_ht_route_nodes_kernel,
+	(const void *)ep_ht_dispatch_nodes_kernel,
+	(const void *)ep_ht_combine_bf16_nodes_kernel,
+	(const void *)ep_ht_combine_fp16_nodes_kernel,
+	(const void *)ep_ht_combine_fp32_nodes_kernel,
 };
+
+/* Of the group's. `index`: enum ep_ht_kind, of combine with enum ep_ht_dtype added. */
+static const void *ep_ht_kernel(const struct ncclEpGroup *g, uint32_t index)
+{
+	return ep_ht_kernels[(g->remote_ranks ? EP_HT_NODES : 0) + index];
+}
 
 /* ---- the device ---- */
 
@@ -86,57 +103,6 @@ ncclResult_t ep_ht_kernels_open(struct ncclEpGroup *g)
 	return ncclSuccess;
 }
 
-/* ---- what ranks must have alike ---- */
-
-#define EP_HT_FORM_BACKWARD 4u
-#define EP_HT_FORM_EXPERTS 8u
-#define EP_HT_FORM_DIRECT 16u
-#define EP_HT_FORM_TOPK(f) ((f) >> 5 & 0x3fu)
-#define EP_HT_FORM_ROW(f) ((f) >> 11 & 0x3ffu)
-#define EP_HT_FORM_PLACE(f) ((f) >> 21)
-
-static uint32_t ep_ht_hash(uint64_t value, uint32_t bits)
-{
-	return (uint32_t)(value * 0x9e3779b97f4a7c15u >> (64 - bits));
-}
-
-uint32_t ep_ht_form(const struct ncclEpHandle *h, enum ep_ht_kind kind, bool backward, uint64_t row,
-		    bool direct, uint64_t place)
-{
-	return (uint32_t)kind | (backward ? EP_HT_FORM_BACKWARD : 0) |
-	       (h->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR ? EP_HT_FORM_EXPERTS : 0) |
-	       (direct ? EP_HT_FORM_DIRECT : 0) | h->topk << 5 | ep_ht_hash(row, 10) << 11 |
-	       (direct ? ep_ht_hash(place, 11) : 0) << 21;
-}
-
-void ep_ht_mismatch(const struct ep_record *r, char *text, size_t size)
-{
-	static const char *const kinds[] = { "UpdateHandle", "dispatch", "combine", "nothing" };
-	uint32_t its = (uint32_t)r->value, ours = (uint32_t)r->expected, differ = its ^ ours;
-
-	if (differ & 3) {
-		snprintf(text, size, "it runs %s, and we run %s", kinds[its & 3], kinds[ours & 3]);
-	} else if (differ & EP_HT_FORM_BACKWARD) {
-		snprintf(text, size, "its pass_direction is %s, and ours is not",
-			 its & EP_HT_FORM_BACKWARD ? "BWD" : "FWD");
-	} else if (differ & EP_HT_FORM_EXPERTS) {
-		snprintf(text, size, "its layout is %s, and ours is not",
-			 its & EP_HT_FORM_EXPERTS ? "EXPERT_MAJOR" : "FLAT");
-	} else if (EP_HT_FORM_TOPK(differ)) {
-		snprintf(text, size, "its handle's num_topk is %u, and ours %u",
-			 EP_HT_FORM_TOPK(its), EP_HT_FORM_TOPK(ours));
-	} else if (EP_HT_FORM_ROW(differ)) {
-		snprintf(text, size, "%s",
-			 its & 3 ? "bytes of a row or of its scales differ"
-				 : "dispatch_output_per_expert_alignment differs");
-	} else if (differ & EP_HT_FORM_DIRECT) {
-		snprintf(text, size, "%s has its rows in a window",
-			 its & EP_HT_FORM_DIRECT ? "only that rank" : "all but that rank");
-	} else {
-		snprintf(text, size, "its rows are at another win_offset than ours");
-	}
-}
-
 /* ---- launches ---- */
 
 static struct ep_ht_operation ep_ht_operation_of(const struct ncclEpHandle *h, enum ep_ht_kind kind)
@@ -150,6 +116,7 @@ static struct ep_ht_operation ep_ht_operation_of(const struct ncclEpHandle *h, e
 		.layout = h->layout,
 		.topk = h->topk,
 		.ring_chunks = ht->areas.ring_chunks,
+		.net_chunks = ht->areas.net_chunks,
 	};
 }
 
@@ -162,6 +129,7 @@ static void ep_ht_common_fill(struct ep_ht_common *c, const struct ncclEpHandle 
 	c->g = g->dev;
 	c->areas = g->ht->areas;
 	c->h = h->ht->dev;
+	c->remote = g->ht->remote;
 	c->launch.halves = EP_HALF_SEND | EP_HALF_RECV;
 	c->launch.send_blocks = p->blocks;
 	c->stamp = h->ht->stamp;
@@ -194,40 +162,47 @@ ncclResult_t ep_ht_head_read(const struct ncclEpHandle *h, struct ep_ht_head *he
 ncclResult_t ep_ht_update(struct ncclEpHandle *h, const struct ep_view *ids,
 			  const ncclEpLayoutInfo_t *info, cudaStream_t stream)
 {
+	struct ep_ht_alike alike = { .kind = EP_HT_ROUTE, .alignment = h->ht->alignment };
 	struct ep_ht_operation o = ep_ht_operation_of(h, EP_HT_ROUTE);
 	struct ep_ht_plan p = ep_ht_plan_make(&o);
 	struct ep_ht_route_args a;
 
 	memset(&a, 0, sizeof(a));
 	EP_CHECK(ep_ht_update_check(h, info, &a));
+	h->ht->all_receive = false;
 	ep_ht_common_fill(&a.c, h, &p, (uint32_t)ids->sizes[0]);
 	a.c.given_rows = EP_HT_NONE;
-	a.c.form = ep_ht_form(h, EP_HT_ROUTE, false, h->ht->alignment, false, 0);
+	ep_ht_form_make(h, &alike, a.c.form);
 	a.topk_idx = ids->data;
 	a.id_bytes = ids->elem_bytes;
 	a.alignment = h->ht->alignment;
 	a.drop = h->group->config.drop;
 	a.by_topk = ep_div_make(h->topk);
-	return ep_kernel_launch(ep_ht_kernels[EP_HT_ROUTE], &a, p.blocks, p.threads,
+	return ep_kernel_launch(ep_ht_kernel(h->group, EP_HT_ROUTE), &a, p.blocks, p.threads,
 				(uint32_t)p.shared_bytes, stream, "launching UpdateHandle");
 }
 
 ncclResult_t ep_ht_dispatch(const struct ep_dispatch *d, cudaStream_t stream)
 {
 	struct ep_ht_operation o = ep_ht_operation_of(d->h, EP_HT_DISPATCH);
-	bool backward = d->config.pass_direction == NCCL_EP_BWD_PASS;
-	uint64_t row = (uint64_t)d->scale_bytes << 32 | d->token_bytes, place;
+	struct ep_ht_alike alike = {
+		.kind = EP_HT_DISPATCH,
+		.backward = d->config.pass_direction == NCCL_EP_BWD_PASS,
+		.token_bytes = d->token_bytes,
+		.scale_bytes = d->scale_bytes,
+		.offset = d->out.tokens->win_offset,
+		.scale_offset = d->scale_bytes ? d->out.scales->win_offset : 0,
+	};
 	struct ep_ht_dispatch_args a;
 	struct ep_ht_plan p;
 
 	memset(&a, 0, sizeof(a));
-	EP_CHECK(ep_ht_dispatch_direct(d, &a, &o.direct));
 	EP_CHECK(ep_ht_dispatch_check(d, &a, stream));
+	EP_CHECK(ep_ht_dispatch_direct(d, &a, &alike.direct));
 	o.row_bytes = d->token_bytes + d->scale_bytes;
 	p = ep_ht_plan_make(&o);
 	ep_ht_common_fill(&a.c, d->h, &p, d->num_tokens);
-	place = d->out.tokens->win_offset * 3 + (d->scale_bytes ? d->out.scales->win_offset : 0);
-	a.c.form = ep_ht_form(d->h, EP_HT_DISPATCH, backward, row, o.direct, place);
+	ep_ht_form_make(d->h, &alike, a.c.form);
 	a.tokens = d->tokens.data;
 	a.scales = d->scales.data;
 	a.out_tokens = d->out_tokens.data;
@@ -237,44 +212,50 @@ ncclResult_t ep_ht_dispatch(const struct ep_dispatch *d, cudaStream_t stream)
 	a.parts = p.parts;
 	a.part_bytes = p.part_bytes;
 	a.stage_parts = p.stage_parts;
-	a.is_direct = o.direct;
+	a.is_direct = alike.direct;
 	a.lag = p.lag;
 	a.by_parts = ep_div_make(p.parts);
-	return ep_kernel_launch(ep_ht_kernels[EP_HT_DISPATCH], &a, p.blocks, p.threads,
+	return ep_kernel_launch(ep_ht_kernel(d->h->group, EP_HT_DISPATCH), &a, p.blocks, p.threads,
 				(uint32_t)p.shared_bytes, stream, "launching dispatch");
 }
 
 ncclResult_t ep_ht_combine(const struct ep_combine *c, cudaStream_t stream)
 {
 	struct ep_ht_operation o = ep_ht_operation_of(c->h, EP_HT_COMBINE);
-	bool backward = c->config.pass_direction == NCCL_EP_BWD_PASS;
 	ncclDataType_t type = c->tokens.datatype;
 	enum ep_ht_dtype dtype = type == ncclBfloat16  ? EP_HT_BF16
 				 : type == ncclFloat16 ? EP_HT_FP16
 						       : EP_HT_FP32;
+	struct ep_ht_alike alike = {
+		.kind = EP_HT_COMBINE,
+		.backward = c->config.pass_direction == NCCL_EP_BWD_PASS,
+		.dtype = dtype,
+		.token_bytes = c->token_bytes,
+		.offset = c->in.tokens->win_offset,
+	};
 	struct ep_ht_combine_args a;
 	struct ep_ht_plan p;
 
 	memset(&a, 0, sizeof(a));
-	EP_CHECK(ep_ht_combine_direct(c, &a, &o.direct));
+	EP_CHECK(ep_ht_combine_direct(c, &a, &alike.direct));
 	EP_CHECK(ep_ht_combine_check(c, &a));
+	o.direct = alike.direct && !alike.backward; /* gradients of weights go through the heap */
 	o.row_bytes = c->token_bytes;
 	p = ep_ht_plan_make(&o);
 	ep_ht_common_fill(&a.c, c->h, &p, c->num_tokens);
-	a.c.form = ep_ht_form(c->h, EP_HT_COMBINE, backward, (uint64_t)dtype << 32 | c->token_bytes,
-			      o.direct, c->in.tokens->win_offset);
+	ep_ht_form_make(c->h, &alike, a.c.form);
 	a.tokens = c->tokens.data;
 	a.out_tokens = c->out_tokens.data;
 	a.token_bytes = c->token_bytes;
 	a.parts = p.parts;
 	a.part_bytes = p.part_bytes;
 	a.stage_parts = p.stage_parts;
-	a.is_direct = o.direct;
+	a.is_direct = alike.direct;
 	a.lag = p.lag;
 	a.turns = c->h->layout == NCCL_EP_LAYOUT_FLAT ? c->h->group->config.shape.nranks - 1
 						      : c->h->group->config.shape.nranks;
 	a.by_parts = ep_div_make(p.parts);
 	a.by_turns = ep_div_make(a.turns ? a.turns : 1);
-	return ep_kernel_launch(ep_ht_kernels[EP_HT_COMBINE + dtype], &a, p.blocks, p.threads,
-				(uint32_t)p.shared_bytes, stream, "launching combine");
+	return ep_kernel_launch(ep_ht_kernel(c->h->group, EP_HT_COMBINE + dtype), &a, p.blocks,
+				p.threads, (uint32_t)p.shared_bytes, stream, "launching combine");
 }

@@ -13,14 +13,23 @@
 #define EP_HT_COMBINE_WARPS (EP_HT_COMBINE_THREADS / 32u)
 #define EP_HT_LEAST_WARPS 2u
 #define EP_HT_MOST_LAG 256u
-/* Combine has larger parts where so few ranks contribute to a row: per part it does less then. */
+#define EP_HT_ROLES 2u /* warps of a block that serve the NICs, in groups of several nodes */
+/*
+ * Combine has larger parts where so few ranks contribute to a row: per part it does less then. Out of
+ * windows rows come faster if the next one is loaded while one is added.
+ */
 #define EP_HT_FEW 2u
+#define EP_HT_DIRECT_PART 7168u
 
-/* Grows with the bytes. */
-static uint32_t ep_ht_parts(const struct ep_shape *shape, enum ep_ht_kind kind, uint32_t most,
-			    uint32_t row_bytes)
+/*
+ * Grows with the bytes. `direct`: what is summed from windows need not be cut, as nobody waits for
+ * units, which may be of one token.
+ */
+static uint32_t ep_ht_parts(const struct ep_shape *shape, enum ep_ht_kind kind, bool direct,
+			    uint32_t most, uint32_t row_bytes)
 {
-	uint64_t wanted = ep_ceil_div(EP_HT_UNITS, ep_ht_chunks(shape->max_tokens));
+	uint64_t wanted = ep_ceil_div(EP_HT_UNITS,
+				      direct ? shape->max_tokens : ep_ht_chunks(shape->max_tokens));
 
 	if (kind == EP_HT_DISPATCH) { /* its copies cost the same whatever their size */
 		return ep_ceil_div(row_bytes, most);
@@ -31,10 +40,10 @@ static uint32_t ep_ht_parts(const struct ep_shape *shape, enum ep_ht_kind kind, 
 
 uint32_t ep_ht_most_parts(const struct ep_shape *shape)
 {
-	uint32_t dispatch =
-		ep_ht_parts(shape, EP_HT_DISPATCH, EP_HT_DISPATCH_PART, shape->max_token_bytes);
-	uint32_t combine =
-		ep_ht_parts(shape, EP_HT_COMBINE, EP_HT_COMBINE_PART, shape->max_token_bytes);
+	uint32_t dispatch = ep_ht_parts(shape, EP_HT_DISPATCH, false, EP_HT_DISPATCH_PART,
+					shape->max_token_bytes);
+	uint32_t combine = ep_ht_parts(shape, EP_HT_COMBINE, false, EP_HT_COMBINE_PART,
+				       shape->max_token_bytes);
 
 	return dispatch > combine ? dispatch : combine;
 }
@@ -55,13 +64,26 @@ static uint32_t ep_ht_part_most(const struct ep_ht_operation *o)
 	if (o->kind != EP_HT_COMBINE) {
 		return EP_HT_DISPATCH_PART;
 	}
-	return ep_ht_contributions(o) <= EP_HT_FEW ? EP_HT_COMBINE_MOST : EP_HT_COMBINE_PART;
+	if (ep_ht_contributions(o) > EP_HT_FEW || o->shape.flows) {
+		return EP_HT_COMBINE_PART;
+	}
+	return o->direct ? EP_HT_DIRECT_PART : EP_HT_COMBINE_MOST;
+}
+
+/* Parts for which a warp's stage must have room. */
+static uint32_t ep_ht_least_stage(const struct ep_ht_operation *o, uint32_t part_bytes)
+{
+	if (o->kind != EP_HT_COMBINE || part_bytes <= EP_HT_COMBINE_PART) {
+		return 1;
+	}
+	return o->direct ? 2 * EP_HT_FEW : EP_HT_FEW;
 }
 
 /* The same on all ranks, whatever their GPUs are. */
 static void ep_ht_plan_parts(struct ep_ht_plan *p, const struct ep_ht_operation *o)
 {
-	uint32_t parts = ep_ht_parts(&o->shape, o->kind, ep_ht_part_most(o), o->row_bytes);
+	uint32_t parts =
+		ep_ht_parts(&o->shape, o->kind, o->direct, ep_ht_part_most(o), o->row_bytes);
 	uint64_t bytes = ep_ceil_div(o->row_bytes, parts);
 
 	p->part_bytes = (uint32_t)ep_round_up(bytes, EP_HT_STAGE_ALIGN);
@@ -94,22 +116,22 @@ static uint32_t ep_ht_plan_flight(const struct ep_ht_operation *o, uint32_t warp
 static uint32_t ep_ht_plan_warps(const struct ep_ht_operation *o, uint32_t part_bytes)
 {
 	uint32_t all = o->kind == EP_HT_COMBINE ? EP_HT_COMBINE_WARPS : EP_HT_DISPATCH_WARPS;
-	uint32_t most = 0, warps = all;
+	uint32_t least = EP_HT_LEAST_WARPS + (o->shape.flows ? EP_HT_ROLES : 0);
+	uint32_t most = 0, warps = all, slots = ep_ht_least_stage(o, part_bytes);
 
-	if (o->kind == EP_HT_COMBINE && part_bytes > EP_HT_COMBINE_PART) {
-		while (warps > EP_HT_LEAST_WARPS &&
-		       ep_ht_plan_stage(o, warps, part_bytes) < EP_HT_FEW) {
+	if (slots > 1) {
+		while (warps > least && ep_ht_plan_stage(o, warps, part_bytes) < slots) {
 			warps--;
 		}
 		return warps;
 	}
-	for (uint32_t w = EP_HT_LEAST_WARPS; w <= all; w++) {
+	for (uint32_t w = least; w <= all; w++) {
 		uint32_t flight = ep_ht_plan_flight(o, w, part_bytes);
 
 		most = flight > most ? flight : most;
 	}
-	while (warps > EP_HT_LEAST_WARPS &&
-	       10 * ep_ht_plan_flight(o, warps, part_bytes) < 9 * most) {
+	while (warps > least && (10 * ep_ht_plan_flight(o, warps, part_bytes) < 9 * most ||
+				 !ep_ht_plan_stage(o, warps, part_bytes))) {
 		warps--;
 	}
 	return warps;
@@ -127,25 +149,42 @@ static struct ep_ht_plan ep_ht_plan_route(const struct ep_ht_operation *o)
 	};
 }
 
+/*
+ * Across nodes a row goes through a ring twice, and what has been read from a net ring is said when it is
+ * worth a message.
+ */
+static uint32_t ep_ht_plan_lag(const struct ep_ht_operation *o)
+{
+	uint64_t lag = ep_min_u64(o->ring_chunks / 2, EP_HT_MOST_LAG);
+
+	if (!o->shape.flows) {
+		return (uint32_t)ep_max_u64(1, lag);
+	}
+	lag = ep_min_u64((o->ring_chunks - 1) / 2, EP_HT_MOST_LAG);
+	return (uint32_t)ep_min_u64(lag, o->net_chunks - ep_ht_credit_step(o->net_chunks) - 1);
+}
+
 struct ep_ht_plan ep_ht_plan_make(const struct ep_ht_operation *o)
 {
 	struct ep_ht_plan p = { 0 };
 	uint64_t units;
-	uint32_t warps, least;
+	uint32_t warps;
 
 	if (o->kind == EP_HT_ROUTE) {
 		return ep_ht_plan_route(o);
 	}
 	ep_ht_plan_parts(&p, o);
 	warps = ep_ht_plan_warps(o, p.part_bytes);
-	least = o->kind == EP_HT_COMBINE && p.part_bytes > EP_HT_COMBINE_PART ? EP_HT_FEW : 1;
-	p.stage_parts = (uint32_t)ep_max_u64(least, ep_ht_plan_stage(o, warps, p.part_bytes));
+	p.stage_parts = ep_ht_plan_stage(o, warps, p.part_bytes);
+	p.stage_parts = (uint32_t)ep_max_u64(p.stage_parts, ep_ht_least_stage(o, p.part_bytes));
 	p.threads = 32 * warps;
 	p.shared_bytes = ep_ht_stage_bytes(warps, p.stage_parts, p.part_bytes);
-	units = (uint64_t)o->shape.nranks * ep_ht_chunks(o->shape.max_tokens) * p.parts;
+	units = o->direct ? o->shape.max_tokens
+			  : (uint64_t)o->shape.nranks * ep_ht_chunks(o->shape.max_tokens);
+	units *= p.parts;
 	p.blocks =
 		(uint32_t)ep_min_u64(ep_min_u64(o->device.max_blocks, EP_GROUP_MAX_BLOCKS), units);
-	p.lag = (uint32_t)ep_max_u64(1, ep_min_u64(o->ring_chunks / 2, EP_HT_MOST_LAG));
+	p.lag = ep_ht_plan_lag(o);
 	return p;
 }
 

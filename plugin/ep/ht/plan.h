@@ -26,9 +26,10 @@ struct ep_ht_operation {
 	enum ep_ht_kind kind;
 	uint32_t layout; /* enum ep_ht_layout */
 	uint32_t topk;
-	bool direct;
+	bool direct;        /* rows go through windows, and nothing else goes with them */
 	uint32_t row_bytes; /* with scales */
 	uint32_t ring_chunks;
+	uint32_t net_chunks; /* several nodes */
 };
 
 struct ep_ht_plan {

@@ -207,7 +207,6 @@ const struct ep_algo ep_ll_algo = {
 		.halves = true,
 		.masks = true,
 		.quantises = true,
-		.remote = true,
 	},
 	.config_check = ep_ll_config_check,
 	.handle_check = ep_ll_handle_check,

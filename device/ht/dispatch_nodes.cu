@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * High throughput: ncclEpDispatch in groups of several nodes. A row is loaded once where it is, and
+ * stored once for each rank of the node and once for the NIC, which writes it to one rank of each other
+ * node; that one stores it for the ranks there. Roles: movers (device/ht/hop.h), and in each block a
+ * poster and a creditor (device/ht/post.h).
+ */
+#include "device/ht/dispatch_zero.h"
+#include "device/ht/forward.h"
+#include "device/ht/post.h"
+#include "device/ht/step.h"
+#include "device/ht/weights.h"
+
+#include "device/kernels.h"
+
+/* The unit whose rows have been stored last, and whom nobody has been told of yet. */
+struct ep_ht_untold {
+	bool there;
+	struct ep_ht_hop unit;
+	uint32_t group; /* of stores, its last one */
+};
+
+/* Tells those who get rows of the unit. */
+EP_DEV void ep_ht_hop_tell(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
+			   const struct ep_ht_pipe *p, struct ep_ht_untold *t)
+{
+	const struct ep_ht_common &c = a.c;
+	const struct ep_ht_hop &u = t->unit;
+	uint64_t word = ep_ht_unit_word(op.epoch, u.chunk);
+	uint32_t slot = u.chunk % c.areas.ring_chunks, source;
+
+	if (!t->there) {
+		return;
+	}
+	t->there = false;
+	ep_ht_pipe_stored(p, t->group);
+	source = u.kind == EP_HT_SEND ? c.g.rank : c.remote.feeds[u.from].peer;
+	for (uint32_t i = ep_lane(); i < c.remote.near; i += EP_WARP_SIZE) {
+		uint32_t d = c.remote.near_ranks[i];
+		bool gets = u.kind == EP_HT_SEND ? ep_ht_rows(c, c.h.send_start, d, u.chunk) != 0
+						 : ep_ht_near_mask(c, u.from, i, u.chunk) != 0;
+
+		if (gets && d != c.g.rank) {
+			ep_st_release_sys_u64(ep_ht_unit_at(c, ep_heap_of(c.g, d),
+							    c.areas.arrived_off, source, slot,
+							    u.part),
+					      word);
+		}
+	}
+	if (u.kind == EP_HT_SEND && ep_ht_nodes_mask(c, u.chunk) && ep_lane() == 0) {
+		ep_st_release_sys_u64(ep_ht_staged_at(c, 0, u.chunk, u.part), word);
+	}
+}
+
+/* All bytes of the unit have been loaded: what they came from may be written again. */
+EP_DEV void ep_ht_hop_consumed(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
+			       const struct ep_ht_hop &u)
+{
+	const struct ep_ht_common &c = a.c;
+	uint64_t word = ep_ht_unit_word(op.epoch, u.chunk);
+
+	ep_warp_sync(EP_FULL_MASK);
+	if (ep_lane() != 0) {
+		return;
+	}
+	if (u.kind == EP_HT_FORWARD) {
+		ep_st_release_sys_u64(ep_ht_consumed_at(c, u.from, u.chunk, u.part), word);
+	}
+	if (u.kind == EP_HT_RECEIVE && u.chunk + c.areas.ring_chunks < c.h.head->chunks) {
+		struct ep_ht_desk desk = c.remote.desks[u.from];
+
+		ep_st_release_sys_u64(ep_ht_unit_at(c, ep_heap_of(c.g, desk.rank),
+						    c.areas.credit_off, desk.number,
+						    u.chunk % c.areas.ring_chunks, u.part),
+				      word);
+	}
+}
+
+/* Moves the rows of a unit that is ready. False: its bytes do not come. */
+EP_DEV bool ep_ht_hop_move(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
+			   struct ep_ht_pipe *p, const struct ep_ht_hop &u)
+{
+	struct ep_ht_piece piece = ep_ht_piece_make(a, u.part);
+	uint32_t ahead = u.rows;
+
+	for (uint32_t left = u.rows; left; left &= left - 1) {
+		uint32_t i = ep_ctz(left);
+		struct ep_ht_list l = { EP_HT_NONE, EP_HT_NONE, EP_HT_NONE };
+		const unsigned char *from;
+
+		for (; ahead && ep_ht_pipe_room(p); ahead &= ahead - 1) {
+			ep_ht_hop_load(a, p, u, piece, ep_ctz(ahead));
+		}
+		if (u.kind == EP_HT_SEND) {
+			l = ep_ht_send_list(a.c, u.chunk * EP_HT_CHUNK + i);
+		}
+		from = ep_ht_pipe_wait(a.c.g, op, p, a.c.g.rank);
+		if (!from) {
+			return false;
+		}
+		if (u.kind == EP_HT_SEND) {
+			ep_ht_hop_send(a, u, piece, i, l, from);
+		} else if (u.kind == EP_HT_FORWARD) {
+			ep_ht_hop_forward(a, u, piece, i, from);
+		} else {
+			ep_ht_hop_receive(a, u, piece, i, from);
+		}
+		ep_ht_pipe_release(p);
+	}
+	ep_ht_hop_consumed(a, op, u);
+	return true;
+}
+
+/* Weights of a unit's rows that do not come by NICs, with part 0. */
+EP_DEV void ep_ht_hop_weights(const struct ep_ht_dispatch_args &a, const struct ep_ht_hop &u)
+{
+	const struct ep_ht_common &c = a.c;
+	uint32_t token = u.chunk * EP_HT_CHUNK;
+
+	if (!a.topk_weights || u.part) {
+		return;
+	}
+	if (u.kind == EP_HT_SEND) {
+		ep_ht_weights_send(a, token, ep_min_u32(token + EP_HT_CHUNK, c.num_tokens), true);
+	} else if (u.kind == EP_HT_RECEIVE && ep_ht_near(c, u.from)) {
+		ep_ht_recv_weights(a, u.from,
+				   c.h.recv_base[u.from] +
+					   ep_ht_first(c, c.h.recv_start, u.from, u.chunk),
+				   ep_popc(u.rows), ep_lane(), EP_WARP_SIZE);
+	}
+}
+
+/* All units of a mover. False: a wait has failed. */
+EP_DEV bool ep_ht_mover(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
+			struct ep_ht_pipe *p)
+{
+	struct ep_ht_cursors cursors = ep_ht_cursors_make(a);
+	struct ep_ht_untold untold = {};
+	struct ep_ht_hop u = {};
+
+	for (;;) {
+		enum ep_ht_taken taken = ep_ht_hop_take(a, op, &cursors, &u, false);
+
+		if (taken == EP_HT_NOT_READY) {
+			ep_ht_hop_tell(a, op, p, &untold); /* who is waited for may need it */
+			taken = ep_ht_hop_take(a, op, &cursors, &u, true);
+		}
+		if (taken != EP_HT_TAKEN) {
+			ep_ht_hop_tell(a, op, p, &untold);
+			ep_ht_pipe_stored(p, p->groups);
+			return taken == EP_HT_NO_MORE;
+		}
+		if (!ep_ht_hop_move(a, op, p, u)) {
+			return false;
+		}
+		ep_ht_hop_weights(a, u);
+		ep_ht_hop_tell(a, op, p, &untold);
+		untold = { u.kind != EP_HT_RECEIVE, u, p->groups };
+	}
+}
+
+EP_DEV void ep_ht_dispatch_poster(const struct ep_ht_dispatch_args &a, const struct ep_op &op)
+{
+	if (a.topk_weights && !ep_ht_weights_post_all(a.c, op, a.c.h.send_start)) {
+		return;
+	}
+	ep_ht_post(a.c, op, ep_ht_flows_make(a.c, true, a.parts, a.token_bytes + a.scale_bytes));
+}
+
+/* Weights of rows from other nodes, which come apart from the rows. All movers. */
+EP_DEV bool ep_ht_weights_take(const struct ep_ht_dispatch_args &a, const struct ep_op &op)
+{
+	const struct ep_ht_common &c = a.c;
+	uint32_t worker = ep_block() + ep_nblocks() * ep_warp();
+
+	for (uint32_t s = 0; s < c.g.nranks; s++) {
+		uint32_t base = c.h.recv_base[s], rows = c.h.recv_base[s + 1] - base;
+
+		if (ep_ht_near(c, s) || !rows) {
+			continue;
+		}
+		if (!ep_ht_signal_wait(c, op, s, EP_HT_ROWS, 1, EP_WAIT_HT_ROWS)) {
+			return false;
+		}
+		ep_ht_recv_weights(a, s, base, rows, worker * EP_WARP_SIZE + ep_lane(),
+				   ep_nblocks() * ep_ht_movers() * EP_WARP_SIZE);
+	}
+	return true;
+}
+
+EP_KERNEL_ALONE(ep_ht_dispatch_nodes_kernel, ep_ht_dispatch_args, EP_HT_MAX_THREADS)
+{
+	struct ep_ht_entry entry = ep_ht_enter<true>(a.c, false);
+	struct ep_ht_pipe pipe = ep_ht_pipe_make(a.stage_parts, a.part_bytes);
+	uint32_t role = ep_warp() < ep_ht_movers() ? EP_HT_ROLES : ep_warp() - ep_ht_movers();
+	bool ok = ep_ht_begin(a.c, &entry);
+
+	if (ok && a.topk_weights) {
+		ep_ht_weights_stage(a);
+		ep_ht_ready_say(a.c, entry.op);
+	}
+	if (ok && role == 0) {
+		ep_ht_dispatch_poster(a, entry.op);
+	} else if (ok && role == 1) {
+		ep_ht_credit(a.c, entry.op, ep_ht_flows_make(a.c, false, a.parts, 0));
+	} else if (ok) {
+		ok = ep_ht_mover(a, entry.op, &pipe) &&
+		     (!a.topk_weights || ep_ht_weights_take(a, entry.op));
+	}
+	ep_ht_pipe_end(a.c.g, entry.op, &pipe);
+	ep_bulk_fence_global(); /* all that was waited for lies behind */
+	if (ok && a.c.layout == EP_HT_EXPERT_MAJOR) {
+		ep_bulk_fence_global(); /* it has waited for others since it began */
+		ep_ht_zero(a, &pipe);
+	}
+	if (ok && a.c.layout == EP_HT_FLAT && a.topk_weights) {
+		ep_ht_entries_fill(a);
+	}
+	if (ok && ep_block() == 0 && ep_warp() == 0) {
+		ep_ht_dispatch_count(a);
+	}
+}

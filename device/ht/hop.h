@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * High throughput across nodes: units of work of three kinds, and in which order a mover takes them.
+ *
+ * Dispatch: a mover *sends* a part of a chunk of this rank's tokens to ranks of its node and to the
+ * stage, *forwards* a part of a chunk that has come over the network to the rings of its node, and
+ * *receives* what others have written into this rank's ring. Combine: it *returns* a part of the rows
+ * that this rank holds for a source, *merges* what its node's ranks have returned for a source that
+ * it forwards for, and *sums* what has come for this rank's own tokens. The first, second and third
+ * kind, in that order, are what follows one upon the other.
+ *
+ * A mover takes the units of each kind in ascending order of chunks. The key of a unit of kind k is
+ * chunk + k * lag, then k. Everything that a unit waits for is done by units with smaller keys, of
+ * whatever rank, or by a poster or creditor that waits for such units alone; this is what lag must be
+ * small enough for (plugin/ep/ht/plan.c). A mover takes the unit with the smallest key that is ready,
+ * and when none is it waits for the one with the smallest key. So of all units of all ranks that are
+ * not done, the one with the smallest key is at work or ready.
+ */
+#ifndef EP_DEVICE_HT_HOP_H
+#define EP_DEVICE_HT_HOP_H
+
+#include "device/ht/nodes.h"
+
+#define EP_HT_KINDS 3
+
+struct ep_ht_hop {
+	uint32_t kind;
+	uint32_t chunk, part;
+	uint32_t from; /* rank, or flow; own tokens: 0 */
+	uint32_t rows; /* 0: there is nothing to do. Of tokens that travel by a flow: their mask */
+};
+
+/* The units of a kind that are a mover's; each lane looks at one of them. */
+struct ep_ht_cursor {
+	uint32_t units; /* of all movers */
+	uint32_t next;  /* unit of lane 0 when the lanes look again */
+	uint32_t found; /* lanes whose unit has something to do and has not been taken */
+	struct ep_ht_hop lane;
+};
+
+/* Units of all movers are numbered: chunk, then `fan` of them, then part. */
+struct ep_ht_fan {
+	uint32_t chunks;
+	uint32_t fan;
+	uint32_t parts;
+};
+
+EP_DEV struct ep_ht_cursor ep_ht_cursor_make(const struct ep_ht_fan &f)
+{
+	struct ep_ht_cursor cur = {};
+
+	cur.units = f.chunks * f.fan * f.parts;
+	cur.next = ep_block() + ep_nblocks() * ep_warp();
+	return cur;
+}
+
+/* The lane's unit of the next 32; chunk EP_HT_NONE: there is none. */
+EP_DEV struct ep_ht_hop ep_ht_hop_make(const struct ep_ht_fan &f, const struct ep_ht_cursor &cur,
+				       uint32_t kind)
+{
+	uint32_t unit = cur.next + ep_lane() * ep_nblocks() * ep_ht_movers();
+	struct ep_ht_hop h = { kind, EP_HT_NONE, 0, 0, 0 };
+	uint32_t all;
+
+	if (unit < cur.units) {
+		all = unit / f.parts;
+		h.part = unit - all * f.parts;
+		h.chunk = all / f.fan;
+		h.from = all - h.chunk * f.fan;
+	}
+	return h;
+}
+
+/* The lanes have looked at the units from cur->next on. */
+EP_DEV void ep_ht_cursor_found(struct ep_ht_cursor *cur, const struct ep_ht_hop &lane)
+{
+	cur->lane = lane;
+	cur->found = ep_ballot(EP_FULL_MASK, lane.chunk != EP_HT_NONE && lane.rows != 0);
+	cur->next += EP_WARP_SIZE * ep_nblocks() * ep_ht_movers();
+}
+
+/* The cursor's unit, which it has. */
+EP_DEV struct ep_ht_hop ep_ht_cursor_hop(const struct ep_ht_cursor &cur, uint32_t kind)
+{
+	uint32_t lane = ep_ctz(cur.found);
+	struct ep_ht_hop h;
+
+	h.kind = kind;
+	h.chunk = ep_shfl_u32(EP_FULL_MASK, cur.lane.chunk, lane);
+	h.part = ep_shfl_u32(EP_FULL_MASK, cur.lane.part, lane);
+	h.from = ep_shfl_u32(EP_FULL_MASK, cur.lane.from, lane);
+	h.rows = ep_shfl_u32(EP_FULL_MASK, cur.lane.rows, lane);
+	return h;
+}
+
+/* ---- whom a unit waits for ---- */
+
+enum ep_ht_seen {
+	EP_HT_SEEN,
+	EP_HT_UNSEEN,
+	EP_HT_LOST
+};
+
+/* Missing is not a peer's word, but that of another warp of this rank. */
+#define EP_HT_OWN 0xfffffffeu
+
+/*
+ * One look at what a unit waits for, of which each lane says what is missing of its share: with
+ * `wait`, between two polls. One warp; the lanes agree.
+ */
+struct ep_ht_patience {
+	struct ep_spin spin;
+	uint32_t named, before;
+};
+
+EP_DEV struct ep_ht_patience ep_ht_patience_make(void)
+{
+	struct ep_ht_patience w;
+
+	w.spin = ep_spin_start();
+	w.named = w.before = EP_HT_NONE;
+	return w;
+}
+
+EP_DEV enum ep_ht_seen ep_ht_patience_look(const struct ep_ht_common &c, const struct ep_op &op,
+					   struct ep_ht_patience *w, uint32_t missing,
+					   enum ep_wait_site site, bool wait)
+{
+	bool over = false;
+
+	ep_bulk_fence_global();
+	if (ep_all(EP_FULL_MASK, missing == EP_HT_NONE)) {
+		return EP_HT_SEEN;
+	}
+	if (!wait) {
+		return EP_HT_UNSEEN;
+	}
+	if (missing != EP_HT_NONE && missing != w->before) { /* a wait for another one begins */
+		w->named = w->before = missing;
+		w->spin = ep_spin_start();
+	}
+	if (missing == EP_HT_OWN) {
+		over = ep_ht_own_give_up(c, op, &w->spin);
+	} else if (missing != EP_HT_NONE) {
+		over = ep_ht_give_up(c, op, &w->spin, site, missing, &w->named);
+	}
+	return ep_any(EP_FULL_MASK, over) ? EP_HT_LOST : EP_HT_UNSEEN;
+}
+
+/* ---- which unit is next ---- */
+
+/* All cursors of a mover. (They are reached by constants, so that they stay in registers.) */
+struct ep_ht_cursors {
+	struct ep_ht_cursor of[EP_HT_KINDS];
+};
+
+EP_DEV struct ep_ht_hop ep_ht_cursors_hop(const struct ep_ht_cursors &cur, uint32_t kind)
+{
+	struct ep_ht_hop u = {};
+
+	EP_UNROLL(EP_HT_KINDS)
+	for (uint32_t k = 0; k < EP_HT_KINDS; k++) {
+		if (k == kind && cur.of[k].found) {
+			u = ep_ht_cursor_hop(cur.of[k], k);
+		}
+	}
+	return u;
+}
+
+EP_DEV void ep_ht_cursors_drop(struct ep_ht_cursors *cur, uint32_t kind)
+{
+	EP_UNROLL(EP_HT_KINDS)
+	for (uint32_t k = 0; k < EP_HT_KINDS; k++) {
+		if (k == kind) {
+			cur->of[k].found &= cur->of[k].found - 1;
+		}
+	}
+}
+
+/*
+ * What follows is the same for dispatch and combine, which say by functions of their own, overloaded
+ * for their arguments, what units there are:
+ *   ep_ht_hop_fan(a, kind)          how units of a kind are numbered
+ *   ep_ht_hop_rows(a, &hop)         the lane's unit: what it has to move
+ *   ep_ht_hop_missing(a, op, hop, &site)   whom it waits for, of the lane's share, or EP_HT_NONE
+ */
+template <class ARGS> EP_DEV struct ep_ht_cursors ep_ht_cursors_make(const ARGS &a)
+{
+	struct ep_ht_cursors cur;
+
+	EP_UNROLL(EP_HT_KINDS)
+	for (uint32_t k = 0; k < EP_HT_KINDS; k++) {
+		cur.of[k] = ep_ht_cursor_make(ep_ht_hop_fan(a, k));
+	}
+	return cur;
+}
+
+/* Each kind has a unit, unless there are no more of it. Returns the kind with the smallest key. */
+template <class ARGS> EP_DEV uint32_t ep_ht_cursors_fill(const ARGS &a, struct ep_ht_cursors *cur)
+{
+	uint32_t first = EP_HT_KINDS, least = 0;
+
+	EP_UNROLL(EP_HT_KINDS)
+	for (uint32_t k = 0; k < EP_HT_KINDS; k++) {
+		struct ep_ht_cursor *one = &cur->of[k];
+
+		while (!one->found && one->next < one->units) {
+			struct ep_ht_hop lane = ep_ht_hop_make(ep_ht_hop_fan(a, k), *one, k);
+
+			if (lane.chunk != EP_HT_NONE) {
+				lane.rows = ep_ht_hop_rows(a, &lane);
+			}
+			ep_ht_cursor_found(one, lane);
+		}
+		if (one->found) {
+			uint32_t key = ep_ht_cursor_hop(*one, k).chunk + k * a.lag;
+
+			if (first == EP_HT_KINDS || key < least) {
+				first = k;
+				least = key;
+			}
+		}
+	}
+	return first;
+}
+
+enum ep_ht_taken {
+	EP_HT_TAKEN,
+	EP_HT_NOT_READY, /* no unit is ready */
+	EP_HT_NO_MORE,
+	EP_HT_BROKEN /* a wait has failed */
+};
+
+/* Takes the mover's next unit: *u. `wait`: until one is ready. */
+template <class ARGS>
+EP_DEV enum ep_ht_taken ep_ht_hop_take(const ARGS &a, const struct ep_op &op,
+				       struct ep_ht_cursors *cur, struct ep_ht_hop *u, bool wait)
+{
+	struct ep_ht_patience patience = ep_ht_patience_make();
+	uint32_t first = ep_ht_cursors_fill(a, cur);
+
+	if (first == EP_HT_KINDS) {
+		return EP_HT_NO_MORE;
+	}
+	do {
+		EP_UNROLL(1)
+		for (uint32_t n = 0; n < EP_HT_KINDS; n++) {
+			uint32_t k = first + n < EP_HT_KINDS ? first + n : first + n - EP_HT_KINDS;
+			enum ep_wait_site site = EP_WAIT_HT_ROWS;
+			enum ep_ht_seen seen;
+			uint32_t missing;
+
+			*u = ep_ht_cursors_hop(*cur, k);
+			if (!u->rows) {
+				continue;
+			}
+			missing = ep_ht_hop_missing(a, op, *u, &site);
+			seen = ep_ht_patience_look(a.c, op, &patience, missing, site,
+						   wait && k == first);
+			if (seen == EP_HT_SEEN) {
+				ep_ht_cursors_drop(cur, k);
+				return EP_HT_TAKEN;
+			}
+			if (seen == EP_HT_LOST) {
+				return EP_HT_BROKEN;
+			}
+		}
+	} while (wait);
+	return EP_HT_NOT_READY;
+}
+
+/* The flow of this rank's tokens or sources whose stage still holds an earlier chunk there. Lanes. */
+EP_DEV uint32_t ep_ht_stage_missing(const struct ep_ht_common &c, const struct ep_op &op,
+				    uint32_t first, uint32_t flows, uint32_t chunk)
+{
+	uint32_t missing = EP_HT_NONE;
+
+	if (chunk < c.areas.stage_chunks) {
+		return EP_HT_NONE;
+	}
+	for (uint32_t x = first + ep_lane(); x < first + flows; x += EP_WARP_SIZE) {
+		if (!ep_ht_word_reached(op, ep_ht_released_at(c, x),
+					chunk - c.areas.stage_chunks)) {
+			missing = EP_HT_OWN;
+		}
+	}
+	return missing;
+}
+
+#endif

@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * High throughput across nodes: where the ends of a flow keep what they tell one another, and which
+ * tokens of a chunk travel. device/ht/layout.h says what flows, stages, net rings and desks are.
+ */
+#ifndef EP_DEVICE_HT_NODES_H
+#define EP_DEVICE_HT_NODES_H
+
+#include "device/group/remote.h"
+#include "device/ht/blame.h"
+#include "device/ht/pipe.h"
+#include "device/ht/units.h"
+
+/* The last two warps of each block. */
+#define EP_HT_ROLES 2
+
+EP_DEV uint32_t ep_ht_movers(void)
+{
+	return ep_nwarps() - EP_HT_ROLES;
+}
+
+/* Is rank r of this node? */
+EP_DEV bool ep_ht_near(const struct ep_ht_common &c, uint32_t r)
+{
+	return c.remote.node[r] == EP_HT_NONE;
+}
+
+/* Does this block post to remote rank r? Its poster has that queue, and its creditor the other one. */
+EP_DEV bool ep_ht_posts_to(uint32_t r)
+{
+	return r % ep_nblocks() == ep_block();
+}
+
+/* ---- what travels: bit i of a mask is token i of a chunk ---- */
+
+EP_DEV uint32_t ep_ht_node_mask(const struct ep_ht_common &c, uint32_t node, uint32_t chunk)
+{
+	return c.h.send_nodes[(size_t)node * c.areas.mask_stride + chunk];
+}
+
+/* Tokens of source x that go to the rank with index i here. */
+EP_DEV uint32_t ep_ht_near_mask(const struct ep_ht_common &c, uint32_t x, uint32_t i,
+				uint32_t chunk)
+{
+	return c.h.node_masks[((size_t)x * c.remote.near + i) * c.areas.mask_stride + chunk];
+}
+
+/* Tokens of source x that go to this node. One warp. */
+EP_DEV uint32_t ep_ht_source_mask(const struct ep_ht_common &c, uint32_t x, uint32_t chunk)
+{
+	uint32_t mask = 0;
+
+	for (uint32_t i = ep_lane(); i < c.remote.near; i += EP_WARP_SIZE) {
+		mask |= ep_ht_near_mask(c, x, i, chunk);
+	}
+	for (uint32_t lanes = 1; lanes < EP_WARP_SIZE; lanes *= 2) {
+		mask |= ep_shfl_xor_u32(EP_FULL_MASK, mask, lanes);
+	}
+	return mask;
+}
+
+/* Tokens of this rank's chunk that go to other nodes. One warp. */
+EP_DEV uint32_t ep_ht_nodes_mask(const struct ep_ht_common &c, uint32_t chunk)
+{
+	uint32_t mask = 0;
+
+	for (uint32_t k = ep_lane(); k < c.remote.nodes; k += EP_WARP_SIZE) {
+		mask |= ep_ht_node_mask(c, k, chunk);
+	}
+	for (uint32_t lanes = 1; lanes < EP_WARP_SIZE; lanes *= 2) {
+		mask |= ep_shfl_xor_u32(EP_FULL_MASK, mask, lanes);
+	}
+	return mask;
+}
+
+/* How many tokens of the mask are before token i: its row among those of a chunk. */
+EP_DEV uint32_t ep_ht_mask_before(uint32_t mask, uint32_t i)
+{
+	return ep_popc(mask & ((1u << i) - 1));
+}
+
+/* ---- where it lies, as offsets in a heap ---- */
+
+EP_DEV uint64_t ep_ht_net_off(const struct ep_ht_common &c, uint32_t flow, uint32_t chunk,
+			      uint32_t i)
+{
+	size_t slot = (size_t)flow * c.areas.net_chunks + chunk % c.areas.net_chunks;
+
+	return c.areas.net_off + (slot * EP_HT_CHUNK + i) * c.areas.row_stride;
+}
+
+EP_DEV uint64_t ep_ht_stage_off(const struct ep_ht_common &c, uint32_t flow, uint32_t chunk,
+				uint32_t i)
+{
+	size_t slot = (size_t)flow * c.areas.stage_chunks + chunk % c.areas.stage_chunks;
+
+	return c.areas.stage_off + (slot * EP_HT_CHUNK + i) * c.areas.row_stride;
+}
+
+/* Words of this rank alone. */
+EP_DEV uint64_t *ep_ht_staged_at(const struct ep_ht_common &c, uint32_t flow, uint32_t chunk,
+				 uint32_t part)
+{
+	size_t slot = (size_t)flow * c.areas.stage_chunks + chunk % c.areas.stage_chunks;
+
+	return (uint64_t *)(c.g.own + c.areas.staged_off) + slot * c.areas.parts + part;
+}
+
+EP_DEV uint64_t *ep_ht_consumed_at(const struct ep_ht_common &c, uint32_t flow, uint32_t chunk,
+				   uint32_t part)
+{
+	size_t slot = (size_t)flow * c.areas.net_chunks + chunk % c.areas.net_chunks;
+
+	return (uint64_t *)(c.g.own + c.areas.consumed_off) + slot * c.areas.parts + part;
+}
+
+EP_DEV uint64_t *ep_ht_posted_at(const struct ep_ht_common &c, uint32_t flow, uint32_t chunk)
+{
+	return (uint64_t *)(c.g.own + c.areas.posted_off) + (size_t)flow * c.areas.stage_chunks +
+	       chunk % c.areas.stage_chunks;
+}
+
+EP_DEV uint64_t *ep_ht_released_at(const struct ep_ht_common &c, uint32_t flow)
+{
+	return (uint64_t *)(c.g.own + c.areas.released_off) + flow;
+}
+
+/* Weights, or their gradients, that go to rank r: row `index`. */
+EP_DEV float *ep_ht_out_weights(const struct ep_ht_common &c, uint32_t r, uint32_t index)
+{
+	return (float *)(c.g.own + c.areas.out_off) + ((size_t)r * c.max_tokens + index) * c.width;
+}
+
+/* ---- what has been said ---- */
+
+/* Does a word say `chunk` or a later one? Any lane. */
+EP_DEV bool ep_ht_word_reached(const struct ep_op &op, const uint64_t *at, uint32_t chunk)
+{
+	uint64_t word = ep_ld_acquire_sys_u64(at);
+
+	return (uint32_t)(word >> 32) == op.epoch && (uint32_t)word >= chunk + 1;
+}
+
+/* Has remote rank r sent `entries` of this operation on the channel? Any lane. */
+EP_DEV bool ep_ht_signal_reached(const struct ep_ht_common &c, const struct ep_op &op, uint32_t r,
+				 uint32_t channel, uint32_t entries)
+{
+	const uint64_t *at = (const uint64_t *)(c.g.own + c.g.remote->signal_off) +
+			     (size_t)r * c.g.remote->channels + channel;
+	uint64_t value = ep_ld_acquire_sys_u64(at);
+
+	/* 0: no signal yet, in a new heap. The peer may be at a later step by now. */
+	return value && value - ep_remote_signal_word(op, entries) < (uint64_t)EP_GROUP_MAX_LEAD
+									     << 32;
+}
+
+/* The same, but waits. One warp, all of whose lanes may then read what has come. */
+EP_DEV bool ep_ht_signal_wait(const struct ep_ht_common &c, const struct ep_op &op, uint32_t r,
+			      uint32_t channel, uint32_t entries, enum ep_wait_site site)
+{
+	bool ok = true;
+
+	if (ep_lane() == 0) {
+		struct ep_spin s = ep_spin_start();
+		uint32_t named = r;
+
+		while (ok && !ep_ht_signal_reached(c, op, r, channel, entries)) {
+			ok = !ep_ht_give_up(c, op, &s, site, r, &named);
+		}
+	}
+	ep_warp_sync(EP_FULL_MASK);
+	return ep_shfl_u32(EP_FULL_MASK, ok, 0) != 0;
+}
+
+/*
+ * Between polls for another warp of this rank. That one waits for peers, each for as long as the
+ * timeout says, and ends the operation when one does not come: only if it is lost itself does this
+ * wait end by its own time, which is longer than several of those.
+ */
+#define EP_HT_OWN_WAITS 8u
+
+EP_DEV bool ep_ht_own_give_up(const struct ep_ht_common &c, const struct ep_op &op,
+			      struct ep_spin *s)
+{
+	if (ep_spin_expired(s, EP_HT_OWN_WAITS * c.g.timeout_ns, EP_WAIT_BULK, c.g.rank)) {
+		ep_mask_peer(c.g, op, EP_CAUSE_TIMEOUT, EP_WAIT_BULK, c.g.rank, 0, 0);
+	}
+	return ep_aborted(c.g);
+}
+
+/* Waits for the words of all parts of a chunk: `first` is that of part 0. One warp. */
+EP_DEV bool ep_ht_parts_wait(const struct ep_ht_common &c, const struct ep_op &op,
+			     const uint64_t *first, uint32_t parts, uint32_t chunk)
+{
+	bool ok = true;
+
+	for (uint32_t p = ep_lane(); p < parts; p += EP_WARP_SIZE) {
+		struct ep_spin s = ep_spin_start();
+
+		while (ok && !ep_ht_word_reached(op, first + p, chunk)) {
+			ok = !ep_ht_own_give_up(c, op, &s);
+		}
+	}
+	return ep_all(EP_FULL_MASK, ok);
+}
+
+/*
+ * All warps of the block have done what the NIC is to read of it. The last block says so to the
+ * posters of all. All threads.
+ */
+EP_DEV void ep_ht_ready_say(const struct ep_ht_common &c, const struct ep_op &op)
+{
+	ep_block_sync();
+	if (ep_tid() == 0) {
+		uint32_t *ready = c.h.scratch + EP_HT_BLOCKS_READY;
+
+		if (ep_atomic_add_acq_rel_gpu_u32(ready, 1) + 1 == ep_nblocks()) {
+			ep_st_relaxed_gpu_u32(ready, 0);
+			ep_st_release_sys_u32(c.h.scratch + EP_HT_EPOCH_READY, op.epoch);
+		}
+	}
+}
+
+/* One warp. */
+EP_DEV bool ep_ht_ready_wait(const struct ep_ht_common &c, const struct ep_op &op)
+{
+	bool ok = true;
+
+	if (ep_lane() == 0) {
+		struct ep_spin s = ep_spin_start();
+
+		while (ok && ep_ld_acquire_sys_u32(c.h.scratch + EP_HT_EPOCH_READY) != op.epoch) {
+			ok = !ep_ht_own_give_up(c, op, &s);
+		}
+	}
+	return ep_shfl_u32(EP_FULL_MASK, ok, 0) != 0;
+}
+
+#endif

@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * High throughput across nodes: the two warps of a block that talk to NICs.
+ *
+ * The *poster* sends the flows that leave this rank: in dispatch those of its own tokens, to its
+ * forwarders; in combine those of the sources that it forwards for. Chunk by chunk it waits until
+ * movers have staged all parts, and until the receiver has consumed what lay in the chunk's place of
+ * its net ring. What it posts is 8 rows at most and the signal that announces them. It also waits for
+ * the NIC's completions, half a stage behind, and tells movers which chunks' places in the stage are
+ * free again. Rows that go to one peer arrive in ascending order of chunks, because one warp posts
+ * them to one queue.
+ *
+ * The *creditor* answers for the flows that come to this rank: it waits until movers have consumed all
+ * parts of a chunk, and tells the sender now and then how far that is.
+ *
+ * Neither holds anything that others wait for while it waits itself, but the order of chunks: whoever
+ * waits for chunk c of a flow waits for chunks up to c alone.
+ */
+#ifndef EP_DEVICE_HT_POST_H
+#define EP_DEVICE_HT_POST_H
+
+#include "device/ht/nodes.h"
+
+/* Flows of one direction. */
+struct ep_ht_flows {
+	const struct ep_ht_flow *flow;
+	uint32_t count;
+	uint32_t chunks;    /* of each; behind a source's last chunk nothing travels */
+	uint32_t parts;     /* of a row */
+	uint32_t row_bytes; /* that travel */
+	bool own;           /* of this rank's tokens: all of them share the stage of flow 0 */
+};
+
+/* Flows of this rank's own tokens, or of the tokens of those that it forwards for. */
+EP_DEV struct ep_ht_flows ep_ht_flows_make(const struct ep_ht_common &c, bool own, uint32_t parts,
+					   uint32_t row_bytes)
+{
+	struct ep_ht_flows f;
+
+	f.own = own;
+	f.flow = own ? c.remote.forwarders : c.remote.feeds;
+	f.count = own ? c.remote.nodes : c.remote.sources;
+	f.chunks = own ? ep_ht_chunks(c.num_tokens) : c.h.head->chunks;
+	f.parts = parts;
+	f.row_bytes = row_bytes;
+	return f;
+}
+
+/* Tokens of the chunk that travel by flow x. One warp. */
+EP_DEV uint32_t ep_ht_flow_mask(const struct ep_ht_common &c, const struct ep_ht_flows &f,
+				uint32_t x, uint32_t chunk)
+{
+	return f.own ? ep_ht_node_mask(c, x, chunk) : ep_ht_source_mask(c, x, chunk);
+}
+
+/* ---- the poster ---- */
+
+/* A queue to rank r; each wait for it may take half of the timeout, before others give up this rank. */
+EP_DEV struct ep_mlx5_post ep_ht_queue_open(const struct ep_ht_common &c, uint32_t r,
+					    uint32_t channel)
+{
+	struct ep_mlx5_post p = ep_remote_open(c.g, r, channel);
+
+	p.timeout_ns = c.g.timeout_ns / 2;
+	return p;
+}
+
+/* Posts the rows of a chunk and their signal. One warp. */
+EP_DEV bool ep_ht_rows_post(const struct ep_ht_common &c, const struct ep_op &op,
+			    const struct ep_ht_flows &f, uint32_t x, uint32_t chunk, uint32_t mask)
+{
+	struct ep_ht_flow flow = f.flow[x];
+	struct ep_mlx5_post p = ep_ht_queue_open(c, flow.peer, EP_HT_ROWS);
+	uint32_t i = ep_lane() & (EP_HT_CHUNK - 1);
+	uint64_t from = ep_ht_stage_off(c, f.own ? 0 : x, chunk, i);
+	uint64_t to = ep_ht_net_off(c, flow.there, chunk, i);
+
+	if (!ep_mlx5_put_signal(&p, ep_lane() < EP_HT_CHUNK && (mask >> i & 1),
+				ep_mlx5_remote(&p, EP_MLX5_REGION_HEAP, to),
+				ep_mlx5_local(&p, EP_MLX5_REGION_HEAP, from), f.row_bytes,
+				ep_remote_signal(c.g, p, flow.peer, EP_HT_ROWS,
+						 ep_remote_signal_off(c.g, EP_HT_ROWS),
+						 ep_remote_signal_word(op, chunk + 2)))) {
+		ep_remote_failed(c.g, op, p, flow.peer, EP_WAIT_RDMA_SLOT);
+		return false;
+	}
+	if (ep_lane() == 0) {
+		*ep_ht_posted_at(c, x, chunk) = p.end;
+	}
+	ep_warp_sync(EP_FULL_MASK);
+	return true;
+}
+
+/* What travels of a chunk by flow x, when it is staged and there is room for it. One warp. */
+EP_DEV bool ep_ht_chunk_post(const struct ep_ht_common &c, const struct ep_op &op,
+			     const struct ep_ht_flows &f, uint32_t x, uint32_t chunk)
+{
+	uint32_t mask = ep_ht_flow_mask(c, f, x, chunk);
+
+	if (!mask) {
+		return true;
+	}
+	if (!ep_ht_parts_wait(c, op, ep_ht_staged_at(c, f.own ? 0 : x, chunk, 0), f.parts, chunk)) {
+		return false;
+	}
+	if (chunk >= c.areas.net_chunks &&
+	    !ep_ht_signal_wait(c, op, f.flow[x].peer, EP_HT_CREDITS, chunk - c.areas.net_chunks + 1,
+			       EP_WAIT_HT_CREDIT)) {
+		return false;
+	}
+	return ep_ht_rows_post(c, op, f, x, chunk, mask);
+}
+
+/* Waits until the NIC has read the chunk, and says so. One warp. */
+EP_DEV bool ep_ht_chunk_release(const struct ep_ht_common &c, const struct ep_op &op,
+				const struct ep_ht_flows &f, uint32_t x, uint32_t chunk)
+{
+	if (ep_ht_flow_mask(c, f, x, chunk)) {
+		uint32_t peer = f.flow[x].peer;
+		struct ep_mlx5_post p = ep_ht_queue_open(c, peer, EP_HT_ROWS);
+		uint64_t end = ep_lane() == 0 ? *ep_ht_posted_at(c, x, chunk) : 0;
+
+		end = ep_shfl_u64(EP_FULL_MASK, end, 0);
+		if (!ep_mlx5_wait(&p, end, EP_MLX5_ERR_COMPLETION, EP_WAIT_RDMA_COMPLETION)) {
+			ep_remote_failed(c.g, op, p, peer, EP_WAIT_RDMA_COMPLETION);
+			return false;
+		}
+	}
+	if (ep_lane() == 0) {
+		ep_st_release_sys_u64(ep_ht_released_at(c, x), ep_ht_unit_word(op.epoch, chunk));
+	}
+	return true;
+}
+
+/* Waits until the NIC has read all that this block has posted in the operation. One warp. */
+EP_DEV bool ep_ht_post_end(const struct ep_ht_common &c, const struct ep_op &op)
+{
+	for (uint32_t r = ep_block(); r < c.g.nranks; r += ep_nblocks()) {
+		if (ep_ht_near(c, r)) {
+			continue;
+		}
+		struct ep_mlx5_post p = ep_ht_queue_open(c, r, EP_HT_ROWS);
+
+		if (!ep_mlx5_wait(&p, p.end, EP_MLX5_ERR_COMPLETION, EP_WAIT_RDMA_COMPLETION)) {
+			ep_remote_failed(c.g, op, p, r, EP_WAIT_RDMA_COMPLETION);
+			return false;
+		}
+	}
+	return true;
+}
+
+/*
+ * Posts weights, or gradients of weights, of `rows` rows to rank r, and the entry that says so: they
+ * lie together in the out area, and go to the weight area there. One warp.
+ */
+EP_DEV bool ep_ht_weights_post(const struct ep_ht_common &c, const struct ep_op &op, uint32_t r,
+			       uint32_t rows)
+{
+	uint64_t row = 4 * (uint64_t)c.width, list = row * c.max_tokens;
+	struct ep_mlx5_post p = ep_ht_queue_open(c, r, EP_HT_ROWS);
+
+	if (!rows) {
+		return true;
+	}
+	if (!ep_mlx5_put_signal(
+		    &p, ep_lane() == 0,
+		    ep_mlx5_remote(&p, EP_MLX5_REGION_HEAP, c.areas.weight_off + list * c.g.rank),
+		    ep_mlx5_local(&p, EP_MLX5_REGION_HEAP, c.areas.out_off + list * r),
+		    (uint32_t)(rows * row),
+		    ep_remote_signal(c.g, p, r, EP_HT_ROWS, ep_remote_signal_off(c.g, EP_HT_ROWS),
+				     ep_remote_signal_word(op, 1)))) {
+		ep_remote_failed(c.g, op, p, r, EP_WAIT_RDMA_SLOT);
+		return false;
+	}
+	return true;
+}
+
+/*
+ * The same to all ranks that this block posts to, when all blocks are ready; `start`: send_start or
+ * recv_start, of the rows. One warp.
+ */
+EP_DEV bool ep_ht_weights_post_all(const struct ep_ht_common &c, const struct ep_op &op,
+				   const uint32_t *start)
+{
+	if (!ep_ht_ready_wait(c, op)) {
+		return false;
+	}
+	for (uint32_t r = ep_block(); r < c.g.nranks; r += ep_nblocks()) {
+		if (!ep_ht_near(c, r) &&
+		    !ep_ht_weights_post(c, op, r,
+					ep_ht_first(c, start, r, ep_ht_table_chunks(c)))) {
+			return false;
+		}
+	}
+	return true;
+}
+
+/* The poster's work, but for weights. One warp. */
+EP_DEV void ep_ht_post(const struct ep_ht_common &c, const struct ep_op &op,
+		       const struct ep_ht_flows &f)
+{
+	uint32_t window = c.areas.stage_chunks / 2;
+
+	for (uint32_t chunk = 0; chunk < f.chunks + window; chunk++) {
+		for (uint32_t x = 0; x < f.count; x++) {
+			if (!ep_ht_posts_to(f.flow[x].peer)) {
+				continue;
+			}
+			if (chunk >= window && !ep_ht_chunk_release(c, op, f, x, chunk - window)) {
+				return;
+			}
+			if (chunk < f.chunks && !ep_ht_chunk_post(c, op, f, x, chunk)) {
+				return;
+			}
+		}
+	}
+	(void)ep_ht_post_end(c, op);
+}
+
+/* ---- the creditor ---- */
+
+/* Tells the sender of flow x that all chunks below `chunks` are consumed. One warp. */
+EP_DEV bool ep_ht_credit_post(const struct ep_ht_common &c, const struct ep_op &op, uint32_t peer,
+			      uint32_t chunks)
+{
+	struct ep_mlx5_post p = ep_ht_queue_open(c, peer, EP_HT_CREDITS);
+
+	if (!ep_mlx5_signal_add(&p,
+				ep_remote_signal(c.g, p, peer, EP_HT_CREDITS,
+						 ep_remote_signal_off(c.g, EP_HT_CREDITS),
+						 ep_remote_signal_word(op, chunks)),
+				false)) {
+		ep_remote_failed(c.g, op, p, peer, EP_WAIT_RDMA_SLOT);
+		return false;
+	}
+	return true;
+}
+
+/* The creditor's work. No credit is sent that no chunk waits for. One warp. */
+EP_DEV void ep_ht_credit(const struct ep_ht_common &c, const struct ep_op &op,
+			 const struct ep_ht_flows &f)
+{
+	uint32_t step = ep_ht_credit_step(c.areas.net_chunks);
+
+	for (uint32_t chunk = 0; chunk + 1 + c.areas.net_chunks < f.chunks + step; chunk++) {
+		for (uint32_t x = 0; x < f.count; x++) {
+			if (!ep_ht_posts_to(f.flow[x].peer)) {
+				continue;
+			}
+			if (ep_ht_flow_mask(c, f, x, chunk) &&
+			    !ep_ht_parts_wait(c, op, ep_ht_consumed_at(c, x, chunk, 0), f.parts,
+					      chunk)) {
+				return;
+			}
+			if ((chunk + 1) % step == 0 &&
+			    !ep_ht_credit_post(c, op, f.flow[x].peer, chunk + 1)) {
+				return;
+			}
+		}
+	}
+}
+
+#endif

@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Groups of several nodes: who forwards for whom, as device/ht/layout.h tells it. */
+#include <stdlib.h>
+#include "core/cuda.h"
+#include "ep/heap.h"
+#include "ep/ht/ht.h"
+
+/* What the tables are made of. All by rank. */
+struct ep_ht_nodes {
+	const struct ep_ident *idents;
+	uint32_t nranks;
+	uint32_t *index; /* in the rank's node */
+	uint32_t *size;  /* of the node */
+	uint32_t *first; /* rank of the node */
+};
+
+/* Where each table lies, as byte offsets; flows first, since they are the largest items. */
+struct ep_ht_nodes_layout {
+	uint64_t forwarders_off;
+	uint64_t feeds_off;
+	uint64_t desks_off;
+	uint64_t node_off;
+	uint64_t index_off;
+	uint64_t near_off;
+	uint64_t far_off;
+	uint64_t far_first_off;
+	uint64_t bytes;
+};
+
+static struct ep_ht_nodes_layout ep_ht_nodes_layout_make(const struct ep_shape *shape)
+{
+	uint64_t r = shape->nranks, f = shape->flows, at = 0;
+	struct ep_ht_nodes_layout l;
+
+	l.forwarders_off = ep_group_heap_take(&at, f * sizeof(struct ep_ht_flow), 16);
+	l.feeds_off = ep_group_heap_take(&at, f * sizeof(struct ep_ht_flow), 16);
+	l.desks_off = ep_group_heap_take(&at, r * sizeof(struct ep_ht_desk), 16);
+	l.node_off = ep_group_heap_take(&at, 4 * r, 16);
+	l.index_off = ep_group_heap_take(&at, 4 * r, 16);
+	l.near_off = ep_group_heap_take(&at, 4ull * shape->near_ranks, 16);
+	l.far_off = ep_group_heap_take(&at, 4 * r, 16);
+	l.far_first_off = ep_group_heap_take(&at, 4 * (f + 1), 16);
+	l.bytes = at;
+	return l;
+}
+
+uint64_t ep_ht_nodes_bytes(const struct ep_shape *shape)
+{
+	return shape->flows ? ep_ht_nodes_layout_make(shape).bytes : 0;
+}
+
+/* `n` has room for three arrays. */
+static void ep_ht_nodes_find(struct ep_ht_nodes *n)
+{
+	for (uint32_t r = 0; r < n->nranks; r++) {
+		n->first[r] = r;
+		for (uint32_t i = 0; i < n->nranks; i++) {
+			bool same = n->idents[i].node == n->idents[r].node;
+
+			n->index[r] += same && i < r;
+			n->size[r] += same;
+			if (same && i < n->first[r]) {
+				n->first[r] = i;
+			}
+		}
+	}
+}
+
+static bool ep_ht_nodes_near(const struct ep_ht_nodes *n, uint32_t a, uint32_t b)
+{
+	return n->first[a] == n->first[b];
+}
+
+/* Does rank f forward for rank s? */
+static bool ep_ht_nodes_forwards(const struct ep_ht_nodes *n, uint32_t f, uint32_t s)
+{
+	return !ep_ht_nodes_near(n, f, s) &&
+	       ep_nodes_forwarder(n->index[s], n->size[f]) == n->index[f];
+}
+
+/* Sources are numbered in the order of ranks. */
+static uint32_t ep_ht_nodes_source(const struct ep_ht_nodes *n, uint32_t f, uint32_t s)
+{
+	uint32_t number = 0;
+
+	for (uint32_t r = 0; r < s; r++) {
+		number += ep_ht_nodes_forwards(n, f, r);
+	}
+	return number;
+}
+
+/* So are other nodes, by their first ranks: rank r's among those of rank s. */
+static uint32_t ep_ht_nodes_number(const struct ep_ht_nodes *n, uint32_t s, uint32_t r)
+{
+	uint32_t number = 0;
+
+	for (uint32_t i = 0; i < n->first[r]; i++) {
+		number += n->first[i] == i && !ep_ht_nodes_near(n, i, s);
+	}
+	return number;
+}
+
+/* Rank `me`'s tables, in host memory as they will lie on the device. */
+static void ep_ht_nodes_fill(const struct ep_ht_nodes *n, uint32_t me,
+			     const struct ep_ht_nodes_layout *l, unsigned char *to,
+			     struct ep_ht_remote *remote)
+{
+	struct ep_ht_flow *forwarders = (void *)(to + l->forwarders_off);
+	struct ep_ht_flow *feeds = (void *)(to + l->feeds_off);
+	struct ep_ht_desk *desks = (void *)(to + l->desks_off);
+	uint32_t *node = (void *)(to + l->node_off), *index = (void *)(to + l->index_off);
+	uint32_t *near_ranks = (void *)(to + l->near_off);
+
+	for (uint32_t r = 0; r < n->nranks; r++) {
+		uint32_t d = r; /* this rank's way to r */
+
+		index[r] = n->index[r];
+		if (ep_ht_nodes_near(n, me, r)) {
+			node[r] = EP_HT_NONE;
+			near_ranks[remote->near++] = r;
+			desks[r] = (struct ep_ht_desk){ r, n->index[me] };
+			continue;
+		}
+		node[r] = ep_ht_nodes_number(n, me, r);
+		remote->nodes += n->first[r] == r;
+		if (ep_ht_nodes_forwards(n, r, me)) {
+			forwarders[node[r]] =
+				(struct ep_ht_flow){ r, ep_ht_nodes_source(n, r, me) };
+		}
+		if (ep_ht_nodes_forwards(n, me, r)) {
+			feeds[remote->sources++] =
+				(struct ep_ht_flow){ r, ep_ht_nodes_number(n, r, me) };
+		}
+		for (d = 0; !(ep_ht_nodes_near(n, me, d) && ep_ht_nodes_forwards(n, d, r)); d++) {
+		}
+		desks[r] = (struct ep_ht_desk){ d, n->size[me] * (1 + ep_ht_nodes_source(n, d, r)) +
+							   n->index[me] };
+	}
+}
+
+/* The ranks of other nodes than rank `me`'s, one node after the other. */
+static void ep_ht_nodes_list(const struct ep_ht_nodes *n, uint32_t me, uint32_t *ranks,
+			     uint32_t *first)
+{
+	uint32_t node = 0, at = 0;
+
+	for (uint32_t i = 0; i < n->nranks; i++) {
+		if (n->first[i] != i || ep_ht_nodes_near(n, i, me)) {
+			continue;
+		}
+		first[node++] = at;
+		for (uint32_t r = i; r < n->nranks; r++) {
+			if (ep_ht_nodes_near(n, r, i)) {
+				ranks[at++] = r;
+			}
+		}
+	}
+	first[node] = at;
+}
+
+ncclResult_t ep_ht_nodes_bind(struct ncclEpGroup *g)
+{
+	const struct ep_shape *shape = &g->config.shape;
+	struct ep_ht_nodes_layout l = ep_ht_nodes_layout_make(shape);
+	unsigned char *to = (unsigned char *)g->algo_memory +
+			    ep_ht_scratch_bytes(shape->nranks, shape->nranks * shape->nlocal);
+	unsigned char *tables = calloc(1, l.bytes);
+	uint32_t *lists = calloc(3 * (size_t)shape->nranks, sizeof(*lists));
+	struct ep_ht_nodes n = {
+		.idents = g->idents,
+		.nranks = shape->nranks,
+		.index = lists,
+		.size = lists ? lists + shape->nranks : NULL,
+		.first = lists ? lists + 2 * shape->nranks : NULL,
+	};
+	ncclResult_t result = ncclSuccess;
+
+	if (!tables || !lists) {
+		result = ep_fail(ncclSystemError, "out of host memory");
+		goto out;
+	}
+	g->ht->remote = (struct ep_ht_remote){
+		.forwarders = (void *)(to + l.forwarders_off),
+		.feeds = (void *)(to + l.feeds_off),
+		.desks = (void *)(to + l.desks_off),
+		.node = (void *)(to + l.node_off),
+		.index = (void *)(to + l.index_off),
+		.near_ranks = (void *)(to + l.near_off),
+		.far_ranks = (void *)(to + l.far_off),
+		.far_first = (void *)(to + l.far_first_off),
+		.most = shape->near_ranks,
+	};
+	ep_ht_nodes_find(&n);
+	ep_ht_nodes_fill(&n, (uint32_t)g->rank, &l, tables, &g->ht->remote);
+	ep_ht_nodes_list(&n, (uint32_t)g->rank, (void *)(tables + l.far_off),
+			 (void *)(tables + l.far_first_off));
+	EP_CUDA_GOTO(cudaMemcpyAsync(to, tables, l.bytes, cudaMemcpyHostToDevice, g->stream),
+		     "setting up the tables of nodes", out);
+	EP_CUDA_GOTO(cudaStreamSynchronize(g->stream), "setting up the tables of nodes", out);
+out:
+	free(lists);
+	free(tables);
+	return result;
+}

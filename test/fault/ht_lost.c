@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * High throughput: a rank is killed or stopped before or in the middle of UpdateHandle, a dispatch or a
+ * combine (VC_FAULT in the environment says when; three launches make a step). Within the timeout and a
+ * second every other rank has an error that names it; the group can be destroyed, and a new one of the
+ * survivors works.
+ *
+ *     ht_lost kill|stop OPERATIONS flat|em [window]
+ *
+ * OPERATIONS: the error names one of these.
+ */
+#include "support/ht_bench.h"
+#include "support/victim.h"
+
+#define VICTIM 2
+#define TIMEOUT_MS (3000 * victim_scale())
+#define MOST_STEPS 20
+
+enum {
+	FLAG_FAILED = 1
+};
+
+struct scene {
+	const char *operations;
+	bool stops;
+	bool em;
+	uint32_t flags;
+};
+
+static struct oracle_ht problem_of(const struct scene *s, int nranks)
+{
+	struct oracle_ht h = { .expert_major = s->em, .alignment = s->em ? 8 : 0 };
+
+	h.p = (struct oracle_problem){ .seed = 11,
+				       .nranks = (uint32_t)nranks,
+				       .experts = 12,
+				       .topk = 4,
+				       .hidden = 512,
+				       .tokens = 190,
+				       .max_tokens = 200,
+				       .dtype = ORACLE_BF16 };
+	h.limit = (uint32_t)nranks * 200 * 4 + 200;
+	return h;
+}
+
+static ncclEpGroup_t group_of(struct world *w, const struct oracle_ht *h, uint32_t flags)
+{
+	ncclEpGroupConfig_t config = ht_group_config(h, flags);
+	ncclEpGroup_t group = NULL;
+
+	config.max_num_sms = 2;
+	config.timeout_ns = (uint64_t)(TIMEOUT_MS * 1e6);
+	NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
+	return group;
+}
+
+static ncclResult_t look(struct ht_bench *b)
+{
+	ncclResult_t result = ncclSuccess;
+
+	NEED_CUDA(cudaStreamSynchronize(b->w->stream));
+	OK(ncclEpExtGetLastError(b->group, &result, NULL));
+	return result;
+}
+
+/*
+ * Why the group has failed, if it has, and how long it took to know. The next operation is launched when
+ * one is over: else the fault would strike ahead of its operation.
+ */
+static ncclResult_t step(struct ht_bench *b, double *seconds)
+{
+	double start = world_now();
+	ncclResult_t result = ncclSuccess;
+
+	for (int i = 0; i < 3 && result == ncclSuccess; i++) {
+		start = world_now();
+		OK(i == 0   ? ht_update(b, b->w->stream)
+		   : i == 1 ? ht_dispatch(b, false, b->w->stream)
+			    : ht_combine(b, false, b->w->stream));
+		result = look(b);
+	}
+	*seconds = world_now() - start;
+	return result;
+}
+
+static void survivors_group(struct world *w, const struct scene *scene)
+{
+	struct world small = *w;
+	struct oracle_ht h = problem_of(scene, w->nranks - 1);
+	struct ht_bench b;
+
+	check_context("a new group");
+	small.comm = world_comm(w, 0xf & ~(1u << VICTIM));
+	small.nranks = w->nranks - 1;
+	small.rank = w->rank - (w->rank > VICTIM);
+	ht_open(&b, &small, group_of(&small, &h, scene->flags), &h, scene->flags);
+	NEED_OK(ht_update(&b, w->stream));
+	NEED_OK(ht_dispatch(&b, false, w->stream));
+	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	ht_check_dispatch(&b, false);
+	ht_expert_work(&b);
+	NEED_OK(ht_combine(&b, false, w->stream));
+	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	ht_check_combine(&b, false);
+	CHECK_LAST(b.group, ncclSuccess, "");
+	ht_close(&b);
+	OK(ncclEpGroupDestroy(b.group));
+	OK(ncclCommDestroy(small.comm));
+}
+
+/* All the others, and from now on every call, say the same. */
+static void check_failed(struct world *w, struct ht_bench *b, const char *operations)
+{
+	ncclResult_t result = ncclSuccess;
+	const char *text = "";
+	char kept[1024], name[20] = "";
+
+	OK(ncclEpExtGetLastError(b->group, &result, &text));
+	CHECK_INT(result, ncclRemoteError);
+	(void)sscanf(text, "%19s", name);
+	CHECK(name[0] && strstr(operations, name), "%s", text);
+	CHECK(victim_named(text, VICTIM), "\"%s\" does not name rank %d", text, VICTIM);
+	snprintf(kept, sizeof(kept), "%s", text);
+	CHECK_RESULT(ht_update(b, w->stream), ncclRemoteError);
+	CHECK_RESULT(ht_dispatch(b, false, w->stream), ncclRemoteError);
+	CHECK_RESULT(ht_combine(b, true, w->stream), ncclRemoteError);
+	OK(ncclEpExtGetLastError(b->group, &result, &text));
+	CHECK_TEXT(text, kept);
+	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	world_raise(w, FLAG_FAILED, 1);
+	for (int r = 0; r < w->nranks; r++) {
+		NEED(r == VICTIM || world_await(w, FLAG_FAILED, r, 1, 60));
+	}
+}
+
+static void run(struct world *w, void *arg)
+{
+	const struct scene *scene = arg;
+	struct oracle_ht h = problem_of(scene, w->nranks);
+	ncclEpGroup_t group = group_of(w, &h, scene->flags);
+	ncclResult_t result = ncclSuccess;
+	double seconds = 0, start;
+	struct ht_bench b;
+
+	check_context("rank %d", w->rank);
+	ht_open(&b, w, group, &h, scene->flags);
+	ht_expert_work(&b);
+	for (int i = 0; i < MOST_STEPS && result == ncclSuccess; i++) {
+		result = step(&b, &seconds);
+	}
+	if (w->rank == VICTIM) { /* stopped and continued: it finds itself alone */
+		NEED(scene->stops);
+		CHECK(result == ncclRemoteError || result == ncclSuccess);
+		ht_close(&b);
+		OK(ncclEpGroupDestroy(group));
+		return;
+	}
+	CHECK_INT(result, ncclRemoteError);
+	CHECK(seconds <= TIMEOUT_MS / 1e3 + 1, "%.1f s", seconds);
+	check_failed(w, &b, scene->operations);
+	if (scene->stops) {
+		victim_continue();
+	}
+	start = world_now();
+	ht_close(&b);
+	OK(ncclEpGroupDestroy(group));
+	CHECK(scene->stops || world_now() - start <= 2 * victim_scale(), "%.1f s",
+	      world_now() - start);
+	if (!scene->stops || !scene->flags) {
+		survivors_group(w, scene);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	struct scene scene = { 0 };
+
+	NEED(argc >= 4);
+	scene.operations = argv[2];
+	scene.stops = !strcmp(argv[1], "stop");
+	scene.em = !strcmp(argv[3], "em");
+	scene.flags = argc > 4 ? HT_WINDOW : 0;
+	victim_start(VICTIM, !scene.stops);
+	setenv("NCCL_EP_CLOSE_TIMEOUT_MS", "3000", 0);
+	world_run(4, run, &scene);
+	return check_end();
+}

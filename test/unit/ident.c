@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Whether a rank's process is known to have ended, and sets of ranks. */
+#include <sys/wait.h>
+#include <unistd.h>
+#include "core/ident.h"
+#include "device/group/ranks.h"
+#include "support/world.h"
+
+/* A process that has ended, and has been waited for. */
+static int ended_pid(void)
+{
+	int pid = fork();
+
+	if (pid == 0) {
+		_exit(0);
+	}
+	NEED(pid > 0 && waitpid(pid, NULL, 0) == pid);
+	return pid;
+}
+
+static void test_gone(void)
+{
+	struct ep_ident self, other;
+
+	NEED_OK(ep_ident_make(&self, 0));
+	other = self;
+	CHECK(!ep_ident_gone(&self, &other));
+	other.start_time++; /* the number is another process's by now */
+	CHECK(ep_ident_gone(&self, &other));
+	other = self;
+	other.pid = ended_pid();
+	CHECK(ep_ident_gone(&self, &other));
+	/* where a number says nothing: another host, another namespace, no /proc */
+	other.host++;
+	CHECK(!ep_ident_gone(&self, &other));
+	other.host--;
+	other.pid_ns++;
+	CHECK(!ep_ident_gone(&self, &other));
+	other.pid_ns = self.pid_ns = 0;
+	CHECK(!ep_ident_gone(&self, &other));
+}
+
+static void test_ranks(void)
+{
+	struct ep_ranks set = { { 0 } };
+
+	for (uint32_t r = 0; r < EP_GROUP_MAX_RANKS; r += 1 + r % 7) {
+		CHECK(!ep_ranks_has(&set, r));
+		ep_ranks_add(&set, r);
+		for (uint32_t i = 0, next = 0; i < EP_GROUP_MAX_RANKS; i++) {
+			bool in = i == next && i <= r;
+
+			next = i == next ? next + 1 + next % 7 : next;
+			CHECK((ep_ranks_has(&set, i) != 0) == in);
+		}
+	}
+}
+
+int main(void)
+{
+	test_gone();
+	test_ranks();
+	return check_end();
+}
