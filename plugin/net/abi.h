@@ -23,6 +23,7 @@ enum ep_net_ptr {
 
 enum {
 	EP_NET_DEVICE_HOST = 0,
+	EP_NET_DEVICE_GIN_PROXY = 2,
 	EP_NET_DEVICE_VERSION = 0
 };
 

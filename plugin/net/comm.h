@@ -2,6 +2,10 @@
 /*
  * A connection: one end sends, the other receives.
  *
+ * Its queue pairs belong to routes: a route leads from a port of this end's NIC to a port of the other
+ * end's, one for each port of the end that has more. Where there are several, what is under way on one
+ * that fails goes over the others (route.c).
+ *
  * The receiver writes into the sender's memory where it wants data: a slot for each group of up to
  * EP_NET_MAX_RECVS receives, in turn. The sender writes the data to where the slot says, each message
  * over one or several queue pairs, and ends its part on each of them with a WRITE with immediate
@@ -9,12 +13,14 @@
  * long the message is it learns from the lengths of these writes where they carry the data; where
  * they follow it, they carry a record with the length.
  *
- * One thread at a time uses a connection, except for registration of memory.
+ * One thread at a time uses a connection, except for registration of memory; of one with several
+ * routes a thread of the plugin makes use, too (attend.c), and both take its lock.
  */
 #ifndef EP_NET_COMM_H
 #define EP_NET_COMM_H
 
 #include "net/abi.h"
+#include "net/counts.h"
 #include "net/device.h"
 #include "net/handle.h"
 #include "net/mr.h"
@@ -26,16 +32,18 @@
 #define EP_NET_MAX_QPS 128u
 #define EP_NET_PART                                                                                \
 	128u /* a message is divided at multiples of this: GPUs poll whole lines of it */
+#define EP_NET_ONE_ROUTE 4096u       /* bytes; longer messages go over all routes */
 #define EP_NET_RECEIVES_TOGETHER 32u /* receives of a queue pair that are posted at once */
 #define EP_NET_PART_WR 4u /* work requests of a part: 2 GiB in pieces of 1 GiB, and its end */
 
 /* A receive, as its sender sees it. The NIC stores it in ascending order: seq is the last word. */
 struct ep_net_slot_entry {
 	uint64_t addr;
-	uint32_t size, rkey;
+	uint32_t size;
 	int32_t tag;
-	uint32_t n;   /* receives of the group */
-	uint64_t seq; /* of the group, from 1 */
+	uint32_t n, pad;                 /* n: receives of the group */
+	uint32_t rkey[EP_NET_NIC_PORTS]; /* by port of the receiver's NIC */
+	uint64_t seq;                    /* of the group, from 1 */
 };
 
 /* What a message was, as its receiver sees it. */
@@ -50,7 +58,7 @@ struct ep_net_shared {
 	uint64_t flushed; /* what a flush reads into */
 };
 
-_Static_assert(sizeof(struct ep_net_slot_entry) == 32, "entries do not cross lines");
+_Static_assert(sizeof(struct ep_net_slot_entry) == 64, "entries do not cross lines");
 
 /* Immediate data: slot, receive of the group, parts of the message - 1, and whether it has a record. */
 #define EP_NET_IMM(slot, entry, parts, record)                                                     \
@@ -67,11 +75,33 @@ struct ep_net_ece {
 	uint32_t vendor, options, mask;
 };
 
+/* Of a message its part, in the order in which its queue pair was given parts. */
+struct ep_net_part {
+	uint16_t request;
+	uint8_t number;
+};
+
 struct ep_net_qp {
 	struct ibv_qp *qp;
 	uint32_t remote;
-	uint32_t room; /* of its send queue */
-	uint32_t owed; /* receives that were used and not posted again */
+	uint32_t room;             /* of its send queue */
+	uint32_t owed;             /* receives that were used and not posted again */
+	uint8_t route, local, far; /* `local`, `far`: ports here and there */
+	/* of connections with several routes */
+	struct ep_net_part *part; /* ring of sq_depth; sender */
+	uint32_t first, posted;   /* parts that have ended; that were posted */
+	uint32_t came;            /* receiver: parts that came */
+	uint32_t receives;        /* posted and not ended */
+};
+
+/* A message that is sent. The slot stays as it is until the receiver has all of the group. */
+struct ep_net_message {
+	const struct ep_net_slot_entry *to;
+	const struct ep_net_mr *mr; /* NULL: it has no bytes */
+	uint64_t group;
+	uintptr_t data;
+	uint32_t size, each; /* bytes; of each part but the last */
+	uint32_t entry, parts, request;
 };
 
 struct ep_net_request {
@@ -79,31 +109,69 @@ struct ep_net_request {
 	uint32_t next; /* free one */
 	uint32_t left; /* sends and flushes: completions; receives: messages that are not whole */
 	uint32_t n;
-	uint64_t group;
 	uint64_t size[EP_NET_MAX_RECVS];  /* that came, or that is sent */
 	uint32_t limit[EP_NET_MAX_RECVS]; /* receives: room */
 	uint8_t seen[EP_NET_MAX_RECVS], parts[EP_NET_MAX_RECVS];
 	bool done[EP_NET_MAX_RECVS];
+	struct ep_net_message message; /* sends */
 };
+
+/* A port of this end's NIC, and what the connection has there. */
+struct ep_net_local {
+	struct ep_net_dev *dev;
+	struct ep_nic_end end;
+	struct ep_net_ece ece; /* sender: of its NIC; receiver: what both can */
+	uint8_t tc, sl;
+	struct ibv_mr *shared_mr;
+	struct ibv_cq *cq;
+	uint32_t cq_lost; /* atomic: the NIC has lost completions */
+	struct ibv_qp *flush_qp;
+	uint32_t flush_room;
+};
+
+/* A port of the other end's NIC. Travels between ends. */
+struct ep_net_far {
+	struct ep_nic_end end;
+	struct ep_net_ece ece;
+	uint32_t rkey; /* of the shared memory */
+};
+
+enum ep_net_route_state {
+	EP_NET_ROUTE_OPEN,
+	EP_NET_ROUTE_CLOSING, /* this end has closed it, and the other one has not said that it has */
+	EP_NET_ROUTE_CLOSED
+};
+
+struct ep_net_route {
+	enum ep_net_route_state state;
+	bool drained;   /* closed here: nothing comes from it any more */
+	bool heard;     /* the other end has closed it, */
+	uint64_t since; /* when it was closed here */
+	uint32_t came
+		[EP_NET_MAX_QPS]; /* and says how many parts each of its queue pairs has brought */
+};
+
+struct ep_net_talk;
 
 struct ep_net_comm {
 	bool sender;
-	struct ep_net_dev *dev;
+	const struct ep_net_nic *nic;
 	void *handle;
 	int fd; /* TCP: tells when the other end is gone */
 	char peer[72];
-	struct ep_nic_end end, remote_end; /* ports */
-	struct ep_net_ece ece;             /* sender: of its NIC; receiver: what both can */
-	uint8_t tc;
+	uint32_t nlocals, nfars, nroutes;
+	struct ep_net_local local[EP_NET_NIC_PORTS];
+	struct ep_net_far far[EP_NET_NIC_PORTS];
 
 	struct ep_net_shared *shared;
-	struct ibv_mr *shared_mr;
 	uint64_t remote_shared;
-	uint32_t remote_rkey;
 
-	struct ibv_cq *cq;
 	struct ep_net_qp *qp;
-	uint32_t nqps, next_qp;
+	uint32_t nqps; /* queue pair i is of route i modulo nroutes */
+	uint32_t *open_qp, nopen,
+		next_open; /* those of open routes; the place of the next to be used */
+	uint32_t nopen_routes;
+	uint32_t slot_qp; /* receiver: tells the sender of receives */
 	uint32_t sq_depth, rq_depth, inline_bytes;
 	bool split;
 	uint64_t plain_limit; /* longer messages are followed by a record */
@@ -114,33 +182,63 @@ struct ep_net_comm {
 	uint64_t groups;  /* receiver: posted; sender: all of whose messages are sent */
 	uint32_t matched; /* sender: bit i: receive i of the next group has its message */
 	uint32_t open;    /* receiver: groups under way */
-	uint64_t told;    /* receiver: groups whose slot is known to have arrived */
+	uint64_t said;    /* receiver: groups whose slot was written; */
+	uint64_t told;    /* whose slot is known to have arrived */
+	uint32_t unsignaled,
+		unsignaled_groups; /* WRITEs of slots since the last with a completion */
 	uint32_t slot_request[EP_NET_SLOTS];
-	struct ibv_qp *flush_qp;
-	uint32_t flush_room;
+
+	/* of connections with several routes; else NULL */
+	struct ep_net_route *route;
+	struct ep_net_talk *talk; /* with the other end, over TCP */
+	pthread_mutex_t lock;
+	uint32_t resend; /* parts that are to be posted again */
+	bool attended;
 
 	struct ep_error failed; /* code: not ncclSuccess once something has failed */
 	uint32_t idle;
 	uint64_t looked, gone; /* when: for the other end; when it was found gone */
+	struct ep_net_counts *counts;
+	struct ep_net_counts own_counts; /* where nobody reads them */
 };
 
 /* What is known of the other end. */
 struct ep_net_peer {
-	struct ep_nic_end end;
-	struct ep_net_ece ece;
+	uint32_t nfars, nqps;
+	const struct ep_net_far *far;
 	uint64_t shared;
-	uint32_t rkey, nqps;
 	const uint32_t *qpn;
 };
 
-/* qp.c: a connection of `nqps` queue pairs that are not connected yet; holds the device. */
-ncclResult_t ep_net_comm_new(struct ep_net_dev *dev, bool sender, uint32_t nqps, int tc,
+/* How many routes ends of so many ports have. */
+static inline uint32_t ep_net_routes(uint32_t ports, uint32_t others)
+{
+	return ports > others ? ports : others;
+}
+
+/*
+ * Traffic class and service level that the environment may overrule, -1: none. A sender's are those of
+ * its communicator, which NCCL gives as one number; a receiver's are its sender's.
+ */
+struct ep_net_class {
+	int tc, sl;
+};
+
+/* comm.c: a connection whose queue pairs are not connected yet; holds the devices. */
+ncclResult_t ep_net_comm_new(const struct ep_net_nic *nic, bool sender, uint32_t nroutes,
+			     uint32_t nqps, const struct ep_net_class *class,
 			     struct ep_net_comm **comm);
 ncclResult_t ep_net_comm_connect(struct ep_net_comm *c, const struct ep_net_peer *peer);
-/* A queue pair to itself, for iflush. */
-ncclResult_t ep_net_flush_open(struct ep_net_comm *c);
 /* `c` NULL: nothing. Ends all work, then frees the memory that it used. */
 void ep_net_comm_free(struct ep_net_comm *c);
+/* Which queue pairs messages go over: those of open routes. */
+void ep_net_comm_choose(struct ep_net_comm *c);
+
+/* qp.c */
+ncclResult_t ep_net_qps_new(struct ep_net_comm *c);
+ncclResult_t ep_net_qps_connect(struct ep_net_comm *c, const uint32_t *qpn);
+/* A queue pair to itself, for iflush. */
+ncclResult_t ep_net_flush_open(struct ep_net_local *l);
 ncclResult_t ep_net_receives_post(struct ep_net_comm *c, uint32_t qp, uint32_t n);
 
 /* request.c */
@@ -150,6 +248,8 @@ void ep_net_request_free(struct ep_net_comm *c, uint32_t i);
 void *ep_net_request_handle_of(const struct ep_net_comm *c, uint32_t i);
 /* Takes up completions, and now and then looks for the other end. */
 ncclResult_t ep_net_progress(struct ep_net_comm *c);
+/* Takes up completions of a port, until there are none; *any: there were some. */
+ncclResult_t ep_net_poll(struct ep_net_comm *c, struct ep_net_local *l, bool *any);
 ncclResult_t ep_net_comm_failed(struct ep_net_comm *c); /* as it failed before */
 
 /* Kinds of work, and what its completion has to know. */
@@ -166,12 +266,61 @@ enum ep_net_work {
 #define EP_NET_WR_WRS(id) ((uint32_t)((id) >> 32) & 0xffff)
 #define EP_NET_WR_NUMBER(id) ((uint32_t)(id))
 
+/* Of a flush: not of a queue pair but of a port. */
+#define EP_NET_WR_FLUSH_QP(local) (EP_NET_MAX_QPS + (local))
+
+/*
+ * route.c: what happens to a route that fails. Both ends first see to it that nothing comes from it any
+ * more, then tell each other, over TCP, which parts of messages it has brought; the rest is sent again
+ * over the others. So each part comes once, and nothing comes late.
+ */
+/* `wc` NULL: the port is down or its device broken. An error if no other route is open. */
+ncclResult_t ep_net_route_failed(struct ep_net_comm *c, uint32_t route, const struct ibv_wc *wc);
+/* Whether a failure is one of the way to the peer, and not of what was asked for. */
+bool ep_net_route_to_blame(enum ibv_wc_status status);
+/* Hears what the other end says of routes, looks at ports, sends again what is left to be sent. */
+ncclResult_t ep_net_routes_look(struct ep_net_comm *c);
+/* Posts parts again that a closed route has not brought, as far as there is room. */
+ncclResult_t ep_net_parts_resend(struct ep_net_comm *c);
+/* This end closes: the other one is told what has come. */
+void ep_net_routes_close(struct ep_net_comm *c);
+
+/* attend.c: a thread that looks after connections of several routes which nobody uses for a while. */
+ncclResult_t ep_net_attend(struct ep_net_comm *c);
+void ep_net_attend_no_more(struct ep_net_comm *c);
+
+/* For everybody who uses a connection, from its handle to the end of the call. */
+static inline void ep_net_enter(struct ep_net_comm *c)
+{
+	if (c->route) {
+		pthread_mutex_lock(&c->lock);
+	}
+}
+
+static inline void ep_net_leave(struct ep_net_comm *c)
+{
+	if (c->route) {
+		pthread_mutex_unlock(&c->lock);
+	}
+}
+
 /* fail.c */
 ncclResult_t ep_net_comm_fail(struct ep_net_comm *c, ncclResult_t code, uint32_t qp,
 			      const char *fmt, ...) EP_PRINTF(4, 5);
 ncclResult_t ep_net_comm_fail_wc(struct ep_net_comm *c, const struct ibv_wc *wc);
 
+/* One line of a queue pair: ports, numbers, GIDs of both ends. Returns text. */
+#define EP_NET_WHICH 320
+const char *ep_net_qp_print(const struct ep_net_comm *c, uint32_t qp, char text[EP_NET_WHICH]);
+/* What is known of a port beyond that, to be appended; "": nothing. */
+const char *ep_net_port_print(const struct ep_net_local *l);
+const char *ep_net_wc_print(const struct ibv_wc *wc, char text[EP_NET_WHICH]);
+
 /* send.c, recv.c */
+ncclResult_t ep_net_part_post(struct ep_net_comm *c, const struct ep_net_message *m, uint32_t qp,
+			      uint32_t number);
+/* Tells the sender of groups that it has not been told of, unless it can do without for now. */
+ncclResult_t ep_net_slots_say(struct ep_net_comm *c);
 ncclResult_t ep_net_isend(void *send_comm, void *data, size_t size, int tag, void *mr,
 			  void **request);
 ncclResult_t ep_net_irecv(void *recv_comm, int n, void **data, const size_t *sizes, const int *tags,

@@ -39,11 +39,15 @@ static void ep_net_connecting_free(struct ep_net_connecting *s)
 static ncclResult_t ep_net_connecting_new(int dev, int tc, const struct ep_net_handle *handle,
 					  struct ep_net_connecting **out)
 {
+	const struct ep_net_nic *nic;
+	const struct ep_net_class class = { tc, tc };
 	struct ep_net_connecting *s;
-	struct ep_net_dev *d;
+	uint32_t routes, qps;
 	ncclResult_t result;
 
-	EP_CHECK(ep_net_dev_get(dev, &d));
+	EP_CHECK(ep_net_nic_get(dev, &nic));
+	routes = ep_net_routes((uint32_t)nic->nports, handle->ports);
+	qps = (uint32_t)ep_min_u64((uint64_t)ep_net_env()->qps, EP_NET_MAX_QPS / routes);
 	s = calloc(1, sizeof(*s));
 	if (!s) {
 		return ep_fail(ncclSystemError, "out of host memory for a connection");
@@ -51,7 +55,7 @@ static ncclResult_t ep_net_connecting_new(int dev, int tc, const struct ep_net_h
 	s->addr = handle->addr;
 	s->nonce = handle->nonce;
 	s->began = s->dial_at = ep_now_ns();
-	result = ep_net_comm_new(d, true, (uint32_t)ep_net_env()->qps, tc, &s->comm);
+	result = ep_net_comm_new(nic, true, routes, qps * routes, &class, &s->comm);
 	if (result != ncclSuccess) {
 		free(s);
 		return result;
@@ -133,10 +137,9 @@ static ncclResult_t ep_net_do_say(struct ep_net_connecting *s)
 static ncclResult_t ep_net_take_answer(struct ep_net_connecting *s)
 {
 	const struct ep_net_answer *a = &s->answer;
-	struct ep_net_peer peer = { .end = a->end,
-				    .ece = a->ece,
+	struct ep_net_peer peer = { .nfars = a->ports,
+				    .far = a->port,
 				    .shared = a->shared,
-				    .rkey = a->rkey,
 				    .nqps = s->comm->nqps,
 				    .qpn = a->qpn };
 
@@ -144,7 +147,7 @@ static ncclResult_t ep_net_take_answer(struct ep_net_connecting *s)
 		return ep_fail(ncclRemoteError, "%s refuses: %.*s", s->comm->peer, EP_NET_TEXT - 1,
 			       a->text);
 	}
-	EP_CHECK(ep_net_end_check(&a->end, a->qpn, s->comm->nqps, s->comm->peer));
+	EP_CHECK(ep_net_peer_check(&peer, s->comm->nroutes, s->comm->peer));
 	EP_CHECK(ep_net_comm_connect(s->comm, &peer));
 	s->stage = EP_NET_READYING;
 	s->at = 0;
@@ -232,6 +235,13 @@ static ncclResult_t ep_net_handle_check(const struct ep_net_handle *handle)
 			       "%u): install the same on all hosts",
 			       handle->version, EP_NET_VERSION);
 	}
+	if (handle->ports < 1 || handle->ports > EP_NET_NIC_PORTS) {
+		return ep_fail(
+			ncclInvalidArgument,
+			"the handle of a receiver speaks of a NIC with %u ports, the limit is "
+			"%d: was it changed?",
+			handle->ports, EP_NET_NIC_PORTS);
+	}
 	return ncclSuccess;
 }
 
@@ -239,15 +249,22 @@ static ncclResult_t ep_net_handle_check(const struct ep_net_handle *handle)
 static ncclResult_t ep_net_connect_finish(struct ep_net_connecting *s, void **send_comm)
 {
 	struct ep_net_comm *c = s->comm;
+	ncclResult_t result;
 
 	c->handle = ep_net_handle_new(EP_NET_SEND, c);
 	if (!c->handle) {
 		return ep_fail(ncclSystemError, "no more than %u connections", EP_NET_COMMS);
 	}
+	ep_net_counts_open(c);
+	result = ep_net_attend(c);
+	if (result != ncclSuccess) {
+		ep_net_handle_drop(EP_NET_SEND, c->handle);
+		return result;
+	}
 	s->comm = NULL;
 	*send_comm = c->handle;
-	EP_INFO(EP_LOG_NET, "%s sends to %s, %s:%u, by %u queue pairs", c->dev->label, c->peer,
-		c->remote_end.name, c->remote_end.port, c->nqps);
+	EP_INFO(EP_LOG_NET, "%s sends to %s, %s:%u%s, by %u queue pairs", c->nic->label, c->peer,
+		c->far[0].end.name, c->far[0].end.port, c->nfars > 1 ? " and others" : "", c->nqps);
 	return ncclSuccess;
 }
 

@@ -10,6 +10,8 @@
 #include "net/device.h"
 #include "topo/topo.h"
 
+#define EP_NET_FLAP_NS 1000000000ull /* a port may be down for so long */
+
 static struct {
 	pthread_once_t once;
 	struct ep_net_dev *dev;
@@ -54,6 +56,23 @@ int ep_net_dev_compare(const struct ep_net_dev *a, const struct ep_net_dev *b)
 static int ep_net_dev_order(const void *a, const void *b)
 {
 	return ep_net_dev_compare(a, b);
+}
+
+void ep_net_devs_arrange(struct ep_net_dev *dev, int n)
+{
+	qsort(dev, (size_t)n, sizeof(*dev), ep_net_dev_order);
+	for (int i = 0; i < n; i++) {
+		bool several = false;
+
+		dev[i].index = i;
+		dev[i].adapter_port = 1;
+		for (int k = 0; k < n; k++) {
+			several |= k != i && !strcmp(dev[k].port.name, dev[i].port.name);
+			dev[i].adapter_port += k < i && dev[k].guid == dev[i].guid;
+		}
+		snprintf(dev[i].label, sizeof(dev[i].label), several ? "%s:%d" : "%s",
+			 dev[i].port.name, dev[i].port.port);
+	}
 }
 
 static bool ep_net_has_peermem(void)
@@ -104,6 +123,7 @@ static bool ep_net_dev_probe(struct ep_net_dev *dev, const struct ep_port_list *
 	if (ok) {
 		dev->guid = dev->nic.attr.sys_image_guid;
 		dev->max_comms = dev->nic.attr.max_qp;
+		dev->atomics = dev->nic.atomics;
 		dev->ptr_support = EP_NET_PTR_HOST | (ep_net_has_peermem() ? EP_NET_PTR_CUDA : 0) |
 				   (ep_net_has_dmabuf(&dev->nic) ? EP_NET_PTR_DMABUF : 0);
 		ep_net_pci_path(EP_NIC_SYSFS, port->name, dev->path);
@@ -138,17 +158,7 @@ static void ep_net_devs_probe(const struct ep_port_list *list, const struct ep_t
 		free(dev);
 		return;
 	}
-	qsort(dev, (size_t)n, sizeof(*dev), ep_net_dev_order);
-	for (int i = 0; i < n; i++) {
-		bool several = false;
-
-		for (int k = 0; k < n; k++) {
-			several |= k != i && !strcmp(dev[k].port.name, dev[i].port.name);
-		}
-		dev[i].index = i;
-		snprintf(dev[i].label, sizeof(dev[i].label), several ? "%s:%d" : "%s",
-			 dev[i].port.name, dev[i].port.port);
-	}
+	ep_net_devs_arrange(dev, n);
 	ep_net_found.dev = dev;
 	ep_net_found.n = n;
 }
@@ -208,7 +218,7 @@ ncclResult_t ep_net_dev_get(int index, struct ep_net_dev **dev)
 
 /* ---- opening them ---- */
 
-static ncclResult_t ep_net_dev_open(struct ep_net_dev *dev)
+static ncclResult_t ep_net_dev_open(struct ep_net_dev *dev, bool even_down)
 {
 	ncclResult_t result = ncclSuccess;
 	struct ep_port_list list = { 0 };
@@ -222,6 +232,7 @@ static ncclResult_t ep_net_dev_open(struct ep_net_dev *dev)
 	}
 	list.dev = (list.v->ibv_get_device_list)(&list.ndevs);
 	memset(&dev->nic, 0, sizeof(dev->nic));
+	dev->nic.even_down = even_down;
 	if (!ep_nic_open(&dev->nic, &list, &dev->port, &ep_net_found.env, &why, &result)) {
 		ep_nic_close(&dev->nic, false);
 		if (result == ncclSuccess) {
@@ -230,7 +241,8 @@ static ncclResult_t ep_net_dev_open(struct ep_net_dev *dev)
 	}
 	ep_port_list_close(&list);
 	if (result == ncclSuccess) {
-		dev->port_down = dev->broken = 0;
+		dev->port_down = dev->nic.down; /* (that is: for a long time) */
+		dev->broken = 0;
 		fd = dev->nic.ctx->async_fd;
 		if (fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) != 0) {
 			ep_nic_close(&dev->nic, false);
@@ -241,13 +253,13 @@ static ncclResult_t ep_net_dev_open(struct ep_net_dev *dev)
 	return result;
 }
 
-ncclResult_t ep_net_dev_hold(struct ep_net_dev *dev)
+ncclResult_t ep_net_dev_hold(struct ep_net_dev *dev, bool even_down)
 {
 	ncclResult_t result = ncclSuccess;
 
 	pthread_mutex_lock(&dev->lock);
 	if (dev->users == 0) {
-		result = ep_net_dev_open(dev);
+		result = ep_net_dev_open(dev, even_down);
 	}
 	dev->users += result == ncclSuccess;
 	pthread_mutex_unlock(&dev->lock);
@@ -273,6 +285,13 @@ void ep_net_dev_drop(struct ep_net_dev *dev)
 
 /* ---- events ---- */
 
+bool ep_net_dev_down(const struct ep_net_dev *dev)
+{
+	uint64_t down = __atomic_load_n(&dev->port_down, __ATOMIC_RELAXED);
+
+	return down && ep_now_ns() >= down + EP_NET_FLAP_NS;
+}
+
 static void ep_net_dev_event(struct ep_net_dev *dev, const struct ibv_async_event *event)
 {
 	bool down = event->event_type == IBV_EVENT_PORT_ERR;
@@ -282,7 +301,7 @@ static void ep_net_dev_event(struct ep_net_dev *dev, const struct ibv_async_even
 	case IBV_EVENT_PORT_ACTIVE:
 		/* Queue pairs try again for a while: the link may come back in time. */
 		if (event->element.port_num == dev->port.port) {
-			__atomic_store_n(&dev->port_down, down, __ATOMIC_RELAXED);
+			__atomic_store_n(&dev->port_down, down ? ep_now_ns() : 0, __ATOMIC_RELAXED);
 			EP_INFO(EP_LOG_NET, "%s: the port is %s", dev->label,
 				down ? "down" : "up again");
 		}
@@ -290,6 +309,13 @@ static void ep_net_dev_event(struct ep_net_dev *dev, const struct ibv_async_even
 	case IBV_EVENT_DEVICE_FATAL:
 		__atomic_store_n(&dev->broken, 1, __ATOMIC_RELAXED);
 		EP_INFO(EP_LOG_NET, "%s: the device reports a fatal error", dev->label);
+		break;
+	case IBV_EVENT_CQ_ERR:
+		EP_INFO(EP_LOG_NET, "%s: a completion queue has failed", dev->label);
+		if (event->element.cq->cq_context) {
+			__atomic_store_n((uint32_t *)event->element.cq->cq_context, 1,
+					 __ATOMIC_RELAXED);
+		}
 		break;
 	default:
 		EP_INFO(EP_LOG_NET, "%s: event %d", dev->label, (int)event->event_type);

@@ -11,6 +11,7 @@
 #define EP_NET_MAX_BYTES 0x7fffffffu     /* of a message: NCCL counts them in an int */
 #define EP_NET_LONG_BYTES (1024ul << 20) /* of a message that NCCL is told to send at most */
 #define EP_NET_LABEL (EP_NIC_NAME + 8)
+#define EP_NET_NIC_PORTS 8
 
 struct ep_net_region;
 
@@ -21,15 +22,26 @@ struct ep_net_dev {
 	char label[EP_NET_LABEL]; /* unique: with ":port" where a device has several */
 	char path[PATH_MAX];      /* in sysfs; "": it has no PCI address */
 	uint64_t guid;            /* of the adapter */
+	/* Counted through all functions of the adapter: NCCL takes ports of equal GUID and number for
+	 * one, whose bandwidth is to be shared. */
+	int adapter_port;
 	int ptr_support, max_comms;
+	bool atomics;
 
 	pthread_mutex_t lock; /* for all that follows, except where atomics are used */
 	uint32_t users;
 	struct ep_nic nic;             /* open while there are users */
 	struct ep_net_region **region; /* by address; mr.c */
 	uint32_t nregions, room;
-	uint32_t port_down; /* atomic: the port is down now; */
+	uint64_t port_down; /* atomic: when the port went down; 0: it is up */
 	uint32_t broken;    /* atomic: the device failed, for all its users */
+};
+
+/* What NCCL takes for a device: a port, or several that it has had merged. */
+struct ep_net_nic {
+	int index, nports;
+	struct ep_net_dev *dev[EP_NET_NIC_PORTS];
+	char label[EP_NET_NIC_PORTS * EP_NET_LABEL]; /* with '+' between ports */
 };
 
 /*
@@ -41,8 +53,27 @@ const struct ep_ib_env *ep_net_env(void);
 /* An error if there is no such device. */
 ncclResult_t ep_net_dev_get(int index, struct ep_net_dev **dev);
 
-/* Opens the device for its first user. */
-ncclResult_t ep_net_dev_hold(struct ep_net_dev *dev);
+/*
+ * nic.c: NICs, which are never freed: those with one port, whose indices are the devices', then the
+ * merged ones.
+ */
+ncclResult_t ep_net_nic_get(int index, const struct ep_net_nic **nic);
+/* The one that has this port alone. */
+const struct ep_net_nic *ep_net_nic_of(const struct ep_net_dev *dev);
+/* How many there are for NCCL. */
+int ep_net_nic_count(void);
+/* Merges NICs of one port each. The same ones again: the same NIC. */
+ncclResult_t ep_net_nic_merge(const int *indices, int n, int *index);
+/* NCCL forgets what it has had merged: only NICs of one port are counted, until one is merged again. */
+void ep_net_nics_forget(void);
+/* Opens the ports for their first user, of which some may be down; the last one closes them. */
+ncclResult_t ep_net_nic_hold(const struct ep_net_nic *nic);
+void ep_net_nic_drop(const struct ep_net_nic *nic);
+
+/* Opens the device for its first user; `even_down`: its port may be down, and then is. */
+ncclResult_t ep_net_dev_hold(struct ep_net_dev *dev, bool even_down);
+/* Whether its port is down, and not only for a moment. */
+bool ep_net_dev_down(const struct ep_net_dev *dev);
 /* The same for one who knows that there is another user, whose lock is held. */
 void ep_net_dev_hold_too(struct ep_net_dev *dev);
 /* The last user closes it. */
@@ -58,5 +89,7 @@ void ep_net_dev_events(struct ep_net_dev *dev);
 void ep_net_pci_path(const char *root, const char *name, char path[PATH_MAX]);
 /* Order of devices: by PCI address, then those that have none; then by name and port. */
 int ep_net_dev_compare(const struct ep_net_dev *a, const struct ep_net_dev *b);
+/* Puts them in that order, and fills in what depends on the others: index, label, adapter_port. */
+void ep_net_devs_arrange(struct ep_net_dev *dev, int n);
 
 #endif

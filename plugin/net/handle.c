@@ -27,7 +27,7 @@ static pthread_mutex_t ep_net_table_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static struct ep_net_table *ep_net_table(enum ep_net_kind kind)
 {
-	return &ep_net_tables[kind == EP_NET_MR];
+	return &ep_net_tables[kind == EP_NET_MR || kind == EP_NET_SYM];
 }
 
 static struct ep_net_slot *ep_net_slot(struct ep_net_table *t, uint32_t slot)

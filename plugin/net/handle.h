@@ -19,20 +19,27 @@ enum ep_net_kind {
 	EP_NET_SEND,
 	EP_NET_RECV,
 	EP_NET_MR,
-	EP_NET_REQUEST
+	EP_NET_REQUEST,
+	EP_NET_MEET,   /* where ranks of a mesh meet */
+	EP_NET_MESH,   /* ranks that reach each other's memory */
+	EP_NET_RMA,    /* queue pairs of a mesh */
+	EP_NET_SYM,    /* memory that all ranks of a mesh have registered */
+	EP_NET_OP,     /* a request of such queue pairs */
+	EP_NET_COLL,   /* ranks of collectives */
+	EP_NET_GATHER, /* a request of these */
 };
 
 /*
- * Bits of a handle, from the lowest: 3 kind, 20 slot, 34 use. All together 57, what NCCL's
+ * Bits of a handle, from the lowest: 4 kind, 20 slot, 33 use. All together 57, what NCCL's
  * descriptors for GPUs have room for. A request has the slot of its connection in 16 of the 20.
  */
-#define EP_NET_KIND_BITS 3
+#define EP_NET_KIND_BITS 4
 #define EP_NET_SLOT_BITS 20
 #define EP_NET_COMM_BITS 16
 #define EP_NET_COMMS (1u << EP_NET_COMM_BITS)
 #define EP_NET_REQUEST_BITS 9
 #define EP_NET_REQUESTS (1u << EP_NET_REQUEST_BITS)
-#define EP_NET_REQUEST_USE_BITS 29
+#define EP_NET_REQUEST_USE_BITS 28
 
 static inline enum ep_net_kind ep_net_kind_of(const void *handle)
 {
@@ -70,6 +77,36 @@ static inline uint32_t ep_net_request_use(const void *handle)
 	return (uint32_t)((uintptr_t)handle >>
 			  (EP_NET_KIND_BITS + EP_NET_COMM_BITS + EP_NET_REQUEST_BITS)) &
 	       ((1u << EP_NET_REQUEST_USE_BITS) - 1);
+}
+
+/*
+ * A request of a mesh, which only the host holds: 64 bits. There are more of them, so that their
+ * number has more bits.
+ */
+#define EP_NET_OP_BITS 20
+#define EP_NET_OP_USE_BITS 24
+
+static inline void *ep_net_op_handle(enum ep_net_kind kind, uint32_t comm, uint32_t op,
+				     uint32_t use)
+{
+	uint64_t h = (uint64_t)kind | (uint64_t)comm << EP_NET_KIND_BITS;
+
+	h |= (uint64_t)op << (EP_NET_KIND_BITS + EP_NET_COMM_BITS);
+	h |= (uint64_t)use << (EP_NET_KIND_BITS + EP_NET_COMM_BITS + EP_NET_OP_BITS);
+	return (void *)(uintptr_t)h;
+}
+
+static inline uint32_t ep_net_op_number(const void *handle)
+{
+	return (uint32_t)((uintptr_t)handle >> (EP_NET_KIND_BITS + EP_NET_COMM_BITS)) &
+	       ((1u << EP_NET_OP_BITS) - 1);
+}
+
+static inline uint32_t ep_net_op_use(const void *handle)
+{
+	return (uint32_t)((uintptr_t)handle >>
+			  (EP_NET_KIND_BITS + EP_NET_COMM_BITS + EP_NET_OP_BITS)) &
+	       ((1u << EP_NET_OP_USE_BITS) - 1);
 }
 
 /* NULL: no memory, or too many of them. */

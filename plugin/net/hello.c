@@ -17,32 +17,37 @@ static void ep_net_head_fill(uint64_t nonce, size_t bytes, struct ep_net_head *h
 				      .nonce = nonce };
 }
 
+static void ep_net_ports_fill(const struct ep_net_comm *c, struct ep_net_far *port, uint32_t *qpn)
+{
+	for (uint32_t i = 0; i < c->nlocals; i++) {
+		port[i].end = c->local[i].end;
+		port[i].ece = c->local[i].ece;
+		port[i].rkey = c->local[i].shared_mr->rkey;
+	}
+	for (uint32_t i = 0; i < c->nqps; i++) {
+		qpn[i] = c->qp[i].qp->qp_num;
+	}
+}
+
 void ep_net_hello_fill(const struct ep_net_comm *c, uint64_t nonce, struct ep_net_hello *hello)
 {
 	memset(hello, 0, sizeof(*hello));
 	ep_net_head_fill(nonce, sizeof(*hello), &hello->head);
-	hello->end = c->end;
 	hello->shared = (uintptr_t)c->shared;
-	hello->rkey = c->shared_mr->rkey;
-	hello->ece = c->ece;
 	hello->nqps = c->nqps;
-	hello->tc = c->tc;
-	for (uint32_t i = 0; i < c->nqps; i++) {
-		hello->qpn[i] = c->qp[i].qp->qp_num;
-	}
+	hello->tc = c->local[0].tc;
+	hello->sl = c->local[0].sl;
+	hello->ports = c->nlocals;
+	ep_net_ports_fill(c, hello->port, hello->qpn);
 }
 
 void ep_net_answer_fill(const struct ep_net_comm *c, uint64_t nonce, struct ep_net_answer *answer)
 {
 	memset(answer, 0, sizeof(*answer));
 	ep_net_head_fill(nonce, sizeof(*answer), &answer->head);
-	answer->end = c->end;
 	answer->shared = (uintptr_t)c->shared;
-	answer->rkey = c->shared_mr->rkey;
-	answer->ece = c->ece;
-	for (uint32_t i = 0; i < c->nqps; i++) {
-		answer->qpn[i] = c->qp[i].qp->qp_num;
-	}
+	answer->ports = c->nlocals;
+	ep_net_ports_fill(c, answer->port, answer->qpn);
 }
 
 void ep_net_answer_refuse(ncclResult_t code, uint64_t nonce, struct ep_net_answer *answer)
@@ -80,7 +85,7 @@ ncclResult_t ep_net_end_check(const struct ep_nic_end *end, const uint32_t *qpn,
 		    memchr(end->name, '\0', sizeof(end->name)) && end->mtu >= IBV_MTU_256 &&
 		    end->mtu <= IBV_MTU_4096 && end->roce <= 2;
 
-	for (uint32_t i = 0; good && i < nqps; i++) {
+	for (uint32_t i = 0; good && qpn && i < nqps; i++) {
 		good = qpn[i] <= 0xffffff;
 	}
 	return good ? ncclSuccess
@@ -88,4 +93,18 @@ ncclResult_t ep_net_end_check(const struct ep_nic_end *end, const uint32_t *qpn,
 			      "%s says of itself what cannot be (%u queue pairs, MTU code %u, "
 			      "RoCE version %u): do all ranks use the same plugin?",
 			      who, nqps, end->mtu, end->roce);
+}
+
+ncclResult_t ep_net_peer_check(const struct ep_net_peer *peer, uint32_t nroutes, const char *who)
+{
+	if (peer->nfars < 1 || peer->nfars > EP_NET_NIC_PORTS || peer->nqps % nroutes != 0) {
+		return ep_fail(ncclRemoteError,
+			       "%s says of itself what cannot be (%u ports, %u queue pairs on %u "
+			       "routes): do all ranks use the same plugin?",
+			       who, peer->nfars, peer->nqps, nroutes);
+	}
+	for (uint32_t i = 0; i < peer->nfars; i++) {
+		EP_CHECK(ep_net_end_check(&peer->far[i].end, peer->qpn, peer->nqps, who));
+	}
+	return ncclSuccess;
 }

@@ -13,7 +13,7 @@
 #include "net/sock.h"
 
 #define EP_NET_MAGIC 0x7465672d6e636c31ull /* of handles, hellos and answers */
-#define EP_NET_VERSION 1u                  /* any change of what follows, or of comm.h's */
+#define EP_NET_VERSION 3u                  /* any change of what follows, or of comm.h's */
 #define EP_NET_READY 0x79646572u
 #define EP_NET_TEXT 240
 
@@ -26,20 +26,18 @@ struct ep_net_head {
 
 struct ep_net_hello {
 	struct ep_net_head head;
-	struct ep_nic_end end;
 	uint64_t shared;
-	struct ep_net_ece ece;
-	uint32_t rkey, nqps, tc, pad;
+	uint32_t nqps, tc, ports, sl;
+	struct ep_net_far port[EP_NET_NIC_PORTS];
 	uint32_t qpn[EP_NET_MAX_QPS];
 };
 
 struct ep_net_answer {
 	struct ep_net_head head;
 	int32_t code; /* ncclSuccess, or text says why not */
-	uint32_t rkey;
+	uint32_t ports;
 	uint64_t shared;
-	struct ep_net_ece ece;
-	struct ep_nic_end end;
+	struct ep_net_far port[EP_NET_NIC_PORTS];
 	uint32_t qpn[EP_NET_MAX_QPS];
 	char text[EP_NET_TEXT];
 };
@@ -47,17 +45,20 @@ struct ep_net_answer {
 /* In what NCCL brings from listen() to connect(), which begins with all zero behind `parked`. */
 struct ep_net_handle {
 	uint64_t magic;
-	uint32_t version, pad;
+	uint32_t version, ports; /* ports: of the receiver's NIC */
 	uint64_t nonce;
 	union ep_net_addr addr;
 	void *parked; /* the sender's own: what it has begun */
 };
 
 _Static_assert(sizeof(struct ep_net_handle) <= EP_NET_HANDLE_BYTES, "NCCL's handle");
-_Static_assert(offsetof(struct ep_net_hello, end) == sizeof(struct ep_net_head), "packed");
+_Static_assert(offsetof(struct ep_net_hello, shared) == sizeof(struct ep_net_head), "packed");
 
 /* Time that a connection has, from its first call on. */
 uint64_t ep_net_setup_ns(void);
+
+/* listen.c: a number for a listener that no stranger says by chance. */
+uint64_t ep_net_nonce(void);
 
 /* What this end says of itself. */
 void ep_net_hello_fill(const struct ep_net_comm *c, uint64_t nonce, struct ep_net_hello *hello);
@@ -66,8 +67,12 @@ void ep_net_answer_refuse(ncclResult_t code, uint64_t nonce, struct ep_net_answe
 
 /* Why a head is not one of this version's; `who` names the other end. */
 ncclResult_t ep_net_head_check(const struct ep_net_head *head, size_t bytes, const char *who);
-/* Whether what the other end says of itself is possible. */
+/*
+ * Whether what the other end says of itself is possible: of a port, with `qpn` NULL where it says nothing
+ * of queue pairs; of all of it, of an end with so many routes.
+ */
 ncclResult_t ep_net_end_check(const struct ep_nic_end *end, const uint32_t *qpn, uint32_t nqps,
 			      const char *who);
+ncclResult_t ep_net_peer_check(const struct ep_net_peer *peer, uint32_t nroutes, const char *who);
 
 #endif

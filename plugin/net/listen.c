@@ -27,7 +27,7 @@ struct ep_net_guest {
 };
 
 struct ep_net_listen {
-	struct ep_net_dev *dev;
+	const struct ep_net_nic *nic;
 	int fd;
 	uint64_t nonce, began; /* first accept; 0: not yet */
 	char where[EP_NET_ADDR_TEXT];
@@ -39,7 +39,7 @@ struct ep_net_listen {
 	size_t at;
 };
 
-static uint64_t ep_net_nonce(void)
+uint64_t ep_net_nonce(void)
 {
 	uint64_t nonce = ep_now_ns() ^ (uint64_t)getpid() << 40;
 
@@ -74,7 +74,8 @@ ncclResult_t ep_net_listen(int dev, void *handle, void **listen_comm)
 	for (int i = 0; i < EP_NET_GUESTS; i++) {
 		l->guest[i].fd = -1;
 	}
-	EP_CHECK_GOTO(ep_net_dev_get(dev, &l->dev), err_free);
+	EP_CHECK_GOTO(ep_net_nic_get(dev, &l->nic), err_free);
+	h.ports = (uint32_t)l->nic->nports;
 	EP_CHECK_GOTO(ep_net_addr_find(&h.addr), err_free);
 	EP_CHECK_GOTO(ep_net_listen_at(&h.addr, &l->fd), err_free);
 	l->nonce = h.nonce = ep_net_nonce();
@@ -180,17 +181,18 @@ static ncclResult_t ep_net_guest_connect(struct ep_net_listen *l, struct ep_net_
 					 const char *who)
 {
 	const struct ep_net_hello *h = &g->hello;
-	struct ep_net_peer peer = { .end = h->end,
-				    .ece = h->ece,
+	struct ep_net_peer peer = { .nfars = h->ports,
+				    .far = h->port,
 				    .shared = h->shared,
-				    .rkey = h->rkey,
 				    .nqps = h->nqps,
 				    .qpn = h->qpn };
+	const struct ep_net_class class = { (int)(h->tc & 0xff), (int)(h->sl & 0xf) };
+	uint32_t routes = ep_net_routes((uint32_t)l->nic->nports, h->ports);
 	ncclResult_t result;
 
 	EP_CHECK(ep_net_head_check(&h->head, sizeof(*h), who));
-	EP_CHECK(ep_net_end_check(&h->end, h->qpn, h->nqps, who));
-	EP_CHECK(ep_net_comm_new(l->dev, false, h->nqps, (int)(h->tc & 0xff), &l->comm));
+	EP_CHECK(ep_net_peer_check(&peer, routes, who));
+	EP_CHECK(ep_net_comm_new(l->nic, false, routes, h->nqps, &class, &l->comm));
 	strcpy(l->comm->peer, who);
 	result = ep_net_comm_connect(l->comm, &peer);
 	if (result != ncclSuccess) {
@@ -305,7 +307,14 @@ ncclResult_t ep_net_accept(void *listen_comm, void **recv_comm)
 					 EP_NET_COMMS);
 		}
 	}
+	if (result == ncclSuccess) {
+		ep_net_counts_open(c);
+		result = ep_net_attend(c);
+	}
 	if (result != ncclSuccess) {
+		if (c && c->handle) {
+			ep_net_handle_drop(EP_NET_RECV, c->handle);
+		}
 		ep_net_comm_free(c);
 		return result;
 	}

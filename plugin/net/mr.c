@@ -4,6 +4,7 @@
 #include <unistd.h>
 #include "core/log.h"
 #include "net/abi.h"
+#include "net/handle.h"
 #include "net/mr.h"
 
 /* Regions that are looked at, from the nearest on down, for one that has the memory. */
@@ -11,7 +12,7 @@
 
 struct ep_net_region {
 	uintptr_t start, end;
-	bool gpu;
+	bool gpu, strict, atomics;
 	uint32_t refs;
 	struct ibv_mr *mr;
 };
@@ -33,15 +34,18 @@ static uint32_t ep_net_region_above(const struct ep_net_dev *dev, uintptr_t at)
 	return low;
 }
 
-static struct ep_net_region *ep_net_region_find(const struct ep_net_dev *dev, uintptr_t start,
-						uintptr_t end, bool gpu)
+static struct ep_net_region *ep_net_region_find(const struct ep_net_dev *dev,
+						const struct ep_net_memory *m)
 {
+	uintptr_t start = (uintptr_t)m->data, end = start + m->size;
+	bool gpu = m->type == EP_NET_PTR_CUDA;
 	uint32_t i = ep_net_region_above(dev, start);
 
 	for (uint32_t n = 0; i-- > 0 && n < EP_NET_MR_LOOK; n++) {
 		struct ep_net_region *r = dev->region[i];
 
-		if (r->end >= end && r->gpu == gpu) {
+		if (r->end >= end && r->gpu == gpu && r->strict == m->strict &&
+		    (r->atomics || !m->atomics)) {
 			return r;
 		}
 	}
@@ -83,9 +87,10 @@ static void ep_net_region_remove(struct ep_net_dev *dev, const struct ep_net_reg
 static bool ep_net_region_make(struct ep_net_dev *dev, const struct ep_net_memory *m,
 			       struct ep_net_region *r, struct ep_reason *why)
 {
-	unsigned int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
-			      IBV_ACCESS_REMOTE_READ |
-			      (ep_net_env()->relaxed ? IBV_ACCESS_RELAXED_ORDERING : 0);
+	unsigned int access =
+		IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+		(m->atomics ? IBV_ACCESS_REMOTE_ATOMIC : 0) |
+		(ep_net_env()->relaxed && !m->strict ? IBV_ACCESS_RELAXED_ORDERING : 0);
 	struct ep_nic_memory memory = { .gpu = r->gpu, .fd = m->fd, .offset = m->offset };
 
 	r->start = (uintptr_t)m->data;
@@ -107,9 +112,7 @@ static bool ep_net_region_make(struct ep_net_dev *dev, const struct ep_net_memor
 static struct ep_net_region *ep_net_region_get(struct ep_net_dev *dev,
 					       const struct ep_net_memory *m, struct ep_reason *why)
 {
-	uintptr_t start = (uintptr_t)m->data;
-	bool gpu = m->type == EP_NET_PTR_CUDA;
-	struct ep_net_region *r = ep_net_region_find(dev, start, start + m->size, gpu);
+	struct ep_net_region *r = ep_net_region_find(dev, m);
 
 	if (r) {
 		r->refs++;
@@ -120,7 +123,9 @@ static struct ep_net_region *ep_net_region_get(struct ep_net_dev *dev,
 		ep_reason_set(why, "out of host memory");
 		return NULL;
 	}
-	r->gpu = gpu;
+	r->gpu = m->type == EP_NET_PTR_CUDA;
+	r->strict = m->strict;
+	r->atomics = m->atomics;
 	r->refs = 1;
 	if (!ep_net_region_make(dev, m, r, why)) {
 		goto err_free;
@@ -148,44 +153,95 @@ static void ep_net_region_put(struct ep_net_dev *dev, struct ep_net_region *r)
 	}
 }
 
-ncclResult_t ep_net_mr_new(struct ep_net_dev *dev, const struct ep_net_memory *memory,
+/* With a port of the NIC. The port is held until ep_net_mr_close(). */
+static ncclResult_t ep_net_mr_open(struct ep_net_mr *m, int port,
+				   const struct ep_net_memory *memory)
+{
+	struct ep_net_dev *dev = m->nic->dev[port];
+	struct ep_reason why = { "" };
+	struct ep_net_region *r;
+
+	pthread_mutex_lock(&dev->lock);
+	r = ep_net_region_get(dev, memory, &why);
+	if (r) {
+		ep_net_dev_hold_too(dev);
+	}
+	pthread_mutex_unlock(&dev->lock);
+	if (!r) {
+		EP_INFO(EP_LOG_NET | EP_LOG_REG, "%s", why.text);
+		return ncclSystemError;
+	}
+	m->region[port] = r;
+	m->lkey[port] = r->mr->lkey;
+	m->rkey[port] = r->mr->rkey;
+	return ncclSuccess;
+}
+
+static void ep_net_mr_close(struct ep_net_mr *m, int port)
+{
+	struct ep_net_dev *dev = m->nic->dev[port];
+
+	pthread_mutex_lock(&dev->lock);
+	ep_net_region_put(dev, m->region[port]);
+	pthread_mutex_unlock(&dev->lock);
+	ep_net_dev_drop(dev);
+}
+
+ncclResult_t ep_net_mr_new(const struct ep_net_nic *nic, const struct ep_net_memory *memory,
 			   struct ep_net_mr **mr)
 {
-	uintptr_t start = (uintptr_t)memory->data;
 	struct ep_net_mr *m = calloc(1, sizeof(*m));
-	struct ep_reason why = { "" };
+	ncclResult_t result;
+	int port = 0;
 
 	if (!m) {
 		return ep_fail(ncclSystemError, "out of host memory");
 	}
-	pthread_mutex_lock(&dev->lock);
-	m->region = ep_net_region_get(dev, memory, &why);
-	if (m->region) {
-		ep_net_dev_hold_too(dev);
-	}
-	pthread_mutex_unlock(&dev->lock);
-	if (!m->region) {
-		EP_INFO(EP_LOG_NET | EP_LOG_REG, "%s", why.text);
-		free(m);
-		return ncclSystemError;
-	}
-	m->dev = dev;
-	m->start = start;
-	m->end = start + memory->size;
-	m->lkey = m->region->mr->lkey;
-	m->rkey = m->region->mr->rkey;
+	m->nic = nic;
+	m->start = (uintptr_t)memory->data;
+	m->end = m->start + memory->size;
 	m->gpu = memory->type == EP_NET_PTR_CUDA;
+	for (; port < nic->nports; port++) {
+		EP_CHECK_GOTO(ep_net_mr_open(m, port, memory), err_close);
+	}
 	*mr = m;
 	return ncclSuccess;
+
+err_close:
+	while (port-- > 0) {
+		ep_net_mr_close(m, port);
+	}
+	free(m);
+	return result;
 }
 
 void ep_net_mr_free(struct ep_net_mr *mr)
 {
-	struct ep_net_dev *dev = mr->dev;
-
-	pthread_mutex_lock(&dev->lock);
-	ep_net_region_put(dev, mr->region);
-	pthread_mutex_unlock(&dev->lock);
-	ep_net_dev_drop(dev);
+	for (int port = mr->nic->nports; port-- > 0;) {
+		ep_net_mr_close(mr, port);
+	}
 	free(mr);
+}
+
+ncclResult_t ep_net_mr_find(const struct ep_net_nic *nic, const void *handle, const void *data,
+			    size_t size, const struct ep_net_mr **out)
+{
+	const struct ep_net_mr *mr = ep_net_handle_get(EP_NET_MR, handle);
+
+	if (!mr) {
+		return ep_fail(ncclInvalidArgument,
+			       "%p is no registration of memory, or was deregistered", handle);
+	}
+	if (mr->nic != nic) {
+		return ep_fail(ncclInvalidArgument,
+			       "memory that is registered with %s is used with %s", mr->nic->label,
+			       nic->label);
+	}
+	if (!ep_net_mr_has(mr, data, size)) {
+		return ep_fail(ncclInvalidArgument,
+			       "%zu bytes at %p are not all in the registered %zu bytes at %p",
+			       size, data, (size_t)(mr->end - mr->start), (void *)mr->start);
+	}
+	*out = mr;
+	return ncclSuccess;
 }

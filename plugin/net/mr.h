@@ -6,11 +6,12 @@
 #include "net/device.h"
 
 struct ep_net_mr {
-	struct ep_net_dev *dev;
-	struct ep_net_region *region;
-	uintptr_t start, end; /* what was asked for; the region may have more */
-	uint32_t lkey, rkey;
+	const struct ep_net_nic *nic;
+	uintptr_t start, end; /* what was asked for; the regions may have more */
 	bool gpu;
+	/* by port of the NIC */
+	uint32_t lkey[EP_NET_NIC_PORTS], rkey[EP_NET_NIC_PORTS];
+	struct ep_net_region *region[EP_NET_NIC_PORTS];
 };
 
 struct ep_net_memory {
@@ -19,15 +20,21 @@ struct ep_net_memory {
 	int type; /* EP_NET_PTR_HOST or EP_NET_PTR_CUDA */
 	int fd;   /* of a DMA-BUF; -1: none */
 	uint64_t offset;
+	bool strict;  /* what NICs write there is never put into another order */
+	bool atomics; /* peers may add to it */
 };
 
 /*
- * For a device that the caller holds. A failure is told quietly: NCCL can do without registration of
- * what users give it. The device is held until ep_net_mr_free().
+ * For a NIC that the caller holds. A failure is told quietly: NCCL can do without registration of
+ * what users give it. The NIC is held until ep_net_mr_free().
  */
-ncclResult_t ep_net_mr_new(struct ep_net_dev *dev, const struct ep_net_memory *memory,
+ncclResult_t ep_net_mr_new(const struct ep_net_nic *nic, const struct ep_net_memory *memory,
 			   struct ep_net_mr **mr);
 void ep_net_mr_free(struct ep_net_mr *mr);
+
+/* The registration that a handle means, if it is one of this NIC and has the bytes. */
+ncclResult_t ep_net_mr_find(const struct ep_net_nic *nic, const void *handle, const void *data,
+			    size_t size, const struct ep_net_mr **out);
 
 /* Whether `size` bytes at data are in it. */
 static inline bool ep_net_mr_has(const struct ep_net_mr *mr, const void *data, size_t size)

@@ -15,13 +15,24 @@ static ep_net_log_fn *ep_net_logger;
 
 /* ---- NCCL's logger ---- */
 
-static void ep_net_log(enum ep_log_level level, unsigned int subsys, const char *text)
+static bool ep_net_log(enum ep_log_level level, unsigned int subsys, const char *text)
 {
 	ep_net_log_fn *log = __atomic_load_n(&ep_net_logger, __ATOMIC_ACQUIRE);
 
 	if (log) {
 		log((int)level, subsys, "NET/" EP_NET_NAME, 0, "NET/" EP_NET_NAME " : %s", text);
 	}
+	return log != NULL;
+}
+
+bool ep_net_log_for_ep(int level, unsigned int subsys, const char *text)
+{
+	ep_net_log_fn *log = __atomic_load_n(&ep_net_logger, __ATOMIC_ACQUIRE);
+
+	if (log) {
+		log(level, subsys, "EP", 0, "EP %s", text);
+	}
+	return log != NULL;
 }
 
 static void ep_net_log_to(ep_net_log_fn *log)
@@ -91,6 +102,7 @@ ncclResult_t ep_net_context_free(void *ctx)
 	last = --ep_net_contexts == 0;
 	if (last) {
 		ep_net_setup_sweep();
+		ep_net_nics_forget();
 		ep_net_log_to(NULL);
 	}
 	pthread_mutex_unlock(&ep_net_lock);
@@ -112,6 +124,12 @@ ncclResult_t ep_net_context_get(const void *ctx, int *traffic_class)
 
 ncclResult_t ep_net_count(int *ndevs)
 {
+	*ndevs = ep_net_nic_count();
+	return ncclSuccess;
+}
+
+ncclResult_t ep_net_count_ports(int *ndevs)
+{
 	struct ep_net_dev *dev;
 	struct ep_reason why;
 
@@ -119,30 +137,46 @@ ncclResult_t ep_net_count(int *ndevs)
 	return ncclSuccess;
 }
 
+/* What ports have in common, and what they are together. */
+static void ep_net_properties_sum(const struct ep_net_nic *nic, struct ep_net_props_v12 *props)
+{
+	props->ptr_support = ~0;
+	props->max_comms = INT_MAX;
+	for (int i = 0; i < nic->nports; i++) {
+		const struct ep_net_dev *d = nic->dev[i];
+
+		props->ptr_support &= d->ptr_support;
+		props->max_comms = d->max_comms < props->max_comms ? d->max_comms
+								   : props->max_comms;
+		props->speed += (int)d->port.mbps;
+		props->vdev.devs[i] = d->index;
+	}
+	props->vdev.ndevs = nic->nports;
+}
+
 ncclResult_t ep_net_properties(int dev, struct ep_net_props_v12 *props)
 {
+	const struct ep_net_nic *nic;
 	struct ep_net_dev *d;
 
-	EP_CHECK(ep_net_dev_get(dev, &d));
+	EP_CHECK(ep_net_nic_get(dev, &nic));
+	d = nic->dev[0];
 	*props = (struct ep_net_props_v12){
-		.name = d->label,
+		.name = (char *)(uintptr_t)nic->label,
 		.pci_path = d->path[0] ? d->path : NULL,
 		.guid = d->guid,
-		.ptr_support = d->ptr_support,
 		.reg_is_global = 1,
-		.speed = (int)d->port.mbps,
-		.port = d->port.port,
-		.max_comms = d->max_comms,
+		.port = d->adapter_port,
 		.max_recvs = EP_NET_MAX_RECVS,
 		.device_type = EP_NET_DEVICE_HOST,
 		.device_version = EP_NET_DEVICE_VERSION,
-		.vdev = { .ndevs = 1, .devs = { dev } },
 		.max_p2p_bytes = EP_NET_LONG_BYTES,
 		.max_coll_bytes = EP_NET_LONG_BYTES,
 		.max_multi_request = 1,
 		.rail = -1,
 		.plane = -1,
 	};
+	ep_net_properties_sum(nic, props);
 	return ncclSuccess;
 }
 
@@ -157,25 +191,26 @@ static ncclResult_t ep_net_comm_any(const void *handle, struct ep_net_comm **com
 		     : ep_fail(ncclInvalidArgument, "%p is no connection, or was closed", handle);
 }
 
-ncclResult_t ep_net_reg(void *comm, void *data, size_t size, int type, uint64_t offset, int fd,
-			void **mr)
+ncclResult_t ep_net_memory_check(const struct ep_net_memory *m)
 {
-	struct ep_net_memory memory = {
-		.data = data, .size = size, .type = type, .fd = fd, .offset = offset
-	};
-	struct ep_net_mr *m;
-	struct ep_net_comm *c;
-
-	*mr = NULL;
-	EP_CHECK(ep_net_comm_any(comm, &c));
-	if (!data || !size || (uintptr_t)data + size < size ||
-	    (type != EP_NET_PTR_HOST && type != EP_NET_PTR_CUDA)) {
+	if (!m->data || !m->size || (uintptr_t)m->data + m->size < m->size ||
+	    (m->type != EP_NET_PTR_HOST && m->type != EP_NET_PTR_CUDA)) {
 		return ep_fail(ncclInvalidArgument,
 			       "%zu bytes at %p, of type %d, cannot be registered (types are %d "
 			       "of a host and %d of a GPU)",
-			       size, data, type, EP_NET_PTR_HOST, EP_NET_PTR_CUDA);
+			       m->size, m->data, m->type, EP_NET_PTR_HOST, EP_NET_PTR_CUDA);
 	}
-	EP_CHECK(ep_net_mr_new(c->dev, &memory, &m));
+	return ncclSuccess;
+}
+
+ncclResult_t ep_net_reg_with(const struct ep_net_nic *nic, const struct ep_net_memory *memory,
+			     void **mr)
+{
+	struct ep_net_mr *m;
+
+	*mr = NULL;
+	EP_CHECK(ep_net_memory_check(memory));
+	EP_CHECK(ep_net_mr_new(nic, memory, &m));
 	*mr = ep_net_handle_new(EP_NET_MR, m);
 	if (!*mr) {
 		ep_net_mr_free(m);
@@ -183,6 +218,19 @@ ncclResult_t ep_net_reg(void *comm, void *data, size_t size, int type, uint64_t 
 			       1u << EP_NET_SLOT_BITS);
 	}
 	return ncclSuccess;
+}
+
+ncclResult_t ep_net_reg(void *comm, void *data, size_t size, int type, uint64_t offset, int fd,
+			void **mr)
+{
+	struct ep_net_memory memory = {
+		.data = data, .size = size, .type = type, .fd = fd, .offset = offset
+	};
+	struct ep_net_comm *c;
+
+	*mr = NULL;
+	EP_CHECK(ep_net_comm_any(comm, &c));
+	return ep_net_reg_with(c->nic, &memory, mr);
 }
 
 /* The connection may be closed already: memory belongs to the device. */

@@ -4,22 +4,36 @@
 #define EP_NET_NET_H
 
 #include "net/abi.h"
+#include "net/mr.h"
 
 #define EP_NET_NAME "EP"
+#define EP_NET_EXPORT __attribute__((visibility("default"))) /* what NCCL looks up */
 
 /* Fails if there is no device that NCCL may use. `traffic_class` -1: as the environment says. */
 ncclResult_t ep_net_init(ep_net_log_fn *log);
+/* A line of libnccl_ep to NCCL's logger; see core/share.h. */
+bool ep_net_log_for_ep(int level, unsigned int subsys, const char *text);
 ncclResult_t ep_net_context_new(ep_net_log_fn *log, int traffic_class, void **ctx);
 /* A context that is none, or no longer one, is no error: NCCL finalizes what has failed. */
 ncclResult_t ep_net_context_free(void *ctx);
 ncclResult_t ep_net_context_get(const void *ctx, int *traffic_class);
 
+/* Of NICs, with those that NCCL has had merged; and of those with one port alone. */
 ncclResult_t ep_net_count(int *ndevs);
+ncclResult_t ep_net_count_ports(int *ndevs);
 /* In the newest form, of which the others are parts. */
 ncclResult_t ep_net_properties(int dev, struct ep_net_props_v12 *props);
+/* props.c */
+ncclResult_t ep_net_props_v8(int dev, struct ep_net_props_v8 *props);
+ncclResult_t ep_net_props_v9(int dev, struct ep_net_props_v9 *props);
+ncclResult_t ep_net_props_v11(int dev, struct ep_net_props_v11 *props);
 
 ncclResult_t ep_net_reg(void *comm, void *data, size_t size, int type, uint64_t offset, int fd,
 			void **mr);
+ncclResult_t ep_net_reg_with(const struct ep_net_nic *nic, const struct ep_net_memory *memory,
+			     void **mr);
+/* Whether this can be the memory of a program. */
+ncclResult_t ep_net_memory_check(const struct ep_net_memory *memory);
 ncclResult_t ep_net_dereg(void *comm, void *mr);
 ncclResult_t ep_net_close_send(void *send_comm);
 ncclResult_t ep_net_close_recv(void *recv_comm);

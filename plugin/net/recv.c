@@ -4,7 +4,13 @@
 #include "core/log.h"
 #include "net/comm.h"
 
-#define EP_NET_TELL 8 /* of so many slots one has a completion */
+#define EP_NET_TELL 8 /* of so many groups the slot of one has a completion */
+/*
+ * A slot may wait to be written together with the next ones as long as the sender knows of so many
+ * receives; NCCL has no more under way, and never waits.
+ */
+#define EP_NET_AHEAD 8
+#define EP_NET_TOGETHER 8 /* slots, of one WRITE */
 
 static ncclResult_t ep_net_recv_get(const void *handle, int n, struct ep_net_comm **comm)
 {
@@ -17,64 +23,91 @@ static ncclResult_t ep_net_recv_get(const void *handle, int n, struct ep_net_com
 		return ep_fail(ncclInvalidArgument, "%d receives in a group, possible are 1..%d", n,
 			       EP_NET_MAX_RECVS);
 	}
-	return (*comm)->failed.code == ncclSuccess ? ncclSuccess : ep_net_comm_failed(*comm);
+	return ncclSuccess;
 }
 
-/* Tells the sender of the group. */
-static ncclResult_t ep_net_slot_send(struct ep_net_comm *c, uint32_t n)
+/* The slots of n groups, which lie one behind the other. What lies between them is old, there and here. */
+static ncclResult_t ep_net_slots_post(struct ep_net_comm *c, uint32_t n)
 {
-	struct ep_net_slot_entry *slot = c->shared->slot[c->groups % EP_NET_SLOTS];
-	bool tell = c->groups % EP_NET_TELL == EP_NET_TELL - 1;
-	struct ibv_sge sge = { (uintptr_t)slot, (uint32_t)(n * sizeof(*slot)), c->shared_mr->lkey };
+	struct ep_net_slot_entry *first = c->shared->slot[c->said % EP_NET_SLOTS];
+	struct ep_net_slot_entry *last = c->shared->slot[(c->said + n - 1) % EP_NET_SLOTS];
+	struct ep_net_qp *q = &c->qp[c->slot_qp];
+	bool tell = c->unsignaled_groups + n >= EP_NET_TELL;
+	struct ibv_sge sge = { (uintptr_t)first,
+			       (uint32_t)((uintptr_t)(last + last->n) - (uintptr_t)first),
+			       c->local[q->local].shared_mr->lkey };
 	struct ibv_send_wr wr = {
-		.wr_id = EP_NET_WR_ID(EP_NET_WORK_SLOT, 0, EP_NET_TELL, 0),
+		.wr_id = EP_NET_WR_ID(EP_NET_WORK_SLOT, c->slot_qp, c->unsignaled + 1,
+				      c->unsignaled_groups + n),
 		.sg_list = &sge,
 		.num_sge = 1,
 		.opcode = IBV_WR_RDMA_WRITE,
 		.send_flags = (tell ? IBV_SEND_SIGNALED : 0) |
 			      (sge.length <= c->inline_bytes ? IBV_SEND_INLINE : 0),
 		.wr.rdma = { .remote_addr =
-				     c->remote_shared + ((uintptr_t)slot - (uintptr_t)c->shared),
-			     .rkey = c->remote_rkey },
+				     c->remote_shared + ((uintptr_t)first - (uintptr_t)c->shared),
+			     .rkey = c->far[q->far].rkey },
 	};
 	struct ibv_send_wr *bad;
-	int error = ibv_post_send(c->qp[0].qp, &wr, &bad);
+	int error = ibv_post_send(q->qp, &wr, &bad);
 
 	if (error) {
-		return ep_net_comm_fail(c, ncclSystemError, 0,
+		return ep_net_comm_fail(c, ncclSystemError, c->slot_qp,
 					"the sender cannot be told of a receive: %s",
 					strerror(error));
 	}
-	c->qp[0].room--;
+	q->room--;
+	c->said += n;
+	c->unsignaled = tell ? 0 : c->unsignaled + 1;
+	c->unsignaled_groups = tell ? 0 : c->unsignaled_groups + n;
 	return ncclSuccess;
 }
 
-ncclResult_t ep_net_irecv(void *recv_comm, int n, void **data, const size_t *sizes, const int *tags,
-			  void **mr, void **request)
+ncclResult_t ep_net_slots_say(struct ep_net_comm *c)
+{
+	const struct ep_net_qp *q = &c->qp[c->slot_qp];
+	uint64_t unsaid = c->groups - c->said;
+
+	if (unsaid < EP_NET_TOGETHER && c->open >= unsaid + EP_NET_AHEAD) {
+		return ncclSuccess;
+	}
+	while (c->said < c->groups && q->room &&
+	       (!c->route || c->route[q->route].state == EP_NET_ROUTE_OPEN)) {
+		uint64_t n = ep_min_u64(c->groups - c->said, EP_NET_TOGETHER);
+
+		n = ep_min_u64(n, EP_NET_SLOTS - c->said % EP_NET_SLOTS);
+		EP_CHECK(ep_net_slots_post(c, (uint32_t)n));
+	}
+	return ncclSuccess;
+}
+
+/* Whether one more group may be under way. */
+static bool ep_net_recv_room(const struct ep_net_comm *c)
+{
+	/* The slot's place is free when what was written there before has been taken. */
+	return c->open < EP_NET_GROUPS && c->groups - c->told < EP_NET_SLOTS - EP_NET_TELL &&
+	       c->slot_request[c->groups % EP_NET_SLOTS] == EP_NET_NO_REQUEST &&
+	       c->free != EP_NET_NO_REQUEST;
+}
+
+static ncclResult_t ep_net_recv_post(struct ep_net_comm *c, int n, void **data, const size_t *sizes,
+				     const int *tags, void **mr, void **request)
 {
 	const struct ep_net_mr *region[EP_NET_MAX_RECVS] = { NULL };
 	struct ep_net_slot_entry *slot;
 	struct ep_net_request *r;
-	struct ep_net_comm *c;
 	uint32_t i;
 
-	/* What NCCL presets to say that it need not be told of the end is never left there. */
-	*request = NULL;
-	EP_CHECK(ep_net_recv_get(recv_comm, n, &c));
 	for (int k = 0; k < n; k++) {
 		if (sizes[k]) {
 			EP_CHECK(ep_net_mr_check(c, mr[k], data[k], sizes[k], &region[k]));
 		}
 	}
-	/* The slot's place is free when what was written there before has been taken. */
-	if (c->open == EP_NET_GROUPS || c->groups - c->told >= EP_NET_SLOTS - EP_NET_TELL ||
-	    c->qp[0].room == 0) {
+	if (!ep_net_recv_room(c)) {
+		c->counts->full++;
 		return ep_net_progress(c);
 	}
 	i = ep_net_request_new(c);
-	if (i == EP_NET_NO_REQUEST) {
-		return ep_net_progress(c);
-	}
 	r = &c->request[i];
 	r->n = r->left = (uint32_t)n;
 	memset(r->size, 0, sizeof(r->size));
@@ -85,67 +118,105 @@ ncclResult_t ep_net_irecv(void *recv_comm, int n, void **data, const size_t *siz
 		r->limit[k] = (uint32_t)ep_min_u64(sizes[k], EP_NET_MAX_BYTES);
 		slot[k] = (struct ep_net_slot_entry){ .addr = (uintptr_t)data[k],
 						      .size = r->limit[k],
-						      .rkey = region[k] ? region[k]->rkey : 0,
 						      .tag = tags[k],
 						      .n = (uint32_t)n,
 						      .seq = c->groups + 1 };
+		for (uint32_t p = 0; region[k] && p < c->nlocals; p++) {
+			slot[k].rkey[p] = region[k]->rkey[p];
+		}
 	}
 	c->slot_request[c->groups % EP_NET_SLOTS] = i;
-	EP_CHECK(ep_net_slot_send(c, (uint32_t)n));
 	c->groups++;
 	c->open++;
+	EP_CHECK(ep_net_slots_say(c));
 	*request = ep_net_request_handle_of(c, i);
 	return ncclSuccess;
+}
+
+ncclResult_t ep_net_irecv(void *recv_comm, int n, void **data, const size_t *sizes, const int *tags,
+			  void **mr, void **request)
+{
+	struct ep_net_comm *c;
+	ncclResult_t result;
+
+	/* What NCCL presets to say that it need not be told of the end is never left there. */
+	*request = NULL;
+	EP_CHECK(ep_net_recv_get(recv_comm, n, &c));
+	ep_net_enter(c);
+	result = c->failed.code == ncclSuccess
+			 ? ep_net_recv_post(c, n, data, sizes, tags, mr, request)
+			 : ep_net_comm_failed(c);
+	ep_net_leave(c);
+	return result;
 }
 
 /*
  * What a NIC has written to a GPU is there when a read that the same NIC makes afterwards has come
  * back: PCIe lets no read pass writes.
  */
-static ncclResult_t ep_net_flush_post(struct ep_net_comm *c, const struct ep_net_mr *region,
-				      const void *at, void **request)
+static ncclResult_t ep_net_flush_port(struct ep_net_comm *c, uint32_t local, uint32_t request,
+				      const struct ep_net_mr *region, const void *at)
 {
-	struct ibv_sge sge = { (uintptr_t)&c->shared->flushed, 1, c->shared_mr->lkey };
+	struct ep_net_local *l = &c->local[local];
+	struct ibv_sge sge = { (uintptr_t)&c->shared->flushed, 1, l->shared_mr->lkey };
 	struct ibv_send_wr wr = {
+		.wr_id = EP_NET_WR_ID(EP_NET_WORK_FLUSH, EP_NET_WR_FLUSH_QP(local), 1, request),
 		.sg_list = &sge,
 		.num_sge = 1,
 		.opcode = IBV_WR_RDMA_READ,
 		.send_flags = IBV_SEND_SIGNALED,
-		.wr.rdma = { .remote_addr = (uintptr_t)at, .rkey = region->rkey },
+		.wr.rdma = { .remote_addr = (uintptr_t)at, .rkey = region->rkey[local] },
 	};
 	struct ibv_send_wr *bad;
-	uint32_t i;
-	int error;
+	int error = ibv_post_send(l->flush_qp, &wr, &bad);
 
-	if (!c->flush_qp) {
-		EP_CHECK(ep_net_flush_open(c));
+	if (error) {
+		return ep_net_comm_fail(c, ncclSystemError, local, "a flush cannot be posted: %s",
+					strerror(error));
 	}
-	i = c->flush_room ? ep_net_request_new(c) : EP_NET_NO_REQUEST;
-	if (i == EP_NET_NO_REQUEST) {
+	l->flush_room--;
+	c->request[request].left++;
+	return ncclSuccess;
+}
+
+/* By each port that data may come from. */
+static ncclResult_t ep_net_flush_post(struct ep_net_comm *c, const struct ep_net_mr *region,
+				      const void *at, void **request)
+{
+	bool room = c->free != EP_NET_NO_REQUEST;
+	uint32_t i, ports = 0;
+
+	for (uint32_t k = 0; k < c->nopen; k++) {
+		ports |= 1u << c->qp[c->open_qp[k]].local;
+		room &= c->local[c->qp[c->open_qp[k]].local].flush_room != 0;
+	}
+	if (!room) {
 		return ep_fail(ncclInternalError, "more than %d flushes are under way",
 			       EP_NET_FLUSHES);
 	}
-	c->request[i].left = 1;
-	wr.wr_id = EP_NET_WR_ID(EP_NET_WORK_FLUSH, EP_NET_MAX_QPS, 1, i);
-	error = ibv_post_send(c->flush_qp, &wr, &bad);
-	if (error) {
-		return ep_net_comm_fail(c, ncclSystemError, 0, "a flush cannot be posted: %s",
-					strerror(error));
+	for (uint32_t p = 0; p < c->nlocals; p++) {
+		if (ports >> p & 1 && !c->local[p].flush_qp) {
+			EP_CHECK(ep_net_flush_open(&c->local[p]));
+		}
 	}
-	c->flush_room--;
+	c->counts->flushes++;
+	i = ep_net_request_new(c);
+	for (uint32_t p = 0; p < c->nlocals; p++) {
+		if (ports >> p & 1) {
+			EP_CHECK(ep_net_flush_port(c, p, i, region, at));
+		}
+	}
 	*request = ep_net_request_handle_of(c, i);
 	return ncclSuccess;
 }
 
-ncclResult_t ep_net_iflush(void *recv_comm, int n, void **data, const int *sizes, void **mr,
-			   void **request)
+/* The last of the receives that has data in GPU memory is what is read. */
+static ncclResult_t ep_net_flush_find(struct ep_net_comm *c, int n, void **data, const int *sizes,
+				      void **mr, void **request)
 {
 	const struct ep_net_mr *region, *last = NULL;
 	const void *at = NULL;
-	struct ep_net_comm *c;
 
-	*request = NULL;
-	EP_CHECK(ep_net_recv_get(recv_comm, n, &c));
 	for (int k = 0; k < n; k++) {
 		if (sizes[k] <= 0) {
 			continue;
@@ -157,4 +228,19 @@ ncclResult_t ep_net_iflush(void *recv_comm, int n, void **data, const int *sizes
 		}
 	}
 	return last ? ep_net_flush_post(c, last, at, request) : ncclSuccess;
+}
+
+ncclResult_t ep_net_iflush(void *recv_comm, int n, void **data, const int *sizes, void **mr,
+			   void **request)
+{
+	struct ep_net_comm *c;
+	ncclResult_t result;
+
+	*request = NULL;
+	EP_CHECK(ep_net_recv_get(recv_comm, n, &c));
+	ep_net_enter(c);
+	result = c->failed.code == ncclSuccess ? ep_net_flush_find(c, n, data, sizes, mr, request)
+					       : ep_net_comm_failed(c);
+	ep_net_leave(c);
+	return result;
 }

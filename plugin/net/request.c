@@ -76,6 +76,8 @@ static ncclResult_t ep_net_arrived(struct ep_net_comm *c, const struct ibv_wc *w
 	}
 	if (r->seen[entry] == r->parts[entry]) {
 		r->done[entry] = true;
+		c->counts->messages++;
+		c->counts->bytes += r->size[entry];
 		if (--r->left == 0) {
 			c->slot_request[slot] = EP_NET_NO_REQUEST;
 			c->open--;
@@ -84,14 +86,26 @@ static ncclResult_t ep_net_arrived(struct ep_net_comm *c, const struct ibv_wc *w
 	return ncclSuccess;
 }
 
+static bool ep_net_qp_open_for(const struct ep_net_comm *c, const struct ep_net_qp *q)
+{
+	return !c->route || c->route[q->route].state == EP_NET_ROUTE_OPEN;
+}
+
 static ncclResult_t ep_net_received(struct ep_net_comm *c, const struct ibv_wc *wc)
 {
 	uint32_t qp = EP_NET_WR_QP(wc->wr_id), owed;
+	struct ep_net_qp *q = &c->qp[qp];
 
+	q->receives--;
+	if (c->route && c->route[q->route].drained) {
+		return ncclSuccess; /* too late: the sender was told that it has not come */
+	}
+	q->came++;
 	EP_CHECK(ep_net_arrived(c, wc, qp));
-	owed = ++c->qp[qp].owed;
-	if (owed >= ep_min_u64(c->rq_depth / 2, EP_NET_RECEIVES_TOGETHER)) {
-		c->qp[qp].owed = 0;
+	owed = ++q->owed;
+	if (owed >= ep_min_u64(c->rq_depth / 2, EP_NET_RECEIVES_TOGETHER) &&
+	    ep_net_qp_open_for(c, q)) {
+		q->owed = 0;
 		return ep_net_receives_post(c, qp, owed);
 	}
 	return ncclSuccess;
@@ -103,20 +117,96 @@ static ncclResult_t ep_net_completed(struct ep_net_comm *c, const struct ibv_wc 
 
 	switch (EP_NET_WR_KIND(wc->wr_id)) {
 	case EP_NET_WORK_SEND:
-		c->qp[qp].room += EP_NET_WR_WRS(wc->wr_id);
-		c->request[number].left--;
+		/* (of a route that was closed the receiver says what has come) */
+		if (ep_net_qp_open_for(c, &c->qp[qp])) {
+			c->qp[qp].room += EP_NET_WR_WRS(wc->wr_id);
+			c->qp[qp].first++;
+			c->request[number].left--;
+		}
 		return ncclSuccess;
 	case EP_NET_WORK_SLOT:
-		c->qp[qp].room += EP_NET_WR_WRS(wc->wr_id);
-		c->told += EP_NET_WR_WRS(wc->wr_id);
+		if (ep_net_qp_open_for(c, &c->qp[qp])) {
+			c->qp[qp].room += EP_NET_WR_WRS(wc->wr_id);
+			c->told += number;
+		}
 		return ncclSuccess;
 	case EP_NET_WORK_FLUSH:
-		c->flush_room++;
+		c->local[qp - EP_NET_WR_FLUSH_QP(0)].flush_room++;
 		c->request[number].left--;
 		return ncclSuccess;
 	default:
 		return ep_net_received(c, wc);
 	}
+}
+
+/* ---- failures ---- */
+
+/* Of a flush: of all routes of the port. What it was to show is there: all that came has been waited for. */
+static ncclResult_t ep_net_flush_failed(struct ep_net_comm *c, const struct ibv_wc *wc)
+{
+	uint32_t local = EP_NET_WR_QP(wc->wr_id) - EP_NET_WR_FLUSH_QP(0);
+
+	for (uint32_t i = local; i < c->nroutes; i += c->nlocals) {
+		EP_CHECK(ep_net_route_failed(c, i, wc));
+	}
+	c->request[EP_NET_WR_NUMBER(wc->wr_id)].left--;
+	return ncclSuccess;
+}
+
+static ncclResult_t ep_net_failed_one(struct ep_net_comm *c, const struct ibv_wc *wc)
+{
+	if (!c->route || !ep_net_route_to_blame(wc->status)) {
+		return ep_net_comm_fail_wc(c, wc);
+	}
+	return EP_NET_WR_KIND(wc->wr_id) == EP_NET_WORK_FLUSH
+		       ? ep_net_flush_failed(c, wc)
+		       : ep_net_route_failed(c, c->qp[EP_NET_WR_QP(wc->wr_id)].route, wc);
+}
+
+/* Work of a batch that has failed, after what has succeeded was taken up. */
+static ncclResult_t ep_net_failed(struct ep_net_comm *c, const struct ibv_wc *wc, int n)
+{
+	for (uint32_t i = 0; i < c->nlocals; i++) {
+		ep_net_dev_events(c->local[i].dev);
+	}
+	for (int i = 0; i < n; i++) {
+		if (wc[i].status != IBV_WC_SUCCESS &&
+		    EP_NET_WR_KIND(wc[i].wr_id) == EP_NET_WORK_RECEIVE) {
+			c->qp[EP_NET_WR_QP(wc[i].wr_id)].receives--;
+		}
+	}
+	/* First those that tell more than that something has failed before. */
+	for (int flushed = 0; flushed < 2; flushed++) {
+		for (int i = 0; i < n; i++) {
+			if (wc[i].status != IBV_WC_SUCCESS &&
+			    (wc[i].status == IBV_WC_WR_FLUSH_ERR) == flushed) {
+				EP_CHECK(ep_net_failed_one(c, &wc[i]));
+			}
+		}
+	}
+	return ncclSuccess;
+}
+
+ncclResult_t ep_net_poll(struct ep_net_comm *c, struct ep_net_local *l, bool *any)
+{
+	struct ibv_wc wc[EP_NET_POLL];
+	int n = ibv_poll_cq(l->cq, EP_NET_POLL, wc);
+	bool failed = false;
+
+	*any = n != 0;
+	if (n < 0) {
+		return ep_net_comm_fail(c, ncclSystemError, (uint32_t)(l - c->local),
+					"the completion queue has failed");
+	}
+	for (int i = 0; i < n; i++) {
+		if (wc[i].status == IBV_WC_SUCCESS) {
+			EP_CHECK(ep_net_completed(c, &wc[i]));
+		} else {
+			failed = true;
+		}
+	}
+	c->counts->completions += (uint32_t)n;
+	return failed ? ep_net_failed(c, wc, n) : ncclSuccess;
 }
 
 /* ---- an end that is gone ---- */
@@ -133,14 +223,23 @@ static ncclResult_t ep_net_look(struct ep_net_comm *c)
 		return ncclSuccess;
 	}
 	c->looked = now;
-	ep_net_dev_events(c->dev);
-	if (__atomic_load_n(&c->dev->broken, __ATOMIC_RELAXED)) {
-		return ep_net_comm_fail(c, ncclSystemError, 0, "the connection is lost");
+	for (uint32_t i = 0; i < c->nlocals; i++) {
+		ep_net_dev_events(c->local[i].dev);
+		if (__atomic_load_n(&c->local[i].cq_lost, __ATOMIC_RELAXED)) {
+			return ep_net_comm_fail(c, ncclSystemError, i,
+						"the NIC has lost completions: its queue has "
+						"overrun or failed");
+		}
 	}
-	if (!c->gone && ep_net_gone(c->fd)) {
+	if (c->route) {
+		EP_CHECK(ep_net_routes_look(c));
+	} else if (__atomic_load_n(&c->local[0].dev->broken, __ATOMIC_RELAXED)) {
+		return ep_net_comm_fail(c, ncclSystemError, 0, "the connection is lost");
+	} else if (!c->gone && ep_net_gone(c->fd)) {
 		c->gone = now;
 	}
-	if (c->gone && now - c->gone >= EP_NET_GRACE_NS) {
+	/* (it may have been found gone since `now`) */
+	if (c->gone && now >= c->gone + EP_NET_GRACE_NS) {
 		return ep_net_comm_fail(c, ncclRemoteError, 0,
 					"the peer has closed the connection or has ended, %u "
 					"requests are under way here: see its log",
@@ -151,28 +250,18 @@ static ncclResult_t ep_net_look(struct ep_net_comm *c)
 
 ncclResult_t ep_net_progress(struct ep_net_comm *c)
 {
-	const struct ibv_wc *bad = NULL;
-	struct ibv_wc wc[EP_NET_POLL];
-	int n;
+	bool any = false, some;
 
-	n = ibv_poll_cq(c->cq, EP_NET_POLL, wc);
-	if (n == 0) {
-		return ++c->idle % EP_NET_IDLE ? ncclSuccess : ep_net_look(c);
+	c->counts->polls++;
+	for (uint32_t i = 0; i < c->nlocals; i++) {
+		EP_CHECK(ep_net_poll(c, &c->local[i], &some));
+		any |= some;
 	}
-	if (n < 0) {
-		return ep_net_comm_fail(c, ncclSystemError, 0, "the completion queue has failed");
+	if (c->resend) {
+		EP_CHECK(ep_net_parts_resend(c));
 	}
-	for (int i = 0; i < n; i++) {
-		if (wc[i].status == IBV_WC_SUCCESS) {
-			EP_CHECK(ep_net_completed(c, &wc[i]));
-		} else if (!bad || (bad->status == IBV_WC_WR_FLUSH_ERR &&
-				    wc[i].status != IBV_WC_WR_FLUSH_ERR)) {
-			bad = &wc[i];
-		}
+	if (c->said != c->groups && !c->sender) {
+		EP_CHECK(ep_net_slots_say(c));
 	}
-	if (bad) {
-		ep_net_dev_events(c->dev);
-		return ep_net_comm_fail_wc(c, bad);
-	}
-	return ncclSuccess;
+	return any || ++c->idle % EP_NET_IDLE ? ncclSuccess : ep_net_look(c);
 }

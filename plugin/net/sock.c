@@ -13,6 +13,10 @@
 #include "core/log.h"
 #include "net/sock.h"
 
+#define EP_NET_ASK_IDLE_S 60
+#define EP_NET_ASK_EVERY_S 30
+#define EP_NET_ASK_TIMES 8
+
 /* ---- addresses ---- */
 
 bool ep_net_ifname_match(const char *text, const char *name)
@@ -137,11 +141,17 @@ ncclResult_t ep_net_listen_at(union ep_net_addr *addr, int *fd)
 
 static void ep_net_sock_tune(int fd)
 {
-	int one = 1;
+	int one = 1, idle = EP_NET_ASK_IDLE_S, every = EP_NET_ASK_EVERY_S, times = EP_NET_ASK_TIMES;
 
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-	/* A machine that has vanished sends nothing: the kernel asks, and then it is gone. */
+	/*
+	 * A machine that has vanished sends nothing: the kernel asks, and then it is gone. By itself the
+	 * kernel begins after two hours.
+	 */
 	setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
+	setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
+	setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &every, sizeof(every));
+	setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &times, sizeof(times));
 }
 
 int ep_net_accept_one(int listen_fd)

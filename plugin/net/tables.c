@@ -2,10 +2,9 @@
 /* The tables that NCCL looks up: thin, over one implementation. */
 #include <string.h>
 #include "core/error.h"
+#include "core/share.h"
 #include "net/comm.h"
 #include "net/net.h"
-
-#define EP_NET_EXPORT __attribute__((visibility("default")))
 
 extern const struct ep_net_v8 ncclNetPlugin_v8;
 extern const struct ep_net_v9 ncclNetPlugin_v9;
@@ -52,57 +51,30 @@ static ncclResult_t ep_net_connect_plain(int dev, int tc, void *handle, void **s
 	return ep_net_connect(dev, tc, handle, send_comm);
 }
 
-/* ---- properties ---- */
+/* ---- merged NICs ---- */
 
-static ncclResult_t ep_net_props_v8(int dev, struct ep_net_props_v8 *props)
+static ncclResult_t ep_net_make_vdev_v9(int *dev, struct ep_net_vdev_v9 *props)
 {
-	struct ep_net_props_v12 p;
+	int most = (int)EP_ARRAY_SIZE(props->devs);
 
-	EP_CHECK(ep_net_properties(dev, &p));
-	*props = (struct ep_net_props_v8){ .name = p.name,
-					   .pci_path = p.pci_path,
-					   .guid = p.guid,
-					   .ptr_support = p.ptr_support,
-					   .reg_is_global = p.reg_is_global,
-					   .speed = p.speed,
-					   .port = p.port,
-					   .latency = p.latency,
-					   .max_comms = p.max_comms,
-					   .max_recvs = p.max_recvs,
-					   .device_type = p.device_type,
-					   .device_version = p.device_version };
-	return ncclSuccess;
+	return props->ndevs > most ? ep_fail(ncclInvalidArgument,
+					     "%d devices cannot be merged, possible are 1..%d",
+					     props->ndevs, most)
+				   : ep_net_nic_merge(props->devs, props->ndevs, dev);
 }
 
-static ncclResult_t ep_net_props_v9(int dev, struct ep_net_props_v9 *props)
+static ncclResult_t ep_net_make_vdev_v12(int *dev, struct ep_net_vdev_v12 *props)
 {
-	struct ep_net_props_v12 p;
-
-	EP_CHECK(ep_net_properties(dev, &p));
-	*props = (struct ep_net_props_v9){ .name = p.name,
-					   .pci_path = p.pci_path,
-					   .guid = p.guid,
-					   .ptr_support = p.ptr_support,
-					   .reg_is_global = p.reg_is_global,
-					   .force_flush = p.force_flush,
-					   .speed = p.speed,
-					   .port = p.port,
-					   .latency = p.latency,
-					   .max_comms = p.max_comms,
-					   .max_recvs = p.max_recvs,
-					   .device_type = p.device_type,
-					   .device_version = p.device_version,
-					   .vdev = { .ndevs = 1, .devs = { dev } },
-					   .max_p2p_bytes = p.max_p2p_bytes,
-					   .max_coll_bytes = p.max_coll_bytes };
-	return ncclSuccess;
+	return ep_net_nic_merge(props->devs, props->ndevs, dev);
 }
 
-static ncclResult_t ep_net_props_v11(int dev, struct ep_net_props_v11 *props)
+/* ---- for libnccl_ep.so in the same process ---- */
+
+EP_NET_EXPORT ep_share_log_fn nccl_net_ep_log; /* EP_SHARE_LOG */
+
+bool nccl_net_ep_log(int level, unsigned int subsys, const char *text)
 {
-	EP_CHECK(ep_net_props_v9(dev, &props->v9));
-	props->max_multi_request = 1;
-	return ncclSuccess;
+	return ep_net_log_for_ep(level, subsys, text);
 }
 
 /* ---- v8: sizes are ints ---- */
@@ -248,6 +220,7 @@ EP_NET_EXPORT const struct ep_net_v9 ncclNetPlugin_v9 = {
 	.close_send = ep_net_close_send,
 	.close_recv = ep_net_close_recv,
 	.close_listen = ep_net_close_listen,
+	.make_vdev = ep_net_make_vdev_v9,
 };
 
 EP_NET_EXPORT const struct ep_net_v10 ncclNetPlugin_v10 = {
@@ -268,6 +241,7 @@ EP_NET_EXPORT const struct ep_net_v10 ncclNetPlugin_v10 = {
 	.close_send = ep_net_close_send,
 	.close_recv = ep_net_close_recv,
 	.close_listen = ep_net_close_listen,
+	.make_vdev = ep_net_make_vdev_v9,
 };
 
 EP_NET_EXPORT const struct ep_net_v11 ncclNetPlugin_v11 = {
@@ -288,6 +262,7 @@ EP_NET_EXPORT const struct ep_net_v11 ncclNetPlugin_v11 = {
 	.close_send = ep_net_close_send,
 	.close_recv = ep_net_close_recv,
 	.close_listen = ep_net_close_listen,
+	.make_vdev = ep_net_make_vdev_v9,
 	.finalize = ep_net_context_free,
 };
 
@@ -309,5 +284,6 @@ EP_NET_EXPORT const struct ep_net_v12 ncclNetPlugin_v12 = {
 	.close_send = ep_net_close_send,
 	.close_recv = ep_net_close_recv,
 	.close_listen = ep_net_close_listen,
+	.make_vdev = ep_net_make_vdev_v12,
 	.finalize = ep_net_context_free,
 };

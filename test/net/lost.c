@@ -7,10 +7,10 @@
  *     receiver_closes, sender_closes  in order, while the other end goes on
  *     fault                           the environment says what the NICs do, to the sender
  *     back                            and nothing comes of it: the link is back in time
+ *     over                            and another port takes over
  */
 #include <sched.h>
 #include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 #include "net/rig.h"
 
@@ -20,39 +20,6 @@
 static struct net net;
 static int rank;
 
-static void path_of(char *path, size_t size, const char *name)
-{
-	NEED(getenv("VC_DIR"));
-	snprintf(path, size, "%s/%s", getenv("VC_DIR"), name);
-}
-
-static void say(const char *name, const void *bytes, size_t size)
-{
-	char path[512], part[520];
-	FILE *f;
-
-	path_of(path, sizeof(path), name);
-	snprintf(part, sizeof(part), "%s.part", path);
-	f = fopen(part, "w");
-	NEED(f && fwrite(bytes, 1, size, f) == size && fclose(f) == 0);
-	NEED(rename(part, path) == 0);
-}
-
-static void hear(const char *name, void *bytes, size_t size)
-{
-	uint64_t until = net_now_ms() + 20000;
-	char path[512];
-	FILE *f;
-
-	path_of(path, sizeof(path), name);
-	while (access(path, F_OK) != 0) {
-		NET_NEED(net_now_ms() < until, "waiting for %s", name);
-		usleep(1000);
-	}
-	f = fopen(path, "r");
-	NEED(f && fread(bytes, 1, size, f) == size && fclose(f) == 0);
-}
-
 static void *meet(void)
 {
 	uint64_t until = net_now_ms() + 20000;
@@ -60,14 +27,14 @@ static void *meet(void)
 	void *listener = NULL, *comm = NULL;
 
 	if (rank == 1) {
-		NEED(net_listen(&net, 0, handle, &listener) == NET_OK);
-		say("handle", handle, sizeof(handle));
+		NEED(net_listen(&net, net.place[0], handle, &listener) == NET_OK);
+		net_say("handle", handle, sizeof(handle));
 	} else {
-		hear("handle", handle, sizeof(handle));
+		net_hear("handle", handle, sizeof(handle));
 	}
 	while (!comm) {
 		int rc = rank == 1 ? net_accept(&net, listener, &comm)
-				   : net_connect(&net, 0, handle, &comm);
+				   : net_connect(&net, net.place[0], handle, &comm);
 
 		NET_NEED(rc == NET_OK && net_now_ms() < until, "%d: %s", rc, net_log_last());
 		usleep(200);
@@ -130,19 +97,6 @@ static void expect_loss(void *comm, uint8_t *buffer, void *mr, const char *text)
 	CHECK_INT(net_log_count(2), 1);
 }
 
-/* The rank that dies runs in a child, so that its launcher does not end the other. */
-static void live_in_child(void)
-{
-	pid_t pid = fork();
-	int status = 0;
-
-	NEED(pid >= 0);
-	if (pid) {
-		NEED(waitpid(pid, &status, 0) == pid);
-		_exit(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL ? 0 : 1);
-	}
-}
-
 int main(int argc, char **argv)
 {
 	const char *scenario, *text;
@@ -159,7 +113,7 @@ int main(int argc, char **argv)
 		: strncmp(scenario, "sender", 6) == 0 ? 0
 						      : -1;
 	if (other == rank && strstr(scenario, "dies")) {
-		live_in_child();
+		net_live_in_child();
 	}
 	net_load(&net, argv[1], 11);
 	NET_NEED(net_init(&net, -1) == NET_OK, "%s", net_log_last());
@@ -180,6 +134,12 @@ int main(int argc, char **argv)
 		}
 		CHECK_INT(net_log_count(2), 0);
 		CHECK(rank == 1 || *net_log_find(3, "the port is down"));
+	} else if (strcmp(scenario, "over") == 0) {
+		for (int i = 0; i < BEFORE; i++) {
+			CHECK_INT(message(comm, buffer, mr, BEFORE + i), NET_OK);
+		}
+		CHECK_INT(net_log_count(2), 1);
+		CHECK_HAS(net_log_find(2, "; the connection goes on over mlx5_1:1"), text);
 	} else if (other >= 0 || rank == 0) {
 		expect_loss(comm, buffer, mr, text);
 	} else {

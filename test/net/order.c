@@ -66,6 +66,38 @@ static void test_devices(void)
 	free(in_order[0]);
 }
 
+/* NCCL takes ports of one GUID and number for one: functions of an adapter go on counting. */
+static void test_arrange(void)
+{
+	static const struct {
+		const char *name, *path;
+		int port, adapter_port;
+		uint64_t guid;
+		const char *label;
+	} want[] = {
+		{ "mlx5_7", "/0000:18:00.0", 1, 1, 8, "mlx5_7" },
+		{ "mlx5_2", "/0000:18:00.1", 1, 2, 8, "mlx5_2" },
+		{ "mlx5_0", "/0000:19:00.0", 1, 1, 5, "mlx5_0:1" },
+		{ "mlx5_0", "/0000:19:00.0", 2, 2, 5, "mlx5_0:2" },
+	};
+	struct ep_net_dev *dev = calloc(4, sizeof(*dev));
+
+	NEED(dev);
+	for (int i = 0; i < 4; i++) { /* the other way round */
+		snprintf(dev[3 - i].port.name, sizeof(dev->port.name), "%s", want[i].name);
+		snprintf(dev[3 - i].path, sizeof(dev->path), "%s", want[i].path);
+		dev[3 - i].port.port = want[i].port;
+		dev[3 - i].guid = want[i].guid;
+	}
+	ep_net_devs_arrange(dev, 4);
+	for (int i = 0; i < 4; i++) {
+		CHECK_TEXT(dev[i].label, want[i].label);
+		CHECK_INT(dev[i].index, i);
+		CHECK_INT(dev[i].adapter_port, want[i].adapter_port);
+	}
+	free(dev);
+}
+
 static void test_names(void)
 {
 	static const struct {
@@ -110,6 +142,7 @@ int main(void)
 	char command[64];
 
 	test_devices();
+	test_arrange();
 	test_names();
 	test_address();
 	snprintf(command, sizeof(command), "rm -r %s", root);

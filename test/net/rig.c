@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <dirent.h>
 #include <dlfcn.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdarg.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 #include "net/rig.h"
 
 #define WAIT_MS 30000
@@ -33,6 +37,11 @@ static void log_line(int level, unsigned long flags, const char *file, int line,
 		printf("%d %s:%d %s\n", level, file, line, text);
 	}
 	pthread_mutex_unlock(&logged.lock);
+}
+
+void *net_logger(void)
+{
+	return (void *)(uintptr_t)log_line;
 }
 
 int net_log_count(int level)
@@ -92,7 +101,7 @@ void net_load(struct net *n, const char *library, int version)
 /* The member at a place, called as a function of this type. */
 #define CALL(n, place, ...) ((int (*)(__VA_ARGS__))(uintptr_t)(n)->table[place])
 
-int net_init(struct net *n, int traffic_class)
+static int init(struct net *n, int traffic_class)
 {
 	struct {
 		int traffic_class;
@@ -107,6 +116,25 @@ int net_init(struct net *n, int traffic_class)
 		       : CALL(n, NET_INIT, void *)((void *)(uintptr_t)log_line);
 }
 
+int net_init(struct net *n, int traffic_class)
+{
+	const char *ports = getenv("TEST_NET_PORTS");
+	int rc = init(n, traffic_class), devs[8], next = 0, count;
+
+	n->place[0] = 0;
+	n->place[1] = 1;
+	for (int i = 0; !rc && ports && *ports && i < 2; i++) {
+		NEED(net_devices(n, &count) == NET_OK);
+		count = *ports - '0';
+		for (int k = 0; k < count; k++) {
+			devs[k] = next++;
+		}
+		NET_NEED(net_merge(n, devs, count, &n->place[i]) == NET_OK, "%s", net_log_last());
+		ports += ports[1] ? 2 : 1;
+	}
+	return rc;
+}
+
 int net_finalize(struct net *n)
 {
 	return n->version >= 11 ? CALL(n, NET_FINALIZE, void *)(n->ctx) : NET_OK;
@@ -118,6 +146,11 @@ int net_devices(struct net *n, int *count)
 }
 
 int net_properties(struct net *n, int dev, struct net_props *p)
+{
+	return net_properties_at(n, NET_PROPERTIES, dev, p);
+}
+
+int net_properties_at(struct net *n, int place, int dev, struct net_props *p)
 {
 	/* Words of 4 bytes, by version: the members up to regIsGlobal are alike. */
 	union {
@@ -133,7 +166,7 @@ int net_properties(struct net *n, int dev, struct net_props *p)
 	int vdev = 10, sizes = n->version >= 12 ? 20 : 16, multi = sizes + 4;
 
 	memset(&raw, 0xa5, sizeof(raw));
-	rc = CALL(n, NET_PROPERTIES, int, void *)(dev, &raw);
+	rc = CALL(n, place, int, void *)(dev, &raw);
 	for (size_t i = size; i < sizeof(raw); i++) {
 		CHECK(raw.byte[i] == 0xa5, "version %d writes behind the struct, at %zu",
 		      n->version, i);
@@ -154,7 +187,9 @@ int net_properties(struct net *n, int dev, struct net_props *p)
 	p->type_version = raw.s.word[at++];
 	if (!v8) {
 		p->ndevs = raw.s.word[vdev];
-		p->dev0 = raw.s.word[vdev + 1];
+		for (int i = 0; i < (n->version >= 12 ? 8 : 4); i++) {
+			p->devs[i] = raw.s.word[vdev + 1 + i];
+		}
 		/* (ndevs and 4 or 8 numbers, and 4 bytes that align the sizes) */
 		memcpy(&p->max_p2p, &raw.s.word[sizes], 8);
 		memcpy(&p->max_coll, &raw.s.word[sizes + 2], 8);
@@ -167,6 +202,16 @@ int net_properties(struct net *n, int dev, struct net_props *p)
 		p->plane = (int16_t)(raw.s.word[multi + 1] >> 16);
 	}
 	return rc;
+}
+
+int net_merge(struct net *n, const int *devs, int count, int *dev)
+{
+	int props[9] = { count };
+
+	for (int i = 0; i < count && i < 8; i++) {
+		props[1 + i] = devs[i];
+	}
+	return CALL(n, NET_MAKE_VDEVICE, int *, void *)(dev, props);
 }
 
 int net_listen(struct net *n, int dev, void *handle, void **comm)
@@ -279,6 +324,19 @@ int net_close(struct net *n, enum net_place which, void *comm)
 
 /* ---- on top of it ---- */
 
+int net_entries(const char *path)
+{
+	DIR *dir = opendir(path);
+	int n = 0;
+
+	NEED(dir);
+	while (readdir(dir)) {
+		n++;
+	}
+	closedir(dir);
+	return n;
+}
+
 uint64_t net_now_ms(void)
 {
 	struct timespec t;
@@ -293,6 +351,8 @@ void net_pair_make(struct net *n, int from, int to, struct net_pair *pair)
 	uint8_t handle[NET_HANDLE];
 	void *listener;
 
+	from = from < 2 ? n->place[from] : from;
+	to = to < 2 ? n->place[to] : to;
 	memset(handle, 0x5a, sizeof(handle));
 	NET_NEED(net_listen(n, to, handle, &listener) == NET_OK, "%s", net_log_last());
 	pair->send = pair->recv = NULL;
@@ -347,6 +407,55 @@ int net_send_wait(struct net *n, void *comm, void *data, size_t size, int tag, v
 	} while (!rc && !*req);
 	return rc;
 }
+
+/* ---- processes ---- */
+
+static void path_of(char *path, size_t size, const char *name)
+{
+	NEED(getenv("VC_DIR"));
+	snprintf(path, size, "%s/%s", getenv("VC_DIR"), name);
+}
+
+void net_say(const char *name, const void *bytes, size_t size)
+{
+	char path[512], part[520];
+	FILE *f;
+
+	path_of(path, sizeof(path), name);
+	snprintf(part, sizeof(part), "%s.part", path);
+	f = fopen(part, "w");
+	NEED(f && fwrite(bytes, 1, size, f) == size && fclose(f) == 0);
+	NEED(rename(part, path) == 0);
+}
+
+void net_hear(const char *name, void *bytes, size_t size)
+{
+	uint64_t until = net_now_ms() + 20000;
+	char path[512];
+	FILE *f;
+
+	path_of(path, sizeof(path), name);
+	while (access(path, F_OK) != 0) {
+		NET_NEED(net_now_ms() < until, "waiting for %s", name);
+		usleep(1000);
+	}
+	f = fopen(path, "r");
+	NEED(f && fread(bytes, 1, size, f) == size && fclose(f) == 0);
+}
+
+void net_live_in_child(void)
+{
+	pid_t pid = fork();
+	int status = 0;
+
+	NEED(pid >= 0);
+	if (pid) {
+		NEED(waitpid(pid, &status, 0) == pid);
+		_exit(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL ? 0 : 1);
+	}
+}
+
+/* ---- bytes ---- */
 
 void net_fill(uint8_t *at, size_t size, uint64_t seed)
 {

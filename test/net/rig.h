@@ -53,6 +53,11 @@ struct net {
 	int version;
 	void **table;
 	void *ctx; /* from version 11 on */
+	/*
+	 * Devices that pairs are made of, 0 and 1 by themselves. TEST_NET_PORTS=2+1 merges the first two
+	 * for the first, and the next one is the second.
+	 */
+	int place[2];
 };
 
 /* What getProperties says, of any version; -1 where a version does not say it. */
@@ -61,7 +66,7 @@ struct net_props {
 	uint64_t guid;
 	int ptr_support, global, force_flush, speed, port;
 	float latency;
-	int max_comms, max_recvs, type, type_version, ndevs, dev0;
+	int max_comms, max_recvs, type, type_version, ndevs, devs[8];
 	long long max_p2p, max_coll;
 	int max_multi, rail, plane;
 };
@@ -79,6 +84,7 @@ enum {
 void net_load(struct net *n, const char *library, int version);
 int net_init(struct net *n, int traffic_class);
 int net_finalize(struct net *n);
+void *net_logger(void); /* what tables are given */
 /* What was logged since: lines of a level (2: WARN, 3: INFO), and the last one of all. */
 int net_log_count(int level);
 const char *net_log_last(void);
@@ -88,6 +94,10 @@ void net_log_clear(void);
 
 int net_devices(struct net *n, int *count);
 int net_properties(struct net *n, int dev, struct net_props *p);
+/* Merges devices, as NCCL does. */
+int net_merge(struct net *n, const int *devs, int count, int *dev);
+/* The same by a table that has the call at another place. */
+int net_properties_at(struct net *n, int place, int dev, struct net_props *p);
 int net_listen(struct net *n, int dev, void *handle, void **comm);
 int net_connect(struct net *n, int dev, void *handle, void **comm);
 int net_accept(struct net *n, void *listener, void **comm);
@@ -116,7 +126,15 @@ int net_wait(struct net *n, void *req, int *sizes);
 int net_send_wait(struct net *n, void *comm, void *data, size_t size, int tag, void *mr,
 		  void **req);
 
+/* Between processes of a run, under a name. Who hears waits until it was said, for 20 s at most. */
+void net_say(const char *name, const void *bytes, size_t size);
+void net_hear(const char *name, void *bytes, size_t size);
+/* The rank that is to die by SIGKILL goes on in a child, so that its launcher does not end the others. */
+void net_live_in_child(void);
+
 uint64_t net_now_ms(void);
+/* How many names a directory has; of /proc/self/fd: open files, and a constant. */
+int net_entries(const char *path);
 /* A byte that depends on all three. */
 static inline uint8_t net_byte(uint64_t seed, uint64_t i)
 {

@@ -173,9 +173,10 @@ static void test_other_sender(void)
 	head.bytes = 1234;
 	NEED(send(fd, &head, sizeof(head), 0) == sizeof(head));
 	CHECK_INT(until_end(false, listener, &comm, 5000), NET_REMOTE);
-	CHECK_HAS(net_log_last(), "another version of this plugin (it speaks version 2 with 1234");
+	CHECK_HAS(net_log_last(), "another version of this plugin (it speaks version 4 with 1234");
 	hear(fd, &answer, sizeof(answer));
-	CHECK(answer.head.magic == head.magic && answer.head.version == 1 && answer.code != 0);
+	CHECK(answer.head.magic == head.magic && answer.head.version == head.version - 1 &&
+	      answer.code != 0);
 	close(fd);
 	CHECK_INT(net_close(&net, NET_CLOSE_LISTEN, listener), NET_OK);
 }
@@ -262,11 +263,14 @@ static void test_other_receivers(void)
 
 /* ---- nonsense in between ---- */
 
+/* In a hello: a head, 24 bytes, and of the first port name, GID and number. */
+#define LINK_LAYER_AT (24 + 24 + 32 + 16 + 1)
+
 /* Passes what one end says on to the other, changed at random in one place. */
 struct middle {
 	int listener, fd[2];
-	uint64_t random, flips, skip;
-	int target; /* whose words are changed */
+	uint64_t random, flips, skip, span; /* span: of bytes behind `skip`; 0: all */
+	int target;                         /* whose words are changed */
 };
 
 static void middle_step(struct middle *m, const struct sockaddr_in *to)
@@ -291,7 +295,9 @@ static void middle_step(struct middle *m, const struct sockaddr_in *to)
 		if (n > (ssize_t)m->skip && i == m->target && m->flips) {
 			for (; m->flips; m->flips--) {
 				m->random = m->random * 6364136223846793005ull + 1;
-				bytes[m->skip + (m->random >> 33) % ((uint64_t)n - m->skip)] ^=
+				bytes[m->skip +
+				      (m->random >> 33) %
+					      (m->span ? m->span : (uint64_t)n - m->skip)] ^=
 					(uint8_t)(m->random >> 20 | 1);
 			}
 		}
@@ -312,9 +318,11 @@ static void replace_port(uint8_t *handle, uint16_t from, uint16_t to)
 	NEED(!"the port is in the handle");
 }
 
-static int nonsense(uint64_t seed, uint64_t flips, uint64_t skip)
+static int nonsense(uint64_t seed, uint64_t flips, uint64_t skip, uint64_t span)
 {
-	struct middle m = { .fd = { -1, -1 }, .random = seed, .flips = flips, .skip = skip };
+	struct middle m = {
+		.fd = { -1, -1 }, .random = seed, .flips = flips, .skip = skip, .span = span
+	};
 	int send_rc = NET_OK, recv_rc = NET_OK;
 	struct net_pair pair = { NULL, NULL };
 	uint64_t until = net_now_ms() + 10000;
@@ -358,13 +366,16 @@ static void test_nonsense(void)
 {
 	int failed = 0;
 
-	CHECK_INT(nonsense(2, 0, 0), NET_OK);
-	CHECK_INT(nonsense(3, 0, 0), NET_OK);
+	CHECK_INT(nonsense(2, 0, 0, 0), NET_OK);
+	CHECK_INT(nonsense(3, 0, 0, 0), NET_OK);
 	for (uint64_t seed = 10; seed < 70; seed++) {
 		check_context("nonsense, seed %llu", (unsigned long long)seed);
-		failed += nonsense(seed, 1 + seed % 40, seed % 3 ? 24 : 0) != NET_OK;
+		failed += nonsense(seed, 1 + seed % 40, seed % 3 ? 24 : 0, 0) != NET_OK;
 	}
 	CHECK(failed > 12, "only %d of 60 were noticed", failed);
+	/* The sender's port is no Ethernet: by then the receiver has made its end. */
+	CHECK_INT(nonsense(4, 1, LINK_LAYER_AT, 1), NET_REMOTE);
+	CHECK(*net_log_find(2, "one port is Ethernet, the other InfiniBand"), "%s", net_log_last());
 }
 
 /* ---- what is left behind ---- */
@@ -401,20 +412,51 @@ static void test_alone(void)
 	CHECK_INT(net_close(&net, NET_CLOSE_LISTEN, listener), NET_OK);
 }
 
+/* A listener takes one sender after another; each has its time. */
+static void test_again(void)
+{
+	uint8_t handle[NET_HANDLE], copy[NET_HANDLE];
+	struct net_pair pair;
+	void *listener;
+
+	check_context("again");
+	CHECK_INT(net_listen(&net, 0, handle, &listener), NET_OK);
+	for (int i = 0; i < 2; i++) {
+		memcpy(copy, handle, sizeof(copy));
+		pair = (struct net_pair){ NULL, NULL };
+		while (!pair.send || !pair.recv) {
+			NET_NEED(pair.recv || net_accept(&net, listener, &pair.recv) == NET_OK,
+				 "%s", net_log_last());
+			NET_NEED(pair.send || net_connect(&net, 0, copy, &pair.send) == NET_OK,
+				 "%s", net_log_last());
+			sched_yield();
+		}
+		net_pair_close(&net, &pair);
+		usleep(i ? 0 : 850000);
+	}
+	CHECK_INT(net_close(&net, NET_CLOSE_LISTEN, listener), NET_OK);
+}
+
 int main(int argc, char **argv)
 {
+	int files;
+
 	NEED(argc > 1);
 	setenv("NCCL_EP_BOOTSTRAP_TIMEOUT_MS", "800", 1);
 	net_load(&net, argv[1], 11);
 	NEED(net_init(&net, -1) == NET_OK);
+	files = net_entries("/proc/self/fd");
 	test_strangers();
 	test_other_sender();
 	test_wrong_handles();
 	test_other_receivers();
 	test_nonsense();
 	test_alone();
+	test_again();
 	test_leftovers();
 	CHECK_INT(net_finalize(&net), NET_OK);
 	CHECK(*net_log_find(3, "was never finished"));
+	/* No device is open any more, nor a socket. */
+	CHECK_INT(net_entries("/proc/self/fd"), files);
 	return check_end();
 }

@@ -3,9 +3,10 @@
  * The tables, their members and what they say of devices, in the versions that NCCL knows; and a
  * machine where there is none.
  *   tables LIBRARY [none TEXT]    TEXT: what the only line says
+ *   tables LIBRARY gin TEXT       the same for GIN and RMA alone
  */
 #include <dlfcn.h>
-#include "net/rig.h"
+#include "net/gin_rig.h"
 
 static void test_members(const char *library)
 {
@@ -15,7 +16,8 @@ static void test_members(const char *library)
 	NET_NEED(lib, "%s", dlerror());
 	CHECK(!dlsym(lib, "ncclNetPlugin_v7") && !dlsym(lib, "ncclNetPlugin_v13"));
 	/* What is not offered is not there: NCCL would choose it. */
-	CHECK(!dlsym(lib, "ncclCollNetPlugin_v11") && !dlsym(lib, "ncclGinPlugin_v11"));
+	CHECK(!dlsym(lib, "ncclGinPlugin_v10") && !dlsym(lib, "ncclGinPlugin_v15"));
+	CHECK(!dlsym(lib, "ncclRmaPlugin_v13") && !dlsym(lib, "ncclRmaPlugin_v17"));
 	CHECK(!dlsym(lib, "ep_fail") && !dlsym(lib, "ep_net_isend"));
 	for (int version = 8; version <= 12; version++) {
 		struct net n;
@@ -59,7 +61,7 @@ static void test_devices(const char *library)
 			CHECK(p.type == 0 && p.type_version == 0);
 			CHECK(p.force_flush == (version == 8 ? -1 : 0));
 			CHECK(p.ndevs == (version == 8 ? -1 : 1));
-			CHECK(p.dev0 == (version == 8 ? -1 : dev));
+			CHECK(p.devs[0] == (version == 8 ? -1 : dev));
 			CHECK(version == 8 || (p.max_p2p > 0 && p.max_p2p < 1ll << 31), "%lld",
 			      p.max_p2p);
 			CHECK(version == 8 || (p.max_coll > 0 && p.max_coll < 1ll << 31), "%lld",
@@ -122,14 +124,108 @@ static void test_none(const char *library, const char *text, int warnings)
 	}
 }
 
+/* ---- GIN and RMA ---- */
+
+static const char *const gins[] = { "g11", "g12", "g13", "g14", "r14", "r15", "r16" };
+
+static void test_gin_members(const char *library)
+{
+	static const int members[] = { 19, 19, 21, 17, 21, 21, 22 };
+
+	for (int i = 0; i < 7; i++) {
+		struct gin g;
+
+		check_context("table %s", gins[i]);
+		gin_load(&g, library, gins[i]);
+		CHECK_TEXT(g.table[0], "EP");
+		CHECK_INT(gin_place(&g, GIN_FINALIZE), members[i] - 1);
+		for (int part = GIN_INIT; part < GIN_PARTS; part++) {
+			/* In PROXY mode NCCL 2.29 and before need none of these, and later progress. */
+			bool may_lack = part == GIN_PROGRESS ||
+					(!g.rma && g.version <= 12 &&
+					 (part == GIN_CREATE || part == GIN_DESTROY)) ||
+					(!g.rma && g.version <= 13 && part == GIN_LAST_ERROR);
+			int place = gin_place(&g, (enum gin_part)part);
+
+			CHECK(place < 0 || !g.table[place] == may_lack, "part %d", part);
+		}
+	}
+}
+
+static void test_gin_devices(const char *library)
+{
+	for (int i = 0; i < 7; i++) {
+		struct net_props p, q;
+		uint8_t features[8];
+		struct net net;
+		int count = -1;
+		struct gin g;
+
+		check_context("table %s", gins[i]);
+		net_load(&net, library, 12);
+		gin_load(&g, library, gins[i]);
+		CHECK_INT(gin_init(&g), NET_OK);
+		CHECK_INT(((int (*)(int *))(uintptr_t)g.table[gin_place(&g, GIN_DEVICES)])(&count),
+			  NET_OK);
+		CHECK_INT(count, 3);
+		for (int dev = 0; dev < count; dev++) {
+			/* NCCL uses its numbers of the network's devices: they are the same. */
+			CHECK_INT(gin_properties(&g, dev, &p), NET_OK);
+			CHECK_INT(net_properties(&net, dev, &q), NET_OK);
+			CHECK(p.type == 2 && q.type == 0, "PROXY");
+			CHECK(p.name == q.name && p.guid == q.guid && p.max_recvs == q.max_recvs);
+		}
+		CHECK_INT(gin_properties(&g, count, &p), NET_ARGUMENT);
+		if (gin_place(&g, GIN_FEATURES) > 0) {
+			void *call = g.table[gin_place(&g, GIN_FEATURES)];
+
+			memset(features, 0x55, sizeof(features));
+			CHECK_INT(g.rma ? ((int (*)(void *, void *))(uintptr_t)call)(NULL, features)
+					: ((int (*)(void *))(uintptr_t)call)(features),
+				  NET_OK);
+			CHECK_INT(features[0], !g.rma);
+			CHECK_INT(features[1], g.rma ? 0x55 : 1);
+			CHECK_INT(features[2], 0x55);
+		}
+		CHECK_INT(gin_finalize(&g), NET_OK);
+		/* (2.28.9 finalizes a context of GIN that it never had) */
+		g.instance = NULL;
+		CHECK_INT(gin_finalize(&g), NET_OK);
+	}
+}
+
+/* NICs that cannot: one line says why, and NCCL goes on without. */
+static void test_gin_none(const char *library, const char *text)
+{
+	for (int i = 0; i < 7; i++) {
+		struct net net;
+		struct gin g;
+
+		check_context("table %s", gins[i]);
+		net_load(&net, library, 12);
+		gin_load(&g, library, gins[i]);
+		net_log_clear();
+		CHECK(gin_init(&g) != NET_OK && !g.instance);
+		CHECK(*net_log_find(3, text), "%s", net_log_last());
+		CHECK_INT(net_log_count(2), 0);
+		CHECK_INT(gin_finalize(&g), NET_OK);
+		CHECK_INT(net_init(&net, -1), NET_OK);
+		CHECK_INT(net_finalize(&net), NET_OK);
+	}
+}
+
 int main(int argc, char **argv)
 {
-	if (argc > 3) {
+	if (argc > 3 && strcmp(argv[2], "gin") == 0) {
+		test_gin_none(argv[1], argv[3]);
+	} else if (argc > 3) {
 		test_none(argv[1], argv[3], strcmp(argv[2], "none") != 0);
 	} else {
 		test_members(argv[1]);
 		test_devices(argv[1]);
 		test_contexts(argv[1]);
+		test_gin_members(argv[1]);
+		test_gin_devices(argv[1]);
 	}
 	return check_end();
 }

@@ -47,6 +47,8 @@ static int field(const struct ep_ib_env *env, enum ep_ib_var var)
 		return env->ar_threshold;
 	case EP_IB_VAR_ECE:
 		return env->ece;
+	case EP_IB_VAR_MERGE:
+		return env->merge;
 	case EP_IB_VAR_FIFO_TC:
 		return env->fifo_tc;
 	default:
@@ -84,7 +86,11 @@ static void try_number(enum ep_ib_var var, const char *text, bool good, long lon
 		      last_text());
 		if (value < 0 && var == EP_IB_VAR_SL) {
 			value = 0;
+		} else if (value < 0 && var == EP_IB_VAR_ADAPTIVE) {
+			value = -1; /* (NCCL's own word for it is -2) */
 		}
+		CHECK(env.sl_given == (var == EP_IB_VAR_SL && atoi(text) >= 0 && *text), "%s=%s",
+		      def->name, text);
 		value = var == EP_IB_VAR_RELAXED ? value != 0 : value;
 		CHECK(field(&env, var) == value, "%s=%s gives %d", def->name, text,
 		      field(&env, var));

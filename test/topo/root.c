@@ -135,8 +135,10 @@ void root_put_pcie(const char *pci, const char *speed, int width)
 	char text[32];
 
 	put_of_device(pci, "current_link_speed", speed);
+	put_of_device(pci, "max_link_speed", speed);
 	snprintf(text, sizeof(text), "%d\n", width);
 	put_of_device(pci, "current_link_width", text);
+	put_of_device(pci, "max_link_width", text);
 }
 
 void root_put_nic(const char *name, const char *pci, const char *state, const char *rate,

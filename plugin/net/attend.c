@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * NCCL does not call for a connection on which it has nothing under way. Its other end may have, if a
+ * route has failed: it waits to be told what came. So a thread hears what is said to such connections.
+ * It sleeps until something is said, and ends with the last of them.
+ */
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+#include "core/log.h"
+#include "net/comm.h"
+
+#define EP_NET_EVENTS 16
+
+struct ep_net_attendant {
+	pthread_t thread;
+	int epoll, wake; /* wake: it shall end */
+	uint32_t n;      /* connections */
+};
+
+/* Held while the thread uses a connection, so that none is freed then. */
+static pthread_mutex_t ep_net_attend_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct ep_net_attendant *ep_net_attendant;
+
+/* Of a handle, which is that of no connection any more if it was closed. */
+static void ep_net_attend_one(const struct ep_net_attendant *a, const void *handle)
+{
+	struct ep_net_comm *c = ep_net_handle_get(ep_net_kind_of(handle), handle);
+
+	if (!c) {
+		return;
+	}
+	pthread_mutex_lock(&c->lock);
+	if (c->failed.code == ncclSuccess) {
+		(void)ep_net_routes_look(c); /* what fails is told to whoever calls next */
+	}
+	if (c->failed.code != ncclSuccess || c->gone) {
+		(void)epoll_ctl(a->epoll, EPOLL_CTL_DEL, c->fd, NULL);
+	}
+	pthread_mutex_unlock(&c->lock);
+}
+
+static void *ep_net_attend_main(void *arg)
+{
+	struct ep_net_attendant *a = arg;
+	struct epoll_event event[EP_NET_EVENTS];
+
+	for (;;) {
+		int n = epoll_wait(a->epoll, event, EP_NET_EVENTS, -1);
+
+		for (int i = 0; i < n; i++) {
+			if (!event[i].data.u64) {
+				return NULL;
+			}
+			pthread_mutex_lock(&ep_net_attend_lock);
+			ep_net_attend_one(a, (void *)(uintptr_t)event[i].data.u64);
+			pthread_mutex_unlock(&ep_net_attend_lock);
+		}
+	}
+}
+
+static void ep_net_attendant_free(struct ep_net_attendant *a)
+{
+	if (a->wake >= 0) {
+		close(a->wake);
+	}
+	if (a->epoll >= 0) {
+		close(a->epoll);
+	}
+	free(a);
+}
+
+/* Signals are for the program's own threads. */
+static int ep_net_attendant_start(struct ep_net_attendant *a)
+{
+	sigset_t all, old;
+	int error;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	error = pthread_create(&a->thread, NULL, ep_net_attend_main, a);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	return error;
+}
+
+static struct ep_net_attendant *ep_net_attendant_new(void)
+{
+	struct ep_net_attendant *a = calloc(1, sizeof(*a));
+	struct epoll_event wake = { .events = EPOLLIN };
+
+	if (!a) {
+		return NULL;
+	}
+	a->epoll = epoll_create1(EPOLL_CLOEXEC);
+	a->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (a->epoll < 0 || a->wake < 0 ||
+	    epoll_ctl(a->epoll, EPOLL_CTL_ADD, a->wake, &wake) != 0) {
+		goto err_free;
+	}
+	errno = ep_net_attendant_start(a);
+	if (errno) {
+		goto err_free;
+	}
+	return a;
+
+err_free:
+	ep_net_attendant_free(a);
+	return NULL;
+}
+
+ncclResult_t ep_net_attend(struct ep_net_comm *c)
+{
+	struct epoll_event event = { .events = EPOLLIN | EPOLLRDHUP,
+				     .data.u64 = (uintptr_t)c->handle };
+	bool good;
+
+	if (!c->route) {
+		return ncclSuccess;
+	}
+	pthread_mutex_lock(&ep_net_attend_lock);
+	if (!ep_net_attendant) {
+		ep_net_attendant = ep_net_attendant_new();
+	}
+	good = ep_net_attendant &&
+	       epoll_ctl(ep_net_attendant->epoll, EPOLL_CTL_ADD, c->fd, &event) == 0;
+	if (good) {
+		ep_net_attendant->n++;
+		c->attended = true;
+	}
+	pthread_mutex_unlock(&ep_net_attend_lock);
+	return good ? ncclSuccess
+		    : ep_fail(ncclSystemError, "%s: nobody can look after the connection: %s",
+			      c->nic->label, strerror(errno));
+}
+
+void ep_net_attend_no_more(struct ep_net_comm *c)
+{
+	struct ep_net_attendant *last = NULL;
+	uint64_t one = 1;
+
+	pthread_mutex_lock(&ep_net_attend_lock);
+	if (c->attended) {
+		(void)epoll_ctl(ep_net_attendant->epoll, EPOLL_CTL_DEL, c->fd, NULL);
+		c->attended = false;
+		if (--ep_net_attendant->n == 0) {
+			last = ep_net_attendant;
+			ep_net_attendant = NULL;
+		}
+	}
+	pthread_mutex_unlock(&ep_net_attend_lock);
+	if (last) {
+		if (write(last->wake, &one, sizeof(one)) == sizeof(one)) {
+			pthread_join(last->thread, NULL);
+		}
+		ep_net_attendant_free(last);
+	}
+}

@@ -1,0 +1,286 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Queue pairs of a mesh. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "core/log.h"
+#include "net/queue.h"
+#include "net/rma.h"
+
+#define EP_NET_LINK_SQ 256u
+#define EP_NET_LINK_CQ 65536u
+#define EP_NET_READS 4u /* logarithm of READs and atomics in flight on a link */
+#define EP_NET_RECEIVES_AT_ONCE 32u
+
+static bool ep_net_link_wanted(const struct ep_net_rma *rma, uint32_t rank)
+{
+	uint32_t stride = (uint32_t)rma->config.stride;
+
+	return rank % stride == rma->mesh->rank % stride;
+}
+
+static ncclResult_t ep_net_rma_memory(struct ep_net_rma *rma)
+{
+	struct ep_net_dev *dev = rma->mesh->dev;
+	size_t bytes = (size_t)sysconf(_SC_PAGESIZE);
+
+	rma->scratch = aligned_alloc(bytes, bytes);
+	rma->link = calloc((size_t)rma->config.contexts * rma->mesh->nranks, sizeof(*rma->link));
+	if (!rma->scratch || !rma->link) {
+		return ep_fail(ncclSystemError, "out of host memory for %d contexts with %u ranks",
+			       rma->config.contexts, rma->mesh->nranks);
+	}
+	memset(rma->scratch, 0, bytes);
+	rma->scratch_mr = ep_verbs_reg_mr(dev->nic.v, dev->nic.pd, rma->scratch, bytes,
+					  IBV_ACCESS_LOCAL_WRITE);
+	return rma->scratch_mr ? ncclSuccess
+			       : ep_fail(ncclSystemError,
+					 "%s: %zu bytes cannot be registered: %s (see ulimit -l)",
+					 dev->label, bytes, strerror(errno));
+}
+
+static ncclResult_t ep_net_link_make(struct ep_net_rma *rma, struct ep_net_link *link,
+				     struct ep_net_room *room)
+{
+	struct ep_net_dev *dev = rma->mesh->dev;
+	unsigned int access = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+			      (dev->nic.atomics ? IBV_ACCESS_REMOTE_ATOMIC : 0);
+
+	link->qp = ep_net_queue_new(dev, rma->cq, room);
+	if (!link->qp) {
+		return ep_fail(ncclSystemError,
+			       "%s: no queue pair for %s, one of %u ranks and %d contexts: %s",
+			       dev->label, rma->mesh->who[link->rank], rma->mesh->nranks,
+			       rma->config.contexts, strerror(errno));
+	}
+	return ep_net_queue_init(dev, link->qp, access);
+}
+
+static ncclResult_t ep_net_links_make(struct ep_net_rma *rma)
+{
+	const struct ibv_device_attr *attr = &rma->mesh->dev->nic.attr;
+	uint32_t n = (uint32_t)rma->config.contexts * rma->mesh->nranks;
+	struct ep_net_room room = {
+		.sq = (uint32_t)ep_min_u64(EP_NET_LINK_SQ, (uint64_t)attr->max_qp_wr),
+		.rq = rma->config.receives ? rma->config.receives : 1,
+	};
+	uint64_t cqes = ep_min_u64((uint64_t)n * (room.sq + room.rq), (uint64_t)attr->max_cqe);
+	uint64_t most = EP_NET_LINK_CQ + (uint64_t)n * rma->config.receives;
+
+	cqes = ep_min_u64(cqes, most);
+	if (rma->config.receives && cqes <= (uint64_t)n * room.rq) {
+		return ep_fail(ncclSystemError,
+			       "%s: a completion queue has %d entries, %u ranks "
+			       "need more",
+			       rma->mesh->dev->label, attr->max_cqe, rma->mesh->nranks);
+	}
+	/* (its context is what an event of it sets) */
+	rma->cq = rma->mesh->dev->nic.v->ibv_create_cq(rma->mesh->dev->nic.ctx, (int)cqes,
+						       &rma->cq_lost, NULL, 0);
+	if (!rma->cq) {
+		return ep_fail(ncclSystemError, "%s: no completion queue: %s",
+			       rma->mesh->dev->label, strerror(errno));
+	}
+	for (uint32_t i = 0; i < n; i++) {
+		struct ep_net_link *link = &rma->link[i];
+
+		link->rank = i % rma->mesh->nranks;
+		link->first = link->last = EP_NET_NO_OP;
+		if (ep_net_link_wanted(rma, link->rank)) {
+			EP_CHECK(ep_net_link_make(rma, link, &room));
+			link->room = room.sq;
+		}
+	}
+	/* (receives have their own part of it) */
+	rma->rq_depth = rma->config.receives ? room.rq : 0;
+	rma->cq_room = (uint32_t)(cqes - (uint64_t)n * rma->rq_depth);
+	return ncclSuccess;
+}
+
+ncclResult_t ep_net_link_receives(struct ep_net_rma *rma, struct ep_net_link *link, uint32_t n)
+{
+	struct ibv_recv_wr wr[EP_NET_RECEIVES_AT_ONCE], *bad;
+	uint64_t id = 1ull << 63 | (uint64_t)(link - rma->link);
+	int error = 0;
+
+	while (n && !error) {
+		uint32_t some = (uint32_t)ep_min_u64(n, EP_NET_RECEIVES_AT_ONCE);
+
+		for (uint32_t i = 0; i < some; i++) {
+			wr[i] = (struct ibv_recv_wr){ .wr_id = id,
+						      .next = i + 1 < some ? &wr[i + 1] : NULL };
+		}
+		error = ibv_post_recv(link->qp, wr, &bad);
+		n -= some;
+	}
+	return error ? ep_net_rma_fail(rma, link, ncclSystemError, "receives cannot be posted: %s",
+				       strerror(error))
+		     : ncclSuccess;
+}
+
+/* Every rank tells every other one the numbers of its queue pairs: [rank][context]. */
+static ncclResult_t ep_net_links_agree(struct ep_net_rma *rma, ncclResult_t code)
+{
+	uint32_t n = rma->mesh->nranks, contexts = (uint32_t)rma->config.contexts;
+	size_t bytes = (size_t)n * contexts * sizeof(uint32_t);
+	uint32_t *own = calloc(1, bytes), *all = calloc(n, bytes);
+
+	if (!own || !all) {
+		code = ep_fail(ncclSystemError, "out of host memory for %u ranks", n);
+		free(own);
+		free(all);
+		return code; /* (the others wait for a while, and are told who is late) */
+	}
+	for (uint32_t i = 0; code == ncclSuccess && i < n * contexts; i++) {
+		const struct ep_net_link *link = &rma->link[i];
+
+		own[link->rank * contexts + i / n] = link->qp ? link->qp->qp_num : UINT32_MAX;
+	}
+	code = ep_net_mesh_exchange(rma->mesh, EP_NET_ROUND_QUEUES, code, own, bytes, all);
+	for (uint32_t i = 0; code == ncclSuccess && i < n * contexts; i++) {
+		struct ep_net_link *link = &rma->link[i];
+
+		link->remote = all[((size_t)link->rank * n + rma->mesh->rank) * contexts + i / n];
+		if (!link->qp != (link->remote > 0xffffff)) {
+			code = ep_fail(ncclRemoteError,
+				       "%s has another distance of ranks that are connected (this "
+				       "one's is %d): all ranks must give the same",
+				       rma->mesh->who[link->rank], rma->config.stride);
+		}
+	}
+	free(own);
+	free(all);
+	return code;
+}
+
+static ncclResult_t ep_net_links_connect(struct ep_net_rma *rma)
+{
+	uint32_t n = rma->mesh->nranks * (uint32_t)rma->config.contexts;
+	struct ep_net_dev *dev = rma->mesh->dev;
+
+	for (uint32_t i = 0; i < n; i++) {
+		struct ep_net_link *link = &rma->link[i];
+		struct ep_net_path path = { .from = &rma->mesh->end[rma->mesh->rank],
+					    .to = &rma->mesh->end[link->rank],
+					    .tc = rma->tc,
+					    .sl = rma->sl,
+					    .log_reads = EP_NET_READS };
+
+		if (!link->qp) {
+			continue;
+		}
+		EP_CHECK(ep_net_queue_connect(dev, link->qp, &path, link->remote));
+		EP_CHECK(ep_net_link_receives(rma, link, rma->rq_depth));
+	}
+	return ncclSuccess;
+}
+
+static ncclResult_t ep_net_rma_check(const struct ep_net_mesh *mesh,
+				     const struct ep_net_rma_config *config)
+{
+	if (config->contexts < 1 || config->contexts > (int)EP_NET_CONTEXTS) {
+		return ep_fail(ncclInvalidArgument, "%d contexts, possible are 1..%u",
+			       config->contexts, EP_NET_CONTEXTS);
+	}
+	if (config->stride < 1 || mesh->nranks % (uint32_t)config->stride) {
+		return ep_fail(ncclInvalidArgument,
+			       "every %d. rank of %u cannot be connected: the number must divide "
+			       "that of ranks",
+			       config->stride, mesh->nranks);
+	}
+	return ncclSuccess;
+}
+
+ncclResult_t ep_net_rma_new(struct ep_net_mesh *mesh, const struct ep_net_rma_config *config,
+			    struct ep_net_rma **out)
+{
+	const struct ep_ib_env *env = ep_net_env();
+	struct ep_net_rma *rma;
+	ncclResult_t result;
+
+	EP_CHECK(ep_net_rma_check(mesh, config));
+	rma = calloc(1, sizeof(*rma));
+	if (!rma) {
+		return ep_fail(ncclSystemError, "out of host memory for contexts");
+	}
+	ep_net_mesh_get(mesh);
+	rma->mesh = mesh;
+	rma->config = *config;
+	rma->free = EP_NET_NO_OP;
+	rma->tc = (uint8_t)(env->tc >= 0      ? env->tc
+			    : config->tc >= 0 ? config->tc
+			    : mesh->tc >= 0   ? mesh->tc
+					      : mesh->dev->nic.tc);
+	rma->sl = ep_net_service_level(&mesh->end[mesh->rank],
+				       config->tc >= 0 ? config->tc : mesh->tc);
+	result = ep_net_rma_memory(rma);
+	if (result == ncclSuccess) {
+		result = ep_net_links_make(rma);
+	}
+	EP_CHECK_GOTO(ep_net_links_agree(rma, result), err_free);
+	result = ep_net_links_connect(rma);
+	/* Nobody writes to a rank that is not ready to answer. */
+	EP_CHECK_GOTO(ep_net_mesh_exchange(mesh, EP_NET_ROUND_READY, result, NULL, 0, NULL),
+		      err_free);
+	rma->handle = ep_net_handle_new(EP_NET_RMA, rma);
+	if (!rma->handle) {
+		result = ep_fail(ncclSystemError, "no more than %u connections", EP_NET_COMMS);
+		goto err_free;
+	}
+	*out = rma;
+	return ncclSuccess;
+
+err_free:
+	ep_net_rma_free(rma);
+	return result;
+}
+
+void ep_net_rma_free(struct ep_net_rma *rma)
+{
+	const struct ep_verbs *v;
+
+	if (!rma) {
+		return;
+	}
+	v = rma->mesh->dev->nic.v;
+	if (rma->handle) {
+		ep_net_handle_drop(EP_NET_RMA, rma->handle);
+	}
+	for (uint32_t i = 0; rma->link && i < (uint32_t)rma->config.contexts * rma->mesh->nranks;
+	     i++) {
+		if (rma->link[i].qp) {
+			v->ibv_destroy_qp(rma->link[i].qp);
+		}
+	}
+	if (rma->cq) {
+		v->ibv_destroy_cq(rma->cq);
+	}
+	if (rma->scratch_mr) {
+		v->ibv_dereg_mr(rma->scratch_mr);
+	}
+	ep_net_mesh_put(rma->mesh);
+	for (uint32_t i = 0; i < rma->nops / EP_NET_OPS_CHUNK; i++) {
+		free(rma->chunk[i]);
+	}
+	free(rma->chunk);
+	free(rma->link);
+	free(rma->scratch);
+	free(rma);
+}
+
+ncclResult_t ep_net_link_get(struct ep_net_rma *rma, int context, uint32_t rank,
+			     struct ep_net_link **link)
+{
+	if (context < 0 || context >= rma->config.contexts || rank >= rma->mesh->nranks) {
+		return ep_fail(ncclInvalidArgument,
+			       "there is no rank %u or no context %d, there are %u ranks and %d "
+			       "contexts",
+			       rank, context, rma->mesh->nranks, rma->config.contexts);
+	}
+	*link = &rma->link[(uint32_t)context * rma->mesh->nranks + rank];
+	return (*link)->qp
+		       ? ncclSuccess
+		       : ep_fail(ncclInvalidUsage, "%s is not connected, only every %d. rank is",
+				 rma->mesh->who[rank], rma->config.stride);
+}

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A mesh: ranks of which each can reach the memory of each other one, for GIN, RMA and collectives.
+ * Every two ranks have a TCP connection, over which they agree on queue pairs and memory, and which
+ * tells when one of them is gone.
+ */
+#ifndef EP_NET_MESH_H
+#define EP_NET_MESH_H
+
+#include <pthread.h>
+#include "net/device.h"
+#include "net/sock.h"
+
+#define EP_NET_WHO (EP_NET_ADDR_TEXT + 16)
+#define EP_NET_MESH_RANKS 4096u
+
+/* Who meets at a handle; those of different uses do not. */
+enum ep_net_use {
+	EP_NET_FOR_RMA = 1,
+	EP_NET_FOR_COLL
+};
+
+/* What all ranks do together. */
+enum ep_net_round {
+	EP_NET_ROUND_QUEUES = 1,
+	EP_NET_ROUND_MEMORY,
+	EP_NET_ROUND_READY
+};
+
+struct ep_net_mesh {
+	struct ep_net_dev *dev;
+	uint32_t nranks, rank;
+	int tc;                  /* traffic class; -1: none given */
+	int *fd;                 /* of each rank; -1: the own */
+	char (*who)[EP_NET_WHO]; /* "rank 3 (10.1.2.3:4567)" */
+	struct ep_nic_end *end;  /* ports */
+	uint32_t refs;           /* atomic: the handle's, of queue pairs and of memory */
+
+	pthread_mutex_t lock; /* for what follows */
+	uint32_t rounds;
+	struct ep_error failed; /* code: not ncclSuccess once a round has failed */
+};
+
+/* meet.c: listen() and connect() of GIN, RMA and collectives; the latter waits for all ranks. */
+ncclResult_t ep_net_meet_open(int dev, int tc, enum ep_net_use use, void *handle,
+			      void **listen_comm);
+ncclResult_t ep_net_meet_close(void *listen_comm);
+/* The mesh has one reference. */
+ncclResult_t ep_net_meet(void *const *handles, int nranks, int rank, enum ep_net_use use,
+			 const void *listen_comm, struct ep_net_mesh **mesh);
+
+/* mesh.c: connections are not made yet. */
+ncclResult_t ep_net_mesh_new(struct ep_net_dev *dev, uint32_t nranks, uint32_t rank,
+			     struct ep_net_mesh **mesh);
+void ep_net_mesh_get(struct ep_net_mesh *mesh);
+/* The last one closes connections. NULL: nothing. */
+void ep_net_mesh_put(struct ep_net_mesh *mesh);
+
+/*
+ * All ranks call it: all[r] has what rank r gave, `bytes` each. A rank that could not do its part says
+ * so by its `code`: then the call fails on every rank, on others with that rank's name.
+ */
+ncclResult_t ep_net_mesh_exchange(struct ep_net_mesh *mesh, enum ep_net_round round,
+				  ncclResult_t code, const void *own, size_t bytes, void *all);
+
+#endif

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+#include "net/queue.h"
+
+#define EP_NET_LEAST_WR 32u
+#define EP_NET_HOPS 255
+#define EP_NET_MAX_SL 15
+#define EP_NET_RNR_TIMER 12 /* 0.64 ms */
+#define EP_NET_RNR_RETRY 7  /* for ever */
+
+struct ibv_qp *ep_net_queue_new(struct ep_net_dev *dev, struct ibv_cq *cq, struct ep_net_room *room)
+{
+	struct ibv_qp *qp = NULL;
+
+	while (!qp) {
+		struct ibv_qp_init_attr init = {
+			.send_cq = cq,
+			.recv_cq = cq,
+			.cap = { .max_send_wr = room->sq,
+				 .max_recv_wr = room->rq,
+				 .max_send_sge = 1,
+				 .max_recv_sge = 1,
+				 .max_inline_data = room->inline_bytes },
+			.qp_type = IBV_QPT_RC,
+		};
+
+		qp = dev->nic.v->ibv_create_qp(dev->nic.pd, &init);
+		if (!qp && room->inline_bytes) {
+			room->inline_bytes = 0;
+		} else if (!qp && (room->sq > EP_NET_LEAST_WR || room->rq > EP_NET_LEAST_WR)) {
+			room->sq = (uint32_t)ep_max_u64(room->sq / 2, EP_NET_LEAST_WR);
+			room->rq = room->rq > EP_NET_LEAST_WR
+					   ? (uint32_t)ep_max_u64(room->rq / 2, EP_NET_LEAST_WR)
+					   : room->rq;
+		} else if (!qp) {
+			break;
+		}
+	}
+	return qp;
+}
+
+ncclResult_t ep_net_queue_init(struct ep_net_dev *dev, struct ibv_qp *qp, unsigned int access)
+{
+	struct ibv_qp_attr attr = {
+		.qp_state = IBV_QPS_INIT,
+		.pkey_index = (uint16_t)dev->nic.pkey_index,
+		.port_num = (uint8_t)dev->nic.port,
+		.qp_access_flags = access,
+	};
+	int error = dev->nic.v->ibv_modify_qp(
+		qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+
+	return error ? ep_fail(ncclSystemError, "%s: a queue pair cannot be initialised: %s",
+			       dev->label, strerror(error))
+		     : ncclSuccess;
+}
+
+/* On InfiniBand the class of a communicator is what switches choose a lane by, if it can be one. */
+uint8_t ep_net_service_level(const struct ep_nic_end *end, int tc)
+{
+	const struct ep_ib_env *env = ep_net_env();
+
+	return env->sl_given ? (uint8_t)env->sl
+	       : end->link_layer != IBV_LINK_LAYER_ETHERNET && tc >= 0 && tc <= EP_NET_MAX_SL
+		       ? (uint8_t)tc
+		       : 0;
+}
+
+static ncclResult_t ep_net_queue_to_rtr(struct ep_net_dev *dev, struct ibv_qp *qp,
+					const struct ep_net_path *path, uint32_t remote)
+{
+	const struct ep_nic_end *to = path->to;
+	struct ibv_qp_attr attr = {
+		.qp_state = IBV_QPS_RTR,
+		.path_mtu = (enum ibv_mtu)ep_min_u64(path->from->mtu, to->mtu),
+		.dest_qp_num = remote,
+		.rq_psn = (to->psn + remote) & 0xffffff,
+		.max_dest_rd_atomic =
+			(uint8_t)(1u << ep_min_u64(path->log_reads, dev->nic.log_ra_res)),
+		.min_rnr_timer = EP_NET_RNR_TIMER,
+		.ah_attr = { .dlid = ep_nic_path_lid(path->from, to),
+			     .sl = path->sl,
+			     .port_num = (uint8_t)dev->nic.port },
+	};
+	char text[EP_GID_TEXT];
+	int error;
+
+	if (ep_nic_path_global(path->from, to)) {
+		attr.ah_attr.is_global = 1;
+		memcpy(attr.ah_attr.grh.dgid.raw, to->gid, sizeof(to->gid));
+		attr.ah_attr.grh.sgid_index = (uint8_t)dev->nic.gid_index;
+		attr.ah_attr.grh.hop_limit = EP_NET_HOPS;
+		attr.ah_attr.grh.traffic_class = path->tc;
+	}
+	error = dev->nic.v->ibv_modify_qp(qp, &attr,
+					  IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
+						  IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+						  IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+	return error ? ep_fail(ncclSystemError,
+			       "%s does not find the way to %s of %s:%u, LID %u: %s", dev->label,
+			       ep_gid_print(to->gid, text), to->name, to->port, attr.ah_attr.dlid,
+			       strerror(error))
+		     : ncclSuccess;
+}
+
+ncclResult_t ep_net_queue_connect(struct ep_net_dev *dev, struct ibv_qp *qp,
+				  const struct ep_net_path *path, uint32_t remote)
+{
+	uint64_t log_reads = ep_min_u64(path->log_reads, dev->nic.log_ra_req);
+	struct ibv_qp_attr attr = {
+		.qp_state = IBV_QPS_RTS,
+		.timeout = (uint8_t)ep_net_env()->timeout,
+		.retry_cnt = (uint8_t)ep_net_env()->retry_cnt,
+		.rnr_retry = EP_NET_RNR_RETRY,
+		.sq_psn = (path->from->psn + qp->qp_num) & 0xffffff,
+		.max_rd_atomic = (uint8_t)(1u << ep_min_u64(log_reads, path->to->log_rra)),
+	};
+	int error;
+
+	EP_CHECK(ep_net_queue_to_rtr(dev, qp, path, remote));
+	error = dev->nic.v->ibv_modify_qp(qp, &attr,
+					  IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+						  IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
+						  IBV_QP_MAX_QP_RD_ATOMIC);
+	return error ? ep_fail(ncclSystemError, "%s: a queue pair cannot be made ready to send: %s",
+			       dev->label, strerror(error))
+		     : ncclSuccess;
+}

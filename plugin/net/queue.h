@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Queue pairs, whoever posts to them. */
+#ifndef EP_NET_QUEUE_H
+#define EP_NET_QUEUE_H
+
+#include "net/device.h"
+
+/* Room of a queue pair. A device's limits hold for the smallest work requests: it may get less. */
+struct ep_net_room {
+	uint32_t sq, rq, inline_bytes;
+};
+
+/* How packets go from one port to another. */
+struct ep_net_path {
+	const struct ep_nic_end *from, *to;
+	uint8_t tc;        /* traffic class, */
+	uint8_t sl;        /* service level */
+	uint8_t log_reads; /* READs and atomics in flight, logarithm; both ends may have to have fewer */
+};
+
+/* NULL: errno. */
+struct ibv_qp *ep_net_queue_new(struct ep_net_dev *dev, struct ibv_cq *cq,
+				struct ep_net_room *room);
+ncclResult_t ep_net_queue_init(struct ep_net_dev *dev, struct ibv_qp *qp, unsigned int access);
+/* The service level of a communicator whose class is `tc` (-1: it has none). */
+uint8_t ep_net_service_level(const struct ep_nic_end *end, int tc);
+/* The peer's queue pair begins at its port's psn plus its number, and expects the same of this one. */
+ncclResult_t ep_net_queue_connect(struct ep_net_dev *dev, struct ibv_qp *qp,
+				  const struct ep_net_path *path, uint32_t remote);
+
+#endif

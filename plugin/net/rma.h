@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reading and writing memory of the ranks of a mesh, with signals. A context has a queue pair to every
+ * rank, this one included, so that what goes to a rank over one context arrives in order. The contexts
+ * that were made together are used by one thread at a time.
+ */
+#ifndef EP_NET_RMA_H
+#define EP_NET_RMA_H
+
+#include "net/handle.h"
+#include "net/mesh.h"
+#include "net/mr.h"
+
+#define EP_NET_OPS_CHUNK 256u
+#define EP_NET_OPS (1u << EP_NET_OP_BITS)
+#define EP_NET_NO_OP UINT32_MAX
+#define EP_NET_CONTEXTS 256u
+#define EP_NET_OP_WR 8u /* work requests that are posted together: at most, with the signal */
+
+enum ep_net_op_kind {
+	EP_NET_PUT,
+	EP_NET_GET,
+	EP_NET_FLUSH
+};
+
+struct ep_net_link;
+
+/* A request: posted piece by piece, and done when the NIC has told of all of them. */
+struct ep_net_op {
+	uint32_t use;  /* how often; odd ones are under way */
+	uint32_t next; /* of its link, or free one */
+	enum ep_net_op_kind kind;
+	uint32_t left; /* completions of what is posted */
+	bool posted;   /* all of it; */
+	bool signal, tell;
+	struct ep_net_link *link;
+	uint64_t local, remote, size, at; /* at: bytes that are posted */
+	uint32_t lkey, rkey;
+	uint64_t signal_at, add;
+	uint32_t signal_rkey;
+	uint32_t imm;    /* if `tell`: a peer that has posted receives is told of the end */
+	uint64_t gets;   /* FLUSH: gets of the link that come before */
+	uint32_t *count; /* not NULL: goes down at the end, and nobody tests the request */
+};
+
+/* To a rank, of one context. */
+struct ep_net_link {
+	struct ibv_qp *qp; /* NULL: not connected */
+	uint32_t rank, remote, room;
+	uint32_t first, last; /* ops that are not all posted */
+	uint32_t live;        /* ops under way */
+	uint64_t gets, got;
+	uint32_t owed;        /* receives that were used and not posted again */
+	uint64_t looked_gone; /* when its rank was found gone; 0: not */
+};
+
+struct ep_net_span {
+	uint64_t offset;
+	void *handle; /* of ep_net_sym_new() */
+};
+
+struct ep_net_rma_config {
+	int contexts, stride, tc;
+	uint32_t receives; /* of a link; 0: none */
+	/* Told of what peers tell: may fail. */
+	ncclResult_t (*told)(void *arg, const struct ep_net_link *link, uint32_t imm);
+	void *arg;
+};
+
+struct ep_net_rma {
+	struct ep_net_mesh *mesh;
+	void *handle;
+	struct ep_net_rma_config config;
+	struct ep_nic_end end;
+	uint8_t tc, sl;
+	struct ibv_cq *cq;
+	uint32_t cq_lost; /* atomic: the NIC has lost completions */
+	uint32_t cq_room, rq_depth;
+	bool starved;             /* links wait for room that is not their own */
+	struct ep_net_link *link; /* [contexts][nranks] */
+	uint64_t *scratch;        /* what atomics and flushes read */
+	struct ibv_mr *scratch_mr;
+	struct ep_net_span read; /* memory that was read into last; handle NULL: none */
+
+	struct ep_net_op **chunk;
+	uint32_t nops, free, live;
+
+	struct ep_error failed; /* code: not ncclSuccess once something has failed */
+	uint32_t broken;        /* atomic: that is so, for other threads */
+	uint32_t idle;
+	uint64_t looked;
+};
+
+/* Memory that all ranks of a mesh have registered. */
+struct ep_net_sym_end {
+	uint64_t base, size;
+	uint32_t rkey, pad;
+};
+
+struct ep_net_sym {
+	struct ep_net_mesh *mesh;
+	struct ep_net_mr *mr;
+	struct ep_net_sym_end *end; /* of each rank */
+};
+
+/* links.c: all ranks call it. */
+ncclResult_t ep_net_rma_new(struct ep_net_mesh *mesh, const struct ep_net_rma_config *config,
+			    struct ep_net_rma **rma);
+void ep_net_rma_free(struct ep_net_rma *rma); /* NULL: nothing */
+/* The link of a context to a rank, if there is one. */
+ncclResult_t ep_net_link_get(struct ep_net_rma *rma, int context, uint32_t rank,
+			     struct ep_net_link **link);
+ncclResult_t ep_net_link_receives(struct ep_net_rma *rma, struct ep_net_link *link, uint32_t n);
+
+/* op.c: requests. Makes one like `want`, whose use and progress do not count, and posts it. */
+ncclResult_t ep_net_op_start(struct ep_net_rma *rma, const struct ep_net_op *want,
+			     uint32_t *number);
+void ep_net_op_free(struct ep_net_rma *rma, uint32_t number);
+struct ep_net_op *ep_net_op_at(const struct ep_net_rma *rma, uint32_t number);
+void *ep_net_op_request(const struct ep_net_rma *rma, uint32_t number);
+static inline bool ep_net_op_done(const struct ep_net_op *op)
+{
+	return op->posted && op->left == 0;
+}
+/* Takes up completions, posts what had to wait, and now and then looks for peers. */
+ncclResult_t ep_net_rma_progress(struct ep_net_rma *rma);
+ncclResult_t ep_net_rma_fail(struct ep_net_rma *rma, const struct ep_net_link *link,
+			     ncclResult_t code, const char *fmt, ...) EP_PRINTF(4, 5);
+/* *done of a request of this or any other context. */
+ncclResult_t ep_net_op_test(void *request, int *done);
+/* A flush of what `rkey` means at `at`, after all gets of the link that came before. */
+ncclResult_t ep_net_flush_start(struct ep_net_rma *rma, struct ep_net_link *link, uint64_t at,
+				uint32_t rkey, void **request);
+/* A failure of before, once more. */
+ncclResult_t ep_net_rma_failed(const struct ep_net_rma *rma);
+
+/* sym.c: all ranks call it. */
+ncclResult_t ep_net_sym_new(struct ep_net_mesh *mesh, const struct ep_net_memory *memory,
+			    void **handle);
+ncclResult_t ep_net_sym_free(void *handle);
+
+/* rma.c: what programs ask for. */
+struct ep_net_signal {
+	struct ep_net_span at;
+	uint64_t value;
+	uint32_t op;
+};
+#define EP_NET_SIGNAL_INC 1u
+#define EP_NET_SIGNAL_ADD 2u
+
+/* `signal` NULL: none. */
+ncclResult_t ep_net_rma_put(struct ep_net_rma *rma, int context, const struct ep_net_span *from,
+			    size_t size, const struct ep_net_span *to, uint32_t rank,
+			    const struct ep_net_signal *signal, void **request);
+ncclResult_t ep_net_rma_get(struct ep_net_rma *rma, int context, const struct ep_net_span *from,
+			    size_t size, const struct ep_net_span *to, uint32_t rank,
+			    void **request);
+/* *request NULL: there is nothing to flush. `memory`, of ep_net_sym_new(), may be NULL. */
+ncclResult_t ep_net_rma_flush(struct ep_net_rma *rma, int context, void *memory, uint32_t rank,
+			      void **request);
+
+#endif

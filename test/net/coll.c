@@ -1,0 +1,578 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The tables for collectives as NCCL sees them: places, not names.
+ *   coll LIBRARY VERSION gather SEED [RANKS]    all-gathers between ranks that are threads
+ *   coll LIBRARY VERSION ahead                  a rank begins all that it may while another one does not call
+ *   coll LIBRARY VERSION misuse
+ *   coll LIBRARY VERSION off                    NCCL_EP_COLLNET is not set
+ *   coll LIBRARY VERSION lost                   3 processes, the last one dies
+ */
+#include <dlfcn.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <unistd.h>
+#include "net/rig.h"
+
+#define RANKS 8
+#define GATHERS 40
+#define LONGEST 4000 /* bytes of a rank */
+
+enum place {
+	C_NAME,
+	C_INIT,
+	C_DEVICES,
+	C_PROPERTIES,
+	C_LISTEN,
+	C_CONNECT,
+	C_SUPPORT,
+	C_REG,
+	C_REG_DMABUF,
+	C_DEREG,
+	C_ALLREDUCE,
+	C_ALLGATHER,
+	C_REDUCESCATTER,
+	C_FLUSH,
+	C_TEST,
+	C_CLOSE,
+	C_CLOSE_LISTEN,
+	C_MAKE_VDEVICE, /* from version 9 on */
+	C_FINALIZE      /* from version 11 on */
+};
+
+struct part {
+	void *mr, *at;
+	size_t size; /* (version 8 has 32 bits of it, in the same 24 bytes) */
+};
+
+struct window {
+	size_t each, offset, bytes;
+};
+
+static void **table;
+static int version;
+static void *instance;
+static int nranks;
+static uint64_t seed;
+
+#define CALL(place, ...) ((int (*)(__VA_ARGS__))(uintptr_t)table[place])
+
+static void load(const char *library)
+{
+	void *lib = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+	char symbol[64];
+
+	NET_NEED(lib, "%s", dlerror());
+	snprintf(symbol, sizeof(symbol), "ncclCollNetPlugin_v%d", version);
+	table = dlsym(lib, symbol);
+	NET_NEED(table, "%s", symbol);
+	for (int i = C_INIT; i < (version >= 11 ? 19 : version >= 9 ? 18 : 17); i++) {
+		CHECK((i == C_MAKE_VDEVICE) == !table[i], "member %d", i);
+	}
+}
+
+static int init(void)
+{
+	return version >= 11 ? CALL(C_INIT, void **, uint64_t, void *)(&instance, 1, net_logger())
+			     : CALL(C_INIT, void *)(net_logger());
+}
+
+static void finalize(void)
+{
+	if (version >= 11) {
+		CHECK_INT(CALL(C_FINALIZE, void *)(instance), NET_OK);
+	}
+}
+
+static int listen_at(int dev, void *handle, void **listener)
+{
+	return version >= 11 ? CALL(C_LISTEN, void *, int, void *, void **)(instance, dev, handle,
+									    listener)
+			     : CALL(C_LISTEN, int, void *, void **)(dev, handle, listener);
+}
+
+static int join(void **handles, int n, int rank, void *listener, void **coll)
+{
+	return CALL(C_CONNECT, void **, int, int, void *, void **)(handles, n, rank, listener,
+								   coll);
+}
+
+static int reg(void *coll, void *data, size_t size, void **mr)
+{
+	return CALL(C_REG, void *, void *, size_t, int, void **)(coll, data, size, NET_HOST, mr);
+}
+
+static int all_gather(void *coll, void *from, void *from_mr, int n, struct part *parts,
+		      const struct window *w, void **request)
+{
+	return CALL(C_ALLGATHER, void *, void *, int, void *, size_t, size_t, size_t, void *,
+		    void **)(coll, from, n, parts, w->each, w->offset, w->bytes, from_mr, request);
+}
+
+static int test_request(void *request, int *done, int *size)
+{
+	return CALL(C_TEST, void *, int *, int *)(request, done, size);
+}
+
+static int wait_request(void *request, int *size)
+{
+	uint64_t until = net_now_ms() + 30000;
+	int done = 0, rc = NET_OK;
+
+	while (!done && !rc) {
+		NET_NEED(net_now_ms() < until, "a request does not end");
+		rc = test_request(request, &done, size);
+		if (!done) {
+			sched_yield();
+		}
+	}
+	return rc;
+}
+
+/* ---- gathers ---- */
+
+static uint64_t any(uint64_t *state)
+{
+	*state = *state * 6364136223846793005ull + 1442695040888963407ull;
+	return *state >> 33;
+}
+
+/* The same on all ranks. */
+static struct window window_of(int number)
+{
+	uint64_t state = seed * 1000 + (uint64_t)number, all;
+	struct window w;
+
+	any(&state);
+	w.each = 1 + any(&state) % LONGEST;
+	all = w.each * (uint64_t)nranks;
+	switch (any(&state) % 4) {
+	case 0: /* all of it, */
+		w.offset = 0;
+		w.bytes = all;
+		break;
+	case 1: /* some of one rank, */
+		w.offset = any(&state) % all;
+		w.bytes = 1 + any(&state) % (all - w.offset < 10 ? all - w.offset : 10);
+		break;
+	default: /* or any */
+		w.offset = any(&state) % all;
+		w.bytes = 1 + any(&state) % (all - w.offset);
+	}
+	return w;
+}
+
+struct one {
+	uint8_t *to, *from;
+	void *to_mr, *from_mr, *request;
+	struct window w;
+	bool in_place;
+};
+
+static uint8_t handle[RANKS][NET_HANDLE] __attribute__((aligned(8)));
+static void *listener[RANKS];
+
+static size_t mine_from(const struct window *w, int rank)
+{
+	size_t from = (size_t)rank * w->each;
+
+	return from > w->offset ? from : w->offset;
+}
+
+static size_t mine_bytes(const struct window *w, int rank)
+{
+	size_t from = mine_from(w, rank), to = (size_t)(rank + 1) * w->each;
+
+	to = to < w->offset + w->bytes ? to : w->offset + w->bytes;
+	return to > from ? to - from : 0;
+}
+
+static void begin(void *coll, int rank, int number, struct one *o, uint8_t *to, uint8_t *from)
+{
+	struct part parts[3] = { { 0 } };
+	size_t bytes, done = 0;
+	uint64_t until = net_now_ms() + 30000;
+	int n;
+
+	o->w = window_of(number);
+	o->to = to;
+	o->from = from;
+	memset(to, 0xee, o->w.bytes + 16);
+	o->in_place = number % 5 == 0;
+	bytes = mine_bytes(&o->w, rank);
+	if (o->in_place) {
+		o->from = to + (bytes ? mine_from(&o->w, rank) - o->w.offset : 0);
+	}
+	for (size_t i = 0; i < bytes; i++) {
+		o->from[i] = net_byte((uint64_t)(number * RANKS + rank),
+				      mine_from(&o->w, rank) + i - (size_t)rank * o->w.each);
+	}
+	/* Memory in pieces; ranks need not have the same. */
+	n = number % 3 == 1 ? 1 + (number + rank) % 3 : 1;
+	for (int i = 0; i < n; i++) {
+		parts[i].size = i == n - 1 ? o->w.bytes - done : o->w.bytes / (size_t)(n + 1);
+		parts[i].at = to + done;
+		parts[i].mr = o->to_mr;
+		done += parts[i].size;
+	}
+	o->request = NULL;
+	while (!o->request) {
+		NET_NEED(net_now_ms() < until, "nothing can be gathered");
+		CHECK_INT(all_gather(coll, o->from, o->in_place ? o->to_mr : o->from_mr, n, parts,
+				     &o->w, &o->request),
+			  NET_OK);
+	}
+}
+
+static void end(int number, struct one *o)
+{
+	int size = -1;
+
+	CHECK_INT(wait_request(o->request, &size), NET_OK);
+	CHECK_INT(size, o->w.bytes);
+	for (size_t i = 0; i < o->w.bytes; i++) {
+		size_t at = o->w.offset + i, from = at / o->w.each;
+		uint8_t want = net_byte((uint64_t)(number * RANKS) + from, at % o->w.each);
+
+		if (o->to[i] != want) {
+			CHECK(o->to[i] == want, "gather %d, byte %zu of %zu, of rank %zu", number,
+			      i, o->w.bytes, from);
+			break;
+		}
+	}
+	for (int i = 0; i < 16; i++) {
+		CHECK(o->to[o->w.bytes + (size_t)i] == 0xee, "behind the window");
+	}
+}
+
+static void *open_coll(int rank)
+{
+	void *handles[RANKS], *coll = NULL;
+
+	for (int r = 0; r < nranks; r++) {
+		handles[r] = handle[r];
+	}
+	NET_NEED(join(handles, nranks, rank, listener[rank], &coll) == NET_OK, "%s",
+		 net_log_last());
+	return coll;
+}
+
+#define UNDER_WAY 8 /* as NCCL has them */
+#define MOST 16
+
+static void *gather_rank(void *arg)
+{
+	int rank = (int)(intptr_t)arg, supported = 1;
+	size_t room = (size_t)LONGEST * (size_t)nranks + 64;
+	uint8_t *to = malloc(UNDER_WAY * room), *from = malloc(UNDER_WAY * room);
+	struct one one[UNDER_WAY];
+	void *coll, *to_mr, *from_mr, *request;
+
+	check_context("version %d, rank %d", version, rank);
+	NEED(to && from);
+	coll = open_coll(rank);
+	CHECK_INT(reg(coll, to, UNDER_WAY * room, &to_mr), NET_OK);
+	CHECK_INT(reg(coll, from, UNDER_WAY * room, &from_mr), NET_OK);
+	CHECK_INT(CALL(C_SUPPORT, int, int, int *)(7, 0, &supported), NET_OK);
+	CHECK_INT(supported, 0);
+	for (int i = 0; i < GATHERS + UNDER_WAY; i++) {
+		struct one *o = &one[i % UNDER_WAY];
+
+		if (i >= UNDER_WAY) {
+			end(i - UNDER_WAY, o);
+		}
+		if (i < GATHERS) {
+			o->to_mr = to_mr;
+			o->from_mr = from_mr;
+			begin(coll, rank, i, o, to + (size_t)(i % UNDER_WAY) * room + 3,
+			      from + (size_t)(i % UNDER_WAY) * room + 1);
+		}
+	}
+	/* (host memory needs no flush) */
+	CHECK_INT(CALL(C_FLUSH, void *, void *, int, void *, void **)(coll, to, 100, to_mr,
+								      &request),
+		  NET_OK);
+	CHECK(!request);
+	CHECK_INT(CALL(C_DEREG, void *, void *)(coll, to_mr), NET_OK);
+	CHECK_INT(CALL(C_CLOSE, void *)(coll), NET_OK);
+	CHECK_INT(CALL(C_DEREG, void *, void *)(coll, from_mr), NET_OK);
+	free(to);
+	free(from);
+	return NULL;
+}
+
+static void test_gather(void)
+{
+	pthread_t thread[RANKS];
+
+	for (int r = 0; r < nranks; r++) {
+		CHECK_INT(listen_at(r % 2, handle[r], &listener[r]), NET_OK);
+	}
+	for (intptr_t r = 0; r < nranks; r++) {
+		NEED(pthread_create(&thread[r], NULL, gather_rank, (void *)r) == 0);
+	}
+	for (int r = 0; r < nranks; r++) {
+		pthread_join(thread[r], NULL);
+		CHECK_INT(CALL(C_CLOSE_LISTEN, void *)(listener[r]), NET_OK);
+	}
+	CHECK_INT(net_log_count(2), 0);
+}
+
+/* ---- a rank that is ahead ---- */
+
+static void *colls[RANKS];
+
+static void *open_rank(void *arg)
+{
+	int rank = (int)(intptr_t)arg;
+
+	colls[rank] = open_coll(rank);
+	return NULL;
+}
+
+#define AHEAD 40
+#define SMALL 16
+
+struct rank {
+	uint8_t to[AHEAD][SMALL], from[AHEAD][SMALL];
+	void *to_mr, *from_mr, *request[AHEAD];
+	int begun, ended;
+};
+
+/* Begins the next gather if it may, and looks whether the oldest has ended. */
+static void step(struct rank *ranks, int r)
+{
+	static const struct window last = { SMALL, 2 * SMALL, SMALL };
+	struct rank *me = &ranks[r];
+	int done = 0, size;
+
+	if (me->begun < AHEAD) {
+		struct part part = { me->to_mr, me->to[me->begun], SMALL };
+
+		NET_NEED(all_gather(colls[r], me->from[me->begun], me->from_mr, 1, &part, &last,
+				    &me->request[me->begun]) == NET_OK,
+			 "%s", net_log_last());
+		me->begun += me->request[me->begun] != NULL;
+	}
+	if (me->ended < me->begun) {
+		NET_NEED(test_request(me->request[me->ended], &done, &size) == NET_OK, "%s",
+			 net_log_last());
+		CHECK(!done || memcmp(me->to[me->ended], ranks[2].from[me->ended], SMALL) == 0);
+		me->ended += done;
+	}
+}
+
+/*
+ * What is gathered is the last rank's alone, so that the first two owe each other nothing. The first one
+ * goes on as far as it can while the second one, which has begun the first gather, does not call.
+ */
+static void test_ahead(void)
+{
+	struct rank *ranks = calloc(3, sizeof(*ranks));
+	uint64_t until = net_now_ms() + 300;
+	pthread_t thread[3];
+
+	NEED(ranks);
+	for (int r = 0; r < 3; r++) {
+		CHECK_INT(listen_at(r % 2, handle[r], &listener[r]), NET_OK);
+	}
+	for (intptr_t r = 0; r < 3; r++) {
+		NEED(pthread_create(&thread[r], NULL, open_rank, (void *)r) == 0);
+	}
+	for (int r = 0; r < 3; r++) {
+		pthread_join(thread[r], NULL);
+		net_fill(ranks[r].from[0], sizeof(ranks[r].from), (uint64_t)r);
+		CHECK_INT(reg(colls[r], ranks[r].to, sizeof(ranks[r].to), &ranks[r].to_mr), NET_OK);
+		CHECK_INT(reg(colls[r], ranks[r].from, sizeof(ranks[r].from), &ranks[r].from_mr),
+			  NET_OK);
+	}
+	step(ranks, 1);
+	while (net_now_ms() < until) {
+		step(ranks, 0);
+		step(ranks, 2);
+	}
+	CHECK(ranks[0].ended == 1 && ranks[0].begun > MOST, "%d, %d", ranks[0].ended,
+	      ranks[0].begun);
+	until = net_now_ms() + 30000;
+	while (ranks[0].ended < AHEAD || ranks[1].ended < AHEAD || ranks[2].ended < AHEAD) {
+		NET_NEED(net_now_ms() < until, "gathers do not end");
+		for (int r = 0; r < 3; r++) {
+			step(ranks, r);
+		}
+	}
+	for (int r = 0; r < 3; r++) {
+		CHECK_INT(CALL(C_CLOSE, void *)(colls[r]), NET_OK);
+		CHECK_INT(CALL(C_DEREG, void *, void *)(colls[r], ranks[r].to_mr), NET_OK);
+		CHECK_INT(CALL(C_DEREG, void *, void *)(colls[r], ranks[r].from_mr), NET_OK);
+		CHECK_INT(CALL(C_CLOSE_LISTEN, void *)(listener[r]), NET_OK);
+	}
+	CHECK_INT(net_log_count(2), 0);
+	free(ranks);
+}
+
+/* ---- misuse, by one rank alone ---- */
+
+static void test_misuse(void)
+{
+	static const struct {
+		struct window w;
+		int n;
+		size_t size;
+	} bad[] = {
+		{ { 100, 0, 101 }, 1, 101 },          { { 100, 101, 0 }, 1, 0 },
+		{ { 100, 50, 51 }, 1, 51 },           { { 100, 0, 100 }, 0, 100 },
+		{ { 100, 0, 100 }, 5, 20 },           { { 100, 0, 100 }, 1, 99 },
+		{ { 100, 0, 100 }, -1, 100 },         { { 100, (size_t)-1, 2 }, 1, 2 },
+		{ { 100000, 0, 100000 }, 1, 100000 }, /* more than is registered */
+	};
+	static uint8_t to[4096], from[4096];
+	struct part parts[5];
+	struct window good = { 100, 0, 100 };
+	void *coll, *mr, *other, *request, *first;
+	int done;
+
+	CHECK_INT(listen_at(0, handle[0], &listener[0]), NET_OK);
+	coll = open_coll(0);
+	CHECK_INT(reg(coll, to, sizeof(to), &mr), NET_OK);
+	CHECK_INT(reg(coll, from, sizeof(from), &other), NET_OK);
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		check_context("window %zu", i);
+		for (int k = 0; k < 5; k++) {
+			parts[k] = (struct part){ mr, to, bad[i].size };
+		}
+		request = (void *)1;
+		CHECK_INT(all_gather(coll, from, other, bad[i].n, parts, &bad[i].w, &request),
+			  NET_ARGUMENT);
+		CHECK(!request);
+	}
+	parts[0] = (struct part){ mr, to, 100 };
+	CHECK_INT(all_gather(mr, from, other, 1, parts, &good, &request), NET_ARGUMENT);
+	CHECK_INT(all_gather(coll, from, NULL, 1, parts, &good, &request), NET_ARGUMENT);
+	CHECK_INT(all_gather(coll, from + 4000, other, 1, parts, &good, &request), NET_ARGUMENT);
+	parts[0].mr = coll;
+	CHECK_INT(all_gather(coll, from, other, 1, parts, &good, &request), NET_ARGUMENT);
+	parts[0].mr = mr;
+	from[99] = 7;
+	CHECK_INT(all_gather(coll, from, other, 1, parts, &good, &first), NET_OK);
+	CHECK_INT(wait_request(first, NULL), NET_OK);
+	CHECK_INT(to[99], 7);
+	CHECK_INT(test_request(first, &done, NULL), NET_ARGUMENT);
+	CHECK_INT(test_request(coll, &done, NULL), NET_ARGUMENT);
+	CHECK_INT(test_request(NULL, &done, NULL), NET_ARGUMENT);
+	request = (void *)1;
+	CHECK_INT(CALL(C_ALLREDUCE, void *, void *, void *, size_t, int, int, void *, void *,
+		       void **)(coll, from, to, 10, 7, 0, other, mr, &request),
+		  NET_USAGE);
+	CHECK(!request);
+	CHECK_INT(CALL(C_REDUCESCATTER, void *, int, void *, void *, size_t, size_t, size_t, int,
+		       int, void *, void **)(coll, 1, parts, from, 10, 0, 10, 7, 0, mr, &request),
+		  NET_USAGE);
+	/* So many are under way at most; then NCCL tries again. */
+	for (int i = 0; i < MOST + 1; i++) {
+		CHECK_INT(all_gather(coll, from, other, 1, parts, &good, &request), NET_OK);
+		CHECK(!request == (i == MOST), "%d", i);
+	}
+	CHECK_INT(CALL(C_CLOSE_LISTEN, void *)(coll), NET_ARGUMENT);
+	CHECK_INT(CALL(C_CLOSE, void *)(listener[0]), NET_ARGUMENT);
+	CHECK_INT(CALL(C_CLOSE, void *)(coll), NET_OK);
+	CHECK_INT(CALL(C_CLOSE, void *)(coll), NET_ARGUMENT);
+	CHECK_INT(all_gather(coll, from, other, 1, parts, &good, &request), NET_ARGUMENT);
+	CHECK_INT(test_request(first, &done, NULL), NET_ARGUMENT);
+	CHECK_INT(CALL(C_DEREG, void *, void *)(coll, mr), NET_OK);
+	CHECK_INT(CALL(C_DEREG, void *, void *)(coll, other), NET_OK);
+	CHECK_INT(CALL(C_CLOSE_LISTEN, void *)(listener[0]), NET_OK);
+}
+
+static void test_off(const char *library)
+{
+	struct net net;
+	int count = -1;
+
+	/* NCCL makes the network's context first. */
+	net_load(&net, library, 12);
+	CHECK_INT(net_init(&net, -1), NET_OK);
+	CHECK(init() != NET_OK && !instance);
+	CHECK(*net_log_find(3, "no hardware in the network"), "%s", net_log_last());
+	CHECK_INT(net_log_count(2), 0);
+	CHECK_INT(CALL(C_DEVICES, int *)(&count), NET_OK);
+	CHECK_INT(count, 0);
+	finalize();
+	CHECK_INT(net_finalize(&net), NET_OK);
+}
+
+/* ---- a rank that dies ---- */
+
+static void test_lost(int rank)
+{
+	static uint8_t to[3 * 1000], from[1000];
+	struct window w = { 1000, 0, 3000 };
+	struct part part = { .at = to, .size = 3000 };
+	void *handles[3], *coll, *from_mr, *request = NULL;
+	uint64_t began;
+	char name[16];
+	int rc = NET_OK;
+
+	CHECK_INT(listen_at(0, handle[rank], &listener[rank]), NET_OK);
+	snprintf(name, sizeof(name), "handle%d", rank);
+	net_say(name, handle[rank], NET_HANDLE);
+	for (int r = 0; r < 3; r++) {
+		snprintf(name, sizeof(name), "handle%d", r);
+		net_hear(name, handle[r], NET_HANDLE);
+		handles[r] = handle[r];
+	}
+	NET_NEED(join(handles, 3, rank, listener[rank], &coll) == NET_OK, "%s", net_log_last());
+	CHECK_INT(reg(coll, to, sizeof(to), &part.mr), NET_OK);
+	CHECK_INT(reg(coll, from, sizeof(from), &from_mr), NET_OK);
+	for (int i = 0; i < 20; i++) {
+		CHECK_INT(all_gather(coll, from, from_mr, 1, &part, &w, &request), NET_OK);
+		CHECK_INT(wait_request(request, NULL), NET_OK);
+	}
+	if (rank == 2) {
+		kill(getpid(), SIGKILL);
+	}
+	began = net_now_ms();
+	rc = all_gather(coll, from, from_mr, 1, &part, &w, &request);
+	rc = rc == NET_OK ? wait_request(request, NULL) : rc;
+	CHECK_INT(rc, NET_REMOTE);
+	CHECK(net_now_ms() - began < 10000, "%llu ms", (unsigned long long)(net_now_ms() - began));
+	CHECK_INT(net_log_count(2), 1);
+	CHECK_HAS(net_log_find(2, ""), "rank 2 (");
+	CHECK_HAS(net_log_find(2, ""), "has ended");
+	CHECK_INT(all_gather(coll, from, from_mr, 1, &part, &w, &request), NET_REMOTE);
+	CHECK_INT(net_log_count(2), 1);
+	/* Whoever is left stays until the other has seen it, too. */
+	snprintf(name, sizeof(name), "seen%d", rank);
+	net_say(name, "", 1);
+	snprintf(name, sizeof(name), "seen%d", 1 - rank);
+	net_hear(name, name, 1);
+	CHECK_INT(CALL(C_CLOSE, void *)(coll), NET_OK);
+}
+
+int main(int argc, char **argv)
+{
+	NEED(argc > 3);
+	version = atoi(argv[2]);
+	if (strcmp(argv[3], "lost") == 0 && atoi(getenv("RANK")) == 2) {
+		net_live_in_child();
+	}
+	load(argv[1]);
+	if (strcmp(argv[3], "off") == 0) {
+		test_off(argv[1]);
+		return check_end();
+	}
+	NET_NEED(init() == NET_OK, "%s", net_log_last());
+	nranks = strcmp(argv[3], "misuse") == 0 ? 1 : argc > 5 ? atoi(argv[5]) : 4;
+	seed = argc > 4 ? strtoull(argv[4], NULL, 0) : 1;
+	if (strcmp(argv[3], "lost") == 0) {
+		test_lost(atoi(getenv("RANK")));
+	} else if (strcmp(argv[3], "ahead") == 0) {
+		nranks = 3;
+		test_ahead();
+	} else if (nranks == 1) {
+		test_misuse();
+	} else {
+		test_gather();
+	}
+	finalize();
+	return check_end();
+}

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What ep_info says of connections, while they work, after a port has failed, and of files that are none.
+ *   counts LIBRARY EP_INFO
+ * Of four NICs the first two are the sender's; requests to its first port get no answer after some time.
+ */
+#include <sched.h>
+#include <unistd.h>
+#include "net/rig.h"
+
+#define MESSAGES 60
+#define SIZE 8192 /* over both ports */
+
+static struct net net;
+static char text[1 << 20];
+
+/* All that ep_info prints of this process; "" if there is nothing. */
+static const char *ask(const char *ep_info)
+{
+	static char mine[sizeof(text)];
+	char command[512], head[64], *at, *end;
+	FILE *f;
+
+	snprintf(command, sizeof(command), "'%s' --net", ep_info);
+	f = popen(command, "r");
+	NEED(f);
+	text[fread(text, 1, sizeof(text) - 1, f)] = '\0';
+	CHECK_INT(pclose(f), 0);
+	CHECK(strncmp(text, "Connections of the network plugin\n", 34) == 0, "%.80s", text);
+	snprintf(head, sizeof(head), "\n  process %d, ", (int)getpid());
+	mine[0] = '\0';
+	at = strstr(text, head);
+	if (!at) {
+		return mine;
+	}
+	end = at + 3;
+	while ((end = strchr(end, '\n')) && end[1] == ' ' && end[2] == ' ' && end[3] == ' ') {
+		end++;
+	}
+	snprintf(mine, sizeof(mine), "%.*s", (int)((end ? end : at + strlen(at)) - at + 1), at);
+	return mine;
+}
+
+/* The number before a word, in the first line that has it behind a text. */
+static long long number(const char *all, const char *behind, const char *word)
+{
+	const char *at = strstr(all, behind), *found = at ? strstr(at, word) : NULL;
+	long long n = -1;
+
+	while (found && found > all &&
+	       (found[-1] == ' ' || (found[-1] >= '0' && found[-1] <= '9'))) {
+		found--;
+	}
+	return found && sscanf(found, "%lld", &n) == 1 ? n : -1;
+}
+
+static void message(struct net_pair *pair, uint8_t *from, uint8_t *to, void *from_mr, void *to_mr)
+{
+	void *req[2] = { NULL, NULL }, *data = to;
+	int done[2] = { 0, 0 }, tag = 1, sizes[64];
+	uint64_t until = net_now_ms() + 20000;
+	size_t size = SIZE;
+
+	NEED(net_irecv(&net, pair->recv, 1, &data, &size, &tag, &to_mr, &req[1]) == NET_OK);
+	while (!done[0] || !done[1]) {
+		NEED(req[0] ||
+		     net_isend(&net, pair->send, from, SIZE, 1, from_mr, &req[0]) == NET_OK);
+		for (int i = 0; i < 2; i++) {
+			NEED(!req[i] || done[i] ||
+			     net_test(&net, req[i], &done[i], sizes) == NET_OK);
+		}
+		NEED(net_now_ms() < until);
+		sched_yield();
+	}
+}
+
+static void test_counts(const char *ep_info)
+{
+	static uint8_t from[SIZE], to[SIZE];
+	void *from_mr, *to_mr;
+	struct net_pair pair;
+	const char *say, *first;
+	long long again;
+
+	CHECK(!*ask(ep_info), "a process that has no connection: %s", text);
+	net_pair_make(&net, 0, 1, &pair);
+	say = ask(ep_info);
+	NEED(say);
+	CHECK_HAS(say, "mlx5_0+mlx5_1 sends to ");
+	CHECK_HAS(say, "mlx5_2+mlx5_3 receives from ");
+	CHECK_HAS(say, "mlx5_0:1 to mlx5_2:1, 0 parts, 0 bytes\n");
+	NEED(net_reg(&net, pair.send, from, SIZE, NET_HOST, &from_mr) == NET_OK);
+	NEED(net_reg(&net, pair.recv, to, SIZE, NET_HOST, &to_mr) == NET_OK);
+	for (int i = 0; i < MESSAGES; i++) {
+		message(&pair, from, to, from_mr, to_mr);
+	}
+	say = ask(ep_info);
+	for (int i = 0; i < 2; i++) {
+		const char *behind = i ? " receives from " : " sends to ";
+
+		CHECK_INT(number(say, behind, " messages"), MESSAGES);
+		CHECK_INT(number(say, behind, " bytes"), MESSAGES * SIZE);
+		CHECK_INT(number(say, behind, " failovers"), 1);
+	}
+	CHECK(number(say, " sends to ", " polls") > 0);
+	CHECK(number(say, " sends to ", " completions") > 0);
+	/* The second port has had a part of each message, and what the first one has lost. */
+	again = number(say, "mlx5_0+", " parts sent again");
+	CHECK(again > 0 && again < 10, "%lld", again);
+	CHECK_INT(number(say, "mlx5_1:1 to ", " parts"), MESSAGES + again);
+	CHECK(number(say, "mlx5_0:1 to ", " parts") > 20, "%s", say);
+	first = strstr(say, "mlx5_0:1 to ");
+	NEED(first);
+	CHECK_HAS(first, " bytes, failed\n");
+	net_pair_close(&net, &pair);
+	CHECK_HAS(ask(ep_info), "no connections");
+	CHECK_INT(net_dereg(&net, NULL, from_mr), NET_OK);
+	CHECK_INT(net_dereg(&net, NULL, to_mr), NET_OK);
+}
+
+/* Files of that name which something else has made. */
+static void test_files(const char *ep_info)
+{
+	static const char path[] = "/dev/shm/nccl-ep-net.99999999";
+	char own[64];
+	uint8_t head[200];
+	ssize_t n;
+	FILE *f;
+
+	snprintf(own, sizeof(own), "/dev/shm/nccl-ep-net.%d", (int)getpid());
+	f = fopen(own, "r");
+	NEED(f);
+	n = (ssize_t)fread(head, 1, sizeof(head), f);
+	fclose(f);
+	NEED(n == (ssize_t)sizeof(head));
+	for (int i = 0; i < 4; i++) {
+		/* Nothing, nonsense, another version, and a file that ends too early. */
+		size_t size = i == 0 ? 0 : sizeof(head);
+
+		head[0] ^= i == 1 || i == 2 ? 0x55 : 0;
+		head[8] ^= i == 2 || i == 3 ? 0x55 : 0;
+		f = fopen(path, "w");
+		NEED(f && fwrite(head, 1, size, f) == size && fclose(f) == 0);
+		ask(ep_info);
+		unlink(path);
+		CHECK_HAS(text, i < 2    ? "99999999 is not what it should be"
+				: i == 2 ? "99999999 is of another version"
+					 : "(the file ends here)");
+	}
+}
+
+int main(int argc, char **argv)
+{
+	NEED(argc > 2);
+	net_load(&net, argv[1], 11);
+	NET_NEED(net_init(&net, -1) == NET_OK, "%s", net_log_last());
+	test_counts(argv[2]);
+	test_files(argv[2]);
+	CHECK_INT(net_finalize(&net), NET_OK);
+	return check_end();
+}

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Three processes with GIN between them. Something happens to the last one, or to its NIC; the others
+ * must be told who and what, in one line, within seconds, and go on with each other as long as they
+ * ask nothing of it.
+ *   gin_lost LIBRARY VERSION SCENARIO TEXT
+ *     dies_put, dies_register    SIGKILL, while the others put to it, or register memory
+ *     closes_put                 it closes in order
+ *     fault                      the environment says what happens to rank 0
+ */
+#include <sched.h>
+#include <signal.h>
+#include <unistd.h>
+#include "net/gin_rig.h"
+
+#define RANKS 3
+#define LAST (RANKS - 1)
+
+static struct gin gin;
+static int rank;
+static void *coll, *ctx, *mr;
+static uint64_t word[512];
+
+static void open_all(void)
+{
+	uint8_t handle[RANKS][NET_HANDLE] __attribute__((aligned(8)));
+	void *handles[RANKS], *listener;
+	char name[16];
+
+	NEED(gin_listen(&gin, 0, handle[rank], &listener) == NET_OK);
+	snprintf(name, sizeof(name), "handle%d", rank);
+	net_say(name, handle[rank], NET_HANDLE);
+	for (int r = 0; r < RANKS; r++) {
+		snprintf(name, sizeof(name), "handle%d", r);
+		net_hear(name, handle[r], NET_HANDLE);
+		handles[r] = handle[r];
+	}
+	NET_NEED(gin_connect(&gin, handles, RANKS, rank, 1, listener, &coll) == NET_OK, "%s",
+		 net_log_last());
+	CHECK_INT(gin_close(&gin, GIN_CLOSE_LISTEN, listener), NET_OK);
+	NET_NEED(gin_create(&gin, coll, 1, 1, &ctx) == NET_OK, "%s", net_log_last());
+	NEED(gin_reg(&gin, coll, word, sizeof(word), 0, &mr) == NET_OK);
+}
+
+/* To a rank, and done. Returns the code. */
+static int put_to(int to)
+{
+	struct gin_put put = { .from = mr,
+			       .to = mr,
+			       .to_at = sizeof(word) / 2,
+			       .size = 1000,
+			       .signal = mr,
+			       .signal_at = sizeof(word) - 8 * (size_t)(rank + 1),
+			       .rank = (uint32_t)to,
+			       .op = GIN_INC };
+	void *request;
+	int rc = gin_put(&gin, ctx, &put, &request);
+
+	return rc == NET_OK ? gin_wait(&gin, coll, request) : rc;
+}
+
+/* The two that are left wait for each other. */
+static void meet(const char *what)
+{
+	char name[32];
+
+	snprintf(name, sizeof(name), "%s%d", what, rank);
+	net_say(name, "", 1);
+	snprintf(name, sizeof(name), "%s%d", what, 1 - rank);
+	net_hear(name, name, 1);
+}
+
+static void expect_loss(bool registers, const char *text)
+{
+	uint64_t began = net_now_ms();
+	int rc = NET_OK;
+	bool failed = false;
+	void *other;
+
+	while (rc == NET_OK && net_now_ms() - began < 20000) {
+		rc = registers ? gin_reg(&gin, coll, word, 8, 0, &other) : put_to(LAST);
+	}
+	CHECK(rc == NET_REMOTE || rc == NET_SYSTEM, "%d", rc);
+	CHECK(net_now_ms() - began < 10000, "%llu ms", (unsigned long long)(net_now_ms() - began));
+	CHECK_INT(net_log_count(2), 1);
+	CHECK_HAS(net_log_find(2, ""), text);
+	CHECK_HAS(net_log_find(2, ""), "rank 2 (");
+	if (registers) {
+		/* The data path does not mind. */
+		CHECK_INT(put_to(1 - rank), NET_OK);
+		return;
+	}
+	CHECK_HAS(net_log_find(2, ""), "mlx5_0:1 QP 0x");
+	/* Whatever is asked then is the same error, and no further line. */
+	for (int i = 0; i < 3; i++) {
+		rc = put_to(i);
+		CHECK(rc == NET_REMOTE || rc == NET_SYSTEM, "%d", rc);
+	}
+	CHECK_INT(((int (*)(void *, bool *))(uintptr_t)gin.table[gin_place(&gin, GIN_LAST_ERROR)])(
+			  ctx, &failed),
+		  NET_OK);
+	CHECK(failed);
+	CHECK_INT(net_log_count(2), 1);
+}
+
+int main(int argc, char **argv)
+{
+	const char *scenario;
+	void *other;
+
+	NEED(argc > 4);
+	scenario = argv[3];
+	rank = atoi(getenv("RANK"));
+	check_context("rank %d, %s", rank, scenario);
+	if (rank == LAST && strncmp(scenario, "dies", 4) == 0) {
+		net_live_in_child();
+	}
+	gin_load(&gin, argv[1], argv[2]);
+	NET_NEED(gin_init(&gin) == NET_OK, "%s", net_log_last());
+	open_all();
+	for (int i = 0; i < 30; i++) {
+		CHECK_INT(put_to((rank + i) % RANKS), NET_OK);
+	}
+	CHECK_INT(gin_reg(&gin, coll, word, 8, 0, &other), NET_OK);
+	CHECK_INT(gin_dereg(&gin, coll, other), NET_OK);
+	if (rank == LAST && strncmp(scenario, "dies", 4) == 0) {
+		kill(getpid(), SIGKILL);
+	}
+	if (rank != LAST) {
+		/* (whether it is gone already or not) */
+		for (int i = 0; i < 100; i++) {
+			CHECK_INT(put_to(1 - rank), NET_OK);
+		}
+		CHECK_INT(net_log_count(2), 0);
+		meet("before");
+		if (strcmp(scenario, "fault") != 0 || rank == 0) {
+			expect_loss(strstr(scenario, "register") != NULL, argv[4]);
+		}
+		meet("behind");
+	}
+	CHECK_INT(gin_close(&gin, GIN_DESTROY, ctx), NET_OK);
+	CHECK_INT(gin_close(&gin, GIN_CLOSE_COLL, coll), NET_OK);
+	CHECK_INT(gin_dereg(&gin, coll, mr), NET_OK);
+	CHECK_INT(gin_finalize(&gin), NET_OK);
+	return check_end();
+}

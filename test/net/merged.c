@@ -1,0 +1,368 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * NICs of several ports, and what happens when one of them fails. Of four NICs the first two are one
+ * end's, the others the other one's (TEST_NET_PORTS=2+2).
+ *   merged LIBRARY VERSION props         what NCCL is told of them, and mergers that cannot be
+ *   merged LIBRARY VERSION refused       NCCL_IB_MERGE_NICS=0
+ *   merged LIBRARY VERSION late          data that comes long after it was sent another way: the first
+ *                                        port's packets have to stray for 1500 ms
+ *   merged LIBRARY VERSION late_slot     the same for what a receiver says: the third port's packets
+ *   merged LIBRARY VERSION idle          a receiver that has all does not call any more, and its
+ *                                        acknowledgements to the first port are lost
+ *   merged LIBRARY VERSION closes        nor is it there any more
+ *   merged LIBRARY VERSION flush         flushes, by ports that fail
+ *   merged LIBRARY VERSION all           no port is left
+ *   merged LIBRARY VERSION down          ports that are down before there is a connection
+ */
+#include <sched.h>
+#include <unistd.h>
+#include "net/rig.h"
+
+#define BYTES 65536
+#define PACKETS 8192 /* one over each of two ports, which its end acknowledges at once */
+#define SLOTS 64
+
+static struct net net;
+static struct net_pair pair;
+static uint8_t *from, *to;
+static void *from_mr, *to_mr;
+
+/* ---- what NCCL is told ---- */
+
+static void test_props(int version)
+{
+	static const int twice[] = { 0, 0 }, none[] = { 0, 4711 }, again[] = { 4, 3 };
+	static const int two[] = { 0, 1 }, three[] = { 1, 2, 3 };
+	int most = version >= 12 ? 8 : 4, many[9] = { 0, 1, 2, 3, 4, 5, 6, 7, 8 };
+	struct net_props p, one;
+	int count, dev, other;
+
+	CHECK_INT(net_devices(&net, &count), NET_OK);
+	CHECK_INT(count, 4);
+	CHECK_INT(net_properties(&net, 1, &one), NET_OK);
+	CHECK_INT(net_merge(&net, two, 2, &dev), NET_OK);
+	CHECK_INT(dev, 4);
+	CHECK_INT(net_devices(&net, &count), NET_OK);
+	CHECK_INT(count, 5);
+	CHECK_INT(net_properties(&net, dev, &p), NET_OK);
+	CHECK(!strcmp(p.name, "mlx5_0+mlx5_1"), "%s", p.name);
+	CHECK_INT(p.speed, 2 * one.speed);
+	CHECK(p.ndevs == 2 && p.devs[0] == 0 && p.devs[1] == 1, "%d", p.ndevs);
+	CHECK(p.ptr_support == one.ptr_support && p.max_comms == one.max_comms);
+	/* The same again is the same; others are others. */
+	CHECK_INT(net_merge(&net, two, 2, &other), NET_OK);
+	CHECK_INT(other, dev);
+	CHECK_INT(net_merge(&net, three, 3, &other), NET_OK);
+	CHECK_INT(other, 5);
+	CHECK_INT(net_merge(&net, two, 1, &other), NET_OK);
+	CHECK_INT(other, 0);
+	CHECK(net_merge(&net, twice, 2, &other) == NET_ARGUMENT);
+	CHECK(net_merge(&net, none, 2, &other) == NET_ARGUMENT);
+	CHECK(net_merge(&net, again, 2, &other) == NET_ARGUMENT);
+	CHECK_HAS(net_log_last(), "merged already");
+	CHECK(net_merge(&net, two, 0, &other) == NET_ARGUMENT);
+	CHECK(net_merge(&net, two, -1, &other) == NET_ARGUMENT);
+	CHECK(net_merge(&net, many, most + 1, &other) == NET_ARGUMENT);
+	CHECK_INT(net_devices(&net, &count), NET_OK);
+	CHECK_INT(count, 6);
+	if (version >= 11) {
+		/* NCCL that begins anew merges anew; one that remembers finds what it has made. */
+		CHECK_INT(net_finalize(&net), NET_OK);
+		CHECK_INT(net_init(&net, -1), NET_OK);
+		CHECK_INT(net_devices(&net, &count), NET_OK);
+		CHECK_INT(count, 4);
+		CHECK_INT(net_properties(&net, dev, &p), NET_OK);
+		CHECK_INT(net_merge(&net, two, 2, &dev), NET_OK);
+		CHECK_INT(dev, 4);
+		CHECK_INT(net_devices(&net, &count), NET_OK);
+		CHECK_INT(count, 5);
+	}
+}
+
+static void test_refused(void)
+{
+	static const int two[] = { 0, 1 };
+	int count, dev;
+
+	CHECK_INT(net_merge(&net, two, 2, &dev), NET_USAGE);
+	CHECK_INT(net_log_count(2), 0); /* NCCL goes on without */
+	CHECK_HAS(net_log_last(), "NCCL_IB_MERGE_NICS=0");
+	CHECK_INT(net_devices(&net, &count), NET_OK);
+	CHECK_INT(count, 4);
+}
+
+/* ---- failures ---- */
+
+static void begin(void)
+{
+	net_pair_make(&net, 0, 1, &pair);
+	from = malloc(BYTES);
+	to = malloc(BYTES);
+	NEED(from && to);
+	NEED(net_reg(&net, pair.send, from, BYTES, NET_HOST, &from_mr) == NET_OK);
+	/* (called a GPU's, so that flushes are made) */
+	NEED(net_reg(&net, pair.recv, to, BYTES, NET_CUDA, &to_mr) == NET_OK);
+}
+
+static void end(void)
+{
+	CHECK_INT(net_close(&net, NET_CLOSE_SEND, pair.send), NET_OK);
+	CHECK_INT(net_close(&net, NET_CLOSE_RECV, pair.recv), NET_OK);
+	CHECK_INT(net_dereg(&net, pair.send, from_mr), NET_OK);
+	CHECK_INT(net_dereg(&net, pair.recv, to_mr), NET_OK);
+	free(from);
+	free(to);
+}
+
+static void receive(size_t size, void **req)
+{
+	void *data = to;
+	int tag = 1;
+
+	*req = NULL;
+	while (!*req) {
+		NET_NEED(net_irecv(&net, pair.recv, 1, &data, &size, &tag, &to_mr, req) == NET_OK,
+			 "%s", net_log_last());
+	}
+}
+
+/* Both ends call while there is something to do. */
+static void message(size_t size, uint64_t seed)
+{
+	uint64_t until = net_now_ms() + 30000;
+	void *req[2] = { NULL, NULL };
+	int done[2] = { 0, 0 }, sizes[64];
+
+	net_fill(from, size, seed);
+	receive(size, &req[1]);
+	while (!done[0] || !done[1]) {
+		NET_NEED(req[0] || net_isend(&net, pair.send, from, size, 1, from_mr, &req[0]) ==
+					   NET_OK,
+			 "%s", net_log_last());
+		for (int i = 0; i < 2; i++) {
+			NET_NEED(!req[i] || done[i] ||
+					 net_test(&net, req[i], &done[i], sizes) == NET_OK,
+				 "%s", net_log_last());
+		}
+		NET_NEED(net_now_ms() < until, "message %llu does not end",
+			 (unsigned long long)seed);
+		sched_yield();
+	}
+	CHECK_INT(net_wrong(to, size, seed), 0);
+}
+
+static void check_failover(void)
+{
+	CHECK_HAS(net_log_find(2, "; the connection goes on over "), ":1 QP 0x");
+}
+
+static void test_late(void)
+{
+	uint64_t began = net_now_ms();
+
+	begin();
+	message(BYTES, 1);
+	check_failover();
+	CHECK(net_now_ms() - began < 1400, "it took %llu ms, and nothing is late any more",
+	      (unsigned long long)(net_now_ms() - began));
+	memset(to, 0xee, BYTES);
+	while (net_now_ms() - began < 1800) {
+		usleep(1000);
+	}
+	for (size_t i = 0; i < BYTES; i++) {
+		CHECK(to[i] == 0xee, "byte %zu was written after the message's end", i);
+	}
+	message(BYTES, 2);
+	end();
+}
+
+static void test_late_slot(void)
+{
+	uint64_t began = net_now_ms();
+	void *req[2];
+
+	begin();
+	for (uint64_t i = 0; i < SLOTS; i++) {
+		message(100, i);
+	}
+	check_failover();
+	receive(100, &req[1]);
+	CHECK(net_now_ms() - began < 1400, "it took %llu ms, and nothing is late any more",
+	      (unsigned long long)(net_now_ms() - began));
+	while (net_now_ms() - began < 1800) {
+		usleep(1000);
+	}
+	net_fill(from, 100, 4711);
+	CHECK_INT(net_send_wait(&net, pair.send, from, 100, 1, from_mr, &req[0]), NET_OK);
+	CHECK_INT(net_wait(&net, req[0], NULL), NET_OK);
+	CHECK_INT(net_wait(&net, req[1], (int[64]){ 0 }), NET_OK);
+	CHECK_INT(net_wrong(to, 100, 4711), 0);
+	end();
+}
+
+/* The receiver has the message, the sender does not know: and nobody calls for the receiver any more. */
+static void test_idle(bool closes)
+{
+	int sizes[64] = { 0 };
+	void *req[2];
+
+	begin();
+	net_fill(from, PACKETS, 1);
+	receive(PACKETS, &req[1]);
+	CHECK_INT(net_send_wait(&net, pair.send, from, PACKETS, 1, from_mr, &req[0]), NET_OK);
+	CHECK_INT(net_wait(&net, req[1], sizes), NET_OK);
+	CHECK_INT(net_wrong(to, PACKETS, 1), 0);
+	if (closes) {
+		CHECK_INT(net_close(&net, NET_CLOSE_RECV, pair.recv), NET_OK);
+		pair.recv = NULL;
+		usleep(100000);
+	}
+	CHECK_INT(net_wait(&net, req[0], sizes), NET_OK);
+	CHECK_INT(sizes[0], PACKETS);
+	if (!closes) {
+		check_failover();
+		message(PACKETS, 2);
+	}
+	end();
+}
+
+static void test_flush(void)
+{
+	void *data, *req;
+	int sizes = BYTES;
+
+	begin();
+	data = to;
+	for (uint64_t i = 0; i < 300; i++) {
+		message(BYTES, i);
+		CHECK_INT(net_iflush(&net, pair.recv, 1, &data, &sizes, &to_mr, &req), NET_OK);
+		CHECK(req);
+		CHECK_INT(net_wait(&net, req, NULL), NET_OK);
+	}
+	check_failover();
+	end();
+}
+
+static void test_all(void)
+{
+	void *req[2];
+	int rc;
+
+	begin();
+	net_fill(from, BYTES, 1);
+	receive(BYTES, &req[1]);
+	CHECK_INT(net_send_wait(&net, pair.send, from, BYTES, 1, from_mr, &req[0]), NET_OK);
+	rc = net_wait(&net, req[0], (int[64]){ 0 });
+	CHECK_INT(rc, NET_REMOTE);
+	check_failover();
+	CHECK_HAS(net_log_find(2, "transport retry counter exceeded"), "mlx5_1:1 QP 0x");
+	CHECK_INT(net_log_count(2), 3); /* (both ends tell of the first one) */
+	end();
+}
+
+/* ---- ports that are down from the beginning ---- */
+
+static char faults[] = "/tmp/merged_faults_XXXXXX";
+
+/* What NICs do from now on. */
+static void say_faults(const char *rules)
+{
+	char part[sizeof(faults) + 5];
+	FILE *f;
+
+	snprintf(part, sizeof(part), "%s.part", faults);
+	f = fopen(part, "w");
+	NEED(f && fputs(rules, f) >= 0 && fclose(f) == 0 && rename(part, faults) == 0);
+	usleep(200000);
+}
+
+/* No connection can be made from a NIC, and nothing is left of it. */
+static void refused(int dev, const char *text)
+{
+	uint8_t handle[NET_HANDLE] = { 0 };
+	void *listener, *comm = NULL, *other = NULL;
+	uint64_t until = net_now_ms() + 10000;
+	int rc = NET_OK, files = net_entries("/proc/self/fd");
+
+	NEED(net_listen(&net, net.place[1], handle, &listener) == NET_OK);
+	while (rc == NET_OK && net_now_ms() < until && !(comm && other)) {
+		rc = comm ? NET_OK : net_connect(&net, dev, handle, &comm);
+		rc = rc || other ? rc : net_accept(&net, listener, &other);
+	}
+	CHECK_INT(rc, NET_SYSTEM);
+	CHECK(!comm && !other);
+	CHECK_HAS(net_log_find(2, ""), text);
+	CHECK_INT(net_close(&net, NET_CLOSE_LISTEN, listener), NET_OK);
+	CHECK_INT(net_entries("/proc/self/fd"), files);
+	net_log_clear();
+}
+
+static void test_down(void)
+{
+	struct net_pair first;
+
+	/* (all of the devices were up when they were looked for, and none is open) */
+	say_faults("port_down:nic=0");
+	refused(0, "mlx5_0:1 is not active");
+	begin();
+	for (uint64_t i = 0; i < 40; i++) {
+		message(BYTES, i);
+	}
+	CHECK_HAS(net_log_find(2, "; the connection goes on over mlx5_1:1 and mlx5_3:1"),
+		  "the port is down");
+	/* The next one, while the devices are open. */
+	first = pair;
+	net_log_clear();
+	CHECK_INT(net_dereg(&net, pair.send, from_mr), NET_OK);
+	CHECK_INT(net_dereg(&net, pair.recv, to_mr), NET_OK);
+	free(from);
+	free(to);
+	begin();
+	message(BYTES, 41);
+	CHECK_HAS(net_log_find(2, "; the connection goes on over mlx5_1:1 and mlx5_3:1"),
+		  "the port is down");
+	end();
+	net_pair_close(&net, &first);
+	net_log_clear();
+	say_faults("port_down:nic=1");
+	refused(net.place[0], "mlx5_0+mlx5_1: none of its ports is active");
+}
+
+int main(int argc, char **argv)
+{
+	char rules[64];
+	const char *what;
+	int version;
+
+	NEED(argc > 3);
+	version = atoi(argv[2]);
+	what = argv[3];
+	check_context("version %d, %s", version, what);
+	if (!strcmp(what, "down")) {
+		NEED(close(mkstemp(faults)) == 0);
+		snprintf(rules, sizeof(rules), "@%s", faults);
+		setenv("VC_NIC_FAULTS", rules, 1);
+	}
+	net_load(&net, argv[1], version);
+	NET_NEED(net_init(&net, -1) == NET_OK, "%s", net_log_last());
+	if (!strcmp(what, "props")) {
+		test_props(version);
+	} else if (!strcmp(what, "refused")) {
+		test_refused();
+	} else if (!strcmp(what, "late")) {
+		test_late();
+	} else if (!strcmp(what, "late_slot")) {
+		test_late_slot();
+	} else if (!strcmp(what, "flush")) {
+		test_flush();
+	} else if (!strcmp(what, "all")) {
+		test_all();
+	} else if (!strcmp(what, "down")) {
+		test_down();
+		unlink(faults);
+	} else {
+		test_idle(!strcmp(what, "closes"));
+	}
+	CHECK_INT(net_finalize(&net), NET_OK);
+	return check_end();
+}

@@ -1,0 +1,470 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The plugin's own part, on queue pairs that are none: what comes late, twice, in part or not at all.
+ */
+#include <endian.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include "net/fake.h"
+#include "net/rma.h"
+#include "net/talk.h"
+
+/* ---- events ---- */
+
+/* A completion queue is lost: its connection fails, and no other one of the device. */
+static void test_overrun(void)
+{
+	struct ep_net_nic *from = fake_device(true, IBV_MTU_4096);
+	struct ep_net_nic *to = fake_device(true, IBV_MTU_4096);
+	struct ep_net_comm *pair[2], *other[2];
+	uint64_t until = ep_now_ns() + 5000000000ull;
+	ncclResult_t result = ncclSuccess;
+	struct ep_error error;
+	int fd[2];
+
+	check_context("overrun");
+	pair_make(from, to, 2, -1, pair);
+	other[0] = pair[0];
+	other[1] = pair[1];
+	pair_make(from, to, 2, -1, pair);
+	NEED(socketpair(AF_UNIX, SOCK_STREAM, 0, fd) == 0);
+	pair[0]->fd = fd[0];
+	other[0]->fd = fd[1];
+	fake_overrun = pair[0]->local[0].cq;
+	/* Whoever looks first takes it up. */
+	for (uint64_t i = 0; fake_acked == 0 && ep_now_ns() < until; i++) {
+		CHECK_INT(ep_net_progress(other[0]), ncclSuccess);
+	}
+	CHECK_INT(fake_acked, 1);
+	while (result == ncclSuccess && ep_now_ns() < until) {
+		result = ep_net_progress(pair[0]);
+		CHECK_INT(ep_net_progress(other[0]), ncclSuccess);
+	}
+	CHECK_INT(result, ncclSystemError);
+	ep_error_get(NULL, &error);
+	CHECK_HAS(error.text, "has lost completions");
+	pair_free(pair);
+	pair_free(other);
+	fake_device_free(from);
+	fake_device_free(to);
+}
+
+/* The same of queue pairs of a mesh. */
+static void test_mesh_overrun(void)
+{
+	struct ep_net_rma_config config = { .contexts = 1, .stride = 1, .tc = -1 };
+	struct ep_net_nic *nic = fake_device(true, IBV_MTU_4096);
+	uint64_t until = ep_now_ns() + 5000000000ull;
+	ncclResult_t result = ncclSuccess;
+	struct ep_net_mesh *mesh;
+	struct ep_net_rma *rma;
+	struct ep_error error;
+
+	check_context("overrun of a mesh");
+	fake_made = 0;
+	NEED(ep_net_mesh_new(nic->dev[0], 1, 0, &mesh) == ncclSuccess);
+	NEED(ep_net_rma_new(mesh, &config, &rma) == ncclSuccess);
+	fake_overrun = rma->cq;
+	while (result == ncclSuccess && ep_now_ns() < until) {
+		result = ep_net_rma_progress(rma);
+	}
+	CHECK_INT(result, ncclSystemError);
+	ep_error_get(NULL, &error);
+	CHECK_HAS(error.text, "has lost completions");
+	ep_net_rma_free(rma);
+	ep_net_mesh_put(mesh);
+	fake_device_free(nic);
+}
+
+/* ---- ends that are gone ---- */
+
+/* What the NIC may still bring is waited for, whoever finds out that the other end is gone. */
+static void test_grace(uint32_t routes)
+{
+	struct ep_net_nic *from = fake_device(true, IBV_MTU_4096);
+	struct ep_net_nic *to = fake_device(true, IBV_MTU_4096);
+	uint64_t began = ep_now_ns(), took;
+	ncclResult_t result = ncclSuccess;
+	struct ep_net_comm *pair[2];
+	struct ep_error error;
+	int fd[2];
+
+	check_context("grace, %u routes", routes);
+	pair_of_routes(from, to, routes, routes, -1, pair);
+	NEED(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fd) == 0);
+	pair[0]->fd = fd[0];
+	close(fd[1]);
+	while (result == ncclSuccess && ep_now_ns() - began < 5000000000ull) {
+		result = ep_net_progress(pair[0]);
+	}
+	took = (ep_now_ns() - began) / 1000000;
+	CHECK_INT(result, ncclRemoteError);
+	CHECK(took >= 950 && took < 4000, "%llu ms", (unsigned long long)took);
+	ep_error_get(NULL, &error);
+	CHECK_HAS(error.text, "has closed the connection");
+	pair_free(pair);
+	fake_device_free(from);
+	fake_device_free(to);
+}
+
+/*
+ * What a device told of before it broke has come, and the sender is told so; also where nobody has heard
+ * yet that it broke.
+ */
+static void test_broken(bool heard)
+{
+	struct ep_net_nic *from = fake_device(true, IBV_MTU_4096);
+	struct ep_net_nic *to = fake_device(true, IBV_MTU_4096);
+	struct ibv_wc wc = { .wr_id = EP_NET_WR_ID(EP_NET_WORK_RECEIVE, 0, 0, 0),
+			     .opcode = IBV_WC_RECV_RDMA_WITH_IMM };
+	struct ep_net_word word = { 0 };
+	struct ep_net_comm *pair[2], *c;
+	void *data = NULL, *mr = NULL, *request;
+	size_t size = 0;
+	int fd[2], tag = 0;
+
+	check_context("broken");
+	pair_of_routes(from, to, 2, 2, -1, pair);
+	c = pair[1];
+	NEED(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fd) == 0);
+	c->fd = fd[0];
+	for (uint32_t i = 0; i < 20; i++) {
+		NEED(ep_net_irecv(c->handle, 1, &data, &size, &tag, &mr, &request) == ncclSuccess);
+		NEED(request);
+		wc.imm_data = htobe32(EP_NET_IMM(i, 0, 1, 0));
+		fake_complete(c->local[0].cq, wc);
+	}
+	to->dev[0]->broken = heard;
+	fake_fatal = !heard;
+	CHECK_INT(ep_net_route_failed(c, 0, NULL), ncclSuccess);
+	CHECK_INT(read(fd[1], &word, sizeof(word)), sizeof(word));
+	CHECK_INT(word.route, 0);
+	CHECK_INT(word.came[0], 20);
+	CHECK_INT(to->dev[0]->broken, 1);
+	fake_fatal = false;
+	close(fd[1]);
+	pair_free(pair);
+	fake_device_free(from);
+	fake_device_free(to);
+}
+
+/* ---- calls that fail ---- */
+
+/* Whichever call fails while something is made: nothing is left, and the devices have no user more. */
+static void test_unwinding(void)
+{
+	struct ep_net_nic *nic = fake_device(true, IBV_MTU_4096);
+	struct ep_net_nic *other = fake_device(true, IBV_MTU_4096);
+	const struct ep_net_class class = { -1, -1 };
+	struct ep_net_rma_config config = { .contexts = 3, .stride = 1, .tc = -1 };
+	static uint8_t bytes[10000];
+	struct ep_net_memory memory = { .data = bytes, .size = sizeof(bytes), .fd = -1, .type = 1 };
+	struct ep_net_comm *c = NULL;
+	struct ep_net_mesh *mesh;
+	struct ep_net_rma *rma = NULL;
+	struct ep_net_mr *mr = NULL;
+	int failed[3] = { 0 };
+
+	check_context("unwinding");
+	nic->nports = 2;
+	nic->dev[1] = other->dev[0];
+	NEED(ep_net_mesh_new(nic->dev[0], 1, 0, &mesh) == ncclSuccess);
+	for (int i = 1; i < 30; i++) {
+		ncclResult_t result[3] = { ncclSuccess, ncclSuccess, ncclSuccess };
+
+		for (int what = 0; what < 3; what++) {
+			fake_made = 0;
+			fake_fails = i;
+			if (what == 0) {
+				result[0] = ep_net_comm_new(nic, true, 2, 4, &class, &c);
+			} else if (what == 1) {
+				result[1] = ep_net_mr_new(nic, &memory, &mr);
+			} else {
+				result[2] = ep_net_rma_new(mesh, &config, &rma);
+			}
+			failed[what] += result[what] != ncclSuccess;
+			fake_fails = 0;
+		}
+		ep_net_comm_free(c);
+		if (mr) {
+			ep_net_mr_free(mr);
+		}
+		ep_net_rma_free(rma);
+		CHECK_INT(fake_left, 0);
+		CHECK_INT(nic->dev[0]->users, 2); /* (the mesh is one) */
+		CHECK_INT(nic->dev[1]->users, 1);
+		CHECK_INT(nic->dev[0]->nregions + nic->dev[1]->nregions, 0);
+		c = NULL;
+		mr = NULL;
+		rma = NULL;
+	}
+	CHECK(failed[0] == 8 && failed[1] == 2 && failed[2] == 5, "%d, %d, %d", failed[0],
+	      failed[1], failed[2]);
+	ep_net_mesh_put(mesh);
+	for (int p = 0; p < 2; p++) {
+		free(nic->dev[p]->region);
+		nic->dev[p]->region = NULL;
+	}
+	fake_device_free(nic);
+	fake_device_free(other);
+}
+
+/* ---- flushes that cannot be made ---- */
+
+/* There is no queue pair for it: nothing is left of the request. */
+static void test_no_flush(void)
+{
+	struct ep_net_nic *from = fake_device(true, IBV_MTU_4096);
+	struct ep_net_nic *to = fake_device(true, IBV_MTU_4096);
+	static uint8_t target[64];
+	struct ep_net_mr mr = { .nic = to, .gpu = true };
+	struct ep_net_comm *pair[2];
+	void *data = target, *handle, *request = &mr;
+	int size = sizeof(target), done = 0;
+
+	check_context("no flush");
+	pair_make(from, to, 1, -1, pair);
+	mr.start = (uintptr_t)target;
+	mr.end = mr.start + sizeof(target);
+	handle = ep_net_handle_new(EP_NET_MR, &mr);
+	for (int i = 0; i < 200; i++) {
+		fake_no_qp = true;
+		CHECK_INT(ep_net_iflush(pair[1]->handle, 1, &data, &size, &handle, &request),
+			  ncclSystemError);
+		CHECK(!request);
+		CHECK_INT(pair[1]->live, 0);
+		fake_no_qp = false;
+	}
+	CHECK_INT(ep_net_iflush(pair[1]->handle, 1, &data, &size, &handle, &request), ncclSuccess);
+	CHECK_INT(ep_net_test(request, &done, NULL), ncclSuccess);
+	CHECK_INT(done, 1);
+	ep_net_handle_drop(EP_NET_MR, handle);
+	pair_free(pair);
+	fake_device_free(from);
+	fake_device_free(to);
+}
+
+/* ---- slots, and room ---- */
+
+/* Two ends and their memory. */
+struct line {
+	struct ep_net_nic *nic[2];
+	struct ep_net_comm *pair[2];
+	struct ep_net_mr mr[2];
+	void *mrs[2];
+	uint8_t bytes[2][4096];
+};
+
+static void line_open(struct line *l, int wrs)
+{
+	memset(l, 0, sizeof(*l));
+	for (int i = 0; i < 2; i++) {
+		l->nic[i] = fake_device(true, IBV_MTU_4096);
+		l->nic[i]->dev[0]->nic.attr.max_qp_wr = wrs;
+	}
+	pair_make(l->nic[0], l->nic[1], 1, -1, l->pair);
+	for (int i = 0; i < 2; i++) {
+		l->mr[i] =
+			(struct ep_net_mr){ .nic = l->nic[i],
+					    .start = (uintptr_t)l->bytes[i],
+					    .end = (uintptr_t)l->bytes[i] + sizeof(l->bytes[0]) };
+		l->mrs[i] = ep_net_handle_new(EP_NET_MR, &l->mr[i]);
+	}
+}
+
+static void line_close(struct line *l)
+{
+	pair_free(l->pair);
+	for (int i = 0; i < 2; i++) {
+		ep_net_handle_drop(EP_NET_MR, l->mrs[i]);
+		fake_device_free(l->nic[i]);
+	}
+}
+
+static ncclResult_t line_recv(struct line *l, int n, void **request)
+{
+	void *data[8], *mrs[8];
+	size_t sizes[8];
+	int tags[8];
+
+	for (int i = 0; i < n; i++) {
+		data[i] = l->bytes[1];
+		mrs[i] = l->mrs[1];
+		sizes[i] = sizeof(l->bytes[1]);
+		tags[i] = i;
+	}
+	return ep_net_irecv(l->pair[1]->handle, n, data, sizes, tags, mrs, request);
+}
+
+static ncclResult_t line_send(struct line *l, size_t size, int tag, void **request)
+{
+	return ep_net_isend(l->pair[0]->handle, l->bytes[0], size, tag, l->mrs[0], request);
+}
+
+/* Of a group's slot one half is there: it is not used before the other half is. */
+static void test_half_slot(void)
+{
+	static struct line l;
+	struct ep_net_slot_entry *slot;
+	void *request;
+	uint64_t seq;
+
+	check_context("half a slot");
+	line_open(&l, 1024);
+	CHECK_INT(line_recv(&l, 2, &request), ncclSuccess);
+	slot = l.pair[0]->shared->slot[0];
+	seq = slot[1].seq;
+	slot[1].seq = 0;
+	CHECK_INT(line_send(&l, 8, 1, &request), ncclSuccess);
+	CHECK(!request);
+	CHECK_INT(line_send(&l, 8, 0, &request), ncclSuccess);
+	CHECK(!request);
+	slot[1].seq = seq;
+	CHECK_INT(line_send(&l, 8, 1, &request), ncclSuccess);
+	CHECK(request);
+	line_close(&l);
+}
+
+/* Receives are posted no further than slots are known to have arrived. */
+static void test_late_slots(void)
+{
+	static struct line l;
+	void *recv = &l, *send;
+	int done, sizes[8], n = 0;
+
+	check_context("late slots");
+	line_open(&l, 1024);
+	fake_no_slots = true;
+	for (; recv && n < 100; n += recv != NULL) {
+		CHECK_INT(line_recv(&l, 1, &recv), ncclSuccess);
+		if (recv) {
+			CHECK_INT(line_send(&l, 8, 0, &send), ncclSuccess);
+			NEED(send);
+			CHECK_INT(ep_net_test(send, &done, sizes), ncclSuccess);
+			CHECK(done);
+			CHECK_INT(ep_net_test(recv, &done, sizes), ncclSuccess);
+			CHECK(done);
+		}
+	}
+	CHECK(n >= (int)EP_NET_GROUPS && n <= (int)EP_NET_SLOTS, "%d", n);
+	fake_no_slots = false;
+	line_close(&l);
+}
+
+/* A message that comes twice is an error, and none of what follows it. */
+static void test_twice(void)
+{
+	static struct line l;
+	void *request;
+	struct ibv_wc wc = { .wr_id = EP_NET_WR_ID(EP_NET_WORK_RECEIVE, 0, 0, 0),
+			     .opcode = IBV_WC_RECV_RDMA_WITH_IMM,
+			     .imm_data = htobe32(EP_NET_IMM(0, 1, 1, 0)),
+			     .byte_len = 0 };
+
+	check_context("twice");
+	line_open(&l, 1024);
+	CHECK_INT(line_recv(&l, 2, &request), ncclSuccess);
+	fake_complete(l.pair[1]->local[0].cq, wc);
+	CHECK_INT(ep_net_progress(l.pair[1]), ncclSuccess);
+	fake_complete(l.pair[1]->local[0].cq, wc);
+	CHECK_INT(ep_net_progress(l.pair[1]), ncclRemoteError);
+	line_close(&l);
+}
+
+/* A message and what tells of it take two places, of an odd number that is left. */
+static void test_room(void)
+{
+	static struct line l;
+	void *recv, *send[64], *more = &l;
+	int done, sizes[8], n = 0;
+
+	check_context("room");
+	line_open(&l, 32);
+	CHECK_INT(l.pair[0]->sq_depth, 32);
+	while (more && n < 64) {
+		CHECK_INT(line_recv(&l, 1, &recv), ncclSuccess);
+		CHECK_INT(line_send(&l, n ? 2000 : 8, 0, &more), ncclSuccess);
+		CHECK(l.pair[0]->qp[0].room <= 32, "%u", l.pair[0]->qp[0].room);
+		if (more) {
+			send[n++] = more;
+			CHECK_INT(ep_net_test(recv, &done, sizes), ncclSuccess);
+			CHECK(done);
+		}
+	}
+	CHECK(n > 10 && n <= 16, "%d", n);
+	for (int i = 0; i < n; i++) {
+		CHECK_INT(ep_net_test(send[i], &done, sizes), ncclSuccess);
+		CHECK(done);
+	}
+	line_close(&l);
+}
+
+/* ---- ranks that tell each other a lot ---- */
+
+#define LONG_WORDS (1u << 20)
+
+static void *exchange_main(void *arg)
+{
+	struct ep_net_mesh *mesh = arg;
+	uint32_t *own = calloc(LONG_WORDS, 4), *all = calloc(2 * LONG_WORDS, 4), wrong = 0;
+
+	NEED(own && all);
+	for (uint32_t i = 0; i < LONG_WORDS; i++) {
+		own[i] = i * 7 + mesh->rank;
+	}
+	CHECK_INT(ep_net_mesh_exchange(mesh, EP_NET_ROUND_QUEUES, ncclSuccess, own,
+				       (size_t)LONG_WORDS * 4, all),
+		  ncclSuccess);
+	for (uint32_t i = 0; i < 2 * LONG_WORDS; i++) {
+		wrong += all[i] != i % LONG_WORDS * 7 + i / LONG_WORDS;
+	}
+	CHECK_INT(wrong, 0);
+	free(own);
+	free(all);
+	return NULL;
+}
+
+/* More than sockets have room for. */
+static void test_exchange(void)
+{
+	struct ep_net_nic *nic = fake_device(true, IBV_MTU_4096);
+	struct ep_net_mesh *mesh[2];
+	pthread_t thread[2];
+	int fd[2];
+
+	check_context("exchange");
+	NEED(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fd) == 0);
+	for (uint32_t r = 0; r < 2; r++) {
+		NEED(ep_net_mesh_new(nic->dev[0], 2, r, &mesh[r]) == ncclSuccess);
+		mesh[r]->fd[!r] = fd[r];
+		NEED(pthread_create(&thread[r], NULL, exchange_main, mesh[r]) == 0);
+	}
+	for (int r = 0; r < 2; r++) {
+		pthread_join(thread[r], NULL);
+	}
+	ep_net_mesh_put(mesh[0]);
+	ep_net_mesh_put(mesh[1]);
+	fake_device_free(nic);
+}
+
+int main(void)
+{
+	fake_begin();
+	setenv("NCCL_EP_BOOTSTRAP_TIMEOUT_MS", "10000", 1);
+	setenv("NCCL_IB_ADAPTIVE_ROUTING", "1", 1);
+	setenv("NCCL_IB_AR_THRESHOLD", "1000", 1);
+	test_overrun();
+	test_mesh_overrun();
+	test_grace(1);
+	test_grace(2);
+	test_broken(true);
+	test_broken(false);
+	test_unwinding();
+	test_no_flush();
+	test_half_slot();
+	test_late_slots();
+	test_twice();
+	test_room();
+	test_exchange();
+	return check_end();
+}
