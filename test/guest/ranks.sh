@@ -1,8 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # In the guest: ranks of two nodes, an rdma_rxe device for each node, a switch between them. The proxy
-# posts through the system's libibverbs, and what it posts crosses the switch.
-#   ranks.sh BUILD exact|loss|link|plugin      BUILD has the virtual cluster in test/vcluster
+# posts through the system's libibverbs, and what it posts crosses the switch. Or, of two guests, one,
+# whose device is at the other end of a wire.
+#   ranks.sh BUILD exact|loss|link|plugin|bandwidth      BUILD has the virtual cluster in test/vcluster
+#   ranks.sh BUILD first|second
 
 cd "$1/test" || exit
 scenario=$2
@@ -35,16 +37,48 @@ network() {
 		ip neigh add 10.0.0.$((2 - i)) lladdr 02:00:00:00:00:0$((1 - i)) dev nic$i nud permanent
 		ip route add 10.0.0.0/24 dev nic$i src 10.0.0.$((i + 1)) table $((10 + i))
 		ip rule add pref 10 iif lo from 10.0.0.$((i + 1)) lookup $((10 + i))
+		# What a device refuses, as one does that has just lost its link, rdma_rxe tries again at
+		# once and for ever, with the processor held: a queue in front of it takes everything.
+		tc qdisc add dev nic$i root pfifo limit 10000
 		rdma link add rxe$i type rxe netdev nic$i
 	done
-	# rdma_rxe works in softirqs: they shall go ahead of ranks, which poll.
+	softirqs_first
+	# The software NIC's libraries, which vcrun would have programs find first, go out of sight.
+	mount -t tmpfs none vcluster/nic
+	set +e
+}
+
+# rdma_rxe works in softirqs: they shall go ahead of ranks, which poll.
+softirqs_first() {
+	local i comm
 	for i in /proc/[0-9]*; do
 		read -r comm <"$i/comm"
 		[[ $comm != ksoftirqd/* ]] || chrt -f -p 10 "${i#/proc/}"
 	done
-	# The software NIC's libraries, which vcrun would have programs find first, go out of sight.
-	mount -t tmpfs none vcluster/nic
+}
+
+# nic0, 10.0.0.1 of the first guest and 10.0.0.2 of the second.
+wire() {
+	local nic host=1
+	[ "$1" = first ] || host=2
+	set -e
+	nic=$(basename /sys/bus/virtio/drivers/virtio_net/virtio*/net/*)
+	ip link set lo up
+	ip link set "$nic" name nic0
+	ip link set nic0 mtu 9000 up
+	ip addr add 10.0.0.$host/24 dev nic0
+	rdma link add rxe0 type rxe netdev nic0
+	softirqs_first
 	set +e
+}
+
+# apart first|second COUNT: so many messages each way, of two processes that share no kernel.
+apart() {
+	local output peer=10.0.0.1
+	[ "$1" = second ] || peer=listen
+	output=$(net/net_far "$PWD/../plugin/net/libnccl-net-ep.so" rxe0 "$peer" "$2" 2>&1) ||
+		fail "two guests: $output"
+	echo "$2 messages: $SECONDS s"
 }
 
 # ranks GPUS PROGRAM ARGUMENT...: so many ranks on each node.
@@ -74,9 +108,10 @@ netem() {
 }
 
 # cut BYTES COMMAND...: once node 0 has sent that much more, node 1's NIC is without its link while
-# the command runs.
+# the command runs. Run in the background: who cuts goes ahead of what there is to be cut.
 cut() {
 	local from now tries status
+	chrt -f -p 20 $BASHPID
 	read -r from </sys/class/net/sw0/statistics/rx_bytes
 	for ((tries = 0; tries < 3000; tries++)); do
 		read -r now </sys/class/net/sw0/statistics/rx_bytes
@@ -110,6 +145,47 @@ plugin() {
 	[ $((after - before)) -ge "$least" ] || fail "these are too few bytes"
 }
 
+# far OPTION...: two processes, one per device, and the status of both; what they say goes to /tmp/far.
+far() {
+	local library=$PWD/../plugin/net/libnccl-net-ep.so listener status
+	: >/tmp/far
+	net/net_far "$library" rxe0 listen "$@" >>/tmp/far 2>&1 &
+	listener=$!
+	net/net_far "$library" rxe1 127.0.0.1 "$@" >>/tmp/far 2>&1
+	status=$?
+	wait $listener && [ $status -eq 0 ] || fail "two processes: $(cat /tmp/far)"
+}
+
+# The link of one device goes down: for moments, which retries outlast; for longer, so that the connections
+# fail, and back for new ones.
+plugin_link() {
+	local cutter
+	export NCCL_IB_TIMEOUT=14
+	{ cut 100000 sleep 0.1 && cut 100000 sleep 0.1 && cut 100000 sleep 0.1 && : >/tmp/cut; } &
+	cutter=$!
+	far 10 until /tmp/cut
+	wait $cutter || fail "the link was never down"
+	echo "moments: $SECONDS s"
+	sleep 2 # the kernel is late with what it says of links
+	cut 100000 sleep 5 &
+	cutter=$!
+	NCCL_IB_RETRY_CNT=6 far 10 down
+	wait $cutter || fail "the link was never down"
+	grep "retry counter exceeded" /tmp/far || fail "nobody said what happened"
+	echo "down and back: $SECONDS s"
+}
+
+case $scenario in
+first | second)
+	export NCCL_SOCKET_IFNAME=nic0 NCCL_IB_TIMEOUT=10
+	wire "$scenario"
+	apart "$scenario" 120
+	tc qdisc replace dev nic0 root netem delay 1ms loss 1% reorder 25%
+	apart "$scenario" 50
+	tc -s qdisc show dev nic0 | grep 'dropped [1-9]' || fail "no packet was lost"
+	exit $failed
+	;;
+esac
 network
 case $scenario in
 exact)
@@ -150,9 +226,22 @@ plugin)
 	plugin data 100000 11 traffic 1
 	NCCL_IB_QPS_PER_CONNECTION=3 NCCL_IB_SPLIT_DATA_ON_QPS=1 NCCL_IB_ADAPTIVE_ROUTING=1 \
 		NCCL_IB_AR_THRESHOLD=1000 plugin data 100000 11 traffic 2
+	# What a device sends to itself, as ranks of a mesh do, is not for the switch.
+	for i in 1 2; do
+		ip rule add pref 5 iif lo from 10.0.0.$i to 10.0.0.$i lookup local
+	done
+	NCCL_EP_COLLNET=1 plugin coll 100000 12 gather 1
 	export NCCL_IB_TIMEOUT=10
 	netem delay 1ms loss 1% reorder 25%
 	plugin data 100000 11 sizes 200000
+	tc qdisc del dev sw0 root
+	tc qdisc del dev sw1 root
+	plugin_link
+	;;
+bandwidth)
+	export NCCL_SOCKET_IFNAME=lo
+	net/net_bandwidth "$PWD/../plugin/net/libnccl-net-ep.so" rxe0 rxe1 0.95 65536 262144 1048576
+	exit
 	;;
 *)
 	fail "no scenario $scenario"
