@@ -26,20 +26,23 @@ enum part {
 	PART_PARAMS = 4,
 	PART_RDMA = 8,
 	PART_ALL = 15,
+	PART_NET = 16,
 };
 
 static int usage(FILE *out, int status)
 {
-	fputs("Usage: ep_info [-v] [-d] [-p] [-r] [-V]\n"
+	fputs("Usage: ep_info [-v] [-d] [-p] [-r] [-n] [-V]\n"
 	      "\n"
 	      "  -v, --versions  library, NCCL, CUDA, and the GPU architectures compiled in\n"
 	      "  -d, --devices   GPUs and the NICs they use, as ep_topo prints them\n"
 	      "  -p, --params    every parameter, its value and where that comes from\n"
 	      "  -r, --rdma      how GPUs could reach the network from here, and why not\n"
+	      "  -n, --net       what connections of the network plugin have done, of processes\n"
+	      "                  that run with NCCL_EP_NET_COUNTS=1\n"
 	      "  -h, --help      this text\n"
 	      "  -V, --version   of ep_info itself\n"
 	      "\n"
-	      "Without options: all of them.\n",
+	      "Without options: all but --net.\n",
 	      out);
 	return status;
 }
@@ -199,8 +202,8 @@ static void print_versions(const struct ep_topo *topo)
 	} else {
 		print_nccl("libnccl.so.2", v);
 		print_memory(v);
-		print_multicast();
 	}
+	print_multicast();
 	why = call_version(dlopen("libcuda.so.1", RTLD_NOW), "cuDriverGetVersion", &v);
 	if (why) {
 		printf("  %-22s %s\n", "libcuda.so.1", why);
@@ -220,17 +223,14 @@ static bool is_open(const void *arg, const char *name, int port)
 static int parse(int argc, char **argv, int *parts)
 {
 	static const struct option longs[] = {
-		{ "versions", no_argument, NULL, 'v' },
-		{ "devices", no_argument, NULL, 'd' },
-		{ "params", no_argument, NULL, 'p' },
-		{ "rdma", no_argument, NULL, 'r' },
-		{ "help", no_argument, NULL, 'h' },
-		{ "version", no_argument, NULL, 'V' },
-		{ NULL, 0, NULL, 0 },
+		{ "versions", no_argument, NULL, 'v' }, { "devices", no_argument, NULL, 'd' },
+		{ "params", no_argument, NULL, 'p' },   { "rdma", no_argument, NULL, 'r' },
+		{ "net", no_argument, NULL, 'n' },      { "help", no_argument, NULL, 'h' },
+		{ "version", no_argument, NULL, 'V' },  { NULL, 0, NULL, 0 },
 	};
 	int c;
 
-	while ((c = getopt_long(argc, argv, "vdprhV", longs, NULL)) != -1) {
+	while ((c = getopt_long(argc, argv, "vdprnhV", longs, NULL)) != -1) {
 		switch (c) {
 		case 'v':
 			*parts |= PART_VERSIONS;
@@ -243,6 +243,9 @@ static int parse(int argc, char **argv, int *parts)
 			break;
 		case 'r':
 			*parts |= PART_RDMA;
+			break;
+		case 'n':
+			*parts |= PART_NET;
 			break;
 		case 'h':
 			return usage(stdout, 0);
@@ -272,6 +275,12 @@ int main(int argc, char **argv)
 		return status;
 	}
 	status = 0;
+	if (parts & PART_NET) {
+		ep_info_net();
+	}
+	if (!(parts & PART_ALL)) {
+		return fflush(stdout) || ferror(stdout) ? 1 : 0;
+	}
 	ep_conf_load();
 	ep_topo_opts_env(&opts);
 	if (parts & (PART_DEVICES | PART_RDMA)) {

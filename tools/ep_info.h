@@ -50,6 +50,7 @@ struct ep_info_nics {
 };
 
 void ep_info_params(void);
+void ep_info_net(void);
 void ep_info_probe(struct ep_info_facts *facts, const struct ep_topo *topo,
 		   const struct ep_info_nics *nics);
 void ep_info_rdma(const struct ep_topo *topo, const struct ep_info_nics *nics);

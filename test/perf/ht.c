@@ -76,6 +76,7 @@ void perf_ht_load(struct perf_rank *r)
 
 	perf_ht_unload(r);
 	r->ht.p = r->problem;
+	r->ht.node = r->node; /* all 0: of one node, or the library cannot say */
 	r->tokens = oracle_tokens(&r->problem, r->rank);
 	r->tables = perf_alloc(r, nranks, sizeof(struct oracle_ht_table *));
 	for (uint32_t n = 0; n < nranks; n++) {

@@ -30,6 +30,7 @@ void perf_links_learn(struct perf_rank *r)
 	for (uint32_t n = 0; n < perf->world.nranks; n++) {
 		uint32_t node = (uint32_t)stats[n].node, near = 0;
 
+		r->node[n] = node;
 		for (uint32_t i = 0; i < perf->world.nranks; i++) {
 			near += stats[i].node == stats[n].node;
 		}

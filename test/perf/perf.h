@@ -195,6 +195,7 @@ struct perf_rank {
 	struct oracle_ht ht;             /* the same for high throughput */
 	struct oracle_ht_table **tables; /* [nranks]; without a check this rank's alone */
 	uint32_t tokens;                 /* this rank's */
+	uint32_t node[ORACLE_MAX_RANKS]; /* of each rank */
 	uint32_t near_ranks;             /* of the largest node */
 	uint32_t remote_ranks;           /* the most that a rank has */
 	char failure[200];               /* why this configuration cannot run */

@@ -1,0 +1,171 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""tools/measure.sh on the virtual cluster: its tables and its JSON, and what becomes of steps that
+fail, hang or come too late.
+
+check_measure.py SOURCE_ROOT BUILD_DIR
+"""
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+ROOT, BUILD = sys.argv[1:3]
+MEASURE = os.path.join(ROOT, 'tools/measure.sh')
+REAL = os.path.join(BUILD, 'test/vcluster/ep_perf')
+failures = 0
+
+
+def expect(condition, what):
+    global failures
+    if not condition:
+        failures += 1
+        print('FAILED:', what)
+
+
+def measure(status, *options, build=BUILD):
+    done = subprocess.run([MEASURE, '--virtual', '--short', '--build', build, *options],
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=100)
+    expect(done.returncode == status, '%s: status %d, not %d\n%s' % (
+        ' '.join(options), done.returncode, status, done.stdout))
+    return done.stdout
+
+
+def results(out):
+    with open(os.path.join(out, 'results.json')) as file:
+        run = json.load(file)
+    expect(run['schema'] == 'measure' and run['schema_version'] == 1, 'schema')
+    with open(os.path.join(out, 'tables.md')) as file:
+        page = file.read()
+    check_tables(page)
+    return run, {s['name']: s for s in run['steps']}, page
+
+
+def check_tables(page):
+    """Each row has the cells of its heading; a table has rows."""
+    tables = re.findall(r'(?:^\|.*\n?)+', page, re.M)
+    for table in tables:
+        lines = table.splitlines()
+        expect(len(lines) > 2 and re.fullmatch(r'\|---\|(---:\|)+', lines[1]), 'table: %s' % table)
+        expect(len({line.count('|') for line in lines}) == 1, 'cells: %s' % table)
+    expect(tables, 'there are tables')
+
+
+def check_list():
+    steps = measure(0, '--list').split()
+    expect(len(steps) == len(set(steps)), 'steps have names of their own')
+    for pattern in ('fabric', r'll\.(em|rm)\.(none|fp8)(\.graph)?', r'll\.(em|rm)\.none\.(zipf|hot)',
+                    r'ht\.(flat|em)\.(none|fwd)\.\d+(\.windows)?', r'ht\.(flat|em)\.none\.\d+\.backward',
+                    r'ht\..*\.8192', r'processes\.(window|ipc)\.(all|own)\.(ll|ht)',
+                    r'creation\.1\.(threads|processes|mpirun|torchrun)', 'net', 'demo'):
+        expect(any(re.fullmatch(pattern, s) for s in steps), 'no step is like %s' % pattern)
+
+
+def check_results(work):
+    """What was measured is in the tables."""
+    out = os.path.join(work, 'well')
+    only = ['fabric', 'll.em.fp8*', 'ht.flat.none.8', 'ht.em.fwd.8.windows', 'processes.ipc.own.ll',
+            'creation.1.[tp][hr]*', 'net']
+    measure(0, '--out', out, '--commit', 'abc123', *(x for o in only for x in ('--only', o)))
+    run, steps, page = results(out)
+    expect(run['failed'] == [] and 'Failed' not in page, 'nothing fails')
+    expect(set(steps) == {'start.1', 'fabric', 'll.em.fp8', 'll.em.fp8.graph', 'ht.flat.none.8', 'net',
+                          'ht.em.fwd.8.windows', 'processes.ipc.own.ll', 'creation.1.threads',
+                          'creation.1.processes'}, 'steps: %s' % sorted(steps))
+    expect(steps['net']['status'] == 'skipped', 'the virtual cluster has no NCCL')
+    expect('commit abc123' in page and run['machine']['commit'] == 'abc123', 'commit')
+    for name, rows in (('ll.em.fp8', 2), ('ll.em.fp8.graph', 2), ('ht.flat.none.8', 2),
+                       ('ht.em.fwd.8.windows', 2), ('processes.ipc.own.ll', 2)):
+        document = steps[name]['document']
+        expect(document['wrong'] == 0 and len(document['ranks']) == 2, '%s is verified' % name)
+        lines = re.findall(r'^\| %s \|(.*)\| 0 \|$' % re.escape(name), page, re.M)
+        expect(len(lines) == rows, '%s has %d rows' % (name, len(lines)))
+        for line, result in zip(lines, document['results']):
+            cells = [c.strip() for c in line.split('|')]
+            expect(cells[0] == str(result['tokens']), 'tokens of %s' % name)
+            p50 = result['dispatch']['p50_us']
+            expect(any(re.fullmatch(r'[\d.]+', c) and abs(float(c) - p50) <= 1 for c in cells[1:]),
+                   'dispatch of %s, %g: %s' % (name, p50, cells))
+    config = steps['ht.em.fwd.8.windows']['document']['config']
+    expect(config['windows'] and config['sms'] == 8 and config['quant'] == 'fwd', 'options')
+    expect(steps['ll.em.fp8.graph']['document']['config']['graph_replays'] == 2, 'graphs')
+    expect(steps['processes.ipc.own.ll']['document']['processes'] == 2, 'processes')
+    expect(steps['fabric']['document']['wrong'] == 0 and '| push, bulk copies |' in page, 'fabric')
+    expect(re.search(r'^\| creation.1.processes \| \d+\.\d+\.\d+ \| [\d.]+ \|', page, re.M), 'creation')
+    expect('| ll em fp8 | 512 | 8 | 2 | no |' in page, 'memory')
+
+
+def fake_build(work, script):
+    programs = os.path.join(work, 'fake/test/vcluster')
+    os.makedirs(programs, exist_ok=True)
+    path = os.path.join(programs, 'ep_perf')
+    with open(path, 'w') as file:
+        file.write('#!/bin/bash\n' + script + '\nexec %s "$@"\n' % REAL)
+    os.chmod(path, 0o755)
+    return os.path.join(work, 'fake')
+
+
+def check_failures(work):
+    """A step that fails, one that hangs and one that finds mistakes are named, others still run."""
+    out, pid = os.path.join(work, 'ill'), os.path.join(work, 'pid')
+    build = fake_build(work, '''
+case "$LD_LIBRARY_PATH $*" in
+*no-nccl*) echo 'ep_perf: no NCCL there' >&2; exit 3 ;;
+*--routing*) echo 'FAILED: 7 wrong'; exit 1 ;;
+*'rm --quant none'*) echo $$ >%s; while [ "$1" != -J ]; do shift; done
+    echo '{"results": [{"tokens": 1, "period_us": 5.5},' >"$2"; sleep 100 ;;
+*'rm --quant fp8'*) echo 'ep_perf: error: out of order' >&2; exit 3 ;;
+*'-b 24'*) echo 'unsupported: so many'; exit 77 ;;
+esac''' % pid)
+    only = ['ll.em.none', 'll.rm.none', 'll.rm.fp8', 'll.em.none.zipf', 'll.rm.none.many', 'other.*ll', 'ht.flat.none.8']
+    measure(1, '--out', out, '--step', '2', '--nccl', '/no-nccl', '--nccl', work, '--nccl', '/',
+            '--nccl', '/no-nccl', *(x for o in only for x in ('--only', o)), build=build)
+    run, steps, page = results(out)
+    expect(run['failed'] == ['start.1', 'start.4', 'll.rm.none', 'll.rm.fp8', 'll.em.none.zipf'],
+           'failed: %s' % run['failed'])
+    expect('**Failed: start.1, start.4, ll.rm.none, ll.rm.fp8, ll.em.none.zipf.**' in page, 'they are named')
+    told = {'start.1': ('failed', 'no NCCL there'), 'll.rm.none': ('time-out', 'after 2 s'),
+            'll.rm.fp8': ('failed', 'status 3; ep_perf: error: out of order'),
+            'll.em.none.zipf': ('failed', 'FAILED: 7 wrong'), 'll.rm.none.many': ('skipped', 'unsupported: so many'),
+            'll.em.none': ('ok', ''), 'other.2.ll': ('ok', ''), 'start.3': ('ok', ''),
+            'ht.flat.none.8': ('ok', '')}
+    for name, (status, text) in told.items():
+        step = steps[name]
+        expect(step['status'] == status and text in step['text'], '%s: %s' % (name, step))
+    expect('| ll.rm.none | 1 |' in page, 'rows of a step that was killed')
+    with open(pid) as file:
+        number = int(file.read())
+    try:
+        os.kill(number, 0)
+        expect(False, 'what hung is gone')
+    except ProcessLookupError:
+        pass
+
+
+def check_limits(work):
+    out = os.path.join(work, 'late')
+    build = fake_build(work, 'case "$*" in *"--layout em"*) sleep 2.2 ;; esac')
+    measure(1, '--out', out, '--limit', '2', '--only', 'll.em.none', '--only', 'll.rm.none', build=build)
+    run, steps, _ = results(out)
+    expect(run['failed'] == ['ll.em.none', 'll.rm.none'], 'late: %s' % run['failed'])
+    expect(steps['ll.rm.none']['status'] == 'not-run', 'what does not fit is not run')
+    said = measure(3, '--out', out, build=fake_build(work, 'exit 3'))
+    expect('ep_perf does not run' in said, 'nothing runs: %s' % said)
+    for bad in (['--ranks', 'two'], ['--bogus'], ['--bogus', '1'], ['--out'], ['--limit', '0']):
+        expect('--only PATTERN' in measure(2, *bad), 'usage')
+    expect('--only PATTERN' in measure(0, '--help'), 'help')
+
+
+def main():
+    check_list()
+    with tempfile.TemporaryDirectory() as work:
+        check_results(work)
+        check_failures(work)
+        check_limits(work)
+    print('%d failures' % failures)
+    sys.exit(failures != 0)
+
+
+main()

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What connections of the network plugin have done, as processes of this machine have it in files. */
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/log.h"
+#include "net/counts.h"
+#include "tools/ep_info.h"
+
+/* Whether the process is still the one that made the file. */
+static bool is_alive(const struct ep_net_counts_file *head)
+{
+	unsigned long long started = 0;
+	char path[64], text[1024], *after;
+	size_t n = 0;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/%" PRIu32 "/stat", head->pid);
+	f = fopen(path, "r");
+	if (f) {
+		n = fread(text, 1, sizeof(text) - 1, f);
+		fclose(f);
+	}
+	text[n] = '\0';
+	after = strrchr(text, ')');
+	for (int i = 0; after && i < 20; i++) { /* the 20th word behind the name */
+		after = strchr(after + 1, ' ');
+	}
+	return after && sscanf(after, "%llu", &started) == 1 && started == head->started;
+}
+
+/* Other users' files may hold anything. */
+static void clean(char *text, size_t size)
+{
+	text[size - 1] = '\0';
+	ep_log_flatten(text);
+}
+
+static void print_route(struct ep_net_counts_route *r, bool sends)
+{
+	clean(r->from, sizeof(r->from));
+	clean(r->to, sizeof(r->to));
+	printf("      %s %s %s", r->from, sends ? "to" : "from", r->to);
+	if (sends) {
+		printf(", %" PRIu64 " parts, %" PRIu64 " bytes", r->parts, r->bytes);
+	}
+	puts(r->open ? "" : ", failed");
+}
+
+static void print_entry(struct ep_net_counts *e)
+{
+	bool sends = e->state == EP_NET_COUNTS_SENDS;
+	struct timespec now;
+	double s;
+
+	clock_gettime(CLOCK_REALTIME, &now);
+	s = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec - 1e-9 * (double)e->since;
+	clean(e->nic, sizeof(e->nic));
+	clean(e->peer, sizeof(e->peer));
+	printf("    %s %s %s, for %.1f s%s\n", e->nic, sends ? "sends to" : "receives from",
+	       e->peer, s > 0 ? s : 0, e->failed ? ", FAILED" : "");
+	printf("      %" PRIu64 " messages, %" PRIu64 " bytes, %" PRIu64 " polls, %" PRIu64
+	       " completions\n",
+	       e->messages, e->bytes, e->polls, e->completions);
+	if (sends) {
+		printf("      %" PRIu64 " sends too early, %" PRIu64 " without room\n", e->early,
+		       e->full);
+	} else {
+		printf("      %" PRIu64 " receives without room, %" PRIu64 " flushes\n", e->full,
+		       e->flushes);
+	}
+	if (e->failovers) {
+		printf("      %" PRIu64 " failovers, %" PRIu64 " parts sent again\n", e->failovers,
+		       e->resent);
+	}
+	for (int i = 0; i < EP_NET_COUNTS_ROUTES && e->route[i].from[0]; i++) {
+		print_route(&e->route[i], sends);
+	}
+}
+
+/* Read, not mapped: the process may end and the file shrink at any time. */
+static void print_entries(int fd)
+{
+	size_t at = sizeof(struct ep_net_counts_file);
+	struct ep_net_counts e;
+	int n = 0;
+
+	for (uint32_t i = 0; i < EP_NET_COUNTS_ENTRIES; i++, at += sizeof(e)) {
+		if (pread(fd, &e, sizeof(e), (off_t)at) != (ssize_t)sizeof(e)) {
+			puts("    (the file ends here)");
+			return;
+		}
+		if (e.state == EP_NET_COUNTS_SENDS || e.state == EP_NET_COUNTS_RECEIVES) {
+			print_entry(&e);
+			n++;
+		}
+	}
+	if (!n) {
+		puts("    no connections");
+	}
+}
+
+static void print_file(const char *path)
+{
+	struct ep_net_counts_file head;
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	struct stat st;
+
+	if (fd < 0 || fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+		printf("  %s cannot be read: %s\n", path,
+		       fd < 0 ? strerror(errno) : "it is no file");
+	} else if (pread(fd, &head, sizeof(head), 0) != (ssize_t)sizeof(head) ||
+		   head.magic != EP_NET_COUNTS_MAGIC) {
+		printf("  %s is not what it should be\n", path);
+	} else if (head.version != EP_NET_COUNTS_VERSION || head.entries != EP_NET_COUNTS_ENTRIES ||
+		   head.entry_bytes != sizeof(struct ep_net_counts)) {
+		printf("  %s is of another version of the plugin (%" PRIu32 ", this program knows "
+		       "%u)\n",
+		       path, head.version, EP_NET_COUNTS_VERSION);
+	} else {
+		clean(head.program, sizeof(head.program));
+		printf("  process %" PRIu32 ", %s%s\n", head.pid, head.program,
+		       is_alive(&head) ? "" : ", which was killed: its file may be removed");
+		print_entries(fd);
+	}
+	if (fd >= 0) {
+		close(fd);
+	}
+}
+
+void ep_info_net(void)
+{
+	DIR *dir = opendir(EP_NET_COUNTS_DIR);
+	struct dirent *d;
+	char path[512];
+	int n = 0;
+
+	puts("Connections of the network plugin");
+	while (dir && (d = readdir(dir))) {
+		size_t prefix = strlen(EP_NET_COUNTS_NAME);
+
+		if (strncmp(d->d_name, EP_NET_COUNTS_NAME, prefix) == 0 &&
+		    isdigit((unsigned char)d->d_name[prefix])) {
+			snprintf(path, sizeof(path), EP_NET_COUNTS_DIR "/%s", d->d_name);
+			ep_log_flatten(path);
+			print_file(path);
+			n++;
+		}
+	}
+	if (dir) {
+		closedir(dir);
+	}
+	if (!n) {
+		puts("  no process counts: NCCL_EP_NET_COUNTS=1 makes it");
+	}
+}
