@@ -35,7 +35,7 @@ MAY_INCLUDE = {
     "plugin/ep/ll": ["plugin/ep", *EP_STANDS_ON],
     "plugin/ep/ht": ["plugin/ep", *EP_STANDS_ON],
     "plugin/net": ["plugin/core", "plugin/rdma", "topo"],
-    "tools": ["plugin/core", "plugin/rdma", "plugin/gda", "topo", *DEVICE],
+    "tools": ["plugin/core", "plugin/rdma", "plugin/gda", "plugin/net", "topo", *DEVICE],
 }
 SEARCH = ["", "include", "plugin"]
 WARN_LINES, MAX_LINES = 400, 800
