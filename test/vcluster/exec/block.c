@@ -266,10 +266,10 @@ static void vc_block_idle(struct vc_block *block)
 		sched_yield();
 		return;
 	}
-	nap.tv_nsec = round < VC_IDLE_SHORT ? 20000
-		      : round < 64          ? 60000
-		      : round < 256         ? 200000
-		      : round < 1024        ? 1000000
+	nap.tv_nsec = round < VC_IDLE_SHORT ? 100000
+		      : round < 64          ? 300000
+		      : round < 256         ? 1000000
+		      : round < 1024        ? 2000000
 					    : 4000000;
 	nanosleep(&nap, NULL);
 	block->idle_ns = vc_now_ns();

@@ -22,8 +22,8 @@
 #define VN_YIELD_GPU                                                                               \
 	8192 /* some milliseconds: beside GPUs there are cores, and microseconds count */
 #define VN_NAP_US 25
-#define VN_NAPS 2000 /* about 150 ms */
-#define VN_LONG_NAP_US 200
+#define VN_NAPS 200 /* about 10 ms */
+#define VN_LONG_NAP_US 100
 #define VN_LONG_NAPS 10000
 #define VN_SLEEP_US 1000
 
