@@ -5,7 +5,7 @@
 
 #include "table.h"
 
-#define CHUNK_BYTES (4u << 20)
+#define CHUNK_BYTES ((size_t)128 << 10) /* (larger blocks are mapped anew each time) */
 
 /* One block of the output: an expert's rows, or a source's. */
 struct block {

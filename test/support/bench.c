@@ -189,7 +189,7 @@ static void allocate_source(struct bench *b, struct bench_tensor *d, size_t byte
 	d->t = NCCL_EP_TENSOR_INIT;
 	d->t.sizes = d->sizes;
 	d->bytes = bytes;
-	d->t.data = allocate_window(b, d, SOURCE_UNIT + (0 - bytes) % SOURCE_UNIT);
+	d->t.data = allocate_window(b, d, (0 - bytes) % SOURCE_UNIT);
 	poison(d->t.data, bytes);
 }
 

@@ -17,8 +17,11 @@
 #define VC_PAGE ((size_t)4096)
 #define VC_POISON 0xa5
 #define VC_POISON_MB 64
+
 #define VC_MEM_MB 16384
 #define VC_QUARANTINE 64
+
+static uint8_t vc_pattern[256 << 10]; /* what fresh memory holds */
 
 struct vc_freed {
 	void *map;
@@ -203,6 +206,7 @@ __attribute__((constructor)) static void vc_memory_init(void)
 {
 	struct rlimit limit;
 
+	memset(vc_pattern, VC_POISON, sizeof(vc_pattern));
 	vc_describe_address = vc_address_describe;
 	vc_device_address = vc_address_on_device;
 	/* One descriptor for each allocation. */
@@ -268,18 +272,24 @@ void vc_mem_unaccount(int device, size_t size)
 	pthread_mutex_unlock(&vc_mem_mutex);
 }
 
-bool vc_mem_poison(int fd, size_t size)
+/*
+ * By writes to the file: each page that is stored to through a mapping costs a fault, and most of a test's
+ * memory is never touched again.
+ */
+bool vc_mem_poison(int fd, size_t offset, size_t size)
 {
-	size_t poison = (size_t)vc_env_long("VC_POISON_MB", VC_POISON_MB) << 20;
-	void *map;
+	size_t most = (size_t)vc_env_long("VC_POISON_MB", VC_POISON_MB) << 20;
+	size_t end = offset + (size < most ? size : most);
 
-	poison = size < poison ? size : poison;
-	map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (map == MAP_FAILED) {
-		return false;
+	while (offset < end) {
+		size_t n = end - offset < sizeof(vc_pattern) ? end - offset : sizeof(vc_pattern);
+		ssize_t done = pwrite(fd, vc_pattern, n, (off_t)offset);
+
+		if (done <= 0) {
+			return false;
+		}
+		offset += (size_t)done;
 	}
-	memset(map, VC_POISON, poison);
-	munmap(map, size);
 	return true;
 }
 
@@ -287,7 +297,6 @@ cudaError_t vc_device_alloc(int device, size_t size, size_t align, void **p)
 {
 	size_t used = (size + align - 1) & ~(align - 1);
 	struct vc_mem mem = { .size = size, .kind = VC_MEM_DEVICE, .device = device, .fd = -1 };
-	size_t poison = (size_t)vc_env_long("VC_POISON_MB", VC_POISON_MB) << 20;
 	struct stat stat;
 
 	mem.map_size = (used + VC_PAGE - 1) & ~(VC_PAGE - 1);
@@ -295,7 +304,9 @@ cudaError_t vc_device_alloc(int device, size_t size, size_t align, void **p)
 		return cudaErrorMemoryAllocation;
 	}
 	mem.fd = memfd_create("vcluster", MFD_CLOEXEC);
-	if (mem.fd < 0 || ftruncate(mem.fd, (off_t)mem.map_size) || fstat(mem.fd, &stat)) {
+	/* The allocation ends where the page that cannot be touched begins, as far as `align` allows. */
+	if (mem.fd < 0 || ftruncate(mem.fd, (off_t)mem.map_size) || fstat(mem.fd, &stat) ||
+	    !vc_mem_poison(mem.fd, mem.map_size - used, size)) {
 		goto err_account;
 	}
 	mem.inode = stat.st_ino;
@@ -303,9 +314,7 @@ cudaError_t vc_device_alloc(int device, size_t size, size_t align, void **p)
 	if (!mem.map) {
 		goto err_account;
 	}
-	/* The allocation ends where the page that cannot be touched begins, as far as `align` allows. */
 	mem.start = (uintptr_t)mem.map + mem.map_size - used;
-	memset((void *)mem.start, VC_POISON, size < poison ? size : poison);
 	if (!vc_mem_add(&mem)) {
 		goto err_map;
 	}

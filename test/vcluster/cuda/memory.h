@@ -62,8 +62,8 @@ static inline bool vc_mem_on_device(const struct vc_mem *mem)
 /* Counts memory of a device; false: there is not so much. */
 bool vc_mem_account(int device, size_t size);
 void vc_mem_unaccount(int device, size_t size);
-/* Fills fresh memory with the pattern; false: it cannot be mapped. */
-bool vc_mem_poison(int fd, size_t size);
+/* Fills fresh memory with the pattern; false: there is no memory for it. */
+bool vc_mem_poison(int fd, size_t offset, size_t size);
 cudaError_t vc_device_alloc(int device, size_t size, size_t align, void **p);
 void vc_mem_export(const struct vc_mem *mem, struct vc_export *out);
 /* A descriptor of the exporter's memory, if it is still there; else -1. */

@@ -23,7 +23,8 @@ struct vc_phys *vc_phys_of(CUmemGenericAllocationHandle handle);
 void vc_phys_put(struct vc_phys *phys);
 
 /* New memory, with one reference. */
-CUresult vc_phys_make(struct vc_phys **out, size_t size, int device, unsigned int types);
+CUresult vc_phys_make(struct vc_phys **out, size_t size, size_t asked, int device,
+		      unsigned int types);
 /* The memory behind a descriptor, which is taken over. NULL: it is not of this node (or domain). */
 struct vc_phys *vc_phys_import(int fd, bool fabric);
 

@@ -98,7 +98,8 @@ CUresult vc_cu_mem_granularity(size_t *granularity, const CUmemAllocationProp *p
 	return CUDA_SUCCESS;
 }
 
-CUresult vc_phys_make(struct vc_phys **out, size_t size, int device, unsigned int types)
+CUresult vc_phys_make(struct vc_phys **out, size_t size, size_t asked, int device,
+		      unsigned int types)
 {
 	char name[64];
 	int fd;
@@ -108,7 +109,7 @@ CUresult vc_phys_make(struct vc_phys **out, size_t size, int device, unsigned in
 	}
 	snprintf(name, sizeof(name), VC_PHYS_NAME "%d.%d", vc_node(), device);
 	fd = memfd_create(name, MFD_CLOEXEC);
-	if (fd < 0 || ftruncate(fd, (off_t)size) || !vc_mem_poison(fd, size)) {
+	if (fd < 0 || ftruncate(fd, (off_t)size) || !vc_mem_poison(fd, 0, asked)) {
 		goto err_account;
 	}
 	pthread_mutex_lock(&vc_vmm_mutex);
@@ -152,7 +153,7 @@ CUresult vc_cu_mem_create(CUmemGenericAllocationHandle *handle, size_t size,
 	    vc_env_long("VC_DOMAIN", 1) < 2) {
 		return CUDA_ERROR_NOT_PERMITTED;
 	}
-	error = vc_phys_make(&phys, size, vc_device_number(prop->location.id),
+	error = vc_phys_make(&phys, size, size, vc_device_number(prop->location.id),
 			     (unsigned int)prop->requestedHandleTypes);
 	if (!error) {
 		*handle = (CUmemGenericAllocationHandle)(uintptr_t)phys;

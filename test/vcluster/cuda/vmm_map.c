@@ -233,7 +233,8 @@ CUresult vc_vmm_alloc(int device, size_t size, void **p)
 	CUresult error;
 
 	types |= vc_env_long("VC_DOMAIN", 1) > 1 ? CU_MEM_HANDLE_TYPE_FABRIC : 0;
-	error = used < size ? CUDA_ERROR_OUT_OF_MEMORY : vc_phys_make(&phys, used, device, types);
+	error = used < size ? CUDA_ERROR_OUT_OF_MEMORY
+			    : vc_phys_make(&phys, used, size, device, types);
 	return error ? error : vc_phys_place(phys, p);
 }
 
