@@ -79,7 +79,7 @@ struct ep_coll_v9 { /* and v10 */
 	ep_coll_flush_fn *iflush;
 	ep_net_test_fn *test;
 	ep_net_close_fn *close_coll, *close_listen;
-	ep_net_make_vdev_v9_fn *make_vdev; /* NULL */
+	ep_net_make_vdev_v9_fn *make_vdev;
 };
 
 typedef ncclResult_t ep_coll_init_v11_fn(void **ctx, uint64_t comm_id, ep_net_log_fn *log);

@@ -28,8 +28,8 @@ ncclResult_t ep_net_coll_init(ep_net_log_fn *log, void **ctx)
 
 ncclResult_t ep_net_coll_count(int *ndevs)
 {
-	*ndevs = 0;
-	return ep_net_coll_wanted() ? ep_net_count_ports(ndevs) : ncclSuccess;
+	*ndevs = ep_net_coll_wanted() ? ep_net_nic_count(EP_NET_TABLE_COLL) : 0;
+	return ncclSuccess;
 }
 
 ncclResult_t ep_net_coll_listen(int dev, int tc, void *handle, void **listen_comm)
@@ -53,7 +53,6 @@ static ncclResult_t ep_net_coll_memory(struct ep_net_coll *c)
 {
 	size_t page = (size_t)sysconf(_SC_PAGESIZE), n = c->mesh->nranks;
 	size_t bytes = ep_round_up((n + 1) * EP_NET_GATHERS * sizeof(*c->wanted), page);
-	struct ep_net_dev *dev = c->mesh->dev;
 
 	c->wanted = aligned_alloc(page, bytes);
 	c->remote = calloc(n, sizeof(*c->remote));
@@ -63,12 +62,18 @@ static ncclResult_t ep_net_coll_memory(struct ep_net_coll *c)
 			       n);
 	}
 	memset(c->wanted, 0, bytes);
-	c->wanted_mr = ep_verbs_reg_mr(dev->nic.v, dev->nic.pd, c->wanted, bytes,
-				       IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
-	return c->wanted_mr ? ncclSuccess
-			    : ep_fail(ncclSystemError,
-				      "%s: %zu bytes cannot be registered: %s (see ulimit -l)",
-				      dev->label, bytes, strerror(errno));
+	for (uint32_t i = 0; i < c->mesh->ends[c->mesh->rank].n; i++) {
+		struct ep_net_dev *dev = c->mesh->dev[i];
+
+		c->wanted_mr[i] = ep_verbs_reg_mr(dev->nic.v, dev->nic.pd, c->wanted, bytes,
+						  IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+		if (!c->wanted_mr[i]) {
+			return ep_fail(ncclSystemError,
+				       "%s: %zu bytes cannot be registered: %s (see ulimit -l)",
+				       dev->label, bytes, strerror(errno));
+		}
+	}
+	return ncclSuccess;
 }
 
 static ncclResult_t ep_net_coll_agree(struct ep_net_coll *c)
@@ -77,8 +82,10 @@ static ncclResult_t ep_net_coll_agree(struct ep_net_coll *c)
 	struct ep_net_sym_end own = { 0 };
 
 	if (result == ncclSuccess) {
-		own = (struct ep_net_sym_end){ .base = (uintptr_t)c->wanted,
-					       .rkey = c->wanted_mr->rkey };
+		own.base = (uintptr_t)c->wanted;
+		for (uint32_t i = 0; i < c->mesh->ends[c->mesh->rank].n; i++) {
+			own.rkey[i] = c->wanted_mr[i]->rkey;
+		}
 	} else if (!c->remote) {
 		return result; /* (the others wait for a while, and are told who is late) */
 	}
@@ -86,11 +93,26 @@ static ncclResult_t ep_net_coll_agree(struct ep_net_coll *c)
 				    c->remote);
 }
 
+/* Queue pairs to each rank: as many as are asked for over each port of whoever has most ports. */
+static int ep_net_coll_lanes(struct ep_net_coll *c)
+{
+	uint32_t each;
+
+	c->nrails = 1;
+	for (uint32_t r = 0; r < c->mesh->nranks; r++) {
+		c->nrails = (uint32_t)ep_max_u64(c->nrails, c->mesh->ends[r].n);
+	}
+	each = (uint32_t)ep_min_u64((uint64_t)ep_net_env()->qps, EP_NET_CONTEXTS / c->nrails);
+	return (int)(each * c->nrails);
+}
+
 static void ep_net_coll_free(struct ep_net_coll *c)
 {
 	ep_net_rma_free(c->rma);
-	if (c->wanted_mr) {
-		c->mesh->dev->nic.v->ibv_dereg_mr(c->wanted_mr);
+	for (uint32_t i = 0; i < EP_NET_NIC_PORTS; i++) {
+		if (c->wanted_mr[i]) {
+			c->mesh->dev[i]->nic.v->ibv_dereg_mr(c->wanted_mr[i]);
+		}
 	}
 	ep_net_mesh_put(c->mesh);
 	free(c->wanted);
@@ -103,8 +125,7 @@ ncclResult_t ep_net_coll_connect(void *const *handles, int nranks, int rank, voi
 				 void **coll)
 {
 	struct ep_net_coll *c = calloc(1, sizeof(*c));
-	struct ep_net_rma_config config = { .contexts = ep_net_env()->qps,
-					    .stride = 1,
+	struct ep_net_rma_config config = { .stride = 1,
 					    .tc = -1,
 					    .receives = EP_NET_COLL_RECEIVES,
 					    .told = ep_net_gather_told,
@@ -122,6 +143,7 @@ ncclResult_t ep_net_coll_connect(void *const *handles, int nranks, int rank, voi
 	}
 	EP_CHECK_GOTO(ep_net_meet(handles, nranks, rank, EP_NET_FOR_COLL, listen_comm, &c->mesh),
 		      err_free);
+	config.contexts = ep_net_coll_lanes(c);
 	EP_CHECK_GOTO(ep_net_coll_agree(c), err_free);
 	EP_CHECK_GOTO(ep_net_rma_new(c->mesh, &config, &c->rma), err_free);
 	c->handle = ep_net_handle_new(EP_NET_COLL, c);
@@ -132,7 +154,7 @@ ncclResult_t ep_net_coll_connect(void *const *handles, int nranks, int rank, voi
 	*coll = c->handle;
 	EP_INFO(EP_LOG_INIT | EP_LOG_NET,
 		"%s: all-gather between %d ranks over %d queue pairs each, this is rank %d",
-		c->mesh->dev->label, nranks, config.contexts, rank);
+		c->mesh->nic->label, nranks, config.contexts, rank);
 	return ncclSuccess;
 
 err_free:
@@ -166,5 +188,5 @@ ncclResult_t ep_net_coll_reg(void *coll, void *data, size_t size, int type, uint
 
 	*mr = NULL;
 	EP_CHECK(ep_net_coll_get(coll, &c));
-	return ep_net_reg_with(ep_net_nic_of(c->mesh->dev), &memory, mr);
+	return ep_net_reg_with(c->mesh->nic, &memory, mr);
 }

@@ -25,7 +25,7 @@ struct ep_net_wanted {
 	uint32_t nparts, pad;
 	struct {
 		uint64_t at, size;
-		uint32_t rkey, pad;
+		uint32_t rkey[EP_NET_NIC_PORTS]; /* of each port of the rank */
 	} part[EP_NET_PARTS];
 };
 
@@ -36,21 +36,22 @@ struct ep_net_share {
 };
 
 struct ep_net_gather {
-	uint32_t use;  /* how often; odd ones are under way */
-	uint32_t left; /* own requests */
-	uint32_t open; /* ranks that are not served, or whose data has not come */
-	uint64_t from; /* this rank's data in the window, */
-	uint32_t lkey;
+	uint32_t use;                    /* how often; odd ones are under way */
+	uint32_t left;                   /* own requests */
+	uint32_t open;                   /* ranks that are not served, or whose data has not come */
+	uint64_t from;                   /* this rank's data in the window, */
+	uint32_t lkey[EP_NET_NIC_PORTS]; /* of each port */
 };
 
 struct ep_net_coll {
 	struct ep_net_mesh *mesh;
 	struct ep_net_rma *rma; /* a context for each lane of messages */
+	uint32_t nrails;        /* lanes that are by different ports, of whoever has most */
 	void *handle;
 	struct ep_net_wanted *wanted; /* [rank][gather]: each rank writes its own; then own ones */
-	struct ibv_mr *wanted_mr;
-	struct ep_net_sym_end *remote; /* of each rank: its `wanted` */
-	struct ep_net_share *share;    /* [gather][rank] */
+	struct ibv_mr *wanted_mr[EP_NET_NIC_PORTS]; /* of each port */
+	struct ep_net_sym_end *remote;              /* of each rank: its `wanted` */
+	struct ep_net_share *share;                 /* [gather][rank] */
 	struct ep_net_gather gather[EP_NET_GATHERS];
 	uint64_t begun; /* gathers */
 };

@@ -122,6 +122,20 @@ static ncclResult_t ep_coll_scatter(void *coll, int nparts, struct ep_coll_part_
 	return ep_coll_none("reduce-scatter", request);
 }
 
+/* ---- v9 on: merged NICs ---- */
+
+static ncclResult_t ep_coll_make_vdev_v9(int *dev, struct ep_net_vdev_v9 *props)
+{
+	return ep_net_nic_merge(EP_NET_TABLE_COLL, props->devs, props->ndevs,
+				(int)EP_ARRAY_SIZE(props->devs), dev);
+}
+
+static ncclResult_t ep_coll_make_vdev_v12(int *dev, struct ep_net_vdev_v12 *props)
+{
+	return ep_net_nic_merge(EP_NET_TABLE_COLL, props->devs, props->ndevs,
+				(int)EP_ARRAY_SIZE(props->devs), dev);
+}
+
 /* ---- v11 on: contexts ---- */
 
 static ncclResult_t ep_coll_init_v11(void **ctx, uint64_t comm_id, ep_net_log_fn *log)
@@ -172,6 +186,7 @@ EP_NET_EXPORT const struct ep_coll_v8 ncclCollNetPlugin_v8 = {
 		.iallgather = ep_coll_gather, .ireducescatter = ep_coll_scatter,                   \
 		.iflush = ep_coll_flush, .test = ep_net_coll_test,                                 \
 		.close_coll = ep_net_coll_close, .close_listen = ep_net_meet_close,                \
+		.make_vdev = ep_coll_make_vdev_v9,                                                 \
 	}
 
 EP_NET_EXPORT const struct ep_coll_v9 ncclCollNetPlugin_v9 = EP_COLL_V9;
@@ -195,6 +210,7 @@ EP_NET_EXPORT const struct ep_coll_v11 ncclCollNetPlugin_v11 = {
 	.test = ep_net_coll_test,
 	.close_coll = ep_net_coll_close,
 	.close_listen = ep_net_meet_close,
+	.make_vdev = ep_coll_make_vdev_v9,
 	.finalize = ep_net_context_free,
 };
 
@@ -216,5 +232,6 @@ EP_NET_EXPORT const struct ep_coll_v12 ncclCollNetPlugin_v12 = {
 	.test = ep_net_coll_test,
 	.close_coll = ep_net_coll_close,
 	.close_listen = ep_net_meet_close,
+	.make_vdev = ep_coll_make_vdev_v12,
 	.finalize = ep_net_context_free,
 };

@@ -58,12 +58,20 @@ ncclResult_t ep_net_dev_get(int index, struct ep_net_dev **dev);
  * merged ones.
  */
 ncclResult_t ep_net_nic_get(int index, const struct ep_net_nic **nic);
-/* The one that has this port alone. */
-const struct ep_net_nic *ep_net_nic_of(const struct ep_net_dev *dev);
-/* How many there are for NCCL. */
-int ep_net_nic_count(void);
-/* Merges NICs of one port each. The same ones again: the same NIC. */
-ncclResult_t ep_net_nic_merge(const int *indices, int n, int *index);
+/*
+ * Tables of NCCL's that merge NICs, each for itself, though the same ones. NCCL (2.27 and before) takes what
+ * a table counts before it has merged anything for the ports.
+ */
+enum ep_net_table {
+	EP_NET_TABLE_NET,
+	EP_NET_TABLE_COLL,
+	EP_NET_TABLES
+};
+/* How many there are for it. */
+int ep_net_nic_count(enum ep_net_table table);
+/* Merges at most so many NICs of one port each. The same ones again: the same NIC. */
+ncclResult_t ep_net_nic_merge(enum ep_net_table table, const int *indices, int n, int most,
+			      int *index);
 /* NCCL forgets what it has had merged: only NICs of one port are counted, until one is merged again. */
 void ep_net_nics_forget(void);
 /* Opens the ports for their first user, of which some may be down; the last one closes them. */

@@ -82,7 +82,7 @@ ncclResult_t ep_net_gather_told(void *arg, const struct ep_net_link *link, uint3
 /* A run of bytes that lie side by side at both ends. */
 struct ep_net_run {
 	uint64_t from, to, size;
-	uint32_t rkey;
+	const uint32_t *rkey; /* of each port of the rank */
 };
 
 /* The runs of this rank's data in what a rank wants. Returns how many. */
@@ -111,12 +111,13 @@ static uint32_t ep_net_runs(const struct ep_net_coll *c, const struct ep_net_wan
 /* Over how many lanes a run goes, and how much over each but the last. */
 static uint32_t ep_net_lanes(const struct ep_net_coll *c, uint64_t size, uint64_t *each)
 {
+	/* Ports share what is long even where the queue pairs of a port do not. */
+	uint32_t most = ep_net_env()->split ? (uint32_t)c->rma->config.contexts : c->nrails;
 	uint32_t lanes = 1;
 
 	*each = size;
-	if (ep_net_env()->split && size > EP_NET_LEAST) {
-		lanes = (uint32_t)ep_min_u64((uint64_t)c->rma->config.contexts,
-					     (size + EP_NET_LEAST - 1) / EP_NET_LEAST);
+	if (most > 1 && size > EP_NET_LEAST) {
+		lanes = (uint32_t)ep_min_u64(most, (size + EP_NET_LEAST - 1) / EP_NET_LEAST);
 		*each = ep_round_up((size + lanes - 1) / lanes, EP_NET_LEAST);
 		lanes = (uint32_t)((size + *each - 1) / *each);
 	}
@@ -140,12 +141,13 @@ static ncclResult_t ep_net_share_send(struct ep_net_coll *c, uint32_t slot, uint
 	for (uint32_t i = 0; i < nruns; i++) {
 		ep_net_lanes(c, run[i].size, &each);
 		for (uint64_t at = 0; at < run[i].size; at += each) {
+			struct ep_net_link *link = &c->rma->link[lane * n + r];
 			struct ep_net_op want = { .kind = EP_NET_PUT,
-						  .link = &c->rma->link[lane * n + r],
+						  .link = link,
 						  .local = run[i].from + at,
-						  .lkey = g->lkey,
+						  .lkey = g->lkey[link->port],
 						  .remote = run[i].to + at,
-						  .rkey = run[i].rkey,
+						  .rkey = run[i].rkey[link->far],
 						  .size = ep_min_u64(run[i].size - at, each),
 						  .tell = r != c->mesh->rank,
 						  .imm = EP_NET_IMM_OF(slot, messages),
@@ -213,12 +215,13 @@ static ncclResult_t ep_net_gather_tell(struct ep_net_coll *c, uint32_t slot)
 	uint32_t number;
 
 	for (uint32_t r = 0; r < c->mesh->nranks; r++) {
+		struct ep_net_link *link = &c->rma->link[r];
 		struct ep_net_op want = { .kind = EP_NET_PUT,
-					  .link = &c->rma->link[r],
+					  .link = link,
 					  .local = (uintptr_t)own,
-					  .lkey = c->wanted_mr->lkey,
+					  .lkey = c->wanted_mr[link->port]->lkey,
 					  .remote = c->remote[r].base + place,
-					  .rkey = c->remote[r].rkey,
+					  .rkey = c->remote[r].rkey[link->far],
 					  .size = sizeof(*own),
 					  .tell = true,
 					  .imm = EP_NET_IMM_WANTED | slot,
@@ -273,18 +276,17 @@ static ncclResult_t ep_net_gather_fill(struct ep_net_coll *c, struct ep_net_want
 		w->part[i].at = (uintptr_t)parts[i].address;
 		w->part[i].size = parts[i].size;
 		if (parts[i].size) {
-			EP_CHECK(ep_net_mr_find(ep_net_nic_of(c->mesh->dev), parts[i].mr,
-						parts[i].address, parts[i].size, &mr));
-			w->part[i].rkey = mr->rkey[0];
+			EP_CHECK(ep_net_mr_find(c->mesh->nic, parts[i].mr, parts[i].address,
+						parts[i].size, &mr));
+			ep_net_mesh_keys(c->mesh, mr->rkey, w->part[i].rkey);
 		}
 	}
 	w->nparts = (uint32_t)nparts;
 	ep_net_slice(w, c->mesh->rank, &first, &last);
 	g->from = (uintptr_t)from;
 	if (first < last) {
-		EP_CHECK(ep_net_mr_find(ep_net_nic_of(c->mesh->dev), from_mr, from, last - first,
-					&mr));
-		g->lkey = mr->lkey[0];
+		EP_CHECK(ep_net_mr_find(c->mesh->nic, from_mr, from, last - first, &mr));
+		ep_net_mesh_keys(c->mesh, mr->lkey, g->lkey);
 	}
 	return ncclSuccess;
 }
@@ -333,6 +335,8 @@ ncclResult_t ep_net_gather_start(struct ep_net_coll *c, void *from, void *from_m
 ncclResult_t ep_net_coll_flush(struct ep_net_coll *c, void *data, int size, void *handle,
 			       void **request)
 {
+	uint32_t n = c->mesh->ends[c->mesh->rank].n, key[EP_NET_NIC_PORTS];
+	struct ep_net_link *link[EP_NET_NIC_PORTS];
 	const struct ep_net_mr *mr;
 
 	*request = NULL;
@@ -340,12 +344,16 @@ ncclResult_t ep_net_coll_flush(struct ep_net_coll *c, void *data, int size, void
 	if (size <= 0) {
 		return ncclSuccess;
 	}
-	EP_CHECK(ep_net_mr_find(ep_net_nic_of(c->mesh->dev), handle, data, (size_t)size, &mr));
+	EP_CHECK(ep_net_mr_find(c->mesh->nic, handle, data, (size_t)size, &mr));
 	if (!mr->gpu) {
 		return ncclSuccess;
 	}
-	return ep_net_flush_start(c->rma, &c->rma->link[c->mesh->rank], (uintptr_t)data,
-				  mr->rkey[0], request);
+	/* Data may have come by each of the ports. */
+	ep_net_mesh_keys(c->mesh, mr->rkey, key);
+	for (uint32_t i = 0; i < n; i++) {
+		link[i] = &c->rma->link[i * c->mesh->nranks + c->mesh->rank];
+	}
+	return ep_net_flush_start(c->rma, link, key, n, (uintptr_t)data, request);
 }
 
 static ncclResult_t ep_net_gather_test(struct ep_net_coll *c, uint32_t slot, int *done, int *size)

@@ -90,7 +90,7 @@ ncclResult_t ep_net_gin_connect(void *const *handles, int nranks, int rank, int 
 		goto err_free;
 	}
 	EP_INFO(EP_LOG_INIT | EP_LOG_NET, "%s: GIN and RMA between %d ranks, this is rank %d",
-		gin->mesh->dev->label, nranks, rank);
+		gin->mesh->nic->label, nranks, rank);
 	return ncclSuccess;
 
 err_free:

@@ -20,9 +20,17 @@ static bool ep_net_link_wanted(const struct ep_net_rma *rma, uint32_t rank)
 	return rank % stride == rma->mesh->rank % stride;
 }
 
+/* How many links go by a port, with all contexts that do. */
+static uint32_t ep_net_rail_links(const struct ep_net_rma *rma, uint32_t port)
+{
+	uint32_t contexts = (uint32_t)rma->config.contexts;
+	uint32_t ports = rma->mesh->ends[rma->mesh->rank].n;
+
+	return rma->mesh->nranks * ((contexts + ports - 1 - port) / ports);
+}
+
 static ncclResult_t ep_net_rma_memory(struct ep_net_rma *rma)
 {
-	struct ep_net_dev *dev = rma->mesh->dev;
 	size_t bytes = (size_t)sysconf(_SC_PAGESIZE);
 
 	rma->scratch = aligned_alloc(bytes, bytes);
@@ -32,22 +40,29 @@ static ncclResult_t ep_net_rma_memory(struct ep_net_rma *rma)
 			       rma->config.contexts, rma->mesh->nranks);
 	}
 	memset(rma->scratch, 0, bytes);
-	rma->scratch_mr = ep_verbs_reg_mr(dev->nic.v, dev->nic.pd, rma->scratch, bytes,
-					  IBV_ACCESS_LOCAL_WRITE);
-	return rma->scratch_mr ? ncclSuccess
-			       : ep_fail(ncclSystemError,
-					 "%s: %zu bytes cannot be registered: %s (see ulimit -l)",
-					 dev->label, bytes, strerror(errno));
+	for (uint32_t i = 0; i < rma->mesh->ends[rma->mesh->rank].n; i++) {
+		struct ep_net_rail *rail = &rma->rail[i];
+
+		rail->dev = rma->mesh->dev[i];
+		rail->scratch_mr = ep_verbs_reg_mr(rail->dev->nic.v, rail->dev->nic.pd,
+						   rma->scratch, bytes, IBV_ACCESS_LOCAL_WRITE);
+		if (!rail->scratch_mr) {
+			return ep_fail(ncclSystemError,
+				       "%s: %zu bytes cannot be registered: %s (see ulimit -l)",
+				       rail->dev->label, bytes, strerror(errno));
+		}
+	}
+	return ncclSuccess;
 }
 
 static ncclResult_t ep_net_link_make(struct ep_net_rma *rma, struct ep_net_link *link,
 				     struct ep_net_room *room)
 {
-	struct ep_net_dev *dev = rma->mesh->dev;
+	struct ep_net_dev *dev = link->rail->dev;
 	unsigned int access = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
 			      (dev->nic.atomics ? IBV_ACCESS_REMOTE_ATOMIC : 0);
 
-	link->qp = ep_net_queue_new(dev, rma->cq, room);
+	link->qp = ep_net_queue_new(dev, link->rail->cq, room);
 	if (!link->qp) {
 		return ep_fail(ncclSystemError,
 			       "%s: no queue pair for %s, one of %u ranks and %d contexts: %s",
@@ -57,44 +72,60 @@ static ncclResult_t ep_net_link_make(struct ep_net_rma *rma, struct ep_net_link 
 	return ep_net_queue_init(dev, link->qp, access);
 }
 
-static ncclResult_t ep_net_links_make(struct ep_net_rma *rma)
+/* The completion queue of a port for `n` links, which begin with this room. */
+static ncclResult_t ep_net_rail_make(struct ep_net_rma *rma, struct ep_net_rail *rail, uint32_t n,
+				     struct ep_net_room *room)
 {
-	const struct ibv_device_attr *attr = &rma->mesh->dev->nic.attr;
-	uint32_t n = (uint32_t)rma->config.contexts * rma->mesh->nranks;
-	struct ep_net_room room = {
-		.sq = (uint32_t)ep_min_u64(EP_NET_LINK_SQ, (uint64_t)attr->max_qp_wr),
-		.rq = rma->config.receives ? rma->config.receives : 1,
-	};
-	uint64_t cqes = ep_min_u64((uint64_t)n * (room.sq + room.rq), (uint64_t)attr->max_cqe);
-	uint64_t most = EP_NET_LINK_CQ + (uint64_t)n * rma->config.receives;
+	const struct ibv_device_attr *attr = &rail->dev->nic.attr;
+	uint64_t cqes;
 
-	cqes = ep_min_u64(cqes, most);
-	if (rma->config.receives && cqes <= (uint64_t)n * room.rq) {
+	room->sq = (uint32_t)ep_min_u64(EP_NET_LINK_SQ, (uint64_t)attr->max_qp_wr);
+	room->rq = rma->config.receives ? rma->config.receives : 1;
+	cqes = ep_min_u64((uint64_t)n * (room->sq + room->rq), (uint64_t)attr->max_cqe);
+	cqes = ep_min_u64(cqes, EP_NET_LINK_CQ + (uint64_t)n * rma->config.receives);
+	if (rma->config.receives && cqes <= (uint64_t)n * room->rq) {
 		return ep_fail(ncclSystemError,
-			       "%s: a completion queue has %d entries, %u ranks "
-			       "need more",
-			       rma->mesh->dev->label, attr->max_cqe, rma->mesh->nranks);
+			       "%s: a completion queue has %d entries, %u ranks need more",
+			       rail->dev->label, attr->max_cqe, rma->mesh->nranks);
 	}
 	/* (its context is what an event of it sets) */
-	rma->cq = rma->mesh->dev->nic.v->ibv_create_cq(rma->mesh->dev->nic.ctx, (int)cqes,
-						       &rma->cq_lost, NULL, 0);
-	if (!rma->cq) {
-		return ep_fail(ncclSystemError, "%s: no completion queue: %s",
-			       rma->mesh->dev->label, strerror(errno));
+	rail->cq = rail->dev->nic.v->ibv_create_cq(rail->dev->nic.ctx, (int)cqes, &rail->cq_lost,
+						   NULL, 0);
+	rail->cq_room = (uint32_t)cqes;
+	return rail->cq ? ncclSuccess
+			: ep_fail(ncclSystemError, "%s: no completion queue: %s", rail->dev->label,
+				  strerror(errno));
+}
+
+static ncclResult_t ep_net_links_make(struct ep_net_rma *rma)
+{
+	uint32_t n = (uint32_t)rma->config.contexts * rma->mesh->nranks, links;
+	struct ep_net_room room[EP_NET_NIC_PORTS] = { { 0 } };
+
+	for (uint32_t i = 0; i < rma->mesh->ends[rma->mesh->rank].n; i++) {
+		links = ep_net_rail_links(rma, i);
+		if (links) {
+			EP_CHECK(ep_net_rail_make(rma, &rma->rail[i], links, &room[i]));
+		}
 	}
 	for (uint32_t i = 0; i < n; i++) {
 		struct ep_net_link *link = &rma->link[i];
+		uint32_t context = i / rma->mesh->nranks;
 
 		link->rank = i % rma->mesh->nranks;
+		link->port = ep_net_mesh_port(rma->mesh, rma->mesh->rank, context);
+		link->far = ep_net_mesh_port(rma->mesh, link->rank, context);
+		link->rail = &rma->rail[link->port];
 		link->first = link->last = EP_NET_NO_OP;
-		if (ep_net_link_wanted(rma, link->rank)) {
-			EP_CHECK(ep_net_link_make(rma, link, &room));
-			link->room = room.sq;
+		if (!ep_net_link_wanted(rma, link->rank)) {
+			continue;
 		}
+		EP_CHECK(ep_net_link_make(rma, link, &room[link->port]));
+		link->room = room[link->port].sq;
+		/* (receives have their own part of the queue) */
+		link->receives = rma->config.receives ? room[link->port].rq : 0;
+		link->rail->cq_room -= link->receives;
 	}
-	/* (receives have their own part of it) */
-	rma->rq_depth = rma->config.receives ? room.rq : 0;
-	rma->cq_room = (uint32_t)(cqes - (uint64_t)n * rma->rq_depth);
 	return ncclSuccess;
 }
 
@@ -157,12 +188,12 @@ static ncclResult_t ep_net_links_agree(struct ep_net_rma *rma, ncclResult_t code
 static ncclResult_t ep_net_links_connect(struct ep_net_rma *rma)
 {
 	uint32_t n = rma->mesh->nranks * (uint32_t)rma->config.contexts;
-	struct ep_net_dev *dev = rma->mesh->dev;
+	const struct ep_net_ends *ends = rma->mesh->ends;
 
 	for (uint32_t i = 0; i < n; i++) {
 		struct ep_net_link *link = &rma->link[i];
-		struct ep_net_path path = { .from = &rma->mesh->end[rma->mesh->rank],
-					    .to = &rma->mesh->end[link->rank],
+		struct ep_net_path path = { .from = &ends[rma->mesh->rank].port[link->port],
+					    .to = &ends[link->rank].port[link->far],
 					    .tc = rma->tc,
 					    .sl = rma->sl,
 					    .log_reads = EP_NET_READS };
@@ -170,8 +201,8 @@ static ncclResult_t ep_net_links_connect(struct ep_net_rma *rma)
 		if (!link->qp) {
 			continue;
 		}
-		EP_CHECK(ep_net_queue_connect(dev, link->qp, &path, link->remote));
-		EP_CHECK(ep_net_link_receives(rma, link, rma->rq_depth));
+		EP_CHECK(ep_net_queue_connect(link->rail->dev, link->qp, &path, link->remote));
+		EP_CHECK(ep_net_link_receives(rma, link, link->receives));
 	}
 	return ncclSuccess;
 }
@@ -211,8 +242,9 @@ ncclResult_t ep_net_rma_new(struct ep_net_mesh *mesh, const struct ep_net_rma_co
 	rma->tc = (uint8_t)(env->tc >= 0      ? env->tc
 			    : config->tc >= 0 ? config->tc
 			    : mesh->tc >= 0   ? mesh->tc
-					      : mesh->dev->nic.tc);
-	rma->sl = ep_net_service_level(&mesh->end[mesh->rank],
+					      : mesh->dev[0]->nic.tc);
+	/* (ports of one NIC are of one kind) */
+	rma->sl = ep_net_service_level(&mesh->ends[mesh->rank].port[0],
 				       config->tc >= 0 ? config->tc : mesh->tc);
 	result = ep_net_rma_memory(rma);
 	if (result == ncclSuccess) {
@@ -238,26 +270,27 @@ err_free:
 
 void ep_net_rma_free(struct ep_net_rma *rma)
 {
-	const struct ep_verbs *v;
-
 	if (!rma) {
 		return;
 	}
-	v = rma->mesh->dev->nic.v;
 	if (rma->handle) {
 		ep_net_handle_drop(EP_NET_RMA, rma->handle);
 	}
 	for (uint32_t i = 0; rma->link && i < (uint32_t)rma->config.contexts * rma->mesh->nranks;
 	     i++) {
 		if (rma->link[i].qp) {
-			v->ibv_destroy_qp(rma->link[i].qp);
+			rma->link[i].rail->dev->nic.v->ibv_destroy_qp(rma->link[i].qp);
 		}
 	}
-	if (rma->cq) {
-		v->ibv_destroy_cq(rma->cq);
-	}
-	if (rma->scratch_mr) {
-		v->ibv_dereg_mr(rma->scratch_mr);
+	for (uint32_t i = 0; i < EP_NET_NIC_PORTS; i++) {
+		struct ep_net_rail *rail = &rma->rail[i];
+
+		if (rail->cq) {
+			rail->dev->nic.v->ibv_destroy_cq(rail->cq);
+		}
+		if (rail->scratch_mr) {
+			rail->dev->nic.v->ibv_dereg_mr(rail->scratch_mr);
+		}
 	}
 	ep_net_mesh_put(rma->mesh);
 	for (uint32_t i = 0; i < rma->nops / EP_NET_OPS_CHUNK; i++) {

@@ -19,7 +19,7 @@
 #define EP_NET_VISIT_NS 30000000000ull
 
 struct ep_net_meeting {
-	struct ep_net_dev *dev;
+	const struct ep_net_nic *nic;
 	enum ep_net_use use;
 	int tc, fd;
 	uint64_t nonce;
@@ -39,7 +39,7 @@ _Static_assert(sizeof(struct ep_net_place) <= EP_NET_HANDLE_BYTES, "NCCL's handl
 struct ep_net_greeting {
 	struct ep_net_head head;
 	uint32_t rank, nranks;
-	struct ep_nic_end end;
+	struct ep_net_ends ends;
 };
 
 struct ep_net_visitor {
@@ -70,7 +70,6 @@ ncclResult_t ep_net_meet_open(int dev, int tc, enum ep_net_use use, void *handle
 				      .version = EP_NET_VERSION,
 				      .use = use };
 	struct ep_net_meeting *m = calloc(1, sizeof(*m));
-	const struct ep_net_nic *nic;
 	ncclResult_t result;
 
 	if (!m) {
@@ -78,9 +77,7 @@ ncclResult_t ep_net_meet_open(int dev, int tc, enum ep_net_use use, void *handle
 	}
 	m->use = use;
 	m->tc = tc;
-	/* (of ports that NCCL has had merged, the first one) */
-	EP_CHECK_GOTO(ep_net_nic_get(dev, &nic), err_free);
-	m->dev = nic->dev[0];
+	EP_CHECK_GOTO(ep_net_nic_get(dev, &m->nic), err_free);
 	EP_CHECK_GOTO(ep_net_addr_find(&place.addr), err_free);
 	EP_CHECK_GOTO(ep_net_listen_at(&place.addr, &m->fd), err_free);
 	m->nonce = place.nonce = ep_net_nonce();
@@ -131,14 +128,41 @@ static void ep_net_greet(const struct ep_net_making *k, uint32_t to, struct ep_n
 					.nonce = k->place[to]->nonce };
 	g->rank = mesh->rank;
 	g->nranks = mesh->nranks;
-	g->end = mesh->end[mesh->rank];
+	g->ends = mesh->ends[mesh->rank];
+}
+
+/* Whether this rank's ports can talk to those of another one. */
+static ncclResult_t ep_net_ends_check(const struct ep_net_mesh *mesh,
+				      const struct ep_net_ends *ends, const char *who)
+{
+	const struct ep_net_ends *own = &mesh->ends[mesh->rank];
+	struct ep_reason why = { "" };
+
+	if (ends->n < 1 || ends->n > EP_NET_NIC_PORTS) {
+		return ep_fail(ncclRemoteError,
+			       "%s says that it has %u ports, possible are 1..%d: do all ranks "
+			       "use the same plugin?",
+			       who, ends->n, EP_NET_NIC_PORTS);
+	}
+	for (uint32_t i = 0; i < ends->n; i++) {
+		const struct ep_nic_end *far = &ends->port[i];
+
+		EP_CHECK(ep_net_end_check(far, NULL, 1, who));
+		for (uint32_t k = 0; k < own->n; k++) {
+			if (!ep_nic_path_check(&own->port[k], far, &why)) {
+				return ep_fail(ncclInvalidUsage, "%s with %s:%u of %s: %.200s",
+					       mesh->dev[k]->label, far->name, far->port, who,
+					       why.text);
+			}
+		}
+	}
+	return ncclSuccess;
 }
 
 /* What a rank says of itself, whose connection is `fd`, is taken over. */
 static ncclResult_t ep_net_greeted(struct ep_net_making *k, const struct ep_net_greeting *g, int fd)
 {
 	struct ep_net_mesh *mesh = k->mesh;
-	struct ep_reason why = { "" };
 	uint32_t r = g->rank;
 
 	if (g->nranks != mesh->nranks || r >= mesh->nranks || mesh->fd[r] >= 0 || r == mesh->rank) {
@@ -147,12 +171,8 @@ static ncclResult_t ep_net_greeted(struct ep_net_making *k, const struct ep_net_
 			       "of %u expects: do all ranks give the same?",
 			       r, g->nranks, mesh->rank, mesh->nranks);
 	}
-	EP_CHECK(ep_net_end_check(&g->end, NULL, 1, mesh->who[r]));
-	if (!ep_nic_path_check(&mesh->end[mesh->rank], &g->end, &why)) {
-		return ep_fail(ncclInvalidUsage, "%s with %s:%u of %s: %.200s", mesh->dev->label,
-			       g->end.name, g->end.port, mesh->who[r], why.text);
-	}
-	mesh->end[r] = g->end;
+	EP_CHECK(ep_net_ends_check(mesh, &g->ends, mesh->who[r]));
+	mesh->ends[r] = g->ends;
 	mesh->fd[r] = fd;
 	k->missing--;
 	return ncclSuccess;
@@ -437,7 +457,7 @@ ncclResult_t ep_net_meet(void *const *handles, int nranks, int rank, enum ep_net
 		return ep_fail(ncclInvalidArgument, "the handle of rank %d is not its listener's",
 			       rank);
 	}
-	EP_CHECK(ep_net_mesh_new(m->dev, (uint32_t)nranks, (uint32_t)rank, &k.mesh));
+	EP_CHECK(ep_net_mesh_new(m->nic, (uint32_t)nranks, (uint32_t)rank, &k.mesh));
 	k.mesh->tc = m->tc;
 	for (int r = 0; r < nranks; r++) {
 		snprintf(k.mesh->who[r], EP_NET_WHO, "rank %d (%s)", r,

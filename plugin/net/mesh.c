@@ -12,7 +12,29 @@
 
 /* ---- making ---- */
 
-ncclResult_t ep_net_mesh_new(struct ep_net_dev *dev, uint32_t nranks, uint32_t rank,
+/* The ports of the NIC, which is held. */
+static ncclResult_t ep_net_mesh_ports(struct ep_net_mesh *m)
+{
+	struct ep_net_ends *own = &m->ends[m->rank];
+
+	for (int i = 0; i < m->nic->nports; i++) {
+		struct ep_net_dev *dev = m->nic->dev[i];
+
+		if (m->nic->nports > 1 && ep_net_dev_down(dev)) {
+			EP_INFO(EP_LOG_INIT | EP_LOG_NET, "%s: the port is down, %s does without",
+				dev->label, m->nic->label);
+			continue;
+		}
+		m->dev[own->n] = dev;
+		m->of_nic[own->n] = (uint8_t)i;
+		own->port[own->n] = dev->nic.end;
+		own->port[own->n++].psn = (uint32_t)ep_now_ns() & 0xffffff;
+	}
+	return own->n ? ncclSuccess
+		      : ep_fail(ncclSystemError, "%s: none of its ports is active", m->nic->label);
+}
+
+ncclResult_t ep_net_mesh_new(const struct ep_net_nic *nic, uint32_t nranks, uint32_t rank,
 			     struct ep_net_mesh **mesh)
 {
 	struct ep_net_mesh *m = calloc(1, sizeof(*m));
@@ -21,29 +43,30 @@ ncclResult_t ep_net_mesh_new(struct ep_net_dev *dev, uint32_t nranks, uint32_t r
 	if (!m) {
 		return ep_fail(ncclSystemError, "out of host memory for %u ranks", nranks);
 	}
-	m->dev = dev;
+	m->nic = nic;
 	m->nranks = nranks;
 	m->rank = rank;
 	m->refs = 1;
 	pthread_mutex_init(&m->lock, NULL);
 	m->fd = malloc(nranks * sizeof(*m->fd));
 	m->who = calloc(nranks, sizeof(*m->who));
-	m->end = calloc(nranks, sizeof(*m->end));
-	if (!m->fd || !m->who || !m->end) {
+	m->ends = calloc(nranks, sizeof(*m->ends));
+	if (!m->fd || !m->who || !m->ends) {
 		result = ep_fail(ncclSystemError, "out of host memory for %u ranks", nranks);
 		goto err_free;
 	}
 	memset(m->fd, 0xff, nranks * sizeof(*m->fd));
-	EP_CHECK_GOTO(ep_net_dev_hold(dev, false), err_free);
-	m->end[rank] = dev->nic.end;
-	m->end[rank].psn = (uint32_t)ep_now_ns() & 0xffffff;
+	EP_CHECK_GOTO(ep_net_nic_hold(nic), err_free);
+	EP_CHECK_GOTO(ep_net_mesh_ports(m), err_drop);
 	*mesh = m;
 	return ncclSuccess;
 
+err_drop:
+	ep_net_nic_drop(nic);
 err_free:
 	free(m->fd);
 	free(m->who);
-	free(m->end);
+	free(m->ends);
 	free(m);
 	return result;
 }
@@ -63,11 +86,11 @@ void ep_net_mesh_put(struct ep_net_mesh *mesh)
 			close(mesh->fd[r]);
 		}
 	}
-	ep_net_dev_drop(mesh->dev);
+	ep_net_nic_drop(mesh->nic);
 	pthread_mutex_destroy(&mesh->lock);
 	free(mesh->fd);
 	free(mesh->who);
-	free(mesh->end);
+	free(mesh->ends);
 	free(mesh);
 }
 

@@ -2,7 +2,7 @@
 /*
  * A mesh: ranks of which each can reach the memory of each other one, for GIN, RMA and collectives.
  * Every two ranks have a TCP connection, over which they agree on queue pairs and memory, and which
- * tells when one of them is gone.
+ * tells when one of them is gone. Ranks may have NICs of several ports, which contexts take in turn.
  */
 #ifndef EP_NET_MESH_H
 #define EP_NET_MESH_H
@@ -27,14 +27,23 @@ enum ep_net_round {
 	EP_NET_ROUND_READY
 };
 
+/* A rank's ports, without those that were down when it came. */
+struct ep_net_ends {
+	uint32_t n;
+	struct ep_nic_end port[EP_NET_NIC_PORTS];
+};
+
 struct ep_net_mesh {
-	struct ep_net_dev *dev;
+	const struct ep_net_nic *nic;
+	/* of this rank's ports: the device, and which one of the NIC it is, by which memory has keys */
+	struct ep_net_dev *dev[EP_NET_NIC_PORTS];
+	uint8_t of_nic[EP_NET_NIC_PORTS];
 	uint32_t nranks, rank;
-	int tc;                  /* traffic class; -1: none given */
-	int *fd;                 /* of each rank; -1: the own */
-	char (*who)[EP_NET_WHO]; /* "rank 3 (10.1.2.3:4567)" */
-	struct ep_nic_end *end;  /* ports */
-	uint32_t refs;           /* atomic: the handle's, of queue pairs and of memory */
+	int tc;                   /* traffic class; -1: none given */
+	int *fd;                  /* of each rank; -1: the own */
+	char (*who)[EP_NET_WHO];  /* "rank 3 (10.1.2.3:4567)" */
+	struct ep_net_ends *ends; /* of each rank */
+	uint32_t refs;            /* atomic: the handle's, of queue pairs and of memory */
 
 	pthread_mutex_t lock; /* for what follows */
 	uint32_t rounds;
@@ -50,7 +59,7 @@ ncclResult_t ep_net_meet(void *const *handles, int nranks, int rank, enum ep_net
 			 const void *listen_comm, struct ep_net_mesh **mesh);
 
 /* mesh.c: connections are not made yet. */
-ncclResult_t ep_net_mesh_new(struct ep_net_dev *dev, uint32_t nranks, uint32_t rank,
+ncclResult_t ep_net_mesh_new(const struct ep_net_nic *nic, uint32_t nranks, uint32_t rank,
 			     struct ep_net_mesh **mesh);
 void ep_net_mesh_get(struct ep_net_mesh *mesh);
 /* The last one closes connections. NULL: nothing. */
@@ -62,5 +71,21 @@ void ep_net_mesh_put(struct ep_net_mesh *mesh);
  */
 ncclResult_t ep_net_mesh_exchange(struct ep_net_mesh *mesh, enum ep_net_round round,
 				  ncclResult_t code, const void *own, size_t bytes, void *all);
+
+/* Keys of memory: of this rank's ports, from those of all ports of its NIC. */
+static inline void ep_net_mesh_keys(const struct ep_net_mesh *mesh, const uint32_t *nic_key,
+				    uint32_t *key)
+{
+	for (uint32_t i = 0; i < mesh->ends[mesh->rank].n; i++) {
+		key[i] = nic_key[mesh->of_nic[i]];
+	}
+}
+
+/* The port of a rank that a context goes by; ranks that are connected take theirs by the same number. */
+static inline uint32_t ep_net_mesh_port(const struct ep_net_mesh *mesh, uint32_t rank,
+					uint32_t context)
+{
+	return context % mesh->ends[rank].n;
+}
 
 #endif

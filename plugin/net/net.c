@@ -124,7 +124,7 @@ ncclResult_t ep_net_context_get(const void *ctx, int *traffic_class)
 
 ncclResult_t ep_net_count(int *ndevs)
 {
-	*ndevs = ep_net_nic_count();
+	*ndevs = ep_net_nic_count(EP_NET_TABLE_NET);
 	return ncclSuccess;
 }
 

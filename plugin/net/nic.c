@@ -14,7 +14,8 @@
 static pthread_mutex_t ep_net_nics_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct ep_net_nic
 	*ep_net_nics[EP_NET_NICS]; /* entries are atomic, and stay once they are set */
-static int ep_net_nics_counted;    /* atomic; by NCCL. 0: not yet asked for */
+/* By NCCL, for each of its tables. 0: not yet asked for. */
+static int ep_net_nics_counted[EP_NET_TABLES];
 
 /* The first ones, one for each device. The lock is held. */
 static int ep_net_nics_begin(void)
@@ -39,16 +40,16 @@ static int ep_net_nics_begin(void)
 	return n < EP_NET_NICS ? n : EP_NET_NICS;
 }
 
-int ep_net_nic_count(void)
+int ep_net_nic_count(enum ep_net_table table)
 {
-	int n;
+	int *counted = &ep_net_nics_counted[table], n;
 
 	pthread_mutex_lock(&ep_net_nics_lock);
 	n = ep_net_nics_begin();
-	if (ep_net_nics_counted < n) {
-		ep_net_nics_counted = n;
+	if (*counted < n) {
+		*counted = n;
 	}
-	n = ep_net_nics_counted;
+	n = *counted;
 	pthread_mutex_unlock(&ep_net_nics_lock);
 	return n;
 }
@@ -62,7 +63,7 @@ static const struct ep_net_nic *ep_net_nic_at(int index)
 
 ncclResult_t ep_net_nic_get(int index, const struct ep_net_nic **nic)
 {
-	int n = ep_net_nic_count();
+	int n = ep_net_nic_count(EP_NET_TABLE_NET);
 
 	*nic = ep_net_nic_at(index);
 	return *nic ? ncclSuccess
@@ -70,21 +71,10 @@ ncclResult_t ep_net_nic_get(int index, const struct ep_net_nic **nic)
 			      index, n - 1);
 }
 
-const struct ep_net_nic *ep_net_nic_of(const struct ep_net_dev *dev)
-{
-	const struct ep_net_nic *nic = ep_net_nic_at(dev->index);
-
-	if (!nic) {
-		ep_net_nic_count(); /* nobody has asked before */
-		nic = ep_net_nic_at(dev->index);
-	}
-	return nic;
-}
-
 void ep_net_nics_forget(void)
 {
 	pthread_mutex_lock(&ep_net_nics_lock);
-	ep_net_nics_counted = 0;
+	memset(ep_net_nics_counted, 0, sizeof(ep_net_nics_counted));
 	pthread_mutex_unlock(&ep_net_nics_lock);
 }
 
@@ -138,16 +128,16 @@ static int ep_net_nic_place(const struct ep_net_nic *nic)
 	return i;
 }
 
-ncclResult_t ep_net_nic_merge(const int *indices, int n, int *index)
+ncclResult_t ep_net_nic_merge(enum ep_net_table table, const int *indices, int n, int most,
+			      int *index)
 {
 	struct ep_net_nic made, *kept = NULL;
 	bool there;
 	int i;
 
-	if (n < 1 || n > EP_NET_NIC_PORTS) {
+	if (n < 1 || n > most) {
 		return ep_fail(ncclInvalidArgument,
-			       "%d devices cannot be merged, possible are 1..%d", n,
-			       EP_NET_NIC_PORTS);
+			       "%d devices cannot be merged, possible are 1..%d", n, most);
 	}
 	if (n > 1 && !ep_net_env()->merge) {
 		EP_INFO(EP_LOG_NET, "devices are not merged: NCCL_IB_MERGE_NICS=0");
@@ -165,8 +155,8 @@ ncclResult_t ep_net_nic_merge(const int *indices, int n, int *index)
 		}
 	}
 	there = i < EP_NET_NICS && ep_net_nics[i];
-	if (there && ep_net_nics_counted <= i) {
-		ep_net_nics_counted = i + 1;
+	if (there && ep_net_nics_counted[table] <= i) {
+		ep_net_nics_counted[table] = i + 1;
 	}
 	pthread_mutex_unlock(&ep_net_nics_lock);
 	if (!there) {

@@ -29,9 +29,9 @@ ncclResult_t ep_net_rma_failed(const struct ep_net_rma *rma)
 ncclResult_t ep_net_rma_fail(struct ep_net_rma *rma, const struct ep_net_link *link,
 			     ncclResult_t code, const char *fmt, ...)
 {
-	const struct ep_nic_end *from = &rma->mesh->end[rma->mesh->rank];
-	const struct ep_nic_end *to = &rma->mesh->end[link->rank];
-	struct ep_net_dev *dev = rma->mesh->dev;
+	const struct ep_nic_end *from = &rma->mesh->ends[rma->mesh->rank].port[link->port];
+	const struct ep_nic_end *to = &rma->mesh->ends[link->rank].port[link->far];
+	struct ep_net_dev *dev = link->rail->dev;
 	char mine[EP_GID_TEXT], theirs[EP_GID_TEXT], what[280];
 	bool down = __atomic_load_n(&dev->port_down, __ATOMIC_RELAXED);
 	bool broken = __atomic_load_n(&dev->broken, __ATOMIC_RELAXED);
@@ -125,13 +125,15 @@ static void ep_net_data_wr(const struct ep_net_op *op, uint64_t at, uint32_t byt
 static uint32_t ep_net_end_wr(const struct ep_net_rma *rma, const struct ep_net_op *op, uint32_t n,
 			      struct ibv_send_wr *wr, struct ibv_sge *sge)
 {
+	const struct ep_net_rail *rail = op->link->rail;
+
 	if (op->signal) {
-		sge[n] = (struct ibv_sge){ (uintptr_t)rma->scratch, 8, rma->scratch_mr->lkey };
+		sge[n] = (struct ibv_sge){ (uintptr_t)rma->scratch, 8, rail->scratch_mr->lkey };
 		wr[n].sg_list = &sge[n];
 		wr[n].num_sge = 1;
 		wr[n].opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
 		/* Firmware may place data out of order by itself, and does not say so here. */
-		wr[n].send_flags = rma->mesh->dev->nic.fences ? IBV_SEND_FENCE : 0;
+		wr[n].send_flags = rail->dev->nic.fences ? IBV_SEND_FENCE : 0;
 		wr[n].wr.atomic.remote_addr = op->signal_at;
 		wr[n].wr.atomic.compare_add = op->add;
 		wr[n].wr.atomic.rkey = op->signal_rkey;
@@ -156,7 +158,8 @@ static ncclResult_t ep_net_op_push(struct ep_net_rma *rma, struct ep_net_op *op,
 				   bool *waits)
 {
 	struct ep_net_link *via = ep_net_op_via(rma, op);
-	uint64_t most = 1ull << rma->mesh->dev->nic.log_max_msg, at = op->at;
+	struct ep_net_rail *rail = via->rail;
+	uint64_t most = 1ull << rail->dev->nic.log_max_msg, at = op->at;
 	struct ibv_send_wr wr[EP_NET_OP_WR], *bad;
 	struct ibv_sge sge[EP_NET_OP_WR];
 	uint32_t n = 0;
@@ -176,9 +179,9 @@ static ncclResult_t ep_net_op_push(struct ep_net_rma *rma, struct ep_net_op *op,
 	if (at == op->size) {
 		n = ep_net_end_wr(rma, op, n, wr, sge);
 	}
-	if (n > via->room || (n && rma->cq_room == 0)) {
+	if (n > via->room || (n && rail->cq_room == 0)) {
 		/* Completions of its own link alone may not bring it. */
-		rma->starved |= via != op->link || rma->cq_room == 0;
+		rma->starved |= via != op->link || rail->cq_room == 0;
 		return ncclSuccess;
 	}
 	for (uint32_t i = 0; i < n; i++) {
@@ -192,7 +195,7 @@ static ncclResult_t ep_net_op_push(struct ep_net_rma *rma, struct ep_net_op *op,
 				       (unsigned long long)(at - op->at), strerror(error));
 	}
 	via->room -= n;
-	rma->cq_room -= n ? 1 : 0;
+	rail->cq_room -= n ? 1 : 0;
 	op->left += n ? 1 : 0;
 	op->at = at;
 	op->posted = at == op->size;
@@ -254,6 +257,7 @@ ncclResult_t ep_net_op_start(struct ep_net_rma *rma, const struct ep_net_op *wan
 	op->next = EP_NET_NO_OP;
 	op->left = 0;
 	op->at = 0;
+	op->others = 0;
 	op->posted = false;
 	op->gets = link->gets;
 	link->gets += op->kind == EP_NET_GET;
@@ -273,20 +277,27 @@ void *ep_net_op_request(const struct ep_net_rma *rma, uint32_t number)
 				ep_net_op_at(rma, number)->use);
 }
 
-ncclResult_t ep_net_flush_start(struct ep_net_rma *rma, struct ep_net_link *link, uint64_t at,
-				uint32_t rkey, void **request)
+ncclResult_t ep_net_flush_start(struct ep_net_rma *rma, struct ep_net_link *const *link,
+				const uint32_t *rkey, uint32_t n, uint64_t at, void **request)
 {
-	struct ep_net_op want = { .kind = EP_NET_FLUSH,
-				  .link = link,
-				  .local = (uintptr_t)rma->scratch + 8,
-				  .lkey = rma->scratch_mr->lkey,
-				  .remote = at,
-				  .rkey = rkey,
-				  .size = 1 };
-	uint32_t number;
+	struct ep_net_op want = {
+		.kind = EP_NET_FLUSH, .local = (uintptr_t)rma->scratch + 8, .remote = at, .size = 1
+	};
+	uint32_t first = EP_NET_NO_OP, number;
 
-	EP_CHECK(ep_net_op_start(rma, &want, &number));
-	*request = ep_net_op_request(rma, number);
+	for (uint32_t i = 0; i < n; i++) {
+		want.link = link[i];
+		want.lkey = link[i]->rail->scratch_mr->lkey;
+		want.rkey = rkey[i];
+		if (i > 0) {
+			/* (requests stay where they are) */
+			want.count = &ep_net_op_at(rma, first)->others;
+			++*want.count;
+		}
+		EP_CHECK(ep_net_op_start(rma, &want, &number));
+		first = i ? first : number;
+	}
+	*request = ep_net_op_request(rma, first);
 	return ncclSuccess;
 }
 
@@ -297,7 +308,7 @@ static ncclResult_t ep_net_receive_done(struct ep_net_rma *rma, const struct ibv
 	struct ep_net_link *link = &rma->link[wc->wr_id & ~EP_NET_OP_ID_RECEIVE];
 	uint32_t owed = ++link->owed;
 
-	if (owed >= ep_max_u64(rma->rq_depth / 2, 1)) {
+	if (owed >= ep_max_u64(link->receives / 2, 1)) {
 		link->owed = 0;
 		EP_CHECK(ep_net_link_receives(rma, link, owed));
 	}
@@ -310,7 +321,7 @@ static ncclResult_t ep_net_send_done(struct ep_net_rma *rma, const struct ibv_wc
 	struct ep_net_link *via = ep_net_op_via(rma, op), *link = op->link;
 
 	via->room += EP_NET_OP_ID_WRS(wc->wr_id);
-	rma->cq_room++;
+	via->rail->cq_room++;
 	op->left--;
 	if (ep_net_op_done(op)) {
 		ep_net_op_end(rma, op, (uint32_t)wc->wr_id);
@@ -327,7 +338,7 @@ static ncclResult_t ep_net_wc_failed(struct ep_net_rma *rma, const struct ibv_wc
 			? &rma->link[wc->wr_id & ~EP_NET_OP_ID_RECEIVE]
 			: ep_net_op_via(rma, ep_net_op_at(rma, (uint32_t)wc->wr_id));
 
-	ep_net_dev_events(rma->mesh->dev);
+	ep_net_dev_events(link->rail->dev);
 	return ep_net_rma_fail(rma, link, ncclRemoteError, "%s (status %d, vendor 0x%02x)%s%s",
 			       s ? s->text : "unknown failure", (int)wc->status, wc->vendor_err,
 			       s && s->next ? ": " : "", s && s->next ? s->next : "");
@@ -347,6 +358,13 @@ static ncclResult_t ep_net_starved_push(struct ep_net_rma *rma)
 
 /* ---- ranks that are gone ---- */
 
+/* A link by a port, for what is wrong with the port: this rank's to itself, which is always there. */
+static struct ep_net_link *ep_net_rail_link(const struct ep_net_rma *rma, uint32_t port)
+{
+	/* (contexts take ports in turn) */
+	return &rma->link[port * rma->mesh->nranks + rma->mesh->rank];
+}
+
 /* See ep_net_look() in request.c: the NIC alone tells late, or never. */
 static ncclResult_t ep_net_rma_look(struct ep_net_rma *rma)
 {
@@ -357,11 +375,15 @@ static ncclResult_t ep_net_rma_look(struct ep_net_rma *rma)
 		return ncclSuccess;
 	}
 	rma->looked = now;
-	ep_net_dev_events(rma->mesh->dev);
-	if (__atomic_load_n(&rma->cq_lost, __ATOMIC_RELAXED)) {
-		return ep_net_rma_fail(rma, &rma->link[rma->mesh->rank], ncclSystemError,
-				       "the NIC has lost completions: its queue has overrun or "
-				       "failed");
+	for (uint32_t i = 0; i < rma->mesh->ends[rma->mesh->rank].n; i++) {
+		struct ep_net_rail *rail = &rma->rail[i];
+
+		ep_net_dev_events(rail->dev);
+		if (__atomic_load_n(&rail->cq_lost, __ATOMIC_RELAXED)) {
+			return ep_net_rma_fail(rma, ep_net_rail_link(rma, i), ncclSystemError,
+					       "the NIC has lost completions: its queue has "
+					       "overrun or failed");
+		}
 	}
 	for (uint32_t i = 0; i < n; i++) {
 		struct ep_net_link *link = &rma->link[i];
@@ -370,7 +392,7 @@ static ncclResult_t ep_net_rma_look(struct ep_net_rma *rma)
 		if (!link->live || !link->qp) {
 			continue;
 		}
-		if (__atomic_load_n(&rma->mesh->dev->broken, __ATOMIC_RELAXED)) {
+		if (__atomic_load_n(&link->rail->dev->broken, __ATOMIC_RELAXED)) {
 			return ep_net_rma_fail(rma, link, ncclSystemError,
 					       "the connection is lost");
 		}
@@ -387,22 +409,18 @@ static ncclResult_t ep_net_rma_look(struct ep_net_rma *rma)
 	return ncclSuccess;
 }
 
-ncclResult_t ep_net_rma_progress(struct ep_net_rma *rma)
+/* Takes up completions of a port. *n: how many. */
+static ncclResult_t ep_net_rail_poll(struct ep_net_rma *rma, uint32_t port, int *n)
 {
 	const struct ibv_wc *bad = NULL;
 	struct ibv_wc wc[EP_NET_POLL];
-	int n;
 
-	EP_CHECK(ep_net_rma_failed(rma));
-	n = ibv_poll_cq(rma->cq, EP_NET_POLL, wc);
-	if (n == 0) {
-		return ++rma->idle % EP_NET_IDLE ? ncclSuccess : ep_net_rma_look(rma);
-	}
-	if (n < 0) {
-		return ep_net_rma_fail(rma, &rma->link[rma->mesh->rank], ncclSystemError,
+	*n = ibv_poll_cq(rma->rail[port].cq, EP_NET_POLL, wc);
+	if (*n < 0) {
+		return ep_net_rma_fail(rma, ep_net_rail_link(rma, port), ncclSystemError,
 				       "the completion queue has failed");
 	}
-	for (int i = 0; i < n; i++) {
+	for (int i = 0; i < *n; i++) {
 		if (wc[i].status != IBV_WC_SUCCESS) {
 			if (!bad || (bad->status == IBV_WC_WR_FLUSH_ERR &&
 				     wc[i].status != IBV_WC_WR_FLUSH_ERR)) {
@@ -414,8 +432,22 @@ ncclResult_t ep_net_rma_progress(struct ep_net_rma *rma)
 			EP_CHECK(ep_net_send_done(rma, &wc[i]));
 		}
 	}
-	if (bad) {
-		return ep_net_wc_failed(rma, bad);
+	return bad ? ep_net_wc_failed(rma, bad) : ncclSuccess;
+}
+
+ncclResult_t ep_net_rma_progress(struct ep_net_rma *rma)
+{
+	int n, all = 0;
+
+	EP_CHECK(ep_net_rma_failed(rma));
+	for (uint32_t i = 0; i < rma->mesh->ends[rma->mesh->rank].n; i++) {
+		if (rma->rail[i].cq) {
+			EP_CHECK(ep_net_rail_poll(rma, i, &n));
+			all += n;
+		}
+	}
+	if (all == 0) {
+		return ++rma->idle % EP_NET_IDLE ? ncclSuccess : ep_net_rma_look(rma);
 	}
 	return rma->starved ? ep_net_starved_push(rma) : ncclSuccess;
 }
@@ -438,10 +470,10 @@ ncclResult_t ep_net_op_test(void *request, int *done)
 		return ep_fail(ncclInvalidArgument,
 			       "%p is no request, or one that was tested to its end", request);
 	}
-	if (!ep_net_op_done(op)) {
+	if (!ep_net_op_done(op) || op->others) {
 		EP_CHECK(ep_net_rma_progress(rma));
 	}
-	if (ep_net_op_done(op)) {
+	if (ep_net_op_done(op) && !op->others) {
 		*done = 1;
 		ep_net_op_free(rma, number);
 	}

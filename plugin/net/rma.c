@@ -38,15 +38,16 @@ static ncclResult_t ep_net_op_data(const struct ep_net_rma *rma, const struct ep
 				   const struct ep_net_span *there, uint64_t size, uint32_t rank,
 				   struct ep_net_op *op)
 {
+	const struct ep_net_mesh *mesh = rma->mesh;
 	const struct ep_net_sym *sym;
 
 	if (size == 0) {
 		return ncclSuccess;
 	}
-	EP_CHECK(ep_net_span_find(rma, here, rma->mesh->rank, size, &sym, &op->local));
-	op->lkey = sym->mr->lkey[0];
+	EP_CHECK(ep_net_span_find(rma, here, mesh->rank, size, &sym, &op->local));
+	op->lkey = sym->mr->lkey[mesh->of_nic[op->link->port]];
 	EP_CHECK(ep_net_span_find(rma, there, rank, size, &sym, &op->remote));
-	op->rkey = sym->end[rank].rkey;
+	op->rkey = sym->end[rank].rkey[op->link->far];
 	op->size = size;
 	return ncclSuccess;
 }
@@ -68,7 +69,7 @@ static ncclResult_t ep_net_op_signal(const struct ep_net_rma *rma,
 			       "a signal at offset %llu, which is no multiple of 8",
 			       (unsigned long long)signal->at.offset);
 	}
-	op->signal_rkey = sym->end[rank].rkey;
+	op->signal_rkey = sym->end[rank].rkey[op->link->far];
 	op->signal = true;
 	op->add = signal->op == EP_NET_SIGNAL_INC ? 1 : signal->value;
 	return ncclSuccess;
@@ -125,5 +126,6 @@ ncclResult_t ep_net_rma_flush(struct ep_net_rma *rma, int context, void *memory,
 		return ncclSuccess; /* nothing was read into memory that is still registered */
 	}
 	EP_CHECK(ep_net_span_find(rma, &span, rma->mesh->rank, 1, &sym, &at));
-	return ep_net_flush_start(rma, link, at, sym->mr->rkey[0], request);
+	return ep_net_flush_start(rma, &link, &sym->mr->rkey[rma->mesh->of_nic[link->port]], 1, at,
+				  request);
 }

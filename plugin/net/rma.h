@@ -23,6 +23,15 @@ enum ep_net_op_kind {
 	EP_NET_FLUSH
 };
 
+/* What a port of this rank's has for the contexts that go by it. */
+struct ep_net_rail {
+	struct ep_net_dev *dev;
+	struct ibv_cq *cq; /* NULL: no context does */
+	uint32_t cq_lost;  /* atomic: the NIC has lost completions */
+	uint32_t cq_room;
+	struct ibv_mr *scratch_mr;
+};
+
 struct ep_net_link;
 
 /* A request: posted piece by piece, and done when the NIC has told of all of them. */
@@ -41,16 +50,20 @@ struct ep_net_op {
 	uint32_t imm;    /* if `tell`: a peer that has posted receives is told of the end */
 	uint64_t gets;   /* FLUSH: gets of the link that come before */
 	uint32_t *count; /* not NULL: goes down at the end, and nobody tests the request */
+	uint32_t others; /* whose `count` this is: the request ends with the last of them */
 };
 
 /* To a rank, of one context. */
 struct ep_net_link {
 	struct ibv_qp *qp; /* NULL: not connected */
+	struct ep_net_rail *rail;
+	uint32_t port, far; /* of this rank, which is the rail's; of the peer */
 	uint32_t rank, remote, room;
 	uint32_t first, last; /* ops that are not all posted */
 	uint32_t live;        /* ops under way */
 	uint64_t gets, got;
-	uint32_t owed;        /* receives that were used and not posted again */
+	uint32_t receives;    /* that it has; 0: nobody tells this rank anything */
+	uint32_t owed;        /* of which so many were used and not posted again */
 	uint64_t looked_gone; /* when its rank was found gone; 0: not */
 };
 
@@ -71,16 +84,12 @@ struct ep_net_rma {
 	struct ep_net_mesh *mesh;
 	void *handle;
 	struct ep_net_rma_config config;
-	struct ep_nic_end end;
 	uint8_t tc, sl;
-	struct ibv_cq *cq;
-	uint32_t cq_lost; /* atomic: the NIC has lost completions */
-	uint32_t cq_room, rq_depth;
+	struct ep_net_rail rail[EP_NET_NIC_PORTS];
 	bool starved;             /* links wait for room that is not their own */
 	struct ep_net_link *link; /* [contexts][nranks] */
 	uint64_t *scratch;        /* what atomics and flushes read */
-	struct ibv_mr *scratch_mr;
-	struct ep_net_span read; /* memory that was read into last; handle NULL: none */
+	struct ep_net_span read;  /* memory that was read into last; handle NULL: none */
 
 	struct ep_net_op **chunk;
 	uint32_t nops, free, live;
@@ -94,7 +103,7 @@ struct ep_net_rma {
 /* Memory that all ranks of a mesh have registered. */
 struct ep_net_sym_end {
 	uint64_t base, size;
-	uint32_t rkey, pad;
+	uint32_t rkey[EP_NET_NIC_PORTS]; /* of each port of the rank */
 };
 
 struct ep_net_sym {
@@ -128,9 +137,9 @@ ncclResult_t ep_net_rma_fail(struct ep_net_rma *rma, const struct ep_net_link *l
 			     ncclResult_t code, const char *fmt, ...) EP_PRINTF(4, 5);
 /* *done of a request of this or any other context. */
 ncclResult_t ep_net_op_test(void *request, int *done);
-/* A flush of what `rkey` means at `at`, after all gets of the link that came before. */
-ncclResult_t ep_net_flush_start(struct ep_net_rma *rma, struct ep_net_link *link, uint64_t at,
-				uint32_t rkey, void **request);
+/* A flush of what `n` ports have keys for, at `at`; after all gets of each link that came before. */
+ncclResult_t ep_net_flush_start(struct ep_net_rma *rma, struct ep_net_link *const *link,
+				const uint32_t *rkey, uint32_t n, uint64_t at, void **request);
 /* A failure of before, once more. */
 ncclResult_t ep_net_rma_failed(const struct ep_net_rma *rma);
 

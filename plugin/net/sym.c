@@ -27,10 +27,10 @@ ncclResult_t ep_net_sym_new(struct ep_net_mesh *mesh, const struct ep_net_memory
 	ep_net_mesh_get(mesh);
 	s->mesh = mesh;
 	s->end = calloc(mesh->nranks, sizeof(*s->end));
-	result = s->end ? ep_net_mr_new(ep_net_nic_of(mesh->dev), memory, &s->mr)
+	result = s->end ? ep_net_mr_new(mesh->nic, memory, &s->mr)
 			: ep_fail(ncclSystemError, "out of host memory");
 	if (result == ncclSuccess) {
-		own.rkey = s->mr->rkey[0];
+		ep_net_mesh_keys(mesh, s->mr->rkey, own.rkey);
 	}
 	EP_CHECK_GOTO(ep_net_mesh_exchange(mesh, EP_NET_ROUND_MEMORY, result, &own, sizeof(own),
 					   s->end),

@@ -55,17 +55,14 @@ static ncclResult_t ep_net_connect_plain(int dev, int tc, void *handle, void **s
 
 static ncclResult_t ep_net_make_vdev_v9(int *dev, struct ep_net_vdev_v9 *props)
 {
-	int most = (int)EP_ARRAY_SIZE(props->devs);
-
-	return props->ndevs > most ? ep_fail(ncclInvalidArgument,
-					     "%d devices cannot be merged, possible are 1..%d",
-					     props->ndevs, most)
-				   : ep_net_nic_merge(props->devs, props->ndevs, dev);
+	return ep_net_nic_merge(EP_NET_TABLE_NET, props->devs, props->ndevs,
+				(int)EP_ARRAY_SIZE(props->devs), dev);
 }
 
 static ncclResult_t ep_net_make_vdev_v12(int *dev, struct ep_net_vdev_v12 *props)
 {
-	return ep_net_nic_merge(props->devs, props->ndevs, dev);
+	return ep_net_nic_merge(EP_NET_TABLE_NET, props->devs, props->ndevs,
+				(int)EP_ARRAY_SIZE(props->devs), dev);
 }
 
 /* ---- for libnccl_ep.so in the same process ---- */

@@ -61,7 +61,7 @@ static void test_mesh_level(bool ethernet, int tc)
 	struct ep_net_nic *nic = fake_device(ethernet, IBV_MTU_4096);
 	struct ep_net_mesh *mesh;
 
-	NEED(ep_net_mesh_new(nic->dev[0], 1, 0, &mesh) == ncclSuccess);
+	NEED(ep_net_mesh_new(nic, 1, 0, &mesh) == ncclSuccess);
 	for (int own = 0; own < 2; own++) {
 		struct ep_net_rma_config config = { .contexts = 1,
 						    .stride = 1,

@@ -262,20 +262,6 @@ static void test_all(void)
 
 /* ---- ports that are down from the beginning ---- */
 
-static char faults[] = "/tmp/merged_faults_XXXXXX";
-
-/* What NICs do from now on. */
-static void say_faults(const char *rules)
-{
-	char part[sizeof(faults) + 5];
-	FILE *f;
-
-	snprintf(part, sizeof(part), "%s.part", faults);
-	f = fopen(part, "w");
-	NEED(f && fputs(rules, f) >= 0 && fclose(f) == 0 && rename(part, faults) == 0);
-	usleep(200000);
-}
-
 /* No connection can be made from a NIC, and nothing is left of it. */
 static void refused(int dev, const char *text)
 {
@@ -302,7 +288,7 @@ static void test_down(void)
 	struct net_pair first;
 
 	/* (all of the devices were up when they were looked for, and none is open) */
-	say_faults("port_down:nic=0");
+	net_faults_say("port_down:nic=0");
 	refused(0, "mlx5_0:1 is not active");
 	begin();
 	for (uint64_t i = 0; i < 40; i++) {
@@ -324,13 +310,12 @@ static void test_down(void)
 	end();
 	net_pair_close(&net, &first);
 	net_log_clear();
-	say_faults("port_down:nic=1");
+	net_faults_say("port_down:nic=1");
 	refused(net.place[0], "mlx5_0+mlx5_1: none of its ports is active");
 }
 
 int main(int argc, char **argv)
 {
-	char rules[64];
 	const char *what;
 	int version;
 
@@ -339,9 +324,7 @@ int main(int argc, char **argv)
 	what = argv[3];
 	check_context("version %d, %s", version, what);
 	if (!strcmp(what, "down")) {
-		NEED(close(mkstemp(faults)) == 0);
-		snprintf(rules, sizeof(rules), "@%s", faults);
-		setenv("VC_NIC_FAULTS", rules, 1);
+		net_faults_open();
 	}
 	net_load(&net, argv[1], version);
 	NET_NEED(net_init(&net, -1) == NET_OK, "%s", net_log_last());
@@ -359,7 +342,7 @@ int main(int argc, char **argv)
 		test_all();
 	} else if (!strcmp(what, "down")) {
 		test_down();
-		unlink(faults);
+		net_faults_close();
 	} else {
 		test_idle(!strcmp(what, "closes"));
 	}

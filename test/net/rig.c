@@ -473,3 +473,32 @@ size_t net_wrong(const uint8_t *at, size_t size, uint64_t seed)
 	}
 	return wrong;
 }
+
+/* ---- faults that are said while the test runs ---- */
+
+static char faults[] = "/tmp/net_faults_XXXXXX";
+
+void net_faults_open(void)
+{
+	char rules[sizeof(faults) + 1];
+
+	NEED(close(mkstemp(faults)) == 0);
+	snprintf(rules, sizeof(rules), "@%s", faults);
+	NEED(!setenv("VC_NIC_FAULTS", rules, 1));
+}
+
+void net_faults_say(const char *rules)
+{
+	char part[sizeof(faults) + 5];
+	FILE *f;
+
+	snprintf(part, sizeof(part), "%s.part", faults);
+	f = fopen(part, "w");
+	NEED(f && fputs(rules, f) >= 0 && fclose(f) == 0 && rename(part, faults) == 0);
+	usleep(200000);
+}
+
+void net_faults_close(void)
+{
+	unlink(faults);
+}

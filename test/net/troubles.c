@@ -50,21 +50,24 @@ static void test_overrun(void)
 }
 
 /* The same of queue pairs of a mesh. */
-static void test_mesh_overrun(void)
+static void test_mesh_overrun(int port)
 {
-	struct ep_net_rma_config config = { .contexts = 1, .stride = 1, .tc = -1 };
+	struct ep_net_rma_config config = { .contexts = 2, .stride = 1, .tc = -1 };
 	struct ep_net_nic *nic = fake_device(true, IBV_MTU_4096);
+	struct ep_net_nic *other = fake_device(true, IBV_MTU_4096);
 	uint64_t until = ep_now_ns() + 5000000000ull;
 	ncclResult_t result = ncclSuccess;
 	struct ep_net_mesh *mesh;
 	struct ep_net_rma *rma;
 	struct ep_error error;
 
-	check_context("overrun of a mesh");
+	check_context("overrun of a mesh, port %d", port);
 	fake_made = 0;
-	NEED(ep_net_mesh_new(nic->dev[0], 1, 0, &mesh) == ncclSuccess);
+	nic->nports = 2;
+	nic->dev[1] = other->dev[0];
+	NEED(ep_net_mesh_new(nic, 1, 0, &mesh) == ncclSuccess);
 	NEED(ep_net_rma_new(mesh, &config, &rma) == ncclSuccess);
-	fake_overrun = rma->cq;
+	fake_overrun = rma->rail[port].cq;
 	while (result == ncclSuccess && ep_now_ns() < until) {
 		result = ep_net_rma_progress(rma);
 	}
@@ -74,6 +77,7 @@ static void test_mesh_overrun(void)
 	ep_net_rma_free(rma);
 	ep_net_mesh_put(mesh);
 	fake_device_free(nic);
+	fake_device_free(other);
 }
 
 /* ---- ends that are gone ---- */
@@ -168,7 +172,7 @@ static void test_unwinding(void)
 	check_context("unwinding");
 	nic->nports = 2;
 	nic->dev[1] = other->dev[0];
-	NEED(ep_net_mesh_new(nic->dev[0], 1, 0, &mesh) == ncclSuccess);
+	NEED(ep_net_mesh_new(nic, 1, 0, &mesh) == ncclSuccess);
 	for (int i = 1; i < 30; i++) {
 		ncclResult_t result[3] = { ncclSuccess, ncclSuccess, ncclSuccess };
 
@@ -192,13 +196,13 @@ static void test_unwinding(void)
 		ep_net_rma_free(rma);
 		CHECK_INT(fake_left, 0);
 		CHECK_INT(nic->dev[0]->users, 2); /* (the mesh is one) */
-		CHECK_INT(nic->dev[1]->users, 1);
+		CHECK_INT(nic->dev[1]->users, 2);
 		CHECK_INT(nic->dev[0]->nregions + nic->dev[1]->nregions, 0);
 		c = NULL;
 		mr = NULL;
 		rma = NULL;
 	}
-	CHECK(failed[0] == 8 && failed[1] == 2 && failed[2] == 5, "%d, %d, %d", failed[0],
+	CHECK(failed[0] == 8 && failed[1] == 2 && failed[2] == 7, "%d, %d, %d", failed[0],
 	      failed[1], failed[2]);
 	ep_net_mesh_put(mesh);
 	for (int p = 0; p < 2; p++) {
@@ -435,7 +439,7 @@ static void test_exchange(void)
 	check_context("exchange");
 	NEED(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fd) == 0);
 	for (uint32_t r = 0; r < 2; r++) {
-		NEED(ep_net_mesh_new(nic->dev[0], 2, r, &mesh[r]) == ncclSuccess);
+		NEED(ep_net_mesh_new(nic, 2, r, &mesh[r]) == ncclSuccess);
 		mesh[r]->fd[!r] = fd[r];
 		NEED(pthread_create(&thread[r], NULL, exchange_main, mesh[r]) == 0);
 	}
@@ -454,7 +458,8 @@ int main(void)
 	setenv("NCCL_IB_ADAPTIVE_ROUTING", "1", 1);
 	setenv("NCCL_IB_AR_THRESHOLD", "1000", 1);
 	test_overrun();
-	test_mesh_overrun();
+	test_mesh_overrun(0);
+	test_mesh_overrun(1);
 	test_grace(1);
 	test_grace(2);
 	test_broken(true);
