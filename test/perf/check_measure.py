@@ -120,13 +120,13 @@ case "$LD_LIBRARY_PATH $*" in
 *'-b 24'*) echo 'unsupported: so many'; exit 77 ;;
 esac''' % pid)
     only = ['ll.em.none', 'll.rm.none', 'll.rm.fp8', 'll.em.none.zipf', 'll.rm.none.many', 'other.*ll', 'ht.flat.none.8']
-    measure(1, '--out', out, '--step', '2', '--nccl', '/no-nccl', '--nccl', work, '--nccl', '/',
+    measure(1, '--out', out, '--step', '10', '--nccl', '/no-nccl', '--nccl', work, '--nccl', '/',
             '--nccl', '/no-nccl', *(x for o in only for x in ('--only', o)), build=build)
     run, steps, page = results(out)
     expect(run['failed'] == ['start.1', 'start.4', 'll.rm.none', 'll.rm.fp8', 'll.em.none.zipf'],
            'failed: %s' % run['failed'])
     expect('**Failed: start.1, start.4, ll.rm.none, ll.rm.fp8, ll.em.none.zipf.**' in page, 'they are named')
-    told = {'start.1': ('failed', 'no NCCL there'), 'll.rm.none': ('time-out', 'after 2 s'),
+    told = {'start.1': ('failed', 'no NCCL there'), 'll.rm.none': ('time-out', 'after 10 s'),
             'll.rm.fp8': ('failed', 'status 3; ep_perf: error: out of order'),
             'll.em.none.zipf': ('failed', 'FAILED: 7 wrong'), 'll.rm.none.many': ('skipped', 'unsupported: so many'),
             'll.em.none': ('ok', ''), 'other.2.ll': ('ok', ''), 'start.3': ('ok', ''),
