@@ -57,10 +57,11 @@ static uint64_t due(const struct fuzz *f)
 	return b->h.limit && b->h.limit < total ? b->h.limit : total;
 }
 
-/* zero_copy ON: received rows are in a window, and flat ones where it says. */
+/* zero_copy ON: received rows are in a window, and where it says if peers store to it: flat ones of one node. */
 static const char *model_zero_copy(const struct fuzz *f, const ncclEpTensor_t *t)
 {
 	bool flat = !f->ht->b.h.expert_major;
+	uint32_t node[FUZZ_RANKS];
 	uint64_t at;
 
 	if (f->config.zero_copy != NCCL_EP_ZERO_COPY_ON) {
@@ -69,7 +70,8 @@ static const char *model_zero_copy(const struct fuzz *f, const ncclEpTensor_t *t
 	if (!t->win_hdl) {
 		return flat || t->sizes[0] ? "no window" : NULL;
 	}
-	if (!flat) {
+	world_nodes_of(node, FUZZ_RANKS);
+	if (!flat || node[0] != node[1]) {
 		return NULL;
 	}
 	return !model_window(f, t, &at) || (t->sizes[0] && t->data && (uintptr_t)t->data != at)
