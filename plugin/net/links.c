@@ -29,6 +29,17 @@ static uint32_t ep_net_rail_links(const struct ep_net_rma *rma, uint32_t port)
 	return rma->mesh->nranks * ((contexts + ports - 1 - port) / ports);
 }
 
+/* As the environment says, the context, the communicator, or how the port is set up. */
+static uint8_t ep_net_rail_class(const struct ep_net_rma *rma, const struct ep_net_dev *dev)
+{
+	const struct ep_ib_env *env = ep_net_env();
+
+	return (uint8_t)(env->tc >= 0          ? env->tc
+			 : rma->config.tc >= 0 ? rma->config.tc
+			 : rma->mesh->tc >= 0  ? rma->mesh->tc
+					       : dev->nic.tc);
+}
+
 static ncclResult_t ep_net_rma_memory(struct ep_net_rma *rma)
 {
 	size_t bytes = (size_t)sysconf(_SC_PAGESIZE);
@@ -44,6 +55,7 @@ static ncclResult_t ep_net_rma_memory(struct ep_net_rma *rma)
 		struct ep_net_rail *rail = &rma->rail[i];
 
 		rail->dev = rma->mesh->dev[i];
+		rail->tc = ep_net_rail_class(rma, rail->dev);
 		rail->scratch_mr = ep_verbs_reg_mr(rail->dev->nic.v, rail->dev->nic.pd,
 						   rma->scratch, bytes, IBV_ACCESS_LOCAL_WRITE);
 		if (!rail->scratch_mr) {
@@ -194,7 +206,7 @@ static ncclResult_t ep_net_links_connect(struct ep_net_rma *rma)
 		struct ep_net_link *link = &rma->link[i];
 		struct ep_net_path path = { .from = &ends[rma->mesh->rank].port[link->port],
 					    .to = &ends[link->rank].port[link->far],
-					    .tc = rma->tc,
+					    .tc = link->rail->tc,
 					    .sl = rma->sl,
 					    .log_reads = EP_NET_READS };
 
@@ -226,7 +238,6 @@ static ncclResult_t ep_net_rma_check(const struct ep_net_mesh *mesh,
 ncclResult_t ep_net_rma_new(struct ep_net_mesh *mesh, const struct ep_net_rma_config *config,
 			    struct ep_net_rma **out)
 {
-	const struct ep_ib_env *env = ep_net_env();
 	struct ep_net_rma *rma;
 	ncclResult_t result;
 
@@ -239,10 +250,6 @@ ncclResult_t ep_net_rma_new(struct ep_net_mesh *mesh, const struct ep_net_rma_co
 	rma->mesh = mesh;
 	rma->config = *config;
 	rma->free = EP_NET_NO_OP;
-	rma->tc = (uint8_t)(env->tc >= 0      ? env->tc
-			    : config->tc >= 0 ? config->tc
-			    : mesh->tc >= 0   ? mesh->tc
-					      : mesh->dev[0]->nic.tc);
 	/* (ports of one NIC are of one kind) */
 	rma->sl = ep_net_service_level(&mesh->ends[mesh->rank].port[0],
 				       config->tc >= 0 ? config->tc : mesh->tc);

@@ -29,6 +29,7 @@ struct ep_net_rail {
 	struct ibv_cq *cq; /* NULL: no context does */
 	uint32_t cq_lost;  /* atomic: the NIC has lost completions */
 	uint32_t cq_room;
+	uint8_t tc; /* traffic class */
 	struct ibv_mr *scratch_mr;
 };
 
@@ -84,7 +85,7 @@ struct ep_net_rma {
 	struct ep_net_mesh *mesh;
 	void *handle;
 	struct ep_net_rma_config config;
-	uint8_t tc, sl;
+	uint8_t sl;
 	struct ep_net_rail rail[EP_NET_NIC_PORTS];
 	bool starved;             /* links wait for room that is not their own */
 	struct ep_net_link *link; /* [contexts][nranks] */

@@ -55,6 +55,33 @@ static void test_attributes(bool ethernet, int tc, int data_tc, int fifo_tc)
 	fake_device_free(to);
 }
 
+/* Contexts take ports in turn, whose classes may differ. */
+static void test_mesh_class(void)
+{
+	struct ep_net_rma_config config = { .contexts = 3, .stride = 1, .tc = -1 };
+	struct ep_net_nic *nic = fake_device(true, IBV_MTU_4096);
+	struct ep_net_nic *other = fake_device(true, IBV_MTU_4096);
+	struct ep_net_mesh *mesh;
+	struct ep_net_rma *rma;
+
+	check_context("classes of ports");
+	nic->nports = 2;
+	nic->dev[1] = other->dev[0];
+	NEED(ep_net_mesh_new(nic, 1, 0, &mesh) == ncclSuccess);
+	mesh->tc = -1;
+	nic->dev[0]->nic.tc = 8;
+	nic->dev[1]->nic.tc = 16;
+	fake_made = 0;
+	NEED(ep_net_rma_new(mesh, &config, &rma) == ncclSuccess);
+	for (int i = 0; i < 3; i++) {
+		CHECK_INT(fake_qps[i].rtr.ah_attr.grh.traffic_class, i % 2 ? 16 : 8);
+	}
+	ep_net_rma_free(rma);
+	ep_net_mesh_put(mesh);
+	fake_device_free(nic);
+	fake_device_free(other);
+}
+
 /* The same of a mesh, whose contexts may have a class of their own. */
 static void test_mesh_level(bool ethernet, int tc)
 {
@@ -188,6 +215,7 @@ int main(int argc, char **argv)
 		unsetenv("NCCL_IB_SL");
 		want_sl = 5;
 		test_attributes(false, 5, 0, 0);
+		test_mesh_class();
 		test_mesh_level(false, 5);
 		want_sl = 0;
 		test_attributes(false, -1, 0, 0);
