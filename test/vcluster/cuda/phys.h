@@ -22,7 +22,7 @@ extern pthread_mutex_t vc_vmm_mutex;
 struct vc_phys *vc_phys_of(CUmemGenericAllocationHandle handle);
 void vc_phys_put(struct vc_phys *phys);
 
-/* New memory, with one reference. */
+/* New memory, with one reference, of which the `asked` bytes are poisoned: the rest is nobody's. */
 CUresult vc_phys_make(struct vc_phys **out, size_t size, size_t asked, int device,
 		      unsigned int types);
 /* The memory behind a descriptor, which is taken over. NULL: it is not of this node (or domain). */
