@@ -2,7 +2,8 @@
 /*
  * ep_collectives: NCCL's collectives between processes of this machine that take each other for
  * different hosts (NCCL_HOSTID), so that all they exchange goes through a network plugin. Every word
- * is compared. Process r uses GPU r, modulo the number of GPUs.
+ * is compared. Process r uses GPU r, modulo the number of GPUs. With -g an all-to-all that GPU threads
+ * send by NCCL's device API comes last.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -16,6 +17,9 @@
 #include <unistd.h>
 #include <cuda_runtime_api.h>
 #include <nccl.h>
+#ifdef EP_WITH_GIN
+#include "test/perf/gin.h"
+#endif
 
 #define MAX_RANKS 16
 #define RUNS 3 /* of which the fastest counts */
@@ -25,17 +29,19 @@ enum op {
 	ALL_GATHER,
 	REDUCE_SCATTER,
 	ALL_TO_ALL,
+	GIN_ALL_TO_ALL,
 	OPS
 };
 
-static const char *const names[OPS] = { "all-reduce", "all-gather", "reduce-scatter",
-					"all-to-all" };
+static const char *const names[OPS] = { "all-reduce", "all-gather", "reduce-scatter", "all-to-all",
+					"gin all-to-all" };
 
 static int rank, nranks = 2;
 static uint32_t *host, *from, *to;
 static cudaStream_t stream;
 static ncclComm_t comm;
 static FILE *json;
+static int with_gin;
 
 static void cuda(cudaError_t err, const char *what)
 {
@@ -83,6 +89,11 @@ static void call(int op, size_t words)
 		nccl(ncclReduceScatter(from, to, each, ncclUint32, ncclSum, comm, stream),
 		     names[op]);
 		return;
+#ifdef EP_WITH_GIN
+	case GIN_ALL_TO_ALL:
+		cuda(gin_all_to_all(each * 4, stream), names[op]);
+		return;
+#endif
 	default:
 		nccl(ncclGroupStart(), "ncclGroupStart");
 		for (int r = 0; r < nranks; r++) {
@@ -103,7 +114,7 @@ static uint32_t wanted(int op, size_t words, size_t i)
 	if (op == ALL_GATHER) {
 		return word_of((int)(i / each), op, i % each);
 	}
-	if (op == ALL_TO_ALL) {
+	if (op == ALL_TO_ALL || op == GIN_ALL_TO_ALL) {
 		return word_of((int)(i / each), op, (size_t)rank * each + i % each);
 	}
 	for (int r = 0; r < nranks; r++) {
@@ -152,6 +163,16 @@ static long measure(int op, size_t bytes)
 			"\"wrong\": %ld}",
 			op == 0 && bytes == (size_t)nranks * 4 ? "" : ",", names[op], bytes, best,
 			wrong);
+	}
+	return wrong;
+}
+
+static long measure_sizes(int op, size_t most)
+{
+	long wrong = 0;
+
+	for (size_t bytes = (size_t)nranks * 4; bytes <= most; bytes *= 8) {
+		wrong += measure(op, bytes);
 	}
 	return wrong;
 }
@@ -206,18 +227,23 @@ static int run_rank(int (*pipes)[2], size_t most, const char *json_name)
 	connect_ranks(pipes);
 	open_json(json_name);
 	cuda(cudaStreamCreate(&stream), "cudaStreamCreate");
-	cuda(cudaMalloc((void **)&from, most), "cudaMalloc");
-	cuda(cudaMalloc((void **)&to, most), "cudaMalloc");
+	nccl(ncclMemAlloc((void **)&from, most), "ncclMemAlloc");
+	nccl(ncclMemAlloc((void **)&to, most), "ncclMemAlloc");
 	host = malloc(most);
 	if (!host) {
 		fprintf(stderr, "ep_collectives: no memory\n");
 		return 3;
 	}
-	for (int op = 0; op < OPS; op++) {
-		for (size_t bytes = (size_t)nranks * 4; bytes <= most; bytes *= 8) {
-			wrong += measure(op, bytes);
-		}
+	for (int op = 0; op < GIN_ALL_TO_ALL; op++) {
+		wrong += measure_sizes(op, most);
 	}
+#ifdef EP_WITH_GIN
+	if (with_gin) {
+		nccl(gin_open(comm, from, to, most), "GIN");
+		wrong += measure_sizes(GIN_ALL_TO_ALL, most);
+		nccl(gin_close(comm), "GIN's end");
+	}
+#endif
 	nccl(ncclCommDestroy(comm), "ncclCommDestroy");
 	/* The last communicator is gone, and with it the plugin was closed: once more. */
 	connect_ranks(pipes);
@@ -239,8 +265,10 @@ int main(int argc, char **argv)
 	pid_t pids[MAX_RANKS];
 	int c, status, worst = 0;
 
-	while ((c = getopt(argc, argv, "n:e:J:")) != -1) {
-		if (c == 'J') {
+	while ((c = getopt(argc, argv, "gn:e:J:")) != -1) {
+		if (c == 'g') {
+			with_gin = 1;
+		} else if (c == 'J') {
 			json_name = optarg;
 		} else if (c == 'n') {
 			nranks = atoi(optarg);
@@ -251,10 +279,17 @@ int main(int argc, char **argv)
 		}
 	}
 	if (nranks < 2 || nranks > MAX_RANKS || most < (size_t)nranks * 4) {
-		fprintf(stderr, "usage: ep_collectives [-n RANKS (2 to %d)] [-e BYTES] [-J FILE]\n",
+		fprintf(stderr,
+			"usage: ep_collectives [-n RANKS (2 to %d)] [-e BYTES] [-g] [-J FILE]\n",
 			MAX_RANKS);
 		return 2;
 	}
+#ifndef EP_WITH_GIN
+	if (with_gin) {
+		fprintf(stderr, "ep_collectives: -g: built with an NCCL that has no GIN\n");
+		return 2;
+	}
+#endif
 	for (int r = 0; r < nranks; r++) {
 		if (pipe(pipes[r])) {
 			perror("ep_collectives: pipe");
