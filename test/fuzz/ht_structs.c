@@ -98,7 +98,7 @@ static void choose(struct test_case *c, uint64_t number)
 	draw_routing(p, s);
 	c->config = ht_group_config(&c->h, c->flags);
 	c->config.max_num_sms = 1;
-	c->config.timeout_ns = UINT64_C(10000000000);
+	c->config.timeout_ns = UINT64_C(40000000000);
 	c->config.enable_mask = (unsigned int)DRAW(2); /* is ignored */
 	if (DRAW(2) && (c->h.limit || !c->h.expert_major)) {
 		c->config.num_topk = 0;

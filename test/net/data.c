@@ -99,7 +99,7 @@ static void split_one(struct net_pair *pair, size_t size)
 {
 	uint8_t *from = guarded(size), *to = guarded(size);
 	void *from_mr, *to_mr, *send, *recv, *data = to + GUARD;
-	uint64_t until = net_now_ms() + 200;
+	uint64_t until;
 	size_t edge = 0;
 	int tag = 1, got[64] = { 0 };
 
@@ -110,6 +110,7 @@ static void split_one(struct net_pair *pair, size_t size)
 	NEED(net_reg(&net, pair->recv, to, size + 2 * GUARD, NET_HOST, &to_mr) == NET_OK);
 	CHECK_INT(net_irecv(&net, pair->recv, 1, &data, &size, &tag, &to_mr, &recv), NET_OK);
 	CHECK_INT(net_send_wait(&net, pair->send, from + GUARD, size, tag, from_mr, &send), NET_OK);
+	until = net_now_ms() + 700;
 	while (net_now_ms() < until) {
 		int done = 0;
 
@@ -187,7 +188,7 @@ static void notice_one(struct net_pair *pair, size_t size, bool ahead)
 {
 	uint8_t *from = guarded(size), *to = guarded(size);
 	void *from_mr, *to_mr, *send, *recv, *data = to + GUARD;
-	uint64_t until = net_now_ms() + 200;
+	uint64_t until;
 	size_t there = 0;
 	int tag = 1, got[64] = { 0 };
 
@@ -198,6 +199,7 @@ static void notice_one(struct net_pair *pair, size_t size, bool ahead)
 	NEED(net_reg(&net, pair->recv, to, size + 2 * GUARD, NET_HOST, &to_mr) == NET_OK);
 	CHECK_INT(net_irecv(&net, pair->recv, 1, &data, &size, &tag, &to_mr, &recv), NET_OK);
 	CHECK_INT(net_send_wait(&net, pair->send, from + GUARD, size, tag, from_mr, &send), NET_OK);
+	until = net_now_ms() + 700;
 	while (net_now_ms() < until) {
 		usleep(1000);
 	}
