@@ -293,7 +293,7 @@ struct ep_mlx5_wqe *cl_slot(struct cl_queue *q)
 {
 	/* Waits for room: all but the last quarter of the queue may be under way. */
 	if (q->pi - q->done >= q->depth - q->depth / 4) {
-		CHECK_INT(cl_wait_ms(q, q->pi - q->depth / 2, 20000), 0);
+		CHECK_INT(cl_wait_ms(q, q->pi - q->depth / 2, 90000), 0);
 	}
 	return &q->sq[q->pi & (q->depth - 1)];
 }
@@ -449,5 +449,5 @@ uint32_t cl_wait_ms(struct cl_queue *q, uint64_t index, uint32_t ms)
 
 uint32_t cl_wait(struct cl_queue *q)
 {
-	return cl_wait_ms(q, q->pi, 20000);
+	return cl_wait_ms(q, q->pi, 90000);
 }
