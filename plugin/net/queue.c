@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
 #include <string.h>
+#include <time.h>
+#include "core/log.h"
 #include "net/queue.h"
 
 #define EP_NET_LEAST_WR 32u
@@ -39,6 +42,35 @@ struct ibv_qp *ep_net_queue_new(struct ep_net_dev *dev, struct ibv_cq *cq, struc
 	return qp;
 }
 
+/*
+ * Changes the state of a queue pair. The way to the peer may have to be asked for (ARP), and the answer
+ * may be lost: as long as that is what fails, it is tried again, as often as NCCL's variables say.
+ */
+static int ep_net_queue_modify(const struct ep_net_dev *dev, struct ibv_qp *qp,
+			       struct ibv_qp_attr *attr, int mask)
+{
+	const struct ep_ib_env *env = ep_net_env();
+	int error = dev->nic.v->ibv_modify_qp(qp, attr, mask);
+
+	for (int i = 1; i <= env->mqp_cnt && (error == ETIMEDOUT || (error && env->mqp_all)); i++) {
+		uint64_t ms = (uint64_t)env->mqp_ms * (uint64_t)i;
+		struct timespec rest = { (time_t)(ms / 1000), (long)(ms % 1000) * 1000000 };
+
+		if (i == 1) {
+			EP_INFO(EP_LOG_NET,
+				"%s: a queue pair cannot be set up: %s; tried again up to %d times, "
+				"after %d ms, %d ms and so on (NCCL_IB_MQP_RETRY_CNT, "
+				"NCCL_IB_MQP_RETRY_SLEEP_MSEC)",
+				dev->label, strerror(error), env->mqp_cnt, env->mqp_ms,
+				2 * env->mqp_ms);
+		}
+		while (nanosleep(&rest, &rest) != 0 && errno == EINTR) {
+		}
+		error = dev->nic.v->ibv_modify_qp(qp, attr, mask);
+	}
+	return error;
+}
+
 ncclResult_t ep_net_queue_init(struct ep_net_dev *dev, struct ibv_qp *qp, unsigned int access)
 {
 	struct ibv_qp_attr attr = {
@@ -47,8 +79,9 @@ ncclResult_t ep_net_queue_init(struct ep_net_dev *dev, struct ibv_qp *qp, unsign
 		.port_num = (uint8_t)dev->nic.port,
 		.qp_access_flags = access,
 	};
-	int error = dev->nic.v->ibv_modify_qp(
-		qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+	int error = ep_net_queue_modify(dev, qp, &attr,
+					IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
+						IBV_QP_ACCESS_FLAGS);
 
 	return error ? ep_fail(ncclSystemError, "%s: a queue pair cannot be initialised: %s",
 			       dev->label, strerror(error))
@@ -92,10 +125,10 @@ static ncclResult_t ep_net_queue_to_rtr(struct ep_net_dev *dev, struct ibv_qp *q
 		attr.ah_attr.grh.hop_limit = EP_NET_HOPS;
 		attr.ah_attr.grh.traffic_class = path->tc;
 	}
-	error = dev->nic.v->ibv_modify_qp(qp, &attr,
-					  IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
-						  IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-						  IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+	error = ep_net_queue_modify(dev, qp, &attr,
+				    IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+					    IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
+					    IBV_QP_MIN_RNR_TIMER);
 	return error ? ep_fail(ncclSystemError,
 			       "%s does not find the way to %s of %s:%u, LID %u: %s", dev->label,
 			       ep_gid_print(to->gid, text), to->name, to->port, attr.ah_attr.dlid,
@@ -118,10 +151,10 @@ ncclResult_t ep_net_queue_connect(struct ep_net_dev *dev, struct ibv_qp *qp,
 	int error;
 
 	EP_CHECK(ep_net_queue_to_rtr(dev, qp, path, remote));
-	error = dev->nic.v->ibv_modify_qp(qp, &attr,
-					  IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
-						  IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-						  IBV_QP_MAX_QP_RD_ATOMIC);
+	error = ep_net_queue_modify(dev, qp, &attr,
+				    IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+					    IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
+					    IBV_QP_MAX_QP_RD_ATOMIC);
 	return error ? ep_fail(ncclSystemError, "%s: a queue pair cannot be made ready to send: %s",
 			       dev->label, strerror(error))
 		     : ncclSuccess;

@@ -57,6 +57,14 @@ const struct ep_ib_var_def ep_ib_var_table[EP_IB_VARS] = {
 			    "network plugin: 1: NICs of both ends agree on what they can (ECE)" },
 	[EP_IB_VAR_MERGE] = { "NCCL_IB_MERGE_NICS", AT(merge), 1, 0, 1,
 			      "network plugin: 1: NCCL may merge ports into one NIC; 0: it may not" },
+	[EP_IB_VAR_MQP_ALL] = { "NCCL_IB_MQP_RETRY_ALL", AT(mqp_all), 0, 0, 1,
+				"network plugin: a queue pair whose set-up fails is tried again, 0: "
+				"if something has timed out; 1: whatever the reason" },
+	[EP_IB_VAR_MQP_CNT] = { "NCCL_IB_MQP_RETRY_CNT", AT(mqp_cnt), 34, 0, 1000,
+				"network plugin: times that it is tried again" },
+	[EP_IB_VAR_MQP_MS] = { "NCCL_IB_MQP_RETRY_SLEEP_MSEC", AT(mqp_ms), 100, 0, 10000,
+			       "network plugin: ms before the first of them, twice as many before "
+			       "the second, and so on" },
 	[EP_IB_VAR_ADDR_FAMILY] = { "NCCL_IB_ADDR_FAMILY", 0, 0, 0, 0,
 				    "kind of address that a GID should hold" },
 	[EP_IB_VAR_ADDR_RANGE] = { "NCCL_IB_ADDR_RANGE", 0, 0, 0, 0,

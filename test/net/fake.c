@@ -5,6 +5,7 @@
 struct fake_qp fake_qps[FAKE_QPS];
 uint32_t fake_made;
 bool fake_no_ece, fake_no_qp, fake_no_slots;
+int fake_refusals, fake_refusal, fake_modified;
 static struct ibv_context fake_context;
 static struct ibv_pd fake_pd = { .context = &fake_context };
 
@@ -69,8 +70,13 @@ static int fake_modify_qp(struct ibv_qp *ibv, struct ibv_qp_attr *attr, int mask
 {
 	struct fake_qp *qp = (struct fake_qp *)ibv;
 
+	fake_modified++;
 	if (fake_fatal) {
 		return EIO;
+	}
+	if (fake_refusals) {
+		fake_refusals--;
+		return fake_refusal;
 	}
 	if (attr->qp_state == IBV_QPS_INIT) {
 		qp->init = *attr;

@@ -39,6 +39,8 @@ extern int fake_acked;              /* events */
 extern int fake_fails, fake_left;
 /* Devices have failed: they refuse commands, and an event tells of it until it is heard. */
 extern bool fake_fatal;
+/* So many changes of queue pairs' states fail with this error; how often one was tried. */
+extern int fake_refusals, fake_refusal, fake_modified;
 
 /* Before anything else. */
 void fake_begin(void);

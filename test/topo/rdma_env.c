@@ -49,6 +49,12 @@ static int field(const struct ep_ib_env *env, enum ep_ib_var var)
 		return env->ece;
 	case EP_IB_VAR_MERGE:
 		return env->merge;
+	case EP_IB_VAR_MQP_ALL:
+		return env->mqp_all;
+	case EP_IB_VAR_MQP_CNT:
+		return env->mqp_cnt;
+	case EP_IB_VAR_MQP_MS:
+		return env->mqp_ms;
 	case EP_IB_VAR_FIFO_TC:
 		return env->fifo_tc;
 	default:

@@ -49,7 +49,7 @@ struct vn {
 	struct vn_qp *all;     /* queue pairs */
 	struct vn_qp **active; /* those that have something to do; room for all of them */
 	uint32_t nactive, active_cap;
-	uint32_t qps_live, qps_made, rtr;
+	uint32_t qps_live, qps_made, rtr, late_rtr;
 	struct vn_link *links;
 	pthread_t thread;
 	bool running;

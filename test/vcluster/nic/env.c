@@ -164,6 +164,8 @@ static void vn_profile(const char *word)
 		c->few_rtr = true;
 	} else if (!strcmp(word, "fatal_rtr")) {
 		c->fatal_rtr = true;
+	} else if (!strcmp(word, "late_rtr")) {
+		c->late_rtr = true;
 	} else if (!strcmp(word, "ib")) {
 		c->ib = true;
 	} else if (!strcmp(word, "routed")) {
@@ -177,7 +179,7 @@ static void vn_profile(const char *word)
 		fprintf(stderr,
 			"nic: VC_NIC_PROFILE: %s is none of cx7, cx8, no_gpu_umem, no_uar_map, ib, "
 			"routed, roce, rxe, real_time, old_clock, small_sq, few_reads, no_atomics, "
-			"no_dmabuf, no_read_mr, one_read_mr, quiet, tells_order, no_rtr, few_rtr, fatal_rtr, scattered\n",
+			"no_dmabuf, no_read_mr, one_read_mr, quiet, tells_order, no_rtr, few_rtr, fatal_rtr, late_rtr, scattered\n",
 			word);
 		_exit(87);
 	}

@@ -12,6 +12,7 @@
 #define VN_SEND_WR 32768 /* work requests that a verbs queue takes at most */
 
 #define VN_FEW_RTR 3
+#define VN_LATE_RTR 3
 
 struct vn_config {
 	int nics, node;
@@ -29,6 +30,7 @@ struct vn_config {
 	bool scattered;   /* numbers of queue pairs follow in no order */
 	bool few_rtr;     /* no more than VN_FEW_RTR queues made by commands can be connected */
 	bool fatal_rtr;   /* the process is killed when it connects one more */
+	bool late_rtr;    /* the first queues of verbs find no way to their peers, a few times */
 	bool no_read_mr;  /* memory is not registered to be read alone */
 	bool one_read_mr; /* nor by NICs but the first of a pair */
 	bool tells_order; /* it says no more than whether it places data in order */
