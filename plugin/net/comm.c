@@ -42,6 +42,7 @@ static ncclResult_t ep_net_comm_requests(struct ep_net_comm *c)
 {
 	uint32_t use = (uint32_t)ep_now_ns() * 2654435761u;
 
+	c->flush_first = c->flush_last = EP_NET_NO_REQUEST;
 	c->nrequests = c->sender ? EP_NET_SENDS : EP_NET_GROUPS + EP_NET_FLUSHES;
 	c->request = calloc(c->nrequests, sizeof(*c->request));
 	if (!c->request) {
@@ -69,7 +70,6 @@ static void ep_net_comm_ports(struct ep_net_comm *c, const struct ep_net_class *
 		nic = &l->dev->nic;
 		l->end = nic->end;
 		l->end.psn = (uint32_t)ep_now_ns() & 0xffffff;
-		l->flush_room = EP_NET_FLUSHES;
 		l->tc = (uint8_t)(env->tc >= 0 ? env->tc : class->tc >= 0 ? class->tc : nic->tc);
 		l->sl = ep_net_service_level(&l->end, class->sl);
 		if (!c->sender && env->fifo_tc >= 0) {

@@ -28,7 +28,8 @@
 #define EP_NET_SLOTS 64u
 #define EP_NET_GROUPS EP_NET_MAX_REQUESTS /* of receives under way; the most a peer can want */
 #define EP_NET_SENDS (EP_NET_GROUPS * EP_NET_MAX_RECVS)
-#define EP_NET_FLUSHES 32
+#define EP_NET_FLUSHES 256u    /* under way: as many requests as NCCL's own transport has */
+#define EP_NET_FLUSH_DEPTH 32u /* of which a port reads for so many at once */
 #define EP_NET_MAX_QPS 128u
 #define EP_NET_PART                                                                                \
 	128u /* a message is divided at multiples of this: GPUs poll whole lines of it */
@@ -108,12 +109,15 @@ struct ep_net_request {
 	uint32_t use;  /* how often; odd ones are under way */
 	uint32_t next; /* free one */
 	uint32_t left; /* sends and flushes: completions; receives: messages that are not whole */
-	uint32_t n;
+	uint32_t n;    /* receives; 0: not of receives */
 	uint64_t size[EP_NET_MAX_RECVS];  /* that came, or that is sent */
 	uint32_t limit[EP_NET_MAX_RECVS]; /* receives: room */
 	uint8_t seen[EP_NET_MAX_RECVS], parts[EP_NET_MAX_RECVS];
 	bool done[EP_NET_MAX_RECVS];
 	struct ep_net_message message; /* sends */
+	/* flushes: what is read, and by which ports it still has to be */
+	uint64_t at;
+	uint32_t ports, rkey[EP_NET_NIC_PORTS];
 };
 
 /* A port of this end's NIC, and what the connection has there. */
@@ -178,6 +182,8 @@ struct ep_net_comm {
 
 	struct ep_net_request *request;
 	uint32_t nrequests, free, live;
+	uint32_t nflushes;
+	uint32_t flush_first, flush_last; /* of those that wait for room, in order */
 
 	uint64_t groups;  /* receiver: posted; sender: all of whose messages are sent */
 	uint32_t matched; /* sender: bit i: receive i of the next group has its message */
@@ -319,6 +325,8 @@ const char *ep_net_wc_print(const struct ibv_wc *wc, char text[EP_NET_WHICH]);
 /* send.c, recv.c */
 ncclResult_t ep_net_part_post(struct ep_net_comm *c, const struct ep_net_message *m, uint32_t qp,
 			      uint32_t number);
+/* Posts flushes that had to wait, as far as there is room. */
+ncclResult_t ep_net_flushes_push(struct ep_net_comm *c);
 /* Tells the sender of groups that it has not been told of, unless it can do without for now. */
 ncclResult_t ep_net_slots_say(struct ep_net_comm *c);
 ncclResult_t ep_net_isend(void *send_comm, void *data, size_t size, int tag, void *mr,

@@ -51,7 +51,7 @@ static ncclResult_t ep_net_cq_new(const struct ep_net_comm *c, const struct ep_n
 {
 	const struct ep_nic *nic = &l->dev->nic;
 	uint32_t routes = ep_ceil_div(c->nroutes, c->nlocals), qps = c->nqps / c->nroutes * routes;
-	uint64_t cqes = (uint64_t)qps * (room->sq + room->rq) + EP_NET_FLUSHES;
+	uint64_t cqes = (uint64_t)qps * (room->sq + room->rq) + EP_NET_FLUSH_DEPTH;
 
 	/* (its context is what an event of it sets) */
 	l->cq = nic->v->ibv_create_cq(nic->ctx, (int)ep_min_u64(cqes, (uint64_t)nic->attr.max_cqe),
@@ -180,7 +180,7 @@ ncclResult_t ep_net_qps_connect(struct ep_net_comm *c, const uint32_t *qpn)
 ncclResult_t ep_net_flush_open(struct ep_net_local *l)
 {
 	struct ep_net_path path = { .from = &l->end, .to = &l->end, .tc = l->tc, .sl = l->sl };
-	struct ep_net_room room = { .sq = EP_NET_FLUSHES, .rq = 1 };
+	struct ep_net_room room = { .sq = EP_NET_FLUSH_DEPTH, .rq = 1 };
 	struct ibv_qp *qp = ep_net_queue_new(l->dev, l->cq, &room);
 	ncclResult_t result;
 
@@ -191,6 +191,7 @@ ncclResult_t ep_net_flush_open(struct ep_net_local *l)
 	EP_CHECK_GOTO(ep_net_queue_init(l->dev, qp, EP_NET_ACCESS), err_destroy);
 	EP_CHECK_GOTO(ep_net_queue_connect(l->dev, qp, &path, qp->qp_num), err_destroy);
 	l->flush_qp = qp;
+	l->flush_room = room.sq;
 	return ncclSuccess;
 
 err_destroy:

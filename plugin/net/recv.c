@@ -154,10 +154,10 @@ ncclResult_t ep_net_irecv(void *recv_comm, int n, void **data, const size_t *siz
  * What a NIC has written to a GPU is there when a read that the same NIC makes afterwards has come
  * back: PCIe lets no read pass writes.
  */
-static ncclResult_t ep_net_flush_port(struct ep_net_comm *c, uint32_t local, uint32_t request,
-				      const struct ep_net_mr *region, const void *at)
+static ncclResult_t ep_net_flush_port(struct ep_net_comm *c, uint32_t local, uint32_t request)
 {
 	struct ep_net_local *l = &c->local[local];
+	struct ep_net_request *r = &c->request[request];
 	struct ibv_sge sge = { (uintptr_t)&c->shared->flushed, 1, l->shared_mr->lkey };
 	struct ibv_send_wr wr = {
 		.wr_id = EP_NET_WR_ID(EP_NET_WORK_FLUSH, EP_NET_WR_FLUSH_QP(local), 1, request),
@@ -165,7 +165,7 @@ static ncclResult_t ep_net_flush_port(struct ep_net_comm *c, uint32_t local, uin
 		.num_sge = 1,
 		.opcode = IBV_WR_RDMA_READ,
 		.send_flags = IBV_SEND_SIGNALED,
-		.wr.rdma = { .remote_addr = (uintptr_t)at, .rkey = region->rkey[local] },
+		.wr.rdma = { .remote_addr = r->at, .rkey = r->rkey[local] },
 	};
 	struct ibv_send_wr *bad;
 	int error = ibv_post_send(l->flush_qp, &wr, &bad);
@@ -175,7 +175,45 @@ static ncclResult_t ep_net_flush_port(struct ep_net_comm *c, uint32_t local, uin
 					strerror(error));
 	}
 	l->flush_room--;
-	c->request[request].left++;
+	r->ports &= ~(1u << local);
+	return ncclSuccess;
+}
+
+/* The ports that data may come from. */
+static uint32_t ep_net_flush_ports(const struct ep_net_comm *c)
+{
+	uint32_t ports = 0;
+
+	for (uint32_t k = 0; k < c->nopen; k++) {
+		ports |= 1u << c->qp[c->open_qp[k]].local;
+	}
+	return ports;
+}
+
+ncclResult_t ep_net_flushes_push(struct ep_net_comm *c)
+{
+	uint32_t open = ep_net_flush_ports(c);
+
+	while (c->flush_first != EP_NET_NO_REQUEST) {
+		struct ep_net_request *r = &c->request[c->flush_first];
+
+		for (uint32_t p = 0; p < c->nlocals; p++) {
+			if (!(r->ports >> p & 1)) {
+				continue;
+			}
+			if (!(open >> p & 1)) {
+				/* (all that came by a port has been waited for when it failed) */
+				r->ports &= ~(1u << p);
+				r->left--;
+			} else if (c->local[p].flush_room) {
+				EP_CHECK(ep_net_flush_port(c, p, c->flush_first));
+			}
+		}
+		if (r->ports) {
+			return ncclSuccess;
+		}
+		c->flush_first = r->next;
+	}
 	return ncclSuccess;
 }
 
@@ -183,15 +221,12 @@ static ncclResult_t ep_net_flush_port(struct ep_net_comm *c, uint32_t local, uin
 static ncclResult_t ep_net_flush_post(struct ep_net_comm *c, const struct ep_net_mr *region,
 				      const void *at, void **request)
 {
-	bool room = c->free != EP_NET_NO_REQUEST;
-	uint32_t i, ports = 0;
+	uint32_t ports = ep_net_flush_ports(c), i;
+	struct ep_net_request *r;
 
-	for (uint32_t k = 0; k < c->nopen; k++) {
-		ports |= 1u << c->qp[c->open_qp[k]].local;
-		room &= c->local[c->qp[c->open_qp[k]].local].flush_room != 0;
-	}
-	if (!room) {
-		return ep_fail(ncclInternalError, "more than %d flushes are under way",
+	/* (NULL would say that there is nothing to wait for) */
+	if (c->nflushes == EP_NET_FLUSHES) {
+		return ep_fail(ncclInternalError, "more than %u flushes are under way",
 			       EP_NET_FLUSHES);
 	}
 	for (uint32_t p = 0; p < c->nlocals; p++) {
@@ -200,12 +235,21 @@ static ncclResult_t ep_net_flush_post(struct ep_net_comm *c, const struct ep_net
 		}
 	}
 	c->counts->flushes++;
+	c->nflushes++;
 	i = ep_net_request_new(c);
-	for (uint32_t p = 0; p < c->nlocals; p++) {
-		if (ports >> p & 1) {
-			EP_CHECK(ep_net_flush_port(c, p, i, region, at));
-		}
+	r = &c->request[i];
+	r->at = (uintptr_t)at;
+	memcpy(r->rkey, region->rkey, sizeof(r->rkey));
+	r->ports = ports;
+	r->left = (uint32_t)__builtin_popcount(ports);
+	r->next = EP_NET_NO_REQUEST;
+	if (c->flush_first == EP_NET_NO_REQUEST) {
+		c->flush_first = i;
+	} else {
+		c->request[c->flush_last].next = i;
 	}
+	c->flush_last = i;
+	EP_CHECK(ep_net_flushes_push(c));
 	*request = ep_net_request_handle_of(c, i);
 	return ncclSuccess;
 }

@@ -37,6 +37,7 @@ void ep_net_request_free(struct ep_net_comm *c, uint32_t i)
 	r->next = c->free;
 	c->free = i;
 	c->live--;
+	c->nflushes -= !c->sender && r->n == 0;
 }
 
 void *ep_net_request_handle_of(const struct ep_net_comm *c, uint32_t i)
@@ -149,6 +150,7 @@ static ncclResult_t ep_net_flush_failed(struct ep_net_comm *c, const struct ibv_
 	for (uint32_t i = local; i < c->nroutes; i += c->nlocals) {
 		EP_CHECK(ep_net_route_failed(c, i, wc));
 	}
+	c->local[local].flush_room++;
 	c->request[EP_NET_WR_NUMBER(wc->wr_id)].left--;
 	return ncclSuccess;
 }
@@ -259,6 +261,9 @@ ncclResult_t ep_net_progress(struct ep_net_comm *c)
 	}
 	if (c->resend) {
 		EP_CHECK(ep_net_parts_resend(c));
+	}
+	if (c->flush_first != EP_NET_NO_REQUEST) {
+		EP_CHECK(ep_net_flushes_push(c));
 	}
 	if (c->said != c->groups && !c->sender) {
 		EP_CHECK(ep_net_slots_say(c));

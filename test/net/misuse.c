@@ -5,6 +5,7 @@
 #include "net/rig.h"
 
 #define BYTES 8192
+#define FLUSHES 256
 
 static struct net net;
 static uint8_t from[BYTES], to[BYTES];
@@ -194,20 +195,20 @@ static void test_mismatch(struct net_pair *pair, void *from_mr, void *to_mr)
 /* A flush, whatever it is that was received: this memory is called a GPU's. */
 static void test_flush(struct net_pair *pair)
 {
-	void *data[2] = { to, to + 64 }, *mrs[2], *req[40];
+	void *data[2] = { to, to + 64 }, *mrs[2], *req[FLUSHES + 1];
 	int sizes[2] = { 64, 0 }, done = 0;
 
 	check_context("flush");
 	CHECK_INT(net_reg(&net, pair->recv, to, BYTES, NET_CUDA, &mrs[0]), NET_OK);
 	mrs[1] = mrs[0];
 	for (int round = 0; round < 3; round++) {
-		for (int i = 0; i < 32; i++) {
+		for (int i = 0; i < FLUSHES; i++) {
 			CHECK_INT(net_iflush(&net, pair->recv, 2, data, sizes, mrs, &req[i]),
 				  NET_OK);
 			CHECK(req[i] != NULL);
 		}
-		CHECK(net_iflush(&net, pair->recv, 2, data, sizes, mrs, &req[32]) != NET_OK);
-		for (int i = 31; i >= 0; i--) {
+		CHECK(net_iflush(&net, pair->recv, 2, data, sizes, mrs, &req[FLUSHES]) != NET_OK);
+		for (int i = FLUSHES - 1; i >= 0; i--) {
 			CHECK_INT(net_wait(&net, req[i], NULL), NET_OK);
 		}
 		CHECK_INT(net_test(&net, req[0], &done, NULL), NET_ARGUMENT);

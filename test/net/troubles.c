@@ -3,9 +3,11 @@
  * The plugin's own part, on queue pairs that are none: what comes late, twice, in part or not at all.
  */
 #include <endian.h>
+#include <errno.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include "net/fake.h"
+#include "net/queue.h"
 #include "net/rma.h"
 #include "net/talk.h"
 
@@ -213,6 +215,33 @@ static void test_unwinding(void)
 	fake_device_free(other);
 }
 
+/* ---- queue pairs whose peers are not found at once ---- */
+
+/* `times` calls fail: so many are made, and it takes so long at least. */
+static void test_tries(int error, int times, int want, uint64_t least_ms, ncclResult_t code)
+{
+	struct ep_net_nic *nic = fake_device(true, IBV_MTU_4096);
+	struct ep_net_room room = { .sq = 32, .rq = 32 };
+	struct ep_net_dev *dev = nic->dev[0];
+	uint64_t began = ep_now_ns();
+	struct ibv_qp *qp;
+
+	check_context("error %d, %d times", error, times);
+	fake_made = 0;
+	qp = ep_net_queue_new(dev, NULL, &room);
+	NEED(qp);
+	fake_refusals = times;
+	fake_refusal = error;
+	fake_modified = 0;
+	CHECK_INT(ep_net_queue_init(dev, qp, 0), code);
+	CHECK_INT(fake_modified, want);
+	CHECK(ep_now_ns() - began >= least_ms * 1000000, "%llu ns",
+	      (unsigned long long)(ep_now_ns() - began));
+	fake_refusals = 0;
+	dev->nic.v->ibv_destroy_qp(qp);
+	fake_device_free(nic);
+}
+
 /* ---- flushes that cannot be made ---- */
 
 /* There is no queue pair for it: nothing is left of the request. */
@@ -242,6 +271,48 @@ static void test_no_flush(void)
 	CHECK_INT(ep_net_iflush(pair[1]->handle, 1, &data, &size, &handle, &request), ncclSuccess);
 	CHECK_INT(ep_net_test(request, &done, NULL), ncclSuccess);
 	CHECK_INT(done, 1);
+	ep_net_handle_drop(EP_NET_MR, handle);
+	pair_free(pair);
+	fake_device_free(from);
+	fake_device_free(to);
+}
+
+/* Far more than a queue pair has room for, ended in any order; then as many again; one too many is an error. */
+static void test_flushes(uint32_t routes)
+{
+	struct ep_net_nic *from = fake_device(true, IBV_MTU_4096);
+	struct ep_net_nic *to = fake_device(true, IBV_MTU_4096);
+	struct ep_net_mr mr = { .nic = to, .gpu = true };
+	static uint8_t target[64];
+	void *data = target, *handle, *request[EP_NET_FLUSHES + 1];
+	struct ep_net_comm *pair[2];
+	int size = sizeof(target), done;
+
+	check_context("flushes, %u routes", routes);
+	pair_of_routes(from, to, routes, routes, -1, pair);
+	mr.start = (uintptr_t)target;
+	mr.end = mr.start + sizeof(target);
+	handle = ep_net_handle_new(EP_NET_MR, &mr);
+	for (uint32_t round = 0; round < 2; round++) {
+		for (uint32_t i = 0; i <= EP_NET_FLUSHES; i++) {
+			CHECK_INT(ep_net_iflush(pair[1]->handle, 1, &data, &size, &handle,
+						&request[i]),
+				  i < EP_NET_FLUSHES ? ncclSuccess : ncclInternalError);
+			CHECK(!request[i] == (i == EP_NET_FLUSHES));
+		}
+		CHECK(pair[1]->local[0].flush_room == 0, "%u", pair[1]->local[0].flush_room);
+		for (uint32_t i = 0; i < EP_NET_FLUSHES; i++) {
+			uint32_t k = (i * 77 + round) % EP_NET_FLUSHES;
+
+			done = 0;
+			for (int n = 0; !done && n < 1000; n++) {
+				CHECK_INT(ep_net_test(request[k], &done, NULL), ncclSuccess);
+			}
+			CHECK(done, "flush %u", k);
+		}
+		CHECK_INT(pair[1]->live, 0);
+		CHECK_INT(pair[1]->local[0].flush_room, EP_NET_FLUSH_DEPTH);
+	}
 	ep_net_handle_drop(EP_NET_MR, handle);
 	pair_free(pair);
 	fake_device_free(from);
@@ -457,6 +528,12 @@ int main(void)
 	setenv("NCCL_EP_BOOTSTRAP_TIMEOUT_MS", "10000", 1);
 	setenv("NCCL_IB_ADAPTIVE_ROUTING", "1", 1);
 	setenv("NCCL_IB_AR_THRESHOLD", "1000", 1);
+	setenv("NCCL_IB_MQP_RETRY_CNT", "4", 1);
+	setenv("NCCL_IB_MQP_RETRY_SLEEP_MSEC", "3", 1);
+	test_tries(ETIMEDOUT, 2, 3, 3 + 6, ncclSuccess);
+	test_tries(ETIMEDOUT, 4, 5, 3 + 6 + 9 + 12, ncclSuccess);
+	test_tries(ETIMEDOUT, 5, 5, 3 + 6 + 9 + 12, ncclSystemError);
+	test_tries(EINVAL, 1, 1, 0, ncclSystemError);
 	test_overrun();
 	test_mesh_overrun(0);
 	test_mesh_overrun(1);
@@ -466,6 +543,8 @@ int main(void)
 	test_broken(false);
 	test_unwinding();
 	test_no_flush();
+	test_flushes(1);
+	test_flushes(2);
 	test_half_slot();
 	test_late_slots();
 	test_twice();
