@@ -79,8 +79,9 @@ static void print_entry(struct ep_net_counts *e)
 		       e->flushes);
 	}
 	if (e->failovers) {
-		printf("      %" PRIu64 " failovers, %" PRIu64 " parts sent again\n", e->failovers,
-		       e->resent);
+		printf("      %" PRIu64 " failovers, %" PRIu64 " failbacks, %" PRIu64
+		       " parts sent again\n",
+		       e->failovers, e->failbacks, e->resent);
 	}
 	for (int i = 0; i < EP_NET_COUNTS_ROUTES && e->route[i].from[0]; i++) {
 		print_route(&e->route[i], sends);

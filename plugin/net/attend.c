@@ -12,7 +12,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 #include "core/log.h"
-#include "net/comm.h"
+#include "net/route.h"
 
 #define EP_NET_EVENTS 16
 
@@ -35,6 +35,9 @@ static void ep_net_attend_one(const struct ep_net_attendant *a, const void *hand
 		return;
 	}
 	pthread_mutex_lock(&c->lock);
+	for (uint32_t i = 0; i < c->nlocals; i++) {
+		ep_net_dev_events(c->local[i].dev);
+	}
 	if (c->failed.code == ncclSuccess) {
 		(void)ep_net_routes_look(c); /* what fails is told to whoever calls next */
 	}

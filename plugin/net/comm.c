@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "core/log.h"
-#include "net/comm.h"
+#include "net/route.h"
 #include "net/queue.h"
 #include "net/talk.h"
 
@@ -45,7 +45,10 @@ static ncclResult_t ep_net_comm_requests(struct ep_net_comm *c)
 	c->flush_first = c->flush_last = EP_NET_NO_REQUEST;
 	c->nrequests = c->sender ? EP_NET_SENDS : EP_NET_GROUPS + EP_NET_FLUSHES;
 	c->request = calloc(c->nrequests, sizeof(*c->request));
-	if (!c->request) {
+	if (c->route && c->sender) {
+		c->again = calloc((size_t)c->nrequests * c->nqps, sizeof(*c->again));
+	}
+	if (!c->request || (c->route && c->sender && !c->again)) {
 		return ep_fail(ncclSystemError, "out of host memory for a connection");
 	}
 	for (uint32_t i = 0; i < c->nrequests; i++) {
@@ -69,6 +72,7 @@ static void ep_net_comm_ports(struct ep_net_comm *c, const struct ep_net_class *
 		l->dev = c->nic->dev[i];
 		nic = &l->dev->nic;
 		l->end = nic->end;
+		l->gid_index = nic->gid_index;
 		l->end.psn = (uint32_t)ep_now_ns() & 0xffffff;
 		l->tc = (uint8_t)(env->tc >= 0 ? env->tc : class->tc >= 0 ? class->tc : nic->tc);
 		l->sl = ep_net_service_level(&l->end, class->sl);
@@ -177,6 +181,7 @@ void ep_net_comm_free(struct ep_net_comm *c)
 	pthread_mutex_destroy(&c->lock);
 	free(c->talk);
 	free(c->route);
+	free(c->again);
 	free(c->open_qp);
 	free(c->qp);
 	free(c->request);

@@ -85,8 +85,9 @@ struct ep_net_part {
 struct ep_net_qp {
 	struct ibv_qp *qp;
 	uint32_t remote;
-	uint32_t room;             /* of its send queue */
-	uint32_t owed;             /* receives that were used and not posted again */
+	uint16_t life; /* of its route: how often that was opened, or should have been */
+	uint32_t room; /* of its send queue */
+	uint32_t owed; /* receives that were used and not posted again */
 	uint8_t route, local, far; /* `local`, `far`: ports here and there */
 	/* of connections with several routes */
 	struct ep_net_part *part; /* ring of sq_depth; sender */
@@ -126,11 +127,13 @@ struct ep_net_local {
 	struct ep_nic_end end;
 	struct ep_net_ece ece; /* sender: of its NIC; receiver: what both can */
 	uint8_t tc, sl;
+	uint32_t gid_index;
 	struct ibv_mr *shared_mr;
 	struct ibv_cq *cq;
 	uint32_t cq_lost; /* atomic: the NIC has lost completions */
 	struct ibv_qp *flush_qp;
-	uint32_t flush_room;
+	uint32_t flush_room, flush_depth;
+	bool flush_ended; /* no route goes by the port any more: all that it was to read has come back, or does */
 };
 
 /* A port of the other end's NIC. Travels between ends. */
@@ -140,21 +143,7 @@ struct ep_net_far {
 	uint32_t rkey; /* of the shared memory */
 };
 
-enum ep_net_route_state {
-	EP_NET_ROUTE_OPEN,
-	EP_NET_ROUTE_CLOSING, /* this end has closed it, and the other one has not said that it has */
-	EP_NET_ROUTE_CLOSED
-};
-
-struct ep_net_route {
-	enum ep_net_route_state state;
-	bool drained;   /* closed here: nothing comes from it any more */
-	bool heard;     /* the other end has closed it, */
-	uint64_t since; /* when it was closed here */
-	uint32_t came
-		[EP_NET_MAX_QPS]; /* and says how many parts each of its queue pairs has brought */
-};
-
+struct ep_net_route;
 struct ep_net_talk;
 
 struct ep_net_comm {
@@ -198,7 +187,11 @@ struct ep_net_comm {
 	struct ep_net_route *route;
 	struct ep_net_talk *talk; /* with the other end, over TCP */
 	pthread_mutex_t lock;
-	uint32_t resend; /* parts that are to be posted again */
+	struct ep_net_part *again;        /* sender: ring of parts that are to be posted again, */
+	uint32_t again_first, again_last; /* with room for all that there can be */
+	uint64_t
+		lost; /* when no route was open any more, and others are looked for; 0: one is open */
+	bool leaving; /* the other end closes the connection */
 	bool attended;
 
 	struct ep_error failed; /* code: not ncclSuccess once something has failed */
@@ -243,6 +236,8 @@ void ep_net_comm_choose(struct ep_net_comm *c);
 /* qp.c */
 ncclResult_t ep_net_qps_new(struct ep_net_comm *c);
 ncclResult_t ep_net_qps_connect(struct ep_net_comm *c, const uint32_t *qpn);
+/* What the NIC of the other end can, for a queue pair that does not know it yet. */
+void ep_net_ece_set(const struct ep_net_local *l, struct ibv_qp *qp, const struct ep_net_ece *to);
 /* A queue pair to itself, for iflush. */
 ncclResult_t ep_net_flush_open(struct ep_net_local *l);
 ncclResult_t ep_net_receives_post(struct ep_net_comm *c, uint32_t qp, uint32_t n);
@@ -263,33 +258,21 @@ enum ep_net_work {
 	EP_NET_WORK_SEND = 1,
 	EP_NET_WORK_SLOT,
 	EP_NET_WORK_RECEIVE,
-	EP_NET_WORK_FLUSH
+	EP_NET_WORK_FLUSH,
+	EP_NET_WORK_PROBE
 };
 #define EP_NET_WR_ID(kind, qp, wrs, number)                                                        \
-	((uint64_t)(kind) << 60 | (uint64_t)(qp) << 48 | (uint64_t)(wrs) << 32 | (uint32_t)(number))
+	((uint64_t)(kind) << 60 | (uint64_t)(qp) << 48 | (uint64_t)(wrs) << 32 | (uint16_t)(number))
+/* A further part of it: which of the queue pairs that had this number it belongs to. */
+#define EP_NET_WR_LIFE_OF(q) ((uint64_t)(q)->life << 16)
 #define EP_NET_WR_KIND(id) ((enum ep_net_work)((id) >> 60))
 #define EP_NET_WR_QP(id) ((uint32_t)((id) >> 48) & 0xfff)
 #define EP_NET_WR_WRS(id) ((uint32_t)((id) >> 32) & 0xffff)
-#define EP_NET_WR_NUMBER(id) ((uint32_t)(id))
+#define EP_NET_WR_LIFE(id) ((uint16_t)((id) >> 16))
+#define EP_NET_WR_NUMBER(id) ((uint32_t)(uint16_t)(id))
 
 /* Of a flush: not of a queue pair but of a port. */
 #define EP_NET_WR_FLUSH_QP(local) (EP_NET_MAX_QPS + (local))
-
-/*
- * route.c: what happens to a route that fails. Both ends first see to it that nothing comes from it any
- * more, then tell each other, over TCP, which parts of messages it has brought; the rest is sent again
- * over the others. So each part comes once, and nothing comes late.
- */
-/* `wc` NULL: the port is down or its device broken. An error if no other route is open. */
-ncclResult_t ep_net_route_failed(struct ep_net_comm *c, uint32_t route, const struct ibv_wc *wc);
-/* Whether a failure is one of the way to the peer, and not of what was asked for. */
-bool ep_net_route_to_blame(enum ibv_wc_status status);
-/* Hears what the other end says of routes, looks at ports, sends again what is left to be sent. */
-ncclResult_t ep_net_routes_look(struct ep_net_comm *c);
-/* Posts parts again that a closed route has not brought, as far as there is room. */
-ncclResult_t ep_net_parts_resend(struct ep_net_comm *c);
-/* This end closes: the other one is told what has come. */
-void ep_net_routes_close(struct ep_net_comm *c);
 
 /* attend.c: a thread that looks after connections of several routes which nobody uses for a while. */
 ncclResult_t ep_net_attend(struct ep_net_comm *c);

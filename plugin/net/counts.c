@@ -118,6 +118,17 @@ static struct ep_net_counts *ep_net_counts_take(void)
 	return e;
 }
 
+void ep_net_counts_route(struct ep_net_comm *c, uint32_t route)
+{
+	struct ep_net_counts_route *r = &c->counts->route[route];
+	const struct ep_net_qp *q = &c->qp[route]; /* the first of the route */
+	const struct ep_nic_end *end = &c->local[q->local].end, *far = &c->far[q->far].end;
+
+	snprintf(r->from, sizeof(r->from), "%.26s:%u", end->name, end->port);
+	snprintf(r->to, sizeof(r->to), "%.26s:%u", far->name, far->port);
+	r->open = 1;
+}
+
 void ep_net_counts_open(struct ep_net_comm *c)
 {
 	struct ep_net_counts *e = ep_net_counts_take();
@@ -128,16 +139,10 @@ void ep_net_counts_open(struct ep_net_comm *c)
 	e->since = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 	snprintf(e->nic, sizeof(e->nic), "%.63s", c->nic->label);
 	snprintf(e->peer, sizeof(e->peer), "%.63s", c->peer);
-	for (uint32_t i = 0; i < c->nroutes && i < EP_NET_COUNTS_ROUTES; i++) {
-		const struct ep_nic_end *end = &c->local[i % c->nlocals].end;
-		const struct ep_nic_end *far = &c->far[i % c->nfars].end;
-
-		snprintf(e->route[i].from, sizeof(e->route[i].from), "%.26s:%u", end->name,
-			 end->port);
-		snprintf(e->route[i].to, sizeof(e->route[i].to), "%.26s:%u", far->name, far->port);
-		e->route[i].open = 1;
-	}
 	c->counts = e;
+	for (uint32_t i = 0; i < c->nroutes; i++) {
+		ep_net_counts_route(c, i);
+	}
 	__atomic_store_n(&e->state, c->sender ? EP_NET_COUNTS_SENDS : EP_NET_COUNTS_RECEIVES,
 			 __ATOMIC_RELEASE);
 }

@@ -242,6 +242,7 @@ static ncclResult_t ep_net_dev_open(struct ep_net_dev *dev, bool even_down)
 	ep_port_list_close(&list);
 	if (result == ncclSuccess) {
 		dev->port_down = dev->nic.down; /* (that is: for a long time) */
+		dev->port_up = 0;
 		dev->broken = 0;
 		fd = dev->nic.ctx->async_fd;
 		if (fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) != 0) {
@@ -292,6 +293,31 @@ bool ep_net_dev_down(const struct ep_net_dev *dev)
 	return down && ep_now_ns() >= down + EP_NET_FLAP_NS;
 }
 
+bool ep_net_dev_up(const struct ep_net_dev *dev, uint64_t ns)
+{
+	uint64_t up = __atomic_load_n(&dev->port_up, __ATOMIC_RELAXED);
+
+	return !__atomic_load_n(&dev->broken, __ATOMIC_RELAXED) &&
+	       !__atomic_load_n(&dev->port_down, __ATOMIC_RELAXED) && ep_now_ns() >= up + ns;
+}
+
+bool ep_net_dev_end(struct ep_net_dev *dev, struct ep_nic_end *end, uint32_t *gid_index)
+{
+	struct ep_nic nic = dev->nic; /* what is open stays as it is: others read it */
+	ncclResult_t result = ncclSuccess;
+	struct ep_reason why;
+
+	nic.even_down = false;
+	if (!ep_nic_port_open(&nic, ep_net_env(), &why, &result)) {
+		EP_INFO(EP_LOG_NET, "%s cannot be used again yet: %s", dev->label,
+			result == ncclSuccess ? why.text : "see above");
+		return false;
+	}
+	*end = nic.end;
+	*gid_index = nic.gid_index;
+	return true;
+}
+
 static void ep_net_dev_event(struct ep_net_dev *dev, const struct ibv_async_event *event)
 {
 	bool down = event->event_type == IBV_EVENT_PORT_ERR;
@@ -301,6 +327,9 @@ static void ep_net_dev_event(struct ep_net_dev *dev, const struct ibv_async_even
 	case IBV_EVENT_PORT_ACTIVE:
 		/* Queue pairs try again for a while: the link may come back in time. */
 		if (event->element.port_num == dev->port.port) {
+			if (!down) {
+				__atomic_store_n(&dev->port_up, ep_now_ns(), __ATOMIC_RELAXED);
+			}
 			__atomic_store_n(&dev->port_down, down ? ep_now_ns() : 0, __ATOMIC_RELAXED);
 			EP_INFO(EP_LOG_NET, "%s: the port is %s", dev->label,
 				down ? "down" : "up again");

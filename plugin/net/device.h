@@ -34,6 +34,7 @@ struct ep_net_dev {
 	struct ep_net_region **region; /* by address; mr.c */
 	uint32_t nregions, room;
 	uint64_t port_down; /* atomic: when the port went down; 0: it is up */
+	uint64_t port_up;   /* atomic: when it came up again; 0: never */
 	uint32_t broken;    /* atomic: the device failed, for all its users */
 };
 
@@ -80,6 +81,10 @@ void ep_net_nic_drop(const struct ep_net_nic *nic);
 
 /* Opens the device for its first user; `even_down`: its port may be down, and then is. */
 ncclResult_t ep_net_dev_hold(struct ep_net_dev *dev, bool even_down);
+/* How peers reach the port now, which may have changed while it was down; false: they do not. */
+bool ep_net_dev_end(struct ep_net_dev *dev, struct ep_nic_end *end, uint32_t *gid_index);
+/* Whether the port has been up for some time. */
+bool ep_net_dev_up(const struct ep_net_dev *dev, uint64_t ns);
 /* Whether its port is down, and not only for a moment. */
 bool ep_net_dev_down(const struct ep_net_dev *dev);
 /* The same for one who knows that there is another user, whose lock is held. */

@@ -13,7 +13,7 @@
 #include "net/sock.h"
 
 #define EP_NET_MAGIC 0x7465672d6e636c31ull /* of handles, hellos and answers */
-#define EP_NET_VERSION 4u                  /* any change of what follows, or of comm.h's */
+#define EP_NET_VERSION 5u                  /* any change of what follows, or of comm.h's */
 #define EP_NET_READY 0x79646572u
 #define EP_NET_TEXT 240
 

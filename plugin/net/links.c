@@ -208,7 +208,8 @@ static ncclResult_t ep_net_links_connect(struct ep_net_rma *rma)
 					    .to = &ends[link->rank].port[link->far],
 					    .tc = link->rail->tc,
 					    .sl = rma->sl,
-					    .log_reads = EP_NET_READS };
+					    .log_reads = EP_NET_READS,
+					    .gid_index = link->rail->dev->nic.gid_index };
 
 		if (!link->qp) {
 			continue;

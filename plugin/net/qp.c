@@ -6,6 +6,7 @@
 #include "core/log.h"
 #include "net/comm.h"
 #include "net/queue.h"
+#include "net/route.h"
 
 #define EP_NET_SQ_DEPTH 512u
 #define EP_NET_RQ_DEPTH (EP_NET_SENDS + EP_NET_RECEIVES_TOGETHER)
@@ -28,8 +29,7 @@ static void ep_net_ece_query(struct ep_net_local *l, struct ibv_qp *qp)
 }
 
 /* Before a queue pair learns its peer. A NIC that refuses goes on with the standard. */
-static void ep_net_ece_set(const struct ep_net_local *l, struct ibv_qp *qp,
-			   const struct ep_net_ece *to)
+void ep_net_ece_set(const struct ep_net_local *l, struct ibv_qp *qp, const struct ep_net_ece *to)
 {
 	struct ibv_ece ece = { .vendor_id = to->vendor,
 			       .options = to->options,
@@ -50,8 +50,8 @@ static ncclResult_t ep_net_cq_new(const struct ep_net_comm *c, const struct ep_n
 				  struct ep_net_local *l)
 {
 	const struct ep_nic *nic = &l->dev->nic;
-	uint32_t routes = ep_ceil_div(c->nroutes, c->nlocals), qps = c->nqps / c->nroutes * routes;
-	uint64_t cqes = (uint64_t)qps * (room->sq + room->rq) + EP_NET_FLUSH_DEPTH;
+	/* (in need all routes go by one port) */
+	uint64_t cqes = (uint64_t)c->nqps * (room->sq + room->rq) + EP_NET_FLUSH_DEPTH;
 
 	/* (its context is what an event of it sets) */
 	l->cq = nic->v->ibv_create_cq(nic->ctx, (int)ep_min_u64(cqes, (uint64_t)nic->attr.max_cqe),
@@ -68,6 +68,9 @@ static ncclResult_t ep_net_qp_open(struct ep_net_comm *c, struct ep_net_room *ro
 
 	q->route = (uint8_t)(i % c->nroutes);
 	q->local = (uint8_t)(q->route % c->nlocals);
+	if (c->route) {
+		c->route[q->route].local = q->local;
+	}
 	l = &c->local[q->local];
 	q->qp = ep_net_queue_new(l->dev, l->cq, room);
 	if (!q->qp) {
@@ -136,7 +139,8 @@ ncclResult_t ep_net_receives_post(struct ep_net_comm *c, uint32_t qp, uint32_t n
 
 		for (uint32_t i = 0; i < some; i++) {
 			wr[i] = (struct ibv_recv_wr){ .wr_id = EP_NET_WR_ID(EP_NET_WORK_RECEIVE, qp,
-									    0, 0),
+									    0, 0) |
+							       EP_NET_WR_LIFE_OF(&c->qp[qp]),
 						      .next = i + 1 < some ? &wr[i + 1] : NULL };
 		}
 		error = ibv_post_recv(c->qp[qp].qp, wr, &bad);
@@ -154,11 +158,16 @@ ncclResult_t ep_net_qps_connect(struct ep_net_comm *c, const uint32_t *qpn)
 		struct ep_net_qp *q = &c->qp[i];
 		const struct ep_net_local *l = &c->local[q->local];
 		const struct ep_net_far *far = &c->far[q->route % c->nfars];
-		struct ep_net_path path = {
-			.from = &l->end, .to = &far->end, .tc = l->tc, .sl = l->sl
-		};
+		struct ep_net_path path = { .from = &l->end,
+					    .to = &far->end,
+					    .tc = l->tc,
+					    .sl = l->sl,
+					    .gid_index = l->gid_index };
 
 		q->far = (uint8_t)(q->route % c->nfars);
+		if (c->route) {
+			c->route[q->route].far = q->far;
+		}
 		q->remote = qpn[i];
 		ep_net_ece_set(l, q->qp, &far->ece);
 		EP_CHECK(ep_net_queue_connect(l->dev, q->qp, &path, qpn[i]));
@@ -179,7 +188,9 @@ ncclResult_t ep_net_qps_connect(struct ep_net_comm *c, const uint32_t *qpn)
 
 ncclResult_t ep_net_flush_open(struct ep_net_local *l)
 {
-	struct ep_net_path path = { .from = &l->end, .to = &l->end, .tc = l->tc, .sl = l->sl };
+	struct ep_net_path path = {
+		.from = &l->end, .to = &l->end, .tc = l->tc, .sl = l->sl, .gid_index = l->gid_index
+	};
 	struct ep_net_room room = { .sq = EP_NET_FLUSH_DEPTH, .rq = 1 };
 	struct ibv_qp *qp = ep_net_queue_new(l->dev, l->cq, &room);
 	ncclResult_t result;
@@ -191,7 +202,7 @@ ncclResult_t ep_net_flush_open(struct ep_net_local *l)
 	EP_CHECK_GOTO(ep_net_queue_init(l->dev, qp, EP_NET_ACCESS), err_destroy);
 	EP_CHECK_GOTO(ep_net_queue_connect(l->dev, qp, &path, qp->qp_num), err_destroy);
 	l->flush_qp = qp;
-	l->flush_room = room.sq;
+	l->flush_room = l->flush_depth = room.sq;
 	return ncclSuccess;
 
 err_destroy:

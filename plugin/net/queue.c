@@ -47,12 +47,13 @@ struct ibv_qp *ep_net_queue_new(struct ep_net_dev *dev, struct ibv_cq *cq, struc
  * may be lost: as long as that is what fails, it is tried again, as often as NCCL's variables say.
  */
 static int ep_net_queue_modify(const struct ep_net_dev *dev, struct ibv_qp *qp,
-			       struct ibv_qp_attr *attr, int mask)
+			       struct ibv_qp_attr *attr, int mask, bool once)
 {
 	const struct ep_ib_env *env = ep_net_env();
 	int error = dev->nic.v->ibv_modify_qp(qp, attr, mask);
 
-	for (int i = 1; i <= env->mqp_cnt && (error == ETIMEDOUT || (error && env->mqp_all)); i++) {
+	for (int i = 1;
+	     i <= env->mqp_cnt && !once && (error == ETIMEDOUT || (error && env->mqp_all)); i++) {
 		uint64_t ms = (uint64_t)env->mqp_ms * (uint64_t)i;
 		struct timespec rest = { (time_t)(ms / 1000), (long)(ms % 1000) * 1000000 };
 
@@ -79,9 +80,9 @@ ncclResult_t ep_net_queue_init(struct ep_net_dev *dev, struct ibv_qp *qp, unsign
 		.port_num = (uint8_t)dev->nic.port,
 		.qp_access_flags = access,
 	};
-	int error = ep_net_queue_modify(dev, qp, &attr,
-					IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
-						IBV_QP_ACCESS_FLAGS);
+	int error = ep_net_queue_modify(
+		dev, qp, &attr,
+		IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, false);
 
 	return error ? ep_fail(ncclSystemError, "%s: a queue pair cannot be initialised: %s",
 			       dev->label, strerror(error))
@@ -99,8 +100,8 @@ uint8_t ep_net_service_level(const struct ep_nic_end *end, int tc)
 		       : 0;
 }
 
-static ncclResult_t ep_net_queue_to_rtr(struct ep_net_dev *dev, struct ibv_qp *qp,
-					const struct ep_net_path *path, uint32_t remote)
+static int ep_net_queue_to_rtr(struct ep_net_dev *dev, struct ibv_qp *qp,
+			       const struct ep_net_path *path, uint32_t remote)
 {
 	const struct ep_nic_end *to = path->to;
 	struct ibv_qp_attr attr = {
@@ -115,29 +116,23 @@ static ncclResult_t ep_net_queue_to_rtr(struct ep_net_dev *dev, struct ibv_qp *q
 			     .sl = path->sl,
 			     .port_num = (uint8_t)dev->nic.port },
 	};
-	char text[EP_GID_TEXT];
-	int error;
 
 	if (ep_nic_path_global(path->from, to)) {
 		attr.ah_attr.is_global = 1;
 		memcpy(attr.ah_attr.grh.dgid.raw, to->gid, sizeof(to->gid));
-		attr.ah_attr.grh.sgid_index = (uint8_t)dev->nic.gid_index;
+		attr.ah_attr.grh.sgid_index = (uint8_t)path->gid_index;
 		attr.ah_attr.grh.hop_limit = EP_NET_HOPS;
 		attr.ah_attr.grh.traffic_class = path->tc;
 	}
-	error = ep_net_queue_modify(dev, qp, &attr,
-				    IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
-					    IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
-					    IBV_QP_MIN_RNR_TIMER);
-	return error ? ep_fail(ncclSystemError,
-			       "%s does not find the way to %s of %s:%u, LID %u: %s", dev->label,
-			       ep_gid_print(to->gid, text), to->name, to->port, attr.ah_attr.dlid,
-			       strerror(error))
-		     : ncclSuccess;
+	return ep_net_queue_modify(dev, qp, &attr,
+				   IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+					   IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
+					   IBV_QP_MIN_RNR_TIMER,
+				   path->once);
 }
 
-ncclResult_t ep_net_queue_connect(struct ep_net_dev *dev, struct ibv_qp *qp,
-				  const struct ep_net_path *path, uint32_t remote)
+static int ep_net_queue_to_rts(struct ep_net_dev *dev, struct ibv_qp *qp,
+			       const struct ep_net_path *path)
 {
 	uint64_t log_reads = ep_min_u64(path->log_reads, dev->nic.log_ra_req);
 	struct ibv_qp_attr attr = {
@@ -148,13 +143,36 @@ ncclResult_t ep_net_queue_connect(struct ep_net_dev *dev, struct ibv_qp *qp,
 		.sq_psn = (path->from->psn + qp->qp_num) & 0xffffff,
 		.max_rd_atomic = (uint8_t)(1u << ep_min_u64(log_reads, path->to->log_rra)),
 	};
-	int error;
 
-	EP_CHECK(ep_net_queue_to_rtr(dev, qp, path, remote));
-	error = ep_net_queue_modify(dev, qp, &attr,
-				    IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
-					    IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-					    IBV_QP_MAX_QP_RD_ATOMIC);
+	return ep_net_queue_modify(dev, qp, &attr,
+				   IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+					   IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
+					   IBV_QP_MAX_QP_RD_ATOMIC,
+				   path->once);
+}
+
+int ep_net_queue_try(struct ep_net_dev *dev, struct ibv_qp *qp, const struct ep_net_path *path,
+		     uint32_t remote)
+{
+	int error = ep_net_queue_to_rtr(dev, qp, path, remote);
+
+	return error ? error : ep_net_queue_to_rts(dev, qp, path);
+}
+
+ncclResult_t ep_net_queue_connect(struct ep_net_dev *dev, struct ibv_qp *qp,
+				  const struct ep_net_path *path, uint32_t remote)
+{
+	const struct ep_nic_end *to = path->to;
+	int error = ep_net_queue_to_rtr(dev, qp, path, remote);
+	char text[EP_GID_TEXT];
+
+	if (error) {
+		return ep_fail(ncclSystemError,
+			       "%s does not find the way to %s of %s:%u, LID %u: %s", dev->label,
+			       ep_gid_print(to->gid, text), to->name, to->port,
+			       ep_nic_path_lid(path->from, to), strerror(error));
+	}
+	error = ep_net_queue_to_rts(dev, qp, path);
 	return error ? ep_fail(ncclSystemError, "%s: a queue pair cannot be made ready to send: %s",
 			       dev->label, strerror(error))
 		     : ncclSuccess;

@@ -16,6 +16,8 @@ struct ep_net_path {
 	uint8_t tc;        /* traffic class, */
 	uint8_t sl;        /* service level */
 	uint8_t log_reads; /* READs and atomics in flight, logarithm; both ends may have to have fewer */
+	bool once;         /* what times out is not tried again */
+	uint32_t gid_index; /* of `from` */
 };
 
 /* NULL: errno. */
@@ -24,6 +26,9 @@ struct ibv_qp *ep_net_queue_new(struct ep_net_dev *dev, struct ibv_cq *cq,
 ncclResult_t ep_net_queue_init(struct ep_net_dev *dev, struct ibv_qp *qp, unsigned int access);
 /* The service level of a communicator whose class is `tc` (-1: it has none). */
 uint8_t ep_net_service_level(const struct ep_nic_end *end, int tc);
+/* The same as ep_net_queue_connect(), where a failure is no error. 0: it is connected; else errno. */
+int ep_net_queue_try(struct ep_net_dev *dev, struct ibv_qp *qp, const struct ep_net_path *path,
+		     uint32_t remote);
 /* The peer's queue pair begins at its port's psn plus its number, and expects the same of this one. */
 ncclResult_t ep_net_queue_connect(struct ep_net_dev *dev, struct ibv_qp *qp,
 				  const struct ep_net_path *path, uint32_t remote);

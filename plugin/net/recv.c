@@ -2,7 +2,7 @@
 /* Receiving, and flushes of GPU memory. */
 #include <string.h>
 #include "core/log.h"
-#include "net/comm.h"
+#include "net/route.h"
 
 #define EP_NET_TELL 8 /* of so many groups the slot of one has a completion */
 /*
@@ -38,7 +38,8 @@ static ncclResult_t ep_net_slots_post(struct ep_net_comm *c, uint32_t n)
 			       c->local[q->local].shared_mr->lkey };
 	struct ibv_send_wr wr = {
 		.wr_id = EP_NET_WR_ID(EP_NET_WORK_SLOT, c->slot_qp, c->unsignaled + 1,
-				      c->unsignaled_groups + n),
+				      c->unsignaled_groups + n) |
+			 EP_NET_WR_LIFE_OF(q),
 		.sg_list = &sge,
 		.num_sge = 1,
 		.opcode = IBV_WR_RDMA_WRITE,
@@ -71,8 +72,7 @@ ncclResult_t ep_net_slots_say(struct ep_net_comm *c)
 	if (unsaid < EP_NET_TOGETHER && c->open >= unsaid + EP_NET_AHEAD) {
 		return ncclSuccess;
 	}
-	while (c->said < c->groups && q->room &&
-	       (!c->route || c->route[q->route].state == EP_NET_ROUTE_OPEN)) {
+	while (c->said < c->groups && q->room && ep_net_route_is_open(c, q->route)) {
 		uint64_t n = ep_min_u64(c->groups - c->said, EP_NET_TOGETHER);
 
 		n = ep_min_u64(n, EP_NET_SLOTS - c->said % EP_NET_SLOTS);
@@ -205,7 +205,12 @@ ncclResult_t ep_net_flushes_push(struct ep_net_comm *c)
 				/* (all that came by a port has been waited for when it failed) */
 				r->ports &= ~(1u << p);
 				r->left--;
-			} else if (c->local[p].flush_room) {
+				continue;
+			}
+			if (!c->local[p].flush_qp) {
+				EP_CHECK(ep_net_flush_open(&c->local[p])); /* the port was away */
+			}
+			if (c->local[p].flush_room) {
 				EP_CHECK(ep_net_flush_port(c, p, c->flush_first));
 			}
 		}

@@ -3,7 +3,7 @@
 #include <endian.h>
 #include <string.h>
 #include "core/log.h"
-#include "net/comm.h"
+#include "net/route.h"
 #include "net/sock.h"
 
 #define EP_NET_POLL 16
@@ -87,11 +87,6 @@ static ncclResult_t ep_net_arrived(struct ep_net_comm *c, const struct ibv_wc *w
 	return ncclSuccess;
 }
 
-static bool ep_net_qp_open_for(const struct ep_net_comm *c, const struct ep_net_qp *q)
-{
-	return !c->route || c->route[q->route].state == EP_NET_ROUTE_OPEN;
-}
-
 static ncclResult_t ep_net_received(struct ep_net_comm *c, const struct ibv_wc *wc)
 {
 	uint32_t qp = EP_NET_WR_QP(wc->wr_id), owed;
@@ -105,7 +100,7 @@ static ncclResult_t ep_net_received(struct ep_net_comm *c, const struct ibv_wc *
 	EP_CHECK(ep_net_arrived(c, wc, qp));
 	owed = ++q->owed;
 	if (owed >= ep_min_u64(c->rq_depth / 2, EP_NET_RECEIVES_TOGETHER) &&
-	    ep_net_qp_open_for(c, q)) {
+	    ep_net_route_lives(c, q->route)) {
 		q->owed = 0;
 		return ep_net_receives_post(c, qp, owed);
 	}
@@ -119,18 +114,21 @@ static ncclResult_t ep_net_completed(struct ep_net_comm *c, const struct ibv_wc 
 	switch (EP_NET_WR_KIND(wc->wr_id)) {
 	case EP_NET_WORK_SEND:
 		/* (of a route that was closed the receiver says what has come) */
-		if (ep_net_qp_open_for(c, &c->qp[qp])) {
+		if (ep_net_route_is_open(c, c->qp[qp].route)) {
 			c->qp[qp].room += EP_NET_WR_WRS(wc->wr_id);
 			c->qp[qp].first++;
 			c->request[number].left--;
 		}
 		return ncclSuccess;
 	case EP_NET_WORK_SLOT:
-		if (ep_net_qp_open_for(c, &c->qp[qp])) {
+		if (ep_net_route_is_open(c, c->qp[qp].route)) {
 			c->qp[qp].room += EP_NET_WR_WRS(wc->wr_id);
 			c->told += number;
 		}
 		return ncclSuccess;
+	case EP_NET_WORK_PROBE:
+		c->qp[qp].room += EP_NET_WR_WRS(wc->wr_id);
+		return ep_net_back_probed(c, c->qp[qp].route);
 	case EP_NET_WORK_FLUSH:
 		c->local[qp - EP_NET_WR_FLUSH_QP(0)].flush_room++;
 		c->request[number].left--;
@@ -147,8 +145,10 @@ static ncclResult_t ep_net_flush_failed(struct ep_net_comm *c, const struct ibv_
 {
 	uint32_t local = EP_NET_WR_QP(wc->wr_id) - EP_NET_WR_FLUSH_QP(0);
 
-	for (uint32_t i = local; i < c->nroutes; i += c->nlocals) {
-		EP_CHECK(ep_net_route_failed(c, i, wc));
+	for (uint32_t i = 0; i < c->nroutes; i++) {
+		if (c->route[i].local == local) {
+			EP_CHECK(ep_net_route_failed(c, i, wc));
+		}
 	}
 	c->local[local].flush_room++;
 	c->request[EP_NET_WR_NUMBER(wc->wr_id)].left--;
@@ -189,6 +189,21 @@ static ncclResult_t ep_net_failed(struct ep_net_comm *c, const struct ibv_wc *wc
 	return ncclSuccess;
 }
 
+/* Leaves out what queue pairs have told that are there no more. Returns how much is left. */
+static int ep_net_forget_old(const struct ep_net_comm *c, struct ibv_wc *wc, int n)
+{
+	int kept = 0;
+
+	for (int i = 0; i < n; i++) {
+		uint32_t qp = EP_NET_WR_QP(wc[i].wr_id);
+
+		if (qp >= c->nqps || EP_NET_WR_LIFE(wc[i].wr_id) == c->qp[qp].life) {
+			wc[kept++] = wc[i];
+		}
+	}
+	return kept;
+}
+
 ncclResult_t ep_net_poll(struct ep_net_comm *c, struct ep_net_local *l, bool *any)
 {
 	struct ibv_wc wc[EP_NET_POLL];
@@ -200,6 +215,10 @@ ncclResult_t ep_net_poll(struct ep_net_comm *c, struct ep_net_local *l, bool *an
 		return ep_net_comm_fail(c, ncclSystemError, (uint32_t)(l - c->local),
 					"the completion queue has failed");
 	}
+	c->counts->completions += (uint32_t)n;
+	if (c->route) {
+		n = ep_net_forget_old(c, wc, n);
+	}
 	for (int i = 0; i < n; i++) {
 		if (wc[i].status == IBV_WC_SUCCESS) {
 			EP_CHECK(ep_net_completed(c, &wc[i]));
@@ -207,7 +226,6 @@ ncclResult_t ep_net_poll(struct ep_net_comm *c, struct ep_net_local *l, bool *an
 			failed = true;
 		}
 	}
-	c->counts->completions += (uint32_t)n;
 	return failed ? ep_net_failed(c, wc, n) : ncclSuccess;
 }
 
@@ -259,7 +277,7 @@ ncclResult_t ep_net_progress(struct ep_net_comm *c)
 		EP_CHECK(ep_net_poll(c, &c->local[i], &some));
 		any |= some;
 	}
-	if (c->resend) {
+	if (c->again_first != c->again_last) {
 		EP_CHECK(ep_net_parts_resend(c));
 	}
 	if (c->flush_first != EP_NET_NO_REQUEST) {
@@ -268,5 +286,6 @@ ncclResult_t ep_net_progress(struct ep_net_comm *c)
 	if (c->said != c->groups && !c->sender) {
 		EP_CHECK(ep_net_slots_say(c));
 	}
-	return any || ++c->idle % EP_NET_IDLE ? ncclSuccess : ep_net_look(c);
+	/* (a port that comes back is not waited for until there is nothing to do) */
+	return (any && !c->route) || ++c->idle % EP_NET_IDLE ? ncclSuccess : ep_net_look(c);
 }

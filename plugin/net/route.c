@@ -16,15 +16,20 @@
  *      writes those slots again that may not have arrived.
  *
  * A receiver that closes tells what came in the same way: the sender may miss its acknowledgements.
+ *
+ * How a route that was closed comes back is in back.c.
  */
 #include <errno.h>
 #include <string.h>
 #include "core/log.h"
 #include "net/hello.h"
+#include "net/route.h"
 #include "net/talk.h"
 
-#define EP_NET_WORD 0x64726f77u
-#define EP_NET_DRAIN_NS 500000000ull /* for a NIC to give back what was posted */
+#define EP_NET_DRAIN_NS 500000000ull     /* for a NIC to give back what was posted */
+#define EP_NET_STEADY_NS 10000000000ull  /* a route that was open for so long did not fail soon */
+#define EP_NET_LONGEST_NS 30000000000ull /* that a route rests */
+#define EP_NET_LOST_NS 10000000000ull    /* for another way, where no route is open */
 
 bool ep_net_route_to_blame(enum ibv_wc_status status)
 {
@@ -39,7 +44,8 @@ bool ep_net_route_to_blame(enum ibv_wc_status status)
 static bool ep_net_local_in_use(const struct ep_net_comm *c, const struct ep_net_local *l)
 {
 	for (uint32_t i = 0; i < c->nroutes; i++) {
-		if (c->route[i].state == EP_NET_ROUTE_OPEN && &c->local[i % c->nlocals] == l) {
+		if (c->route[i].state != EP_NET_ROUTE_CLOSING &&
+		    c->route[i].state != EP_NET_ROUTE_CLOSED && &c->local[c->route[i].local] == l) {
 			return true;
 		}
 	}
@@ -77,7 +83,7 @@ static uint32_t ep_net_receives_left(const struct ep_net_comm *c, uint32_t route
 
 static ncclResult_t ep_net_route_drain(struct ep_net_comm *c, uint32_t route)
 {
-	struct ep_net_local *l = &c->local[route % c->nlocals];
+	struct ep_net_local *l = &c->local[c->route[route].local];
 	uint64_t until = ep_now_ns() + EP_NET_DRAIN_NS;
 	bool any;
 
@@ -95,22 +101,31 @@ static ncclResult_t ep_net_route_drain(struct ep_net_comm *c, uint32_t route)
 		struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
 
 		(void)l->dev->nic.v->ibv_modify_qp(l->flush_qp, &attr, IBV_QP_STATE);
+		l->flush_ended = true;
 	}
 	return ncclSuccess;
 }
 
 /* ---- 2. telling ---- */
 
-static void ep_net_route_tell(struct ep_net_comm *c, uint32_t route, bool last)
+static ncclResult_t ep_net_route_tell(struct ep_net_comm *c, uint32_t route,
+				      enum ep_net_route_why why)
 {
-	struct ep_net_word word = { .magic = EP_NET_WORD, .route = (uint16_t)route, .last = last };
+	const struct ep_net_route *r = &c->route[route];
+	struct ep_net_word word = { .magic = EP_NET_WORD,
+				    .kind = EP_NET_CLOSED,
+				    .route = (uint16_t)route,
+				    .life = r->life,
+				    .why = why };
 	uint32_t n = 0;
 
-	for (uint32_t i = route; i < c->nqps; i += c->nroutes) {
-		word.came[n++] = c->qp[i].came;
+	if (why == EP_NET_WHY_FAILED && !ep_net_dev_up(c->local[r->local].dev, 0)) {
+		word.why = EP_NET_WHY_DOWN;
 	}
-	ep_net_talk_put(c, &word);
-	(void)ep_net_talk_say(c); /* what is not said now, or fails, is looked after later */
+	for (uint32_t i = route; i < c->nqps; i += c->nroutes) {
+		word.number[n++] = c->qp[i].came;
+	}
+	return ep_net_talk_put(c, &word);
 }
 
 /* ---- 3. what both know now ---- */
@@ -133,7 +148,10 @@ static ncclResult_t ep_net_parts_settle(struct ep_net_comm *c, uint32_t route)
 		for (; q->first != came; q->first++) {
 			c->request[q->part[q->first % c->sq_depth].request].left--;
 		}
-		c->resend += q->posted - q->first;
+		for (; q->first != q->posted; q->first++) {
+			c->again[c->again_last++ % (c->nrequests * c->nqps)] =
+				q->part[q->first % c->sq_depth];
+		}
 	}
 	return ncclSuccess;
 }
@@ -156,29 +174,87 @@ static ncclResult_t ep_net_route_settle(struct ep_net_comm *c, uint32_t route)
 	return ncclSuccess;
 }
 
-/* `what`: why, for the log. */
-static ncclResult_t ep_net_route_close(struct ep_net_comm *c, uint32_t route, const char *what)
+/*
+ * When it may be tried again: soon after the first failure, later and later after those that follow it
+ * soon. So a port that comes and goes does not take up the connection.
+ */
+static void ep_net_route_rest(struct ep_net_route *r, enum ep_net_route_why why, bool was_open)
 {
-	struct ep_net_route *r = &c->route[route];
+	uint64_t least = (uint64_t)ep_net_env()->recovery_ms * 1000000;
+
+	r->again = r->since;
+	if (why == EP_NET_WHY_MOVES) {
+		return;
+	}
+	if (r->rest && (!was_open || r->since - r->opened < EP_NET_STEADY_NS)) {
+		r->rest = ep_min_u64(2 * r->rest, ep_max_u64(least, EP_NET_LONGEST_NS));
+	} else {
+		r->rest = least;
+	}
+	r->again += r->rest;
+}
+
+static void ep_net_route_close_print(const struct ep_net_comm *c, uint32_t route,
+				     enum ep_net_route_why why, const char *what, bool was_open)
+{
+	const char *state = ep_net_port_print(&c->local[c->route[route].local]);
 	char which[EP_NET_WHICH];
 
-	r->state = EP_NET_ROUTE_CLOSING;
-	r->since = ep_now_ns();
-	c->counts->failovers++;
-	c->counts->route[route].open = 0;
-	ep_net_comm_choose(c);
 	ep_net_qp_print(c, route, which);
-	if (c->nopen) {
+	if (!was_open || why == EP_NET_WHY_MOVES) {
+		EP_INFO(EP_LOG_NET, "%s: the route is %s: %s%s", which,
+			was_open ? "moved" : "not used again yet", what, state);
+	} else if (c->nopen) {
 		const struct ep_net_qp *q = &c->qp[c->open_qp[0]];
 		const struct ep_nic_end *end = &c->local[q->local].end, *far = &c->far[q->far].end;
 
 		EP_WARN("%s: %s%s; the connection goes on over %s:%d and %s:%u there%s", which,
-			what, ep_net_port_print(&c->local[route % c->nlocals]), end->name,
-			end->port, far->name, far->port, c->nopen_routes > 1 ? ", and others" : "");
+			what, state, end->name, end->port, far->name, far->port,
+			c->nopen_routes > 1 ? ", and others" : "");
+	} else {
+		EP_WARN("%s: %s%s; no route is left, another one is looked for", which, what,
+			state);
 	}
+}
+
+ncclResult_t ep_net_route_close(struct ep_net_comm *c, uint32_t route, enum ep_net_route_why why,
+				const char *what)
+{
+	struct ep_net_route *r = &c->route[route];
+	bool was_open = r->state == EP_NET_ROUTE_OPEN;
+
+	r->state = EP_NET_ROUTE_CLOSING;
+	r->since = ep_now_ns();
+	r->offered = r->ready = r->proved = false;
+	ep_net_route_rest(r, why, was_open);
+	c->counts->failovers += was_open && why != EP_NET_WHY_MOVES;
+	c->counts->route[route].open = 0;
+	ep_net_comm_choose(c);
+	c->lost = c->nopen ? 0 : c->lost ? c->lost : r->since;
+	ep_net_route_close_print(c, route, why, what, was_open);
 	EP_CHECK(ep_net_route_drain(c, route));
-	ep_net_route_tell(c, route, false);
+	EP_CHECK(ep_net_route_tell(c, route, why));
 	return ep_net_route_settle(c, route);
+}
+
+/*
+ * Whether another pair of ports may do where no route does: this end has a port that is up, and routes
+ * have failed because a port is down, here or there. Or one is on its way back.
+ */
+static bool ep_net_other_way(const struct ep_net_comm *c)
+{
+	bool up = false, down = false;
+
+	for (uint32_t i = 0; i < c->nlocals; i++) {
+		bool good = ep_net_dev_up(c->local[i].dev, 0);
+
+		up |= good;
+		down |= !good;
+	}
+	for (uint32_t i = 0; i < c->nroutes; i++) {
+		down |= c->route[i].far_down || c->route[i].state >= EP_NET_ROUTE_READY;
+	}
+	return up && down;
 }
 
 ncclResult_t ep_net_route_failed(struct ep_net_comm *c, uint32_t route, const struct ibv_wc *wc)
@@ -188,56 +264,102 @@ ncclResult_t ep_net_route_failed(struct ep_net_comm *c, uint32_t route, const st
 	if (c->failed.code != ncclSuccess) {
 		return ep_net_comm_failed(c);
 	}
-	if (c->route[route].state != EP_NET_ROUTE_OPEN) {
+	if (!ep_net_route_lives(c, route)) {
 		return ncclSuccess;
 	}
-	if (c->nopen_routes == 1) {
+	if (c->nopen_routes == 1 && ep_net_route_is_open(c, route) && !ep_net_other_way(c)) {
 		return wc ? ep_net_comm_fail_wc(c, wc)
 			  : ep_net_comm_fail(c, ncclSystemError, route, "the connection is lost");
 	}
-	return ep_net_route_close(c, route, wc ? ep_net_wc_print(wc, why) : "it is given up");
+	return ep_net_route_close(c, route, EP_NET_WHY_FAILED,
+				  wc ? ep_net_wc_print(wc, why) : "it is given up");
 }
 
 /* ---- looking after it ---- */
 
-static ncclResult_t ep_net_word_take(struct ep_net_comm *c, const struct ep_net_word *word)
+static ncclResult_t ep_net_nonsense(struct ep_net_comm *c, const struct ep_net_word *word)
 {
-	struct ep_net_route *r;
+	return ep_net_comm_fail(c, ncclRemoteError, 0,
+				"the peer says what makes no sense (0x%08x, %u of route %u of %u, "
+				"%u)",
+				word->magic, word->kind, word->route, c->nroutes, word->life);
+}
 
-	if (word->magic != EP_NET_WORD || word->route >= c->nroutes ||
-	    c->route[word->route].heard) {
-		return ep_net_comm_fail(
-			c, ncclRemoteError, 0,
-			"the peer says what makes no sense (0x%08x, route %u of %u)", word->magic,
-			word->route, c->nroutes);
+/* The other end has taken back an offer: so does this end, which has not made its own yet. */
+static ncclResult_t ep_net_offer_ends(struct ep_net_comm *c, const struct ep_net_word *word)
+{
+	struct ep_net_route *r = &c->route[word->route];
+
+	if (!r->offered) {
+		return ep_net_nonsense(c, word);
 	}
-	r = &c->route[word->route];
+	r->offered = false;
+	r->life++;
+	for (uint32_t i = word->route; i < c->nqps; i += c->nroutes) {
+		c->qp[i].came = 0;
+	}
+	return ep_net_route_tell(c, word->route, EP_NET_WHY_FAILED);
+}
+
+static ncclResult_t ep_net_closed_hear(struct ep_net_comm *c, const struct ep_net_word *word)
+{
+	struct ep_net_route *r = &c->route[word->route];
+
+	r->far_down = word->why == EP_NET_WHY_DOWN;
+	if (r->state == EP_NET_ROUTE_CLOSED) {
+		return ep_net_offer_ends(c, word);
+	}
+	if (r->heard) {
+		return ep_net_nonsense(c, word);
+	}
 	r->heard = true;
-	memcpy(r->came, word->came, sizeof(r->came));
-	if (word->last) {
+	memcpy(r->came, word->number, sizeof(r->came));
+	if (word->why == EP_NET_WHY_LAST) {
 		/* Nothing more goes to it, so that nothing has to be waited for here. */
-		r->state = r->state == EP_NET_ROUTE_OPEN ? EP_NET_ROUTE_CLOSING : r->state;
+		c->leaving = true;
+		r->state = EP_NET_ROUTE_CLOSING;
 		r->drained = true;
 		ep_net_comm_choose(c);
 		return ep_net_route_settle(c, word->route);
 	}
-	if (r->state == EP_NET_ROUTE_OPEN) {
-		EP_CHECK(ep_net_route_close(c, word->route, "the peer has noticed a failure"));
+	if (r->state != EP_NET_ROUTE_CLOSING) {
+		bool moves = word->why == EP_NET_WHY_MOVES;
+
+		for (uint32_t i = 0; i < c->nlocals; i++) {
+			ep_net_dev_events(c->local[i].dev);
+		}
+		EP_CHECK(ep_net_route_close(
+			c, word->route, moves ? EP_NET_WHY_MOVES : EP_NET_WHY_FAILED,
+			moves ? "by the peer" : "the peer has noticed a failure"));
 	}
 	EP_CHECK(ep_net_route_settle(c, word->route));
-	return c->nopen_routes
+	return c->nopen_routes || ep_net_other_way(c)
 		       ? ncclSuccess
 		       : ep_net_comm_fail(c, ncclRemoteError, word->route,
 					  "all ports of the NIC or of the peer's have failed");
 }
 
+static ncclResult_t ep_net_word_take(struct ep_net_comm *c, const struct ep_net_word *word)
+{
+	const struct ep_net_route *r = &c->route[word->route % c->nroutes];
+
+	/* Of a life that both have closed there is nothing more to say. */
+	if (word->magic != EP_NET_WORD || word->route >= c->nroutes || word->kind < EP_NET_CLOSED ||
+	    word->kind > EP_NET_PROVED ||
+	    word->life != (uint16_t)(r->life + (r->state == EP_NET_ROUTE_CLOSED))) {
+		return ep_net_nonsense(c, word);
+	}
+	return word->kind == EP_NET_CLOSED ? ep_net_closed_hear(c, word)
+					   : ep_net_back_hear(c, word);
+}
+
 static ncclResult_t ep_net_ports_look(struct ep_net_comm *c, uint64_t now)
 {
 	for (uint32_t i = 0; i < c->nroutes; i++) {
-		const struct ep_net_dev *dev = c->local[i % c->nlocals].dev;
+		const struct ep_net_dev *dev = c->local[c->route[i].local].dev;
 
 		if (__atomic_load_n(&dev->broken, __ATOMIC_RELAXED) ||
-		    (c->nopen_routes > 1 && ep_net_dev_down(dev))) {
+		    (ep_net_dev_down(dev) && (c->nopen_routes > 1 || ep_net_other_way(c)))) {
 			EP_CHECK(ep_net_route_failed(c, i, NULL));
 		}
 		if (c->route[i].state == EP_NET_ROUTE_CLOSING && !c->gone &&
@@ -248,6 +370,11 @@ static ncclResult_t ep_net_ports_look(struct ep_net_comm *c, uint64_t now)
 						"(NCCL_EP_BOOTSTRAP_TIMEOUT_MS)",
 						(unsigned long long)(ep_net_setup_ns() / 1000000));
 		}
+	}
+	if (c->lost && now > c->lost + EP_NET_LOST_NS && !c->leaving && !c->gone) {
+		return ep_net_comm_fail(c, ncclRemoteError, 0,
+					"no two ports have found a way to each other for %llu ms",
+					EP_NET_LOST_NS / 1000000);
 	}
 	return ncclSuccess;
 }
@@ -265,6 +392,9 @@ ncclResult_t ep_net_routes_look(struct ep_net_comm *c)
 	}
 	EP_CHECK(ep_net_ports_look(c, ep_now_ns()));
 	if (!c->gone) {
+		if (!c->leaving) {
+			EP_CHECK(ep_net_back_look(c, ep_now_ns()));
+		}
 		(void)ep_net_talk_say(c);
 	}
 	return ncclSuccess;
@@ -286,22 +416,16 @@ static uint32_t ep_net_qp_with_room(struct ep_net_comm *c)
 
 ncclResult_t ep_net_parts_resend(struct ep_net_comm *c)
 {
-	for (uint32_t i = 0; i < c->nqps; i++) {
-		struct ep_net_qp *q = &c->qp[i];
+	for (; c->again_first != c->again_last; c->again_first++) {
+		const struct ep_net_part *part =
+			&c->again[c->again_first % (c->nrequests * c->nqps)];
+		uint32_t to = ep_net_qp_with_room(c);
 
-		while (c->route[q->route].state == EP_NET_ROUTE_CLOSED && q->first != q->posted) {
-			const struct ep_net_part *part = &q->part[q->first % c->sq_depth];
-			uint32_t to = ep_net_qp_with_room(c);
-
-			if (to == c->nqps) {
-				return ncclSuccess;
-			}
-			EP_CHECK(ep_net_part_post(c, &c->request[part->request].message, to,
-						  part->number));
-			q->first++;
-			c->resend--;
-			c->counts->resent++;
+		if (to == c->nqps) {
+			return ncclSuccess;
 		}
+		EP_CHECK(ep_net_part_post(c, &c->request[part->request].message, to, part->number));
+		c->counts->resent++;
 	}
 	return ncclSuccess;
 }
@@ -316,10 +440,10 @@ void ep_net_routes_close(struct ep_net_comm *c)
 		(void)ep_net_routes_look(c);
 	}
 	for (uint32_t i = 0; i < c->nroutes && !c->sender && c->failed.code == ncclSuccess; i++) {
-		if (c->route[i].state == EP_NET_ROUTE_OPEN) {
+		if (ep_net_route_lives(c, i)) {
 			c->route[i].state = EP_NET_ROUTE_CLOSING;
 			if (ep_net_route_drain(c, i) == ncclSuccess) {
-				ep_net_route_tell(c, i, true);
+				(void)ep_net_route_tell(c, i, EP_NET_WHY_LAST);
 			}
 		}
 	}

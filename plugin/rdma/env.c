@@ -65,6 +65,11 @@ const struct ep_ib_var_def ep_ib_var_table[EP_IB_VARS] = {
 	[EP_IB_VAR_MQP_MS] = { "NCCL_IB_MQP_RETRY_SLEEP_MSEC", AT(mqp_ms), 100, 0, 10000,
 			       "network plugin: ms before the first of them, twice as many before "
 			       "the second, and so on" },
+	[EP_IB_VAR_RECOVERY_MS] = { "NCCL_IB_RESILIENCY_PORT_RECOVERY_START_DELAY", AT(recovery_ms),
+				    200, 1, 60000,
+				    "network plugin: ms for which a port that failed has to be up "
+				    "until its connections use it again; each time that it fails "
+				    "soon after, twice as many" },
 	[EP_IB_VAR_ADDR_FAMILY] = { "NCCL_IB_ADDR_FAMILY", 0, 0, 0, 0,
 				    "kind of address that a GID should hold" },
 	[EP_IB_VAR_ADDR_RANGE] = { "NCCL_IB_ADDR_RANGE", 0, 0, 0, 0,

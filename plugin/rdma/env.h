@@ -27,6 +27,7 @@ enum ep_ib_var {
 	EP_IB_VAR_MQP_ALL,
 	EP_IB_VAR_MQP_CNT,
 	EP_IB_VAR_MQP_MS,
+	EP_IB_VAR_RECOVERY_MS,
 	EP_IB_VAR_NUMBERS, /* those before are numbers, those after are words */
 	EP_IB_VAR_ADDR_FAMILY = EP_IB_VAR_NUMBERS,
 	EP_IB_VAR_ADDR_RANGE,
@@ -66,6 +67,7 @@ struct ep_ib_env {
 	int merge;        /* not 0: ports may be merged */
 	/* a queue pair that cannot be set up, because something has timed out (or for any reason) */
 	int mqp_all, mqp_cnt, mqp_ms; /* not 0: any reason; how often it is tried again; ms */
+	int recovery_ms;              /* until a port that has failed is tried again */
 	bool ipv6;      /* family of the GID's address that is preferred, and of `range` */
 	int range_bits; /* -1: no range */
 	uint8_t range[16];

@@ -34,8 +34,8 @@ static bool ep_nic_context_open(struct ep_nic *nic, struct ibv_device *dev, stru
 	       ep_reason_set(why, "%s cannot be opened: %s", nic->name, strerror(errno));
 }
 
-static bool ep_nic_port_open(struct ep_nic *nic, const struct ep_ib_env *env, struct ep_reason *why,
-			     ncclResult_t *result)
+bool ep_nic_port_open(struct ep_nic *nic, const struct ep_ib_env *env, struct ep_reason *why,
+		      ncclResult_t *result)
 {
 	struct ep_nic_end *end = &nic->end;
 	struct ibv_port_attr attr;

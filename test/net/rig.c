@@ -487,7 +487,7 @@ void net_faults_open(void)
 	NEED(!setenv("VC_NIC_FAULTS", rules, 1));
 }
 
-void net_faults_say(const char *rules)
+void net_faults_write(const char *rules)
 {
 	char part[sizeof(faults) + 5];
 	FILE *f;
@@ -495,6 +495,11 @@ void net_faults_say(const char *rules)
 	snprintf(part, sizeof(part), "%s.part", faults);
 	f = fopen(part, "w");
 	NEED(f && fputs(rules, f) >= 0 && fclose(f) == 0 && rename(part, faults) == 0);
+}
+
+void net_faults_say(const char *rules)
+{
+	net_faults_write(rules);
 	usleep(200000);
 }
 

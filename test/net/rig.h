@@ -149,7 +149,8 @@ size_t net_wrong(const uint8_t *at, size_t size, uint64_t seed);
 
 /* Faults of the software NIC that are said while the test runs; open before anything is initialised. */
 void net_faults_open(void);
-void net_faults_say(const char *rules); /* what NICs do from now on */
+void net_faults_say(const char *rules);   /* what NICs do from now on */
+void net_faults_write(const char *rules); /* the same, some milliseconds later */
 void net_faults_close(void);
 
 #endif

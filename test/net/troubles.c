@@ -9,6 +9,7 @@
 #include "net/fake.h"
 #include "net/queue.h"
 #include "net/rma.h"
+#include "net/route.h"
 #include "net/talk.h"
 
 /* ---- events ---- */
@@ -145,7 +146,7 @@ static void test_broken(bool heard)
 	CHECK_INT(ep_net_route_failed(c, 0, NULL), ncclSuccess);
 	CHECK_INT(read(fd[1], &word, sizeof(word)), sizeof(word));
 	CHECK_INT(word.route, 0);
-	CHECK_INT(word.came[0], 20);
+	CHECK_INT(word.number[0], 20);
 	CHECK_INT(to->dev[0]->broken, 1);
 	fake_fatal = false;
 	close(fd[1]);

@@ -18,11 +18,13 @@
 /* As the plugin writes it. */
 struct word {
 	uint32_t magic;
-	uint16_t route, last;
+	uint16_t route, life;
+	uint8_t kind, why, port, pad;
+	uint8_t end[64];
 	uint32_t came[128];
 };
 
-static const struct word good = { .magic = 0x64726f77 };
+static const struct word good = { .magic = 0x64726f77, .kind = 1 };
 static struct net net;
 static struct net_pair pair;
 static uint8_t from[SIZE], to[SIZE];
@@ -181,7 +183,7 @@ static void test_last(void)
 
 	begin("last");
 	CHECK_INT(net_irecv(&net, pair.recv, 1, &data, &size, &tag, &to_mr, &req), NET_OK);
-	word.last = 1;
+	word.why = 3;
 	say(true, &word, sizeof(word));
 	word.route = 1;
 	say(true, &word, sizeof(word));

@@ -36,13 +36,14 @@ enum vn_fault {
 	VN_F_PORT_DOWN,
 	VN_F_DEVICE_FATAL,
 	VN_F_PEER_DEATH,
+	VN_F_PORT_UP,
 	VN_FAULTS
 };
 
 static const char *const vn_fault_names[VN_FAULTS] = {
-	"drop",           "delay",     "reorder",       "duplicate", "stray",      "unheard",
-	"retry_exceeded", "rnr",       "remote_access", "remote_op", "local_prot", "slow",
-	"stuck",          "port_down", "device_fatal",  "peer_death"
+	"drop",           "delay",     "reorder",       "duplicate",  "stray",      "unheard",
+	"retry_exceeded", "rnr",       "remote_access", "remote_op",  "local_prot", "slow",
+	"stuck",          "port_down", "device_fatal",  "peer_death", "port_up"
 };
 
 struct vn_rule {
@@ -312,6 +313,10 @@ static void vn_big_fault(struct vn_rule *r, struct vn_nic *nic)
 		r->down = r->ms != 0;
 		r->down_nic = nic->index;
 		r->ends = vn_now() + r->ms * 1000000u;
+		break;
+	case VN_F_PORT_UP:
+		vn_say("fault: port of %s up", nic->device.name);
+		vn_port_set(nic, false);
 		break;
 	case VN_F_DEVICE_FATAL:
 		vn_say("fault: %s has a fatal error", nic->device.name);
