@@ -12,6 +12,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 #include "core/log.h"
+#include "net/attend.h"
+#include "net/coll.h"
 #include "net/route.h"
 
 #define EP_NET_EVENTS 16
@@ -27,11 +29,26 @@ static pthread_mutex_t ep_net_attend_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct ep_net_attendant *ep_net_attendant;
 
 /* Of a handle, which is that of no connection any more if it was closed. */
+static void ep_net_attend_coll(const struct ep_net_attendant *a, struct ep_net_coll *c)
+{
+	ep_net_coll_attend(c);
+	for (uint32_t r = 0; r < c->mesh->nranks; r++) {
+		if (c->mesh->fd[r] >= 0 && ep_net_gone(c->mesh->fd[r])) {
+			(void)epoll_ctl(a->epoll, EPOLL_CTL_DEL, c->mesh->fd[r], NULL);
+		}
+	}
+}
+
 static void ep_net_attend_one(const struct ep_net_attendant *a, const void *handle)
 {
-	struct ep_net_comm *c = ep_net_handle_get(ep_net_kind_of(handle), handle);
+	enum ep_net_kind kind = ep_net_kind_of(handle);
+	struct ep_net_comm *c = ep_net_handle_get(kind, handle);
 
 	if (!c) {
+		return;
+	}
+	if (kind == EP_NET_COLL) {
+		ep_net_attend_coll(a, (void *)c);
 		return;
 	}
 	pthread_mutex_lock(&c->lock);
@@ -115,44 +132,44 @@ err_free:
 	return NULL;
 }
 
-ncclResult_t ep_net_attend(struct ep_net_comm *c)
+ncclResult_t ep_net_attend_all(const void *handle, const int *fd, uint32_t n)
 {
 	struct epoll_event event = { .events = EPOLLIN | EPOLLRDHUP,
-				     .data.u64 = (uintptr_t)c->handle };
+				     .data.u64 = (uintptr_t)handle };
 	bool good;
 
-	if (!c->route) {
-		return ncclSuccess;
-	}
 	pthread_mutex_lock(&ep_net_attend_lock);
 	if (!ep_net_attendant) {
 		ep_net_attendant = ep_net_attendant_new();
 	}
-	good = ep_net_attendant &&
-	       epoll_ctl(ep_net_attendant->epoll, EPOLL_CTL_ADD, c->fd, &event) == 0;
+	good = ep_net_attendant != NULL;
+	for (uint32_t i = 0; good && i < n; i++) {
+		good = fd[i] < 0 ||
+		       epoll_ctl(ep_net_attendant->epoll, EPOLL_CTL_ADD, fd[i], &event) == 0;
+	}
 	if (good) {
 		ep_net_attendant->n++;
-		c->attended = true;
 	}
 	pthread_mutex_unlock(&ep_net_attend_lock);
 	return good ? ncclSuccess
-		    : ep_fail(ncclSystemError, "%s: nobody can look after the connection: %s",
-			      c->nic->label, strerror(errno));
+		    : ep_fail(ncclSystemError, "nobody can look after a connection: %s",
+			      strerror(errno));
 }
 
-void ep_net_attend_no_more(struct ep_net_comm *c)
+void ep_net_attend_none(const int *fd, uint32_t n)
 {
 	struct ep_net_attendant *last = NULL;
 	uint64_t one = 1;
 
 	pthread_mutex_lock(&ep_net_attend_lock);
-	if (c->attended) {
-		(void)epoll_ctl(ep_net_attendant->epoll, EPOLL_CTL_DEL, c->fd, NULL);
-		c->attended = false;
-		if (--ep_net_attendant->n == 0) {
-			last = ep_net_attendant;
-			ep_net_attendant = NULL;
+	for (uint32_t i = 0; i < n; i++) {
+		if (fd[i] >= 0) {
+			(void)epoll_ctl(ep_net_attendant->epoll, EPOLL_CTL_DEL, fd[i], NULL);
 		}
+	}
+	if (--ep_net_attendant->n == 0) {
+		last = ep_net_attendant;
+		ep_net_attendant = NULL;
 	}
 	pthread_mutex_unlock(&ep_net_attend_lock);
 	if (last) {
@@ -160,5 +177,22 @@ void ep_net_attend_no_more(struct ep_net_comm *c)
 			pthread_join(last->thread, NULL);
 		}
 		ep_net_attendant_free(last);
+	}
+}
+
+ncclResult_t ep_net_attend(struct ep_net_comm *c)
+{
+	if (c->route) {
+		EP_CHECK(ep_net_attend_all(c->handle, &c->fd, 1));
+		c->attended = true;
+	}
+	return ncclSuccess;
+}
+
+void ep_net_attend_no_more(struct ep_net_comm *c)
+{
+	if (c->attended) {
+		ep_net_attend_none(&c->fd, 1);
+		c->attended = false;
 	}
 }

@@ -5,6 +5,7 @@
 #include <unistd.h>
 #include "core/log.h"
 #include "core/param.h"
+#include "net/attend.h"
 #include "net/coll.h"
 #include "net/net.h"
 
@@ -67,6 +68,7 @@ static ncclResult_t ep_net_coll_memory(struct ep_net_coll *c)
 
 		c->wanted_mr[i] = ep_verbs_reg_mr(dev->nic.v, dev->nic.pd, c->wanted, bytes,
 						  IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+		c->wanted_lkey[i] = c->wanted_mr[i] ? c->wanted_mr[i]->lkey : 0;
 		if (!c->wanted_mr[i]) {
 			return ep_fail(ncclSystemError,
 				       "%s: %zu bytes cannot be registered: %s (see ulimit -l)",
@@ -108,6 +110,9 @@ static int ep_net_coll_lanes(struct ep_net_coll *c)
 
 static void ep_net_coll_free(struct ep_net_coll *c)
 {
+	if (c->attended) {
+		ep_net_attend_none(c->mesh->fd, c->mesh->nranks);
+	}
 	ep_net_rma_free(c->rma);
 	for (uint32_t i = 0; i < EP_NET_NIC_PORTS; i++) {
 		if (c->wanted_mr[i]) {
@@ -144,12 +149,21 @@ ncclResult_t ep_net_coll_connect(void *const *handles, int nranks, int rank, voi
 	EP_CHECK_GOTO(ep_net_meet(handles, nranks, rank, EP_NET_FOR_COLL, listen_comm, &c->mesh),
 		      err_free);
 	config.contexts = ep_net_coll_lanes(c);
+	config.lanes = c->nrails > 1;
 	EP_CHECK_GOTO(ep_net_coll_agree(c), err_free);
 	EP_CHECK_GOTO(ep_net_rma_new(c->mesh, &config, &c->rma), err_free);
 	c->handle = ep_net_handle_new(EP_NET_COLL, c);
 	if (!c->handle) {
 		result = ep_fail(ncclSystemError, "no more than %u connections", EP_NET_COMMS);
 		goto err_free;
+	}
+	if (config.lanes) {
+		result = ep_net_attend_all(c->handle, c->mesh->fd, c->mesh->nranks);
+		if (result != ncclSuccess) {
+			ep_net_handle_drop(EP_NET_COLL, c->handle);
+			goto err_free;
+		}
+		c->attended = true;
 	}
 	*coll = c->handle;
 	EP_INFO(EP_LOG_INIT | EP_LOG_NET,

@@ -48,10 +48,12 @@ struct ep_net_coll {
 	struct ep_net_rma *rma; /* a context for each lane of messages */
 	uint32_t nrails;        /* lanes that are by different ports, of whoever has most */
 	void *handle;
+	bool attended;
 	struct ep_net_wanted *wanted; /* [rank][gather]: each rank writes its own; then own ones */
 	struct ibv_mr *wanted_mr[EP_NET_NIC_PORTS]; /* of each port */
-	struct ep_net_sym_end *remote;              /* of each rank: its `wanted` */
-	struct ep_net_share *share;                 /* [gather][rank] */
+	uint32_t wanted_lkey[EP_NET_NIC_PORTS];
+	struct ep_net_sym_end *remote; /* of each rank: its `wanted` */
+	struct ep_net_share *share;    /* [gather][rank] */
 	struct ep_net_gather gather[EP_NET_GATHERS];
 	uint64_t begun; /* gathers */
 };
@@ -77,6 +79,8 @@ ncclResult_t ep_net_gather_start(struct ep_net_coll *c, void *from, void *from_m
 ncclResult_t ep_net_coll_flush(struct ep_net_coll *c, void *data, int size, void *mr,
 			       void **request);
 ncclResult_t ep_net_coll_test(void *request, int *done, int *size);
+/* For the thread that hears what ranks say of lanes while NCCL does not call. */
+void ep_net_coll_attend(struct ep_net_coll *c);
 /* What a peer has told, by `imm`. */
 ncclResult_t ep_net_gather_told(void *arg, const struct ep_net_link *link, uint32_t imm);
 

@@ -145,9 +145,9 @@ static ncclResult_t ep_net_share_send(struct ep_net_coll *c, uint32_t slot, uint
 			struct ep_net_op want = { .kind = EP_NET_PUT,
 						  .link = link,
 						  .local = run[i].from + at,
-						  .lkey = g->lkey[link->port],
+						  .lkeys = g->lkey,
 						  .remote = run[i].to + at,
-						  .rkey = run[i].rkey[link->far],
+						  .rkeys = run[i].rkey,
 						  .size = ep_min_u64(run[i].size - at, each),
 						  .tell = r != c->mesh->rank,
 						  .imm = EP_NET_IMM_OF(slot, messages),
@@ -219,9 +219,9 @@ static ncclResult_t ep_net_gather_tell(struct ep_net_coll *c, uint32_t slot)
 		struct ep_net_op want = { .kind = EP_NET_PUT,
 					  .link = link,
 					  .local = (uintptr_t)own,
-					  .lkey = c->wanted_mr[link->port]->lkey,
+					  .lkeys = c->wanted_lkey,
 					  .remote = c->remote[r].base + place,
-					  .rkey = c->remote[r].rkey[link->far],
+					  .rkeys = c->remote[r].rkey,
 					  .size = sizeof(*own),
 					  .tell = true,
 					  .imm = EP_NET_IMM_WANTED | slot,
@@ -231,7 +231,7 @@ static ncclResult_t ep_net_gather_tell(struct ep_net_coll *c, uint32_t slot)
 			continue;
 		}
 		g->open++;
-		want.link->live++;
+		link->live++; /* of the first lane */
 		g->left++;
 		EP_CHECK(ep_net_op_start(c->rma, &want, &number));
 	}
@@ -303,9 +303,9 @@ static ncclResult_t ep_net_gather_keep(struct ep_net_coll *c, uint32_t slot)
 		       : ep_net_share_send(c, slot, c->mesh->rank, own);
 }
 
-ncclResult_t ep_net_gather_start(struct ep_net_coll *c, void *from, void *from_mr, int nparts,
-				 const struct ep_coll_part_v9 *parts,
-				 const struct ep_net_window *window, void **request)
+static ncclResult_t ep_net_gather_begin(struct ep_net_coll *c, void *from, void *from_mr,
+					int nparts, const struct ep_coll_part_v9 *parts,
+					const struct ep_net_window *window, void **request)
 {
 	uint32_t slot = (uint32_t)(c->begun % EP_NET_GATHERS);
 	struct ep_net_gather *g = &c->gather[slot], fresh = { 0 };
@@ -332,10 +332,11 @@ ncclResult_t ep_net_gather_start(struct ep_net_coll *c, void *from, void *from_m
 	return ncclSuccess;
 }
 
-ncclResult_t ep_net_coll_flush(struct ep_net_coll *c, void *data, int size, void *handle,
-			       void **request)
+static ncclResult_t ep_net_flush_begin(struct ep_net_coll *c, void *data, int size, void *handle,
+				       void **request)
 {
-	uint32_t n = c->mesh->ends[c->mesh->rank].n, key[EP_NET_NIC_PORTS];
+	uint32_t ports = c->mesh->ends[c->mesh->rank].n, n = 0;
+	uint32_t key[EP_NET_NIC_PORTS], open[EP_NET_NIC_PORTS];
 	struct ep_net_link *link[EP_NET_NIC_PORTS];
 	const struct ep_net_mr *mr;
 
@@ -350,10 +351,46 @@ ncclResult_t ep_net_coll_flush(struct ep_net_coll *c, void *data, int size, void
 	}
 	/* Data may have come by each of the ports. */
 	ep_net_mesh_keys(c->mesh, mr->rkey, key);
-	for (uint32_t i = 0; i < n; i++) {
-		link[i] = &c->rma->link[i * c->mesh->nranks + c->mesh->rank];
+	for (uint32_t i = 0; i < ports; i++) {
+		link[n] = &c->rma->link[i * c->mesh->nranks + c->mesh->rank];
+		open[n] = key[i];
+		/* (all that came by one that has failed was waited for) */
+		n += link[n]->lane == EP_NET_LANE_OPEN;
 	}
-	return ep_net_flush_start(c->rma, link, key, n, (uintptr_t)data, request);
+	return ep_net_flush_start(c->rma, link, open, n, (uintptr_t)data, request);
+}
+
+ncclResult_t ep_net_gather_start(struct ep_net_coll *c, void *from, void *from_mr, int nparts,
+				 const struct ep_coll_part_v9 *parts,
+				 const struct ep_net_window *window, void **request)
+{
+	ncclResult_t result;
+
+	ep_net_rma_enter(c->rma);
+	result = ep_net_gather_begin(c, from, from_mr, nparts, parts, window, request);
+	ep_net_rma_leave(c->rma);
+	return result;
+}
+
+ncclResult_t ep_net_coll_flush(struct ep_net_coll *c, void *data, int size, void *handle,
+			       void **request)
+{
+	ncclResult_t result;
+
+	ep_net_rma_enter(c->rma);
+	result = ep_net_flush_begin(c, data, size, handle, request);
+	ep_net_rma_leave(c->rma);
+	return result;
+}
+
+void ep_net_coll_attend(struct ep_net_coll *c)
+{
+	ep_net_rma_enter(c->rma);
+	if (ep_net_rma_failed(c->rma) == ncclSuccess) {
+		/* (what fails is told to whoever calls next) */
+		(void)(ep_net_rma_poll(c->rma) == ncclSuccess && ep_net_lanes_look(c->rma));
+	}
+	ep_net_rma_leave(c->rma);
 }
 
 static ncclResult_t ep_net_gather_test(struct ep_net_coll *c, uint32_t slot, int *done, int *size)
@@ -379,6 +416,7 @@ ncclResult_t ep_net_coll_test(void *request, int *done, int *size)
 {
 	uint32_t slot = ep_net_op_number(request);
 	struct ep_net_coll *c;
+	ncclResult_t result;
 	void *handle;
 
 	*done = 0;
@@ -391,5 +429,8 @@ ncclResult_t ep_net_coll_test(void *request, int *done, int *size)
 		return ep_fail(ncclInvalidArgument,
 			       "%p is no request, or one that was tested to its end", request);
 	}
-	return ep_net_gather_test(c, slot, done, size);
+	ep_net_rma_enter(c->rma);
+	result = ep_net_gather_test(c, slot, done, size);
+	ep_net_rma_leave(c->rma);
+	return result;
 }

@@ -155,6 +155,7 @@ ncclResult_t ep_net_link_receives(struct ep_net_rma *rma, struct ep_net_link *li
 						      .next = i + 1 < some ? &wr[i + 1] : NULL };
 		}
 		error = ibv_post_recv(link->qp, wr, &bad);
+		link->receiving += some;
 		n -= some;
 	}
 	return error ? ep_net_rma_fail(rma, link, ncclSystemError, "receives cannot be posted: %s",
@@ -258,6 +259,9 @@ ncclResult_t ep_net_rma_new(struct ep_net_mesh *mesh, const struct ep_net_rma_co
 	if (result == ncclSuccess) {
 		result = ep_net_links_make(rma);
 	}
+	if (result == ncclSuccess && config->lanes) {
+		result = ep_net_lanes_new(rma);
+	}
 	EP_CHECK_GOTO(ep_net_links_agree(rma, result), err_free);
 	result = ep_net_links_connect(rma);
 	/* Nobody writes to a rank that is not ready to answer. */
@@ -281,6 +285,7 @@ void ep_net_rma_free(struct ep_net_rma *rma)
 	if (!rma) {
 		return;
 	}
+	ep_net_lanes_leave(rma);
 	if (rma->handle) {
 		ep_net_handle_drop(EP_NET_RMA, rma->handle);
 	}
@@ -300,6 +305,7 @@ void ep_net_rma_free(struct ep_net_rma *rma)
 			rail->dev->nic.v->ibv_dereg_mr(rail->scratch_mr);
 		}
 	}
+	ep_net_lanes_free(rma);
 	ep_net_mesh_put(rma->mesh);
 	for (uint32_t i = 0; i < rma->nops / EP_NET_OPS_CHUNK; i++) {
 		free(rma->chunk[i]);

@@ -7,6 +7,7 @@
 #include <string.h>
 #include "core/log.h"
 #include "net/rma.h"
+#include "net/route.h"
 #include "rdma/syndrome.h"
 
 #define EP_NET_POLL 16
@@ -200,11 +201,14 @@ static ncclResult_t ep_net_op_push(struct ep_net_rma *rma, struct ep_net_op *op,
 	op->at = at;
 	op->posted = at == op->size;
 	*waits = !op->posted;
+	if (rma->talk && op->posted && op->left && op->kind == EP_NET_PUT) {
+		via->flight[via->flight_last++ % via->sq] = number;
+	}
 	return ncclSuccess;
 }
 
 /* Who only counts requests does not test them. */
-static void ep_net_op_end(struct ep_net_rma *rma, struct ep_net_op *op, uint32_t number)
+void ep_net_op_end(struct ep_net_rma *rma, struct ep_net_op *op, uint32_t number)
 {
 	op->link->live--;
 	op->link->got += op->kind == EP_NET_GET;
@@ -214,9 +218,9 @@ static void ep_net_op_end(struct ep_net_rma *rma, struct ep_net_op *op, uint32_t
 	}
 }
 
-static ncclResult_t ep_net_link_push(struct ep_net_rma *rma, struct ep_net_link *link)
+ncclResult_t ep_net_link_push(struct ep_net_rma *rma, struct ep_net_link *link)
 {
-	while (link->first != EP_NET_NO_OP) {
+	while (link->first != EP_NET_NO_OP && link->lane == EP_NET_LANE_OPEN) {
 		uint32_t number = link->first, before;
 		struct ep_net_op *op = ep_net_op_at(rma, number);
 		bool waits;
@@ -233,17 +237,34 @@ static ncclResult_t ep_net_link_push(struct ep_net_rma *rma, struct ep_net_link 
 			}
 		}
 	}
-	link->last = EP_NET_NO_OP;
+	if (link->first == EP_NET_NO_OP) {
+		link->last = EP_NET_NO_OP;
+	}
 	return ncclSuccess;
+}
+
+void ep_net_link_append(struct ep_net_rma *rma, struct ep_net_link *link, uint32_t number)
+{
+	ep_net_op_at(rma, number)->next = EP_NET_NO_OP;
+	if (link->first == EP_NET_NO_OP) {
+		link->first = number;
+	} else {
+		ep_net_op_at(rma, link->last)->next = number;
+	}
+	link->last = number;
 }
 
 ncclResult_t ep_net_op_start(struct ep_net_rma *rma, const struct ep_net_op *want, uint32_t *number)
 {
-	struct ep_net_link *link = want->link;
+	struct ep_net_link *link = ep_net_lane_open(rma, want->link);
 	struct ep_net_op *op;
 	uint32_t use;
 
 	EP_CHECK(ep_net_rma_failed(rma));
+	if (!link) {
+		return ep_net_rma_fail(rma, want->link, ncclRemoteError,
+				       "the peer has closed the connection: see its log");
+	}
 	if (rma->free == EP_NET_NO_OP) {
 		EP_CHECK(ep_net_ops_grow(rma));
 	}
@@ -254,7 +275,9 @@ ncclResult_t ep_net_op_start(struct ep_net_rma *rma, const struct ep_net_op *wan
 	use = (op->use + 1) & ((1u << EP_NET_OP_USE_BITS) - 1);
 	*op = *want;
 	op->use = use;
-	op->next = EP_NET_NO_OP;
+	op->link = link;
+	op->lkey = op->lkeys ? op->lkeys[link->port] : op->lkey;
+	op->rkey = op->rkeys ? op->rkeys[link->far] : op->rkey;
 	op->left = 0;
 	op->at = 0;
 	op->others = 0;
@@ -262,12 +285,7 @@ ncclResult_t ep_net_op_start(struct ep_net_rma *rma, const struct ep_net_op *wan
 	op->gets = link->gets;
 	link->gets += op->kind == EP_NET_GET;
 	link->live++;
-	if (link->first == EP_NET_NO_OP) {
-		link->first = *number;
-	} else {
-		ep_net_op_at(rma, link->last)->next = *number;
-	}
-	link->last = *number;
+	ep_net_link_append(rma, link, *number);
 	return ep_net_link_push(rma, link);
 }
 
@@ -308,7 +326,12 @@ static ncclResult_t ep_net_receive_done(struct ep_net_rma *rma, const struct ibv
 	struct ep_net_link *link = &rma->link[wc->wr_id & ~EP_NET_OP_ID_RECEIVE];
 	uint32_t owed = ++link->owed;
 
-	if (owed >= ep_max_u64(link->receives / 2, 1)) {
+	link->receiving--;
+	if (link->drained) {
+		return ncclSuccess; /* too late: the peer was told that it has not come */
+	}
+	link->came++;
+	if (owed >= ep_max_u64(link->receives / 2, 1) && link->lane == EP_NET_LANE_OPEN) {
 		link->owed = 0;
 		EP_CHECK(ep_net_link_receives(rma, link, owed));
 	}
@@ -320,9 +343,16 @@ static ncclResult_t ep_net_send_done(struct ep_net_rma *rma, const struct ibv_wc
 	struct ep_net_op *op = ep_net_op_at(rma, (uint32_t)wc->wr_id);
 	struct ep_net_link *via = ep_net_op_via(rma, op), *link = op->link;
 
-	via->room += EP_NET_OP_ID_WRS(wc->wr_id);
 	via->rail->cq_room++;
+	if (rma->talk && ep_net_lane_old(via, wc)) {
+		return ncclSuccess;
+	}
+	via->room += EP_NET_OP_ID_WRS(wc->wr_id);
 	op->left--;
+	if (rma->talk && op->kind == EP_NET_PUT && ep_net_op_done(op)) {
+		via->flight_first++; /* (completions are in order) */
+		via->told += op->tell;
+	}
 	if (ep_net_op_done(op)) {
 		ep_net_op_end(rma, op, (uint32_t)wc->wr_id);
 	}
@@ -333,15 +363,45 @@ static ncclResult_t ep_net_send_done(struct ep_net_rma *rma, const struct ibv_wc
 static ncclResult_t ep_net_wc_failed(struct ep_net_rma *rma, const struct ibv_wc *wc)
 {
 	const struct ep_syndrome *s = ep_syndrome_find(ep_syndrome_of_status(wc->status));
-	const struct ep_net_link *link =
+	struct ep_net_link *link =
 		wc->wr_id & EP_NET_OP_ID_RECEIVE
 			? &rma->link[wc->wr_id & ~EP_NET_OP_ID_RECEIVE]
 			: ep_net_op_via(rma, ep_net_op_at(rma, (uint32_t)wc->wr_id));
+	char why[280];
 
 	ep_net_dev_events(link->rail->dev);
-	return ep_net_rma_fail(rma, link, ncclRemoteError, "%s (status %d, vendor 0x%02x)%s%s",
-			       s ? s->text : "unknown failure", (int)wc->status, wc->vendor_err,
-			       s && s->next ? ": " : "", s && s->next ? s->next : "");
+	snprintf(why, sizeof(why), "%s (status %d, vendor 0x%02x)%s%s",
+		 s ? s->text : "unknown failure", (int)wc->status, wc->vendor_err,
+		 s && s->next ? ": " : "", s && s->next ? s->next : "");
+	return rma->talk && ep_net_route_to_blame(wc->status)
+		       ? ep_net_lane_failed(rma, link, why)
+		       : ep_net_rma_fail(rma, link, ncclRemoteError, "%s", why);
+}
+
+/* What a failure leaves: room, and flushes, which read what has come. Returns whether it is an old one. */
+static bool ep_net_wc_left(struct ep_net_rma *rma, const struct ibv_wc *wc)
+{
+	struct ep_net_op *op;
+	struct ep_net_link *via;
+
+	if (wc->wr_id & EP_NET_OP_ID_RECEIVE) {
+		via = &rma->link[wc->wr_id & ~EP_NET_OP_ID_RECEIVE];
+		via->receiving--;
+		return via->lane != EP_NET_LANE_OPEN;
+	}
+	op = ep_net_op_at(rma, (uint32_t)wc->wr_id);
+	via = ep_net_op_via(rma, op);
+	via->rail->cq_room++;
+	if (ep_net_lane_old(via, wc)) {
+		return true;
+	}
+	if (op->kind == EP_NET_FLUSH) {
+		op->left--;
+		if (ep_net_op_done(op)) {
+			ep_net_op_end(rma, op, (uint32_t)wc->wr_id);
+		}
+	}
+	return via->lane != EP_NET_LANE_OPEN;
 }
 
 /* What waited for room that work of other links has given back. */
@@ -385,6 +445,9 @@ static ncclResult_t ep_net_rma_look(struct ep_net_rma *rma)
 					       "overrun or failed");
 		}
 	}
+	if (rma->talk) {
+		EP_CHECK(ep_net_lanes_look(rma));
+	}
 	for (uint32_t i = 0; i < n; i++) {
 		struct ep_net_link *link = &rma->link[i];
 		int fd = rma->mesh->fd[link->rank];
@@ -392,7 +455,7 @@ static ncclResult_t ep_net_rma_look(struct ep_net_rma *rma)
 		if (!link->live || !link->qp) {
 			continue;
 		}
-		if (__atomic_load_n(&link->rail->dev->broken, __ATOMIC_RELAXED)) {
+		if (!rma->talk && __atomic_load_n(&link->rail->dev->broken, __ATOMIC_RELAXED)) {
 			return ep_net_rma_fail(rma, link, ncclSystemError,
 					       "the connection is lost");
 		}
@@ -422,6 +485,9 @@ static ncclResult_t ep_net_rail_poll(struct ep_net_rma *rma, uint32_t port, int 
 	}
 	for (int i = 0; i < *n; i++) {
 		if (wc[i].status != IBV_WC_SUCCESS) {
+			if (rma->talk && ep_net_wc_left(rma, &wc[i])) {
+				continue;
+			}
 			if (!bad || (bad->status == IBV_WC_WR_FLUSH_ERR &&
 				     wc[i].status != IBV_WC_WR_FLUSH_ERR)) {
 				bad = &wc[i];
@@ -435,17 +501,33 @@ static ncclResult_t ep_net_rail_poll(struct ep_net_rma *rma, uint32_t port, int 
 	return bad ? ep_net_wc_failed(rma, bad) : ncclSuccess;
 }
 
-ncclResult_t ep_net_rma_progress(struct ep_net_rma *rma)
+static ncclResult_t ep_net_rails_poll(struct ep_net_rma *rma, int *all)
 {
-	int n, all = 0;
+	int n;
 
-	EP_CHECK(ep_net_rma_failed(rma));
+	*all = 0;
 	for (uint32_t i = 0; i < rma->mesh->ends[rma->mesh->rank].n; i++) {
 		if (rma->rail[i].cq) {
 			EP_CHECK(ep_net_rail_poll(rma, i, &n));
-			all += n;
+			*all += n;
 		}
 	}
+	return ncclSuccess;
+}
+
+ncclResult_t ep_net_rma_poll(struct ep_net_rma *rma)
+{
+	int all;
+
+	return ep_net_rails_poll(rma, &all);
+}
+
+ncclResult_t ep_net_rma_progress(struct ep_net_rma *rma)
+{
+	int all;
+
+	EP_CHECK(ep_net_rma_failed(rma));
+	EP_CHECK(ep_net_rails_poll(rma, &all));
 	if (all == 0) {
 		return ++rma->idle % EP_NET_IDLE ? ncclSuccess : ep_net_rma_look(rma);
 	}
@@ -456,6 +538,7 @@ ncclResult_t ep_net_op_test(void *request, int *done)
 {
 	uint32_t number = ep_net_op_number(request);
 	struct ep_net_rma *rma = NULL;
+	ncclResult_t result = ncclSuccess;
 	struct ep_net_op *op = NULL;
 	void *handle;
 
@@ -470,12 +553,14 @@ ncclResult_t ep_net_op_test(void *request, int *done)
 		return ep_fail(ncclInvalidArgument,
 			       "%p is no request, or one that was tested to its end", request);
 	}
+	ep_net_rma_enter(rma);
 	if (!ep_net_op_done(op) || op->others) {
-		EP_CHECK(ep_net_rma_progress(rma));
+		result = ep_net_rma_progress(rma);
 	}
-	if (ep_net_op_done(op) && !op->others) {
+	if (result == ncclSuccess && ep_net_op_done(op) && !op->others) {
 		*done = 1;
 		ep_net_op_free(rma, number);
 	}
-	return ncclSuccess;
+	ep_net_rma_leave(rma);
+	return result;
 }

@@ -29,11 +29,18 @@ struct ep_net_rail {
 	struct ibv_cq *cq; /* NULL: no context does */
 	uint32_t cq_lost;  /* atomic: the NIC has lost completions */
 	uint32_t cq_room;
-	uint8_t tc; /* traffic class */
+	bool failed; /* a lane has failed, and that was told */
+	uint8_t tc;  /* traffic class */
 	struct ibv_mr *scratch_mr;
 };
 
 struct ep_net_link;
+
+enum ep_net_lane {
+	EP_NET_LANE_OPEN,
+	EP_NET_LANE_CLOSING, /* this end has closed it; what has come by it is not known on both sides */
+	EP_NET_LANE_CLOSED
+};
 
 /* A request: posted piece by piece, and done when the NIC has told of all of them. */
 struct ep_net_op {
@@ -48,6 +55,7 @@ struct ep_net_op {
 	uint32_t lkey, rkey;
 	uint64_t signal_at, add;
 	uint32_t signal_rkey;
+	const uint32_t *lkeys, *rkeys; /* by port, here and there; NULL: it goes by no other */
 	uint32_t imm;    /* if `tell`: a peer that has posted receives is told of the end */
 	uint64_t gets;   /* FLUSH: gets of the link that come before */
 	uint32_t *count; /* not NULL: goes down at the end, and nobody tests the request */
@@ -66,6 +74,31 @@ struct ep_net_link {
 	uint32_t receives;    /* that it has; 0: nobody tells this rank anything */
 	uint32_t owed;        /* of which so many were used and not posted again */
 	uint64_t looked_gone; /* when its rank was found gone; 0: not */
+
+	/* where lanes take over from each other: lane.c */
+	enum ep_net_lane lane;
+	bool drained; /* closed here: nothing comes by it any more, */
+	bool tell;    /* of which the rank has not been told */
+	bool heard;   /* the rank has closed its end */
+	uint64_t since;
+	uint32_t receiving;      /* receives that have not ended */
+	uint32_t came, far_came; /* messages that tell: here; there, as the rank says */
+	uint32_t told;           /* that were sent, and have ended */
+	uint32_t *flight, sq;    /* ring of ops that are all posted */
+	uint32_t flight_first, flight_last;
+};
+
+/* What is said to a rank, and heard of it, of lanes. */
+struct ep_net_lane_word {
+	uint32_t magic;
+	uint16_t lane, last; /* last: the rank leaves */
+	uint32_t came, pad;
+};
+
+struct ep_net_lane_talk {
+	struct ep_net_lane_word in, out;
+	size_t in_at, out_at;
+	bool saying; /* some of `out` */
 };
 
 struct ep_net_span {
@@ -76,6 +109,8 @@ struct ep_net_span {
 struct ep_net_rma_config {
 	int contexts, stride, tc;
 	uint32_t receives; /* of a link; 0: none */
+	/* Links to a rank are lanes: where one fails the others take over. All that is sent tells. */
+	bool lanes;
 	/* Told of what peers tell: may fail. */
 	ncclResult_t (*told)(void *arg, const struct ep_net_link *link, uint32_t imm);
 	void *arg;
@@ -87,10 +122,13 @@ struct ep_net_rma {
 	struct ep_net_rma_config config;
 	uint8_t sl;
 	struct ep_net_rail rail[EP_NET_NIC_PORTS];
-	bool starved;             /* links wait for room that is not their own */
-	struct ep_net_link *link; /* [contexts][nranks] */
-	uint64_t *scratch;        /* what atomics and flushes read */
-	struct ep_net_span read;  /* memory that was read into last; handle NULL: none */
+	struct ep_net_lane_talk *talk; /* with each rank; NULL: links are no lanes */
+	pthread_mutex_t lock;          /* then: of who uses the contexts */
+	uint32_t closing;              /* lanes */
+	bool starved;                  /* links wait for room that is not their own */
+	struct ep_net_link *link;      /* [contexts][nranks] */
+	uint64_t *scratch;             /* what atomics and flushes read */
+	struct ep_net_span read;       /* memory that was read into last; handle NULL: none */
 
 	struct ep_net_op **chunk;
 	uint32_t nops, free, live;
@@ -134,6 +172,7 @@ static inline bool ep_net_op_done(const struct ep_net_op *op)
 }
 /* Takes up completions, posts what had to wait, and now and then looks for peers. */
 ncclResult_t ep_net_rma_progress(struct ep_net_rma *rma);
+ncclResult_t ep_net_rma_poll(struct ep_net_rma *rma); /* takes up completions, and no more */
 ncclResult_t ep_net_rma_fail(struct ep_net_rma *rma, const struct ep_net_link *link,
 			     ncclResult_t code, const char *fmt, ...) EP_PRINTF(4, 5);
 /* *done of a request of this or any other context. */
@@ -143,6 +182,38 @@ ncclResult_t ep_net_flush_start(struct ep_net_rma *rma, struct ep_net_link *cons
 				const uint32_t *rkey, uint32_t n, uint64_t at, void **request);
 /* A failure of before, once more. */
 ncclResult_t ep_net_rma_failed(const struct ep_net_rma *rma);
+
+/* op.c, for lanes */
+void ep_net_op_end(struct ep_net_rma *rma, struct ep_net_op *op, uint32_t number);
+ncclResult_t ep_net_link_push(struct ep_net_rma *rma, struct ep_net_link *link);
+void ep_net_link_append(struct ep_net_rma *rma, struct ep_net_link *link, uint32_t number);
+
+/* lane.c: how lanes take over from each other. */
+ncclResult_t ep_net_lanes_new(struct ep_net_rma *rma);
+void ep_net_lanes_free(struct ep_net_rma *rma);
+/* The lane itself, or another one to the rank if it is closed; NULL: there is none. */
+struct ep_net_link *ep_net_lane_open(const struct ep_net_rma *rma, struct ep_net_link *link);
+/* What a lane has told that is closed, and of what is elsewhere by now, is old. */
+bool ep_net_lane_old(const struct ep_net_link *via, const struct ibv_wc *wc);
+/* An error where no other lane is left. */
+ncclResult_t ep_net_lane_failed(struct ep_net_rma *rma, struct ep_net_link *link, const char *why);
+ncclResult_t ep_net_lanes_look(struct ep_net_rma *rma);
+/* This rank leaves: the others are told what has come. */
+void ep_net_lanes_leave(struct ep_net_rma *rma);
+
+static inline void ep_net_rma_enter(struct ep_net_rma *rma)
+{
+	if (rma->talk) {
+		pthread_mutex_lock(&rma->lock);
+	}
+}
+
+static inline void ep_net_rma_leave(struct ep_net_rma *rma)
+{
+	if (rma->talk) {
+		pthread_mutex_unlock(&rma->lock);
+	}
+}
 
 /* sym.c: all ranks call it. */
 ncclResult_t ep_net_sym_new(struct ep_net_mesh *mesh, const struct ep_net_memory *memory,

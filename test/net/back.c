@@ -313,6 +313,17 @@ static void test_across(void)
 		check_shared();
 	}
 	CHECK_HAS(net_log_find(2, "no route is left"), "another one is looked for");
+	/* The receiver's ports are up: that the sender's first one is down it was told. */
+	check_context("across, one side");
+	failovers = end[0]->failovers;
+	port("port_down", 0);
+	messages(0, failed);
+	failovers = end[0]->failovers;
+	net_faults_write("retry_exceeded:nic=1");
+	messages(0, failed);
+	messages(0, across);
+	port("port_up", 0);
+	messages(0, home);
 }
 
 static bool both_back(void)
