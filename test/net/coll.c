@@ -5,7 +5,7 @@
  *   coll LIBRARY VERSION merged SEED [RANKS]    the same with NICs of two ports, three and one
  *   coll LIBRARY VERSION down SEED              a port of them is down
  *   coll LIBRARY VERSION flush                  reads by the second port come late
- *   coll LIBRARY VERSION rail PORT [all]        what goes by the fault's port fails; all: by any
+ *   coll LIBRARY VERSION rail PORT [HOW]        what goes by the fault's port fails; see test_rail()
  *   coll LIBRARY VERSION ahead                  a rank begins all that it may while another one does not call
  *   coll LIBRARY VERSION misuse
  *   coll LIBRARY VERSION off                    NCCL_EP_COLLNET is not set
@@ -424,58 +424,97 @@ static void test_flush(void)
 	CHECK_INT(CALL(C_CLOSE_LISTEN, void *)(listener[0]), NET_OK);
 }
 
-static int rail_gathers[2]; /* that each rank has ended */
+#define RAIL_AHEAD 16 /* gathers under way: more messages than a queue pair may have room for */
+
+static int rail_gathers[2], rail_over[2]; /* that each rank has ended; whether it is done */
+static int rail_wanted = GATHERS;
+static bool rail_stays; /* who is done does not call any more, nor close, before the other one is */
+
+/* Both ranks' data, in four pieces. Returns the code of the call. */
+static int rail_begin(void *coll, int rank, int number, uint8_t *to, void *mr, void **request)
+{
+	const struct window all = { LONGEST, 0, 2 * LONGEST };
+	struct part part[4];
+
+	memset(to, 0xee, 2 * LONGEST);
+	net_fill(to + rank * LONGEST, LONGEST, (uint64_t)(2 * number + rank));
+	for (int i = 0; i < 4; i++) {
+		part[i] = (struct part){ mr, to + i * LONGEST / 2, LONGEST / 2 };
+	}
+	/* (in place: this rank sends nothing to itself) */
+	return all_gather(coll, to + rank * LONGEST, mr, version == 12 ? 1 + 3 * (number % 2) : 1,
+			  version == 12 && number % 2 ? part
+						      : &(struct part){ mr, to, 2 * LONGEST },
+			  &all, request);
+}
 
 /* Gathers, of which each is divided among the ports, until one fails. */
 static void *rail_rank(void *arg)
 {
-	static uint8_t to[2][2 * LONGEST];
-	const struct window all = { LONGEST, 0, 2 * LONGEST };
-	int rank = (int)(intptr_t)arg, rc = NET_OK;
-	struct part part = { NULL, to[rank], 2 * LONGEST };
-	void *coll = open_coll(rank), *request;
+	static uint8_t to[2][RAIL_AHEAD][2 * LONGEST];
+	int rank = (int)(intptr_t)arg, rc = NET_OK, begun = 0, *over = &rail_gathers[rank];
+	void *coll = open_coll(rank), *request[RAIL_AHEAD], *mr;
+	uint64_t until = net_now_ms() + 30000;
 
-	CHECK_INT(reg(coll, to[rank], sizeof(to[rank]), &part.mr), NET_OK);
-	for (int i = 0; i < GATHERS; i++) {
-		net_fill(to[rank] + rank * LONGEST, LONGEST, (uint64_t)(2 * i + rank));
-		/* in place: this rank sends nothing to itself */
-		rc = all_gather(coll, to[rank] + rank * LONGEST, part.mr, 1, &part, &all, &request);
-		rc = rc == NET_OK ? wait_request(request, NULL) : rc;
-		if (rc != NET_OK) {
-			CHECK_INT(rc, NET_REMOTE);
-			break;
+	CHECK_INT(reg(coll, to[rank], sizeof(to[rank]), &mr), NET_OK);
+	while (rc == NET_OK && *over < rail_wanted) {
+		uint8_t *at = to[rank][*over % RAIL_AHEAD];
+
+		if (begun < rail_wanted && begun < *over + RAIL_AHEAD) {
+			rc = rail_begin(coll, rank, begun, to[rank][begun % RAIL_AHEAD], mr,
+					&request[begun % RAIL_AHEAD]);
+			begun += rc == NET_OK;
+			NET_NEED(rc != NET_OK || request[(begun - 1) % RAIL_AHEAD], "no request");
+			continue;
 		}
-		CHECK_INT(net_wrong(to[rank] + !rank * LONGEST, LONGEST, (uint64_t)(2 * i + !rank)),
-			  0);
-		rail_gathers[rank]++;
+		rc = wait_request(request[*over % RAIL_AHEAD], NULL);
+		if (rc == NET_OK) {
+			CHECK_INT(net_wrong(at + !rank * LONGEST, LONGEST,
+					    (uint64_t)(2 * *over + !rank)),
+				  0);
+			++*over;
+		}
+	}
+	CHECK(rc == NET_OK || rc == NET_REMOTE, "%d", rc);
+	__atomic_store_n(&rail_over[rank], 1, __ATOMIC_RELEASE);
+	while (rail_stays && !__atomic_load_n(&rail_over[!rank], __ATOMIC_ACQUIRE)) {
+		NET_NEED(net_now_ms() < until, "the other rank does not come to its end");
+		usleep(1000);
 	}
 	CHECK_INT(CALL(C_CLOSE, void *)(coll), NET_OK);
-	CHECK_INT(CALL(C_DEREG, void *, void *)(coll, part.mr), NET_OK);
+	CHECK_INT(CALL(C_DEREG, void *, void *)(coll, mr), NET_OK);
 	return NULL;
 }
 
-/* Every port carries something, and when none of its packets comes the other one does; `all`: nor that. */
-static void test_rail(int port, bool all)
+/*
+ * Every port carries something, and when none of its packets comes the other one does. `how`: "all": nor
+ * that; "stays", "closes": the first rank does not hear that its only gather is done, the other one does.
+ */
+static void test_rail(int port, const char *how)
 {
 	static const int others[] = { 2, 3 };
 	int nics[2];
 	char text[32];
 
+	rail_stays = !strcmp(how, "stays");
+	rail_wanted = rail_stays || !strcmp(how, "closes") ? 1 : GATHERS;
 	nics[0] = merge(two, 2);
 	nics[1] = merge(others, 2);
 	run_ranks(rail_rank, nics, 2);
 	snprintf(text, sizeof(text), "mlx5_%d:1 QP", port);
-	if (all) {
+	if (!strcmp(how, "all")) {
 		CHECK(rail_gathers[0] < GATHERS && rail_gathers[1] < GATHERS, "%d, %d gathers",
 		      rail_gathers[0], rail_gathers[1]);
 		CHECK_HAS(net_log_find(2, "retry counter"), "mlx5_");
 		CHECK_HAS(net_log_find(2, "retry counter"), " to rank ");
 		return;
 	}
-	CHECK_HAS(net_log_find(2, "gathers go on over"), "mlx5_");
-	CHECK(*net_log_find(2, text), "%s", net_log_last());
-	CHECK(rail_gathers[0] == GATHERS && rail_gathers[1] == GATHERS, "%d, %d gathers",
+	CHECK(rail_gathers[0] == rail_wanted && rail_gathers[1] == rail_wanted, "%d, %d gathers",
 	      rail_gathers[0], rail_gathers[1]);
+	if (strcmp(how, "closes") != 0) {
+		CHECK_HAS(net_log_find(2, "gathers go on over"), "mlx5_");
+		CHECK(*net_log_find(2, text), "%s", net_log_last());
+	}
 }
 
 /* ---- a rank that is ahead ---- */
@@ -739,7 +778,7 @@ int main(int argc, char **argv)
 		test_flush();
 	} else if (strcmp(argv[3], "rail") == 0) {
 		nranks = 2;
-		test_rail(atoi(argv[4]), argc > 5);
+		test_rail(atoi(argv[4]), argc > 5 ? argv[5] : "");
 	} else if (strcmp(argv[3], "ahead") == 0) {
 		nranks = 3;
 		test_ahead();
