@@ -33,7 +33,9 @@ static void ep_net_attend_coll(const struct ep_net_attendant *a, struct ep_net_c
 {
 	ep_net_coll_attend(c);
 	for (uint32_t r = 0; r < c->mesh->nranks; r++) {
-		if (c->mesh->fd[r] >= 0 && ep_net_gone(c->mesh->fd[r])) {
+		/* (where something has failed nobody reads any more) */
+		if (c->mesh->fd[r] >= 0 && (__atomic_load_n(&c->rma->broken, __ATOMIC_RELAXED) ||
+					    ep_net_gone(c->mesh->fd[r]))) {
 			(void)epoll_ctl(a->epoll, EPOLL_CTL_DEL, c->mesh->fd[r], NULL);
 		}
 	}

@@ -386,10 +386,7 @@ ncclResult_t ep_net_coll_flush(struct ep_net_coll *c, void *data, int size, void
 void ep_net_coll_attend(struct ep_net_coll *c)
 {
 	ep_net_rma_enter(c->rma);
-	if (ep_net_rma_failed(c->rma) == ncclSuccess) {
-		/* (what fails is told to whoever calls next) */
-		(void)(ep_net_rma_poll(c->rma) == ncclSuccess && ep_net_lanes_look(c->rma));
-	}
+	ep_net_lanes_attend(c->rma); /* what fails is told to whoever calls next */
 	ep_net_rma_leave(c->rma);
 }
 

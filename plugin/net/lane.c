@@ -8,7 +8,7 @@
  * That every message tells its receiver is what makes it possible: signals of GIN and RMA are atomics, of
  * which nobody but the NIC knows whether they were executed.
  */
-#include <errno.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include "core/log.h"
@@ -303,11 +303,42 @@ ncclResult_t ep_net_lanes_look(struct ep_net_rma *rma)
 	return ncclSuccess;
 }
 
+/* Whether some lane is closed, and the NIC has not given back what was posted. */
+static bool ep_net_lanes_draining(const struct ep_net_rma *rma)
+{
+	uint32_t n = (uint32_t)rma->config.contexts * rma->mesh->nranks;
+	bool left = false;
+
+	for (uint32_t i = 0; i < n; i++) {
+		const struct ep_net_link *link = &rma->link[i];
+
+		left |= link->lane == EP_NET_LANE_CLOSING && !link->drained && link->receiving &&
+			!__atomic_load_n(&link->rail->dev->broken, __ATOMIC_RELAXED);
+	}
+	return left;
+}
+
+/* (the other end waits for what comes of it, and nobody may call again) */
+void ep_net_lanes_attend(struct ep_net_rma *rma)
+{
+	uint64_t until = ep_now_ns() + 2 * EP_NET_DRAIN_NS;
+	ncclResult_t result = ep_net_rma_failed(rma);
+
+	do {
+		if (result == ncclSuccess) {
+			result = ep_net_rma_poll(rma);
+		}
+		if (result == ncclSuccess) {
+			result = ep_net_lanes_look(rma);
+		}
+		sched_yield();
+	} while (result == ncclSuccess && ep_net_lanes_draining(rma) && ep_now_ns() < until);
+}
+
 void ep_net_lanes_leave(struct ep_net_rma *rma)
 {
 	uint32_t n = (uint32_t)rma->config.contexts * rma->mesh->nranks;
 	uint64_t until = ep_now_ns() + EP_NET_DRAIN_NS;
-	bool left;
 
 	if (!rma->talk || !rma->handle || rma->failed.code != ncclSuccess) {
 		return;
@@ -318,14 +349,9 @@ void ep_net_lanes_leave(struct ep_net_rma *rma)
 			ep_net_lane_stop(rma, &rma->link[i]);
 		}
 	}
-	do {
-		left = false;
-		for (uint32_t i = 0; i < n; i++) {
-			left |= rma->link[i].lane == EP_NET_LANE_CLOSING &&
-				rma->link[i].receiving &&
-				!__atomic_load_n(&rma->link[i].rail->dev->broken, __ATOMIC_RELAXED);
-		}
-	} while (left && ep_net_rma_poll(rma) == ncclSuccess && ep_now_ns() < until);
+	while (ep_net_rma_poll(rma) == ncclSuccess && ep_net_lanes_draining(rma) &&
+	       ep_now_ns() < until) {
+	}
 	for (uint32_t i = 0; i < n; i++) {
 		struct ep_net_link *link = &rma->link[i];
 

@@ -198,6 +198,8 @@ bool ep_net_lane_old(const struct ep_net_link *via, const struct ibv_wc *wc);
 /* An error where no other lane is left. */
 ncclResult_t ep_net_lane_failed(struct ep_net_rma *rma, struct ep_net_link *link, const char *why);
 ncclResult_t ep_net_lanes_look(struct ep_net_rma *rma);
+/* For one who does not call again soon: as far as it goes. */
+void ep_net_lanes_attend(struct ep_net_rma *rma);
 /* This rank leaves: the others are told what has come. */
 void ep_net_lanes_leave(struct ep_net_rma *rma);
 
