@@ -212,6 +212,35 @@ EP_DEV bool ep_mlx5_signal_add(struct ep_mlx5_post *p, const struct ep_mlx5_sign
 }
 
 /*
+ * One lane alone, of a queue in exclusive form that no warp holds meanwhile: writes `value` to an aligned
+ * word of 8 bytes, if there is room for that now. It waits for nothing. A wait that ended because the
+ * kernel's work is aborted has left the queue as it was, and words may still be posted.
+ */
+EP_DEV bool ep_mlx5_put_word(struct ep_mlx5_qp *qp, enum ep_mlx5_region_id id, uint64_t offset,
+			     uint64_t value)
+{
+	struct ep_mlx5_post p = ep_mlx5_look(qp, false, NULL, 0);
+	struct ep_mlx5_mem to = ep_mlx5_remote(&p, id, offset);
+	const uint32_t data[2] = { (uint32_t)value, (uint32_t)(value >> 32) };
+	uint32_t status = p.status, ds;
+	struct ep_mlx5_wqe q;
+
+	if (status == EP_MLX5_ERR_ABORTED) {
+		status = EP_MLX5_OK;
+	}
+	if (!status && p.end >= p.done + p.depth) {
+		p.done = ep_mlx5_poll(&p, EP_WAIT_RDMA_SLOT, &status);
+	}
+	if (status || p.end >= p.done + p.depth) {
+		return false;
+	}
+	ds = ep_mlx5_build_inline(&q, 0, p.qpn, 0, to.addr, to.key, data, 8);
+	ep_mlx5_store(&p, p.end, q, ds, true);
+	ep_mlx5_publish_alone(&p, p.end + 1, false, true);
+	return true;
+}
+
+/*
  * Hands everything over that this warp has posted with `more`. The NIC begins with it some time
  * after; nothing is waited for.
  */

@@ -327,10 +327,25 @@ EP_DEV void ep_mlx5_store(const struct ep_mlx5_post *p, uint64_t index,
 	}
 }
 
+/* One lane. The WQEs below `end` are stored by this warp; `ring`: the NIC may have them now. */
+EP_DEV void ep_mlx5_publish_alone(const struct ep_mlx5_post *p, uint64_t end, bool more, bool ring)
+{
+	struct ep_mlx5_qp *qp = p->qp;
+
+	ep_st_relaxed_gpu_u64(&qp->reserved, end);
+	ep_st_relaxed_gpu_u64(&qp->ready, end);
+	if (more != p->unsignaled) {
+		ep_st_relaxed_gpu_u32(&qp->unsignaled, more);
+	}
+	if (ring) {
+		ep_st_relaxed_gpu_u64(&qp->rung, end);
+		ep_mlx5_doorbell(qp, end);
+	}
+}
+
 /* The WQEs [base, end) are stored; the NIC may have them. `more`: see ep_mlx5_submit(). */
 EP_DEV void ep_mlx5_publish(struct ep_mlx5_post *p, uint64_t base, uint64_t end, bool more)
 {
-	struct ep_mlx5_qp *qp = p->qp;
 	bool crosses = ep_mlx5_crosses(p, base, end);
 	bool ring = !more || crosses;
 
@@ -346,15 +361,7 @@ EP_DEV void ep_mlx5_publish(struct ep_mlx5_post *p, uint64_t base, uint64_t end,
 		return;
 	}
 	if (ep_lane() == 0) {
-		ep_st_relaxed_gpu_u64(&qp->reserved, end);
-		ep_st_relaxed_gpu_u64(&qp->ready, end);
-		if (more != p->unsignaled) {
-			ep_st_relaxed_gpu_u32(&qp->unsignaled, more);
-		}
-		if (ring) {
-			ep_st_relaxed_gpu_u64(&qp->rung, end);
-			ep_mlx5_doorbell(qp, end);
-		}
+		ep_mlx5_publish_alone(p, end, more, ring);
 	}
 	ep_warp_sync(EP_FULL_MASK); /* any lane may open the queue anew and must find the same */
 	p->unsignaled = more;
@@ -363,8 +370,8 @@ EP_DEV void ep_mlx5_publish(struct ep_mlx5_post *p, uint64_t base, uint64_t end,
 	}
 }
 
-/* Begins the use of a queue by a warp. `shared` is best a constant. */
-EP_DEV struct ep_mlx5_post ep_mlx5_open(struct ep_mlx5_qp *qp, bool shared, const uint32_t *aborted,
+/* The queue as a lane finds it. */
+EP_DEV struct ep_mlx5_post ep_mlx5_look(struct ep_mlx5_qp *qp, bool shared, const uint32_t *aborted,
 					uint64_t timeout_ns)
 {
 	struct ep_mlx5_post p;
@@ -381,6 +388,15 @@ EP_DEV struct ep_mlx5_post ep_mlx5_open(struct ep_mlx5_qp *qp, bool shared, cons
 	p.end = shared ? 0 : ep_ld_relaxed_gpu_u64(&qp->reserved);
 	p.rung = shared ? 0 : ep_ld_relaxed_gpu_u64(&qp->rung);
 	p.done = ep_ld_acquire_gpu_u64(&qp->done);
+	return p;
+}
+
+/* Begins the use of a queue by a warp. `shared` is best a constant. */
+EP_DEV struct ep_mlx5_post ep_mlx5_open(struct ep_mlx5_qp *qp, bool shared, const uint32_t *aborted,
+					uint64_t timeout_ns)
+{
+	struct ep_mlx5_post p = ep_mlx5_look(qp, shared, aborted, timeout_ns);
+
 	/* The lanes may have read different values: any of them is true, but it must be one. */
 	p.status = ep_shfl_u32(EP_FULL_MASK, p.status, 0);
 	p.done = ep_shfl_u64(EP_FULL_MASK, p.done, 0);
