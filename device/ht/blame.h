@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whom a wait of dispatch or combine names. In a ring ranks wait for one another: rank A waits for
+ * Whom a wait of dispatch or combine names, in groups of one node (device/ht/blame_nodes.h is for groups of
+ * several). In a ring ranks wait for one another: rank A waits for
  * rows of B, and B has stopped because C has, who has died. All these waits begin within
  * microseconds, and any may be the first to expire. So a rank whose wait has lasted half of the
  * timeout says so to all ranks of its node, and whom it takes for the cause: the rank that it waits for, or, if

@@ -193,7 +193,7 @@ EP_KERNEL_ALONE(ep_ht_dispatch_nodes_kernel, ep_ht_dispatch_args, EP_HT_MAX_THRE
 	struct ep_ht_entry entry = ep_ht_enter<true>(a.c, false);
 	struct ep_ht_pipe pipe = ep_ht_pipe_make(a.stage_parts, a.part_bytes);
 	uint32_t role = ep_warp() < ep_ht_movers() ? EP_HT_ROLES : ep_warp() - ep_ht_movers();
-	bool ok = ep_ht_begin(a.c, &entry);
+	bool ok = ep_ht_begin<true>(a.c, &entry);
 
 	if (ok && a.topk_weights) {
 		ep_ht_weights_stage(a);

@@ -110,7 +110,8 @@ enum ep_ht_seen {
  */
 struct ep_ht_patience {
 	struct ep_spin spin;
-	uint32_t named, before;
+	uint32_t before;
+	bool late;
 };
 
 EP_DEV struct ep_ht_patience ep_ht_patience_make(void)
@@ -118,7 +119,8 @@ EP_DEV struct ep_ht_patience ep_ht_patience_make(void)
 	struct ep_ht_patience w;
 
 	w.spin = ep_spin_start();
-	w.named = w.before = EP_HT_NONE;
+	w.before = EP_HT_NONE;
+	w.late = false;
 	return w;
 }
 
@@ -126,23 +128,26 @@ EP_DEV enum ep_ht_seen ep_ht_patience_look(const struct ep_ht_common &c, const s
 					   struct ep_ht_patience *w, uint32_t missing,
 					   enum ep_wait_site site, bool wait)
 {
-	bool over = false;
+	bool over = false, seen = ep_all(EP_FULL_MASK, missing == EP_HT_NONE);
 
+	if (seen) {
+		ep_ht_go_on(c, op, w->late);
+	}
 	ep_bulk_fence_global();
-	if (ep_all(EP_FULL_MASK, missing == EP_HT_NONE)) {
+	if (seen) {
 		return EP_HT_SEEN;
 	}
 	if (!wait) {
 		return EP_HT_UNSEEN;
 	}
 	if (missing != EP_HT_NONE && missing != w->before) { /* a wait for another one begins */
-		w->named = w->before = missing;
+		w->before = missing;
 		w->spin = ep_spin_start();
 	}
 	if (missing == EP_HT_OWN) {
 		over = ep_ht_own_give_up(c, op, &w->spin);
 	} else if (missing != EP_HT_NONE) {
-		over = ep_ht_give_up(c, op, &w->spin, site, missing, &w->named);
+		over = ep_ht_nodes_give_up(c, op, &w->spin, site, missing, &w->late);
 	}
 	return ep_any(EP_FULL_MASK, over) ? EP_HT_LOST : EP_HT_UNSEEN;
 }

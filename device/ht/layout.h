@@ -66,6 +66,7 @@
 #define EP_HT_COUNTERS 64    /* words at the beginning of scratch, for the blocks of a kernel: */
 #define EP_HT_BLOCKS_READY 0 /* how many have come so far; 0 between kernels */
 #define EP_HT_EPOCH_READY 1  /* epoch of the last operation to which all have come */
+#define EP_HT_SAYING 2       /* 1: a thread changes this rank's blame word (ht/say.h) */
 
 enum ep_ht_layout {
 	EP_HT_EXPERT_MAJOR = 1, /* values of ncclEpLayout_t */
@@ -149,13 +150,14 @@ enum ep_ht_form {
 
 /* Where things lie in every rank's heap, as byte offsets. Filled once, with the heap. */
 struct ep_ht_areas {
-	uint64_t form_off;  /* words {form, epoch} [2][R][EP_HT_FORM_WORDS]: epoch & 1, by rank r */
-	uint64_t done_off;  /* words {0, epoch} [R]: the rank has read and written all here */
-	uint64_t blame_off; /* words {rank, epoch} [R]: who holds each rank up (ht/blame.h) */
-	uint64_t count_off; /* words {count, epoch} [R][E + R + 1]: of each: ep_ht_counts() */
-	uint64_t table_off; /* u32 [R][EP_HT_ROUTE_BLOCKS] epoch: start and sel have come */
-	uint64_t start_off; /* u32 [R][chunks of B + 1]: the chunk's first row to this rank */
-	uint64_t sel_off;   /* u32 [R][B][min(K, L)]: what each row is; as recv_sel */
+	uint64_t form_off; /* words {form, epoch} [2][R][EP_HT_FORM_WORDS]: epoch & 1, by rank r */
+	uint64_t done_off; /* words {0, epoch} [R]: the rank has read and written all here */
+	/* words {rank, epoch} [R]: who holds each rank up (ht/blame.h); several nodes: then ep_ht_told [R] */
+	uint64_t blame_off;
+	uint64_t count_off;   /* words {count, epoch} [R][E + R + 1]: of each: ep_ht_counts() */
+	uint64_t table_off;   /* u32 [R][EP_HT_ROUTE_BLOCKS] epoch: start and sel have come */
+	uint64_t start_off;   /* u32 [R][chunks of B + 1]: the chunk's first row to this rank */
+	uint64_t sel_off;     /* u32 [R][B][min(K, L)]: what each row is; as recv_sel */
 	uint64_t weight_off;  /* float [R][B][min(K, L)]: of each row's selections */
 	uint64_t arrived_off; /* u64 [R][ring_chunks][parts] */
 	uint64_t credit_off;  /* u64 [R][ring_chunks][parts] */
@@ -191,6 +193,13 @@ EP_HOST_DEV uint32_t ep_ht_credit_step(uint32_t net_chunks)
 {
 	return net_chunks < 4 ? 1 : net_chunks / 4;
 }
+
+/* What this rank keeps about a remote rank, to tell it whom it takes for lost: ht/say.h. */
+struct ep_ht_told {
+	uint64_t word; /* that was posted last */
+	uint32_t open; /* epoch of the last operation that has done with the control queue */
+	uint32_t pad;
+};
 
 /* One end of a flow. */
 struct ep_ht_flow {

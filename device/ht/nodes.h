@@ -7,7 +7,7 @@
 #define EP_DEVICE_HT_NODES_H
 
 #include "device/group/remote.h"
-#include "device/ht/blame.h"
+#include "device/ht/blame_nodes.h"
 #include "device/ht/pipe.h"
 #include "device/ht/units.h"
 
@@ -155,21 +155,40 @@ EP_DEV bool ep_ht_signal_reached(const struct ep_ht_common &c, const struct ep_o
 }
 
 /* The same, but waits. One warp, all of whose lanes may then read what has come. */
-EP_DEV bool ep_ht_signal_wait(const struct ep_ht_common &c, const struct ep_op &op, uint32_t r,
-			      uint32_t channel, uint32_t entries, enum ep_wait_site site)
+EP_DEV_COLD bool ep_ht_signal_wait(const struct ep_ht_common &c, struct ep_op op, uint32_t r,
+				   uint32_t channel, uint32_t entries, enum ep_wait_site site)
 {
 	bool ok = true;
 
 	if (ep_lane() == 0) {
 		struct ep_spin s = ep_spin_start();
-		uint32_t named = r;
+		bool late = false;
 
 		while (ok && !ep_ht_signal_reached(c, op, r, channel, entries)) {
-			ok = !ep_ht_give_up(c, op, &s, site, r, &named);
+			ok = !ep_ht_nodes_give_up(c, op, &s, site, r, &late);
+		}
+		if (ok) {
+			ep_ht_go_on(c, op, late);
 		}
 	}
 	ep_warp_sync(EP_FULL_MASK);
 	return ep_shfl_u32(EP_FULL_MASK, ok, 0) != 0;
+}
+
+/* ep_wait_flag() for a flag of rank r, which others may hold up. Any lane. */
+EP_DEV_COLD bool ep_ht_flag_wait(const struct ep_ht_common &c, struct ep_op op,
+				 const uint32_t *flag, enum ep_wait_site site, uint32_t r)
+{
+	struct ep_spin s = ep_spin_start();
+	bool late = false;
+
+	while (ep_ld_acquire_sys_u32(flag) != op.epoch) {
+		if (ep_ht_nodes_give_up(c, op, &s, site, r, &late)) {
+			return false;
+		}
+	}
+	ep_ht_go_on(c, op, late);
+	return true;
 }
 
 /*

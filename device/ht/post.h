@@ -81,7 +81,7 @@ EP_DEV bool ep_ht_rows_post(const struct ep_ht_common &c, const struct ep_op &op
 				ep_remote_signal(c.g, p, flow.peer, EP_HT_ROWS,
 						 ep_remote_signal_off(c.g, EP_HT_ROWS),
 						 ep_remote_signal_word(op, chunk + 2)))) {
-		ep_remote_failed(c.g, op, p, flow.peer, EP_WAIT_RDMA_SLOT);
+		ep_ht_queue_failed(c, op, p, flow.peer, EP_WAIT_RDMA_SLOT);
 		return false;
 	}
 	if (ep_lane() == 0) {
@@ -122,7 +122,7 @@ EP_DEV bool ep_ht_chunk_release(const struct ep_ht_common &c, const struct ep_op
 
 		end = ep_shfl_u64(EP_FULL_MASK, end, 0);
 		if (!ep_mlx5_wait(&p, end, EP_MLX5_ERR_COMPLETION, EP_WAIT_RDMA_COMPLETION)) {
-			ep_remote_failed(c.g, op, p, peer, EP_WAIT_RDMA_COMPLETION);
+			ep_ht_queue_failed(c, op, p, peer, EP_WAIT_RDMA_COMPLETION);
 			return false;
 		}
 	}
@@ -142,7 +142,7 @@ EP_DEV bool ep_ht_post_end(const struct ep_ht_common &c, const struct ep_op &op)
 		struct ep_mlx5_post p = ep_ht_queue_open(c, r, EP_HT_ROWS);
 
 		if (!ep_mlx5_wait(&p, p.end, EP_MLX5_ERR_COMPLETION, EP_WAIT_RDMA_COMPLETION)) {
-			ep_remote_failed(c.g, op, p, r, EP_WAIT_RDMA_COMPLETION);
+			ep_ht_queue_failed(c, op, p, r, EP_WAIT_RDMA_COMPLETION);
 			return false;
 		}
 	}
@@ -169,7 +169,7 @@ EP_DEV bool ep_ht_weights_post(const struct ep_ht_common &c, const struct ep_op 
 		    (uint32_t)(rows * row),
 		    ep_remote_signal(c.g, p, r, EP_HT_ROWS, ep_remote_signal_off(c.g, EP_HT_ROWS),
 				     ep_remote_signal_word(op, 1)))) {
-		ep_remote_failed(c.g, op, p, r, EP_WAIT_RDMA_SLOT);
+		ep_ht_queue_failed(c, op, p, r, EP_WAIT_RDMA_SLOT);
 		return false;
 	}
 	return true;
@@ -230,7 +230,7 @@ EP_DEV bool ep_ht_credit_post(const struct ep_ht_common &c, const struct ep_op &
 						 ep_remote_signal_off(c.g, EP_HT_CREDITS),
 						 ep_remote_signal_word(op, chunks)),
 				false)) {
-		ep_remote_failed(c.g, op, p, peer, EP_WAIT_RDMA_SLOT);
+		ep_ht_queue_failed(c, op, p, peer, EP_WAIT_RDMA_SLOT);
 		return false;
 	}
 	return true;

@@ -113,7 +113,7 @@ EP_DEV bool ep_ht_route_exchange(const struct ep_ht_route_args &a, const struct 
 	if (ep_ht_route_whole(t)) { /* while the sums are on their way */
 		ep_ht_route_sort(a, t, t.begin);
 	}
-	if (!ok || !ep_ht_ranks_sum(c, op, t)) {
+	if (!ok || !ep_ht_ranks_sum<NODES>(c, op, t)) {
 		ep_shared_or_u32(failed, 1);
 	}
 	ep_block_sync();
@@ -174,10 +174,11 @@ template <bool NODES> EP_DEV void ep_ht_route_run(const struct ep_ht_route_args 
 	ep_ht_route_count(a, op, t);
 	/* who is waited for may be waiting for anybody's start: ep_wait_extended() */
 	op.freed = op.epoch - 1;
-	if (ep_warp() == 0 && !ep_ht_forms_wait(c, op, 0)) {
+	if (ep_warp() == 0 &&
+	    !(NODES ? ep_ht_forms_agree<NODES>(c, op, 0) : ep_ht_forms_wait<NODES>(c, op, 0))) {
 		ep_shared_or_u32(&failed, 1);
 	}
-	if (ep_step_begin(c.g, c.launch, found, op) == EP_BANK_ABORTED) {
+	if (ep_ht_step_begin<NODES>(c, found, op) == EP_BANK_ABORTED) {
 		return;
 	}
 	if (!ep_ht_route_exchange<NODES>(a, op, t, &failed)) {

@@ -249,12 +249,13 @@ EP_DEV bool ep_ht_tables_wait(const struct ep_ht_common &c, const struct ep_op &
 	bool ok = true;
 
 	if (NODES && ep_rank_remote(c.g, s)) {
-		return ep_lane() != 0 ||
-		       ep_remote_wait(c.g, op, s, 0, EP_HT_NONE, EP_WAIT_HT_TABLE);
+		return ep_ht_signal_wait(c, op, s, EP_HT_ROWS, 1, EP_WAIT_HT_TABLE);
 	}
 	for (uint32_t b = ep_lane(); b < EP_HT_ROUTE_BLOCKS; b += EP_WARP_SIZE) {
-		ok = ep_wait_flag(c.g, op, ep_ht_table_flags(c, c.g.own, s) + b, EP_WAIT_HT_TABLE,
-				  s);
+		const uint32_t *flag = ep_ht_table_flags(c, c.g.own, s) + b;
+
+		ok = NODES ? ep_ht_flag_wait(c, op, flag, EP_WAIT_HT_TABLE, s)
+			   : ep_wait_flag(c.g, op, flag, EP_WAIT_HT_TABLE, s);
 	}
 	return ok;
 }

@@ -7,6 +7,7 @@
 #ifndef EP_DEVICE_HT_ROUTE_REMOTE_H
 #define EP_DEVICE_HT_ROUTE_REMOTE_H
 
+#include "device/ht/nodes.h"
 #include "device/ht/route_count.h"
 
 /* This rank's counts, for remote ranks. */
@@ -32,7 +33,10 @@ EP_DEV uint8_t *ep_ht_out_mask(const struct ep_ht_common &c, uint32_t d)
 	return c.g.own + c.areas.out_mask_off + (size_t)d * c.areas.mask_stride;
 }
 
-/* Block 0 has this rank's counts in its heap, all threads' words. A barrier is held. */
+/*
+ * Block 0 has this rank's counts in its heap, all threads' words. A barrier is held. They go by the queue of
+ * the tables, which another block posts later: the control queue has been left to waits.
+ */
 EP_DEV_COLD void ep_ht_counts_post(const struct ep_ht_common &c, struct ep_op op,
 				   const struct ep_ht_route &t)
 {
@@ -41,13 +45,13 @@ EP_DEV_COLD void ep_ht_counts_post(const struct ep_ht_common &c, struct ep_op op
 	op.start_ns = ep_time_ns(); /* a peer may have been late until now */
 	for (uint32_t r = ep_remote_peer(c.g, ep_warp()); r < c.g.nranks;
 	     r = ep_remote_peer(c.g, r + ep_nwarps())) {
-		struct ep_mlx5_post p = ep_remote_open(c.g, r, c.g.remote->channels);
+		struct ep_mlx5_post p = ep_remote_open(c.g, r, EP_HT_ROWS);
 
 		p.timeout_ns = ep_remote_left(c.g, op, true);
 		if (!ep_mlx5_put(&p, ep_lane() == 0, ep_mlx5_remote(&p, EP_MLX5_REGION_SIGNAL, to),
 				 ep_mlx5_local(&p, EP_MLX5_REGION_HEAP, c.areas.out_count_off),
 				 8 * t.counts, false)) {
-			ep_remote_failed(c.g, op, p, r, EP_WAIT_RDMA_SLOT);
+			ep_ht_queue_failed(c, op, p, r, EP_WAIT_RDMA_SLOT);
 		}
 	}
 }
@@ -179,7 +183,7 @@ EP_DEV_COLD bool ep_ht_tables_post(const struct ep_ht_common &c, struct ep_op op
 
 		p.timeout_ns = ep_remote_left(c.g, op, true);
 		if (!ep_ht_tables_post_to(c, op, t, &p, r)) {
-			ep_remote_failed(c.g, op, p, r, EP_WAIT_RDMA_SLOT);
+			ep_ht_queue_failed(c, op, p, r, EP_WAIT_RDMA_SLOT);
 		}
 	}
 	return true;
@@ -195,7 +199,7 @@ EP_DEV_COLD void ep_ht_tables_posted(const struct ep_ht_common &c, struct ep_op 
 
 		p.timeout_ns = ep_remote_left(c.g, op, true);
 		if (!ep_mlx5_quiet(&p)) {
-			ep_remote_failed(c.g, op, p, r, EP_WAIT_RDMA_COMPLETION);
+			ep_ht_queue_failed(c, op, p, r, EP_WAIT_RDMA_COMPLETION);
 		}
 	}
 }

@@ -12,7 +12,8 @@
  * those before list `mine`. False when one has failed to come: of rank r if the lists are the ranks', else
  * of a block of this rank.
  */
-EP_DEV bool ep_ht_column_sum(const struct ep_dev_group &g, const struct ep_op &op,
+template <bool NODES>
+EP_DEV bool ep_ht_column_sum(const struct ep_ht_common &c, const struct ep_op &op,
 			     const uint64_t *column, uint32_t stride, uint32_t rows, uint32_t mine,
 			     bool ranks, uint32_t *before, uint32_t *total)
 {
@@ -23,9 +24,10 @@ EP_DEV bool ep_ht_column_sum(const struct ep_dev_group &g, const struct ep_op &o
 		uint32_t n = ep_min_u32(rows - r0, EP_HT_ROUTE_BATCH), missing = (1u << n) - 1;
 		uint32_t v[EP_HT_ROUTE_BATCH] = {};
 		struct ep_spin s = ep_spin_start();
+		bool late = false;
 
 		for (;;) {
-			uint32_t come = 0;
+			uint32_t come = 0, peer;
 
 #pragma unroll
 			for (uint32_t i = 0; i < EP_HT_ROUTE_BATCH; i++) {
@@ -40,11 +42,14 @@ EP_DEV bool ep_ht_column_sum(const struct ep_dev_group &g, const struct ep_op &o
 			if (!missing) {
 				break;
 			}
-			if (ep_wait_give_up(g, op, &s, EP_WAIT_HT_COUNT,
-					    ranks ? r0 + ep_ctz(missing) : g.rank)) {
+			peer = ranks ? r0 + ep_ctz(missing) : c.g.rank;
+			if (NODES && ranks
+				    ? ep_ht_nodes_give_up(c, op, &s, EP_WAIT_HT_COUNT, peer, &late)
+				    : ep_wait_give_up(c.g, op, &s, EP_WAIT_HT_COUNT, peer)) {
 				return false;
 			}
 		}
+		ep_ht_go_on(c, op, late);
 #pragma unroll
 		for (uint32_t i = 0; i < EP_HT_ROUTE_BATCH; i++) {
 			low += r0 + i < mine ? v[i] : 0;
@@ -67,8 +72,8 @@ EP_DEV bool ep_ht_blocks_sum(const struct ep_ht_common &c, const struct ep_op &o
 	for (uint32_t i = ep_tid(); i < t.counts; i += ep_nthreads()) {
 		uint32_t before, mine;
 
-		if (!ep_ht_column_sum(c.g, op, ep_ht_block_words(c, t, 0) + i, t.counts,
-				      ep_nblocks(), ep_block(), false, &before, &mine)) {
+		if (!ep_ht_column_sum<NODES>(c, op, ep_ht_block_words(c, t, 0) + i, t.counts,
+					     ep_nblocks(), ep_block(), false, &before, &mine)) {
 			return false;
 		}
 		for (uint32_t d = ep_block(); d < c.g.nranks; d += ep_nblocks()) {
@@ -93,14 +98,16 @@ EP_DEV bool ep_ht_blocks_sum(const struct ep_ht_common &c, const struct ep_op &o
 }
 
 /* The counts of all ranks; by the threads that have had the columns before. */
+template <bool NODES>
 EP_DEV bool ep_ht_ranks_sum(const struct ep_ht_common &c, const struct ep_op &op,
 			    const struct ep_ht_route &t)
 {
 	for (uint32_t i = ep_tid(); i < t.counts; i += ep_nthreads()) {
 		uint32_t before, total;
 
-		if (!ep_ht_column_sum(c.g, op, ep_ht_rank_words(c, t, c.g.own, 0) + i, t.counts,
-				      c.g.nranks, c.g.rank, true, &before, &total)) {
+		if (!ep_ht_column_sum<NODES>(c, op, ep_ht_rank_words(c, t, c.g.own, 0) + i,
+					     t.counts, c.g.nranks, c.g.rank, true, &before,
+					     &total)) {
 			return false;
 		}
 		if (i == t.columns) {

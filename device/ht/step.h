@@ -18,7 +18,7 @@
 
 #include "device/group/remote.h"
 #include "device/group/step.h"
-#include "device/ht/blame.h"
+#include "device/ht/blame_nodes.h"
 #include "device/simt/bulk.h"
 
 struct ep_ht_entry {
@@ -92,18 +92,22 @@ EP_DEV_COLD void ep_ht_remote_enter(const struct ep_ht_common &c, struct ep_op o
 	uint64_t to = (uintptr_t)(ep_ht_form_at(c, op, c.g.own, c.g.rank) + i) - (uintptr_t)c.g.own;
 
 	ep_remote_publish(c.g, op);
-	for (uint32_t r = ep_warp(); r < c.g.nranks && !fault; r += ep_nwarps()) {
+	for (uint32_t r = ep_warp(); r < c.g.nranks; r += ep_nwarps()) {
 		if (!ep_rank_remote(c.g, r)) {
 			continue;
 		}
 		struct ep_mlx5_post p = ep_remote_open(c.g, r, c.g.remote->channels);
 
 		p.timeout_ns = ep_remote_left(c.g, op, true);
-		if (!ep_mlx5_put_inline(&p, ep_lane() < EP_HT_FORM_WORDS,
-					ep_mlx5_remote(&p, EP_MLX5_REGION_SIGNAL, to), word, 8,
-					false)) {
-			ep_remote_failed(c.g, op, p, r, EP_WAIT_RDMA_SLOT);
+		if (!fault && !ep_mlx5_put_inline(&p, ep_lane() < EP_HT_FORM_WORDS,
+						  ep_mlx5_remote(&p, EP_MLX5_REGION_SIGNAL, to),
+						  word, 8, false)) {
+			ep_ht_queue_failed(c, op, p, r, EP_WAIT_RDMA_SLOT);
 		}
+		ep_ht_queue_leave(c, op, r);
+	}
+	if (ep_lane() == 0 && ep_ht_has_said(c, op.epoch)) {
+		ep_ht_say(c, op.epoch, EP_HT_SAME); /* what failed meanwhile */
 	}
 }
 
@@ -184,12 +188,14 @@ EP_DEV_COLD void ep_ht_differ(const struct ep_ht_common &c, struct ep_op op, uin
  * Waits for rank r's form words of this step, and compares them. One lane. Block 0 keeps for the statistics
  * how long they were waited for.
  */
+template <bool NODES>
 EP_DEV bool ep_ht_form_wait(const struct ep_ht_common &c, const struct ep_op &op, uint32_t routing,
 			    uint32_t r)
 {
 	const uint64_t *at = ep_ht_form_at(c, op, c.g.own, r);
 	struct ep_spin s = ep_spin_start();
 	uint64_t words[EP_HT_FORM_WORDS], since = 0;
+	bool late = false;
 
 	for (;;) {
 		bool come = true;
@@ -206,10 +212,12 @@ EP_DEV bool ep_ht_form_wait(const struct ep_ht_common &c, const struct ep_op &op
 			break;
 		}
 		since = since ? since : ep_time_ns();
-		if (ep_wait_give_up(c.g, op, &s, EP_WAIT_HT_FORM, r)) {
+		if (NODES ? ep_ht_nodes_give_up(c, op, &s, EP_WAIT_HT_FORM, r, &late)
+			  : ep_wait_give_up(c.g, op, &s, EP_WAIT_HT_FORM, r)) {
 			return false;
 		}
 	}
+	ep_ht_go_on(c, op, late);
 	if (since && ep_block() == 0) {
 		struct ep_peer_stats *stats = &c.g.stats[r];
 		uint64_t waited = ep_time_ns() - since;
@@ -233,26 +241,41 @@ EP_DEV bool ep_ht_form_wait(const struct ep_ht_common &c, const struct ep_op &op
  * Waits for all ranks' form words of this step. One warp; the lanes agree. Before the step begins, which
  * waits for all ranks at once: so the statistics tell whom.
  */
+template <bool NODES>
 EP_DEV bool ep_ht_forms_wait(const struct ep_ht_common &c, const struct ep_op &op, uint32_t routing)
 {
 	bool ok = true;
 
 	for (uint32_t r = ep_lane(); r < c.g.nranks && ok; r += EP_WARP_SIZE) {
-		ok = ep_ht_form_wait(c, op, routing, r);
+		ok = ep_ht_form_wait<NODES>(c, op, routing, r);
 	}
 	return ep_all(EP_FULL_MASK, ok);
 }
 
 /* The same out of line, and given values: written out it takes registers from the kernels' loops. */
+template <bool NODES>
 EP_DEV_COLD bool ep_ht_forms_agree(const struct ep_ht_common &c, struct ep_op op, uint32_t routing)
 {
-	return ep_ht_forms_wait(c, op, routing);
+	return ep_ht_forms_wait<NODES>(c, op, routing);
+}
+
+/*
+ * ep_step_begin(). Across nodes it waits for nobody: form words say that a rank has started the step, and
+ * the wait for them goes by what ranks have said of themselves. All threads.
+ */
+template <bool NODES>
+EP_DEV uint32_t ep_ht_step_begin(const struct ep_ht_common &c, const struct ep_step_found &found,
+				 struct ep_op op)
+{
+	op.freed = NODES ? 0 : op.freed;
+	return ep_step_begin(c.g, c.launch, found, op);
 }
 
 /*
  * Waits until all ranks have started the step and want the same. From then on their heaps and their
  * windows may be written, by bulk copies, too.
  */
+template <bool NODES = false>
 EP_DEV bool ep_ht_begin(const struct ep_ht_common &c, struct ep_ht_entry *e)
 {
 	EP_SHARED(uint32_t, agreed);
@@ -260,13 +283,13 @@ EP_DEV bool ep_ht_begin(const struct ep_ht_common &c, struct ep_ht_entry *e)
 	/* who is waited for may be waiting for anybody's start: ep_wait_extended() */
 	e->op.freed = e->op.epoch - 1;
 	if (ep_warp() == 0) {
-		bool ok = e->fault || ep_ht_forms_agree(c, e->op, e->routing);
+		bool ok = e->fault || ep_ht_forms_agree<NODES>(c, e->op, e->routing);
 
 		if (ep_lane() == 0) {
 			agreed = ok;
 		}
 	}
-	if (ep_step_begin(c.g, c.launch, e->found, e->op) == EP_BANK_ABORTED) {
+	if (ep_ht_step_begin<NODES>(c, e->found, e->op) == EP_BANK_ABORTED) {
 		return false;
 	}
 	if (e->fault) {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Waits of high throughput: whom one names that others may hold up, and what it tells them; and that the
+ * Waits of high throughput: whom one names that others may hold up, and what it tells them, in groups of one
+ * node and of several; and that the
  * end of a warp's stage does not wait once more for copies that are stuck.
  */
 #include <cuda_runtime_api.h>
+#include <stddef.h>
 #include <time.h>
 #include "ht_blame.h"
 #include "support/check.h"
@@ -44,6 +46,104 @@ static void blame_for(uint32_t peer, uint64_t waited, const uint64_t words[RANKS
 static void blame(uint64_t waited, const uint64_t words[RANKS], uint32_t names, uint64_t says)
 {
 	blame_for(1, waited, words, names, says);
+}
+
+/* What a rank of several nodes has in memory, of ranks that can all be stored to. */
+struct place {
+	uint64_t words[RANKS];
+	struct ep_ht_told told[RANKS];
+	uint64_t progress[RANKS];
+};
+
+struct nodes {
+	struct place heap[RANKS];
+	struct ep_record records[EP_RECORDS];
+	struct ep_dev_state state;
+	uint32_t scratch[EP_HT_COUNTERS];
+	uint32_t over;
+};
+
+#define STEP UINT64_C(0x100000000)
+#define GAVE_UP UINT64_C(0x80000000)
+#define TAKEN_BACK (UINT64_C(5) << 32 | 0x7fffffff)
+
+/*
+ * Rank 0 waits for rank 1, which has started `step`; the wait is over, if names is a rank: that one is named.
+ * In the end rank 3 finds that rank 0 says `says`.
+ */
+static void nodes_for(const void *kernel, uint64_t step, const uint64_t words[RANKS],
+		      uint32_t names, uint64_t says)
+{
+	cudaLaunchConfig_t config = { .gridDim = { 1, 1, 1 }, .blockDim = { 32, 1, 1 } };
+	struct ht_blame_args a;
+	void *list[] = { &a };
+	struct nodes *m;
+
+	memset(&a, 0, sizeof(a));
+	NEED_CUDA(cudaMallocHost((void **)&m, sizeof(*m)));
+	memset(m, 0, sizeof(*m));
+	memcpy(m->heap[0].words, words, RANKS * sizeof(words[0]));
+	m->heap[3].words[0] = words[0];
+	for (uint32_t r = 0; r < RANKS; r++) {
+		a.c.g.heap[r] = (unsigned char *)&m->heap[r];
+		m->heap[0].progress[r] = step;
+	}
+	a.c.g.own = a.c.g.heap[0];
+	a.c.g.progress_off = offsetof(struct place, progress);
+	a.c.g.nranks = RANKS;
+	a.c.g.timeout_ns = 1000000000;
+	a.c.g.records = m->records;
+	a.c.g.state = &m->state;
+	a.c.h.scratch = m->scratch;
+	a.over = names != NOBODY;
+	a.waited_ns = a.over ? 5000000000 : 700000000;
+	a.peer = 1;
+	a.named = &m->over;
+	NEED_CUDA(cudaLaunchKernelExC(&config, kernel, list));
+	NEED_CUDA(cudaDeviceSynchronize());
+	CHECK_INT(m->over, a.over);
+	CHECK_INT(m->records[EP_RECORD_FATAL].peer, names);
+	CHECK_INT(m->heap[3].words[0], says);
+	CHECK_INT(m->scratch[EP_HT_SAYING], 0);
+	NEED_CUDA(cudaFreeHost(m));
+}
+
+static void nodes(void)
+{
+	const void *wait = (const void *)ht_nodes_blame_kernel;
+	const void *go_on = (const void *)ht_nodes_go_on_kernel;
+	const uint64_t quiet[RANKS] = { 0 }, chain[RANKS] = { NOBODY, BY(2), BY(3), 0 };
+	const uint64_t behind[RANKS] = { 0, BY(3) - STEP, 0, 0 };
+	const uint64_t before[RANKS] = { 0, BY(3) - 2 * STEP, 0, 0 };
+	const uint64_t back[RANKS] = { 0, TAKEN_BACK, 0, 0 };
+	const uint64_t fled[RANKS] = { 0, BY(2) | GAVE_UP, 0, 0 };
+	const uint64_t sure[RANKS] = { BY(3) | GAVE_UP, 0, 0, 0 };
+	const uint64_t said[RANKS] = { BY(2), 0, 0, 0 }, old[RANKS] = { BY(2) - STEP, 0, 0, 0 };
+
+	check_context("nodes: the peer is silent");
+	nodes_for(wait, 5, quiet, 1, BY(1));
+	check_context("nodes: half of the time is over");
+	nodes_for(wait, 5, chain, NOBODY, BY(3));
+	check_context("nodes: the peer is held up by one that is held up");
+	nodes_for(wait, 5, chain, 3, BY(3));
+	check_context("nodes: the peer is held up in the step before");
+	nodes_for(wait, 4, behind, 3, BY(3));
+	check_context("nodes: the peer was held up in the step before, and went on");
+	nodes_for(wait, 5, behind, 1, BY(1));
+	check_context("nodes: the peer was held up long ago");
+	nodes_for(wait, 4, before, 1, BY(1));
+	check_context("nodes: the peer has taken its word back");
+	nodes_for(wait, 5, back, 1, BY(1));
+	check_context("nodes: the peer has given up");
+	nodes_for(wait, 5, fled, 2, BY(2));
+	check_context("nodes: this rank has given up");
+	nodes_for(wait, 5, sure, NOBODY, BY(3) | GAVE_UP);
+	check_context("nodes: this rank goes on");
+	nodes_for(go_on, 5, said, NOBODY, TAKEN_BACK);
+	check_context("nodes: this rank goes on, and has said nothing");
+	nodes_for(go_on, 5, old, NOBODY, BY(2) - STEP);
+	check_context("nodes: this rank has given up, and another wait goes on");
+	nodes_for(go_on, 5, sure, NOBODY, BY(3) | GAVE_UP);
 }
 
 static double now(void)
@@ -119,6 +219,7 @@ int main(void)
 	blame_for(0, 700000000, known, 3, BY(3));
 	check_context("this rank owes it, and waits for one that is held up");
 	blame_for(0, 700000000, through, 3, BY(3));
+	nodes();
 	check_context("stuck");
 	stuck();
 	return check_end();
