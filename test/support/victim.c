@@ -191,3 +191,17 @@ bool victim_named(const char *text, int rank)
 	}
 	return false;
 }
+
+int victim_culprit(const char *text)
+{
+	static const char *const words[] = { "waited for rank ", "connection with rank " };
+
+	for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+		const char *at = strstr(text, words[i]);
+
+		if (at) {
+			return atoi(at + strlen(words[i]));
+		}
+	}
+	return -1;
+}

@@ -35,5 +35,7 @@ ncclResult_t victim_pair(struct bench *b, bool apart, double *seconds);
 void victim_new_group(struct world *w, const struct oracle_problem *p, double timeout_ms);
 /* True if an error text says that this rank did not come. */
 bool victim_named(const char *text, int rank);
+/* The one rank that an error text says was waited for; -1: none. */
+int victim_culprit(const char *text);
 
 #endif
