@@ -184,6 +184,15 @@ EP_DEV_COLD void ep_ht_differ(const struct ep_ht_common &c, struct ep_op op, uin
 	ep_abort(c.g);
 }
 
+/* For the statistics: rank r was waited for since then. Nothing that follows waits for these. One lane. */
+EP_DEV void ep_ht_form_waited(const struct ep_ht_common &c, uint32_t r, uint64_t since)
+{
+	uint64_t waited = ep_time_ns() - since;
+
+	ep_atomic_add_gpu_u64(&c.g.stats[r].wait_ns, waited);
+	ep_atomic_max_gpu_u64(&c.g.stats[r].wait_max_ns, waited);
+}
+
 /*
  * Waits for rank r's form words of this step, and compares them. One lane. Block 0 keeps for the statistics
  * how long they were waited for.
@@ -211,19 +220,17 @@ EP_DEV bool ep_ht_form_wait(const struct ep_ht_common &c, const struct ep_op &op
 		if (come) {
 			break;
 		}
-		since = since ? since : ep_time_ns();
+		if (!since && ep_block() == 0) {
+			since = ep_time_ns();
+		}
 		if (NODES ? ep_ht_nodes_give_up(c, op, &s, EP_WAIT_HT_FORM, r, &late)
 			  : ep_wait_give_up(c.g, op, &s, EP_WAIT_HT_FORM, r)) {
 			return false;
 		}
 	}
 	ep_ht_go_on(c, op, late);
-	if (since && ep_block() == 0) {
-		struct ep_peer_stats *stats = &c.g.stats[r];
-		uint64_t waited = ep_time_ns() - since;
-
-		stats->wait_ns += waited;
-		stats->wait_max_ns = waited > stats->wait_max_ns ? waited : stats->wait_max_ns;
+	if (since) {
+		ep_ht_form_waited(c, r, since);
 	}
 #pragma unroll
 	for (uint32_t i = 0; i < EP_HT_FORM_WORDS; i++) {

@@ -425,6 +425,19 @@ EP_DEV uint64_t ep_atomic_max_release_gpu_u64(uint64_t *p, uint64_t v)
 	return old;
 }
 
+EP_DEV uint64_t ep_atomic_max_gpu_u64(uint64_t *p, uint64_t v)
+{
+	uint64_t old;
+
+	ep_simt_point();
+	ep_simt_fence(0);
+	old = __atomic_load_n(p, __ATOMIC_RELAXED);
+	while (old < v &&
+	       !__atomic_compare_exchange_n(p, &old, v, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+	}
+	return old;
+}
+
 /* Vector types may alias anything and move in one access. */
 typedef uint32_t ep_simt_u32x4 __attribute__((vector_size(16), may_alias));
 typedef uint32_t ep_simt_u32x2 __attribute__((vector_size(8), may_alias));

@@ -213,6 +213,7 @@ EP_DEV void ep_release_fence_gpu(void)
 EP_ATOM_CUDA(ep_atomic_add_gpu_u32, "atom.relaxed.gpu.global.add.u32", uint32_t, "r")
 EP_ATOM_CUDA(ep_atomic_add_acq_rel_gpu_u32, "atom.acq_rel.gpu.global.add.u32", uint32_t, "r")
 EP_ATOM_CUDA(ep_atomic_add_gpu_u64, "atom.relaxed.gpu.global.add.u64", uint64_t, "l")
+EP_ATOM_CUDA(ep_atomic_max_gpu_u64, "atom.relaxed.gpu.global.max.u64", uint64_t, "l")
 EP_ATOM_CUDA(ep_atomic_max_release_gpu_u64, "atom.release.gpu.global.max.u64", uint64_t, "l")
 
 EP_DEV uint32_t ep_atomic_cas_gpu_u32(uint32_t *p, uint32_t expected, uint32_t v)

@@ -52,7 +52,8 @@
  *       whose memory is bound there, the caller's own included, at once for none of them. Nothing
  *       else may touch such an address. Whoever reads the memory reads it at its own address.
  *       Only where EP_MULTICAST is not 0 (a GPU of sm_90 or later); elsewhere they are traps.
- *   ep_atomic_add_gpu_u32/_u64, ep_atomic_cas_gpu_u32   relaxed; return the old value
+ *   ep_atomic_add_gpu_u32/_u64, ep_atomic_max_gpu_u64, ep_atomic_cas_gpu_u32
+ *                               relaxed; return the old value, and nobody waits for one that is not used
  *   ep_atomic_add_acq_rel_gpu_u32, ep_atomic_cas_acquire_gpu_u32, ep_atomic_max_release_gpu_u64
  *                               the same with an order
  *   ep_atomic_cas_sc_gpu_u64    and a full fence behind it: what the thread loads next is loaded
