@@ -208,11 +208,13 @@ EP_KERNEL_ALONE(ep_ht_dispatch_kernel, ep_ht_dispatch_args, EP_HT_MAX_THREADS)
 	if (ok && a.c.layout == EP_HT_FLAT && a.topk_weights) {
 		ep_ht_entries_fill(a);
 	}
-	if (ok && ep_block() == 0 && ep_warp() == 0) {
+	if (a.is_direct) {
+		ep_ht_done_send(a.c, entry.op);
+	}
+	if (ok && ep_block() == 0 && ep_warp() == 1) { /* peers do not wait for it */
 		ep_ht_dispatch_count(a);
 	}
 	if (a.is_direct) {
-		ep_ht_done_send(a.c, entry.op);
 		if (ep_ht_done_wait(a.c, entry.op) && a.topk_weights) {
 			ep_ht_entries_copy(a);
 		}
