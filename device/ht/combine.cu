@@ -280,6 +280,7 @@ template <int DTYPE> EP_DEV void ep_ht_combine(const struct ep_ht_combine_args &
 	struct ep_ht_pipe p = ep_ht_pipe_make(a.stage_parts, a.part_bytes);
 	struct ep_ht_work w = ep_ht_work_make(a);
 	struct ep_ht_due due = {};
+	EP_SHARED(uint32_t, failed);
 
 	if (!e.fault) {
 		ep_ht_work_next(a, &w); /* this rank's own memory */
@@ -290,9 +291,9 @@ template <int DTYPE> EP_DEV void ep_ht_combine(const struct ep_ht_combine_args &
 	ep_ht_due_tell(a, e.op, p, &due);
 	ep_ht_pipe_end(a.c.g, e.op, &p);
 	if (a.is_direct) {
-		ep_ht_done_send(a.c, e.op);
+		ep_ht_done_send(a.c, e.op, &failed);
 		if (ep_block() == 0) { /* not long if something has failed */
-			ep_ht_done_wait(a.c, e.op);
+			ep_ht_done_wait(a.c, e.op, &failed);
 		}
 	}
 }

@@ -194,6 +194,7 @@ EP_KERNEL_ALONE(ep_ht_dispatch_kernel, ep_ht_dispatch_args, EP_HT_MAX_THREADS)
 	struct ep_ht_pipe pipe = ep_ht_pipe_make(a.stage_parts, a.part_bytes);
 	struct ep_ht_work work = ep_ht_work_make(a);
 	bool ok;
+	EP_SHARED(uint32_t, failed);
 
 	ep_bulk_fence_global();
 	if (!entry.fault) {
@@ -209,13 +210,13 @@ EP_KERNEL_ALONE(ep_ht_dispatch_kernel, ep_ht_dispatch_args, EP_HT_MAX_THREADS)
 		ep_ht_entries_fill(a);
 	}
 	if (a.is_direct) {
-		ep_ht_done_send(a.c, entry.op);
+		ep_ht_done_send(a.c, entry.op, &failed);
 	}
 	if (ok && ep_block() == 0 && ep_warp() == 1) { /* peers do not wait for it */
 		ep_ht_dispatch_count(a);
 	}
 	if (a.is_direct) {
-		if (ep_ht_done_wait(a.c, entry.op) && a.topk_weights) {
+		if (ep_ht_done_wait(a.c, entry.op, &failed) && a.topk_weights) {
 			ep_ht_entries_copy(a);
 		}
 	}

@@ -148,10 +148,23 @@ enum ep_ht_form {
 	EP_HT_FORM_WORDS
 };
 
+/*
+ * Where few ranks are, each block says for itself that it is done; else the last one to end for all of
+ * its rank, so that there are not too many words to look at.
+ */
+#define EP_HT_DONE_RANKS 8u
+
+EP_HOST_DEV uint32_t ep_ht_done_words(uint32_t ranks)
+{
+	return ranks <= EP_HT_DONE_RANKS ? EP_GROUP_MAX_BLOCKS : 1;
+}
+
 /* Where things lie in every rank's heap, as byte offsets. Filled once, with the heap. */
 struct ep_ht_areas {
 	uint64_t form_off; /* words {form, epoch} [2][R][EP_HT_FORM_WORDS]: epoch & 1, by rank r */
-	uint64_t done_off; /* words {0, epoch} [R]: the rank has read and written all here */
+	/* words {n, epoch} [R][ep_ht_done_words()]: all that one of n blocks of the rank has to read and
+	 * write here has been */
+	uint64_t done_off;
 	/* words {rank, epoch} [R]: who holds each rank up (ht/blame.h); several nodes: then ep_ht_told [R] */
 	uint64_t blame_off;
 	uint64_t count_off;   /* words {count, epoch} [R][E + R + 1]: of each: ep_ht_counts() */

@@ -7,11 +7,11 @@
  *     ep_ht_begin(c, &e)                 all ranks have started this step, with the same form:
  *                                        false: one has not, and nothing may be done
  *     ...
- *     ep_ht_done_send(c, e.op)           windows: this rank is through with those of its peers,
- *     ep_ht_done_wait(c, e.op)           and all peers with its own
+ *     ep_ht_done_send(c, e.op, &failed)  windows: this block is through with those of its peers,
+ *     ep_ht_done_wait(c, e.op, &failed)  and all blocks of all peers with its own
  *
- * All threads of all blocks make these calls. ep_ht_done_send() also when ep_ht_begin() said false:
- * it counts blocks.
+ * All threads of all blocks make these calls; `failed` is in shared memory. ep_ht_done_send() also
+ * when ep_ht_begin() said false: it may count blocks.
  */
 #ifndef EP_DEVICE_HT_STEP_H
 #define EP_DEVICE_HT_STEP_H
@@ -36,9 +36,10 @@ EP_DEV uint64_t *ep_ht_form_at(const struct ep_ht_common &c, const struct ep_op 
 	       ((op.epoch & 1) * c.g.nranks + r) * EP_HT_FORM_WORDS;
 }
 
+/* Where the blocks of rank r say in a heap that they are done. */
 EP_DEV uint64_t *ep_ht_done_at(const struct ep_ht_common &c, unsigned char *heap, uint32_t r)
 {
-	return (uint64_t *)(heap + c.areas.done_off) + r;
+	return (uint64_t *)(heap + c.areas.done_off) + (size_t)r * ep_ht_done_words(c.g.nranks);
 }
 
 /* This rank's form; `routing`: ep_ht_head.routing, or 0. */
@@ -309,30 +310,21 @@ EP_DEV bool ep_ht_begin(const struct ep_ht_common &c, struct ep_ht_entry *e)
 	return agreed != 0;
 }
 
-/* What ep_ht_done_send() tells, by one store to all ranks. One warp. */
-EP_DEV_COLD void ep_ht_done_multicast(const struct ep_ht_common &c, struct ep_op op)
+/* Stores a word of ep_ht_done_send() by one store to all ranks. One warp. */
+EP_DEV_COLD void ep_ht_done_multicast(const struct ep_ht_common &c, uint32_t i, uint64_t word)
 {
 	if (ep_lane() == 0) {
-		ep_multimem_st_release_sys_u64(ep_ht_done_at(c, c.g.multicast, c.g.rank),
-					       (uint64_t)op.epoch << 32);
+		ep_multimem_st_release_sys_u64(ep_ht_done_at(c, c.g.multicast, c.g.rank) + i, word);
 	}
 }
 
-/*
- * This rank has written and read all it wanted in its peers' windows, if no wait has failed: the
- * block that ends last tells them. Every warp has waited for its own stores.
- */
-EP_DEV void ep_ht_done_send(const struct ep_ht_common &c, const struct ep_op &op)
+/* Is this the last block to come here? One warp, behind a barrier of its block. */
+EP_DEV bool ep_ht_done_last(const struct ep_ht_common &c)
 {
 	uint32_t *ended = (uint32_t *)(c.g.own + c.areas.ended_off);
 	uint32_t last = 0;
 
-	ep_block_sync();
-	if (ep_warp() != 0) {
-		return;
-	}
 	if (ep_lane() == 0) {
-		ep_release_fence_sys();
 		last = ep_atomic_add_acq_rel_gpu_u32(ended, 1) + 1 == ep_nblocks();
 		if (last) {
 			ep_st_relaxed_gpu_u32(ended, 0);
@@ -340,47 +332,80 @@ EP_DEV void ep_ht_done_send(const struct ep_ht_common &c, const struct ep_op &op
 	}
 	last = ep_shfl_u32(EP_FULL_MASK, last, 0);
 	ep_warp_sync(EP_FULL_MASK); /* what lane 0 has acquired is all lanes' to release */
-	if (!last || ep_aborted(c.g)) {
+	return last != 0;
+}
+
+/*
+ * This block has written and read all it wanted in its peers' windows, if no wait has failed, and tells
+ * them. Every warp has waited for its own stores. *failed is cleared, for ep_ht_done_wait().
+ */
+EP_DEV void ep_ht_done_send(const struct ep_ht_common &c, const struct ep_op &op, uint32_t *failed)
+{
+	bool each = c.g.nranks <= EP_HT_DONE_RANKS, aborted;
+	uint32_t i = each ? ep_block() : 0, n = each ? ep_nblocks() : 1;
+	uint64_t word = (uint64_t)op.epoch << 32 | n;
+
+	if (ep_tid() == 0) {
+		*failed = 0;
+	}
+	ep_block_sync();
+	if (ep_warp() != 0 || (!each && !ep_ht_done_last(c))) {
+		return;
+	}
+	aborted = ep_aborted(c.g); /* loaded while the fence waits */
+	ep_release_fence_sys();
+	if (ep_any(EP_FULL_MASK, aborted)) {
 		return;
 	}
 	if (EP_MULTICAST && c.g.multicast) {
-		ep_ht_done_multicast(c, op);
+		ep_ht_done_multicast(c, i, word);
 		return;
 	}
 	for (uint32_t r = ep_lane(); r < c.g.nranks; r += EP_WARP_SIZE) {
-		ep_st_release_sys_u64(ep_ht_done_at(c, ep_heap_of(c.g, r), c.g.rank),
-				      (uint64_t)op.epoch << 32);
+		ep_st_fenced_sys_u64(ep_ht_done_at(c, ep_heap_of(c.g, r), c.g.rank) + i, word);
 	}
 }
 
-/* Waits until all peers have said so. All threads of a block that needs it; they agree. */
-EP_DEV bool ep_ht_done_wait(const struct ep_ht_common &c, const struct ep_op &op)
+/* Waits until all blocks of rank r have said so. False: they do not. One warp; the lanes agree. */
+EP_DEV bool ep_ht_done_come(const struct ep_ht_common &c, const struct ep_op &op, uint32_t r)
 {
-	EP_SHARED(uint32_t, done);
+	const uint64_t *at = ep_ht_done_at(c, c.g.own, r);
+	uint32_t n = ep_ht_done_words(c.g.nranks), named = r;
+	struct ep_spin s = ep_spin_start();
 
-	if (ep_warp() == 0) {
-		bool ok = true;
+	for (uint32_t i = ep_lane(); ep_any(EP_FULL_MASK, i < n);) {
+		uint64_t word = i < n ? ep_ld_acquire_sys_u64(at + i) : 0, first;
+		bool come = (uint32_t)(word >> 32) == op.epoch, over = false;
 
-		for (uint32_t r = ep_lane(); r < c.g.nranks && ok; r += EP_WARP_SIZE) {
-			const uint64_t *at = ep_ht_done_at(c, c.g.own, r);
-			struct ep_spin s = ep_spin_start();
-			uint32_t named = r;
-
-			while (r != c.g.rank && ep_ld_acquire_sys_u64(at) != (uint64_t)op.epoch
-										     << 32) {
-				if (ep_ht_give_up(c, op, &s, EP_WAIT_HT_DONE, r, &named)) {
-					ok = false;
-					break;
-				}
-			}
+		first = ep_shfl_u64(EP_FULL_MASK, word, 0);
+		if ((uint32_t)(first >> 32) == op.epoch) { /* each word says how many there are */
+			n = (uint32_t)first;
 		}
-		ok = ep_all(EP_FULL_MASK, ok);
+		if (ep_all(EP_FULL_MASK, come || i >= n)) {
+			i += EP_WARP_SIZE;
+			continue;
+		}
 		if (ep_lane() == 0) {
-			done = ok;
+			over = ep_ht_give_up(c, op, &s, EP_WAIT_HT_DONE, r, &named);
+		}
+		if (ep_any(EP_FULL_MASK, over)) {
+			return false;
+		}
+	}
+	return true;
+}
+
+/* Waits until all peers have said so. All threads of a block that needs it; they agree. */
+EP_DEV bool ep_ht_done_wait(const struct ep_ht_common &c, const struct ep_op &op, uint32_t *failed)
+{
+	/* the first warp is still telling */
+	for (uint32_t r = ep_nwarps() - 1 - ep_warp(); r < c.g.nranks; r += ep_nwarps()) {
+		if (r != c.g.rank && !ep_ht_done_come(c, op, r) && ep_lane() == 0) {
+			ep_shared_or_u32(failed, 1);
 		}
 	}
 	ep_block_sync();
-	return done != 0;
+	return *failed == 0;
 }
 
 #endif

@@ -325,17 +325,21 @@ EP_DEV void ep_release_fence_gpu(void)
 	ep_simt_fence(ep_simt_fences() | EP_SIMT_FENCED_GPU);
 }
 
-EP_DEV void ep_st_fenced_sys_u32(uint32_t *p, uint32_t v)
-{
-	uint32_t fences = ep_simt_fences();
-
-	ep_simt_point();
-	if (!(fences & EP_SIMT_FENCED_SYS)) {
-		ep_simt_unfenced(p, fences);
+#define EP_ST_FENCED_CPU(name, type)                                                               \
+	EP_DEV void name(type *p, type v)                                                          \
+	{                                                                                          \
+		uint32_t fences = ep_simt_fences();                                                \
+                                                                                                   \
+		ep_simt_point();                                                                   \
+		if (!(fences & EP_SIMT_FENCED_SYS)) {                                              \
+			ep_simt_unfenced(p, fences);                                               \
+		}                                                                                  \
+		ep_simt_fence(fences & ~(uint32_t)EP_SIMT_FENCED_FLAGS);                           \
+		__atomic_store_n(p, v, __ATOMIC_RELEASE);                                          \
 	}
-	ep_simt_fence(fences & ~(uint32_t)EP_SIMT_FENCED_FLAGS);
-	__atomic_store_n(p, v, __ATOMIC_RELEASE);
-}
+
+EP_ST_FENCED_CPU(ep_st_fenced_sys_u32, uint32_t)
+EP_ST_FENCED_CPU(ep_st_fenced_sys_u64, uint64_t)
 
 EP_DEV void ep_st_mmio_u64(uint64_t *p, uint64_t v)
 {

@@ -169,6 +169,7 @@ EP_LD_CUDA(ep_ld_retired_sys_u32, "ld.relaxed.sys.global.u32", uint32_t, "r")
 EP_ST_CUDA(ep_st_retired_sys_u64, "st.relaxed.sys.global.u64", uint64_t, "l")
 EP_LD_CUDA(ep_ld_retired_sys_u64, "ld.relaxed.sys.global.u64", uint64_t, "l")
 EP_ST_CUDA(ep_st_fenced_sys_u32, "st.relaxed.sys.global.u32", uint32_t, "r")
+EP_ST_CUDA(ep_st_fenced_sys_u64, "st.relaxed.sys.global.u64", uint64_t, "l")
 
 /* PTX has them from sm_90 on. Host code sees none of this. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

@@ -36,7 +36,7 @@
  *   ep_ld_acquire_sys_u32/_u64   ep_st_release_sys_u32/_u64   (and _gpu: same device only)
  *   ep_ld_relaxed_sys_u32/_u64   ep_st_relaxed_sys_u32/_u64   (and _gpu)
  *       Single-copy atomic, 4 or 8 bytes, naturally aligned.
- *   ep_release_fence_sys() then ep_st_fenced_sys_u32(p, v)
+ *   ep_release_fence_sys() then ep_st_fenced_sys_u32/_u64(p, v)
  *       One fence, many flags. After a warp (or block) barrier the calling thread fences once; each
  *       flag stored by that thread afterwards is seen by its reader (acquire) after everything that
  *       the threads of that barrier wrote before it. Threads that store flags behind a fence taken

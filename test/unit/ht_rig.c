@@ -62,7 +62,7 @@ static uint64_t areas_make(const struct ht_shape *s, struct ep_ht_dispatch_args 
 	a->c.g.progress_off = take(&at, 8 * r);
 	a->c.g.clean_off = take(&at, EP_CLEAN_BYTES(r));
 	m->form_off = take(&at, 2 * 8 * EP_HT_FORM_WORDS * r);
-	m->done_off = take(&at, 8 * r);
+	m->done_off = take(&at, 8 * r * ep_ht_done_words((uint32_t)r));
 	m->blame_off = take(&at, 8 * r);
 	m->ended_off = take(&at, 4);
 	m->weight_off = take(&at, 4 * r * s->max_tokens * width);
