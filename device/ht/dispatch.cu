@@ -90,11 +90,16 @@ EP_DEV struct ep_ht_item ep_ht_item_make(const struct ep_ht_dispatch_args &a,
 	i.slot = ep_shfl_u32(EP_FULL_MASK, w.note_slot, at);
 	i.l = i.sends ? ep_ht_send_list(a.c, i.chunk * ep_ht_send_chunk(a) + i.i)
 		      : ep_ht_recv_list(a.c, i.slot);
+	/* in windows a token's weights are sent with it alone */
+	if (a.is_direct && a.topk_weights && ep_lane() < a.c.topk) {
+		i.l.weight = a.topk_weights[(size_t)i.chunk * a.c.topk + ep_lane()];
+	}
 	return i;
 }
 
 /* The weights of a unit's rows, when its first row is stored. */
-EP_DEV void ep_ht_dispatch_weights(const struct ep_ht_dispatch_args &a, const struct ep_ht_item &i)
+EP_DEV void ep_ht_dispatch_weights(const struct ep_ht_dispatch_args &a, const struct ep_ht_item &i,
+				   const struct ep_ht_starts &s)
 {
 	const struct ep_ht_common &c = a.c;
 
@@ -102,7 +107,7 @@ EP_DEV void ep_ht_dispatch_weights(const struct ep_ht_dispatch_args &a, const st
 		uint32_t token = i.chunk * ep_ht_send_chunk(a);
 
 		ep_ht_send_weights(a, token, ep_min_u32(token + ep_ht_send_chunk(a), c.num_tokens),
-				   i.l);
+				   i.l, ep_ht_starts_base(c, s, c.g.rank));
 	} else {
 		ep_ht_recv_weights(a, i.source, i.slot,
 				   ep_ht_rows(c, c.h.recv_start, i.source, i.chunk), ep_lane(),
@@ -114,7 +119,49 @@ EP_DEV void ep_ht_dispatch_weights(const struct ep_ht_dispatch_args &a, const st
 struct ep_ht_stored {
 	struct ep_ht_unsaid unsaid;
 	struct ep_ht_starts starts; /* of the chunk that is being sent */
+	bool ahead;                 /* the oldest item that is held is known: */
+	struct ep_ht_item next;
+	bool aimed; /* and where it is sent */
+	struct ep_ht_target target;
 };
+
+/* Where an item that is sent goes. */
+EP_DEV struct ep_ht_target ep_ht_item_target(const struct ep_ht_dispatch_args &a,
+					     const struct ep_ht_item &i, struct ep_ht_starts *s)
+{
+	if (i.i == 0) {
+		ep_ht_starts_load(a, i.chunk, s);
+	}
+	return ep_ht_target_make(a, i.l, *s, i.chunk, i.part, ep_ht_piece_make(a, i.part));
+}
+
+/*
+ * Before the operation begins: all that the first item that is sent needs of this rank's tables. The warps
+ * that look for peers in ep_ht_begin() do not wait here for what is on its way.
+ */
+EP_DEV struct ep_ht_stored ep_ht_stored_make(const struct ep_ht_dispatch_args &a,
+					     const struct ep_ht_pipe &p, const struct ep_ht_work &w,
+					     bool fault)
+{
+	struct ep_ht_stored s = {};
+
+	s.unsaid.chunk = EP_HT_NONE;
+	if (fault) {
+		return s;
+	}
+	if (ep_lane() < a.c.g.nranks) {
+		s.starts.base = a.c.h.send_base[ep_lane()];
+	}
+	if (p.held) {
+		s.next = ep_ht_item_make(a, w, p.out);
+		s.ahead = true;
+		s.aimed = ep_warp() != 0 && ep_warp() != ep_nwarps() - 1;
+	}
+	if (s.aimed) {
+		s.target = ep_ht_item_target(a, s.next, &s.starts);
+	}
+	return s;
+}
 
 /* Stores the oldest item that is held. False: it does not come. */
 EP_DEV bool ep_ht_dispatch_store(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
@@ -122,21 +169,18 @@ EP_DEV bool ep_ht_dispatch_store(const struct ep_ht_dispatch_args &a, const stru
 				 struct ep_ht_stored *s)
 {
 	struct ep_ht_piece piece = ep_ht_piece_make(a, i.part);
-	struct ep_ht_target t = {};
 	const unsigned char *from;
 
-	if (i.sends) {
-		if (i.i == 0) {
-			ep_ht_starts_load(a, i.chunk, &s->starts);
-		}
-		t = ep_ht_target_make(a, i.l, s->starts, i.chunk, i.part, piece);
+	if (i.sends && !s->aimed) {
+		s->target = ep_ht_item_target(a, i, &s->starts);
 	}
+	s->aimed = false;
 	from = ep_ht_pipe_wait(a.c.g, op, p, a.c.g.rank);
 	if (!from) {
 		return false;
 	}
 	if (i.sends) {
-		ep_ht_send_store(t, piece, from);
+		ep_ht_send_store(s->target, piece, from);
 	} else {
 		ep_ht_recv_store(a, i.l, i.slot, piece, from);
 	}
@@ -145,7 +189,7 @@ EP_DEV bool ep_ht_dispatch_store(const struct ep_ht_dispatch_args &a, const stru
 		ep_ht_recv_credit(a.c, op, i.source, i.chunk, i.part);
 	}
 	if (i.i == 0 && i.part == 0 && a.topk_weights) {
-		ep_ht_dispatch_weights(a, i);
+		ep_ht_dispatch_weights(a, i, s->starts);
 	}
 	if (p->groups - s->unsaid.group >= EP_HT_SAY_AFTER) {
 		ep_ht_send_say(a, op, p, &s->unsaid);
@@ -159,29 +203,27 @@ EP_DEV bool ep_ht_dispatch_store(const struct ep_ht_dispatch_args &a, const stru
 
 /* All of the warp's units; the first loads may be on their way. False: a wait has failed. */
 EP_DEV bool ep_ht_dispatch_move(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
-				struct ep_ht_pipe *p, struct ep_ht_work *w)
+				struct ep_ht_pipe *p, struct ep_ht_work *w, struct ep_ht_stored *s)
 {
-	struct ep_ht_stored s = { { EP_HT_NONE, 0, 0 }, {} };
-	struct ep_ht_item now, next;
-	bool ahead = false; /* `next` is the oldest item */
-
 	for (;;) {
-		if (!ep_ht_dispatch_load(a, op, p, w, &s.unsaid)) {
+		struct ep_ht_item now;
+
+		if (!ep_ht_dispatch_load(a, op, p, w, &s->unsaid)) {
 			return false;
 		}
 		if (!p->held) {
 			break;
 		}
-		now = ahead ? next : ep_ht_item_make(a, *w, p->out);
-		ahead = p->held > 1;
-		if (ahead) {
-			next = ep_ht_item_make(a, *w, ep_ht_pipe_after(p, p->out));
+		now = s->ahead ? s->next : ep_ht_item_make(a, *w, p->out);
+		s->ahead = p->held > 1;
+		if (s->ahead) {
+			s->next = ep_ht_item_make(a, *w, ep_ht_pipe_after(p, p->out));
 		}
-		if (!ep_ht_dispatch_store(a, op, p, now, &s)) {
+		if (!ep_ht_dispatch_store(a, op, p, now, s)) {
 			return false;
 		}
 	}
-	ep_ht_send_say(a, op, p, &s.unsaid);
+	ep_ht_send_say(a, op, p, &s->unsaid);
 	if (a.is_direct) {
 		ep_ht_pipe_stored(p, p->groups);
 	}
@@ -193,6 +235,7 @@ EP_KERNEL_ALONE(ep_ht_dispatch_kernel, ep_ht_dispatch_args, EP_HT_MAX_THREADS)
 	struct ep_ht_entry entry = ep_ht_enter(a.c, false);
 	struct ep_ht_pipe pipe = ep_ht_pipe_make(a.stage_parts, a.part_bytes);
 	struct ep_ht_work work = ep_ht_work_make(a);
+	struct ep_ht_stored stored;
 	bool ok;
 	EP_SHARED(uint32_t, failed);
 
@@ -201,7 +244,8 @@ EP_KERNEL_ALONE(ep_ht_dispatch_kernel, ep_ht_dispatch_args, EP_HT_MAX_THREADS)
 		ep_ht_work_load_early(a, &pipe, &work);
 		ep_ht_work_find(a, &work);
 	}
-	ok = ep_ht_begin(a.c, &entry) && ep_ht_dispatch_move(a, entry.op, &pipe, &work);
+	stored = ep_ht_stored_make(a, pipe, work, entry.fault != 0);
+	ok = ep_ht_begin(a.c, &entry) && ep_ht_dispatch_move(a, entry.op, &pipe, &work, &stored);
 	ep_ht_pipe_end(a.c.g, entry.op, &pipe);
 	if (ok && a.c.layout == EP_HT_EXPERT_MAJOR) {
 		ep_ht_zero(a, &pipe);

@@ -85,7 +85,7 @@ EP_DEV bool ep_ht_hop_move(const struct ep_ht_dispatch_args &a, const struct ep_
 
 	for (uint32_t left = u.rows; left; left &= left - 1) {
 		uint32_t i = ep_ctz(left);
-		struct ep_ht_list l = { EP_HT_NONE, EP_HT_NONE, EP_HT_NONE };
+		struct ep_ht_list l = { EP_HT_NONE, EP_HT_NONE, EP_HT_NONE, 0 };
 		const unsigned char *from;
 
 		for (; ahead && ep_ht_pipe_room(p); ahead &= ahead - 1) {

@@ -38,7 +38,7 @@ EP_DEV uint32_t ep_ht_recv_ready(const struct ep_ht_common &c, const struct ep_o
 /* Expert-major: the places of a row that comes. */
 EP_DEV struct ep_ht_list ep_ht_recv_list(const struct ep_ht_common &c, uint32_t slot)
 {
-	struct ep_ht_list l = { EP_HT_NONE, EP_HT_NONE, EP_HT_NONE };
+	struct ep_ht_list l = { EP_HT_NONE, EP_HT_NONE, EP_HT_NONE, 0 };
 
 	if (c.layout == EP_HT_EXPERT_MAJOR && ep_lane() < c.width) {
 		l.sel = c.h.recv_sel[(size_t)slot * c.width + ep_lane()];

@@ -61,6 +61,7 @@ struct ep_ht_list {
 	uint32_t sel; /* own token: k-th of its list; row that has come, expert-major: k-th place */
 	uint32_t row;
 	uint32_t place;
+	float weight; /* own token, in windows: k-th of the caller's */
 };
 
 /* For the statistics: what has travelled. One warp. */

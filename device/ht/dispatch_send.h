@@ -77,7 +77,7 @@ EP_DEV uint32_t ep_ht_send_ready(const struct ep_ht_dispatch_args &a, const stru
 
 EP_DEV struct ep_ht_list ep_ht_send_list(const struct ep_ht_common &c, uint32_t token)
 {
-	struct ep_ht_list l = { EP_HT_NONE, EP_HT_NONE, EP_HT_NONE };
+	struct ep_ht_list l = { EP_HT_NONE, EP_HT_NONE, EP_HT_NONE, 0 };
 	size_t at = (size_t)token * c.topk + ep_lane();
 
 	if (ep_lane() < c.topk) {
@@ -90,9 +90,10 @@ EP_DEV struct ep_ht_list ep_ht_send_list(const struct ep_ht_common &c, uint32_t 
 	return l;
 }
 
-/* Lane r: index of the chunk's first row to rank r, for the first 32 ranks. */
+/* Lane r, for the first 32 ranks: */
 struct ep_ht_starts {
-	uint32_t first;
+	uint32_t first; /* index of the chunk's first row to rank r */
+	uint32_t base;  /* slot of this rank's row 0 there; of all chunks */
 };
 
 EP_DEV void ep_ht_starts_load(const struct ep_ht_dispatch_args &a, uint32_t chunk,
@@ -101,6 +102,14 @@ EP_DEV void ep_ht_starts_load(const struct ep_ht_dispatch_args &a, uint32_t chun
 	if (!a.is_direct && ep_lane() < a.c.g.nranks) {
 		s->first = ep_ht_first(a.c, a.c.h.send_start, ep_lane(), chunk);
 	}
+}
+
+EP_DEV uint32_t ep_ht_starts_base(const struct ep_ht_common &c, const struct ep_ht_starts &s,
+				  uint32_t r)
+{
+	uint32_t base = ep_shfl_u32(EP_FULL_MASK, s.base, r & (EP_WARP_SIZE - 1));
+
+	return r == EP_HT_NONE || r < EP_WARP_SIZE ? base : c.h.send_base[r];
 }
 
 /* Where the lane's selection has the part stored. Of those of one other rank, one stores. */
@@ -135,6 +144,7 @@ EP_DEV struct ep_ht_target ep_ht_target_make(const struct ep_ht_dispatch_args &a
 	uint32_t rank = there ? ep_div(EP_HT_SEL_EXPERT(l.sel), c.by_local) : EP_HT_NONE;
 	uint32_t before = ep_shfl_u32(EP_FULL_MASK, rank, (ep_lane() + 31) & 31);
 	uint32_t ring = ep_ht_ring_row(c, s, rank, l.row, chunk);
+	uint32_t base = ep_ht_starts_base(c, s, rank);
 	struct ep_ht_target t = {};
 
 	own = there && rank == me;
@@ -143,7 +153,7 @@ EP_DEV struct ep_ht_target ep_ht_target_make(const struct ep_ht_dispatch_args &a
 		stores = !(l.sel & EP_HT_SEL_AGAIN) && l.place != EP_HT_NONE;
 		row = l.place;
 	} else if (stores && (own || a.is_direct)) {
-		row += c.h.send_base[rank];
+		row += base;
 	}
 	t.bytes = piece.token_bytes;
 	if (stores && (own || a.is_direct)) {
@@ -192,10 +202,10 @@ EP_DEV void ep_ht_send_store(const struct ep_ht_target &t, const struct ep_ht_pi
 /*
  * The weights of the rows of tokens [token, end), in ascending order of local experts: to the ranks'
  * heaps, and to this rank's own outputs. A warp takes as many tokens at once as it has lanes; or one
- * token alone, whose list `l` is.
+ * token alone, whose list `l` is. `base`: slot of this rank's row 0 here.
  */
 EP_DEV void ep_ht_send_weights(const struct ep_ht_dispatch_args &a, uint32_t token, uint32_t end,
-			       const struct ep_ht_list &l)
+			       const struct ep_ht_list &l, uint32_t base)
 {
 	const struct ep_ht_common &c = a.c;
 	bool alone = end - token == 1;
@@ -211,8 +221,11 @@ EP_DEV void ep_ht_send_weights(const struct ep_ht_dispatch_args &a, uint32_t tok
 		uint32_t own, at, slot;
 		bool counts = sel != EP_HT_NONE && row != EP_HT_NONE && !(sel & EP_HT_SEL_AGAIN);
 		uint32_t d = counts ? ep_div(EP_HT_SEL_EXPERT(sel), c.by_local) : EP_HT_NONE;
-		float w = counts ? a.topk_weights[i - k + EP_HT_SEL_K(sel)] : 0.0f;
+		float w = ep_shfl_f32(EP_FULL_MASK, l.weight, EP_HT_SEL_K(sel));
 
+		if (counts && !a.is_direct) {
+			w = a.topk_weights[i - k + EP_HT_SEL_K(sel)];
+		}
 		at = ep_match_u32(EP_FULL_MASK, counts ? d | mine << 16 : ~ep_lane());
 		at = ep_popc(at & ((1u << ep_lane()) - 1));
 		own = ep_ballot(EP_FULL_MASK, d == me) & lanes;
@@ -224,7 +237,7 @@ EP_DEV void ep_ht_send_weights(const struct ep_ht_dispatch_args &a, uint32_t tok
 			continue;
 		}
 		if (c.layout == EP_HT_FLAT) {
-			slot += c.h.recv_base[me];
+			slot += base;
 			if (d == me) {
 				ep_ht_entry_out(a, slot, at, EP_HT_SEL_EXPERT(sel) - me * c.nlocal,
 						w);
