@@ -260,8 +260,10 @@ EP_KERNEL_ALONE(ep_ht_dispatch_kernel, ep_ht_dispatch_args, EP_HT_MAX_THREADS)
 		ep_ht_dispatch_count(a);
 	}
 	if (a.is_direct) {
+		uint32_t bases = ep_ht_recv_bases(a.c);
+
 		if (ep_ht_done_wait(a.c, entry.op, &failed) && a.topk_weights) {
-			ep_ht_entries_copy(a);
+			ep_ht_entries_copy(a, bases);
 		}
 	}
 }

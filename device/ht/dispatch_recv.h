@@ -76,14 +76,13 @@ EP_DEV void ep_ht_recv_store(const struct ep_ht_dispatch_args &a, const struct e
 }
 
 /*
- * Weights, and in flat layout idx, of `rows` rows from `slot` on that `source` has sent, by lane
- * `lane` of `lanes`. Its weights have come.
+ * Weights, and in flat layout idx, of `rows` rows from `slot` on, by lane `lane` of `lanes`. They have
+ * come to `weights`.
  */
-EP_DEV void ep_ht_recv_weights(const struct ep_ht_dispatch_args &a, uint32_t source, uint32_t slot,
-			       uint32_t rows, uint32_t lane, uint32_t lanes)
+EP_DEV void ep_ht_weights_keep(const struct ep_ht_dispatch_args &a, const float *weights,
+			       uint32_t slot, uint32_t rows, uint32_t lane, uint32_t lanes)
 {
 	const struct ep_ht_common &c = a.c;
-	const float *weights = ep_ht_weights_at(c, c.g.own, source, slot - c.h.recv_base[source]);
 	bool flat = c.layout == EP_HT_FLAT;
 	uint32_t per = flat ? c.topk : c.width;
 
@@ -104,16 +103,41 @@ EP_DEV void ep_ht_recv_weights(const struct ep_ht_dispatch_args &a, uint32_t sou
 	}
 }
 
-/* Flat: idx and weights of the rows that came through windows. All peers have said `done`. */
-EP_DEV void ep_ht_entries_copy(const struct ep_ht_dispatch_args &a)
+/* The same of rows that `source` has sent. */
+EP_DEV void ep_ht_recv_weights(const struct ep_ht_dispatch_args &a, uint32_t source, uint32_t slot,
+			       uint32_t rows, uint32_t lane, uint32_t lanes)
+{
+	const struct ep_ht_common &c = a.c;
+
+	ep_ht_weights_keep(a, ep_ht_weights_at(c, c.g.own, source, slot - c.h.recv_base[source]),
+			   slot, rows, lane, lanes);
+}
+
+/* Lane r: slot of rank r's row 0 here, for the first 32; behind the last one, their end. */
+EP_DEV uint32_t ep_ht_recv_bases(const struct ep_ht_common &c)
+{
+	return c.h.recv_base[ep_min_u32(ep_lane(), c.g.nranks)];
+}
+
+/*
+ * Flat: idx and weights of the rows that came through windows. All peers have said `done`; `bases` was
+ * loaded before that.
+ */
+EP_DEV void ep_ht_entries_copy(const struct ep_ht_dispatch_args &a, uint32_t bases)
 {
 	const struct ep_ht_common &c = a.c;
 
 	for (uint32_t s = 0; s < c.g.nranks; s++) {
-		uint32_t base = c.h.recv_base[s], rows = c.h.recv_base[s + 1] - base;
+		uint32_t base = ep_shfl_u32(EP_FULL_MASK, bases, s & (EP_WARP_SIZE - 1));
+		uint32_t end = ep_shfl_u32(EP_FULL_MASK, bases, (s + 1) & (EP_WARP_SIZE - 1));
 
+		if (s + 1 >= EP_WARP_SIZE) {
+			base = c.h.recv_base[s];
+			end = c.h.recv_base[s + 1];
+		}
 		if (s != c.g.rank) { /* its own have been written */
-			ep_ht_recv_weights(a, s, base, rows, ep_block() * ep_nthreads() + ep_tid(),
+			ep_ht_weights_keep(a, ep_ht_weights_at(c, c.g.own, s, 0), base, end - base,
+					   ep_block() * ep_nthreads() + ep_tid(),
 					   ep_nblocks() * ep_nthreads());
 		}
 	}
