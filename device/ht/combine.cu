@@ -230,14 +230,40 @@ EP_DEV bool ep_ht_combine_add(const struct ep_ht_combine_args &a, const struct e
 	return true;
 }
 
-/* All units of this warp; `w`: the first one may be pending. */
+/*
+ * Before the operation begins: opens the first unit, if it waits for no peer, and loads of it what lies in
+ * this rank's memory. The warps that look for peers in ep_ht_begin() do not wait here for lists.
+ */
+EP_DEV void ep_ht_combine_early(const struct ep_ht_combine_args &a, struct ep_ht_pipe *p,
+				struct ep_ht_work *w, struct ep_ht_group *g,
+				struct ep_ht_note *note)
+{
+	bool alone = ep_ht_alone(a);
+
+	if (!w->pending ||
+	    (!alone && (w->is_sum || a.in_weights || w->chunk >= a.c.areas.ring_chunks))) {
+		return;
+	}
+	w->pending = false;
+	w->open = true;
+	if (ep_warp() == 0 || ep_warp() == ep_nwarps() - 1) {
+		return;
+	}
+	ep_ht_group_begin(a, w, g);
+	while (!alone && w->open && w->grouped && ep_ht_pipe_room(p)) {
+		if (!ep_ht_work_load(a, w, g, p, note)) {
+			return;
+		}
+	}
+}
+
+/* All units of this warp; `w`: the first one may be pending, or open. */
 template <int DTYPE>
 EP_DEV void ep_ht_combine_units(const struct ep_ht_combine_args &a, const struct ep_op &op,
-				struct ep_ht_pipe *p, struct ep_ht_due *due, struct ep_ht_work w)
+				struct ep_ht_pipe *p, struct ep_ht_due *due, struct ep_ht_work w,
+				struct ep_ht_group g, struct ep_ht_note note)
 {
 	struct ep_ht_sum<DTYPE> sum;
-	struct ep_ht_note note = {};
-	struct ep_ht_group g = {};
 	bool between = true; /* rows: the sum holds nothing */
 
 	for (;;) {
@@ -274,19 +300,36 @@ EP_DEV void ep_ht_combine_units(const struct ep_ht_combine_args &a, const struct
 	}
 }
 
+/* The operation does not begin: what was loaded for it has to have come before the kernel ends. */
+EP_DEV_COLD void ep_ht_combine_drop(const struct ep_ht_combine_args &a, struct ep_op op,
+				    struct ep_ht_pipe p, struct ep_ht_note note)
+{
+	while (p.held && ep_ht_pipe_wait(a.c.g, op, &p, a.c.g.rank)) {
+		uint32_t what = ep_shfl_u32(EP_FULL_MASK, note.what, p.out);
+
+		ep_ht_pipe_free_batch(&p, ep_max_u32(EP_HT_NOTE_SLOTS(what), 1));
+	}
+}
+
 template <int DTYPE> EP_DEV void ep_ht_combine(const struct ep_ht_combine_args &a)
 {
 	struct ep_ht_entry e = ep_ht_enter(a.c, true);
 	struct ep_ht_pipe p = ep_ht_pipe_make(a.stage_parts, a.part_bytes);
 	struct ep_ht_work w = ep_ht_work_make(a);
 	struct ep_ht_due due = {};
+	struct ep_ht_group g = {};
+	struct ep_ht_note note = {};
 	EP_SHARED(uint32_t, failed);
 
-	if (!e.fault) {
-		ep_ht_work_next(a, &w); /* this rank's own memory */
+	ep_bulk_fence_global();
+	if (!e.fault && ep_ht_work_next(a, &w)) { /* this rank's own memory */
+		ep_ht_combine_early(a, &p, &w, &g, &note);
 	}
 	if (ep_ht_begin(a.c, &e)) {
-		ep_ht_combine_units<DTYPE>(a, e.op, &p, &due, w);
+		ep_ht_combine_units<DTYPE>(a, e.op, &p, &due, w, g, note);
+	} else {
+		ep_ht_combine_drop(a, e.op, p, note);
+		p.held = 0;
 	}
 	ep_ht_due_tell(a, e.op, p, &due);
 	ep_ht_pipe_end(a.c.g, e.op, &p);
