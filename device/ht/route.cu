@@ -120,7 +120,7 @@ EP_DEV bool ep_ht_route_exchange(const struct ep_ht_route_args &a, const struct 
 	if (*failed) {
 		return false;
 	}
-	ep_ht_bases_make(a, op, t);
+	ep_ht_bases_make(a, t);
 	ep_block_sync();
 	over = ep_ht_overflow_find(a, t);
 	if (over < c.g.nranks && ep_block() == 0 && ep_tid() == 0) {
@@ -187,6 +187,9 @@ template <bool NODES> EP_DEV void ep_ht_route_run(const struct ep_ht_route_args 
 	ep_ht_route_place<NODES>(a, op, t);
 	ep_ht_rest_starts<NODES>(c, t);
 	ep_ht_tables_announce<NODES>(c, op);
+	if (ep_warp() == ep_nwarps() - 1) { /* while the first one announces, and others do */
+		ep_ht_sources_make(c, op, t);
+	}
 	if (NODES) {
 		ep_ht_rest_nodes(c);
 		ep_block_sync();
@@ -194,6 +197,7 @@ template <bool NODES> EP_DEV void ep_ht_route_run(const struct ep_ht_route_args 
 	}
 	cut = keeper && t.all[t.experts + c.g.rank] > c.limit;
 	if (keeper && !cut) {
+		ep_block_sync();
 		ep_ht_results_leave(a, t, false);
 	}
 	/* the head says that all tables are there: its block waits for all of them */

@@ -219,13 +219,9 @@ EP_DEV void ep_ht_zones_make(const struct ep_ht_route_args &a, const struct ep_h
 	}
 }
 
-/* Where rows and places lie at every rank. A barrier before and after. */
-EP_DEV void ep_ht_bases_make(const struct ep_ht_route_args &a, const struct ep_op &op,
-			     const struct ep_ht_route &t)
+/* Expert-major: where places lie at every rank. A barrier before and after. */
+EP_DEV void ep_ht_bases_make(const struct ep_ht_route_args &a, const struct ep_ht_route &t)
 {
-	if (ep_warp() == ep_nwarps() - 1) {
-		ep_ht_sources_make(a.c, op, t);
-	}
 	for (uint32_t d = ep_warp(); a.c.layout == EP_HT_EXPERT_MAJOR && d < a.c.g.nranks;
 	     d += ep_nwarps()) {
 		ep_ht_zones_make(a, t, d);
