@@ -125,7 +125,7 @@ struct ht_case ht_case_draw(int nranks, const char *kind, uint64_t seed)
 	if (!strcmp(kind, "crowd")) {
 		c.flags |= seed & 1 ? HT_WINDOW | (seed & 2 ? HT_ON : 0) : 0;
 	}
-	c.sms = strcmp(kind, "crowd") ? ONE_OF(&s, 2, 2, 3, 5) : 1;
+	c.sms = strcmp(kind, "crowd") ? ONE_OF(&s, 2, 2, 3, 5) : 1 + (uint32_t)(seed & 1);
 	return c;
 }
 
@@ -148,10 +148,12 @@ ncclEpGroup_t ht_case_group(const struct ht_case *c, struct world *w)
 {
 	ncclEpGroupConfig_t config = ht_group_config(&c->h, c->flags);
 	ncclEpGroup_t group = NULL;
+	/* ranks need not have as many */
+	uint32_t wanted = c->sms + (c->sms > 2 ? (uint32_t)w->rank % 2 : 0);
 	int sms = 0;
 
 	NEED_CUDA(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, w->device));
-	config.max_num_sms = c->sms < (uint32_t)sms ? c->sms : (uint32_t)sms;
+	config.max_num_sms = wanted < (uint32_t)sms ? wanted : (uint32_t)sms;
 	NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
 	return group;
 }
