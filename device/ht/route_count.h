@@ -13,6 +13,7 @@
 
 #define EP_HT_ROUTE_SPAN 256u /* tokens at most */
 #define EP_HT_ROUTE_AHEAD 4   /* ids that a thread loads ahead */
+#define EP_HT_ROUTE_OTHERS 8u /* selections of its token that a thread looks at together */
 
 /*
  * Where a selection belongs in its row's list, which begins with selection `first` of the token and has

@@ -37,6 +37,12 @@ EP_DEV uint32_t *ep_ht_table_flags(const struct ep_ht_common &c, unsigned char *
 	return (uint32_t *)(heap + c.areas.table_off) + (size_t)r * EP_HT_ROUTE_BLOCKS;
 }
 
+/* Selection q of the token at `token` in a table of them, the largest number if it has no such. */
+EP_DEV uint32_t ep_ht_other(const uint32_t *table, uint32_t token, uint32_t q, uint32_t topk)
+{
+	return q < topk ? table[token + q] : EP_HT_NONE;
+}
+
 /*
  * The span's selections in order: each thread finds how many of the token's are before its own. There is
  * none behind those that are not valid, which are the largest number.
@@ -50,12 +56,16 @@ EP_DEV void ep_ht_span_sort(const struct ep_ht_route_args &a, const struct ep_ht
 		uint32_t token = ep_div(i, a.by_topk) * topk, k = i - token, id = t.id[i];
 		uint32_t before = 0, again = 0;
 
-		for (uint32_t q = 0; q < topk; q++) {
-			uint32_t other = t.id[token + q];
-			bool same = other == id && q < k;
+		EP_UNROLL(1)
+		for (uint32_t q0 = 0; q0 < topk; q0 += EP_HT_ROUTE_OTHERS) {
+#pragma unroll
+			for (uint32_t j = 0; j < EP_HT_ROUTE_OTHERS; j++) {
+				uint32_t other = ep_ht_other(t.id, token, q0 + j, topk);
+				bool same = other == id && q0 + j < k;
 
-			before += other < id || same;
-			again |= same ? EP_HT_SEL_AGAIN : 0;
+				before += other < id || same;
+				again |= same ? EP_HT_SEL_AGAIN : 0;
+			}
 		}
 		t.sel[token + before] = id == EP_HT_NONE ? EP_HT_NONE : EP_HT_SEL(id, k) | again;
 	}
@@ -72,14 +82,19 @@ EP_DEV void ep_ht_span_runs(const struct ep_ht_route_args &a, const struct ep_ht
 		uint32_t expert = EP_HT_SEL_EXPERT(sel), first = 0, index = 0, count = 0;
 		uint32_t begin = ep_div(expert, a.c.by_local) * a.c.nlocal;
 
-		for (uint32_t q = 0; q < topk && sel != EP_HT_NONE; q++) {
-			uint32_t other = t.sel[token + q], e = EP_HT_SEL_EXPERT(other);
-			bool counts = other != EP_HT_NONE && e >= begin && e - begin < a.c.nlocal &&
-				      !(other & EP_HT_SEL_AGAIN);
+		EP_UNROLL(1)
+		for (uint32_t q0 = 0; q0 < topk && sel != EP_HT_NONE; q0 += EP_HT_ROUTE_OTHERS) {
+#pragma unroll
+			for (uint32_t j = 0; j < EP_HT_ROUTE_OTHERS; j++) {
+				uint32_t other = ep_ht_other(t.sel, token, q0 + j, topk);
+				uint32_t e = EP_HT_SEL_EXPERT(other);
+				bool counts = other != EP_HT_NONE && e - begin < a.c.nlocal &&
+					      !(other & EP_HT_SEL_AGAIN);
 
-			first += other != EP_HT_NONE && e < begin;
-			index += counts && e < expert;
-			count += counts;
+				first += other != EP_HT_NONE && e < begin;
+				index += counts && e < expert;
+				count += counts;
+			}
 		}
 		t.run[i] = EP_HT_RUN(first, index, count);
 	}
