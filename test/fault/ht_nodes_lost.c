@@ -172,8 +172,11 @@ static void run(struct world *w, void *arg)
 	}
 	check_context("operation %d, rank %d", n, w->rank);
 	CHECK_INT(result, ncclRemoteError);
-	/* (a second more for what is not waiting, which sanitizers make longer, too) */
-	CHECK(seconds <= scene->timeout_ms / 1e3 + victim_scale(), "%.1f s", seconds);
+	/*
+	 * A second more for what is not waiting, and what the operation took until it was held up, which is
+	 * less than half of the timeout on a machine that is this busy. (Two timeouts are too many.)
+	 */
+	CHECK(seconds <= 1.5 * scene->timeout_ms / 1e3 + victim_scale(), "%.1f s", seconds);
 	OK(ncclEpExtGetLastError(b.group, &result, &text));
 	CHECK_INT(result, ncclRemoteError);
 	printf("rank %d, %.1f s: %s\n", w->rank, seconds, text);
