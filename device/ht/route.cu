@@ -129,9 +129,15 @@ EP_DEV bool ep_ht_route_exchange(const struct ep_ht_route_args &a, const struct 
 	return over == c.g.nranks;
 }
 
+/* The block that leaves the results in handle memory: it may have the fewest tokens. */
+EP_DEV bool ep_ht_route_keeper(void)
+{
+	return ep_block() == ep_nblocks() - 1;
+}
+
 /* Nothing is counted yet. A barrier is held. */
 EP_DEV void ep_ht_route_clear(const struct ep_ht_common &c, const struct ep_ht_route &t,
-			      bool keeper, uint32_t *failed)
+			      uint32_t *failed)
 {
 	ep_ht_bits_clear(t, (t.window + c.g.nranks) * t.words);
 	for (uint32_t i = ep_tid(); i < t.columns; i += ep_nthreads()) {
@@ -139,11 +145,51 @@ EP_DEV void ep_ht_route_clear(const struct ep_ht_common &c, const struct ep_ht_r
 	}
 	if (ep_tid() == 0) {
 		*failed = 0;
-		if (keeper) {
+		if (ep_ht_route_keeper()) {
 			ep_ht_head_clear(c);
 		}
 	}
 	ep_block_sync();
+}
+
+/* The block's tables are written: tells the others, and keeps what they tell. */
+template <bool NODES>
+EP_DEV void ep_ht_route_end(const struct ep_ht_route_args &a, const struct ep_op &op,
+			    const struct ep_ht_route &t, uint32_t *failed)
+{
+	const struct ep_ht_common &c = a.c;
+	bool keeper = ep_ht_route_keeper(), cut, posts = false;
+
+	ep_ht_tables_announce<NODES>(c, op);
+	if (ep_warp() == ep_nwarps() - 1) { /* while the first one announces, and others do */
+		ep_ht_sources_make(c, op, t);
+	}
+	if (NODES) {
+		ep_ht_rest_nodes(c);
+		ep_block_sync();
+		posts = ep_ht_tables_post(c, op, t);
+	}
+	cut = keeper && t.all[t.experts + c.g.rank] > c.limit;
+	if (keeper && !cut) {
+		ep_block_sync();
+		ep_ht_results_leave(a, t, false);
+	}
+	/* the head says that all tables are there: its block waits for all of them */
+	if (!ep_ht_tables_take<NODES>(c, op, t, keeper, failed)) {
+		if (ep_tid() == 0) {
+			ep_ht_head_clear(c);
+		}
+		keeper = false;
+	} else if (cut) {
+		ep_ht_results_leave(a, t, true);
+	}
+	if (posts) {
+		ep_ht_tables_posted(c, op);
+		ep_block_sync();
+	}
+	if (keeper && ep_tid() == 0 && !ep_aborted(c.g)) {
+		ep_ht_head_leave(a, op, t);
+	}
 }
 
 template <bool NODES> EP_DEV void ep_ht_route_run(const struct ep_ht_route_args &a)
@@ -152,12 +198,10 @@ template <bool NODES> EP_DEV void ep_ht_route_run(const struct ep_ht_route_args 
 	struct ep_ht_route t = ep_ht_route_make(c);
 	struct ep_ht_ahead ahead = ep_ht_span_load(a, t, t.begin);
 	struct ep_step_found found = ep_step_load(c.g, c.launch, false);
-	bool keeper = ep_block() == ep_nblocks() - 1; /* it may have the fewest tokens */
 	struct ep_op op;
-	bool cut, posts = false;
 	EP_SHARED(uint32_t, failed);
 
-	ep_ht_route_clear(c, t, keeper, &failed);
+	ep_ht_route_clear(c, t, &failed);
 	op = ep_step_make(c.launch, found, false);
 	op.is_combine = EP_RECORD_UPDATE;
 	if (ep_block() == 0 && ep_warp() == 0) {
@@ -186,36 +230,7 @@ template <bool NODES> EP_DEV void ep_ht_route_run(const struct ep_ht_route_args 
 	}
 	ep_ht_route_place<NODES>(a, op, t);
 	ep_ht_rest_starts<NODES>(c, t);
-	ep_ht_tables_announce<NODES>(c, op);
-	if (ep_warp() == ep_nwarps() - 1) { /* while the first one announces, and others do */
-		ep_ht_sources_make(c, op, t);
-	}
-	if (NODES) {
-		ep_ht_rest_nodes(c);
-		ep_block_sync();
-		posts = ep_ht_tables_post(c, op, t);
-	}
-	cut = keeper && t.all[t.experts + c.g.rank] > c.limit;
-	if (keeper && !cut) {
-		ep_block_sync();
-		ep_ht_results_leave(a, t, false);
-	}
-	/* the head says that all tables are there: its block waits for all of them */
-	if (!ep_ht_tables_take<NODES>(c, op, t, keeper, &failed)) {
-		if (ep_tid() == 0) {
-			ep_ht_head_clear(c);
-		}
-		keeper = false;
-	} else if (cut) {
-		ep_ht_results_leave(a, t, true);
-	}
-	if (posts) {
-		ep_ht_tables_posted(c, op);
-		ep_block_sync();
-	}
-	if (keeper && ep_tid() == 0 && !ep_aborted(c.g)) {
-		ep_ht_head_leave(a, op, t);
-	}
+	ep_ht_route_end<NODES>(a, op, t, &failed);
 }
 
 EP_KERNEL(ep_ht_route_kernel, ep_ht_route_args, EP_HT_MAX_THREADS)

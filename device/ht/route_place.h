@@ -71,32 +71,37 @@ EP_DEV void ep_ht_span_sort(const struct ep_ht_route_args &a, const struct ep_ht
 	}
 }
 
-/* What follows from the order: the row's list, of which each selection is a part. */
+/*
+ * What follows from the order: the row's list, of which each selection is a part. Those of a rank lie side
+ * by side, and a warp looks at as many whole tokens as it has lanes for.
+ */
 EP_DEV void ep_ht_span_runs(const struct ep_ht_route_args &a, const struct ep_ht_route &t,
 			    uint32_t w0)
 {
-	uint32_t topk = a.c.topk, ids = ep_ht_span_tokens(t, w0) * topk;
+	uint32_t topk = a.c.topk, ids = ep_ht_span_tokens(t, w0) * topk, lane = ep_lane();
+	uint32_t lanes = ep_div(EP_WARP_SIZE, a.by_topk) * topk;
+	uint32_t token = ep_div(lane, a.by_topk) * topk, below = (1u << lane) - 1;
 
-	for (uint32_t i = ep_tid(); i < ids; i += ep_nthreads()) {
-		uint32_t token = ep_div(i, a.by_topk) * topk, sel = t.sel[i];
-		uint32_t expert = EP_HT_SEL_EXPERT(sel), first = 0, index = 0, count = 0;
-		uint32_t begin = ep_div(expert, a.c.by_local) * a.c.nlocal;
+	for (uint32_t i0 = ep_warp() * lanes; i0 < ids; i0 += ep_nwarps() * lanes) {
+		bool mine = lane < lanes && i0 + lane < ids;
+		uint32_t sel = mine ? t.sel[i0 + lane] : EP_HT_NONE;
+		uint32_t rank = sel == EP_HT_NONE ? EP_HT_NONE
+						  : ep_div(EP_HT_SEL_EXPERT(sel), a.c.by_local);
+		uint32_t before = ep_shfl_u32(EP_FULL_MASK, rank, (lane - 1) & 31);
+		uint32_t leads = ep_ballot(EP_FULL_MASK, lane == token || rank != before);
+		uint32_t counted =
+			ep_ballot(EP_FULL_MASK, sel != EP_HT_NONE && !(sel & EP_HT_SEL_AGAIN));
+		uint32_t first = 31 - ep_clz(leads & (below | 1u << lane));
+		uint32_t later = leads & ~(below | 1u << lane);
 
-		EP_UNROLL(1)
-		for (uint32_t q0 = 0; q0 < topk && sel != EP_HT_NONE; q0 += EP_HT_ROUTE_OTHERS) {
-#pragma unroll
-			for (uint32_t j = 0; j < EP_HT_ROUTE_OTHERS; j++) {
-				uint32_t other = ep_ht_other(t.sel, token, q0 + j, topk);
-				uint32_t e = EP_HT_SEL_EXPERT(other);
-				bool counts = other != EP_HT_NONE && e - begin < a.c.nlocal &&
-					      !(other & EP_HT_SEL_AGAIN);
-
-				first += other != EP_HT_NONE && e < begin;
-				index += counts && e < expert;
-				count += counts;
-			}
+		counted &= later ? (later & -later) - 1 : ~0u;
+		counted &= ~((1u << first) - 1);
+		if (mine) {
+			t.run[i0 + lane] = sel == EP_HT_NONE ? 0
+							     : EP_HT_RUN(first - token,
+									 ep_popc(counted & below),
+									 ep_popc(counted));
 		}
-		t.run[i] = EP_HT_RUN(first, index, count);
 	}
 }
 

@@ -238,6 +238,12 @@ EP_DEV uint32_t ep_ctz(uint32_t v)
 	return (uint32_t)__builtin_ctz(v);
 }
 
+/* Zero bits above the highest set bit; v must not be 0. */
+EP_DEV uint32_t ep_clz(uint32_t v)
+{
+	return (uint32_t)__builtin_clz(v);
+}
+
 EP_DEV void ep_block_sync(void)
 {
 	ep_simt_fence(0);

@@ -123,6 +123,12 @@ EP_DEV uint32_t ep_ctz(uint32_t v)
 	return __ffs(v) - 1;
 }
 
+/* Zero bits above the highest set bit; v must not be 0. */
+EP_DEV uint32_t ep_clz(uint32_t v)
+{
+	return (uint32_t)__clz((int)v);
+}
+
 EP_DEV void ep_block_sync(void)
 {
 	__syncthreads();

@@ -55,7 +55,7 @@ KERNELS = {
     "ep_ht_combine_fp16_nodes_kernel": Expect(registers=168, spilled=232),
     "ep_ht_combine_fp32_nodes_kernel": Expect(registers=168, spilled=232),
     "ep_ht_dispatch_nodes_kernel": Expect(spilled=416),
-    "ep_ht_route_nodes_kernel": Expect(spilled=264),
+    "ep_ht_route_nodes_kernel": Expect(spilled=280),
     "ep_ll_combine_bf16_kernel": COMBINE,
     "ep_ll_combine_fp16_kernel": COMBINE,
     "ep_ll_combine_fp32_kernel": COMBINE,
