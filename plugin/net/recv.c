@@ -179,13 +179,15 @@ static ncclResult_t ep_net_flush_port(struct ep_net_comm *c, uint32_t local, uin
 	return ncclSuccess;
 }
 
-/* The ports that data may come from. */
+/* The ports that data may come from. (The sender uses a route that is back before this end hears that it does.) */
 static uint32_t ep_net_flush_ports(const struct ep_net_comm *c)
 {
 	uint32_t ports = 0;
 
-	for (uint32_t k = 0; k < c->nopen; k++) {
-		ports |= 1u << c->qp[c->open_qp[k]].local;
+	for (uint32_t i = 0; i < c->nroutes; i++) {
+		if (ep_net_route_lives(c, i)) {
+			ports |= 1u << c->qp[i].local; /* (the first one of the route) */
+		}
 	}
 	return ports;
 }

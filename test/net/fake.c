@@ -4,7 +4,7 @@
 
 struct fake_qp fake_qps[FAKE_QPS];
 uint32_t fake_made;
-bool fake_no_ece, fake_no_qp, fake_no_slots;
+bool fake_no_ece, fake_no_qp, fake_no_slots, fake_no_reads;
 int fake_refusals, fake_refusal, fake_modified;
 static struct ibv_context fake_context;
 static struct ibv_pd fake_pd = { .context = &fake_context };
@@ -150,11 +150,14 @@ static int fake_post_send(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv
 				      (struct ibv_wc){ .wr_id = peer->rq[peer->used++ % FAKE_WCS],
 						       .opcode = IBV_WC_RECV_RDMA_WITH_IMM,
 						       .imm_data = wr->imm_data,
-						       .byte_len = bytes });
+						       .byte_len = bytes,
+						       .qp_num = peer->ibv.qp_num });
 		}
 		if (wr->send_flags & IBV_SEND_SIGNALED &&
-		    !(fake_no_slots && EP_NET_WR_KIND(wr->wr_id) == EP_NET_WORK_SLOT)) {
-			fake_complete(qp->ibv.send_cq, (struct ibv_wc){ .wr_id = wr->wr_id });
+		    !(fake_no_slots && EP_NET_WR_KIND(wr->wr_id) == EP_NET_WORK_SLOT) &&
+		    !(fake_no_reads && wr->opcode == IBV_WR_RDMA_READ)) {
+			fake_complete(qp->ibv.send_cq,
+				      (struct ibv_wc){ .wr_id = wr->wr_id, .qp_num = ibv->qp_num });
 		}
 	}
 	return 0;
