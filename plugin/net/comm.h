@@ -116,9 +116,9 @@ struct ep_net_request {
 	uint8_t seen[EP_NET_MAX_RECVS], parts[EP_NET_MAX_RECVS];
 	bool done[EP_NET_MAX_RECVS];
 	struct ep_net_message message; /* sends */
-	/* flushes: what is read, and by which ports it still has to be */
+	/* flushes: what is read, by which ports it still has to be, and by which it is */
 	uint64_t at;
-	uint32_t ports, rkey[EP_NET_NIC_PORTS];
+	uint32_t ports, reads, rkey[EP_NET_NIC_PORTS];
 };
 
 /* A port of this end's NIC, and what the connection has there. */
@@ -310,6 +310,10 @@ ncclResult_t ep_net_part_post(struct ep_net_comm *c, const struct ep_net_message
 			      uint32_t number);
 /* Posts flushes that had to wait, as far as there is room. */
 ncclResult_t ep_net_flushes_push(struct ep_net_comm *c);
+/* A flush has read by a port, or never will. */
+void ep_net_flush_ended(struct ep_net_comm *c, uint32_t local, uint32_t request);
+/* A device that is broken gives no flush back any more. */
+void ep_net_flushes_give_up(struct ep_net_comm *c, uint32_t local);
 /* Tells the sender of groups that it has not been told of, unless it can do without for now. */
 ncclResult_t ep_net_slots_say(struct ep_net_comm *c);
 ncclResult_t ep_net_isend(void *send_comm, void *data, size_t size, int tag, void *mr,

@@ -176,7 +176,27 @@ static ncclResult_t ep_net_flush_port(struct ep_net_comm *c, uint32_t local, uin
 	}
 	l->flush_room--;
 	r->ports &= ~(1u << local);
+	r->reads |= 1u << local;
 	return ncclSuccess;
+}
+
+void ep_net_flush_ended(struct ep_net_comm *c, uint32_t local, uint32_t request)
+{
+	struct ep_net_request *r = &c->request[request];
+
+	/* (a device that is broken may still tell of what was given up) */
+	if (r->reads >> local & 1) {
+		r->reads &= ~(1u << local);
+		r->left--;
+		c->local[local].flush_room++;
+	}
+}
+
+void ep_net_flushes_give_up(struct ep_net_comm *c, uint32_t local)
+{
+	for (uint32_t i = 0; c->nflushes && i < c->nrequests; i++) {
+		ep_net_flush_ended(c, local, i);
+	}
 }
 
 /* The ports that data may come from. (The sender uses a route that is back before this end hears that it does.) */
@@ -248,6 +268,7 @@ static ncclResult_t ep_net_flush_post(struct ep_net_comm *c, const struct ep_net
 	r->at = (uintptr_t)at;
 	memcpy(r->rkey, region->rkey, sizeof(r->rkey));
 	r->ports = ports;
+	r->reads = 0;
 	r->left = (uint32_t)__builtin_popcount(ports);
 	r->next = EP_NET_NO_REQUEST;
 	if (c->flush_first == EP_NET_NO_REQUEST) {

@@ -130,8 +130,7 @@ static ncclResult_t ep_net_completed(struct ep_net_comm *c, const struct ibv_wc 
 		c->qp[qp].room += EP_NET_WR_WRS(wc->wr_id);
 		return ep_net_back_probed(c, c->qp[qp].route);
 	case EP_NET_WORK_FLUSH:
-		c->local[qp - EP_NET_WR_FLUSH_QP(0)].flush_room++;
-		c->request[number].left--;
+		ep_net_flush_ended(c, qp - EP_NET_WR_FLUSH_QP(0), number);
 		return ncclSuccess;
 	default:
 		return ep_net_received(c, wc);
@@ -150,8 +149,7 @@ static ncclResult_t ep_net_flush_failed(struct ep_net_comm *c, const struct ibv_
 			EP_CHECK(ep_net_route_failed(c, i, wc));
 		}
 	}
-	c->local[local].flush_room++;
-	c->request[EP_NET_WR_NUMBER(wc->wr_id)].left--;
+	ep_net_flush_ended(c, local, EP_NET_WR_NUMBER(wc->wr_id));
 	return ncclSuccess;
 }
 

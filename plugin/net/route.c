@@ -355,6 +355,11 @@ static ncclResult_t ep_net_word_take(struct ep_net_comm *c, const struct ep_net_
 
 static ncclResult_t ep_net_ports_look(struct ep_net_comm *c, uint64_t now)
 {
+	for (uint32_t i = 0; i < c->nlocals; i++) {
+		if (__atomic_load_n(&c->local[i].dev->broken, __ATOMIC_RELAXED)) {
+			ep_net_flushes_give_up(c, i);
+		}
+	}
 	for (uint32_t i = 0; i < c->nroutes; i++) {
 		const struct ep_net_dev *dev = c->local[c->route[i].local].dev;
 
