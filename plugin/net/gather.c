@@ -337,7 +337,7 @@ static ncclResult_t ep_net_flush_begin(struct ep_net_coll *c, void *data, int si
 {
 	uint32_t ports = c->mesh->ends[c->mesh->rank].n, n = 0;
 	uint32_t key[EP_NET_NIC_PORTS], open[EP_NET_NIC_PORTS];
-	struct ep_net_link *link[EP_NET_NIC_PORTS];
+	struct ep_net_link *link[EP_NET_NIC_PORTS], *own;
 	const struct ep_net_mr *mr;
 
 	*request = NULL;
@@ -352,10 +352,11 @@ static ncclResult_t ep_net_flush_begin(struct ep_net_coll *c, void *data, int si
 	/* Data may have come by each of the ports. */
 	ep_net_mesh_keys(c->mesh, mr->rkey, key);
 	for (uint32_t i = 0; i < ports; i++) {
-		link[n] = &c->rma->link[i * c->mesh->nranks + c->mesh->rank];
-		open[n] = key[i];
-		/* (all that came by one that has failed was waited for) */
-		n += link[n]->lane == EP_NET_LANE_OPEN;
+		own = ep_net_lane_own(c->rma, i);
+		if (own) {
+			link[n] = own;
+			open[n++] = key[i];
+		} /* (else all that came by the port was waited for) */
 	}
 	return ep_net_flush_start(c->rma, link, open, n, (uintptr_t)data, request);
 }

@@ -63,6 +63,19 @@ struct ep_net_link *ep_net_lane_open(const struct ep_net_rma *rma, struct ep_net
 	return rma->talk ? NULL : link;
 }
 
+struct ep_net_link *ep_net_lane_own(const struct ep_net_rma *rma, uint32_t port)
+{
+	for (uint32_t i = port; i < (uint32_t)rma->config.contexts;
+	     i += rma->mesh->ends[rma->mesh->rank].n) {
+		struct ep_net_link *link = &rma->link[i * rma->mesh->nranks + rma->mesh->rank];
+
+		if (link->lane == EP_NET_LANE_OPEN) {
+			return link;
+		}
+	}
+	return NULL;
+}
+
 /* An open one by a port that is up. */
 static bool ep_net_lane_other(const struct ep_net_rma *rma, const struct ep_net_link *link)
 {
@@ -79,9 +92,10 @@ static bool ep_net_lane_other(const struct ep_net_rma *rma, const struct ep_net_
 	return false;
 }
 
-bool ep_net_lane_old(const struct ep_net_link *via, const struct ibv_wc *wc)
+bool ep_net_lane_old(const struct ep_net_link *via, const struct ep_net_rail *rail,
+		     const struct ibv_wc *wc)
 {
-	return via->drained || via->qp->qp_num != wc->qp_num;
+	return via->drained || via->rail != rail || via->qp->qp_num != wc->qp_num;
 }
 
 /* ---- closing ---- */
@@ -95,6 +109,20 @@ static void ep_net_lane_stop(struct ep_net_rma *rma, struct ep_net_link *link)
 	link->lane = EP_NET_LANE_CLOSING;
 	link->since = ep_now_ns();
 	rma->closing++;
+}
+
+/* Nobody can flush any more what comes by a port: so nothing comes by it. */
+static ncclResult_t ep_net_lanes_follow(struct ep_net_rma *rma, const struct ep_net_link *own)
+{
+	uint32_t n = (uint32_t)rma->config.contexts * rma->mesh->nranks;
+
+	for (uint32_t i = 0; i < n && !ep_net_lane_own(rma, own->port); i++) {
+		if (rma->link[i].rail == own->rail) {
+			EP_CHECK(ep_net_lane_failed(rma, &rma->link[i],
+						    "this end of the port has failed"));
+		}
+	}
+	return ncclSuccess;
 }
 
 ncclResult_t ep_net_lane_failed(struct ep_net_rma *rma, struct ep_net_link *link, const char *why)
@@ -121,7 +149,7 @@ ncclResult_t ep_net_lane_failed(struct ep_net_rma *rma, struct ep_net_link *link
 	       ep_net_dev_up(dev, 0) ? "" : "; the port is down, or the device has failed",
 	       other->rail->dev->label);
 	link->rail->failed = true;
-	return ncclSuccess;
+	return link->rank == rma->mesh->rank ? ep_net_lanes_follow(rma, link) : ncclSuccess;
 }
 
 /* ---- what both know ---- */
@@ -251,11 +279,17 @@ static ncclResult_t ep_net_lane_heard(struct ep_net_rma *rma, uint32_t r,
 
 static ncclResult_t ep_net_lane_step(struct ep_net_rma *rma, struct ep_net_link *link, uint64_t now)
 {
+	bool late = now > link->since + EP_NET_DRAIN_NS ||
+		    __atomic_load_n(&link->rail->dev->broken, __ATOMIC_RELAXED);
+
 	if (link->lane != EP_NET_LANE_CLOSING) {
 		return ncclSuccess;
 	}
-	if (!link->drained && (!link->receiving || now > link->since + EP_NET_DRAIN_NS ||
-			       __atomic_load_n(&link->rail->dev->broken, __ATOMIC_RELAXED))) {
+	if (!link->drained && link->receiving && late) {
+		/* It gives nothing back any more, but what it has told of has come. */
+		EP_CHECK(ep_net_rail_drain(rma, link->port));
+	}
+	if (!link->drained && (!link->receiving || late)) {
 		link->drained = true;
 		link->tell = link->rank != rma->mesh->rank;
 		link->heard |= !link->tell; /* (this rank tells itself nothing) */

@@ -201,7 +201,7 @@ static ncclResult_t ep_net_op_push(struct ep_net_rma *rma, struct ep_net_op *op,
 	op->at = at;
 	op->posted = at == op->size;
 	*waits = !op->posted;
-	if (rma->talk && op->posted && op->left && op->kind == EP_NET_PUT) {
+	if (rma->talk && op->posted && op->left) {
 		via->flight[via->flight_last++ % via->sq] = number;
 	}
 	return ncclSuccess;
@@ -338,18 +338,19 @@ static ncclResult_t ep_net_receive_done(struct ep_net_rma *rma, const struct ibv
 	return rma->config.told(rma->config.arg, link, be32toh(wc->imm_data));
 }
 
-static ncclResult_t ep_net_send_done(struct ep_net_rma *rma, const struct ibv_wc *wc)
+static ncclResult_t ep_net_send_done(struct ep_net_rma *rma, struct ep_net_rail *rail,
+				     const struct ibv_wc *wc)
 {
 	struct ep_net_op *op = ep_net_op_at(rma, (uint32_t)wc->wr_id);
 	struct ep_net_link *via = ep_net_op_via(rma, op), *link = op->link;
 
-	via->rail->cq_room++;
-	if (rma->talk && ep_net_lane_old(via, wc)) {
+	rail->cq_room++;
+	if (rma->talk && ep_net_lane_old(via, rail, wc)) {
 		return ncclSuccess;
 	}
 	via->room += EP_NET_OP_ID_WRS(wc->wr_id);
 	op->left--;
-	if (rma->talk && op->kind == EP_NET_PUT && ep_net_op_done(op)) {
+	if (rma->talk && ep_net_op_done(op)) {
 		via->flight_first++; /* (completions are in order) */
 		via->told += op->tell;
 	}
@@ -378,10 +379,10 @@ static ncclResult_t ep_net_wc_failed(struct ep_net_rma *rma, const struct ibv_wc
 		       : ep_net_rma_fail(rma, link, ncclRemoteError, "%s", why);
 }
 
-/* What a failure leaves: room, and flushes, which read what has come. Returns whether it is an old one. */
-static bool ep_net_wc_left(struct ep_net_rma *rma, const struct ibv_wc *wc)
+/* What a failure leaves: room. Returns whether it is an old one. */
+static bool ep_net_wc_left(struct ep_net_rma *rma, struct ep_net_rail *rail,
+			   const struct ibv_wc *wc)
 {
-	struct ep_net_op *op;
 	struct ep_net_link *via;
 
 	if (wc->wr_id & EP_NET_OP_ID_RECEIVE) {
@@ -389,19 +390,9 @@ static bool ep_net_wc_left(struct ep_net_rma *rma, const struct ibv_wc *wc)
 		via->receiving--;
 		return via->lane != EP_NET_LANE_OPEN;
 	}
-	op = ep_net_op_at(rma, (uint32_t)wc->wr_id);
-	via = ep_net_op_via(rma, op);
-	via->rail->cq_room++;
-	if (ep_net_lane_old(via, wc)) {
-		return true;
-	}
-	if (op->kind == EP_NET_FLUSH) {
-		op->left--;
-		if (ep_net_op_done(op)) {
-			ep_net_op_end(rma, op, (uint32_t)wc->wr_id);
-		}
-	}
-	return via->lane != EP_NET_LANE_OPEN;
+	via = ep_net_op_via(rma, ep_net_op_at(rma, (uint32_t)wc->wr_id));
+	rail->cq_room++;
+	return ep_net_lane_old(via, rail, wc) || via->lane != EP_NET_LANE_OPEN;
 }
 
 /* What waited for room that work of other links has given back. */
@@ -485,7 +476,7 @@ static ncclResult_t ep_net_rail_poll(struct ep_net_rma *rma, uint32_t port, int 
 	}
 	for (int i = 0; i < *n; i++) {
 		if (wc[i].status != IBV_WC_SUCCESS) {
-			if (rma->talk && ep_net_wc_left(rma, &wc[i])) {
+			if (rma->talk && ep_net_wc_left(rma, &rma->rail[port], &wc[i])) {
 				continue;
 			}
 			if (!bad || (bad->status == IBV_WC_WR_FLUSH_ERR &&
@@ -495,10 +486,20 @@ static ncclResult_t ep_net_rail_poll(struct ep_net_rma *rma, uint32_t port, int 
 		} else if (wc[i].wr_id & EP_NET_OP_ID_RECEIVE) {
 			EP_CHECK(ep_net_receive_done(rma, &wc[i]));
 		} else {
-			EP_CHECK(ep_net_send_done(rma, &wc[i]));
+			EP_CHECK(ep_net_send_done(rma, &rma->rail[port], &wc[i]));
 		}
 	}
 	return bad ? ep_net_wc_failed(rma, bad) : ncclSuccess;
+}
+
+ncclResult_t ep_net_rail_drain(struct ep_net_rma *rma, uint32_t port)
+{
+	int n;
+
+	do {
+		EP_CHECK(ep_net_rail_poll(rma, port, &n));
+	} while (n);
+	return ncclSuccess;
 }
 
 static ncclResult_t ep_net_rails_poll(struct ep_net_rma *rma, int *all)

@@ -184,6 +184,7 @@ ncclResult_t ep_net_flush_start(struct ep_net_rma *rma, struct ep_net_link *cons
 ncclResult_t ep_net_rma_failed(const struct ep_net_rma *rma);
 
 /* op.c, for lanes */
+ncclResult_t ep_net_rail_drain(struct ep_net_rma *rma, uint32_t port); /* until nothing is told */
 void ep_net_op_end(struct ep_net_rma *rma, struct ep_net_op *op, uint32_t number);
 ncclResult_t ep_net_link_push(struct ep_net_rma *rma, struct ep_net_link *link);
 void ep_net_link_append(struct ep_net_rma *rma, struct ep_net_link *link, uint32_t number);
@@ -193,8 +194,14 @@ ncclResult_t ep_net_lanes_new(struct ep_net_rma *rma);
 void ep_net_lanes_free(struct ep_net_rma *rma);
 /* The lane itself, or another one to the rank if it is closed; NULL: there is none. */
 struct ep_net_link *ep_net_lane_open(const struct ep_net_rma *rma, struct ep_net_link *link);
-/* What a lane has told that is closed, and of what is elsewhere by now, is old. */
-bool ep_net_lane_old(const struct ep_net_link *via, const struct ibv_wc *wc);
+/* An open lane of this rank to itself, by this port; NULL: there is none. */
+struct ep_net_link *ep_net_lane_own(const struct ep_net_rma *rma, uint32_t port);
+/*
+ * What a lane has told that is closed, and of what is elsewhere by now, is old. `rail`: whose queue told
+ * it (queue pairs of two devices may have one number).
+ */
+bool ep_net_lane_old(const struct ep_net_link *via, const struct ep_net_rail *rail,
+		     const struct ibv_wc *wc);
 /* An error where no other lane is left. */
 ncclResult_t ep_net_lane_failed(struct ep_net_rma *rma, struct ep_net_link *link, const char *why);
 ncclResult_t ep_net_lanes_look(struct ep_net_rma *rma);

@@ -4,9 +4,10 @@
 
 struct fake_qp fake_qps[FAKE_QPS];
 uint32_t fake_made;
-bool fake_no_ece, fake_no_qp, fake_no_slots, fake_no_reads;
+bool fake_no_ece, fake_no_qp, fake_no_slots, fake_no_reads, fake_no_writes;
 int fake_refusals, fake_refusal, fake_modified;
 static struct ibv_context fake_context;
+static pthread_mutex_t fake_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct ibv_pd fake_pd = { .context = &fake_context };
 
 /* ---- verbs ---- */
@@ -14,13 +15,17 @@ static struct ibv_pd fake_pd = { .context = &fake_context };
 /* Whether this call is to fail; else there is one thing more. */
 static bool fake_fail(void)
 {
-	if (fake_fails == 1) {
+	bool fails;
+
+	pthread_mutex_lock(&fake_lock);
+	fails = fake_fails == 1;
+	fake_fails -= fake_fails > 1;
+	fake_left += !fails;
+	pthread_mutex_unlock(&fake_lock);
+	if (fails) {
 		errno = ENOMEM;
-		return true;
 	}
-	fake_fails -= fake_fails != 0;
-	fake_left++;
-	return false;
+	return fails;
 }
 
 static struct ibv_cq *fake_create_cq(struct ibv_context *ctx, int cqe, void *context,
@@ -45,16 +50,19 @@ static int fake_destroy_cq(struct ibv_cq *cq)
 
 static struct ibv_qp *fake_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init)
 {
-	struct fake_qp *qp = &fake_qps[fake_made];
+	struct fake_qp *qp;
+	uint32_t n;
 
 	if (fake_no_qp || fake_fail()) {
 		errno = ENOMEM;
 		return NULL;
 	}
-	NEED(fake_made < FAKE_QPS);
+	n = __atomic_fetch_add(&fake_made, 1, __ATOMIC_RELAXED);
+	NEED(n < FAKE_QPS);
+	qp = &fake_qps[n];
 	memset(qp, 0, sizeof(*qp));
 	qp->ibv.context = &fake_context;
-	qp->ibv.qp_num = 0x100 + fake_made++;
+	qp->ibv.qp_num = 0x100 + n;
 	qp->ibv.send_cq = init->send_cq;
 	qp->ibv.recv_cq = init->recv_cq;
 	return &qp->ibv;
@@ -70,7 +78,7 @@ static int fake_modify_qp(struct ibv_qp *ibv, struct ibv_qp_attr *attr, int mask
 {
 	struct fake_qp *qp = (struct fake_qp *)ibv;
 
-	fake_modified++;
+	__atomic_fetch_add(&fake_modified, 1, __ATOMIC_RELAXED);
 	if (fake_fatal) {
 		return EIO;
 	}
@@ -155,7 +163,8 @@ static int fake_post_send(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv
 		}
 		if (wr->send_flags & IBV_SEND_SIGNALED &&
 		    !(fake_no_slots && EP_NET_WR_KIND(wr->wr_id) == EP_NET_WORK_SLOT) &&
-		    !(fake_no_reads && wr->opcode == IBV_WR_RDMA_READ)) {
+		    !(fake_no_reads && wr->opcode == IBV_WR_RDMA_READ) &&
+		    !(fake_no_writes && wr->opcode == IBV_WR_RDMA_WRITE)) {
 			fake_complete(qp->ibv.send_cq,
 				      (struct ibv_wc){ .wr_id = wr->wr_id, .qp_num = ibv->qp_num });
 		}

@@ -31,8 +31,8 @@ struct fake_qp {
 
 extern struct fake_qp fake_qps[FAKE_QPS];
 extern uint32_t fake_made; /* of them */
-/* What verbs do: no ECE; no further queue pair; completions of slots, or of READs, are late. */
-extern bool fake_no_ece, fake_no_qp, fake_no_slots, fake_no_reads;
+/* What verbs do: no ECE; no further queue pair; completions of slots, READs or WRITEs are late. */
+extern bool fake_no_ece, fake_no_qp, fake_no_slots, fake_no_reads, fake_no_writes;
 extern struct ibv_cq *fake_overrun; /* an event of it waits to be heard; NULL: none */
 extern int fake_acked;              /* events */
 /* From which call on those that make something fail; 0: none does. How much is made and left. */

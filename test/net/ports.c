@@ -126,9 +126,284 @@ static void test_flush_broken(void)
 	two_close(&t);
 }
 
+/* ---- lanes of collectives ---- */
+
+#define LANES 4
+#define RECEIVES 24 /* more than are taken up at once */
+
+static uint32_t told;
+
+static ncclResult_t count_told(void *arg, const struct ep_net_link *link, uint32_t imm)
+{
+	told++;
+	return ncclSuccess;
+}
+
+/* A rank alone, of so many ports: its lanes to itself. */
+struct alone {
+	struct ep_net_nic *nic, *other;
+	struct ep_net_mesh *mesh;
+	struct ep_net_rma *rma;
+	uint32_t ports;
+};
+
+static void alone_open(struct alone *a, uint32_t ports, int lanes)
+{
+	struct ep_net_rma_config config = { .contexts = lanes,
+					    .stride = 1,
+					    .tc = -1,
+					    .receives = RECEIVES,
+					    .lanes = true,
+					    .told = count_told };
+
+	fake_made = 0;
+	told = 0;
+	a->ports = ports;
+	a->nic = fake_device(true, IBV_MTU_4096);
+	a->other = fake_device(true, IBV_MTU_4096);
+	a->nic->nports = (int)ports;
+	a->nic->dev[1] = a->other->dev[0];
+	NEED(ep_net_mesh_new(a->nic, 1, 0, &a->mesh) == ncclSuccess);
+	NEED(ep_net_rma_new(a->mesh, &config, &a->rma) == ncclSuccess);
+}
+
+static void alone_close(struct alone *a)
+{
+	/* (else what was posted would be waited for) */
+	a->nic->dev[0]->broken = a->other->dev[0]->broken = true;
+	ep_net_rma_free(a->rma);
+	ep_net_mesh_put(a->mesh);
+	fake_device_free(a->nic);
+	fake_device_free(a->other);
+}
+
+/* All that a lane has posted comes back with an error. */
+static void lane_gives_back(struct alone *a, uint32_t lane)
+{
+	struct ep_net_link *link = &a->rma->link[lane];
+
+	for (uint32_t i = 0; i < RECEIVES; i++) {
+		fake_complete(link->rail->cq, (struct ibv_wc){ .wr_id = 1ull << 63 | lane,
+							       .qp_num = link->qp->qp_num,
+							       .status = IBV_WC_WR_FLUSH_ERR });
+	}
+}
+
+static bool lane_ends(struct alone *a, uint32_t lane)
+{
+	uint64_t until = ep_now_ns() + 200000000;
+
+	while (a->rma->link[lane].lane != EP_NET_LANE_CLOSED && ep_now_ns() < until) {
+		CHECK_INT(ep_net_rma_progress(a->rma), ncclSuccess);
+	}
+	return a->rma->link[lane].lane == EP_NET_LANE_CLOSED;
+}
+
+/* What of a message comes back late, when it goes by another device, is not taken for the other one's. */
+static void test_same_number(bool failed)
+{
+	static uint8_t from[64], to[64];
+	static const uint32_t keys[EP_NET_NIC_PORTS];
+	uint32_t left = 1, number, before;
+	struct ep_net_op want = { .kind = EP_NET_PUT,
+				  .local = (uintptr_t)from,
+				  .remote = (uintptr_t)to,
+				  .size = sizeof(to),
+				  .lkeys = keys,
+				  .rkeys = keys,
+				  .count = &left };
+	struct ep_net_link *link;
+	struct alone a;
+
+	check_context("queue pairs of one number, failed %d", failed);
+	alone_open(&a, 2, 2);
+	link = a.rma->link;
+	link[1].qp->qp_num = link[0].qp->qp_num;
+	want.link = link;
+	fake_no_writes = true;
+	CHECK_INT(ep_net_op_start(a.rma, &want, &number), ncclSuccess);
+	before = a.rma->rail[1].cq_room;
+	CHECK_INT(ep_net_lane_failed(a.rma, link, "test"), ncclSuccess);
+	lane_gives_back(&a, 0);
+	CHECK(lane_ends(&a, 0), "the lane does not end");
+	CHECK_INT(left, 1);
+	CHECK_INT(link[1].flight_last, 1);
+	fake_complete(a.rma->rail[0].cq,
+		      (struct ibv_wc){ .wr_id = 1ull << 32 | number,
+				       .qp_num = link[0].qp->qp_num,
+				       .status = failed ? IBV_WC_WR_FLUSH_ERR : IBV_WC_SUCCESS });
+	CHECK_INT(ep_net_rma_progress(a.rma), ncclSuccess);
+	CHECK_INT(link[1].lane, EP_NET_LANE_OPEN);
+	CHECK_INT(left, 1);
+	CHECK_INT(a.rma->rail[1].cq_room, before - 1);
+	fake_complete(a.rma->rail[1].cq, (struct ibv_wc){ .wr_id = 1ull << 32 | number,
+							  .qp_num = link[1].qp->qp_num });
+	CHECK_INT(ep_net_rma_progress(a.rma), ncclSuccess);
+	CHECK_INT(left, 0);
+	CHECK_INT(a.rma->rail[1].cq_room, before);
+	fake_no_writes = false;
+	alone_close(&a);
+}
+
+/* What a device told of before it broke has come, however much that is: its sender may know that it has. */
+static void test_lane_broken(void)
+{
+	struct alone a;
+
+	check_context("a lane of a device that breaks");
+	alone_open(&a, 2, 2);
+	for (uint32_t i = 0; i < RECEIVES - 4; i++) {
+		fake_complete(a.rma->rail[0].cq,
+			      (struct ibv_wc){ .wr_id = 1ull << 63,
+					       .qp_num = a.rma->link[0].qp->qp_num });
+	}
+	a.nic->dev[0]->broken = true;
+	ep_net_lanes_attend(a.rma);
+	CHECK_INT(a.rma->link[0].lane, EP_NET_LANE_CLOSED);
+	CHECK_INT(a.rma->link[0].came, RECEIVES - 4);
+	CHECK_INT(told, RECEIVES - 4);
+	alone_close(&a);
+}
+
+/* Memory that is a GPU's, flushed by all ports that data may come from. Returns the request. */
+static void *alone_flush(struct alone *a)
+{
+	static uint8_t target[64];
+	struct ep_net_coll c = { .mesh = a->mesh, .rma = a->rma };
+	struct ep_net_mr mr = { .nic = a->nic, .gpu = true };
+	void *handle, *request = NULL;
+
+	mr.start = (uintptr_t)target;
+	mr.end = mr.start + sizeof(target);
+	handle = ep_net_handle_new(EP_NET_MR, &mr);
+	CHECK_INT(ep_net_coll_flush(&c, target, sizeof(target), handle, &request), ncclSuccess);
+	ep_net_handle_drop(EP_NET_MR, handle);
+	NEED(request);
+	return request;
+}
+
+static bool op_ends(void *request)
+{
+	uint64_t until = ep_now_ns() + 100000000;
+	int done = 0;
+
+	while (!done && ep_now_ns() < until) {
+		CHECK_INT(ep_net_op_test(request, &done), ncclSuccess);
+	}
+	return done != 0;
+}
+
+/* A flush by a device that breaks ends, though the device says nothing of it. */
+static void test_lane_flush_broken(void)
+{
+	struct alone a;
+	void *request;
+
+	check_context("a flush of lanes, of a device that breaks");
+	alone_open(&a, 2, 2);
+	fake_no_reads = true;
+	request = alone_flush(&a);
+	fake_no_reads = false;
+	fake_complete(a.rma->rail[1].cq, (struct ibv_wc){ .wr_id = 1ull << 32 | 1,
+							  .qp_num = a.rma->link[1].qp->qp_num });
+	CHECK(!op_ends(request), "it has not been read");
+	a.nic->dev[0]->broken = true;
+	CHECK(op_ends(request), "a device that is broken is waited for");
+	alone_close(&a);
+}
+
+/* One of several lanes by a port has failed: flushes read by another one of the same port. */
+static void test_lane_flush(uint32_t ports)
+{
+	uint32_t room[LANES];
+	struct alone a;
+	void *request;
+
+	check_context("a flush of lanes, %u ports", ports);
+	alone_open(&a, ports, LANES);
+	CHECK_INT(ep_net_lane_failed(a.rma, &a.rma->link[0], "test"), ncclSuccess);
+	for (uint32_t i = 0; i < LANES; i++) {
+		room[i] = a.rma->link[i].room;
+	}
+	fake_no_reads = true;
+	request = alone_flush(&a);
+	fake_no_reads = false;
+	for (uint32_t i = 0; i < LANES; i++) {
+		CHECK_INT(room[i] - a.rma->link[i].room,
+			  i == ports || (ports == 2 && i == 1) ? 1 : 0);
+	}
+	CHECK(!op_ends(request), "nothing has been read");
+	for (uint32_t i = 0; i < ports; i++) {
+		struct ep_net_link *link = &a.rma->link[i ? 1 : ports];
+
+		fake_complete(link->rail->cq, (struct ibv_wc){ .wr_id = 1ull << 32 | i,
+							       .qp_num = link->qp->qp_num });
+	}
+	CHECK(op_ends(request), "it does not end");
+	alone_close(&a);
+}
+
+static void *rma_main(void *arg)
+{
+	struct alone *a = arg;
+	struct ep_net_rma_config config = { .contexts = LANES,
+					    .stride = 1,
+					    .tc = -1,
+					    .receives = RECEIVES,
+					    .lanes = true,
+					    .told = count_told };
+
+	NEED(ep_net_rma_new(a->mesh, &config, &a->rma) == ncclSuccess);
+	return NULL;
+}
+
+/* No lane of this rank's own is left by a port: nothing can be flushed there, and nothing may come by it. */
+static void test_follow(void)
+{
+	struct alone a[2];
+	pthread_t thread[2];
+	int fd[2];
+
+	check_context("lanes by a port of which nothing can be flushed");
+	fake_made = 0;
+	NEED(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fd) == 0);
+	for (uint32_t r = 0; r < 2; r++) {
+		a[r].nic = fake_device(true, IBV_MTU_4096);
+		a[r].other = fake_device(true, IBV_MTU_4096);
+		a[r].nic->nports = 2;
+		a[r].nic->dev[1] = a[r].other->dev[0];
+		NEED(ep_net_mesh_new(a[r].nic, 2, r, &a[r].mesh) == ncclSuccess);
+		a[r].mesh->fd[!r] = fd[r];
+	}
+	for (uint32_t r = 0; r < 2; r++) {
+		a[r].mesh->ends[!r] = a[!r].mesh->ends[!r];
+		NEED(pthread_create(&thread[r], NULL, rma_main, &a[r]) == 0);
+	}
+	for (uint32_t r = 0; r < 2; r++) {
+		pthread_join(thread[r], NULL);
+	}
+	/* (links: each lane's to the first rank, which it is, and to the second one) */
+	CHECK_INT(ep_net_lane_failed(a->rma, &a->rma->link[0], "test"), ncclSuccess);
+	CHECK_INT(a->rma->link[1].lane, EP_NET_LANE_OPEN);
+	CHECK_INT(ep_net_lane_failed(a->rma, &a->rma->link[4], "test"), ncclSuccess);
+	for (uint32_t i = 0; i < LANES; i++) {
+		CHECK_INT(a->rma->link[2 * i + 1].lane,
+			  i % 2 ? EP_NET_LANE_OPEN : EP_NET_LANE_CLOSING);
+	}
+	alone_close(&a[0]);
+	alone_close(&a[1]);
+}
+
 int main(void)
 {
 	fake_begin();
+	test_follow();
+	test_same_number(false);
+	test_same_number(true);
+	test_lane_broken();
+	test_lane_flush_broken();
+	test_lane_flush(1);
+	test_lane_flush(2);
 	test_flush_broken();
 	test_flush_early(EP_NET_ROUTE_OFFERED, false);
 	test_flush_early(EP_NET_ROUTE_READY, true);
