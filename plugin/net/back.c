@@ -147,7 +147,8 @@ static ncclResult_t ep_net_back_begin(struct ep_net_comm *c, uint32_t route, uin
 	uint32_t port;
 	bool any = true;
 
-	if (now < (c->nopen_routes ? r->again : r->since + EP_NET_NEED_NS)) {
+	/* (in need an offer is answered at once: nobody may call here again for a while) */
+	if (now < (c->nopen_routes ? r->again : r->offered ? 0 : r->since + EP_NET_NEED_NS)) {
 		return ncclSuccess;
 	}
 	port = ep_net_back_port(c, route);
@@ -175,12 +176,13 @@ static ncclResult_t ep_net_offer_take(struct ep_net_comm *c, const struct ep_net
 {
 	struct ep_net_route *r = &c->route[word->route];
 
-	if (r->offered || word->port >= c->nfars) {
+	if (r->offered || word->port >= c->nfars ||
+	    !ep_net_end_good(&word->end, word->number, c->nqps / c->nroutes)) {
 		return ep_net_comm_fail(c, ncclRemoteError, word->route,
-					"the peer offers what makes no sense (port %u of %u)",
-					word->port, c->nfars);
+					"the peer offers what makes no sense (port %u of %u, MTU "
+					"code %u, RoCE version %u)",
+					word->port, c->nfars, word->end.mtu, word->end.roce);
 	}
-	EP_CHECK(ep_net_end_check(&word->end, word->number, c->nqps / c->nroutes, c->peer));
 	r->offered = true;
 	r->far = word->port;
 	c->far[r->far].end = word->end;

@@ -78,8 +78,7 @@ ncclResult_t ep_net_head_check(const struct ep_net_head *head, size_t bytes, con
 	return ncclSuccess;
 }
 
-ncclResult_t ep_net_end_check(const struct ep_nic_end *end, const uint32_t *qpn, uint32_t nqps,
-			      const char *who)
+bool ep_net_end_good(const struct ep_nic_end *end, const uint32_t *qpn, uint32_t nqps)
 {
 	bool good = nqps >= 1 && nqps <= EP_NET_MAX_QPS &&
 		    memchr(end->name, '\0', sizeof(end->name)) && end->mtu >= IBV_MTU_256 &&
@@ -88,11 +87,18 @@ ncclResult_t ep_net_end_check(const struct ep_nic_end *end, const uint32_t *qpn,
 	for (uint32_t i = 0; good && qpn && i < nqps; i++) {
 		good = qpn[i] <= 0xffffff;
 	}
-	return good ? ncclSuccess
-		    : ep_fail(ncclRemoteError,
-			      "%s says of itself what cannot be (%u queue pairs, MTU code %u, "
-			      "RoCE version %u): do all ranks use the same plugin?",
-			      who, nqps, end->mtu, end->roce);
+	return good;
+}
+
+ncclResult_t ep_net_end_check(const struct ep_nic_end *end, const uint32_t *qpn, uint32_t nqps,
+			      const char *who)
+{
+	return ep_net_end_good(end, qpn, nqps)
+		       ? ncclSuccess
+		       : ep_fail(ncclRemoteError,
+				 "%s says of itself what cannot be (%u queue pairs, MTU code %u, "
+				 "RoCE version %u): do all ranks use the same plugin?",
+				 who, nqps, end->mtu, end->roce);
 }
 
 ncclResult_t ep_net_peer_check(const struct ep_net_peer *peer, uint32_t nroutes, const char *who)

@@ -71,6 +71,7 @@ ncclResult_t ep_net_head_check(const struct ep_net_head *head, size_t bytes, con
  * Whether what the other end says of itself is possible: of a port, with `qpn` NULL where it says nothing
  * of queue pairs; of all of it, of an end with so many routes.
  */
+bool ep_net_end_good(const struct ep_nic_end *end, const uint32_t *qpn, uint32_t nqps);
 ncclResult_t ep_net_end_check(const struct ep_nic_end *end, const uint32_t *qpn, uint32_t nqps,
 			      const char *who);
 ncclResult_t ep_net_peer_check(const struct ep_net_peer *peer, uint32_t nroutes, const char *who);

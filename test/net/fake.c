@@ -221,7 +221,36 @@ static void fake_ack_async_event(struct ibv_async_event *event)
 	fake_acked++;
 }
 
+static int fake_query_port(struct ibv_context *ctx, uint8_t port,
+			   struct _compat_ibv_port_attr *attr)
+{
+	struct ibv_port_attr *all = (struct ibv_port_attr *)attr;
+
+	all->state = IBV_PORT_ACTIVE;
+	all->active_mtu = IBV_MTU_4096;
+	all->gid_tbl_len = 1;
+	all->lid = 77;
+	all->link_layer = IBV_LINK_LAYER_INFINIBAND;
+	return 0;
+}
+
+static int fake_query_pkey(struct ibv_context *ctx, uint8_t port, int index, uint16_t *pkey)
+{
+	*pkey = 0xffff;
+	return 0;
+}
+
+static int fake_query_gid(struct ibv_context *ctx, uint8_t port, int index, union ibv_gid *gid)
+{
+	memset(gid, 0, sizeof(*gid));
+	gid->raw[15] = 1; /* of the same subnet */
+	return 0;
+}
+
 static const struct ep_verbs fake_verbs = {
+	.ibv_query_port = fake_query_port,
+	.ibv_query_pkey = fake_query_pkey,
+	.ibv_query_gid = fake_query_gid,
 	.ibv_get_async_event = fake_get_async_event,
 	.ibv_ack_async_event = fake_ack_async_event,
 	.ibv_create_cq = fake_create_cq,

@@ -24,9 +24,9 @@ struct two {
 static void two_open(struct two *t)
 {
 	memset(t, 0, sizeof(*t));
-	t->from = fake_device(true, IBV_MTU_4096);
-	t->to = fake_device(true, IBV_MTU_4096);
-	t->other = fake_device(true, IBV_MTU_4096);
+	t->from = fake_device(false, IBV_MTU_4096);
+	t->to = fake_device(false, IBV_MTU_4096);
+	t->other = fake_device(false, IBV_MTU_4096);
 	t->to->nports = 2;
 	t->to->dev[1] = t->other->dev[0];
 	pair_of_routes(t->from, t->to, 2, 2, -1, t->pair);
@@ -124,6 +124,63 @@ static void test_flush_broken(void)
 	}
 	fake_no_reads = false;
 	two_close(&t);
+}
+
+/* Both routes are closed on both ends, and the sender has these words to say. */
+static ncclResult_t two_hear(struct two *t, const struct ep_net_word *word, uint32_t n)
+{
+	for (uint32_t i = 0; i < t->c->nroutes; i++) {
+		t->c->route[i].state = EP_NET_ROUTE_CLOSED;
+		t->c->route[i].since = ep_now_ns();
+	}
+	ep_net_comm_choose(t->c);
+	NEED(write(t->fd[1], word, n * sizeof(*word)) == (ssize_t)(n * sizeof(*word)));
+	return ep_net_routes_look(t->c);
+}
+
+/* No route is open, and an offer is heard while this end would wait for a moment: nobody may call it again. */
+static void test_answered(void)
+{
+	static struct two t;
+	struct ep_net_word word = { .magic = EP_NET_WORD, .kind = EP_NET_OFFER, .life = 1 };
+
+	check_context("an offer in need");
+	two_open(&t);
+	word.end = t.c->far[0].end;
+	word.number[0] = fake_qps[0].ibv.qp_num;
+	CHECK_INT(two_hear(&t, &word, 1), ncclSuccess);
+	CHECK_INT(t.c->route[0].state, EP_NET_ROUTE_READY);
+	CHECK_INT(t.c->route[1].state, EP_NET_ROUTE_CLOSED);
+	two_close(&t);
+}
+
+/* An offer that cannot be ends the connection, whoever has heard it. */
+static void test_offers(void)
+{
+	static const struct ep_net_word words[] = {
+		{ .port = 1, .end = { .mtu = 5 } },
+		{ .end = { .mtu = 6 } },
+		{ .end = { .mtu = 0 } },
+		{ .end = { .mtu = 5, .roce = 3 } },
+		{ .end = { .mtu = 5 }, .number = { 1u << 24 } },
+	};
+	static struct two t;
+	struct ep_error error;
+
+	for (size_t i = 0; i < EP_ARRAY_SIZE(words); i++) {
+		struct ep_net_word word = words[i];
+
+		check_context("offer %zu", i);
+		two_open(&t);
+		word.magic = EP_NET_WORD;
+		word.kind = EP_NET_OFFER;
+		word.life = 1;
+		CHECK_INT(two_hear(&t, &word, 1), ncclRemoteError);
+		CHECK_INT(t.c->failed.code, ncclRemoteError);
+		ep_error_get(NULL, &error);
+		CHECK_HAS(error.text, "offers what makes no sense");
+		two_close(&t);
+	}
 }
 
 /* ---- lanes of collectives ---- */
@@ -397,6 +454,8 @@ static void test_follow(void)
 int main(void)
 {
 	fake_begin();
+	test_answered();
+	test_offers();
 	test_follow();
 	test_same_number(false);
 	test_same_number(true);
