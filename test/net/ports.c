@@ -2,6 +2,7 @@
 /*
  * Ports that fail and come back, on queue pairs that are none: what the NIC tells late, or never.
  */
+#include <endian.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include "net/coll.h"
@@ -151,6 +152,116 @@ static void test_answered(void)
 	CHECK_INT(two_hear(&t, &word, 1), ncclSuccess);
 	CHECK_INT(t.c->route[0].state, EP_NET_ROUTE_READY);
 	CHECK_INT(t.c->route[1].state, EP_NET_ROUTE_CLOSED);
+	two_close(&t);
+}
+
+static struct ep_net_word word_of(const struct two *t, uint8_t kind, uint16_t life)
+{
+	struct ep_net_word word = { .magic = EP_NET_WORD, .kind = kind, .life = life };
+
+	if (kind == EP_NET_OFFER) {
+		word.end = t->c->far[0].end;
+		word.number[0] = fake_qps[0].ibv.qp_num;
+	}
+	return word;
+}
+
+static void two_say(struct two *t, uint8_t kind, uint16_t life)
+{
+	struct ep_net_word word = word_of(t, kind, life);
+
+	NEED(write(t->fd[1], &word, sizeof(word)) == sizeof(word));
+	CHECK_INT(ep_net_routes_look(t->c), ncclSuccess);
+}
+
+/*
+ * A route comes back where none was open: nothing is lost any more. What its old queue pair has told is of
+ * nobody; what the new one tells counts, also before the sender has said that it uses it.
+ */
+static void test_lives(void)
+{
+	struct ibv_wc wc = { .wr_id = EP_NET_WR_ID(EP_NET_WORK_RECEIVE, 0, 0, 0),
+			     .opcode = IBV_WC_RECV_RDMA_WITH_IMM,
+			     .imm_data = htobe32(EP_NET_IMM(0, 0, 1, 0)) };
+	static struct two t;
+	struct ep_net_word word;
+	void *data = NULL, *mr = NULL, *request;
+	size_t size = 0;
+	int tag = 0;
+
+	check_context("lives of a route");
+	two_open(&t);
+	CHECK_INT(ep_net_irecv(t.c->handle, 1, &data, &size, &tag, &mr, &request), ncclSuccess);
+	t.c->lost = ep_now_ns();
+	word = word_of(&t, EP_NET_OFFER, 1);
+	CHECK_INT(two_hear(&t, &word, 1), ncclSuccess);
+	CHECK_INT(t.c->route[0].state, EP_NET_ROUTE_READY);
+	fake_complete(t.c->local[0].cq, wc);
+	CHECK_INT(ep_net_progress(t.c), ncclSuccess);
+	CHECK_INT(t.c->qp[0].came, 0);
+	wc.wr_id |= 1u << 16;
+	fake_complete(t.c->local[0].cq, wc);
+	CHECK_INT(ep_net_progress(t.c), ncclSuccess);
+	CHECK_INT(t.c->qp[0].came, 1);
+	CHECK(ends(request), "what has come does not count");
+	two_say(&t, EP_NET_READY_TOO, 1);
+	two_say(&t, EP_NET_PROVED, 1);
+	CHECK_INT(t.c->route[0].state, EP_NET_ROUTE_OPEN);
+	CHECK_INT(t.c->nopen_routes, 1);
+	CHECK_INT(t.c->lost, 0);
+	two_close(&t);
+}
+
+/* An offer is taken back before this end has answered it: it says so, too, and the next one is of the next life. */
+static void test_taken_back(void)
+{
+	static struct two t;
+	struct ep_net_word word;
+
+	check_context("an offer that is taken back");
+	two_open(&t);
+	t.c->route[0].state = EP_NET_ROUTE_CLOSED;
+	t.c->route[0].again = UINT64_MAX;
+	ep_net_comm_choose(t.c);
+	for (uint16_t life = 1; life < 4; life++) {
+		two_say(&t, EP_NET_OFFER, life);
+		CHECK(t.c->route[0].offered, "life %u", life);
+		two_say(&t, EP_NET_CLOSED, life);
+		CHECK(!t.c->route[0].offered, "life %u", life);
+		CHECK_INT(t.c->route[0].life, life);
+		CHECK_INT(read(t.fd[1], &word, sizeof(word)), sizeof(word));
+		CHECK(word.kind == EP_NET_CLOSED && word.life == life, "%u, %u", word.kind,
+		      word.life);
+	}
+	two_close(&t);
+}
+
+/* A port is not used again before all that flushes read by it has come back. */
+static void test_flush_first(void)
+{
+	static struct two t;
+	void *request;
+
+	check_context("a port whose flushes are late");
+	two_open(&t);
+	fake_no_reads = true;
+	request = two_flush(&t);
+	fake_no_reads = false;
+	t.c->local[0].flush_ended = true;
+	t.c->route[0].state = EP_NET_ROUTE_CLOSED;
+	ep_net_comm_choose(t.c);
+	two_say(&t, EP_NET_OFFER, 1);
+	CHECK_INT(t.c->route[0].state, EP_NET_ROUTE_CLOSED);
+	for (uint32_t i = 0; i < 2; i++) {
+		uint64_t id = EP_NET_WR_ID(EP_NET_WORK_FLUSH, EP_NET_WR_FLUSH_QP(i), 1,
+					   ep_net_request_number(request));
+
+		fake_complete(t.c->local[i].cq, (struct ibv_wc){ .wr_id = id });
+	}
+	CHECK(ends(request), "it does not end");
+	t.c->route[0].again = 0;
+	CHECK_INT(ep_net_routes_look(t.c), ncclSuccess);
+	CHECK_INT(t.c->route[0].state, EP_NET_ROUTE_READY);
 	two_close(&t);
 }
 
@@ -455,6 +566,9 @@ int main(void)
 {
 	fake_begin();
 	test_answered();
+	test_lives();
+	test_taken_back();
+	test_flush_first();
 	test_offers();
 	test_follow();
 	test_same_number(false);
