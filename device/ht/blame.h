@@ -1,78 +1,191 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whom a wait of dispatch or combine names, in groups of one node (device/ht/blame_nodes.h is for groups of
- * several). In a ring ranks wait for one another: rank A waits for
- * rows of B, and B has stopped because C has, who has died. All these waits begin within
- * microseconds, and any may be the first to expire. So a rank whose wait has lasted half of the
- * timeout says so to all ranks of its node, and whom it takes for the cause: the rank that it waits for, or, if
- * that one has said the same of itself, whom that one names. Who says so is alive.
+ * Whom a wait of high throughput names. In a ring ranks wait for one another: rank A waits for rows of B, and
+ * B has stopped because C has, who has died. All these waits begin within microseconds, and any may be the
+ * first to expire. So a rank whose wait has lasted half of the timeout says so to all ranks, and whom it takes
+ * for the cause: the rank that it waits for, or, if that one has said the same of itself, whom that one names.
+ * Who says so is alive.
  *
- * Words {rank, epoch}, by each rank in every heap. A rank has many waits and one word: a wait that
- * knows nobody who is silent does not overwrite what another wait of the rank has said. A wait for what
- * this rank itself owes, in another warp, goes by that word.
+ * A rank has many waits and one word (device/ht/say.h): a wait that knows nobody who is silent does not
+ * overwrite what another wait of the rank has said. More may happen before all waits are over:
+ *   - A wait that is late and then ends well takes the rank's word back.
+ *   - A rank that gives up a connection says so at once, for who is left behind waits for this rank; and
+ *     what its other waits find does not change that word any more (EP_HT_GAVE_UP).
+ *   - A wait that is not late yet goes by what others have said, too: if B has left because of C, then
+ *     it is not B whose connection is down.
+ *   - Some ranks are at the next step already, and wait for those that are held up in this one. So of a
+ *     rank the word of that step counts where it stands.
  */
 #ifndef EP_DEVICE_HT_BLAME_H
 #define EP_DEVICE_HT_BLAME_H
 
-#include "device/group/wait.h"
-#include "device/ht/layout.h"
-
-EP_DEV unsigned char *ep_ht_blame_at(const struct ep_ht_common &c, unsigned char *heap, uint32_t r)
-{
-	return heap + c.areas.blame_off + 8 * (size_t)r;
-}
+#include "device/ht/say.h"
 
 /* Has rank r said that it is held up, and by whom? */
-EP_DEV bool ep_ht_held_up(const struct ep_ht_common &c, const struct ep_op &op, uint32_t r,
-			  uint32_t *by)
+EP_DEV bool ep_ht_held_up(const struct ep_ht_common &c, uint32_t step, uint32_t r, uint32_t *by)
 {
-	return ep_ld_word(ep_ht_blame_at(c, c.g.own, r), op.epoch, by);
-}
+	uint64_t word = ep_ht_blame_load(c, r);
+	uint32_t epoch = (uint32_t)(word >> 32);
 
-/* With whom a wait has to name: half of its time is over. */
-#define EP_HT_LATE_BIT (1u << 31)
-
-/* Whom a wait for `peer` that began as `s` says has to name. One thread. */
-EP_DEV_COLD uint32_t ep_ht_blame(const struct ep_ht_common &c, struct ep_op op, struct ep_spin s,
-				 uint32_t peer)
-{
-	uint32_t cause = peer, by = 0, n = 0;
-	bool silent;
-
-	if (!s.start_ns || ep_time_ns() - s.start_ns < c.g.timeout_ns / 2) {
-		return peer;
-	}
-	if (peer == c.g.rank && ep_ht_held_up(c, op, peer, &by)) {
-		cause = by; /* as another warp of this rank has said */
-	}
-	while (n++ < c.g.nranks && cause != c.g.rank && ep_ht_held_up(c, op, cause, &by)) {
-		cause = by;
-	}
-	silent = cause != c.g.rank && n <= c.g.nranks;
-	cause = silent ? cause : peer;
-	if (silent || (peer != c.g.rank && !ep_ht_held_up(c, op, c.g.rank, &by))) {
-		for (uint32_t r = 0; r < c.g.nranks; r++) {
-			unsigned char *heap = ep_heap_of(c.g, r);
-
-			if (heap) {
-				ep_st_word(ep_ht_blame_at(c, heap, c.g.rank), cause, op.epoch);
-			}
-		}
-	}
-	return cause | EP_HT_LATE_BIT;
+	*by = (uint32_t)word & ~EP_HT_GAVE_UP;
+	return *by < c.g.nranks && epoch && (epoch == step || epoch == ep_progress_step(c.g, r));
 }
 
 /*
- * ep_wait_give_up() for a wait of `peer` that others may hold up. `named`: by whom; the caller keeps
- * it from poll to poll, and it is `peer` in the beginning.
+ * Who holds `peer` up, in the end: the last one of whom others have said that it does, and who has said
+ * nothing itself. (The peer may wait for this rank, of which another wait has said why.) False: nobody
+ * knows, for that is this rank, or they name one another in a ring; *cause is the peer.
  */
-EP_DEV bool ep_ht_give_up(const struct ep_ht_common &c, const struct ep_op &op, struct ep_spin *s,
-			  enum ep_wait_site site, uint32_t peer, uint32_t *named)
+EP_DEV bool ep_ht_cause_find(const struct ep_ht_common &c, uint32_t step, uint32_t peer,
+			     uint32_t *cause)
 {
-	if ((s->polls & 63) == 63 || (*named & EP_HT_LATE_BIT)) {
-		*named = ep_ht_blame(c, op, *s, peer);
+	uint32_t last = peer, by = 0, n = 0;
+
+	EP_UNROLL(1)
+	while (n++ < c.g.nranks && ep_ht_held_up(c, step, last, &by)) {
+		last = by;
 	}
-	return ep_wait_give_up(c.g, op, s, site, *named & ~EP_HT_LATE_BIT);
+	*cause = peer;
+	if (last == c.g.rank || n > c.g.nranks) {
+		return false;
+	}
+	*cause = last;
+	return true;
+}
+
+/* What happens to a wait. */
+enum ep_ht_event {
+	EP_HT_LOOKS, /* nothing yet */
+	EP_HT_FAILS, /* it is over: the peer is lost, or its connection is down, or another wait has failed */
+	EP_HT_BREAKS, /* the queue to the peer is of no use any more */
+	EP_HT_GOES_ON /* it has been late, and what it waits for has come */
+};
+
+/* With whom a wait names: half of its time is over. */
+#define EP_HT_LATE_BIT (1u << 31)
+
+/*
+ * Whom a wait for `peer` that began then has to name; this rank's word says what follows from the event. One
+ * thread. Out of line, and given few values, and nothing of it out of line again: what is live in a kernel
+ * must be kept from all that is called.
+ */
+template <bool NODES>
+EP_DEV_COLD uint32_t ep_ht_blame(const struct ep_ht_common &c, uint32_t step,
+				 enum ep_ht_event event, uint64_t start_ns, uint32_t peer)
+{
+	bool said = ep_ht_has_said(c, step), known, say = true;
+	uint32_t cause, by, late = 0;
+
+	known = ep_ht_cause_find(c, step, peer, &cause);
+	by = cause;
+	if (event == EP_HT_LOOKS) {
+		late = start_ns && ep_time_ns() - start_ns >= c.g.timeout_ns / 2 ? EP_HT_LATE_BIT
+										 : 0;
+		say = late && (known || (peer != c.g.rank && !said));
+	} else if (event == EP_HT_FAILS) {
+		bool down = NODES && ep_rank_remote(c.g, cause) &&
+			    ep_ld_relaxed_gpu_u64(ep_wait_down_seen(c.g, cause));
+
+		by = down ? cause | EP_HT_GAVE_UP : EP_HT_SAME;
+	} else if (event == EP_HT_BREAKS) {
+		by = cause | EP_HT_GAVE_UP;
+	} else {
+		by = EP_HT_NOBODY; /* if others are late, they say so again */
+		say = said;
+	}
+	if (say) {
+		ep_ht_say<NODES>(c, step, by);
+	}
+	return cause | late;
+}
+
+/* ep_wait_look() for a wait of `peer` that others may hold up. */
+template <bool NODES>
+EP_DEV bool ep_ht_wait_look(const struct ep_ht_common &c, const struct ep_op &op, struct ep_spin *s,
+			    bool expired, enum ep_wait_site site, uint32_t peer)
+{
+	uint32_t cause = ep_ht_blame<NODES>(c, op.epoch, EP_HT_LOOKS, s->start_ns, peer);
+	struct ep_wait_result w;
+
+	s->polls |= cause & EP_HT_LATE_BIT ? EP_WAIT_LATE : 0;
+	w = ep_wait_look(c.g, op, *s, expired, site, cause & ~EP_HT_LATE_BIT);
+	*s = w.spin;
+	if (NODES && w.over) { /* ranks of other nodes may not have heard it all */
+		ep_ht_blame<NODES>(c, op.epoch, EP_HT_FAILS, 0, peer);
+	}
+	return w.over;
+}
+
+/*
+ * If this rank itself is waited for, then by another of its warps. That one waits for peers, each for as long
+ * as the timeout says, and ends the operation when one does not come: only if it is lost itself does this wait
+ * end by its own time, which is longer than several of those.
+ */
+#define EP_HT_OWN_WAITS 8u
+
+/* ep_wait_give_up() for such a wait. */
+template <bool NODES>
+EP_DEV bool ep_ht_give_up(const struct ep_ht_common &c, const struct ep_op &op, struct ep_spin *s,
+			  enum ep_wait_site site, uint32_t peer)
+{
+	uint64_t waits = peer == c.g.rank ? EP_HT_OWN_WAITS : 1;
+	bool expired = ep_spin_expired(s, waits * c.g.timeout_ns, site, peer);
+
+	return (expired || (s->polls & 63) == 0) &&
+	       ep_ht_wait_look<NODES>(c, op, s, expired, site, peer);
+}
+
+/* What was waited for has come, and the wait goes on for something else. */
+EP_DEV void ep_ht_wait_again(struct ep_spin *s)
+{
+	s->start_ns = 0;
+	s->polls &= EP_WAIT_LATE;
+}
+
+/* A wait that such polls were made for has ended well. */
+template <bool NODES>
+EP_DEV void ep_ht_go_on(const struct ep_ht_common &c, const struct ep_op &op,
+			const struct ep_spin &s)
+{
+	if (s.polls & EP_WAIT_LATE) {
+		ep_ht_blame<NODES>(c, op.epoch, EP_HT_GOES_ON, 0, c.g.rank);
+	}
+}
+
+/* ep_wait_flag() for a flag of rank r, which others may hold up. Any lane. */
+template <bool NODES>
+EP_DEV_COLD bool ep_ht_flag_wait(const struct ep_ht_common &c, struct ep_op op,
+				 const uint32_t *flag, enum ep_wait_site site, uint32_t r)
+{
+	struct ep_spin s = ep_spin_start();
+
+	while (ep_ld_acquire_sys_u32(flag) != op.epoch) {
+		if (ep_ht_give_up<NODES>(c, op, &s, site, r)) {
+			return false;
+		}
+	}
+	ep_ht_go_on<NODES>(c, op, s);
+	return true;
+}
+
+/* ep_ht_queue_failed(), one thread. If r has said why, then it may have left for that, and is not named. */
+EP_DEV_COLD void ep_ht_queue_blame(const struct ep_ht_common &c, struct ep_op op, uint32_t status,
+				   uint32_t qpn, uint32_t r, enum ep_wait_site site)
+{
+	uint32_t cause = ep_ht_blame<true>(c, op.epoch, EP_HT_BREAKS, 0, r);
+
+	ep_mask_peer(c.g, op, cause == r ? EP_CAUSE_RDMA : EP_CAUSE_TIMEOUT, site, cause,
+		     cause == r ? status : 0, cause == r ? qpn : 0);
+}
+
+/* ep_remote_failed(): the queue to rank r is of no use any more. One warp. */
+EP_DEV void ep_ht_queue_failed(const struct ep_ht_common &c, const struct ep_op &op,
+			       const struct ep_mlx5_post &p, uint32_t r, enum ep_wait_site site)
+{
+	if (ep_lane() == 0 && p.status != EP_MLX5_ERR_ABORTED) {
+		ep_ht_queue_blame(c, op, p.status, p.qpn, r, site);
+	}
+	ep_warp_sync(EP_FULL_MASK);
 }
 
 #endif

@@ -325,7 +325,7 @@ template <int DTYPE> EP_DEV void ep_ht_combine(const struct ep_ht_combine_args &
 	if (!e.fault && ep_ht_work_next(a, &w)) { /* this rank's own memory */
 		ep_ht_combine_early(a, &p, &w, &g, &note);
 	}
-	if (ep_ht_begin(a.c, &e)) {
+	if (ep_ht_begin<false>(a.c, &e)) {
 		ep_ht_combine_units<DTYPE>(a, e.op, &p, &due, w, g, note);
 	} else {
 		ep_ht_combine_drop(a, e.op, p, note);

@@ -327,7 +327,7 @@ EP_DEV enum ep_ht_found ep_ht_work_peers(const struct ep_ht_combine_args &a, con
 {
 	enum ep_wait_site site = w.is_sum ? EP_WAIT_HT_ROWS : EP_WAIT_HT_CREDIT;
 	struct ep_spin s = ep_spin_start();
-	uint32_t named = EP_HT_NONE, before = EP_HT_NONE;
+	uint32_t before = EP_HT_NONE;
 
 	for (;;) {
 		uint32_t missing = w.is_sum ? ep_ht_sum_missing(a, op, w)
@@ -336,6 +336,7 @@ EP_DEV enum ep_ht_found ep_ht_work_peers(const struct ep_ht_combine_args &a, con
 
 		ep_bulk_fence_global();
 		if (ep_all(EP_FULL_MASK, missing == EP_HT_NONE)) {
+			ep_ht_go_on<false>(a.c, op, s);
 			return EP_HT_READY;
 		}
 		if (!patient) {
@@ -343,10 +344,10 @@ EP_DEV enum ep_ht_found ep_ht_work_peers(const struct ep_ht_combine_args &a, con
 		}
 		if (missing != EP_HT_NONE) {
 			if (missing != before) { /* a wait for another rank begins */
-				named = before = missing;
-				s = ep_spin_start();
+				before = missing;
+				ep_ht_wait_again(&s);
 			}
-			over = ep_ht_give_up(a.c, op, &s, site, missing, &named);
+			over = ep_ht_give_up<false>(a.c, op, &s, site, missing);
 		}
 		if (ep_any(EP_FULL_MASK, over)) {
 			return EP_HT_FAILED;

@@ -245,7 +245,8 @@ EP_KERNEL_ALONE(ep_ht_dispatch_kernel, ep_ht_dispatch_args, EP_HT_MAX_THREADS)
 		ep_ht_work_find(a, &work);
 	}
 	stored = ep_ht_stored_make(a, pipe, work, entry.fault != 0);
-	ok = ep_ht_begin(a.c, &entry) && ep_ht_dispatch_move(a, entry.op, &pipe, &work, &stored);
+	ok = ep_ht_begin<false>(a.c, &entry) &&
+	     ep_ht_dispatch_move(a, entry.op, &pipe, &work, &stored);
 	ep_ht_pipe_end(a.c.g, entry.op, &pipe);
 	if (ok && a.c.layout == EP_HT_EXPERT_MAJOR) {
 		ep_ht_zero(a, &pipe);

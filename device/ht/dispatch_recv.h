@@ -18,17 +18,19 @@ EP_DEV uint32_t ep_ht_recv_ready(const struct ep_ht_common &c, const struct ep_o
 		const uint64_t *at =
 			ep_ht_unit_at(c, c.g.own, c.areas.arrived_off, u.source, slot, u.part);
 		struct ep_spin s = ep_spin_start();
-		uint32_t named = u.source;
 
 		while (ep_ld_acquire_sys_u64(at) != ep_ht_unit_word(op.epoch, u.chunk)) {
 			if (!wait) {
 				state = EP_HT_LATE;
 				break;
 			}
-			if (ep_ht_give_up(c, op, &s, EP_WAIT_HT_ROWS, u.source, &named)) {
+			if (ep_ht_give_up<false>(c, op, &s, EP_WAIT_HT_ROWS, u.source)) {
 				state = EP_HT_FAILED;
 				break;
 			}
+		}
+		if (state == EP_HT_READY) {
+			ep_ht_go_on<false>(c, op, s);
 		}
 		ep_bulk_fence_global(); /* the rows were stored by the engine of another SM */
 	}

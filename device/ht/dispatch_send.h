@@ -53,7 +53,7 @@ EP_DEV uint32_t ep_ht_send_ready(const struct ep_ht_dispatch_args &a, const stru
 	}
 	for (uint32_t d = ep_lane(); d < c.g.nranks && !late; d += EP_WARP_SIZE) {
 		bool writes = d != c.g.rank && ep_ht_rows(c, c.h.send_start, d, u.chunk);
-		uint32_t before = 0, named = d;
+		uint32_t before = 0;
 		const uint64_t *at =
 			writes ? ep_ht_credit_at(c, c.h.send_start, d, u.chunk, u.part, &before)
 			       : NULL;
@@ -61,11 +61,14 @@ EP_DEV uint32_t ep_ht_send_ready(const struct ep_ht_dispatch_args &a, const stru
 		struct ep_spin s = ep_spin_start();
 
 		while (at && ep_ld_acquire_sys_u64(at) != word) {
-			failed = wait && ep_ht_give_up(c, op, &s, EP_WAIT_HT_CREDIT, d, &named);
+			failed = wait && ep_ht_give_up<false>(c, op, &s, EP_WAIT_HT_CREDIT, d);
 			late = !wait || failed;
 			if (late) {
 				break;
 			}
+		}
+		if (!late) {
+			ep_ht_go_on<false>(c, op, s);
 		}
 	}
 	ep_bulk_fence_global(); /* other engines have read what is overwritten */

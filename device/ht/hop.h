@@ -101,17 +101,13 @@ enum ep_ht_seen {
 	EP_HT_LOST
 };
 
-/* Missing is not a peer's word, but that of another warp of this rank. */
-#define EP_HT_OWN 0xfffffffeu
-
 /*
- * One look at what a unit waits for, of which each lane says what is missing of its share: with
- * `wait`, between two polls. One warp; the lanes agree.
+ * One look at what a unit waits for, of which each lane says whose word is missing of its share: a peer's, or
+ * that of another warp of this rank. With `wait`, between two polls. One warp; the lanes agree.
  */
 struct ep_ht_patience {
 	struct ep_spin spin;
 	uint32_t before;
-	bool late;
 };
 
 EP_DEV struct ep_ht_patience ep_ht_patience_make(void)
@@ -120,7 +116,6 @@ EP_DEV struct ep_ht_patience ep_ht_patience_make(void)
 
 	w.spin = ep_spin_start();
 	w.before = EP_HT_NONE;
-	w.late = false;
 	return w;
 }
 
@@ -131,7 +126,7 @@ EP_DEV enum ep_ht_seen ep_ht_patience_look(const struct ep_ht_common &c, const s
 	bool over = false, seen = ep_all(EP_FULL_MASK, missing == EP_HT_NONE);
 
 	if (seen) {
-		ep_ht_go_on(c, op, w->late);
+		ep_ht_go_on<true>(c, op, w->spin);
 	}
 	ep_bulk_fence_global();
 	if (seen) {
@@ -142,12 +137,10 @@ EP_DEV enum ep_ht_seen ep_ht_patience_look(const struct ep_ht_common &c, const s
 	}
 	if (missing != EP_HT_NONE && missing != w->before) { /* a wait for another one begins */
 		w->before = missing;
-		w->spin = ep_spin_start();
+		ep_ht_wait_again(&w->spin);
 	}
-	if (missing == EP_HT_OWN) {
-		over = ep_ht_own_give_up(c, op, &w->spin);
-	} else if (missing != EP_HT_NONE) {
-		over = ep_ht_nodes_give_up(c, op, &w->spin, site, missing, &w->late);
+	if (missing != EP_HT_NONE) {
+		over = ep_ht_give_up<true>(c, op, &w->spin, site, missing);
 	}
 	return ep_any(EP_FULL_MASK, over) ? EP_HT_LOST : EP_HT_UNSEEN;
 }
@@ -274,7 +267,7 @@ EP_DEV enum ep_ht_taken ep_ht_hop_take(const ARGS &a, const struct ep_op &op,
 	return EP_HT_NOT_READY;
 }
 
-/* The flow of this rank's tokens or sources whose stage still holds an earlier chunk there. Lanes. */
+/* This rank, if the stage of one of its flows [first, first + flows) still holds an earlier chunk there. Lanes. */
 EP_DEV uint32_t ep_ht_stage_missing(const struct ep_ht_common &c, const struct ep_op &op,
 				    uint32_t first, uint32_t flows, uint32_t chunk)
 {
@@ -286,7 +279,7 @@ EP_DEV uint32_t ep_ht_stage_missing(const struct ep_ht_common &c, const struct e
 	for (uint32_t x = first + ep_lane(); x < first + flows; x += EP_WARP_SIZE) {
 		if (!ep_ht_word_reached(op, ep_ht_released_at(c, x),
 					chunk - c.areas.stage_chunks)) {
-			missing = EP_HT_OWN;
+			missing = c.g.rank;
 		}
 	}
 	return missing;

@@ -78,7 +78,7 @@ EP_DEV uint32_t ep_ht_return_missing(const struct ep_ht_combine_args &a, const s
 			       before)) {
 		return EP_HT_NONE;
 	}
-	return desk == c.g.rank ? EP_HT_OWN : desk;
+	return desk;
 }
 
 /* The rank of this node, by the lane's share, that has not returned its rows to desk `desk` + index. */
@@ -99,7 +99,7 @@ EP_DEV uint32_t ep_ht_near_missing(const struct ep_ht_combine_args &a, const str
 					ep_ht_unit_at(c, c.g.own, c.areas.arrived_off, desk + i,
 						      slot, u.part),
 					u.chunk)) {
-			return d == c.g.rank ? EP_HT_OWN : d;
+			return d;
 		}
 	}
 	return EP_HT_NONE;

@@ -7,7 +7,7 @@
 #define EP_DEVICE_HT_NODES_H
 
 #include "device/group/remote.h"
-#include "device/ht/blame_nodes.h"
+#include "device/ht/blame.h"
 #include "device/ht/pipe.h"
 #include "device/ht/units.h"
 
@@ -162,49 +162,16 @@ EP_DEV_COLD bool ep_ht_signal_wait(const struct ep_ht_common &c, struct ep_op op
 
 	if (ep_lane() == 0) {
 		struct ep_spin s = ep_spin_start();
-		bool late = false;
 
 		while (ok && !ep_ht_signal_reached(c, op, r, channel, entries)) {
-			ok = !ep_ht_nodes_give_up(c, op, &s, site, r, &late);
+			ok = !ep_ht_give_up<true>(c, op, &s, site, r);
 		}
 		if (ok) {
-			ep_ht_go_on(c, op, late);
+			ep_ht_go_on<true>(c, op, s);
 		}
 	}
 	ep_warp_sync(EP_FULL_MASK);
 	return ep_shfl_u32(EP_FULL_MASK, ok, 0) != 0;
-}
-
-/* ep_wait_flag() for a flag of rank r, which others may hold up. Any lane. */
-EP_DEV_COLD bool ep_ht_flag_wait(const struct ep_ht_common &c, struct ep_op op,
-				 const uint32_t *flag, enum ep_wait_site site, uint32_t r)
-{
-	struct ep_spin s = ep_spin_start();
-	bool late = false;
-
-	while (ep_ld_acquire_sys_u32(flag) != op.epoch) {
-		if (ep_ht_nodes_give_up(c, op, &s, site, r, &late)) {
-			return false;
-		}
-	}
-	ep_ht_go_on(c, op, late);
-	return true;
-}
-
-/*
- * Between polls for another warp of this rank. That one waits for peers, each for as long as the
- * timeout says, and ends the operation when one does not come: only if it is lost itself does this
- * wait end by its own time, which is longer than several of those.
- */
-#define EP_HT_OWN_WAITS 8u
-
-EP_DEV bool ep_ht_own_give_up(const struct ep_ht_common &c, const struct ep_op &op,
-			      struct ep_spin *s)
-{
-	if (ep_spin_expired(s, EP_HT_OWN_WAITS * c.g.timeout_ns, EP_WAIT_BULK, c.g.rank)) {
-		ep_mask_peer(c.g, op, EP_CAUSE_TIMEOUT, EP_WAIT_BULK, c.g.rank, 0, 0);
-	}
-	return ep_aborted(c.g);
 }
 
 /* Waits for the words of all parts of a chunk: `first` is that of part 0. One warp. */
@@ -217,7 +184,7 @@ EP_DEV bool ep_ht_parts_wait(const struct ep_ht_common &c, const struct ep_op &o
 		struct ep_spin s = ep_spin_start();
 
 		while (ok && !ep_ht_word_reached(op, first + p, chunk)) {
-			ok = !ep_ht_own_give_up(c, op, &s);
+			ok = !ep_ht_give_up<true>(c, op, &s, EP_WAIT_BULK, c.g.rank);
 		}
 	}
 	return ep_all(EP_FULL_MASK, ok);
@@ -249,7 +216,7 @@ EP_DEV bool ep_ht_ready_wait(const struct ep_ht_common &c, const struct ep_op &o
 		struct ep_spin s = ep_spin_start();
 
 		while (ok && ep_ld_acquire_sys_u32(c.h.scratch + EP_HT_EPOCH_READY) != op.epoch) {
-			ok = !ep_ht_own_give_up(c, op, &s);
+			ok = !ep_ht_give_up<true>(c, op, &s, EP_WAIT_BULK, c.g.rank);
 		}
 	}
 	return ep_shfl_u32(EP_FULL_MASK, ok, 0) != 0;

@@ -222,7 +222,7 @@ template <bool NODES> EP_DEV void ep_ht_route_run(const struct ep_ht_route_args 
 	    !(NODES ? ep_ht_forms_agree<NODES>(c, op, 0) : ep_ht_forms_wait<NODES>(c, op, 0))) {
 		ep_shared_or_u32(&failed, 1);
 	}
-	if (ep_ht_step_begin<NODES>(c, found, op) == EP_BANK_ABORTED) {
+	if (ep_step_begin(c.g, c.launch, found, op) == EP_BANK_ABORTED) {
 		return;
 	}
 	if (!ep_ht_route_exchange<NODES>(a, op, t, &failed)) {

@@ -274,8 +274,7 @@ EP_DEV bool ep_ht_tables_wait(const struct ep_ht_common &c, const struct ep_op &
 	for (uint32_t b = ep_lane(); b < EP_HT_ROUTE_BLOCKS; b += EP_WARP_SIZE) {
 		const uint32_t *flag = ep_ht_table_flags(c, c.g.own, s) + b;
 
-		ok = NODES ? ep_ht_flag_wait(c, op, flag, EP_WAIT_HT_TABLE, s)
-			   : ep_wait_flag(c.g, op, flag, EP_WAIT_HT_TABLE, s);
+		ok = ep_ht_flag_wait<NODES>(c, op, flag, EP_WAIT_HT_TABLE, s);
 	}
 	return ok;
 }

@@ -24,7 +24,6 @@ EP_DEV bool ep_ht_column_sum(const struct ep_ht_common &c, const struct ep_op &o
 		uint32_t n = ep_min_u32(rows - r0, EP_HT_ROUTE_BATCH), missing = (1u << n) - 1;
 		uint32_t v[EP_HT_ROUTE_BATCH] = {};
 		struct ep_spin s = ep_spin_start();
-		bool late = false;
 
 		for (;;) {
 			uint32_t come = 0, peer;
@@ -43,13 +42,12 @@ EP_DEV bool ep_ht_column_sum(const struct ep_ht_common &c, const struct ep_op &o
 				break;
 			}
 			peer = ranks ? r0 + ep_ctz(missing) : c.g.rank;
-			if (NODES && ranks
-				    ? ep_ht_nodes_give_up(c, op, &s, EP_WAIT_HT_COUNT, peer, &late)
-				    : ep_wait_give_up(c.g, op, &s, EP_WAIT_HT_COUNT, peer)) {
+			if (ranks ? ep_ht_give_up<NODES>(c, op, &s, EP_WAIT_HT_COUNT, peer)
+				  : ep_wait_give_up(c.g, op, &s, EP_WAIT_HT_COUNT, peer)) {
 				return false;
 			}
 		}
-		ep_ht_go_on(c, op, late);
+		ep_ht_go_on<NODES>(c, op, s);
 #pragma unroll
 		for (uint32_t i = 0; i < EP_HT_ROUTE_BATCH; i++) {
 			low += r0 + i < mine ? v[i] : 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * High throughput: how a rank tells all others whom it takes for lost, by its blame word
- * (device/ht/blame.h): {rank, epoch} in every heap.
+ * High throughput: how a rank tells all others whom it takes for lost, by its blame word:
+ * {rank, epoch} in every heap. device/ht/blame.h says when.
  *
  * To ranks of other nodes the word goes by the control queue. Its owners, warps of block 0, need it when a
  * kernel starts and then leave it (ep_ht_queue_leave) to the waits of all warps: those change the rank's
@@ -12,7 +12,8 @@
 #define EP_DEVICE_HT_SAY_H
 
 #include "device/group/remote.h"
-#include "device/ht/blame.h"
+#include "device/group/wait.h"
+#include "device/ht/layout.h"
 
 /* In a word: this rank has given up. Nothing else that it finds out changes the word. */
 #define EP_HT_GAVE_UP (1u << 31)
@@ -23,6 +24,11 @@
 
 #define EP_HT_SAY_NS                                                                               \
 	100000000ull /* for another thread to have told all ranks: it waits for nobody */
+
+EP_DEV unsigned char *ep_ht_blame_at(const struct ep_ht_common &c, unsigned char *heap, uint32_t r)
+{
+	return heap + c.areas.blame_off + 8 * (size_t)r;
+}
 
 EP_DEV struct ep_ht_told *ep_ht_told_at(const struct ep_ht_common &c, uint32_t r)
 {
@@ -38,6 +44,7 @@ EP_DEV uint64_t ep_ht_blame_load(const struct ep_ht_common &c, uint32_t r)
 /* This rank's word in the heaps of its node. The thread that says. */
 EP_DEV void ep_ht_say_near(const struct ep_ht_common &c, uint64_t word)
 {
+	EP_UNROLL(1)
 	for (uint32_t r = 0; r < c.g.nranks; r++) {
 		unsigned char *heap = ep_heap_of(c.g, r);
 
@@ -70,7 +77,8 @@ EP_DEV void ep_ht_say_far(const struct ep_ht_common &c, uint32_t epoch, uint64_t
  * Makes this rank's word of the epoch `by` unless the rank has given up, and tells all ranks. One thread: any,
  * also while others do.
  */
-EP_DEV_COLD void ep_ht_say(const struct ep_ht_common &c, uint32_t epoch, uint32_t by)
+template <bool NODES>
+EP_DEV void ep_ht_say(const struct ep_ht_common &c, uint32_t epoch, uint32_t by)
 {
 	uint64_t before, word;
 	uint32_t *saying = c.h.scratch + EP_HT_SAYING;
@@ -92,7 +100,7 @@ EP_DEV_COLD void ep_ht_say(const struct ep_ht_common &c, uint32_t epoch, uint32_
 	if (word && word != before) {
 		ep_ht_say_near(c, word);
 	}
-	if (word) {
+	if (NODES && word) {
 		ep_ht_say_far(c, epoch, word);
 	}
 	ep_st_release_gpu_u32(saying, 0);

@@ -18,7 +18,7 @@
 
 #include "device/group/remote.h"
 #include "device/group/step.h"
-#include "device/ht/blame_nodes.h"
+#include "device/ht/blame.h"
 #include "device/simt/bulk.h"
 
 struct ep_ht_entry {
@@ -108,7 +108,7 @@ EP_DEV_COLD void ep_ht_remote_enter(const struct ep_ht_common &c, struct ep_op o
 		ep_ht_queue_leave(c, op, r);
 	}
 	if (ep_lane() == 0 && ep_ht_has_said(c, op.epoch)) {
-		ep_ht_say(c, op.epoch, EP_HT_SAME); /* what failed meanwhile */
+		ep_ht_say<true>(c, op.epoch, EP_HT_SAME); /* what failed meanwhile */
 	}
 }
 
@@ -205,7 +205,6 @@ EP_DEV bool ep_ht_form_wait(const struct ep_ht_common &c, const struct ep_op &op
 	const uint64_t *at = ep_ht_form_at(c, op, c.g.own, r);
 	struct ep_spin s = ep_spin_start();
 	uint64_t words[EP_HT_FORM_WORDS], since = 0;
-	bool late = false;
 
 	for (;;) {
 		bool come = true;
@@ -224,12 +223,11 @@ EP_DEV bool ep_ht_form_wait(const struct ep_ht_common &c, const struct ep_op &op
 		if (!since && ep_block() == 0) {
 			since = ep_time_ns();
 		}
-		if (NODES ? ep_ht_nodes_give_up(c, op, &s, EP_WAIT_HT_FORM, r, &late)
-			  : ep_wait_give_up(c.g, op, &s, EP_WAIT_HT_FORM, r)) {
+		if (ep_ht_give_up<NODES>(c, op, &s, EP_WAIT_HT_FORM, r)) {
 			return false;
 		}
 	}
-	ep_ht_go_on(c, op, late);
+	ep_ht_go_on<NODES>(c, op, s);
 	if (since) {
 		ep_ht_form_waited(c, r, since);
 	}
@@ -268,23 +266,10 @@ EP_DEV_COLD bool ep_ht_forms_agree(const struct ep_ht_common &c, struct ep_op op
 }
 
 /*
- * ep_step_begin(). Across nodes it waits for nobody: form words say that a rank has started the step, and
- * the wait for them goes by what ranks have said of themselves. All threads.
- */
-template <bool NODES>
-EP_DEV uint32_t ep_ht_step_begin(const struct ep_ht_common &c, const struct ep_step_found &found,
-				 struct ep_op op)
-{
-	op.freed = NODES ? 0 : op.freed;
-	return ep_step_begin(c.g, c.launch, found, op);
-}
-
-/*
  * Waits until all ranks have started the step and want the same. From then on their heaps and their
  * windows may be written, by bulk copies, too.
  */
-template <bool NODES = false>
-EP_DEV bool ep_ht_begin(const struct ep_ht_common &c, struct ep_ht_entry *e)
+template <bool NODES> EP_DEV bool ep_ht_begin(const struct ep_ht_common &c, struct ep_ht_entry *e)
 {
 	EP_SHARED(uint32_t, agreed);
 
@@ -297,7 +282,7 @@ EP_DEV bool ep_ht_begin(const struct ep_ht_common &c, struct ep_ht_entry *e)
 			agreed = ok;
 		}
 	}
-	if (ep_ht_step_begin<NODES>(c, e->found, e->op) == EP_BANK_ABORTED) {
+	if (ep_step_begin(c.g, c.launch, e->found, e->op) == EP_BANK_ABORTED) {
 		return false;
 	}
 	if (e->fault) {
@@ -370,7 +355,7 @@ EP_DEV void ep_ht_done_send(const struct ep_ht_common &c, const struct ep_op &op
 EP_DEV bool ep_ht_done_come(const struct ep_ht_common &c, const struct ep_op &op, uint32_t r)
 {
 	const uint64_t *at = ep_ht_done_at(c, c.g.own, r);
-	uint32_t n = ep_ht_done_words(c.g.nranks), named = r;
+	uint32_t n = ep_ht_done_words(c.g.nranks);
 	struct ep_spin s = ep_spin_start();
 
 	for (uint32_t i = ep_lane(); ep_any(EP_FULL_MASK, i < n);) {
@@ -386,12 +371,13 @@ EP_DEV bool ep_ht_done_come(const struct ep_ht_common &c, const struct ep_op &op
 			continue;
 		}
 		if (ep_lane() == 0) {
-			over = ep_ht_give_up(c, op, &s, EP_WAIT_HT_DONE, r, &named);
+			over = ep_ht_give_up<false>(c, op, &s, EP_WAIT_HT_DONE, r);
 		}
 		if (ep_any(EP_FULL_MASK, over)) {
 			return false;
 		}
 	}
+	ep_ht_go_on<false>(c, op, s);
 	return true;
 }
 

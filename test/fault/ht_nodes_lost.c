@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * High throughput across nodes, and ranks are killed in the middle of their work (VC_FAULT in the
- * environment says when), or a rank's connection with a rank of another node fails (VC_NIC_FAULTS). Within
+ * High throughput, and ranks are killed in the middle of their work (VC_FAULT in the environment says when),
+ * or a rank's connection with a rank of another node fails (VC_NIC_FAULTS). Within
  * the timeout and a second every rank has an error that names one that was killed, or, at the ends of the
  * broken connection, the other end; the group can be destroyed, and, if all ranks are left, a new one works.
  *

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Waits of high throughput: whom one names that others may hold up, and what it tells them, in groups of one
- * node and of several; and that the
- * end of a warp's stage does not wait once more for copies that are stuck.
+ * Waits of high throughput: whom one names that others may hold up, and what it tells them; and that the end
+ * of a warp's stage does not wait once more for copies that are stuck.
  */
 #include <cuda_runtime_api.h>
 #include <stddef.h>
@@ -14,48 +13,14 @@
 #define NOBODY 0u
 #define BY(rank) (UINT64_C(5) << 32 | (rank)) /* in this epoch */
 
-/* Rank 0 waits for `peer`; `words`: what each rank has said. */
-static void blame_for(uint32_t peer, uint64_t waited, const uint64_t words[RANKS], uint32_t names,
-		      uint64_t says)
-{
-	cudaLaunchConfig_t config = { .gridDim = { 1, 1, 1 }, .blockDim = { 32, 1, 1 } };
-	struct ht_blame_args a;
-	void *list[] = { &a };
-	uint64_t(*heaps)[RANKS + 1];
-
-	memset(&a, 0, sizeof(a));
-	NEED_CUDA(cudaMallocHost((void **)&heaps, RANKS * sizeof(*heaps)));
-	memset(heaps, 0, RANKS * sizeof(*heaps));
-	memcpy(heaps[0], words, RANKS * sizeof(words[0]));
-	a.c.g.nranks = RANKS;
-	a.c.g.timeout_ns = 1000000000;
-	for (uint32_t r = 0; r < RANKS; r++) {
-		a.c.g.heap[r] = (unsigned char *)heaps[r];
-	}
-	a.c.g.own = a.c.g.heap[0];
-	a.waited_ns = waited;
-	a.peer = peer;
-	a.named = (uint32_t *)&heaps[0][RANKS];
-	NEED_CUDA(cudaLaunchKernelExC(&config, (const void *)ht_blame_kernel, list));
-	NEED_CUDA(cudaDeviceSynchronize());
-	CHECK_INT(*a.named, names);
-	CHECK_INT(heaps[3][0], says);
-	NEED_CUDA(cudaFreeHost(heaps));
-}
-
-static void blame(uint64_t waited, const uint64_t words[RANKS], uint32_t names, uint64_t says)
-{
-	blame_for(1, waited, words, names, says);
-}
-
-/* What a rank of several nodes has in memory, of ranks that can all be stored to. */
+/* What a rank has in memory, of ranks that can all be stored to. */
 struct place {
 	uint64_t words[RANKS];
 	struct ep_ht_told told[RANKS];
 	uint64_t progress[RANKS];
 };
 
-struct nodes {
+struct memory {
 	struct place heap[RANKS];
 	struct ep_record records[EP_RECORDS];
 	struct ep_dev_state state;
@@ -71,13 +36,13 @@ struct nodes {
  * Rank 0 waits for rank 1, which has started `step`; the wait is over, if names is a rank: that one is named.
  * In the end rank 3 finds that rank 0 says `says`.
  */
-static void nodes_for(const void *kernel, uint64_t step, const uint64_t words[RANKS],
+static void blame_for(const void *kernel, uint64_t step, const uint64_t words[RANKS],
 		      uint32_t names, uint64_t says)
 {
 	cudaLaunchConfig_t config = { .gridDim = { 1, 1, 1 }, .blockDim = { 32, 1, 1 } };
 	struct ht_blame_args a;
 	void *list[] = { &a };
-	struct nodes *m;
+	struct memory *m;
 
 	memset(&a, 0, sizeof(a));
 	NEED_CUDA(cudaMallocHost((void **)&m, sizeof(*m)));
@@ -108,42 +73,49 @@ static void nodes_for(const void *kernel, uint64_t step, const uint64_t words[RA
 	NEED_CUDA(cudaFreeHost(m));
 }
 
-static void nodes(void)
+static void blame(void)
 {
-	const void *wait = (const void *)ht_nodes_blame_kernel;
-	const void *go_on = (const void *)ht_nodes_go_on_kernel;
+	const void *wait = (const void *)ht_blame_kernel;
+	const void *go_on = (const void *)ht_go_on_kernel;
 	const uint64_t quiet[RANKS] = { 0 }, chain[RANKS] = { NOBODY, BY(2), BY(3), 0 };
 	const uint64_t behind[RANKS] = { 0, BY(3) - STEP, 0, 0 };
 	const uint64_t before[RANKS] = { 0, BY(3) - 2 * STEP, 0, 0 };
-	const uint64_t back[RANKS] = { 0, TAKEN_BACK, 0, 0 };
+	const uint64_t back[RANKS] = { 0, TAKEN_BACK, 0, 0 }, mine[RANKS] = { 0, BY(0), 0, 0 };
+	const uint64_t known[RANKS] = { BY(3), BY(0), 0, 0 }, ring[RANKS] = { 0, BY(2), BY(1), 0 };
 	const uint64_t fled[RANKS] = { 0, BY(2) | GAVE_UP, 0, 0 };
 	const uint64_t sure[RANKS] = { BY(3) | GAVE_UP, 0, 0, 0 };
 	const uint64_t said[RANKS] = { BY(2), 0, 0, 0 }, old[RANKS] = { BY(2) - STEP, 0, 0, 0 };
 
-	check_context("nodes: the peer is silent");
-	nodes_for(wait, 5, quiet, 1, BY(1));
-	check_context("nodes: half of the time is over");
-	nodes_for(wait, 5, chain, NOBODY, BY(3));
-	check_context("nodes: the peer is held up by one that is held up");
-	nodes_for(wait, 5, chain, 3, BY(3));
-	check_context("nodes: the peer is held up in the step before");
-	nodes_for(wait, 4, behind, 3, BY(3));
-	check_context("nodes: the peer was held up in the step before, and went on");
-	nodes_for(wait, 5, behind, 1, BY(1));
-	check_context("nodes: the peer was held up long ago");
-	nodes_for(wait, 4, before, 1, BY(1));
-	check_context("nodes: the peer has taken its word back");
-	nodes_for(wait, 5, back, 1, BY(1));
-	check_context("nodes: the peer has given up");
-	nodes_for(wait, 5, fled, 2, BY(2));
-	check_context("nodes: this rank has given up");
-	nodes_for(wait, 5, sure, NOBODY, BY(3) | GAVE_UP);
-	check_context("nodes: this rank goes on");
-	nodes_for(go_on, 5, said, NOBODY, TAKEN_BACK);
-	check_context("nodes: this rank goes on, and has said nothing");
-	nodes_for(go_on, 5, old, NOBODY, BY(2) - STEP);
-	check_context("nodes: this rank has given up, and another wait goes on");
-	nodes_for(go_on, 5, sure, NOBODY, BY(3) | GAVE_UP);
+	check_context("the peer is silent");
+	blame_for(wait, 5, quiet, 1, BY(1));
+	check_context("half of the time is over");
+	blame_for(wait, 5, chain, NOBODY, BY(3));
+	check_context("the peer is held up by one that is held up");
+	blame_for(wait, 5, chain, 3, BY(3));
+	check_context("the peer is held up in the step before");
+	blame_for(wait, 4, behind, 3, BY(3));
+	check_context("the peer was held up in the step before, and went on");
+	blame_for(wait, 5, behind, 1, BY(1));
+	check_context("the peer was held up long ago");
+	blame_for(wait, 4, before, 1, BY(1));
+	check_context("the peer has taken its word back");
+	blame_for(wait, 5, back, 1, BY(1));
+	check_context("the peer has given up");
+	blame_for(wait, 5, fled, 2, BY(2));
+	check_context("the peer waits for this rank");
+	blame_for(wait, 5, mine, 1, BY(1));
+	check_context("the same, and another wait of this rank has said why");
+	blame_for(wait, 5, known, 3, BY(3));
+	check_context("two wait for each other");
+	blame_for(wait, 5, ring, 1, BY(1));
+	check_context("this rank has given up");
+	blame_for(wait, 5, sure, NOBODY, BY(3) | GAVE_UP);
+	check_context("this rank goes on");
+	blame_for(go_on, 5, said, NOBODY, TAKEN_BACK);
+	check_context("this rank goes on, and has said nothing");
+	blame_for(go_on, 5, old, NOBODY, BY(2) - STEP);
+	check_context("this rank has given up, and another wait goes on");
+	blame_for(go_on, 5, sure, NOBODY, BY(3) | GAVE_UP);
 }
 
 static double now(void)
@@ -193,33 +165,7 @@ static void stuck(void)
 
 int main(void)
 {
-	const uint64_t quiet[RANKS] = { 0 }, chain[RANKS] = { NOBODY, BY(2), BY(3), 0 };
-	const uint64_t old[RANKS] = { NOBODY, BY(2) - (UINT64_C(1) << 32), 0, 0 };
-	const uint64_t back[RANKS] = { NOBODY, BY(0), 0, 0 }, known[RANKS] = { BY(3), BY(0), 0, 0 };
-	const uint64_t through[RANKS] = { BY(1), BY(3), 0, 0 };
-	const uint64_t ring[RANKS] = { NOBODY, BY(2), BY(1), 0 };
-
-	check_context("too early");
-	blame(100000000, chain, 1, 0);
-	check_context("the peer is silent");
-	blame(700000000, quiet, 1, BY(1));
-	check_context("the peer is held up by one that is held up");
-	blame(700000000, chain, 3, BY(3));
-	check_context("the peer was held up in another step");
-	blame(700000000, old, 1, BY(1));
-	check_context("the peer waits for this rank");
-	blame(700000000, back, 1, BY(1));
-	check_context("the same, and this rank has said why");
-	blame(700000000, known, 1, 0);
-	check_context("two wait for each other");
-	blame(700000000, ring, 1, BY(1));
-	check_context("this rank owes it, and nobody knows why");
-	blame_for(0, 700000000, quiet, 0, 0);
-	check_context("this rank owes it, and another wait knows why");
-	blame_for(0, 700000000, known, 3, BY(3));
-	check_context("this rank owes it, and waits for one that is held up");
-	blame_for(0, 700000000, through, 3, BY(3));
-	nodes();
+	blame();
 	check_context("stuck");
 	stuck();
 	return check_end();

@@ -1,43 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "device/ht/blame_nodes.h"
+#include "device/ht/blame.h"
 #include "device/ht/pipe.h"
 #include "ht_blame.h"
 
+/* Whom a wait names whose peer has started the operation, and what it says. */
 EP_KERNEL(ht_blame_kernel, ht_blame_args, 32)
-{
-	struct ep_spin s = { ep_time_ns() - a.waited_ns, 0 };
-	struct ep_op op = {};
-
-	op.epoch = 5;
-	if (ep_tid() == 0) {
-		*a.named = ep_ht_blame(a.c, op, s, a.peer) & ~EP_HT_LATE_BIT;
-	}
-}
-
-/* A wait in a group of several nodes, whose peer has started the operation. */
-EP_KERNEL(ht_nodes_blame_kernel, ht_blame_args, 32)
 {
 	struct ep_spin s = { ep_time_ns() - a.waited_ns, 64 };
 	struct ep_op op = {};
-	struct ep_ht_look look;
 
 	op.epoch = op.step = 5;
 	s.polls |= (uint32_t)(ep_progress_step(a.c.g, a.peer) < 5 ? EP_WAIT_BEHIND : EP_WAIT_WITH)
 		   << EP_WAIT_STAND_SHIFT;
 	if (ep_tid() == 0) {
-		look = ep_ht_wait_look(a.c, op, s, a.over, EP_WAIT_HT_ROWS, a.peer);
-		*a.named = look.over;
+		*a.named = ep_ht_wait_look<true>(a.c, op, &s, a.over, EP_WAIT_HT_ROWS, a.peer);
 	}
 }
 
 /* Such a wait was late, and ends well. */
-EP_KERNEL(ht_nodes_go_on_kernel, ht_blame_args, 32)
+EP_KERNEL(ht_go_on_kernel, ht_blame_args, 32)
 {
+	struct ep_spin s = { 0, EP_WAIT_LATE };
 	struct ep_op op = {};
 
 	op.epoch = 5;
 	if (ep_tid() == 0) {
-		ep_ht_go_on(a.c, op, true);
+		ep_ht_go_on<true>(a.c, op, s);
 	}
 }
 

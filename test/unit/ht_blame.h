@@ -10,7 +10,7 @@
 struct ht_blame_args {
 	struct ep_ht_common c;
 	uint64_t waited_ns;
-	uint32_t over; /* several nodes: the wait has gone on for longer than it may */
+	uint32_t over; /* the wait has gone on for longer than it may */
 	uint32_t peer;
 	uint32_t *named;
 };
@@ -19,8 +19,7 @@ struct ht_blame_args {
 extern "C" {
 #endif
 void ht_blame_kernel(void);
-void ht_nodes_blame_kernel(void);
-void ht_nodes_go_on_kernel(void);
+void ht_go_on_kernel(void);
 void ht_stuck_kernel(void);
 #ifdef __cplusplus
 }

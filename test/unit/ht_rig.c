@@ -129,6 +129,7 @@ static void handle_make(struct ht_world *w, uint32_t me)
 	h->send_base = device_copy(w, t->send_base + me * r, r * 4);
 	h->recv_base = device_copy(w, t->recv_base + me * (r + 1), (r + 1) * 4);
 	h->recv_sel = device_copy(w, t->recv_sel[me], (size_t)head.rows * t->width * 4);
+	h->scratch = device_memory(w, 4 * EP_HT_COUNTERS, 0);
 }
 
 /* One input, copied from what the caller's function says. */
@@ -193,8 +194,7 @@ static void args_make(struct ht_world *w, uint32_t me)
 
 	group_make(w, me);
 	handle_make(w, me);
-	a->c.launch = (struct ep_dev_launch){ .halves = EP_HALF_SEND | EP_HALF_RECV,
-					      .send_blocks = s->blocks };
+	a->c.launch = (struct ep_dev_launch){ .halves = EP_HALF_SEND | EP_HALF_RECV };
 	a->c.stamp = EPOCH_STAMP;
 	a->c.form[EP_HT_FORM_KIND] = 4711;
 	a->c.layout = s->layout;

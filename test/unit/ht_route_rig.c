@@ -99,7 +99,6 @@ static void rig_args(struct rig *rig, uint32_t r)
 	c->h.zones = (struct ep_ht_zone *)at[RIG_ZONES];
 	c->h.scratch = (uint32_t *)at[RIG_SCRATCH];
 	c->launch.halves = EP_HALF_SEND | EP_HALF_RECV;
-	c->launch.send_blocks = s->blocks;
 	c->stamp = RIG_STAMP;
 	c->form[EP_HT_FORM_KIND] = 77;
 	c->layout = s->layout;

@@ -121,7 +121,7 @@ static struct ep_ht_operation ep_ht_operation_of(const struct ncclEpHandle *h, e
 }
 
 static void ep_ht_common_fill(struct ep_ht_common *c, const struct ncclEpHandle *h,
-			      const struct ep_ht_plan *p, uint32_t num_tokens)
+			      uint32_t num_tokens)
 {
 	const struct ncclEpGroup *g = h->group;
 	const struct ep_shape *shape = &g->config.shape;
@@ -131,7 +131,7 @@ static void ep_ht_common_fill(struct ep_ht_common *c, const struct ncclEpHandle 
 	c->h = h->ht->dev;
 	c->remote = g->ht->remote;
 	c->launch.halves = EP_HALF_SEND | EP_HALF_RECV;
-	c->launch.send_blocks = p->blocks;
+	c->launch.send_blocks = 0; /* none waits for a bank: form words say who has started */
 	c->stamp = h->ht->stamp;
 	c->layout = h->layout;
 	c->num_tokens = num_tokens;
@@ -170,7 +170,7 @@ ncclResult_t ep_ht_update(struct ncclEpHandle *h, const struct ep_view *ids,
 	memset(&a, 0, sizeof(a));
 	EP_CHECK(ep_ht_update_check(h, info, &a));
 	h->ht->all_receive = false;
-	ep_ht_common_fill(&a.c, h, &p, (uint32_t)ids->sizes[0]);
+	ep_ht_common_fill(&a.c, h, (uint32_t)ids->sizes[0]);
 	a.c.given_rows = EP_HT_NONE;
 	ep_ht_form_make(h, &alike, a.c.form);
 	a.topk_idx = ids->data;
@@ -201,7 +201,7 @@ ncclResult_t ep_ht_dispatch(const struct ep_dispatch *d, cudaStream_t stream)
 	EP_CHECK(ep_ht_dispatch_direct(d, &a, &alike.direct));
 	o.row_bytes = d->token_bytes + d->scale_bytes;
 	p = ep_ht_plan_make(&o);
-	ep_ht_common_fill(&a.c, d->h, &p, d->num_tokens);
+	ep_ht_common_fill(&a.c, d->h, d->num_tokens);
 	ep_ht_form_make(d->h, &alike, a.c.form);
 	a.tokens = d->tokens.data;
 	a.scales = d->scales.data;
@@ -242,7 +242,7 @@ ncclResult_t ep_ht_combine(const struct ep_combine *c, cudaStream_t stream)
 	o.direct = alike.direct && !alike.backward; /* gradients of weights go through the heap */
 	o.row_bytes = c->token_bytes;
 	p = ep_ht_plan_make(&o);
-	ep_ht_common_fill(&a.c, c->h, &p, c->num_tokens);
+	ep_ht_common_fill(&a.c, c->h, c->num_tokens);
 	ep_ht_form_make(c->h, &alike, a.c.form);
 	a.tokens = c->tokens.data;
 	a.out_tokens = c->out_tokens.data;
