@@ -82,10 +82,6 @@ ncclResult_t ncclEpInitHandle(ncclEpHandle_t *handle, ncclEpGroup_t ep_group, nc
 	struct ep_call call;
 	ncclResult_t result;
 
-	ep_error_scope(NULL);
-	if (!handle) {
-		return ep_fail(ncclInvalidArgument, "handle is NULL: pass an address for it");
-	}
 	EP_CHECK(ep_call_begin_group(&call, ep_group, false));
 	mode = ep_capture_mode(cudaStreamCaptureModeRelaxed);
 	result = ep_handle_init(handle, ep_group, layout, config, num_topk, handle_mem);
@@ -108,15 +104,9 @@ ncclResult_t ncclEpCreateHandle(ncclEpHandle_t *handle, ncclEpGroup_t ep_group,
 				const ncclEpHandleConfig_t *config, cudaStream_t stream)
 {
 	enum cudaStreamCaptureMode mode;
-	ncclEpLayoutInfo_t own;
 	struct ep_call call;
 	ncclResult_t result;
 
-	ep_error_scope(NULL);
-	EP_CHECK(EP_IMPORT_OPTIONAL(&own, layout_info, NCCL_EP_LAYOUT_INFO));
-	if (!handle) {
-		return ep_fail(ncclInvalidArgument, "handle is NULL: pass an address for it");
-	}
 	EP_CHECK(ep_call_begin_group(&call, ep_group, false));
 	mode = ep_capture_mode(cudaStreamCaptureModeRelaxed);
 	result = ep_handle_create(handle, ep_group, layout, topk_idx, layout_info, config, stream);

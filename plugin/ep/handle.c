@@ -121,19 +121,25 @@ static ncclResult_t ep_handle_new(struct ncclEpHandle **out, struct ncclEpGroup 
 
 /*
  * Memory of the handle: handle_mem, or the library's if that is NULL. May enlarge the heap, and then
- * the other ranks get to know what is wrong on this one.
+ * the other ranks get to know what is wrong on this one, `mine` being what is so already.
  */
 static ncclResult_t ep_handle_make(struct ncclEpHandle **out, struct ncclEpGroup *g,
 				   ncclEpLayout_t layout, const ncclEpHandleConfig_t *config,
-				   int num_topk, const ncclEpTensor_t *handle_mem)
+				   int num_topk, const ncclEpTensor_t *handle_mem,
+				   ncclResult_t mine)
 {
 	uint64_t most = ep_min_u64(g->config.num_experts, g->config.algo->limits.max_topk);
 	struct ncclEpHandle *h = NULL;
 	ncclEpHandleConfig_t own;
-	ncclResult_t result, mine;
+	ncclResult_t result;
 	void *mem;
 
-	mine = EP_IMPORT_OPTIONAL(&own, config, NCCL_EP_HANDLE_CONFIG);
+	if (mine == ncclSuccess && !out) {
+		mine = ep_fail(ncclInvalidArgument, "handle is NULL: pass an address for it");
+	}
+	if (mine == ncclSuccess) {
+		mine = EP_IMPORT_OPTIONAL(&own, config, NCCL_EP_HANDLE_CONFIG);
+	}
 	if (mine == ncclSuccess) {
 		mine = ep_handle_new(&h, g, layout, &own, num_topk, handle_mem);
 	}
@@ -163,7 +169,7 @@ ncclResult_t ep_handle_init(struct ncclEpHandle **out, struct ncclEpGroup *g, nc
 			    const ncclEpHandleConfig_t *config, int num_topk,
 			    const ncclEpTensor_t *handle_mem)
 {
-	return ep_handle_make(out, g, layout, config, num_topk, handle_mem);
+	return ep_handle_make(out, g, layout, config, num_topk, handle_mem, ncclSuccess);
 }
 
 ncclResult_t ep_handle_update(struct ncclEpHandle *h, const ncclEpTensor_t *topk_idx,
@@ -233,13 +239,17 @@ ncclResult_t ep_handle_create(struct ncclEpHandle **out, struct ncclEpGroup *g,
 			      const ncclEpLayoutInfo_t *layout_info,
 			      const ncclEpHandleConfig_t *config, cudaStream_t stream)
 {
+	ncclResult_t result, mine;
+	ncclEpLayoutInfo_t own;
 	struct ncclEpHandle *h;
-	struct ep_view ids;
-	ncclResult_t result;
+	struct ep_view ids = { 0 };
+	uint64_t topk;
 
-	EP_CHECK(ep_view_make(&ids, g->comm, topk_idx, 2, "topk_idx"));
-	EP_CHECK(ep_handle_make(&h, g, layout, config, (int)ep_min_u64(ids.sizes[1], INT32_MAX),
-				NULL));
+	mine = EP_IMPORT_OPTIONAL(&own, layout_info, NCCL_EP_LAYOUT_INFO);
+	result = ep_view_make(&ids, g->comm, topk_idx, 2, "topk_idx");
+	mine = mine == ncclSuccess ? result : mine;
+	topk = ids.sizes ? ep_min_u64(ids.sizes[1], INT32_MAX) : 0;
+	EP_CHECK(ep_handle_make(out ? &h : NULL, g, layout, config, (int)topk, NULL, mine));
 	result = ep_handle_update(h, topk_idx, layout_info, stream);
 	if (result != ncclSuccess) {
 		ep_handle_free(h);

@@ -238,6 +238,7 @@ enum mistake {
 	MISTAKE_MEM,
 	MISTAKE_CONFIG,
 	MISTAKE_LAYOUT,
+	MISTAKE_HANDLE, /* nowhere to write it to */
 	MISTAKE_PENDING,
 	MISTAKE_BUFFER, /* of the exchange, no device memory */
 	MISTAKE_STREAM, /* likewise */
@@ -267,7 +268,8 @@ static ncclResult_t init_wrong(struct world *w, struct bench *b, int topk, enum 
 	if (odd && mistake == MISTAKE_PENDING) {
 		NEED_OK(bench_send_combine(b, w->stream));
 	}
-	result = ncclEpInitHandle(handle, b->group, layout, &config, topk,
+	result = ncclEpInitHandle(odd && mistake == MISTAKE_HANDLE ? NULL : handle, b->group,
+				  layout, &config, topk,
 				  odd && mistake == MISTAKE_MEM ? &mem : NULL);
 	watch_start();
 	if (mistake == MISTAKE_PENDING) {
@@ -283,9 +285,9 @@ static ncclResult_t init_wrong(struct world *w, struct bench *b, int topk, enum 
 /* The buffer must grow, and one rank fails before it begins: all get to know. */
 static void growth_fails(struct world *w)
 {
-	static const char *const part[MISTAKES] = { "handle_mem",     "magic",  "layout",
-						    "pending",        "buffer", "stream",
-						    "cannot allocate" };
+	static const char *const part[MISTAKES] = { "handle_mem", "magic",          "layout",
+						    "handle is",  "pending",        "buffer",
+						    "stream",     "cannot allocate" };
 	struct oracle_problem p = bench_problem(w->nranks, 48, 4, 256, 20, ORACLE_EXPERT_MAJOR);
 	ncclEpGroupConfig_t config = bench_group_config(&p, 0);
 	ncclEpHandle_t handle = NULL;

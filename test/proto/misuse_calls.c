@@ -162,7 +162,12 @@ static void updates(struct bench *b)
 	CHECK_REASON(ncclEpCreateHandle(&handle, b->group, NCCL_EP_LAYOUT_RANK_MAJOR, &c.ids,
 					&c.info, NULL, b->w->stream),
 		     IA, "layout_info");
-	CHECK(handle == (ncclEpHandle_t)(uintptr_t)8); /* checked before anything */
+	c.info = good.info;
+	c.info.size = NCCL_EP_LAYOUT_INFO_V1_SIZE - 1;
+	CHECK_REASON(ncclEpCreateHandle(&handle, b->group, NCCL_EP_LAYOUT_RANK_MAJOR, &c.ids,
+					&c.info, NULL, b->w->stream),
+		     IA, "layout_info->size is 39");
+	CHECK(handle == (ncclEpHandle_t)(uintptr_t)8); /* not written */
 	CHECK_REASON(ncclEpCreateHandle(&handle, b->group, NCCL_EP_LAYOUT_RANK_MAJOR, &c.ids, NULL,
 					NULL, b->w->stream),
 		     IA, "topk_idx"); /* too many tokens */
