@@ -11,6 +11,7 @@
  *         again    a rank that a kernel has masked before (here: the test has) is masked by the host
  *         edge     a rank's counts arrive about when the others' waits for it expire
  *         sum      a rank's rows of a combine do
+ *         struck   a rank is masked (here: by the test) while its rows of a combine arrive
  */
 #include <math.h>
 #include <string.h>
@@ -279,32 +280,73 @@ static bool token_uses(const struct bench *b, uint32_t token, uint64_t ranks)
 
 /*
  * What a combine gives tokens that have an expert at a rank that is lost in that very combine is not
- * defined, and the error flag is set. All other tokens are right, and nothing else is written.
+ * defined. All other tokens are right, and nothing else is written.
  */
-static void sum(struct bench *b, uint64_t round)
+static void check_sums(struct bench *b, const uint8_t *want, uint64_t masked)
 {
-	struct world *w = b->w;
 	size_t bytes = oracle_combine_bytes(&b->p);
-	uint8_t *want, *got;
-	uint64_t masked;
-	int error = -1;
+	uint8_t *got = bench_fetch(&b->combine_out);
 
-	bench_load(b, 370 + round);
-	bench_pair(b);
-	want = bench_fetch(&b->combine_out);
-	bench_poison(b);
-	world_meet(w);
-	aimed(b, round, bench_combine);
-	got = bench_fetch(&b->combine_out);
-	masked = bench_masked(w, b->group);
-	OK(ncclEpGetAsyncError(b->group, &error));
-	CHECK_INT(error, masked != 0);
 	for (uint32_t t = 0; t < b->combine_out.bytes / bytes; t++) {
 		CHECK((t < b->tokens && token_uses(b, t, masked)) ||
 			      memcmp(got + t * bytes, want + t * bytes, bytes) == 0,
-		      "rank %d, masked 0x%llx: row %u", w->rank, (unsigned long long)masked, t);
+		      "rank %d, masked 0x%llx: row %u", b->w->rank, (unsigned long long)masked, t);
 	}
 	free(got);
+}
+
+/* A pair; its dispatch can be combined once more. Returns what comes out. */
+static uint8_t *combined(struct bench *b, uint64_t seed)
+{
+	uint8_t *want;
+
+	bench_load(b, seed);
+	bench_pair(b);
+	want = bench_fetch(&b->combine_out);
+	bench_poison(b);
+	world_meet(b->w);
+	return want;
+}
+
+static void sum(struct bench *b, uint64_t round)
+{
+	uint8_t *want = combined(b, 370 + round);
+	uint64_t masked;
+	int error = -1;
+
+	aimed(b, round, bench_combine);
+	masked = bench_masked(b->w, b->group);
+	OK(ncclEpGetAsyncError(b->group, &error));
+	CHECK_INT(error, masked != 0);
+	check_sums(b, want, masked);
+	free(want);
+	all_back(b);
+}
+
+static void struck(struct bench *b, uint64_t round)
+{
+	struct world *w = b->w;
+	uint64_t draw = 1000 * round + (uint64_t)w->rank;
+	uint8_t *want = combined(b, 470 + round);
+	struct ep_dev_seq seq;
+
+	if (w->rank) { /* this rank's rows are out before anybody is masked */
+		OK(bench_send_combine(b, w->stream));
+		NEED_CUDA(cudaStreamSynchronize(w->stream));
+		NEED_CUDA(cudaMemcpy(&seq, b->group->seq, sizeof(seq), cudaMemcpyDeviceToHost));
+	}
+	world_meet(w);
+	if (w->rank) {
+		OK(ncclEpComplete(b->handle, NULL, w->stream));
+		usleep((useconds_t)world_draw(&draw, SPREAD_US));
+		strike_rank(b, 0, round & 1 ? seq.step + 1 : EP_MASK_STEP_UNKNOWN);
+	} else {
+		usleep((useconds_t)world_draw(&draw, SPREAD_US));
+		OK(bench_send_combine(b, w->stream));
+		OK(ncclEpComplete(b->handle, NULL, w->stream));
+	}
+	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	check_sums(b, want, bench_masked(w, b->group));
 	free(want);
 	all_back(b);
 }
@@ -312,7 +354,7 @@ static void sum(struct bench *b, uint64_t round)
 static const struct mode modes[] = {
 	{ "split", split, 40, false },  { "strike", strike, 100, false },
 	{ "again", again, 100, false }, { "edge", edge, 16, true },
-	{ "sum", sum, 6, true },
+	{ "sum", sum, 6, true },        { "struck", struck, 60, false },
 };
 
 static uint64_t rounds;

@@ -85,7 +85,7 @@ ncclEpGroup_t bench_group_bounded(ncclComm_t comm, const struct oracle_problem *
 	ncclEpGroup_t group = NULL;
 
 	config.timeout_ns = (uint64_t)(timeout_ms * 1e6);
-	config.max_num_sms = 2;
+	config.max_num_sms = flags & BENCH_MASK ? 8 : 2; /* with masks several blocks receive */
 	NEED_OK(ncclEpCreateGroup(&group, comm, &config));
 	return group;
 }

@@ -54,7 +54,7 @@ struct bench {
 /* Group config for a problem; counts of SMs may be changed afterwards. */
 ncclEpGroupConfig_t bench_group_config(const struct oracle_problem *p, uint32_t flags);
 ncclEpGroup_t bench_group(struct world *w, const struct oracle_problem *p, uint32_t flags);
-/* For ranks that get lost: two SMs, and waits that end. */
+/* For ranks that get lost: two SMs, with masks eight, and waits that end. */
 ncclEpGroup_t bench_group_bounded(ncclComm_t comm, const struct oracle_problem *p, uint32_t flags,
 				  double timeout_ms);
 /* This rank's mask, [nranks]; and of the first 64 ranks, bit r: it has masked rank r. */
