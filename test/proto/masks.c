@@ -4,6 +4,7 @@
  * expired wait does it by itself, MaskClean and ErrorClear undo it. Repeated.
  */
 #include <string.h>
+#include <unistd.h>
 #include "ep/group.h"
 #include "support/bench.h"
 #include "support/victim.h"
@@ -268,6 +269,37 @@ static void held(struct world *w, ncclEpGroup_t group, const struct oracle_probl
 	bench_close(&next);
 }
 
+/*
+ * The others lead a rank by as many steps as they can without it: they complete an operation in each
+ * bank, in two halves, that needs nothing of it, and begin the next one. That is no parting.
+ */
+static void lead(struct world *w, ncclEpGroup_t group, const struct oracle_problem *p, int late)
+{
+	struct oracle_problem hot = *p;
+	struct bench b;
+
+	check_context("rank %d comes as late as it may", late);
+	hot.routing.family = ORACLE_HOT;
+	hot.routing.hot_ppm = 1000000;
+	hot.routing.hot_rank = (uint32_t)(late + 1) % (uint32_t)w->nranks;
+	bench_open(&b, w, group, &hot, BENCH_MASK);
+	bench_pair(&b);
+	world_meet(w);
+	if (w->rank == late) {
+		usleep((useconds_t)(timeout_ms * 250));
+	}
+	for (uint32_t i = 0; i <= group->config.shape.banks; i++) {
+		OK(bench_send_combine(&b, w->stream));
+		OK(ncclEpComplete(b.handle, NULL, w->stream));
+	}
+	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	bench_check_combine(&b);
+	expect_error(group, 0);
+	CHECK_INT(bench_masked(w, group), 0);
+	world_meet(w);
+	bench_close(&b);
+}
+
 static void run(struct world *w, void *arg)
 {
 	const struct plan *plan = arg;
@@ -310,6 +342,7 @@ static void run(struct world *w, void *arg)
 			late_combine(w, &b, 1);
 			back_by_hand(w, &b);
 			held(w, group, &p, 1);
+			lead(w, group, &p, 2);
 		}
 		CHECK_LAST(group, ncclSuccess, "");
 		bench_close(&b);
