@@ -135,6 +135,11 @@ static int parse_option(int letter, const char *text, struct perf_options *opt)
 	case OPT_MEMORY:
 		return parse_real("--memory-gbs", text, 0.001, 1e6, &opt->memory_gbs);
 	case OPT_RENDEZVOUS:
+		if (!strncmp(text, "file:", 5) ? !text[5] : !strchr(text, ':')) {
+			perf_complain("--rendezvous: got '%s', allowed is HOST:PORT or file:NAME",
+				      text);
+			return -1;
+		}
 		opt->rendezvous = text;
 		return 0;
 	case OPT_NODE_SIZE:
