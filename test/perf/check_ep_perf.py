@@ -72,7 +72,8 @@ def check_usage():
             (['-b', '8', '--capacity', '4'], '4', '8'), (['--drop', '2'], '2', '0 to 1'),
             (['-g', '9', '-t', '2'], '18', '16 ranks'), (['--ids', '16'], '16', '32 64'),
             (['-g', '4', '--ranks-per-gpu', '3'], '4', '3'),
-            (['--ranks-per-gpu', '0'], '0', '1 to 16'), (['--rendezvous', 'x'], 'x', 'HOST:PORT'), (['-c', '2'], '2', '0 to 1'),
+            (['--ranks-per-gpu', '0'], '0', '1 to 16'), (['-c', '2'], '2', '0 to 1'),
+            (['--rendezvous', 'x'], 'x', 'HOST:PORT'),
             (['--routing', 'zipf:9'], 'zipf:9', '0 to 4'),
             (['--routing', 'hot:0.5,3'], 'rank 3', '0 to 0'),
             (['--routing', 'group:3,1'], '3,1', 'dividing 256'),
@@ -169,6 +170,9 @@ def main():
         out = os.path.join(work, 'out.json')
 
         # threads of one process, a ladder
+        nowhere = os.path.join(out, 'in', 'a', 'file')
+        said = run([EP_PERF, '-g', '2', '-b', '4', *SHAPE, '-J', nowhere], 3).stderr
+        expect(nowhere in said, 'where results cannot be written')
         done = run([EP_PERF, '-g', '3', '-b', '0', '-e', '4', *SHAPE, '-J', out], 0)
         with open(out) as file:
             document = json.load(file)

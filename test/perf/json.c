@@ -103,8 +103,7 @@ void perf_json_open(struct perf *perf)
 	}
 	f = perf->json = fopen(perf->opt.json, "w");
 	if (!f) {
-		fprintf(stderr, "ep_perf: %s: %s\n", perf->opt.json, strerror(errno));
-		return;
+		perf_die(perf->ranks, "%s: %s", perf->opt.json, strerror(errno));
 	}
 	ncclEpGetVersion(&ep);
 	ncclGetVersion(&nccl);
