@@ -143,7 +143,7 @@ static ncclResult_t ep_handle_make(struct ncclEpHandle **out, struct ncclEpGroup
 	if (mine == ncclSuccess) {
 		mine = ep_handle_new(&h, g, layout, &own, num_topk, handle_mem);
 	}
-	if (num_topk >= 1 && (uint64_t)num_topk <= most) { /* another top-k fails on all ranks */
+	if (num_topk >= 1 && (uint64_t)num_topk <= most) { /* with another top-k nobody exchanges */
 		mine = ep_group_heap_reserve(g, (uint32_t)num_topk, mine);
 	}
 	EP_CHECK_GOTO(mine, err_free);
