@@ -37,8 +37,7 @@ enum ep_wait_stand {
 /* Above the number of polls, ep_spin.polls holds */
 #define EP_WAIT_STAND_SHIFT 30  /* the stand seen last, and */
 #define EP_WAIT_TOLD (1u << 29) /* whether the peer has been seen to have masked this rank */
-#define EP_WAIT_LATE                                                                               \
-	(1u << 28) /* high throughput: for ep_ht_go_on(), when the wait has ended well */
+#define EP_WAIT_LATE (1u << 28) /* high throughput: half of its time is over (ht/blame.h) */
 #define EP_WAIT_FULL (1u << 27) /* polls have come here: this is taken away, lest they go on */
 
 /*
