@@ -79,9 +79,12 @@ EP_DEV_COLD uint32_t ep_ht_blame(const struct ep_ht_common &c, uint32_t step,
 	known = ep_ht_cause_find(c, step, peer, &cause);
 	by = cause;
 	if (event == EP_HT_LOOKS) {
-		late = start_ns && ep_time_ns() - start_ns >= c.g.timeout_ns / 2 ? EP_HT_LATE_BIT
-										 : 0;
-		say = late && (known || (peer != c.g.rank && !said));
+		/* (of what another warp of this rank waits for, that one says it) */
+		bool half = peer != c.g.rank && start_ns &&
+			    ep_time_ns() - start_ns >= c.g.timeout_ns / 2;
+
+		late = half ? EP_HT_LATE_BIT : 0;
+		say = half && (known || !said);
 	} else if (event == EP_HT_FAILS) {
 		bool down = NODES && ep_rank_remote(c.g, cause) &&
 			    ep_ld_relaxed_gpu_u64(ep_wait_down_seen(c.g, cause));
@@ -108,6 +111,9 @@ EP_DEV bool ep_ht_wait_look(const struct ep_ht_common &c, const struct ep_op &op
 	struct ep_wait_result w;
 
 	s->polls |= cause & EP_HT_LATE_BIT ? EP_WAIT_LATE : 0;
+	if (expired && peer == c.g.rank) { /* EP_HT_OWN_WAITS is all that it is granted */
+		s->polls |= (uint32_t)EP_WAIT_WITH << EP_WAIT_STAND_SHIFT;
+	}
 	w = ep_wait_look(c.g, op, *s, expired, site, cause & ~EP_HT_LATE_BIT);
 	*s = w.spin;
 	if (NODES && w.over) { /* ranks of other nodes may not have heard it all */
@@ -133,13 +139,6 @@ EP_DEV bool ep_ht_give_up(const struct ep_ht_common &c, const struct ep_op &op, 
 
 	return (expired || (s->polls & 63) == 0) &&
 	       ep_ht_wait_look<NODES>(c, op, s, expired, site, peer);
-}
-
-/* What was waited for has come, and the wait goes on for something else. */
-EP_DEV void ep_ht_wait_again(struct ep_spin *s)
-{
-	s->start_ns = 0;
-	s->polls &= EP_WAIT_LATE;
 }
 
 /* A wait that such polls were made for has ended well. */

@@ -332,11 +332,13 @@ EP_DEV enum ep_ht_found ep_ht_work_peers(const struct ep_ht_combine_args &a, con
 	for (;;) {
 		uint32_t missing = w.is_sum ? ep_ht_sum_missing(a, op, w)
 					    : ep_ht_return_missing(a, op, w);
-		bool over = false;
+		bool over = false, come = ep_all(EP_FULL_MASK, missing == EP_HT_NONE);
 
-		ep_bulk_fence_global();
-		if (ep_all(EP_FULL_MASK, missing == EP_HT_NONE)) {
+		if (come) {
 			ep_ht_go_on<false>(a.c, op, s);
+		}
+		ep_bulk_fence_global();
+		if (come) {
 			return EP_HT_READY;
 		}
 		if (!patient) {
@@ -344,8 +346,9 @@ EP_DEV enum ep_ht_found ep_ht_work_peers(const struct ep_ht_combine_args &a, con
 		}
 		if (missing != EP_HT_NONE) {
 			if (missing != before) { /* a wait for another rank begins */
+				ep_ht_go_on<false>(a.c, op, s);
 				before = missing;
-				ep_ht_wait_again(&s);
+				s = ep_spin_start();
 			}
 			over = ep_ht_give_up<false>(a.c, op, &s, site, missing);
 		}

@@ -136,8 +136,9 @@ EP_DEV enum ep_ht_seen ep_ht_patience_look(const struct ep_ht_common &c, const s
 		return EP_HT_UNSEEN;
 	}
 	if (missing != EP_HT_NONE && missing != w->before) { /* a wait for another one begins */
+		ep_ht_go_on<true>(c, op, w->spin);
 		w->before = missing;
-		ep_ht_wait_again(&w->spin);
+		w->spin = ep_spin_start();
 	}
 	if (missing != EP_HT_NONE) {
 		over = ep_ht_give_up<true>(c, op, &w->spin, site, missing);

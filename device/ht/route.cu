@@ -200,6 +200,7 @@ template <bool NODES> EP_DEV void ep_ht_route_run(const struct ep_ht_route_args 
 	struct ep_step_found found = ep_step_load(c.g, c.launch, false);
 	struct ep_op op;
 	EP_SHARED(uint32_t, failed);
+	EP_SHARED(uint32_t, agreed);
 
 	ep_ht_route_clear(c, t, &failed);
 	op = ep_step_make(c.launch, found, false);
@@ -218,11 +219,16 @@ template <bool NODES> EP_DEV void ep_ht_route_run(const struct ep_ht_route_args 
 	ep_ht_route_count(a, op, t);
 	/* who is waited for may be waiting for anybody's start: ep_wait_extended() */
 	op.freed = op.epoch - 1;
-	if (ep_warp() == 0 &&
-	    !(NODES ? ep_ht_forms_agree<NODES>(c, op, 0) : ep_ht_forms_wait<NODES>(c, op, 0))) {
-		ep_shared_or_u32(&failed, 1);
+	if (ep_warp() == 0) {
+		bool ok = NODES ? ep_ht_forms_agree<NODES>(c, op, 0)
+				: ep_ht_forms_wait<NODES>(c, op, 0);
+
+		if (ep_lane() == 0) {
+			agreed = ok;
+		}
 	}
-	if (ep_step_begin(c.g, c.launch, found, op) == EP_BANK_ABORTED) {
+	/* who has not started the step may still read what this one would overwrite there */
+	if (ep_step_begin(c.g, c.launch, found, op) == EP_BANK_ABORTED || !agreed) {
 		return;
 	}
 	if (!ep_ht_route_exchange<NODES>(a, op, t, &failed)) {

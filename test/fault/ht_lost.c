@@ -6,15 +6,20 @@
  * survivors works.
  *
  *     ht_lost kill|stop OPERATIONS flat|em [window]
+ *     ht_lost late - flat|em [window]    it is stopped for more than half of the timeout: nothing fails
  *
  * OPERATIONS: the error names one of these.
  */
+#include <pthread.h>
+#include <unistd.h>
 #include "support/ht_bench.h"
 #include "support/victim.h"
 
 #define VICTIM 2
 #define TIMEOUT_MS (3000 * victim_scale())
 #define MOST_STEPS 20
+#define LATE_STEPS 4
+#define LATE_SCALE 3 /* so that a busy machine does not make it later */
 
 enum {
 	FLAG_FAILED = 1
@@ -23,6 +28,7 @@ enum {
 struct scene {
 	const char *operations;
 	bool stops;
+	bool late;
 	bool em;
 	uint32_t flags;
 };
@@ -43,13 +49,14 @@ static struct oracle_ht problem_of(const struct scene *s, int nranks)
 	return h;
 }
 
-static ncclEpGroup_t group_of(struct world *w, const struct oracle_ht *h, uint32_t flags)
+static ncclEpGroup_t group_of(struct world *w, const struct oracle_ht *h, uint32_t flags,
+			      double timeout_ms)
 {
 	ncclEpGroupConfig_t config = ht_group_config(h, flags);
 	ncclEpGroup_t group = NULL;
 
 	config.max_num_sms = 2;
-	config.timeout_ns = (uint64_t)(TIMEOUT_MS * 1e6);
+	config.timeout_ns = (uint64_t)(timeout_ms * 1e6);
 	NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
 	return group;
 }
@@ -93,7 +100,7 @@ static void survivors_group(struct world *w, const struct scene *scene)
 	small.comm = world_comm(w, 0xf & ~(1u << VICTIM));
 	small.nranks = w->nranks - 1;
 	small.rank = w->rank - (w->rank > VICTIM);
-	ht_open(&b, &small, group_of(&small, &h, scene->flags), &h, scene->flags);
+	ht_open(&b, &small, group_of(&small, &h, scene->flags, TIMEOUT_MS), &h, scene->flags);
 	NEED_OK(ht_update(&b, w->stream));
 	NEED_OK(ht_dispatch(&b, false, w->stream));
 	NEED_CUDA(cudaStreamSynchronize(w->stream));
@@ -133,11 +140,47 @@ static void check_failed(struct world *w, struct ht_bench *b, const char *operat
 	}
 }
 
+static void *wake(void *arg)
+{
+	usleep((useconds_t)(0.6 * LATE_SCALE * TIMEOUT_MS * 1e3));
+	victim_continue();
+	return NULL;
+}
+
+/* All waits have been late, and end well. */
+static void run_late(struct world *w, void *arg)
+{
+	const struct scene *scene = arg;
+	struct oracle_ht h = problem_of(scene, w->nranks);
+	ncclEpGroup_t group = group_of(w, &h, scene->flags, LATE_SCALE * TIMEOUT_MS);
+	double seconds = 0;
+	struct ht_bench b;
+	pthread_t thread;
+
+	check_context("rank %d", w->rank);
+	ht_open(&b, w, group, &h, scene->flags);
+	ht_expert_work(&b);
+	for (int i = 0; i < LATE_STEPS; i++) {
+		if (i == 2 && w->rank == 0) { /* it is stopped in this step */
+			NEED(!pthread_create(&thread, NULL, wake, NULL));
+		}
+		NEED_OK(step(&b, &seconds));
+		ht_check_dispatch(&b, false);
+		ht_check_combine(&b, false);
+	}
+	CHECK_LAST(group, ncclSuccess, "");
+	if (w->rank == 0) {
+		pthread_join(thread, NULL);
+	}
+	ht_close(&b);
+	OK(ncclEpGroupDestroy(group));
+}
+
 static void run(struct world *w, void *arg)
 {
 	const struct scene *scene = arg;
 	struct oracle_ht h = problem_of(scene, w->nranks);
-	ncclEpGroup_t group = group_of(w, &h, scene->flags);
+	ncclEpGroup_t group = group_of(w, &h, scene->flags, TIMEOUT_MS);
 	ncclResult_t result = ncclSuccess;
 	double seconds = 0, start;
 	struct ht_bench b;
@@ -179,10 +222,11 @@ int main(int argc, char **argv)
 	NEED(argc >= 4);
 	scene.operations = argv[2];
 	scene.stops = !strcmp(argv[1], "stop");
+	scene.late = !strcmp(argv[1], "late");
 	scene.em = !strcmp(argv[3], "em");
 	scene.flags = argc > 4 ? HT_WINDOW : 0;
-	victim_start(VICTIM, !scene.stops);
+	victim_start(VICTIM, !scene.stops && !scene.late);
 	setenv("NCCL_EP_CLOSE_TIMEOUT_MS", "3000", 0);
-	world_run(4, run, &scene);
+	world_run(4, scene.late ? run_late : run, &scene);
 	return check_end();
 }

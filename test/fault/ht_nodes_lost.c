@@ -5,8 +5,9 @@
  * the timeout and a second every rank has an error that names one that was killed, or, at the ends of the
  * broken connection, the other end; the group can be destroyed, and, if all ranks are left, a new one works.
  *
- *     ht_nodes_lost kill VICTIMS [ring]   as a number: bit r is rank r. ring: a rank's tokens go to itself and
- *                                         to the next one, so that few ranks wait for a victim themselves
+ *     ht_nodes_lost kill VICTIMS [ring [TOKENS]]
+ *                                  as a number: bit r is rank r. ring: a rank's tokens go to itself and to
+ *                                  the next one, so that few ranks wait for a victim themselves
  *     ht_nodes_lost link TEXT      of rank 1, whose error is about a rank of the other node, and has TEXT in it
  */
 #include "support/ht_bench.h"
@@ -19,6 +20,7 @@
 #define FIRST_ROUNDS 2  /* of a group that nothing happens to */
 #define MOST_ROUNDS 60
 #define TOKENS 60
+#define MOST_TOKENS 600
 
 enum {
 	FLAG_FAILED = 1
@@ -27,6 +29,7 @@ enum {
 struct scene {
 	uint32_t victims; /* 0: none is killed */
 	bool ring;
+	uint32_t tokens;
 	double timeout_ms;
 	const char *text; /* of the broken rank's error */
 };
@@ -34,7 +37,7 @@ struct scene {
 /* Experts of this rank and of the next one, two of each. */
 static void route_ring(struct oracle_problem *p)
 {
-	static int32_t lines[WORLD_MAX * TOKENS][ORACLE_MAX_TOPK];
+	static int32_t lines[WORLD_MAX * MOST_TOKENS][ORACLE_MAX_TOPK];
 	uint32_t local = p->experts / p->nranks;
 
 	for (uint32_t i = 0; i < p->nranks * p->max_tokens; i++) {
@@ -58,8 +61,8 @@ static struct oracle_ht problem(const struct scene *scene, int nranks)
 				       .experts = 12,
 				       .topk = 3,
 				       .hidden = 256,
-				       .tokens = TOKENS,
-				       .max_tokens = TOKENS };
+				       .tokens = scene->tokens,
+				       .max_tokens = scene->tokens };
 	if (scene->ring) {
 		route_ring(&h.p);
 	}
@@ -199,12 +202,14 @@ static void run(struct world *w, void *arg)
 
 int main(int argc, char **argv)
 {
-	struct scene scene = { 0 };
+	struct scene scene = { .tokens = TOKENS };
 
 	NEED(argc >= 3);
 	if (!strcmp(argv[1], "kill")) {
 		scene.victims = (uint32_t)world_number(argv[2], 0);
 		scene.ring = argc > 3 && !strcmp(argv[3], "ring");
+		scene.tokens = argc > 4 ? (uint32_t)world_number(argv[4], 0) : TOKENS;
+		NEED(scene.tokens <= MOST_TOKENS);
 	}
 	scene.text = argv[2];
 	for (int r = 0; r < WORLD_MAX; r++) {

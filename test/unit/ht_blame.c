@@ -126,6 +126,43 @@ static double now(void)
 	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
+/* This rank's own warp is lost: eight times the timeout, and what others have said takes nothing from that. */
+#define OWN_NS 100000000u
+
+static void own(void)
+{
+	cudaLaunchConfig_t config = { .gridDim = { 1, 1, 1 }, .blockDim = { 32, 1, 1 } };
+	struct ht_blame_args a;
+	void *list[] = { &a };
+	struct memory *m;
+	double start;
+
+	memset(&a, 0, sizeof(a));
+	NEED_CUDA(cudaMallocHost((void **)&m, sizeof(*m)));
+	memset(m, 0, sizeof(*m));
+	for (uint32_t r = 0; r < RANKS; r++) {
+		a.c.g.heap[r] = (unsigned char *)&m->heap[r];
+		m->heap[0].progress[r] = 5;
+	}
+	a.c.g.own = a.c.g.heap[0];
+	a.c.g.progress_off = offsetof(struct place, progress);
+	a.c.g.nranks = RANKS;
+	a.c.g.timeout_ns = OWN_NS;
+	a.c.g.records = m->records;
+	a.c.g.state = &m->state;
+	a.c.h.scratch = m->scratch;
+	a.named = &m->over;
+	start = now();
+	NEED_CUDA(cudaLaunchKernelExC(&config, (const void *)ht_own_kernel, list));
+	NEED_CUDA(cudaDeviceSynchronize());
+	CHECK_INT(m->over, 1);
+	CHECK_INT(m->records[EP_RECORD_FATAL].peer, 0);
+	CHECK_INT(m->heap[3].words[0], 0);
+	CHECK(now() - start >= 8 * OWN_NS * 1e-9 && now() - start < 11 * OWN_NS * 1e-9, "%.2f s",
+	      now() - start);
+	NEED_CUDA(cudaFreeHost(m));
+}
+
 #define STUCK_NS 400000000u
 
 static void stuck(void)
@@ -166,6 +203,8 @@ static void stuck(void)
 int main(void)
 {
 	blame();
+	check_context("this rank's own warp");
+	own();
 	check_context("stuck");
 	stuck();
 	return check_end();

@@ -29,6 +29,20 @@ EP_KERNEL(ht_go_on_kernel, ht_blame_args, 32)
 	}
 }
 
+/* A wait for another warp of this rank that does not come: what it waits for is a word nobody writes. */
+EP_KERNEL(ht_own_kernel, ht_blame_args, 32)
+{
+	struct ep_spin s = ep_spin_start();
+	struct ep_op op = {};
+
+	op.epoch = op.step = 5;
+	if (ep_tid() == 0) {
+		while (!ep_ht_give_up<false>(a.c, op, &s, EP_WAIT_HT_ROWS, a.c.g.rank)) {
+		}
+		*a.named = 1;
+	}
+}
+
 /* A stage whose slots are held, and nothing is on its way to them. */
 EP_KERNEL(ht_stuck_kernel, ht_blame_args, 32)
 {

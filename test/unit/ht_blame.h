@@ -20,6 +20,7 @@ extern "C" {
 #endif
 void ht_blame_kernel(void);
 void ht_go_on_kernel(void);
+void ht_own_kernel(void);
 void ht_stuck_kernel(void);
 #ifdef __cplusplus
 }

@@ -386,6 +386,25 @@ static void check_fatal(const struct rig *rig, uint32_t r, uint32_t cause, uint3
 	CHECK(((struct ep_ht_head *)rig_at(rig, r, RIG_HEAD))->stamp == 0);
 }
 
+/* Rank 1 has not started the update: it may still read what the one before has left in its heap. */
+static void check_untouched(struct rig *rig, int before)
+{
+	uint32_t n = rig->shape.nranks, counts = n * rig->shape.nlocal + n + 1;
+	const uint64_t *words;
+	const uint32_t *tables;
+
+	rig_fetch(rig, 1);
+	words = rig_at(rig, 1, RIG_COUNT);
+	tables = rig_at(rig, 1, RIG_TABLE);
+	for (uint32_t i = 0; i < n * counts; i++) {
+		CHECK(words[i] >> 32 <= (uint32_t)before, "count %u has epoch %u", i,
+		      (uint32_t)(words[i] >> 32));
+	}
+	for (uint32_t i = 0; i < n * EP_HT_ROUTE_BLOCKS; i++) {
+		CHECK_INT(tables[i] <= (uint32_t)before, 1);
+	}
+}
+
 /*
  * Rank 1 does not come, after `before` updates with it. Or (`tells`) it does, and says how many rows it
  * has, but not what they are.
@@ -425,6 +444,59 @@ static void run_absent(int before, bool tells, uint32_t site)
 	CHECK(now() - start < 15);
 	check_fatal(&rig, 0, EP_CAUSE_TIMEOUT, site, 1);
 	check_fatal(&rig, 2, EP_CAUSE_TIMEOUT, site, 1);
+	if (!tells) {
+		check_untouched(&rig, before);
+	}
+	rig_free(&rig);
+}
+
+/* What rank `from` tells rank 0 in the first update: its form, then its counts, none, then its tables. */
+static void tell(struct rig *rig, uint32_t from, int most)
+{
+	uint64_t counts[10], form[EP_HT_FORM_WORDS] = { 77 };
+	unsigned char *memory = rig->rank[0].memory;
+	uint32_t flags[EP_HT_ROUTE_BLOCKS];
+
+	for (int i = 0; i < 10; i++) { /* R * L + R + 1 */
+		counts[i] = UINT64_C(1) << 32;
+	}
+	for (int i = 0; i < EP_HT_FORM_WORDS; i++) {
+		form[i] |= UINT64_C(1) << 32;
+	}
+	for (int i = 0; i < EP_HT_ROUTE_BLOCKS; i++) {
+		flags[i] = 1;
+	}
+	if (most > 0) {
+		NEED_CUDA(cudaMemcpy(memory + rig->off[RIG_FORM] + sizeof(form) * (3 + from), form,
+				     sizeof(form), cudaMemcpyHostToDevice));
+	}
+	if (most > 1) {
+		NEED_CUDA(cudaMemcpy(memory + rig->off[RIG_COUNT] + sizeof(counts) * from, counts,
+				     sizeof(counts), cudaMemcpyHostToDevice));
+	}
+	if (most > 2) {
+		NEED_CUDA(cudaMemcpy(memory + rig->off[RIG_TABLE] + sizeof(flags) * from, flags,
+				     sizeof(flags), cudaMemcpyHostToDevice));
+	}
+}
+
+/* Rank 0 waits for rank 1, which has told it so much, and that it is held up by rank 2. */
+static void run_held(int told, uint32_t site)
+{
+	const uint64_t word = UINT64_C(1) << 32 | 2;
+	struct rig rig;
+
+	check_context("rank 1 is held up, and has told %d", told);
+	rig_make(&rig, &small, devices);
+	rig.rank[0].args.c.g.timeout_ns = 300000000;
+	ids_draw(&rig, 0, IDS_ANY);
+	tell(&rig, 1, told);
+	tell(&rig, 2, 3);
+	NEED_CUDA(cudaMemcpy(rig.rank[0].memory + rig.off[RIG_BLAME] + 8, &word, sizeof(word),
+			     cudaMemcpyHostToDevice));
+	update(&rig, 1 << 1 | 1 << 2);
+	check_fatal(&rig, 0, EP_CAUSE_TIMEOUT, site, 2);
+	CHECK(((uint64_t *)rig_at(&rig, 0, RIG_BLAME))[0] == word, "what it says");
 	rig_free(&rig);
 }
 
@@ -464,6 +536,9 @@ int main(int argc, char **argv)
 	run_absent(0, false, 0);
 	run_absent(1, false, 0);
 	run_absent(0, true, EP_WAIT_HT_TABLE);
+	run_held(0, EP_WAIT_HT_FORM);
+	run_held(1, EP_WAIT_HT_COUNT);
+	run_held(2, EP_WAIT_HT_TABLE);
 	test_mismatch();
 	test_exact(EP_HT_FLAT);
 	test_exact(EP_HT_EXPERT_MAJOR);

@@ -18,6 +18,7 @@
 enum rig_piece {
 	RIG_PROGRESS,
 	RIG_FORM,
+	RIG_BLAME,
 	RIG_COUNT,
 	RIG_TABLE,
 	RIG_START,

@@ -18,6 +18,7 @@ static void rig_place(struct rig *rig)
 	const uint64_t bytes[RIG_PIECES] = {
 		[RIG_PROGRESS] = 8 * r,
 		[RIG_FORM] = 2 * 8 * EP_HT_FORM_WORDS * r,
+		[RIG_BLAME] = 8 * r,
 		[RIG_COUNT] = 8 * r * (r * (s->nlocal + 1) + 1),
 		[RIG_TABLE] = 4 * r * EP_HT_ROUTE_BLOCKS,
 		[RIG_START] = 4 * r * (chunks + 1),
@@ -83,6 +84,7 @@ static void rig_args(struct rig *rig, uint32_t r)
 		}
 	}
 	c->areas.form_off = rig->off[RIG_FORM];
+	c->areas.blame_off = rig->off[RIG_BLAME];
 	c->areas.count_off = rig->off[RIG_COUNT];
 	c->areas.table_off = rig->off[RIG_TABLE];
 	c->areas.start_off = rig->off[RIG_START];
