@@ -78,7 +78,7 @@ double victim_scale(void)
 #endif
 }
 
-#define TIMEOUT_PAIRS 8 /* a timeout is at least as long as so many pairs */
+#define TIMEOUT_PAIRS 16 /* a timeout is at least as long as so many pairs */
 
 double victim_timeout_of(struct world *w, double seconds, double least, double most)
 {
