@@ -417,12 +417,14 @@ static void run_absent(int before, bool tells, uint32_t site)
 	check_context("rank 1 is absent after %d updates%s", before, tells ? ", with counts" : "");
 	rig_make(&rig, &small, devices);
 	for (uint32_t r = 0; r < small.nranks; r++) {
-		rig.rank[r].args.c.g.timeout_ns = 300000000;
 		ids_draw(&rig, r, IDS_ANY);
 	}
 	for (int i = 0; i < before; i++) {
 		update(&rig, 0);
 		oracle_check(&rig);
+	}
+	for (uint32_t r = 0; r < small.nranks; r++) {
+		rig.rank[r].args.c.g.timeout_ns = 1000000000;
 	}
 	for (uint32_t r = 0; tells && r < small.nranks; r++) {
 		uint64_t zero[10], form[EP_HT_FORM_WORDS] = { 77 };
