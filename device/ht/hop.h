@@ -268,7 +268,7 @@ EP_DEV enum ep_ht_taken ep_ht_hop_take(const ARGS &a, const struct ep_op &op,
 	return EP_HT_NOT_READY;
 }
 
-/* This rank, if the stage of one of its flows [first, first + flows) still holds an earlier chunk there. Lanes. */
+/* This rank, if the stage of one of flows [first, first + flows) still holds an earlier chunk there. Lanes. */
 EP_DEV uint32_t ep_ht_stage_missing(const struct ep_ht_common &c, const struct ep_op &op,
 				    uint32_t first, uint32_t flows, uint32_t chunk)
 {

@@ -22,8 +22,9 @@
  *
  * One bank. Every kernel is a step and waits at its beginning until all ranks have started it, so that
  * nobody reads any more what the previous step left in the heap. `form` words say that, together with
- * what all ranks must agree in. They are written before that wait, when a peer may still be at its previous step and look for the words of that one: so
- * there are two sets of them, and a step and the next one have different parity (ep_step_after()).
+ * what all ranks must agree in. They are written before that wait, when a peer may still be at its
+ * previous step and look for the words of that one: so there are two sets of them, and a step and the
+ * next one have different parity (ep_step_after()).
  *
  * Across nodes. A row crosses the network once for each node that it goes to. The source writes it to
  * one rank of that node, its *forwarder* there, which writes it to the rings of the node's ranks that

@@ -236,7 +236,7 @@ static void run(struct world *w, void *arg)
 		operate(&b, i, w->rank == ODD);
 		NEED_CUDA(cudaStreamSynchronize(w->stream));
 		check_error(w, group, i);
-		CHECK(world_now() - start <= (others[k].late ? TIMEOUT_MS / 1e3 : 0) + 2.5,
+		CHECK(world_now() - start <= (others[k].late ? TIMEOUT_MS / 1e3 : 0) + 1.8,
 		      "%.1f s", world_now() - start);
 		world_meet(w);
 		ht_close(&b);

@@ -32,6 +32,29 @@ struct memory {
 #define GAVE_UP UINT64_C(0x80000000)
 #define TAKEN_BACK (UINT64_C(5) << 32 | 0x7fffffff)
 
+/* That, and what a kernel of rank 0 is given. */
+static struct memory *memory_make(struct ht_blame_args *a, uint64_t step, uint64_t timeout_ns)
+{
+	struct memory *m;
+
+	memset(a, 0, sizeof(*a));
+	NEED_CUDA(cudaMallocHost((void **)&m, sizeof(*m)));
+	memset(m, 0, sizeof(*m));
+	for (uint32_t r = 0; r < RANKS; r++) {
+		a->c.g.heap[r] = (unsigned char *)&m->heap[r];
+		m->heap[0].progress[r] = step;
+	}
+	a->c.g.own = a->c.g.heap[0];
+	a->c.g.progress_off = offsetof(struct place, progress);
+	a->c.g.nranks = RANKS;
+	a->c.g.timeout_ns = timeout_ns;
+	a->c.g.records = m->records;
+	a->c.g.state = &m->state;
+	a->c.h.scratch = m->scratch;
+	a->named = &m->over;
+	return m;
+}
+
 /*
  * Rank 0 waits for rank 1, which has started `step`; the wait is over, if names is a rank: that one is named.
  * In the end rank 3 finds that rank 0 says `says`.
@@ -42,28 +65,13 @@ static void blame_for(const void *kernel, uint64_t step, const uint64_t words[RA
 	cudaLaunchConfig_t config = { .gridDim = { 1, 1, 1 }, .blockDim = { 32, 1, 1 } };
 	struct ht_blame_args a;
 	void *list[] = { &a };
-	struct memory *m;
+	struct memory *m = memory_make(&a, step, 1000000000);
 
-	memset(&a, 0, sizeof(a));
-	NEED_CUDA(cudaMallocHost((void **)&m, sizeof(*m)));
-	memset(m, 0, sizeof(*m));
 	memcpy(m->heap[0].words, words, RANKS * sizeof(words[0]));
 	m->heap[3].words[0] = words[0];
-	for (uint32_t r = 0; r < RANKS; r++) {
-		a.c.g.heap[r] = (unsigned char *)&m->heap[r];
-		m->heap[0].progress[r] = step;
-	}
-	a.c.g.own = a.c.g.heap[0];
-	a.c.g.progress_off = offsetof(struct place, progress);
-	a.c.g.nranks = RANKS;
-	a.c.g.timeout_ns = 1000000000;
-	a.c.g.records = m->records;
-	a.c.g.state = &m->state;
-	a.c.h.scratch = m->scratch;
 	a.over = names != NOBODY;
 	a.waited_ns = a.over ? 5000000000 : 700000000;
 	a.peer = 1;
-	a.named = &m->over;
 	NEED_CUDA(cudaLaunchKernelExC(&config, kernel, list));
 	NEED_CUDA(cudaDeviceSynchronize());
 	CHECK_INT(m->over, a.over);
@@ -134,24 +142,9 @@ static void own(void)
 	cudaLaunchConfig_t config = { .gridDim = { 1, 1, 1 }, .blockDim = { 32, 1, 1 } };
 	struct ht_blame_args a;
 	void *list[] = { &a };
-	struct memory *m;
+	struct memory *m = memory_make(&a, 5, OWN_NS);
 	double start;
 
-	memset(&a, 0, sizeof(a));
-	NEED_CUDA(cudaMallocHost((void **)&m, sizeof(*m)));
-	memset(m, 0, sizeof(*m));
-	for (uint32_t r = 0; r < RANKS; r++) {
-		a.c.g.heap[r] = (unsigned char *)&m->heap[r];
-		m->heap[0].progress[r] = 5;
-	}
-	a.c.g.own = a.c.g.heap[0];
-	a.c.g.progress_off = offsetof(struct place, progress);
-	a.c.g.nranks = RANKS;
-	a.c.g.timeout_ns = OWN_NS;
-	a.c.g.records = m->records;
-	a.c.g.state = &m->state;
-	a.c.h.scratch = m->scratch;
-	a.named = &m->over;
 	start = now();
 	NEED_CUDA(cudaLaunchKernelExC(&config, (const void *)ht_own_kernel, list));
 	NEED_CUDA(cudaDeviceSynchronize());

@@ -405,58 +405,11 @@ static void check_untouched(struct rig *rig, int before)
 	}
 }
 
-/*
- * Rank 1 does not come, after `before` updates with it. Or (`tells`) it does, and says how many rows it
- * has, but not what they are.
- */
-static void run_absent(int before, bool tells, uint32_t site)
-{
-	double start;
-	struct rig rig;
-
-	check_context("rank 1 is absent after %d updates%s", before, tells ? ", with counts" : "");
-	rig_make(&rig, &small, devices);
-	for (uint32_t r = 0; r < small.nranks; r++) {
-		ids_draw(&rig, r, IDS_ANY);
-	}
-	for (int i = 0; i < before; i++) {
-		update(&rig, 0);
-		oracle_check(&rig);
-	}
-	for (uint32_t r = 0; r < small.nranks; r++) {
-		rig.rank[r].args.c.g.timeout_ns = 1000000000;
-	}
-	for (uint32_t r = 0; tells && r < small.nranks; r++) {
-		uint64_t zero[10], form[EP_HT_FORM_WORDS] = { 77 };
-		unsigned char *memory = rig.rank[r].memory;
-
-		for (int i = 0; i < 10; i++) { /* R * L + R + 1 */
-			zero[i] = UINT64_C(1) << 32;
-		}
-		NEED_CUDA(cudaMemcpy(memory + rig.off[RIG_COUNT] + sizeof(zero), zero, sizeof(zero),
-				     cudaMemcpyHostToDevice));
-		for (int i = 0; i < EP_HT_FORM_WORDS; i++) {
-			form[i] |= UINT64_C(1) << 32;
-		}
-		NEED_CUDA(cudaMemcpy(memory + rig.off[RIG_FORM] + sizeof(form) * (3 + 1), form,
-				     sizeof(form), cudaMemcpyHostToDevice));
-	}
-	start = now();
-	update(&rig, 1 << 1);
-	CHECK(now() - start < 15);
-	check_fatal(&rig, 0, EP_CAUSE_TIMEOUT, site, 1);
-	check_fatal(&rig, 2, EP_CAUSE_TIMEOUT, site, 1);
-	if (!tells) {
-		check_untouched(&rig, before);
-	}
-	rig_free(&rig);
-}
-
-/* What rank `from` tells rank 0 in the first update: its form, then its counts, none, then its tables. */
-static void tell(struct rig *rig, uint32_t from, int most)
+/* What rank `from` tells rank `to` in the first update: its form, then its counts, none, then its tables. */
+static void tell(struct rig *rig, uint32_t to, uint32_t from, int most)
 {
 	uint64_t counts[10], form[EP_HT_FORM_WORDS] = { 77 };
-	unsigned char *memory = rig->rank[0].memory;
+	unsigned char *memory = rig->rank[to].memory;
 	uint32_t flags[EP_HT_ROUTE_BLOCKS];
 
 	for (int i = 0; i < 10; i++) { /* R * L + R + 1 */
@@ -482,6 +435,41 @@ static void tell(struct rig *rig, uint32_t from, int most)
 	}
 }
 
+/*
+ * Rank 1 does not come, after `before` updates with it. Or (`tells`) it does, and says how many rows it
+ * has, but not what they are.
+ */
+static void run_absent(int before, bool tells, uint32_t site)
+{
+	double start;
+	struct rig rig;
+
+	check_context("rank 1 is absent after %d updates%s", before, tells ? ", with counts" : "");
+	rig_make(&rig, &small, devices);
+	for (uint32_t r = 0; r < small.nranks; r++) {
+		ids_draw(&rig, r, IDS_ANY);
+	}
+	for (int i = 0; i < before; i++) {
+		update(&rig, 0);
+		oracle_check(&rig);
+	}
+	for (uint32_t r = 0; r < small.nranks; r++) {
+		rig.rank[r].args.c.g.timeout_ns = 1000000000;
+	}
+	for (uint32_t r = 0; tells && r < small.nranks; r++) {
+		tell(&rig, r, 1, 2);
+	}
+	start = now();
+	update(&rig, 1 << 1);
+	CHECK(now() - start < 15);
+	check_fatal(&rig, 0, EP_CAUSE_TIMEOUT, site, 1);
+	check_fatal(&rig, 2, EP_CAUSE_TIMEOUT, site, 1);
+	if (!tells) {
+		check_untouched(&rig, before);
+	}
+	rig_free(&rig);
+}
+
 /* Rank 0 waits for rank 1, which has told it so much, and that it is held up by rank 2. */
 static void run_held(int told, uint32_t site)
 {
@@ -492,8 +480,8 @@ static void run_held(int told, uint32_t site)
 	rig_make(&rig, &small, devices);
 	rig.rank[0].args.c.g.timeout_ns = 300000000;
 	ids_draw(&rig, 0, IDS_ANY);
-	tell(&rig, 1, told);
-	tell(&rig, 2, 3);
+	tell(&rig, 0, 1, told);
+	tell(&rig, 0, 2, 3);
 	NEED_CUDA(cudaMemcpy(rig.rank[0].memory + rig.off[RIG_BLAME] + 8, &word, sizeof(word),
 			     cudaMemcpyHostToDevice));
 	update(&rig, 1 << 1 | 1 << 2);
