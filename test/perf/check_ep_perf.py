@@ -153,8 +153,10 @@ def check_ht(out):
     done = run([*high, '-b', '12', '--layout', 'flat', '--recv', '12'], 3)
     expect(re.search(r'rank \d.*12', done.stderr), 'an overflow names rank and limit: %s' %
            done.stderr)
-    run([EP_PERF, '--mode', 'ht', '-t', '4', '--ranks-per-gpu', '2', '-b', '9', *SHAPE], 0,
-        VC_NCCL_VERSION='23000')
+    sharing = [EP_PERF, '--mode', 'ht', '-t', '4', '--ranks-per-gpu', '2', '-b', '9', *SHAPE]
+    run(sharing, 0, VC_NCCL_VERSION='23000')
+    # one rank reads what its stream will leave, another has to launch what that stream waits for
+    run([*sharing, '--eager'], 0, VC_NCCL_VERSION='23000')
     for operation in ('dispatch', 'combine', 'routing', 'weights', 'gradients'):
         options = ['--backward'] if operation == 'gradients' else []
         done = run([*high, '-b', '3', '--layout', 'flat', *options], 1, CORRUPT=operation,

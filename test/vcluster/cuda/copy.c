@@ -56,11 +56,12 @@ static cudaError_t vc_copy_check(enum vc_place dst, enum vc_place src, enum cuda
 static cudaError_t vc_copy(void *dst, const void *src, size_t size, enum cudaMemcpyKind kind,
 			   cudaStream_t handle, bool sync)
 {
-	struct vc_work work = { .kind = VC_WORK_COPY, .device = vc_device_current() };
+	int device = vc_device_current();
+	struct vc_work work = { .kind = VC_WORK_COPY, .device = device };
 	enum vc_place to, from;
 	struct CUstream_st *stream;
 	cudaError_t error;
-	bool capturing;
+	bool capturing, waits;
 
 	if (!size) {
 		return cudaSuccess;
@@ -90,9 +91,16 @@ static cudaError_t vc_copy(void *dst, const void *src, size_t size, enum cudaMem
 		memcpy(work.copy.staged, src, size);
 		work.copy.src = work.copy.staged;
 	}
+	waits = sync || (to == VC_PLACE_PAGEABLE && !capturing);
+	if (waits && !sync) {
+		vc_context_lock(device);
+	}
 	error = vc_stream_submit(handle, &work);
-	if (!error && (sync || (to == VC_PLACE_PAGEABLE && !capturing))) {
+	if (!error && waits) {
 		error = cudaStreamSynchronize(handle);
+	}
+	if (waits && !sync) {
+		vc_context_unlock(device);
 	}
 	return error;
 }

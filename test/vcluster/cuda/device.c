@@ -16,6 +16,8 @@ static __thread int vc_current;                               /* ordinal */
 static int vc_visible[VC_MAX_DEVICES], vc_visible_count = -1; /* -1: all */
 static _Atomic int vc_sticky[VC_MAX_DEVICES];
 static _Atomic unsigned long long vc_context[VC_MAX_DEVICES], vc_contexts;
+static pthread_mutex_t vc_context_locks[VC_MAX_DEVICES] = { [0 ... VC_MAX_DEVICES - 1] =
+								    PTHREAD_MUTEX_INITIALIZER };
 static bool vc_peer_enabled[VC_MAX_DEVICES][VC_MAX_DEVICES];
 
 static int vc_device_all(void)
@@ -63,6 +65,16 @@ int vc_device_enter(void)
 
 	vc_device_make_context(number);
 	return number;
+}
+
+void vc_context_lock(int number)
+{
+	pthread_mutex_lock(&vc_context_locks[number]);
+}
+
+void vc_context_unlock(int number)
+{
+	pthread_mutex_unlock(&vc_context_locks[number]);
 }
 
 unsigned long long vc_device_context(int number)

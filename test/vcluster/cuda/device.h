@@ -19,6 +19,13 @@ int vc_device_enter(void);
 unsigned long long vc_device_context(int number);
 void vc_device_make_context(int number); /* if there is none */
 void vc_device_end_context(int number);
+/*
+ * The lock of a device's context, which launches take for a moment, and which the driver holds while an
+ * asynchronous copy to pageable memory waits for its stream (seen on an H200, driver 580): threads that share the
+ * device launch nothing meanwhile.
+ */
+void vc_context_lock(int number);
+void vc_context_unlock(int number);
 /* Whether any device has a context. */
 bool vc_device_any_context(void);
 /* What a reset has ended is used: says so, and ends the process if VC_RESET_STRICT is set. */

@@ -100,7 +100,10 @@ static cudaError_t vc_launch(const cudaLaunchConfig_t *config, const void *handl
 	}
 	memcpy(work.launch.args, args[0], kernel->args_size);
 	vc_fault_at_launch(device);
-	return vc_stream_submit(config->stream, &work);
+	vc_context_lock(device);
+	error = vc_stream_submit(config->stream, &work);
+	vc_context_unlock(device);
+	return error;
 }
 
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *handle, void **args)
