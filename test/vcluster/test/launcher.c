@@ -120,6 +120,12 @@ static void test_faults(void)
 	CHECK(!strstr(text, "rank 1 launch 3\n"));
 	CHECK_TEXT(text, "rank 2 launch 5\n");
 	CHECK_TEXT(text, "rank 1 was killed by signal 9");
+	/* a minute is too late: before the second launch after that one */
+	CHECK_INT(job(OPTIONS("--keep-going", "--env", "VC_FAULT=kill:rank=1,launch=2,us=60000000"),
+		      "add"),
+		  128 + SIGKILL);
+	CHECK_TEXT(text, "rank 1 launch 3\n");
+	CHECK(!strstr(text, "rank 1 launch 4\n"));
 	CHECK_INT(job(OPTIONS("--timeout", "3", "--env", "VC_FAULT=stop:rank=0,launch=2"), "add"),
 		  124);
 	CHECK_TEXT(text, "still running: ranks 0\n");
