@@ -29,7 +29,10 @@ static void expect_error(ncclEpGroup_t group, int want)
 	CHECK_INT(error, want);
 }
 
-/* All ranks come to MaskClean, and work together again. */
+/*
+ * All ranks come to MaskClean, and work together again. Who masks a rank next must not do so while that one still
+ * waits for rows from another node: the word that tells it may overtake them (doc/rdma.md).
+ */
 static void all_back(struct world *w, struct bench *b, uint64_t seed)
 {
 	int error = -1;
@@ -44,6 +47,7 @@ static void all_back(struct world *w, struct bench *b, uint64_t seed)
 	b->p.absent = 0;
 	bench_pair_of(b, seed);
 	expect_error(b->group, 0);
+	world_meet(w);
 }
 
 /* Ranks in the set are masked by all others and do nothing. */
@@ -323,6 +327,8 @@ static void run(struct world *w, void *arg)
 		bench_open(&b, w, group, &p, BENCH_MASK);
 		CHECK_INT(bench_masked(w, group), 0);
 		bench_pair(&b);
+		expect_error(group, 0);
+		world_meet(w);
 		if (plan->hand) {
 			back_by_hand(w, &b);
 			back_by_hand(w, &b);
