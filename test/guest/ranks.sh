@@ -189,7 +189,7 @@ esac
 network
 case $scenario in
 exact)
-	perf 1 -b 1 -e 16 -f 4
+	perf 1 -b 1 -e 16 -f 16
 	perf 1 -b 16 -e 16 --layout rm --quant fp8
 	perf 1 -b 16 -e 16 --staged
 	perf 2 -b 4 -e 4
@@ -199,7 +199,6 @@ loss)
 	netem delay 1ms loss 2%
 	perf 1 -b 16 -e 16
 	netem delay 1ms loss 1% reorder 25%
-	perf 1 -b 16 -e 16
 	perf 1 -b 16 -e 16 --layout rm --quant fp8
 	tc -s qdisc show dev sw0 | grep 'dropped [1-9]' || fail "no packet was lost"
 	;;
