@@ -242,12 +242,14 @@ struct ep_ht_remote {
 	const uint32_t *far_first;  /* [nodes + 1] where each node begins there */
 };
 
+#define EP_HT_NO_STAMP UINT64_MAX /* a block has failed: more than any stamp */
+
 /*
- * Head of handle memory. Written by the routing kernel, last of all. Everything that an operation
+ * Head of handle memory, whose stamp the routing kernel writes last of all. Everything that an operation
  * needs is here and behind it, so another handle on the same memory can go on.
  */
 struct ep_ht_head {
-	uint64_t stamp; /* ep_ht_args.stamp of the routing; 0: never routed */
+	uint64_t stamp; /* ep_ht_common.stamp of the routing; 0 or EP_HT_NO_STAMP: none */
 	uint32_t num_tokens;
 	uint32_t
 		routing; /* step in which it was made: the same on all ranks, not in another routing */
@@ -353,17 +355,20 @@ EP_HOST_DEV uint64_t ep_ht_route_shared(uint32_t ranks, uint32_t experts)
 	uint32_t tables = columns <= EP_HT_ROUTE_TABLE ? 2 * columns : 0;
 
 	return 4 *
-	       ((uint64_t)5 * EP_HT_ROUTE_IDS + ep_ht_route_bits(columns) + tables + 4 * ranks + 3);
+	       ((uint64_t)6 * EP_HT_ROUTE_IDS + ep_ht_route_bits(columns) + tables + 4 * ranks + 4);
 }
 
-/* Bytes of scratch: words {count, epoch} [EP_HT_ROUTE_BLOCKS][ep_ht_counts()], and large tables. */
+/*
+ * Bytes of scratch: words {count, epoch} [EP_HT_ROUTE_BLOCKS][ep_ht_counts()], twice: what a block has, and what
+ * the blocks before it have together; and large tables.
+ */
 EP_HOST_DEV uint64_t ep_ht_scratch_bytes(uint32_t ranks, uint32_t experts)
 {
 	uint64_t counts = ep_ht_counts(experts, ranks), tables = 2 * (counts - 1);
 
 	return 4 * EP_HT_COUNTERS +
 	       EP_HT_ROUTE_BLOCKS *
-		       (8 * counts + (experts + ranks <= EP_HT_ROUTE_TABLE ? 0 : 4 * tables));
+		       (16 * counts + (experts + ranks <= EP_HT_ROUTE_TABLE ? 0 : 4 * tables));
 }
 
 /* Where the ranks of the node have a tensor in a window, as mapped here; as EP_LL_DIRECT_RANKS. */

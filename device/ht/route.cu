@@ -4,7 +4,8 @@
  * of all ranks, in four trips:
  *
  *   1. Each block counts its tokens per expert and per rank, and tells the other blocks of the rank.
- *   2. One block for each peer tells it the sums, this rank's counts.
+ *   2. The blocks share what is to be added up: each tells every block what those before that one have,
+ *      and every rank the sums, this rank's counts.
  *   3. Every block now knows where its rows belong at every rank. It writes this rank's tables, and to
  *      each peer what its rows are; flags say that a block's part of these has come.
  *   4. Each rank copies what its peers have told it to handle memory.
@@ -52,7 +53,7 @@ EP_DEV void ep_ht_route_count(const struct ep_ht_route_args &a, const struct ep_
 EP_DEV void ep_ht_route_sort(const struct ep_ht_route_args &a, const struct ep_ht_route &t,
 			     uint32_t w0)
 {
-	ep_ht_span_sort(a, t, w0);
+	ep_ht_span_sort(a, t, w0, ep_tid(), ep_nthreads());
 	ep_block_sync();
 	ep_ht_span_runs(a, t, w0);
 }
@@ -107,13 +108,14 @@ EP_DEV bool ep_ht_route_exchange(const struct ep_ht_route_args &a, const struct 
 	uint32_t over;
 
 	if (NODES && ep_block() == 0) {
+		ok = ep_ht_counts_here<NODES>(c, op, t) && ok;
 		ep_block_sync();
 		ep_ht_counts_post(c, op, t);
 	}
 	if (ep_ht_route_whole(t)) { /* while the sums are on their way */
-		ep_ht_route_sort(a, t, t.begin);
+		ep_ht_span_runs(a, t, t.begin);
 	}
-	if (!ok || !ep_ht_ranks_sum<NODES>(c, op, t)) {
+	if (!ok || !ep_ht_counts_take<NODES>(c, op, t)) {
 		ep_shared_or_u32(failed, 1);
 	}
 	ep_block_sync();
@@ -172,23 +174,26 @@ EP_DEV void ep_ht_route_end(const struct ep_ht_route_args &a, const struct ep_op
 	cut = keeper && t.all[t.experts + c.g.rank] > c.limit;
 	if (keeper && !cut) {
 		ep_block_sync();
-		ep_ht_results_leave(a, t, false);
+		ep_ht_results_leave(a, op, t, false);
 	}
 	/* the head says that all tables are there: its block waits for all of them */
 	if (!ep_ht_tables_take<NODES>(c, op, t, keeper, failed)) {
 		if (ep_tid() == 0) {
-			ep_ht_head_clear(c);
+			ep_ht_head_fail(c);
 		}
 		keeper = false;
 	} else if (cut) {
-		ep_ht_results_leave(a, t, true);
+		ep_ht_results_leave(a, op, t, true);
+	}
+	if (keeper && ep_tid() == 0) {
+		ep_ht_head_leave(a, t);
 	}
 	if (posts) {
 		ep_ht_tables_posted(c, op);
 		ep_block_sync();
-	}
-	if (keeper && ep_tid() == 0 && !ep_aborted(c.g)) {
-		ep_ht_head_leave(a, op, t);
+		if (ep_tid() == 0 && ep_aborted(c.g)) {
+			ep_ht_head_fail(c);
+		}
 	}
 }
 
@@ -199,6 +204,8 @@ template <bool NODES> EP_DEV void ep_ht_route_run(const struct ep_ht_route_args 
 	struct ep_ht_ahead ahead = ep_ht_span_load(a, t, t.begin);
 	struct ep_step_found found = ep_step_load(c.g, c.launch, false);
 	struct ep_op op;
+	/* the rest of the block sorts while warp 0 waits for the others' start */
+	uint32_t waiting = ep_nwarps() > 1 ? EP_WARP_SIZE : 0;
 	EP_SHARED(uint32_t, failed);
 	EP_SHARED(uint32_t, agreed);
 
@@ -217,6 +224,9 @@ template <bool NODES> EP_DEV void ep_ht_route_run(const struct ep_ht_route_args 
 	ep_ht_span_mark(a, op, t, t.begin, ahead);
 	ep_block_sync();
 	ep_ht_route_count(a, op, t);
+	if (ep_ht_route_whole(t) && ep_tid() >= waiting) {
+		ep_ht_span_sort(a, t, t.begin, ep_tid() - waiting, ep_nthreads() - waiting);
+	}
 	/* who is waited for may be waiting for anybody's start: ep_wait_extended() */
 	op.freed = op.epoch - 1;
 	if (ep_warp() == 0) {
@@ -234,8 +244,8 @@ template <bool NODES> EP_DEV void ep_ht_route_run(const struct ep_ht_route_args 
 	if (!ep_ht_route_exchange<NODES>(a, op, t, &failed)) {
 		return;
 	}
-	ep_ht_route_place<NODES>(a, op, t);
 	ep_ht_rest_starts<NODES>(c, t);
+	ep_ht_route_place<NODES>(a, op, t);
 	ep_ht_route_end<NODES>(a, op, t, &failed);
 }
 
@@ -244,7 +254,7 @@ EP_KERNEL(ep_ht_route_kernel, ep_ht_route_args, EP_HT_MAX_THREADS)
 	ep_ht_route_run<false>(a);
 }
 
-EP_KERNEL(ep_ht_route_nodes_kernel, ep_ht_route_args, EP_HT_MAX_THREADS)
+EP_KERNEL_ALONE(ep_ht_route_nodes_kernel, ep_ht_route_args, EP_HT_MAX_THREADS)
 {
 	ep_ht_route_run<true>(a);
 }

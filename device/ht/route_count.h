@@ -31,15 +31,17 @@ struct ep_ht_route {
 	uint32_t counts;  /* of a block or a rank: of each column, and its tokens */
 	uint32_t begin;   /* the block's tokens */
 	uint32_t end;
-	uint32_t span;   /* tokens that are marked at a time */
-	uint32_t words;  /* of each column's bits */
-	uint32_t window; /* experts that are marked at a time */
-	uint32_t *id;    /* [span][K] expert, or NONE */
-	uint32_t *sel;   /* [span][K] the same in order, as send_sel */
-	uint32_t *run;   /* [span][K] in that order: EP_HT_RUN */
-	uint32_t *row;   /* [span][K] in that order */
-	uint32_t *entry; /* [span][K] what a row's destination is told, from the row's first on */
-	uint32_t *bits;  /* [window][words] */
+	uint32_t span;    /* tokens that are marked at a time */
+	uint32_t words;   /* of each column's bits */
+	uint32_t window;  /* experts that are marked at a time */
+	uint32_t *id;     /* [span][K] expert, or NONE */
+	uint32_t *sel;    /* [span][K] the same in order, as send_sel */
+	uint32_t *run;    /* [span][K] in that order: EP_HT_RUN */
+	uint32_t *row;    /* [span][K] in that order */
+	uint32_t *entry;  /* [span][K] what a row's destination is told, from the row's first on */
+	uint32_t *leads;  /* [span][K] selections with which a row's list begins, in any order */
+	uint32_t *nleads; /* [1] */
+	uint32_t *bits;   /* [window][words] */
 	uint32_t *rank_bits; /* [R][words], behind those */
 	uint32_t *first; /* [columns] rank: rows of earlier blocks and spans; expert: next place */
 	uint32_t *all;   /* [columns] of the block at first, then of all ranks */
@@ -50,11 +52,17 @@ struct ep_ht_route {
 			  * ep_ht_head.idle */
 };
 
-/* Column 0 of block b's counts; of rank r's, in a heap. */
+/* Column 0 of block b's counts; of those of the blocks before it; of rank r's, in a heap. */
 EP_DEV uint64_t *ep_ht_block_words(const struct ep_ht_common &c, const struct ep_ht_route &t,
 				   uint32_t b)
 {
 	return (uint64_t *)(c.h.scratch + EP_HT_COUNTERS) + (size_t)b * t.counts;
+}
+
+EP_DEV uint64_t *ep_ht_before_words(const struct ep_ht_common &c, const struct ep_ht_route &t,
+				    uint32_t b)
+{
+	return ep_ht_block_words(c, t, EP_HT_ROUTE_BLOCKS + b);
 }
 
 EP_DEV uint64_t *ep_ht_rank_words(const struct ep_ht_common &c, const struct ep_ht_route &t,
@@ -84,15 +92,17 @@ EP_DEV struct ep_ht_route ep_ht_route_make(const struct ep_ht_common &c)
 	t.run = t.sel + EP_HT_ROUTE_IDS;
 	t.row = t.run + EP_HT_ROUTE_IDS;
 	t.entry = t.row + EP_HT_ROUTE_IDS;
-	t.bits = t.entry + EP_HT_ROUTE_IDS;
+	t.leads = t.entry + EP_HT_ROUTE_IDS;
+	t.bits = t.leads + EP_HT_ROUTE_IDS;
 	t.rank_bits = t.bits + t.window * t.words;
 	t.base = t.bits + ep_ht_route_bits(t.columns);
 	t.kept = t.base + nranks;
 	t.ends = t.kept + nranks;
 	t.from = t.ends + nranks;
-	t.first = t.from + nranks + 3;
+	t.nleads = t.from + nranks + 3;
+	t.first = t.nleads + 1;
 	if (t.columns > EP_HT_ROUTE_TABLE) {
-		t.first = (uint32_t *)(ep_ht_block_words(c, t, EP_HT_ROUTE_BLOCKS)) +
+		t.first = (uint32_t *)(ep_ht_before_words(c, t, EP_HT_ROUTE_BLOCKS)) +
 			  2 * (size_t)t.columns * ep_block();
 	}
 	t.all = t.first + t.columns;

@@ -45,14 +45,17 @@ EP_DEV uint32_t ep_ht_other(const uint32_t *table, uint32_t token, uint32_t q, u
 
 /*
  * The span's selections in order: each thread finds how many of the token's are before its own. There is
- * none behind those that are not valid, which are the largest number.
+ * none behind those that are not valid, which are the largest number. Worker `w` of `workers`.
  */
 EP_DEV void ep_ht_span_sort(const struct ep_ht_route_args &a, const struct ep_ht_route &t,
-			    uint32_t w0)
+			    uint32_t w0, uint32_t w, uint32_t workers)
 {
 	uint32_t topk = a.c.topk, ids = ep_ht_span_tokens(t, w0) * topk;
 
-	for (uint32_t i = ep_tid(); i < ids; i += ep_nthreads()) {
+	if (w == 0) {
+		*t.nleads = 0;
+	}
+	for (uint32_t i = w; i < ids; i += workers) {
 		uint32_t token = ep_div(i, a.by_topk) * topk, k = i - token, id = t.id[i];
 		uint32_t before = 0, again = 0;
 
@@ -68,6 +71,20 @@ EP_DEV void ep_ht_span_sort(const struct ep_ht_route_args &a, const struct ep_ht
 			}
 		}
 		t.sel[token + before] = id == EP_HT_NONE ? EP_HT_NONE : EP_HT_SEL(id, k) | again;
+	}
+}
+
+/* Notes selection i if a row's list begins with it. One warp. */
+EP_DEV void ep_ht_leads_add(const struct ep_ht_route &t, uint32_t i, bool lead)
+{
+	uint32_t lane = ep_lane(), leads = ep_ballot(EP_FULL_MASK, lead), at = 0;
+
+	if (lane == 0) {
+		at = ep_shared_add_u32(t.nleads, ep_popc(leads));
+	}
+	at = ep_shfl_u32(EP_FULL_MASK, at, 0);
+	if (lead) {
+		t.leads[at + ep_popc(leads & ((1u << lane) - 1))] = i;
 	}
 }
 
@@ -96,6 +113,7 @@ EP_DEV void ep_ht_span_runs(const struct ep_ht_route_args &a, const struct ep_ht
 
 		counted &= later ? (later & -later) - 1 : ~0u;
 		counted &= ~((1u << first) - 1);
+		ep_ht_leads_add(t, i0 + lane, first == lane && sel != EP_HT_NONE);
 		if (mine) {
 			t.run[i0 + lane] = sel == EP_HT_NONE ? 0
 							     : EP_HT_RUN(first - token,
@@ -174,17 +192,16 @@ EP_DEV void ep_ht_span_push(const struct ep_ht_route_args &a, const struct ep_ht
 			    uint32_t w0)
 {
 	const struct ep_ht_common &c = a.c;
-	uint32_t ids = ep_ht_span_tokens(t, w0) * c.topk, shift = 0;
+	uint32_t n = *t.nleads, shift = 0;
 
 	while ((4u << shift) < c.width) {
 		shift++;
 	}
-	for (uint32_t i = ep_tid(); i < ids << shift; i += ep_nthreads()) {
-		uint32_t at = i >> shift, first = 4 * (i - (at << shift)), row = t.row[at];
-		uint32_t run = t.run[at], token = ep_div(at, a.by_topk) * c.topk;
-		uint32_t count = EP_HT_RUN_COUNT(run), v[4];
+	for (uint32_t i = ep_tid(); i < n << shift; i += ep_nthreads()) {
+		uint32_t at = t.leads[i >> shift], first = 4 * (i & ((1u << shift) - 1));
+		uint32_t row = t.row[at], count = EP_HT_RUN_COUNT(t.run[at]), v[4];
 
-		if (row == EP_HT_NONE || at != token + EP_HT_RUN_FIRST(run) || first >= c.width) {
+		if (row == EP_HT_NONE || first >= c.width) {
 			continue;
 		}
 #pragma unroll
@@ -225,13 +242,16 @@ EP_DEV void ep_ht_span_starts(const struct ep_ht_common &c, const struct ep_ht_r
 	}
 }
 
-/* The same behind the last token's chunk; the blocks share them. */
+/*
+ * The same behind the last token's chunk; the blocks share them, and in a block other warps than those that have
+ * the span's chunks of few ranks.
+ */
 template <bool NODES>
 EP_DEV void ep_ht_rest_starts(const struct ep_ht_common &c, const struct ep_ht_route &t)
 {
 	uint32_t chunks = ep_ht_chunks(c.max_tokens);
 
-	for (uint32_t d = ep_warp(); d < c.g.nranks; d += ep_nwarps()) {
+	for (uint32_t d = ep_nwarps() - 1 - ep_warp(); d < c.g.nranks; d += ep_nwarps()) {
 		uint32_t *there = ep_ht_start_for<NODES>(c, d);
 
 		for (uint32_t chunk =

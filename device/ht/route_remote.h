@@ -34,8 +34,9 @@ EP_DEV uint8_t *ep_ht_out_mask(const struct ep_ht_common &c, uint32_t d)
 }
 
 /*
- * Block 0 has this rank's counts in its heap, all threads' words. A barrier is held. They go by the queue of
- * the tables, which another block posts later: the control queue has been left to waits.
+ * All blocks have left this rank's counts in its heap, and block 0 has seen them (ep_ht_counts_here), with a
+ * barrier behind that. They go by the queue of the tables, which another block posts later: the control
+ * queue has been left to waits.
  */
 EP_DEV_COLD void ep_ht_counts_post(const struct ep_ht_common &c, struct ep_op op,
 				   const struct ep_ht_route &t)

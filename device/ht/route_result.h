@@ -114,43 +114,46 @@ EP_DEV void ep_ht_experts_leave(const struct ep_ht_route_args &a, const struct e
 	}
 }
 
-/* Handle memory has no routing from now on. Any block whose wait has failed says so, by one thread. */
+/*
+ * Handle memory has no routing from now on. One thread, before its block tells its counts: without these no
+ * other block gets to where it can fail and say so here.
+ */
 EP_DEV void ep_ht_head_clear(const struct ep_ht_common &c)
 {
 	ep_st_relaxed_gpu_u64(&c.h.head->stamp, 0);
 }
 
-/*
- * It has this one, unless the operation has failed. One thread. A block that fails records that before
- * it clears the head, so either this finds the record, or the head is cleared after it was left.
- */
-EP_DEV void ep_ht_head_leave(const struct ep_ht_route_args &a, const struct ep_op &op,
-			     const struct ep_ht_route &t)
+/* Nor will it have this one, whatever the other blocks do. Any block that fails, by one thread. */
+EP_DEV void ep_ht_head_fail(const struct ep_ht_common &c)
 {
-	const struct ep_ht_common &c = a.c;
-	uint32_t total = ep_ht_total(c, t, c.g.rank);
-	struct ep_ht_head *head = c.h.head;
-
-	head->num_tokens = c.num_tokens;
-	head->routing = op.epoch;
-	head->rows = t.from[c.g.nranks];
-	head->idle = t.from[c.g.nranks + 2];
-	head->places = c.layout == EP_HT_EXPERT_MAJOR ? ep_min_u32(total, c.limit) : 0;
-	head->chunks = t.from[c.g.nranks + 1];
-	ep_st_relaxed_gpu_u64(&head->stamp, c.stamp);
-	ep_release_fence_gpu();
-	if (ep_aborted(c.g)) {
-		ep_ht_head_clear(c);
-	}
-	ep_ht_counter_store(a.total_counter, a.total_bytes, 0, total);
+	ep_atomic_max_gpu_u64(&c.h.head->stamp, EP_HT_NO_STAMP);
 }
 
-/* All but the head. One block. */
-EP_DEV void ep_ht_results_leave(const struct ep_ht_route_args &a, const struct ep_ht_route &t,
-				bool cut)
+/* It has this one, unless a block has failed, or fails later. One thread, whose block has seen all tables come. */
+EP_DEV void ep_ht_head_leave(const struct ep_ht_route_args &a, const struct ep_ht_route &t)
 {
 	const struct ep_ht_common &c = a.c;
 
+	ep_atomic_max_gpu_u64(&c.h.head->stamp, c.stamp);
+	ep_ht_counter_store(a.total_counter, a.total_bytes, 0, ep_ht_total(c, t, c.g.rank));
+}
+
+/* All but the stamp, without which the head says nothing. One block. */
+EP_DEV void ep_ht_results_leave(const struct ep_ht_route_args &a, const struct ep_op &op,
+				const struct ep_ht_route &t, bool cut)
+{
+	const struct ep_ht_common &c = a.c;
+	bool expert_major = c.layout == EP_HT_EXPERT_MAJOR;
+	struct ep_ht_head *head = c.h.head;
+
+	if (ep_tid() == ep_nthreads() - 1) {
+		head->num_tokens = c.num_tokens;
+		head->routing = op.epoch;
+		head->rows = t.from[c.g.nranks];
+		head->idle = t.from[c.g.nranks + 2];
+		head->places = expert_major ? ep_min_u32(t.ends[c.g.rank], c.limit) : 0;
+		head->chunks = t.from[c.g.nranks + 1];
+	}
 	ep_ht_experts_leave(a, t, cut);
 	for (uint32_t r = ep_tid(); r <= c.g.nranks; r += ep_nthreads()) {
 		c.h.recv_base[r] = t.from[r];

@@ -5,135 +5,191 @@
 
 #include "device/ht/route_remote.h"
 
-#define EP_HT_ROUTE_BATCH 16 /* count words that a thread has under way */
+/* Words of a column that a thread has under way: those of the ranks of a node of 8, and its block's. */
+#define EP_HT_ROUTE_BATCH 9
+
+/* Inclusive sum over lanes, among each `width` of them. */
+EP_DEV uint32_t ep_ht_lanes_sum(uint32_t v, uint32_t width = EP_WARP_SIZE)
+{
+	uint32_t lane = ep_lane();
+
+#pragma unroll
+	for (uint32_t delta = 1; delta < EP_WARP_SIZE; delta *= 2) {
+		uint32_t below = ep_shfl_u32(EP_FULL_MASK, v, (lane - delta) & 31);
+
+		v += delta < width && (lane & (width - 1)) >= delta ? below : 0;
+	}
+	return v;
+}
+
+/* A count word that another block of this rank writes. */
+template <bool NODES>
+EP_DEV bool ep_ht_block_count_wait(const struct ep_ht_common &c, const struct ep_op &op,
+				   const uint64_t *word, uint32_t *v)
+{
+	struct ep_spin s = ep_spin_start();
+
+	while (!ep_ld_word(word, op.epoch, v)) {
+		if (ep_ht_give_up<NODES>(c, op, &s, EP_WAIT_HT_COUNT, c.g.rank)) {
+			return false;
+		}
+	}
+	return true;
+}
 
 /*
- * Sums of a column over `rows` lists of counts that lie `stride` words apart: *total, and *before of
- * those before list `mine`. False when one has failed to come: of rank r if the lists are the ranks', else
- * of a block of this rank.
+ * The counts of all blocks give those of this rank, and what the blocks before each one have. The blocks share the
+ * columns. A column's words are added up by lanes of one warp, one for each block, which tell the blocks and share
+ * telling the ranks.
  */
 template <bool NODES>
-EP_DEV bool ep_ht_column_sum(const struct ep_ht_common &c, const struct ep_op &op,
-			     const uint64_t *column, uint32_t stride, uint32_t rows, uint32_t mine,
-			     bool ranks, uint32_t *before, uint32_t *total)
+EP_DEV bool ep_ht_blocks_sum(const struct ep_ht_common &c, const struct ep_op &op,
+			     const struct ep_ht_route &t)
 {
-	uint32_t low = 0, sum = 0;
+	uint32_t nblocks = ep_nblocks(), share = (t.counts + nblocks - 1) / nblocks, shift = 0;
+	uint32_t begin = ep_block() * share, end = ep_min_u32(begin + share, t.counts);
 
+	_Static_assert(EP_HT_ROUTE_BLOCKS <= EP_WARP_SIZE, "a lane for each block");
+	while (1u << shift < nblocks) {
+		shift++;
+	}
+	uint32_t width = 1u << shift, b = ep_lane() & (width - 1);
+	uint32_t columns = EP_WARP_SIZE >> shift;
+
+	for (uint32_t i0 = begin + ep_warp() * columns; i0 < end; i0 += ep_nwarps() * columns) {
+		uint32_t i = i0 + (ep_lane() >> shift), v = 0, sum, total;
+		bool mine = i < end && b < nblocks;
+		bool ok = !mine ||
+			  ep_ht_block_count_wait<NODES>(c, op, ep_ht_block_words(c, t, b) + i, &v);
+
+		if (!ep_all(EP_FULL_MASK, ok)) {
+			return false;
+		}
+		sum = ep_ht_lanes_sum(v, width);
+		total = ep_shfl_u32(EP_FULL_MASK, sum, ep_lane() | (width - 1));
+		if (mine) {
+			ep_st_word(ep_ht_before_words(c, t, b) + i, sum - v, op.epoch);
+		}
+		for (uint32_t d = b; d < c.g.nranks && i < end; d += width) {
+			unsigned char *heap = ep_heap_of(c.g, d);
+
+			if (!NODES || heap) {
+				ep_st_word(ep_ht_rank_words(c, t, heap, c.g.rank) + i, total,
+					   op.epoch);
+			}
+		}
+		if (NODES && b == 0 && i < end) {
+			ep_st_word(ep_ht_out_count(c) + i, total, op.epoch);
+		}
+	}
+	return true;
+}
+
+/* All blocks have left this rank's counts where block 0 posts them from. */
+template <bool NODES>
+EP_DEV bool ep_ht_counts_here(const struct ep_ht_common &c, const struct ep_op &op,
+			      const struct ep_ht_route &t)
+{
+	bool ok = true;
+
+	for (uint32_t i = ep_tid(); i < t.counts && ok; i += ep_nthreads()) {
+		uint32_t v;
+
+		ok = ep_ht_block_count_wait<NODES>(c, op, ep_ht_out_count(c) + i, &v);
+	}
+	return ok;
+}
+
+/* What a thread learns of a column: rows of all ranks, of this one, of those before it, and of blocks before this. */
+struct ep_ht_column {
+	uint32_t all;
+	uint32_t own;
+	uint32_t ranks_before;
+	uint32_t blocks_before;
+};
+
+/* False when a rank's word has failed to come, or a block's of this rank. */
+template <bool NODES>
+EP_DEV bool ep_ht_column_take(const struct ep_ht_common &c, const struct ep_op &op,
+			      const struct ep_ht_route &t, uint32_t i, struct ep_ht_column *column)
+{
+	const uint64_t *before = ep_ht_before_words(c, t, ep_block()) + i;
+	const uint64_t *words = ep_ht_rank_words(c, t, c.g.own, 0) + i;
+	uint32_t nranks = c.g.nranks;
+	struct ep_ht_column sum = {};
+
+	/* the word behind those of the ranks is the blocks' */
 	EP_UNROLL(1)
-	for (uint32_t r0 = 0; r0 < rows; r0 += EP_HT_ROUTE_BATCH) {
-		uint32_t n = ep_min_u32(rows - r0, EP_HT_ROUTE_BATCH), missing = (1u << n) - 1;
-		uint32_t v[EP_HT_ROUTE_BATCH] = {};
+	for (uint32_t r0 = 0; r0 <= nranks; r0 += EP_HT_ROUTE_BATCH) {
+		uint32_t n = ep_min_u32(nranks + 1 - r0, EP_HT_ROUTE_BATCH);
+		uint32_t missing = (1u << n) - 1, v[EP_HT_ROUTE_BATCH] = {};
 		struct ep_spin s = ep_spin_start();
 
 		for (;;) {
-			uint32_t come = 0, peer;
+			uint32_t come = 0, r;
 
 #pragma unroll
-			for (uint32_t i = 0; i < EP_HT_ROUTE_BATCH; i++) {
-				if (missing >> i & 1) {
-					come |= (uint32_t)ep_ld_word(column + (size_t)(r0 + i) *
-										      stride,
-								     op.epoch, &v[i])
-						<< i;
+			for (uint32_t j = 0; j < EP_HT_ROUTE_BATCH; j++) {
+				r = r0 + j;
+				if (missing >> j & 1) {
+					come |= (uint32_t)ep_ld_word(
+							r == nranks ? before
+								    : words + (size_t)r * t.counts,
+							op.epoch, &v[j])
+						<< j;
 				}
 			}
 			missing &= ~come;
 			if (!missing) {
 				break;
 			}
-			peer = ranks ? r0 + ep_ctz(missing) : c.g.rank;
-			if (ranks ? ep_ht_give_up<NODES>(c, op, &s, EP_WAIT_HT_COUNT, peer)
-				  : ep_wait_give_up(c.g, op, &s, EP_WAIT_HT_COUNT, peer)) {
+			r = r0 + ep_ctz(missing);
+			if (ep_ht_give_up<NODES>(c, op, &s, EP_WAIT_HT_COUNT,
+						 r == nranks ? c.g.rank : r)) {
 				return false;
 			}
 		}
 		ep_ht_go_on<NODES>(c, op, s);
 #pragma unroll
-		for (uint32_t i = 0; i < EP_HT_ROUTE_BATCH; i++) {
-			low += r0 + i < mine ? v[i] : 0;
-			sum += v[i];
+		for (uint32_t j = 0; j < EP_HT_ROUTE_BATCH; j++) {
+			uint32_t r = r0 + j;
+
+			sum.blocks_before += r == nranks ? v[j] : 0;
+			sum.ranks_before += r < c.g.rank ? v[j] : 0;
+			sum.own += r == c.g.rank ? v[j] : 0;
+			sum.all += r < nranks ? v[j] : 0;
 		}
 	}
-	*before = low;
-	*total = sum;
+	*column = sum;
 	return true;
 }
 
-/*
- * The counts of all blocks give those of this rank, which block b tells ranks b, b + nblocks, and so on.
- * `kept` is the number of rows to each rank for now.
- */
+/* The counts of all ranks. */
 template <bool NODES>
-EP_DEV bool ep_ht_blocks_sum(const struct ep_ht_common &c, const struct ep_op &op,
-			     const struct ep_ht_route &t)
+EP_DEV bool ep_ht_counts_take(const struct ep_ht_common &c, const struct ep_op &op,
+			      const struct ep_ht_route &t)
 {
 	for (uint32_t i = ep_tid(); i < t.counts; i += ep_nthreads()) {
-		uint32_t before, mine;
+		struct ep_ht_column column;
 
-		if (!ep_ht_column_sum<NODES>(c, op, ep_ht_block_words(c, t, 0) + i, t.counts,
-					     ep_nblocks(), ep_block(), false, &before, &mine)) {
-			return false;
-		}
-		for (uint32_t d = ep_block(); d < c.g.nranks; d += ep_nblocks()) {
-			unsigned char *heap = ep_heap_of(c.g, d);
-
-			if (!NODES || heap) {
-				ep_st_word(ep_ht_rank_words(c, t, heap, c.g.rank) + i, mine,
-					   op.epoch);
-			}
-		}
-		if (NODES && ep_block() == 0) {
-			ep_st_word(ep_ht_out_count(c) + i, mine, op.epoch);
-		}
-		if (i < t.columns) {
-			t.first[i] = before;
-		}
-		if (i >= t.experts && i < t.columns) {
-			t.kept[i - t.experts] = mine;
-		}
-	}
-	return true;
-}
-
-/* The counts of all ranks; by the threads that have had the columns before. */
-template <bool NODES>
-EP_DEV bool ep_ht_ranks_sum(const struct ep_ht_common &c, const struct ep_op &op,
-			    const struct ep_ht_route &t)
-{
-	for (uint32_t i = ep_tid(); i < t.counts; i += ep_nthreads()) {
-		uint32_t before, total;
-
-		if (!ep_ht_column_sum<NODES>(c, op, ep_ht_rank_words(c, t, c.g.own, 0) + i,
-					     t.counts, c.g.nranks, c.g.rank, true, &before,
-					     &total)) {
+		if (!ep_ht_column_take<NODES>(c, op, t, i, &column)) {
 			return false;
 		}
 		if (i == t.columns) {
 			break; /* tokens are not added up, but they have come */
 		}
-		t.all[i] = total;
+		t.all[i] = column.all;
+		t.first[i] = column.blocks_before;
 		if (i < t.experts) {
-			t.first[i] += before;
+			t.first[i] += column.ranks_before;
 		} else {
 			uint32_t d = i - t.experts;
 
-			t.base[d] = ep_min_u32(before, c.limit);
-			t.kept[d] = ep_min_u32(t.kept[d], c.limit - t.base[d]);
+			t.base[d] = ep_min_u32(column.ranks_before, c.limit);
+			t.kept[d] = ep_min_u32(column.own, c.limit - t.base[d]);
 		}
 	}
 	return true;
-}
-
-/* Inclusive sum over the lanes. */
-EP_DEV uint32_t ep_ht_lanes_sum(uint32_t v)
-{
-#pragma unroll
-	for (uint32_t delta = 1; delta < EP_WARP_SIZE; delta *= 2) {
-		uint32_t below = ep_shfl_u32(EP_FULL_MASK, v, (ep_lane() - delta) & 31);
-
-		v += ep_lane() >= delta ? below : 0;
-	}
-	return v;
 }
 
 /*

@@ -52,7 +52,7 @@ static uint64_t ep_ht_stamp_add(uint64_t stamp, uint64_t value)
 	return stamp ^ stamp >> 29;
 }
 
-/* Of a group of the same shape and the same nodes, and the same rank in it: never 0. */
+/* Of a group of the same shape and the same nodes, and the same rank in it: never 0, nor EP_HT_NO_STAMP. */
 static uint64_t ep_ht_stamp(const struct ncclEpHandle *h)
 {
 	const struct ncclEpGroup *g = h->group;
@@ -72,7 +72,7 @@ static uint64_t ep_ht_stamp(const struct ncclEpHandle *h)
 	for (int r = 0; r < g->nranks; r++) { /* masks are for the ranks of a node */
 		stamp = ep_ht_stamp_add(stamp, g->idents[r].node);
 	}
-	return stamp | 1;
+	return stamp >> 1 | 1;
 }
 
 static ncclResult_t ep_ht_handle_open(struct ncclEpHandle *h, const ncclEpHandleConfig_t *config)
