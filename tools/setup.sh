@@ -68,12 +68,14 @@ as_root() {
     fi
 }
 
+# A machine that has just started may be installing its updates: wait until it has.
 apt_install() {
+    local install=(apt-get -o DPkg::Lock::Timeout=300 install -y -q --no-install-recommends "$@")
     say "installing Debian packages: $*"
-    as_root apt-get install -y -q --no-install-recommends "$@" >"$deps/apt.log" 2>&1 && return
+    as_root "${install[@]}" >"$deps/apt.log" 2>&1 && return
     say "package lists are old or absent, fetching them"
     as_root apt-get update -q >>"$deps/apt.log" 2>&1 || true
-    as_root apt-get install -y -q --no-install-recommends "$@" >>"$deps/apt.log" 2>&1
+    as_root "${install[@]}" >>"$deps/apt.log" 2>&1
 }
 
 install_packages() {
