@@ -12,7 +12,7 @@
 #define LEAST_MS 1500.0 /* of the timeout, and most */
 #define MOST_MS 10000.0
 #define LONG_MS 60000 /* more than any rank is late */
-#define GRACE_S 2.0  /* for masked ranks; see doc/protocol.md */
+#define GRACE_S 2.0   /* for masked ranks; see doc/protocol.md */
 
 static double timeout_ms; /* of the waits */
 
