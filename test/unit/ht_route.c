@@ -11,8 +11,11 @@
 #include "device/simt/wait_site.h"
 
 #if defined(__SANITIZE_THREAD__)
-#define CASES 8
+#define CASES 4
 #define MANY false /* it takes a minute, and what two ranks do is all that there is to race with */
+#elif defined(__SANITIZE_ADDRESS__)
+#define CASES 10
+#define MANY true
 #else
 #define CASES 40
 #define MANY true
