@@ -256,6 +256,11 @@ static int fits_mode(const struct perf_options *opt)
 		return bad("--eager", opt->graph ? "-G" : "--recv",
 			   "neither a graph nor a limit of received rows");
 	}
+	if (opt->problem.pow2_scales &&
+	    (quant == ORACLE_QUANT_NONE || quant == ORACLE_QUANT_FORWARD)) {
+		return bad("--pow2-scales", quant ? "--quant fwd" : "--quant none",
+			   "--quant fp8 or fp8-v1, which make scales");
+	}
 	if (opt->flat && opt->zone_alignment) {
 		return bad("--align", "--layout flat", "--layout em, which has zones");
 	}

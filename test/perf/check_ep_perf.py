@@ -80,6 +80,8 @@ def check_usage():
             (['--quant', 'fp8', '--hidden', '100'], '100', 'multiple of 128'),
             (['--mode', 'ht', '--layout', 'rm'], 'rm', 'em flat'),
             (['--mode', 'ht', '--quant', 'fp8'], '--quant fp8', 'll'),
+            (['--pow2-scales'], '--quant none', 'fp8'),
+            (['--quant', 'fwd', '--pow2-scales'], '--quant fwd', 'fp8'),
             (['--backward'], '--backward', 'ht'), (['--recv', '64'], '--recv', 'ht'),
             (['--mode', 'ht', '--eager', '-G', '2'], '-G', 'neither'),
             (['--mode', 'ht', '--layout', 'flat', '--align', '4'], 'flat', 'em')):
