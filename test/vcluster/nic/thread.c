@@ -16,14 +16,17 @@
 #include "nic/thread.h"
 #include "nic/wire.h"
 
-/* After turns without work the thread first looks again at once, then yields, then sleeps. */
+/*
+ * After turns without work the thread first looks again at once, then yields, then sleeps: soon and long enough
+ * that the NICs of a dozen processes leave two cores to those who compute.
+ */
 #define VN_SPIN 16
-#define VN_YIELD 48
+#define VN_YIELD 20
 #define VN_YIELD_GPU                                                                               \
 	8192 /* some milliseconds: beside GPUs there are cores, and microseconds count */
-#define VN_NAP_US 25
-#define VN_NAPS 200 /* about 10 ms */
-#define VN_LONG_NAP_US 100
+#define VN_NAP_US 200
+#define VN_NAPS 50 /* about 10 ms */
+#define VN_LONG_NAP_US 600
 #define VN_LONG_NAPS 10000
 #define VN_SLEEP_US 1000
 
