@@ -4,8 +4,8 @@
 
     count_results.py LOG [SECOND]
 
-Prints, between tabs: how many passed, failed, were skipped; the failed, with results; which of those a
-machine that gave a rank no processor for seconds may have failed; which passed in the second run alone.
+Prints, between tabs: how many passed, failed, were skipped; the failed, with results; which of those may have
+failed because the machine gave a rank no processor for seconds; which passed in the second run alone.
 SECOND is the log of another run of such tests: its results count instead of theirs in the first one.
 """
 
@@ -15,12 +15,15 @@ import sys
 
 FINE = {"OK": "passed", "EXPECTEDFAIL": "passed", "SKIP": "skipped"}
 MOST_AGAIN = 5  # more than that is no accident
+REPORT = re.compile("(Address|Leak|Thread)Sanitizer|runtime error:")
 
 
 def results(path):
-    """{name with suites: result} of a log."""
+    """{name with suites: result} of a log, and the names of those that may run again."""
     with open(path, encoding="utf-8") as log:
-        return {test["name"]: test["result"] for test in map(json.loads, log)}
+        tests = [json.loads(line) for line in log]
+    return ({test["name"]: test["result"] for test in tests},
+            [test["name"] for test in tests if is_late(test)])
 
 
 def short(name):
@@ -34,9 +37,14 @@ def is_timed(name):
     return "fault" in suites or any(suite.endswith("waits") for suite in suites)
 
 
-def count(first, second):
+def is_late(test):
+    """A test of timeouts whose checks failed: not one that hung or crashed, nor one with a sanitizer's report."""
+    return (is_timed(test["name"]) and test["result"] == "FAIL" and test.get("returncode") == 1 and
+            not REPORT.search(test.get("stdout", "") + test.get("stderr", "")))
+
+
+def count(first, late, second):
     """The fields that are printed."""
-    late = [name for name, result in first.items() if result not in FINE and is_timed(name)]
     saved = [name for name in late if FINE.get(second.get(name)) == "passed"]
     kinds = {name: "passed" if name in saved else FINE.get(result, "failed")
              for name, result in first.items()}
@@ -50,4 +58,4 @@ def count(first, second):
 if __name__ == "__main__":
     # A bar before each, so that a shell that reads the fields does not skip empty ones.
     print("\t".join("|%s" % field for field in
-                    count(results(sys.argv[1]), results(sys.argv[2]) if len(sys.argv) > 2 else {})))
+                    count(*results(sys.argv[1]), results(sys.argv[2])[0] if len(sys.argv) > 2 else {})))
