@@ -168,12 +168,36 @@ EP_DEV bool ep_wait_down(const struct ep_dev_group &g, uint32_t r)
 #define EP_WAIT_GOES_ON 0u
 #define EP_WAIT_END_SILENT 0xffu
 
-/* Looks for a reason to end a wait; `value` goes into the record. */
-EP_DEV uint32_t ep_wait_verdict(const struct ep_dev_group &g, const struct ep_op &op,
-				struct ep_spin *s, bool expired, uint32_t peer, uint32_t *value)
+/*
+ * A remote peer has masked this rank, and started a later step: it has sent all of this one that it
+ * will ever send. But its word has a queue of its own and may have overtaken rows; those get the time
+ * that the peer grants the queue to a masked rank, T/8. A peer of the node stores its word behind its
+ * rows; and a word of this step itself may tell of a peer that has masked this rank before it sent.
+ */
+EP_DEV bool ep_wait_overtaken(const struct ep_dev_group &g, struct ep_spin *s, uint32_t peer,
+			      uint32_t lead)
 {
+	uint64_t now = ep_time_ns(), most = g.timeout_ns - g.timeout_ns / 8;
+
+	if ((int32_t)lead <= 0 || !ep_rank_remote(g, peer)) {
+		return false;
+	}
+	if (!s->start_ns || now - s->start_ns < most) {
+		s->start_ns = now - most;
+	}
+	return true;
+}
+
+/* Looks for a reason to end a wait; `lead`: how many steps the peer is ahead, if it has parted. */
+EP_DEV uint32_t ep_wait_verdict(const struct ep_dev_group &g, const struct ep_op &op,
+				struct ep_spin *s, bool expired, uint32_t peer, uint32_t *lead)
+{
+	uint64_t word = g.mask_enabled ? ep_progress_load(g, peer) : 0;
+	bool parted = ep_mask_by_peer(g, op, peer, word);
+
+	*lead = parted ? (uint32_t)word - op.step : 0;
 	if (expired && !ep_wait_extended(g, op, s, peer)) {
-		return EP_CAUSE_TIMEOUT;
+		return parted ? EP_CAUSE_PARTED : EP_CAUSE_TIMEOUT;
 	}
 	if (ep_aborted(g) || !ep_mask_active(g, peer)) {
 		return EP_WAIT_END_SILENT;
@@ -181,17 +205,12 @@ EP_DEV uint32_t ep_wait_verdict(const struct ep_dev_group &g, const struct ep_op
 	if (ep_wait_down(g, peer)) {
 		return EP_CAUSE_RDMA;
 	}
-	if (g.mask_enabled) {
-		uint64_t word = ep_progress_load(g, peer);
-
+	if (parted && !ep_wait_overtaken(g, s, peer, *lead)) {
 		/* It sends nothing more. But what it sent before may have come since the last poll. */
-		if (ep_mask_by_peer(g, op, peer, word)) {
-			if (s->polls & EP_WAIT_TOLD) {
-				*value = (uint32_t)word - op.step;
-				return EP_CAUSE_PARTED;
-			}
-			s->polls |= EP_WAIT_TOLD;
+		if (s->polls & EP_WAIT_TOLD) {
+			return EP_CAUSE_PARTED;
 		}
+		s->polls |= EP_WAIT_TOLD;
 	}
 	return EP_WAIT_GOES_ON;
 }
@@ -213,18 +232,18 @@ EP_DEV_COLD struct ep_wait_result ep_wait_look(const struct ep_dev_group &g, str
 	struct ep_wait_result w;
 	/* a bank is waited for before the step sends: who is late there may be late later, too */
 	bool counts = site != EP_WAIT_PROGRESS;
-	uint32_t value = 0, verdict;
+	uint32_t lead, verdict;
 
 	s.polls &= ~EP_WAIT_FULL;
 	if (counts) {
 		ep_wait_since(g, op, &s);
 	}
-	verdict = ep_wait_verdict(g, op, &s, expired, peer, &value);
+	verdict = ep_wait_verdict(g, op, &s, expired, peer, &lead);
 	if (counts && verdict != EP_WAIT_GOES_ON) {
 		ep_wait_in_vain(g, op, s);
 	}
 	if (verdict != EP_WAIT_GOES_ON && verdict != EP_WAIT_END_SILENT) {
-		ep_mask_peer(g, op, verdict, site, peer, value, 0);
+		ep_mask_peer(g, op, verdict, site, peer, lead, 0);
 	}
 	w.spin = s;
 	w.over = verdict != EP_WAIT_GOES_ON;
