@@ -3,7 +3,7 @@
 # In the guest: ranks of two nodes, an rdma_rxe device for each node, a switch between them. The proxy
 # posts through the system's libibverbs, and what it posts crosses the switch. Or, of two guests, one,
 # whose device is at the other end of a wire.
-#   ranks.sh BUILD exact|loss|link|plugin|bandwidth      BUILD has the virtual cluster in test/vcluster
+#   ranks.sh BUILD ranks|exact|loss|link|plugin|bandwidth      BUILD has the virtual cluster in test/vcluster
 #   ranks.sh BUILD first|second
 
 cd "$1/test" || exit
@@ -175,6 +175,29 @@ plugin_link() {
 	echo "down and back: $SECONDS s"
 }
 
+# The ranks' link is down for 0.2 s, which retries outlast, three times.
+link_moments() {
+	local cutter
+	{ cut 100000 sleep 0.2 && cut 100000 sleep 0.2 && cut 100000 sleep 0.2; } &
+	cutter=$!
+	perf 1 -b 16 -e 16
+	wait $cutter || fail "the run was over before its link was down"
+}
+
+# At last: it is down until a rank says so; then there is a rest, and a new group. 7 retries, the default, are
+# without end for rdma_rxe.
+link_lost() {
+	local cutter text="the port went down"
+	: >/tmp/output
+	cut 20000 said "$text" /tmp/output &
+	cutter=$!
+	unset NCCL_EP_TIMEOUT_MS
+	NCCL_DEBUG=WARN NCCL_IB_RETRY_CNT=6 NCCL_IB_TIMEOUT=14 LINK_REST_MS=5000 VICTIM_SCALE=4 \
+		ranks 1 fault/fault_link "$text" >>/tmp/output || fail "$(cat /tmp/output)"
+	wait $cutter || fail "no rank said that $text"
+	echo "port: $SECONDS s"
+}
+
 case $scenario in
 first | second)
 	export NCCL_SOCKET_IFNAME=nic0 NCCL_IB_TIMEOUT=10
@@ -188,6 +211,18 @@ first | second)
 esac
 network
 case $scenario in
+ranks)
+	# One of each kind.
+	perf 1 -b 16 -e 16 --layout rm --quant fp8
+	export NCCL_IB_TIMEOUT=10
+	netem delay 1ms loss 1% reorder 25%
+	perf 1 -b 16 -e 16
+	tc -s qdisc show dev sw0 | grep 'dropped [1-9]' || fail "no packet was lost"
+	tc qdisc del dev sw0 root
+	tc qdisc del dev sw1 root
+	unset NCCL_IB_TIMEOUT
+	link_lost
+	;;
 exact)
 	perf 1 -b 1 -e 16 -f 16
 	perf 1 -b 16 -e 16 --layout rm --quant fp8
@@ -203,20 +238,8 @@ loss)
 	tc -s qdisc show dev sw0 | grep 'dropped [1-9]' || fail "no packet was lost"
 	;;
 link)
-	# For 0.2 s, which retries outlast, three times.
-	{ cut 100000 sleep 0.2 && cut 100000 sleep 0.2 && cut 100000 sleep 0.2; } &
-	perf 1 -b 16 -e 16
-	wait $! || fail "the run was over before its link was down"
-	# Until a rank says so; then there is a rest, and a new group. 7 retries, the default, are
-	# without end for rdma_rxe.
-	text="the port went down"
-	: >/tmp/output
-	cut 20000 said "$text" /tmp/output &
-	unset NCCL_EP_TIMEOUT_MS
-	NCCL_DEBUG=WARN NCCL_IB_RETRY_CNT=6 NCCL_IB_TIMEOUT=14 LINK_REST_MS=5000 VICTIM_SCALE=4 \
-		ranks 1 fault/fault_link "$text" >>/tmp/output || fail "$(cat /tmp/output)"
-	wait $! || fail "no rank said that $text"
-	echo "port: $SECONDS s"
+	link_moments
+	link_lost
 	;;
 plugin)
 	# The network plugin, in one process that has both devices.
