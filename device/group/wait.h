@@ -38,7 +38,8 @@ enum ep_wait_stand {
 #define EP_WAIT_STAND_SHIFT 30  /* the stand seen last, and */
 #define EP_WAIT_TOLD (1u << 29) /* whether the peer has been seen to have masked this rank */
 #define EP_WAIT_LATE (1u << 28) /* high throughput: half of its time is over (ht/blame.h) */
-#define EP_WAIT_FULL (1u << 27) /* polls have come here: this is taken away, lest they go on */
+#define EP_WAIT_CUT (1u << 27)  /* its start is not when it began (ep_wait_cut) */
+#define EP_WAIT_FULL (1u << 26) /* polls have come here: this is taken away, lest they go on */
 
 /*
  * The timeout of a wait for `peer` has passed: does the wait go on? Rank A waits for B, and B may
@@ -169,33 +170,44 @@ EP_DEV bool ep_wait_down(const struct ep_dev_group &g, uint32_t r)
 #define EP_WAIT_END_SILENT 0xffu
 
 /*
- * A remote peer has masked this rank, and started a later step: it has sent all of this one that it
- * will ever send. But its word has a queue of its own and may have overtaken rows; those get the time
- * that the peer grants the queue to a masked rank, T/8. A peer of the node stores its word behind its
- * rows; and a word of this step itself may tell of a peer that has masked this rank before it sent.
+ * A remote peer has masked this rank, and its word says that it has started a step later than this
+ * operation, of which it has sent all that it will ever send. But the word came by the control queue,
+ * and may have overtaken rows, which have queues of their own (counts are behind one another in one).
+ * A peer of the node stores its word behind its rows; and a word of this operation itself tells of a
+ * peer that masked this rank before it sent.
  */
-EP_DEV bool ep_wait_overtaken(const struct ep_dev_group &g, struct ep_spin *s, uint32_t peer,
-			      uint32_t lead)
+EP_DEV bool ep_wait_overtaken(const struct ep_dev_group &g, const struct ep_op &op,
+			      enum ep_wait_site site, uint32_t peer, uint64_t word)
 {
-	uint64_t now = ep_time_ns(), most = g.timeout_ns - g.timeout_ns / 8;
-
-	if ((int32_t)lead <= 0 || !ep_rank_remote(g, peer)) {
-		return false;
-	}
-	if (!s->start_ns || now - s->start_ns < most) {
-		s->start_ns = now - most;
-	}
-	return true;
+	return (int32_t)((uint32_t)word - op.epoch) > 0 && ep_rank_remote(g, peer) &&
+	       (site == EP_WAIT_DISPATCH_ROW || site == EP_WAIT_COMBINE_ROW);
 }
 
-/* Looks for a reason to end a wait; `lead`: how many steps the peer is ahead, if it has parted. */
+/* What rows then get: T/8, as their queue does from the peer (ep_remote_masked_ns), if T is no age. */
+#define EP_WAIT_OVERTAKEN_NS 4000000000u
+
+/* So this wait expires then, by a start that is not when it began. */
+EP_DEV void ep_wait_cut(const struct ep_dev_group &g, struct ep_spin *s)
+{
+	uint64_t more = g.timeout_ns / 8 < EP_WAIT_OVERTAKEN_NS ? g.timeout_ns / 8
+								: EP_WAIT_OVERTAKEN_NS;
+	uint64_t now = ep_time_ns();
+
+	if (!s->start_ns || now - s->start_ns < g.timeout_ns - more) {
+		s->start_ns = now - (g.timeout_ns - more);
+		s->polls |= EP_WAIT_CUT;
+	}
+}
+
+/* Looks for a reason to end a wait; `lead`: how many steps the peer's word is ahead. */
 EP_DEV uint32_t ep_wait_verdict(const struct ep_dev_group &g, const struct ep_op &op,
-				struct ep_spin *s, bool expired, uint32_t peer, uint32_t *lead)
+				struct ep_spin *s, bool expired, enum ep_wait_site site,
+				uint32_t peer, uint32_t *lead)
 {
 	uint64_t word = g.mask_enabled ? ep_progress_load(g, peer) : 0;
 	bool parted = ep_mask_by_peer(g, op, peer, word);
 
-	*lead = parted ? (uint32_t)word - op.step : 0;
+	*lead = (uint32_t)word - op.step;
 	if (expired && !ep_wait_extended(g, op, s, peer)) {
 		return parted ? EP_CAUSE_PARTED : EP_CAUSE_TIMEOUT;
 	}
@@ -205,11 +217,16 @@ EP_DEV uint32_t ep_wait_verdict(const struct ep_dev_group &g, const struct ep_op
 	if (ep_wait_down(g, peer)) {
 		return EP_CAUSE_RDMA;
 	}
-	if (parted && !ep_wait_overtaken(g, s, peer, *lead)) {
-		/* It sends nothing more. But what it sent before may have come since the last poll. */
-		if (s->polls & EP_WAIT_TOLD) {
-			return EP_CAUSE_PARTED;
-		}
+	if (!parted) {
+		return EP_WAIT_GOES_ON;
+	}
+	/* It sends nothing more. But what it sent before may have come since the last poll. */
+	if (s->polls & EP_WAIT_TOLD) {
+		return EP_CAUSE_PARTED;
+	}
+	if (ep_wait_overtaken(g, op, site, peer, word)) {
+		ep_wait_cut(g, s);
+	} else {
 		s->polls |= EP_WAIT_TOLD;
 	}
 	return EP_WAIT_GOES_ON;
@@ -238,12 +255,12 @@ EP_DEV_COLD struct ep_wait_result ep_wait_look(const struct ep_dev_group &g, str
 	if (counts) {
 		ep_wait_since(g, op, &s);
 	}
-	verdict = ep_wait_verdict(g, op, &s, expired, peer, &lead);
-	if (counts && verdict != EP_WAIT_GOES_ON) {
+	verdict = ep_wait_verdict(g, op, &s, expired, site, peer, &lead);
+	if (counts && verdict != EP_WAIT_GOES_ON && !(s.polls & EP_WAIT_CUT)) {
 		ep_wait_in_vain(g, op, s);
 	}
 	if (verdict != EP_WAIT_GOES_ON && verdict != EP_WAIT_END_SILENT) {
-		ep_mask_peer(g, op, verdict, site, peer, lead, 0);
+		ep_mask_peer(g, op, verdict, site, peer, verdict == EP_CAUSE_PARTED ? lead : 0, 0);
 	}
 	w.spin = s;
 	w.over = verdict != EP_WAIT_GOES_ON;

@@ -109,6 +109,9 @@ static ncclResult_t ep_config_choose_sms(struct ep_group_config *out, const nccl
 	return ncclSuccess;
 }
 
+/* 146 years, so that kernels may add and subtract times; who never wants to give up asks for more. */
+#define EP_TIMEOUT_MOST_NS (UINT64_C(1) << 62)
+
 static uint64_t ep_config_timeout(const ncclEpGroupConfig_t *c, const struct ep_params *params)
 {
 	const uint64_t ms = 1000000;
@@ -119,7 +122,7 @@ static uint64_t ep_config_timeout(const ncclEpGroupConfig_t *c, const struct ep_
 	if (c->timeout_ns == 0) {
 		return EP_DEFAULT_TIMEOUT_NS;
 	}
-	return c->timeout_ns > UINT64_MAX - ms ? c->timeout_ns : (c->timeout_ns + ms - 1) / ms * ms;
+	return (ep_min_u64(c->timeout_ns, EP_TIMEOUT_MOST_NS) + ms - 1) / ms * ms;
 }
 
 /* 256 queue pairs for rows per rank, as far as they go: 1 to 8 per peer. All ranks find the same. */

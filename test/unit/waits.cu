@@ -8,11 +8,14 @@ EP_KERNEL(waits_kernel, waits_args, 32)
 	struct waits_result r = {};
 	struct ep_op op = {};
 	uint32_t looked = a.g.state->looked;
+	enum ep_wait_site site = a.site ? (enum ep_wait_site)a.site : EP_WAIT_COMBINE_ROW;
+	uint64_t start = ep_time_ns();
 
 	if (ep_tid() != 0) {
 		return;
 	}
-	op.step = op.epoch = 5;
+	op.epoch = 5;
+	op.step = a.step ? a.step : op.epoch;
 	spin.polls = a.polled;
 	for (uint32_t i = 0; i < a.asks; i++) {
 		ep_wait_down(a.g, 1);
@@ -31,10 +34,11 @@ EP_KERNEL(waits_kernel, waits_args, 32)
 			ep_st_retired_sys_u64((uint64_t *)a.g.heap[0] + 1,
 					      ep_progress_word(6, 0, 1));
 		}
-		r.gave_up = ep_wait_give_up(a.g, op, &spin, EP_WAIT_COMBINE_ROW, 1);
+		r.gave_up = ep_wait_give_up(a.g, op, &spin, site, 1);
 		if (r.gave_up) {
 			break;
 		}
 	}
+	r.ns = ep_time_ns() - start;
 	*a.out = r;
 }

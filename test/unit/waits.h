@@ -10,16 +10,19 @@ struct waits_result {
 	uint32_t gave_up;
 	uint32_t word;
 	uint32_t looks; /* at host memory */
+	uint64_t ns;    /* that it waited */
 };
 
 struct waits_args {
 	struct ep_dev_group g;
-	uint64_t *word;   /* of rank 1, for step 5 */
+	uint64_t *word;   /* of rank 1, for the operation that began with step 5 */
 	uint32_t arrives; /* after so many polls, before the look that follows; 0: never */
 	uint32_t polled;  /* polls before */
 	uint32_t masks;   /* after so many polls the peer has masked this rank; 0: never */
 	uint32_t asks;    /* before it waits, it asks so often whether the connection is down */
 	uint32_t ahead;   /* another wait was in vain, in units of its clock after now; 0: none */
+	uint32_t step;    /* of the launch, from the operation's first one, 5, on; 0: that one */
+	uint32_t site;    /* 0: rows of a combine */
 	uint32_t pad;
 	struct waits_result *out;
 };

@@ -310,7 +310,7 @@ bool ep_simt_spin(struct ep_spin *s, uint64_t timeout_ns, uint32_t site, uint32_
 		return false;
 	}
 	/* the nap may have been before the start */
-	return now > s->start_ns && now - s->start_ns > timeout_ns;
+	return (int64_t)(now - s->start_ns) > 0 && now - s->start_ns > timeout_ns;
 }
 
 /* A point where the order of things may be varied: one call in eight lets another thread run. */
