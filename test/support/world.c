@@ -116,20 +116,23 @@ int world_size(int otherwise)
 	return world_launched() ? environment("WORLD_SIZE", 1) : otherwise;
 }
 
-static void doze(void)
+/* Ranks wait for one another for most of some tests: who has waited for long may wake up a sixteenth later. */
+static void doze(double since)
 {
-	usleep(200);
+	double nap_us = (world_now() - since) * 1e6 / 16;
+
+	usleep((useconds_t)(nap_us < 200 ? 200 : nap_us > 5000 ? 5000 : nap_us));
 }
 
 bool world_await(struct world *w, int flag, int rank, uint64_t value, double seconds)
 {
-	double end = world_now() + seconds;
+	double start = world_now(), end = start + seconds;
 
 	while (world_look(w, flag, rank) < value) {
 		if (world_now() > end) {
 			return false;
 		}
-		doze();
+		doze(start);
 	}
 	return true;
 }
@@ -151,7 +154,7 @@ void world_meet(struct world *w)
 
 void world_meet_others(struct world *w, int absent)
 {
-	double end = world_now() + MEET_SECONDS;
+	double start = world_now(), end = start + MEET_SECONDS;
 
 	atomic_store(&w->board->met[w->rank], ++w->met);
 	for (int r = 0; r < w->nranks; r++) {
@@ -161,7 +164,7 @@ void world_meet_others(struct world *w, int absent)
 					w->rank, r);
 				exit(1);
 			}
-			doze();
+			doze(start);
 		}
 	}
 }
@@ -170,7 +173,7 @@ void world_meet_others(struct world *w, int absent)
 static ncclComm_t make_comm(struct world *w, int nranks, int rank, uint32_t number)
 {
 	ncclComm_t comm = NULL;
-	double end = world_now() + MEET_SECONDS;
+	double start = world_now(), end = start + MEET_SECONDS;
 
 	NEED(number < COMMS);
 	if (rank == 0) {
@@ -179,7 +182,7 @@ static ncclComm_t make_comm(struct world *w, int nranks, int rank, uint32_t numb
 	}
 	while (!(atomic_load(&w->board->ids) >> number & 1)) {
 		NEED(world_now() < end);
-		doze();
+		doze(start);
 	}
 	NEED_OK(ncclCommInitRank(&comm, nranks, w->board->id[number], rank));
 	return comm;

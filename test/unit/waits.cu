@@ -7,13 +7,14 @@ EP_KERNEL(waits_kernel, waits_args, 32)
 	struct ep_spin spin = ep_spin_start();
 	struct waits_result r = {};
 	struct ep_op op = {};
-	uint32_t looked = a.g.state->looked;
+	uint32_t looked;
 	enum ep_wait_site site = a.site ? (enum ep_wait_site)a.site : EP_WAIT_COMBINE_ROW;
 	uint64_t start = ep_time_ns();
 
 	if (ep_tid() != 0) {
 		return;
 	}
+	looked = a.g.state->looked;
 	op.epoch = 5;
 	op.step = a.step ? a.step : op.epoch;
 	spin.polls = a.polled;
