@@ -172,9 +172,9 @@ EP_DEV bool ep_wait_down(const struct ep_dev_group &g, uint32_t r)
 /*
  * A remote peer has masked this rank, and its word says that it has started a step later than this
  * operation, of which it has sent all that it will ever send. But the word came by the control queue,
- * and may have overtaken rows, which have queues of their own (counts are behind one another in one).
- * A peer of the node stores its word behind its rows; and a word of this operation itself tells of a
- * peer that masked this rank before it sent.
+ * and may have overtaken rows, which have queues of their own. (Counts have not: they came by the
+ * same queue before it.) A peer of the node stores its word behind its rows; and a word of this
+ * operation itself tells of a peer that masked this rank before it sent.
  */
 EP_DEV bool ep_wait_overtaken(const struct ep_dev_group &g, const struct ep_op &op,
 			      enum ep_wait_site site, uint32_t peer, uint64_t word)
@@ -183,10 +183,14 @@ EP_DEV bool ep_wait_overtaken(const struct ep_dev_group &g, const struct ep_op &
 	       (site == EP_WAIT_DISPATCH_ROW || site == EP_WAIT_COMBINE_ROW);
 }
 
-/* What rows then get: T/8, as their queue does from the peer (ep_remote_masked_ns), if T is no age. */
+/* The most that such rows are waited for: a timeout of years stands for one that never ends. */
 #define EP_WAIT_OVERTAKEN_NS 4000000000u
 
-/* So this wait expires then, by a start that is not when it began. */
+/*
+ * A wait for such rows ends after T/8, which is what their sender grants their queue to a rank that it
+ * has masked (ep_remote_masked_ns). Its start is moved back for that, so that it says no more when the
+ * wait began: EP_WAIT_CUT keeps it from the step's other waits, which would give up ranks too early.
+ */
 EP_DEV void ep_wait_cut(const struct ep_dev_group &g, struct ep_spin *s)
 {
 	uint64_t more = g.timeout_ns / 8 < EP_WAIT_OVERTAKEN_NS ? g.timeout_ns / 8
