@@ -3,11 +3,10 @@
 # In the guest: ranks of two nodes, an rdma_rxe device for each node, a switch between them. The proxy
 # posts through the system's libibverbs, and what it posts crosses the switch. Or, of two guests, one,
 # whose device is at the other end of a wire.
-#   ranks.sh BUILD ranks|exact|loss|link|plugin|bandwidth      BUILD has the virtual cluster in test/vcluster
+#   ranks.sh BUILD ranks|exact|loss|link|plugin|bandwidth...      BUILD has the virtual cluster in test/vcluster
 #   ranks.sh BUILD first|second
 
 cd "$1/test" || exit
-scenario=$2
 export NCCL_NVLS_ENABLE=0 NCCL_EP_RDMA_MODE=4 VC_NO_DMABUF=1 VC_SMS=2 VC_WATCHDOG_S=100
 export NCCL_EP_TIMEOUT_MS=90000
 failed=0
@@ -198,75 +197,81 @@ link_lost() {
 	echo "port: $SECONDS s"
 }
 
-case $scenario in
+scenario() {
+	case $1 in
+	ranks)
+		# One of each kind.
+		perf 1 -b 16 -e 16 --layout rm --quant fp8
+		export NCCL_IB_TIMEOUT=10
+		netem delay 1ms loss 1% reorder 25%
+		perf 1 -b 16 -e 16
+		tc -s qdisc show dev sw0 | grep 'dropped [1-9]' || fail "no packet was lost"
+		tc qdisc del dev sw0 root
+		tc qdisc del dev sw1 root
+		unset NCCL_IB_TIMEOUT
+		link_lost
+		;;
+	exact)
+		perf 1 -b 1 -e 16 -f 16
+		perf 1 -b 16 -e 16 --layout rm --quant fp8
+		perf 1 -b 16 -e 16 --staged
+		perf 2 -b 4 -e 4
+		;;
+	loss)
+		export NCCL_IB_TIMEOUT=10
+		netem delay 1ms loss 2%
+		perf 1 -b 16 -e 16
+		netem delay 1ms loss 1% reorder 25%
+		perf 1 -b 16 -e 16 --layout rm --quant fp8
+		tc -s qdisc show dev sw0 | grep 'dropped [1-9]' || fail "no packet was lost"
+		;;
+	link)
+		link_moments
+		link_lost
+		;;
+	plugin)
+		# The network plugin, in one process that has both devices.
+		export NCCL_SOCKET_IFNAME=lo
+		plugin data 100000 12 sizes 5000003
+		plugin data 100000 11 traffic 1
+		NCCL_IB_QPS_PER_CONNECTION=3 NCCL_IB_SPLIT_DATA_ON_QPS=1 NCCL_IB_ADAPTIVE_ROUTING=1 \
+			NCCL_IB_AR_THRESHOLD=1000 plugin data 100000 11 traffic 2
+		# What a device sends to itself, as ranks of a mesh do, is not for the switch.
+		for i in 1 2; do
+			ip rule add pref 5 iif lo from 10.0.0.$i to 10.0.0.$i lookup local
+		done
+		NCCL_EP_COLLNET=1 plugin coll 100000 12 gather 1
+		export NCCL_IB_TIMEOUT=10
+		netem delay 1ms loss 1% reorder 25%
+		plugin data 100000 11 sizes 200000
+		tc qdisc del dev sw0 root
+		tc qdisc del dev sw1 root
+		plugin_link
+		;;
+	bandwidth)
+		export NCCL_SOCKET_IFNAME=lo
+		net/net_bandwidth "$PWD/../plugin/net/libnccl-net-ep.so" rxe0 rxe1 0.95 65536 262144 1048576
+		exit
+		;;
+	*)
+		fail "no scenario $1"
+		;;
+	esac
+}
+
+case $2 in
 first | second)
 	export NCCL_SOCKET_IFNAME=nic0 NCCL_IB_TIMEOUT=10
-	wire "$scenario"
-	apart "$scenario" 120
+	wire "$2"
+	apart "$2" 120
 	tc qdisc replace dev nic0 root netem delay 1ms loss 1% reorder 25%
-	apart "$scenario" 50
+	apart "$2" 50
 	tc -s qdisc show dev nic0 | grep 'dropped [1-9]' || fail "no packet was lost"
 	exit $failed
 	;;
 esac
 network
-case $scenario in
-ranks)
-	# One of each kind.
-	perf 1 -b 16 -e 16 --layout rm --quant fp8
-	export NCCL_IB_TIMEOUT=10
-	netem delay 1ms loss 1% reorder 25%
-	perf 1 -b 16 -e 16
-	tc -s qdisc show dev sw0 | grep 'dropped [1-9]' || fail "no packet was lost"
-	tc qdisc del dev sw0 root
-	tc qdisc del dev sw1 root
-	unset NCCL_IB_TIMEOUT
-	link_lost
-	;;
-exact)
-	perf 1 -b 1 -e 16 -f 16
-	perf 1 -b 16 -e 16 --layout rm --quant fp8
-	perf 1 -b 16 -e 16 --staged
-	perf 2 -b 4 -e 4
-	;;
-loss)
-	export NCCL_IB_TIMEOUT=10
-	netem delay 1ms loss 2%
-	perf 1 -b 16 -e 16
-	netem delay 1ms loss 1% reorder 25%
-	perf 1 -b 16 -e 16 --layout rm --quant fp8
-	tc -s qdisc show dev sw0 | grep 'dropped [1-9]' || fail "no packet was lost"
-	;;
-link)
-	link_moments
-	link_lost
-	;;
-plugin)
-	# The network plugin, in one process that has both devices.
-	export NCCL_SOCKET_IFNAME=lo
-	plugin data 100000 12 sizes 5000003
-	plugin data 100000 11 traffic 1
-	NCCL_IB_QPS_PER_CONNECTION=3 NCCL_IB_SPLIT_DATA_ON_QPS=1 NCCL_IB_ADAPTIVE_ROUTING=1 \
-		NCCL_IB_AR_THRESHOLD=1000 plugin data 100000 11 traffic 2
-	# What a device sends to itself, as ranks of a mesh do, is not for the switch.
-	for i in 1 2; do
-		ip rule add pref 5 iif lo from 10.0.0.$i to 10.0.0.$i lookup local
-	done
-	NCCL_EP_COLLNET=1 plugin coll 100000 12 gather 1
-	export NCCL_IB_TIMEOUT=10
-	netem delay 1ms loss 1% reorder 25%
-	plugin data 100000 11 sizes 200000
-	tc qdisc del dev sw0 root
-	tc qdisc del dev sw1 root
-	plugin_link
-	;;
-bandwidth)
-	export NCCL_SOCKET_IFNAME=lo
-	net/net_bandwidth "$PWD/../plugin/net/libnccl-net-ep.so" rxe0 rxe1 0.95 65536 262144 1048576
-	exit
-	;;
-*)
-	fail "no scenario $scenario"
-	;;
-esac
+for name in "${@:2}"; do
+	scenario "$name"
+done
 exit $failed
