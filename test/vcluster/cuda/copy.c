@@ -95,10 +95,7 @@ static cudaError_t vc_copy(void *dst, const void *src, size_t size, enum cudaMem
 	if (waits && !sync) {
 		vc_context_lock(device);
 	}
-	error = vc_stream_submit(handle, &work);
-	if (!error && waits) {
-		error = cudaStreamSynchronize(handle);
-	}
+	error = waits ? vc_stream_complete(handle, &work) : vc_stream_submit(handle, &work);
 	if (waits && !sync) {
 		vc_context_unlock(device);
 	}

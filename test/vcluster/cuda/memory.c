@@ -16,7 +16,7 @@
 
 #define VC_PAGE ((size_t)4096)
 #define VC_POISON 0xa5
-#define VC_POISON_MB 64
+#define VC_POISON_MB 8
 
 #define VC_MEM_MB 16384
 #define VC_QUARANTINE 64

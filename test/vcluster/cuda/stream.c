@@ -151,14 +151,14 @@ static void *vc_stream_main(void *arg)
 	for (;;) {
 		struct vc_op *op = stream->head;
 
-		if (op) {
+		if (op && !stream->lent) {
 			stream->head = op->next;
 			if (!stream->head) {
 				stream->tail = NULL;
 			}
 			vc_op_run(op);
 			vc_op_finish(stream, op);
-		} else if (stream->destroyed) {
+		} else if (!op && stream->destroyed) {
 			break;
 		} else {
 			pthread_cond_wait(&stream->wake, &vc_lock);
@@ -274,6 +274,53 @@ cudaError_t vc_stream_submit(cudaStream_t handle, struct vc_work *work)
 	if (error) {
 		vc_work_free(work);
 	}
+	return error;
+}
+
+/* With the lock held: nothing is queued, and what comes next need not wait for another stream. */
+static bool vc_stream_rests(struct CUstream_st *stream)
+{
+	struct vc_op next = { .nafter = 0 };
+	bool rests = stream->completed == stream->submitted && vc_op_order(&next, stream) &&
+		     !next.nafter;
+
+	for (uint32_t i = 0; i < next.nafter; i++) {
+		vc_stream_put(next.after[i].stream);
+	}
+	free(next.after);
+	return rests;
+}
+
+cudaError_t vc_stream_complete(cudaStream_t handle, struct vc_work *work)
+{
+	struct CUstream_st *stream;
+	cudaError_t error;
+
+	pthread_mutex_lock(&vc_lock);
+	stream = vc_stream_find(handle);
+	if (!stream || stream->capture ||
+	    (stream->legacy && vc_capture_check_legacy(stream->device)) ||
+	    !vc_stream_rests(stream)) {
+		pthread_mutex_unlock(&vc_lock);
+		error = vc_stream_submit(handle, work);
+		return error ? error : cudaStreamSynchronize(handle);
+	}
+	stream->lent = true;
+	stream->refs++;
+	stream->submitted++;
+	pthread_mutex_unlock(&vc_lock);
+	vc_work_run(work);
+	pthread_mutex_lock(&vc_lock);
+	vc_work_free(work);
+	stream->lent = false;
+	stream->completed++;
+	pthread_cond_broadcast(&stream->done);
+	if (stream->head) {
+		pthread_cond_signal(&stream->wake);
+	}
+	error = vc_device_sticky(stream->device);
+	vc_stream_put(stream);
+	pthread_mutex_unlock(&vc_lock);
 	return error;
 }
 

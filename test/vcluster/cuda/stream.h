@@ -37,6 +37,7 @@ struct CUstream_st {
 	pthread_cond_t wake;
 	pthread_cond_t done; /* broadcast when an operation ends */
 	bool started;
+	bool lent; /* a caller runs work in the thread's stead */
 	struct vc_capture *capture;
 	uint32_t *tails; /* the capture's nodes that the next one depends on */
 	uint32_t ntails;
@@ -55,6 +56,11 @@ void vc_stream_put(struct CUstream_st *stream);
  * it to the capture that the stream is in.
  */
 cudaError_t vc_stream_submit(cudaStream_t handle, struct vc_work *work);
+/*
+ * The same, and waits until it is done. A stream at rest lends its place to the caller, who does the work instead of
+ * waking the stream's thread and being woken by it.
+ */
+cudaError_t vc_stream_complete(cudaStream_t handle, struct vc_work *work);
 struct vc_op *vc_stream_push(struct CUstream_st *stream, struct vc_work *work);
 cudaError_t vc_stream_wait_seq(struct CUstream_st *stream, uint64_t seq);
 cudaError_t vc_device_wait(int device);

@@ -3,6 +3,7 @@
 #include <semaphore.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include "cuda/device.h"
 #include "cuda/graph.h"
 
@@ -37,6 +38,31 @@ static void vc_kernel_run(struct vc_work *work)
 	}
 }
 
+#define VC_PAGE ((uintptr_t)4096)
+#ifdef __SANITIZE_THREAD__
+#define VC_HOLE_LEAST SIZE_MAX /* the race detector sees what is written, and no holes */
+#else
+#define VC_HOLE_LEAST 65536
+#endif
+
+/* Whole pages of zeros are holes in the file behind them: most of a large buffer is never looked at. */
+static void vc_set_run(uint8_t *dst, int value, size_t size)
+{
+	uint8_t *first = (uint8_t *)(((uintptr_t)dst + VC_PAGE - 1) & ~(VC_PAGE - 1));
+	size_t inner;
+
+	if (value || size < VC_HOLE_LEAST) {
+		memset(dst, value, size);
+		return;
+	}
+	inner = (size_t)(dst + size - first) & ~(VC_PAGE - 1);
+	memset(dst, 0, (size_t)(first - dst));
+	if (madvise(first, inner, MADV_REMOVE)) {
+		memset(first, 0, inner); /* not of a file, or of more than one */
+	}
+	memset(first + inner, 0, (size_t)(dst + size - (first + inner)));
+}
+
 /* A device in error runs nothing any more. */
 void vc_work_run(struct vc_work *work)
 {
@@ -53,7 +79,7 @@ void vc_work_run(struct vc_work *work)
 		memmove(work->copy.dst, work->copy.src, work->copy.size);
 		break;
 	case VC_WORK_SET:
-		memset(work->set.dst, work->set.value, work->set.size);
+		vc_set_run(work->set.dst, work->set.value, work->set.size);
 		break;
 	case VC_WORK_HOST:
 		work->host.fn(work->host.arg);

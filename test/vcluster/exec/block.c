@@ -269,8 +269,8 @@ static void vc_block_idle(struct vc_block *block)
 	nap.tv_nsec = round < VC_IDLE_SHORT ? 100000
 		      : round < 64          ? 300000
 		      : round < 256         ? 1000000
-		      : round < 1024        ? 2000000
-					    : 4000000;
+		      : round < 512         ? 4000000
+					    : 10000000;
 	nanosleep(&nap, NULL);
 	block->idle_ns = vc_now_ns();
 }

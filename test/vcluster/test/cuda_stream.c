@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Order and concurrency of streams, events, host functions. Runs on a GPU too. */
+#include <pthread.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 #include "test.h"
@@ -180,11 +182,61 @@ static void test_host(void)
 	OK(cudaFreeHost(pinned));
 }
 
+#define FETCHED ((size_t)16 << 20)
+
+struct fetch {
+	cudaStream_t stream;
+	uint8_t *from, *to;
+	atomic_bool starts;
+};
+
+static void *fetch_main(void *arg)
+{
+	struct fetch *fetch = arg;
+
+	atomic_store(&fetch->starts, true);
+	OK(cudaMemcpyAsync(fetch->to, fetch->from, FETCHED, cudaMemcpyDeviceToHost, fetch->stream));
+	return NULL;
+}
+
+/* What another thread submits while a copy to pageable memory is under way runs after it, or all of it before. */
+static void test_two_threads(void)
+{
+	struct fetch fetch;
+	size_t changed = 0;
+
+	NEED(cudaMalloc((void **)&fetch.from, FETCHED));
+	NEED(cudaStreamCreateWithFlags(&fetch.stream, cudaStreamNonBlocking));
+	fetch.to = malloc(FETCHED);
+	for (int round = 1; round <= 8; round++) {
+		pthread_t thread;
+
+		OK(cudaMemset(fetch.from, 0, FETCHED));
+		OK(cudaDeviceSynchronize());
+		atomic_store(&fetch.starts, false);
+		pthread_create(&thread, NULL, fetch_main, &fetch);
+		while (!atomic_load(&fetch.starts)) {
+		}
+		usleep((useconds_t)round * 200);
+		OK(cudaMemsetAsync(fetch.from, round, FETCHED, fetch.stream));
+		OK(cudaStreamSynchronize(fetch.stream));
+		pthread_join(thread, NULL);
+		for (size_t i = 1; i < FETCHED; i++) {
+			changed += fetch.to[i] != fetch.to[0];
+		}
+	}
+	CHECK(changed == 0);
+	free(fetch.to);
+	OK(cudaStreamDestroy(fetch.stream));
+	OK(cudaFree(fetch.from));
+}
+
 int main(void)
 {
 	test_overlap();
 	test_event_order();
 	test_legacy();
 	test_host();
+	test_two_threads();
 	return test_result();
 }
