@@ -184,14 +184,14 @@ link_moments() {
 }
 
 # At last: it is down until a rank says so; then there is a rest, and a new group. 7 retries, the default, are
-# without end for rdma_rxe.
+# without end for rdma_rxe; 6 outlast the moment that a busy kernel takes to tell of a link.
 link_lost() {
 	local cutter text="the port went down"
 	: >/tmp/output
 	cut 20000 said "$text" /tmp/output &
 	cutter=$!
 	unset NCCL_EP_TIMEOUT_MS
-	NCCL_DEBUG=WARN NCCL_IB_RETRY_CNT=6 NCCL_IB_TIMEOUT=14 LINK_REST_MS=5000 VICTIM_SCALE=4 \
+	NCCL_DEBUG=WARN NCCL_IB_RETRY_CNT=6 NCCL_IB_TIMEOUT=17 LINK_REST_MS=5000 VICTIM_SCALE=4 \
 		ranks 1 fault/fault_link "$text" >>/tmp/output || fail "$(cat /tmp/output)"
 	wait $cutter || fail "no rank said that $text"
 	echo "port: $SECONDS s"
