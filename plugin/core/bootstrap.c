@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,9 +17,7 @@ static void ep_boot_pause(uint64_t waited_ns)
 	uint64_t nap_ns = ep_max_u64(50000, ep_min_u64(waited_ns / 16, 5000000));
 	struct timespec nap = { 0, (long)nap_ns };
 
-	if (waited_ns < 2000000) {
-		sched_yield();
-	} else {
+	if (waited_ns > 100000) {
 		nanosleep(&nap, NULL);
 	}
 }

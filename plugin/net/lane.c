@@ -8,9 +8,9 @@
  * That every message tells its receiver is what makes it possible: signals of GIN and RMA are atomics, of
  * which nobody but the NIC knows whether they were executed.
  */
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include "core/log.h"
 #include "net/hello.h"
 #include "net/rma.h"
@@ -357,6 +357,7 @@ void ep_net_lanes_attend(struct ep_net_rma *rma)
 {
 	uint64_t until = ep_now_ns() + 2 * EP_NET_DRAIN_NS;
 	ncclResult_t result = ep_net_rma_failed(rma);
+	struct timespec nap = { 0, 20000 };
 
 	do {
 		if (result == ncclSuccess) {
@@ -365,7 +366,7 @@ void ep_net_lanes_attend(struct ep_net_rma *rma)
 		if (result == ncclSuccess) {
 			result = ep_net_lanes_look(rma);
 		}
-		sched_yield();
+		nanosleep(&nap, NULL);
 	} while (result == ncclSuccess && ep_net_lanes_draining(rma) && ep_now_ns() < until);
 }
 

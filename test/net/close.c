@@ -4,7 +4,6 @@
  * order; then nothing is left of them.
  *   close LIBRARY VERSION SEED
  */
-#include <sched.h>
 #include <unistd.h>
 #include "net/rig.h"
 
@@ -47,7 +46,7 @@ static void one_make(struct one *o, int dev)
 				 (o->pair.recv ||
 				  net_accept(&net, o->listener, &o->pair.recv) == NET_OK),
 			 "%s", net_log_last());
-		sched_yield();
+		usleep(20);
 	}
 	NEED(net_reg(&net, o->pair.send, o->from, SIZE, NET_HOST, &o->from_mr) == NET_OK);
 	NEED(net_reg(&net, o->pair.recv, o->to, sizeof(o->to), NET_HOST, &o->to_mr) == NET_OK);

@@ -13,7 +13,6 @@
  */
 #include <dlfcn.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <unistd.h>
 #include "net/rig.h"
@@ -144,7 +143,7 @@ static int wait_request(void *request, int *size)
 		NET_NEED(net_now_ms() < until, "a request does not end");
 		rc = test_request(request, &done, size);
 		if (!done) {
-			sched_yield();
+			usleep(20);
 		}
 	}
 	return rc;

@@ -11,7 +11,6 @@
  *                                                immediate data have to be slow, 0.3 s each time
  */
 #include <pthread.h>
-#include <sched.h>
 #include <unistd.h>
 #include "net/rig.h"
 
@@ -344,7 +343,7 @@ static void *sender_main(void *arg)
 			}
 		}
 		if (rnd(&s) % 16 == 0) {
-			sched_yield();
+			usleep(20);
 		}
 	}
 	CHECK_INT(net_dereg(&net, p->pair.send, mr), NET_OK);

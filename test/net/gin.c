@@ -6,7 +6,6 @@
  * merged: the network's table has two ports merged, and NCCL gives the number of that NIC
  */
 #include <pthread.h>
-#include <sched.h>
 #include <unistd.h>
 #include "net/gin_rig.h"
 
@@ -104,7 +103,7 @@ static void wait_signal(const uint64_t *signal, uint64_t value)
 		NET_NEED(net_now_ms() < until, "signal %llu, less than %llu",
 			 (unsigned long long)__atomic_load_n(signal, __ATOMIC_ACQUIRE),
 			 (unsigned long long)value);
-		sched_yield();
+		usleep(20);
 	}
 }
 
@@ -334,7 +333,7 @@ static void get_all(struct gin_world *w, int rank, struct rank *me)
 				left--;
 			}
 		}
-		sched_yield();
+		usleep(20);
 	}
 	for (int from = 0; from < w->n; from++) {
 		CHECK_INT(gin_wait(w->g, me->coll, request[from]), NET_OK);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <dlfcn.h>
 #include <pthread.h>
-#include <sched.h>
+#include <unistd.h>
 #include "net/gin_rig.h"
 
 /* ---- tables ---- */
@@ -231,7 +231,7 @@ int gin_wait(struct gin *g, void *coll, void *request)
 		NET_NEED(net_now_ms() < until, "a request does not end");
 		rc = gin_test(g, coll, request, &done);
 		if (!done) {
-			sched_yield();
+			usleep(20);
 		}
 	}
 	return rc;

@@ -2,7 +2,6 @@
 #include <dirent.h>
 #include <dlfcn.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <sys/wait.h>
@@ -366,7 +365,7 @@ void net_pair_make(struct net *n, int from, int to, struct net_pair *pair)
 			NET_NEED(net_accept(n, listener, &pair->recv) == NET_OK, "%s",
 				 net_log_last());
 		}
-		sched_yield();
+		usleep(20);
 	}
 	CHECK_INT(net_close(n, NET_CLOSE_LISTEN, listener), NET_OK);
 }
@@ -386,7 +385,7 @@ int net_wait(struct net *n, void *req, int *sizes)
 		NET_NEED(net_now_ms() < until, "a request does not end");
 		rc = net_test(n, req, &done, sizes);
 		if (!done) {
-			sched_yield();
+			usleep(20);
 		}
 	}
 	return rc;
@@ -402,7 +401,7 @@ int net_send_wait(struct net *n, void *comm, void *data, size_t size, int tag, v
 		*req = NULL;
 		rc = net_isend(n, comm, data, size, tag, mr, req);
 		if (!rc && !*req) {
-			sched_yield();
+			usleep(20);
 		}
 	} while (!rc && !*req);
 	return rc;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A block: which of its fibers runs next, block barriers, bounded spinning. */
 #include <link.h>
-#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -263,7 +262,6 @@ static void vc_block_idle(struct vc_block *block)
 
 	block->idle_polls = 0;
 	if (round < 3) {
-		sched_yield();
 		return;
 	}
 	nap.tv_nsec = round < VC_IDLE_SHORT ? 100000

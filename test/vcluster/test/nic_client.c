@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
-#include <sched.h>
 #include <time.h>
 #include <unistd.h>
 #include "nic_client.h"
@@ -442,7 +441,7 @@ uint32_t cl_wait_ms(struct cl_queue *q, uint64_t index, uint32_t ms)
 			return CL_BAD_WAIT;
 		}
 		if (spins > 100) {
-			sched_yield();
+			usleep(20);
 		}
 	}
 }
