@@ -23,8 +23,8 @@
 /* ---- waiting ---- */
 
 /*
- * At once at first; later the cores belong to others. Never sched_yield(): since Linux 6.6 it costs the thread a whole
- * slice, and beside a dozen threads that wake up often each call took 28 ms.
+ * At once at first; later the cores belong to others. Never by sched_yield(): Linux 6.18 takes a
+ * whole slice from the caller, and four calls took 28 ms beside a dozen threads that wake up often.
  */
 static void ep_gda_pause(uint64_t idle_ns)
 {
