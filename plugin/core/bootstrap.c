@@ -9,7 +9,7 @@
 #include "core/nccl_dyn.h"
 
 /*
- * Polls at once at first, an exchange takes tens of microseconds; later it need not burn a core, and
+ * Polls at once at first, an exchange takes tens of microseconds; later it need not burn a core: naps of 50 us, and
  * what has taken long may take a sixteenth longer.
  */
 static void ep_boot_pause(uint64_t waited_ns)

@@ -359,15 +359,18 @@ void ep_net_lanes_attend(struct ep_net_rma *rma)
 	ncclResult_t result = ep_net_rma_failed(rma);
 	struct timespec nap = { 0, 20000 };
 
-	do {
+	for (;;) {
 		if (result == ncclSuccess) {
 			result = ep_net_rma_poll(rma);
 		}
 		if (result == ncclSuccess) {
 			result = ep_net_lanes_look(rma);
 		}
+		if (result != ncclSuccess || !ep_net_lanes_draining(rma) || ep_now_ns() >= until) {
+			return;
+		}
 		nanosleep(&nap, NULL);
-	} while (result == ncclSuccess && ep_net_lanes_draining(rma) && ep_now_ns() < until);
+	}
 }
 
 void ep_net_lanes_leave(struct ep_net_rma *rma)

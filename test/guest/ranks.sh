@@ -3,7 +3,8 @@
 # In the guest: ranks of two nodes, an rdma_rxe device for each node, a switch between them. The proxy
 # posts through the system's libibverbs, and what it posts crosses the switch. Or, of two guests, one,
 # whose device is at the other end of a wire.
-#   ranks.sh BUILD ranks|exact|loss|link|plugin|bandwidth...      BUILD has the virtual cluster in test/vcluster
+#   ranks.sh BUILD ranks|exact|loss|link|plugin...      BUILD has the virtual cluster in test/vcluster
+#   ranks.sh BUILD bandwidth
 #   ranks.sh BUILD first|second
 
 cd "$1/test" || exit
@@ -270,6 +271,7 @@ first | second)
 	exit $failed
 	;;
 esac
+[ $# -ge 2 ] || fail "no scenario"
 network
 for name in "${@:2}"; do
 	scenario "$name"

@@ -8,7 +8,6 @@
  *     closes_put                 it closes in order
  *     fault                      the environment says what happens to rank 0
  */
-#include <sched.h>
 #include <signal.h>
 #include <unistd.h>
 #include "net/gin_rig.h"

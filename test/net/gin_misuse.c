@@ -4,7 +4,6 @@
  * works in any order; one rank's failure is told on all.
  *   gin_misuse LIBRARY VERSION
  */
-#include <sched.h>
 #include <sys/socket.h>
 #include <netinet/in.h>
 #include <unistd.h>

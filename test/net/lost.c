@@ -9,7 +9,6 @@
  *     back                            and nothing comes of it: the link is back in time
  *     over                            and another port takes over
  */
-#include <sched.h>
 #include <signal.h>
 #include <unistd.h>
 #include "net/rig.h"

@@ -39,19 +39,22 @@ static void vc_kernel_run(struct vc_work *work)
 }
 
 #define VC_PAGE ((uintptr_t)4096)
-#ifdef __SANITIZE_THREAD__
+#ifdef VC_TSAN
 #define VC_HOLE_LEAST SIZE_MAX /* the race detector sees what is written, and no holes */
 #else
 #define VC_HOLE_LEAST 65536
 #endif
 
-/* Whole pages of zeros are holes in the file behind them: most of a large buffer is never looked at. */
+/*
+ * Whole pages of zeros are holes in the file behind them: most of a large buffer is never looked at. Not where NICs
+ * get at memory by its address: their driver has pinned its pages, and would go on with those that the hole has let go.
+ */
 static void vc_set_run(uint8_t *dst, int value, size_t size)
 {
 	uint8_t *first = (uint8_t *)(((uintptr_t)dst + VC_PAGE - 1) & ~(VC_PAGE - 1));
 	size_t inner;
 
-	if (value || size < VC_HOLE_LEAST) {
+	if (value || size < VC_HOLE_LEAST || vc_env_long("VC_NO_DMABUF", 0)) {
 		memset(dst, value, size);
 		return;
 	}

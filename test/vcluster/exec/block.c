@@ -254,7 +254,7 @@ void ep_simt_barrier(uint32_t id, uint32_t nthreads, bool waits)
 
 #define VC_IDLE_SHORT 16 /* rounds */
 
-/* Only polling is going on: let other blocks and processes have the CPU. */
+/* Only polling is going on: after a few rounds, other blocks and processes have the CPU. */
 static void vc_block_idle(struct vc_block *block)
 {
 	uint32_t round = block->idle_rounds++;

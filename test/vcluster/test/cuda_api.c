@@ -249,10 +249,37 @@ static void test_peers(void)
 	cudaGetLastError();
 }
 
+#define FILLED ((size_t)1 << 20)
+
+/* Zeros end where they shall, on pages and across their edges. */
+static void test_zeros(void)
+{
+	static const size_t part[][2] = { { 0, 65536 },    { 1, 65536 },
+					  { 4095, 70000 }, { 4096, 65535 },
+					  { 123, 200001 }, { FILLED - 65537, 65537 } };
+	static uint8_t host[FILLED];
+	uint8_t *p;
+
+	NEED(cudaMalloc((void **)&p, FILLED));
+	for (size_t i = 0; i < sizeof(part) / sizeof(*part); i++) {
+		size_t start = part[i][0], end = start + part[i][1], wrong = 0;
+
+		OK(cudaMemset(p, 0xff, FILLED));
+		OK(cudaMemset(p + start, 0, end - start));
+		OK(cudaMemcpy(host, p, FILLED, cudaMemcpyDeviceToHost));
+		for (size_t k = 0; k < FILLED; k++) {
+			wrong += host[k] != (k >= start && k < end ? 0 : 0xff);
+		}
+		CHECK_INT(wrong, 0);
+	}
+	OK(cudaFree(p));
+}
+
 int main(void)
 {
 	test_devices();
 	test_memory();
+	test_zeros();
 	test_launches();
 	test_handles();
 	test_peers();
