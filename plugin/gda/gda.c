@@ -29,13 +29,10 @@ static bool ep_gda_create_one(struct ep_gda_queue *q, void *arg, struct ep_reaso
 			     q->nic->base.port, q->index, q->peer, inner.text);
 }
 
-static void ep_gda_tear_down(struct ep_gda *g)
+static void ep_gda_queues_destroy(struct ep_gda *g)
 {
 	for (uint32_t i = 0; i < g->nqueues; i++) {
 		ep_gda_queue_destroy(&g->queue[i]);
-	}
-	for (int n = 0; n < g->nnics; n++) {
-		ep_gda_slab_close(g, &g->nic[n]);
 	}
 }
 
@@ -67,21 +64,24 @@ static bool ep_gda_set_up(struct ep_gda *g, enum ep_gda_mode mode, struct ep_rea
 	g->mode = mode;
 	for (int n = 0; n < g->nnics; n++) {
 		if (!ep_gda_slab_open(g, &g->nic[n], why)) {
-			goto err_tear_down;
+			goto err_refuse;
 		}
 	}
 	if (!ep_gda_each(g, ep_gda_create_one, NULL, why)) {
-		goto err_tear_down;
+		goto err_refuse;
 	}
 	for (int n = 0; n < g->nnics && mode != EP_GDA_CPU_PROXY; n++) {
 		if (g->nic[n].queues && !ep_gda_try_out(g, &g->nic[n], why)) {
-			goto err_tear_down;
+			goto err_refuse;
 		}
 	}
 	return true;
 
-err_tear_down:
-	ep_gda_tear_down(g);
+err_refuse:
+	ep_gda_queues_destroy(g);
+	for (int n = 0; n < g->nnics; n++) {
+		ep_gda_slab_refuse(&g->nic[n]);
+	}
 	return false;
 }
 
@@ -436,7 +436,10 @@ void ep_gda_close(struct ep_gda *gda)
 	if (!gda->keep_cuda) {
 		ep_gda_rest(gda, start);
 	}
-	ep_gda_tear_down(gda);
+	ep_gda_queues_destroy(gda);
+	for (int n = 0; n < gda->nnics; n++) {
+		ep_gda_slab_close(gda, &gda->nic[n]);
+	}
 	ep_gda_unbind(gda);
 	ep_gda_sources_free(gda);
 	ep_gda_pinned_close(gda);

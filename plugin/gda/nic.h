@@ -39,6 +39,12 @@ struct ep_gda_nic {
 	uint32_t pdn, eqn;
 
 	struct ep_gda_slab slab;
+	/*
+	 * Memory of modes that were refused. Freeing it waits for all that runs on the GPU, where a rank that is ahead
+	 * may have a kernel of NCCL's that waits for this rank: it is kept until the group ends.
+	 */
+	struct ep_gda_slab refused[EP_GDA_CPU_PROXY]; /* each mode is tried once at most */
+	int nrefused;
 	uint32_t first, queues; /* in g->queue, and in the slab */
 	struct mlx5dv_devx_uar *uar;
 	bool uar_mapped; /* cudaHostRegister()ed */

@@ -117,7 +117,9 @@ static bool ep_gda_uar_map(struct ep_gda_nic *nic, struct ep_reason *why)
 
 static bool ep_gda_uar_open(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_reason *why)
 {
-	nic->uar = nic->base.dv->mlx5dv_devx_alloc_uar(nic->base.ctx, EP_GDA_UAR_NC);
+	if (!nic->uar) {
+		nic->uar = nic->base.dv->mlx5dv_devx_alloc_uar(nic->base.ctx, EP_GDA_UAR_NC);
+	}
 	if (!nic->uar) {
 		nic->uar = nic->base.dv->mlx5dv_devx_alloc_uar(nic->base.ctx, EP_GDA_UAR_BF);
 	}
@@ -125,7 +127,7 @@ static bool ep_gda_uar_open(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_
 		return ep_reason_set(why, "%s has no doorbell page left: %s", nic->base.name,
 				     strerror(errno));
 	}
-	return g->mode == EP_GDA_CPU_DB || ep_gda_uar_map(nic, why);
+	return g->mode == EP_GDA_CPU_DB || nic->db || ep_gda_uar_map(nic, why);
 }
 
 bool ep_gda_slab_open(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_reason *why)
@@ -164,19 +166,58 @@ static void ep_gda_cuda_done(cudaError_t error, const char *what)
 	}
 }
 
-void ep_gda_slab_close(struct ep_gda *g, struct ep_gda_nic *nic)
+/* Ends what the NIC has of its slab. */
+static void ep_gda_slab_end(struct ep_gda_nic *nic)
 {
 	struct ep_gda_slab *s = &nic->slab;
 
 	if (nic->cq) {
 		nic->base.v->ibv_destroy_cq(nic->cq);
+		nic->cq = NULL;
 	}
 	if (s->mr) {
 		nic->base.v->ibv_dereg_mr(s->mr);
+		s->mr = NULL;
 	}
 	if (s->umem) {
 		nic->base.dv->mlx5dv_devx_umem_dereg(s->umem);
+		s->umem = NULL;
 	}
+}
+
+static void ep_gda_uar_free(struct ep_gda_nic *nic)
+{
+	if (nic->uar) {
+		nic->base.dv->mlx5dv_devx_free_uar(nic->uar);
+		nic->uar = NULL;
+	}
+}
+
+void ep_gda_slab_refuse(struct ep_gda_nic *nic)
+{
+	ep_gda_slab_end(nic);
+	if (!nic->uar_mapped) {
+		ep_gda_uar_free(nic);
+	}
+	if (nic->slab.dev) {
+		nic->refused[nic->nrefused++] = nic->slab;
+	}
+	memset(&nic->slab, 0, sizeof(nic->slab));
+}
+
+static void ep_gda_slab_free(struct ep_gda *g, struct ep_gda_slab *s)
+{
+	if (s->host && (!g->keep_cuda || g->ended)) {
+		ep_pinned_free(&s->pinned, g->ended);
+	} else if (s->dev && !s->host && !g->keep_cuda) {
+		ep_gda_cuda_done(cudaFree(s->dev), "freeing queues");
+	}
+	memset(s, 0, sizeof(*s));
+}
+
+void ep_gda_slab_close(struct ep_gda *g, struct ep_gda_nic *nic)
+{
+	ep_gda_slab_end(nic);
 	if (nic->uar_mapped && !g->keep_cuda) {
 		uintptr_t reg = (uintptr_t)nic->uar->reg_addr;
 
@@ -184,18 +225,15 @@ void ep_gda_slab_close(struct ep_gda *g, struct ep_gda_nic *nic)
 			cudaHostUnregister((void *)(reg & ~(uintptr_t)(EP_MLX5_UAR_BYTES - 1))),
 			"unmapping a doorbell");
 	}
-	if (nic->uar && nic->uar_mapped && g->keep_cuda && !g->ended) {
+	if (nic->uar_mapped && g->keep_cuda && !g->ended) {
 		nic->keep = true; /* CUDA has the page still */
-	} else if (nic->uar) {
-		nic->base.dv->mlx5dv_devx_free_uar(nic->uar);
+	} else {
+		ep_gda_uar_free(nic);
 	}
-	if (s->host && (!g->keep_cuda || g->ended)) {
-		ep_pinned_free(&s->pinned, g->ended);
-	} else if (s->dev && !s->host && !g->keep_cuda) {
-		ep_gda_cuda_done(cudaFree(s->dev), "freeing queues");
+	ep_gda_slab_free(g, &nic->slab);
+	while (nic->nrefused) {
+		ep_gda_slab_free(g, &nic->refused[--nic->nrefused]);
 	}
-	memset(s, 0, sizeof(*s));
-	nic->cq = NULL;
 	nic->uar = NULL;
 	nic->uar_mapped = false;
 	nic->db = NULL;
