@@ -89,9 +89,11 @@ static bool ep_gda_uar_map(struct ep_gda_nic *nic, struct ep_reason *why)
 	uintptr_t reg = (uintptr_t)nic->uar->reg_addr;
 	unsigned char *page = (unsigned char *)(reg & ~(uintptr_t)(EP_MLX5_UAR_BYTES - 1));
 	unsigned char *dev = NULL;
-	cudaError_t error;
+	cudaError_t error = cudaSuccess;
 
-	error = cudaHostRegister(page, EP_MLX5_UAR_BYTES, flags | cudaHostRegisterIoMemory);
+	if (!nic->uar_mapped) {
+		error = cudaHostRegister(page, EP_MLX5_UAR_BYTES, flags | cudaHostRegisterIoMemory);
+	}
 	if (error != cudaSuccess && error != cudaErrorNotPermitted) {
 		(void)cudaGetLastError();
 		if (cudaHostRegister(page, EP_MLX5_UAR_BYTES, flags) == cudaSuccess) {

@@ -8,7 +8,7 @@
 /* A NIC's queues and doorbell register, as the mode has them. */
 bool ep_gda_slab_open(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_reason *why);
 void ep_gda_slab_close(struct ep_gda *g, struct ep_gda_nic *nic);
-/* The mode will not do, another may be opened. Waits for nothing: memory, and a doorbell that the GPU has, stay. */
+/* The mode will not do, another may be opened. What only a wait for the GPU could free stays: memory, a mapped doorbell. */
 void ep_gda_slab_refuse(struct ep_gda_nic *nic);
 /* Everything that is there once, whatever the mode. */
 bool ep_gda_pinned_open(struct ep_gda *g, struct ep_reason *why);
