@@ -18,8 +18,6 @@
 #undef cudaGetDriverEntryPoint
 #undef cudaGetDriverEntryPointByVersion
 
-#define VC_PAGE ((uintptr_t)4096)
-
 /* An error that runtime and driver both have is the same number in both. */
 static CUresult vc_driver_sticky(void)
 {

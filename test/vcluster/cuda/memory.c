@@ -14,7 +14,6 @@
 #include "cuda/device.h"
 #include "cuda/memory.h"
 
-#define VC_PAGE ((size_t)4096)
 #define VC_POISON 0xa5
 #define VC_POISON_MB 8
 

@@ -9,6 +9,8 @@
 #include <stdint.h>
 #include <cuda_runtime_api.h>
 
+#define VC_PAGE ((uintptr_t)4096) /* of the processor's tables */
+
 enum vc_mem_kind {
 	VC_MEM_DEVICE,
 	VC_MEM_HOST,

@@ -12,7 +12,6 @@
 #include "cuda/device.h"
 #include "cuda/memory.h"
 
-#define VC_PAGE ((uintptr_t)4096)
 #define VC_IPC_MAGIC 0x76634950u
 
 /* What a cudaIpcMemHandle_t holds. */

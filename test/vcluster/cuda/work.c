@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include "cuda/device.h"
 #include "cuda/graph.h"
+#include "cuda/memory.h"
 
 static void vc_kernel_done(struct vc_grid *grid)
 {
@@ -38,7 +39,6 @@ static void vc_kernel_run(struct vc_work *work)
 	}
 }
 
-#define VC_PAGE ((uintptr_t)4096)
 #ifdef VC_TSAN
 #define VC_HOLE_LEAST SIZE_MAX /* the race detector sees what is written, and no holes */
 #else
