@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 #include <dirent.h>
+#include "clock/page.h"
 
 #define VC_EXIT_TIMEOUT 124
 #define VC_RANKS_MAX 256
@@ -30,6 +31,7 @@ static int nranks, nodes = 1, gpus = 1, domain;
 static double timeout_s;
 static bool keep_going;
 static char dir[128];
+static struct vc_clock *run_clock;
 
 static void die(const char *what)
 {
@@ -102,6 +104,26 @@ static void remove_dir(void)
 	rmdir(dir);
 }
 
+/* All ranks count as running from now on, whenever they are started. */
+static void make_clock(void)
+{
+	const char *name = getenv("VC_CLOCK");
+	char path[160];
+
+	if (name && !strcmp(name, "real")) {
+		return;
+	}
+	snprintf(path, sizeof(path), "%s/clock", dir);
+	run_clock = vc_clock_map(path, true);
+	if (!run_clock) {
+		die(path);
+	}
+	setenv("VC_CLOCK", path, 1);
+	for (int i = 0; i < nranks; i++) {
+		vc_proc_new(run_clock, 0);
+	}
+}
+
 /* A port that was free a moment ago. */
 static int free_port(void)
 {
@@ -158,6 +180,9 @@ static void start(int rank, int port, char **argv)
 	if (pid) {
 		ranks[rank].pid = pid;
 		return;
+	}
+	if (run_clock) {
+		atomic_store(&run_clock->proc[rank].pid, getpid());
 	}
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (getppid() != parent) {
@@ -234,6 +259,9 @@ static int reap(void)
 		usleep(2000);
 		return -1;
 	}
+	if (run_clock) {
+		vc_proc_set(run_clock, vc_proc_find(run_clock, pid), VC_PROC_ENDED);
+	}
 	for (int i = 0; i < nranks; i++) {
 		if (ranks[i].pid == pid) {
 			ranks[i].ended = true;
@@ -242,6 +270,18 @@ static int reap(void)
 		}
 	}
 	return -1;
+}
+
+/* The rank that would have moved the clock may have been killed. Returns 0 or an exit code. */
+static int move_clock(void)
+{
+	const char *why = run_clock ? vc_clock_move(run_clock, NULL) : NULL;
+
+	if (!why) {
+		return 0;
+	}
+	vc_clock_report(run_clock, why);
+	return VC_EXIT_STUCK;
 }
 
 static int wait_all(void)
@@ -276,6 +316,14 @@ static int wait_all(void)
 			code = code ? code : VC_EXIT_TIMEOUT;
 			killed = true;
 			kill_rest();
+		} else if (!killed) {
+			int stuck = move_clock();
+
+			if (stuck) {
+				code = code ? code : stuck;
+				killed = true;
+				kill_rest();
+			}
 		}
 	}
 	return code;
@@ -353,6 +401,7 @@ int main(int argc, char **argv)
 	nranks = nodes * gpus;
 	set_library_path();
 	make_dir();
+	make_clock();
 	port = free_port();
 	signal(SIGINT, on_signal);
 	signal(SIGTERM, on_signal);

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Identity, environment, time, the end of the process. */
+/* Identity, environment, the end of the process. */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 #include "exec/util.h"
 
@@ -37,14 +36,6 @@ int vc_rank(void)
 		atomic_store_explicit(&rank, known, memory_order_relaxed);
 	}
 	return known;
-}
-
-uint64_t vc_now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
 void vc_die(int code, const char *fmt, ...)

@@ -4,6 +4,7 @@
 #define VC_UTIL_H
 
 #include <stdint.h>
+#include "clock/thread.h" /* time */
 
 /* Exit codes that say who gave up. */
 #define VC_EXIT_WATCHDOG 86
@@ -12,7 +13,6 @@
 /* Rank of the process for messages, -1 when it is not one. */
 int vc_rank(void);
 long vc_env_long(const char *name, long fallback);
-uint64_t vc_now_ns(void);
 void vc_die(int code, const char *fmt, ...) __attribute__((noreturn, format(printf, 2, 3)));
 
 #endif

@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
+#include "clock/real.h"
 #include "exec/watchdog.h"
 
 static pthread_mutex_t vc_running_mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -154,12 +154,11 @@ static void vc_watchdog_look(uint64_t tick_ns, uint64_t limit_ns)
 	       culprit->grid->kernel->name, culprit->grid->device, (double)limit_ns / 1e9);
 }
 
-/* Counts its own ticks: the time in which the process was stopped does not count. */
+/* Of real time, by its own ticks: the time in which the process was stopped does not count. */
 static void *vc_watchdog_main(void *arg)
 {
 	double limit_s = 60;
 	const char *text = getenv("VC_WATCHDOG_S");
-	struct timespec tick;
 	uint64_t limit_ns, tick_ns;
 
 	(void)arg;
@@ -171,9 +170,9 @@ static void *vc_watchdog_main(void *arg)
 	}
 	limit_ns = (uint64_t)(limit_s * 1e9);
 	tick_ns = limit_ns / 8 < 500000000u ? limit_ns / 8 + 1 : 500000000u;
-	tick = (struct timespec){ .tv_sec = 0, .tv_nsec = (long)tick_ns };
+	vc_thread_leave();
 	for (;;) {
-		nanosleep(&tick, NULL);
+		vc_real_sleep_ns(tick_ns);
 		pthread_mutex_lock(&vc_running_mutex);
 		vc_watchdog_look(tick_ns, limit_ns);
 		pthread_mutex_unlock(&vc_running_mutex);

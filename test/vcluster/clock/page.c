@@ -1,0 +1,352 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include "clock/page.h"
+#include "clock/real.h"
+
+/* A clock that was moved by so much in a run is moved by naps that wait for what never comes. */
+#define VC_MOVED_MOST_NS (48 * 3600 * UINT64_C(1000000000))
+#define VC_RETRY_NS 20000
+#define VC_RETRIES 500
+#define VC_STUCK_NS 10000000
+#define VC_STUCK_LOOKS 50
+
+struct vc_clock *vc_clock_map(const char *path, bool create)
+{
+	int fd = -1, flags = MAP_SHARED | MAP_ANONYMOUS;
+	void *at;
+
+	if (path) {
+		fd = open(path, O_RDWR | O_CLOEXEC | (create ? O_CREAT : 0), 0600);
+		if (fd < 0 || (create && ftruncate(fd, sizeof(struct vc_clock)))) {
+			return NULL;
+		}
+		flags = MAP_SHARED;
+	}
+	at = mmap(NULL, sizeof(struct vc_clock), PROT_READ | PROT_WRITE, flags | MAP_NORESERVE, fd,
+		  0);
+	if (fd >= 0) {
+		close(fd);
+	}
+	return at == MAP_FAILED ? NULL : at;
+}
+
+uint64_t vc_clock_time(struct vc_clock *clock)
+{
+	uint64_t shown = atomic_load(&clock->shown_ns);
+	uint64_t now = vc_real_now_ns() + (uint64_t)atomic_load(&clock->offset_ns);
+
+	while (now > shown) {
+		if (atomic_compare_exchange_weak(&clock->shown_ns, &shown, now)) {
+			return now;
+		}
+	}
+	return shown;
+}
+
+int vc_proc_new(struct vc_clock *clock, pid_t pid)
+{
+	for (uint32_t i = 0; i < VC_CLOCK_PROCS; i++) {
+		struct vc_clock_proc *p = &clock->proc[i];
+		uint32_t state = VC_PROC_FREE, n;
+
+		if (atomic_load(&p->state) != VC_PROC_FREE ||
+		    !atomic_compare_exchange_strong(&p->state, &state, VC_PROC_STOPPED)) {
+			continue;
+		}
+		atomic_store(&p->running, 1);
+		atomic_store(&p->pid, pid);
+		atomic_store(&p->state, VC_PROC_LIVE);
+		n = atomic_load(&clock->nprocs);
+		while (n < i + 1 && !atomic_compare_exchange_weak(&clock->nprocs, &n, i + 1)) {
+		}
+		return (int)i;
+	}
+	return -1;
+}
+
+int vc_proc_find(struct vc_clock *clock, pid_t pid)
+{
+	for (uint32_t i = 0; i < atomic_load(&clock->nprocs); i++) {
+		uint32_t state = atomic_load(&clock->proc[i].state);
+
+		if ((state == VC_PROC_LIVE || state == VC_PROC_STOPPED) &&
+		    atomic_load(&clock->proc[i].pid) == pid) {
+			return (int)i;
+		}
+	}
+	return -1;
+}
+
+static void vc_proc_free_slots(struct vc_clock *clock, uint32_t proc)
+{
+	for (uint32_t i = 0; i < atomic_load(&clock->nslots); i++) {
+		if (atomic_load(&clock->slot[i].proc) == proc) {
+			atomic_store(&clock->slot[i].state, VC_SLOT_FREE);
+		}
+	}
+}
+
+int vc_proc_adopt(struct vc_clock *clock, pid_t pid)
+{
+	int proc = vc_proc_find(clock, pid);
+
+	if (proc < 0) {
+		return vc_proc_new(clock, pid);
+	}
+	vc_proc_free_slots(clock, (uint32_t)proc);
+	atomic_store(&clock->proc[proc].running, 1);
+	return proc;
+}
+
+void vc_proc_set(struct vc_clock *clock, int proc, enum vc_proc_state state)
+{
+	if (proc < 0) {
+		return;
+	}
+	if (state == VC_PROC_LIVE) {
+		atomic_fetch_add(&clock->sequence, 1);
+	}
+	atomic_store(&clock->proc[proc].state, state);
+	if (state == VC_PROC_ENDED) {
+		vc_proc_free_slots(clock, (uint32_t)proc);
+		atomic_store(&clock->proc[proc].state, VC_PROC_FREE);
+	}
+}
+
+struct vc_clock_slot *vc_slot_new(struct vc_clock *clock, uint32_t proc)
+{
+	for (uint32_t i = 0; i < VC_CLOCK_SLOTS; i++) {
+		struct vc_clock_slot *slot = &clock->slot[i];
+		uint32_t state = VC_SLOT_FREE, n;
+
+		if (atomic_load(&slot->state) != VC_SLOT_FREE ||
+		    !atomic_compare_exchange_strong(&slot->state, &state, VC_SLOT_RUNS)) {
+			continue;
+		}
+		atomic_store(&slot->proc, proc);
+		atomic_store(&slot->tid, 0);
+		n = atomic_load(&clock->nslots);
+		while (n < i + 1 && !atomic_compare_exchange_weak(&clock->nslots, &n, i + 1)) {
+		}
+		return slot;
+	}
+	return NULL;
+}
+
+void vc_slot_begin(struct vc_clock *clock, struct vc_clock_slot *slot)
+{
+	atomic_fetch_add(&clock->proc[atomic_load(&slot->proc)].running, 1);
+	atomic_fetch_add(&clock->sequence, 1);
+}
+
+bool vc_slot_end(struct vc_clock *clock, struct vc_clock_slot *slot, enum vc_slot_state state)
+{
+	struct vc_clock_proc *proc = &clock->proc[atomic_load(&slot->proc)];
+
+	atomic_store(&slot->state, state);
+	return atomic_fetch_sub(&proc->running, 1) == 1;
+}
+
+void vc_slot_wake(struct vc_clock *clock, struct vc_clock_slot *slot)
+{
+	uint32_t state = VC_SLOT_WAITS;
+
+	if (atomic_compare_exchange_strong(&slot->state, &state, VC_SLOT_RUNS)) {
+		vc_slot_begin(clock, slot);
+		syscall(SYS_futex, &slot->state, FUTEX_WAKE, 1, NULL, NULL, 0);
+	}
+}
+
+/* Where nobody is left, nothing is to be moved. */
+static bool vc_clock_running(struct vc_clock *clock)
+{
+	bool any = false;
+
+	for (uint32_t i = 0; i < atomic_load(&clock->nprocs); i++) {
+		if (atomic_load(&clock->proc[i].state) == VC_PROC_LIVE) {
+			any = true;
+			if (atomic_load(&clock->proc[i].running) > 0) {
+				return true;
+			}
+		}
+	}
+	return !any;
+}
+
+/* Is this thread asleep in the kernel? One that has ended is. */
+static bool vc_slot_asleep(struct vc_clock *clock, const struct vc_clock_slot *slot)
+{
+	char path[64], text[96], *state;
+	ssize_t n;
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/%d/task/%d/stat",
+		 (int)atomic_load(&clock->proc[atomic_load(&slot->proc)].pid),
+		 (int)atomic_load(&slot->tid));
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0) {
+		return true;
+	}
+	n = read(fd, text, sizeof(text) - 1);
+	close(fd);
+	text[n > 0 ? n : 0] = '\0';
+	state = strrchr(text, ')');
+	return !state || state[1] != ' ' || state[2] == 'S' || state[2] == 'Z' || state[2] == 'X';
+}
+
+static void vc_clock_reach(struct vc_clock *clock, uint64_t until)
+{
+	int64_t offset = atomic_load(&clock->offset_ns);
+
+	for (;;) {
+		uint64_t now = vc_real_now_ns() + (uint64_t)offset;
+
+		if (now >= until) {
+			return;
+		}
+		if (atomic_compare_exchange_strong(&clock->offset_ns, &offset,
+						   offset + (int64_t)(until - now))) {
+			atomic_fetch_add(&clock->moved_ns, until - now);
+			return;
+		}
+	}
+}
+
+static void vc_slot_kick(struct vc_clock *clock, const struct vc_clock_slot *slot)
+{
+	pid_t tid = atomic_load(&slot->tid);
+
+	if (tid) {
+		syscall(SYS_tgkill, atomic_load(&clock->proc[atomic_load(&slot->proc)].pid), tid,
+			VC_KICK_SIGNAL);
+	}
+}
+
+static void vc_clock_wake_due(struct vc_clock *clock, const struct vc_clock_slot *self)
+{
+	uint64_t now = vc_clock_time(clock);
+
+	for (uint32_t i = 0; i < atomic_load(&clock->nslots); i++) {
+		struct vc_clock_slot *slot = &clock->slot[i];
+		uint32_t state = atomic_load(&slot->state);
+
+		if (state < VC_SLOT_WAITS || atomic_load(&slot->until_ns) > now ||
+		    atomic_load(&clock->proc[atomic_load(&slot->proc)].state) != VC_PROC_LIVE) {
+			continue;
+		}
+		if (state == VC_SLOT_WAITS) {
+			vc_slot_wake(clock, slot);
+		} else if (slot != self) {
+			vc_slot_kick(clock, slot);
+		}
+	}
+}
+
+enum vc_move {
+	VC_MOVE_DONE,
+	VC_MOVE_BUSY,  /* something runs */
+	VC_MOVE_AGAIN, /* a thread is about to wait in the kernel, or to come back */
+	VC_MOVE_STUCK, /* no wait has a limit */
+};
+
+static enum vc_move vc_clock_try(struct vc_clock *clock, const struct vc_clock_slot *self)
+{
+	uint64_t sequence = atomic_load(&clock->sequence), until = VC_NEVER;
+
+	if (vc_clock_running(clock)) {
+		return VC_MOVE_BUSY;
+	}
+	for (uint32_t i = 0; i < atomic_load(&clock->nslots); i++) {
+		const struct vc_clock_slot *slot = &clock->slot[i];
+		uint32_t state = atomic_load(&slot->state);
+		uint64_t limit = atomic_load(&slot->until_ns);
+
+		if (state < VC_SLOT_WAITS ||
+		    atomic_load(&clock->proc[atomic_load(&slot->proc)].state) != VC_PROC_LIVE) {
+			continue;
+		}
+		if (state == VC_SLOT_KERNEL && slot != self && !vc_slot_asleep(clock, slot)) {
+			return VC_MOVE_AGAIN;
+		}
+		until = limit < until ? limit : until;
+	}
+	if (atomic_load(&clock->sequence) != sequence) {
+		return VC_MOVE_BUSY;
+	}
+	if (until == VC_NEVER) {
+		return VC_MOVE_STUCK;
+	}
+	vc_clock_reach(clock, until);
+	vc_clock_wake_due(clock, self);
+	return VC_MOVE_DONE;
+}
+
+void vc_clock_report(struct vc_clock *clock, const char *why)
+{
+	static const char *const name[VC_WAITS] = {
+		[VC_WAIT_SLEEP] = "sleeps",
+		[VC_WAIT_COND] = "waits for a condition",
+		[VC_WAIT_SEM] = "waits for a semaphore",
+		[VC_WAIT_BARRIER] = "waits in a barrier",
+		[VC_WAIT_JOIN] = "waits for the end of a thread",
+		[VC_WAIT_POLL] = "waits for a descriptor",
+		[VC_WAIT_CHILD] = "waits for a child",
+		[VC_WAIT_WORD] = "polls words of memory",
+	};
+	uint64_t now = vc_clock_time(clock);
+
+	fprintf(stderr, "vcluster: clock: %s\n", why);
+	for (uint32_t i = 0; i < atomic_load(&clock->nslots); i++) {
+		const struct vc_clock_slot *slot = &clock->slot[i];
+		uint64_t until = atomic_load(&slot->until_ns);
+
+		if (atomic_load(&slot->state) < VC_SLOT_WAITS) {
+			continue;
+		}
+		fprintf(stderr, "vcluster:   process %d thread %d %s",
+			(int)atomic_load(&clock->proc[atomic_load(&slot->proc)].pid),
+			(int)atomic_load(&slot->tid), name[atomic_load(&slot->what) % VC_WAITS]);
+		if (until == VC_NEVER) {
+			fprintf(stderr, " without a limit\n");
+		} else {
+			fprintf(stderr, " for %.6f s more\n", (double)(int64_t)(until - now) / 1e9);
+		}
+	}
+	fflush(stderr);
+}
+
+const char *vc_clock_move(struct vc_clock *clock, struct vc_clock_slot *self)
+{
+	uint32_t again = 0, stuck = 0;
+	uint64_t sequence = atomic_load(&clock->sequence);
+
+	for (;;) {
+		enum vc_move move = vc_clock_try(clock, self);
+
+		if (move == VC_MOVE_STUCK) {
+			if (++stuck > VC_STUCK_LOOKS) {
+				return "no thread runs, and no wait has a limit";
+			}
+			vc_real_sleep_ns(VC_STUCK_NS);
+		} else if (move == VC_MOVE_AGAIN && ++again < VC_RETRIES) {
+			vc_real_sleep_ns(VC_RETRY_NS);
+		} else {
+			break;
+		}
+		if (atomic_load(&clock->sequence) != sequence) {
+			break; /* a thread has begun to run: it will look when it waits */
+		}
+	}
+	return atomic_load(&clock->moved_ns) > VC_MOVED_MOST_NS
+		       ? "it was moved by two days: a thread that naps waits in vain"
+		       : NULL;
+}

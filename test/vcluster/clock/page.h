@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The clock of a virtual cluster: one page of memory that all processes of a run share.
+ *
+ * now = CLOCK_MONOTONIC + offset. Each thread has a slot, which says that it runs or what it waits
+ * for. While a thread runs, time moves at its real pace. When none does, nothing can happen before
+ * the earliest limit of all waits: whoever finds that out adds what is missing to the offset and
+ * wakes the threads whose limit has come.
+ *
+ * What is under way counts as running:
+ *  - Who wakes a thread marks it as running before it goes on (VC_SLOT_WAITS).
+ *  - A thread that waits in the kernel (poll, waitpid: VC_SLOT_KERNEL) is woken by the kernel. Linux makes it
+ *    runnable within the call that sends a byte or ends a process, so its state in /proc is asked
+ *    before time is moved.
+ *  - A thread that waits in any other way runs, as far as the clock knows.
+ *  - A process that was started and has no slots yet runs.
+ * A process that was stopped, or has ended, holds up nobody.
+ *
+ * There is no lock: a process may be killed or stopped at any instruction. `sequence` changes
+ * whenever a thread begins to run. Two threads that move the clock at once move it to the same time.
+ */
+#ifndef VC_PAGE_H
+#define VC_PAGE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#define VC_CLOCK_PROCS 1024
+#define VC_CLOCK_SLOTS 65536
+#define VC_NEVER UINT64_MAX
+#define VC_EXIT_STUCK 85
+/* Ends a wait in the kernel whose limit has come; blocked except in such waits. */
+#define VC_KICK_SIGNAL (SIGRTMAX - 5)
+
+enum vc_slot_state {
+	VC_SLOT_FREE,
+	VC_SLOT_RUNS,
+	VC_SLOT_WAITS,  /* until another thread changes `state`, a futex */
+	VC_SLOT_KERNEL, /* until the kernel has something for it */
+};
+
+struct vc_clock_slot {
+	_Atomic uint32_t state; /* enum vc_slot_state */
+	_Atomic uint32_t proc;
+	_Atomic pid_t tid;
+	_Atomic uint32_t what; /* enum vc_wait */
+	_Atomic uint64_t until_ns;
+};
+
+/* What a thread waits in, for reports. */
+enum vc_wait {
+	VC_WAIT_SLEEP,
+	VC_WAIT_COND,
+	VC_WAIT_SEM,
+	VC_WAIT_BARRIER,
+	VC_WAIT_JOIN,
+	VC_WAIT_POLL,
+	VC_WAIT_CHILD,
+	VC_WAIT_WORD,
+	VC_WAITS,
+};
+
+enum vc_proc_state {
+	VC_PROC_FREE,
+	VC_PROC_LIVE,
+	VC_PROC_STOPPED,
+	VC_PROC_ENDED
+};
+
+struct vc_clock_proc {
+	_Atomic uint32_t state; /* enum vc_proc_state */
+	_Atomic pid_t pid;
+	_Atomic int32_t running; /* slots that run; 1 while there are none yet */
+};
+
+struct vc_clock {
+	_Atomic int64_t offset_ns;
+	_Atomic uint64_t shown_ns; /* the latest time that anybody has seen */
+	_Atomic uint64_t moved_ns; /* how far the clock was moved in all */
+	_Atomic uint64_t sequence;
+	_Atomic uint32_t nprocs, nslots; /* those above have never been used */
+	struct vc_clock_proc proc[VC_CLOCK_PROCS];
+	struct vc_clock_slot slot[VC_CLOCK_SLOTS];
+};
+
+/* Maps the clock in this file, or (NULL) a new one that children inherit. NULL: not possible. */
+struct vc_clock *vc_clock_map(const char *path, bool create);
+uint64_t vc_clock_time(struct vc_clock *clock);
+
+/* A process that counts as running; -1: the table is full. */
+int vc_proc_new(struct vc_clock *clock, pid_t pid);
+/* The calling process, whether it was announced, has slots from before an exec, or is new. -1: the table is full. */
+int vc_proc_adopt(struct vc_clock *clock, pid_t pid);
+/* -1: there is none. */
+int vc_proc_find(struct vc_clock *clock, pid_t pid);
+void vc_proc_set(struct vc_clock *clock, int proc, enum vc_proc_state state);
+
+/* A slot that runs, without a count in its process. NULL: the table is full. */
+struct vc_clock_slot *vc_slot_new(struct vc_clock *clock, uint32_t proc);
+/* These two count. */
+void vc_slot_begin(struct vc_clock *clock, struct vc_clock_slot *slot);
+/* Returns true if no thread of the process runs any more. */
+bool vc_slot_end(struct vc_clock *clock, struct vc_clock_slot *slot, enum vc_slot_state state);
+/* Wakes a thread that waits; what does not wait stays as it is. */
+void vc_slot_wake(struct vc_clock *clock, struct vc_clock_slot *slot);
+
+/*
+ * Moves the clock if nothing runs. `self`: the caller's slot, which waits, or NULL. Returns when the clock was moved,
+ * something runs, or `self` was woken: NULL, or why time will never come to an end.
+ */
+const char *vc_clock_move(struct vc_clock *clock, struct vc_clock_slot *self);
+/* Prints who waits for what. */
+void vc_clock_report(struct vc_clock *clock, const char *why);
+
+#endif

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The C library's own functions, behind those of the same names in libc.c. */
+#ifndef VC_REAL_H
+#define VC_REAL_H
+
+#include <stdint.h>
+
+/* Returns the next function of this name after the caller's object, looked up once. */
+void *vc_real_find(_Atomic(void *) *found, const char *name);
+
+#define VC_REAL(fn)                                                                                \
+	({                                                                                         \
+		static _Atomic(void *) vc_found_;                                                  \
+		(__typeof__(&fn))vc_real_find(&vc_found_, #fn);                                    \
+	})
+
+uint64_t vc_real_now_ns(void);
+void vc_real_sleep_ns(uint64_t ns);
+
+#endif
