@@ -51,6 +51,8 @@ enum ep_simt_op {
 };
 
 extern __thread struct ep_simt_lane *ep_simt_self __attribute__((tls_model("initial-exec")));
+/* A doorbell has been rung. */
+void ep_simt_rung(void);
 /* Not 0: memory primitives call ep_simt_perturb(), which may let another thread run. */
 extern int ep_simt_perturbed;
 
@@ -355,6 +357,7 @@ EP_DEV void ep_st_mmio_u64(uint64_t *p, uint64_t v)
 	}
 	ep_simt_fence(0);
 	__atomic_store_n(p, v, __ATOMIC_RELEASE);
+	ep_simt_rung();
 }
 
 #define EP_ATOM_CPU(name, type, builtin)                                                           \

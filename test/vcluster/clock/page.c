@@ -19,6 +19,28 @@
 #define VC_STUCK_NS 10000000
 #define VC_STUCK_LOOKS 50
 
+/* Kernel threads are among the first processes of a machine. */
+static void vc_clock_find_softirq(struct vc_clock *clock)
+{
+	long cpus = sysconf(_SC_NPROCESSORS_CONF);
+	uint32_t n = 0;
+
+	for (int pid = 2; pid < 64 + 16 * cpus && n < VC_CLOCK_CPUS; pid++) {
+		char path[32], name[16] = "";
+		int fd;
+
+		snprintf(path, sizeof(path), "/proc/%d/comm", pid);
+		fd = open(path, O_RDONLY | O_CLOEXEC);
+		if (fd < 0) {
+			continue;
+		}
+		if (read(fd, name, sizeof(name) - 1) > 0 && !strncmp(name, "ksoftirqd/", 10)) {
+			clock->softirq[n++] = pid;
+		}
+		close(fd);
+	}
+}
+
 struct vc_clock *vc_clock_map(const char *path, bool create)
 {
 	int fd = -1, flags = MAP_SHARED | MAP_ANONYMOUS;
@@ -36,7 +58,13 @@ struct vc_clock *vc_clock_map(const char *path, bool create)
 	if (fd >= 0) {
 		close(fd);
 	}
-	return at == MAP_FAILED ? NULL : at;
+	if (at == MAP_FAILED) {
+		return NULL;
+	}
+	if (!path || create) {
+		vc_clock_find_softirq(at);
+	}
+	return at;
 }
 
 uint64_t vc_clock_time(struct vc_clock *clock)
@@ -183,15 +211,13 @@ static bool vc_clock_running(struct vc_clock *clock)
 }
 
 /* Is this thread asleep in the kernel? One that has ended is. */
-static bool vc_slot_asleep(struct vc_clock *clock, const struct vc_clock_slot *slot)
+static bool vc_asleep(pid_t pid, pid_t tid)
 {
 	char path[64], text[96], *state;
 	ssize_t n;
 	int fd;
 
-	snprintf(path, sizeof(path), "/proc/%d/task/%d/stat",
-		 (int)atomic_load(&clock->proc[atomic_load(&slot->proc)].pid),
-		 (int)atomic_load(&slot->tid));
+	snprintf(path, sizeof(path), "/proc/%d/task/%d/stat", (int)pid, (int)tid);
 	fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0) {
 		return true;
@@ -201,6 +227,22 @@ static bool vc_slot_asleep(struct vc_clock *clock, const struct vc_clock_slot *s
 	text[n > 0 ? n : 0] = '\0';
 	state = strrchr(text, ')');
 	return !state || state[1] != ' ' || state[2] == 'S' || state[2] == 'Z' || state[2] == 'X';
+}
+
+static bool vc_slot_asleep(struct vc_clock *clock, const struct vc_clock_slot *slot)
+{
+	return vc_asleep(atomic_load(&clock->proc[atomic_load(&slot->proc)].pid),
+			 atomic_load(&slot->tid));
+}
+
+static bool vc_softirq_asleep(const struct vc_clock *clock)
+{
+	for (uint32_t i = 0; i < VC_CLOCK_CPUS && clock->softirq[i]; i++) {
+		if (!vc_asleep(clock->softirq[i], clock->softirq[i])) {
+			return false;
+		}
+	}
+	return true;
 }
 
 static void vc_clock_reach(struct vc_clock *clock, uint64_t until)
@@ -261,6 +303,7 @@ enum vc_move {
 static enum vc_move vc_clock_try(struct vc_clock *clock, const struct vc_clock_slot *self)
 {
 	uint64_t sequence = atomic_load(&clock->sequence), until = VC_NEVER;
+	bool kernel = false;
 
 	if (vc_clock_running(clock)) {
 		return VC_MOVE_BUSY;
@@ -274,10 +317,14 @@ static enum vc_move vc_clock_try(struct vc_clock *clock, const struct vc_clock_s
 		    atomic_load(&clock->proc[atomic_load(&slot->proc)].state) != VC_PROC_LIVE) {
 			continue;
 		}
+		kernel |= state == VC_SLOT_KERNEL;
 		if (state == VC_SLOT_KERNEL && slot != self && !vc_slot_asleep(clock, slot)) {
 			return VC_MOVE_AGAIN;
 		}
 		until = limit < until ? limit : until;
+	}
+	if (kernel && !vc_softirq_asleep(clock)) {
+		return VC_MOVE_AGAIN;
 	}
 	if (atomic_load(&clock->sequence) != sequence) {
 		return VC_MOVE_BUSY;

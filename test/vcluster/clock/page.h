@@ -11,7 +11,7 @@
  *  - Who wakes a thread marks it as running before it goes on (VC_SLOT_WAITS).
  *  - A thread that waits in the kernel (poll, waitpid: VC_SLOT_KERNEL) is woken by the kernel. Linux makes it
  *    runnable within the call that sends a byte or ends a process, so its state in /proc is asked
- *    before time is moved.
+ *    before time is moved. So is that of ksoftirqd, which delivers what the loopback interface has left over.
  *  - A thread that waits in any other way runs, as far as the clock knows.
  *  - A process that was started and has no slots yet runs.
  * A process that was stopped, or has ended, holds up nobody.
@@ -29,6 +29,7 @@
 
 #define VC_CLOCK_PROCS 1024
 #define VC_CLOCK_SLOTS 65536
+#define VC_CLOCK_CPUS 64
 #define VC_NEVER UINT64_MAX
 #define VC_EXIT_STUCK 85
 /* Ends a wait in the kernel whose limit has come; blocked except in such waits. */
@@ -81,6 +82,7 @@ struct vc_clock {
 	_Atomic uint64_t moved_ns; /* how far the clock was moved in all */
 	_Atomic uint64_t sequence;
 	_Atomic uint32_t nprocs, nslots; /* those above have never been used */
+	pid_t softirq[VC_CLOCK_CPUS];    /* kernel threads; 0: no more, or hidden from this process */
 	struct vc_clock_proc proc[VC_CLOCK_PROCS];
 	struct vc_clock_slot slot[VC_CLOCK_SLOTS];
 };

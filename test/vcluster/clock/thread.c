@@ -214,6 +214,16 @@ void vc_sleep_until(uint64_t until_ns)
 	}
 }
 
+void vc_nap(enum vc_wait what, uint64_t ns)
+{
+	if (vc_clock) {
+		vc_self_slot();
+		vc_slot_wait(what, vc_clock_time(vc_clock) + ns, NULL);
+	} else {
+		vc_real_sleep_ns(ns);
+	}
+}
+
 bool vc_kernel_begin(enum vc_wait what, uint64_t until_ns, bool (*ready)(void *), void *arg)
 {
 	struct vc_clock_slot *slot = vc_self_slot();

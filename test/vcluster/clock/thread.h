@@ -31,6 +31,8 @@ void vc_key_wake(const void *key, uint32_t most);
 
 /* Waits until then, whoever wakes it meanwhile. */
 void vc_sleep_until(uint64_t until_ns);
+/* Waits for so long, of real time where there is no clock. */
+void vc_nap(enum vc_wait what, uint64_t ns);
 
 /* Around a call that waits in the kernel. Begin: false if a look shows that it would not wait. */
 bool vc_kernel_begin(enum vc_wait what, uint64_t until_ns, bool (*ready)(void *), void *arg);

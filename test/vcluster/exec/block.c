@@ -253,23 +253,30 @@ void ep_simt_barrier(uint32_t id, uint32_t nthreads, bool waits)
 }
 
 #define VC_IDLE_SHORT 16 /* rounds */
+#define VC_NAP_LEAST_NS 100000
+#define VC_NAP_MOST_NS 20000000
 
-/* Only polling is going on: after a few rounds, other blocks and processes have the CPU. */
+/*
+ * Only polling is going on: after a few rounds, other blocks and processes have the CPU. Who has waited for long may look
+ * an eighth later. Where all wait, naps take no time (clock/page.h).
+ */
 static void vc_block_idle(struct vc_block *block)
 {
 	uint32_t round = block->idle_rounds++;
-	struct timespec nap = { 0, 0 };
+	uint64_t now, nap;
 
 	block->idle_polls = 0;
 	if (round < 3) {
+		block->idle_since_ns = 0;
 		return;
 	}
-	nap.tv_nsec = round < VC_IDLE_SHORT ? 100000
-		      : round < 64          ? 300000
-		      : round < 256         ? 1000000
-		      : round < 512         ? 4000000
-					    : 10000000;
-	nanosleep(&nap, NULL);
+	now = vc_now_ns();
+	if (!block->idle_since_ns) {
+		block->idle_since_ns = now;
+	}
+	nap = (now - block->idle_since_ns) / 8;
+	nap = nap < VC_NAP_LEAST_NS ? VC_NAP_LEAST_NS : nap < VC_NAP_MOST_NS ? nap : VC_NAP_MOST_NS;
+	vc_nap(VC_WAIT_WORD, nap);
 	block->idle_ns = vc_now_ns();
 }
 
@@ -328,6 +335,18 @@ void ep_simt_perturb(void)
 	}
 	if (!(dice >> 20 & 7)) {
 		vc_block_switch(block, self);
+	}
+}
+
+/* The NIC sets it when it is loaded: it sleeps until a doorbell is rung. */
+void (*_Atomic ep_simt_doorbell_hook)(void);
+
+void ep_simt_rung(void)
+{
+	void (*hook)(void) = atomic_load_explicit(&ep_simt_doorbell_hook, memory_order_relaxed);
+
+	if (hook) {
+		hook();
 	}
 }
 

@@ -48,6 +48,7 @@ struct vc_block {
 	/* Polls and rounds in which every fiber that can run only polled. */
 	uint32_t idle_polls, idle_rounds;
 	uint64_t idle_ns; /* when the last round began */
+	uint64_t idle_since_ns; /* when it first napped, 0: not yet */
 	bool active;
 	uint64_t rng;
 	_Atomic uint64_t progress;
@@ -101,14 +102,20 @@ static inline void vc_fiber_switch(struct vc_fiber *from, struct vc_fiber *to)
 	vc_self->running = to;
 #ifdef VC_ASAN
 	__sanitizer_start_switch_fiber(&from->fake, to->stack, to->stack_size);
+extern void (*_Atomic ep_simt_doorbell_hook)(void);
+
 #endif
 #ifdef VC_TSAN
 	/* No synchronisation: only barriers and atomics order the threads of a block. */
 	__tsan_switch_to_fiber(to->tsan, __tsan_switch_to_fiber_no_sync);
+extern void (*_Atomic ep_simt_doorbell_hook)(void);
+
 #endif
 	vc_switch(&from->sp, to->sp);
 #ifdef VC_ASAN
 	__sanitizer_finish_switch_fiber(from->fake, NULL, NULL);
+extern void (*_Atomic ep_simt_doorbell_hook)(void);
+
 #endif
 }
 
@@ -120,5 +127,7 @@ static inline void vc_block_progress(struct vc_block *block)
 			      atomic_load_explicit(&block->progress, memory_order_relaxed) + 1,
 			      memory_order_relaxed);
 }
+
+extern void (*_Atomic ep_simt_doorbell_hook)(void);
 
 #endif

@@ -53,6 +53,9 @@ struct vn {
 	struct vn_link *links;
 	pthread_t thread;
 	bool running;
+	bool hooked;                /* doorbells of GPU threads call vn_rung() */
+	uint32_t by_hand;           /* doorbells that did not */
+	_Atomic bool rung, napping; /* since the last turn; the thread sleeps until it is woken */
 	int wake_fd, epoll_fd;
 };
 extern struct vn vn;
