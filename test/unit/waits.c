@@ -135,16 +135,16 @@ static void test_overtaken(void)
 	struct memory m;
 
 	check_context("a remote peer's word has overtaken its row");
-	args.arrives = 500;
+	args.arrives = 300; /* behind the second look, and before an eighth of the timeout */
 	m = wait_with(args, later, REMOTE);
 	CHECK_INT(m.out.gave_up, 0);
-	CHECK_INT(m.out.polls, 500);
+	CHECK_INT(m.out.polls, 300);
 	CHECK_INT(masked_is(&m, 1), 0);
 	check_context("the same in the second half of a split operation");
 	args.step = 6;
 	m = wait_with(args, later, REMOTE);
 	CHECK_INT(m.out.gave_up, 0);
-	CHECK_INT(m.out.polls, 500);
+	CHECK_INT(m.out.polls, 300);
 	args.arrives = args.step = 0;
 	check_context("the row never comes");
 	m = wait_with(args, later, REMOTE);

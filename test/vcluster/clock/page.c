@@ -184,14 +184,20 @@ bool vc_slot_end(struct vc_clock *clock, struct vc_clock_slot *slot, enum vc_slo
 	return atomic_fetch_sub(&proc->running, 1) == 1;
 }
 
-void vc_slot_wake(struct vc_clock *clock, struct vc_clock_slot *slot)
+bool vc_slot_wake(struct vc_clock *clock, struct vc_clock_slot *slot)
 {
 	uint32_t state = VC_SLOT_WAITS;
 
-	if (atomic_compare_exchange_strong(&slot->state, &state, VC_SLOT_RUNS)) {
-		vc_slot_begin(clock, slot);
-		syscall(SYS_futex, &slot->state, FUTEX_WAKE, 1, NULL, NULL, 0);
+	if (!atomic_compare_exchange_strong(&slot->state, &state, VC_SLOT_RUNS)) {
+		return false;
 	}
+	vc_slot_begin(clock, slot);
+	return true;
+}
+
+void vc_slot_rouse(struct vc_clock_slot *slot)
+{
+	syscall(SYS_futex, &slot->state, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
 /* Where nobody is left, nothing is to be moved. */
@@ -286,7 +292,9 @@ static void vc_clock_wake_due(struct vc_clock *clock, const struct vc_clock_slot
 			continue;
 		}
 		if (state == VC_SLOT_WAITS) {
-			vc_slot_wake(clock, slot);
+			if (vc_slot_wake(clock, slot) && slot != self) {
+				vc_slot_rouse(slot);
+			}
 		} else if (slot != self) {
 			vc_slot_kick(clock, slot);
 		}
@@ -300,39 +308,84 @@ enum vc_move {
 	VC_MOVE_STUCK, /* no wait has a limit */
 };
 
-static enum vc_move vc_clock_try(struct vc_clock *clock, const struct vc_clock_slot *self)
-{
-	uint64_t sequence = atomic_load(&clock->sequence), until = VC_NEVER;
-	bool kernel = false;
+/* The two earliest limits of all waits. */
+struct vc_limits {
+	uint64_t first_ns, second_ns;
+	uint32_t slot; /* of the first */
+	bool kernel;   /* some thread waits in the kernel */
+};
 
-	if (vc_clock_running(clock)) {
-		return VC_MOVE_BUSY;
+static void vc_limits_add(struct vc_limits *l, uint64_t limit, uint32_t slot)
+{
+	if (limit < l->first_ns) {
+		l->second_ns = l->first_ns;
+		l->first_ns = limit;
+		l->slot = slot;
+	} else if (limit < l->second_ns) {
+		l->second_ns = limit;
 	}
+}
+
+/* False if a thread is about to wait in the kernel, or to come back. */
+static bool vc_limits_find(struct vc_clock *clock, const struct vc_clock_slot *self,
+			   struct vc_limits *l)
+{
 	for (uint32_t i = 0; i < atomic_load(&clock->nslots); i++) {
 		const struct vc_clock_slot *slot = &clock->slot[i];
 		uint32_t state = atomic_load(&slot->state);
-		uint64_t limit = atomic_load(&slot->until_ns);
 
 		if (state < VC_SLOT_WAITS ||
 		    atomic_load(&clock->proc[atomic_load(&slot->proc)].state) != VC_PROC_LIVE) {
 			continue;
 		}
-		kernel |= state == VC_SLOT_KERNEL;
+		l->kernel |= state == VC_SLOT_KERNEL;
 		if (state == VC_SLOT_KERNEL && slot != self && !vc_slot_asleep(clock, slot)) {
-			return VC_MOVE_AGAIN;
+			return false;
 		}
-		until = limit < until ? limit : until;
+		vc_limits_add(l, atomic_load(&slot->until_ns), i);
 	}
-	if (kernel && !vc_softirq_asleep(clock)) {
+	return !l->kernel || vc_softirq_asleep(clock);
+}
+
+/* How far time may go. */
+static uint64_t vc_limits_reach(struct vc_clock *clock, const struct vc_limits *l,
+				uint64_t sequence)
+{
+	uint32_t what = atomic_load(&clock->slot[l->slot].what);
+	uint64_t since = atomic_load(&clock->nap_since_ns), reach;
+
+	if (what != VC_WAIT_SLEEP) {
+		return l->first_ns;
+	}
+	if (atomic_load(&clock->napper) != l->slot ||
+	    atomic_load(&clock->nap_sequence) != sequence || since > l->first_ns) {
+		since = l->first_ns;
+		atomic_store(&clock->nap_since_ns, since);
+	}
+	atomic_store(&clock->napper, l->slot);
+	atomic_store(&clock->nap_sequence, sequence + 1);
+	reach = l->first_ns + (l->first_ns - since) / 8;
+	return reach < l->second_ns ? reach : l->second_ns;
+}
+
+static enum vc_move vc_clock_try(struct vc_clock *clock, const struct vc_clock_slot *self)
+{
+	struct vc_limits limits = { .first_ns = VC_NEVER, .second_ns = VC_NEVER };
+	uint64_t sequence = atomic_load(&clock->sequence);
+
+	if (vc_clock_running(clock)) {
+		return VC_MOVE_BUSY;
+	}
+	if (!vc_limits_find(clock, self, &limits)) {
 		return VC_MOVE_AGAIN;
 	}
 	if (atomic_load(&clock->sequence) != sequence) {
 		return VC_MOVE_BUSY;
 	}
-	if (until == VC_NEVER) {
+	if (limits.first_ns == VC_NEVER) {
 		return VC_MOVE_STUCK;
 	}
-	vc_clock_reach(clock, until);
+	vc_clock_reach(clock, vc_limits_reach(clock, &limits, sequence));
 	vc_clock_wake_due(clock, self);
 	return VC_MOVE_DONE;
 }

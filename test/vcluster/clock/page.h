@@ -16,6 +16,9 @@
  *  - A process that was started and has no slots yet runs.
  * A process that was stopped, or has ended, holds up nobody.
  *
+ * Who polls by naps would move the clock by a nap each time. Where nobody else has run since its last nap, nothing
+ * it looks for can have changed: such a nap lasts an eighth of all of them longer, until the next limit at most.
+ *
  * There is no lock: a process may be killed or stopped at any instruction. `sequence` changes
  * whenever a thread begins to run. Two threads that move the clock at once move it to the same time.
  */
@@ -82,7 +85,10 @@ struct vc_clock {
 	_Atomic uint64_t moved_ns; /* how far the clock was moved in all */
 	_Atomic uint64_t sequence;
 	_Atomic uint32_t nprocs, nslots; /* those above have never been used */
-	pid_t softirq[VC_CLOCK_CPUS];    /* kernel threads; 0: no more, or hidden from this process */
+	/* the thread that has napped since then while nobody else ran, and the sequence it left */
+	_Atomic uint32_t napper;
+	_Atomic uint64_t nap_since_ns, nap_sequence;
+	pid_t softirq[VC_CLOCK_CPUS]; /* kernel threads; 0: no more, or hidden from this process */
 	struct vc_clock_proc proc[VC_CLOCK_PROCS];
 	struct vc_clock_slot slot[VC_CLOCK_SLOTS];
 };
@@ -105,8 +111,9 @@ struct vc_clock_slot *vc_slot_new(struct vc_clock *clock, uint32_t proc);
 void vc_slot_begin(struct vc_clock *clock, struct vc_clock_slot *slot);
 /* Returns true if no thread of the process runs any more. */
 bool vc_slot_end(struct vc_clock *clock, struct vc_clock_slot *slot, enum vc_slot_state state);
-/* Wakes a thread that waits; what does not wait stays as it is. */
-void vc_slot_wake(struct vc_clock *clock, struct vc_clock_slot *slot);
+/* A thread that waits runs from now on; true: it did, and if it is another one than the caller it is to be roused. */
+bool vc_slot_wake(struct vc_clock *clock, struct vc_clock_slot *slot);
+void vc_slot_rouse(struct vc_clock_slot *slot);
 
 /*
  * Moves the clock if nothing runs. `self`: the caller's slot, which waits, or NULL. Returns when the clock was moved,

@@ -116,12 +116,9 @@ static void vc_slot_rest(struct vc_clock_slot *slot, uint64_t until)
 	while (atomic_load(&slot->state) == VC_SLOT_WAITS) {
 		uint64_t now = vc_clock_time(vc_clock), left = VC_LOOK_NS;
 		struct timespec t = { 0, 0 };
-		uint32_t state = VC_SLOT_WAITS;
 
 		if (now >= until) {
-			if (atomic_compare_exchange_strong(&slot->state, &state, VC_SLOT_RUNS)) {
-				vc_slot_begin(vc_clock, slot);
-			}
+			vc_slot_wake(vc_clock, slot);
 			return;
 		}
 		left = until - now < left ? until - now : left;
@@ -137,16 +134,13 @@ static void vc_slot_rest(struct vc_clock_slot *slot, uint64_t until)
 static void vc_slot_wait(enum vc_wait what, uint64_t until, const _Atomic bool *woken)
 {
 	struct vc_clock_slot *slot = vc_slot;
-	uint32_t state = VC_SLOT_WAITS;
 	bool last;
 
 	atomic_store(&slot->until_ns, until);
 	atomic_store(&slot->what, what);
 	last = vc_slot_end(vc_clock, slot, VC_SLOT_WAITS);
 	if (woken && atomic_load(woken)) {
-		if (atomic_compare_exchange_strong(&slot->state, &state, VC_SLOT_RUNS)) {
-			vc_slot_begin(vc_clock, slot);
-		}
+		vc_slot_wake(vc_clock, slot);
 		return;
 	}
 	if (last) {
@@ -201,7 +195,9 @@ void vc_key_wake(const void *key, uint32_t most)
 		}
 		*at = w->next;
 		atomic_store(&w->woken, true);
-		vc_slot_wake(vc_clock, w->slot);
+		if (vc_slot_wake(vc_clock, w->slot)) {
+			vc_slot_rouse(w->slot);
+		}
 		most--;
 	}
 }

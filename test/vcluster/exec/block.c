@@ -258,7 +258,7 @@ void ep_simt_barrier(uint32_t id, uint32_t nthreads, bool waits)
 
 /*
  * Only polling is going on: after a few rounds, other blocks and processes have the CPU. Who has waited for long may look
- * an eighth later. Where all wait, naps take no time (clock/page.h).
+ * a little later. Where all wait, naps take no time (clock/page.h).
  */
 static void vc_block_idle(struct vc_block *block)
 {
@@ -274,7 +274,7 @@ static void vc_block_idle(struct vc_block *block)
 	if (!block->idle_since_ns) {
 		block->idle_since_ns = now;
 	}
-	nap = (now - block->idle_since_ns) / 8;
+	nap = (now - block->idle_since_ns) / 32;
 	nap = nap < VC_NAP_LEAST_NS ? VC_NAP_LEAST_NS : nap < VC_NAP_MOST_NS ? nap : VC_NAP_MOST_NS;
 	vc_nap(VC_WAIT_WORD, nap);
 	block->idle_ns = vc_now_ns();

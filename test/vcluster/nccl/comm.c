@@ -116,16 +116,24 @@ ncclResult_t vc_comm_check(const struct ncclComm *comm)
 	return ncclSuccess;
 }
 
+#define VC_BELL_NS 50000000 /* a member that has died rings no bell */
+
 static void vc_bell_ring(struct vc_shared *shared)
 {
 	atomic_fetch_add(&shared->bell, 1);
 	syscall(SYS_futex, &shared->bell, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
 }
 
-static void vc_bell_wait(struct vc_shared *shared, uint32_t seen)
+/* `waited_ns`: how long the caller has waited. With a clock naps take no time where all ranks wait. */
+static void vc_bell_wait(struct vc_shared *shared, uint32_t seen, uint64_t waited_ns)
 {
-	struct timespec nap = { .tv_nsec = 50000000 };
+	struct timespec nap = { .tv_nsec = VC_BELL_NS };
+	uint64_t ns = waited_ns / 16 < 50000 ? 50000 : waited_ns / 16;
 
+	if (vc_clock) {
+		vc_nap(VC_WAIT_WORD, ns < VC_BELL_NS ? ns : VC_BELL_NS);
+		return;
+	}
 	syscall(SYS_futex, &shared->bell, FUTEX_WAIT, seen, &nap, NULL, 0);
 }
 
@@ -146,7 +154,7 @@ static bool vc_member_here(const struct vc_member *member, uint64_t barrier)
 static ncclResult_t vc_comm_wait(struct ncclComm *comm, uint64_t barrier, const char *what)
 {
 	long timeout = vc_env_long("VC_NCCL_TIMEOUT_S", VC_NCCL_TIMEOUT_S);
-	uint64_t end = vc_now_ns() + (uint64_t)timeout * 1000000000u;
+	uint64_t start = vc_now_ns(), end = start + (uint64_t)timeout * 1000000000u;
 
 	for (int i = 0; i < comm->nranks; i++) {
 		struct vc_member *member = &comm->shared->member[i];
@@ -175,7 +183,7 @@ static ncclResult_t vc_comm_wait(struct ncclComm *comm, uint64_t barrier, const 
 						     "(VC_NCCL_TIMEOUT_S)",
 						     what, i, timeout);
 			}
-			vc_bell_wait(comm->shared, seen);
+			vc_bell_wait(comm->shared, seen, vc_now_ns() - start);
 		}
 	}
 	return ncclSuccess;

@@ -30,7 +30,7 @@
 #define VN_LONG_NAP_US 600
 #define VN_LONG_NAPS 10000
 #define VN_SLEEP_US 1000
-#define VN_BY_HAND 3 /* doorbells */
+#define VN_BY_HAND 3             /* doorbells */
 #define VN_HOOKED_SLEEP_US 20000 /* until somebody rings by hand, whom the hook does not see */
 
 void vn_thread_wake(void)
