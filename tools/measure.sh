@@ -208,7 +208,7 @@ find_programs() {
     [ -z "$virtual" ] || [ -n "$build" ] || die "--virtual takes --build"
     [ -n "$build" ] || [ -n "$list" ] || build_here
     [ -z "$build" ] || build=$(cd "$build" && pwd) || exit 3
-    programs=$build/test/perf
+    programs=$build/tools/perf
     [ -z "$virtual" ] || programs=$build/test/vcluster
     [ -n "$list" ] || [ -x "$programs/ep_perf" ] || die "there is no $programs/ep_perf"
     if [ -z "$virtual$list" ]; then

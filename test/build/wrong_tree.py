@@ -31,6 +31,9 @@ FILES = {
     "topo/fits.c": LICENCE + "int fits(int a)\n{\n" + "\ta++;\n" * 67 + "}\n",
     "topo/stale.c": LICENCE + '/* See tall.c, tall_*.c, x/tall.c, <gone.h>. */\nchar *s = "gone.c"; // gone.h\n',
     "doc/page.md": "Read `topo/tall.c` and `topo/gone.c`, not gone.c.\n",
+    "tools/perf/perf.c": LICENCE + '#include "tools/perf/oracle/rows.h"\n#include "core/climbs.h"\n',
+    "tools/perf/oracle/rows.h": LICENCE + '#include "device/simt/simt.h"\n',
+    "plugin/core/climbs.h": LICENCE,
     "tools/run.sh": "#!/bin/sh\n# SPDX-License-Identifier: Apache-2.0\n# Calls gone.py.\n",
 }
 EXPECTED = """
@@ -44,6 +47,8 @@ plugin/core/naked.c: has no SPDX line on top
 plugin/gda/gda.h: includes test/peek.h, which plugin/gda must not know
 plugin/net/net.c: includes plugin/gda/gda.h, which plugin/net must not know
 plugin/rdma/nic.c: includes "core/gone.h", which is not in the product
+tools/perf/oracle/rows.h: includes device/simt/simt.h, which tools/perf/oracle must not know
+tools/perf/perf.c: includes plugin/core/climbs.h, which tools/perf must not know
 tools/run.sh: names gone.py, which does not exist
 topo/long.c: has 801 lines, the limit is 800
 topo/stale.c: names gone.h, which does not exist

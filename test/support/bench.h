@@ -7,7 +7,7 @@
 #ifndef TEST_SUPPORT_BENCH_H
 #define TEST_SUPPORT_BENCH_H
 
-#include "oracle/oracle.h"
+#include "tools/perf/oracle/oracle.h"
 #include "support/world.h"
 
 enum bench_flags {

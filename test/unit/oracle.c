@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "oracle/oracle.h"
+#include "tools/perf/oracle/oracle.h"
 #include "support/check.h"
 
 struct outputs { /* of one rank */

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include "test/perf/perf.h"
+#include "tools/perf/perf.h"
 #include "support/check.h"
 
 static void check_cell(void (*format)(char out[PERF_CELL], double value, int width), int width,

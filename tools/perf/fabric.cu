@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Plain copies of rows between GPUs, the two ways in which an SM can make them; and a flag. */
 #include "device/simt/bulk.h"
-#include "test/perf/fabric.h"
+#include "fabric.h"
 
 /* By loads and stores of 16 bytes, a warp for each row. */
 EP_KERNEL(fabric_lanes_kernel, fabric_copy_args, FABRIC_STORE_THREADS)

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cuda_runtime_api.h>
-#include "test/perf/fabric.h"
+#include "fabric.h"
 
 #define RUNS 5 /* timed, the median counts; one before them is not timed */
 #define SIZES 6

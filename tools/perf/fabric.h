@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What ep_fabric and its kernels tell each other. */
-#ifndef TEST_PERF_FABRIC_H
-#define TEST_PERF_FABRIC_H
+#ifndef TOOLS_PERF_FABRIC_H
+#define TOOLS_PERF_FABRIC_H
 
 #include <stdint.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* NCCL's device API over a network: an all-to-all that GPU threads put themselves (GIN). */
-#ifndef TEST_PERF_GIN_H
-#define TEST_PERF_GIN_H
+#ifndef TOOLS_PERF_GIN_H
+#define TOOLS_PERF_GIN_H
 
 #include <nccl.h>
 

@@ -5,8 +5,8 @@
  * One thread per rank; ranks are threads of one process, processes of a launcher, or both. All
  * ranks walk through the same phases and meet in perf_gather, which also carries results.
  */
-#ifndef TEST_PERF_PERF_H
-#define TEST_PERF_PERF_H
+#ifndef TOOLS_PERF_PERF_H
+#define TOOLS_PERF_PERF_H
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -16,7 +16,7 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 #include "nccl_ep.h"
-#include "test/oracle/ht.h"
+#include "oracle/ht.h"
 
 #define PERF_CHECK_BYTES (32u << 20) /* high throughput: of outputs on the host at a time */
 #define PERF_MAX_LOCAL 16            /* ranks per process */

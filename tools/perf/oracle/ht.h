@@ -3,8 +3,8 @@
  * What high throughput must do, said a second time without a line of the library: where each row of
  * a dispatch belongs, on every rank, and what a combine makes of rows that a function gives.
  */
-#ifndef TEST_ORACLE_HT_H
-#define TEST_ORACLE_HT_H
+#ifndef TOOLS_PERF_ORACLE_HT_H
+#define TOOLS_PERF_ORACLE_HT_H
 
 #include "oracle.h"
 

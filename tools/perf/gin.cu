@@ -6,7 +6,7 @@
  */
 #include <nccl.h>
 #include <nccl_device.h>
-#include "test/perf/gin.h"
+#include "gin.h"
 
 enum signals {
 	READY, /* a rank may be written to */

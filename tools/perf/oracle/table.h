@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the files of the oracle share; users need oracle.h only. */
-#ifndef TEST_ORACLE_TABLE_H
-#define TEST_ORACLE_TABLE_H
+#ifndef TOOLS_PERF_ORACLE_TABLE_H
+#define TOOLS_PERF_ORACLE_TABLE_H
 
 #include "oracle.h"
 

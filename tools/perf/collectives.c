@@ -18,7 +18,7 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 #ifdef EP_WITH_GIN
-#include "test/perf/gin.h"
+#include "gin.h"
 #endif
 
 #define MAX_RANKS 16

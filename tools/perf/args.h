@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The options of ep_perf in one table, by which they are parsed and explained. */
-#ifndef TEST_PERF_ARGS_H
-#define TEST_PERF_ARGS_H
+#ifndef TOOLS_PERF_ARGS_H
+#define TOOLS_PERF_ARGS_H
 
 #include <stddef.h>
 #include <stdint.h>

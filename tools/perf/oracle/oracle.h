@@ -11,8 +11,8 @@
  * Checks read the outputs through struct oracle_mem, since they may lie in device memory. They
  * count what is wrong and describe the first mistakes in words.
  */
-#ifndef TEST_ORACLE_ORACLE_H
-#define TEST_ORACLE_ORACLE_H
+#ifndef TOOLS_PERF_ORACLE_ORACLE_H
+#define TOOLS_PERF_ORACLE_ORACLE_H
 
 #include <stddef.h>
 #include <stdint.h>
