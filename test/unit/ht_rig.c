@@ -16,6 +16,64 @@ float ht_weight(uint32_t rank, uint32_t token, uint32_t k)
 	return (float)(rank * 1000000 + token * 32 + k + 1);
 }
 
+uint32_t ht_random(uint32_t *state)
+{
+	*state = *state * 1664525u + 1013904223u;
+	return *state >> 8;
+}
+
+/* Some ids are negative, and some name an expert again, unless there shall be no holes. */
+static void ids_make(const struct ht_shape *s, int32_t *id, uint32_t *state)
+{
+	uint32_t first = s->to[1] ? s->to[0] * s->nlocal : 0;
+	uint32_t n = (s->to[1] ? s->to[1] - s->to[0] : s->ranks) * s->nlocal;
+
+	for (uint32_t k = 0; k < s->topk; k++) {
+		bool again;
+
+		do {
+			again = false;
+			id[k] = (int32_t)(first + ht_random(state) % n);
+			for (uint32_t j = 0; j < k; j++) {
+				again |= id[j] == id[k];
+			}
+		} while (s->no_holes && again);
+		if (!s->no_holes && ht_random(state) % 16 == 0) {
+			id[k] = -1;
+		}
+	}
+	if (!s->no_holes && ht_random(state) % 8 == 0) {
+		memset(id, 0xff, s->topk * sizeof(*id)); /* a token for nobody */
+	}
+}
+
+static void tables_make(const struct ht_shape *s, struct ht_tables *t)
+{
+	const struct oracle_problem shape = { .nranks = s->ranks,
+					      .experts = s->ranks * s->nlocal,
+					      .topk = s->topk,
+					      .max_tokens = s->max_tokens };
+	uint32_t state = s->seed * 2654435761u + 1;
+
+	ht_tables_open(t, &shape);
+	t->h.expert_major = s->layout == EP_HT_EXPERT_MAJOR;
+	t->h.limit = s->limit;
+	t->h.drop = s->limit != 0;
+	t->h.alignment = s->alignment;
+	for (uint32_t r = 0; r < s->ranks; r++) {
+		t->tokens[r] = s->tokens[r];
+		for (uint32_t i = 0; i < s->max_tokens; i++) {
+			int32_t id[ORACLE_MAX_TOPK];
+
+			ids_make(s, id, &state);
+			if (i < s->tokens[r]) {
+				memcpy(ht_tables_ids(t, r, i), id, s->topk * sizeof(*id));
+			}
+		}
+	}
+	ht_tables_make(t);
+}
+
 static void *device_memory(struct ht_world *w, size_t size, int fill)
 {
 	void *p;
@@ -224,7 +282,7 @@ struct ht_world *ht_world_make(const struct ht_shape *s)
 
 	NEED(w);
 	w->shape = *s;
-	ht_tables_make(s, &w->t);
+	tables_make(s, &w->t);
 	for (uint32_t r = 0; r < s->ranks; r++) {
 		struct ep_ht_common *c = &w->rank[r].args.c;
 
@@ -262,7 +320,7 @@ void ht_world_free(struct ht_world *w)
 	for (uint32_t i = 0; i < w->allocations; i++) {
 		NEED_CUDA(cudaFree(w->memory[i]));
 	}
-	ht_tables_free(&w->shape, &w->t);
+	ht_tables_close(&w->t);
 	free(w);
 }
 

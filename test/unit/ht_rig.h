@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * High throughput's kernels without the host side of the library: several ranks as streams of one
- * process, with heaps of their own in the memory of one device, and tables that plain C has made from
- * the ids alone. It runs on the virtual cluster and on a GPU.
+ * process, with heaps of their own in the memory of one device, and tables of the oracle's. It runs on the
+ * virtual cluster and on a GPU.
  */
 #ifndef TEST_UNIT_HT_RIG_H
 #define TEST_UNIT_HT_RIG_H
 
 #include <cuda_runtime_api.h>
-#include <stdbool.h>
-#include "device/ht/layout.h"
+#include "ht_tables.h"
 
 #define HT_RANKS 8
 #define HT_POISON 0xa5
@@ -31,21 +30,6 @@ struct ht_shape {
 	uint32_t seed;
 };
 
-/* What plain C says about the routing: of each rank, or of each pair. */
-struct ht_tables {
-	uint32_t chunks;    /* of max_tokens */
-	uint32_t width;     /* min(K, L) */
-	int32_t *ids;       /* [R][B][K] */
-	uint32_t *slot;     /* [R][R][B] of source, destination, token: flat place, NONE: no row */
-	uint32_t *index;    /* [R][R][B] index among the pair's rows */
-	uint32_t *place;    /* [R][B][K] expert-major place; NONE: none or dropped */
-	uint32_t *send_sel; /* as in struct ep_ht_dev_handle, [R] of each */
-	uint32_t *send_row, *send_place, *start, *send_base, *recv_base, *recv_start;
-	uint32_t *recv_sel[HT_RANKS];
-	struct ep_ht_zone *zones;
-	struct ep_ht_head head[HT_RANKS];
-};
-
 /* A rank: device memory, and its arguments. */
 struct ht_rank {
 	cudaStream_t stream;
@@ -53,19 +37,6 @@ struct ht_rank {
 	uint64_t out_rows;         /* without the guard */
 	struct ep_ht_dispatch_args args;
 	struct ep_dev_state *state;
-};
-
-/* What a row of an output must be. */
-enum ht_kind {
-	HT_UNTOUCHED,
-	HT_ZEROS,
-	HT_ROW
-};
-
-struct ht_want {
-	enum ht_kind kind;
-	uint32_t source, token;
-	uint32_t k; /* expert-major: whose weight */
 };
 
 struct ht_world {
@@ -76,18 +47,12 @@ struct ht_world {
 	uint32_t allocations;
 };
 
-/* Ids and tables of a shape. */
-void ht_tables_make(const struct ht_shape *s, struct ht_tables *t);
-void ht_tables_free(const struct ht_shape *s, struct ht_tables *t);
-
 /* Heaps, tables in device memory, inputs; outputs are poisoned. */
 struct ht_world *ht_world_make(const struct ht_shape *s);
 void ht_world_free(struct ht_world *w);
 /* `missing`: this rank does not launch; -1: all do. Nothing is waited for. */
 void ht_world_launch(struct ht_world *w, int missing);
 void ht_world_poison(struct ht_world *w);
-/* For each row of rank d's outputs and the guard; to be freed. */
-struct ht_want *ht_wants(const struct ht_world *w, uint32_t d);
 /* Rank d's outputs, told by CHECKs. */
 void ht_world_check(const struct ht_world *w, uint32_t d);
 

@@ -275,16 +275,16 @@ static void test_large(void)
 
 /*
  * Expert 0 has 8 rows below the limit of 8, but those of its tokens that come last have no slot: it is
- * not their places that decide.
+ * not their places that decide. Flat counters leave them out.
  */
-static void test_phantom(void)
+static void test_phantom(uint32_t layout)
 {
 	struct rig_shape s = { .nranks = 2,
 			       .nlocal = 2,
 			       .topk = 1,
 			       .max_tokens = 8,
 			       .limit = 8,
-			       .layout = EP_HT_EXPERT_MAJOR,
+			       .layout = layout,
 			       .alignment = 1,
 			       .drop = 1,
 			       .id_bytes = 8,
@@ -292,10 +292,11 @@ static void test_phantom(void)
 			       .total_bytes = 4,
 			       .blocks = 2,
 			       .threads = 64 };
+	bool flat = layout == EP_HT_FLAT;
 	const struct ep_ht_zone *zones;
 	struct rig rig;
 
-	check_context("rows that have a place and no slot");
+	check_context("rows that have a place and no slot, layout %u", layout);
 	rig_make(&rig, &s, devices);
 	for (uint32_t r = 0; r < 2; r++) {
 		rig.rank[r].tokens = 8;
@@ -306,10 +307,8 @@ static void test_phantom(void)
 	update(&rig, 0);
 	oracle_check(&rig);
 	zones = rig_at(&rig, 0, RIG_ZONES);
-	CHECK_INT(zones[0].rows, 8);
-	CHECK_INT(zones[0].kept, 4);
-	CHECK_INT(zones[1].rows, 0);
-	CHECK_INT(((int32_t *)rig_at(&rig, 0, RIG_COUNTERS))[0], 8);
+	CHECK(flat || (zones[0].rows == 8 && zones[0].kept == 4 && zones[1].rows == 0));
+	CHECK_INT(((int32_t *)rig_at(&rig, 0, RIG_COUNTERS))[0], flat ? 4 : 8);
 	CHECK_INT(((int32_t *)rig_at(&rig, 0, RIG_TOTAL))[0], 16);
 	rig_free(&rig);
 }
@@ -569,7 +568,8 @@ int main(int argc, char **argv)
 	NEED_CUDA(cudaGetDeviceCount(&devices));
 	printf("seed %llu\n", (unsigned long long)draws);
 	fflush(stdout);
-	test_phantom();
+	test_phantom(EP_HT_FLAT);
+	test_phantom(EP_HT_EXPERT_MAJOR);
 	test_large();
 	run_absent(0, false, 0);
 	run_absent(1, false, 0);

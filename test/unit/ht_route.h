@@ -7,10 +7,10 @@
 #define TEST_UNIT_HT_ROUTE_H
 
 #include <cuda_runtime_api.h>
-#include "device/ht/layout.h"
+#include "ht_tables.h"
 #include "support/check.h"
 
-#define RIG_RANKS 66 /* more than a kernel's arguments have heaps for */
+#define RIG_RANKS HT_TABLES_RANKS
 #define RIG_GUARD 0xa5
 #define RIG_STAMP 0x123456789abcdefull
 

@@ -1,13 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The tables of a routing, from the ids alone. */
-#include "ht_rig.h"
+#include "ht_tables.h"
 #include "support/check.h"
-
-uint32_t ht_random(uint32_t *state)
-{
-	*state = *state * 1664525u + 1013904223u;
-	return *state >> 8;
-}
 
 static void *zeros(size_t n, size_t size)
 {
@@ -27,232 +20,172 @@ static uint32_t *words(size_t n, uint32_t value)
 	return p;
 }
 
-/* Some ids are negative, and some name an expert again, unless there shall be no holes. */
-static void ids_make(const struct ht_shape *s, struct ht_tables *t)
+static uint32_t least(uint64_t a, uint32_t b)
 {
-	uint32_t state = s->seed * 2654435761u + 1, experts = s->ranks * s->nlocal;
-	uint32_t first = s->to[1] ? s->to[0] * s->nlocal : 0;
-	uint32_t n = s->to[1] ? (s->to[1] - s->to[0]) * s->nlocal : experts;
-
-	for (uint32_t i = 0; i < s->ranks * s->max_tokens; i++) {
-		int32_t *id = t->ids + (size_t)i * s->topk;
-
-		for (uint32_t k = 0; k < s->topk; k++) {
-			bool again;
-
-			do {
-				again = false;
-				id[k] = (int32_t)(first + ht_random(&state) % n);
-				for (uint32_t j = 0; j < k; j++) {
-					again |= id[j] == id[k];
-				}
-			} while (s->no_holes && again);
-			if (!s->no_holes && ht_random(&state) % 16 == 0) {
-				id[k] = -1;
-			}
-		}
-		if (!s->no_holes && ht_random(&state) % 8 == 0) {
-			memset(id, 0xff, s->topk * sizeof(*id)); /* a token for nobody */
-		}
-	}
+	return a < b ? (uint32_t)a : b;
 }
 
-static const int32_t *ids_of(const struct ht_shape *s, const struct ht_tables *t, uint32_t rank,
-			     uint32_t token)
+void ht_tables_open(struct ht_tables *t, const struct oracle_problem *shape)
 {
-	return t->ids + ((size_t)rank * s->max_tokens + token) * s->topk;
-}
-
-static bool token_goes(const struct ht_shape *s, const int32_t *id, uint32_t d)
-{
-	for (uint32_t k = 0; k < s->topk; k++) {
-		if (id[k] >= 0 && (uint32_t)id[k] / s->nlocal == d) {
-			return true;
-		}
-	}
-	return false;
-}
-
-static uint32_t limit_of(const struct ht_shape *s)
-{
-	return s->limit ? s->limit : EP_HT_NONE;
-}
-
-static uint32_t least(uint32_t a, uint32_t b)
-{
-	return a < b ? a : b;
-}
-
-/* Rows of each pair, in the order of source rank and token. */
-static void rows_make(const struct ht_shape *s, struct ht_tables *t)
-{
-	uint32_t b = s->max_tokens, c = t->chunks;
-
-	for (uint32_t d = 0; d < s->ranks; d++) {
-		uint32_t slot = 0;
-
-		for (uint32_t r = 0; r < s->ranks; r++) {
-			uint32_t *start = t->start + ((size_t)r * s->ranks + d) * (c + 1);
-			uint32_t index = 0;
-
-			t->send_base[r * s->ranks + d] = least(slot, limit_of(s));
-			t->recv_base[d * (s->ranks + 1) + r] = least(slot, limit_of(s));
-			for (uint32_t i = 0; i < b; i++) {
-				size_t at = ((size_t)r * s->ranks + d) * b + i;
-
-				if (i % EP_HT_CHUNK == 0) {
-					start[i / EP_HT_CHUNK] = index;
-				}
-				if (i >= s->tokens[r] || !token_goes(s, ids_of(s, t, r, i), d)) {
-					continue;
-				}
-				if (slot < limit_of(s)) {
-					t->slot[at] = slot;
-					t->index[at] = index++;
-				}
-				slot++;
-			}
-			start[c] = index;
-			memcpy(t->recv_start + ((size_t)d * s->ranks + r) * (c + 1), start,
-			       (c + 1) * sizeof(*start));
-		}
-		t->head[d].rows = least(slot, limit_of(s));
-		t->recv_base[d * (s->ranks + 1) + s->ranks] = t->head[d].rows;
-	}
-}
-
-/* Does k's expert appear before k? */
-static bool named_before(const int32_t *id, uint32_t k)
-{
-	for (uint32_t j = 0; j < k; j++) {
-		if (id[j] == id[k]) {
-			return true;
-		}
-	}
-	return false;
-}
-
-/* Zones of rank d, and the places of all rows there. */
-static void zones_make(const struct ht_shape *s, struct ht_tables *t, uint32_t d)
-{
-	uint32_t align = s->alignment ? s->alignment : 1, offset = 0;
-
-	for (uint32_t e = 0; e < s->nlocal; e++) {
-		struct ep_ht_zone *z = t->zones + (size_t)d * s->nlocal + e;
-		int32_t expert = (int32_t)(d * s->nlocal + e);
-		uint32_t n = 0, kept = 0;
-
-		for (uint32_t i = 0; i < s->ranks * s->max_tokens; i++) {
-			uint32_t r = i / s->max_tokens, token = i % s->max_tokens;
-			const int32_t *id = ids_of(s, t, r, token);
-			size_t at = ((size_t)r * s->ranks + d) * s->max_tokens + token;
-			bool has = false;
-
-			for (uint32_t k = 0; k < s->topk && token < s->tokens[r]; k++) {
-				if (id[k] != expert) {
-					continue;
-				}
-				has = true;
-				if (t->slot[at] != EP_HT_NONE && offset + n < limit_of(s)) {
-					t->place[(size_t)i * s->topk + k] = offset + n;
-				}
-			}
-			kept += has && t->slot[at] != EP_HT_NONE && offset + n < limit_of(s);
-			n += has;
-		}
-		n = (n + align - 1) / align * align;
-		z->first = least(offset, limit_of(s));
-		z->kept = kept;
-		z->rows = least(offset + n, limit_of(s)) - z->first;
-		offset += n;
-	}
-	t->head[d].places = least(offset, limit_of(s));
-}
-
-/* A token's list: in ascending order of experts, equal ones by k. */
-static void list_make(const struct ht_shape *s, struct ht_tables *t, uint32_t r, uint32_t token)
-{
-	const int32_t *id = ids_of(s, t, r, token);
-	size_t list = ((size_t)r * s->max_tokens + token) * s->topk;
-	uint32_t n = 0, listed = 0, before = EP_HT_NONE;
-
-	for (uint32_t e = 0; e < s->ranks * s->nlocal; e++) {
-		for (uint32_t k = 0; k < s->topk; k++) {
-			uint32_t d = e / s->nlocal, place = t->place[list + k];
-			size_t at = ((size_t)r * s->ranks + d) * s->max_tokens + token;
-			uint32_t *sel;
-
-			if (id[k] != (int32_t)e) {
-				continue;
-			}
-			t->send_sel[list + n] = EP_HT_SEL(e, k);
-			t->send_sel[list + n] |= named_before(id, k) ? EP_HT_SEL_AGAIN : 0;
-			t->send_row[list + n] = t->index[at];
-			t->send_place[list + n++] = place;
-			if (named_before(id, k) || t->slot[at] == EP_HT_NONE) {
-				continue;
-			}
-			listed = before == d ? listed + 1 : 0;
-			before = d;
-			sel = t->recv_sel[d] + (size_t)t->slot[at] * t->width;
-			sel[listed] = s->layout == EP_HT_FLAT ? e - d * s->nlocal
-				      : place == EP_HT_NONE   ? EP_HT_DROPPED
-							      : place;
-		}
-	}
-}
-
-void ht_tables_make(const struct ht_shape *s, struct ht_tables *t)
-{
-	size_t r = s->ranks, pairs = r * r, c = ep_ht_chunks(s->max_tokens), most = 0;
-	size_t lists = r * s->max_tokens * s->topk;
+	struct oracle_routing *routing = &t->h.p.routing;
 
 	memset(t, 0, sizeof(*t));
-	t->chunks = (uint32_t)c;
-	t->width = least(s->topk, s->nlocal);
-	t->ids = zeros(lists, sizeof(*t->ids));
-	t->slot = words(pairs * s->max_tokens, EP_HT_NONE);
-	t->index = words(pairs * s->max_tokens, EP_HT_NONE);
-	t->place = words(lists, EP_HT_NONE);
+	NEED(shape->nranks <= HT_TABLES_RANKS && shape->topk <= ORACLE_MAX_TOPK);
+	t->h.p = *shape;
+	t->h.p.tokens = shape->max_tokens;
+	t->nlocal = shape->experts / shape->nranks;
+	routing->family = ORACLE_FILE;
+	routing->nlines = shape->nranks * shape->max_tokens;
+	routing->lines = (int32_t *)words((size_t)routing->nlines * ORACLE_MAX_TOPK, UINT32_MAX);
+}
+
+int32_t *ht_tables_ids(const struct ht_tables *t, uint32_t rank, uint32_t token)
+{
+	return t->h.p.routing.lines + ((size_t)rank * t->h.p.max_tokens + token) * ORACLE_MAX_TOPK;
+}
+
+static uint32_t limit_of(const struct ht_tables *t)
+{
+	return t->h.limit ? t->h.limit : EP_HT_NONE;
+}
+
+/* Of rank d for source s: its slots are those from `slot` on. Returns the slot behind them. */
+static uint32_t pair_make(struct ht_tables *t, uint32_t s, uint32_t d, uint32_t slot)
+{
+	uint32_t r = t->h.p.nranks, c = t->chunks, index = 0;
+	uint32_t *start = t->start + ((size_t)s * r + d) * (c + 1);
+
+	t->send_base[s * r + d] = t->recv_base[d * (r + 1) + s] = least(slot, limit_of(t));
+	for (uint32_t i = 0; i < t->h.p.max_tokens; i++) {
+		const uint32_t *rows;
+
+		if (i % EP_HT_CHUNK == 0) {
+			start[i / EP_HT_CHUNK] = index;
+		}
+		if (oracle_ht_rows(t->of[d], s, i, &rows)) {
+			index += slot++ < limit_of(t);
+		}
+	}
+	start[c] = index;
+	memcpy(t->recv_start + ((size_t)d * r + s) * (c + 1), start, (c + 1) * sizeof(*start));
+	return slot;
+}
+
+static void rank_make(struct ht_tables *t, uint32_t d)
+{
+	const struct oracle_ht_table *of = t->of[d];
+	struct ep_ht_head *head = &t->head[d];
+	uint32_t r = t->h.p.nranks, slot = 0;
+
+	for (uint32_t s = 0; s < r; s++) {
+		slot = pair_make(t, s, d, slot);
+		head->chunks = t->tokens[s] > head->chunks ? t->tokens[s] : head->chunks;
+		head->idle |= t->of[s]->slots == 0;
+	}
+	head->chunks = ep_ht_chunks(head->chunks);
+	head->num_tokens = t->tokens[d];
+	head->rows = t->recv_base[d * (r + 1) + r] = least(of->slots, limit_of(t));
+	t->recv_sel[d] = words((size_t)head->rows * t->width, EP_HT_NONE);
+	if (t->h.expert_major) {
+		head->places = least(of->total, limit_of(t));
+		for (uint32_t e = 0; e < t->nlocal; e++) {
+			t->zones[d * t->nlocal + e] =
+				(struct ep_ht_zone){ .first = (uint32_t)of->offsets[e],
+						     .rows = (uint32_t)of->counters[e] };
+		}
+	}
+}
+
+/* Entry *n of the token's list, and the following ones if it names the expert again. */
+static void entries_make(struct ht_tables *t, uint32_t rank, uint32_t token, uint32_t expert,
+			 uint32_t row, uint32_t place, uint32_t *n)
+{
+	const int32_t *id = ht_tables_ids(t, rank, token);
+	size_t list = ((size_t)rank * t->h.p.max_tokens + token) * t->h.p.topk;
+	uint32_t again = 0;
+
+	for (uint32_t k = 0; k < t->h.p.topk; k++) {
+		if (id[k] == (int32_t)expert) {
+			t->send_sel[list + *n] = EP_HT_SEL(expert, k) | again;
+			t->send_row[list + *n] = row;
+			t->send_place[list + (*n)++] = place;
+			again = EP_HT_SEL_AGAIN;
+		}
+	}
+}
+
+/* The token's list at its source, and those of its rows where they go. */
+static void token_make(struct ht_tables *t, uint32_t rank, uint32_t token)
+{
+	uint32_t n = 0;
+
+	for (uint32_t d = 0; d < t->h.p.nranks; d++) {
+		const struct oracle_ht_table *of = t->of[d];
+		uint32_t slot = of->slot[of->first[rank] + token], *sel = NULL;
+		int32_t experts[ORACLE_MAX_TOPK];
+		uint32_t local = oracle_ht_local(&t->h, rank, token, d, experts, NULL);
+
+		if (local && slot < limit_of(t)) {
+			sel = t->recv_sel[d] + (size_t)slot * t->width;
+		}
+		for (uint32_t i = 0; i < local; i++) {
+			uint32_t e = (uint32_t)experts[i], row = EP_HT_NONE, place = EP_HT_NONE;
+
+			if (sel) {
+				row = slot - t->send_base[rank * t->h.p.nranks + d];
+			}
+			if (sel && t->h.expert_major) {
+				place = of->at[(size_t)slot * of->width + i];
+				sel[i] = place == EP_HT_NONE ? EP_HT_DROPPED : place;
+				t->zones[d * t->nlocal + e].kept += place != EP_HT_NONE;
+			} else if (sel) {
+				sel[i] = e;
+			}
+			entries_make(t, rank, token, d * t->nlocal + e, row, place, &n);
+		}
+	}
+}
+
+void ht_tables_make(struct ht_tables *t)
+{
+	size_t r = t->h.p.nranks, lists = r * t->h.p.max_tokens * t->h.p.topk;
+	size_t starts = r * r * (ep_ht_chunks(t->h.p.max_tokens) + 1);
+
+	t->chunks = ep_ht_chunks(t->h.p.max_tokens);
+	t->width = least(t->h.p.topk, t->nlocal);
 	t->send_sel = words(lists, EP_HT_NONE);
 	t->send_row = words(lists, EP_HT_NONE);
 	t->send_place = words(lists, EP_HT_NONE);
-	t->start = words(pairs * (c + 1), 0);
-	t->recv_start = words(pairs * (c + 1), 0);
-	t->send_base = words(pairs, 0);
+	t->start = words(starts, 0);
+	t->recv_start = words(starts, 0);
+	t->send_base = words(r * r, 0);
 	t->recv_base = words(r * (r + 1), 0);
-	t->zones = zeros(r * s->nlocal, sizeof(*t->zones));
-	ids_make(s, t);
-	rows_make(s, t);
+	t->zones = zeros(r * t->nlocal, sizeof(*t->zones));
 	for (uint32_t d = 0; d < r; d++) {
-		zones_make(s, t, d);
-		t->recv_sel[d] = words((size_t)t->head[d].rows * t->width, EP_HT_NONE);
-		most = s->tokens[d] > most ? s->tokens[d] : most;
+		t->of[d] = oracle_ht_table_create(&t->h, d);
+		NEED(t->of[d]);
 	}
 	for (uint32_t d = 0; d < r; d++) {
-		t->head[d].num_tokens = s->tokens[d];
-		t->head[d].chunks = ep_ht_chunks((uint32_t)most);
-		for (uint32_t i = 0; i < s->tokens[d]; i++) {
-			list_make(s, t, d, i);
+		rank_make(t, d);
+	}
+	for (uint32_t s = 0; s < r; s++) {
+		for (uint32_t i = 0; i < t->tokens[s]; i++) {
+			token_make(t, s, i);
 		}
 	}
 }
 
-void ht_tables_free(const struct ht_shape *s, struct ht_tables *t)
+void ht_tables_close(struct ht_tables *t)
 {
-	for (uint32_t d = 0; d < s->ranks; d++) {
+	void *arrays[] = { t->send_sel,  t->send_row,   t->send_place,
+			   t->start,     t->recv_start, t->send_base,
+			   t->recv_base, t->zones,      t->h.p.routing.lines };
+
+	for (size_t i = 0; i < sizeof(arrays) / sizeof(arrays[0]); i++) {
+		free(arrays[i]);
+	}
+	for (uint32_t d = 0; d < t->h.p.nranks; d++) {
+		oracle_ht_table_free(t->of[d]);
 		free(t->recv_sel[d]);
 	}
-	free(t->ids);
-	free(t->slot);
-	free(t->index);
-	free(t->place);
-	free(t->send_sel);
-	free(t->send_row);
-	free(t->send_place);
-	free(t->start);
-	free(t->recv_start);
-	free(t->send_base);
-	free(t->recv_base);
-	free(t->zones);
 }
