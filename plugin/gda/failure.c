@@ -28,6 +28,15 @@ static uint32_t ep_gda_failure_add(struct ep_gda *g, int peer, const char *text)
 	return g->nfailures;
 }
 
+/* lock is held. What is known of the peer without its cause has one now. */
+static void ep_gda_failure_explain(struct ep_gda *g, int peer, const char *text)
+{
+	struct ep_gda_failure *known = &g->failure[g->known[peer] - 1];
+
+	snprintf(known->text, sizeof(known->text), "%s", text);
+	g->vague[peer] = false;
+}
+
 static void ep_gda_take_down(struct ep_gda *g, int peer)
 {
 	__atomic_store_n(&g->down[peer], 1, __ATOMIC_RELEASE);
@@ -72,10 +81,7 @@ void ep_gda_fail_queue(struct ep_gda_queue *q, const struct ep_gda_cause *cause)
 		g->known[q->peer] = ep_gda_failure_add(g, q->peer, f.text);
 		g->vague[q->peer] = vague && g->known[q->peer];
 	} else if (news && g->vague[q->peer] && !vague) {
-		struct ep_gda_failure *known = &g->failure[g->known[q->peer] - 1];
-
-		memcpy(known->text, f.text, sizeof(known->text));
-		g->vague[q->peer] = false;
+		ep_gda_failure_explain(g, q->peer, f.text);
 	}
 	pthread_mutex_unlock(&g->lock);
 	if (news) {
@@ -97,9 +103,13 @@ void ep_gda_fail_port(struct ep_gda_nic *nic, struct ep_gda *g, const char *what
 	entry = peers ? ep_gda_failure_add(g, -1, f.text) : 0;
 	for (uint32_t i = 0; i < g->nqueues; i++) {
 		if (g->queue[i].nic == nic) {
-			ep_gda_take_down(g, g->queue[i].peer);
-			if (!g->known[g->queue[i].peer]) {
-				g->known[g->queue[i].peer] = entry;
+			int peer = g->queue[i].peer;
+
+			ep_gda_take_down(g, peer);
+			if (!g->known[peer]) {
+				g->known[peer] = entry;
+			} else if (g->vague[peer]) {
+				ep_gda_failure_explain(g, peer, f.text);
 			}
 		}
 	}

@@ -143,6 +143,27 @@ static void check_flushed(void)
 	CHECK(told(&g, "syndrome 0x04"));
 }
 
+/* What the device says of itself explains what it flushed, and takes no cause's place. */
+static void check_device(void)
+{
+	struct ep_gda_failure f;
+	struct ep_gda g;
+
+	make(&g);
+	nic_state = EP_PRM_QP_ERR;
+	fail_cqe(0, EP_MLX5_SYND_FLUSHED);
+	CHECK(ep_gda_inspect(&queue[0], EP_GDA_LOOK_MEMORY));
+	CHECK(ep_gda_poll(&g, &f) && strstr(f.text, "the cause is not known any more"));
+	ep_gda_fail_port(&g.nic[0], &g, "it broke");
+	CHECK(told(&g, "RDMA on mlx5_0:0 failed: it broke"));
+	CHECK(!ep_gda_poll(&g, &f));
+	make(&g);
+	fail_cqe(0, EP_MLX5_SYND_REMOTE_ACCESS);
+	CHECK(ep_gda_inspect(&queue[0], EP_GDA_LOOK_MEMORY));
+	ep_gda_fail_port(&g.nic[0], &g, "it broke");
+	CHECK(told(&g, "syndrome 0x13"));
+}
+
 /* What a kernel says is a cause, too. */
 static void check_record(void)
 {
@@ -163,6 +184,7 @@ int main(void)
 	check_early();
 	check_late();
 	check_flushed();
+	check_device();
 	check_record();
 	return check_end();
 }

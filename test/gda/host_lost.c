@@ -22,6 +22,7 @@
 struct scene {
 	const char *name;
 	void (*run)(struct world *w);
+	const char *text;    /* of the failure, if a NIC of its own has it */
 	uint64_t timeout_ns; /* of kernels; 0: TIMEOUT_NS */
 	bool last;           /* the ranks do not connect anew afterwards */
 };
@@ -215,10 +216,13 @@ static void run_died(struct world *w)
 	exit(check_end());
 }
 
-/* The first work on the first NIC takes its port down. */
-static void run_port(struct world *w)
+/*
+ * The first work on the first NIC takes its port down, or the NIC. `flushed`: somebody may see the work
+ * that the NIC flushes before the NIC's event. Then the failure is the peer's, and gets its cause later.
+ */
+static void lose_nic(struct world *w, bool flushed)
 {
-	struct ep_gda_failure failure, again;
+	struct ep_gda_failure failure = { .peer = -2 }, known = { .text = "" };
 	double limit = world_now() + WITHIN;
 	struct rank r;
 
@@ -229,14 +233,27 @@ static void run_port(struct world *w)
 		while (!ep_gda_poll(r.gda, &failure) && world_now() < limit) {
 			usleep(2000);
 		}
-		printf("%s\n", failure.text);
-		CHECK_INT(failure.peer, -1);
-		CHECK(strstr(failure.text, "mlx5_0:1 failed: the port went down"));
+		while (!(ep_gda_explain(r.gda, 1, &known) && strstr(known.text, scene->text)) &&
+		       world_now() < limit) {
+			usleep(2000);
+		}
+		printf("%s\n", known.text);
+		CHECK_HAS(known.text, scene->text);
+		CHECK(failure.peer == -1 || (flushed && failure.peer == 1), "%d", failure.peer);
 		CHECK_INT(down_word(&r, 1), 1);
-		CHECK(ep_gda_explain(r.gda, 1, &again) && strcmp(again.text, failure.text) == 0);
 	}
 	world_meet(w);
 	end(&r);
+}
+
+static void run_port(struct world *w)
+{
+	lose_nic(w, false);
+}
+
+static void run_device(struct world *w)
+{
+	lose_nic(w, true);
 }
 
 static void run_stuck(struct world *w)
@@ -466,7 +483,9 @@ static const struct scene scenes[] = {
 	/* the peer's process ends (ranks are processes) */
 	SCENE(died),
 	/* this rank's port goes down (VC_NIC_FAULTS says so) */
-	SCENE(port, .last = true),
+	SCENE(port, .text = "mlx5_0:1 failed: the port went down", .last = true),
+	/* this rank's NIC tells of a fatal error (VC_NIC_FAULTS) */
+	SCENE(device, .text = "mlx5_0:1 failed: the device reports a fatal error", .last = true),
 	/* the NIC does nothing about this rank's work (VC_NIC_FAULTS) */
 	SCENE(stuck, .timeout_ns = STUCK_NS),
 	/* the peer takes its memory back */
