@@ -74,6 +74,42 @@ static void send_one(struct net_pair *pair, size_t size, size_t spare)
 	free(to);
 }
 
+/* From one part of a DMA-BUF to one of another. */
+static void send_dmabuf(struct net_pair *pair)
+{
+	size_t size = 50001;
+	struct net_dmabuf from, to;
+	void *from_mr, *to_mr, *send, *recv, *data;
+	int tag = 3, got[64] = { 0 };
+
+	check_context("version %d, DMA-BUFs", net.version);
+	net_dmabuf_make(&from, size);
+	net_dmabuf_make(&to, size);
+	net_fill(from.data, size, 31);
+	data = to.data;
+	NEED(net_reg_dmabuf(&net, pair->send, from.data, size, from.offset, from.fd, &from_mr) ==
+	     NET_OK);
+	NEED(net_reg_dmabuf(&net, pair->recv, to.data, size, to.offset, to.fd, &to_mr) == NET_OK);
+	CHECK_INT(net_irecv(&net, pair->recv, 1, &data, &size, &tag, &to_mr, &recv), NET_OK);
+	CHECK_INT(net_send_wait(&net, pair->send, from.data, size, tag, from_mr, &send), NET_OK);
+	CHECK_INT(net_wait(&net, send, got), NET_OK);
+	CHECK_INT(net_wait(&net, recv, got), NET_OK);
+	CHECK_INT(got[0], size);
+	CHECK_INT(net_iflush(&net, pair->recv, 1, &data, got, &to_mr, &recv), NET_OK);
+	CHECK_INT(net_wait(&net, recv, NULL), NET_OK);
+	CHECK_INT(net_wrong(to.data, size, 31), 0);
+	for (size_t i = 0; i < to.map_size; i++) {
+		if (i == to.offset) {
+			i += size;
+		}
+		CHECK(!to.map[i], "byte %zu", i);
+	}
+	CHECK_INT(net_dereg(&net, pair->send, from_mr), NET_OK);
+	CHECK_INT(net_dereg(&net, pair->recv, to_mr), NET_OK);
+	net_dmabuf_free(&from);
+	net_dmabuf_free(&to);
+}
+
 static void test_sizes(size_t most)
 {
 	static const size_t sizes[] = {
@@ -90,6 +126,7 @@ static void test_sizes(size_t most)
 			send_one(&pair, sizes[i], 1 + i * 100);
 		}
 	}
+	send_dmabuf(&pair);
 	net_pair_close(&net, &pair);
 }
 

@@ -20,6 +20,7 @@ static size_t most = 3000; /* bytes of a put */
 struct rank {
 	void *coll, *ctx, *window_mr, *source_mr, *signal_mr;
 	uint8_t *window, *source; /* not at the beginning of a page, of no even size */
+	struct net_dmabuf dmabuf; /* odd ranks have their window there */
 	size_t bytes;
 	uint64_t signal[2 * GIN_RANKS + 2] __attribute__((aligned(64)));
 	uint64_t random;
@@ -55,7 +56,10 @@ static size_t place_of(const struct gin_world *w, int from, int round)
 static void rank_open(struct gin_world *w, int rank, struct rank *me)
 {
 	me->bytes = (size_t)ROUNDS * (size_t)w->n * most + 13;
-	me->window = (uint8_t *)malloc(me->bytes + 3) + 3;
+	if (rank & 1) {
+		net_dmabuf_make(&me->dmabuf, me->bytes);
+	}
+	me->window = rank & 1 ? me->dmabuf.data : (uint8_t *)malloc(me->bytes + 3) + 3;
 	me->source = (uint8_t *)malloc(me->bytes + 5) + 5;
 	NEED(me->window && me->source);
 	memset(me->window, BEFORE, me->bytes);
@@ -65,7 +69,10 @@ static void rank_open(struct gin_world *w, int rank, struct rank *me)
 	NET_NEED(gin_world_join(w, rank, &me->coll) == NET_OK, "%s", net_log_last());
 	NET_NEED(gin_create(w->g, me->coll, w->contexts, 1, &me->ctx) == NET_OK, "%s",
 		 net_log_last());
-	CHECK_INT(gin_reg(w->g, me->coll, me->window, me->bytes, 0, &me->window_mr), NET_OK);
+	CHECK_INT(rank & 1 ? gin_reg_dmabuf(w->g, me->coll, &me->dmabuf, me->bytes, 0,
+					    &me->window_mr)
+			   : gin_reg(w->g, me->coll, me->window, me->bytes, 0, &me->window_mr),
+		  NET_OK);
 	CHECK_INT(gin_reg(w->g, me->coll, me->source, me->bytes, 0, &me->source_mr), NET_OK);
 	CHECK_INT(gin_reg(w->g, me->coll, me->signal, sizeof(me->signal), GIN_FORCE_SO,
 			  &me->signal_mr),
@@ -81,7 +88,11 @@ static void rank_close(struct gin_world *w, struct rank *me)
 	CHECK_INT(gin_dereg(w->g, me->coll, me->signal_mr), NET_OK);
 	CHECK_INT(gin_close(w->g, GIN_DESTROY, me->ctx), NET_OK);
 	CHECK_INT(gin_close(w->g, GIN_CLOSE_COLL, me->coll), NET_OK);
-	free(me->window - 3);
+	if (me->dmabuf.map) {
+		net_dmabuf_free(&me->dmabuf);
+	} else {
+		free(me->window - 3);
+	}
 	free(me->source - 5);
 }
 

@@ -124,6 +124,22 @@ int gin_reg(struct gin *g, void *coll, void *data, size_t size, uint64_t flags, 
 	return rc;
 }
 
+int gin_reg_dmabuf(struct gin *g, void *coll, const struct net_dmabuf *d, size_t size,
+		   uint64_t flags, void **mr)
+{
+	void *second = NULL;
+	int rc;
+
+	if (g->rma) {
+		return CALL(g, GIN_REG_DMABUF, void *, void *, size_t, int, uint64_t, int, uint64_t,
+			    void **)(coll, d->data, size, NET_CUDA, d->offset, d->fd, flags, mr);
+	}
+	rc = CALL(g, GIN_REG_DMABUF, void *, void *, size_t, int, uint64_t, int, uint64_t, void **,
+		  void **)(coll, d->data, size, NET_CUDA, d->offset, d->fd, flags, mr, &second);
+	CHECK(second == *mr, "%p and %p", *mr, second);
+	return rc;
+}
+
 int gin_dereg(struct gin *g, void *coll, void *mr)
 {
 	return CALL(g, GIN_DEREG, void *, void *)(coll, mr);

@@ -60,6 +60,8 @@ int gin_connect(struct gin *g, void **handles, int n, int rank, int contexts, vo
 /* What data calls take: in 11 and 12 the ranks themselves. */
 int gin_create(struct gin *g, void *coll, int contexts, int stride, void **ctx);
 int gin_reg(struct gin *g, void *coll, void *data, size_t size, uint64_t flags, void **mr);
+int gin_reg_dmabuf(struct gin *g, void *coll, const struct net_dmabuf *d, size_t size,
+		   uint64_t flags, void **mr);
 int gin_dereg(struct gin *g, void *coll, void *mr);
 /* Calls with one pointer: closing. */
 int gin_close(struct gin *g, enum gin_part which, void *object);

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -334,6 +335,25 @@ int net_entries(const char *path)
 	}
 	closedir(dir);
 	return n;
+}
+
+void net_dmabuf_make(struct net_dmabuf *d, size_t size)
+{
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+
+	d->offset = 3 * page + 1096;
+	d->map_size = (d->offset + size + 2 * page - 1) & ~(page - 1);
+	d->fd = memfd_create("dmabuf", MFD_CLOEXEC);
+	NEED(d->fd >= 0 && ftruncate(d->fd, (off_t)d->map_size) == 0);
+	d->map = mmap(NULL, d->map_size, PROT_READ | PROT_WRITE, MAP_SHARED, d->fd, 0);
+	NEED(d->map != MAP_FAILED);
+	d->data = d->map + d->offset;
+}
+
+void net_dmabuf_free(struct net_dmabuf *d)
+{
+	munmap(d->map, d->map_size);
+	close(d->fd);
 }
 
 uint64_t net_now_ms(void)

@@ -132,6 +132,19 @@ void net_hear(const char *name, void *bytes, size_t size);
 /* The rank that is to die by SIGKILL goes on in a child, so that its launcher does not end the others. */
 void net_live_in_child(void);
 
+/*
+ * Memory of this process that stands for a GPU's: part of a DMA-BUF, `offset` bytes behind its beginning,
+ * in the middle of a page.
+ */
+struct net_dmabuf {
+	uint8_t *data, *map;
+	size_t map_size;
+	uint64_t offset;
+	int fd;
+};
+void net_dmabuf_make(struct net_dmabuf *d, size_t size);
+void net_dmabuf_free(struct net_dmabuf *d);
+
 uint64_t net_now_ms(void);
 /* How many names a directory has; of /proc/self/fd: open files, and a constant. */
 int net_entries(const char *path);
