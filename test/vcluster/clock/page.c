@@ -8,14 +8,17 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 #include "clock/page.h"
 #include "clock/real.h"
 
 /* A clock that was moved by so much in a run is moved by naps that wait for what never comes. */
 #define VC_MOVED_MOST_NS (48 * 3600 * UINT64_C(1000000000))
+#define VC_TICK_NS 2000000
 #define VC_RETRY_NS 20000
 #define VC_RETRIES 500
+#define VC_STRETCH 32
 #define VC_STUCK_NS 10000000
 #define VC_STUCK_LOOKS 50
 
@@ -65,19 +68,6 @@ struct vc_clock *vc_clock_map(const char *path, bool create)
 		vc_clock_find_softirq(at);
 	}
 	return at;
-}
-
-uint64_t vc_clock_time(struct vc_clock *clock)
-{
-	uint64_t shown = atomic_load(&clock->shown_ns);
-	uint64_t now = vc_real_now_ns() + (uint64_t)atomic_load(&clock->offset_ns);
-
-	while (now > shown) {
-		if (atomic_compare_exchange_weak(&clock->shown_ns, &shown, now)) {
-			return now;
-		}
-	}
-	return shown;
 }
 
 int vc_proc_new(struct vc_clock *clock, pid_t pid)
@@ -251,6 +241,73 @@ static bool vc_softirq_asleep(const struct vc_clock *clock)
 	return true;
 }
 
+/* Processor time of the run since the last call. */
+static uint64_t vc_clock_cpu(struct vc_clock *clock)
+{
+	uint64_t sum = 0;
+
+	for (uint32_t i = 0; i < atomic_load(&clock->nprocs); i++) {
+		struct vc_clock_proc *p = &clock->proc[i];
+		struct timespec t;
+		clockid_t id;
+		uint64_t now, before;
+
+		if (atomic_load(&p->state) != VC_PROC_LIVE ||
+		    clock_getcpuclockid(atomic_load(&p->pid), &id) ||
+		    VC_REAL(clock_gettime)(id, &t)) {
+			continue;
+		}
+		now = (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+		before = atomic_exchange(&p->cpu_ns, now);
+		sum += now > before ? now - before : 0;
+	}
+	return sum;
+}
+
+/* Could a thread run that has no processor? One that waits in a way that the clock does not know is no such thread. */
+static bool vc_clock_starves(struct vc_clock *clock)
+{
+	for (uint32_t i = 0; i < atomic_load(&clock->nslots); i++) {
+		const struct vc_clock_slot *slot = &clock->slot[i];
+
+		if (atomic_load(&slot->state) == VC_SLOT_RUNS &&
+		    atomic_load(&clock->proc[atomic_load(&slot->proc)].state) == VC_PROC_LIVE &&
+		    !vc_slot_asleep(clock, slot)) {
+			return true;
+		}
+	}
+	return false;
+}
+
+/* Takes back what real time has gone further than the processors have worked for this run. */
+static void vc_clock_tick(struct vc_clock *clock, uint64_t real)
+{
+	uint64_t before = atomic_load(&clock->tick_ns), cpu;
+
+	if (real - before < VC_TICK_NS ||
+	    !atomic_compare_exchange_strong(&clock->tick_ns, &before, real)) {
+		return;
+	}
+	cpu = vc_clock_cpu(clock);
+	if (before && cpu < real - before && vc_clock_starves(clock)) {
+		atomic_fetch_sub(&clock->offset_ns, (int64_t)(real - before - cpu));
+	}
+}
+
+uint64_t vc_clock_time(struct vc_clock *clock)
+{
+	uint64_t shown = atomic_load(&clock->shown_ns), real = vc_real_now_ns(), now;
+
+	vc_clock_tick(clock, real);
+	now = real + (uint64_t)atomic_load(&clock->offset_ns);
+	while (now > shown) {
+		if (atomic_compare_exchange_weak(&clock->shown_ns, &shown, now)) {
+			return now;
+		}
+	}
+	return shown;
+}
+
 static void vc_clock_reach(struct vc_clock *clock, uint64_t until)
 {
 	int64_t offset = atomic_load(&clock->offset_ns);
@@ -351,8 +408,9 @@ static bool vc_limits_find(struct vc_clock *clock, const struct vc_clock_slot *s
 static uint64_t vc_limits_reach(struct vc_clock *clock, const struct vc_limits *l,
 				uint64_t sequence)
 {
-	uint32_t what = atomic_load(&clock->slot[l->slot].what);
-	uint64_t since = atomic_load(&clock->nap_since_ns), reach;
+	const struct vc_clock_slot *slot = &clock->slot[l->slot];
+	uint32_t what = atomic_load(&slot->what);
+	uint64_t since = atomic_load(&clock->nap_since_ns), reach, most;
 
 	if (what != VC_WAIT_SLEEP) {
 		return l->first_ns;
@@ -365,6 +423,8 @@ static uint64_t vc_limits_reach(struct vc_clock *clock, const struct vc_limits *
 	atomic_store(&clock->napper, l->slot);
 	atomic_store(&clock->nap_sequence, sequence + 1);
 	reach = l->first_ns + (l->first_ns - since) / 8;
+	most = l->first_ns + (l->first_ns - atomic_load(&slot->since_ns)) * VC_STRETCH;
+	reach = reach < most ? reach : most;
 	return reach < l->second_ns ? reach : l->second_ns;
 }
 

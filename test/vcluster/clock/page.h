@@ -3,7 +3,8 @@
  * The clock of a virtual cluster: one page of memory that all processes of a run share.
  *
  * now = CLOCK_MONOTONIC + offset. Each thread has a slot, which says that it runs or what it waits
- * for. While a thread runs, time moves at its real pace. When none does, nothing can happen before
+ * for. While a thread runs, time moves at its real pace, but no faster than the processes of the run get
+ * processor time: on a busy machine it slows down. When none runs, nothing can happen before
  * the earliest limit of all waits: whoever finds that out adds what is missing to the offset and
  * wakes the threads whose limit has come.
  *
@@ -16,8 +17,9 @@
  *  - A process that was started and has no slots yet runs.
  * A process that was stopped, or has ended, holds up nobody.
  *
- * Who polls by naps would move the clock by a nap each time. Where nobody else has run since its last nap, nothing
- * it looks for can have changed: such a nap lasts an eighth of all of them longer, until the next limit at most.
+ * A thread that polls by naps would move the clock by a nap each time. Where nobody else has run since its last nap,
+ * nothing it looks for can have changed: such a nap lasts an eighth of all of them longer, VC_STRETCH times as long
+ * as asked for and until the next limit at most. (Polls may be counted, so there must be some.)
  *
  * There is no lock: a process may be killed or stopped at any instruction. `sequence` changes
  * whenever a thread begins to run. Two threads that move the clock at once move it to the same time.
@@ -50,7 +52,7 @@ struct vc_clock_slot {
 	_Atomic uint32_t proc;
 	_Atomic pid_t tid;
 	_Atomic uint32_t what; /* enum vc_wait */
-	_Atomic uint64_t until_ns;
+	_Atomic uint64_t since_ns, until_ns;
 };
 
 /* What a thread waits in, for reports. */
@@ -77,10 +79,12 @@ struct vc_clock_proc {
 	_Atomic uint32_t state; /* enum vc_proc_state */
 	_Atomic pid_t pid;
 	_Atomic int32_t running; /* slots that run; 1 while there are none yet */
+	_Atomic uint64_t cpu_ns; /* processor time at the last tick */
 };
 
 struct vc_clock {
 	_Atomic int64_t offset_ns;
+	_Atomic uint64_t tick_ns;  /* real time at which the pace was looked at last */
 	_Atomic uint64_t shown_ns; /* the latest time that anybody has seen */
 	_Atomic uint64_t moved_ns; /* how far the clock was moved in all */
 	_Atomic uint64_t sequence;

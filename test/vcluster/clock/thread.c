@@ -136,6 +136,7 @@ static void vc_slot_wait(enum vc_wait what, uint64_t until, const _Atomic bool *
 	struct vc_clock_slot *slot = vc_slot;
 	bool last;
 
+	atomic_store(&slot->since_ns, vc_clock_time(vc_clock));
 	atomic_store(&slot->until_ns, until);
 	atomic_store(&slot->what, what);
 	last = vc_slot_end(vc_clock, slot, VC_SLOT_WAITS);
