@@ -191,12 +191,12 @@ static const struct {
 	{ cudaDevAttrMaxSharedMemoryPerBlockOptin, VC_BLOCK_SHARED_MAX },
 	{ cudaDevAttrMaxSharedMemoryPerMultiprocessor, VC_SM_SHARED },
 	{ cudaDevAttrReservedSharedMemoryPerBlock, VC_SM_SHARED_RESERVED },
-	{ cudaDevAttrMaxRegistersPerBlock, 65536 },
-	{ cudaDevAttrMaxRegistersPerMultiprocessor, 65536 },
+	{ cudaDevAttrMaxRegistersPerBlock, VC_SM_REGISTERS },
+	{ cudaDevAttrMaxRegistersPerMultiprocessor, VC_SM_REGISTERS },
 	{ cudaDevAttrTotalConstantMemory, 65536 },
 	{ cudaDevAttrWarpSize, 32 },
 	{ cudaDevAttrMaxThreadsPerMultiProcessor, VC_SM_THREADS },
-	{ cudaDevAttrMaxBlocksPerMultiprocessor, 32 },
+	{ cudaDevAttrMaxBlocksPerMultiprocessor, VC_SM_BLOCKS },
 	{ cudaDevAttrComputeCapabilityMajor, 9 },
 	{ cudaDevAttrComputeCapabilityMinor, 0 },
 	{ cudaDevAttrAsyncEngineCount, 3 },
@@ -279,7 +279,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
 	prop->sharedMemPerBlockOptin = VC_BLOCK_SHARED_MAX;
 	prop->sharedMemPerMultiprocessor = VC_SM_SHARED;
 	prop->reservedSharedMemPerBlock = VC_SM_SHARED_RESERVED;
-	prop->regsPerBlock = prop->regsPerMultiprocessor = 65536;
+	prop->regsPerBlock = prop->regsPerMultiprocessor = VC_SM_REGISTERS;
 	prop->warpSize = 32;
 	prop->maxThreadsPerBlock = VC_BLOCK_THREADS_MAX;
 	prop->maxThreadsDim[0] = prop->maxThreadsDim[1] = VC_BLOCK_THREADS_MAX;
@@ -290,7 +290,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
 	prop->major = 9;
 	prop->multiProcessorCount = (int)vc_sm_count();
 	prop->maxThreadsPerMultiProcessor = VC_SM_THREADS;
-	prop->maxBlocksPerMultiProcessor = 32;
+	prop->maxBlocksPerMultiProcessor = VC_SM_BLOCKS;
 	prop->canMapHostMemory = 1;
 	prop->concurrentKernels = 1;
 	prop->unifiedAddressing = 1;

@@ -30,7 +30,8 @@ static cudaError_t vc_shape_check(const struct vc_kernel *kernel, dim3 grid, dim
  * Attributes that change nothing here because they only give hints or relax an order that is kept
  * anyway. Every other one must be understood or the launch is refused.
  */
-static cudaError_t vc_attribute_check(const cudaLaunchConfig_t *config,
+static cudaError_t vc_attribute_check(const struct vc_kernel *kernel,
+				      const cudaLaunchConfig_t *config,
 				      const cudaLaunchAttribute *attr)
 {
 	switch (attr->id) {
@@ -49,7 +50,7 @@ static cudaError_t vc_attribute_check(const cudaLaunchConfig_t *config,
 			       : cudaErrorNotSupported;
 	case cudaLaunchAttributeCooperative:
 		if (attr->val.cooperative &&
-		    config->gridDim.x > vc_sm_count() * vc_occupancy(config->blockDim.x,
+		    config->gridDim.x > vc_sm_count() * vc_occupancy(kernel, config->blockDim.x,
 								     config->dynamicSmemBytes)) {
 			return cudaErrorCooperativeLaunchTooLarge;
 		}
@@ -76,7 +77,7 @@ static cudaError_t vc_launch(const cudaLaunchConfig_t *config, const void *handl
 	}
 	error = vc_shape_check(kernel, config->gridDim, config->blockDim, config->dynamicSmemBytes);
 	for (unsigned int i = 0; i < config->numAttrs && !error; i++) {
-		error = vc_attribute_check(config, &config->attrs[i]);
+		error = vc_attribute_check(kernel, config, &config->attrs[i]);
 	}
 	if (error) {
 		return error;
@@ -153,7 +154,7 @@ cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attr, const void *h
 	memset(attr, 0, sizeof(*attr));
 	attr->maxThreadsPerBlock = (int)kernel->max_threads;
 	attr->maxDynamicSharedSizeBytes = kernel->max_dynamic_shared;
-	attr->numRegs = 32;
+	attr->numRegs = (int)kernel->registers;
 	attr->ptxVersion = attr->binaryVersion = 90;
 	return cudaSuccess;
 }
@@ -196,7 +197,7 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, 
 	*blocks = 0;
 	if ((uint32_t)threads <= kernel->max_threads &&
 	    shared <= (size_t)kernel->max_dynamic_shared) {
-		*blocks = (int)vc_occupancy((uint32_t)threads, shared);
+		*blocks = (int)vc_occupancy(kernel, (uint32_t)threads, shared);
 	}
 	return cudaSuccess;
 }

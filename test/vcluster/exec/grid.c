@@ -15,14 +15,15 @@
 void (*vc_describe_address)(uintptr_t address, char *text, size_t size);
 bool (*vc_device_address)(uintptr_t address, int device);
 
-struct vc_sm {
-	uint32_t blocks, threads;
+/* What blocks have of an SM. */
+struct vc_room {
+	uint32_t blocks, threads, registers;
 	size_t shared;
 };
 
 struct vc_sm_set {
 	pthread_mutex_t mutex;
-	struct vc_sm sm[VC_MAX_SMS];
+	struct vc_room taken[VC_MAX_SMS];
 	struct vc_grid *head, *tail; /* grids with blocks that are not placed yet */
 };
 
@@ -46,21 +47,74 @@ uint32_t vc_sm_count(void)
 	return n < 1 ? 1 : n > VC_MAX_SMS ? VC_MAX_SMS : (uint32_t)n;
 }
 
-static uint32_t vc_blocks_per_sm(void)
+/* An SM, but for what the environment withholds. */
+static struct vc_room vc_sm_room(void)
 {
-	long n = vc_env_long("VC_BLOCKS_PER_SM", 2);
+	long n = vc_env_long("VC_BLOCKS_PER_SM", VC_SM_BLOCKS);
 
-	return n < 1 ? 1 : n > 32 ? 32 : (uint32_t)n;
+	return (struct vc_room){
+		.blocks = n < 1              ? 1
+			  : n > VC_SM_BLOCKS ? VC_SM_BLOCKS
+					     : (uint32_t)n,
+		.threads = VC_SM_THREADS,
+		.registers = VC_SM_REGISTERS,
+		.shared = VC_SM_SHARED,
+	};
 }
 
-uint32_t vc_occupancy(uint32_t nthreads, size_t shared)
+static struct vc_room vc_block_room(const struct vc_kernel *kernel, uint32_t nthreads,
+				    size_t shared)
 {
-	uint32_t n = vc_blocks_per_sm();
-	uint32_t by_threads = VC_SM_THREADS / nthreads;
-	uint32_t by_shared = (uint32_t)(VC_SM_SHARED / (shared + VC_SM_SHARED_RESERVED));
+	return (struct vc_room){ .blocks = 1,
+				 .threads = nthreads,
+				 .registers = kernel->registers * nthreads,
+				 .shared = shared + VC_SM_SHARED_RESERVED };
+}
 
-	n = by_threads < n ? by_threads : n;
-	return by_shared < n ? by_shared : n;
+static void vc_room_take(struct vc_room *taken, const struct vc_room *block)
+{
+	taken->blocks += block->blocks;
+	taken->threads += block->threads;
+	taken->registers += block->registers;
+	taken->shared += block->shared;
+}
+
+static void vc_room_give(struct vc_room *taken, const struct vc_room *block)
+{
+	taken->blocks -= block->blocks;
+	taken->threads -= block->threads;
+	taken->registers -= block->registers;
+	taken->shared -= block->shared;
+}
+
+static bool vc_room_fits(const struct vc_room *sm, struct vc_room taken,
+			 const struct vc_room *block)
+{
+	vc_room_take(&taken, block);
+	return taken.blocks <= sm->blocks && taken.threads <= sm->threads &&
+	       taken.registers <= sm->registers && taken.shared <= sm->shared;
+}
+
+uint32_t vc_occupancy(const struct vc_kernel *kernel, uint32_t nthreads, size_t shared)
+{
+	const struct vc_room sm = vc_sm_room(), block = vc_block_room(kernel, nthreads, shared);
+	struct vc_room taken = { 0 };
+
+	while (vc_room_fits(&sm, taken, &block)) {
+		vc_room_take(&taken, &block);
+	}
+	return taken.blocks;
+}
+
+/*
+ * Registers are dealt to a thread in eights. How many a compiler takes of those that it may is not
+ * known here: a kernel is reckoned with all of them, as the large ones have them.
+ */
+static uint32_t vc_registers_bound(uint32_t max_threads)
+{
+	uint32_t n = VC_SM_REGISTERS / max_threads;
+
+	return (n < VC_THREAD_REGISTERS_MAX ? n : VC_THREAD_REGISTERS_MAX) & ~7u;
 }
 
 /* Where an address lies: its object's thread-local segment. */
@@ -123,6 +177,7 @@ void ep_simt_register(void (*handle)(void), const char *name, size_t args_size,
 	kernel->body = body;
 	kernel->args_size = args_size;
 	kernel->max_threads = max_threads;
+	kernel->registers = vc_registers_bound(max_threads);
 	kernel->max_dynamic_shared = VC_STATIC_LIMIT;
 	vc_kernel_find_tls(kernel);
 	pthread_mutex_lock(&vc_kernels_mutex);
@@ -176,13 +231,12 @@ static void vc_worker_finish(struct vc_worker *worker)
 {
 	struct vc_grid *grid = worker->block.grid;
 	struct vc_sm_set *set = &vc_sms[grid->device];
-	struct vc_sm *sm = &set->sm[worker->block.sm];
+	const struct vc_room block =
+		vc_block_room(grid->kernel, grid->nthreads, grid->dynamic_shared);
 	int device = grid->device;
 
 	pthread_mutex_lock(&set->mutex);
-	sm->blocks--;
-	sm->threads -= grid->nthreads;
-	sm->shared -= grid->dynamic_shared + VC_SM_SHARED_RESERVED;
+	vc_room_give(&set->taken[worker->block.sm], &block);
 	pthread_mutex_unlock(&set->mutex);
 
 	pthread_mutex_lock(&vc_workers_mutex);
@@ -264,18 +318,17 @@ static void vc_worker_start(struct vc_worker *worker, struct vc_grid *grid, uint
 	pthread_mutex_unlock(&worker->mutex);
 }
 
-static int vc_sm_find(const struct vc_sm_set *set, const struct vc_grid *grid, uint32_t nsms)
+/* The SM with the fewest blocks of those that have room for this one. */
+static int vc_sm_find(const struct vc_sm_set *set, const struct vc_room *sm,
+		      const struct vc_room *block, uint32_t nsms)
 {
-	size_t shared = grid->dynamic_shared + VC_SM_SHARED_RESERVED;
-	uint32_t cap = vc_blocks_per_sm();
 	int best = -1;
 
 	for (uint32_t i = 0; i < nsms; i++) {
-		const struct vc_sm *sm = &set->sm[i];
+		const struct vc_room *taken = &set->taken[i];
 
-		if (sm->blocks < cap && sm->threads + grid->nthreads <= VC_SM_THREADS &&
-		    sm->shared + shared <= VC_SM_SHARED &&
-		    (best < 0 || sm->blocks < set->sm[best].blocks)) {
+		if ((best < 0 || taken->blocks < set->taken[best].blocks) &&
+		    vc_room_fits(sm, *taken, block)) {
 			best = (int)i;
 		}
 	}
@@ -288,17 +341,18 @@ static int vc_sm_find(const struct vc_sm_set *set, const struct vc_grid *grid, u
  */
 static uint32_t vc_grid_reserve(struct vc_sm_set *set, const struct vc_grid *grid, uint16_t *sm)
 {
+	const struct vc_room all = vc_sm_room();
+	const struct vc_room block =
+		vc_block_room(grid->kernel, grid->nthreads, grid->dynamic_shared);
 	uint32_t nsms = vc_sm_count(), n = 0;
 
 	while (n < VC_WAVE_MAX && grid->placed + n < grid->nblocks) {
-		int found = vc_sm_find(set, grid, nsms);
+		int found = vc_sm_find(set, &all, &block, nsms);
 
 		if (found < 0) {
 			break;
 		}
-		set->sm[found].blocks++;
-		set->sm[found].threads += grid->nthreads;
-		set->sm[found].shared += grid->dynamic_shared + VC_SM_SHARED_RESERVED;
+		vc_room_take(&set->taken[found], &block);
 		sm[n++] = (uint16_t)found;
 	}
 	return n;

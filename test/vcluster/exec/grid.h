@@ -2,9 +2,10 @@
 /*
  * The executor: runs kernels on the CPU. This is what the CUDA stand-in sees of it.
  *
- * A device has SMs; a grid's blocks become resident as SMs have room and run each on an OS thread of
- * a pool. Grids of one device get their blocks placed in the order of submission, and run
- * concurrently as far as there is room, as on a GPU.
+ * A device has SMs; a grid's blocks become resident as SMs have room, in registers, shared memory and
+ * threads, and run each on an OS thread of a pool. Grids of one device get their blocks placed in the
+ * order of submission, and run concurrently as far as there is room, as on a GPU: a block that waits
+ * keeps its room, whatever waits for that.
  */
 #ifndef VC_GRID_H
 #define VC_GRID_H
@@ -15,7 +16,10 @@
 #include <stdint.h>
 
 #define VC_MAX_DEVICES 256
+#define VC_SM_BLOCKS 32u
 #define VC_SM_THREADS 2048u
+#define VC_SM_REGISTERS 65536u
+#define VC_THREAD_REGISTERS_MAX 255u
 #define VC_SM_SHARED (228u * 1024)
 #define VC_SM_SHARED_RESERVED 1024u /* the system's share of each block */
 #define VC_STATIC_LIMIT (48 * 1024) /* dynamic shared memory without cudaFuncSetAttribute */
@@ -28,6 +32,7 @@ struct vc_kernel {
 	void (*body)(const void *args);
 	size_t args_size;
 	uint32_t max_threads;
+	uint32_t registers; /* of a thread: as many as its launch bounds leave it */
 	/* The thread-local segment that holds its EP_SHARED variables; modid 0: not to be touched */
 	size_t tls_module, tls_size;
 	struct vc_kernel *next;
@@ -61,7 +66,7 @@ void vc_grid_publish(struct vc_grid *grid);
 void vc_grid_observe(struct vc_grid *grid);
 uint32_t vc_sm_count(void);
 /* Blocks of that shape that fit one SM. */
-uint32_t vc_occupancy(uint32_t nthreads, size_t shared);
+uint32_t vc_occupancy(const struct vc_kernel *kernel, uint32_t nthreads, size_t shared);
 
 /* Set by cuda/memory.c. For fault reports: describes the owner of an address. */
 extern void (*vc_describe_address)(uintptr_t address, char *text, size_t size);

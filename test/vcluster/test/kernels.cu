@@ -227,6 +227,23 @@ EP_KERNEL(test_order, test_order_args, 32)
 	}
 }
 
+/* Blocks that wait for one another, of whatever grid. */
+EP_KERNEL(test_meet, test_meet_args, 512)
+{
+	struct ep_spin s = ep_spin_start();
+
+	if (ep_tid() != 0) {
+		return;
+	}
+	ep_atomic_add_gpu_u32(a.here, 1);
+	while (ep_ld_relaxed_sys_u32(a.here) < a.want) {
+		if (ep_spin_expired(&s, a.timeout_ns, EP_WAIT_PROGRESS, 0)) {
+			ep_atomic_add_gpu_u32(a.late, 1);
+			break;
+		}
+	}
+}
+
 EP_KERNEL(test_copy, test_copy_args, 256)
 {
 	uint32_t step = ep_nblocks() * ep_nthreads();

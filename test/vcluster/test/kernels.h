@@ -61,6 +61,13 @@ struct test_order_args {
 	uint32_t *first;   /* the block that started first */
 };
 
+struct test_meet_args {
+	uint32_t *here; /* blocks that have come, 0 before */
+	uint32_t *late; /* blocks that have waited in vain */
+	uint32_t want;  /* how many blocks each of them waits for */
+	uint64_t timeout_ns;
+};
+
 struct test_copy_args {
 	uint32_t *to;
 	const uint32_t *from;
@@ -111,6 +118,7 @@ extern void test_multicast(void);
 extern void test_copy(void);
 extern void test_votes(void);
 extern void test_order(void);
+extern void test_meet(void);
 extern void test_illegal(void);
 #endif
 
