@@ -226,6 +226,8 @@ static void check(struct rank *r)
 static void check_files(struct world *w, bool first)
 {
 	static int files;
+	const struct dirent *entry;
+	char target[16];
 	DIR *dir;
 	int n = 0;
 
@@ -233,8 +235,12 @@ static void check_files(struct world *w, bool first)
 	if (w->rank == 0) {
 		dir = opendir("/proc/self/fd");
 		NEED(dir);
-		while (readdir(dir)) {
-			n++;
+		while ((entry = readdir(dir))) {
+			ssize_t size =
+				readlinkat(dirfd(dir), entry->d_name, target, sizeof(target));
+
+			/* the cluster's clock looks at threads */
+			n += size < 6 || memcmp(target, "/proc/", 6) != 0;
 		}
 		closedir(dir);
 		files = first ? n : files;

@@ -130,7 +130,7 @@ MUTANTS = [
              "\t\tep_ht_recv_store(a, i.l, i.slot, piece, from);\n"
              "\t}\n"
              "\tep_ht_pipe_release(p);\n"),
-     "tests": ["ht_flat_ring", "ht_em_ring", "ht_flat_race", "ht_soak_ring"]},
+     "tests": ["ht_em_ring", "ht_flat_ring"]},
     # Between an acquired flag and a bulk load there is a proxy fence.
     {"name": "ht_noproxy", "file": "device/ht/dispatch_recv.h",
      "old": "\t\tep_bulk_fence_global(); /* the rows were stored by the engine of another SM */\n",

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
@@ -206,7 +207,7 @@ static bool vc_clock_running(struct vc_clock *clock)
 	return !any;
 }
 
-/* Is this thread asleep in the kernel? One that has ended is. */
+/* Is this thread asleep in the kernel? One that has ended is; where that cannot be told it is not. */
 static bool vc_asleep(pid_t pid, pid_t tid)
 {
 	char path[64], text[96], *state;
@@ -216,7 +217,7 @@ static bool vc_asleep(pid_t pid, pid_t tid)
 	snprintf(path, sizeof(path), "/proc/%d/task/%d/stat", (int)pid, (int)tid);
 	fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0) {
-		return true;
+		return errno == ENOENT || errno == ESRCH;
 	}
 	n = read(fd, text, sizeof(text) - 1);
 	close(fd);

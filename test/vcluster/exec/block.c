@@ -276,7 +276,9 @@ static void vc_block_idle(struct vc_block *block)
 	}
 	nap = (now - block->idle_since_ns) / 32;
 	nap = nap < VC_NAP_LEAST_NS ? VC_NAP_LEAST_NS : nap < VC_NAP_MOST_NS ? nap : VC_NAP_MOST_NS;
-	vc_nap(VC_WAIT_WORD, nap);
+	if (!vc_loads_wait(block)) {
+		vc_nap(VC_WAIT_WORD, nap);
+	}
 	block->idle_ns = vc_now_ns();
 }
 

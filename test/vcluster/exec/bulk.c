@@ -2,13 +2,25 @@
 /*
  * Bulk copies. The engine copies as late as the kernel lets it: loads while their barrier is polled,
  * stores when their group is waited for, or at the warp's end. With a seed some copies are done
- * earlier. Whatever a kernel does to the memory of a copy in between is so found in the data, if it
+ * earlier, and with VC_LOADS_LATE some loads later than what others do meanwhile. Whatever a kernel does to the memory of a copy in between is so found in the data, if it
  * is not found here: the engine's view of shared memory is kept beside the memory itself.
  */
 #include <sys/mman.h>
+#include <time.h>
 #include "exec/bulk.h"
 
 #define VC_GARBAGE 0xdbdbdbdbdbdbdbdbull /* where a copy is going to */
+
+/* The loads of one phase in so many are late; 0: of none. */
+static long vc_late_one_in;
+
+__attribute__((constructor)) static void vc_late_init(void)
+{
+	vc_late_one_in = vc_env_long("VC_LOADS_LATE", 0);
+	if (vc_late_one_in < 0 || vc_late_one_in > UINT32_MAX) {
+		vc_die(VC_EXIT_ILLEGAL, "VC_LOADS_LATE=%ld is no number of phases", vc_late_one_in);
+	}
+}
 
 /*
  * Word by word: memcpy() and its like would be accesses of the running thread to the race detector,
@@ -182,7 +194,7 @@ static void vc_bulk_stir(struct vc_block *block, struct vc_fiber *self)
 		struct vc_copy *copy = &bulk->copy[i];
 
 		if (copy->warp == self->pub.warp && copy->state != VC_COPY_LANDED &&
-		    !(vc_random(block) & 7)) {
+		    !(copy->bar && copy->bar->late) && !(vc_random(block) & 7)) {
 			vc_copy_land(block, self, copy);
 		}
 	}
@@ -215,6 +227,29 @@ static void vc_stores_wait(struct vc_block *block, struct vc_fiber *self, uint32
 		vc_copy_remove(bulk, copy);
 	}
 	VC_ACQUIRE(&engine->done);
+}
+
+/*
+ * Loads that are late land when others have had many turns since somebody began to wait for them. So what
+ * the kernel has told them too early, that it has read what it is only about to read, they have acted upon.
+ */
+bool vc_loads_wait(struct vc_block *block)
+{
+	struct timespec turn = { 0, 100000 };
+	bool late = false;
+
+	for (uint32_t i = 0; vc_late_one_in && block->bulk && i < block->bulk->nmbars; i++) {
+		struct vc_mbar *m = &block->bulk->mbar[i];
+
+		if (m->bar && m->late && m->polls) {
+			m->late--;
+			late = true;
+		}
+	}
+	if (late) {
+		nanosleep(&turn, NULL);
+	}
+	return late;
 }
 
 /* ---- what is asked for ---- */
@@ -315,6 +350,9 @@ static void vc_load(struct vc_block *block, struct vc_fiber *self, const struct 
 			   "a bulk load for a phase of the barrier at %p in which its warp has "
 			   "arrived already: first the loads, then ep_mbar_arrive_tx()",
 			   (void *)m->bar);
+	}
+	if (!m->issued && vc_late_one_in && vc_random(block) % (uint32_t)vc_late_one_in == 0) {
+		m->late = VC_LATE_TURNS;
 	}
 	m->issued += call->n;
 	if (call->n >= EP_MBAR_BYTES || m->issued >= EP_MBAR_BYTES) {

@@ -7,8 +7,9 @@
 
 #define VC_POISON 0xb5b5b5b5b5b5b5b5ull /* as of fresh shared memory */
 #define VC_MBARS 512u
-#define VC_COPIES 2048u /* of a block, that nobody has waited for */
-#define VC_HELDS 32u    /* stores of a block that have read, but not written yet */
+#define VC_COPIES 2048u   /* of a block, that nobody has waited for */
+#define VC_HELDS 32u      /* stores of a block that have read, but not written yet */
+#define VC_LATE_TURNS 64u /* how long late loads are held back: turns of other blocks and ranks */
 
 typedef uint64_t vc_word __attribute__((may_alias));
 
@@ -20,6 +21,7 @@ struct vc_mbar {
 	uint32_t issued, announced; /* bytes of the running phase's loads */
 	uint32_t loads;             /* of the running phase, that have not landed */
 	uint32_t polls;             /* since all its warps have arrived */
+	uint32_t late;              /* turns for which its loads are held back yet */
 	uint32_t arrived;           /* warps that have arrived */
 	uint32_t unfenced;          /* 1 + the warp that has yet to call ep_mbar_fence_init() */
 	bool acquired[2];           /* of phases of this parity: as in struct vc_warp */
@@ -80,5 +82,7 @@ void vc_mbar_arrive(struct vc_block *block, struct vc_fiber *self, struct vc_mba
 /* A load has landed, or a warp has arrived: the phase may be over. */
 void vc_mbar_settle(struct vc_mbar *m);
 void vc_load_land(struct vc_block *block, struct vc_copy *copy);
+/* All that the block does is to poll: a turn of others, if it polls for loads that are late. */
+bool vc_loads_wait(struct vc_block *block);
 
 #endif

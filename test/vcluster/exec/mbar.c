@@ -11,7 +11,7 @@ void vc_mbar_settle(struct vc_mbar *m)
 	}
 	m->phase++;
 	m->pending = m->nwarps;
-	m->issued = m->announced = m->polls = m->arrived = 0;
+	m->issued = m->announced = m->polls = m->arrived = m->late = 0;
 	m->acquired[m->phase & 1] = false;
 }
 
@@ -113,13 +113,16 @@ void vc_mbar_arrive(struct vc_block *block, struct vc_fiber *self, struct vc_mba
 	vc_block_progress(block);
 }
 
-/* All warps have arrived, somebody polls: its loads land at the second look, or at any with a seed. */
+/*
+ * All warps have arrived, somebody polls: its loads land at the second look, or at any with a seed, unless
+ * they are late.
+ */
 static void vc_mbar_polled(struct vc_block *block, struct vc_mbar *m)
 {
 	struct vc_bulk *bulk = block->bulk;
 	uint32_t phase = m->phase;
 
-	if (m->pending || (!ep_simt_perturbed && !m->polls++)) {
+	if (m->pending || (!m->polls++ && !ep_simt_perturbed) || m->late) {
 		return;
 	}
 	for (uint32_t i = bulk->ncopies; i-- > 0 && m->phase == phase;) {

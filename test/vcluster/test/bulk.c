@@ -197,6 +197,12 @@ static const struct mistake races[] = {
 	{ BULK_FLAG_EARLY, &flag, 66, "data race" },
 };
 
+/* Found where loads are late. */
+static const struct mistake early[] = {
+	{ BULK_CREDIT_EARLY, &flag, WRONG_DATA, "words are wrong" },
+	{ BULK_CREDIT_EARLY, &mbar, WRONG_DATA, "words are wrong" },
+};
+
 #define COUNT(list) (sizeof(list) / sizeof(*(list)))
 
 static int child(const struct mistake *m)
@@ -234,20 +240,64 @@ static void test_found(char *program, char *which, const struct mistake *m, size
 	}
 }
 
-int main(int argc, char **argv)
+/* Loads that are late are right, and come after what others do who have been told too early that they may. */
+static void test_late(char *program, char *which)
 {
-	static char said[] = "mistakes", raced[] = "races";
-	const char *seed = getenv("VC_SEED");
+	const char *const some[] = { "VC_LOADS_LATE=5", NULL };
+	const char *const all[] = { "VC_LOADS_LATE=1",
+				    "TSAN_OPTIONS=report_bugs=0:atexit_sleep_ms=0", NULL };
+	static char text[CHILD_TEXT];
+	char *args[] = { program, which, NULL };
+	int status = child_run(args, some, text);
 
-	if (argc > 2) {
-		return child((strcmp(argv[1], raced) ? mistakes : races) + atoi(argv[2]));
+	if (!WIFEXITED(status) || WEXITSTATUS(status)) {
+		fprintf(stderr, "late loads: wait status %#x:\n%s\n", (unsigned int)status, text);
+		test_failures++;
+	}
+	for (size_t i = 0; i < COUNT(early); i++) {
+		char number[16];
+		char *one[] = { program, which, number, NULL };
+		int tries = 20; /* the others may get no processor meanwhile */
+
+		snprintf(number, sizeof(number), "%zu", i);
+		do {
+			status = child_run(one, all, text);
+		} while (!status && --tries);
+		CHECK_INT(WIFEXITED(status) ? WEXITSTATUS(status) : -1, early[i].code);
+		CHECK_TEXT(text, early[i].text);
+	}
+}
+
+static int child_of(char **argv)
+{
+	const struct mistake *list = !strcmp(argv[1], "races")   ? races
+				     : !strcmp(argv[1], "early") ? early
+								 : mistakes;
+
+	if (argv[2]) {
+		return child(list + atoi(argv[2]));
 	}
 	test_right();
+	return test_result();
+}
+
+int main(int argc, char **argv)
+{
+	static char said[] = "mistakes", late[] = "early";
+	const char *seed = getenv("VC_SEED");
+
+	if (argc > 1) {
+		return child_of(argv);
+	}
+	test_right();
+	test_late(argv[0], late);
 	if (!seed || !strcmp(seed, "0")) {
 		/* a race detector would end some of them first */
 		test_found(argv[0], said, mistakes, COUNT(mistakes),
 			   "TSAN_OPTIONS=report_bugs=0:atexit_sleep_ms=0");
 #ifdef __SANITIZE_THREAD__
+		static char raced[] = "races";
+
 		test_found(argv[0], raced, races, COUNT(races),
 			   "TSAN_OPTIONS=exitcode=66:atexit_sleep_ms=0");
 #endif

@@ -197,7 +197,10 @@ EP_KERNEL(test_bulk_pipe, test_bulk_args, 128)
 	}
 }
 
-/* Stores rows from shared memory, which it has filled itself, into `mail`, and a flag behind them. */
+/*
+ * Stores rows from shared memory, which it has filled itself, into `mail`, and a flag behind them. Clears
+ * `mail` when it has been read.
+ */
 EP_DEV void flag_send(const struct test_bulk_args &a)
 {
 	char *row = (char *)ep_dynamic_shared();
@@ -229,6 +232,10 @@ EP_DEV void flag_send(const struct test_bulk_args &a)
 		}
 	}
 	ep_bulk_wait(0);
+	/* It has been read. */
+	for (uint32_t at = ep_lane() * 16; at < a.rows * a.bytes; at += EP_WARP_SIZE * 16) {
+		ep_st16(a.mail + at, {});
+	}
 }
 
 /* One warp waits for the flag and tells the one that copies: by a named barrier, or by bar[1]. */
@@ -274,6 +281,9 @@ EP_DEV void flag_receive(const struct test_bulk_args &a, struct ep_mbar *bar)
 		ep_bulk_wait_read(0);
 		ep_bulk_load(row, a.mail + (size_t)k * a.bytes, a.bytes, bar);
 		ep_mbar_arrive_tx(bar, a.bytes);
+		if (wrong(a, BULK_CREDIT_EARLY) && k + 1 == a.rows && ep_lane() == 0) {
+			ep_st_release_sys_u32(a.flag + 1, 1);
+		}
 		if (!ep_mbar_wait(bar, k & 1, a.timeout_ns, EP_WAIT_BULK, 0)) {
 			ep_atomic_add_gpu_u32(a.late, 1);
 		}

@@ -40,12 +40,13 @@ enum test_bulk_mistake {
 	/* test_bulk_flag */
 	BULK_FLAG_EARLY,
 	BULK_FENCE_GLOBAL,
+	BULK_CREDIT_EARLY,
 };
 
 struct test_bulk_args {
 	const char *from;
 	char *to, *mail;
-	uint32_t *flag; /* two */
+	uint32_t *flag; /* two: the mail is there; it has been read */
 	uint32_t *late; /* waits that gave up */
 	uint64_t timeout_ns;
 	uint32_t bytes;    /* of a row */
