@@ -118,22 +118,24 @@ static int vc_look_wait(struct vc_look *l, uint64_t ns, const sigset_t *mask)
 		VC_REAL(pthread_sigmask)(SIG_BLOCK, NULL, &kicks);
 	}
 	sigdelset(&kicks, VC_KICK_SIGNAL);
-	if (!vc_kernel_begin(VC_WAIT_POLL, until, vc_look_ready, l)) {
-		return l->result;
-	}
-	for (;;) {
-		uint64_t now = vc_clock_time(vc_clock), left = until - now;
+	while (vc_kernel_begin(VC_WAIT_POLL, until, vc_look_ready, l)) {
+		uint64_t left = until - vc_clock_time(vc_clock);
+		int error = 0;
 
-		if (now >= until) {
-			l->result = 0;
+		if ((int64_t)left > 0 || until == VC_NEVER) {
+			l->result = l->look(l, left < VC_POLL_NS ? left : VC_POLL_NS, &kicks);
+			error = errno;
+		}
+		vc_kernel_end();
+		if (l->result > 0 || (l->result < 0 && (error != EINTR || !vc_kernel_kicked()))) {
+			errno = error;
 			break;
 		}
-		l->result = l->look(l, left < VC_POLL_NS ? left : VC_POLL_NS, &kicks);
-		if (l->result > 0 || (l->result < 0 && (errno != EINTR || !vc_kernel_kicked()))) {
+		l->result = 0;
+		if (vc_clock_time(vc_clock) >= until) {
 			break;
 		}
 	}
-	vc_kernel_end();
 	return l->result;
 }
 

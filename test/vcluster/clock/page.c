@@ -359,13 +359,6 @@ static void vc_clock_wake_due(struct vc_clock *clock, const struct vc_clock_slot
 	}
 }
 
-enum vc_move {
-	VC_MOVE_DONE,
-	VC_MOVE_BUSY,  /* something runs */
-	VC_MOVE_AGAIN, /* a thread is about to wait in the kernel, or to come back */
-	VC_MOVE_STUCK, /* no wait has a limit */
-};
-
 /* The two earliest limits of all waits. */
 struct vc_limits {
 	uint64_t first_ns, second_ns;
@@ -411,25 +404,26 @@ static uint64_t vc_limits_reach(struct vc_clock *clock, const struct vc_limits *
 {
 	const struct vc_clock_slot *slot = &clock->slot[l->slot];
 	uint32_t what = atomic_load(&slot->what);
-	uint64_t since = atomic_load(&clock->nap_since_ns), reach, most;
+	uint64_t since = atomic_load(&clock->nap_since_ns), begun, reach, most;
 
 	if (what != VC_WAIT_SLEEP) {
 		return l->first_ns;
 	}
-	if (atomic_load(&clock->napper) != l->slot ||
-	    atomic_load(&clock->nap_sequence) != sequence || since > l->first_ns) {
-		since = l->first_ns;
+	begun = atomic_load(&slot->since_ns);
+	if (atomic_load(&clock->napper) != l->slot || !since || since > begun ||
+	    atomic_load(&clock->nap_sequence) != sequence) {
+		since = begun;
 		atomic_store(&clock->nap_since_ns, since);
 	}
 	atomic_store(&clock->napper, l->slot);
 	atomic_store(&clock->nap_sequence, sequence + 1);
-	reach = l->first_ns + (l->first_ns - since) / 8;
-	most = l->first_ns + (l->first_ns - atomic_load(&slot->since_ns)) * VC_STRETCH;
+	reach = l->first_ns + (begun - since) / 8;
+	most = l->first_ns + (l->first_ns - begun) * VC_STRETCH;
 	reach = reach < most ? reach : most;
 	return reach < l->second_ns ? reach : l->second_ns;
 }
 
-static enum vc_move vc_clock_try(struct vc_clock *clock, const struct vc_clock_slot *self)
+enum vc_move vc_clock_try(struct vc_clock *clock, const struct vc_clock_slot *self)
 {
 	struct vc_limits limits = { .first_ns = VC_NEVER, .second_ns = VC_NEVER };
 	uint64_t sequence = atomic_load(&clock->sequence);
@@ -485,29 +479,37 @@ void vc_clock_report(struct vc_clock *clock, const char *why)
 	fflush(stderr);
 }
 
-const char *vc_clock_move(struct vc_clock *clock, struct vc_clock_slot *self)
+bool vc_clock_again(enum vc_move move, struct vc_patience *p)
 {
-	uint32_t again = 0, stuck = 0;
-	uint64_t sequence = atomic_load(&clock->sequence);
-
-	for (;;) {
-		enum vc_move move = vc_clock_try(clock, self);
-
-		if (move == VC_MOVE_STUCK) {
-			if (++stuck > VC_STUCK_LOOKS) {
-				return "no thread runs, and no wait has a limit";
-			}
-			vc_real_sleep_ns(VC_STUCK_NS);
-		} else if (move == VC_MOVE_AGAIN && ++again < VC_RETRIES) {
-			vc_real_sleep_ns(VC_RETRY_NS);
-		} else {
-			break;
-		}
-		if (atomic_load(&clock->sequence) != sequence) {
-			break; /* a thread has begun to run: it will look when it waits */
-		}
+	if (move == VC_MOVE_AGAIN && ++p->again < VC_RETRIES) {
+		vc_real_sleep_ns(VC_RETRY_NS);
+		return true;
 	}
-	return atomic_load(&clock->moved_ns) > VC_MOVED_MOST_NS
+	if (move == VC_MOVE_STUCK && ++p->stuck <= VC_STUCK_LOOKS) {
+		vc_real_sleep_ns(VC_STUCK_NS);
+		return true;
+	}
+	return false;
+}
+
+const char *vc_clock_ends(struct vc_clock *clock, enum vc_move move)
+{
+	return move == VC_MOVE_STUCK ? "no thread runs, and no wait has a limit"
+	       : atomic_load(&clock->moved_ns) > VC_MOVED_MOST_NS
 		       ? "it was moved by two days: a thread that naps waits in vain"
 		       : NULL;
+}
+
+const char *vc_clock_move(struct vc_clock *clock, struct vc_clock_slot *self)
+{
+	uint64_t sequence = atomic_load(&clock->sequence);
+	struct vc_patience patience = { 0, 0 };
+	enum vc_move move;
+
+	do {
+		move = vc_clock_try(clock, self);
+		/* a thread that has begun to run looks when it waits */
+	} while (atomic_load(&clock->sequence) == sequence && vc_clock_again(move, &patience));
+	return vc_clock_ends(clock,
+			     atomic_load(&clock->sequence) == sequence ? move : VC_MOVE_BUSY);
 }

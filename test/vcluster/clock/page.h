@@ -18,7 +18,7 @@
  * A process that was stopped, or has ended, holds up nobody.
  *
  * A thread that polls by naps would move the clock by a nap each time. Where nobody else has run since its last nap,
- * nothing it looks for can have changed: such a nap lasts an eighth of all of them longer, VC_STRETCH times as long
+ * nothing it looks for can have changed: such a nap lasts an eighth of all before it longer, VC_STRETCH times as long
  * as asked for and until the next limit at most. (Polls may be counted, so there must be some.)
  *
  * There is no lock: a process may be killed or stopped at any instruction. `sequence` changes
@@ -43,8 +43,8 @@
 enum vc_slot_state {
 	VC_SLOT_FREE,
 	VC_SLOT_RUNS,
-	VC_SLOT_WAITS,  /* until another thread changes `state`, a futex */
-	VC_SLOT_KERNEL, /* until the kernel has something for it */
+	VC_SLOT_WAITS, /* until another thread changes `state`, a futex */
+	VC_SLOT_KERNEL, /* until the kernel has something for it: it sleeps in no other call meanwhile */
 };
 
 struct vc_clock_slot {
@@ -118,6 +118,25 @@ bool vc_slot_end(struct vc_clock *clock, struct vc_clock_slot *slot, enum vc_slo
 /* A thread that waits runs from now on; true: it did, and if it is another one than the caller it is to be roused. */
 bool vc_slot_wake(struct vc_clock *clock, struct vc_clock_slot *slot);
 void vc_slot_rouse(struct vc_clock_slot *slot);
+
+enum vc_move {
+	VC_MOVE_DONE,
+	VC_MOVE_BUSY,  /* something runs */
+	VC_MOVE_AGAIN, /* a thread is about to wait in the kernel, or to come back */
+	VC_MOVE_STUCK, /* no wait has a limit */
+};
+
+/* One attempt to do what vc_clock_move() does. */
+enum vc_move vc_clock_try(struct vc_clock *clock, const struct vc_clock_slot *self);
+
+struct vc_patience {
+	uint32_t again, stuck;
+};
+
+/* Sleeps and returns true if another attempt makes sense. */
+bool vc_clock_again(enum vc_move move, struct vc_patience *patience);
+/* Why time will never come to an end, or NULL. */
+const char *vc_clock_ends(struct vc_clock *clock, enum vc_move move);
 
 /*
  * Moves the clock if nothing runs. `self`: the caller's slot, which waits, or NULL. Returns when the clock was moved,

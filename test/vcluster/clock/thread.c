@@ -224,16 +224,32 @@ void vc_nap(enum vc_wait what, uint64_t ns)
 bool vc_kernel_begin(enum vc_wait what, uint64_t until_ns, bool (*ready)(void *), void *arg)
 {
 	struct vc_clock_slot *slot = vc_self_slot();
+	struct vc_patience patience = { 0, 0 };
+	enum vc_move move = VC_MOVE_BUSY;
+	const char *why;
 
 	vc_kicked = false;
 	atomic_store(&slot->until_ns, until_ns);
 	atomic_store(&slot->what, what);
-	if (vc_slot_end(vc_clock, slot, VC_SLOT_KERNEL)) {
+	while (vc_slot_end(vc_clock, slot, VC_SLOT_KERNEL)) {
 		if (ready(arg)) {
 			vc_kernel_end();
 			return false;
 		}
-		vc_move(slot);
+		move = vc_clock_try(vc_clock, slot);
+		if (move == VC_MOVE_DONE || move == VC_MOVE_BUSY) {
+			break;
+		}
+		/* asleep here it would look like a thread for which the kernel has nothing */
+		vc_kernel_end();
+		if (!vc_clock_again(move, &patience)) {
+			vc_slot_end(vc_clock, slot, VC_SLOT_KERNEL);
+			break;
+		}
+	}
+	why = vc_clock_ends(vc_clock, move);
+	if (why) {
+		vc_stop(why);
 	}
 	return true;
 }
