@@ -27,6 +27,7 @@ struct vn_nic {
 	struct vn_context *contexts;
 	struct vn_chunk *chunks; /* writes that the bus has not delivered (place.c) */
 	uint32_t nchunks;
+	uint32_t looks; /* when one of them was held last */
 };
 
 struct vn_context {
@@ -42,6 +43,7 @@ struct vn_context {
 struct vn {
 	pthread_mutex_t lock;
 	uint32_t waiting; /* callers that want the lock */
+	uint32_t looks;   /* for completions, by programs */
 	bool loaded;
 	struct vn_nic nic[VN_NICS];
 	uint32_t instance; /* of this process on its addresses */

@@ -141,6 +141,7 @@ int vn_poll_cq(struct ibv_cq *ibv, int n, struct ibv_wc *wc)
 	struct vn_cq *cq = (struct vn_cq *)ibv;
 	int got = 0;
 
+	__atomic_fetch_add(&vn.looks, 1, __ATOMIC_RELAXED);
 	/* The usual case, an empty queue, without the lock. */
 	if (!__atomic_load_n(&cq->count, __ATOMIC_ACQUIRE)) {
 		return 0;
