@@ -492,7 +492,7 @@ VN_EXPORT struct mlx5dv_devx_uar *vn_dv_alloc_uar(struct ibv_context *c, uint32_
 	struct vn_uar *u;
 	int slot;
 
-	if (!ctx->devx ||
+	if (!ctx->devx || (flags == MLX5DV_UAR_ALLOC_TYPE_BF && vn_config.no_wc) ||
 	    (flags > 1 && !(flags == VN_UAR_NC_DEDICATED && vn_config.nc_dedicated))) {
 		errno = EOPNOTSUPP;
 		return NULL;
