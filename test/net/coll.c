@@ -567,7 +567,8 @@ static void step(struct rank *ranks, int r)
 static void test_ahead(void)
 {
 	struct rank *ranks = calloc(3, sizeof(*ranks));
-	uint64_t until = net_now_ms() + 300;
+	uint64_t until;
+	int more = 0;
 	pthread_t thread[3];
 
 	NEED(ranks);
@@ -585,9 +586,12 @@ static void test_ahead(void)
 			  NET_OK);
 	}
 	step(ranks, 1);
-	while (net_now_ms() < until) {
+	until = net_now_ms() + 20000;
+	while (more < 1000) {
+		NET_NEED(net_now_ms() < until, "%d gathers begun", ranks[0].begun);
 		step(ranks, 0);
 		step(ranks, 2);
+		more += ranks[0].begun > MOST;
 	}
 	CHECK(ranks[0].ended == 1 && ranks[0].begun > MOST, "%d, %d", ranks[0].ended,
 	      ranks[0].begun);

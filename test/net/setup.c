@@ -137,8 +137,10 @@ static void test_strangers(void)
 	head.nonce ^= 1;
 	head.bytes = sizeof(head);
 	NEED(send(fd[3], &head, sizeof(head), 0) == sizeof(head));
-	CHECK_INT(until_end(false, listener, &comm, 100), NET_OK);
-	CHECK(!comm);
+	for (int i = 0; i < 200 && !*net_log_find(3, "a stranger dialed"); i++) {
+		CHECK_INT(until_end(false, listener, &comm, 100), NET_OK);
+		CHECK(!comm);
+	}
 	CHECK_INT(net_log_count(2), 0);
 	CHECK(*net_log_find(3, "a stranger dialed"));
 	while (!pair.send || !pair.recv) {
