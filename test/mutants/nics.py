@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mutants of what talks to NICs: device/mlx5, plugin/gda, plugin/net. Above each: the promise that it breaks.
+
+Three mutants of the review are not here, since they change nothing. The offset of the queues' DMA-BUF is always 0:
+slabs lie at 2 MiB. Ends of mixed tiers agree on the same signals with or without the rule in gda/connect.c.
+SYNC_MEMOPS concerns synchronous copies and fills, and queues only see those of a stream that the host waits for.
+
+One is not noticed by any test: the store fence between a doorbell record and the register that the CPU writes
+(gda/proxy.c). The virtual cluster's NIC reads ordinary memory, and x86 makes stores visible in program order there; only
+a register that is mapped write-combining, or another processor, tells the difference.
+"""
+
+MUTANTS = [
+    # ---- posting by GPUs ----
+    # The doorbell follows its record.
+    {"name": "db_nofence", "file": "device/mlx5/qp.h",
+     "old": ("ep_mlx5_dbr_value(next));\n"
+             "\tep_release_fence_sys();"),
+     "new": "ep_mlx5_dbr_value(next));",
+     "tests": ["host_gpu", "posting"]},
+    # The doorbell record follows the WQEs that it counts.
+    {"name": "dbr_nofence", "file": "device/mlx5/qp.h",
+     "old": ("\tif (qp->in_host) {\n"
+             "\t\tep_release_fence_sys();\n"
+             "\t} else {\n"
+             "\t\tep_release_fence_gpu();\n"
+             "\t}\n"),
+     "new": "",
+     "tests": ["host_gpu", "posting"]},
+    # Each quarter of a queue has a completion, so that its room comes back.
+    {"name": "quarter_silent", "file": "device/mlx5/qp.h",
+     "old": ("(p->depth / 4 - 1)) == 0) {\n"
+             "\t\tsignaled = true;"),
+     "new": ("(p->depth / 4 - 1)) == 0) {\n"
+             "\t\tsignaled |= false;"),
+     "tests": ["failures", "posting"]},
+    # A signal that is an atomic comes behind the data where the NIC places atomics in any order.
+    {"name": "atomic_unfenced", "file": "device/mlx5/layout.h",
+     "old": "return tier == EP_MLX5_TIER_OOO_ALL ? EP_MLX5_FM_FENCE : EP_MLX5_FM_NONE;",
+     "new": "return EP_MLX5_FM_NONE;",
+     "tests": ["host_gpu_tier_2", "golden"]},
+    # A signal that is a WRITE comes behind the data where the NIC places WRITEs in any order.
+    {"name": "write_weak", "file": "device/mlx5/layout.h",
+     "old": "return avoid_atomics ? EP_MLX5_SIGNAL_WRITE_STRONG : EP_MLX5_SIGNAL_ATOMIC;",
+     "new": "return avoid_atomics ? EP_MLX5_SIGNAL_WRITE : EP_MLX5_SIGNAL_ATOMIC;",
+     "tests": ["host_gpu_one_atomic", "host_gpu"]},
+    # The doorbell names the index behind the last WQE.
+    {"name": "db_last", "file": "device/mlx5/wqe.h",
+     "old": ("ep_be32(((uint32_t)next & 0xffff) << 8);\n"
+             "}"),
+     "new": ("ep_be32(((uint32_t)(next - 1) & 0xffff) << 8);\n"
+             "}"),
+     "tests": ["golden", "host_gpu"]},
+    # The doorbell record counts in 16 bits.
+    {"name": "dbr_wide", "file": "device/mlx5/wqe.h",
+     "old": "return ep_be32((uint32_t)next & 0xffff);",
+     "new": "return ep_be32((uint32_t)next);",
+     "tests": ["golden", "host_gpu_alone"]},
+    # ---- the host side of that ----
+    # Memory of a peer has a key of each of its NICs.
+    {"name": "gda_rkey", "file": "plugin/gda/memory.c",
+     "old": "all[p].rkey[n][i]",
+     "new": "all[p].rkey[0][i]",
+     "tests": ["host_gpu_two_nics"]},
+    # The bus leaves signals and packets in their order.
+    {"name": "signals_relaxed", "file": "plugin/gda/memory.c",
+     "old": "bool relaxed = i == EP_MLX5_REGION_HEAP && g->env.relaxed;",
+     "new": "bool relaxed = g->env.relaxed;",
+     "tests": ["host_gpu_tier_0", "host_gpu"]},
+    # Queues lie at offsets of their umem that the NIC can name.
+    {"name": "umem_pages", "file": "plugin/gda/memory.c",
+     "old": ("(uint64_t)sysconf(_SC_PAGESIZE),\n"
+             "\t};"),
+     "new": ("UINT64_MAX,\n"
+             "\t};"),
+     "tests": ["host_gpu", "host_gpu_host"]},
+    # By plain verbs, a WRITE that is a signal waits until the data is there.
+    {"name": "proxy_hasty", "file": "plugin/gda/proxy.c",
+     "old": "== EP_MLX5_FM_STRONG && index != q->completed",
+     "new": "== EP_MLX5_FM_STRONG && index > q->completed + 100000",
+     "tests": ["host_cpu_proxy_one_atomic"]},
+    # A NIC that reports a fatal error is named.
+    {"name": "device_fatal", "file": "plugin/gda/watch.c",
+     "old": "ep_gda_fail_port(nic, g, \"the device reports a fatal error: see the kernel's log\");",
+     "new": "(void)nic;",
+     "tests": ["host_device_cpu_proxy", "host_device_gpu"]},
+    # ... also where what it has flushed was seen first.
+    {"name": "device_late", "file": "plugin/gda/failure.c",
+     "old": "} else if (g->vague[peer]) {",
+     "new": "} else if (0) {",
+     "tests": ["causes"]},
+    # The doorbell page is one that every machine has: not cached, rather than write-combining.
+    {"name": "uar_kind", "file": "plugin/gda/slab.c",
+     "old": "#define EP_GDA_UAR_NC 1u",
+     "new": "#define EP_GDA_UAR_NC 0u",
+     "tests": ["host_gpu_no_wc"]},
+    # ---- the network plugin ----
+    # A flush goes by each port that data may have come from.
+    {"name": "flush_first", "file": "plugin/net/recv.c",
+     "old": "\tuint32_t ports = ep_net_flush_ports(c), i;",
+     "new": "\tuint32_t ports = ep_net_flush_ports(c) & 1, i;",
+     "tests": ["ports", "merged_flush"]},
+    # A long message goes ahead of its notice where packets find ways of their own.
+    {"name": "plain_limit", "file": "plugin/net/send.c",
+     "old": "bool record = m->size > c->plain_limit || size > most;",
+     "new": "bool record = size > most;",
+     "tests": ["notice", "notice_ib"]},
+    # A signal comes behind what was read or added before it.
+    {"name": "gin_unfenced", "file": "plugin/net/op.c",
+     "old": "wr[n].send_flags = rail->dev->nic.fences ? IBV_SEND_FENCE : 0;",
+     "new": "wr[n].send_flags = 0;",
+     "tests": ["gin_order", "gin_v15"]},
+    # Memory that has to be in order is.
+    {"name": "strict_ignored", "file": "plugin/net/mr.c",
+     "old": "(ep_net_env()->relaxed && !m->strict ? IBV_ACCESS_RELAXED_ORDERING : 0)",
+     "new": "(ep_net_env()->relaxed ? IBV_ACCESS_RELAXED_ORDERING : 0)",
+     "tests": ["gin", "gin_v13"]},
+    # A receiver has as many slots again as its sender was told of.
+    {"name": "slots_lost", "file": "plugin/net/request.c",
+     "old": "c->told += number;",
+     "new": "c->told += number / 2;",
+     "tests": ["ahead", "traffic"]},
+    # What completes late is not taken for work of the queue pair that has the number now.
+    {"name": "old_lives", "file": "plugin/net/request.c",
+     "old": "if (qp >= c->nqps || EP_NET_WR_LIFE(wc[i].wr_id) == c->qp[qp].life) {",
+     "new": "if (qp >= c->nqps || 1) {",
+     "tests": ["ports", "troubles", "pieces"]},
+    # A receiver that is not ready is asked again, as often as it takes.
+    {"name": "rnr_once", "file": "plugin/net/queue.c",
+     "old": "#define EP_NET_RNR_RETRY 7",
+     "new": "#define EP_NET_RNR_RETRY 0",
+     "tests": ["inside", "traffic"]},
+    # The bus leaves slots and records in their order.
+    {"name": "slots_relaxed", "file": "plugin/net/comm.c",
+     "old": "IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);",
+     "new": ("IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |\n"
+             "\t\t\t\tIBV_ACCESS_RELAXED_ORDERING);"),
+     "tests": ["sizes_v8", "sizes_split", "sizes_drop", "sizes"]},
+    # A receive has a key of each port.
+    {"name": "slot_rkey", "file": "plugin/net/recv.c",
+     "old": "slot[k].rkey[p] = region[k]->rkey[p];",
+     "new": "slot[k].rkey[p] = region[k]->rkey[0];",
+     "tests": ["sizes_merged", "traffic_merged"]},
+    # Queue pairs get what both NICs can beyond the standard.
+    {"name": "no_ece", "file": "plugin/net/qp.c",
+     "old": "\t\tep_net_ece_set(l, q->qp, &far->ece);\n",
+     "new": "",
+     "tests": ["inside"]},
+    # Packets pass more than one router.
+    {"name": "one_hop", "file": "plugin/net/queue.c",
+     "old": "#define EP_NET_HOPS 255",
+     "new": "#define EP_NET_HOPS 1",
+     "tests": ["inside"]},
+    # A part of a DMA-BUF is that part.
+    {"name": "dmabuf_offset", "file": "plugin/net/mr.c",
+     "old": ".fd = m->fd, .offset = m->offset };",
+     "new": ".fd = m->fd, .offset = 0 };",
+     "tests": ["sizes_v8", "gin"]},
+    # Packets have the service level that was asked for.
+    {"name": "no_level", "file": "plugin/net/queue.c",
+     "old": ".sl = path->sl,",
+     "new": ".sl = 0,",
+     "tests": ["inside", "inside_levels"]},
+]
