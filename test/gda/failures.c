@@ -13,7 +13,7 @@
 #define LONG_NS 30000000000ull
 
 static struct rig rig;
-static struct nic *nic = &rig.nic[0];
+static struct rig_nic *nic = &rig.nic[0];
 
 static double now_s(void)
 {
@@ -61,7 +61,7 @@ static void check_record(uint32_t status, uint32_t site)
 	CHECK_INT(r->status, status);
 	CHECK_INT(r->peer, RIG_PEER);
 	CHECK_INT(r->nic, RIG_NIC);
-	CHECK_INT(r->qpn, NIC_QPN);
+	CHECK_INT(r->qpn, rig.shadow[0].qpn);
 	CHECK_INT(r->site, site);
 	CHECK_INT(rig_state(&rig, 0).error, status);
 }
@@ -70,7 +70,7 @@ static void check_record(uint32_t status, uint32_t site)
 static void check_sticky(uint32_t status)
 {
 	struct ep_mlx5_error before = rig.host->record;
-	uint64_t pi = nic->pi;
+	uint64_t handed = nic->seen.handed;
 	double seconds;
 
 	for (uint32_t shared = 0; shared < 2; shared++) {
@@ -86,7 +86,8 @@ static void check_sticky(uint32_t status)
 		CHECK(seconds < 2);
 	}
 	CHECK(!memcmp(&before, &rig.host->record, sizeof(before)));
-	CHECK_INT(nic->pi, pi);
+	rig_serve(&rig);
+	CHECK_INT(nic->seen.handed, handed);
 }
 
 /* The NIC reports an error; the other WQEs are flushed and may hide it. */
@@ -96,10 +97,10 @@ static void error_cqe(uint32_t shared, uint32_t times)
 
 	begin(64);
 	r = &rig.host->record;
-	nic->fail_at = 10;
-	nic->syndrome = EP_MLX5_SYND_REMOTE_ACCESS;
-	nic->vendor = 0x88;
-	nic_start(nic);
+	nic->script.fail_at = 10;
+	nic->script.syndrome = EP_MLX5_SYND_REMOTE_ACCESS;
+	nic->script.vendor = 0x88;
+	rig_start(&rig);
 	CHECK_INT(run((struct gda_one_args){ .what = GDA_ONE_PUT_0,
 					     .times = times,
 					     .lanes = 4,
@@ -108,7 +109,7 @@ static void error_cqe(uint32_t shared, uint32_t times)
 					     .timeout_ns = LONG_NS },
 		      NULL),
 		  EP_MLX5_ERR_CQE);
-	nic_finish(nic);
+	rig_finish(&rig);
 	check_record(EP_MLX5_ERR_CQE, r->site);
 	CHECK(r->site == EP_WAIT_RDMA_SLOT || r->site == EP_WAIT_RDMA_COMPLETION);
 	CHECK_INT(r->cqe_opcode, EP_MLX5_CQE_REQ_ERR);
@@ -135,22 +136,22 @@ static void error_for_all(uint32_t shared)
 	double start = now_s();
 
 	begin(64);
-	nic->fail_at = 3000;
-	nic->syndrome = EP_MLX5_SYND_RETRY_EXCEEDED;
-	nic->vendor = 0x81;
-	nic_start(nic);
+	nic->script.fail_at = 3000;
+	nic->script.syndrome = EP_MLX5_SYND_RETRY_EXCEEDED;
+	nic->script.vendor = 0x81;
+	rig_start(&rig);
 	args.qp = rig.qp;
 	args.result = rig.result;
 	args.heap = rig.heap;
 	args.aborted = rig.aborted;
 	gda_launch(gda_post, shared ? 4 : 1, shared ? 64 : 32, &args, 0, NULL);
 	NEED_CUDA(cudaDeviceSynchronize());
-	nic_finish(nic);
+	rig_finish(&rig);
 	CHECK(now_s() - start < 25);
 	for (uint32_t w = 0; w < warps; w++) {
 		CHECK_INT(rig.result[w].status, EP_MLX5_ERR_CQE);
 	}
-	CHECK_INT(nic->bad, 0);
+	CHECK_INT(rig.bad, 0);
 	check_record(EP_MLX5_ERR_CQE, rig.host->record.site);
 	CHECK(rig.host->record.wqe_counter >= 3000);
 	rig_free(&rig);
@@ -162,8 +163,8 @@ static void stuck(uint32_t shared, uint32_t times, uint32_t status, uint32_t sit
 	double seconds;
 
 	begin(64);
-	nic->stuck_at = 5;
-	nic_start(nic);
+	nic->script.stuck_at = 5;
+	rig_start(&rig);
 	CHECK_INT(run((struct gda_one_args){ .what = GDA_ONE_PUT_0,
 					     .times = times,
 					     .lanes = 1,
@@ -171,14 +172,14 @@ static void stuck(uint32_t shared, uint32_t times, uint32_t status, uint32_t sit
 					     .quiet = 1 },
 		      &seconds),
 		  status);
-	nic_finish(nic);
+	rig_finish(&rig);
 	CHECK(seconds > 1e-9 * SHORT_NS && seconds < 1e-9 * SHORT_NS + 1);
 	check_record(status, site);
 	CHECK_INT(rig.host->record.waited_ns, SHORT_NS);
 	CHECK_INT(rig.host->record.done, 5);
 	CHECK_INT(rig.host->record.rung, times > 69 ? 69 : times);
 	check_sticky(status);
-	CHECK_INT(nic->bad, 0);
+	CHECK_INT(rig.bad, 0);
 	rig_free(&rig);
 }
 
@@ -202,8 +203,8 @@ static void abandoned(uint32_t status)
 		  status);
 	CHECK(seconds > 1e-9 * SHORT_NS && seconds < 1e-9 * SHORT_NS + 1);
 	check_record(status, EP_WAIT_RDMA_SLOT);
-	nic_turn(nic);
-	CHECK_INT(nic->pi, 0);
+	rig_serve(&rig);
+	CHECK_INT(nic->seen.handed, 0);
 	rig_free(&rig);
 }
 
@@ -213,8 +214,8 @@ static void ended(uint32_t shared, uint32_t status)
 	double start = now_s();
 
 	begin(64);
-	nic->stuck_at = 5;
-	nic_start(nic);
+	nic->script.stuck_at = 5;
+	rig_start(&rig);
 	launch((struct gda_one_args){ .what = GDA_ONE_PUT_0,
 				      .times = 100,
 				      .lanes = 1,
@@ -225,7 +226,7 @@ static void ended(uint32_t shared, uint32_t status)
 			 __ATOMIC_RELAXED);
 	NEED_CUDA(cudaDeviceSynchronize());
 	CHECK(now_s() - start < 3);
-	nic_finish(nic);
+	rig_finish(&rig);
 	CHECK_INT(rig.result->status, status);
 	if (status == EP_MLX5_ERR_STOPPED) {
 		check_record(status, EP_WAIT_RDMA_SLOT);
@@ -247,10 +248,10 @@ static void let_go(uint64_t stuck_at, uint64_t fail_at, bool later, bool aborted
 	double start = now_s();
 
 	begin(64);
-	nic->stuck_at = stuck_at;
-	nic->fail_at = later ? ~0ull : fail_at;
-	nic->syndrome = EP_MLX5_SYND_FLUSHED;
-	nic_start(nic);
+	nic->script.stuck_at = stuck_at;
+	nic->script.fail_at = later ? ~0ull : fail_at;
+	nic->script.syndrome = EP_MLX5_SYND_FLUSHED;
+	rig_start(&rig);
 	launch((struct gda_one_args){ .what = GDA_ONE_PUT_0,
 				      .times = 8,
 				      .lanes = 1,
@@ -258,10 +259,10 @@ static void let_go(uint64_t stuck_at, uint64_t fail_at, bool later, bool aborted
 				      .end_ns = 2 * SHORT_NS });
 	if (later) { /* than the wait for completions */
 		usleep(SHORT_NS / 1000 * 3 / 2);
-		nic_finish(nic);
-		nic->stuck_at = ~0ull;
-		nic->fail_at = fail_at;
-		nic_start(nic);
+		rig_finish(&rig);
+		nic->script.stuck_at = ~0ull;
+		nic->script.fail_at = fail_at;
+		rig_start(&rig);
 	}
 	if (aborted) {
 		usleep(SHORT_NS / 1000 * 3 / 2);
@@ -270,7 +271,7 @@ static void let_go(uint64_t stuck_at, uint64_t fail_at, bool later, bool aborted
 	NEED_CUDA(cudaDeviceSynchronize());
 	CHECK(aborted || want || now_s() - start > 3e-9 * SHORT_NS);
 	CHECK(now_s() - start < 3e-9 * SHORT_NS + (aborted ? -0.5e-9 * SHORT_NS + 0.2 : 1));
-	nic_finish(nic);
+	rig_finish(&rig);
 	CHECK_INT(rig.result->ended, want);
 	CHECK_INT(rig.result->status, stuck_at != ~0ull  ? EP_MLX5_ERR_COMPLETION
 				      : fail_at != ~0ull ? EP_MLX5_ERR_CQE
@@ -282,18 +283,18 @@ static void let_go(uint64_t stuck_at, uint64_t fail_at, bool later, bool aborted
 static void recovery(void)
 {
 	begin(64);
-	nic->fail_at = 2;
-	nic->syndrome = EP_MLX5_SYND_RNR_EXCEEDED;
-	nic_start(nic);
+	nic->script.fail_at = 2;
+	nic->script.syndrome = EP_MLX5_SYND_RNR_EXCEEDED;
+	rig_start(&rig);
 	CHECK_INT(run(
 			  (struct gda_one_args){
 				  .what = GDA_ONE_PUT_0, .times = 3, .lanes = 1, .quiet = 1 },
 			  NULL),
 		  EP_MLX5_ERR_CQE);
-	nic_finish(nic);
-	nic->fail_at = ~0ull;
+	rig_finish(&rig);
+	nic->script.fail_at = ~0ull;
 	rig_reset(&rig);
-	nic_start(nic);
+	rig_start(&rig);
 	CHECK_INT(run((struct gda_one_args){ .what = GDA_ONE_INLINE,
 					     .times = 300,
 					     .lanes = ~0u,
@@ -301,9 +302,9 @@ static void recovery(void)
 					     .timeout_ns = LONG_NS },
 		      NULL),
 		  EP_MLX5_OK);
-	nic_finish(nic);
-	CHECK_INT(nic->ci, 9600);
-	CHECK_INT(nic->bad, 0);
+	rig_finish(&rig);
+	CHECK_INT(nic->seen.served, 9600);
+	CHECK_INT(rig.bad, 0);
 	rig_free(&rig);
 }
 
@@ -318,16 +319,16 @@ static void patient(void)
 				      .lanes = 1,
 				      .quiet = GDA_QUIET_ALL,
 				      .timeout_ns = LONG_NS });
-	while (!__atomic_load_n(nic->db, __ATOMIC_ACQUIRE) && now_s() < limit) {
+	while (!rig_doorbell(&rig) && now_s() < limit) {
 		usleep(1000);
 	}
 	usleep(100000);
-	nic_start(nic);
+	rig_start(&rig);
 	NEED_CUDA(cudaDeviceSynchronize());
-	nic_finish(nic);
+	rig_finish(&rig);
 	CHECK_INT(rig.result->status, EP_MLX5_OK);
-	CHECK_INT(nic->ci, 3);
-	CHECK_INT(nic->bad, 0);
+	CHECK_INT(nic->seen.served, 3);
+	CHECK_INT(rig.bad, 0);
 	rig_free(&rig);
 }
 
@@ -343,9 +344,9 @@ static uint64_t handed_over(uint32_t shared, uint32_t times, uint32_t lanes, uin
 					     .flush = flush },
 		      NULL),
 		  EP_MLX5_OK);
-	nic_turn(nic);
-	CHECK_INT(nic->bad, 0);
-	return nic->pi;
+	rig_serve(&rig);
+	CHECK_INT(rig.bad, 0);
+	return nic->seen.handed;
 }
 
 static void doorbells(void)
@@ -353,7 +354,7 @@ static void doorbells(void)
 	begin(64);
 	CHECK_INT(handed_over(0, 1, 1, 0, 0), 1);
 	CHECK_INT(handed_over(0, 1, ~0u, 0, 0), 33); /* one doorbell for all lanes */
-	CHECK_INT(nic->doorbells, 2);
+	CHECK_INT(nic->seen.doorbells, 2);
 	CHECK_INT(nic->signaled, 1 + 3); /* the last, and the quarters' ends */
 	CHECK_INT(handed_over(0, 5, 1, 1, 0), 33);
 	CHECK_INT(handed_over(0, 5, 1, 1, 1), 43);
@@ -366,15 +367,15 @@ static void doorbells(void)
 	CHECK_INT(nic->nops, 0);
 	/* A wait for unsignaled WQEs makes them known, and one that has nothing to wait for ends. */
 	CHECK_INT(handed_over(0, 2, 1, 1, 0), 57);
-	nic_start(nic);
+	rig_start(&rig);
 	CHECK_INT(run((struct gda_one_args){ .what = GDA_ONE_NOTHING, .times = 1, .quiet = 1 },
 		      NULL),
 		  EP_MLX5_OK);
 	CHECK_INT(run((struct gda_one_args){ .what = GDA_ONE_NOTHING, .times = 1, .quiet = 1 },
 		      NULL),
 		  EP_MLX5_OK);
-	nic_finish(nic);
-	CHECK_INT(nic->pi, 60);
+	rig_finish(&rig);
+	CHECK_INT(nic->seen.handed, 60);
 	CHECK_INT(nic->nops, 1);
 	rig_free(&rig);
 }
@@ -393,12 +394,12 @@ static void posts(uint8_t tier, uint8_t policy, uint32_t what, uint32_t lanes, u
 	rig.heap->source[3] = 1;
 	CHECK_INT(run((struct gda_one_args){ .what = what, .times = 1, .lanes = lanes }, NULL),
 		  EP_MLX5_OK);
-	nic_turn(nic);
-	CHECK_INT(nic->bad, 0);
-	CHECK_INT(nic->ci, n);
+	rig_serve(&rig);
+	CHECK_INT(rig.bad, 0);
+	CHECK_INT(nic->seen.served, n);
 	q = &nic->kept[n - 1];
 	CHECK_INT(be32toh(q->w[0]), opcode | (n - 1) << 8);
-	CHECK_INT(be32toh(q->w[1]), NIC_QPN << 8 | ds);
+	CHECK_INT(be32toh(q->w[1]), rig.shadow[0].qpn << 8 | ds);
 	CHECK_INT(be32toh(q->w[2]), flags | EP_MLX5_CE_ALWAYS);
 	if (what == GDA_ONE_PUT_SIGNAL || what == GDA_ONE_SIGNAL_VALUE ||
 	    what == GDA_ONE_SIGNAL_SUM) {

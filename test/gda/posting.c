@@ -39,34 +39,26 @@ static void post(uint32_t kernels, uint32_t blocks, uint32_t warps, uint32_t sha
 	}
 }
 
-static void start(void)
-{
-	for (uint32_t i = 0; i < rig.queues; i++) {
-		nic_start(&rig.nic[i]);
-	}
-}
-
 static uint64_t finish(const char *name, uint32_t warps)
 {
 	uint64_t posted = 0, served = 0, doorbells = 0, peak = 0;
 
+	rig_finish(&rig);
+	CHECK_INT(rig.bad, 0);
 	for (uint32_t i = 0; i < rig.queues; i++) {
-		struct nic *nic = &rig.nic[i];
-		struct ep_mlx5_qp state;
+		const struct vn_dv_seen *seen = &rig.nic[i].seen;
+		struct ep_mlx5_qp state = rig_state(&rig, i);
 
-		nic_finish(nic);
-		state = rig_state(&rig, i);
-		CHECK_INT(nic->bad, 0);
 		CHECK_INT(state.error, 0);
 		CHECK_INT(rig.host[i].record.valid, 0);
-		CHECK_INT(state.reserved, nic->ci);
-		CHECK_INT(state.ready, nic->ci);
-		CHECK_INT(state.rung, nic->ci);
-		CHECK(state.done <= nic->ci);
+		CHECK_INT(state.reserved, seen->served);
+		CHECK_INT(state.ready, seen->served);
+		CHECK_INT(state.rung, seen->served);
+		CHECK(state.done <= seen->served);
 		CHECK_INT(state.lock, 0);
-		served += nic->ci - nic->nops;
-		doorbells += nic->doorbells;
-		peak = nic->peak > peak ? nic->peak : peak;
+		served += seen->served - rig.nic[i].nops;
+		doorbells += seen->doorbells;
+		peak = seen->peak > peak ? seen->peak : peak;
 	}
 	for (uint32_t w = 0; w < warps; w++) {
 		const struct gda_result *r = &rig.result[w];
@@ -95,7 +87,7 @@ static uint64_t finish(const char *name, uint32_t warps)
 static void many_posters(uint32_t handover)
 {
 	rig_make(&rig, 1, 64, handover);
-	start();
+	rig_start(&rig);
 	post(3, 2, GDA_WARPS_PER_BLOCK, 1, handover == EP_MLX5_HANDOVER_MMIO ? 1800 : 200,
 	     1 + handover);
 	CHECK(finish(handover == EP_MLX5_HANDOVER_MMIO ? "shared" : "shared, by index", 12) >
@@ -106,7 +98,7 @@ static void many_posters(uint32_t handover)
 static void owners(uint32_t queues, uint32_t handover, uint32_t rounds, uint64_t least)
 {
 	rig_make(&rig, queues, 64, handover);
-	start();
+	rig_start(&rig);
 	post(1, 1, queues, 0, rounds, 3 + queues);
 	CHECK(finish(handover == EP_MLX5_HANDOVER_MMIO ? "exclusive" : "exclusive, by index",
 		     queues) > least);
@@ -117,16 +109,16 @@ static void owners(uint32_t queues, uint32_t handover, uint32_t rounds, uint64_t
 static void slow_nic(uint32_t shared)
 {
 	rig_make(&rig, 1, 64, EP_MLX5_HANDOVER_MMIO);
-	rig.nic[0].pause_us = 100;
-	rig.nic[0].most = 7;
-	start();
+	rig.pause_us = 100;
+	rig.most = 7;
+	rig_start(&rig);
 	if (shared) {
 		post(2, 1, 2, 1, 30, 77);
 	} else {
 		post(1, 1, 1, 0, 90, 78);
 	}
 	CHECK(finish(shared ? "slow, shared" : "slow, exclusive", shared ? 4 : 1) > 300);
-	CHECK(rig.nic[0].peak > 16);
+	CHECK(rig.nic[0].seen.peak > 16);
 	rig_free(&rig);
 }
 
@@ -136,26 +128,25 @@ static void deep(uint32_t shared)
 	struct gda_one_args args = { .times = 6600, .lanes = ~0u, .shared = shared, .quiet = 1 };
 
 	rig_make(&rig, 1, EP_MLX5_MAX_DEPTH, EP_MLX5_HANDOVER_MMIO);
-	rig.nic[0].pause_us = 100;
-	rig.nic[0].most = 4000;
 	args.qp = rig.qp;
 	args.result = rig.result;
 	args.aborted = rig.aborted;
 	args.timeout_ns = TIMEOUT_NS;
 	args.what = GDA_ONE_INLINE;
 	gda_launch(gda_one, 1, 32, &args, 0, NULL);
-	for (int i = 0; i < 20000 && __atomic_load_n(&rig.host->db, __ATOMIC_RELAXED) !=
-					     ep_mlx5_doorbell_value(EP_MLX5_MAX_DEPTH, NIC_QPN);
+	for (int i = 0;
+	     i < 20000 &&
+	     rig_doorbell(&rig) != ep_mlx5_doorbell_value(EP_MLX5_MAX_DEPTH, rig.shadow[0].qpn);
 	     i++) {
 		usleep(1000);
 	}
-	start();
+	rig_start(&rig);
 	NEED_CUDA(cudaDeviceSynchronize());
-	nic_finish(&rig.nic[0]);
+	rig_finish(&rig);
 	CHECK_INT(rig.result->status, 0);
-	CHECK_INT(rig.nic[0].bad, 0);
-	CHECK_INT(rig.nic[0].ci, 32 * 6600);
-	CHECK_INT(rig.nic[0].peak, EP_MLX5_MAX_DEPTH);
+	CHECK_INT(rig.bad, 0);
+	CHECK_INT(rig.nic[0].seen.served, 32 * 6600);
+	CHECK_INT(rig.nic[0].seen.peak, EP_MLX5_MAX_DEPTH);
 	rig_free(&rig);
 }
 
@@ -163,7 +154,7 @@ static void deep(uint32_t shared)
 static void both_forms(void)
 {
 	rig_make(&rig, 1, 128, EP_MLX5_HANDOVER_MMIO);
-	start();
+	rig_start(&rig);
 	for (uint32_t i = 0; i < 6; i++) {
 		post(1, 1, i % 2 ? 1 : 2, i % 2 ? 0 : 1, 60, 100 + i);
 	}

@@ -243,6 +243,7 @@ void vn_config_load(void)
 	c->tier = (int)vn_env_long("VC_NIC_TIER", c->tier);
 	c->mtu = (int)vn_env_long("VC_NIC_MTU", VN_MTU);
 	c->strict = (int)vn_env_long("VC_NIC_STRICT", 1);
+	c->step = vn_env_long("VC_NIC_STEP", 0) != 0;
 	c->retry_ms = (uint32_t)vn_env_long("VC_NIC_RETRY_MS", 0);
 	c->piece = (uint32_t)vn_env_long("VC_NIC_PIECE", 64);
 	c->link_gbps = (uint32_t)vn_env_long("VC_NIC_GBPS", 0);

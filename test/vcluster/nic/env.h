@@ -50,6 +50,7 @@ struct vn_config {
 	uint32_t link_gbps;
 	bool verbose;
 	bool stats;
+	bool step; /* no thread: vn_dv_step() */
 };
 extern struct vn_config vn_config;
 

@@ -117,6 +117,7 @@ struct vn_qp *vn_qp_new(struct vn_context *ctx, struct vn_pd *pd, struct vn_cq *
 	qp->cq = cq;
 	qp->number = vn.instance << 16 | vn_number((uint32_t)slot);
 	qp->made = vn.qps_made++;
+	qp->script.stuck_at = qp->script.fail_at = UINT64_MAX;
 	qp->next = vn.all;
 	if (vn.all) {
 		vn.all->prev = qp;

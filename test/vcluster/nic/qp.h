@@ -5,6 +5,7 @@
 
 #include "device/mlx5/layout.h"
 #include "nic/memory.h"
+#include "nic/step.h"
 
 #define VN_WINDOW 64  /* operations of a queue pair that are under way */
 #define VN_PACKETS 32 /* packets of an operation that are under way: bits of a mask */
@@ -108,6 +109,8 @@ struct vn_qp {
 	struct vn_uar *uar;
 	uint32_t last_db; /* index of the last doorbell seen, 16 bits */
 	bool rung;
+	struct vn_dv_script script;
+	uint64_t doorbells, peak; /* as in struct vn_dv_seen */
 
 	/* send queue of verbs queues */
 	struct vn_op *wr;

@@ -16,6 +16,7 @@
 #include "nic/req.h"
 #include "nic/sq.h"
 #include "nic/stats.h"
+#include "nic/stepping.h"
 #include "nic/wire.h"
 
 #define VN_QP_PACKETS 128 /* packets of a queue pair that are under way */
@@ -113,7 +114,8 @@ static bool vn_fetch_next(struct vn_qp *qp)
 {
 	struct vn_op *op = &qp->op[qp->ci % VN_WINDOW];
 
-	if (qp->ci == qp->pi || qp->ci - qp->done == VN_WINDOW || qp->stuck) {
+	if (qp->ci == qp->pi || qp->ci - qp->done == VN_WINDOW || qp->stuck ||
+	    (vn_config.step && vn_step_stops(qp))) {
 		return false;
 	}
 	if (qp->devx) {
@@ -137,6 +139,9 @@ static bool vn_fetch_next(struct vn_qp *qp)
 		vn_check_local(qp, op);
 	}
 	vn_fault_op(qp, op);
+	if (vn_config.step) {
+		vn_step_fetched(qp, op);
+	}
 	qp->ci++;
 	return true;
 }

@@ -2,6 +2,7 @@
 /* The responder: packets that arrive become accesses to registered memory, and answers. */
 #include "nic/place.h"
 #include "nic/resp.h"
+#include "nic/stepping.h"
 #include "nic/wire.h"
 
 static uint8_t vn_tier_of(uint32_t qpn)
@@ -160,6 +161,9 @@ static void vn_resp_write(struct vn_nic *nic, struct vn_qp *qp, struct vn_link *
 		return;
 	}
 	mr = vn_target(qp, link, p, IBV_ACCESS_REMOTE_WRITE, &at);
+	if (mr && vn_config.step) {
+		vn_step_write(at, payload, p->bytes);
+	}
 	if (mr) {
 		vn_place(nic, mr, at, payload, p->bytes, link, &a);
 	}

@@ -18,6 +18,7 @@
 #include <string.h>
 #include "nic/gpu.h"
 #include "nic/sq.h"
+#include "nic/stepping.h"
 #include "tsan.h"
 
 #define VN_POISON 0xee /* in slots that are done */
@@ -64,6 +65,9 @@ static bool vn_advance(struct vn_qp *qp, uint16_t end)
 		return false;
 	}
 	qp->pi += ahead;
+	if (qp->pi - qp->signaled_done > qp->peak) {
+		qp->peak = qp->pi - qp->signaled_done;
+	}
 	if (qp->state == VN_RTS && qp->pi - qp->signaled_done > qp->depth) {
 		vn_bug("%s: overrun: %llu WQEs of a queue of %u are posted, and no completion has "
 		       "said that any of them is done",
@@ -130,6 +134,9 @@ static bool vn_look(struct vn_uar *u)
 	VC_ACQUIRE(word);
 	u->last = value;
 	qp = vn_ring(u, value);
+	if (qp) {
+		qp->doorbells++;
+	}
 	if (qp && u->qps == 1) {
 		return vn_advance(qp, (uint16_t)qp->last_db);
 	}
@@ -363,6 +370,9 @@ bool vn_sq_fetch(struct vn_qp *qp, struct vn_op *op)
 		vn_gpu_read(qp->mem.gpu, (uint8_t *)&w, (uint8_t *)slot, sizeof(w));
 	} else {
 		w.words = *(volatile struct ep_mlx5_wqe *)slot;
+	}
+	if (vn_config.step) {
+		vn_step_wqe(qp, op->idx, &w.words);
 	}
 	return vn_parse(qp, op, &w);
 }

@@ -78,8 +78,7 @@ static void vn_rest(void)
 	vn.nactive = n;
 }
 
-/* Serves all that is there now. *watched: some queue can be rung by its doorbell. */
-static bool vn_turn(uint32_t turn, bool *watched)
+bool vn_turn(uint32_t turn, bool *watched)
 {
 	bool any = vn_sq_doorbells(watched), rung = atomic_exchange(&vn.rung, false);
 	uint32_t first;
@@ -191,14 +190,16 @@ static void *vn_thread_main(void *arg)
 
 int vn_thread_start(void)
 {
+	static bool wired;
 	sigset_t all, old;
 	int rc;
 
-	if (vn.running) {
+	if (vn.running || (wired && vn_config.step)) {
 		return 0;
 	}
 	rc = vn_wire_start();
-	if (rc) {
+	wired = !rc;
+	if (rc || vn_config.step) {
 		return rc;
 	}
 	vn.hooked = vn_hook();

@@ -3,6 +3,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "nic_client.h"
+#include "test.h"
 
 #define SLAB_LINES 4096 /* CQE at 0, doorbell records at 64 and 128; then the queue */
 
@@ -206,6 +207,9 @@ int cl_modify(struct cl_queue *q, const uint8_t *in, size_t size)
 void cl_allocate(struct cl_queue *q, struct cl_dev *dev, uint32_t depth, bool own_uar)
 {
 	size_t size = SLAB_LINES + depth * 64;
+	struct mlx5dv_devx_umem_in umem = { .size = size,
+					    .access = IBV_ACCESS_LOCAL_WRITE,
+					    .pgsz_bitmap = 4096 };
 	void *slab;
 
 	memset(q, 0, sizeof(*q));
@@ -221,7 +225,8 @@ void cl_allocate(struct cl_queue *q, struct cl_dev *dev, uint32_t depth, bool ow
 	q->psn = (uint32_t)(0xfffff0 + (uintptr_t)slab / 4096) & 0xffffff;
 	q->uar = own_uar ? mlx5dv_devx_alloc_uar(dev->ctx, MLX5DV_UAR_ALLOC_TYPE_BF) : dev->uar;
 	q->own_uar = own_uar;
-	q->umem = mlx5dv_devx_umem_reg(dev->ctx, slab, size, IBV_ACCESS_LOCAL_WRITE);
+	umem.addr = slab;
+	q->umem = mlx5dv_devx_umem_reg_ex(dev->ctx, &umem);
 	NEED(!q->uar || !q->umem);
 }
 

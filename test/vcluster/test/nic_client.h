@@ -10,7 +10,6 @@
 #include <infiniband/mlx5dv.h>
 #include <infiniband/verbs.h>
 #include "device/mlx5/layout.h"
-#include "test.h"
 
 #define CL_BAD_WAIT 0xffffffffu
 #define CL_DEPTH 64

@@ -5,6 +5,7 @@
  * queue.
  */
 #include "nic_client.h"
+#include "test.h"
 
 #define BYTES (1u << 20)
 

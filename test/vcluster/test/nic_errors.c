@@ -5,6 +5,7 @@
  */
 #include <time.h>
 #include "nic_client.h"
+#include "test.h"
 
 #define NO_KEY 0x77777700u
 

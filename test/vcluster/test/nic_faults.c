@@ -6,6 +6,7 @@
 #include <time.h>
 #include "child.h"
 #include "nic_client.h"
+#include "test.h"
 
 #define RETRY_MS 200
 

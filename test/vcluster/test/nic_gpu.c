@@ -5,6 +5,7 @@
  */
 #include "fake_gpu.h"
 #include "nic_client.h"
+#include "test.h"
 
 #define BYTES (4u << 20)
 #define BATCHES 200 /* more than the NIC has room for at once */

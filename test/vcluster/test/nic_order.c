@@ -4,6 +4,7 @@
  * what it does not promise does happen.
  */
 #include "nic_client.h"
+#include "test.h"
 
 #define DATA 512
 #define ROUNDS 1000

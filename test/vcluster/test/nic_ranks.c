@@ -6,6 +6,7 @@
 #include <unistd.h>
 #include "nic_client.h"
 #include "ranks.h"
+#include "test.h"
 
 #define SLOT 65536
 #define ROUNDS 40

@@ -5,6 +5,7 @@
  */
 #include "child.h"
 #include "nic_client.h"
+#include "test.h"
 
 static struct cl_dev dev;
 static struct cl_queue q, peer;

@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <unistd.h>
 #include "nic_client.h"
+#include "test.h"
 
 #define BYTES 65536
 #define DEPTH 32
