@@ -31,11 +31,20 @@ struct parser {
 	int last_child[EP_TOPO_MAX_DEPTH];
 };
 
+static unsigned long parser_line(const struct parser *p)
+{
+#ifdef EP_EXPAT_64 /* an Expat that has it calls the other deprecated */
+	return XML_GetCurrentLineNumber64(p->expat);
+#else
+	return XML_GetCurrentLineNumber(p->expat);
+#endif
+}
+
 static void parser_stop(struct parser *p, int code, const char *what)
 {
 	if (p->rc == 0) {
-		p->rc = ep_topo_fail(p->err, code, "%s line %lu: %s", p->path,
-				     (unsigned long)XML_GetCurrentLineNumber(p->expat), what);
+		p->rc = ep_topo_fail(p->err, code, "%s line %lu: %s", p->path, parser_line(p),
+				     what);
 	}
 	XML_StopParser(p->expat, XML_FALSE);
 }
@@ -203,8 +212,7 @@ int ep_xml_parse(const char *data, size_t len, const char *path, struct ep_xml *
 	rc = p.rc;
 	if (!rc && status != XML_STATUS_OK) {
 		rc = ep_topo_fail(err, EINVAL, "%s line %lu: %s; is it a whole XML file?", path,
-				  (unsigned long)XML_GetCurrentLineNumber(p.expat),
-				  XML_ErrorString(XML_GetErrorCode(p.expat)));
+				  parser_line(&p), XML_ErrorString(XML_GetErrorCode(p.expat)));
 	}
 	if (rc) {
 		goto err_free;

@@ -9,24 +9,12 @@
 #define EP_STRING(x) EP_STRING_(x)
 #define EP_VERSION_TEXT                                                                            \
 	EP_STRING(NCCL_EP_MAJOR) "." EP_STRING(NCCL_EP_MINOR) "." EP_STRING(NCCL_EP_PATCH)
-#define EP_DIGIT(n) (char)('0' + (n) % 10)
 
 /*
- * Programs look for this line in the library's file, to compare the CUDA version with NCCL's. The
- * CUDA version is an expression, not a string, so the line is put together from pieces.
+ * Programs look for this line in the library's file, to compare the CUDA version with NCCL's.
+ * CUDA's headers have it as a number only: meson.build makes EP_CUDA_TEXT of that.
  */
-static const struct {
-	char head[sizeof("NCCL EP version " EP_VERSION_TEXT "+cuda") - 1];
-	char cuda[4];
-	char end[2];
-} ep_banner = {
-	"NCCL EP version " EP_VERSION_TEXT "+cuda",
-	{ EP_DIGIT(CUDART_VERSION / 10000), EP_DIGIT(CUDART_VERSION / 1000), '.',
-	  EP_DIGIT(CUDART_VERSION / 10) },
-	"\n",
-};
-
-_Static_assert(sizeof(ep_banner) == sizeof(ep_banner.head) + 4 + 2, "ep_banner has no gaps");
+static const char ep_banner[] = "NCCL EP version " EP_VERSION_TEXT "+cuda" EP_CUDA_TEXT "\n";
 
 __attribute__((constructor)) static void ep_banner_print(void)
 {
@@ -34,7 +22,7 @@ __attribute__((constructor)) static void ep_banner_print(void)
 	int64_t on = 0;
 
 	if (text && ep_param_parse(EP_PARAM_DEBUG, text, &on) == ncclSuccess && on &&
-	    write(STDERR_FILENO, &ep_banner, sizeof(ep_banner) - 1) < 0) {
+	    write(STDERR_FILENO, ep_banner, sizeof(ep_banner) - 1) < 0) {
 		return; /* no standard error, no banner */
 	}
 }
