@@ -1,15 +1,18 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Makes a fresh Debian 12 or Ubuntu 24.04 able to build and test this tree:
+# Makes a fresh Debian or Ubuntu able to build and test this tree:
 #   - Debian packages, with apt-get (through sudo when not root);
 #   - where no CUDA toolkit is found, NVIDIA's Python wheels of its compiler and headers, and
-#     likewise NCCL and the disassembler, in .deps/ of this tree.
-# Says what it did. When all is there it changes nothing and takes a second.
+#     likewise NCCL and the disassembler, in .deps/ of this tree;
+#   - an older g++ where nvcc refuses the one that is there.
+# Says what it did. When all is there it changes nothing and takes a few seconds.
+#   setup.sh --style   also the clang-format that ./check asks: one release, from PyPI where the machine has another
 #   setup.sh --guest   also what suite `guest` needs: an emulator, and Debian's kernel in .deps/guest
 
 set -euo pipefail
 top=$(cd "$(dirname "$0")/.." && pwd)
-guest=${1:-}
+case " $* " in *" --style "*) style=1 ;; *) style= ;; esac
+case " $* " in *" --guest "*) guest=1 ;; *) guest= ;; esac
 deps=$top/.deps
 export DEBIAN_FRONTEND=noninteractive
 PATH=$deps/venv/bin:$PATH
@@ -32,6 +35,10 @@ cuda_line() { "$top/tools/find-cuda.sh" | sed -n "s/^$1=//p"; }
 need_cuda_wheels() { [ -z "$(cuda_line cuda)" ]; }
 need_nccl_wheels() { [ -z "$(cuda_line nccl_include)" ]; }
 need_disassembler() { [ -z "$(cuda_line disassembler)" ]; }
+need_style() {
+    [ -n "$style" ] && ! clang-format --version 2>/dev/null |
+        grep -q " version $(sed -n 's/^clang-format==//p' "$top/tools/style-wheels.txt")"
+}
 
 # Debian packages that are missing: those without which nothing builds, and the rest.
 list_missing() {
@@ -47,13 +54,12 @@ list_missing() {
     have_header infiniband/mlx5dv.h || required+=(libibverbs-dev)
     if need_cuda_wheels || need_nccl_wheels; then
         have_venv || required+=(python3-venv)
-    elif need_disassembler; then
+    elif need_disassembler || need_style; then
         have_venv || wanted+=(python3-venv)
     fi
     have_header expat.h || wanted+=(libexpat1-dev)
     have_header hwloc.h || wanted+=(libhwloc-dev)
-    have clang-format || wanted+=(clang-format)
-    if [ "$guest" = --guest ] && [ "$(uname -m)" = x86_64 ]; then
+    if [ -n "$guest" ] && [ "$(uname -m)" = x86_64 ]; then
         have qemu-system-x86_64 || wanted+=(qemu-system-x86)
         have busybox || wanted+=(busybox-static)
         { have rdma && have tc; } || wanted+=(iproute2)
@@ -151,6 +157,27 @@ install_nccl() {
     fi
 }
 
+# A C++ compiler that this nvcc works with. Without one the library for GPUs is not built.
+install_nvcc_host() {
+    local nvcc package options
+    nvcc=$(cuda_line nvcc)
+    host_words="works with the machine's compiler"
+    options=$("$top/tools/nvcc-host.sh" "$nvcc" 2>/dev/null) || {
+        say "nvcc refuses this machine's compiler, $(gcc --version | head -n 1)"
+        for package in g++-15 g++-14 g++-13 g++-12; do
+            apt_install "$package" && options=$("$top/tools/nvcc-host.sh" "$nvcc" 2>/dev/null) && break
+        done
+    } || host_words="works with no compiler of this machine, so that there is no library for GPUs (install g++-14)"
+    [ -z "$options" ] || host_words="works with $options"
+}
+
+# Releases of clang-format differ in what they find. The style is not checked without this one.
+install_style() {
+    need_style || return 0
+    if have_venv && pip_install -r "$top/tools/style-wheels.txt"; then return; fi
+    say "no $(tail -n 1 "$top/tools/style-wheels.txt"): the style will not be checked"
+}
+
 # One test is skipped without it.
 install_disassembler() {
     need_disassembler || return 0
@@ -164,7 +191,7 @@ install_disassembler() {
 # The tests are skipped without it.
 fetch_guest() {
     local out
-    if [ "$guest" = --guest ] && have qemu-system-x86_64 &&
+    if [ -n "$guest" ] && have qemu-system-x86_64 &&
         ! out=$("$top/test/guest/kernel.sh" "$deps/guest" 2>&1); then
         say "no kernel for suite guest: ${out##*$'\n'}"
     fi
@@ -174,10 +201,12 @@ mkdir -p "$deps"
 install_packages
 install_cuda
 install_nccl
+install_nvcc_host
 install_disassembler
+install_style
 fetch_guest
 
 nccl=$(cuda_line nccl_include)
 say "meson $(meson --version), $(gcc --version | head -n 1)"
-say "CUDA in $(cuda_line cuda) ($("$(cuda_line nvcc)" --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p'))"
+say "CUDA in $(cuda_line cuda) ($("$(cuda_line nvcc)" --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p')); nvcc $host_words"
 say "NCCL headers in ${nccl/#default/the system}"
