@@ -177,13 +177,18 @@ bool vc_slot_end(struct vc_clock *clock, struct vc_clock_slot *slot, enum vc_slo
 
 bool vc_slot_wake(struct vc_clock *clock, struct vc_clock_slot *slot)
 {
-	uint32_t state = VC_SLOT_WAITS;
+	uint32_t state = atomic_load(&slot->state);
 
-	if (!atomic_compare_exchange_strong(&slot->state, &state, VC_SLOT_RUNS)) {
+	if (state != VC_SLOT_WAITS) {
 		return false;
 	}
+	/* It counts before it can run: it may wait again at once, and must not find that nothing runs. */
 	vc_slot_begin(clock, slot);
-	return true;
+	if (atomic_compare_exchange_strong(&slot->state, &state, VC_SLOT_RUNS)) {
+		return true;
+	}
+	atomic_fetch_sub(&clock->proc[atomic_load(&slot->proc)].running, 1);
+	return false;
 }
 
 void vc_slot_rouse(struct vc_clock_slot *slot)
@@ -285,7 +290,7 @@ static void vc_clock_tick(struct vc_clock *clock, uint64_t real)
 {
 	uint64_t before = atomic_load(&clock->tick_ns), cpu;
 
-	if (real - before < VC_TICK_NS ||
+	if ((int64_t)(real - before) < VC_TICK_NS ||
 	    !atomic_compare_exchange_strong(&clock->tick_ns, &before, real)) {
 		return;
 	}
