@@ -43,7 +43,7 @@ MUTANTS = [
              "}\n"
              "\n"
              "#endif"),
-     "tests": ["views_split", "views_edge", "masks", "sizes_beyond", "crowd"]},
+     "tests": ["views_beyond"]},
     # The last vector of a row comes back.
     {"name": "comb_tail", "file": "device/ll/combine_send.h",
      "old": "narrow, off < a.token_bytes && row != EP_LL_ZERO_ROW);",
@@ -90,7 +90,7 @@ MUTANTS = [
     {"name": "direct_parted", "file": "device/ll/dispatch_direct.h",
      "old": "return !ep_mask_parted(g, op, r, ep_progress_load(g, r));",
      "new": "return true;",
-     "tests": ["direct_modes", "direct_late", "direct_lost", "direct_graphs", "direct_late_processes", "masks"]},
+     "tests": ["parted"]},
     # A combine refuses what was dispatched before a MaskClean.
     {"name": "receipt_round", "file": "device/group/step.h",
      "old": "return is_combine && f.receipt.clean_round != f.seq.clean_round ? EP_CAUSE_CLEANED : 0;",
@@ -153,7 +153,7 @@ MUTANTS = [
     {"name": "ht_comb_nowait", "file": "device/ht/combine.cu",
      "old": "\t\t\tep_ht_done_wait(a.c, e.op, &failed);\n",
      "new": "",
-     "tests": ["ht_window", "ht_window_late", "ht_soak", "ht_graphs", "ht_idle", "ht_graphs_processes"]},
+     "tests": ["ht_window", "ht_idle"]},
     # Form words of one operation are not those of the next.
     {"name": "ht_one_form", "file": "device/ht/step.h",
      "old": "((op.epoch & 1) * c.g.nranks + r) * EP_HT_FORM_WORDS",
@@ -255,7 +255,7 @@ MUTANTS = [
              "\t\tep_wait_since(g, op, &s);\n"
              "\t}"),
      "new": "",
-     "tests": ["masks", "killed_masked", "killed_far_long", "several", "views_split"]},
+     "tests": ["several"]},
     # Rows that a progress word has overtaken are waited for.
     {"name": "overtaken", "file": "device/group/wait.h",
      "old": "\treturn (int32_t)((uint32_t)word - op.epoch) > 0 && ep_rank_remote(g, peer) &&",

@@ -544,6 +544,9 @@ void ht_step(struct ht_bench *b)
 		if (b->h.p.quant == ORACLE_QUANT_NONE) {
 			ht_expert_work(b);
 			NEED_OK(ht_combine(b, backward, b->w->stream));
+			/* behind it on the stream its input is the caller's, whoever is late */
+			NEED_CUDA(cudaMemsetAsync(b->combine_in.data, ORACLE_POISON,
+						  b->combine_in.bytes, b->w->stream));
 			NEED_CUDA(cudaStreamSynchronize(b->w->stream));
 			ht_check_combine(b, backward);
 		}
