@@ -111,7 +111,13 @@ EP_HOST_DEV uint64_t *ep_mask_ignored(int32_t *mask, uint32_t nranks)
 	return (uint64_t *)(mask + (nranks + 1) / 2 * 2);
 }
 
-/* Behind that: what the blocks of a kernel have agreed about each rank (presence.h). */
+/* Behind that: what the blocks of a kernel have agreed about each rank (presence.h), below its epoch. */
+enum ep_presence {
+	EP_PRESENCE_CLAIMED = 1,
+	EP_PRESENCE_PRESENT,
+	EP_PRESENCE_ABSENT
+};
+
 EP_HOST_DEV uint64_t *ep_mask_presence(int32_t *mask, uint32_t nranks)
 {
 	return ep_mask_ignored(mask, nranks) + nranks;

@@ -23,12 +23,6 @@
 
 #include "device/group/wait.h"
 
-enum ep_presence {
-	EP_PRESENCE_CLAIMED = 1, /* low half of the word; the high half is the epoch */
-	EP_PRESENCE_PRESENT,
-	EP_PRESENCE_ABSENT
-};
-
 EP_DEV uint64_t ep_presence_word(const struct ep_op &op, enum ep_presence state)
 {
 	return (uint64_t)op.epoch << 32 | state;

@@ -12,10 +12,13 @@
  *         edge     a rank's counts arrive about when the others' waits for it expire
  *         sum      a rank's rows of a combine do
  *         struck   a rank is masked (here: by the test) while its rows of a combine arrive
+ *         beyond   66 ranks: all counts are there, of one above rank 63, too, without which other blocks
+ *                  have decided to go on (here: the test has)
  */
 #include <math.h>
 #include <string.h>
 #include <unistd.h>
+#include "device/group/layout.h"
 #include "ep/group.h"
 #include "support/bench.h"
 #include "support/victim.h"
@@ -351,6 +354,63 @@ static void struck(struct bench *b, uint64_t round)
 	all_back(b);
 }
 
+#define CROWD 66
+#define BEYOND 64 /* not the last one: rows of others lie behind its own */
+
+/* As a block of rank 0's kernel decides that goes on without the rank; the others have not masked it. */
+static void decide_absent(struct bench *b, uint32_t rank)
+{
+	uint64_t *presence = ep_mask_presence(b->group->mask, b->p.nranks);
+	struct ep_dev_seq seq;
+
+	NEED_CUDA(cudaMemcpy(&seq, b->group->seq, sizeof(seq), cudaMemcpyDeviceToHost));
+	__atomic_store_n(presence + rank, (uint64_t)seq.step << 32 | EP_PRESENCE_ABSENT,
+			 __ATOMIC_RELEASE);
+}
+
+static void beyond(struct bench *b, uint64_t round)
+{
+	struct world *w = b->w;
+
+	check_context("beyond, round %llu, rank %d", (unsigned long long)round, w->rank);
+	b->p.absent_rank = w->rank == 0 ? BEYOND : 0; /* for what is checked here */
+	prepare(b, 570 + round);
+	OK(bench_send_dispatch(b, w->stream));
+	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	if (w->rank == 0) {
+		decide_absent(b, BEYOND);
+	}
+	world_meet(w);
+	OK(ncclEpComplete(b->handle, NULL, w->stream));
+	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	bench_check_dispatch(b);
+	b->p.absent_rank = 0;
+	world_meet(w);
+}
+
+/* All tokens go to rank 0, where several blocks receive. */
+static void run_beyond(struct world *w, void *arg)
+{
+	struct oracle_problem p = bench_problem(w->nranks, CROWD, 1, 64, 2, ORACLE_EXPERT_MAJOR);
+	ncclEpGroupConfig_t config;
+	ncclEpGroup_t group = NULL;
+	struct bench b;
+
+	p.routing.family = ORACLE_HOT;
+	p.routing.hot_ppm = 1000000;
+	config = bench_group_config(&p, BENCH_MASK);
+	config.max_num_sms = w->rank == 0 ? SMS : 2;
+	NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
+	bench_open(&b, w, group, &p, BENCH_MASK);
+	for (uint64_t i = 0; i < 3; i++) {
+		beyond(&b, i);
+	}
+	check_context("beyond, after all");
+	bench_pair_of(&b, 600);
+	bench_close(&b);
+	OK(ncclEpGroupDestroy(group));
+}
+
 static const struct mode modes[] = {
 	{ "split", split, 40, false },  { "strike", strike, 100, false },
 	{ "again", again, 100, false }, { "edge", edge, 16, true },
@@ -391,9 +451,13 @@ int main(int argc, char **argv)
 	for (size_t i = 0; argc > 1 && i < sizeof(modes) / sizeof(modes[0]); i++) {
 		m = strcmp(argv[1], modes[i].name) == 0 ? modes + i : m;
 	}
+	setenv("NCCL_EP_LL_THREADS", "64", 0);
+	if (argc > 1 && !strcmp(argv[1], "beyond")) {
+		world_run(CROWD, run_beyond, NULL);
+		return check_end();
+	}
 	NEED(m);
 	rounds = world_number(argc > 2 ? argv[2] : NULL, m->rounds);
-	setenv("NCCL_EP_LL_THREADS", "64", 0);
 	for (int lines = 0; lines <= 1; lines++) {
 		setenv("NCCL_EP_LL_LINES", lines ? "1" : "0", 1);
 		world_run(RANKS, run, (void *)m);
