@@ -99,23 +99,6 @@ static ncclEpGroup_t group_of(struct world *w, const struct mode *m, double time
 	return group;
 }
 
-/* Has anybody stored to the output since it was poisoned? */
-static bool touched(struct bench *b)
-{
-	unsigned char *rows = malloc(b->out_tokens.bytes);
-	bool found = false;
-
-	NEED(rows);
-	NEED_CUDA(cudaMemcpyAsync(rows, b->out_tokens.t.data, b->out_tokens.bytes,
-				  cudaMemcpyDeviceToHost, b->w->stream));
-	NEED_CUDA(cudaStreamSynchronize(b->w->stream));
-	for (size_t i = 0; i < b->out_tokens.bytes; i++) {
-		found |= rows[i] != ORACLE_POISON;
-	}
-	free(rows);
-	return found;
-}
-
 /* Only the send halves run: what lies in the output then has come directly. */
 static bool sent_directly(struct bench *b)
 {
@@ -126,7 +109,7 @@ static bool sent_directly(struct bench *b)
 	NEED_OK(bench_send_dispatch(b, b->w->stream));
 	NEED_CUDA(cudaStreamSynchronize(b->w->stream));
 	world_meet(b->w);
-	direct = touched(b);
+	direct = bench_touched(b);
 	world_meet(b->w);
 	NEED_OK(ncclEpComplete(b->handle, NULL, b->w->stream));
 	NEED_CUDA(cudaStreamSynchronize(b->w->stream));
@@ -258,7 +241,7 @@ static void run_late(struct world *w, void *arg)
 			bench_check_dispatch(&b);
 			bench_poison(&b);
 			usleep(20000);
-			CHECK(!touched(&b));
+			CHECK(!bench_touched(&b));
 			bench_load(&b, 200 + (uint64_t)late);
 		} else {
 			bench_load(&b, 200 + (uint64_t)late);
@@ -301,7 +284,7 @@ static void run_lost(struct world *w, void *arg)
 		bench_poison(&b);
 		world_meet(w);
 		world_meet(w);
-		CHECK(!touched(&b));
+		CHECK(!bench_touched(&b));
 	} else {
 		world_meet(w);
 		bench_load(&b, 70);

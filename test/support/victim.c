@@ -7,33 +7,50 @@
 
 #include "support/victim.h"
 
-static void flag_path(char *path, size_t size)
+static void flag_path(char *path, size_t size, const char *name)
 {
-	snprintf(path, size, "%s/continue", getenv("VC_DIR") ? getenv("VC_DIR") : "/tmp");
+	snprintf(path, size, "%s/%s", getenv("VC_DIR") ? getenv("VC_DIR") : "/tmp", name);
+}
+
+static void flag_raise(const char *name)
+{
+	char path[600];
+
+	flag_path(path, sizeof(path), name);
+	close(open(path, O_CREAT | O_WRONLY, 0600));
+}
+
+static void flag_await(const char *name)
+{
+	char path[600];
+
+	flag_path(path, sizeof(path), name);
+	while (access(path, F_OK)) {
+		usleep(2000);
+	}
 }
 
 void victim_continue(void)
 {
-	char path[600];
+	flag_raise("continue");
+}
 
-	flag_path(path, sizeof(path));
-	close(open(path, O_CREAT | O_WRONLY, 0600));
+void victim_await_stop(void)
+{
+	flag_await("stopped");
 }
 
 static void watch_over(pid_t child, bool killed)
 {
-	char path[600];
 	int status;
 
-	flag_path(path, sizeof(path));
 	for (;;) {
 		NEED(waitpid(child, &status, WUNTRACED) == child);
 		if (!WIFSTOPPED(status)) {
 			break;
 		}
-		while (access(path, F_OK)) {
-			usleep(2000);
-		}
+		flag_raise("stopped");
+		flag_await("continue");
 		kill(child, SIGCONT);
 	}
 	if (WIFSIGNALED(status)) {

@@ -15,6 +15,8 @@
  */
 void victim_start(int rank, bool killed);
 void victim_continue(void);
+/* Waits until the child has stopped: none of its threads runs. */
+void victim_await_stop(void);
 /* Time limits stretch under sanitizers, and by VICTIM_SCALE in the environment. */
 double victim_scale(void);
 /*
