@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Several ranks are lost between a dispatch and its combine: the waits for them do not add up. And a
- * rank that one of them holds up is not taken for lost, however short the timeout.
+ * Several ranks are lost between a dispatch and its combine: the waits for them do not add up, also
+ * where the same warp waits for one after the other. And a rank that one of them holds up is not taken
+ * for lost, however short the timeout.
  */
 #include "support/bench.h"
 #include "support/victim.h"
 
 #define RANKS 8
 #define TIMEOUT_MS (800 * victim_scale())
+#define TURN_MS (1500 * victim_scale())
 #define SHORT_MS 300 /* less than what a lost rank is granted beyond the timeout */
 
 /* The last `lost` ranks stay away from the combine. */
@@ -31,6 +33,43 @@ static void together(struct world *w, int lost)
 		start = world_now() - start;
 		CHECK(start < TIMEOUT_MS / 1e3 + 1.2, "%.2f s", start);
 		CHECK_INT(bench_masked(w, group) & ((1u << here) - 1), 0);
+	}
+	world_meet(w);
+	bench_close(&b);
+	OK(ncclEpGroupDestroy(group));
+}
+
+/*
+ * One block of two warps receives. Each warp waits for a row of the last rank but one, and when it has
+ * given that one up, for a row of the last rank, which has had its time by then.
+ */
+static void in_turn(struct world *w)
+{
+	struct oracle_problem p =
+		bench_problem(w->nranks, (uint32_t)w->nranks, 1, 64, 4, ORACLE_EXPERT_MAJOR);
+	ncclEpGroupConfig_t config = bench_group_config(&p, BENCH_MASK);
+	int32_t last = w->nranks - 1, ids[4] = { last - 1, last - 1, last, last };
+	ncclEpGroup_t group = NULL;
+	struct bench b;
+	double start;
+
+	check_context("one after the other");
+	config.max_num_sms = 2;
+	config.timeout_ns = (uint64_t)(TURN_MS * 1e6);
+	NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
+	bench_open(&b, w, group, &p, BENCH_MASK);
+	NEED_CUDA(cudaMemcpy(b.ids.t.data, ids, sizeof(ids), cudaMemcpyHostToDevice));
+	OK(bench_update(&b, w->stream));
+	OK(bench_dispatch(&b, w->stream));
+	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	world_meet(w);
+	if (w->rank < last - 1) {
+		start = world_now();
+		OK(bench_combine(&b, w->stream));
+		NEED_CUDA(cudaStreamSynchronize(w->stream));
+		start = world_now() - start;
+		CHECK(start < TURN_MS / 1e3 + 1, "%.2f s", start);
+		CHECK_INT(bench_masked(w, group), 3u << (last - 1));
 	}
 	world_meet(w);
 	bench_close(&b);
@@ -73,6 +112,7 @@ static void run(struct world *w, void *arg)
 {
 	together(w, 1);
 	together(w, 4);
+	in_turn(w);
 	held(w);
 }
 
