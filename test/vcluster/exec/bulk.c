@@ -2,14 +2,17 @@
 /*
  * Bulk copies. The engine copies as late as the kernel lets it: loads while their barrier is polled,
  * stores when their group is waited for, or at the warp's end. With a seed some copies are done
- * earlier, and with VC_LOADS_LATE some loads later than what others do meanwhile. Whatever a kernel does to the memory of a copy in between is so found in the data, if it
- * is not found here: the engine's view of shared memory is kept beside the memory itself.
+ * earlier, and with VC_LOADS_LATE some loads later than what others do meanwhile. Whatever a kernel
+ * does to the memory of a copy in between is so found in the data, if it is not found here: the
+ * engine's view of shared memory is kept beside the memory itself.
  */
 #include <sys/mman.h>
-#include <time.h>
+#include "clock/thread.h"
 #include "exec/bulk.h"
 
 #define VC_GARBAGE 0xdbdbdbdbdbdbdbdbull /* where a copy is going to */
+
+#define VC_TURN_NS 100000 /* in which others that can run do */
 
 /* The loads of one phase in so many are late; 0: of none. */
 static long vc_late_one_in;
@@ -235,7 +238,6 @@ static void vc_stores_wait(struct vc_block *block, struct vc_fiber *self, uint32
  */
 bool vc_loads_wait(struct vc_block *block)
 {
-	struct timespec turn = { 0, 100000 };
 	bool late = false;
 
 	for (uint32_t i = 0; vc_late_one_in && block->bulk && i < block->bulk->nmbars; i++) {
@@ -247,7 +249,7 @@ bool vc_loads_wait(struct vc_block *block)
 		}
 	}
 	if (late) {
-		nanosleep(&turn, NULL);
+		vc_nap(VC_WAIT_WORD, VC_TURN_NS);
 	}
 	return late;
 }
