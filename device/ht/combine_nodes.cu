@@ -93,7 +93,7 @@ EP_DEV bool ep_ht_hop_add(const struct ep_ht_combine_args &a, const struct ep_op
 	uint32_t bytes = ep_min_u32(a.part_bytes, a.token_bytes - u.part * a.part_bytes);
 	struct ep_ht_reader r = { u.rows, 0, 0, { 0, NULL }, false };
 	struct ep_ht_batch now = {}, next;
-	struct ep_ht_sum<DTYPE> sum;
+	struct ep_ht_sum<DTYPE> sum EP_UNSET;
 	bool fresh = true;
 
 	for (;;) {

@@ -149,7 +149,7 @@ EP_DEV struct ep_ht_ahead ep_ht_span_load(const struct ep_ht_route_args &a,
 	uint32_t ids = ep_ht_span_tokens(t, w0) * a.c.topk;
 	struct ep_ht_ahead ahead = {};
 
-#pragma unroll
+	EP_UNROLL()
 	for (uint32_t j = 0; j < EP_HT_ROUTE_AHEAD; j++) {
 		uint32_t i = ep_tid() + j * ep_nthreads();
 
@@ -208,7 +208,7 @@ EP_DEV void ep_ht_span_mark(const struct ep_ht_route_args &a, const struct ep_op
 {
 	uint32_t ids = ep_ht_span_tokens(t, w0) * a.c.topk, i = ep_tid();
 
-#pragma unroll
+	EP_UNROLL()
 	for (uint32_t j = 0; j < EP_HT_ROUTE_AHEAD; j++, i += ep_nthreads()) {
 		if (i < ids) {
 			ep_ht_id_mark(a, op, t, w0, i, ahead.id[j]);
@@ -259,7 +259,7 @@ EP_DEV uint32_t ep_ht_bits_count(const uint32_t *bits, uint32_t n)
 
 	EP_UNROLL(1)
 	for (uint32_t w0 = 0; w0 < n; w0 += 4) {
-#pragma unroll
+		EP_UNROLL()
 		for (uint32_t j = 0; j < 4; j++) {
 			sum += w0 + j < n ? ep_popc(bits[w0 + j]) : 0;
 		}

@@ -61,7 +61,7 @@ EP_DEV void ep_ht_span_sort(const struct ep_ht_route_args &a, const struct ep_ht
 
 		EP_UNROLL(1)
 		for (uint32_t q0 = 0; q0 < topk; q0 += EP_HT_ROUTE_OTHERS) {
-#pragma unroll
+			EP_UNROLL()
 			for (uint32_t j = 0; j < EP_HT_ROUTE_OTHERS; j++) {
 				uint32_t other = ep_ht_other(t.id, token, q0 + j, topk);
 				bool same = other == id && q0 + j < k;
@@ -175,7 +175,7 @@ EP_DEV void ep_ht_entries_store(const struct ep_ht_common &c, uint32_t *list, ui
 		ep_st16(list + first, v);
 		return;
 	}
-#pragma unroll
+	EP_UNROLL()
 	for (uint32_t j = 0; j < 4; j++) {
 		if (first + j < c.width) {
 			list[first + j] = words[j];
@@ -204,7 +204,7 @@ EP_DEV void ep_ht_span_push(const struct ep_ht_route_args &a, const struct ep_ht
 		if (row == EP_HT_NONE || first >= c.width) {
 			continue;
 		}
-#pragma unroll
+		EP_UNROLL()
 		for (uint32_t j = 0; j < 4; j++) {
 			v[j] = first + j < count ? t.entry[at + first + j] : EP_HT_NONE;
 		}

@@ -13,7 +13,7 @@ EP_DEV uint32_t ep_ht_lanes_sum(uint32_t v, uint32_t width = EP_WARP_SIZE)
 {
 	uint32_t lane = ep_lane();
 
-#pragma unroll
+	EP_UNROLL()
 	for (uint32_t delta = 1; delta < EP_WARP_SIZE; delta *= 2) {
 		uint32_t below = ep_shfl_u32(EP_FULL_MASK, v, (lane - delta) & 31);
 
@@ -128,7 +128,7 @@ EP_DEV bool ep_ht_column_take(const struct ep_ht_common &c, const struct ep_op &
 		for (;;) {
 			uint32_t come = 0, r;
 
-#pragma unroll
+			EP_UNROLL()
 			for (uint32_t j = 0; j < EP_HT_ROUTE_BATCH; j++) {
 				r = r0 + j;
 				if (missing >> j & 1) {
@@ -150,7 +150,7 @@ EP_DEV bool ep_ht_column_take(const struct ep_ht_common &c, const struct ep_op &
 			}
 		}
 		ep_ht_go_on<NODES>(c, op, s);
-#pragma unroll
+		EP_UNROLL()
 		for (uint32_t j = 0; j < EP_HT_ROUTE_BATCH; j++) {
 			uint32_t r = r0 + j;
 

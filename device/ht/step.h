@@ -73,7 +73,7 @@ EP_DEV void ep_ht_form_send(const struct ep_ht_common &c, const struct ep_op &op
 		unsigned char *heap = ep_heap_of(c.g, r);
 		uint64_t *at = ep_ht_form_at(c, op, heap, c.g.rank);
 
-#pragma unroll
+		EP_UNROLL()
 		for (uint32_t i = 0; (!NODES || heap) && i < EP_HT_FORM_WORDS; i++) {
 			ep_st_retired_sys_u64(at + i, (uint64_t)op.epoch << 32 |
 							      ep_ht_form_word(c, routing, i));
@@ -210,11 +210,11 @@ EP_DEV bool ep_ht_form_wait(const struct ep_ht_common &c, const struct ep_op &op
 	for (;;) {
 		bool come = true;
 
-#pragma unroll
+		EP_UNROLL()
 		for (uint32_t i = 0; i < EP_HT_FORM_WORDS; i++) {
 			words[i] = ep_ld_retired_sys_u64(at + i);
 		}
-#pragma unroll
+		EP_UNROLL()
 		for (uint32_t i = 0; i < EP_HT_FORM_WORDS; i++) {
 			come &= (uint32_t)(words[i] >> 32) == op.epoch;
 		}
@@ -232,7 +232,7 @@ EP_DEV bool ep_ht_form_wait(const struct ep_ht_common &c, const struct ep_op &op
 	if (since) {
 		ep_ht_form_waited(c, r, since);
 	}
-#pragma unroll
+	EP_UNROLL()
 	for (uint32_t i = 0; i < EP_HT_FORM_WORDS; i++) {
 		uint32_t ours = ep_ht_form_word(c, routing, i);
 

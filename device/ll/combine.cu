@@ -220,7 +220,7 @@ template <int DTYPE> EP_DEV void ep_ll_sum_add(float *sum, const struct ep_vec16
 
 	numbers::load(lo, f);
 	numbers::load(hi, f + numbers::count);
-#pragma unroll
+	EP_UNROLL()
 	for (int n = 0; n < 2 * numbers::count; n++) {
 		sum[n] = ep_fma_f32(f[n], weight, sum[n]);
 	}
@@ -258,7 +258,7 @@ EP_DEV uint32_t ep_ll_sum_wait(const struct ep_ll_common &c, const struct ep_op 
 	for (;;) {
 		uint32_t missing = 0;
 
-#pragma unroll
+		EP_UNROLL()
 		for (uint32_t j = 0, m = batch; j < EP_LL_REDUCE_BATCH; j++, m &= m - 1) {
 			missing |= ep_line_has(v[j], op.epoch) ? 0 : m & (0 - m) & waits;
 		}
@@ -270,14 +270,14 @@ EP_DEV uint32_t ep_ll_sum_wait(const struct ep_ll_common &c, const struct ep_op 
 				    missing >> ep_lane() & 1 &&
 					    ep_wait_give_up(c.g, op, &s, EP_WAIT_COMBINE_ROW,
 							    EP_LL_ROUTE_RANK(term.route)));
-#pragma unroll
+		EP_UNROLL()
 		for (uint32_t j = 0, m = batch; j < EP_LL_REDUCE_BATCH; j++, m &= m - 1) {
 			if (m & (0 - m) & waits) {
 				ep_ld_line(row + ep_ctz(m) * stride, &v[j]);
 			}
 		}
 	}
-#pragma unroll
+	EP_UNROLL()
 	for (uint32_t j = 0, m = batch; j < EP_LL_REDUCE_BATCH; j++, m &= m - 1) {
 		if (m & (0 - m) & waits) {
 			ep_ld_line_settle(row + ep_ctz(m) * stride, &v[j]);
@@ -305,7 +305,7 @@ EP_DEV void ep_ll_reduce_vec(const struct ep_ll_combine_args &a, const struct ep
 		struct ep_vec16 v[EP_LL_REDUCE_BATCH];
 		uint32_t batch = left, failed = 0;
 
-#pragma unroll
+		EP_UNROLL()
 		for (int j = 0; j < EP_LL_REDUCE_BATCH; j++) {
 			if (!left) {
 				break;
@@ -327,7 +327,7 @@ EP_DEV void ep_ll_reduce_vec(const struct ep_ll_combine_args &a, const struct ep
 		if (LINES && batch & term.lines) {
 			failed = ep_ll_sum_wait(c, op, term, token, quad, batch, v);
 		}
-#pragma unroll
+		EP_UNROLL()
 		for (int j = 0; j < EP_LL_REDUCE_BATCH; j++) {
 			if (!batch) {
 				break;

@@ -52,7 +52,7 @@ EP_DEV void ep_ll_return_lines(const struct ep_ll_combine_args &a, const struct 
 		struct ep_vec16 v[EP_LL_BATCH];
 		uint32_t to[EP_LL_BATCH], quad[EP_LL_BATCH];
 
-#pragma unroll
+		EP_UNROLL()
 		for (int j = 0; j < EP_LL_BATCH; j++) {
 			to[j] = EP_LL_NO_ROW;
 			if (rows) {
@@ -70,7 +70,7 @@ EP_DEV void ep_ll_return_lines(const struct ep_ll_combine_args &a, const struct 
 				}
 			}
 		}
-#pragma unroll
+		EP_UNROLL()
 		for (int j = 0; j < EP_LL_BATCH; j++) {
 			if (to[j] != EP_LL_NO_ROW) {
 				ep_st_line(ep_ll_row(a.c, op, heap, to[j]) +
@@ -87,9 +87,9 @@ EP_DEV void ep_ll_return_bytes(const struct ep_ll_combine_args &a, uint32_t row,
 	uint32_t last = end * EP_LL_QUAD_VECS;
 
 	for (uint32_t v0 = first * EP_LL_QUAD_VECS; v0 < last; v0 += EP_LL_BATCH * EP_WARP_SIZE) {
-		struct ep_vec16 v[EP_LL_BATCH];
+		struct ep_vec16 v[EP_LL_BATCH] EP_UNSET;
 
-#pragma unroll
+		EP_UNROLL()
 		for (int j = 0; j < EP_LL_BATCH; j++) {
 			uint32_t i = v0 + j * EP_WARP_SIZE + ep_lane();
 
@@ -97,7 +97,7 @@ EP_DEV void ep_ll_return_bytes(const struct ep_ll_combine_args &a, uint32_t row,
 				v[j] = ep_ll_tensor_vec(a, row, 16 * i, false);
 			}
 		}
-#pragma unroll
+		EP_UNROLL()
 		for (int j = 0; j < EP_LL_BATCH; j++) {
 			uint32_t i = v0 + j * EP_WARP_SIZE + ep_lane();
 

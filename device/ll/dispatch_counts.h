@@ -140,7 +140,7 @@ EP_DEV uint32_t ep_ll_recv_expert(const struct ep_ll_common &c, const struct ep_
 	for (uint32_t r0 = 0; r0 < c.g.nranks; r0 += EP_LL_RECV_BATCH) {
 		uint32_t n[EP_LL_RECV_BATCH];
 
-#pragma unroll
+		EP_UNROLL()
 		for (int i = 0; i < EP_LL_RECV_BATCH; i++) {
 			uint32_t r = r0 + i;
 
@@ -148,7 +148,7 @@ EP_DEV uint32_t ep_ll_recv_expert(const struct ep_ll_common &c, const struct ep_
 				       ? ep_min_u32(t.base[r * c.nlocal + e], c.max_tokens * c.topk)
 				       : 0;
 		}
-#pragma unroll
+		EP_UNROLL()
 		for (int i = 0; i < EP_LL_RECV_BATCH; i++) {
 			if (r0 + i < c.g.nranks) {
 				t.base[(r0 + i) * c.nlocal + e] = sum;
@@ -314,7 +314,7 @@ struct ep_ll_said {
 EP_DEV void ep_ll_said_load(const struct ep_ll_common &c, struct ep_ll_said *said)
 {
 	said->done = !c.g.mask_enabled;
-#pragma unroll
+	EP_UNROLL()
 	for (uint32_t i = 0; i < EP_LL_SAID_WORDS; i++) {
 		uint32_t r = i * EP_WARP_SIZE + ep_lane();
 
@@ -338,7 +338,7 @@ EP_DEV bool ep_ll_said_agree(const struct ep_ll_dispatch_args &a, const struct e
 		return true;
 	}
 	said->done = true;
-#pragma unroll
+	EP_UNROLL()
 	for (uint32_t i = 0; i < EP_LL_SAID_WORDS; i++) {
 		if (ep_presence_said(op, said->word[i])) {
 			ok &= ep_ll_said_adopt(a, op, t, i * EP_WARP_SIZE + ep_lane());

@@ -89,7 +89,7 @@ EP_DEV void ep_ll_direct_send(const struct ep_ll_dispatch_args &a,
 	for (uint32_t v0 = first * EP_LL_QUAD_VECS; v0 < last; v0 += EP_LL_BATCH * EP_WARP_SIZE) {
 		struct ep_vec16 v[EP_LL_BATCH];
 
-#pragma unroll
+		EP_UNROLL()
 		for (int j = 0; j < EP_LL_BATCH; j++) {
 			uint32_t i = v0 + j * EP_WARP_SIZE + ep_lane();
 
@@ -103,7 +103,7 @@ EP_DEV void ep_ll_direct_send(const struct ep_ll_dispatch_args &a,
 			unsigned char *token = direct.tokens[f.first_rank + l] + at * s.token_bytes;
 			unsigned char *scale = direct.scales[f.first_rank + l] + at * a.scale_bytes;
 
-#pragma unroll
+			EP_UNROLL()
 			for (int j = 0; j < EP_LL_BATCH; j++) {
 				uint32_t off = 16 * (v0 + j * EP_WARP_SIZE + ep_lane());
 

@@ -47,7 +47,7 @@ EP_DEV void ep_ll_place_fp8(const struct ep_ll_dispatch_args &a, uint32_t row, u
 	}
 	uint32_t s = (o - EP_LL_TILE_CHANNELS) / 4;
 
-#pragma unroll
+	EP_UNROLL()
 	for (int i = 0; i < 4; i++) {
 		uint32_t g = tile * EP_LL_TILE_GROUPS + s + i;
 
@@ -81,7 +81,7 @@ EP_DEV void ep_ll_place(const struct ep_ll_dispatch_args &a, const struct ep_ll_
 	for (uint32_t m = w.hits; m; m &= m - 1) {
 		uint32_t row = ep_shfl_u32(EP_FULL_MASK, w.row, ep_ctz(m));
 
-#pragma unroll
+		EP_UNROLL()
 		for (int j = 0; j < EP_LL_BATCH; j++) {
 			if (j < (int)n && FP8) {
 				ep_ll_place_fp8(a, row, off[j], v[j], narrow);
@@ -110,7 +110,7 @@ EP_DEV bool ep_ll_recv_lines(const struct ep_ll_dispatch_args &a, const struct e
 		if (!ep_ll_lines_wait(a.c, op, in, q, end, EP_WAIT_DISPATCH_ROW, src, b)) {
 			return false;
 		}
-#pragma unroll
+		EP_UNROLL()
 		for (int j = 0; j < EP_LL_BATCH; j++) {
 			off[j] = (q + j) * EP_LL_QUAD_BYTES + ep_line_offset(ep_lane());
 		}
@@ -128,10 +128,10 @@ EP_DEV void ep_ll_recv_bytes(const struct ep_ll_dispatch_args &a, const struct e
 	uint32_t last = end * EP_LL_QUAD_VECS;
 
 	for (uint32_t v0 = first * EP_LL_QUAD_VECS; v0 < last; v0 += EP_LL_BATCH * EP_WARP_SIZE) {
-		struct ep_vec16 v[EP_LL_BATCH];
+		struct ep_vec16 v[EP_LL_BATCH] EP_UNSET;
 		uint32_t off[EP_LL_BATCH], n = 0;
 
-#pragma unroll
+		EP_UNROLL()
 		for (int j = 0; j < EP_LL_BATCH; j++) {
 			uint32_t i = v0 + j * EP_WARP_SIZE + ep_lane();
 

@@ -69,12 +69,12 @@ EP_DEV void ep_ll_remote_stage_part(const struct ep_ll_dispatch_args &a,
 	     v0 += EP_LL_BATCH * EP_WARP_SIZE) {
 		struct ep_vec16 v[EP_LL_BATCH];
 
-#pragma unroll
+		EP_UNROLL()
 		for (int j = 0; j < EP_LL_BATCH; j++) {
 			v[j] = ep_ll_source_vec<false>(s, 16 * (v0 + j * EP_WARP_SIZE + ep_lane()),
 						       false);
 		}
-#pragma unroll
+		EP_UNROLL()
 		for (int j = 0; j < EP_LL_BATCH; j++) {
 			uint32_t i = v0 + j * EP_WARP_SIZE + ep_lane();
 

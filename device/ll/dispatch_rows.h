@@ -78,9 +78,9 @@ EP_DEV void ep_ll_send_lines(const struct ep_ll_common &c, const struct ep_op &o
 	bool narrow = ep_ll_lane_narrow();
 
 	for (uint32_t q = first; q < end; q += EP_LL_BATCH) {
-		struct ep_vec16 v[EP_LL_BATCH];
+		struct ep_vec16 v[EP_LL_BATCH] EP_UNSET;
 
-#pragma unroll
+		EP_UNROLL()
 		for (int j = 0; j < EP_LL_BATCH; j++) {
 			if (q + j < end) {
 				uint32_t off = (q + j - origin) * EP_LL_QUAD_BYTES +
@@ -95,7 +95,7 @@ EP_DEV void ep_ll_send_lines(const struct ep_ll_common &c, const struct ep_op &o
 			unsigned char *row = ep_ll_row(c, op, ep_heap_of(c.g, f.first_rank + l),
 						       c.g.index * c.max_tokens + slot);
 
-#pragma unroll
+			EP_UNROLL()
 			for (int j = 0; j < EP_LL_BATCH; j++) {
 				if (q + j < end) {
 					ep_st_line(row + (size_t)(q + j) * EP_LL_QUAD_LINE_BYTES,
@@ -115,9 +115,9 @@ EP_DEV void ep_ll_send_bytes(const struct ep_ll_common &c, const struct ep_op &o
 	uint32_t last = end * EP_LL_QUAD_VECS, base = origin * EP_LL_QUAD_VECS;
 
 	for (uint32_t v0 = first * EP_LL_QUAD_VECS; v0 < last; v0 += EP_LL_BATCH * EP_WARP_SIZE) {
-		struct ep_vec16 v[EP_LL_BATCH];
+		struct ep_vec16 v[EP_LL_BATCH] EP_UNSET;
 
-#pragma unroll
+		EP_UNROLL()
 		for (int j = 0; j < EP_LL_BATCH; j++) {
 			uint32_t i = v0 + j * EP_WARP_SIZE + ep_lane();
 
@@ -131,7 +131,7 @@ EP_DEV void ep_ll_send_bytes(const struct ep_ll_common &c, const struct ep_op &o
 			unsigned char *row = ep_ll_row(c, op, ep_heap_of(c.g, f.first_rank + l),
 						       c.g.index * c.max_tokens + slot);
 
-#pragma unroll
+			EP_UNROLL()
 			for (int j = 0; j < EP_LL_BATCH; j++) {
 				uint32_t i = v0 + j * EP_WARP_SIZE + ep_lane();
 
@@ -153,18 +153,18 @@ EP_DEV struct ep_vec16 ep_ll_quantise(struct ep_vec16 lo, struct ep_vec16 hi, bo
 	uint32_t w[8] = { lo.x, lo.y, lo.z, lo.w, hi.x, hi.y, hi.z, hi.w };
 	float f[16], amax = 0.0f, inverse;
 
-#pragma unroll
+	EP_UNROLL()
 	for (int i = 0; i < 8; i++) {
 		f[2 * i] = ep_bf16_lo_f32(w[i]);
 		f[2 * i + 1] = ep_bf16_hi_f32(w[i]);
 	}
-#pragma unroll
+	EP_UNROLL()
 	for (int i = 0; i < 16; i++) {
 		float m = f[i] < 0.0f ? -f[i] : f[i];
 
 		amax = m > amax ? m : amax;
 	}
-#pragma unroll
+	EP_UNROLL()
 	for (int x = 1; x < 8; x *= 2) {
 		float m = ep_shfl_xor_f32(EP_FULL_MASK, amax, x);
 
@@ -191,7 +191,7 @@ EP_DEV void ep_ll_quantise_tile(const struct ep_ll_dispatch_args &a, unsigned ch
 	struct ep_vec16 lo[EP_LL_TILE_STEPS], hi[EP_LL_TILE_STEPS];
 	const struct ep_vec16 zero = { 0, 0, 0, 0 };
 
-#pragma unroll
+	EP_UNROLL()
 	for (int j = 0; j < EP_LL_TILE_STEPS; j++) {
 		uint32_t in_tile = j * 512 + ep_lane() * 16;
 		uint32_t channel = tile * EP_LL_TILE_CHANNELS + in_tile;
@@ -200,7 +200,7 @@ EP_DEV void ep_ll_quantise_tile(const struct ep_ll_dispatch_args &a, unsigned ch
 		lo[j] = mine ? ep_ld16_nc(src + 2 * (size_t)channel) : zero;
 		hi[j] = mine ? ep_ld16_nc(src + 2 * (size_t)channel + 16) : zero;
 	}
-#pragma unroll
+	EP_UNROLL()
 	for (int j = 0; j < EP_LL_TILE_STEPS; j++) {
 		uint32_t in_tile = j * 512 + ep_lane() * 16;
 		float scale;

@@ -157,7 +157,7 @@ EP_DEV uint32_t ep_ll_rank_rows(const struct ep_ll_send_tables &t, uint32_t d)
 {
 	uint32_t n = 0;
 
-#pragma unroll 1
+	EP_UNROLL(1)
 	for (uint32_t w = 0; w < t.words; w++) {
 		n += ep_popc(t.rank_bits[d * t.words + w]);
 	}
@@ -184,7 +184,7 @@ EP_DEV uint32_t ep_ll_bits_before(const uint32_t *bits, uint32_t local)
 {
 	uint32_t n = ep_popc(bits[local / 32] & ((1u << (local & 31)) - 1));
 
-#pragma unroll 1
+	EP_UNROLL(1)
 	for (uint32_t w = 0; w < local / 32; w++) {
 		n += ep_popc(bits[w]);
 	}

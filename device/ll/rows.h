@@ -127,7 +127,7 @@ struct ep_ll_lines {
 EP_DEV void ep_ll_lines_load(const unsigned char *row, uint32_t first, uint32_t end,
 			     struct ep_ll_lines *b)
 {
-#pragma unroll
+	EP_UNROLL()
 	for (int j = 0; j < EP_LL_BATCH; j++) {
 		if (first + j < end) {
 			ep_ld_line(row + (size_t)(first + j) * EP_LL_QUAD_LINE_BYTES, &b->v[j]);
@@ -149,7 +149,7 @@ EP_DEV bool ep_ll_lines_wait(const struct ep_ll_common &c, const struct ep_op &o
 	for (;;) {
 		bool have = true;
 
-#pragma unroll
+		EP_UNROLL()
 		for (int j = 0; j < EP_LL_BATCH; j++) {
 			have &= first + j >= end || ep_line_has(b->v[j], op.epoch);
 		}
@@ -161,7 +161,7 @@ EP_DEV bool ep_ll_lines_wait(const struct ep_ll_common &c, const struct ep_op &o
 		}
 		ep_ll_lines_load(row, first, end, b);
 	}
-#pragma unroll
+	EP_UNROLL()
 	for (int j = 0; j < EP_LL_BATCH; j++) {
 		if (first + j < end) {
 			ep_ld_line_settle(row + (size_t)(first + j) * EP_LL_QUAD_LINE_BYTES,

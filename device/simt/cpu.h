@@ -79,7 +79,9 @@ void ep_simt_called(const char *name) __attribute__((noreturn));
 #define EP_DEV static inline
 #define EP_DEV_COLD static __attribute__((noinline, cold, unused))
 #define EP_SHARED(type, name) static __thread type name
-#define EP_UNROLL(n)
+#define EP_UNROLL(...)
+/* Of what is filled before it is read, which compilers for the CPU do not see. */
+#define EP_UNSET = {}
 
 #define EP_KERNEL(name, args_struct, max_threads)                                                  \
 	extern "C" void name(void);                                                                \

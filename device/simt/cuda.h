@@ -14,7 +14,8 @@
 	extern "C" __global__ void __launch_bounds__(max_threads, 1)                               \
 		name(const __grid_constant__ struct args_struct a)
 #define EP_PRAGMA(text) _Pragma(#text)
-#define EP_UNROLL(n) EP_PRAGMA(unroll n)
+#define EP_UNROLL(...) EP_PRAGMA(unroll __VA_ARGS__) /* no number: all of it */
+#define EP_UNSET
 
 EP_DEV uint32_t ep_tid(void)
 {

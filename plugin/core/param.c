@@ -13,23 +13,28 @@
 
 const struct ep_param_def ep_param_table[EP_PARAMS] = {
 	[EP_PARAM_DEBUG] = { "NCCL_EP_DEBUG", 0, 0, 1,
-			     "print the version when the library is loaded" },
+			     "print the version when the library is loaded", NULL },
 	[EP_PARAM_TIMEOUT_MS] = { "NCCL_EP_TIMEOUT_MS", 0, 0, 86400000,
-				  "how long the device waits for a peer; 0: the group's timeout_ns" },
+				  "how long the device waits for a peer; 0: the group's timeout_ns",
+				  NULL },
 	[EP_PARAM_COMM_SMS] = { "NCCL_EP_COMM_SMS", 0, 0, INT32_MAX,
 				"SMs of one operation; 0, or more than there are: the group's "
-				"max_num_sms" },
+				"max_num_sms",
+				NULL },
 	[EP_PARAM_LL_SEND_SMS] = { "NCCL_EP_LL_SEND_SMS", 0, 0, 256,
 				   "low latency: SMs that send; 0: chosen for each operation, or "
-				   "if NCCL_EP_LL_RECV_SMS is set: half, at most what is left" },
+				   "if NCCL_EP_LL_RECV_SMS is set: half, at most what is left",
+				   NULL },
 	[EP_PARAM_LL_RECV_SMS] = { "NCCL_EP_LL_RECV_SMS", 0, 0, 256,
 				   "low latency: SMs that receive; 0: chosen for each operation, or "
-				   "if NCCL_EP_LL_SEND_SMS is set: half, at most what is left" },
+				   "if NCCL_EP_LL_SEND_SMS is set: half, at most what is left",
+				   NULL },
 	[EP_PARAM_LL_THREADS] = { "NCCL_EP_LL_THREADS", 512, 32, 512,
-				  "low latency: threads of a block, a multiple of 32" },
+				  "low latency: threads of a block, a multiple of 32", NULL },
 	[EP_PARAM_LL_LINES] = { "NCCL_EP_LL_LINES", -1, -1, 1,
 				"low latency: rows carry their own flags, which needs NVLink; -1: "
-				"if all GPUs have it. The same on all ranks" },
+				"if all GPUs have it. The same on all ranks",
+				NULL },
 	[EP_PARAM_MEMORY] = { "NCCL_EP_MEMORY", EP_MEMORY_AUTO, 0, EP_MEMORIES - 1,
 			      "how processes map each other's memory: by NCCL's windows, or by CUDA "
 			      "IPC. Forcing a way that some rank has not is an error. auto: the best "
@@ -39,38 +44,48 @@ const struct ep_param_def ep_param_table[EP_PARAMS] = {
 				       "low latency: zero_copy AUTO dispatches directly to outputs that "
 				       "are windows, and NICs send from inputs that are, if rows of "
 				       "max_dispatch_tokens_per_rank tokens have that many bytes; -1: never. "
-				       "The same on all ranks" },
+				       "The same on all ranks",
+				       NULL },
 	[EP_PARAM_HT_RING_BYTES] = { "NCCL_EP_HT_RING_BYTES", 1 << 27, 0, 1 << 30,
 				     "high throughput: memory for rows on their way to a rank; at least 16 "
-				     "rows from each rank have room. The same on all ranks" },
+				     "rows from each rank have room. The same on all ranks",
+				     NULL },
 	[EP_PARAM_NVLS] = { "NCCL_EP_NVLS", 0, 0, 1,
 			    "1: what goes to all ranks of a node goes by one multicast store, if all "
 			    "ranks want it and NCCL lets them; never with NCCL_NVLS_ENABLE=0. The "
-			    "communicator must outlive the group" },
+			    "communicator must outlive the group",
+			    NULL },
 	[EP_PARAM_NODE_SIZE] = { "NCCL_EP_NODE_SIZE", 0, 0, EP_PARAM_NODE_MAX,
 				 "for tests: ranks of a node, or a list with those of each node; "
 				 "ranks of different nodes use RDMA even on one host. The same on "
-				 "all ranks" },
+				 "all ranks",
+				 NULL },
 	[EP_PARAM_RDMA_MODE] = { "NCCL_EP_RDMA_MODE", 0, 0, 4,
 				 "who rings for RDMA: 1 GPU, queues in its memory; 2 GPU, queues in host "
 				 "memory; 3 a thread, for GPU-written queues; 4 a thread posts verbs; "
-				 "0: the best possible" },
+				 "0: the best possible",
+				 NULL },
 	[EP_PARAM_RDMA_QUEUES] = { "NCCL_EP_RDMA_QUEUES", 0, 0, 15,
 				   "RDMA: queue pairs for rows per remote rank; 0: 256 divided by the "
-				   "number of remote ranks, 1 to 8. The same on all ranks" },
+				   "number of remote ranks, 1 to 8. The same on all ranks",
+				   NULL },
 	[EP_PARAM_RDMA_DEPTH] = { "NCCL_EP_RDMA_DEPTH", 256, 64, 32768,
-				  "RDMA: entries of a send queue, a power of two" },
+				  "RDMA: entries of a send queue, a power of two", NULL },
 	[EP_PARAM_BOOTSTRAP_TIMEOUT_MS] = { "NCCL_EP_BOOTSTRAP_TIMEOUT_MS", 100000, 1, 86400000,
-					    "how long collective host calls wait for all ranks" },
+					    "how long collective host calls wait for all ranks",
+					    NULL },
 	[EP_PARAM_CLOSE_TIMEOUT_MS] = { "NCCL_EP_CLOSE_TIMEOUT_MS", 10000, 0, 86400000,
 					"how long GroupDestroy waits for remote ranks, and for "
-					"the device beyond 3 timeouts" },
+					"the device beyond 3 timeouts",
+					NULL },
 	[EP_PARAM_NET_COUNTS] = { "NCCL_EP_NET_COUNTS", 0, 0, 1,
 				  "network plugin: 1: ep_info --net shows what each connection has "
-				  "done, from a file in /dev/shm" },
+				  "done, from a file in /dev/shm",
+				  NULL },
 	[EP_PARAM_COLLNET] = { "NCCL_EP_COLLNET", 0, 0, 1,
 			       "1: the network plugin offers NCCL an all-gather between hosts, by "
-			       "direct writes; see nccl-net-ep(7)" },
+			       "direct writes; see nccl-net-ep(7)",
+			       NULL },
 };
 
 /* Read by other implementations of the API. */

@@ -117,9 +117,9 @@ ncclResult_t ep_net_rma_flush(struct ep_net_rma *rma, int context, void *memory,
 			      void **request)
 {
 	const struct ep_net_span span = memory ? (struct ep_net_span){ 0, memory } : rma->read;
-	const struct ep_net_sym *sym;
+	const struct ep_net_sym *sym = NULL;
 	struct ep_net_link *link;
-	uint64_t at;
+	uint64_t at = 0;
 
 	EP_CHECK(ep_net_link_get(rma, context, rank, &link));
 	if (!memory && !ep_net_handle_get(EP_NET_SYM, span.handle)) {

@@ -11,7 +11,7 @@ struct ht_case {
 	uint32_t sms;
 	uint32_t second; /* tokens of the second step */
 	uint64_t seed;
-	char note[96]; /* for check_context: what else was drawn */
+	char note[192]; /* for check_context: what else was drawn */
 };
 
 /*

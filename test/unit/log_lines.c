@@ -41,17 +41,25 @@ static void test_subsystems(void)
 	CHECK(configure("INFO", ",,P2P,", NULL).subsys == EP_LOG_P2P);
 }
 
+static const char *file_of(const char *debug, const char *subsys, const char *file)
+{
+	static struct ep_log_config c;
+
+	c = configure(debug, subsys, file);
+	return c.file;
+}
+
 static void test_file_names(void)
 {
 	char longest[8000];
 
-	CHECK_TEXT(configure("WARN", NULL, "/tmp/a.%h.%p.log").file, "/tmp/a.node7.4711.log");
-	CHECK_TEXT(configure("WARN", NULL, "100%%%x").file, "100%%x");
-	CHECK_TEXT(configure("WARN", NULL, NULL).file, "");
-	CHECK_TEXT(configure("VERSION", NULL, "/tmp/a").file, "");
+	CHECK_TEXT(file_of("WARN", NULL, "/tmp/a.%h.%p.log"), "/tmp/a.node7.4711.log");
+	CHECK_TEXT(file_of("WARN", NULL, "100%%%x"), "100%%x");
+	CHECK_TEXT(file_of("WARN", NULL, NULL), "");
+	CHECK_TEXT(file_of("VERSION", NULL, "/tmp/a"), "");
 	memset(longest, 'a', sizeof(longest) - 1);
 	longest[sizeof(longest) - 1] = '\0';
-	CHECK_TEXT(configure("WARN", NULL, longest).file, "");
+	CHECK_TEXT(file_of("WARN", NULL, longest), "");
 }
 
 static void test_format(void)

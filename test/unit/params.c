@@ -154,7 +154,7 @@ static bool nodes_are(const char *text, int nranks, const char *expected)
 		uint32_t near = 0;
 
 		for (int i = 0; i < nranks; i++) {
-			near += expected[i] == expected[r];
+			near += node[i] == node[r];
 		}
 		most.near = near > most.near ? near : most.near;
 		most.remote = nranks - near > most.remote ? nranks - near : most.remote;

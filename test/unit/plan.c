@@ -6,7 +6,7 @@
 
 /* Eight ranks of an H200 node, 256 experts, top-8, rows of 7168 bf16. */
 static const struct ep_ll_operation usual = {
-	.shape = { 8, 32, 8192, 14336, 0 },
+	.shape = { .nranks = 8, .nlocal = 32, .max_tokens = 8192, .max_token_bytes = 14336 },
 	.geometry = { 66, 66, 512, false },
 	.lines = true,
 	.layout = EP_LL_EXPERT_MAJOR,

@@ -8,7 +8,7 @@
 
 static void put(char out[PERF_CELL], const char *text, int width)
 {
-	snprintf(out, PERF_CELL, " %*s", width - 1, text);
+	snprintf(out, PERF_CELL, " %*.*s", width - 1, PERF_CELL - 2, text);
 }
 
 /* Microseconds: with a decimal if that fits into 7 columns. */

@@ -3,30 +3,53 @@
 #include <string.h>
 #include "nccl/reduce.h"
 
-static float vc_from_half(uint16_t h)
+static float vc_float_of(uint32_t bits)
 {
-	_Float16 f;
+	float v;
 
-	memcpy(&f, &h, sizeof(f));
-	return (float)f;
+	memcpy(&v, &bits, sizeof(v));
+	return v;
 }
 
+static float vc_from_half(uint16_t h)
+{
+	uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31, part = h & 0x3ff;
+
+	if (exponent == 31) {
+		return vc_float_of(sign | 0x7f800000u | part << 13);
+	}
+	if (exponent == 0) {
+		return (sign ? -0x1p-24f : 0x1p-24f) * (float)part;
+	}
+	return vc_float_of(sign | (exponent + 112) << 23 | part << 13);
+}
+
+/* Rounds to the nearest, ties to even. */
 static uint16_t vc_to_half(float v)
 {
-	_Float16 f = (_Float16)v;
-	uint16_t h;
+	uint32_t u, sign, a;
 
-	memcpy(&h, &f, sizeof(h));
-	return h;
+	memcpy(&u, &v, sizeof(u));
+	sign = u >> 16 & 0x8000;
+	a = u & 0x7fffffffu;
+	if (a > 0x7f800000u) {
+		return (uint16_t)(sign | 0x7e00 | (a >> 13 & 0x3ff));
+	}
+	if (a >= 0x477ff000u) { /* nearer to 65536 than to 65504, or a tie of them */
+		return (uint16_t)(sign | 0x7c00);
+	}
+	if (a < 0x38800000u) { /* the sum's last bit is worth 2^-24, as that of the result */
+		v = vc_float_of(a) + 0.5f;
+		memcpy(&u, &v, sizeof(u));
+		return (uint16_t)(sign | (u - 0x3f000000u));
+	}
+	a += 0xfff + (a >> 13 & 1);
+	return (uint16_t)(sign | (a - 0x38000000u) >> 13);
 }
 
 static float vc_from_bf16(uint16_t b)
 {
-	uint32_t u = (uint32_t)b << 16;
-	float v;
-
-	memcpy(&v, &u, sizeof(v));
-	return v;
+	return vc_float_of((uint32_t)b << 16);
 }
 
 static uint16_t vc_to_bf16(float v)

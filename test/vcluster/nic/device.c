@@ -48,10 +48,13 @@ void vn_mac_of_ip(uint32_t ip, uint8_t mac[6])
 
 static void vn_load(void)
 {
+	const char *kind;
+
 	if (vn.loaded) {
 		return;
 	}
 	vn_config_load();
+	kind = vn_config.mlx5 ? "mlx5" : "rxe";
 	for (int i = 0; i < vn_config.nics; i++) {
 		struct vn_nic *nic = &vn.nic[i];
 		struct ibv_device *d = &nic->device;
@@ -64,11 +67,12 @@ static void vn_load(void)
 		nic->guid = 0x025a000000000000ull | (uint64_t)nic->ip;
 		d->node_type = IBV_NODE_CA;
 		d->transport_type = IBV_TRANSPORT_IB;
-		snprintf(d->name, sizeof(d->name), "%s_%d", vn_config.mlx5 ? "mlx5" : "rxe", i);
+		snprintf(d->name, sizeof(d->name), "%s_%d", kind, i);
 		snprintf(d->dev_name, sizeof(d->dev_name), "uverbs%d", i);
 		snprintf(d->dev_path, sizeof(d->dev_path), "/sys/class/infiniband_verbs/uverbs%d",
 			 i);
-		snprintf(d->ibdev_path, sizeof(d->ibdev_path), "/sys/class/infiniband/%s", d->name);
+		snprintf(d->ibdev_path, sizeof(d->ibdev_path), "/sys/class/infiniband/%s_%d", kind,
+			 i);
 	}
 	vn.loaded = true;
 }

@@ -225,7 +225,7 @@ static void test_found(char *program, char *which, const struct mistake *m, size
 	static char text[CHILD_TEXT];
 
 	for (size_t i = 0; i < n; i++) {
-		char number[16];
+		char number[24];
 		char *args[] = { program, which, number, NULL };
 		int status;
 

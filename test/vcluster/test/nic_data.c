@@ -30,6 +30,7 @@ static uint64_t at(const void *p)
 
 static void test_kinds(struct cl_queue *q, struct ibv_mr *l, struct ibv_mr *r)
 {
+	static const char text[] = "0123456789abcdefghijklmnopqrstuv";
 	static const uint32_t sizes[] = {
 		1, 7, 64, 255, 256, 257, 4095, 4096, 4097, 12288, 100001
 	};
@@ -57,11 +58,10 @@ static void test_kinds(struct cl_queue *q, struct ibv_mr *l, struct ibv_mr *r)
 	}
 	for (uint32_t n = 1; n <= EP_MLX5_MAX_INLINE; n++) {
 		memset(to, 0, 64);
-		cl_inline(q, "0123456789abcdefghijklmnopqrstuv" + n % 4, n, at(to), r->rkey,
-			  CL_SIGNALED);
+		cl_inline(q, &text[n % 4], n, at(to), r->rkey, CL_SIGNALED);
 		cl_ring(q);
 		CHECK_INT(cl_wait(q), 0);
-		CHECK(!memcmp(to, "0123456789abcdefghijklmnopqrstuv" + n % 4, n) && !to[n]);
+		CHECK(!memcmp(to, &text[n % 4], n) && !to[n]);
 	}
 	cl_write(q, NULL, 0, 0, 0, 0, CL_SIGNALED);
 	cl_nop(q, CL_SIGNALED);
