@@ -106,7 +106,7 @@ EP_HOST_DEV uint32_t ep_mlx5_build_inline(struct ep_mlx5_wqe *q, uint64_t index,
 	ep_mlx5_build_raddr(q, raddr, rkey);
 	q->w[8] = ep_be32(EP_MLX5_INLINE | bytes);
 #ifdef __CUDA_ARCH__
-	EP_UNROLL()
+#pragma unroll
 #endif
 	for (uint32_t i = 0; i < EP_MLX5_MAX_INLINE / 4; i++) {
 		uint32_t rest = i + 1 == words ? bytes & 3 : 0;

@@ -192,7 +192,7 @@ link_lost() {
 	cut 20000 said "$text" /tmp/output &
 	cutter=$!
 	unset NCCL_EP_TIMEOUT_MS
-	NCCL_DEBUG=WARN NCCL_IB_RETRY_CNT=6 NCCL_IB_TIMEOUT=17 LINK_REST_MS=5000 VICTIM_SCALE=4 \
+	NCCL_DEBUG=WARN NCCL_IB_RETRY_CNT=6 NCCL_IB_TIMEOUT=17 LINK_REST_MS=5000 \
 		ranks 1 fault/fault_link "$text" >>/tmp/output || fail "$(cat /tmp/output)"
 	wait $cutter || fail "no rank said that $text"
 	echo "port: $SECONDS s"

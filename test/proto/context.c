@@ -12,7 +12,7 @@
 #include "support/victim.h"
 
 #define RANKS 2
-#define TIMEOUT_MS (1500 * victim_scale())
+#define TIMEOUT_MS 12000.0
 
 typedef CUresult (*get_state_fn)(CUdevice device, unsigned int *flags, int *active);
 
@@ -153,8 +153,8 @@ static void beside(struct world *w, ncclEpGroup_t group)
 	OK(ncclEpHandleDestroy(handle));
 	atomic_store(&l.over, true);
 	NEED(pthread_join(l.thread, NULL) == 0);
-	CHECK(l.looks > 10 && l.longest < 0.4 * victim_scale(), "%llu looks, %.2f s",
-	      (unsigned long long)l.looks, l.longest);
+	CHECK(l.looks > 10 && l.longest < 3, "%llu looks, %.2f s", (unsigned long long)l.looks,
+	      l.longest);
 }
 
 static void run(struct world *w, void *arg)

@@ -10,8 +10,7 @@
 #include "support/victim.h"
 
 #define RANKS 4
-#define LEAST_MS 2000.0 /* of the waits, and most */
-#define MOST_MS 10000.0
+#define TIMEOUT_MS 16000.0   /* of the waits */
 #define OVERTAKEN_MS 60000.0 /* rows that a word has overtaken get an eighth of it */
 
 static double timeout_ms; /* of the waits */
@@ -336,7 +335,7 @@ static void run(struct world *w, void *arg)
 	const struct plan *plan = arg;
 	double timeout;
 
-	timeout = plan->overtaken ? OVERTAKEN_MS : victim_timeout_ms(w, LEAST_MS, MOST_MS);
+	timeout = plan->overtaken ? OVERTAKEN_MS : TIMEOUT_MS;
 	if (w->rank == 0 || w->processes) {
 		timeout_ms = timeout;
 	}

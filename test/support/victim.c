@@ -82,69 +82,6 @@ void victim_start(int rank, bool killed)
 	}
 }
 
-double victim_scale(void)
-{
-	double scale = (double)world_number(getenv("VICTIM_SCALE"), 1);
-
-#if defined(__SANITIZE_THREAD__)
-	return 8 * scale;
-#elif defined(__SANITIZE_ADDRESS__)
-	return 2 * scale;
-#else
-	return scale;
-#endif
-}
-
-#define TIMEOUT_PAIRS 16 /* a timeout is at least as long as so many pairs */
-
-double victim_timeout_of(struct world *w, double seconds, double least, double most)
-{
-	double slowest = 0, ms;
-
-	world_raise(w, 0, (uint64_t)(seconds * 1e6));
-	world_meet(w);
-	for (int r = 0; r < w->nranks; r++) {
-		double theirs = (double)world_look(w, 0, r) / 1e6;
-
-		slowest = theirs > slowest ? theirs : slowest;
-	}
-	ms = slowest * 1e3 * TIMEOUT_PAIRS;
-	ms = ms > least ? ms : least;
-	ms = (ms < most ? ms : most) * victim_scale();
-	if (w->rank == 0) {
-		printf("a pair takes %.0f ms, waits end after %.0f ms\n", slowest * 1e3, ms);
-	}
-	world_meet(w);
-	return ms;
-}
-
-/* The longest of some pairs, in seconds. */
-static double slowest_pair(struct world *w)
-{
-	uint32_t experts = 12 % w->nranks ? (uint32_t)w->nranks : 12;
-	struct oracle_problem p = bench_problem(w->nranks, experts, 3, 256, 7, ORACLE_EXPERT_MAJOR);
-	ncclEpGroup_t group = bench_group(w, &p, BENCH_MASK);
-	double slowest = 0, start;
-	struct bench b;
-
-	bench_open(&b, w, group, &p, BENCH_MASK);
-	for (uint64_t i = 0; i < 5; i++) {
-		world_meet(w);
-		start = world_now();
-		bench_pair_of(&b, 10 + i);
-		world_meet(w);
-		slowest = world_now() - start > slowest ? world_now() - start : slowest;
-	}
-	bench_close(&b);
-	OK(ncclEpGroupDestroy(group));
-	return slowest;
-}
-
-double victim_timeout_ms(struct world *w, double least, double most)
-{
-	return victim_timeout_of(w, slowest_pair(w), least, most);
-}
-
 static ncclResult_t look(struct bench *b, double start, double *seconds)
 {
 	ncclResult_t result = ncclSuccess;

@@ -17,16 +17,6 @@ void victim_start(int rank, bool killed);
 void victim_continue(void);
 /* Waits until the child has stopped: none of its threads runs. */
 void victim_await_stop(void);
-/* Time limits stretch under sanitizers, and by VICTIM_SCALE in the environment. */
-double victim_scale(void);
-/*
- * A timeout for waits that shall expire, `least` to `most` ms, the same on all ranks. On a busy machine a
- * rank that is well may not run for seconds, and nothing tells it from a rank that is lost; so the
- * timeout follows from how long a pair takes here and now. Collective, once in a world.
- */
-double victim_timeout_ms(struct world *w, double least, double most);
-/* The same, from how many seconds this rank took for what shall take an eighth of a timeout at most. */
-double victim_timeout_of(struct world *w, double seconds, double least, double most);
 /*
  * A dispatch and a combine, without a look at the results: why the group has failed, if it has. The
  * host looks for that after each of them if they are `apart`, else after both. `seconds`: how long it

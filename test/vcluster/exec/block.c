@@ -254,7 +254,7 @@ void ep_simt_barrier(uint32_t id, uint32_t nthreads, bool waits)
 
 #define VC_IDLE_SHORT 16 /* rounds */
 #define VC_NAP_LEAST_NS 100000
-#define VC_NAP_MOST_NS 20000000
+#define VC_NAP_MOST_NS 100000000
 
 /*
  * Only polling is going on: after a few rounds, other blocks and processes have the CPU. Who has waited for long may look
