@@ -1,66 +1,81 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The plugin's own part, on queue pairs that are none: what it sets up queue pairs with, and what a
- * message costs it.
- *   inside [MOST]      microseconds of CPU time for a message of 8 bytes
- *   inside classes     the environment says the traffic class
- *   inside levels      a communicator says the service level
+ * The plugin's own part: what it sets up queue pairs with, and what a message costs it.
+ *   inside [MOST]        microseconds of CPU time for a message of 8 bytes
+ *   inside no_ece        NICs that do not say what they can
+ *   inside classes       the environment says the traffic class
+ *   inside levels [ib]   a communicator says the service level
+ *   inside ib            InfiniBand
  */
 #include <time.h>
-#include "net/fake.h"
+#include "net/ends.h"
 #include "net/rma.h"
 
 #define MESSAGES 200000
 #define BATCH 16
+#define COSTLESS 4096 /* requests and completions that there is room for */
 
 /* ---- what queue pairs are set up with ---- */
 
 static int want_sl = 4;
 
-/* `tc`: the communicator's class; the one that data has, and that what the receiver sends has. */
-static void test_attributes(bool ethernet, int tc, int data_tc, int fifo_tc)
+/* Queue pair i of a pair, the sender's first, and what it was told. */
+static struct ibv_qp *qp_told(struct ep_net_comm *const pair[2], uint32_t i,
+			      struct vn_dv_told *told)
 {
-	struct ep_net_nic *from = fake_device(ethernet, IBV_MTU_4096);
-	struct ep_net_nic *to = fake_device(ethernet, IBV_MTU_1024);
+	struct ibv_qp *qp = pair[i / 3]->qp[i % 3].qp;
+
+	vn_dv_told(qp, told);
+	return qp;
+}
+
+/* `tc`: the communicator's class; the one that data has, and that what the receiver sends has. */
+static void test_attributes(int tc, int data_tc, int fifo_tc)
+{
+	struct ep_net_nic *from = ends_nic(0), *to = ends_nic(1);
+	bool ethernet = from->dev[0]->nic.end.link_layer == IBV_LINK_LAYER_ETHERNET;
 	struct ep_net_comm *pair[2];
 
+	to->dev[0]->nic.end.mtu = IBV_MTU_1024;
+	from->dev[0]->nic.tc = to->dev[0]->nic.tc = 8;
 	pair_make(from, to, 3, tc, pair);
-	CHECK_INT(fake_made, 6);
 	for (uint32_t i = 0; i < 6; i++) {
-		struct fake_qp *qp = &fake_qps[i], *peer = &fake_qps[(i + 3) % 6];
+		const struct ep_nic_end *end = i < 3 ? &to->dev[0]->nic.end
+						     : &from->dev[0]->nic.end;
+		struct vn_dv_told qp, peer;
 
 		check_context("%s, class %d, queue pair %u", ethernet ? "RoCE" : "InfiniBand", tc,
 			      i);
-		CHECK_INT(qp->init.pkey_index, 5);
-		CHECK_INT(qp->init.port_num, 1);
-		CHECK(qp->peer == peer && qp->rtr.path_mtu == IBV_MTU_1024);
-		CHECK_INT(qp->rtr.ah_attr.sl, want_sl);
-		CHECK_INT(qp->rts.timeout, 17);
-		CHECK_INT(qp->rts.retry_cnt, 6);
-		CHECK_INT(qp->rts.rnr_retry, 7);
-		CHECK_INT(qp->rts.sq_psn, peer->rtr.rq_psn);
-		CHECK_INT(qp->rtr.ah_attr.is_global, ethernet);
-		CHECK_INT(qp->rtr.ah_attr.dlid, 77);
+		qp_told(pair, i, &qp);
+		CHECK_INT(qp.rtr.dest_qp_num, qp_told(pair, (i + 3) % 6, &peer)->qp_num);
+		CHECK_INT(qp.init.pkey_index, 5);
+		CHECK_INT(qp.init.port_num, 1);
+		CHECK_INT(qp.rtr.path_mtu, IBV_MTU_1024);
+		CHECK_INT(qp.rtr.ah_attr.sl, want_sl);
+		CHECK_INT(qp.rts.timeout, 17);
+		CHECK_INT(qp.rts.retry_cnt, 6);
+		CHECK_INT(qp.rts.rnr_retry, 7);
+		CHECK_INT(qp.rts.sq_psn, peer.rtr.rq_psn);
+		CHECK_INT(qp.rtr.ah_attr.is_global, ethernet);
+		CHECK_INT(qp.rtr.ah_attr.dlid, end->lid);
 		if (ethernet) {
-			CHECK_INT(qp->rtr.ah_attr.grh.sgid_index, 3);
-			CHECK_INT(qp->rtr.ah_attr.grh.dgid.raw[15],
-				  i < 3 ? IBV_MTU_1024 : IBV_MTU_4096);
-			CHECK(qp->rtr.ah_attr.grh.hop_limit > 1);
-			CHECK_INT(qp->rtr.ah_attr.grh.traffic_class, i < 3 ? data_tc : fifo_tc);
+			CHECK_INT(qp.rtr.ah_attr.grh.sgid_index, 3);
+			CHECK(!memcmp(&qp.rtr.ah_attr.grh.dgid, end->gid, 16));
+			CHECK(qp.rtr.ah_attr.grh.hop_limit > 1);
+			CHECK_INT(qp.rtr.ah_attr.grh.traffic_class, i < 3 ? data_tc : fifo_tc);
 		}
-		CHECK(i < 3 ? qp->posted == 0 : qp->posted >= 256, "%u receives", qp->posted);
+		CHECK(i < 3 ? qp.receives == 0 : qp.receives >= 256, "%u receives", qp.receives);
 	}
 	pair_free(pair);
-	fake_device_free(from);
-	fake_device_free(to);
+	ends_nic_drop(from);
+	ends_nic_drop(to);
 }
 
 /* Contexts take ports in turn, whose classes may differ. */
 static void test_mesh_class(void)
 {
 	struct ep_net_rma_config config = { .contexts = 3, .stride = 1, .tc = -1 };
-	struct ep_net_nic *nic = fake_device(true, IBV_MTU_4096);
-	struct ep_net_nic *other = fake_device(true, IBV_MTU_4096);
+	struct ep_net_nic *nic = ends_nic(0), *other = ends_nic(1);
 	struct ep_net_mesh *mesh;
 	struct ep_net_rma *rma;
 
@@ -71,21 +86,23 @@ static void test_mesh_class(void)
 	mesh->tc = -1;
 	nic->dev[0]->nic.tc = 8;
 	nic->dev[1]->nic.tc = 16;
-	fake_made = 0;
 	NEED(ep_net_rma_new(mesh, &config, &rma) == ncclSuccess);
 	for (int i = 0; i < 3; i++) {
-		CHECK_INT(fake_qps[i].rtr.ah_attr.grh.traffic_class, i % 2 ? 16 : 8);
+		struct vn_dv_told told;
+
+		vn_dv_told(rma->link[i].qp, &told);
+		CHECK_INT(told.rtr.ah_attr.grh.traffic_class, i % 2 ? 16 : 8);
 	}
 	ep_net_rma_free(rma);
 	ep_net_mesh_put(mesh);
-	fake_device_free(nic);
-	fake_device_free(other);
+	ends_nic_drop(nic);
+	ends_nic_drop(other);
 }
 
 /* The same of a mesh, whose contexts may have a class of their own. */
-static void test_mesh_level(bool ethernet, int tc)
+static void test_mesh_level(int tc)
 {
-	struct ep_net_nic *nic = fake_device(ethernet, IBV_MTU_4096);
+	struct ep_net_nic *nic = ends_nic(0);
 	struct ep_net_mesh *mesh;
 
 	NEED(ep_net_mesh_new(nic, 1, 0, &mesh) == ncclSuccess);
@@ -93,47 +110,133 @@ static void test_mesh_level(bool ethernet, int tc)
 		struct ep_net_rma_config config = { .contexts = 1,
 						    .stride = 1,
 						    .tc = own ? tc : -1 };
+		struct vn_dv_told told;
 		struct ep_net_rma *rma;
 
-		check_context("mesh, %s, %d", ethernet ? "RoCE" : "InfiniBand", own);
-		fake_made = 0;
+		check_context("mesh, %d", own);
 		mesh->tc = own ? 3 : tc;
 		NEED(ep_net_rma_new(mesh, &config, &rma) == ncclSuccess);
-		CHECK_INT(fake_qps[0].rtr.ah_attr.sl, want_sl);
+		vn_dv_told(rma->link[0].qp, &told);
+		CHECK_INT(told.rtr.ah_attr.sl, want_sl);
 		ep_net_rma_free(rma);
 	}
 	ep_net_mesh_put(mesh);
-	fake_device_free(nic);
+	ends_nic_drop(nic);
 }
 
 /* `there`: both NICs speak of what they can. */
 static void test_ece(bool there)
 {
-	struct ep_net_nic *from = fake_device(true, IBV_MTU_4096);
-	struct ep_net_nic *to = fake_device(true, IBV_MTU_4096);
+	struct ep_net_nic *from = ends_nic(0), *to = ends_nic(1);
 	struct ep_net_comm *pair[2];
 
-	fake_no_ece = !there;
 	pair_make(from, to, 3, -1, pair);
 	for (uint32_t i = 0; i < 6; i++) {
-		struct fake_qp *qp = &fake_qps[i];
+		struct vn_dv_told told;
 
 		check_context("ECE, queue pair %u", i);
-		CHECK_INT(qp->ece_set, there);
-		CHECK_INT(qp->ece_late, 0);
+		qp_told(pair, i, &told);
+		CHECK_INT(told.ece_set, there); /* (it is refused when it is too late) */
 		if (there) {
 			/* The receiver hears what the sender can, the sender what both can. */
-			CHECK_INT(qp->ece.options, i < 3 ? 0x30 : 0xf0);
-			CHECK_INT(qp->ece.vendor_id, 0x2c9);
+			CHECK_INT(told.ece.options, i < 3 ? 0x30 : 0xf0);
+			CHECK_INT(told.ece.vendor_id, 0x2c9);
 		}
 	}
 	pair_free(pair);
-	fake_device_free(from);
-	fake_device_free(to);
-	fake_no_ece = false;
+	ends_nic_drop(from);
+	ends_nic_drop(to);
 }
 
 /* ---- what a message costs ---- */
+
+/* A queue pair whose NIC costs nothing: whoever posts copies. */
+struct lane {
+	struct ibv_qp *qp;
+	uint64_t rq[COSTLESS];
+	struct ibv_wc wc[COSTLESS];
+	uint32_t posted, used, put, got;
+};
+
+static struct lane lane[2]; /* of a connection's two ends */
+
+static struct lane *lane_of(struct ibv_qp *qp)
+{
+	struct lane *l = lane[0].qp == qp || !lane[0].qp ? &lane[0] : &lane[1];
+
+	NEED(!l->qp || l->qp == qp);
+	l->qp = qp;
+	return l;
+}
+
+static void lane_complete(struct lane *l, struct ibv_wc wc)
+{
+	NEED(l->put - l->got < COSTLESS);
+	l->wc[l->put++ % COSTLESS] = wc;
+}
+
+static int costless_send(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+	struct lane *l = lane_of(ibv), *peer = &lane[l == &lane[0]];
+
+	for (; wr; wr = wr->next) {
+		uint32_t bytes = wr->num_sge ? wr->sg_list->length : 0;
+
+		if (bytes) {
+			memcpy((void *)(uintptr_t)wr->wr.rdma.remote_addr,
+			       (void *)(uintptr_t)wr->sg_list->addr, bytes);
+		}
+		if (wr->opcode == IBV_WR_RDMA_WRITE_WITH_IMM) {
+			NEED(peer->used < peer->posted);
+			lane_complete(peer,
+				      (struct ibv_wc){ .wr_id = peer->rq[peer->used++ % COSTLESS],
+						       .opcode = IBV_WC_RECV_RDMA_WITH_IMM,
+						       .imm_data = wr->imm_data,
+						       .byte_len = bytes,
+						       .qp_num = peer->qp->qp_num });
+		}
+		if (wr->send_flags & IBV_SEND_SIGNALED) {
+			lane_complete(l,
+				      (struct ibv_wc){ .wr_id = wr->wr_id, .qp_num = ibv->qp_num });
+		}
+	}
+	return 0;
+}
+
+static int costless_recv(struct ibv_qp *ibv, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+{
+	struct lane *l = lane_of(ibv);
+
+	for (; wr; wr = wr->next) {
+		l->rq[l->posted++ % COSTLESS] = wr->wr_id;
+	}
+	return 0;
+}
+
+static int costless_poll(struct ibv_cq *cq, int n, struct ibv_wc *wc)
+{
+	int got = 0;
+
+	for (int i = 0; i < 2; i++) {
+		struct lane *l = &lane[i];
+
+		while (l->qp && l->qp->send_cq == cq && got < n && l->got != l->put) {
+			wc[got++] = l->wc[l->got++ % COSTLESS];
+		}
+	}
+	return got;
+}
+
+static struct ep_net_nic *costless_nic(int device)
+{
+	struct ep_net_nic *nic = ends_nic(device);
+	struct ibv_context_ops *ops = &nic->dev[0]->nic.ctx->ops;
+
+	ops->post_send = costless_send;
+	ops->post_recv = costless_recv;
+	ops->poll_cq = costless_poll;
+	return nic;
+}
 
 static double cpu_seconds(void)
 {
@@ -145,19 +248,18 @@ static double cpu_seconds(void)
 
 static void test_cost(uint32_t size, double most_us)
 {
-	struct ep_net_nic *from = fake_device(true, IBV_MTU_4096);
-	struct ep_net_nic *to = fake_device(true, IBV_MTU_4096);
-	struct ep_net_mr mr[2] = { { .nic = from }, { .nic = to } };
+	struct ep_net_nic *from = costless_nic(0), *to = costless_nic(1);
 	static uint8_t source[8192], target[8192];
+	struct ep_net_mr *mr[2];
 	double best = 1;
 	struct ep_net_comm *pair[2];
 	void *mrs[2];
 
+	memset(lane, 0, sizeof(lane));
 	pair_make(from, to, 1, -1, pair);
 	for (int i = 0; i < 2; i++) {
-		mr[i].start = (uintptr_t)(i ? target : source);
-		mr[i].end = mr[i].start + sizeof(source);
-		mrs[i] = ep_net_handle_new(EP_NET_MR, &mr[i]);
+		mr[i] = ends_register(i ? to : from, i ? target : source, sizeof(source));
+		mrs[i] = ep_net_handle_new(EP_NET_MR, mr[i]);
 	}
 	for (int round = 0; round < 10; round++) {
 		double start = cpu_seconds();
@@ -193,41 +295,49 @@ static void test_cost(uint32_t size, double most_us)
 	CHECK(most_us == 0 || best * 1e6 < most_us, "%.3f us", best * 1e6);
 	for (int i = 0; i < 2; i++) {
 		ep_net_handle_drop(EP_NET_MR, mrs[i]);
+		ep_net_mr_free(mr[i]);
 	}
 	pair_free(pair);
-	fake_device_free(from);
-	fake_device_free(to);
+	ends_nic_drop(from);
+	ends_nic_drop(to);
 }
 
 int main(int argc, char **argv)
 {
-	fake_begin();
+	const char *what = argc > 1 ? argv[1] : "";
+	bool ib = !strcmp(argv[argc - 1], "ib");
+
+	ends_begin(ib ? "ib" : !strcmp(what, "no_ece") ? "no_ece" : NULL);
 	setenv("NCCL_IB_SL", "4", 1);
 	setenv("NCCL_IB_TIMEOUT", "17", 1);
 	setenv("NCCL_IB_RETRY_CNT", "6", 1);
-	if (argc > 1 && strcmp(argv[1], "classes") == 0) {
+	setenv("NCCL_IB_PKEY", "5", 1);
+	if (!strcmp(what, "classes")) {
 		setenv("NCCL_IB_TC", "32", 1);
 		setenv("NCCL_IB_FIFO_TC", "48", 1);
-		test_attributes(true, -1, 32, 48);
-		test_attributes(true, 100, 32, 48);
-	} else if (argc > 1 && strcmp(argv[1], "levels") == 0) {
+		test_attributes(-1, 32, 48);
+		test_attributes(100, 32, 48);
+	} else if (!strcmp(what, "levels")) {
 		/* Nobody has set one: it is the communicator's class, on InfiniBand. */
 		unsetenv("NCCL_IB_SL");
-		want_sl = 5;
-		test_attributes(false, 5, 0, 0);
-		test_mesh_class();
-		test_mesh_level(false, 5);
+		want_sl = ib ? 5 : 0;
+		test_attributes(5, 5, 5);
+		test_mesh_level(5);
 		want_sl = 0;
-		test_attributes(false, -1, 0, 0);
-		test_attributes(false, 104, 0, 0);
-		test_attributes(true, 5, 5, 5);
-		test_mesh_level(true, 5);
-	} else {
-		test_attributes(false, -1, 0, 0);
-		test_attributes(true, -1, 8, 8);
-		test_attributes(true, 104, 104, 104);
-		test_ece(true);
+		if (ib) {
+			test_attributes(-1, 0, 0);
+			test_attributes(104, 0, 0);
+		} else {
+			test_mesh_class();
+		}
+	} else if (!strcmp(what, "no_ece")) {
 		test_ece(false);
+	} else if (ib) {
+		test_attributes(-1, 0, 0);
+	} else {
+		test_attributes(-1, 8, 8);
+		test_attributes(104, 104, 104);
+		test_ece(true);
 		/* Under sanitizers everything takes longer. */
 		test_cost(8, argc > 1 ? strtod(argv[1], NULL) : 0);
 		test_cost(8192, 0);

@@ -1,24 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The plugin's own part, on queue pairs that are none: what comes late, twice, in part or not at all.
+ * The plugin's own part: what comes late, twice, in part or not at all.
  */
 #include <endian.h>
 #include <errno.h>
 #include <sys/socket.h>
 #include <unistd.h>
-#include "net/fake.h"
+#include "net/ends.h"
 #include "net/queue.h"
 #include "net/rma.h"
 #include "net/route.h"
 #include "net/talk.h"
+
+static struct vn_dv_calls *calls;
 
 /* ---- events ---- */
 
 /* A completion queue is lost: its connection fails, and no other one of the device. */
 static void test_overrun(void)
 {
-	struct ep_net_nic *from = fake_device(true, IBV_MTU_4096);
-	struct ep_net_nic *to = fake_device(true, IBV_MTU_4096);
+	struct ep_net_nic *from = ends_nic(0), *to = ends_nic(1);
 	struct ep_net_comm *pair[2], *other[2];
 	uint64_t until = ep_now_ns() + 5000000000ull;
 	ncclResult_t result = ncclSuccess;
@@ -33,12 +34,12 @@ static void test_overrun(void)
 	NEED(socketpair(AF_UNIX, SOCK_STREAM, 0, fd) == 0);
 	pair[0]->fd = fd[0];
 	other[0]->fd = fd[1];
-	fake_overrun = pair[0]->local[0].cq;
+	vn_dv_event(from->dev[0]->nic.ctx, IBV_EVENT_CQ_ERR, pair[0]->local[0].cq);
 	/* Whoever looks first takes it up. */
-	while (fake_acked == 0 && ep_now_ns() < until) {
+	while (calls->acked == 0 && ep_now_ns() < until) {
 		CHECK_INT(ep_net_progress(other[0]), ncclSuccess);
 	}
-	CHECK_INT(fake_acked, 1);
+	CHECK_INT(calls->acked, 1);
 	while (result == ncclSuccess && ep_now_ns() < until) {
 		result = ep_net_progress(pair[0]);
 		CHECK_INT(ep_net_progress(other[0]), ncclSuccess);
@@ -48,16 +49,15 @@ static void test_overrun(void)
 	CHECK_HAS(error.text, "has lost completions");
 	pair_free(pair);
 	pair_free(other);
-	fake_device_free(from);
-	fake_device_free(to);
+	ends_nic_drop(from);
+	ends_nic_drop(to);
 }
 
 /* The same of queue pairs of a mesh. */
 static void test_mesh_overrun(int port)
 {
 	struct ep_net_rma_config config = { .contexts = 2, .stride = 1, .tc = -1 };
-	struct ep_net_nic *nic = fake_device(true, IBV_MTU_4096);
-	struct ep_net_nic *other = fake_device(true, IBV_MTU_4096);
+	struct ep_net_nic *nic = ends_nic(0), *other = ends_nic(1);
 	uint64_t until = ep_now_ns() + 5000000000ull;
 	ncclResult_t result = ncclSuccess;
 	struct ep_net_mesh *mesh;
@@ -65,12 +65,11 @@ static void test_mesh_overrun(int port)
 	struct ep_error error;
 
 	check_context("overrun of a mesh, port %d", port);
-	fake_made = 0;
 	nic->nports = 2;
 	nic->dev[1] = other->dev[0];
 	NEED(ep_net_mesh_new(nic, 1, 0, &mesh) == ncclSuccess);
 	NEED(ep_net_rma_new(mesh, &config, &rma) == ncclSuccess);
-	fake_overrun = rma->rail[port].cq;
+	vn_dv_event(nic->dev[port]->nic.ctx, IBV_EVENT_CQ_ERR, rma->rail[port].cq);
 	while (result == ncclSuccess && ep_now_ns() < until) {
 		result = ep_net_rma_progress(rma);
 	}
@@ -79,8 +78,8 @@ static void test_mesh_overrun(int port)
 	CHECK_HAS(error.text, "has lost completions");
 	ep_net_rma_free(rma);
 	ep_net_mesh_put(mesh);
-	fake_device_free(nic);
-	fake_device_free(other);
+	ends_nic_drop(nic);
+	ends_nic_drop(other);
 }
 
 /* ---- ends that are gone ---- */
@@ -88,8 +87,7 @@ static void test_mesh_overrun(int port)
 /* What the NIC may still bring is waited for, whoever finds out that the other end is gone. */
 static void test_grace(uint32_t routes)
 {
-	struct ep_net_nic *from = fake_device(true, IBV_MTU_4096);
-	struct ep_net_nic *to = fake_device(true, IBV_MTU_4096);
+	struct ep_net_nic *from = ends_nic(0), *to = ends_nic(1);
 	uint64_t began = ep_now_ns(), took;
 	ncclResult_t result = ncclSuccess;
 	struct ep_net_comm *pair[2];
@@ -110,8 +108,8 @@ static void test_grace(uint32_t routes)
 	ep_error_get(NULL, &error);
 	CHECK_HAS(error.text, "has closed the connection");
 	pair_free(pair);
-	fake_device_free(from);
-	fake_device_free(to);
+	ends_nic_drop(from);
+	ends_nic_drop(to);
 }
 
 /*
@@ -120,8 +118,7 @@ static void test_grace(uint32_t routes)
  */
 static void test_broken(bool heard)
 {
-	struct ep_net_nic *from = fake_device(true, IBV_MTU_4096);
-	struct ep_net_nic *to = fake_device(true, IBV_MTU_4096);
+	struct ep_net_nic *from = ends_nic(0), *to = ends_nic(1);
 	struct ibv_wc wc = { .wr_id = EP_NET_WR_ID(EP_NET_WORK_RECEIVE, 0, 0, 0),
 			     .opcode = IBV_WC_RECV_RDMA_WITH_IMM };
 	struct ep_net_word word = { 0 };
@@ -139,20 +136,25 @@ static void test_broken(bool heard)
 		NEED(ep_net_irecv(c->handle, 1, &data, &size, &tag, &mr, &request) == ncclSuccess);
 		NEED(request);
 		wc.imm_data = htobe32(EP_NET_IMM(i, 0, 1, 0));
-		fake_complete(c->local[0].cq, wc);
+		wc.qp_num = c->qp[0].qp->qp_num;
+		vn_dv_complete(c->local[0].cq, &wc);
 	}
 	to->dev[0]->broken = heard;
-	fake_fatal = !heard;
+	if (!heard) {
+		vn_dv_event(to->dev[0]->nic.ctx, IBV_EVENT_DEVICE_FATAL, NULL);
+		calls->refusals = 1000;
+		calls->refusal = EIO;
+	}
 	CHECK_INT(ep_net_route_failed(c, 0, NULL), ncclSuccess);
 	CHECK_INT(read(fd[1], &word, sizeof(word)), sizeof(word));
 	CHECK_INT(word.route, 0);
 	CHECK_INT(word.number[0], 20);
 	CHECK_INT(to->dev[0]->broken, 1);
-	fake_fatal = false;
+	calls->refusals = 0;
 	close(fd[1]);
 	pair_free(pair);
-	fake_device_free(from);
-	fake_device_free(to);
+	ends_nic_drop(from);
+	ends_nic_drop(to);
 }
 
 /* ---- calls that fail ---- */
@@ -160,8 +162,7 @@ static void test_broken(bool heard)
 /* Whichever call fails while something is made: nothing is left, and the devices have no user more. */
 static void test_unwinding(void)
 {
-	struct ep_net_nic *nic = fake_device(true, IBV_MTU_4096);
-	struct ep_net_nic *other = fake_device(true, IBV_MTU_4096);
+	struct ep_net_nic *nic = ends_nic(0), *other = ends_nic(1);
 	const struct ep_net_class class = { -1, -1 };
 	struct ep_net_rma_config config = { .contexts = 3, .stride = 1, .tc = -1 };
 	static uint8_t bytes[10000];
@@ -171,17 +172,20 @@ static void test_unwinding(void)
 	struct ep_net_rma *rma = NULL;
 	struct ep_net_mr *mr = NULL;
 	int failed[3] = { 0 };
+	uint32_t live[2];
 
 	check_context("unwinding");
 	nic->nports = 2;
 	nic->dev[1] = other->dev[0];
 	NEED(ep_net_mesh_new(nic, 1, 0, &mesh) == ncclSuccess);
+	for (int p = 0; p < 2; p++) {
+		live[p] = vn_dv_live(nic->dev[p]->nic.ctx);
+	}
 	for (int i = 1; i < 30; i++) {
 		ncclResult_t result[3] = { ncclSuccess, ncclSuccess, ncclSuccess };
 
 		for (int what = 0; what < 3; what++) {
-			fake_made = 0;
-			fake_fails = i;
+			calls->fails = i;
 			if (what == 0) {
 				result[0] = ep_net_comm_new(nic, true, 2, 4, &class, &c);
 			} else if (what == 1) {
@@ -190,16 +194,17 @@ static void test_unwinding(void)
 				result[2] = ep_net_rma_new(mesh, &config, &rma);
 			}
 			failed[what] += result[what] != ncclSuccess;
-			fake_fails = 0;
+			calls->fails = 0;
 		}
 		ep_net_comm_free(c);
 		if (mr) {
 			ep_net_mr_free(mr);
 		}
 		ep_net_rma_free(rma);
-		CHECK_INT(fake_left, 0);
-		CHECK_INT(nic->dev[0]->users, 2); /* (the mesh is one) */
-		CHECK_INT(nic->dev[1]->users, 2);
+		for (int p = 0; p < 2; p++) {
+			CHECK_INT(vn_dv_live(nic->dev[p]->nic.ctx), live[p]);
+			CHECK_INT(nic->dev[p]->users, 2); /* (the mesh is one) */
+		}
 		CHECK_INT(nic->dev[0]->nregions + nic->dev[1]->nregions, 0);
 		c = NULL;
 		mr = NULL;
@@ -208,12 +213,8 @@ static void test_unwinding(void)
 	CHECK(failed[0] == 8 && failed[1] == 2 && failed[2] == 7, "%d, %d, %d", failed[0],
 	      failed[1], failed[2]);
 	ep_net_mesh_put(mesh);
-	for (int p = 0; p < 2; p++) {
-		free(nic->dev[p]->region);
-		nic->dev[p]->region = NULL;
-	}
-	fake_device_free(nic);
-	fake_device_free(other);
+	ends_nic_drop(nic);
+	ends_nic_drop(other);
 }
 
 /* ---- queue pairs whose peers are not found at once ---- */
@@ -221,79 +222,83 @@ static void test_unwinding(void)
 /* `times` calls fail: so many are made, and it takes so long at least. */
 static void test_tries(int error, int times, int want, uint64_t least_ms, ncclResult_t code)
 {
-	struct ep_net_nic *nic = fake_device(true, IBV_MTU_4096);
+	struct ep_net_nic *nic = ends_nic(0);
 	struct ep_net_room room = { .sq = 32, .rq = 32 };
 	struct ep_net_dev *dev = nic->dev[0];
+	struct ibv_cq *cq = dev->nic.v->ibv_create_cq(dev->nic.ctx, 64, NULL, NULL, 0);
 	uint64_t began = ep_now_ns();
 	struct ibv_qp *qp;
 
 	check_context("error %d, %d times", error, times);
-	fake_made = 0;
-	qp = ep_net_queue_new(dev, NULL, &room);
+	qp = ep_net_queue_new(dev, cq, &room);
 	NEED(qp);
-	fake_refusals = times;
-	fake_refusal = error;
-	fake_modified = 0;
+	calls->refusals = times;
+	calls->refusal = error;
+	calls->modified = 0;
 	CHECK_INT(ep_net_queue_init(dev, qp, 0), code);
-	CHECK_INT(fake_modified, want);
+	CHECK_INT(calls->modified, want);
 	CHECK(ep_now_ns() - began >= least_ms * 1000000, "%llu ns",
 	      (unsigned long long)(ep_now_ns() - began));
-	fake_refusals = 0;
+	calls->refusals = 0;
 	dev->nic.v->ibv_destroy_qp(qp);
-	fake_device_free(nic);
+	dev->nic.v->ibv_destroy_cq(cq);
+	ends_nic_drop(nic);
 }
 
 /* ---- flushes that cannot be made ---- */
 
+static struct ep_net_mr *gpu_memory(struct ep_net_nic *nic, void *data, size_t size)
+{
+	struct ep_net_mr *mr = ends_register(nic, data, size);
+
+	mr->gpu = true;
+	return mr;
+}
+
 /* There is no queue pair for it: nothing is left of the request. */
 static void test_no_flush(void)
 {
-	struct ep_net_nic *from = fake_device(true, IBV_MTU_4096);
-	struct ep_net_nic *to = fake_device(true, IBV_MTU_4096);
+	struct ep_net_nic *from = ends_nic(0), *to = ends_nic(1);
 	static uint8_t target[64];
-	struct ep_net_mr mr = { .nic = to, .gpu = true };
+	struct ep_net_mr *mr = gpu_memory(to, target, sizeof(target));
 	struct ep_net_comm *pair[2];
-	void *data = target, *handle, *request = &mr;
+	void *data = target, *handle, *request = mr;
 	int size = sizeof(target), done = 0;
 
 	check_context("no flush");
 	pair_make(from, to, 1, -1, pair);
-	mr.start = (uintptr_t)target;
-	mr.end = mr.start + sizeof(target);
-	handle = ep_net_handle_new(EP_NET_MR, &mr);
+	handle = ep_net_handle_new(EP_NET_MR, mr);
 	for (int i = 0; i < 200; i++) {
-		fake_no_qp = true;
+		calls->fails = 1;
 		CHECK_INT(ep_net_iflush(pair[1]->handle, 1, &data, &size, &handle, &request),
 			  ncclSystemError);
 		CHECK(!request);
 		CHECK_INT(pair[1]->live, 0);
-		fake_no_qp = false;
+		calls->fails = 0;
 	}
 	CHECK_INT(ep_net_iflush(pair[1]->handle, 1, &data, &size, &handle, &request), ncclSuccess);
 	CHECK_INT(ep_net_test(request, &done, NULL), ncclSuccess);
 	CHECK_INT(done, 1);
 	ep_net_handle_drop(EP_NET_MR, handle);
+	ep_net_mr_free(mr);
 	pair_free(pair);
-	fake_device_free(from);
-	fake_device_free(to);
+	ends_nic_drop(from);
+	ends_nic_drop(to);
 }
 
 /* Far more than a queue pair has room for, ended in any order; then as many again; one too many is an error. */
 static void test_flushes(uint32_t routes)
 {
-	struct ep_net_nic *from = fake_device(true, IBV_MTU_4096);
-	struct ep_net_nic *to = fake_device(true, IBV_MTU_4096);
-	struct ep_net_mr mr = { .nic = to, .gpu = true };
+	struct ep_net_nic *from = ends_nic(0), *to = ends_nic(1);
 	static uint8_t target[64];
+	struct ep_net_mr *mr = gpu_memory(to, target, sizeof(target));
 	void *data = target, *handle, *request[EP_NET_FLUSHES + 1];
 	struct ep_net_comm *pair[2];
 	int size = sizeof(target), done;
 
 	check_context("flushes, %u routes", routes);
 	pair_of_routes(from, to, routes, routes, -1, pair);
-	mr.start = (uintptr_t)target;
-	mr.end = mr.start + sizeof(target);
-	handle = ep_net_handle_new(EP_NET_MR, &mr);
+	handle = ep_net_handle_new(EP_NET_MR, mr);
 	for (uint32_t round = 0; round < 2; round++) {
 		for (uint32_t i = 0; i <= EP_NET_FLUSHES; i++) {
 			CHECK_INT(ep_net_iflush(pair[1]->handle, 1, &data, &size, &handle,
@@ -315,9 +320,10 @@ static void test_flushes(uint32_t routes)
 		CHECK_INT(pair[1]->local[0].flush_room, EP_NET_FLUSH_DEPTH);
 	}
 	ep_net_handle_drop(EP_NET_MR, handle);
+	ep_net_mr_free(mr);
 	pair_free(pair);
-	fake_device_free(from);
-	fake_device_free(to);
+	ends_nic_drop(from);
+	ends_nic_drop(to);
 }
 
 /* ---- slots, and room ---- */
@@ -326,7 +332,7 @@ static void test_flushes(uint32_t routes)
 struct line {
 	struct ep_net_nic *nic[2];
 	struct ep_net_comm *pair[2];
-	struct ep_net_mr mr[2];
+	struct ep_net_mr *mr[2];
 	void *mrs[2];
 	uint8_t bytes[2][4096];
 };
@@ -335,16 +341,13 @@ static void line_open(struct line *l, int wrs)
 {
 	memset(l, 0, sizeof(*l));
 	for (int i = 0; i < 2; i++) {
-		l->nic[i] = fake_device(true, IBV_MTU_4096);
+		l->nic[i] = ends_nic(i);
 		l->nic[i]->dev[0]->nic.attr.max_qp_wr = wrs;
 	}
 	pair_make(l->nic[0], l->nic[1], 1, -1, l->pair);
 	for (int i = 0; i < 2; i++) {
-		l->mr[i] =
-			(struct ep_net_mr){ .nic = l->nic[i],
-					    .start = (uintptr_t)l->bytes[i],
-					    .end = (uintptr_t)l->bytes[i] + sizeof(l->bytes[0]) };
-		l->mrs[i] = ep_net_handle_new(EP_NET_MR, &l->mr[i]);
+		l->mr[i] = ends_register(l->nic[i], l->bytes[i], sizeof(l->bytes[0]));
+		l->mrs[i] = ep_net_handle_new(EP_NET_MR, l->mr[i]);
 	}
 }
 
@@ -353,12 +356,15 @@ static void line_close(struct line *l)
 	pair_free(l->pair);
 	for (int i = 0; i < 2; i++) {
 		ep_net_handle_drop(EP_NET_MR, l->mrs[i]);
-		fake_device_free(l->nic[i]);
+		ep_net_mr_free(l->mr[i]);
+		ends_nic_drop(l->nic[i]);
 	}
 }
 
+/* The slot has arrived then. */
 static ncclResult_t line_recv(struct line *l, int n, void **request)
 {
+	ncclResult_t result;
 	void *data[8], *mrs[8];
 	size_t sizes[8];
 	int tags[8];
@@ -369,7 +375,9 @@ static ncclResult_t line_recv(struct line *l, int n, void **request)
 		sizes[i] = sizeof(l->bytes[1]);
 		tags[i] = i;
 	}
-	return ep_net_irecv(l->pair[1]->handle, n, data, sizes, tags, mrs, request);
+	result = ep_net_irecv(l->pair[1]->handle, n, data, sizes, tags, mrs, request);
+	ends_settle();
+	return result;
 }
 
 static ncclResult_t line_send(struct line *l, size_t size, int tag, void **request)
@@ -410,7 +418,7 @@ static void test_late_slots(void)
 
 	check_context("late slots");
 	line_open(&l, 1024);
-	fake_no_slots = true;
+	ends_no_slots = true;
 	for (; recv && n < 100; n += recv != NULL) {
 		CHECK_INT(line_recv(&l, 1, &recv), ncclSuccess);
 		if (recv) {
@@ -423,7 +431,7 @@ static void test_late_slots(void)
 		}
 	}
 	CHECK(n >= (int)EP_NET_GROUPS && n <= (int)EP_NET_SLOTS, "%d", n);
-	fake_no_slots = false;
+	ends_no_slots = false;
 	line_close(&l);
 }
 
@@ -440,9 +448,9 @@ static void test_twice(void)
 	check_context("twice");
 	line_open(&l, 1024);
 	CHECK_INT(line_recv(&l, 2, &request), ncclSuccess);
-	fake_complete(l.pair[1]->local[0].cq, wc);
+	vn_dv_complete(l.pair[1]->local[0].cq, &wc);
 	CHECK_INT(ep_net_progress(l.pair[1]), ncclSuccess);
-	fake_complete(l.pair[1]->local[0].cq, wc);
+	vn_dv_complete(l.pair[1]->local[0].cq, &wc);
 	CHECK_INT(ep_net_progress(l.pair[1]), ncclRemoteError);
 	line_close(&l);
 }
@@ -503,7 +511,7 @@ static void *exchange_main(void *arg)
 /* More than sockets have room for. */
 static void test_exchange(void)
 {
-	struct ep_net_nic *nic = fake_device(true, IBV_MTU_4096);
+	struct ep_net_nic *nic = ends_nic(0);
 	struct ep_net_mesh *mesh[2];
 	pthread_t thread[2];
 	int fd[2];
@@ -520,12 +528,13 @@ static void test_exchange(void)
 	}
 	ep_net_mesh_put(mesh[0]);
 	ep_net_mesh_put(mesh[1]);
-	fake_device_free(nic);
+	ends_nic_drop(nic);
 }
 
 int main(void)
 {
-	fake_begin();
+	ends_begin(NULL);
+	calls = vn_dv_calls();
 	setenv("NCCL_EP_BOOTSTRAP_TIMEOUT_MS", "10000", 1);
 	setenv("NCCL_IB_ADAPTIVE_ROUTING", "1", 1);
 	setenv("NCCL_IB_AR_THRESHOLD", "1000", 1);

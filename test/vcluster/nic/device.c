@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "nic/device.h"
+#include "nic/stepping.h"
 #include "nic/thread.h"
 #include "nic/verbs.h"
 
@@ -334,17 +335,20 @@ VN_EXPORT int ibv_query_pkey(struct ibv_context *c, uint8_t port, int index, __b
 		errno = EINVAL;
 		return -1;
 	}
-	*pkey = htobe16(0xffff);
+	*pkey = htobe16(index ? (uint16_t)(0x8000 + index) : 0xffff);
 	return 0;
 }
 
 VN_EXPORT int ibv_get_pkey_index(struct ibv_context *c, uint8_t port, __be16 pkey)
 {
-	if (port != 1 || be16toh(pkey) != 0xffff) {
+	uint16_t value = be16toh(pkey);
+	int index = value == 0xffff ? 0 : value - 0x8000;
+
+	if (port != 1 || index < 0 || index >= VN_PKEYS || (!index && value != 0xffff)) {
 		errno = EINVAL;
 		return -1;
 	}
-	return 0;
+	return index;
 }
 
 /* ------------------------------------------------------------------------------ contexts */
@@ -471,6 +475,7 @@ VN_EXPORT int ibv_get_async_event(struct ibv_context *c, struct ibv_async_event 
 VN_EXPORT void ibv_ack_async_event(struct ibv_async_event *event)
 {
 	(void)event;
+	vn_step_acked();
 }
 
 VN_EXPORT const char *ibv_event_type_str(enum ibv_event_type type)

@@ -13,7 +13,7 @@
 #include <pthread.h>
 #include "nic/env.h"
 
-#define VN_PKEYS 1
+#define VN_PKEYS 8
 
 struct vn_nic {
 	struct ibv_device device;

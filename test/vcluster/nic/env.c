@@ -150,6 +150,8 @@ static void vn_profile(const char *word)
 		c->no_dmabuf = true;
 	} else if (!strcmp(word, "no_wc")) {
 		c->no_wc = true;
+	} else if (!strcmp(word, "no_ece")) {
+		c->no_ece = true;
 	} else if (!strcmp(word, "no_read_mr")) {
 		c->no_read_mr = true;
 	} else if (!strcmp(word, "one_read_mr")) {
@@ -181,7 +183,7 @@ static void vn_profile(const char *word)
 		fprintf(stderr,
 			"nic: VC_NIC_PROFILE: %s is none of cx7, cx8, no_gpu_umem, no_uar_map, ib, "
 			"routed, roce, rxe, real_time, old_clock, small_sq, few_reads, no_atomics, "
-			"no_dmabuf, no_wc, no_read_mr, one_read_mr, quiet, tells_order, no_rtr, few_rtr, fatal_rtr, late_rtr, scattered\n",
+			"no_dmabuf, no_wc, no_ece, no_read_mr, one_read_mr, quiet, tells_order, no_rtr, few_rtr, fatal_rtr, late_rtr, scattered\n",
 			word);
 		_exit(87);
 	}

@@ -24,6 +24,7 @@ struct vn_config {
 	bool ooo_rw, ooo_all, ooo_force;
 	bool no_atomics;
 	bool no_dmabuf; /* DMA-BUFs are not taken */
+	bool no_ece;    /* the device says nothing of what else it can */
 	bool gpu_dmabuf; /* VC_NIC_DMABUF: those of real GPUs are, by the address that comes with them */
 	bool no_rtr;      /* queues made by commands cannot be connected */
 	bool quiet;       /* the device does not say in what order it places data */

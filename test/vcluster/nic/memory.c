@@ -13,6 +13,7 @@
 #include "nic/gpu.h"
 #include "nic/memory.h"
 #include "nic/place.h"
+#include "nic/stepping.h"
 
 #define VN_UAR_PAGE 4096
 
@@ -269,6 +270,9 @@ VN_EXPORT struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t 
 	struct ibv_mr *mr;
 	int rc = vn_access_check(pd, access);
 
+	if (vn_config.step && vn_step_fails()) {
+		return NULL;
+	}
 	rc = rc ? rc : vn_memory_attach(&mem, addr, size, false);
 	if (rc) {
 		errno = rc;

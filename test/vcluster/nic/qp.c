@@ -9,6 +9,7 @@
 #include "nic/place.h"
 #include "nic/qp.h"
 #include "nic/req.h"
+#include "nic/stepping.h"
 #include "nic/thread.h"
 #include "nic/verbs.h"
 #include "nic/wire.h"
@@ -43,6 +44,7 @@ void vn_cq_free(struct vn_cq *cq)
 		cq->uar->users--;
 	}
 	free(cq->wc);
+	free(cq->invented);
 	free(cq);
 }
 
@@ -184,6 +186,7 @@ void vn_qp_reset(struct vn_qp *qp)
 	qp->rung = qp->stuck = qp->black_hole = false;
 	qp->cause = qp->cause_vendor = 0;
 	qp->hold_until = 0;
+	memset(&qp->told.ece, 0, sizeof(qp->told.ece));
 	memset(qp->seen, 0, sizeof(qp->seen));
 	memset(qp->replay, 0, sizeof(qp->replay));
 	if (qp->cq->users == 1) {
@@ -329,6 +332,7 @@ static bool vn_cq_put(struct vn_cq *cq, const struct ibv_wc *wc)
 		return false;
 	}
 	cq->wc[(cq->head + cq->count) % cq->size] = *wc;
+	cq->invented[(cq->head + cq->count) % cq->size] = false;
 	__atomic_store_n(&cq->count, cq->count + 1, __ATOMIC_RELEASE);
 	vn_cq_notify(cq);
 	return true;
@@ -346,9 +350,29 @@ static void vn_complete_verbs(struct vn_qp *qp, const struct vn_op *op, uint8_t 
 	wc.opcode = op->opcode == EP_MLX5_OP_READ        ? IBV_WC_RDMA_READ
 		    : op->opcode == EP_MLX5_OP_FETCH_ADD ? IBV_WC_FETCH_ADD
 							 : IBV_WC_RDMA_WRITE;
+	if (vn_config.step && !vn_step_tells(&wc)) {
+		qp->outstanding -= (uint32_t)(qp->done - qp->wr_done);
+		qp->wr_done = qp->done;
+		return;
+	}
 	if (vn_cq_put(qp->cq, &wc)) {
 		qp->wr_ends[qp->wr_reported++ % qp->max_wr] = (uint32_t)(qp->done - qp->wr_done);
 		qp->wr_done = qp->done;
+	}
+}
+
+void vn_cq_invent(struct vn_cq *cq, const struct ibv_wc *wc)
+{
+	struct vn_qp *qp = vn_qp_find(wc->qp_num);
+	uint32_t at = (cq->head + cq->count) % cq->size;
+
+	if (vn_cq_put(cq, wc)) {
+		cq->invented[at] = true;
+	}
+	if (qp && wc->opcode & IBV_WC_RECV && qp->rq_n) {
+		qp->rq_first = (qp->rq_first + 1) % qp->max_rq;
+		qp->rq_n--;
+		qp->rq_held--;
 	}
 }
 

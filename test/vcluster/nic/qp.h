@@ -28,6 +28,7 @@ struct vn_cq {
 	/* verbs: completions that nobody has polled */
 	struct ibv_wc *wc;
 	uint32_t size, head, count;
+	bool *invented; /* completions that end no request */
 	bool overrun, armed;
 };
 
@@ -110,6 +111,7 @@ struct vn_qp {
 	uint32_t last_db; /* index of the last doorbell seen, 16 bits */
 	bool rung;
 	struct vn_dv_script script;
+	struct vn_dv_told told;
 	uint64_t doorbells, peak; /* as in struct vn_dv_seen */
 
 	/* send queue of verbs queues */
@@ -186,6 +188,9 @@ struct vn_cq *vn_cq_new(struct vn_context *ctx);
 void vn_cq_free(struct vn_cq *cq);
 /* A completion of `op`; syndrome 0: success. */
 void vn_cq_complete(struct vn_qp *qp, const struct vn_op *op, uint8_t syndrome, uint8_t vendor);
+
+/* A completion that no work has led to; one of a receive uses up the oldest. */
+void vn_cq_invent(struct vn_cq *cq, const struct ibv_wc *wc);
 
 /* The oldest receive of the queue pair is used up; its completion has these fields of `what`. */
 void vn_cq_receive(struct vn_qp *qp, const struct ibv_wc *what);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
 #include <string.h>
 #include "nic/qp.h"
 #include "nic/stepping.h"
@@ -6,6 +7,7 @@
 
 static struct {
 	struct vn_dv_watch watch;
+	struct vn_dv_calls calls;
 	uint32_t turn;
 	uint32_t left; /* WQEs that may be taken up in this turn */
 } vn_step;
@@ -54,6 +56,42 @@ VN_EXPORT void vn_dv_seen(uint32_t qpn, struct vn_dv_seen *seen)
 	vn_unlock();
 }
 
+VN_EXPORT struct vn_dv_calls *vn_dv_calls(void)
+{
+	return &vn_step.calls;
+}
+
+VN_EXPORT uint32_t vn_dv_live(struct ibv_context *c)
+{
+	uint32_t live;
+
+	vn_lock();
+	live = vn_context_of(c)->live;
+	vn_unlock();
+	return live;
+}
+
+VN_EXPORT void vn_dv_told(struct ibv_qp *ibv, struct vn_dv_told *told)
+{
+	vn_lock();
+	*told = ((struct vn_qp *)ibv)->told;
+	vn_unlock();
+}
+
+VN_EXPORT void vn_dv_complete(struct ibv_cq *ibv, const struct ibv_wc *wc)
+{
+	vn_lock();
+	vn_cq_invent((struct vn_cq *)ibv, wc);
+	vn_unlock();
+}
+
+VN_EXPORT void vn_dv_event(struct ibv_context *c, enum ibv_event_type type, void *element)
+{
+	vn_lock();
+	vn_event(vn_context_of(c), type, element, 1);
+	vn_unlock();
+}
+
 bool vn_step_stops(const struct vn_qp *qp)
 {
 	return qp->devx && (!vn_step.left || qp->ci == qp->script.stuck_at);
@@ -82,4 +120,49 @@ void vn_step_write(const uint8_t *at, const uint8_t *data, uint32_t bytes)
 	if (vn_step.watch.write) {
 		vn_step.watch.write(vn_step.watch.arg, at, data, bytes);
 	}
+}
+
+bool vn_step_tells(const struct ibv_wc *wc)
+{
+	return !vn_step.watch.tell || vn_step.watch.tell(vn_step.watch.arg, wc);
+}
+
+void vn_step_settle(void)
+{
+	bool watched;
+
+	vn_lock();
+	vn_step.left = UINT32_MAX;
+	while (vn_turn(vn_step.turn++, &watched)) {
+	}
+	vn_unlock();
+}
+
+bool vn_step_fails(void)
+{
+	bool fails;
+
+	vn_lock();
+	fails = vn_step.calls.fails == 1;
+	vn_step.calls.fails -= vn_step.calls.fails > 1;
+	vn_unlock();
+	if (fails) {
+		errno = ENOMEM;
+	}
+	return fails;
+}
+
+int vn_step_refusal(void)
+{
+	vn_step.calls.modified++;
+	if (!vn_step.calls.refusals) {
+		return 0;
+	}
+	vn_step.calls.refusals--;
+	return vn_step.calls.refusal;
+}
+
+void vn_step_acked(void)
+{
+	__atomic_fetch_add(&vn_step.calls.acked, 1, __ATOMIC_RELAXED);
 }

@@ -11,5 +11,13 @@ bool vn_step_stops(const struct vn_qp *qp);
 void vn_step_fetched(struct vn_qp *qp, struct vn_op *op);
 void vn_step_wqe(const struct vn_qp *qp, uint64_t idx, const struct ep_mlx5_wqe *wqe);
 void vn_step_write(const uint8_t *at, const uint8_t *data, uint32_t bytes);
+bool vn_step_tells(const struct ibv_wc *wc);
+/* Does all there is to do. */
+void vn_step_settle(void);
+/* Whether a call that makes something fails; errno is set then. */
+bool vn_step_fails(void);
+/* 0, or with what a change of a queue pair's state is refused. */
+int vn_step_refusal(void);
+void vn_step_acked(void);
 
 #endif

@@ -7,10 +7,12 @@
 #include <string.h>
 #include <unistd.h>
 #include "nic/qp.h"
+#include "nic/stepping.h"
 #include "nic/thread.h"
 #include "nic/verbs.h"
 
 #define VN_MAX_CQE 4194303
+#define VN_VENDOR 0x2c9
 
 struct vn_channel {
 	struct ibv_comp_channel ibv;
@@ -88,6 +90,9 @@ VN_EXPORT struct ibv_cq *ibv_create_cq(struct ibv_context *c, int cqe, void *con
 		errno = EINVAL;
 		return NULL;
 	}
+	if (vn_config.step && vn_step_fails()) {
+		return NULL;
+	}
 	while (size < (uint32_t)cqe + 1) {
 		size *= 2;
 	}
@@ -95,8 +100,9 @@ VN_EXPORT struct ibv_cq *ibv_create_cq(struct ibv_context *c, int cqe, void *con
 	cq = vn_cq_new(ctx);
 	if (cq) {
 		cq->wc = calloc(size, sizeof(*cq->wc));
+		cq->invented = calloc(size, sizeof(*cq->invented));
 	}
-	if (!cq || !cq->wc) {
+	if (!cq || !cq->wc || !cq->invented) {
 		if (cq) {
 			vn_cq_free(cq);
 		}
@@ -142,13 +148,17 @@ int vn_poll_cq(struct ibv_cq *ibv, int n, struct ibv_wc *wc)
 	int got = 0;
 
 	__atomic_fetch_add(&vn.looks, 1, __ATOMIC_RELAXED);
+	if (vn_config.step) {
+		vn_step_settle();
+	}
 	/* The usual case, an empty queue, without the lock. */
 	if (!__atomic_load_n(&cq->count, __ATOMIC_ACQUIRE)) {
 		return 0;
 	}
 	vn_lock();
 	while (got < n && cq->count) {
-		struct vn_qp *qp = vn_qp_find(cq->wc[cq->head].qp_num);
+		struct vn_qp *qp = cq->invented[cq->head] ? NULL
+							  : vn_qp_find(cq->wc[cq->head].qp_num);
 
 		wc[got++] = cq->wc[cq->head];
 		cq->head = (cq->head + 1) % cq->size;
@@ -192,6 +202,9 @@ VN_EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *ibv_pd, struct ibv_qp_init
 			"and as many receives, is what there is",
 			(int)vn_config.send_wr, VN_INLINE);
 		errno = EINVAL;
+		return NULL;
+	}
+	if (vn_config.step && vn_step_fails()) {
 		return NULL;
 	}
 	vn_lock();
@@ -249,6 +262,7 @@ static int vn_verbs_to_init(struct vn_qp *qp, const struct ibv_qp_attr *a, int m
 	    a->port_num != 1 || a->pkey_index >= VN_PKEYS) {
 		return EINVAL;
 	}
+	qp->told.init = *a;
 	qp->port = a->port_num;
 	qp->access = a->qp_access_flags;
 	qp->state = VN_INIT;
@@ -285,6 +299,7 @@ static int vn_verbs_to_rtr(struct vn_qp *qp, const struct ibv_qp_attr *a, int ma
 		vn_say_once("ibv_modify_qp: %s", why);
 		return EINVAL;
 	}
+	qp->told.rtr = *a;
 	qp->tier = qp->order = (uint8_t)vn_config.tier;
 	qp->want_psn = a->rq_psn & VN_PSN_MASK;
 	qp->rd_in =
@@ -301,6 +316,7 @@ static int vn_verbs_to_rts(struct vn_qp *qp, const struct ibv_qp_attr *a, int ma
 	    a->rnr_retry > 7) {
 		return EINVAL;
 	}
+	qp->told.rts = *a;
 	qp->next_psn = a->sq_psn & VN_PSN_MASK;
 	qp->rd_out = (uint8_t)(a->max_rd_atomic ? 31 - __builtin_clz(a->max_rd_atomic) : 0);
 	qp->ack_timeout = a->timeout;
@@ -313,10 +329,13 @@ static int vn_verbs_to_rts(struct vn_qp *qp, const struct ibv_qp_attr *a, int ma
 VN_EXPORT int ibv_modify_qp(struct ibv_qp *ibv, struct ibv_qp_attr *a, int mask)
 {
 	struct vn_qp *qp = (struct vn_qp *)ibv;
-	int rc = EINVAL;
+	int rc = EINVAL, refusal;
 
 	vn_lock();
-	if (mask & IBV_QP_STATE) {
+	refusal = vn_config.step ? vn_step_refusal() : 0;
+	if (refusal) {
+		rc = refusal;
+	} else if (mask & IBV_QP_STATE) {
 		if (a->qp_state == IBV_QPS_RESET) {
 			vn_qp_reset(qp);
 			rc = 0;
@@ -374,6 +393,45 @@ VN_EXPORT int ibv_query_qp(struct ibv_qp *ibv, struct ibv_qp_attr *a, int mask,
 	init->qp_type = IBV_QPT_RC;
 	init->sq_sig_all = qp->sig_all;
 	return 0;
+}
+
+/* A device has some options, and once it has heard of another one's those of both. */
+VN_EXPORT int ibv_query_ece(struct ibv_qp *ibv, struct ibv_ece *ece)
+{
+	struct vn_qp *qp = (struct vn_qp *)ibv;
+
+	if (vn_config.no_ece || !vn_config.mlx5) {
+		return EOPNOTSUPP;
+	}
+	vn_lock();
+	*ece = (struct ibv_ece){ .vendor_id = VN_VENDOR,
+				 .options = qp->nic->index % 2 ? 0x3c : 0xf0 };
+	if (qp->told.ece.vendor_id) {
+		ece->options &= qp->told.ece.options;
+	}
+	vn_unlock();
+	return 0;
+}
+
+/* What counts is what a queue pair has heard before it is connected. */
+VN_EXPORT int ibv_set_ece(struct ibv_qp *ibv, struct ibv_ece *ece)
+{
+	struct vn_qp *qp = (struct vn_qp *)ibv;
+	int rc = 0;
+
+	vn_lock();
+	qp->told.ece_set++;
+	if (vn_config.no_ece || !vn_config.mlx5) {
+		rc = EOPNOTSUPP;
+	} else if (qp->state != VN_INIT || ece->comp_mask || ece->vendor_id != VN_VENDOR) {
+		vn_say_once("ibv_set_ece: state %d, vendor 0x%x: refused", qp->state,
+			    ece->vendor_id);
+		rc = EINVAL;
+	} else {
+		qp->told.ece = *ece;
+	}
+	vn_unlock();
+	return rc;
 }
 
 /* Bytes of one message, too, come in order at tier 0 only. */
@@ -482,6 +540,7 @@ int vn_post_recv(struct ibv_qp *ibv, struct ibv_recv_wr *wr, struct ibv_recv_wr 
 		if (!rc) {
 			qp->rq[(qp->rq_first + qp->rq_n++) % qp->max_rq] = wr->wr_id;
 			qp->rq_held++;
+			qp->told.receives++;
 		}
 	}
 	if (rc) {

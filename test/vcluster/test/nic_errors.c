@@ -234,7 +234,7 @@ static const struct spoil spoil_init[] = {
 	{ 0, 16, 0x503, 0x10 },             /* INIT2RTR from RESET */
 	{ 0xc0 + 0x13, 2, 0, 0x3 },         /* pm_state */
 	{ 0xc0 + 0xc0 + 0x128, 8, 2, 0x3 }, /* port */
-	{ 0xc0 + 0xc0 + 0x10, 16, 1, 0x3 }, /* pkey_index */
+	{ 0xc0 + 0xc0 + 0x10, 16, 9, 0x3 }, /* pkey_index */
 	{ 0xc0 + 0x48c, 4, 5, 0x3 },        /* atomic_mode */
 	{ 0x48, 24, 1, 0xa },               /* qpn */
 };

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+#include "net/ends.h"
+
+bool ends_no_slots, ends_no_reads, ends_no_writes;
+
+static bool tell(void *arg, const struct ibv_wc *wc)
+{
+	return !(ends_no_slots && EP_NET_WR_KIND(wc->wr_id) == EP_NET_WORK_SLOT) &&
+	       !(ends_no_reads && wc->opcode == IBV_WC_RDMA_READ) &&
+	       !(ends_no_writes && wc->opcode == IBV_WC_RDMA_WRITE);
+}
+
+void ends_begin(const char *profile)
+{
+	const struct vn_dv_watch watch = { .tell = tell };
+
+	setenv("VC_NIC_STEP", "1", 1);
+	setenv("VC_NICS", "4", 1);
+	if (profile) {
+		setenv("VC_NIC_PROFILE", profile, 1);
+	}
+	vn_dv_watch(&watch);
+}
+
+void ends_settle(void)
+{
+	while (vn_dv_step(0)) {
+	}
+}
+
+struct ep_net_mr *ends_register(const struct ep_net_nic *nic, void *data, size_t size)
+{
+	const struct ep_net_memory memory = {
+		.data = data, .size = size, .type = EP_NET_PTR_HOST, .fd = -1
+	};
+	struct ep_net_mr *mr;
+
+	NEED(ep_net_mr_new(nic, &memory, &mr) == ncclSuccess);
+	return mr;
+}
+
+struct ep_net_nic *ends_nic(int device)
+{
+	struct ep_net_nic *one = calloc(1, sizeof(*one));
+
+	NEED(one);
+	one->nports = 1;
+	NEED(ep_net_dev_get(device, &one->dev[0]) == ncclSuccess);
+	NEED(ep_net_dev_hold(one->dev[0], false) == ncclSuccess);
+	return one;
+}
+
+void ends_nic_drop(struct ep_net_nic *one)
+{
+	CHECK_INT(one->dev[0]->users, 1);
+	ep_net_dev_drop(one->dev[0]);
+	free(one);
+}
+
+/* The receiver first, as it answers the sender's hello. */
+static void connect_both(struct ep_net_comm *a, struct ep_net_comm *b)
+{
+	struct ep_net_comm *ends[2] = { b, a };
+
+	for (int i = 0; i < 2; i++) {
+		struct ep_net_comm *to = ends[!i];
+		uint32_t qpn[EP_NET_MAX_QPS];
+		struct ep_net_far far[EP_NET_NIC_PORTS];
+		struct ep_net_peer peer = { .nfars = to->nlocals,
+					    .far = far,
+					    .shared = (uintptr_t)to->shared,
+					    .nqps = to->nqps,
+					    .qpn = qpn };
+
+		for (uint32_t k = 0; k < to->nlocals; k++) {
+			far[k] = (struct ep_net_far){ .end = to->local[k].end,
+						      .ece = to->local[k].ece,
+						      .rkey = to->local[k].shared_mr->rkey };
+		}
+		for (uint32_t k = 0; k < to->nqps; k++) {
+			qpn[k] = to->qp[k].qp->qp_num;
+		}
+		CHECK_INT(ep_net_comm_connect(ends[i], &peer), ncclSuccess);
+	}
+}
+
+void pair_of_routes(struct ep_net_nic *from, struct ep_net_nic *to, uint32_t routes, uint32_t nqps,
+		    int tc, struct ep_net_comm *pair[2])
+{
+	struct ep_net_class class = { tc, tc };
+
+	NEED(ep_net_comm_new(from, true, routes, nqps, &class, &pair[0]) == ncclSuccess);
+	class = (struct ep_net_class){ pair[0]->local[0].tc, pair[0]->local[0].sl };
+	NEED(ep_net_comm_new(to, false, routes, nqps, &class, &pair[1]) == ncclSuccess);
+	connect_both(pair[0], pair[1]);
+	for (int i = 0; i < 2; i++) {
+		pair[i]->handle = ep_net_handle_new(i ? EP_NET_RECV : EP_NET_SEND, pair[i]);
+		NEED(pair[i]->handle);
+	}
+}
+
+void pair_make(struct ep_net_nic *from, struct ep_net_nic *to, uint32_t nqps, int tc,
+	       struct ep_net_comm *pair[2])
+{
+	pair_of_routes(from, to, 1, nqps, tc, pair);
+}
+
+void pair_free(struct ep_net_comm *pair[2])
+{
+	for (int i = 0; i < 2; i++) {
+		CHECK(ep_net_handle_drop(i ? EP_NET_RECV : EP_NET_SEND, pair[i]->handle) ==
+		      pair[i]);
+		ep_net_comm_free(pair[i]);
+	}
+}
