@@ -102,19 +102,16 @@ static inline void vc_fiber_switch(struct vc_fiber *from, struct vc_fiber *to)
 	vc_self->running = to;
 #ifdef VC_ASAN
 	__sanitizer_start_switch_fiber(&from->fake, to->stack, to->stack_size);
-	extern void (*_Atomic ep_simt_doorbell_hook)(void);
 
 #endif
 #ifdef VC_TSAN
 	/* No synchronisation: only barriers and atomics order the threads of a block. */
 	__tsan_switch_to_fiber(to->tsan, __tsan_switch_to_fiber_no_sync);
-	extern void (*_Atomic ep_simt_doorbell_hook)(void);
 
 #endif
 	vc_switch(&from->sp, to->sp);
 #ifdef VC_ASAN
 	__sanitizer_finish_switch_fiber(from->fake, NULL, NULL);
-	extern void (*_Atomic ep_simt_doorbell_hook)(void);
 
 #endif
 }
