@@ -130,44 +130,68 @@ static void test_sizes(size_t most)
 	net_pair_close(&net, &pair);
 }
 
+/* A message of ones that is looked at while it is under way. */
+struct watched {
+	uint8_t *from, *to, *at; /* at: where its data comes */
+	void *from_mr, *to_mr, *send, *recv;
+};
+
+static void watched_start(struct watched *m, struct net_pair *pair, size_t size)
+{
+	void *data;
+	int tag = 1;
+
+	m->from = guarded(size);
+	m->to = guarded(size);
+	data = m->at = m->to + GUARD;
+	memset(m->from + GUARD, 1, size);
+	memset(m->at, 0, size);
+	NEED(net_reg(&net, pair->send, m->from, size + 2 * GUARD, NET_HOST, &m->from_mr) == NET_OK);
+	NEED(net_reg(&net, pair->recv, m->to, size + 2 * GUARD, NET_HOST, &m->to_mr) == NET_OK);
+	CHECK_INT(net_irecv(&net, pair->recv, 1, &data, &size, &tag, &m->to_mr, &m->recv), NET_OK);
+	CHECK_INT(net_send_wait(&net, pair->send, m->from + GUARD, size, tag, m->from_mr, &m->send),
+		  NET_OK);
+}
+
+static void watched_end(struct watched *m, struct net_pair *pair, size_t size)
+{
+	int got[64] = { 0 };
+
+	CHECK_INT(net_wait(&net, m->send, got), NET_OK);
+	CHECK_INT(net_wait(&net, m->recv, got), NET_OK);
+	CHECK_INT(got[0], size);
+	CHECK_INT(net_dereg(&net, pair->send, m->from_mr), NET_OK);
+	CHECK_INT(net_dereg(&net, pair->recv, m->to_mr), NET_OK);
+	free(m->from);
+	free(m->to);
+}
+
 /* GPUs poll lines of 128 bytes before a receive ends: none of them comes in two pieces. */
 static void split_one(struct net_pair *pair, size_t size)
 {
-	uint8_t *from = guarded(size), *to = guarded(size);
-	void *from_mr, *to_mr, *send, *recv, *data = to + GUARD;
 	uint64_t until;
 	size_t edge = 0;
-	int tag = 1, got[64] = { 0 };
+	struct watched m;
+	int got[64];
 
 	check_context("%zu bytes over two queue pairs", size);
-	memset(from + GUARD, 1, size);
-	memset(to + GUARD, 0, size);
-	NEED(net_reg(&net, pair->send, from, size + 2 * GUARD, NET_HOST, &from_mr) == NET_OK);
-	NEED(net_reg(&net, pair->recv, to, size + 2 * GUARD, NET_HOST, &to_mr) == NET_OK);
-	CHECK_INT(net_irecv(&net, pair->recv, 1, &data, &size, &tag, &to_mr, &recv), NET_OK);
-	CHECK_INT(net_send_wait(&net, pair->send, from + GUARD, size, tag, from_mr, &send), NET_OK);
+	watched_start(&m, pair, size);
 	until = net_now_ms() + 700;
 	while (net_now_ms() < until) {
 		int done = 0;
 
-		CHECK_INT(net_test(&net, recv, &done, got), NET_OK);
+		CHECK_INT(net_test(&net, m.recv, &done, got), NET_OK);
 		CHECK(!done);
 		usleep(1000);
 	}
-	while (edge < size && __atomic_load_n(&to[GUARD + edge], __ATOMIC_RELAXED)) {
+	while (edge < size && __atomic_load_n(&m.at[edge], __ATOMIC_RELAXED)) {
 		edge++;
 	}
 	CHECK(edge > 0 && edge < size && edge % 128 == 0, "divided at %zu", edge);
 	for (size_t i = edge; i < size; i++) {
-		CHECK(!__atomic_load_n(&to[GUARD + i], __ATOMIC_RELAXED), "byte %zu", i);
+		CHECK(!__atomic_load_n(&m.at[i], __ATOMIC_RELAXED), "byte %zu", i);
 	}
-	CHECK_INT(net_wait(&net, send, got), NET_OK);
-	CHECK_INT(net_wait(&net, recv, got), NET_OK);
-	CHECK_INT(got[0], size);
-	CHECK_INT(net_dereg(&net, pair->send, from_mr), NET_OK);
-	CHECK_INT(net_dereg(&net, pair->recv, to_mr), NET_OK);
-	free(from);
-	free(to);
+	watched_end(&m, pair, size);
 }
 
 /* A GPU looks at lines of 128 bytes: what stands before a line's last word is there when that is. */
@@ -222,34 +246,21 @@ static void test_lines(void)
 /* The notice of a message is slow: its data is there before, if it went ahead. */
 static void notice_one(struct net_pair *pair, size_t size, bool ahead)
 {
-	uint8_t *from = guarded(size), *to = guarded(size);
-	void *from_mr, *to_mr, *send, *recv, *data = to + GUARD;
 	uint64_t until;
 	size_t there = 0;
-	int tag = 1, got[64] = { 0 };
+	struct watched m;
 
 	check_context("notice of %zu bytes", size);
-	memset(from + GUARD, 1, size);
-	memset(to + GUARD, 0, size);
-	NEED(net_reg(&net, pair->send, from, size + 2 * GUARD, NET_HOST, &from_mr) == NET_OK);
-	NEED(net_reg(&net, pair->recv, to, size + 2 * GUARD, NET_HOST, &to_mr) == NET_OK);
-	CHECK_INT(net_irecv(&net, pair->recv, 1, &data, &size, &tag, &to_mr, &recv), NET_OK);
-	CHECK_INT(net_send_wait(&net, pair->send, from + GUARD, size, tag, from_mr, &send), NET_OK);
+	watched_start(&m, pair, size);
 	until = net_now_ms() + 700;
 	while (net_now_ms() < until) {
 		usleep(1000);
 	}
 	for (size_t i = 0; i < size; i++) {
-		there += __atomic_load_n(&to[GUARD + i], __ATOMIC_RELAXED);
+		there += __atomic_load_n(&m.at[i], __ATOMIC_RELAXED);
 	}
 	CHECK_INT(there, ahead ? size : 0);
-	CHECK_INT(net_wait(&net, send, got), NET_OK);
-	CHECK_INT(net_wait(&net, recv, got), NET_OK);
-	CHECK_INT(got[0], size);
-	CHECK_INT(net_dereg(&net, pair->send, from_mr), NET_OK);
-	CHECK_INT(net_dereg(&net, pair->recv, to_mr), NET_OK);
-	free(from);
-	free(to);
+	watched_end(&m, pair, size);
 }
 
 static void test_notice(size_t threshold)

@@ -92,29 +92,17 @@ static void backward_combine(struct call *c)
 }
 
 #define ANY_DISPATCH(M)                                                                            \
-	M(in_size, c->in.size = NCCL_EP_DISPATCH_INPUTS_V1_SIZE - 1, IA, "inputs")                 \
-	M(out_magic, c->out.magic = 0, IA, "outputs")                                              \
+	SAME_DISPATCH(M)                                                                           \
 	M(info_magic, c->info.magic = 1, IA, "layout_info")                                        \
-	M(config_size, c->config.size = NCCL_EP_DISPATCH_CONFIG_V1_SIZE - 1, IA, "config")         \
-	M(recipe, c->config.quant_recipe = (ncclEpDispQuant_t)77, IA, "quant_recipe")              \
 	M(fp8, c->config.quant_recipe = NCCL_EP_DISP_QUANT_DS_FP8E3M4, IA,                         \
 	  "high throughput mode does not have the recipe DS_FP8E3M4")                              \
 	M(fp8_first, c->config.quant_recipe = NCCL_EP_DISP_QUANT_DS_FP8E3M4;                       \
 	  c->in.tokens = NULL, IA, "DS_FP8E3M4")                                                   \
 	M(direction, c->config.pass_direction = (ncclEpPassDir_t)2, IA, "pass_direction")          \
-	M(no_tokens, c->in.tokens = NULL, IA, "inputs->tokens")                                    \
-	M(no_out_tokens, c->out.tokens = NULL, IA, "outputs->tokens")                              \
 	M(token_magic, c->t[IT].t.magic = NCCL_EP_MAGIC, IA, "inputs->tokens")                     \
-	M(token_ndim, c->t[IT].t.ndim = 3, IA, "inputs->tokens")                                   \
-	M(token_no_data, c->t[IT].t.data = NULL, IA, "inputs->tokens")                             \
-	M(token_type, c->t[IT].t.datatype = ncclInt32, IA, "inputs->tokens")                       \
 	M(token_rows, c->t[IT].sizes[0]++, IA, "tokens of the handle's topk_idx")                  \
 	M(token_odd_row, c->t[IT].sizes[1]--; c->t[OT].sizes[1]--, IA, "16")                       \
 	M(token_wide, c->t[IT].sizes[1] *= 4; c->t[OT].sizes[1] *= 4, IA, "max_token_bytes")       \
-	M(token_align, c->t[IT].t.data = (char *)c->t[IT].t.data + 8, IA, "inputs->tokens")        \
-	M(out_align, c->t[OT].t.data = (char *)c->t[OT].t.data + 4, IA, "outputs->tokens")         \
-	M(out_no_data, c->t[OT].t.data = NULL, IA, "outputs->tokens: neither data nor a window")   \
-	M(out_type, c->t[OT].t.datatype = ncclFloat32, IA, "outputs->tokens")                      \
 	M(out_ndim, c->t[OT].t.ndim = 3, IA, "outputs->tokens")                                    \
 	M(out_width, c->t[OT].sizes[1] += 8, IA, "outputs->tokens")                                \
 	M(no_weights, c->in.topk_weights = NULL, IA, "inputs->topk_weights")                       \
@@ -125,7 +113,6 @@ static void backward_combine(struct call *c)
 	M(out_weights_type, c->t[OW].t.datatype = ncclFloat16, IA, "outputs->topk_weights")        \
 	M(out_weights_empty, c->t[OW].sizes[0] = c->t[OX].sizes[0] = 0, IA,                        \
 	  "outputs->topk_weights has 0 rows and outputs->tokens")                                  \
-	M(id_kind, c->info.recv_topk_idx_kind = (ncclEpExpertIdKind_t)3, IA, "recv_topk_idx_kind") \
 	M(bwd_in_weights, backward_dispatch(c);                                                    \
 	  c->in.topk_weights = &c->t[IW].t, IA, "inputs->topk_weights must be NULL")               \
 	M(bwd_out_weights, backward_dispatch(c);                                                   \
@@ -158,38 +145,21 @@ static void backward_combine(struct call *c)
 	  "outputs->tokens: 0 rows")
 
 #define FORWARD_DISPATCH(M)                                                                        \
-	M(fwd_no_in, c->in.scales = NULL, IA, "inputs->scales")                                    \
-	M(fwd_no_out, c->out.scales = NULL, IA, "outputs->scales")                                 \
-	M(fwd_round, c->config.round_scales = 1, IA, "round_scales")                               \
-	M(fwd_uint8, c->t[IT].t.datatype = ncclUint8;                                              \
-	  c->t[OT].t.datatype = ncclUint8, IA, "uint8")                                            \
+	SAME_FORWARD(M)                                                                            \
 	M(fwd_scale_rows, c->t[OS].sizes[0]++, IA, "outputs->scales: ")                            \
-	M(fwd_scale_type, c->t[IS].t.datatype = ncclInt32;                                         \
-	  c->t[OS].t.datatype = ncclInt32, IA, "scales")                                           \
 	M(fwd_scale_row, c->t[IS].sizes[1]--; c->t[OS].sizes[1]--, IA, "inputs->scales")           \
 	M(fwd_window, c->t[OT].t.win_hdl = (ncclWindow_t)c->b, IA,                                 \
 	  "outputs->tokens has a window and outputs->scales has none")                             \
 	M(fwd_wide, c->t[IS].sizes[1] *= 64; c->t[OS].sizes[1] *= 64, IA, "max_token_bytes")
 
 #define ANY_COMBINE(M)                                                                             \
-	M(cin_size, c->cin.size = NCCL_EP_COMBINE_INPUTS_V1_SIZE - 1, IA, "inputs")                \
-	M(cout_magic, c->cout.magic = 0, IA, "outputs")                                            \
-	M(cconfig_magic, c->cconfig.magic = 0, IA, "config")                                       \
-	M(crecipe, c->cconfig.quant_recipe = (ncclEpCombQuant_t)2, IA, "quant_recipe")             \
+	SAME_COMBINE(M)                                                                            \
 	M(crecipe_first, c->cconfig.quant_recipe = (ncclEpCombQuant_t)2;                           \
 	  c->cout.tokens = NULL, IA, "quant_recipe")                                               \
-	M(cnvfp4, c->cconfig.quant_recipe = NCCL_EP_COMB_QUANT_NVFP4, IU, "NVFP4")                 \
 	M(cdirection, c->cconfig.pass_direction = (ncclEpPassDir_t)9, IA, "pass_direction")        \
-	M(cscales, c->cin.scales = &c->t[IW].t, IA, "inputs->scales")                              \
-	M(cno_tokens, c->cin.tokens = NULL, IA, "inputs->tokens")                                  \
-	M(ctype, c->t[CI].t.datatype = ncclFloat8e4m3;                                             \
-	  c->t[CT].t.datatype = ncclFloat8e4m3, IA, "inputs->tokens")                              \
 	M(cndim, c->t[CI].t.ndim = 3, IA, "inputs->tokens")                                        \
 	M(codd, c->t[CI].sizes[1]--; c->t[CT].sizes[1]--, IA, "16")                                \
 	M(cwide, c->t[CI].sizes[1] *= 4; c->t[CT].sizes[1] *= 4, IA, "max_token_bytes")            \
-	M(calign, c->t[CI].t.data = (char *)c->t[CI].t.data + 8, IA, "inputs->tokens")             \
-	M(cno_out, c->cout.tokens = NULL, IA, "outputs->tokens")                                   \
-	M(cout_type, c->t[CT].t.datatype = ncclFloat32, IA, "outputs->tokens")                     \
 	M(cout_rows, c->t[CT].sizes[0]++, IA, "tokens of the handle's topk_idx")                   \
 	M(cout_width, c->t[CT].sizes[1] += 8, IA, "outputs->tokens")                               \
 	M(cweights, c->cin.topk_weights = &c->t[CG].t, IA, "inputs->topk_weights must be NULL")    \

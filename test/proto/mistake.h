@@ -31,6 +31,46 @@ struct mistake {
 #define MISTAKES(table_, list_)                                                                    \
 	list_(MISTAKE_SPOIL) static const struct mistake table_[] = { list_(MISTAKE_ROW) };
 
+/* What low latency and high throughput refuse alike, of calls whose tensors have these names in both tests. */
+#define SAME_DISPATCH(M)                                                                           \
+	M(in_size, c->in.size = NCCL_EP_DISPATCH_INPUTS_V1_SIZE - 1, IA, "inputs")                 \
+	M(out_magic, c->out.magic = 0, IA, "outputs")                                              \
+	M(config_size, c->config.size = NCCL_EP_DISPATCH_CONFIG_V1_SIZE - 1, IA, "config")         \
+	M(recipe, c->config.quant_recipe = (ncclEpDispQuant_t)77, IA, "quant_recipe")              \
+	M(no_tokens, c->in.tokens = NULL, IA, "inputs->tokens")                                    \
+	M(no_out_tokens, c->out.tokens = NULL, IA, "outputs->tokens")                              \
+	M(token_ndim, c->t[IT].t.ndim = 3, IA, "inputs->tokens")                                   \
+	M(token_no_data, c->t[IT].t.data = NULL, IA, "inputs->tokens")                             \
+	M(token_type, c->t[IT].t.datatype = ncclInt32, IA, "inputs->tokens")                       \
+	M(token_align, c->t[IT].t.data = (char *)c->t[IT].t.data + 8, IA, "inputs->tokens")        \
+	M(out_align, c->t[OT].t.data = (char *)c->t[OT].t.data + 4, IA, "outputs->tokens")         \
+	M(out_no_data, c->t[OT].t.data = NULL, IA, "outputs->tokens: neither data nor a window")   \
+	M(out_type, c->t[OT].t.datatype = ncclFloat32, IA, "outputs->tokens")                      \
+	M(id_kind, c->info.recv_topk_idx_kind = (ncclEpExpertIdKind_t)3, IA, "recv_topk_idx_kind")
+
+#define SAME_FORWARD(M)                                                                            \
+	M(fwd_no_in, c->in.scales = NULL, IA, "inputs->scales")                                    \
+	M(fwd_no_out, c->out.scales = NULL, IA, "outputs->scales")                                 \
+	M(fwd_round, c->config.round_scales = 1, IA, "round_scales")                               \
+	M(fwd_uint8, c->t[IT].t.datatype = ncclUint8;                                              \
+	  c->t[OT].t.datatype = ncclUint8, IA, "uint8")                                            \
+	M(fwd_scale_type, c->t[IS].t.datatype = ncclInt32;                                         \
+	  c->t[OS].t.datatype = ncclInt32, IA, "scales")
+
+#define SAME_COMBINE(M)                                                                            \
+	M(cin_size, c->cin.size = NCCL_EP_COMBINE_INPUTS_V1_SIZE - 1, IA, "inputs")                \
+	M(cout_magic, c->cout.magic = 0, IA, "outputs")                                            \
+	M(cconfig_magic, c->cconfig.magic = 0, IA, "config")                                       \
+	M(crecipe, c->cconfig.quant_recipe = (ncclEpCombQuant_t)2, IA, "quant_recipe")             \
+	M(cnvfp4, c->cconfig.quant_recipe = NCCL_EP_COMB_QUANT_NVFP4, IU, "NVFP4")                 \
+	M(cscales, c->cin.scales = &c->t[IW].t, IA, "inputs->scales")                              \
+	M(cno_tokens, c->cin.tokens = NULL, IA, "inputs->tokens")                                  \
+	M(ctype, c->t[CI].t.datatype = ncclFloat8e4m3;                                             \
+	  c->t[CT].t.datatype = ncclFloat8e4m3, IA, "inputs->tokens")                              \
+	M(calign, c->t[CI].t.data = (char *)c->t[CI].t.data + 8, IA, "inputs->tokens")             \
+	M(cno_out, c->cout.tokens = NULL, IA, "outputs->tokens")                                   \
+	M(cout_type, c->t[CT].t.datatype = ncclFloat32, IA, "outputs->tokens")
+
 #define MISTAKE_COUNT(table_) (sizeof(table_) / sizeof(table_[0]))
 
 #endif

@@ -80,38 +80,26 @@ static void fill(struct call *c, struct bench *b)
 #define HUGE_TEXT "rows of 9223372036854776064 bf16"
 
 #define ANY_DISPATCH(M)                                                                            \
-	M(in_size, c->in.size = NCCL_EP_DISPATCH_INPUTS_V1_SIZE - 1, IA, "inputs")                 \
+	SAME_DISPATCH(M)                                                                           \
 	M(in_magic, c->in.magic ^= 1, IA, "inputs")                                                \
 	M(out_size, c->out.size = 0, IA, "outputs")                                                \
-	M(out_magic, c->out.magic = 0, IA, "outputs")                                              \
 	M(info_size, c->info.size = NCCL_EP_LAYOUT_INFO_V1_SIZE - 1, IA, "layout_info")            \
 	M(info_magic, c->info.magic = NCCL_EP_TENSOR_MAGIC, IA, "layout_info")                     \
-	M(config_size, c->config.size = NCCL_EP_DISPATCH_CONFIG_V1_SIZE - 1, IA, "config")         \
 	M(config_magic, c->config.magic = ~c->config.magic, IA, "config")                          \
-	M(recipe, c->config.quant_recipe = (ncclEpDispQuant_t)77, IA, "quant_recipe")              \
 	M(backward, c->config.pass_direction = NCCL_EP_BWD_PASS, IU, "backward")                   \
 	M(direction, c->config.pass_direction = (ncclEpPassDir_t)-3, IA, "pass_direction")         \
-	M(no_tokens, c->in.tokens = NULL, IA, "inputs->tokens")                                    \
-	M(no_out_tokens, c->out.tokens = NULL, IA, "outputs->tokens")                              \
-	/* as ncclEpTensorAlloc marks its own, but these extents are not where it puts them */     \
-	M(token_magic, c->t[IT].t.magic = 0xBEEFBEEFu;                                             \
-	  c->t[IT].t.sizes = c->b->in_tokens.sizes, IA, "inputs->tokens")                          \
+	/* as ncclEpTensorAlloc marks its own, but these extents are not where it puts them */ M(  \
+		token_magic, c->t[IT].t.magic = 0xBEEFBEEFu;                                       \
+		c->t[IT].t.sizes = c->b->in_tokens.sizes, IA, "inputs->tokens")                    \
 	M(token_magic2, c->t[IT].t.magic = NCCL_EP_MAGIC, IA, "inputs->tokens")                    \
 	M(token_size, c->t[IT].t.size = 40, IA, "inputs->tokens")                                  \
-	M(token_ndim, c->t[IT].t.ndim = 3, IA, "inputs->tokens")                                   \
 	M(token_no_sizes, c->t[IT].t.sizes = NULL, IA, "inputs->tokens")                           \
-	M(token_no_data, c->t[IT].t.data = NULL, IA, "inputs->tokens")                             \
-	M(token_type, c->t[IT].t.datatype = ncclInt32, IA, "inputs->tokens")                       \
 	M(token_bad_type, c->t[IT].t.datatype = (ncclDataType_t)99, IA, "99")                      \
 	M(token_rows, c->t[IT].sizes[0]++, IA, "inputs->tokens")                                   \
 	M(token_odd_row, c->t[IT].sizes[1]--; c->t[OT].sizes[2]--, IA, "16")                       \
 	M(token_wide, c->t[IT].sizes[1] *= 4; c->t[OT].sizes[2] *= 4, IA, "max_token_bytes")       \
 	M(token_huge, c->t[IT].sizes[1] = HUGE; c->t[OT].sizes[2] = HUGE, IA, HUGE_TEXT)           \
 	M(token_empty_row, c->t[IT].sizes[1] = 0; c->t[OT].sizes[2] = 0, IA, "inputs->tokens")     \
-	M(token_align, c->t[IT].t.data = (char *)c->t[IT].t.data + 8, IA, "inputs->tokens")        \
-	M(out_align, c->t[OT].t.data = (char *)c->t[OT].t.data + 4, IA, "outputs->tokens")         \
-	M(out_no_data, c->t[OT].t.data = NULL, IA, "outputs->tokens: neither data nor a window")   \
-	M(out_type, c->t[OT].t.datatype = ncclFloat32, IA, "outputs->tokens")                      \
 	M(out_ndim, c->t[OT].t.ndim = 2, IA, "outputs->tokens")                                    \
 	M(out_blocks, c->t[OT].sizes[0]--, IA, "outputs->tokens")                                  \
 	M(out_rows, c->t[OT].sizes[1]++, IA, "outputs->tokens")                                    \
@@ -120,8 +108,7 @@ static void fill(struct call *c, struct bench *b)
 	M(out_scales_none, c->out.scales = &c->t[IW].t, IA, "outputs->scales")                     \
 	M(counts_type, c->t[CO].t.datatype = ncclInt64, IA, "counters")                            \
 	M(counts_extent, c->t[CO].sizes[0]++, IA, "counters")                                      \
-	M(counts_ndim, c->t[CO].t.ndim = 2, IA, "counters")                                        \
-	M(id_kind, c->info.recv_topk_idx_kind = (ncclEpExpertIdKind_t)3, IA, "recv_topk_idx_kind")
+	M(counts_ndim, c->t[CO].t.ndim = 2, IA, "counters")
 
 #define EM_DISPATCH(M)                                                                             \
 	M(counts_missing, c->info.expert_counters = NULL, IA, "expert_counters")                   \
@@ -153,41 +140,24 @@ static void fill(struct call *c, struct bench *b)
 	M(fp8_none, c->config.quant_recipe = NCCL_EP_DISP_QUANT_NONE, IA, "outputs->scales")
 
 #define FWD_DISPATCH(M)                                                                            \
-	M(fwd_no_in, c->in.scales = NULL, IA, "inputs->scales")                                    \
-	M(fwd_no_out, c->out.scales = NULL, IA, "outputs->scales")                                 \
-	M(fwd_round, c->config.round_scales = 1, IA, "round_scales")                               \
-	M(fwd_uint8, c->t[IT].t.datatype = ncclUint8;                                              \
-	  c->t[OT].t.datatype = ncclUint8, IA, "uint8")                                            \
+	SAME_FORWARD(M)                                                                            \
 	M(fwd_other, c->t[OT].t.datatype = ncclFloat8e5m2, IA, "outputs->tokens")                  \
-	M(fwd_scale_type, c->t[IS].t.datatype = ncclInt32;                                         \
-	  c->t[OS].t.datatype = ncclInt32, IA, "scales")                                           \
 	M(fwd_scale_other, c->t[OS].t.datatype = ncclUint8, IA, "scales")                          \
 	M(fwd_scale_row, c->t[IS].sizes[1]--; c->t[OS].sizes[2]--, IA, "inputs->scales")           \
 	M(fwd_scale_align, c->t[IS].t.data = (char *)c->t[IS].t.data + 4, IA, "inputs->scales")    \
 	M(fwd_wide, c->t[IS].sizes[1] *= 64; c->t[OS].sizes[2] *= 64, IA, "max_token_bytes")
 
 #define ANY_COMBINE(M)                                                                             \
-	M(cin_size, c->cin.size = NCCL_EP_COMBINE_INPUTS_V1_SIZE - 1, IA, "inputs")                \
+	SAME_COMBINE(M)                                                                            \
 	M(cin_magic, c->cin.magic = 1, IA, "inputs")                                               \
 	M(cout_size, c->cout.size = 8, IA, "outputs")                                              \
-	M(cout_magic, c->cout.magic = 0, IA, "outputs")                                            \
 	M(cconfig_size, c->cconfig.size = NCCL_EP_COMBINE_CONFIG_V1_SIZE - 1, IA, "config")        \
-	M(cconfig_magic, c->cconfig.magic = 0, IA, "config")                                       \
-	M(crecipe, c->cconfig.quant_recipe = (ncclEpCombQuant_t)2, IA, "quant_recipe")             \
-	M(cnvfp4, c->cconfig.quant_recipe = NCCL_EP_COMB_QUANT_NVFP4, IU, "NVFP4")                 \
 	M(cbackward, c->cconfig.pass_direction = NCCL_EP_BWD_PASS, IU, "backward")                 \
-	M(cscales, c->cin.scales = &c->t[IW].t, IA, "inputs->scales")                              \
-	M(cno_tokens, c->cin.tokens = NULL, IA, "inputs->tokens")                                  \
-	M(ctype, c->t[CI].t.datatype = ncclFloat8e4m3;                                             \
-	  c->t[CT].t.datatype = ncclFloat8e4m3, IA, "inputs->tokens")                              \
 	M(cblocks, c->t[CI].sizes[0]++, IA, "inputs->tokens")                                      \
 	M(crows, c->t[CI].sizes[1]--, IA, "inputs->tokens")                                        \
 	M(codd, c->t[CI].sizes[2]--; c->t[CT].sizes[1]--, IA, "16")                                \
 	M(cwide, c->t[CI].sizes[2] *= 4; c->t[CT].sizes[1] *= 4, IA, "max_token_bytes")            \
 	M(chuge, c->t[CI].sizes[2] = HUGE; c->t[CT].sizes[1] = HUGE, IA, HUGE_TEXT)                \
-	M(calign, c->t[CI].t.data = (char *)c->t[CI].t.data + 8, IA, "inputs->tokens")             \
-	M(cno_out, c->cout.tokens = NULL, IA, "outputs->tokens")                                   \
-	M(cout_type, c->t[CT].t.datatype = ncclFloat32, IA, "outputs->tokens")                     \
 	M(cout_rows, c->t[CT].sizes[0]++, IA, "outputs->tokens")                                   \
 	M(cout_width, c->t[CT].sizes[1]++, IA, "outputs->tokens")                                  \
 	M(cout_ndim, c->t[CT].t.ndim = 3, IA, "outputs->tokens")

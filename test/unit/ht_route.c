@@ -236,18 +236,16 @@ static void test_random(int cases)
 /* Sizes that take the tables to scratch, several windows of experts, and several spans of tokens. */
 static void test_large(void)
 {
-	struct rig_shape s = { .nranks = 2,
-			       .nlocal = 5000,
-			       .topk = 5,
-			       .max_tokens = 90,
-			       .limit = EP_HT_NONE,
-			       .layout = EP_HT_EXPERT_MAJOR,
-			       .alignment = 2,
-			       .id_bytes = 8,
-			       .counter_bytes = 4,
-			       .total_bytes = 4,
-			       .blocks = 2,
-			       .threads = 128 };
+	struct rig_shape s = small;
+
+	s.nranks = 2;
+	s.nlocal = 5000;
+	s.topk = 5;
+	s.max_tokens = 90;
+	s.layout = EP_HT_EXPERT_MAJOR;
+	s.alignment = 2;
+	s.id_bytes = 8;
+	s.threads = 128;
 
 	check_context("two windows of experts");
 	run_shape(&s, IDS_ANY);
@@ -257,19 +255,16 @@ static void test_large(void)
 	s.layout = EP_HT_FLAT;
 	run_shape(&s, IDS_ANY);
 	check_context("several spans");
-	s = (struct rig_shape){ .nranks = 2,
-				.nlocal = 4,
-				.topk = 8,
-				.max_tokens = 1500,
-				.limit = 2000,
-				.layout = EP_HT_EXPERT_MAJOR,
-				.alignment = 8,
-				.drop = 1,
-				.id_bytes = 4,
-				.counter_bytes = 8,
-				.total_bytes = 4,
-				.blocks = 2,
-				.threads = 512 };
+	s.nlocal = 4;
+	s.topk = 8;
+	s.max_tokens = 1500;
+	s.limit = 2000;
+	s.layout = EP_HT_EXPERT_MAJOR;
+	s.alignment = 8;
+	s.drop = 1;
+	s.id_bytes = 4;
+	s.counter_bytes = 8;
+	s.threads = 512;
 	run_shape(&s, IDS_ANY);
 }
 
@@ -279,23 +274,17 @@ static void test_large(void)
  */
 static void test_phantom(uint32_t layout)
 {
-	struct rig_shape s = { .nranks = 2,
-			       .nlocal = 2,
-			       .topk = 1,
-			       .max_tokens = 8,
-			       .limit = 8,
-			       .layout = layout,
-			       .alignment = 1,
-			       .drop = 1,
-			       .id_bytes = 8,
-			       .counter_bytes = 4,
-			       .total_bytes = 4,
-			       .blocks = 2,
-			       .threads = 64 };
 	bool flat = layout == EP_HT_FLAT;
 	const struct ep_ht_zone *zones;
+	struct rig_shape s = small;
 	struct rig rig;
 
+	s.nranks = 2;
+	s.topk = 1;
+	s.max_tokens = s.limit = 8;
+	s.layout = layout;
+	s.drop = 1;
+	s.id_bytes = 8;
 	check_context("rows that have a place and no slot, layout %u", layout);
 	rig_make(&rig, &s, devices);
 	for (uint32_t r = 0; r < 2; r++) {
