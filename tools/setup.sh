@@ -6,13 +6,13 @@
 #     likewise NCCL and the disassembler, in .deps/ of this tree;
 #   - an older g++ where nvcc refuses the one that is there.
 # Says what it did. When all is there it changes nothing and takes a few seconds.
-#   setup.sh --style   also the clang-format that ./check asks: one release, from PyPI where the machine has another
-#   setup.sh --guest   also what suite `guest` needs: an emulator, and Debian's kernel in .deps/guest
+#   setup.sh quick   also what ./check --quick needs: one release of clang-format, from PyPI where there is another
+#   setup.sh check   also what ./check needs, for suite `guest`: an emulator, and Debian's kernel in .deps/guest
+#   setup.sh all     also what ./check --all needs: clang, debootstrap
 
 set -euo pipefail
 top=$(cd "$(dirname "$0")/.." && pwd)
-case " $* " in *" --style "*) style=1 ;; *) style= ;; esac
-case " $* " in *" --guest "*) guest=1 ;; *) guest= ;; esac
+tier=${1:-}
 deps=$top/.deps
 export DEBIAN_FRONTEND=noninteractive
 PATH=$deps/venv/bin:$PATH
@@ -35,8 +35,9 @@ cuda_line() { "$top/tools/find-cuda.sh" | sed -n "s/^$1=//p"; }
 need_cuda_wheels() { [ -z "$(cuda_line cuda)" ]; }
 need_nccl_wheels() { [ -z "$(cuda_line nccl_include)" ]; }
 need_disassembler() { [ -z "$(cuda_line disassembler)" ]; }
+needs_guest() { [ "$tier" = check ] || [ "$tier" = all ]; }
 need_style() {
-    [ -n "$style" ] && ! clang-format --version 2>/dev/null |
+    [ -n "$tier" ] && ! clang-format --version 2>/dev/null |
         grep -q " version $(sed -n 's/^clang-format==//p' "$top/tools/style-wheels.txt")"
 }
 
@@ -59,10 +60,14 @@ list_missing() {
     fi
     have_header expat.h || wanted+=(libexpat1-dev)
     have_header hwloc.h || wanted+=(libhwloc-dev)
-    if [ -n "$guest" ] && [ "$(uname -m)" = x86_64 ]; then
+    if needs_guest && [ "$(uname -m)" = x86_64 ]; then
         have qemu-system-x86_64 || wanted+=(qemu-system-x86)
         have busybox || wanted+=(busybox-static)
         { have rdma && have tc; } || wanted+=(iproute2)
+    fi
+    if [ "$tier" = all ]; then
+        have clang++ || wanted+=(clang)
+        have debootstrap || wanted+=(debootstrap)
     fi
 }
 
@@ -191,7 +196,7 @@ install_disassembler() {
 # The tests are skipped without it.
 fetch_guest() {
     local out
-    if [ -n "$guest" ] && have qemu-system-x86_64 &&
+    if needs_guest && have qemu-system-x86_64 &&
         ! out=$("$top/test/guest/kernel.sh" "$deps/guest" 2>&1); then
         say "no kernel for suite guest: ${out##*$'\n'}"
     fi
