@@ -10,6 +10,7 @@
 #include <semaphore.h>
 #include <signal.h>
 #include <sys/epoll.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -34,6 +35,9 @@ VC_EXPORT int clock_gettime(clockid_t id, struct timespec *t)
 {
 	uint64_t now;
 
+	if (!vc_real_ready) {
+		return (int)syscall(SYS_clock_gettime, id, t);
+	}
 	if (id != CLOCK_MONOTONIC || !vc_clock) {
 		return VC_REAL(clock_gettime)(id, t);
 	}
@@ -47,6 +51,9 @@ VC_EXPORT int nanosleep(const struct timespec *wanted, struct timespec *left)
 	if (wanted->tv_nsec == -1) {
 		return VC_CLOCK_HERE;
 	}
+	if (!vc_real_ready) {
+		return (int)syscall(SYS_nanosleep, wanted, left);
+	}
 	if (!vc_clock || wanted->tv_nsec < 0 || wanted->tv_nsec > 999999999) {
 		return VC_REAL(nanosleep)(wanted, left);
 	}
@@ -57,7 +64,9 @@ VC_EXPORT int nanosleep(const struct timespec *wanted, struct timespec *left)
 VC_EXPORT int usleep(useconds_t us)
 {
 	if (!vc_clock) {
-		return VC_REAL(usleep)(us);
+		struct timespec t = { us / 1000000, (long)(us % 1000000) * 1000 };
+
+		return nanosleep(&t, NULL);
 	}
 	vc_sleep_until(vc_after((uint64_t)us * 1000));
 	return 0;
@@ -382,7 +391,7 @@ VC_EXPORT int kill(pid_t pid, int number)
 	if (vc_clock && pid > 0 && (number == SIGSTOP || number == SIGCONT)) {
 		vc_process_set(pid, number == SIGSTOP ? VC_PROC_STOPPED : VC_PROC_LIVE);
 	}
-	return VC_REAL(kill)(pid, number);
+	return (int)syscall(SYS_kill, pid, number);
 }
 
 VC_EXPORT int raise(int number)
@@ -390,5 +399,5 @@ VC_EXPORT int raise(int number)
 	if (vc_clock && number == SIGSTOP) {
 		return kill(getpid(), number);
 	}
-	return VC_REAL(raise)(number);
+	return (int)syscall(SYS_tgkill, getpid(), syscall(SYS_gettid), number);
 }

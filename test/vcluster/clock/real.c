@@ -5,6 +5,13 @@
 #include <time.h>
 #include "clock/real.h"
 
+bool vc_real_ready;
+
+__attribute__((constructor(101))) static void vc_real_begin(void)
+{
+	vc_real_ready = true;
+}
+
 void *vc_real_find(_Atomic(void *) *found, const char *name)
 {
 	void *fn = atomic_load_explicit(found, memory_order_relaxed);

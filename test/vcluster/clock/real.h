@@ -3,6 +3,7 @@
 #ifndef VC_REAL_H
 #define VC_REAL_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* Returns the next function of this name after the caller's object, looked up once. */
@@ -13,6 +14,12 @@ void *vc_real_find(_Atomic(void *) *found, const char *name);
 		static _Atomic(void *) vc_found_;                                                  \
 		(__typeof__(&fn))vc_real_find(&vc_found_, #fn);                                    \
 	})
+
+/*
+ * Has this library begun? Before, a sanitizer may be at work in the middle of dlsym(), which must not be called again
+ * then: what such a one calls is a system call here.
+ */
+extern bool vc_real_ready;
 
 uint64_t vc_real_now_ns(void);
 void vc_real_sleep_ns(uint64_t ns);
