@@ -234,7 +234,7 @@ MUTANTS = [
     {"name": "nd_claim", "file": "device/group/remote.h",
      "old": "if (p.done < index && !ep_stage_released(g, op, p, r, index) && ep_lane() == 0) {",
      "new": "if (p.done + 4 < index && !ep_stage_released(g, op, p, r, index) && ep_lane() == 0) {",
-     "tests": ["nodes_lossy", "net_em_tier2", "net_sizes"]},
+     "tests": ["net_sizes_far", "nodes_lossy", "net_steps_late"]},
     # A combine across nodes ends when the NIC has read its rows.
     {"name": "nd_read", "file": "device/ll/combine.cu",
      "old": "\t\t\tep_remote_read(c.g, op, ep_block(), c.launch.send_blocks);\n",
