@@ -233,7 +233,8 @@ scenario() {
 	plugin)
 		# The network plugin, in one process that has both devices.
 		export NCCL_SOCKET_IFNAME=lo
-		plugin data 100000 12 sizes 5000003
+		# soft-RoCE takes no DMA-BUF, and the memory of a file is none
+		NET_NO_DMABUF=1 plugin data 100000 12 sizes 5000003
 		plugin data 100000 11 traffic 1
 		NCCL_IB_QPS_PER_CONNECTION=3 NCCL_IB_SPLIT_DATA_ON_QPS=1 NCCL_IB_ADAPTIVE_ROUTING=1 \
 			NCCL_IB_AR_THRESHOLD=1000 plugin data 100000 11 traffic 2
@@ -244,7 +245,7 @@ scenario() {
 		NCCL_EP_COLLNET=1 plugin coll 100000 12 gather 1
 		export NCCL_IB_TIMEOUT=10
 		netem delay 1ms loss 1% reorder 25%
-		plugin data 100000 11 sizes 200000
+		NET_NO_DMABUF=1 plugin data 100000 11 sizes 200000
 		tc qdisc del dev sw0 root
 		tc qdisc del dev sw1 root
 		plugin_link

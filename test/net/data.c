@@ -74,7 +74,7 @@ static void send_one(struct net_pair *pair, size_t size, size_t spare)
 	free(to);
 }
 
-/* From one part of a DMA-BUF to one of another. */
+/* From one part of a DMA-BUF to one of another: files that the software NIC takes for it, and no other one does. */
 static void send_dmabuf(struct net_pair *pair)
 {
 	size_t size = 50001;
@@ -126,7 +126,9 @@ static void test_sizes(size_t most)
 			send_one(&pair, sizes[i], 1 + i * 100);
 		}
 	}
-	send_dmabuf(&pair);
+	if (!getenv("NET_NO_DMABUF")) {
+		send_dmabuf(&pair);
+	}
 	net_pair_close(&net, &pair);
 }
 

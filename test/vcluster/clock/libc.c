@@ -35,11 +35,8 @@ VC_EXPORT int clock_gettime(clockid_t id, struct timespec *t)
 {
 	uint64_t now;
 
-	if (!vc_real_ready) {
-		return (int)syscall(SYS_clock_gettime, id, t);
-	}
 	if (id != CLOCK_MONOTONIC || !vc_clock) {
-		return VC_REAL(clock_gettime)(id, t);
+		return vc_real_clock(id, t);
 	}
 	now = vc_clock_time(vc_clock);
 	*t = (struct timespec){ (time_t)(now / 1000000000u), (long)(now % 1000000000u) };
@@ -50,9 +47,6 @@ VC_EXPORT int nanosleep(const struct timespec *wanted, struct timespec *left)
 {
 	if (wanted->tv_nsec == -1) {
 		return VC_CLOCK_HERE;
-	}
-	if (!vc_real_ready) {
-		return (int)syscall(SYS_nanosleep, wanted, left);
 	}
 	if (!vc_clock || wanted->tv_nsec < 0 || wanted->tv_nsec > 999999999) {
 		return VC_REAL(nanosleep)(wanted, left);
@@ -230,7 +224,7 @@ VC_EXPORT int pthread_cond_timedwait(pthread_cond_t *cond, pthread_mutex_t *mute
 	if (((const struct vc_cond *)cond)->monotonic) {
 		return vc_cond_wait(cond, mutex, vc_ns(t));
 	}
-	VC_REAL(clock_gettime)(CLOCK_REALTIME, &now);
+	vc_real_clock(CLOCK_REALTIME, &now);
 	left = (int64_t)(vc_ns(t) - vc_ns(&now));
 	return vc_cond_wait(cond, mutex, vc_after(left > 0 ? (uint64_t)left : 0));
 }

@@ -259,8 +259,7 @@ static uint64_t vc_clock_cpu(struct vc_clock *clock)
 		uint64_t now, before;
 
 		if (atomic_load(&p->state) != VC_PROC_LIVE ||
-		    clock_getcpuclockid(atomic_load(&p->pid), &id) ||
-		    VC_REAL(clock_gettime)(id, &t)) {
+		    clock_getcpuclockid(atomic_load(&p->pid), &id) || vc_real_clock(id, &t)) {
 			continue;
 		}
 		now = (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;

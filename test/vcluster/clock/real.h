@@ -3,8 +3,8 @@
 #ifndef VC_REAL_H
 #define VC_REAL_H
 
-#include <stdbool.h>
 #include <stdint.h>
+#include <time.h>
 
 /* Returns the next function of this name after the caller's object, looked up once. */
 void *vc_real_find(_Atomic(void *) *found, const char *name);
@@ -15,12 +15,7 @@ void *vc_real_find(_Atomic(void *) *found, const char *name);
 		(__typeof__(&fn))vc_real_find(&vc_found_, #fn);                                    \
 	})
 
-/*
- * Has this library begun? Before, a sanitizer may be at work in the middle of dlsym(), which must not be called again
- * then: what such a one calls is a system call here.
- */
-extern bool vc_real_ready;
-
+int vc_real_clock(clockid_t id, struct timespec *t);
 uint64_t vc_real_now_ns(void);
 void vc_real_sleep_ns(uint64_t ns);
 
