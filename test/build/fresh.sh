@@ -92,16 +92,17 @@ root_of() { echo "$dir/${1#*/}.run"; }
 
 # make_base SYSTEM/RELEASE: the bare root, not older than two weeks.
 make_base() {
-    local system=${1%/*} release=${1#*/} base script=sid
+    local system=${1%/*} release=${1#*/} base recipe=sid parts=main
     base=$(base_of "$1")
     [ -z "$(find "$base" -maxdepth 0 -mtime -14 2>/dev/null)" ] || return 0
     keys=/usr/share/keyrings/debian-archive-keyring.gpg
     if [ "$system" = ubuntu ]; then
         ubuntu_keys || return 1
-        script=gutsy # debootstrap has one for all of Ubuntu's releases since
+        parts=main,universe
+        recipe=gutsy # debootstrap has one for all of Ubuntu's releases since
     fi
     rm -rf --one-file-system "$base"
-    debootstrap --variant=minbase --keyring="$keys" "$release" "$base.part" "$(mirror_of "$system")" $script &&
+    debootstrap --variant=minbase --components=$parts --keyring="$keys" "$release" "$base.part" "$(mirror_of "$system")" $recipe &&
         touch "$base.part" && mv "$base.part" "$base"
 }
 
