@@ -1,5 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
+export VC_CLOCK=real # as the kernel's NICs do
 # In the guest: ranks of two nodes, an rdma_rxe device for each node, a switch between them. The proxy
 # posts through the system's libibverbs, and what it posts crosses the switch. Or, of two guests, one,
 # whose device is at the other end of a wire.
