@@ -223,7 +223,8 @@ static const char *reason(int status, char *text, size_t size)
 			 strsignal(WTERMSIG(status)));
 	} else {
 		snprintf(text, size, "ended with code %d%s", code,
-			 code == 86   ? " (watchdog)"
+			 code == 85   ? " (all threads wait for ever)"
+			 : code == 86 ? " (watchdog)"
 			 : code == 87 ? " (illegal use found by the virtual cluster)"
 				      : "");
 	}
