@@ -86,6 +86,18 @@ struct ht_case ht_case_draw(int nranks, const char *kind, uint64_t seed)
 		c.h.drop = 1;
 		c.h.limit = p->max_tokens + (uint32_t)world_draw(&s, most - p->max_tokens + 1);
 	}
+	if (!strcmp(kind, "cut")) { /* and the tables of a rank with many tokens come late */
+		p->routing.family = ORACLE_HOT;
+		p->routing.hot_ppm = 1000000;
+		p->routing.hot_rank = (uint32_t)seed % p->nranks;
+		p->drop_ppm = p->duplicate_ppm = 0;
+		p->topk = p->experts < 4 ? p->experts : 4;
+		p->hidden = 8;
+		p->uneven = 1;
+		p->max_tokens = p->tokens = c.second = 400;
+		c.h.drop = 1;
+		c.h.limit = p->max_tokens;
+	}
 	if (!strcmp(kind, "forward")) {
 		p->quant = ORACLE_QUANT_FORWARD;
 		p->hidden = 512 * (1 + (uint32_t)world_draw(&s, 6));
