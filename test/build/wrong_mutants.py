@@ -5,6 +5,7 @@
 import contextlib
 import importlib.util
 import io
+import json
 import sys
 import tempfile
 from pathlib import Path
@@ -45,6 +46,20 @@ def unmatched(text, **changes):
             return run.unmatched([mutant(**changes)])
 
 
+def lost(name, *tests):
+    """Is a test of this name not found among these, of suite and name?"""
+    with tempfile.TemporaryDirectory() as folder:
+        info = Path(folder) / "meson-info"
+        info.mkdir()
+        table = [{"suite": ["project:" + test[0], "project:waits"], "name": test[1]} for test in tests]
+        (info / "intro-tests.json").write_text(json.dumps(table), encoding="utf-8")
+        try:
+            run.find_tests(Path(folder), [mutant(tests=[name])])
+        except SystemExit:
+            return True
+    return False
+
+
 def judged(trouble, *commands):
     """The verdict where each command, with {source} for the broken file, is a test."""
     with tempfile.TemporaryDirectory() as folder:
@@ -67,6 +82,12 @@ expect("unmatched", unmatched("all is good"), 0)
 expect("unmatched, gone", unmatched("all is well"), 1)
 expect("unmatched, twice", unmatched("good is good"), 1)
 expect("unmatched, no file", unmatched("all is good", file="other"), 1)
+
+expect("lost", lost("t", ("unit", "t"), ("unit", "u")), False)
+expect("lost, of a suite", lost("unit/t", ("unit", "t"), ("proto", "t")), False)
+expect("lost, gone", lost("t", ("unit", "u")), True)
+expect("lost, twice", lost("t", ("unit", "t"), ("proto", "t")), True)
+expect("lost, of another suite", lost("unit/t", ("proto", "t")), True)
 
 LOOKS = "grep -q good {source}"
 expect("killed", judged("", LOOKS), (True, ["killed", "by", "t0,"]))

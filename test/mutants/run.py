@@ -5,7 +5,8 @@
   run.py [NAME...]    all mutants of the tables beside this file, or those of these names
   run.py --table T    those of one table (kernels: kernels.py)
   run.py --sample N   N of them, other ones for each commit
-  run.py --match      only looks whether the text that each one replaces is still there
+  run.py --match [--build DIR]   only looks whether the text that each one replaces is still there, and
+                      its tests, in this build
   run.py --list       only prints their names
 
 A table is a Python file with a list MUTANTS of dictionaries:
@@ -229,6 +230,7 @@ def arguments():
     parser.add_argument("--table")
     parser.add_argument("--sample", type=int)
     parser.add_argument("--match", action="store_true")
+    parser.add_argument("--build", type=Path)
     parser.add_argument("--list", action="store_true")
     return parser.parse_args()
 
@@ -240,6 +242,8 @@ def main():
         print("\n".join(mutant["name"] for mutant in mutants))
         return 0
     bad = unmatched(mutants)
+    if args.match and args.build:
+        find_tests(args.build, mutants)
     if args.match or bad:
         return 1 if bad else 0
     if args.sample is not None:
