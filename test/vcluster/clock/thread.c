@@ -246,6 +246,7 @@ bool vc_kernel_begin(enum vc_wait what, uint64_t until_ns, bool (*ready)(void *)
 			vc_slot_end(vc_clock, slot, VC_SLOT_KERNEL);
 			break;
 		}
+		move = VC_MOVE_BUSY; /* unless the next attempt says otherwise */
 	}
 	why = vc_clock_ends(vc_clock, move);
 	if (why) {
