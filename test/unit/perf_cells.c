@@ -34,7 +34,10 @@ int main(void)
 {
 	check_cell(perf_cell_time, 7, 3.36, "    3.4");
 	check_cell(perf_cell_time, 7, 9999.9, " 9999.9");
-	check_cell(perf_cell_time, 7, 28952610, " 28952610");
+	check_cell(perf_cell_time, 7, 999999.4, " 999999");
+	check_cell(perf_cell_time, 7, 999999.6, "  1.00s");
+	check_cell(perf_cell_time, 7, 28952610, " 28.95s");
+	check_cell(perf_cell_time, 7, 123456789, "   123s");
 	check_cell(perf_cell_time, 7, NAN, "      -");
 	check_cell(perf_cell_rate, 5, 326.4, "  326");
 	check_cell(perf_cell_rate, 5, 12.34, " 12.3");

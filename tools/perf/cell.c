@@ -11,12 +11,14 @@ static void put(char out[PERF_CELL], const char *text, int width)
 	snprintf(out, PERF_CELL, " %*.*s", width - 1, PERF_CELL - 2, text);
 }
 
-/* Microseconds: with a decimal if that fits into 7 columns. */
+/* Microseconds: with a decimal if that fits into 7 columns; from a second on "1.23s". */
 void perf_cell_time(char out[PERF_CELL], double value, int width)
 {
 	char text[PERF_CELL] = "-";
 
-	if (!isnan(value)) {
+	if (value >= 999999.5) {
+		snprintf(text, sizeof(text), "%.*fs", value < 99.995e6 ? 2 : 0, value / 1e6);
+	} else if (!isnan(value)) {
 		snprintf(text, sizeof(text), "%.*f", value < 9999.95 ? 1 : 0, value);
 	}
 	put(out, text, width);

@@ -75,6 +75,10 @@ static struct {
 static struct vn_gpu *vn_gpus[VN_GPUS];
 static pthread_mutex_t vn_gpu_lock = PTHREAD_MUTEX_INITIALIZER; /* attaching */
 
+/*
+ * Takes the driver that the program has loaded. A program of the virtual cluster has none, whatever the
+ * machine has.
+ */
 static bool vn_cu_load(void)
 {
 	void *lib;
@@ -82,11 +86,11 @@ static bool vn_cu_load(void)
 	if (cu.tried) {
 		return cu.there;
 	}
-	cu.tried = true;
-	lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
+	lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
 	if (!lib) {
-		return false;
+		return false; /* the program may load it later */
 	}
+	cu.tried = true;
 	*(void **)&cu.init = dlsym(lib, "cuInit");
 	*(void **)&cu.attribute = dlsym(lib, "cuPointerGetAttribute");
 	*(void **)&cu.device_get = dlsym(lib, "cuDeviceGet");

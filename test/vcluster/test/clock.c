@@ -98,8 +98,8 @@ static void test_passes(void)
 /* A thread that runs moves time at its real pace at most, and no limit of others comes early. */
 static void test_runs(void)
 {
-	pthread_t other = doze(3600);
 	double began = real(), start = now();
+	pthread_t other = doze(3600);
 
 	while (real() - began < 0.1) {
 	}
