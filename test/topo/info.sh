@@ -87,7 +87,7 @@ expect 0 '^  No way to ranks of other nodes' env LD_LIBRARY_PATH="$work" "$ep_in
 if [ -n "$nic" ]; then
 	cp "$cuda" "$work/libcuda.so.1" || exit 1
 	rm "$work/libibverbs.so.1" "$work/libmlx5.so.1"
-	machine="env LD_LIBRARY_PATH=$nic:$work NCCL_TOPO_FILE=$files/eight-own-nic.xml VC_NICS=2"
+	machine="env HWLOC_COMPONENTS=-linux:pci LD_LIBRARY_PATH=$nic:$work NCCL_TOPO_FILE=$files/eight-own-nic.xml VC_NICS=2"
 	mode='Groups with remote ranks use'
 	# The library's GPUs are CUDA's, and its NICs are those that the topology gives these.
 	expect 0 '^  GPU +yes +2$' \

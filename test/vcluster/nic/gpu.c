@@ -76,8 +76,8 @@ static struct vn_gpu *vn_gpus[VN_GPUS];
 static pthread_mutex_t vn_gpu_lock = PTHREAD_MUTEX_INITIALIZER; /* attaching */
 
 /*
- * Takes the driver that the program has loaded. A program of the virtual cluster has none, whatever the
- * machine has.
+ * Takes the driver that the program has loaded. A program of the virtual cluster may have loaded it to
+ * look for GPUs, but its GPUs are none of the driver's.
  */
 static bool vn_cu_load(void)
 {
@@ -85,6 +85,10 @@ static bool vn_cu_load(void)
 
 	if (cu.tried) {
 		return cu.there;
+	}
+	if (dlsym(RTLD_DEFAULT, "ep_simt_doorbell_hook")) { /* the virtual cluster's */
+		cu.tried = true;
+		return false;
 	}
 	lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
 	if (!lib) {
