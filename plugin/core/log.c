@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
@@ -149,6 +150,19 @@ static int ep_log_find_open(const char *path)
 	return fd;
 }
 
+/* A FIFO that nobody reads is not waited for (ENXIO). */
+static int ep_log_create(const char *path)
+{
+	int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0644);
+	int flags = fd < 0 ? -1 : fcntl(fd, F_GETFL);
+
+	if (flags >= 0) {
+		/* Lines to a slow reader are not lost. */
+		(void)fcntl(fd, F_SETFL, flags & ~O_NONBLOCK);
+	}
+	return fd;
+}
+
 static void ep_log_open(void)
 {
 	struct ep_log_config *config = &ep_logger.config;
@@ -165,7 +179,7 @@ static void ep_log_open(void)
 		int fd = ep_log_find_open(config->file);
 
 		if (fd < 0) {
-			fd = open(config->file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+			fd = ep_log_create(config->file);
 		}
 		if (fd >= 0) {
 			ep_logger.fd = fd;
@@ -201,7 +215,7 @@ int ep_log_format(char *line, size_t size, enum ep_log_level level, const char *
 void ep_log_flatten(char *text)
 {
 	for (unsigned char *c = (unsigned char *)text; *c; c++) {
-		if (*c < ' ' || *c == 0x7f) {
+		if (*c < ' ' || *c >= 0x7f) {
 			*c = '?';
 		}
 	}
@@ -234,9 +248,9 @@ void ep_log(enum ep_log_level level, unsigned int subsys, const char *fmt, ...)
 	for (int done = 0; done < n;) {
 		ssize_t w = write(ep_logger.fd, line + done, (size_t)(n - done));
 
-		if (w <= 0) {
+		if (w <= 0 && errno != EINTR) {
 			break;
 		}
-		done += (int)w;
+		done += w > 0 ? (int)w : 0;
 	}
 }

@@ -58,7 +58,10 @@ void ep_log_configure(struct ep_log_config *config, const char *debug, const cha
 /* Whether a line of this level and subsystem would be printed. WARN ignores the subsystem. */
 bool ep_log_enabled(enum ep_log_level level, unsigned int subsys);
 
-/* Texts quote the environment: control characters become '?', so that a line stays one. */
+/*
+ * Texts quote the environment, peers and other users: what is not printable ASCII becomes '?', so that a line
+ * stays one and no terminal takes a part of it for a command (in UTF-8, too, some bytes above 0x7f are one).
+ */
 void ep_log_flatten(char *text);
 
 void ep_log(enum ep_log_level level, unsigned int subsys, const char *fmt, ...) EP_PRINTF(3, 4);

@@ -76,6 +76,9 @@ static ncclResult_t ep_net_dial_failed(struct ep_net_connecting *s, int error)
 		close(s->comm->fd);
 		s->comm->fd = -1;
 	}
+	if (ep_net_own_error(error)) {
+		return ep_net_fail_own(error, "dial", s->comm->peer);
+	}
 	/* Of very many that dial at once some are refused. */
 	if ((error == ECONNREFUSED || error == ETIMEDOUT || error == EAGAIN) &&
 	    now - s->began < EP_NET_REFUSED_NS) {

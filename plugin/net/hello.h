@@ -57,9 +57,6 @@ _Static_assert(offsetof(struct ep_net_hello, shared) == sizeof(struct ep_net_hea
 /* Time that a connection has, from its first call on. */
 uint64_t ep_net_setup_ns(void);
 
-/* listen.c: a number for a listener that no stranger says by chance. */
-uint64_t ep_net_nonce(void);
-
 /* What this end says of itself. */
 void ep_net_hello_fill(const struct ep_net_comm *c, uint64_t nonce, struct ep_net_hello *hello);
 void ep_net_answer_fill(const struct ep_net_comm *c, uint64_t nonce, struct ep_net_answer *answer);

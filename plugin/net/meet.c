@@ -10,20 +10,18 @@
 #include <string.h>
 #include <unistd.h>
 #include "core/log.h"
-#include "net/hello.h"
+#include "net/guests.h"
 #include "net/mesh.h"
 
 #define EP_NET_MESH_MAGIC 0x7465672d6d657368ull
 #define EP_NET_REFUSED_NS 5000000000ull /* how long a refused connection is tried again */
-#define EP_NET_VISITORS 8               /* who have not said yet who they are */
-#define EP_NET_VISIT_NS 30000000000ull
+#define EP_NET_VISITORS 8 /* who know the nonce and have not said yet which rank they are */
 
 struct ep_net_meeting {
 	const struct ep_net_nic *nic;
 	enum ep_net_use use;
-	int tc, fd;
-	uint64_t nonce;
-	char where[EP_NET_ADDR_TEXT];
+	int tc;
+	struct ep_net_guests guests;
 };
 
 /* In what NCCL brings to all ranks. */
@@ -43,16 +41,15 @@ struct ep_net_greeting {
 };
 
 struct ep_net_visitor {
-	int fd; /* -1: none */
+	struct ep_net_caller caller; /* fd -1: none */
 	size_t at;
-	uint64_t since;
 	struct ep_net_greeting greeting;
 };
 
 /* A mesh in the making. */
 struct ep_net_making {
 	struct ep_net_mesh *mesh;
-	const struct ep_net_meeting *meeting;
+	struct ep_net_guests *guests;
 	const struct ep_net_place **place; /* of each rank */
 	struct ep_net_greeting *answer;    /* of each rank that was dialed, and how much of it */
 	size_t *at;
@@ -79,9 +76,8 @@ ncclResult_t ep_net_meet_open(int dev, int tc, enum ep_net_use use, void *handle
 	m->tc = tc;
 	EP_CHECK_GOTO(ep_net_nic_get(dev, &m->nic), err_free);
 	EP_CHECK_GOTO(ep_net_addr_find(&place.addr), err_free);
-	EP_CHECK_GOTO(ep_net_listen_at(&place.addr, &m->fd), err_free);
-	m->nonce = place.nonce = ep_net_nonce();
-	ep_net_addr_print(&place.addr, m->where);
+	EP_CHECK_GOTO(ep_net_guests_open(&m->guests, EP_NET_MESH_MAGIC, &place.addr), err_free);
+	place.nonce = m->guests.nonce;
 	*listen_comm = ep_net_handle_new(EP_NET_MEET, m);
 	if (!*listen_comm) {
 		result = ep_fail(ncclSystemError, "no more than %u connections", EP_NET_COMMS);
@@ -92,7 +88,7 @@ ncclResult_t ep_net_meet_open(int dev, int tc, enum ep_net_use use, void *handle
 	return ncclSuccess;
 
 err_close:
-	close(m->fd);
+	ep_net_guests_close(&m->guests);
 err_free:
 	free(m);
 	return result;
@@ -110,7 +106,7 @@ ncclResult_t ep_net_meet_close(void *listen_comm)
 		return ep_fail(ncclInvalidArgument, "%p does not listen, or was closed before",
 			       listen_comm);
 	}
-	close(m->fd);
+	ep_net_guests_close(&m->guests);
 	free(m);
 	return ncclSuccess;
 }
@@ -210,6 +206,9 @@ static ncclResult_t ep_net_dial_rank(struct ep_net_making *k, uint32_t r, int *o
 		}
 		poll(NULL, 0, state == EP_NET_IO_FAILED ? 50 : 1);
 	}
+	if (state == EP_NET_IO_FAILED && ep_net_own_error(errno)) {
+		return ep_net_fail_own(errno, "dial", k->mesh->who[r]);
+	}
 	if (fd >= 0) {
 		close(fd);
 	}
@@ -229,7 +228,7 @@ static ncclResult_t ep_net_answer_hear(struct ep_net_making *k, uint32_t r, int 
 	}
 	if (state == EP_NET_IO_DONE &&
 	    (g->head.magic != EP_NET_MESH_MAGIC || g->head.version != EP_NET_VERSION ||
-	     g->head.bytes != sizeof(*g) || g->head.nonce != k->meeting->nonce)) {
+	     g->head.bytes != sizeof(*g) || g->head.nonce != k->guests->nonce)) {
 		return ep_fail(ncclRemoteError,
 			       "%s answers what this plugin does not understand (version %u, this "
 			       "one has %u): install the same on all hosts",
@@ -255,21 +254,15 @@ static ncclResult_t ep_net_answer_hear(struct ep_net_making *k, uint32_t r, int 
 
 /* ---- visitors ---- */
 
-static void ep_net_visitor_leave(struct ep_net_visitor *v)
-{
-	close(v->fd);
-	v->fd = -1;
-}
-
 /* A rank has said who it is: it gets the answer. */
 static ncclResult_t ep_net_visitor_welcome(struct ep_net_making *k, struct ep_net_visitor *v)
 {
 	struct ep_net_greeting own;
 	size_t at = 0;
-	int fd = v->fd;
+	int fd = v->caller.fd;
 
 	EP_CHECK(ep_net_greeted(k, &v->greeting, fd));
-	v->fd = -1;
+	v->caller.fd = -1;
 	ep_net_greet(k, v->greeting.rank, &own);
 	/* A new connection has room for it. */
 	return ep_net_put(fd, &own, sizeof(own), &at) == EP_NET_IO_DONE
@@ -278,39 +271,26 @@ static ncclResult_t ep_net_visitor_welcome(struct ep_net_making *k, struct ep_ne
 				 k->mesh->who[v->greeting.rank]);
 }
 
-/* Strangers are shown out. */
 static ncclResult_t ep_net_visitor_hear(struct ep_net_making *k, struct ep_net_visitor *v)
 {
-	struct ep_net_greeting *g = &v->greeting;
-	size_t head = sizeof(g->head);
-	enum ep_net_io_state state = EP_NET_IO_DONE;
-	bool known;
+	const struct ep_net_head *head = &v->greeting.head;
+	enum ep_net_io_state state;
 
-	if (v->at < head) {
-		state = ep_net_take(v->fd, g, head, &v->at);
-	}
-	known = v->at >= head && g->head.magic == EP_NET_MESH_MAGIC &&
-		g->head.nonce == k->meeting->nonce;
-	if (known && (g->head.version != EP_NET_VERSION ||
-		      g->head.bytes != sizeof(struct ep_net_greeting))) {
+	if (head->version != EP_NET_VERSION || head->bytes != sizeof(v->greeting)) {
 		return ep_fail(ncclRemoteError,
 			       "a peer has another version of this plugin (it speaks version %u, "
 			       "this one %u): install the same on all hosts",
-			       g->head.version, EP_NET_VERSION);
+			       head->version, EP_NET_VERSION);
 	}
-	if (known) {
-		state = ep_net_take(v->fd, g, sizeof(*g), &v->at);
-	}
-	if (known && state == EP_NET_IO_DONE) {
+	state = ep_net_take(v->caller.fd, &v->greeting, sizeof(v->greeting), &v->at);
+	if (state == EP_NET_IO_DONE) {
 		return ep_net_visitor_welcome(k, v);
 	}
-	if ((state == EP_NET_IO_DONE && !known) ||
-	    (state != EP_NET_IO_DONE && state != EP_NET_IO_AGAIN) ||
-	    ep_now_ns() - v->since > EP_NET_VISIT_NS) {
-		EP_INFO(EP_LOG_NET, "a stranger dialed %s and was turned away", k->meeting->where);
-		ep_net_visitor_leave(v);
-	}
-	return ncclSuccess;
+	return state == EP_NET_IO_AGAIN
+		       ? ncclSuccess
+		       : ep_fail(ncclRemoteError, "the rank at %s %s while ranks met: see its log",
+				 v->caller.who,
+				 state == EP_NET_IO_CLOSED ? "has gone away" : strerror(errno));
 }
 
 static ncclResult_t ep_net_visitors_serve(struct ep_net_making *k)
@@ -318,12 +298,12 @@ static ncclResult_t ep_net_visitors_serve(struct ep_net_making *k)
 	for (int i = 0; i < EP_NET_VISITORS; i++) {
 		struct ep_net_visitor *v = &k->visitor[i];
 
-		if (v->fd < 0) {
-			v->fd = ep_net_accept_one(k->meeting->fd);
-			v->at = 0;
-			v->since = ep_now_ns();
+		if (v->caller.fd < 0) {
+			EP_CHECK(ep_net_guests_next(k->guests, &v->caller));
+			v->greeting.head = v->caller.head;
+			v->at = sizeof(v->greeting.head);
 		}
-		if (v->fd >= 0) {
+		if (v->caller.fd >= 0) {
 			EP_CHECK(ep_net_visitor_hear(k, v));
 		}
 	}
@@ -361,7 +341,7 @@ static ncclResult_t ep_net_making_late(const struct ep_net_making *k)
 	return ep_fail(ncclRemoteError,
 		       "waited %llu ms at %s for %u of %u ranks, the first is %s: is its process "
 		       "stuck? (NCCL_EP_BOOTSTRAP_TIMEOUT_MS)",
-		       (unsigned long long)(ep_net_setup_ns() / 1000000), k->meeting->where,
+		       (unsigned long long)(ep_net_setup_ns() / 1000000), k->guests->where,
 		       k->missing, k->mesh->nranks, k->mesh->who[r]);
 }
 
@@ -413,17 +393,18 @@ static ncclResult_t ep_net_making_run(struct ep_net_making *k)
 	}
 	memset(fd, 0xff, n * sizeof(*fd));
 	for (int i = 0; i < EP_NET_VISITORS; i++) {
-		k->visitor[i].fd = -1;
+		k->visitor[i].caller.fd = -1;
 	}
 	result = ep_net_make(k, fd);
+	ep_net_guests_tell(k->guests, result == ncclSuccess, "a rank");
 	for (uint32_t r = 0; r < n; r++) {
 		if (fd[r] >= 0) {
 			close(fd[r]);
 		}
 	}
 	for (int i = 0; i < EP_NET_VISITORS; i++) {
-		if (k->visitor[i].fd >= 0) {
-			ep_net_visitor_leave(&k->visitor[i]);
+		if (k->visitor[i].caller.fd >= 0) {
+			close(k->visitor[i].caller.fd);
 		}
 	}
 free_all:
@@ -453,7 +434,7 @@ ncclResult_t ep_net_meet(void *const *handles, int nranks, int rank, enum ep_net
 		EP_CHECK(ep_net_place_check(handles[r], (uint32_t)r, use));
 	}
 	k.place = (const struct ep_net_place **)handles;
-	if (k.place[rank]->nonce != m->nonce) {
+	if (k.place[rank]->nonce != m->guests.nonce) {
 		return ep_fail(ncclInvalidArgument, "the handle of rank %d is not its listener's",
 			       rank);
 	}
@@ -463,7 +444,7 @@ ncclResult_t ep_net_meet(void *const *handles, int nranks, int rank, enum ep_net
 		snprintf(k.mesh->who[r], EP_NET_WHO, "rank %d (%s)", r,
 			 ep_net_addr_print(&k.place[r]->addr, addr));
 	}
-	k.meeting = m;
+	k.guests = &m->guests;
 	k.missing = (uint32_t)nranks - 1;
 	result = ep_net_making_run(&k);
 	if (result != ncclSuccess) {

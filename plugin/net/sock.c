@@ -154,14 +154,29 @@ static void ep_net_sock_tune(int fd)
 	setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &times, sizeof(times));
 }
 
-int ep_net_accept_one(int listen_fd)
+bool ep_net_own_error(int error)
 {
-	int fd = accept4(listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+	return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
+}
 
-	if (fd >= 0) {
-		ep_net_sock_tune(fd);
+ncclResult_t ep_net_fail_own(int error, const char *what, const char *where)
+{
+	return ep_fail(ncclSystemError, "this process cannot %s %s: %s%s", what, where,
+		       strerror(error),
+		       error == EMFILE   ? ": raise its limit of descriptors (ulimit -n)"
+		       : error == ENFILE ? ": raise the machine's limit (sysctl fs.file-max)"
+					 : ": see what uses up this machine's memory");
+}
+
+ncclResult_t ep_net_accept_one(int listen_fd, const char *where, int *fd)
+{
+	*fd = accept4(listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+	if (*fd >= 0) {
+		ep_net_sock_tune(*fd);
+	} else if (ep_net_own_error(errno)) {
+		return ep_net_fail_own(errno, "take the connection of a peer at", where);
 	}
-	return fd;
+	return ncclSuccess;
 }
 
 int ep_net_dial(const union ep_net_addr *addr)

@@ -28,8 +28,14 @@ const char *ep_net_addr_print(const union ep_net_addr *addr, char text[EP_NET_AD
 /* Listens on a port of the address that is free, and fills it in. */
 ncclResult_t ep_net_listen_at(union ep_net_addr *addr, int *fd);
 
-/* -1: nobody (yet). */
-int ep_net_accept_one(int listen_fd);
+/*
+ * *fd -1: nobody (yet). Fails where this process or its machine has no descriptor or memory for one who
+ * dials. `where` is printed.
+ */
+ncclResult_t ep_net_accept_one(int listen_fd, const char *where, int *fd);
+/* Whether an error of a new socket is this machine's own, whoever it leads to. */
+bool ep_net_own_error(int error);
+ncclResult_t ep_net_fail_own(int error, const char *what, const char *where);
 
 enum ep_net_io_state {
 	EP_NET_IO_AGAIN, /* later */

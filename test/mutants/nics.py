@@ -161,4 +161,14 @@ MUTANTS = [
      "old": ".sl = path->sl,",
      "new": ".sl = 0,",
      "tests": ["inside", "inside_levels"]},
+    # Strangers who keep silent make room for the next who dials.
+    {"name": "silent_stays", "file": "plugin/net/guests.c",
+     "old": ">= EP_NET_SILENT_NS ? oldest : NULL;",
+     "new": ">= 30 * EP_NET_SILENT_NS ? oldest : NULL;",
+     "tests": ["gin_misuse", "setup"]},
+    # ... but a peer who is slow to speak keeps his place for a second.
+    {"name": "slow_peer", "file": "plugin/net/guests.h",
+     "old": "#define EP_NET_SILENT_NS 1000000000ull",
+     "new": "#define EP_NET_SILENT_NS 1ull",
+     "tests": ["setup"]},
 ]

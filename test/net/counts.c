@@ -5,6 +5,7 @@
  * Of four NICs the first two are the sender's; requests to its first port get no answer after some time.
  */
 #include <unistd.h>
+#include "net/counts.h"
 #include "net/rig.h"
 
 #define MESSAGES 60
@@ -148,6 +149,41 @@ static void test_files(const char *ep_info)
 	}
 }
 
+/* Any user can make one that talks to the terminal of whoever asks: in ASCII, in one byte of C1, in UTF-8. */
+static void test_hostile_file(const char *ep_info)
+{
+	static const char path[] = "/dev/shm/nccl-ep-net.99999998", say[] = "\x1b[2J\x9b"
+									    "31m\xc2\x9b"
+									    "2J\x7f\n";
+	static struct ep_net_counts_file head = { .magic = EP_NET_COUNTS_MAGIC,
+						  .version = EP_NET_COUNTS_VERSION,
+						  .entries = EP_NET_COUNTS_ENTRIES,
+						  .entry_bytes = sizeof(struct ep_net_counts) };
+	static struct ep_net_counts entry = { .state = EP_NET_COUNTS_SENDS };
+	char *const texts[] = { head.program, entry.nic, entry.peer, entry.route[0].from,
+				entry.route[0].to };
+	int shown = 0;
+	FILE *f;
+
+	check_context("hostile file");
+	for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
+		strcpy(texts[i], say);
+	}
+	f = fopen(path, "w");
+	NEED(f && fwrite(&head, sizeof(head), 1, f) == 1 &&
+	     fwrite(&entry, sizeof(entry), 1, f) == 1);
+	NEED(fclose(f) == 0);
+	ask(ep_info);
+	unlink(path);
+	for (const char *at = text; (at = strstr(at, "?[2J?31m??2J??")); at++) {
+		shown++;
+	}
+	CHECK_INT(shown, 5);
+	for (const unsigned char *c = (unsigned char *)text; *c; c++) {
+		CHECK(*c == '\n' || (*c >= ' ' && *c < 0x7f), "byte 0x%02x", *c);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	NEED(argc > 2);
@@ -155,6 +191,7 @@ int main(int argc, char **argv)
 	NET_NEED(net_init(&net, -1) == NET_OK, "%s", net_log_last());
 	test_counts(argv[2]);
 	test_files(argv[2]);
+	test_hostile_file(argv[2]);
 	CHECK_INT(net_finalize(&net), NET_OK);
 	return check_end();
 }

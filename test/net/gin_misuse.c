@@ -4,8 +4,9 @@
  * works in any order; one rank's failure is told on all.
  *   gin_misuse LIBRARY VERSION
  */
-#include <sys/socket.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
 #include <unistd.h>
 #include "net/gin_rig.h"
 
@@ -291,21 +292,62 @@ static void *missing(struct gin_world *w)
 	return coll;
 }
 
-/* Someone else dials, before the ranks do: it is turned away. */
-static void test_stranger(struct gin_world *w)
+/* Others dial before the ranks do; more than there are places for say nothing. They are turned away. */
+static void test_strangers(struct gin_world *w)
 {
-	struct sockaddr_in to;
-	int fd = socket(AF_INET, SOCK_STREAM, 0);
+	enum {
+		N = 80
+	};
 	char text[64] = "GET / HTTP/1.0\r\n\r\nwith enough of it for a head and more";
+	uint64_t began = net_now_ms();
+	struct sockaddr_in to;
+	int fd[N];
 
 	/* magic, version and use, nonce, address */
 	memcpy(&to, w->handle[0] + 24, sizeof(to));
-	NEED(fd >= 0 && to.sin_family == AF_INET);
-	NEED(connect(fd, (struct sockaddr *)&to, sizeof(to)) == 0);
-	NEED(write(fd, text, sizeof(text)) == (ssize_t)sizeof(text));
+	NEED(to.sin_family == AF_INET);
+	for (int i = 0; i < N; i++) {
+		fd[i] = socket(AF_INET, SOCK_STREAM, 0);
+		NEED(fd[i] >= 0 && connect(fd[i], (struct sockaddr *)&to, sizeof(to)) == 0);
+	}
+	NEED(write(fd[0], text, sizeof(text)) == (ssize_t)sizeof(text));
 	gin_world_run(w, disagree);
+	CHECK(net_now_ms() - began < 5000, "%llu ms", (unsigned long long)(net_now_ms() - began));
 	CHECK(*net_log_find(3, "a stranger dialed"), "%s", net_log_last());
+	CHECK(*net_log_find(2, "strangers dialed"), "%s", net_log_last());
+	for (int i = 0; i < N; i++) {
+		close(fd[i]);
+	}
+}
+
+/* No descriptor is left for a connection: that is this rank's own error, at once. */
+static void test_no_descriptors(struct gin_world *w)
+{
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+	uint64_t began = net_now_ms();
+	static struct solo s; /* keeps the device open */
+	struct rlimit old, none;
+	struct sockaddr_in to;
+	void *coll;
+
+	solo_open(&s);
+	memcpy(&to, w->handle[0] + 24, sizeof(to));
+	NEED(fd >= 0 && connect(fd, (struct sockaddr *)&to, sizeof(to)) == 0);
+	NEED(getrlimit(RLIMIT_NOFILE, &old) == 0);
+	none = old;
+	none.rlim_cur = 0;
+	NEED(setrlimit(RLIMIT_NOFILE, &none) == 0);
+	CHECK_INT(gin_world_join(w, 0, &coll), NET_SYSTEM);
+	CHECK_HAS(net_log_last(), "this process cannot take the connection of a peer at");
+	CHECK_INT(gin_world_join(w, 1, &coll), NET_SYSTEM);
+	CHECK_HAS(net_log_last(), "this process cannot dial rank 0 (");
+	CHECK(net_now_ms() - began < 1000, "%llu ms", (unsigned long long)(net_now_ms() - began));
+	NEED(setrlimit(RLIMIT_NOFILE, &old) == 0);
 	close(fd);
+	CHECK_INT(gin_close(&gin, GIN_DESTROY, s.ctx), NET_OK);
+	CHECK_INT(gin_dereg(&gin, s.coll, s.mr), NET_OK);
+	CHECK_INT(gin_close(&gin, GIN_CLOSE_COLL, s.coll), NET_OK);
+	CHECK_INT(gin_close(&gin, GIN_CLOSE_LISTEN, s.listener), NET_OK);
 }
 
 static void test_ranks(void)
@@ -328,10 +370,11 @@ static void test_ranks(void)
 	CHECK_INT(gin_connect(&gin, handles, 2, 0, 1, w.listener[0], &coll), NET_USAGE);
 	CHECK_HAS(net_log_last(), "another version of this plugin");
 	missing(&w);
+	test_no_descriptors(&w);
 	gin_world_close(&w);
 	gin_world_open(&w, &gin, 2, 1, 1);
 	net_log_clear();
-	test_stranger(&w);
+	test_strangers(&w);
 	gin_world_close(&w);
 	for (int r = 0; r < 2; r++) {
 		CHECK_INT(gin_close(&gin, GIN_CLOSE_COLL, colls[r]), NET_OK);

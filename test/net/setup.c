@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include "net/rig.h"
@@ -152,6 +153,108 @@ static void test_strangers(void)
 	}
 	CHECK_INT(net_close(&net, NET_CLOSE_LISTEN, listener), NET_OK);
 	net_pair_close(&net, &pair);
+}
+
+/* More than there are places for say nothing, before and behind a peer who is slow to speak. */
+static void test_silent(void)
+{
+	enum {
+		BEFORE = 80,
+		BEHIND = 40,
+		MS = 20000
+	};
+	int fd[BEFORE + BEHIND], peer;
+	uint8_t handle[NET_HANDLE];
+	struct sockaddr_in at, own;
+	struct net_pair pair = { NULL, NULL };
+	socklen_t size = sizeof(own);
+	void *listener, *comm;
+	struct head head;
+	uint64_t began;
+	char text[80];
+
+	check_context("silent strangers");
+	setenv("NCCL_EP_BOOTSTRAP_TIMEOUT_MS", "20000", 1);
+	at = plugin_listen(handle, &listener);
+	for (int i = 0; i < BEFORE; i++) {
+		fd[i] = dial(&at);
+	}
+	net_log_clear();
+	began = net_now_ms();
+	while (!pair.send || !pair.recv) {
+		NET_NEED(pair.send || net_connect(&net, 0, handle, &pair.send) == NET_OK, "%s",
+			 net_log_last());
+		NET_NEED(pair.recv || net_accept(&net, listener, &pair.recv) == NET_OK, "%s",
+			 net_log_last());
+		usleep(100);
+	}
+	CHECK(net_now_ms() - began < 5000, "%llu ms", (unsigned long long)(net_now_ms() - began));
+	CHECK_INT(net_log_count(2), 1);
+	NEED(getsockname(fd[0], (struct sockaddr *)&own, &size) == 0);
+	snprintf(text, sizeof(text), "%s:%u, ", inet_ntoa(own.sin_addr), ntohs(own.sin_port));
+	CHECK_HAS(net_log_find(2, "strangers dialed"), text);
+	net_pair_close(&net, &pair);
+	/* He has a second before his place is another's. */
+	peer = dial(&at);
+	for (int i = 0; i < BEHIND; i++) {
+		fd[BEFORE + i] = dial(&at);
+	}
+	CHECK_INT(until_end(false, listener, &comm, 800), NET_OK);
+	memcpy(&head, handle, sizeof(head));
+	head.version++;
+	NEED(send(peer, &head, sizeof(head), 0) == sizeof(head));
+	CHECK_INT(until_end(false, listener, &comm, MS), NET_REMOTE);
+	CHECK(*net_log_find(2, "has another version of this plugin"), "%s", net_log_last());
+	close(peer);
+	CHECK_INT(net_close(&net, NET_CLOSE_LISTEN, listener), NET_OK);
+	/* Nobody but strangers comes, and they are there still: who they are is said beside the error. */
+	at = plugin_listen(handle, &listener);
+	peer = dial(&at);
+	net_log_clear();
+	setenv("NCCL_EP_BOOTSTRAP_TIMEOUT_MS", "1500", 1);
+	CHECK_INT(until_end(false, listener, &comm, MS), NET_REMOTE);
+	CHECK_INT(net_log_count(2), 2);
+	CHECK(*net_log_find(2, "waited 1500 ms"), "%s", net_log_last());
+	CHECK_HAS(net_log_find(2, "strangers dialed"), "where a sender was awaited, 1 times: ");
+	close(peer);
+	setenv("NCCL_EP_BOOTSTRAP_TIMEOUT_MS", "800", 1);
+	for (int i = 0; i < BEFORE + BEHIND; i++) {
+		close(fd[i]);
+	}
+	CHECK_INT(net_close(&net, NET_CLOSE_LISTEN, listener), NET_OK);
+}
+
+/* No descriptor is left for a connection: that is this process' own error, and nobody is waited for. */
+static void test_no_descriptors(void)
+{
+	uint8_t handle[NET_HANDLE], other[NET_HANDLE];
+	struct rlimit old, none;
+	void *listener, *holder, *comm;
+	struct sockaddr_in at;
+	uint64_t began;
+	int fd;
+
+	check_context("no descriptors");
+	/* A connection that is never finished keeps the device open. */
+	CHECK_INT(net_listen(&net, 0, other, &holder), NET_OK);
+	CHECK_INT(until_end(true, other, &comm, 20), NET_OK);
+	at = plugin_listen(handle, &listener);
+	fd = dial(&at);
+	NEED(getrlimit(RLIMIT_NOFILE, &old) == 0);
+	none = old;
+	none.rlim_cur = 0;
+	NEED(setrlimit(RLIMIT_NOFILE, &none) == 0);
+	began = net_now_ms();
+	CHECK_INT(until_end(false, listener, &comm, 5000), NET_SYSTEM);
+	CHECK_HAS(net_log_last(), "this process cannot take the connection of a peer at");
+	CHECK_HAS(net_log_last(), "raise its limit of descriptors (ulimit -n)");
+	CHECK_INT(until_end(true, handle, &comm, 5000), NET_SYSTEM);
+	CHECK_HAS(net_log_last(), "this process cannot dial ");
+	CHECK(net_now_ms() - began < 400, "%llu ms", (unsigned long long)(net_now_ms() - began));
+	NEED(setrlimit(RLIMIT_NOFILE, &old) == 0);
+	close(fd);
+	CHECK_INT(net_close(&net, NET_CLOSE_LISTEN, listener), NET_OK);
+	CHECK_INT(net_close(&net, NET_CLOSE_LISTEN, holder), NET_OK);
 }
 
 static void test_other_sender(void)
@@ -451,6 +554,8 @@ int main(int argc, char **argv)
 	NEED(net_init(&net, -1) == NET_OK);
 	files = net_entries("/proc/self/fd");
 	test_strangers();
+	test_silent();
+	test_no_descriptors();
 	test_other_sender();
 	test_wrong_handles();
 	test_other_receivers();

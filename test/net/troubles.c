@@ -5,6 +5,7 @@
 #include <endian.h>
 #include <errno.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 #include "net/ends.h"
 #include "net/queue.h"
@@ -13,6 +14,16 @@
 #include "net/talk.h"
 
 static struct vn_dv_calls *calls;
+static int accept_error; /* what the next accept4() fails with; 0: nothing */
+
+int accept4(int fd, struct sockaddr *addr, socklen_t *size, int flags)
+{
+	if (accept_error) {
+		errno = accept_error;
+		return -1;
+	}
+	return (int)syscall(SYS_accept4, fd, addr, size, flags);
+}
 
 /* ---- events ---- */
 
@@ -531,6 +542,27 @@ static void test_exchange(void)
 	ends_nic_drop(nic);
 }
 
+/* ---- a machine that has no room for connections ---- */
+
+static void test_accept(int error, const char *text)
+{
+	struct ep_error said;
+	int fd = 0;
+
+	check_context("accept, %s", strerror(error));
+	accept_error = error;
+	CHECK_INT(ep_net_accept_one(-1, "10.1.2.3:4", &fd), text ? ncclSystemError : ncclSuccess);
+	CHECK_INT(fd, -1);
+	accept_error = 0;
+	if (text) {
+		ep_error_get(NULL, &said);
+		CHECK_HAS(said.text,
+			  "this process cannot take the connection of a peer at 10.1.2.3:4: ");
+		CHECK_HAS(said.text, strerror(error));
+		CHECK_HAS(said.text, text);
+	}
+}
+
 int main(void)
 {
 	ends_begin(NULL);
@@ -560,5 +592,11 @@ int main(void)
 	test_twice();
 	test_room();
 	test_exchange();
+	test_accept(EMFILE, "ulimit -n");
+	test_accept(ENFILE, "fs.file-max");
+	test_accept(ENOBUFS, "memory");
+	test_accept(ENOMEM, "memory");
+	test_accept(EAGAIN, NULL);
+	test_accept(ECONNABORTED, NULL);
 	return check_end();
 }
