@@ -7,6 +7,7 @@ check_ep_perf.py EP_PERF VCRUN CORRUPT_LIBRARY MANUAL_PAGE
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -130,6 +131,55 @@ def check_progress():
            'progress: %s' % line)
 
 
+def check_meeting(work):
+    """Where processes meet is told by a file of the same user, whatever others put in its place."""
+    place, target = os.path.join(work, 'meet'), os.path.join(work, 'target')
+
+    def process(number, *options, before=()):
+        return subprocess.Popen([*before, EP_PERF, '-b', '3', *SHAPE, '--rendezvous', 'file:' + place, *options],
+                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                                env=dict(os.environ, NCCL_NVLS_ENABLE='0', NCCL_HOSTID='h', PMI_RANK=number,
+                                         PMI_SIZE='2'))
+
+    def plant(name, mode, owner=None):
+        with open(name, 'w') as file:
+            file.write('%s %d 1\n' % (os.uname().nodename, listener.getsockname()[1]))
+        os.chmod(name, mode)
+        if owner:
+            os.chown(name, owner, owner)
+
+    def refused(how):
+        with process('1', '-T', '2') as second:
+            said = second.stderr.read()
+        expect(place + ' is not believed' in said and 'did not find process 0' in said,
+               'a meeting place that is %s: %s' % (how, said))
+        try:
+            listener.accept()
+            expect(False, 'a meeting place that is %s is dialed' % how)
+        except BlockingIOError:
+            pass
+        os.unlink(place)
+
+    with socket.create_server(('127.0.0.1', 0)) as listener:
+        listener.setblocking(False)
+        plant(place, 0o644)
+        refused('open to others')
+        plant(target, 0o600)
+        os.symlink(target, place)
+        refused('a link')
+        if os.geteuid() == 0:
+            plant(place, 0o600, 12345)
+            refused("another user's")
+    # the name that process 0 writes first is foreseen, and leads to a file that is not to be written
+    with open(target) as file:
+        text = file.read()
+    link = ['sh', '-c', 'ln -s "$0" "$1.$$" && shift && exec "$@"', target, place]
+    with process('0', '-T', '60', before=link) as first, process('1', '-T', '60') as second:
+        expect(second.wait(60) == 0 and first.wait(60) == 0, 'both meet all the same')
+    with open(target) as file:
+        expect(file.read() == text, 'a file of others was written through a link')
+
+
 def check_ht(out):
     """High throughput: every way to run it is checked and right, and a mistake is found."""
     high = [EP_PERF, '--mode', 'ht', '-g', '2', *SHAPE]
@@ -248,6 +298,7 @@ def main():
         expect('needs NCCL 2.30 or later, this is 2.29.9' in done.stderr, 'an NCCL that cannot')
 
         check_ht(out)
+        check_meeting(work)
 
         # what is refused is a row with the reason
         done = run([EP_PERF, '-g', '2', '-b', '3', *SHAPE, '--mode', 'ht', '--eager', '--overflow',

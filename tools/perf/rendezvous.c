@@ -5,6 +5,7 @@
  * number, so that a file left behind by a dead run is not mistaken for this one's.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -13,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -32,6 +34,7 @@ struct place {
 	char port[32];
 	uint64_t nonce;
 	const char *file; /* NULL: host and port are agreed */
+	int doubted;      /* it was not believed, and that was said */
 };
 
 static int move_all(int fd, char *at, size_t bytes, int sending)
@@ -92,6 +95,26 @@ static int listen_at(const struct place *place)
 	return fd;
 }
 
+/*
+ * A file of this name that nobody else has made or can write: in a directory for all, others can foresee
+ * the name. What a process that was killed has left there goes.
+ */
+static FILE *create_own(const char *name)
+{
+	int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+	int fd = open(name, flags, 0600);
+	FILE *file;
+
+	if (fd < 0 && errno == EEXIST && unlink(name) == 0) {
+		fd = open(name, flags, 0600);
+	}
+	file = fd < 0 ? NULL : fdopen(fd, "w");
+	if (!file && fd >= 0) {
+		close(fd);
+	}
+	return file;
+}
+
 static int publish(const struct place *place, int fd)
 {
 	struct sockaddr_in address;
@@ -105,21 +128,48 @@ static int publish(const struct place *place, int fd)
 	if (getsockname(fd, (struct sockaddr *)&address, &bytes)) {
 		return -1;
 	}
-	file = fopen(temporary, "w");
+	file = create_own(temporary);
 	if (!file) {
-		goto err_file;
+		fprintf(stderr, "ep_perf: %s: %s\n", temporary, strerror(errno));
+		return -1;
 	}
 	fprintf(file, "%s %d %llu\n", host, ntohs(address.sin_port),
 		(unsigned long long)place->nonce);
 	if (fclose(file) || rename(temporary, place->file)) {
+		fprintf(stderr, "ep_perf: %s: %s\n", place->file, strerror(errno));
 		unlink(temporary);
-		goto err_file;
+		return -1;
 	}
 	return 0;
+}
 
-err_file:
-	fprintf(stderr, "ep_perf: %s: %s\n", place->file, strerror(errno));
-	return -1;
+/* The file, if it is this user's and no one else could have written it. */
+static FILE *open_own(struct place *place)
+{
+	int fd = open(place->file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	FILE *file = NULL;
+	struct stat st;
+
+	if (fd < 0 && errno == ENOENT) {
+		return NULL;
+	}
+	if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid() &&
+	    (st.st_mode & 077) == 0) {
+		file = fdopen(fd, "r");
+	}
+	if (!file) {
+		if (!place->doubted) {
+			fprintf(stderr,
+				"ep_perf: %s is not believed: it has to be a file of user %u with mode "
+				"0600; remove it if process 0 does not replace it\n",
+				place->file, (unsigned int)geteuid());
+		}
+		place->doubted = 1;
+		if (fd >= 0) {
+			close(fd);
+		}
+	}
+	return file;
 }
 
 /* Host and port as published; a process of the same host is reached without its name. */
@@ -127,7 +177,7 @@ static int look_up(struct place *place)
 {
 	char host[256] = "";
 	unsigned long long nonce;
-	FILE *file = fopen(place->file, "r");
+	FILE *file = open_own(place);
 	int n;
 
 	if (!file) {
