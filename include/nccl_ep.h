@@ -162,7 +162,7 @@ typedef struct {
 /*
  * Allocates a descriptor with its own copy of sizes[ndim]. The caller sets `data` (or the window)
  * afterwards and may change the extents in place, but not the `sizes` pointer.
- * ncclInvalidArgument: NULL tensor or sizes, ndim 0, unusable config. ncclSystemError: no memory.
+ * ncclInvalidArgument: NULL tensor or sizes, ndim 0 or above 8, unusable config. ncclSystemError: no memory.
  */
 ncclResult_t ncclEpTensorAlloc(ncclEpTensor_t **tensor, unsigned int ndim, ncclDataType_t datatype,
 			       const size_t *sizes, const ncclEpTensorAllocConfig_t *config);
@@ -294,7 +294,7 @@ ncclResult_t ncclEpCreateGroup(ncclEpGroup_t *ep_group, ncclComm_t comm,
  * free counts as gone with the reset.
  * ncclSystemError: work on the device has not ended within that time (nothing is freed: call again).
  * ncclInvalidUsage: a stream of the device is being captured, and nobody can wait for the device until
- * that ends (the same).
+ * that ends (the same); or another thread is destroying the group.
  */
 ncclResult_t ncclEpGroupDestroy(ncclEpGroup_t ep_group);
 
@@ -643,8 +643,8 @@ typedef struct ncclEpCompleteConfig {
  * Runs the receive half of the handle's send_only operation on `stream`. If that is not the stream of
  * the send half, the two are ordered by events: the receive half comes after what is on the other
  * stream, and what is put on either stream afterwards comes after the receive half. The stream of the
- * send half must still exist. Descriptors and structs of the first call may be gone, the tensors'
- * storage may not. One operation per handle may be pending, and two per group; operations of other
+ * send half should still exist: if CUDA says that it was destroyed, the call waits until the device is at
+ * rest. Descriptors and structs of the first call may be gone, the tensors' storage may not. One operation per handle may be pending, and two per group; operations of other
  * handles may run in between, where the group has ranks of several nodes only while fewer than two
  * are pending. Nothing pending: ncclSuccess.
  *

@@ -77,6 +77,13 @@ ncclResult_t ep_call_async_error(struct ncclEpGroup *group, int *error)
 	return ep_call_end(&call, ncclSuccess);
 }
 
+void ep_call_stay(struct ncclEpGroup *group)
+{
+	pthread_mutex_lock(&ep_call_gate);
+	group->ending = false;
+	pthread_mutex_unlock(&ep_call_gate);
+}
+
 void ep_call_retire(struct ncclEpGroup *group)
 {
 	pthread_mutex_lock(&ep_call_gate);
@@ -112,10 +119,38 @@ ncclResult_t ep_call_begin_group(struct ep_call *call, struct ncclEpGroup *group
 	return ep_call_take_device(call);
 }
 
+/* Of threads that destroy a group at once, one does. */
+static ncclResult_t ep_call_claim(struct ncclEpGroup *group)
+{
+	ncclResult_t result;
+
+	ep_error_scope(NULL);
+	pthread_mutex_lock(&ep_call_gate);
+	result = ep_call_check_group(group);
+	if (result == ncclSuccess && group->ending) {
+		result = ep_fail(ncclInvalidUsage,
+				 "ncclEpGroupDestroy: another thread is destroying the group: "
+				 "destroy it once");
+	} else if (result == ncclSuccess) {
+		group->ending = true;
+	}
+	pthread_mutex_unlock(&ep_call_gate);
+	return result;
+}
+
 ncclResult_t ep_call_begin_end(struct ep_call *call, struct ncclEpGroup *group)
 {
-	EP_CHECK(ep_call_begin_group_host(call, group, true));
-	return group->reset ? ncclSuccess : ep_call_take_device(call);
+	ncclResult_t result;
+
+	EP_CHECK(ep_call_claim(group));
+	result = ep_call_begin_group_host(call, group, true);
+	if (result == ncclSuccess && !group->reset) {
+		result = ep_call_take_device(call);
+	}
+	if (result != ncclSuccess) {
+		ep_call_stay(group);
+	}
+	return result;
 }
 
 ncclResult_t ep_handle_expect(const struct ncclEpHandle *handle)

@@ -28,8 +28,12 @@ ncclResult_t ep_call_begin_group(struct ep_call *call, struct ncclEpGroup *group
 ncclResult_t ep_call_begin_handle(struct ep_call *call, struct ncclEpHandle *handle,
 				  bool even_failed);
 
-/* For the group's end: the same, and it is possible also after the device was reset. */
+/*
+ * For the group's end: the same, and it is possible also after the device was reset. Of several threads
+ * one begins it; another may after ep_call_stay(), by which a group is not destroyed after all.
+ */
 ncclResult_t ep_call_begin_end(struct ep_call *call, struct ncclEpGroup *group);
+void ep_call_stay(struct ncclEpGroup *group);
 
 /*
  * The same for calls that need no device: the thread's device stays as it is. To make a device

@@ -484,6 +484,8 @@ ncclResult_t ep_group_destroy(struct ep_call *call)
 	if (result == ncclSuccess) {
 		ep_group_depart(g);
 		ep_call_retire(g);
+	} else {
+		ep_call_stay(g);
 	}
 	ep_call_end(call, result);
 	if (result != ncclSuccess) {

@@ -3,6 +3,7 @@
 #include <string.h>
 #include "core/cuda.h"
 #include "core/ident.h"
+#include "core/idle.h"
 #include "core/live.h"
 #include "core/log.h"
 #include "ep/handle.h"
@@ -410,11 +411,39 @@ static cudaStream_t ep_handle_complete_on(const struct ncclEpHandle *h, cudaStre
 		       : stream;
 }
 
-/* What is on `after` from now on waits for what is on `before` now. */
-static ncclResult_t ep_stream_order(cudaEvent_t event, cudaStream_t before, cudaStream_t after)
+/*
+ * The receive half on `stream` comes after the send half. *join: events order them, and have to do so
+ * behind the receive half. The stream of the send half may have been destroyed: then what was on it is
+ * waited for.
+ */
+static ncclResult_t ep_handle_join(struct ncclEpHandle *h, cudaStream_t stream, bool *join)
 {
-	EP_CUDA(cudaEventRecord(event, before), "ncclEpComplete: ordering two streams");
-	EP_CUDA(cudaStreamWaitEvent(after, event, 0), "ncclEpComplete: ordering two streams");
+	struct ncclEpGroup *g = h->group;
+	uint64_t limit = ep_min_u64(g->config.timeout_ns, EP_IDLE_LONGEST_NS);
+	cudaError_t err;
+
+	*join = ep_handle_can_join(h, stream);
+	if (!*join) {
+		return ncclSuccess;
+	}
+	err = cudaEventRecord(g->event, h->sent_on);
+	if (err == cudaErrorInvalidResourceHandle || err == cudaErrorContextIsDestroyed) {
+		(void)cudaGetLastError();
+		*join = false;
+		err = ep_device_wait(g->device, limit);
+		if (err != cudaSuccess) {
+			return ep_fail(ncclSystemError,
+				       "ncclEpComplete: the stream of the send half was destroyed, "
+				       "and rank %d's GPU %s does not come to rest within %llu ms "
+				       "(%s): see what does not end on it, then call it again",
+				       g->rank, g->idents[g->rank].bus_id,
+				       (unsigned long long)(limit / 1000000),
+				       cudaGetErrorString(err));
+		}
+		return ncclSuccess;
+	}
+	EP_CUDA(err, "ncclEpComplete: ordering two streams");
+	EP_CUDA(cudaStreamWaitEvent(stream, g->event, 0), "ncclEpComplete: ordering two streams");
 	return ncclSuccess;
 }
 
@@ -431,13 +460,15 @@ ncclResult_t ep_handle_complete(struct ncclEpHandle *h, const ncclEpCompleteConf
 		return ncclSuccess;
 	}
 	stream = ep_handle_complete_on(h, stream);
-	join = ep_handle_can_join(h, stream);
-	if (join) {
-		EP_CHECK(ep_stream_order(g->event, h->sent_on, stream));
-	}
+	EP_CHECK(ep_handle_join(h, stream, &join));
 	EP_CHECK(g->config.algo->complete(h, stream));
 	h->pending = EP_PENDING_NONE;
 	g->pending--;
 	ep_handle_launched(h, kind, false, stream);
-	return join ? ep_stream_order(g->event, stream, h->sent_on) : ncclSuccess;
+	if (join) {
+		EP_CUDA(cudaEventRecord(g->event, stream), "ncclEpComplete: ordering two streams");
+		EP_CUDA(cudaStreamWaitEvent(h->sent_on, g->event, 0),
+			"ncclEpComplete: ordering two streams");
+	}
+	return ncclSuccess;
 }

@@ -7,6 +7,7 @@
 #include "ep/tensor.h"
 
 #define EP_TENSOR_ALLOCATED 0xBEEFBEEFu
+#define EP_TENSOR_MOST_DIMS 8 /* calls have tensors of 3 at most; so many extents are read */
 
 /*
  * A descriptor of ncclEpTensorAlloc. Its `sizes` points into the same allocation, which tells it
@@ -71,6 +72,12 @@ ncclResult_t ep_tensor_alloc(ncclEpTensor_t **tensor, unsigned int ndim, ncclDat
 			       !tensor  ? "tensor is NULL"
 			       : !sizes ? "sizes is NULL"
 					: "ndim is 0");
+	}
+	if (ndim > EP_TENSOR_MOST_DIMS) {
+		return ep_fail(ncclInvalidArgument,
+			       "ncclEpTensorAlloc: ndim is %u, the limit is %d: pass the number of "
+			       "extents in sizes",
+			       ndim, EP_TENSOR_MOST_DIMS);
 	}
 	t = calloc(1, sizeof(*t) + ndim * sizeof(size_t));
 	if (!t || !ep_live_add(t, EP_LIVE_TENSOR)) {

@@ -164,6 +164,31 @@ static void in_another(struct pair *p, bool sends, bool receives)
 	NEED_CUDA(cudaGraphExecDestroy(two));
 }
 
+/* The caller destroys the stream of the send half, which is late, before he completes it. */
+static void gone(struct pair *p)
+{
+	cudaStream_t stream;
+
+	for (uint32_t combine = 0; combine < 2; combine++) {
+		NEED_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+		tape_load(&p->t, combine, stream);
+		NEED_OK(bench_update(&p->b, stream));
+		if (combine) {
+			NEED_OK(bench_dispatch(&p->b, stream));
+		}
+		hold(stream);
+		NEED_OK(combine ? bench_send_combine(&p->b, stream)
+				: bench_send_dispatch(&p->b, stream));
+		NEED_CUDA(cudaStreamDestroy(stream));
+		NEED_OK(ncclEpComplete(p->b.handle, NULL, p->receives));
+		if (!combine) {
+			NEED_OK(bench_combine(&p->b, p->receives));
+		}
+		tape_save(&p->t, combine, p->receives);
+		finish(p, combine);
+	}
+}
+
 static void run(struct world *w, void *arg)
 {
 	struct oracle_problem problem = bench_problem(w->nranks, 6, 3, 64, 9, ORACLE_EXPERT_MAJOR);
@@ -200,6 +225,8 @@ static void run(struct world *w, void *arg)
 							   : "both streams");
 		in_another(p, way & 1, way & 2);
 	}
+	check_context("the sending stream is gone");
+	gone(p);
 	check_context("captured, and completed on the legacy stream");
 	p->receives = NULL;
 	captured(p);

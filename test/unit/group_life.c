@@ -3,6 +3,7 @@
  * Life of a group on four ranks in four processes: creation succeeds on all ranks or fails on all
  * with a reason that names the culprit; memory is what was announced; destruction never hangs.
  */
+#include <pthread.h>
 #include <stdatomic.h>
 #include <unistd.h>
 #include "support/world.h"
@@ -301,6 +302,41 @@ static void test_busy_device(struct world *w, ncclEpGroup_t group)
 	OK(ncclEpGroupDestroy(group));
 }
 
+struct end {
+	ncclEpGroup_t group;
+	int device;
+	ncclResult_t result;
+};
+
+static void *end_group(void *arg)
+{
+	struct end *e = arg;
+
+	NEED_CUDA(cudaSetDevice(e->device));
+	e->result = ncclEpGroupDestroy(e->group);
+	return NULL;
+}
+
+/* Two threads destroy a group at once, a watchdog and whoever made it: one of them does. */
+static void test_two_threads(struct world *w)
+{
+	ncclEpGroupConfig_t c = config_make();
+	struct end e = { .device = w->device };
+	atomic_int released = 0;
+	pthread_t thread;
+
+	NEED_OK(ncclEpCreateGroup(&e.group, w->comm, &c));
+	NEED_CUDA(cudaLaunchHostFunc(w->stream, hold_stream, &released));
+	NEED(pthread_create(&thread, NULL, end_group, &e) == 0);
+	usleep(50000); /* by now it waits for the device */
+	CHECK_REASON(ncclEpGroupDestroy(e.group), ncclInvalidUsage, "another thread is destroying");
+	atomic_store(&released, 1);
+	NEED(pthread_join(thread, NULL) == 0);
+	CHECK_INT(e.result, ncclSuccess);
+	CHECK_REASON(ncclEpGroupDestroy(e.group), ncclInvalidArgument, "is not a group");
+	world_meet(w);
+}
+
 /* Ranks that leave late, never, or by dying. The communicator is not needed any more. */
 static void test_leaving(struct world *w, ncclEpGroup_t late, ncclEpGroup_t never,
 			 ncclEpGroup_t dead)
@@ -358,6 +394,7 @@ static void run(struct world *w, void *arg)
 	OK(ncclEpCreateGroup(&busy, comm, &c));
 	unsetenv("NCCL_EP_BOOTSTRAP_TIMEOUT_MS");
 	test_busy_at_growth(w, busy);
+	test_two_threads(w);
 	c = config_make();
 	setenv("NCCL_EP_CLOSE_TIMEOUT_MS", "3600000", 1);
 	OK(ncclEpCreateGroup(&dead, comm, &c));

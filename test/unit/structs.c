@@ -75,6 +75,11 @@ static void test_tensor_alloc(void)
 		     "tensor is NULL");
 	CHECK_REASON(ncclEpTensorAlloc(&t, 3, ncclInt8, NULL, NULL), ncclInvalidArgument,
 		     "sizes is NULL");
+	/* An absurd number is no reason to read behind the extents. */
+	CHECK_REASON(ncclEpTensorAlloc(&t, 1u << 30, ncclInt8, sizes, NULL), ncclInvalidArgument,
+		     "ndim is 1073741824, the limit is 8");
+	CHECK_REASON(ncclEpTensorAlloc(&t, 9, ncclInt8, sizes, NULL), ncclInvalidArgument,
+		     "ndim is 9, the limit is 8");
 	CHECK_REASON(ncclEpTensorAlloc(&t, 0, ncclInt8, sizes, NULL), ncclInvalidArgument,
 		     "ndim is 0");
 	CHECK(t == NULL);
