@@ -27,6 +27,7 @@ struct fuzz {
 	uint32_t calls;
 	uint32_t made, failed;
 	char last[1024]; /* error of the group before the operation */
+	bool odd_ids; /* the handle has ids that were passed with a mistake, which a kernel may find */
 };
 
 /* Returns what all ranks must agree on. */

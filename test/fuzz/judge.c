@@ -57,6 +57,7 @@ void fuzz_agree(struct fuzz *f, ncclResult_t result)
 void fuzz_run(struct fuzz *f, const fuzz_call_fn *calls, size_t n, void (*pair)(struct fuzz *f))
 {
 	pair(f);
+	f->odd_ids = false;
 	for (f->calls = 1; f->calls <= CALLS; f->calls++) {
 		uint64_t which = world_draw(&f->state, n);
 		/* calls may draw differently often: the next one starts from the same number */
@@ -66,6 +67,7 @@ void fuzz_run(struct fuzz *f, const fuzz_call_fn *calls, size_t n, void (*pair)(
 		f->state = next;
 		if (f->calls % PERIOD == 0) {
 			pair(f);
+			f->odd_ids = false;
 		}
 	}
 	/* the mistakes are neither all nor none */

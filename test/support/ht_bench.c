@@ -110,8 +110,7 @@ static size_t scale_bytes(const struct oracle_ht *h)
 	return h->p.quant == ORACLE_QUANT_NONE ? 0 : 4 * (size_t)oracle_scale_count(&h->p);
 }
 
-/* Rows that a tensor needs: all below the limit, or as many as any routing of the problem brings. */
-static uint64_t most_rows(const struct oracle_ht *h)
+uint64_t ht_most_rows(const struct oracle_ht *h)
 {
 	const struct oracle_problem *p = &h->p;
 	uint64_t rows = (uint64_t)p->nranks * p->max_tokens, local = p->experts / p->nranks;
@@ -132,7 +131,8 @@ void ht_open(struct ht_bench *b, struct world *w, ncclEpGroup_t group, const str
 	const struct oracle_problem *p = &h->p;
 	ncclEpHandleConfig_t config = NCCL_EP_HANDLE_CONFIG_INIT;
 	ncclEpLayout_t layout = h->expert_major ? NCCL_EP_LAYOUT_EXPERT_MAJOR : NCCL_EP_LAYOUT_FLAT;
-	size_t most = p->max_tokens, rows = most_rows(h), local = p->experts / p->nranks, bytes = 0;
+	size_t most = p->max_tokens, rows = ht_most_rows(h), local = p->experts / p->nranks,
+	       bytes = 0;
 	char why[128];
 
 	memset(b, 0, sizeof(*b));

@@ -47,6 +47,8 @@ struct ht_bench {
 
 ncclEpGroupConfig_t ht_group_config(const struct oracle_ht *h, uint32_t flags);
 
+/* Rows that a tensor needs: all below the limit, or as many as any routing of the problem brings. */
+uint64_t ht_most_rows(const struct oracle_ht *h);
 /* Handle and buffers. The problem is copied. */
 void ht_open(struct ht_bench *b, struct world *w, ncclEpGroup_t group, const struct oracle_ht *h,
 	     uint32_t flags);
