@@ -57,8 +57,16 @@ bool ep_nic_port_open(struct ep_nic *nic, const struct ep_ib_env *env, struct ep
 	}
 	end->lid = attr.lid;
 	end->grh = (attr.flags & IBV_QPF_GRH_REQUIRED) != 0;
-	nic->pkey_index = (uint32_t)env->pkey;
-	if (end->link_layer != IBV_LINK_LAYER_ETHERNET) {
+	nic->pkey_index = 0; /* all that Ethernet has */
+	if (end->link_layer == IBV_LINK_LAYER_ETHERNET) {
+		if (env->pkey) {
+			EP_INFO(EP_LOG_NET,
+				"%s:%d is RoCE, which has no other partition key than that at index "
+				"0: NCCL_IB_PKEY=%d is not used there",
+				nic->name, nic->port, env->pkey);
+		}
+	} else {
+		nic->pkey_index = (uint32_t)env->pkey;
 		error = nic->v->ibv_query_pkey(nic->ctx, (uint8_t)nic->port, (int)nic->pkey_index,
 					       &pkey);
 		if (error || !pkey) {
