@@ -27,32 +27,49 @@ EP_DEV uint32_t *ep_ll_scale_out(const struct ep_ll_dispatch_args &a, uint32_t r
 	return out + ((size_t)plane * groups + g) * plane_rows + (row - plane * plane_rows);
 }
 
-/* Stores the lane's vec of a quantised row: channels, scales or padding. */
-EP_DEV void ep_ll_place_fp8(const struct ep_ll_dispatch_args &a, uint32_t row, uint32_t off,
-			    struct ep_vec16 v, bool narrow)
-{
-	uint32_t tile = off / EP_LL_TILE_BYTES, o = off % EP_LL_TILE_BYTES;
-	uint32_t words[4] = { v.x, v.y, v.z, v.w };
+_Static_assert(EP_LL_TILE_QUADS == 2 && EP_LL_TILE_CHANNELS >= 512,
+	       "the second vecs have the scales");
+_Static_assert(EP_LL_TILE_BYTES <= 2 * 16 * EP_WARP_SIZE, "a tile has two vecs of a lane");
 
-	if (o < EP_LL_TILE_CHANNELS) {
-		uint32_t channel = tile * EP_LL_TILE_CHANNELS + o;
+/*
+ * Gives lane g < 7 the scale of a tile's g-th group. They lie behind the channels, in two vecs of
+ * neighbouring lanes; `o` is where the lane's second vec lies.
+ */
+EP_DEV uint32_t ep_ll_tile_scale(uint32_t o, struct ep_vec16 v)
+{
+	uint32_t from = ep_ctz(ep_ballot(EP_FULL_MASK, o == EP_LL_TILE_CHANNELS));
+	uint32_t lane = from + (ep_lane() >> 2 & 1), i = ep_lane() & 3;
+	uint32_t x = ep_shfl_u32(EP_FULL_MASK, v.x, lane), y = ep_shfl_u32(EP_FULL_MASK, v.y, lane);
+	uint32_t z = ep_shfl_u32(EP_FULL_MASK, v.z, lane), w = ep_shfl_u32(EP_FULL_MASK, v.w, lane);
+
+	return i < 2 ? (i ? y : x) : (i == 2 ? z : w);
+}
+
+/*
+ * Stores a tile of a quantised row to every placed row: channels by the lanes that have them, then
+ * scales. The lane's two vecs lie at bytes o[] of the tile. One warp.
+ */
+EP_DEV void ep_ll_place_tile(const struct ep_ll_dispatch_args &a, const struct ep_ll_placing &w,
+			     uint32_t tile, const uint32_t *o, const struct ep_vec16 *v,
+			     bool narrow)
+{
+	uint32_t scale = ep_ll_tile_scale(o[1], v[1]);
+	uint32_t channel = tile * EP_LL_TILE_CHANNELS, group = tile * EP_LL_TILE_GROUPS + ep_lane();
+	bool scales = ep_lane() < EP_LL_TILE_GROUPS && group < a.hidden / 128;
+
+	for (uint32_t m = w.hits; m; m &= m - 1) {
+		uint32_t row = ep_shfl_u32(EP_FULL_MASK, w.row, ep_ctz(m));
 		unsigned char *out =
 			(unsigned char *)a.out_tokens + (size_t)row * a.hidden + channel;
 
-		if (channel >= a.hidden) {
-			return;
+		EP_UNROLL()
+		for (int j = 0; j < EP_LL_TILE_QUADS; j++) {
+			if (o[j] < EP_LL_TILE_CHANNELS && channel + o[j] < a.hidden) {
+				ep_ll_tensor_store(out + o[j], v[j], narrow);
+			}
 		}
-		ep_ll_tensor_store(out, v, narrow);
-		return;
-	}
-	uint32_t s = (o - EP_LL_TILE_CHANNELS) / 4;
-
-	EP_UNROLL()
-	for (int i = 0; i < 4; i++) {
-		uint32_t g = tile * EP_LL_TILE_GROUPS + s + i;
-
-		if (i < (narrow ? 2 : 4) && s + i < EP_LL_TILE_GROUPS && g < a.hidden / 128) {
-			*ep_ll_scale_out(a, row, g) = words[i];
+		if (scales) {
+			*ep_ll_scale_out(a, row, group) = scale;
 		}
 	}
 }
@@ -73,19 +90,17 @@ EP_DEV void ep_ll_place_copy(const struct ep_ll_dispatch_args &a, uint32_t row, 
 	ep_ll_tensor_store(out, v, narrow);
 }
 
-/* A batch of received vecs to every placed row. One warp. */
-template <bool FP8>
-EP_DEV void ep_ll_place(const struct ep_ll_dispatch_args &a, const struct ep_ll_placing &w,
-			const uint32_t *off, const struct ep_vec16 *v, uint32_t n, bool narrow)
+/* Stores a batch of vecs of a row that was forwarded to every placed row. One warp. */
+EP_DEV void ep_ll_place_batch(const struct ep_ll_dispatch_args &a, const struct ep_ll_placing &w,
+			      const uint32_t *off, const struct ep_vec16 *v, uint32_t n,
+			      bool narrow)
 {
 	for (uint32_t m = w.hits; m; m &= m - 1) {
 		uint32_t row = ep_shfl_u32(EP_FULL_MASK, w.row, ep_ctz(m));
 
 		EP_UNROLL()
 		for (int j = 0; j < EP_LL_BATCH; j++) {
-			if (j < (int)n && FP8) {
-				ep_ll_place_fp8(a, row, off[j], v[j], narrow);
-			} else if (j < (int)n) {
+			if (j < (int)n) {
 				ep_ll_place_copy(a, row, off[j], v[j], narrow);
 			}
 		}
@@ -96,14 +111,14 @@ EP_DEV void ep_ll_place(const struct ep_ll_dispatch_args &a, const struct ep_ll_
  * Receives quads [first, end) sent as lines; `b` holds the first batch. False when the source
  * failed on the way: what had arrived is placed, the rest is not.
  */
-template <bool FP8>
+template <bool FP8, int N>
 EP_DEV bool ep_ll_recv_lines(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
 			     const struct ep_ll_placing &w, const unsigned char *in, uint32_t src,
-			     uint32_t first, uint32_t end, struct ep_ll_lines *b)
+			     uint32_t first, uint32_t end, struct ep_ll_lines<N> *b)
 {
-	uint32_t off[EP_LL_BATCH];
+	uint32_t off[N];
 
-	for (uint32_t q = first; q < end; q += EP_LL_BATCH) {
+	for (uint32_t q = first; q < end; q += N) {
 		if (q != first) {
 			ep_ll_lines_load(in, q, end, b);
 		}
@@ -111,11 +126,15 @@ EP_DEV bool ep_ll_recv_lines(const struct ep_ll_dispatch_args &a, const struct e
 			return false;
 		}
 		EP_UNROLL()
-		for (int j = 0; j < EP_LL_BATCH; j++) {
-			off[j] = (q + j) * EP_LL_QUAD_BYTES + ep_line_offset(ep_lane());
+		for (int j = 0; j < N; j++) {
+			off[j] = (FP8 ? j : q + j) * EP_LL_QUAD_BYTES + ep_line_offset(ep_lane());
 		}
-		ep_ll_place<FP8>(a, w, off, b->v, ep_min_u32(end - q, EP_LL_BATCH),
-				 ep_ll_lane_narrow());
+		if (FP8) {
+			ep_ll_place_tile(a, w, q / N, off, b->v, ep_ll_lane_narrow());
+		} else {
+			ep_ll_place_batch(a, w, off, b->v, ep_min_u32(end - q, N),
+					  ep_ll_lane_narrow());
+		}
 	}
 	return true;
 }
@@ -125,23 +144,29 @@ template <bool FP8>
 EP_DEV void ep_ll_recv_bytes(const struct ep_ll_dispatch_args &a, const struct ep_ll_placing &w,
 			     const unsigned char *in, uint32_t first, uint32_t end)
 {
+	constexpr int N = EP_LL_BATCH_OF(FP8);
+	constexpr uint32_t STEP = FP8 ? N * EP_LL_QUAD_VECS : N * EP_WARP_SIZE;
 	uint32_t last = end * EP_LL_QUAD_VECS;
 
-	for (uint32_t v0 = first * EP_LL_QUAD_VECS; v0 < last; v0 += EP_LL_BATCH * EP_WARP_SIZE) {
-		struct ep_vec16 v[EP_LL_BATCH] EP_UNSET;
-		uint32_t off[EP_LL_BATCH], n = 0;
+	for (uint32_t v0 = first * EP_LL_QUAD_VECS; v0 < last; v0 += STEP) {
+		struct ep_vec16 v[N] EP_UNSET;
+		uint32_t off[N], n = 0;
 
 		EP_UNROLL()
-		for (int j = 0; j < EP_LL_BATCH; j++) {
-			uint32_t i = v0 + j * EP_WARP_SIZE + ep_lane();
+		for (int j = 0; j < N; j++) {
+			uint32_t i = j * EP_WARP_SIZE + ep_lane();
 
-			off[j] = 16 * i;
-			if (i < last) {
-				v[j] = ep_ld16_fresh(in + 16 * (size_t)i);
+			off[j] = 16 * (FP8 ? i : v0 + i);
+			if (v0 + i < last && i < STEP) {
+				v[j] = ep_ld16_fresh(in + 16 * (size_t)(v0 + i));
 				n++;
 			}
 		}
-		ep_ll_place<FP8>(a, w, off, v, n, false);
+		if (FP8) {
+			ep_ll_place_tile(a, w, v0 / STEP, off, v, false);
+		} else {
+			ep_ll_place_batch(a, w, off, v, n, false);
+		}
 	}
 }
 

@@ -223,7 +223,7 @@ EP_DEV enum ep_ll_recv_result ep_ll_recv_part(const struct ep_ll_dispatch_args &
 	const struct ep_ll_common &c = a.c;
 	struct ep_ll_arrival p = ep_ll_arrival_make<FP8, REMOTE>(c, op, t, i);
 	bool expert_major = c.layout == EP_LL_EXPERT_MAJOR;
-	struct ep_ll_lines lines;
+	struct ep_ll_lines<EP_LL_BATCH_OF(FP8)> lines;
 	struct ep_ll_placing w;
 	uint32_t d0, d1;
 

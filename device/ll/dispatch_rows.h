@@ -75,13 +75,14 @@ EP_DEV void ep_ll_send_lines(const struct ep_ll_common &c, const struct ep_op &o
 			     const struct ep_ll_source &s, const struct ep_ll_fanout &f,
 			     uint32_t origin, uint32_t first, uint32_t end)
 {
+	constexpr int N = EP_LL_BATCH_OF(FP8);
 	bool narrow = ep_ll_lane_narrow();
 
-	for (uint32_t q = first; q < end; q += EP_LL_BATCH) {
-		struct ep_vec16 v[EP_LL_BATCH] EP_UNSET;
+	for (uint32_t q = first; q < end; q += N) {
+		struct ep_vec16 v[N] EP_UNSET;
 
 		EP_UNROLL()
-		for (int j = 0; j < EP_LL_BATCH; j++) {
+		for (int j = 0; j < N; j++) {
 			if (q + j < end) {
 				uint32_t off = (q + j - origin) * EP_LL_QUAD_BYTES +
 					       ep_line_offset(ep_lane());
@@ -96,7 +97,7 @@ EP_DEV void ep_ll_send_lines(const struct ep_ll_common &c, const struct ep_op &o
 						       c.g.index * c.max_tokens + slot);
 
 			EP_UNROLL()
-			for (int j = 0; j < EP_LL_BATCH; j++) {
+			for (int j = 0; j < N; j++) {
 				if (q + j < end) {
 					ep_st_line(row + (size_t)(q + j) * EP_LL_QUAD_LINE_BYTES,
 						   v[j], op.epoch);
@@ -112,13 +113,14 @@ EP_DEV void ep_ll_send_bytes(const struct ep_ll_common &c, const struct ep_op &o
 			     const struct ep_ll_source &s, const struct ep_ll_fanout &f,
 			     uint32_t origin, uint32_t first, uint32_t end)
 {
+	constexpr int N = EP_LL_BATCH_OF(FP8);
 	uint32_t last = end * EP_LL_QUAD_VECS, base = origin * EP_LL_QUAD_VECS;
 
-	for (uint32_t v0 = first * EP_LL_QUAD_VECS; v0 < last; v0 += EP_LL_BATCH * EP_WARP_SIZE) {
-		struct ep_vec16 v[EP_LL_BATCH] EP_UNSET;
+	for (uint32_t v0 = first * EP_LL_QUAD_VECS; v0 < last; v0 += N * EP_WARP_SIZE) {
+		struct ep_vec16 v[N] EP_UNSET;
 
 		EP_UNROLL()
-		for (int j = 0; j < EP_LL_BATCH; j++) {
+		for (int j = 0; j < N; j++) {
 			uint32_t i = v0 + j * EP_WARP_SIZE + ep_lane();
 
 			if (i < last) {
@@ -132,7 +134,7 @@ EP_DEV void ep_ll_send_bytes(const struct ep_ll_common &c, const struct ep_op &o
 						       c.g.index * c.max_tokens + slot);
 
 			EP_UNROLL()
-			for (int j = 0; j < EP_LL_BATCH; j++) {
+			for (int j = 0; j < N; j++) {
 				uint32_t i = v0 + j * EP_WARP_SIZE + ep_lane();
 
 				if (i < last) {

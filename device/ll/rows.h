@@ -6,7 +6,8 @@
 #include "device/group/wait.h"
 #include "device/ll/layout.h"
 
-#define EP_LL_BATCH 4 /* vecs that a lane keeps in flight */
+#define EP_LL_BATCH 4 /* vecs that a lane keeps in flight; of quantised rows those of a tile */
+#define EP_LL_BATCH_OF(fp8) ((fp8) ? EP_LL_TILE_QUADS : EP_LL_BATCH)
 #define EP_LL_QUAD_VECS (EP_LL_QUAD_BYTES / 16)
 
 /* Packet area of this operation's bank in a heap. */
@@ -118,17 +119,18 @@ EP_DEV void ep_ll_tensor_store(unsigned char *p, struct ep_vec16 v, bool narrow)
 	}
 }
 
-/* Quads of a row as lines, loaded before it is known where they go. */
-struct ep_ll_lines {
-	struct ep_vec16 v[EP_LL_BATCH];
+/* N quads of a row as lines, loaded before it is known where they go. */
+template <int N> struct ep_ll_lines {
+	struct ep_vec16 v[N];
 };
 
 /* Nothing looks at what is loaded, so that all loads are on their way together. */
+template <int N>
 EP_DEV void ep_ll_lines_load(const unsigned char *row, uint32_t first, uint32_t end,
-			     struct ep_ll_lines *b)
+			     struct ep_ll_lines<N> *b)
 {
 	EP_UNROLL()
-	for (int j = 0; j < EP_LL_BATCH; j++) {
+	for (int j = 0; j < N; j++) {
 		if (first + j < end) {
 			ep_ld_line(row + (size_t)(first + j) * EP_LL_QUAD_LINE_BYTES, &b->v[j]);
 		}
@@ -140,9 +142,10 @@ EP_DEV void ep_ll_lines_load(const unsigned char *row, uint32_t first, uint32_t 
  * `peer`, who sends it, has failed. One warp; its lanes poll in step, so what one decides holds for
  * all.
  */
+template <int N>
 EP_DEV bool ep_ll_lines_wait(const struct ep_ll_common &c, const struct ep_op &op,
 			     const unsigned char *row, uint32_t first, uint32_t end,
-			     enum ep_wait_site site, uint32_t peer, struct ep_ll_lines *b)
+			     enum ep_wait_site site, uint32_t peer, struct ep_ll_lines<N> *b)
 {
 	struct ep_spin s = ep_spin_start();
 
@@ -150,7 +153,7 @@ EP_DEV bool ep_ll_lines_wait(const struct ep_ll_common &c, const struct ep_op &o
 		bool have = true;
 
 		EP_UNROLL()
-		for (int j = 0; j < EP_LL_BATCH; j++) {
+		for (int j = 0; j < N; j++) {
 			have &= first + j >= end || ep_line_has(b->v[j], op.epoch);
 		}
 		if (ep_all(EP_FULL_MASK, have)) {
@@ -162,7 +165,7 @@ EP_DEV bool ep_ll_lines_wait(const struct ep_ll_common &c, const struct ep_op &o
 		ep_ll_lines_load(row, first, end, b);
 	}
 	EP_UNROLL()
-	for (int j = 0; j < EP_LL_BATCH; j++) {
+	for (int j = 0; j < N; j++) {
 		if (first + j < end) {
 			ep_ld_line_settle(row + (size_t)(first + j) * EP_LL_QUAD_LINE_BYTES,
 					  &b->v[j]);

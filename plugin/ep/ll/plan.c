@@ -110,7 +110,7 @@ static void ep_ll_plan_dispatch(struct ep_ll_plan *p, const struct ep_ll_operati
 						     p->recv_blocks * warps, most_received);
 
 		p->parts = ep_ceil_div(quads, ep_max_u64(tile, sent));
-		p->peer_parts = ep_ceil_div(quads, received);
+		p->peer_parts = ep_ceil_div(quads, ep_max_u64(tile, received));
 	} else {
 		p->parts =
 			ep_ll_flag_parts(o->direct ? p->send_blocks * warps : ep_ll_flag_warps(o),
