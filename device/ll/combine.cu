@@ -240,18 +240,32 @@ EP_DEV void ep_ll_sum_store(const struct ep_ll_combine_args &a, uint32_t token, 
 	}
 }
 
+/* Where the lines of a quad of a token's rows lie: one base, so that rows need no registers each. */
+struct ep_ll_sum_lines {
+	const unsigned char *row; /* k = 0 */
+	uint32_t stride;          /* to the next k */
+};
+
+EP_DEV struct ep_ll_sum_lines ep_ll_sum_lines_make(const struct ep_ll_common &c,
+						   const struct ep_op &op, uint32_t token,
+						   uint32_t quad)
+{
+	struct ep_ll_sum_lines l;
+
+	l.row = ep_ll_row(c, op, c.g.own, token * c.topk) + (size_t)quad * EP_LL_QUAD_LINE_BYTES;
+	l.stride = (uint32_t)ep_ll_row_stride(c.row_quads, 1);
+	return l;
+}
+
 /*
  * Awaits the lines of a batch of a token's rows: all that are missing are loaded again together.
  * The bits of `batch` are the rows' k, v[j] belongs to the j-th of them. Lane k waits on behalf of
  * row k. Returns the rows whose rank has failed. One warp.
  */
 EP_DEV uint32_t ep_ll_sum_wait(const struct ep_ll_common &c, const struct ep_op &op,
-			       const struct ep_ll_term &term, uint32_t token, uint32_t quad,
+			       const struct ep_ll_term &term, const struct ep_ll_sum_lines &l,
 			       uint32_t batch, struct ep_vec16 *v)
 {
-	const unsigned char *row =
-		ep_ll_row(c, op, c.g.own, token * c.topk) + (size_t)quad * EP_LL_QUAD_LINE_BYTES;
-	size_t stride = ep_ll_row_stride(c.row_quads, 1);
 	uint32_t lines = batch & term.lines, waits = lines;
 	struct ep_spin s = ep_spin_start();
 
@@ -273,14 +287,14 @@ EP_DEV uint32_t ep_ll_sum_wait(const struct ep_ll_common &c, const struct ep_op 
 		EP_UNROLL()
 		for (uint32_t j = 0, m = batch; j < EP_LL_REDUCE_BATCH; j++, m &= m - 1) {
 			if (m & (0 - m) & waits) {
-				ep_ld_line(row + ep_ctz(m) * stride, &v[j]);
+				ep_ld_line(l.row + ep_ctz(m) * l.stride, &v[j]);
 			}
 		}
 	}
 	EP_UNROLL()
 	for (uint32_t j = 0, m = batch; j < EP_LL_REDUCE_BATCH; j++, m &= m - 1) {
 		if (m & (0 - m) & waits) {
-			ep_ld_line_settle(row + ep_ctz(m) * stride, &v[j]);
+			ep_ld_line_settle(l.row + ep_ctz(m) * l.stride, &v[j]);
 		}
 	}
 	return lines & ~waits;
@@ -299,6 +313,7 @@ EP_DEV void ep_ll_reduce_vec(const struct ep_ll_combine_args &a, const struct ep
 {
 	const struct ep_ll_common &c = a.c;
 	bool narrow = LINES && ep_ll_lane_narrow();
+	struct ep_ll_sum_lines l = ep_ll_sum_lines_make(c, op, token, quad);
 	float sum[2 * ep_numbers<DTYPE>::count] = {};
 
 	for (uint32_t left = term.valid; left;) {
@@ -313,9 +328,7 @@ EP_DEV void ep_ll_reduce_vec(const struct ep_ll_combine_args &a, const struct ep
 			uint32_t k = ep_ctz(left), at = token * c.topk + k;
 
 			if (LINES && term.lines >> k & 1) {
-				ep_ld_line(ep_ll_row(c, op, c.g.own, at) +
-						   (size_t)quad * EP_LL_QUAD_LINE_BYTES,
-					   &v[j]);
+				ep_ld_line(l.row + k * l.stride, &v[j]);
 			} else {
 				v[j] = ep_ll_term_vec<LINES, REMOTE>(
 					a, op, at, ep_shfl_u32(EP_FULL_MASK, term.route, k), off,
@@ -325,7 +338,7 @@ EP_DEV void ep_ll_reduce_vec(const struct ep_ll_combine_args &a, const struct ep
 		}
 		batch &= ~left;
 		if (LINES && batch & term.lines) {
-			failed = ep_ll_sum_wait(c, op, term, token, quad, batch, v);
+			failed = ep_ll_sum_wait(c, op, term, l, batch, v);
 		}
 		EP_UNROLL()
 		for (int j = 0; j < EP_LL_REDUCE_BATCH; j++) {
@@ -424,32 +437,32 @@ template <int DTYPE, bool REMOTE> EP_DEV void ep_ll_combine(const struct ep_ll_c
 	}
 }
 
-EP_KERNEL(ep_ll_combine_bf16_kernel, ep_ll_combine_args, EP_GROUP_MAX_THREADS)
+EP_KERNEL_ALONE(ep_ll_combine_bf16_kernel, ep_ll_combine_args, EP_GROUP_MAX_THREADS)
 {
 	ep_ll_combine<EP_BF16, false>(a);
 }
 
-EP_KERNEL(ep_ll_combine_fp16_kernel, ep_ll_combine_args, EP_GROUP_MAX_THREADS)
+EP_KERNEL_ALONE(ep_ll_combine_fp16_kernel, ep_ll_combine_args, EP_GROUP_MAX_THREADS)
 {
 	ep_ll_combine<EP_FP16, false>(a);
 }
 
-EP_KERNEL(ep_ll_combine_fp32_kernel, ep_ll_combine_args, EP_GROUP_MAX_THREADS)
+EP_KERNEL_ALONE(ep_ll_combine_fp32_kernel, ep_ll_combine_args, EP_GROUP_MAX_THREADS)
 {
 	ep_ll_combine<EP_FP32, false>(a);
 }
 
-EP_KERNEL(ep_ll_combine_bf16_remote_kernel, ep_ll_combine_args, EP_GROUP_MAX_THREADS)
+EP_KERNEL_ALONE(ep_ll_combine_bf16_remote_kernel, ep_ll_combine_args, EP_GROUP_MAX_THREADS)
 {
 	ep_ll_combine<EP_BF16, true>(a);
 }
 
-EP_KERNEL(ep_ll_combine_fp16_remote_kernel, ep_ll_combine_args, EP_GROUP_MAX_THREADS)
+EP_KERNEL_ALONE(ep_ll_combine_fp16_remote_kernel, ep_ll_combine_args, EP_GROUP_MAX_THREADS)
 {
 	ep_ll_combine<EP_FP16, true>(a);
 }
 
-EP_KERNEL(ep_ll_combine_fp32_remote_kernel, ep_ll_combine_args, EP_GROUP_MAX_THREADS)
+EP_KERNEL_ALONE(ep_ll_combine_fp32_remote_kernel, ep_ll_combine_args, EP_GROUP_MAX_THREADS)
 {
 	ep_ll_combine<EP_FP32, true>(a);
 }

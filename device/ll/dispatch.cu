@@ -272,22 +272,22 @@ EP_DEV void ep_ll_dispatch(const struct ep_ll_dispatch_args &a, const struct ep_
 	}
 }
 
-EP_KERNEL(ep_ll_dispatch_kernel, ep_ll_dispatch_args, EP_GROUP_MAX_THREADS)
+EP_KERNEL_ALONE(ep_ll_dispatch_kernel, ep_ll_dispatch_args, EP_GROUP_MAX_THREADS)
 {
 	ep_ll_dispatch<false, false, false>(a, NULL);
 }
 
-EP_KERNEL(ep_ll_dispatch_fp8_kernel, ep_ll_dispatch_args, EP_GROUP_MAX_THREADS)
+EP_KERNEL_ALONE(ep_ll_dispatch_fp8_kernel, ep_ll_dispatch_args, EP_GROUP_MAX_THREADS)
 {
 	ep_ll_dispatch<true, false, false>(a, NULL);
 }
 
-EP_KERNEL(ep_ll_dispatch_remote_kernel, ep_ll_dispatch_args, EP_GROUP_MAX_THREADS)
+EP_KERNEL_ALONE(ep_ll_dispatch_remote_kernel, ep_ll_dispatch_args, EP_GROUP_MAX_THREADS)
 {
 	ep_ll_dispatch<false, true, false>(a, NULL);
 }
 
-EP_KERNEL(ep_ll_dispatch_fp8_remote_kernel, ep_ll_dispatch_args, EP_GROUP_MAX_THREADS)
+EP_KERNEL_ALONE(ep_ll_dispatch_fp8_remote_kernel, ep_ll_dispatch_args, EP_GROUP_MAX_THREADS)
 {
 	ep_ll_dispatch<true, true, false>(a, NULL);
 }
