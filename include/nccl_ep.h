@@ -29,7 +29,10 @@
  *   must order them: one stream, or streams ordered by events. Between them, operations of
  *   several handles may interleave in any way.
  * - A group is used by one host thread at a time (but for ncclEpGetAsyncError); different groups are
- *   independent.
+ *   independent, and may run on different streams. Their kernels share the GPU: what a group may
+ *   occupy while it waits for peers is divided among the groups of a process that use one GPU, so
+ *   that no order of launches locks up. Numbers of SMs that the caller chooses are not reduced in
+ *   high throughput; CreateGroup warns if they leave other groups too few.
  */
 #ifndef NCCL_EP_H_
 #define NCCL_EP_H_
@@ -213,8 +216,9 @@ typedef struct {
 	unsigned long int rdma_buffer_size;
 	unsigned int num_qp_per_rank; /* not used: see NCCL_EP_RDMA_QUEUES */
 	unsigned int num_channels;    /* not used */
-	/* Most SMs (thread blocks) that one operation may occupy. AUTO: all; high throughput: 16.
-	 * The environment variable NCCL_EP_COMM_SMS wins if the device has as many. */
+	/* Most SMs (thread blocks) that one operation may occupy. AUTO: all; high throughput on one
+	 * node: four of five, flat combine 64, on several nodes 16, and less beside other groups of
+	 * the GPU. The environment variable NCCL_EP_COMM_SMS wins if the device has as many. */
 	unsigned int max_num_sms;
 	/* Both functions or none. Handle memory and the group's own state come from here; memory
 	 * that peers map comes from cudaMalloc in any case. */

@@ -24,7 +24,7 @@ struct ep_limits {
 	uint32_t max_topk;
 	uint32_t auto_topk;      /* the heap is for handles of this, unless the config says */
 	uint32_t max_selections; /* tokens of a rank times top-k */
-	uint32_t auto_sms;       /* max_num_sms AUTO; 0: all */
+	uint32_t spare_sms;      /* max_num_sms AUTO leaves one of so many SMs to others; 0: none */
 	uint32_t banks;          /* of the heap */
 	uint32_t layouts;        /* bits 1 << ncclEpLayout_t */
 	const char *layout_names;

@@ -24,6 +24,7 @@ struct ep_hello {
 	struct ep_group_agreed agreed;
 	struct ep_peer_offer offer;
 	uint64_t team;
+	uint32_t sms;
 };
 
 _Static_assert(sizeof(struct ep_hello) <= EP_BOOT_BYTES, "ep_hello");
@@ -169,6 +170,7 @@ static ncclResult_t ep_group_set_up(struct ncclEpGroup *g, const struct ep_boot 
 
 static void ep_group_free(struct ncclEpGroup *g)
 {
+	ep_resident_remove(&g->resident);
 	(void)ep_live_remove(g, EP_LIVE_MAKING); /* a group that was made is retired by now */
 	ep_handles_orphan(g);
 	ep_pool_drain(g);
@@ -249,6 +251,7 @@ static ncclResult_t ep_group_meet(struct ncclEpGroup *g, struct ep_boot *boot, n
 		hello.agreed = ep_group_config_agreed(&g->config);
 		ep_peer_offer_make(&hello.offer, g->comm, g->config.memory, g->config.nvls);
 		hello.team = ep_random_u64();
+		hello.sms = g->config.max_sms;
 	}
 	hello.verdict = ep_verdict_make(mine);
 	EP_CHECK(ep_boot_allgather(boot, &hello, boot->all, sizeof(hello), what));
@@ -257,8 +260,10 @@ static ncclResult_t ep_group_meet(struct ncclEpGroup *g, struct ep_boot *boot, n
 	}
 	EP_CHECK(ep_verdict_check(boot, all, sizeof(hello), what));
 	EP_CHECK(ep_group_agreed_check(&all[0].agreed, sizeof(hello), g->nranks));
+	g->config.least_sms = g->config.max_sms;
 	for (int r = 0; r < g->nranks; r++) {
 		g->idents[r] = all[r].ident;
+		g->config.least_sms = (uint32_t)ep_min_u64(g->config.least_sms, all[r].sms);
 	}
 	boot->idents = g->idents;
 	*team = all[0].team;
@@ -373,6 +378,19 @@ static void ep_group_tell(const struct ncclEpGroup *g, const struct ep_boot *boo
 	EP_INFO(EP_LOG_INIT, "group %p rank %d: made in %s", (const void *)g, g->rank, text);
 }
 
+/* From here on other groups of the device leave this one its share of the SMs. */
+static void ep_group_reside(struct ncclEpGroup *g)
+{
+	g->resident = (struct ep_resident){
+		.device = g->device,
+		.sm_count = g->sm_count,
+		.all_wait = g->ht != NULL,
+		.auto_sms = g->config.auto_sms,
+		.most = g->config.max_sms,
+	};
+	ep_resident_add(&g->resident);
+}
+
 ncclResult_t ep_group_create(struct ncclEpGroup **ep_group, ncclComm_t comm,
 			     const ncclEpGroupConfig_t *config)
 {
@@ -407,6 +425,7 @@ ncclResult_t ep_group_create(struct ncclEpGroup **ep_group, ncclComm_t comm,
 	ep_times_lap(&times, &boot, EP_TIME_MEMORY);
 	ep_group_tell(g, &boot, &times);
 	ep_group_heap_warn(g, g->heap.topk);
+	ep_group_reside(g);
 	ep_live_made(g, EP_LIVE_GROUP);
 	*ep_group = g;
 	return ncclSuccess;

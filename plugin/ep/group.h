@@ -9,6 +9,7 @@
 #include "device/group/layout.h"
 #include "ep/call.h"
 #include "ep/group_config.h"
+#include "ep/resident.h"
 #include "ep/window.h"
 
 struct ncclEpGroup {
@@ -34,6 +35,7 @@ struct ncclEpGroup {
 	struct ep_windows windows;
 	struct ep_ll *ll; /* state of the algorithm; the other one is NULL */
 	struct ep_ht *ht;
+	struct ep_resident resident;
 
 	uint32_t remote_ranks; /* of other nodes; if a rank has some, all have */
 	struct ep_gda *gda;

@@ -97,9 +97,12 @@ static ncclResult_t ep_config_choose_sms(struct ep_group_config *out, const nccl
 	}
 	out->max_sms = env ? env : c->max_num_sms;
 	if (!out->max_sms) {
-		out->max_sms = out->algo->limits.auto_sms;
-		if (sm_count && out->max_sms > sm_count) {
-			out->max_sms = sm_count;
+		uint32_t spare = out->algo->limits.spare_sms;
+
+		out->auto_sms = true;
+		out->max_sms = sm_count;
+		if (spare && sm_count > 1) {
+			out->max_sms -= ep_ceil_div(sm_count, spare);
 		}
 	}
 	if (sm_count && out->max_sms > sm_count) {

@@ -15,7 +15,9 @@ struct ep_group_config {
 	uint32_t num_experts;
 	uint32_t num_topk;       /* what handles will have; 0: unknown */
 	uint64_t explicit_bytes; /* rdma_buffer_size; 0: automatic */
-	uint32_t max_sms;        /* 0: not limited */
+	uint32_t max_sms;        /* 0: the device is not known */
+	bool auto_sms;           /* max_num_sms is AUTO */
+	uint32_t least_sms;      /* max_sms of the rank that has fewest */
 	uint64_t timeout_ns;
 	bool enable_mask;
 	bool drop; /* rows beyond shape.limit are dropped: else they are an error */

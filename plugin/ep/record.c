@@ -225,7 +225,7 @@ static ncclResult_t ep_record_fatal(struct ncclEpGroup *group, const struct ep_r
 	const struct ep_ident *peer =
 		&group->idents[r->peer < (uint32_t)group->nranks ? (int)r->peer : group->rank];
 	const char *name = ep_record_operation(r);
-	char behind[200], link[420];
+	char behind[200], shared[80], link[420];
 
 	EP_CHECK(ep_record_routed(group, r));
 	if (ep_record_misuse(r)) {
@@ -274,14 +274,15 @@ static ncclResult_t ep_record_fatal(struct ncclEpGroup *group, const struct ep_r
 			link[0] ? link : ep_record_status(r, link, sizeof(link)));
 	}
 	ep_record_stragglers(group, r->step, behind, sizeof(behind));
+	ep_resident_describe(&group->resident, shared, sizeof(shared));
 	return ep_fail(
 		ncclRemoteError,
 		"%s %u: rank %d waited for rank %u (pid %d on %s, GPU %s; timeout %llu ms): %s did "
-		"not come%s%s; look for that rank's own error, then destroy the group%s",
+		"not come%s%s; look for that rank's own error, then destroy the group%s%s",
 		name, r->step, group->rank, r->peer, peer->pid, peer->hostname, peer->bus_id,
 		(unsigned long long)(group->config.timeout_ns / 1000000),
 		ep_record_awaited(r->site), behind[0] ? "; not started yet by rank" : "", behind,
-		link);
+		shared, link);
 }
 
 static void ep_record_masked(struct ncclEpGroup *group, const struct ep_record *r)

@@ -85,6 +85,7 @@ static void test_sms(void)
 	c.max_num_sms = 20;
 	params.value[EP_PARAM_COMM_SMS] = 132;
 	OK(ep_group_config_make(&made, &c, &params, 8, 132));
+	CHECK(!made.auto_sms);
 	CHECK_INT(made.max_sms, 132);
 	params.value[EP_PARAM_COMM_SMS] = 133;
 	OK(ep_group_config_make(&made, &c, &params, 8, 132));
@@ -126,7 +127,8 @@ static void test_automatic(void)
 	OK(ep_group_config_make(&made, &c, &params, 8, 132));
 	CHECK(made.heap.topk == 8 && made.heap_bytes >= made.heap.bytes);
 	CHECK(made.heap_bytes % EP_HEAP_ALIGN == 0 && made.timeout_ns == 100000000000ull);
-	CHECK(made.max_sms == 0 && made.shape.nlocal == 32 && made.shape.max_token_bytes == 14336);
+	CHECK(made.max_sms == 132 && made.auto_sms && made.shape.nlocal == 32 &&
+	      made.shape.max_token_bytes == 14336);
 	c.num_topk = 20;
 	OK(ep_group_config_make(&made, &c, &params, 8, 132));
 	CHECK(made.heap.topk == 20);

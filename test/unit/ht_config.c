@@ -61,17 +61,20 @@ static void test_choices(void)
 	c.enable_mask = 1;
 	c.rdma_buffer_size = 1 << 20;
 	OK(ep_group_config_make(&made, &c, &params, 8, 132));
-	CHECK(made.max_sms == 16 && made.shape.limit == EP_NO_LIMIT && !made.drop && !made.v1);
+	CHECK(made.max_sms == 105 && made.auto_sms && made.shape.limit == EP_NO_LIMIT &&
+	      !made.drop && !made.v1);
 	CHECK(!made.enable_mask && made.explicit_bytes == 0 && made.shape.banks == 1);
 	CHECK(made.heap.topk == 32 && made.shape.ring_bytes == 1 << 27);
 	OK(ep_group_config_make(&made, &c, &params, 8, 10));
-	CHECK(made.max_sms == 10);
+	CHECK(made.max_sms == 8);
+	OK(ep_group_config_make(&made, &c, &params, 8, 1));
+	CHECK(made.max_sms == 1);
 	c.max_num_sms = 64;
 	c.max_recv_tokens_per_rank = 4096;
 	c.overflow_policy = NCCL_EP_OVERFLOW_DROP;
 	c.num_topk = 200;
 	OK(ep_group_config_make(&made, &c, &params, 8, 132));
-	CHECK(made.max_sms == 64 && made.shape.limit == 4096 && made.drop);
+	CHECK(made.max_sms == 64 && !made.auto_sms && made.shape.limit == 4096 && made.drop);
 	CHECK(made.heap.topk == 32);
 	c.version = 1;
 	OK(ep_group_config_make(&made, &c, &params, 8, 132));

@@ -16,7 +16,8 @@ static const struct ep_ht_operation usual = {
 		   .banks = 1,
 		   .limit = EP_NO_LIMIT,
 		   .ring_bytes = 1 << 27 },
-	.device = { 16, H200_SHARED },
+	.least_sms = 64,
+	.device = { .max_blocks = 16, .shared_bytes = H200_SHARED },
 	.layout = EP_HT_FLAT,
 	.topk = 8,
 	.row_bytes = 14336,
@@ -38,14 +39,14 @@ static void test_golden(void)
 		  73 },
 		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 2, 4096, 14336, false, 16, 256, 1, 14336, 2,
 		  73 },
-		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 512, 14336, true, 16, 256, 1, 14336, 2, 73 },
-		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 1, 16, false, 8, 480, 1, 128, 32, 73 },
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 512, 14336, true, 16, 256, 1, 14336, 2, 256 },
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 1, 16, false, 8, 480, 1, 128, 32, 256 },
 		{ EP_HT_COMBINE, EP_HT_FLAT, 8, 4096, 14336, false, 16, 384, 4, 3584, 5, 73 },
 		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 4096, 14336, true, 16, 256, 2, 7168, 4, 73 },
-		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 512, 14336, true, 16, 256, 2, 7168, 4, 73 },
-		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 8, 14336, true, 16, 384, 7, 2048, 9, 73 },
+		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 512, 14336, true, 16, 256, 2, 7168, 4, 256 },
+		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 8, 14336, true, 16, 384, 7, 2048, 9, 256 },
 		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 4096, 14336, false, 16, 256, 1, 14336, 2, 73 },
-		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 512, 14336, false, 16, 384, 4, 3584, 5, 73 },
+		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 512, 14336, false, 16, 384, 4, 3584, 5, 256 },
 		{ EP_HT_COMBINE, EP_HT_EXPERT_MAJOR, 2, 4096, 14336, false, 16, 384, 4, 3584, 5,
 		  73 },
 	};
@@ -68,6 +69,52 @@ static void test_golden(void)
 			       p.parts, p.part_bytes, p.stage_parts, p.lag);
 			CHECK(!"the plan has changed");
 		}
+	}
+}
+
+/* How many of the SMs an operation takes if the caller leaves it to the library. */
+static void test_auto(void)
+{
+	static const struct {
+		enum ep_ht_kind kind;
+		uint32_t layout, flows, blocks;
+	} rows[] = {
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 0, 105 },
+		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 0, 105 },
+		{ EP_HT_COMBINE, EP_HT_FLAT, 0, 64 },
+		{ EP_HT_COMBINE, EP_HT_EXPERT_MAJOR, 0, 105 },
+		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 1, 16 },
+		{ EP_HT_COMBINE, EP_HT_FLAT, 1, 16 },
+	};
+
+	for (size_t i = 0; i < EP_ARRAY_SIZE(rows); i++) {
+		struct ep_ht_operation o = usual;
+
+		o.kind = rows[i].kind;
+		o.layout = rows[i].layout;
+		o.shape.flows = rows[i].flows;
+		o.net_chunks = 64;
+		o.device.max_blocks = 105;
+		CHECK_INT(ep_ht_plan_make(&o).blocks, 105);
+		o.device.auto_sms = true;
+		CHECK_INT(ep_ht_plan_make(&o).blocks, rows[i].blocks);
+		o.device.max_blocks = 7; /* so few are left by other groups */
+		CHECK_INT(ep_ht_plan_make(&o).blocks, 7);
+	}
+}
+
+/* Few tokens are cut for as many SMs as there are: four units for each. */
+static void test_few_sms(void)
+{
+	static const uint32_t sms[] = { 64, 32, 16, 1 }, parts[] = { 4, 2, 1, 1 };
+	struct ep_ht_operation o = usual;
+
+	o.kind = EP_HT_COMBINE;
+	o.shape.nranks = 2;
+	o.shape.max_tokens = 512;
+	for (size_t i = 0; i < EP_ARRAY_SIZE(sms); i++) {
+		o.least_sms = sms[i];
+		CHECK_INT(ep_ht_plan_make(&o).parts, parts[i]);
 	}
 }
 
@@ -109,6 +156,7 @@ static struct ep_ht_operation random_operation(void)
 	o.shape.max_tokens = 1 + draw(draw(2) ? 64 : 20000);
 	o.shape.max_token_bytes = 16 * (1 + draw(draw(2) ? 100 : 1 << 16));
 	o.shape.ring_bytes = draw(1 << 28);
+	o.least_sms = 1 + draw(140);
 	o.device.max_blocks = 1 + draw(140);
 	o.device.shared_bytes = shared[draw(4)];
 	o.row_bytes = 16 * (1 + draw(o.shape.max_token_bytes / 16));
@@ -178,7 +226,8 @@ static void test_random(void)
 		check_context("plan %d", i);
 		check_plan(&o, &p);
 		/* ranks with other GPUs cut rows alike */
-		other.device = (struct ep_ht_device){ 1 + draw(200), 70000 + draw(200000) };
+		other.device =
+			(struct ep_ht_device){ 1 + draw(200), draw(2), 70000 + draw(200000) };
 		q = ep_ht_plan_make(&other);
 		CHECK(q.parts == p.parts && q.part_bytes == p.part_bytes);
 	}
@@ -188,6 +237,8 @@ static void test_random(void)
 int main(void)
 {
 	test_golden();
+	test_auto();
+	test_few_sms();
 	test_route();
 	test_random();
 	return check_end();

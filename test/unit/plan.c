@@ -11,6 +11,7 @@ static const struct ep_ll_operation usual = {
 	.lines = true,
 	.layout = EP_LL_EXPERT_MAJOR,
 	.topk = 8,
+	.recv_limit = 132,
 	.row_bytes = 14336,
 };
 
@@ -146,6 +147,22 @@ static void test_fixed_blocks(void)
 	CHECK(ep_ll_plan_make(&o).send_blocks == 1 && ep_ll_plan_make(&o).recv_blocks == 1);
 }
 
+/* Other groups of the GPU leave fewer SMs to receivers; senders wait for nothing and keep theirs. */
+static void test_shared_gpu(void)
+{
+	for (uint32_t limit = 1; limit < 132; limit += 13) {
+		struct ep_ll_operation o = made(false, 128, 0, true);
+		struct ep_ll_plan p;
+
+		o.recv_limit = limit;
+		p = ep_ll_plan_make(&o);
+		CHECK_INT(p.send_blocks, 33);
+		CHECK_INT(p.recv_blocks, limit < 99 ? limit : 99);
+		o.geometry = (struct ep_ll_geometry){ 100, 32, 512, true };
+		CHECK_INT(ep_ll_plan_make(&o).recv_blocks, limit < 32 ? limit : 32);
+	}
+}
+
 /* A quarter of the blocks takes our own rows if each of their quads can have a warp there. */
 static void test_few_rows(void)
 {
@@ -196,6 +213,7 @@ int main(void)
 	test_direct();
 	test_dispatch();
 	test_fixed_blocks();
+	test_shared_gpu();
 	test_few_rows();
 	test_parts();
 	return check_end();

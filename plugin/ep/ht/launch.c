@@ -92,6 +92,7 @@ ncclResult_t ep_ht_kernels_open(struct ncclEpGroup *g)
 
 	EP_CHECK(ep_kernels_load(ep_ht_kernels, EP_ARRAY_SIZE(ep_ht_kernels)));
 	device->max_blocks = (uint32_t)ep_min_u64(g->config.max_sms, g->sm_count);
+	device->auto_sms = g->config.auto_sms;
 	EP_CHECK(ep_ht_shared_find(&device->shared_bytes, g->device));
 	EP_CHECK(ep_ht_device_check(g));
 	for (size_t i = 0; i < EP_ARRAY_SIZE(ep_ht_kernels); i++) {
@@ -109,15 +110,19 @@ static struct ep_ht_operation ep_ht_operation_of(const struct ncclEpHandle *h, e
 {
 	const struct ep_ht *ht = h->group->ht;
 
-	return (struct ep_ht_operation){
+	struct ep_ht_operation o = {
 		.shape = h->group->config.shape,
 		.device = ht->device,
 		.kind = kind,
 		.layout = h->layout,
 		.topk = h->topk,
+		.least_sms = h->group->config.least_sms,
 		.ring_chunks = ht->areas.ring_chunks,
 		.net_chunks = ht->areas.net_chunks,
 	};
+
+	o.device.max_blocks = ep_resident_limit(&h->group->resident);
+	return o;
 }
 
 static void ep_ht_common_fill(struct ep_ht_common *c, const struct ncclEpHandle *h,

@@ -8,7 +8,9 @@
  */
 #define EP_HT_DISPATCH_PART 14336u
 #define EP_HT_LEAST_PART 2048u
-#define EP_HT_UNITS 256u /* of a rank at least, in combine, if rows can be cut so */
+/* Units of a rank at least, in combine, if rows can be cut so: for each SM, and at most. */
+#define EP_HT_SM_UNITS 4u
+#define EP_HT_UNITS 256u
 #define EP_HT_DISPATCH_WARPS 15u
 #define EP_HT_COMBINE_WARPS (EP_HT_COMBINE_THREADS / 32u)
 #define EP_HT_LEAST_WARPS 2u
@@ -22,14 +24,27 @@
 #define EP_HT_DIRECT_PART 7168u
 
 /*
- * Grows with the bytes. `direct`: what is summed from windows need not be cut, as nobody waits for
+ * With max_num_sms AUTO: flat combine is slower with more blocks than this; groups of several nodes wait
+ * for NICs, whose 50 GB/s so many SMs copy several times over.
+ */
+#define EP_HT_AUTO_FLAT_COMBINE 64u
+#define EP_HT_AUTO_NODES 16u
+
+/* Units that a rank's rows are cut into, at least: the same on all ranks. */
+static uint32_t ep_ht_units(const struct ep_ht_operation *o)
+{
+	return (uint32_t)ep_min_u64((uint64_t)EP_HT_SM_UNITS * o->least_sms, EP_HT_UNITS);
+}
+
+/*
+ * Grows with the bytes, and with `units`. `direct`: what is summed from windows need not be cut, as nobody waits for
  * units, which may be of one token.
  */
-static uint32_t ep_ht_parts(const struct ep_shape *shape, enum ep_ht_kind kind, bool direct,
-			    uint32_t most, uint32_t row_bytes)
+static uint32_t ep_ht_parts(const struct ep_shape *shape, enum ep_ht_kind kind, uint32_t units,
+			    bool direct, uint32_t most, uint32_t row_bytes)
 {
-	uint64_t wanted = ep_ceil_div(EP_HT_UNITS,
-				      direct ? shape->max_tokens : ep_ht_chunks(shape->max_tokens));
+	uint64_t wanted =
+		ep_ceil_div(units, direct ? shape->max_tokens : ep_ht_chunks(shape->max_tokens));
 
 	if (kind == EP_HT_DISPATCH) { /* its copies cost the same whatever their size */
 		return ep_ceil_div(row_bytes, most);
@@ -40,9 +55,9 @@ static uint32_t ep_ht_parts(const struct ep_shape *shape, enum ep_ht_kind kind, 
 
 uint32_t ep_ht_most_parts(const struct ep_shape *shape)
 {
-	uint32_t dispatch = ep_ht_parts(shape, EP_HT_DISPATCH, false, EP_HT_DISPATCH_PART,
-					shape->max_token_bytes);
-	uint32_t combine = ep_ht_parts(shape, EP_HT_COMBINE, false, EP_HT_COMBINE_PART,
+	uint32_t dispatch = ep_ht_parts(shape, EP_HT_DISPATCH, EP_HT_UNITS, false,
+					EP_HT_DISPATCH_PART, shape->max_token_bytes);
+	uint32_t combine = ep_ht_parts(shape, EP_HT_COMBINE, EP_HT_UNITS, false, EP_HT_COMBINE_PART,
 				       shape->max_token_bytes);
 
 	return dispatch > combine ? dispatch : combine;
@@ -82,8 +97,8 @@ static uint32_t ep_ht_least_stage(const struct ep_ht_operation *o, uint32_t part
 /* The same on all ranks, whatever their GPUs are. */
 static void ep_ht_plan_parts(struct ep_ht_plan *p, const struct ep_ht_operation *o)
 {
-	uint32_t parts =
-		ep_ht_parts(&o->shape, o->kind, o->direct, ep_ht_part_most(o), o->row_bytes);
+	uint32_t parts = ep_ht_parts(&o->shape, o->kind, ep_ht_units(o), o->direct,
+				     ep_ht_part_most(o), o->row_bytes);
 	uint64_t bytes = ep_ceil_div(o->row_bytes, parts);
 
 	p->part_bytes = (uint32_t)ep_round_up(bytes, EP_HT_STAGE_ALIGN);
@@ -150,18 +165,34 @@ static struct ep_ht_plan ep_ht_plan_route(const struct ep_ht_operation *o)
 }
 
 /*
- * Across nodes a row goes through a ring twice, and what has been read from a net ring is said when it is
- * worth a message.
+ * A ring that has room for all chunks is never written twice, so nothing bounds the lag. Across nodes a
+ * row goes through a ring twice, and what has been read from a net ring is said when it is worth a
+ * message.
  */
 static uint32_t ep_ht_plan_lag(const struct ep_ht_operation *o)
 {
 	uint64_t lag = ep_min_u64(o->ring_chunks / 2, EP_HT_MOST_LAG);
 
+	if (!o->shape.flows && o->ring_chunks >= ep_ht_chunks(o->shape.max_tokens)) {
+		return EP_HT_MOST_LAG;
+	}
 	if (!o->shape.flows) {
 		return (uint32_t)ep_max_u64(1, lag);
 	}
 	lag = ep_min_u64((o->ring_chunks - 1) / 2, EP_HT_MOST_LAG);
 	return (uint32_t)ep_min_u64(lag, o->net_chunks - ep_ht_credit_step(o->net_chunks) - 1);
+}
+
+static uint32_t ep_ht_plan_blocks(const struct ep_ht_operation *o, uint64_t units)
+{
+	uint64_t most = ep_min_u64(o->device.max_blocks, EP_GROUP_MAX_BLOCKS);
+
+	if (o->device.auto_sms && o->shape.flows) {
+		most = ep_min_u64(most, EP_HT_AUTO_NODES);
+	} else if (o->device.auto_sms && o->kind == EP_HT_COMBINE && o->layout == EP_HT_FLAT) {
+		most = ep_min_u64(most, EP_HT_AUTO_FLAT_COMBINE);
+	}
+	return (uint32_t)ep_min_u64(most, units);
 }
 
 struct ep_ht_plan ep_ht_plan_make(const struct ep_ht_operation *o)
@@ -182,8 +213,7 @@ struct ep_ht_plan ep_ht_plan_make(const struct ep_ht_operation *o)
 	units = o->direct ? o->shape.max_tokens
 			  : (uint64_t)o->shape.nranks * ep_ht_chunks(o->shape.max_tokens);
 	units *= p.parts;
-	p.blocks =
-		(uint32_t)ep_min_u64(ep_min_u64(o->device.max_blocks, EP_GROUP_MAX_BLOCKS), units);
+	p.blocks = ep_ht_plan_blocks(o, units);
 	p.lag = ep_ht_plan_lag(o);
 	return p;
 }

@@ -16,6 +16,7 @@ enum ep_ht_kind {
 /* What the device, and the group's config, allow one block, and all of them. */
 struct ep_ht_device {
 	uint32_t max_blocks;
+	bool auto_sms;         /* the caller leaves it to us how many of those an operation has */
 	uint32_t shared_bytes; /* dynamic */
 };
 
@@ -26,6 +27,7 @@ struct ep_ht_operation {
 	enum ep_ht_kind kind;
 	uint32_t layout; /* enum ep_ht_layout */
 	uint32_t topk;
+	uint32_t least_sms; /* that an operation of a rank may have; the same on all ranks */
 	bool direct;        /* rows go through windows, and nothing else goes with them */
 	uint32_t row_bytes; /* with scales */
 	uint32_t ring_chunks;

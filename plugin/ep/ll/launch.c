@@ -112,6 +112,7 @@ static struct ep_ll_operation ep_ll_operation_of(const struct ncclEpHandle *h)
 		.layout = h->layout,
 		.topk = h->topk,
 		.num_tokens = h->num_tokens,
+		.recv_limit = ep_resident_limit(&g->resident),
 	};
 }
 

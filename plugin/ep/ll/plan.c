@@ -167,7 +167,7 @@ static void ep_ll_plan_blocks(struct ep_ll_plan *p, const struct ep_ll_operation
 
 	if (o->geometry.fixed) {
 		p->send_blocks = o->geometry.send_blocks;
-		p->recv_blocks = o->geometry.recv_blocks;
+		p->recv_blocks = (uint32_t)ep_min_u64(o->geometry.recv_blocks, o->recv_limit);
 		return;
 	}
 	if (!o->direct && o->num_tokens <= 16 && ep_ll_quads_fit(o, blocks / 4)) {
@@ -185,6 +185,7 @@ static void ep_ll_plan_blocks(struct ep_ll_plan *p, const struct ep_ll_operation
 	if (own < half) {
 		p->recv_blocks = o->combine ? own : half;
 	}
+	p->recv_blocks = (uint32_t)ep_min_u64(p->recv_blocks, o->recv_limit);
 }
 
 struct ep_ll_plan ep_ll_plan_make(const struct ep_ll_operation *o)

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <pthread.h>
+#include <stdio.h>
+#include "core/log.h"
+#include "core/util.h"
+#include "ep/resident.h"
+
+static pthread_mutex_t ep_resident_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct ep_resident *ep_resident_groups;
+
+/* What the groups of one device ask for. */
+struct ep_resident_sum {
+	uint32_t sm_count;
+	uint32_t groups;
+	uint32_t fixed;      /* blocks of high throughput whose number the caller has chosen */
+	uint32_t sharing;    /* groups of high throughput with AUTO */
+	uint32_t low;        /* groups of low latency */
+	uint32_t holds;      /* limits of all together */
+	uint32_t share;      /* limit of a group that shares */
+	uint32_t recv_share; /* limit of a group of low latency */
+	bool fits;
+};
+
+static uint32_t ep_resident_minus(uint32_t a, uint32_t b)
+{
+	return a > b ? a - b : 0;
+}
+
+/*
+ * Groups of low latency need to be limited from the second one on; then those of high throughput leave
+ * them half of what nobody has chosen.
+ */
+static void ep_resident_divide(struct ep_resident_sum *s, uint32_t most_shared)
+{
+	uint32_t others = ep_resident_minus(s->low, 1), left, high;
+
+	left = ep_resident_minus(s->sm_count, s->fixed + (s->low ? 1 : 0));
+	s->share = others ? left / 2 : left;
+	s->share = s->sharing ? s->share / s->sharing : 0;
+	s->share = (uint32_t)ep_max_u64(1, ep_min_u64(s->share, most_shared));
+	high = s->sharing * s->share;
+	s->recv_share = others ? ep_resident_minus(left, high) / others : s->sm_count;
+	s->fits = s->fixed + (s->low ? 1 : 0) + s->sharing <= s->sm_count &&
+		  (!others || s->recv_share);
+	s->recv_share = (uint32_t)ep_max_u64(1, s->recv_share);
+}
+
+/* Adds up the groups of the device, under the lock. */
+static struct ep_resident_sum ep_resident_count(int device)
+{
+	struct ep_resident_sum s = { 0 };
+	uint32_t most_shared = 0;
+
+	for (const struct ep_resident *g = ep_resident_groups; g; g = g->next) {
+		if (g->device != device) {
+			continue;
+		}
+		s.sm_count = g->sm_count;
+		s.groups++;
+		s.holds += ep_resident_limit(g);
+		if (!g->all_wait) {
+			s.low++;
+		} else if (g->auto_sms) {
+			s.sharing++;
+			most_shared = (uint32_t)ep_max_u64(most_shared, g->most);
+		} else {
+			s.fixed += g->most;
+		}
+	}
+	ep_resident_divide(&s, most_shared);
+	return s;
+}
+
+/* Limits the groups of the device anew, under the lock. */
+static struct ep_resident_sum ep_resident_limit_all(int device)
+{
+	struct ep_resident_sum s = ep_resident_count(device);
+
+	for (struct ep_resident *g = ep_resident_groups; g; g = g->next) {
+		uint32_t share = !g->all_wait ? s.recv_share : g->auto_sms ? s.share : g->most;
+
+		if (g->device == device) {
+			__atomic_store_n(&g->limit, (uint32_t)ep_min_u64(g->most, share),
+					 __ATOMIC_RELAXED);
+		}
+	}
+	return ep_resident_count(device);
+}
+
+void ep_resident_add(struct ep_resident *group)
+{
+	struct ep_resident_sum s;
+
+	pthread_mutex_lock(&ep_resident_lock);
+	group->next = ep_resident_groups;
+	ep_resident_groups = group;
+	s = ep_resident_limit_all(group->device);
+	pthread_mutex_unlock(&ep_resident_lock);
+	if (!s.fits) {
+		EP_WARN("%u groups of this process share GPU %d and may hold %u of its %u SMs "
+			"while they wait for peers: operations of different groups that run on "
+			"different streams can lock each other up until the timeout. Give the "
+			"groups fewer SMs (max_num_sms), run them on one stream, or destroy those "
+			"that are not used",
+			s.groups, group->device, s.holds, s.sm_count);
+	}
+}
+
+void ep_resident_remove(struct ep_resident *group)
+{
+	pthread_mutex_lock(&ep_resident_lock);
+	for (struct ep_resident **at = &ep_resident_groups; *at; at = &(*at)->next) {
+		if (*at == group) {
+			*at = group->next;
+			(void)ep_resident_limit_all(group->device);
+			break;
+		}
+	}
+	pthread_mutex_unlock(&ep_resident_lock);
+}
+
+uint32_t ep_resident_limit(const struct ep_resident *group)
+{
+	return __atomic_load_n(&group->limit, __ATOMIC_RELAXED);
+}
+
+void ep_resident_describe(const struct ep_resident *group, char *text, size_t size)
+{
+	struct ep_resident_sum s;
+
+	pthread_mutex_lock(&ep_resident_lock);
+	s = ep_resident_count(group->device);
+	pthread_mutex_unlock(&ep_resident_lock);
+	text[0] = '\0';
+	if (s.groups > 1) {
+		snprintf(text, size, "; %u groups of this process may hold %u of this GPU's %u SMs",
+			 s.groups, s.holds, s.sm_count);
+	}
+}
