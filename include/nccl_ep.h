@@ -231,13 +231,11 @@ typedef struct {
 	 * whole milliseconds, 0 is 100 s. The environment variable NCCL_EP_TIMEOUT_MS wins. */
 	uint64_t timeout_ns;
 	/* Since API version 2: */
-	/* Low latency, rank-major dispatch with recipe NONE or FWD, all ranks of one node: may peers
-	 * store rows straight into outputs->tokens and outputs->scales, where all of these are
-	 * windows? AUTO: yes, if a dispatch can be large (NCCL_EP_LL_DIRECT_BYTES); OFF: no; ON: yes,
-	 * and a dispatch that is of another kind, or has a window behind neither, is refused.
-	 * With ranks of several nodes: may NICs send rows from where inputs->tokens has them, in a
-	 * dispatch with recipe NONE and in combine, where that is a window, without send_only? AUTO
-	 * and OFF as above.
+	/* Low latency with ranks of several nodes: may NICs send rows from where inputs->tokens has
+	 * them, in a dispatch with recipe NONE and in combine, where that is a window, without
+	 * send_only? AUTO: yes, if an operation can be large (NCCL_EP_LL_DIRECT_BYTES); OFF: no; ON:
+	 * yes. Between ranks of one node rows always pass through the group's own memory, which was
+	 * faster at every size than stores into windows; any value is accepted.
 	 * High throughput, flat: rows in windows are always stored, and loaded by combine, where they
 	 * are. ON: received rows without a window are refused, in both layouts. */
 	ncclEpZeroCopyMode_t zero_copy;

@@ -3,13 +3,12 @@
  * Low-latency dispatch. The first send_blocks blocks send, the others receive; a launch may hold
  * one half only. Senders wait for nothing but a free bank and, across nodes, their own NIC, so
  * receivers of any rank always finish as long as every rank's senders get to run: they have the
- * lower block indices. (In a direct dispatch they also wait for the first block of each peer.)
+ * lower block indices.
  *
  * Bytes: each row crosses the fabric once per destination rank (lines add 8 bytes to 120), with a
  * header of 16 to 512 bytes; 8 bytes per expert and 32 per rank for the counts. The receiver writes
- * a row once per local expert, or not at all where it comes directly.
+ * a row once per local expert.
  */
-#include "device/ll/dispatch_direct.h"
 #include "device/ll/dispatch_remote.h"
 #include "device/ll/dispatch_recv.h"
 #include "device/ll/dispatch_send.h"
@@ -51,20 +50,11 @@ EP_DEV void ep_ll_send_item(const struct ep_ll_dispatch_args &a, const struct ep
 	}
 }
 
-/* A direct dispatch, or NULL, and the ranks that have invited the warp: ep_ll_direct_invited(). */
-struct ep_ll_send_direct {
-	const struct ep_ll_direct *direct;
-	uint32_t invited;
-};
-
-/*
- * Parts of tokens [w0, w0 + n) for warp `worker` of `workers` over the sending blocks. DIRECT: `to`
- * says where they go.
- */
-template <bool FP8, bool REMOTE, bool DIRECT>
+/* Parts of tokens [w0, w0 + n) for warp `worker` of `workers` over the sending blocks. */
+template <bool FP8, bool REMOTE>
 EP_DEV void ep_ll_send_rows(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
-			    const struct ep_ll_send_tables &t, const struct ep_ll_send_direct &to,
-			    uint32_t w0, uint32_t n, uint32_t worker, uint32_t workers)
+			    const struct ep_ll_send_tables &t, uint32_t w0, uint32_t n,
+			    uint32_t worker, uint32_t workers)
 {
 	const struct ep_ll_common &c = a.c;
 
@@ -78,8 +68,7 @@ EP_DEV void ep_ll_send_rows(const struct ep_ll_dispatch_args &a, const struct ep
 
 			f.first_rank = r0;
 			f.lanes = ep_min_u32(c.g.nranks - r0, EP_WARP_SIZE);
-			f.slot = d < c.g.nranks && !(REMOTE && ep_rank_remote(c.g, d)) &&
-						 (!DIRECT || (to.invited >> r0 / 32 & 1))
+			f.slot = d < c.g.nranks && !(REMOTE && ep_rank_remote(c.g, d))
 					 ? ep_ll_slot(t, local, d)
 					 : EP_LL_NO_ROW;
 			turn = c.g.nranks <= EP_WARP_SIZE
@@ -91,13 +80,8 @@ EP_DEV void ep_ll_send_rows(const struct ep_ll_dispatch_args &a, const struct ep
 			if (!f.hits) {
 				continue;
 			}
-			if (DIRECT) {
-				ep_ll_direct_send(a, *to.direct, ep_ll_source_make(a, w0 + local),
-						  f, first, end);
-			} else {
-				ep_ll_send_item<FP8>(a, op, t, f, w0 + local, first, end);
-			}
-			if (DIRECT || !c.lines) {
+			ep_ll_send_item<FP8>(a, op, t, f, w0 + local, first, end);
+			if (!c.lines) {
 				ep_warp_sync(EP_FULL_MASK);
 				if (f.slot != EP_LL_NO_ROW) {
 					ep_ll_announce(c, op, ep_heap_of(c.g, d),
@@ -153,16 +137,14 @@ EP_DEV uint32_t ep_ll_counters(const struct ep_ll_common &c)
  * The first span is marked, and counted in block 0; the other blocks' bases are clear. Headers go
  * ahead of the rows, which would hold them up.
  */
-template <bool FP8, bool REMOTE, bool DIRECT>
-EP_DEV void ep_ll_dispatch_send(const struct ep_ll_dispatch_args &a,
-				const struct ep_ll_direct *direct, const struct ep_op &op,
+template <bool FP8, bool REMOTE>
+EP_DEV void ep_ll_dispatch_send(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
 				const struct ep_ll_send_tables &t, uint32_t *repeats)
 {
 	const struct ep_ll_common &c = a.c;
 	uint32_t counters = ep_ll_counters(c);
 	uint32_t worker = (ep_block() - counters) * ep_nwarps() + ep_warp();
 	uint32_t workers = (c.launch.send_blocks - counters) * ep_nwarps();
-	struct ep_ll_send_direct to = { direct, 0 };
 	uint32_t side = 0;
 
 	if (ep_block() == 0) {
@@ -192,10 +174,7 @@ EP_DEV void ep_ll_dispatch_send(const struct ep_ll_dispatch_args &a,
 		/* from the other end, so that with few tokens other warps carry rows */
 		ep_ll_send_headers<REMOTE>(a, op, t, w0, n, workers - 1 - worker, workers,
 					   *repeats);
-		if (DIRECT && !w0) { /* headers need not wait for it */
-			to.invited = ep_ll_direct_invited(a, *direct, op);
-		}
-		ep_ll_send_rows<FP8, REMOTE, DIRECT>(a, op, t, to, w0, n, worker, workers);
+		ep_ll_send_rows<FP8, REMOTE>(a, op, t, w0, n, worker, workers);
 		if (w0 + t.span < c.num_tokens) {
 			ep_block_sync();
 			ep_ll_span_count(c, t, n);
@@ -203,12 +182,8 @@ EP_DEV void ep_ll_dispatch_send(const struct ep_ll_dispatch_args &a,
 	}
 }
 
-/*
- * Each load takes as long as much of what follows: all are on their way before one is needed.
- * `direct`: NULL unless DIRECT.
- */
-template <bool FP8, bool REMOTE, bool DIRECT>
-EP_DEV void ep_ll_dispatch(const struct ep_ll_dispatch_args &a, const struct ep_ll_direct *direct)
+/* Each load takes as long as much of what follows: all are on their way before one is needed. */
+template <bool FP8, bool REMOTE> EP_DEV void ep_ll_dispatch(const struct ep_ll_dispatch_args &a)
 {
 	const struct ep_ll_common &c = a.c;
 	uint32_t n = ep_min_u32(c.span, c.num_tokens), bank_state;
@@ -248,16 +223,9 @@ EP_DEV void ep_ll_dispatch(const struct ep_ll_dispatch_args &a, const struct ep_
 	if (bank_state == EP_BANK_ABORTED) {
 		return;
 	}
-	if (DIRECT) {
-		if (counts && sends && ep_warp() == ep_nwarps() / 2) {
-			ep_ll_direct_invite(a, *direct, op);
-		}
-		/* who is waited for may be waiting for anybody's start: ep_wait_extended() */
-		op.freed = op.epoch - 1;
-	}
 	if (!sends) {
-		ep_ll_dispatch_recv<FP8, REMOTE, DIRECT>(a, op, ep_block() - c.launch.send_blocks,
-							 c.launch.recv_blocks);
+		ep_ll_dispatch_recv<FP8, REMOTE>(a, op, ep_block() - c.launch.send_blocks,
+						 c.launch.recv_blocks);
 		return;
 	}
 	if (bank_state == EP_BANK_HELD) {
@@ -265,7 +233,7 @@ EP_DEV void ep_ll_dispatch(const struct ep_ll_dispatch_args &a, const struct ep_
 		ep_ll_bases_clear(c, t);
 		ep_ll_span_take(c, op.step, t, 0, n, counts, &repeats);
 	}
-	ep_ll_dispatch_send<FP8, REMOTE, DIRECT>(a, direct, op, t, &repeats);
+	ep_ll_dispatch_send<FP8, REMOTE>(a, op, t, &repeats);
 	if (REMOTE && !FP8 && a.source.addr) {
 		ep_remote_read(c.g, op, ep_block() - ep_ll_counters(c),
 			       c.launch.send_blocks - ep_ll_counters(c));
@@ -274,25 +242,20 @@ EP_DEV void ep_ll_dispatch(const struct ep_ll_dispatch_args &a, const struct ep_
 
 EP_KERNEL_ALONE(ep_ll_dispatch_kernel, ep_ll_dispatch_args, EP_GROUP_MAX_THREADS)
 {
-	ep_ll_dispatch<false, false, false>(a, NULL);
+	ep_ll_dispatch<false, false>(a);
 }
 
 EP_KERNEL_ALONE(ep_ll_dispatch_fp8_kernel, ep_ll_dispatch_args, EP_GROUP_MAX_THREADS)
 {
-	ep_ll_dispatch<true, false, false>(a, NULL);
+	ep_ll_dispatch<true, false>(a);
 }
 
 EP_KERNEL_ALONE(ep_ll_dispatch_remote_kernel, ep_ll_dispatch_args, EP_GROUP_MAX_THREADS)
 {
-	ep_ll_dispatch<false, true, false>(a, NULL);
+	ep_ll_dispatch<false, true>(a);
 }
 
 EP_KERNEL_ALONE(ep_ll_dispatch_fp8_remote_kernel, ep_ll_dispatch_args, EP_GROUP_MAX_THREADS)
 {
-	ep_ll_dispatch<true, true, false>(a, NULL);
-}
-
-EP_KERNEL_ALONE(ep_ll_dispatch_direct_kernel, ep_ll_direct_args, EP_GROUP_MAX_THREADS)
-{
-	ep_ll_dispatch<false, false, true>(a.a, &a.direct);
+	ep_ll_dispatch<true, true>(a);
 }

@@ -212,8 +212,8 @@ enum ep_ll_recv_result {
 	EP_LL_RECV_AGAIN /* nothing was placed: a source is absent, the tables have to be made anew */
 };
 
-/* One part of one row. One warp. DIRECT: it comes straight to its place. */
-template <bool FP8, bool REMOTE, bool DIRECT>
+/* One part of one row. One warp. */
+template <bool FP8, bool REMOTE>
 EP_DEV enum ep_ll_recv_result ep_ll_recv_part(const struct ep_ll_dispatch_args &a,
 					      const struct ep_op &op,
 					      const struct ep_ll_recv_tables &t,
@@ -230,7 +230,7 @@ EP_DEV enum ep_ll_recv_result ep_ll_recv_part(const struct ep_ll_dispatch_args &
 	if (p.first == p.end) {
 		return EP_LL_RECV_DONE;
 	}
-	if (!DIRECT && p.lines) { /* together with the header: most often both are there */
+	if (p.lines) { /* together with the header: most often both are there */
 		ep_ll_lines_load(p.row, p.first, p.end, &lines);
 	}
 	if (!ep_ll_header_wait(a, op, i, &d0, &d1)) {
@@ -241,7 +241,7 @@ EP_DEV enum ep_ll_recv_result ep_ll_recv_part(const struct ep_ll_dispatch_args &
 	}
 	w = expert_major ? ep_ll_place_expert_major(c, op, t, d0, d1, i)
 			 : ep_ll_place_rank_major(a, d0, d1, i);
-	if (!DIRECT && p.lines) {
+	if (p.lines) {
 		return ep_ll_recv_lines<FP8>(a, op, w, p.row, i.src, p.first, p.end, &lines)
 			       ? EP_LL_RECV_DONE
 			       : EP_LL_RECV_FAILED;
@@ -249,9 +249,7 @@ EP_DEV enum ep_ll_recv_result ep_ll_recv_part(const struct ep_ll_dispatch_args &
 	if (!ep_ll_arrival_wait<REMOTE>(c, op, t, i, p, expert_major ? d0 : d0 >> 16)) {
 		return EP_LL_RECV_FAILED;
 	}
-	if (!DIRECT) {
-		ep_ll_recv_bytes<FP8>(a, w, p.row, p.first, p.end);
-	}
+	ep_ll_recv_bytes<FP8>(a, w, p.row, p.first, p.end);
 	return EP_LL_RECV_DONE;
 }
 
@@ -272,7 +270,7 @@ EP_DEV void ep_ll_recv_unused(const struct ep_ll_dispatch_args &a,
 }
 
 /* The warp's share of all parts. The result is the same for all warps of a block, if it is AGAIN. */
-template <bool FP8, bool REMOTE, bool DIRECT>
+template <bool FP8, bool REMOTE>
 EP_DEV enum ep_ll_recv_result ep_ll_recv_rows(const struct ep_ll_dispatch_args &a,
 					      const struct ep_op &op,
 					      const struct ep_ll_recv_tables &t, uint32_t worker,
@@ -296,7 +294,7 @@ EP_DEV enum ep_ll_recv_result ep_ll_recv_rows(const struct ep_ll_dispatch_args &
 		if (w.slot >= t.rows[w.src]) {
 			continue;
 		}
-		result = ep_ll_recv_part<FP8, REMOTE, DIRECT>(a, op, t, w, &said);
+		result = ep_ll_recv_part<FP8, REMOTE>(a, op, t, w, &said);
 		if (result == EP_LL_RECV_AGAIN) {
 			return result;
 		}
@@ -307,7 +305,7 @@ EP_DEV enum ep_ll_recv_result ep_ll_recv_rows(const struct ep_ll_dispatch_args &
 	return ep_ll_said_agree(a, op, t, &said) ? result : EP_LL_RECV_AGAIN;
 }
 
-template <bool FP8, bool REMOTE, bool DIRECT>
+template <bool FP8, bool REMOTE>
 EP_DEV void ep_ll_dispatch_recv(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
 				uint32_t block, uint32_t blocks)
 {
@@ -328,7 +326,7 @@ EP_DEV void ep_ll_dispatch_recv(const struct ep_ll_dispatch_args &a, const struc
 		if (!ep_ll_recv_resolve(a, op, t, remembers, &failed)) {
 			return;
 		}
-		result = ep_ll_recv_rows<FP8, REMOTE, DIRECT>(a, op, t, worker, workers);
+		result = ep_ll_recv_rows<FP8, REMOTE>(a, op, t, worker, workers);
 		if (result != EP_LL_RECV_AGAIN) {
 			break;
 		}

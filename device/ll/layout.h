@@ -29,12 +29,6 @@
  * two control packets and L expert counts. With the counts of all sources the receiver knows every
  * row's final place: experts' rows lie in ascending (source rank, token, k) order.
  *
- * Direct dispatch. Where all ranks are one node and have windows for what a rank-major dispatch
- * puts out, senders store rows as bytes where they belong, in the receivers' tensors, and announce
- * them with flags; receivers place the headers alone. A receiver says that it has started the
- * operation, and which place in the window it wants rows at, by a word at each sender: count 0 of
- * the source, which rank-major operations do not use otherwise. Nobody stores to it before.
- *
  * Combine. Rows return to the slot token * K + k of the source (rank-major: k is the first k that
  * chose the rank). Rows whose source is this rank stay where they are; the reducer reads them
  * there.
@@ -102,10 +96,10 @@ enum ep_ll_layout {
 #define EP_LL_CTRL_BYTES 32
 
 /* Kind of a dispatch, the same on all ranks. */
-EP_HOST_DEV uint32_t ep_ll_kind(uint32_t topk, uint32_t layout, uint32_t quantised, uint32_t direct,
+EP_HOST_DEV uint32_t ep_ll_kind(uint32_t topk, uint32_t layout, uint32_t quantised,
 				uint32_t scale_bytes)
 {
-	return topk | layout << 8 | quantised << 12 | direct << 13 | scale_bytes / 16 << 16;
+	return topk | layout << 8 | quantised << 12 | scale_bytes / 16 << 16;
 }
 
 /* Where things lie in every rank's heap, as byte offsets. Filled once, with the heap. */
@@ -188,23 +182,6 @@ struct ep_ll_dispatch_args {
 	struct ep_mlx5_source source; /* `tokens`, where NICs read rows from it */
 };
 
-/*
- * Direct dispatch: where the ranks of the node want their rows, as mapped here. These are arguments of
- * a kernel, so there is a limit; no NVLink domain has more GPUs.
- */
-#define EP_LL_DIRECT_RANKS 72
-struct ep_ll_direct {
-	unsigned char *tokens[EP_LL_DIRECT_RANKS];
-	unsigned char *scales[EP_LL_DIRECT_RANKS];
-	uint32_t form; /* of these outputs: all ranks must have the same */
-	uint32_t pad;
-};
-
-struct ep_ll_direct_args {
-	struct ep_ll_dispatch_args a; /* first */
-	struct ep_ll_direct direct;
-};
-
 struct ep_ll_combine_args {
 	struct ep_ll_common c;
 	const void *tokens;        /* expert-major [L][R*B], rank-major [R][B] rows */
@@ -236,9 +213,6 @@ _Static_assert(sizeof(struct ep_ll_dev_handle) == 56, "ep_ll_dev_handle");
 _Static_assert(sizeof(struct ep_ll_common) == sizeof(struct ep_dev_group) + 280, "ep_ll_common");
 _Static_assert(sizeof(struct ep_ll_dispatch_args) == sizeof(struct ep_ll_common) + 176,
 	       "ep_ll_dispatch_args");
-_Static_assert(sizeof(struct ep_ll_direct_args) ==
-		       sizeof(struct ep_ll_dispatch_args) + 8 + 16 * EP_LL_DIRECT_RANKS,
-	       "ep_ll_direct_args");
 _Static_assert(sizeof(struct ep_ll_combine_args) == sizeof(struct ep_ll_common) + 72,
 	       "ep_ll_combine_args");
 

@@ -12,7 +12,6 @@ enum ep_wait_site {
 	EP_WAIT_CLEAN,          /* peer's arrival at the mask clean-up */
 	EP_WAIT_RDMA_SLOT,      /* a free send queue entry towards the peer */
 	EP_WAIT_RDMA_COMPLETION,
-	EP_WAIT_DISPATCH_OUTPUT, /* peer's word that its outputs may be written */
 	EP_WAIT_AGREEMENT, /* another block of this rank, which decides whether the peer came */
 	EP_WAIT_HT_COUNT,  /* peer's counts of this routing */
 	EP_WAIT_HT_TABLE,  /* peer's word that it has said what each of its rows is */

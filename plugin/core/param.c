@@ -41,10 +41,9 @@ const struct ep_param_def ep_param_table[EP_PARAMS] = {
 			      "that all ranks can",
 			      "auto|window|ipc" },
 	[EP_PARAM_LL_DIRECT_BYTES] = { "NCCL_EP_LL_DIRECT_BYTES", 1 << 20, -1, INT64_C(1) << 40,
-				       "low latency: zero_copy AUTO dispatches directly to outputs that "
-				       "are windows, and NICs send from inputs that are, if rows of "
-				       "max_dispatch_tokens_per_rank tokens have that many bytes; -1: never. "
-				       "The same on all ranks",
+				       "low latency: with zero_copy AUTO NICs send from inputs that are "
+				       "windows, if rows of max_dispatch_tokens_per_rank tokens have that "
+				       "many bytes; -1: never. The same on all ranks",
 				       NULL },
 	[EP_PARAM_HT_RING_BYTES] = { "NCCL_EP_HT_RING_BYTES", 1 << 27, 0, 1 << 30,
 				     "high throughput: memory for rows on their way to a rank; at least 16 "

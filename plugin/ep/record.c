@@ -26,7 +26,6 @@ static const char *ep_record_awaited(uint32_t site)
 		[EP_WAIT_CLEAN] = "its arrival",
 		[EP_WAIT_RDMA_SLOT] = "a free send queue entry",
 		[EP_WAIT_RDMA_COMPLETION] = "a completion",
-		[EP_WAIT_DISPATCH_OUTPUT] = "its word that its outputs may be written",
 		[EP_WAIT_AGREEMENT] = "the decision of another block here whether it has come",
 		[EP_WAIT_HT_COUNT] = "its token counts",
 		[EP_WAIT_HT_TABLE] = "its list of the rows that it will send",
@@ -231,14 +230,6 @@ static ncclResult_t ep_record_fatal(struct ncclEpGroup *group, const struct ep_r
 	if (ep_record_misuse(r)) {
 		return ep_fail(ncclInvalidUsage, "%s %u: %s; destroy the group", name, r->step,
 			       ep_record_misuse(r));
-	}
-	if (r->cause == EP_CAUSE_MISMATCH && r->site == EP_WAIT_DISPATCH_OUTPUT) {
-		return ep_fail(
-			ncclRemoteError,
-			"dispatch %u: rank %u (pid %d on %s) has its outputs at other "
-			"offsets of their windows than rank %d: all ranks must pass the same "
-			"win_offset of the same window; destroy the group",
-			r->step, r->peer, peer->pid, peer->hostname, group->rank);
 	}
 	if (r->cause == EP_CAUSE_MISMATCH) {
 		group->config.algo->mismatch(r, link, sizeof(link));

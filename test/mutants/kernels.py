@@ -8,7 +8,7 @@ MUTANTS = [
      "old": ("\tep_release_fence_sys();\n"
              "\tep_st_fenced_sys_u32(ep_ll_row_flag"),
      "new": "\tep_st_fenced_sys_u32(ep_ll_row_flag",
-     "tests": ["matrix_rm_direct", "matrix_em"]},
+     "tests": ["matrix_rm", "matrix_em"]},
     # A bank is used again when every rank has done with it, not a step before.
     {"name": "bank_early", "file": "device/group/step.h",
      "old": "(int32_t)((uint32_t)word - op.freed) <= 0",
@@ -77,16 +77,6 @@ MUTANTS = [
      "old": "\t\ts->polls |= EP_WAIT_TOLD;\n",
      "new": "\t\treturn EP_CAUSE_PARTED;\n",
      "tests": ["unit/waits"]},
-    # Nobody stores to a window that its owner has not invited to.
-    {"name": "direct_uninvited", "file": "device/ll/dispatch_direct.h",
-     "old": "if (r == g.rank || (ep_mask_active(g, r) && ep_ll_direct_await(a, direct, op, r))) {",
-     "new": "if (r == g.rank || ep_mask_active(g, r)) {",
-     "tests": ["direct_modes", "direct_late", "direct_graphs"]},
-    # Nobody stores to a window whose owner has parted since it invited.
-    {"name": "direct_parted", "file": "device/ll/dispatch_direct.h",
-     "old": "return !ep_mask_parted(g, op, r, ep_progress_load(g, r));",
-     "new": "return true;",
-     "tests": ["parted"]},
     # A combine refuses what was dispatched before a MaskClean.
     {"name": "receipt_round", "file": "device/group/step.h",
      "old": "return is_combine && f.receipt.clean_round != f.seq.clean_round ? EP_CAUSE_CLEANED : 0;",
@@ -262,7 +252,7 @@ MUTANTS = [
      "old": ("if (g->windows.known[i].win == t->win_hdl &&\n"
              "\t\t    g->windows.known[i].base[g->rank] + last == end) {"),
      "new": "if (g->windows.known[i].win == t->win_hdl) {",
-     "tests": ["direct_modes", "direct_old", "ht_window"]},
+     "tests": ["ht_window"]},
     # A heap that grows keeps the rounds of masks.
     {"name": "h_rounds", "file": "plugin/ep/heap.c",
      "old": ("\tif (result == ncclSuccess) {\n"

@@ -96,26 +96,6 @@ static void test_kernels(void)
 	CHECK(ep_ll_plan_make(&o).kernel == EP_LL_KERNEL_COMBINE + 2 + EP_LL_KERNEL_REMOTE);
 }
 
-/* Rows are bytes whatever the group has, and half of the blocks send. */
-static void test_direct(void)
-{
-	struct ep_ll_operation o = made(false, 128, 0, true);
-	struct ep_ll_plan p;
-
-	o.layout = EP_LL_RANK_MAJOR;
-	CHECK(ep_ll_plan_make(&o).lines);
-	o.direct = true;
-	p = ep_ll_plan_make(&o);
-	CHECK(p.kernel == EP_LL_KERNEL_DISPATCH_DIRECT && !p.lines && p.peer_parts == 1);
-	CHECK(p.send_blocks == 66 && p.recv_blocks == 66);
-	CHECK(p.parts == EP_LL_MAX_PARTS && p.part_quads * p.parts >= p.row_quads);
-	o.num_tokens = 4000;
-	CHECK(ep_ll_plan_make(&o).parts == 1);
-	o.num_tokens = 0;
-	o.geometry = (struct ep_ll_geometry){ 1, 1, 32, false };
-	CHECK(ep_ll_plan_make(&o).send_blocks == 1 && ep_ll_plan_make(&o).recv_blocks == 1);
-}
-
 /* Shared memory, spans and packets of dispatch; channels. */
 static void test_dispatch(void)
 {
@@ -210,7 +190,6 @@ int main(void)
 {
 	test_golden();
 	test_kernels();
-	test_direct();
 	test_dispatch();
 	test_fixed_blocks();
 	test_shared_gpu();

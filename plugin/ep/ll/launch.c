@@ -22,7 +22,6 @@ static const void *const ep_ll_kernels[EP_LL_KERNELS] = {
 	(const void *)ep_ll_combine_bf16_remote_kernel,
 	(const void *)ep_ll_combine_fp16_remote_kernel,
 	(const void *)ep_ll_combine_fp32_remote_kernel,
-	(const void *)ep_ll_dispatch_direct_kernel,
 };
 
 /* A kernel's limit of shared memory is one for all groups on a device, and only grows. */
@@ -217,7 +216,6 @@ ncclResult_t ep_ll_dispatch(const struct ep_dispatch *d, cudaStream_t stream)
 	memset(&args, 0, sizeof(args));
 	a = &args.dispatch;
 	EP_CHECK(ep_ll_dispatch_check(d, a));
-	EP_CHECK(ep_ll_direct_choose(d, &args.direct.direct, &operation.direct));
 	operation.row_bytes = d->token_bytes + d->scale_bytes;
 	operation.hidden = d->hidden;
 	p = ep_ll_plan_make(&operation);
@@ -238,7 +236,7 @@ ncclResult_t ep_ll_dispatch(const struct ep_dispatch *d, cudaStream_t stream)
 	a->header_bytes = p.packets.header_bytes;
 	a->by_packets = ep_div_make(p.packets.header_bytes / 16);
 	a->kind = ep_ll_kind(d->h->topk, d->h->layout, d->out_token_bytes != d->token_bytes,
-			     operation.direct, d->scale_bytes);
+			     d->scale_bytes);
 	if (!d->hidden && !d->scale_bytes) {
 		ep_ll_source_choose(d->h->group, EP_LL_SOURCE_DISPATCH, d->in.tokens, &d->tokens,
 				    d->token_bytes, d->config.send_only, &a->source);

@@ -19,8 +19,8 @@ enum ep_ll_source_of {
 struct ep_ll {
 	struct ep_ll_geometry geometry;
 	struct ep_ll_areas areas; /* of the heap */
-	const char *staged_why;   /* the log has it: the last dispatch was not direct, or NULL */
-	const char *copied_why[EP_LL_SOURCES]; /* the same of rows that NICs do not read in place */
+	const char *copied_why
+		[EP_LL_SOURCES]; /* the log has it: NICs do not read rows in place, or NULL */
 	uint32_t shared_allowed; /* a dispatch of the group may use so much; 0: what all may */
 };
 
@@ -28,7 +28,6 @@ struct ep_ll {
 union ep_ll_args {
 	struct ep_ll_common c;
 	struct ep_ll_dispatch_args dispatch;
-	struct ep_ll_direct_args direct;
 	struct ep_ll_combine_args combine;
 };
 
@@ -48,15 +47,6 @@ ncclResult_t ep_ll_geometry_make(struct ep_ll_geometry *out, const struct ep_par
 ncclResult_t ep_ll_dispatch_check(const struct ep_dispatch *dispatch,
 				  struct ep_ll_dispatch_args *args);
 ncclResult_t ep_ll_combine_check(const struct ep_combine *combine, struct ep_ll_combine_args *args);
-
-/* ---- direct.c ---- */
-
-/*
- * *direct: this dispatch goes straight into its outputs, and *out says where these are. Without it
- * something of *out may be written. ncclInvalidArgument: zero_copy is ON and nothing can be direct.
- */
-ncclResult_t ep_ll_direct_choose(const struct ep_dispatch *dispatch, struct ep_ll_direct *out,
-				 bool *direct);
 
 /* ---- source.c ---- */
 

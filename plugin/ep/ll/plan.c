@@ -112,14 +112,10 @@ static void ep_ll_plan_dispatch(struct ep_ll_plan *p, const struct ep_ll_operati
 		p->parts = ep_ceil_div(quads, ep_max_u64(tile, sent));
 		p->peer_parts = ep_ceil_div(quads, ep_max_u64(tile, received));
 	} else {
-		p->parts =
-			ep_ll_flag_parts(o->direct ? p->send_blocks * warps : ep_ll_flag_warps(o),
-					 o->num_tokens, quads / tile);
+		p->parts = ep_ll_flag_parts(ep_ll_flag_warps(o), o->num_tokens, quads / tile);
 		p->peer_parts = 1;
 	}
-	p->kernel = o->direct   ? EP_LL_KERNEL_DISPATCH_DIRECT
-		    : o->hidden ? EP_LL_KERNEL_DISPATCH_FP8
-				: EP_LL_KERNEL_DISPATCH;
+	p->kernel = o->hidden ? EP_LL_KERNEL_DISPATCH_FP8 : EP_LL_KERNEL_DISPATCH;
 	p->row_quads = quads;
 	p->part_quads = ep_ll_part_quads(quads, p->parts, tile);
 	p->combine_parts = ep_ll_return_parts(o);
@@ -170,12 +166,10 @@ static void ep_ll_plan_blocks(struct ep_ll_plan *p, const struct ep_ll_operation
 		p->recv_blocks = (uint32_t)ep_min_u64(o->geometry.recv_blocks, o->recv_limit);
 		return;
 	}
-	if (!o->direct && o->num_tokens <= 16 && ep_ll_quads_fit(o, blocks / 4)) {
+	if (o->num_tokens <= 16 && ep_ll_quads_fit(o, blocks / 4)) {
 		own = blocks / 4;
 	}
-	if (o->direct) {
-		p->send_blocks = half; /* they await each peer's invitation, receivers each flag */
-	} else if (o->combine) {
+	if (o->combine) {
 		p->send_blocks = o->num_tokens <= 64 ? half : blocks * 3 / 8;
 	} else {
 		p->send_blocks = o->num_tokens <= 16 ? own : blocks / 4;
@@ -191,7 +185,7 @@ static void ep_ll_plan_blocks(struct ep_ll_plan *p, const struct ep_ll_operation
 struct ep_ll_plan ep_ll_plan_make(const struct ep_ll_operation *o)
 {
 	struct ep_ll_plan p = {
-		.lines = o->lines && !o->direct,
+		.lines = o->lines,
 		.span = ep_ll_span_tokens(o->topk, o->shape.nranks * o->shape.nlocal),
 		.channel_tokens = ep_remote_channel_entries(o->num_tokens, o->shape.channels),
 		.threads = o->geometry.threads,

@@ -23,8 +23,7 @@ enum ep_ll_kernel {
 	EP_LL_KERNEL_DISPATCH_FP8,
 	EP_LL_KERNEL_COMBINE, /* and enum ep_dtype */
 	EP_LL_KERNEL_REMOTE = 5,
-	EP_LL_KERNEL_DISPATCH_DIRECT = 10,
-	EP_LL_KERNELS
+	EP_LL_KERNELS = 2 * EP_LL_KERNEL_REMOTE
 };
 
 /* What a launch depends on. */
@@ -33,7 +32,6 @@ struct ep_ll_operation {
 	struct ep_ll_geometry geometry;
 	bool lines;
 	bool remote; /* the group has remote ranks */
-	bool direct; /* dispatch: rows go straight into the outputs, as bytes */
 	bool combine;
 	uint32_t layout; /* enum ep_ll_layout */
 	uint32_t topk;

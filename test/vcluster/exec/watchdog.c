@@ -21,7 +21,6 @@ static const char *vc_site_name(uint32_t site)
 		[EP_WAIT_CLEAN] = "clean",
 		[EP_WAIT_RDMA_SLOT] = "rdma-slot",
 		[EP_WAIT_RDMA_COMPLETION] = "rdma-completion",
-		[EP_WAIT_DISPATCH_OUTPUT] = "dispatch-output",
 		[EP_WAIT_AGREEMENT] = "agreement",
 		[EP_WAIT_HT_COUNT] = "ht-count",
 		[EP_WAIT_HT_TABLE] = "ht-table",
