@@ -267,6 +267,8 @@ EP_DEV uint32_t ep_ll_sum_wait(const struct ep_ll_common &c, const struct ep_op 
 			       uint32_t batch, struct ep_vec16 *v)
 {
 	uint32_t lines = batch & term.lines, waits = lines;
+
+	batch = ep_opaque_u32(batch);
 	struct ep_spin s = ep_spin_start();
 
 	for (;;) {
@@ -280,6 +282,7 @@ EP_DEV uint32_t ep_ll_sum_wait(const struct ep_ll_common &c, const struct ep_op 
 			break;
 		}
 		missing = ep_or_u32(EP_FULL_MASK, missing);
+		batch = ep_opaque_u32(batch);
 		waits &= ~ep_ballot(EP_FULL_MASK,
 				    missing >> ep_lane() & 1 &&
 					    ep_wait_give_up(c.g, op, &s, EP_WAIT_COMBINE_ROW,

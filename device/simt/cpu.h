@@ -102,6 +102,11 @@ void ep_simt_called(const char *name) __attribute__((noreturn));
 	static void name##_ep_body(const struct args_struct &a)
 #define EP_KERNEL_ALONE EP_KERNEL
 
+EP_DEV uint32_t ep_opaque_u32(uint32_t v)
+{
+	return v;
+}
+
 EP_DEV uint32_t ep_tid(void)
 {
 	return ep_simt_self->tid;

@@ -17,6 +17,12 @@
 #define EP_UNROLL(...) EP_PRAGMA(unroll __VA_ARGS__) /* no number: all of it */
 #define EP_UNSET
 
+EP_DEV uint32_t ep_opaque_u32(uint32_t v)
+{
+	asm volatile("" : "+r"(v));
+	return v;
+}
+
 EP_DEV uint32_t ep_tid(void)
 {
 	return threadIdx.x;

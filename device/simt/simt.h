@@ -20,6 +20,10 @@
  * Indices (one-dimensional grids and blocks; a warp has 32 lanes, blocks are multiples of 32)
  *   ep_tid() ep_nthreads() ep_lane() ep_warp() ep_nwarps() ep_block() ep_nblocks()
  *
+ * Registers
+ *   ep_opaque_u32(v)    v, of which the compiler knows nothing: it computes anew what follows from v
+ *                       rather than keep it in registers, or on the stack
+ *
  * Warp collectives: `mask` names the lanes that take part; each of them must call with that mask.
  *   ep_warp_sync(mask)                      orders memory among the lanes
  *   ep_ballot(mask, pred)   ep_any(mask, pred)   ep_all(mask, pred)

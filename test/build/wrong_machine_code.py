@@ -105,7 +105,7 @@ def main():
         machine.KERNELS["kernel"] = expect
         said = io.StringIO()
         with contextlib.redirect_stdout(said):
-            machine.check(dump(code), " Function kernel:\n  REG:%d STACK:0\n" % registers)
+            machine.check("90", dump(code), " Function kernel:\n  REG:%d STACK:0\n" % registers)
         found = machine.problems
         if len(found) != len(wanted) or not all(w in f for w, f in zip(wanted, found)):
             failed += 1
