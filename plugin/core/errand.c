@@ -9,44 +9,78 @@
 #include "core/errand.h"
 #include "core/util.h"
 
+#define EP_THREAD_TRIES 10
+#define EP_THREAD_NAP_NS 5000000
+
+enum ep_errand_state {
+	EP_ERRAND_NEW,
+	EP_ERRAND_READY, /* the thread waits for `go` or `alone` */
+	EP_ERRAND_DONE
+};
+
 struct ep_errand {
 	pthread_mutex_t lock;
-	pthread_cond_t over;
-	void (*fn)(void *arg);
-	bool done;
+	pthread_cond_t changed; /* one of the next three */
+	enum ep_errand_state state;
+	bool go;
 	bool alone; /* nobody waits for it any more */
+	pthread_t thread;
+	int (*ready)(void *arg);
+	void (*fn)(void *arg);
+	int error; /* of `ready` */
 	_Alignas(16) unsigned char arg[];
 };
 
 int ep_thread_start(pthread_t *thread, void *(*fn)(void *), void *arg)
 {
+	struct timespec nap = { 0, EP_THREAD_NAP_NS };
 	sigset_t all, before;
 	int error;
 
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	error = pthread_create(thread, NULL, fn, arg);
+	for (int i = 1; error == EAGAIN && i < EP_THREAD_TRIES; i++) {
+		nanosleep(&nap, NULL);
+		error = pthread_create(thread, NULL, fn, arg);
+	}
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	return error;
 }
 
 static void ep_errand_free(struct ep_errand *e)
 {
-	pthread_cond_destroy(&e->over);
+	pthread_cond_destroy(&e->changed);
 	pthread_mutex_destroy(&e->lock);
 	free(e);
+}
+
+/* Under the lock. */
+static void ep_errand_become(struct ep_errand *e, enum ep_errand_state state)
+{
+	e->state = state;
+	pthread_cond_signal(&e->changed);
 }
 
 static void *ep_errand_main(void *arg)
 {
 	struct ep_errand *e = arg;
-	bool alone;
+	bool alone, go;
 
-	e->fn(e->arg);
+	e->error = e->ready ? e->ready(e->arg) : 0;
 	pthread_mutex_lock(&e->lock);
-	e->done = true;
+	ep_errand_become(e, EP_ERRAND_READY);
+	while (!e->go && !e->alone) {
+		pthread_cond_wait(&e->changed, &e->lock);
+	}
+	go = e->go;
+	pthread_mutex_unlock(&e->lock);
+	if (go) {
+		e->fn(e->arg);
+	}
+	pthread_mutex_lock(&e->lock);
+	ep_errand_become(e, EP_ERRAND_DONE);
 	alone = e->alone;
-	pthread_cond_signal(&e->over);
 	pthread_mutex_unlock(&e->lock);
 	if (alone) {
 		ep_errand_free(e);
@@ -54,7 +88,7 @@ static void *ep_errand_main(void *arg)
 	return NULL;
 }
 
-static struct ep_errand *ep_errand_new(void (*fn)(void *), const void *arg, size_t bytes)
+static struct ep_errand *ep_errand_new(const void *arg, size_t bytes)
 {
 	struct ep_errand *e = calloc(1, sizeof(*e) + bytes);
 	pthread_condattr_t attr;
@@ -62,44 +96,101 @@ static struct ep_errand *ep_errand_new(void (*fn)(void *), const void *arg, size
 	if (!e) {
 		return NULL;
 	}
-	e->fn = fn;
 	memcpy(e->arg, arg, bytes);
 	pthread_mutex_init(&e->lock, NULL);
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&e->over, &attr);
+	pthread_cond_init(&e->changed, &attr);
 	pthread_condattr_destroy(&attr);
 	return e;
 }
 
-int ep_errand_run(void (*fn)(void *arg), void *arg, size_t bytes, uint64_t timeout_ns)
+int ep_errand_begin(struct ep_errand **out, int (*ready)(void *arg), void (*fn)(void *arg),
+		    void *arg, size_t bytes)
 {
-	struct ep_errand *e = ep_errand_new(fn, arg, bytes);
-	uint64_t end = ep_now_ns() + ep_min_u64(timeout_ns, EP_ERRAND_LONGEST_NS);
-	struct timespec limit = { (time_t)(end / 1000000000), (long)(end % 1000000000) };
-	pthread_t thread;
+	struct ep_errand *e = ep_errand_new(arg, bytes);
 	int error;
 
+	*out = NULL;
 	if (!e) {
 		return ENOMEM;
 	}
-	error = ep_thread_start(&thread, ep_errand_main, e);
+	e->ready = ready;
+	e->fn = fn;
+	error = ep_thread_start(&e->thread, ep_errand_main, e);
 	if (error) {
 		ep_errand_free(e);
 		return error;
 	}
 	pthread_mutex_lock(&e->lock);
-	while (!e->done && pthread_cond_timedwait(&e->over, &e->lock, &limit) == 0) {
+	while (ready && e->state == EP_ERRAND_NEW) {
+		pthread_cond_wait(&e->changed, &e->lock);
 	}
-	if (!e->done) {
-		e->alone = true;
-		pthread_mutex_unlock(&e->lock);
-		pthread_detach(thread);
-		return ETIMEDOUT;
+	error = e->error;
+	memcpy(arg, e->arg, bytes);
+	pthread_mutex_unlock(&e->lock);
+	if (error) {
+		ep_errand_end(e);
+		return error;
+	}
+	*out = e;
+	return 0;
+}
+
+int ep_errand_go(struct ep_errand *e, void *arg, size_t bytes, uint64_t timeout_ns)
+{
+	uint64_t end = ep_now_ns() + ep_min_u64(timeout_ns, EP_ERRAND_LONGEST_NS);
+	struct timespec limit = { (time_t)(end / 1000000000), (long)(end % 1000000000) };
+	bool done;
+
+	pthread_mutex_lock(&e->lock);
+	e->go = true;
+	pthread_cond_signal(&e->changed);
+	while (e->state != EP_ERRAND_DONE &&
+	       pthread_cond_timedwait(&e->changed, &e->lock, &limit) == 0) {
+	}
+	done = e->state == EP_ERRAND_DONE;
+	if (done) {
+		memcpy(arg, e->arg, bytes);
 	}
 	pthread_mutex_unlock(&e->lock);
+	return done ? 0 : ETIMEDOUT;
+}
+
+void ep_errand_end(struct ep_errand *e)
+{
+	bool done, running;
+	pthread_t thread;
+
+	if (!e) {
+		return;
+	}
+	pthread_mutex_lock(&e->lock);
+	thread = e->thread;
+	done = e->state == EP_ERRAND_DONE;
+	running = e->go && !done;
+	e->alone = !done; /* the thread frees it then */
+	pthread_cond_signal(&e->changed);
+	pthread_mutex_unlock(&e->lock);
+	if (running) {
+		pthread_detach(thread);
+		return;
+	}
 	pthread_join(thread, NULL);
-	memcpy(arg, e->arg, bytes);
-	ep_errand_free(e);
-	return 0;
+	if (done) {
+		ep_errand_free(e);
+	}
+}
+
+int ep_errand_run(void (*fn)(void *arg), void *arg, size_t bytes, uint64_t timeout_ns)
+{
+	struct ep_errand *e;
+	int error = ep_errand_begin(&e, NULL, fn, arg, bytes);
+
+	if (error) {
+		return error;
+	}
+	error = ep_errand_go(e, arg, bytes, timeout_ns);
+	ep_errand_end(e);
+	return error;
 }

@@ -9,7 +9,10 @@
 
 #define EP_ERRAND_LONGEST_NS (7 * 86400 * 1000000000ull)
 
-/* A thread that takes no signals of the program's. Returns an errno value. */
+/*
+ * A thread that takes no signals of the program's. Returns an errno value. Where the process has as
+ * many threads as it may have it tries again for a moment.
+ */
 int ep_thread_start(pthread_t *thread, void *(*fn)(void *), void *arg);
 
 /*
@@ -18,5 +21,21 @@ int ep_thread_start(pthread_t *thread, void *(*fn)(void *), void *arg);
  * nobody is told what becomes of it.
  */
 int ep_errand_run(void (*fn)(void *arg), void *arg, size_t bytes, uint64_t timeout_ns);
+
+/* The same in steps, for a call that must not fail to be made once others count on it. */
+struct ep_errand;
+
+/*
+ * The thread is there, and waits to be let go. `ready`, if it is not NULL, has been called in it with
+ * the copy, and returned 0; what it wrote there comes back in any case. Returns 0, or an errno value.
+ */
+int ep_errand_begin(struct ep_errand **out, int (*ready)(void *arg), void (*fn)(void *arg),
+		    void *arg, size_t bytes);
+
+/* Lets it go, and waits. 0: the copy has come back; ETIMEDOUT: it may be waited for again. */
+int ep_errand_go(struct ep_errand *errand, void *arg, size_t bytes, uint64_t timeout_ns);
+
+/* One that was not let go never calls fn; one that has not returned is left to itself. NULL: nothing. */
+void ep_errand_end(struct ep_errand *errand);
 
 #endif

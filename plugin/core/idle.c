@@ -11,24 +11,33 @@ struct ep_idler {
 	cudaError_t error;
 };
 
-static void ep_idler_wait(void *arg)
+cudaError_t ep_device_rest(int device)
 {
 	/* Captures of other threads take no harm. */
 	enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-	struct ep_idler *w = arg;
+	cudaError_t error;
 
 	cudaThreadExchangeStreamCaptureMode(&mode);
-	w->error = cudaSetDevice(w->device);
-	if (w->error == cudaSuccess) {
-		w->error = cudaDeviceSynchronize();
+	error = cudaSetDevice(device);
+	if (error == cudaSuccess) {
+		error = cudaDeviceSynchronize();
 	}
 	(void)cudaGetLastError();
+	return error;
 }
 
-cudaError_t ep_device_wait(int device, uint64_t timeout_ns)
+static void ep_idler_wait(void *arg)
 {
-	struct ep_idler w = { device, cudaErrorNotReady };
+	struct ep_idler *w = arg;
 
-	return ep_errand_run(ep_idler_wait, &w, sizeof(w), timeout_ns) ? cudaErrorNotReady
-								       : w.error;
+	w->error = ep_device_rest(w->device);
+}
+
+int ep_device_wait(int device, uint64_t timeout_ns, cudaError_t *state)
+{
+	struct ep_idler w = { device, cudaSuccess };
+	int error = ep_errand_run(ep_idler_wait, &w, sizeof(w), timeout_ns);
+
+	*state = w.error;
+	return error;
 }

@@ -10,10 +10,16 @@
 #define EP_IDLE_LONGEST_NS EP_ERRAND_LONGEST_NS
 
 /*
- * Waits until nothing runs on the device, the program's own work included. cudaErrorNotReady: not
- * within that time, or nobody can tell; else what the device says of its work. A device that has
- * failed runs nothing either.
+ * Waits until nothing runs on the device, the program's own work included. 0: *state is what the
+ * device says of its work, and one that has failed runs nothing either. ETIMEDOUT: not within that
+ * time. Another errno value: no thread could be started that waits, and nobody knows.
  */
-cudaError_t ep_device_wait(int device, uint64_t timeout_ns);
+int ep_device_wait(int device, uint64_t timeout_ns, cudaError_t *state);
+
+/*
+ * The same without a limit, for a thread of the library: it has the device from now on, and is in
+ * the relaxed mode of captures.
+ */
+cudaError_t ep_device_rest(int device);
 
 #endif

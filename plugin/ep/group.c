@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include "core/bootstrap.h"
@@ -453,9 +454,10 @@ static ncclResult_t ep_group_rest(struct ncclEpGroup *g)
 {
 	uint64_t limit = 3 * ep_min_u64(g->config.timeout_ns, EP_IDLE_LONGEST_NS) +
 			 (uint64_t)g->params.value[EP_PARAM_CLOSE_TIMEOUT_MS] * 1000000;
-	cudaError_t err = ep_device_wait(g->device, limit);
+	cudaError_t err;
+	int error = ep_device_wait(g->device, limit, &err);
 
-	if (err == cudaErrorNotReady) {
+	if (error == ETIMEDOUT) {
 		return ep_fail(ncclSystemError,
 			       "ncclEpGroupDestroy: rank %d's GPU %s is still busy after %llu ms: "
 			       "see what does not end on it (a collective that waits for a lost "
@@ -463,6 +465,13 @@ static ncclResult_t ep_group_rest(struct ncclEpGroup *g)
 			       "NCCL_EP_CLOSE_TIMEOUT_MS adds to the limit",
 			       g->rank, g->idents[g->rank].bus_id,
 			       (unsigned long long)(limit / 1000000));
+	}
+	if (error) {
+		return ep_fail(ncclSystemError,
+			       "ncclEpGroupDestroy: rank %d cannot start a thread that waits for "
+			       "its GPU %s: %s; once it can, destroy the group again (ulimit -u, "
+			       "or the container's limit of processes?)",
+			       g->rank, g->idents[g->rank].bus_id, strerror(error));
 	}
 	if (err >= cudaErrorStreamCaptureUnsupported && err <= cudaErrorStreamCaptureWrongThread) {
 		return ep_fail(

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
 #include <string.h>
 #include "core/bootstrap.h"
 #include "core/cuda.h"
@@ -69,20 +70,30 @@ ncclResult_t ep_group_heap_bind(struct ncclEpGroup *g, struct ep_boot *boot)
 			   : ncclSuccess;
 }
 
-/* What must be over on this rank before its heap can be replaced. */
+/* What must be over on this rank before its heap can be replaced. *busy: its GPU may run something. */
 static ncclResult_t ep_group_settle_heap(struct ncclEpGroup *g, uint32_t topk, uint64_t timeout_ns,
-					 cudaError_t *err)
+					 bool *busy)
 {
-	*err = ep_device_wait(g->device, timeout_ns);
-	if (*err == cudaErrorNotReady) {
+	cudaError_t err;
+	int error = ep_device_wait(g->device, timeout_ns, &err);
+
+	*busy = error != 0;
+	if (error == ETIMEDOUT) {
 		return ep_fail(ncclSystemError,
 			       "a handle of top-%u needs a larger heap: rank %d's GPU is still "
 			       "busy after %llu ms, and the old heap may be in use; see what "
 			       "does not end on it. NCCL_EP_BOOTSTRAP_TIMEOUT_MS sets the limit",
 			       topk, g->rank, (unsigned long long)(timeout_ns / 1000000));
 	}
-	if (*err != cudaSuccess) {
-		return ep_fail_cuda(*err, "waiting for the group's operations");
+	if (error) {
+		return ep_fail(ncclSystemError,
+			       "a handle of top-%u needs a larger heap: rank %d cannot start a "
+			       "thread that waits for its GPU: %s (ulimit -u, or the container's "
+			       "limit of processes?)",
+			       topk, g->rank, strerror(error));
+	}
+	if (err != cudaSuccess) {
+		return ep_fail_cuda(err, "waiting for the group's operations");
 	}
 	return ep_group_remote_drain(g, false, ep_min_u64(timeout_ns, g->config.timeout_ns));
 }
@@ -114,7 +125,6 @@ static ncclResult_t ep_group_grow(struct ncclEpGroup *g, uint32_t topk, ncclResu
 {
 	struct ep_group_heap heap = g->config.algo->heap(&g->config.shape, topk);
 	uint64_t timeout_ns = (uint64_t)g->params.value[EP_PARAM_BOOTSTRAP_TIMEOUT_MS] * 1000000;
-	cudaError_t err = cudaSuccess;
 	struct ep_heap grown;
 	struct ep_boot boot;
 	ncclResult_t result;
@@ -122,7 +132,7 @@ static ncclResult_t ep_group_grow(struct ncclEpGroup *g, uint32_t topk, ncclResu
 	EP_CHECK(ep_boot_open(&boot, g->comm, timeout_ns, &mine));
 	boot.idents = g->idents;
 	if (mine == ncclSuccess) {
-		mine = ep_group_settle_heap(g, topk, timeout_ns, &err);
+		mine = ep_group_settle_heap(g, topk, timeout_ns, &boot.busy);
 	}
 	EP_CHECK_GOTO(ep_heap_open(&grown, &boot, g->idents, &g->memory, g->peer_heap.team,
 				   heap.bytes, mine),
@@ -148,7 +158,6 @@ static ncclResult_t ep_group_grow(struct ncclEpGroup *g, uint32_t topk, ncclResu
 		ep_group_fail(g);
 	}
 out:
-	boot.busy = err == cudaErrorNotReady;
 	ep_boot_close(&boot);
 	if (boot.stuck || boot.failed) {
 		/* Other ranks have failed, too, and the device may not be idle: do not come here again. */

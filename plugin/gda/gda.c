@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -392,15 +393,19 @@ static void ep_gda_drain(struct ep_gda *g)
 	}
 }
 
-/* Freeing memory waits for all that runs on the device, and not all of it need end. */
+/*
+ * Freeing memory waits for all that runs on the device, and not all of it need end. Where no thread
+ * can be started that waits, freeing itself does.
+ */
 static void ep_gda_rest(struct ep_gda *g, uint64_t start)
 {
 	uint64_t spent = ep_now_ns() - start, left = EP_GDA_REST_NS;
+	cudaError_t state;
 
 	if (spent < g->timeout_ns) {
 		left = ep_max_u64(g->timeout_ns - spent, EP_GDA_REST_NS);
 	}
-	if (ep_device_wait(g->device, left) == cudaErrorNotReady) {
+	if (ep_device_wait(g->device, left, &state) == ETIMEDOUT) {
 		EP_WARN("RDMA: GPU %d has been busy for %llu ms with work that is not this "
 			"library's: the memory of %u queues stays allocated; see which kernel does not end",
 			g->device, (unsigned long long)(left / 1000000), g->nqueues);
