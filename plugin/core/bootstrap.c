@@ -5,6 +5,7 @@
 #include <time.h>
 #include "core/bootstrap.h"
 #include "core/cuda.h"
+#include "core/idle.h"
 #include "core/log.h"
 #include "core/nccl_dyn.h"
 
@@ -22,52 +23,41 @@ static void ep_boot_pause(uint64_t waited_ns)
 	}
 }
 
-/* Memory of the exchange. What fails is replaced, so that the rank can tell its failure. */
+/* What fails is replaced, so that the rank can tell its failure. */
 static ncclResult_t ep_boot_alloc(struct ep_boot *boot, ncclResult_t *mine)
 {
 	size_t bytes = (size_t)boot->nranks * EP_BOOT_BYTES;
 	ncclResult_t trouble = ncclSuccess;
+	struct ep_reason why;
 	cudaError_t err;
 
-	boot->all = malloc(bytes);
-	if (!boot->all) {
-		trouble = ep_fail(ncclSystemError, "out of host memory (%zu bytes)", bytes);
-	}
 	err = cudaStreamCreateWithFlags(&boot->stream, cudaStreamNonBlocking);
 	if (err != cudaSuccess) {
 		trouble = ep_fail_cuda(err, "creating the bootstrap stream");
 		boot->stream = NULL;
 	}
-	err = cudaMalloc((void **)&boot->buffer, bytes);
-	if (err != cudaSuccess) {
-		trouble = ep_fail_cuda(err, "allocating the bootstrap buffer");
-		boot->host_buffer = true;
-		EP_CUDA(cudaHostAlloc((void **)&boot->buffer, bytes,
-				      cudaHostAllocMapped | cudaHostAllocPortable),
-			"allocating the bootstrap buffer in host memory");
+	if (!ep_pinned_alloc(&boot->shared, bytes, &why)) {
+		trouble = ep_fail(ncclUnhandledCudaError, "the bootstrap buffer: %s", why.text);
+		EP_CUDA(cudaMalloc((void **)&boot->spare, bytes),
+			"allocating the bootstrap buffer in device memory");
 	}
+	boot->all = boot->shared.host;
 	if (*mine == ncclSuccess) {
 		*mine = trouble;
 	}
 	return ncclSuccess;
 }
 
-ncclResult_t ep_boot_open(struct ep_boot *boot, ncclComm_t comm, uint64_t timeout_ns,
-			  ncclResult_t *mine)
+ncclResult_t ep_boot_open_known(struct ep_boot *boot, ncclComm_t comm, int rank, int nranks,
+				uint64_t timeout_ns, ncclResult_t *mine)
 {
 	ncclResult_t result;
 
-	memset(boot, 0, sizeof(*boot));
-	boot->comm = comm;
-	boot->timeout_ns = timeout_ns;
-	result = ncclCommCount(comm, &boot->nranks);
-	if (result == ncclSuccess) {
-		result = ncclCommUserRank(comm, &boot->rank);
-	}
-	if (result != ncclSuccess) {
-		return ep_fail(result, "the communicator does not tell its rank and size: %s",
-			       ncclGetErrorString(result));
-	}
+	*boot = (struct ep_boot){ .comm = comm,
+				  .rank = rank,
+				  .nranks = nranks,
+				  .timeout_ns = timeout_ns,
+				  .context = ep_context_now() };
 	result = ep_boot_alloc(boot, mine);
 	if (result != ncclSuccess) {
 		ep_boot_close(boot);
@@ -75,21 +65,45 @@ ncclResult_t ep_boot_open(struct ep_boot *boot, ncclComm_t comm, uint64_t timeou
 	return result;
 }
 
+ncclResult_t ep_boot_open(struct ep_boot *boot, ncclComm_t comm, uint64_t timeout_ns,
+			  ncclResult_t *mine)
+{
+	int rank = 0, nranks = 0;
+	ncclResult_t result = ncclCommCount(comm, &nranks);
+
+	if (result == ncclSuccess) {
+		result = ncclCommUserRank(comm, &rank);
+	}
+	if (result != ncclSuccess) {
+		return ep_fail(result, "the communicator does not tell its rank and size: %s",
+			       ncclGetErrorString(result));
+	}
+	return ep_boot_open_known(boot, comm, rank, nranks, timeout_ns, mine);
+}
+
 void ep_boot_close(struct ep_boot *boot)
 {
-	free(boot->all);
+	bool ended = ep_context_ended(&boot->context);
+
 	boot->all = NULL;
-	if (boot->stuck || boot->busy) {
-		return; /* rather a few KiB less on the device */
+	ep_pinned_free(&boot->shared, ended);
+	if (!ended && boot->spare && cudaFree(boot->spare) != cudaSuccess) {
+		(void)cudaGetLastError();
 	}
-	if (boot->host_buffer) {
-		cudaFreeHost(boot->buffer);
-	} else {
-		cudaFree(boot->buffer);
+	if (!ended && boot->stream && cudaStreamDestroy(boot->stream) != cudaSuccess) {
+		(void)cudaGetLastError();
 	}
-	if (boot->stream) {
-		cudaStreamDestroy(boot->stream);
+}
+
+void ep_boot_rest(struct ep_boot *boot, int device)
+{
+	if (!ep_context_ended(&boot->context)) {
+		(void)ep_device_rest(device);
 	}
+	boot->stuck = false;
+	boot->busy = false;
+	boot->failed = boot->failed ? boot->failed : ncclRemoteError;
+	boot->idents = NULL;
 }
 
 /* An error that NCCL has found by itself, such as a lost connection; looked up rarely. */
@@ -128,6 +142,7 @@ static ncclResult_t ep_boot_wait(struct ep_boot *boot, const char *what)
 		ncclResult_t error = ncclSuccess;
 
 		if (state != cudaSuccess && state != cudaErrorNotReady) {
+			boot->stuck = true; /* for all that is known */
 			return ep_fail_cuda(state, what);
 		}
 		/* A collective that was aborted ends too, without what it should have brought. */
@@ -164,10 +179,12 @@ static ncclResult_t ep_boot_wait(struct ep_boot *boot, const char *what)
 /* A nonblocking communicator may return before the operation is enqueued. */
 static ncclResult_t ep_boot_enqueue(struct ep_boot *boot, size_t bytes, const char *what)
 {
+	unsigned char *buffer = boot->spare ? boot->spare : boot->shared.dev;
 	uint64_t start = ep_now_ns();
-	ncclResult_t result = ncclAllGather(boot->buffer + (size_t)boot->rank * bytes, boot->buffer,
-					    bytes, ncclUint8, boot->comm, boot->stream);
+	ncclResult_t result = ncclAllGather(buffer + (size_t)boot->rank * bytes, buffer, bytes,
+					    ncclUint8, boot->comm, boot->stream);
 
+	boot->unsent = result != ncclSuccess && result != ncclInProgress;
 	while (result == ncclInProgress && ep_nccl_dyn()->comm_get_async_error) {
 		uint64_t waited = ep_now_ns() - start;
 
@@ -202,18 +219,22 @@ static ncclResult_t ep_boot_exchange(struct ep_boot *boot, const void *mine, voi
 	if (boot->stuck) {
 		return ep_fail(ncclRemoteError, "%s: an earlier exchange has not ended", what);
 	}
-	EP_CUDA(cudaMemcpyAsync(boot->buffer + (size_t)boot->rank * bytes, mine, bytes,
-				cudaMemcpyDefault, boot->stream),
-		what);
+	boot->unsent = true;
+	if (boot->all) {
+		memcpy(boot->shared.host + (size_t)boot->rank * bytes, mine, bytes);
+	} else {
+		EP_CUDA(cudaMemcpyAsync(boot->spare + (size_t)boot->rank * bytes, mine, bytes,
+					cudaMemcpyDefault, boot->stream),
+			what);
+	}
 	EP_CHECK(ep_boot_enqueue(boot, bytes, what));
 	EP_CHECK(ep_boot_wait(boot, what));
-	if (!all) {
-		return ncclSuccess;
+	if (all && !boot->all) {
+		return ep_fail(ncclSystemError, "%s: no memory for what other ranks say", what);
 	}
-	EP_CUDA(cudaMemcpyAsync(all, boot->buffer, (size_t)boot->nranks * bytes, cudaMemcpyDefault,
-				boot->stream),
-		what);
-	EP_CUDA(cudaStreamSynchronize(boot->stream), what);
+	if (all && all != boot->all) {
+		memcpy(all, boot->all, (size_t)boot->nranks * bytes);
+	}
 	return ncclSuccess;
 }
 
@@ -346,13 +367,29 @@ ncclResult_t ep_verdict_check(const struct ep_boot *boot, const void *verdicts, 
 	return ncclSuccess;
 }
 
+ncclResult_t ep_boot_verdicts(struct ep_boot *boot, const void *mine, void *all, size_t bytes,
+			      const char *what)
+{
+	struct ep_verdict own;
+	struct ep_error first;
+	ncclResult_t result;
+
+	memcpy(&own, mine, sizeof(own));
+	ep_error_get(NULL, &first);
+	all = boot->all ? all : NULL; /* a rank that hears nothing has said so */
+	result = ep_boot_allgather(boot, mine, all, bytes, what);
+	if (result == ncclSuccess && all) {
+		return ep_verdict_check(boot, all, bytes, what);
+	}
+	if (own.code != ncclSuccess && result != ncclSuccess) {
+		(void)ep_fail_again(&first);
+	}
+	return own.code != ncclSuccess ? (ncclResult_t)own.code : result;
+}
+
 ncclResult_t ep_boot_agree(struct ep_boot *boot, ncclResult_t mine, const char *what)
 {
 	struct ep_verdict v = ep_verdict_make(mine);
-	ncclResult_t result = ep_boot_allgather(boot, &v, boot->all, sizeof(v), what);
 
-	if (result == ncclSuccess && boot->all) {
-		return ep_verdict_check(boot, boot->all, sizeof(v), what);
-	}
-	return mine != ncclSuccess ? mine : result;
+	return ep_boot_verdicts(boot, &v, boot->all, sizeof(v), what);
 }

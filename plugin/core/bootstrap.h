@@ -8,6 +8,7 @@
 #define EP_CORE_BOOTSTRAP_H
 
 #include <stdbool.h>
+#include "core/context.h"
 #include "core/error.h"
 #include "core/ident.h"
 
@@ -18,19 +19,31 @@ struct ep_boot {
 	ncclComm_t comm;
 	int rank;
 	int nranks;
-	cudaStream_t stream;   /* NULL: none could be made, and the default one serves */
-	unsigned char *buffer; /* a device can reach it; nranks * EP_BOOT_BYTES */
-	bool host_buffer;      /* it is pinned host memory */
-	void *all;             /* for what comes out; the same size. NULL: no memory */
+	struct ep_context context; /* of the device */
+	cudaStream_t stream;       /* NULL: none could be made, and the default one serves */
+	/*
+	 * What goes out and comes in, nranks * EP_BOOT_BYTES of host memory that the device reaches: so
+	 * nothing but the exchange itself can fail. A rank that cannot have it says so through device
+	 * memory, `spare`, and hears nothing.
+	 */
+	struct ep_pinned shared;
+	unsigned char *spare;
+	void *all; /* the host's address of `shared`; NULL: none */
 	uint64_t timeout_ns;
 	const struct ep_ident *idents; /* of all ranks; NULL until the caller has them */
-	bool stuck; /* an exchange is still on the stream: stream and buffer cannot be freed */
 	/*
-	 * Of an exchange that has failed on this rank: others may still wait in it, and would take the
+	 * NCCL still has what this rank has given it, on the stream or in another thread: what NCCL or
+	 * the device may use cannot be freed, and freeing anything else on the device may wait for ever.
+	 * Whoever has opened the bootstrap undoes all of it later (ep_boot_rest), nobody else anything.
+	 */
+	bool stuck;
+	/*
+	 * Of a collective that has failed on this rank: others may still wait in it, and would take the
 	 * next one for it, so that there is none.
 	 */
 	ncclResult_t failed;
-	bool busy; /* the device does not get idle: what is freed on it would wait for that */
+	bool unsent; /* and NCCL has not even begun it: no rank has heard what this one says there */
+	bool busy;   /* the device does not get idle: what is freed on it would wait for that */
 	uint32_t exchanges;    /* so far, */
 	uint64_t exchanged_ns; /* how long they took, */
 	uint64_t first_ns;     /* and the first of them */
@@ -43,7 +56,19 @@ struct ep_boot {
  */
 ncclResult_t ep_boot_open(struct ep_boot *boot, ncclComm_t comm, uint64_t timeout_ns,
 			  ncclResult_t *mine);
+
+/* The same for one whose rank and size are known. */
+ncclResult_t ep_boot_open_known(struct ep_boot *boot, ncclComm_t comm, int rank, int nranks,
+				uint64_t timeout_ns, ncclResult_t *mine);
+
+/* Not stuck or busy. */
 void ep_boot_close(struct ep_boot *boot);
+
+/*
+ * For a thread of the library: waits until nothing runs on the device, however long that takes.
+ * Afterwards the bootstrap is not stuck any more, but one that has failed: there are no exchanges.
+ */
+void ep_boot_rest(struct ep_boot *boot, int device);
 
 /* " (rank 3's process has ended)" for the first rank of this host of which that is known, else "". */
 #define EP_BOOT_GONE_TEXT 96
@@ -52,7 +77,7 @@ const char *ep_boot_gone(const struct ep_boot *boot, char text[EP_BOOT_GONE_TEXT
 /*
  * all[r * bytes ..] = rank r's contribution. `what` names the purpose in errors. `all` is boot->all,
  * which serves until the next exchange, or the caller's. It may be NULL on a rank that has no memory
- * for it and whose contribution says so: the others do not wait for it.
+ * for it and whose contribution says so: the others do not wait for it. `mine` is not in boot->all.
  */
 ncclResult_t ep_boot_allgather(struct ep_boot *boot, const void *mine, void *all, size_t bytes,
 			       const char *what);
@@ -87,6 +112,13 @@ struct ep_verdict ep_verdict_make(ncclResult_t result);
  * ncclRemoteError with the first failed rank's text.
  */
 ncclResult_t ep_verdict_check(const struct ep_boot *boot, const void *verdicts, size_t stride,
+			      const char *what);
+
+/*
+ * ep_boot_allgather of what begins with a verdict, and ep_verdict_check of what it brings. Of two
+ * errors of this rank the first one stands.
+ */
+ncclResult_t ep_boot_verdicts(struct ep_boot *boot, const void *mine, void *all, size_t bytes,
 			      const char *what);
 
 /* Exchange of nothing but verdicts; also a barrier. */

@@ -98,7 +98,10 @@ static ncclResult_t ep_call_take_device(struct ep_call *call)
 	ncclResult_t result;
 	int current = -1;
 
-	EP_CUDA_GOTO(cudaGetDevice(&current), "reading the current device", err_end);
+	if (cudaGetDevice(&current) != cudaSuccess) {
+		(void)cudaGetLastError();
+		current = -1; /* whatever it is, the group's is the one that is needed */
+	}
 	if (current != group->device) {
 		EP_CUDA_GOTO(cudaSetDevice(group->device), "selecting the group's device", err_end);
 		call->device = current;

@@ -13,6 +13,7 @@
 #include "ep/handle.h"
 #include "ep/heap.h"
 #include "ep/kernel.h"
+#include "ep/later.h"
 #include "ep/memory.h"
 #include "ep/remote.h"
 #include "ep/struct.h"
@@ -169,7 +170,7 @@ static ncclResult_t ep_group_set_up(struct ncclEpGroup *g, const struct ep_boot 
 	return ep_group_alloc_device(g, g->stream);
 }
 
-static void ep_group_free(struct ncclEpGroup *g)
+void ep_group_free(struct ncclEpGroup *g)
 {
 	ep_resident_remove(&g->resident);
 	(void)ep_live_remove(g, EP_LIVE_MAKING); /* a group that was made is retired by now */
@@ -255,11 +256,7 @@ static ncclResult_t ep_group_meet(struct ncclEpGroup *g, struct ep_boot *boot, n
 		hello.sms = g->config.max_sms;
 	}
 	hello.verdict = ep_verdict_make(mine);
-	EP_CHECK(ep_boot_allgather(boot, &hello, boot->all, sizeof(hello), what));
-	if (mine != ncclSuccess) {
-		return mine;
-	}
-	EP_CHECK(ep_verdict_check(boot, all, sizeof(hello), what));
+	EP_CHECK(ep_boot_verdicts(boot, &hello, boot->all, sizeof(hello), what));
 	EP_CHECK(ep_group_agreed_check(&all[0].agreed, sizeof(hello), g->nranks));
 	g->config.least_sms = g->config.max_sms;
 	for (int r = 0; r < g->nranks; r++) {
@@ -292,61 +289,32 @@ static ncclResult_t ep_group_choose_lines(struct ncclEpGroup *g, struct ep_boot 
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_group_make(struct ncclEpGroup **out, ncclComm_t comm, int device,
-				  struct ep_boot *boot, struct ep_times *times,
-				  const ncclEpGroupConfig_t *config, ncclResult_t mine)
+/* With the other ranks. On failure g is one to give up. NULL: there was no memory for it. */
+static ncclResult_t ep_group_make(struct ncclEpGroup *g, struct ep_boot *boot,
+				  struct ep_times *times, ncclResult_t mine)
 {
-	struct ncclEpGroup *g = NULL;
 	ncclResult_t result;
 	uint64_t team = 0;
 
-	if (mine == ncclSuccess) {
-		g = ep_group_new(comm, boot, device);
-		mine = g ? ep_group_configure(g, config)
-			 : ep_fail(ncclSystemError, "ncclEpCreateGroup: out of host memory");
-	}
-	EP_CHECK_GOTO(ep_group_meet(g, boot, mine, &team), err_free);
-	EP_CHECK_GOTO(ep_group_choose_lines(g, boot), err_free);
+	EP_CHECK(ep_group_meet(g, boot, mine, &team));
+	EP_CHECK(ep_group_choose_lines(g, boot));
 	ep_times_lap(times, boot, EP_TIME_GPUS);
-	ep_heap_reap(comm); /* all ranks are here, so whatever they have left before can go */
+	ep_heap_reap(g->comm); /* all ranks are here, so whatever they have left before can go */
 	mine = ep_group_set_up(g, boot, times);
 	ep_times_lap(times, boot, EP_TIME_MEMORY);
 	result = ep_group_remote_open(g, boot, mine);
 	ep_times_lap(times, boot, EP_TIME_NICS);
 	if (result != ncclSuccess && g->remote_ranks) {
-		goto err_free; /* as on all ranks */
+		return result; /* as on all ranks */
 	}
-	EP_CHECK_GOTO(ep_heap_open(&g->peer_heap, boot, g->idents, &g->memory, team,
-				   g->config.heap_bytes, result),
-		      err_close_remote);
+	EP_CHECK(ep_heap_open(&g->peer_heap, boot, g->idents, &g->memory, team,
+			      g->config.heap_bytes, result));
 	ep_times_lap(times, boot, EP_TIME_MEMORY);
-	EP_CHECK_GOTO(ep_group_remote_bind(g, boot, &g->peer_heap, &g->config.heap),
-		      err_close_heap);
+	EP_CHECK(ep_group_remote_bind(g, boot, &g->peer_heap, &g->config.heap));
 	g->heap = g->config.heap;
-	EP_CHECK_GOTO(ep_group_heap_bind(g, boot), err_close_heap);
+	EP_CHECK(ep_group_heap_bind(g, boot));
 	ep_times_lap(times, boot, EP_TIME_NICS);
-	*out = g;
 	return ncclSuccess;
-
-err_close_heap:
-	ep_group_remote_close(g, boot->stuck); /* first: NICs may still reach the heap */
-	if (!boot->stuck) {
-		ep_heap_close(&g->peer_heap, boot);
-	}
-	goto err_free;
-err_close_remote:
-	ep_group_remote_close(g, boot->stuck);
-err_free:
-	if (!g) {
-		return result;
-	}
-	if (boot->stuck) {
-		/* Freeing these waits for the device, where the collective waits for a rank. */
-		g->workspace = NULL;
-		g->shared.host = NULL;
-	}
-	ep_group_free(g);
-	return result;
 }
 
 /* What is wrong with the environment, the exchange itself tells all ranks: it needs a time limit. */
@@ -392,6 +360,29 @@ static void ep_group_reside(struct ncclEpGroup *g)
 	ep_resident_add(&g->resident);
 }
 
+/* The communicator's; if it cannot be had the current one, by which the others shall hear of that. */
+static ncclResult_t ep_group_select_device(ncclComm_t comm, int *device, ncclResult_t mine)
+{
+	ncclResult_t result = ncclCommCuDevice(comm, device);
+	cudaError_t err;
+
+	if (result != ncclSuccess) {
+		if (cudaGetDevice(device) != cudaSuccess) {
+			(void)cudaGetLastError();
+		}
+		return mine != ncclSuccess ? mine
+					   : ep_fail(result,
+						     "ncclEpCreateGroup: the communicator does not "
+						     "tell its device: %s",
+						     ncclGetErrorString(result));
+	}
+	err = cudaSetDevice(*device);
+	if (err != cudaSuccess && mine == ncclSuccess) {
+		return ep_fail_cuda(err, "ncclEpCreateGroup: selecting the communicator's device");
+	}
+	return mine;
+}
+
 ncclResult_t ep_group_create(struct ncclEpGroup **ep_group, ncclComm_t comm,
 			     const ncclEpGroupConfig_t *config)
 {
@@ -410,19 +401,20 @@ ncclResult_t ep_group_create(struct ncclEpGroup **ep_group, ncclComm_t comm,
 	/* The other ranks are coming: they get what is wrong here by the first exchange. */
 	mine = ep_group ? EP_IMPORT(&own, config, NCCL_EP_GROUP_CONFIG)
 			: ep_fail(ncclInvalidArgument, "ncclEpCreateGroup: ep_group is NULL");
-	result = ncclCommCuDevice(comm, &device);
-	if (result != ncclSuccess) {
-		return ep_fail(result, "ncclEpCreateGroup: the communicator has no device: %s",
-			       ncclGetErrorString(result));
-	}
-	EP_CUDA(cudaSetDevice(device), "ncclEpCreateGroup: selecting the communicator's device");
+	mine = ep_group_select_device(comm, &device, mine);
 	EP_CHECK(ep_boot_open(&boot, comm, ep_group_boot_timeout(), &mine));
 	ep_times_lap(&times, &boot, EP_TIME_MEMORY);
-	result = ep_group_make(&g, comm, device, &boot, &times, &own, mine);
-	ep_boot_close(&boot);
+	if (mine == ncclSuccess) {
+		g = ep_group_new(comm, &boot, device);
+		mine = g ? ep_group_configure(g, &own)
+			 : ep_fail(ncclSystemError, "ncclEpCreateGroup: out of host memory");
+	}
+	result = ep_group_make(g, &boot, &times, mine);
 	if (result != ncclSuccess) {
+		ep_group_give_up(&boot, device, g, NULL);
 		return result;
 	}
+	ep_boot_close(&boot);
 	ep_times_lap(&times, &boot, EP_TIME_MEMORY);
 	ep_group_tell(g, &boot, &times);
 	ep_group_heap_warn(g, g->heap.topk);

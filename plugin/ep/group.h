@@ -88,6 +88,9 @@ bool ep_group_was_reset(struct ncclEpGroup *group);
 ncclResult_t ep_group_create(struct ncclEpGroup **ep_group, ncclComm_t comm,
 			     const ncclEpGroupConfig_t *config);
 
+/* One that is not there for callers: what it has outside of it is gone. */
+void ep_group_free(struct ncclEpGroup *group);
+
 /* Ends the call as well, and on success the group. */
 ncclResult_t ep_group_destroy(struct ep_call *call);
 

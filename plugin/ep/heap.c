@@ -6,6 +6,7 @@
 #include "core/idle.h"
 #include "core/log.h"
 #include "ep/heap.h"
+#include "ep/later.h"
 #include "ep/remote.h"
 
 #define EP_GROUP_HEAP_LINE 128u /* areas that different ranks poll do not share a cache line */
@@ -117,48 +118,51 @@ static ncclResult_t ep_group_keep_rounds(struct ncclEpGroup *g, const struct ep_
 				  : ep_fail_cuda(err, "copying the rounds of MaskClean");
 }
 
+/* All ranks have the new heap, and none has anything on its way to the old one: now it takes its place. */
+static ncclResult_t ep_group_replace_heap(struct ncclEpGroup *g, struct ep_boot *boot,
+					  struct ep_heap *grown, const struct ep_group_heap *heap)
+{
+	ep_group_remote_unbind(g);
+	EP_CHECK(ep_group_remote_bind(g, boot, grown, heap));
+	EP_INFO(EP_LOG_INIT, "group %p rank %d: heap grows to %llu bytes for top-%u", (void *)g,
+		g->rank, (unsigned long long)grown->bytes, heap->topk);
+	ep_heap_close(&g->peer_heap, boot);
+	g->peer_heap = *grown;
+	g->heap = *heap;
+	memset(grown, 0, sizeof(*grown));
+	return ep_group_heap_bind(g, boot);
+}
+
 /*
  * Replaces the heap by one for handles of `topk`. Collective; `mine` is what is wrong on this rank
- * already. The old heap serves until the end.
+ * already. The old heap serves as long as the ranks do not agree that all have a new one.
  */
 static ncclResult_t ep_group_grow(struct ncclEpGroup *g, uint32_t topk, ncclResult_t mine)
 {
 	struct ep_group_heap heap = g->config.algo->heap(&g->config.shape, topk);
 	uint64_t timeout_ns = (uint64_t)g->params.value[EP_PARAM_BOOTSTRAP_TIMEOUT_MS] * 1000000;
-	struct ep_heap grown;
+	struct ep_heap grown = { 0 };
 	struct ep_boot boot;
 	ncclResult_t result;
 
-	EP_CHECK(ep_boot_open(&boot, g->comm, timeout_ns, &mine));
+	EP_CHECK(ep_boot_open_known(&boot, g->comm, g->rank, g->nranks, timeout_ns, &mine));
 	boot.idents = g->idents;
 	if (mine == ncclSuccess) {
 		mine = ep_group_settle_heap(g, topk, timeout_ns, &boot.busy);
 	}
-	EP_CHECK_GOTO(ep_heap_open(&grown, &boot, g->idents, &g->memory, g->peer_heap.team,
-				   heap.bytes, mine),
-		      out);
-	/* All ranks have come here, so that nothing is on its way to the old memory. */
-	ep_group_remote_unbind(g);
-	result = ep_group_remote_bind(g, &boot, &grown, &heap);
+	result = ep_heap_open(&grown, &boot, g->idents, &g->memory, g->peer_heap.team, heap.bytes,
+			      mine);
 	if (result == ncclSuccess) {
-		result = ep_group_keep_rounds(g, &grown, &heap);
+		result = ep_boot_agree(&boot, ep_group_keep_rounds(g, &grown, &heap),
+				       "replacing the group's memory");
 	}
-	if (result != ncclSuccess) {
-		ep_group_fail(g); /* remote ranks can write neither */
-		ep_heap_close(&grown, &boot);
-		goto out;
+	if (result == ncclSuccess) {
+		result = ep_group_replace_heap(g, &boot, &grown, &heap);
+		if (result != ncclSuccess) {
+			ep_group_fail(g); /* remote ranks can write neither */
+		}
 	}
-	EP_INFO(EP_LOG_INIT, "group %p rank %d: heap grows to %llu bytes for top-%u", (void *)g,
-		g->rank, (unsigned long long)grown.bytes, topk);
-	ep_heap_close(&g->peer_heap, &boot);
-	g->peer_heap = grown;
-	g->heap = heap;
-	result = ep_group_heap_bind(g, &boot);
-	if (result != ncclSuccess) {
-		ep_group_fail(g);
-	}
-out:
-	ep_boot_close(&boot);
+	ep_group_give_up(&boot, g->device, NULL, &grown);
 	if (boot.stuck || boot.failed) {
 		/* Other ranks have failed, too, and the device may not be idle: do not come here again. */
 		result = result == ncclSuccess ? boot.failed : result;

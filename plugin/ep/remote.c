@@ -341,13 +341,3 @@ void ep_group_remote_leave(struct ncclEpGroup *g, struct ep_heap_remote *heap_re
 	}
 	g->gda = NULL;
 }
-
-void ep_group_remote_close(struct ncclEpGroup *g, bool stuck)
-{
-	if (stuck) {
-		ep_gda_close_stuck(g->gda);
-	} else {
-		ep_gda_close(g->gda);
-	}
-	g->gda = NULL;
-}

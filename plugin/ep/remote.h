@@ -40,8 +40,6 @@ ncclResult_t ep_group_remote_drain(struct ncclEpGroup *group, bool farewell, uin
 void ep_group_remote_leave(struct ncclEpGroup *group, struct ep_heap_remote *heap_remote,
 			   uint64_t timeout_ns);
 
-void ep_group_remote_close(struct ncclEpGroup *group, bool stuck);
-
 /*
  * Takes failures of connections that nobody waited for. Fails if the group has failed by that: only
  * without masks. With masks it masks the peer.

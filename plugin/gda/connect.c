@@ -388,13 +388,8 @@ ncclResult_t ep_gda_connect(struct ep_gda *g, struct ep_boot *boot, uint32_t que
 		*mine = ep_fail(ncclSystemError, "%s: out of host memory", ep_gda_what);
 	}
 	ep_gda_greet(g, queues, *mine, &hello);
-	EP_CHECK_GOTO(ep_boot_allgather(boot, &hello, all, sizeof(hello), ep_gda_what), out);
-	if (!all) {
-		result = *mine;
-		goto out;
-	}
+	EP_CHECK_GOTO(ep_boot_verdicts(boot, &hello, all, sizeof(hello), ep_gda_what), out);
 	talk.hello = all;
-	EP_CHECK_GOTO(ep_verdict_check(boot, all, sizeof(hello), ep_gda_what), out);
 	EP_CHECK_GOTO(ep_gda_hello_check(all, boot->nranks), out);
 	EP_CHECK_GOTO(ep_gda_talk_nodes(&talk, mine), out);
 	EP_CHECK_GOTO(ep_gda_exchange(&talk, true, ep_gda_say_qpn, ep_gda_hear_qpn, mine), out);

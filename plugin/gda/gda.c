@@ -314,8 +314,9 @@ ncclResult_t ep_gda_open(struct ep_gda **out, struct ep_boot *boot,
 	return ncclSuccess;
 
 err_close:
-	if (g) {
-		g->keep_cuda = boot->stuck;
+	if (boot->stuck) {
+		*out = g;
+	} else {
 		ep_gda_close(g);
 	}
 	return result;
@@ -410,14 +411,6 @@ static void ep_gda_rest(struct ep_gda *g, uint64_t start)
 			"library's: the memory of %u queues stays allocated; see which kernel does not end",
 			g->device, (unsigned long long)(left / 1000000), g->nqueues);
 		g->keep_cuda = true;
-	}
-}
-
-void ep_gda_close_stuck(struct ep_gda *gda)
-{
-	if (gda) {
-		gda->keep_cuda = true;
-		ep_gda_close(gda);
 	}
 }
 

@@ -43,7 +43,8 @@ struct ep_gda;
  * Collective over the ranks of `boot`, those without remote peers too: chooses NICs, makes queue
  * pairs, connects them (each rank its own, in parallel) and starts the watcher. All ranks succeed
  * or none does. `mine` is this rank's result so far: a failure makes every rank fail. *out is NULL
- * on a rank without remote peers. Ranks may have different modes, numbers of NICs and depths.
+ * on a rank without remote peers, and after a failure, unless boot->stuck: then it is what there is
+ * to close later. Ranks may have different modes, numbers of NICs and depths.
  */
 ncclResult_t ep_gda_open(struct ep_gda **out, struct ep_boot *boot,
 			 const struct ep_gda_config *config, ncclResult_t mine);
@@ -66,13 +67,6 @@ void ep_gda_unbind(struct ep_gda *gda);
  * more. Afterwards nothing writes this rank's heap. NULL is nothing.
  */
 void ep_gda_close(struct ep_gda *gda);
-
-/*
- * The same while the device is stuck in a collective that does not end (boot->stuck): memory that
- * could not be freed without waiting for it stays allocated. ep_gda_close() finds out by itself, but
- * only by waiting.
- */
-void ep_gda_close_stuck(struct ep_gda *gda);
 
 /*
  * Device memory of a rank with so many remote peers and one NIC. A further NIC adds less than 2 MiB if

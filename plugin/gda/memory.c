@@ -295,9 +295,7 @@ ncclResult_t ep_gda_bind(struct ep_gda *gda, struct ep_boot *boot, void *heap, u
 	keys.verdict = ep_verdict_make(mine);
 	keys.addr = (uintptr_t)heap;
 	keys.bytes = bytes;
-	EP_CHECK_GOTO(ep_boot_allgather(boot, &keys, all, sizeof(keys), what), err_free_heap);
-	EP_CHECK_GOTO(all ? ep_verdict_check(boot, all, sizeof(keys), what) : mine, err_free_heap);
-	mine = ncclSuccess;
+	EP_CHECK_GOTO(ep_boot_verdicts(boot, &keys, all, sizeof(keys), what), err_free_heap);
 	if (gda) {
 		ep_gda_regions_fill(gda, &keys, all);
 		mine = ep_gda_regions_publish(gda, boot);
@@ -314,7 +312,7 @@ err_free_heap:
 		ep_gda_heap_free(gda);
 	}
 	free(all);
-	return mine != ncclSuccess ? mine : result;
+	return result;
 }
 
 void ep_gda_unbind(struct ep_gda *gda)

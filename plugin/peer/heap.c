@@ -184,13 +184,14 @@ static ncclResult_t ep_heap_map_all(struct ep_heap *heap, struct ep_boot *boot,
 	const struct ep_peer_way *way = heap->entry->way;
 	ncclResult_t mine = way->open ? way->open(heap, boot) : ncclSuccess;
 
+	if (boot->stuck || boot->failed) {
+		return mine;
+	}
 	for (int r = 0; r < heap->nranks && mine == ncclSuccess; r++) {
 		mine = ep_heap_map(heap, idents, r, &all[r]);
 	}
-	if (choice->multicast && !boot->stuck) {
-		/* NCCL lets the ranks meet: all of them come, or none does. */
-		mine = ep_boot_agree(boot, mine, "mapping the group's memory");
-		mine = mine == ncclSuccess ? ep_multicast_open(heap, boot, choice) : mine;
+	if (choice->multicast) {
+		mine = ep_multicast_open(heap, boot, choice, mine);
 	}
 	if (way->close && !boot->stuck) {
 		way->close(heap, boot);
@@ -198,8 +199,7 @@ static ncclResult_t ep_heap_map_all(struct ep_heap *heap, struct ep_boot *boot,
 	return mine;
 }
 
-/* The memory is never freed: a peer may have it mapped, or a collective hold the device up. */
-static void ep_heap_keep(struct ep_heap *heap)
+void ep_heap_keep(struct ep_heap *heap)
 {
 	if (heap->entry->base) {
 		EP_WARN("rank %d: %llu bytes of device memory stay allocated", heap->rank,
@@ -208,22 +208,52 @@ static void ep_heap_keep(struct ep_heap *heap)
 	}
 }
 
-static void ep_heap_open_undo(struct ep_heap *heap, const struct ep_boot *boot)
+/* The bootstrap is stuck, and the heap is closed later. The communicator is there still. */
+static void ep_heap_hold(struct ep_heap *heap, const struct ep_boot *boot)
 {
-	if (heap->entry && boot->stuck) {
-		/* Freeing waits for the device, where the collective waits for a rank. */
+	struct ep_heap_entry *e = heap->entry;
+
+	if (heap->window && ep_window_watch(e, heap->window)) {
+		e->comm = boot->comm;
+		e->window = heap->window;
+	} else if (heap->window) {
 		ep_heap_keep(heap);
-	} else if (!boot->stuck) {
-		ep_heap_unmap(heap);
 	}
-	if (heap->entry) {
-		if (!boot->stuck) {
-			ep_multicast_close(heap->entry);
-		}
-		ep_heap_entry_free(heap->entry);
-		heap->entry = NULL;
+	heap->window = NULL;
+}
+
+/* known: a peer may have it mapped, or map it still. */
+static void ep_heap_drop(struct ep_heap *heap, bool known)
+{
+	struct ep_heap_entry *e = heap->entry;
+
+	if (e && known) {
+		ep_heap_farewell(heap);
+		ep_heap_depart(heap);
+		return;
+	}
+	if (e) {
+		ep_heap_unmap(heap);
+		ep_heap_entry_free(e);
 	}
 	ep_heap_tables_free(heap);
+	heap->entry = NULL;
+}
+
+void ep_heap_close(struct ep_heap *heap, struct ep_boot *boot)
+{
+	bool apart = true;
+
+	if (heap->entry) {
+		ep_window_settle(heap);
+		ep_heap_farewell(heap);
+		apart = ep_boot_agree(boot, ncclSuccess, "giving up the group's memory") !=
+			ncclSuccess;
+	}
+	if (!apart) {
+		ep_window_end(heap->entry);
+	}
+	ep_heap_drop(heap, apart);
 }
 
 /* ep_heap_open in one way. *hopeless: another one would fail, too. */
@@ -232,38 +262,40 @@ static ncclResult_t ep_heap_try(struct ep_heap *heap, struct ep_boot *boot,
 				ncclResult_t mine, bool *hopeless)
 {
 	static const char what[] = "allocating and mapping the group's memory";
-	const struct ep_heap_export *all = boot->all;
-	struct ep_heap_export e;
+	struct ep_heap_export *all = calloc((size_t)heap->nranks, sizeof(*all)), e;
 	ncclResult_t result;
 
-	*hopeless = true;
+	if (!all && mine == ncclSuccess) {
+		mine = ep_fail(ncclSystemError, "out of host memory");
+	}
 	mine = ep_heap_export_make(heap, idents, choice->way, mine, &e);
-	EP_CHECK_GOTO(ep_boot_allgather(boot, &e, boot->all, sizeof(e), what), err_undo);
-	EP_CHECK_GOTO(all ? ncclSuccess : mine, err_undo);
-	*hopeless = false;
-	for (int r = 0; r < heap->nranks; r++) {
-		*hopeless |= all[r].hopeless != 0;
+	result = ep_boot_verdicts(boot, &e, all, sizeof(e), what);
+	*hopeless = !all || !boot->all || boot->failed; /* nothing was heard */
+	for (int r = 0; r < heap->nranks && !*hopeless; r++) {
+		*hopeless = all[r].hopeless != 0;
 	}
-	EP_CHECK_GOTO(ep_verdict_check(boot, all, sizeof(e), what), err_undo);
-	mine = ep_heap_map_all(heap, boot, idents, all, choice);
-	if (boot->stuck) {
-		result = mine;
-		goto err_undo;
+	if (result != ncclSuccess) {
+		goto err_drop;
 	}
-	result = ep_boot_agree(boot, mine, what);
+	result = ep_heap_map_all(heap, boot, idents, all, choice);
+	if (!boot->stuck && !boot->failed) {
+		result = ep_boot_agree(boot, result, what);
+	}
 	if (result != ncclSuccess && !boot->stuck) {
-		/* The owner frees only after everybody has unmapped. */
-		ep_heap_unmap(heap);
-		if (ep_boot_agree(boot, ncclSuccess, what) != ncclSuccess &&
-		    !heap->entry->lasting) {
-			ep_heap_keep(heap);
-		}
+		ep_heap_close(heap, boot);
 	}
-	if (result == ncclSuccess) {
-		return ncclSuccess;
+	if (boot->stuck) {
+		ep_heap_hold(heap, boot);
 	}
-err_undo:
-	ep_heap_open_undo(heap, boot);
+	free(all);
+	return result;
+
+err_drop:
+	/* What no rank has heard of, or all know to be of no use, nobody maps. */
+	if (!boot->stuck) {
+		ep_heap_drop(heap, boot->failed && !boot->unsent);
+	}
+	free(all);
 	return result;
 }
 
@@ -301,16 +333,4 @@ ncclResult_t ep_heap_open(struct ep_heap *heap, struct ep_boot *boot, const stru
 			heap->rank, (unsigned long long)heap->bytes);
 	}
 	return result;
-}
-
-void ep_heap_close(struct ep_heap *heap, struct ep_boot *boot)
-{
-	ep_heap_unmap(heap);
-	if (ep_boot_agree(boot, ncclSuccess, "replacing the group's memory") == ncclSuccess) {
-		ep_multicast_close(heap->entry);
-	} else if (boot->stuck || !heap->entry->lasting) {
-		ep_heap_keep(heap);
-	}
-	ep_heap_entry_free(heap->entry);
-	ep_heap_tables_free(heap);
 }

@@ -40,6 +40,7 @@
 #define EP_PEER_HEAP_H
 
 #include "core/bootstrap.h"
+#include "core/errand.h"
 #include "core/ident.h"
 #include "peer/way.h"
 
@@ -58,7 +59,9 @@ struct ep_heap {
 	const struct ep_peer_way **way; /* [nranks] NULL: not mapped */
 	struct ep_heap_entry *entry;    /* in the list of the process */
 	ncclWindow_t window;            /* while peers are being mapped */
-	unsigned char *multicast;       /* the node's heaps at once; NULL: not used */
+	struct ep_errand *call;   /* NCCL's, on this heap, in which boot got stuck; NULL: none */
+	bool registering;         /* it is that of window.c */
+	unsigned char *multicast; /* the node's heaps at once; NULL: not used */
 };
 
 /* Bytes that a heap of `bytes` takes from cudaMalloc or ncclMemAlloc. */
@@ -79,13 +82,16 @@ bool ep_peer_all_nvlink(const struct ep_ident *idents, int nranks, int rank);
 /*
  * Collective. Allocates and zeroes `bytes`, exchanges and maps, in the next way if the chosen one
  * fails. All ranks succeed or none does. `mine` is this rank's result so far: a failure makes every
- * rank fail.
+ * rank fail. Nothing is left to close then, unless boot is stuck.
  */
 ncclResult_t ep_heap_open(struct ep_heap *heap, struct ep_boot *boot, const struct ep_ident *idents,
 			  struct ep_peer_choice *choice, uint64_t team, uint64_t bytes,
 			  ncclResult_t mine);
 
-/* Collective. All kernels of the group must be over on this rank. */
+/*
+ * Collective: nobody frees before all have unmapped. All kernels of the group must be over on this
+ * rank. Where boot has failed the heap departs instead. A heap that is not there is nothing.
+ */
 void ep_heap_close(struct ep_heap *heap, struct ep_boot *boot);
 
 /*

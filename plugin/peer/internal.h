@@ -48,7 +48,10 @@ struct ep_peer_way {
 	void (*free)(void *base);
 	/* Adds to `e` what peers need to map our heap at `base`. NULL: nothing. */
 	ncclResult_t (*give)(struct ep_heap_export *e, void *base);
-	/* Before the first peer is mapped, collective; and after the last one. NULL: nothing to do. */
+	/*
+	 * Before the first peer is mapped, collective; and after the last one. NULL: nothing to do. If
+	 * boot has failed afterwards, or is stuck, other ranks may still wait for this one.
+	 */
 	ncclResult_t (*open)(struct ep_heap *heap, struct ep_boot *boot);
 	void (*close)(struct ep_heap *heap, struct ep_boot *boot);
 	/* *base: where rank `peer`, which gave `e`, is mapped. Fails with the names of both GPUs. */
@@ -68,9 +71,6 @@ void ep_peer_plain_free(void *base);
 /* Whether the driver has what windows need. */
 bool ep_window_driver(struct ep_reason *why);
 
-/* The driver's handle of the memory that is mapped at p, as a name for it; false: none is. */
-bool ep_window_handle(void *p, CUmemGenericAllocationHandle *handle);
-
 /* A heap of this process: all that its end needs is here from the beginning. */
 struct ep_heap_entry {
 	struct ep_heap_entry *next;
@@ -82,7 +82,7 @@ struct ep_heap_entry {
 	uint64_t bytes;
 	struct ep_heap_stamp stamp;
 	bool lasting; /* as of the way, and no multicast address shows it */
-	/* While a multicast address shows it; see multicast.c. */
+	/* While a window of NCCL's shows it: for multicast, or because creation got stuck. */
 	ncclComm_t comm;
 	ncclWindow_t window; /* NULL: none does */
 	void *shown;
@@ -114,20 +114,37 @@ void ep_heap_delist(struct ep_heap_entry *entry);
 
 void ep_heap_unmap(struct ep_heap *heap);
 
+/* The memory is never freed: a peer may have it mapped, or NCCL still work on it. */
+void ep_heap_keep(struct ep_heap *heap);
+
+/*
+ * The heap departs, without farewells: those that can be written are. The process frees it when
+ * nobody can write to it any more. Waits for no peer.
+ */
+void ep_heap_depart(struct ep_heap *heap);
+
+/* ---- windows ---- */
+
+/* For a thread of the library: waits until NCCL has returned from the call that boot got stuck in. */
+void ep_window_settle(struct ep_heap *heap);
+
+/* Notes how to see whether the window is there. The communicator is. */
+bool ep_window_watch(struct ep_heap_entry *entry, ncclWindow_t window);
+
+/* Whether the entry's window is still there, as the driver sees it: so the communicator is. */
+bool ep_window_lives(const struct ep_heap_entry *entry);
+
+/* Ends the entry's window. Not while anybody may still store by multicast. */
+void ep_window_end(struct ep_heap_entry *entry);
+
 /* ---- multicast ---- */
 
 /*
- * After all ranks have mapped all peers, collective: asks NCCL for the address, and keeps the window
- * if all ranks have got one. Else the choice says why not.
+ * After each rank has mapped its peers, with its result, collective: asks NCCL for the address, and
+ * keeps the window if all ranks have got one. Else the choice says why not.
  */
 ncclResult_t ep_multicast_open(struct ep_heap *heap, struct ep_boot *boot,
-			       struct ep_peer_choice *choice);
-
-/* Whether the window is still there, as the driver sees it: so the communicator is. */
-bool ep_multicast_lives(const struct ep_heap_entry *entry);
-
-/* Ends the window. Not while anybody may still store by multicast. */
-void ep_multicast_close(struct ep_heap_entry *entry);
+			       struct ep_peer_choice *choice, ncclResult_t mine);
 
 /* Frees `base` and `way`, when nothing is mapped. */
 void ep_heap_tables_free(struct ep_heap *heap);

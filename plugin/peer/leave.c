@@ -192,7 +192,7 @@ static void *ep_departed_main(void *arg)
 		}
 		ep_heap_nap();
 	}
-	e->quiet = missing < 0 && ep_multicast_lives(e);
+	e->quiet = missing < 0 && ep_window_lives(e);
 	if (missing < 0 && !e->quiet) {
 		e->ending_ns = ep_now_ns();
 		pthread_mutex_unlock(&ep_heap_lock);
@@ -268,7 +268,7 @@ static bool ep_departed_close(ncclComm_t comm)
 	}
 	e->active = true; /* nobody else looks after it meanwhile */
 	pthread_mutex_unlock(&ep_heap_lock);
-	ep_multicast_close(e);
+	ep_window_end(e);
 	pthread_mutex_lock(&ep_heap_lock);
 	e->quiet = false;
 	e->active = false;
@@ -317,6 +317,22 @@ void ep_heap_farewell(struct ep_heap *heap)
 		(void)cudaGetLastError();
 	}
 	ep_heap_unmap(heap);
+}
+
+void ep_heap_depart(struct ep_heap *heap)
+{
+	struct ep_heap_entry *e = heap->entry;
+
+	EP_INFO(EP_LOG_ALLOC,
+		"rank %d: %llu bytes of device memory stay until no peer has them mapped", e->rank,
+		(unsigned long long)e->bytes);
+	pthread_mutex_lock(&ep_heap_lock);
+	e->told = true; /* nobody can destroy the group */
+	e->departed = true;
+	ep_departed_settle(true, -1, 0);
+	pthread_mutex_unlock(&ep_heap_lock);
+	ep_heap_tables_free(heap);
+	memset(heap, 0, sizeof(*heap));
 }
 
 void ep_heap_leave(struct ep_heap *heap, uint64_t timeout_ns, const struct ep_heap_remote *remote)

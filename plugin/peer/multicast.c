@@ -39,21 +39,25 @@ bool ep_multicast_possible(bool wanted, bool window, bool nccl_can, struct ep_re
 
 struct ep_multicast_job {
 	int device;
+	cudaError_t selected;
 	ncclWindow_t window;
 	void *address;
 	ncclResult_t result;
 };
+
+static int ep_multicast_ready(void *arg)
+{
+	struct ep_multicast_job *job = arg;
+
+	job->selected = cudaSetDevice(job->device);
+	return job->selected == cudaSuccess ? 0 : ECANCELED;
+}
 
 /* The ranks of the LSA team meet in it, however long that takes. */
 static void ep_multicast_ask(void *arg)
 {
 	struct ep_multicast_job *job = arg;
 
-	job->result = ncclSystemError;
-	if (cudaSetDevice(job->device) != cudaSuccess) {
-		(void)cudaGetLastError();
-		return;
-	}
 	job->result = ep_nccl_dyn()->get_lsa_multimem_device_pointer(job->window, 0, &job->address);
 }
 
@@ -63,27 +67,74 @@ struct ep_multicast_got {
 	char why[60];
 };
 
-/* Where NCCL has this rank's heap in the window, and the driver's handle of what is there. */
-static bool ep_multicast_watch(struct ep_heap_entry *e, ncclWindow_t window)
+/* All that this rank needs to ask. */
+static ncclResult_t ep_multicast_prepare(struct ep_errand **call, struct ep_multicast_job *job)
 {
-	return ep_nccl_dyn()->get_peer_device_pointer(window, 0, e->rank, &e->shown) ==
-		       ncclSuccess &&
-	       e->shown && ep_window_handle(e->shown, &e->shown_handle);
+	int error;
+
+	EP_CUDA(cudaGetDevice(&job->device), "asking for the device");
+	error = ep_errand_begin(call, ep_multicast_ready, ep_multicast_ask, job, sizeof(*job));
+	if (job->selected != cudaSuccess) {
+		return ep_fail_cuda(job->selected, "selecting the device for NCCL's multicast");
+	}
+	return error ? ep_fail(ncclSystemError,
+			       "no thread for NCCL's multicast: %s; "
+			       "NCCL_EP_NVLS=0 does without",
+			       strerror(error))
+		     : ncclSuccess;
+}
+
+/* Whether all ranks have an address. Also the barrier that NCCL wants before anybody uses it. */
+static ncclResult_t ep_multicast_agree(struct ep_heap *heap, struct ep_boot *boot,
+				       const struct ep_multicast_job *job,
+				       struct ep_peer_choice *choice)
+{
+	const struct ep_multicast_got *all = boot->all;
+	struct ep_multicast_got mine = { 0 };
+	ncclResult_t result;
+
+	mine.ok = job->result == ncclSuccess && job->address &&
+		  ep_window_watch(heap->entry, heap->window);
+	if (!mine.ok) {
+		snprintf(mine.why, sizeof(mine.why), "NCCL's multicast address: %.32s",
+			 job->result != ncclSuccess ? ncclGetErrorString(job->result) : "none");
+	}
+	result = ep_boot_allgather(boot, &mine, boot->all, sizeof(mine), "agreeing on multicast");
+	if (result != ncclSuccess && job->result != ncclSuccess) {
+		/* Others wait in NCCL for this rank. */
+		return ep_fail(job->result, "rank %d: %s; NCCL_EP_NVLS=0 does without", heap->rank,
+			       mine.why);
+	}
+	EP_CHECK(result);
+	for (int r = 0; r < heap->nranks; r++) {
+		if (!all[r].ok) {
+			choice->multicast = false;
+			(void)ep_reason_set(&choice->no_multicast, "rank %d: %.59s", r, all[r].why);
+			return ncclSuccess;
+		}
+	}
+	return ncclSuccess;
 }
 
 ncclResult_t ep_multicast_open(struct ep_heap *heap, struct ep_boot *boot,
-			       struct ep_peer_choice *choice)
+			       struct ep_peer_choice *choice, ncclResult_t mine)
 {
 	struct ep_multicast_job job = { .window = heap->window };
-	const struct ep_multicast_got *all = boot->all;
 	struct ep_heap_entry *e = heap->entry;
-	struct ep_multicast_got mine = { 0 };
+	struct ep_errand *call = NULL;
 	char gone[EP_BOOT_GONE_TEXT];
-	int error;
 
-	EP_CUDA(cudaGetDevice(&job.device), "asking for the device");
-	error = ep_errand_run(ep_multicast_ask, &job, sizeof(job), boot->timeout_ns);
-	if (error == ETIMEDOUT) {
+	if (mine == ncclSuccess) {
+		mine = ep_multicast_prepare(&call, &job);
+	}
+	/* NCCL lets the ranks meet: all of them come, or none does. */
+	mine = ep_boot_agree(boot, mine, "mapping the group's memory");
+	if (mine != ncclSuccess) {
+		ep_errand_end(call);
+		return mine;
+	}
+	if (ep_errand_go(call, &job, sizeof(job), boot->timeout_ns)) {
+		heap->call = call;
 		boot->stuck = true; /* in the communicator, by another thread */
 		return ep_fail(ncclRemoteError,
 			       "rank %d waited %llu ms for all ranks of its node to get NCCL's "
@@ -92,43 +143,14 @@ ncclResult_t ep_multicast_open(struct ep_heap *heap, struct ep_boot *boot,
 			       heap->rank, (unsigned long long)(boot->timeout_ns / 1000000),
 			       ep_boot_gone(boot, gone));
 	}
-	mine.ok = !error && job.result == ncclSuccess && job.address &&
-		  ep_multicast_watch(e, heap->window);
-	if (!mine.ok) {
-		snprintf(mine.why, sizeof(mine.why), "NCCL's multicast address: %.32s",
-			 error                       ? strerror(error)
-			 : job.result != ncclSuccess ? ncclGetErrorString(job.result)
-						     : "none");
+	ep_errand_end(call);
+	EP_CHECK(ep_multicast_agree(heap, boot, &job, choice));
+	if (choice->multicast) {
+		heap->multicast = job.address;
+		e->lasting = false; /* who stores by multicast stores to memory of all */
+		e->comm = boot->comm;
+		e->window = heap->window;
+		heap->window = NULL;
 	}
-	/* Also the barrier that NCCL wants before anybody uses the address. */
-	EP_CHECK(ep_boot_allgather(boot, &mine, boot->all, sizeof(mine), "agreeing on multicast"));
-	for (int r = 0; r < heap->nranks; r++) {
-		if (!all[r].ok) {
-			choice->multicast = false;
-			(void)ep_reason_set(&choice->no_multicast, "rank %d: %.59s", r, all[r].why);
-			return ncclSuccess;
-		}
-	}
-	heap->multicast = job.address;
-	e->lasting = false; /* who stores by multicast stores to memory of all */
-	e->comm = boot->comm;
-	e->window = heap->window;
-	heap->window = NULL;
 	return ncclSuccess;
-}
-
-bool ep_multicast_lives(const struct ep_heap_entry *e)
-{
-	CUmemGenericAllocationHandle now;
-
-	return e->window && !ep_context_ended(&e->context) && ep_window_handle(e->shown, &now) &&
-	       now == e->shown_handle;
-}
-
-void ep_multicast_close(struct ep_heap_entry *e)
-{
-	if (ep_multicast_lives(e)) {
-		(void)ep_nccl_dyn()->window_deregister(e->comm, e->window);
-	}
-	e->window = NULL;
 }

@@ -60,7 +60,8 @@ bool ep_window_driver(struct ep_reason *why)
 	return !ep_vmm_missing || ep_reason_set(why, "the CUDA driver has no %s", ep_vmm_missing);
 }
 
-bool ep_window_handle(void *p, CUmemGenericAllocationHandle *handle)
+/* The driver's handle of the memory that is mapped at p, as a name for it; false: none is. */
+static bool ep_window_handle(void *p, CUmemGenericAllocationHandle *handle)
 {
 	if (ep_vmm.retain(handle, p) != CUDA_SUCCESS) {
 		return false;
@@ -91,81 +92,175 @@ static void ep_window_free(void *base)
 struct ep_window_job {
 	ncclComm_t comm;
 	int device;
+	cudaError_t selected;
 	void *base;
 	size_t bytes;
-	uint64_t end_ns;
-	ncclWindow_t window;
+	uint64_t timeout_ns;
+	ncclWindow_t *window; /* NCCL writes it, perhaps late */
 	ncclResult_t result;
 };
 
+static int ep_window_ready(void *arg)
+{
+	struct ep_window_job *job = arg;
+
+	job->selected = cudaSetDevice(job->device);
+	return job->selected == cudaSuccess ? 0 : ECANCELED;
+}
+
 /*
  * NCCL waits for all ranks, however long that takes, or until the communicator is aborted. One that
- * does not block its callers is asked about until end_ns, and not afterwards: the program may end it
- * then.
+ * does not block its callers is asked about until time is over, and not afterwards: the program may
+ * end it then.
  */
 static void ep_window_register(void *arg)
 {
 	const struct ep_nccl_dyn *nccl = ep_nccl_dyn();
 	struct ep_window_job *job = arg;
 	struct timespec nap = { 0, 20000 };
-	ncclWindow_t *window = calloc(1, sizeof(*window));
+	uint64_t end = ep_now_ns() + job->timeout_ns;
 
-	job->result = ncclSystemError;
-	if (!window || cudaSetDevice(job->device) != cudaSuccess) {
-		(void)cudaGetLastError();
-		free(window);
-		return;
-	}
-	job->result = nccl->window_register(job->comm, job->base, job->bytes, window, 0);
-	while (job->result == ncclInProgress && nccl->comm_get_async_error &&
-	       ep_now_ns() < job->end_ns) {
+	job->result = nccl->window_register(job->comm, job->base, job->bytes, job->window, 0);
+	while (job->result == ncclInProgress && nccl->comm_get_async_error && ep_now_ns() < end) {
 		nanosleep(&nap, NULL);
 		if (nccl->comm_get_async_error(job->comm, &job->result) != ncclSuccess) {
 			job->result = ncclSystemError;
 		}
 	}
-	if (job->result != ncclInProgress) { /* else NCCL may write it still */
-		job->window = *window;
-		free(window);
-	}
 }
 
+/* All that this rank needs to make NCCL's call. */
+static ncclResult_t ep_window_prepare(struct ep_window_job *job, struct ep_errand **call, int rank)
+{
+	int error;
+
+	job->window = calloc(1, sizeof(*job->window));
+	if (!job->window) {
+		return ep_fail(ncclSystemError, "out of host memory");
+	}
+	EP_CUDA(cudaGetDevice(&job->device), "asking for the device");
+	error = ep_errand_begin(call, ep_window_ready, ep_window_register, job, sizeof(*job));
+	if (job->selected != cudaSuccess) {
+		return ep_fail_cuda(job->selected, "selecting the device for NCCL's window");
+	}
+	return error ? ep_fail(ncclSystemError,
+			       "rank %d has no thread to register its memory with NCCL: %s", rank,
+			       strerror(error))
+		     : ncclSuccess;
+}
+
+static ncclResult_t ep_window_late(const struct ep_heap *heap, struct ep_boot *boot)
+{
+	char gone[EP_BOOT_GONE_TEXT];
+
+	boot->stuck = true; /* in the communicator, by another thread */
+	return ep_fail(ncclRemoteError,
+		       "rank %d waited %llu ms for all ranks to register their memory with NCCL%s: "
+		       "abort the communicator. NCCL_EP_BOOTSTRAP_TIMEOUT_MS sets the limit",
+		       heap->rank, (unsigned long long)(boot->timeout_ns / 1000000),
+		       ep_boot_gone(boot, gone));
+}
+
+/* What has come of it. */
+static ncclResult_t ep_window_done(struct ep_heap *heap, struct ep_boot *boot,
+				   const struct ep_window_job *job)
+{
+	char gone[EP_BOOT_GONE_TEXT];
+
+	heap->window = *job->window;
+	if (job->result == ncclSuccess && heap->window) {
+		return ncclSuccess;
+	}
+	if (job->result != ncclSuccess) {
+		boot->failed = job->result; /* others may wait for this rank in it */
+	}
+	return ep_fail(job->result ? job->result : ncclInvalidUsage,
+		       "ncclCommWindowRegister of %llu bytes on rank %d: %s%s; NCCL_EP_MEMORY=ipc "
+		       "does without windows",
+		       (unsigned long long)heap->bytes, heap->rank,
+		       job->result ? ncclGetErrorString(job->result) : "no window",
+		       ep_boot_gone(boot, gone));
+}
+
+/* No rank goes where others wait for it before all have what they need for it. */
 static ncclResult_t ep_window_open(struct ep_heap *heap, struct ep_boot *boot)
 {
 	struct ep_window_job job = { .comm = boot->comm,
 				     .base = heap->entry->base,
 				     .bytes = heap->bytes,
-				     .end_ns = ep_now_ns() + boot->timeout_ns };
-	char gone[EP_BOOT_GONE_TEXT];
-	int error;
+				     .timeout_ns = boot->timeout_ns };
+	struct ep_errand *call = NULL;
+	ncclResult_t result = ep_window_prepare(&job, &call, heap->rank);
 
-	EP_CUDA(cudaGetDevice(&job.device), "asking for the device");
-	error = ep_errand_run(ep_window_register, &job, sizeof(job),
-			      boot->timeout_ns + EP_WINDOW_GRACE_NS);
-	if (error == ETIMEDOUT || (!error && job.result == ncclInProgress)) {
-		boot->stuck = true; /* in the communicator, by another thread */
-		return ep_fail(ncclRemoteError,
-			       "rank %d waited %llu ms for all ranks to register their memory "
-			       "with NCCL%s: abort the communicator. "
-			       "NCCL_EP_BOOTSTRAP_TIMEOUT_MS sets the limit",
-			       heap->rank, (unsigned long long)(boot->timeout_ns / 1000000),
-			       ep_boot_gone(boot, gone));
+	result = ep_boot_agree(boot, result, "registering the group's memory with NCCL");
+	if (result != ncclSuccess) {
+		ep_errand_end(call);
+		free(job.window);
+		return result;
 	}
-	if (error) {
-		return ep_fail(ncclSystemError, "rank %d cannot start a thread: %s", heap->rank,
-			       strerror(error));
+	if (ep_errand_go(call, &job, sizeof(job), boot->timeout_ns + EP_WINDOW_GRACE_NS)) {
+		heap->call = call;
+		heap->registering = true;
+		return ep_window_late(heap, boot);
 	}
-	if (job.result != ncclSuccess || !job.window) {
-		return ep_fail(job.result ? job.result : ncclInvalidUsage,
-			       "ncclCommWindowRegister of %llu bytes on rank %d: %s%s; "
-			       "NCCL_EP_MEMORY=ipc does without windows",
-			       (unsigned long long)heap->bytes, heap->rank,
-			       job.result ? ncclGetErrorString(job.result) : "no window",
-			       ep_boot_gone(boot, gone));
+	ep_errand_end(call);
+	if (job.result == ncclInProgress) { /* NCCL may write all of it still */
+		ep_heap_keep(heap);
+		return ep_window_late(heap, boot);
 	}
-	heap->window = job.window;
-	return ncclSuccess;
+	result = ep_window_done(heap, boot, &job);
+	free(job.window);
+	return result;
 }
+
+void ep_window_settle(struct ep_heap *heap)
+{
+	struct ep_window_job job;
+
+	if (!heap->call) {
+		return;
+	}
+	while (ep_errand_go(heap->call, &job, heap->registering ? sizeof(job) : 0,
+			    EP_ERRAND_LONGEST_NS)) {
+	}
+	ep_errand_end(heap->call);
+	heap->call = NULL;
+	if (!heap->registering) {
+		return;
+	}
+	if (job.result == ncclSuccess || job.result == ncclInProgress) {
+		ep_heap_keep(heap); /* who knows whether the communicator is there still */
+	} else {
+		free(job.window);
+	}
+}
+
+/* ---- a window that stays ---- */
+
+bool ep_window_watch(struct ep_heap_entry *e, ncclWindow_t window)
+{
+	return ep_nccl_dyn()->get_peer_device_pointer(window, 0, e->rank, &e->shown) ==
+		       ncclSuccess &&
+	       e->shown && ep_window_handle(e->shown, &e->shown_handle);
+}
+
+bool ep_window_lives(const struct ep_heap_entry *e)
+{
+	CUmemGenericAllocationHandle now;
+
+	return e->window && !ep_context_ended(&e->context) && ep_window_handle(e->shown, &now) &&
+	       now == e->shown_handle;
+}
+
+void ep_window_end(struct ep_heap_entry *e)
+{
+	if (ep_window_lives(e)) {
+		(void)ep_nccl_dyn()->window_deregister(e->comm, e->window);
+	}
+	e->window = NULL;
+}
+
+/* ---- around the mapping of peers ---- */
 
 static void ep_window_close(struct ep_heap *heap, struct ep_boot *boot)
 {

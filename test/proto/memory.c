@@ -240,7 +240,7 @@ enum mistake {
 	MISTAKE_LAYOUT,
 	MISTAKE_HANDLE, /* nowhere to write it to */
 	MISTAKE_PENDING,
-	MISTAKE_BUFFER, /* of the exchange, no device memory */
+	MISTAKE_BUFFER, /* of the exchange, no pinned memory */
 	MISTAKE_STREAM, /* likewise */
 	MISTAKE_HEAP,
 	MISTAKES
@@ -260,9 +260,8 @@ static ncclResult_t init_wrong(struct world *w, struct bench *b, int topk, enum 
 	if (odd) {
 		config.magic += mistake == MISTAKE_CONFIG;
 		layout = mistake == MISTAKE_LAYOUT ? NCCL_EP_LAYOUT_UNSET : layout;
-		watch.fail_at[WATCH_MALLOC] = mistake == MISTAKE_BUFFER ? 1
-					      : mistake == MISTAKE_HEAP ? 2
-									: 0;
+		watch.fail_at[WATCH_HOST_REGISTER] = mistake == MISTAKE_BUFFER;
+		watch.fail_at[WATCH_MALLOC] = mistake == MISTAKE_HEAP;
 		watch.fail_at[WATCH_STREAM_CREATE] = mistake == MISTAKE_STREAM;
 	}
 	if (odd && mistake == MISTAKE_PENDING) {
@@ -387,6 +386,7 @@ static void failures(struct world *w, enum watch_call call)
 
 	world_meet(w);
 	blocks = shared_blocks();
+	world_meet(w);
 	for (uint64_t n = 1; failed; n++) {
 		ncclResult_t result;
 
