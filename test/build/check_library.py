@@ -84,6 +84,8 @@ def check_dynamic(library, flavour, version):
         complain("soname %s instead of libnccl_ep.so.0" % soname)
     for name in sorted(set(needed) - NEEDED[flavour]):
         complain("depends on %s" % name)
+    if "NODELETE" not in dynamic:
+        complain("dlclose takes it away from its threads: no NODELETE")
     if Path(library).resolve().name != "libnccl_ep.so." + version:
         complain("file name %s" % Path(library).resolve().name)
 
