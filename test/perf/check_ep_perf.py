@@ -66,8 +66,10 @@ def check_document(document, rows, ranks, launcher, per_gpu=1):
 def check_usage():
     """What is refused, and what is allowed instead; in one voice, also of several processes."""
     for bad, got, allowed in (
-            (['--routing', 'random'], 'random', 'uniform'), (['-b', 'x'], 'x', '0 to 65535'),
+            (['--routing', 'random'], 'random', 'uniform'), (['-b', 'x'], 'x', '0 to 16777216'),
             (['-b', '99999'], '99999', '0 to 65535'), (['--layout', 'flat'], 'flat', 'em rm'),
+            (['--capacity', '65536'], '65536', '0 to 65535'),
+            (['--mode', 'ht', '-b', '16777217'], '16777217', '0 to 16777216'),
             (['-b', '4', '-e', '2'], '2', '4'), (['--experts', '7', '-g', '2'], '7', 'ranks, 2'),
             (['--topk', '33'], '33', '1 to 32'), (['--topk', '9', '--experts', '8'], '9', '1 to 8'),
             (['-b', '8', '--capacity', '4'], '4', '8'), (['--drop', '2'], '2', '0 to 1'),
@@ -202,6 +204,8 @@ def check_ht(out):
                     ['em', '--overflow', 'drop', '--recv', '12']):
         done = run([*high, '-b', '12', '--layout', *options], 0)
         expect('# Out of bounds values : 0 OK' in done.stdout, 'summary of %s' % options)
+    # more tokens than low latency takes (operations with as many are a test of their own)
+    run([*high, '--layout', 'flat', '-b', '4', '--capacity', '65536'], 0)
     done = run([*high, '-b', '12', '--layout', 'flat', '--recv', '12'], 3)
     expect(re.search(r'rank \d.*12', done.stderr), 'an overflow names rank and limit: %s' %
            done.stderr)

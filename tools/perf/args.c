@@ -267,6 +267,30 @@ static int fits_mode(const struct perf_options *opt)
 	return 0;
 }
 
+/* Low latency takes fewer tokens. */
+static int fits_tokens(const struct perf_options *opt)
+{
+	const struct {
+		uint32_t value;
+		const char *name;
+	} tokens[] = {
+		{ opt->min_tokens, "-b (--mintokens)" },
+		{ opt->max_tokens, "-e (--maxtokens)" },
+		{ opt->capacity, "--capacity" },
+	};
+	char text[32], want[96];
+
+	snprintf(want, sizeof(want), "0 to %d in --mode ll, 0 to %d in --mode ht",
+		 PERF_MOST_TOKENS_LL, PERF_MOST_TOKENS);
+	for (size_t i = 0; !opt->ht && i < sizeof(tokens) / sizeof(tokens[0]); i++) {
+		if (tokens[i].value > PERF_MOST_TOKENS_LL) {
+			snprintf(text, sizeof(text), "%u", tokens[i].value);
+			return bad(tokens[i].name, text, want);
+		}
+	}
+	return 0;
+}
+
 static int finish(struct perf_options *opt, int have_max)
 {
 	char text[32], want[96];
@@ -299,7 +323,7 @@ static int finish(struct perf_options *opt, int have_max)
 	}
 	opt->problem.tokens = opt->max_tokens;
 	opt->problem.max_tokens = opt->capacity;
-	return fits_mode(opt);
+	return fits_tokens(opt) || fits_mode(opt) ? -1 : 0;
 }
 
 static void defaults(struct perf_options *opt)

@@ -50,14 +50,16 @@ int perf_ht_plan(struct perf_rank *r)
 	if (!opt->eager) {
 		most = opt->flat ? most : (most + ROUND_ROWS - 1) / ROUND_ROWS * ROUND_ROWS;
 		most = most < opt->capacity ? opt->capacity : most;
-		h->limit = opt->recv ? opt->recv : (uint32_t)most;
+		most = opt->recv ? opt->recv : most;
 	}
-	r->buf.rows = h->limit ? h->limit : most;
-	if (r->buf.rows > INT32_MAX) {
+	/* The library numbers rows with 31 bits, tables of expected rows with 32. */
+	if (most > INT32_MAX) {
 		snprintf(r->failure, sizeof(r->failure), "%llu rows for a rank are too many",
-			 (unsigned long long)r->buf.rows);
+			 (unsigned long long)most);
 		return -1;
 	}
+	h->limit = opt->eager ? 0 : (uint32_t)most;
+	r->buf.rows = most;
 	return 0;
 }
 

@@ -191,7 +191,8 @@ static void connect_ranks(struct perf_rank *r)
 	}
 }
 
-static uint32_t next_size(const struct perf_options *opt, uint32_t tokens)
+/* 64 bits hold the largest size times the largest factor. */
+static uint64_t next_size(const struct perf_options *opt, uint64_t tokens)
 {
 	if (opt->step_increment) {
 		return tokens + opt->step_increment;
@@ -217,8 +218,9 @@ static void climb(struct perf_rank *r)
 	const struct perf_options *opt = &perf->opt;
 
 	for (uint32_t cycle = 0; opt->cycles == 0 || cycle < opt->cycles; cycle++) {
-		for (uint32_t tokens = opt->min_tokens; tokens <= opt->max_tokens;
-		     tokens = next_size(opt, tokens)) {
+		for (uint64_t size = opt->min_tokens; size <= opt->max_tokens;
+		     size = next_size(opt, size)) {
+			uint32_t tokens = (uint32_t)size;
 			struct perf_row row;
 
 			if (r->rank == 0) {

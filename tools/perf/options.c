@@ -8,11 +8,13 @@
 #define AT(member) offsetof(struct perf_options, member)
 
 const struct perf_option perf_option_table[PERF_NOPTIONS] = {
-	{ 'b', "mintokens", "N", "128", "tokens per rank: from this", 0, 65535, AT(min_tokens) },
-	{ 'e', "maxtokens", "N", "as -b", "to this", 0, 65535, AT(max_tokens) },
+	{ 'b', "mintokens", "N", "128", "tokens per rank: from this", 0, PERF_MOST_TOKENS,
+	  AT(min_tokens) },
+	{ 'e', "maxtokens", "N", "as -b", "to this", 0, PERF_MOST_TOKENS, AT(max_tokens) },
 	{ 'f', "stepfactor", "N", "2", "each size is so many times the one before", 2, 1024,
 	  AT(step_factor) },
-	{ 'i', "stepincrement", "N", "", "or so much more", 1, 65535, AT(step_increment) },
+	{ 'i', "stepincrement", "N", "", "or so much more", 1, PERF_MOST_TOKENS,
+	  AT(step_increment) },
 	{ 'g', "ngpus", "N", "1", "GPUs (ranks) per thread", 1, PERF_MAX_LOCAL, AT(gpus) },
 	{ 't', "nthreads", "N", "1", "threads per process; it has -t times -g ranks", 1,
 	  PERF_MAX_LOCAL, AT(threads) },
@@ -63,8 +65,8 @@ const struct perf_option perf_option_table[PERF_NOPTIONS] = {
 	{ OPT_MASK, "mask", NULL, "", "enable_mask", 0, 0, 0 },
 	{ OPT_WINDOWS, "windows", NULL, "",
 	  "received rows and scales are in NCCL windows; see NCCL_EP_LL_DIRECT_BYTES", 0, 0, 0 },
-	{ OPT_CAPACITY, "capacity", "N", "as -e", "max_dispatch_tokens_per_rank", 1, 65535,
-	  AT(capacity) },
+	{ OPT_CAPACITY, "capacity", "N", "as -e", "max_dispatch_tokens_per_rank", 1,
+	  PERF_MOST_TOKENS, AT(capacity) },
 	{ OPT_RECV, "recv", "N", "enough", "max_recv_tokens_per_rank (ht)", 1, INT32_MAX,
 	  AT(recv) },
 	{ OPT_ZONES, "align", "N", "1", "alignment of an expert's rows (ht, em)", 1, 1 << 20,

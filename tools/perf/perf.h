@@ -21,6 +21,8 @@
 #define PERF_CHECK_BYTES (32u << 20) /* high throughput: of outputs on the host at a time */
 #define PERF_MAX_LOCAL 16            /* ranks per process */
 #define PERF_SCHEMA_VERSION 1
+#define PERF_MOST_TOKENS (1 << 24) /* of a rank; high throughput */
+#define PERF_MOST_TOKENS_LL 65535
 
 enum perf_average {
 	PERF_RANK0,
