@@ -133,6 +133,35 @@ def check_progress():
            'progress: %s' % line)
 
 
+def check_trace(work):
+    """A file of expert ids: each line is checked, and what does not fit is named by file and line."""
+    trace = os.path.join(work, 'trace')
+
+    def routed(text, status, *options):
+        with open(trace, 'w') as file:
+            file.write(text)
+        return run([EP_PERF, '-g', '2', '-b', '4', *SHAPE, '--routing', 'file:' + trace, *options], status)
+
+    good = '# experts of tokens\n0 1 2 3\n\n4,5 6\t-1\n11\n\n-1 -1\n'
+    for options in ([], ['--mode', 'ht'], ['--mode', 'ht', '--layout', 'flat', '--ids', '32']):
+        expect('# Out of bounds values : 0 OK' in routed(good, 0, *options).stdout, 'a trace is right')
+    for line, got, allowed in (
+            ('1 1 3 4', 'expert 1 twice', 'once in a line'), ('1 2 1', 'expert 1 twice', 'once in a line'),
+            ('0 1 2 3 4', '5 ids', 'top-k, 4, at most'), ('1 99', 'expert 99', '-1 to 11'),
+            ('1 -2', "'1 -2'", 'at most 32 expert ids'), ('1 2x', "'1 2x'", 'at most 32 expert ids'),
+            ('1;2', "'1;2'", 'at most 32 expert ids'), ('0 ' * 33, "'0 0 ", 'at most 32 expert ids'),
+            ('9999999999', "'9999999999'", 'at most 32 expert ids'),
+            ('\x1b[2J', "'?[2J'", 'at most 32 expert ids'),
+            ('3' + ' ' * 2000 + '5', "'3" + ' ' * 56 + "...'", 'at most 32 expert ids')):
+        for last in (True, False):
+            said = routed('# here\n0 1\n' + line + ('' if last else '\n2 3\n'), 2).stderr
+            expect(re.match(r'ep_perf: %s:3: got .*%s.*, allowed is .*%s' % (
+                re.escape(trace), re.escape(got), re.escape(allowed)), said, re.S), 'line 3 of a trace: %s' % said)
+    expect('has no lines' in routed('# nothing\n\n', 2).stderr, 'an empty trace')
+    said = run([EP_PERF, '--routing', 'file:/nonexistent'], 2).stderr
+    expect(said.startswith('ep_perf: --routing: /nonexistent: No such file'), 'no trace: %s' % said)
+
+
 def check_meeting(work):
     """Where processes meet is told by a file of the same user, whatever others put in its place."""
     place, target = os.path.join(work, 'meet'), os.path.join(work, 'target')
@@ -302,6 +331,7 @@ def main():
         expect('needs NCCL 2.30 or later, this is 2.29.9' in done.stderr, 'an NCCL that cannot')
 
         check_ht(out)
+        check_trace(work)
         check_meeting(work)
 
         # what is refused is a row with the reason

@@ -50,6 +50,12 @@ enum oracle_family {
 	ORACLE_FILE   /* one line of expert ids per token */
 };
 
+/* Where a line was read, and how many ids it had. */
+struct oracle_line {
+	uint32_t number;
+	uint32_t ids;
+};
+
 struct oracle_routing {
 	enum oracle_family family;
 	uint32_t zipf_256ths; /* exponent s in 1/256 */
@@ -59,6 +65,9 @@ struct oracle_routing {
 	uint32_t groups_used;
 	int32_t *lines; /* file: [nlines][ORACLE_MAX_TOPK], short lines filled with -1 */
 	uint32_t nlines;
+	/* of each; NULL: a program has made them up, and knows what it does */
+	struct oracle_line *read;
+	char *file;
 	char text[96];
 };
 

@@ -289,6 +289,35 @@ static int prepare_zipf(struct oracle_problem *p)
 	return 0;
 }
 
+/* A line of ids for tokens: 0, or -1 with what does not fit in `why`. */
+static int line_fits(const struct oracle_problem *p, uint32_t i, char *why, size_t bytes)
+{
+	const struct oracle_routing *r = &p->routing;
+	const struct oracle_line at = r->read ? r->read[i] : (struct oracle_line){ i + 1, 0 };
+	const int32_t *ids = r->lines + (size_t)i * ORACLE_MAX_TOPK;
+	const char *name = r->file ? r->file : "routing";
+
+	if (at.ids > p->topk) {
+		snprintf(why, bytes, "%s:%u: got %u ids, allowed is top-k, %u, at most", name,
+			 at.number, at.ids, p->topk);
+		return -1;
+	}
+	for (uint32_t k = 0; k < ORACLE_MAX_TOPK; k++) {
+		if (ids[k] >= (int32_t)p->experts) {
+			snprintf(why, bytes, "%s:%u: got expert %d, allowed is -1 to %u", name,
+				 at.number, ids[k], p->experts - 1);
+			return -1;
+		}
+		if (r->read && ids[k] >= 0 && contains(ids, k, ids[k])) {
+			snprintf(why, bytes,
+				 "%s:%u: got expert %d twice, allowed is once in a line", name,
+				 at.number, ids[k]);
+			return -1;
+		}
+	}
+	return 0;
+}
+
 /* Of --routing hot, group and file: 0, or -1 with what does not fit in `why`. */
 static int routing_fits(const struct oracle_problem *p, char *why, size_t bytes)
 {
@@ -310,10 +339,8 @@ static int routing_fits(const struct oracle_problem *p, char *why, size_t bytes)
 			r->groups, r->groups_used, p->experts, ORACLE_MAX_TOPK, p->topk);
 		return -1;
 	}
-	for (uint64_t i = 0; i < (uint64_t)r->nlines * ORACLE_MAX_TOPK; i++) {
-		if (r->family == ORACLE_FILE && r->lines[i] >= (int32_t)p->experts) {
-			snprintf(why, bytes, "routing file: got expert %d, allowed is -1 to %u",
-				 r->lines[i], p->experts - 1);
+	for (uint32_t i = 0; r->family == ORACLE_FILE && i < r->nlines; i++) {
+		if (line_fits(p, i, why, bytes)) {
 			return -1;
 		}
 	}

@@ -7,6 +7,9 @@
 
 #include "oracle.h"
 
+#define BLANK " \t,\r\n"
+#define QUOTED 60
+
 /* A decimal number with up to six decimals, in millionths; *end behind it. -1: none there. */
 static int64_t parse_millionths(const char *text, const char **end)
 {
@@ -27,26 +30,56 @@ static int64_t parse_millionths(const char *text, const char **end)
 	return digits ? value : -1;
 }
 
-/* Appends one line of ids. 0, or -1: not numbers. */
-static int parse_line(char *line, int32_t *ids)
+/* One line of ids, which it fills up with -1. How many there are, or -1: they are not ids, or too many. */
+static int parse_line(const char *at, int32_t *ids)
 {
-	char *at = line;
-	uint32_t n = 0;
+	int n = 0;
 
 	for (uint32_t k = 0; k < ORACLE_MAX_TOPK; k++) {
 		ids[k] = -1;
 	}
-	while (at[strspn(at, " \t,\r\n")] && n < ORACLE_MAX_TOPK) {
+	for (at += strspn(at, BLANK); *at; at += strspn(at, BLANK)) {
 		char *end;
-		long id = strtol(at + strspn(at, " \t,\r\n"), &end, 10);
+		long id = strtol(at, &end, 10);
 
-		if (end == at + strspn(at, " \t,\r\n") || id < -1 || id > INT32_MAX) {
+		if (end == at || id < -1 || id > INT32_MAX || n == ORACLE_MAX_TOPK ||
+		    (*end && !strchr(BLANK, *end))) {
 			return -1;
 		}
 		ids[n++] = (int32_t)id;
 		at = end;
 	}
-	return at[strspn(at, " \t,\r\n")] ? -1 : 0;
+	return n;
+}
+
+/* What of a line is shown: its beginning, and nothing that a terminal takes for a command. */
+static void quote(char *line)
+{
+	line[strcspn(line, "\n")] = '\0';
+	if (strlen(line) > QUOTED) {
+		strcpy(line + QUOTED - 3, "...");
+	}
+	for (; *line; line++) {
+		*line = *line >= ' ' && *line <= '~' ? *line : '?';
+	}
+}
+
+/* Room for one line more. */
+static int grow(struct oracle_routing *routing, uint32_t *room)
+{
+	size_t more = *room ? 2 * (size_t)*room : 1024;
+	int32_t *lines;
+	struct oracle_line *read;
+
+	if (routing->nlines < *room) {
+		return 0;
+	}
+	lines = realloc(routing->lines, more * ORACLE_MAX_TOPK * sizeof(*lines));
+	routing->lines = lines ? lines : routing->lines;
+	read = realloc(routing->read, more * sizeof(*read));
+	routing->read = read ? read : routing->read;
+	*room = (uint32_t)more;
+	return lines && read && more <= UINT32_MAX ? 0 : -1;
 }
 
 static int read_lines(FILE *file, const char *name, struct oracle_routing *routing, char *why,
@@ -56,30 +89,32 @@ static int read_lines(FILE *file, const char *name, struct oracle_routing *routi
 	uint32_t room = 0;
 
 	for (uint32_t number = 1; fgets(line, sizeof(line), file); number++) {
-		if (line[strspn(line, " \t\r\n")] == '\0' || line[0] == '#') {
+		int cut = !strchr(line, '\n') && !feof(file), n = -1;
+
+		if (!cut && (line[strspn(line, BLANK)] == '\0' || line[0] == '#')) {
 			continue;
 		}
-		if (routing->nlines == room) {
-			size_t bytes = (room + 1024) * ORACLE_MAX_TOPK * sizeof(*routing->lines);
-			int32_t *bigger = realloc(routing->lines, bytes);
-
-			if (!bigger) {
-				snprintf(why, why_bytes, "out of memory");
-				return -1;
-			}
-			routing->lines = bigger;
-			room += 1024;
-		}
-		if (parse_line(line, routing->lines + routing->nlines * ORACLE_MAX_TOPK)) {
-			snprintf(why, why_bytes,
-				 "%s:%u: got '%.*s', allowed is a line of at most %d expert ids",
-				 name, number, (int)strcspn(line, "\n"), line, ORACLE_MAX_TOPK);
+		if (grow(routing, &room)) {
+			snprintf(why, why_bytes, "--routing: out of memory for %s", name);
 			return -1;
 		}
-		routing->nlines++;
+		if (!cut) {
+			n = parse_line(line,
+				       routing->lines + (size_t)routing->nlines * ORACLE_MAX_TOPK);
+		}
+		if (n < 0) {
+			quote(line);
+			snprintf(
+				why, why_bytes,
+				"%s:%u: got '%s', allowed is a line of at most %d expert ids, -1 or "
+				"more",
+				name, number, line, ORACLE_MAX_TOPK);
+			return -1;
+		}
+		routing->read[routing->nlines++] = (struct oracle_line){ number, (uint32_t)n };
 	}
 	if (routing->nlines == 0) {
-		snprintf(why, why_bytes, "%s: no lines", name);
+		snprintf(why, why_bytes, "--routing: %s has no lines of expert ids", name);
 		return -1;
 	}
 	return 0;
@@ -91,11 +126,16 @@ static int load_file(const char *name, struct oracle_routing *routing, char *why
 	int rc;
 
 	if (!file) {
-		snprintf(why, why_bytes, "%s: %s", name, strerror(errno));
+		snprintf(why, why_bytes, "--routing: %s: %s", name, strerror(errno));
 		return -1;
 	}
 	rc = read_lines(file, name, routing, why, why_bytes);
 	fclose(file);
+	routing->file = strdup(name);
+	if (!rc && !routing->file) {
+		snprintf(why, why_bytes, "--routing: out of memory for %s", name);
+		rc = -1;
+	}
 	if (rc) {
 		oracle_routing_free(routing);
 	}
@@ -169,6 +209,10 @@ int oracle_routing_parse(const char *text, struct oracle_routing *routing, char 
 void oracle_routing_free(struct oracle_routing *routing)
 {
 	free(routing->lines);
+	free(routing->read);
+	free(routing->file);
 	routing->lines = NULL;
+	routing->read = NULL;
+	routing->file = NULL;
 	routing->nlines = 0;
 }
