@@ -255,11 +255,40 @@ static void find_flat(struct ep_topo *topo)
 	topo->flat = !any ? EP_TOPO_UNKNOWN : near ? EP_TOPO_NO : EP_TOPO_YES;
 }
 
+/* What of NCCL_IB_HCA speaks of no port here. */
+static void note_hca(struct ep_topo *topo, const struct ep_topo_hca *hca)
+{
+	char text[EP_TOPO_HCA_TEXT];
+	bool unnamed = false;
+
+	for (int n = 0; n < topo->nnics; n++) {
+		unnamed |= !topo->nic[n].named;
+	}
+	if (unnamed && hca->n) {
+		ep_topo_note(topo, "NICs without a device name here: NCCL_IB_HCA is not applied "
+				   "to them");
+	}
+	for (int i = 0; i < hca->n && !unnamed; i++) {
+		bool here = false;
+
+		for (int n = 0; n < topo->nnics; n++) {
+			const struct ep_topo_nic *nic = &topo->nic[n];
+
+			for (int p = 0; p < nic->nports; p++) {
+				here |= ep_topo_hca_names(hca, i, nic->name, nic->port[p].num);
+			}
+		}
+		if (!here) {
+			ep_topo_note(topo, "NCCL_IB_HCA: \"%s\" is no port of a NIC here",
+				     ep_topo_hca_print(hca, i, text));
+		}
+	}
+}
+
 int ep_topo_choose(struct ep_topo *topo, const struct ep_topo_opts *opts, struct ep_topo_err *err)
 {
 	struct chooser c = { .topo = topo };
 	struct ep_topo_hca hca;
-	bool unnamed = false;
 	int rc = ep_topo_hca_parse(opts->hca, &hca, err);
 
 	if (rc) {
@@ -297,13 +326,7 @@ int ep_topo_choose(struct ep_topo *topo, const struct ep_topo_opts *opts, struct
 	}
 	say_why(&c);
 	find_flat(topo);
-	for (int n = 0; n < topo->nnics; n++) {
-		unnamed |= !topo->nic[n].named;
-	}
-	if (unnamed && opts->hca && *opts->hca) {
-		ep_topo_note(topo, "NICs without a device name here: NCCL_IB_HCA is not applied "
-				   "to them");
-	}
+	note_hca(topo, &hca);
 out:
 	free(c.may);
 	free(c.order);

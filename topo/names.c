@@ -196,28 +196,59 @@ static int hca_item(const char *item, size_t len, struct ep_topo_hca *hca, struc
 	return 0;
 }
 
+static const char *skip_blanks(const char *s)
+{
+	return s + strspn(s, " \t");
+}
+
 /* [^][=]item[,...]: names are prefixes, with '=' whole names, '^' inverts the list. */
 int ep_topo_hca_parse(const char *text, struct ep_topo_hca *hca, struct ep_topo_err *err)
 {
 	struct ep_topo_hca out = { .n = 0 };
-	const char *s = text ? text : "";
+	const char *s = skip_blanks(text ? text : "");
 
 	out.exclude = *s == '^';
-	s += out.exclude;
+	s = skip_blanks(s + out.exclude);
 	out.exact = *s == '=';
-	s += out.exact;
+	s = skip_blanks(s + out.exact);
 	while (*s) {
-		size_t len = strcspn(s, ",");
-		int rc = len ? hca_item(s, len, &out, err) : 0;
+		size_t all = strcspn(s, ","), len = all;
+		int rc = 0;
 
+		while (len && (s[len - 1] == ' ' || s[len - 1] == '\t')) {
+			len--;
+		}
+		if (len) {
+			rc = hca_item(s, len, &out, err);
+		}
 		if (rc) {
 			return rc;
 		}
-		s += len;
-		s += *s == ',';
+		s += all;
+		s = skip_blanks(s + (*s == ','));
 	}
 	*hca = out;
 	return 0;
+}
+
+bool ep_topo_hca_names(const struct ep_topo_hca *hca, int i, const char *name, int port)
+{
+	const char *want = hca->item[i].name;
+	bool same = hca->exact ? strcmp(name, want) == 0 : strncmp(name, want, strlen(want)) == 0;
+
+	return same && (port < 0 || hca->item[i].port < 0 || hca->item[i].port == port);
+}
+
+const char *ep_topo_hca_print(const struct ep_topo_hca *hca, int i, char text[EP_TOPO_HCA_TEXT])
+{
+	char shown[EP_TOPO_NAME_LEN];
+
+	ep_topo_copy_name(shown, hca->item[i].name);
+	if (hca->item[i].port < 0) {
+		return strcpy(text, shown);
+	}
+	snprintf(text, EP_TOPO_HCA_TEXT, "%s:%d", shown, hca->item[i].port);
+	return text;
 }
 
 /* An empty list matches all, and so "^" alone excludes all: NCCL does that too. */
@@ -226,11 +257,7 @@ bool ep_topo_hca_match(const struct ep_topo_hca *hca, const char *name, int port
 	bool match = hca->n == 0;
 
 	for (int i = 0; i < hca->n && !match; i++) {
-		const char *want = hca->item[i].name;
-		bool same = hca->exact ? strcmp(name, want) == 0
-				       : strncmp(name, want, strlen(want)) == 0;
-
-		match = same && (hca->item[i].port < 0 || hca->item[i].port == port);
+		match = ep_topo_hca_names(hca, i, name, port);
 	}
 	return match != hca->exclude;
 }

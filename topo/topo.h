@@ -222,7 +222,7 @@ const char *ep_topo_why_text(enum ep_topo_why why);
 int ep_topo_level_parse(const char *text, enum ep_topo_dist *dist, struct ep_topo_err *err);
 const char *ep_topo_level_name(enum ep_topo_dist dist);
 
-/* NCCL_IB_HCA: which ports of which devices. */
+/* NCCL_IB_HCA: which ports of which devices. Blanks around items do not count. */
 #define EP_TOPO_HCA_MAX 64
 struct ep_topo_hca {
 	bool exclude, exact;
@@ -234,6 +234,11 @@ struct ep_topo_hca {
 };
 int ep_topo_hca_parse(const char *text, struct ep_topo_hca *hca, struct ep_topo_err *err);
 bool ep_topo_hca_match(const struct ep_topo_hca *hca, const char *name, int port);
+/* Whether item i speaks of the port; `port` -1: of any port of the device. */
+bool ep_topo_hca_names(const struct ep_topo_hca *hca, int i, const char *name, int port);
+/* "mlx5_1:2" */
+#define EP_TOPO_HCA_TEXT (EP_TOPO_NAME_LEN + 16)
+const char *ep_topo_hca_print(const struct ep_topo_hca *hca, int i, char text[EP_TOPO_HCA_TEXT]);
 
 bool ep_topo_pci_parse(const char *text, struct ep_topo_pci *pci);
 #define EP_TOPO_PCI_LEN 24

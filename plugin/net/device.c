@@ -8,6 +8,7 @@
 #include "core/log.h"
 #include "net/abi.h"
 #include "net/device.h"
+#include "rdma/choose.h"
 #include "topo/topo.h"
 
 #define EP_NET_FLAP_NS 1000000000ull /* a port may be down for so long */
@@ -142,6 +143,7 @@ static void ep_net_devs_probe(const struct ep_port_list *list, const struct ep_t
 	struct ep_net_dev *dev = calloc((size_t)list->n, sizeof(*dev));
 	int n = 0, permitted = 0;
 
+	ep_nic_hca_warn(list, getenv("NCCL_IB_HCA"), hca);
 	for (int i = 0; dev && i < list->n; i++) {
 		const struct ep_port *port = &list->port[i];
 

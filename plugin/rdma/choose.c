@@ -123,6 +123,41 @@ static ncclResult_t ep_nic_choose_near(const struct ep_topo_module_query *query,
 	return ncclSuccess;
 }
 
+static bool ep_nic_hca_idle(const struct ep_port_list *list, const struct ep_topo_hca *hca, int i)
+{
+	bool active = false, there = false;
+
+	for (int p = 0; p < list->n; p++) {
+		active |= ep_topo_hca_names(hca, i, list->port[p].name, list->port[p].port);
+	}
+	for (int d = 0; d < list->ndevs && hca->exclude; d++) {
+		there |= ep_topo_hca_names(hca, i, list->v->ibv_get_device_name(list->dev[d]), -1);
+	}
+	return !active && !there;
+}
+
+void ep_nic_hca_warn(const struct ep_port_list *list, const char *value,
+		     const struct ep_topo_hca *hca)
+{
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+	static char told[1024]; /* of which value */
+	char text[EP_TOPO_HCA_TEXT];
+	bool again;
+
+	pthread_mutex_lock(&lock);
+	again = strncmp(told, value ? value : "", sizeof(told) - 1) == 0;
+	snprintf(told, sizeof(told), "%s", value ? value : "");
+	pthread_mutex_unlock(&lock);
+	for (int i = 0; i < hca->n && !again; i++) {
+		if (ep_nic_hca_idle(list, hca, i)) {
+			EP_WARN("NCCL_IB_HCA: \"%s\" is none of the %d active RDMA ports (the first "
+				"is %s:%d): correct or remove it",
+				ep_topo_hca_print(hca, i, text), list->n, list->port[0].name,
+				list->port[0].port);
+		}
+	}
+}
+
 /* NCCL_IB_HCA and NCCL_NET_GDR_LEVEL are understood here too, where there is no topology. */
 static ncclResult_t ep_nic_choose_permitted(const struct ep_port_list *present,
 					    struct ep_port *permitted, int *npermitted)
@@ -137,6 +172,7 @@ static ncclResult_t ep_nic_choose_permitted(const struct ep_port_list *present,
 	    (level && *level && ep_topo_level_parse(level, &dist, &err))) {
 		return ep_fail(ncclInvalidUsage, "environment variable %s", err.text);
 	}
+	ep_nic_hca_warn(present, hca, &list);
 	*npermitted = 0;
 	for (int i = 0; i < present->n; i++) {
 		if (ep_topo_hca_match(&list, present->port[i].name, present->port[i].port)) {

@@ -44,6 +44,7 @@ static void test_devices(const char *library)
 		check_context("version %d", version);
 		net_load(&n, library, version);
 		CHECK_INT(net_init(&n, -1), NET_OK);
+		CHECK_HAS(net_log_find(2, "NCCL_IB_HCA"), "\"mlx5_7\" is none of the 4 active");
 		CHECK_INT(net_devices(&n, &count), NET_OK);
 		CHECK_INT(count, 3);
 		for (int dev = 0; dev < count; dev++) {

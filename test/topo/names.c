@@ -51,6 +51,14 @@ static const struct {
 	{ "=:1", "mlx5_0", 1, true },
 	{ "^:1", "mlx5_0", 1, false },
 	{ ":x", "mlx5_0", 1, true },
+	{ "mlx5_1, mlx5_3", "mlx5_3", 1, true },
+	{ "mlx5_1:1 ", "mlx5_1", 1, true },
+	{ "mlx5_1:1 ", "mlx5_1", 2, false },
+	{ " ^ = mlx5_1\t,\tmlx5_2:1\t", "mlx5_1", 1, false },
+	{ " ^ = mlx5_1\t,\tmlx5_2:1\t", "mlx5_2", 1, false },
+	{ " ^ = mlx5_1\t,\tmlx5_2:1\t", "mlx5_10", 1, true },
+	{ "mlx5_1 , ,", "mlx5_2", 1, false },
+	{ " ", "mlx5_0", 1, true },
 };
 
 static const struct {

@@ -69,13 +69,22 @@ static int list(const char *text, struct ep_port *port)
 	return n;
 }
 
+/* Of the devices one has no active port. */
+static const char *name_of(struct ibv_device *device)
+{
+	return device->name;
+}
+
+static struct ibv_device down = { .name = "hfi1_0" }, *devices[] = { &down };
+static const struct ep_verbs verbs = { .ibv_get_device_name = name_of };
+
 /* What GPU `bus` gets of `present`, "" after an error, as "mlx5_0:1 mlx5_1:1". Its process sees no
  * other GPU: its number is 0. */
 static const char *choose(const char *bus, uint32_t place, const char *present, int room)
 {
 	const struct ep_nic_user who = { bus, "", 0, place };
 	static char text[512];
-	struct ep_port_list ports;
+	struct ep_port_list ports = { .v = &verbs, .dev = devices, .ndevs = 1 };
 	struct ep_port chosen[32];
 	int got = room;
 	size_t at = 0;
@@ -137,6 +146,39 @@ static void test_eight(void)
 	WANT(choose(bus[7], 7, EIGHT, 8), "");
 	SAID("NCCL_IB_HCA: no port number", last_text());
 	(void)logged();
+}
+
+/* What of NCCL_IB_HCA matches nothing is said, once, item by item. */
+static void test_hca_items(void)
+{
+	static const char *const values[] = { "mlx5_1, mlx5_33, =x\x1b[2J,mlx5_3:2",
+					      "^mlx5_1,mlx4,hfi1", "=mlx5_1,mlx5_10,hfi1_0" };
+	static const char *const wants[][4] = {
+		{ "\"mlx5_33\" is none of the 10 active RDMA ports (the first is mlx5_0:1)",
+		  "\"=x?[2J\" is none of the 10", "\"mlx5_3:2\" is none of the 10" },
+		{ "\"mlx4\" is none of the 10" },
+		{ "\"mlx5_10\" is none of the 10", "\"hfi1_0\" is none of the 10" },
+	};
+
+	set_file("eight-own-nic.xml");
+	for (int v = 0; v < 3; v++) {
+		const char *text, *at;
+		int lines = 0, want = 0;
+
+		setenv("NCCL_IB_HCA", values[v], 1);
+		WANT(choose("0000:23:00.0", 1, EIGHT, 8), v == 1 ? "mlx5_8:1" : "mlx5_1:1");
+		text = logged();
+		for (at = text; (at = strstr(at, "WARN EP NCCL_IB_HCA: ")); at++) {
+			lines++;
+		}
+		for (; want < 4 && wants[v][want]; want++) {
+			SAID(wants[v][want], text);
+		}
+		CHECK(lines == want, "%d lines for %s: %s", lines, values[v], text);
+		WANT(choose("0000:23:00.0", 1, EIGHT, 8), v == 1 ? "mlx5_8:1" : "mlx5_1:1");
+		text = logged();
+		CHECK(!strstr(text, "WARN"), "said again: %s", text);
+	}
 }
 
 /* sysfs shows NICs that this container cannot open: GPUs share those that it can, evenly. */
@@ -300,6 +342,7 @@ int main(int argc, char **argv)
 		return SKIP;
 	}
 	test_eight();
+	test_hca_items();
 	test_closed();
 	test_layers();
 	test_others();
