@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include "core/cuda.h"
@@ -421,6 +422,7 @@ static ncclResult_t ep_handle_join(struct ncclEpHandle *h, cudaStream_t stream, 
 	struct ncclEpGroup *g = h->group;
 	uint64_t limit = ep_min_u64(g->config.timeout_ns, EP_IDLE_LONGEST_NS);
 	cudaError_t err;
+	int error;
 
 	*join = ep_handle_can_join(h, stream);
 	if (!*join) {
@@ -430,16 +432,22 @@ static ncclResult_t ep_handle_join(struct ncclEpHandle *h, cudaStream_t stream, 
 	if (err == cudaErrorInvalidResourceHandle || err == cudaErrorContextIsDestroyed) {
 		(void)cudaGetLastError();
 		*join = false;
-		err = ep_device_wait(g->device, limit);
-		if (err != cudaSuccess) {
+		error = ep_device_wait(g->device, limit, &err);
+		if (error == ETIMEDOUT) {
 			return ep_fail(ncclSystemError,
 				       "ncclEpComplete: the stream of the send half was destroyed, "
-				       "and rank %d's GPU %s does not come to rest within %llu ms "
-				       "(%s): see what does not end on it, then call it again",
+				       "and rank %d's GPU %s does not come to rest within %llu ms: see "
+				       "what does not end on it, then call it again",
 				       g->rank, g->idents[g->rank].bus_id,
-				       (unsigned long long)(limit / 1000000),
-				       cudaGetErrorString(err));
+				       (unsigned long long)(limit / 1000000));
 		}
+		if (error) {
+			return ep_fail(ncclSystemError,
+				       "ncclEpComplete: no thread can be started that waits for rank "
+				       "%d's GPU: %s; then call it again",
+				       g->rank, strerror(error));
+		}
+		EP_CUDA(err, "ncclEpComplete: waiting for the device");
 		return ncclSuccess;
 	}
 	EP_CUDA(err, "ncclEpComplete: ordering two streams");
