@@ -434,18 +434,20 @@ static ncclResult_t ep_handle_join(struct ncclEpHandle *h, cudaStream_t stream, 
 		*join = false;
 		error = ep_device_wait(g->device, limit, &err);
 		if (error == ETIMEDOUT) {
-			return ep_fail(ncclSystemError,
-				       "ncclEpComplete: the stream of the send half was destroyed, "
-				       "and rank %d's GPU %s does not come to rest within %llu ms: see "
-				       "what does not end on it, then call it again",
-				       g->rank, g->idents[g->rank].bus_id,
-				       (unsigned long long)(limit / 1000000));
+			return ep_fail(
+				ncclSystemError,
+				"ncclEpComplete: the stream of the send half was destroyed, "
+				"and rank %d's GPU %s does not come to rest within %llu ms: see "
+				"what does not end on it, then call it again",
+				g->rank, g->idents[g->rank].bus_id,
+				(unsigned long long)(limit / 1000000));
 		}
 		if (error) {
-			return ep_fail(ncclSystemError,
-				       "ncclEpComplete: no thread can be started that waits for rank "
-				       "%d's GPU: %s; then call it again",
-				       g->rank, strerror(error));
+			return ep_fail(
+				ncclSystemError,
+				"ncclEpComplete: no thread can be started that waits for rank "
+				"%d's GPU: %s; then call it again",
+				g->rank, strerror(error));
 		}
 		EP_CUDA(err, "ncclEpComplete: waiting for the device");
 		return ncclSuccess;
