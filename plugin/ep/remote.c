@@ -14,6 +14,8 @@
 #define EP_REMOTE_CONNECT_MS 10000u     /* longest wait for the NICs' own work, also when closing */
 #define EP_REMOTE_LINGER_NS 2000000     /* for NICs to acknowledge what has arrived */
 #define EP_REMOTE_SUSPECT_NS 200000000u /* a NIC that lives takes microseconds */
+#define EP_REMOTE_LOOK_NS 100000        /* how often to look whether a kernel has ended, */
+#define EP_REMOTE_SLOW_NS 1000000000u   /* and when that is late */
 
 _Static_assert(EP_GROUP_MAX_CHANNELS + 1 <= EP_GDA_MAX_QUEUES, "queues per peer");
 
@@ -191,6 +193,24 @@ static bool ep_remote_suspect(const struct ncclEpGroup *g, int r)
 	return g->failed ? ep_group_is_remote(g, (uint32_t)r) : g->mask_host[r] == 0;
 }
 
+/* The end of the launch. Whoever waits for long to take leave is told for whom. */
+static cudaError_t ep_remote_drain_wait(struct ncclEpGroup *g, uint64_t timeout_ns)
+{
+	const struct timespec nap = { 0, EP_REMOTE_LOOK_NS };
+	uint64_t start = ep_now_ns();
+	cudaError_t err;
+
+	while ((err = cudaStreamQuery(g->stream)) == cudaErrorNotReady &&
+	       ep_now_ns() - start < EP_REMOTE_SLOW_NS) {
+		nanosleep(&nap, NULL);
+	}
+	if (err == cudaErrorNotReady) {
+		(void)cudaGetLastError();
+		ep_heap_name_awaited(&g->peer_heap, start + timeout_ns);
+	}
+	return cudaStreamSynchronize(g->stream);
+}
+
 /* The launch and its end: g->kernel_ranks has the ranks that could not be reached. */
 static cudaError_t ep_remote_drain_run(struct ncclEpGroup *g, bool farewell, uint64_t timeout_ns)
 {
@@ -220,7 +240,10 @@ static cudaError_t ep_remote_drain_run(struct ncclEpGroup *g, bool farewell, uin
 	}
 	memset(g->kernel_ranks, 0xff, sizeof(*g->kernel_ranks));
 	err = cudaLaunchKernelExC(&config, (const void *)ep_drain_kernel, params);
-	return err == cudaSuccess ? cudaStreamSynchronize(g->stream) : err;
+	if (err != cudaSuccess) {
+		return err;
+	}
+	return farewell ? ep_remote_drain_wait(g, timeout_ns) : cudaStreamSynchronize(g->stream);
 }
 
 ncclResult_t ep_group_remote_drain(struct ncclEpGroup *g, bool farewell, uint64_t timeout_ns)

@@ -100,6 +100,9 @@ void ep_heap_close(struct ep_heap *heap, struct ep_boot *boot);
  */
 void ep_heap_farewell(struct ep_heap *heap);
 
+/* Between the two: an INFO line, once, says which remote rank has not left, who is waited for until then. */
+void ep_heap_name_awaited(struct ep_heap *heap, uint64_t deadline_ns);
+
 /*
  * The connections by which remote ranks write a heap. cut is called once, by any thread, when no
  * remote rank needs them any more or deadline_ns is over, and before the heap is freed: afterwards

@@ -116,6 +116,41 @@ static int ep_departed_missing(struct ep_heap_entry *e, uint64_t now)
 	return missing;
 }
 
+/* Once, that a remote rank is waited for. */
+static void ep_departed_name(struct ep_heap_entry *e, int r, uint64_t deadline_ns)
+{
+	uint64_t now = ep_now_ns();
+
+	if (!e->named) {
+		EP_INFO(EP_LOG_INIT,
+			"rank %d waits for rank %d (pid %d on %s), which has not destroyed the group "
+			"yet, for up to %.1f s more (NCCL_EP_CLOSE_TIMEOUT_MS)",
+			e->rank, r, e->idents[r].pid, e->idents[r].hostname,
+			now < deadline_ns ? (double)(deadline_ns - now) / 1e9 : 0.0);
+	}
+	e->named = true;
+}
+
+void ep_heap_name_awaited(struct ep_heap *heap, uint64_t deadline_ns)
+{
+	struct ep_heap_entry *e = heap->entry;
+	int r = 0;
+
+	if (cudaMemcpyAsync(e->head, e->base, EP_HEAP_HEADER_BYTES(e->nranks), cudaMemcpyDefault,
+			    e->stream) != cudaSuccess ||
+	    cudaStreamSynchronize(e->stream) != cudaSuccess) {
+		(void)cudaGetLastError();
+		return;
+	}
+	while (r < e->nranks &&
+	       (ep_departed_local(e, r) || e->head->farewell[r] == e->stamp.team)) {
+		r++;
+	}
+	if (r < e->nranks) {
+		ep_departed_name(e, r, deadline_ns);
+	}
+}
+
 static void ep_departed_cut(struct ep_heap_entry *e)
 {
 	if (e->remote.cut) {
@@ -130,6 +165,9 @@ static int ep_departed_look(struct ep_heap_entry *e)
 	uint64_t now = ep_now_ns();
 	int r = ep_departed_missing(e, now);
 
+	if (r >= 0 && !ep_departed_local(e, r) && now - e->left_ns >= EP_HEAP_PATIENCE_NS) {
+		ep_departed_name(e, r, e->remote.deadline_ns);
+	}
 	if (r >= 0 && !ep_departed_local(e, r) && now >= e->remote.deadline_ns) {
 		EP_WARN("rank %d (pid %d on %s) has not destroyed the group: rank %d ends its "
 			"connections, which rank %d may find broken; NCCL_EP_CLOSE_TIMEOUT_MS "
@@ -341,7 +379,8 @@ void ep_heap_leave(struct ep_heap *heap, uint64_t timeout_ns, const struct ep_he
 	bool hurry;
 
 	pthread_mutex_lock(&ep_heap_lock);
-	e->deadline_ns = ep_now_ns() + timeout_ns;
+	e->left_ns = ep_now_ns();
+	e->deadline_ns = e->left_ns + timeout_ns;
 	e->patience_ns = ep_min_u64(timeout_ns, EP_HEAP_PATIENCE_NS);
 	if (remote) {
 		e->remote = *remote;

@@ -90,8 +90,8 @@ static void leave_elsewhere(ncclEpGroup_t group)
 	NEED(!pthread_join(thread, NULL));
 }
 
-/* Warnings of this process about ranks that have not left; all must name that rank. */
-static int warnings(int named)
+/* Lines of this process that say a thing about ranks; all must name that rank. */
+static int lines(const char *said, int named)
 {
 	char path[600], line[1024], name[32];
 	int n = 0;
@@ -101,7 +101,7 @@ static int warnings(int named)
 	snprintf(name, sizeof(name), " rank %d (", named);
 	f = fopen(path, "r");
 	while (f && fgets(line, sizeof(line), f)) {
-		if (strstr(line, "has not destroyed the group")) {
+		if (strstr(line, said)) {
 			n++;
 			CHECK(strstr(line, name));
 		}
@@ -110,6 +110,11 @@ static int warnings(int named)
 		fclose(f);
 	}
 	return n;
+}
+
+static int warnings(int named)
+{
+	return lines("has not destroyed the group:", named);
 }
 
 static void random_orders(struct world *w, uint64_t before)
@@ -280,6 +285,8 @@ static void far(struct world *w, bool stops)
 	}
 	usleep(100000);
 	leave(group, timeout + SOON);
+	/* Those of the other node say for whom they wait. */
+	CHECK_INT(lines("has not destroyed the group yet", 3), w->rank != 2);
 	if (stops && w->rank == 2 && !lasting()) {
 		CHECK(used() > before);
 	} else {
@@ -334,7 +341,7 @@ int main(int argc, char **argv)
 	}
 	if (world_launched()) {
 		snprintf(path, sizeof(path), "%s/leave-%%p", getenv("VC_DIR"));
-		setenv("NCCL_DEBUG", "WARN", 1);
+		setenv("NCCL_DEBUG", "INFO", 1);
 		setenv("NCCL_DEBUG_FILE", path, 1);
 	}
 	setenv("NCCL_EP_CLOSE_TIMEOUT_MS", "20000", 0);
