@@ -3,7 +3,7 @@
 #ifndef TOOLS_NCCL_VARS_H
 #define TOOLS_NCCL_VARS_H
 
-#define EP_NCCL_VARS 10
+#define EP_NCCL_VARS 12
 struct ep_nccl_var {
 	const char *name, *unset, *help;
 };

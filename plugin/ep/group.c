@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include "core/bootstrap.h"
 #include "core/cuda.h"
 #include "core/idle.h"
@@ -383,6 +385,26 @@ static ncclResult_t ep_group_select_device(ncclComm_t comm, int *device, ncclRes
 	return mine;
 }
 
+/* NCCL's way to do without peer access, which is none for this library. Once. */
+static void ep_group_p2p_warn(const struct ncclEpGroup *g)
+{
+	static atomic_flag told = ATOMIC_FLAG_INIT;
+	const char *disable = getenv("NCCL_P2P_DISABLE"), *level = getenv("NCCL_P2P_LEVEL");
+	bool off = disable && *disable && strcmp(disable, "0") != 0;
+
+	if (!off && (!level || (strcasecmp(level, "LOC") != 0 && strcmp(level, "0") != 0))) {
+		return;
+	}
+	if (g->config.shape.near_ranks == 1 || atomic_flag_test_and_set(&told)) {
+		return;
+	}
+	EP_WARN("%s=%.16s does not count here: ranks of a node write each other's memory (by %s). "
+		"Where that does not work (ACS, IOMMU), NCCL_EP_NODE_SIZE=1 on all ranks makes them "
+		"use RDMA",
+		off ? "NCCL_P2P_DISABLE" : "NCCL_P2P_LEVEL", off ? disable : level,
+		ep_peer_way_name(g->memory.way));
+}
+
 ncclResult_t ep_group_create(struct ncclEpGroup **ep_group, ncclComm_t comm,
 			     const ncclEpGroupConfig_t *config)
 {
@@ -417,6 +439,7 @@ ncclResult_t ep_group_create(struct ncclEpGroup **ep_group, ncclComm_t comm,
 	ep_boot_close(&boot);
 	ep_times_lap(&times, &boot, EP_TIME_MEMORY);
 	ep_group_tell(g, &boot, &times);
+	ep_group_p2p_warn(g);
 	ep_group_heap_warn(g, g->heap.topk);
 	ep_group_reside(g);
 	ep_live_made(g, EP_LIVE_GROUP);

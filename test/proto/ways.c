@@ -8,6 +8,7 @@
  *     ways domain   two hosts of four ranks each that are one NVLink domain
  *     ways across   two GPUs with different bus ids on two hosts of a domain
  *     ways apart   GPUs of ranks 0 and 2 of a host have no access to each other
+ *     ways p2p      NCCL is told to do without peer access, by one variable or another
  *     ways uneven   two hosts and a communicator of which NCCL makes teams that are smaller than a host
  */
 #include <unistd.h>
@@ -190,6 +191,50 @@ static void domain(struct world *w)
 	works(w, "CUDA IPC", 4, "rank 0");
 }
 
+/* Lines of this process with a text in them. */
+static int logged(const char *part)
+{
+	char path[600], line[1024];
+	int n = 0;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "%s/ways-%d", getenv("VC_DIR"), getpid());
+	f = fopen(path, "r");
+	while (f && fgets(line, sizeof(line), f)) {
+		n += strstr(line, part) != NULL;
+	}
+	if (f) {
+		fclose(f);
+	}
+	return n;
+}
+
+/* The group works as ever, and one line says that the variable means nothing here. */
+static void p2p(struct world *w)
+{
+	choose("auto", "0");
+	works(w, "NCCL windows", 1, "");
+	setenv("NCCL_P2P_DISABLE", "0", 1);
+	setenv("NCCL_P2P_LEVEL", "NVL", 1);
+	works(w, "NCCL windows", 1, "");
+	if (w->rank == 1) {
+		setenv("NCCL_P2P_LEVEL", "loc", 1);
+	} else {
+		setenv("NCCL_P2P_DISABLE", "1", 1);
+	}
+	choose("auto", "1");
+	works(w, "plain pointers", 3, "");
+	CHECK_INT(logged("NCCL_P2P"), 0);
+	choose("auto", "0");
+	for (int i = 0; i < 2; i++) {
+		works(w, "NCCL windows", 1, "");
+		CHECK_INT(logged("NCCL_P2P"), 1);
+	}
+	CHECK_INT(logged(w->rank == 1 ? "WARN EP NCCL_P2P_LEVEL=loc does not count here"
+				      : "WARN EP NCCL_P2P_DISABLE=1 does not count here"),
+		  1);
+}
+
 static void uneven(struct world *w)
 {
 	struct world some = *w;
@@ -239,7 +284,7 @@ static void run(struct world *w, void *name)
 	} table[] = {
 		{ "host", host },     { "threads", threads }, { "old", old },
 		{ "domain", domain }, { "uneven", uneven },   { "across", across },
-		{ "apart", apart },
+		{ "apart", apart },   { "p2p", p2p },
 	};
 
 	for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++) {
@@ -256,6 +301,13 @@ int main(int argc, char **argv)
 	NEED(argc == 2);
 	setenv("NCCL_EP_LL_THREADS", "64", 0);
 	choose("auto", "0");
+	if (!strcmp(argv[1], "p2p")) {
+		char path[600];
+
+		snprintf(path, sizeof(path), "%s/ways-%%p", getenv("VC_DIR"));
+		setenv("NCCL_DEBUG", "WARN", 1);
+		setenv("NCCL_DEBUG_FILE", path, 1);
+	}
 	world_run(world_size(3), run, argv[1]);
 	return check_end();
 }
