@@ -144,6 +144,40 @@ static int walk(struct walker *w, hwloc_obj_t obj, int parent)
 	return rc < 0 ? rc : 0;
 }
 
+/*
+ * Whether hwloc will find CPUs in sysfs. Without, it gives up all of Linux and says so on stderr, which is
+ * not ours; its one switch for that is an environment variable, which a library must not set.
+ */
+static bool shows_cpus(void)
+{
+	static const char *const dirs[] = { "/sys/bus/cpu/devices", "/sys/devices/system/cpu" };
+	static const char *const files[] = { "package_cpus", "core_cpus", "core_siblings",
+					     "thread_siblings" };
+	const char *root = getenv("HWLOC_FSROOT");
+	bool found = false;
+
+	for (size_t d = 0; d < sizeof(dirs) / sizeof(dirs[0]); d++) {
+		char path[PATH_MAX];
+		struct dirent *entry;
+		DIR *dir;
+
+		snprintf(path, sizeof(path), "%s%s", root ? root : "", dirs[d]);
+		dir = opendir(path);
+		while (dir && !found && (entry = readdir(dir))) {
+			for (size_t f = 0; f < sizeof(files) / sizeof(files[0]); f++) {
+				snprintf(path, sizeof(path), "%s%s/%s/topology/%s",
+					 root ? root : "", dirs[d], entry->d_name, files[f]);
+				found |= strncmp(entry->d_name, "cpu", 3) == 0 &&
+					 access(path, R_OK) == 0;
+			}
+		}
+		if (dir) {
+			closedir(dir);
+		}
+	}
+	return found;
+}
+
 static int read_tree(struct ep_topo *topo, const char *root, struct ep_topo_err *err)
 {
 	const char *xml = getenv("HWLOC_XMLFILE");
@@ -158,6 +192,14 @@ static int read_tree(struct ep_topo *topo, const char *root, struct ep_topo_err 
 			"hwloc cannot look at this machine while HWLOC_XMLFILE (%.128s) "
 			"is set: unset it, or name the file in NCCL_TOPO_FILE instead",
 			xml);
+	}
+	if (!shows_cpus()) {
+		ep_topo_note(topo,
+			     "no CPUs in %s/sys/devices/system/cpu, so hwloc would see nothing of "
+			     "this machine: is /sys mounted?",
+			     root);
+		topo->nnumas = 1;
+		return 0;
 	}
 	if (hwloc_topology_init(&hw)) {
 		return ep_topo_fail(err, ENOMEM, "hwloc_topology_init failed");

@@ -4,8 +4,11 @@
  * a made-up /sys for the NICs; and a topology file laid over that.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "support/check.h"
 #include "root.h"
@@ -275,6 +278,30 @@ static void test_no_gpu(const char *file)
 	ep_topo_free(topo);
 }
 
+/* Without /sys a note says what is missing; nothing is written to the stderr of whoever asks. */
+static void test_no_sysfs(void)
+{
+	char path[64];
+	struct ep_topo *topo;
+	int kept = dup(STDERR_FILENO), fd;
+	struct stat written;
+
+	snprintf(path, sizeof(path), "%s/said", root_dir);
+	fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	NEED(kept >= 0 && fd >= 0 && dup2(fd, STDERR_FILENO) >= 0);
+	setenv("HWLOC_FSROOT", root_dir, 1);
+	topo = load(NULL);
+	unsetenv("HWLOC_FSROOT");
+	NEED(dup2(kept, STDERR_FILENO) >= 0 && fstat(fd, &written) == 0);
+	CHECK(written.st_size == 0, "%lld bytes on stderr", (long long)written.st_size);
+	CHECK(topo->nnotes > 0 && strstr(topo->note[0], "is /sys mounted?"), "%d notes",
+	      topo->nnotes);
+	CHECK(topo->nnics == 4, "%d NICs", topo->nnics);
+	ep_topo_free(topo);
+	close(kept);
+	close(fd);
+}
+
 int main(int argc, char **argv)
 {
 	static const char *const ours[] = { "HWLOC_XMLFILE", "HWLOC_COMPONENTS", "HWLOC_SYNTHETIC",
@@ -289,6 +316,7 @@ int main(int argc, char **argv)
 	make_sysfs();
 	test_broken();
 	test_nics();
+	test_no_sysfs();
 	test_switch();
 	test_cliques();
 	test_peers();
