@@ -59,12 +59,16 @@ static void put_own(void)
 {
 	for (int i = 0; i < EP_PARAMS; i++) {
 		const struct ep_param_def *def = &ep_param_table[i];
-		char values[64], unset[EP_PARAM_WORD_MAX];
+		char values[80], unset[EP_PARAM_WORD_MAX];
 
 		snprintf(values, sizeof(values), "%" PRId64 " to %" PRId64 "%s", def->min, def->max,
 			 i == EP_PARAM_NODE_SIZE ? ", or a list of such" : "");
 		if (def->words) {
 			put_words(values, def->words);
+		}
+		if (i == EP_PARAM_RDMA_MODE) {
+			snprintf(values + strlen(values), sizeof(values) - strlen(values),
+				 "; or their numbers, %" PRId64 " to %" PRId64, def->min, def->max);
 		}
 		(void)ep_param_word((enum ep_param_id)i, def->initial, unset);
 		put_variable(def->name, values, unset, def->help);

@@ -90,8 +90,8 @@ static void print_choice(const struct ep_info_facts *facts)
 	if (mode == EP_GDA_AUTO) {
 		puts("  No way to ranks of other nodes: groups span one NVLink domain.");
 	} else if (ep_info_mode_lacks(facts, NULL, mode) != EP_INFO_FACTS) {
-		printf("  %s=%d (%s) is not possible: no group with remote ranks\n", def->name,
-		       (int)wanted, ep_gda_mode_name(mode));
+		printf("  %s=%s is not possible: no group with remote ranks\n", def->name,
+		       ep_gda_mode_name(mode));
 	} else {
 		printf("  Groups with remote ranks use %s%s.\n", ep_gda_mode_name(mode),
 		       wanted == EP_GDA_AUTO ? "" : ", as NCCL_EP_RDMA_MODE says");
@@ -111,7 +111,7 @@ void ep_info_rdma(const struct ep_topo *topo, const struct ep_info_nics *nics)
 		print_fact(names[i], &facts.fact[i]);
 	}
 	print_fact("NIC writes seen in order", &facts.order);
-	puts("  Posting modes, best first (numbers for NCCL_EP_RDMA_MODE):");
+	puts("  Posting modes, best first (for NCCL_EP_RDMA_MODE, by name or number):");
 	for (int m = EP_GDA_GPU; m < EP_GDA_MODES; m++) {
 		enum ep_info_fact_id lacks = ep_info_mode_lacks(&facts, NULL, (enum ep_gda_mode)m);
 

@@ -60,10 +60,11 @@ const struct ep_param_def ep_param_table[EP_PARAMS] = {
 				 "all ranks",
 				 NULL },
 	[EP_PARAM_RDMA_MODE] = { "NCCL_EP_RDMA_MODE", 0, 0, 4,
-				 "who rings for RDMA: 1 GPU, queues in its memory; 2 GPU, queues in host "
-				 "memory; 3 a thread, for GPU-written queues; 4 a thread posts verbs; "
-				 "0: the best possible",
-				 NULL },
+				 "who rings for RDMA: the GPU, with queues in its memory or in the "
+				 "host's; a thread, for queues that the GPU writes (cpu_db); or a "
+				 "thread posts verbs (cpu_proxy). auto: the first of these that is "
+				 "possible",
+				 "auto|gpu|gpu_host|cpu_db|cpu_proxy" },
 	[EP_PARAM_RDMA_QUEUES] = { "NCCL_EP_RDMA_QUEUES", 0, 0, 15,
 				   "RDMA: queue pairs for rows per remote rank; 0: 256 divided by the "
 				   "number of remote ranks, 1 to 8. The same on all ranks",
@@ -318,6 +319,31 @@ const char *ep_param_word(enum ep_param_id id, int64_t value, char buffer[EP_PAR
 	return buffer;
 }
 
+/* A word; of RDMA modes their numbers will do. */
+static ncclResult_t ep_param_word_parse(enum ep_param_id id, const char *text, int64_t *value)
+{
+	const struct ep_param_def *def = &ep_param_table[id];
+	int64_t place = ep_param_place(def->words, text);
+	bool numbers = id == EP_PARAM_RDMA_MODE;
+	char range[48] = "";
+	long long v;
+
+	if (numbers && place < 0 && ep_param_number(text, &v) && v >= def->min && v <= def->max) {
+		place = v;
+	}
+	if (place < 0) {
+		if (numbers) {
+			snprintf(range, sizeof(range), " (%lld..%lld)", (long long)def->min,
+				 (long long)def->max);
+		}
+		return ep_fail(ncclInvalidUsage,
+			       "environment variable %s=%.64s: set it to one of %s%s, or unset it",
+			       def->name, text, def->words, range);
+	}
+	*value = place;
+	return ncclSuccess;
+}
+
 ncclResult_t ep_param_parse(enum ep_param_id id, const char *text, int64_t *value)
 {
 	const struct ep_param_def *def = &ep_param_table[id];
@@ -333,13 +359,7 @@ ncclResult_t ep_param_parse(enum ep_param_id id, const char *text, int64_t *valu
 		return ep_param_list_parse(def, text, &list, value);
 	}
 	if (def->words) {
-		*value = ep_param_place(def->words, text);
-		return *value >= 0
-			       ? ncclSuccess
-			       : ep_fail(ncclInvalidUsage,
-					 "environment variable %s=%.64s: set it to one of %s, or "
-					 "unset it",
-					 def->name, text, def->words);
+		return ep_param_word_parse(id, text, value);
 	}
 	if (!ep_param_number(text, &v)) {
 		return ep_fail(

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/param.h"
 #include "support/check.h"
 #include "tools/ep_info.h"
 
@@ -103,9 +104,18 @@ int main(void)
 	try_print(all, NULL, "  1 gpu        GPU rings, queues in GPU memory    possible\n");
 	try_print(all, NULL, "Groups with remote ranks use gpu.\n");
 	try_print(all, "3", "Groups with remote ranks use cpu_db, as NCCL_EP_RDMA_MODE says.\n");
+	try_print(all, "cpu_db", "use cpu_db, as NCCL_EP_RDMA_MODE says.\n");
+	for (int m = EP_GDA_GPU; m < EP_GDA_MODES; m++) {
+		int64_t value;
+
+		CHECK(ep_param_parse(EP_PARAM_RDMA_MODE, ep_gda_mode_name((enum ep_gda_mode)m),
+				     &value) == ncclSuccess &&
+			      value == m,
+		      "mode %d", m);
+	}
 	try_print(all & ~BIT(EP_INFO_QUEUES), NULL, "Groups with remote ranks use gpu_host.\n");
 	try_print(all & ~BIT(EP_INFO_QUEUES), NULL, "GPU memory    no: fact 7 is 0.\n");
-	try_print(all & ~BIT(EP_INFO_DOORBELL), "1", "NCCL_EP_RDMA_MODE=1 (gpu) is not possible");
+	try_print(all & ~BIT(EP_INFO_DOORBELL), "1", "NCCL_EP_RDMA_MODE=gpu is not possible");
 	try_print(PROXY, NULL, "Groups with remote ranks use cpu_proxy.\n");
 	try_print(PROXY, "7", "NCCL_EP_RDMA_MODE=7 is not understood");
 	try_print(PROXY & ~BIT(EP_INFO_PORT), NULL, "No way to ranks of other nodes");

@@ -121,7 +121,23 @@ static void test_lists(void)
 		     "set it to 64..32768 (a power of two)");
 	CHECK(ep_param_parse(EP_PARAM_RDMA_DEPTH, "32", &v) == ncclInvalidUsage);
 	CHECK(ep_param_parse(EP_PARAM_RDMA_DEPTH, "64", &v) == ncclSuccess && v == 64);
-	CHECK(ep_param_parse(EP_PARAM_RDMA_MODE, "5", &v) == ncclInvalidUsage);
+	for (int i = 0; i < 5; i++) {
+		static const char *const words[] = { "auto", "gpu", "gpu_host", "cpu_db",
+						     "cpu_proxy" };
+		char word[EP_PARAM_WORD_MAX], number[2] = { (char)('0' + i), '\0' };
+
+		CHECK(ep_param_parse(EP_PARAM_RDMA_MODE, words[i], &v) == ncclSuccess && v == i);
+		v = -7;
+		CHECK(ep_param_parse(EP_PARAM_RDMA_MODE, number, &v) == ncclSuccess && v == i);
+		CHECK_TEXT(ep_param_word(EP_PARAM_RDMA_MODE, i, word), words[i]);
+	}
+	v = -7;
+	CHECK_REASON(ep_param_parse(EP_PARAM_RDMA_MODE, "5", &v), ncclInvalidUsage,
+		     "NCCL_EP_RDMA_MODE=5: set it to one of auto|gpu|gpu_host|cpu_db|cpu_proxy "
+		     "(0..4), or unset it");
+	CHECK(ep_param_parse(EP_PARAM_RDMA_MODE, "-1", &v) == ncclInvalidUsage);
+	CHECK(ep_param_parse(EP_PARAM_RDMA_MODE, "cpu", &v) == ncclInvalidUsage);
+	CHECK(ep_param_parse(EP_PARAM_MEMORY, "1", &v) == ncclInvalidUsage && v == -7);
 	CHECK(ep_param_parse(EP_PARAM_RDMA_QUEUES, "16", &v) == ncclInvalidUsage);
 }
 
