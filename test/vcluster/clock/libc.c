@@ -130,6 +130,9 @@ static int vc_look_wait(struct vc_look *l, uint64_t ns, const sigset_t *mask)
 			error = errno;
 		}
 		vc_kernel_end();
+		if (l->result > 0) {
+			vc_event();
+		}
 		if (l->result > 0 || (l->result < 0 && (error != EINTR || !vc_kernel_kicked()))) {
 			errno = error;
 			break;
@@ -368,6 +371,7 @@ VC_EXPORT pid_t waitpid(pid_t pid, int *status, int options)
 	    vc_kernel_begin(VC_WAIT_CHILD, VC_NEVER, vc_child_ready, &pid)) {
 		got = VC_REAL(waitpid)(pid, &ended, options);
 		vc_kernel_end();
+		vc_event();
 	} else {
 		got = VC_REAL(waitpid)(pid, &ended, options);
 	}

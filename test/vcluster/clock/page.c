@@ -153,6 +153,7 @@ struct vc_clock_slot *vc_slot_new(struct vc_clock *clock, uint32_t proc)
 		}
 		atomic_store(&slot->proc, proc);
 		atomic_store(&slot->tid, 0);
+		atomic_store(&slot->nap_events, VC_NEVER); /* it has not napped yet */
 		n = atomic_load(&clock->nslots);
 		while (n < i + 1 && !atomic_compare_exchange_weak(&clock->nslots, &n, i + 1)) {
 		}
@@ -165,6 +166,22 @@ void vc_slot_begin(struct vc_clock *clock, struct vc_clock_slot *slot)
 {
 	atomic_fetch_add(&clock->proc[atomic_load(&slot->proc)].running, 1);
 	atomic_fetch_add(&clock->sequence, 1);
+}
+
+void vc_slot_prepare(struct vc_clock *clock, struct vc_clock_slot *slot, enum vc_wait what,
+		     uint64_t until_ns)
+{
+	uint64_t now = vc_clock_time(clock), events = atomic_load(&clock->events);
+	uint64_t before = atomic_load(&slot->until_ns) - atomic_load(&slot->since_ns);
+
+	if (atomic_load(&slot->nap_events) != events || atomic_load(&slot->what) != what ||
+	    before / 4 > until_ns - now || before < (until_ns - now) / 4) {
+		atomic_store(&slot->nap_since_ns, now);
+		atomic_store(&slot->nap_events, events);
+	}
+	atomic_store(&slot->since_ns, now);
+	atomic_store(&slot->until_ns, until_ns);
+	atomic_store(&slot->what, what);
 }
 
 bool vc_slot_end(struct vc_clock *clock, struct vc_clock_slot *slot, enum vc_slot_state state)
@@ -363,22 +380,26 @@ static void vc_clock_wake_due(struct vc_clock *clock, const struct vc_clock_slot
 	}
 }
 
-/* The two earliest limits of all waits. */
+/* The earliest limit of all waits. */
 struct vc_limits {
-	uint64_t first_ns, second_ns;
-	uint32_t slot; /* of the first */
-	bool kernel;   /* some thread waits in the kernel */
+	uint64_t first_ns;
+	bool kernel; /* some thread waits in the kernel */
 };
 
-static void vc_limits_add(struct vc_limits *l, uint64_t limit, uint32_t slot)
+/* Until when the thread lets the clock go. */
+static uint64_t vc_slot_limit(const struct vc_clock *clock, const struct vc_clock_slot *slot)
 {
-	if (limit < l->first_ns) {
-		l->second_ns = l->first_ns;
-		l->first_ns = limit;
-		l->slot = slot;
-	} else if (limit < l->second_ns) {
-		l->second_ns = limit;
+	uint64_t until = atomic_load(&slot->until_ns), begun = atomic_load(&slot->since_ns), more,
+		 most;
+	uint32_t what = atomic_load(&slot->what);
+
+	if ((what != VC_WAIT_SLEEP && what != VC_WAIT_POLL) || until == VC_NEVER ||
+	    until <= begun || atomic_load(&slot->nap_events) != atomic_load(&clock->events)) {
+		return until;
 	}
+	more = (begun - atomic_load(&slot->nap_since_ns)) / 8;
+	most = (until - begun) * VC_STRETCH;
+	return until + (more < most ? more : most);
 }
 
 /* False if a thread is about to wait in the kernel, or to come back. */
@@ -388,6 +409,7 @@ static bool vc_limits_find(struct vc_clock *clock, const struct vc_clock_slot *s
 	for (uint32_t i = 0; i < atomic_load(&clock->nslots); i++) {
 		const struct vc_clock_slot *slot = &clock->slot[i];
 		uint32_t state = atomic_load(&slot->state);
+		uint64_t limit;
 
 		if (state < VC_SLOT_WAITS ||
 		    atomic_load(&clock->proc[atomic_load(&slot->proc)].state) != VC_PROC_LIVE) {
@@ -397,39 +419,15 @@ static bool vc_limits_find(struct vc_clock *clock, const struct vc_clock_slot *s
 		if (state == VC_SLOT_KERNEL && slot != self && !vc_slot_asleep(clock, slot)) {
 			return false;
 		}
-		vc_limits_add(l, atomic_load(&slot->until_ns), i);
+		limit = vc_slot_limit(clock, slot);
+		l->first_ns = limit < l->first_ns ? limit : l->first_ns;
 	}
 	return !l->kernel || vc_softirq_asleep(clock);
 }
 
-/* How far time may go. */
-static uint64_t vc_limits_reach(struct vc_clock *clock, const struct vc_limits *l,
-				uint64_t sequence)
-{
-	const struct vc_clock_slot *slot = &clock->slot[l->slot];
-	uint32_t what = atomic_load(&slot->what);
-	uint64_t since = atomic_load(&clock->nap_since_ns), begun, reach, most;
-
-	if (what != VC_WAIT_SLEEP) {
-		return l->first_ns;
-	}
-	begun = atomic_load(&slot->since_ns);
-	if (atomic_load(&clock->napper) != l->slot || !since || since > begun ||
-	    atomic_load(&clock->nap_sequence) != sequence) {
-		since = begun;
-		atomic_store(&clock->nap_since_ns, since);
-	}
-	atomic_store(&clock->napper, l->slot);
-	atomic_store(&clock->nap_sequence, sequence + 1);
-	reach = l->first_ns + (begun - since) / 8;
-	most = l->first_ns + (l->first_ns - begun) * VC_STRETCH;
-	reach = reach < most ? reach : most;
-	return reach < l->second_ns ? reach : l->second_ns;
-}
-
 enum vc_move vc_clock_try(struct vc_clock *clock, const struct vc_clock_slot *self)
 {
-	struct vc_limits limits = { .first_ns = VC_NEVER, .second_ns = VC_NEVER };
+	struct vc_limits limits = { .first_ns = VC_NEVER };
 	uint64_t sequence = atomic_load(&clock->sequence);
 
 	if (vc_clock_running(clock)) {
@@ -444,7 +442,7 @@ enum vc_move vc_clock_try(struct vc_clock *clock, const struct vc_clock_slot *se
 	if (limits.first_ns == VC_NEVER) {
 		return VC_MOVE_STUCK;
 	}
-	vc_clock_reach(clock, vc_limits_reach(clock, &limits, sequence));
+	vc_clock_reach(clock, limits.first_ns);
 	vc_clock_wake_due(clock, self);
 	return VC_MOVE_DONE;
 }

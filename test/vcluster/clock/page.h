@@ -17,9 +17,11 @@
  *  - A process that was started and has no slots yet runs.
  * A process that was stopped, or has ended, holds up nobody.
  *
- * A thread that polls by naps would move the clock by a nap each time. Where nobody else has run since its last nap,
- * nothing it looks for can have changed: such a nap lasts an eighth of all before it longer, VC_STRETCH times as long
- * as asked for and until the next limit at most. (Polls may be counted, so there must be some.)
+ * A thread that polls by naps, or by waits for descriptors, would move the clock by a nap each time. As long as no
+ * thread wakes another, the next of many naps of about one length lets the clock go an eighth of all before it further,
+ * VC_STRETCH times its own at most.
+ * Nobody is late for it: the clock stops at the next limit of any other thread, and then wakes who has napped long
+ * enough. (Polls may be counted, so there must be some.)
  *
  * There is no lock: a process may be killed or stopped at any instruction. `sequence` changes
  * whenever a thread begins to run. Two threads that move the clock at once move it to the same time.
@@ -53,6 +55,8 @@ struct vc_clock_slot {
 	_Atomic pid_t tid;
 	_Atomic uint32_t what; /* enum vc_wait */
 	_Atomic uint64_t since_ns, until_ns;
+	/* naps in a row began then, and what `events` was */
+	_Atomic uint64_t nap_since_ns, nap_events;
 };
 
 /* What a thread waits in, for reports. */
@@ -88,10 +92,8 @@ struct vc_clock {
 	_Atomic uint64_t shown_ns; /* the latest time that anybody has seen */
 	_Atomic uint64_t moved_ns; /* how far the clock was moved in all */
 	_Atomic uint64_t sequence;
+	_Atomic uint64_t events;         /* how often a thread woke another, or the kernel one */
 	_Atomic uint32_t nprocs, nslots; /* those above have never been used */
-	/* the thread that has napped since then while nobody else ran, and the sequence it left */
-	_Atomic uint32_t napper;
-	_Atomic uint64_t nap_since_ns, nap_sequence;
 	pid_t softirq[VC_CLOCK_CPUS]; /* kernel threads; 0: no more, or hidden from this process */
 	struct vc_clock_proc proc[VC_CLOCK_PROCS];
 	struct vc_clock_slot slot[VC_CLOCK_SLOTS];
@@ -113,6 +115,9 @@ void vc_proc_set(struct vc_clock *clock, int proc, enum vc_proc_state state);
 struct vc_clock_slot *vc_slot_new(struct vc_clock *clock, uint32_t proc);
 /* These two count. */
 void vc_slot_begin(struct vc_clock *clock, struct vc_clock_slot *slot);
+/* Its thread is about to wait. */
+void vc_slot_prepare(struct vc_clock *clock, struct vc_clock_slot *slot, enum vc_wait what,
+		     uint64_t until_ns);
 /* Returns true if no thread of the process runs any more. */
 bool vc_slot_end(struct vc_clock *clock, struct vc_clock_slot *slot, enum vc_slot_state state);
 /* A thread that waits runs from now on; true: it did, and if it is another one than the caller it is to be roused. */

@@ -82,6 +82,13 @@ uint64_t vc_now_ns(void)
 	return vc_clock ? vc_clock_time(vc_clock) : vc_real_now_ns();
 }
 
+void vc_event(void)
+{
+	if (vc_clock) {
+		atomic_fetch_add(&vc_clock->events, 1);
+	}
+}
+
 /* Locks of this file are nobody else's business: sanitizers are not told. */
 static struct vc_bucket *vc_key_bucket(const void *key)
 {
@@ -136,9 +143,7 @@ static void vc_slot_wait(enum vc_wait what, uint64_t until, const _Atomic bool *
 	struct vc_clock_slot *slot = vc_slot;
 	bool last;
 
-	atomic_store(&slot->since_ns, vc_clock_time(vc_clock));
-	atomic_store(&slot->until_ns, until);
-	atomic_store(&slot->what, what);
+	vc_slot_prepare(vc_clock, slot, what, until);
 	last = vc_slot_end(vc_clock, slot, VC_SLOT_WAITS);
 	if (woken && atomic_load(woken)) {
 		vc_slot_wake(vc_clock, slot);
@@ -195,6 +200,7 @@ void vc_key_wake(const void *key, uint32_t most)
 			continue;
 		}
 		*at = w->next;
+		vc_event();
 		atomic_store(&w->woken, true);
 		if (vc_slot_wake(vc_clock, w->slot)) {
 			vc_slot_rouse(w->slot);
@@ -229,8 +235,7 @@ bool vc_kernel_begin(enum vc_wait what, uint64_t until_ns, bool (*ready)(void *)
 	const char *why;
 
 	vc_kicked = false;
-	atomic_store(&slot->until_ns, until_ns);
-	atomic_store(&slot->what, what);
+	vc_slot_prepare(vc_clock, slot, what, until_ns);
 	while (vc_slot_end(vc_clock, slot, VC_SLOT_KERNEL)) {
 		if (ready(arg)) {
 			vc_kernel_end();

@@ -37,6 +37,8 @@ void vc_nap(enum vc_wait what, uint64_t ns);
 /* Around a call that waits in the kernel. Begin: false if a look shows that it would not wait. */
 bool vc_kernel_begin(enum vc_wait what, uint64_t until_ns, bool (*ready)(void *), void *arg);
 void vc_kernel_end(void);
+/* What others look for may have changed: naps are not stretched over it. */
+void vc_event(void);
 /* Was the call interrupted by the clock? */
 bool vc_kernel_kicked(void);
 

@@ -31,7 +31,9 @@
 #define VN_LONG_NAPS 10000
 #define VN_SLEEP_US 1000
 #define VN_BY_HAND 3             /* doorbells */
-#define VN_HOOKED_SLEEP_US 20000 /* until somebody rings by hand, whom the hook does not see */
+#define VN_HOOKED_SLEEP_US 20000 /* until somebody rings by hand, whom the hook does not see, */
+#define VN_HOOKED_DOUBLED                                                                          \
+	5 /* and twice as long each time that nobody did: each sleep moves the clock */
 
 void vn_thread_wake(void)
 {
@@ -118,7 +120,10 @@ static void vn_nap(uint32_t idle, bool watched, uint64_t due)
 
 	ns *= 1000;
 	if (vn.hooked && vn.by_hand < VN_BY_HAND) {
-		ns = VN_HOOKED_SLEEP_US * 1000;
+		uint32_t sleeps = idle - VN_SPIN < VN_HOOKED_DOUBLED ? idle - VN_SPIN
+								     : VN_HOOKED_DOUBLED;
+
+		ns = (uint64_t)VN_HOOKED_SLEEP_US * 1000 << sleeps;
 	}
 	if (!watched) {
 		ns = 1000000000u;
