@@ -43,37 +43,68 @@ static uint64_t ep_hash(uint64_t h, const char *text, size_t n)
 	return h;
 }
 
+/* With errno where it fails; 0 if there is no error. */
 static ssize_t ep_read_text(const char *path, char *text, size_t size)
 {
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	int fd, error;
 	ssize_t n;
 
+	errno = 0;
+	fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0) {
 		return -1;
 	}
 	n = read(fd, text, size - 1);
+	error = n < 0 ? errno : 0;
 	close(fd);
 	text[n > 0 ? n : 0] = '\0';
+	errno = error;
 	return n;
 }
 
-static uint64_t ep_host_hash(const char *hostname)
+/* Not that a file is missing or forbidden, but that this process can open none. */
+static bool ep_exhausted(int error)
 {
+	return error == EMFILE || error == ENFILE || error == ENOMEM;
+}
+
+const char *ep_no_files(void)
+{
+	int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0) {
+		return ep_exhausted(errno)
+			       ? "this process can open no file: raise the limit (ulimit -n)"
+			       : NULL;
+	}
+	close(fd);
+	return NULL;
+}
+
+static ncclResult_t ep_host_hash(const char *hostname, uint64_t *host)
+{
+	static const char path[] = "/proc/sys/kernel/random/boot_id";
 	const char *override = getenv("NCCL_HOSTID");
 	char boot_id[64];
 	uint64_t h = 0xcbf29ce484222325ull;
 
 	if (override && *override) {
-		return ep_hash(h, override, strlen(override));
+		*host = ep_hash(h, override, strlen(override));
+		return ncclSuccess;
 	}
 	h = ep_hash(h, hostname, strlen(hostname));
-	if (ep_read_text("/proc/sys/kernel/random/boot_id", boot_id, sizeof(boot_id)) > 0) {
+	if (ep_read_text(path, boot_id, sizeof(boot_id)) > 0) {
 		h = ep_hash(h, boot_id, strlen(boot_id));
+	} else if (ep_exhausted(errno)) { /* another host, for all that its peers see */
+		return ep_fail(ncclSystemError,
+			       "%s cannot be read: %s; raise the limit (ulimit -n)", path,
+			       strerror(errno));
 	}
-	return h;
+	*host = h;
+	return ncclSuccess;
 }
 
-/* State letter and start time from /proc/<pid>/stat; false if there is no such process. */
+/* State letter and start time from /proc/<pid>/stat; false, and errno, if that cannot be read. */
 static bool ep_process_stat(int pid, char *state, uint64_t *start_time)
 {
 	char path[64], text[1024];
@@ -115,12 +146,18 @@ ncclResult_t ep_ident_make(struct ep_ident *ident, int device)
 		return ep_fail(ncclSystemError, "gethostname failed: %s", strerror(errno));
 	}
 	ident->hostname[sizeof(ident->hostname) - 1] = '\0';
-	ident->host = ep_host_hash(ident->hostname);
+	EP_CHECK(ep_host_hash(ident->hostname, &ident->host));
 	ident->process[0] = ep_process_id[0];
 	ident->process[1] = ep_process_id[1];
 	ident->pid_ns = ep_pid_namespace();
 	ident->pid = getpid();
 	if (!ep_process_stat(ident->pid, &state, &ident->start_time)) {
+		if (ep_exhausted(errno)) {
+			return ep_fail(ncclSystemError,
+				       "/proc/%d/stat cannot be read: %s; raise the limit "
+				       "(ulimit -n)",
+				       ident->pid, strerror(errno));
+		}
 		ident->pid_ns = 0; /* no /proc: nobody can tell whether we are alive */
 	}
 	ident->device = device;
@@ -155,7 +192,7 @@ bool ep_ident_gone(const struct ep_ident *self, const struct ep_ident *other)
 		return false;
 	}
 	if (!ep_process_stat(other->pid, &state, &start_time)) {
-		return access("/proc/self/stat", R_OK) == 0;
+		return !ep_exhausted(errno) && access("/proc/self/stat", R_OK) == 0;
 	}
 	return start_time != other->start_time || state == 'Z' || state == 'X';
 }

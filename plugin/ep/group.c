@@ -29,6 +29,7 @@ struct ep_hello {
 	struct ep_peer_offer offer;
 	uint64_t team;
 	uint32_t sms;
+	uint32_t no_heaps; /* ep_heap_none() */
 };
 
 _Static_assert(sizeof(struct ep_hello) <= EP_BOOT_BYTES, "ep_hello");
@@ -256,6 +257,7 @@ static ncclResult_t ep_group_meet(struct ncclEpGroup *g, struct ep_boot *boot, n
 		ep_peer_offer_make(&hello.offer, g->comm, g->config.memory, g->config.nvls);
 		hello.team = ep_random_u64();
 		hello.sms = g->config.max_sms;
+		hello.no_heaps = ep_heap_none();
 	}
 	hello.verdict = ep_verdict_make(mine);
 	EP_CHECK(ep_boot_verdicts(boot, &hello, boot->all, sizeof(hello), what));
@@ -264,6 +266,9 @@ static ncclResult_t ep_group_meet(struct ncclEpGroup *g, struct ep_boot *boot, n
 	for (int r = 0; r < g->nranks; r++) {
 		g->idents[r] = all[r].ident;
 		g->config.least_sms = (uint32_t)ep_min_u64(g->config.least_sms, all[r].sms);
+		if (all[r].no_heaps) {
+			ep_heap_let_go(&all[r].ident);
+		}
 	}
 	boot->idents = g->idents;
 	*team = all[0].team;
@@ -301,6 +306,7 @@ static ncclResult_t ep_group_make(struct ncclEpGroup *g, struct ep_boot *boot,
 	EP_CHECK(ep_group_meet(g, boot, mine, &team));
 	EP_CHECK(ep_group_choose_lines(g, boot));
 	ep_times_lap(times, boot, EP_TIME_GPUS);
+	ep_group_give_up_again();
 	ep_heap_reap(g->comm); /* all ranks are here, so whatever they have left before can go */
 	mine = ep_group_set_up(g, boot, times);
 	ep_times_lap(times, boot, EP_TIME_MEMORY);

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 #include "core/errand.h"
 #include "core/log.h"
@@ -11,7 +13,12 @@ struct ep_remains {
 	int device;
 	struct ncclEpGroup *group; /* NULL: none, and then */
 	struct ep_heap heap;
+	struct ep_remains *next;
 };
+
+/* What waits for a thread. */
+static struct ep_remains *ep_remains_list;
+static pthread_mutex_t ep_remains_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* Ends early if a collective gets stuck in it. */
 static void ep_remains_clear(struct ep_remains *r)
@@ -52,11 +59,44 @@ static void ep_remains_leave(struct ep_remains *r)
 	}
 }
 
+/* False: no thread can be started, or there is no memory for it. */
+static bool ep_remains_start(struct ep_remains *r)
+{
+	int error = ep_errand_run(ep_remains_clear_late, r, sizeof(*r), 0);
+
+	return !error || error == ETIMEDOUT;
+}
+
+static void ep_remains_enlist(struct ep_remains *r)
+{
+	pthread_mutex_lock(&ep_remains_lock);
+	r->next = ep_remains_list;
+	ep_remains_list = r;
+	pthread_mutex_unlock(&ep_remains_lock);
+}
+
+void ep_group_give_up_again(void)
+{
+	struct ep_remains *all, *r;
+
+	pthread_mutex_lock(&ep_remains_lock);
+	all = ep_remains_list;
+	ep_remains_list = NULL;
+	pthread_mutex_unlock(&ep_remains_lock);
+	while ((r = all)) {
+		all = r->next;
+		if (ep_remains_start(r)) {
+			free(r);
+		} else {
+			ep_remains_enlist(r);
+		}
+	}
+}
+
 void ep_group_give_up(struct ep_boot *boot, int device, struct ncclEpGroup *group,
 		      struct ep_heap *heap)
 {
-	struct ep_remains r = { .boot = *boot, .device = device, .group = group };
-	int error;
+	struct ep_remains r = { .boot = *boot, .device = device, .group = group }, *copy;
 
 	if (heap) {
 		r.heap = *heap;
@@ -69,9 +109,16 @@ void ep_group_give_up(struct ep_boot *boot, int device, struct ncclEpGroup *grou
 		return;
 	}
 	ep_remains_leave(&r);
-	error = ep_errand_run(ep_remains_clear_late, &r, sizeof(r), 0);
-	if (error && error != ETIMEDOUT) {
-		EP_WARN("rank %d: memory stays allocated: no thread can wait for the device: %s",
-			boot->rank, strerror(error));
+	if (ep_remains_start(&r)) {
+		return;
 	}
+	copy = malloc(sizeof(*copy));
+	if (!copy) {
+		EP_WARN("rank %d: memory stays allocated: no thread can wait for the device, nor "
+			"is there memory to note that",
+			boot->rank);
+		return;
+	}
+	*copy = r;
+	ep_remains_enlist(copy);
 }

@@ -18,8 +18,8 @@ static const struct ep_peer_way *ep_peer_way_to(const struct ep_peer_way *way,
 static ncclResult_t ep_heap_entry_new(struct ep_heap_entry **out, const struct ep_heap *heap,
 				      const struct ep_ident *idents, const struct ep_peer_way *way)
 {
-	size_t bytes = (size_t)heap->nranks * sizeof(*idents);
-	struct ep_heap_entry *e = calloc(1, sizeof(*e) + bytes);
+	size_t n = (size_t)heap->nranks, bytes = n * sizeof(*idents);
+	struct ep_heap_entry *e = calloc(1, sizeof(*e) + bytes + n * sizeof(bool));
 	cudaError_t err = cudaSuccess;
 
 	if (e) {
@@ -44,6 +44,7 @@ static ncclResult_t ep_heap_entry_new(struct ep_heap_entry **out, const struct e
 	e->nranks = heap->nranks;
 	e->stamp = (struct ep_heap_stamp){ EP_HEAP_STAMP, heap->team, ep_random_u64(),
 					   (uint64_t)heap->rank };
+	e->let_go = (bool *)(e->idents + n);
 	memcpy(e->idents, idents, bytes);
 	ep_heap_enlist(e); /* before any peer can have the group, and leave it */
 	*out = e;
@@ -54,6 +55,10 @@ void ep_heap_entry_free(struct ep_heap_entry *e)
 {
 	bool ended = ep_context_ended(&e->context);
 
+	/* What has begun there goes on also where a call has failed; ncclMemFree does not wait for it. */
+	if (!ended && cudaStreamSynchronize(e->stream) != cudaSuccess) {
+		(void)cudaGetLastError();
+	}
 	if (e->base && (!ended || e->way->lasting)) {
 		e->way->free(e->base);
 	}
@@ -69,15 +74,18 @@ void ep_heap_entry_free(struct ep_heap_entry *e)
 /* Our own memory, zeroed, with the stamp that peers check after mapping it. */
 static ncclResult_t ep_heap_alloc(struct ep_heap_entry *e)
 {
+	const char *files;
 	struct ep_reason why;
 	void *base = NULL;
 
 	if (!e->way->alloc(&base, e->bytes, &why)) {
-		return ep_fail(
-			ncclUnhandledCudaError,
-			"rank %d cannot allocate %llu bytes of device memory that peers "
-			"write to: %s; lower max_dispatch_tokens_per_rank or max_token_bytes",
-			e->rank, (unsigned long long)e->bytes, why.text);
+		files = ep_no_files();
+		return ep_fail(ncclUnhandledCudaError,
+			       "rank %d cannot allocate %llu bytes of device memory that peers "
+			       "write to: %s; %s",
+			       e->rank, (unsigned long long)e->bytes, why.text,
+			       files ? files
+				     : "lower max_dispatch_tokens_per_rank or max_token_bytes");
 	}
 	e->base = base;
 	EP_CUDA(cudaMemsetAsync(base, 0, e->bytes, e->stream), "zeroing the heap");

@@ -124,6 +124,15 @@ struct ep_heap_remote {
 void ep_heap_leave(struct ep_heap *heap, uint64_t timeout_ns, const struct ep_heap_remote *remote);
 
 /*
+ * Whether this process has no heap that has not departed. Then it has none of its peers' mapped
+ * either, also where it could not write a farewell: it had not come to map the heap.
+ */
+bool ep_heap_none(void);
+
+/* A process says so: departed heaps need not wait for its ranks. */
+void ep_heap_let_go(const struct ep_ident *process);
+
+/*
  * Frees the departed heaps of this process that nobody can write to any more. Waits for no peer.
  * comm: one that is there, whose windows of such heaps are ended.
  */

@@ -105,9 +105,10 @@ struct ep_heap_entry {
 	uint64_t ending_ns;   /* since when the thread frees it; 0: it does not */
 	struct ep_heap_remote remote;
 
+	bool *let_go; /* [nranks] that rank's process has said so otherwise than by a farewell */
 	int rank;
 	int nranks;
-	struct ep_ident idents[];
+	struct ep_ident idents[]; /* and `let_go` behind them */
 };
 
 /* Puts a heap on the list of the process; takes it off again. */

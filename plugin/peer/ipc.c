@@ -16,13 +16,16 @@ static ncclResult_t ep_peer_ipc_map(void **base, const struct ep_heap *heap,
 	cudaError_t err = cudaIpcOpenMemHandle(base, e->ipc, cudaIpcMemLazyEnablePeerAccess);
 
 	if (err != cudaSuccess) {
+		const char *files = ep_no_files();
+
 		(void)cudaGetLastError();
 		return ep_fail(ncclUnhandledCudaError,
-			       "GPU %s of rank %d cannot map memory of GPU %s of rank %d: %s; both "
-			       "processes need the same IPC namespace, and GPUs with peer access "
-			       "to each other",
+			       "GPU %s of rank %d cannot map memory of GPU %s of rank %d: %s; %s",
 			       idents[heap->rank].bus_id, heap->rank, idents[peer].bus_id, peer,
-			       cudaGetErrorString(err));
+			       cudaGetErrorString(err),
+			       files ? files
+				     : "both processes need the same IPC namespace, and GPUs with "
+				       "peer access to each other");
 	}
 	return ncclSuccess;
 }

@@ -80,7 +80,7 @@ static bool ep_departed_lost(const struct ep_heap_entry *e, int r, bool ask)
 
 /*
  * A rank of another process that may still write to the heap, a remote one if there is any; -1:
- * none, or the heap is lost with its device.
+ * none, or the heap is lost with its device. The heap's own rank: nobody knows.
  */
 static int ep_departed_missing(struct ep_heap_entry *e, uint64_t now)
 {
@@ -94,8 +94,10 @@ static int ep_departed_missing(struct ep_heap_entry *e, uint64_t now)
 	if (cudaMemcpyAsync(head, e->base, EP_HEAP_HEADER_BYTES(e->nranks), cudaMemcpyDefault,
 			    e->stream) != cudaSuccess ||
 	    cudaStreamSynchronize(e->stream) != cudaSuccess) {
+		bool lost = cudaStreamSynchronize(e->stream) != cudaSuccess;
+
 		(void)cudaGetLastError();
-		return -1;
+		return lost ? -1 : e->rank; /* asked again if only the question has failed */
 	}
 	if (memcmp(&head->stamp, &e->stamp, sizeof(e->stamp)) != 0) {
 		e->base = NULL; /* the device was reset; what is there now is not ours */
@@ -104,7 +106,7 @@ static int ep_departed_missing(struct ep_heap_entry *e, uint64_t now)
 	e->asked_ns = ask ? now : e->asked_ns;
 	for (int r = 0; r < e->nranks; r++) {
 		if (head->farewell[r] == e->stamp.team ||
-		    ep_ident_same_process(&e->idents[e->rank], &e->idents[r]) ||
+		    ep_ident_same_process(&e->idents[e->rank], &e->idents[r]) || e->let_go[r] ||
 		    (missing >= 0 && ep_departed_local(e, r)) || ep_departed_lost(e, r, ask)) {
 			continue;
 		}
@@ -328,6 +330,28 @@ static void ep_departed_settle_all(ncclComm_t comm, bool hurry, int device, uint
 	}
 }
 
+bool ep_heap_none(void)
+{
+	const struct ep_heap_entry *e;
+
+	pthread_mutex_lock(&ep_heap_lock);
+	for (e = ep_heap_list; e && e->departed; e = e->next) {
+	}
+	pthread_mutex_unlock(&ep_heap_lock);
+	return !e;
+}
+
+void ep_heap_let_go(const struct ep_ident *process)
+{
+	pthread_mutex_lock(&ep_heap_lock);
+	for (struct ep_heap_entry *e = ep_heap_list; e; e = e->next) {
+		for (int r = 0; r < e->nranks && e->departed; r++) {
+			e->let_go[r] |= ep_ident_same_process(&e->idents[r], process);
+		}
+	}
+	pthread_mutex_unlock(&ep_heap_lock);
+}
+
 void ep_heap_reap(ncclComm_t comm)
 {
 	pthread_mutex_lock(&ep_heap_lock);
@@ -335,12 +359,13 @@ void ep_heap_reap(ncclComm_t comm)
 	pthread_mutex_unlock(&ep_heap_lock);
 }
 
-void ep_heap_farewell(struct ep_heap *heap)
+/* False: a call of CUDA has failed. */
+static bool ep_heap_say_farewell(const struct ep_heap *heap)
 {
 	const struct ep_heap_entry *e = heap->entry;
-	bool ended = ep_context_ended(&e->context);
+	bool said = true;
 
-	for (int r = 0; r < e->nranks && !ended; r++) {
+	for (int r = 0; r < e->nranks; r++) {
 		unsigned char *word = heap->base[r] + EP_HEAP_FAREWELL(e->rank);
 
 		if (heap->way[r] && !e->lasting &&
@@ -348,11 +373,19 @@ void ep_heap_farewell(struct ep_heap *heap)
 		    !ep_ident_gone(&e->idents[e->rank], &e->idents[r]) &&
 		    cudaMemcpyAsync(word, &heap->team, 8, cudaMemcpyDefault, e->stream) !=
 			    cudaSuccess) {
-			(void)cudaGetLastError();
+			said = false;
 		}
 	}
-	if (!ended && cudaStreamSynchronize(e->stream) != cudaSuccess) {
-		(void)cudaGetLastError();
+	said &= cudaStreamSynchronize(e->stream) == cudaSuccess;
+	(void)cudaGetLastError();
+	return said;
+}
+
+void ep_heap_farewell(struct ep_heap *heap)
+{
+	/* Peers would keep their heaps for a rank that has not said it. */
+	if (!ep_context_ended(&heap->entry->context) && !ep_heap_say_farewell(heap)) {
+		(void)ep_heap_say_farewell(heap);
 	}
 	ep_heap_unmap(heap);
 }

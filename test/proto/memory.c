@@ -3,6 +3,9 @@
  * Where memory comes from: the caller's allocator, sizes announced beforehand, explicit and growing
  * buffers, handle memory of the caller, and allocations that fail.
  */
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include "ep/group.h"
 #include "support/bench.h"
 #include "support/watch.h"
@@ -423,6 +426,43 @@ static void failures(struct world *w, enum watch_call call)
 	}
 }
 
+/*
+ * Creation by a process that may open so many files more. What it takes to say who the rank is there must
+ * be; further on it is named.
+ */
+static void few_files(struct world *w)
+{
+	struct oracle_problem p = bench_problem(w->nranks, 12, 4, 64, 8, ORACLE_EXPERT_MAJOR);
+	ncclEpGroupConfig_t config = bench_group_config(&p, 0);
+	ncclResult_t result = ncclSystemError;
+	struct rlimit before, few;
+	ncclEpGroup_t group;
+	int named = 0;
+
+	NEED(!getrlimit(RLIMIT_NOFILE, &before));
+	for (int more = 0; result != ncclSuccess; more++) {
+		int fd = dup(STDERR_FILENO);
+
+		NEED(fd >= 0 && more < 40);
+		close(fd);
+		few = before;
+		few.rlim_cur = (rlim_t)(fd + more);
+		check_context("%d files more on rank 1", more);
+		world_meet(w);
+		NEED(w->rank != 1 || !setrlimit(RLIMIT_NOFILE, &few));
+		result = ncclEpCreateGroup(&group, w->comm, &config);
+		NEED(!setrlimit(RLIMIT_NOFILE, &before));
+		if (result == ncclSuccess) {
+			OK(ncclEpGroupDestroy(group));
+		} else {
+			CHECK_LAST(NULL, w->rank == 1 ? result : ncclRemoteError, "ulimit -n");
+			named++;
+		}
+		world_meet(w);
+	}
+	CHECK(named > 1, "%d", named);
+}
+
 static void failing_allocator(struct world *w)
 {
 	struct oracle_problem p = bench_problem(w->nranks, 12, 4, 64, 8, ORACLE_EXPERT_MAJOR);
@@ -496,6 +536,9 @@ static void run(struct world *w, void *arg)
 	handle_memory(w);
 	captured(w);
 	failing_allocator(w);
+	if (w->processes) {
+		few_files(w);
+	}
 	failures(w, WATCH_MALLOC);
 	failures(w, WATCH_HOST_REGISTER);
 	failures(w, WATCH_HOST_POINTER);

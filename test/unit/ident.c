@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Whether a rank's process is known to have ended, and sets of ranks. */
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "core/ident.h"
@@ -18,6 +19,23 @@ static int ended_pid(void)
 	return pid;
 }
 
+/* Who can open nothing does not know whether the other has ended, nor who he is himself. */
+static void without_files(const struct ep_ident *self, const struct ep_ident *ended)
+{
+	struct rlimit before, none;
+	struct ep_ident own;
+
+	CHECK(!ep_no_files());
+	NEED(!getrlimit(RLIMIT_NOFILE, &before));
+	none = before;
+	none.rlim_cur = 0;
+	NEED(!setrlimit(RLIMIT_NOFILE, &none));
+	CHECK(!ep_ident_gone(self, ended));
+	CHECK_REASON(ep_ident_make(&own, 0), ncclSystemError, "(ulimit -n)");
+	CHECK_HAS(ep_no_files(), "(ulimit -n)");
+	NEED(!setrlimit(RLIMIT_NOFILE, &before));
+}
+
 static void test_gone(void)
 {
 	struct ep_ident self, other;
@@ -29,6 +47,8 @@ static void test_gone(void)
 	CHECK(ep_ident_gone(&self, &other));
 	other = self;
 	other.pid = ended_pid();
+	CHECK(ep_ident_gone(&self, &other));
+	without_files(&self, &other);
 	CHECK(ep_ident_gone(&self, &other));
 	/* where a number says nothing: another host, another namespace, no /proc */
 	other.host++;
