@@ -282,6 +282,9 @@ static void make_handle(struct bench *b)
 	ncclEpLayout_t layout = (ncclEpLayout_t)b->p.layout;
 	size_t bytes = 0;
 
+	if (b->flags & BENCH_NO_HANDLE) {
+		return;
+	}
 	if (b->flags & BENCH_CREATE) {
 		NEED_OK(ncclEpCreateHandle(&b->handle, b->group, layout, &b->ids.t, NULL, NULL,
 					   b->w->stream));

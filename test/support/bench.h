@@ -25,6 +25,7 @@ enum bench_flags {
 	BENCH_SOURCES =
 		1 << 11,       /* inputs->tokens, of combine too, end with their window's memory */
 	BENCH_TYPE_SHIFT = 12, /* copied bytes are described as another type, 0..5 */
+	BENCH_NO_HANDLE = 1 << 15, /* the caller makes it, and destroys it unless it is NULL then */
 };
 
 struct bench_tensor {

@@ -167,8 +167,10 @@ void ht_open(struct ht_bench *b, struct world *w, ncclEpGroup_t group, const str
 		allocate(b, &b->mem, bytes, false);
 		describe(&b->mem, ncclUint8, 1, bytes, 0);
 	}
-	NEED_OK(ncclEpInitHandle(&b->handle, group, layout, &config, (int)p->topk,
-				 flags & HT_OWN_MEM ? &b->mem.t : NULL));
+	if (!(flags & HT_NO_HANDLE)) {
+		NEED_OK(ncclEpInitHandle(&b->handle, group, layout, &config, (int)p->topk,
+					 flags & HT_OWN_MEM ? &b->mem.t : NULL));
+	}
 	ht_load(b, p->seed, p->tokens);
 }
 

@@ -15,7 +15,8 @@ enum ht_flags {
 	HT_OWN_MEM = 1 << 2,   /* handle_mem from the caller */
 	HT_GLOBAL = 1 << 3,    /* topk_idx as global ids */
 	HT_COUNTER64 = 1 << 4, /* integer outputs are int64 (not the counters of the flat layout) */
-	HT_ON = 1 << 5         /* zero_copy ON, where empty tensors have windows, too */
+	HT_ON = 1 << 5,        /* zero_copy ON, where empty tensors have windows, too */
+	HT_NO_HANDLE = 1 << 6  /* the caller makes it, and destroys it unless it is NULL then */
 };
 
 #define HT_GUARD 256        /* poisoned bytes behind each buffer */

@@ -15,7 +15,7 @@
 struct world_board {
 	_Atomic uint32_t met[WORLD_MAX];
 	_Atomic uint64_t flag[WORLD_FLAGS][WORLD_MAX];
-	_Atomic uint32_t ids; /* communicators that have an id */
+	_Atomic uint32_t made[COMMS]; /* the number of the communicator that has the id, and 1 */
 	ncclUniqueId id[COMMS];
 };
 
@@ -169,22 +169,24 @@ void world_meet_others(struct world *w, int absent)
 	}
 }
 
-/* Ids of communicators are numbered; its rank 0 fetches its id. */
+/*
+ * Ids of communicators are numbered; its rank 0 fetches its id. A place is taken again when all ranks of
+ * the communicator before have had their id: it could not have been made else.
+ */
 static ncclComm_t make_comm(struct world *w, int nranks, int rank, uint32_t number)
 {
 	ncclComm_t comm = NULL;
 	double start = world_now(), end = start + MEET_SECONDS;
 
-	NEED(number < COMMS);
 	if (rank == 0) {
-		NEED_OK(ncclGetUniqueId(&w->board->id[number]));
-		atomic_fetch_or(&w->board->ids, 1u << number);
+		NEED_OK(ncclGetUniqueId(&w->board->id[number % COMMS]));
+		atomic_store(&w->board->made[number % COMMS], number + 1);
 	}
-	while (!(atomic_load(&w->board->ids) >> number & 1)) {
+	while (atomic_load(&w->board->made[number % COMMS]) != number + 1) {
 		NEED(world_now() < end);
 		doze(start);
 	}
-	NEED_OK(ncclCommInitRank(&comm, nranks, w->board->id[number], rank));
+	NEED_OK(ncclCommInitRank(&comm, nranks, w->board->id[number % COMMS], rank));
 	return comm;
 }
 
