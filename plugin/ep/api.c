@@ -31,13 +31,31 @@ ncclResult_t ncclEpTensorDestroy(ncclEpTensor_t *tensor)
 	return tensor ? ep_tensor_destroy(tensor) : ncclSuccess;
 }
 
+/*
+ * A capture that is under way forbids this thread, or all threads, to allocate memory, and is void if
+ * one does: unless the thread is in relaxed mode. To end, call it again with what it returns.
+ */
+static enum cudaStreamCaptureMode ep_capture_mode(enum cudaStreamCaptureMode mode)
+{
+	if (cudaThreadExchangeStreamCaptureMode(&mode) != cudaSuccess) {
+		(void)cudaGetLastError();
+	}
+	return mode;
+}
+
 /* ---- groups ---- */
 
 ncclResult_t ncclEpCreateGroup(ncclEpGroup_t *ep_group, ncclComm_t comm,
 			       const ncclEpGroupConfig_t *config)
 {
+	enum cudaStreamCaptureMode mode;
+	ncclResult_t result;
+
 	ep_error_scope(NULL);
-	return ep_group_create(ep_group, comm, config);
+	mode = ep_capture_mode(cudaStreamCaptureModeRelaxed);
+	result = ep_group_create(ep_group, comm, config);
+	ep_capture_mode(mode);
+	return result;
 }
 
 ncclResult_t ncclEpGroupDestroy(ncclEpGroup_t ep_group)
@@ -52,18 +70,6 @@ ncclResult_t ncclEpGroupDestroy(ncclEpGroup_t ep_group)
 }
 
 /* ---- handles ---- */
-
-/*
- * A capture that is under way forbids this thread, or all threads, to allocate memory, and is void if
- * one does: unless the thread is in relaxed mode. To end, call it again with what it returns.
- */
-static enum cudaStreamCaptureMode ep_capture_mode(enum cudaStreamCaptureMode mode)
-{
-	if (cudaThreadExchangeStreamCaptureMode(&mode) != cudaSuccess) {
-		(void)cudaGetLastError();
-	}
-	return mode;
-}
 
 ncclResult_t ncclEpHandleMemSize(ncclEpGroup_t ep_group, ncclEpLayout_t layout,
 				 const ncclEpHandleConfig_t *config, size_t *size_out, int num_topk)

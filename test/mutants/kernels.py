@@ -41,6 +41,13 @@ MUTANTS = [
              "\n"
              "#endif"),
      "tests": ["views_beyond"]},
+    # A group can be made while a stream is being captured.
+    {"name": "create_captured", "file": "plugin/ep/api.c",
+     "old": ("\tmode = ep_capture_mode(cudaStreamCaptureModeRelaxed);\n"
+             "\tresult = ep_group_create("),
+     "new": ("\tmode = ep_capture_mode(cudaStreamCaptureModeGlobal);\n"
+             "\tresult = ep_group_create("),
+     "tests": ["memory"]},
     # The last vector of a row comes back.
     {"name": "comb_tail", "file": "device/ll/combine_send.h",
      "old": "narrow, off < a.token_bytes && row != EP_LL_ZERO_ROW);",

@@ -527,8 +527,53 @@ static void captured(struct world *w)
 	OK(ncclEpGroupDestroy(group));
 }
 
+/*
+ * A group that is made while a stream is being captured, as by a first layer that comes to it late: by all ranks, or by
+ * one, of which the others need not know. Nothing of it becomes part of the graph, and the capture goes on.
+ */
+static void captured_group(struct world *w, enum cudaStreamCaptureMode captures, bool all)
+{
+	struct oracle_problem p = bench_problem(w->nranks, 12, 4, 64, 20, ORACLE_RANK_MAJOR);
+	enum cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
+	bool mine = all || w->rank == 1;
+	size_t nodes = 9;
+	cudaGraph_t graph;
+	struct bench b;
+	void *memory;
+
+	check_context("a group in a capture of mode %d, %s, rank %d", (int)captures,
+		      all ? "all ranks" : "rank 1", w->rank);
+	NEED_CUDA(cudaMalloc(&memory, 64));
+	world_meet(w); /* a capture of mode global concerns all threads */
+	if (mine) {
+		NEED_CUDA(cudaStreamBeginCapture(w->stream, captures));
+		NEED_CUDA(cudaMemsetAsync(memory, 0, 64, w->stream));
+	}
+	world_meet(w);
+	b.group = bench_group(w, &p, 0);
+	NEED_CUDA(cudaThreadExchangeStreamCaptureMode(&mode));
+	CHECK_INT(mode, cudaStreamCaptureModeGlobal); /* the thread's is as before */
+	NEED_CUDA(cudaThreadExchangeStreamCaptureMode(&mode));
+	world_meet(w);
+	if (mine) {
+		CHECK_CUDA(cudaStreamEndCapture(w->stream, &graph), cudaSuccess);
+		NEED_CUDA(cudaGraphGetNodes(graph, NULL, &nodes));
+		CHECK_INT(nodes, 1);
+		NEED_CUDA(cudaGraphDestroy(graph));
+	}
+	world_meet(w);
+	bench_open(&b, w, b.group, &p, 0);
+	bench_pair(&b);
+	bench_close(&b);
+	OK(ncclEpGroupDestroy(b.group));
+	NEED_CUDA(cudaFree(memory));
+}
+
 static void run(struct world *w, void *arg)
 {
+	for (int i = 0; i < 6; i++) {
+		captured_group(w, (enum cudaStreamCaptureMode)(i % 3), i < 3);
+	}
 	sizes(w);
 	explicit_size(w);
 	growth(w);
