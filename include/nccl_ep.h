@@ -291,7 +291,8 @@ ncclResult_t ncclEpCreateGroup(ncclEpGroup_t *ep_group, ncclComm_t comm,
  * for is freed by later creations and destructions, of any group, with one warning after
  * NCCL_EP_CLOSE_TIMEOUT_MS. Possible after every error, by any thread, and after the communicator
  * was aborted or destroyed. Handles of the group that still exist can only be destroyed afterwards;
- * a warning says how many there are. NULL is fine.
+ * a warning says how many there are. NULL is fine. Graphs that hold operations of the group must not
+ * be launched any more: their kernels would use memory that is freed.
  * After cudaDeviceReset of the group's device this and ncclEpHandleDestroy are all that is left to
  * call: every other call is ncclInvalidUsage and says so. free_fn is not called then: what it would
  * free counts as gone with the reset.
