@@ -33,6 +33,8 @@
  *   occupy while it waits for peers is divided among the groups of a process that use one GPU, so
  *   that no order of launches locks up. Numbers of SMs that the caller chooses are not reduced in
  *   high throughput; CreateGroup warns if they leave other groups too few.
+ * - A child of fork() can neither use nor destroy what its parent has made: every call with a group or
+ *   a handle is ncclInvalidUsage there, and does nothing.
  */
 #ifndef NCCL_EP_H_
 #define NCCL_EP_H_

@@ -2,6 +2,7 @@
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <unistd.h>
 #include "core/live.h"
 
 #define EP_LIVE_LEAST 64 /* places; always a power of two, and at least half of them free */
@@ -9,11 +10,29 @@
 struct ep_live {
 	const void *object;
 	enum ep_live_kind kind; /* NONE: the place is free */
+	int owner;              /* the process that made it */
 };
 
 static pthread_mutex_t ep_live_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_once_t ep_live_once = PTHREAD_ONCE_INIT;
 static struct ep_live *ep_live_table;
 static size_t ep_live_places, ep_live_count;
+
+/* A child of fork() asks for the objects, too: no other thread may hold the lock when it is made. */
+static void ep_live_fork(void)
+{
+	pthread_mutex_lock(&ep_live_lock);
+}
+
+static void ep_live_forked(void)
+{
+	pthread_mutex_unlock(&ep_live_lock);
+}
+
+static void ep_live_watch_forks(void)
+{
+	(void)pthread_atfork(ep_live_fork, ep_live_forked, ep_live_forked);
+}
 
 static size_t ep_live_home(const void *object)
 {
@@ -57,26 +76,37 @@ static bool ep_live_grow(void)
 
 bool ep_live_add(const void *object, enum ep_live_kind kind)
 {
+	int owner = (int)getpid();
 	bool added;
 
+	pthread_once(&ep_live_once, ep_live_watch_forks);
 	pthread_mutex_lock(&ep_live_lock);
 	added = ep_live_grow();
 	if (added) {
-		*ep_live_find(object) = (struct ep_live){ object, kind };
+		*ep_live_find(object) = (struct ep_live){ object, kind, owner };
 		ep_live_count++;
 	}
 	pthread_mutex_unlock(&ep_live_lock);
 	return added;
 }
 
-bool ep_live_has(const void *object, enum ep_live_kind kind)
+int ep_live_owner(const void *object, enum ep_live_kind kind)
 {
-	bool found;
+	const struct ep_live *place;
+	int owner = 0;
 
 	pthread_mutex_lock(&ep_live_lock);
-	found = ep_live_places && ep_live_find(object)->kind == kind;
+	place = ep_live_places ? ep_live_find(object) : NULL;
+	if (place && place->kind == kind) {
+		owner = place->owner;
+	}
 	pthread_mutex_unlock(&ep_live_lock);
-	return found;
+	return owner;
+}
+
+bool ep_live_has(const void *object, enum ep_live_kind kind)
+{
+	return ep_live_owner(object, kind) != 0;
 }
 
 void ep_live_made(const void *object, enum ep_live_kind kind)

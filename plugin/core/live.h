@@ -22,6 +22,9 @@ bool ep_live_add(const void *object, enum ep_live_kind kind);
 
 bool ep_live_has(const void *object, enum ep_live_kind kind);
 
+/* The process that has made it: after fork() the child's set has the objects of its parent. 0: it is not there. */
+int ep_live_owner(const void *object, enum ep_live_kind kind);
+
 /* An object that was being made is made. */
 void ep_live_made(const void *object, enum ep_live_kind kind);
 

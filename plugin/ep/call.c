@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <unistd.h>
 #include "core/cuda.h"
 #include "core/live.h"
 #include "ep/call.h"
@@ -11,13 +12,32 @@
  */
 static pthread_mutex_t ep_call_gate = PTHREAD_MUTEX_INITIALIZER;
 
+/*
+ * A child of fork() has a copy of the object's memory, and shares descriptors, but has none of the threads: whatever it
+ * did with the object would harm its parent's.
+ */
+static ncclResult_t ep_call_check_process(int owner, const char *name)
+{
+	int self = (int)getpid();
+
+	if (owner != self) {
+		return ep_fail(ncclInvalidUsage,
+			       "%s was made by process %d, this is its child %d: after fork() only "
+			       "the parent can use it, and destroy it; nothing was done or freed",
+			       name, owner, self);
+	}
+	return ncclSuccess;
+}
+
 static ncclResult_t ep_call_check_group(const struct ncclEpGroup *group)
 {
-	if (!ep_live_has(group, EP_LIVE_GROUP)) {
+	int owner = ep_live_owner(group, EP_LIVE_GROUP);
+
+	if (!owner) {
 		return ep_fail(ncclInvalidArgument, "%s",
 			       group ? "ep_group is not a group (destroyed?)" : "ep_group is NULL");
 	}
-	return ncclSuccess;
+	return ep_call_check_process(owner, "ep_group");
 }
 
 /* The group's lock is held from now on. */
@@ -56,6 +76,7 @@ ncclResult_t ep_call_async_error(struct ncclEpGroup *group, int *error)
 	bool entered = false;
 
 	ep_error_scope(NULL);
+	EP_CHECK(ep_call_check_group(group)); /* in a child of fork() nobody may open the gate */
 	pthread_mutex_lock(&ep_call_gate);
 	result = ep_call_check_group(group);
 	if (result == ncclSuccess && !group->config.enable_mask) {
@@ -158,12 +179,14 @@ ncclResult_t ep_call_begin_end(struct ep_call *call, struct ncclEpGroup *group)
 
 ncclResult_t ep_handle_expect(const struct ncclEpHandle *handle)
 {
+	int owner = ep_live_owner(handle, EP_LIVE_HANDLE);
+
 	ep_error_scope(NULL);
-	if (!ep_live_has(handle, EP_LIVE_HANDLE)) {
+	if (!owner) {
 		return ep_fail(ncclInvalidArgument, "%s",
 			       handle ? "handle is not a handle (destroyed?)" : "handle is NULL");
 	}
-	return ncclSuccess;
+	return ep_call_check_process(owner, "handle");
 }
 
 static ncclResult_t ep_handle_expect_group(const struct ncclEpHandle *handle)

@@ -11,10 +11,13 @@
  *     leave killed      a rank is killed while memory of others waits for it
  *     leave far kill    a remote rank is killed: the neighbours' memory does not wait for it
  *     leave far stop    the same for a rank that stops, and destroys its group later
+ *     leave forked      children of fork() are refused every call, and their parents take no harm
  */
+#include <dirent.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "support/bench.h"
@@ -309,6 +312,103 @@ static void far(struct world *w, bool stops)
 	OK(ncclCommDestroy(alone));
 }
 
+static int threads(void)
+{
+	DIR *tasks = opendir("/proc/self/task");
+	int n = 0;
+
+	NEED(tasks);
+	while (readdir(tasks)) {
+		n++;
+	}
+	closedir(tasks);
+	return n;
+}
+
+/* In a child: each call with what its parent has made. A garbage collector makes the last ones. */
+static void refused(struct bench *b, ncclEpHandle_t orphan, int parent)
+{
+	ncclEpExtPeerStats_t stats[2] = { NCCL_EP_EXT_PEER_STATS_INIT };
+	ncclEpHandle_t made = NULL;
+	cudaStream_t stream = b->w->stream;
+	int mask[WORLD_MAX] = { 0 };
+	const char *text = "";
+	size_t bytes = 0;
+	char group[80], handle[80];
+
+	snprintf(group, sizeof(group),
+		 "ep_group was made by process %d, this is its child %d:", parent, (int)getpid());
+	snprintf(handle, sizeof(handle),
+		 "handle was made by process %d, this is its child %d:", parent, (int)getpid());
+#define NO(call, part) CHECK_REASON(call, ncclInvalidUsage, part)
+	NO(ncclEpHandleMemSize(b->group, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, &bytes, 2), group);
+	NO(ncclEpInitHandle(&made, b->group, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, 2, NULL), group);
+	NO(ncclEpCreateHandle(&made, b->group, NCCL_EP_LAYOUT_RANK_MAJOR, &b->ids.t, NULL, NULL,
+			      stream),
+	   group);
+	NO(bench_update(b, stream), handle);
+	NO(bench_dispatch(b, stream), handle);
+	NO(bench_combine(b, stream), handle);
+	NO(ncclEpComplete(b->handle, NULL, stream), handle);
+	NO(ncclEpMaskQuery(b->group, mask, stream), group);
+	NO(ncclEpMaskUpdate(b->group, mask, stream), group);
+	NO(ncclEpMaskClean(b->group, stream), group);
+	NO(ncclEpGetAsyncError(b->group, mask), group);
+	NO(ncclEpErrorClear(b->group), group);
+	NO(ncclEpExtGetLastError(b->group, NULL, &text), group);
+	NO(ncclEpExtNumRecvTokens(b->handle, NULL, NULL, stream), handle);
+	NO(ncclEpExtPeerStats(b->group, stats, 1, stream), group);
+	NO(ncclEpHandleDestroy(b->handle), handle);
+	NO(ncclEpHandleDestroy(orphan), handle);
+	NO(ncclEpGroupDestroy(b->group), group);
+	NO(ncclEpGroupDestroy(b->group), group);
+	CHECK(!made && !bytes && !*text);
+}
+
+/* Each rank has a child between a dispatch and its combine, as data loaders are made. */
+static void forked(struct world *w)
+{
+	struct oracle_problem p =
+		bench_problem(w->nranks, 4 * w->nranks, 2, 64, 8, ORACLE_EXPERT_MAJOR);
+	ncclEpGroup_t gone = bench_group(w, &p, 0);
+	int parent = (int)getpid(), status = -1, before;
+	ncclEpHandle_t orphan;
+	struct bench b;
+	pid_t child;
+
+	NEED_OK(ncclEpInitHandle(&orphan, gone, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, 2, NULL));
+	leave(gone, SOON);
+	bench_open(&b, w, bench_group(w, &p, BENCH_MASK), &p, 0);
+	bench_dispatch_checked(&b);
+	for (int r = 0; r < w->nranks; r++) {
+		world_meet(w);
+		if (r != w->rank) {
+			continue;
+		}
+		before = threads();
+		child = fork();
+		NEED(child >= 0);
+		if (!child) {
+			alarm(30);
+			refused(&b, orphan, parent);
+			_exit(check_failures() != 0);
+		}
+		NEED(waitpid(child, &status, 0) == child);
+		CHECK_INT(status, 0);
+		usleep(50000); /* whoever was told to end would have by now */
+		CHECK_INT(threads(), before);
+	}
+	world_meet(w);
+	OK(bench_combine(&b, w->stream));
+	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	bench_check_combine(&b);
+	bench_pair(&b);
+	CHECK_LAST(b.group, ncclSuccess, "");
+	bench_close(&b);
+	leave(b.group, SOON);
+	OK(ncclEpHandleDestroy(orphan));
+}
+
 static void run(struct world *w, void *arg)
 {
 	char **argv = arg;
@@ -324,6 +424,8 @@ static void run(struct world *w, void *arg)
 		keeps(w);
 	} else if (!strcmp(argv[1], "killed")) {
 		killed(w);
+	} else if (!strcmp(argv[1], "forked")) {
+		forked(w);
 	} else {
 		far(w, !strcmp(argv[2], "stop"));
 	}

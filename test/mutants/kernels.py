@@ -41,6 +41,11 @@ MUTANTS = [
              "\n"
              "#endif"),
      "tests": ["views_beyond"]},
+    # A child of fork() does nothing with its parent's group.
+    {"name": "forked", "file": "plugin/ep/call.c",
+     "old": "if (owner != self) {",
+     "new": "if (owner > self + 1) {",
+     "tests": ["leave_forked_nodes", "leave_forked"]},
     # A group can be made while a stream is being captured.
     {"name": "create_captured", "file": "plugin/ep/api.c",
      "old": ("\tmode = ep_capture_mode(cudaStreamCaptureModeRelaxed);\n"
