@@ -48,7 +48,7 @@ static void test_devices(const char *library)
 		CHECK_INT(net_devices(&n, &count), NET_OK);
 		CHECK_INT(count, 3);
 		for (int dev = 0; dev < count; dev++) {
-			char name[16];
+			char name[24];
 
 			snprintf(name, sizeof(name), "mlx5_%d", dev);
 			CHECK_INT(net_properties(&n, dev, &p), NET_OK);
