@@ -161,9 +161,10 @@ static void refused(struct world *w)
 	settle(before);
 }
 
-/* NCCL itself would wait for rank 1 for ever. */
+/* NCCL itself would wait for rank 1 for ever. What it has been given comes back when it has let go. */
 static void absent(struct world *w)
 {
+	uint64_t before = available();
 	ncclComm_t comm = world_comm(w, (UINT64_C(1) << w->nranks) - 1);
 	struct oracle_problem p = problem(w);
 	ncclEpGroupConfig_t config = bench_group_config(&p, 0);
@@ -186,6 +187,7 @@ static void absent(struct world *w)
 	unsetenv("VC_WINDOW_LATE_MS");
 	world_meet(w);
 	victim_new_group(w, &p, TIMEOUT_MS);
+	settle(before);
 }
 
 /* A communicator that does not block. */
