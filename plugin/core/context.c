@@ -50,11 +50,14 @@ struct ep_context ep_context_now(void)
 	struct ep_context c = { 0, 0 };
 
 	pthread_once(&ep_context_once, ep_context_init);
-	if (ep_context_tells && cudaGetDevice(&c.device) == cudaSuccess &&
-	    cudaSetDevice(c.device) == cudaSuccess && !ep_context_primary(c.device, &c.id)) {
+	if (!ep_context_tells) {
+		return c;
+	}
+	if (cudaGetDevice(&c.device) != cudaSuccess || cudaSetDevice(c.device) != cudaSuccess) {
+		(void)cudaGetLastError();
+	} else if (!ep_context_primary(c.device, &c.id)) {
 		c.id = 0;
 	}
-	(void)cudaGetLastError();
 	return c;
 }
 

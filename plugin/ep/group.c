@@ -385,10 +385,14 @@ static ncclResult_t ep_group_select_device(ncclComm_t comm, int *device, ncclRes
 						     ncclGetErrorString(result));
 	}
 	err = cudaSetDevice(*device);
-	if (err != cudaSuccess && mine == ncclSuccess) {
-		return ep_fail_cuda(err, "ncclEpCreateGroup: selecting the communicator's device");
+	if (err == cudaSuccess) {
+		return mine;
 	}
-	return mine;
+	if (mine != ncclSuccess) {
+		(void)cudaGetLastError();
+		return mine;
+	}
+	return ep_fail_cuda(err, "ncclEpCreateGroup: selecting the communicator's device");
 }
 
 /* NCCL's way to do without peer access, which is none for this library. Once. */

@@ -377,7 +377,9 @@ static bool ep_heap_say_farewell(const struct ep_heap *heap)
 		}
 	}
 	said &= cudaStreamSynchronize(e->stream) == cudaSuccess;
-	(void)cudaGetLastError();
+	if (!said) {
+		(void)cudaGetLastError();
+	}
 	return said;
 }
 
