@@ -65,10 +65,11 @@ static void ep_errand_become(struct ep_errand *e, enum ep_errand_state state)
 static void *ep_errand_main(void *arg)
 {
 	struct ep_errand *e = arg;
+	int error = e->ready ? e->ready(e->arg) : 0;
 	bool alone, go;
 
-	e->error = e->ready ? e->ready(e->arg) : 0;
 	pthread_mutex_lock(&e->lock);
+	e->error = error;
 	ep_errand_become(e, EP_ERRAND_READY);
 	while (!e->go && !e->alone) {
 		pthread_cond_wait(&e->changed, &e->lock);
