@@ -8,6 +8,7 @@
  *                        that says how many SMs groups hold
  */
 #include <string.h>
+#include <unistd.h>
 
 #include "ep/group.h"
 #include "support/bench.h"
@@ -138,6 +139,8 @@ static void run_crowded(struct world *w, struct lane *lanes)
 	world_meet(w);
 	for (int i = 0; i < 2; i++) {
 		lane_dispatch(lanes + (w->rank ? !i : i));
+		usleep(100000); /* of the clock's time: all blocks of the first one wait by then */
+		world_meet(w);
 	}
 	for (int i = 0; i < 2; i++) {
 		NEED(cudaStreamSynchronize(lanes[i].stream) == cudaSuccess);
