@@ -343,9 +343,7 @@ low_latency() {
         perf "ll.$layout.none.zipf" "${few[@]}" "${often[@]}" --layout $layout --routing zipf:1
         perf "ll.$layout.none.hot" "${few[@]}" "${often[@]}" --layout $layout --routing hot:0.25
     done
-    # Rows straight into windows of the callers, which pays for many of them.
     perf ll.rm.none.many "${big[@]/8192/512}" "${often[@]}" --layout rm
-    with_windows ll.rm.none.many.windows "${big[@]/8192/512}" "${often[@]}" --layout rm
 }
 
 high_throughput() {

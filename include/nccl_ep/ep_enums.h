@@ -42,11 +42,11 @@ typedef enum {
 	NCCL_EP_OVERFLOW_DROP = 2
 } ncclEpOverflowPolicy_t;
 
-/* Whether peers place rows in window-backed tensors directly. */
+/* Whether rows are stored or sent from where window-backed tensors have them: ncclEpGroupConfig_t. */
 typedef enum {
 	NCCL_EP_ZERO_COPY_AUTO = NCCL_EP_AUTO, /* where possible */
 	NCCL_EP_ZERO_COPY_OFF = 1,
-	NCCL_EP_ZERO_COPY_ON = 2 /* an operation that cannot is an error */
+	NCCL_EP_ZERO_COPY_ON = 2 /* high throughput: an operation that cannot is an error */
 } ncclEpZeroCopyMode_t;
 
 /* Numbering of experts in a received topk_idx. */

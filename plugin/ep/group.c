@@ -28,7 +28,7 @@ struct ep_hello {
 	struct ep_group_agreed agreed;
 	struct ep_peer_offer offer;
 	uint64_t team;
-	uint32_t sms;
+	uint32_t sms;      /* that an operation may have */
 	uint32_t no_heaps; /* ep_heap_none() */
 };
 

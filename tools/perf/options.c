@@ -64,7 +64,7 @@ const struct perf_option perf_option_table[PERF_NOPTIONS] = {
 	{ OPT_STAGED, "staged", NULL, "", "send_only and ncclEpComplete", 0, 0, 0 },
 	{ OPT_MASK, "mask", NULL, "", "enable_mask", 0, 0, 0 },
 	{ OPT_WINDOWS, "windows", NULL, "",
-	  "received rows and scales are in NCCL windows; see NCCL_EP_LL_DIRECT_BYTES", 0, 0, 0 },
+	  "received rows and scales are in NCCL windows; ht, flat: peers store there", 0, 0, 0 },
 	{ OPT_CAPACITY, "capacity", "N", "as -e", "max_dispatch_tokens_per_rank", 1,
 	  PERF_MOST_TOKENS, AT(capacity) },
 	{ OPT_RECV, "recv", "N", "enough", "max_recv_tokens_per_rank (ht)", 1, INT32_MAX,
