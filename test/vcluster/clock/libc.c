@@ -10,6 +10,7 @@
 #include <semaphore.h>
 #include <signal.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -143,6 +144,49 @@ static int vc_look_wait(struct vc_look *l, uint64_t ns, const sigset_t *mask)
 		}
 	}
 	return l->result;
+}
+
+/* What sends packets, also by what it leaves to the kernel: each call is counted when it is over. */
+#define VC_SOCKET_CALL(type, name, parameters, arguments)                                          \
+	VC_EXPORT type name parameters                                                             \
+	{                                                                                          \
+		type result = VC_REAL(name) arguments;                                             \
+		int error = errno;                                                                 \
+                                                                                                   \
+		if (vc_clock) {                                                                    \
+			vc_clock_traffic(vc_clock);                                                \
+		}                                                                                  \
+		errno = error;                                                                     \
+		return result;                                                                     \
+	}
+
+VC_SOCKET_CALL(ssize_t, send, (int fd, const void *from, size_t n, int flags), (fd, from, n, flags))
+VC_SOCKET_CALL(ssize_t, sendto,
+	       (int fd, const void *from, size_t n, int flags, const struct sockaddr *to,
+		socklen_t size),
+	       (fd, from, n, flags, to, size))
+VC_SOCKET_CALL(ssize_t, sendmsg, (int fd, const struct msghdr *message, int flags),
+	       (fd, message, flags))
+VC_SOCKET_CALL(ssize_t, recv, (int fd, void *to, size_t n, int flags), (fd, to, n, flags))
+VC_SOCKET_CALL(ssize_t, recvfrom,
+	       (int fd, void *to, size_t n, int flags, struct sockaddr *from, socklen_t *size),
+	       (fd, to, n, flags, from, size))
+VC_SOCKET_CALL(ssize_t, recvmsg, (int fd, struct msghdr *message, int flags), (fd, message, flags))
+VC_SOCKET_CALL(int, connect, (int fd, const struct sockaddr *to, socklen_t size), (fd, to, size))
+VC_SOCKET_CALL(int, shutdown, (int fd, int how), (fd, how))
+VC_SOCKET_CALL(int, close, (int fd), (fd))
+
+VC_EXPORT ssize_t write(int fd, const void *from, size_t n)
+{
+	ssize_t result = VC_REAL(write)(fd, from, n);
+	int error = errno, type;
+	socklen_t size = sizeof(type);
+
+	if (vc_clock && !getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size)) {
+		vc_clock_traffic(vc_clock);
+	}
+	errno = error;
+	return result;
 }
 
 VC_EXPORT int poll(struct pollfd *fds, nfds_t n, int ms)

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,22 +24,32 @@
 #define VC_STUCK_NS 10000000
 #define VC_STUCK_LOOKS 50
 
-/* Kernel threads are among the first processes of a machine. */
+/*
+ * Finds ksoftirqd of the processors that the run may use: a packet is delivered where it is sent. Kernel
+ * threads are among the first processes of a machine.
+ */
 static void vc_clock_find_softirq(struct vc_clock *clock)
 {
 	long cpus = sysconf(_SC_NPROCESSORS_CONF);
 	uint32_t n = 0;
+	cpu_set_t set;
+
+	if (sched_getaffinity(0, sizeof(set), &set)) {
+		memset(&set, 0xff, sizeof(set));
+	}
 
 	for (int pid = 2; pid < 64 + 16 * cpus && n < VC_CLOCK_CPUS; pid++) {
-		char path[32], name[16] = "";
-		int fd;
+		char path[32], name[32] = "";
+		int fd, cpu;
 
 		snprintf(path, sizeof(path), "/proc/%d/comm", pid);
 		fd = open(path, O_RDONLY | O_CLOEXEC);
 		if (fd < 0) {
 			continue;
 		}
-		if (read(fd, name, sizeof(name) - 1) > 0 && !strncmp(name, "ksoftirqd/", 10)) {
+		if (read(fd, name, sizeof(name) - 1) > 0 &&
+		    sscanf(name, "ksoftirqd/%d", &cpu) == 1 && cpu >= 0 &&
+		    (cpu >= CPU_SETSIZE || CPU_ISSET(cpu, &set))) {
 			clock->softirq[n++] = pid;
 		}
 		close(fd);
@@ -135,6 +146,7 @@ void vc_proc_set(struct vc_clock *clock, int proc, enum vc_proc_state state)
 		atomic_fetch_add(&clock->sequence, 1);
 	}
 	atomic_store(&clock->proc[proc].state, state);
+	vc_clock_traffic(clock); /* the kernel has closed its connections */
 	if (state == VC_PROC_ENDED) {
 		vc_proc_free_slots(clock, (uint32_t)proc);
 		atomic_store(&clock->proc[proc].state, VC_PROC_FREE);
@@ -229,8 +241,8 @@ static bool vc_clock_running(struct vc_clock *clock)
 	return !any;
 }
 
-/* Is this thread asleep in the kernel? One that has ended is; where that cannot be told it is not. */
-static bool vc_asleep(pid_t pid, pid_t tid)
+/* The thread's state in /proc: a letter. 'X': it has ended. 0: that cannot be told. */
+static char vc_thread_state(pid_t pid, pid_t tid)
 {
 	char path[64], text[96], *state;
 	ssize_t n;
@@ -239,28 +251,48 @@ static bool vc_asleep(pid_t pid, pid_t tid)
 	snprintf(path, sizeof(path), "/proc/%d/task/%d/stat", (int)pid, (int)tid);
 	fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0) {
-		return errno == ENOENT || errno == ESRCH;
+		return errno == ENOENT || errno == ESRCH ? 'X' : 0;
 	}
 	n = read(fd, text, sizeof(text) - 1);
 	close(fd);
 	text[n > 0 ? n : 0] = '\0';
 	state = strrchr(text, ')');
-	return !state || state[1] != ' ' || state[2] == 'S' || state[2] == 'Z' || state[2] == 'X';
+	return state && state[1] == ' ' ? state[2] : 'X';
 }
 
+/* Is the slot's thread asleep in the kernel? One that has ended is; where that cannot be told it is not. */
 static bool vc_slot_asleep(struct vc_clock *clock, const struct vc_clock_slot *slot)
 {
-	return vc_asleep(atomic_load(&clock->proc[atomic_load(&slot->proc)].pid),
-			 atomic_load(&slot->tid));
+	char state = vc_thread_state(atomic_load(&clock->proc[atomic_load(&slot->proc)].pid),
+				     atomic_load(&slot->tid));
+
+	return state == 'S' || state == 'Z' || state == 'X';
 }
 
-static bool vc_softirq_asleep(const struct vc_clock *clock)
+void vc_clock_traffic(struct vc_clock *clock)
 {
+	atomic_fetch_add(&clock->traffic, 1);
+}
+
+/*
+ * Has the kernel delivered all that was sent? Who sends runs until it has counted that, so what a thread that runs
+ * may send meanwhile changes `traffic`. A ksoftirqd that is parked, or idle, has nothing to do.
+ */
+static bool vc_clock_delivered(struct vc_clock *clock)
+{
+	uint64_t traffic = atomic_load(&clock->traffic);
+
+	if (atomic_load(&clock->quiet) == traffic) {
+		return true;
+	}
 	for (uint32_t i = 0; i < VC_CLOCK_CPUS && clock->softirq[i]; i++) {
-		if (!vc_asleep(clock->softirq[i], clock->softirq[i])) {
+		char state = vc_thread_state(clock->softirq[i], clock->softirq[i]);
+
+		if (state == 'R' || !state) {
 			return false;
 		}
 	}
+	atomic_store(&clock->quiet, traffic);
 	return true;
 }
 
@@ -422,7 +454,7 @@ static bool vc_limits_find(struct vc_clock *clock, const struct vc_clock_slot *s
 		limit = vc_slot_limit(clock, slot);
 		l->first_ns = limit < l->first_ns ? limit : l->first_ns;
 	}
-	return !l->kernel || vc_softirq_asleep(clock);
+	return !l->kernel || vc_clock_delivered(clock);
 }
 
 enum vc_move vc_clock_try(struct vc_clock *clock, const struct vc_clock_slot *self)

@@ -12,7 +12,8 @@
  *  - Who wakes a thread marks it as running before it goes on (VC_SLOT_WAITS).
  *  - A thread that waits in the kernel (poll, waitpid: VC_SLOT_KERNEL) is woken by the kernel. Linux makes it
  *    runnable within the call that sends a byte or ends a process, so its state in /proc is asked
- *    before time is moved. So is that of ksoftirqd, which delivers what the loopback interface has left over.
+ *    before time is moved. So is that of ksoftirqd, which delivers what the loopback interface has left over:
+ *    on each processor of the run, once after anything was sent.
  *  - A thread that waits in any other way runs, as far as the clock knows.
  *  - A process that was started and has no slots yet runs.
  * A process that was stopped, or has ended, holds up nobody.
@@ -36,7 +37,7 @@
 
 #define VC_CLOCK_PROCS 1024
 #define VC_CLOCK_SLOTS 65536
-#define VC_CLOCK_CPUS 64
+#define VC_CLOCK_CPUS 1024
 #define VC_NEVER UINT64_MAX
 #define VC_EXIT_STUCK 85
 /* Ends a wait in the kernel whose limit has come; blocked except in such waits. */
@@ -94,10 +95,15 @@ struct vc_clock {
 	_Atomic uint64_t sequence;
 	_Atomic uint64_t events;         /* how often a thread woke another, or the kernel one */
 	_Atomic uint32_t nprocs, nslots; /* those above have never been used */
+	_Atomic uint64_t traffic;        /* how often a socket was used, or a process ended */
+	_Atomic uint64_t quiet;          /* what that was when ksoftirqd had delivered everything */
 	pid_t softirq[VC_CLOCK_CPUS]; /* kernel threads; 0: no more, or hidden from this process */
 	struct vc_clock_proc proc[VC_CLOCK_PROCS];
 	struct vc_clock_slot slot[VC_CLOCK_SLOTS];
 };
+
+/* The calling thread has used a socket: bytes may be under way. */
+void vc_clock_traffic(struct vc_clock *clock);
 
 /* Maps the clock in this file, or (NULL) a new one that children inherit. NULL: not possible. */
 struct vc_clock *vc_clock_map(const char *path, bool create);

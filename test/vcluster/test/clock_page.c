@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What was sent and not delivered holds time up: a child that spins stands for ksoftirqd. Where nothing was sent, what
+ * that thread does is not looked at, and neither is a parked one.
+ */
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "clock/page.h"
+#include "test.h"
+
+#define MINUTE 60000000000u
+
+/* The state of a thread that runs, or sleeps, is not there at once. */
+static enum vc_move try_until(struct vc_clock *clock, const struct vc_clock_slot *self,
+			      enum vc_move wanted)
+{
+	enum vc_move move = vc_clock_try(clock, self);
+
+	for (int i = 0; i < 5000 && move != wanted; i++) {
+		usleep(1000);
+		move = vc_clock_try(clock, self);
+	}
+	return move;
+}
+
+static pid_t spin(void)
+{
+	pid_t pid = fork();
+
+	if (!pid) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		for (;;) {
+		}
+	}
+	return pid;
+}
+
+/* A thread that waits in the kernel for a minute more. */
+static void wait_begin(struct vc_clock *clock, struct vc_clock_slot *slot)
+{
+	vc_slot_prepare(clock, slot, VC_WAIT_POLL, vc_clock_time(clock) + MINUTE);
+	vc_slot_end(clock, slot, VC_SLOT_KERNEL);
+}
+
+static void wait_end(struct vc_clock *clock, struct vc_clock_slot *slot)
+{
+	vc_slot_begin(clock, slot);
+	atomic_store(&slot->state, VC_SLOT_RUNS);
+}
+
+int main(void)
+{
+	struct vc_clock *clock = vc_clock_map(NULL, true);
+	struct vc_clock_slot *slot;
+	uint64_t start;
+	pid_t busy = spin();
+	int proc, status;
+
+	if (!clock || busy < 0 || clock->softirq[0] == 0) {
+		return 77; /* a process that does not see kernel threads cannot ask them */
+	}
+	proc = vc_proc_new(clock, getpid());
+	slot = vc_slot_new(clock, (uint32_t)proc);
+	memset(clock->softirq, 0, sizeof(clock->softirq));
+	clock->softirq[0] = busy;
+	start = vc_clock_time(clock);
+
+	wait_begin(clock, slot); /* nothing was sent yet */
+	CHECK_INT(try_until(clock, slot, VC_MOVE_DONE), VC_MOVE_DONE);
+	CHECK(vc_clock_time(clock) - start >= MINUTE);
+	wait_end(clock, slot);
+
+	vc_clock_traffic(clock);
+	wait_begin(clock, slot);
+	CHECK_INT(try_until(clock, slot, VC_MOVE_AGAIN), VC_MOVE_AGAIN);
+	CHECK(vc_clock_time(clock) - start < 2 * (uint64_t)MINUTE);
+	kill(busy, SIGSTOP); /* as good as parked */
+	CHECK_INT(try_until(clock, slot, VC_MOVE_DONE), VC_MOVE_DONE);
+	CHECK(vc_clock_time(clock) - start >= 2 * (uint64_t)MINUTE);
+	wait_end(clock, slot);
+
+	kill(busy, SIGCONT); /* whatever it does now, it has delivered all that was sent */
+	usleep(10000);
+	wait_begin(clock, slot);
+	CHECK_INT(vc_clock_try(clock, slot), VC_MOVE_DONE);
+	wait_end(clock, slot);
+
+	vc_proc_set(clock, vc_proc_new(clock, busy),
+		    VC_PROC_ENDED); /* the kernel closes its connections */
+	wait_begin(clock, slot);
+	CHECK_INT(try_until(clock, slot, VC_MOVE_AGAIN), VC_MOVE_AGAIN);
+	kill(busy, SIGKILL);
+	CHECK(waitpid(busy, &status, 0) == busy);
+	CHECK_INT(try_until(clock, slot, VC_MOVE_DONE), VC_MOVE_DONE);
+	return test_result();
+}
