@@ -70,7 +70,8 @@ expect 0 '^  NCCL_IB_SL +-1 +default ' env HOME="$work" NCCL_CONF_FILE="$work/no
 printf 'NCCL_IB_DISABLE=1\n' >"$work/.nccl.conf"
 expect 0 '^  RDMA permitted +no +NCCL_IB_DISABLE is 1$' $home "$ep_info" -r
 
-# What RDMA needs, from nothing upwards.
+# What RDMA needs, from nothing upwards. Libraries that have no function stand for a driver that this machine has.
+others=${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 expect 0 '^  4 cpu_proxy +CPU proxy posts verbs +(possible|no: .*)$' "$ep_info" -r
 expect 0 '^  RDMA permitted +no +NCCL_IB_DISABLE is 1$' env NCCL_IB_DISABLE=1 "$ep_info" -r
 expect 0 '^  RDMA permitted +no +environment variable NCCL_IB_SL=16 ' \
@@ -79,15 +80,15 @@ expect 0 '^  RDMA permitted +no +environment variable NCCL_IB_SL=16 ' \
 : >"$work/libmlx5.so.1"
 : >"$work/libcuda.so.1"
 expect 0 '^  libibverbs +no +libibverbs.so.1 cannot be loaded .*install libibverbs1$' \
-	env LD_LIBRARY_PATH="$work" "$ep_info" -r
+	env LD_LIBRARY_PATH="$work$others" "$ep_info" -r
 expect 0 '^  usable RDMA port +no +not known without libibverbs$' \
-	env LD_LIBRARY_PATH="$work" "$ep_info" -r
-expect 0 '^  GPU memory registration +no +' env LD_LIBRARY_PATH="$work" "$ep_info" -r
-expect 0 '^  No way to ranks of other nodes' env LD_LIBRARY_PATH="$work" "$ep_info" -r
+	env LD_LIBRARY_PATH="$work$others" "$ep_info" -r
+expect 0 '^  GPU memory registration +no +' env LD_LIBRARY_PATH="$work$others" "$ep_info" -r
+expect 0 '^  No way to ranks of other nodes' env LD_LIBRARY_PATH="$work$others" "$ep_info" -r
 if [ -n "$nic" ]; then
 	cp "$cuda" "$work/libcuda.so.1" || exit 1
 	rm "$work/libibverbs.so.1" "$work/libmlx5.so.1"
-	machine="env HWLOC_COMPONENTS=-linux:pci LD_LIBRARY_PATH=$nic:$work NCCL_TOPO_FILE=$files/eight-own-nic.xml VC_NICS=2"
+	machine="env HWLOC_COMPONENTS=-linux:pci LD_LIBRARY_PATH=$nic:$work$others NCCL_TOPO_FILE=$files/eight-own-nic.xml VC_NICS=2"
 	mode='Groups with remote ranks use'
 	# The library's GPUs are CUDA's, and its NICs are those that the topology gives these.
 	expect 0 '^  GPU +yes +2$' \
