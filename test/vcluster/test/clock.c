@@ -224,6 +224,27 @@ static void test_sent(bool tcp)
 	close(fd[1]);
 }
 
+/* What a compiler that fortifies calls makes of poll() and ppoll(). */
+int __poll_chk(struct pollfd *fds, nfds_t n, int ms, size_t size);
+int __ppoll_chk(struct pollfd *fds, nfds_t n, const struct timespec *t, const sigset_t *mask,
+		size_t size);
+
+static void test_fortified(void)
+{
+	double began = real(), start = now();
+	const struct timespec hour = { 3600, 0 };
+	struct pollfd p = { .events = POLLIN };
+	int fd[2];
+
+	MUST(!pipe(fd));
+	p.fd = fd[0];
+	CHECK_INT(__poll_chk(&p, 1, 3600000, sizeof(p)), 0);
+	CHECK_INT(__ppoll_chk(&p, 1, &hour, NULL, sizeof(p)), 0);
+	CHECK(now() - start >= 2 * HOUR && real() - began < 30);
+	close(fd[0]);
+	close(fd[1]);
+}
+
 /* A process that is stopped, or was killed, holds up nobody. */
 static void test_ended(int number)
 {
@@ -312,6 +333,7 @@ int main(int argc, char **argv)
 	test_posted();
 	test_sent(false);
 	test_sent(true);
+	test_fortified();
 	test_ended(SIGSTOP);
 	test_ended(SIGKILL);
 	test_found(argv[0], "limitless", STUCK, "waits for a condition without a limit");
