@@ -39,20 +39,15 @@ static void vc_clock_find_softirq(struct vc_clock *clock)
 	}
 
 	for (int pid = 2; pid < 64 + 16 * cpus && n < VC_CLOCK_CPUS; pid++) {
-		char path[32], name[32] = "";
-		int fd, cpu;
+		char path[32], name[32];
+		int cpu;
 
 		snprintf(path, sizeof(path), "/proc/%d/comm", pid);
-		fd = open(path, O_RDONLY | O_CLOEXEC);
-		if (fd < 0) {
-			continue;
-		}
-		if (read(fd, name, sizeof(name) - 1) > 0 &&
+		if (vc_real_read_file(path, name, sizeof(name)) > 0 &&
 		    sscanf(name, "ksoftirqd/%d", &cpu) == 1 && cpu >= 0 &&
 		    (cpu >= CPU_SETSIZE || CPU_ISSET(cpu, &set))) {
 			clock->softirq[n++] = pid;
 		}
-		close(fd);
 	}
 }
 
@@ -245,17 +240,13 @@ static bool vc_clock_running(struct vc_clock *clock)
 static char vc_thread_state(pid_t pid, pid_t tid)
 {
 	char path[64], text[96], *state;
-	ssize_t n;
-	int fd;
+	long n;
 
 	snprintf(path, sizeof(path), "/proc/%d/task/%d/stat", (int)pid, (int)tid);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0) {
-		return errno == ENOENT || errno == ESRCH ? 'X' : 0;
+	n = vc_real_read_file(path, text, sizeof(text));
+	if (n < 0 && n != -ENOENT && n != -ESRCH) {
+		return 0;
 	}
-	n = read(fd, text, sizeof(text) - 1);
-	close(fd);
-	text[n > 0 ? n : 0] = '\0';
 	state = strrchr(text, ')');
 	return state && state[1] == ' ' ? state[2] : 'X';
 }

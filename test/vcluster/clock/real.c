@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,4 +55,20 @@ void vc_real_sleep_ns(uint64_t ns)
 	struct timespec t = { (time_t)(ns / 1000000000u), (long)(ns % 1000000000u) };
 
 	VC_REAL(nanosleep)(&t, NULL);
+}
+
+long vc_real_read_file(const char *path, char *text, size_t size)
+{
+	long fd = syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
+	long n;
+
+	text[0] = '\0';
+	if (fd < 0) {
+		return -errno;
+	}
+	n = syscall(SYS_read, fd, text, size - 1);
+	n = n < 0 ? -errno : n;
+	syscall(SYS_close, fd);
+	text[n > 0 ? n : 0] = '\0';
+	return n;
 }
