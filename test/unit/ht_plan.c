@@ -77,14 +77,15 @@ static void test_auto(void)
 {
 	static const struct {
 		enum ep_ht_kind kind;
-		uint32_t layout, flows, blocks;
+		uint32_t layout, flows, blocks, threads, threads_of_all;
 	} rows[] = {
-		{ EP_HT_DISPATCH, EP_HT_FLAT, 0, 105 },
-		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 0, 105 },
-		{ EP_HT_COMBINE, EP_HT_FLAT, 0, 64 },
-		{ EP_HT_COMBINE, EP_HT_EXPERT_MAJOR, 0, 105 },
-		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 1, 16 },
-		{ EP_HT_COMBINE, EP_HT_FLAT, 1, 16 },
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 0, 105, 256, 256 },
+		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 0, 105, 256, 256 },
+		{ EP_HT_COMBINE, EP_HT_FLAT, 0, 64, 384, 384 },
+		{ EP_HT_COMBINE, EP_HT_EXPERT_MAJOR, 0, 105, 320, 320 },
+		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 1, 16, 256, 256 },
+		{ EP_HT_COMBINE, EP_HT_FLAT, 1, 16, 384, 384 },
+		{ EP_HT_COMBINE, EP_HT_EXPERT_MAJOR, 1, 16, 384, 384 },
 	};
 
 	for (size_t i = 0; i < EP_ARRAY_SIZE(rows); i++) {
@@ -96,8 +97,10 @@ static void test_auto(void)
 		o.net_chunks = 64;
 		o.device.max_blocks = 105;
 		CHECK_INT(ep_ht_plan_make(&o).blocks, 105);
+		CHECK_INT(ep_ht_plan_make(&o).threads, rows[i].threads_of_all);
 		o.device.auto_sms = true;
 		CHECK_INT(ep_ht_plan_make(&o).blocks, rows[i].blocks);
+		CHECK_INT(ep_ht_plan_make(&o).threads, rows[i].threads);
 		o.device.max_blocks = 7; /* so few are left by other groups */
 		CHECK_INT(ep_ht_plan_make(&o).blocks, 7);
 	}

@@ -13,6 +13,9 @@
 #define EP_HT_UNITS 256u
 #define EP_HT_DISPATCH_WARPS 15u
 #define EP_HT_COMBINE_WARPS (EP_HT_COMBINE_THREADS / 32u)
+/* Expert-major combine with more blocks than that has enough in flight, and is faster with fewer warps. */
+#define EP_HT_CROWDED_BLOCKS 64u
+#define EP_HT_CROWDED_WARPS 10u
 #define EP_HT_LEAST_WARPS 2u
 #define EP_HT_MOST_LAG 256u
 #define EP_HT_ROLES 2u /* warps of a block that serve the NICs, in groups of several nodes */
@@ -124,13 +127,26 @@ static uint32_t ep_ht_plan_flight(const struct ep_ht_operation *o, uint32_t warp
 	return stage > 1 ? warps * stage : 0;
 }
 
+/* Warps of a block, at most. */
+static uint32_t ep_ht_most_warps(const struct ep_ht_operation *o, uint32_t blocks)
+{
+	if (o->kind == EP_HT_DISPATCH) {
+		return EP_HT_DISPATCH_WARPS;
+	}
+	if (o->layout == EP_HT_EXPERT_MAJOR && !o->shape.flows && blocks > EP_HT_CROWDED_BLOCKS) {
+		return EP_HT_CROWDED_WARPS;
+	}
+	return EP_HT_COMBINE_WARPS;
+}
+
 /*
  * The most warps among those who have nearly the most in flight: they do more than to copy. With
  * large parts of combine, the most whose stages have room for a row's contributions.
  */
-static uint32_t ep_ht_plan_warps(const struct ep_ht_operation *o, uint32_t part_bytes)
+static uint32_t ep_ht_plan_warps(const struct ep_ht_operation *o, uint32_t blocks,
+				 uint32_t part_bytes)
 {
-	uint32_t all = o->kind == EP_HT_COMBINE ? EP_HT_COMBINE_WARPS : EP_HT_DISPATCH_WARPS;
+	uint32_t all = ep_ht_most_warps(o, blocks);
 	uint32_t least = EP_HT_LEAST_WARPS + (o->shape.flows ? EP_HT_ROLES : 0);
 	uint32_t most = 0, warps = all, slots = ep_ht_least_stage(o, part_bytes);
 
@@ -205,15 +221,15 @@ struct ep_ht_plan ep_ht_plan_make(const struct ep_ht_operation *o)
 		return ep_ht_plan_route(o);
 	}
 	ep_ht_plan_parts(&p, o);
-	warps = ep_ht_plan_warps(o, p.part_bytes);
-	p.stage_parts = ep_ht_plan_stage(o, warps, p.part_bytes);
-	p.stage_parts = (uint32_t)ep_max_u64(p.stage_parts, ep_ht_least_stage(o, p.part_bytes));
-	p.threads = 32 * warps;
-	p.shared_bytes = ep_ht_stage_bytes(warps, p.stage_parts, p.part_bytes);
 	units = o->direct ? o->shape.max_tokens
 			  : (uint64_t)o->shape.nranks * ep_ht_chunks(o->shape.max_tokens);
 	units *= p.parts;
 	p.blocks = ep_ht_plan_blocks(o, units);
+	warps = ep_ht_plan_warps(o, p.blocks, p.part_bytes);
+	p.stage_parts = ep_ht_plan_stage(o, warps, p.part_bytes);
+	p.stage_parts = (uint32_t)ep_max_u64(p.stage_parts, ep_ht_least_stage(o, p.part_bytes));
+	p.threads = 32 * warps;
+	p.shared_bytes = ep_ht_stage_bytes(warps, p.stage_parts, p.part_bytes);
 	p.lag = ep_ht_plan_lag(o);
 	return p;
 }
