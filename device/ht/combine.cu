@@ -97,7 +97,8 @@ EP_DEV void ep_ht_unit_end(const struct ep_ht_combine_args &a, const struct ep_o
 	if (is_sum) {
 		/* nobody waits for the credit of a chunk whose slot is not used again */
 		if ((a.is_direct && (!a.in_weights || part)) ||
-		    chunk + c.areas.ring_chunks >= ep_ht_chunks(c.num_tokens)) {
+		    chunk + c.areas.ring_chunks >=
+			    ep_ht_chunks(c.num_tokens, c.areas.chunk_shift)) {
 			return;
 		}
 		for (uint32_t d = ep_lane(); d < c.g.nranks; d += EP_WARP_SIZE) {

@@ -107,7 +107,8 @@ EP_DEV uint32_t ep_ht_sums(const struct ep_ht_combine_args &a)
 {
 	uint32_t tokens = a.c.num_tokens;
 
-	return (ep_ht_alone(a) ? ep_min_u32(tokens, ep_ht_sum_stride(a)) : ep_ht_chunks(tokens)) *
+	return (ep_ht_alone(a) ? ep_min_u32(tokens, ep_ht_sum_stride(a))
+			       : ep_ht_chunks(tokens, a.c.areas.chunk_shift)) *
 	       a.parts;
 }
 
@@ -230,8 +231,8 @@ EP_DEV void ep_ht_sum_open(const struct ep_ht_combine_args &a, struct ep_ht_work
 		w->chunk = 0;
 		w->rows = (c.num_tokens - w->first - 1) / ep_ht_sum_stride(a) + 1;
 	} else {
-		w->first = w->chunk * EP_HT_CHUNK;
-		w->rows = ep_min_u32(c.num_tokens - w->first, EP_HT_CHUNK);
+		w->first = w->chunk << c.areas.chunk_shift;
+		w->rows = ep_min_u32(c.num_tokens - w->first, 1u << c.areas.chunk_shift);
 	}
 	w->shift = ep_ht_row_shift(c.topk);
 	ep_ht_group_fetch(a, w, 0); /* on its way while this looks who returns something */

@@ -72,7 +72,7 @@ enum ep_ht_ready {
 /* Rows that go through windows are announced all together: there each is a chunk, for balance. */
 EP_DEV uint32_t ep_ht_send_chunk(const struct ep_ht_dispatch_args &a)
 {
-	return a.is_direct ? 1 : EP_HT_CHUNK;
+	return a.is_direct ? 1 : 1u << a.c.areas.chunk_shift;
 }
 
 /* The lanes look at the warp's next 32 units. False: there are none. */

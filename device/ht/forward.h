@@ -23,7 +23,7 @@ EP_DEV struct ep_ht_fan ep_ht_hop_fan(const struct ep_ht_dispatch_args &a, uint3
 	struct ep_ht_fan f = { a.c.h.head->chunks, a.c.g.nranks, a.parts };
 
 	if (kind == EP_HT_SEND) {
-		f.chunks = ep_ht_chunks(a.c.num_tokens);
+		f.chunks = ep_ht_chunks(a.c.num_tokens, EP_HT_CHUNK_SHIFT);
 		f.fan = 1;
 	} else if (kind == EP_HT_FORWARD) {
 		f.fan = a.c.remote.sources;

@@ -10,10 +10,11 @@
  * layout each of a row's selections has a *place* in d's output. A source learns by the counts of
  * all ranks where its rows belong; it then tells each destination what each of its rows is.
  *
- * Units. EP_HT_CHUNK consecutive tokens of a source are a *chunk*; a row is cut into *parts*. A
+ * Units. Some consecutive tokens of a source are a *chunk*, EP_HT_CHUNK or, in a group for few tokens on one
+ * node, fewer, so that there are units for all SMs; a row is cut into *parts*. A
  * unit of work is one part of the rows of one chunk: one warp moves it.
  *
- * Ring. The heap has, for each rank r, a ring of `ring_chunks` chunks with room for EP_HT_CHUNK rows
+ * Ring. The heap has, for each rank r, a ring of `ring_chunks` chunks with room for its rows
  * each. In dispatch r is the source, and the receiver copies on what has come; in combine r is the
  * holder that returns the rows of this rank's chunks. Chunk c lies in slot c % ring_chunks. For each
  * slot and part there is a word `arrived`, by which the writer says that the unit is there, and at
@@ -56,8 +57,10 @@
 
 #define EP_HT_MAX_TOPK 32
 #define EP_HT_MAX_EXPERTS 65535 /* 16 bits in ep_ht_sel */
-#define EP_HT_CHUNK 8           /* tokens; a row's index is contiguous in a chunk */
-#define EP_HT_NONE 0xffffffffu  /* no row, no place: also the end of a list */
+#define EP_HT_CHUNK_SHIFT 3
+#define EP_HT_CHUNK                                                                                \
+	(1 << EP_HT_CHUNK_SHIFT) /* tokens at most; a row's index is contiguous in a chunk */
+#define EP_HT_NONE 0xffffffffu   /* no row, no place: also the end of a list */
 #define EP_HT_MAX_THREADS 512
 #define EP_HT_COMBINE_THREADS 384 /* at most: they hold sums in registers, */
 #define EP_HT_COMBINE_PART 3584   /* so many bytes of a row at a time */
@@ -101,9 +104,10 @@ EP_HOST_DEV uint32_t ep_ht_counts(uint32_t experts, uint32_t ranks)
 	return experts + ranks + 1;
 }
 
-EP_HOST_DEV uint32_t ep_ht_chunks(uint32_t tokens)
+/* Chunks of 1 << shift tokens. */
+EP_HOST_DEV uint32_t ep_ht_chunks(uint32_t tokens, uint32_t shift)
 {
-	return (tokens + EP_HT_CHUNK - 1) / EP_HT_CHUNK;
+	return (tokens + (1u << shift) - 1) >> shift;
 }
 
 /* Ids, or weights, of so many rows: more than 32 bits count. */
@@ -175,10 +179,13 @@ struct ep_ht_areas {
 	uint64_t arrived_off; /* u64 [R][ring_chunks][parts] */
 	uint64_t credit_off;  /* u64 [R][ring_chunks][parts] */
 	uint64_t ended_off;   /* u32: how many of this rank's blocks are done; 0 between kernels */
-	uint64_t ring_off;    /* [R][ring_chunks][EP_HT_CHUNK] rows of row_stride */
+	uint64_t ring_off;    /* [R][ring_chunks][1 << chunk_shift] rows of row_stride */
 	uint64_t row_stride;  /* bytes of the largest row; a multiple of 128 */
 	uint32_t ring_chunks;
 	uint32_t parts; /* most parts of a row, for the areas' strides */
+	uint32_t
+		chunk_shift; /* a chunk has 1 << chunk_shift tokens; of several nodes EP_HT_CHUNK */
+	uint32_t pad;
 	/* Groups of several nodes; F = flows: the most that any rank has, of either kind. */
 	uint32_t net_chunks;
 	uint32_t stage_chunks;

@@ -28,7 +28,7 @@ EP_DEV struct ep_ht_fan ep_ht_hop_fan(const struct ep_ht_combine_args &a, uint32
 	struct ep_ht_fan f = { a.c.h.head->chunks, a.c.g.nranks, a.parts };
 
 	if (kind == EP_HT_SUM) {
-		f.chunks = ep_ht_chunks(a.c.num_tokens);
+		f.chunks = ep_ht_chunks(a.c.num_tokens, EP_HT_CHUNK_SHIFT);
 		f.fan = 1;
 	} else if (kind == EP_HT_MERGE) {
 		f.fan = a.c.remote.sources;

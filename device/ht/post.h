@@ -40,7 +40,7 @@ EP_DEV struct ep_ht_flows ep_ht_flows_make(const struct ep_ht_common &c, bool ow
 	f.own = own;
 	f.flow = own ? c.remote.forwarders : c.remote.feeds;
 	f.count = own ? c.remote.nodes : c.remote.sources;
-	f.chunks = own ? ep_ht_chunks(c.num_tokens) : c.h.head->chunks;
+	f.chunks = own ? ep_ht_chunks(c.num_tokens, EP_HT_CHUNK_SHIFT) : c.h.head->chunks;
 	f.parts = parts;
 	f.row_bytes = row_bytes;
 	return f;

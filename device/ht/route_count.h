@@ -79,7 +79,8 @@ EP_DEV struct ep_ht_route ep_ht_route_make(const struct ep_ht_common &c)
 	t.experts = nranks * c.nlocal;
 	t.columns = t.experts + nranks;
 	t.counts = ep_ht_counts(t.experts, nranks);
-	tokens = (ep_ht_chunks(c.num_tokens) + ep_nblocks() - 1) / ep_nblocks() * EP_HT_CHUNK;
+	tokens = (ep_ht_chunks(c.num_tokens, c.areas.chunk_shift) + ep_nblocks() - 1) / ep_nblocks()
+		 << c.areas.chunk_shift;
 	t.begin = ep_min_u32(ep_block() * tokens, c.num_tokens);
 	t.end = ep_min_u32(t.begin + tokens, c.num_tokens);
 	t.words = ep_min_u32(EP_HT_ROUTE_SPAN, EP_HT_ROUTE_IDS / c.topk) / 32;

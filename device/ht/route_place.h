@@ -13,8 +13,7 @@ EP_DEV uint32_t *ep_ht_sel_area(const struct ep_ht_common &c, unsigned char *hea
 
 EP_DEV uint32_t *ep_ht_start_area(const struct ep_ht_common &c, unsigned char *heap, uint32_t r)
 {
-	return (uint32_t *)(heap + c.areas.start_off) +
-	       (size_t)r * (ep_ht_chunks(c.max_tokens) + 1);
+	return (uint32_t *)(heap + c.areas.start_off) + (size_t)r * (ep_ht_table_chunks(c) + 1);
 }
 
 /* Where this rank writes those for rank d. */
@@ -221,16 +220,16 @@ template <bool NODES>
 EP_DEV void ep_ht_span_starts(const struct ep_ht_common &c, const struct ep_ht_route &t,
 			      uint32_t w0)
 {
-	uint32_t n = ep_ht_span_tokens(t, w0), chunks = ep_ht_chunks(c.max_tokens);
+	uint32_t n = ep_ht_span_tokens(t, w0), chunks = ep_ht_table_chunks(c);
 
 	for (uint32_t d = ep_warp(); d < c.g.nranks; d += ep_nwarps()) {
 		uint32_t *there = ep_ht_start_for<NODES>(c, d);
 
-		for (uint32_t local = ep_lane() * EP_HT_CHUNK; local < n;
-		     local += EP_WARP_SIZE * EP_HT_CHUNK) {
+		for (uint32_t local = ep_lane() << c.areas.chunk_shift; local < n;
+		     local += EP_WARP_SIZE << c.areas.chunk_shift) {
 			uint32_t row = t.first[t.experts + d] +
 				       ep_ht_bits_before(t.rank_bits + d * t.words, local);
-			uint32_t chunk = (w0 + local) / EP_HT_CHUNK;
+			uint32_t chunk = (w0 + local) >> c.areas.chunk_shift;
 
 			if (NODES && ep_rank_remote(c.g, d)) {
 				ep_ht_mask_leave(c, t, d, local, row, chunk);
@@ -249,13 +248,13 @@ EP_DEV void ep_ht_span_starts(const struct ep_ht_common &c, const struct ep_ht_r
 template <bool NODES>
 EP_DEV void ep_ht_rest_starts(const struct ep_ht_common &c, const struct ep_ht_route &t)
 {
-	uint32_t chunks = ep_ht_chunks(c.max_tokens);
+	uint32_t chunks = ep_ht_table_chunks(c);
 
 	for (uint32_t d = ep_nwarps() - 1 - ep_warp(); d < c.g.nranks; d += ep_nwarps()) {
 		uint32_t *there = ep_ht_start_for<NODES>(c, d);
 
-		for (uint32_t chunk =
-			     ep_ht_chunks(c.num_tokens) + ep_block() * EP_WARP_SIZE + ep_lane();
+		for (uint32_t chunk = ep_ht_chunks(c.num_tokens, c.areas.chunk_shift) +
+				      ep_block() * EP_WARP_SIZE + ep_lane();
 		     chunk <= chunks; chunk += ep_nblocks() * EP_WARP_SIZE) {
 			c.h.send_start[(size_t)d * (chunks + 1) + chunk] = t.kept[d];
 			there[chunk] = t.kept[d];
@@ -308,7 +307,7 @@ EP_DEV void ep_ht_tables_keep(const struct ep_ht_common &c, const struct ep_ht_r
 	const uint32_t *start = ep_ht_start_area(c, c.g.own, s);
 	uint32_t *sel_out = c.h.recv_sel + (size_t)t.from[s] * c.width;
 	uint32_t words = (t.from[s + 1] - t.from[s]) * c.width;
-	uint32_t starts = ep_ht_chunks(c.max_tokens) + 1;
+	uint32_t starts = ep_ht_table_chunks(c) + 1;
 
 	if (c.width % 4 == 0) {
 		EP_UNROLL(2)

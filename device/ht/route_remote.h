@@ -25,7 +25,7 @@ EP_DEV uint32_t *ep_ht_out_sel(const struct ep_ht_common &c, uint32_t d)
 EP_DEV uint32_t *ep_ht_out_start(const struct ep_ht_common &c, uint32_t d)
 {
 	return (uint32_t *)(c.g.own + c.areas.out_start_off) +
-	       (size_t)d * (ep_ht_chunks(c.max_tokens) + 1);
+	       (size_t)d * (ep_ht_table_chunks(c) + 1);
 }
 
 EP_DEV uint8_t *ep_ht_out_mask(const struct ep_ht_common &c, uint32_t d)
@@ -76,7 +76,7 @@ EP_DEV void ep_ht_mask_leave(const struct ep_ht_common &c, const struct ep_ht_ro
 /* The same for each other node, from the masks of its ranks. The block has a barrier behind those. */
 EP_DEV void ep_ht_span_nodes(const struct ep_ht_common &c, uint32_t w0, uint32_t tokens)
 {
-	uint32_t first = w0 / EP_HT_CHUNK, chunks = ep_ht_chunks(tokens);
+	uint32_t first = w0 / EP_HT_CHUNK, chunks = ep_ht_chunks(tokens, EP_HT_CHUNK_SHIFT);
 
 	for (uint32_t k = ep_warp(); k < c.remote.nodes; k += ep_nwarps()) {
 		for (uint32_t chunk = first + ep_lane(); chunk < first + chunks;
@@ -95,7 +95,8 @@ EP_DEV void ep_ht_span_nodes(const struct ep_ht_common &c, uint32_t w0, uint32_t
 /* No tokens, behind the last one's chunk: masks of rank, or node, `row` of `masks`. */
 EP_DEV void ep_ht_rest_masks(const struct ep_ht_common &c, uint8_t *masks, uint32_t row)
 {
-	for (uint32_t chunk = ep_ht_chunks(c.num_tokens) + ep_block() * EP_WARP_SIZE + ep_lane();
+	for (uint32_t chunk = ep_ht_chunks(c.num_tokens, EP_HT_CHUNK_SHIFT) +
+			      ep_block() * EP_WARP_SIZE + ep_lane();
 	     chunk < c.areas.mask_stride; chunk += ep_nblocks() * EP_WARP_SIZE) {
 		masks[(size_t)row * c.areas.mask_stride + chunk] = 0;
 	}
@@ -140,7 +141,7 @@ EP_DEV bool ep_ht_tables_post_to(const struct ep_ht_common &c, struct ep_op op,
 				 const struct ep_ht_route &t, struct ep_mlx5_post *p, uint32_t r)
 {
 	uint64_t lists = 4 * (uint64_t)c.max_tokens * c.width;
-	uint64_t starts = 4 * ((uint64_t)ep_ht_chunks(c.max_tokens) + 1);
+	uint64_t starts = 4 * ((uint64_t)ep_ht_table_chunks(c) + 1);
 	bool first = ep_lane() == 0;
 	uint64_t to = first ? c.areas.sel_off + c.g.rank * lists
 			    : c.areas.start_off + c.g.rank * starts;

@@ -225,7 +225,7 @@ EP_DEV void ep_ht_sources_make(const struct ep_ht_common &c, const struct ep_op 
 	idle = ep_any(EP_FULL_MASK, idle);
 	if (ep_lane() == 0) {
 		t.from[c.g.nranks] = ep_min_u32(end, c.limit);
-		t.from[c.g.nranks + 1] = ep_ht_chunks(most);
+		t.from[c.g.nranks + 1] = ep_ht_chunks(most, c.areas.chunk_shift);
 		t.from[c.g.nranks + 2] = idle;
 	}
 }

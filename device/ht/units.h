@@ -9,7 +9,7 @@
 /* Chunks of a table of starts, without its end. */
 EP_DEV uint32_t ep_ht_table_chunks(const struct ep_ht_common &c)
 {
-	return ep_ht_chunks(c.max_tokens);
+	return ep_ht_chunks(c.max_tokens, c.areas.chunk_shift);
 }
 
 /* Index of chunk `chunk`'s first row, between this rank and rank r; `start`: recv_ or send_start. */
@@ -40,7 +40,7 @@ EP_DEV uint64_t *ep_ht_unit_at(const struct ep_ht_common &c, unsigned char *heap
 EP_DEV unsigned char *ep_ht_ring_at(const struct ep_ht_common &c, unsigned char *heap, uint32_t r,
 				    uint32_t slot, uint32_t i)
 {
-	size_t row = ((size_t)r * c.areas.ring_chunks + slot) * EP_HT_CHUNK + i;
+	size_t row = (((size_t)r * c.areas.ring_chunks + slot) << c.areas.chunk_shift) + i;
 
 	return heap + c.areas.ring_off + row * c.areas.row_stride;
 }

@@ -47,7 +47,7 @@ static void run(struct world *w, void *arg)
 	for (int i = 0; i < 5; i++) {
 		groups[i] = group_of(w, &h, nodes[i]);
 	}
-	ht_open(&b, w, groups[3], &h, HT_OWN_MEM);
+	ht_open(&b, w, groups[3], &h, HT_OWN_MEM | HT_MORE_MEM);
 	ht_poison(&b);
 	NEED_OK(ht_update(&b, w->stream));
 	for (int i = 0; i < 3; i++) {

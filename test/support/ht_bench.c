@@ -23,6 +23,7 @@ static size_t combine_bytes(const struct oracle_ht *h)
 
 ncclEpGroupConfig_t ht_group_config(const struct oracle_ht *h, uint32_t flags)
 {
+	static const uint32_t most[4] = { 0, 129, 257, 1025 };
 	ncclEpGroupConfig_t config = NCCL_EP_GROUP_CONFIG_INIT;
 	size_t row = oracle_input_bytes(&h->p) +
 		     (h->p.quant == ORACLE_QUANT_NONE ? 0 : 4 * oracle_scale_count(&h->p));
@@ -30,6 +31,9 @@ ncclEpGroupConfig_t ht_group_config(const struct oracle_ht *h, uint32_t flags)
 	config.algorithm = NCCL_EP_ALGO_HIGH_THROUGHPUT;
 	config.num_experts = h->p.experts;
 	config.max_dispatch_tokens_per_rank = h->p.max_tokens;
+	if (config.max_dispatch_tokens_per_rank < most[flags / HT_FOR_MORE % 4]) {
+		config.max_dispatch_tokens_per_rank = most[flags / HT_FOR_MORE % 4];
+	}
 	config.max_recv_tokens_per_rank = h->limit;
 	config.max_token_bytes = (uint32_t)(row > combine_bytes(h) ? row : combine_bytes(h));
 	config.timeout_ns = UINT64_C(60000000000);
@@ -164,6 +168,7 @@ void ht_open(struct ht_bench *b, struct world *w, ncclEpGroup_t group, const str
 	config.dispatch_output_per_expert_alignment = h->alignment;
 	if (flags & HT_OWN_MEM) {
 		NEED_OK(ncclEpHandleMemSize(group, layout, &config, &bytes, (int)p->topk));
+		bytes += flags & HT_MORE_MEM ? 65536 : 0;
 		allocate(b, &b->mem, bytes, false);
 		describe(&b->mem, ncclUint8, 1, bytes, 0);
 	}

@@ -16,7 +16,10 @@ enum ht_flags {
 	HT_GLOBAL = 1 << 3,    /* topk_idx as global ids */
 	HT_COUNTER64 = 1 << 4, /* integer outputs are int64 (not the counters of the flat layout) */
 	HT_ON = 1 << 5,        /* zero_copy ON, where empty tensors have windows, too */
-	HT_NO_HANDLE = 1 << 6  /* the caller makes it, and destroys it unless it is NULL then */
+	HT_NO_HANDLE = 1 << 6, /* the caller makes it, and destroys it unless it is NULL then */
+	HT_FOR_MORE =
+		1 << 7, /* times 1, 2, 3: a group for so many tokens that chunks have 2, 4, 8 */
+	HT_MORE_MEM = 1 << 9 /* handle_mem has room for another group's handles */
 };
 
 #define HT_GUARD 256        /* poisoned bytes behind each buffer */

@@ -137,6 +137,10 @@ struct ht_case ht_case_draw(int nranks, const char *kind, uint64_t seed)
 	if (!strcmp(kind, "crowd")) {
 		c.flags |= seed & 1 ? HT_WINDOW | (seed & 2 ? HT_ON : 0) : 0;
 	}
+	if (!c.h.drop && seed % 4) { /* a limit would have to hold so many tokens */
+		c.flags |= (uint32_t)(seed % 4) * HT_FOR_MORE;
+		c.h.limit = 0;
+	}
 	c.sms = strcmp(kind, "crowd") ? ONE_OF(&s, 2, 2, 3, 5) : 1 + (uint32_t)(seed & 1);
 	return c;
 }

@@ -50,13 +50,15 @@ static void check_chunks(uint64_t n, uint64_t least, uint64_t most, uint64_t byt
 
 static void check_heap(const struct ep_shape *s, uint32_t topk)
 {
-	uint64_t r = s->nranks, b = s->max_tokens, chunks = (b + 7) / 8;
+	uint64_t r = s->nranks, b = s->max_tokens;
+	uint64_t tokens = s->flows || b > 1024 ? 8 : b > 256 ? 4 : b > 128 ? 2 : 1;
+	uint64_t chunks = (b + tokens - 1) / tokens;
 	uint64_t w = topk < s->nlocal ? topk : s->nlocal;
 	struct ep_ht_heap h = ep_ht_heap_make(s, topk);
 	const struct ep_ht_areas *a = &h.areas;
 	uint64_t rings = r > s->desks ? r : s->desks, f = s->flows, masks = f ? a->mask_stride : 0;
 	uint64_t words = 8 * rings * a->ring_chunks * a->parts, ring_bytes = s->ring_bytes;
-	uint64_t chunk = 8 * a->row_stride, counts = 8 * (r * s->nlocal + r + 1);
+	uint64_t chunk = tokens * a->row_stride, counts = 8 * (r * s->nlocal + r + 1);
 	struct area areas[] = {
 		{ 0, EP_HEAP_HEADER_BYTES(r), 1 },
 		{ h.g.progress_off, 8 * r, 8 },

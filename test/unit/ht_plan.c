@@ -46,7 +46,7 @@ static void test_golden(void)
 		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 512, 14336, true, 16, 256, 2, 7168, 4, 256 },
 		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 8, 14336, true, 16, 384, 7, 2048, 9, 256 },
 		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 4096, 14336, false, 16, 256, 1, 14336, 2, 73 },
-		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 512, 14336, false, 16, 384, 4, 3584, 5, 256 },
+		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 512, 14336, false, 16, 384, 2, 7168, 2, 256 },
 		{ EP_HT_COMBINE, EP_HT_EXPERT_MAJOR, 2, 4096, 14336, false, 16, 384, 4, 3584, 5,
 		  73 },
 	};
@@ -109,7 +109,7 @@ static void test_auto(void)
 /* Few tokens are cut for as many SMs as there are: four units for each. */
 static void test_few_sms(void)
 {
-	static const uint32_t sms[] = { 64, 32, 16, 1 }, parts[] = { 4, 2, 1, 1 };
+	static const uint32_t sms[] = { 64, 32, 16, 1 }, parts[] = { 2, 1, 1, 1 };
 	struct ep_ht_operation o = usual;
 
 	o.kind = EP_HT_COMBINE;
@@ -118,6 +118,21 @@ static void test_few_sms(void)
 	for (size_t i = 0; i < EP_ARRAY_SIZE(sms); i++) {
 		o.least_sms = sms[i];
 		CHECK_INT(ep_ht_plan_make(&o).parts, parts[i]);
+	}
+}
+
+/* Few tokens have small chunks, but not where NICs post them. */
+static void test_chunks(void)
+{
+	static const uint32_t tokens[] = { 1, 128, 129, 256, 257, 1024, 1025, 65536 };
+	static const uint32_t shift[] = { 0, 0, 1, 1, 2, 2, 3, 3 };
+
+	for (size_t i = 0; i < EP_ARRAY_SIZE(tokens); i++) {
+		struct ep_shape shape = { .max_tokens = tokens[i] };
+
+		CHECK_INT(ep_ht_chunk_shift(&shape), shift[i]);
+		shape.flows = 1;
+		CHECK_INT(ep_ht_chunk_shift(&shape), EP_HT_CHUNK_SHIFT);
 	}
 }
 
@@ -130,7 +145,10 @@ static void test_route(void)
 	CHECK(p.shared_bytes == ep_ht_route_shared(8, 256));
 	o.device.max_blocks = 132;
 	CHECK(ep_ht_plan_make(&o).blocks == EP_HT_ROUTE_BLOCKS);
+	o.shape.max_tokens = 5;
+	CHECK(ep_ht_plan_make(&o).blocks == 5);
 	o.shape.max_tokens = 3 * EP_HT_CHUNK + 1;
+	o.shape.flows = 1;
 	CHECK(ep_ht_plan_make(&o).blocks == 4);
 	o.device.shared_bytes = (uint32_t)p.shared_bytes - 1;
 	p = ep_ht_plan_make(&o);
@@ -207,8 +225,10 @@ static void check_plan(const struct ep_ht_operation *o, const struct ep_ht_plan 
 	if (o->shape.flows) {
 		check_nodes(o, p);
 	} else {
-		CHECK(p->lag >= 1 && (p->lag < o->ring_chunks ||
-				      o->ring_chunks >= ep_ht_chunks(o->shape.max_tokens)));
+		CHECK(p->lag >= 1 &&
+		      (p->lag < o->ring_chunks ||
+		       o->ring_chunks >=
+			       ep_ht_chunks(o->shape.max_tokens, ep_ht_chunk_shift(&o->shape))));
 	}
 	if (o->kind == EP_HT_COMBINE) {
 		uint32_t added = o->shape.nranks, local = o->shape.nlocal;
@@ -242,6 +262,7 @@ int main(void)
 	test_golden();
 	test_auto();
 	test_few_sms();
+	test_chunks();
 	test_route();
 	test_random();
 	return check_end();

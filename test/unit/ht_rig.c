@@ -57,6 +57,7 @@ static void tables_make(const struct ht_shape *s, struct ht_tables *t)
 
 	ht_tables_open(t, &shape);
 	t->h.expert_major = s->layout == EP_HT_EXPERT_MAJOR;
+	t->chunk_shift = s->chunk_shift;
 	t->h.limit = s->limit;
 	t->h.drop = s->limit != 0;
 	t->h.alignment = s->alignment;
@@ -129,7 +130,8 @@ static uint64_t areas_make(const struct ht_shape *s, struct ep_ht_dispatch_args 
 	m->arrived_off = take(&at, 8 * r * s->ring_chunks * m->parts);
 	m->credit_off = take(&at, 8 * r * s->ring_chunks * m->parts);
 	m->row_stride = (row_bytes(s) + 127) / 128 * 128;
-	m->ring_off = take(&at, r * s->ring_chunks * EP_HT_CHUNK * m->row_stride);
+	m->chunk_shift = s->chunk_shift;
+	m->ring_off = take(&at, (r * s->ring_chunks << s->chunk_shift) * m->row_stride);
 	return at;
 }
 

@@ -19,6 +19,7 @@ struct ht_shape {
 	uint32_t ranks, nlocal, topk, layout;
 	uint32_t max_tokens, tokens[HT_RANKS];
 	uint32_t token_bytes, scale_bytes, part_bytes, ring_chunks;
+	uint32_t chunk_shift;
 	uint32_t blocks, warps, stage_parts, lag;
 	uint32_t limit;     /* 0: none */
 	uint32_t alignment; /* of zones; 0: none */

@@ -160,6 +160,7 @@ static const struct rig_shape small = { .nranks = 3,
 					.nlocal = 2,
 					.topk = 2,
 					.max_tokens = 20,
+					.chunk_shift = 3,
 					.limit = EP_HT_NONE,
 					.layout = EP_HT_FLAT,
 					.alignment = 1,
@@ -213,6 +214,7 @@ static void test_random(int cases)
 			.nlocal = 1 + draw(40),
 			.topk = draw(2) ? 1 + draw(32) : 1 + draw(8),
 			.max_tokens = draw(4) ? 1 + draw(70) : 1 + draw(400),
+			.chunk_shift = draw(4),
 			.layout = draw(2) ? EP_HT_FLAT : EP_HT_EXPERT_MAJOR,
 			.alignment = 1u << draw(8),
 			.id_bytes = draw(2) ? 4 : 8,
@@ -225,10 +227,12 @@ static void test_random(int cases)
 
 		s.blocks = 1 + draw(draw(4) ? 3 : 16 / s.nranks);
 		limit_draw(&s);
-		check_context("case %d: R %u L %u K %u B %u M %d layout %u align %u drop %u ids %d "
-			      "blocks %u threads %u",
-			      i, s.nranks, s.nlocal, s.topk, s.max_tokens, (int)s.limit, s.layout,
-			      s.alignment, s.drop, (int)kind, s.blocks, s.threads);
+		check_context(
+			"case %d: R %u L %u K %u B %u chunks of %u M %d layout %u align %u drop %u ids %d "
+			"blocks %u threads %u",
+			i, s.nranks, s.nlocal, s.topk, s.max_tokens, 1u << s.chunk_shift,
+			(int)s.limit, s.layout, s.alignment, s.drop, (int)kind, s.blocks,
+			s.threads);
 		run_shape(&s, kind);
 	}
 }
@@ -346,6 +350,7 @@ static void test_many(void)
 	s.max_tokens = 17;
 	s.topk = 5;
 	s.nlocal = 1;
+	s.chunk_shift = 1;
 	s.blocks = 1;
 	s.threads = 32;
 	s.layout = EP_HT_EXPERT_MAJOR;

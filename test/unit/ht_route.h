@@ -50,6 +50,7 @@ struct rig_shape {
 	uint32_t nlocal;
 	uint32_t topk;
 	uint32_t max_tokens;
+	uint32_t chunk_shift;
 	uint32_t limit; /* EP_HT_NONE: none */
 	uint32_t layout;
 	uint32_t alignment;

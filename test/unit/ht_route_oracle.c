@@ -12,6 +12,7 @@ static void tables_make(struct ht_tables *t, const struct rig *rig)
 
 	ht_tables_open(t, &shape);
 	t->h.expert_major = s->layout == EP_HT_EXPERT_MAJOR;
+	t->chunk_shift = s->chunk_shift;
 	t->h.limit = s->limit == EP_HT_NONE ? 0 : s->limit;
 	t->h.drop = t->h.limit != 0;
 	t->h.alignment = s->alignment;

@@ -12,7 +12,7 @@ static void rig_place(struct rig *rig)
 {
 	const struct rig_shape *s = &rig->shape;
 	uint64_t r = s->nranks, b = s->max_tokens, k = s->topk,
-		 chunks = ep_ht_chunks(s->max_tokens);
+		 chunks = ep_ht_chunks(s->max_tokens, s->chunk_shift);
 	uint64_t width = k < s->nlocal ? k : s->nlocal;
 	uint64_t slots = r * b < s->limit ? r * b : s->limit;
 	const uint64_t bytes[RIG_PIECES] = {
@@ -83,6 +83,7 @@ static void rig_args(struct rig *rig, uint32_t r)
 			c->g.heap[p] = rig->rank[p].memory;
 		}
 	}
+	c->areas.chunk_shift = s->chunk_shift;
 	c->areas.form_off = rig->off[RIG_FORM];
 	c->areas.blame_off = rig->off[RIG_BLAME];
 	c->areas.count_off = rig->off[RIG_COUNT];

@@ -59,8 +59,8 @@ static uint32_t pair_make(struct ht_tables *t, uint32_t s, uint32_t d, uint32_t 
 	for (uint32_t i = 0; i < t->h.p.max_tokens; i++) {
 		const uint32_t *rows;
 
-		if (i % EP_HT_CHUNK == 0) {
-			start[i / EP_HT_CHUNK] = index;
+		if (i % (1u << t->chunk_shift) == 0) {
+			start[i >> t->chunk_shift] = index;
 		}
 		if (oracle_ht_rows(t->of[d], s, i, &rows)) {
 			index += slot++ < limit_of(t);
@@ -82,7 +82,7 @@ static void rank_make(struct ht_tables *t, uint32_t d)
 		head->chunks = t->tokens[s] > head->chunks ? t->tokens[s] : head->chunks;
 		head->idle |= t->of[s]->slots == 0;
 	}
-	head->chunks = ep_ht_chunks(head->chunks);
+	head->chunks = ep_ht_chunks(head->chunks, t->chunk_shift);
 	head->num_tokens = t->tokens[d];
 	head->rows = t->recv_base[d * (r + 1) + r] = least(of->slots, limit_of(t));
 	t->recv_sel[d] = words((size_t)head->rows * t->width, EP_HT_NONE);
@@ -149,9 +149,9 @@ static void token_make(struct ht_tables *t, uint32_t rank, uint32_t token)
 void ht_tables_make(struct ht_tables *t)
 {
 	size_t r = t->h.p.nranks, lists = r * t->h.p.max_tokens * t->h.p.topk;
-	size_t starts = r * r * (ep_ht_chunks(t->h.p.max_tokens) + 1);
+	size_t starts = r * r * (ep_ht_chunks(t->h.p.max_tokens, t->chunk_shift) + 1);
 
-	t->chunks = ep_ht_chunks(t->h.p.max_tokens);
+	t->chunks = ep_ht_chunks(t->h.p.max_tokens, t->chunk_shift);
 	t->width = least(t->h.p.topk, t->nlocal);
 	t->send_sel = words(lists, EP_HT_NONE);
 	t->send_row = words(lists, EP_HT_NONE);

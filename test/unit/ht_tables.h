@@ -18,9 +18,10 @@ struct ht_tables {
 	struct oracle_ht_table *of[HT_TABLES_RANKS];
 
 	uint32_t nlocal;
-	uint32_t chunks;    /* of max_tokens */
-	uint32_t width;     /* min(K, L) */
-	uint32_t *send_sel; /* as in struct ep_ht_dev_handle, [R] of each */
+	uint32_t chunk_shift; /* chunks of 1 << that tokens */
+	uint32_t chunks;      /* of max_tokens */
+	uint32_t width;       /* min(K, L) */
+	uint32_t *send_sel;   /* as in struct ep_ht_dev_handle, [R] of each */
 	uint32_t *send_row, *send_place, *start, *send_base, *recv_base, *recv_start;
 	uint32_t *recv_sel[HT_TABLES_RANKS];
 	struct ep_ht_zone *zones;

@@ -23,9 +23,10 @@ uint32_t ep_ht_width(const struct ep_shape *shape, uint32_t topk)
 static uint32_t ep_ht_fit_chunks(const struct ep_shape *shape, uint64_t row_stride, uint64_t bytes,
 				 uint32_t rings, uint32_t most)
 {
-	uint64_t fit = ep_max_u64(2, bytes / (row_stride * EP_HT_CHUNK * rings));
+	uint32_t shift = ep_ht_chunk_shift(shape);
+	uint64_t fit = ep_max_u64(2, bytes / ((row_stride << shift) * rings));
 
-	return (uint32_t)ep_min_u64(ep_min_u64(fit, most), ep_ht_chunks(shape->max_tokens));
+	return (uint32_t)ep_min_u64(ep_min_u64(fit, most), ep_ht_chunks(shape->max_tokens, shift));
 }
 
 /* With other nodes half of the memory is for what travels between them. */
@@ -35,6 +36,7 @@ static void ep_ht_areas_size(struct ep_ht_areas *a, const struct ep_shape *shape
 
 	a->row_stride = ep_round_up(shape->max_token_bytes, EP_HT_LINE);
 	a->parts = ep_ht_most_parts(shape);
+	a->chunk_shift = ep_ht_chunk_shift(shape);
 	a->rings = shape->nranks > shape->desks ? shape->nranks : shape->desks;
 	a->ring_chunks = ep_ht_fit_chunks(shape, a->row_stride, bytes, a->rings, UINT32_MAX);
 	if (shape->flows) {
@@ -51,7 +53,8 @@ static void ep_ht_areas_size(struct ep_ht_areas *a, const struct ep_shape *shape
 static void ep_ht_areas_remote(struct ep_ht_areas *a, const struct ep_shape *shape, uint32_t width,
 			       uint64_t *at)
 {
-	uint64_t r = shape->nranks, f = shape->flows, chunks = ep_ht_chunks(shape->max_tokens);
+	uint64_t r = shape->nranks, f = shape->flows,
+		 chunks = ep_ht_chunks(shape->max_tokens, ep_ht_chunk_shift(shape));
 	uint64_t chunk = EP_HT_CHUNK * a->row_stride;
 	uint64_t counts = ep_ht_counts(shape->nranks * shape->nlocal, shape->nranks);
 
@@ -71,7 +74,9 @@ static void ep_ht_areas_remote(struct ep_ht_areas *a, const struct ep_shape *sha
 
 uint32_t ep_ht_mask_stride(const struct ep_shape *shape)
 {
-	return shape->flows ? (uint32_t)ep_round_up(ep_ht_chunks(shape->max_tokens), 16) : 0;
+	return shape->flows ? (uint32_t)ep_round_up(
+				      ep_ht_chunks(shape->max_tokens, ep_ht_chunk_shift(shape)), 16)
+			    : 0;
 }
 
 struct ep_ht_heap ep_ht_heap_make(const struct ep_shape *shape, uint32_t topk)
@@ -93,14 +98,16 @@ struct ep_ht_heap ep_ht_heap_make(const struct ep_shape *shape, uint32_t topk)
 	a->ended_off = ep_group_heap_take(at, 4, EP_HT_LINE);
 	a->count_off = ep_group_heap_take(at, 8 * r * counts, EP_HT_LINE);
 	a->table_off = ep_group_heap_take(at, 4 * r * EP_HT_ROUTE_BLOCKS, EP_HT_LINE);
-	a->start_off = ep_group_heap_take(at, 4 * r * (ep_ht_chunks(shape->max_tokens) + 1ull),
-					  EP_HT_LINE);
+	a->start_off = ep_group_heap_take(
+		at, 4 * r * (ep_ht_chunks(shape->max_tokens, ep_ht_chunk_shift(shape)) + 1ull),
+		EP_HT_LINE);
 	a->sel_off = ep_group_heap_take(at, 4 * r * b * w, EP_HT_LINE);
 	a->weight_off = ep_group_heap_take(at, 4 * r * b * w, EP_HT_LINE);
 	a->arrived_off = ep_group_heap_take(at, 8 * words, EP_HT_LINE);
 	a->credit_off = ep_group_heap_take(at, 8 * words, EP_HT_LINE);
 	a->ring_off = ep_group_heap_take(
-		at, (uint64_t)a->rings * a->ring_chunks * EP_HT_CHUNK * a->row_stride, EP_HT_LINE);
+		at, ((uint64_t)a->rings * a->ring_chunks << a->chunk_shift) * a->row_stride,
+		EP_HT_LINE);
 	if (shape->flows) {
 		ep_ht_areas_remote(a, shape, (uint32_t)w, at);
 	}
@@ -113,7 +120,8 @@ struct ep_ht_handle_layout ep_ht_handle_layout_make(const struct ep_shape *shape
 {
 	uint64_t r = shape->nranks, b = shape->max_tokens, sel = 4 * b * topk;
 	uint64_t slots = ep_min_u64(r * b, shape->limit);
-	uint64_t starts = 4 * r * (ep_ht_chunks(shape->max_tokens) + 1ull);
+	uint64_t starts =
+		4 * r * (ep_ht_chunks(shape->max_tokens, ep_ht_chunk_shift(shape)) + 1ull);
 	uint64_t masks = (uint64_t)shape->flows * ep_ht_mask_stride(shape);
 	bool em = layout == EP_HT_EXPERT_MAJOR;
 	struct ep_ht_handle_layout h;

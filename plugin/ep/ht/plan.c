@@ -33,6 +33,27 @@
 #define EP_HT_AUTO_FLAT_COMBINE 64u
 #define EP_HT_AUTO_NODES 16u
 
+/*
+ * A warp takes microseconds for each row of a unit, so few tokens are cut into small chunks, for all warps; many into
+ * large ones, which have less to say. What travels between nodes is posted by whole chunks.
+ */
+uint32_t ep_ht_chunk_shift(const struct ep_shape *shape)
+{
+	static const uint32_t most[EP_HT_CHUNK_SHIFT] = { 128, 256, 1024 };
+	uint32_t shift = 0;
+
+	while (shift < EP_HT_CHUNK_SHIFT && (shape->flows || shape->max_tokens > most[shift])) {
+		shift++;
+	}
+	return shift;
+}
+
+/* Chunks of a rank's tokens. */
+static uint32_t ep_ht_shape_chunks(const struct ep_shape *shape)
+{
+	return ep_ht_chunks(shape->max_tokens, ep_ht_chunk_shift(shape));
+}
+
 /* Units that a rank's rows are cut into, at least: the same on all ranks. */
 static uint32_t ep_ht_units(const struct ep_ht_operation *o)
 {
@@ -47,7 +68,7 @@ static uint32_t ep_ht_parts(const struct ep_shape *shape, enum ep_ht_kind kind, 
 			    bool direct, uint32_t most, uint32_t row_bytes)
 {
 	uint64_t wanted =
-		ep_ceil_div(units, direct ? shape->max_tokens : ep_ht_chunks(shape->max_tokens));
+		ep_ceil_div(units, direct ? shape->max_tokens : ep_ht_shape_chunks(shape));
 
 	if (kind == EP_HT_DISPATCH) { /* its copies cost the same whatever their size */
 		return ep_ceil_div(row_bytes, most);
@@ -174,7 +195,7 @@ static struct ep_ht_plan ep_ht_plan_route(const struct ep_ht_operation *o)
 	uint64_t blocks = ep_min_u64(o->device.max_blocks, EP_HT_ROUTE_BLOCKS);
 
 	return (struct ep_ht_plan){
-		.blocks = (uint32_t)ep_min_u64(blocks, ep_ht_chunks(o->shape.max_tokens)),
+		.blocks = (uint32_t)ep_min_u64(blocks, ep_ht_shape_chunks(&o->shape)),
 		.threads = EP_HT_MAX_THREADS,
 		.shared_bytes = ep_ht_route_shared(r, r * o->shape.nlocal),
 	};
@@ -189,7 +210,7 @@ static uint32_t ep_ht_plan_lag(const struct ep_ht_operation *o)
 {
 	uint64_t lag = ep_min_u64(o->ring_chunks / 2, EP_HT_MOST_LAG);
 
-	if (!o->shape.flows && o->ring_chunks >= ep_ht_chunks(o->shape.max_tokens)) {
+	if (!o->shape.flows && o->ring_chunks >= ep_ht_shape_chunks(&o->shape)) {
 		return EP_HT_MOST_LAG;
 	}
 	if (!o->shape.flows) {
@@ -222,7 +243,7 @@ struct ep_ht_plan ep_ht_plan_make(const struct ep_ht_operation *o)
 	}
 	ep_ht_plan_parts(&p, o);
 	units = o->direct ? o->shape.max_tokens
-			  : (uint64_t)o->shape.nranks * ep_ht_chunks(o->shape.max_tokens);
+			  : (uint64_t)o->shape.nranks * ep_ht_shape_chunks(&o->shape);
 	units *= p.parts;
 	p.blocks = ep_ht_plan_blocks(o, units);
 	warps = ep_ht_plan_warps(o, p.blocks, p.part_bytes);
