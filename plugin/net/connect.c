@@ -1,17 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The sender's end of a connection in the making. NCCL calls again and again until it is made. */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include "core/log.h"
+#include "net/dial.h"
 #include "net/hello.h"
 
-#define EP_NET_REFUSED_NS 5000000000ull /* how long a refused connection is tried again, and */
-#define EP_NET_PAUSE_NS 100000000ull    /* how often */
-
 enum ep_net_connect_stage {
-	EP_NET_TO_DIAL,
 	EP_NET_DIALING,
 	EP_NET_SAYING,
 	EP_NET_HEARING,
@@ -21,9 +18,10 @@ enum ep_net_connect_stage {
 struct ep_net_connecting {
 	enum ep_net_connect_stage stage;
 	struct ep_net_comm *comm;
-	union ep_net_addr addr;
-	uint64_t nonce, began, dial_at;
-	size_t at; /* of the message under way */
+	struct ep_net_dialing dialing;
+	uint64_t nonce, began;
+	char where[EP_NET_ADDR_TEXT + 40]; /* it is dialed, for messages */
+	size_t at;                         /* of the message under way */
 	struct ep_net_hello hello;
 	struct ep_net_answer answer;
 };
@@ -31,6 +29,7 @@ struct ep_net_connecting {
 static void ep_net_connecting_free(struct ep_net_connecting *s)
 {
 	if (s) {
+		ep_net_dialing_end(&s->dialing);
 		ep_net_comm_free(s->comm);
 		free(s);
 	}
@@ -52,15 +51,16 @@ static ncclResult_t ep_net_connecting_new(int dev, int tc, const struct ep_net_h
 	if (!s) {
 		return ep_fail(ncclSystemError, "out of host memory for a connection");
 	}
-	s->addr = handle->addr;
 	s->nonce = handle->nonce;
-	s->began = s->dial_at = ep_now_ns();
+	s->began = ep_now_ns();
 	result = ep_net_comm_new(nic, true, routes, qps * routes, &class, &s->comm);
 	if (result != ncclSuccess) {
 		free(s);
 		return result;
 	}
-	ep_net_addr_print(&s->addr, s->comm->peer);
+	ep_net_addr_print(&handle->addr, s->comm->peer);
+	snprintf(s->where, sizeof(s->where), "%s, where a receiver should listen,", s->comm->peer);
+	ep_net_dialing_begin(&s->dialing, &handle->addr, s->where, s->began + ep_net_setup_ns());
 	ep_net_hello_fill(s->comm, s->nonce, &s->hello);
 	*out = s;
 	return ncclSuccess;
@@ -68,52 +68,14 @@ static ncclResult_t ep_net_connecting_new(int dev, int tc, const struct ep_net_h
 
 /* ---- stages: each returns success, with the stage left as it is if it has to wait ---- */
 
-static ncclResult_t ep_net_dial_failed(struct ep_net_connecting *s, int error)
-{
-	uint64_t now = ep_now_ns();
-
-	if (s->comm->fd >= 0) {
-		close(s->comm->fd);
-		s->comm->fd = -1;
-	}
-	if (ep_net_own_error(error)) {
-		return ep_net_fail_own(error, "dial", s->comm->peer);
-	}
-	/* Of very many that dial at once some are refused. */
-	if ((error == ECONNREFUSED || error == ETIMEDOUT || error == EAGAIN) &&
-	    now - s->began < EP_NET_REFUSED_NS) {
-		s->stage = EP_NET_TO_DIAL;
-		s->dial_at = now + EP_NET_PAUSE_NS;
-		return ncclSuccess;
-	}
-	return ep_fail(ncclRemoteError,
-		       "%s, where a receiver should listen, cannot be reached: %s (see "
-		       "NCCL_SOCKET_IFNAME there)",
-		       s->comm->peer, strerror(error));
-}
-
 static ncclResult_t ep_net_do_dial(struct ep_net_connecting *s)
 {
-	if (s->stage == EP_NET_TO_DIAL) {
-		if (ep_now_ns() < s->dial_at) {
-			return ncclSuccess;
-		}
-		s->comm->fd = ep_net_dial(&s->addr);
-		if (s->comm->fd < 0) {
-			return ep_net_dial_failed(s, errno);
-		}
-		s->stage = EP_NET_DIALING;
-	}
-	switch (ep_net_dialed(s->comm->fd)) {
-	case EP_NET_IO_AGAIN:
-		return ncclSuccess;
-	case EP_NET_IO_DONE:
+	EP_CHECK(ep_net_dialing_step(&s->dialing, &s->comm->fd));
+	if (s->comm->fd >= 0) {
 		s->stage = EP_NET_SAYING;
 		s->at = 0;
-		return ncclSuccess;
-	default:
-		return ep_net_dial_failed(s, errno);
 	}
+	return ncclSuccess;
 }
 
 static ncclResult_t ep_net_talk_failed(const struct ep_net_connecting *s,
@@ -190,13 +152,12 @@ static ncclResult_t ep_net_do_ready(struct ep_net_connecting *s, bool *done)
 
 static ncclResult_t ep_net_connecting_step(struct ep_net_connecting *s, bool *done)
 {
-	static const char *const what[] = { "dial", "dial", "greet", "hear from", "answer" };
+	static const char *const what[] = { "dial", "greet", "hear from", "answer" };
 	enum ep_net_connect_stage before;
 
 	do {
 		before = s->stage;
 		switch (s->stage) {
-		case EP_NET_TO_DIAL:
 		case EP_NET_DIALING:
 			EP_CHECK(ep_net_do_dial(s));
 			break;

@@ -6,6 +6,7 @@
 #include <unistd.h>
 #include "core/log.h"
 #include "net/guests.h"
+#include "net/iface.h"
 
 enum ep_net_listen_stage {
 	EP_NET_WAITING,

@@ -10,11 +10,12 @@
 #include <string.h>
 #include <unistd.h>
 #include "core/log.h"
+#include "net/dial.h"
 #include "net/guests.h"
+#include "net/iface.h"
 #include "net/mesh.h"
 
 #define EP_NET_MESH_MAGIC 0x7465672d6d657368ull
-#define EP_NET_REFUSED_NS 5000000000ull /* how long a refused connection is tried again */
 #define EP_NET_VISITORS 8 /* who know the nonce and have not said yet which rank they are */
 
 struct ep_net_meeting {
@@ -176,44 +177,18 @@ static ncclResult_t ep_net_greeted(struct ep_net_making *k, const struct ep_net_
 
 /* ---- dialing ---- */
 
-static ncclResult_t ep_net_dial_rank(struct ep_net_making *k, uint32_t r, int *out)
+static ncclResult_t ep_net_dial_rank(const struct ep_net_making *k, uint32_t r, int *fd)
 {
-	uint64_t refused = ep_now_ns() + EP_NET_REFUSED_NS;
-	enum ep_net_io_state state = EP_NET_IO_FAILED;
-	int fd = -1;
+	struct ep_net_dialing d;
 
+	ep_net_dialing_begin(&d, &k->place[r]->addr, k->mesh->who[r], k->until);
 	for (;;) {
-		if (fd < 0) {
-			fd = ep_net_dial(&k->place[r]->addr);
-		}
-		state = fd >= 0 ? ep_net_dialed(fd) : EP_NET_IO_FAILED;
-		if (state == EP_NET_IO_DONE) {
-			*out = fd;
+		EP_CHECK(ep_net_dialing_step(&d, fd));
+		if (*fd >= 0) {
 			return ncclSuccess;
 		}
-		if (state == EP_NET_IO_FAILED && fd >= 0) {
-			int error = errno;
-
-			close(fd);
-			fd = -1;
-			errno = error;
-		}
-		if (ep_now_ns() > k->until ||
-		    (state == EP_NET_IO_FAILED &&
-		     ((errno != ECONNREFUSED && errno != ETIMEDOUT && errno != EAGAIN) ||
-		      ep_now_ns() > refused))) {
-			break;
-		}
-		poll(NULL, 0, state == EP_NET_IO_FAILED ? 50 : 1);
+		poll(NULL, 0, 1);
 	}
-	if (state == EP_NET_IO_FAILED && ep_net_own_error(errno)) {
-		return ep_net_fail_own(errno, "dial", k->mesh->who[r]);
-	}
-	if (fd >= 0) {
-		close(fd);
-	}
-	return ep_fail(ncclRemoteError, "%s cannot be reached: %s (see NCCL_SOCKET_IFNAME there)",
-		       k->mesh->who[r], state == EP_NET_IO_FAILED ? strerror(errno) : "no answer");
 }
 
 /* The answer of a rank that was dialed, as far as it has come. */

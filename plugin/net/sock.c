@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <arpa/inet.h>
 #include <errno.h>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -18,80 +15,6 @@
 #define EP_NET_ASK_TIMES 8
 
 /* ---- addresses ---- */
-
-bool ep_net_ifname_match(const char *text, const char *name)
-{
-	bool exclude = *text == '^', exact, found = false;
-
-	text += exclude;
-	exact = *text == '=';
-	text += exact;
-	for (; *text; text += strcspn(text, ","), text += *text == ',') {
-		size_t n = strcspn(text, ",");
-
-		found |= n && strncmp(text, name, n) == 0 && (!exact || name[n] == '\0');
-	}
-	return found != exclude;
-}
-
-/* Smaller is better; those that are never used are 9. */
-static int ep_net_iface_rank(const struct ifaddrs *i, const char *names, int family)
-{
-	const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)(const void *)i->ifa_addr;
-	bool local = (i->ifa_flags & IFF_LOOPBACK) != 0;
-
-	if (!i->ifa_addr || !(i->ifa_flags & IFF_UP) ||
-	    (i->ifa_addr->sa_family != AF_INET && i->ifa_addr->sa_family != AF_INET6) ||
-	    (family && i->ifa_addr->sa_family != family) ||
-	    (i->ifa_addr->sa_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr)) ||
-	    (names && !ep_net_ifname_match(names, i->ifa_name))) {
-		return 9;
-	}
-	if (names && *names != '^') {
-		return i->ifa_addr->sa_family == AF_INET6;
-	}
-	return (local                                    ? 4
-		: strncmp(i->ifa_name, "docker", 6) == 0 ? 2
-							 : 0) +
-	       (i->ifa_addr->sa_family == AF_INET6);
-}
-
-ncclResult_t ep_net_addr_find(union ep_net_addr *addr)
-{
-	const char *names = getenv("NCCL_SOCKET_IFNAME"), *word = getenv("NCCL_SOCKET_FAMILY");
-	int family = !word                           ? 0
-		     : strcmp(word, "AF_INET") == 0  ? AF_INET
-		     : strcmp(word, "AF_INET6") == 0 ? AF_INET6
-						     : 0;
-	struct ifaddrs *all = NULL;
-	int best = 9;
-
-	names = names && *names ? names : NULL;
-	if (getifaddrs(&all) != 0) {
-		return ep_fail(ncclSystemError, "network interfaces cannot be listed: %s",
-			       strerror(errno));
-	}
-	memset(addr, 0, sizeof(*addr));
-	for (const struct ifaddrs *i = all; i; i = i->ifa_next) {
-		int rank = ep_net_iface_rank(i, names, family);
-
-		if (rank < best) {
-			best = rank;
-			memcpy(addr, i->ifa_addr,
-			       i->ifa_addr->sa_family == AF_INET ? sizeof(addr->v4)
-								 : sizeof(addr->v6));
-		}
-	}
-	freeifaddrs(all);
-	if (best == 9) {
-		return ep_fail(ncclInvalidUsage,
-			       "no interface that is up has an address to meet peers at "
-			       "(NCCL_SOCKET_IFNAME=%.64s, NCCL_SOCKET_FAMILY=%.16s): correct or "
-			       "unset them",
-			       names ? names : "", word ? word : "");
-	}
-	return ncclSuccess;
-}
 
 const char *ep_net_addr_print(const union ep_net_addr *addr, char text[EP_NET_ADDR_TEXT])
 {

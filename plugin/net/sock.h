@@ -13,14 +13,6 @@ union ep_net_addr {
 	struct sockaddr_in6 v6;
 };
 
-/*
- * The address to be reached by, as NCCL_SOCKET_IFNAME ([^][=]name,...) and NCCL_SOCKET_FAMILY say: of
- * the interfaces that are up the first that fits; by itself loopback only where there is no other.
- */
-ncclResult_t ep_net_addr_find(union ep_net_addr *addr);
-/* Whether a name fits NCCL_SOCKET_IFNAME's text. */
-bool ep_net_ifname_match(const char *text, const char *name);
-
 /* "10.1.2.3:4567" or "[fe80::1]:4567". Returns text. */
 #define EP_NET_ADDR_TEXT 72
 const char *ep_net_addr_print(const union ep_net_addr *addr, char text[EP_NET_ADDR_TEXT]);

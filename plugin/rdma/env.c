@@ -82,6 +82,14 @@ const struct ep_ib_var_def ep_ib_var_table[EP_IB_VARS] = {
 				    "until its connections use it again; each time that it fails "
 				    "soon after, twice as many",
 				    .most = false },
+	[EP_IB_VAR_DIAL_CNT] = { "NCCL_SOCKET_RETRY_CNT", AT(dial_cnt), 34, 0, 1000000000,
+				 "network plugin: times that a peer is dialed again who refuses, is not "
+				 "found or does not answer",
+				 .most = false },
+	[EP_IB_VAR_DIAL_MS] = { "NCCL_SOCKET_RETRY_SLEEP_MSEC", AT(dial_ms), 100, 0, 1000000,
+				"network plugin: ms before the first of them, twice as many before "
+				"the second, and so on",
+				.most = false },
 	[EP_IB_VAR_ADDR_FAMILY] = { "NCCL_IB_ADDR_FAMILY", 0, 0, 0, 0,
 				    "kind of address that a GID should hold", .most = false },
 	[EP_IB_VAR_ADDR_RANGE] = { "NCCL_IB_ADDR_RANGE", 0, 0, 0, 0,

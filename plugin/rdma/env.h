@@ -28,6 +28,8 @@ enum ep_ib_var {
 	EP_IB_VAR_MQP_CNT,
 	EP_IB_VAR_MQP_MS,
 	EP_IB_VAR_RECOVERY_MS,
+	EP_IB_VAR_DIAL_CNT,
+	EP_IB_VAR_DIAL_MS,
 	EP_IB_VAR_NUMBERS, /* those before are numbers, those after are words */
 	EP_IB_VAR_ADDR_FAMILY = EP_IB_VAR_NUMBERS,
 	EP_IB_VAR_ADDR_RANGE,
@@ -68,8 +70,9 @@ struct ep_ib_env {
 	/* a queue pair that cannot be set up, because something has timed out (or for any reason) */
 	int mqp_all, mqp_cnt, mqp_ms; /* not 0: any reason; how often it is tried again; ms */
 	int recovery_ms;              /* until a port that has failed is tried again */
-	bool ipv6;      /* family of the GID's address that is preferred, and of `range` */
-	int range_bits; /* -1: no range */
+	int dial_cnt, dial_ms; /* how often a peer is dialed again; ms before the first time */
+	bool ipv6;             /* family of the GID's address that is preferred, and of `range` */
+	int range_bits;        /* -1: no range */
 	uint8_t range[16];
 };
 

@@ -171,4 +171,19 @@ MUTANTS = [
      "old": "#define EP_NET_SILENT_NS 1000000000ull",
      "new": "#define EP_NET_SILENT_NS 1ull",
      "tests": ["setup"]},
+    # An interface whose cable is out is not where peers meet.
+    {"name": "iface_up", "file": "plugin/net/iface.c",
+     "old": "(i->ifa_flags & IFF_RUNNING)",
+     "new": "(i->ifa_flags & IFF_UP)",
+     "tests": ["namespace"]},
+    # A peer to whom there is no route yet is dialed again.
+    {"name": "dial_route", "file": "plugin/net/dial.c",
+     "old": "error == ENETUNREACH ||",
+     "new": "",
+     "tests": ["namespace"]},
+    # ... but no longer than the set-up of a connection may take.
+    {"name": "dial_limit", "file": "plugin/net/dial.c",
+     "old": "ep_now_ns() > d->until ?",
+     "new": "false ?",
+     "tests": ["namespace"]},
 ]

@@ -3,7 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "net/device.h"
-#include "net/sock.h"
+#include "net/iface.h"
 #include "support/check.h"
 
 static char root[] = "/tmp/ep_net_order_XXXXXX";
@@ -110,6 +110,8 @@ static void test_names(void)
 		{ "=ib0,eth1", "eth1", true }, { "^docker,lo", "lo", false },
 		{ "^docker,lo", "ib0", true }, { "^=eth0", "eth01", true },
 		{ "^=eth0", "eth0", false },   { ",eth0", "ib0", false },
+		{ "=eth0:1", "eth0", true },   { "eth0:1,ib", "ib1", true },
+		{ "=", "eth0", true },         { "^=", "eth0", false },
 	};
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {

@@ -57,6 +57,10 @@ static int field(const struct ep_ib_env *env, enum ep_ib_var var)
 		return env->mqp_ms;
 	case EP_IB_VAR_RECOVERY_MS:
 		return env->recovery_ms;
+	case EP_IB_VAR_DIAL_CNT:
+		return env->dial_cnt;
+	case EP_IB_VAR_DIAL_MS:
+		return env->dial_ms;
 	case EP_IB_VAR_FIFO_TC:
 		return env->fifo_tc;
 	default:
