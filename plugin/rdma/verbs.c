@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <dlfcn.h>
+#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include "core/log.h"
 #include "rdma/verbs.h"
 
 struct ep_verbs_entry {
@@ -48,6 +50,31 @@ static void ep_verbs_fill(const char *file, const char *package, const struct ep
 #define EP_MLX5DV_NEEDED(n, v) { #n, v, &ep_mlx5dv_table.n, true },
 #define EP_MLX5DV_OPTIONAL(n, v) { #n, v, &ep_mlx5dv_table.n, false },
 
+/*
+ * In a fork() a kernel that does not copy pinned pages may leave NICs with pages that this process has no
+ * more. libibverbs prevents it for what is registered after this call. It makes the same call by itself
+ * where RDMAV_FORK_SAFE or IBV_FORK_SAFE is set, which changes nothing here.
+ */
+static void ep_verbs_fork(const struct ep_verbs *v)
+{
+	int error = (v->ibv_fork_init)();
+
+	if (error) {
+		EP_WARN("memory of NICs is not kept whole in a fork(): %s%s; a child may break "
+			"connections",
+			strerror(error),
+			error == EINVAL
+				? ", other code of this process has registered memory "
+				  "before (RDMAV_FORK_SAFE=1 makes libibverbs begin earlier)"
+				: "");
+	} else if (v->ibv_is_fork_initialized) {
+		EP_INFO(EP_LOG_INIT | EP_LOG_NET, "fork(): %s",
+			(v->ibv_is_fork_initialized)() == IBV_FORK_UNNEEDED
+				? "the kernel copies pages of NICs for a child"
+				: "pages of NICs are kept from a child, by libibverbs");
+	}
+}
+
 static void ep_verbs_init(void)
 {
 	static const struct ep_verbs_entry entry[] = { EP_VERBS_CALLS(EP_VERBS_NEEDED,
@@ -55,6 +82,9 @@ static void ep_verbs_init(void)
 
 	ep_verbs_fill("libibverbs.so.1", "libibverbs1", entry, sizeof(entry) / sizeof(entry[0]),
 		      ep_verbs_why, sizeof(ep_verbs_why));
+	if (!ep_verbs_why[0]) {
+		ep_verbs_fork(&ep_verbs_table);
+	}
 }
 
 static void ep_mlx5dv_init(void)

@@ -35,11 +35,13 @@
 	M(ibv_destroy_ah, "IBVERBS_1.1")                                                           \
 	M(ibv_get_async_event, "IBVERBS_1.1")                                                      \
 	M(ibv_ack_async_event, "IBVERBS_1.1")                                                      \
+	M(ibv_fork_init, "IBVERBS_1.1")                                                            \
 	O(ibv_reg_mr_iova2, "IBVERBS_1.8")                                                         \
 	O(ibv_query_ece, "IBVERBS_1.10")                                                           \
 	O(ibv_set_ece, "IBVERBS_1.10")                                                             \
 	O(_ibv_query_gid_ex, "IBVERBS_1.11")                                                       \
-	O(ibv_reg_dmabuf_mr, "IBVERBS_1.12")
+	O(ibv_reg_dmabuf_mr, "IBVERBS_1.12")                                                       \
+	O(ibv_is_fork_initialized, "IBVERBS_1.13")
 
 #define EP_MLX5DV_CALLS(M, O)                                                                      \
 	M(mlx5dv_is_supported, "MLX5_1.8")                                                         \
@@ -71,7 +73,10 @@ struct ep_mlx5dv {
 	EP_MLX5DV_CALLS(EP_VERBS_MEMBER, EP_VERBS_MEMBER)
 };
 
-/* NULL: not usable, and *why says why (static storage). */
+/*
+ * NULL: not usable, and *why says why (static storage). Whoever is first has libibverbs keep registered
+ * memory whole in a fork(), where the kernel does not by itself (from 5.12 on it does).
+ */
 const struct ep_verbs *ep_verbs(const char **why);
 const struct ep_mlx5dv *ep_mlx5dv(const char **why);
 

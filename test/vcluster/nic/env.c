@@ -170,6 +170,8 @@ static void vn_profile(const char *word)
 		c->fatal_rtr = true;
 	} else if (!strcmp(word, "late_rtr")) {
 		c->late_rtr = true;
+	} else if (!strcmp(word, "old_fork")) {
+		c->old_fork = true;
 	} else if (!strcmp(word, "ib")) {
 		c->ib = true;
 	} else if (!strcmp(word, "routed")) {
@@ -183,7 +185,7 @@ static void vn_profile(const char *word)
 		fprintf(stderr,
 			"nic: VC_NIC_PROFILE: %s is none of cx7, cx8, no_gpu_umem, no_uar_map, ib, "
 			"routed, roce, rxe, real_time, old_clock, small_sq, few_reads, no_atomics, "
-			"no_dmabuf, no_wc, no_ece, no_read_mr, one_read_mr, quiet, tells_order, no_rtr, few_rtr, fatal_rtr, late_rtr, scattered\n",
+			"no_dmabuf, no_wc, no_ece, no_read_mr, one_read_mr, quiet, tells_order, no_rtr, few_rtr, fatal_rtr, late_rtr, old_fork, scattered\n",
 			word);
 		_exit(87);
 	}

@@ -221,6 +221,7 @@ static struct ibv_mr *vn_mr_new(struct ibv_pd *ibv, struct vn_memory *mem, void 
 	mr->ibv = (struct ibv_mr){ pd->ibv.context, ibv, addr, size, 0, 0, 0 };
 	vn_lock();
 	slot = vn_list_add(&vn.mrs, mr);
+	mr->fork_safe = vn_fork_safe();
 	if (slot >= 0) {
 		pd->users++;
 		pd->ctx->live++;

@@ -29,6 +29,7 @@ struct vn_mr {
 	uint64_t iova;
 	uint32_t access;
 	uint32_t slot;
+	bool fork_safe;
 	bool sent; /* work requests were to send from it */
 };
 
@@ -59,6 +60,8 @@ int vn_memory_attach_fd(struct vn_memory *m, int fd, uint64_t offset, uint64_t s
 void vn_memory_detach(struct vn_memory *m);
 /* For tests: so many of the registrations that hold `p` were sent from. */
 uint32_t vn_dv_senders(const void *p);
+/* Of a region that is made now, with the lock held: whether the NIC keeps its pages in a fork(). */
+bool vn_fork_safe(void);
 struct vn_mr *vn_mr_find(uint32_t key, bool remote);
 /* NULL if the key gives access to these bytes; else the reason why it does not. */
 const char *vn_mr_check(uint32_t key, bool remote, const struct vn_pd *pd, uint64_t addr,
