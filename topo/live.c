@@ -4,35 +4,11 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <hwloc.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-bool ep_topo_read_line(const char *dir, const char *name, char *buf, size_t size)
-{
-	char path[PATH_MAX];
-
-	if (snprintf(path, sizeof(path), "%s/%s", dir, name) >= (int)sizeof(path)) {
-		return false;
-	}
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
-
-	if (fd < 0) {
-		return false;
-	}
-	ssize_t n = read(fd, buf, size - 1);
-
-	close(fd);
-	if (n < 0) {
-		return false;
-	}
-	buf[n] = '\0';
-	buf[strcspn(buf, "\n")] = '\0';
-	return true;
-}
 
 int ep_topo_numa_of_pci(const char *root, const struct ep_topo_pci *pci)
 {
@@ -266,11 +242,6 @@ static void read_port(const char *port_dir, struct ep_topo_port *port)
 			      : strcmp(text, "Ethernet") == 0 ? EP_TOPO_LINK_ETHERNET
 							      : EP_TOPO_LINK_UNKNOWN;
 	}
-	if (ep_topo_read_line(port_dir, "rate", text, sizeof(text))) { /* "400 Gb/sec (4X NDR)" */
-		double gbps = strtod(text, NULL);
-
-		port->mbps = gbps > 0 && gbps < 1e6 ? (uint32_t)(gbps * 1000) : 0;
-	}
 }
 
 static int node_of_nic(struct ep_topo *topo, const char *dir, struct ep_topo_err *err)
@@ -324,7 +295,10 @@ static int read_nic(struct ep_topo *topo, const char *class_dir, const char *nam
 		if (snprintf(port_dir, sizeof(port_dir), "%s/ports/%d", dir, num) <
 			    (int)sizeof(port_dir) &&
 		    access(port_dir, F_OK) == 0) {
-			read_port(port_dir, ep_topo_add_port(nic, num));
+			struct ep_topo_port *port = ep_topo_add_port(nic, num);
+
+			read_port(port_dir, port);
+			port->mbps = ep_topo_port_mbps(class_dir, name, num);
 		}
 	}
 	return 0;

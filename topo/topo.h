@@ -222,8 +222,12 @@ const char *ep_topo_why_text(enum ep_topo_why why);
 int ep_topo_level_parse(const char *text, enum ep_topo_dist *dist, struct ep_topo_err *err);
 const char *ep_topo_level_name(enum ep_topo_dist dist);
 
+/* Mbit/s of a device's port, as the kernel has it in a file below /sys/class/infiniband; 0: it does not say. */
+uint32_t ep_topo_port_mbps(const char *class_dir, const char *device, int port);
+
 /* NCCL_IB_HCA: which ports of which devices. Blanks around items do not count. */
 #define EP_TOPO_HCA_MAX 64
+#define EP_TOPO_HCA_RAIL_MAX 0x3fff /* NCCL marks planes of merged NICs by the bit above */
 struct ep_topo_hca {
 	bool exclude, exact;
 	int n;

@@ -54,8 +54,6 @@ bool ep_nic_port_open(struct ep_nic *nic, const struct ep_ib_env *env, struct ep
 /* `keep`: something else has pages of the context mapped, so that this stays open. */
 void ep_nic_close(struct ep_nic *nic, bool keep);
 
-#define EP_NIC_SYSFS "/sys/class/infiniband" /* `root` below, except in tests */
-
 /* address.c: the GID that the port is reached by, of `entries` in its table. */
 ncclResult_t ep_nic_address_choose(struct ep_nic *nic, const struct ep_ib_env *env, int entries);
 /* RoCE version of an entry as the kernel has it in files under `root`; 0: it does not say. */

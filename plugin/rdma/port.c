@@ -5,35 +5,38 @@
 #include <string.h>
 #include "core/log.h"
 #include "rdma/port.h"
+#include "topo/topo.h"
 
-/* Of a lane, by the bits of active_speed. */
-static uint32_t ep_port_lane_mbps(uint8_t speed)
+/*
+ * Mbit/s by what verbs say of old: codes of speeds are bits, of which NDR is the last, and those of widths
+ * are out of order.
+ */
+static uint32_t ep_port_verbs_mbps(const struct ibv_port_attr *attr)
 {
-	static const uint32_t mbps[] = { 2500, 5000, 10000, 10000, 14000, 25000, 50000, 100000 };
-
-	for (int i = 7; i >= 0; i--) {
-		if (speed >> i & 1) {
-			return mbps[i];
-		}
-	}
-	return 0;
-}
-
-void ep_port_set(struct ep_port *port, const char *name, int num, const struct ibv_port_attr *attr)
-{
-	/* The codes of speeds grow with them; those of widths are out of order. */
+	static const uint32_t lane[] = { 2500, 5000, 10000, 10000, 14000, 25000, 50000, 100000 };
 	uint32_t lanes = attr->active_width == 2    ? 4
 			 : attr->active_width == 4  ? 8
 			 : attr->active_width == 8  ? 12
 			 : attr->active_width == 16 ? 2
 						    : 1;
+	int i = 7;
 
+	while (i >= 0 && !(attr->active_speed >> i & 1)) {
+		i--;
+	}
+	return i < 0 ? 0 : lanes * lane[i];
+}
+
+void ep_port_set(struct ep_port *port, const char *name, int num, const struct ibv_port_attr *attr,
+		 const char *root)
+{
 	memset(port, 0, sizeof(*port));
 	snprintf(port->name, sizeof(port->name), "%s", name);
 	port->port = num;
 	port->ethernet = attr->link_layer == IBV_LINK_LAYER_ETHERNET;
-	port->speed = lanes * attr->active_speed;
-	port->mbps = lanes * ep_port_lane_mbps(attr->active_speed);
+	/* Of what is faster than NDR only the kernel's file knows: verbs say NDR, or nothing. */
+	port->mbps =
+		(uint32_t)ep_max_u64(ep_topo_port_mbps(root, name, num), ep_port_verbs_mbps(attr));
 }
 
 const struct ep_port *ep_port_by_place(const struct ep_port *port, int n, uint32_t place)
@@ -45,7 +48,7 @@ const struct ep_port *ep_port_by_place(const struct ep_port *port, int n, uint32
 		bool e = port[i].ethernet;
 
 		count[e]++;
-		fastest[e] = (uint32_t)ep_max_u64(fastest[e], port[i].speed);
+		fastest[e] = (uint32_t)ep_max_u64(fastest[e], port[i].mbps);
 	}
 	ethernet = fastest[1] != fastest[0] ? fastest[1] > fastest[0] : count[1] > count[0];
 	place %= count[ethernet];
@@ -85,7 +88,7 @@ static void ep_port_list_add(struct ep_port_list *list, struct ibv_device *dev)
 				EP_PORT_MAX);
 			break;
 		}
-		ep_port_set(&list->port[list->n], name, p, &state);
+		ep_port_set(&list->port[list->n], name, p, &state, EP_NIC_SYSFS);
 		list->n++;
 	}
 	list->v->ibv_close_device(ctx);

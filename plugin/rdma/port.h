@@ -13,8 +13,7 @@ struct ep_port {
 	char name[EP_NIC_NAME]; /* of the RDMA device */
 	int port;
 	bool ethernet;
-	uint32_t speed; /* only to compare; 0: unknown */
-	uint32_t mbps;  /* in Mbit/s; 0: unknown */
+	uint32_t mbps; /* 0: unknown */
 };
 
 struct ep_port_list {
@@ -31,7 +30,11 @@ void ep_port_list_close(struct ep_port_list *list);
 /* NULL: there is none of that name. */
 struct ibv_device *ep_port_list_device(const struct ep_port_list *list, const char *name);
 
-void ep_port_set(struct ep_port *port, const char *name, int num, const struct ibv_port_attr *attr);
+#define EP_NIC_SYSFS "/sys/class/infiniband" /* `root` below and elsewhere, except in tests */
+
+/* A port, by what verbs and the kernel's files say of it. */
+void ep_port_set(struct ep_port *port, const char *name, int num, const struct ibv_port_attr *attr,
+		 const char *root);
 
 /*
  * Without distances: the ports (n > 0) of one link layer in turn, one for each rank of a host. The

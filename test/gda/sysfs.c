@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the host side reads of the kernel's files: versions of addresses, traffic classes. */
+/* What the host side reads of the kernel's files: versions of addresses, traffic classes, speeds. */
 #include <stdlib.h>
 #include "rdma/nic.h"
 #include "support/check.h"
@@ -88,9 +88,52 @@ static void check_class(void)
 	CHECK_INT(system(command), 0);
 }
 
+/* A port's speed: the kernel's, or that of verbs, whose codes end at NDR. */
+static void check_speed(void)
+{
+	static const struct {
+		int width, speed;
+		const char *rate; /* NULL: no file */
+		uint32_t mbps;
+	} cases[] = {
+		{ 2, 64, "200 Gb/sec (4X HDR)\n", 200000 },
+		{ 2, 128, "400 Gb/sec (4X NDR)\n", 400000 },
+		{ 2, 128, "800 Gb/sec (4X XDR)\n", 800000 }, /* verbs say NDR */
+		{ 2, 0, "800 Gb/sec (4X XDR)\n", 800000 },   /* or nothing */
+		{ 4, 0, "1600 Gb/sec (8X XDR)\n", 1600000 },
+		{ 4, 128, "800 Gb/sec (8X NDR)\n", 800000 },
+		{ 1, 1, "2.5 Gb/sec (1X SDR)\n", 2500 },
+		{ 2, 128, NULL, 400000 },
+		{ 16, 128, NULL, 200000 },
+		{ 2, 128, "nonsense\n", 400000 },
+		{ 2, 0, "1e30\n", 0 },
+		{ 2, 0, NULL, 0 },
+	};
+	char root[] = "/tmp/gda_sysfs_XXXXXX", command[512];
+	struct ep_port port;
+
+	NEED(mkdtemp(root));
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct ibv_port_attr attr = { .active_width = (uint8_t)cases[i].width,
+					      .active_speed = (uint8_t)cases[i].speed };
+
+		snprintf(command, sizeof(command), "rm -rf %s/mlx5_9; mkdir -p %s/mlx5_9/ports/2",
+			 root, root);
+		CHECK_INT(system(command), 0);
+		if (cases[i].rate) {
+			write_file(root, "ports/2/rate", cases[i].rate);
+		}
+		ep_port_set(&port, "mlx5_9", 2, &attr, root);
+		CHECK_INT(port.mbps, cases[i].mbps);
+	}
+	snprintf(command, sizeof(command), "rm -r %s", root);
+	CHECK_INT(system(command), 0);
+}
+
 int main(void)
 {
 	check_roce_version();
+	check_speed();
 	check_class();
 	return check_end();
 }

@@ -61,7 +61,7 @@ static int list(const char *text, struct ep_port *port)
 		text += used;
 		if (*text == '/') {
 			port[n].ethernet = text[1] == 'E';
-			port[n].speed = (uint32_t)atoi(text + 2);
+			port[n].mbps = (uint32_t)atoi(text + 2);
 			text += strcspn(text, " ");
 		}
 		n++;
