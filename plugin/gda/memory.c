@@ -163,6 +163,7 @@ struct mlx5dv_devx_umem *ep_gda_umem(const struct ep_gda_nic *nic, void *p, uint
 	const struct ep_nic *base = &nic->base;
 	struct mlx5dv_devx_umem *umem = NULL;
 	struct ep_reason first = { "" };
+	char text[EP_NIC_ERROR_TEXT];
 
 	ep_gda_dmabuf_open(&memory);
 	if (gpu) {
@@ -176,7 +177,7 @@ struct mlx5dv_devx_umem *ep_gda_umem(const struct ep_gda_nic *nic, void *p, uint
 	}
 	if (!umem) {
 		ep_reason_set(why, "%s: queues cannot lie in %s memory: %s%s%.150s", base->name,
-			      gpu ? "GPU" : "host", strerror(errno),
+			      gpu ? "GPU" : "host", ep_nic_error_print(errno, text),
 			      gpu ? " (is nvidia-peermem loaded?); " : "", first.text);
 	}
 	ep_gda_dmabuf_close(&memory);

@@ -12,12 +12,14 @@
 bool ep_gda_verbs_cq(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_reason *why)
 {
 	uint64_t most = (uint64_t)ep_max_u64(nic->queues, 1) * g->depth;
+	char text[EP_NIC_ERROR_TEXT];
 
 	nic->cq_depth = (uint32_t)ep_min_u64(most, (uint64_t)nic->base.attr.max_cqe);
 	nic->cq_used = 0;
 	nic->cq = nic->base.v->ibv_create_cq(nic->base.ctx, (int)nic->cq_depth, NULL, NULL, 0);
-	return nic->cq || ep_reason_set(why, "%s: no completion queue of %u entries: %s",
-					nic->base.name, nic->cq_depth, strerror(errno));
+	return nic->cq ||
+	       ep_reason_set(why, "%s: no completion queue of %u entries: %s", nic->base.name,
+			     nic->cq_depth, ep_nic_error_print(errno, text));
 }
 
 /*
@@ -27,6 +29,7 @@ bool ep_gda_verbs_cq(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_reason 
 static bool ep_gda_verbs_make(struct ep_gda_queue *q, struct ep_reason *why)
 {
 	uint32_t depth = q->gda->depth, limit = (uint32_t)q->nic->base.attr.max_qp_wr;
+	char text[EP_NIC_ERROR_TEXT];
 
 	q->max_wr = (uint32_t)ep_min_u64(depth, limit);
 	for (;;) {
@@ -51,8 +54,8 @@ static bool ep_gda_verbs_make(struct ep_gda_queue *q, struct ep_reason *why)
 			return ep_reason_set(why,
 					     "%s: no queue pair even of %u work requests: %s "
 					     "(NCCL_EP_RDMA_DEPTH is %u, the device's limit %u)",
-					     q->nic->base.name, q->max_wr, strerror(error), depth,
-					     limit);
+					     q->nic->base.name, q->max_wr,
+					     ep_nic_error_print(error, text), depth, limit);
 		}
 		q->max_wr /= 2;
 	}

@@ -54,6 +54,7 @@ static ncclResult_t ep_net_coll_memory(struct ep_net_coll *c)
 {
 	size_t page = (size_t)sysconf(_SC_PAGESIZE), n = c->mesh->nranks;
 	size_t bytes = ep_round_up((n + 1) * EP_NET_GATHERS * sizeof(*c->wanted), page);
+	char text[EP_NIC_ERROR_TEXT];
 
 	c->wanted = aligned_alloc(page, bytes);
 	c->remote = calloc(n, sizeof(*c->remote));
@@ -70,9 +71,8 @@ static ncclResult_t ep_net_coll_memory(struct ep_net_coll *c)
 						  IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
 		c->wanted_lkey[i] = c->wanted_mr[i] ? c->wanted_mr[i]->lkey : 0;
 		if (!c->wanted_mr[i]) {
-			return ep_fail(ncclSystemError,
-				       "%s: %zu bytes cannot be registered: %s (see ulimit -l)",
-				       dev->label, bytes, strerror(errno));
+			return ep_fail(ncclSystemError, "%s: %zu bytes cannot be registered: %s",
+				       dev->label, bytes, ep_nic_error_print(errno, text));
 		}
 	}
 	return ncclSuccess;

@@ -14,6 +14,7 @@
 static ncclResult_t ep_net_comm_memory(struct ep_net_comm *c)
 {
 	size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes = ep_round_up(sizeof(*c->shared), page);
+	char text[EP_NIC_ERROR_TEXT];
 
 	c->shared = aligned_alloc(page, bytes);
 	if (!c->shared) {
@@ -28,11 +29,9 @@ static ncclResult_t ep_net_comm_memory(struct ep_net_comm *c)
 			dev->nic.v, dev->nic.pd, c->shared, bytes,
 			IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);
 		if (!c->local[i].shared_mr) {
-			return ep_fail(
-				ncclSystemError,
-				"%s: %zu bytes of a connection cannot be registered: %s (see "
-				"ulimit -l)",
-				dev->label, bytes, strerror(errno));
+			return ep_fail(ncclSystemError,
+				       "%s: %zu bytes of a connection cannot be registered: %s",
+				       dev->label, bytes, ep_nic_error_print(errno, text));
 		}
 	}
 	return ncclSuccess;

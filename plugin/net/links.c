@@ -43,6 +43,7 @@ static uint8_t ep_net_rail_class(const struct ep_net_rma *rma, const struct ep_n
 static ncclResult_t ep_net_rma_memory(struct ep_net_rma *rma)
 {
 	size_t bytes = (size_t)sysconf(_SC_PAGESIZE);
+	char text[EP_NIC_ERROR_TEXT];
 
 	rma->scratch = aligned_alloc(bytes, bytes);
 	rma->link = calloc((size_t)rma->config.contexts * rma->mesh->nranks, sizeof(*rma->link));
@@ -59,9 +60,8 @@ static ncclResult_t ep_net_rma_memory(struct ep_net_rma *rma)
 		rail->scratch_mr = ep_verbs_reg_mr(rail->dev->nic.v, rail->dev->nic.pd,
 						   rma->scratch, bytes, IBV_ACCESS_LOCAL_WRITE);
 		if (!rail->scratch_mr) {
-			return ep_fail(ncclSystemError,
-				       "%s: %zu bytes cannot be registered: %s (see ulimit -l)",
-				       rail->dev->label, bytes, strerror(errno));
+			return ep_fail(ncclSystemError, "%s: %zu bytes cannot be registered: %s",
+				       rail->dev->label, bytes, ep_nic_error_print(errno, text));
 		}
 	}
 	return ncclSuccess;
@@ -73,13 +73,14 @@ static ncclResult_t ep_net_link_make(struct ep_net_rma *rma, struct ep_net_link 
 	struct ep_net_dev *dev = link->rail->dev;
 	unsigned int access = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
 			      (dev->nic.atomics ? IBV_ACCESS_REMOTE_ATOMIC : 0);
+	char text[EP_NIC_ERROR_TEXT];
 
 	link->qp = ep_net_queue_new(dev, link->rail->cq, room);
 	if (!link->qp) {
 		return ep_fail(ncclSystemError,
 			       "%s: no queue pair for %s, one of %u ranks and %d contexts: %s",
 			       dev->label, rma->mesh->who[link->rank], rma->mesh->nranks,
-			       rma->config.contexts, strerror(errno));
+			       rma->config.contexts, ep_nic_error_print(errno, text));
 	}
 	return ep_net_queue_init(dev, link->qp, access);
 }
@@ -89,6 +90,7 @@ static ncclResult_t ep_net_rail_make(struct ep_net_rma *rma, struct ep_net_rail 
 				     struct ep_net_room *room)
 {
 	const struct ibv_device_attr *attr = &rail->dev->nic.attr;
+	char text[EP_NIC_ERROR_TEXT];
 	uint64_t cqes;
 
 	room->sq = (uint32_t)ep_min_u64(EP_NET_LINK_SQ, (uint64_t)attr->max_qp_wr);
@@ -106,7 +108,21 @@ static ncclResult_t ep_net_rail_make(struct ep_net_rma *rma, struct ep_net_rail 
 	rail->cq_room = (uint32_t)cqes;
 	return rail->cq ? ncclSuccess
 			: ep_fail(ncclSystemError, "%s: no completion queue: %s", rail->dev->label,
-				  strerror(errno));
+				  ep_nic_error_print(errno, text));
+}
+
+/* Ports that a link joins can talk to each other. Rails may be subnets of their own: others need not. */
+static ncclResult_t ep_net_link_check(const struct ep_net_rma *rma, const struct ep_net_link *link)
+{
+	const struct ep_nic_end *own = &rma->mesh->ends[rma->mesh->rank].port[link->port];
+	const struct ep_nic_end *far = &rma->mesh->ends[link->rank].port[link->far];
+	struct ep_reason why = { "" };
+
+	return link->rank == rma->mesh->rank || ep_nic_path_check(own, far, &why)
+		       ? ncclSuccess
+		       : ep_fail(ncclInvalidUsage, "%s with %s:%u of %s: %.200s",
+				 link->rail->dev->label, far->name, far->port,
+				 rma->mesh->who[link->rank], why.text);
 }
 
 static ncclResult_t ep_net_links_make(struct ep_net_rma *rma)

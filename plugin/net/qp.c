@@ -52,18 +52,20 @@ static ncclResult_t ep_net_cq_new(const struct ep_net_comm *c, const struct ep_n
 	const struct ep_nic *nic = &l->dev->nic;
 	/* (in need all routes go by one port) */
 	uint64_t cqes = (uint64_t)c->nqps * (room->sq + room->rq) + EP_NET_FLUSH_DEPTH;
+	char text[EP_NIC_ERROR_TEXT];
 
 	/* (its context is what an event of it sets) */
 	l->cq = nic->v->ibv_create_cq(nic->ctx, (int)ep_min_u64(cqes, (uint64_t)nic->attr.max_cqe),
 				      &l->cq_lost, NULL, 0);
 	return l->cq ? ncclSuccess
 		     : ep_fail(ncclSystemError, "%s: no completion queue: %s", l->dev->label,
-			       strerror(errno));
+			       ep_nic_error_print(errno, text));
 }
 
 static ncclResult_t ep_net_qp_open(struct ep_net_comm *c, struct ep_net_room *room, uint32_t i)
 {
 	struct ep_net_qp *q = &c->qp[i];
+	char text[EP_NIC_ERROR_TEXT];
 	struct ep_net_local *l;
 
 	q->route = (uint8_t)(i % c->nroutes);
@@ -77,7 +79,8 @@ static ncclResult_t ep_net_qp_open(struct ep_net_comm *c, struct ep_net_room *ro
 		return ep_fail(ncclSystemError,
 			       "%s: queue pair %u of %u cannot be made: %s "
 			       "(NCCL_IB_QPS_PER_CONNECTION is %d)",
-			       l->dev->label, i, c->nqps, strerror(errno), ep_net_env()->qps);
+			       l->dev->label, i, c->nqps, ep_nic_error_print(errno, text),
+			       ep_net_env()->qps);
 	}
 	return ep_net_queue_init(l->dev, q->qp, EP_NET_ACCESS);
 }
@@ -193,11 +196,12 @@ ncclResult_t ep_net_flush_open(struct ep_net_local *l)
 	};
 	struct ep_net_room room = { .sq = EP_NET_FLUSH_DEPTH, .rq = 1 };
 	struct ibv_qp *qp = ep_net_queue_new(l->dev, l->cq, &room);
+	char text[EP_NIC_ERROR_TEXT];
 	ncclResult_t result;
 
 	if (!qp) {
 		return ep_fail(ncclSystemError, "%s: no queue pair for flushes: %s", l->dev->label,
-			       strerror(errno));
+			       ep_nic_error_print(errno, text));
 	}
 	EP_CHECK_GOTO(ep_net_queue_init(l->dev, qp, EP_NET_ACCESS), err_destroy);
 	EP_CHECK_GOTO(ep_net_queue_connect(l->dev, qp, &path, qp->qp_num), err_destroy);

@@ -81,6 +81,13 @@ struct ep_nic_memory {
 	struct ep_reason no_fd;
 };
 
+/*
+ * The text of an error of a call that pins memory (registrations, queues). That there is not enough is
+ * most often the limit of the process, which is told.
+ */
+#define EP_NIC_ERROR_TEXT 200
+const char *ep_nic_error_print(int error, char text[EP_NIC_ERROR_TEXT]);
+
 struct ibv_mr *ep_nic_register(const struct ep_nic *nic, const struct ep_nic_memory *memory,
 			       unsigned int access, struct ep_reason *why);
 

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the host side reads of the kernel's files: versions of addresses, traffic classes, speeds. */
+#include <errno.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include "rdma/nic.h"
 #include "support/check.h"
 
@@ -130,8 +132,27 @@ static void check_speed(void)
 	CHECK_INT(system(command), 0);
 }
 
+/* Where memory cannot be pinned, the limit of the process is told. */
+static void check_limit(void)
+{
+	struct rlimit old, less;
+	char text[EP_NIC_ERROR_TEXT];
+
+	NEED(getrlimit(RLIMIT_MEMLOCK, &old) == 0);
+	less = old;
+	less.rlim_cur = 64 << 10;
+	NEED(setrlimit(RLIMIT_MEMLOCK, &less) == 0);
+	CHECK_TEXT(
+		ep_nic_error_print(ENOMEM, text),
+		"Cannot allocate memory (RLIMIT_MEMLOCK is 64 KiB: raise it, ulimit -l unlimited)");
+	CHECK_TEXT(ep_nic_error_print(EINVAL, text), "Invalid argument");
+	NEED(setrlimit(RLIMIT_MEMLOCK, &old) == 0);
+	CHECK_HAS(ep_nic_error_print(ENOMEM, text), "RLIMIT_MEMLOCK is ");
+}
+
 int main(void)
 {
+	check_limit();
 	check_roce_version();
 	check_speed();
 	check_class();
