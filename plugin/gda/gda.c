@@ -54,6 +54,7 @@ static bool ep_gda_try_out(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_r
 	q->mtu = self.mtu;
 	q->atomics = nic->base.atomics;
 	if (!ep_gda_queue_connect(q, &self, why)) {
+		g->trial = *why;
 		return false;
 	}
 	ep_gda_queue_destroy(q);
@@ -94,6 +95,11 @@ static ncclResult_t ep_gda_choose_mode(struct ep_gda *g, enum ep_gda_mode wanted
 
 	for (;; mode++) {
 		if (ep_gda_set_up(g, mode, &why)) {
+			if (mode == EP_GDA_CPU_PROXY && g->trial.text[0]) {
+				EP_WARN("GPUs do not post to NICs, a CPU thread does, which is slower: "
+					"DevX works, but a trial connection does not: %s",
+					g->trial.text);
+			}
 			return ncclSuccess;
 		}
 		if (wanted != EP_GDA_AUTO) {

@@ -19,6 +19,7 @@ struct ep_gda {
 	uint64_t timeout_ns;
 	enum ep_gda_mode mode;
 	struct ep_reason instead; /* why no better mode */
+	struct ep_reason trial;   /* why a NIC did not connect with itself; "": it did */
 	struct ep_ib_env env;
 	bool *remote;
 	char (*host)[64];
