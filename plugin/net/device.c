@@ -207,6 +207,15 @@ const struct ep_ib_env *ep_net_env(void)
 	return &ep_net_found.env;
 }
 
+const char *ep_net_dev_lacks(const struct ep_net_dev *dev)
+{
+	return !(dev->ptr_support & (EP_NET_PTR_CUDA | EP_NET_PTR_DMABUF))
+		       ? "does not reach memory of GPUs, there is neither DMA-BUF nor "
+			 "nvidia-peermem"
+	       : !dev->atomics ? "has no atomics"
+			       : NULL;
+}
+
 ncclResult_t ep_net_dev_get(int index, struct ep_net_dev **dev)
 {
 	pthread_once(&ep_net_found.once, ep_net_devs_find);

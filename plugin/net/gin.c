@@ -13,24 +13,24 @@ ncclResult_t ep_net_gin_init(ep_net_log_fn *log, void **ctx)
 {
 	struct ep_net_dev *dev;
 	struct ep_reason why;
-	int n;
+	int n, fit = 0;
 
 	*ctx = NULL;
 	EP_CHECK(ep_net_context_new(log, -1, ctx));
 	ep_net_devs(&dev, &n, &why);
 	for (int i = 0; i < n; i++) {
-		bool gpus = dev[i].ptr_support & (EP_NET_PTR_CUDA | EP_NET_PTR_DMABUF);
+		const char *lacks = ep_net_dev_lacks(&dev[i]);
 
-		if (!gpus || !dev[i].atomics) {
+		fit += !lacks;
+		if (lacks) {
 			EP_INFO(EP_LOG_INIT | EP_LOG_NET, "not used for GIN and RMA: %s %s",
-				dev[i].label,
-				gpus ? "has no atomics"
-				     : "does not reach memory of GPUs, there is neither DMA-BUF "
-				       "nor nvidia-peermem");
-			ep_net_context_free(*ctx);
-			*ctx = NULL;
-			return ncclSystemError;
+				dev[i].label, lacks);
 		}
+	}
+	if (!fit) {
+		ep_net_context_free(*ctx);
+		*ctx = NULL;
+		return ncclSystemError;
 	}
 	return ncclSuccess;
 }
@@ -44,10 +44,21 @@ ncclResult_t ep_net_gin_properties(int dev, struct ep_net_props_v12 *props)
 
 ncclResult_t ep_net_gin_listen(void *ctx, int dev, void *handle, void **listen_comm)
 {
+	const struct ep_net_nic *nic;
+	const char *lacks = NULL;
 	int tc;
 
 	*listen_comm = NULL;
 	EP_CHECK(ep_net_context_get(ctx, &tc));
+	EP_CHECK(ep_net_nic_get(dev, &nic));
+	for (int i = 0; i < nic->nports && (i == 0 || lacks); i++) {
+		lacks = ep_net_dev_lacks(nic->dev[i]);
+	}
+	if (lacks) {
+		return ep_fail(ncclInvalidUsage,
+			       "GIN and RMA over %s: it %s; NCCL_IB_HCA=^%s leaves it out",
+			       nic->label, lacks, nic->dev[0]->port.name);
+	}
 	return ep_net_meet_open(dev, tc, EP_NET_FOR_RMA, handle, listen_comm);
 }
 

@@ -148,6 +148,7 @@ static ncclResult_t ep_net_links_make(struct ep_net_rma *rma)
 		if (!ep_net_link_wanted(rma, link->rank)) {
 			continue;
 		}
+		EP_CHECK(ep_net_link_check(rma, link));
 		EP_CHECK(ep_net_link_make(rma, link, &room[link->port]));
 		link->room = room[link->port].sq;
 		/* (receives have their own part of the queue) */

@@ -128,13 +128,9 @@ static void ep_net_greet(const struct ep_net_making *k, uint32_t to, struct ep_n
 	g->ends = mesh->ends[mesh->rank];
 }
 
-/* Whether this rank's ports can talk to those of another one. */
-static ncclResult_t ep_net_ends_check(const struct ep_net_mesh *mesh,
-				      const struct ep_net_ends *ends, const char *who)
+/* Whether what a rank says of its ports is possible. Which of them meet is seen when queue pairs are made. */
+static ncclResult_t ep_net_ends_check(const struct ep_net_ends *ends, const char *who)
 {
-	const struct ep_net_ends *own = &mesh->ends[mesh->rank];
-	struct ep_reason why = { "" };
-
 	if (ends->n < 1 || ends->n > EP_NET_NIC_PORTS) {
 		return ep_fail(ncclRemoteError,
 			       "%s says that it has %u ports, possible are 1..%d: do all ranks "
@@ -142,16 +138,7 @@ static ncclResult_t ep_net_ends_check(const struct ep_net_mesh *mesh,
 			       who, ends->n, EP_NET_NIC_PORTS);
 	}
 	for (uint32_t i = 0; i < ends->n; i++) {
-		const struct ep_nic_end *far = &ends->port[i];
-
-		EP_CHECK(ep_net_end_check(far, NULL, 1, who));
-		for (uint32_t k = 0; k < own->n; k++) {
-			if (!ep_nic_path_check(&own->port[k], far, &why)) {
-				return ep_fail(ncclInvalidUsage, "%s with %s:%u of %s: %.200s",
-					       mesh->dev[k]->label, far->name, far->port, who,
-					       why.text);
-			}
-		}
+		EP_CHECK(ep_net_end_check(&ends->port[i], NULL, 1, who));
 	}
 	return ncclSuccess;
 }
@@ -168,7 +155,7 @@ static ncclResult_t ep_net_greeted(struct ep_net_making *k, const struct ep_net_
 			       "of %u expects: do all ranks give the same?",
 			       r, g->nranks, mesh->rank, mesh->nranks);
 	}
-	EP_CHECK(ep_net_ends_check(mesh, &g->ends, mesh->who[r]));
+	EP_CHECK(ep_net_ends_check(&g->ends, mesh->who[r]));
 	mesh->ends[r] = g->ends;
 	mesh->fd[r] = fd;
 	k->missing--;
@@ -413,7 +400,7 @@ ncclResult_t ep_net_meet(void *const *handles, int nranks, int rank, enum ep_net
 		return ep_fail(ncclInvalidArgument, "the handle of rank %d is not its listener's",
 			       rank);
 	}
-	EP_CHECK(ep_net_mesh_new(m->nic, (uint32_t)nranks, (uint32_t)rank, &k.mesh));
+	EP_CHECK(ep_net_mesh_new(m->nic, use, (uint32_t)nranks, (uint32_t)rank, &k.mesh));
 	k.mesh->tc = m->tc;
 	for (int r = 0; r < nranks; r++) {
 		snprintf(k.mesh->who[r], EP_NET_WHO, "rank %d (%s)", r,

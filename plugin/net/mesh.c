@@ -13,13 +13,19 @@
 /* ---- making ---- */
 
 /* The ports of the NIC, which is held. */
-static ncclResult_t ep_net_mesh_ports(struct ep_net_mesh *m)
+static ncclResult_t ep_net_mesh_ports(struct ep_net_mesh *m, enum ep_net_use use)
 {
 	struct ep_net_ends *own = &m->ends[m->rank];
 
 	for (int i = 0; i < m->nic->nports; i++) {
 		struct ep_net_dev *dev = m->nic->dev[i];
+		const char *lacks = use == EP_NET_FOR_RMA ? ep_net_dev_lacks(dev) : NULL;
 
+		if (lacks) {
+			EP_INFO(EP_LOG_INIT | EP_LOG_NET, "%s %s, %s does without for GIN and RMA",
+				dev->label, lacks, m->nic->label);
+			continue;
+		}
 		if (m->nic->nports > 1 && ep_net_dev_down(dev)) {
 			EP_INFO(EP_LOG_INIT | EP_LOG_NET, "%s: the port is down, %s does without",
 				dev->label, m->nic->label);
@@ -31,11 +37,12 @@ static ncclResult_t ep_net_mesh_ports(struct ep_net_mesh *m)
 		own->port[own->n++].psn = (uint32_t)ep_now_ns() & 0xffffff;
 	}
 	return own->n ? ncclSuccess
-		      : ep_fail(ncclSystemError, "%s: none of its ports is active", m->nic->label);
+		      : ep_fail(ncclSystemError, "%s: none of its ports is active and fit for it",
+				m->nic->label);
 }
 
-ncclResult_t ep_net_mesh_new(const struct ep_net_nic *nic, uint32_t nranks, uint32_t rank,
-			     struct ep_net_mesh **mesh)
+ncclResult_t ep_net_mesh_new(const struct ep_net_nic *nic, enum ep_net_use use, uint32_t nranks,
+			     uint32_t rank, struct ep_net_mesh **mesh)
 {
 	struct ep_net_mesh *m = calloc(1, sizeof(*m));
 	ncclResult_t result;
@@ -57,7 +64,7 @@ ncclResult_t ep_net_mesh_new(const struct ep_net_nic *nic, uint32_t nranks, uint
 	}
 	memset(m->fd, 0xff, nranks * sizeof(*m->fd));
 	EP_CHECK_GOTO(ep_net_nic_hold(nic), err_free);
-	EP_CHECK_GOTO(ep_net_mesh_ports(m), err_drop);
+	EP_CHECK_GOTO(ep_net_mesh_ports(m, use), err_drop);
 	*mesh = m;
 	return ncclSuccess;
 

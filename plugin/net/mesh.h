@@ -24,10 +24,13 @@ enum ep_net_use {
 enum ep_net_round {
 	EP_NET_ROUND_QUEUES = 1,
 	EP_NET_ROUND_MEMORY,
-	EP_NET_ROUND_READY
+	EP_NET_ROUND_READY,
+	EP_NET_ROUND_LOST /* no round: a rank has failed, and says so */
 };
 
-/* A rank's ports, without those that were down when it came. */
+#define EP_NET_LOST_TEXT 400
+
+/* A rank's ports, without those that were down when it came or are not fit for what it is for. */
 struct ep_net_ends {
 	uint32_t n;
 	struct ep_nic_end port[EP_NET_NIC_PORTS];
@@ -59,8 +62,8 @@ ncclResult_t ep_net_meet(void *const *handles, int nranks, int rank, enum ep_net
 			 const void *listen_comm, struct ep_net_mesh **mesh);
 
 /* mesh.c: connections are not made yet. */
-ncclResult_t ep_net_mesh_new(const struct ep_net_nic *nic, uint32_t nranks, uint32_t rank,
-			     struct ep_net_mesh **mesh);
+ncclResult_t ep_net_mesh_new(const struct ep_net_nic *nic, enum ep_net_use use, uint32_t nranks,
+			     uint32_t rank, struct ep_net_mesh **mesh);
 void ep_net_mesh_get(struct ep_net_mesh *mesh);
 /* The last one closes connections. NULL: nothing. */
 void ep_net_mesh_put(struct ep_net_mesh *mesh);

@@ -89,7 +89,7 @@ static bool ep_net_region_make(struct ep_net_dev *dev, const struct ep_net_memor
 {
 	unsigned int access =
 		IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
-		(m->atomics ? IBV_ACCESS_REMOTE_ATOMIC : 0) |
+		(m->atomics && dev->atomics ? IBV_ACCESS_REMOTE_ATOMIC : 0) |
 		(ep_net_env()->relaxed && !m->strict ? IBV_ACCESS_RELAXED_ORDERING : 0);
 	struct ep_nic_memory memory = { .gpu = r->gpu, .fd = m->fd, .offset = m->offset };
 

@@ -191,4 +191,19 @@ MUTANTS = [
      "old": "\tint error = (v->ibv_fork_init)();\n",
      "new": "\tint error = 0;\n",
      "tests": ["fork"]},
+    # Ports that a context joins can reach each other.
+    {"name": "link_unchecked", "file": "plugin/net/links.c",
+     "old": "\t\tEP_CHECK(ep_net_link_check(rma, link));\n",
+     "new": "",
+     "tests": ["gin_apart"]},
+    # A NIC without atomics does not take GIN from the others, ...
+    {"name": "atomics_all", "file": "plugin/net/gin.c",
+     "old": "if (!fit) {",
+     "new": "if (fit < n) {",
+     "tests": ["gin_one_atomic"]},
+    # ... and has no part in it.
+    {"name": "atomics_none", "file": "plugin/net/mesh.c",
+     "old": "use == EP_NET_FOR_RMA ? ep_net_dev_lacks(dev) : NULL;",
+     "new": "use == EP_NET_FOR_RMA ? NULL : NULL;",
+     "tests": ["gin_one_atomic"]},
 ]

@@ -2,8 +2,10 @@
 /*
  * Puts, signals, gets and flushes between ranks that are threads of this process, as NCCL's proxy asks
  * for them, with each version of the tables.
- *   gin LIBRARY VERSION SEED [RANKS [SIZE [merged]]]     VERSION: g11 to g13, r14 to r16
- * merged: the network's table has two ports merged, and NCCL gives the number of that NIC
+ *   gin LIBRARY VERSION SEED [RANKS [SIZE [merged [LACKS] | apart]]]
+ * VERSION: g11 to g13, r14 to r16. apart: the NICs are of different subnets. merged: the network's table has
+ * two ports merged, and NCCL gives the number of that NIC; LACKS: what the second one has not, which it is
+ * not used for alone
  */
 #include <pthread.h>
 #include <unistd.h>
@@ -437,10 +439,34 @@ static void each_rank(struct gin_world *w, int rank)
 	rank_close(w, me);
 }
 
+/* Ranks whose NICs are of different subnets: an error on each of them. */
+static void each_apart(struct gin_world *w, int rank)
+{
+	void *coll, *ctx;
+
+	CHECK_INT(gin_world_join(w, rank, &coll), NET_OK);
+	CHECK_INT(gin_create(w->g, coll, 1, 1, &ctx), NET_USAGE);
+	CHECK_INT(gin_close(w->g, GIN_CLOSE_COLL, coll), NET_OK);
+}
+
+static int apart(struct gin_world *w, int n)
+{
+	gin_world_open(w, &gin, n, 2, 2);
+	gin_world_run(w, each_apart);
+	gin_world_close(w);
+	CHECK_INT(net_log_count(2), n);
+	CHECK_HAS(net_log_find(2, "mlx5_0 with mlx5_1:1 of rank 1 ("),
+		  "of another subnet, which has no FLID");
+	CHECK_INT(gin_finalize(&gin), NET_OK);
+	return check_end();
+}
+
 int main(int argc, char **argv)
 {
 	struct gin_world world = { .merged = 0 };
 	static const int ports[] = { 0, 1 };
+	uint8_t handle[NET_HANDLE];
+	void *listener;
 	struct net net;
 	int n;
 
@@ -450,11 +476,20 @@ int main(int argc, char **argv)
 	most = argc > 5 ? (size_t)atoi(argv[5]) : most;
 	gin_load(&gin, argv[1], argv[2]);
 	NET_NEED(gin_init(&gin) == NET_OK, "%s", net_log_last());
+	if (argc > 6 && strcmp(argv[6], "apart") == 0) {
+		return apart(&world, n);
+	}
 	if (argc > 6) {
 		net_load(&net, argv[1], 12);
 		NEED(net_init(&net, -1) == NET_OK);
 		NEED(net_merge(&net, ports, 2, &world.merged) == NET_OK);
 		CHECK_INT(world.merged, 2);
+	}
+	if (argc > 7) {
+		CHECK_INT(gin_listen(&gin, 1, handle, &listener), NET_USAGE);
+		CHECK_HAS(net_log_find(2, "GIN and RMA over mlx5_1: "), argv[7]);
+		CHECK_HAS(net_log_find(3, "not used for GIN and RMA: mlx5_1 "), argv[7]);
+		net_log_clear();
 	}
 	gin_world_open(&world, &gin, n, 2, !gin.rma && gin.version == 11 ? 1 : 2);
 	gin_world_run(&world, each_rank);

@@ -21,6 +21,7 @@
 
 /* Routed InfiniBand: node n is subnet n + 1, which routers know by this LID and n. */
 #define VN_SITE_LOCAL 0xfec0000000000000ull
+#define VN_LINK_LOCAL 0xfe80000000000000ull
 #define VN_FLID 0x4100u
 
 struct vn vn = { .lock = PTHREAD_MUTEX_INITIALIZER };
@@ -186,7 +187,9 @@ VN_EXPORT int ibv_query_device(struct ibv_context *c, struct ibv_device_attr *at
 	attr->max_qp_rd_atom = 16;
 	attr->max_res_rd_atom = 1 << 20;
 	attr->max_qp_init_rd_atom = vn_config.init_rd;
-	attr->atomic_cap = vn_config.no_atomics ? IBV_ATOMIC_NONE : IBV_ATOMIC_HCA;
+	attr->atomic_cap = vn_config.no_atomics || (vn_config.odd_no_atomics && nic->index % 2)
+				   ? IBV_ATOMIC_NONE
+				   : IBV_ATOMIC_HCA;
 	attr->max_ah = 1 << 20;
 	attr->max_pkeys = VN_PKEYS;
 	attr->local_ca_ack_delay = 16;
@@ -208,9 +211,11 @@ bool vn_gid(const struct vn_nic *nic, int index, union ibv_gid *gid, uint32_t *t
 			return false;
 		}
 		*type = IBV_GID_TYPE_IB;
-		gid->global.subnet_prefix =
-			htobe64(vn_config.routed ? VN_SITE_LOCAL | (index ? flid << 16 : 0) | subnet
-						 : 0xfe80000000000000ull);
+		gid->global.subnet_prefix = htobe64(
+			vn_config.routed
+				? VN_SITE_LOCAL | (index ? flid << 16 : 0) | subnet
+				: VN_LINK_LOCAL |
+					  (vn_config.rails ? (uint64_t)nic->index % 2 + 1 : 0));
 		gid->global.interface_id = htobe64(nic->guid);
 		return true;
 	}
@@ -238,7 +243,8 @@ uint32_t vn_ip_of_gid(const union ibv_gid *gid, bool *ipv4)
 		memcpy(&ip, gid->raw + 12, 4);
 		return be32toh(ip);
 	}
-	if ((!vn_config.routed && be64toh(gid->global.subnet_prefix) != 0xfe80000000000000ull) ||
+	if ((!vn_config.routed &&
+	     be64toh(gid->global.subnet_prefix) >> 16 != VN_LINK_LOCAL >> 16) ||
 	    be64toh(gid->global.interface_id) >> 32 != 0x025a0000) {
 		return 0;
 	}

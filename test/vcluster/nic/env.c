@@ -146,6 +146,8 @@ static void vn_profile(const char *word)
 		c->init_rd = 2;
 	} else if (!strcmp(word, "no_atomics")) {
 		c->no_atomics = true;
+	} else if (!strcmp(word, "odd_no_atomics")) {
+		c->odd_no_atomics = true;
 	} else if (!strcmp(word, "no_dmabuf")) {
 		c->no_dmabuf = true;
 	} else if (!strcmp(word, "no_wc")) {
@@ -176,15 +178,17 @@ static void vn_profile(const char *word)
 		c->ib = true;
 	} else if (!strcmp(word, "routed")) {
 		c->ib = c->routed = true;
+	} else if (!strcmp(word, "rails")) {
+		c->ib = c->rails = true;
 	} else if (!strcmp(word, "roce")) {
-		c->ib = c->routed = false;
+		c->ib = c->routed = c->rails = false;
 	} else if (!strcmp(word, "rxe")) {
 		c->mlx5 = false;
 		c->tier = 0;
 	} else {
 		fprintf(stderr,
 			"nic: VC_NIC_PROFILE: %s is none of cx7, cx8, no_gpu_umem, no_uar_map, ib, "
-			"routed, roce, rxe, real_time, old_clock, small_sq, few_reads, no_atomics, "
+			"routed, rails, roce, rxe, real_time, old_clock, small_sq, few_reads, no_atomics, odd_no_atomics, "
 			"no_dmabuf, no_wc, no_ece, no_read_mr, one_read_mr, quiet, tells_order, no_rtr, few_rtr, fatal_rtr, late_rtr, old_fork, scattered\n",
 			word);
 		_exit(87);

@@ -19,12 +19,14 @@ struct vn_config {
 	bool mlx5;         /* false: a device that only knows plain verbs */
 	bool ib;           /* link layer */
 	bool routed;       /* each node is a subnet */
+	bool rails;        /* NICs are two subnets, by even and odd numbers */
 	bool gpu_umem;     /* device memory can hold queues */
 	bool nc_dedicated; /* MLX5DV_UAR_ALLOC_TYPE_NC_DEDICATED of newer libraries */
 	bool ooo_rw, ooo_all, ooo_force;
 	bool no_atomics;
-	bool no_dmabuf; /* DMA-BUFs are not taken */
-	bool no_ece;    /* the device says nothing of what else it can */
+	bool odd_no_atomics; /* of NICs with odd numbers */
+	bool no_dmabuf;      /* DMA-BUFs are not taken */
+	bool no_ece;         /* the device says nothing of what else it can */
 	bool gpu_dmabuf; /* VC_NIC_DMABUF: those of real GPUs are, by the address that comes with them */
 	bool no_rtr;      /* queues made by commands cannot be connected */
 	bool quiet;       /* the device does not say in what order it places data */

@@ -252,7 +252,8 @@ static int vn_access_check(const struct ibv_pd *pd, unsigned int access)
 	    !(access & IBV_ACCESS_LOCAL_WRITE)) {
 		return ENOMEM;
 	}
-	if (vn_config.no_atomics && access & IBV_ACCESS_REMOTE_ATOMIC) {
+	if ((vn_config.no_atomics || (vn_config.odd_no_atomics && (nic - vn.nic) % 2)) &&
+	    access & IBV_ACCESS_REMOTE_ATOMIC) {
 		vn_say_once("registration for atomics, which this device does not have");
 		return EINVAL;
 	}

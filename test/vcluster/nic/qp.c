@@ -239,6 +239,7 @@ const char *vn_qp_connect(struct vn_qp *qp, const struct vn_path *path)
 		if (path->grh && !vn_gid(qp->nic, path->gid_index, &own, &type)) {
 			return "src_addr_index: no such GID";
 		}
+		qp->reachable = !vn_config.rails || ip % 2 != (uint32_t)qp->nic->index % 2;
 	} else {
 		if (!vn_gid(qp->nic, path->gid_index, &own, &type)) {
 			return "src_addr_index: no such GID";
