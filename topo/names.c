@@ -163,7 +163,8 @@ static int hca_item(const char *item, size_t len, struct ep_topo_hca *hca, struc
 {
 	const char *colon = memchr(item, ':', len), *end = item + len;
 	size_t name_len = colon ? (size_t)(colon - item) : len;
-	long port = -1, num;
+	long value[3] = { -1, -1, -1 }, num; /* port, rail, plane */
+	int field_of = 0;
 
 	if (name_len == 0) {
 		return 0;
@@ -177,21 +178,27 @@ static int hca_item(const char *item, size_t len, struct ep_topo_hca *hca, struc
 				    "NCCL_IB_HCA has a device name of %zu characters, limit %d",
 				    name_len, EP_TOPO_NAME_LEN - 1);
 	}
-	for (bool first = true; colon; first = false) {
+	for (; colon; field_of++) {
 		const char *field = colon + 1;
 
 		colon = memchr(field, ':', (size_t)(end - field));
-		if (!hca_number(field, colon ? colon : end, &num) || (first && num > 255)) {
+		if (!hca_number(field, colon ? colon : end, &num) ||
+		    num > (field_of ? EP_TOPO_HCA_RAIL_MAX : 255)) {
 			return ep_topo_fail(err, EINVAL,
-					    "NCCL_IB_HCA: no port number after ':' in \"%.*s\", "
-					    "write device:port",
+					    "NCCL_IB_HCA: no %s number after ':' in \"%.*s\", "
+					    "write device:port, or device:port:rail:plane",
+					    field_of ? "rail or plane" : "port",
 					    (int)(len < 64 ? len : 64), item);
 		}
-		port = first ? num : port;
+		if (field_of < 3) {
+			value[field_of] = num;
+		}
 	}
 	memcpy(hca->item[hca->n].name, item, name_len);
 	hca->item[hca->n].name[name_len] = '\0';
-	hca->item[hca->n].port = (int)port;
+	hca->item[hca->n].port = (int)value[0];
+	hca->item[hca->n].rail = (int)value[1];
+	hca->item[hca->n].plane = (int)value[2];
 	hca->n++;
 	return 0;
 }
@@ -237,6 +244,18 @@ bool ep_topo_hca_names(const struct ep_topo_hca *hca, int i, const char *name, i
 	bool same = hca->exact ? strcmp(name, want) == 0 : strncmp(name, want, strlen(want)) == 0;
 
 	return same && (port < 0 || hca->item[i].port < 0 || hca->item[i].port == port);
+}
+
+void ep_topo_hca_rail(const struct ep_topo_hca *hca, const char *name, int port, int *rail,
+		      int *plane)
+{
+	int i = 0;
+
+	while (i < hca->n && !ep_topo_hca_names(hca, i, name, port)) {
+		i++;
+	}
+	*rail = i < hca->n && !hca->exclude ? hca->item[i].rail : -1;
+	*plane = i < hca->n && !hca->exclude ? hca->item[i].plane : -1;
 }
 
 const char *ep_topo_hca_print(const struct ep_topo_hca *hca, int i, char text[EP_TOPO_HCA_TEXT])

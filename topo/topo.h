@@ -233,13 +233,17 @@ struct ep_topo_hca {
 	int n;
 	struct {
 		char name[EP_TOPO_NAME_LEN];
-		int port; /* -1: any */
+		int port;        /* -1: any */
+		int rail, plane; /* -1: not said */
 	} item[EP_TOPO_HCA_MAX];
 };
 int ep_topo_hca_parse(const char *text, struct ep_topo_hca *hca, struct ep_topo_err *err);
 bool ep_topo_hca_match(const struct ep_topo_hca *hca, const char *name, int port);
 /* Whether item i speaks of the port; `port` -1: of any port of the device. */
 bool ep_topo_hca_names(const struct ep_topo_hca *hca, int i, const char *name, int port);
+/* Rail and plane of a port, as the first item says that speaks of it; -1: none does. */
+void ep_topo_hca_rail(const struct ep_topo_hca *hca, const char *name, int port, int *rail,
+		      int *plane);
 /* "mlx5_1:2" */
 #define EP_TOPO_HCA_TEXT (EP_TOPO_NAME_LEN + 16)
 const char *ep_topo_hca_print(const struct ep_topo_hca *hca, int i, char text[EP_TOPO_HCA_TEXT]);

@@ -79,6 +79,10 @@ struct ep_net_props_v11 {
 	int max_multi_request;
 };
 
+/* Planes of a merged NIC are bits beside this one. */
+#define EP_NET_PLANES 14
+#define EP_NET_PLANES_MERGED (1 << EP_NET_PLANES)
+
 struct ep_net_vdev_v12 {
 	int ndevs;
 	int devs[8];

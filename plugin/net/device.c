@@ -149,7 +149,11 @@ static void ep_net_devs_probe(const struct ep_port_list *list, const struct ep_t
 
 		if (ep_topo_hca_match(hca, port->name, port->port)) {
 			permitted++;
-			n += ep_net_dev_probe(&dev[n], list, port, &ep_net_found.env);
+			if (ep_net_dev_probe(&dev[n], list, port, &ep_net_found.env)) {
+				ep_topo_hca_rail(hca, port->name, port->port, &dev[n].rail,
+						 &dev[n].plane);
+				n++;
+			}
 		}
 	}
 	if (n == 0) {

@@ -154,6 +154,43 @@ static void ep_net_properties_sum(const struct ep_net_nic *nic, struct ep_net_pr
 	props->vdev.ndevs = nic->nports;
 }
 
+/* A plane's number among those of all devices, in their order: 0, 1, ... */
+static int ep_net_plane_number(int plane)
+{
+	struct ep_net_dev *dev;
+	struct ep_reason why;
+	int n, number = 0;
+
+	ep_net_devs(&dev, &n, &why);
+	for (int i = 0; i < n && dev[i].plane != plane; i++) {
+		bool first = true;
+
+		for (int k = 0; k < i; k++) {
+			first &= dev[k].plane != dev[i].plane;
+		}
+		number += first;
+	}
+	return number;
+}
+
+/*
+ * As NCCL's own transport has them: ports that are merged have the rail that all of them have, and a bit
+ * for each of their planes, beside one that says that they are bits.
+ */
+static void ep_net_properties_place(const struct ep_net_nic *nic, struct ep_net_props_v12 *props)
+{
+	int rail = nic->dev[0]->rail, planes = EP_NET_PLANES_MERGED;
+
+	for (int i = 0; i < nic->nports; i++) {
+		int number = ep_net_plane_number(nic->dev[i]->plane);
+
+		rail = nic->dev[i]->rail == rail ? rail : -1;
+		planes |= number < EP_NET_PLANES ? 1 << number : 0;
+	}
+	props->rail = (int16_t)rail;
+	props->plane = (int16_t)(nic->nports > 1 ? planes : nic->dev[0]->plane);
+}
+
 ncclResult_t ep_net_properties(int dev, struct ep_net_props_v12 *props)
 {
 	const struct ep_net_nic *nic;
@@ -173,10 +210,9 @@ ncclResult_t ep_net_properties(int dev, struct ep_net_props_v12 *props)
 		.max_p2p_bytes = EP_NET_LONG_BYTES,
 		.max_coll_bytes = EP_NET_LONG_BYTES,
 		.max_multi_request = 1,
-		.rail = -1,
-		.plane = -1,
 	};
 	ep_net_properties_sum(nic, props);
+	ep_net_properties_place(nic, props);
 	return ncclSuccess;
 }
 

@@ -3,6 +3,7 @@
  * NICs of several ports, and what happens when one of them fails. Of four NICs the first two are one
  * end's, the others the other one's (TEST_NET_PORTS=2+2).
  *   merged LIBRARY VERSION props         what NCCL is told of them, and mergers that cannot be
+ *   merged LIBRARY VERSION rails         rails and planes of NCCL_IB_HCA
  *   merged LIBRARY VERSION refused       NCCL_IB_MERGE_NICS=0
  *   merged LIBRARY VERSION late          data that comes long after it was sent another way: the first
  *                                        port's packets have to stray for 1500 ms
@@ -75,6 +76,31 @@ static void test_props(int version)
 		CHECK_INT(dev, 4);
 		CHECK_INT(net_devices(&net, &count), NET_OK);
 		CHECK_INT(count, 5);
+	}
+}
+
+static void test_rails(void)
+{
+	static const struct {
+		int dev[3], n, rail, plane;
+	} cases[] = {
+		{ { 0 }, 1, 5, 7 },
+		{ { 1 }, 1, 5, 9 },
+		{ { 2 }, 1, 6, -1 },
+		{ { 3 }, 1, -1, -1 },
+		{ { 0, 1 }, 2, 5, 0x4000 | 1 << 0 | 1 << 1 },
+		{ { 0, 2 }, 2, -1, 0x4000 | 1 << 0 | 1 << 2 },
+		{ { 1, 2, 3 }, 3, -1, 0x4000 | 1 << 1 | 1 << 2 },
+	};
+	struct net_props p;
+	int dev;
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		check_context("case %zu", i);
+		CHECK_INT(net_merge(&net, cases[i].dev, cases[i].n, &dev), NET_OK);
+		CHECK_INT(net_properties(&net, dev, &p), NET_OK);
+		CHECK_INT(p.rail, cases[i].rail);
+		CHECK_INT(p.plane, cases[i].plane);
 	}
 }
 
@@ -329,6 +355,8 @@ int main(int argc, char **argv)
 	NET_NEED(net_init(&net, -1) == NET_OK, "%s", net_log_last());
 	if (!strcmp(what, "props")) {
 		test_props(version);
+	} else if (!strcmp(what, "rails")) {
+		test_rails();
 	} else if (!strcmp(what, "refused")) {
 		test_refused();
 	} else if (!strcmp(what, "late")) {

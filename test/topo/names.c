@@ -74,6 +74,7 @@ static const struct {
 	{ "mlx5_0::x", -EINVAL },
 	{ "mlx5_0:256", -EINVAL },
 	{ "mlx5_0:1:x", -EINVAL },
+	{ "mlx5_0:1:16384", -EINVAL },
 	{ "a,b:q,c", -EINVAL },
 	{ "mlx5_0:99999999999999999999", -EINVAL },
 };
