@@ -167,10 +167,14 @@ ncclResult_t ep_net_gin_contexts(const void *handle, struct ep_net_rma **rma)
 
 ncclResult_t ep_net_gin_error(void *ctx, bool *failed)
 {
+	char text[EP_NET_LOST_TEXT];
 	struct ep_net_rma *rma;
 
 	EP_CHECK(ep_net_gin_contexts(ctx, &rma));
 	*failed = __atomic_load_n(&rma->broken, __ATOMIC_RELAXED) != 0;
+	for (uint32_t r = 0; r < rma->mesh->nranks && !*failed; r++) {
+		*failed = ep_net_mesh_lost(rma->mesh, r, text);
+	}
 	return ncclSuccess;
 }
 

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 #include "core/log.h"
 #include "net/hello.h"
@@ -115,6 +117,59 @@ struct ep_net_word {
 	int32_t code;
 };
 
+struct ep_net_lost {
+	struct ep_net_word word;
+	char text[EP_NET_LOST_TEXT];
+};
+
+/* Who does not read has no room left for more, and finds out by himself. */
+static void ep_net_lost_say(struct ep_net_mesh *mesh)
+{
+	struct ep_net_lost say = { .word = { .magic = EP_NET_MAGIC,
+					     .round = EP_NET_ROUND_LOST,
+					     .bytes = sizeof(say.text),
+					     .code = ncclRemoteError } };
+
+	if (!__atomic_load_n(&mesh->lost, __ATOMIC_ACQUIRE) ||
+	    pthread_mutex_trylock(&mesh->lock) != 0) {
+		return; /* (whoever has the lock does it afterwards) */
+	}
+	memcpy(say.text, mesh->lost_text, sizeof(say.text));
+	for (uint32_t r = 0; r < mesh->nranks && !mesh->lost_said; r++) {
+		size_t at = 0;
+
+		if (mesh->fd[r] >= 0) {
+			(void)ep_net_put(mesh->fd[r], &say, sizeof(say), &at);
+		}
+	}
+	mesh->lost_said = true;
+	pthread_mutex_unlock(&mesh->lock);
+}
+
+void ep_net_mesh_lose(struct ep_net_mesh *mesh, const char *text)
+{
+	if (!__atomic_load_n(&mesh->lost, __ATOMIC_RELAXED)) {
+		snprintf(mesh->lost_text, sizeof(mesh->lost_text), "%s", text);
+		__atomic_store_n(&mesh->lost, 1, __ATOMIC_RELEASE);
+	}
+	ep_net_lost_say(mesh);
+}
+
+bool ep_net_mesh_lost(const struct ep_net_mesh *mesh, uint32_t r, char text[EP_NET_LOST_TEXT])
+{
+	struct ep_net_lost said;
+	ssize_t n = mesh->fd[r] < 0
+			    ? -1
+			    : recv(mesh->fd[r], &said, sizeof(said), MSG_PEEK | MSG_DONTWAIT);
+
+	if (n != (ssize_t)sizeof(said) || said.word.magic != EP_NET_MAGIC ||
+	    said.word.round != EP_NET_ROUND_LOST) {
+		return false;
+	}
+	snprintf(text, EP_NET_LOST_TEXT, "%.*s", EP_NET_LOST_TEXT - 1, said.text);
+	return true;
+}
+
 struct ep_net_talk {
 	struct ep_net_mesh *mesh;
 	enum ep_net_round round;
@@ -170,6 +225,11 @@ static ncclResult_t ep_net_word_check(const struct ep_net_talk *t, uint32_t r)
 
 	memcpy(&word, t->in + r * t->bytes, sizeof(word));
 	memcpy(&own, t->out, sizeof(own));
+	if (word.magic == own.magic && word.round == EP_NET_ROUND_LOST) {
+		return ep_fail(ncclRemoteError,
+			       "%s has failed, while this one would %s: see its log",
+			       t->mesh->who[r], ep_net_round_text[t->round]);
+	}
 	if (word.magic != own.magic || word.round != own.round || word.number != own.number ||
 	    word.bytes != own.bytes) {
 		return ep_fail(
@@ -303,5 +363,6 @@ failed:
 	ep_error_get(NULL, &mesh->failed);
 unlock:
 	pthread_mutex_unlock(&mesh->lock);
+	ep_net_lost_say(mesh);
 	return result;
 }

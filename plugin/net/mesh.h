@@ -48,7 +48,11 @@ struct ep_net_mesh {
 	struct ep_net_ends *ends; /* of each rank */
 	uint32_t refs;            /* atomic: the handle's, of queue pairs and of memory */
 
+	uint32_t lost; /* atomic: this rank has failed, as `lost_text` says */
+	char lost_text[EP_NET_LOST_TEXT];
+
 	pthread_mutex_t lock; /* for what follows */
+	bool lost_said;
 	uint32_t rounds;
 	struct ep_error failed; /* code: not ncclSuccess once a round has failed */
 };
@@ -74,6 +78,11 @@ void ep_net_mesh_put(struct ep_net_mesh *mesh);
  */
 ncclResult_t ep_net_mesh_exchange(struct ep_net_mesh *mesh, enum ep_net_round round,
 				  ncclResult_t code, const void *own, size_t bytes, void *all);
+
+/* This rank has failed: all others are told why, once, in between rounds. */
+void ep_net_mesh_lose(struct ep_net_mesh *mesh, const char *text);
+/* What rank r has said of itself so, if it has. Any thread; takes nothing from the connection. */
+bool ep_net_mesh_lost(const struct ep_net_mesh *mesh, uint32_t r, char text[EP_NET_LOST_TEXT]);
 
 /* Keys of memory: of this rank's ports, from those of all ports of its NIC. */
 static inline void ep_net_mesh_keys(const struct ep_net_mesh *mesh, const uint32_t *nic_key,

@@ -54,6 +54,17 @@ ncclResult_t ep_net_rma_fail(struct ep_net_rma *rma, const struct ep_net_link *l
 	return code;
 }
 
+/* A failure of this rank's NIC or of its way to a peer: ranks that wait for this one learn of it, too. */
+static ncclResult_t ep_net_rma_lost(struct ep_net_rma *rma, const struct ep_net_link *link,
+				    ncclResult_t code, const char *why)
+{
+	code = ep_net_rma_fail(rma, link, code, "%s", why);
+	if (!rma->talk) {
+		ep_net_mesh_lose(rma->mesh, rma->failed.text);
+	}
+	return code;
+}
+
 /* ---- requests ---- */
 
 struct ep_net_op *ep_net_op_at(const struct ep_net_rma *rma, uint32_t number)
@@ -376,7 +387,7 @@ static ncclResult_t ep_net_wc_failed(struct ep_net_rma *rma, const struct ibv_wc
 		 s && s->next ? ": " : "", s && s->next ? s->next : "");
 	return rma->talk && ep_net_route_to_blame(wc->status)
 		       ? ep_net_lane_failed(rma, link, why)
-		       : ep_net_rma_fail(rma, link, ncclRemoteError, "%s", why);
+		       : ep_net_rma_lost(rma, link, ncclRemoteError, why);
 }
 
 /* What a failure leaves: room. Returns whether it is an old one. */
@@ -416,6 +427,24 @@ static struct ep_net_link *ep_net_rail_link(const struct ep_net_rma *rma, uint32
 	return &rma->link[port * rma->mesh->nranks + rma->mesh->rank];
 }
 
+/* Whether a rank has said that it has failed: what this one waits for may never come. */
+static ncclResult_t ep_net_rma_hear(struct ep_net_rma *rma)
+{
+	char text[EP_NET_LOST_TEXT];
+
+	for (uint32_t r = 0; r < rma->mesh->nranks; r++) {
+		if (ep_net_mesh_lost(rma->mesh, r, text)) {
+			ncclResult_t code = ep_fail(ncclRemoteError, "%s has failed: %s",
+						    rma->mesh->who[r], text);
+
+			ep_error_get(NULL, &rma->failed);
+			__atomic_store_n(&rma->broken, 1, __ATOMIC_RELAXED);
+			return code;
+		}
+	}
+	return ncclSuccess;
+}
+
 /* See ep_net_look() in request.c: the NIC alone tells late, or never. */
 static ncclResult_t ep_net_rma_look(struct ep_net_rma *rma)
 {
@@ -431,13 +460,15 @@ static ncclResult_t ep_net_rma_look(struct ep_net_rma *rma)
 
 		ep_net_dev_events(rail->dev);
 		if (__atomic_load_n(&rail->cq_lost, __ATOMIC_RELAXED)) {
-			return ep_net_rma_fail(rma, ep_net_rail_link(rma, i), ncclSystemError,
+			return ep_net_rma_lost(rma, ep_net_rail_link(rma, i), ncclSystemError,
 					       "the NIC has lost completions: its queue has "
 					       "overrun or failed");
 		}
 	}
 	if (rma->talk) {
 		EP_CHECK(ep_net_lanes_look(rma));
+	} else {
+		EP_CHECK(ep_net_rma_hear(rma));
 	}
 	for (uint32_t i = 0; i < n; i++) {
 		struct ep_net_link *link = &rma->link[i];
@@ -447,7 +478,7 @@ static ncclResult_t ep_net_rma_look(struct ep_net_rma *rma)
 			continue;
 		}
 		if (!rma->talk && __atomic_load_n(&link->rail->dev->broken, __ATOMIC_RELAXED)) {
-			return ep_net_rma_fail(rma, link, ncclSystemError,
+			return ep_net_rma_lost(rma, link, ncclSystemError,
 					       "the connection is lost");
 		}
 		if (!link->looked_gone && fd >= 0 && ep_net_gone(fd)) {

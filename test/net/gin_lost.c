@@ -6,7 +6,8 @@
  *   gin_lost LIBRARY VERSION SCENARIO TEXT
  *     dies_put, dies_register    SIGKILL, while the others put to it, or register memory
  *     closes_put                 it closes in order
- *     fault                      the environment says what happens to rank 0
+ *     fault                      the environment says what happens to rank 0; rank 1 has nothing under way
+ *                                to it, and is told all the same
  */
 #include <signal.h>
 #include <unistd.h>
@@ -69,6 +70,12 @@ static void meet(const char *what)
 	net_hear(name, name, 1);
 }
 
+static int last_error(bool *failed)
+{
+	return ((int (*)(void *, bool *))(uintptr_t)gin.table[gin_place(&gin, GIN_LAST_ERROR)])(
+		ctx, failed);
+}
+
 static void expect_loss(bool registers, const char *text)
 {
 	uint64_t began = net_now_ms();
@@ -95,15 +102,38 @@ static void expect_loss(bool registers, const char *text)
 		rc = put_to(i);
 		CHECK(rc == NET_REMOTE || rc == NET_SYSTEM, "%d", rc);
 	}
-	CHECK_INT(((int (*)(void *, bool *))(uintptr_t)gin.table[gin_place(&gin, GIN_LAST_ERROR)])(
-			  ctx, &failed),
-		  NET_OK);
+	CHECK_INT(last_error(&failed), NET_OK);
 	CHECK(failed);
 	CHECK_INT(net_log_count(2), 1);
 }
 
+/* Rank 0's NIC has failed: who has nothing to do with it is told within a second, by name, once. */
+static void expect_word(const char *text)
+{
+	uint64_t began = net_now_ms(), at, failed_at;
+	bool failed = false;
+	int rc = NET_OK;
+
+	while (rc == NET_OK && net_now_ms() - began < 20000) {
+		rc = put_to(rank);
+	}
+	at = net_now_ms();
+	CHECK_INT(rc, NET_REMOTE);
+	CHECK_INT(net_log_count(2), 1);
+	CHECK_HAS(net_log_find(2, ""), "rank 0 (");
+	CHECK_HAS(net_log_find(2, ""), text);
+	CHECK_HAS(net_log_find(2, ""), "mlx5_0:1 QP 0x");
+	CHECK_INT(put_to(rank), NET_REMOTE);
+	CHECK_INT(net_log_count(2), 1);
+	CHECK_INT(last_error(&failed), NET_OK);
+	CHECK(failed);
+	net_hear("failed", &failed_at, sizeof(failed_at));
+	CHECK(at < failed_at + 1000, "%llu ms later", (unsigned long long)(at - failed_at));
+}
+
 int main(int argc, char **argv)
 {
+	uint64_t failed_at;
 	const char *scenario;
 	void *other;
 
@@ -134,6 +164,12 @@ int main(int argc, char **argv)
 		meet("before");
 		if (strcmp(scenario, "fault") != 0 || rank == 0) {
 			expect_loss(strstr(scenario, "register") != NULL, argv[4]);
+			if (strcmp(scenario, "fault") == 0) {
+				failed_at = net_now_ms();
+				net_say("failed", &failed_at, sizeof(failed_at));
+			}
+		} else {
+			expect_word(argv[4]);
 		}
 		meet("behind");
 	}
