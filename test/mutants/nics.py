@@ -196,6 +196,11 @@ MUTANTS = [
      "old": "\treturn link->rank == rma->mesh->rank || ep_nic_path_check(own, far, &why)",
      "new": "\treturn true || ep_nic_path_check(own, far, &why)",
      "tests": ["gin_apart"]},
+    # A rank whose NIC gives up tells the others.
+    {"name": "lost_unsaid", "file": "plugin/net/op.c",
+     "old": "\t\tep_net_mesh_lose(rma->mesh, rma->failed.text);\n",
+     "new": "",
+     "tests": ["gin_lost_retry"]},
     # A NIC without atomics does not take GIN from the others, ...
     {"name": "atomics_all", "file": "plugin/net/gin.c",
      "old": "if (!fit) {",

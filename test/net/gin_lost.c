@@ -114,7 +114,7 @@ static void expect_word(const char *text)
 	bool failed = false;
 	int rc = NET_OK;
 
-	while (rc == NET_OK && net_now_ms() - began < 20000) {
+	while (rc == NET_OK && net_now_ms() - began < 5000) {
 		rc = put_to(rank);
 	}
 	at = net_now_ms();
