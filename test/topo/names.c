@@ -65,18 +65,12 @@ static const struct {
 	const char *text;
 	int rc;
 } hca_errors[] = {
-	{ "mlx5_0:x", -EINVAL },
-	{ "mlx5_0:1x", -EINVAL },
-	{ "mlx5_0:-", -EINVAL },
-	{ "mlx5_0:-2", -EINVAL },
-	{ "mlx5_0:-1x", -EINVAL },
-	{ "mlx5_0: 1", -EINVAL },
-	{ "mlx5_0::x", -EINVAL },
-	{ "mlx5_0:256", -EINVAL },
-	{ "mlx5_0:1:x", -EINVAL },
-	{ "mlx5_0:1:16384", -EINVAL },
-	{ "a,b:q,c", -EINVAL },
-	{ "mlx5_0:99999999999999999999", -EINVAL },
+	{ "mlx5_0:x", -EINVAL },   { "mlx5_0:1x", -EINVAL },
+	{ "mlx5_0:-", -EINVAL },   { "mlx5_0:-2", -EINVAL },
+	{ "mlx5_0:-1x", -EINVAL }, { "mlx5_0: 1", -EINVAL },
+	{ "mlx5_0::x", -EINVAL },  { "mlx5_0:256", -EINVAL },
+	{ "mlx5_0:1:x", -EINVAL }, { "mlx5_0:1:16384", -EINVAL },
+	{ "a,b:q,c", -EINVAL },    { "mlx5_0:99999999999999999999", -EINVAL },
 };
 
 static void test_hca(void)
