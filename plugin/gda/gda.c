@@ -10,6 +10,7 @@
 #include "device/mlx5/wqe.h"
 #include "gda/connect.h"
 #include "gda/failure.h"
+#include "gda/lag.h"
 #include "gda/memory.h"
 #include "gda/proxy.h"
 #include "gda/slab.h"
@@ -183,6 +184,7 @@ static struct ep_gda *ep_gda_new(const struct ep_boot *boot, const struct ep_gda
 	}
 	for (size_t r = 0; r < n; r++) {
 		g->remote[r] = c->remote[r] && (int)r != boot->rank;
+		g->node += !g->remote[r];
 		snprintf(g->host[r], sizeof(g->host[r]), "%s",
 			 c->host && c->host[r] ? c->host[r] : "?");
 	}
@@ -486,13 +488,14 @@ void ep_gda_describe(const struct ep_gda *gda, char *text, size_t size)
 			     gda->depth, order);
 	for (int i = 0; i < gda->nnics && n < size; i++) {
 		const struct ep_gda_nic *nic = &gda->nic[i];
-		char gid[EP_GID_TEXT];
+		char gid[EP_GID_TEXT], bond[96];
 
+		ep_gda_lag_describe(gda, nic, bond, sizeof(bond));
 		n += (size_t)snprintf(
-			text + n, size - n, "%s %s:%d %s %s MTU %u", i ? "," : ", on",
+			text + n, size - n, "%s %s:%d %s %s MTU %u%s", i ? "," : ", on",
 			nic->base.name, nic->base.port,
 			nic->base.end.link_layer == IBV_LINK_LAYER_ETHERNET ? "RoCE" : "IB",
-			ep_gid_print(nic->base.end.gid, gid), 128u << nic->base.end.mtu);
+			ep_gid_print(nic->base.end.gid, gid), 128u << nic->base.end.mtu, bond);
 	}
 	if (gda->instead.text[0] && n < size) {
 		snprintf(text + n, size - n, "; not gpu because %s", gda->instead.text);

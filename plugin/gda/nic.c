@@ -5,6 +5,7 @@
 #include <string.h>
 #include <endian.h>
 #include "core/log.h"
+#include "gda/lag.h"
 #include "gda/prm.h"
 #include "gda/state.h"
 #include "rdma/choose.h"
@@ -89,6 +90,7 @@ static bool ep_gda_devx_open(struct ep_gda_nic *nic, struct ep_reason *why)
 	nic->caps.tells_tier = ep_prm_get(cap, EP_PRM_CAP_OOO_RW_RC) ||
 			       ep_prm_get(cap, EP_PRM_CAP_OOO_ALL_RC);
 	nic->caps.tells_order = ep_prm_get(cap, EP_PRM_CAP_DATA_IN_ORDER);
+	ep_gda_lag_query(nic, cap);
 	ep_gda_query_clock(nic, cap);
 	obj.pd.in = nic->base.pd;
 	obj.pd.out = &pd;

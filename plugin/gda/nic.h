@@ -33,9 +33,17 @@ struct ep_gda_caps {
 	uint32_t ts_format;  /* of timestamps, which nobody reads: firmware refuses others */
 };
 
+/* A port that is a bond of several (RoCE LAG). */
+struct ep_gda_lag {
+	uint32_t ports; /* members; 0: it is none */
+	bool by_queue;  /* each queue pair has its member; else a hash of what it sends chooses */
+	bool init2rtr, rts2rts; /* transitions that name the member */
+};
+
 struct ep_gda_nic {
 	struct ep_nic base;
 	struct ep_gda_caps caps;
+	struct ep_gda_lag lag;
 	uint32_t pdn, eqn;
 
 	struct ep_gda_slab slab;

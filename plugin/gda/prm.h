@@ -43,6 +43,8 @@ static inline void ep_prm_set64(void *p, uint32_t bit, uint32_t width, uint64_t 
 /* Every command. */
 #define EP_PRM_OPCODE 0x0, 16
 #define EP_PRM_OP_MOD 0x30, 16
+#define EP_PRM_OPT_PARAM_MASK                                                                      \
+	0x80, 32               /* of the transitions: what of the context is optional and set */
 #define EP_PRM_OBJECT 0x48, 24 /* number of the queue, in and out */
 #define EP_PRM_STATUS 0x0, 8
 #define EP_PRM_SYNDROME 0x20, 32
@@ -54,8 +56,10 @@ static inline void ep_prm_set64(void *p, uint32_t bit, uint32_t width, uint64_t 
 #define EP_PRM_CMD_RST2INIT 0x502
 #define EP_PRM_CMD_INIT2RTR 0x503
 #define EP_PRM_CMD_RTR2RTS 0x504
+#define EP_PRM_CMD_RTS2RTS 0x505
 #define EP_PRM_CMD_2ERR 0x507
 #define EP_PRM_CMD_QUERY_QP 0x50b
+#define EP_PRM_CMD_QUERY_LAG 0x842
 
 /* QUERY_HCA_CAP: op_mod is the set << 1, | 1 for the present values; they follow the header. */
 #define EP_PRM_CAP_IN_BYTES 16
@@ -67,17 +71,27 @@ static inline void ep_prm_set64(void *p, uint32_t bit, uint32_t width, uint64_t 
 #define EP_PRM_CAP_DATA_IN_ORDER 0x62, 1  /* linux/mlx5/mlx5_ifc.h: qp_data_in_order */
 #define EP_PRM_CAP_QPC_EXTENSION 0x122, 1 /* linux/mlx5/mlx5_ifc.h */
 #define EP_PRM_CAP_LOG_MAX_RA_REQ_QP 0x14a, 6
+#define EP_PRM_CAP_RTS2RTS_LAG_TX_PORT_AFFINITY 0x152, 1
 #define EP_PRM_CAP_LOG_MAX_RA_RES_QP 0x15a, 6
 #define EP_PRM_CAP_LOG_MAX_MSG 0x1c3, 5
 #define EP_PRM_CAP_OOO_RW_RC 0x1ca, 1 /* UCX, ib_mlx5_ifc.h: dp_ordering_ooo_; also _ALL_ below */
+#define EP_PRM_CAP_INIT2_LAG_TX_PORT_AFFINITY 0x1f8, 1
 #define EP_PRM_CAP_CQE_VERSION 0x1fc, 4
 #define EP_PRM_CAP_CQ_OI 0x220, 1
 #define EP_PRM_CAP_RC 0x23f, 1
 #define EP_PRM_CAP_QP_ERROR_SYNDROME 0x273, 1 /* linux/mlx5/mlx5_ifc.h */
+#define EP_PRM_CAP_LAG_TX_PORT_AFFINITY 0x278, 1
+#define EP_PRM_CAP_NUM_LAG_PORTS 0x27c, 4
 #define EP_PRM_CAP_OOO_ALL_RC 0x334, 1
 #define EP_PRM_CAP_SQ_TS_FORMAT 0x440, 2 /* the same */
 /* RoCE */
 #define EP_PRM_ROCE_CAP_QP_TS_FORMAT 0x1e, 2 /* linux/mlx5/mlx5_ifc.h */
+
+/* QUERY_LAG, and what it says of the bond that the port is; linux/mlx5/mlx5_ifc.h: lagc */
+#define EP_PRM_QUERY_LAG_BYTES 16 /* in and out */
+#define EP_PRM_LAG_PORT_SELECT_MODE 0x55, 3
+#define EP_PRM_LAG_BY_QUEUE 0
+#define EP_PRM_LAG_STATE 0x5d, 3 /* 0: it is none */
 
 /* CREATE_CQ */
 #define EP_PRM_CREATE_CQ_BYTES 272
@@ -109,6 +123,7 @@ static inline void ep_prm_set64(void *p, uint32_t bit, uint32_t width, uint64_t 
 #define EP_PRM_QUERY_QP_SYNDROME 0x8f8, 8
 /* within the context */
 #define EP_PRM_QPC_STATE 0x0, 4
+#define EP_PRM_QPC_LAG_TX_PORT_AFFINITY 0x4, 4
 #define EP_PRM_QPC_PM_STATE 0x13, 2
 #define EP_PRM_QPC_DP_ORDERING_0 0x26, 1 /* UCX, ib_mlx5_ifc.h; also _1 below */
 #define EP_PRM_QPC_PD 0x28, 24
@@ -156,6 +171,7 @@ static inline void ep_prm_set64(void *p, uint32_t bit, uint32_t width, uint64_t 
 #define EP_PRM_ADS_RMAC_LOW 0x140, 32
 
 /* Values. */
+#define EP_PRM_OPT_LAG_TX_PORT_AFFINITY (1u << 15)
 #define EP_PRM_PM_MIGRATED 3
 #define EP_PRM_ATOMIC_UP_TO_8 3 /* masked ones of 4 bytes, too */
 #define EP_PRM_RQ_NONE 3

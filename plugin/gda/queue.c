@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "core/log.h"
+#include "gda/lag.h"
 #include "gda/prm.h"
 #include "gda/state.h"
 
@@ -107,6 +108,7 @@ static bool ep_gda_to_init(struct ep_gda_queue *q, struct ep_reason *why)
 	ep_gda_allow(q, qpc);
 	ep_prm_set(path, EP_PRM_ADS_PORT, (uint32_t)q->nic->base.port);
 	ep_prm_set(path, EP_PRM_ADS_PKEY_INDEX, q->nic->base.pkey_index);
+	ep_prm_set(qpc, EP_PRM_QPC_LAG_TX_PORT_AFFINITY, ep_gda_lag_port(q));
 	return ep_gda_modify(q, "RST2INIT_QP", EP_PRM_CMD_RST2INIT, in, sizeof(in), why);
 }
 
@@ -202,6 +204,34 @@ static bool ep_gda_path(struct ep_gda_queue *q, const struct ep_nic_end *end, un
 	return true;
 }
 
+/* The member of a bond that the queue pair sends by, in a transition. */
+static bool ep_gda_lag_name(const struct ep_gda_queue *q, unsigned char *in)
+{
+	uint32_t port = ep_gda_lag_port(q);
+
+	if (port) {
+		ep_prm_set(in, EP_PRM_OPT_PARAM_MASK, EP_PRM_OPT_LAG_TX_PORT_AFFINITY);
+		ep_prm_set(in + EP_PRM_QPC_AT, EP_PRM_QPC_LAG_TX_PORT_AFFINITY, port);
+	}
+	return port != 0;
+}
+
+/*
+ * Once more after it is connected: there is firmware that keeps what it was told before only if it is told
+ * again. A device that refuses goes on with what it has.
+ */
+static void ep_gda_lag_repeat(struct ep_gda_queue *q)
+{
+	unsigned char in[EP_PRM_QP_BYTES] = { 0 };
+	struct ep_reason why;
+
+	if (q->nic->lag.rts2rts && ep_gda_lag_name(q, in) &&
+	    !ep_gda_modify(q, "RTS2RTS_QP", EP_PRM_CMD_RTS2RTS, in, sizeof(in), &why)) {
+		EP_INFO(EP_LOG_NET, "%s:%d is a bond: %s", q->nic->base.name, q->nic->base.port,
+			why.text);
+	}
+}
+
 static bool ep_gda_to_rtr(struct ep_gda_queue *q, const struct ep_nic_end *end,
 			  struct ep_reason *why)
 {
@@ -220,6 +250,9 @@ static bool ep_gda_to_rtr(struct ep_gda_queue *q, const struct ep_nic_end *end,
 	ep_gda_allow(q, qpc);
 	ep_prm_set(qpc, EP_PRM_QPC_MIN_RNR_NAK, EP_GDA_RNR_NAK);
 	ep_prm_set(qpc, EP_PRM_QPC_NEXT_RCV_PSN, (end->psn + q->remote_qpn) & 0xffffff);
+	if (q->nic->lag.init2rtr) {
+		ep_gda_lag_name(q, in);
+	}
 	return ep_gda_modify(q, "INIT2RTR_QP", EP_PRM_CMD_INIT2RTR, in, sizeof(in), why);
 }
 
@@ -297,6 +330,7 @@ static bool ep_gda_read_back(struct ep_gda_queue *q, const struct ep_nic_end *en
 			state, EP_PRM_QP_RTS, mtu, q->mtu, sra, ep_gda_log_sra(q, end), rra,
 			q->nic->base.end.log_rra, q->nic->base.name);
 	}
+	q->lag = q->nic->lag.by_queue ? ep_prm_get(qpc, EP_PRM_QPC_LAG_TX_PORT_AFFINITY) : 0;
 	ep_gda_tier_set(q, qpc);
 	return true;
 }
@@ -307,8 +341,11 @@ bool ep_gda_queue_connect(struct ep_gda_queue *q, const struct ep_nic_end *end,
 	if (q->gda->mode == EP_GDA_CPU_PROXY) {
 		return ep_gda_verbs_connect(q, end, why);
 	}
-	return ep_gda_to_rtr(q, end, why) && ep_gda_to_rts(q, end, why) &&
-	       ep_gda_read_back(q, end, why);
+	if (!ep_gda_to_rtr(q, end, why) || !ep_gda_to_rts(q, end, why)) {
+		return false;
+	}
+	ep_gda_lag_repeat(q);
+	return ep_gda_read_back(q, end, why);
 }
 
 bool ep_gda_queue_query(struct ep_gda_queue *q, uint32_t *state, struct ep_gda_cause *cause)

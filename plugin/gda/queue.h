@@ -31,6 +31,7 @@ struct ep_gda_queue {
 	uint32_t mtu;
 	uint32_t tier; /* enum ep_mlx5_tier: of this end as read back, then of both together */
 	bool atomics;  /* the same */
+	uint32_t lag;  /* member of the bond that it sends by, as read back; 0: not known */
 	struct mlx5dv_devx_obj *cq_obj, *qp_obj;
 	struct ibv_qp *verbs;
 	struct ep_mlx5_qp *shadow; /* what the device has been given */

@@ -16,6 +16,7 @@
 struct ep_gda {
 	int rank, nranks, device;
 	uint32_t queues, depth;
+	uint32_t node; /* ranks of this node */
 	uint64_t timeout_ns;
 	enum ep_gda_mode mode;
 	struct ep_reason instead; /* why no better mode */

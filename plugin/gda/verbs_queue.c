@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "core/log.h"
+#include "gda/lag.h"
 #include "gda/prm.h"
 #include "gda/state.h"
 
@@ -116,6 +117,29 @@ static bool ep_gda_verbs_to_rtr(struct ep_gda_queue *q, const struct ep_nic_end 
 			     attr.ah_attr.dlid, strerror(error));
 }
 
+/*
+ * The kernel gives a bond's members in turn to the queue pairs of a context. A peer's queues for rows may
+ * all come to the same one that way: each is told its own, where libmlx5 can.
+ */
+static void ep_gda_verbs_lag(struct ep_gda_queue *q)
+{
+	const struct ep_mlx5dv *dv = q->nic->base.dv;
+	uint32_t port = ep_gda_lag_port(q);
+	uint8_t now = 0, active;
+	int error;
+
+	if (!port || !dv->mlx5dv_modify_qp_lag_port || !dv->mlx5dv_query_qp_lag_port) {
+		return;
+	}
+	error = dv->mlx5dv_modify_qp_lag_port(q->verbs, (uint8_t)port);
+	if (error) {
+		EP_INFO(EP_LOG_NET,
+			"%s:%d is a bond, and the kernel chooses the port of QP 0x%06x: %s",
+			q->nic->base.name, q->nic->base.port, q->qpn, strerror(error));
+	}
+	q->lag = dv->mlx5dv_query_qp_lag_port(q->verbs, &now, &active) == 0 ? now : 0;
+}
+
 bool ep_gda_verbs_connect(struct ep_gda_queue *q, const struct ep_nic_end *end,
 			  struct ep_reason *why)
 {
@@ -149,6 +173,7 @@ bool ep_gda_verbs_connect(struct ep_gda_queue *q, const struct ep_nic_end *end,
 				     "to send",
 				     q->nic->base.name, q->nic->base.port, state);
 	}
+	ep_gda_verbs_lag(q);
 	/* Verbs do not tell in which order data is placed: what is right for this is for all. */
 	q->tier = EP_MLX5_TIER_OOO_ALL;
 	return true;

@@ -57,6 +57,8 @@
 	M(mlx5dv_devx_alloc_uar, "MLX5_1.7")                                                       \
 	M(mlx5dv_devx_free_uar, "MLX5_1.7")                                                        \
 	M(mlx5dv_devx_query_eqn, "MLX5_1.7")                                                       \
+	O(mlx5dv_query_qp_lag_port, "MLX5_1.14")                                                   \
+	O(mlx5dv_modify_qp_lag_port, "MLX5_1.14")                                                  \
 	O(mlx5dv_devx_umem_reg_ex, "MLX5_1.19")
 
 #define EP_VERBS_MEMBER(name, version) __typeof__(name) *name;

@@ -5,8 +5,9 @@
  * functions that keep what they are given.
  */
 #include <errno.h>
-#include "gda/state.h"
+#include "gda/lag.h"
 #include "gda/prm.h"
+#include "gda/state.h"
 #include "support/check.h"
 
 #define KEEP 8
@@ -193,11 +194,15 @@ static const struct golden query[] = {
 	{ 0x09, 3, { 0x0a, 0x0b, 0x0c } },
 };
 
+static int fake_general(struct ibv_context *ctx, const void *in, size_t inlen, void *out,
+			size_t outlen);
+
 static struct ep_verbs verbs = { .ibv_create_ah = fake_create_ah,
 				 .ibv_destroy_ah = fake_destroy_ah };
 static struct ep_mlx5dv dv = { .mlx5dv_devx_obj_create = fake_create,
 			       .mlx5dv_devx_obj_modify = fake_modify,
 			       .mlx5dv_devx_obj_query = fake_query,
+			       .mlx5dv_devx_general_cmd = fake_general,
 			       .mlx5dv_init_obj = fake_init_obj };
 static struct mlx5dv_devx_umem umem = { .umem_id = 0x555 };
 static struct mlx5dv_devx_uar uar = { .page_id = 0x2a };
@@ -212,6 +217,8 @@ static void make(struct ep_gda *g, struct ep_gda_queue *q, bool ethernet)
 	g->nic[0].base.v = &verbs;
 	g->nic[0].base.dv = &dv;
 	g->mode = EP_GDA_GPU;
+	g->nnics = 1;
+	g->node = 1;
 	g->depth = 64;
 	g->psn = 9;
 	g->host = hosts;
@@ -398,6 +405,123 @@ static void check_no_atomics(void)
 	CHECK_INT(kept[3].bytes[0xaa], 0xc0);
 }
 
+/* ---- bonds ---- */
+
+static uint8_t lag_answer[16];
+static struct ibv_context context;
+
+static int fake_general(struct ibv_context *ctx, const void *in, size_t inlen, void *out,
+			size_t outlen)
+{
+	const uint8_t *bytes = in;
+
+	CHECK_INT(inlen, 16);
+	CHECK_INT(bytes[0] << 8 | bytes[1], 0x842);
+	memcpy(out, lag_answer, outlen < sizeof(lag_answer) ? outlen : sizeof(lag_answer));
+	return 0;
+}
+
+/* What the device says makes a bond, or not; by queue pair, or by a hash. */
+static void check_lag_query(void)
+{
+	static const struct {
+		bool ethernet;
+		uint8_t ports, affinity, state, select;
+		uint32_t want;
+		bool by_queue;
+	} cases[] = {
+		{ true, 2, 1, 1, 0, 2, true },  { true, 4, 1, 1, 0, 4, true },
+		{ true, 2, 1, 0, 0, 0, false }, /* two ports, and no bond of them */
+		{ true, 1, 1, 1, 0, 0, false }, { false, 2, 1, 1, 0, 0, false },
+		{ true, 2, 1, 1, 1, 2, false }, /* a hash chooses */
+		{ true, 2, 0, 1, 0, 2, false },
+	};
+
+	for (size_t i = 0; i < EP_ARRAY_SIZE(cases); i++) {
+		uint8_t caps[4096] = { 0 };
+		struct ep_gda_queue q;
+		struct ep_gda g;
+
+		make(&g, &q, cases[i].ethernet);
+		g.nic[0].base.ctx = &context;
+		memset(lag_answer, 0, sizeof(lag_answer));
+		/* port_select_mode: bits 0x15..0x17 of the context at 0x40; lag_state: 0x1d..0x1f */
+		lag_answer[0x0a] = (uint8_t)(cases[i].select);
+		lag_answer[0x0b] = cases[i].state;
+		caps[0x4f] = (uint8_t)(cases[i].affinity << 7 | cases[i].ports);
+		caps[0x3f] = 0x80; /* init2_lag_tx_port_affinity */
+		caps[0x2a] = 0x20; /* rts2rts_lag_tx_port_affinity */
+		ep_gda_lag_query(&g.nic[0], caps);
+		CHECK_INT(100 * i + g.nic[0].lag.ports, 100 * i + cases[i].want);
+		CHECK_INT(100 * i + g.nic[0].lag.by_queue, 100 * i + cases[i].by_queue);
+		CHECK_INT(g.nic[0].lag.init2rtr, cases[i].want != 0);
+		CHECK_INT(g.nic[0].lag.rts2rts, cases[i].want != 0);
+	}
+}
+
+/* The member is named where the queue pair is made, where it is connected, and once more after that. */
+static void check_lag_bytes(void)
+{
+	static const struct golden again[] = {
+		{ 0x00, 2, { 0x05, 0x05 } },
+		{ 0x09, 3, { 0x0a, 0x0b, 0x0c } },
+		{ 0x10, 4, { 0x00, 0x00, 0x80, 0x00 } }, /* opt_param_mask */
+		{ 0x18, 1, { 0x02 } },
+	};
+	struct ep_nic_end end = far_end(true);
+	struct ep_reason why = { "" };
+	struct ep_gda_queue q;
+	struct ep_gda g;
+
+	make(&g, &q, true);
+	g.nic[0].lag = (struct ep_gda_lag){ 2, true, true, true };
+	q.index = 1;
+	answer(3, IBV_MTU_2048, 4, 1);
+	answer_qp[24] |= 2;
+	CHECK(ep_gda_queue_create(&q, &why) && ep_gda_queue_connect(&q, &end, &why));
+	CHECK_INT(nkept, 7);
+	CHECK_INT(kept[2].bytes[0x18], 2);
+	CHECK_INT(kept[2].bytes[0x12], 0);
+	CHECK_INT(kept[3].bytes[0x18], 2);
+	CHECK_INT(kept[3].bytes[0x12], 0x80);
+	CHECK_INT(kept[4].bytes[0x18], 0);
+	COMPARE("RTS2RTS", 5, 272, again);
+	CHECK_INT(q.lag, 2);
+}
+
+/* All queues of 64 peers, those for rows alone, and those of peers a node apart: each port has as many. */
+static void check_lag_spread(void)
+{
+	static const struct {
+		uint32_t node, stride, queues, ports;
+	} cases[] = { { 8, 1, 8, 2 },   { 8, 1, 1, 2 }, { 8, 8, 1, 2 }, { 4, 4, 1, 2 },
+		      { 72, 72, 1, 2 }, { 8, 8, 2, 2 }, { 8, 1, 9, 4 }, { 8, 8, 1, 4 },
+		      { 1, 1, 1, 2 },   { 1, 1, 2, 2 } };
+
+	for (size_t c = 0; c < EP_ARRAY_SIZE(cases); c++) {
+		for (uint32_t first = 0; first < 8; first++) {
+			uint32_t count[5] = { 0 }, n = 0;
+			struct ep_gda_queue q;
+			struct ep_gda g;
+
+			make(&g, &q, true);
+			g.node = cases[c].node;
+			g.nic[0].lag = (struct ep_gda_lag){ cases[c].ports, true, true, true };
+			for (uint32_t p = 0; p < 64; p++) {
+				for (q.index = 0; q.index < cases[c].queues; q.index++, n++) {
+					q.peer = (int)(first + p * cases[c].stride);
+					count[ep_gda_lag_port(&q)]++;
+				}
+			}
+			for (uint32_t i = 1; i <= cases[c].ports; i++) {
+				CHECK(count[i] * cases[c].ports + cases[c].ports >= n &&
+					      count[i] * cases[c].ports <= n + cases[c].ports,
+				      "case %zu: %u of %u at port %u", c, count[i], n, i);
+			}
+		}
+	}
+}
+
 static void check_refusals(void)
 {
 	static const char *const command[] = { "CREATE_CQ",   "CREATE_QP",  "RST2INIT_QP",
@@ -459,6 +583,9 @@ int main(void)
 	check_bytes(true);
 	check_grh(false);
 	check_grh(true);
+	check_lag_query();
+	check_lag_bytes();
+	check_lag_spread();
 	check_refusals();
 	check_no_atomics();
 	check_order();

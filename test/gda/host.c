@@ -3,21 +3,23 @@
  * The host side end to end, over NICs: ranks connect, kernels post to peers' memory everything
  * there is to post, and what lies there afterwards is compared with what the poster says.
  *
- *     host [-p] [-q QUEUES] [-w WQES] MODE [RANKS] [ROUNDS] [TIMES] [PORT...]
- *         MODE: auto, gpu, gpu_host, cpu_db, cpu_proxy; PORT: of rank 0, like mlx5_0:1
- *         -p: only messages to and fro; QUEUES: per peer; WQES: that each queue has at least taken
+ *     host [-b] [-p] [-q QUEUES] [-w WQES] MODE [RANKS] [ROUNDS] [TIMES] [TEXT...]
+ *         MODE: auto, gpu, gpu_host, cpu_db, cpu_proxy; TEXT: what rank 0 says of its NICs, like mlx5_0:1
+ *         -b: ports are bonds, whose members send alike; -p: only messages to and fro; QUEUES: per peer; WQES: that each queue has at least taken
  *         in the end
  *
  * Every rank is remote for every other. Each pair of ranks has a place in everybody's heap that
  * only the one writes, as source of what it posts, and in the other's heap as its target.
  */
 #include <dirent.h>
+#include <dlfcn.h>
 #include <stddef.h>
 #include <unistd.h>
 #include "gda/gda.h"
 #include "gda/state.h"
 #include "kernels.h"
 #include "launch.h"
+#include "nic/step.h"
 #include "support/world.h"
 
 #define DEPTH 128
@@ -28,7 +30,7 @@
 static enum ep_gda_mode mode;
 static uint32_t rounds, times, queues = 2;
 static uint64_t least;
-static bool only_pass;
+static bool only_pass, bond;
 static char **ports; /* NULL behind the last */
 
 struct rank {
@@ -222,6 +224,24 @@ static void check(struct rank *r)
 	free(seen);
 }
 
+/* Each member of the process's bond has sent its share. */
+static void check_bond(void)
+{
+	void *lib = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_NOLOAD);
+	void (*members)(int nic, struct vn_dv_member *member);
+	struct vn_dv_member m[2];
+
+	NEED(lib);
+	*(void **)&members = dlsym(lib, "vn_dv_members");
+	NEED(members);
+	members(0, m);
+	printf("the members sent %llu and %llu packets\n", (unsigned long long)m[0].packets,
+	       (unsigned long long)m[1].packets);
+	CHECK(3 * m[0].packets > m[1].packets && 3 * m[1].packets > m[0].packets);
+	CHECK(m[0].bytes && m[1].bytes);
+	dlclose(lib);
+}
+
 /* Once opened and closed again, all files that are kept are there: the next time keeps no more. */
 static void check_files(struct world *w, bool first)
 {
@@ -274,6 +294,9 @@ static void run(struct world *w, void *arg)
 		for (int p = 0; p < w->nranks; p++) {
 			CHECK(!ep_gda_explain(r.gda, p, &failure));
 		}
+		if (bond && w->rank == 0) {
+			check_bond();
+		}
 		end(&r);
 		check_files(w, t == 0);
 	}
@@ -283,8 +306,11 @@ static bool options(int argc, char **argv)
 {
 	int option;
 
-	while ((option = getopt(argc, argv, "+pq:w:")) != -1) {
+	while ((option = getopt(argc, argv, "+bpq:w:")) != -1) {
 		switch (option) {
+		case 'b':
+			bond = true;
+			break;
 		case 'p':
 			only_pass = true;
 			break;
@@ -331,8 +357,8 @@ int main(int argc, char **argv)
 	}
 	if (mode == EP_GDA_MODES || !known) {
 		fprintf(stderr,
-			"usage: host [-p] [-q QUEUES] [-w WQES] MODE [RANKS] [ROUNDS] [TIMES] "
-			"[PORT...]\n");
+			"usage: host [-b] [-p] [-q QUEUES] [-w WQES] MODE [RANKS] [ROUNDS] [TIMES] "
+			"[TEXT...]\n");
 		return 2;
 	}
 	ranks = world_size((int)world_number(argc > 2 ? argv[2] : NULL, 2));

@@ -8,6 +8,7 @@
 #include "nic/cmd.h"
 #include "nic/dv.h"
 #include "nic/sq.h"
+#include "nic/step.h"
 
 enum vn_obj_kind {
 	VN_OBJ_CQ,
@@ -192,6 +193,7 @@ void vn_caps(uint32_t which, uint8_t *cap)
 	case 0:                                       /* general */
 		vn_set(cap, 0x62, 1, c->tells_order); /* qp_data_in_order */
 		vn_set(cap, 0x88, 8, 15);             /* log_max_qp_sz */
+		vn_set(cap, 0xa3, 1, !c->no_ece);     /* ece_support */
 		vn_set(cap, 0x9b, 5, 16);             /* log_max_qp */
 		vn_set(cap, 0xdb, 5, 16);             /* log_max_cq */
 		vn_set(cap, 0xe8, 1, 1);              /* relaxed_ordering_write */
@@ -206,13 +208,17 @@ void vn_caps(uint32_t which, uint8_t *cap)
 		vn_set(cap, 0x200, 1, c->ib);  /* compact_address_vector */
 		vn_set(cap, 0x21d, 1, !c->ib); /* roce */
 		vn_set(cap, 0x21e, 1, !c->no_atomics);
-		vn_set(cap, 0x220, 1, 1);     /* cq_oi */
-		vn_set(cap, 0x23f, 1, 1);     /* rc */
-		vn_set(cap, 0x240, 1, 1);     /* uar_4k */
-		vn_set(cap, 0x260, 1, 1);     /* bf */
-		vn_set(cap, 0x26b, 5, 9);     /* log_bf_reg_size */
-		vn_set(cap, 0x27c, 4, 0);     /* num_lag_ports */
-		vn_set(cap, 0x290, 16, 1024); /* max_wqe_sz_sq */
+		vn_set(cap, 0x220, 1, 1);                      /* cq_oi */
+		vn_set(cap, 0x23f, 1, 1);                      /* rc */
+		vn_set(cap, 0x240, 1, 1);                      /* uar_4k */
+		vn_set(cap, 0x260, 1, 1);                      /* bf */
+		vn_set(cap, 0x26b, 5, 9);                      /* log_bf_reg_size */
+		vn_set(cap, 0x152, 1, c->lag != 0);            /* rts2rts_lag_tx_port_affinity */
+		vn_set(cap, 0x1f8, 1, c->lag && !c->lag_late); /* init2_lag_tx_port_affinity */
+		vn_set(cap, 0x278, 1, c->lag != 0);            /* lag_tx_port_affinity */
+		vn_set(cap, 0x27b, 1, c->lag != 0);            /* lag_master */
+		vn_set(cap, 0x27c, 4, (uint32_t)c->lag);       /* num_lag_ports */
+		vn_set(cap, 0x290, 16, 1024);                  /* max_wqe_sz_sq */
 		vn_set(cap, 0x334, 1, c->ooo_all && !c->quiet);
 		vn_set(cap, 0x440, 2, c->ib ? c->ts : 0); /* sq_ts_format */
 		break;
@@ -255,6 +261,7 @@ static void vn_cmd_begin(struct vn_cmd *cmd, struct vn_context *ctx, const void 
 			 void *out, size_t outlen, const char *name)
 {
 	*cmd = (struct vn_cmd){ ctx, in, inlen, out, outlen, name, 0, 0 };
+	__atomic_fetch_add(&vn.commands[vn_get(in, 0, 16) % VN_OPCODES], 1, __ATOMIC_RELAXED);
 	memset(out, 0, outlen);
 }
 
@@ -416,13 +423,21 @@ VN_EXPORT int vn_dv_general(struct ibv_context *c, const void *in, size_t inlen,
 	case VN_QUERY_HCA_CAP:
 		vn_cmd_query_cap(&cmd);
 		break;
-	case VN_QUERY_LAG: /* all zero: no bonding, no service level that is out of order */
-	case VN_QUERY_HCA_VPORT_CONTEXT:
+	case VN_QUERY_LAG:
+		vn_set(cmd.out, 0x40 + 0x15, 3, vn_config.lag_hash); /* port_select_mode */
+		vn_set(cmd.out, 0x40 + 0x1d, 3, vn_config.lag != 0); /* lag_state */
+		break;
+	case VN_QUERY_HCA_VPORT_CONTEXT: /* all zero: no service level that is out of order */
 		break;
 	default:
 		VN_REFUSE(&cmd, VN_ST_BAD_OP, "opcode 0x%x is not known here", opcode);
 	}
 	return vn_cmd_end(&cmd);
+}
+
+VN_EXPORT uint64_t vn_dv_commands(uint32_t opcode)
+{
+	return __atomic_load_n(&vn.commands[opcode % VN_OPCODES], __ATOMIC_RELAXED);
 }
 
 VN_EXPORT int vn_dv_query_eqn(struct ibv_context *c, uint32_t vector, uint32_t *eqn)

@@ -65,6 +65,8 @@ struct vn_umem *vn_cmd_umem(struct vn_cmd *cmd, const char *what, uint32_t id, u
 extern const struct vn_field vn_qpc_fields[];
 extern const size_t vn_qpc_nfields;
 
+#define VN_ECE_ASK 0x10000000u /* CREATE_QP: what can it do beyond the standard? */
+uint32_t vn_ece_of(const struct vn_nic *nic);
 struct vn_qp *vn_cmd_create_qp(struct vn_cmd *cmd);
 bool vn_cmd_modify_qp(struct vn_cmd *cmd, struct vn_qp *qp, uint32_t opcode);
 bool vn_cmd_query_qp(struct vn_cmd *cmd, struct vn_qp *qp);

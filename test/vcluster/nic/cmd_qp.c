@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "nic/cmd.h"
+#include "nic/lag.h"
 
 #define VN_QPC(bit) (0xc0 + (bit))
 #define VN_ADS(bit) (0xc0 + (bit)) /* primary path, within the QPC */
@@ -152,6 +153,7 @@ struct vn_qp *vn_cmd_create_qp(struct vn_cmd *cmd)
 	static const struct vn_field fields[] = {
 		{ 0x80, 64 }, { 0x800, 64 }, { 0x840, 32 }, { 0x860, 1 }
 	};
+	uint32_t ece = vn_get(cmd->in, 0xa0, 32);
 	const uint8_t *in = cmd->in;
 	struct vn_pd *pd;
 	struct vn_uar *uar;
@@ -159,6 +161,11 @@ struct vn_qp *vn_cmd_create_qp(struct vn_cmd *cmd)
 	struct vn_qp *qp;
 
 	if (!vn_cmd_check(cmd, 272, 16, fields, VN_COUNT(fields), true) || !vn_cmd_qp_check(cmd)) {
+		return NULL;
+	}
+	if (vn_get(in, 0x80, 32) || (ece && (ece != VN_ECE_ASK || vn_config.no_ece))) {
+		VN_REFUSE(cmd, VN_ST_BAD_PARAM, "opt_param_mask 0x%x, ece 0x%x",
+			  vn_get(in, 0x80, 32), ece);
 		return NULL;
 	}
 	pd = vn_list_get(&vn.pds, vn_get(in, VN_QPC(0x28), 24) - 1);
@@ -197,6 +204,7 @@ struct vn_qp *vn_cmd_create_qp(struct vn_cmd *cmd)
 	uar->qps++;
 	memcpy(qp->qpc, in + 24, sizeof(qp->qpc));
 	vn_set(cmd->out, 0x48, 24, qp->number);
+	vn_set(cmd->out, 0x60, 32, ece ? vn_ece_of(qp->nic) : 0);
 	return qp;
 }
 
@@ -231,7 +239,11 @@ static bool vn_to_init(struct vn_cmd *cmd, struct vn_qp *qp)
 		return VN_REFUSE(cmd, VN_ST_BAD_PARAM, "atomic_mode %u: operands up to 8 bytes (3)",
 				 vn_get(in, VN_QPC(0x48c), 4));
 	}
+	if (!vn_lag_check(cmd, qp, VN_RST2INIT)) {
+		return false;
+	}
 	vn_take(qp, in, vn_init_fields, VN_COUNT(vn_init_fields));
+	qp->lag = (uint8_t)vn_get(in, VN_QPC(0x4), 4);
 	qp->state = VN_INIT;
 	return true;
 }
@@ -271,8 +283,17 @@ static bool vn_to_rtr(struct vn_cmd *cmd, struct vn_qp *qp)
 	if (vn_config.no_rtr || (vn_config.few_rtr && vn.rtr > VN_FEW_RTR)) {
 		return VN_REFUSE(cmd, VN_ST_BAD_PARAM, "connections, by its profile");
 	}
-	if (!vn_tier(cmd, qp)) {
+	if (vn_get(in, 0xa0, 32) & ~vn_ece_of(qp->nic)) {
+		return VN_REFUSE(cmd, VN_ST_BAD_PARAM, "ece 0x%x, it can 0x%x",
+				 vn_get(in, 0xa0, 32), vn_ece_of(qp->nic));
+	}
+	if (!vn_tier(cmd, qp) || !vn_lag_check(cmd, qp, VN_INIT2RTR)) {
 		return false;
+	}
+	qp->ece = vn_get(in, 0xa0, 32);
+	vn_set(cmd->out, 0x60, 32, qp->ece);
+	if (vn_get(in, 0x80, 32)) {
+		qp->lag = (uint8_t)vn_get(in, VN_QPC(0x4), 4);
 	}
 	vn_take(qp, in, vn_rtr_fields, VN_COUNT(vn_rtr_fields));
 	why = vn_qp_route(qp);
@@ -299,6 +320,7 @@ static bool vn_to_rts(struct vn_cmd *cmd, struct vn_qp *qp)
 	qp->retry_cnt = (uint8_t)vn_get(in, VN_QPC(0x38d), 3);
 	qp->rnr_retry = (uint8_t)vn_get(in, VN_QPC(0x390), 3);
 	qp->ack_timeout = (uint8_t)vn_get(in, VN_QPC(0xc0 + 0x40), 5);
+	qp->lag = vn_config.lag_late ? 0 : qp->lag;
 	/* Kernels take a new queue to be in this state. */
 	if (!qp->mem.gpu && qp->cq->cc && !qp->cq->written &&
 	    __atomic_load_n((uint32_t *)((char *)qp->cq->entry + EP_MLX5_CQE_DONE_AT),
@@ -355,7 +377,12 @@ bool vn_cmd_modify_qp(struct vn_cmd *cmd, struct vn_qp *qp, uint32_t opcode)
 		return vn_to_rtr(cmd, qp);
 	case VN_RTR2RTS:
 		return vn_to_rts(cmd, qp);
-	default: /* RTS2RTS: nothing that this NIC would do differently */
+	default: /* RTS2RTS: nothing else that this NIC would do differently */
+		if (!vn_lag_check(cmd, qp, VN_RTS2RTS)) {
+			return false;
+		}
+		qp->lag = vn_get(cmd->in, 0x80, 32) ? (uint8_t)vn_get(cmd->in, VN_QPC(0x4), 4)
+						    : qp->lag;
 		return true;
 	}
 }
@@ -379,6 +406,7 @@ bool vn_cmd_query_qp(struct vn_cmd *cmd, struct vn_qp *qp)
 	}
 	memcpy(qpc, qp->qpc, sizeof(qp->qpc));
 	vn_set(qpc, 0, 4, (uint32_t)qp->state);
+	vn_set(qpc, 0x4, 4, qp->lag);
 	if (!vn_config.quiet) {
 		vn_set(qpc, 0x26, 1, qp->tier & 1);
 		vn_set(qpc, 0x49c, 1, qp->tier >> 1);

@@ -18,6 +18,7 @@
 
 /* RoCE: link-local and IPv4-mapped, each as RoCE v1 and v2, in the order of a real port. */
 #define VN_GIDS 4
+#define VN_GIDS_LINK 2 /* those below are link-local */
 
 /* Routed InfiniBand: node n is subnet n + 1, which routers know by this LID and n. */
 #define VN_SITE_LOCAL 0xfec0000000000000ull
@@ -40,10 +41,13 @@ void vn_unlock(void)
 
 void vn_mac_of_ip(uint32_t ip, uint8_t mac[6])
 {
-	const uint8_t bytes[6] = {
-		0x02,       0x5a, (uint8_t)(ip >> 24), (uint8_t)(ip >> 16), (uint8_t)(ip >> 8),
-		(uint8_t)ip
-	};
+	const struct vn_nic *nic = vn_nic_of_ip(ip);
+	const uint8_t bytes[6] = { (uint8_t)(0x02 | (nic ? nic->mac_turn << 2 : 0)),
+				   0x5a,
+				   (uint8_t)(ip >> 24),
+				   (uint8_t)(ip >> 16),
+				   (uint8_t)(ip >> 8),
+				   (uint8_t)ip };
 
 	memcpy(mac, bytes, 6);
 }
@@ -219,7 +223,7 @@ bool vn_gid(const struct vn_nic *nic, int index, union ibv_gid *gid, uint32_t *t
 		gid->global.interface_id = htobe64(nic->guid);
 		return true;
 	}
-	if (index < 0 || index >= VN_GIDS) {
+	if (index < 0 || index >= VN_GIDS || (index >= VN_GIDS_LINK && nic->gid_gone)) {
 		return false;
 	}
 	*type = index % 2 ? IBV_GID_TYPE_ROCE_V2 : IBV_GID_TYPE_ROCE_V1;
@@ -231,6 +235,32 @@ bool vn_gid(const struct vn_nic *nic, int index, union ibv_gid *gid, uint32_t *t
 		memcpy(gid->raw + 12, &ip, 4);
 	}
 	return true;
+}
+
+bool vn_gid_works(const struct vn_nic *nic, int index)
+{
+	return vn_config.ib || index < VN_GIDS_LINK || !nic->gid_gone || nic->gid_users;
+}
+
+void vn_gid_use(struct vn_nic *nic, int index, bool use)
+{
+	if (!vn_config.ib && index >= VN_GIDS_LINK) {
+		nic->gid_users += use ? 1u : -1u;
+	}
+}
+
+void vn_gid_lose(struct vn_nic *nic)
+{
+	nic->gid_gone = true;
+	for (struct vn_context *c = nic->contexts; c; c = c->next) {
+		vn_event(c, IBV_EVENT_GID_CHANGE, NULL, 1);
+	}
+}
+
+void vn_mac_move(struct vn_nic *nic)
+{
+	nic->mac_turn++;
+	vn_mac_of_ip(nic->ip, nic->mac);
 }
 
 uint32_t vn_ip_of_gid(const union ibv_gid *gid, bool *ipv4)

@@ -12,8 +12,10 @@
 #include <infiniband/verbs.h>
 #include <pthread.h>
 #include "nic/env.h"
+#include "nic/step.h"
 
 #define VN_PKEYS 8
+#define VN_OPCODES 0x1000
 
 struct vn_nic {
 	struct ibv_device device;
@@ -28,6 +30,14 @@ struct vn_nic {
 	struct vn_chunk *chunks; /* writes that the bus has not delivered (place.c) */
 	uint32_t nchunks;
 	uint32_t looks; /* when one of them was held last */
+	struct vn_dv_member member[VN_MEMBERS];
+	/*
+	 * Its IPv4 address has gone. The kernel has taken it off the port's table; the NIC keeps it as long as an object
+	 * of verbs refers to it.
+	 */
+	bool gid_gone;
+	uint32_t gid_users;
+	uint8_t mac_turn; /* how often its hardware address has changed */
 };
 
 struct vn_context {
@@ -36,6 +46,7 @@ struct vn_context {
 	bool devx;
 	int event_fd;               /* where events are written */
 	uint32_t live;              /* objects that exist */
+	uint32_t lag_turn;          /* of queue pairs of verbs */
 	struct vn_uar *shared_uar;  /* MLX5DV_UAR_ALLOC_TYPE_NC: one per context */
 	struct verbs_context verbs; /* last: it ends with the ibv_context */
 };
@@ -52,6 +63,7 @@ struct vn {
 	struct vn_qp **active; /* those that have something to do; room for all of them */
 	uint32_t nactive, active_cap;
 	uint32_t qps_live, qps_made, rtr, late_rtr;
+	uint64_t commands[VN_OPCODES]; /* that firmware was given */
 	struct vn_link *links;
 	pthread_t thread;
 	bool running;
@@ -83,5 +95,11 @@ uint32_t vn_ip_of_gid(const union ibv_gid *gid, bool *ipv4);
 uint32_t vn_ip_of_lid(uint16_t lid);
 uint32_t vn_ip_of_path(uint16_t lid, const union ibv_gid *gid);
 void vn_mac_of_ip(uint32_t ip, uint8_t mac[6]);
+/* Whether the entry of the table that the kernel calls `index` is what the NIC sends with. */
+bool vn_gid_works(const struct vn_nic *nic, int index);
+/* An object of verbs refers to the entry, or no more. */
+void vn_gid_use(struct vn_nic *nic, int index, bool use);
+void vn_gid_lose(struct vn_nic *nic);
+void vn_mac_move(struct vn_nic *nic);
 
 #endif

@@ -23,6 +23,8 @@ struct mlx5dv_devx_obj *vn_dv_create(struct ibv_context *c, const void *in, size
 int vn_dv_object_cmd(struct mlx5dv_devx_obj *obj, bool query, const void *in, size_t inlen,
 		     void *out, size_t outlen);
 int vn_dv_destroy(struct mlx5dv_devx_obj *obj);
+int vn_dv_query_lag_port(struct ibv_qp *ibv, uint8_t *port, uint8_t *active);
+int vn_dv_modify_lag_port(struct ibv_qp *ibv, uint8_t port);
 int vn_dv_general(struct ibv_context *c, const void *in, size_t inlen, void *out, size_t outlen);
 
 #endif

@@ -174,6 +174,14 @@ static void vn_profile(const char *word)
 		c->late_rtr = true;
 	} else if (!strcmp(word, "old_fork")) {
 		c->old_fork = true;
+	} else if (!strcmp(word, "bond")) {
+		c->lag = VN_MEMBERS;
+	} else if (!strcmp(word, "bond_late")) {
+		c->lag = VN_MEMBERS;
+		c->lag_late = true;
+	} else if (!strcmp(word, "bond_hash")) {
+		c->lag = VN_MEMBERS;
+		c->lag_hash = true;
 	} else if (!strcmp(word, "ib")) {
 		c->ib = true;
 	} else if (!strcmp(word, "routed")) {
@@ -189,7 +197,7 @@ static void vn_profile(const char *word)
 		fprintf(stderr,
 			"nic: VC_NIC_PROFILE: %s is none of cx7, cx8, no_gpu_umem, no_uar_map, ib, "
 			"routed, rails, roce, rxe, real_time, old_clock, small_sq, few_reads, no_atomics, odd_no_atomics, "
-			"no_dmabuf, no_wc, no_ece, no_read_mr, one_read_mr, quiet, tells_order, no_rtr, few_rtr, fatal_rtr, late_rtr, old_fork, scattered\n",
+			"no_dmabuf, no_wc, no_ece, bond, bond_late, bond_hash, no_read_mr, one_read_mr, quiet, tells_order, no_rtr, few_rtr, fatal_rtr, late_rtr, old_fork, scattered\n",
 			word);
 		_exit(87);
 	}

@@ -13,6 +13,7 @@
 
 #define VN_FEW_RTR 3
 #define VN_LATE_RTR 3
+#define VN_MEMBERS 2 /* of a bond */
 
 struct vn_config {
 	int nics, node;
@@ -54,7 +55,10 @@ struct vn_config {
 	uint32_t link_gbps;
 	bool verbose;
 	bool stats;
-	bool step; /* no thread: vn_dv_step() */
+	bool step;     /* no thread: vn_dv_step() */
+	int lag;       /* members of the bond that each port is; 0: none */
+	bool lag_late; /* what a queue pair is told before it is connected does not last */
+	bool lag_hash; /* headers choose the member, not queue pairs */
 };
 extern struct vn_config vn_config;
 

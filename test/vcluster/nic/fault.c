@@ -37,13 +37,16 @@ enum vn_fault {
 	VN_F_DEVICE_FATAL,
 	VN_F_PEER_DEATH,
 	VN_F_PORT_UP,
+	VN_F_GID_GONE,
+	VN_F_MAC_MOVED,
 	VN_FAULTS
 };
 
 static const char *const vn_fault_names[VN_FAULTS] = {
-	"drop",           "delay",     "reorder",       "duplicate",  "stray",      "unheard",
-	"retry_exceeded", "rnr",       "remote_access", "remote_op",  "local_prot", "slow",
-	"stuck",          "port_down", "device_fatal",  "peer_death", "port_up"
+	"drop",       "delay",          "reorder",  "duplicate",     "stray",
+	"unheard",    "retry_exceeded", "rnr",      "remote_access", "remote_op",
+	"local_prot", "slow",           "stuck",    "port_down",     "device_fatal",
+	"peer_death", "port_up",        "gid_gone", "mac_moved"
 };
 
 struct vn_rule {
@@ -317,6 +320,14 @@ static void vn_big_fault(struct vn_rule *r, struct vn_nic *nic)
 	case VN_F_PORT_UP:
 		vn_say("fault: port of %s up", nic->device.name);
 		vn_port_set(nic, false);
+		break;
+	case VN_F_GID_GONE:
+		vn_say("fault: %s loses its address", nic->device.name);
+		vn_gid_lose(nic);
+		break;
+	case VN_F_MAC_MOVED:
+		vn_say("fault: %s has another hardware address", nic->device.name);
+		vn_mac_move(nic);
 		break;
 	case VN_F_DEVICE_FATAL:
 		vn_say("fault: %s has a fatal error", nic->device.name);

@@ -577,11 +577,14 @@ struct vn_uar *vn_uar_find(uint32_t id, const struct vn_context *ctx)
 
 VN_EXPORT struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 {
+	struct vn_nic *nic = vn_context_of(pd->context)->nic;
+	union ibv_gid own;
 	struct vn_ah *ah;
-	uint32_t ip = 0;
+	uint32_t ip = 0, type;
 	bool ipv4 = false;
 
-	if (attr->port_num != 1 || (!vn_config.ib && !attr->is_global)) {
+	if (attr->port_num != 1 || (!vn_config.ib && !attr->is_global) ||
+	    (attr->is_global && !vn_gid(nic, attr->grh.sgid_index, &own, &type))) {
 		errno = EINVAL;
 		return NULL;
 	}
@@ -609,14 +612,21 @@ VN_EXPORT struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *at
 					    attr->grh.flow_label);
 		memcpy(ah->av.rgid, attr->grh.dgid.raw, 16);
 	}
+	vn_lock();
 	if (!vn_config.ib) {
 		vn_mac_of_ip(ip, ah->av.rmac);
 	}
+	ah->gid_index = attr->is_global ? attr->grh.sgid_index : 0;
+	vn_gid_use(nic, ah->gid_index, true);
+	vn_unlock();
 	return &ah->ibv;
 }
 
 VN_EXPORT int ibv_destroy_ah(struct ibv_ah *ah)
 {
+	vn_lock();
+	vn_gid_use(vn_context_of(ah->context)->nic, ((struct vn_ah *)ah)->gid_index, false);
+	vn_unlock();
 	free(ah);
 	return 0;
 }

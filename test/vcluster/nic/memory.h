@@ -53,6 +53,7 @@ struct vn_uar {
 struct vn_ah {
 	struct ibv_ah ibv;
 	struct mlx5_wqe_av av;
+	int gid_index;
 };
 
 int vn_memory_attach(struct vn_memory *m, void *addr, uint64_t size, bool queue);

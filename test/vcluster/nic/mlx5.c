@@ -87,3 +87,13 @@ VN_EXPORT int mlx5dv_devx_query_eqn(struct ibv_context *c, uint32_t vector, uint
 {
 	return vn_dv_query_eqn(c, vector, eqn);
 }
+
+VN_EXPORT int mlx5dv_query_qp_lag_port(struct ibv_qp *qp, uint8_t *port, uint8_t *active)
+{
+	return vn_dv_query_lag_port(qp, port, active);
+}
+
+VN_EXPORT int mlx5dv_modify_qp_lag_port(struct ibv_qp *qp, uint8_t port)
+{
+	return vn_dv_modify_lag_port(qp, port);
+}

@@ -38,6 +38,8 @@ struct vn_packet {
 	uint64_t idx;           /* of the requester's WQE; answers repeat it */
 	uint32_t pkt;           /* number of the packet in that WQE */
 	uint32_t dst_ip;        /* requests */
+	uint32_t ece;           /* requests: what the requester does beyond the standard */
+	uint32_t pad2;
 };
 
 #endif

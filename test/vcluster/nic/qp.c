@@ -133,6 +133,10 @@ struct vn_qp *vn_qp_new(struct vn_context *ctx, struct vn_pd *pd, struct vn_cq *
 
 static void vn_qp_drop(struct vn_qp *qp)
 {
+	if (qp->gid_used) {
+		vn_gid_use(qp->nic, qp->gid_index, false);
+		qp->gid_used = false;
+	}
 	for (int i = 0; i < VN_WINDOW; i++) {
 		vn_op_drop(&qp->op[i]);
 	}
@@ -187,6 +191,8 @@ void vn_qp_reset(struct vn_qp *qp)
 	qp->cause = qp->cause_vendor = 0;
 	qp->hold_until = 0;
 	memset(&qp->told.ece, 0, sizeof(qp->told.ece));
+	qp->ece = 0;
+	qp->lag = 0;
 	memset(qp->seen, 0, sizeof(qp->seen));
 	memset(qp->replay, 0, sizeof(qp->replay));
 	if (qp->cq->users == 1) {
@@ -227,6 +233,9 @@ const char *vn_qp_connect(struct vn_qp *qp, const struct vn_path *path)
 
 	qp->reachable = true;
 	qp->remote_qpn = path->qpn;
+	qp->sport = path->sport;
+	qp->gid_index = path->gid_index;
+	memcpy(qp->remote_mac, path->mac, sizeof(qp->remote_mac));
 	if (path->mtu < 1 || path->mtu > (uint32_t)vn_config.mtu) {
 		return "mtu: 1 (256) to the active one of the port";
 	}

@@ -95,7 +95,13 @@ struct vn_qp {
 	uint32_t remote_ip;
 	bool reachable; /* the address is one that the wire knows */
 	struct vn_link *link;
-	uint32_t mtu; /* bytes */
+	uint8_t remote_mac[6];
+	uint16_t sport;
+	int gid_index;
+	bool gid_used; /* this object of verbs refers to it */
+	uint8_t lag;   /* member of the bond that it sends by, from 1; 0: none was named */
+	uint32_t ece;  /* what both ends can beyond the standard */
+	uint32_t mtu;  /* bytes */
 	uint32_t access;
 	uint8_t retry_cnt, rnr_retry, ack_timeout, port;
 	uint8_t rd_out, rd_in; /* log2 */

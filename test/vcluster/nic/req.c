@@ -12,6 +12,7 @@
 #include <string.h>
 #include "nic/fault.h"
 #include "nic/gpu.h"
+#include "nic/lag.h"
 #include "nic/place.h"
 #include "nic/req.h"
 #include "nic/sq.h"
@@ -206,9 +207,19 @@ static void vn_fill(struct vn_qp *qp, const struct vn_op *op, uint32_t pkt, stru
 	p->boundary = op->boundary;
 	p->idx = op->idx;
 	p->pkt = pkt;
+	p->ece = qp->ece;
 }
 
 static void vn_lost_add(struct vn_qp *qp, uint64_t idx, uint32_t pkt);
+
+/* The source address is no more, or the other end has another hardware address by now (of NICs of this process). */
+static bool vn_astray(const struct vn_qp *qp)
+{
+	const struct vn_nic *far = vn_nic_of_ip(qp->remote_ip);
+
+	return !vn_gid_works(qp->nic, qp->gid_index) ||
+	       (far && !vn_config.ib && memcmp(far->mac, qp->remote_mac, sizeof(far->mac)) != 0);
+}
 
 void vn_req_transmit(struct vn_qp *qp, struct vn_op *op, uint32_t pkt)
 {
@@ -217,7 +228,7 @@ void vn_req_transmit(struct vn_qp *qp, struct vn_op *op, uint32_t pkt)
 	struct vn_mr *mr;
 	uint8_t *at;
 
-	if (!qp->reachable || qp->nic->down) {
+	if (!qp->reachable || qp->nic->down || vn_astray(qp)) {
 		vn_lost_add(qp, op->idx, pkt);
 		return;
 	}
@@ -238,6 +249,7 @@ void vn_req_transmit(struct vn_qp *qp, struct vn_op *op, uint32_t pkt)
 		vn_lost_add(qp, op->idx, pkt);
 		return;
 	}
+	vn_lag_sent(qp, payload ? p.bytes : 0);
 	vn_link_send(qp->link, &p, payload);
 }
 

@@ -80,6 +80,10 @@ static bool vn_belongs(struct vn_nic *nic, struct vn_qp *qp, const struct vn_pac
 			    nic->device.name, qp->number, qp->mtu, p->mtu);
 		return false;
 	}
+	if (p->ece != qp->ece) {
+		vn_bug("%s qp 0x%x: it does 0x%x beyond the standard, the other end 0x%x (ECE)",
+		       nic->device.name, qp->number, qp->ece, p->ece);
+	}
 	if (((p->psn - qp->want_psn) & VN_PSN_MASK) >= VN_PSN_WINDOW &&
 	    ((qp->want_psn - p->psn) & VN_PSN_MASK) > VN_PSN_WINDOW) {
 		vn_say_once(

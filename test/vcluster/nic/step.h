@@ -45,6 +45,11 @@ struct vn_dv_calls {
 	int acked;             /* events */
 };
 
+/* What a member of a bond has sent. */
+struct vn_dv_member {
+	uint64_t packets, bytes;
+};
+
 /* What a queue pair of verbs was told. */
 struct vn_dv_told {
 	struct ibv_qp_attr init, rtr, rts;
@@ -60,6 +65,10 @@ void vn_dv_script(uint32_t qpn, const struct vn_dv_script *script);
 void vn_dv_seen(uint32_t qpn, struct vn_dv_seen *seen);
 
 struct vn_dv_calls *vn_dv_calls(void);
+/* How often firmware of this process was given the command; queries of queue pairs by verbs, too. */
+uint64_t vn_dv_commands(uint32_t opcode);
+/* Of both members of a NIC's bond, whose number is its device's. */
+void vn_dv_members(int nic, struct vn_dv_member member[2]);
 /* Objects of the device that are there. */
 uint32_t vn_dv_live(struct ibv_context *ctx);
 void vn_dv_told(struct ibv_qp *qp, struct vn_dv_told *told);

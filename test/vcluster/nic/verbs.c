@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "nic/lag.h"
 #include "nic/qp.h"
 #include "nic/stepping.h"
 #include "nic/thread.h"
@@ -13,6 +14,11 @@
 
 #define VN_MAX_CQE 4194303
 #define VN_VENDOR 0x2c9
+
+uint32_t vn_ece_of(const struct vn_nic *nic)
+{
+	return nic->index % 2 ? 0x3c : 0xf0;
+}
 
 struct vn_channel {
 	struct ibv_comp_channel ibv;
@@ -263,6 +269,7 @@ static int vn_verbs_to_init(struct vn_qp *qp, const struct ibv_qp_attr *a, int m
 		return EINVAL;
 	}
 	qp->told.init = *a;
+	vn_lag_turn(qp);
 	qp->port = a->port_num;
 	qp->access = a->qp_access_flags;
 	qp->state = VN_INIT;
@@ -300,6 +307,10 @@ static int vn_verbs_to_rtr(struct vn_qp *qp, const struct ibv_qp_attr *a, int ma
 		return EINVAL;
 	}
 	qp->told.rtr = *a;
+	qp->gid_used = a->ah_attr.is_global;
+	if (qp->gid_used) {
+		vn_gid_use(qp->nic, qp->gid_index, true);
+	}
 	qp->tier = qp->order = (uint8_t)vn_config.tier;
 	qp->want_psn = a->rq_psn & VN_PSN_MASK;
 	qp->rd_in =
@@ -322,6 +333,7 @@ static int vn_verbs_to_rts(struct vn_qp *qp, const struct ibv_qp_attr *a, int ma
 	qp->ack_timeout = a->timeout;
 	qp->retry_cnt = a->retry_cnt;
 	qp->rnr_retry = a->rnr_retry;
+	qp->lag = vn_config.lag_late ? 0 : qp->lag;
 	qp->state = VN_RTS;
 	return 0;
 }
@@ -368,6 +380,7 @@ VN_EXPORT int ibv_query_qp(struct ibv_qp *ibv, struct ibv_qp_attr *a, int mask,
 	(void)mask;
 	memset(a, 0, sizeof(*a));
 	memset(init, 0, sizeof(*init));
+	__atomic_fetch_add(&vn.commands[VN_QUERY_QP], 1, __ATOMIC_RELAXED);
 	vn_lock();
 	a->qp_state = a->cur_qp_state = (enum ibv_qp_state)qp->state;
 	a->path_mtu = qp->mtu ? (enum ibv_mtu)(__builtin_ctz(qp->mtu) - 7) : 0;
@@ -404,8 +417,7 @@ VN_EXPORT int ibv_query_ece(struct ibv_qp *ibv, struct ibv_ece *ece)
 		return EOPNOTSUPP;
 	}
 	vn_lock();
-	*ece = (struct ibv_ece){ .vendor_id = VN_VENDOR,
-				 .options = qp->nic->index % 2 ? 0x3c : 0xf0 };
+	*ece = (struct ibv_ece){ .vendor_id = VN_VENDOR, .options = vn_ece_of(qp->nic) };
 	if (qp->told.ece.vendor_id) {
 		ece->options &= qp->told.ece.options;
 	}
@@ -429,6 +441,7 @@ VN_EXPORT int ibv_set_ece(struct ibv_qp *ibv, struct ibv_ece *ece)
 		rc = EINVAL;
 	} else {
 		qp->told.ece = *ece;
+		qp->ece = ece->options & vn_ece_of(qp->nic);
 	}
 	vn_unlock();
 	return rc;
