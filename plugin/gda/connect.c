@@ -24,6 +24,7 @@ struct ep_gda_hello {
 	uint32_t node; /* its first rank */
 	uint32_t nnics;
 	struct ep_nic_end end[EP_GDA_MAX_NICS];
+	struct ep_gda_ece ece[EP_GDA_MAX_NICS];
 };
 
 _Static_assert(sizeof(struct ep_gda_hello) <= EP_BOOT_BYTES, "ep_gda_hello");
@@ -149,6 +150,9 @@ static bool ep_gda_connect_one(struct ep_gda_queue *q, void *arg, struct ep_reas
 	end = &peer->end[q->remote_nic];
 	q->mtu = (uint32_t)ep_min_u64(q->nic->base.end.mtu, end->mtu);
 	q->atomics = q->nic->base.atomics;
+	q->ece = peer->ece[q->remote_nic].vendor == q->nic->ece.vendor
+			 ? q->nic->ece.options & peer->ece[q->remote_nic].options
+			 : 0;
 	if (ep_nic_path_check(&q->nic->base.end, end, &inner) &&
 	    ep_gda_queue_connect(q, end, &inner)) {
 		return true;
@@ -373,6 +377,7 @@ static void ep_gda_greet(const struct ep_gda *g, uint32_t queues, ncclResult_t m
 	for (uint32_t i = 0; i < hello->nnics; i++) {
 		hello->end[i] = g->nic[i].base.end;
 		hello->end[i].psn = g->psn;
+		hello->ece[i] = g->nic[i].ece;
 	}
 }
 

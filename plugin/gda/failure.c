@@ -7,6 +7,7 @@
 #include <string.h>
 #include "core/log.h"
 #include "device/mlx5/wqe.h"
+#include "gda/address.h"
 #include "gda/failure.h"
 #include "gda/prm.h"
 #include "gda/slab.h"
@@ -75,6 +76,7 @@ void ep_gda_fail_queue(struct ep_gda_queue *q, const struct ep_gda_cause *cause)
 	if (news) {
 		__atomic_store_n(&q->vague, vague, __ATOMIC_RELAXED);
 		__atomic_store_n(&q->failed, 1, __ATOMIC_RELAXED);
+		q->syndrome = all.syndrome;
 		ep_gda_take_down(g, q->peer);
 	}
 	if (news && !g->known[q->peer]) {
@@ -115,6 +117,45 @@ void ep_gda_fail_port(struct ep_gda_nic *nic, struct ep_gda *g, const char *what
 	}
 	pthread_mutex_unlock(&g->lock);
 	EP_INFO(EP_LOG_NET, "%s", f.text);
+}
+
+/* The next peer that does not answer, which nobody has looked for yet: one of its queues; NULL: none. */
+static struct ep_gda_queue *ep_gda_silent(struct ep_gda *g)
+{
+	struct ep_gda_queue *found = NULL;
+
+	pthread_mutex_lock(&g->lock);
+	for (uint32_t i = 0; i < g->nqueues; i++) {
+		struct ep_gda_queue *q = &g->queue[i];
+
+		if (!found && q->syndrome == EP_MLX5_SYND_RETRY_EXCEEDED && !q->looked_for) {
+			found = q;
+			i = -1u; /* all queues with that peer, from the first */
+		} else if (found && q->peer == found->peer) {
+			q->looked_for = true;
+		}
+	}
+	pthread_mutex_unlock(&g->lock);
+	return found;
+}
+
+void ep_gda_look_for_one(struct ep_gda *g)
+{
+	struct ep_gda_queue *q = ep_gda_silent(g);
+	char more[192];
+
+	if (!q || !ep_gda_address_moved(q, more, sizeof(more))) {
+		return;
+	}
+	EP_WARN("RDMA with rank %d (%s): %s", q->peer, g->host[q->peer], more);
+	pthread_mutex_lock(&g->lock);
+	if (g->known[q->peer]) {
+		struct ep_gda_failure *known = &g->failure[g->known[q->peer] - 1];
+		size_t at = strlen(known->text);
+
+		snprintf(known->text + at, sizeof(known->text) - at, "; %s", more);
+	}
+	pthread_mutex_unlock(&g->lock);
 }
 
 /* ---- finding out ---- */

@@ -9,6 +9,12 @@
 void ep_gda_fail_queue(struct ep_gda_queue *q, const struct ep_gda_cause *cause);
 void ep_gda_fail_port(struct ep_gda_nic *nic, struct ep_gda *g, const char *what);
 
+/*
+ * Of a peer that does not answer, once: whether it has another hardware address by now, which goes into what is
+ * known of the failure. May wait for the kernel, which asks the network.
+ */
+void ep_gda_look_for_one(struct ep_gda *g);
+
 /* Looks for a failure of the queue and makes it known. `ask` is held. */
 enum ep_gda_look {
 	EP_GDA_LOOK_MEMORY = 0, /* host memory only */

@@ -8,6 +8,7 @@
 #include "core/idle.h"
 #include "core/log.h"
 #include "device/mlx5/wqe.h"
+#include "gda/address.h"
 #include "gda/connect.h"
 #include "gda/failure.h"
 #include "gda/lag.h"
@@ -45,20 +46,27 @@ static void ep_gda_queues_destroy(struct ep_gda *g)
 static bool ep_gda_try_out(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_reason *why)
 {
 	struct ep_nic_end self = nic->base.end;
-	struct ep_gda_queue *q = g->queue;
+	struct ep_gda_queue *q = &g->queue[nic->first];
+	bool connected;
 
-	while (q->nic != nic) {
-		q++;
-	}
 	self.psn = g->psn;
 	q->remote_qpn = q->qpn;
 	q->mtu = self.mtu;
 	q->atomics = nic->base.atomics;
-	if (!ep_gda_queue_connect(q, &self, why)) {
+	q->ece = nic->ece.options;
+	connected = ep_gda_queue_connect(q, &self, why);
+	ep_gda_queue_destroy(q);
+	if (!connected && q->ece) {
+		EP_INFO(EP_LOG_NET, "%s: without what it can beyond the standard (ECE 0x%x): %s",
+			nic->base.name, q->ece, why->text);
+		nic->caps.ece = false;
+		memset(&nic->ece, 0, sizeof(nic->ece));
+		return ep_gda_create_one(q, NULL, why) && ep_gda_try_out(g, nic, why);
+	}
+	if (!connected) {
 		g->trial = *why;
 		return false;
 	}
-	ep_gda_queue_destroy(q);
 	return ep_gda_create_one(q, NULL, why);
 }
 
@@ -66,6 +74,7 @@ static bool ep_gda_set_up(struct ep_gda *g, enum ep_gda_mode mode, struct ep_rea
 {
 	g->mode = mode;
 	for (int n = 0; n < g->nnics; n++) {
+		memset(&g->nic[n].ece, 0, sizeof(g->nic[n].ece));
 		if (!ep_gda_slab_open(g, &g->nic[n], why)) {
 			goto err_refuse;
 		}
@@ -74,7 +83,14 @@ static bool ep_gda_set_up(struct ep_gda *g, enum ep_gda_mode mode, struct ep_rea
 		goto err_refuse;
 	}
 	for (int n = 0; n < g->nnics && mode != EP_GDA_CPU_PROXY; n++) {
-		if (g->nic[n].queues && !ep_gda_try_out(g, &g->nic[n], why)) {
+		if (!g->nic[n].queues) {
+			continue;
+		}
+		if (!ep_gda_address_hold(&g->nic[n], why)) {
+			g->trial = *why;
+			goto err_refuse;
+		}
+		if (!ep_gda_try_out(g, &g->nic[n], why)) {
 			goto err_refuse;
 		}
 	}
@@ -488,14 +504,18 @@ void ep_gda_describe(const struct ep_gda *gda, char *text, size_t size)
 			     gda->depth, order);
 	for (int i = 0; i < gda->nnics && n < size; i++) {
 		const struct ep_gda_nic *nic = &gda->nic[i];
-		char gid[EP_GID_TEXT], bond[96];
+		uint32_t both = nic->queues ? gda->queue[nic->first].ece : 0;
+		char gid[EP_GID_TEXT], bond[96], ece[24] = "";
 
+		if (both) {
+			snprintf(ece, sizeof(ece), " ECE 0x%x", both);
+		}
 		ep_gda_lag_describe(gda, nic, bond, sizeof(bond));
 		n += (size_t)snprintf(
-			text + n, size - n, "%s %s:%d %s %s MTU %u%s", i ? "," : ", on",
+			text + n, size - n, "%s %s:%d %s %s MTU %u%s%s", i ? "," : ", on",
 			nic->base.name, nic->base.port,
 			nic->base.end.link_layer == IBV_LINK_LAYER_ETHERNET ? "RoCE" : "IB",
-			ep_gid_print(nic->base.end.gid, gid), 128u << nic->base.end.mtu, bond);
+			ep_gid_print(nic->base.end.gid, gid), 128u << nic->base.end.mtu, bond, ece);
 	}
 	if (gda->instead.text[0] && n < size) {
 		snprintf(text + n, size - n, "; not gpu because %s", gda->instead.text);

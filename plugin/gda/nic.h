@@ -28,9 +28,15 @@ struct ep_gda_slab {
 struct ep_gda_caps {
 	uint32_t log_max_qp_sz;
 	bool error_syndrome; /* QUERY_QP tells why a queue pair failed */
+	bool ece;            /* queue pairs tell what they can beyond the standard */
 	bool tells_tier;     /* QUERY_QP tells the order of placement, */
 	bool tells_order;    /* or at least whether data is placed in order */
 	uint32_t ts_format;  /* of timestamps, which nobody reads: firmware refuses others */
+};
+
+/* What a NIC's queue pairs can beyond the standard; vendor 0: nothing, or it does not say. */
+struct ep_gda_ece {
+	uint32_t vendor, options;
 };
 
 /* A port that is a bond of several (RoCE LAG). */
@@ -44,6 +50,7 @@ struct ep_gda_nic {
 	struct ep_nic base;
 	struct ep_gda_caps caps;
 	struct ep_gda_lag lag;
+	struct ep_gda_ece ece;
 	uint32_t pdn, eqn;
 
 	struct ep_gda_slab slab;
@@ -64,9 +71,14 @@ struct ep_gda_nic {
 	bool cq_lost;       /* the proxy's thread: it cannot be polled any more */
 	uint32_t port_down; /* by its last event; atomic */
 
+	struct ibv_ah *held;   /* refers to the port's own GID */
+	uint32_t address_gone; /* and the port has another one by now; atomic */
 	struct ibv_mr *sink;
 	struct ibv_mr *heap[EP_MLX5_REGIONS];
 };
+
+/* What DevX queues need of a device that is open; false: plain verbs are left. */
+bool ep_gda_devx_open(struct ep_gda_nic *nic, struct ep_reason *why);
 
 /* Of a DevX command: true if it was carried out. */
 bool ep_gda_command(const char *what, int error, const void *out, struct ep_reason *why);

@@ -46,6 +46,12 @@ static inline void ep_prm_set64(void *p, uint32_t bit, uint32_t width, uint64_t 
 #define EP_PRM_OPT_PARAM_MASK                                                                      \
 	0x80, 32               /* of the transitions: what of the context is optional and set */
 #define EP_PRM_OBJECT 0x48, 24 /* number of the queue, in and out */
+/*
+ * What queue pairs can beyond the standard (enhanced connection establishment): CREATE_QP asks and is told,
+ * INIT2RTR says what the other end can, too, and is told what is left; linux/mlx5/mlx5_ifc.h: ece
+ */
+#define EP_PRM_ECE_IN 0xa0, 32
+#define EP_PRM_ECE_OUT 0x60, 32
 #define EP_PRM_STATUS 0x0, 8
 #define EP_PRM_SYNDROME 0x20, 32
 #define EP_PRM_OUT_BYTES 16
@@ -69,6 +75,7 @@ static inline void ep_prm_set64(void *p, uint32_t bit, uint32_t width, uint64_t 
 #define EP_PRM_CAPS_ROCE 0x4
 #define EP_PRM_CAP_LOG_MAX_QP_SZ 0x88, 8
 #define EP_PRM_CAP_DATA_IN_ORDER 0x62, 1  /* linux/mlx5/mlx5_ifc.h: qp_data_in_order */
+#define EP_PRM_CAP_ECE_SUPPORT 0xa3, 1    /* the same: ece_support */
 #define EP_PRM_CAP_QPC_EXTENSION 0x122, 1 /* linux/mlx5/mlx5_ifc.h */
 #define EP_PRM_CAP_LOG_MAX_RA_REQ_QP 0x14a, 6
 #define EP_PRM_CAP_RTS2RTS_LAG_TX_PORT_AFFINITY 0x152, 1
@@ -171,6 +178,8 @@ static inline void ep_prm_set64(void *p, uint32_t bit, uint32_t width, uint64_t 
 #define EP_PRM_ADS_RMAC_LOW 0x140, 32
 
 /* Values. */
+#define EP_PRM_ECE_ASK 0x10000000u /* rdma-core, providers/mlx5/verbs.c */
+#define EP_PRM_ECE_VENDOR 0x02c9u  /* of what firmware tells */
 #define EP_PRM_OPT_LAG_TX_PORT_AFFINITY (1u << 15)
 #define EP_PRM_PM_MIGRATED 3
 #define EP_PRM_ATOMIC_UP_TO_8 3 /* masked ones of 4 bytes, too */

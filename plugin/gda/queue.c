@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "core/log.h"
+#include "gda/address.h"
 #include "gda/lag.h"
 #include "gda/prm.h"
 #include "gda/state.h"
@@ -48,13 +49,15 @@ static bool ep_gda_qp_create(struct ep_gda_queue *q, struct ep_reason *why)
 {
 	unsigned char in[EP_PRM_QP_BYTES] = { 0 }, out[EP_PRM_OUT_BYTES] = { 0 };
 	unsigned char *qpc = in + EP_PRM_QPC_AT;
-	const struct ep_gda_nic *nic = q->nic;
+	struct ep_gda_nic *nic = q->nic;
 	uint32_t umem = nic->slab.umem->umem_id;
+	bool ask = nic->caps.ece && q->gda->env.ece;
 
 	ep_prm_set(in, EP_PRM_OPCODE, EP_PRM_CMD_CREATE_QP);
 	ep_prm_set64(in, EP_PRM_QP_UMEM_OFFSET, ep_gda_page_at(q) + EP_GDA_PAGE);
 	ep_prm_set(in, EP_PRM_QP_UMEM_ID, umem);
 	ep_prm_set(in, EP_PRM_QP_UMEM_VALID, 1);
+	ep_prm_set(in, EP_PRM_ECE_IN, ask ? EP_PRM_ECE_ASK : 0);
 	ep_prm_set(qpc, EP_PRM_QPC_PM_STATE, EP_PRM_PM_MIGRATED);
 	ep_prm_set(qpc, EP_PRM_QPC_PD, nic->pdn);
 	ep_prm_set(qpc, EP_PRM_QPC_TS_FORMAT, nic->caps.ts_format);
@@ -73,19 +76,34 @@ static bool ep_gda_qp_create(struct ep_gda_queue *q, struct ep_reason *why)
 		return ep_gda_command("CREATE_QP", errno ? errno : EIO, out, why);
 	}
 	q->qpn = ep_prm_get(out, EP_PRM_OBJECT);
+	if (ask && q->slot == 0) { /* they are all alike */
+		nic->ece =
+			(struct ep_gda_ece){ EP_PRM_ECE_VENDOR, ep_prm_get(out, EP_PRM_ECE_OUT) };
+	}
 	return true;
+}
+
+static bool ep_gda_modify_told(struct ep_gda_queue *q, const char *what, uint32_t opcode,
+			       unsigned char *in, size_t bytes, unsigned char *out,
+			       struct ep_reason *why)
+{
+	int error;
+
+	memset(out, 0, EP_PRM_OUT_BYTES);
+
+	ep_prm_set(in, EP_PRM_OPCODE, opcode);
+	ep_prm_set(in, EP_PRM_OBJECT, q->qpn);
+	error = q->nic->base.dv->mlx5dv_devx_obj_modify(q->qp_obj, in, bytes, out,
+							EP_PRM_OUT_BYTES);
+	return ep_gda_command(what, error, out, why);
 }
 
 static bool ep_gda_modify(struct ep_gda_queue *q, const char *what, uint32_t opcode,
 			  unsigned char *in, size_t bytes, struct ep_reason *why)
 {
-	unsigned char out[EP_PRM_OUT_BYTES] = { 0 };
-	int error;
+	unsigned char out[EP_PRM_OUT_BYTES];
 
-	ep_prm_set(in, EP_PRM_OPCODE, opcode);
-	ep_prm_set(in, EP_PRM_OBJECT, q->qpn);
-	error = q->nic->base.dv->mlx5dv_devx_obj_modify(q->qp_obj, in, bytes, out, sizeof(out));
-	return ep_gda_command(what, error, out, why);
+	return ep_gda_modify_told(q, what, opcode, in, bytes, out, why);
 }
 
 /* What the peer may do through the queue pair. */
@@ -133,50 +151,18 @@ bool ep_gda_queue_create(struct ep_gda_queue *q, struct ep_reason *why)
 	return ep_gda_cq_create(q, why) && ep_gda_qp_create(q, why) && ep_gda_to_init(q, why);
 }
 
-/* The peer's hardware address, which the kernel finds out for an address handle. */
-static bool ep_gda_resolve(struct ep_gda_queue *q, const struct ep_nic_end *end, uint8_t mac[6],
-			   struct ep_reason *why)
-{
-	struct ibv_ah_attr attr = { .is_global = 1, .port_num = (uint8_t)q->nic->base.port };
-	struct mlx5dv_obj obj = { 0 };
-	struct mlx5dv_ah dv = { 0 };
-	char text[EP_GID_TEXT];
-	struct ibv_ah *ah;
-	int error;
-
-	memcpy(attr.grh.dgid.raw, end->gid, sizeof(end->gid));
-	attr.grh.sgid_index = (uint8_t)q->nic->base.gid_index;
-	attr.grh.hop_limit = EP_GDA_HOPS;
-	attr.grh.traffic_class = q->nic->base.tc;
-	ah = q->nic->base.v->ibv_create_ah(q->nic->base.pd, &attr);
-	if (!ah) {
-		return ep_reason_set(why, "%s:%d does not find the way to %s: %s",
-				     q->nic->base.name, q->nic->base.port,
-				     ep_gid_print(end->gid, text), strerror(errno));
-	}
-	obj.ah.in = ah;
-	obj.ah.out = &dv;
-	error = q->nic->base.dv->mlx5dv_init_obj(&obj, MLX5DV_OBJ_AH);
-	if (!error) {
-		memcpy(mac, dv.av->rmac, 6);
-	}
-	q->nic->base.v->ibv_destroy_ah(ah);
-	return !error || ep_reason_set(why, "%s:%d does not tell the hardware address of %s: %s",
-				       q->nic->base.name, q->nic->base.port,
-				       ep_gid_print(end->gid, text), strerror(error));
-}
-
 static bool ep_gda_path(struct ep_gda_queue *q, const struct ep_nic_end *end, unsigned char *path,
 			struct ep_reason *why)
 {
 	const struct ep_ib_env *env = &q->gda->env;
 	bool ethernet = end->link_layer == IBV_LINK_LAYER_ETHERNET;
-	uint8_t mac[6] = { 0 };
+	const uint8_t *mac = q->mac;
 
 	ep_prm_set(path, EP_PRM_ADS_PORT, (uint32_t)q->nic->base.port);
 	ep_prm_set(path, EP_PRM_ADS_PKEY_INDEX, q->nic->base.pkey_index);
+	memcpy(q->peer_gid, end->gid, sizeof(q->peer_gid));
 	if (ethernet) {
-		if (!ep_gda_resolve(q, end, mac, why)) {
+		if (!ep_gda_address_resolve(q->nic, end->gid, q->mac, why)) {
 			return false;
 		}
 		ep_prm_set(path, EP_PRM_ADS_RMAC_HIGH, (uint32_t)mac[0] << 8 | mac[1]);
@@ -235,7 +221,7 @@ static void ep_gda_lag_repeat(struct ep_gda_queue *q)
 static bool ep_gda_to_rtr(struct ep_gda_queue *q, const struct ep_nic_end *end,
 			  struct ep_reason *why)
 {
-	unsigned char in[EP_PRM_QP_BYTES] = { 0 };
+	unsigned char in[EP_PRM_QP_BYTES] = { 0 }, out[EP_PRM_OUT_BYTES];
 	unsigned char *qpc = in + EP_PRM_QPC_AT;
 
 	if (!ep_gda_path(q, end, qpc + EP_PRM_QPC_PATH_AT, why)) {
@@ -253,7 +239,18 @@ static bool ep_gda_to_rtr(struct ep_gda_queue *q, const struct ep_nic_end *end,
 	if (q->nic->lag.init2rtr) {
 		ep_gda_lag_name(q, in);
 	}
-	return ep_gda_modify(q, "INIT2RTR_QP", EP_PRM_CMD_INIT2RTR, in, sizeof(in), why);
+	ep_prm_set(in, EP_PRM_ECE_IN, q->ece);
+	if (!ep_gda_modify_told(q, "INIT2RTR_QP", EP_PRM_CMD_INIT2RTR, in, sizeof(in), out, why)) {
+		return false;
+	}
+	if (q->ece != ep_prm_get(out, EP_PRM_ECE_OUT)) {
+		EP_INFO(EP_LOG_NET,
+			"%s: QP 0x%06x with rank %d: both ends can 0x%x beyond the standard (ECE), the NIC "
+			"does 0x%x",
+			q->nic->base.name, q->qpn, q->peer, q->ece,
+			ep_prm_get(out, EP_PRM_ECE_OUT));
+	}
+	return true;
 }
 
 static uint32_t ep_gda_log_sra(const struct ep_gda_queue *q, const struct ep_nic_end *end)

@@ -29,8 +29,11 @@ struct ep_gda_queue {
 	uint32_t qpn, remote_qpn, cqn;
 	uint32_t slot; /* in the slab */
 	uint32_t mtu;
+	uint8_t mac[6]; /* RoCE: hardware address that its packets go to, in DevX queue pairs */
+	uint8_t peer_gid[16];
 	uint32_t tier; /* enum ep_mlx5_tier: of this end as read back, then of both together */
 	bool atomics;  /* the same */
+	uint32_t ece;  /* what both ends can beyond the standard; 0: nothing */
 	uint32_t lag;  /* member of the bond that it sends by, as read back; 0: not known */
 	struct mlx5dv_devx_obj *cq_obj, *qp_obj;
 	struct ibv_qp *verbs;
@@ -47,8 +50,15 @@ struct ep_gda_queue {
 	const char *note; /* what the proxy's thread knows of the failure; atomic, static text */
 	uint32_t failed;  /* a failure was made known; atomic */
 	uint32_t vague;   /* but not its cause; atomic */
+	uint8_t syndrome; /* of the failure; 0: none known; under `lock` */
+	bool looked_for;  /* whether the peer has another address; the same */
 	uint32_t halted;  /* by ep_gda_queue_halt(); atomic */
 	bool broken;      /* the proxy's thread: no completion follows any more */
+	/* late.c, under `ask`: */
+	uint16_t handed;  /* where kernels were in the last round */
+	uint8_t patience; /* of the next question, if nothing moves; 0: nothing is late */
+	bool due;
+	uint64_t ask_at;
 	uint64_t suspect; /* when the NIC first said, with no reason, that it failed; under `ask` */
 };
 

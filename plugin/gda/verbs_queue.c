@@ -62,6 +62,18 @@ static bool ep_gda_verbs_make(struct ep_gda_queue *q, struct ep_reason *why)
 	}
 }
 
+/* What the NIC's queue pairs can beyond the standard; they are all alike. */
+static void ep_gda_verbs_ece_query(struct ep_gda_queue *q)
+{
+	const struct ep_verbs *v = q->nic->base.v;
+	struct ibv_ece ece = { 0 };
+
+	if (q->slot == 0 && q->gda->env.ece && v->ibv_query_ece && v->ibv_set_ece &&
+	    v->ibv_query_ece(q->verbs, &ece) == 0 && !ece.comp_mask) {
+		q->nic->ece = (struct ep_gda_ece){ ece.vendor_id, ece.options };
+	}
+}
+
 bool ep_gda_verbs_create(struct ep_gda_queue *q, struct ep_reason *why)
 {
 	struct ibv_qp_attr attr = {
@@ -79,8 +91,25 @@ bool ep_gda_verbs_create(struct ep_gda_queue *q, struct ep_reason *why)
 	error = q->nic->base.v->ibv_modify_qp(q->verbs, &attr,
 					      IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
 						      IBV_QP_ACCESS_FLAGS);
-	return !error || ep_reason_set(why, "%s:%d: a queue pair cannot be initialised: %s",
-				       q->nic->base.name, q->nic->base.port, strerror(error));
+	if (error) {
+		return ep_reason_set(why, "%s:%d: a queue pair cannot be initialised: %s",
+				     q->nic->base.name, q->nic->base.port, strerror(error));
+	}
+	ep_gda_verbs_ece_query(q);
+	return true;
+}
+
+/* What both ends can, before the queue pair learns its peer. */
+static bool ep_gda_verbs_ece_set(struct ep_gda_queue *q, struct ep_reason *why)
+{
+	struct ibv_ece ece = { .vendor_id = q->nic->ece.vendor, .options = q->ece };
+	int error = q->ece ? q->nic->base.v->ibv_set_ece(q->verbs, &ece) : 0;
+
+	return !error ||
+	       ep_reason_set(why,
+			     "%s refuses what both ends can beyond the standard (0x%x): %s: set "
+			     "NCCL_IB_ECE_ENABLE=0",
+			     q->nic->base.name, q->ece, strerror(error));
 }
 
 static bool ep_gda_verbs_to_rtr(struct ep_gda_queue *q, const struct ep_nic_end *end,
@@ -156,7 +185,7 @@ bool ep_gda_verbs_connect(struct ep_gda_queue *q, const struct ep_nic_end *end,
 	uint32_t state = 0;
 	int error;
 
-	if (!ep_gda_verbs_to_rtr(q, end, why)) {
+	if (!ep_gda_verbs_ece_set(q, why) || !ep_gda_verbs_to_rtr(q, end, why)) {
 		return false;
 	}
 	error = q->nic->base.v->ibv_modify_qp(q->verbs, &attr,

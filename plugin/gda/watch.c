@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The watcher: events of NICs as they come, error records and completions in host memory a few
- * dozen times a second, and now and then a question to a NIC about one of its queues, since queues
- * in GPU memory fail without the host seeing it.
+ * dozen times a second, and questions to NICs about queues whose work is late (late.c).
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -13,12 +12,12 @@
 #include <unistd.h>
 #include "core/idle.h"
 #include "core/log.h"
+#include "gda/address.h"
 #include "gda/failure.h"
+#include "gda/late.h"
 #include "gda/watch.h"
 
 #define EP_GDA_TICK_MS 20
-#define EP_GDA_ROUND_NS 1000000000ull /* all queues are asked for once in that time, */
-#define EP_GDA_ASK_NS 5000000ull      /* unless that takes longer than this in a tick */
 
 static void ep_gda_event_queue(struct ep_gda *g, const struct ibv_qp *qp, const char *note)
 {
@@ -56,6 +55,11 @@ static void ep_gda_event(struct ep_gda *g, struct ep_gda_nic *nic,
 				down ? "down" : "up again");
 		}
 		break;
+	case IBV_EVENT_GID_CHANGE:
+		if (event->element.port_num == nic->base.port) {
+			ep_gda_address_look(nic);
+		}
+		break;
 	case IBV_EVENT_DEVICE_FATAL:
 		ep_gda_fail_port(nic, g, "the device reports a fatal error: see the kernel's log");
 		break;
@@ -79,27 +83,6 @@ static void ep_gda_events(struct ep_gda *g, struct ep_gda_nic *nic)
 }
 
 /*
- * Queues in GPU memory fail unseen, and all of them where it is a peer that broke a rule: the NIC
- * is asked about as many as are due since `asked`. A question is a command to the firmware, of some
- * hundred microseconds: where there are so many queues that asking would take a quarter of the
- * time, or the firmware is slow, a round takes longer.
- */
-static void ep_gda_ask_some(struct ep_gda *g, uint64_t *asked)
-{
-	uint64_t start = ep_now_ns(), now = start;
-	uint64_t due = ep_min_u64((now - *asked) * g->nqueues / EP_GDA_ROUND_NS, g->nqueues);
-
-	if (!due) {
-		return;
-	}
-	*asked = now;
-	for (uint64_t i = 0; i < due && now - start < EP_GDA_ASK_NS; i++) {
-		ep_gda_inspect(&g->queue[g->next_query++ % g->nqueues], EP_GDA_LOOK_NIC);
-		now = ep_now_ns();
-	}
-}
-
-/*
  * A queue that kernels have given up without an error of the NIC's is ended: they wait for that
  * before they write memory that it may still send from.
  */
@@ -112,13 +95,19 @@ static void ep_gda_look_at(struct ep_gda_queue *q)
 	}
 }
 
-static void ep_gda_look(struct ep_gda *g, uint64_t *asked)
+static void ep_gda_look(struct ep_gda *g, uint64_t *round)
 {
+	uint64_t now = ep_now_ns();
+
 	pthread_mutex_lock(&g->ask);
 	for (uint32_t i = 0; i < g->nqueues; i++) {
 		ep_gda_look_at(&g->queue[i]);
 	}
-	ep_gda_ask_some(g, asked);
+	if (now - *round >= EP_GDA_ROUND_NS) {
+		*round = now;
+		ep_gda_late_mark(g, now);
+	}
+	ep_gda_late_ask(g);
 	pthread_mutex_unlock(&g->ask);
 }
 
@@ -126,8 +115,13 @@ static void *ep_gda_watch_main(void *arg)
 {
 	struct ep_gda *g = arg;
 	struct pollfd fd[EP_GDA_MAX_NICS + 1];
-	uint64_t asked = ep_now_ns();
+	enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+	uint64_t round = ep_now_ns();
 
+	if (cudaSetDevice(g->device) != cudaSuccess) {
+		(void)cudaGetLastError();
+	}
+	cudaThreadExchangeStreamCaptureMode(&mode);
 	fd[0] = (struct pollfd){ .fd = g->stop_fd, .events = POLLIN };
 	for (int n = 0; n < g->nnics; n++) {
 		fd[n + 1] = (struct pollfd){ .fd = g->nic[n].base.ctx->async_fd, .events = POLLIN };
@@ -146,7 +140,8 @@ static void *ep_gda_watch_main(void *arg)
 				ep_gda_events(g, &g->nic[n]);
 			}
 		}
-		ep_gda_look(g, &asked);
+		ep_gda_look(g, &round);
+		ep_gda_look_for_one(g);
 	}
 }
 

@@ -89,6 +89,7 @@ static void ep_port_list_add(struct ep_port_list *list, struct ibv_device *dev)
 			break;
 		}
 		ep_port_set(&list->port[list->n], name, p, &state, EP_NIC_SYSFS);
+		ep_port_bond(EP_PORT_SYSFS, &list->port[list->n]);
 		list->n++;
 	}
 	list->v->ibv_close_device(ctx);

@@ -256,6 +256,55 @@ static void run_device(struct world *w)
 	lose_nic(w, true);
 }
 
+/* The first work on the first NIC takes its port's address away: what was connected goes on. */
+static void run_address(struct world *w)
+{
+	struct ep_gda_failure failure;
+	struct rank r;
+
+	make(&r, w);
+	world_meet(w);
+	for (uint32_t i = 0; i < 4; i++) {
+		CHECK_INT(post(&r, GDA_ONE_PUT_SIGNAL, i % 2, true), EP_MLX5_OK);
+		usleep(100000);
+	}
+	world_meet(w);
+	CHECK(!ep_gda_poll(r.gda, &failure));
+	CHECK_INT(__atomic_load_n(&r.gda->nic[0].address_gone, __ATOMIC_RELAXED), 1);
+	end(&r);
+}
+
+/*
+ * The first work on the first NIC gives its port another hardware address: whoever sends to it is told so,
+ * by modes that know what they send to.
+ */
+static void run_neighbour(struct world *w)
+{
+	struct ep_gda_failure known = { .text = "" };
+	double limit = world_now() + WITHIN;
+	struct rank r;
+
+	make(&r, w);
+	world_meet(w);
+	if (w->rank == 0) {
+		CHECK(post(&r, GDA_ONE_PUT_SIGNAL, 0, true) != EP_MLX5_OK);
+		while (!(ep_gda_explain(r.gda, 1, &known) &&
+			 (mode == EP_GDA_CPU_PROXY || strstr(known.text, scene->text))) &&
+		       world_now() < limit) {
+			usleep(2000);
+		}
+		printf("%s\n", known.text);
+		CHECK_HAS(known.text, "syndrome 0x15");
+		if (mode != EP_GDA_CPU_PROXY) {
+			CHECK_HAS(known.text,
+				  "127.1.0.1 had the hardware address 02:5a:7f:01:00:01");
+			CHECK_HAS(known.text, scene->text);
+		}
+	}
+	world_meet(w);
+	end(&r);
+}
+
 static void run_stuck(struct world *w)
 {
 	struct rank r;
@@ -487,6 +536,10 @@ static const struct scene scenes[] = {
 	SCENE(port, .text = "mlx5_0:1 failed: the port went down", .last = true),
 	/* this rank's NIC tells of a fatal error (VC_NIC_FAULTS) */
 	SCENE(device, .text = "mlx5_0:1 failed: the device reports a fatal error", .last = true),
+	/* this rank's port has another GID from its first work on (VC_NIC_FAULTS says so) */
+	SCENE(address, .last = true),
+	/* the peer's port has another hardware address (VC_NIC_FAULTS) */
+	SCENE(neighbour, .text = "and has 06:5a:7f:01:00:01 now: make the group anew"),
 	/* the NIC does nothing about this rank's work (VC_NIC_FAULTS) */
 	SCENE(stuck, .timeout_ns = STUCK_NS),
 	/* the peer takes its memory back */

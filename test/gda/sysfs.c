@@ -132,6 +132,55 @@ static void check_speed(void)
 	CHECK_INT(system(command), 0);
 }
 
+/* A port that is a bond of two ports of its NIC has the rate of both; interfaces of other NICs are no part of it. */
+static void check_bond(void)
+{
+	static const char tree[] =
+		"set -e; mkdir -p $R/class/infiniband/mlx5_bond_0/ports/1/gid_attrs/ndevs $R/class/net/bond0/bonding\n"
+		"mkdir -p $R/pci/17:00.0 $R/pci/17:00.1 $R/pci/18:00.0\n"
+		"for s in a:17:00.0 b:17:00.1 c:18:00.0; do\n"
+		"  n=$R/class/net/eth${s%%:*}; mkdir -p $n; ln -s ../../../pci/${s#*:} $n/device\n"
+		"  echo up >$n/operstate; echo 200000 >$n/speed; done\n"
+		"d=$R/class/infiniband/mlx5_bond_0; ln -s ../../../pci/17:00.0 $d/device\n"
+		"echo bond0 >$d/ports/1/gid_attrs/ndevs/1\n";
+	static const struct {
+		const char *change;
+		bool bond;
+		uint32_t members, up, mbps;
+	} cases[] = {
+		{ "echo etha ethb >$R/class/net/bond0/bonding/slaves", true, 2, 2, 400000 },
+		{ "echo down >$R/class/net/ethb/operstate; echo -1 >$R/class/net/ethb/speed", true,
+		  2, 1, 200000 },
+		{ "echo etha ethc >$R/class/net/bond0/bonding/slaves", false, 1, 1, 200000 },
+		{ "rm $R/class/net/bond0/bonding/slaves", false, 0, 0, 200000 },
+	};
+	char root[] = "/tmp/gda_sysfs_XXXXXX", class[64], command[2048];
+
+	CHECK(mkdtemp(root));
+	setenv("R", root, 1);
+	snprintf(class, sizeof(class), "%s/class", root);
+	CHECK_INT(system(tree), 0);
+	for (size_t i = 0; i < EP_ARRAY_SIZE(cases); i++) {
+		struct ep_port port = { .name = "mlx5_bond_0",
+					.port = 1,
+					.ethernet = true,
+					.speed = 256,
+					.mbps = 200000 };
+		struct ep_bond bond;
+
+		CHECK_INT(system(cases[i].change), 0);
+		CHECK_INT(ep_bond_read(class, port.name, 1, &bond), cases[i].bond);
+		CHECK_INT(10 * i + bond.members, 10 * i + cases[i].members);
+		CHECK_INT(bond.up, cases[i].up);
+		ep_port_bond(class, &port);
+		CHECK_INT(port.mbps, cases[i].mbps);
+		CHECK_INT(port.speed, 256 * cases[i].mbps / 200000);
+		CHECK(!ep_bond_read(class, "mlx5_bond_1", 1, &bond));
+	}
+	snprintf(command, sizeof(command), "rm -r %s", root);
+	CHECK_INT(system(command), 0);
+}
+
 /* Where memory cannot be pinned, the limit of the process is told. */
 static void check_limit(void)
 {
@@ -153,6 +202,7 @@ static void check_limit(void)
 int main(void)
 {
 	check_limit();
+	check_bond();
 	check_roce_version();
 	check_speed();
 	check_class();
