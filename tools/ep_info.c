@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* What is installed here, what the library would make of it, and why. */
 #include <dlfcn.h>
+#include <errno.h>
 #include <getopt.h>
 #include <limits.h>
 #include <link.h>
@@ -27,11 +28,12 @@ enum part {
 	PART_RDMA = 8,
 	PART_ALL = 15,
 	PART_NET = 16,
+	PART_REPORT = 32,
 };
 
 static int usage(FILE *out, int status)
 {
-	fputs("Usage: ep_info [-v] [-d] [-p] [-r] [-n] [-V]\n"
+	fputs("Usage: ep_info [-v] [-d] [-p] [-r] [-n] [--report[=FILE]] [-V]\n"
 	      "\n"
 	      "  -v, --versions  library, NCCL, CUDA, and the GPU architectures compiled in\n"
 	      "  -d, --devices   GPUs and the NICs they use, as ep_topo prints them\n"
@@ -39,6 +41,10 @@ static int usage(FILE *out, int status)
 	      "  -r, --rdma      how GPUs could reach the network from here, and why not\n"
 	      "  -n, --net       what connections of the network plugin have done, of processes\n"
 	      "                  that run with NCCL_EP_NET_COUNTS=1\n"
+	      "      --report[=FILE]\n"
+	      "                  all but --net, and what else is asked for when RDMA does not work:\n"
+	      "                  the machine, kernel modules, limits, variables, devices, and a\n"
+	      "                  queue pair on each port, made and destroyed again; to FILE or here\n"
 	      "  -h, --help      this text\n"
 	      "  -V, --version   of ep_info itself\n"
 	      "\n"
@@ -223,10 +229,15 @@ static bool is_open(const void *arg, const char *name, int port)
 static int parse(int argc, char **argv, int *parts)
 {
 	static const struct option longs[] = {
-		{ "versions", no_argument, NULL, 'v' }, { "devices", no_argument, NULL, 'd' },
-		{ "params", no_argument, NULL, 'p' },   { "rdma", no_argument, NULL, 'r' },
-		{ "net", no_argument, NULL, 'n' },      { "help", no_argument, NULL, 'h' },
-		{ "version", no_argument, NULL, 'V' },  { NULL, 0, NULL, 0 },
+		{ "versions", no_argument, NULL, 'v' },
+		{ "devices", no_argument, NULL, 'd' },
+		{ "params", no_argument, NULL, 'p' },
+		{ "rdma", no_argument, NULL, 'r' },
+		{ "report", optional_argument, NULL, 'R' },
+		{ "net", no_argument, NULL, 'n' },
+		{ "help", no_argument, NULL, 'h' },
+		{ "version", no_argument, NULL, 'V' },
+		{ NULL, 0, NULL, 0 },
 	};
 	int c;
 
@@ -246,6 +257,13 @@ static int parse(int argc, char **argv, int *parts)
 			break;
 		case 'n':
 			*parts |= PART_NET;
+			break;
+		case 'R':
+			*parts |= PART_ALL | PART_REPORT;
+			if (optarg && !freopen(optarg, "w", stdout)) {
+				fprintf(stderr, "ep_info: %s: %s\n", optarg, strerror(errno));
+				return 1;
+			}
 			break;
 		case 'h':
 			return usage(stdout, 0);
@@ -309,6 +327,9 @@ int main(int argc, char **argv)
 	}
 	if (parts & PART_RDMA) {
 		ep_info_rdma(topo, &nics);
+	}
+	if (parts & PART_REPORT) {
+		ep_info_report();
 	}
 	ep_topo_free(topo);
 	return fflush(stdout) || ferror(stdout) ? 1 : status;

@@ -45,10 +45,14 @@ struct ep_info_nics {
 	int devices, ports, active; /* as many as there are */
 	int n;                      /* active and permitted ones */
 	struct ep_port port[EP_PORT_MAX];
+	char bond[EP_PORT_MAX][48];    /* what the port is a bond of; "": it is none */
 	char no_devx[EP_PORT_MAX][96]; /* why its device has no DevX; "": it has */
 	char closed[96];               /* devices that do not open */
 };
 
+/* The machine and this process; devices, and a queue pair on each port. */
+void ep_info_report(void);
+void ep_info_trial(void);
 void ep_info_params(void);
 void ep_info_net(void);
 void ep_info_probe(struct ep_info_facts *facts, const struct ep_topo *topo,

@@ -111,6 +111,13 @@ void ep_info_rdma(const struct ep_topo *topo, const struct ep_info_nics *nics)
 		print_fact(names[i], &facts.fact[i]);
 	}
 	print_fact("NIC writes seen in order", &facts.order);
+	for (int i = 0; i < nics->n; i++) {
+		if (nics->bond[i][0]) {
+			printf("  %-34s      %s:%d is a bond of %s, %u Mbit/s\n", "",
+			       nics->port[i].name, nics->port[i].port, nics->bond[i],
+			       nics->port[i].mbps);
+		}
+	}
 	puts("  Posting modes, best first (for NCCL_EP_RDMA_MODE, by name or number):");
 	for (int m = EP_GDA_GPU; m < EP_GDA_MODES; m++) {
 		enum ep_info_fact_id lacks = ep_info_mode_lacks(&facts, NULL, (enum ep_gda_mode)m);

@@ -109,8 +109,8 @@ bool ep_gda_address_moved(const struct ep_gda_queue *q, char *text, size_t size)
 	}
 	snprintf(
 		text, size,
-		"%s had the hardware address %02x:%02x:%02x:%02x:%02x:%02x when the queue pair was "
-		"connected, and has %02x:%02x:%02x:%02x:%02x:%02x now: make the group anew",
+		"%s has moved from %02x:%02x:%02x:%02x:%02x:%02x to %02x:%02x:%02x:%02x:%02x:%02x: "
+		"make the group anew",
 		ep_gid_print(q->peer_gid, gid), was[0], was[1], was[2], was[3], was[4], was[5],
 		now[0], now[1], now[2], now[3], now[4], now[5]);
 	return true;

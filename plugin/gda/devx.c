@@ -23,7 +23,7 @@ bool ep_gda_command(const char *what, int error, const void *out, struct ep_reas
 	return ep_reason_set(why, "%s failed: %s", what, strerror(error));
 }
 
-static bool ep_gda_query_caps(struct ep_gda_nic *nic, uint32_t set, unsigned char *out,
+bool ep_gda_query_caps(const struct ep_gda_nic *nic, uint32_t set, unsigned char *out,
 			      struct ep_reason *why)
 {
 	unsigned char in[EP_PRM_CAP_IN_BYTES] = { 0 };

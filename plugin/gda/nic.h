@@ -80,6 +80,10 @@ struct ep_gda_nic {
 /* What DevX queues need of a device that is open; false: plain verbs are left. */
 bool ep_gda_devx_open(struct ep_gda_nic *nic, struct ep_reason *why);
 
+/* Capabilities of a set; `out` has EP_PRM_CAP_OUT_BYTES. */
+bool ep_gda_query_caps(const struct ep_gda_nic *nic, uint32_t set, unsigned char *out,
+		       struct ep_reason *why);
+
 /* Of a DevX command: true if it was carried out. */
 bool ep_gda_command(const char *what, int error, const void *out, struct ep_reason *why);
 

@@ -46,6 +46,7 @@ static struct mlx5dv_devx_obj *fake_create(struct ibv_context *ctx, const void *
 		return NULL;
 	}
 	ep_prm_set(out, EP_PRM_OBJECT, nkept == 1 ? 0x0c0c0c : 0x0a0b0c);
+	ep_prm_set(out, EP_PRM_ECE_OUT, 0xece);
 	return object;
 }
 
@@ -405,6 +406,28 @@ static void check_no_atomics(void)
 	CHECK_INT(kept[3].bytes[0xaa], 0xc0);
 }
 
+/* A queue pair is asked what it can beyond the standard, and told what both ends can. */
+static void check_ece(bool can, bool may)
+{
+	struct ep_nic_end end = far_end(true);
+	struct ep_reason why = { "" };
+	struct ep_gda_queue q;
+	struct ep_gda g;
+
+	make(&g, &q, true);
+	g.nic[0].caps.ece = can;
+	g.env.ece = may;
+	q.slot = 0;
+	q.ece = 0x123;
+	answer(3, IBV_MTU_2048, 4, 1);
+	CHECK(ep_gda_queue_create(&q, &why) && ep_gda_queue_connect(&q, &end, &why));
+	CHECK_INT(kept[1].bytes[0x14], can && may ? 0x10 : 0);
+	CHECK_INT(g.nic[0].ece.vendor, can && may ? 0x2c9 : 0);
+	CHECK_INT(g.nic[0].ece.options, can && may ? 0xece : 0);
+	CHECK_INT(kept[3].bytes[0x16], 0x01);
+	CHECK_INT(kept[3].bytes[0x17], 0x23);
+}
+
 /* ---- bonds ---- */
 
 static uint8_t lag_answer[16];
@@ -583,6 +606,9 @@ int main(void)
 	check_bytes(true);
 	check_grh(false);
 	check_grh(true);
+	check_ece(true, true);
+	check_ece(true, false);
+	check_ece(false, true);
 	check_lag_query();
 	check_lag_bytes();
 	check_lag_spread();

@@ -3,9 +3,9 @@
  * The host side end to end, over NICs: ranks connect, kernels post to peers' memory everything
  * there is to post, and what lies there afterwards is compared with what the poster says.
  *
- *     host [-b] [-p] [-q QUEUES] [-w WQES] MODE [RANKS] [ROUNDS] [TIMES] [TEXT...]
- *         MODE: auto, gpu, gpu_host, cpu_db, cpu_proxy; TEXT: what rank 0 says of its NICs, like mlx5_0:1
- *         -b: ports are bonds, whose members send alike; -p: only messages to and fro; QUEUES: per peer; WQES: that each queue has at least taken
+ *     host [-b] [-c] [-p] [-q QUEUES] [-w WQES] MODE [RANKS] [ROUNDS] [TIMES] [TEXT...]
+ *         MODE: auto, gpu, gpu_host, cpu_db, cpu_proxy; TEXT: what rank 0 says of its NICs, like mlx5_0:1; !TEXT: what it does not
+ *         -b: ports are bonds, whose members send alike; -c: NICs are asked as little as watch.c says; -p: only messages to and fro; QUEUES: per peer; WQES: that each queue has at least taken
  *         in the end
  *
  * Every rank is remote for every other. Each pair of ranks has a place in everybody's heap that
@@ -16,6 +16,7 @@
 #include <stddef.h>
 #include <unistd.h>
 #include "gda/gda.h"
+#include "gda/prm.h"
 #include "gda/state.h"
 #include "kernels.h"
 #include "launch.h"
@@ -25,12 +26,13 @@
 #define DEPTH 128
 #define HEAP_BYTES (2u << 20)
 #define TIMEOUT_NS 20000000000ull
+#define REST_S 10
 #define CLOSED_WITHIN 1.9 /* seconds: a close that waits in vain takes 2 */
 
 static enum ep_gda_mode mode;
 static uint32_t rounds, times, queues = 2;
 static uint64_t least;
-static bool only_pass, bond;
+static bool only_pass, bond, count;
 static char **ports; /* NULL behind the last */
 
 struct rank {
@@ -80,7 +82,9 @@ static void make(struct rank *r, struct world *w)
 	NEED_OK(ep_gda_open(&r->gda, &r->boot, &config, ncclSuccess));
 	ep_gda_describe(r->gda, text, sizeof(text));
 	for (int i = 0; w->rank == 0 && ports[i]; i++) {
-		CHECK(strstr(text, ports[i]));
+		bool without = ports[i][0] == '!';
+
+		CHECK(!strstr(text, ports[i] + without) == without, "%s", ports[i]);
 	}
 	if (w->rank == 0) {
 		printf("%s\n", text);
@@ -224,22 +228,53 @@ static void check(struct rank *r)
 	free(seen);
 }
 
+/* What the software NIC has that all ranks of the process share; `name` is one of nic/step.h. */
+static void *of_nic(const char *name)
+{
+	void *lib = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_NOLOAD), *found;
+
+	NEED(lib);
+	found = dlsym(lib, name);
+	NEED(found);
+	dlclose(lib);
+	return found;
+}
+
+/*
+ * Questions about queue pairs while the ranks rest: none before they have posted. What was posted last may ask
+ * for no completion: NICs are asked about such queues after 1, 2, 4 and 8 seconds.
+ */
+static void check_questions(struct world *w, bool posted)
+{
+	uint64_t (*commands)(uint32_t opcode), before, n;
+	uint32_t all = (uint32_t)(w->nranks * (w->nranks - 1)) * queues;
+
+	world_meet(w);
+	if (w->rank == 0) {
+		*(void **)&commands = of_nic("vn_dv_commands");
+		before = commands(EP_PRM_CMD_QUERY_QP);
+		usleep(REST_S * 1000000);
+		n = commands(EP_PRM_CMD_QUERY_QP) - before;
+		printf("%u queue pairs of %d ranks, %s: %.2f questions in a second for each rank\n",
+		       all, w->nranks, posted ? "with work that was posted" : "at rest",
+		       (double)n / REST_S / w->nranks);
+		CHECK(n <= (posted ? 4 * all : 0), "%llu", (unsigned long long)n);
+	}
+	world_meet(w);
+}
+
 /* Each member of the process's bond has sent its share. */
 static void check_bond(void)
 {
-	void *lib = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_NOLOAD);
 	void (*members)(int nic, struct vn_dv_member *member);
 	struct vn_dv_member m[2];
 
-	NEED(lib);
-	*(void **)&members = dlsym(lib, "vn_dv_members");
-	NEED(members);
+	*(void **)&members = of_nic("vn_dv_members");
 	members(0, m);
 	printf("the members sent %llu and %llu packets\n", (unsigned long long)m[0].packets,
 	       (unsigned long long)m[1].packets);
 	CHECK(3 * m[0].packets > m[1].packets && 3 * m[1].packets > m[0].packets);
 	CHECK(m[0].bytes && m[1].bytes);
-	dlclose(lib);
 }
 
 /* Once opened and closed again, all files that are kept are there: the next time keeps no more. */
@@ -276,6 +311,9 @@ static void run(struct world *w, void *arg)
 
 	for (uint32_t t = 0; t < times; t++) {
 		make(&r, w);
+		if (count) {
+			check_questions(w, false);
+		}
 		/* A heap that is replaced, over the same connections. */
 		for (uint32_t b = 0; b < 2; b++) {
 			clear(&r);
@@ -289,6 +327,9 @@ static void run(struct world *w, void *arg)
 			pass(&r);
 			world_meet(w);
 			ep_gda_unbind(r.gda);
+		}
+		if (count) {
+			check_questions(w, true);
 		}
 		CHECK(!ep_gda_poll(r.gda, &failure));
 		for (int p = 0; p < w->nranks; p++) {
@@ -306,10 +347,13 @@ static bool options(int argc, char **argv)
 {
 	int option;
 
-	while ((option = getopt(argc, argv, "+bpq:w:")) != -1) {
+	while ((option = getopt(argc, argv, "+bcpq:w:")) != -1) {
 		switch (option) {
 		case 'b':
 			bond = true;
+			break;
+		case 'c':
+			count = true;
 			break;
 		case 'p':
 			only_pass = true;
@@ -357,7 +401,7 @@ int main(int argc, char **argv)
 	}
 	if (mode == EP_GDA_MODES || !known) {
 		fprintf(stderr,
-			"usage: host [-b] [-p] [-q QUEUES] [-w WQES] MODE [RANKS] [ROUNDS] [TIMES] "
+			"usage: host [-b] [-c] [-p] [-q QUEUES] [-w WQES] MODE [RANKS] [ROUNDS] [TIMES] "
 			"[TEXT...]\n");
 		return 2;
 	}

@@ -139,6 +139,26 @@ if [ -n "$nic" ]; then
 			$machine FAKE_CUDA=0,100 "$ep_info" -r
 	expect 0 '^  NIC writes seen in order +no +.*not reliable$' \
 		$machine FAKE_CUDA=1,0 "$ep_info" -r
+	# Ports that are bonds.
+	expect 0 'mlx5_1:1 is a bond of 2 ports, by queue pair, 400000 Mbit/s$' $machine VC_NIC_PROFILE=bond "$ep_info" -r
+	expect 0 'mlx5_0:1 is a bond of 2 ports, by a hash of headers' $machine VC_NIC_PROFILE=bond_hash "$ep_info" -r
+	# One text with all of it, which tells no secrets.
+	report="$machine VC_NIC_PROFILE=bond NCCL_OWN_TOKEN=abc123 NCCL_IB_SL=3 $ep_info --report"
+	for line in '^Versions$' '^  NCCL_IB_SL=3$' '^  NCCL_OWN_TOKEN=.not shown.$' '^  mlx5_core ' '^  locked memory ' \
+		'^  mlx5_1: firmware 40\.' '^    port 1: state 4, Ethernet, MTU 4096 of 4096' \
+		'^    GID 3: 127\.1\.0\.1, ' '^  4 cpu_proxy ' \
+		'^    queue pair by commands, .*: connected with itself, MTU 4096, tier 1, bond of 2 ports, by queue pair, sends by port [12], ECE 0xf0$' \
+		'^    queue pair by verbs, .*: connected with itself, .*ECE 0xf0$'; do
+		expect 0 "$line" $report
+	done
+	$report 2>&1 | grep -q abc123 && { echo "FAILED: the report tells a secret"; failed=1; }
+	expect 0 '^    queue pair by commands, .*: no: .*INIT2RTR_QP was refused: status 0x3' \
+		$machine VC_NIC_PROFILE=no_rtr "$ep_info" --report
+	expect 0 '^    no DevX: it is not an mlx5 device$' $machine VC_NIC_PROFILE=rxe "$ep_info" --report
+	expect 0 '^  not tried: .*NCCL_IB_SL' $machine NCCL_IB_SL=99 "$ep_info" --report
+	$report=$work/report >"$work/nothing" 2>&1 && [ ! -s "$work/nothing" ] && grep -q '^RDMA devices$' "$work/report" ||
+		{ echo "FAILED: --report=FILE"; failed=1; }
+	expect 1 'ep_info: /nonexistent/file: No such file' $machine "$ep_info" --report=/nonexistent/file
 fi
 expect 1 'NCCL_IB_HCA: no port number' env NCCL_IB_HCA=mlx5_0:x "$ep_info"
 expect 1 '^Versions$' env NCCL_TOPO_FILE="$files/bad-truncated.xml" "$ep_info"
