@@ -24,7 +24,7 @@ bool ep_gda_command(const char *what, int error, const void *out, struct ep_reas
 }
 
 bool ep_gda_query_caps(const struct ep_gda_nic *nic, uint32_t set, unsigned char *out,
-			      struct ep_reason *why)
+		       struct ep_reason *why)
 {
 	unsigned char in[EP_PRM_CAP_IN_BYTES] = { 0 };
 	int error;

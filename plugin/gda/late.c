@@ -91,15 +91,16 @@ void ep_gda_late_mark(struct ep_gda *g, uint64_t now)
 void ep_gda_late_ask(struct ep_gda *g)
 {
 	int look = EP_GDA_LOOK_NIC | (g->mode == EP_GDA_GPU ? EP_GDA_LOOK_GPU : 0);
-	uint64_t start = ep_now_ns();
+	uint64_t start = ep_now_ns(), now = start;
 
-	for (uint32_t i = 0; i < g->nqueues && ep_now_ns() - start < EP_GDA_ASK_NS; i++) {
+	for (uint32_t i = 0; i < g->nqueues && now - start < EP_GDA_ASK_NS; i++) {
 		struct ep_gda_queue *q = &g->queue[g->next_query++ % g->nqueues];
 
 		if (!q->due) {
 			continue;
 		}
 		q->due = false;
+		now = ep_now_ns();
 		/* A completion that no kernel has looked at is found without a question. */
 		if (g->mode == EP_GDA_GPU && !ep_gda_late(q, look)) {
 			q->patience = 0;

@@ -8,6 +8,7 @@
 #ifndef EP_GDA_STATE_H
 #define EP_GDA_STATE_H
 
+#include <errno.h>
 #include <pthread.h>
 #include "gda/queue.h"
 

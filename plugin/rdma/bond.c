@@ -93,7 +93,6 @@ void ep_port_bond(const char *root, struct ep_port *port)
 
 	if (port->ethernet && ep_bond_read(root, port->name, port->port, &bond) && port->mbps &&
 	    bond.mbps > port->mbps) {
-		port->speed = (uint32_t)((uint64_t)port->speed * bond.mbps / port->mbps);
 		port->mbps = bond.mbps;
 	}
 }

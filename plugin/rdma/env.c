@@ -61,7 +61,7 @@ const struct ep_ib_var_def ep_ib_var_table[EP_IB_VARS] = {
 				"-1: that of the data",
 				.most = false },
 	[EP_IB_VAR_ECE] = { "NCCL_IB_ECE_ENABLE", AT(ece), 1, 0, 1,
-			    "network plugin: 1: NICs of both ends agree on what they can (ECE)",
+			    "1: NICs of both ends agree on what they can beyond the standard (ECE)",
 			    .most = false },
 	[EP_IB_VAR_MERGE] = { "NCCL_IB_MERGE_NICS", AT(merge), 1, 0, 1,
 			      "network plugin: 1: NCCL may merge ports into one NIC; 0: it may not",

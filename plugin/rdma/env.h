@@ -60,12 +60,12 @@ struct ep_ib_env {
 	int roce_version;
 	int adaptive; /* does the fabric route adaptively? -1: by what the device tells */
 	int relaxed;  /* not 0: data may cross PCIe in any order */
+	int ece;      /* not 0: NICs agree on what both can */
 	/* what follows is the network plugin's alone */
 	int qps;          /* queue pairs of a connection */
 	int split;        /* not 0: a message goes over all of them */
 	int ar_threshold; /* bytes; longer ones may be routed adaptively */
 	int fifo_tc;      /* class of messages about receives; -1: tc */
-	int ece;          /* not 0: NICs agree on what both can */
 	int merge;        /* not 0: ports may be merged */
 	/* a queue pair that cannot be set up, because something has timed out (or for any reason) */
 	int mqp_all, mqp_cnt, mqp_ms; /* not 0: any reason; how often it is tried again; ms */

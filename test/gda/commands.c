@@ -428,6 +428,28 @@ static void check_ece(bool can, bool may)
 	CHECK_INT(kept[3].bytes[0x17], 0x23);
 }
 
+static struct ibv_cq *fake_create_cq(struct ibv_context *ctx, int cqe, void *arg,
+				     struct ibv_comp_channel *channel, int vector)
+{
+	errno = ENOMEM;
+	return NULL;
+}
+
+/* Where memory lacks, what limits it is named. */
+static void check_no_memory(void)
+{
+	struct ep_verbs v = { .ibv_create_cq = fake_create_cq };
+	struct ep_reason why = { "" };
+	struct ep_gda_queue q;
+	struct ep_gda g;
+
+	make(&g, &q, true);
+	g.nic[0].base.v = &v;
+	g.nic[0].base.attr.max_cqe = 64;
+	CHECK(!ep_gda_verbs_cq(&g, &g.nic[0], &why));
+	CHECK_HAS(why.text, "see ulimit -l");
+}
+
 /* ---- bonds ---- */
 
 static uint8_t lag_answer[16];
@@ -606,6 +628,7 @@ int main(void)
 	check_bytes(true);
 	check_grh(false);
 	check_grh(true);
+	check_no_memory();
 	check_ece(true, true);
 	check_ece(true, false);
 	check_ece(false, true);

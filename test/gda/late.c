@@ -99,7 +99,7 @@ static uint32_t second(struct rig *r, uint32_t t)
 	uint32_t before = asked;
 
 	ep_gda_late_mark(&r->g, t * EP_GDA_ROUND_NS);
-	for (uint32_t i = 0; i < 50; i++) {
+	for (uint32_t i = 0; i < 4; i++) {
 		ep_gda_late_ask(&r->g);
 	}
 	return asked - before;
