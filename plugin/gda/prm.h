@@ -178,7 +178,7 @@ static inline void ep_prm_set64(void *p, uint32_t bit, uint32_t width, uint64_t 
 #define EP_PRM_ADS_RMAC_LOW 0x140, 32
 
 /* Values. */
-#define EP_PRM_ECE_ASK 0x10000000u /* rdma-core, providers/mlx5/verbs.c */
+#define EP_PRM_ECE_ASK 0x10000000u /* rdma-core: mlx5 provider, creation of queue pairs */
 #define EP_PRM_ECE_VENDOR 0x02c9u  /* of what firmware tells */
 #define EP_PRM_OPT_LAG_TX_PORT_AFFINITY (1u << 15)
 #define EP_PRM_PM_MIGRATED 3
