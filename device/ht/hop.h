@@ -132,6 +132,7 @@ EP_DEV enum ep_ht_seen ep_ht_patience_look(const struct ep_ht_common &c, const s
 	if (seen) {
 		return EP_HT_SEEN;
 	}
+	ep_spin_looked();
 	if (!wait) {
 		return EP_HT_UNSEEN;
 	}

@@ -59,6 +59,7 @@ extern int ep_simt_perturbed;
 uint64_t ep_simt_collective(uint32_t op, uint32_t mask, uint64_t value, uint32_t arg);
 void ep_simt_barrier(uint32_t id, uint32_t nthreads, bool waits);
 bool ep_simt_spin(struct ep_spin *s, uint64_t timeout_ns, uint32_t site, uint32_t peer);
+void ep_simt_looked(void);
 void ep_simt_perturb(void);
 uint64_t ep_simt_time_ns(void);
 void ep_simt_register(void (*handle)(void), const char *name, size_t args_size,
@@ -614,6 +615,11 @@ EP_DEV bool ep_spin_expired(struct ep_spin *s, uint64_t timeout_ns, enum ep_wait
 			    uint32_t peer)
 {
 	return ep_simt_spin(s, timeout_ns, (uint32_t)site, peer);
+}
+
+EP_DEV void ep_spin_looked(void)
+{
+	ep_simt_looked();
 }
 
 #endif

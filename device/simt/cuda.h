@@ -431,4 +431,8 @@ EP_DEV bool ep_spin_expired(struct ep_spin *s, uint64_t timeout_ns, enum ep_wait
 	return now - s->start_ns > timeout_ns;
 }
 
+EP_DEV void ep_spin_looked(void)
+{
+}
+
 #endif

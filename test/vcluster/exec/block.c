@@ -320,6 +320,12 @@ bool ep_simt_spin(struct ep_spin *s, uint64_t timeout_ns, uint32_t site, uint32_
 	return (int64_t)(now - s->start_ns) > 0 && now - s->start_ns > timeout_ns;
 }
 
+/* Its collectives since the last poll were part of a look that found nothing. */
+void ep_simt_looked(void)
+{
+	((struct vc_fiber *)ep_simt_self)->calls = 0;
+}
+
 /* A point where the order of things may be varied: one call in eight lets another thread run. */
 void ep_simt_perturb(void)
 {

@@ -217,15 +217,18 @@ static double cpu_seconds(void)
 	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* Warps that wait, one lane of each on behalf of all, leave the CPU to others. */
-static void test_waiting_warps(void)
+/*
+ * Warps that wait, one lane of each on behalf of all, leave the CPU to others; also those that look for
+ * something else between two polls.
+ */
+static void test_waiting_warps(uint32_t looks)
 {
 	enum {
 		blocks = 2,
 		threads = 64,
 		wait_us = 600000
 	};
-	struct test_votes_args args = { .timeout_ns = 20000000000ull };
+	struct test_votes_args args = { .timeout_ns = 20000000000ull, .looks = looks };
 	uint32_t *word, seen = 0;
 	double start;
 
@@ -283,7 +286,8 @@ int main(void)
 	test_two_grids();
 	test_flags();
 	test_timeout();
-	test_waiting_warps();
+	test_waiting_warps(0);
+	test_waiting_warps(4);
 	test_block_order();
 	return test_result();
 }

@@ -204,7 +204,7 @@ EP_KERNEL(test_add, test_add_args, 1024)
 	}
 }
 
-/* One lane of a warp polls, and all of them vote on what it saw. */
+/* One lane of a warp polls, all of them vote on what it saw, and then look for something else so many times. */
 EP_KERNEL(test_votes, test_votes_args, 64)
 {
 	struct ep_spin s = ep_spin_start();
@@ -216,6 +216,12 @@ EP_KERNEL(test_votes, test_votes_args, 64)
 			       ep_spin_expired(&s, a.timeout_ns, EP_WAIT_PROGRESS, 0);
 		}
 		ep_warp_sync(EP_FULL_MASK);
+		for (uint32_t i = 0; i < a.looks; i++) {
+			for (uint32_t lane = 0; lane < 6; lane++) {
+				(void)ep_shfl_u32(EP_FULL_MASK, over, lane);
+			}
+			ep_spin_looked();
+		}
 	}
 	ep_atomic_add_gpu_u32(a.seen, ep_ld_relaxed_sys_u32(a.word));
 }

@@ -54,6 +54,7 @@ struct test_votes_args {
 	const uint32_t *word; /* host memory; not 0: go */
 	uint32_t *seen;       /* threads that went */
 	uint64_t timeout_ns;
+	uint32_t looks;
 };
 
 struct test_order_args {
