@@ -2,13 +2,15 @@
 /*
  * Step counters have 32 bits and wrap. Groups whose counters begin shortly before each place where a
  * comparison of steps could go wrong, as after days of work; and in them a handle that makes the
- * heap be replaced, whose words are zero again.
+ * heap be replaced, whose words are zero again. Of low latency, and then of high throughput.
  */
 #include "ep/group.h"
 #include "support/bench.h"
+#include "support/ht_bench.h"
 
 #define RANKS 4
-#define PAIRS 6 /* two steps each, so that every start is passed */
+#define PAIRS 6  /* two steps each, so that every start is passed */
+#define ROUNDS 3 /* of high throughput, five steps each */
 
 static const uint32_t starts[] = { 0x7ffffffau, 0x80000010u, 0xfffffff4u, 0xfffffffeu };
 
@@ -41,6 +43,36 @@ static void pairs(struct world *w, ncclEpGroup_t group, const struct oracle_prob
 	bench_close(&b);
 }
 
+static void run_ht(struct world *w, uint32_t step)
+{
+	struct oracle_ht h = { .expert_major = step & 2 };
+	ncclEpGroup_t group = NULL;
+	ncclEpGroupConfig_t config;
+	struct ht_bench b;
+
+	h.p = (struct oracle_problem){ .seed = step,
+				       .nranks = (uint32_t)w->nranks,
+				       .experts = 16,
+				       .topk = 3,
+				       .hidden = 16,
+				       .tokens = 12,
+				       .max_tokens = 12 };
+	config = ht_group_config(&h, 0);
+	config.max_num_sms = 2;
+	NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
+	start_at(group, step);
+	world_meet(w);
+	ht_open(&b, w, group, &h, 0);
+	for (uint32_t i = 0; i < ROUNDS; i++) {
+		check_context("high throughput, steps from 0x%x, round %u", step, i);
+		/* without tokens nothing but the start of a step holds up a rank */
+		ht_load(&b, step + i, i % 2 ? 0 : h.p.max_tokens);
+		ht_step(&b);
+	}
+	ht_close(&b);
+	OK(ncclEpGroupDestroy(group));
+}
+
 static void run(struct world *w, void *arg)
 {
 	(void)arg;
@@ -58,11 +90,19 @@ static void run(struct world *w, void *arg)
 		p.topk = 12;
 		pairs(w, group, &p, starts[i]);
 		OK(ncclEpGroupDestroy(group));
+		if (i % 2 == 0) {
+			run_ht(w, starts[i]);
+		}
 	}
 }
 
 int main(void)
 {
+	/* words of which a step and the next one each have their own */
+	for (uint32_t step = UINT32_MAX - 4, i = 0; i < 6; i++, step = ep_step_after(step)) {
+		CHECK(step && (step ^ ep_step_after(step)) & 1, "steps 0x%x and 0x%x", step,
+		      ep_step_after(step));
+	}
 	world_run(world_size(RANKS), run, NULL);
 	return check_end();
 }

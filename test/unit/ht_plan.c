@@ -257,6 +257,35 @@ static void test_random(void)
 	check_context("%s", "");
 }
 
+/* ht_pieces.cu: what a part of a row has of the token's bytes and of its scales' */
+struct piece {
+	uint32_t first, token_bytes, scale_first, scale_bytes;
+};
+extern struct piece ht_piece(uint32_t token_bytes, uint32_t scale_bytes, uint32_t part_bytes,
+			     uint32_t part);
+
+/* Each byte is in one part, in order; there may be more parts of scales than of the token. */
+static void test_pieces(void)
+{
+	for (int i = 0; i < 5000; i++) {
+		uint32_t token = 16 * (1 + draw(2600)), scale = 16 * draw(draw(2) ? 20 : 2600);
+		uint32_t most = 128 * (1 + draw(112)), tokens = 0, scales = 0;
+
+		check_context("row of %u and %u bytes, parts of %u", token, scale, most);
+		for (uint32_t part = 0; part * most < token + scale; part++) {
+			struct piece p = ht_piece(token, scale, most, part);
+
+			CHECK(!p.token_bytes || p.first == tokens);
+			CHECK(!p.scale_bytes || p.scale_first == scales);
+			CHECK(p.scale_bytes == 0 || tokens + p.token_bytes == token);
+			CHECK(p.token_bytes + p.scale_bytes <= most);
+			tokens += p.token_bytes;
+			scales += p.scale_bytes;
+		}
+		CHECK(tokens == token && scales == scale);
+	}
+}
+
 int main(void)
 {
 	test_golden();
@@ -265,5 +294,6 @@ int main(void)
 	test_chunks();
 	test_route();
 	test_random();
+	test_pieces();
 	return check_end();
 }
