@@ -139,7 +139,6 @@ static void with_masks(struct world *w, void *arg)
 int main(int argc, char **argv)
 {
 	NEED(argc >= 2);
-	setenv("NCCL_EP_LL_THREADS", "64", 0);
 	setenv("NCCL_EP_CLOSE_TIMEOUT_MS", "3000", 0);
 	setenv("NCCL_EP_RDMA_QUEUES", "2", 0);
 	world_run(world_size(4), argc > 2 ? with_masks : without_masks, argv[1]);

@@ -215,7 +215,6 @@ int main(int argc, char **argv)
 	scene.stops = !strcmp(argv[1], "stop");
 	scene.pairs = world_number(argc > 3 ? argv[3] : NULL, 4);
 	victim_start(VICTIM, !scene.stops);
-	setenv("NCCL_EP_LL_THREADS", "64", 0);
 	setenv("NCCL_EP_CLOSE_TIMEOUT_MS", "3000", 0);
 	world_run(4, argc > 2 ? with_masks : without_masks, &scene);
 	return check_end();

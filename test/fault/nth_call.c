@@ -515,7 +515,6 @@ int main(int argc, char **argv)
 	NEED(argc >= 3);
 	plan.count = world_number(argv[2], 0);
 	plan.seed = world_number(argc > 3 ? argv[3] : NULL, 1);
-	setenv("NCCL_EP_LL_THREADS", "64", 0);
 	setenv("NCCL_EP_BOOTSTRAP_TIMEOUT_MS", "1500", 0);
 	setenv("NCCL_EP_CLOSE_TIMEOUT_MS", "1500", 0);
 	world_run(world_size(3), run, &plan);

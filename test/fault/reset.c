@@ -231,7 +231,6 @@ int main(int argc, char **argv)
 {
 	uint32_t flags = argc > 1 && !strcmp(argv[1], "mask") ? BENCH_MASK : 0;
 
-	setenv("NCCL_EP_LL_THREADS", "64", 0);
 	world_run(world_size(4), run, &flags);
 	return check_end();
 }

@@ -173,7 +173,6 @@ int main(int argc, char **argv)
 		NEED(file && !fclose(file));
 	}
 	setenv("VC_NIC_FAULTS", faults, 1);
-	setenv("NCCL_EP_LL_THREADS", "64", 0);
 	setenv("NCCL_EP_CLOSE_TIMEOUT_MS", "3000", 0);
 	world_run(3, run, argv[1]);
 	return check_end();

@@ -312,7 +312,6 @@ int main(int argc, char **argv)
 	bool race = argc == 2 && strcmp(argv[1], "race") == 0;
 
 	NEED(argc == 1 || race);
-	setenv("NCCL_EP_LL_THREADS", "64", 0);
 	world_run(world_size(RANKS), run, &race);
 	return check_end();
 }

@@ -127,7 +127,6 @@ static void run(struct world *w, void *arg)
 
 int main(int argc, char **argv)
 {
-	setenv("NCCL_EP_LL_THREADS", "64", 0);
 	world_run((int)world_number(argc == 2 ? argv[1] : NULL, 72), run, NULL);
 	return check_end();
 }

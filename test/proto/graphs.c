@@ -157,7 +157,6 @@ int main(int argc, char **argv)
 	pairs = world_number(argc > 2 ? argv[2] : NULL, 5);
 	printf("graphs, seeds from %llu, %llu pairs\n", (unsigned long long)first_seed,
 	       (unsigned long long)pairs);
-	setenv("NCCL_EP_LL_THREADS", "64", 0);
 	for (int lines = 0; lines <= 1; lines++) {
 		setenv("NCCL_EP_LL_LINES", lines ? "1" : "0", 1);
 		world_run(world_size(3), run, NULL);

@@ -28,7 +28,6 @@ int main(int argc, char **argv)
 		fprintf(stderr, "usage: hidden lines|bytes\n");
 		return 2;
 	}
-	setenv("NCCL_EP_LL_THREADS", "64", 0);
 	world_run(world_size(3), run, &lines);
 	return check_end();
 }

@@ -139,7 +139,6 @@ int main(int argc, char **argv)
 	uint64_t seed[2] = { world_number(argc > 1 ? argv[1] : NULL, 1),
 			     world_number(argc > 2 ? argv[2] : NULL, 4) };
 
-	setenv("NCCL_EP_LL_THREADS", "64", 0);
 	world_run(world_size(RANKS), run, seed);
 	return check_end();
 }

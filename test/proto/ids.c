@@ -176,7 +176,6 @@ static void run(struct world *w, void *arg)
 
 int main(void)
 {
-	setenv("NCCL_EP_LL_THREADS", "64", 0);
 	for (int lines = 0; lines <= 1; lines++) {
 		setenv("NCCL_EP_LL_LINES", lines ? "1" : "0", 1);
 		world_run(world_size(3), run, NULL);

@@ -201,7 +201,6 @@ int main(int argc, char **argv)
 			  (uint32_t)world_number(argc > 2 ? argv[2] : NULL, 4) };
 
 	printf("interleave, seeds from %llu, %u runs\n", (unsigned long long)g.seed, g.runs);
-	setenv("NCCL_EP_LL_THREADS", "64", 0);
 	for (int lines = 0; lines <= 1; lines++) {
 		setenv("NCCL_EP_LL_LINES", lines ? "1" : "0", 1);
 		world_run(world_size(4), run, &g);

@@ -398,7 +398,6 @@ int main(int argc, char **argv)
 			     .overtaken = argc == 3 && strcmp(argv[2], "overtaken") == 0 };
 
 	NEED(plan.sms && (argc == 2 || plan.late || plan.hand || plan.overtaken));
-	setenv("NCCL_EP_LL_THREADS", "64", 0);
 	world_run(world_size(RANKS), run, &plan);
 	return check_end();
 }

@@ -596,7 +596,6 @@ int main(void)
 {
 	long before = watch_live();
 
-	setenv("NCCL_EP_LL_THREADS", "64", 0);
 	world_run(world_size(3), run, NULL);
 	CHECK_INT(watch_live(), before);
 	return check_end();

@@ -204,7 +204,6 @@ static void run(struct world *w, void *name)
 int main(int argc, char **argv)
 {
 	NEED(argc == 2);
-	setenv("NCCL_EP_LL_THREADS", "64", 0);
 	world_run(world_size(3), run, argv[1]);
 	return check_end();
 }

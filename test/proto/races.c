@@ -92,7 +92,6 @@ int main(int argc, char **argv)
 		kind = strcmp(argv[1], names[i]) == 0 ? i : kind;
 	}
 	NEED(kind >= 0);
-	setenv("NCCL_EP_LL_THREADS", "64", 0);
 	world_run(world_size(2), run, &kind);
 	return check_end();
 }

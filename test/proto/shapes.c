@@ -138,7 +138,6 @@ static void run(struct world *w, void *name)
 int main(int argc, char **argv)
 {
 	NEED(argc >= 2);
-	setenv("NCCL_EP_LL_THREADS", "64", 0);
 	world_run((int)world_number(argv[1], 0), run, argc > 2 ? argv[2] : "");
 	return check_end();
 }

@@ -240,7 +240,6 @@ static void run(struct world *w, void *arg)
 
 int main(void)
 {
-	setenv("NCCL_EP_LL_THREADS", "64", 0);
 	world_run(world_size(2), run, NULL);
 	return check_end();
 }

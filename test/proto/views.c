@@ -450,7 +450,6 @@ int main(int argc, char **argv)
 	for (size_t i = 0; argc > 1 && i < sizeof(modes) / sizeof(modes[0]); i++) {
 		m = strcmp(argv[1], modes[i].name) == 0 ? modes + i : m;
 	}
-	setenv("NCCL_EP_LL_THREADS", "64", 0);
 	if (argc > 1 && !strcmp(argv[1], "beyond")) {
 		world_run(CROWD, run_beyond, NULL);
 		return check_end();

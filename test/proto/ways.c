@@ -299,7 +299,6 @@ static void run(struct world *w, void *name)
 int main(int argc, char **argv)
 {
 	NEED(argc == 2);
-	setenv("NCCL_EP_LL_THREADS", "64", 0);
 	choose("auto", "0");
 	if (!strcmp(argv[1], "p2p")) {
 		char path[600];
