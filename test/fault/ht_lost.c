@@ -41,10 +41,10 @@ static struct oracle_ht problem_of(const struct scene *s, int nranks)
 				       .experts = 12,
 				       .topk = 4,
 				       .hidden = 512,
-				       .tokens = 190,
-				       .max_tokens = 200,
+				       .tokens = 96,
+				       .max_tokens = 100,
 				       .dtype = ORACLE_BF16 };
-	h.limit = (uint32_t)nranks * 200 * 4 + 200;
+	h.limit = (uint32_t)nranks * 100 * 4 + 200;
 	return h;
 }
 
