@@ -96,7 +96,7 @@ static void test_mesh_class(void)
 	check_context("classes of ports");
 	nic->nports = 2;
 	nic->dev[1] = other->dev[0];
-	NEED(ep_net_mesh_new(nic, 1, 0, &mesh) == ncclSuccess);
+	NEED(ep_net_mesh_new(nic, EP_NET_FOR_RMA, 1, 0, &mesh) == ncclSuccess);
 	mesh->tc = -1;
 	nic->dev[0]->nic.tc = 8;
 	nic->dev[1]->nic.tc = 16;
@@ -119,7 +119,7 @@ static void test_mesh_level(int tc)
 	struct ep_net_nic *nic = ends_nic(0);
 	struct ep_net_mesh *mesh;
 
-	NEED(ep_net_mesh_new(nic, 1, 0, &mesh) == ncclSuccess);
+	NEED(ep_net_mesh_new(nic, EP_NET_FOR_RMA, 1, 0, &mesh) == ncclSuccess);
 	for (int own = 0; own < 2; own++) {
 		struct ep_net_rma_config config = { .contexts = 1,
 						    .stride = 1,

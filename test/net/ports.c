@@ -333,7 +333,7 @@ static void alone_open(struct alone *a, uint32_t ports, int lanes)
 	a->other = ends_nic(1);
 	a->nic->nports = (int)ports;
 	a->nic->dev[1] = a->other->dev[0];
-	NEED(ep_net_mesh_new(a->nic, 1, 0, &a->mesh) == ncclSuccess);
+	NEED(ep_net_mesh_new(a->nic, EP_NET_FOR_RMA, 1, 0, &a->mesh) == ncclSuccess);
 	NEED(ep_net_rma_new(a->mesh, &config, &a->rma) == ncclSuccess);
 }
 
@@ -536,7 +536,7 @@ static void test_follow(void)
 		a[r].other = ends_nic(2 * (int)r + 1);
 		a[r].nic->nports = 2;
 		a[r].nic->dev[1] = a[r].other->dev[0];
-		NEED(ep_net_mesh_new(a[r].nic, 2, r, &a[r].mesh) == ncclSuccess);
+		NEED(ep_net_mesh_new(a[r].nic, EP_NET_FOR_RMA, 2, r, &a[r].mesh) == ncclSuccess);
 		a[r].mesh->fd[!r] = fd[r];
 	}
 	for (uint32_t r = 0; r < 2; r++) {

@@ -78,7 +78,7 @@ static void test_mesh_overrun(int port)
 	check_context("overrun of a mesh, port %d", port);
 	nic->nports = 2;
 	nic->dev[1] = other->dev[0];
-	NEED(ep_net_mesh_new(nic, 1, 0, &mesh) == ncclSuccess);
+	NEED(ep_net_mesh_new(nic, EP_NET_FOR_RMA, 1, 0, &mesh) == ncclSuccess);
 	NEED(ep_net_rma_new(mesh, &config, &rma) == ncclSuccess);
 	vn_dv_event(nic->dev[port]->nic.ctx, IBV_EVENT_CQ_ERR, rma->rail[port].cq);
 	while (result == ncclSuccess && ep_now_ns() < until) {
@@ -188,7 +188,7 @@ static void test_unwinding(void)
 	check_context("unwinding");
 	nic->nports = 2;
 	nic->dev[1] = other->dev[0];
-	NEED(ep_net_mesh_new(nic, 1, 0, &mesh) == ncclSuccess);
+	NEED(ep_net_mesh_new(nic, EP_NET_FOR_RMA, 1, 0, &mesh) == ncclSuccess);
 	for (int p = 0; p < 2; p++) {
 		live[p] = vn_dv_live(nic->dev[p]->nic.ctx);
 	}
@@ -530,7 +530,7 @@ static void test_exchange(void)
 	check_context("exchange");
 	NEED(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fd) == 0);
 	for (uint32_t r = 0; r < 2; r++) {
-		NEED(ep_net_mesh_new(nic, 2, r, &mesh[r]) == ncclSuccess);
+		NEED(ep_net_mesh_new(nic, EP_NET_FOR_RMA, 2, r, &mesh[r]) == ncclSuccess);
 		mesh[r]->fd[!r] = fd[r];
 		NEED(pthread_create(&thread[r], NULL, exchange_main, mesh[r]) == 0);
 	}
