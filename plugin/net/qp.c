@@ -157,6 +157,9 @@ ncclResult_t ep_net_receives_post(struct ep_net_comm *c, uint32_t qp, uint32_t n
 
 ncclResult_t ep_net_qps_connect(struct ep_net_comm *c, const uint32_t *qpn)
 {
+	/* what both ends can is agreed for each pair of ports: a port of several pairs keeps to the standard */
+	bool pairs = c->nlocals == c->nfars;
+
 	for (uint32_t i = 0; i < c->nqps; i++) {
 		struct ep_net_qp *q = &c->qp[i];
 		const struct ep_net_local *l = &c->local[q->local];
@@ -172,7 +175,9 @@ ncclResult_t ep_net_qps_connect(struct ep_net_comm *c, const uint32_t *qpn)
 			c->route[q->route].far = q->far;
 		}
 		q->remote = qpn[i];
-		ep_net_ece_set(l, q->qp, &far->ece);
+		if (pairs) {
+			ep_net_ece_set(l, q->qp, &far->ece);
+		}
 		EP_CHECK(ep_net_queue_connect(l->dev, q->qp, &path, qpn[i]));
 		if (!c->sender) {
 			EP_CHECK(ep_net_receives_post(c, i, c->rq_depth));
@@ -180,7 +185,7 @@ ncclResult_t ep_net_qps_connect(struct ep_net_comm *c, const uint32_t *qpn)
 	}
 	/* The receiver's NIC has heard of the sender's now, and says what is left. */
 	for (uint32_t i = 0; i < c->nlocals && !c->sender; i++) {
-		if (c->local[i].ece.there && c->far[i % c->nfars].ece.there) {
+		if (pairs && c->local[i].ece.there && c->far[i].ece.there) {
 			ep_net_ece_query(&c->local[i], c->qp[i].qp);
 		} else {
 			c->local[i].ece.there = 0;

@@ -447,7 +447,7 @@ static void check_no_memory(void)
 	g.nic[0].base.v = &v;
 	g.nic[0].base.attr.max_cqe = 64;
 	CHECK(!ep_gda_verbs_cq(&g, &g.nic[0], &why));
-	CHECK_HAS(why.text, "see ulimit -l");
+	CHECK_HAS(why.text, "ulimit -l unlimited");
 }
 
 /* ---- bonds ---- */

@@ -57,6 +57,8 @@ static void test_all(void)
 }
 
 /* What is printed has the line. */
+static const struct ep_info_nics no_nics;
+
 static void try_print(unsigned int has, const char *mode, const char *line)
 {
 	static char text[8192];
@@ -70,7 +72,7 @@ static void try_print(unsigned int has, const char *mode, const char *line)
 		unsetenv("NCCL_EP_RDMA_MODE");
 	}
 	stdout = out;
-	ep_info_rdma(NULL, NULL);
+	ep_info_rdma(NULL, &no_nics);
 	stdout = before;
 	rewind(out);
 	text[fread(text, 1, sizeof(text) - 1, out)] = '\0';
