@@ -48,16 +48,39 @@ static void check_chunks(uint64_t n, uint64_t least, uint64_t most, uint64_t byt
 	CHECK(n == most || (n + 1) * bytes > room);
 }
 
+/* Tokens of a chunk. */
+static uint64_t chunk_tokens(const struct ep_shape *s, uint32_t layout)
+{
+	uint64_t b = s->max_tokens, most = layout == EP_HT_FLAT ? 4 : 8;
+
+	return s->flows ? 8 : b > 1024 ? most : b > 256 ? 4 : b > 128 ? 2 : 1;
+}
+
+/* Expert-major operations cut the same rings into chunks of their own. Returns the rows of one. */
+static uint64_t check_cut(const struct ep_shape *s, const struct ep_ht_areas *a, uint32_t layout)
+{
+	uint64_t tokens = chunk_tokens(s, layout), chunks = (s->max_tokens + tokens - 1) / tokens;
+	struct ep_ht_areas cut = *a;
+
+	ep_ht_areas_cut(&cut, s, layout);
+	CHECK_INT(1 << cut.chunk_shift, tokens);
+	CHECK(cut.ring_chunks <= a->ring_chunks && cut.rings == a->rings);
+	check_chunks(cut.ring_chunks, chunks == 1 ? 1 : 2, chunks,
+		     a->rings * tokens * a->row_stride,
+		     s->flows ? s->ring_bytes / 2 : s->ring_bytes);
+	return cut.ring_chunks * tokens;
+}
+
 static void check_heap(const struct ep_shape *s, uint32_t topk)
 {
-	uint64_t r = s->nranks, b = s->max_tokens;
-	uint64_t tokens = s->flows || b > 1024 ? 8 : b > 256 ? 4 : b > 128 ? 2 : 1;
+	uint64_t r = s->nranks, b = s->max_tokens, tokens = chunk_tokens(s, EP_HT_FLAT);
 	uint64_t chunks = (b + tokens - 1) / tokens;
 	uint64_t w = topk < s->nlocal ? topk : s->nlocal;
 	struct ep_ht_heap h = ep_ht_heap_make(s, topk);
 	const struct ep_ht_areas *a = &h.areas;
 	uint64_t rings = r > s->desks ? r : s->desks, f = s->flows, masks = f ? a->mask_stride : 0;
-	uint64_t words = 8 * rings * a->ring_chunks * a->parts, ring_bytes = s->ring_bytes;
+	uint64_t words = 8 * rings * a->ring_chunks * a->parts;
+	uint64_t flat = check_cut(s, a, EP_HT_FLAT), major = check_cut(s, a, EP_HT_EXPERT_MAJOR);
 	uint64_t chunk = tokens * a->row_stride, counts = 8 * (r * s->nlocal + r + 1);
 	struct area areas[] = {
 		{ 0, EP_HEAP_HEADER_BYTES(r), 1 },
@@ -74,7 +97,7 @@ static void check_heap(const struct ep_shape *s, uint32_t topk)
 		{ a->weight_off, 4 * r * b * w, 16 },
 		{ a->arrived_off, words, 8 },
 		{ a->credit_off, words, 8 },
-		{ a->ring_off, rings * a->ring_chunks * chunk, 128 },
+		{ a->ring_off, rings * (flat > major ? flat : major) * a->row_stride, 128 },
 		{ a->net_off, f * a->net_chunks * chunk, 128 },
 		{ a->stage_off, f * a->stage_chunks * chunk, 128 },
 		{ a->staged_off, 8 * f * a->stage_chunks * a->parts, 8 },
@@ -92,19 +115,18 @@ static void check_heap(const struct ep_shape *s, uint32_t topk)
 	check_areas(areas, EP_ARRAY_SIZE(areas), h.g.bytes);
 	CHECK(a->row_stride >= s->max_token_bytes && a->row_stride % 128 == 0);
 	CHECK(!f || (a->mask_stride >= chunks && a->mask_stride % 16 == 0));
-	ring_bytes = f ? ring_bytes / 2 : ring_bytes;
-	check_chunks(a->ring_chunks, chunks == 1 ? 1 : 2, chunks, rings * chunk, ring_bytes);
 	if (f) {
 		check_chunks(a->net_chunks, 2, chunks < 64 ? chunks : 64, f * chunk,
-			     ring_bytes / 2);
+			     s->ring_bytes / 4);
 		check_chunks(a->stage_chunks, 2, chunks < 32 ? chunks : 32, f * chunk,
-			     ring_bytes / 2);
+			     s->ring_bytes / 4);
 	}
 }
 
 static void check_handle(const struct ep_shape *s, uint32_t layout, uint32_t topk)
 {
-	uint64_t r = s->nranks, b = s->max_tokens, starts = 4 * r * ((b + 7) / 8 + 1);
+	uint64_t tokens = chunk_tokens(s, layout);
+	uint64_t r = s->nranks, b = s->max_tokens, starts = 4 * r * ((b + tokens - 1) / tokens + 1);
 	uint64_t w = topk < s->nlocal ? topk : s->nlocal;
 	uint64_t slots = r * b < s->limit ? r * b : s->limit;
 	uint64_t masks = s->flows * (((b + 7) / 8 + 15) / 16 * 16);

@@ -125,14 +125,16 @@ static void test_few_sms(void)
 static void test_chunks(void)
 {
 	static const uint32_t tokens[] = { 1, 128, 129, 256, 257, 1024, 1025, 65536 };
-	static const uint32_t shift[] = { 0, 0, 1, 1, 2, 2, 3, 3 };
+	static const uint32_t shift[] = { 0, 0, 1, 1, 2, 2, 3, 3 },
+			      flat[] = { 0, 0, 1, 1, 2, 2, 2, 2 };
 
 	for (size_t i = 0; i < EP_ARRAY_SIZE(tokens); i++) {
 		struct ep_shape shape = { .max_tokens = tokens[i] };
 
-		CHECK_INT(ep_ht_chunk_shift(&shape), shift[i]);
+		CHECK_INT(ep_ht_chunk_shift(&shape, EP_HT_EXPERT_MAJOR), shift[i]);
+		CHECK_INT(ep_ht_chunk_shift(&shape, EP_HT_FLAT), flat[i]);
 		shape.flows = 1;
-		CHECK_INT(ep_ht_chunk_shift(&shape), EP_HT_CHUNK_SHIFT);
+		CHECK_INT(ep_ht_chunk_shift(&shape, EP_HT_FLAT), EP_HT_CHUNK_SHIFT);
 	}
 }
 
@@ -227,8 +229,8 @@ static void check_plan(const struct ep_ht_operation *o, const struct ep_ht_plan 
 	} else {
 		CHECK(p->lag >= 1 &&
 		      (p->lag < o->ring_chunks ||
-		       o->ring_chunks >=
-			       ep_ht_chunks(o->shape.max_tokens, ep_ht_chunk_shift(&o->shape))));
+		       o->ring_chunks >= ep_ht_chunks(o->shape.max_tokens,
+						      ep_ht_chunk_shift(&o->shape, o->layout))));
 	}
 	if (o->kind == EP_HT_COMBINE) {
 		uint32_t added = o->shape.nranks, local = o->shape.nlocal;

@@ -20,30 +20,37 @@ uint32_t ep_ht_width(const struct ep_shape *shape, uint32_t topk)
  * As many chunks in each of `rings` as `bytes` hold, and no more than a rank has or `most`. Two at least,
  * so that one can be written while the other is read.
  */
-static uint32_t ep_ht_fit_chunks(const struct ep_shape *shape, uint64_t row_stride, uint64_t bytes,
-				 uint32_t rings, uint32_t most)
+static uint32_t ep_ht_fit_chunks(const struct ep_shape *shape, uint32_t shift, uint64_t row_stride,
+				 uint64_t bytes, uint32_t rings, uint32_t most)
 {
-	uint32_t shift = ep_ht_chunk_shift(shape);
 	uint64_t fit = ep_max_u64(2, bytes / ((row_stride << shift) * rings));
 
 	return (uint32_t)ep_min_u64(ep_min_u64(fit, most), ep_ht_chunks(shape->max_tokens, shift));
 }
 
-/* With other nodes half of the memory is for what travels between them. */
-static void ep_ht_areas_size(struct ep_ht_areas *a, const struct ep_shape *shape)
+void ep_ht_areas_cut(struct ep_ht_areas *a, const struct ep_shape *shape, uint32_t layout)
 {
 	uint64_t bytes = shape->flows ? shape->ring_bytes / 2 : shape->ring_bytes;
 
+	a->chunk_shift = ep_ht_chunk_shift(shape, layout);
+	a->ring_chunks =
+		ep_ht_fit_chunks(shape, a->chunk_shift, a->row_stride, bytes, a->rings, UINT32_MAX);
+}
+
+/* With other nodes half of the memory is for what travels between them. */
+static void ep_ht_areas_size(struct ep_ht_areas *a, const struct ep_shape *shape)
+{
+	uint64_t bytes = shape->ring_bytes / 4;
+
 	a->row_stride = ep_round_up(shape->max_token_bytes, EP_HT_LINE);
 	a->parts = ep_ht_most_parts(shape);
-	a->chunk_shift = ep_ht_chunk_shift(shape);
 	a->rings = shape->nranks > shape->desks ? shape->nranks : shape->desks;
-	a->ring_chunks = ep_ht_fit_chunks(shape, a->row_stride, bytes, a->rings, UINT32_MAX);
+	ep_ht_areas_cut(a, shape, EP_HT_FLAT);
 	if (shape->flows) {
-		a->net_chunks = ep_ht_fit_chunks(shape, a->row_stride, bytes / 2, shape->flows,
-						 EP_HT_NET_CHUNKS);
-		a->stage_chunks = ep_ht_fit_chunks(shape, a->row_stride, bytes / 2, shape->flows,
-						   EP_HT_STAGE_CHUNKS);
+		a->net_chunks = ep_ht_fit_chunks(shape, EP_HT_CHUNK_SHIFT, a->row_stride, bytes,
+						 shape->flows, EP_HT_NET_CHUNKS);
+		a->stage_chunks = ep_ht_fit_chunks(shape, EP_HT_CHUNK_SHIFT, a->row_stride, bytes,
+						   shape->flows, EP_HT_STAGE_CHUNKS);
 		a->net_chunks = (uint32_t)ep_max_u64(2, a->net_chunks);
 		a->stage_chunks = (uint32_t)ep_max_u64(2, a->stage_chunks);
 	}
@@ -54,7 +61,7 @@ static void ep_ht_areas_remote(struct ep_ht_areas *a, const struct ep_shape *sha
 			       uint64_t *at)
 {
 	uint64_t r = shape->nranks, f = shape->flows,
-		 chunks = ep_ht_chunks(shape->max_tokens, ep_ht_chunk_shift(shape));
+		 chunks = ep_ht_chunks(shape->max_tokens, EP_HT_CHUNK_SHIFT);
 	uint64_t chunk = EP_HT_CHUNK * a->row_stride;
 	uint64_t counts = ep_ht_counts(shape->nranks * shape->nlocal, shape->nranks);
 
@@ -74,21 +81,26 @@ static void ep_ht_areas_remote(struct ep_ht_areas *a, const struct ep_shape *sha
 
 uint32_t ep_ht_mask_stride(const struct ep_shape *shape)
 {
-	return shape->flows ? (uint32_t)ep_round_up(
-				      ep_ht_chunks(shape->max_tokens, ep_ht_chunk_shift(shape)), 16)
-			    : 0;
+	return shape->flows
+		       ? (uint32_t)ep_round_up(ep_ht_chunks(shape->max_tokens, EP_HT_CHUNK_SHIFT),
+					       16)
+		       : 0;
 }
 
 struct ep_ht_heap ep_ht_heap_make(const struct ep_shape *shape, uint32_t topk)
 {
 	uint64_t r = shape->nranks, b = shape->max_tokens, w = ep_ht_width(shape, topk);
 	struct ep_ht_heap h = { .g.topk = topk };
-	struct ep_ht_areas *a = &h.areas;
-	uint64_t *at = &h.g.bytes, words;
+	struct ep_ht_areas *a = &h.areas, coarse;
+	uint64_t *at = &h.g.bytes, words, rows;
 	uint32_t counts = ep_ht_counts(shape->nranks * shape->nlocal, shape->nranks);
 
 	ep_ht_areas_size(a, shape);
-	words = (uint64_t)a->rings * a->ring_chunks * a->parts;
+	coarse = *a;
+	ep_ht_areas_cut(&coarse, shape, EP_HT_EXPERT_MAJOR);
+	words = (uint64_t)a->rings * a->ring_chunks * a->parts; /* flat has more chunks */
+	rows = ep_max_u64((uint64_t)a->ring_chunks << a->chunk_shift,
+			  (uint64_t)coarse.ring_chunks << coarse.chunk_shift);
 
 	ep_group_heap_begin(&h.g, shape);
 	a->form_off = ep_group_heap_take(at, 2 * 8 * EP_HT_FORM_WORDS * r, EP_HT_LINE);
@@ -99,15 +111,12 @@ struct ep_ht_heap ep_ht_heap_make(const struct ep_shape *shape, uint32_t topk)
 	a->count_off = ep_group_heap_take(at, 8 * r * counts, EP_HT_LINE);
 	a->table_off = ep_group_heap_take(at, 4 * r * EP_HT_ROUTE_BLOCKS, EP_HT_LINE);
 	a->start_off = ep_group_heap_take(
-		at, 4 * r * (ep_ht_chunks(shape->max_tokens, ep_ht_chunk_shift(shape)) + 1ull),
-		EP_HT_LINE);
+		at, 4 * r * (ep_ht_chunks(shape->max_tokens, a->chunk_shift) + 1ull), EP_HT_LINE);
 	a->sel_off = ep_group_heap_take(at, 4 * r * b * w, EP_HT_LINE);
 	a->weight_off = ep_group_heap_take(at, 4 * r * b * w, EP_HT_LINE);
 	a->arrived_off = ep_group_heap_take(at, 8 * words, EP_HT_LINE);
 	a->credit_off = ep_group_heap_take(at, 8 * words, EP_HT_LINE);
-	a->ring_off = ep_group_heap_take(
-		at, ((uint64_t)a->rings * a->ring_chunks << a->chunk_shift) * a->row_stride,
-		EP_HT_LINE);
+	a->ring_off = ep_group_heap_take(at, a->rings * rows * a->row_stride, EP_HT_LINE);
 	if (shape->flows) {
 		ep_ht_areas_remote(a, shape, (uint32_t)w, at);
 	}
@@ -121,7 +130,7 @@ struct ep_ht_handle_layout ep_ht_handle_layout_make(const struct ep_shape *shape
 	uint64_t r = shape->nranks, b = shape->max_tokens, sel = 4 * b * topk;
 	uint64_t slots = ep_min_u64(r * b, shape->limit);
 	uint64_t starts =
-		4 * r * (ep_ht_chunks(shape->max_tokens, ep_ht_chunk_shift(shape)) + 1ull);
+		4 * r * (ep_ht_chunks(shape->max_tokens, ep_ht_chunk_shift(shape, layout)) + 1ull);
 	uint64_t masks = (uint64_t)shape->flows * ep_ht_mask_stride(shape);
 	bool em = layout == EP_HT_EXPERT_MAJOR;
 	struct ep_ht_handle_layout h;

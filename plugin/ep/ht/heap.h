@@ -31,11 +31,14 @@ struct ep_ht_handle_layout {
 	uint64_t bytes;
 };
 
-/* Handles of up to `topk`, both layouts. */
+/* Handles of up to `topk`, both layouts; the areas are cut for the flat one. */
 struct ep_ht_heap ep_ht_heap_make(const struct ep_shape *shape, uint32_t topk);
 
 struct ep_ht_handle_layout ep_ht_handle_layout_make(const struct ep_shape *shape, uint32_t layout,
 						    uint32_t topk);
+
+/* How operations of that layout cut the rings, and all ranks' tokens. */
+void ep_ht_areas_cut(struct ep_ht_areas *areas, const struct ep_shape *shape, uint32_t layout);
 
 /* Bytes of a list of masks, one for each chunk; 0: one node. */
 uint32_t ep_ht_mask_stride(const struct ep_shape *shape);

@@ -109,18 +109,20 @@ ncclResult_t ep_ht_kernels_open(struct ncclEpGroup *g)
 static struct ep_ht_operation ep_ht_operation_of(const struct ncclEpHandle *h, enum ep_ht_kind kind)
 {
 	const struct ep_ht *ht = h->group->ht;
+	struct ep_ht_areas areas = ht->areas;
+	struct ep_ht_operation o;
 
-	struct ep_ht_operation o = {
+	ep_ht_areas_cut(&areas, &h->group->config.shape, h->layout);
+	o = (struct ep_ht_operation){
 		.shape = h->group->config.shape,
 		.device = ht->device,
 		.kind = kind,
 		.layout = h->layout,
 		.topk = h->topk,
 		.least_sms = h->group->config.least_sms,
-		.ring_chunks = ht->areas.ring_chunks,
-		.net_chunks = ht->areas.net_chunks,
+		.ring_chunks = areas.ring_chunks,
+		.net_chunks = areas.net_chunks,
 	};
-
 	o.device.max_blocks = ep_resident_limit(&h->group->resident);
 	return o;
 }
@@ -133,6 +135,7 @@ static void ep_ht_common_fill(struct ep_ht_common *c, const struct ncclEpHandle 
 
 	c->g = g->dev;
 	c->areas = g->ht->areas;
+	ep_ht_areas_cut(&c->areas, shape, h->layout);
 	c->h = h->ht->dev;
 	c->remote = g->ht->remote;
 	c->launch.halves = EP_HALF_SEND | EP_HALF_RECV;

@@ -18,6 +18,8 @@
 #define EP_HT_CROWDED_WARPS 10u
 #define EP_HT_LEAST_WARPS 2u
 #define EP_HT_MOST_LAG 256u
+#define EP_HT_FLAT_SHIFT                                                                           \
+	2u             /* flat rows are copied and added faster in chunks of 4 tokens than of 8 */
 #define EP_HT_ROLES 2u /* warps of a block that serve the NICs, in groups of several nodes */
 /*
  * Combine has larger parts where so few ranks contribute to a row: per part it does less then. Out of
@@ -35,23 +37,26 @@
 
 /*
  * A warp takes microseconds for each row of a unit, so few tokens are cut into small chunks, for all warps; many into
- * large ones, which have less to say. What travels between nodes is posted by whole chunks.
+ * larger ones, which have less to say. What travels between nodes is posted by whole chunks.
  */
-uint32_t ep_ht_chunk_shift(const struct ep_shape *shape)
+uint32_t ep_ht_chunk_shift(const struct ep_shape *shape, uint32_t layout)
 {
 	static const uint32_t most[EP_HT_CHUNK_SHIFT] = { 128, 256, 1024 };
 	uint32_t shift = 0;
 
-	while (shift < EP_HT_CHUNK_SHIFT && (shape->flows || shape->max_tokens > most[shift])) {
+	if (shape->flows) {
+		return EP_HT_CHUNK_SHIFT;
+	}
+	while (shift < EP_HT_CHUNK_SHIFT && shape->max_tokens > most[shift]) {
 		shift++;
 	}
-	return shift;
+	return layout == EP_HT_FLAT ? (uint32_t)ep_min_u64(shift, EP_HT_FLAT_SHIFT) : shift;
 }
 
 /* Chunks of a rank's tokens. */
-static uint32_t ep_ht_shape_chunks(const struct ep_shape *shape)
+static uint32_t ep_ht_shape_chunks(const struct ep_shape *shape, uint32_t layout)
 {
-	return ep_ht_chunks(shape->max_tokens, ep_ht_chunk_shift(shape));
+	return ep_ht_chunks(shape->max_tokens, ep_ht_chunk_shift(shape, layout));
 }
 
 /* Units that a rank's rows are cut into, at least: the same on all ranks. */
@@ -60,15 +65,11 @@ static uint32_t ep_ht_units(const struct ep_ht_operation *o)
 	return (uint32_t)ep_min_u64((uint64_t)EP_HT_SM_UNITS * o->least_sms, EP_HT_UNITS);
 }
 
-/*
- * Grows with the bytes, and with `units`. `direct`: what is summed from windows need not be cut, as nobody waits for
- * units, which may be of one token.
- */
-static uint32_t ep_ht_parts(const struct ep_shape *shape, enum ep_ht_kind kind, uint32_t units,
-			    bool direct, uint32_t most, uint32_t row_bytes)
+/* Grows with the bytes, and with `units`. `pieces`: into so many a rank's rows are cut already. */
+static uint32_t ep_ht_parts(enum ep_ht_kind kind, uint32_t units, uint32_t pieces, uint32_t most,
+			    uint32_t row_bytes)
 {
-	uint64_t wanted =
-		ep_ceil_div(units, direct ? shape->max_tokens : ep_ht_shape_chunks(shape));
+	uint64_t wanted = ep_ceil_div(units, pieces);
 
 	if (kind == EP_HT_DISPATCH) { /* its copies cost the same whatever their size */
 		return ep_ceil_div(row_bytes, most);
@@ -79,9 +80,11 @@ static uint32_t ep_ht_parts(const struct ep_shape *shape, enum ep_ht_kind kind, 
 
 uint32_t ep_ht_most_parts(const struct ep_shape *shape)
 {
-	uint32_t dispatch = ep_ht_parts(shape, EP_HT_DISPATCH, EP_HT_UNITS, false,
-					EP_HT_DISPATCH_PART, shape->max_token_bytes);
-	uint32_t combine = ep_ht_parts(shape, EP_HT_COMBINE, EP_HT_UNITS, false, EP_HT_COMBINE_PART,
+	/* expert-major has the larger chunks */
+	uint32_t pieces = ep_ht_shape_chunks(shape, EP_HT_EXPERT_MAJOR);
+	uint32_t dispatch = ep_ht_parts(EP_HT_DISPATCH, EP_HT_UNITS, pieces, EP_HT_DISPATCH_PART,
+					shape->max_token_bytes);
+	uint32_t combine = ep_ht_parts(EP_HT_COMBINE, EP_HT_UNITS, pieces, EP_HT_COMBINE_PART,
 				       shape->max_token_bytes);
 
 	return dispatch > combine ? dispatch : combine;
@@ -121,8 +124,11 @@ static uint32_t ep_ht_least_stage(const struct ep_ht_operation *o, uint32_t part
 /* The same on all ranks, whatever their GPUs are. */
 static void ep_ht_plan_parts(struct ep_ht_plan *p, const struct ep_ht_operation *o)
 {
-	uint32_t parts = ep_ht_parts(&o->shape, o->kind, ep_ht_units(o), o->direct,
-				     ep_ht_part_most(o), o->row_bytes);
+	/* what is summed from windows need not be cut, as nobody waits for units, which may be of one token */
+	uint32_t pieces = o->direct ? o->shape.max_tokens
+				    : ep_ht_shape_chunks(&o->shape, o->layout);
+	uint32_t parts =
+		ep_ht_parts(o->kind, ep_ht_units(o), pieces, ep_ht_part_most(o), o->row_bytes);
 	uint64_t bytes = ep_ceil_div(o->row_bytes, parts);
 
 	p->part_bytes = (uint32_t)ep_round_up(bytes, EP_HT_STAGE_ALIGN);
@@ -195,7 +201,7 @@ static struct ep_ht_plan ep_ht_plan_route(const struct ep_ht_operation *o)
 	uint64_t blocks = ep_min_u64(o->device.max_blocks, EP_HT_ROUTE_BLOCKS);
 
 	return (struct ep_ht_plan){
-		.blocks = (uint32_t)ep_min_u64(blocks, ep_ht_shape_chunks(&o->shape)),
+		.blocks = (uint32_t)ep_min_u64(blocks, ep_ht_shape_chunks(&o->shape, o->layout)),
 		.threads = EP_HT_MAX_THREADS,
 		.shared_bytes = ep_ht_route_shared(r, r * o->shape.nlocal),
 	};
@@ -210,7 +216,7 @@ static uint32_t ep_ht_plan_lag(const struct ep_ht_operation *o)
 {
 	uint64_t lag = ep_min_u64(o->ring_chunks / 2, EP_HT_MOST_LAG);
 
-	if (!o->shape.flows && o->ring_chunks >= ep_ht_shape_chunks(&o->shape)) {
+	if (!o->shape.flows && o->ring_chunks >= ep_ht_shape_chunks(&o->shape, o->layout)) {
 		return EP_HT_MOST_LAG;
 	}
 	if (!o->shape.flows) {
@@ -243,7 +249,7 @@ struct ep_ht_plan ep_ht_plan_make(const struct ep_ht_operation *o)
 	}
 	ep_ht_plan_parts(&p, o);
 	units = o->direct ? o->shape.max_tokens
-			  : (uint64_t)o->shape.nranks * ep_ht_shape_chunks(&o->shape);
+			  : (uint64_t)o->shape.nranks * ep_ht_shape_chunks(&o->shape, o->layout);
 	units *= p.parts;
 	p.blocks = ep_ht_plan_blocks(o, units);
 	warps = ep_ht_plan_warps(o, p.blocks, p.part_bytes);

@@ -49,8 +49,8 @@ struct ep_ht_plan ep_ht_plan_make(const struct ep_ht_operation *operation);
 /* Whether any operation of the plan's kind can run on the device. */
 bool ep_ht_plan_fits(const struct ep_ht_operation *operation, const struct ep_ht_plan *plan);
 
-/* Chunks have 1 << this tokens. */
-uint32_t ep_ht_chunk_shift(const struct ep_shape *shape);
+/* Chunks of operations of that layout have 1 << this tokens. */
+uint32_t ep_ht_chunk_shift(const struct ep_shape *shape, uint32_t layout);
 
 /* Into how many parts, at most, rows are cut. */
 uint32_t ep_ht_most_parts(const struct ep_shape *shape);
