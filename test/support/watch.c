@@ -122,6 +122,17 @@ static void changed(bool good, int by)
 /* The function of the same name that this one hides. */
 #define NEXT(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
+/* Fails with `error` where it is to; where it does not, there are `by` more things that live. */
+#define CALL(type, name, next, call, by, params, args, error)                                      \
+	type name params                                                                           \
+	{                                                                                          \
+		type result_ = seen(call) ? (error) : (next)args;                                  \
+		changed(result_ == 0, by);                                                         \
+		return result_;                                                                    \
+	}
+#define CUDA(name, call, by, params, args, error)                                                  \
+	CALL(cudaError_t, name, NEXT(name), call, by, params, args, error)
+
 cudaError_t cudaMalloc(void **ptr, size_t size)
 {
 	cudaError_t err = seen(WATCH_MALLOC) ? cudaErrorMemoryAllocation
@@ -147,123 +158,34 @@ cudaError_t cudaFree(void *ptr)
 	return err;
 }
 
-cudaError_t cudaHostAlloc(void **ptr, size_t size, unsigned int flags)
-{
-	cudaError_t err = seen(WATCH_HOST_ALLOC) ? cudaErrorMemoryAllocation
-						 : NEXT(cudaHostAlloc)(ptr, size, flags);
-
-	changed(err == cudaSuccess, 1);
-	return err;
-}
-
-cudaError_t cudaFreeHost(void *ptr)
-{
-	cudaError_t err;
-
-	seen(WATCH_HOST_FREE);
-	err = NEXT(cudaFreeHost)(ptr);
-	changed(ptr && err == cudaSuccess, -1);
-	return err;
-}
-
-cudaError_t cudaHostRegister(void *ptr, size_t size, unsigned int flags)
-{
-	cudaError_t err = seen(WATCH_HOST_REGISTER) ? cudaErrorMemoryAllocation
-						    : NEXT(cudaHostRegister)(ptr, size, flags);
-
-	changed(err == cudaSuccess, 1);
-	return err;
-}
-
-cudaError_t cudaHostUnregister(void *ptr)
-{
-	cudaError_t err;
-
-	seen(WATCH_HOST_UNREGISTER);
-	err = NEXT(cudaHostUnregister)(ptr);
-	changed(err == cudaSuccess, -1);
-	return err;
-}
-
-cudaError_t cudaHostGetDevicePointer(void **dev, void *host, unsigned int flags)
-{
-	return seen(WATCH_HOST_POINTER) ? cudaErrorMemoryAllocation
-					: NEXT(cudaHostGetDevicePointer)(dev, host, flags);
-}
-
-cudaError_t cudaIpcOpenMemHandle(void **ptr, cudaIpcMemHandle_t handle, unsigned int flags)
-{
-	cudaError_t err = seen(WATCH_IPC_OPEN) ? cudaErrorMapBufferObjectFailed
-					       : NEXT(cudaIpcOpenMemHandle)(ptr, handle, flags);
-
-	changed(err == cudaSuccess, 1);
-	return err;
-}
-
-cudaError_t cudaIpcCloseMemHandle(void *ptr)
-{
-	cudaError_t err;
-
-	seen(WATCH_IPC_CLOSE);
-	err = NEXT(cudaIpcCloseMemHandle)(ptr);
-	changed(err == cudaSuccess, -1);
-	return err;
-}
-
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned int flags)
-{
-	cudaError_t err = seen(WATCH_STREAM_CREATE)
-				  ? cudaErrorMemoryAllocation
-				  : NEXT(cudaStreamCreateWithFlags)(stream, flags);
-
-	changed(err == cudaSuccess, 1);
-	return err;
-}
-
-cudaError_t cudaStreamDestroy(cudaStream_t stream)
-{
-	cudaError_t err;
-
-	seen(WATCH_STREAM_DESTROY);
-	err = NEXT(cudaStreamDestroy)(stream);
-	changed(err == cudaSuccess, -1);
-	return err;
-}
-
-cudaError_t cudaDeviceSynchronize(void)
-{
-	seen(WATCH_DEVICE_SYNC);
-	return NEXT(cudaDeviceSynchronize)();
-}
-
-cudaError_t cudaStreamSynchronize(cudaStream_t stream)
-{
-	seen(WATCH_STREAM_SYNC);
-	return NEXT(cudaStreamSynchronize)(stream);
-}
-
-cudaError_t cudaStreamQuery(cudaStream_t stream)
-{
-	seen(WATCH_STREAM_QUERY);
-	return NEXT(cudaStreamQuery)(stream);
-}
-
-cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t size, enum cudaMemcpyKind kind,
-			    cudaStream_t stream)
-{
-	if (seen(WATCH_COPY)) {
-		return cudaErrorInvalidValue;
-	}
-	return NEXT(cudaMemcpyAsync)(dst, src, size, kind, stream);
-}
-
-cudaError_t cudaMemsetAsync(void *ptr, int value, size_t size, cudaStream_t stream)
-{
-	if (seen(WATCH_MEMSET)) {
-		return cudaErrorInvalidValue;
-	}
-	return NEXT(cudaMemsetAsync)(ptr, value, size, stream);
-}
+CUDA(cudaHostAlloc, WATCH_HOST_ALLOC, 1, (void **ptr, size_t size, unsigned int flags),
+     (ptr, size, flags), cudaErrorMemoryAllocation)
+CUDA(cudaFreeHost, WATCH_HOST_FREE, ptr ? -1 : 0, (void *ptr), (ptr), cudaErrorInvalidValue)
+CUDA(cudaHostRegister, WATCH_HOST_REGISTER, 1, (void *ptr, size_t size, unsigned int flags),
+     (ptr, size, flags), cudaErrorMemoryAllocation)
+CUDA(cudaHostUnregister, WATCH_HOST_UNREGISTER, -1, (void *ptr), (ptr), cudaErrorInvalidValue)
+CUDA(cudaHostGetDevicePointer, WATCH_HOST_POINTER, 0, (void **dev, void *host, unsigned int flags),
+     (dev, host, flags), cudaErrorMemoryAllocation)
+CUDA(cudaIpcOpenMemHandle, WATCH_IPC_OPEN, 1,
+     (void **ptr, cudaIpcMemHandle_t handle, unsigned int flags), (ptr, handle, flags),
+     cudaErrorMapBufferObjectFailed)
+CUDA(cudaIpcCloseMemHandle, WATCH_IPC_CLOSE, -1, (void *ptr), (ptr), cudaErrorInvalidValue)
+CUDA(cudaStreamCreateWithFlags, WATCH_STREAM_CREATE, 1, (cudaStream_t * stream, unsigned int flags),
+     (stream, flags), cudaErrorMemoryAllocation)
+CUDA(cudaStreamDestroy, WATCH_STREAM_DESTROY, -1, (cudaStream_t stream), (stream),
+     cudaErrorInvalidValue)
+CUDA(cudaDeviceSynchronize, WATCH_DEVICE_SYNC, 0, (void), (), cudaErrorUnknown)
+CUDA(cudaStreamSynchronize, WATCH_STREAM_SYNC, 0, (cudaStream_t stream), (stream), cudaErrorUnknown)
+CUDA(cudaStreamQuery, WATCH_STREAM_QUERY, 0, (cudaStream_t stream), (stream), cudaErrorUnknown)
+CUDA(cudaMemcpyAsync, WATCH_COPY, 0,
+     (void *dst, const void *src, size_t size, enum cudaMemcpyKind kind, cudaStream_t stream),
+     (dst, src, size, kind, stream), cudaErrorInvalidValue)
+CUDA(cudaMemsetAsync, WATCH_MEMSET, 0, (void *ptr, int value, size_t size, cudaStream_t stream),
+     (ptr, value, size, stream), cudaErrorInvalidValue)
+CALL(ncclResult_t, ncclAllGather, NEXT(ncclAllGather), WATCH_GATHER, 0,
+     (const void *in, void *out, size_t count, ncclDataType_t type, ncclComm_t comm,
+      cudaStream_t stream),
+     (in, out, count, type, comm, stream), ncclSystemError)
 
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *kernel, void **args)
 {
@@ -277,91 +199,30 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *ke
 	return NEXT(cudaLaunchKernelExC)(config, kernel, args);
 }
 
-ncclResult_t ncclAllGather(const void *in, void *out, size_t count, ncclDataType_t type,
-			   ncclComm_t comm, cudaStream_t stream)
-{
-	if (seen(WATCH_GATHER)) {
-		return ncclSystemError;
-	}
-	return NEXT(ncclAllGather)(in, out, count, type, comm, stream);
-}
-
 /* ---- the driver's calls ---- */
 
-static struct {
-	CUresult (*retain)(CUmemGenericAllocationHandle *, void *);
-	CUresult (*release)(CUmemGenericAllocationHandle);
-	CUresult (*reserve)(CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long);
-	CUresult (*unreserve)(CUdeviceptr, size_t);
-	CUresult (*map)(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle,
-			unsigned long long);
-	CUresult (*unmap)(CUdeviceptr, size_t);
-	CUresult (*access)(CUdeviceptr, size_t, const CUmemAccessDesc *, size_t);
-} driver;
+#define DRIVER(name, call, by, params, args, error)                                                \
+	static CUresult(*real_##name) params;                                                      \
+	static CALL(CUresult, our_##name, real_##name, call, by, params, args, error)
 
-static CUresult retain(CUmemGenericAllocationHandle *handle, void *ptr)
-{
-	CUresult err = seen(WATCH_RETAIN) ? CUDA_ERROR_NOT_SUPPORTED : driver.retain(handle, ptr);
-
-	changed(err == CUDA_SUCCESS, 1);
-	return err;
-}
-
-static CUresult release(CUmemGenericAllocationHandle handle)
-{
-	CUresult err;
-
-	seen(WATCH_RELEASE);
-	err = driver.release(handle);
-	changed(err == CUDA_SUCCESS, -1);
-	return err;
-}
-
-static CUresult reserve(CUdeviceptr *ptr, size_t size, size_t align, CUdeviceptr at,
-			unsigned long long flags)
-{
-	CUresult err = seen(WATCH_RESERVE) ? CUDA_ERROR_OUT_OF_MEMORY
-					   : driver.reserve(ptr, size, align, at, flags);
-
-	changed(err == CUDA_SUCCESS, 1);
-	return err;
-}
-
-static CUresult unreserve(CUdeviceptr ptr, size_t size)
-{
-	CUresult err;
-
-	seen(WATCH_UNRESERVE);
-	err = driver.unreserve(ptr, size);
-	changed(err == CUDA_SUCCESS, -1);
-	return err;
-}
-
-static CUresult map(CUdeviceptr ptr, size_t size, size_t offset,
-		    CUmemGenericAllocationHandle handle, unsigned long long flags)
-{
-	CUresult err = seen(WATCH_MAP) ? CUDA_ERROR_OUT_OF_MEMORY
-				       : driver.map(ptr, size, offset, handle, flags);
-
-	changed(err == CUDA_SUCCESS, 1);
-	return err;
-}
-
-static CUresult unmap(CUdeviceptr ptr, size_t size)
-{
-	CUresult err;
-
-	seen(WATCH_UNMAP);
-	err = driver.unmap(ptr, size);
-	changed(err == CUDA_SUCCESS, -1);
-	return err;
-}
-
-static CUresult set_access(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count)
-{
-	return seen(WATCH_ACCESS) ? CUDA_ERROR_INVALID_DEVICE
-				  : driver.access(ptr, size, desc, count);
-}
+DRIVER(retain, WATCH_RETAIN, 1, (CUmemGenericAllocationHandle * handle, void *ptr), (handle, ptr),
+       CUDA_ERROR_NOT_SUPPORTED)
+DRIVER(release, WATCH_RELEASE, -1, (CUmemGenericAllocationHandle handle), (handle),
+       CUDA_ERROR_INVALID_VALUE)
+DRIVER(reserve, WATCH_RESERVE, 1,
+       (CUdeviceptr * ptr, size_t size, size_t align, CUdeviceptr at, unsigned long long flags),
+       (ptr, size, align, at, flags), CUDA_ERROR_OUT_OF_MEMORY)
+DRIVER(unreserve, WATCH_UNRESERVE, -1, (CUdeviceptr ptr, size_t size), (ptr, size),
+       CUDA_ERROR_INVALID_VALUE)
+DRIVER(map, WATCH_MAP, 1,
+       (CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+	unsigned long long flags),
+       (ptr, size, offset, handle, flags), CUDA_ERROR_OUT_OF_MEMORY)
+DRIVER(unmap, WATCH_UNMAP, -1, (CUdeviceptr ptr, size_t size), (ptr, size),
+       CUDA_ERROR_INVALID_VALUE)
+DRIVER(access, WATCH_ACCESS, 0,
+       (CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count),
+       (ptr, size, desc, count), CUDA_ERROR_INVALID_DEVICE)
 
 cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **fn, unsigned int version,
 					     unsigned long long flags,
@@ -372,13 +233,13 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **fn, unsign
 		void *real; /* where its address goes */
 		void *ours;
 	} table[] = {
-		{ WATCH_RETAIN, &driver.retain, (void *)retain },
-		{ WATCH_RELEASE, &driver.release, (void *)release },
-		{ WATCH_RESERVE, &driver.reserve, (void *)reserve },
-		{ WATCH_UNRESERVE, &driver.unreserve, (void *)unreserve },
-		{ WATCH_MAP, &driver.map, (void *)map },
-		{ WATCH_UNMAP, &driver.unmap, (void *)unmap },
-		{ WATCH_ACCESS, &driver.access, (void *)set_access },
+		{ WATCH_RETAIN, &real_retain, (void *)our_retain },
+		{ WATCH_RELEASE, &real_release, (void *)our_release },
+		{ WATCH_RESERVE, &real_reserve, (void *)our_reserve },
+		{ WATCH_UNRESERVE, &real_unreserve, (void *)our_unreserve },
+		{ WATCH_MAP, &real_map, (void *)our_map },
+		{ WATCH_UNMAP, &real_unmap, (void *)our_unmap },
+		{ WATCH_ACCESS, &real_access, (void *)our_access },
 	};
 	cudaError_t err = NEXT(cudaGetDriverEntryPointByVersion)(name, fn, version, flags, found);
 
