@@ -48,18 +48,6 @@ static struct oracle_ht problem_of(const struct scene *s, int nranks)
 	return h;
 }
 
-static ncclEpGroup_t group_of(struct world *w, const struct oracle_ht *h, uint32_t flags,
-			      double timeout_ms)
-{
-	ncclEpGroupConfig_t config = ht_group_config(h, flags);
-	ncclEpGroup_t group = NULL;
-
-	config.max_num_sms = 2;
-	config.timeout_ns = (uint64_t)(timeout_ms * 1e6);
-	NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
-	return group;
-}
-
 static ncclResult_t look(struct ht_bench *b)
 {
 	ncclResult_t result = ncclSuccess;
@@ -99,18 +87,15 @@ static void survivors_group(struct world *w, const struct scene *scene)
 	small.comm = world_comm(w, 0xf & ~(1u << VICTIM));
 	small.nranks = w->nranks - 1;
 	small.rank = w->rank - (w->rank > VICTIM);
-	ht_open(&b, &small, group_of(&small, &h, scene->flags, TIMEOUT_MS), &h, scene->flags);
+	ht_open(&b, &small, ht_group(&small, &h, scene->flags, TIMEOUT_MS), &h, scene->flags);
 	NEED_OK(ht_update(&b, w->stream));
-	NEED_OK(ht_dispatch(&b, false, w->stream));
-	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	NEED_SYNC(ht_dispatch(&b, false, w->stream), w->stream);
 	ht_check_dispatch(&b, false);
 	ht_expert_work(&b);
-	NEED_OK(ht_combine(&b, false, w->stream));
-	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	NEED_SYNC(ht_combine(&b, false, w->stream), w->stream);
 	ht_check_combine(&b, false);
 	CHECK_LAST(b.group, ncclSuccess, "");
-	ht_close(&b);
-	OK(ncclEpGroupDestroy(b.group));
+	ht_end(&b);
 	OK(ncclCommDestroy(small.comm));
 }
 
@@ -151,7 +136,7 @@ static void run_late(struct world *w, void *arg)
 {
 	const struct scene *scene = arg;
 	struct oracle_ht h = problem_of(scene, w->nranks);
-	ncclEpGroup_t group = group_of(w, &h, scene->flags, TIMEOUT_MS);
+	ncclEpGroup_t group = ht_group(w, &h, scene->flags, TIMEOUT_MS);
 	double seconds = 0;
 	struct ht_bench b;
 	pthread_t thread;
@@ -171,15 +156,14 @@ static void run_late(struct world *w, void *arg)
 	if (w->rank == 0) {
 		pthread_join(thread, NULL);
 	}
-	ht_close(&b);
-	OK(ncclEpGroupDestroy(group));
+	ht_end(&b);
 }
 
 static void run(struct world *w, void *arg)
 {
 	const struct scene *scene = arg;
 	struct oracle_ht h = problem_of(scene, w->nranks);
-	ncclEpGroup_t group = group_of(w, &h, scene->flags, TIMEOUT_MS);
+	ncclEpGroup_t group = ht_group(w, &h, scene->flags, TIMEOUT_MS);
 	ncclResult_t result = ncclSuccess;
 	double seconds = 0, start;
 	struct ht_bench b;
@@ -193,8 +177,7 @@ static void run(struct world *w, void *arg)
 	if (w->rank == VICTIM) { /* stopped and continued: it finds itself alone */
 		NEED(scene->stops);
 		CHECK(result == ncclRemoteError || result == ncclSuccess);
-		ht_close(&b);
-		OK(ncclEpGroupDestroy(group));
+		ht_end(&b);
 		return;
 	}
 	CHECK_INT(result, ncclRemoteError);
@@ -205,8 +188,7 @@ static void run(struct world *w, void *arg)
 		victim_continue();
 	}
 	start = world_now();
-	ht_close(&b);
-	OK(ncclEpGroupDestroy(group));
+	ht_end(&b);
 	CHECK(scene->stops || world_now() - start <= 16, "%.1f s", world_now() - start);
 	if (!scene->stops || !scene->flags) {
 		survivors_group(w, scene);

@@ -67,17 +67,6 @@ static struct oracle_ht problem(const struct scene *scene, int nranks)
 	return h;
 }
 
-static ncclEpGroup_t group_of(struct world *w, const struct oracle_ht *h, double timeout_ms)
-{
-	ncclEpGroupConfig_t config = ht_group_config(h, 0);
-	ncclEpGroup_t group = NULL;
-
-	config.max_num_sms = 2;
-	config.timeout_ns = (uint64_t)(timeout_ms * 1e6);
-	NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
-	return group;
-}
-
 /* UpdateHandle, dispatch and combine, in turn; why the group has failed, if it has, and when. */
 static ncclResult_t operate(struct ht_bench *b, int number, double *seconds)
 {
@@ -128,10 +117,9 @@ static void new_group(struct world *w, const struct scene *scene)
 	struct ht_bench b;
 
 	check_context("a new group");
-	ht_open(&b, w, group_of(w, &h, 60e3), &h, 0);
+	ht_open(&b, w, ht_group(w, &h, 0, 60e3), &h, 0);
 	ht_step(&b);
-	ht_close(&b);
-	OK(ncclEpGroupDestroy(b.group));
+	ht_end(&b);
 }
 
 static void run(struct world *w, void *arg)
@@ -145,7 +133,7 @@ static void run(struct world *w, void *arg)
 	int n = 0;
 
 	scene->timeout_ms = scene->victims ? TIMEOUT_MS : BROKEN_MS;
-	ht_open(&b, w, group_of(w, &h, scene->timeout_ms), &h, 0);
+	ht_open(&b, w, ht_group(w, &h, 0, scene->timeout_ms), &h, 0);
 	for (; n < 3 * MOST_ROUNDS && result == ncclSuccess; n++) {
 		result = operate(&b, n, &seconds);
 	}
@@ -161,8 +149,7 @@ static void run(struct world *w, void *arg)
 	NEED_CUDA(cudaStreamSynchronize(w->stream));
 	world_raise(w, FLAG_FAILED, 1);
 	gather(w, scene);
-	ht_close(&b);
-	OK(ncclEpGroupDestroy(b.group));
+	ht_end(&b);
 	if (!scene->victims) {
 		world_meet(w);
 		new_group(w, scene);

@@ -399,8 +399,7 @@ static void forked(struct world *w)
 		CHECK_INT(threads(), before);
 	}
 	world_meet(w);
-	OK(bench_combine(&b, w->stream));
-	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	OK_SYNC(bench_combine(&b, w->stream), w->stream);
 	bench_check_combine(&b);
 	bench_pair(&b);
 	CHECK_LAST(b.group, ncclSuccess, "");

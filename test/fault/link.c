@@ -60,8 +60,7 @@ static void without_masks(struct world *w, void *arg)
 	NEED_CUDA(cudaStreamSynchronize(w->stream));
 	world_meet(w);
 	start = world_now();
-	bench_close(&b);
-	OK(ncclEpGroupDestroy(group));
+	bench_end(&b);
 	CHECK(world_now() - start <= 8, "%.1f s", world_now() - start);
 	world_meet(w);
 	usleep((useconds_t)world_number(getenv("LINK_REST_MS"), 0) * 1000);
@@ -130,8 +129,7 @@ static void with_masks(struct world *w, void *arg)
 	NEED_OK(ncclEpMaskClean(group, w->stream));
 	CHECK_INT(bench_masked(w, group), lost_for_good(w, absent));
 	go_on(w, &b);
-	bench_close(&b);
-	OK(ncclEpGroupDestroy(group));
+	bench_end(&b);
 	world_meet(w);
 	victim_new_group(w, &p, TIMEOUT_MS);
 }

@@ -82,8 +82,7 @@ static void without_masks(struct world *w, void *arg)
 	if (w->rank == VICTIM) { /* stopped and continued: it finds itself alone */
 		NEED(scene->stops);
 		CHECK(result == ncclRemoteError || result == ncclSuccess);
-		bench_close(&b);
-		OK(ncclEpGroupDestroy(group));
+		bench_end(&b);
 		return;
 	}
 	CHECK_INT(result, ncclRemoteError);
@@ -108,8 +107,7 @@ static void without_masks(struct world *w, void *arg)
 		victim_continue();
 	}
 	start = world_now();
-	bench_close(&b);
-	OK(ncclEpGroupDestroy(group));
+	bench_end(&b);
 	CHECK(scene->stops || world_now() - start <= 16, "%.1f s", world_now() - start);
 	survivors_group(w);
 }
@@ -184,8 +182,7 @@ static void with_masks(struct world *w, void *arg)
 	if (w->rank == VICTIM) {
 		NEED(scene->stops);
 		take_in_again(w, &b);
-		bench_close(&b);
-		OK(ncclEpGroupDestroy(group));
+		bench_end(&b);
 		return;
 	}
 	check_context("after %.1f s", world_now() - start);
@@ -203,8 +200,7 @@ static void with_masks(struct world *w, void *arg)
 		victim_continue();
 		take_in_again(w, &b);
 	}
-	bench_close(&b);
-	OK(ncclEpGroupDestroy(group));
+	bench_end(&b);
 }
 
 int main(int argc, char **argv)

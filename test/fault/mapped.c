@@ -64,8 +64,7 @@ static void without_communicator(struct world *w, bool aborted)
 	bench_load(&b, 7);
 	bench_poison(&b);
 	bench_expert_work(&b);
-	OK(bench_update(&b, w->stream));
-	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	OK_SYNC(bench_update(&b, w->stream), w->stream);
 	world_meet(w);
 	if (!aborted) {
 		OK(ncclCommDestroy(comm));
@@ -79,8 +78,7 @@ static void without_communicator(struct world *w, bool aborted)
 	if (aborted && w->rank != w->nranks - 1) {
 		OK(ncclCommAbort(comm));
 	}
-	OK(bench_combine(&b, w->stream));
-	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	OK_SYNC(bench_combine(&b, w->stream), w->stream);
 	CHECK_LAST(b.group, ncclSuccess, "");
 	bench_check_dispatch(&b);
 	bench_check_combine(&b);

@@ -77,8 +77,7 @@ static void make(struct world *w, uint32_t flags, double timeout_ms)
 	bench_pair(&had.used);
 	CHECK(had.used.handle->group->ll->shared_allowed > 48 * 1024);
 	OK(bench_update(&had.pending, w->stream));
-	OK(bench_send_dispatch(&had.pending, w->stream));
-	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	OK_SYNC(bench_send_dispatch(&had.pending, w->stream), w->stream);
 	world_meet(w);
 }
 

@@ -28,15 +28,13 @@ static void together(struct world *w, int lost)
 	world_meet(w);
 	if (w->rank < here) {
 		start = world_now();
-		OK(bench_combine(&b, w->stream));
-		NEED_CUDA(cudaStreamSynchronize(w->stream));
+		OK_SYNC(bench_combine(&b, w->stream), w->stream);
 		start = world_now() - start;
 		CHECK(start < TIMEOUT_MS / 1e3 + 1.2, "%.2f s", start);
 		CHECK_INT(bench_masked(w, group) & ((1u << here) - 1), 0);
 	}
 	world_meet(w);
-	bench_close(&b);
-	OK(ncclEpGroupDestroy(group));
+	bench_end(&b);
 }
 
 /*
@@ -60,20 +58,17 @@ static void in_turn(struct world *w)
 	bench_open(&b, w, group, &p, BENCH_MASK);
 	NEED_CUDA(cudaMemcpy(b.ids.t.data, ids, sizeof(ids), cudaMemcpyHostToDevice));
 	OK(bench_update(&b, w->stream));
-	OK(bench_dispatch(&b, w->stream));
-	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	OK_SYNC(bench_dispatch(&b, w->stream), w->stream);
 	world_meet(w);
 	if (w->rank < last - 1) {
 		start = world_now();
-		OK(bench_combine(&b, w->stream));
-		NEED_CUDA(cudaStreamSynchronize(w->stream));
+		OK_SYNC(bench_combine(&b, w->stream), w->stream);
 		start = world_now() - start;
 		CHECK(start < TURN_MS / 1e3 + 1, "%.2f s", start);
 		CHECK_INT(bench_masked(w, group), 3u << (last - 1));
 	}
 	world_meet(w);
-	bench_close(&b);
-	OK(ncclEpGroupDestroy(group));
+	bench_end(&b);
 }
 
 /*
@@ -94,18 +89,15 @@ static void held(struct world *w)
 	}
 	NEED_CUDA(cudaMemcpy(b.ids.t.data, ids, sizeof(ids), cudaMemcpyHostToDevice));
 	OK(bench_update(&b, w->stream));
-	OK(bench_dispatch(&b, w->stream));
-	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	OK_SYNC(bench_dispatch(&b, w->stream), w->stream);
 	world_meet(w);
 	if (w->rank != 2) {
 		OK(bench_combine(&b, w->stream));
-		OK(bench_dispatch(&b, w->stream));
-		NEED_CUDA(cudaStreamSynchronize(w->stream));
+		OK_SYNC(bench_dispatch(&b, w->stream), w->stream);
 		CHECK_INT(bench_masked(w, group), 1u << 2);
 	}
 	world_meet(w);
-	bench_close(&b);
-	OK(ncclEpGroupDestroy(group));
+	bench_end(&b);
 }
 
 static void run(struct world *w, void *arg)

@@ -64,8 +64,7 @@ static void go_on(struct world *w, struct bench *b, double timeout_ms)
 		b->p.absent = 1 << 1;
 		bench_load(b, b->p.seed);
 	}
-	OK(bench_combine(b, w->stream));
-	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	OK_SYNC(bench_combine(b, w->stream), w->stream);
 	if (w->rank == 0) {
 		CHECK(world_now() - start > 0.15); /* or nothing was lost */
 	}
@@ -98,15 +97,13 @@ static void rows_under_way(struct world *w, uint32_t flags, bool slow)
 	bench_pair(&b);
 	bench_pair(&b); /* both halves of the stage have been used */
 	bench_poison(&b);
-	OK(bench_update(&b, w->stream));
-	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	OK_SYNC(bench_update(&b, w->stream), w->stream);
 	world_meet(w);
 	if (w->rank == 0) {
 		strike("drop");
 	}
 	world_meet(w);
-	OK(bench_dispatch(&b, w->stream));
-	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	OK_SYNC(bench_dispatch(&b, w->stream), w->stream);
 	if (w->rank != 1) {
 		CHECK(!failed(&b));
 		bench_check_dispatch(&b);
@@ -119,8 +116,7 @@ static void rows_under_way(struct world *w, uint32_t flags, bool slow)
 	if (slow) {
 		all_back(w, &b);
 	}
-	bench_close(&b);
-	OK(ncclEpGroupDestroy(b.group));
+	bench_end(&b);
 }
 
 static void room(struct world *w)
@@ -131,23 +127,20 @@ static void room(struct world *w)
 
 	bench_open(&b, w, bench_group_bounded(w->comm, &p, BENCH_MASK, TIMEOUT_MS), &p, BENCH_MASK);
 	bench_pair(&b);
-	OK(bench_update(&b, w->stream));
-	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	OK_SYNC(bench_update(&b, w->stream), w->stream);
 	world_meet(w);
 	if (w->rank == 0) {
 		strike("stuck");
 	}
 	world_meet(w);
 	start = world_now();
-	OK(bench_dispatch(&b, w->stream));
-	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	OK_SYNC(bench_dispatch(&b, w->stream), w->stream);
 	if (w->rank != 1) {
 		CHECK_INT(bench_masked(w, b.group), w->rank ? 0 : 1 << 1);
 		CHECK(world_now() - start < 0.8 * TIMEOUT_MS / 1e3);
 	}
 	world_meet(w);
-	bench_close(&b);
-	OK(ncclEpGroupDestroy(b.group));
+	bench_end(&b);
 }
 
 static void run(struct world *w, void *arg)

@@ -25,7 +25,7 @@ static void check_poison(const struct bench_tensor *t, const char *name)
 	if (!t->t.data) {
 		return;
 	}
-	bytes = bench_fetch(t);
+	bytes = tensor_fetch(t);
 	while (i < t->bytes && bytes[i] == ORACLE_POISON) {
 		i++;
 	}
@@ -49,8 +49,7 @@ static ncclResult_t settle(struct fuzz *f, ncclResult_t result, uint64_t before)
 	const char *text;
 
 	if (result == ncclSuccess) {
-		OK(ncclEpComplete(f->b->handle, NULL, f->w->stream));
-		NEED_CUDA(cudaStreamSynchronize(f->w->stream));
+		OK_SYNC(ncclEpComplete(f->b->handle, NULL, f->w->stream), f->w->stream);
 		OK(ncclEpExtGetLastError(f->b->group, NULL, &text));
 		if (!f->odd_ids || !strstr(text, ": the selection was left out (")) {
 			CHECK_TEXT(text, f->last); /* or the operation has failed */

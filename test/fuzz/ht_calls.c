@@ -69,7 +69,7 @@ static void judge(struct fuzz *f, const char *call, ncclResult_t result, struct 
 static void vary(struct fuzz *f)
 {
 	struct ht_bench *b = &f->ht->b;
-	struct ht_tensor *with[] = { &b->out_tokens, &b->out_scales, &b->combine_in };
+	struct bench_tensor *with[] = { &b->out_tokens, &b->out_scales, &b->combine_in };
 
 	for (size_t i = 0; i < sizeof(with) / sizeof(with[0]); i++) {
 		if (with[i]->window) {
@@ -165,72 +165,63 @@ static bool nudge(struct fuzz *f, struct nudge *own, ncclEpTensor_t ***list, uin
 	return true;
 }
 
-ncclResult_t fuzz_ht_dispatch(struct fuzz *f)
+/* A dispatch or a combine: structs of it are spoilt, or some of their descriptors. */
+static ncclResult_t operate(struct fuzz *f, bool combine, uint32_t at, void *s[4],
+			    ncclEpTensor_t ***with, uint32_t n)
 {
-	struct ht_bench *b = &f->ht->b;
-	struct ht_dispatch_args a;
-	struct nudge own;
+	static const struct form *const forms[2][4] = {
+		{ &form_in, &form_out, &form_info, &form_config },
+		{ &form_combine_in, &form_combine_out, &form_combine_config },
+	};
+	ncclEpHandle_t handle = f->ht->b.handle;
 	enum model_fate fate = FATE_FINE;
-	uint32_t at = fuzz_places(f, 4);
+	struct nudge own;
 	struct mutation m;
 	const char *wrong;
 	ncclResult_t result;
-	void *s[4];
 
-	vary(f);
-	a = ht_dispatch_args(b, DRAW(2));
-	if (nudge(f, &own,
-		  (ncclEpTensor_t * *[]){ &a.in.tokens, &a.in.topk_weights, &a.in.scales,
-					  &a.out.tokens, &a.out.topk_weights, &a.out.scales,
-					  &a.out.topk_idx },
-		  7)) {
+	if (nudge(f, &own, with, n)) {
 		at &= at << DRAW(5);
 	}
 	prepare(f);
 	mutation_begin(&m, &f->state, f->spare);
-	s[0] = mutate_struct(&m, &form_in, &a.in, at & 1);
-	s[1] = mutate_struct(&m, &form_out, &a.out, at & 2);
-	s[2] = mutate_struct(&m, &form_info, &a.info, at & 4);
-	s[3] = mutate_struct(&m, &form_config, &a.config, at & 8);
-	wrong = model_ht_dispatch(f, s, &fate);
-	result = ncclEpDispatch(b->handle, s[0], s[1], s[2], s[3], f->w->stream);
-	judge(f, "dispatch", result, &m, wrong);
+	for (uint32_t i = 0; i < 4 && forms[combine][i]; i++) {
+		s[i] = mutate_struct(&m, forms[combine][i], s[i], at >> i & 1);
+	}
+	wrong = combine ? model_ht_combine(f, s, &fate) : model_ht_dispatch(f, s, &fate);
+	result = combine ? ncclEpCombine(handle, s[0], s[1], s[2], f->w->stream)
+			 : ncclEpDispatch(handle, s[0], s[1], s[2], s[3], f->w->stream);
+	judge(f, combine ? "combine" : "dispatch", result, &m, wrong);
 	settle(f, result, fate);
 	mutation_end(&m);
 	return result;
 }
 
-ncclResult_t fuzz_ht_combine(struct fuzz *f)
+ncclResult_t fuzz_ht_dispatch(struct fuzz *f)
 {
-	struct ht_bench *b = &f->ht->b;
-	struct ht_combine_args a;
-	struct nudge own;
-	enum model_fate fate = FATE_FINE;
-	uint32_t at = fuzz_places(f, 3);
-	struct mutation m;
-	const char *wrong;
-	ncclResult_t result;
-	void *s[3];
+	uint32_t at = fuzz_places(f, 4);
+	struct ht_dispatch_args a;
 
 	vary(f);
-	a = ht_combine_args(b, DRAW(2));
-	if (nudge(f, &own,
-		  (ncclEpTensor_t * *[]){ &a.in.tokens, &a.in.topk_weights, &a.out.tokens,
-					  &a.out.topk_weights },
-		  4)) {
-		at &= at << DRAW(5);
-	}
-	prepare(f);
-	mutation_begin(&m, &f->state, f->spare);
-	s[0] = mutate_struct(&m, &form_combine_in, &a.in, at & 1);
-	s[1] = mutate_struct(&m, &form_combine_out, &a.out, at & 2);
-	s[2] = mutate_struct(&m, &form_combine_config, &a.config, at & 4);
-	wrong = model_ht_combine(f, s, &fate);
-	result = ncclEpCombine(b->handle, s[0], s[1], s[2], f->w->stream);
-	judge(f, "combine", result, &m, wrong);
-	settle(f, result, fate);
-	mutation_end(&m);
-	return result;
+	a = ht_dispatch_args(&f->ht->b, DRAW(2));
+	return operate(f, false, at, (void *[]){ &a.in, &a.out, &a.info, &a.config },
+		       (ncclEpTensor_t * *[]){ &a.in.tokens, &a.in.topk_weights, &a.in.scales,
+					       &a.out.tokens, &a.out.topk_weights, &a.out.scales,
+					       &a.out.topk_idx },
+		       7);
+}
+
+ncclResult_t fuzz_ht_combine(struct fuzz *f)
+{
+	uint32_t at = fuzz_places(f, 3);
+	struct ht_combine_args a;
+
+	vary(f);
+	a = ht_combine_args(&f->ht->b, DRAW(2));
+	return operate(f, true, at, (void *[]){ &a.in, &a.out, &a.config, NULL },
+		       (ncclEpTensor_t * *[]){ &a.in.tokens, &a.in.topk_weights, &a.out.tokens,
+					       &a.out.topk_weights },
+		       4);
 }
 
 /* There is nothing to complete. */
@@ -294,7 +285,7 @@ static void check_info(struct fuzz *f, const void *info)
 /* Are these the bench's ids, whatever describes them? */
 static bool same_ids(const struct fuzz *f, const ncclEpTensor_t *ids)
 {
-	const struct ht_tensor *good = &f->ht->b.ids;
+	const struct bench_tensor *good = &f->ht->b.ids;
 
 	return ids->datatype == good->t.datatype && ids->sizes[0] == good->sizes[0] &&
 	       ids->sizes[1] == good->sizes[1] &&
@@ -349,8 +340,7 @@ ncclResult_t fuzz_ht_update(struct fuzz *f)
 	} else {
 		renew(f, fate_of(f, same));
 	}
-	NEED_OK(ht_update(b, f->w->stream));
-	NEED_CUDA(cudaStreamSynchronize(f->w->stream));
+	NEED_SYNC(ht_update(b, f->w->stream), f->w->stream);
 	f->ht->unrouted = false;
 	mutation_end(&m);
 	return result;

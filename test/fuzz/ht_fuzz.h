@@ -8,8 +8,8 @@
 
 struct ht_fuzz {
 	struct ht_bench b;
-	bool unrouted;         /* the handle is new: only its memory has the routing */
-	struct ht_tensor wide; /* ids: room for those of any top-k */
+	bool unrouted;            /* the handle is new: only its memory has the routing */
+	struct bench_tensor wide; /* ids: room for those of any top-k */
 };
 
 /* Group, handle and buffers of f->config and this problem. */

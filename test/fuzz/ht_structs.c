@@ -126,8 +126,7 @@ void ht_fuzz_open(struct fuzz *f, const struct oracle_ht *h, uint32_t flags)
 void ht_fuzz_close(struct fuzz *f)
 {
 	NEED_CUDA(cudaFree(f->ht->wide.data));
-	ht_close(&f->ht->b);
-	OK(ncclEpGroupDestroy(f->group));
+	ht_end(&f->ht->b);
 }
 
 static void pair(struct fuzz *f)

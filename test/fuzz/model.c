@@ -43,8 +43,8 @@ static uint64_t tensor_bytes(const ncclEpTensor_t *t)
 bool model_window(const struct fuzz *f, const ncclEpTensor_t *t, uint64_t *at)
 {
 	const struct ht_bench *b = f->ht ? &f->ht->b : NULL;
-	const struct ht_tensor *with[] = { b ? &b->out_tokens : NULL, b ? &b->out_scales : NULL,
-					   b ? &b->combine_in : NULL };
+	const struct bench_tensor *with[] = { b ? &b->out_tokens : NULL, b ? &b->out_scales : NULL,
+					      b ? &b->combine_in : NULL };
 	uint64_t bytes = tensor_bytes(t), end;
 
 	for (size_t i = 0; b && i < sizeof(with) / sizeof(with[0]); i++) {

@@ -250,14 +250,12 @@ static void one_ht_pair(struct ht_bench *b, const struct pair *r, bool backward)
 	NEED_OK(ncclEpExtGetLastError(b->group, NULL, &text));
 	snprintf(before, sizeof(before), "%s", text);
 	NEED_OK(ht_update(b, stream));
-	NEED_OK(ht_dispatch(b, backward, stream));
-	NEED_CUDA(cudaStreamSynchronize(stream));
+	NEED_SYNC(ht_dispatch(b, backward, stream), stream);
 	check_said(b->group, before, &b->h.p, b->tokens, ids);
 	ht_check_counters(b);
 	ht_check_dispatch(b, backward);
 	ht_expert_work(b);
-	NEED_OK(ht_combine(b, backward, stream));
-	NEED_CUDA(cudaStreamSynchronize(stream));
+	NEED_SYNC(ht_combine(b, backward, stream), stream);
 	ht_check_combine(b, backward);
 }
 
@@ -283,8 +281,7 @@ static void run_ht_case(struct world *w, void *arg)
 	for (int i = 0; i < PAIRS; i++) {
 		one_ht_pair(&b, c->pair + i, (c->number + (uint64_t)i) % 3 == 0);
 	}
-	ht_close(&b);
-	OK(ncclEpGroupDestroy(group));
+	ht_end(&b);
 }
 
 static void run_case(struct world *w, void *arg)
@@ -301,8 +298,7 @@ static void run_case(struct world *w, void *arg)
 	for (int i = 0; i < PAIRS; i++) {
 		one_pair(&b, c->pair + i);
 	}
-	bench_close(&b);
-	OK(ncclEpGroupDestroy(group));
+	bench_end(&b);
 }
 
 int main(int argc, char **argv)

@@ -21,14 +21,6 @@
 static struct net net;
 static uint8_t *from, *to;
 
-static double seconds(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* ---- bare writes ---- */
 
 struct end {
@@ -110,7 +102,7 @@ static void end_close(struct end *e)
 static double bare(struct end *a, struct end *b, uint32_t size)
 {
 	uint32_t n = BYTES / size, posted = 0, done = 0;
-	double start = seconds();
+	double start = check_now();
 
 	while (done < n) {
 		struct ibv_sge sge = { (uintptr_t)from, size, a->mr->lkey };
@@ -133,7 +125,7 @@ static double bare(struct end *a, struct end *b, uint32_t size)
 			done = (uint32_t)wc.wr_id;
 		}
 	}
-	return (double)n * size / (seconds() - start);
+	return (double)n * size / (check_now() - start);
 }
 
 /* ---- the plugin ---- */
@@ -188,13 +180,13 @@ static double plugin(struct net_pair *pair, void *from_mr, void *to_mr, uint32_t
 {
 	struct flow out = { .pair = pair, .mr = from_mr, .size = size, .n = BYTES / size };
 	struct flow in = { .pair = pair, .mr = to_mr, .size = size, .n = BYTES / size };
-	double start = seconds();
+	double start = check_now();
 
 	while (out.ended < out.n || in.ended < in.n) {
 		flow_receive(&in);
 		flow_send(&out);
 	}
-	return (double)out.n * size / (seconds() - start);
+	return (double)out.n * size / (check_now() - start);
 }
 
 static int ascending(const void *a, const void *b)

@@ -81,8 +81,7 @@ static void part(struct world *w, struct bench *b, uint32_t out, bool both)
 	for (int r = 0; r < w->nranks; r++) {
 		mask[r] = mine ? !both || r == w->rank : !(out >> r & 1);
 	}
-	OK(ncclEpMaskUpdate(b->group, mask, w->stream));
-	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	OK_SYNC(ncclEpMaskUpdate(b->group, mask, w->stream), w->stream);
 }
 
 /* A rank misses a dispatch, another one its combine; those who noticed call, then all. */
@@ -95,15 +94,13 @@ static void survivors(struct world *w, struct bench *b)
 	bench_load(b, 10);
 	if (w->rank != 1) {
 		OK(bench_update(b, w->stream));
-		OK(bench_dispatch(b, w->stream));
-		NEED_CUDA(cudaStreamSynchronize(w->stream));
+		OK_SYNC(bench_dispatch(b, w->stream), w->stream);
 		expect_error(b, 1);
 		CHECK_INT(bench_masked(w, b->group), 1u << 1);
 	}
 	world_meet(w);
 	if (alive) {
-		OK(bench_combine(b, w->stream));
-		NEED_CUDA(cudaStreamSynchronize(w->stream));
+		OK_SYNC(bench_combine(b, w->stream), w->stream);
 		expect_error(b, 1);
 		CHECK(clean(w, b, 1) < timeout_ms / 1e3 + GRACE_S + slack_s());
 	}
@@ -205,8 +202,7 @@ static void alone(struct world *w, struct bench *b, int steps)
 {
 	for (int i = 0; i < steps; i++) {
 		OK(bench_update(b, w->stream));
-		OK(bench_dispatch(b, w->stream));
-		NEED_CUDA(cudaStreamSynchronize(w->stream));
+		OK_SYNC(bench_dispatch(b, w->stream), w->stream);
 	}
 }
 
@@ -302,8 +298,7 @@ static void run(struct world *w, void *arg)
 		ahead(w, &b, 2, 30);
 		unaware(w, &b, 3);
 	}
-	bench_close(&b);
-	OK(ncclEpGroupDestroy(group));
+	bench_end(&b);
 }
 
 /* "race": what is worth a look by ThreadSanitizer, with waits that do not end by themselves. */

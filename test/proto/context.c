@@ -84,8 +84,7 @@ static void contexts(struct world *w, ncclEpGroup_t group, struct bench *b)
 		l.handle = NULL;
 		l.want = 1;
 		OK(bench_update(b, w->stream));
-		OK(bench_dispatch(b, w->stream));
-		NEED_CUDA(cudaStreamSynchronize(w->stream));
+		OK_SYNC(bench_dispatch(b, w->stream), w->stream);
 		in_thread(&l);
 		expect_no_context_but(w->device);
 		CHECK_INT(bench_masked(w, group), 1);
@@ -106,16 +105,14 @@ static void fatal(struct world *w)
 	bench_open(&b, w, group, &p, 0);
 	if (w->rank == 1) {
 		OK(bench_update(&b, w->stream));
-		OK(bench_dispatch(&b, w->stream));
-		NEED_CUDA(cudaStreamSynchronize(w->stream));
+		OK_SYNC(bench_dispatch(&b, w->stream), w->stream);
 		OK(ncclEpExtGetLastError(group, &result, &text));
 		CHECK_INT(result, ncclRemoteError);
 		CHECK_HAS(text, "not started yet by rank 0");
 		expect_no_context_but(w->device);
 	}
 	world_meet(w);
-	bench_close(&b);
-	OK(ncclEpGroupDestroy(group));
+	bench_end(&b);
 }
 
 static void *look_on(void *arg)
@@ -173,8 +170,7 @@ static void run(struct world *w, void *arg)
 		fatal(w);
 	}
 	beside(w, group);
-	bench_close(&b);
-	OK(ncclEpGroupDestroy(group));
+	bench_end(&b);
 }
 
 int main(void)

@@ -93,8 +93,7 @@ static void named(struct world *w, const struct oracle_problem *p)
 	world_meet(w);
 	if (!is_away(w, w->rank)) {
 		OK(bench_update(&b, w->stream));
-		OK(bench_dispatch(&b, w->stream));
-		NEED_CUDA(cudaStreamSynchronize(w->stream));
+		OK_SYNC(bench_dispatch(&b, w->stream), w->stream);
 		CHECK_LAST(group, ncclRemoteError, text);
 	}
 	bench_close(&b);
@@ -120,8 +119,7 @@ static void run(struct world *w, void *arg)
 	bench_pair(&b);
 	by_hand(w, &b);
 	by_itself(w, &b);
-	bench_close(&b);
-	OK(ncclEpGroupDestroy(group));
+	bench_end(&b);
 	named(w, &p);
 }
 

@@ -54,15 +54,10 @@ static void nested(struct band *band, cudaStream_t stream)
 static cudaGraphExec_t capture(struct band *band, void (*fn)(struct band *, cudaStream_t))
 {
 	cudaStream_t stream = band->w->stream;
-	cudaGraphExec_t exec;
-	cudaGraph_t graph;
 
-	NEED_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+	world_capture(stream);
 	fn(band, stream);
-	NEED_CUDA(cudaStreamEndCapture(stream, &graph));
-	NEED_CUDA(cudaGraphInstantiate(&exec, graph, 0));
-	NEED_CUDA(cudaGraphDestroy(graph));
-	return exec;
+	return world_captured(stream);
 }
 
 /* Changes the inputs, replays, keeps the outputs; nothing here waits. */

@@ -18,45 +18,24 @@ struct scene {
 	struct bench a, b;
 };
 
-static void capture_begin(struct world *w)
-{
-	NEED_CUDA(cudaStreamBeginCapture(w->stream, cudaStreamCaptureModeThreadLocal));
-}
-
-static cudaGraphExec_t capture_end(struct world *w)
-{
-	cudaGraphExec_t exec;
-	cudaGraph_t graph;
-
-	NEED_CUDA(cudaStreamEndCapture(w->stream, &graph));
-	NEED_CUDA(cudaGraphInstantiate(&exec, graph, 0));
-	NEED_CUDA(cudaGraphDestroy(graph));
-	return exec;
-}
-
 static cudaGraphExec_t capture_send(struct scene *s, struct bench *b)
 {
-	capture_begin(s->w);
+	world_capture(s->w->stream);
 	OK(bench_send_dispatch(b, s->w->stream));
-	return capture_end(s->w);
+	return world_captured(s->w->stream);
 }
 
 static cudaGraphExec_t capture_receive(struct scene *s, struct bench *b)
 {
-	capture_begin(s->w);
+	world_capture(s->w->stream);
 	OK(ncclEpComplete(b->handle, NULL, s->w->stream));
-	return capture_end(s->w);
+	return world_captured(s->w->stream);
 }
 
 static void launch(struct scene *s, cudaGraphExec_t graph)
 {
 	NEED_CUDA(cudaGraphLaunch(graph, s->w->stream));
 	NEED_CUDA(cudaStreamSynchronize(s->w->stream));
-}
-
-static void drop(cudaGraphExec_t graph)
-{
-	NEED_CUDA(cudaGraphExecDestroy(graph));
 }
 
 /* The group has failed, and says why. */
@@ -92,10 +71,9 @@ static void never_sent(struct scene *s)
 
 	NEED_CUDA(cudaMemset(s->a.mem.t.data, 0, s->a.mem.bytes));
 	NEED_CUDA(cudaStreamSynchronize(cudaStreamLegacy));
-	OK(ncclEpComplete(s->a.handle, NULL, s->w->stream));
-	NEED_CUDA(cudaStreamSynchronize(s->w->stream));
+	OK_SYNC(ncclEpComplete(s->a.handle, NULL, s->w->stream), s->w->stream);
 	expect_failed(s, "the send_only operation before it did not");
-	drop(send);
+	NEED_CUDA(cudaGraphExecDestroy(send));
 }
 
 /* It is launched until every bank holds an operation that nobody receives, and once more. */
@@ -110,7 +88,7 @@ static void sent_again(struct scene *s)
 	}
 	launch(s, send);
 	expect_failed(s, "has not been completed");
-	drop(send);
+	NEED_CUDA(cudaGraphExecDestroy(send));
 }
 
 /* The same, and what comes after is whole. */
@@ -121,10 +99,9 @@ static void sent_before_whole(struct scene *s)
 	for (uint32_t i = 0; i < EP_GROUP_BANKS; i++) {
 		launch(s, send);
 	}
-	OK(bench_dispatch(&s->b, s->w->stream));
-	NEED_CUDA(cudaStreamSynchronize(s->w->stream));
+	OK_SYNC(bench_dispatch(&s->b, s->w->stream), s->w->stream);
 	expect_failed(s, "has not been completed");
-	drop(send);
+	NEED_CUDA(cudaGraphExecDestroy(send));
 }
 
 /* The graph with the receive half is launched twice. */
@@ -141,7 +118,7 @@ static void received_again(struct scene *s)
 	launch(s, receive);
 	expect_failed(s, "the send_only operation before it did not");
 	bench_check_dispatch(&s->a); /* not written again */
-	drop(receive);
+	NEED_CUDA(cudaGraphExecDestroy(receive));
 }
 
 /* The second time another handle's operation holds the bank: it is not taken from it. */
@@ -156,21 +133,20 @@ static void received_taken(struct scene *s)
 	bank = bank_of(&s->a);
 	bench_pair(&s->b); /* two operations, in the banks that were freed before */
 	CHECK_INT(sequence(s).next, bank);
-	OK(bench_send_dispatch(&s->b, s->w->stream));
-	NEED_CUDA(cudaStreamSynchronize(s->w->stream));
+	OK_SYNC(bench_send_dispatch(&s->b, s->w->stream), s->w->stream);
 	CHECK_INT(sequence(s).busy, 1u << bank);
 	CHECK_INT(bank_of(&s->b), bank);
 	launch(s, receive);
 	CHECK_INT(sequence(s).busy, 1u << bank); /* still held */
 	expect_failed(s, "the send_only operation before it did not");
-	drop(receive);
+	NEED_CUDA(cudaGraphExecDestroy(receive));
 }
 
 static cudaGraphExec_t capture_dispatch(struct scene *s, struct bench *b)
 {
-	capture_begin(s->w);
+	world_capture(s->w->stream);
 	OK(bench_dispatch(b, s->w->stream));
-	return capture_end(s->w);
+	return world_captured(s->w->stream);
 }
 
 /* The graph with the dispatch is never launched, and handle memory is full of anything. */
@@ -183,10 +159,9 @@ static void never_dispatched(struct scene *s)
 		     ncclInvalidUsage, "launch the graph");
 	CHECK(tokens == 4711 && rows == 4711);
 	bench_expert_work(&s->a);
-	OK(bench_combine(&s->a, s->w->stream));
-	NEED_CUDA(cudaStreamSynchronize(s->w->stream));
+	OK_SYNC(bench_combine(&s->a, s->w->stream), s->w->stream);
 	expect_failed(s, "last dispatch did not run");
-	drop(dispatch);
+	NEED_CUDA(cudaGraphExecDestroy(dispatch));
 }
 
 /* The same in two halves. */
@@ -200,7 +175,7 @@ static void never_dispatched_split(struct scene *s)
 	CHECK(result == ncclSuccess || result == ncclInvalidUsage);
 	NEED_CUDA(cudaStreamSynchronize(s->w->stream));
 	expect_failed(s, "last dispatch did not run");
-	drop(dispatch);
+	NEED_CUDA(cudaGraphExecDestroy(dispatch));
 }
 
 /* The memory is that of another handle, which was destroyed after its dispatch. */
@@ -217,10 +192,9 @@ static void dispatched_by_another(struct scene *s)
 	dispatch = capture_dispatch(s, &after);
 	CHECK_REASON(ncclEpExtNumRecvTokens(after.handle, NULL, NULL, s->w->stream),
 		     ncclInvalidUsage, "launch the graph");
-	OK(bench_combine(&after, s->w->stream));
-	NEED_CUDA(cudaStreamSynchronize(s->w->stream));
+	OK_SYNC(bench_combine(&after, s->w->stream), s->w->stream);
 	expect_failed(s, "last dispatch did not run");
-	drop(dispatch);
+	NEED_CUDA(cudaGraphExecDestroy(dispatch));
 	bench_close(&after);
 }
 
@@ -238,10 +212,9 @@ static void dispatched_fewer(struct scene *s)
 	dispatch = capture_dispatch(s, &s->a);
 	OK(ncclEpExtNumRecvTokens(s->a.handle, &tokens, NULL, s->w->stream));
 	CHECK_INT(tokens, before); /* of the dispatch that has run */
-	OK(bench_combine(&s->a, s->w->stream));
-	NEED_CUDA(cudaStreamSynchronize(s->w->stream));
+	OK_SYNC(bench_combine(&s->a, s->w->stream), s->w->stream);
 	expect_failed(s, "another number of tokens");
-	drop(dispatch);
+	NEED_CUDA(cudaGraphExecDestroy(dispatch));
 }
 
 /* Ranks forget what they dispatched when they call MaskClean: one of them may have been away. */
@@ -251,9 +224,9 @@ static void dispatched_before_clean(struct scene *s)
 
 	bench_pair(&s->a);
 	bench_dispatch_checked(&s->b);
-	capture_begin(s->w);
+	world_capture(s->w->stream);
 	OK(bench_combine(&s->b, s->w->stream));
-	combine = capture_end(s->w);
+	combine = world_captured(s->w->stream);
 	launch(s, combine);
 	bench_check_combine(&s->b);
 	OK(ncclEpMaskClean(s->group, s->w->stream));
@@ -266,7 +239,7 @@ static void dispatched_before_clean(struct scene *s)
 	OK(ncclEpMaskClean(s->group, s->w->stream));
 	launch(s, combine);
 	expect_failed(s, "ncclEpMaskClean ran since");
-	drop(combine);
+	NEED_CUDA(cudaGraphExecDestroy(combine));
 }
 
 static void (*const acts[])(struct scene *s) = {
@@ -303,8 +276,7 @@ static void run(struct world *w, void *arg)
 		}
 		world_meet(w);
 		bench_close(&s.a);
-		bench_close(&s.b);
-		OK(ncclEpGroupDestroy(s.group));
+		bench_end(&s.b);
 	}
 }
 

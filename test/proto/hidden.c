@@ -16,8 +16,7 @@ static void run(struct world *w, void *lines)
 	CHECK_INT(group->lines, *(bool *)lines);
 	bench_open(&b, w, group, &p, 0);
 	bench_pair(&b);
-	bench_close(&b);
-	OK(ncclEpGroupDestroy(group));
+	bench_end(&b);
 }
 
 int main(int argc, char **argv)

@@ -28,30 +28,24 @@ static struct oracle_ht problem_of(bool em, int nranks, uint64_t seed)
 }
 
 /* Update, dispatch and combine of one handle. Their inputs and outputs stay where they are. */
-struct step {
-	cudaGraph_t graph;
-	cudaGraphExec_t exec;
-};
-
-static void capture(struct step *s, struct ht_bench *b)
+static cudaGraphExec_t capture(struct ht_bench *b)
 {
 	cudaStream_t stream = b->w->stream;
 
-	NEED_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+	world_capture(stream);
 	NEED_OK(ht_update(b, stream));
 	NEED_OK(ht_dispatch(b, false, stream));
 	NEED_OK(ht_combine(b, false, stream));
-	NEED_CUDA(cudaStreamEndCapture(stream, &s->graph));
-	NEED_CUDA(cudaGraphInstantiate(&s->exec, s->graph, 0));
+	return world_captured(stream);
 }
 
 /* The graph's combine reads what is in place for its own dispatch: of the same routing. */
-static void replay(struct step *s, struct ht_bench *b, uint64_t seed)
+static void replay(cudaGraphExec_t s, struct ht_bench *b, uint64_t seed)
 {
 	ht_load(b, seed, 20);
 	ht_poison(b);
 	ht_expert_work(b);
-	NEED_CUDA(cudaGraphLaunch(s->exec, b->w->stream));
+	NEED_CUDA(cudaGraphLaunch(s, b->w->stream));
 	NEED_CUDA(cudaStreamSynchronize(b->w->stream));
 	ht_check_counters(b);
 	ht_check_dispatch(b, false);
@@ -71,15 +65,13 @@ static void cross(struct ht_bench *a, struct ht_bench *b, uint64_t seed)
 	NEED_OK(ht_update(b, stream));
 	NEED_OK(ht_dispatch(a, false, stream));
 	ht_reopen(a); /* on the memory of the last */
-	NEED_OK(ht_dispatch(b, false, stream));
-	NEED_CUDA(cudaStreamSynchronize(stream));
+	NEED_SYNC(ht_dispatch(b, false, stream), stream);
 	ht_check_dispatch(a, false);
 	ht_check_dispatch(b, false);
 	ht_expert_work(a);
 	ht_expert_work(b);
 	NEED_OK(ht_combine(b, true, stream));
-	NEED_OK(ht_combine(a, true, stream));
-	NEED_CUDA(cudaStreamSynchronize(stream));
+	NEED_SYNC(ht_combine(a, true, stream), stream);
 	ht_check_combine(a, true);
 	ht_check_combine(b, true);
 }
@@ -105,7 +97,7 @@ static void run(struct world *w, void *arg)
 	struct oracle_ht h = problem_of(false, w->nranks, 1);
 	ncclEpGroupConfig_t config = ht_group_config(&h, 0);
 	struct ht_bench b[2];
-	struct step s[2];
+	cudaGraphExec_t s[2];
 	struct bench l;
 
 	check_context("rank %d", w->rank);
@@ -115,23 +107,21 @@ static void run(struct world *w, void *arg)
 	for (int em = 0; em < 2; em++) {
 		h = problem_of(em, w->nranks, 1);
 		ht_open(&b[em], w, high, &h, HT_OWN_MEM);
-		capture(&s[em], &b[em]);
+		s[em] = capture(&b[em]);
 	}
 	for (uint64_t i = 0; i < seed[1]; i++) {
 		check_context("round %llu, rank %d", (unsigned long long)i, w->rank);
-		replay(&s[i & 1], &b[i & 1], seed[0] + i);
+		replay(s[i & 1], &b[i & 1], seed[0] + i);
 		check_received(&b[i & 1]);
 		bench_pair_of(&l, seed[0] + i);
 		cross(&b[i & 1], &b[~i & 1], seed[0] + 1000 + i);
 	}
 	for (int em = 0; em < 2; em++) {
-		NEED_CUDA(cudaGraphExecDestroy(s[em].exec));
-		NEED_CUDA(cudaGraphDestroy(s[em].graph));
+		NEED_CUDA(cudaGraphExecDestroy(s[em]));
 		ht_close(&b[em]);
 	}
-	bench_close(&l);
+	bench_end(&l);
 	OK(ncclEpGroupDestroy(high));
-	OK(ncclEpGroupDestroy(low));
 }
 
 int main(int argc, char **argv)

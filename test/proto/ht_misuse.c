@@ -3,58 +3,16 @@
  * Mistakes in calls on high-throughput groups: each is refused with the promised code and a line that
  * names it, launches nothing, and leaves the group and the handle as they were.
  */
-#include "proto/mistake.h"
+#include "proto/mistake_call.h"
 #include "support/ht_bench.h"
 
-struct call {
-	struct ht_bench *b;
-	ncclEpDispatchInputs_t in;
-	ncclEpDispatchOutputs_t out;
-	ncclEpLayoutInfo_t info;
-	ncclEpDispatchConfig_t config;
-	ncclEpCombineInputs_t cin;
-	ncclEpCombineOutputs_t cout;
-	ncclEpCombineConfig_t cconfig;
-	struct ht_tensor t[14];
-};
-
-enum {
-	IT, /* inputs of dispatch: tokens, weights, scales */
-	IW,
-	IS,
-	OT, /* its outputs: tokens, weights, scales, ids */
-	OW,
-	OS,
-	OX,
-	CI, /* combine: tokens in and out, weights in and out */
-	CT,
-	CG,
-	CO,
-	NC, /* counters, offsets, total */
-	NO,
-	NT
-};
-
-static ncclEpTensor_t *copy(struct ht_tensor *to, const struct ht_tensor *from)
+static void fill(struct call *c, void *bench)
 {
-	*to = *from;
-	to->t.sizes = to->sizes;
-	return &to->t;
-}
-
-static void fill(struct call *c, struct ht_bench *b)
-{
+	struct ht_bench *b = bench;
 	bool flat = !b->h.expert_major, forward = b->h.p.quant == ORACLE_QUANT_FORWARD;
 
-	memset(c, 0, sizeof(*c));
-	c->b = b;
-	c->in = NCCL_EP_DISPATCH_INPUTS_INIT;
-	c->out = NCCL_EP_DISPATCH_OUTPUTS_INIT;
-	c->info = NCCL_EP_LAYOUT_INFO_INIT;
-	c->config = NCCL_EP_DISPATCH_CONFIG_INIT;
-	c->cin = NCCL_EP_COMBINE_INPUTS_INIT;
-	c->cout = NCCL_EP_COMBINE_OUTPUTS_INIT;
-	c->cconfig = NCCL_EP_COMBINE_CONFIG_INIT;
+	call_begin(c, b->group, b->handle, b->w->stream);
+	c->ids = &b->ids.t;
 	c->in.tokens = copy(c->t + IT, &b->in_tokens);
 	c->in.topk_weights = copy(c->t + IW, &b->weights);
 	c->out.tokens = copy(c->t + OT, &b->out_tokens);
@@ -148,7 +106,7 @@ static void backward_combine(struct call *c)
 	SAME_FORWARD(M)                                                                            \
 	M(fwd_scale_rows, c->t[OS].sizes[0]++, IA, "outputs->scales: ")                            \
 	M(fwd_scale_row, c->t[IS].sizes[1]--; c->t[OS].sizes[1]--, IA, "inputs->scales")           \
-	M(fwd_window, c->t[OT].t.win_hdl = (ncclWindow_t)c->b, IA,                                 \
+	M(fwd_window, c->t[OT].t.win_hdl = (ncclWindow_t)c->handle, IA,                            \
 	  "outputs->tokens has a window and outputs->scales has none")                             \
 	M(fwd_wide, c->t[IS].sizes[1] *= 64; c->t[OS].sizes[1] *= 64, IA, "max_token_bytes")
 
@@ -202,39 +160,12 @@ MISTAKES(any_update, ANY_UPDATE)
 MISTAKES(flat_update, FLAT_UPDATE)
 MISTAKES(em_update, EM_UPDATE)
 
-static ncclResult_t dispatch(struct call *c)
-{
-	return ncclEpDispatch(c->b->handle, &c->in, &c->out, &c->info, &c->config, c->b->w->stream);
-}
-
-static ncclResult_t combine(struct call *c)
-{
-	return ncclEpCombine(c->b->handle, &c->cin, &c->cout, &c->cconfig, c->b->w->stream);
-}
-
 static ncclResult_t update(struct call *c)
 {
-	return ncclEpUpdateHandle(c->b->handle, &c->b->ids.t, &c->info, c->b->w->stream);
+	return ncclEpUpdateHandle(c->handle, c->ids, &c->info, c->stream);
 }
 
-static void try_all(struct ht_bench *b, const struct mistake *list, size_t n,
-		    ncclResult_t (*fn)(struct call *))
-{
-	struct call c;
-
-	for (size_t i = 0; i < n; i++) {
-		check_context("%s, limit %u, quant %d, %s", b->h.expert_major ? "em" : "flat",
-			      b->h.limit, (int)b->h.p.quant, list[i].name);
-		fill(&c, b);
-		list[i].spoil(&c);
-		watch_start();
-		CHECK_REASON(fn(&c), list[i].want, list[i].part);
-		CHECK_LAST(b->group, list[i].want, list[i].part);
-		CHECK_INT(watch.calls[WATCH_LAUNCH], 0);
-	}
-}
-
-#define TRY(list_, fn_) try_all(b, list_, MISTAKE_COUNT(list_), fn_)
+#define TRY(list_, fn_) mistakes_try(list_, MISTAKE_COUNT(list_), where, b, fill, fn_)
 
 /* Calls that low latency has, and those that there are not. */
 static void try_calls(struct ht_bench *b)
@@ -259,7 +190,7 @@ static void try_calls(struct ht_bench *b)
 		     IA, "NCCL_EP_LAYOUT_FLAT");
 	NEED_OK(ncclEpInitHandle(&fresh, b->group, NCCL_EP_LAYOUT_FLAT, NULL, (int)b->h.p.topk,
 				 NULL));
-	c.b = &(struct ht_bench){ .handle = fresh, .w = b->w };
+	c.handle = fresh;
 	CHECK_REASON(dispatch(&c), IA, "call ncclEpUpdateHandle first");
 	CHECK_REASON(combine(&c), IA, "call ncclEpUpdateHandle first");
 	CHECK_REASON(ncclEpExtNumRecvTokens(fresh, &n, NULL, stream), IU, "ncclEpUpdateHandle");
@@ -272,7 +203,6 @@ static void try_calls(struct ht_bench *b)
 static void try_eager(struct ht_bench *b)
 {
 	bool any = b->rows > 0;
-	cudaGraph_t graph;
 	struct call c;
 
 	check_context("eager");
@@ -285,10 +215,9 @@ static void try_eager(struct ht_bench *b)
 	c.t[OW].sizes[0] = c.t[OX].sizes[0] = b->rows - 1;
 	CHECK_REASON(dispatch(&c), IA, "outputs->topk_weights:");
 	fill(&c, b);
-	NEED_CUDA(cudaStreamBeginCapture(b->w->stream, cudaStreamCaptureModeThreadLocal));
+	world_capture(b->w->stream);
 	CHECK_REASON(dispatch(&c), IU, "eager mode");
-	NEED_CUDA(cudaStreamEndCapture(b->w->stream, &graph));
-	NEED_CUDA(cudaGraphDestroy(graph));
+	world_capture_drop(b->w->stream);
 	CHECK_INT(watch.calls[WATCH_LAUNCH], 0);
 }
 
@@ -342,17 +271,13 @@ static void try_quiet(struct ht_bench *b)
 /* Callers of API version 1 allocate what comes, also where there is a limit; not in a capture. */
 static void try_version_1(struct ht_bench *b)
 {
-	cudaGraph_t graph;
-
 	check_context("version 1");
 	b->out_tokens.sizes[0] = b->tables[b->w->rank]->total;
-	NEED_OK(ht_dispatch(b, false, b->w->stream));
-	NEED_CUDA(cudaStreamSynchronize(b->w->stream));
+	NEED_SYNC(ht_dispatch(b, false, b->w->stream), b->w->stream);
 	ht_check_dispatch(b, false);
-	NEED_CUDA(cudaStreamBeginCapture(b->w->stream, cudaStreamCaptureModeThreadLocal));
+	world_capture(b->w->stream);
 	CHECK_REASON(ht_dispatch(b, false, b->w->stream), IU, "counting rows");
-	NEED_CUDA(cudaStreamEndCapture(b->w->stream, &graph));
-	NEED_CUDA(cudaGraphDestroy(graph));
+	world_capture_drop(b->w->stream);
 	b->out_tokens.sizes[0]--;
 	CHECK_REASON(ht_dispatch(b, false, b->w->stream), IA, "as many as recv_total_counter says");
 }
@@ -378,8 +303,7 @@ static void try_memory(struct ht_bench *b)
 		CHECK_REASON(dispatch(&c), IA, "the routing in handle_mem has");
 	}
 	CHECK_INT(watch.calls[WATCH_LAUNCH], 0);
-	NEED_OK(ht_dispatch(b, false, b->w->stream));
-	NEED_CUDA(cudaStreamSynchronize(b->w->stream));
+	NEED_SYNC(ht_dispatch(b, false, b->w->stream), b->w->stream);
 	ht_check_dispatch(b, false);
 	if (!b->h.limit) {
 		NEED_CUDA(cudaMemset(b->mem.data, 0, 64));
@@ -489,17 +413,19 @@ static void run(struct world *w, void *arg)
 		ncclEpGroupConfig_t config = ht_group_config(&h, 0);
 		struct ht_bench bench, *b = &bench;
 		ncclEpGroup_t group = NULL;
+		char where[48];
 
 		check_memory(w, &h);
 		check_context("setting %zu", i);
+		snprintf(where, sizeof(where), "%s, limit %u, quant %d", s->em ? "em" : "flat",
+			 h.limit, (int)s->quant);
 		config.max_num_sms = 2;
 		config.enable_mask = i & 1; /* is ignored */
 		config.version = s->v1 ? 1 : NCCL_EP_API_VERSION;
 		config.zero_copy = s->on ? NCCL_EP_ZERO_COPY_ON : NCCL_EP_ZERO_COPY_AUTO;
 		NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
 		ht_open(b, w, group, &h, s->eager || !s->em ? HT_OWN_MEM : 0);
-		NEED_OK(ht_update(b, w->stream));
-		NEED_CUDA(cudaStreamSynchronize(w->stream));
+		NEED_SYNC(ht_update(b, w->stream), w->stream);
 		if (s->on) {
 			try_zero_copy(b);
 		} else if (s->v1) {
@@ -538,8 +464,7 @@ static void run(struct world *w, void *arg)
 			check_context("after the mistakes, setting %zu", i);
 			ht_step(b);
 		}
-		ht_close(b);
-		OK(ncclEpGroupDestroy(group));
+		ht_end(b);
 	}
 }
 

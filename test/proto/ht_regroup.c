@@ -55,12 +55,10 @@ static void run(struct world *w, void *arg)
 	}
 	b.group = groups[4];
 	ht_reopen(&b);
-	NEED_OK(ht_dispatch(&b, false, w->stream));
-	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	NEED_SYNC(ht_dispatch(&b, false, w->stream), w->stream);
 	ht_check_dispatch(&b, false);
 	ht_expert_work(&b);
-	NEED_OK(ht_combine(&b, false, w->stream));
-	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	NEED_SYNC(ht_combine(&b, false, w->stream), w->stream);
 	ht_check_combine(&b, false);
 	ht_close(&b);
 	for (int i = 0; i < 5; i++) {

@@ -31,8 +31,7 @@ static void one_step(struct ht_bench *b, uint32_t i, uint64_t *s, uint64_t *own)
 
 		ht_load(b, seed, 1 + (uint32_t)world_draw(s, b->h.p.max_tokens));
 		ht_poison(b);
-		NEED_OK(ht_update(b, stream));
-		NEED_CUDA(cudaStreamSynchronize(stream));
+		NEED_SYNC(ht_update(b, stream), stream);
 		ht_check_counters(b);
 	} else {
 		ht_poison(b);
@@ -43,12 +42,10 @@ static void one_step(struct ht_bench *b, uint32_t i, uint64_t *s, uint64_t *own)
 	if (b->flags & HT_OWN_MEM && world_draw(s, 8) == 0) {
 		ht_reopen(b);
 	}
-	NEED_OK(ht_dispatch(b, backward, stream));
-	NEED_CUDA(cudaStreamSynchronize(stream));
+	NEED_SYNC(ht_dispatch(b, backward, stream), stream);
 	ht_check_dispatch(b, backward);
 	ht_expert_work(b);
-	NEED_OK(ht_combine(b, backward, stream));
-	NEED_CUDA(cudaStreamSynchronize(stream));
+	NEED_SYNC(ht_combine(b, backward, stream), stream);
 	ht_check_combine(b, backward);
 }
 
@@ -71,8 +68,7 @@ static void run(struct world *w, void *arg)
 		}
 	}
 	CHECK_LAST(group, ncclSuccess, "");
-	ht_close(&b);
-	OK(ncclEpGroupDestroy(group));
+	ht_end(&b);
 }
 
 int main(int argc, char **argv)

@@ -42,13 +42,13 @@ static void plant(struct bench *b, const struct plant *what, int64_t value, int3
 	bench_load(b, p->seed + 1);
 	/* what the library gets */
 	if (b->flags & BENCH_IDS64) {
-		int64_t *ids = bench_fetch(&b->ids);
+		int64_t *ids = tensor_fetch(&b->ids);
 
 		ids[(size_t)token * p->topk + k] = value;
 		NEED_CUDA(cudaMemcpy(b->ids.t.data, ids, n * 8, cudaMemcpyHostToDevice));
 		free(ids);
 	} else {
-		int32_t *ids = bench_fetch(&b->ids);
+		int32_t *ids = tensor_fetch(&b->ids);
 
 		ids[(size_t)token * p->topk + k] = (int32_t)value;
 		NEED_CUDA(cudaMemcpy(b->ids.t.data, ids, n * 4, cudaMemcpyHostToDevice));
@@ -104,8 +104,7 @@ static void strange_ids(struct world *w, enum oracle_layout layout, uint32_t fla
 			plant(&b, plants + i, value, lines);
 		}
 	}
-	bench_close(&b);
-	OK(ncclEpGroupDestroy(group));
+	bench_end(&b);
 	free(lines);
 }
 
@@ -127,8 +126,7 @@ static void no_error(struct world *w)
 	NEED_CUDA(cudaMemcpy(b.ids.t.data, ids, sizeof(ids), cudaMemcpyHostToDevice));
 	bench_pair(&b);
 	CHECK_LAST(group, ncclSuccess, "");
-	bench_close(&b);
-	OK(ncclEpGroupDestroy(group));
+	bench_end(&b);
 }
 
 /* All entries of all ranks name one expert: more rows than its R * B. */
@@ -150,9 +148,8 @@ static void too_many(struct world *w, uint32_t flags)
 	bench_poison(&b);
 	NEED_OK(bench_update(&b, w->stream));
 	NEED_OK(bench_dispatch(&b, w->stream));
-	NEED_OK(bench_combine(&b, w->stream));
-	NEED_CUDA(cudaStreamSynchronize(w->stream));
-	counts = bench_fetch(&b.counts);
+	NEED_SYNC(bench_combine(&b, w->stream), w->stream);
+	counts = tensor_fetch(&b.counts);
 	CHECK_INT(counts[0], w->rank == 0 ? p.nranks * p.max_tokens : 0);
 	if (w->rank == 0) {
 		CHECK_LAST(group, ncclInvalidArgument, "no row left");
@@ -160,8 +157,7 @@ static void too_many(struct world *w, uint32_t flags)
 	free(counts);
 	world_meet(w);
 	bench_pair_of(&b, 12);
-	bench_close(&b);
-	OK(ncclEpGroupDestroy(group));
+	bench_end(&b);
 }
 
 static void run(struct world *w, void *arg)

@@ -127,8 +127,7 @@ static void run_mode(struct world *w, void *arg)
 	CHECK_INT(senders(&b.in_tokens), m->dispatch);
 	CHECK_INT(senders(&b.combine_in), m->combine);
 	CHECK_LAST(group, ncclSuccess, "");
-	bench_close(&b);
-	OK(ncclEpGroupDestroy(group));
+	bench_end(&b);
 }
 
 /* The stream goes on to write the input. */
@@ -167,8 +166,7 @@ static void run_overwrite(struct world *w, void *arg)
 	}
 	CHECK_INT(senders(&b.in_tokens), m->dispatch);
 	CHECK_INT(senders(&b.combine_in), m->combine);
-	bench_close(&b);
-	OK(ncclEpGroupDestroy(group));
+	bench_end(&b);
 }
 
 /* More windows than a group takes, two with each bench. When they are freed, there is room for others. */
@@ -269,7 +267,7 @@ static void run_again(struct world *w, void *arg)
 		map_new(w, &v, at);
 		NEED_OK(ncclCommWindowRegister(w->comm, (void *)at, UNIT, &b.in_tokens.window, 0));
 		b.in_tokens.t.win_hdl = b.in_tokens.window;
-		b.in_tokens.t.data = (void *)at;
+		b.in_tokens.data = b.in_tokens.t.data = (void *)at;
 		bench_pair_of(&b, 30 + i);
 		CHECK_INT(senders(&b.in_tokens), 1);
 		world_meet(w);
@@ -278,8 +276,7 @@ static void run_again(struct world *w, void *arg)
 	}
 	NEED(!v.unreserve(at, 2 * UNIT));
 	b.in_tokens = own;
-	bench_close(&b);
-	OK(ncclEpGroupDestroy(group));
+	bench_end(&b);
 }
 
 /* Each rank has two NICs, and queues of both send rows; of neither, if one of them refuses. */
@@ -295,8 +292,7 @@ static void run_nics(struct world *w, void *arg)
 	CHECK_INT(senders(&b.in_tokens), m->dispatch ? 2 : 0);
 	CHECK_INT(senders(&b.combine_in), m->combine ? 2 : 0);
 	CHECK_LAST(group, ncclSuccess, "");
-	bench_close(&b);
-	OK(ncclEpGroupDestroy(group));
+	bench_end(&b);
 }
 
 /*
@@ -312,14 +308,12 @@ static void run_lost(struct world *w, void *arg)
 
 	bench_open(&b, w, group, &p, m->flags);
 	NEED_OK(bench_update(&b, w->stream));
-	NEED_OK(bench_dispatch(&b, w->stream));
-	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	NEED_SYNC(bench_dispatch(&b, w->stream), w->stream);
 	CHECK_INT(reading(&b.in_tokens), 0);
 	CHECK_INT(senders(&b.in_tokens), 1);
 	CHECK_RESULT(bench_combine(&b, w->stream), ncclRemoteError);
 	world_meet(w);
-	bench_close(&b);
-	OK(ncclEpGroupDestroy(group));
+	bench_end(&b);
 }
 
 static void run(int ranks, world_fn fn, const struct mode *m)

@@ -88,8 +88,7 @@ static void between(struct world *w, struct bench *b, int away)
 	}
 	if (w->rank != away) {
 		OK(ncclEpMaskUpdate(b->group, mask, w->stream));
-		OK(bench_combine(b, w->stream));
-		NEED_CUDA(cudaStreamSynchronize(w->stream));
+		OK_SYNC(bench_combine(b, w->stream), w->stream);
 		b->p.absent = UINT64_C(1) << away;
 		bench_load(b, 60);
 		bench_check_combine(b);
@@ -122,8 +121,7 @@ static void expect_alone(struct world *w, struct bench *b,
 {
 	double start = world_now();
 
-	OK(call(b, w->stream));
-	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	OK_SYNC(call(b, w->stream), w->stream);
 	CHECK(world_now() - start < timeout_ms / 1e3);
 	expect_error(b->group, 1);
 	CHECK_INT(bench_masked(w, b->group), ((1u << w->nranks) - 1) & ~(1u << w->rank));
@@ -164,8 +162,7 @@ static void late_combine(struct world *w, struct bench *b, int away)
 	bench_dispatch_checked(b);
 	world_meet(w);
 	if (w->rank != away) {
-		OK(bench_combine(b, w->stream));
-		NEED_CUDA(cudaStreamSynchronize(w->stream));
+		OK_SYNC(bench_combine(b, w->stream), w->stream);
 		CHECK_INT(bench_masked(w, b->group), 1u << away);
 		OK(ncclEpErrorClear(b->group));
 		b->p.absent = UINT64_C(1) << away;
@@ -182,8 +179,7 @@ static void late_combine(struct world *w, struct bench *b, int away)
 	}
 	world_meet(w);
 	if (w->rank != away) {
-		OK(ncclEpComplete(b->handle, &complete, w->stream));
-		NEED_CUDA(cudaStreamSynchronize(w->stream));
+		OK_SYNC(ncclEpComplete(b->handle, &complete, w->stream), w->stream);
 		bench_check_dispatch(b);
 		expect_error(b->group, 0);
 	}
@@ -198,8 +194,7 @@ static void part(struct world *w, struct bench *b, uint32_t absent)
 	for (int r = 0; r < w->nranks; r++) {
 		mask[r] = (absent >> r & 1) == (absent >> w->rank & 1);
 	}
-	OK(ncclEpMaskUpdate(b->group, mask, w->stream));
-	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	OK_SYNC(ncclEpMaskUpdate(b->group, mask, w->stream), w->stream);
 }
 
 /* Two ranks part from the others by hand, go on by themselves, and come back by hand. */
@@ -269,8 +264,7 @@ static void held(struct world *w, ncclEpGroup_t group, const struct oracle_probl
 	bench_pair(&first);
 	bench_poison(&open);
 	OK(bench_update(&open, w->stream));
-	OK(bench_send_dispatch(&open, w->stream));
-	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	OK_SYNC(bench_send_dispatch(&open, w->stream), w->stream);
 	world_meet(w);
 	if (w->rank != late) {
 		OK(ncclEpComplete(open.handle, &complete, w->stream));
@@ -288,8 +282,7 @@ static void held(struct world *w, ncclEpGroup_t group, const struct oracle_probl
 	}
 	world_meet(w);
 	if (w->rank == late) {
-		OK(ncclEpComplete(open.handle, &complete, w->stream));
-		NEED_CUDA(cudaStreamSynchronize(w->stream));
+		OK_SYNC(ncclEpComplete(open.handle, &complete, w->stream), w->stream);
 		bench_check_dispatch(&open);
 		expect_error(group, 0);
 	}
@@ -361,8 +354,7 @@ static void run(struct world *w, void *arg)
 
 			scene(w, &b);
 			scene(w, &b);
-			bench_close(&b);
-			OK(ncclEpGroupDestroy(group));
+			bench_end(&b);
 			continue;
 		}
 		by_hand(w, &b, 1u << 2);
@@ -380,8 +372,7 @@ static void run(struct world *w, void *arg)
 			lead(w, group, &p, 2);
 		}
 		CHECK_LAST(group, ncclSuccess, "");
-		bench_close(&b);
-		OK(ncclEpGroupDestroy(group));
+		bench_end(&b);
 	}
 }
 

@@ -184,8 +184,7 @@ static void use_size(struct world *w, const struct oracle_problem *p, unsigned l
 		bench_load_tokens(&b, 5, 10);
 		bench_pair(&b);
 	}
-	bench_close(&b);
-	OK(ncclEpGroupDestroy(group));
+	bench_end(&b);
 }
 
 /* rdma_buffer_size: just right for a handle, half of it, nothing, and as the API's formula says. */
@@ -233,8 +232,7 @@ static void growth(struct world *w)
 	bench_pair(&b);
 	bench_pair(&a);
 	bench_close(&b);
-	bench_close(&a);
-	OK(ncclEpGroupDestroy(group));
+	bench_end(&a);
 }
 
 enum mistake {
@@ -278,8 +276,7 @@ static ncclResult_t init_wrong(struct world *w, struct bench *b, int topk, enum 
 		if (!odd) {
 			NEED_OK(bench_send_combine(b, w->stream));
 		}
-		NEED_OK(ncclEpComplete(b->handle, NULL, w->stream));
-		NEED_CUDA(cudaStreamSynchronize(w->stream));
+		NEED_SYNC(ncclEpComplete(b->handle, NULL, w->stream), w->stream);
 	}
 	return result;
 }
@@ -310,8 +307,7 @@ static void growth_fails(struct world *w)
 			   w->rank == 1 ? part[i] : "rank 1");
 		bench_pair(&b);
 	}
-	bench_close(&b);
-	OK(ncclEpGroupDestroy(group));
+	bench_end(&b);
 }
 
 static void handle_memory(struct world *w)
@@ -564,8 +560,7 @@ static void captured_group(struct world *w, enum cudaStreamCaptureMode captures,
 	world_meet(w);
 	bench_open(&b, w, b.group, &p, 0);
 	bench_pair(&b);
-	bench_close(&b);
-	OK(ncclEpGroupDestroy(b.group));
+	bench_end(&b);
 	NEED_CUDA(cudaFree(memory));
 }
 

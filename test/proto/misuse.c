@@ -3,64 +3,26 @@
  * Mistakes in the arguments of dispatch and combine: each is refused with the promised code and a
  * line that names it, launches nothing, and leaves the group and the handle as they were.
  */
-#include "proto/mistake.h"
+#include "proto/mistake_call.h"
 
-struct call {
-	struct bench *b;
-	ncclEpDispatchInputs_t in;
-	ncclEpDispatchOutputs_t out;
-	ncclEpLayoutInfo_t info;
-	ncclEpDispatchConfig_t config;
-	ncclEpCombineInputs_t cin;
-	ncclEpCombineOutputs_t cout;
-	ncclEpCombineConfig_t cconfig;
-	struct bench_tensor t[10]; /* in tokens, in weights, in scales, out tokens, weights, ... */
-};
-
-enum {
-	IT,
-	IW,
-	IS,
-	OT,
-	OW,
-	OS,
-	OX,
-	CO,
-	CI,
-	CT
-};
-
-static ncclEpTensor_t *copy(struct bench_tensor *to, const struct bench_tensor *from)
+static void fill(struct call *c, void *bench)
 {
-	*to = *from;
-	to->t.sizes = to->sizes;
-	return &to->t;
-}
-
-static void fill(struct call *c, struct bench *b)
-{
+	struct bench *b = bench;
 	bool by_rank = b->p.layout == ORACLE_RANK_MAJOR;
 
-	memset(c, 0, sizeof(*c));
-	c->b = b;
-	c->in = NCCL_EP_DISPATCH_INPUTS_INIT;
-	c->out = NCCL_EP_DISPATCH_OUTPUTS_INIT;
-	c->info = NCCL_EP_LAYOUT_INFO_INIT;
-	c->config = NCCL_EP_DISPATCH_CONFIG_INIT;
-	c->cin = NCCL_EP_COMBINE_INPUTS_INIT;
-	c->cout = NCCL_EP_COMBINE_OUTPUTS_INIT;
-	c->cconfig = NCCL_EP_COMBINE_CONFIG_INIT;
+	call_begin(c, b->group, b->handle, b->w->stream);
+	c->elsewhere = b->in_tokens.sizes;
 	c->in.tokens = copy(c->t + IT, &b->in_tokens);
 	c->out.tokens = copy(c->t + OT, &b->out_tokens);
 	copy(c->t + IW, &b->weights);
-	copy(c->t + CO, &b->counts);
+	copy(c->t + NC, &b->counts);
 	if (by_rank) {
 		c->in.topk_weights = &c->t[IW].t;
 		c->out.topk_weights = copy(c->t + OW, &b->out_weights);
 		c->out.topk_idx = copy(c->t + OX, &b->out_idx);
-		c->info.src_rank_counters = &c->t[CO].t;
+		c->info.src_rank_counters = &c->t[NC].t;
 	} else {
-		c->info.expert_counters = &c->t[CO].t;
+		c->info.expert_counters = &c->t[NC].t;
 		c->cout.topk_weights = &c->t[IW].t;
 	}
 	if (b->p.quant != ORACLE_QUANT_NONE) {
@@ -90,7 +52,7 @@ static void fill(struct call *c, struct bench *b)
 	M(direction, c->config.pass_direction = (ncclEpPassDir_t)-3, IA, "pass_direction")         \
 	/* as ncclEpTensorAlloc marks its own, but these extents are not where it puts them */ M(  \
 		token_magic, c->t[IT].t.magic = 0xBEEFBEEFu;                                       \
-		c->t[IT].t.sizes = c->b->in_tokens.sizes, IA, "inputs->tokens")                    \
+		c->t[IT].t.sizes = c->elsewhere, IA, "inputs->tokens")                             \
 	M(token_magic2, c->t[IT].t.magic = NCCL_EP_MAGIC, IA, "inputs->tokens")                    \
 	M(token_size, c->t[IT].t.size = 40, IA, "inputs->tokens")                                  \
 	M(token_no_sizes, c->t[IT].t.sizes = NULL, IA, "inputs->tokens")                           \
@@ -106,19 +68,19 @@ static void fill(struct call *c, struct bench *b)
 	M(out_width, c->t[OT].sizes[2]++, IA, "outputs->tokens")                                   \
 	M(in_scales_none, c->in.scales = &c->t[IW].t, IA, "inputs->scales")                        \
 	M(out_scales_none, c->out.scales = &c->t[IW].t, IA, "outputs->scales")                     \
-	M(counts_type, c->t[CO].t.datatype = ncclInt64, IA, "counters")                            \
-	M(counts_extent, c->t[CO].sizes[0]++, IA, "counters")                                      \
-	M(counts_ndim, c->t[CO].t.ndim = 2, IA, "counters")
+	M(counts_type, c->t[NC].t.datatype = ncclInt64, IA, "counters")                            \
+	M(counts_extent, c->t[NC].sizes[0]++, IA, "counters")                                      \
+	M(counts_ndim, c->t[NC].t.ndim = 2, IA, "counters")
 
 #define EM_DISPATCH(M)                                                                             \
 	M(counts_missing, c->info.expert_counters = NULL, IA, "expert_counters")                   \
 	M(em_weights_in, c->in.topk_weights = &c->t[IW].t, IA, "inputs->topk_weights")             \
 	M(em_weights_out, c->out.topk_weights = &c->t[IW].t, IA, "outputs->topk_weights")          \
 	M(em_idx, c->out.topk_idx = &c->t[IW].t, IA, "outputs->topk_idx")                          \
-	M(em_src_counts, c->info.src_rank_counters = &c->t[CO].t, IA, "src_rank_counters")
+	M(em_src_counts, c->info.src_rank_counters = &c->t[NC].t, IA, "src_rank_counters")
 
 #define RM_DISPATCH(M)                                                                             \
-	M(rm_expert_counts, c->info.expert_counters = &c->t[CO].t, IA, "expert_counters")          \
+	M(rm_expert_counts, c->info.expert_counters = &c->t[NC].t, IA, "expert_counters")          \
 	M(rm_no_weights, c->in.topk_weights = NULL, IA, "inputs->topk_weights")                    \
 	M(rm_weights_type, c->t[IW].t.datatype = ncclBfloat16, IA, "inputs->topk_weights")         \
 	M(rm_weights_rows, c->t[IW].sizes[0]--, IA, "inputs->topk_weights")                        \
@@ -175,34 +137,7 @@ MISTAKES(fwd_dispatch, FWD_DISPATCH)
 MISTAKES(any_combine, ANY_COMBINE)
 MISTAKES(em_combine, EM_COMBINE)
 
-static ncclResult_t dispatch(struct call *c)
-{
-	return ncclEpDispatch(c->b->handle, &c->in, &c->out, &c->info, &c->config, c->b->w->stream);
-}
-
-static ncclResult_t combine(struct call *c)
-{
-	return ncclEpCombine(c->b->handle, &c->cin, &c->cout, &c->cconfig, c->b->w->stream);
-}
-
-static void try_all(struct bench *b, const struct mistake *list, size_t n,
-		    ncclResult_t (*fn)(struct call *))
-{
-	struct call c;
-
-	for (size_t i = 0; i < n; i++) {
-		check_context("layout %d, quant %d, %s", (int)b->p.layout, (int)b->p.quant,
-			      list[i].name);
-		fill(&c, b);
-		list[i].spoil(&c);
-		watch_start();
-		CHECK_REASON(fn(&c), list[i].want, list[i].part);
-		CHECK_LAST(b->group, list[i].want, list[i].part);
-		CHECK_INT(watch.calls[WATCH_LAUNCH], 0);
-	}
-}
-
-#define TRY(list_, fn_) try_all(b, list_, MISTAKE_COUNT(list_), fn_)
+#define TRY(list_, fn_) mistakes_try(list_, MISTAKE_COUNT(list_), where, b, fill, fn_)
 
 /* Order of calls. */
 static void order(struct bench *b)
@@ -235,19 +170,17 @@ static void order(struct bench *b)
 	NEED_OK(bench_send_dispatch(b, stream));
 	NEED_OK(ncclEpInitHandle(&third, b->group, (ncclEpLayout_t)b->p.layout, NULL,
 				 (int)b->p.topk, NULL));
-	other.handle = third;
+	other.handle = c.handle = third;
 	OK(bench_update(&other, stream));
 	watch_start();
 	CHECK_REASON(bench_send_dispatch(&other, stream), IU, "pending");
 	CHECK_INT(watch.calls[WATCH_LAUNCH], 0);
 	NEED_OK(ncclEpComplete(fresh, NULL, stream));
 	NEED_OK(ncclEpComplete(b->handle, NULL, stream));
-	NEED_OK(bench_dispatch(&other, stream));
-	NEED_CUDA(cudaStreamSynchronize(stream));
+	NEED_SYNC(bench_dispatch(&other, stream), stream);
 	OK(bench_update(&other, stream)); /* the same ids: the dispatch counts still */
 	bench_expert_work(&other);
-	NEED_OK(bench_combine(&other, stream));
-	NEED_CUDA(cudaStreamSynchronize(stream));
+	NEED_SYNC(bench_combine(&other, stream), stream);
 	bench_check_combine(&other);
 	other.ids.sizes[0]--; /* of fewer tokens: it does not */
 	other.ids.t.sizes = other.ids.sizes;
@@ -268,11 +201,13 @@ static void run(struct world *w, void *arg)
 		struct oracle_problem p = bench_problem(w->nranks, 8, 3, 256, 5, layout);
 		struct bench bench, *b = &bench;
 		ncclEpGroup_t group;
+		char where[32];
 
 		p.quant = i / 2 == 0   ? ORACLE_QUANT_NONE
 			  : i / 2 == 1 ? ORACLE_QUANT_FP8
 				       : ORACLE_QUANT_FORWARD;
-		check_context("group of layout %d, quant %d", (int)layout, (int)p.quant);
+		snprintf(where, sizeof(where), "layout %d, quant %d", (int)layout, (int)p.quant);
+		check_context("group of %s", where);
 		group = bench_group(w, &p, 0);
 		bench_open(b, w, group, &p, 0);
 		bench_pair(b);
@@ -293,10 +228,9 @@ static void run(struct world *w, void *arg)
 		if (layout == ORACLE_EXPERT_MAJOR) {
 			TRY(em_combine, combine);
 		}
-		check_context("after the mistakes, layout %d, quant %d", (int)layout, (int)p.quant);
+		check_context("after the mistakes, %s", where);
 		bench_pair_of(b, 99);
-		bench_close(b);
-		OK(ncclEpGroupDestroy(group));
+		bench_end(b);
 	}
 }
 

@@ -78,8 +78,7 @@ static void run(struct world *w, void *arg)
 		CHECK(cudaStreamSynchronize(w->stream) == cudaSuccess);
 		NEED(pthread_join(s.thread, NULL) == 0);
 		world_meet(w);
-		bench_close(&b);
-		OK(ncclEpGroupDestroy(group));
+		bench_end(&b);
 	}
 }
 

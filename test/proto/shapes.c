@@ -65,8 +65,7 @@ static void low_latency(struct world *w, const struct model *m, enum oracle_layo
 	bench_open(&b, w, group, &p, 0);
 	bench_pair(&b);
 	CHECK_LAST(group, ncclSuccess, "");
-	bench_close(&b);
-	OK(ncclEpGroupDestroy(group));
+	bench_end(&b);
 }
 
 static void high_throughput(struct world *w, const struct model *m, bool expert_major)
@@ -84,8 +83,7 @@ static void high_throughput(struct world *w, const struct model *m, bool expert_
 	ht_open(&b, w, group, &h, 0);
 	ht_step(&b);
 	CHECK_LAST(group, ncclSuccess, "");
-	ht_close(&b);
-	OK(ncclEpGroupDestroy(group));
+	ht_end(&b);
 }
 
 /* All ranks at once, and nothing is left of it: the next group works. */

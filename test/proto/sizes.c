@@ -99,8 +99,7 @@ static void run_case(struct world *w, void *arg)
 		bench_pair(&b);
 	}
 	CHECK_LAST(group, ncclSuccess, "");
-	bench_close(&b);
-	OK(ncclEpGroupDestroy(group));
+	bench_end(&b);
 }
 
 /* Kernels may use no more shared memory than at first. */

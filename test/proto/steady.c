@@ -88,8 +88,7 @@ static void run(struct world *w, void *arg)
 		bench_pair(&b);
 		handles(&b);
 		CHECK_LAST(group, ncclSuccess, "");
-		bench_close(&b);
-		OK(ncclEpGroupDestroy(group));
+		bench_end(&b);
 	}
 }
 

@@ -69,8 +69,7 @@ static void run_ht(struct world *w, uint32_t step)
 		ht_load(&b, step + i, i % 2 ? 0 : h.p.max_tokens);
 		ht_step(&b);
 	}
-	ht_close(&b);
-	OK(ncclEpGroupDestroy(group));
+	ht_end(&b);
 }
 
 static void run(struct world *w, void *arg)

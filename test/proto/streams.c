@@ -48,29 +48,18 @@ static void eager(struct pair *p, uint32_t step, cudaStream_t held)
 	finish(p, step);
 }
 
-static cudaGraphExec_t end_capture(cudaStream_t stream)
-{
-	cudaGraphExec_t exec;
-	cudaGraph_t graph;
-
-	NEED_CUDA(cudaStreamEndCapture(stream, &graph));
-	NEED_CUDA(cudaGraphInstantiate(&exec, graph, 0));
-	NEED_CUDA(cudaGraphDestroy(graph));
-	return exec;
-}
-
 /* Complete takes its stream into the capture, and leads it back. */
 static void captured(struct pair *p)
 {
 	cudaGraphExec_t exec;
 
 	NEED_OK(bench_update(&p->b, p->sends));
-	NEED_CUDA(cudaStreamBeginCapture(p->sends, cudaStreamCaptureModeThreadLocal));
+	world_capture(p->sends);
 	NEED_OK(bench_send_dispatch(&p->b, p->sends));
 	NEED_OK(ncclEpComplete(p->b.handle, NULL, p->receives));
 	NEED_OK(bench_send_combine(&p->b, p->sends));
 	NEED_OK(ncclEpComplete(p->b.handle, NULL, p->receives));
-	exec = end_capture(p->sends);
+	exec = world_captured(p->sends);
 	for (uint32_t step = 0; step < STEPS; step++) {
 		tape_load(&p->t, step, p->sends);
 		NEED_CUDA(cudaGraphLaunch(exec, p->sends));
@@ -89,17 +78,17 @@ static void apart(struct pair *p, bool send_in_graph)
 	tape_load(&p->t, 0, p->sends);
 	NEED_OK(bench_update(&p->b, p->sends));
 	if (send_in_graph) {
-		NEED_CUDA(cudaStreamBeginCapture(graphs, cudaStreamCaptureModeThreadLocal));
+		world_capture(graphs);
 		NEED_OK(bench_send_dispatch(&p->b, p->sends));
-		exec = end_capture(graphs);
+		exec = world_captured(graphs);
 		NEED_CUDA(cudaGraphLaunch(exec, p->sends));
 		NEED_CUDA(cudaStreamSynchronize(p->sends)); /* the caller's order */
 		NEED_OK(ncclEpComplete(p->b.handle, NULL, p->receives));
 	} else {
 		NEED_OK(bench_send_dispatch(&p->b, p->sends));
-		NEED_CUDA(cudaStreamBeginCapture(graphs, cudaStreamCaptureModeThreadLocal));
+		world_capture(graphs);
 		NEED_OK(ncclEpComplete(p->b.handle, NULL, p->receives));
-		exec = end_capture(graphs);
+		exec = world_captured(graphs);
 		NEED_CUDA(cudaGraphLaunch(exec, p->sends));
 	}
 	NEED_CUDA(cudaStreamSynchronize(p->receives));
@@ -116,11 +105,10 @@ static void unrelated(struct pair *p)
 
 	tape_load(&p->t, 0, p->sends);
 	NEED_OK(bench_update(&p->b, p->sends));
-	NEED_OK(bench_send_dispatch(&p->b, p->sends));
-	NEED_CUDA(cudaStreamSynchronize(p->sends));
-	NEED_CUDA(cudaStreamBeginCapture(p->sends, cudaStreamCaptureModeThreadLocal));
+	NEED_SYNC(bench_send_dispatch(&p->b, p->sends), p->sends);
+	world_capture(p->sends);
 	NEED_OK(ncclEpComplete(p->b.handle, NULL, p->receives));
-	exec = end_capture(p->sends); /* and nobody launches it */
+	exec = world_captured(p->sends); /* and nobody launches it */
 	NEED_CUDA(cudaStreamSynchronize(p->receives));
 	NEED_OK(bench_combine(&p->b, p->sends));
 	tape_save(&p->t, 0, p->sends);
@@ -137,22 +125,21 @@ static void in_another(struct pair *p, bool sends, bool receives)
 	cudaGraphExec_t one = NULL, two, three;
 
 	tape_load(&p->t, 0, p->sends);
-	NEED_OK(bench_update(&p->b, p->sends));
-	NEED_CUDA(cudaStreamSynchronize(p->sends)); /* the caller's order, as below */
-	NEED_CUDA(cudaStreamBeginCapture(p->sends, cudaStreamCaptureModeThreadLocal));
+	NEED_SYNC(bench_update(&p->b, p->sends), p->sends); /* the caller's order, as below */
+	world_capture(p->sends);
 	NEED_OK(bench_send_dispatch(&p->b, p->sends));
 	if (sends) {
-		one = end_capture(p->sends);
-		NEED_CUDA(cudaStreamBeginCapture(p->sends, cudaStreamCaptureModeThreadLocal));
+		one = world_captured(p->sends);
+		world_capture(p->sends);
 	}
 	if (receives) {
-		NEED_CUDA(cudaStreamBeginCapture(p->receives, cudaStreamCaptureModeThreadLocal));
+		world_capture(p->receives);
 	} else {
 		NEED_CUDA(cudaGraphLaunch(one, p->receives));
 	}
 	NEED_OK(ncclEpComplete(p->b.handle, NULL, p->receives));
-	three = receives ? end_capture(p->receives) : NULL;
-	two = end_capture(p->sends);
+	three = receives ? world_captured(p->receives) : NULL;
+	two = world_captured(p->sends);
 	NEED_CUDA(receives ? cudaGraphLaunch(sends ? one : two, p->receives) : cudaSuccess);
 	NEED_CUDA(receives ? cudaGraphLaunch(three, p->receives) : cudaSuccess);
 	NEED_CUDA(cudaStreamSynchronize(p->receives));

@@ -92,8 +92,8 @@ static uint32_t view_wrong(struct bench *b, const uint8_t *tokens, const int32_t
 /* The output follows from one set of absent ranks, out of those that are masked. */
 static void check_one_view(struct bench *b, uint64_t masked, uint64_t open)
 {
-	uint8_t *tokens = bench_fetch(&b->out_tokens);
-	int32_t *counts = bench_fetch(&b->counts);
+	uint8_t *tokens = tensor_fetch(&b->out_tokens);
+	int32_t *counts = tensor_fetch(&b->counts);
 	uint32_t best = UINT32_MAX;
 	uint64_t best_absent = 0;
 
@@ -116,8 +116,7 @@ static void prepare(struct bench *b, uint64_t seed)
 {
 	bench_load(b, seed);
 	bench_poison(b);
-	OK(bench_update(b, b->w->stream));
-	NEED_CUDA(cudaStreamSynchronize(b->w->stream));
+	OK_SYNC(bench_update(b, b->w->stream), b->w->stream);
 	world_meet(b->w);
 }
 
@@ -142,17 +141,14 @@ static void split(struct bench *b, uint64_t round)
 		for (int r = 0; r < w->nranks; r++) {
 			mask[r] = r != late;
 		}
-		OK(bench_send_dispatch(b, w->stream));
-		NEED_CUDA(cudaStreamSynchronize(w->stream));
+		OK_SYNC(bench_send_dispatch(b, w->stream), w->stream);
 		OK(ncclEpMaskUpdate(b->group, mask, w->stream));
-		OK(ncclEpComplete(b->handle, NULL, w->stream));
-		NEED_CUDA(cudaStreamSynchronize(w->stream));
+		OK_SYNC(ncclEpComplete(b->handle, NULL, w->stream), w->stream);
 		check_one_view(b, 1u << late, 0);
 	}
 	world_meet(w);
 	if (w->rank == late) {
-		OK(bench_dispatch(b, w->stream));
-		NEED_CUDA(cudaStreamSynchronize(w->stream));
+		OK_SYNC(bench_dispatch(b, w->stream), w->stream);
 		CHECK_INT(bench_masked(w, b->group), others);
 		check_one_view(b, others, 0); /* all that they sent is here */
 	}
@@ -186,8 +182,7 @@ static void late_counts(struct bench *b, uint64_t round, bool masked_before)
 
 	prepare(b, 170 + round);
 	if (w->rank) { /* this rank's counts are out before anybody is masked */
-		OK(bench_send_dispatch(b, w->stream));
-		NEED_CUDA(cudaStreamSynchronize(w->stream));
+		OK_SYNC(bench_send_dispatch(b, w->stream), w->stream);
 		NEED_CUDA(cudaMemcpy(&seq, b->group->seq, sizeof(seq), cudaMemcpyDeviceToHost));
 		if (masked_before) {
 			strike_rank(b, 0, seq.step);
@@ -241,8 +236,7 @@ static void aimed(struct bench *b, uint64_t round,
 	if (w->rank == 0 && !round) {
 		world_meet(w);
 	}
-	OK(call(b, w->stream));
-	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	OK_SYNC(call(b, w->stream), w->stream);
 	if (w->rank == 1) {
 		bool late = bench_masked(w, b->group) & 1;
 
@@ -287,7 +281,7 @@ static bool token_uses(const struct bench *b, uint32_t token, uint64_t ranks)
 static void check_sums(struct bench *b, const uint8_t *want, uint64_t masked)
 {
 	size_t bytes = oracle_combine_bytes(&b->p);
-	uint8_t *got = bench_fetch(&b->combine_out);
+	uint8_t *got = tensor_fetch(&b->combine_out);
 
 	for (uint32_t t = 0; t < b->combine_out.bytes / bytes; t++) {
 		CHECK((t < b->tokens && token_uses(b, t, masked)) ||
@@ -304,7 +298,7 @@ static uint8_t *combined(struct bench *b, uint64_t seed)
 
 	bench_load(b, seed);
 	bench_pair(b);
-	want = bench_fetch(&b->combine_out);
+	want = tensor_fetch(&b->combine_out);
 	bench_poison(b);
 	world_meet(b->w);
 	return want;
@@ -333,8 +327,7 @@ static void struck(struct bench *b, uint64_t round)
 	struct ep_dev_seq seq;
 
 	if (w->rank) { /* this rank's rows are out before anybody is masked */
-		OK(bench_send_combine(b, w->stream));
-		NEED_CUDA(cudaStreamSynchronize(w->stream));
+		OK_SYNC(bench_send_combine(b, w->stream), w->stream);
 		NEED_CUDA(cudaMemcpy(&seq, b->group->seq, sizeof(seq), cudaMemcpyDeviceToHost));
 	}
 	world_meet(w);
@@ -374,14 +367,12 @@ static void beyond(struct bench *b, uint64_t round)
 	check_context("beyond, round %llu, rank %d", (unsigned long long)round, w->rank);
 	b->p.absent_rank = w->rank == 0 ? BEYOND : 0; /* for what is checked here */
 	prepare(b, 570 + round);
-	OK(bench_send_dispatch(b, w->stream));
-	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	OK_SYNC(bench_send_dispatch(b, w->stream), w->stream);
 	if (w->rank == 0) {
 		decide_absent(b, BEYOND);
 	}
 	world_meet(w);
-	OK(ncclEpComplete(b->handle, NULL, w->stream));
-	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	OK_SYNC(ncclEpComplete(b->handle, NULL, w->stream), w->stream);
 	bench_check_dispatch(b);
 	b->p.absent_rank = 0;
 	world_meet(w);
@@ -406,8 +397,7 @@ static void run_beyond(struct world *w, void *arg)
 	}
 	check_context("beyond, after all");
 	bench_pair_of(&b, 600);
-	bench_close(&b);
-	OK(ncclEpGroupDestroy(group));
+	bench_end(&b);
 }
 
 static const struct mode modes[] = {
@@ -439,8 +429,7 @@ static void run(struct world *w, void *arg)
 	}
 	check_context("%s, after all", m->name);
 	bench_pair(&b);
-	bench_close(&b);
-	OK(ncclEpGroupDestroy(group));
+	bench_end(&b);
 }
 
 int main(int argc, char **argv)

@@ -73,8 +73,7 @@ static void works(struct world *w, const char *way, uint32_t nodes, const char *
 	}
 	bench_open(&b, w, group, &p, 0);
 	bench_pair(&b);
-	bench_close(&b);
-	OK(ncclEpGroupDestroy(group));
+	bench_end(&b);
 	world_meet(w);
 	for (int i = 0; i < 5000 && after != before; i++) {
 		NEED_CUDA(cudaMemGetInfo(&after, &total));

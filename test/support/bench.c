@@ -20,12 +20,6 @@ struct oracle_problem bench_problem(int nranks, uint32_t experts, uint32_t topk,
 	};
 }
 
-static ncclDataType_t float_type(enum oracle_dtype dtype)
-{
-	return dtype == ORACLE_BF16 ? ncclBfloat16
-				    : (dtype == ORACLE_FP16 ? ncclFloat16 : ncclFloat32);
-}
-
 /* Forwarded rows are bytes to everybody: the same bytes under several names. */
 static const struct {
 	ncclDataType_t tokens, scales;
@@ -133,75 +127,23 @@ void bench_describe(const struct oracle_problem *p, uint32_t flags, char *text, 
 		 (unsigned long long)p->seed, flags);
 }
 
-static void describe(struct bench_tensor *d, ncclDataType_t type, unsigned int ndim, size_t n0,
-		     size_t n1, size_t n2)
-{
-	d->sizes[0] = n0;
-	d->sizes[1] = n1;
-	d->sizes[2] = n2;
-	d->t.ndim = ndim;
-	d->t.datatype = type;
-}
-
-/* Done when it returns, for streams that do not wait for the legacy one. */
-static void poison(void *data, size_t bytes)
-{
-	NEED_CUDA(cudaMemset(data, ORACLE_POISON, bytes));
-	NEED_CUDA(cudaStreamSynchronize(cudaStreamLegacy));
-}
-
-/* The tensor begins `before` bytes into the window and ends with it. */
-static void *allocate_window(struct bench *b, struct bench_tensor *d, size_t before)
-{
-	size_t size = before + d->bytes;
-
-	NEED_OK(ncclMemAlloc(&d->memory, size));
-	NEED_OK(ncclCommWindowRegister(b->w->comm, d->memory, size, &d->window, 0));
-	d->t.win_hdl = d->window;
-	d->t.win_offset = before;
-	return (char *)d->memory + before;
-}
-
-/* Memory of at least one byte, poisoned. */
 static void allocate(struct bench *b, struct bench_tensor *d, size_t bytes, bool window)
 {
-	void *data;
-
-	d->t = NCCL_EP_TENSOR_INIT;
-	d->t.sizes = d->sizes;
-	d->bytes = bytes;
 	if (window && (b->flags & BENCH_WINDOW)) {
-		data = allocate_window(b, d, 64);
+		tensor_allocate_window(b->w, d, 64, bytes, 0);
 	} else {
-		NEED_CUDA(cudaMalloc(&data, bytes + 16));
+		tensor_allocate(d, bytes);
 	}
-	poison(data, bytes);
-	d->t.data = data;
 }
 
 /* What NICs may read: nothing lies behind it, since memory is allocated in units. */
 static void allocate_source(struct bench *b, struct bench_tensor *d, size_t bytes)
 {
 	if (!(b->flags & BENCH_SOURCES) || !bytes) {
-		allocate(b, d, bytes, false);
-		return;
+		tensor_allocate(d, bytes);
+	} else {
+		tensor_allocate_window(b->w, d, (0 - bytes) % SOURCE_UNIT, bytes, 0);
 	}
-	d->t = NCCL_EP_TENSOR_INIT;
-	d->t.sizes = d->sizes;
-	d->bytes = bytes;
-	d->t.data = allocate_window(b, d, (0 - bytes) % SOURCE_UNIT);
-	poison(d->t.data, bytes);
-}
-
-static void release(struct bench *b, struct bench_tensor *d, void *data)
-{
-	if (d->window) {
-		NEED_OK(ncclCommWindowDeregister(b->w->comm, d->window));
-		NEED_OK(ncclMemFree(d->memory));
-	} else if (data) {
-		NEED_CUDA(cudaFree(data));
-	}
-	memset(d, 0, sizeof(*d));
 }
 
 static void allocate_inputs(struct bench *b)
@@ -210,9 +152,9 @@ static void allocate_inputs(struct bench *b)
 	size_t most = p->max_tokens;
 
 	allocate_source(b, &b->in_tokens, most * oracle_input_bytes(p));
-	allocate(b, &b->weights, most * p->topk * sizeof(float), false);
-	allocate(b, &b->ids, most * p->topk * (b->flags & BENCH_IDS64 ? 8 : 4), false);
-	allocate(b, &b->in_scales, most * oracle_scale_count(p) * sizeof(float) + 1, false);
+	tensor_allocate(&b->weights, most * p->topk * sizeof(float));
+	tensor_allocate(&b->ids, most * p->topk * (b->flags & BENCH_IDS64 ? 8 : 4));
+	tensor_allocate(&b->in_scales, most * oracle_scale_count(p) * sizeof(float) + 1);
 }
 
 static void allocate_outputs(struct bench *b)
@@ -224,15 +166,15 @@ static void allocate_outputs(struct bench *b)
 
 	allocate(b, &b->out_tokens, rows * oracle_output_bytes(p), true);
 	allocate_source(b, &b->combine_in, rows * oracle_combine_bytes(p));
-	allocate(b, &b->combine_out, (p->max_tokens + GUARD_ROWS) * oracle_combine_bytes(p), false);
-	allocate(b, &b->counts, b->blocks * sizeof(int32_t), false);
+	tensor_allocate(&b->combine_out, (p->max_tokens + GUARD_ROWS) * oracle_combine_bytes(p));
+	tensor_allocate(&b->counts, b->blocks * sizeof(int32_t));
 	if (p->quant != ORACLE_QUANT_NONE) {
 		allocate(b, &b->out_scales, rows * oracle_scale_count(p) * sizeof(float),
 			 !(b->flags & BENCH_NO_SCALES));
 	}
 	if (by_rank) {
-		allocate(b, &b->out_weights, routing * sizeof(float), false);
-		allocate(b, &b->out_idx, routing * sizeof(int32_t), false);
+		tensor_allocate(&b->out_weights, routing * sizeof(float));
+		tensor_allocate(&b->out_idx, routing * sizeof(int32_t));
 	}
 }
 
@@ -240,41 +182,43 @@ static void allocate_outputs(struct bench *b)
 static void describe_outputs(struct bench *b)
 {
 	const struct oracle_problem *p = &b->p;
-	ncclDataType_t type = float_type(p->dtype);
+	ncclDataType_t type = tensor_float(p->dtype);
 	uint32_t shape = b->flags >> BENCH_TYPE_SHIFT & 7;
 	size_t scales = oracle_scale_count(p);
 
-	describe(&b->out_tokens, p->quant == ORACLE_QUANT_NONE ? type : ncclFloat8e4m3, 3,
-		 b->blocks, b->rows, p->hidden);
+	tensor_describe(&b->out_tokens, p->quant == ORACLE_QUANT_NONE ? type : ncclFloat8e4m3, 3,
+			b->blocks, b->rows, p->hidden);
 	if (p->quant == ORACLE_QUANT_NONE && shape) {
-		describe(&b->out_tokens, single_bytes[shape - 1], 3, b->blocks, b->rows,
-			 p->hidden * (type == ncclFloat32 ? 4 : 2));
+		tensor_describe(&b->out_tokens, single_bytes[shape - 1], 3, b->blocks, b->rows,
+				p->hidden * (type == ncclFloat32 ? 4 : 2));
 	}
-	describe(&b->out_scales, ncclFloat32, 3, b->blocks, b->rows, scales);
-	describe(&b->combine_in, type, 3, b->blocks, b->rows, p->hidden);
-	describe(&b->out_weights, ncclFloat32, 3, b->blocks, b->rows, p->topk);
-	describe(&b->out_idx, ncclInt32, 3, b->blocks, b->rows, p->topk);
-	describe(&b->counts, ncclInt32, 1, b->blocks, 0, 0);
+	tensor_describe(&b->out_scales, ncclFloat32, 3, b->blocks, b->rows, scales);
+	tensor_describe(&b->combine_in, type, 3, b->blocks, b->rows, p->hidden);
+	tensor_describe(&b->out_weights, ncclFloat32, 3, b->blocks, b->rows, p->topk);
+	tensor_describe(&b->out_idx, ncclInt32, 3, b->blocks, b->rows, p->topk);
+	tensor_describe(&b->counts, ncclInt32, 1, b->blocks, 0, 0);
 	if (p->quant == ORACLE_QUANT_FORWARD) {
-		describe(&b->out_tokens, forwarded[shape].tokens, 3, b->blocks, b->rows,
-			 p->hidden / forwarded[shape].token_bytes);
-		describe(&b->out_scales, forwarded[shape].scales, 3, b->blocks, b->rows,
-			 scales * 4 / forwarded[shape].scale_bytes);
+		tensor_describe(&b->out_tokens, forwarded[shape].tokens, 3, b->blocks, b->rows,
+				p->hidden / forwarded[shape].token_bytes);
+		tensor_describe(&b->out_scales, forwarded[shape].scales, 3, b->blocks, b->rows,
+				scales * 4 / forwarded[shape].scale_bytes);
 	}
 }
 
 static void describe_inputs(struct bench *b)
 {
 	const struct oracle_problem *p = &b->p;
-	ncclDataType_t type = float_type(p->dtype);
+	ncclDataType_t type = tensor_float(p->dtype);
 	bool copied = p->quant == ORACLE_QUANT_NONE || p->quant == ORACLE_QUANT_FORWARD;
 
-	describe(&b->in_tokens, copied ? b->out_tokens.t.datatype : type, 2, b->tokens,
-		 b->out_tokens.sizes[2], 0);
-	describe(&b->in_scales, b->out_scales.t.datatype, 2, b->tokens, b->out_scales.sizes[2], 0);
-	describe(&b->weights, ncclFloat32, 2, b->tokens, p->topk, 0);
-	describe(&b->ids, b->flags & BENCH_IDS64 ? ncclInt64 : ncclInt32, 2, b->tokens, p->topk, 0);
-	describe(&b->combine_out, type, 2, b->tokens, p->hidden, 0);
+	tensor_describe(&b->in_tokens, copied ? b->out_tokens.t.datatype : type, 2, b->tokens,
+			b->out_tokens.sizes[2], 0);
+	tensor_describe(&b->in_scales, b->out_scales.t.datatype, 2, b->tokens,
+			b->out_scales.sizes[2], 0);
+	tensor_describe(&b->weights, ncclFloat32, 2, b->tokens, p->topk, 0);
+	tensor_describe(&b->ids, b->flags & BENCH_IDS64 ? ncclInt64 : ncclInt32, 2, b->tokens,
+			p->topk, 0);
+	tensor_describe(&b->combine_out, type, 2, b->tokens, p->hidden, 0);
 }
 
 static void make_handle(struct bench *b)
@@ -292,8 +236,8 @@ static void make_handle(struct bench *b)
 	}
 	if (b->flags & BENCH_OWN_MEM) {
 		NEED_OK(ncclEpHandleMemSize(b->group, layout, NULL, &bytes, (int)b->p.topk));
-		allocate(b, &b->mem, bytes, false);
-		describe(&b->mem, ncclUint8, 1, bytes, 0, 0);
+		tensor_allocate(&b->mem, bytes);
+		tensor_describe(&b->mem, ncclUint8, 1, bytes, 0, 0);
 	}
 	NEED_OK(ncclEpInitHandle(&b->handle, b->group, layout, NULL, (int)b->p.topk,
 				 b->flags & BENCH_OWN_MEM ? &b->mem.t : NULL));
@@ -332,67 +276,16 @@ void bench_close(struct bench *b)
 	OK(ncclEpHandleDestroy(b->handle));
 	NEED_CUDA(cudaStreamSynchronize(b->w->stream));
 	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
-		release(b, all[i], all[i]->t.data);
+		tensor_release(b->w, all[i]);
 	}
 	oracle_table_free(b->table);
 	oracle_problem_free(&b->p);
 }
 
-static void upload(struct bench_tensor *d, const void *host, size_t bytes)
+void bench_end(struct bench *b)
 {
-	if (bytes) {
-		NEED_CUDA(cudaMemcpy(d->t.data, host, bytes, cudaMemcpyHostToDevice));
-	}
-}
-
-static void load_rows(struct bench *b)
-{
-	const struct oracle_problem *p = &b->p;
-	size_t row = oracle_input_bytes(p);
-	size_t scales = oracle_scale_count(p);
-	char *rows = malloc(b->tokens * row + 1);
-	float *s = calloc(b->tokens * scales + 1, sizeof(*s));
-
-	NEED(rows && s);
-	for (uint32_t t = 0; t < b->tokens; t++) {
-		oracle_input_row(p, (uint32_t)b->w->rank, t, rows + t * row);
-		if (p->quant == ORACLE_QUANT_FORWARD) {
-			oracle_input_scales(p, (uint32_t)b->w->rank, t, s + t * scales);
-		}
-	}
-	upload(&b->in_tokens, rows, b->tokens * row);
-	if (p->quant == ORACLE_QUANT_FORWARD) {
-		upload(&b->in_scales, s, b->tokens * scales * sizeof(*s));
-	}
-	free(s);
-	free(rows);
-}
-
-static void load_routing(struct bench *b)
-{
-	const struct oracle_problem *p = &b->p;
-	size_t n = (size_t)b->tokens * p->topk;
-	int32_t *ids = calloc(n + 1, sizeof(*ids));
-	int64_t *wide = calloc(n + 1, sizeof(*wide));
-	float *weights = calloc(n + 1, sizeof(*weights));
-
-	NEED(ids && wide && weights);
-	for (uint32_t t = 0; t < b->tokens; t++) {
-		oracle_route(p, (uint32_t)b->w->rank, t, ids + (size_t)t * p->topk);
-		oracle_weights(p, (uint32_t)b->w->rank, t, weights + (size_t)t * p->topk);
-	}
-	for (size_t i = 0; i < n; i++) {
-		wide[i] = ids[i];
-	}
-	upload(&b->weights, weights, n * sizeof(*weights));
-	if (b->flags & BENCH_IDS64) {
-		upload(&b->ids, wide, n * sizeof(*wide));
-	} else {
-		upload(&b->ids, ids, n * sizeof(*ids));
-	}
-	free(weights);
-	free(wide);
-	free(ids);
+	bench_close(b);
+	OK(ncclEpGroupDestroy(b->group));
 }
 
 void bench_load_tokens(struct bench *b, uint64_t seed, uint32_t tokens)
@@ -408,8 +301,9 @@ void bench_load_tokens(struct bench *b, uint64_t seed, uint32_t tokens)
 	b->table = oracle_table_create(&b->p, (uint32_t)b->w->rank);
 	NEED(b->table);
 	describe_inputs(b);
-	load_rows(b);
-	load_routing(b);
+	tensor_load(&(struct tensor_inputs){ &b->in_tokens, &b->in_scales, &b->ids, &b->weights,
+					     b->flags & BENCH_IDS64 },
+		    &b->p, (uint32_t)b->w->rank, b->tokens);
 }
 
 void bench_load(struct bench *b, uint64_t seed)
@@ -423,8 +317,8 @@ void bench_poison(struct bench *b)
 				       &b->out_idx,    &b->counts,     &b->combine_out };
 
 	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
-		if (all[i]->t.data) {
-			poison(all[i]->t.data, all[i]->bytes);
+		if (all[i]->data) {
+			tensor_poison(all[i]);
 		}
 	}
 }

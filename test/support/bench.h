@@ -7,8 +7,7 @@
 #ifndef TEST_SUPPORT_BENCH_H
 #define TEST_SUPPORT_BENCH_H
 
-#include "tools/perf/oracle/oracle.h"
-#include "support/world.h"
+#include "support/tensor.h"
 
 enum bench_flags {
 	BENCH_IDS64 = 1 << 0,
@@ -26,14 +25,6 @@ enum bench_flags {
 		1 << 11,       /* inputs->tokens, of combine too, end with their window's memory */
 	BENCH_TYPE_SHIFT = 12, /* copied bytes are described as another type, 0..5 */
 	BENCH_NO_HANDLE = 1 << 15, /* the caller makes it, and destroys it unless it is NULL then */
-};
-
-struct bench_tensor {
-	ncclEpTensor_t t;
-	size_t sizes[3];
-	size_t bytes; /* of the buffer */
-	ncclWindow_t window;
-	void *memory; /* of the window */
 };
 
 struct bench {
@@ -66,6 +57,8 @@ uint64_t bench_masked(struct world *w, ncclEpGroup_t group);
 void bench_open(struct bench *b, struct world *w, ncclEpGroup_t group,
 		const struct oracle_problem *p, uint32_t flags);
 void bench_close(struct bench *b);
+/* That, and its group goes. */
+void bench_end(struct bench *b);
 
 /* New inputs of another seed, and with bench_load_tokens of another number of tokens per rank. */
 void bench_load(struct bench *b, uint64_t seed);
@@ -91,8 +84,6 @@ void bench_dispatch_checked(struct bench *b);
 void bench_pair(struct bench *b);
 void bench_pair_of(struct bench *b, uint64_t seed);
 
-/* Copies of device memory; the caller frees. */
-void *bench_fetch(const struct bench_tensor *t);
 /* One line that says which problem this is. */
 void bench_describe(const struct oracle_problem *p, uint32_t flags, char *text, size_t size);
 struct oracle_problem bench_problem(int nranks, uint32_t experts, uint32_t topk, uint32_t hidden,

@@ -134,8 +134,7 @@ void bench_dispatch_checked(struct bench *b)
 
 	bench_poison(b);
 	NEED_OK(bench_update(b, b->w->stream));
-	NEED_OK(bench_dispatch(b, b->w->stream));
-	NEED_CUDA(cudaStreamSynchronize(b->w->stream));
+	NEED_SYNC(bench_dispatch(b, b->w->stream), b->w->stream);
 	bench_check_dispatch(b);
 	OK(ncclEpExtNumRecvTokens(b->handle, NULL, &rows, b->w->stream));
 	CHECK_INT(rows, b->due);
@@ -144,8 +143,7 @@ void bench_dispatch_checked(struct bench *b)
 void bench_pair(struct bench *b)
 {
 	bench_dispatch_checked(b);
-	NEED_OK(bench_combine(b, b->w->stream));
-	NEED_CUDA(cudaStreamSynchronize(b->w->stream));
+	NEED_SYNC(bench_combine(b, b->w->stream), b->w->stream);
 	bench_check_combine(b);
 }
 

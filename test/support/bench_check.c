@@ -13,15 +13,6 @@ struct placing {
 	uint32_t wrong;
 };
 
-void *bench_fetch(const struct bench_tensor *t)
-{
-	void *host = malloc(t->bytes + 1);
-
-	NEED(host);
-	NEED_CUDA(cudaMemcpy(host, t->t.data, t->bytes, cudaMemcpyDeviceToHost));
-	return host;
-}
-
 static bool report(struct bench *b, const struct oracle_verdict *verdict)
 {
 	ncclResult_t code = ncclSuccess;
@@ -42,11 +33,11 @@ bool bench_check_dispatch(struct bench *b)
 	struct oracle_verdict verdict = { 0 };
 	struct oracle_dispatch out = { .poison_rows = POISON_ROWS };
 	bool by_rank = b->p.layout == ORACLE_RANK_MAJOR;
-	void *tokens = bench_fetch(&b->out_tokens);
-	void *counts = bench_fetch(&b->counts);
-	void *scales = b->p.quant == ORACLE_QUANT_NONE ? NULL : bench_fetch(&b->out_scales);
-	void *weights = by_rank ? bench_fetch(&b->out_weights) : NULL;
-	void *idx = by_rank ? bench_fetch(&b->out_idx) : NULL;
+	void *tokens = tensor_fetch(&b->out_tokens);
+	void *counts = tensor_fetch(&b->counts);
+	void *scales = b->p.quant == ORACLE_QUANT_NONE ? NULL : tensor_fetch(&b->out_scales);
+	void *weights = by_rank ? tensor_fetch(&b->out_weights) : NULL;
+	void *idx = by_rank ? tensor_fetch(&b->out_idx) : NULL;
 	uint8_t *answers = malloc(b->combine_in.bytes);
 	bool good;
 
@@ -90,7 +81,7 @@ bool bench_touched(struct bench *b)
 bool bench_check_combine(struct bench *b)
 {
 	struct oracle_verdict verdict = { 0 };
-	void *tokens = bench_fetch(&b->combine_out);
+	void *tokens = tensor_fetch(&b->combine_out);
 
 	oracle_check_combine(b->table, NULL, tokens, GUARD_ROWS, &verdict);
 	free(tokens);
@@ -187,7 +178,7 @@ static bool walk(struct bench *b, const uint8_t *tokens, uint8_t *answers)
 
 bool bench_check_places(struct bench *b)
 {
-	uint8_t *tokens = bench_fetch(&b->out_tokens);
+	uint8_t *tokens = tensor_fetch(&b->out_tokens);
 	bool good = walk(b, tokens, NULL);
 
 	free(tokens);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <time.h>
 
 #include "support/check.h"
 
@@ -56,4 +57,12 @@ int check_end(void)
 		fprintf(stderr, "%d checks failed\n", n);
 	}
 	return n != 0;
+}
+
+double check_now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }

@@ -25,6 +25,8 @@ int check_failures(void);
 void check_context(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Exit status: 0, or 1 after failures. */
 int check_end(void);
+/* Seconds, of a clock that only goes on. */
+double check_now(void);
 
 /* CHECK(condition) or CHECK(condition, "format", ...) */
 #define CHECK(cond, ...)                                                                           \

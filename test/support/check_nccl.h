@@ -30,4 +30,17 @@ bool check_last(const char *file, int line, ncclEpGroup_t group, ncclResult_t wa
 		}                                                                                  \
 	} while (0)
 
+/* The same of what goes to a stream, which is idle then. */
+#define OK_SYNC(call, stream)                                                                      \
+	do {                                                                                       \
+		OK(call);                                                                          \
+		NEED_CUDA(cudaStreamSynchronize(stream));                                          \
+	} while (0)
+
+#define NEED_SYNC(call, stream)                                                                    \
+	do {                                                                                       \
+		NEED_OK(call);                                                                     \
+		NEED_CUDA(cudaStreamSynchronize(stream));                                          \
+	} while (0)
+
 #endif

@@ -4,23 +4,6 @@
 
 #define GUARD HT_GUARD
 
-static ncclDataType_t float_type(enum oracle_dtype dtype)
-{
-	return dtype == ORACLE_BF16   ? ncclBfloat16
-	       : dtype == ORACLE_FP16 ? ncclFloat16
-				      : ncclFloat32;
-}
-
-static uint32_t float_bytes(enum oracle_dtype dtype)
-{
-	return dtype == ORACLE_FP32 ? 4 : 2;
-}
-
-static size_t combine_bytes(const struct oracle_ht *h)
-{
-	return (size_t)h->p.hidden * float_bytes(h->p.dtype);
-}
-
 ncclEpGroupConfig_t ht_group_config(const struct oracle_ht *h, uint32_t flags)
 {
 	static const uint32_t most[4] = { 0, 129, 257, 1025 };
@@ -35,7 +18,8 @@ ncclEpGroupConfig_t ht_group_config(const struct oracle_ht *h, uint32_t flags)
 		config.max_dispatch_tokens_per_rank = most[flags / HT_FOR_MORE % 4];
 	}
 	config.max_recv_tokens_per_rank = h->limit;
-	config.max_token_bytes = (uint32_t)(row > combine_bytes(h) ? row : combine_bytes(h));
+	config.max_token_bytes =
+		(uint32_t)(row > oracle_combine_bytes(&h->p) ? row : oracle_combine_bytes(&h->p));
 	config.timeout_ns = UINT64_C(60000000000);
 	config.overflow_policy = h->drop ? NCCL_EP_OVERFLOW_DROP : NCCL_EP_OVERFLOW_TRAP;
 	config.num_topk = h->p.topk;
@@ -43,69 +27,32 @@ ncclEpGroupConfig_t ht_group_config(const struct oracle_ht *h, uint32_t flags)
 	return config;
 }
 
+ncclEpGroup_t ht_group(struct world *w, const struct oracle_ht *h, uint32_t flags,
+		       double timeout_ms)
+{
+	ncclEpGroupConfig_t config = ht_group_config(h, flags);
+	ncclEpGroup_t group = NULL;
+
+	config.max_num_sms = 2;
+	config.timeout_ns = (uint64_t)(timeout_ms * 1e6);
+	NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
+	return group;
+}
+
 /* A tensor without elements has no storage, as that of many callers. */
-static void describe(struct ht_tensor *d, ncclDataType_t type, unsigned int ndim, size_t n0,
+static void describe(struct bench_tensor *d, ncclDataType_t type, unsigned int ndim, size_t n0,
 		     size_t n1)
 {
 	d->t.data = n0 && !d->window ? d->data : NULL;
-	d->sizes[0] = n0;
-	d->sizes[1] = n1;
-	d->t.ndim = ndim;
-	d->t.datatype = type;
-	d->t.sizes = d->sizes;
+	tensor_describe(d, type, ndim, n0, n1, 0);
 }
 
-static void poison(struct ht_tensor *d)
+static void allocate(struct ht_bench *b, struct bench_tensor *d, size_t bytes)
 {
-	NEED_CUDA(cudaMemset(d->data, ORACLE_POISON, d->bytes + GUARD));
-	NEED_CUDA(cudaStreamSynchronize(cudaStreamLegacy));
-}
-
-static void allocate(struct ht_bench *b, struct ht_tensor *d, size_t bytes, bool window)
-{
-	void *data;
-
-	memset(d, 0, sizeof(*d));
-	d->t = NCCL_EP_TENSOR_INIT;
-	d->bytes = bytes;
-	if (window && bytes && b->flags & HT_WINDOW) {
-		NEED_OK(ncclMemAlloc(&data, HT_WINDOW_OFFSET + bytes + GUARD));
-		NEED_OK(ncclCommWindowRegister(b->w->comm, data, HT_WINDOW_OFFSET + bytes + GUARD,
-					       &d->window, 0));
-		d->t.win_hdl = d->window;
-		d->t.win_offset = HT_WINDOW_OFFSET;
-		d->data = (char *)data + HT_WINDOW_OFFSET;
+	if (bytes && b->flags & HT_WINDOW) {
+		tensor_allocate_window(b->w, d, HT_WINDOW_OFFSET, bytes, GUARD);
 	} else {
-		NEED_CUDA(cudaMalloc(&data, bytes + GUARD));
-		d->t.data = d->data = data;
-	}
-	poison(d);
-}
-
-static void release(struct ht_bench *b, struct ht_tensor *d)
-{
-	if (d->window) {
-		NEED_OK(ncclCommWindowDeregister(b->w->comm, d->window));
-		NEED_OK(ncclMemFree(d->data - HT_WINDOW_OFFSET));
-	} else if (d->data) {
-		NEED_CUDA(cudaFree(d->data));
-	}
-	memset(d, 0, sizeof(*d));
-}
-
-static void *fetch(const struct ht_tensor *d)
-{
-	void *host = malloc(d->bytes + GUARD);
-
-	NEED(host);
-	NEED_CUDA(cudaMemcpy(host, d->data, d->bytes + GUARD, cudaMemcpyDeviceToHost));
-	return host;
-}
-
-static void upload(struct ht_tensor *d, const void *host, size_t bytes)
-{
-	if (bytes) {
-		NEED_CUDA(cudaMemcpy(d->data, host, bytes, cudaMemcpyHostToDevice));
+		tensor_allocate(d, bytes);
 	}
 }
 
@@ -150,26 +97,26 @@ void ht_open(struct ht_bench *b, struct world *w, ncclEpGroup_t group, const str
 		check_fail(__FILE__, __LINE__, "%s", why);
 		exit(1);
 	}
-	allocate(b, &b->ids, most * p->topk * 8, false);
-	allocate(b, &b->in_tokens, most * oracle_input_bytes(p), false);
-	allocate(b, &b->in_scales, most * scale_bytes(h), false);
-	allocate(b, &b->weights, most * p->topk * 4, false);
-	allocate(b, &b->out_tokens, rows * oracle_input_bytes(p), true);
-	allocate(b, &b->out_scales, rows * scale_bytes(h), true);
-	allocate(b, &b->out_weights, rows * p->topk * 4, false);
-	allocate(b, &b->out_idx, rows * p->topk * 8, false);
-	allocate(b, &b->combine_in, rows * combine_bytes(h), true);
-	allocate(b, &b->combine_out, most * combine_bytes(h), false);
-	allocate(b, &b->in_gradients, rows * p->topk * 4, false);
-	allocate(b, &b->out_gradients, most * p->topk * 4, false);
-	allocate(b, &b->counters, local * 8, false);
-	allocate(b, &b->offsets, local * 8, false);
-	allocate(b, &b->total, 8, false);
+	tensor_allocate(&b->ids, most * p->topk * 8);
+	tensor_allocate(&b->in_tokens, most * oracle_input_bytes(p));
+	tensor_allocate(&b->in_scales, most * scale_bytes(h));
+	tensor_allocate(&b->weights, most * p->topk * 4);
+	allocate(b, &b->out_tokens, rows * oracle_input_bytes(p));
+	allocate(b, &b->out_scales, rows * scale_bytes(h));
+	tensor_allocate(&b->out_weights, rows * p->topk * 4);
+	tensor_allocate(&b->out_idx, rows * p->topk * 8);
+	allocate(b, &b->combine_in, rows * oracle_combine_bytes(&h->p));
+	tensor_allocate(&b->combine_out, most * oracle_combine_bytes(&h->p));
+	tensor_allocate(&b->in_gradients, rows * p->topk * 4);
+	tensor_allocate(&b->out_gradients, most * p->topk * 4);
+	tensor_allocate(&b->counters, local * 8);
+	tensor_allocate(&b->offsets, local * 8);
+	tensor_allocate(&b->total, 8);
 	config.dispatch_output_per_expert_alignment = h->alignment;
 	if (flags & HT_OWN_MEM) {
 		NEED_OK(ncclEpHandleMemSize(group, layout, &config, &bytes, (int)p->topk));
 		bytes += flags & HT_MORE_MEM ? 65536 : 0;
-		allocate(b, &b->mem, bytes, false);
+		tensor_allocate(&b->mem, bytes);
 		describe(&b->mem, ncclUint8, 1, bytes, 0);
 	}
 	if (!(flags & HT_NO_HANDLE)) {
@@ -201,75 +148,39 @@ static void free_tables(struct ht_bench *b)
 
 void ht_close(struct ht_bench *b)
 {
-	struct ht_tensor *all[] = { &b->mem,           &b->ids,         &b->in_tokens,
-				    &b->in_scales,     &b->weights,     &b->out_tokens,
-				    &b->out_scales,    &b->out_weights, &b->out_idx,
-				    &b->combine_in,    &b->combine_out, &b->in_gradients,
-				    &b->out_gradients, &b->counters,    &b->offsets,
-				    &b->total };
+	struct bench_tensor *all[] = { &b->mem,           &b->ids,         &b->in_tokens,
+				       &b->in_scales,     &b->weights,     &b->out_tokens,
+				       &b->out_scales,    &b->out_weights, &b->out_idx,
+				       &b->combine_in,    &b->combine_out, &b->in_gradients,
+				       &b->out_gradients, &b->counters,    &b->offsets,
+				       &b->total };
 
 	OK(ncclEpHandleDestroy(b->handle));
 	NEED_CUDA(cudaStreamSynchronize(b->w->stream));
 	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
-		release(b, all[i]);
+		tensor_release(b->w, all[i]);
 	}
 	free_tables(b);
 	oracle_problem_free(&b->h.p);
 }
 
+void ht_end(struct ht_bench *b)
+{
+	ht_close(b);
+	OK(ncclEpGroupDestroy(b->group));
+}
+
 /* ---- inputs ---- */
-
-static void load_ids(struct ht_bench *b)
-{
-	const struct oracle_problem *p = &b->h.p;
-	size_t n = (size_t)b->tokens * p->topk;
-	int64_t *wide = calloc(n + 1, 8);
-	int32_t *ids = calloc(n + ORACLE_MAX_TOPK, 4);
-	float *weights = calloc(n + 1, 4);
-
-	for (uint32_t t = 0; t < b->tokens; t++) {
-		oracle_route(p, (uint32_t)b->w->rank, t, ids + (size_t)t * p->topk);
-		oracle_weights(p, (uint32_t)b->w->rank, t, weights + (size_t)t * p->topk);
-	}
-	for (size_t i = 0; i < n; i++) {
-		wide[i] = ids[i];
-	}
-	upload(&b->ids, b->flags & HT_IDS64 ? (void *)wide : ids,
-	       n * (b->flags & HT_IDS64 ? 8 : 4));
-	upload(&b->weights, weights, n * 4);
-	free(wide);
-	free(ids);
-	free(weights);
-}
-
-static void load_rows(struct ht_bench *b)
-{
-	const struct oracle_problem *p = &b->h.p;
-	size_t row = oracle_input_bytes(p), scale = scale_bytes(&b->h);
-	char *rows = malloc(b->tokens * row + 1), *scales = malloc(b->tokens * scale + 1);
-
-	for (uint32_t t = 0; t < b->tokens; t++) {
-		oracle_input_row(p, (uint32_t)b->w->rank, t, rows + t * row);
-		if (scale) {
-			oracle_input_scales(p, (uint32_t)b->w->rank, t,
-					    (float *)(scales + t * scale));
-		}
-	}
-	upload(&b->in_tokens, rows, b->tokens * row);
-	upload(&b->in_scales, scales, b->tokens * scale);
-	free(rows);
-	free(scales);
-}
 
 static void describe_all(struct ht_bench *b)
 {
 	const struct oracle_ht *h = &b->h;
 	const struct oracle_problem *p = &h->p;
-	ncclDataType_t type = float_type(p->dtype);
+	ncclDataType_t type = tensor_float(p->dtype);
 	ncclDataType_t copied = p->quant == ORACLE_QUANT_NONE ? type : ncclFloat8e4m3;
 	ncclDataType_t whole = b->flags & HT_COUNTER64 ? ncclInt64 : ncclInt32;
 	size_t scales = oracle_scale_count(p), local = p->experts / p->nranks, rows = b->rows;
-	struct ht_tensor *windows[] = { &b->out_tokens, &b->out_scales, &b->combine_in };
+	struct bench_tensor *windows[] = { &b->out_tokens, &b->out_scales, &b->combine_in };
 
 	describe(&b->ids, b->flags & HT_IDS64 ? ncclInt64 : ncclInt32, 2, b->tokens, p->topk);
 	describe(&b->in_tokens, copied, 2, b->tokens, p->hidden);
@@ -304,18 +215,19 @@ void ht_load(struct ht_bench *b, uint64_t seed, uint32_t tokens)
 		NEED(b->tables[r]);
 	}
 	b->rows = b->h.limit ? b->h.limit : b->tables[b->w->rank]->total;
-	load_ids(b);
-	load_rows(b);
+	tensor_load(&(struct tensor_inputs){ &b->in_tokens, &b->in_scales, &b->ids, &b->weights,
+					     b->flags & HT_IDS64 },
+		    &b->h.p, (uint32_t)b->w->rank, b->tokens);
 	describe_all(b);
 }
 
 /* What operations write. */
-static uint32_t outputs(struct ht_bench *b, struct ht_tensor **list)
+static uint32_t outputs(struct ht_bench *b, struct bench_tensor **list)
 {
-	struct ht_tensor *all[] = { &b->out_tokens,   &b->out_scales,    &b->out_weights,
-				    &b->out_idx,      &b->combine_in,    &b->combine_out,
-				    &b->in_gradients, &b->out_gradients, &b->counters,
-				    &b->offsets,      &b->total };
+	struct bench_tensor *all[] = { &b->out_tokens,   &b->out_scales,    &b->out_weights,
+				       &b->out_idx,      &b->combine_in,    &b->combine_out,
+				       &b->in_gradients, &b->out_gradients, &b->counters,
+				       &b->offsets,      &b->total };
 
 	memcpy(list, all, sizeof(all));
 	return sizeof(all) / sizeof(all[0]);
@@ -323,24 +235,24 @@ static uint32_t outputs(struct ht_bench *b, struct ht_tensor **list)
 
 void ht_poison(struct ht_bench *b)
 {
-	struct ht_tensor *list[16];
+	struct bench_tensor *list[16];
 	uint32_t n = outputs(b, list);
 
 	for (uint32_t i = 0; i < n; i++) {
-		poison(list[i]);
+		tensor_poison(list[i]);
 	}
 }
 
 void ht_expert_work(struct ht_bench *b)
 {
 	const struct oracle_ht_table *t = b->tables[b->w->rank];
-	size_t row = combine_bytes(&b->h), wide = b->h.expert_major ? 1 : b->h.p.topk;
-	char *rows = fetch(&b->combine_in);
-	float *gradients = fetch(&b->in_gradients);
+	size_t row = oracle_combine_bytes(&b->h.p), wide = b->h.expert_major ? 1 : b->h.p.topk;
+	char *rows = tensor_fetch(&b->combine_in);
+	float *gradients = tensor_fetch(&b->in_gradients);
 
 	oracle_ht_work(&b->h, t, 0, t->count, rows, gradients);
-	upload(&b->combine_in, rows, b->rows * row);
-	upload(&b->in_gradients, gradients, b->rows * wide * 4);
+	tensor_upload(&b->combine_in, rows, b->rows * row);
+	tensor_upload(&b->in_gradients, gradients, b->rows * wide * 4);
 	free(rows);
 	free(gradients);
 }
@@ -427,9 +339,9 @@ static void report(const struct oracle_verdict *verdict)
 }
 
 /* All of a tensor of whole numbers. */
-static int64_t *fetch_whole(const struct ht_tensor *d)
+static int64_t *fetch_whole(const struct bench_tensor *d)
 {
-	void *host = fetch(d);
+	void *host = tensor_fetch(d);
 	int64_t *all = calloc(d->sizes[0] + 1, sizeof(*all));
 
 	NEED(all);
@@ -468,11 +380,11 @@ static bool all_bytes(const void *p, int value, size_t n)
 
 void ht_check_untouched(struct ht_bench *b)
 {
-	struct ht_tensor *list[16];
+	struct bench_tensor *list[16];
 	uint32_t n = outputs(b, list);
 
 	for (uint32_t i = 0; i < n; i++) {
-		char *host = fetch(list[i]);
+		char *host = tensor_fetch(list[i]);
 
 		CHECK(all_bytes(host, ORACLE_POISON, list[i]->bytes + GUARD),
 		      "output %u was written", i);
@@ -480,7 +392,8 @@ void ht_check_untouched(struct ht_bench *b)
 	}
 }
 
-static void check_guard(const struct ht_tensor *d, const char *host, size_t used, const char *name)
+static void check_guard(const struct bench_tensor *d, const char *host, size_t used,
+			const char *name)
 {
 	CHECK(all_bytes(host + used, ORACLE_POISON, d->bytes + GUARD - used),
 	      "bytes behind %s were written", name);
@@ -491,9 +404,9 @@ void ht_check_dispatch(struct ht_bench *b, bool backward)
 	const struct oracle_ht_table *t = b->tables[b->w->rank];
 	const struct oracle_problem *p = &b->h.p;
 	size_t row = oracle_input_bytes(p), scale = scale_bytes(&b->h);
-	char *tokens = fetch(&b->out_tokens), *scales = fetch(&b->out_scales);
-	float *weights = fetch(&b->out_weights);
-	int64_t *idx = fetch(&b->out_idx);
+	char *tokens = tensor_fetch(&b->out_tokens), *scales = tensor_fetch(&b->out_scales);
+	float *weights = tensor_fetch(&b->out_weights);
+	int64_t *idx = tensor_fetch(&b->out_idx);
 	struct oracle_ht_output out = {
 		.tokens = (uint8_t *)tokens,
 		.scales = (uint8_t *)scales,
@@ -522,9 +435,9 @@ void ht_check_dispatch(struct ht_bench *b, bool backward)
 void ht_check_combine(struct ht_bench *b, bool backward)
 {
 	const struct oracle_problem *p = &b->h.p;
-	size_t row = combine_bytes(&b->h);
-	char *out = fetch(&b->combine_out);
-	float *gradients = fetch(&b->out_gradients);
+	size_t row = oracle_combine_bytes(&b->h.p);
+	char *out = tensor_fetch(&b->combine_out);
+	float *gradients = tensor_fetch(&b->out_gradients);
 	struct oracle_verdict verdict = { 0 };
 
 	oracle_ht_check_sums(&b->h, b->tables, (uint32_t)b->w->rank, 0, b->tokens, out,
@@ -542,8 +455,7 @@ void ht_step(struct ht_bench *b)
 	ht_poison(b);
 	NEED_OK(ht_update(b, b->w->stream));
 	for (int backward = 0; backward < 2; backward++) {
-		NEED_OK(ht_dispatch(b, backward, b->w->stream));
-		NEED_CUDA(cudaStreamSynchronize(b->w->stream));
+		NEED_SYNC(ht_dispatch(b, backward, b->w->stream), b->w->stream);
 		if (!backward) {
 			ht_check_counters(b);
 		}

@@ -7,7 +7,7 @@
 #define TEST_SUPPORT_HT_BENCH_H
 
 #include "tools/perf/oracle/ht.h"
-#include "support/world.h"
+#include "support/tensor.h"
 
 enum ht_flags {
 	HT_IDS64 = 1 << 0,
@@ -22,16 +22,8 @@ enum ht_flags {
 	HT_MORE_MEM = 1 << 9 /* handle_mem has room for another group's handles */
 };
 
-#define HT_GUARD 256        /* poisoned bytes behind each buffer */
+#define HT_GUARD TENSOR_GUARD
 #define HT_WINDOW_OFFSET 64 /* of a buffer in its window, which ends with the guard */
-
-struct ht_tensor {
-	ncclEpTensor_t t;
-	size_t sizes[2];
-	char *data;
-	size_t bytes; /* of the buffer, behind which a guard lies */
-	ncclWindow_t window;
-};
 
 struct ht_bench {
 	struct world *w;
@@ -43,13 +35,16 @@ struct ht_bench {
 	uint64_t rows; /* of the tensors with received rows */
 	ncclEpGroup_t group;
 	ncclEpHandle_t handle;
-	struct ht_tensor mem, ids, in_tokens, in_scales, weights;
-	struct ht_tensor out_tokens, out_scales, out_weights, out_idx;
-	struct ht_tensor combine_in, combine_out, in_gradients, out_gradients;
-	struct ht_tensor counters, offsets, total;
+	struct bench_tensor mem, ids, in_tokens, in_scales, weights;
+	struct bench_tensor out_tokens, out_scales, out_weights, out_idx;
+	struct bench_tensor combine_in, combine_out, in_gradients, out_gradients;
+	struct bench_tensor counters, offsets, total;
 };
 
 ncclEpGroupConfig_t ht_group_config(const struct oracle_ht *h, uint32_t flags);
+/* A group of two SMs with waits that end. */
+ncclEpGroup_t ht_group(struct world *w, const struct oracle_ht *h, uint32_t flags,
+		       double timeout_ms);
 
 /* Rows that a tensor needs: all below the limit, or as many as any routing of the problem brings. */
 uint64_t ht_most_rows(const struct oracle_ht *h);
@@ -57,6 +52,8 @@ uint64_t ht_most_rows(const struct oracle_ht *h);
 void ht_open(struct ht_bench *b, struct world *w, ncclEpGroup_t group, const struct oracle_ht *h,
 	     uint32_t flags);
 void ht_close(struct ht_bench *b);
+/* That, and its group goes. */
+void ht_end(struct ht_bench *b);
 
 /* New routing and inputs: seed and number of tokens. ht_open() has done that for the problem's. */
 void ht_load(struct ht_bench *b, uint64_t seed, uint32_t tokens);

@@ -4,7 +4,6 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "support/world.h"
@@ -28,10 +27,7 @@ struct world_thread {
 
 double world_now(void)
 {
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+	return check_now();
 }
 
 /* splitmix64 */
@@ -302,4 +298,28 @@ void world_run(int nranks, world_fn fn, void *arg)
 	w.board = map_board();
 	run_rank(&w, fn, arg);
 	munmap(w.board, sizeof(*w.board));
+}
+
+void world_capture(cudaStream_t stream)
+{
+	NEED_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+}
+
+cudaGraphExec_t world_captured(cudaStream_t stream)
+{
+	cudaGraphExec_t exec;
+	cudaGraph_t graph;
+
+	NEED_CUDA(cudaStreamEndCapture(stream, &graph));
+	NEED_CUDA(cudaGraphInstantiate(&exec, graph, 0));
+	NEED_CUDA(cudaGraphDestroy(graph));
+	return exec;
+}
+
+void world_capture_drop(cudaStream_t stream)
+{
+	cudaGraph_t graph;
+
+	NEED_CUDA(cudaStreamEndCapture(stream, &graph));
+	NEED_CUDA(cudaGraphDestroy(graph));
 }

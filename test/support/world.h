@@ -60,6 +60,10 @@ void world_setenv(struct world *w, const char *name, const char *value);
 ncclComm_t world_comm(struct world *w, uint64_t members);
 
 double world_now(void); /* seconds */
+/* Captures a stream, of this thread alone; the graph is ready to be launched, or nobody wants it. */
+void world_capture(cudaStream_t stream);
+cudaGraphExec_t world_captured(cudaStream_t stream);
+void world_capture_drop(cudaStream_t stream);
 uint64_t world_draw(uint64_t *state, uint64_t below);
 /* Sizes of two nodes at least, for NCCL_EP_NODE_SIZE. */
 void world_draw_nodes(uint64_t *state, uint32_t nranks, char *text, size_t size);

@@ -5,7 +5,6 @@
  */
 #include <cuda_runtime_api.h>
 #include <stddef.h>
-#include <time.h>
 #include "ht_blame.h"
 #include "support/check.h"
 
@@ -126,14 +125,6 @@ static void blame(void)
 	blame_for(go_on, 5, sure, NOBODY, BY(3) | GAVE_UP);
 }
 
-static double now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 /* This rank's own warp is lost: eight times the timeout, and what others have said takes nothing from that. */
 #define OWN_NS 100000000u
 
@@ -145,14 +136,14 @@ static void own(void)
 	struct memory *m = memory_make(&a, 5, OWN_NS);
 	double start;
 
-	start = now();
+	start = check_now();
 	NEED_CUDA(cudaLaunchKernelExC(&config, (const void *)ht_own_kernel, list));
 	NEED_CUDA(cudaDeviceSynchronize());
 	CHECK_INT(m->over, 1);
 	CHECK_INT(m->records[EP_RECORD_FATAL].peer, 0);
 	CHECK_INT(m->heap[3].words[0], 0);
-	CHECK(now() - start >= 8 * OWN_NS * 1e-9 && now() - start < 11 * OWN_NS * 1e-9, "%.2f s",
-	      now() - start);
+	CHECK(check_now() - start >= 8 * OWN_NS * 1e-9 && check_now() - start < 11 * OWN_NS * 1e-9,
+	      "%.2f s", check_now() - start);
 	NEED_CUDA(cudaFreeHost(m));
 }
 
@@ -183,13 +174,13 @@ static void stuck(void)
 	a.peer = 2;
 	a.named = &memory->come;
 	memory->come = 1;
-	start = now();
+	start = check_now();
 	NEED_CUDA(cudaLaunchKernelExC(&config, (const void *)ht_stuck_kernel, list));
 	NEED_CUDA(cudaDeviceSynchronize());
 	CHECK_INT(memory->come, 0);
 	CHECK_INT(memory->records[EP_RECORD_FATAL].peer, 2);
-	CHECK(now() - start >= STUCK_NS * 1e-9 && now() - start < 2 * STUCK_NS * 1e-9, "%.2f s",
-	      now() - start);
+	CHECK(check_now() - start >= STUCK_NS * 1e-9 && check_now() - start < 2 * STUCK_NS * 1e-9,
+	      "%.2f s", check_now() - start);
 	NEED_CUDA(cudaFreeHost(memory));
 }
 
