@@ -126,6 +126,10 @@ static void test_config_sizes(void)
 		     ncclInvalidArgument, "config->size is 95");
 	CHECK_REASON(ncclEpExtDeviceMemory(NULL, 4, NCCL_EP_LAYOUT_UNSET, 0, &v2),
 		     ncclInvalidArgument, "config is NULL");
+	c = config_make();
+	c.magic = NCCL_EP_TENSOR_MAGIC;
+	CHECK_REASON(ncclEpExtDeviceMemory(&c, 4, NCCL_EP_LAYOUT_UNSET, 0, &v2),
+		     ncclInvalidArgument, "config->magic is");
 	v2.magic = 0;
 	c = config_make();
 	CHECK_REASON(ncclEpExtDeviceMemory(&c, 4, NCCL_EP_LAYOUT_UNSET, 0, &v2),
@@ -147,35 +151,6 @@ static void test_output_sizes(void)
 	CHECK(newer.guard == 0x1122334455667788ull && newer.m.handle_bytes > 0);
 }
 
-static void test_group_arguments(void)
-{
-	ncclEpGroupConfig_t c = config_make();
-	ncclEpGroup_t group = NULL;
-	ncclEpHandle_t handle = (ncclEpHandle_t)8;
-	ncclEpLayoutInfo_t info = NCCL_EP_LAYOUT_INFO_INIT;
-	size_t bytes;
-
-	CHECK_REASON(ncclEpCreateGroup(&group, NULL, &c), ncclInvalidArgument, "comm is NULL");
-	CHECK_REASON(ncclEpCreateGroup(NULL, NULL, &c), ncclInvalidArgument, "comm is NULL");
-	CHECK(ncclEpGroupDestroy(NULL) == ncclSuccess && ncclEpHandleDestroy(NULL) == ncclSuccess);
-	CHECK_REASON(ncclEpHandleMemSize(NULL, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, &bytes, 4),
-		     ncclInvalidArgument, "ep_group is NULL");
-	CHECK_REASON(ncclEpInitHandle(&handle, NULL, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, 4, NULL),
-		     ncclInvalidArgument, "ep_group is NULL");
-	CHECK_REASON(ncclEpCreateHandle(&handle, NULL, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, &info, NULL,
-					NULL),
-		     ncclInvalidArgument, "ep_group is NULL");
-	CHECK(handle == (ncclEpHandle_t)8); /* not written */
-	CHECK_REASON(ncclEpDispatch(NULL, NULL, NULL, NULL, NULL, NULL), ncclInvalidArgument,
-		     "handle is NULL");
-	CHECK_REASON(ncclEpCombine(NULL, NULL, NULL, NULL, NULL), ncclInvalidArgument,
-		     "handle is NULL");
-	CHECK_REASON(ncclEpComplete(NULL, NULL, NULL), ncclInvalidArgument, "handle is NULL");
-	CHECK_REASON(ncclEpMaskQuery(NULL, NULL, NULL), ncclInvalidArgument, "ep_group is NULL");
-	CHECK_REASON(ncclEpExtPeerStats(NULL, NULL, 0, NULL), ncclInvalidArgument,
-		     "ep_group is NULL");
-}
-
 int main(void)
 {
 	test_initialisers();
@@ -183,6 +158,5 @@ int main(void)
 	test_tensor_alloc();
 	test_config_sizes();
 	test_output_sizes();
-	test_group_arguments();
 	return check_end();
 }
