@@ -53,39 +53,6 @@ static struct ep_verbs verbs = { .ibv_create_qp = fake_create,
 				 .ibv_modify_qp = fake_modify,
 				 .ibv_query_qp = fake_query };
 
-static void make(struct ep_gda *g, struct ep_gda_queue *q, uint8_t link_layer)
-{
-	struct ep_gda_nic *nic = &g->nic[0];
-
-	memset(g, 0, sizeof(*g));
-	memset(q, 0, sizeof(*q));
-	g->nic[0].base.v = &verbs;
-	g->mode = EP_GDA_CPU_PROXY;
-	g->depth = 256;
-	g->psn = 0xfffffe; /* the sum goes beyond its 24 bits */
-	g->host = hosts;
-	g->env = (struct ep_ib_env){ .sl = 5, .timeout = 18, .retry_cnt = 6 };
-	nic->base.port = 1;
-	nic->base.pkey_index = 2;
-	nic->base.gid_index = 3;
-	nic->base.tc = 104;
-	nic->cq = &cq;
-	nic->base.attr.max_qp_wr = 1000;
-	nic->base.log_ra_req = 3;
-	nic->base.log_ra_res = 4;
-	nic->base.atomics = true;
-	nic->base.end = (struct ep_nic_end){ .log_rra = 4, .link_layer = link_layer };
-	q->gda = g;
-	q->nic = nic;
-	q->mtu = IBV_MTU_2048;
-	q->remote_qpn = 0x0d0e0f;
-	nkept = 0;
-	refuse_at = -1;
-	too_many = ~0u;
-	says = IBV_QPS_RTS;
-	memset(kept, 0, sizeof(kept));
-}
-
 static struct ep_nic_end far_end(uint8_t link_layer)
 {
 	struct ep_nic_end end = { .lid = 0x144, .log_rra = 4, .psn = 5, .link_layer = link_layer };
@@ -98,6 +65,47 @@ static struct ep_nic_end far_end(uint8_t link_layer)
 		}
 	}
 	return end;
+}
+
+/* One queue of a context that make() has made, the end that it is connected to, and why a call has failed. */
+static struct ep_gda g;
+static struct ep_gda_queue q;
+static struct ep_nic_end end;
+static struct ep_reason why;
+
+static void make(uint8_t link_layer)
+{
+	struct ep_gda_nic *nic = &g.nic[0];
+
+	memset(&g, 0, sizeof(g));
+	memset(&q, 0, sizeof(q));
+	g.nic[0].base.v = &verbs;
+	g.mode = EP_GDA_CPU_PROXY;
+	g.depth = 256;
+	g.psn = 0xfffffe; /* the sum goes beyond its 24 bits */
+	g.host = hosts;
+	g.env = (struct ep_ib_env){ .sl = 5, .timeout = 18, .retry_cnt = 6 };
+	nic->base.port = 1;
+	nic->base.pkey_index = 2;
+	nic->base.gid_index = 3;
+	nic->base.tc = 104;
+	nic->cq = &cq;
+	nic->base.attr.max_qp_wr = 1000;
+	nic->base.log_ra_req = 3;
+	nic->base.log_ra_res = 4;
+	nic->base.atomics = true;
+	nic->base.end = (struct ep_nic_end){ .log_rra = 4, .link_layer = link_layer };
+	q.gda = &g;
+	q.nic = nic;
+	q.mtu = IBV_MTU_2048;
+	q.remote_qpn = 0x0d0e0f;
+	end = far_end(link_layer);
+	nkept = 0;
+	why.text[0] = 0;
+	refuse_at = -1;
+	too_many = ~0u;
+	says = IBV_QPS_RTS;
+	memset(kept, 0, sizeof(kept));
 }
 
 static void check_init(void)
@@ -121,8 +129,6 @@ static void check_init(void)
 static void check_rtr(bool ethernet)
 {
 	const struct ibv_qp_attr *a = &kept[TO_RTR];
-	const struct ep_nic_end end =
-		far_end(ethernet ? IBV_LINK_LAYER_ETHERNET : IBV_LINK_LAYER_INFINIBAND);
 
 	CHECK_INT(masks[TO_RTR], IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
 					 IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
@@ -163,13 +169,7 @@ static void check_rts(void)
 
 static void check_all(bool ethernet)
 {
-	struct ep_nic_end end =
-		far_end(ethernet ? IBV_LINK_LAYER_ETHERNET : IBV_LINK_LAYER_INFINIBAND);
-	struct ep_reason why = { "" };
-	struct ep_gda_queue q;
-	struct ep_gda g;
-
-	make(&g, &q, end.link_layer);
+	make(ethernet ? IBV_LINK_LAYER_ETHERNET : IBV_LINK_LAYER_INFINIBAND);
 	CHECK(ep_gda_verbs_create(&q, &why) && ep_gda_verbs_connect(&q, &end, &why));
 	CHECK_INT(q.qpn, 0x0a0b0c);
 	CHECK_INT(q.max_wr, 256);
@@ -186,12 +186,7 @@ static void check_all(bool ethernet)
 /* Neither end has more under way, or allows more, than it said. */
 static void check_less(void)
 {
-	struct ep_nic_end end = far_end(IBV_LINK_LAYER_INFINIBAND);
-	struct ep_reason why = { "" };
-	struct ep_gda_queue q;
-	struct ep_gda g;
-
-	make(&g, &q, IBV_LINK_LAYER_INFINIBAND);
+	make(IBV_LINK_LAYER_INFINIBAND);
 	q.nic->base.atomics = false;
 	q.nic->base.end.log_rra = 1;
 	end.log_rra = 2;
@@ -202,7 +197,7 @@ static void check_less(void)
 	CHECK_INT(kept[TO_RTR].max_dest_rd_atomic, 2);
 	CHECK_INT(kept[TO_RTS].max_rd_atomic, 4);
 	/* A device that takes fewer than queues have. */
-	make(&g, &q, IBV_LINK_LAYER_INFINIBAND);
+	make(IBV_LINK_LAYER_INFINIBAND);
 	q.nic->base.attr.max_qp_wr = 100;
 	CHECK(ep_gda_verbs_create(&q, &why));
 	CHECK_INT(made.cap.max_send_wr, 100);
@@ -213,14 +208,9 @@ static void check_refusals(void)
 {
 	static const char *const says_so[] = { "cannot be initialised", "does not find the way",
 					       "cannot be made ready to send", "is in state 2" };
-	struct ep_nic_end end = far_end(IBV_LINK_LAYER_INFINIBAND);
 
 	for (int i = 0; i < 4; i++) {
-		struct ep_reason why = { "" };
-		struct ep_gda_queue q;
-		struct ep_gda g;
-
-		make(&g, &q, IBV_LINK_LAYER_INFINIBAND);
+		make(IBV_LINK_LAYER_INFINIBAND);
 		refuse_at = i;
 		says = IBV_QPS_RTR;
 		CHECK(!(ep_gda_verbs_create(&q, &why) && ep_gda_verbs_connect(&q, &end, &why)));

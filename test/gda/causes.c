@@ -31,10 +31,13 @@ static struct ep_mlx5_cqe cqe[2];
 static struct ep_mlx5_error record[2];
 static struct ep_gda_queue queue[2];
 
+static struct ep_gda g;
+static struct ep_gda_failure f;
+
 /* Two queues with rank 1. */
-static void make(struct ep_gda *g)
+static void make(void)
 {
-	memset(g, 0, sizeof(*g));
+	memset(&g, 0, sizeof(g));
 	memset(failures, 0, sizeof(failures));
 	memset(known, 0, sizeof(known));
 	memset(down, 0, sizeof(down));
@@ -42,21 +45,21 @@ static void make(struct ep_gda *g)
 	memset(cqe, 0xff, sizeof(cqe));
 	memset(record, 0, sizeof(record));
 	memset(queue, 0, sizeof(queue));
-	pthread_mutex_init(&g->lock, NULL);
-	pthread_mutex_init(&g->ask, NULL);
-	g->nic[0].base.dv = &dv;
-	g->nranks = 2;
-	g->host = hosts;
-	g->failure = failures;
-	g->known = known;
-	g->vague = vague;
-	g->down = down;
-	g->queue = queue;
-	g->nqueues = 2;
-	snprintf(g->nic[0].base.name, sizeof(g->nic[0].base.name), "mlx5_0");
+	pthread_mutex_init(&g.lock, NULL);
+	pthread_mutex_init(&g.ask, NULL);
+	g.nic[0].base.dv = &dv;
+	g.nranks = 2;
+	g.host = hosts;
+	g.failure = failures;
+	g.known = known;
+	g.vague = vague;
+	g.down = down;
+	g.queue = queue;
+	g.nqueues = 2;
+	snprintf(g.nic[0].base.name, sizeof(g.nic[0].base.name), "mlx5_0");
 	for (uint32_t i = 0; i < 2; i++) {
-		queue[i].gda = g;
-		queue[i].nic = &g->nic[0];
+		queue[i].gda = &g;
+		queue[i].nic = &g.nic[0];
 		queue[i].peer = 1;
 		queue[i].index = i;
 		queue[i].cqe = &cqe[i];
@@ -76,28 +79,24 @@ static void fail_cqe(uint32_t i, uint8_t syndrome)
 	cqe[i].op_own = EP_MLX5_CQE_REQ_ERR << 4;
 }
 
-static bool told(struct ep_gda *g, const char *part)
+static bool told(const char *part)
 {
-	struct ep_gda_failure f;
-
-	return ep_gda_explain(g, 1, &f) && strstr(f.text, part);
+	return ep_gda_explain(&g, 1, &f) && strstr(f.text, part);
 }
 
 /* The NIC says that the queue pair failed before the completion says why. */
 static void check_early(void)
 {
-	struct ep_gda_failure f;
 	uint64_t start;
 	bool early;
-	struct ep_gda g;
 
-	make(&g);
+	make();
 	CHECK(!ep_gda_inspect(&queue[0], EP_GDA_LOOK_NIC));
 	nic_state = EP_PRM_QP_ERR;
 	CHECK(!ep_gda_inspect(&queue[0], EP_GDA_LOOK_NIC));
 	/* This thread may have been away since then, for longer than others are given. */
 	do {
-		make(&g);
+		make();
 		nic_state = EP_PRM_QP_ERR;
 		start = ep_now_ns();
 		CHECK(!ep_gda_inspect(&queue[0], EP_GDA_LOOK_NIC));
@@ -113,10 +112,7 @@ static void check_early(void)
 /* It stays the only one that knows for long: that is told, and the cause when it comes. */
 static void check_late(void)
 {
-	struct ep_gda_failure f;
-	struct ep_gda g;
-
-	make(&g);
+	make();
 	nic_state = EP_PRM_QP_ERR;
 	CHECK(!ep_gda_inspect(&queue[0], EP_GDA_LOOK_NIC));
 	queue[0].suspect -= 120000000; /* ns */
@@ -128,64 +124,56 @@ static void check_late(void)
 	CHECK_INT(asked, 0);
 	nic_state = EP_PRM_QP_RTS;
 	fail_cqe(1, EP_MLX5_SYND_RETRY_EXCEEDED);
-	CHECK(told(&g, "syndrome 0x15") && told(&g, "queue 1"));
+	CHECK(told("syndrome 0x15") && told("queue 1"));
 	fail_cqe(0, EP_MLX5_SYND_REMOTE_ACCESS);
-	CHECK(told(&g, "syndrome 0x15"));
+	CHECK(told("syndrome 0x15"));
 	CHECK(!ep_gda_poll(&g, &f));
 }
 
 /* A completion that was overwritten, until the NIC remembers. */
 static void check_flushed(void)
 {
-	struct ep_gda_failure f;
-	struct ep_gda g;
-
-	make(&g);
+	make();
 	nic_state = EP_PRM_QP_ERR;
 	fail_cqe(0, EP_MLX5_SYND_FLUSHED);
 	CHECK(ep_gda_inspect(&queue[0], EP_GDA_LOOK_MEMORY));
 	CHECK(ep_gda_poll(&g, &f) && strstr(f.text, "the cause is not known any more"));
 	g.nic[0].caps.error_syndrome = true;
 	nic_syndrome = EP_MLX5_SYND_LOCAL_PROT;
-	CHECK(told(&g, "syndrome 0x04"));
+	CHECK(told("syndrome 0x04"));
 	nic_syndrome = EP_MLX5_SYND_FLUSHED;
-	CHECK(told(&g, "syndrome 0x04"));
+	CHECK(told("syndrome 0x04"));
 }
 
 /* What the device says of itself explains what it flushed, and takes no cause's place. */
 static void check_device(void)
 {
-	struct ep_gda_failure f;
-	struct ep_gda g;
-
-	make(&g);
+	make();
 	nic_state = EP_PRM_QP_ERR;
 	fail_cqe(0, EP_MLX5_SYND_FLUSHED);
 	CHECK(ep_gda_inspect(&queue[0], EP_GDA_LOOK_MEMORY));
 	CHECK(ep_gda_poll(&g, &f) && strstr(f.text, "the cause is not known any more"));
 	ep_gda_fail_port(&g.nic[0], &g, "it broke");
-	CHECK(told(&g, "RDMA on mlx5_0:0 failed: it broke"));
+	CHECK(told("RDMA on mlx5_0:0 failed: it broke"));
 	CHECK(!ep_gda_poll(&g, &f));
-	make(&g);
+	make();
 	fail_cqe(0, EP_MLX5_SYND_REMOTE_ACCESS);
 	CHECK(ep_gda_inspect(&queue[0], EP_GDA_LOOK_MEMORY));
 	ep_gda_fail_port(&g.nic[0], &g, "it broke");
-	CHECK(told(&g, "syndrome 0x13"));
+	CHECK(told("syndrome 0x13"));
 }
 
 /* What a kernel says is a cause, too. */
 static void check_record(void)
 {
-	struct ep_gda g;
-
-	make(&g);
+	make();
 	record[1].status = EP_MLX5_ERR_COMPLETION;
 	record[1].waited_ns = 7000000;
 	record[1].valid = 1;
 	CHECK(ep_gda_inspect(&queue[1], EP_GDA_LOOK_MEMORY));
 	fail_cqe(0, EP_MLX5_SYND_FLUSHED);
 	CHECK(ep_gda_inspect(&queue[0], EP_GDA_LOOK_MEMORY));
-	CHECK(told(&g, "did not complete within 7 ms"));
+	CHECK(told("did not complete within 7 ms"));
 }
 
 int main(void)

@@ -209,21 +209,39 @@ static struct mlx5dv_devx_umem umem = { .umem_id = 0x555 };
 static struct mlx5dv_devx_uar uar = { .page_id = 0x2a };
 static char hosts[4][64];
 
-static void make(struct ep_gda *g, struct ep_gda_queue *q, bool ethernet)
+static struct ep_nic_end far_end(bool ethernet)
 {
-	struct ep_gda_nic *nic = &g->nic[0];
+	struct ep_nic_end end = { .lid = 0x144, .log_rra = 4, .psn = 5 };
 
-	memset(g, 0, sizeof(*g));
-	memset(q, 0, sizeof(*q));
-	g->nic[0].base.v = &verbs;
-	g->nic[0].base.dv = &dv;
-	g->mode = EP_GDA_GPU;
-	g->nnics = 1;
-	g->node = 1;
-	g->depth = 64;
-	g->psn = 9;
-	g->host = hosts;
-	g->env = (struct ep_ib_env){ .sl = 5, .timeout = 18, .retry_cnt = 7 };
+	end.link_layer = ethernet ? IBV_LINK_LAYER_ETHERNET : IBV_LINK_LAYER_INFINIBAND;
+	if (ethernet) {
+		end.roce = 2;
+		memcpy(end.gid, to_rtr_roce[9].byte, 16);
+	}
+	return end;
+}
+
+/* One queue of a context that make() has made, the end that it is connected to, and why a call has failed. */
+static struct ep_gda g;
+static struct ep_gda_queue q;
+static struct ep_nic_end end;
+static struct ep_reason why;
+
+static void make(bool ethernet)
+{
+	struct ep_gda_nic *nic = &g.nic[0];
+
+	memset(&g, 0, sizeof(g));
+	memset(&q, 0, sizeof(q));
+	g.nic[0].base.v = &verbs;
+	g.nic[0].base.dv = &dv;
+	g.mode = EP_GDA_GPU;
+	g.nnics = 1;
+	g.node = 1;
+	g.depth = 64;
+	g.psn = 9;
+	g.host = hosts;
+	g.env = (struct ep_ib_env){ .sl = 5, .timeout = 18, .retry_cnt = 7 };
 	nic->base.port = 1;
 	nic->pdn = 0x123456;
 	nic->eqn = 7;
@@ -239,26 +257,16 @@ static void make(struct ep_gda *g, struct ep_gda_queue *q, bool ethernet)
 	nic->base.end = (struct ep_nic_end){ .log_rra = 4,
 					     .link_layer = ethernet ? IBV_LINK_LAYER_ETHERNET
 								    : IBV_LINK_LAYER_INFINIBAND };
-	q->gda = g;
-	q->nic = nic;
-	q->slot = 1;
-	q->mtu = IBV_MTU_2048;
-	q->remote_qpn = 0x0d0e0f;
+	q.gda = &g;
+	q.nic = nic;
+	q.slot = 1;
+	q.mtu = IBV_MTU_2048;
+	q.remote_qpn = 0x0d0e0f;
+	end = far_end(ethernet);
 	nkept = 0;
+	why.text[0] = 0;
 	refuse_at = -1;
 	memset(kept, 0, sizeof(kept));
-}
-
-static struct ep_nic_end far_end(bool ethernet)
-{
-	struct ep_nic_end end = { .lid = 0x144, .log_rra = 4, .psn = 5 };
-
-	end.link_layer = ethernet ? IBV_LINK_LAYER_ETHERNET : IBV_LINK_LAYER_INFINIBAND;
-	if (ethernet) {
-		end.roce = 2;
-		memcpy(end.gid, to_rtr_roce[9].byte, 16);
-	}
-	return end;
 }
 
 /* What QUERY_QP says of a queue pair that took everything. */
@@ -282,13 +290,9 @@ static void answer(uint32_t state, uint32_t mtu, uint32_t sra, uint32_t tier)
 
 static void check_bytes(bool ethernet)
 {
-	struct ep_nic_end end = far_end(ethernet);
-	struct ep_reason why = { "" };
-	struct ep_gda_queue q;
-	struct ep_gda g;
 	uint32_t sport;
 
-	make(&g, &q, ethernet);
+	make(ethernet);
 	CHECK(ep_gda_queue_create(&q, &why));
 	CHECK_INT(q.qpn, 0x0a0b0c);
 	answer(3, IBV_MTU_2048, 4, 1);
@@ -320,12 +324,7 @@ static void check_bytes(bool ethernet)
  */
 static void check_grh(bool flag)
 {
-	struct ep_nic_end end = far_end(false);
-	struct ep_reason why = { "" };
-	struct ep_gda_queue q;
-	struct ep_gda g;
-
-	make(&g, &q, false);
+	make(false);
 	end.gid[4] = 0x41;
 	end.gid[5] = 0x07;
 	end.gid[7] = flag ? 0 : 9;
@@ -367,12 +366,7 @@ static void check_order(void)
 	};
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-		struct ep_nic_end end = far_end(cases[i].ethernet);
-		struct ep_reason why = { "" };
-		struct ep_gda_queue q;
-		struct ep_gda g;
-
-		make(&g, &q, cases[i].ethernet);
+		make(cases[i].ethernet);
 		q.nic->caps.tells_tier = cases[i].tells_tier;
 		q.nic->caps.tells_order = cases[i].tells_order;
 		g.env.adaptive = cases[i].adaptive;
@@ -389,12 +383,7 @@ static void check_order(void)
 /* A device without atomics is not asked to answer any. */
 static void check_no_atomics(void)
 {
-	struct ep_nic_end end = far_end(false);
-	struct ep_reason why = { "" };
-	struct ep_gda_queue q;
-	struct ep_gda g;
-
-	make(&g, &q, false);
+	make(false);
 	q.nic->base.atomics = false;
 	q.nic->caps.ts_format = 0;
 	answer(3, IBV_MTU_2048, 4, 0);
@@ -409,12 +398,7 @@ static void check_no_atomics(void)
 /* A queue pair is asked what it can beyond the standard, and told what both ends can. */
 static void check_ece(bool can, bool may)
 {
-	struct ep_nic_end end = far_end(true);
-	struct ep_reason why = { "" };
-	struct ep_gda_queue q;
-	struct ep_gda g;
-
-	make(&g, &q, true);
+	make(true);
 	g.nic[0].caps.ece = can;
 	g.env.ece = may;
 	q.slot = 0;
@@ -439,11 +423,8 @@ static struct ibv_cq *fake_create_cq(struct ibv_context *ctx, int cqe, void *arg
 static void check_no_memory(void)
 {
 	struct ep_verbs v = { .ibv_create_cq = fake_create_cq };
-	struct ep_reason why = { "" };
-	struct ep_gda_queue q;
-	struct ep_gda g;
 
-	make(&g, &q, true);
+	make(true);
 	g.nic[0].base.v = &v;
 	g.nic[0].base.attr.max_cqe = 64;
 	CHECK(!ep_gda_verbs_cq(&g, &g.nic[0], &why));
@@ -484,10 +465,8 @@ static void check_lag_query(void)
 
 	for (size_t i = 0; i < EP_ARRAY_SIZE(cases); i++) {
 		uint8_t caps[4096] = { 0 };
-		struct ep_gda_queue q;
-		struct ep_gda g;
 
-		make(&g, &q, cases[i].ethernet);
+		make(cases[i].ethernet);
 		g.nic[0].base.ctx = &context;
 		memset(lag_answer, 0, sizeof(lag_answer));
 		/* port_select_mode: bits 0x15..0x17 of the context at 0x40; lag_state: 0x1d..0x1f */
@@ -513,12 +492,8 @@ static void check_lag_bytes(void)
 		{ 0x10, 4, { 0x00, 0x00, 0x80, 0x00 } }, /* opt_param_mask */
 		{ 0x18, 1, { 0x02 } },
 	};
-	struct ep_nic_end end = far_end(true);
-	struct ep_reason why = { "" };
-	struct ep_gda_queue q;
-	struct ep_gda g;
 
-	make(&g, &q, true);
+	make(true);
 	g.nic[0].lag = (struct ep_gda_lag){ 2, true, true, true };
 	q.index = 1;
 	answer(3, IBV_MTU_2048, 4, 1);
@@ -546,10 +521,8 @@ static void check_lag_spread(void)
 	for (size_t c = 0; c < EP_ARRAY_SIZE(cases); c++) {
 		for (uint32_t first = 0; first < 8; first++) {
 			uint32_t count[5] = { 0 }, n = 0;
-			struct ep_gda_queue q;
-			struct ep_gda g;
 
-			make(&g, &q, true);
+			make(true);
 			g.node = cases[c].node;
 			g.nic[0].lag = (struct ep_gda_lag){ cases[c].ports, true, true, true };
 			for (uint32_t p = 0; p < 64; p++) {
@@ -571,14 +544,9 @@ static void check_refusals(void)
 {
 	static const char *const command[] = { "CREATE_CQ",   "CREATE_QP",  "RST2INIT_QP",
 					       "INIT2RTR_QP", "RTR2RTS_QP", "QUERY_QP" };
-	struct ep_nic_end end = far_end(false);
 
 	for (int i = 0; i < 6; i++) {
-		struct ep_reason why = { "" };
-		struct ep_gda_queue q;
-		struct ep_gda g;
-
-		make(&g, &q, false);
+		make(false);
 		refuse_at = i;
 		answer(3, IBV_MTU_2048, 4, 0);
 		CHECK(!(ep_gda_queue_create(&q, &why) && ep_gda_queue_connect(&q, &end, &why)));
@@ -590,12 +558,7 @@ static void check_refusals(void)
 /* Firmware that did something else than it was told is found out. */
 static void check_read_back(uint32_t state, uint32_t mtu, uint32_t sra, uint32_t rra)
 {
-	struct ep_nic_end end = far_end(false);
-	struct ep_reason why = { "" };
-	struct ep_gda_queue q;
-	struct ep_gda g;
-
-	make(&g, &q, false);
+	make(false);
 	q.qp_obj = object;
 	answer_rra(state, mtu, sra, rra, 0);
 	CHECK(!ep_gda_queue_connect(&q, &end, &why));
@@ -605,11 +568,9 @@ static void check_read_back(uint32_t state, uint32_t mtu, uint32_t sra, uint32_t
 static void check_query(void)
 {
 	struct ep_gda_cause cause = { 0 };
-	struct ep_gda_queue q;
 	uint32_t state = 0;
-	struct ep_gda g;
 
-	make(&g, &q, false);
+	make(false);
 	q.qp_obj = object;
 	q.nic->caps.error_syndrome = true;
 	answer(6, 0, 0, 0);

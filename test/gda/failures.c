@@ -4,7 +4,6 @@
  * what exactly a call hands to the NIC, and when.
  */
 #include <endian.h>
-#include <time.h>
 #include <unistd.h>
 #include "device/simt/wait_site.h"
 #include "rig.h"
@@ -14,14 +13,6 @@
 
 static struct rig rig;
 static struct rig_nic *nic = &rig.nic[0];
-
-static double now_s(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void launch(struct gda_one_args args)
 {
@@ -38,12 +29,12 @@ static void launch(struct gda_one_args args)
 /* Returns the status; `seconds`: how long it took. */
 static uint32_t run(struct gda_one_args args, double *seconds)
 {
-	double start = now_s();
+	double start = check_now();
 
 	launch(args);
 	NEED_CUDA(cudaDeviceSynchronize());
 	if (seconds) {
-		*seconds = now_s() - start;
+		*seconds = check_now() - start;
 	}
 	return rig.result->status;
 }
@@ -133,7 +124,7 @@ static void error_for_all(uint32_t shared)
 {
 	struct gda_post_args args = { .timeout_ns = LONG_NS, .shared = shared, .rounds = 100000 };
 	uint32_t warps = shared ? 8 : 1;
-	double start = now_s();
+	double start = check_now();
 
 	begin(64);
 	nic->script.fail_at = 3000;
@@ -147,7 +138,7 @@ static void error_for_all(uint32_t shared)
 	gda_launch(gda_post, shared ? 4 : 1, shared ? 64 : 32, &args, 0, NULL);
 	NEED_CUDA(cudaDeviceSynchronize());
 	rig_finish(&rig);
-	CHECK(now_s() - start < 25);
+	CHECK(check_now() - start < 25);
 	for (uint32_t w = 0; w < warps; w++) {
 		CHECK_INT(rig.result[w].status, EP_MLX5_ERR_CQE);
 	}
@@ -211,7 +202,7 @@ static void abandoned(uint32_t status)
 /* The host, or the rest of the group, ends a wait that would last long. */
 static void ended(uint32_t shared, uint32_t status)
 {
-	double start = now_s();
+	double start = check_now();
 
 	begin(64);
 	nic->script.stuck_at = 5;
@@ -225,7 +216,7 @@ static void ended(uint32_t shared, uint32_t status)
 	__atomic_store_n(status == EP_MLX5_ERR_STOPPED ? &rig.host->stop : rig.aborted, 1,
 			 __ATOMIC_RELAXED);
 	NEED_CUDA(cudaDeviceSynchronize());
-	CHECK(now_s() - start < 3);
+	CHECK(check_now() - start < 3);
 	rig_finish(&rig);
 	CHECK_INT(rig.result->status, status);
 	if (status == EP_MLX5_ERR_STOPPED) {
@@ -245,7 +236,7 @@ static void ended(uint32_t shared, uint32_t status)
  */
 static void let_go(uint64_t stuck_at, uint64_t fail_at, bool later, bool aborted, bool want)
 {
-	double start = now_s();
+	double start = check_now();
 
 	begin(64);
 	nic->script.stuck_at = stuck_at;
@@ -269,8 +260,8 @@ static void let_go(uint64_t stuck_at, uint64_t fail_at, bool later, bool aborted
 		__atomic_store_n(rig.aborted, 1, __ATOMIC_RELAXED);
 	}
 	NEED_CUDA(cudaDeviceSynchronize());
-	CHECK(aborted || want || now_s() - start > 3e-9 * SHORT_NS);
-	CHECK(now_s() - start < 3e-9 * SHORT_NS + (aborted ? -0.5e-9 * SHORT_NS + 0.2 : 1));
+	CHECK(aborted || want || check_now() - start > 3e-9 * SHORT_NS);
+	CHECK(check_now() - start < 3e-9 * SHORT_NS + (aborted ? -0.5e-9 * SHORT_NS + 0.2 : 1));
 	rig_finish(&rig);
 	CHECK_INT(rig.result->ended, want);
 	CHECK_INT(rig.result->status, stuck_at != ~0ull  ? EP_MLX5_ERR_COMPLETION
@@ -311,7 +302,7 @@ static void recovery(void)
 /* A NIC that takes its time, but not all the time there is. */
 static void patient(void)
 {
-	double limit = now_s() + 20;
+	double limit = check_now() + 20;
 
 	begin(64);
 	launch((struct gda_one_args){ .what = GDA_ONE_PUT_0,
@@ -319,7 +310,7 @@ static void patient(void)
 				      .lanes = 1,
 				      .quiet = GDA_QUIET_ALL,
 				      .timeout_ns = LONG_NS });
-	while (!rig_doorbell(&rig) && now_s() < limit) {
+	while (!rig_doorbell(&rig) && check_now() < limit) {
 		usleep(1000);
 	}
 	usleep(100000);

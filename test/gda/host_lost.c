@@ -19,10 +19,14 @@
 #define STUCK_NS 400000000ull
 #define WITHIN 12.0 /* seconds; the NIC is told to give up after a third of one */
 
+struct rank;
+
 struct scene {
 	const char *name;
-	void (*run)(struct world *w);
+	void (*run)(struct rank *r);
 	const char *text;    /* of the failure, if a NIC of its own has it */
+	bool flushed;        /* see run_port() */
+	bool apart;          /* it makes its rank itself, and ends it */
 	uint64_t timeout_ns; /* of kernels; 0: TIMEOUT_NS */
 	bool last;           /* the ranks do not connect anew afterwards */
 };
@@ -161,8 +165,10 @@ static void expect_failure(struct rank *r, const char *part)
 	CHECK(world_now() < limit);
 }
 
-static void gone(struct world *w, bool silent)
+static void run_gone(struct rank *rank)
 {
+	struct world *w = rank->w;
+	bool silent = !strcmp(scene->name, "silent");
 	struct rank r;
 	uint32_t status;
 
@@ -187,18 +193,9 @@ static void gone(struct world *w, bool silent)
 	end(&r);
 }
 
-static void run_gone(struct world *w)
+static void run_died(struct rank *rank)
 {
-	gone(w, false);
-}
-
-static void run_silent(struct world *w)
-{
-	gone(w, true);
-}
-
-static void run_died(struct world *w)
-{
+	struct world *w = rank->w;
 	struct rank r;
 
 	make(&r, w);
@@ -217,78 +214,57 @@ static void run_died(struct world *w)
 }
 
 /*
- * The first work on the first NIC takes its port down, or the NIC. `flushed`: somebody may see the work
- * that the NIC flushes before the NIC's event. Then the failure is the peer's, and gets its cause later.
+ * The first work on the first NIC takes its port down, or the NIC: then somebody may see the work that the NIC
+ * flushes before the NIC's event, and the failure is the peer's, and gets its cause later.
  */
-static void lose_nic(struct world *w, bool flushed)
+static void run_port(struct rank *r)
 {
 	struct ep_gda_failure failure = { .peer = -2 }, known = { .text = "" };
 	double limit = world_now() + WITHIN;
-	struct rank r;
 
-	make(&r, w);
-	world_meet(w);
-	if (w->rank == 0) {
-		CHECK(post(&r, GDA_ONE_PUT, 0, true) != EP_MLX5_OK);
-		while (!ep_gda_poll(r.gda, &failure) && world_now() < limit) {
+	if (r->w->rank == 0) {
+		CHECK(post(r, GDA_ONE_PUT, 0, true) != EP_MLX5_OK);
+		while (!ep_gda_poll(r->gda, &failure) && world_now() < limit) {
 			usleep(2000);
 		}
-		while (!(ep_gda_explain(r.gda, 1, &known) && strstr(known.text, scene->text)) &&
+		while (!(ep_gda_explain(r->gda, 1, &known) && strstr(known.text, scene->text)) &&
 		       world_now() < limit) {
 			usleep(2000);
 		}
 		printf("%s\n", known.text);
 		CHECK_HAS(known.text, scene->text);
-		CHECK(failure.peer == -1 || (flushed && failure.peer == 1), "%d", failure.peer);
-		CHECK_INT(down_word(&r, 1), 1);
+		CHECK(failure.peer == -1 || (scene->flushed && failure.peer == 1), "%d",
+		      failure.peer);
+		CHECK_INT(down_word(r, 1), 1);
 	}
-	world_meet(w);
-	end(&r);
-}
-
-static void run_port(struct world *w)
-{
-	lose_nic(w, false);
-}
-
-static void run_device(struct world *w)
-{
-	lose_nic(w, true);
 }
 
 /* The first work on the first NIC takes its port's address away: what was connected goes on. */
-static void run_address(struct world *w)
+static void run_address(struct rank *r)
 {
 	struct ep_gda_failure failure;
-	struct rank r;
 
-	make(&r, w);
-	world_meet(w);
 	for (uint32_t i = 0; i < 4; i++) {
-		CHECK_INT(post(&r, GDA_ONE_PUT_SIGNAL, i % 2, true), EP_MLX5_OK);
+		CHECK_INT(post(r, GDA_ONE_PUT_SIGNAL, i % 2, true), EP_MLX5_OK);
 		usleep(100000);
 	}
-	world_meet(w);
-	CHECK(!ep_gda_poll(r.gda, &failure));
-	CHECK_INT(__atomic_load_n(&r.gda->nic[0].address_gone, __ATOMIC_RELAXED), 1);
-	end(&r);
+	world_meet(r->w);
+	CHECK(!ep_gda_poll(r->gda, &failure));
+	CHECK_INT(__atomic_load_n(&r->gda->nic[0].address_gone, __ATOMIC_RELAXED), 1);
 }
 
 /*
  * The first work on the first NIC gives its port another hardware address: whoever sends to it is told so,
  * by modes that know what they send to.
  */
-static void run_neighbour(struct world *w)
+static void run_neighbour(struct rank *r)
 {
 	struct ep_gda_failure known = { .text = "" };
 	double limit = world_now() + WITHIN;
-	struct rank r;
 
-	make(&r, w);
-	world_meet(w);
-	if (w->rank == 0) {
-		CHECK(post(&r, GDA_ONE_PUT_SIGNAL, 0, true) != EP_MLX5_OK);
-		while (!(ep_gda_explain(r.gda, 1, &known) &&
+	if (r->w->rank == 0) {
+		CHECK(post(r, GDA_ONE_PUT_SIGNAL, 0, true) != EP_MLX5_OK);
+		while (!(ep_gda_explain(r->gda, 1, &known) &&
 			 (mode == EP_GDA_CPU_PROXY || strstr(known.text, scene->text))) &&
 		       world_now() < limit) {
 			usleep(2000);
@@ -299,62 +275,43 @@ static void run_neighbour(struct world *w)
 			CHECK_HAS(known.text, scene->text);
 		}
 	}
-	world_meet(w);
-	end(&r);
 }
 
-static void run_stuck(struct world *w)
+static void run_stuck(struct rank *r)
 {
-	struct rank r;
-
-	make(&r, w);
-	world_meet(w);
-	if (w->rank == 0) {
-		CHECK_INT(post(&r, GDA_ONE_PUT, 0, true), EP_MLX5_ERR_COMPLETION);
-		expect_failure(&r, "work did not complete within 400 ms");
+	if (r->w->rank == 0) {
+		CHECK_INT(post(r, GDA_ONE_PUT, 0, true), EP_MLX5_ERR_COMPLETION);
+		expect_failure(r, "work did not complete within 400 ms");
 	}
-	world_meet(w);
-	end(&r);
 }
 
-static void run_remote(struct world *w)
+static void run_remote(struct rank *r)
 {
-	struct rank r;
-
-	make(&r, w);
-	world_meet(w);
-	if (w->rank == 1) {
-		ep_gda_unbind(r.gda);
-		world_raise(w, 1, 1);
+	if (r->w->rank == 1) {
+		ep_gda_unbind(r->gda);
+		world_raise(r->w, 1, 1);
 	} else {
-		NEED(world_await(w, 1, 1, 1, 30));
-		check_failed(post_lanes(&r, GDA_ONE_PUT, 0, 1, true));
-		expect_failure(&r, "syndrome 0x13");
+		NEED(world_await(r->w, 1, 1, 1, 30));
+		check_failed(post_lanes(r, GDA_ONE_PUT, 0, 1, true));
+		expect_failure(r, "syndrome 0x13");
 	}
-	world_meet(w);
-	end(&r);
 }
 
-static void run_local(struct world *w)
+static void run_local(struct rank *r)
 {
-	struct rank r;
-
-	make(&r, w);
-	world_meet(w);
-	if (w->rank == 0) {
-		ep_gda_unbind(r.gda);
-		check_failed(post(&r, GDA_ONE_PUT, 0, true));
-		expect_failure(&r, "syndrome 0x04");
+	if (r->w->rank == 0) {
+		ep_gda_unbind(r->gda);
+		check_failed(post(r, GDA_ONE_PUT, 0, true));
+		expect_failure(r, "syndrome 0x04");
 	}
-	world_meet(w);
-	end(&r);
 }
 
 #define POSTED 12 /* times: together they take longer than a close waits where nothing moves */
 
 /* What was posted reaches the peer although this rank closes at once. */
-static void run_posted(struct world *w)
+static void run_posted(struct rank *rank)
 {
+	struct world *w = rank->w;
 	struct gda_warp seen;
 	struct rank r;
 
@@ -381,8 +338,9 @@ static void run_posted(struct world *w)
 }
 
 /* Closing ends the queue pairs, and so the kernels that wait for them. */
-static void run_waiting(struct world *w)
+static void run_waiting(struct rank *rank)
 {
+	struct world *w = rank->w;
 	double start;
 	struct rank r;
 
@@ -414,8 +372,9 @@ static void hold(void *arg)
 }
 
 /* Closing does not wait for it longer than it was told to, and touches nobody's memory later. */
-static void run_busy(struct world *w)
+static void run_busy(struct rank *rank)
 {
+	struct world *w = rank->w;
 	uint32_t let_go = 0;
 	cudaStream_t other;
 	struct rank r;
@@ -439,8 +398,9 @@ static void run_busy(struct world *w)
 }
 
 /* The device is stuck in the exchange: what can still be ended is. */
-static void run_absent(struct world *w)
+static void run_absent(struct rank *rank)
 {
+	struct world *w = rank->w;
 	struct rank r;
 	double start;
 
@@ -468,19 +428,15 @@ static void run_absent(struct world *w)
 	sleep(60);
 }
 
-static void run_masked(struct world *w)
+static void run_masked(struct rank *r)
 {
-	struct rank r;
-
-	make(&r, w);
-	check_failed(post(&r, GDA_ONE_FETCH_ADD32, 0, true));
-	expect_failure(&r, "masked atomics");
-	world_meet(w);
-	end(&r);
+	check_failed(post(r, GDA_ONE_FETCH_ADD32, 0, true));
+	expect_failure(r, "masked atomics");
 }
 
-static void run_refused(struct world *w)
+static void run_refused(struct rank *rank)
 {
+	struct world *w = rank->w;
 	const char *part = getenv("HOST_LOST_REASON");
 	struct rank r;
 
@@ -494,8 +450,9 @@ static void run_refused(struct world *w)
 	end(&r);
 }
 
-static void run_falls(struct world *w)
+static void run_falls(struct rank *rank)
 {
+	struct world *w = rank->w;
 	char text[600], name[32];
 	struct rank r;
 
@@ -509,8 +466,9 @@ static void run_falls(struct world *w)
 	end(&r);
 }
 
-static void run_disagree(struct world *w)
+static void run_disagree(struct rank *rank)
 {
+	struct world *w = rank->w;
 	struct rank r;
 
 	CHECK_INT(open_gda(&r, w, mode, 1 + (uint32_t)w->rank), ncclInvalidUsage);
@@ -520,54 +478,64 @@ static void run_disagree(struct world *w)
 
 #define SCENE(name_, ...)                                                                          \
 	{                                                                                          \
-		.name = #name_, .run = run_##name_, __VA_ARGS__                                    \
+		.name = #name_, __VA_ARGS__                                                        \
 	}
 
 static const struct scene scenes[] = {
 	/* the peer closes while this rank posts: nobody answers */
-	SCENE(gone),
+	SCENE(gone, .run = run_gone, .apart = true),
 	/* the same, and no kernel of this rank waits for it */
-	SCENE(silent),
+	SCENE(silent, .apart = true, .run = run_gone),
 	/* the peer's process ends (ranks are processes) */
-	SCENE(died),
+	SCENE(died, .run = run_died, .apart = true),
 	/* this rank's port goes down (VC_NIC_FAULTS says so) */
-	SCENE(port, .text = "mlx5_0:1 failed: the port went down", .last = true),
+	SCENE(port, .run = run_port, .text = "mlx5_0:1 failed: the port went down", .last = true),
 	/* this rank's NIC tells of a fatal error (VC_NIC_FAULTS) */
-	SCENE(device, .text = "mlx5_0:1 failed: the device reports a fatal error", .last = true),
+	SCENE(device, .run = run_port, .flushed = true,
+	      .text = "mlx5_0:1 failed: the device reports a fatal error", .last = true),
 	/* this rank's port has another GID from its first work on (VC_NIC_FAULTS says so) */
-	SCENE(address, .last = true),
+	SCENE(address, .run = run_address, .last = true),
 	/* the peer's port has another hardware address (VC_NIC_FAULTS) */
-	SCENE(neighbour, .text = "127.1.0.1 has moved from 02:5a:7f:01:00:01 to "
-				 "06:5a:7f:01:00:01: make the group anew"),
+	SCENE(neighbour, .run = run_neighbour,
+	      .text = "127.1.0.1 has moved from 02:5a:7f:01:00:01 to "
+		      "06:5a:7f:01:00:01: make the group anew"),
 	/* the NIC does nothing about this rank's work (VC_NIC_FAULTS) */
-	SCENE(stuck, .timeout_ns = STUCK_NS),
+	SCENE(stuck, .run = run_stuck, .timeout_ns = STUCK_NS),
 	/* the peer takes its memory back */
-	SCENE(remote),
+	SCENE(remote, .run = run_remote),
 	/* this rank takes its own memory back */
-	SCENE(local),
+	SCENE(local, .run = run_local),
 	/* an exchange of this rank never ends, since the peer does not come to it */
-	SCENE(absent),
+	SCENE(absent, .run = run_absent, .apart = true),
 	/* nobody waits for what was posted, and the NIC is slow (VC_NIC_FAULTS) */
-	SCENE(posted),
+	SCENE(posted, .run = run_posted, .apart = true),
 	/* this rank closes while its kernel waits for a NIC that is stuck (VC_NIC_FAULTS) */
-	SCENE(waiting, .last = true),
+	SCENE(waiting, .run = run_waiting, .apart = true, .last = true),
 	/* work of somebody else on this GPU does not end */
-	SCENE(busy),
+	SCENE(busy, .run = run_busy, .apart = true),
 	/* a masked atomic where verbs have none */
-	SCENE(masked),
+	SCENE(masked, .run = run_masked),
 	/* MODE cannot be had here; the reason contains HOST_LOST_REASON */
-	SCENE(refused, .last = true),
+	SCENE(refused, .run = run_refused, .apart = true, .last = true),
 	/* auto becomes MODE */
-	SCENE(falls),
+	SCENE(falls, .run = run_falls, .apart = true),
 	/* the ranks ask for different numbers of queues */
-	SCENE(disagree),
+	SCENE(disagree, .run = run_disagree, .apart = true),
 };
 
 static void run(struct world *w, void *arg)
 {
-	struct rank r;
+	struct rank r = { .w = w };
 
-	scene->run(w);
+	if (!scene->apart) {
+		make(&r, w);
+		world_meet(w);
+	}
+	scene->run(&r);
+	if (!scene->apart) {
+		world_meet(w);
+		end(&r);
+	}
 	if (scene->last) {
 		return;
 	}

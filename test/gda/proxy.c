@@ -6,7 +6,6 @@
  */
 #include <errno.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 #include "device/mlx5/wqe.h"
 #include "gda/proxy.h"
@@ -170,24 +169,17 @@ static void ring_for(uint32_t i, uint32_t n, bool bad)
 	__atomic_store_n(&word[i], FIRST + n + bad, __ATOMIC_RELEASE);
 }
 
-static double now_s(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* Until the thread has had nothing to do for a while. */
 static void settle(void)
 {
 	uint32_t from = __atomic_load_n(&nic.turns, __ATOMIC_ACQUIRE);
-	double limit = now_s() + LIMIT_S;
+	double limit = check_now() + LIMIT_S;
 
-	while (__atomic_load_n(&nic.turns, __ATOMIC_ACQUIRE) - from < TURNS && now_s() < limit) {
+	while (__atomic_load_n(&nic.turns, __ATOMIC_ACQUIRE) - from < TURNS &&
+	       check_now() < limit) {
 		usleep(100);
 	}
-	CHECK(now_s() < limit);
+	CHECK(check_now() < limit);
 }
 
 static void let(uint64_t n)
