@@ -11,7 +11,6 @@
  *   coll LIBRARY VERSION off                    NCCL_EP_COLLNET is not set
  *   coll LIBRARY VERSION lost                   3 processes, the last one dies
  */
-#include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
@@ -62,13 +61,7 @@ static uint64_t seed;
 
 static void load(const char *library)
 {
-	void *lib = dlopen(library, RTLD_NOW | RTLD_LOCAL);
-	char symbol[64];
-
-	NET_NEED(lib, "%s", dlerror());
-	snprintf(symbol, sizeof(symbol), "ncclCollNetPlugin_v%d", version);
-	table = dlsym(lib, symbol);
-	NET_NEED(table, "%s", symbol);
+	table = net_table(library, "CollNet", version);
 	for (int i = C_INIT; i < (version >= 11 ? 19 : version >= 9 ? 18 : 17); i++) {
 		CHECK(table[i], "member %d", i);
 	}
@@ -136,17 +129,9 @@ static int test_request(void *request, int *done, int *size)
 
 static int wait_request(void *request, int *size)
 {
-	uint64_t until = net_now_ms() + 30000;
-	int done = 0, rc = NET_OK;
+	int done = 0;
 
-	while (!done && !rc) {
-		NET_NEED(net_now_ms() < until, "a request does not end");
-		rc = test_request(request, &done, size);
-		if (!done) {
-			usleep(20);
-		}
-	}
-	return rc;
+	return NET_UNTIL(done, test_request(request, &done, size));
 }
 
 /* ---- gathers ---- */

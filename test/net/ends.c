@@ -40,21 +40,37 @@ struct ep_net_mr *ends_register(const struct ep_net_nic *nic, void *data, size_t
 	return mr;
 }
 
+static void add_port(struct ep_net_nic *nic, int device)
+{
+	struct ep_net_dev **dev = &nic->dev[nic->nports++];
+
+	NEED(ep_net_dev_get(device, dev) == ncclSuccess);
+	NEED(ep_net_dev_hold(*dev, false) == ncclSuccess);
+}
+
 struct ep_net_nic *ends_nic(int device)
 {
 	struct ep_net_nic *one = calloc(1, sizeof(*one));
 
 	NEED(one);
-	one->nports = 1;
-	NEED(ep_net_dev_get(device, &one->dev[0]) == ncclSuccess);
-	NEED(ep_net_dev_hold(one->dev[0], false) == ncclSuccess);
+	add_port(one, device);
 	return one;
+}
+
+struct ep_net_nic *ends_nic_two(int device, int other)
+{
+	struct ep_net_nic *two = ends_nic(device);
+
+	add_port(two, other);
+	return two;
 }
 
 void ends_nic_drop(struct ep_net_nic *one)
 {
-	CHECK_INT(one->dev[0]->users, 1);
-	ep_net_dev_drop(one->dev[0]);
+	for (int i = 0; i < one->nports; i++) {
+		CHECK_INT(one->dev[i]->users, 1);
+		ep_net_dev_drop(one->dev[i]);
+	}
 	free(one);
 }
 
@@ -113,4 +129,11 @@ void pair_free(struct ep_net_comm *pair[2])
 		      pair[i]);
 		ep_net_comm_free(pair[i]);
 	}
+}
+
+void pair_end(struct ep_net_comm *pair[2], struct ep_net_nic *from, struct ep_net_nic *to)
+{
+	pair_free(pair);
+	ends_nic_drop(from);
+	ends_nic_drop(to);
 }

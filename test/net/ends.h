@@ -22,6 +22,8 @@ struct ep_net_mr *ends_register(const struct ep_net_nic *nic, void *data, size_t
 
 /* A device, open and held, as a NIC of one port. */
 struct ep_net_nic *ends_nic(int device);
+/* The same with another device's port as its second one. */
+struct ep_net_nic *ends_nic_two(int device, int other);
 void ends_nic_drop(struct ep_net_nic *nic);
 
 /* A sender and a receiver. */
@@ -30,5 +32,7 @@ void pair_of_routes(struct ep_net_nic *from, struct ep_net_nic *to, uint32_t rou
 void pair_make(struct ep_net_nic *from, struct ep_net_nic *to, uint32_t nqps, int tc,
 	       struct ep_net_comm *pair[2]);
 void pair_free(struct ep_net_comm *pair[2]);
+/* And their NICs. */
+void pair_end(struct ep_net_comm *pair[2], struct ep_net_nic *from, struct ep_net_nic *to);
 
 #endif

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <dlfcn.h>
 #include <pthread.h>
-#include <unistd.h>
 #include "net/gin_rig.h"
 
 /* ---- tables ---- */
@@ -41,16 +39,10 @@ int gin_place(const struct gin *g, enum gin_part part)
 
 void gin_load(struct gin *g, const char *library, const char *name)
 {
-	void *lib = dlopen(library, RTLD_NOW | RTLD_LOCAL);
-	char symbol[64];
-
-	NET_NEED(lib, "%s", dlerror());
 	g->rma = *name == 'r';
 	g->version = atoi(name + 1);
 	g->instance = NULL;
-	snprintf(symbol, sizeof(symbol), "nccl%sPlugin_v%d", g->rma ? "Rma" : "Gin", g->version);
-	g->table = dlsym(lib, symbol);
-	NET_NEED(g->table, "%s", symbol);
+	g->table = net_table(library, g->rma ? "Rma" : "Gin", g->version);
 }
 
 int gin_init(struct gin *g)
@@ -240,17 +232,9 @@ int gin_test(struct gin *g, void *coll, void *request, int *done)
 
 int gin_wait(struct gin *g, void *coll, void *request)
 {
-	uint64_t until = net_now_ms() + 30000;
-	int done = 0, rc = NET_OK;
+	int done = 0;
 
-	while (!done && !rc) {
-		NET_NEED(net_now_ms() < until, "a request does not end");
-		rc = gin_test(g, coll, request, &done);
-		if (!done) {
-			usleep(20);
-		}
-	}
-	return rc;
+	return NET_UNTIL(done, gin_test(g, coll, request, &done));
 }
 
 /* ---- ranks ---- */

@@ -80,22 +80,18 @@ static void test_attributes(int tc, int data_tc, int fifo_tc)
 		}
 		CHECK(i < 3 ? qp.receives == 0 : qp.receives >= 256, "%u receives", qp.receives);
 	}
-	pair_free(pair);
-	ends_nic_drop(from);
-	ends_nic_drop(to);
+	pair_end(pair, from, to);
 }
 
 /* Contexts take ports in turn, whose classes may differ. */
 static void test_mesh_class(void)
 {
 	struct ep_net_rma_config config = { .contexts = 3, .stride = 1, .tc = -1 };
-	struct ep_net_nic *nic = ends_nic(0), *other = ends_nic(1);
+	struct ep_net_nic *nic = ends_nic_two(0, 1);
 	struct ep_net_mesh *mesh;
 	struct ep_net_rma *rma;
 
 	check_context("classes of ports");
-	nic->nports = 2;
-	nic->dev[1] = other->dev[0];
 	NEED(ep_net_mesh_new(nic, EP_NET_FOR_RMA, 1, 0, &mesh) == ncclSuccess);
 	mesh->tc = -1;
 	nic->dev[0]->nic.tc = 8;
@@ -110,7 +106,6 @@ static void test_mesh_class(void)
 	ep_net_rma_free(rma);
 	ep_net_mesh_put(mesh);
 	ends_nic_drop(nic);
-	ends_nic_drop(other);
 }
 
 /* The same of a mesh, whose contexts may have a class of their own. */
@@ -157,9 +152,7 @@ static void test_ece(bool there)
 			CHECK_INT(told.ece.vendor_id, 0x2c9);
 		}
 	}
-	pair_free(pair);
-	ends_nic_drop(from);
-	ends_nic_drop(to);
+	pair_end(pair, from, to);
 }
 
 /* ---- what a message costs ---- */
@@ -311,9 +304,7 @@ static void test_cost(uint32_t size, double most_us)
 		ep_net_handle_drop(EP_NET_MR, mrs[i]);
 		ep_net_mr_free(mr[i]);
 	}
-	pair_free(pair);
-	ends_nic_drop(from);
-	ends_nic_drop(to);
+	pair_end(pair, from, to);
 }
 
 int main(int argc, char **argv)

@@ -14,7 +14,7 @@
 
 /* A receiver of two ports and its sender, whose words nobody reads but the test: from `fd`. */
 struct two {
-	struct ep_net_nic *from, *to, *other;
+	struct ep_net_nic *from, *to;
 	struct ep_net_comm *pair[2], *c; /* c: the receiver */
 	struct ep_net_mr *mr;
 	uint8_t target[64];
@@ -26,10 +26,7 @@ static void two_open(struct two *t)
 {
 	memset(t, 0, sizeof(*t));
 	t->from = ends_nic(0);
-	t->to = ends_nic(1);
-	t->other = ends_nic(2);
-	t->to->nports = 2;
-	t->to->dev[1] = t->other->dev[0];
+	t->to = ends_nic_two(1, 2);
 	pair_of_routes(t->from, t->to, 2, 2, -1, t->pair);
 	t->c = t->pair[1];
 	NEED(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, t->fd) == 0);
@@ -46,10 +43,7 @@ static void two_close(struct two *t)
 	t->to->dev[0]->broken = t->to->dev[1]->broken = true;
 	ep_net_handle_drop(EP_NET_MR, t->handle);
 	ep_net_mr_free(t->mr);
-	pair_free(t->pair);
-	ends_nic_drop(t->from);
-	ends_nic_drop(t->to);
-	ends_nic_drop(t->other);
+	pair_end(t->pair, t->from, t->to);
 }
 
 static void *two_flush(struct two *t)
@@ -66,15 +60,25 @@ static void *two_flush(struct two *t)
 #define LOOKS 1000 /* at least: a busy machine may take the time away */
 
 /* Whether a request ends within a tenth of a second. */
-static bool ends(void *request)
+static bool ends_by(void *request, ncclResult_t (*test)(void *request, int *done))
 {
 	uint64_t until = ep_now_ns() + 100000000;
 	int done = 0;
 
 	for (int n = 0; !done && (n < LOOKS || ep_now_ns() < until); n++) {
-		CHECK_INT(ep_net_test(request, &done, NULL), ncclSuccess);
+		CHECK_INT(test(request, &done), ncclSuccess);
 	}
 	return done != 0;
+}
+
+static ncclResult_t net_test(void *request, int *done)
+{
+	return ep_net_test(request, done, NULL);
+}
+
+static bool ends(void *request)
+{
+	return ends_by(request, net_test);
 }
 
 /* The sender uses a route again that this end only knows to be connected: data may come by its port. */
@@ -312,13 +316,12 @@ static ncclResult_t count_told(void *arg, const struct ep_net_link *link, uint32
 
 /* A rank alone, of so many ports: its lanes to itself. */
 struct alone {
-	struct ep_net_nic *nic, *other;
+	struct ep_net_nic *nic;
 	struct ep_net_mesh *mesh;
 	struct ep_net_rma *rma;
-	uint32_t ports;
 };
 
-static void alone_open(struct alone *a, uint32_t ports, int lanes)
+static void lanes_new(struct alone *a, int lanes)
 {
 	struct ep_net_rma_config config = { .contexts = lanes,
 					    .stride = 1,
@@ -327,24 +330,25 @@ static void alone_open(struct alone *a, uint32_t ports, int lanes)
 					    .lanes = true,
 					    .told = count_told };
 
-	told = 0;
-	a->ports = ports;
-	a->nic = ends_nic(0);
-	a->other = ends_nic(1);
-	a->nic->nports = (int)ports;
-	a->nic->dev[1] = a->other->dev[0];
-	NEED(ep_net_mesh_new(a->nic, EP_NET_FOR_RMA, 1, 0, &a->mesh) == ncclSuccess);
 	NEED(ep_net_rma_new(a->mesh, &config, &a->rma) == ncclSuccess);
+}
+
+static void alone_open(struct alone *a, uint32_t ports, int lanes)
+{
+	told = 0;
+	a->nic = ports == 2 ? ends_nic_two(0, 1) : ends_nic(0);
+	NEED(ep_net_mesh_new(a->nic, EP_NET_FOR_RMA, 1, 0, &a->mesh) == ncclSuccess);
+	lanes_new(a, lanes);
 }
 
 static void alone_close(struct alone *a)
 {
-	/* (else what was posted would be waited for) */
-	a->nic->dev[0]->broken = a->other->dev[0]->broken = true;
+	for (int i = 0; i < a->nic->nports; i++) {
+		a->nic->dev[i]->broken = true; /* (else what was posted would be waited for) */
+	}
 	ep_net_rma_free(a->rma);
 	ep_net_mesh_put(a->mesh);
 	ends_nic_drop(a->nic);
-	ends_nic_drop(a->other);
 }
 
 static bool lane_ends(struct alone *a, uint32_t lane)
@@ -447,17 +451,6 @@ static void *alone_flush(struct alone *a)
 	return request;
 }
 
-static bool op_ends(void *request)
-{
-	uint64_t until = ep_now_ns() + 100000000;
-	int done = 0;
-
-	for (int n = 0; !done && (n < LOOKS || ep_now_ns() < until); n++) {
-		CHECK_INT(ep_net_op_test(request, &done), ncclSuccess);
-	}
-	return done != 0;
-}
-
 /* A flush by a device that breaks ends, though the device says nothing of it. */
 static void test_lane_flush_broken(void)
 {
@@ -471,9 +464,9 @@ static void test_lane_flush_broken(void)
 	ends_no_reads = false;
 	vn_dv_complete(a.rma->rail[1].cq, &(struct ibv_wc){ .wr_id = 1ull << 32 | 1,
 							    .qp_num = a.rma->link[1].qp->qp_num });
-	CHECK(!op_ends(request), "it has not been read");
+	CHECK(!ends_by(request, ep_net_op_test), "it has not been read");
 	a.nic->dev[0]->broken = true;
-	CHECK(op_ends(request), "a device that is broken is waited for");
+	CHECK(ends_by(request, ep_net_op_test), "a device that is broken is waited for");
 	alone_close(&a);
 }
 
@@ -497,28 +490,20 @@ static void test_lane_flush(uint32_t ports)
 		CHECK_INT(room[i] - a.rma->link[i].room,
 			  i == ports || (ports == 2 && i == 1) ? 1 : 0);
 	}
-	CHECK(!op_ends(request), "nothing has been read");
+	CHECK(!ends_by(request, ep_net_op_test), "nothing has been read");
 	for (uint32_t i = 0; i < ports; i++) {
 		struct ep_net_link *link = &a.rma->link[i ? 1 : ports];
 
 		vn_dv_complete(link->rail->cq, &(struct ibv_wc){ .wr_id = 1ull << 32 | i,
 								 .qp_num = link->qp->qp_num });
 	}
-	CHECK(op_ends(request), "it does not end");
+	CHECK(ends_by(request, ep_net_op_test), "it does not end");
 	alone_close(&a);
 }
 
-static void *rma_main(void *arg)
+static void *rma_main(void *a)
 {
-	struct alone *a = arg;
-	struct ep_net_rma_config config = { .contexts = LANES,
-					    .stride = 1,
-					    .tc = -1,
-					    .receives = RECEIVES,
-					    .lanes = true,
-					    .told = count_told };
-
-	NEED(ep_net_rma_new(a->mesh, &config, &a->rma) == ncclSuccess);
+	lanes_new(a, LANES);
 	return NULL;
 }
 
@@ -532,10 +517,7 @@ static void test_follow(void)
 	check_context("lanes by a port of which nothing can be flushed");
 	NEED(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fd) == 0);
 	for (uint32_t r = 0; r < 2; r++) {
-		a[r].nic = ends_nic(2 * (int)r);
-		a[r].other = ends_nic(2 * (int)r + 1);
-		a[r].nic->nports = 2;
-		a[r].nic->dev[1] = a[r].other->dev[0];
+		a[r].nic = ends_nic_two(2 * (int)r, 2 * (int)r + 1);
 		NEED(ep_net_mesh_new(a[r].nic, EP_NET_FOR_RMA, 2, r, &a[r].mesh) == ncclSuccess);
 		a[r].mesh->fd[!r] = fd[r];
 	}

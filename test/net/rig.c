@@ -85,17 +85,23 @@ void net_log_clear(void)
 
 /* ---- the table ---- */
 
-void net_load(struct net *n, const char *library, int version)
+void **net_table(const char *library, const char *kind, int version)
 {
-	void *lib = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+	void *lib = dlopen(library, RTLD_NOW | RTLD_LOCAL), *table;
 	char symbol[64];
 
 	NET_NEED(lib, "%s", dlerror());
-	snprintf(symbol, sizeof(symbol), "ncclNetPlugin_v%d", version);
+	snprintf(symbol, sizeof(symbol), "nccl%sPlugin_v%d", kind, version);
+	table = dlsym(lib, symbol);
+	NET_NEED(table, "%s", symbol);
+	return table;
+}
+
+void net_load(struct net *n, const char *library, int version)
+{
 	n->version = version;
 	n->ctx = NULL;
-	n->table = dlsym(lib, symbol);
-	NET_NEED(n->table, "%s", symbol);
+	n->table = net_table(library, "Net", version);
 }
 
 /* The member at a place, called as a function of this type. */
@@ -403,17 +409,9 @@ void net_pair_close(struct net *n, struct net_pair *pair)
 
 int net_wait(struct net *n, void *req, int *sizes)
 {
-	uint64_t until = net_now_ms() + WAIT_MS;
-	int done = 0, rc = NET_OK;
+	int done = 0;
 
-	while (!done && !rc) {
-		NET_NEED(net_now_ms() < until, "a request does not end");
-		rc = net_test(n, req, &done, sizes);
-		if (!done) {
-			usleep(20);
-		}
-	}
-	return rc;
+	return NET_UNTIL(done, net_test(n, req, &done, sizes));
 }
 
 int net_send_wait(struct net *n, void *comm, void *data, size_t size, int tag, void *mr, void **req)

@@ -9,6 +9,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <unistd.h>
 #include "support/check.h"
 
 /* NEED with what else is to be said. */
@@ -19,6 +20,21 @@
 			exit(1);                                                                   \
 		}                                                                                  \
 	} while (0)
+
+/* Until a request is done or fails, for 30 s at most: `call` tests it. Gives the last test's code. */
+#define NET_UNTIL(done, call)                                                                      \
+	({                                                                                         \
+		uint64_t until_ = net_now_ms() + 30000;                                            \
+		int rc_ = NET_OK;                                                                  \
+		while (!(done) && !rc_) {                                                          \
+			NET_NEED(net_now_ms() < until_, "a request does not end");                 \
+			rc_ = (call);                                                              \
+			if (!(done)) {                                                             \
+				usleep(20);                                                        \
+			}                                                                          \
+		}                                                                                  \
+		rc_;                                                                               \
+	})
 
 #define NET_HANDLE 128
 #define NET_HOST 1
@@ -80,7 +96,8 @@ enum {
 	NET_REMOTE = 6
 };
 
-/* Opens the library (once) and finds a table. */
+/* A table of the library: of kind Net, CollNet, Gin or Rma. */
+void **net_table(const char *library, const char *kind, int version);
 void net_load(struct net *n, const char *library, int version);
 int net_init(struct net *n, int traffic_class);
 int net_finalize(struct net *n);

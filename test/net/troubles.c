@@ -68,7 +68,7 @@ static void test_overrun(void)
 static void test_mesh_overrun(int port)
 {
 	struct ep_net_rma_config config = { .contexts = 2, .stride = 1, .tc = -1 };
-	struct ep_net_nic *nic = ends_nic(0), *other = ends_nic(1);
+	struct ep_net_nic *nic = ends_nic_two(0, 1);
 	uint64_t until = ep_now_ns() + 5000000000ull;
 	ncclResult_t result = ncclSuccess;
 	struct ep_net_mesh *mesh;
@@ -76,8 +76,6 @@ static void test_mesh_overrun(int port)
 	struct ep_error error;
 
 	check_context("overrun of a mesh, port %d", port);
-	nic->nports = 2;
-	nic->dev[1] = other->dev[0];
 	NEED(ep_net_mesh_new(nic, EP_NET_FOR_RMA, 1, 0, &mesh) == ncclSuccess);
 	NEED(ep_net_rma_new(mesh, &config, &rma) == ncclSuccess);
 	vn_dv_event(nic->dev[port]->nic.ctx, IBV_EVENT_CQ_ERR, rma->rail[port].cq);
@@ -90,7 +88,6 @@ static void test_mesh_overrun(int port)
 	ep_net_rma_free(rma);
 	ep_net_mesh_put(mesh);
 	ends_nic_drop(nic);
-	ends_nic_drop(other);
 }
 
 /* ---- ends that are gone ---- */
@@ -118,9 +115,7 @@ static void test_grace(uint32_t routes)
 	CHECK(took >= 950 && took < 4000, "%llu ms", (unsigned long long)took);
 	ep_error_get(NULL, &error);
 	CHECK_HAS(error.text, "has closed the connection");
-	pair_free(pair);
-	ends_nic_drop(from);
-	ends_nic_drop(to);
+	pair_end(pair, from, to);
 }
 
 /*
@@ -163,9 +158,7 @@ static void test_broken(bool heard)
 	CHECK_INT(to->dev[0]->broken, 1);
 	calls->refusals = 0;
 	close(fd[1]);
-	pair_free(pair);
-	ends_nic_drop(from);
-	ends_nic_drop(to);
+	pair_end(pair, from, to);
 }
 
 /* ---- calls that fail ---- */
@@ -173,7 +166,7 @@ static void test_broken(bool heard)
 /* Whichever call fails while something is made: nothing is left, and the devices have no user more. */
 static void test_unwinding(void)
 {
-	struct ep_net_nic *nic = ends_nic(0), *other = ends_nic(1);
+	struct ep_net_nic *nic = ends_nic_two(0, 1);
 	const struct ep_net_class class = { -1, -1 };
 	struct ep_net_rma_config config = { .contexts = 3, .stride = 1, .tc = -1 };
 	static uint8_t bytes[10000];
@@ -186,8 +179,6 @@ static void test_unwinding(void)
 	uint32_t live[2];
 
 	check_context("unwinding");
-	nic->nports = 2;
-	nic->dev[1] = other->dev[0];
 	NEED(ep_net_mesh_new(nic, EP_NET_FOR_RMA, 1, 0, &mesh) == ncclSuccess);
 	for (int p = 0; p < 2; p++) {
 		live[p] = vn_dv_live(nic->dev[p]->nic.ctx);
@@ -225,7 +216,6 @@ static void test_unwinding(void)
 	      failed[1], failed[2]);
 	ep_net_mesh_put(mesh);
 	ends_nic_drop(nic);
-	ends_nic_drop(other);
 }
 
 /* ---- queue pairs whose peers are not found at once ---- */
@@ -292,9 +282,7 @@ static void test_no_flush(void)
 	CHECK_INT(done, 1);
 	ep_net_handle_drop(EP_NET_MR, handle);
 	ep_net_mr_free(mr);
-	pair_free(pair);
-	ends_nic_drop(from);
-	ends_nic_drop(to);
+	pair_end(pair, from, to);
 }
 
 /* Far more than a queue pair has room for, ended in any order; then as many again; one too many is an error. */
@@ -332,9 +320,7 @@ static void test_flushes(uint32_t routes)
 	}
 	ep_net_handle_drop(EP_NET_MR, handle);
 	ep_net_mr_free(mr);
-	pair_free(pair);
-	ends_nic_drop(from);
-	ends_nic_drop(to);
+	pair_end(pair, from, to);
 }
 
 /* ---- slots, and room ---- */
