@@ -304,15 +304,10 @@ static void test_no_sysfs(void)
 
 int main(int argc, char **argv)
 {
-	static const char *const ours[] = { "HWLOC_XMLFILE", "HWLOC_COMPONENTS", "HWLOC_SYNTHETIC",
-					    "HWLOC_FSROOT",  "NCCL_TOPO_FILE",   "FAKE_CUDA" };
-
 	if (argc != 2) {
 		return 2;
 	}
-	for (size_t i = 0; i < sizeof(ours) / sizeof(ours[0]); i++) {
-		unsetenv(ours[i]);
-	}
+	root_unset();
 	make_sysfs();
 	test_broken();
 	test_nics();

@@ -16,62 +16,39 @@
 #include "support/reason.h"
 #include "ib_vars.h"
 
-static int field(const struct ep_ib_env *env, enum ep_ib_var var)
+static struct ep_ib_env env;
+static const int *const fields[EP_IB_VAR_NUMBERS] = { [EP_IB_VAR_DISABLE] = &env.disable,
+						      [EP_IB_VAR_GID_INDEX] = &env.gid_index,
+						      [EP_IB_VAR_FLID_INDEX] = &env.flid_index,
+						      [EP_IB_VAR_SL] = &env.sl,
+						      [EP_IB_VAR_TC] = &env.tc,
+						      [EP_IB_VAR_TIMEOUT] = &env.timeout,
+						      [EP_IB_VAR_RETRY_CNT] = &env.retry_cnt,
+						      [EP_IB_VAR_PKEY] = &env.pkey,
+						      [EP_IB_VAR_ADAPTIVE] = &env.adaptive,
+						      [EP_IB_VAR_RELAXED] = &env.relaxed,
+						      [EP_IB_VAR_QPS] = &env.qps,
+						      [EP_IB_VAR_SPLIT] = &env.split,
+						      [EP_IB_VAR_AR_THRESHOLD] = &env.ar_threshold,
+						      [EP_IB_VAR_ECE] = &env.ece,
+						      [EP_IB_VAR_MERGE] = &env.merge,
+						      [EP_IB_VAR_MQP_ALL] = &env.mqp_all,
+						      [EP_IB_VAR_MQP_CNT] = &env.mqp_cnt,
+						      [EP_IB_VAR_MQP_MS] = &env.mqp_ms,
+						      [EP_IB_VAR_RECOVERY_MS] = &env.recovery_ms,
+						      [EP_IB_VAR_DIAL_CNT] = &env.dial_cnt,
+						      [EP_IB_VAR_DIAL_MS] = &env.dial_ms,
+						      [EP_IB_VAR_FIFO_TC] = &env.fifo_tc };
+
+static int field(enum ep_ib_var var)
 {
-	switch (var) {
-	case EP_IB_VAR_DISABLE:
-		return env->disable;
-	case EP_IB_VAR_GID_INDEX:
-		return env->gid_index;
-	case EP_IB_VAR_FLID_INDEX:
-		return env->flid_index;
-	case EP_IB_VAR_SL:
-		return env->sl;
-	case EP_IB_VAR_TC:
-		return env->tc;
-	case EP_IB_VAR_TIMEOUT:
-		return env->timeout;
-	case EP_IB_VAR_RETRY_CNT:
-		return env->retry_cnt;
-	case EP_IB_VAR_PKEY:
-		return env->pkey;
-	case EP_IB_VAR_ADAPTIVE:
-		return env->adaptive;
-	case EP_IB_VAR_RELAXED:
-		return env->relaxed != 0;
-	case EP_IB_VAR_QPS:
-		return env->qps;
-	case EP_IB_VAR_SPLIT:
-		return env->split;
-	case EP_IB_VAR_AR_THRESHOLD:
-		return env->ar_threshold;
-	case EP_IB_VAR_ECE:
-		return env->ece;
-	case EP_IB_VAR_MERGE:
-		return env->merge;
-	case EP_IB_VAR_MQP_ALL:
-		return env->mqp_all;
-	case EP_IB_VAR_MQP_CNT:
-		return env->mqp_cnt;
-	case EP_IB_VAR_MQP_MS:
-		return env->mqp_ms;
-	case EP_IB_VAR_RECOVERY_MS:
-		return env->recovery_ms;
-	case EP_IB_VAR_DIAL_CNT:
-		return env->dial_cnt;
-	case EP_IB_VAR_DIAL_MS:
-		return env->dial_ms;
-	case EP_IB_VAR_FIFO_TC:
-		return env->fifo_tc;
-	default:
-		return env->roce_version;
-	}
+	return !fields[var]               ? env.roce_version
+	       : var == EP_IB_VAR_RELAXED ? env.relaxed != 0
+					  : *fields[var];
 }
 
 static void test_defaults(void)
 {
-	struct ep_ib_env env;
-
 	ib_vars_clear();
 	CHECK(ep_ib_env_read(&env) == ncclSuccess, "%s", last_text());
 	CHECK(!env.disable && env.gid_index == -1 && env.sl == 0 && env.tc == -1, "%d",
@@ -88,9 +65,9 @@ static void test_defaults(void)
 static void try_number(enum ep_ib_var var, const char *text, bool good, long long value)
 {
 	const struct ep_ib_var_def *def = &ep_ib_var_table[var];
-	struct ep_ib_env env = { .gid_index = 77, .timeout = 77 };
 	char limits[64];
 
+	env = (struct ep_ib_env){ .gid_index = 77, .timeout = 77 };
 	ib_vars_clear();
 	setenv(def->name, text, 1);
 	if (good) {
@@ -104,8 +81,7 @@ static void try_number(enum ep_ib_var var, const char *text, bool good, long lon
 		CHECK(env.sl_given == (var == EP_IB_VAR_SL && atoi(text) >= 0 && *text), "%s=%s",
 		      def->name, text);
 		value = var == EP_IB_VAR_RELAXED ? value != 0 : value;
-		CHECK(field(&env, var) == value, "%s=%s gives %d", def->name, text,
-		      field(&env, var));
+		CHECK(field(var) == value, "%s=%s gives %d", def->name, text, field(var));
 		return;
 	}
 	snprintf(limits, sizeof(limits), "%d..%d", def->min, def->max);
@@ -151,7 +127,6 @@ static void test_too_much(void)
 {
 	static const char *const name[] = { "NCCL_IB_TIMEOUT=50", "NCCL_IB_RETRY_CNT=10" };
 	char path[] = "/tmp/gda_env_XXXXXX", said[1024];
-	struct ep_ib_env env;
 	int fd = mkstemp(path);
 	ssize_t n;
 
@@ -177,7 +152,6 @@ static void test_too_much(void)
 
 static void try_words(const char *family, const char *range, const char *trouble, int bits)
 {
-	struct ep_ib_env env;
 	ncclResult_t rc;
 
 	ib_vars_clear();
@@ -289,7 +263,6 @@ static void flood(uint64_t first, uint64_t count)
 {
 	for (uint64_t i = first; i < first + count; i++) {
 		enum ep_ib_var var;
-		struct ep_ib_env env;
 		char text[300], family[300] = "";
 		bool good;
 

@@ -164,3 +164,13 @@ void root_put_nic(const char *name, const char *pci, const char *state, const ch
 		must(symlink(path, full) == 0, full);
 	}
 }
+
+void root_unset(void)
+{
+	static const char *const ours[] = { "HWLOC_XMLFILE", "HWLOC_COMPONENTS", "HWLOC_SYNTHETIC",
+					    "HWLOC_FSROOT",  "NCCL_TOPO_FILE",   "FAKE_CUDA" };
+
+	for (size_t i = 0; i < sizeof(ours) / sizeof(ours[0]); i++) {
+		unsetenv(ours[i]);
+	}
+}

@@ -5,6 +5,9 @@
 
 extern char root_dir[];
 
+/* Nothing that a user has set says another machine. */
+void root_unset(void);
+
 /* An empty root; root_remove takes away what is in it. */
 void root_make(void);
 void root_remove(void);
