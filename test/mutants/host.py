@@ -6,42 +6,30 @@ MUTANTS = [
     # A heap that a peer may have mapped is not freed before the peer has let go of it.
     {"name": "heap_freed_early", "file": "plugin/peer/heap.c",
      "old": "\tif (e && known) {",
-     "new": "\tif (e && known && e->window) {",
-     "tests": ["nth_call_each", "nth_call_ipc_each"]},
+     "new": "\tif (e && known && e->window) {", "tests": ["nth_call_each", "nth_call_ipc_each"]},
     # No rank takes the old heap away before all have filled the new one.
     {"name": "growth_alone", "file": "plugin/ep/heap.c",
      "old": ("\t\tresult = ep_boot_agree(&boot, ep_group_keep_rounds(g, &grown, &heap),\n"
              "\t\t\t\t       \"replacing the group's memory\");"),
-     "new": "\t\tresult = ep_group_keep_rounds(g, &grown, &heap);",
-     "tests": ["nth_call_each"]},
+     "new": "\t\tresult = ep_group_keep_rounds(g, &grown, &heap);", "tests": ["nth_call_each"]},
     # A rank that cannot register its memory with NCCL says so before the others wait there.
     {"name": "window_alone", "file": "plugin/peer/window.c",
      "old": "\tresult = ep_boot_agree(boot, result, \"registering the group's memory with NCCL\");\n",
-     "new": "",
-     "tests": ["nth_call_window_each"]},
+     "new": "", "tests": ["nth_call_window_each"]},
     # What a collective holds up comes back when it has ended.
     {"name": "stuck_forgotten", "file": "plugin/ep/later.c",
      "old": "\tif (ep_remains_start(&r)) {\n\t\treturn;",
-     "new": "\tif (true) {\n\t\treturn;",
-     "tests": ["nth_call_each"]},
+     "new": "\tif (true) {\n\t\treturn;", "tests": ["nth_call_each"]},
     # ... also where the thread for that can only be had later.
     {"name": "stuck_threadless", "file": "plugin/ep/group.c",
-     "old": "\tep_group_give_up_again();\n",
-     "new": "",
-     "tests": ["nth_call_each"]},
+     "old": "\tep_group_give_up_again();\n", "new": "", "tests": ["nth_call_each"]},
     # A rank that never mapped a heap, and so could write no farewell there, says so with its next group.
     {"name": "no_heaps_unheard", "file": "plugin/ep/group.c",
-     "old": "\t\tif (all[r].no_heaps) {",
-     "new": "\t\tif (all[r].no_heaps > 1) {",
-     "tests": ["nth_call_ipc_each"]},
+     "old": "\t\tif (all[r].no_heaps) {", "new": "\t\tif (all[r].no_heaps > 1) {", "tests": ["nth_call_ipc_each"]},
     # A process that can open no file does not take its peers for dead.
     {"name": "gone_unread", "file": "plugin/core/ident.c",
-     "old": "return !ep_exhausted(errno) && access",
-     "new": "return access",
-     "tests": ["ident"]},
+     "old": "return !ep_exhausted(errno) && access", "new": "return access", "tests": ["ident"]},
     # The library's threads go on when a program has closed the library.
     {"name": "unloaded", "file": "meson.build",
-     "old": " '-Wl,-z,nodelete',\n",
-     "new": "\n",
-     "tests": ["unload", "library_vcluster"]},
+     "old": " '-Wl,-z,nodelete',\n", "new": "\n", "tests": ["unload", "library_vcluster"]},
 ]

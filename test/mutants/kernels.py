@@ -7,18 +7,15 @@ MUTANTS = [
     {"name": "ll_nofence", "file": "device/ll/rows.h",
      "old": ("\tep_release_fence_sys();\n"
              "\tep_st_fenced_sys_u32(ep_ll_row_flag"),
-     "new": "\tep_st_fenced_sys_u32(ep_ll_row_flag",
-     "tests": ["matrix_rm", "matrix_em"]},
+     "new": "\tep_st_fenced_sys_u32(ep_ll_row_flag", "tests": ["matrix_rm", "matrix_em"]},
     # A bank is used again when every rank has done with it, not a step before.
     {"name": "bank_early", "file": "device/group/step.h",
      "old": "(int32_t)((uint32_t)word - op.freed) <= 0",
-     "new": "(int32_t)((uint32_t)word - op.freed) < 0",
-     "tests": ["interleave", "steps", "interleave_race"]},
+     "new": "(int32_t)((uint32_t)word - op.freed) < 0", "tests": ["interleave", "steps", "interleave_race"]},
     # A receive that is a step of its own frees the bank at its own step.
     {"name": "freed_epoch", "file": "device/group/step.h",
      "old": "uint32_t freed = l.halves & EP_HALF_RECV ? op.step : op.epoch;",
-     "new": "uint32_t freed = op.epoch;",
-     "tests": ["interleave", "steps", "halves"]},
+     "new": "uint32_t freed = op.epoch;", "tests": ["interleave", "steps", "halves"]},
     # A rank whose counts have come before the decision falls is not absent.
     {"name": "presence_nolook", "file": "device/ll/dispatch_counts.h",
      "old": "here = verdict != EP_PRESENCE_ABSENT && ep_ll_counts_look(a, op, t, r);",
@@ -27,8 +24,7 @@ MUTANTS = [
     # All blocks hold to what the first one has said of who is absent.
     {"name": "presence_ignored", "file": "device/ll/dispatch_counts.h",
      "old": "said->done = !c.g.mask_enabled;",
-     "new": "said->done = true;",
-     "tests": ["views_strike", "views_split", "views_again"]},
+     "new": "said->done = true;", "tests": ["views_strike", "views_split", "views_again"]},
     # ... also of ranks above 63.
     {"name": "presence_beyond", "file": "device/ll/dispatch_counts.h",
      "old": ("\treturn ep_all(EP_FULL_MASK, ok);\n"
@@ -44,8 +40,7 @@ MUTANTS = [
     # A child of fork() does nothing with its parent's group.
     {"name": "forked", "file": "plugin/ep/call.c",
      "old": "if (owner != self) {",
-     "new": "if (owner > self + 1) {",
-     "tests": ["leave_forked_nodes", "leave_forked"]},
+     "new": "if (owner > self + 1) {", "tests": ["leave_forked_nodes", "leave_forked"]},
     # A group can be made while a stream is being captured.
     {"name": "create_captured", "file": "plugin/ep/api.c",
      "old": ("\tmode = ep_capture_mode(cudaStreamCaptureModeRelaxed);\n"
@@ -61,23 +56,19 @@ MUTANTS = [
     # A row that is lost comes back as zeros.
     {"name": "zero_row", "file": "device/ll/dispatch_recv.h",
      "old": "c.h.slot_row[(size_t)at * c.topk + k] = lost ? EP_LL_ZERO_ROW : w.row;",
-     "new": "c.h.slot_row[(size_t)at * c.topk + k] = w.row;",
-     "tests": ["ids", "ids_processes", "matrix_em"]},
+     "new": "c.h.slot_row[(size_t)at * c.topk + k] = w.row;", "tests": ["ids", "ids_processes", "matrix_em"]},
     # Masked ranks are sent no rows.
     {"name": "mask_send", "file": "device/ll/dispatch_send.h",
      "old": "if (id < 0 || !ep_mask_active(c.g, rank)) {",
-     "new": "if (id < 0) {",
-     "tests": ["masks", "views_split", "races_mask_dispatch"]},
+     "new": "if (id < 0) {", "tests": ["masks", "views_split", "races_mask_dispatch"]},
     # ... and no rows return to them.
     {"name": "mask_return", "file": "device/ll/combine.cu",
      "old": "if (r.slot < r.rows && ep_mask_active_warp(c.g, r.src)) {",
-     "new": "if (r.slot < r.rows) {",
-     "tests": ["masks", "views_split", "races_mask_combine"]},
+     "new": "if (r.slot < r.rows) {", "tests": ["masks", "views_split", "races_mask_combine"]},
     # A token that names an expert twice has a row for each time.
     {"name": "repeat_local", "file": "device/ll/dispatch_send.h",
      "old": "n += t.id[i] == expert && ep_div(i, c.by_topk) < local;",
-     "new": "n += t.id[i] == expert && ep_div(i, c.by_topk) <= local;",
-     "tests": ["ids", "matrix_em"]},
+     "new": "n += t.id[i] == expert && ep_div(i, c.by_topk) <= local;", "tests": ["ids", "matrix_em"]},
     # A mask is one of its round: MaskClean ends it.
     {"name": "clean_round", "file": "device/group/mask.h",
      "old": "return word >> 32 & 1 && (int32_t)((round - op.clean_round) << 1) >= 0 &&",
@@ -86,20 +77,15 @@ MUTANTS = [
      "tests": ["masks", "clean", "views_split"]},
     # Who sees itself masked looks once more before it parts.
     {"name": "told_once", "file": "device/group/wait.h",
-     "old": "\t\ts->polls |= EP_WAIT_TOLD;\n",
-     "new": "\t\treturn EP_CAUSE_PARTED;\n",
-     "tests": ["unit/waits"]},
+     "old": "\t\ts->polls |= EP_WAIT_TOLD;\n", "new": "\t\treturn EP_CAUSE_PARTED;\n", "tests": ["unit/waits"]},
     # A combine refuses what was dispatched before a MaskClean.
     {"name": "receipt_round", "file": "device/group/step.h",
      "old": "return is_combine && f.receipt.clean_round != f.seq.clean_round ? EP_CAUSE_CLEANED : 0;",
-     "new": "return 0;",
-     "tests": ["halves", "clean", "masks"]},
+     "new": "return 0;", "tests": ["halves", "clean", "masks"]},
     # ---- high throughput ----
     # A unit is announced when its stores are done.
     {"name": "ht_say_early", "file": "device/ht/dispatch_send.h",
-     "old": "\tep_ht_pipe_stored(p, u->group);\n",
-     "new": "",
-     "tests": ["ht_flat_ring", "ht_flat_race", "ht_flat"]},
+     "old": "\tep_ht_pipe_stored(p, u->group);\n", "new": "", "tests": ["ht_flat_ring", "ht_flat_race", "ht_flat"]},
     # A ring slot's credit is told when its last load has ended.
     {"name": "ht_credit_early", "file": "device/ht/dispatch.cu",
      "old": ("\tfrom = ep_ht_pipe_wait(a.c.g, op, p, a.c.g.rank);\n"
@@ -132,31 +118,25 @@ MUTANTS = [
     # Between an acquired flag and a bulk load there is a proxy fence.
     {"name": "ht_noproxy", "file": "device/ht/dispatch_recv.h",
      "old": "\t\tep_bulk_fence_global(); /* the rows were stored by the engine of another SM */\n",
-     "new": "",
-     "tests": ["ht_flat_ring", "ht_flat"]},
+     "new": "", "tests": ["ht_flat_ring", "ht_flat"]},
     # Windows: a warp's stores are done before it says so.
     {"name": "ht_done_early", "file": "device/ht/dispatch.cu",
      "old": ("\tif (a.is_direct) {\n"
              "\t\tep_ht_pipe_stored(p, p->groups);\n"
              "\t}\n"
              "\treturn true;"),
-     "new": "\treturn true;",
-     "tests": ["ht_window", "ht_window_late", "ht_soak"]},
+     "new": "\treturn true;", "tests": ["ht_window", "ht_window_late", "ht_soak"]},
     # Combine: returned rows are announced when their stores are done.
     {"name": "ht_due_early", "file": "device/ht/combine.cu",
      "old": "\t\tep_ht_pipe_stored(&p, due->group);\n",
-     "new": "",
-     "tests": ["ht_flat_ring", "ht_flat", "ht_flat_race"]},
+     "new": "", "tests": ["ht_flat_ring", "ht_flat", "ht_flat_race"]},
     # A combine's input is its caller's again when the kernel ends: peers have read it.
     {"name": "ht_comb_nowait", "file": "device/ht/combine.cu",
-     "old": "\t\t\tep_ht_done_wait(a.c, e.op, &failed);\n",
-     "new": "",
-     "tests": ["ht_window", "ht_idle"]},
+     "old": "\t\t\tep_ht_done_wait(a.c, e.op, &failed);\n", "new": "", "tests": ["ht_window", "ht_idle"]},
     # Form words of one operation are not those of the next.
     {"name": "ht_one_form", "file": "device/ht/step.h",
      "old": "((op.epoch & 1) * c.g.nranks + r) * EP_HT_FORM_WORDS",
-     "new": "(r) * EP_HT_FORM_WORDS",
-     "tests": ["ht_flat", "ht_em", "ht_late"]},
+     "new": "(r) * EP_HT_FORM_WORDS", "tests": ["ht_flat", "ht_em", "ht_late"]},
     # The last chunk that needs a ring slot again gets its credit.
     {"name": "ht_credit_last", "file": "device/ht/dispatch_recv.h",
      "old": "if (chunk + c.areas.ring_chunks < c.h.head->chunks && ep_lane() == 0) {",
@@ -165,8 +145,7 @@ MUTANTS = [
     # The padding of the last zone is cleared.
     {"name": "ht_zero_last", "file": "device/ht/dispatch_zero.h",
      "old": "\t\tif (z < c.nlocal) {\n",
-     "new": "\t\tif (z + 1 < c.nlocal) {\n",
-     "tests": ["ht_em", "ht_drop", "ht_em_ring"]},
+     "new": "\t\tif (z + 1 < c.nlocal) {\n", "tests": ["ht_em", "ht_drop", "ht_em_ring"]},
     # Weights behind the rows that come are 0.
     {"name": "ht_fill", "file": "device/ht/dispatch_recv.h",
      "old": ("\t\ta.out_weights[i] = 0.0f;\n"
@@ -187,8 +166,7 @@ MUTANTS = [
     # The gradient of an expert that a token names twice belongs to the first time.
     {"name": "ht_again_grad", "file": "device/ht/combine_work.h",
      "old": "uint32_t j = ep_popc(alike & until & ~again) - 1;",
-     "new": "uint32_t j = ep_popc(alike & until) - 1;",
-     "tests": ["ht_flat", "ht_em", "ht_window"]},
+     "new": "uint32_t j = ep_popc(alike & until) - 1;", "tests": ["ht_flat", "ht_em", "ht_window"]},
     # The last vectors of a sum of two are stored.
     {"name": "ht_pair_tail", "file": "device/ht/combine_sum.h",
      "old": ("\t\t\tif (WHOLE || at < vecs) {\n"
@@ -199,25 +177,21 @@ MUTANTS = [
     # The keeper of the head waits for all tables: of rows that are cut off it counts by them.
     {"name": "ht_head_early", "file": "device/ht/route_place.h",
      "old": "(s = everything ? i : s0 + i * step) < c.g.nranks;",
-     "new": "(s = s0 + i * step) < c.g.nranks;",
-     "tests": ["ht_cut", "ht_route", "ht_drop"]},
+     "new": "(s = s0 + i * step) < c.g.nranks;", "tests": ["ht_cut", "ht_route", "ht_drop"]},
     # Routing tables are in memory before their flags.
     {"name": "ht_table_nofence", "file": "device/ht/route_place.h",
      "old": ("\tep_release_fence_sys();\n"
              "\tfor (uint32_t d = ep_lane(); d < c.g.nranks"),
-     "new": "\tfor (uint32_t d = ep_lane(); d < c.g.nranks",
-     "tests": ["ht_flat"]},
+     "new": "\tfor (uint32_t d = ep_lane(); d < c.g.nranks", "tests": ["ht_flat"]},
     # Nothing is loaded early into a ring that is full.
     {"name": "ht_early_ring", "file": "device/ht/dispatch_work.h",
      "old": "\t\t\t    (!a.is_direct && u.chunk >= a.c.areas.ring_chunks)) {",
-     "new": "\t\t\t    false) {",
-     "tests": ["ht_flat_ring", "ht_em_ring", "ht_gaps"]},
+     "new": "\t\t\t    false) {", "tests": ["ht_flat_ring", "ht_em_ring", "ht_gaps"]},
     # ---- remote ranks, masks, host ----
     # Across nodes, nobody sends into a stage without credit.
     {"name": "nd_credit", "file": "device/ht/post.h",
      "old": "\tif (chunk >= c.areas.net_chunks &&\n",
-     "new": "\tif (chunk >= 2 * c.areas.net_chunks &&\n",
-     "tests": ["net_ht_credits", "net_ht_flat", "net_ht_em"]},
+     "new": "\tif (chunk >= 2 * c.areas.net_chunks &&\n", "tests": ["net_ht_credits", "net_ht_flat", "net_ht_em"]},
     # Across nodes, a stage is released when the NIC has read it.
     {"name": "nd_release", "file": "device/ht/post.h",
      "old": ("\t\tif (!ep_mlx5_wait(&p, end, EP_MLX5_ERR_COMPLETION, EP_WAIT_RDMA_COMPLETION)) {\n"
@@ -240,20 +214,17 @@ MUTANTS = [
     # A combine across nodes ends when the NIC has read its rows.
     {"name": "nd_read", "file": "device/ll/combine.cu",
      "old": "\t\t\tep_remote_read(c.g, op, ep_block(), c.launch.send_blocks);\n",
-     "new": "",
-     "tests": ["net_in_place_overwrite_mode1", "net_in_place", "net_em_in_place"]},
+     "new": "", "tests": ["net_in_place_overwrite_mode1", "net_in_place", "net_em_in_place"]},
     # MaskClean's common step lies beyond all that ranks may have begun.
     {"name": "clean_gap", "file": "device/group/clean.cu",
      "old": "#define EP_CLEAN_GAP (2 * EP_GROUP_MAX_LEAD)",
-     "new": "#define EP_CLEAN_GAP 0",
-     "tests": ["clean", "masks", "net_clean"]},
+     "new": "#define EP_CLEAN_GAP 0", "tests": ["clean", "masks", "net_clean"]},
     # Waits of a step count from the first one of it that was in vain.
     {"name": "wait_since", "file": "device/group/wait.h",
      "old": ("\tif (counts) {\n"
              "\t\tep_wait_since(g, op, &s);\n"
              "\t}"),
-     "new": "",
-     "tests": ["several"]},
+     "new": "", "tests": ["several"]},
     # Rows that a progress word has overtaken are waited for.
     {"name": "overtaken", "file": "device/group/wait.h",
      "old": "\treturn (int32_t)((uint32_t)word - op.epoch) > 0 && ep_rank_remote(g, peer) &&",
@@ -263,8 +234,7 @@ MUTANTS = [
     {"name": "h_window", "file": "plugin/ep/window.c",
      "old": ("if (g->windows.known[i].win == t->win_hdl &&\n"
              "\t\t    g->windows.known[i].base[g->rank] + last == end) {"),
-     "new": "if (g->windows.known[i].win == t->win_hdl) {",
-     "tests": ["ht_window"]},
+     "new": "if (g->windows.known[i].win == t->win_hdl) {", "tests": ["ht_window"]},
     # A heap that grows keeps the rounds of masks.
     {"name": "h_rounds", "file": "plugin/ep/heap.c",
      "old": "\t\tresult = ep_boot_agree(&boot, ep_group_keep_rounds(g, &grown, &heap),",
