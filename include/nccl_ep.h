@@ -369,7 +369,7 @@ ncclResult_t ncclEpHandleMemSize(ncclEpGroup_t ep_group, ncclEpLayout_t layout,
  * while a stream of it is captured, needs both the old and the new buffer for a moment, and graphs
  * captured before are void.
  *
- * ncclInvalidArgument: as ncclEpHandleMemSize, or unfit handle_mem.
+ * ncclInvalidArgument: as ncclEpHandleMemSize, unfit handle_mem, or growth where ranks differ in num_topk.
  * High throughput: always local. What UpdateHandle finds out lies in the handle's memory alone: a
  * handle that is made on the same handle_mem, in a group of the same shape and the same nodes, with
  * the same layout, K and alignment, can dispatch and combine without an update. T is then what the

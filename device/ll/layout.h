@@ -102,6 +102,11 @@ EP_HOST_DEV uint32_t ep_ll_kind(uint32_t topk, uint32_t layout, uint32_t quantis
 	return topk | layout << 8 | quantised << 12 | scale_bytes / 16 << 16;
 }
 
+#define EP_LL_KIND_TOPK(kind) ((kind)&0xffu)
+#define EP_LL_KIND_LAYOUT(kind) ((kind) >> 8 & 0xfu)
+#define EP_LL_KIND_QUANTISED(kind) ((kind) >> 12 & 0xfu)
+#define EP_LL_KIND_SCALE_BYTES(kind) (((kind) >> 16) * 16)
+
 /* Where things lie in every rank's heap, as byte offsets. Filled once, with the heap. */
 struct ep_ll_areas {
 	uint64_t bank_off[EP_GROUP_BANKS];

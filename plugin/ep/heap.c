@@ -133,6 +133,32 @@ static ncclResult_t ep_group_replace_heap(struct ncclEpGroup *g, struct ep_boot 
 	return ep_group_heap_bind(g, boot);
 }
 
+/* What each rank tells the others before its heap grows. */
+struct ep_group_growth {
+	struct ep_verdict verdict;
+	uint32_t topk;
+};
+
+/* With another top-k the new heaps would have other places for the same things. */
+static ncclResult_t ep_group_meet_growth(struct ep_boot *boot, uint32_t topk, ncclResult_t mine)
+{
+	struct ep_group_growth growth = { .verdict = ep_verdict_make(mine), .topk = topk };
+	const struct ep_group_growth *all = boot->all;
+
+	EP_CHECK(ep_boot_verdicts(boot, &growth, boot->all, sizeof(growth),
+				  "making a handle for which the group's memory grows"));
+	for (int r = 1; r < boot->nranks; r++) {
+		if (all[r].topk != all[0].topk) {
+			return ep_fail(ncclInvalidArgument,
+				       "num_topk is %u on rank 0 but %u on rank %d: all ranks must "
+				       "pass the same to make a handle for which the group's "
+				       "memory grows",
+				       all[0].topk, all[r].topk, r);
+		}
+	}
+	return ncclSuccess;
+}
+
 /*
  * Replaces the heap by one for handles of `topk`. Collective; `mine` is what is wrong on this rank
  * already. The old heap serves as long as the ranks do not agree that all have a new one.
@@ -147,11 +173,12 @@ static ncclResult_t ep_group_grow(struct ncclEpGroup *g, uint32_t topk, ncclResu
 
 	EP_CHECK(ep_boot_open_known(&boot, g->comm, g->rank, g->nranks, timeout_ns, &mine));
 	boot.idents = g->idents;
-	if (mine == ncclSuccess) {
+	result = ep_group_meet_growth(&boot, topk, mine);
+	if (result == ncclSuccess) {
 		mine = ep_group_settle_heap(g, topk, timeout_ns, &boot.busy);
+		result = ep_heap_open(&grown, &boot, g->idents, &g->memory, g->peer_heap.team,
+				      heap.bytes, mine);
 	}
-	result = ep_heap_open(&grown, &boot, g->idents, &g->memory, g->peer_heap.team, heap.bytes,
-			      mine);
 	if (result == ncclSuccess) {
 		result = ep_boot_agree(&boot, ep_group_keep_rounds(g, &grown, &heap),
 				       "replacing the group's memory");

@@ -93,6 +93,36 @@ static void configs(struct world *w)
 	}
 }
 
+/* The group's memory has to grow for a handle: its top-k is compared first. The group goes on with what it has. */
+static void grow(struct world *w)
+{
+	struct oracle_problem p = bench_problem(w->nranks, 12, 3, 64, 4, ORACLE_EXPERT_MAJOR);
+	ncclEpGroupConfig_t config = bench_group_config(&p, 0);
+	ncclEpHandle_t handle = NULL;
+	ncclEpGroup_t group;
+	struct bench b;
+
+	NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
+	for (int odd = 0; odd < RANKS; odd++) {
+		int topk = w->rank == odd ? 10 : 11;
+		double start = world_now();
+		char want[100];
+
+		check_context("rank %d makes a handle of another top-k", odd);
+		snprintf(want, sizeof(want),
+			 "num_topk is %d on rank 0 but %d on rank %d: ", odd ? 11 : 10,
+			 odd ? 10 : 11, odd ? odd : 1);
+		CHECK_REASON(ncclEpInitHandle(&handle, group, NCCL_EP_LAYOUT_EXPERT_MAJOR, NULL,
+					      topk, NULL),
+			     ncclInvalidArgument, want);
+		CHECK(!handle && world_now() - start < 1.8);
+	}
+	bench_open(&b, w, group, &p, 0);
+	bench_pair(&b);
+	bench_close(&b);
+	OK(ncclEpGroupDestroy(group));
+}
+
 enum other {
 	HIDDEN,
 	LAYOUT,
@@ -105,6 +135,16 @@ enum other {
 
 static const char *const other_names[OTHERS] = { "hidden",   "layout",   "top-k",
 						 "an extra", "one less", "combine for dispatch" };
+
+/* What is said of it: by the others, and by rank 1. */
+static const char *const other_texts[OTHERS][2] = {
+	[HIDDEN] = { "its rows have 1 pieces of 480 bytes, and ours 2",
+		     "its rows have 2 pieces of 480 bytes, and ours 1" },
+	[LAYOUT] = { "its layout is RANK_MAJOR, and ours EXPERT_MAJOR",
+		     "its layout is EXPERT_MAJOR, and ours RANK_MAJOR" },
+	[TOPK] = { "its handle's num_topk is 2, and ours 3",
+		   "its handle's num_topk is 3, and ours 2" },
+};
 
 /* What rank 1 does differently from the others. */
 static void operations(struct world *w, enum other other)
@@ -154,6 +194,9 @@ static void operations(struct world *w, enum other other)
 		CHECK_INT(code, ncclRemoteError);
 		CHECK(strlen(text) > 20 && !strchr(text, '\n'));
 		CHECK(odd || victim_named(text, 1), "\"%s\" does not name rank 1", text);
+		if (other_texts[other][odd] && !strstr(text, "token counts")) {
+			CHECK_HAS(text, other_texts[other][odd]);
+		}
 		if (other == MISSING) {
 			snprintf(timeout, sizeof(timeout), "; timeout %.0f ms): ", TIMEOUT_MS);
 			CHECK_HAS(text, " waited for rank 1 (");
@@ -170,6 +213,7 @@ static void operations(struct world *w, enum other other)
 static void run(struct world *w, void *arg)
 {
 	configs(w);
+	grow(w);
 	for (int i = 0; i < OTHERS; i++) {
 		operations(w, (enum other)i);
 	}
