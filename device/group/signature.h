@@ -63,9 +63,12 @@ EP_DEV struct ep_vec16 ep_signature_part(const struct ep_dev_launch &l, uint32_t
 	return v;
 }
 
-/* The signature, without its mark, to all ranks of the node. One warp. */
-EP_DEV void ep_signature_publish(const struct ep_dev_group &g, const struct ep_dev_launch &l,
-				 uint32_t step, uint32_t origin)
+/*
+ * The signature, without its mark, to all ranks of the node. One warp. Only hosts read it, when ranks
+ * disagree, so it is stored when there is nothing else to do.
+ */
+EP_DEV_COLD void ep_signature_publish(const struct ep_dev_group &g, const struct ep_dev_launch &l,
+				      uint32_t step, uint32_t origin)
 {
 	for (uint32_t i = ep_lane(); i < EP_SIGNATURE_PARTS * g.nranks; i += EP_WARP_SIZE) {
 		uint32_t r = i / EP_SIGNATURE_PARTS, part = i % EP_SIGNATURE_PARTS;
@@ -141,8 +144,10 @@ EP_DEV_COLD bool ep_signature_look(const struct ep_dev_group &g, uint32_t step, 
  * The step is over here. Who needed no rows of a rank has not compared with it yet. Of two ranks, the one that
  * started the step last finds the other's mark, now or, if it came on its way, behind its next step. One warp.
  */
-EP_DEV_COLD void ep_signature_close(const struct ep_dev_group &g, uint32_t step)
+EP_DEV_COLD void ep_signature_close(const struct ep_dev_group &g, const struct ep_dev_launch &l,
+				    uint32_t step, uint32_t origin)
 {
+	ep_signature_publish(g, l, step, origin);
 	EP_UNROLL(1)
 	for (uint32_t i = ep_lane(); i < 2 * g.nranks; i += EP_WARP_SIZE) {
 		uint32_t r = i >> 1, at = step - (i & 1);

@@ -431,10 +431,10 @@ template <int DTYPE, bool REMOTE> EP_DEV void ep_ll_combine(const struct ep_ll_c
 	/* EP_BANK_HELD needs no care: senders look at the mask before each row, so that peers which
 	 * were masked during this wait get none */
 	bank_state = ep_step_begin(c.g, c.launch, found, op);
-	if (ep_block() == 0 && ep_warp() == 0) {
-		ep_signature_publish(c.g, c.launch, op.step, origin);
-	}
 	if (bank_state == EP_BANK_ABORTED) {
+		if (ep_block() == 0 && ep_warp() == 0) {
+			ep_signature_publish(c.g, c.launch, op.step, origin);
+		}
 		return;
 	}
 	if (REMOTE) {
@@ -443,7 +443,7 @@ template <int DTYPE, bool REMOTE> EP_DEV void ep_ll_combine(const struct ep_ll_c
 	if (ep_block() < c.launch.send_blocks) {
 		ep_ll_combine_send<REMOTE>(a, op, flag, worker, first, all);
 		if (ep_block() == 0 && ep_warp() == 0) {
-			ep_signature_close(c.g, op.step);
+			ep_signature_close(c.g, c.launch, op.step, origin);
 		}
 		if (REMOTE && a.source.addr) {
 			ep_remote_read(c.g, op, ep_block(), c.launch.send_blocks);
@@ -457,7 +457,7 @@ template <int DTYPE, bool REMOTE> EP_DEV void ep_ll_combine(const struct ep_ll_c
 		ep_ll_reduce_item<DTYPE, REMOTE>(a, op, flag, token, i - token * c.parts);
 	}
 	if (ep_block() == 0 && ep_warp() == 0) { /* a receive half alone */
-		ep_signature_close(c.g, op.step);
+		ep_signature_close(c.g, c.launch, op.step, origin);
 	}
 }
 

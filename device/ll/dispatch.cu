@@ -218,20 +218,22 @@ template <bool FP8, bool REMOTE> EP_DEV void ep_ll_dispatch(const struct ep_ll_d
 	}
 	uint64_t before = REMOTE ? ep_time_ns() : 0; /* who is waited for here is slow, not lost */
 	bank_state = ep_step_begin(c.g, c.launch, found, op);
-	if (ep_block() == 0 && ep_warp() == 0) {
-		ep_signature_publish(c.g, c.launch, op.step, ep_step_origin(c.launch, found, op));
-	}
 	if (REMOTE) {
 		op.start_ns += ep_time_ns() - before;
 	}
 	if (bank_state == EP_BANK_ABORTED) {
+		if (ep_block() == 0 && ep_warp() == 0) {
+			ep_signature_publish(c.g, c.launch, op.step,
+					     ep_step_origin(c.launch, found, op));
+		}
 		return;
 	}
 	if (!sends) {
 		ep_ll_dispatch_recv<FP8, REMOTE>(a, op, ep_block() - c.launch.send_blocks,
 						 c.launch.recv_blocks);
 		if (ep_block() == 0 && ep_warp() == 0) { /* a receive half alone */
-			ep_signature_close(c.g, op.step);
+			ep_signature_close(c.g, c.launch, op.step,
+					   ep_step_origin(c.launch, found, op));
 		}
 		return;
 	}
@@ -242,7 +244,7 @@ template <bool FP8, bool REMOTE> EP_DEV void ep_ll_dispatch(const struct ep_ll_d
 	}
 	ep_ll_dispatch_send<FP8, REMOTE>(a, op, t, &repeats);
 	if (ep_block() == 0 && ep_warp() == 0) {
-		ep_signature_close(c.g, op.step);
+		ep_signature_close(c.g, c.launch, op.step, ep_step_origin(c.launch, found, op));
 	}
 	if (REMOTE && !FP8 && a.source.addr) {
 		ep_remote_read(c.g, op, ep_block() - ep_ll_counters(c),
