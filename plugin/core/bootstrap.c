@@ -69,14 +69,15 @@ ncclResult_t ep_boot_open(struct ep_boot *boot, ncclComm_t comm, uint64_t timeou
 			  ncclResult_t *mine)
 {
 	int rank = 0, nranks = 0;
-	ncclResult_t result = ncclCommCount(comm, &nranks);
+	const struct ep_nccl_dyn *nccl = ep_nccl_dyn();
+	ncclResult_t result = nccl->comm_count(comm, &nranks);
 
 	if (result == ncclSuccess) {
-		result = ncclCommUserRank(comm, &rank);
+		result = nccl->comm_user_rank(comm, &rank);
 	}
 	if (result != ncclSuccess) {
 		return ep_fail(result, "the communicator does not tell its rank and size: %s",
-			       ncclGetErrorString(result));
+			       ep_nccl_text(result));
 	}
 	return ep_boot_open_known(boot, comm, rank, nranks, timeout_ns, mine);
 }
@@ -155,7 +156,7 @@ static ncclResult_t ep_boot_wait(struct ep_boot *boot, const char *what)
 			return ep_fail(error,
 				       "%s: NCCL reports %s on rank %d%s; destroy the "
 				       "communicator and start again",
-				       what, ncclGetErrorString(error), boot->rank,
+				       what, ep_nccl_text(error), boot->rank,
 				       ep_boot_gone(boot, gone));
 		}
 		if (state == cudaSuccess) {
@@ -181,8 +182,8 @@ static ncclResult_t ep_boot_enqueue(struct ep_boot *boot, size_t bytes, const ch
 {
 	unsigned char *buffer = boot->spare ? boot->spare : boot->shared.dev;
 	uint64_t start = ep_now_ns();
-	ncclResult_t result = ncclAllGather(buffer + (size_t)boot->rank * bytes, buffer, bytes,
-					    ncclUint8, boot->comm, boot->stream);
+	ncclResult_t result = ep_nccl_dyn()->all_gather(buffer + (size_t)boot->rank * bytes, buffer,
+							bytes, ncclUint8, boot->comm, boot->stream);
 
 	boot->unsent = result != ncclSuccess && result != ncclInProgress;
 	while (result == ncclInProgress && ep_nccl_dyn()->comm_get_async_error) {
@@ -200,8 +201,7 @@ static ncclResult_t ep_boot_enqueue(struct ep_boot *boot, size_t bytes, const ch
 		result = ep_boot_nccl_error(boot);
 	}
 	if (result != ncclSuccess) {
-		return ep_fail(result, "%s: ncclAllGather failed: %s", what,
-			       ncclGetErrorString(result));
+		return ep_fail(result, "%s: ncclAllGather failed: %s", what, ep_nccl_text(result));
 	}
 	return ncclSuccess;
 }

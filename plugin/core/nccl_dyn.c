@@ -1,62 +1,135 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <string.h>
+#include "core/error.h"
 #include "core/nccl_dyn.h"
 
+#define EP_NCCL_SONAME "libnccl.so.2"
+#define EP_NCCL_NEEDED 6 /* the first entries of the table, without which nothing works */
+
+static const struct {
+	const char *name;
+	size_t at;
+} ep_nccl_names[] = {
+#define EP_NCCL(member, name)                                                                      \
+	{                                                                                          \
+		name, offsetof(struct ep_nccl_dyn, member)                                         \
+	}
+	EP_NCCL(comm_count, "ncclCommCount"),
+	EP_NCCL(comm_user_rank, "ncclCommUserRank"),
+	EP_NCCL(comm_cu_device, "ncclCommCuDevice"),
+	EP_NCCL(all_gather, "ncclAllGather"),
+	EP_NCCL(get_version, "ncclGetVersion"),
+	EP_NCCL(get_error_string, "ncclGetErrorString"),
+	EP_NCCL(comm_get_async_error, "ncclCommGetAsyncError"),
+	EP_NCCL(win_get_user_ptr, "ncclWinGetUserPtr"),
+	EP_NCCL(mem_alloc, "ncclMemAlloc"),
+	EP_NCCL(mem_free, "ncclMemFree"),
+	EP_NCCL(window_register, "ncclCommWindowRegister"),
+	EP_NCCL(window_deregister, "ncclCommWindowDeregister"),
+	EP_NCCL(get_peer_device_pointer, "ncclGetPeerDevicePointer"),
+	EP_NCCL(get_lsa_multimem_device_pointer, "ncclGetLsaMultimemDevicePointer"),
+	EP_NCCL(comm_query_properties, "ncclCommQueryProperties"),
+	EP_NCCL(team_lsa, "ncclTeamLsa"),
+#undef EP_NCCL
+};
+
 static struct ep_nccl_dyn ep_nccl_calls;
-static pthread_once_t ep_nccl_once = PTHREAD_ONCE_INIT;
+static bool ep_nccl_found;
+static pthread_mutex_t ep_nccl_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* What `scope` has of NCCL. Returns the first function that is missing and must not be, or NULL. */
+static const char *ep_nccl_take(void *scope, struct ep_nccl_dyn *calls)
+{
+	const char *missing = NULL;
+
+	memset(calls, 0, sizeof(*calls));
+	for (size_t i = 0; i < EP_ARRAY_SIZE(ep_nccl_names); i++) {
+		void *address = dlsym(scope, ep_nccl_names[i].name);
+
+		/* ISO C does not convert object pointers to function pointers; their representations agree. */
+		memcpy((char *)calls + ep_nccl_names[i].at, &address, sizeof(address));
+		if (!address && i < EP_NCCL_NEEDED && !missing) {
+			missing = ep_nccl_names[i].name;
+		}
+	}
+	return missing;
+}
 
 /*
- * The library that ncclCommCount comes from: programs may have loaded it where a search of the
- * global scope does not find it.
+ * First what the linker would take: of the program, of what it links or what was preloaded. Then the library that the
+ * program has loaded for itself alone, as PyTorch does. None is loaded here: a communicator of another would not fit.
  */
-static void *ep_nccl_library(void)
+static const char *ep_nccl_look(struct ep_nccl_dyn *calls)
 {
-	ncclResult_t (*known)(const ncclComm_t, int *) = ncclCommCount;
-	Dl_info info;
-	void *address;
+	const char *missing = ep_nccl_take(RTLD_DEFAULT, calls);
+	void *library;
 
-	memcpy(&address, &known, sizeof(address));
-	if (!dladdr(address, &info) || !info.dli_fname) {
+	if (!missing) {
 		return NULL;
 	}
-	return dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
-}
-
-/* ISO C does not convert object pointers to function pointers; their representations agree. */
-static void ep_nccl_lookup(void *library, const char *name, void *call)
-{
-	void *address = library ? dlsym(library, name) : NULL;
-
-	if (!address) {
-		address = dlsym(RTLD_DEFAULT, name);
-	}
-	memcpy(call, &address, sizeof(address));
-}
-
-static void ep_nccl_dyn_init(void)
-{
-	void *library = ep_nccl_library();
-
-	ep_nccl_lookup(library, "ncclWinGetUserPtr", &ep_nccl_calls.win_get_user_ptr);
-	ep_nccl_lookup(library, "ncclMemAlloc", &ep_nccl_calls.mem_alloc);
-	ep_nccl_lookup(library, "ncclMemFree", &ep_nccl_calls.mem_free);
-	ep_nccl_lookup(library, "ncclCommWindowRegister", &ep_nccl_calls.window_register);
-	ep_nccl_lookup(library, "ncclCommWindowDeregister", &ep_nccl_calls.window_deregister);
-	ep_nccl_lookup(library, "ncclGetPeerDevicePointer", &ep_nccl_calls.get_peer_device_pointer);
-	ep_nccl_lookup(library, "ncclGetLsaMultimemDevicePointer",
-		       &ep_nccl_calls.get_lsa_multimem_device_pointer);
-	ep_nccl_lookup(library, "ncclCommQueryProperties", &ep_nccl_calls.comm_query_properties);
-	ep_nccl_lookup(library, "ncclTeamLsa", &ep_nccl_calls.team_lsa);
-	ep_nccl_lookup(library, "ncclCommGetAsyncError", &ep_nccl_calls.comm_get_async_error);
+	library = dlopen(EP_NCCL_SONAME, RTLD_LAZY | RTLD_NOLOAD);
 	if (library) {
-		dlclose(library); /* the program, or our own dependency, keeps it loaded */
+		missing = ep_nccl_take(library, calls);
+		dlclose(library); /* the program keeps it loaded */
 	}
+	return missing;
+}
+
+/* The first function that is missing; NULL: all that is needed is there, and stays so. */
+static const char *ep_nccl_find(void)
+{
+	struct ep_nccl_dyn calls;
+	const char *missing = NULL;
+
+	if (__atomic_load_n(&ep_nccl_found, __ATOMIC_ACQUIRE)) {
+		return NULL;
+	}
+	pthread_mutex_lock(&ep_nccl_lock);
+	if (!ep_nccl_found) {
+		missing = ep_nccl_look(&calls);
+		if (!missing) {
+			ep_nccl_calls = calls;
+			__atomic_store_n(&ep_nccl_found, true, __ATOMIC_RELEASE);
+		}
+	}
+	pthread_mutex_unlock(&ep_nccl_lock);
+	return missing;
 }
 
 const struct ep_nccl_dyn *ep_nccl_dyn(void)
 {
-	pthread_once(&ep_nccl_once, ep_nccl_dyn_init);
+	(void)ep_nccl_find();
 	return &ep_nccl_calls;
+}
+
+ncclResult_t ep_nccl_need(const char *call)
+{
+	const char *missing = ep_nccl_find();
+
+	if (!missing) {
+		return ncclSuccess;
+	}
+	return ep_fail(ncclSystemError,
+		       "%s: this process has no NCCL with %s: neither its global symbols nor a "
+		       "loaded " EP_NCCL_SONAME " have it. Link the program with " EP_NCCL_SONAME
+		       " of NCCL 2.28 or later, or load that before; an NCCL that is linked "
+		       "statically must export its functions",
+		       call, missing);
+}
+
+const char *ep_nccl_text(ncclResult_t result)
+{
+	const struct ep_nccl_dyn *nccl = ep_nccl_dyn();
+
+	return nccl->get_error_string ? nccl->get_error_string(result) : "no NCCL to explain it";
+}
+
+bool ep_nccl_version(int *version)
+{
+	const struct ep_nccl_dyn *nccl = ep_nccl_dyn();
+
+	return nccl->get_version && nccl->get_version(version) == ncclSuccess;
 }

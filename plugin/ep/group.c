@@ -9,6 +9,7 @@
 #include "core/idle.h"
 #include "core/live.h"
 #include "core/log.h"
+#include "core/nccl_dyn.h"
 #include "core/share.h"
 #include "device/kernels.h"
 #include "ep/group.h"
@@ -371,7 +372,7 @@ static void ep_group_reside(struct ncclEpGroup *g)
 /* The communicator's; if it cannot be had the current one, by which the others shall hear of that. */
 static ncclResult_t ep_group_select_device(ncclComm_t comm, int *device, ncclResult_t mine)
 {
-	ncclResult_t result = ncclCommCuDevice(comm, device);
+	ncclResult_t result = ep_nccl_dyn()->comm_cu_device(comm, device);
 	cudaError_t err;
 
 	if (result != ncclSuccess) {
@@ -382,7 +383,7 @@ static ncclResult_t ep_group_select_device(ncclComm_t comm, int *device, ncclRes
 					   : ep_fail(result,
 						     "ncclEpCreateGroup: the communicator does not "
 						     "tell its device: %s",
-						     ncclGetErrorString(result));
+						     ep_nccl_text(result));
 	}
 	err = cudaSetDevice(*device);
 	if (err == cudaSuccess) {
@@ -431,6 +432,7 @@ ncclResult_t ep_group_create(struct ncclEpGroup **ep_group, ncclComm_t comm,
 		return ep_fail(ncclInvalidArgument, "ncclEpCreateGroup: comm is NULL");
 	}
 	/* The other ranks are coming: they get what is wrong here by the first exchange. */
+	EP_CHECK(ep_nccl_need("ncclEpCreateGroup"));
 	mine = ep_group ? EP_IMPORT(&own, config, NCCL_EP_GROUP_CONFIG)
 			: ep_fail(ncclInvalidArgument, "ncclEpCreateGroup: ep_group is NULL");
 	mine = ep_group_select_device(comm, &device, mine);

@@ -152,7 +152,7 @@ static bool ep_tensor_beyond(ncclComm_t comm, const ncclEpTensor_t *t, const str
 	void *end = NULL;
 	int rank = 0;
 
-	if (!nccl->get_peer_device_pointer || ncclCommUserRank(comm, &rank) != ncclSuccess) {
+	if (!nccl->get_peer_device_pointer || nccl->comm_user_rank(comm, &rank) != ncclSuccess) {
 		return false;
 	}
 	return last < t->win_offset ||
@@ -179,7 +179,7 @@ static ncclResult_t ep_tensor_window(struct ep_view *view, ncclComm_t comm, cons
 		return ep_fail(ncclInvalidArgument,
 			       "%s: ncclWinGetUserPtr knows no window %p of the communicator (%s): "
 			       "pass one that is registered with it, or data",
-			       name, (void *)t->win_hdl, ncclGetErrorString(result));
+			       name, (void *)t->win_hdl, ep_nccl_text(result));
 	}
 	if (!base) {
 		return ep_fail(ncclInvalidUsage,

@@ -97,7 +97,7 @@ static ncclResult_t ep_multicast_agree(struct ep_heap *heap, struct ep_boot *boo
 		  ep_window_watch(heap->entry, heap->window);
 	if (!mine.ok) {
 		snprintf(mine.why, sizeof(mine.why), "NCCL's multicast address: %.32s",
-			 job->result != ncclSuccess ? ncclGetErrorString(job->result) : "none");
+			 job->result != ncclSuccess ? ep_nccl_text(job->result) : "none");
 	}
 	result = ep_boot_allgather(boot, &mine, boot->all, sizeof(mine), "agreeing on multicast");
 	if (result != ncclSuccess && job->result != ncclSuccess) {

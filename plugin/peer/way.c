@@ -56,7 +56,7 @@ static bool ep_window_possible(ncclComm_t comm, struct ep_peer_offer *offer, boo
 	ncclResult_t result;
 	int version = 0;
 
-	(void)ncclGetVersion(&version);
+	(void)ep_nccl_version(&version);
 	p.version = (unsigned int)version;
 	if (!nccl->get_peer_device_pointer || !nccl->comm_query_properties || !nccl->team_lsa ||
 	    !nccl->window_register || !nccl->window_deregister || !nccl->mem_alloc ||
@@ -74,7 +74,7 @@ static bool ep_window_possible(ncclComm_t comm, struct ep_peer_offer *offer, boo
 			 "NCCL makes no windows of this communicator%s%s (NCCL_CUMEM_ENABLE=0? "
 			 "NCCL_WIN_ENABLE=0? GPUs without peer access?)",
 			 result != ncclSuccess ? ": " : "",
-			 result != ncclSuccess ? ncclGetErrorString(result) : "");
+			 result != ncclSuccess ? ep_nccl_text(result) : "");
 		return false;
 	}
 	team = nccl->team_lsa(comm);

@@ -77,7 +77,7 @@ static bool ep_window_alloc(void **base, uint64_t bytes, struct ep_reason *why)
 	ncclResult_t result = ep_nccl_dyn()->mem_alloc(base, bytes);
 
 	return result == ncclSuccess ||
-	       ep_reason_set(why, "ncclMemAlloc says %s", ncclGetErrorString(result));
+	       ep_reason_set(why, "ncclMemAlloc says %s", ep_nccl_text(result));
 }
 
 static void ep_window_free(void *base)
@@ -178,7 +178,7 @@ static ncclResult_t ep_window_done(struct ep_heap *heap, struct ep_boot *boot,
 		       "ncclCommWindowRegister of %llu bytes on rank %d: %s%s; NCCL_EP_MEMORY=ipc "
 		       "does without windows",
 		       (unsigned long long)heap->bytes, heap->rank,
-		       job->result ? ncclGetErrorString(job->result) : "no window",
+		       job->result ? ep_nccl_text(job->result) : "no window",
 		       ep_boot_gone(boot, gone));
 }
 
