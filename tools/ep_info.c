@@ -2,7 +2,6 @@
 /* What is installed here, what the library would make of it, and why. */
 #include <dlfcn.h>
 #include <errno.h>
-#include <getopt.h>
 #include <limits.h>
 #include <link.h>
 #include <stdio.h>
@@ -12,10 +11,12 @@
 
 #include <nccl.h>
 
+#include "core/build.h"
 #include "core/param.h"
 #include "nccl_ep.h"
 #include "tools/conf.h"
 #include "tools/ep_info.h"
+#include "tools/options.h"
 #include "topo/topo.h"
 
 #define EP_LIB "libnccl_ep.so.0"
@@ -33,23 +34,10 @@ enum part {
 
 static int usage(FILE *out, int status)
 {
-	fputs("Usage: ep_info [-v] [-d] [-p] [-r] [-n] [--report[=FILE]] [-V]\n"
-	      "\n"
-	      "  -v, --versions  library, NCCL, CUDA, and the GPU architectures compiled in\n"
-	      "  -d, --devices   GPUs and the NICs they use, as ep_topo prints them\n"
-	      "  -p, --params    every parameter, its value and where that comes from\n"
-	      "  -r, --rdma      how GPUs could reach the network from here, and why not\n"
-	      "  -n, --net       what connections of the network plugin have done, of processes\n"
-	      "                  that run with NCCL_EP_NET_COUNTS=1\n"
-	      "      --report[=FILE]\n"
-	      "                  all but --net, and what else is asked for when RDMA does not work:\n"
-	      "                  the machine, kernel modules, limits, variables, devices, and a\n"
-	      "                  queue pair on each port, made and destroyed again; to FILE or here\n"
-	      "  -h, --help      this text\n"
-	      "  -V, --version   of ep_info itself\n"
-	      "\n"
-	      "Without options: all but --net.\n",
+	fputs("Usage: ep_info [-v] [-d] [-p] [-r] [-n] [--report[=FILE]] [--pid PID] [-V]\n\n",
 	      out);
+	ep_options_print(ep_info_options, EP_INFO_OPTIONS, out);
+	fputs("\nWithout options: all but --net.\n", out);
 	return status;
 }
 
@@ -95,6 +83,20 @@ static bool find_installed(char path[PATH_MAX])
 	return realpath(text, path) != NULL;
 }
 
+/* Whose library it is. Others that have this soname do not have the call. */
+static void print_build(void *lib)
+{
+	ncclResult_t (*ask)(const char **) = NULL;
+	const char *text = NULL;
+
+	*(void **)&ask = dlsym(lib, "ncclEpExtVersion");
+	if (ask && ask(&text) == ncclSuccess) {
+		printf("  %-22s %s\n", "", text);
+	} else {
+		printf("  %-22s not Switchyard, or older than ep_info\n", "");
+	}
+}
+
 static void print_library(const char *what, void *lib, const char *path, const char *advice)
 {
 	int v = 0;
@@ -106,6 +108,7 @@ static void print_library(const char *what, void *lib, const char *path, const c
 		printf("  %-22s %d.%d.%d, %s%s\n", what, v / 10000, v / 100 % 100, v % 100, path,
 		       advice);
 	}
+	print_build(lib);
 }
 
 /* What programs get of the loader, and what was installed here, if that is another. */
@@ -198,8 +201,8 @@ static void print_versions(const struct ep_topo *topo)
 	int v = 0;
 
 	puts("Versions");
-	printf("  %-22s %d.%d.%d, API version %d\n", "ep_info built with", NCCL_EP_MAJOR,
-	       NCCL_EP_MINOR, NCCL_EP_PATCH, NCCL_EP_API_VERSION);
+	printf("  %-22s %s, NCCL EP %d.%d.%d, API version %d\n", "ep_info", ep_build_text,
+	       NCCL_EP_MAJOR, NCCL_EP_MINOR, NCCL_EP_PATCH, NCCL_EP_API_VERSION);
 	print_libraries();
 	print_nccl("NCCL headers", NCCL_VERSION_CODE);
 	why = call_version(dlopen("libnccl.so.2", RTLD_NOW), "ncclGetVersion", &v);
@@ -228,20 +231,9 @@ static bool is_open(const void *arg, const char *name, int port)
 /* Into *parts; -1, or the exit status where there is nothing more to do. */
 static int parse(int argc, char **argv, int *parts)
 {
-	static const struct option longs[] = {
-		{ "versions", no_argument, NULL, 'v' },
-		{ "devices", no_argument, NULL, 'd' },
-		{ "params", no_argument, NULL, 'p' },
-		{ "rdma", no_argument, NULL, 'r' },
-		{ "report", optional_argument, NULL, 'R' },
-		{ "net", no_argument, NULL, 'n' },
-		{ "help", no_argument, NULL, 'h' },
-		{ "version", no_argument, NULL, 'V' },
-		{ NULL, 0, NULL, 0 },
-	};
 	int c;
 
-	while ((c = getopt_long(argc, argv, "vdprnhV", longs, NULL)) != -1) {
+	while ((c = ep_options_next(ep_info_options, EP_INFO_OPTIONS, argc, argv)) != -1) {
 		switch (c) {
 		case 'v':
 			*parts |= PART_VERSIONS;
@@ -258,7 +250,9 @@ static int parse(int argc, char **argv, int *parts)
 		case 'n':
 			*parts |= PART_NET;
 			break;
-		case 'R':
+		case EP_OPTION_PID:
+			return ep_info_pid(optarg);
+		case EP_OPTION_REPORT:
 			*parts |= PART_ALL | PART_REPORT;
 			if (optarg && !freopen(optarg, "w", stdout)) {
 				fprintf(stderr, "ep_info: %s: %s\n", optarg, strerror(errno));

@@ -55,6 +55,8 @@ void ep_info_report(void);
 void ep_info_trial(void);
 void ep_info_params(void);
 void ep_info_net(void);
+/* Which of NCCL's libraries and ours a process has mapped. Returns the exit status. */
+int ep_info_pid(const char *pid);
 void ep_info_probe(struct ep_info_facts *facts, const struct ep_topo *topo,
 		   const struct ep_info_nics *nics);
 void ep_info_rdma(const struct ep_topo *topo, const struct ep_info_nics *nics);

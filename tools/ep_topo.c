@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Prints which NICs each GPU uses, for this machine or for a recorded one. */
-#include <getopt.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "tools/conf.h"
+#include "tools/options.h"
 #include "topo/topo.h"
 
 static int usage(FILE *out, int status)
@@ -16,31 +16,21 @@ static int usage(FILE *out, int status)
 	      "FILE.xml writes one), taken as it is. Without FILE: this machine, corrected by\n"
 	      "NCCL_TOPO_FILE if that is set. NCCL_IB_HCA, NCCL_IB_DISABLE and\n"
 	      "NCCL_NET_GDR_LEVEL count in both cases.\n"
-	      "\n"
-	      "  -j, --json      one JSON object\n"
-	      "  -x, --nccl-xml  the machine in NCCL's format, for NCCL_TOPO_FILE\n"
-	      "  -h, --help      this text\n"
-	      "  -V, --version\n",
+	      "\n",
 	      out);
+	ep_options_print(ep_topo_options, EP_TOPO_OPTIONS, out);
 	return status;
 }
 
 int main(int argc, char **argv)
 {
-	static const struct option longs[] = {
-		{ "json", no_argument, NULL, 'j' },
-		{ "nccl-xml", no_argument, NULL, 'x' },
-		{ "help", no_argument, NULL, 'h' },
-		{ "version", no_argument, NULL, 'V' },
-		{ NULL, 0, NULL, 0 },
-	};
 	struct ep_topo_opts opts;
 	struct ep_topo_err err;
 	struct ep_topo *topo;
 	char form = 't';
 	int c, rc = 0;
 
-	while ((c = getopt_long(argc, argv, "jxhV", longs, NULL)) != -1) {
+	while ((c = ep_options_next(ep_topo_options, EP_TOPO_OPTIONS, argc, argv)) != -1) {
 		switch (c) {
 		case 'j':
 		case 'x':

@@ -3,7 +3,8 @@
 # Measures the library on the GPUs of this machine, every result verified, and writes tables.
 #
 #   tools/measure.sh [OPTION...]
-#     --build DIR     use what is built there; else build-measure/ is built for these GPUs
+#     --build DIR     use what is built there; else build-measure/ is built for these GPUs. An installed measure.sh
+#                     uses what is installed with it, and leaves out the steps net and demo
 #     --nccl DIR      use the libnccl.so.2 of that directory. Given again: another NCCL, which the
 #                     steps that need windows take if the first has none, and which is compared in
 #                     the steps other.*; the last one carries the collectives of step net
@@ -25,6 +26,9 @@
 set -u
 export NCCL_NVLS_ENABLE=0 NVSHMEM_DISABLE_NVLS=1 TORCH_SYMM_MEM_DISABLE_MULTICAST=1
 top=$(cd "$(dirname "$0")/.." && pwd)
+here=$(cd "$(dirname "$0")" && pwd)
+installed=
+[ -e "$top/meson.build" ] || installed=1
 
 usage() {
     sed -n '3,/^$/s/^# \{0,1\}//p' "$0"
@@ -166,8 +170,8 @@ step() {
 
 # The directory of a libnccl.so.2 where the loader finds none: of the toolkit, else of Python's package.
 find_nccl() {
-    local dir
-    dir=$("$top/tools/find-cuda.sh" | sed -n 's/^nccl_lib=//p')
+    local dir=
+    [ -n "$installed" ] || dir=$("$top/tools/find-cuda.sh" | sed -n 's/^nccl_lib=//p')
     [ -e "$dir/libnccl.so.2" ] || dir=$(python3 -c 'import nvidia.nccl as n; print(list(n.__path__)[0])' 2>/dev/null)/lib
     [ -e "$dir/libnccl.so.2" ] && echo "$dir"
 }
@@ -206,13 +210,14 @@ build_here() {
 
 find_programs() {
     [ -z "$virtual" ] || [ -n "$build" ] || die "--virtual takes --build"
-    [ -n "$build" ] || [ -n "$list" ] || build_here
+    [ -n "$build$installed$list" ] || build_here
     [ -z "$build" ] || build=$(cd "$build" && pwd) || exit 3
     programs=$build/tools/perf
+    [ -z "$installed" ] || [ -n "$build" ] || programs=$here
     [ -z "$virtual" ] || programs=$build/test/vcluster
     [ -n "$list" ] || [ -x "$programs/ep_perf" ] || die "there is no $programs/ep_perf"
     if [ -z "$virtual$list" ]; then
-        export LD_LIBRARY_PATH=$build${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+        export LD_LIBRARY_PATH=${build:+$build:}${LD_LIBRARY_PATH-}
         if [ ${#nccls[@]} = 0 ] && ldd "$programs/ep_perf" | grep -q 'libnccl.so.2 => not found'; then
             nccls=("$(find_nccl)")
         fi
@@ -222,9 +227,21 @@ find_programs() {
     net_nccl=${nccls[-1]}
 }
 
+# What is measured: the commit of the sources; of an installed library what its file says.
+name_commit() {
+    local library
+    if [ -z "$installed" ]; then
+        git -C "$top" describe --always --dirty 2>/dev/null && return
+    else
+        library=$(ldd "$programs/ep_perf" | sed -n 's/.*libnccl_ep.so.0 => \(.*\) (.*/\1/p')
+        grep -aoE 'Switchyard [0-9][ -~]*' "$library" 2>/dev/null && return
+    fi
+    echo unknown
+}
+
 describe_machine() {
     {
-        echo "commit	${commit:-$(git -C "$top" describe --always --dirty 2>/dev/null || echo unknown)}"
+        echo "commit	${commit:-$(name_commit)}"
         echo "date	$(date -u +%Y-%m-%d)"
         echo "gpus	$gpus"
         echo "ranks	$ranks"
@@ -435,6 +452,10 @@ net() {
         record net skipped 0 "the virtual cluster has no NCCL"
         return
     fi
+    if [ -z "$build" ]; then
+        record net skipped 0 "it needs the software NIC of a build"
+        return
+    fi
     step net env LD_LIBRARY_PATH="${net_nccl:+$net_nccl:}$build/plugin/net:$build/test/vcluster/nic:$LD_LIBRARY_PATH" \
         NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_NET_PLUGIN=ep NCCL_NET_PLUGIN_REF_COUNT=1 NCCL_SOCKET_IFNAME=lo NCCL_DEBUG=INFO \
         NCCL_DEBUG_SUBSYS=INIT,NET VC_NICS=1 VC_DIR="$nics" \
@@ -448,6 +469,10 @@ demo() {
     begin demo || return
     if [ -n "$virtual" ]; then
         record demo skipped 0 "it is a test of its own"
+        return
+    fi
+    if [ -n "$installed" ]; then
+        record demo skipped 0 "it comes with the sources"
         return
     fi
     step demo env LD_LIBRARY_PATH="${nccls[0]:+${nccls[0]}:}$LD_LIBRARY_PATH" "$top/demo" --build "$build"
@@ -468,5 +493,5 @@ others
 net
 demo
 [ -z "$list" ] || exit 0
-python3 "$top/tools/measure_tables.py" "$out" || failed=1
+python3 "$here/measure_tables.py" "$out" || failed=1
 exit $failed

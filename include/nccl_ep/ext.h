@@ -28,6 +28,14 @@ extern "C" {
  */
 ncclResult_t ncclEpExtGetLastError(ncclEpGroup_t ep_group, ncclResult_t *code, const char **text);
 
+/*
+ * Which library this is, in one line: "Switchyard", its version, commit and build type, the GPU code in it, the
+ * version of the API, CUDA, the NCCL of this process, and the file it was loaded from, which comes last. The text
+ * belongs to the calling thread and is valid until the thread's next call of this function. Needs neither a group nor
+ * a device. Libraries without this function are not Switchyard, or older than it.
+ */
+ncclResult_t ncclEpExtVersion(const char **text);
+
 typedef struct {
 	unsigned int size;
 	unsigned int magic;

@@ -5,6 +5,7 @@
 #include "ep/mask.h"
 #include "ep/query.h"
 #include "ep/struct.h"
+#include "ep/version.h"
 
 ncclResult_t ncclEpGetVersion(int *version)
 {
@@ -14,6 +15,12 @@ ncclResult_t ncclEpGetVersion(int *version)
 	}
 	*version = NCCL_EP_VERSION_CODE;
 	return ncclSuccess;
+}
+
+ncclResult_t ncclEpExtVersion(const char **text)
+{
+	ep_error_scope(NULL);
+	return ep_version_text(text);
 }
 
 /* ---- tensors ---- */

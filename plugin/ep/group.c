@@ -21,6 +21,7 @@
 #include "ep/remote.h"
 #include "ep/struct.h"
 #include "ep/times.h"
+#include "ep/version.h"
 
 /* What each rank tells the others first. */
 struct ep_hello {
@@ -431,12 +432,13 @@ ncclResult_t ep_group_create(struct ncclEpGroup **ep_group, ncclComm_t comm,
 	if (!comm) {
 		return ep_fail(ncclInvalidArgument, "ncclEpCreateGroup: comm is NULL");
 	}
-	/* The other ranks are coming: they get what is wrong here by the first exchange. */
 	EP_CHECK(ep_nccl_need("ncclEpCreateGroup"));
+	/* The other ranks are coming: they get what is wrong here by the first exchange. */
 	mine = ep_group ? EP_IMPORT(&own, config, NCCL_EP_GROUP_CONFIG)
 			: ep_fail(ncclInvalidArgument, "ncclEpCreateGroup: ep_group is NULL");
 	mine = ep_group_select_device(comm, &device, mine);
 	EP_CHECK(ep_boot_open(&boot, comm, ep_group_boot_timeout(), &mine));
+	ep_version_log(boot.rank);
 	ep_times_lap(&times, &boot, EP_TIME_MEMORY);
 	if (mine == ncclSuccess) {
 		g = ep_group_new(comm, &boot, device);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 #include <string.h>
+#include "core/build.h"
 #include "core/log.h"
 #include "net/comm.h"
 #include "net/net.h"
@@ -57,6 +58,7 @@ ncclResult_t ep_net_init(ep_net_log_fn *log)
 			why.text);
 		return ncclSystemError;
 	}
+	EP_INFO(EP_LOG_INIT | EP_LOG_NET, "%s", ep_build_text);
 	for (int i = 0; i < n; i++) {
 		EP_INFO(EP_LOG_INIT | EP_LOG_NET, "device %d is %s, %u Mbit/s, %s, %s%s%s", i,
 			dev[i].label, dev[i].port.mbps,

@@ -101,6 +101,14 @@ def check_version_text(library, version):
         complain("not one version text, of %s" % version)
 
 
+def check_name(library):
+    """Which library a file is can be read in it."""
+    found = set(re.findall(rb"Switchyard \d[ -~]*", Path(library).read_bytes()))
+    print("name:", b"; ".join(found).decode())
+    if len(found) != 1 or not re.fullmatch(rb"Switchyard [\d.]+, commit [\w-]+, \w+", found.pop()):
+        complain("not one text with its name, version, commit and build type")
+
+
 def fatbin_contents(library):
     """Architectures with machine code and with PTX, over all fat binaries in the file."""
     code, ptx = [], []
@@ -172,6 +180,7 @@ def main():
     check_dynamic(library, flavour, version)
     check_imports(library)
     check_version_text(library, version)
+    check_name(library)
     if flavour == "gpu":
         archs = [int(arch) for arch in sys.argv[5:]]
         check_architectures(library, archs)

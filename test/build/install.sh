@@ -32,11 +32,22 @@ says() {
 
 DESTDIR=$root meson install -C "$build" --no-rebuild --quiet
 has include/nccl_ep.h include/nccl_ep/ext.h share/doc/nccl-ep/examples/{processes,training}.c \
-    share/doc/nccl-ep/troubleshooting.md "${lib#"$prefix"/}/libnccl-net-ep.so"
+    share/doc/nccl-ep/{README.md,CHANGELOG.md,LICENSE,troubleshooting.md} "${lib#"$prefix"/}/libnccl-net-ep.so"
 for page in "$source"/doc/man/*.[1-7]; do
-    has "share/man/man${page##*.}/${page##*/}"
+    [ "${page##*/}" = vcrun.1 ] || has "share/man/man${page##*.}/${page##*/}"
 done
 has share/man/man7/nccl_ep_env.7
+
+# Pages speak of pages that are there. (The readme and the history speak of the sources, too.)
+docs=$root$prefix/share/doc/nccl-ep
+while read -r name section; do
+    has "share/man/man$section/$name.$section"
+done < <(sed -nE 's/^\.BR ((nccl|ep_|vcrun)[A-Za-z0-9_\\-]*) \(([1-7])\).*/\1 \3/p' "$root$prefix"/share/man/man*/* |
+    sed 's/\\-/-/g' | sort -u)
+while read -r name; do
+    [ -e "$docs/${name##*/}" ] || fail "an installed page speaks of $name, which is not installed"
+done < <(grep -ohE '[A-Za-z_/-]+\.md' "$docs"/{decisions,performance,protocol,python,rdma,troubleshooting}.md "$docs"/examples/README.md \
+    "$root$prefix"/share/man/man*/* | sort -u)
 
 # The tools find the library that came with them, wherever that is; the loader does not.
 mkdir "$work/deps"
@@ -71,6 +82,12 @@ if [ "$flavour" = none ]; then
     exit $failed
 fi
 
+for file in measure.sh measure_tables.py ep_fabric ep_collectives; do has "libexec/nccl-ep/$file"; done
+says '^ep_perf [0-9.]+' env LD_LIBRARY_PATH="$nccl" "$root$prefix/libexec/nccl-ep/ep_perf" --version
+mkdir "$work/bin" # of a machine with a GPU, as far as a list of steps goes
+printf '#!/bin/sh\necho "GPU 0: name"\n' >"$work/bin/nvidia-smi"
+chmod +x "$work/bin/nvidia-smi"
+says '^fabric' env PATH="$work/bin:$PATH" LD_LIBRARY_PATH="$nccl" "$root$prefix/libexec/nccl-ep/measure.sh" --list
 says '^ep_perf [0-9.]+' env LD_LIBRARY_PATH="$nccl" "$root$bin/ep_perf" --version
 
 # One pkg-config file for every machine, with which the examples are built.

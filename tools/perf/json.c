@@ -114,6 +114,9 @@ void perf_json_open(struct perf *perf)
 		"{\"nccl_ep\": %d, \"api\": %d, \"nccl\": %d, \"cuda_runtime\": %d, "
 		"\"cuda_driver\": %d},\n",
 		PERF_SCHEMA_VERSION, ep, NCCL_EP_API_VERSION, nccl, runtime, driver);
+	put_string(f, "  \"library\": {", "text", perf_library_text());
+	put_string(f, ", ", "path", perf_library_path());
+	fprintf(f, "},\n");
 	fprintf(f, "  \"launcher\": \"%s\", \"processes\": %u,\n  ", perf->world.launcher,
 		perf->world.nprocs);
 	if (perf->no_kernel_times) {

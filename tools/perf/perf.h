@@ -350,6 +350,9 @@ void perf_cell_percent(char out[PERF_CELL], double value, int width);
 
 /* report.c, json.c: process 0's first rank */
 void perf_report_version(void);
+/* The library under test: what it says of itself, and the name of its file. */
+const char *perf_library_text(void);
+const char *perf_library_path(void);
 void perf_report_head(struct perf *perf);
 void perf_report_row(struct perf *perf, const struct perf_row *row);
 void perf_report_end(struct perf *perf, const struct perf_setup *setup,

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The table, at most 100 columns wide, in the manner of nccl-tests. */
+#include <dlfcn.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "nccl_ep/ext.h"
 #include "perf.h"
 
 extern char **environ;
@@ -72,6 +74,22 @@ void perf_report_version(void)
 	       ep / 10000, ep / 100 % 100, ep % 100);
 }
 
+const char *perf_library_text(void)
+{
+	__typeof__(&ncclEpExtVersion) ask = dlsym(RTLD_DEFAULT, "ncclEpExtVersion");
+	const char *text;
+
+	return ask && ask(&text) == ncclSuccess ? text : "not Switchyard";
+}
+
+const char *perf_library_path(void)
+{
+	void *call = dlsym(RTLD_DEFAULT, "ncclEpGetVersion");
+	Dl_info info;
+
+	return call && dladdr(call, &info) && info.dli_fname ? info.dli_fname : "";
+}
+
 static void report_versions(void)
 {
 	int ep = 0, nccl = 0, runtime = 0, driver = 0;
@@ -87,6 +105,7 @@ static void report_versions(void)
 	       ep / 10000, ep / 100 % 100, ep % 100, NCCL_EP_API_VERSION, nccl / 10000,
 	       nccl / 100 % 100, nccl % 100, runtime / 1000, runtime / 10 % 100, driver / 1000,
 	       driver / 10 % 100, driver_name);
+	printf("# library   %s\n", perf_library_text());
 }
 
 static void report_settings(const struct perf *perf)

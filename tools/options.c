@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <string.h>
+
+#include "tools/options.h"
+
+const struct ep_option ep_info_options[EP_INFO_OPTIONS] = {
+	{ 'v', "versions", NULL, false,
+	  "library, NCCL, CUDA, and the GPU architectures compiled in" },
+	{ 'd', "devices", NULL, false, "GPUs and the NICs they use, as ep_topo prints them" },
+	{ 'p', "params", NULL, false, "every parameter, its value and where that comes from" },
+	{ 'r', "rdma", NULL, false, "how GPUs could reach the network from here, and why not" },
+	{ 'n', "net", NULL, false,
+	  "what connections of the network plugin have done, of processes that run with "
+	  "NCCL_EP_NET_COUNTS=1" },
+	{ EP_OPTION_PID, "pid", "PID", false,
+	  "which libraries for expert parallelism and which NCCL a running process has loaded, and "
+	  "whose they are; nothing else" },
+	{ EP_OPTION_REPORT, "report", "FILE", true,
+	  "all but --net, and what else is asked for when RDMA does not work: the machine, kernel "
+	  "modules, limits, variables, devices, and a queue pair on each port, made and destroyed "
+	  "again; to FILE or here" },
+	{ 'h', "help", NULL, false, "this text" },
+	{ 'V', "version", NULL, false, "of ep_info itself" },
+};
+
+const struct ep_option ep_topo_options[EP_TOPO_OPTIONS] = {
+	{ 'j', "json", NULL, false, "one JSON object" },
+	{ 'x', "nccl-xml", NULL, false, "the machine in NCCL's format, for NCCL_TOPO_FILE" },
+	{ 'h', "help", NULL, false, "this text" },
+	{ 'V', "version", NULL, false, "of ep_topo itself" },
+};
+
+int ep_options_next(const struct ep_option *table, size_t n, int argc, char **argv)
+{
+	struct option longs[EP_OPTIONS_MAX + 1] = { { NULL, 0, NULL, 0 } };
+	char letters[2 * EP_OPTIONS_MAX + 1];
+	size_t at = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		longs[i] = (struct option){ table[i].name,
+					    !table[i].arg       ? no_argument
+					    : table[i].optional ? optional_argument
+								: required_argument,
+					    NULL, table[i].id };
+		if (table[i].id < 256) {
+			letters[at++] = (char)table[i].id;
+			if (table[i].arg) {
+				letters[at++] = ':';
+			}
+		}
+	}
+	letters[at] = '\0';
+	return getopt_long(argc, argv, letters, longs, NULL);
+}
+
+void ep_options_print(const struct ep_option *table, size_t n, FILE *out)
+{
+	for (size_t i = 0; i < n; i++) {
+		const struct ep_option *o = table + i;
+		const char *help = o->help;
+		char left[48], letter[8] = "    ";
+		int width = 60;
+
+		if (o->id < 256) {
+			snprintf(letter, sizeof(letter), "-%c, ", o->id);
+		}
+		snprintf(left, sizeof(left), o->optional ? "%s--%s[=%s]" : "%s--%s %s", letter,
+			 o->name, o->arg ? o->arg : "");
+		fprintf(out, "  %-19s ", left);
+		while ((int)strlen(help) > width) {
+			int cut = width;
+
+			while (help[cut] != ' ') {
+				cut--;
+			}
+			fprintf(out, "%.*s\n%22s", cut, help, "");
+			help += cut + 1;
+		}
+		fprintf(out, "%s\n", help);
+	}
+}
