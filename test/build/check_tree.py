@@ -36,6 +36,7 @@ MAY_INCLUDE = {
     "plugin/ep/ht": ["plugin/ep", *EP_STANDS_ON],
     "plugin/net": ["plugin/core", "plugin/rdma", "topo"],
     "tools": ["plugin/core", "plugin/rdma", "plugin/gda", "plugin/net", "topo", *DEVICE],
+    "tools/completions": ["tools", "tools/perf"],
     "tools/perf": ["tools/perf/oracle", "device/simt"],
     "tools/perf/oracle": [],  # it judges the library, and shares no line with it
 }
