@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Builds the wheel switchyard-ep-cuNN of this tree and prints its path. NN is the CUDA release that is found: see
+# tools/find-cuda.sh.
+#   build.sh [--out DIR] [--build DIR] [--from DIR] [MESON-OPTION...]
+# --out DIR     where the wheel goes (dist/)
+# --build DIR   where Meson builds (build-wheel/), with a release build of all architectures
+# --from DIR    packs what is built in DIR already, as it was configured
+# The wheel's tag names the oldest glibc on which it runs, which is about that of this machine: on Debian 12 it becomes
+# manylinux_2_34. The tools and the module that looks for NICs need libraries that no such tag names (libhwloc.so.15,
+# libexpat.so.1, libnccl.so.2): auditwheel must be told to leave these out. For
+# manylinux_2_28 run this in an image with that glibc (quay.io/pypa/manylinux_2_28_x86_64) and a CUDA toolkit: not tried.
+
+set -euo pipefail
+top=$(cd "$(dirname "$0")/../.." && pwd)
+out=dist
+build=build-wheel
+from=
+options=()
+while [ $# -gt 0 ]; do
+    case $1 in
+    --out) out=$2 && shift 2 ;;
+    --build) build=$2 && shift 2 ;;
+    --from) from=$2 && shift 2 ;;
+    -D*) options+=("$1") && shift ;;
+    *)
+        sed -n '3,13s/^# \{0,1\}//p' "$0" >&2
+        exit 2
+        ;;
+    esac
+done
+PATH=$top/.deps/venv/bin:$PATH
+
+if [ -z "$from" ]; then
+    from=$build
+    if [ ! -f "$build/build.ninja" ]; then
+        meson setup "$build" "$top" --prefix=/opt/switchyard --libdir=lib --buildtype=release -Dcuda=enabled \
+            -Dtests=false -Dvcluster=false "${options[@]}" >&2
+    fi
+    ninja -C "$build" >&2
+fi
+
+option() {
+    meson introspect "$from" --buildoptions | python3 -c 'import json, sys
+print(next(o["value"] for o in json.load(sys.stdin) if o["name"] == sys.argv[1]))' "$1"
+}
+stage=$(mktemp -d)
+trap 'rm -rf "$stage"' EXIT
+DESTDIR=$stage/root meson install -C "$from" --no-rebuild --quiet >&2
+while read -r file; do
+    if readelf -h "$file" >/dev/null 2>&1; then strip --strip-unneeded "$file"; fi
+done < <(find "$stage/root" -type f \( -name '*.so*' -o -path '*/bin/*' \))
+python3 "$top/tools/wheel/pack.py" "$stage/root" "$(option prefix)" "$(option libdir)" "$top" "$out"
