@@ -117,6 +117,9 @@ import runpy
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name='__main__')
 switchyard.verify()" "$source/test/clients/sglang.py" "$vc"
+    # shellcheck disable=SC2016
+    says 'sglang\..*: OK' 0 env LD_LIBRARY_PATH="$vc" "$vc/vcrun" --gpus 2 -- sh -c 'NCCL_HOSTID=node$VC_NODE exec "$0" "$@"' \
+        "$python" -m switchyard "$source/test/clients/sglang.py" "$vc"
     rm "$library" && mv "$library.gpu" "$library"
 fi
 "$work/venv/bin/pip" uninstall -q -y --disable-pip-version-check "$(basename "$wheel" | sed 's/-.*//; s/_/-/g')"

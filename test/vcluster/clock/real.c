@@ -34,6 +34,8 @@ void *vc_real_find(_Atomic(void *) *found, const char *name)
 
 	if (!fn) {
 		fn = dlsym(RTLD_NEXT, name);
+		/* A program's own libraries come before those that a preloaded library needs: before this one. */
+		fn = fn ? fn : dlsym(RTLD_DEFAULT, name);
 		if (!fn) {
 			abort(); /* a C library without it would not have started this program */
 		}
