@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The Debian packages: built, and unpacked together into one root beside a library of another package.
+#   deb.sh SOURCE_ROOT BUILD_DIR gpu|none ARCH
+
+set -euo pipefail
+source=$1 build=$2 flavour=$3 arch=$4
+if [ "$flavour" = none ] || ! command -v dpkg-shlibdeps >/dev/null; then
+    echo 'skipped: no GPU library in this build, or no dpkg-dev'
+    exit 77
+fi
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failed=0
+
+fail() {
+    echo "FAILED: $*"
+    failed=1
+}
+
+mapfile -t debs < <("$source/tools/deb/build.sh" --out "$work/out" --build "$build" -Dgpu_archs="$arch")
+[ ${#debs[@]} = 4 ] || fail "${#debs[@]} packages: ${debs[*]}"
+for deb in "${debs[@]}"; do
+    dpkg-deb --contents "$deb" | awk '$1 !~ /^d/ { print $6 }' >>"$work/files"
+    dpkg-deb -x "$deb" "$work/root"
+    dpkg-deb -f "$deb" Depends | grep -q . || fail "$deb depends on nothing"
+    dpkg-deb -f "$deb" Depends | grep -q nccl2 && fail "$deb needs NCCL"
+done
+sort "$work/files" | uniq -d | grep . && fail 'two packages have the same file'
+lib=usr/lib/$(dpkg-architecture -qDEB_HOST_MULTIARCH)
+# Whatever another package of this soname brings there is left alone.
+for file in "$lib"/libnccl_ep.so{,.0} usr/include/nccl_ep.h; do
+    [ ! -e "$work/root/$file" ] || fail "a package has $file"
+done
+for file in "$lib"/libnccl-net-ep.so "$lib"/switchyard/libnccl_ep.so.0 usr/bin/ep_perf usr/include/switchyard/nccl_ep/ext.h; do
+    [ -s "$work/root/$file" ] || fail "no package has $file"
+done
+LD_PRELOAD=$work/root/$lib/switchyard/libnccl_ep.so.0 /bin/true || fail 'it cannot be preloaded'
+PKG_CONFIG_PATH=$work/root/$lib/pkgconfig pkg-config --cflags nccl-ep | grep -q -- '-I/usr/include/switchyard' ||
+    fail 'pkg-config does not name the headers'
+"$work/root/usr/bin/ep_info" -V | grep -q '^ep_info [0-9.]*$' || fail 'ep_info does not run'
+exit $failed
