@@ -59,6 +59,7 @@ static pid_t child(int *stay)
 		memset(heap, 2, 4096);
 		_exit(read(ends[0], heap, 1) == 0 && heap[4095] == 2 ? 0 : 1);
 	}
+	free(heap);
 	close(ends[0]);
 	*stay = ends[1];
 	return pid;
