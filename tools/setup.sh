@@ -6,9 +6,9 @@
 #     likewise NCCL and the disassembler, in .deps/ of this tree;
 #   - an older g++ where nvcc refuses the one that is there.
 # Says what it did. When all is there it changes nothing and takes a few seconds.
-#   setup.sh quick   also what ./check --quick needs: one release of clang-format, from PyPI where there is another
-#   setup.sh check   also what ./check needs, for suite `guest`: an emulator, and Debian's kernel in .deps/guest
-#   setup.sh all     also what ./check --all needs: clang, debootstrap
+#   setup.sh check   also what ./check needs: one release of clang-format, from PyPI where there is another
+#   setup.sh all     also what ./check --all needs: clang, debootstrap, and for the suite `guest` an emulator and
+#                    Debian's kernel in .deps/guest
 
 set -euo pipefail
 top=$(cd "$(dirname "$0")/.." && pwd)
@@ -35,7 +35,6 @@ cuda_line() { "$top/tools/find-cuda.sh" | sed -n "s/^$1=//p"; }
 need_cuda_wheels() { [ -z "$(cuda_line cuda)" ]; }
 need_nccl_wheels() { [ -z "$(cuda_line nccl_include)" ]; }
 need_disassembler() { [ -z "$(cuda_line disassembler)" ]; }
-needs_guest() { [ "$tier" = check ] || [ "$tier" = all ]; }
 need_style() {
     [ -n "$tier" ] && ! clang-format --version 2>/dev/null |
         grep -q " version $(sed -n 's/^clang-format==//p' "$top/tools/style-wheels.txt")"
@@ -60,7 +59,7 @@ list_missing() {
     fi
     have_header expat.h || wanted+=(libexpat1-dev)
     have_header hwloc.h || wanted+=(libhwloc-dev)
-    if needs_guest && [ "$(uname -m)" = x86_64 ]; then
+    if [ "$tier" = all ] && [ "$(uname -m)" = x86_64 ]; then
         have qemu-system-x86_64 || wanted+=(qemu-system-x86)
         have busybox || wanted+=(busybox-static)
         { have rdma && have tc; } || wanted+=(iproute2)
@@ -196,7 +195,7 @@ install_disassembler() {
 # The tests are skipped without it.
 fetch_guest() {
     local out
-    if needs_guest && have qemu-system-x86_64 &&
+    if [ "$tier" = all ] && have qemu-system-x86_64 &&
         ! out=$("$top/test/guest/kernel.sh" "$deps/guest" 2>&1); then
         say "no kernel for suite guest: ${out##*$'\n'}"
     fi
