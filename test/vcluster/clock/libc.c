@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -108,22 +109,38 @@ static bool vc_look_ready(void *arg)
 	return l->result != 0;
 }
 
+/* Are all descriptors sockets, eventfds or sets of such? Bytes get into pipes by calls that are not counted, too. */
+static bool vc_look_sockets(const struct vc_look *l)
+{
+	struct stat s;
+
+	for (nfds_t i = 0; i < l->nfds; i++) {
+		if (l->fds[i].fd >= 0 &&
+		    (fstat(l->fds[i].fd, &s) || (s.st_mode & S_IFMT && !S_ISSOCK(s.st_mode)))) {
+			return false;
+		}
+	}
+	return true;
+}
+
 /* `mask`: which signals are blocked meanwhile, NULL: those that are now. */
 static int vc_look_wait(struct vc_look *l, uint64_t ns, const sigset_t *mask)
 {
 	uint64_t until = vc_after(ns);
+	bool sockets;
 	sigset_t kicks;
 
 	if (vc_look_ready(l) || !ns) {
 		return l->result;
 	}
+	sockets = vc_look_sockets(l);
 	if (mask) {
 		kicks = *mask;
 	} else {
 		VC_REAL(pthread_sigmask)(SIG_BLOCK, NULL, &kicks);
 	}
 	sigdelset(&kicks, VC_KICK_SIGNAL);
-	while (vc_kernel_begin(VC_WAIT_POLL, until, vc_look_ready, l)) {
+	while (vc_kernel_begin(VC_WAIT_POLL, until, sockets, vc_look_ready, l)) {
 		uint64_t left = until - vc_clock_time(vc_clock);
 		int error = 0;
 
@@ -148,7 +165,7 @@ static int vc_look_wait(struct vc_look *l, uint64_t ns, const sigset_t *mask)
 }
 
 /* What sends packets, also by what it leaves to the kernel: each call is counted when it is over. */
-#define VC_SOCKET_CALL(type, name, parameters, arguments)                                          \
+#define VC_FD_CALL(type, name, parameters, arguments)                                              \
 	VC_EXPORT type name parameters                                                             \
 	{                                                                                          \
 		type result = VC_REAL(name) arguments;                                             \
@@ -161,34 +178,22 @@ static int vc_look_wait(struct vc_look *l, uint64_t ns, const sigset_t *mask)
 		return result;                                                                     \
 	}
 
-VC_SOCKET_CALL(ssize_t, send, (int fd, const void *from, size_t n, int flags), (fd, from, n, flags))
-VC_SOCKET_CALL(ssize_t, sendto,
-	       (int fd, const void *from, size_t n, int flags, const struct sockaddr *to,
-		socklen_t size),
-	       (fd, from, n, flags, to, size))
-VC_SOCKET_CALL(ssize_t, sendmsg, (int fd, const struct msghdr *message, int flags),
-	       (fd, message, flags))
-VC_SOCKET_CALL(ssize_t, recv, (int fd, void *to, size_t n, int flags), (fd, to, n, flags))
-VC_SOCKET_CALL(ssize_t, recvfrom,
-	       (int fd, void *to, size_t n, int flags, struct sockaddr *from, socklen_t *size),
-	       (fd, to, n, flags, from, size))
-VC_SOCKET_CALL(ssize_t, recvmsg, (int fd, struct msghdr *message, int flags), (fd, message, flags))
-VC_SOCKET_CALL(int, connect, (int fd, const struct sockaddr *to, socklen_t size), (fd, to, size))
-VC_SOCKET_CALL(int, shutdown, (int fd, int how), (fd, how))
-VC_SOCKET_CALL(int, close, (int fd), (fd))
-
-VC_EXPORT ssize_t write(int fd, const void *from, size_t n)
-{
-	ssize_t result = VC_REAL(write)(fd, from, n);
-	int error = errno, type;
-	socklen_t size = sizeof(type);
-
-	if (vc_clock && !getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size)) {
-		vc_clock_traffic(vc_clock);
-	}
-	errno = error;
-	return result;
-}
+VC_FD_CALL(ssize_t, send, (int fd, const void *from, size_t n, int flags), (fd, from, n, flags))
+VC_FD_CALL(ssize_t, sendto,
+	   (int fd, const void *from, size_t n, int flags, const struct sockaddr *to,
+	    socklen_t size),
+	   (fd, from, n, flags, to, size))
+VC_FD_CALL(ssize_t, sendmsg, (int fd, const struct msghdr *message, int flags),
+	   (fd, message, flags))
+VC_FD_CALL(ssize_t, recv, (int fd, void *to, size_t n, int flags), (fd, to, n, flags))
+VC_FD_CALL(ssize_t, recvfrom,
+	   (int fd, void *to, size_t n, int flags, struct sockaddr *from, socklen_t *size),
+	   (fd, to, n, flags, from, size))
+VC_FD_CALL(ssize_t, recvmsg, (int fd, struct msghdr *message, int flags), (fd, message, flags))
+VC_FD_CALL(int, connect, (int fd, const struct sockaddr *to, socklen_t size), (fd, to, size))
+VC_FD_CALL(int, shutdown, (int fd, int how), (fd, how))
+VC_FD_CALL(int, close, (int fd), (fd))
+VC_FD_CALL(ssize_t, write, (int fd, const void *from, size_t n), (fd, from, n))
 
 VC_EXPORT int poll(struct pollfd *fds, nfds_t n, int ms)
 {
@@ -431,7 +436,7 @@ VC_EXPORT pid_t waitpid(pid_t pid, int *status, int options)
 	pid_t got;
 
 	if (vc_clock && pid > 0 && !(options & WNOHANG) && vc_process_known(pid) &&
-	    vc_kernel_begin(VC_WAIT_CHILD, VC_NEVER, vc_child_ready, &pid)) {
+	    vc_kernel_begin(VC_WAIT_CHILD, VC_NEVER, false, vc_child_ready, &pid)) {
 		got = VC_REAL(waitpid)(pid, &ended, options);
 		vc_kernel_end();
 		vc_event();

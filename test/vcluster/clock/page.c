@@ -189,6 +189,13 @@ void vc_slot_prepare(struct vc_clock *clock, struct vc_clock_slot *slot, enum vc
 	atomic_store(&slot->since_ns, now);
 	atomic_store(&slot->until_ns, until_ns);
 	atomic_store(&slot->what, what);
+	atomic_store(&slot->sockets, false);
+	atomic_store(&slot->asleep, ((atomic_load(&slot->asleep) >> 48) + 1) << 48 | VC_TRAFFIC);
+}
+
+void vc_slot_counts(struct vc_clock_slot *slot, bool sockets)
+{
+	atomic_store(&slot->sockets, sockets);
 }
 
 bool vc_slot_end(struct vc_clock *clock, struct vc_clock_slot *slot, enum vc_slot_state state)
@@ -260,6 +267,22 @@ static bool vc_slot_asleep(struct vc_clock *clock, const struct vc_clock_slot *s
 	return state == 'S' || state == 'Z' || state == 'X';
 }
 
+/* Has the kernel nothing for the slot's thread? It is not asked again before something was sent. */
+static bool vc_slot_unheard(struct vc_clock *clock, struct vc_clock_slot *slot, uint64_t traffic)
+{
+	uint64_t asleep = atomic_load(&slot->asleep), wait = asleep & ~VC_TRAFFIC;
+
+	traffic &= VC_TRAFFIC;
+	if ((asleep & VC_TRAFFIC) == traffic && atomic_load(&slot->sockets)) {
+		return true;
+	}
+	if (!vc_slot_asleep(clock, slot)) {
+		return false;
+	}
+	atomic_compare_exchange_strong(&slot->asleep, &asleep, wait | traffic);
+	return true;
+}
+
 void vc_clock_traffic(struct vc_clock *clock)
 {
 	atomic_fetch_add(&clock->traffic, 1);
@@ -269,10 +292,8 @@ void vc_clock_traffic(struct vc_clock *clock)
  * Has the kernel delivered all that was sent? Who sends runs until it has counted that, so what a thread that runs
  * may send meanwhile changes `traffic`. A ksoftirqd that is parked, or idle, has nothing to do.
  */
-static bool vc_clock_delivered(struct vc_clock *clock)
+static bool vc_clock_delivered(struct vc_clock *clock, uint64_t traffic)
 {
-	uint64_t traffic = atomic_load(&clock->traffic);
-
 	if (atomic_load(&clock->quiet) == traffic) {
 		return true;
 	}
@@ -403,12 +424,6 @@ static void vc_clock_wake_due(struct vc_clock *clock, const struct vc_clock_slot
 	}
 }
 
-/* The earliest limit of all waits. */
-struct vc_limits {
-	uint64_t first_ns;
-	bool kernel; /* some thread waits in the kernel */
-};
-
 /* Until when the thread lets the clock go. */
 static uint64_t vc_slot_limit(const struct vc_clock *clock, const struct vc_clock_slot *slot)
 {
@@ -425,12 +440,14 @@ static uint64_t vc_slot_limit(const struct vc_clock *clock, const struct vc_cloc
 	return until + (more < most ? more : most);
 }
 
-/* False if a thread is about to wait in the kernel, or to come back. */
-static bool vc_limits_find(struct vc_clock *clock, const struct vc_clock_slot *self,
-			   struct vc_limits *l)
+/* The earliest limit of all waits. False if a thread is about to wait in the kernel, or to come back. */
+static bool vc_limit_find(struct vc_clock *clock, const struct vc_clock_slot *self,
+			  uint64_t *first_ns)
 {
+	uint64_t traffic = atomic_load(&clock->traffic);
+
 	for (uint32_t i = 0; i < atomic_load(&clock->nslots); i++) {
-		const struct vc_clock_slot *slot = &clock->slot[i];
+		struct vc_clock_slot *slot = &clock->slot[i];
 		uint32_t state = atomic_load(&slot->state);
 		uint64_t limit;
 
@@ -438,34 +455,35 @@ static bool vc_limits_find(struct vc_clock *clock, const struct vc_clock_slot *s
 		    atomic_load(&clock->proc[atomic_load(&slot->proc)].state) != VC_PROC_LIVE) {
 			continue;
 		}
-		l->kernel |= state == VC_SLOT_KERNEL;
-		if (state == VC_SLOT_KERNEL && slot != self && !vc_slot_asleep(clock, slot)) {
+		/* what was delivered before a thread is asked has made it runnable */
+		if (state == VC_SLOT_KERNEL &&
+		    (!vc_clock_delivered(clock, traffic) ||
+		     (slot != self && !vc_slot_unheard(clock, slot, traffic)))) {
 			return false;
 		}
 		limit = vc_slot_limit(clock, slot);
-		l->first_ns = limit < l->first_ns ? limit : l->first_ns;
+		*first_ns = limit < *first_ns ? limit : *first_ns;
 	}
-	return !l->kernel || vc_clock_delivered(clock);
+	return true;
 }
 
 enum vc_move vc_clock_try(struct vc_clock *clock, const struct vc_clock_slot *self)
 {
-	struct vc_limits limits = { .first_ns = VC_NEVER };
-	uint64_t sequence = atomic_load(&clock->sequence);
+	uint64_t first_ns = VC_NEVER, sequence = atomic_load(&clock->sequence);
 
 	if (vc_clock_running(clock)) {
 		return VC_MOVE_BUSY;
 	}
-	if (!vc_limits_find(clock, self, &limits)) {
+	if (!vc_limit_find(clock, self, &first_ns)) {
 		return VC_MOVE_AGAIN;
 	}
 	if (atomic_load(&clock->sequence) != sequence) {
 		return VC_MOVE_BUSY;
 	}
-	if (limits.first_ns == VC_NEVER) {
+	if (first_ns == VC_NEVER) {
 		return VC_MOVE_STUCK;
 	}
-	vc_clock_reach(clock, limits.first_ns);
+	vc_clock_reach(clock, first_ns);
 	vc_clock_wake_due(clock, self);
 	return VC_MOVE_DONE;
 }

@@ -12,8 +12,9 @@
  *  - Who wakes a thread marks it as running before it goes on (VC_SLOT_WAITS).
  *  - A thread that waits in the kernel (poll, waitpid: VC_SLOT_KERNEL) is woken by the kernel. Linux makes it
  *    runnable within the call that sends a byte or ends a process, so its state in /proc is asked
- *    before time is moved. So is that of ksoftirqd, which delivers what the loopback interface has left over:
- *    on each processor of the run, once after anything was sent.
+ *    before time is moved. That costs some microseconds, so whoever waits for sockets and eventfds alone is
+ *    asked only once after anything was sent: each call that may send is counted. So is ksoftirqd, which
+ *    delivers what the loopback interface has left over, on each processor of the run.
  *  - A thread that waits in any other way runs, as far as the clock knows.
  *  - A process that was started and has no slots yet runs.
  * A process that was stopped, or has ended, holds up nobody.
@@ -39,6 +40,7 @@
 #define VC_CLOCK_SLOTS 65536
 #define VC_CLOCK_CPUS 1024
 #define VC_NEVER UINT64_MAX
+#define VC_TRAFFIC (UINT64_MAX >> 16)
 #define VC_EXIT_STUCK 85
 /* Ends a wait in the kernel whose limit has come; blocked except in such waits. */
 #define VC_KICK_SIGNAL (SIGRTMAX - 5)
@@ -58,6 +60,9 @@ struct vc_clock_slot {
 	_Atomic uint64_t since_ns, until_ns;
 	/* naps in a row began then, and what `events` was */
 	_Atomic uint64_t nap_since_ns, nap_events;
+	/* number of the wait, and below it (VC_TRAFFIC) what `traffic` was when the thread was last found asleep in it */
+	_Atomic uint64_t asleep;
+	_Atomic bool sockets; /* nothing wakes it but what is counted as traffic, and its limit */
 };
 
 /* What a thread waits in, for reports. */
@@ -95,14 +100,14 @@ struct vc_clock {
 	_Atomic uint64_t sequence;
 	_Atomic uint64_t events;         /* how often a thread woke another, or the kernel one */
 	_Atomic uint32_t nprocs, nslots; /* those above have never been used */
-	_Atomic uint64_t traffic;        /* how often a socket was used, or a process ended */
+	_Atomic uint64_t traffic;        /* how often a descriptor was used, or a process ended */
 	_Atomic uint64_t quiet;          /* what that was when ksoftirqd had delivered everything */
 	pid_t softirq[VC_CLOCK_CPUS]; /* kernel threads; 0: no more, or hidden from this process */
 	struct vc_clock_proc proc[VC_CLOCK_PROCS];
 	struct vc_clock_slot slot[VC_CLOCK_SLOTS];
 };
 
-/* The calling thread has used a socket: bytes may be under way. */
+/* The calling thread has used a descriptor: bytes may be under way. */
 void vc_clock_traffic(struct vc_clock *clock);
 
 /* Maps the clock in this file, or (NULL) a new one that children inherit. NULL: not possible. */
@@ -124,6 +129,8 @@ void vc_slot_begin(struct vc_clock *clock, struct vc_clock_slot *slot);
 /* Its thread is about to wait. */
 void vc_slot_prepare(struct vc_clock *clock, struct vc_clock_slot *slot, enum vc_wait what,
 		     uint64_t until_ns);
+/* Whether nothing but traffic wakes the thread in the wait that it is about to begin. */
+void vc_slot_counts(struct vc_clock_slot *slot, bool sockets);
 /* Returns true if no thread of the process runs any more. */
 bool vc_slot_end(struct vc_clock *clock, struct vc_clock_slot *slot, enum vc_slot_state state);
 /* A thread that waits runs from now on; true: it did, and if it is another one than the caller it is to be roused. */

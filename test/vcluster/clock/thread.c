@@ -227,7 +227,8 @@ void vc_nap(enum vc_wait what, uint64_t ns)
 	}
 }
 
-bool vc_kernel_begin(enum vc_wait what, uint64_t until_ns, bool (*ready)(void *), void *arg)
+bool vc_kernel_begin(enum vc_wait what, uint64_t until_ns, bool sockets, bool (*ready)(void *),
+		     void *arg)
 {
 	struct vc_clock_slot *slot = vc_self_slot();
 	struct vc_patience patience = { 0, 0 };
@@ -236,6 +237,7 @@ bool vc_kernel_begin(enum vc_wait what, uint64_t until_ns, bool (*ready)(void *)
 
 	vc_kicked = false;
 	vc_slot_prepare(vc_clock, slot, what, until_ns);
+	vc_slot_counts(slot, sockets);
 	while (vc_slot_end(vc_clock, slot, VC_SLOT_KERNEL)) {
 		if (ready(arg)) {
 			vc_kernel_end();

@@ -35,7 +35,8 @@ void vc_sleep_until(uint64_t until_ns);
 void vc_nap(enum vc_wait what, uint64_t ns);
 
 /* Around a call that waits in the kernel. Begin: false if a look shows that it would not wait. */
-bool vc_kernel_begin(enum vc_wait what, uint64_t until_ns, bool (*ready)(void *), void *arg);
+bool vc_kernel_begin(enum vc_wait what, uint64_t until_ns, bool sockets, bool (*ready)(void *),
+		     void *arg);
 void vc_kernel_end(void);
 /* What others look for may have changed: naps are not stretched over it. */
 void vc_event(void);

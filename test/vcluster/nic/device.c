@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 #include "nic/device.h"
 #include "nic/stepping.h"
@@ -410,19 +411,19 @@ struct ibv_context *vn_open(struct ibv_device *device, bool devx)
 {
 	struct vn_nic *nic = (struct vn_nic *)device;
 	struct vn_context *ctx = calloc(1, sizeof(*ctx));
-	int pipes[2], rc;
+	int ends[2], rc;
 
-	if (!ctx || pipe2(pipes, O_CLOEXEC)) {
+	if (!ctx || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends)) {
 		free(ctx);
 		errno = ENOMEM;
 		return NULL;
 	}
-	fcntl(pipes[1], F_SETFL, O_NONBLOCK);
+	fcntl(ends[1], F_SETFL, O_NONBLOCK);
 	vn_context_fill(ctx, device);
 	ctx->nic = nic;
 	ctx->devx = devx;
-	ctx->verbs.context.async_fd = pipes[0];
-	ctx->event_fd = pipes[1];
+	ctx->verbs.context.async_fd = ends[0];
+	ctx->event_fd = ends[1];
 	vn_lock();
 	rc = vn_thread_start();
 	if (!rc) {
@@ -431,8 +432,8 @@ struct ibv_context *vn_open(struct ibv_device *device, bool devx)
 	}
 	vn_unlock();
 	if (rc) {
-		close(pipes[0]);
-		close(pipes[1]);
+		close(ends[0]);
+		close(ends[1]);
 		free(ctx);
 		errno = rc;
 		return NULL;

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 #include "nic/lag.h"
 #include "nic/qp.h"
@@ -30,17 +31,17 @@ struct vn_channel {
 VN_EXPORT struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *c)
 {
 	struct vn_channel *ch = calloc(1, sizeof(*ch));
-	int pipes[2];
+	int ends[2];
 
-	if (!ch || pipe2(pipes, O_CLOEXEC)) {
+	if (!ch || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends)) {
 		free(ch);
 		errno = ENOMEM;
 		return NULL;
 	}
-	fcntl(pipes[1], F_SETFL, O_NONBLOCK);
+	fcntl(ends[1], F_SETFL, O_NONBLOCK);
 	ch->ibv.context = c;
-	ch->ibv.fd = pipes[0];
-	ch->write_fd = pipes[1];
+	ch->ibv.fd = ends[0];
+	ch->write_fd = ends[1];
 	return &ch->ibv;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What was sent and not delivered holds time up: a child that spins stands for ksoftirqd. Where nothing was sent, what
- * that thread does is not looked at, and neither is a parked one.
+ * that thread does is not looked at, and neither is a parked one. So it is with a thread that waits for sockets.
  */
 #include <signal.h>
 #include <stdlib.h>
@@ -51,6 +51,81 @@ static void wait_end(struct vc_clock *clock, struct vc_clock_slot *slot)
 	atomic_store(&slot->state, VC_SLOT_RUNS);
 }
 
+static volatile sig_atomic_t working;
+
+static void work(int number)
+{
+	working = number == VC_KICK_SIGNAL ? working : number == SIGUSR1;
+}
+
+static pid_t sleeper(void)
+{
+	pid_t pid = fork();
+
+	if (!pid) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		signal(SIGUSR1, work);
+		signal(SIGUSR2, work);
+		signal(VC_KICK_SIGNAL, work);
+		for (;;) {
+			while (working) {
+			}
+			usleep(1000000);
+		}
+	}
+	return pid;
+}
+
+/* A thread that waits for sockets alone is asked once in each wait, and once after anything was sent. */
+static void asked(struct vc_clock *clock)
+{
+	enum vc_move move = VC_MOVE_DONE;
+	pid_t pid = sleeper();
+	struct vc_clock_slot *slot;
+	int status;
+
+	slot = vc_slot_new(clock, (uint32_t)vc_proc_new(clock, pid));
+	atomic_store(&slot->tid, pid);
+	wait_begin(clock, slot);
+	vc_slot_counts(slot, true);
+	CHECK_INT(try_until(clock, NULL, VC_MOVE_DONE), VC_MOVE_DONE);
+	usleep(20000);
+	kill(pid, SIGUSR1);
+	usleep(20000);
+	CHECK_INT(vc_clock_try(clock, NULL), VC_MOVE_DONE);
+	vc_clock_traffic(clock);
+	CHECK_INT(try_until(clock, NULL, VC_MOVE_AGAIN), VC_MOVE_AGAIN);
+	kill(pid, SIGUSR2);
+	CHECK_INT(try_until(clock, NULL, VC_MOVE_DONE), VC_MOVE_DONE);
+	wait_end(clock, slot);
+
+	/* each wait anew: nothing is sent */
+	kill(pid, SIGUSR1);
+	for (int i = 0; i < 5000 && move != VC_MOVE_AGAIN; i++) {
+		usleep(1000);
+		wait_begin(clock, slot);
+		vc_slot_counts(slot, true);
+		move = vc_clock_try(clock, NULL);
+		if (move != VC_MOVE_AGAIN) {
+			wait_end(clock, slot);
+		}
+	}
+	CHECK_INT(move, VC_MOVE_AGAIN);
+	kill(pid, SIGUSR2);
+	CHECK_INT(try_until(clock, NULL, VC_MOVE_DONE), VC_MOVE_DONE);
+	wait_end(clock, slot);
+
+	/* not so where something else may wake it */
+	wait_begin(clock, slot);
+	CHECK_INT(try_until(clock, NULL, VC_MOVE_DONE), VC_MOVE_DONE);
+	kill(pid, SIGUSR1);
+	CHECK_INT(try_until(clock, NULL, VC_MOVE_AGAIN), VC_MOVE_AGAIN);
+	wait_end(clock, slot);
+	kill(pid, SIGKILL);
+	CHECK(waitpid(pid, &status, 0) == pid);
+	vc_proc_set(clock, vc_proc_find(clock, pid), VC_PROC_ENDED);
+}
+
 int main(void)
 {
 	struct vc_clock *clock = vc_clock_map(NULL, true);
@@ -95,5 +170,8 @@ int main(void)
 	kill(busy, SIGKILL);
 	CHECK(waitpid(busy, &status, 0) == busy);
 	CHECK_INT(try_until(clock, slot, VC_MOVE_DONE), VC_MOVE_DONE);
+	wait_end(clock, slot);
+	vc_proc_set(clock, proc, VC_PROC_ENDED);
+	asked(clock);
 	return test_result();
 }
