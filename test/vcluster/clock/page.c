@@ -198,11 +198,17 @@ void vc_slot_counts(struct vc_clock_slot *slot, bool sockets)
 	atomic_store(&slot->sockets, sockets);
 }
 
-bool vc_slot_end(struct vc_clock *clock, struct vc_clock_slot *slot, enum vc_slot_state state)
+bool vc_slot_end(struct vc_clock *clock, struct vc_clock_slot *slot, enum vc_slot_state state,
+		 const _Atomic bool *woken)
 {
 	struct vc_clock_proc *proc = &clock->proc[atomic_load(&slot->proc)];
+	uint32_t waits = state;
 
 	atomic_store(&slot->state, state);
+	if (woken && atomic_load(woken) &&
+	    atomic_compare_exchange_strong(&slot->state, &waits, VC_SLOT_RUNS)) {
+		return false; /* it has counted all the time */
+	}
 	return atomic_fetch_sub(&proc->running, 1) == 1;
 }
 

@@ -131,8 +131,13 @@ void vc_slot_prepare(struct vc_clock *clock, struct vc_clock_slot *slot, enum vc
 		     uint64_t until_ns);
 /* Whether nothing but traffic wakes the thread in the wait that it is about to begin. */
 void vc_slot_counts(struct vc_clock_slot *slot, bool sockets);
-/* Returns true if no thread of the process runs any more. */
-bool vc_slot_end(struct vc_clock *clock, struct vc_clock_slot *slot, enum vc_slot_state state);
+/*
+ * Returns true if no thread of the process runs any more. Whoever finds the thread in its wait wakes it; who came
+ * before has set `woken`, if there is such a word. Then the thread goes on, and must count without a gap: in a gap it
+ * may lose its processor, and others move the clock as if it waited.
+ */
+bool vc_slot_end(struct vc_clock *clock, struct vc_clock_slot *slot, enum vc_slot_state state,
+		 const _Atomic bool *woken);
 /* A thread that waits runs from now on; true: it did, and if it is another one than the caller it is to be roused. */
 bool vc_slot_wake(struct vc_clock *clock, struct vc_clock_slot *slot);
 void vc_slot_rouse(struct vc_clock_slot *slot);

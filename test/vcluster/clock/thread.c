@@ -144,11 +144,7 @@ static void vc_slot_wait(enum vc_wait what, uint64_t until, const _Atomic bool *
 	bool last;
 
 	vc_slot_prepare(vc_clock, slot, what, until);
-	last = vc_slot_end(vc_clock, slot, VC_SLOT_WAITS);
-	if (woken && atomic_load(woken)) {
-		vc_slot_wake(vc_clock, slot);
-		return;
-	}
+	last = vc_slot_end(vc_clock, slot, VC_SLOT_WAITS, woken);
 	if (last) {
 		vc_move(slot);
 	}
@@ -238,7 +234,7 @@ bool vc_kernel_begin(enum vc_wait what, uint64_t until_ns, bool sockets, bool (*
 	vc_kicked = false;
 	vc_slot_prepare(vc_clock, slot, what, until_ns);
 	vc_slot_counts(slot, sockets);
-	while (vc_slot_end(vc_clock, slot, VC_SLOT_KERNEL)) {
+	while (vc_slot_end(vc_clock, slot, VC_SLOT_KERNEL, NULL)) {
 		if (ready(arg)) {
 			vc_kernel_end();
 			return false;
@@ -250,7 +246,7 @@ bool vc_kernel_begin(enum vc_wait what, uint64_t until_ns, bool sockets, bool (*
 		/* asleep here it would look like a thread for which the kernel has nothing */
 		vc_kernel_end();
 		if (!vc_clock_again(move, &patience)) {
-			vc_slot_end(vc_clock, slot, VC_SLOT_KERNEL);
+			vc_slot_end(vc_clock, slot, VC_SLOT_KERNEL, NULL);
 			break;
 		}
 		move = VC_MOVE_BUSY; /* unless the next attempt says otherwise */
@@ -281,7 +277,7 @@ static void vc_slot_leave(void)
 
 	vc_slot = NULL;
 	vc_left = true;
-	if (slot && vc_slot_end(vc_clock, slot, VC_SLOT_FREE)) {
+	if (slot && vc_slot_end(vc_clock, slot, VC_SLOT_FREE, NULL)) {
 		vc_move(NULL);
 	}
 }
@@ -357,7 +353,7 @@ int vc_thread_start(pthread_t *thread, const pthread_attr_t *attr, void *(*fn)(v
 	vc_threads = t;
 	error = VC_REAL(pthread_create)(&t->id, attr, vc_thread_main, t);
 	if (error) {
-		vc_slot_end(vc_clock, t->slot, VC_SLOT_FREE);
+		vc_slot_end(vc_clock, t->slot, VC_SLOT_FREE, NULL);
 		vc_thread_free(t);
 	} else {
 		*thread = t->id;

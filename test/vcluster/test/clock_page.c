@@ -42,7 +42,7 @@ static pid_t spin(void)
 static void wait_begin(struct vc_clock *clock, struct vc_clock_slot *slot)
 {
 	vc_slot_prepare(clock, slot, VC_WAIT_POLL, vc_clock_time(clock) + MINUTE);
-	vc_slot_end(clock, slot, VC_SLOT_KERNEL);
+	vc_slot_end(clock, slot, VC_SLOT_KERNEL, NULL);
 }
 
 static void wait_end(struct vc_clock *clock, struct vc_clock_slot *slot)
@@ -126,6 +126,24 @@ static void asked(struct vc_clock *clock)
 	vc_proc_set(clock, vc_proc_find(clock, pid), VC_PROC_ENDED);
 }
 
+/* A thread that was woken before it waits has run all the time; one that was not waits. */
+static void woken_before(struct vc_clock *clock)
+{
+	int proc = vc_proc_new(clock, getpid());
+	struct vc_clock_slot *slot = vc_slot_new(clock, (uint32_t)proc);
+	_Atomic bool woken = true;
+
+	vc_slot_prepare(clock, slot, VC_WAIT_COND, VC_NEVER);
+	CHECK(!vc_slot_end(clock, slot, VC_SLOT_WAITS, &woken));
+	CHECK_INT(atomic_load(&slot->state), VC_SLOT_RUNS);
+	CHECK_INT(atomic_load(&clock->proc[proc].running), 1);
+	atomic_store(&woken, false);
+	CHECK(vc_slot_end(clock, slot, VC_SLOT_WAITS, &woken));
+	CHECK_INT(atomic_load(&slot->state), VC_SLOT_WAITS);
+	CHECK_INT(atomic_load(&clock->proc[proc].running), 0);
+	vc_proc_set(clock, proc, VC_PROC_ENDED);
+}
+
 int main(void)
 {
 	struct vc_clock *clock = vc_clock_map(NULL, true);
@@ -173,5 +191,6 @@ int main(void)
 	wait_end(clock, slot);
 	vc_proc_set(clock, proc, VC_PROC_ENDED);
 	asked(clock);
+	woken_before(clock);
 	return test_result();
 }
