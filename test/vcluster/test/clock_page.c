@@ -5,6 +5,7 @@
  */
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -51,26 +52,18 @@ static void wait_end(struct vc_clock *clock, struct vc_clock_slot *slot)
 	atomic_store(&slot->state, VC_SLOT_RUNS);
 }
 
-static volatile sig_atomic_t working;
-
-static void work(int number)
-{
-	working = number == VC_KICK_SIGNAL ? working : number == SIGUSR1;
-}
-
-static pid_t sleeper(void)
+/* A child that works, or sleeps all but some microseconds of the time, as *works says. */
+static pid_t worker(const _Atomic bool *works)
 {
 	pid_t pid = fork();
 
 	if (!pid) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		signal(SIGUSR1, work);
-		signal(SIGUSR2, work);
-		signal(VC_KICK_SIGNAL, work);
+		signal(VC_KICK_SIGNAL, SIG_IGN);
 		for (;;) {
-			while (working) {
+			while (atomic_load(works)) {
 			}
-			usleep(1000000);
+			usleep(1000);
 		}
 	}
 	return pid;
@@ -80,7 +73,9 @@ static pid_t sleeper(void)
 static void asked(struct vc_clock *clock)
 {
 	enum vc_move move = VC_MOVE_DONE;
-	pid_t pid = sleeper();
+	_Atomic bool *works = mmap(NULL, sizeof(*works), PROT_READ | PROT_WRITE,
+				   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	pid_t pid = worker(works);
 	struct vc_clock_slot *slot;
 	int status;
 
@@ -90,17 +85,17 @@ static void asked(struct vc_clock *clock)
 	vc_slot_counts(slot, true);
 	CHECK_INT(try_until(clock, NULL, VC_MOVE_DONE), VC_MOVE_DONE);
 	usleep(20000);
-	kill(pid, SIGUSR1);
+	atomic_store(works, true);
 	usleep(20000);
 	CHECK_INT(vc_clock_try(clock, NULL), VC_MOVE_DONE);
 	vc_clock_traffic(clock);
 	CHECK_INT(try_until(clock, NULL, VC_MOVE_AGAIN), VC_MOVE_AGAIN);
-	kill(pid, SIGUSR2);
+	atomic_store(works, false);
 	CHECK_INT(try_until(clock, NULL, VC_MOVE_DONE), VC_MOVE_DONE);
 	wait_end(clock, slot);
 
 	/* each wait anew: nothing is sent */
-	kill(pid, SIGUSR1);
+	atomic_store(works, true);
 	for (int i = 0; i < 5000 && move != VC_MOVE_AGAIN; i++) {
 		usleep(1000);
 		wait_begin(clock, slot);
@@ -111,14 +106,14 @@ static void asked(struct vc_clock *clock)
 		}
 	}
 	CHECK_INT(move, VC_MOVE_AGAIN);
-	kill(pid, SIGUSR2);
+	atomic_store(works, false);
 	CHECK_INT(try_until(clock, NULL, VC_MOVE_DONE), VC_MOVE_DONE);
 	wait_end(clock, slot);
 
 	/* not so where something else may wake it */
 	wait_begin(clock, slot);
 	CHECK_INT(try_until(clock, NULL, VC_MOVE_DONE), VC_MOVE_DONE);
-	kill(pid, SIGUSR1);
+	atomic_store(works, true);
 	CHECK_INT(try_until(clock, NULL, VC_MOVE_AGAIN), VC_MOVE_AGAIN);
 	wait_end(clock, slot);
 	kill(pid, SIGKILL);
