@@ -31,7 +31,7 @@ says() {
 }
 
 DESTDIR=$root meson install -C "$build" --no-rebuild --quiet
-has include/nccl_ep.h include/nccl_ep/ext.h share/doc/nccl-ep/examples/{processes,training}.c \
+has include/nccl_ep.h include/nccl_ep/ext.h share/doc/nccl-ep/examples/{hello,processes,training}.c \
     share/doc/nccl-ep/{README.md,CHANGELOG.md,LICENSE,troubleshooting.md} "${lib#"$prefix"/}/libnccl-net-ep.so"
 for page in "$source"/doc/man/*.[1-7]; do
     [ "${page##*/}" = vcrun.1 ] || has "share/man/man${page##*.}/${page##*/}"
