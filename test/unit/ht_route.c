@@ -14,10 +14,10 @@
 #define CASES 2
 #define MANY false /* it takes a minute, and what two ranks do is all that there is to race with */
 #elif defined(__SANITIZE_ADDRESS__)
-#define CASES 10
+#define CASES 5
 #define MANY true
 #else
-#define CASES 40
+#define CASES 20
 #define MANY true
 #endif
 
