@@ -7,6 +7,9 @@
 #include <sanitizer/tsan_interface.h>
 void __tsan_read_range(void *p, unsigned long size);
 void __tsan_write_range(void *p, unsigned long size);
+/* GCC has no header of these; order 0 is relaxed. */
+unsigned long __tsan_atomic64_load(const volatile unsigned long *p, int order);
+void __tsan_atomic64_store(volatile unsigned long *p, unsigned long value, int order);
 #define VC_ACQUIRE(p) __tsan_acquire((void *)(p))
 #define VC_RELEASE(p) __tsan_release((void *)(p))
 #define VC_HAS_READ(p, size) __tsan_read_range((void *)(p), size)

@@ -15,7 +15,7 @@
 #include "cuda/memory.h"
 
 #define VC_POISON 0xa5
-#define VC_POISON_MB 8
+#define VC_POISON_MB 2
 
 #define VC_MEM_MB 16384
 #define VC_QUARANTINE 64

@@ -4,12 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#ifdef VC_TSAN
-#include <sanitizer/tsan_interface_atomic.h>
-#endif
 #include "cuda/device.h"
 #include "cuda/graph.h"
 #include "cuda/memory.h"
+#include "tsan.h"
 
 static void vc_kernel_done(struct vc_grid *grid)
 {
@@ -76,7 +74,8 @@ static void vc_set_run(uint8_t *dst, int value, size_t size)
  */
 static void vc_copy_run(void *dst, const void *src, size_t size)
 {
-	volatile __tsan_atomic64 *to = dst, *from = (void *)(uintptr_t)src;
+	volatile unsigned long *to = dst;
+	const volatile unsigned long *from = src;
 
 	if ((((uintptr_t)dst | (uintptr_t)src | size) & 7) || dst == src) {
 		memmove(dst, src, size);
@@ -84,9 +83,8 @@ static void vc_copy_run(void *dst, const void *src, size_t size)
 	}
 	for (size_t i = 0; i < size / 8; i++) {
 		size_t at = dst < src ? i : size / 8 - 1 - i;
-		__tsan_atomic64 word = __tsan_atomic64_load(&from[at], __tsan_memory_order_relaxed);
 
-		__tsan_atomic64_store(&to[at], word, __tsan_memory_order_relaxed);
+		__tsan_atomic64_store(&to[at], __tsan_atomic64_load(&from[at], 0), 0);
 	}
 }
 #else
