@@ -10,15 +10,6 @@
 #include <string.h>
 #include <unistd.h>
 
-int ep_topo_numa_of_pci(const char *root, const struct ep_topo_pci *pci)
-{
-	char dir[PATH_MAX], text[32], name[EP_TOPO_PCI_LEN];
-
-	snprintf(dir, sizeof(dir), "%.*s/sys/bus/pci/devices/%s", PATH_MAX / 2, root,
-		 ep_topo_pci_print(pci, name));
-	return ep_topo_read_line(dir, "numa_node", text, sizeof(text)) ? atoi(text) : -1;
-}
-
 struct walker {
 	struct ep_topo *topo;
 	hwloc_topology_t hw;

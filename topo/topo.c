@@ -300,11 +300,6 @@ int ep_topo_find_gpu(const struct ep_topo *topo, const char *busid, const char *
 	return first;
 }
 
-enum ep_topo_dist ep_topo_dist_gpu_nic(const struct ep_topo *topo, int gpu, int nic)
-{
-	return ep_topo_dist_nodes(topo, topo->gpu[gpu].node, topo->nic[nic].node);
-}
-
 bool ep_topo_gdr_allowed(const struct ep_topo *topo, int gpu, int nic)
 {
 	return ep_topo_dist_gpu_nic(topo, gpu, nic) <= topo->gdr_level;

@@ -3,6 +3,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -319,4 +320,18 @@ const char *ep_topo_pci_print(const struct ep_topo_pci *pci, char buf[EP_TOPO_PC
 	snprintf(buf, EP_TOPO_PCI_LEN, "%04x:%02x:%02x.%x", pci->domain, pci->bus, pci->dev,
 		 pci->fn);
 	return buf;
+}
+
+enum ep_topo_dist ep_topo_dist_gpu_nic(const struct ep_topo *topo, int gpu, int nic)
+{
+	return ep_topo_dist_nodes(topo, topo->gpu[gpu].node, topo->nic[nic].node);
+}
+
+int ep_topo_numa_of_pci(const char *root, const struct ep_topo_pci *pci)
+{
+	char dir[PATH_MAX], text[32], name[EP_TOPO_PCI_LEN];
+
+	snprintf(dir, sizeof(dir), "%.*s/sys/bus/pci/devices/%s", PATH_MAX / 2, root,
+		 ep_topo_pci_print(pci, name));
+	return ep_topo_read_line(dir, "numa_node", text, sizeof(text)) ? atoi(text) : -1;
 }

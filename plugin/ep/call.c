@@ -48,12 +48,27 @@ static void ep_call_enter(struct ep_call *call, struct ncclEpGroup *group)
 	call->device = -1;
 }
 
+/* Whether the program has reset the group's device, which fails the group. */
+static bool ep_call_finds_reset(struct ncclEpGroup *g)
+{
+	if (!g->reset && ep_context_ended(&g->context)) {
+		g->reset = true;
+		(void)ep_fail(ncclInvalidUsage,
+			      "rank %d's GPU %s was reset (cudaDeviceReset) since the group was "
+			      "made, which has ended the group: destroy it, and make another one "
+			      "of a new communicator",
+			      g->rank, g->idents[g->rank].bus_id);
+		ep_group_fail(g);
+	}
+	return g->reset;
+}
+
 /* Looks for what has failed the group, without its device. */
 static ncclResult_t ep_call_poll(struct ep_call *call, bool even_failed)
 {
 	struct ncclEpGroup *group = call->group;
-	ncclResult_t result = ep_group_was_reset(group) ? ep_fail_again(&group->failure)
-							: ep_record_poll(group);
+	ncclResult_t result = ep_call_finds_reset(group) ? ep_fail_again(&group->failure)
+							 : ep_record_poll(group);
 
 	return result == ncclSuccess || even_failed ? ncclSuccess : ep_call_end(call, result);
 }

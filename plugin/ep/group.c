@@ -175,31 +175,6 @@ static ncclResult_t ep_group_set_up(struct ncclEpGroup *g, const struct ep_boot 
 	return ep_group_alloc_device(g, g->stream);
 }
 
-void ep_group_free(struct ncclEpGroup *g)
-{
-	ep_resident_remove(&g->resident);
-	(void)ep_live_remove(g, EP_LIVE_MAKING); /* a group that was made is retired by now */
-	ep_handles_orphan(g);
-	ep_pool_drain(g);
-	ep_free(g, g->workspace);
-	ep_pinned_free(&g->shared, g->reset);
-	if (g->event && !g->reset && cudaEventDestroy(g->event) != cudaSuccess) {
-		(void)cudaGetLastError();
-	}
-	if (g->stream && !g->reset && cudaStreamDestroy(g->stream) != cudaSuccess) {
-		(void)cudaGetLastError();
-	}
-	free(g->ll);
-	free(g->ht);
-	ep_windows_free(&g->windows);
-	free(g->stats_host);
-	free(g->mask_host);
-	free(g->idents);
-	ep_error_slot_destroy(&g->errors);
-	pthread_mutex_destroy(&g->lock);
-	free(g);
-}
-
 static struct ncclEpGroup *ep_group_new(ncclComm_t comm, const struct ep_boot *boot, int device)
 {
 	struct ncclEpGroup *g = calloc(1, sizeof(*g));
@@ -459,20 +434,6 @@ ncclResult_t ep_group_create(struct ncclEpGroup **ep_group, ncclComm_t comm,
 	ep_live_made(g, EP_LIVE_GROUP);
 	*ep_group = g;
 	return ncclSuccess;
-}
-
-bool ep_group_was_reset(struct ncclEpGroup *g)
-{
-	if (!g->reset && ep_context_ended(&g->context)) {
-		g->reset = true;
-		(void)ep_fail(ncclInvalidUsage,
-			      "rank %d's GPU %s was reset (cudaDeviceReset) since the group was "
-			      "made, which has ended the group: destroy it, and make another one "
-			      "of a new communicator",
-			      g->rank, g->idents[g->rank].bus_id);
-		ep_group_fail(g);
-	}
-	return g->reset;
 }
 
 /*

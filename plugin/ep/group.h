@@ -81,9 +81,6 @@ struct ncclEpGroup {
 /* The thread's last error is why the group has failed for good. */
 void ep_group_fail(struct ncclEpGroup *group);
 
-/* Whether the program has reset the group's device, which fails the group. */
-bool ep_group_was_reset(struct ncclEpGroup *group);
-
 /* Collective. *ep_group is written on success. */
 ncclResult_t ep_group_create(struct ncclEpGroup **ep_group, ncclComm_t comm,
 			     const ncclEpGroupConfig_t *config);

@@ -87,14 +87,6 @@ static void ep_handle_enlist(struct ncclEpHandle *h)
 	*h->link = h;
 }
 
-static void ep_handle_delist(struct ncclEpHandle *h)
-{
-	*h->link = h->next;
-	if (h->next) {
-		h->next->link = h->link;
-	}
-}
-
 /* All of the handle that needs no other rank and no memory of the device. */
 static ncclResult_t ep_handle_new(struct ncclEpHandle **out, struct ncclEpGroup *g,
 				  ncclEpLayout_t layout, const ncclEpHandleConfig_t *config,
@@ -214,26 +206,6 @@ static void ep_handle_free(struct ncclEpHandle *h)
 	}
 	ep_handle_delist(h);
 	ep_handle_free_orphan(h);
-}
-
-void ep_handles_orphan(struct ncclEpGroup *g)
-{
-	struct ncclEpHandle *h;
-	uint32_t count = 0;
-
-	while ((h = g->handles)) {
-		ep_handle_delist(h);
-		if (h->mem_owned) {
-			ep_free(g, h->mem);
-		}
-		h->group = NULL;
-		count++;
-	}
-	if (count) {
-		EP_WARN("ncclEpGroupDestroy: rank %d's group goes before %u of its handles, which "
-			"can only be destroyed from now on",
-			g->rank, count);
-	}
 }
 
 ncclResult_t ep_handle_create(struct ncclEpHandle **out, struct ncclEpGroup *g,

@@ -66,8 +66,8 @@ void ep_handle_free_orphan(struct ncclEpHandle *handle);
 ncclResult_t ep_handle_complete(struct ncclEpHandle *handle, const ncclEpCompleteConfig_t *config,
 				cudaStream_t stream);
 
-/* The group goes: its handles have none any more, and their memory of the library is freed. */
-void ep_handles_orphan(struct ncclEpGroup *group);
+/* Takes the handle off its group's list. */
+void ep_handle_delist(struct ncclEpHandle *handle);
 
 /* That no operation of the handle is pending. `name`: the call that needs this. */
 ncclResult_t ep_handle_check_idle(const struct ncclEpHandle *handle, const char *name);

@@ -87,13 +87,6 @@ void ep_group_settle(struct ncclEpGroup *group)
 	}
 }
 
-void ep_group_fail(struct ncclEpGroup *group)
-{
-	group->failed = true;
-	ep_error_get(NULL, &group->failure);
-	__atomic_store_n(group->async_error, 1, __ATOMIC_RELEASE);
-}
-
 /* Copies progress words; a thread of its own, whose device is the group's. */
 struct ep_record_look {
 	struct ncclEpGroup *group;

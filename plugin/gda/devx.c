@@ -1,27 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a device can do for DevX queues. */
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 #include "core/log.h"
 #include "gda/lag.h"
 #include "gda/prm.h"
 #include "gda/state.h"
-
-bool ep_gda_command(const char *what, int error, const void *out, struct ep_reason *why)
-{
-	uint32_t status = ep_prm_get(out, EP_PRM_STATUS);
-
-	if (!error && !status) {
-		return true;
-	}
-	if (status) {
-		return ep_reason_set(why, "%s was refused: status 0x%x, syndrome 0x%x%s%s", what,
-				     status, ep_prm_get(out, EP_PRM_SYNDROME), error ? ": " : "",
-				     error ? strerror(error) : "");
-	}
-	return ep_reason_set(why, "%s failed: %s", what, strerror(error));
-}
 
 bool ep_gda_query_caps(const struct ep_gda_nic *nic, uint32_t set, unsigned char *out,
 		       struct ep_reason *why)

@@ -9,20 +9,6 @@
 #include "perf.h"
 
 /* An extension of this library; ep_perf also runs on others. */
-typedef ncclResult_t (*last_error_fn)(ncclEpGroup_t group, ncclResult_t *code, const char **text);
-
-const char *perf_last_error(const struct perf_rank *r)
-{
-	last_error_fn last_error = (last_error_fn)dlsym(RTLD_DEFAULT, "ncclEpExtGetLastError");
-	ncclResult_t code = ncclSuccess;
-	const char *text = NULL;
-
-	if (!last_error || last_error(r->group, &code, &text) != ncclSuccess) {
-		return NULL;
-	}
-	return code != ncclSuccess && text && *text ? text : NULL;
-}
-
 static int unsupported(struct perf_rank *r, const char *call, ncclResult_t result)
 {
 	const char *text = perf_last_error(r);

@@ -1,62 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Threads, devices, communicators, the ladder, and the end of it all. */
 #include <math.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "perf.h"
-
-enum {
-	EXIT_WRONG = 1,
-	EXIT_USAGE = 2,
-	EXIT_BROKEN = 3,
-	EXIT_NOTHING = 77
-};
-
-uint64_t perf_now_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-void perf_phase(struct perf_rank *r, const char *phase)
-{
-	atomic_store(&r->phase, phase);
-	atomic_store(&r->phase_ns, perf_now_ns());
-}
-
-/* Ends the process: other ranks of the run notice through their connections and timeouts. */
-void perf_die(struct perf_rank *r, const char *format, ...)
-{
-	const char *phase = atomic_load(&r->phase);
-	const char *text = perf_last_error(r);
-	char message[1024];
-	va_list args;
-
-	va_start(args, format);
-	vsnprintf(message, sizeof(message), format, args);
-	va_end(args);
-	fflush(stdout);
-	fprintf(stderr, "ep_perf: rank %u, %s: %s%s%s\n", r->rank, phase ? phase : "start", message,
-		text && !strstr(message, text) ? ": " : "",
-		text && !strstr(message, text) ? text : "");
-	_exit(EXIT_BROKEN);
-}
-
-void *perf_alloc(struct perf_rank *r, size_t count, size_t bytes)
-{
-	void *memory = calloc(count, bytes);
-
-	if (!memory) {
-		perf_die(r, "out of memory");
-	}
-	return memory;
-}
 
 /* Of process 0: a size whose line is long in coming. */
 static void report_progress(struct perf *perf, uint64_t now)

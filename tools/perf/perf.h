@@ -248,7 +248,15 @@ int perf_receive_all(int fd, void *data, size_t bytes);
 void perf_gather(struct perf_rank *r, const void *in, size_t bytes, void *out);
 void perf_meet(struct perf_rank *r);
 
-/* main.c */
+/* util.c */
+/* Exit statuses. */
+enum {
+	EXIT_WRONG = 1,
+	EXIT_USAGE = 2,
+	EXIT_BROKEN = 3,
+	EXIT_NOTHING = 77
+};
+
 uint64_t perf_now_ns(void);
 void perf_phase(struct perf_rank *r, const char *phase);
 __attribute__((noreturn, format(printf, 2, 3))) void perf_die(struct perf_rank *r,

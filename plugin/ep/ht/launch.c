@@ -10,8 +10,6 @@
 #include "device/kernels.h"
 #include "ep/ht/ht.h"
 #include "ep/kernel.h"
-#include "ep/query.h"
-#include "ep/record.h"
 
 /*
  * By enum ep_ht_kind, and of combine by enum ep_ht_dtype: for groups of one node, then, EP_HT_NODES
@@ -150,21 +148,6 @@ static void ep_ht_common_fill(struct ep_ht_common *c, const struct ncclEpHandle 
 	c->limit = shape->limit;
 	c->by_local = ep_div_make(c->nlocal);
 	c->by_width = ep_div_make(c->width);
-}
-
-ncclResult_t ep_ht_head_read(const struct ncclEpHandle *h, struct ep_ht_head *head,
-			     cudaStream_t stream, const char *name)
-{
-	EP_CHECK(ep_stream_check_capture(stream, name));
-	EP_CHECK(ep_query_read(head, h->ht->dev.head, sizeof(*head), stream));
-	EP_CHECK(ep_record_poll(h->group));
-	if (head->stamp != h->ht->stamp) {
-		return ep_fail(ncclInvalidArgument,
-			       "%s: handle_mem has no routing for handles like this one: call "
-			       "ncclEpUpdateHandle first",
-			       name);
-	}
-	return ncclSuccess;
 }
 
 ncclResult_t ep_ht_update(struct ncclEpHandle *h, const struct ep_view *ids,

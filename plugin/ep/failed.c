@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Marks a group as failed. */
+#include "core/log.h"
+#include "ep/group.h"
+
+void ep_group_fail(struct ncclEpGroup *group)
+{
+	group->failed = true;
+	ep_error_get(NULL, &group->failure);
+	__atomic_store_n(group->async_error, 1, __ATOMIC_RELEASE);
+}

@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""check_circles.py finds a circle, and a circle on its list that is none any more.
+
+wrong_circles.py COMPILER
+"""
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+import check_circles
+
+CALLS = {'a': 'b', 'b': 'c', 'c': 'a', 'd': 'a', 'e': None}
+
+
+def run(work, known):
+    out = io.StringIO()
+    sys.argv = ['check_circles.py', work, work, '5']
+    with contextlib.redirect_stdout(out):
+        try:
+            check_circles.main(known)
+        except SystemExit as end:
+            return end.code, out.getvalue()
+    return None, out.getvalue()
+
+
+def build(work, calls):
+    commands = []
+    os.makedirs(os.path.join(work, 'plugin'), exist_ok=True)
+    for name, other in calls.items():
+        source, output = 'plugin/%s.c' % name, 'plugin/%s.o' % name
+        with open(os.path.join(work, source), 'w') as file:
+            file.write('void %s(void);\nvoid %s_do(void);\n' % ('%s_do' % other, name) if other else '')
+            file.write('void %s_do(void) { %s }\n' % (name, '%s_do();' % other if other else ''))
+        subprocess.run([*sys.argv[1].split(), '-c', source, '-o', output], cwd=work, check=True)
+        commands.append({'directory': work, 'file': source, 'output': output})
+    with open(os.path.join(work, 'compile_commands.json'), 'w') as file:
+        json.dump(commands, file)
+
+
+def main():
+    circle = ['plugin/a.c', 'plugin/b.c', 'plugin/c.c']
+    failures = 0
+    with tempfile.TemporaryDirectory() as work:
+        build(work, CALLS)
+        cases = [([], True, 'plugin/c.c -> plugin/a.c: a_do'), ([circle], False, '1 circles known, 0 problems')]
+        compiler = sys.argv[1]
+        for known, wrong, text in cases:
+            code, out = run(work, known)
+            if bool(code) != wrong or text not in out:
+                failures += 1
+                print('FAILED: known %s: %s, %s' % (known, code, out))
+        sys.argv = ['', compiler]
+        build(work, dict(CALLS, c=None))
+        for known, wrong, text in [([], False, '0 problems'), ([circle], True, 'no circle any more')]:
+            code, out = run(work, known)
+            if bool(code) != wrong or text not in out:
+                failures += 1
+                print('FAILED: cut, known %s: %s, %s' % (known, code, out))
+    sys.exit(failures > 0)
+
+
+main()
