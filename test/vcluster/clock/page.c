@@ -273,13 +273,14 @@ static bool vc_slot_asleep(struct vc_clock *clock, const struct vc_clock_slot *s
 	return state == 'S' || state == 'Z' || state == 'X';
 }
 
-/* Has the kernel nothing for the slot's thread? It is not asked again before something was sent. */
-static bool vc_slot_unheard(struct vc_clock *clock, struct vc_clock_slot *slot, uint64_t traffic)
+/* Has the kernel nothing for the slot's thread? Unless `anew`, it is not asked again before something was sent. */
+static bool vc_slot_unheard(struct vc_clock *clock, struct vc_clock_slot *slot, uint64_t traffic,
+			    bool anew)
 {
 	uint64_t asleep = atomic_load(&slot->asleep), wait = asleep & ~VC_TRAFFIC;
 
 	traffic &= VC_TRAFFIC;
-	if ((asleep & VC_TRAFFIC) == traffic && atomic_load(&slot->sockets)) {
+	if (!anew && (asleep & VC_TRAFFIC) == traffic && atomic_load(&slot->sockets)) {
 		return true;
 	}
 	if (!vc_slot_asleep(clock, slot)) {
@@ -447,11 +448,12 @@ static uint64_t vc_slot_limit(const struct vc_clock *clock, const struct vc_cloc
 }
 
 /* The earliest limit of all waits. False if a thread is about to wait in the kernel, or to come back. */
-static bool vc_limit_find(struct vc_clock *clock, const struct vc_clock_slot *self,
+static bool vc_limit_find(struct vc_clock *clock, const struct vc_clock_slot *self, bool anew,
 			  uint64_t *first_ns)
 {
 	uint64_t traffic = atomic_load(&clock->traffic);
 
+	*first_ns = VC_NEVER;
 	for (uint32_t i = 0; i < atomic_load(&clock->nslots); i++) {
 		struct vc_clock_slot *slot = &clock->slot[i];
 		uint32_t state = atomic_load(&slot->state);
@@ -464,7 +466,7 @@ static bool vc_limit_find(struct vc_clock *clock, const struct vc_clock_slot *se
 		/* what was delivered before a thread is asked has made it runnable */
 		if (state == VC_SLOT_KERNEL &&
 		    (!vc_clock_delivered(clock, traffic) ||
-		     (slot != self && !vc_slot_unheard(clock, slot, traffic)))) {
+		     (slot != self && !vc_slot_unheard(clock, slot, traffic, anew)))) {
 			return false;
 		}
 		limit = vc_slot_limit(clock, slot);
@@ -475,12 +477,18 @@ static bool vc_limit_find(struct vc_clock *clock, const struct vc_clock_slot *se
 
 enum vc_move vc_clock_try(struct vc_clock *clock, const struct vc_clock_slot *self)
 {
-	uint64_t first_ns = VC_NEVER, sequence = atomic_load(&clock->sequence);
+	uint64_t first_ns, sequence = atomic_load(&clock->sequence);
+	bool far;
 
 	if (vc_clock_running(clock)) {
 		return VC_MOVE_BUSY;
 	}
-	if (!vc_limit_find(clock, self, &first_ns)) {
+	if (!vc_limit_find(clock, self, false, &first_ns)) {
+		return VC_MOVE_AGAIN;
+	}
+	/* timers of TCP send, too, and nobody counts that */
+	far = first_ns > atomic_load(&clock->asked_ns);
+	if (far && !vc_limit_find(clock, self, true, &first_ns)) {
 		return VC_MOVE_AGAIN;
 	}
 	if (atomic_load(&clock->sequence) != sequence) {
@@ -488,6 +496,9 @@ enum vc_move vc_clock_try(struct vc_clock *clock, const struct vc_clock_slot *se
 	}
 	if (first_ns == VC_NEVER) {
 		return VC_MOVE_STUCK;
+	}
+	if (far) {
+		atomic_store(&clock->asked_ns, first_ns + VC_UNASKED_NS);
 	}
 	vc_clock_reach(clock, first_ns);
 	vc_clock_wake_due(clock, self);

@@ -13,7 +13,8 @@
  *  - A thread that waits in the kernel (poll, waitpid: VC_SLOT_KERNEL) is woken by the kernel. Linux makes it
  *    runnable within the call that sends a byte or ends a process, so its state in /proc is asked
  *    before time is moved. That costs some microseconds, so whoever waits for sockets and eventfds alone is
- *    asked only once after anything was sent: each call that may send is counted. So is ksoftirqd, which
+ *    asked only once after anything was sent, and before the clock goes VC_UNASKED_NS further than when all were
+ *    asked: each call that may send is counted, what the kernel sends by itself is not. So is ksoftirqd, which
  *    delivers what the loopback interface has left over, on each processor of the run.
  *  - A thread that waits in any other way runs, as far as the clock knows.
  *  - A process that was started and has no slots yet runs.
@@ -41,6 +42,7 @@
 #define VC_CLOCK_CPUS 1024
 #define VC_NEVER UINT64_MAX
 #define VC_TRAFFIC (UINT64_MAX >> 16)
+#define VC_UNASKED_NS 20000000
 #define VC_EXIT_STUCK 85
 /* Ends a wait in the kernel whose limit has come; blocked except in such waits. */
 #define VC_KICK_SIGNAL (SIGRTMAX - 5)
@@ -102,6 +104,8 @@ struct vc_clock {
 	_Atomic uint32_t nprocs, nslots; /* those above have never been used */
 	_Atomic uint64_t traffic;        /* how often a descriptor was used, or a process ended */
 	_Atomic uint64_t quiet;          /* what that was when ksoftirqd had delivered everything */
+	_Atomic uint64_t
+		asked_ns; /* further than this it goes when all that wait in the kernel were asked */
 	pid_t softirq[VC_CLOCK_CPUS]; /* kernel threads; 0: no more, or hidden from this process */
 	struct vc_clock_proc proc[VC_CLOCK_PROCS];
 	struct vc_clock_slot slot[VC_CLOCK_SLOTS];

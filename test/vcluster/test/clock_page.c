@@ -13,6 +13,7 @@
 #include "test.h"
 
 #define MINUTE 60000000000u
+#define SOON 1000000u
 
 /* The state of a thread that runs, or sleeps, is not there at once. */
 static enum vc_move try_until(struct vc_clock *clock, const struct vc_clock_slot *self,
@@ -39,10 +40,10 @@ static pid_t spin(void)
 	return pid;
 }
 
-/* A thread that waits in the kernel for a minute more. */
-static void wait_begin(struct vc_clock *clock, struct vc_clock_slot *slot)
+/* A thread that waits in the kernel for so long. */
+static void wait_begin(struct vc_clock *clock, struct vc_clock_slot *slot, uint64_t ns)
 {
-	vc_slot_prepare(clock, slot, VC_WAIT_POLL, vc_clock_time(clock) + MINUTE);
+	vc_slot_prepare(clock, slot, VC_WAIT_POLL, vc_clock_time(clock) + ns);
 	vc_slot_end(clock, slot, VC_SLOT_KERNEL, NULL);
 }
 
@@ -69,20 +70,32 @@ static pid_t worker(const _Atomic bool *works)
 	return pid;
 }
 
-/* A thread that waits for sockets alone is asked once in each wait, and once after anything was sent. */
-static void asked(struct vc_clock *clock)
+static void sockets_begin(struct vc_clock *clock, struct vc_clock_slot *slot, uint64_t ns)
+{
+	wait_begin(clock, slot, ns);
+	vc_slot_counts(slot, true);
+}
+
+/* Is the thread found at work in one of the waits that it begins again and again, nothing being sent? */
+static void asked_in(struct vc_clock *clock, struct vc_clock_slot *slot, uint64_t ns)
 {
 	enum vc_move move = VC_MOVE_DONE;
-	_Atomic bool *works = mmap(NULL, sizeof(*works), PROT_READ | PROT_WRITE,
-				   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	pid_t pid = worker(works);
-	struct vc_clock_slot *slot;
-	int status;
 
-	slot = vc_slot_new(clock, (uint32_t)vc_proc_new(clock, pid));
-	atomic_store(&slot->tid, pid);
-	wait_begin(clock, slot);
-	vc_slot_counts(slot, true);
+	for (int i = 0; i < 5000 && move != VC_MOVE_AGAIN; i++) {
+		usleep(1000);
+		sockets_begin(clock, slot, ns);
+		move = vc_clock_try(clock, NULL);
+		if (move != VC_MOVE_AGAIN) {
+			wait_end(clock, slot);
+		}
+	}
+	CHECK_INT(move, VC_MOVE_AGAIN);
+}
+
+/* A thread that waits for sockets alone is asked once in each wait, and once after anything was sent. */
+static void asked(struct vc_clock *clock, struct vc_clock_slot *slot, _Atomic bool *works)
+{
+	sockets_begin(clock, slot, SOON);
 	CHECK_INT(try_until(clock, NULL, VC_MOVE_DONE), VC_MOVE_DONE);
 	usleep(20000);
 	atomic_store(works, true);
@@ -94,28 +107,52 @@ static void asked(struct vc_clock *clock)
 	CHECK_INT(try_until(clock, NULL, VC_MOVE_DONE), VC_MOVE_DONE);
 	wait_end(clock, slot);
 
-	/* each wait anew: nothing is sent */
 	atomic_store(works, true);
-	for (int i = 0; i < 5000 && move != VC_MOVE_AGAIN; i++) {
-		usleep(1000);
-		wait_begin(clock, slot);
-		vc_slot_counts(slot, true);
-		move = vc_clock_try(clock, NULL);
-		if (move != VC_MOVE_AGAIN) {
-			wait_end(clock, slot);
-		}
-	}
-	CHECK_INT(move, VC_MOVE_AGAIN);
+	asked_in(clock, slot, SOON);
 	atomic_store(works, false);
 	CHECK_INT(try_until(clock, NULL, VC_MOVE_DONE), VC_MOVE_DONE);
 	wait_end(clock, slot);
 
 	/* not so where something else may wake it */
-	wait_begin(clock, slot);
+	wait_begin(clock, slot, SOON);
 	CHECK_INT(try_until(clock, NULL, VC_MOVE_DONE), VC_MOVE_DONE);
 	atomic_store(works, true);
 	CHECK_INT(try_until(clock, NULL, VC_MOVE_AGAIN), VC_MOVE_AGAIN);
+	atomic_store(works, false);
+	CHECK_INT(try_until(clock, NULL, VC_MOVE_DONE), VC_MOVE_DONE);
 	wait_end(clock, slot);
+}
+
+/* Before the clock goes far the thread is asked again, although nothing was sent and its wait is the same. */
+static void asked_far(struct vc_clock *clock, struct vc_clock_slot *slot, _Atomic bool *works)
+{
+	enum vc_move move = VC_MOVE_DONE;
+
+	sockets_begin(clock, slot, SOON);
+	CHECK_INT(try_until(clock, NULL, VC_MOVE_DONE), VC_MOVE_DONE);
+	atomic_store(works, true);
+	for (int i = 0; i < 5000 && move != VC_MOVE_AGAIN; i++) {
+		usleep(1000);
+		atomic_store(&slot->until_ns, vc_clock_time(clock) + MINUTE);
+		move = vc_clock_try(clock, NULL);
+	}
+	CHECK_INT(move, VC_MOVE_AGAIN);
+	atomic_store(works, false);
+	CHECK_INT(try_until(clock, NULL, VC_MOVE_DONE), VC_MOVE_DONE);
+	wait_end(clock, slot);
+}
+
+static void sockets(struct vc_clock *clock)
+{
+	_Atomic bool *works = mmap(NULL, sizeof(*works), PROT_READ | PROT_WRITE,
+				   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	pid_t pid = worker(works);
+	struct vc_clock_slot *slot = vc_slot_new(clock, (uint32_t)vc_proc_new(clock, pid));
+	int status;
+
+	atomic_store(&slot->tid, pid);
+	asked(clock, slot, works);
+	asked_far(clock, slot, works);
 	kill(pid, SIGKILL);
 	CHECK(waitpid(pid, &status, 0) == pid);
 	vc_proc_set(clock, vc_proc_find(clock, pid), VC_PROC_ENDED);
@@ -156,13 +193,13 @@ int main(void)
 	clock->softirq[0] = busy;
 	start = vc_clock_time(clock);
 
-	wait_begin(clock, slot); /* nothing was sent yet */
+	wait_begin(clock, slot, MINUTE); /* nothing was sent yet */
 	CHECK_INT(try_until(clock, slot, VC_MOVE_DONE), VC_MOVE_DONE);
 	CHECK(vc_clock_time(clock) - start >= MINUTE);
 	wait_end(clock, slot);
 
 	vc_clock_traffic(clock);
-	wait_begin(clock, slot);
+	wait_begin(clock, slot, MINUTE);
 	CHECK_INT(try_until(clock, slot, VC_MOVE_AGAIN), VC_MOVE_AGAIN);
 	CHECK(vc_clock_time(clock) - start < 2 * (uint64_t)MINUTE);
 	kill(busy, SIGSTOP); /* as good as parked */
@@ -172,20 +209,20 @@ int main(void)
 
 	kill(busy, SIGCONT); /* whatever it does now, it has delivered all that was sent */
 	usleep(10000);
-	wait_begin(clock, slot);
+	wait_begin(clock, slot, MINUTE);
 	CHECK_INT(vc_clock_try(clock, slot), VC_MOVE_DONE);
 	wait_end(clock, slot);
 
 	vc_proc_set(clock, vc_proc_new(clock, busy),
 		    VC_PROC_ENDED); /* the kernel closes its connections */
-	wait_begin(clock, slot);
+	wait_begin(clock, slot, MINUTE);
 	CHECK_INT(try_until(clock, slot, VC_MOVE_AGAIN), VC_MOVE_AGAIN);
 	kill(busy, SIGKILL);
 	CHECK(waitpid(busy, &status, 0) == busy);
 	CHECK_INT(try_until(clock, slot, VC_MOVE_DONE), VC_MOVE_DONE);
 	wait_end(clock, slot);
 	vc_proc_set(clock, proc, VC_PROC_ENDED);
-	asked(clock);
+	sockets(clock);
 	woken_before(clock);
 	return test_result();
 }
