@@ -9,6 +9,17 @@
 
 #define TIMEOUT_NS 40000000000ull
 
+/* What numbers of 16 bits do is the same in every build, and the race detector takes a minute for it. */
+#if defined(__SANITIZE_THREAD__)
+#define LONG 2000
+#define LONG_LEAST 20000
+#define DEEP false
+#else
+#define LONG 23000
+#define LONG_LEAST 200000
+#define DEEP true
+#endif
+
 static struct rig rig;
 
 /* `kernels` launches at once, `blocks` blocks each, GDA_WARPS_PER_BLOCK warps per block. */
@@ -172,13 +183,15 @@ int main(void)
 	}
 	many_posters(EP_MLX5_HANDOVER_MMIO);
 	many_posters(EP_MLX5_HANDOVER_INDEX);
-	owners(1, EP_MLX5_HANDOVER_MMIO, 23000, 200000);
+	owners(1, EP_MLX5_HANDOVER_MMIO, LONG, LONG_LEAST);
 	owners(RIG_QUEUES, EP_MLX5_HANDOVER_MMIO, 1000, 20000);
 	owners(1, EP_MLX5_HANDOVER_INDEX, 2000, 20000);
 	slow_nic(1);
 	slow_nic(0);
-	deep(0);
-	deep(1);
+	if (DEEP) {
+		deep(0);
+		deep(1);
+	}
 	both_forms();
 	return check_end();
 }
