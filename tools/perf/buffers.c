@@ -141,41 +141,6 @@ void perf_group_close(struct perf_rank *r)
 	r->group = NULL;
 }
 
-int perf_device_memory(struct perf_rank *r, void **at, size_t bytes)
-{
-	*at = NULL;
-	if (bytes == 0) {
-		return 0;
-	}
-	if (cudaMalloc(at, bytes) != cudaSuccess) {
-		cudaGetLastError();
-		snprintf(r->failure, sizeof(r->failure), "no device memory for %zu MiB of tensors",
-			 bytes >> 20);
-		return -1;
-	}
-	return 0;
-}
-
-/* The same, in a window of all ranks if the run is to use windows. */
-int perf_window_memory(struct perf_rank *r, void **at, ncclWindow_t *window, size_t bytes)
-{
-	if (!r->perf->opt.windows || bytes == 0) {
-		return perf_device_memory(r, at, bytes);
-	}
-	if (ncclMemAlloc(at, bytes) != ncclSuccess) {
-		*at = NULL;
-		snprintf(r->failure, sizeof(r->failure), "ncclMemAlloc of %zu MiB: %.150s",
-			 bytes >> 20, ncclGetLastError(NULL));
-		return -1;
-	}
-	if (ncclCommWindowRegister(r->comm, *at, bytes, window, 0) != ncclSuccess || !*window) {
-		*window = NULL;
-		snprintf(r->failure, sizeof(r->failure), "ncclCommWindowRegister gives no window");
-		return -1;
-	}
-	return 0;
-}
-
 int perf_buffers_alloc(struct perf_rank *r)
 {
 	const struct oracle_problem *p = &r->perf->opt.problem;
@@ -253,13 +218,6 @@ void perf_buffers_free(struct perf_rank *r)
 	}
 	free(b->host);
 	memset(b, 0, sizeof(*b));
-}
-
-void perf_poison(struct perf_rank *r, void *at, size_t bytes)
-{
-	if (bytes) {
-		PERF_CUDA(r, cudaMemsetAsync(at, ORACLE_POISON, bytes, r->stream));
-	}
 }
 
 void perf_buffers_poison(struct perf_rank *r)

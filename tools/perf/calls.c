@@ -4,26 +4,6 @@
 
 #include "perf.h"
 
-ncclEpTensor_t *perf_tensor(struct perf_tensor *d, ncclDataType_t type, void *data,
-			    unsigned int ndim, size_t n0, size_t n1, size_t n2)
-{
-	d->t = NCCL_EP_TENSOR_INIT;
-	d->sizes[0] = n0;
-	d->sizes[1] = n1;
-	d->sizes[2] = n2;
-	d->t.ndim = ndim;
-	d->t.datatype = type;
-	d->t.data = data;
-	d->t.sizes = d->sizes;
-	return &d->t;
-}
-
-ncclDataType_t perf_float_type(enum oracle_dtype dtype)
-{
-	return dtype == ORACLE_BF16 ? ncclBfloat16
-				    : (dtype == ORACLE_FP16 ? ncclFloat16 : ncclFloat32);
-}
-
 /* The aligning dispatch carries no token, but waits for the counts of every rank. */
 static void prepare_align(struct perf_rank *r)
 {

@@ -89,7 +89,6 @@ void perf_ht_load(struct perf_rank *r)
 			}
 		}
 	}
-	perf_calls_prepare(r); /* in eager mode tensors have as many rows as come */
 }
 
 static size_t row_bytes(const struct perf_rank *r)

@@ -55,6 +55,7 @@ static void set_seed(struct perf_rank *r, uint64_t seed)
 	}
 	if (opt->ht) {
 		perf_ht_load(r);
+		perf_calls_prepare(r); /* in eager mode tensors have as many rows as come */
 	}
 }
 
