@@ -15,62 +15,6 @@ static const struct ep_peer_way *ep_peer_way_to(const struct ep_peer_way *way,
 	return ep_ident_same_process(&idents[rank], &idents[peer]) ? &ep_peer_plain : way;
 }
 
-static ncclResult_t ep_heap_entry_new(struct ep_heap_entry **out, const struct ep_heap *heap,
-				      const struct ep_ident *idents, const struct ep_peer_way *way)
-{
-	size_t n = (size_t)heap->nranks, bytes = n * sizeof(*idents);
-	struct ep_heap_entry *e = calloc(1, sizeof(*e) + bytes + n * sizeof(bool));
-	cudaError_t err = cudaSuccess;
-
-	if (e) {
-		e->head = malloc(EP_HEAP_HEADER_BYTES(heap->nranks));
-	}
-	if (!e || !e->head) {
-		free(e);
-		return ep_fail(ncclSystemError, "out of host memory");
-	}
-	err = cudaStreamCreateWithFlags(&e->stream, cudaStreamNonBlocking);
-	if (err != cudaSuccess) {
-		free(e->head);
-		free(e);
-		return ep_fail_cuda(err, "creating a stream");
-	}
-	e->maker = pthread_self();
-	e->context = ep_context_now();
-	e->way = way;
-	e->lasting = way->lasting;
-	e->bytes = heap->bytes;
-	e->rank = heap->rank;
-	e->nranks = heap->nranks;
-	e->stamp = (struct ep_heap_stamp){ EP_HEAP_STAMP, heap->team, ep_random_u64(),
-					   (uint64_t)heap->rank };
-	e->let_go = (bool *)(e->idents + n);
-	memcpy(e->idents, idents, bytes);
-	ep_heap_enlist(e); /* before any peer can have the group, and leave it */
-	*out = e;
-	return ncclSuccess;
-}
-
-void ep_heap_entry_free(struct ep_heap_entry *e)
-{
-	bool ended = ep_context_ended(&e->context);
-
-	/* What has begun there goes on also where a call has failed; ncclMemFree does not wait for it. */
-	if (!ended && cudaStreamSynchronize(e->stream) != cudaSuccess) {
-		(void)cudaGetLastError();
-	}
-	if (e->base && (!ended || e->way->lasting)) {
-		e->way->free(e->base);
-	}
-	if (!ended && cudaStreamDestroy(e->stream) != cudaSuccess) {
-		(void)cudaGetLastError();
-	}
-	ep_heap_delist(e);
-	free(e->remote.absent);
-	free(e->head);
-	free(e);
-}
-
 /* Our own memory, zeroed, with the stamp that peers check after mapping it. */
 static ncclResult_t ep_heap_alloc(struct ep_heap_entry *e)
 {
@@ -122,40 +66,6 @@ static ncclResult_t ep_heap_map(struct ep_heap *heap, const struct ep_ident *ide
 	return ncclSuccess;
 }
 
-void ep_heap_unmap(struct ep_heap *heap)
-{
-	bool ended = heap->entry && ep_context_ended(&heap->entry->context);
-
-	for (int r = 0; r < heap->nranks && heap->way; r++) {
-		if (heap->way[r]) {
-			if (!ended || heap->way[r]->lasting) {
-				heap->way[r]->unmap(heap->base[r], heap->bytes);
-			}
-			heap->way[r] = NULL;
-			heap->base[r] = NULL;
-		}
-	}
-}
-
-/* Where the peers' heaps are noted. */
-static ncclResult_t ep_heap_tables_new(struct ep_heap *heap)
-{
-	heap->base = calloc((size_t)heap->nranks, sizeof(*heap->base));
-	heap->way = calloc((size_t)heap->nranks, sizeof(*heap->way));
-	if (!heap->base || !heap->way) {
-		return ep_fail(ncclSystemError, "out of host memory");
-	}
-	return ncclSuccess;
-}
-
-void ep_heap_tables_free(struct ep_heap *heap)
-{
-	free(heap->base);
-	free(heap->way);
-	heap->base = NULL;
-	heap->way = NULL;
-}
-
 /* Allocation and export; what comes out goes to the peers even if it is a failure. */
 static ncclResult_t ep_heap_export_make(struct ep_heap *heap, const struct ep_ident *idents,
 					const struct ep_peer_way *way, ncclResult_t mine,
@@ -205,15 +115,6 @@ static ncclResult_t ep_heap_map_all(struct ep_heap *heap, struct ep_boot *boot,
 		way->close(heap, boot);
 	}
 	return mine;
-}
-
-void ep_heap_keep(struct ep_heap *heap)
-{
-	if (heap->entry->base) {
-		EP_WARN("rank %d: %llu bytes of device memory stay allocated", heap->rank,
-			(unsigned long long)heap->bytes);
-		heap->entry->base = NULL;
-	}
 }
 
 /* The bootstrap is stuck, and the heap is closed later. The communicator is there still. */

@@ -68,9 +68,6 @@ extern const struct ep_peer_way ep_peer_window; /* processes of one LSA team of 
 bool ep_peer_plain_alloc(void **base, uint64_t bytes, struct ep_reason *why);
 void ep_peer_plain_free(void *base);
 
-/* Whether the driver has what windows need. */
-bool ep_window_driver(struct ep_reason *why);
-
 /* A heap of this process: all that its end needs is here from the beginning. */
 struct ep_heap_entry {
 	struct ep_heap_entry *next;
@@ -111,25 +108,27 @@ struct ep_heap_entry {
 	struct ep_ident idents[]; /* and `let_go` behind them */
 };
 
-/* Puts a heap on the list of the process; takes it off again. */
-void ep_heap_enlist(struct ep_heap_entry *entry);
-void ep_heap_delist(struct ep_heap_entry *entry);
+/* ---- entries ---- */
+
+/* All heaps of the process, under the lock. */
+extern pthread_mutex_t ep_heap_lock;
+extern struct ep_heap_entry *ep_heap_list;
+
+/* An entry on the list, still without memory. */
+ncclResult_t ep_heap_entry_new(struct ep_heap_entry **out, const struct ep_heap *heap,
+			       const struct ep_ident *idents, const struct ep_peer_way *way);
+
+/* Gives the memory of a heap back, if there is any, and takes the heap off the list. */
+void ep_heap_entry_free(struct ep_heap_entry *entry);
+
+/* Where the peers' heaps are noted: `base` and `way`. They are freed when nothing is mapped. */
+ncclResult_t ep_heap_tables_new(struct ep_heap *heap);
+void ep_heap_tables_free(struct ep_heap *heap);
 
 void ep_heap_unmap(struct ep_heap *heap);
 
 /* The memory is never freed: a peer may have it mapped, or NCCL still work on it. */
 void ep_heap_keep(struct ep_heap *heap);
-
-/*
- * The heap departs, without farewells: those that can be written are. The process frees it when
- * nobody can write to it any more. Waits for no peer.
- */
-void ep_heap_depart(struct ep_heap *heap);
-
-/* ---- windows ---- */
-
-/* For a thread of the library: waits until NCCL has returned from the call that boot got stuck in. */
-void ep_window_settle(struct ep_heap *heap);
 
 /* Notes how to see whether the window is there. The communicator is. */
 bool ep_window_watch(struct ep_heap_entry *entry, ncclWindow_t window);
@@ -140,6 +139,29 @@ bool ep_window_lives(const struct ep_heap_entry *entry);
 /* Ends the entry's window. Not while anybody may still store by multicast. */
 void ep_window_end(struct ep_heap_entry *entry);
 
+/*
+ * The heap departs, without farewells: those that can be written are. The process frees it when
+ * nobody can write to it any more. Waits for no peer.
+ */
+void ep_heap_depart(struct ep_heap *heap);
+
+/* ---- the driver's virtual memory ---- */
+
+/* Whether the driver has what windows need. */
+bool ep_vmm_driver(struct ep_reason *why);
+
+/* The driver's handle of the memory that is mapped at p, as a name for it; false: none is. */
+bool ep_vmm_handle(void *p, CUmemGenericAllocationHandle *handle);
+
+/* Maps the memory that is at `p` at addresses of its own. *step is what failed. */
+CUresult ep_vmm_map_again(void *p, size_t bytes, int device, void **out, const char **step);
+void ep_vmm_unmap(void *base, uint64_t bytes);
+
+/* ---- windows ---- */
+
+/* For a thread of the library: waits until NCCL has returned from the call that boot got stuck in. */
+void ep_window_settle(struct ep_heap *heap);
+
 /* ---- multicast ---- */
 
 /*
@@ -148,12 +170,6 @@ void ep_window_end(struct ep_heap_entry *entry);
  */
 ncclResult_t ep_multicast_open(struct ep_heap *heap, struct ep_boot *boot,
 			       struct ep_peer_choice *choice, ncclResult_t mine);
-
-/* Frees `base` and `way`, when nothing is mapped. */
-void ep_heap_tables_free(struct ep_heap *heap);
-
-/* Gives the memory of a heap back, if there is any, and takes the heap off the list. */
-void ep_heap_entry_free(struct ep_heap_entry *entry);
 
 /*
  * Whether NVLink joins GPU `self` and each of `count` others of this host that CUDA does not show to

@@ -12,29 +12,6 @@
 #define EP_HEAP_PATIENCE_NS 1000000000ull /* for ranks of the node */
 #define EP_HEAP_HELD_NS 100000000u        /* for a device that is not the caller's */
 
-static pthread_mutex_t ep_heap_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct ep_heap_entry *ep_heap_list;
-
-void ep_heap_enlist(struct ep_heap_entry *e)
-{
-	pthread_mutex_lock(&ep_heap_lock);
-	e->next = ep_heap_list;
-	ep_heap_list = e;
-	pthread_mutex_unlock(&ep_heap_lock);
-}
-
-void ep_heap_delist(struct ep_heap_entry *e)
-{
-	struct ep_heap_entry **link = &ep_heap_list;
-
-	pthread_mutex_lock(&ep_heap_lock);
-	while (*link != e) {
-		link = &(*link)->next;
-	}
-	*link = e->next;
-	pthread_mutex_unlock(&ep_heap_lock);
-}
-
 /* Whether this process has a heap that has not departed, of the same group or of another one. */
 static bool ep_heap_lives(const struct ep_heap_entry *e, bool same)
 {

@@ -83,7 +83,7 @@ static bool ep_window_possible(ncclComm_t comm, struct ep_peer_offer *offer, boo
 			 "NCCL does not tell the LSA team of this rank");
 		return false;
 	}
-	if (!ep_window_driver(&why)) {
+	if (!ep_vmm_driver(&why)) {
 		snprintf(offer->no_window, sizeof(offer->no_window), "%.140s", why.text);
 		return false;
 	}

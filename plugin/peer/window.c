@@ -9,66 +9,12 @@
  */
 #include <cuda.h>
 #include <errno.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include "core/cuda.h"
 #include "core/errand.h"
 #include "core/nccl_dyn.h"
 #include "peer/internal.h"
-
-static struct ep_vmm {
-	CUresult (*retain)(CUmemGenericAllocationHandle *handle, void *p);
-	CUresult (*release)(CUmemGenericAllocationHandle handle);
-	CUresult (*reserve)(CUdeviceptr *p, size_t size, size_t align, CUdeviceptr at,
-			    unsigned long long flags);
-	CUresult (*unreserve)(CUdeviceptr p, size_t size);
-	CUresult (*map)(CUdeviceptr p, size_t size, size_t offset,
-			CUmemGenericAllocationHandle handle, unsigned long long flags);
-	CUresult (*unmap)(CUdeviceptr p, size_t size);
-	CUresult (*set_access)(CUdeviceptr p, size_t size, const CUmemAccessDesc *desc,
-			       size_t count);
-} ep_vmm;
-static const char *ep_vmm_missing;
-static pthread_once_t ep_vmm_once = PTHREAD_ONCE_INIT;
-
-static void ep_vmm_init(void)
-{
-	const struct {
-		const char *name;
-		void *slot;
-	} table[] = {
-		{ "cuMemRetainAllocationHandle", &ep_vmm.retain },
-		{ "cuMemRelease", &ep_vmm.release },
-		{ "cuMemAddressReserve", &ep_vmm.reserve },
-		{ "cuMemAddressFree", &ep_vmm.unreserve },
-		{ "cuMemMap", &ep_vmm.map },
-		{ "cuMemUnmap", &ep_vmm.unmap },
-		{ "cuMemSetAccess", &ep_vmm.set_access },
-	};
-
-	for (size_t i = 0; i < EP_ARRAY_SIZE(table); i++) {
-		if (!ep_driver_find(table[i].name, table[i].slot)) {
-			ep_vmm_missing = table[i].name;
-		}
-	}
-}
-
-bool ep_window_driver(struct ep_reason *why)
-{
-	pthread_once(&ep_vmm_once, ep_vmm_init);
-	return !ep_vmm_missing || ep_reason_set(why, "the CUDA driver has no %s", ep_vmm_missing);
-}
-
-/* The driver's handle of the memory that is mapped at p, as a name for it; false: none is. */
-static bool ep_window_handle(void *p, CUmemGenericAllocationHandle *handle)
-{
-	if (ep_vmm.retain(handle, p) != CUDA_SUCCESS) {
-		return false;
-	}
-	ep_vmm.release(*handle);
-	return true;
-}
 
 /* ---- our own memory ---- */
 
@@ -235,31 +181,6 @@ void ep_window_settle(struct ep_heap *heap)
 	}
 }
 
-/* ---- a window that stays ---- */
-
-bool ep_window_watch(struct ep_heap_entry *e, ncclWindow_t window)
-{
-	return ep_nccl_dyn()->get_peer_device_pointer(window, 0, e->rank, &e->shown) ==
-		       ncclSuccess &&
-	       e->shown && ep_window_handle(e->shown, &e->shown_handle);
-}
-
-bool ep_window_lives(const struct ep_heap_entry *e)
-{
-	CUmemGenericAllocationHandle now;
-
-	return e->window && !ep_context_ended(&e->context) && ep_window_handle(e->shown, &now) &&
-	       now == e->shown_handle;
-}
-
-void ep_window_end(struct ep_heap_entry *e)
-{
-	if (ep_window_lives(e)) {
-		(void)ep_nccl_dyn()->window_deregister(e->comm, e->window);
-	}
-	e->window = NULL;
-}
-
 /* ---- around the mapping of peers ---- */
 
 static void ep_window_close(struct ep_heap *heap, struct ep_boot *boot)
@@ -272,57 +193,19 @@ static void ep_window_close(struct ep_heap *heap, struct ep_boot *boot)
 
 /* ---- peers ---- */
 
-/* Maps the memory that is at `p` at addresses of its own. *step is what failed. */
-static CUresult ep_vmm_map_again(void *p, size_t bytes, int device, CUdeviceptr *at,
-				 const char **step)
-{
-	CUmemAccessDesc desc = { .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device },
-				 .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
-	CUmemGenericAllocationHandle handle;
-	CUresult error;
-
-	*step = "cuMemRetainAllocationHandle";
-	error = ep_vmm.retain(&handle, p);
-	if (error != CUDA_SUCCESS) {
-		return error;
-	}
-	*step = "cuMemAddressReserve";
-	error = ep_vmm.reserve(at, bytes, 0, 0, 0);
-	if (error != CUDA_SUCCESS) {
-		goto out_release;
-	}
-	*step = "cuMemMap";
-	error = ep_vmm.map(*at, bytes, 0, handle, 0);
-	if (error != CUDA_SUCCESS) {
-		goto err_unreserve;
-	}
-	*step = "cuMemSetAccess";
-	error = ep_vmm.set_access(*at, bytes, &desc, 1);
-	if (error == CUDA_SUCCESS) {
-		goto out_release;
-	}
-	ep_vmm.unmap(*at, bytes);
-err_unreserve:
-	ep_vmm.unreserve(*at, bytes);
-out_release:
-	ep_vmm.release(handle); /* the mapping keeps the memory */
-	return error;
-}
-
 static ncclResult_t ep_window_map(void **base, const struct ep_heap *heap,
 				  const struct ep_heap_export *e, const struct ep_ident *idents,
 				  int peer)
 {
 	CUresult error = CUDA_ERROR_INVALID_VALUE;
 	const char *step = "ncclGetPeerDevicePointer";
-	CUdeviceptr at = 0;
 	ncclResult_t result;
 	void *p = NULL;
 
 	(void)e;
 	result = ep_nccl_dyn()->get_peer_device_pointer(heap->window, 0, peer, &p);
 	if (result == ncclSuccess && p) {
-		error = ep_vmm_map_again(p, heap->bytes, idents[heap->rank].device, &at, &step);
+		error = ep_vmm_map_again(p, heap->bytes, idents[heap->rank].device, base, &step);
 	}
 	if (error != CUDA_SUCCESS) {
 		return ep_fail(ncclUnhandledCudaError,
@@ -333,14 +216,7 @@ static ncclResult_t ep_window_map(void **base, const struct ep_heap *heap,
 			       idents[peer].bus_id, peer, idents[peer].hostname, step,
 			       p ? "CUDA error " : "", p ? (int)error : (int)result);
 	}
-	*base = (void *)at;
 	return ncclSuccess;
-}
-
-static void ep_window_unmap(void *base, uint64_t bytes)
-{
-	(void)ep_vmm.unmap((CUdeviceptr)base, bytes);
-	(void)ep_vmm.unreserve((CUdeviceptr)base, bytes);
 }
 
 const struct ep_peer_way ep_peer_window = {
@@ -351,5 +227,5 @@ const struct ep_peer_way ep_peer_window = {
 	.open = ep_window_open,
 	.close = ep_window_close,
 	.map = ep_window_map,
-	.unmap = ep_window_unmap,
+	.unmap = ep_vmm_unmap,
 };
