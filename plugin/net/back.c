@@ -93,7 +93,7 @@ static void ep_net_back_replace(struct ep_net_comm *c, uint32_t route, uint32_t 
 
 	r->life++;
 	r->local = (uint8_t)local;
-	r->drained = r->heard = false;
+	r->drained = r->heard = r->failed = r->probed = false;
 	r->psn = (uint32_t)(ep_now_ns() * 2654435761u) >> 8;
 	for (uint32_t i = route; i < c->nqps; i += c->nroutes) {
 		struct ep_net_qp *q = &c->qp[i];
@@ -303,7 +303,7 @@ static ncclResult_t ep_net_back_open(struct ep_net_comm *c, uint32_t route)
 	c->lost = 0;
 	c->counts->failbacks++;
 	ep_net_counts_route(c, route);
-	ep_net_comm_choose(c);
+	ep_net_qps_choose(c);
 	/* (where another route was open, it has taken over long ago) */
 	if (!c->sender && slots != EP_NET_ROUTE_OPEN && slots != EP_NET_ROUTE_CLOSING) {
 		c->slot_qp = route;
@@ -311,21 +311,6 @@ static ncclResult_t ep_net_back_open(struct ep_net_comm *c, uint32_t route)
 		c->unsignaled = c->unsignaled_groups = 0;
 	}
 	EP_INFO(EP_LOG_NET, "%s: the route is used again", ep_net_qp_print(c, route, which));
-	return ncclSuccess;
-}
-
-ncclResult_t ep_net_back_probed(struct ep_net_comm *c, uint32_t route)
-{
-	struct ep_net_route *r = &c->route[route];
-	struct ep_net_word word = { .magic = EP_NET_WORD,
-				    .kind = EP_NET_PROVED,
-				    .route = (uint16_t)route,
-				    .life = r->life };
-
-	if (r->state == EP_NET_ROUTE_PROBING && --r->probes == 0) {
-		r->proved = true;
-		return ep_net_talk_put(c, &word);
-	}
 	return ncclSuccess;
 }
 

@@ -190,20 +190,6 @@ void ep_net_comm_free(struct ep_net_comm *c)
 
 /* ---- connecting ---- */
 
-void ep_net_comm_choose(struct ep_net_comm *c)
-{
-	c->nopen = c->nopen_routes = 0;
-	for (uint32_t i = 0; i < c->nroutes; i++) {
-		c->nopen_routes += !c->route || c->route[i].state == EP_NET_ROUTE_OPEN;
-	}
-	for (uint32_t i = 0; i < c->nqps; i++) {
-		if (!c->route || c->route[c->qp[i].route].state == EP_NET_ROUTE_OPEN) {
-			c->open_qp[c->nopen++] = i;
-		}
-	}
-	c->next_open = 0;
-}
-
 ncclResult_t ep_net_comm_connect(struct ep_net_comm *c, const struct ep_net_peer *peer)
 {
 	c->remote_shared = peer->shared;

@@ -35,6 +35,7 @@
 	128u /* a message is divided at multiples of this: GPUs poll whole lines of it */
 #define EP_NET_ONE_ROUTE 4096u       /* bytes; longer messages go over all routes */
 #define EP_NET_RECEIVES_TOGETHER 32u /* receives of a queue pair that are posted at once */
+#define EP_NET_TELL 8u               /* of so many groups the slot of one has a completion */
 #define EP_NET_PART_WR 4u /* work requests of a part: 2 GiB in pieces of 1 GiB, and its end */
 
 /* A receive, as its sender sees it. The NIC stores it in ascending order: seq is the last word. */
@@ -192,6 +193,7 @@ struct ep_net_comm {
 	uint64_t
 		lost; /* when no route was open any more, and others are looked for; 0: one is open */
 	bool leaving; /* the other end closes the connection */
+	bool due;     /* poll.c has noted something of a route */
 	bool attended;
 
 	struct ep_error failed; /* code: not ncclSuccess once something has failed */
@@ -230,14 +232,14 @@ ncclResult_t ep_net_comm_new(const struct ep_net_nic *nic, bool sender, uint32_t
 ncclResult_t ep_net_comm_connect(struct ep_net_comm *c, const struct ep_net_peer *peer);
 /* `c` NULL: nothing. Ends all work, then frees the memory that it used. */
 void ep_net_comm_free(struct ep_net_comm *c);
-/* Which queue pairs messages go over: those of open routes. */
-void ep_net_comm_choose(struct ep_net_comm *c);
 
 /* qp.c */
 ncclResult_t ep_net_qps_new(struct ep_net_comm *c);
 ncclResult_t ep_net_qps_connect(struct ep_net_comm *c, const uint32_t *qpn);
 /* What the NIC of the other end can, for a queue pair that does not know it yet. */
 void ep_net_ece_set(const struct ep_net_local *l, struct ibv_qp *qp, const struct ep_net_ece *to);
+/* Which of them messages go over: those of open routes. */
+void ep_net_qps_choose(struct ep_net_comm *c);
 /* A queue pair to itself, for iflush. */
 ncclResult_t ep_net_flush_open(struct ep_net_local *l);
 ncclResult_t ep_net_receives_post(struct ep_net_comm *c, uint32_t qp, uint32_t n);
@@ -247,11 +249,17 @@ ncclResult_t ep_net_receives_post(struct ep_net_comm *c, uint32_t qp, uint32_t n
 uint32_t ep_net_request_new(struct ep_net_comm *c);
 void ep_net_request_free(struct ep_net_comm *c, uint32_t i);
 void *ep_net_request_handle_of(const struct ep_net_comm *c, uint32_t i);
-/* Takes up completions, and now and then looks for the other end. */
-ncclResult_t ep_net_progress(struct ep_net_comm *c);
-/* Takes up completions of a port, until there are none; *any: there were some. */
+/* The connection that receives; checks the number of receives. */
+ncclResult_t ep_net_recv_get(const void *handle, int n, struct ep_net_comm **comm);
+/* The registration that a handle means, if it is one of the connection's device and has the bytes. */
+ncclResult_t ep_net_mr_check(const struct ep_net_comm *c, const void *mr, const void *data,
+			     size_t size, const struct ep_net_mr **out);
+
+/* poll.c: takes up completions of a port, until there are none; *any: there were some. */
 ncclResult_t ep_net_poll(struct ep_net_comm *c, struct ep_net_local *l, bool *any);
-ncclResult_t ep_net_comm_failed(struct ep_net_comm *c); /* as it failed before */
+
+/* progress.c: takes up completions, does what is due, and now and then looks for the other end. */
+ncclResult_t ep_net_progress(struct ep_net_comm *c);
 
 /* Kinds of work, and what its completion has to know. */
 enum ep_net_work {
@@ -294,6 +302,7 @@ static inline void ep_net_leave(struct ep_net_comm *c)
 }
 
 /* fail.c */
+ncclResult_t ep_net_comm_failed(struct ep_net_comm *c); /* as it failed before */
 ncclResult_t ep_net_comm_fail(struct ep_net_comm *c, ncclResult_t code, uint32_t qp,
 			      const char *fmt, ...) EP_PRINTF(4, 5);
 ncclResult_t ep_net_comm_fail_wc(struct ep_net_comm *c, const struct ibv_wc *wc);
@@ -305,17 +314,24 @@ const char *ep_net_qp_print(const struct ep_net_comm *c, uint32_t qp, char text[
 const char *ep_net_port_print(const struct ep_net_local *l);
 const char *ep_net_wc_print(const struct ibv_wc *wc, char text[EP_NET_WHICH]);
 
-/* send.c, recv.c */
+/* part.c */
 ncclResult_t ep_net_part_post(struct ep_net_comm *c, const struct ep_net_message *m, uint32_t qp,
 			      uint32_t number);
+/* Posts parts again that a closed route has not brought, as far as there is room. */
+ncclResult_t ep_net_parts_resend(struct ep_net_comm *c);
+
+/* slot.c: tells the sender of groups that it has not been told of, unless it can do without for now. */
+ncclResult_t ep_net_slots_say(struct ep_net_comm *c);
+
+/* flush.c */
 /* Posts flushes that had to wait, as far as there is room. */
 ncclResult_t ep_net_flushes_push(struct ep_net_comm *c);
 /* A flush has read by a port, or never will. */
 void ep_net_flush_ended(struct ep_net_comm *c, uint32_t local, uint32_t request);
 /* A device that is broken gives no flush back any more. */
 void ep_net_flushes_give_up(struct ep_net_comm *c, uint32_t local);
-/* Tells the sender of groups that it has not been told of, unless it can do without for now. */
-ncclResult_t ep_net_slots_say(struct ep_net_comm *c);
+
+/* send.c, recv.c, flush.c: for NCCL */
 ncclResult_t ep_net_isend(void *send_comm, void *data, size_t size, int tag, void *mr,
 			  void **request);
 ncclResult_t ep_net_irecv(void *recv_comm, int n, void **data, const size_t *sizes, const int *tags,
@@ -323,10 +339,6 @@ ncclResult_t ep_net_irecv(void *recv_comm, int n, void **data, const size_t *siz
 ncclResult_t ep_net_iflush(void *recv_comm, int n, void **data, const int *sizes, void **mr,
 			   void **request);
 ncclResult_t ep_net_test(void *request, int *done, int *sizes);
-
-/* The registration that a handle means, if it is one of the connection's device and has the bytes. */
-ncclResult_t ep_net_mr_check(const struct ep_net_comm *c, const void *mr, const void *data,
-			     size_t size, const struct ep_net_mr **out);
 
 /* connect.c, listen.c */
 ncclResult_t ep_net_listen(int dev, void *handle, void **listen_comm);

@@ -11,7 +11,6 @@
 #define EP_NET_LINK_SQ 256u
 #define EP_NET_LINK_CQ 65536u
 #define EP_NET_READS 4u /* logarithm of READs and atomics in flight on a link */
-#define EP_NET_RECEIVES_AT_ONCE 32u
 
 static bool ep_net_link_wanted(const struct ep_net_rma *rma, uint32_t rank)
 {
@@ -156,28 +155,6 @@ static ncclResult_t ep_net_links_make(struct ep_net_rma *rma)
 		link->rail->cq_room -= link->receives;
 	}
 	return ncclSuccess;
-}
-
-ncclResult_t ep_net_link_receives(struct ep_net_rma *rma, struct ep_net_link *link, uint32_t n)
-{
-	struct ibv_recv_wr wr[EP_NET_RECEIVES_AT_ONCE], *bad;
-	uint64_t id = 1ull << 63 | (uint64_t)(link - rma->link);
-	int error = 0;
-
-	while (n && !error) {
-		uint32_t some = (uint32_t)ep_min_u64(n, EP_NET_RECEIVES_AT_ONCE);
-
-		for (uint32_t i = 0; i < some; i++) {
-			wr[i] = (struct ibv_recv_wr){ .wr_id = id,
-						      .next = i + 1 < some ? &wr[i + 1] : NULL };
-		}
-		error = ibv_post_recv(link->qp, wr, &bad);
-		link->receiving += some;
-		n -= some;
-	}
-	return error ? ep_net_rma_fail(rma, link, ncclSystemError, "receives cannot be posted: %s",
-				       strerror(error))
-		     : ncclSuccess;
 }
 
 /* Every rank tells every other one the numbers of its queue pairs: [rank][context]. */

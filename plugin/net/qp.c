@@ -126,7 +126,7 @@ ncclResult_t ep_net_qps_new(struct ep_net_comm *c)
 	for (uint32_t i = 0; i < c->nlocals; i++) {
 		ep_net_ece_query(&c->local[i], c->qp[i].qp);
 	}
-	ep_net_comm_choose(c);
+	ep_net_qps_choose(c);
 	return ncclSuccess;
 }
 
@@ -217,4 +217,20 @@ ncclResult_t ep_net_flush_open(struct ep_net_local *l)
 err_destroy:
 	l->dev->nic.v->ibv_destroy_qp(qp);
 	return result;
+}
+
+/* ---- which of them messages go over ---- */
+
+void ep_net_qps_choose(struct ep_net_comm *c)
+{
+	c->nopen = c->nopen_routes = 0;
+	for (uint32_t i = 0; i < c->nroutes; i++) {
+		c->nopen_routes += !c->route || c->route[i].state == EP_NET_ROUTE_OPEN;
+	}
+	for (uint32_t i = 0; i < c->nqps; i++) {
+		if (!c->route || c->route[c->qp[i].route].state == EP_NET_ROUTE_OPEN) {
+			c->open_qp[c->nopen++] = i;
+		}
+	}
+	c->next_open = 0;
 }

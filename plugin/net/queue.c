@@ -177,3 +177,11 @@ ncclResult_t ep_net_queue_connect(struct ep_net_dev *dev, struct ibv_qp *qp,
 			       dev->label, strerror(error))
 		     : ncclSuccess;
 }
+
+bool ep_net_status_blames_way(enum ibv_wc_status status)
+{
+	return status == IBV_WC_RETRY_EXC_ERR || status == IBV_WC_WR_FLUSH_ERR ||
+	       status == IBV_WC_LOC_QP_OP_ERR || status == IBV_WC_REM_OP_ERR ||
+	       status == IBV_WC_REM_ABORT_ERR || status == IBV_WC_RESP_TIMEOUT_ERR ||
+	       status == IBV_WC_FATAL_ERR || status == IBV_WC_GENERAL_ERR;
+}

@@ -33,4 +33,7 @@ int ep_net_queue_try(struct ep_net_dev *dev, struct ibv_qp *qp, const struct ep_
 ncclResult_t ep_net_queue_connect(struct ep_net_dev *dev, struct ibv_qp *qp,
 				  const struct ep_net_path *path, uint32_t remote);
 
+/* Whether a failure is one of the way to the peer, and not of what was asked for. */
+bool ep_net_status_blames_way(enum ibv_wc_status status);
+
 #endif

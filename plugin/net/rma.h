@@ -158,36 +158,54 @@ void ep_net_rma_free(struct ep_net_rma *rma); /* NULL: nothing */
 /* The link of a context to a rank, if there is one. */
 ncclResult_t ep_net_link_get(struct ep_net_rma *rma, int context, uint32_t rank,
 			     struct ep_net_link **link);
-ncclResult_t ep_net_link_receives(struct ep_net_rma *rma, struct ep_net_link *link, uint32_t n);
 
-/* op.c: requests. Makes one like `want`, whose use and progress do not count, and posts it. */
-ncclResult_t ep_net_op_start(struct ep_net_rma *rma, const struct ep_net_op *want,
-			     uint32_t *number);
-void ep_net_op_free(struct ep_net_rma *rma, uint32_t number);
+/* op.c: requests, and failures. */
 struct ep_net_op *ep_net_op_at(const struct ep_net_rma *rma, uint32_t number);
 void *ep_net_op_request(const struct ep_net_rma *rma, uint32_t number);
+ncclResult_t ep_net_ops_grow(struct ep_net_rma *rma);
+void ep_net_op_free(struct ep_net_rma *rma, uint32_t number);
+/* Who only counts requests does not test them. */
+void ep_net_op_end(struct ep_net_rma *rma, struct ep_net_op *op, uint32_t number);
 static inline bool ep_net_op_done(const struct ep_net_op *op)
 {
 	return op->posted && op->left == 0;
 }
-/* Takes up completions, posts what had to wait, and now and then looks for peers. */
-ncclResult_t ep_net_rma_progress(struct ep_net_rma *rma);
-ncclResult_t ep_net_rma_poll(struct ep_net_rma *rma); /* takes up completions, and no more */
+/* The link that an op's work requests go over: a flush reads this rank's own memory. */
+struct ep_net_link *ep_net_op_via(const struct ep_net_rma *rma, const struct ep_net_op *op);
+/* A link by a port, for what is wrong with the port: this rank's to itself, which is always there. */
+struct ep_net_link *ep_net_rail_link(const struct ep_net_rma *rma, uint32_t port);
 ncclResult_t ep_net_rma_fail(struct ep_net_rma *rma, const struct ep_net_link *link,
 			     ncclResult_t code, const char *fmt, ...) EP_PRINTF(4, 5);
-/* *done of a request of this or any other context. */
-ncclResult_t ep_net_op_test(void *request, int *done);
-/* A flush of what `n` ports have keys for, at `at`; after all gets of each link that came before. */
-ncclResult_t ep_net_flush_start(struct ep_net_rma *rma, struct ep_net_link *const *link,
-				const uint32_t *rkey, uint32_t n, uint64_t at, void **request);
+/* A failure of this rank's NIC or of its way to a peer: ranks that wait for this one learn of it, too. */
+ncclResult_t ep_net_rma_lost(struct ep_net_rma *rma, const struct ep_net_link *link,
+			     ncclResult_t code, const char *why);
 /* A failure of before, once more. */
 ncclResult_t ep_net_rma_failed(const struct ep_net_rma *rma);
 
-/* op.c, for lanes */
-ncclResult_t ep_net_rail_drain(struct ep_net_rma *rma, uint32_t port); /* until nothing is told */
-void ep_net_op_end(struct ep_net_rma *rma, struct ep_net_op *op, uint32_t number);
+#define EP_NET_OP_ID(wrs, number) ((uint64_t)(wrs) << 32 | (number))
+#define EP_NET_OP_ID_WRS(id) ((uint32_t)((id) >> 32))
+#define EP_NET_OP_ID_RECEIVE (1ull << 63) /* and the number of the link */
+
+/* post.c: makes a request like `want`, whose use and progress do not count, and posts it. */
+ncclResult_t ep_net_op_start(struct ep_net_rma *rma, const struct ep_net_op *want,
+			     uint32_t *number);
+/* A flush of what `n` ports have keys for, at `at`; after all gets of each link that came before. */
+ncclResult_t ep_net_flush_start(struct ep_net_rma *rma, struct ep_net_link *const *link,
+				const uint32_t *rkey, uint32_t n, uint64_t at, void **request);
 ncclResult_t ep_net_link_push(struct ep_net_rma *rma, struct ep_net_link *link);
 void ep_net_link_append(struct ep_net_rma *rma, struct ep_net_link *link, uint32_t number);
+ncclResult_t ep_net_link_receives(struct ep_net_rma *rma, struct ep_net_link *link, uint32_t n);
+/* What waited for room that work of other links has given back. */
+ncclResult_t ep_net_starved_push(struct ep_net_rma *rma);
+
+/* rma_poll.c: takes up completions, of all ports, and no more. *all: how many there were. */
+ncclResult_t ep_net_rma_poll(struct ep_net_rma *rma, int *all);
+ncclResult_t ep_net_rail_drain(struct ep_net_rma *rma, uint32_t port); /* until nothing is told */
+
+/* rma_progress.c: takes up completions, posts what had to wait, and now and then looks for peers. */
+ncclResult_t ep_net_rma_progress(struct ep_net_rma *rma);
+/* *done of a request of this or any other context. */
+ncclResult_t ep_net_op_test(void *request, int *done);
 
 /* lane.c: how lanes take over from each other. */
 ncclResult_t ep_net_lanes_new(struct ep_net_rma *rma);
@@ -204,6 +222,9 @@ bool ep_net_lane_old(const struct ep_net_link *via, const struct ep_net_rail *ra
 		     const struct ibv_wc *wc);
 /* An error where no other lane is left. */
 ncclResult_t ep_net_lane_failed(struct ep_net_rma *rma, struct ep_net_link *link, const char *why);
+void ep_net_lane_stop(struct ep_net_rma *rma, struct ep_net_link *link);
+
+/* lanes.c: looks after them. */
 ncclResult_t ep_net_lanes_look(struct ep_net_rma *rma);
 /* For one who does not call again soon: as far as it goes. */
 void ep_net_lanes_attend(struct ep_net_rma *rma);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Routes of a connection that has several: how one is closed that fails (route.c), and how it comes back
- * (back.c). Both ends go through the lives of a route in step: no end begins the next one before both
+ * Routes of a connection that has several: how one is closed that fails (route.c), how it comes back
+ * (back.c), and who looks after them (routes.c). Both ends go through the lives of a route in step: no end begins the next one before both
  * have closed the one before, and said so.
  */
 #ifndef EP_NET_ROUTE_H
@@ -47,6 +47,10 @@ struct ep_net_route {
 	uint32_t probes; /* sender: under way */
 	bool proved;     /* all of them have come */
 	uint32_t number[EP_NET_MAX_QPS];
+
+	/* what poll.c has noted */
+	bool probed, failed;
+	struct ibv_wc failure;
 };
 
 struct ep_net_word;
@@ -56,17 +60,19 @@ struct ep_net_word;
  * more, then tell each other, over TCP, which parts of messages it has brought; the rest is sent again
  * over the others. So each part comes once, and nothing comes late.
  */
-/* `wc` NULL: the port is down or its device broken. An error if there is no other way. */
-ncclResult_t ep_net_route_failed(struct ep_net_comm *c, uint32_t route, const struct ibv_wc *wc);
 /* Closes one that is open or on its way back. `what`: why, for the log. */
 ncclResult_t ep_net_route_close(struct ep_net_comm *c, uint32_t route, enum ep_net_route_why why,
 				const char *what);
-/* Whether a failure is one of the way to the peer, and not of what was asked for. */
-bool ep_net_route_to_blame(enum ibv_wc_status status);
-/* Hears what the other end says of routes, looks at ports, sends again what is left to be sent. */
+/* Its parts: sees to it that nothing comes from it any more; tells the other end; both have closed it. */
+ncclResult_t ep_net_route_drain(struct ep_net_comm *c, uint32_t route);
+ncclResult_t ep_net_route_tell(struct ep_net_comm *c, uint32_t route, enum ep_net_route_why why);
+ncclResult_t ep_net_route_settle(struct ep_net_comm *c, uint32_t route);
+
+/* routes.c */
+/* Does what is due after completions were taken up: c->due. */
+ncclResult_t ep_net_routes_act(struct ep_net_comm *c);
+/* Hears what the other end says of routes, and looks at ports. */
 ncclResult_t ep_net_routes_look(struct ep_net_comm *c);
-/* Posts parts again that a closed route has not brought, as far as there is room. */
-ncclResult_t ep_net_parts_resend(struct ep_net_comm *c);
 /* This end closes: the other one is told what has come. */
 void ep_net_routes_close(struct ep_net_comm *c);
 
@@ -75,8 +81,6 @@ void ep_net_routes_close(struct ep_net_comm *c);
 ncclResult_t ep_net_back_look(struct ep_net_comm *c, uint64_t now);
 /* What the other end says: it has new queue pairs, or they are connected. */
 ncclResult_t ep_net_back_hear(struct ep_net_comm *c, const struct ep_net_word *word);
-/* What was under way to the other end has come. */
-ncclResult_t ep_net_back_probed(struct ep_net_comm *c, uint32_t route);
 
 /* Whether what comes by a route counts: it is open, or the other end may take it for that. */
 static inline bool ep_net_route_lives(const struct ep_net_comm *c, uint32_t route)

@@ -6,8 +6,7 @@ check_circles.py BUILD_DIR SOURCE_ROOT [LEAST]
     LEAST   how many files must have objects [100]
 
 Reads the symbols of the objects that compile_commands.json lists for plugin/, topo/ and tools/. A file depends on
-another one that defines a symbol which it uses. Fails on each circle that KNOWN does not have, and on each entry of
-KNOWN that is no circle any more: the list only shrinks.
+another one that defines a symbol which it uses. Fails on each circle.
 """
 import collections
 import json
@@ -16,14 +15,6 @@ import subprocess
 import sys
 
 ROOMS = ('plugin/', 'topo/', 'tools/')
-# Circles that are still there, by their files.
-KNOWN = [
-    ['plugin/net/attend.c', 'plugin/net/back.c', 'plugin/net/comm.c', 'plugin/net/gather.c',
-     'plugin/net/lane.c', 'plugin/net/links.c', 'plugin/net/op.c', 'plugin/net/qp.c', 'plugin/net/recv.c',
-     'plugin/net/request.c', 'plugin/net/route.c', 'plugin/net/send.c'],
-    ['plugin/peer/heap.c', 'plugin/peer/leave.c', 'plugin/peer/multicast.c', 'plugin/peer/window.c'],
-    ['tools/perf/buffers.c', 'tools/perf/calls.c', 'tools/perf/ht.c'],
-]
 
 
 def objects(build, root):
@@ -40,23 +31,25 @@ def objects(build, root):
 
 
 def symbols(paths):
-    """What objects define for others, and what they use of others."""
-    defined, used = set(), set()
-    for line in subprocess.check_output(['nm', *paths], text=True).splitlines():
-        words = line.split()
-        if len(words) < 2 or line.endswith(':'):
-            continue
-        kind, name = words[-2], words[-1]
+    """By object, what it defines for others, and what it uses of others."""
+    table = {path: (set(), set()) for path in paths}
+    for line in subprocess.check_output(['nm', '-A', *paths], text=True).splitlines():
+        path, _, rest = line.rpartition(':')
+        kind, name = rest.split()[-2:]
         if kind == 'U':
-            used.add(name)
+            table[path][1].add(name)
         elif kind.isupper() and kind != 'W':
-            defined.add(name)
-    return defined, used - defined
+            table[path][0].add(name)
+    return table
 
 
 def graph(found):
     """By file, the files that it depends on, and by which symbols. Copies of one symbol belong to programs of their own."""
-    table = {source: symbols(paths) for source, paths in found.items()}
+    table = {}
+    of = symbols([path for paths in found.values() for path in paths])
+    for source, paths in found.items():
+        defined = set().union(*(of[path][0] for path in paths))
+        table[source] = defined, set().union(*(of[path][1] for path in paths)) - defined
     homes = collections.defaultdict(set)
     for source, (defined, _) in table.items():
         for name in defined:
@@ -95,29 +88,21 @@ def circles(edges):
     return out
 
 
-def main(known=KNOWN):
+def main():
     build, root = sys.argv[1:3]
     found = objects(build, root)
     if len(found) < int(sys.argv[3] if len(sys.argv) > 3 else 100):
         sys.exit('only %d files have objects in %s' % (len(found), build))
     sys.setrecursionlimit(10000)
     edges = graph(found)
-    seen = circles(edges)
-    wrong = 0
-    for part in sorted(seen, key=sorted):
-        if sorted(part) in known:
-            continue
-        wrong += 1
+    seen = sorted(circles(edges), key=sorted)
+    for part in seen:
         print('circle: %s' % ' '.join(sorted(part)))
         for at in sorted(part):
             for to in sorted(set(edges[at]) & part):
                 print('  %s -> %s: %s' % (at, to, ' '.join(sorted(edges[at][to])[:4])))
-    for part in known:
-        if set(part) not in seen:
-            wrong += 1
-            print('no circle any more, take it off the list: %s' % ' '.join(part))
-    print('%d files, %d circles known, %d problems' % (len(found), len(known), wrong))
-    sys.exit(wrong > 0)
+    print('%d files, %d circles' % (len(found), len(seen)))
+    sys.exit(len(seen) > 0)
 
 
 if __name__ == '__main__':

@@ -136,7 +136,7 @@ MUTANTS = [
      "old": "bool record = m->size > c->plain_limit || size > most;",
      "new": "bool record = size > most;", "tests": ["notice", "notice_ib"]},
     # A signal comes behind what was read or added before it.
-    {"name": "gin_unfenced", "file": "plugin/net/op.c",
+    {"name": "gin_unfenced", "file": "plugin/net/post.c",
      "old": "wr[n].send_flags = rail->dev->nic.fences ? IBV_SEND_FENCE : 0;",
      "new": "wr[n].send_flags = 0;", "tests": ["gin_order", "gin_v15"]},
     # Memory that has to be in order is.
@@ -144,10 +144,10 @@ MUTANTS = [
      "old": "(ep_net_env()->relaxed && !m->strict ? IBV_ACCESS_RELAXED_ORDERING : 0)",
      "new": "(ep_net_env()->relaxed ? IBV_ACCESS_RELAXED_ORDERING : 0)", "tests": ["gin", "gin_v13"]},
     # A receiver has as many slots again as its sender was told of.
-    {"name": "slots_lost", "file": "plugin/net/request.c",
+    {"name": "slots_lost", "file": "plugin/net/poll.c",
      "old": "c->told += number;", "new": "c->told += number / 2;", "tests": ["ahead", "traffic"]},
     # What completes late is not taken for work of the queue pair that has the number now.
-    {"name": "old_lives", "file": "plugin/net/request.c",
+    {"name": "old_lives", "file": "plugin/net/poll.c",
      "old": "if (qp >= c->nqps || EP_NET_WR_LIFE(wc[i].wr_id) == c->qp[qp].life) {",
      "new": "if (qp >= c->nqps || 1) {", "tests": ["ports", "troubles", "pieces"]},
     # A receiver that is not ready is asked again, as often as it takes.

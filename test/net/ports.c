@@ -89,7 +89,7 @@ static void test_flush_early(enum ep_net_route_state state, bool reads)
 	check_context("early flush, state %d", (int)state);
 	two_open(&t);
 	t.c->route[0].state = state;
-	ep_net_comm_choose(t.c);
+	ep_net_qps_choose(t.c);
 	CHECK(ends(two_flush(&t)), "it does not end");
 	CHECK(t.c->local[1].flush_qp, "nothing is read by the port that is open");
 	CHECK(!t.c->local[0].flush_qp == !reads, "%p", (void *)t.c->local[0].flush_qp);
@@ -141,7 +141,7 @@ static ncclResult_t two_hear(struct two *t, const struct ep_net_word *word, uint
 		t->c->route[i].state = EP_NET_ROUTE_CLOSED;
 		t->c->route[i].since = ep_now_ns();
 	}
-	ep_net_comm_choose(t->c);
+	ep_net_qps_choose(t->c);
 	NEED(write(t->fd[1], word, n * sizeof(*word)) == (ssize_t)(n * sizeof(*word)));
 	return ep_net_routes_look(t->c);
 }
@@ -229,7 +229,7 @@ static void test_taken_back(void)
 	two_open(&t);
 	t.c->route[0].state = EP_NET_ROUTE_CLOSED;
 	t.c->route[0].again = UINT64_MAX;
-	ep_net_comm_choose(t.c);
+	ep_net_qps_choose(t.c);
 	for (uint16_t life = 1; life < 4; life++) {
 		two_say(&t, EP_NET_OFFER, life);
 		CHECK(t.c->route[0].offered, "life %u", life);
@@ -256,7 +256,7 @@ static void test_flush_first(void)
 	ends_no_reads = false;
 	t.c->local[0].flush_ended = true;
 	t.c->route[0].state = EP_NET_ROUTE_CLOSED;
-	ep_net_comm_choose(t.c);
+	ep_net_qps_choose(t.c);
 	two_say(&t, EP_NET_OFFER, 1);
 	CHECK_INT(t.c->route[0].state, EP_NET_ROUTE_CLOSED);
 	for (uint32_t i = 0; i < 2; i++) {
