@@ -128,11 +128,11 @@ MUTANTS = [
      "old": "if (is_secret(list[i], name)) {", "new": "if (is_secret(list[i], name) && 0) {", "tests": ["topo-info"]},
     # ---- the network plugin ----
     # A flush goes by each port that data may have come from.
-    {"name": "flush_first", "file": "plugin/net/recv.c",
+    {"name": "flush_first", "file": "plugin/net/flush.c",
      "old": "\tuint32_t ports = ep_net_flush_ports(c), i;",
      "new": "\tuint32_t ports = ep_net_flush_ports(c) & 1, i;", "tests": ["ports", "merged_flush"]},
     # A long message goes ahead of its notice where packets find ways of their own.
-    {"name": "plain_limit", "file": "plugin/net/send.c",
+    {"name": "plain_limit", "file": "plugin/net/part.c",
      "old": "bool record = m->size > c->plain_limit || size > most;",
      "new": "bool record = size > most;", "tests": ["notice", "notice_ib"]},
     # A signal comes behind what was read or added before it.
