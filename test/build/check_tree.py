@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks what the sources promise about themselves: licence lines, sizes, who includes whom, and
-that files which comments and pages name exist.
+"""Checks what the sources promise about themselves: licence lines, sizes, who includes whom, that
+files and names which comments and pages mention exist, that pages are plain, and that no file is
+a binary.
 
   check_tree.py SOURCE_ROOT
   check_tree.py --list SOURCE_ROOT    only prints the tree's files, one per line
@@ -52,6 +53,18 @@ PRIMITIVES = "device/simt/cuda.h"
 ASSEMBLY = re.compile(r"\b(?:asm|__asm__)\b\s*(?:volatile\b\s*)?\(")
 # Files of others that comments may name.
 FOREIGN = {"cuda.h", "nccl.h", "mlx5.h", "mlx5dv.h", "mlx5_ifc.h", "ib_mlx5_ifc.h", "sitecustomize.py"}
+
+# Pages: columns of a line, words of a sentence, and turns that are hard to read. Code, tables, headings and
+# links may have longer lines. Pages that are not yet in plain words are held to the columns alone.
+MAX_COLUMNS, MAX_WORDS = 100, 30
+NOT_YET_PLAIN = ["CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "doc/architecture.md", "doc/decisions.md",
+                 "doc/performance.md", "doc/protocol.md", "doc/python.md", "doc/rdma.md", "doc/troubleshooting.md",
+                 "examples/README.md", "test/vcluster/README.md"]
+RIDDLES = re.compile(r"^(?:What|Who|Whoever|Whom)\b.*[^?]$|\b(?:all the same|is none|are none|such as are|be that as"
+                     r"|hardly do but|manieth|by itself says)\b", re.S)
+# Names of ours that pages write as code, and pages that may name what is gone.
+OUR_NAME = re.compile(r"\b(?:ep_\w+|EP_\w+|NCCL_EP_\w+|ncclEp\w+)\b")
+MAY_NAME_THE_PAST = {"CHANGELOG.md"}
 
 COMMENT = re.compile(r"\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'|(/\*.*?\*/|//[^\n]*)", re.S)
 NAME = re.compile(r"(?<![\w./<$-])([\w*/.-]*[\w*]\.(?:cu|c|h|py|sh|md))(?![\w/*]|\.\w)")
@@ -160,9 +173,81 @@ def check_names(path, prose, paths):
             complain(path, "names %s, which does not exist" % name)
 
 
+def prose_units(text):
+    """(line, words of one statement's place): a paragraph, an item of a list, a cell of a table."""
+    units, unit, fenced = [], [], False
+    for i, line in enumerate(text.split("\n") + [""]):
+        bullet = re.match(r"\s*(?:[*-]|\d+\.)\s+", line)
+        if line.startswith("```"):
+            fenced = not fenced
+        code = fenced or line.startswith("```") or (line.startswith("    ") and not unit)
+        if code or bullet or not line.strip() or line[0] in "|#<":
+            units += [(unit[0][0], " ".join(text for _, text in unit))] if unit else []
+            unit = []
+        if line.startswith("|"):
+            units += [(i + 1, cell.strip()) for cell in line.strip("|").split("|")]
+        elif not code and line.strip() and line[0] not in "#<":
+            unit.append((i + 1, line[bullet.end():] if bullet else line.strip()))
+    return units
+
+
+def sentences(text):
+    text = re.sub(r"`[^`]*`", "`code`", text)
+    text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text).replace("**", "")
+    return [s for s in re.split(r"(?<=[.!?])[\"')]*\s+(?=[^a-z]|$)", text) if s]
+
+
+def check_page(path, text):
+    fenced = False
+    for i, line in enumerate(text.split("\n")):
+        fenced ^= line.startswith("```")
+        free = fenced or line.startswith(("|", "#", "    ")) or "](" in line or "://" in line
+        if len(line) > MAX_COLUMNS and not free:
+            complain(path, "has %d columns in line %d, the limit is %d" % (len(line), i + 1, MAX_COLUMNS))
+        if "\t" in line or line != line.rstrip():
+            complain(path, "has a tab or a trailing blank in line %d" % (i + 1))
+    if path in NOT_YET_PLAIN:
+        return
+    for i, unit in prose_units(text):
+        for sentence in sentences(unit):
+            words = len(re.findall(r"\S*\w\S*", sentence))
+            if words > MAX_WORDS:
+                complain(path, "has a sentence of %d words at line %d, the limit is %d: %.40s..." % (
+                    words, i, MAX_WORDS, sentence))
+            riddle = RIDDLES.search(sentence)
+            if riddle:
+                complain(path, "has a riddle at line %d: %.40s..." % (i, riddle[0]))
+
+
+def check_our_names(root, pages, paths):
+    """What a page writes as code and calls ours stands in a source, too."""
+    known = set()
+    for path in paths:
+        file = root / path
+        if file.suffix != ".md" and not file.is_symlink():
+            known.update(OUR_NAME.findall(path + " " + file.read_bytes().decode("utf-8", "replace")))
+    for path, text in pages:
+        spans = re.findall(r"`([^`]+)`", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S))
+        for name in sorted({name for span in spans for name in OUR_NAME.findall(span)} - known):
+            complain(path, "names %s, which no source has" % name)
+
+
+def is_binary(content):
+    if b"\0" in content:
+        return True
+    try:
+        content.decode("utf-8")
+    except UnicodeDecodeError:
+        return True
+    return False
+
+
 def check_file(root, path, paths):
     file = root / path
     if file.is_symlink():
+        return
+    if is_binary(file.read_bytes()):
+        complain(path, "is a binary file")
         return
     code = file.suffix in (".c", ".h", ".cu")
     source = code or file.suffix in (".S", ".py", ".sh") or file.name == "meson.build"
@@ -172,6 +257,7 @@ def check_file(root, path, paths):
     text = file.read_text(encoding="utf-8")
     check_names(path, prose_of(file, text), paths)
     if file.suffix == ".md":
+        check_page(path, text)
         return
     if "SPDX-License-Identifier: Apache-2.0" not in "\n".join(text.split("\n")[:3]):
         complain(path, "has no SPDX line on top")
@@ -197,6 +283,9 @@ def main():
         return 0
     for path in paths:
         check_file(root, path, paths)
+    pages = [(p, (root / p).read_text(encoding="utf-8")) for p in paths
+             if p.endswith(".md") and p not in MAY_NAME_THE_PAST]
+    check_our_names(root, pages, paths)
     print("%d files, %d problems" % (len(paths), len(problems)))
     return 1 if problems else 0
 

@@ -31,6 +31,17 @@ FILES = {
     "topo/fits.c": LICENCE + "int fits(int a)\n{\n" + "\ta++;\n" * 67 + "}\n",
     "topo/stale.c": LICENCE + '/* See tall.c, tall_*.c, x/tall.c, <gone.h>. */\nchar *s = "gone.c"; // gone.h\n',
     "doc/page.md": "Read `topo/tall.c` and `topo/gone.c`, not gone.c.\n",
+    "doc/plain.md": "\n".join([
+        "A page of short lines. Who reads it? W " + "w " * 28 + "w.", "", "* " + "w " * 31 + "w. An item.", "",
+        "Who reads this is lost. " + "X" * 80, "", "All of this is said, all the same.", "",
+        "| a cell | " + "w " * 30 + "w. |", "", "```", "y" * 120, "```", "", "    " + "z" * 120, "",
+        "[a link](" + "l" * 120 + ")", "", "A blank at the end. ", "",
+        "`ep_known`, `NCCL_EP_GONE`, `call ep_gone(1)` and ep_plain.", "", "`w " + "w " * 31 + "w` is one word.", ""]),
+    "doc/known.c": LICENCE + "int ep_known;\n",
+    "CHANGELOG.md": "`ep_gone` is gone.\n",
+    "test/data.bin": b"\0\1",
+    "test/latin.txt": b"caf\xe9\n",
+    "test/picture.svg": "<svg>\u00b5</svg>\n",
     "tools/perf/perf.c": LICENCE + '#include "tools/perf/oracle/rows.h"\n#include "core/climbs.h"\n',
     "tools/perf/oracle/rows.h": LICENCE + '#include "device/simt/simt.h"\n',
     "plugin/core/climbs.h": LICENCE,
@@ -42,11 +53,21 @@ device/ht/ring.cu: includes device/ll/rows.h, which device/ht must not know
 device/ht/ring.cu: uses NVLink multicast
 device/ht/rows.cu: has instructions of its own, which belong into device/simt
 doc/page.md: names topo/gone.c, which does not exist
+doc/plain.md: has 104 columns in line 5, the limit is 100
+doc/plain.md: has a riddle at line 5: Who reads this is lost....
+doc/plain.md: has a riddle at line 7: all the same...
+doc/plain.md: has a sentence of 31 words at line 9, the limit is 30: {w}...
+doc/plain.md: has a sentence of 32 words at line 3, the limit is 30: {w}...
+doc/plain.md: has a tab or a trailing blank in line 19
+doc/plain.md: names NCCL_EP_GONE, which no source has
+doc/plain.md: names ep_gone, which no source has
 plugin/core/climbs.c: includes plugin/gda/gda.h, which plugin/core must not know
 plugin/core/naked.c: has no SPDX line on top
 plugin/gda/gda.h: includes test/peek.h, which plugin/gda must not know
 plugin/net/net.c: includes plugin/gda/gda.h, which plugin/net must not know
 plugin/rdma/nic.c: includes "core/gone.h", which is not in the product
+test/data.bin: is a binary file
+test/latin.txt: is a binary file
 tools/perf/oracle/rows.h: includes device/simt/simt.h, which tools/perf/oracle must not know
 tools/perf/perf.c: includes plugin/core/climbs.h, which tools/perf must not know
 tools/run.sh: names gone.py, which does not exist
@@ -55,7 +76,7 @@ topo/stale.c: names gone.h, which does not exist
 topo/stale.c: names tall_*.c, which does not exist
 topo/stale.c: names x/tall.c, which does not exist
 topo/tall.c: has a function of 71 lines at line 2, the limit is 70
-""".strip().split("\n")
+""".replace("{w}", "w " * 20).strip().split("\n")
 
 
 def main():
@@ -63,7 +84,7 @@ def main():
         for path, text in FILES.items():
             file = Path(root, path)
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text, encoding="utf-8")
+            file.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8"))
         run = subprocess.run([sys.executable, CHECK, root], stdout=subprocess.PIPE, text=True,
                              check=False)
     lines = run.stdout.splitlines()
