@@ -57,7 +57,7 @@ FOREIGN = {"cuda.h", "nccl.h", "mlx5.h", "mlx5dv.h", "mlx5_ifc.h", "ib_mlx5_ifc.
 # Pages: columns of a line, words of a sentence, and turns that are hard to read. Code, tables, headings and
 # links may have longer lines. Pages that are not yet in plain words are held to the columns alone.
 MAX_COLUMNS, MAX_WORDS = 100, 30
-NOT_YET_PLAIN = ["CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "doc/architecture.md",
+NOT_YET_PLAIN = ["CHANGELOG.md", "SECURITY.md", "doc/architecture.md",
                  "doc/performance.md", "doc/python.md", "doc/rdma.md", "doc/troubleshooting.md",
                  "examples/README.md", "test/vcluster/README.md"]
 RIDDLES = re.compile(r"^(?:What|Who|Whoever|Whom)\b.*[^?]$|\b(?:all the same|is none|are none|such as are|be that as"
@@ -232,6 +232,20 @@ def check_our_names(root, pages, paths):
             complain(path, "names %s, which no source has" % name)
 
 
+def check_version(root):
+    """The version stands in three places (doc/releasing.md)."""
+    found = {}
+    for path, pattern in (("meson.build", r"^  version: '([\d.]+)',$"),
+                          ("include/nccl_ep.h", r"^#define NCCL_EP_(?:MAJOR|MINOR|PATCH) (\d+)$"),
+                          ("CHANGELOG.md", r"^## ([\d.]+)$")):
+        if (root / path).is_file():
+            numbers = re.findall(pattern, (root / path).read_text(encoding="utf-8"), re.M)
+            found[path] = numbers[0] if path == "CHANGELOG.md" and numbers else ".".join(numbers)
+    for path in found:
+        if found[path] != found.get("meson.build"):
+            complain(path, "has the version '%s', meson.build '%s'" % (found[path], found.get("meson.build")))
+
+
 def is_binary(content):
     if b"\0" in content:
         return True
@@ -286,6 +300,7 @@ def main():
     pages = [(p, (root / p).read_text(encoding="utf-8")) for p in paths
              if p.endswith(".md") and p not in MAY_NAME_THE_PAST]
     check_our_names(root, pages, paths)
+    check_version(root)
     print("%d files, %d problems" % (len(paths), len(problems)))
     return 1 if problems else 0
 

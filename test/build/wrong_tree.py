@@ -38,7 +38,9 @@ FILES = {
         "[a link](" + "l" * 120 + ")", "", "A blank at the end. ", "",
         "`ep_known`, `NCCL_EP_GONE`, `call ep_gone(1)` and ep_plain.", "", "`w " + "w " * 31 + "w` is one word.", ""]),
     "doc/known.c": LICENCE + "int ep_known;\n",
-    "CHANGELOG.md": "`ep_gone` is gone.\n",
+    "CHANGELOG.md": "`ep_gone` is gone.\n\n## 1.2.3\n\n## 1.2.2\n",
+    "meson.build": "# SPDX-License-Identifier: Apache-2.0\n  version: '1.2.3',\n",
+    "include/nccl_ep.h": LICENCE + "#define NCCL_EP_MAJOR 1\n#define NCCL_EP_MINOR 2\n#define NCCL_EP_PATCH 4\n",
     "test/data.bin": b"\0\1",
     "test/latin.txt": b"caf\xe9\n",
     "test/picture.svg": "<svg>\u00b5</svg>\n",
@@ -61,6 +63,7 @@ doc/plain.md: has a sentence of 32 words at line 3, the limit is 30: {w}...
 doc/plain.md: has a tab or a trailing blank in line 19
 doc/plain.md: names NCCL_EP_GONE, which no source has
 doc/plain.md: names ep_gone, which no source has
+include/nccl_ep.h: has the version '1.2.4', meson.build '1.2.3'
 plugin/core/climbs.c: includes plugin/gda/gda.h, which plugin/core must not know
 plugin/core/naked.c: has no SPDX line on top
 plugin/gda/gda.h: includes test/peek.h, which plugin/gda must not know
