@@ -57,7 +57,7 @@ FOREIGN = {"cuda.h", "nccl.h", "mlx5.h", "mlx5dv.h", "mlx5_ifc.h", "ib_mlx5_ifc.
 # Pages: columns of a line, words of a sentence, and turns that are hard to read. Code, tables, headings and
 # links may have longer lines. Pages that are not yet in plain words are held to the columns alone.
 MAX_COLUMNS, MAX_WORDS = 100, 30
-NOT_YET_PLAIN = ["doc/performance.md", "test/vcluster/README.md"]
+NOT_YET_PLAIN = ["test/vcluster/README.md"]
 RIDDLES = re.compile(r"^(?:What|Who|Whoever|Whom)\b.*[^?]$|\b(?:all the same|is none|are none|such as are|be that as"
                      r"|hardly do but|manieth|by itself says)\b", re.S)
 # Names of ours that pages write as code, and pages that may name what is gone.
