@@ -33,7 +33,7 @@ FILES = {
     "doc/page.md": "Read `topo/tall.c` and `topo/gone.c`, not gone.c.\n",
     "doc/plain.md": "\n".join([
         "A page of short lines. Who reads it? W " + "w " * 28 + "w.", "", "* " + "w " * 31 + "w. An item.", "",
-        "Who reads this is lost. " + "X" * 80, "", "All of this is said, all the same.", "",
+        "Who reads this is lost. " + "X" * 80, "", "All of this is said, all the same. A rank is told so.", "",
         "| a cell | " + "w " * 30 + "w. |", "", "```", "y" * 120, "```", "", "    " + "z" * 120, "",
         "[a link](" + "l" * 120 + ")", "", "A blank at the end. ", "",
         "`ep_known`, `NCCL_EP_GONE`, `call ep_gone(1)` and ep_plain.", "", "`w " + "w " * 31 + "w` is one word.", ""]),
@@ -58,6 +58,7 @@ doc/page.md: names topo/gone.c, which does not exist
 doc/plain.md: has 104 columns in line 5, the limit is 100
 doc/plain.md: has a riddle at line 5: Who reads this is lost....
 doc/plain.md: has a riddle at line 7: all the same...
+doc/plain.md: has a riddle at line 7: told...
 doc/plain.md: has a sentence of 31 words at line 9, the limit is 30: {w}...
 doc/plain.md: has a sentence of 32 words at line 3, the limit is 30: {w}...
 doc/plain.md: has a tab or a trailing blank in line 19
