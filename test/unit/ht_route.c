@@ -11,13 +11,13 @@
 #include "device/simt/wait_site.h"
 
 #if defined(__SANITIZE_THREAD__)
-#define CASES 2
+#define CASES 1
 #define MANY false /* it takes a minute, and what two ranks do is all that there is to race with */
 #elif defined(__SANITIZE_ADDRESS__)
 #define CASES 5
 #define MANY true
 #else
-#define CASES 20
+#define CASES 10
 #define MANY true
 #endif
 
