@@ -3,7 +3,7 @@
  * Sizes at the edges of what the kernels do in one go (windows of 256 tokens or 2048 ids, quads of
  * rows, units of FP8 rows), the largest models' rows, and the most tokens, in both wire forms.
  *
- *     sizes PART
+ *     sizes PART [once]      once: each size in one of the two forms, in turn
  */
 #include "support/bench.h"
 
@@ -126,13 +126,16 @@ int main(int argc, char **argv)
 		{ "blocks", blocks, sizeof(blocks) / sizeof(blocks[0]) },
 		{ "many", many, sizeof(many) / sizeof(many[0]) },
 	};
-	bool known = false;
+	bool known = false, once = argc == 3 && !strcmp(argv[2], "once");
 
-	for (size_t i = 0; argc == 2 && i < sizeof(parts) / sizeof(parts[0]); i++) {
+	for (size_t i = 0; (argc == 2 || once) && i < sizeof(parts) / sizeof(parts[0]); i++) {
 		for (size_t j = 0; !strcmp(argv[1], parts[i].name) && j < parts[i].count * 2; j++) {
 			struct size_case c = parts[i].cases[j / 2];
 
 			known = true;
+			if (once && j % 2 != j / 2 % 2) {
+				continue;
+			}
 			setenv("NCCL_EP_LL_LINES", j % 2 ? "0" : "1", 1);
 			setenv("NCCL_EP_LL_THREADS", c.threads, 1);
 			world_run((int)c.nranks, run_case, &c);
@@ -140,7 +143,7 @@ int main(int argc, char **argv)
 		}
 	}
 	if (!known) {
-		fprintf(stderr, "usage: sizes PART\n");
+		fprintf(stderr, "usage: sizes PART [once]\n");
 		return 2;
 	}
 	return check_end();
