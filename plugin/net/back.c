@@ -93,7 +93,7 @@ static void ep_net_back_replace(struct ep_net_comm *c, uint32_t route, uint32_t 
 
 	r->life++;
 	r->local = (uint8_t)local;
-	r->drained = r->heard = r->failed = r->probed = false;
+	r->drained = r->heard = false;
 	r->psn = (uint32_t)(ep_now_ns() * 2654435761u) >> 8;
 	for (uint32_t i = route; i < c->nqps; i += c->nroutes) {
 		struct ep_net_qp *q = &c->qp[i];

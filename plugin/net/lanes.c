@@ -3,7 +3,6 @@
  * Looks after the lanes of a mesh: hears and tells what has come by those that are closed, and sends the rest
  * over others.
  */
-#include <string.h>
 #include <time.h>
 #include "core/log.h"
 #include "net/hello.h"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* High throughput: budgets, device memory and arguments of its calls. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "perf.h"
 
