@@ -4,13 +4,16 @@
 
 check_ep_perf.py EP_PERF VCRUN CORRUPT_LIBRARY MANUAL_PAGE
 """
+import calendar
 import json
 import os
 import re
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
+import time
 
 EP_PERF, VCRUN, CORRUPT, MANUAL = sys.argv[1:5]
 SHAPE = ['--hidden', '256', '--experts', '12', '--topk', '4', '-n', '2', '-w', '1', '-T', '60']
@@ -38,12 +41,74 @@ def number(value):
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
+def check_origin(document):
+    """What was run, when, and by which library."""
+    command, library = document['command'], document['library']
+    expect(command[0] == EP_PERF and ' --hidden 256 ' in ' '.join(command), 'command %s' % command)
+    started = calendar.timegm(time.strptime(document['started'], '%Y-%m-%dT%H:%M:%SZ'))
+    expect(abs(time.time() - started) < 1000, 'started at %s' % document['started'])
+    expect(re.match('Switchyard %s, commit %s, ' % (re.escape(library['version']), library['commit']),
+                    library['text']), 'library %s' % library)
+    expect(os.path.samefile(library['path'], os.path.join(os.path.dirname(EP_PERF), 'libnccl_ep.so.0')), 'path')
+
+
+def check_samples(op, iterations, what):
+    """The percentiles are those of the samples: the value that so many iterations do not exceed."""
+    samples = op['samples_us']
+    expect(op['kernel_samples_us'] is None, 'no kernel samples without a GPU')
+    expect(len(samples['max']) == len(samples['min']) == iterations, 'samples of %s' % what)
+    expect(all(0 < a <= b for a, b in zip(samples['min'], samples['max'])), 'slowest and fastest rank of %s' % what)
+    for key, values, share in (('p50_us', 'max', 50), ('p90_us', 'max', 90), ('p99_us', 'max', 99),
+                               ('fastest_rank_us', 'min', 50)):
+        wanted = sorted(samples[values])[-(-share * iterations // 100) - 1]
+        expect(op[key] == wanted, '%s of %s: %g, not %g' % (key, what, op[key], wanted))
+
+
+def digest_of(ranks):
+    """As the manual page says."""
+    def add(state, data):
+        for byte in data:
+            state = (state ^ byte) * 0x100000001b3 % 2**64
+        return state
+
+    state = 0xcbf29ce484222325
+    for ids in ranks:
+        state = add(state, struct.pack('<Q', add(0xcbf29ce484222325, struct.pack('<%di' % len(ids), *ids))))
+    return 'fnv1a64:%016x' % state
+
+
+def check_detail(work):
+    """Of a routing that is known: its digest and its experts. Who waits for whom; what NVML says."""
+    trace, out = os.path.join(work, 'trace'), os.path.join(work, 'detail.json')
+    with open(trace, 'w') as file:
+        file.write('0 1 2 3\n4 5 6\n11 7 3 0\n')
+    libraries = os.path.join(os.path.dirname(EP_PERF), 'nvml')
+    run([VCRUN, '--gpus', '3', '--', EP_PERF, '-b', '2', *SHAPE, '--routing', 'file:' + trace, '-J', out], 0,
+        LD_LIBRARY_PATH=libraries + ':' + os.environ.get('LD_LIBRARY_PATH', ''))
+    with open(out) as file:
+        document = json.load(file)
+    row = document['results'][0]
+    lines = [[0, 1, 2, 3], [4, 5, 6, -1], [11, 7, 3, 0]]
+    tokens = [lines[i % 3] for i in range(6)]
+    expect(row['expert_ids'] == [sum(line.count(e) for line in tokens) for e in range(12)], 'ids of each expert')
+    expect(row['routing_digest'] == digest_of([tokens[0] + tokens[1], tokens[2] + tokens[3], tokens[4] + tokens[5]]),
+           'digest %s' % row['routing_digest'])
+    waits = row['waits_us']
+    expect([len(line) for line in waits] == [3, 3, 3], 'who waited for whom: %s' % waits)
+    expect(all(number(waits[r][n]) and waits[r][n] >= 0 for r in range(3) for n in range(3)), 'waits %s' % waits)
+    expect(any(waits[r][n] > 0 for r in range(3) for n in range(3) if r != n), 'somebody waited: %s' % waits)
+    expect(document['driver'] == '999.1', 'driver %s' % document['driver'])
+    expect(row['clocks_mhz'] == {'sm': {'min': 1000, 'max': 1002}, 'memory': {'min': 2000, 'max': 2002}},
+           'clocks %s' % row['clocks_mhz'])
+
+
 def check_document(document, rows, ranks, launcher, per_gpu=1):
     high = document['config']['mode'] == 'ht'
-    expect(document['schema'] == 'ep_perf' and document['schema_version'] == 1, 'schema')
+    expect(document['schema'] == 'ep_perf' and document['schema_version'] == 2, 'schema')
     expect(set(document['versions']) == {'nccl_ep', 'api', 'nccl', 'cuda_runtime', 'cuda_driver'},
            'versions')
     expect(document['launcher'] == launcher, 'launcher is %s' % document['launcher'])
+    check_origin(document)
     expect([r['rank'] for r in document['ranks']] == list(range(ranks)), 'ranks')
     expect([r['device'] for r in document['ranks']] == [r // per_gpu for r in range(ranks)],
            'devices')
@@ -58,7 +123,8 @@ def check_document(document, rows, ranks, launcher, per_gpu=1):
         for name in ('dispatch', 'combine', 'routing')[:2 + high]:
             op = row[name]
             expect(op['kernel_us'] is None, 'no kernel times without a GPU')
-            expect(0 < op['fastest_rank_us'] <= op['p50_us'] <= op['p99_us'], '%s times' % name)
+            expect(0 < op['fastest_rank_us'] <= op['p50_us'] <= op['p90_us'] <= op['p99_us'], '%s times' % name)
+            check_samples(op, document['config']['iterations'], '%s of %d tokens' % (name, row['tokens']))
             expect(name == 'routing' or all(number(op[k]) for k in (
                 'algbw_gbs', 'busbw_gbs', 'floor_us', 'floor_percent')), '%s bandwidth' % name)
 
@@ -333,6 +399,7 @@ def main():
 
         check_ht(out)
         check_trace(work)
+        check_detail(work)
         check_meeting(work)
 
         # what is refused is a row with the reason

@@ -3,13 +3,14 @@
 #include <errno.h>
 #include <math.h>
 #include <string.h>
+#include <time.h>
 
 #include "perf.h"
 
-/* `before` is the text before the key, a separator mostly. */
-static void put_string(FILE *f, const char *before, const char *key, const char *text)
+/* `before` is the text before the value or its key, a separator mostly. */
+static void put_quoted(FILE *f, const char *before, const char *text)
 {
-	fprintf(f, "%s\"%s\": \"", before, key);
+	fprintf(f, "%s\"", before);
 	for (; *text; text++) {
 		unsigned char c = (unsigned char)*text;
 
@@ -24,13 +25,25 @@ static void put_string(FILE *f, const char *before, const char *key, const char 
 	fputc('"', f);
 }
 
-static void put_number(FILE *f, const char *before, const char *key, double value)
+static void put_string(FILE *f, const char *before, const char *key, const char *text)
+{
+	fprintf(f, "%s\"%s\": ", before, key);
+	put_quoted(f, "", text);
+}
+
+static void put_value(FILE *f, const char *before, double value)
 {
 	if (isnan(value) || isinf(value)) {
-		fprintf(f, "%s\"%s\": null", before, key);
+		fprintf(f, "%snull", before);
 	} else {
-		fprintf(f, "%s\"%s\": %.6g", before, key, value);
+		fprintf(f, "%s%.6g", before, value);
 	}
+}
+
+static void put_number(FILE *f, const char *before, const char *key, double value)
+{
+	fprintf(f, "%s\"%s\": ", before, key);
+	put_value(f, "", value);
 }
 
 static void put_problem(FILE *f, const struct perf *perf)
@@ -93,6 +106,52 @@ static void put_ranks(FILE *f, const struct perf *perf)
 	fprintf(f, "},\n");
 }
 
+/* "null" where the text is empty. */
+static void put_text(FILE *f, const char *before, const char *key, const char *text)
+{
+	if (text[0]) {
+		put_string(f, before, key, text);
+	} else {
+		fprintf(f, "%s\"%s\": null", before, key);
+	}
+}
+
+/* What `mark` is followed by in the library's line about itself, up to a comma or blank. */
+static void put_word(FILE *f, const char *before, const char *key, const char *mark)
+{
+	const char *at = strstr(perf_library_text(), mark);
+	char word[80] = "";
+
+	if (at) {
+		at += strlen(mark);
+		snprintf(word, sizeof(word), "%.*s", (int)strcspn(at, ", "), at);
+	}
+	put_text(f, before, key, word);
+}
+
+/* What was run, when, and by which library. */
+static void put_origin(FILE *f, const struct perf *perf)
+{
+	char started[40] = "";
+	time_t now = time(NULL);
+	struct tm utc;
+
+	fprintf(f, "  \"command\": [");
+	for (char **word = perf->opt.command; *word; word++) {
+		put_quoted(f, word == perf->opt.command ? "" : ", ", *word);
+	}
+	if (gmtime_r(&now, &utc)) {
+		strftime(started, sizeof(started), "%Y-%m-%dT%H:%M:%SZ", &utc);
+	}
+	put_text(f, "],\n  ", "started", started);
+	put_string(f, ",\n  \"library\": {", "text", perf_library_text());
+	put_string(f, ", ", "path", perf_library_path());
+	put_word(f, ", ", "version", "Switchyard ");
+	put_word(f, ", ", "commit", ", commit ");
+	put_text(f, "},\n  ", "driver", perf_driver_version());
+	fprintf(f, ",\n");
+}
+
 void perf_json_open(struct perf *perf)
 {
 	int ep = 0, nccl = 0, runtime = 0, driver = 0;
@@ -114,9 +173,7 @@ void perf_json_open(struct perf *perf)
 		"{\"nccl_ep\": %d, \"api\": %d, \"nccl\": %d, \"cuda_runtime\": %d, "
 		"\"cuda_driver\": %d},\n",
 		PERF_SCHEMA_VERSION, ep, NCCL_EP_API_VERSION, nccl, runtime, driver);
-	put_string(f, "  \"library\": {", "text", perf_library_text());
-	put_string(f, ", ", "path", perf_library_path());
-	fprintf(f, "},\n");
+	put_origin(f, perf);
 	fprintf(f, "  \"launcher\": \"%s\", \"processes\": %u,\n  ", perf->world.launcher,
 		perf->world.nprocs);
 	if (perf->no_kernel_times) {
@@ -133,11 +190,37 @@ void perf_json_open(struct perf *perf)
 	fprintf(f, "  \"results\": [");
 }
 
-static void put_op(FILE *f, const char *name, const struct perf_op_row *o, double host_us)
+/* Numbers in brackets, or null. */
+static void put_list(FILE *f, const char *before, const char *key, const float *values,
+		     uint32_t count)
+{
+	fprintf(f, "%s\"%s\": [", before, key);
+	for (uint32_t i = 0; i < count; i++) {
+		put_value(f, i ? ", " : "", (double)values[i]);
+	}
+	fprintf(f, "]");
+}
+
+/* Of each iteration; null where nothing was measured. */
+static void put_samples(FILE *f, const char *key, const struct perf_samples *s, uint32_t count)
+{
+	if (count == 0 || isnan(s->most[0])) {
+		fprintf(f, ",\n      \"%s\": null", key);
+		return;
+	}
+	fprintf(f, ",\n      \"%s\": {", key);
+	put_list(f, "", "max", s->most, count);
+	put_list(f, ", ", "min", s->least, count);
+	fprintf(f, "}");
+}
+
+static void put_op(FILE *f, const char *name, const struct perf_op_row *o, double host_us,
+		   uint32_t iters)
 {
 	fprintf(f, ", \"%s\": {", name);
 	put_number(f, "", "kernel_us", o->kernel);
 	put_number(f, ", ", "p50_us", o->p50);
+	put_number(f, ", ", "p90_us", o->p90);
 	put_number(f, ", ", "p99_us", o->p99);
 	put_number(f, ", ", "fastest_rank_us", o->fastest);
 	put_number(f, ", ", "call_cpu_us", host_us);
@@ -145,11 +228,50 @@ static void put_op(FILE *f, const char *name, const struct perf_op_row *o, doubl
 	put_number(f, ", ", "busbw_gbs", o->busbw);
 	put_number(f, ", ", "floor_us", o->floor);
 	put_number(f, ", ", "floor_percent", o->floor_percent);
+	put_samples(f, "samples_us", &o->samples, iters);
+	put_samples(f, "kernel_samples_us", &o->kernel_samples, iters);
 	fprintf(f, "}");
+}
+
+static void put_clock(FILE *f, const char *before, const char *key, const struct perf_detail *d,
+		      enum perf_clock clock)
+{
+	fprintf(f, "%s\"%s\": {", before, key);
+	put_number(f, "", "min", d->mhz_least[clock] ? d->mhz_least[clock] : NAN);
+	put_number(f, ", ", "max", d->mhz_most[clock] ? d->mhz_most[clock] : NAN);
+	fprintf(f, "}");
+}
+
+static void put_detail(FILE *f, const struct perf_detail *d, uint32_t nranks, uint32_t experts)
+{
+	fprintf(f, ",\n      \"clocks_mhz\": {");
+	put_clock(f, "", "sm", d, PERF_CLOCK_SM);
+	put_clock(f, ", ", "memory", d, PERF_CLOCK_MEMORY);
+	fprintf(f, "}, \"routing_digest\": \"fnv1a64:%016llx\",\n      \"expert_ids\": [",
+		(unsigned long long)d->digest);
+	for (uint32_t e = 0; e < experts; e++) {
+		fprintf(f, "%s%llu", e ? ", " : "", (unsigned long long)d->expert_ids[e]);
+	}
+	if (!d->waits) {
+		fprintf(f, "],\n      \"waits_us\": null");
+		return;
+	}
+	fprintf(f, "],\n      \"waits_us\": [");
+	for (uint32_t r = 0; r < nranks; r++) {
+		for (uint32_t n = 0; n < nranks; n++) {
+			put_value(f,
+				  n   ? ", "
+				  : r ? "],\n        ["
+				      : "[",
+				  d->waits[(size_t)r * nranks + n]);
+		}
+	}
+	fprintf(f, "]]");
 }
 
 void perf_json_row(struct perf *perf, const struct perf_row *row)
 {
+	uint32_t iters = perf->opt.iters;
 	FILE *f = perf->json;
 
 	if (!f) {
@@ -164,13 +286,14 @@ void perf_json_row(struct perf *perf, const struct perf_row *row)
 	put_number(f, "", "copies_per_token", row->copies);
 	put_number(f, ", ", "load_cv", row->load_cv);
 	if (perf->opt.ht) {
-		put_op(f, "routing", &row->op[PERF_UPDATE], row->host_us[PERF_UPDATE]);
+		put_op(f, "routing", &row->op[PERF_UPDATE], row->host_us[PERF_UPDATE], iters);
 	}
-	put_op(f, "dispatch", &row->op[PERF_DISPATCH], row->host_us[PERF_DISPATCH]);
-	put_op(f, "combine", &row->op[PERF_COMBINE], row->host_us[PERF_COMBINE]);
+	put_op(f, "dispatch", &row->op[PERF_DISPATCH], row->host_us[PERF_DISPATCH], iters);
+	put_op(f, "combine", &row->op[PERF_COMBINE], row->host_us[PERF_COMBINE], iters);
 	put_number(f, ", ", "period_us", row->period);
 	put_number(f, ", ", "blocks", row->blocks ? row->blocks : NAN);
 	put_number(f, ", ", "wrong", row->checked ? (double)row->wrong : NAN);
+	put_detail(f, &row->detail, perf->world.nranks, perf->opt.problem.experts);
 	fprintf(f, "}");
 	fflush(f);
 }

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Which ranks reach each other by RDMA, and how many bytes went which way, by the library's count. */
 #include <dlfcn.h>
+#include <math.h>
 #include <nccl_ep/ext.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "perf.h"
@@ -43,6 +45,48 @@ void perf_links_learn(struct perf_rank *r)
 			perf->nodes = node >= perf->nodes ? node + 1 : perf->nodes;
 		}
 	}
+}
+
+void perf_waits_begin(struct perf_rank *r, struct perf_waits *waits)
+{
+	ncclEpExtPeerStats_t stats[ORACLE_MAX_RANKS];
+	uint32_t nranks = r->perf->world.nranks;
+
+	waits->ns = perf_alloc(r, nranks, sizeof(*waits->ns));
+	waits->operations = perf_alloc(r, nranks, sizeof(*waits->operations));
+	waits->known = ask(r, stats);
+	for (uint32_t n = 0; n < nranks; n++) {
+		waits->ns[n] = stats[n].wait_ns;
+		waits->operations[n] = stats[n].operations;
+	}
+}
+
+double *perf_waits_end(struct perf_rank *r, struct perf_waits *waits)
+{
+	ncclEpExtPeerStats_t stats[ORACLE_MAX_RANKS];
+	uint32_t nranks = r->perf->world.nranks;
+	double *mine = perf_alloc(r, nranks, sizeof(*mine));
+	double *all = perf_alloc(r, (size_t)nranks * nranks, sizeof(*all));
+	int known = waits->known && ask(r, stats);
+
+	for (uint32_t n = 0; n < nranks; n++) {
+		uint64_t operations = known ? stats[n].operations - waits->operations[n] : 0;
+
+		mine[n] = NAN;
+		if (operations) {
+			mine[n] = (double)(stats[n].wait_ns - waits->ns[n]) / 1e3 /
+				  (double)operations;
+		}
+	}
+	perf_gather(r, mine, nranks * sizeof(*mine), all);
+	free(mine);
+	free(waits->ns);
+	free(waits->operations);
+	if (known && r->rank == 0) {
+		return all;
+	}
+	free(all);
+	return NULL;
 }
 
 void perf_links_sum(struct perf_rank *r, struct perf_links *sum)

@@ -185,6 +185,7 @@ static void climb(struct perf_rank *r)
 				perf_report_row(perf, &row);
 				perf_json_row(perf, &row);
 			}
+			perf_row_free(&row);
 		}
 	}
 }
@@ -323,6 +324,7 @@ int main(int argc, char **argv)
 	if (rc) {
 		return rc - 1;
 	}
+	perf.opt.command = argv;
 	if (prepare(&perf)) {
 		return EXIT_USAGE;
 	}

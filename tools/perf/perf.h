@@ -20,7 +20,7 @@
 
 #define PERF_CHECK_BYTES (32u << 20) /* high throughput: of outputs on the host at a time */
 #define PERF_MAX_LOCAL 16            /* ranks per process */
-#define PERF_SCHEMA_VERSION 1
+#define PERF_SCHEMA_VERSION 2
 #define PERF_MOST_TOKENS (1 << 24) /* of a rank; high throughput */
 #define PERF_MOST_TOKENS_LL 65535
 
@@ -74,6 +74,7 @@ struct perf_options {
 	double floor_gbs;  /* of a GPU's links */
 	double memory_gbs; /* of its memory */
 	const char *json;
+	char **command; /* the whole command line, NULL at its end */
 	const char *rendezvous;
 	const char *node_size;
 	struct oracle_problem problem; /* of the largest token count */
@@ -139,13 +140,32 @@ struct perf_calls {
 	ncclEpCombineOutputs_t align_combine_out;
 };
 
+struct perf_samples { /* of each iteration, over ranks; NULL: nobody wants them */
+	float *most, *least;
+};
+
 struct perf_op_row { /* microseconds, GB/s; NAN: not measured */
 	double kernel;
-	double p50, p99;
+	double p50, p90, p99;
+	struct perf_samples samples, kernel_samples;
 	double fastest; /* median of the fastest rank */
 	double algbw, busbw;
 	double floor; /* microseconds that the bytes take */
 	double floor_percent;
+};
+
+enum perf_clock {
+	PERF_CLOCK_SM,
+	PERF_CLOCK_MEMORY,
+	PERF_CLOCKS
+};
+
+/* For the JSON alone; process 0's first rank has it. */
+struct perf_detail {
+	double *waits;        /* [R][R] microseconds per dispatch of the chain; NULL: unknown */
+	uint64_t *expert_ids; /* [experts] how many ids name each; NULL: no JSON */
+	uint64_t digest;      /* of all ranks' expert ids */
+	uint32_t mhz_least[PERF_CLOCKS], mhz_most[PERF_CLOCKS]; /* over ranks; 0: unknown */
 };
 
 struct perf_row {
@@ -159,6 +179,7 @@ struct perf_row {
 	int checked;
 	uint64_t wrong;
 	double host_us[PERF_OPS]; /* of the calls */
+	struct perf_detail detail;
 };
 
 struct perf_setup { /* one rank's costs before the first operation */
@@ -292,6 +313,23 @@ const char *perf_last_error(const struct perf_rank *r);
 /* links.c: learn, when the group is there; sum, all ranks, before it goes */
 void perf_links_learn(struct perf_rank *r);
 void perf_links_sum(struct perf_rank *r, struct perf_links *sum);
+/* How long ranks wait for each other between the two calls, which all ranks make. */
+struct perf_waits {
+	int known;
+	uint64_t *ns, *operations; /* [R] */
+};
+void perf_waits_begin(struct perf_rank *r, struct perf_waits *waits);
+/* Per dispatch, [R][R] with a row for each rank that waits; NULL: the library cannot say. */
+double *perf_waits_end(struct perf_rank *r, struct perf_waits *waits);
+
+/* driver.c: what the driver says; "" and 0 where there is none */
+const char *perf_driver_version(void);
+void perf_clocks_read(const struct perf_rank *r, uint32_t mhz[PERF_CLOCKS]);
+
+/* detail.c: all ranks call; with -J only */
+void perf_detail_routing(struct perf_rank *r, struct perf_detail *detail);
+void perf_detail_clocks(struct perf_rank *r, struct perf_detail *detail);
+void perf_row_free(struct perf_row *row);
 
 void perf_poison(struct perf_rank *r, void *at, size_t bytes);
 int perf_device_memory(struct perf_rank *r, void **at, size_t bytes);

@@ -48,23 +48,6 @@ const char *perf_environment(uint32_t index)
 	return NULL;
 }
 
-static void driver_text(char *out, size_t bytes)
-{
-	FILE *file = fopen("/proc/driver/nvidia/version", "r");
-	char line[256] = "";
-	char *number;
-
-	out[0] = '\0';
-	if (!file) {
-		return;
-	}
-	number = fgets(line, sizeof(line), file) ? strstr(line, "  ") : NULL;
-	fclose(file);
-	if (number) {
-		snprintf(out, bytes, " (%.*s)", (int)strcspn(number + 2, " "), number + 2);
-	}
-}
-
 void perf_report_version(void)
 {
 	int ep = 0;
@@ -93,18 +76,17 @@ const char *perf_library_path(void)
 static void report_versions(void)
 {
 	int ep = 0, nccl = 0, runtime = 0, driver = 0;
-	char driver_name[64];
+	const char *version = perf_driver_version();
 
 	ncclEpGetVersion(&ep);
 	ncclGetVersion(&nccl);
 	cudaRuntimeGetVersion(&runtime);
 	cudaDriverGetVersion(&driver);
-	driver_text(driver_name, sizeof(driver_name));
 	printf("# ep_perf   nccl-ep %d.%d.%d (API %d)   NCCL %d.%d.%d   CUDA runtime %d.%d, driver "
-	       "%d.%d%s\n",
+	       "%d.%d%s%s%s\n",
 	       ep / 10000, ep / 100 % 100, ep % 100, NCCL_EP_API_VERSION, nccl / 10000,
 	       nccl / 100 % 100, nccl % 100, runtime / 1000, runtime / 10 % 100, driver / 1000,
-	       driver / 10 % 100, driver_name);
+	       driver / 10 % 100, version[0] ? " (" : "", version, version[0] ? ")" : "");
 	printf("# library   %s\n", perf_library_text());
 }
 

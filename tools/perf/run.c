@@ -223,33 +223,50 @@ static float over_ranks(const struct perf_options *opt, const float *all, uint32
 	return average == PERF_MEAN ? sum / (float)nranks : value;
 }
 
-static void reduce(struct perf_rank *r, const float *mine, double *p50, double *p99,
-		   double *fastest)
+/* The median over iterations; of others than rank 0 `samples` stay as they are. */
+static double reduce(struct perf_rank *r, const float *mine, struct perf_op_row *o,
+		     struct perf_samples *samples)
 {
 	const struct perf_options *opt = &r->perf->opt;
 	uint32_t nranks = r->perf->world.nranks;
 	float *all = perf_alloc(r, (size_t)opt->iters * nranks, sizeof(*all));
 	float *one = perf_alloc(r, opt->iters, sizeof(*one));
+	double median;
 
 	perf_gather(r, mine, opt->iters * sizeof(*mine), all);
 	for (uint32_t i = 0; i < opt->iters; i++) {
 		one[i] = over_ranks(opt, all, nranks, i, PERF_MIN);
 	}
-	*fastest = perf_percentile(one, opt->iters, 50);
+	if (samples && opt->json && r->rank == 0) {
+		samples->most = perf_alloc(r, opt->iters, sizeof(*one));
+		samples->least = perf_alloc(r, opt->iters, sizeof(*one));
+		memcpy(samples->least, one, opt->iters * sizeof(*one));
+		for (uint32_t i = 0; i < opt->iters; i++) {
+			samples->most[i] = over_ranks(opt, all, nranks, i, PERF_MAX);
+		}
+	}
+	if (o) {
+		o->fastest = perf_percentile(one, opt->iters, 50);
+	}
 	for (uint32_t i = 0; i < opt->iters; i++) {
 		one[i] = over_ranks(opt, all, nranks, i, opt->average);
 	}
-	*p50 = perf_percentile(one, opt->iters, 50);
-	*p99 = perf_percentile(one, opt->iters, 99);
+	median = perf_percentile(one, opt->iters, 50);
+	if (o) {
+		o->p50 = median;
+		o->p90 = perf_percentile(one, opt->iters, 90);
+		o->p99 = perf_percentile(one, opt->iters, 99);
+	}
 	free(all);
 	free(one);
+	return median;
 }
 
 static void time_all(struct perf_rank *r, struct perf_row *row)
 {
 	const struct perf_options *opt = &r->perf->opt;
 	struct perf_times times;
-	double unused;
+	struct perf_waits waits;
 
 	for (int op = perf_first_op(opt); op < PERF_OPS; op++) {
 		times.gpu[op] = perf_alloc(r, opt->iters, sizeof(float));
@@ -259,16 +276,23 @@ static void time_all(struct perf_rank *r, struct perf_row *row)
 	for (int op = perf_first_op(opt); op < PERF_OPS; op++) {
 		struct perf_op_row *o = &row->op[op];
 
-		reduce(r, times.gpu[op], &o->p50, &o->p99, &o->fastest);
-		reduce(r, times.host[op], &row->host_us[op], &unused, &unused);
+		reduce(r, times.gpu[op], o, &o->samples);
+		row->host_us[op] = reduce(r, times.host[op], NULL, NULL);
 	}
 	perf_cupti_time(r, &times, &row->blocks);
 	for (int op = perf_first_op(opt); op < PERF_OPS; op++) {
-		reduce(r, times.gpu[op], &row->op[op].kernel, &unused, &unused);
+		row->op[op].kernel = reduce(r, times.gpu[op], NULL, &row->op[op].kernel_samples);
 		free(times.gpu[op]);
 		free(times.host[op]);
 	}
+	if (opt->json) {
+		perf_waits_begin(r, &waits);
+	}
 	row->period = perf_time_chain(r);
+	if (opt->json) {
+		perf_detail_clocks(r, &row->detail); /* while they are what they were */
+		row->detail.waits = perf_waits_end(r, &waits);
+	}
 }
 
 static void measure(struct perf_rank *r, struct perf_row *row)
@@ -298,6 +322,9 @@ static void measure(struct perf_rank *r, struct perf_row *row)
 		}
 	}
 	perf_account(r, row);
+	if (opt->json) {
+		perf_detail_routing(r, &row->detail);
+	}
 	perf_gather(r, &wrong, sizeof(wrong), all);
 	for (uint32_t n = 0; n < r->perf->world.nranks; n++) {
 		row->wrong += all[n];

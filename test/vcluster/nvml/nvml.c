@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the virtual cluster has of NVML: how two GPUs of a node are joined, whichever of them
- * CUDA_VISIBLE_DEVICES shows to the process. As for CUDA, VC_NO_PEER and VC_NO_NVLINK name pairs.
+ * CUDA_VISIBLE_DEVICES shows to the process; a driver's version; clocks. As for CUDA, VC_NO_PEER and VC_NO_NVLINK name pairs.
  */
 #include <stdbool.h>
 #include <stdio.h>
@@ -20,6 +20,8 @@ int nvmlInit_v2(void);
 int nvmlShutdown(void);
 int nvmlDeviceGetHandleByPciBusId_v2(const char *id, void **device);
 int nvmlDeviceGetP2PStatus(void *from, void *to, int capability, int *status);
+int nvmlSystemGetDriverVersion(char *text, unsigned int bytes);
+int nvmlDeviceGetClockInfo(void *device, int type, unsigned int *mhz);
 
 int nvmlInit_v2(void)
 {
@@ -58,5 +60,20 @@ int nvmlDeviceGetP2PStatus(void *from, void *to, int capability, int *status)
 			 vc_pair_named("VC_NO_NVLINK", a, b) == (capability > NVML_P2P_ATOMICS);
 	}
 	*status = joined ? NVML_OK : NVML_P2P_NOT_SUPPORTED;
+	return NVML_OK;
+}
+
+int nvmlSystemGetDriverVersion(char *text, unsigned int bytes)
+{
+	return (unsigned int)snprintf(text, bytes, "999.1") < bytes ? NVML_OK : NVML_INVALID;
+}
+
+/* Each GPU has clocks of its own: 1000 MHz and its number for SMs, 2000 and its number for memory. */
+int nvmlDeviceGetClockInfo(void *device, int type, unsigned int *mhz)
+{
+	if (type != 1 && type != 2) {
+		return NVML_INVALID;
+	}
+	*mhz = 1000 * (unsigned int)type + (unsigned int)(size_t)device - 1;
 	return NVML_OK;
 }
