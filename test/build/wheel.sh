@@ -102,6 +102,8 @@ for tool in ep_perf ep_info ep_topo; do
     [ ! -x "$(dirname "$library")/../bin/$tool" ] || says "$tool [0-9.]+|needs lib" '0' "$work/venv/bin/$tool" --version
 done
 
+says '^usage: ep_plot ' 0 "$work/venv/bin/ep_plot" --help
+
 if [ -n "$bindings" ]; then
     says "$library" 0 "$python" -m switchyard -c 'import nccl.ep
 print(nccl.ep.get_lib_path())'

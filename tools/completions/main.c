@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Prints what a shell completes of a tool's command line, from the tool's own table of options.
- *   completions bash|zsh ep_perf|ep_info|ep_topo
+ *   completions bash|zsh ep_perf|ep_plot|ep_info|ep_topo
  */
 #include <stdio.h>
 #include <string.h>
@@ -38,6 +38,16 @@ static void add_table(struct tool *t, const struct ep_option *o, size_t n)
 	}
 }
 
+/* Of ep_plot, a Python program. A test compares them with its help. */
+static const struct ep_option ep_plot_options[] = {
+	{ 'o', "output", "FILE", false, "the picture, as .svg, .png or .html" },
+	{ 256, "csv", "FILE", false, "the numbers" },
+	{ 257, "names", "A,B", false, "names of the runs" },
+	{ 258, "fail-above", "R", false,
+	  "status 1 if an operation takes more than R times that of the first file" },
+	{ 'h', "help", NULL, false, "what there is" },
+};
+
 static bool find(struct tool *t, const char *name)
 {
 	*t = (struct tool){ .name = name };
@@ -48,6 +58,9 @@ static bool find(struct tool *t, const char *name)
 			add(t, (struct entry){ o->id, o->name, o->arg, o->help, false });
 		}
 		add(t, (struct entry){ 'h', "help", NULL, "what there is", false });
+	} else if (strcmp(name, "ep_plot") == 0) {
+		add_table(t, ep_plot_options, sizeof(ep_plot_options) / sizeof(ep_plot_options[0]));
+		t->operands = true;
 	} else if (strcmp(name, "ep_info") == 0) {
 		add_table(t, ep_info_options, EP_INFO_OPTIONS);
 	} else if (strcmp(name, "ep_topo") == 0) {
@@ -202,7 +215,7 @@ int main(int argc, char **argv)
 	struct tool t;
 
 	if (argc != 3 || !find(&t, argv[2])) {
-		fputs("usage: completions bash|zsh ep_perf|ep_info|ep_topo\n", stderr);
+		fputs("usage: completions bash|zsh ep_perf|ep_plot|ep_info|ep_topo\n", stderr);
 		return 2;
 	}
 	if (strcmp(argv[1], "zsh") == 0) {

@@ -4,7 +4,7 @@
 #   libnccl-ep0-switchyard       the library, in a directory of its own that the loader searches last: a libnccl_ep.so.0 of
 #                                another package stays the default. LD_PRELOAD chooses it
 #   libnccl-ep-switchyard-dev    headers in a directory of their own, nccl-ep.pc, manual pages of the calls, examples
-#   switchyard-tools             ep_perf, ep_info, ep_topo
+#   switchyard-tools             ep_perf, ep_plot, ep_info, ep_topo
 #   libnccl-net-ep               the network plugin for NCCL
 #   build.sh [--out DIR] [--build DIR] [MESON-OPTION...]
 # --out DIR     where the packages go (dist/)
@@ -44,7 +44,7 @@ trap 'rm -rf "$work"' EXIT
 stage=$work/stage
 DESTDIR=$stage meson install -C "$build" --no-rebuild --quiet >&2
 find "$stage" -type f -name '*.so*' -exec strip --strip-unneeded {} +
-strip "$stage"/usr/bin/ep_*
+strip "$stage"/usr/bin/ep_perf "$stage"/usr/bin/ep_info "$stage"/usr/bin/ep_topo
 cuda=$(grep -aoE 'NCCL EP version [0-9.]+\+cuda[0-9.]+' "$stage/$own"/libnccl_ep.so.0 | sed -n '1s/.*+cuda//p')
 version=$(sed -n "s/^ *version: '\(.*\)',/\1/p" "$top/meson.build")-1+cuda$cuda
 
@@ -133,4 +133,4 @@ pack libnccl-ep-switchyard-dev "headers of libnccl-ep0-switchyard
 pack switchyard-tools "measures and explains expert-parallel dispatch and combine
  ep_perf needs libnccl2." \
     "Depends: $same, $(depends switchyard-tools "$work"/switchyard-tools/usr/bin/ep_info "$work"/switchyard-tools/usr/bin/ep_topo)" \
-    'Recommends: libnccl2 (>= 2.28)'
+    'Recommends: libnccl2 (>= 2.28)' 'Suggests: python3, python3-matplotlib'

@@ -33,9 +33,10 @@ interface of NVIDIA's `libnccl_ep`, whose Python bindings (`nccl-extensions`) ru
     python -m switchyard --verify
 
 It is installed beside `nccl-extensions` and replaces nothing of it. CUDA {cuda}; {archs}; Linux with glibc {glibc} or later.
-The library needs nothing but libc, and takes the NCCL (2.28 or later) of the program. The commands `ep_perf`, `ep_info` and
-`ep_topo` come with it: the first needs `libnccl.so.2` (`pip install switchyard-ep-cu{major}[nccl]`), the others libhwloc.so.15
-and libexpat.so.1 of the distribution, as do groups whose ranks are on several hosts.
+The library needs nothing but libc, and takes the NCCL (2.28 or later) of the program. The commands `ep_perf`, `ep_plot`,
+`ep_info` and `ep_topo` come with it. The first needs `libnccl.so.2` (`pip install switchyard-ep-cu{major}[nccl]`), pictures of the
+second need matplotlib (`[plot]`). The others need libhwloc.so.15 and libexpat.so.1 of the distribution, as do groups whose ranks
+are on several hosts.
 
 C programs: `PKG_CONFIG_PATH=$(dirname $(python -m switchyard --path))/pkgconfig`. Manual pages begin with nccl_ep(7).
 """
@@ -152,8 +153,9 @@ class Wheel:
 def metadata(facts, glibc):
     lines = ["Metadata-Version: 2.4", "Name: switchyard-ep-cu%s" % facts["major"], "Version: " + facts["version"],
              "Summary: " + SUMMARY, "License-Expression: Apache-2.0", "License-File: LICENSE",
-             "Requires-Python: >=3.8", "Provides-Extra: nccl",
+             "Requires-Python: >=3.9", "Provides-Extra: nccl", "Provides-Extra: plot",
              "Requires-Dist: nvidia-nccl-cu%s>=2.28; extra == 'nccl'" % facts["major"],
+             "Requires-Dist: matplotlib>=3.6; extra == 'plot'",
              "Description-Content-Type: text/markdown", "",
              DESCRIPTION.format(glibc="%d.%d" % glibc, **facts)]
     return "\n".join(lines)

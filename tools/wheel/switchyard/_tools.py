@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands ep_perf, ep_info and ep_topo of this installation."""
+"""The commands ep_perf, ep_plot, ep_info and ep_topo of this installation."""
 import importlib.util
 import os
 import subprocess
@@ -49,6 +49,11 @@ def _run(name):
 
 def ep_perf():
     _run("ep_perf")
+
+
+def ep_plot():
+    program = os.path.join(switchyard.PREFIX, "bin", "ep_plot")
+    os.execv(sys.executable, [sys.executable, program, *sys.argv[1:]])
 
 
 def ep_info():

@@ -1,0 +1,264 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""ep_plot seen from outside, with results of a run on the virtual cluster.
+
+check_ep_plot.py EP_PLOT EP_PERF            what needs no matplotlib
+check_ep_plot.py EP_PLOT EP_PERF pictures   what does; status 77 where no Python here has it
+"""
+import contextlib
+import copy
+import csv
+import importlib.util
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+EP_PLOT, EP_PERF = sys.argv[1:3]
+failures = 0
+
+
+def expect(condition, what):
+    global failures
+    if not condition:
+        failures += 1
+        print('FAILED:', what)
+
+
+def load_program():
+    spec = importlib.util.spec_from_file_location('ep_plot', EP_PLOT)
+    program = importlib.util.module_from_spec(spec)
+    sys.dont_write_bytecode = True
+    spec.loader.exec_module(program)
+    return program
+
+
+def run(*command, status=0):
+    """The program's main in this process: to start Python takes longer than all it does."""
+    out, err, argv = io.StringIO(), io.StringIO(), sys.argv
+    sys.argv = [EP_PLOT, *command]
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = PROGRAM.main()
+        except SystemExit as end:
+            code = end.code
+    sys.argv = argv
+    return check_status(subprocess.CompletedProcess(command, code, out.getvalue(), err.getvalue()), status)
+
+
+def start(*command, status=0, **more):
+    """The program as a user starts it."""
+    done = subprocess.run([EP_PLOT, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=100, **more)
+    return check_status(done, status)
+
+
+def check_status(done, status):
+    expect(done.returncode == status, '%s: status %s, not %d\n%s%s' % (
+        done.args, done.returncode, status, done.stdout, done.stderr))
+    return done
+
+
+class Files:
+    """Documents that are the measured one with a change."""
+
+    def __init__(self, work):
+        self.work = work
+        path = os.path.join(work, 'measured.json')
+        subprocess.run([EP_PERF, '-g', '2', '-b', '1', '-e', '4', '--hidden', '64', '--experts', '8', '--topk', '2', '-n', '3',
+                        '-w', '0', '--sms', '2', '-J', path], check=True, stdout=subprocess.DEVNULL,
+                       env=dict(os.environ, NCCL_NVLS_ENABLE='0'))
+        with open(path) as file:
+            self.document = json.load(file)
+
+    def write(self, name, change=lambda document: None):
+        document = copy.deepcopy(self.document)
+        change(document)
+        path = os.path.join(self.work, name + '.json')
+        with open(path, 'w') as file:
+            json.dump(document, file)
+        return path
+
+
+def slower(factor, key='p50_us', operation='dispatch'):
+    def change(document):
+        for row in document['results']:
+            row[operation][key] = row[operation]['p50_us'] * factor
+    return change
+
+
+def check_csv(files, base):
+    document = files.document
+    rows = list(csv.DictReader(io.StringIO(run(base, '--csv', '-').stdout)))
+    wanted = [(row['tokens'], operation) for row in document['results'] for operation in ('dispatch', 'combine')]
+    expect([(int(r['tokens']), r['operation']) for r in rows] == wanted, 'lines: %s' % rows)
+    for row in rows:
+        op = [r for r in document['results'] if r['tokens'] == int(row['tokens'])][0][row['operation']]
+        expect(float(row['time_us']) == float(row['p50_us']) == op['p50_us'], 'time of %s' % row)
+        expect(float(row['p90_us']) == op['p90_us'] and float(row['floor_us']) == op['floor_us'], 'others of %s' % row)
+        expect(row['kernel_us'] == '' and row['sms'] == '2' and row['ranks'] == '2' and row['wrong'] == '0', str(row))
+    out = os.path.join(files.work, 'out.csv')
+    with open(base) as file:
+        start('-', '--names', 'piped', '--csv', out, stdin=file)
+    with open(out) as file:
+        expect([r['run'] for r in csv.DictReader(file)] == ['piped'] * len(rows), 'from a pipe to a file')
+    refused = files.write('unsupported', lambda d: d['results'].append({'tokens': 9, 'unsupported': 'why'}))
+    expect(len(run(refused, '--csv', '-').stdout.splitlines()) == 1 + len(rows), 'unsupported sizes are left out')
+
+
+def check_ratios(files, base):
+    slow = files.write('slow', slower(1.5))
+    done = run(base, slow, '--fail-above', '1.4', status=1)
+    said = [line for line in done.stderr.splitlines() if 'allowed is 1.4' in line]
+    expect([re.search(r'(\w+) of (\d+) tokens .* 1\.500 times', line)[2] for line in said] == ['1', '2', '4'] and
+           all('slow: dispatch' in line for line in said), 'what is slower: %s' % done.stderr)
+    expect(re.search(r'^ +4  dispatch .* 1\.500$', done.stdout, re.M), 'table: %s' % done.stdout)
+    expect(re.search(r'^ +4  combine .* 1\.000$', done.stdout, re.M), 'table: %s' % done.stdout)
+    run(base, slow, '--fail-above', '1.6')
+    run(slow, base, '--fail-above', '1.01')
+    # kernel times go before p50, if both have them
+    kernel, twice = files.write('kernel', slower(1, 'kernel_us')), files.write('twice', slower(2, 'kernel_us'))
+    run(kernel, twice, '--fail-above', '1.9', status=1)
+    run(base, twice, '--fail-above', '1.01')
+
+    def again(document):  # the median of three lines of a size
+        row = document['results'][0]
+        document['results'] += [dict(row, dispatch=dict(row['dispatch'], p50_us=row['dispatch']['p50_us'] * f)) for f in (1, 9)]
+    run(base, files.write('again', again), '--fail-above', '1.01')
+
+
+def check_refused(files, base):
+    def wrong(document):
+        document['results'][1]['wrong'] = 3
+        document['wrong'] = 3
+
+    def late(document):
+        document['wrong'] = 1
+
+    half = os.path.join(files.work, 'half.json')
+    with open(half, 'w') as file:
+        file.write(json.dumps(files.document)[:-20])
+    for path, text in ((files.write('wrong', wrong), r'3 wrong results, 3 with 2 tokens'),
+                       (files.write('late', late), '1 wrong results'),
+                       (files.write('old', lambda d: d.update(schema_version=1)), 'got schema_version 1, allowed is 2'),
+                       (files.write('other', lambda d: d.update(schema='ep_fabric')), 'not written by ep_perf'),
+                       (files.write('lacks', lambda d: d.pop('ranks')), "lacks 'ranks'"),
+                       (files.write('none', lambda d: d.update(results=[])), 'no measured line'),
+                       (half, 'not a whole JSON'), (os.path.join(files.work, 'nowhere'), 'No such file')):
+        for before in ([], [base]):
+            done = run(*before, path, '--csv', os.path.join(files.work, 'never.csv'), status=3)
+            expect(re.search(text, done.stderr) and path in done.stderr, '%s: %s' % (text, done.stderr))
+    expect(not os.path.exists(os.path.join(files.work, 'never.csv')), 'nothing is written of what is refused')
+
+    def digest(document):
+        document['results'][0]['routing_digest'] = 'fnv1a64:0'
+
+    def sizes(document):
+        for row in document['results']:
+            row['tokens'] += 1000
+
+    for name, change, text in (('hidden', lambda d: d['config'].update(hidden=128), 'hidden is 64 in .*128'),
+                               ('ranks', lambda d: d['ranks'].pop(), '2 ranks in .*, 1 in'),
+                               ('digest', digest, 'the routing of 1 tokens differs'),
+                               ('sizes', sizes, '.* no size in common')):
+        done = run(base, files.write(name, change), '--fail-above', '5', status=3)
+        expect(re.search('not comparable: ' + text, done.stderr), '%s: %s' % (name, done.stderr))
+
+
+def check_notes(files, base):
+    def other(document):
+        document['config'].update(sms=4, capacity=99)
+        document['results'][0].update(routing_digest='x', wrong=None)
+
+    said = run(base, files.write('noted', other)).stderr
+    for text in ('virtual cluster, times say nothing', 'noted: sms is 4, not 2', 'noted: other routing than measured',
+                 'noted: results were not checked'):
+        expect('ep_plot: note: ' in said and text in said, 'a note that %s: %s' % (text, said))
+    expect('capacity' not in said, 'capacity is no matter: %s' % said)
+
+
+def check_usage(files, base):
+    for options, text in (([base, '-o', 'x.pdf'], "got 'x.pdf', allowed is"), ([base, '--fail-above', '2'], 'two files'),
+                          ([base, base, '--fail-above', '0'], "got '0'"), ([base, base, '--fail-above', 'nan'], "got 'nan'"),
+                          ([base, '--names', 'a,b'], 'got 2 names, allowed is one for each of 1'), ([], 'FILE')):
+        expect(text in run(*options, status=2).stderr, 'usage: %s' % text)
+    with open(os.path.join(files.work, 'matplotlib.py'), 'w') as file:
+        file.write('raise ImportError\n')
+    env = dict(os.environ, PYTHONPATH=files.work)
+    out = os.path.join(files.work, 'out.svg')
+    expect('python3-matplotlib' in start(base, '-o', out, status=3, env=env).stderr, 'a missing matplotlib')
+    expect(not os.path.exists(out), 'no picture without matplotlib')
+    start(base, base, '--names', 'a,b', '--csv', '-', '--fail-above', '1', env=env)
+
+
+def check_pictures(files, base):
+    """The files, and what the axes hold."""
+    second = files.write('second', lambda d: (slower(2)(d), d['config'].update(sms=4)))
+    paths = [os.path.join(files.work, 'out.' + end) for end in ('svg', 'png', 'html')]
+    run(base, second, *[word for path in paths for word in ('-o', path)])
+    again = os.path.join(files.work, 'again.svg')
+    run(base, second, '-o', again)
+    svg, png, page, repeated = [open(path, 'rb').read() for path in (*paths, again)]
+    expect(svg == repeated, 'the same results give the same file')
+    for text in (b'll em, 8 experts, top-2, hidden 64 bf16, uniform, 2 ranks', b'second: sms is 4, not 2', b'virtual cluster'):
+        expect(text in svg and text in page, 'the picture says %s' % text)
+    expect(b'<li>second: sms is 4, not 2</li>' in page, 'notes of the page')
+    expect(png.startswith(b'\x89PNG') and len(png) > 20000, 'PNG')
+    held = json.loads(re.search(rb'<script type="application/json" id="results">(.*?)</script>', page, re.S)[1])
+    expect(held[0] == files.document and len(held) == 2, 'the page holds the documents')
+    expect(page.count(b'<tr>') == 13 and b'href="http' not in page.split(b'</svg>')[1], 'the page holds the numbers')
+
+    plot = PROGRAM
+    runs = [plot.load(base, 'measured'), plot.load(second, 'second')]
+    axes = {a.get_title().split(':')[0].split(';')[0]: a for a in plot.draw(runs).axes if a.get_title()}
+    expect(list(axes) == ['Time', "Bandwidth of the busiest rank's links", 'Time divided by that of measured', 'Time by SMs',
+                          'Waits per dispatch, 4 tokens', 'Load of experts'], 'panels: %s' % list(axes))
+    lines = {line.get_label(): line for line in axes['Time'].lines}
+    measured = files.document['results']
+    expect(list(lines['measured combine'].get_ydata()) == [r['combine']['p50_us'] for r in measured], 'times')
+    expect(list(lines['second dispatch'].get_xdata()) == [1, 2, 4], 'sizes')
+    floors = [list(line.get_ydata()) for line in axes['Time'].lines]
+    expect([r['dispatch']['floor_us'] for r in measured] in floors, 'what the bytes take')
+    expect(len(axes['Time'].collections) == 4, 'bands')
+    ratio = {line.get_label(): list(line.get_ydata()) for line in axes['Time divided by that of measured'].lines}
+    expect(ratio['second dispatch'] == [2, 2, 2] and ratio['second combine'] == [1, 1, 1], 'ratios %s' % ratio)
+    sms = {line.get_label(): list(line.get_xdata()) for line in axes['Time by SMs'].lines}
+    expect(sms['combine, 4 tokens'] == [2, 4] and len(sms) == 6, 'SMs %s' % sms)
+    waits = [a.images[0].get_array() for a in plot.draw(runs[:1]).axes if a.images][0]
+    expect([list(map(float, line)) for line in waits] == measured[-1]['waits_us'], 'waits %s' % waits)
+    load = axes['Load of experts'].lines[0].get_ydata()
+    counts = sorted(measured[-1]['expert_ids'], reverse=True)
+    expect(sum(counts) == 16 and list(load) == [n / 2 for n in counts], 'load of experts %s' % load)
+    expect(len(plot.panels(runs[:1])) == 4, 'one run has no ratios')
+
+
+PROGRAM = load_program()
+
+
+def find_python():
+    """Continues with a Python that has matplotlib."""
+    for python in (sys.executable, 'python3', '/usr/bin/python3'):
+        if subprocess.run([python, '-c', 'import matplotlib'], stderr=subprocess.DEVNULL).returncode == 0:
+            if python != sys.executable:
+                os.execvp(python, [python, *sys.argv])
+            return
+    print('skipped: no Python here has matplotlib')
+    sys.exit(77)
+
+
+def main():
+    pictures = sys.argv[3:] == ['pictures']
+    if pictures:
+        find_python()
+    with tempfile.TemporaryDirectory() as work:
+        files = Files(work)
+        base = files.write('measured')
+        for check in [check_pictures] if pictures else [check_csv, check_ratios, check_refused, check_notes, check_usage]:
+            check(files, base)
+    print('%d failures' % failures)
+    sys.exit(failures != 0)
+
+
+main()

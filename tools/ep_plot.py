@@ -1,0 +1,454 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Draws and compares results of ep_perf -J: see ep_plot(1)."""
+import argparse
+import csv
+import html
+import io
+import json
+import math
+import os
+import statistics
+import sys
+
+SCHEMA_VERSION = 2
+OPERATIONS = ('routing', 'dispatch', 'combine')
+WORSE, USAGE, BROKEN = 1, 2, 3
+# What must be alike before times may be compared by --fail-above.
+PROBLEM = ('mode', 'layout', 'experts', 'topk', 'hidden', 'dtype', 'quant', 'pow2_scales', 'id_bits', 'drop', 'uneven',
+           'backward', 'eager')
+# Of these a difference says nothing.
+SILENT = ('capacity', 'max_recv_tokens', 'iterations', 'warmup')
+COLUMNS = ('run', 'ranks', 'tokens', 'operation', 'time_us', 'kernel_us', 'p50_us', 'p90_us', 'p99_us', 'fastest_rank_us',
+           'algbw_gbs', 'busbw_gbs', 'floor_us', 'floor_percent', 'period_us', 'sms', 'copies_per_token', 'wrong')
+LINES = {'routing': ':', 'dispatch': '-', 'combine': '--'}
+
+
+class Refused(Exception):
+    """A file that is not to be drawn or compared."""
+
+
+class Run:
+    """One file: its configuration, and for each number of tokens the lines of the table, in order."""
+
+    def __init__(self, name, document):
+        self.name, self.document = name, document
+        self.config = document['config']
+        self.ranks = len(document['ranks'])
+        self.rows = [r for r in document['results'] if 'unsupported' not in r]
+        self.rows.sort(key=lambda r: r['tokens'])
+        self.tokens = sorted({r['tokens'] for r in self.rows})
+
+    def of(self, tokens):
+        return [r for r in self.rows if r['tokens'] == tokens]
+
+    def value(self, tokens, operation, key):
+        """The median over lines of that size; None if some line lacks it."""
+        values = [r.get(operation, {}).get(key) for r in self.of(tokens)]
+        return None if not values or None in values else statistics.median(values)
+
+    def time(self, tokens, operation):
+        kernel = self.value(tokens, operation, 'kernel_us')
+        return self.value(tokens, operation, 'p50_us') if kernel is None else kernel
+
+    def sms(self, row):
+        return row.get('blocks') or self.config.get('sms') or None
+
+
+def load(path, name):
+    try:
+        if path == '-':
+            document = json.load(sys.stdin)
+        else:
+            with open(path, encoding='utf-8') as file:
+                document = json.load(file)
+    except OSError as error:
+        raise Refused('%s: %s' % (path, error.strerror)) from None
+    except ValueError as error:
+        raise Refused('%s: is not a whole JSON document: %s' % (path, error)) from None
+    if not isinstance(document, dict) or document.get('schema') != 'ep_perf':
+        raise Refused('%s: is not written by ep_perf -J' % path)
+    if document.get('schema_version') != SCHEMA_VERSION:
+        raise Refused('%s: got schema_version %s, allowed is %d' % (path, document.get('schema_version'), SCHEMA_VERSION))
+    try:
+        run = Run(name, document)
+        wrong = [(r['tokens'], r['wrong']) for r in run.rows if r['wrong']]
+        total = document['wrong']
+    except (KeyError, TypeError) as error:
+        raise Refused('%s: lacks %s' % (path, error)) from None
+    if wrong or total:
+        where = ''.join(', %d with %d tokens' % (n, tokens) for tokens, n in wrong)
+        raise Refused('%s: has %d wrong results%s: its times count for nothing' % (path, total or 0, where))
+    if not run.rows:
+        raise Refused('%s: has no measured line' % path)
+    return run
+
+
+def notes(runs):
+    """What a reader has to know before comparing."""
+    lines = []
+    for run in runs:
+        if any(r['wrong'] is None for r in run.rows):
+            lines.append('%s: results were not checked' % run.name)
+        if 'for the virtual cluster' in run.document.get('library', {}).get('text', ''):
+            lines.append('%s: virtual cluster, times say nothing of a GPU' % run.name)
+    first = runs[0]
+    for run in runs[1:]:
+        if run.ranks != first.ranks:
+            lines.append('%s: %d ranks, not %d' % (run.name, run.ranks, first.ranks))
+        for key in sorted(set(first.config) | set(run.config)):
+            a, b = first.config.get(key), run.config.get(key)
+            if a != b and key not in SILENT:
+                lines.append('%s: %s is %s, not %s' % (run.name, key, b, a))
+        if any(digests(run, t) != digests(first, t) for t in shared(first, run)):
+            lines.append('%s: other routing than %s' % (run.name, first.name))
+    return lines
+
+
+def digests(run, tokens):
+    return {r.get('routing_digest') for r in run.of(tokens)}
+
+
+def shared(a, b):
+    return [t for t in a.tokens if t in b.tokens]
+
+
+def ratios(first, run):
+    """(tokens, operation, time of first, of run, their ratio); p50 where one of the two has no kernel times."""
+    out = []
+    for tokens in shared(first, run):
+        for operation in OPERATIONS:
+            pair = [r.value(tokens, operation, 'kernel_us') for r in (first, run)]
+            if None in pair:
+                pair = [r.value(tokens, operation, 'p50_us') for r in (first, run)]
+            if None not in pair and pair[0] > 0:
+                out.append((tokens, operation, pair[0], pair[1], pair[1] / pair[0]))
+    return out
+
+
+def check_alike(first, run):
+    """--fail-above compares times of one problem only."""
+    for key in PROBLEM:
+        a, b = first.config.get(key), run.config.get(key)
+        if a != b:
+            raise Refused('not comparable: %s is %s in %s, %s in %s' % (key, a, first.name, b, run.name))
+    if first.ranks != run.ranks:
+        raise Refused('not comparable: %d ranks in %s, %d in %s' % (first.ranks, first.name, run.ranks, run.name))
+    for tokens in shared(first, run):
+        if digests(first, tokens) != digests(run, tokens):
+            raise Refused('not comparable: the routing of %d tokens differs between %s and %s' % (
+                tokens, first.name, run.name))
+    if not ratios(first, run):
+        raise Refused('not comparable: %s and %s have no size in common' % (first.name, run.name))
+
+
+def table(runs):
+    lines = []
+    for run in runs[1:]:
+        lines += ['%s against %s' % (run.name, runs[0].name),
+                  '%10s  %-9s %10s %10s %7s' % ('tokens', '', 'us', 'us', 'ratio')]
+        lines += ['%10d  %-9s %10.1f %10.1f %7.3f' % row for row in ratios(runs[0], run)]
+    return lines
+
+
+def csv_text(runs):
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator='\n')
+    writer.writerow(COLUMNS)
+    for run in runs:
+        for row in run.rows:
+            for operation in OPERATIONS:
+                if operation not in row:
+                    continue
+                op = row[operation]
+                time = op['p50_us'] if op['kernel_us'] is None else op['kernel_us']
+                known = dict(row, **op, run=run.name, ranks=run.ranks, operation=operation, time_us=time,
+                             sms=run.sms(row))
+                writer.writerow(['' if known.get(c) is None else known[c] for c in COLUMNS])
+    return out.getvalue()
+
+
+# ---- pictures: the only part that needs matplotlib ----
+
+def points(run, operation, value):
+    """Sizes and values; sizes without one are left out. No tokens are drawn at half a token."""
+    pairs = [(t or 0.5, value(t)) for t in run.tokens if any(operation in r for r in run.of(t))]
+    pairs = [(t, v) for t, v in pairs if v is not None]
+    return [t for t, _ in pairs], [v for _, v in pairs]
+
+
+def logarithmic(axes, ylabel, y=True):
+    axes.set_xscale('log', base=2)
+    if y:
+        axes.set_yscale('log')
+    axes.set_xlabel('tokens per rank')
+    axes.set_ylabel(ylabel)
+    axes.xaxis.set_major_formatter(lambda x, _: '0' if x == 0.5 else '%g' % x)
+
+
+def draw_ladder(axes, runs):
+    for i, run in enumerate(runs):
+        for operation in OPERATIONS:
+            x, y = points(run, operation, lambda t, o=operation: run.time(t, o))
+            if not x:
+                continue
+            axes.plot(x, y, LINES[operation], marker='o', markersize=3, color='C%d' % i,
+                      label='%s %s' % (run.name, operation))
+            low = points(run, operation, lambda t, o=operation: run.value(t, o, 'p50_us'))
+            high = points(run, operation, lambda t, o=operation: run.value(t, o, 'p99_us'))
+            if low[0] == high[0]:
+                axes.fill_between(low[0], low[1], high[1], color='C%d' % i, alpha=0.15, linewidth=0)
+            x, y = points(run, operation, lambda t, o=operation: run.value(t, o, 'floor_us') or None)
+            axes.plot(x, y, LINES[operation], color='C%d' % i, linewidth=0.7, alpha=0.5)
+    logarithmic(axes, 'us')
+    axes.set_title('Time; band: p50 to p99; thin: what the bytes alone take')
+    axes.legend(fontsize=7)
+
+
+def draw_bandwidth(axes, runs):
+    for i, run in enumerate(runs):
+        for operation in ('dispatch', 'combine'):
+            x, y = points(run, operation, lambda t, o=operation: run.value(t, o, 'busbw_gbs') or None)
+            axes.plot(x, y, LINES[operation], marker='o', markersize=3, color='C%d' % i)
+    logarithmic(axes, 'GB/s')
+    axes.set_title('Bandwidth of the busiest rank\'s links')
+
+
+def draw_ratio(axes, runs):
+    for i, run in enumerate(runs[1:], 1):
+        for operation in OPERATIONS:
+            rows = [r for r in ratios(runs[0], run) if r[1] == operation]
+            if rows:
+                axes.plot([r[0] or 0.5 for r in rows], [r[4] for r in rows], LINES[operation], marker='o', markersize=3,
+                          color='C%d' % i, label='%s %s' % (run.name, operation))
+    axes.axhline(1, color='grey', linewidth=0.8)
+    logarithmic(axes, 'ratio', y=False)
+    axes.set_title('Time divided by that of %s' % runs[0].name)
+    axes.legend(fontsize=7)
+
+
+def by_sms(runs):
+    """{(operation, tokens): [(SMs, us)]} of sizes that were run with several numbers of SMs: first, middle and last."""
+    found = {}
+    for run in runs:
+        for row in run.rows:
+            for operation in ('dispatch', 'combine'):
+                time = row[operation]['kernel_us'] or row[operation]['p50_us']
+                if run.sms(row) and time is not None:
+                    found.setdefault((operation, row['tokens']), []).append((run.sms(row), time))
+    found = {k: sorted(v) for k, v in found.items() if len({sms for sms, _ in v}) > 1}
+    sizes = sorted({tokens for _, tokens in found})
+    chosen = {sizes[0], sizes[len(sizes) // 2], sizes[-1]} if sizes else set()
+    return {k: v for k, v in found.items() if k[1] in chosen}
+
+
+def draw_sms(axes, lines):
+    for i, ((operation, tokens), values) in enumerate(sorted(lines.items())):
+        axes.plot([v[0] for v in values], [v[1] for v in values], LINES[operation], marker='o', markersize=3,
+                  color='C%d' % (i % 10), label='%s, %d tokens' % (operation, tokens))
+    axes.set_yscale('log')
+    axes.set_xlabel('SMs')
+    axes.set_ylabel('us')
+    axes.set_title('Time by SMs')
+    axes.legend(fontsize=7)
+
+
+def last(run, key):
+    """The largest size that has it."""
+    rows = [r for r in run.rows if r.get(key)]
+    return rows[-1] if rows else None
+
+
+def draw_waits(axes, run):
+    row = last(run, 'waits_us')
+    matrix = [[math.nan if v is None else v for v in line] for line in row['waits_us']]
+    image = axes.imshow(matrix, cmap='viridis', interpolation='nearest')
+    axes.figure.colorbar(image, ax=axes, label='us')
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.yaxis.get_major_locator().set_params(integer=True)
+    axes.set_xlabel('waited for')
+    axes.set_ylabel('rank that waits')
+    axes.set_title('Waits per dispatch, %d tokens: %s' % (row['tokens'], run.name))
+
+
+def draw_load(axes, runs):
+    for i, run in enumerate(runs):
+        row = last(run, 'expert_ids')
+        if not row:
+            continue
+        loads = sorted(row['expert_ids'], reverse=True)
+        mean = sum(loads) / len(loads)
+        if mean:
+            axes.step(range(len(loads)), [n / mean for n in loads], where='mid', color='C%d' % i,
+                      label='%s, %d tokens' % (run.name, row['tokens']))
+    axes.axhline(1, color='grey', linewidth=0.8)
+    axes.set_xlabel('experts, the busiest first')
+    axes.set_ylabel('ids, relative to the mean')
+    axes.set_title('Load of experts')
+    axes.legend(fontsize=7)
+
+
+def title(run):
+    config = run.config
+    return '%s %s, %s experts, top-%s, hidden %s %s, %s, %d ranks' % (
+        config['mode'], config['layout'], config['experts'], config['topk'], config['hidden'], config['dtype'],
+        config['routing'], run.ranks)
+
+
+def panels(runs):
+    out = [(draw_ladder, runs), (draw_bandwidth, runs)]
+    if len(runs) > 1:
+        out.append((draw_ratio, runs))
+    lines = by_sms(runs)
+    if lines:
+        out.append((draw_sms, lines))
+    out += [(draw_waits, run) for run in runs if last(run, 'waits_us')]
+    if any(last(run, 'expert_ids') for run in runs):
+        out.append((draw_load, runs))
+    return out
+
+
+def draw(runs):
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise Refused('pictures need matplotlib (apt-get install python3-matplotlib, or pip install matplotlib); '
+                      '--csv and --fail-above do without') from None
+    matplotlib.rcParams['svg.hashsalt'] = 'ep_plot'  # the same file for the same results
+    matplotlib.rcParams['svg.fonttype'] = 'none'
+    todo = panels(runs)
+    lines = (len(todo) + 1) // 2
+    figure = Figure(figsize=(12, 4.2 * lines + 0.6), layout='constrained')
+    for i, (function, what) in enumerate(todo):
+        function(figure.add_subplot(lines, 2, i + 1), what)
+    said = notes(runs)
+    figure.suptitle('\n'.join([title(runs[0])] + said[:6] + ['...'] * (len(said) > 6)), fontsize=10)
+    return figure
+
+
+def image_text(figure):
+    out = io.StringIO()
+    figure.savefig(out, format='svg', metadata={'Date': None})
+    return out.getvalue()
+
+
+def page(figure, runs):
+    """One file without references: the picture, the numbers and the documents themselves."""
+    svg = image_text(figure)
+    rows = list(csv.reader(io.StringIO(csv_text(runs))))
+    cells = '\n'.join('<tr>%s</tr>' % ''.join('<td>%s</td>' % html.escape(c) for c in row) for row in rows)
+    data = json.dumps([run.document for run in runs]).replace('<', '\\u003c')
+    said = ''.join('<li>%s</li>' % html.escape(n) for n in notes(runs))
+    return ('<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>%s</title>\n<ul>%s</ul>\n%s\n'
+            '<table>\n%s\n</table>\n<script type="application/json" id="results">%s</script>\n</html>\n' % (
+                html.escape(title(runs[0])), said, svg[svg.index('<svg'):], cells, data))
+
+
+def save(figure, path, runs):
+    if path.endswith('.png'):
+        figure.savefig(path, format='png', dpi=110)
+        return
+    with open(path, 'w', encoding='utf-8') as file:
+        file.write(page(figure, runs) if path.endswith('.html') else image_text(figure))
+
+
+# ---- command line ----
+
+class Help(argparse.HelpFormatter):
+    """Options as the other tools print theirs."""
+
+    def __init__(self, prog):
+        super().__init__(prog, max_help_position=26, width=100)
+
+    def _format_action_invocation(self, action):
+        if not action.option_strings:
+            return super()._format_action_invocation(action)
+        names = ', '.join(action.option_strings)
+        value = ' ' + self._format_args(action, action.dest.upper()) if action.nargs != 0 else ''
+        return ('' if len(action.option_strings) > 1 else '    ') + names + value
+
+
+def short(files):
+    """Names without directories and .json, where that tells them apart."""
+    names = [os.path.basename(f).removesuffix('.json') for f in files]
+    return names if len(set(names)) == len(files) else files
+
+
+def picture(text):
+    if not text.endswith(('.svg', '.png', '.html')):
+        raise argparse.ArgumentTypeError("got '%s', allowed is a name with .svg, .png or .html" % text)
+    return text
+
+
+def ratio(text):
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError("got '%s', allowed is a number above 0" % text)
+    return value
+
+
+def parse():
+    parser = argparse.ArgumentParser(prog='ep_plot', formatter_class=Help, allow_abbrev=False,
+                                     description='Draws and compares results that ep_perf -J has written.')
+    parser.add_argument('files', metavar='FILE', nargs='+', help='results; - is standard input')
+    parser.add_argument('-o', '--output', metavar='FILE', type=picture, action='append', default=[],
+                        help='the picture, as .svg, .png or .html; more than once for several')
+    parser.add_argument('--csv', metavar='FILE', help='the numbers, a line for each size and operation; - is standard output')
+    parser.add_argument('--names', metavar='A,B', help='names of the runs instead of those of the files')
+    parser.add_argument('--fail-above', metavar='R', type=ratio,
+                        help='status 1 if an operation takes more than R times that of the first file')
+    arguments = parser.parse_args()
+    arguments.names = arguments.names.split(',') if arguments.names else short(arguments.files)
+    if len(arguments.names) != len(arguments.files):
+        parser.error('--names: got %d names, allowed is one for each of %d files' % (
+            len(arguments.names), len(arguments.files)))
+    if arguments.fail_above and len(arguments.files) < 2:
+        parser.error('--fail-above needs two files or more')
+    return arguments
+
+
+def compare(runs, limit):
+    """Prints what is slower than allowed; whether there is any."""
+    for run in runs[1:]:
+        check_alike(runs[0], run)
+    slow = [(run, row) for run in runs[1:] for row in ratios(runs[0], run) if row[4] > limit]
+    for run, (tokens, operation, before, after, times) in slow:
+        print('ep_plot: %s: %s of %d tokens takes %.1f us, %.3f times the %.1f of %s; allowed is %g' % (
+            run.name, operation, tokens, after, times, before, runs[0].name, limit), file=sys.stderr)
+    return bool(slow)
+
+
+def main():
+    arguments = parse()
+    try:
+        runs = [load(path, name) for path, name in zip(arguments.files, arguments.names)]
+        for note in notes(runs):
+            print('ep_plot: note: %s' % note, file=sys.stderr)
+        if arguments.csv == '-':
+            sys.stdout.write(csv_text(runs))
+        else:
+            print('\n'.join(table(runs)), end='\n' if len(runs) > 1 else '')
+        if arguments.csv and arguments.csv != '-':
+            with open(arguments.csv, 'w', encoding='utf-8') as file:
+                file.write(csv_text(runs))
+        if arguments.output:
+            figure = draw(runs)
+            for path in arguments.output:
+                save(figure, path, runs)
+        if arguments.fail_above and compare(runs, arguments.fail_above):
+            return WORSE
+    except Refused as refusal:
+        print('ep_plot: %s' % refusal, file=sys.stderr)
+        return BROKEN
+    except OSError as error:
+        print('ep_plot: %s: %s' % (error.filename, error.strerror), file=sys.stderr)
+        return BROKEN
+    return 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())
