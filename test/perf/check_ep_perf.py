@@ -144,6 +144,8 @@ def check_usage():
             (['--ranks-per-gpu', '0'], '0', '1 to 16'), (['-c', '2'], '2', '0 to 1'),
             (['--rendezvous', 'x'], 'x', 'HOST:PORT'),
             (['--routing', 'zipf:9'], 'zipf:9', '0 to 4'),
+            (['--routing', 'power:1'], 'power:1', '1.001 to 4'),
+            (['--routing', 'khot:257,1'], '257 hot', '1 to 256'),
             (['--routing', 'hot:0.5,3'], 'rank 3', '0 to 0'),
             (['--routing', 'group:3,1'], '3,1', 'dividing 256'),
             (['--quant', 'fp8', '--hidden', '100'], '100', 'multiple of 128'),

@@ -40,7 +40,7 @@ static void choose_routing(struct oracle_problem *p, uint64_t *state)
 	switch (DRAW(5)) {
 	case 0:
 		p->routing.family = ORACLE_ZIPF;
-		p->routing.zipf_256ths = 64 + DRAW(448);
+		p->routing.zipf_exponent = (uint64_t)(64 + DRAW(448)) << 24;
 		break;
 	case 1:
 		p->routing.family = ORACLE_HOT;

@@ -115,7 +115,8 @@ void bench_describe(const struct oracle_problem *p, uint32_t flags, char *text, 
 {
 	static const char *const types[] = { "bf16", "fp16", "fp32" };
 	static const char *const quants[] = { "none", "fp8", "fp8-columns", "forward" };
-	static const char *const families[] = { "uniform", "zipf", "hot", "group", "file" };
+	static const char *const families[] = { "uniform", "zipf",  "hot", "khot",
+						"power",   "group", "file" };
 
 	snprintf(text, size,
 		 "%u ranks, %u experts, top-%u, hidden %u, %u of %u tokens%s, %s %s %s%s, routing "

@@ -15,7 +15,7 @@ static void draw_routing(struct oracle_problem *p, uint64_t *s)
 	switch (world_draw(s, 5)) {
 	case 0:
 		p->routing.family = ORACLE_ZIPF;
-		p->routing.zipf_256ths = 256;
+		p->routing.zipf_exponent = UINT64_C(1) << 32;
 		break;
 	case 1:
 		p->routing.family = ORACLE_HOT;

@@ -289,8 +289,8 @@ static void test_problem(struct oracle_problem *p, const char *routing)
 
 static void test_problems(void)
 {
-	static const char *const routings[] = { "uniform", "zipf:1.1", "hot:0.5",
-						"hot:1,2", "zipf:0",   "group:4,2" };
+	static const char *const routings[] = { "uniform", "zipf:1.1",  "hot:0.5",   "hot:1,2",
+						"zipf:0",  "group:4,2", "power:1.2", "khot:2,0.5" };
 
 	for (uint32_t i = 0; i < 6 * 2 * 6; i++) {
 		struct oracle_problem p = { .seed = i, .nranks = 4, .experts = 24, .topk = 5 };
@@ -321,7 +321,153 @@ static void test_problems(void)
 			p.dtype = ORACLE_FP32;
 			break;
 		}
-		test_problem(&p, routings[i % 6]);
+		test_problem(&p, routings[i % 8]);
+	}
+}
+
+/* Ids of all ranks, by expert. */
+static void count_ids(const struct oracle_problem *p, uint64_t *hits)
+{
+	memset(hits, 0, p->experts * sizeof(*hits));
+	for (uint32_t r = 0; r < p->nranks; r++) {
+		for (uint32_t t = 0; t < oracle_tokens(p, r); t++) {
+			int32_t ids[ORACLE_MAX_TOPK];
+
+			oracle_route(p, r, t, ids);
+			for (uint32_t k = 0; k < p->topk; k++) {
+				CHECK(ids[k] >= 0 && ids[k] < (int32_t)p->experts);
+				hits[ids[k]]++;
+				for (uint32_t j = 0; j < k; j++) {
+					CHECK(ids[j] != ids[k]);
+				}
+			}
+		}
+	}
+}
+
+/* Zipf's exponent is the one that was said, to a millionth. */
+static void test_zipf(void)
+{
+	static const double exponents[] = { 0, 0.5, 0.999, 1.01, 1.2, 3.999999 };
+
+	for (size_t i = 0; i < sizeof(exponents) / sizeof(exponents[0]); i++) {
+		struct oracle_problem p = { .nranks = 4, .experts = 256, .topk = 2, .hidden = 16 };
+		char text[32], why[128];
+		uint64_t before = 0;
+
+		snprintf(text, sizeof(text), "zipf:%.6f", exponents[i]);
+		CHECK(oracle_routing_parse(text, &p.routing, why, sizeof(why)) == 0);
+		CHECK(oracle_problem_prepare(&p, why, sizeof(why)) == 0);
+		for (uint32_t e = 0; e < 256; e++) {
+			double wanted = pow(e + 1, -exponents[i]) * 0x1p40;
+
+			CHECK(fabs((double)(p.popular_sum[e] - before) - wanted) <
+			      2 + wanted * 1e-7);
+			before = p.popular_sum[e];
+		}
+		oracle_problem_free(&p);
+	}
+}
+
+/* A few experts have their share of the ids, evenly; the rest is even, too. */
+static void test_khot(void)
+{
+	struct oracle_problem p = {
+		.seed = 3, .nranks = 4, .experts = 64, .topk = 4, .hidden = 16
+	};
+	uint64_t hits[64], hot = 0, least = UINT64_MAX, most = 0;
+	char why[128];
+
+	p.tokens = p.max_tokens = 4096;
+	CHECK(oracle_routing_parse("khot:8,0.4", &p.routing, why, sizeof(why)) == 0);
+	CHECK(oracle_problem_prepare(&p, why, sizeof(why)) == 0);
+	count_ids(&p, hits);
+	for (uint32_t e = 0; e < 64; e++) {
+		uint64_t n = hits[p.popular_expert[e]];
+
+		hot += e < 8 ? n : 0;
+		least = n < least ? n : least;
+		most = n > most ? n : most;
+		CHECK(fabs((double)n / (e < 8 ? 65536 * 0.4 / 8 : 65536 * 0.6 / 56) - 1) < 0.15);
+	}
+	CHECK(fabs((double)hot / 65536 - 0.4) < 0.01);
+	oracle_problem_free(&p);
+	/* a token has each of them once */
+	CHECK(oracle_routing_parse("khot:2,1", &p.routing, why, sizeof(why)) == 0);
+	CHECK(oracle_problem_prepare(&p, why, sizeof(why)) == 0);
+	count_ids(&p, hits);
+	CHECK(hits[p.popular_expert[0]] == 16384 && hits[p.popular_expert[1]] == 16384);
+	oracle_problem_free(&p);
+	CHECK(oracle_routing_parse("khot:65,0.5", &p.routing, why, sizeof(why)) == 0);
+	CHECK(oracle_problem_prepare(&p, why, sizeof(why)) != 0 && strstr(why, "1 to 64"));
+	CHECK(oracle_routing_parse("khot:64,0", &p.routing, why, sizeof(why)) == 0);
+	CHECK(oracle_problem_prepare(&p, why, sizeof(why)) == 0);
+	count_ids(&p, hits);
+	oracle_problem_free(&p);
+}
+
+static int descending(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return (x < y) - (x > y);
+}
+
+/*
+ * Loads are those of the power law: of 1024 experts the i-th busiest has about the (1 - i / 1024)-th
+ * quantile, scaled. The busiest rank is rank 0.
+ */
+static void test_power(double a, const char *text, uint32_t tokens, double least, double most)
+{
+	struct oracle_problem p = {
+		.seed = 5, .nranks = 8, .experts = 1024, .topk = 8, .hidden = 16
+	};
+	double low = pow(least, 1 - a), high = pow(most, 1 - a), scale = 0, total = 0;
+	uint64_t hits[1024], rank[8] = { 0 };
+	char why[128];
+
+	p.tokens = p.max_tokens = tokens;
+	CHECK(oracle_routing_parse(text, &p.routing, why, sizeof(why)) == 0);
+	CHECK(oracle_problem_prepare(&p, why, sizeof(why)) == 0);
+	count_ids(&p, hits);
+	for (uint32_t e = 0; e < 1024; e++) {
+		total += (double)hits[e];
+		rank[e / 128] += hits[e];
+	}
+	CHECK(total == 8.0 * 8 * tokens);
+	for (uint32_t r = 1; r < 8; r++) {
+		CHECK(rank[r] <= rank[0]);
+	}
+	qsort(hits, 1024, sizeof(hits[0]), descending);
+	CHECK(hits[0] <= 8 * (uint64_t)tokens);
+	for (uint32_t i = 0; i < 1024; i++) {
+		scale += pow((high - low) * (1023.5 - i) / 1024 + low, 1 / (1 - a));
+	}
+	for (uint32_t i = 64; tokens > 1000 && i < 1000; i += 39) {
+		double wanted =
+			pow((high - low) * (1023.5 - i) / 1024 + low, 1 / (1 - a)) * total / scale;
+
+		CHECK(fabs((double)hits[i] / wanted - 1) < 0.3 + 1 / wanted);
+	}
+	oracle_problem_free(&p);
+}
+
+/* A token has an expert once, however few there are. */
+static void test_power_few(void)
+{
+	for (uint32_t seed = 0; seed < 8; seed++) {
+		struct oracle_problem p = {
+			.seed = seed, .nranks = 4, .experts = 12, .hidden = 16
+		};
+		uint64_t hits[12];
+		char why[128];
+
+		p.topk = 8;
+		p.tokens = p.max_tokens = 100;
+		CHECK(oracle_routing_parse("power:1.001", &p.routing, why, sizeof(why)) == 0);
+		CHECK(oracle_problem_prepare(&p, why, sizeof(why)) == 0);
+		count_ids(&p, hits);
+		oracle_problem_free(&p);
 	}
 }
 
@@ -360,12 +506,17 @@ static void test_families(void)
 			hits[ids[k]]++;
 		}
 	}
-	CHECK(hits[p.zipf_expert[0]] > 300 && hits[p.zipf_expert[0]] > 4 * hits[p.zipf_expert[63]]);
+	CHECK(hits[p.popular_expert[0]] > 300);
+	CHECK(hits[p.popular_expert[0]] > 4 * hits[p.popular_expert[63]]);
 	/* weights 1/i: the exponent 1 is exact */
-	CHECK(p.zipf_sum[1] - p.zipf_sum[0] == p.zipf_sum[0] / 2);
+	CHECK(p.popular_sum[1] - p.popular_sum[0] == p.popular_sum[0] / 2);
 	oracle_problem_free(&p);
 
 	CHECK(oracle_routing_parse("zipf:-1", &p.routing, why, sizeof(why)) != 0);
+	CHECK(oracle_routing_parse("power:1", &p.routing, why, sizeof(why)) != 0);
+	CHECK(oracle_routing_parse("power:1.2x", &p.routing, why, sizeof(why)) != 0);
+	CHECK(oracle_routing_parse("khot:8", &p.routing, why, sizeof(why)) != 0);
+	CHECK(oracle_routing_parse("khot:8,1.1", &p.routing, why, sizeof(why)) != 0);
 	CHECK(oracle_routing_parse("hot:1.5", &p.routing, why, sizeof(why)) != 0);
 	CHECK(oracle_routing_parse("group:8", &p.routing, why, sizeof(why)) != 0);
 	CHECK(oracle_routing_parse("file:/nonexistent", &p.routing, why, sizeof(why)) != 0);
@@ -378,5 +529,13 @@ int main(void)
 	test_quantise();
 	test_problems();
 	test_families();
+	test_zipf();
+	test_khot();
+	test_power_few();
+	test_power(1.2, "power:1.2", 4096, 1, 0.8 * 8 * 4096);
+	test_power(1.01, "power:1.01", 4096, 1, 0.8 * 8 * 4096);
+	test_power(1.2, "power:1.2", 1, 0.01, 2);
+	test_power(1.2, "power:1.2", 0, 0.01, 2);
+	test_power(4, "power:4", 2000, 1, 0.8 * 8 * 2000);
 	return check_end();
 }

@@ -55,7 +55,7 @@ const struct perf_option perf_option_table[PERF_NOPTIONS] = {
 	  0, 0, 0 },
 	{ OPT_POW2, "pow2-scales", NULL, "", "fp8 scales are powers of two", 0, 0, 0 },
 	{ OPT_ROUTING, "routing", "HOW", "uniform",
-	  "uniform, zipf:s, hot:f[,rank], group:G,g or file:NAME", 0, 0, 0 },
+	  "uniform, zipf:s, power:a, khot:n,f, hot:f[,rank], group:G,g or file:NAME", 0, 0, 0 },
 	{ OPT_DROP, "drop", "P", "0", "probability of an unused top-k entry", 0, 0, 0 },
 	{ OPT_UNEVEN, "uneven", NULL, "", "ranks have 0 to N tokens", 0, 0, 0 },
 	{ OPT_SEED, "seed", "N", "1", "of routing and payload", 0, 0, 0 },

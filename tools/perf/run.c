@@ -343,8 +343,8 @@ void perf_run(struct perf_rank *r, uint32_t tokens, struct perf_row *row)
 	}
 	r->complaint[0] = '\0';
 	r->problem = r->perf->opt.problem;
-	r->problem.zipf_sum = NULL;
-	r->problem.zipf_expert = NULL;
+	r->problem.popular_sum = NULL;
+	r->problem.popular_expert = NULL;
 	r->problem.tokens = tokens;
 	set_seed(r, r->perf->opt.problem.seed);
 	r->tokens = oracle_tokens(&r->problem, r->rank);

@@ -46,6 +46,8 @@ enum oracle_family {
 	ORACLE_UNIFORM,
 	ORACLE_ZIPF,  /* popularity of the i-th most popular expert: i to the power of -s */
 	ORACLE_HOT,   /* a fraction of the tokens has all its experts on one rank */
+	ORACLE_KHOT,  /* a fraction of the ids names one of a few experts */
+	ORACLE_POWER, /* loads of experts have a power law */
 	ORACLE_GROUP, /* experts in G groups, a token uses g of them */
 	ORACLE_FILE   /* one line of expert ids per token */
 };
@@ -58,8 +60,10 @@ struct oracle_line {
 
 struct oracle_routing {
 	enum oracle_family family;
-	uint32_t zipf_256ths; /* exponent s in 1/256 */
-	uint32_t hot_ppm;
+	uint64_t zipf_exponent; /* in 1/2^32 */
+	uint32_t power_ppm;
+	uint32_t hot_ppm; /* hot, khot */
+	uint32_t hot_experts;
 	uint32_t hot_rank;
 	uint32_t groups;
 	uint32_t groups_used;
@@ -90,8 +94,8 @@ struct oracle_problem {
 	uint64_t absent;        /* bit r: rank r is masked, it sends and receives nothing */
 	uint32_t absent_rank;   /* another one that is, of any number; 0: none */
 	struct oracle_routing routing;
-	uint64_t *zipf_sum; /* set by oracle_problem_prepare */
-	uint32_t *zipf_expert;
+	uint64_t *popular_sum; /* set by oracle_problem_prepare */
+	uint32_t *popular_expert;
 };
 
 /* NULL functions: plain memory. A non-zero return ends the check with that mistake counted. */

@@ -4,94 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "oracle.h"
-
-/* What a stream of random numbers is for; part of its key. */
-enum {
-	KEY_TOKENS = 1,
-	KEY_ROUTE,
-	KEY_DROP,
-	KEY_WEIGHT,
-	KEY_PERMUTE
-};
-
-struct stream {
-	uint64_t key;
-	uint64_t counter;
-};
-
-static struct stream stream_open(const struct oracle_problem *p, uint32_t purpose, uint32_t rank,
-				 uint32_t token)
-{
-	struct stream s = { 0 };
-
-	s.key = oracle_hash(p->seed, purpose);
-	s.key = oracle_hash(s.key, (uint64_t)rank << 32 | token);
-	return s;
-}
-
-static uint32_t draw(struct stream *s, uint32_t below)
-{
-	return (uint32_t)(((oracle_hash(s->key, s->counter++) >> 32) * below) >> 32);
-}
-
-static int draw_ppm(struct stream *s, uint32_t ppm)
-{
-	return draw(s, 1000000) < ppm;
-}
-
-static int contains(const int32_t *ids, uint32_t count, int32_t id)
-{
-	for (uint32_t i = 0; i < count; i++) {
-		if (ids[i] == id) {
-			return 1;
-		}
-	}
-	return 0;
-}
-
-/* One more id of [first, first + extent) that is not in ids[0..count). */
-static int32_t draw_new(struct stream *s, const int32_t *ids, uint32_t count, uint32_t first,
-			uint32_t extent)
-{
-	int32_t id = (int32_t)(first + draw(s, extent));
-
-	for (int tries = 0; contains(ids, count, id); tries++) {
-		id = tries < 32 ? (int32_t)(first + draw(s, extent))
-				: (int32_t)(first + ((uint32_t)id - first + 1) % extent);
-	}
-	return id;
-}
-
-static int32_t draw_zipf(const struct oracle_problem *p, struct stream *s, const int32_t *ids,
-			 uint32_t count)
-{
-	uint64_t total = p->zipf_sum[p->experts - 1];
-	uint32_t low = 0;
-
-	for (int tries = 0; tries < 32; tries++) {
-		unsigned __int128 x = oracle_hash(s->key, s->counter++);
-		uint64_t point = (uint64_t)(x * total >> 64);
-		uint32_t high = p->experts - 1;
-
-		for (low = 0; low < high;) {
-			uint32_t middle = (low + high) / 2;
-
-			if (p->zipf_sum[middle] > point) {
-				high = middle;
-			} else {
-				low = middle + 1;
-			}
-		}
-		if (!contains(ids, count, (int32_t)p->zipf_expert[low])) {
-			return (int32_t)p->zipf_expert[low];
-		}
-	}
-	while (contains(ids, count, (int32_t)p->zipf_expert[low])) { /* the next less popular */
-		low = (low + 1) % p->experts;
-	}
-	return (int32_t)p->zipf_expert[low];
-}
+#include "draw.h"
 
 static void draw_grouped(const struct oracle_problem *p, struct stream *s, int32_t *ids)
 {
@@ -127,9 +40,13 @@ void oracle_route(const struct oracle_problem *p, uint32_t rank, uint32_t token,
 		draw_grouped(p, &s, ids);
 		break;
 	case ORACLE_ZIPF:
-		for (uint32_t k = 0; k < p->topk; k++) {
-			ids[k] = draw_zipf(p, &s, ids, k);
-		}
+		oracle_draw_popular(p, &s, ids);
+		break;
+	case ORACLE_KHOT:
+		oracle_draw_khot(p, &s, ids);
+		break;
+	case ORACLE_POWER:
+		oracle_place_power(p, rank, token, ids);
 		break;
 	default:
 		hot = p->routing.family == ORACLE_HOT && draw_ppm(&s, p->routing.hot_ppm);
@@ -234,61 +151,6 @@ void oracle_traffic(const struct oracle_problem *p, uint32_t rank, struct oracle
 	}
 }
 
-/* The square root of a number with 32 fraction bits, rounded down. */
-static uint64_t root(uint64_t x)
-{
-	unsigned __int128 square = (unsigned __int128)x << 32;
-	uint64_t r = 0;
-
-	for (int bit = 63; bit >= 0; bit--) {
-		uint64_t next = r | UINT64_C(1) << bit;
-
-		if ((unsigned __int128)next * next <= square) {
-			r = next;
-		}
-	}
-	return r;
-}
-
-/* 2^40 / base^(exponent / 256), at least 1 */
-static uint64_t inverse_power(uint32_t base, uint32_t exponent)
-{
-	uint64_t x = (uint64_t)base << 32;
-	uint64_t weight = UINT64_C(1) << 40;
-
-	for (uint32_t i = 0; i < exponent / 256; i++) {
-		weight /= base;
-	}
-	for (uint32_t bit = 128; bit > 0; bit /= 2) {
-		x = root(x);
-		if (exponent & bit) {
-			weight = (uint64_t)(((unsigned __int128)weight << 32) / x);
-		}
-	}
-	return weight > 0 ? weight : 1;
-}
-
-static int prepare_zipf(struct oracle_problem *p)
-{
-	struct stream s = stream_open(p, KEY_PERMUTE, 0, 0);
-	uint64_t sum = 0;
-
-	p->zipf_sum = calloc(p->experts, sizeof(*p->zipf_sum));
-	p->zipf_expert = calloc(p->experts, sizeof(*p->zipf_expert));
-	if (!p->zipf_sum || !p->zipf_expert) {
-		return -1;
-	}
-	for (uint32_t i = 0; i < p->experts; i++) {
-		uint32_t j = draw(&s, i + 1);
-
-		sum += inverse_power(i + 1, p->routing.zipf_256ths);
-		p->zipf_sum[i] = sum;
-		p->zipf_expert[i] = p->zipf_expert[j];
-		p->zipf_expert[j] = i;
-	}
-	return 0;
-}
-
 /* A line of ids for tokens: 0, or -1 with what does not fit in `why`. */
 static int line_fits(const struct oracle_problem *p, uint32_t i, char *why, size_t bytes)
 {
@@ -318,7 +180,7 @@ static int line_fits(const struct oracle_problem *p, uint32_t i, char *why, size
 	return 0;
 }
 
-/* Of --routing hot, group and file: 0, or -1 with what does not fit in `why`. */
+/* Of --routing hot, khot, group and file: 0, or -1 with what does not fit in `why`. */
 static int routing_fits(const struct oracle_problem *p, char *why, size_t bytes)
 {
 	const struct oracle_routing *r = &p->routing;
@@ -326,6 +188,11 @@ static int routing_fits(const struct oracle_problem *p, char *why, size_t bytes)
 	if (r->family == ORACLE_HOT && r->hot_rank >= p->nranks) {
 		snprintf(why, bytes, "routing hot: got rank %u, allowed is 0 to %u", r->hot_rank,
 			 p->nranks - 1);
+		return -1;
+	}
+	if (r->family == ORACLE_KHOT && (r->hot_experts == 0 || r->hot_experts > p->experts)) {
+		snprintf(why, bytes, "routing khot: got %u hot experts, allowed is 1 to %u",
+			 r->hot_experts, p->experts);
 		return -1;
 	}
 	if (r->family == ORACLE_GROUP &&
@@ -380,12 +247,12 @@ static int problem_fits(const struct oracle_problem *p, char *why, size_t bytes)
 
 int oracle_problem_prepare(struct oracle_problem *p, char *why, size_t why_bytes)
 {
-	p->zipf_sum = NULL;
-	p->zipf_expert = NULL;
+	p->popular_sum = NULL;
+	p->popular_expert = NULL;
 	if (problem_fits(p, why, why_bytes)) {
 		return -1;
 	}
-	if (p->routing.family == ORACLE_ZIPF && prepare_zipf(p)) {
+	if (oracle_popularity_prepare(p)) {
 		oracle_problem_free(p);
 		snprintf(why, why_bytes, "out of memory");
 		return -1;
@@ -395,8 +262,8 @@ int oracle_problem_prepare(struct oracle_problem *p, char *why, size_t why_bytes
 
 void oracle_problem_free(struct oracle_problem *p)
 {
-	free(p->zipf_sum);
-	free(p->zipf_expert);
-	p->zipf_sum = NULL;
-	p->zipf_expert = NULL;
+	free(p->popular_sum);
+	free(p->popular_expert);
+	p->popular_sum = NULL;
+	p->popular_expert = NULL;
 }

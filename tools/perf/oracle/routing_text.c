@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Routing families in words: uniform, zipf:s, hot:f[,rank], group:G,g, file:NAME. */
+/* Routing families in words: uniform, zipf:s, power:a, khot:n,f, hot:f[,rank], group:G,g, file:NAME. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -142,11 +142,78 @@ static int load_file(const char *name, struct oracle_routing *routing, char *why
 	return rc;
 }
 
+/* Each gets what follows the family's name. 0, or -1: it is not what the family wants. */
+static int parse_zipf(const char *text, struct oracle_routing *routing)
+{
+	const char *end;
+	int64_t value = parse_millionths(text, &end);
+
+	routing->zipf_exponent = (((uint64_t)value << 32) + 500000) / 1000000;
+	return value >= 0 && value <= 4000000 && *end == '\0' ? 0 : -1;
+}
+
+static int parse_power(const char *text, struct oracle_routing *routing)
+{
+	const char *end;
+	int64_t value = parse_millionths(text, &end);
+
+	routing->power_ppm = (uint32_t)value;
+	return value >= 1001000 && value <= 4000000 && *end == '\0' ? 0 : -1;
+}
+
+static int parse_khot(const char *text, struct oracle_routing *routing)
+{
+	const char *end = "";
+	int64_t value = -1;
+	int used = 0;
+
+	if (sscanf(text, "%u,%n", &routing->hot_experts, &used) == 1 && used) {
+		value = parse_millionths(text + used, &end);
+		routing->hot_ppm = (uint32_t)value;
+	}
+	return value >= 0 && value <= 1000000 && *end == '\0' ? 0 : -1;
+}
+
+static int parse_hot(const char *text, struct oracle_routing *routing)
+{
+	const char *end;
+	int64_t value = parse_millionths(text, &end);
+
+	routing->hot_ppm = (uint32_t)value;
+	if (*end == ',') {
+		char *rest;
+
+		routing->hot_rank = (uint32_t)strtoul(end + 1, &rest, 10);
+		end = rest;
+	}
+	return value >= 0 && value <= 1000000 && *end == '\0' ? 0 : -1;
+}
+
+static int parse_group(const char *text, struct oracle_routing *routing)
+{
+	int used = 0;
+
+	return sscanf(text, "%u,%u%n", &routing->groups, &routing->groups_used, &used) == 2 &&
+			       text[used] == '\0'
+		       ? 0
+		       : -1;
+}
+
 int oracle_routing_parse(const char *text, struct oracle_routing *routing, char *why,
 			 size_t why_bytes)
 {
-	const char *end = "";
-	int64_t value;
+	static const struct {
+		const char *prefix;
+		enum oracle_family family;
+		int (*parse)(const char *text, struct oracle_routing *routing);
+		const char *allowed;
+	} families[] = {
+		{ "zipf:", ORACLE_ZIPF, parse_zipf, "zipf:s with s from 0 to 4" },
+		{ "power:", ORACLE_POWER, parse_power, "power:a with a from 1.001 to 4" },
+		{ "khot:", ORACLE_KHOT, parse_khot, "khot:n,f with n experts and f from 0 to 1" },
+		{ "hot:", ORACLE_HOT, parse_hot, "hot:f[,rank] with f from 0 to 1" },
+		{ "group:", ORACLE_GROUP, parse_group, "group:G,g with two numbers" },
+	};
 
 	memset(routing, 0, sizeof(*routing));
 	snprintf(routing->text, sizeof(routing->text), "%s", text);
@@ -154,54 +221,28 @@ int oracle_routing_parse(const char *text, struct oracle_routing *routing, char 
 		routing->family = ORACLE_UNIFORM;
 		return 0;
 	}
-	if (!strncmp(text, "zipf:", 5)) {
-		routing->family = ORACLE_ZIPF;
-		value = parse_millionths(text + 5, &end);
-		routing->zipf_256ths = (uint32_t)((value * 256 + 500000) / 1000000);
-		if (value >= 0 && value <= 4000000 && *end == '\0') {
-			return 0;
-		}
-		snprintf(why, why_bytes,
-			 "--routing: got '%s', allowed is zipf:s with s from 0 to 4", text);
-		return -1;
-	}
-	if (!strncmp(text, "hot:", 4)) {
-		routing->family = ORACLE_HOT;
-		value = parse_millionths(text + 4, &end);
-		routing->hot_ppm = (uint32_t)value;
-		if (*end == ',') {
-			char *rest;
-
-			routing->hot_rank = (uint32_t)strtoul(end + 1, &rest, 10);
-			end = rest;
-		}
-		if (value >= 0 && value <= 1000000 && *end == '\0') {
-			return 0;
-		}
-		snprintf(why, why_bytes,
-			 "--routing: got '%s', allowed is hot:f[,rank] with f from 0 to 1", text);
-		return -1;
-	}
-	if (!strncmp(text, "group:", 6)) {
-		int used = 0;
-
-		routing->family = ORACLE_GROUP;
-		if (sscanf(text + 6, "%u,%u%n", &routing->groups, &routing->groups_used, &used) ==
-			    2 &&
-		    text[6 + used] == '\0') {
-			return 0;
-		}
-		snprintf(why, why_bytes,
-			 "--routing: got '%s', allowed is group:G,g with two numbers", text);
-		return -1;
-	}
 	if (!strncmp(text, "file:", 5)) {
 		routing->family = ORACLE_FILE;
 		return load_file(text + 5, routing, why, why_bytes);
 	}
+	for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++) {
+		size_t length = strlen(families[i].prefix);
+
+		if (strncmp(text, families[i].prefix, length)) {
+			continue;
+		}
+		routing->family = families[i].family;
+		if (families[i].parse(text + length, routing) == 0) {
+			return 0;
+		}
+		snprintf(why, why_bytes, "--routing: got '%s', allowed is %s", text,
+			 families[i].allowed);
+		return -1;
+	}
 	snprintf(
 		why, why_bytes,
-		"--routing: got '%s', allowed is one of uniform, zipf:s, hot:f[,rank], group:G,g, file:NAME",
+		"--routing: got '%s', allowed is one of uniform, zipf:s, power:a, khot:n,f, hot:f[,rank], "
+		"group:G,g, file:NAME",
 		text);
 	return -1;
 }
