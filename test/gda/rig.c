@@ -124,7 +124,7 @@ static void rig_upload(struct rig *rig)
 
 void rig_make(struct rig *rig, uint32_t queues, uint32_t depth, uint32_t handover)
 {
-	const struct vn_dv_watch watch = { rig, rig_on_wqe, rig_on_write, NULL };
+	const struct vn_dv_watch watch = { .arg = rig, .wqe = rig_on_wqe, .write = rig_on_write };
 
 	memset(rig, 0, sizeof(*rig));
 	rig->queues = queues;

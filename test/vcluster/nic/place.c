@@ -15,6 +15,7 @@
 #include "nic/gpu.h"
 #include "nic/place.h"
 #include "nic/qp.h"
+#include "nic/stepping.h"
 #include "nic/wire.h"
 #include "tsan.h"
 
@@ -51,37 +52,38 @@ struct vn_chunk {
 
 /* ----------------------------------------------------------------------------- plain memory */
 
+/* Stores `len` bytes, 1, 4 or 8, at once; `to` is aligned to them. */
+static void vn_copy_word(uint8_t *to, const uint8_t *from, uint32_t len)
+{
+	uint64_t eight;
+	uint32_t four;
+
+	if (len == 8) {
+		memcpy(&eight, from, 8);
+		__atomic_store_n((uint64_t *)to, eight, __ATOMIC_RELEASE);
+	} else if (len == 4) {
+		memcpy(&four, from, 4);
+		__atomic_store_n((uint32_t *)to, four, __ATOMIC_RELEASE);
+	} else {
+		__atomic_store_n(to, *from, __ATOMIC_RELAXED);
+	}
+	if (vn_config.step) {
+		vn_step_placed();
+	}
+}
+
 /* Copies upwards; words of 8 bytes at the destination are stored at once. */
 static void vn_copy(uint8_t *to, const uint8_t *from, uint32_t len)
 {
-	while (len && (uintptr_t)to % 8) {
-		if (len >= 4 && !((uintptr_t)to % 4)) {
-			uint32_t word;
+	while (len) {
+		uint32_t n = len >= 8 && (uintptr_t)to % 8 == 0   ? 8
+			     : len >= 4 && (uintptr_t)to % 4 == 0 ? 4
+								  : 1;
 
-			memcpy(&word, from, 4);
-			__atomic_store_n((uint32_t *)to, word, __ATOMIC_RELEASE);
-			to += 4;
-			from += 4;
-			len -= 4;
-			continue;
-		}
-		__atomic_store_n(to++, *from++, __ATOMIC_RELAXED);
-		len--;
-	}
-	for (; len >= 8; to += 8, from += 8, len -= 8) {
-		uint64_t word;
-
-		memcpy(&word, from, 8);
-		__atomic_store_n((uint64_t *)to, word, __ATOMIC_RELEASE);
-	}
-	for (; len >= 4; to += 4, from += 4, len -= 4) {
-		uint32_t word;
-
-		memcpy(&word, from, 4);
-		__atomic_store_n((uint32_t *)to, word, __ATOMIC_RELEASE);
-	}
-	while (len--) {
-		__atomic_store_n(to++, *from++, __ATOMIC_RELAXED);
+		vn_copy_word(to, from, n);
+		to += n;
+		from += n;
+		len -= n;
 	}
 }
 

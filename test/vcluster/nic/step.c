@@ -122,6 +122,13 @@ void vn_step_write(const uint8_t *at, const uint8_t *data, uint32_t bytes)
 	}
 }
 
+void vn_step_placed(void)
+{
+	if (vn_step.watch.placed) {
+		vn_step.watch.placed(vn_step.watch.arg);
+	}
+}
+
 bool vn_step_tells(const struct ibv_wc *wc)
 {
 	return !vn_step.watch.tell || vn_step.watch.tell(vn_step.watch.arg, wc);

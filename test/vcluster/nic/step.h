@@ -33,6 +33,8 @@ struct vn_dv_watch {
 	void (*wqe)(void *arg, uint32_t qpn, uint64_t index, const struct ep_mlx5_wqe *wqe);
 	/* what a WRITE is about to put at `at` */
 	void (*write)(void *arg, const void *at, const void *data, uint32_t bytes);
+	/* Bytes of a WRITE or of an atomic are in memory: each word for itself, as a poller may see it. */
+	void (*placed)(void *arg);
 	/* Is this completion of verbs told? Else it never is. */
 	bool (*tell)(void *arg, const struct ibv_wc *wc);
 };

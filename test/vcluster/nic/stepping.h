@@ -11,6 +11,8 @@ bool vn_step_stops(const struct vn_qp *qp);
 void vn_step_fetched(struct vn_qp *qp, struct vn_op *op);
 void vn_step_wqe(const struct vn_qp *qp, uint64_t idx, const struct ep_mlx5_wqe *wqe);
 void vn_step_write(const uint8_t *at, const uint8_t *data, uint32_t bytes);
+/* A word was stored. */
+void vn_step_placed(void);
 bool vn_step_tells(const struct ibv_wc *wc);
 /* Does all there is to do. */
 void vn_step_settle(void);
