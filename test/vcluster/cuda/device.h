@@ -28,7 +28,12 @@ void vc_context_lock(int number);
 void vc_context_unlock(int number);
 /* Whether any device has a context. */
 bool vc_device_any_context(void);
-/* What a reset has ended is used: says so, and ends the process if VC_RESET_STRICT is set. */
+/* This thread has asked whether a context is alive, and it is. */
+void vc_context_found(void);
+/*
+ * What a reset has ended is used: says so, and ends the process if VC_RESET_STRICT is set, unless the reset
+ * came after this thread's last look at a context.
+ */
 void vc_ended_used(const char *what);
 bool vc_device_valid(int ordinal);
 int vc_device_number(int ordinal);

@@ -296,6 +296,7 @@ static CUresult vc_cu_ctx_get_id(CUcontext context, unsigned long long *id)
 		return CUDA_ERROR_INVALID_CONTEXT;
 	}
 	*id = vc_device_context(number);
+	vc_context_found();
 	return CUDA_SUCCESS;
 }
 
