@@ -28,6 +28,15 @@
  * - All ranks must issue the same sequence of dispatches and combines on a group, and each rank
  *   must order them: one stream, or streams ordered by events. Between them, operations of
  *   several handles may interleave in any way.
+ * - What all ranks must pass alike to an operation: the call itself, with send_only; of the handle its
+ *   layout, num_topk and alignment, and where it comes from (the same dispatch before a combine, in high
+ *   throughput the same UpdateHandle; the same send_only operation before ncclEpComplete);
+ *   pass_direction and quant_recipe, round_scales where the recipe makes scales; the types of tokens
+ *   and scales, and their numbers of elements per token; and where outputs->tokens of a flat dispatch,
+ *   or inputs->tokens of a combine, are used as windows: that, and win_offset. Ranks that differ get
+ *   ncclRemoteError within two seconds, by a later call, that names the field with both values.
+ *   All else may differ: T, ids and their type, counters, numbering, weights, inputs' windows, streams.
+ *   What must be alike in a group's config is said at ncclEpCreateGroup.
  * - A group is used by one host thread at a time (but for ncclEpGetAsyncError); different groups are
  *   independent, and may run on different streams. Their kernels share the GPU: what a group may
  *   occupy while it waits for peers is divided among the groups of a process that use one GPU, so

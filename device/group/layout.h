@@ -7,6 +7,8 @@
  *
  *   progress[R]   8 bytes each, written by peer r: the last step that r has started, and above that
  *                 1 if r has masked this rank by then, and the round of r's last MaskClean
+ *   signatures[EP_SIGNATURE_SLOTS][R]  written by peer r: what it passes to its last steps, each in
+ *                 the slot step % EP_SIGNATURE_SLOTS (device/group/signature.h)
  *   clean[2][R]   words of the same form: each rank's call of MaskClean, and each rank's result
  *   signals[R][C] u64 (remote peers): how much of what peer r sends on its channel c has arrived
  *
@@ -57,14 +59,80 @@ enum ep_dtype {
 };
 
 /*
- * The step after that one. 0 means never. The largest number is left out, too: of two steps that follow
- * one another one is odd, since there are words of which each has its own.
+ * The step after that one. 0 means never. The largest number is left out, too: it stands for none in
+ * words (EP_SIGNATURE_REFUSED, EP_MASK_STEP_UNKNOWN).
  */
 #define EP_STEP_LAST 0xfffffffeu
 
 EP_HOST_DEV uint32_t ep_step_after(uint32_t step)
 {
 	return step < EP_STEP_LAST ? step + 1 : 1;
+}
+
+/*
+ * What all ranks must pass alike to the operation of a step: its *signature*. The host makes all words
+ * but the last (plugin/ep/signature.c, which names them, too), and a hash of those.
+ */
+enum ep_signature_field {
+	EP_SIGNATURE_CALL, /* enum ep_signature_call */
+	EP_SIGNATURE_DIRECTION,
+	EP_SIGNATURE_LAYOUT,
+	EP_SIGNATURE_TOPK,
+	EP_SIGNATURE_RECIPE,
+	EP_SIGNATURE_TOKENS_TYPE,
+	EP_SIGNATURE_TOKENS_EXTENT,
+	EP_SIGNATURE_SCALES_TYPE,
+	EP_SIGNATURE_SCALES_EXTENT,
+	EP_SIGNATURE_ALIGNMENT,
+	EP_SIGNATURE_WINDOW,        /* rows go straight to, or come from, windows */
+	EP_SIGNATURE_TOKENS_OFFSET, /* in those; two words, low and high */
+	EP_SIGNATURE_SCALES_OFFSET = EP_SIGNATURE_TOKENS_OFFSET + 2,
+	/* The step whose work this one goes on with, which only the device knows; 0: none. */
+	EP_SIGNATURE_ORIGIN = EP_SIGNATURE_SCALES_OFFSET + 2,
+	EP_SIGNATURE_WORDS
+};
+
+/* In place of an origin: the operation cannot run here. No step has this number. */
+#define EP_SIGNATURE_REFUSED 0xffffffffu
+
+enum ep_signature_call {
+	EP_SIGNATURE_UPDATE = 1,
+	EP_SIGNATURE_DISPATCH,
+	EP_SIGNATURE_DISPATCH_SEND, /* send_only, */
+	EP_SIGNATURE_DISPATCH_RECV, /* and its ncclEpComplete */
+	EP_SIGNATURE_COMBINE,
+	EP_SIGNATURE_COMBINE_SEND,
+	EP_SIGNATURE_COMBINE_RECV
+};
+
+struct ep_signature {
+	uint32_t word[EP_SIGNATURE_WORDS];
+};
+
+/* The signature of one step of one rank; in a heap. */
+struct __attribute__((aligned(16))) ep_signature_slot {
+	uint64_t mark; /* step << 32 | ep_signature_seal() */
+	uint64_t pad;
+	struct ep_signature signature;
+};
+
+/* More than a rank can be ahead, and behind that as many steps that a wait looks back at. */
+#define EP_SIGNATURE_SLOTS 16
+#define EP_SIGNATURE_BYTES(nranks)                                                                 \
+	(sizeof(struct ep_signature_slot) * EP_SIGNATURE_SLOTS * (uint64_t)(nranks))
+_Static_assert(EP_SIGNATURE_SLOTS >= 2 * EP_GROUP_MAX_LEAD, "EP_SIGNATURE_SLOTS");
+
+/* Offset of rank r's slot for the step, behind ep_dev_group.signature_off. */
+EP_HOST_DEV uint64_t ep_signature_slot_off(uint32_t nranks, uint32_t step, uint32_t r)
+{
+	return ((uint64_t)(step % EP_SIGNATURE_SLOTS) * nranks + r) *
+	       sizeof(struct ep_signature_slot);
+}
+
+/* The whole signature as one number, of the hash of its other words. */
+EP_HOST_DEV uint32_t ep_signature_seal(uint32_t hash, uint32_t origin)
+{
+	return hash ^ origin * 0x9e3779b1u;
 }
 
 /* Which halves of an operation a launch runs. */
@@ -138,7 +206,7 @@ struct ep_dev_pending {
 	uint32_t bank;
 	uint32_t epoch;
 	uint32_t freed; /* step that had freed the bank */
-	uint32_t pad;
+	uint32_t seal;  /* combine: of the send half's signature */
 };
 
 /*
@@ -148,7 +216,7 @@ struct ep_dev_pending {
 struct ep_dev_receipt {
 	uint64_t id; /* ep_dev_launch.receipt_id of the dispatch */
 	uint32_t clean_round;
-	uint32_t pad;
+	uint32_t epoch; /* the same on all ranks */
 };
 
 /* Head of handle memory. */
@@ -167,7 +235,7 @@ enum ep_record_class {
 
 enum ep_record_cause {
 	EP_CAUSE_TIMEOUT = 1,
-	EP_CAUSE_MISMATCH,     /* value = peer's word, expected = ours */
+	EP_CAUSE_MISMATCH,     /* value = the step whose signatures differ */
 	EP_CAUSE_EXPERT_ID,    /* value = the id, token and k say where */
 	EP_CAUSE_UNSENT,       /* the receive half of an operation whose send half has not run */
 	EP_CAUSE_UNRECEIVED,   /* a send half, when all banks wait for receive halves */
@@ -279,11 +347,12 @@ struct ep_dev_group {
 	int32_t *mask; /* [R], 1 active, and what is behind it */
 	struct ep_dev_seq *seq;
 	struct ep_dev_state *state;
-	struct ep_record *records;          /* mapped host, [EP_RECORDS] */
-	uint32_t *async_error;              /* mapped host word */
-	struct ep_peer_stats *stats;        /* [R] */
-	uint64_t progress_off;              /* in a heap */
-	uint64_t clean_off;                 /* in a heap */
+	struct ep_record *records;   /* mapped host, [EP_RECORDS] */
+	uint32_t *async_error;       /* mapped host word */
+	struct ep_peer_stats *stats; /* [R] */
+	uint64_t progress_off;       /* in a heap; and so the next two */
+	uint64_t signature_off;
+	uint64_t clean_off;
 	const struct ep_dev_remote *remote; /* NULL without remote ranks */
 	unsigned char *own;                 /* this rank's heap */
 	/* Each rank's heap as mapped here, NULL: remote. By ep_heap_of() of mask.h: */
@@ -301,6 +370,10 @@ struct ep_dev_launch {
 	uint32_t pad;
 	struct ep_dev_handle *handle; /* handle memory */
 	uint64_t receipt_id;          /* says which handle, and how many tokens */
+	uint32_t hash;                /* of the signature, */
+	uint32_t sent_hash;           /* and of that of the launch that has the send half */
+	uint64_t pad2;
+	struct ep_signature signature;
 };
 
 /* One block of a multiple of 32 threads: at least R, or EP_GROUP_MAX_THREADS. */
@@ -342,8 +415,10 @@ _Static_assert(sizeof(struct ep_peer_stats) == 64, "ep_peer_stats");
 _Static_assert(sizeof(struct ep_remote_link) == 32, "ep_remote_link");
 _Static_assert(sizeof(struct ep_dev_state) == 32, "ep_dev_state");
 _Static_assert(sizeof(struct ep_dev_remote) == 64, "ep_dev_remote");
-_Static_assert(sizeof(struct ep_dev_group) == 136 + 8 * EP_GROUP_NEAR_RANKS, "ep_dev_group");
-_Static_assert(sizeof(struct ep_dev_launch) == 32, "ep_dev_launch");
+_Static_assert(sizeof(struct ep_signature) == 64, "ep_signature");
+_Static_assert(sizeof(struct ep_signature_slot) == 80, "ep_signature_slot");
+_Static_assert(sizeof(struct ep_dev_group) == 144 + 8 * EP_GROUP_NEAR_RANKS, "ep_dev_group");
+_Static_assert(sizeof(struct ep_dev_launch) == 112, "ep_dev_launch");
 _Static_assert(sizeof(struct ep_clean_args) == sizeof(struct ep_dev_group) + 136, "ep_clean_args");
 _Static_assert(sizeof(struct ep_lost_args) == sizeof(struct ep_dev_group) + 128, "ep_lost_args");
 _Static_assert(sizeof(struct ep_drain_args) == sizeof(struct ep_dev_group) + 304, "ep_drain_args");

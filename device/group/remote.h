@@ -9,6 +9,7 @@
 #ifndef EP_DEVICE_GROUP_REMOTE_H
 #define EP_DEVICE_GROUP_REMOTE_H
 
+#include "device/group/signature.h"
 #include "device/group/wait.h"
 #include "device/mlx5/ops.h"
 
@@ -122,15 +123,19 @@ EP_DEV bool ep_remote_idle(const struct ep_mlx5_post &p)
 	return ep_shfl_u32(EP_FULL_MASK, idle, 0) != 0;
 }
 
+#define EP_REMOTE_STEP_WQES 2 /* of a step, to a peer that is active */
+
 /*
- * Posts this rank's progress word to remote peers. Masked peers get it too: one of them may be
- * alive and waiting for this rank, and learns from the word that it is masked. But a masked peer
- * gets it only when it has taken the word before; else the queue to a dead one would fill up. (The
+ * Posts this rank's progress word to remote peers, then its signature: who has its mark knows that it has
+ * started, and a wait for another rank is not made longer on its account. Masked peers get the word alone:
+ * one of them may be alive and waiting for this rank, and learns from it that it is masked. But a masked
+ * peer gets it only when it has taken the word before; else the queue to a dead one would fill up. (The
  * word is absolute: who misses one learns the next.) One block.
  */
-EP_DEV void ep_remote_post_progress(const struct ep_dev_group &g, const struct ep_op &op)
+EP_DEV void ep_remote_post_step(const struct ep_dev_group &g, const struct ep_op &op, bool silent)
 {
 	uint64_t off = g.progress_off + 8 * (uint64_t)g.rank;
+	uint64_t slot = ep_signature_off(g, op.step, g.rank);
 	uint32_t control = g.remote->channels;
 
 	for (uint32_t r = ep_warp(); r < g.nranks; r += ep_nwarps()) {
@@ -144,30 +149,39 @@ EP_DEV void ep_remote_post_progress(const struct ep_dev_group &g, const struct e
 			continue;
 		}
 		p.timeout_ns = ep_remote_left(g, op, active);
-
 		uint64_t word = ep_progress_word(op.step, op.clean_round, !active);
 		struct ep_mlx5_signal signal = ep_remote_signal(g, p, r, control, off, word);
+		bool ok = ep_mlx5_signal_add(&p, signal, active && !silent);
 
-		if (!ep_mlx5_signal_add(&p, signal, false) && active) {
-			ep_remote_failed(g, op, p, r, EP_WAIT_RDMA_SLOT);
+		if (active) {
+			ok &= ep_mlx5_put(&p, ep_lane() == 0 && !silent,
+					  ep_mlx5_remote(&p, EP_MLX5_REGION_SIGNAL, slot),
+					  ep_mlx5_local(&p, EP_MLX5_REGION_HEAP, slot),
+					  sizeof(struct ep_signature_slot), false);
+			if (!ok) {
+				ep_remote_failed(g, op, p, r, EP_WAIT_RDMA_SLOT);
+			}
 		}
 	}
 }
 
 /*
- * Tells remote peers the step, and waits until what the control queue sent out of the stage in
- * earlier steps has left it. All are told before any is waited for. One block.
+ * Tells remote peers the step and its signature, and waits until what the control queue sent out of the
+ * stage in earlier steps has left it. All are told before any is waited for. One block. (Out of line: a
+ * call costs less than the NIC takes, and the kernels' loops keep their registers.)
  */
-EP_DEV void ep_remote_publish(const struct ep_dev_group &g, const struct ep_op &op)
+EP_DEV_COLD void ep_remote_publish(const struct ep_dev_group &g, struct ep_op op, uint32_t origin)
 {
-	ep_remote_post_progress(g, op);
+	ep_block_sync(); /* NICs read what one warp has stored, ep_step_publish() */
+	ep_remote_post_step(g, op, ep_signature_silent(g, origin));
 	for (uint32_t r = ep_remote_peer(g, ep_warp()); r < g.nranks;
 	     r = ep_remote_peer(g, r + ep_nwarps())) {
 		struct ep_mlx5_post p = ep_remote_open(g, r, g.remote->channels);
 
 		p.timeout_ns = ep_remote_left(g, op, true);
-		/* all but the WQE that has just told it */
-		if (!ep_mlx5_wait(&p, p.end - 1, EP_MLX5_ERR_COMPLETION, EP_WAIT_RDMA_COMPLETION)) {
+		/* all but what has just told it */
+		if (!ep_mlx5_wait(&p, p.end - EP_REMOTE_STEP_WQES, EP_MLX5_ERR_COMPLETION,
+				  EP_WAIT_RDMA_COMPLETION)) {
 			ep_remote_failed(g, op, p, r, EP_WAIT_RDMA_COMPLETION);
 		}
 	}

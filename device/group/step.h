@@ -4,12 +4,13 @@
  *
  *     found = ep_step_load()          loads, nothing waits for them yet
  *     op = ep_step_make(found)        the step
- *     ep_step_publish(op)             peers learn of it
+ *     ep_step_publish(op)             peers learn of it, and what is passed to it
  *     ep_step_begin(found, op)        waits for the bank; the sequence goes on
  */
 #ifndef EP_DEVICE_GROUP_STEP_H
 #define EP_DEVICE_GROUP_STEP_H
 
+#include "device/group/signature.h"
 #include "device/group/wait.h"
 
 /* The bank freed longest ago among those without a pending operation. */
@@ -123,6 +124,25 @@ EP_DEV struct ep_op ep_step_make(const struct ep_dev_launch &l, const struct ep_
 	return op;
 }
 
+/*
+ * EP_SIGNATURE_ORIGIN of the step: for a receive half its send half, for a combine its dispatch.
+ */
+EP_DEV uint32_t ep_step_origin(const struct ep_dev_launch &l, const struct ep_step_found &f,
+			       const struct ep_op &op)
+{
+	if (op.fault) {
+		return EP_SIGNATURE_REFUSED;
+	}
+	return l.halves & EP_HALF_SEND ? f.receipt.epoch : op.epoch;
+}
+
+/* Of a combine: the seal of the launch that has its send half. */
+EP_DEV uint32_t ep_step_seal(const struct ep_dev_launch &l, const struct ep_step_found &f)
+{
+	return l.halves & EP_HALF_SEND ? ep_signature_seal(l.hash, f.receipt.epoch)
+				       : f.pending.seal;
+}
+
 /* The sequence after the step. What the next kernel would have to find out is found out here. */
 EP_DEV void ep_seq_advance(const struct ep_dev_launch &l, const struct ep_op &op,
 			   struct ep_dev_seq *s)
@@ -145,7 +165,7 @@ EP_DEV void ep_seq_advance(const struct ep_dev_launch &l, const struct ep_op &op
  * ep_step_publish() by one store to all ranks of the node, this one included. False: it was not
  * made, because a rank of the node is masked here and has to be told so. One warp.
  */
-EP_DEV_COLD bool ep_step_multicast(const struct ep_dev_group &g, struct ep_op op)
+EP_DEV_COLD bool ep_step_multicast(const struct ep_dev_group &g, struct ep_op op, uint64_t mark)
 {
 	bool masked = false;
 
@@ -158,17 +178,25 @@ EP_DEV_COLD bool ep_step_multicast(const struct ep_dev_group &g, struct ep_op op
 	if (ep_lane() == 0) {
 		ep_multimem_st_retired_sys_u64((uint64_t *)(g.multicast + g.progress_off) + g.rank,
 					       ep_progress_word(op.step, op.clean_round, false));
+		ep_multimem_st_retired_sys_u64(
+			&ep_signature_at(g, g.multicast, op.step, g.rank)->mark, mark);
 	}
 	return true;
 }
 
 /*
  * Tells every peer of the node that this rank has started the step: all its earlier kernels are
- * over, so the banks they read are free. One warp of one block.
+ * over, so the banks they read are free. And what it passes to the step, unless it has masked the peer:
+ * the mark; this rank keeps the rest. One warp of one block.
  */
-EP_DEV void ep_step_publish(const struct ep_dev_group &g, const struct ep_op &op)
+EP_DEV void ep_step_publish(const struct ep_dev_group &g, const struct ep_dev_launch &l,
+			    const struct ep_op &op, uint32_t origin)
 {
-	if (EP_MULTICAST && g.multicast && ep_step_multicast(g, op)) {
+	uint64_t mark = ep_signature_mark(op.step, ep_signature_seal(l.hash, origin));
+	bool silent = ep_signature_silent(g, origin);
+
+	ep_signature_keep(g, l, op.step, origin);
+	if (EP_MULTICAST && g.multicast && !silent && ep_step_multicast(g, op, mark)) {
 		return;
 	}
 	for (uint32_t r = ep_lane(); r < g.nranks; r += EP_WARP_SIZE) {
@@ -179,6 +207,10 @@ EP_DEV void ep_step_publish(const struct ep_dev_group &g, const struct ep_op &op
 
 			ep_st_retired_sys_u64((uint64_t *)(heap + g.progress_off) + g.rank,
 					      ep_progress_word(op.step, op.clean_round, masked));
+			if (r != g.rank && !masked && !silent) {
+				ep_st_retired_sys_u64(
+					&ep_signature_at(g, heap, op.step, g.rank)->mark, mark);
+			}
 		}
 	}
 }
@@ -282,6 +314,7 @@ EP_DEV uint32_t ep_step_begin(const struct ep_dev_group &g, const struct ep_dev_
 		l.handle->pending.bank = op.bank;
 		l.handle->pending.epoch = op.epoch;
 		l.handle->pending.freed = op.freed;
+		l.handle->pending.seal = ep_signature_seal(l.hash, found.receipt.epoch);
 	}
 	return bank_state;
 }
@@ -291,6 +324,7 @@ EP_DEV void ep_receipt_leave(const struct ep_dev_launch &l, const struct ep_op &
 {
 	l.handle->receipt.id = l.receipt_id;
 	l.handle->receipt.clean_round = op.clean_round;
+	l.handle->receipt.epoch = op.epoch;
 }
 
 #endif

@@ -7,7 +7,7 @@
 #ifndef EP_DEVICE_GROUP_WAIT_H
 #define EP_DEVICE_GROUP_WAIT_H
 
-#include "device/group/mask.h"
+#include "device/group/signature.h"
 
 EP_DEV uint32_t ep_min_u32(uint32_t a, uint32_t b)
 {
@@ -267,7 +267,8 @@ EP_DEV_COLD struct ep_wait_result ep_wait_look(const struct ep_dev_group &g, str
 		ep_mask_peer(g, op, verdict, site, peer, verdict == EP_CAUSE_PARTED ? lead : 0, 0);
 	}
 	w.spin = s;
-	w.over = verdict != EP_WAIT_GOES_ON;
+	w.over = verdict != EP_WAIT_GOES_ON ||
+		 ep_signature_look(g, op.step, (s.polls & (EP_WAIT_FULL - 1)) >> 6);
 	return w;
 }
 
@@ -290,13 +291,13 @@ EP_DEV bool ep_wait_give_up(const struct ep_dev_group &g, const struct ep_op &op
 	return w.over;
 }
 
-/* Waits for a flag to hold this operation's epoch; false when the peer failed. */
-EP_DEV bool ep_wait_flag(const struct ep_dev_group &g, const struct ep_op &op, const uint32_t *flag,
-			 enum ep_wait_site site, uint32_t peer)
+/* Waits for a flag to hold that; false when the peer failed. */
+EP_DEV bool ep_wait_flag(const struct ep_dev_group &g, const struct ep_op &op, const uint64_t *flag,
+			 uint64_t value, enum ep_wait_site site, uint32_t peer)
 {
 	struct ep_spin s = ep_spin_start();
 
-	while (ep_ld_acquire_sys_u32(flag) != op.epoch) {
+	while (ep_ld_acquire_sys_u64(flag) != value) {
 		if (ep_wait_give_up(g, op, &s, site, peer)) {
 			return false;
 		}
@@ -328,6 +329,29 @@ EP_DEV bool ep_wait_packet(const struct ep_dev_group &g, const struct ep_op &op,
 		if (ep_wait_give_up(g, op, &s, site, peer)) {
 			return false;
 		}
+	}
+	return true;
+}
+
+/*
+ * Rows of remote rank r have come, and its mark of the operation was not here before: waits for it, and
+ * compares. False: r disagrees, or has failed.
+ */
+EP_DEV_COLD bool ep_wait_signature(const struct ep_dev_group &g, struct ep_op op,
+				   enum ep_wait_site site, uint32_t r, uint32_t seal)
+{
+	struct ep_spin s = ep_spin_start();
+	uint64_t mark = ep_signature_load(g, op.epoch, r);
+
+	while ((uint32_t)(mark >> 32) != op.epoch) {
+		if (ep_wait_give_up(g, op, &s, site, r)) {
+			return false;
+		}
+		mark = ep_signature_load(g, op.epoch, r);
+	}
+	if ((uint32_t)mark != seal) {
+		ep_mask_peer(g, op, EP_CAUSE_MISMATCH, site, r, op.epoch, 0);
+		return false;
 	}
 	return true;
 }

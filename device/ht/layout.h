@@ -22,10 +22,8 @@
  * ep_ht_unit_word(). Without a ring, rows go to, or come from, the caller's tensors in windows.
  *
  * One bank. Every kernel is a step and waits at its beginning until all ranks have started it, so that
- * nobody reads any more what the previous step left in the heap. `form` words say that, together with
- * what all ranks must agree in. They are written before that wait, when a peer may still be at its
- * previous step and look for the words of that one: so there are two sets of them, and a step and the
- * next one have different parity (ep_step_after()).
+ * nobody reads any more what the previous step left in the heap. The marks of signatures say that,
+ * together with what all ranks must agree in.
  *
  * Across nodes. A row crosses the network once for each node that it goes to. The source writes it to
  * one rank of that node, its *forwarder* there, which writes it to the rings of the node's ranks that
@@ -141,18 +139,6 @@ EP_HOST_DEV uint32_t ep_ht_stage_bytes(uint32_t warps, uint32_t slots, uint32_t 
 }
 
 /*
- * What all ranks must pass alike to an operation, as numbers that its kernels compare. The host makes
- * all but the last one, which a kernel finds in handle memory.
- */
-enum ep_ht_form {
-	EP_HT_FORM_KIND,    /* which operation, direction, layout, top-k, ...: ep/ht/form.c */
-	EP_HT_FORM_ROW,     /* bytes of a row and of its scales */
-	EP_HT_FORM_PLACE,   /* offsets in windows; 0: rows go through the ring */
-	EP_HT_FORM_ROUTING, /* ep_ht_head.routing; 0: UpdateHandle */
-	EP_HT_FORM_WORDS
-};
-
-/*
  * Where few ranks are, each block says for itself that it is done; else the last one to end for all of
  * its rank, so that there are not too many words to look at.
  */
@@ -165,7 +151,6 @@ EP_HOST_DEV uint32_t ep_ht_done_words(uint32_t ranks)
 
 /* Where things lie in every rank's heap, as byte offsets. Filled once, with the heap. */
 struct ep_ht_areas {
-	uint64_t form_off; /* words {form, epoch} [2][R][EP_HT_FORM_WORDS]: epoch & 1, by rank r */
 	/* words {n, epoch} [R][ep_ht_done_words()]: all that one of n blocks of the rank has to read and
 	 * write here has been */
 	uint64_t done_off;
@@ -313,7 +298,6 @@ struct ep_ht_common {
 	/* Of group and shape: layout, K, alignment, limit; equal for all handles that may share a
 	 * routing. */
 	uint64_t stamp;
-	uint32_t form[EP_HT_FORM_ROUTING];
 	uint32_t layout;     /* enum ep_ht_layout */
 	uint32_t num_tokens; /* T */
 	uint32_t max_tokens; /* B */

@@ -213,13 +213,11 @@ template <bool NODES> EP_DEV void ep_ht_route_run(const struct ep_ht_route_args 
 	op = ep_step_make(c.launch, found, false);
 	op.is_combine = EP_RECORD_UPDATE;
 	if (ep_block() == 0 && ep_warp() == 0) {
-		ep_step_publish(c.g, op);
-		/* no block can find that forms differ, and give up, before this is said */
-		ep_ht_form_send<NODES>(c, op, 0);
+		ep_step_publish(c.g, c.launch, op, 0);
 	}
 	if (NODES && ep_block() == 0) {
 		op.start_ns = ep_time_ns();
-		ep_ht_remote_enter(c, op, 0, false);
+		ep_ht_remote_enter(c, op, 0);
 	}
 	ep_ht_span_mark(a, op, t, t.begin, ahead);
 	ep_block_sync();
@@ -230,8 +228,8 @@ template <bool NODES> EP_DEV void ep_ht_route_run(const struct ep_ht_route_args 
 	/* who is waited for may be waiting for anybody's start: ep_wait_extended() */
 	op.freed = op.epoch - 1;
 	if (ep_warp() == 0) {
-		bool ok = NODES ? ep_ht_forms_agree<NODES>(c, op, 0)
-				: ep_ht_forms_wait<NODES>(c, op, 0);
+		bool ok = NODES ? ep_ht_marks_agree<NODES>(c, op, c.launch.hash)
+				: ep_ht_marks_wait<NODES>(c, op, c.launch.hash);
 
 		if (ep_lane() == 0) {
 			agreed = ok;

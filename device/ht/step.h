@@ -2,9 +2,9 @@
 /*
  * How the kernels of dispatch and combine begin and end.
  *
- *     e = ep_ht_enter(c, is_combine)     the step; peers learn of it, and of this rank's form
+ *     e = ep_ht_enter(c, is_combine)     the step; peers learn of it, and of this rank's signature
  *     ...                                this rank's own memory may be loaded meanwhile
- *     ep_ht_begin(c, &e)                 all ranks have started this step, with the same form:
+ *     ep_ht_begin(c, &e)                 all ranks have started this step, and pass alike:
  *                                        false: one has not, and nothing may be done
  *     ...
  *     ep_ht_done_send(c, e.op, &failed)  windows: this block is through with those of its peers,
@@ -24,17 +24,9 @@
 struct ep_ht_entry {
 	struct ep_step_found found;
 	struct ep_op op;
-	uint32_t fault;   /* why the operation cannot run: EP_CAUSE_UNROUTED or _SHORT; 0: it can */
-	uint32_t routing; /* ep_ht_head.routing */
+	uint32_t fault;  /* why the operation cannot run: EP_CAUSE_UNROUTED or _SHORT; 0: it can */
+	uint32_t origin; /* EP_SIGNATURE_ORIGIN */
 };
-
-/* Where rank r's form words of the step lie in a heap. */
-EP_DEV uint64_t *ep_ht_form_at(const struct ep_ht_common &c, const struct ep_op &op,
-			       unsigned char *heap, uint32_t r)
-{
-	return (uint64_t *)(heap + c.areas.form_off) +
-	       ((op.epoch & 1) * c.g.nranks + r) * EP_HT_FORM_WORDS;
-}
 
 /* Where the blocks of rank r say in a heap that they are done. */
 EP_DEV uint64_t *ep_ht_done_at(const struct ep_ht_common &c, unsigned char *heap, uint32_t r)
@@ -42,70 +34,14 @@ EP_DEV uint64_t *ep_ht_done_at(const struct ep_ht_common &c, unsigned char *heap
 	return (uint64_t *)(heap + c.areas.done_off) + (size_t)r * ep_ht_done_words(c.g.nranks);
 }
 
-/* This rank's form; `routing`: ep_ht_head.routing, or 0. */
-EP_DEV uint32_t ep_ht_form_word(const struct ep_ht_common &c, uint32_t routing, uint32_t i)
+/* Tells remote ranks the step, and this rank's signature. One block, whose warps share the control queues. */
+EP_DEV_COLD void ep_ht_remote_enter(const struct ep_ht_common &c, struct ep_op op, uint32_t origin)
 {
-	return i == EP_HT_FORM_ROUTING ? routing : c.form[i];
-}
-
-/* ep_ht_form_send() by a store for each word, to all ranks at once. One warp. */
-EP_DEV_COLD void ep_ht_form_multicast(const struct ep_ht_common &c, struct ep_op op,
-				      uint32_t routing)
-{
-	uint64_t *at = ep_ht_form_at(c, op, c.g.multicast, c.g.rank);
-
-	if (ep_lane() < EP_HT_FORM_WORDS) {
-		ep_multimem_st_retired_sys_u64(at + ep_lane(),
-					       (uint64_t)op.epoch << 32 |
-						       ep_ht_form_word(c, routing, ep_lane()));
-	}
-}
-
-/* Form words say, as a progress word, that the rank's earlier kernels are over. One warp. */
-template <bool NODES>
-EP_DEV void ep_ht_form_send(const struct ep_ht_common &c, const struct ep_op &op, uint32_t routing)
-{
-	if (EP_MULTICAST && c.g.multicast) {
-		ep_ht_form_multicast(c, op, routing);
-		return;
-	}
-	for (uint32_t r = ep_lane(); r < c.g.nranks; r += EP_WARP_SIZE) {
-		unsigned char *heap = ep_heap_of(c.g, r);
-		uint64_t *at = ep_ht_form_at(c, op, heap, c.g.rank);
-
-		EP_UNROLL()
-		for (uint32_t i = 0; (!NODES || heap) && i < EP_HT_FORM_WORDS; i++) {
-			ep_st_retired_sys_u64(at + i, (uint64_t)op.epoch << 32 |
-							      ep_ht_form_word(c, routing, i));
-		}
-	}
-}
-
-/*
- * Tells remote ranks the step and, if the operation can run here, this rank's form. One block, whose
- * warps share the control queues.
- */
-EP_DEV_COLD void ep_ht_remote_enter(const struct ep_ht_common &c, struct ep_op op, uint32_t routing,
-				    bool fault)
-{
-	uint32_t i = ep_lane() & (EP_HT_FORM_WORDS - 1);
-	const uint32_t word[2] = { ep_ht_form_word(c, routing, i), op.epoch };
-	uint64_t to = (uintptr_t)(ep_ht_form_at(c, op, c.g.own, c.g.rank) + i) - (uintptr_t)c.g.own;
-
-	ep_remote_publish(c.g, op);
+	ep_remote_publish(c.g, op, origin);
 	for (uint32_t r = ep_warp(); r < c.g.nranks; r += ep_nwarps()) {
-		if (!ep_rank_remote(c.g, r)) {
-			continue;
+		if (ep_rank_remote(c.g, r)) {
+			ep_ht_queue_leave(c, op, r);
 		}
-		struct ep_mlx5_post p = ep_remote_open(c.g, r, c.g.remote->channels);
-
-		p.timeout_ns = ep_remote_left(c.g, op, true);
-		if (!fault && !ep_mlx5_put_inline(&p, ep_lane() < EP_HT_FORM_WORDS,
-						  ep_mlx5_remote(&p, EP_MLX5_REGION_SIGNAL, to),
-						  word, 8, false)) {
-			ep_ht_queue_failed(c, op, p, r, EP_WAIT_RDMA_SLOT);
-		}
-		ep_ht_queue_leave(c, op, r);
 	}
 	if (ep_lane() == 0 && ep_ht_has_said(c, op.epoch)) {
 		ep_ht_blame<true>(c, op.epoch, EP_HT_FAILS, 0,
@@ -139,17 +75,17 @@ EP_DEV struct ep_ht_entry ep_ht_enter(const struct ep_ht_common &c, bool is_comb
 	e.fault = ep_ht_fault(c);
 	e.op = ep_step_make(c.launch, e.found, false);
 	e.op.is_combine = is_combine;
-	e.routing = c.h.head->routing;
+	e.origin = c.h.head->routing;
+	if (e.fault) { /* peers shall not wait for rows */
+		e.origin = e.fault == EP_CAUSE_UNROUTED ? 0 : EP_SIGNATURE_REFUSED;
+	}
 	if (ep_block() == 0 && ep_warp() == 0) {
-		ep_step_publish(c.g, e.op);
-		if (!e.fault) { /* else peers shall not wait for rows */
-			ep_ht_form_send<NODES>(c, e.op, e.routing);
-		}
+		ep_step_publish(c.g, c.launch, e.op, e.origin);
 	}
 	if (NODES) {
 		e.op.start_ns = ep_time_ns();
 		if (ep_block() == 0) {
-			ep_ht_remote_enter(c, e.op, e.routing, e.fault != 0);
+			ep_ht_remote_enter(c, e.op, e.origin);
 		}
 	}
 	return e;
@@ -172,22 +108,8 @@ EP_DEV_COLD void ep_ht_refuse(const struct ep_ht_common &c, struct ep_op op, uin
 	ep_abort(c.g);
 }
 
-/* Rank r has another form: word `i` is the first that differs, and there it has `value`. One thread. */
-EP_DEV_COLD void ep_ht_differ(const struct ep_ht_common &c, struct ep_op op, uint32_t r, uint32_t i,
-			      uint32_t value, uint32_t expected)
-{
-	struct ep_record record = ep_record_make(op, EP_CAUSE_MISMATCH, r);
-
-	record.site = EP_WAIT_HT_FORM;
-	record.k = i;
-	record.value = value;
-	record.expected = expected;
-	ep_record_write(c.g, EP_RECORD_FATAL, record);
-	ep_abort(c.g);
-}
-
 /* For the statistics: rank r was waited for since then. Nothing that follows waits for these. One lane. */
-EP_DEV void ep_ht_form_waited(const struct ep_ht_common &c, uint32_t r, uint64_t since)
+EP_DEV void ep_ht_start_waited(const struct ep_ht_common &c, uint32_t r, uint64_t since)
 {
 	uint64_t waited = ep_time_ns() - since;
 
@@ -196,74 +118,56 @@ EP_DEV void ep_ht_form_waited(const struct ep_ht_common &c, uint32_t r, uint64_t
 }
 
 /*
- * Waits for rank r's form words of this step, and compares them. One lane. Block 0 keeps for the statistics
- * how long they were waited for.
+ * Waits for rank r's mark of this step, and compares it. One lane. Block 0 keeps for the statistics how long
+ * it was waited for.
  */
 template <bool NODES>
-EP_DEV bool ep_ht_form_wait(const struct ep_ht_common &c, const struct ep_op &op, uint32_t routing,
+EP_DEV bool ep_ht_mark_wait(const struct ep_ht_common &c, const struct ep_op &op, uint32_t seal,
 			    uint32_t r)
 {
-	const uint64_t *at = ep_ht_form_at(c, op, c.g.own, r);
 	struct ep_spin s = ep_spin_start();
-	uint64_t words[EP_HT_FORM_WORDS], since = 0;
+	uint64_t mark = ep_signature_load(c.g, op.step, r), since = 0;
 
-	for (;;) {
-		bool come = true;
-
-		EP_UNROLL()
-		for (uint32_t i = 0; i < EP_HT_FORM_WORDS; i++) {
-			words[i] = ep_ld_retired_sys_u64(at + i);
-		}
-		EP_UNROLL()
-		for (uint32_t i = 0; i < EP_HT_FORM_WORDS; i++) {
-			come &= (uint32_t)(words[i] >> 32) == op.epoch;
-		}
-		if (come) {
-			break;
-		}
+	while ((uint32_t)(mark >> 32) != op.step) {
 		if (!since && ep_block() == 0) {
 			since = ep_time_ns();
 		}
-		if (ep_ht_give_up<NODES>(c, op, &s, EP_WAIT_HT_FORM, r)) {
+		if (ep_ht_give_up<NODES>(c, op, &s, EP_WAIT_SIGNATURE, r)) {
 			return false;
 		}
+		mark = ep_signature_load(c.g, op.step, r);
 	}
 	ep_ht_go_on<NODES>(c, op, s);
 	if (since) {
-		ep_ht_form_waited(c, r, since);
+		ep_ht_start_waited(c, r, since);
 	}
-	EP_UNROLL()
-	for (uint32_t i = 0; i < EP_HT_FORM_WORDS; i++) {
-		uint32_t ours = ep_ht_form_word(c, routing, i);
-
-		if ((uint32_t)words[i] != ours) {
-			ep_ht_differ(c, op, r, i, (uint32_t)words[i], ours);
-			return false;
-		}
+	if ((uint32_t)mark != seal) {
+		ep_mask_peer(c.g, op, EP_CAUSE_MISMATCH, EP_WAIT_SIGNATURE, r, op.step, 0);
+		return false;
 	}
 	return true;
 }
 
 /*
- * Waits for all ranks' form words of this step. One warp; the lanes agree. Before the step begins, which
+ * Waits for all ranks' marks of this step. One warp; the lanes agree. Before the step begins, which
  * waits for all ranks at once: so the statistics tell whom.
  */
 template <bool NODES>
-EP_DEV bool ep_ht_forms_wait(const struct ep_ht_common &c, const struct ep_op &op, uint32_t routing)
+EP_DEV bool ep_ht_marks_wait(const struct ep_ht_common &c, const struct ep_op &op, uint32_t seal)
 {
 	bool ok = true;
 
 	for (uint32_t r = ep_lane(); r < c.g.nranks && ok; r += EP_WARP_SIZE) {
-		ok = ep_ht_form_wait<NODES>(c, op, routing, r);
+		ok = ep_ht_mark_wait<NODES>(c, op, seal, r);
 	}
 	return ep_all(EP_FULL_MASK, ok);
 }
 
 /* The same out of line, and given values: written out it takes registers from the kernels' loops. */
 template <bool NODES>
-EP_DEV_COLD bool ep_ht_forms_agree(const struct ep_ht_common &c, struct ep_op op, uint32_t routing)
+EP_DEV_COLD bool ep_ht_marks_agree(const struct ep_ht_common &c, struct ep_op op, uint32_t seal)
 {
-	return ep_ht_forms_wait<NODES>(c, op, routing);
+	return ep_ht_marks_wait<NODES>(c, op, seal);
 }
 
 /*
@@ -277,7 +181,9 @@ template <bool NODES> EP_DEV bool ep_ht_begin(const struct ep_ht_common &c, stru
 	/* who is waited for may be waiting for anybody's start: ep_wait_extended() */
 	e->op.freed = e->op.epoch - 1;
 	if (ep_warp() == 0) {
-		bool ok = e->fault || ep_ht_forms_agree<NODES>(c, e->op, e->routing);
+		bool ok = e->fault ||
+			  ep_ht_marks_agree<NODES>(c, e->op,
+						   ep_signature_seal(c.launch.hash, e->origin));
 
 		if (ep_lane() == 0) {
 			agreed = ok;

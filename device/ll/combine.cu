@@ -63,7 +63,7 @@ EP_DEV struct ep_ll_return ep_ll_return_load(const struct ep_ll_common &c, uint3
 
 /* A row for each local expert, or one in rank-major layout. One warp. */
 EP_DEV void ep_ll_return_item(const struct ep_ll_combine_args &a, const struct ep_op &op,
-			      const struct ep_ll_return &r)
+			      uint32_t flag, const struct ep_ll_return &r)
 {
 	const struct ep_ll_common &c = a.c;
 	uint32_t k = ep_lane(), row = EP_LL_NO_ROW, first, end;
@@ -83,7 +83,7 @@ EP_DEV void ep_ll_return_item(const struct ep_ll_combine_args &a, const struct e
 	uint32_t rows = ep_ballot(EP_FULL_MASK, row != EP_LL_NO_ROW);
 
 	if (c.lines) {
-		ep_ll_return_lines(a, op, rows, row, heap, at, first, end);
+		ep_ll_return_lines(a, op, flag, rows, row, heap, at, first, end);
 		return;
 	}
 	for (uint32_t m = rows; m; m &= m - 1) {
@@ -94,7 +94,7 @@ EP_DEV void ep_ll_return_item(const struct ep_ll_combine_args &a, const struct e
 	}
 	ep_warp_sync(EP_FULL_MASK);
 	if (row != EP_LL_NO_ROW) {
-		ep_ll_announce(c, op, heap, at + k, r.part);
+		ep_ll_announce(c, op, heap, at + k, r.part, flag);
 	}
 }
 
@@ -116,7 +116,8 @@ EP_DEV uint32_t ep_ll_return_most(const struct ep_ll_common &c)
 /* `first` is the work of index `worker`, out of `all`. */
 template <bool REMOTE>
 EP_DEV void ep_ll_combine_send(const struct ep_ll_combine_args &a, const struct ep_op &op,
-			       uint32_t worker, const struct ep_ll_return &first, uint32_t all)
+			       uint32_t flag, uint32_t worker, const struct ep_ll_return &first,
+			       uint32_t all)
 {
 	const struct ep_ll_common &c = a.c;
 	uint32_t side = 0;
@@ -129,7 +130,7 @@ EP_DEV void ep_ll_combine_send(const struct ep_ll_combine_args &a, const struct 
 		struct ep_ll_return r = i == worker ? first : ep_ll_return_load<REMOTE>(c, i);
 
 		if (r.slot < r.rows && ep_mask_active_warp(c.g, r.src)) {
-			ep_ll_return_item(a, op, r);
+			ep_ll_return_item(a, op, flag, r);
 		}
 	}
 }
@@ -148,7 +149,7 @@ struct ep_ll_term {
  */
 template <bool REMOTE>
 EP_DEV struct ep_ll_term ep_ll_term_make(const struct ep_ll_combine_args &a, const struct ep_op &op,
-					 uint32_t token, uint32_t part)
+					 uint32_t flag, uint32_t token, uint32_t part)
 {
 	const struct ep_ll_common &c = a.c;
 	uint32_t k = ep_lane(), at = token * c.topk + k;
@@ -167,6 +168,10 @@ EP_DEV struct ep_ll_term ep_ll_term_make(const struct ep_ll_combine_args &a, con
 
 		remote = REMOTE && ep_rank_remote(c.g, r);
 		valid = ep_mask_active(c.g, r);
+
+		/* on its way while the row is awaited */
+		uint64_t mark = remote ? ep_signature_load(c.g, op.epoch, r) : 0;
+
 		if (valid && remote) {
 			uint32_t share =
 				ep_remote_channel_entries(c.h.sent_rows[r], c.g.remote->channels);
@@ -175,7 +180,10 @@ EP_DEV struct ep_ll_term ep_ll_term_make(const struct ep_ll_combine_args &a, con
 					       EP_WAIT_COMBINE_ROW);
 		} else if (valid && !c.lines) {
 			valid = ep_wait_flag(c.g, op, ep_ll_row_flag(c, op, c.g.own, at, part),
-					     EP_WAIT_COMBINE_ROW, r);
+					     ep_ll_flag_value(op, flag), EP_WAIT_COMBINE_ROW, r);
+		}
+		if (valid && remote && mark != ep_signature_mark(op.epoch, flag ^ op.epoch)) {
+			valid = ep_wait_signature(c.g, op, EP_WAIT_COMBINE_ROW, r, flag ^ op.epoch);
 		}
 	}
 	term.valid = ep_ballot(EP_FULL_MASK, valid);
@@ -262,7 +270,7 @@ EP_DEV struct ep_ll_sum_lines ep_ll_sum_lines_make(const struct ep_ll_common &c,
  * The bits of `batch` are the rows' k, v[j] belongs to the j-th of them. Lane k waits on behalf of
  * row k. Returns the rows whose rank has failed. One warp.
  */
-EP_DEV uint32_t ep_ll_sum_wait(const struct ep_ll_common &c, const struct ep_op &op,
+EP_DEV uint32_t ep_ll_sum_wait(const struct ep_ll_common &c, const struct ep_op &op, uint32_t flag,
 			       const struct ep_ll_term &term, const struct ep_ll_sum_lines &l,
 			       uint32_t batch, struct ep_vec16 *v)
 {
@@ -276,7 +284,7 @@ EP_DEV uint32_t ep_ll_sum_wait(const struct ep_ll_common &c, const struct ep_op 
 
 		EP_UNROLL()
 		for (uint32_t j = 0, m = batch; j < EP_LL_REDUCE_BATCH; j++, m &= m - 1) {
-			missing |= ep_line_has(v[j], op.epoch) ? 0 : m & (0 - m) & waits;
+			missing |= ep_line_has(v[j], op.epoch, flag) ? 0 : m & (0 - m) & waits;
 		}
 		if (ep_all(EP_FULL_MASK, missing == 0)) {
 			break;
@@ -311,8 +319,8 @@ EP_DEV uint32_t ep_ll_sum_wait(const struct ep_ll_common &c, const struct ep_op 
  */
 template <int DTYPE, bool LINES, bool REMOTE>
 EP_DEV void ep_ll_reduce_vec(const struct ep_ll_combine_args &a, const struct ep_op &op,
-			     const struct ep_ll_term &term, uint32_t token, uint32_t quad,
-			     uint32_t off)
+			     uint32_t flag, const struct ep_ll_term &term, uint32_t token,
+			     uint32_t quad, uint32_t off)
 {
 	const struct ep_ll_common &c = a.c;
 	bool narrow = LINES && ep_ll_lane_narrow();
@@ -341,7 +349,7 @@ EP_DEV void ep_ll_reduce_vec(const struct ep_ll_combine_args &a, const struct ep
 		}
 		batch &= ~left;
 		if (LINES && batch & term.lines) {
-			failed = ep_ll_sum_wait(c, op, term, l, batch, v);
+			failed = ep_ll_sum_wait(c, op, flag, term, l, batch, v);
 		}
 		EP_UNROLL()
 		for (int j = 0; j < EP_LL_REDUCE_BATCH; j++) {
@@ -362,7 +370,7 @@ EP_DEV void ep_ll_reduce_vec(const struct ep_ll_combine_args &a, const struct ep
 /* One part of one token. One warp. */
 template <int DTYPE, bool REMOTE>
 EP_DEV void ep_ll_reduce_item(const struct ep_ll_combine_args &a, const struct ep_op &op,
-			      uint32_t token, uint32_t part)
+			      uint32_t flag, uint32_t token, uint32_t part)
 {
 	const struct ep_ll_common &c = a.c;
 	uint32_t first, end;
@@ -371,11 +379,11 @@ EP_DEV void ep_ll_reduce_item(const struct ep_ll_combine_args &a, const struct e
 	if (first == end) {
 		return;
 	}
-	struct ep_ll_term term = ep_ll_term_make<REMOTE>(a, op, token, part);
+	struct ep_ll_term term = ep_ll_term_make<REMOTE>(a, op, flag, token, part);
 
 	if (c.lines) {
 		for (uint32_t q = first; q < end; q++) {
-			ep_ll_reduce_vec<DTYPE, true, REMOTE>(a, op, term, token, q,
+			ep_ll_reduce_vec<DTYPE, true, REMOTE>(a, op, flag, term, token, q,
 							      q * EP_LL_QUAD_BYTES +
 								      ep_line_offset(ep_lane()));
 		}
@@ -387,7 +395,7 @@ EP_DEV void ep_ll_reduce_item(const struct ep_ll_combine_args &a, const struct e
 		uint32_t mine = off + 16 * ep_lane();
 
 		ep_ll_reduce_vec<DTYPE, false, REMOTE>(
-			a, op, term, token, 0,
+			a, op, flag, term, token, 0,
 			mine < end * EP_LL_QUAD_BYTES ? mine : EP_LL_NO_OFFSET);
 	}
 }
@@ -405,15 +413,17 @@ template <int DTYPE, bool REMOTE> EP_DEV void ep_ll_combine(const struct ep_ll_c
 		all = ep_ll_return_most(c) * c.g.nranks;
 	}
 	struct ep_op op = ep_step_make(c.launch, found, true);
+	uint32_t origin = ep_step_origin(c.launch, found, op);
+	uint32_t flag = op.epoch ^ ep_step_seal(c.launch, found); /* of lines, beside the epoch */
 
 	if (ep_block() == 0 && ep_warp() == 0) {
-		ep_step_publish(c.g, op);
+		ep_step_publish(c.g, c.launch, op, origin);
 	}
 	if (REMOTE) {
 		op.start_ns = ep_time_ns();
 	}
 	if (REMOTE && ep_block() == 0) {
-		ep_remote_publish(c.g, op);
+		ep_remote_publish(c.g, op, origin);
 	}
 	uint64_t before = REMOTE ? ep_time_ns() : 0; /* who is waited for here is slow, not lost */
 
@@ -426,7 +436,10 @@ template <int DTYPE, bool REMOTE> EP_DEV void ep_ll_combine(const struct ep_ll_c
 		op.start_ns += ep_time_ns() - before;
 	}
 	if (ep_block() < c.launch.send_blocks) {
-		ep_ll_combine_send<REMOTE>(a, op, worker, first, all);
+		ep_ll_combine_send<REMOTE>(a, op, flag, worker, first, all);
+		if (ep_block() == 0 && ep_warp() == 0) {
+			ep_signature_close(c.g, op.step);
+		}
 		if (REMOTE && a.source.addr) {
 			ep_remote_read(c.g, op, ep_block(), c.launch.send_blocks);
 		}
@@ -436,7 +449,10 @@ template <int DTYPE, bool REMOTE> EP_DEV void ep_ll_combine(const struct ep_ll_c
 	     i < c.num_tokens * c.parts; i += c.launch.recv_blocks * ep_nwarps()) {
 		uint32_t token = ep_div(i, c.by_parts);
 
-		ep_ll_reduce_item<DTYPE, REMOTE>(a, op, token, i - token * c.parts);
+		ep_ll_reduce_item<DTYPE, REMOTE>(a, op, flag, token, i - token * c.parts);
+	}
+	if (ep_block() == 0 && ep_warp() == 0) { /* a receive half alone */
+		ep_signature_close(c.g, op.step);
 	}
 }
 

@@ -43,8 +43,8 @@ EP_DEV struct ep_vec16 ep_ll_tensor_vec(const struct ep_ll_combine_args &a, uint
  * at + lane of a heap. Vecs of different rows are in flight together. One warp.
  */
 EP_DEV void ep_ll_return_lines(const struct ep_ll_combine_args &a, const struct ep_op &op,
-			       uint32_t rows, uint32_t row, unsigned char *heap, uint32_t at,
-			       uint32_t first, uint32_t end)
+			       uint32_t flag, uint32_t rows, uint32_t row, unsigned char *heap,
+			       uint32_t at, uint32_t first, uint32_t end)
 {
 	uint32_t q = first;
 
@@ -75,7 +75,7 @@ EP_DEV void ep_ll_return_lines(const struct ep_ll_combine_args &a, const struct 
 			if (to[j] != EP_LL_NO_ROW) {
 				ep_st_line(ep_ll_row(a.c, op, heap, to[j]) +
 						   (size_t)quad[j] * EP_LL_QUAD_LINE_BYTES,
-					   v[j], op.epoch);
+					   v[j], op.epoch, flag);
 			}
 		}
 	}

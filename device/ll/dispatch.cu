@@ -85,7 +85,8 @@ EP_DEV void ep_ll_send_rows(const struct ep_ll_dispatch_args &a, const struct ep
 				ep_warp_sync(EP_FULL_MASK);
 				if (f.slot != EP_LL_NO_ROW) {
 					ep_ll_announce(c, op, ep_heap_of(c.g, d),
-						       c.g.index * c.max_tokens + f.slot, part);
+						       c.g.index * c.max_tokens + f.slot, part,
+						       op.epoch);
 				}
 			}
 		}
@@ -204,13 +205,13 @@ template <bool FP8, bool REMOTE> EP_DEV void ep_ll_dispatch(const struct ep_ll_d
 	}
 	op = ep_step_make(c.launch, found, false);
 	if (ep_block() == 0 && ep_warp() == ep_nwarps() / 2) { /* others have more to do */
-		ep_step_publish(c.g, op);
+		ep_step_publish(c.g, c.launch, op, ep_step_origin(c.launch, found, op));
 	}
 	if (REMOTE) {
 		op.start_ns = ep_time_ns();
 	}
 	if (REMOTE && ep_block() == 0) {
-		ep_remote_publish(c.g, op);
+		ep_remote_publish(c.g, op, ep_step_origin(c.launch, found, op));
 	}
 	if (sends) {
 		ep_ll_span_mark(c, op.step, t, 0, n, id, counts, &repeats);
@@ -226,6 +227,9 @@ template <bool FP8, bool REMOTE> EP_DEV void ep_ll_dispatch(const struct ep_ll_d
 	if (!sends) {
 		ep_ll_dispatch_recv<FP8, REMOTE>(a, op, ep_block() - c.launch.send_blocks,
 						 c.launch.recv_blocks);
+		if (ep_block() == 0 && ep_warp() == 0) { /* a receive half alone */
+			ep_signature_close(c.g, op.step);
+		}
 		return;
 	}
 	if (bank_state == EP_BANK_HELD) {
@@ -234,6 +238,9 @@ template <bool FP8, bool REMOTE> EP_DEV void ep_ll_dispatch(const struct ep_ll_d
 		ep_ll_span_take(c, op.step, t, 0, n, counts, &repeats);
 	}
 	ep_ll_dispatch_send<FP8, REMOTE>(a, op, t, &repeats);
+	if (ep_block() == 0 && ep_warp() == 0) {
+		ep_signature_close(c.g, op.step);
+	}
 	if (REMOTE && !FP8 && a.source.addr) {
 		ep_remote_read(c.g, op, ep_block() - ep_ll_counters(c),
 			       c.launch.send_blocks - ep_ll_counters(c));

@@ -65,15 +65,9 @@ EP_DEV bool ep_ll_ctrl_take(const struct ep_ll_dispatch_args &a, const struct ep
 		t.return_parts[r] = d1 >> 16;
 		return true;
 	}
-	t.channel_tokens[r] = ep_max_u32(d0 >> 16, 1);
-	d0 &= 0xffff;
-	if (d0 != c.row_quads || d1 != a.kind) {
-		bool rows = d0 != c.row_quads;
-
-		/* the site says which of the two differs */
-		ep_mask_peer(c.g, op, EP_CAUSE_MISMATCH,
-			     rows ? EP_WAIT_DISPATCH_ROW : EP_WAIT_DISPATCH_COUNT, r,
-			     rows ? d0 : d1, rows ? c.row_quads : a.kind);
+	t.channel_tokens[r] = ep_max_u32(d0, 1);
+	if (d1 != c.launch.sent_hash) {
+		ep_mask_peer(c.g, op, EP_CAUSE_MISMATCH, EP_WAIT_DISPATCH_COUNT, r, op.epoch, 0);
 		return false;
 	}
 	return true;

@@ -177,7 +177,7 @@ EP_DEV bool ep_ll_arrival_wait(const struct ep_ll_common &c, const struct ep_op 
 		uint32_t at = ep_ll_arrival_at<REMOTE>(c, i);
 
 		ok = ep_wait_flag(c.g, op, ep_ll_row_flag(c, op, c.g.own, at, i.part),
-				  EP_WAIT_DISPATCH_ROW, i.src);
+				  ep_ll_flag_value(op, op.epoch), EP_WAIT_DISPATCH_ROW, i.src);
 	}
 	ok = ep_all(EP_FULL_MASK, ok);
 	ep_warp_sync(EP_FULL_MASK); /* what lane 0 has acquired, the others may read */

@@ -100,7 +100,7 @@ EP_DEV void ep_ll_send_lines(const struct ep_ll_common &c, const struct ep_op &o
 			for (int j = 0; j < N; j++) {
 				if (q + j < end) {
 					ep_st_line(row + (size_t)(q + j) * EP_LL_QUAD_LINE_BYTES,
-						   v[j], op.epoch);
+						   v[j], op.epoch, op.epoch);
 				}
 			}
 		}

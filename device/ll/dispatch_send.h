@@ -292,7 +292,7 @@ EP_DEV void ep_ll_send_counts(const struct ep_ll_dispatch_args &a, const struct 
 			continue;
 		}
 		ep_st_packet(ctrl, t.rank_base[d], c.parts | a.combine_parts << 16, op.epoch);
-		ep_st_packet(ctrl + 16, c.row_quads | c.channel_tokens << 16, a.kind, op.epoch);
+		ep_st_packet(ctrl + 16, c.channel_tokens, c.launch.sent_hash, op.epoch);
 		c.g.stats[d].tx_rows += t.rank_base[d];
 		c.g.stats[d].tx_bytes += (uint64_t)t.rank_base[d] *
 					 ep_ll_row_stride(c.row_quads, c.lines && !remote);

@@ -7,7 +7,7 @@
  *
  *   bank[0..2]    buffers of operations in flight, each with four areas (with remote ranks: 0..1)
  *       packets     only ever 8-byte {data, epoch} words and pairs of them (16-byte packets)
- *       flags       of rows; only ever u32 epochs (used when rows travel as bytes)
+ *       flags       of rows; only ever flags as those of lines (used when rows travel as bytes)
  *       rows        payload of the node's ranks, either only lines or only bytes, for the life of
  *                   the group
  *       remote rows payload of remote ranks, only ever bytes
@@ -18,11 +18,11 @@
  *
  * Rows. The wire format of a row is a string of bytes cut into quads of EP_LL_QUAD_BYTES, padded to
  * whole quads. Where all peers are joined by NVLink it travels as lines of 128 bytes: 120 bytes of
- * data and an 8-byte flag that holds the epoch twice. A warp stores a quad as four lines with one
- * instruction, a line arrives whole, so a reader that sees the flag has the data: no fence and no
- * separate flag. (NCCL's LL128 protocol relies on the same property of NVLink.) Elsewhere the same
- * bytes travel without flags, and each part of a row is announced by a u32 flag behind a fence. A
- * part is what one warp takes of a row at a time.
+ * data and an 8-byte flag: the epoch, and that again, or in combine with the seal of the signature in
+ * it. A warp stores a quad as four lines with one instruction, a line arrives whole, so a reader that
+ * sees the flag has the data: no fence and no separate flag. (NCCL's LL128 protocol relies on the same
+ * property of NVLink.) Elsewhere the same bytes travel without flags, and each part of a row is
+ * announced by such a flag behind a fence. A part is what one warp takes of a row at a time.
  *
  * Dispatch. The sender gives each token one slot per destination rank (ascending token order) and
  * each (token, k) an index among its own selections of that expert. It announces per destination
@@ -91,21 +91,9 @@ enum ep_ll_layout {
 /*
  * Per source, two packets at the head of the packet area (d0, d1 of each in this order).
  *   packet 0: d0 = rows for this rank, d1 = dispatch parts | combine parts << 16
- *   packet 1: d0 = quads of a row | tokens of a channel << 16, d1 = kind of operation (ep_ll_kind)
+ *   packet 1: d0 = tokens of a channel, d1 = hash of the signature
  */
 #define EP_LL_CTRL_BYTES 32
-
-/* Kind of a dispatch, the same on all ranks. */
-EP_HOST_DEV uint32_t ep_ll_kind(uint32_t topk, uint32_t layout, uint32_t quantised,
-				uint32_t scale_bytes)
-{
-	return topk | layout << 8 | quantised << 12 | scale_bytes / 16 << 16;
-}
-
-#define EP_LL_KIND_TOPK(kind) ((kind)&0xffu)
-#define EP_LL_KIND_LAYOUT(kind) ((kind) >> 8 & 0xfu)
-#define EP_LL_KIND_QUANTISED(kind) ((kind) >> 12 & 0xfu)
-#define EP_LL_KIND_SCALE_BYTES(kind) (((kind) >> 16) * 16)
 
 /* Where things lie in every rank's heap, as byte offsets. Filled once, with the heap. */
 struct ep_ll_areas {
@@ -183,7 +171,7 @@ struct ep_ll_dispatch_args {
 	uint32_t header_off;      /* headers [R][B] */
 	uint32_t header_bytes;    /* stride of a header: whole packets */
 	struct ep_div by_packets; /* of a header */
-	uint32_t kind; /* what all ranks must agree on besides the size of a row: ep_ll_kind */
+	uint32_t pad;
 	struct ep_mlx5_source source; /* `tokens`, where NICs read rows from it */
 };
 
@@ -215,7 +203,7 @@ _Static_assert(EP_LL_ROUTE_RANK(EP_GROUP_MAX_RANKS - 1) == EP_GROUP_MAX_RANKS - 
 	       "EP_LL_ROUTE_AWAY");
 _Static_assert(sizeof(struct ep_ll_areas) == 80, "ep_ll_areas");
 _Static_assert(sizeof(struct ep_ll_dev_handle) == 56, "ep_ll_dev_handle");
-_Static_assert(sizeof(struct ep_ll_common) == sizeof(struct ep_dev_group) + 280, "ep_ll_common");
+_Static_assert(sizeof(struct ep_ll_common) == sizeof(struct ep_dev_group) + 360, "ep_ll_common");
 _Static_assert(sizeof(struct ep_ll_dispatch_args) == sizeof(struct ep_ll_common) + 176,
 	       "ep_ll_dispatch_args");
 _Static_assert(sizeof(struct ep_ll_combine_args) == sizeof(struct ep_ll_common) + 72,

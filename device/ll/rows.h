@@ -26,12 +26,18 @@ EP_DEV unsigned char *ep_ll_row(const struct ep_ll_common &c, const struct ep_op
 }
 
 /* The flag of a part of that row; rows as bytes. */
-EP_DEV uint32_t *ep_ll_row_flag(const struct ep_ll_common &c, const struct ep_op &op,
+EP_DEV uint64_t *ep_ll_row_flag(const struct ep_ll_common &c, const struct ep_op &op,
 				unsigned char *heap, uint32_t at, uint32_t part)
 {
-	uint32_t *flags = (uint32_t *)(heap + c.areas.bank_off[op.bank] + c.areas.flag_off);
+	uint64_t *flags = (uint64_t *)(heap + c.areas.bank_off[op.bank] + c.areas.flag_off);
 
 	return flags + (size_t)at * EP_LL_MAX_PARTS + part;
+}
+
+/* What it holds, as that of a line does: the epoch, and `flag`. */
+EP_DEV uint64_t ep_ll_flag_value(const struct ep_op &op, uint32_t flag)
+{
+	return (uint64_t)flag << 32 | op.epoch;
 }
 
 /* Row `at` of the area where remote peers' rows arrive; offset in any heap. */
@@ -51,10 +57,10 @@ EP_DEV void ep_ll_part(uint32_t quads, uint32_t part_quads, uint32_t part, uint3
 
 /* Announces a part of a row of bytes that the warp has stored in a heap. One lane per row. */
 EP_DEV void ep_ll_announce(const struct ep_ll_common &c, const struct ep_op &op,
-			   unsigned char *heap, uint32_t at, uint32_t part)
+			   unsigned char *heap, uint32_t at, uint32_t part, uint32_t flag)
 {
 	ep_release_fence_sys();
-	ep_st_fenced_sys_u32(ep_ll_row_flag(c, op, heap, at, part), op.epoch);
+	ep_st_fenced_sys_u64(ep_ll_row_flag(c, op, heap, at, part), ep_ll_flag_value(op, flag));
 }
 
 /*
@@ -154,7 +160,7 @@ EP_DEV bool ep_ll_lines_wait(const struct ep_ll_common &c, const struct ep_op &o
 
 		EP_UNROLL()
 		for (int j = 0; j < N; j++) {
-			have &= first + j >= end || ep_line_has(b->v[j], op.epoch);
+			have &= first + j >= end || ep_line_has(b->v[j], op.epoch, op.epoch);
 		}
 		if (ep_all(EP_FULL_MASK, have)) {
 			break;

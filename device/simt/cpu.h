@@ -557,7 +557,7 @@ EP_DEV uint32_t ep_line_offset(uint32_t lane)
  * with acquire order and its data only afterwards (settle). So the CPU keeps the promise that a
  * line arrives whole without 128-byte stores.
  */
-EP_DEV void ep_st_line(void *quad, struct ep_vec16 v, uint32_t epoch)
+EP_DEV void ep_st_line(void *quad, struct ep_vec16 v, uint32_t epoch, uint32_t flag)
 {
 	uint64_t *p = (uint64_t *)quad + 2 * ep_lane();
 
@@ -569,7 +569,7 @@ EP_DEV void ep_st_line(void *quad, struct ep_vec16 v, uint32_t epoch)
 	ep_warp_sync(EP_FULL_MASK);
 	if ((ep_lane() & 7) == 7) {
 		ep_simt_point();
-		__atomic_store_n(p + 1, (uint64_t)epoch << 32 | epoch, __ATOMIC_RELEASE);
+		__atomic_store_n(p + 1, (uint64_t)flag << 32 | epoch, __ATOMIC_RELEASE);
 	}
 }
 

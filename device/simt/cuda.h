@@ -370,11 +370,11 @@ EP_DEV uint32_t ep_line_offset(uint32_t lane)
  * (lanes with 8 bytes load them elsewhere) may store or load the flag apart from the data, and
  * such torn lines have been seen.
  */
-EP_DEV void ep_st_line(void *quad, struct ep_vec16 v, uint32_t epoch)
+EP_DEV void ep_st_line(void *quad, struct ep_vec16 v, uint32_t epoch, uint32_t flag)
 {
 	if ((ep_lane() & 7) == 7) {
 		v.z = epoch;
-		v.w = epoch;
+		v.w = flag;
 	}
 	__syncwarp();
 	asm volatile("st.volatile.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"((char *)quad +

@@ -87,9 +87,9 @@
  * warp.
  *   ep_line_offset(lane)  where in the 480 bytes a lane's vec lies: 16 bytes, lanes 7, 15, 23
  *                         and 31 hold 8 (x and y of the vector)
- *   ep_st_line(quad, v, epoch)        all lanes; `quad` is 512-byte aligned
+ *   ep_st_line(quad, v, epoch, flag)  all lanes; `quad` is 512-byte aligned; both go into its flag
  *   ep_ld_line(quad, &v)              all lanes; nothing waits for what is loaded
- *   ep_line_has(v, epoch) -> bool     false in lanes that have loaded another flag
+ *   ep_line_has(v, epoch, flag) -> bool   false in lanes that have loaded others
  *   ep_ld_line_settle(quad, &v)       all lanes, after ep_all() of the former: v is the data
  *   A line is written and read as a whole of 128 bytes. Requires NVLink between the two GPUs.
  *
@@ -135,9 +135,9 @@ struct ep_spin {
 #endif
 
 /* Has the lane's vec arrived? A branch would make each load of a batch wait for the last one. */
-EP_DEV bool ep_line_has(struct ep_vec16 v, uint32_t epoch)
+EP_DEV bool ep_line_has(struct ep_vec16 v, uint32_t epoch, uint32_t flag)
 {
-	return (((v.z ^ epoch) | (v.w ^ epoch)) & ((ep_lane() & 7) == 7 ? ~0u : 0u)) == 0;
+	return (((v.z ^ epoch) | (v.w ^ flag)) & ((ep_lane() & 7) == 7 ? ~0u : 0u)) == 0;
 }
 
 #endif

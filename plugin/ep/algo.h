@@ -13,7 +13,6 @@
 struct ep_combine;
 struct ep_dispatch;
 struct ep_group_config;
-struct ep_record;
 struct ep_view;
 
 struct ep_limits {
@@ -58,6 +57,7 @@ struct ep_group_heap {
 	uint32_t topk; /* handles of up to this top-k fit; 0: none */
 	uint64_t bytes;
 	uint64_t progress_off; /* [R], 8 bytes each */
+	uint64_t signature_off;
 	uint64_t clean_off;
 	uint64_t signal_off; /* [R][channels] */
 	uint64_t stage_off;  /* [channels][2] sides */
@@ -105,8 +105,6 @@ struct ep_algo {
 	/* For ncclEpExtNumRecvTokens. */
 	ncclResult_t (*received)(const struct ncclEpHandle *handle, uint64_t *tokens,
 				 uint64_t *rows, cudaStream_t stream);
-	/* In what the operations of two ranks differ, by a record of cause MISMATCH. */
-	void (*mismatch)(const struct ep_record *record, char *text, size_t size);
 };
 
 extern const struct ep_algo ep_ll_algo;

@@ -24,6 +24,7 @@ struct ncclEpHandle {
 	struct ncclEpHandle *next, **link; /* list of the group */
 	ncclEpLayout_t layout;
 	uint32_t topk;
+	uint32_t alignment; /* high throughput: of zones */
 	unsigned char *mem;
 	uint64_t mem_bytes;
 	bool mem_owned;

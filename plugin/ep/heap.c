@@ -25,6 +25,8 @@ void ep_group_heap_begin(struct ep_group_heap *heap, const struct ep_shape *shap
 
 	heap->bytes = EP_HEAP_HEADER_BYTES(r);
 	heap->progress_off = ep_group_heap_take(&heap->bytes, 8 * r, EP_GROUP_HEAP_LINE);
+	heap->signature_off =
+		ep_group_heap_take(&heap->bytes, EP_SIGNATURE_BYTES(r), EP_GROUP_HEAP_LINE);
 	heap->clean_off = ep_group_heap_take(&heap->bytes, EP_CLEAN_BYTES(r), EP_GROUP_HEAP_LINE);
 	heap->signal_off =
 		ep_group_heap_take(&heap->bytes, 8 * r * shape->channels, EP_GROUP_HEAP_LINE);
@@ -59,6 +61,7 @@ ncclResult_t ep_group_heap_bind(struct ncclEpGroup *g, struct ep_boot *boot)
 		.async_error = g->async_error_dev,
 		.stats = g->stats,
 		.progress_off = g->heap.progress_off,
+		.signature_off = g->heap.signature_off,
 		.clean_off = g->heap.clean_off,
 		.remote = g->remote_ranks ? g->remote_dev : NULL,
 		.own = g->peer_heap.base[g->rank],

@@ -14,6 +14,7 @@
 #include "ep/kernel.h"
 #include "ep/record.h"
 #include "ep/remote.h"
+#include "ep/signature.h"
 
 static const char *ep_record_awaited(uint32_t site)
 {
@@ -29,7 +30,7 @@ static const char *ep_record_awaited(uint32_t site)
 		[EP_WAIT_AGREEMENT] = "the decision of another block here whether it has come",
 		[EP_WAIT_HT_COUNT] = "its token counts",
 		[EP_WAIT_HT_TABLE] = "its list of the rows that it will send",
-		[EP_WAIT_HT_FORM] = "its start of this operation",
+		[EP_WAIT_SIGNATURE] = "its start of this operation",
 		[EP_WAIT_HT_ROWS] = "rows that it owes",
 		[EP_WAIT_HT_CREDIT] = "its word that it has read earlier rows",
 		[EP_WAIT_HT_DONE] = "its word that it has read and written all rows",
@@ -87,10 +88,12 @@ void ep_group_settle(struct ncclEpGroup *group)
 	}
 }
 
-/* Copies progress words; a thread of its own, whose device is the group's. */
+/* Copies from heaps; a thread of its own, whose device is the group's. */
 struct ep_record_look {
 	struct ncclEpGroup *group;
-	uint64_t *progress; /* [R] */
+	void *to;
+	const void *from;
+	size_t bytes;
 	cudaError_t error;
 };
 
@@ -99,13 +102,12 @@ static void *ep_record_look_main(void *arg)
 	enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
 	struct ep_record_look *look = arg;
 	const struct ncclEpGroup *group = look->group;
-	const void *from = group->peer_heap.base[group->rank] + group->heap.progress_off;
 
 	(void)cudaThreadExchangeStreamCaptureMode(&mode);
 	look->error = cudaSetDevice(group->device);
 	if (look->error == cudaSuccess) {
-		look->error = cudaMemcpyAsync(look->progress, from, 8 * (size_t)group->nranks,
-					      cudaMemcpyDeviceToHost, group->stream);
+		look->error = cudaMemcpyAsync(look->to, look->from, look->bytes, cudaMemcpyDefault,
+					      group->stream);
 	}
 	if (look->error == cudaSuccess) {
 		look->error = cudaStreamSynchronize(group->stream);
@@ -114,24 +116,87 @@ static void *ep_record_look_main(void *arg)
 	return NULL;
 }
 
+/* From the heap of rank r, which is mapped here. */
+static bool ep_record_copy(struct ncclEpGroup *group, void *to, uint32_t r, uint64_t off,
+			   size_t bytes)
+{
+	struct ep_record_look look = { .group = group,
+				       .to = to,
+				       .from = group->peer_heap.base[r] + off,
+				       .bytes = bytes,
+				       .error = cudaErrorUnknown };
+	pthread_t thread;
+
+	if (ep_thread_start(&thread, ep_record_look_main, &look) == 0) {
+		pthread_join(thread, NULL);
+	}
+	return look.error == cudaSuccess;
+}
+
 /* " (ranks 3, 5 have not started it)", or "": who is behind the step at which we gave up. */
 static void ep_record_stragglers(struct ncclEpGroup *group, uint32_t step, char *text, size_t size)
 {
-	struct ep_record_look look = { .group = group, .error = cudaErrorUnknown };
+	uint64_t *progress = calloc((size_t)group->nranks, sizeof(*progress));
+	bool known = progress &&
+		     ep_record_copy(group, progress, (uint32_t)group->rank,
+				    group->heap.progress_off, 8 * (size_t)group->nranks);
 	size_t n = 0, count = 0;
-	pthread_t thread;
 
 	text[0] = '\0';
-	look.progress = calloc((size_t)group->nranks, sizeof(*look.progress));
-	if (look.progress && ep_thread_start(&thread, ep_record_look_main, &look) == 0) {
-		pthread_join(thread, NULL);
-	}
-	for (int r = 0; look.error == cudaSuccess && r < group->nranks && n < size; r++) {
-		if (r != group->rank && (int32_t)((uint32_t)look.progress[r] - step) < 0) {
+	for (int r = 0; known && r < group->nranks && n < size; r++) {
+		if (r != group->rank && (int32_t)((uint32_t)progress[r] - step) < 0) {
 			n += (size_t)snprintf(text + n, size - n, "%s%d", count++ ? ", " : " ", r);
 		}
 	}
-	free(look.progress);
+	free(progress);
+}
+
+/* A peer's signature follows its mark within microseconds, or never. */
+#define EP_RECORD_SIGNATURE_NS 1000000000ull
+
+/* What ranks `peer` and this one have passed to the step; false: it is not known. */
+static bool ep_record_signatures(struct ncclEpGroup *group, uint32_t step, uint32_t peer,
+				 struct ep_signature_slot *theirs, struct ep_signature_slot *ours)
+{
+	uint64_t off = group->heap.signature_off, end = ep_now_ns() + EP_RECORD_SIGNATURE_NS;
+	uint32_t nranks = (uint32_t)group->nranks, self = (uint32_t)group->rank;
+	/* a remote rank has sent its own here */
+	uint32_t from = group->peer_heap.base[peer] ? peer : self;
+	const struct timespec nap = { .tv_nsec = 1000000 };
+
+	while (ep_record_copy(group, theirs, from, off + ep_signature_slot_off(nranks, step, peer),
+			      sizeof(*theirs)) &&
+	       ep_record_copy(group, ours, self, off + ep_signature_slot_off(nranks, step, self),
+			      sizeof(*ours))) {
+		if (ep_signature_whole(theirs, step) && ep_signature_whole(ours, step)) {
+			return true;
+		}
+		if (ep_now_ns() > end) {
+			return false;
+		}
+		nanosleep(&nap, NULL);
+	}
+	return false;
+}
+
+static ncclResult_t ep_record_mismatch(struct ncclEpGroup *group, const struct ep_record *r)
+{
+	const struct ep_ident *peer = &group->idents[r->peer];
+	uint32_t step = (uint32_t)r->value;
+	struct ep_signature_slot theirs, ours;
+	char text[300] = "what they pass to it differs";
+	const char *name = "operation";
+
+	if (ep_record_signatures(group, step, r->peer, &theirs, &ours)) {
+		name = ep_signature_call(&ours.signature);
+		ep_signature_explain(&theirs.signature, (int)r->peer, &ours.signature, group->rank,
+				     group->config.algo->limits.halves, text, sizeof(text));
+	}
+	return ep_fail(
+		ncclRemoteError,
+		"%s %u: rank %u (pid %d on %s) and rank %d disagree: %s; all ranks must make "
+		"the same calls with the same arguments; destroy the group",
+		name, step, r->peer, peer->pid, peer->hostname, group->rank, text);
 }
 
 /* The queue's own account, when the host knows no more. */
@@ -225,12 +290,7 @@ static ncclResult_t ep_record_fatal(struct ncclEpGroup *group, const struct ep_r
 			       ep_record_misuse(r));
 	}
 	if (r->cause == EP_CAUSE_MISMATCH) {
-		group->config.algo->mismatch(r, link, sizeof(link));
-		return ep_fail(
-			ncclRemoteError,
-			"%s %u: rank %u (pid %d on %s) runs another operation than rank %d: %s; all "
-			"ranks must make the same calls with the same shapes; destroy the group",
-			name, r->step, r->peer, peer->pid, peer->hostname, group->rank, link);
+		return ep_record_mismatch(group, r);
 	}
 	if (r->cause == EP_CAUSE_PARTED) {
 		return ep_fail(ncclRemoteError,

@@ -238,7 +238,6 @@ MULTICAST = "ep_step_multicast"  # the one function of low latency's kernels wit
 # All functions with multicast stores, and which those are.
 STORES = {
     MULTICAST: "relaxed",
-    "ep_ht_form_multicast": "relaxed",
     "ep_ht_done_multicast": "release",
     "ep_clean_kernel": "relaxed",
 }

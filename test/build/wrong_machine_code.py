@@ -64,10 +64,9 @@ FUNC = "FUNC LOCAL DEFAULT - $ep_ll_dispatch_kernel$_ZN3_1_17ep_step_multicastER
 ENTRY = "FUNC GLOBAL DEFAULT ep_ll_dispatch_kernel"
 STORE_ALL = "\tmultimem.st.relaxed.sys.global.u64 [%rd1], %rd2;"
 IN_FUNC = ".func  (.param .b32 func_retval0) _ZN3_1_17ep_step_multicastERK1("
-IN_FORM = ".func _ZN3_1_17ep_ht_form_multicastERK1("
 IN_DONE = ".func _ZN3_1_17ep_ht_done_multicastERK1("
 RELEASE = STORE_ALL.replace("relaxed", "release")
-OTHERS = [IN_FORM, STORE_ALL, IN_DONE, RELEASE]
+OTHERS = [IN_DONE, RELEASE]
 MULTICAST = [
     (machine.check_multicast_symbols, ("90", FUNC + "\n" + ENTRY), []),
     (machine.check_multicast_symbols, ("80", ENTRY), []),
@@ -78,8 +77,7 @@ MULTICAST = [
                                               STORE_ALL]),), ["PTX of ep_ll_x has multicast stores"]),
     (machine.check_multicast_ptx, ("\n".join([IN_FUNC, STORE_ALL.replace(".st", ".red")] + OTHERS),),
      ["multimem.red"]),
-    (machine.check_multicast_ptx, ("\n".join([IN_FUNC, STORE_ALL, IN_FORM, STORE_ALL, IN_DONE,
-                                              STORE_ALL]),), ["multimem.st.relaxed"]),
+    (machine.check_multicast_ptx, ("\n".join([IN_FUNC, STORE_ALL, IN_DONE, STORE_ALL]),), ["multimem.st.relaxed"]),
     (machine.check_multicast_ptx, ("\n".join([IN_FUNC] + OTHERS),),
      ["PTX has no multicast store in ep_step_multicast"]),
 ]

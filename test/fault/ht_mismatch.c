@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * High throughput: ranks that disagree, handle memory without the routing that an operation is for,
- * tensors with too few rows, rows beyond the limit. An error on every rank, in time, that says so. With
+ * tensors with too few rows, rows beyond the limit. An error on every rank, within two seconds, that names
+ * the field with both values. With
  * ranks of several nodes, too, where it does not matter which tensors lie in windows.
  */
 #include "support/ht_bench.h"
 #include "support/victim.h"
 
 #define RANKS 3
-#define ODD 1 /* the rank that is different */
 #define TIMEOUT_MS 12000.0
 
 enum at {
@@ -17,15 +17,17 @@ enum at {
 	AT_COMBINE
 };
 
+/* Where `field` is NULL: all ranks' errors say `odd`. */
 struct other {
 	const char *name;
 	enum at at;
 	bool em;
 	bool own; /* handle_mem of the caller */
 	bool windows;
-	bool late;          /* the others find out by their timeout */
-	const char *theirs; /* what their error says; NULL: `odd` too */
-	const char *odd;    /* what the error of the odd rank says */
+	const char *field;
+	const char *odd;      /* the field on the odd rank, */
+	const char *its;      /* and on the others */
+	const char *own_text; /* what the odd rank's own error says in place of that */
 };
 
 enum which {
@@ -34,59 +36,75 @@ enum which {
 	TOPK,
 	ALIGNMENT,
 	DIRECTION,
+	TYPE_DISPATCH,
 	ORDER,
 	ONE_WINDOW,
+	OFFSET_DISPATCH,
 	OFFSET,
 	TYPE,
+	HIDDEN_COMBINE,
+	DIRECTION_COMBINE,
 	REROUTED,
 	EMPTY,
-	OVERFLOW_EM,
-	OVERFLOW_FLAT,
 	UNROUTED,
 	STALE,
 	SHORT,
+	OVERFLOW_EM,
+	OVERFLOW_FLAT,
 	MISSING,
 	OTHERS
 };
 
+#define WINDOW_FIELD                                                                               \
+	"whether received rows are in a window, as that of an empty tensor has to be, too,"
+#define ROUTING_FIELD "the number of the UpdateHandle whose routing is in handle_mem"
+
 static const struct other others[OTHERS] = {
-	[HIDDEN] = { "hidden", AT_DISPATCH, false, false, false, false, "bytes of a row",
-		     "bytes of a row" },
-	[LAYOUT] = { "layout", AT_UPDATE, false, false, false, false, "is EXPERT_MAJOR",
-		     "its layout is FLAT" },
-	[TOPK] = { "top-k", AT_UPDATE, false, false, false, false, "num_topk is 2, and ours 3",
-		   "num_topk is 3, and ours 2" },
-	[ALIGNMENT] = { "alignment", AT_UPDATE, true, false, false, false, "per_expert_alignment",
-			"per_expert_alignment" },
-	[DIRECTION] = { "direction", AT_DISPATCH, false, false, false, false, "is BWD", "is FWD" },
-	[ORDER] = { "order", AT_DISPATCH, false, false, false, false,
-		    "it runs combine, and we run dispatch",
-		    "it runs dispatch, and we run combine" },
-	[ONE_WINDOW] = { "window", AT_DISPATCH, false, false, true, false, "all but that rank",
-			 "only that rank" },
-	[OFFSET] = { "offset", AT_COMBINE, false, false, true, false, "another win_offset",
-		     "another win_offset" },
-	[TYPE] = { "type", AT_COMBINE, false, false, false, false,
-		   "its tokens are bf16, and ours fp32", "its tokens are fp32, and ours bf16" },
-	[REROUTED] = { "an earlier routing", AT_DISPATCH, false, true, false, false,
-		       "has the routing of UpdateHandle 1, and ours that of UpdateHandle 2",
-		       "has the routing of UpdateHandle 2, and ours that of UpdateHandle 1" },
-	[EMPTY] = { "an empty tensor", AT_COMBINE, false, false, true, false,
-		    "all but that rank has its rows in a window (also an empty tensor needs its one)",
-		    "only that rank has its rows in a window" },
-	[OVERFLOW_EM] = { "zones", AT_UPDATE, true, false, false, false,
+	[HIDDEN] = { "hidden", AT_DISPATCH, false, false, false, "the number of elements per token",
+		     "128", "256", NULL },
+	[LAYOUT] = { "layout", AT_UPDATE, false, false, false, "the handle's layout",
+		     "EXPERT_MAJOR", "FLAT", NULL },
+	[TOPK] = { "top-k", AT_UPDATE, false, false, false, "the handle's num_topk", "2", "3",
+		   NULL },
+	[ALIGNMENT] = { "alignment", AT_UPDATE, true, false, false,
+			"the handle's dispatch_output_per_expert_alignment", "2", "1", NULL },
+	[DIRECTION] = { "direction", AT_DISPATCH, false, false, false, "config->pass_direction",
+			"BWD", "FWD", NULL },
+	[TYPE_DISPATCH] = { "type to dispatch", AT_DISPATCH, false, false, false,
+			    "the type of tokens", "bf16", "fp32", NULL },
+	[ORDER] = { "order", AT_DISPATCH, false, false, false, "the call", "combine", "dispatch",
+		    NULL },
+	[ONE_WINDOW] = { "window", AT_DISPATCH, false, false, true, WINDOW_FIELD, "no", "yes",
+			 NULL },
+	[OFFSET_DISPATCH] = { "offset to dispatch", AT_DISPATCH, false, false, true,
+			      "win_offset of the received tokens", "80", "64", NULL },
+	[OFFSET] = { "offset", AT_COMBINE, false, false, true, "win_offset of the received tokens",
+		     "80", "64", NULL },
+	[TYPE] = { "type", AT_COMBINE, false, false, false, "the type of tokens", "bf16", "fp32",
+		   NULL },
+	[HIDDEN_COMBINE] = { "hidden to combine", AT_COMBINE, false, false, false,
+			     "the number of elements per token", "128", "256", NULL },
+	[DIRECTION_COMBINE] = { "direction of combine", AT_COMBINE, false, false, false,
+				"config->pass_direction", "BWD", "FWD", NULL },
+	[REROUTED] = { "an earlier routing", AT_DISPATCH, false, true, false, ROUTING_FIELD, "1",
+		       "2", NULL },
+	[EMPTY] = { "an empty tensor", AT_COMBINE, false, false, true, WINDOW_FIELD, "no", "yes",
+		    NULL },
+	[UNROUTED] = { "no routing", AT_DISPATCH, false, true, false, ROUTING_FIELD, "none", "1",
+		       "has no routing for handles like this one" },
+	[STALE] = { "another routing", AT_COMBINE, true, true, false, ROUTING_FIELD, "none", "1",
+		    "has the routing of 5 tokens, and the operation has 4" },
+	[SHORT] = { "few rows", AT_COMBINE, true, false, false, ROUTING_FIELD,
+		    "of no use (see the error of that rank)", "1",
+		    ", and a tensor for them has 1;" },
+	[OVERFLOW_EM] = { "zones", AT_UPDATE, true, false, false, NULL,
 			  "UpdateHandle 1: 256 rows are to come to rank 2, its "
 			  "max_recv_tokens_per_rank is 20",
-			  NULL },
-	[OVERFLOW_FLAT] = { "rows", AT_UPDATE, false, false, false, false,
-			    "rows are to come to rank ", NULL },
-	[UNROUTED] = { "no routing", AT_DISPATCH, false, true, false, true, NULL,
-		       "handle_mem of rank 1 has no routing for handles like this one" },
-	[STALE] = { "another routing", AT_COMBINE, true, true, false, true, NULL,
-		    "has the routing of 5 tokens, and the operation has 4" },
-	[SHORT] = { "few rows", AT_COMBINE, true, false, false, true, NULL,
-		    "rows to rank 1, and a tensor for them has 1;" },
-	[MISSING] = { "one less", AT_DISPATCH, true, false, false, true, NULL, NULL },
+			  NULL, NULL },
+	[OVERFLOW_FLAT] = { "rows", AT_UPDATE, false, false, false, NULL,
+			    "rows are to come to rank ", NULL, NULL },
+	[MISSING] = { "one less", AT_DISPATCH, true, false, false, NULL, " waited for rank ", NULL,
+		      NULL },
 };
 
 static struct oracle_ht problem_of(enum which i, int nranks, bool odd)
@@ -129,6 +147,18 @@ static void spoil(struct ht_bench *b, enum which i)
 		break;
 	case OFFSET:
 		b->combine_in.t.win_offset += 16;
+		break;
+	case OFFSET_DISPATCH:
+		b->out_tokens.t.win_offset += 16;
+		break;
+	case TYPE_DISPATCH:
+		b->in_tokens.t.datatype = b->out_tokens.t.datatype = ncclBfloat16;
+		b->in_tokens.sizes[1] *= 2;
+		b->out_tokens.sizes[1] *= 2;
+		break;
+	case HIDDEN_COMBINE:
+		b->combine_in.sizes[1] /= 2;
+		b->combine_out.sizes[1] /= 2;
 		break;
 	case TYPE: /* as many bytes of another type */
 		b->combine_in.t.datatype = b->combine_out.t.datatype = ncclBfloat16;
@@ -180,32 +210,66 @@ static void operate(struct ht_bench *b, enum which i, bool odd)
 	OK(odd && i == ORDER ? ht_combine(b, false, stream)
 			     : ht_dispatch(b, odd && i == DIRECTION, stream));
 	if (others[i].at == AT_COMBINE) {
-		OK(ht_combine(b, false, stream));
+		OK(ht_combine(b, odd && i == DIRECTION_COMBINE, stream));
 	}
 }
 
-static void check_error(struct world *w, ncclEpGroup_t group, enum which i)
+static void check_error(struct world *w, ncclEpGroup_t group, enum which i, int odd)
 {
-	bool odd = w->rank == ODD;
-	const char *theirs = others[i].theirs, *text = "";
+	const struct other *o = &others[i];
 	ncclResult_t code = ncclSuccess;
+	const char *text = "";
+	char want[200];
 
 	OK(ncclEpExtGetLastError(group, &code, &text));
-	if (odd && i == MISSING) {
+	if (w->rank == odd && i == MISSING) {
 		CHECK_INT(code, ncclSuccess);
 		return;
 	}
 	CHECK(strlen(text) > 20 && !strchr(text, '\n'), "%s", text);
-	if (odd && others[i].odd) {
-		CHECK_HAS(text, others[i].odd);
-	} else if (theirs) {
-		CHECK_HAS(text, theirs);
-		CHECK(i >= OVERFLOW_EM || victim_named(text, ODD), "\"%s\" does not name rank 1",
-		      text);
+	if (!o->field) {
+		CHECK_HAS(text, o->odd);
+		CHECK(i != MISSING || victim_named(text, odd), "\"%s\" does not name it", text);
+	} else if (w->rank == odd && o->own_text) {
+		CHECK_HAS(text, o->own_text);
+	} else if (w->rank == odd) {
+		snprintf(want, sizeof(want), "%s is %s on rank ", o->field, o->its);
+		CHECK_HAS(text, want);
+		snprintf(want, sizeof(want), ", %s on rank %d;", o->odd, odd);
+		CHECK_HAS(text, want);
 	} else {
-		CHECK_INT(code, ncclRemoteError);
-		CHECK_HAS(text, " waited for rank 1 (");
+		snprintf(want, sizeof(want), "%s is %s on rank %d, %s on rank %d;", o->field,
+			 o->odd, odd, o->its, w->rank);
+		CHECK_HAS(text, want);
 	}
+}
+
+static void differ(struct world *w, enum which i, int odd)
+{
+	struct oracle_ht h = problem_of(i, w->nranks, w->rank == odd);
+	struct oracle_ht alike = problem_of(i, w->nranks, false);
+	ncclEpGroupConfig_t config = ht_group_config(&alike, 0);
+	ncclEpGroup_t group = NULL;
+	struct ht_bench b;
+	double start;
+
+	check_context("%s, rank %d of %d", others[i].name, odd, w->rank);
+	config.max_num_sms = 2;
+	config.timeout_ns = (uint64_t)(TIMEOUT_MS * 1e6);
+	config.overflow_policy = NCCL_EP_OVERFLOW_AUTO;
+	NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
+	ht_open(&b, w, group, &h,
+		(others[i].own ? HT_OWN_MEM : 0) | (others[i].windows ? HT_WINDOW : 0));
+	world_meet(w);
+	start = world_now();
+	operate(&b, i, w->rank == odd);
+	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	check_error(w, group, i, odd);
+	CHECK(world_now() - start <= (i == MISSING ? TIMEOUT_MS / 1e3 : 0) + 1.8, "%.1f s",
+	      world_now() - start);
+	world_meet(w);
+	ht_close(&b);
+	OK(ncclEpGroupDestroy(group));
 }
 
 static void run(struct world *w, void *arg)
@@ -213,34 +277,12 @@ static void run(struct world *w, void *arg)
 	bool nodes = getenv("NCCL_EP_NODE_SIZE") != NULL;
 
 	for (int k = 0; k < OTHERS; k++) {
-		enum which i = (enum which)k;
-		struct oracle_ht h = problem_of(i, w->nranks, w->rank == ODD);
-		struct oracle_ht alike = problem_of(i, w->nranks, false);
-		ncclEpGroupConfig_t config = ht_group_config(&alike, 0);
-		ncclEpGroup_t group = NULL;
-		struct ht_bench b;
-		double start;
-
-		if (nodes && others[k].windows) {
-			continue;
+		/* rank 2 gets all rows where one is to get none */
+		for (int odd = k < OVERFLOW_EM ? 0 : 1; odd < (k < EMPTY ? w->nranks : 2); odd++) {
+			if (!nodes || !others[k].windows) {
+				differ(w, (enum which)k, odd);
+			}
 		}
-		check_context("%s, rank %d", others[k].name, w->rank);
-		config.max_num_sms = 2;
-		config.timeout_ns = (uint64_t)(TIMEOUT_MS * 1e6);
-		config.overflow_policy = NCCL_EP_OVERFLOW_AUTO;
-		NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
-		ht_open(&b, w, group, &h,
-			(others[k].own ? HT_OWN_MEM : 0) | (others[k].windows ? HT_WINDOW : 0));
-		world_meet(w);
-		start = world_now();
-		operate(&b, i, w->rank == ODD);
-		NEED_CUDA(cudaStreamSynchronize(w->stream));
-		check_error(w, group, i);
-		CHECK(world_now() - start <= (others[k].late ? TIMEOUT_MS / 1e3 : 0) + 1.8,
-		      "%.1f s", world_now() - start);
-		world_meet(w);
-		ht_close(&b);
-		OK(ncclEpGroupDestroy(group));
 	}
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Ranks that disagree: in a field of the group's config (refused on all ranks by name), or in what
- * they do (an error that says so, on every rank, in time).
+ * they pass or do: an error of every rank within two seconds, that names the field with both values. With
+ * ranks of several nodes, too.
  */
 #include "support/bench.h"
 #include "support/victim.h"
@@ -18,21 +19,25 @@
 	M(masks, c->enable_mask = 1, "enable_mask")                                                \
 	M(topk, c->num_topk = 2, "num_topk")                                                       \
 	M(zero_copy, c->zero_copy = NCCL_EP_ZERO_COPY_OFF, "zero_copy")                            \
+	M(algorithm, c->algorithm = NCCL_EP_ALGO_HIGH_THROUGHPUT, "algorithm is ")                 \
+	M(ht_overflow, c->overflow_policy = NCCL_EP_OVERFLOW_DROP, "overflow_policy")              \
+	M(ht_recv, c->max_recv_tokens_per_rank++, "max_recv_tokens_per_rank")                      \
 	M(sms, c->max_num_sms = 5, NULL)                                                           \
 	M(timeout, c->timeout_ns += 1000000000, NULL)                                              \
 	M(channels, c->num_channels = 7; c->num_qp_per_rank = 9;                                   \
-	  c->max_recv_tokens_per_rank = 100, NULL)
+	  c->max_recv_tokens_per_rank = 100; c->overflow_policy = NCCL_EP_OVERFLOW_DROP, NULL)
 
 #define CHANGE(name_, code_, part_)                                                                \
 	static void name_(ncclEpGroupConfig_t *c)                                                  \
 	{                                                                                          \
 		code_;                                                                             \
 	}
-#define ROW(name_, code_, part_) { name_, part_ },
+#define ROW(name_, code_, part_) { #name_, name_, part_ },
 
 FIELDS(CHANGE)
 
 static const struct {
+	const char *name; /* ht_: all ranks' groups are for high throughput */
 	void (*change)(ncclEpGroupConfig_t *c);
 	const char *part;
 } fields[] = { FIELDS(ROW) };
@@ -48,7 +53,11 @@ static void configs(struct world *w)
 		ncclEpGroup_t group = NULL;
 		struct bench b;
 
-		check_context("rank %d differs in field %d", odd, (int)i / RANKS);
+		check_context("rank %d differs in %s", odd, fields[i / RANKS].name);
+		if (!strncmp(fields[i / RANKS].name, "ht_", 3)) {
+			config.algorithm = NCCL_EP_ALGO_HIGH_THROUGHPUT;
+			config.max_recv_tokens_per_rank = 64;
+		}
 		if (w->rank == odd) {
 			fields[i / RANKS].change(&config);
 		}
@@ -123,105 +132,244 @@ static void grow(struct world *w)
 	OK(ncclEpGroupDestroy(group));
 }
 
+/* What the odd rank does otherwise. */
 enum other {
 	HIDDEN,
 	LAYOUT,
 	TOPK,
+	TYPE,
+	RECIPE,
+	ROUNDED,
+	SCALES_TYPE,
+	SCALES,
+	SEND_DISPATCH,
+	COMBINE_TYPE,
+	COMBINE_HIDDEN,
+	SEND_COMBINE,
+	NO_ROWS,
+	ORDER,
+	HANDLE,
+	COMPLETES,
 	EXTRA,
 	MISSING,
-	ORDER,
 	OTHERS
 };
 
-static const char *const other_names[OTHERS] = { "hidden",   "layout",   "top-k",
-						 "an extra", "one less", "combine for dispatch" };
-
-/* What is said of it: by the others, and by rank 1. */
-static const char *const other_texts[OTHERS][2] = {
-	[HIDDEN] = { "its rows have 1 pieces of 480 bytes, and ours 2",
-		     "its rows have 2 pieces of 480 bytes, and ours 1" },
-	[LAYOUT] = { "its layout is RANK_MAJOR, and ours EXPERT_MAJOR",
-		     "its layout is EXPERT_MAJOR, and ours RANK_MAJOR" },
-	[TOPK] = { "its handle's num_topk is 2, and ours 3",
-		   "its handle's num_topk is 3, and ours 2" },
+static const struct {
+	const char *name;
+	const char *field;
+	const char *odd; /* the field there, */
+	const char *its; /* and on the other ranks */
+} others[OTHERS] = {
+	[HIDDEN] = { "hidden", "the number of elements per token", "128", "256" },
+	[LAYOUT] = { "layout", "the handle's layout", "RANK_MAJOR", "EXPERT_MAJOR" },
+	[TOPK] = { "top-k", "the handle's num_topk", "2", "3" },
+	[TYPE] = { "type", "the type of tokens", "fp16", "bf16" },
+	[RECIPE] = { "recipe", "config->quant_recipe", "DS_FP8E3M4", "NONE" },
+	[ROUNDED] = { "rounded scales", "config->quant_recipe", "DS_FP8E3M4 with round_scales",
+		      "DS_FP8E3M4" },
+	[SCALES_TYPE] = { "type of scales", "the type of inputs->scales", "uint8", "fp32" },
+	[SCALES] = { "number of scales", "the number of scales per token", "4", "8" },
+	[SEND_DISPATCH] = { "send_only", "the call", "send_only dispatch", "dispatch" },
+	[COMBINE_TYPE] = { "type to combine", "the type of tokens", "fp16", "bf16" },
+	[COMBINE_HIDDEN] = { "hidden to combine", "the number of elements per token", "128",
+			     "256" },
+	[SEND_COMBINE] = { "send_only combine", "the call", "send_only combine", "combine" },
+	[NO_ROWS] = { "type to combine, without rows", "the type of tokens", "fp16", "bf16" },
+	[ORDER] = { "combine for dispatch", "the call", "combine", "dispatch" },
+	[HANDLE] = { "handle", "the number of the handle's last dispatch", "2", "1" },
+	[COMPLETES] = { "order of completions", "the number of the send_only operation", "2", "1" },
+	[EXTRA] = { "an extra", NULL, NULL, NULL },
+	[MISSING] = { "one less", NULL, NULL, NULL },
 };
 
-/* What rank 1 does differently from the others. */
-static void operations(struct world *w, enum other other)
+/* Odd from the beginning on. */
+static void spoil_problem(struct oracle_problem *p, enum other other, bool odd)
 {
-	bool odd = w->rank == 1;
-	struct oracle_problem p = bench_problem(w->nranks, 12, 3, 256, 4, ORACLE_EXPERT_MAJOR);
-	ncclEpGroupConfig_t config = bench_group_config(&p, 0);
+	if (other == SCALES_TYPE || other == SCALES) {
+		p->quant = ORACLE_QUANT_FORWARD;
+		p->hidden = 1024;
+	}
+	p->quant = other == ROUNDED ? ORACLE_QUANT_FP8 : p->quant;
+	p->drop_ppm = other == NO_ROWS ? 1000000 : 0;
+	if (!odd) {
+		return;
+	}
+	p->hidden = other == HIDDEN ? 128 : p->hidden;
+	p->layout = other == LAYOUT ? ORACLE_RANK_MAJOR : p->layout;
+	p->topk = other == TOPK ? 2 : p->topk;
+	p->dtype = other == TYPE ? ORACLE_FP16 : p->dtype;
+	p->quant = other == RECIPE ? ORACLE_QUANT_FP8 : p->quant;
+	p->pow2_scales = other == ROUNDED;
+}
+
+/* Odd in the operation alone. */
+static void spoil(struct bench *b, enum other other)
+{
+	if (other == SCALES_TYPE) {
+		b->in_scales.t.datatype = b->out_scales.t.datatype = ncclUint8;
+		b->in_scales.sizes[1] *= 4;
+		b->out_scales.sizes[2] *= 4;
+	} else if (other == SCALES) {
+		b->in_scales.sizes[1] /= 2;
+		b->out_scales.sizes[2] /= 2;
+	} else if (other == COMBINE_HIDDEN) {
+		b->combine_in.sizes[2] /= 2;
+		b->combine_out.sizes[1] /= 2;
+	} else if (other == COMBINE_TYPE || other == NO_ROWS) {
+		b->combine_in.t.datatype = b->combine_out.t.datatype = ncclFloat16;
+	}
+}
+
+static void send_both(struct bench *b, struct bench *second, bool odd)
+{
+	cudaStream_t stream = b->w->stream;
+
+	OK(bench_send_dispatch(b, stream));
+	OK(bench_send_dispatch(second, stream));
+	OK(ncclEpComplete(odd ? second->handle : b->handle, NULL, stream));
+	(void)bench_dispatch(odd ? second : b, stream); /* which tells those that were too early */
+}
+
+/* The first operation in which ranks differ may be known when the next one is called: that one may fail for it. */
+static void operate(struct bench *b, struct bench *second, enum other other, bool odd)
+{
+	cudaStream_t stream = b->w->stream;
+
+	switch (other) {
+	case COMPLETES:
+		send_both(b, second, odd);
+		return;
+	case SEND_DISPATCH:
+		OK(odd ? bench_send_dispatch(b, stream) : bench_dispatch(b, stream));
+		(void)ncclEpComplete(b->handle, NULL, stream); /* others have nothing pending */
+		return;
+	case MISSING:
+		OK(odd ? ncclSuccess : bench_dispatch(b, stream));
+		return;
+	case HANDLE:
+		OK(bench_dispatch(b, stream));
+		OK(bench_dispatch(second, stream));
+		OK(bench_combine(odd ? second : b, stream));
+		return;
+	default:
+		break;
+	}
+	if (odd && other < SEND_DISPATCH) {
+		spoil(b, other);
+	}
+	OK(bench_dispatch(b, stream));
+	if (odd) {
+		spoil(b, other);
+	}
+	if (other == ORDER) {
+		OK(odd ? bench_combine(b, stream) : bench_dispatch(b, stream));
+	} else if (other == EXTRA) {
+		OK(odd ? bench_dispatch(b, stream) : ncclSuccess);
+	} else if (other == SEND_COMBINE && odd) {
+		OK(bench_send_combine(b, stream));
+		(void)ncclEpComplete(b->handle, NULL, stream);
+	} else if (other > SEND_DISPATCH) {
+		OK(bench_combine(b, stream));
+	}
+	if (other == NO_ROWS) { /* who started first had nothing to compare with */
+		(void)bench_dispatch(b, stream);
+	}
+}
+
+/* Field, both values, and who has which. */
+static void check_named(struct world *w, const char *text, enum other other, int odd)
+{
+	char want[200];
+
+	if (w->rank != odd) {
+		snprintf(want, sizeof(want), "%s is %s on rank %d, %s on rank %d;",
+			 others[other].field, others[other].odd, odd, others[other].its, w->rank);
+		CHECK_HAS(text, want);
+		snprintf(want, sizeof(want), "rank %d (pid ", odd);
+		CHECK_HAS(text, want);
+	} else {
+		snprintf(want, sizeof(want), "%s is %s on rank ", others[other].field,
+			 others[other].its);
+		CHECK_HAS(text, want);
+		snprintf(want, sizeof(want), ", %s on rank %d;", others[other].odd, odd);
+		CHECK_HAS(text, want);
+	}
+}
+
+static void operations(struct world *w, enum other other, int odd_rank)
+{
+	bool odd = w->rank == odd_rank, late = other == EXTRA || other == MISSING;
+	struct oracle_problem alike = bench_problem(w->nranks, 12, 3, 256, 4, ORACLE_EXPERT_MAJOR);
+	struct oracle_problem p = alike;
+	ncclEpGroupConfig_t config;
 	ncclResult_t code = ncclSuccess;
+	struct bench b, second;
 	const char *text = "";
 	ncclEpGroup_t group;
 	char timeout[64];
 	double start;
-	struct bench b;
 
-	check_context("rank 1 differs in %s", other_names[other]);
+	check_context("rank %d differs in %s, lines %s", odd_rank, others[other].name,
+		      getenv("NCCL_EP_LL_LINES"));
+	spoil_problem(&alike, other, false);
+	spoil_problem(&p, other, odd);
+	config = bench_group_config(&alike, 0);
+	config.max_token_bytes = 1280;
 	config.timeout_ns = (uint64_t)(TIMEOUT_MS * 1e6);
 	NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
-	if (odd && other == HIDDEN) {
-		p.hidden = 8;
-	} else if (odd && other == LAYOUT) {
-		p.layout = ORACLE_RANK_MAJOR;
-	} else if (odd && other == TOPK) {
-		p.topk = 2;
-	}
 	bench_open(&b, w, group, &p, 0);
+	bench_open(&second, w, group, &p, 0);
 	bench_expert_work(&b);
 	OK(bench_update(&b, w->stream));
+	OK(bench_update(&second, w->stream));
 	world_meet(w);
 	start = world_now();
-	if (other == ORDER) {
-		/* all have dispatched once; then one combines and the others dispatch */
-		OK(bench_dispatch(&b, w->stream));
-		OK(odd ? bench_combine(&b, w->stream) : bench_dispatch(&b, w->stream));
-	} else {
-		if (!odd || other != MISSING) {
-			OK(bench_dispatch(&b, w->stream));
-		}
-		if (odd && other == EXTRA) {
-			OK(bench_dispatch(&b, w->stream));
-		}
-	}
+	operate(&b, &second, other, odd);
 	NEED_CUDA(cudaStreamSynchronize(w->stream));
 	OK(ncclEpExtGetLastError(group, &code, &text));
 	if ((other == MISSING && odd) || (other == EXTRA && !odd)) {
 		CHECK_INT(code, ncclSuccess); /* has nothing to complain about */
 	} else {
 		CHECK_INT(code, ncclRemoteError);
-		CHECK(strlen(text) > 20 && !strchr(text, '\n'));
-		CHECK(odd || victim_named(text, 1), "\"%s\" does not name rank 1", text);
-		if (other_texts[other][odd] && !strstr(text, "token counts")) {
-			CHECK_HAS(text, other_texts[other][odd]);
-		}
-		if (other == MISSING) {
+		CHECK(strlen(text) > 20 && !strchr(text, '\n'), "%s", text);
+		if (!late) {
+			check_named(w, text, other, odd_rank);
+		} else if (other == MISSING) {
 			snprintf(timeout, sizeof(timeout), "; timeout %.0f ms): ", TIMEOUT_MS);
-			CHECK_HAS(text, " waited for rank 1 (");
+			CHECK(victim_named(text, odd_rank), "\"%s\"", text);
 			CHECK_HAS(text, timeout);
-			CHECK_HAS(text, "; not started yet by rank 1;");
+			CHECK_HAS(text, "; not started yet by rank ");
 		}
 	}
 	/* waits may take a second beyond the timeout; the rest is for a busy machine */
-	CHECK(world_now() - start <= TIMEOUT_MS / 1e3 + 1.8, "%.1f s", world_now() - start);
+	CHECK(world_now() - start <= (late ? TIMEOUT_MS / 1e3 : 0) + 1.8, "%.1f s",
+	      world_now() - start);
+	bench_close(&second);
 	bench_close(&b);
 	OK(ncclEpGroupDestroy(group));
 }
 
 static void run(struct world *w, void *arg)
 {
-	configs(w);
+	const char *node = getenv("NCCL_EP_NODE_SIZE");
+
+	if (!node) {
+		configs(w);
+	}
 	grow(w);
 	for (int i = 0; i < OTHERS; i++) {
-		operations(w, (enum other)i);
+		for (int odd = 0; odd < (i < EXTRA ? RANKS : 1); odd++) {
+			operations(w, (enum other)i, odd);
+		}
 	}
 }
 
 int main(void)
 {
-	for (int lines = 0; lines <= 1; lines++) {
+	bool nodes = getenv("NCCL_EP_NODE_SIZE") != NULL;
+
+	for (int lines = 0; lines <= (nodes ? 0 : 1); lines++) {
 		setenv("NCCL_EP_LL_LINES", lines ? "1" : "0", 1);
 		world_run(world_size(RANKS), run, NULL);
 	}

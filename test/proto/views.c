@@ -148,7 +148,9 @@ static void split(struct bench *b, uint64_t round)
 	}
 	world_meet(w);
 	if (w->rank == late) {
-		OK_SYNC(bench_dispatch(b, w->stream), w->stream);
+		OK(bench_send_dispatch(b, w->stream));
+		OK(ncclEpComplete(b->handle, NULL, w->stream));
+		NEED_CUDA(cudaStreamSynchronize(w->stream));
 		CHECK_INT(bench_masked(w, b->group), others);
 		check_one_view(b, others, 0); /* all that they sent is here */
 	}

@@ -73,7 +73,10 @@ static void check_heap(const struct ep_shape *s, uint32_t most)
 
 	CHECK(h.g.topk == most);
 	CHECK(h.g.progress_off >= EP_HEAP_HEADER_BYTES(s->nranks) && aligned(h.g.progress_off, 8));
-	CHECK(h.g.clean_off >= h.g.progress_off + 8 * s->nranks && aligned(h.g.clean_off, 8));
+	CHECK(h.g.signature_off >= h.g.progress_off + 8 * s->nranks &&
+	      aligned(h.g.signature_off, 16));
+	CHECK(h.g.clean_off >= h.g.signature_off + 16 * 80 * s->nranks &&
+	      aligned(h.g.clean_off, 8));
 	CHECK(h.g.signal_off >= h.g.clean_off + 8 * s->nranks && aligned(h.g.signal_off, 8));
 	end = h.g.signal_off + 8 * s->nranks * s->channels;
 	for (uint32_t b = 0; b < s->banks; b++) {
@@ -84,7 +87,7 @@ static void check_heap(const struct ep_shape *s, uint32_t most)
 		end = check_stage(s, &h, most, end);
 	}
 	CHECK(h.g.bytes >= end && h.g.bytes < end + 4096 && aligned(h.g.bytes, 4096));
-	CHECK(aligned(h.areas.packet_off, 16) && aligned(h.areas.flag_off, 4) &&
+	CHECK(aligned(h.areas.packet_off, 16) && aligned(h.areas.flag_off, 8) &&
 	      aligned(h.areas.row_off, 128));
 	for (uint32_t topk = 1; topk <= most; topk++) {
 		uint64_t c = (uint64_t)s->max_tokens * topk;
@@ -94,7 +97,7 @@ static void check_heap(const struct ep_shape *s, uint32_t most)
 
 		check_dispatch(s, &h, EP_LL_EXPERT_MAJOR, topk);
 		check_dispatch(s, &h, EP_LL_RANK_MAJOR, topk);
-		CHECK(h.areas.flag_off + rows * 4 * EP_LL_MAX_PARTS <= h.areas.row_off);
+		CHECK(h.areas.flag_off + rows * 8 * EP_LL_MAX_PARTS <= h.areas.row_off);
 		CHECK(h.areas.row_off + rows * quads * EP_LL_QUAD_LINE_BYTES <=
 		      (s->channels ? h.areas.remote_row_off : h.bank_bytes));
 		CHECK(!s->channels || (aligned(h.areas.remote_row_off, 128) &&

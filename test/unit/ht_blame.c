@@ -17,6 +17,7 @@ struct place {
 	uint64_t words[RANKS];
 	struct ep_ht_told told[RANKS];
 	uint64_t progress[RANKS];
+	struct ep_signature_slot signatures[EP_SIGNATURE_SLOTS][RANKS];
 };
 
 struct memory {
@@ -45,6 +46,7 @@ static struct memory *memory_make(struct ht_blame_args *a, uint64_t step, uint64
 	}
 	a->c.g.own = a->c.g.heap[0];
 	a->c.g.progress_off = offsetof(struct place, progress);
+	a->c.g.signature_off = offsetof(struct place, signatures);
 	a->c.g.nranks = RANKS;
 	a->c.g.timeout_ns = timeout_ns;
 	a->c.g.records = m->records;

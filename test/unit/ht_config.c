@@ -175,94 +175,6 @@ static void test_query(void)
 	CHECK(m.handle_bytes == ep_ht_algo.handle_bytes(&made.shape, FLAT, 8));
 }
 
-/* Forms of rows, and of places, differ as their sizes and offsets do. */
-static void test_forms(void)
-{
-	enum {
-		SIZES = 64,
-		FORMS = SIZES * SIZES
-	};
-	static uint32_t form[FORMS][EP_HT_FORM_ROUTING];
-	struct ncclEpHandle h = { .layout = FLAT, .topk = 8 };
-	uint64_t alike = 0;
-
-	for (uint32_t i = 0; i < FORMS; i++) {
-		struct ep_ht_alike a = { .kind = EP_HT_DISPATCH, .direct = true };
-
-		a.token_bytes = 16 * (1 + i / SIZES);
-		a.scale_bytes = 16 * (i % SIZES);
-		a.offset = 4096 * (uint64_t)(i / SIZES) << i % 20;
-		a.scale_offset = 16 * (uint64_t)(i % SIZES);
-		ep_ht_form_make(&h, &a, form[i]);
-	}
-	for (uint32_t i = 0; i < FORMS; i++) {
-		for (uint32_t j = 0; j < i; j++) {
-			alike += form[i][EP_HT_FORM_ROW] == form[j][EP_HT_FORM_ROW];
-			alike += i / SIZES && j / SIZES &&
-				 form[i][EP_HT_FORM_PLACE] == form[j][EP_HT_FORM_PLACE];
-		}
-	}
-	CHECK_INT(alike, 0);
-}
-
-/* What ranks do not have alike is named. */
-static void test_mismatch(void)
-{
-	struct ncclEpHandle h = { .layout = FLAT, .topk = 8 }, em = { .layout = EM, .topk = 8 };
-	struct ncclEpHandle nine = { .layout = FLAT, .topk = 9 };
-	const struct ep_ht_alike good = {
-		.kind = EP_HT_DISPATCH, .direct = true, .token_bytes = 14336, .offset = 4096
-	};
-	const struct {
-		const struct ncclEpHandle *h;
-		struct ep_ht_alike its;
-		const char *text;
-	} cases[] = {
-		{ &h, { .kind = EP_HT_COMBINE }, "it runs combine, and we run dispatch" },
-		{ &h, { .kind = EP_HT_ROUTE, .alignment = 1 }, "it runs UpdateHandle" },
-		{ &h, { .kind = EP_HT_DISPATCH, .backward = true }, "is BWD" },
-		{ &em, { .kind = EP_HT_DISPATCH }, "is EXPERT_MAJOR" },
-		{ &nine, good, "num_topk is 9, and ours 8" },
-		{ &h,
-		  { .kind = EP_HT_DISPATCH, .direct = true, .dtype = EP_HT_FP16 },
-		  "its tokens are fp16, and ours bf16" },
-		{ &h,
-		  { .kind = EP_HT_DISPATCH, .direct = true, .alignment = 64 },
-		  "alignment is 64, and ours 1" },
-		{ &h, { .kind = EP_HT_DISPATCH, .token_bytes = 14336 }, "all but that rank" },
-		{ &h,
-		  { .kind = EP_HT_DISPATCH, .direct = true, .token_bytes = 14352 },
-		  "bytes of a row" },
-		{ &h,
-		  { .kind = EP_HT_DISPATCH,
-		    .direct = true,
-		    .token_bytes = 14336,
-		    .scale_bytes = 16 },
-		  "bytes of a row" },
-		{ &h,
-		  { .kind = EP_HT_DISPATCH, .direct = true, .token_bytes = 14336, .offset = 8192 },
-		  "another win_offset" },
-	};
-	uint32_t ours[EP_HT_FORM_ROUTING], its[EP_HT_FORM_ROUTING];
-	struct ep_record r = { .k = EP_HT_FORM_ROUTING, .value = 7, .expected = 9 };
-	char text[200];
-
-	ep_ht_form_make(&h, &good, ours);
-	for (size_t i = 0; i < EP_ARRAY_SIZE(cases); i++) {
-		uint32_t k = 0;
-
-		ep_ht_form_make(cases[i].h, &cases[i].its, its);
-		while (k < EP_HT_FORM_ROUTING - 1 && its[k] == ours[k]) {
-			k++;
-		}
-		ep_ht_mismatch(&(struct ep_record){ .k = k, .value = its[k], .expected = ours[k] },
-			       text, sizeof(text));
-		CHECK_HAS(text, cases[i].text);
-	}
-	ep_ht_mismatch(&r, text, sizeof(text));
-	CHECK_HAS(text, "the routing of UpdateHandle 7, and ours that of UpdateHandle 9");
-}
-
 int main(void)
 {
 	for (int i = 0; i < EP_PARAMS; i++) {
@@ -273,7 +185,5 @@ int main(void)
 	test_handles();
 	test_agreement();
 	test_query();
-	test_forms();
-	test_mismatch();
 	return check_end();
 }

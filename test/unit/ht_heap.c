@@ -86,7 +86,7 @@ static void check_heap(const struct ep_shape *s, uint32_t topk)
 		{ 0, EP_HEAP_HEADER_BYTES(r), 1 },
 		{ h.g.progress_off, 8 * r, 8 },
 		{ h.g.clean_off, EP_CLEAN_BYTES(r), 8 },
-		{ a->form_off, 2 * 8 * 4 * r, 8 },
+		{ h.g.signature_off, 16 * 80 * r, 16 },
 		{ a->done_off, 8 * r * (r <= 8 ? 512 : 1), 8 },
 		{ a->blame_off, (f ? 24 : 8) * r, 8 },
 		{ a->ended_off, 4, 4 },

@@ -385,25 +385,23 @@ static void check_untouched(struct rig *rig, int before)
 	}
 }
 
-/* What rank `from` tells rank `to` in the first update: its form, then its counts, none, then its tables. */
+/* What rank `from` tells rank `to` in the first update: its mark, then its counts, none, then its tables. */
 static void tell(struct rig *rig, uint32_t to, uint32_t from, int most)
 {
-	uint64_t counts[10], form[EP_HT_FORM_WORDS] = { 77 };
+	uint64_t counts[10], mark = UINT64_C(1) << 32 | 77;
 	unsigned char *memory = rig->rank[to].memory;
 	uint32_t flags[EP_HT_ROUTE_BLOCKS];
 
 	for (int i = 0; i < 10; i++) { /* R * L + R + 1 */
 		counts[i] = UINT64_C(1) << 32;
 	}
-	for (int i = 0; i < EP_HT_FORM_WORDS; i++) {
-		form[i] |= UINT64_C(1) << 32;
-	}
 	for (int i = 0; i < EP_HT_ROUTE_BLOCKS; i++) {
 		flags[i] = 1;
 	}
 	if (most > 0) {
-		NEED_CUDA(cudaMemcpy(memory + rig->off[RIG_FORM] + sizeof(form) * (3 + from), form,
-				     sizeof(form), cudaMemcpyHostToDevice));
+		NEED_CUDA(cudaMemcpy(memory + rig->off[RIG_SIGNATURE] +
+					     ep_signature_slot_off(rig->shape.nranks, 1, from),
+				     &mark, sizeof(mark), cudaMemcpyHostToDevice));
 	}
 	if (most > 1) {
 		NEED_CUDA(cudaMemcpy(memory + rig->off[RIG_COUNT] + sizeof(counts) * from, counts,
@@ -479,12 +477,11 @@ static void test_mismatch(void)
 	for (uint32_t r = 0; r < small.nranks; r++) {
 		ids_draw(&rig, r, IDS_ANY);
 	}
-	rig.rank[2].args.c.form[EP_HT_FORM_KIND] = 78;
+	rig.rank[2].args.c.launch.hash = 78;
 	update(&rig, 0);
 	for (uint32_t r = 0; r < 2; r++) {
-		check_fatal(&rig, r, EP_CAUSE_MISMATCH, EP_WAIT_HT_FORM, 2);
-		CHECK_INT(rig.rank[r].records[EP_RECORD_FATAL].value, 78);
-		CHECK_INT(rig.rank[r].records[EP_RECORD_FATAL].expected, 77);
+		check_fatal(&rig, r, EP_CAUSE_MISMATCH, EP_WAIT_SIGNATURE, 2);
+		CHECK_INT(rig.rank[r].records[EP_RECORD_FATAL].value, 1);
 	}
 	CHECK_INT(rig.rank[2].records[EP_RECORD_FATAL].cause, EP_CAUSE_MISMATCH);
 	/* what has failed stays so: an update does nothing, and says so in the handle */
@@ -550,7 +547,7 @@ int main(int argc, char **argv)
 	run_absent(0, false, 0);
 	run_absent(1, false, 0);
 	run_absent(0, true, EP_WAIT_HT_TABLE);
-	run_held(0, EP_WAIT_HT_FORM);
+	run_held(0, EP_WAIT_SIGNATURE);
 	run_held(1, EP_WAIT_HT_COUNT);
 	run_held(2, EP_WAIT_HT_TABLE);
 	test_mismatch();

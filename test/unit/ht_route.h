@@ -17,7 +17,7 @@
 /* What a rank's memory holds. The first ones are its heap. */
 enum rig_piece {
 	RIG_PROGRESS,
-	RIG_FORM,
+	RIG_SIGNATURE,
 	RIG_BLAME,
 	RIG_COUNT,
 	RIG_TABLE,

@@ -17,7 +17,7 @@ static void rig_place(struct rig *rig)
 	uint64_t slots = r * b < s->limit ? r * b : s->limit;
 	const uint64_t bytes[RIG_PIECES] = {
 		[RIG_PROGRESS] = 8 * r,
-		[RIG_FORM] = 2 * 8 * EP_HT_FORM_WORDS * r,
+		[RIG_SIGNATURE] = EP_SIGNATURE_BYTES(r),
 		[RIG_BLAME] = 8 * r,
 		[RIG_COUNT] = 8 * r * (r * (s->nlocal + 1) + 1),
 		[RIG_TABLE] = 4 * r * EP_HT_ROUTE_BLOCKS,
@@ -84,7 +84,7 @@ static void rig_args(struct rig *rig, uint32_t r)
 		}
 	}
 	c->areas.chunk_shift = s->chunk_shift;
-	c->areas.form_off = rig->off[RIG_FORM];
+	c->g.signature_off = rig->off[RIG_SIGNATURE];
 	c->areas.blame_off = rig->off[RIG_BLAME];
 	c->areas.count_off = rig->off[RIG_COUNT];
 	c->areas.table_off = rig->off[RIG_TABLE];
@@ -103,7 +103,7 @@ static void rig_args(struct rig *rig, uint32_t r)
 	c->h.scratch = (uint32_t *)at[RIG_SCRATCH];
 	c->launch.halves = EP_HALF_SEND | EP_HALF_RECV;
 	c->stamp = RIG_STAMP;
-	c->form[EP_HT_FORM_KIND] = 77;
+	c->launch.hash = 77;
 	c->layout = s->layout;
 	c->max_tokens = s->max_tokens;
 	c->nlocal = s->nlocal;

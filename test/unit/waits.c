@@ -18,7 +18,10 @@ struct memory {
 	struct ep_dev_remote remote;
 	struct ep_remote_link links[3 * QUEUES];
 	uint32_t down[3];
-	uint64_t heap[3]; /* progress words */
+	struct {
+		uint64_t progress[4];
+		struct ep_signature_slot signatures[EP_SIGNATURE_SLOTS][3];
+	} heap;
 	uint64_t mask[EP_MASK_BYTES(3) / 8];
 	uint64_t word;
 	struct ep_dev_state state;
@@ -48,8 +51,9 @@ static struct memory wait_with(struct waits_args args, uint64_t progress, int wh
 	args.g.state = &m->state;
 	args.g.records = m->records;
 	args.g.async_error = &m->async_error;
-	args.g.heap[0] = args.g.heap[1] = args.g.own = (unsigned char *)m->heap;
-	m->heap[1] = progress;
+	args.g.heap[0] = args.g.heap[1] = args.g.own = (unsigned char *)&m->heap;
+	args.g.signature_off = sizeof(m->heap.progress);
+	m->heap.progress[1] = progress;
 	if (where != NEAR) {
 		args.g.nranks = 3;
 		args.g.mask[2] = 1;

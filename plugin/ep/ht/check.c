@@ -273,8 +273,7 @@ static ncclResult_t ep_ht_check_rows(const struct ep_dispatch *d, uint64_t rows,
 							    : "outputs->topk_weights",
 			       (unsigned long long)rows, config->shape.limit);
 	}
-	need = eager ? ep_ht_most_rows(&config->shape, d->h->layout, d->h->topk,
-				       d->h->ht->alignment)
+	need = eager ? ep_ht_most_rows(&config->shape, d->h->layout, d->h->topk, d->h->alignment)
 		     : config->shape.limit;
 	if (eager) {
 		EP_CHECK(ep_stream_check_capture(stream, "ncclEpDispatch in eager mode "

@@ -103,7 +103,6 @@ struct ep_ht_heap ep_ht_heap_make(const struct ep_shape *shape, uint32_t topk)
 			  (uint64_t)coarse.ring_chunks << coarse.chunk_shift);
 
 	ep_group_heap_begin(&h.g, shape);
-	a->form_off = ep_group_heap_take(at, 2 * 8 * EP_HT_FORM_WORDS * r, EP_HT_LINE);
 	a->done_off = ep_group_heap_take(at, 8 * r * ep_ht_done_words(shape->nranks), EP_HT_LINE);
 	a->blame_off = ep_group_heap_take(
 		at, (8 + (shape->flows ? sizeof(struct ep_ht_told) : 0)) * r, EP_HT_LINE);

@@ -62,7 +62,7 @@ static uint64_t ep_ht_stamp(const struct ncclEpHandle *h)
 		config->num_experts, config->shape.max_tokens,
 		config->shape.limit, config->drop,
 		(uint64_t)h->layout, h->topk,
-		h->ht->alignment,
+		h->alignment,
 	};
 	uint64_t stamp = 0xcbf29ce484222325u;
 
@@ -84,7 +84,7 @@ static ncclResult_t ep_ht_handle_open(struct ncclEpHandle *h, const ncclEpHandle
 	if (!h->ht) {
 		return ep_fail(ncclSystemError, "out of host memory");
 	}
-	h->ht->alignment = alignment ? (uint32_t)alignment : 1;
+	h->alignment = alignment ? (uint32_t)alignment : 1;
 	h->ht->stamp = ep_ht_stamp(h);
 	return ncclSuccess;
 }
@@ -177,5 +177,4 @@ const struct ep_algo ep_ht_algo = {
 	.dispatch = ep_ht_dispatch,
 	.combine = ep_ht_combine,
 	.received = ep_ht_received,
-	.mismatch = ep_ht_mismatch,
 };

@@ -19,30 +19,9 @@ struct ep_ht {
 /* State of a handle. */
 struct ep_ht_handle {
 	struct ep_ht_dev_handle dev; /* as kernels see its memory */
-	uint32_t alignment;          /* of zones */
 	uint64_t stamp;              /* of routings that the handle can use */
 	bool all_receive; /* eager mode: rows come to every rank, as the last dispatch has read */
 };
-
-/* ---- form.c ---- */
-
-/* What all ranks must have alike in an operation, besides the handle's layout and top-k. */
-struct ep_ht_alike {
-	enum ep_ht_kind kind;
-	bool backward;
-	bool direct;
-	enum ep_ht_dtype dtype; /* combine */
-	uint32_t alignment;     /* UpdateHandle: of zones */
-	uint32_t token_bytes;
-	uint32_t scale_bytes;
-	uint64_t offset; /* direct: in the windows of tokens and scales */
-	uint64_t scale_offset;
-};
-
-/* The same as numbers, form[EP_HT_FORM_ROUTING]; and in words what differs between two ranks. */
-void ep_ht_form_make(const struct ncclEpHandle *handle, const struct ep_ht_alike *alike,
-		     uint32_t *form);
-void ep_ht_mismatch(const struct ep_record *record, char *text, size_t size);
 
 /* ---- check.c: what high throughput wants besides, put into the arguments ---- */
 

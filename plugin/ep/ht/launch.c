@@ -10,6 +10,7 @@
 #include "device/kernels.h"
 #include "ep/ht/ht.h"
 #include "ep/kernel.h"
+#include "ep/signature.h"
 
 /*
  * By enum ep_ht_kind, and of combine by enum ep_ht_dtype: for groups of one node, then, EP_HT_NODES
@@ -137,7 +138,7 @@ static void ep_ht_common_fill(struct ep_ht_common *c, const struct ncclEpHandle 
 	c->h = h->ht->dev;
 	c->remote = g->ht->remote;
 	c->launch.halves = EP_HALF_SEND | EP_HALF_RECV;
-	c->launch.send_blocks = 0; /* none waits for a bank: form words say who has started */
+	c->launch.send_blocks = 0; /* none waits for a bank: marks say who has started */
 	c->stamp = h->ht->stamp;
 	c->layout = h->layout;
 	c->num_tokens = num_tokens;
@@ -153,7 +154,7 @@ static void ep_ht_common_fill(struct ep_ht_common *c, const struct ncclEpHandle 
 ncclResult_t ep_ht_update(struct ncclEpHandle *h, const struct ep_view *ids,
 			  const ncclEpLayoutInfo_t *info, cudaStream_t stream)
 {
-	struct ep_ht_alike alike = { .kind = EP_HT_ROUTE, .alignment = h->ht->alignment };
+	struct ep_signature signature = ep_signature_update(h);
 	struct ep_ht_operation o = ep_ht_operation_of(h, EP_HT_ROUTE);
 	struct ep_ht_plan p = ep_ht_plan_make(&o);
 	struct ep_ht_route_args a;
@@ -163,10 +164,10 @@ ncclResult_t ep_ht_update(struct ncclEpHandle *h, const struct ep_view *ids,
 	h->ht->all_receive = false;
 	ep_ht_common_fill(&a.c, h, (uint32_t)ids->sizes[0]);
 	a.c.given_rows = EP_HT_NONE;
-	ep_ht_form_make(h, &alike, a.c.form);
+	ep_signature_launch(&a.c.launch, &signature);
 	a.topk_idx = ids->data;
 	a.id_bytes = ids->elem_bytes;
-	a.alignment = h->ht->alignment;
+	a.alignment = h->alignment;
 	a.drop = h->group->config.drop;
 	a.by_topk = ep_div_make(h->topk);
 	return ep_kernel_launch(ep_ht_kernel(h->group, EP_HT_ROUTE), &a, p.blocks, p.threads,
@@ -176,24 +177,22 @@ ncclResult_t ep_ht_update(struct ncclEpHandle *h, const struct ep_view *ids,
 ncclResult_t ep_ht_dispatch(const struct ep_dispatch *d, cudaStream_t stream)
 {
 	struct ep_ht_operation o = ep_ht_operation_of(d->h, EP_HT_DISPATCH);
-	struct ep_ht_alike alike = {
-		.kind = EP_HT_DISPATCH,
-		.backward = d->config.pass_direction == NCCL_EP_BWD_PASS,
-		.token_bytes = d->token_bytes,
-		.scale_bytes = d->scale_bytes,
-		.offset = d->out.tokens->win_offset,
-		.scale_offset = d->scale_bytes ? d->out.scales->win_offset : 0,
-	};
+	struct ep_signature signature = ep_signature_dispatch(d);
 	struct ep_ht_dispatch_args a;
 	struct ep_ht_plan p;
+	bool direct;
 
 	memset(&a, 0, sizeof(a));
 	EP_CHECK(ep_ht_dispatch_check(d, &a, stream));
-	EP_CHECK(ep_ht_dispatch_direct(d, &a, &alike.direct));
+	EP_CHECK(ep_ht_dispatch_direct(d, &a, &direct));
+	if (direct) {
+		ep_signature_windows(&signature, d->out.tokens->win_offset,
+				     d->scale_bytes ? d->out.scales->win_offset : 0);
+	}
 	o.row_bytes = d->token_bytes + d->scale_bytes;
 	p = ep_ht_plan_make(&o);
 	ep_ht_common_fill(&a.c, d->h, d->num_tokens);
-	ep_ht_form_make(d->h, &alike, a.c.form);
+	ep_signature_launch(&a.c.launch, &signature);
 	a.tokens = d->tokens.data;
 	a.scales = d->scales.data;
 	a.out_tokens = d->out_tokens.data;
@@ -203,7 +202,7 @@ ncclResult_t ep_ht_dispatch(const struct ep_dispatch *d, cudaStream_t stream)
 	a.parts = p.parts;
 	a.part_bytes = p.part_bytes;
 	a.stage_parts = p.stage_parts;
-	a.is_direct = alike.direct;
+	a.is_direct = direct;
 	a.lag = p.lag;
 	a.by_parts = ep_div_make(p.parts);
 	return ep_kernel_launch(ep_ht_kernel(d->h->group, EP_HT_DISPATCH), &a, p.blocks, p.threads,
@@ -217,31 +216,29 @@ ncclResult_t ep_ht_combine(const struct ep_combine *c, cudaStream_t stream)
 	enum ep_ht_dtype dtype = type == ncclBfloat16  ? EP_HT_BF16
 				 : type == ncclFloat16 ? EP_HT_FP16
 						       : EP_HT_FP32;
-	struct ep_ht_alike alike = {
-		.kind = EP_HT_COMBINE,
-		.backward = c->config.pass_direction == NCCL_EP_BWD_PASS,
-		.dtype = dtype,
-		.token_bytes = c->token_bytes,
-		.offset = c->in.tokens->win_offset,
-	};
+	bool backward = c->config.pass_direction == NCCL_EP_BWD_PASS, direct;
+	struct ep_signature signature = ep_signature_combine(c);
 	struct ep_ht_combine_args a;
 	struct ep_ht_plan p;
 
 	memset(&a, 0, sizeof(a));
-	EP_CHECK(ep_ht_combine_direct(c, &a, &alike.direct));
+	EP_CHECK(ep_ht_combine_direct(c, &a, &direct));
+	if (direct) {
+		ep_signature_windows(&signature, c->in.tokens->win_offset, 0);
+	}
 	EP_CHECK(ep_ht_combine_check(c, &a));
-	o.direct = alike.direct && !alike.backward; /* gradients of weights go through the heap */
+	o.direct = direct && !backward; /* gradients of weights go through the heap */
 	o.row_bytes = c->token_bytes;
 	p = ep_ht_plan_make(&o);
 	ep_ht_common_fill(&a.c, c->h, c->num_tokens);
-	ep_ht_form_make(c->h, &alike, a.c.form);
+	ep_signature_launch(&a.c.launch, &signature);
 	a.tokens = c->tokens.data;
 	a.out_tokens = c->out_tokens.data;
 	a.token_bytes = c->token_bytes;
 	a.parts = p.parts;
 	a.part_bytes = p.part_bytes;
 	a.stage_parts = p.stage_parts;
-	a.is_direct = alike.direct;
+	a.is_direct = direct;
 	a.lag = p.lag;
 	a.turns = c->h->layout == NCCL_EP_LAYOUT_FLAT ? c->h->group->config.shape.nranks - 1
 						      : c->h->group->config.shape.nranks;

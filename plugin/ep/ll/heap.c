@@ -66,7 +66,7 @@ struct ep_ll_heap ep_ll_heap_make(const struct ep_shape *shape, uint32_t topk)
 	}
 	h.areas.packet_off = 0;
 	h.areas.flag_off = ep_round_up(packets, EP_LL_LINE);
-	h.areas.row_off = ep_round_up(h.areas.flag_off + rows * 4 * EP_LL_MAX_PARTS, EP_LL_LINE);
+	h.areas.row_off = ep_round_up(h.areas.flag_off + rows * 8 * EP_LL_MAX_PARTS, EP_LL_LINE);
 	h.bank_bytes = h.areas.row_off + rows * row_bytes;
 	if (shape->remote_ranks) {
 		rows = ep_max_u64(shape->remote_ranks * b, b * topk);

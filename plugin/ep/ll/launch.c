@@ -9,6 +9,7 @@
 #include "device/kernels.h"
 #include "ep/kernel.h"
 #include "ep/ll/ll.h"
+#include "ep/signature.h"
 
 /* enum ep_ll_kernel */
 static const void *const ep_ll_kernels[EP_LL_KERNELS] = {
@@ -209,11 +210,13 @@ static ncclResult_t ep_ll_check_row(const struct ep_dispatch *d, uint32_t quads)
 ncclResult_t ep_ll_dispatch(const struct ep_dispatch *d, cudaStream_t stream)
 {
 	struct ep_ll_operation operation = ep_ll_operation_of(d->h);
+	struct ep_signature signature = ep_signature_dispatch(d);
 	struct ep_ll_dispatch_args *a;
 	union ep_ll_args args;
 	struct ep_ll_plan p;
 
 	memset(&args, 0, sizeof(args));
+	ep_signature_launch(&args.c.launch, &signature);
 	a = &args.dispatch;
 	EP_CHECK(ep_ll_dispatch_check(d, a));
 	operation.row_bytes = d->token_bytes + d->scale_bytes;
@@ -235,8 +238,6 @@ ncclResult_t ep_ll_dispatch(const struct ep_dispatch *d, cudaStream_t stream)
 	a->header_off = p.packets.header_off;
 	a->header_bytes = p.packets.header_bytes;
 	a->by_packets = ep_div_make(p.packets.header_bytes / 16);
-	a->kind = ep_ll_kind(d->h->topk, d->h->layout, d->out_token_bytes != d->token_bytes,
-			     d->scale_bytes);
 	if (!d->hidden && !d->scale_bytes) {
 		ep_ll_source_choose(d->h->group, EP_LL_SOURCE_DISPATCH, d->in.tokens, &d->tokens,
 				    d->token_bytes, d->config.send_only, &a->source);
@@ -247,11 +248,13 @@ ncclResult_t ep_ll_dispatch(const struct ep_dispatch *d, cudaStream_t stream)
 ncclResult_t ep_ll_combine(const struct ep_combine *c, cudaStream_t stream)
 {
 	struct ep_ll_operation operation = ep_ll_operation_of(c->h);
+	struct ep_signature signature = ep_signature_combine(c);
 	ncclDataType_t type = c->tokens.datatype;
 	union ep_ll_args args;
 	struct ep_ll_plan p;
 
 	memset(&args, 0, sizeof(args));
+	ep_signature_launch(&args.c.launch, &signature);
 	EP_CHECK(ep_ll_combine_check(c, &args.combine));
 	operation.combine = true;
 	operation.row_bytes = c->token_bytes;
@@ -267,5 +270,8 @@ ncclResult_t ep_ll_combine(const struct ep_combine *c, cudaStream_t stream)
 
 ncclResult_t ep_ll_complete(struct ncclEpHandle *h, cudaStream_t stream)
 {
-	return ep_ll_launch(&h->ll->plan, &h->ll->args, EP_HALF_RECV, stream);
+	union ep_ll_args args = h->ll->args; /* who calls again after a failure begins with these */
+
+	ep_signature_complete(&args.c.launch);
+	return ep_ll_launch(&h->ll->plan, &args, EP_HALF_RECV, stream);
 }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <stdlib.h>
-#include "device/simt/wait_site.h"
 #include "ep/ll/ll.h"
 #include "ep/query.h"
 
@@ -185,39 +184,6 @@ static ncclResult_t ep_ll_received(const struct ncclEpHandle *h, uint64_t *token
 		       : ncclSuccess;
 }
 
-static const char *ep_ll_layout_name(uint32_t kind)
-{
-	return EP_LL_KIND_LAYOUT(kind) == EP_LL_EXPERT_MAJOR ? "EXPERT_MAJOR" : "RANK_MAJOR";
-}
-
-/* Two kinds of dispatch: the first thing in which they differ. */
-static void ep_ll_kind_differs(uint32_t its, uint32_t ours, char *text, size_t size)
-{
-	if (EP_LL_KIND_TOPK(its ^ ours)) {
-		snprintf(text, size, "its handle's num_topk is %u, and ours %u",
-			 EP_LL_KIND_TOPK(its), EP_LL_KIND_TOPK(ours));
-	} else if (EP_LL_KIND_LAYOUT(its ^ ours)) {
-		snprintf(text, size, "its layout is %s, and ours %s", ep_ll_layout_name(its),
-			 ep_ll_layout_name(ours));
-	} else if (EP_LL_KIND_QUANTISED(its ^ ours)) {
-		snprintf(text, size, "%s quantises its tokens",
-			 EP_LL_KIND_QUANTISED(its) ? "only that rank" : "all but that rank");
-	} else {
-		snprintf(text, size, "the scales of its rows have %u bytes, and those of ours %u",
-			 EP_LL_KIND_SCALE_BYTES(its), EP_LL_KIND_SCALE_BYTES(ours));
-	}
-}
-
-static void ep_ll_mismatch(const struct ep_record *r, char *text, size_t size)
-{
-	if (r->site != EP_WAIT_DISPATCH_ROW) {
-		ep_ll_kind_differs((uint32_t)r->value, (uint32_t)r->expected, text, size);
-		return;
-	}
-	snprintf(text, size, "its rows have %lld pieces of %u bytes, and ours %lld",
-		 (long long)r->value, EP_LL_QUAD_BYTES, (long long)r->expected);
-}
-
 const struct ep_algo ep_ll_algo = {
 	.limits = {
 		.mode = "low latency",
@@ -249,5 +215,4 @@ const struct ep_algo ep_ll_algo = {
 	.combine = ep_ll_combine,
 	.complete = ep_ll_complete,
 	.received = ep_ll_received,
-	.mismatch = ep_ll_mismatch,
 };

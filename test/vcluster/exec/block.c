@@ -255,6 +255,8 @@ void ep_simt_barrier(uint32_t id, uint32_t nthreads, bool waits)
 #define VC_IDLE_SHORT 16 /* rounds */
 #define VC_NAP_LEAST_NS 100000
 #define VC_NAP_MOST_NS 100000000
+/* What a GPU polls at least during a nap: waits count polls (device/group/wait.h), and the clock stretches naps. */
+#define VC_NAP_POLLS 64
 
 /*
  * Only polling is going on: after a few rounds, other blocks and processes have the CPU. Who has waited for long may look
@@ -307,6 +309,9 @@ bool ep_simt_spin(struct ep_spin *s, uint64_t timeout_ns, uint32_t site, uint32_
 	self->state = VC_FIBER_RUN;
 	if (++s->polls & 15 && rounds < VC_IDLE_SHORT) {
 		return false;
+	}
+	if (rounds >= VC_IDLE_SHORT) {
+		s->polls = (s->polls + VC_NAP_POLLS - 1) & ~(VC_NAP_POLLS - 1u);
 	}
 
 	/* Threads that look again after a nap look at the clock once for all. */

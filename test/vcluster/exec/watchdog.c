@@ -24,7 +24,7 @@ static const char *vc_site_name(uint32_t site)
 		[EP_WAIT_AGREEMENT] = "agreement",
 		[EP_WAIT_HT_COUNT] = "ht-count",
 		[EP_WAIT_HT_TABLE] = "ht-table",
-		[EP_WAIT_HT_FORM] = "ht-form",
+		[EP_WAIT_SIGNATURE] = "signature",
 		[EP_WAIT_HT_ROWS] = "ht-rows",
 		[EP_WAIT_HT_CREDIT] = "ht-credit",
 		[EP_WAIT_HT_DONE] = "ht-done",

@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <string.h>
+#include "ep/signature.h"
+
+/* In EP_SIGNATURE_RECIPE, above the recipe. */
+#define EP_SIGNATURE_ROUND_SCALES 16u
+
+static struct ep_signature ep_signature_begin(const struct ncclEpHandle *h, uint32_t call)
+{
+	struct ep_signature s = { { 0 } };
+
+	s.word[EP_SIGNATURE_CALL] = call;
+	s.word[EP_SIGNATURE_LAYOUT] = (uint32_t)h->layout;
+	s.word[EP_SIGNATURE_TOPK] = h->topk;
+	s.word[EP_SIGNATURE_ALIGNMENT] = h->alignment;
+	return s;
+}
+
+struct ep_signature ep_signature_update(const struct ncclEpHandle *h)
+{
+	return ep_signature_begin(h, EP_SIGNATURE_UPDATE);
+}
+
+/* 0: there is no such tensor. */
+static void ep_signature_tensor(struct ep_signature *s, enum ep_signature_field type,
+				const struct ep_view *view, unsigned int dim)
+{
+	s->word[type] = (uint32_t)view->datatype + 1;
+	s->word[type + 1] = (uint32_t)view->sizes[dim];
+}
+
+struct ep_signature ep_signature_dispatch(const struct ep_dispatch *d)
+{
+	struct ep_signature s = ep_signature_begin(
+		d->h, d->config.send_only ? EP_SIGNATURE_DISPATCH_SEND : EP_SIGNATURE_DISPATCH);
+	bool rounded = d->recipe == NCCL_EP_DISP_QUANT_DS_FP8E3M4 && d->config.round_scales;
+
+	s.word[EP_SIGNATURE_DIRECTION] = (uint32_t)d->config.pass_direction;
+	s.word[EP_SIGNATURE_RECIPE] = (uint32_t)d->recipe |
+				      (rounded ? EP_SIGNATURE_ROUND_SCALES : 0);
+	ep_signature_tensor(&s, EP_SIGNATURE_TOKENS_TYPE, &d->tokens, 1);
+	if (d->recipe == NCCL_EP_DISP_QUANT_FWD) {
+		ep_signature_tensor(&s, EP_SIGNATURE_SCALES_TYPE, &d->scales, 1);
+	}
+	return s;
+}
+
+struct ep_signature ep_signature_combine(const struct ep_combine *c)
+{
+	struct ep_signature s = ep_signature_begin(
+		c->h, c->config.send_only ? EP_SIGNATURE_COMBINE_SEND : EP_SIGNATURE_COMBINE);
+
+	s.word[EP_SIGNATURE_DIRECTION] = (uint32_t)c->config.pass_direction;
+	s.word[EP_SIGNATURE_RECIPE] = (uint32_t)c->config.quant_recipe;
+	ep_signature_tensor(&s, EP_SIGNATURE_TOKENS_TYPE, &c->out_tokens, 1);
+	return s;
+}
+
+void ep_signature_windows(struct ep_signature *s, uint64_t offset, uint64_t scale_offset)
+{
+	s->word[EP_SIGNATURE_WINDOW] = 1;
+	memcpy(&s->word[EP_SIGNATURE_TOKENS_OFFSET], &offset, sizeof(offset));
+	memcpy(&s->word[EP_SIGNATURE_SCALES_OFFSET], &scale_offset, sizeof(scale_offset));
+}
+
+/* Of all words but the origin. Two signatures have the same one once in 2^32. */
+static uint32_t ep_signature_hash(const struct ep_signature *s)
+{
+	uint64_t h = 0xcbf29ce484222325u;
+
+	for (int i = 0; i < EP_SIGNATURE_ORIGIN; i++) {
+		h = (h ^ s->word[i]) * 0xd6e8feb86659fd93u;
+		h ^= h >> 32;
+	}
+	return (uint32_t)h;
+}
+
+void ep_signature_launch(struct ep_dev_launch *launch, const struct ep_signature *s)
+{
+	launch->signature = *s;
+	launch->hash = ep_signature_hash(s);
+	launch->sent_hash = launch->hash;
+}
+
+void ep_signature_complete(struct ep_dev_launch *launch)
+{
+	launch->signature.word[EP_SIGNATURE_CALL]++;
+	launch->hash = ep_signature_hash(&launch->signature);
+}
+
+bool ep_signature_whole(const struct ep_signature_slot *slot, uint32_t step)
+{
+	uint32_t origin = slot->signature.word[EP_SIGNATURE_ORIGIN];
+	uint32_t seal = ep_signature_seal(ep_signature_hash(&slot->signature), origin);
+
+	return slot->mark == ((uint64_t)step << 32 | seal);
+}
+
+/* ---- in words ---- */
+
+static const char *const ep_signature_calls[] = {
+	[EP_SIGNATURE_UPDATE] = "UpdateHandle",
+	[EP_SIGNATURE_DISPATCH] = "dispatch",
+	[EP_SIGNATURE_DISPATCH_SEND] = "send_only dispatch",
+	[EP_SIGNATURE_DISPATCH_RECV] = "Complete of a dispatch",
+	[EP_SIGNATURE_COMBINE] = "combine",
+	[EP_SIGNATURE_COMBINE_SEND] = "send_only combine",
+	[EP_SIGNATURE_COMBINE_RECV] = "Complete of a combine",
+};
+static const char *const ep_signature_directions[] = { "FWD", "BWD" };
+static const char *const ep_signature_layouts[] = { "UNSET", "EXPERT_MAJOR", "RANK_MAJOR", "FLAT" };
+static const char *const ep_signature_recipes[] = {
+	"NONE",
+	"FWD",
+	"DS_FP8E3M4",
+	[NCCL_EP_DISP_QUANT_DS_FP8E3M4 | EP_SIGNATURE_ROUND_SCALES] =
+		"DS_FP8E3M4 with round_scales",
+};
+static const char *const ep_signature_windows_used[] = { "no", "yes" };
+
+#define EP_SIGNATURE_NAMES(names_) names_, EP_ARRAY_SIZE(names_)
+
+/* By field. Without names a value is a number, or a type. */
+static const struct {
+	const char *what;
+	const char *const *names;
+	size_t count;
+} ep_signature_fields[EP_SIGNATURE_WORDS] = {
+	[EP_SIGNATURE_CALL] = { "the call", EP_SIGNATURE_NAMES(ep_signature_calls) },
+	[EP_SIGNATURE_DIRECTION] = { "config->pass_direction",
+				     EP_SIGNATURE_NAMES(ep_signature_directions) },
+	[EP_SIGNATURE_LAYOUT] = { "the handle's layout", EP_SIGNATURE_NAMES(ep_signature_layouts) },
+	[EP_SIGNATURE_TOPK] = { "the handle's num_topk", NULL, 0 },
+	[EP_SIGNATURE_RECIPE] = { "config->quant_recipe",
+				  EP_SIGNATURE_NAMES(ep_signature_recipes) },
+	[EP_SIGNATURE_TOKENS_TYPE] = { "the type of tokens", NULL, 0 },
+	[EP_SIGNATURE_TOKENS_EXTENT] = { "the number of elements per token", NULL, 0 },
+	[EP_SIGNATURE_SCALES_TYPE] = { "the type of inputs->scales", NULL, 0 },
+	[EP_SIGNATURE_SCALES_EXTENT] = { "the number of scales per token", NULL, 0 },
+	[EP_SIGNATURE_ALIGNMENT] = { "the handle's dispatch_output_per_expert_alignment", NULL, 0 },
+	[EP_SIGNATURE_WINDOW] = { "whether received rows are in a window, as that of an empty "
+				  "tensor has to be, too,",
+				  EP_SIGNATURE_NAMES(ep_signature_windows_used) },
+	[EP_SIGNATURE_TOKENS_OFFSET] = { "win_offset of the received tokens", NULL, 0 },
+	[EP_SIGNATURE_SCALES_OFFSET] = { "win_offset of the received scales", NULL, 0 },
+};
+
+const char *ep_signature_call(const struct ep_signature *s)
+{
+	uint32_t call = s->word[EP_SIGNATURE_CALL];
+
+	return call && call < EP_ARRAY_SIZE(ep_signature_calls) ? ep_signature_calls[call]
+								: "operation";
+}
+
+static const char *ep_signature_origin(uint32_t call, bool halves)
+{
+	if (call == EP_SIGNATURE_DISPATCH_RECV || call == EP_SIGNATURE_COMBINE_RECV) {
+		return "the number of the send_only operation";
+	}
+	return halves ? "the number of the handle's last dispatch"
+		      : "the number of the UpdateHandle whose routing is in handle_mem";
+}
+
+/* The field begins at `i`. */
+static void ep_signature_print(const struct ep_signature *s, uint32_t i, char *text, size_t size)
+{
+	uint32_t v = s->word[i];
+	uint64_t offset;
+
+	if (i == EP_SIGNATURE_TOKENS_OFFSET || i == EP_SIGNATURE_SCALES_OFFSET) {
+		memcpy(&offset, &s->word[i], sizeof(offset));
+		snprintf(text, size, "%llu", (unsigned long long)offset);
+	} else if (i == EP_SIGNATURE_TOKENS_TYPE || i == EP_SIGNATURE_SCALES_TYPE) {
+		snprintf(text, size, "%s", v ? ep_dtype_name((ncclDataType_t)(v - 1)) : "none");
+	} else if (i == EP_SIGNATURE_ORIGIN && (!v || v == EP_SIGNATURE_REFUSED)) {
+		snprintf(text, size, "%s", v ? "of no use (see the error of that rank)" : "none");
+	} else if (v < ep_signature_fields[i].count && ep_signature_fields[i].names[v]) {
+		snprintf(text, size, "%s", ep_signature_fields[i].names[v]);
+	} else {
+		snprintf(text, size, "%u", v);
+	}
+}
+
+void ep_signature_explain(const struct ep_signature *theirs, int rank,
+			  const struct ep_signature *ours, int self, bool halves, char *text,
+			  size_t size)
+{
+	char its[64], mine[64];
+	uint32_t i = 0;
+
+	while (i + 1 < EP_SIGNATURE_WORDS && theirs->word[i] == ours->word[i]) {
+		i++;
+	}
+	if (i != EP_SIGNATURE_ORIGIN && !ep_signature_fields[i].what) {
+		i--; /* the high word of an offset */
+	}
+	ep_signature_print(theirs, i, its, sizeof(its));
+	ep_signature_print(ours, i, mine, sizeof(mine));
+	snprintf(text, size, "%s is %s on rank %d, %s on rank %d",
+		 i == EP_SIGNATURE_ORIGIN
+			 ? ep_signature_origin(ours->word[EP_SIGNATURE_CALL], halves)
+			 : ep_signature_fields[i].what,
+		 its, rank, mine, self);
+}
