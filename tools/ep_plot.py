@@ -355,20 +355,6 @@ def save(figure, path, runs):
 
 # ---- command line ----
 
-class Help(argparse.HelpFormatter):
-    """Options as the other tools print theirs."""
-
-    def __init__(self, prog):
-        super().__init__(prog, max_help_position=26, width=100)
-
-    def _format_action_invocation(self, action):
-        if not action.option_strings:
-            return super()._format_action_invocation(action)
-        names = ', '.join(action.option_strings)
-        value = ' ' + self._format_args(action, action.dest.upper()) if action.nargs != 0 else ''
-        return ('' if len(action.option_strings) > 1 else '    ') + names + value
-
-
 def short(files):
     """Names without directories and .json, where that tells them apart."""
     names = [os.path.basename(f).removesuffix('.json') for f in files]
@@ -392,7 +378,7 @@ def ratio(text):
 
 
 def parse():
-    parser = argparse.ArgumentParser(prog='ep_plot', formatter_class=Help, allow_abbrev=False,
+    parser = argparse.ArgumentParser(prog='ep_plot', allow_abbrev=False,
                                      description='Draws and compares results that ep_perf -J has written.')
     parser.add_argument('files', metavar='FILE', nargs='+', help='results; - is standard input')
     parser.add_argument('-o', '--output', metavar='FILE', type=picture, action='append', default=[],

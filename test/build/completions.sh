@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # What bash completes of the tools' command lines, and that it is what their help lists; zsh's files where there is zsh.
-#   completions.sh COMPLETIONS EP_PERF EP_INFO|none EP_PLOT
+#   completions.sh COMPLETIONS EP_PERF EP_INFO|none EP_PLOT EP_ROUTES
 
 set -euo pipefail
-make=$1 perf=$2 info=$3 plot=$4
+make=$1 perf=$2 info=$3 plot=$4 routes=$5
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 failed=0
@@ -24,14 +24,14 @@ offers() {
 # all COMMAND PROGRAM: every long option of the help
 all() {
     local want
-    want=$("$2" --help | grep -oE '^  (-., |    )--[a-z0-9_-]+' | grep -oE -e '--.*' | sort)
+    want=$("$2" --help | sed -nE 's/^  (    )?(-.[^-]*, )?(--[a-z0-9_-]+).*/\3/p' | sort)
     COMP_WORDS=("$1" --) COMP_CWORD=1 COMPREPLY=()
     "_$1" || fail "completing '$1 --' ends with status $?"
     [ "$(printf '%s\n' "${COMPREPLY[@]}" | sort)" = "$want" ] || fail "$1: completed are ${COMPREPLY[*]}, in the help are" $want
     [ "${#COMPREPLY[@]}" -ge 5 ] || fail "$1: only ${#COMPREPLY[@]} options"
 }
 
-for tool in ep_perf ep_plot ep_info ep_topo; do
+for tool in ep_perf ep_plot ep_routes ep_info ep_topo; do
     "$make" bash $tool >"$work/$tool" || fail "$make bash $tool ends with status $?"
     # shellcheck source=/dev/null
     . "$work/$tool"
@@ -56,5 +56,7 @@ offers '--nccl-xml' ep_topo --n
 offers "$work/results.json" ep_plot -o "$work/results"
 all ep_perf "$perf"
 all ep_plot "$plot"
+offers 'decode' ep_routes --forwards d
+all ep_routes "$routes"
 [ "$info" = none ] || all ep_info "$info"
 exit $failed

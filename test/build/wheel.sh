@@ -103,6 +103,7 @@ for tool in ep_perf ep_info ep_topo; do
 done
 
 says '^usage: ep_plot ' 0 "$work/venv/bin/ep_plot" --help
+says '^usage: ep_routes ' 0 "$work/venv/bin/ep_routes" --help
 
 if [ -n "$bindings" ]; then
     says "$library" 0 "$python" -m switchyard -c 'import nccl.ep

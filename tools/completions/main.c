@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Prints what a shell completes of a tool's command line, from the tool's own table of options.
- *   completions bash|zsh ep_perf|ep_plot|ep_info|ep_topo
+ *   completions bash|zsh ep_perf|ep_plot|ep_routes|ep_info|ep_topo
  */
 #include <stdio.h>
 #include <string.h>
@@ -38,13 +38,23 @@ static void add_table(struct tool *t, const struct ep_option *o, size_t n)
 	}
 }
 
-/* Of ep_plot, a Python program. A test compares them with its help. */
+/* Of Python programs. A test compares them with their help. */
 static const struct ep_option ep_plot_options[] = {
 	{ 'o', "output", "FILE", false, "the picture, as .svg, .png or .html" },
 	{ 256, "csv", "FILE", false, "the numbers" },
 	{ 257, "names", "A,B", false, "names of the runs" },
 	{ 258, "fail-above", "R", false,
 	  "status 1 if an operation takes more than R times that of the first file" },
+	{ 'h', "help", NULL, false, "what there is" },
+};
+
+static const struct ep_option ep_routes_options[] = {
+	{ 'o', "output", "FILE", false, "the trace" },
+	{ 256, "layer", "N", false, "which layer" },
+	{ 257, "tokens", "N", false, "tokens of each file" },
+	{ 258, "topk", "K", false, "ids of a token, of counts" },
+	{ 259, "forwards", "all|decode", false, "which forward passes" },
+	{ 260, "seed", "N", false, "of the order of tokens" },
 	{ 'h', "help", NULL, false, "what there is" },
 };
 
@@ -60,6 +70,10 @@ static bool find(struct tool *t, const char *name)
 		add(t, (struct entry){ 'h', "help", NULL, "what there is", false });
 	} else if (strcmp(name, "ep_plot") == 0) {
 		add_table(t, ep_plot_options, sizeof(ep_plot_options) / sizeof(ep_plot_options[0]));
+		t->operands = true;
+	} else if (strcmp(name, "ep_routes") == 0) {
+		add_table(t, ep_routes_options,
+			  sizeof(ep_routes_options) / sizeof(ep_routes_options[0]));
 		t->operands = true;
 	} else if (strcmp(name, "ep_info") == 0) {
 		add_table(t, ep_info_options, EP_INFO_OPTIONS);
@@ -215,7 +229,8 @@ int main(int argc, char **argv)
 	struct tool t;
 
 	if (argc != 3 || !find(&t, argv[2])) {
-		fputs("usage: completions bash|zsh ep_perf|ep_plot|ep_info|ep_topo\n", stderr);
+		fputs("usage: completions bash|zsh ep_perf|ep_plot|ep_routes|ep_info|ep_topo\n",
+		      stderr);
 		return 2;
 	}
 	if (strcmp(argv[1], "zsh") == 0) {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands ep_perf, ep_plot, ep_info and ep_topo of this installation."""
+"""The commands ep_perf, ep_plot, ep_routes, ep_info and ep_topo of this installation."""
 import importlib.util
 import os
 import subprocess
@@ -51,9 +51,16 @@ def ep_perf():
     _run("ep_perf")
 
 
+def _run_python(name):
+    os.execv(sys.executable, [sys.executable, os.path.join(switchyard.PREFIX, "bin", name), *sys.argv[1:]])
+
+
 def ep_plot():
-    program = os.path.join(switchyard.PREFIX, "bin", "ep_plot")
-    os.execv(sys.executable, [sys.executable, program, *sys.argv[1:]])
+    _run_python("ep_plot")
+
+
+def ep_routes():
+    _run_python("ep_routes")
 
 
 def ep_info():
