@@ -46,7 +46,7 @@ done < <(sed -nE 's/^\.BR ((nccl|ep_|vcrun)[A-Za-z0-9_\\-]*) \(([1-7])\).*/\1 \3
     sed 's/\\-/-/g' | sort -u)
 while read -r name; do
     [ -e "$docs/${name##*/}" ] || fail "an installed page speaks of $name, which is not installed"
-done < <(grep -ohE '[A-Za-z_/-]+\.md' "$docs"/{architecture,decisions,failures,performance,protocol,python,rdma,troubleshooting}.md "$docs"/examples/README.md \
+done < <(grep -ohE '[A-Za-z_/-]+\.md' "$docs"/{architecture,compatibility,decisions,engines,failures,migrating,oncall,performance,protocol,python,rdma,sizing,troubleshooting,tuning}.md "$docs"/examples/README.md \
     "$root$prefix"/share/man/man*/* | sort -u)
 
 # The tools find the library that came with them, wherever that is; the loader does not.
