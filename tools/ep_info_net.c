@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "core/log.h"
-#include "net/counts.h"
+#include "net/p2p/counts.h"
 #include "tools/ep_info.h"
 
 /* Whether the process is still the one that made the file. */

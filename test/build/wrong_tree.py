@@ -16,7 +16,9 @@ FILES = {
     "plugin/core/naked.c": "int naked;\n\n\n" + LICENCE,
     "plugin/core/climbs.c": LICENCE + '#include "gda/gda.h"\n#include "api.h"\n',
     "plugin/gda/gda.h": LICENCE + '#include "test/peek.h"\n#include "device/ll/rows.h"\n',
-    "plugin/net/net.c": LICENCE + '#include "gda/gda.h"\n',
+    "plugin/net/p2p/send.c": LICENCE + '#include "gda/gda.h"\n#include "net/base/mr.h"\n',
+    "plugin/net/base/mr.h": LICENCE + '#include "net/mesh/mesh.h"\n',
+    "plugin/net/mesh/mesh.h": LICENCE,
     "plugin/rdma/nic.c": LICENCE + '#include "core/gone.h"\n',
     "test/peek.h": LICENCE,
     "device/simt/simt.h": LICENCE,
@@ -68,7 +70,8 @@ include/nccl_ep.h: has the version '1.2.4', meson.build '1.2.3'
 plugin/core/climbs.c: includes plugin/gda/gda.h, which plugin/core must not know
 plugin/core/naked.c: has no SPDX line on top
 plugin/gda/gda.h: includes test/peek.h, which plugin/gda must not know
-plugin/net/net.c: includes plugin/gda/gda.h, which plugin/net must not know
+plugin/net/base/mr.h: includes plugin/net/mesh/mesh.h, which plugin/net/base must not know
+plugin/net/p2p/send.c: includes plugin/gda/gda.h, which plugin/net/p2p must not know
 plugin/rdma/nic.c: includes "core/gone.h", which is not in the product
 test/data.bin: is a binary file
 test/latin.txt: is a binary file

@@ -128,85 +128,85 @@ MUTANTS = [
      "old": "if (is_secret(list[i], name)) {", "new": "if (is_secret(list[i], name) && 0) {", "tests": ["topo-info"]},
     # ---- the network plugin ----
     # A flush goes by each port that data may have come from.
-    {"name": "flush_first", "file": "plugin/net/flush.c",
+    {"name": "flush_first", "file": "plugin/net/p2p/flush.c",
      "old": "\tuint32_t ports = ep_net_flush_ports(c), i;",
      "new": "\tuint32_t ports = ep_net_flush_ports(c) & 1, i;", "tests": ["ports", "merged_flush"]},
     # A long message goes ahead of its notice where packets find ways of their own.
-    {"name": "plain_limit", "file": "plugin/net/part.c",
+    {"name": "plain_limit", "file": "plugin/net/p2p/part.c",
      "old": "bool record = m->size > c->plain_limit || size > most;",
      "new": "bool record = size > most;", "tests": ["notice", "notice_ib"]},
     # A signal comes behind what was read or added before it.
-    {"name": "gin_unfenced", "file": "plugin/net/post.c",
+    {"name": "gin_unfenced", "file": "plugin/net/mesh/post.c",
      "old": "wr[n].send_flags = rail->dev->nic.fences ? IBV_SEND_FENCE : 0;",
      "new": "wr[n].send_flags = 0;", "tests": ["gin_order", "gin_v15"]},
     # Memory that has to be in order is.
-    {"name": "strict_ignored", "file": "plugin/net/mr.c",
+    {"name": "strict_ignored", "file": "plugin/net/base/mr.c",
      "old": "(ep_net_env()->relaxed && !m->strict ? IBV_ACCESS_RELAXED_ORDERING : 0)",
      "new": "(ep_net_env()->relaxed ? IBV_ACCESS_RELAXED_ORDERING : 0)", "tests": ["gin", "gin_v13"]},
     # A receiver has as many slots again as its sender was told of.
-    {"name": "slots_lost", "file": "plugin/net/poll.c",
+    {"name": "slots_lost", "file": "plugin/net/p2p/poll.c",
      "old": "c->told += number;", "new": "c->told += number / 2;", "tests": ["ahead", "traffic"]},
     # What completes late is not taken for work of the queue pair that has the number now.
-    {"name": "old_lives", "file": "plugin/net/poll.c",
+    {"name": "old_lives", "file": "plugin/net/p2p/poll.c",
      "old": "if (qp >= c->nqps || EP_NET_WR_LIFE(wc[i].wr_id) == c->qp[qp].life) {",
      "new": "if (qp >= c->nqps || 1) {", "tests": ["ports", "troubles", "pieces"]},
     # A receiver that is not ready is asked again, as often as it takes.
-    {"name": "rnr_once", "file": "plugin/net/queue.c",
+    {"name": "rnr_once", "file": "plugin/net/base/queue.c",
      "old": "#define EP_NET_RNR_RETRY 7", "new": "#define EP_NET_RNR_RETRY 0", "tests": ["inside", "traffic"]},
     # The bus leaves slots and records in their order.
-    {"name": "slots_relaxed", "file": "plugin/net/comm.c",
+    {"name": "slots_relaxed", "file": "plugin/net/p2p/comm.c",
      "old": "IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);",
      "new": ("IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |\n"
              "\t\t\t\tIBV_ACCESS_RELAXED_ORDERING);"),
      "tests": ["sizes_v8", "sizes_split", "sizes_drop", "sizes"]},
     # A receive has a key of each port.
-    {"name": "slot_rkey", "file": "plugin/net/recv.c",
+    {"name": "slot_rkey", "file": "plugin/net/p2p/recv.c",
      "old": "slot[k].rkey[p] = region[k]->rkey[p];",
      "new": "slot[k].rkey[p] = region[k]->rkey[0];", "tests": ["sizes_merged", "traffic_merged"]},
     # Queue pairs get what both NICs can beyond the standard.
-    {"name": "no_ece", "file": "plugin/net/qp.c",
+    {"name": "no_ece", "file": "plugin/net/p2p/qp.c",
      "old": "\t\tep_net_ece_set(l, q->qp, &far->ece);\n", "new": "", "tests": ["inside"]},
     # Packets pass more than one router.
-    {"name": "one_hop", "file": "plugin/net/queue.c",
+    {"name": "one_hop", "file": "plugin/net/base/queue.c",
      "old": "#define EP_NET_HOPS 255", "new": "#define EP_NET_HOPS 1", "tests": ["inside"]},
     # A part of a DMA-BUF is that part.
-    {"name": "dmabuf_offset", "file": "plugin/net/mr.c",
+    {"name": "dmabuf_offset", "file": "plugin/net/base/mr.c",
      "old": ".fd = m->fd, .offset = m->offset };",
      "new": ".fd = m->fd, .offset = 0 };", "tests": ["sizes_v8", "gin"]},
     # Packets have the service level that was asked for.
-    {"name": "no_level", "file": "plugin/net/queue.c",
+    {"name": "no_level", "file": "plugin/net/base/queue.c",
      "old": ".sl = path->sl,", "new": ".sl = 0,", "tests": ["inside", "inside_levels"]},
     # Strangers who keep silent make room for the next who dials.
-    {"name": "silent_stays", "file": "plugin/net/guests.c",
+    {"name": "silent_stays", "file": "plugin/net/link/guests.c",
      "old": ">= EP_NET_SILENT_NS ? oldest : NULL;",
      "new": ">= 30 * EP_NET_SILENT_NS ? oldest : NULL;", "tests": ["gin_misuse", "setup"]},
     # ... but a peer who is slow to speak keeps his place for a second.
-    {"name": "slow_peer", "file": "plugin/net/guests.h",
+    {"name": "slow_peer", "file": "plugin/net/link/guests.h",
      "old": "#define EP_NET_SILENT_NS 1000000000ull", "new": "#define EP_NET_SILENT_NS 1ull", "tests": ["setup"]},
     # An interface whose cable is out is not where peers meet.
-    {"name": "iface_up", "file": "plugin/net/iface.c",
+    {"name": "iface_up", "file": "plugin/net/link/iface.c",
      "old": "(i->ifa_flags & IFF_RUNNING)", "new": "(i->ifa_flags & IFF_UP)", "tests": ["namespace"]},
     # A peer to whom there is no route yet is dialed again.
-    {"name": "dial_route", "file": "plugin/net/dial.c",
+    {"name": "dial_route", "file": "plugin/net/link/dial.c",
      "old": "error == ENETUNREACH ||", "new": "", "tests": ["namespace"]},
     # ... but no longer than the set-up of a connection may take.
-    {"name": "dial_limit", "file": "plugin/net/dial.c",
+    {"name": "dial_limit", "file": "plugin/net/link/dial.c",
      "old": "ep_now_ns() > d->until ?", "new": "false ?", "tests": ["namespace"]},
     # NICs keep what is registered while a child of fork() lives.
     {"name": "no_fork_init", "file": "plugin/rdma/verbs.c",
      "old": "\tint error = (v->ibv_fork_init)();\n", "new": "\tint error = 0;\n", "tests": ["fork"]},
     # Ports that a context joins can reach each other.
-    {"name": "link_unchecked", "file": "plugin/net/links.c",
+    {"name": "link_unchecked", "file": "plugin/net/mesh/rma_links.c",
      "old": "\treturn link->rank == rma->mesh->rank || ep_nic_path_check(own, far, &why)",
      "new": "\treturn true || ep_nic_path_check(own, far, &why)", "tests": ["gin_apart"]},
     # A rank whose NIC gives up tells the others.
-    {"name": "lost_unsaid", "file": "plugin/net/op.c",
+    {"name": "lost_unsaid", "file": "plugin/net/mesh/op.c",
      "old": "\t\tep_net_mesh_lose(rma->mesh, rma->failed.text);\n", "new": "", "tests": ["gin_lost_retry"]},
     # A NIC without atomics does not take GIN from the others, ...
-    {"name": "atomics_all", "file": "plugin/net/gin.c",
+    {"name": "atomics_all", "file": "plugin/net/mesh/gin.c",
      "old": "if (!fit) {", "new": "if (fit < n) {", "tests": ["gin_one_atomic"]},
     # ... and has no part in it.
-    {"name": "atomics_none", "file": "plugin/net/mesh.c",
+    {"name": "atomics_none", "file": "plugin/net/mesh/mesh.c",
      "old": "use == EP_NET_FOR_RMA ? ep_net_dev_lacks(dev) : NULL;",
      "new": "use == EP_NET_FOR_RMA ? NULL : NULL;", "tests": ["gin_one_atomic"]},
 ]

@@ -10,7 +10,7 @@
 #include <time.h>
 #include "core/log.h"
 #include "net/ends.h"
-#include "net/rma.h"
+#include "net/mesh/rma.h"
 
 #define MESSAGES 200000
 #define BATCH 16

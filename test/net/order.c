@@ -2,8 +2,8 @@
 /* Order of devices, where their PCI addresses come from, and which interface peers meet at. */
 #include <sys/stat.h>
 #include <unistd.h>
-#include "net/device.h"
-#include "net/iface.h"
+#include "net/base/device.h"
+#include "net/link/iface.h"
 #include "support/check.h"
 
 static char root[] = "/tmp/ep_net_order_XXXXXX";

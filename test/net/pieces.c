@@ -4,8 +4,8 @@
  * is posted in several goes, with others before and behind it.
  */
 #include <unistd.h>
-#include "net/gin.h"
-#include "net/net.h"
+#include "net/mesh/gin.h"
+#include "net/base/plugin.h"
 #include "support/check.h"
 
 #define BYTES 100003u

@@ -5,10 +5,10 @@
 #include <endian.h>
 #include <sys/socket.h>
 #include <unistd.h>
-#include "net/coll.h"
+#include "net/mesh/coll.h"
 #include "net/ends.h"
-#include "net/route.h"
-#include "net/talk.h"
+#include "net/p2p/route.h"
+#include "net/p2p/talk.h"
 
 /* ---- connections ---- */
 

@@ -8,10 +8,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #include "net/ends.h"
-#include "net/queue.h"
-#include "net/rma.h"
-#include "net/route.h"
-#include "net/talk.h"
+#include "net/base/queue.h"
+#include "net/mesh/rma.h"
+#include "net/p2p/route.h"
+#include "net/p2p/talk.h"
 
 static struct vn_dv_calls *calls;
 static int accept_error; /* what the next accept4() fails with; 0: nothing */

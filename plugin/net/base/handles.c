@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <pthread.h>
+#include <stdlib.h>
+#include "net/base/handles.h"
+
+#define EP_NET_CHUNK 1024u /* slots that are made together, and never freed */
+#define EP_NET_NO_SLOT UINT32_MAX
+
+struct ep_net_slot {
+	uint64_t handle; /* 0: free */
+	void *object;
+	uint64_t uses;
+	uint32_t next; /* free one */
+};
+
+/* Memory registrations are many, and requests name connections in fewer bits: a table for each. */
+struct ep_net_table {
+	uint32_t limit, n, free; /* n: slots that were used ever */
+	struct ep_net_slot *chunk[(1u << EP_NET_SLOT_BITS) / EP_NET_CHUNK];
+};
+
+static struct ep_net_table ep_net_tables[2] = {
+	{ .limit = EP_NET_COMMS, .free = EP_NET_NO_SLOT },
+	{ .limit = 1u << EP_NET_SLOT_BITS, .free = EP_NET_NO_SLOT },
+};
+static pthread_mutex_t ep_net_table_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static struct ep_net_table *ep_net_table(enum ep_net_kind kind)
+{
+	return &ep_net_tables[kind == EP_NET_MR || kind == EP_NET_SYM];
+}
+
+static struct ep_net_slot *ep_net_slot(struct ep_net_table *t, uint32_t slot)
+{
+	struct ep_net_slot *chunk =
+		__atomic_load_n(&t->chunk[slot / EP_NET_CHUNK], __ATOMIC_ACQUIRE);
+
+	return chunk ? &chunk[slot % EP_NET_CHUNK] : NULL;
+}
+
+/* The lock is held. */
+static uint32_t ep_net_slot_take(struct ep_net_table *t)
+{
+	uint32_t slot = t->free;
+
+	if (slot != EP_NET_NO_SLOT) {
+		t->free = ep_net_slot(t, slot)->next;
+		return slot;
+	}
+	if (t->n == t->limit) {
+		return EP_NET_NO_SLOT;
+	}
+	if (t->n % EP_NET_CHUNK == 0) {
+		struct ep_net_slot *chunk = calloc(EP_NET_CHUNK, sizeof(*chunk));
+
+		if (!chunk) {
+			return EP_NET_NO_SLOT;
+		}
+		__atomic_store_n(&t->chunk[t->n / EP_NET_CHUNK], chunk, __ATOMIC_RELEASE);
+	}
+	return t->n++;
+}
+
+void *ep_net_handle_new(enum ep_net_kind kind, void *object)
+{
+	struct ep_net_table *t = ep_net_table(kind);
+	struct ep_net_slot *s;
+	uint64_t handle = 0;
+	uint32_t slot;
+
+	pthread_mutex_lock(&ep_net_table_lock);
+	slot = ep_net_slot_take(t);
+	if (slot != EP_NET_NO_SLOT) {
+		s = ep_net_slot(t, slot);
+		handle = ++s->uses << (EP_NET_KIND_BITS + EP_NET_SLOT_BITS) |
+			 (uint64_t)slot << EP_NET_KIND_BITS | kind;
+		__atomic_store_n(&s->object, object, __ATOMIC_RELAXED);
+		__atomic_store_n(&s->handle, handle, __ATOMIC_RELEASE);
+	}
+	pthread_mutex_unlock(&ep_net_table_lock);
+	return (void *)(uintptr_t)handle;
+}
+
+void *ep_net_handle_get(enum ep_net_kind kind, const void *handle)
+{
+	struct ep_net_slot *s = ep_net_slot(ep_net_table(kind), ep_net_slot_of(handle));
+
+	if (ep_net_kind_of(handle) != kind || !s ||
+	    __atomic_load_n(&s->handle, __ATOMIC_ACQUIRE) != (uintptr_t)handle) {
+		return NULL;
+	}
+	return __atomic_load_n(&s->object, __ATOMIC_RELAXED);
+}
+
+void *ep_net_handle_at(uint32_t slot, void **handle)
+{
+	struct ep_net_slot *s = ep_net_slot(&ep_net_tables[0], slot);
+
+	if (!s) {
+		return NULL;
+	}
+	*handle = (void *)(uintptr_t)__atomic_load_n(&s->handle, __ATOMIC_ACQUIRE);
+	return *handle ? __atomic_load_n(&s->object, __ATOMIC_RELAXED) : NULL;
+}
+
+/* The lock is held. */
+static void *ep_net_slot_drop(struct ep_net_table *t, uint32_t slot)
+{
+	struct ep_net_slot *s = ep_net_slot(t, slot);
+	void *object = s->object;
+
+	__atomic_store_n(&s->handle, 0, __ATOMIC_RELEASE);
+	__atomic_store_n(&s->object, NULL, __ATOMIC_RELAXED);
+	s->next = t->free;
+	t->free = slot;
+	return object;
+}
+
+void *ep_net_handle_drop(enum ep_net_kind kind, const void *handle)
+{
+	void *object = NULL;
+
+	pthread_mutex_lock(&ep_net_table_lock);
+	if (ep_net_handle_get(kind, handle)) {
+		object = ep_net_slot_drop(ep_net_table(kind), ep_net_slot_of(handle));
+	}
+	pthread_mutex_unlock(&ep_net_table_lock);
+	return object;
+}
+
+void *ep_net_handle_drop_any(enum ep_net_kind kind)
+{
+	struct ep_net_table *t = ep_net_table(kind);
+	void *object = NULL;
+
+	pthread_mutex_lock(&ep_net_table_lock);
+	for (uint32_t i = 0; !object && i < t->n; i++) {
+		uint64_t handle = ep_net_slot(t, i)->handle;
+
+		if (handle && ep_net_kind_of((void *)(uintptr_t)handle) == kind) {
+			object = ep_net_slot_drop(t, i);
+		}
+	}
+	pthread_mutex_unlock(&ep_net_table_lock);
+	return object;
+}

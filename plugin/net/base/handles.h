@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What NCCL holds as `void *`: not addresses but numbers, of a slot in a table and of how often the
+ * slot was used. So a pointer that is none, one of another kind, and one to what was closed are found
+ * out without a look at memory behind it; asking takes no lock, which the data path could not bear.
+ * (core/live.h, which serves calls that are rarer, does take one.)
+ */
+#ifndef EP_NET_HANDLES_H
+#define EP_NET_HANDLES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum ep_net_kind {
+	EP_NET_NONE,
+	EP_NET_CONTEXT,
+	EP_NET_LISTEN,
+	EP_NET_CONNECT, /* a connection that its caller has no handle of yet */
+	EP_NET_SEND,
+	EP_NET_RECV,
+	EP_NET_MR,
+	EP_NET_REQUEST,
+	EP_NET_MEET,   /* where ranks of a mesh meet */
+	EP_NET_MESH,   /* ranks that reach each other's memory */
+	EP_NET_RMA,    /* queue pairs of a mesh */
+	EP_NET_SYM,    /* memory that all ranks of a mesh have registered */
+	EP_NET_OP,     /* a request of such queue pairs */
+	EP_NET_COLL,   /* ranks of collectives */
+	EP_NET_GATHER, /* a request of these */
+};
+
+/*
+ * Bits of a handle, from the lowest: 4 kind, 20 slot, 33 use. All together 57, what NCCL's
+ * descriptors for GPUs have room for. A request has the slot of its connection in 16 of the 20.
+ */
+#define EP_NET_KIND_BITS 4
+#define EP_NET_SLOT_BITS 20
+#define EP_NET_COMM_BITS 16
+#define EP_NET_COMMS (1u << EP_NET_COMM_BITS)
+#define EP_NET_REQUEST_BITS 9
+#define EP_NET_REQUESTS (1u << EP_NET_REQUEST_BITS)
+#define EP_NET_REQUEST_USE_BITS 28
+
+static inline enum ep_net_kind ep_net_kind_of(const void *handle)
+{
+	return (enum ep_net_kind)((uintptr_t)handle & ((1u << EP_NET_KIND_BITS) - 1));
+}
+
+static inline uint32_t ep_net_slot_of(const void *handle)
+{
+	return (uint32_t)((uintptr_t)handle >> EP_NET_KIND_BITS) & ((1u << EP_NET_SLOT_BITS) - 1);
+}
+
+/* A request: bits of the connection's slot, of its number and of its use. */
+static inline void *ep_net_request_handle(uint32_t comm, uint32_t request, uint32_t use)
+{
+	uint64_t h = EP_NET_REQUEST | (uint64_t)comm << EP_NET_KIND_BITS;
+
+	h |= (uint64_t)request << (EP_NET_KIND_BITS + EP_NET_COMM_BITS);
+	h |= (uint64_t)use << (EP_NET_KIND_BITS + EP_NET_COMM_BITS + EP_NET_REQUEST_BITS);
+	return (void *)(uintptr_t)h;
+}
+
+static inline uint32_t ep_net_request_comm(const void *handle)
+{
+	return (uint32_t)((uintptr_t)handle >> EP_NET_KIND_BITS) & (EP_NET_COMMS - 1);
+}
+
+static inline uint32_t ep_net_request_number(const void *handle)
+{
+	return (uint32_t)((uintptr_t)handle >> (EP_NET_KIND_BITS + EP_NET_COMM_BITS)) &
+	       (EP_NET_REQUESTS - 1);
+}
+
+static inline uint32_t ep_net_request_use(const void *handle)
+{
+	return (uint32_t)((uintptr_t)handle >>
+			  (EP_NET_KIND_BITS + EP_NET_COMM_BITS + EP_NET_REQUEST_BITS)) &
+	       ((1u << EP_NET_REQUEST_USE_BITS) - 1);
+}
+
+/*
+ * A request of a mesh, which only the host holds: 64 bits. There are more of them, so that their
+ * number has more bits.
+ */
+#define EP_NET_OP_BITS 20
+#define EP_NET_OP_USE_BITS 24
+
+static inline void *ep_net_op_handle(enum ep_net_kind kind, uint32_t comm, uint32_t op,
+				     uint32_t use)
+{
+	uint64_t h = (uint64_t)kind | (uint64_t)comm << EP_NET_KIND_BITS;
+
+	h |= (uint64_t)op << (EP_NET_KIND_BITS + EP_NET_COMM_BITS);
+	h |= (uint64_t)use << (EP_NET_KIND_BITS + EP_NET_COMM_BITS + EP_NET_OP_BITS);
+	return (void *)(uintptr_t)h;
+}
+
+static inline uint32_t ep_net_op_number(const void *handle)
+{
+	return (uint32_t)((uintptr_t)handle >> (EP_NET_KIND_BITS + EP_NET_COMM_BITS)) &
+	       ((1u << EP_NET_OP_BITS) - 1);
+}
+
+static inline uint32_t ep_net_op_use(const void *handle)
+{
+	return (uint32_t)((uintptr_t)handle >>
+			  (EP_NET_KIND_BITS + EP_NET_COMM_BITS + EP_NET_OP_BITS)) &
+	       ((1u << EP_NET_OP_USE_BITS) - 1);
+}
+
+/* NULL: no memory, or too many of them. */
+void *ep_net_handle_new(enum ep_net_kind kind, void *object);
+/* NULL: there is no such object. */
+void *ep_net_handle_get(enum ep_net_kind kind, const void *handle);
+/* The connection in a slot, of whichever kind that is, and its handle; NULL: none. */
+void *ep_net_handle_at(uint32_t slot, void **handle);
+/* The object, for whoever calls first; NULL: there is no such object (any more). */
+void *ep_net_handle_drop(enum ep_net_kind kind, const void *handle);
+/* Drops any one object of the kind. NULL: there is none. */
+void *ep_net_handle_drop_any(enum ep_net_kind kind);
+
+#endif

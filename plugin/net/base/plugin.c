@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Contexts, NCCL's logger, properties of NICs, and registration of memory. */
+#include <stdlib.h>
+#include <string.h>
+#include "core/build.h"
+#include "core/log.h"
+#include "net/base/handles.h"
+#include "net/base/plugin.h"
+
+struct ep_net_context {
+	int traffic_class;
+};
+
+static pthread_mutex_t ep_net_lock = PTHREAD_MUTEX_INITIALIZER;
+static uint32_t ep_net_contexts;
+static ep_net_log_fn *ep_net_logger;
+static void (*ep_net_sweep)(void);
+
+/* ---- NCCL's logger ---- */
+
+static bool ep_net_log(enum ep_log_level level, unsigned int subsys, const char *text)
+{
+	ep_net_log_fn *log = __atomic_load_n(&ep_net_logger, __ATOMIC_ACQUIRE);
+
+	if (log) {
+		log((int)level, subsys, "NET/" EP_NET_NAME, 0, "NET/" EP_NET_NAME " : %s", text);
+	}
+	return log != NULL;
+}
+
+bool ep_net_log_for_ep(int level, unsigned int subsys, const char *text)
+{
+	ep_net_log_fn *log = __atomic_load_n(&ep_net_logger, __ATOMIC_ACQUIRE);
+
+	if (log) {
+		log(level, subsys, "EP", 0, "EP %s", text);
+	}
+	return log != NULL;
+}
+
+static void ep_net_log_to(ep_net_log_fn *log)
+{
+	__atomic_store_n(&ep_net_logger, log, __ATOMIC_RELEASE);
+	ep_log_to(log ? ep_net_log : NULL);
+}
+
+/* ---- contexts ---- */
+
+ncclResult_t ep_net_init(ep_net_log_fn *log)
+{
+	struct ep_net_dev *dev;
+	struct ep_reason why;
+	int n;
+
+	if (log) {
+		ep_net_log_to(log);
+	}
+	if (!ep_net_devs(&dev, &n, &why)) {
+		EP_INFO(EP_LOG_INIT | EP_LOG_NET, "not used, there is no device for it: %s",
+			why.text);
+		return ncclSystemError;
+	}
+	EP_INFO(EP_LOG_INIT | EP_LOG_NET, "%s", ep_build_text);
+	for (int i = 0; i < n; i++) {
+		EP_INFO(EP_LOG_INIT | EP_LOG_NET, "device %d is %s, %u Mbit/s, %s, %s%s%s", i,
+			dev[i].label, dev[i].port.mbps,
+			dev[i].port.ethernet ? "Ethernet" : "InfiniBand",
+			dev[i].path[0] ? strrchr(dev[i].path, '/') + 1 : "no PCI address",
+			dev[i].ptr_support & EP_NET_PTR_DMABUF ? ", DMA-BUF" : "",
+			dev[i].ptr_support & EP_NET_PTR_CUDA ? ", nvidia-peermem" : "");
+	}
+	return ncclSuccess;
+}
+
+ncclResult_t ep_net_context_new(ep_net_log_fn *log, int traffic_class, void **ctx)
+{
+	struct ep_net_context *context;
+
+	EP_CHECK(ep_net_init(log));
+	context = calloc(1, sizeof(*context));
+	if (!context) {
+		return ep_fail(ncclSystemError, "out of host memory");
+	}
+	context->traffic_class = traffic_class;
+	*ctx = ep_net_handle_new(EP_NET_CONTEXT, context);
+	if (!*ctx) {
+		free(context);
+		return ep_fail(ncclSystemError, "no more than %u contexts", EP_NET_COMMS);
+	}
+	pthread_mutex_lock(&ep_net_lock);
+	ep_net_contexts++;
+	pthread_mutex_unlock(&ep_net_lock);
+	return ncclSuccess;
+}
+
+ncclResult_t ep_net_context_free(void *ctx)
+{
+	struct ep_net_context *context = ep_net_handle_drop(EP_NET_CONTEXT, ctx);
+	bool last;
+
+	if (!context) {
+		return ncclSuccess;
+	}
+	free(context);
+	pthread_mutex_lock(&ep_net_lock);
+	last = --ep_net_contexts == 0;
+	if (last) {
+		if (ep_net_sweep) {
+			ep_net_sweep();
+		}
+		ep_net_nics_forget();
+		ep_net_log_to(NULL);
+	}
+	pthread_mutex_unlock(&ep_net_lock);
+	return ncclSuccess;
+}
+
+void ep_net_sweep_with(void (*sweep)(void))
+{
+	pthread_mutex_lock(&ep_net_lock);
+	ep_net_sweep = sweep;
+	pthread_mutex_unlock(&ep_net_lock);
+}
+
+ncclResult_t ep_net_context_get(const void *ctx, int *traffic_class)
+{
+	const struct ep_net_context *context = ep_net_handle_get(EP_NET_CONTEXT, ctx);
+
+	if (!context) {
+		return ep_fail(ncclInvalidArgument, "%p is no context, or was finalized", ctx);
+	}
+	*traffic_class = context->traffic_class;
+	return ncclSuccess;
+}
+
+/* ---- devices ---- */
+
+ncclResult_t ep_net_count(int *ndevs)
+{
+	*ndevs = ep_net_nic_count(EP_NET_TABLE_NET);
+	return ncclSuccess;
+}
+
+ncclResult_t ep_net_count_ports(int *ndevs)
+{
+	struct ep_net_dev *dev;
+	struct ep_reason why;
+
+	ep_net_devs(&dev, ndevs, &why);
+	return ncclSuccess;
+}
+
+/* What ports have in common, and what they are together. */
+static void ep_net_properties_sum(const struct ep_net_nic *nic, struct ep_net_props_v12 *props)
+{
+	props->ptr_support = ~0;
+	props->max_comms = INT_MAX;
+	for (int i = 0; i < nic->nports; i++) {
+		const struct ep_net_dev *d = nic->dev[i];
+
+		props->ptr_support &= d->ptr_support;
+		props->max_comms = d->max_comms < props->max_comms ? d->max_comms
+								   : props->max_comms;
+		props->speed += (int)d->port.mbps;
+		props->vdev.devs[i] = d->index;
+	}
+	props->vdev.ndevs = nic->nports;
+}
+
+/* A plane's number among those of all devices, in their order: 0, 1, ... */
+static int ep_net_plane_number(int plane)
+{
+	struct ep_net_dev *dev;
+	struct ep_reason why;
+	int n, number = 0;
+
+	ep_net_devs(&dev, &n, &why);
+	for (int i = 0; i < n && dev[i].plane != plane; i++) {
+		bool first = true;
+
+		for (int k = 0; k < i; k++) {
+			first &= dev[k].plane != dev[i].plane;
+		}
+		number += first;
+	}
+	return number;
+}
+
+/*
+ * As NCCL's own transport has them: ports that are merged have the rail that all of them have, and a bit
+ * for each of their planes, beside one that says that they are bits.
+ */
+static void ep_net_properties_place(const struct ep_net_nic *nic, struct ep_net_props_v12 *props)
+{
+	int rail = nic->dev[0]->rail, planes = EP_NET_PLANES_MERGED;
+
+	for (int i = 0; i < nic->nports; i++) {
+		int number = ep_net_plane_number(nic->dev[i]->plane);
+
+		rail = nic->dev[i]->rail == rail ? rail : -1;
+		planes |= number < EP_NET_PLANES ? 1 << number : 0;
+	}
+	props->rail = (int16_t)rail;
+	props->plane = (int16_t)(nic->nports > 1 ? planes : nic->dev[0]->plane);
+}
+
+ncclResult_t ep_net_properties(int dev, struct ep_net_props_v12 *props)
+{
+	const struct ep_net_nic *nic;
+	struct ep_net_dev *d;
+
+	EP_CHECK(ep_net_nic_get(dev, &nic));
+	d = nic->dev[0];
+	*props = (struct ep_net_props_v12){
+		.name = (char *)(uintptr_t)nic->label,
+		.pci_path = d->path[0] ? d->path : NULL,
+		.guid = d->guid,
+		.reg_is_global = 1,
+		.port = d->adapter_port,
+		.max_recvs = EP_NET_MAX_RECVS,
+		.device_type = EP_NET_DEVICE_HOST,
+		.device_version = EP_NET_DEVICE_VERSION,
+		.max_p2p_bytes = EP_NET_LONG_BYTES,
+		.max_coll_bytes = EP_NET_LONG_BYTES,
+		.max_multi_request = 1,
+	};
+	ep_net_properties_sum(nic, props);
+	ep_net_properties_place(nic, props);
+	return ncclSuccess;
+}
+
+/* ---- memory ---- */
+
+ncclResult_t ep_net_memory_check(const struct ep_net_memory *m)
+{
+	if (!m->data || !m->size || (uintptr_t)m->data + m->size < m->size ||
+	    (m->type != EP_NET_PTR_HOST && m->type != EP_NET_PTR_CUDA)) {
+		return ep_fail(ncclInvalidArgument,
+			       "%zu bytes at %p, of type %d, cannot be registered (types are %d "
+			       "of a host and %d of a GPU)",
+			       m->size, m->data, m->type, EP_NET_PTR_HOST, EP_NET_PTR_CUDA);
+	}
+	return ncclSuccess;
+}
+
+ncclResult_t ep_net_memory_reg(const struct ep_net_nic *nic, const struct ep_net_memory *memory,
+			       void **mr)
+{
+	struct ep_net_mr *m;
+
+	*mr = NULL;
+	EP_CHECK(ep_net_memory_check(memory));
+	EP_CHECK(ep_net_mr_new(nic, memory, &m));
+	*mr = ep_net_handle_new(EP_NET_MR, m);
+	if (!*mr) {
+		ep_net_mr_free(m);
+		return ep_fail(ncclSystemError, "no more than %u registrations",
+			       1u << EP_NET_SLOT_BITS);
+	}
+	return ncclSuccess;
+}
+
+/* The connection may be closed already: memory belongs to the device. */
+ncclResult_t ep_net_dereg(void *comm, void *mr)
+{
+	struct ep_net_mr *m;
+
+	(void)comm;
+	if (!mr) {
+		return ncclSuccess;
+	}
+	m = ep_net_handle_drop(EP_NET_MR, mr);
+	if (!m) {
+		return ep_fail(ncclInvalidArgument,
+			       "%p is no registration of memory, or was deregistered before", mr);
+	}
+	ep_net_mr_free(m);
+	return ncclSuccess;
+}

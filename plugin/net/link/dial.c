@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+#include "core/log.h"
+#include "net/base/device.h"
+#include "net/link/dial.h"
+
+void ep_net_dialing_begin(struct ep_net_dialing *d, const union ep_net_addr *addr, const char *who,
+			  uint64_t until)
+{
+	uint64_t now = ep_now_ns();
+
+	*d = (struct ep_net_dialing){
+		.addr = *addr, .who = who, .fd = -1, .began = now, .until = until, .next = now
+	};
+}
+
+void ep_net_dialing_end(struct ep_net_dialing *d)
+{
+	if (d->fd >= 0) {
+		close(d->fd);
+		d->fd = -1;
+	}
+}
+
+/* What may pass: an ARP answer or a route that is late, a listener with too many callers. */
+static bool ep_net_dial_passing(int error)
+{
+	return error == ECONNREFUSED || error == ETIMEDOUT || error == EHOSTUNREACH ||
+	       error == ENETUNREACH || error == EAGAIN || error == EINTR;
+}
+
+static ncclResult_t ep_net_dialing_fail(struct ep_net_dialing *d, const char *next)
+{
+	ep_net_dialing_end(d);
+	return ep_fail(ncclRemoteError,
+		       "%s cannot be reached: %s, tried %u times in %llu ms%s; is the interface "
+		       "right there? (NCCL_SOCKET_IFNAME)",
+		       d->who, d->error ? strerror(d->error) : "no answer", d->tries,
+		       (unsigned long long)((ep_now_ns() - d->began) / 1000000), next);
+}
+
+/* A try has failed. */
+static ncclResult_t ep_net_dialing_failed(struct ep_net_dialing *d, int error)
+{
+	const struct ep_ib_env *env = ep_net_env();
+
+	ep_net_dialing_end(d);
+	d->error = error;
+	if (ep_net_own_error(error)) {
+		return ep_net_fail_own(error, "dial", d->who);
+	}
+	if (!ep_net_dial_passing(error)) {
+		return ep_net_dialing_fail(d, "");
+	}
+	if (d->tries > (uint32_t)env->dial_cnt) {
+		return ep_net_dialing_fail(d, " (NCCL_SOCKET_RETRY_CNT)");
+	}
+	d->next = ep_now_ns() + (uint64_t)d->tries * (uint64_t)env->dial_ms * 1000000;
+	EP_INFO(EP_LOG_NET, "%s cannot be reached: %s, try %u of %d", d->who, strerror(error),
+		d->tries, env->dial_cnt + 1);
+	return ncclSuccess;
+}
+
+ncclResult_t ep_net_dialing_step(struct ep_net_dialing *d, int *fd)
+{
+	enum ep_net_io_state state = EP_NET_IO_AGAIN;
+
+	*fd = -1;
+	if (d->fd < 0 && ep_now_ns() >= d->next) {
+		d->tries++;
+		d->fd = ep_net_dial(&d->addr);
+		state = d->fd < 0 ? EP_NET_IO_FAILED : state;
+	}
+	if (d->fd >= 0) {
+		state = ep_net_dialed(d->fd);
+	}
+	if (state == EP_NET_IO_DONE) {
+		*fd = d->fd;
+		d->fd = -1;
+		return ncclSuccess;
+	}
+	if (state != EP_NET_IO_AGAIN) {
+		EP_CHECK(ep_net_dialing_failed(d, errno));
+	}
+	return ep_now_ns() > d->until ? ep_net_dialing_fail(d, " (NCCL_EP_BOOTSTRAP_TIMEOUT_MS)")
+				      : ncclSuccess;
+}

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What messages over TCP begin with, in all versions alike, so that ends of two versions can say so; and
+ * what ends say of their ports.
+ */
+#ifndef EP_NET_HANDSHAKE_H
+#define EP_NET_HANDSHAKE_H
+
+#include "core/error.h"
+#include "rdma/nic.h"
+
+#define EP_NET_MAGIC 0x7465672d6e636c31ull
+#define EP_NET_VERSION 5u /* any change of what ends tell each other, or of a connection's memory */
+#define EP_NET_MAX_QPS 128u
+
+struct ep_net_head {
+	uint64_t magic;
+	uint32_t version;
+	uint32_t bytes; /* with the head */
+	uint64_t nonce; /* of the listener: who knows it has its handle */
+};
+
+/* Time that a connection has, from its first call on. */
+uint64_t ep_net_setup_ns(void);
+
+/*
+ * Whether what the other end says of a port and its queue pairs is possible; `qpn` NULL: it says nothing
+ * of queue pairs.
+ */
+bool ep_net_end_good(const struct ep_nic_end *end, const uint32_t *qpn, uint32_t nqps);
+ncclResult_t ep_net_end_check(const struct ep_nic_end *end, const uint32_t *qpn, uint32_t nqps,
+			      const char *who);
+
+#endif

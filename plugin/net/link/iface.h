@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The interface at which peers meet: that which NCCL's own transport would take. */
+#ifndef EP_NET_IFACE_H
+#define EP_NET_IFACE_H
+
+#include "net/link/sock.h"
+
+/*
+ * The address to be reached by. NCCL_SOCKET_IFNAME ([^][=]name,...) decides if it is set. Without it the
+ * first of these counts that has a running interface: names that begin with "ib"; the subnet of
+ * NCCL_COMM_ID; all but docker, lo and virbr; these three in turn. NCCL_SOCKET_FAMILY says which family.
+ */
+ncclResult_t ep_net_addr_find(union ep_net_addr *addr);
+/* Whether a name fits NCCL_SOCKET_IFNAME's text. */
+bool ep_net_ifname_match(const char *text, const char *name);
+
+#endif

@@ -1,0 +1,420 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How the ranks of a mesh find each other. Each rank listens, and has the handles of all. It dials the
+ * ranks below its own, and those above dial it; both say who they are.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "core/log.h"
+#include "net/abi/abi.h"
+#include "net/base/handles.h"
+#include "net/link/dial.h"
+#include "net/link/guests.h"
+#include "net/link/iface.h"
+#include "net/mesh/mesh.h"
+
+#define EP_NET_MESH_MAGIC 0x7465672d6d657368ull
+#define EP_NET_VISITORS 8 /* who know the nonce and have not said yet which rank they are */
+
+struct ep_net_meeting {
+	const struct ep_net_nic *nic;
+	enum ep_net_use use;
+	int tc;
+	struct ep_net_guests guests;
+};
+
+/* In what NCCL brings to all ranks. */
+struct ep_net_place {
+	uint64_t magic;
+	uint32_t version, use;
+	uint64_t nonce;
+	union ep_net_addr addr;
+};
+
+_Static_assert(sizeof(struct ep_net_place) <= EP_NET_HANDLE_BYTES, "NCCL's handle");
+
+struct ep_net_greeting {
+	struct ep_net_head head;
+	uint32_t rank, nranks;
+	struct ep_net_ends ends;
+};
+
+struct ep_net_visitor {
+	struct ep_net_caller caller; /* fd -1: none */
+	size_t at;
+	struct ep_net_greeting greeting;
+};
+
+/* A mesh in the making. */
+struct ep_net_making {
+	struct ep_net_mesh *mesh;
+	struct ep_net_guests *guests;
+	const struct ep_net_place **place; /* of each rank */
+	struct ep_net_greeting *answer;    /* of each rank that was dialed, and how much of it */
+	size_t *at;
+	struct ep_net_visitor visitor[EP_NET_VISITORS];
+	uint64_t until;
+	uint32_t missing;
+};
+
+/* ---- listening ---- */
+
+ncclResult_t ep_net_meet_open(int dev, int tc, enum ep_net_use use, void *handle,
+			      void **listen_comm)
+{
+	struct ep_net_place place = { .magic = EP_NET_MESH_MAGIC,
+				      .version = EP_NET_VERSION,
+				      .use = use };
+	struct ep_net_meeting *m = calloc(1, sizeof(*m));
+	ncclResult_t result;
+
+	if (!m) {
+		return ep_fail(ncclSystemError, "out of host memory for a listener");
+	}
+	m->use = use;
+	m->tc = tc;
+	EP_CHECK_GOTO(ep_net_nic_get(dev, &m->nic), err_free);
+	EP_CHECK_GOTO(ep_net_addr_find(&place.addr), err_free);
+	EP_CHECK_GOTO(ep_net_guests_open(&m->guests, EP_NET_MESH_MAGIC, &place.addr), err_free);
+	place.nonce = m->guests.nonce;
+	*listen_comm = ep_net_handle_new(EP_NET_MEET, m);
+	if (!*listen_comm) {
+		result = ep_fail(ncclSystemError, "no more than %u connections", EP_NET_COMMS);
+		goto err_close;
+	}
+	memset(handle, 0, EP_NET_HANDLE_BYTES);
+	memcpy(handle, &place, sizeof(place));
+	return ncclSuccess;
+
+err_close:
+	ep_net_guests_close(&m->guests);
+err_free:
+	free(m);
+	return result;
+}
+
+ncclResult_t ep_net_meet_close(void *listen_comm)
+{
+	struct ep_net_meeting *m;
+
+	if (!listen_comm) {
+		return ncclSuccess;
+	}
+	m = ep_net_handle_drop(EP_NET_MEET, listen_comm);
+	if (!m) {
+		return ep_fail(ncclInvalidArgument, "%p does not listen, or was closed before",
+			       listen_comm);
+	}
+	ep_net_guests_close(&m->guests);
+	free(m);
+	return ncclSuccess;
+}
+
+/* ---- greetings ---- */
+
+static void ep_net_greet(const struct ep_net_making *k, uint32_t to, struct ep_net_greeting *g)
+{
+	const struct ep_net_mesh *mesh = k->mesh;
+
+	memset(g, 0, sizeof(*g));
+	g->head = (struct ep_net_head){ .magic = EP_NET_MESH_MAGIC,
+					.version = EP_NET_VERSION,
+					.bytes = sizeof(*g),
+					.nonce = k->place[to]->nonce };
+	g->rank = mesh->rank;
+	g->nranks = mesh->nranks;
+	g->ends = mesh->ends[mesh->rank];
+}
+
+/* Whether what a rank says of its ports is possible. Which of them meet is seen when queue pairs are made. */
+static ncclResult_t ep_net_ends_check(const struct ep_net_ends *ends, const char *who)
+{
+	if (ends->n < 1 || ends->n > EP_NET_NIC_PORTS) {
+		return ep_fail(ncclRemoteError,
+			       "%s says that it has %u ports, possible are 1..%d: do all ranks "
+			       "use the same plugin?",
+			       who, ends->n, EP_NET_NIC_PORTS);
+	}
+	for (uint32_t i = 0; i < ends->n; i++) {
+		EP_CHECK(ep_net_end_check(&ends->port[i], NULL, 1, who));
+	}
+	return ncclSuccess;
+}
+
+/* What a rank says of itself, whose connection is `fd`, is taken over. */
+static ncclResult_t ep_net_greeted(struct ep_net_making *k, const struct ep_net_greeting *g, int fd)
+{
+	struct ep_net_mesh *mesh = k->mesh;
+	uint32_t r = g->rank;
+
+	if (g->nranks != mesh->nranks || r >= mesh->nranks || mesh->fd[r] >= 0 || r == mesh->rank) {
+		return ep_fail(ncclRemoteError,
+			       "a peer says that it is rank %u of %u, which is none that rank %u "
+			       "of %u expects: do all ranks give the same?",
+			       r, g->nranks, mesh->rank, mesh->nranks);
+	}
+	EP_CHECK(ep_net_ends_check(&g->ends, mesh->who[r]));
+	mesh->ends[r] = g->ends;
+	mesh->fd[r] = fd;
+	k->missing--;
+	return ncclSuccess;
+}
+
+/* ---- dialing ---- */
+
+static ncclResult_t ep_net_dial_rank(const struct ep_net_making *k, uint32_t r, int *fd)
+{
+	struct ep_net_dialing d;
+
+	ep_net_dialing_begin(&d, &k->place[r]->addr, k->mesh->who[r], k->until);
+	for (;;) {
+		EP_CHECK(ep_net_dialing_step(&d, fd));
+		if (*fd >= 0) {
+			return ncclSuccess;
+		}
+		poll(NULL, 0, 1);
+	}
+}
+
+/* The answer of a rank that was dialed, as far as it has come. */
+static ncclResult_t ep_net_answer_hear(struct ep_net_making *k, uint32_t r, int *fd)
+{
+	struct ep_net_greeting *g = &k->answer[r];
+	size_t head = sizeof(g->head);
+	enum ep_net_io_state state = EP_NET_IO_DONE;
+
+	if (k->at[r] < head) {
+		state = ep_net_take(*fd, g, head, &k->at[r]);
+	}
+	if (state == EP_NET_IO_DONE &&
+	    (g->head.magic != EP_NET_MESH_MAGIC || g->head.version != EP_NET_VERSION ||
+	     g->head.bytes != sizeof(*g) || g->head.nonce != k->guests->nonce)) {
+		return ep_fail(ncclRemoteError,
+			       "%s answers what this plugin does not understand (version %u, this "
+			       "one has %u): install the same on all hosts",
+			       k->mesh->who[r], g->head.version, EP_NET_VERSION);
+	}
+	if (state == EP_NET_IO_DONE) {
+		state = ep_net_take(*fd, g, sizeof(*g), &k->at[r]);
+	}
+	if (state == EP_NET_IO_AGAIN) {
+		return ncclSuccess;
+	}
+	if (state != EP_NET_IO_DONE || g->rank != r) {
+		return ep_fail(ncclRemoteError, "%s %s while ranks met: see its log",
+			       k->mesh->who[r],
+			       state == EP_NET_IO_CLOSED ? "has gone away"
+			       : state == EP_NET_IO_DONE ? "says that it is another rank"
+							 : strerror(errno));
+	}
+	EP_CHECK(ep_net_greeted(k, g, *fd));
+	*fd = -1;
+	return ncclSuccess;
+}
+
+/* ---- visitors ---- */
+
+/* A rank has said who it is: it gets the answer. */
+static ncclResult_t ep_net_visitor_welcome(struct ep_net_making *k, struct ep_net_visitor *v)
+{
+	struct ep_net_greeting own;
+	size_t at = 0;
+	int fd = v->caller.fd;
+
+	EP_CHECK(ep_net_greeted(k, &v->greeting, fd));
+	v->caller.fd = -1;
+	ep_net_greet(k, v->greeting.rank, &own);
+	/* A new connection has room for it. */
+	return ep_net_put(fd, &own, sizeof(own), &at) == EP_NET_IO_DONE
+		       ? ncclSuccess
+		       : ep_fail(ncclRemoteError, "%s has gone away while ranks met: see its log",
+				 k->mesh->who[v->greeting.rank]);
+}
+
+static ncclResult_t ep_net_visitor_hear(struct ep_net_making *k, struct ep_net_visitor *v)
+{
+	const struct ep_net_head *head = &v->greeting.head;
+	enum ep_net_io_state state;
+
+	if (head->version != EP_NET_VERSION || head->bytes != sizeof(v->greeting)) {
+		return ep_fail(ncclRemoteError,
+			       "a peer has another version of this plugin (it speaks version %u, "
+			       "this one %u): install the same on all hosts",
+			       head->version, EP_NET_VERSION);
+	}
+	state = ep_net_take(v->caller.fd, &v->greeting, sizeof(v->greeting), &v->at);
+	if (state == EP_NET_IO_DONE) {
+		return ep_net_visitor_welcome(k, v);
+	}
+	return state == EP_NET_IO_AGAIN
+		       ? ncclSuccess
+		       : ep_fail(ncclRemoteError, "the rank at %s %s while ranks met: see its log",
+				 v->caller.who,
+				 state == EP_NET_IO_CLOSED ? "has gone away" : strerror(errno));
+}
+
+static ncclResult_t ep_net_visitors_serve(struct ep_net_making *k)
+{
+	for (int i = 0; i < EP_NET_VISITORS; i++) {
+		struct ep_net_visitor *v = &k->visitor[i];
+
+		if (v->caller.fd < 0) {
+			EP_CHECK(ep_net_guests_next(k->guests, &v->caller));
+			v->greeting.head = v->caller.head;
+			v->at = sizeof(v->greeting.head);
+		}
+		if (v->caller.fd >= 0) {
+			EP_CHECK(ep_net_visitor_hear(k, v));
+		}
+	}
+	return ncclSuccess;
+}
+
+/* ---- meeting ---- */
+
+static ncclResult_t ep_net_place_check(const struct ep_net_place *p, uint32_t r,
+				       enum ep_net_use use)
+{
+	if (p->magic != EP_NET_MESH_MAGIC || p->use != use ||
+	    (p->addr.any.sa_family != AF_INET && p->addr.any.sa_family != AF_INET6)) {
+		return ep_fail(ncclInvalidArgument,
+			       "what should be the handle of rank %u is none (it begins with "
+			       "0x%016llx): do all ranks use this plugin?",
+			       r, (unsigned long long)p->magic);
+	}
+	if (p->version != EP_NET_VERSION) {
+		return ep_fail(ncclInvalidUsage,
+			       "rank %u has another version of this plugin (%u, this one %u): "
+			       "install the same on all hosts",
+			       r, p->version, EP_NET_VERSION);
+	}
+	return ncclSuccess;
+}
+
+static ncclResult_t ep_net_making_late(const struct ep_net_making *k)
+{
+	uint32_t r = 0;
+
+	while (r == k->mesh->rank || k->mesh->fd[r] >= 0) {
+		r++;
+	}
+	return ep_fail(ncclRemoteError,
+		       "waited %llu ms at %s for %u of %u ranks, the first is %s: is its process "
+		       "stuck? (NCCL_EP_BOOTSTRAP_TIMEOUT_MS)",
+		       (unsigned long long)(ep_net_setup_ns() / 1000000), k->guests->where,
+		       k->missing, k->mesh->nranks, k->mesh->who[r]);
+}
+
+/* fd: connections that were dialed and are not taken over yet. */
+static ncclResult_t ep_net_make(struct ep_net_making *k, int *fd)
+{
+	struct ep_net_greeting own;
+
+	for (uint32_t r = 0; r < k->mesh->rank; r++) {
+		size_t at = 0;
+
+		EP_CHECK(ep_net_dial_rank(k, r, &fd[r]));
+		ep_net_greet(k, r, &own);
+		if (ep_net_put(fd[r], &own, sizeof(own), &at) != EP_NET_IO_DONE) {
+			return ep_fail(ncclRemoteError, "%s has gone away while ranks met",
+				       k->mesh->who[r]);
+		}
+	}
+	while (k->missing) {
+		uint32_t before = k->missing;
+
+		for (uint32_t r = 0; r < k->mesh->rank; r++) {
+			if (fd[r] >= 0) {
+				EP_CHECK(ep_net_answer_hear(k, r, &fd[r]));
+			}
+		}
+		EP_CHECK(ep_net_visitors_serve(k));
+		if (k->missing && ep_now_ns() > k->until) {
+			return ep_net_making_late(k);
+		}
+		if (k->missing == before) {
+			poll(NULL, 0, 1);
+		}
+	}
+	return ncclSuccess;
+}
+
+static ncclResult_t ep_net_making_run(struct ep_net_making *k)
+{
+	uint32_t n = k->mesh->nranks;
+	int *fd = malloc(n * sizeof(*fd));
+	ncclResult_t result;
+
+	k->answer = calloc(n, sizeof(*k->answer));
+	k->at = calloc(n, sizeof(*k->at));
+	if (!fd || !k->answer || !k->at) {
+		result = ep_fail(ncclSystemError, "out of host memory for %u ranks", n);
+		goto free_all;
+	}
+	memset(fd, 0xff, n * sizeof(*fd));
+	for (int i = 0; i < EP_NET_VISITORS; i++) {
+		k->visitor[i].caller.fd = -1;
+	}
+	result = ep_net_make(k, fd);
+	ep_net_guests_tell(k->guests, result == ncclSuccess, "a rank");
+	for (uint32_t r = 0; r < n; r++) {
+		if (fd[r] >= 0) {
+			close(fd[r]);
+		}
+	}
+	for (int i = 0; i < EP_NET_VISITORS; i++) {
+		if (k->visitor[i].caller.fd >= 0) {
+			close(k->visitor[i].caller.fd);
+		}
+	}
+free_all:
+	free(fd);
+	free(k->answer);
+	free(k->at);
+	return result;
+}
+
+ncclResult_t ep_net_meet(void *const *handles, int nranks, int rank, enum ep_net_use use,
+			 const void *listen_comm, struct ep_net_mesh **mesh)
+{
+	struct ep_net_making k = { .until = ep_now_ns() + ep_net_setup_ns() };
+	struct ep_net_meeting *m = ep_net_handle_get(EP_NET_MEET, listen_comm);
+	ncclResult_t result = ncclSuccess;
+	char addr[EP_NET_ADDR_TEXT];
+
+	if (!m || m->use != use) {
+		return ep_fail(ncclInvalidArgument, "%p does not listen, or was closed",
+			       listen_comm);
+	}
+	if (nranks < 1 || (uint32_t)nranks > EP_NET_MESH_RANKS || rank < 0 || rank >= nranks) {
+		return ep_fail(ncclInvalidArgument, "rank %d of %d: possible are 1 to %u ranks",
+			       rank, nranks, EP_NET_MESH_RANKS);
+	}
+	for (int r = 0; r < nranks; r++) {
+		EP_CHECK(ep_net_place_check(handles[r], (uint32_t)r, use));
+	}
+	k.place = (const struct ep_net_place **)handles;
+	if (k.place[rank]->nonce != m->guests.nonce) {
+		return ep_fail(ncclInvalidArgument, "the handle of rank %d is not its listener's",
+			       rank);
+	}
+	EP_CHECK(ep_net_mesh_new(m->nic, use, (uint32_t)nranks, (uint32_t)rank, &k.mesh));
+	k.mesh->tc = m->tc;
+	for (int r = 0; r < nranks; r++) {
+		snprintf(k.mesh->who[r], EP_NET_WHO, "rank %d (%s)", r,
+			 ep_net_addr_print(&k.place[r]->addr, addr));
+	}
+	k.guests = &m->guests;
+	k.missing = (uint32_t)nranks - 1;
+	result = ep_net_making_run(&k);
+	if (result != ncclSuccess) {
+		ep_net_mesh_put(k.mesh);
+		return result;
+	}
+	*mesh = k.mesh;
+	return ncclSuccess;
+}

@@ -1,0 +1,368 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include "core/log.h"
+#include "net/link/handshake.h"
+#include "net/mesh/mesh.h"
+
+#define EP_NET_POLL_MS 20
+
+/* ---- making ---- */
+
+/* The ports of the NIC, which is held. */
+static ncclResult_t ep_net_mesh_ports(struct ep_net_mesh *m, enum ep_net_use use)
+{
+	struct ep_net_ends *own = &m->ends[m->rank];
+
+	for (int i = 0; i < m->nic->nports; i++) {
+		struct ep_net_dev *dev = m->nic->dev[i];
+		const char *lacks = use == EP_NET_FOR_RMA ? ep_net_dev_lacks(dev) : NULL;
+
+		if (lacks) {
+			EP_INFO(EP_LOG_INIT | EP_LOG_NET, "%s %s, %s does without for GIN and RMA",
+				dev->label, lacks, m->nic->label);
+			continue;
+		}
+		if (m->nic->nports > 1 && ep_net_dev_down(dev)) {
+			EP_INFO(EP_LOG_INIT | EP_LOG_NET, "%s: the port is down, %s does without",
+				dev->label, m->nic->label);
+			continue;
+		}
+		m->dev[own->n] = dev;
+		m->of_nic[own->n] = (uint8_t)i;
+		own->port[own->n] = dev->nic.end;
+		own->port[own->n++].psn = (uint32_t)ep_now_ns() & 0xffffff;
+	}
+	return own->n ? ncclSuccess
+		      : ep_fail(ncclSystemError, "%s: none of its ports is active and fit for it",
+				m->nic->label);
+}
+
+ncclResult_t ep_net_mesh_new(const struct ep_net_nic *nic, enum ep_net_use use, uint32_t nranks,
+			     uint32_t rank, struct ep_net_mesh **mesh)
+{
+	struct ep_net_mesh *m = calloc(1, sizeof(*m));
+	ncclResult_t result;
+
+	if (!m) {
+		return ep_fail(ncclSystemError, "out of host memory for %u ranks", nranks);
+	}
+	m->nic = nic;
+	m->nranks = nranks;
+	m->rank = rank;
+	m->refs = 1;
+	pthread_mutex_init(&m->lock, NULL);
+	m->fd = malloc(nranks * sizeof(*m->fd));
+	m->who = calloc(nranks, sizeof(*m->who));
+	m->ends = calloc(nranks, sizeof(*m->ends));
+	if (!m->fd || !m->who || !m->ends) {
+		result = ep_fail(ncclSystemError, "out of host memory for %u ranks", nranks);
+		goto err_free;
+	}
+	memset(m->fd, 0xff, nranks * sizeof(*m->fd));
+	EP_CHECK_GOTO(ep_net_nic_hold(nic), err_free);
+	EP_CHECK_GOTO(ep_net_mesh_ports(m, use), err_drop);
+	*mesh = m;
+	return ncclSuccess;
+
+err_drop:
+	ep_net_nic_drop(nic);
+err_free:
+	free(m->fd);
+	free(m->who);
+	free(m->ends);
+	free(m);
+	return result;
+}
+
+void ep_net_mesh_get(struct ep_net_mesh *mesh)
+{
+	__atomic_add_fetch(&mesh->refs, 1, __ATOMIC_RELAXED);
+}
+
+void ep_net_mesh_put(struct ep_net_mesh *mesh)
+{
+	if (!mesh || __atomic_sub_fetch(&mesh->refs, 1, __ATOMIC_ACQ_REL) > 0) {
+		return;
+	}
+	for (uint32_t r = 0; r < mesh->nranks; r++) {
+		if (mesh->fd[r] >= 0) {
+			close(mesh->fd[r]);
+		}
+	}
+	ep_net_nic_drop(mesh->nic);
+	pthread_mutex_destroy(&mesh->lock);
+	free(mesh->fd);
+	free(mesh->who);
+	free(mesh->ends);
+	free(mesh);
+}
+
+/* ---- rounds ---- */
+
+static const char *const ep_net_round_text[] = {
+	[EP_NET_ROUND_QUEUES] = "connect queue pairs",
+	[EP_NET_ROUND_MEMORY] = "register memory",
+	[EP_NET_ROUND_READY] = "be ready",
+};
+
+struct ep_net_word {
+	uint64_t magic;
+	uint32_t round, number, bytes;
+	int32_t code;
+};
+
+struct ep_net_lost {
+	struct ep_net_word word;
+	char text[EP_NET_LOST_TEXT];
+};
+
+/* Who does not read has no room left for more, and finds out by himself. */
+static void ep_net_lost_say(struct ep_net_mesh *mesh)
+{
+	struct ep_net_lost say = { .word = { .magic = EP_NET_MAGIC,
+					     .round = EP_NET_ROUND_LOST,
+					     .bytes = sizeof(say.text),
+					     .code = ncclRemoteError } };
+
+	if (!__atomic_load_n(&mesh->lost, __ATOMIC_ACQUIRE) ||
+	    pthread_mutex_trylock(&mesh->lock) != 0) {
+		return; /* (whoever has the lock does it afterwards) */
+	}
+	memcpy(say.text, mesh->lost_text, sizeof(say.text));
+	for (uint32_t r = 0; r < mesh->nranks && !mesh->lost_said; r++) {
+		size_t at = 0;
+
+		if (mesh->fd[r] >= 0) {
+			(void)ep_net_put(mesh->fd[r], &say, sizeof(say), &at);
+		}
+	}
+	mesh->lost_said = true;
+	pthread_mutex_unlock(&mesh->lock);
+}
+
+void ep_net_mesh_lose(struct ep_net_mesh *mesh, const char *text)
+{
+	if (!__atomic_load_n(&mesh->lost, __ATOMIC_RELAXED)) {
+		snprintf(mesh->lost_text, sizeof(mesh->lost_text), "%s", text);
+		__atomic_store_n(&mesh->lost, 1, __ATOMIC_RELEASE);
+	}
+	ep_net_lost_say(mesh);
+}
+
+bool ep_net_mesh_lost(const struct ep_net_mesh *mesh, uint32_t r, char text[EP_NET_LOST_TEXT])
+{
+	struct ep_net_lost said;
+	ssize_t n = mesh->fd[r] < 0
+			    ? -1
+			    : recv(mesh->fd[r], &said, sizeof(said), MSG_PEEK | MSG_DONTWAIT);
+
+	if (n != (ssize_t)sizeof(said) || said.word.magic != EP_NET_MAGIC ||
+	    said.word.round != EP_NET_ROUND_LOST) {
+		return false;
+	}
+	snprintf(text, EP_NET_LOST_TEXT, "%.*s", EP_NET_LOST_TEXT - 1, said.text);
+	return true;
+}
+
+struct ep_net_talk {
+	struct ep_net_mesh *mesh;
+	enum ep_net_round round;
+	size_t bytes;            /* of a word and what follows it */
+	char *out, *in;          /* in: of each rank */
+	size_t *sent, *received; /* of each rank */
+	struct pollfd *poll;
+};
+
+static void ep_net_talk_free(struct ep_net_talk *t)
+{
+	free(t->out);
+	free(t->in);
+	free(t->sent);
+	free(t->received);
+	free(t->poll);
+}
+
+static ncclResult_t ep_net_talk_new(struct ep_net_mesh *mesh, enum ep_net_round round,
+				    ncclResult_t code, const void *own, size_t bytes,
+				    struct ep_net_talk *t)
+{
+	struct ep_net_word word = { .magic = EP_NET_MAGIC,
+				    .round = round,
+				    .number = mesh->rounds,
+				    .bytes = (uint32_t)bytes,
+				    .code = code };
+
+	*t = (struct ep_net_talk){ .mesh = mesh, .round = round, .bytes = sizeof(word) + bytes };
+	t->out = malloc(t->bytes);
+	t->in = calloc(mesh->nranks, t->bytes);
+	t->sent = calloc(mesh->nranks, sizeof(*t->sent));
+	t->received = calloc(mesh->nranks, sizeof(*t->received));
+	t->poll = calloc(mesh->nranks, sizeof(*t->poll));
+	if (!t->out || !t->in || !t->sent || !t->received || !t->poll) {
+		ep_net_talk_free(t);
+		return ep_fail(ncclSystemError, "out of host memory to %s with %u ranks",
+			       ep_net_round_text[round], mesh->nranks);
+	}
+	memcpy(t->out, &word, sizeof(word));
+	if (bytes) {
+		memcpy(t->out + sizeof(word), own, bytes);
+	}
+	t->sent[mesh->rank] = t->received[mesh->rank] = t->bytes;
+	memcpy(t->in + mesh->rank * t->bytes, t->out, t->bytes);
+	return ncclSuccess;
+}
+
+/* The word of a rank has come: does it do the same as this one? */
+static ncclResult_t ep_net_word_check(const struct ep_net_talk *t, uint32_t r)
+{
+	struct ep_net_word word, own;
+
+	memcpy(&word, t->in + r * t->bytes, sizeof(word));
+	memcpy(&own, t->out, sizeof(own));
+	if (word.magic == own.magic && word.round == EP_NET_ROUND_LOST) {
+		return ep_fail(ncclRemoteError,
+			       "%s has failed, while this one would %s: see its log",
+			       t->mesh->who[r], ep_net_round_text[t->round]);
+	}
+	if (word.magic != own.magic || word.round != own.round || word.number != own.number ||
+	    word.bytes != own.bytes) {
+		return ep_fail(
+			ncclRemoteError,
+			"%s is at step %u of what all ranks do together (kind %u, %u bytes), "
+			"this one at %u, where they %s: all ranks must make the same calls",
+			t->mesh->who[r], word.number, word.round, word.bytes, own.number,
+			ep_net_round_text[t->round]);
+	}
+	return ncclSuccess;
+}
+
+static ncclResult_t ep_net_talk_gone(const struct ep_net_talk *t, uint32_t r,
+				     enum ep_net_io_state state)
+{
+	return ep_fail(ncclRemoteError, "%s %s while all ranks %s: see its log", t->mesh->who[r],
+		       state == EP_NET_IO_CLOSED ? "has closed the connection or has ended"
+						 : strerror(errno),
+		       ep_net_round_text[t->round]);
+}
+
+/* What can be sent to and taken from a rank now. */
+static ncclResult_t ep_net_talk_step(struct ep_net_talk *t, uint32_t r)
+{
+	enum ep_net_io_state said = EP_NET_IO_DONE, state = EP_NET_IO_DONE;
+	char *in = t->in + r * t->bytes;
+	int fd = t->mesh->fd[r];
+
+	if (t->sent[r] < t->bytes) {
+		said = ep_net_put(fd, t->out, t->bytes, &t->sent[r]);
+	}
+	if (said == EP_NET_IO_FAILED) {
+		return ep_net_talk_gone(t, r, said);
+	}
+	/*
+	 * Whoever has closed may have said something before. And where this rank waits for room to say
+	 * more, the other one may wait until it is heard.
+	 */
+	if (t->received[r] < sizeof(struct ep_net_word)) {
+		state = ep_net_take(fd, in, sizeof(struct ep_net_word), &t->received[r]);
+		if (state == EP_NET_IO_DONE) {
+			EP_CHECK(ep_net_word_check(t, r));
+		}
+	}
+	if (state == EP_NET_IO_DONE && t->received[r] < t->bytes) {
+		state = ep_net_take(fd, in, t->bytes, &t->received[r]);
+	}
+	if (state != EP_NET_IO_DONE && state != EP_NET_IO_AGAIN) {
+		return ep_net_talk_gone(t, r, state);
+	}
+	return said == EP_NET_IO_CLOSED && state == EP_NET_IO_DONE ? ep_net_talk_gone(t, r, said)
+								   : ncclSuccess;
+}
+
+static ncclResult_t ep_net_talk_all(struct ep_net_talk *t)
+{
+	uint64_t began = ep_now_ns();
+
+	for (;;) {
+		uint32_t first = 0;
+		nfds_t n = 0;
+
+		for (uint32_t r = t->mesh->nranks; r-- > 0;) {
+			if (t->sent[r] == t->bytes && t->received[r] == t->bytes) {
+				continue;
+			}
+			EP_CHECK(ep_net_talk_step(t, r));
+			if (t->sent[r] < t->bytes || t->received[r] < t->bytes) {
+				t->poll[n].fd = t->mesh->fd[r];
+				t->poll[n++].events =
+					(short)(POLLIN | (t->sent[r] < t->bytes ? POLLOUT : 0));
+				first = r;
+			}
+		}
+		if (n == 0) {
+			return ncclSuccess;
+		}
+		if (ep_now_ns() - began > ep_net_setup_ns()) {
+			return ep_fail(ncclRemoteError,
+				       "waited %llu ms for %s and %lu more ranks to %s: are their "
+				       "processes stuck? (NCCL_EP_BOOTSTRAP_TIMEOUT_MS)",
+				       (unsigned long long)(ep_net_setup_ns() / 1000000),
+				       t->mesh->who[first], (unsigned long)n - 1,
+				       ep_net_round_text[t->round]);
+		}
+		poll(t->poll, n, EP_NET_POLL_MS);
+	}
+}
+
+/* Of the words of all ranks; `code` is this one's. */
+static ncclResult_t ep_net_talk_end(const struct ep_net_talk *t, ncclResult_t code, void *all)
+{
+	size_t bytes = t->bytes - sizeof(struct ep_net_word);
+	struct ep_net_word word;
+
+	for (uint32_t r = 0; code == ncclSuccess && r < t->mesh->nranks; r++) {
+		memcpy(&word, t->in + r * t->bytes, sizeof(word));
+		if (word.code != ncclSuccess) {
+			return ep_fail(ncclRemoteError, "%s cannot %s: see its log",
+				       t->mesh->who[r], ep_net_round_text[t->round]);
+		}
+		if (bytes) {
+			memcpy((char *)all + r * bytes, t->in + r * t->bytes + sizeof(word), bytes);
+		}
+	}
+	return code;
+}
+
+ncclResult_t ep_net_mesh_exchange(struct ep_net_mesh *mesh, enum ep_net_round round,
+				  ncclResult_t code, const void *own, size_t bytes, void *all)
+{
+	struct ep_net_talk t;
+	ncclResult_t result;
+
+	pthread_mutex_lock(&mesh->lock);
+	if (mesh->failed.code != ncclSuccess) {
+		result = ep_fail_again(&mesh->failed);
+		goto unlock;
+	}
+	EP_CHECK_GOTO(ep_net_talk_new(mesh, round, code, own, bytes, &t), failed);
+	result = ep_net_talk_all(&t);
+	if (result == ncclSuccess) {
+		mesh->rounds++;
+		result = ep_net_talk_end(&t, code, all);
+		ep_net_talk_free(&t);
+		goto unlock;
+	}
+	ep_net_talk_free(&t);
+failed:
+	/* Ranks may be at different steps now: there is no other one. */
+	ep_error_get(NULL, &mesh->failed);
+unlock:
+	pthread_mutex_unlock(&mesh->lock);
+	ep_net_lost_say(mesh);
+	return result;
+}

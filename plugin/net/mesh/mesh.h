@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A mesh: ranks of which each can reach the memory of each other one, for GIN, RMA and collectives.
+ * Every two ranks have a TCP connection, over which they agree on queue pairs and memory, and which
+ * tells when one of them is gone. Ranks may have NICs of several ports, which contexts take in turn.
+ */
+#ifndef EP_NET_MESH_H
+#define EP_NET_MESH_H
+
+#include <pthread.h>
+#include "net/base/device.h"
+#include "net/link/sock.h"
+
+#define EP_NET_WHO (EP_NET_ADDR_TEXT + 16)
+#define EP_NET_MESH_RANKS 4096u
+
+/* Who meets at a handle; those of different uses do not. */
+enum ep_net_use {
+	EP_NET_FOR_RMA = 1,
+	EP_NET_FOR_COLL
+};
+
+/* What all ranks do together. */
+enum ep_net_round {
+	EP_NET_ROUND_QUEUES = 1,
+	EP_NET_ROUND_MEMORY,
+	EP_NET_ROUND_READY,
+	EP_NET_ROUND_LOST /* no round: a rank has failed, and says so */
+};
+
+#define EP_NET_LOST_TEXT 400
+
+/* A rank's ports, without those that were down when it came or are not fit for what it is for. */
+struct ep_net_ends {
+	uint32_t n;
+	struct ep_nic_end port[EP_NET_NIC_PORTS];
+};
+
+struct ep_net_mesh {
+	const struct ep_net_nic *nic;
+	/* of this rank's ports: the device, and which one of the NIC it is, by which memory has keys */
+	struct ep_net_dev *dev[EP_NET_NIC_PORTS];
+	uint8_t of_nic[EP_NET_NIC_PORTS];
+	uint32_t nranks, rank;
+	int tc;                   /* traffic class; -1: none given */
+	int *fd;                  /* of each rank; -1: the own */
+	char (*who)[EP_NET_WHO];  /* "rank 3 (10.1.2.3:4567)" */
+	struct ep_net_ends *ends; /* of each rank */
+	uint32_t refs;            /* atomic: the handle's, of queue pairs and of memory */
+
+	uint32_t lost; /* atomic: this rank has failed, as `lost_text` says */
+	char lost_text[EP_NET_LOST_TEXT];
+
+	pthread_mutex_t lock; /* for what follows */
+	bool lost_said;
+	uint32_t rounds;
+	struct ep_error failed; /* code: not ncclSuccess once a round has failed */
+};
+
+/* meet.c: listen() and connect() of GIN, RMA and collectives; the latter waits for all ranks. */
+ncclResult_t ep_net_meet_open(int dev, int tc, enum ep_net_use use, void *handle,
+			      void **listen_comm);
+ncclResult_t ep_net_meet_close(void *listen_comm);
+/* The mesh has one reference. */
+ncclResult_t ep_net_meet(void *const *handles, int nranks, int rank, enum ep_net_use use,
+			 const void *listen_comm, struct ep_net_mesh **mesh);
+
+/* mesh.c: connections are not made yet. */
+ncclResult_t ep_net_mesh_new(const struct ep_net_nic *nic, enum ep_net_use use, uint32_t nranks,
+			     uint32_t rank, struct ep_net_mesh **mesh);
+void ep_net_mesh_get(struct ep_net_mesh *mesh);
+/* The last one closes connections. NULL: nothing. */
+void ep_net_mesh_put(struct ep_net_mesh *mesh);
+
+/*
+ * All ranks call it: all[r] has what rank r gave, `bytes` each. A rank that could not do its part says
+ * so by its `code`: then the call fails on every rank, on others with that rank's name.
+ */
+ncclResult_t ep_net_mesh_exchange(struct ep_net_mesh *mesh, enum ep_net_round round,
+				  ncclResult_t code, const void *own, size_t bytes, void *all);
+
+/* This rank has failed: all others are told why, once, in between rounds. */
+void ep_net_mesh_lose(struct ep_net_mesh *mesh, const char *text);
+/* What rank r has said of itself so, if it has. Any thread; takes nothing from the connection. */
+bool ep_net_mesh_lost(const struct ep_net_mesh *mesh, uint32_t r, char text[EP_NET_LOST_TEXT]);
+
+/* Keys of memory: of this rank's ports, from those of all ports of its NIC. */
+static inline void ep_net_mesh_keys(const struct ep_net_mesh *mesh, const uint32_t *nic_key,
+				    uint32_t *key)
+{
+	for (uint32_t i = 0; i < mesh->ends[mesh->rank].n; i++) {
+		key[i] = nic_key[mesh->of_nic[i]];
+	}
+}
+
+/* The port of a rank that a context goes by; ranks that are connected take theirs by the same number. */
+static inline uint32_t ep_net_mesh_port(const struct ep_net_mesh *mesh, uint32_t rank,
+					uint32_t context)
+{
+	return context % mesh->ends[rank].n;
+}
+
+#endif

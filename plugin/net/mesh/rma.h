@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reading and writing memory of the ranks of a mesh, with signals. A context has a queue pair to every
+ * rank, this one included, so that what goes to a rank over one context arrives in order. The contexts
+ * that were made together are used by one thread at a time.
+ */
+#ifndef EP_NET_RMA_H
+#define EP_NET_RMA_H
+
+#include "net/base/handles.h"
+#include "net/base/mr.h"
+#include "net/mesh/mesh.h"
+
+#define EP_NET_OPS_CHUNK 256u
+#define EP_NET_OPS (1u << EP_NET_OP_BITS)
+#define EP_NET_NO_OP UINT32_MAX
+#define EP_NET_CONTEXTS 256u
+#define EP_NET_OP_WR 8u /* work requests that are posted together: at most, with the signal */
+
+enum ep_net_op_kind {
+	EP_NET_PUT,
+	EP_NET_GET,
+	EP_NET_FLUSH
+};
+
+/* What a port of this rank's has for the contexts that go by it. */
+struct ep_net_rail {
+	struct ep_net_dev *dev;
+	struct ibv_cq *cq; /* NULL: no context does */
+	uint32_t cq_lost;  /* atomic: the NIC has lost completions */
+	uint32_t cq_room;
+	bool failed; /* a lane has failed, and that was told */
+	uint8_t tc;  /* traffic class */
+	struct ibv_mr *scratch_mr;
+};
+
+struct ep_net_link;
+
+enum ep_net_lane {
+	EP_NET_LANE_OPEN,
+	EP_NET_LANE_CLOSING, /* this end has closed it; what has come by it is not known on both sides */
+	EP_NET_LANE_CLOSED
+};
+
+/* A request: posted piece by piece, and done when the NIC has told of all of them. */
+struct ep_net_op {
+	uint32_t use;  /* how often; odd ones are under way */
+	uint32_t next; /* of its link, or free one */
+	enum ep_net_op_kind kind;
+	uint32_t left; /* completions of what is posted */
+	bool posted;   /* all of it; */
+	bool signal, tell;
+	struct ep_net_link *link;
+	uint64_t local, remote, size, at; /* at: bytes that are posted */
+	uint32_t lkey, rkey;
+	uint64_t signal_at, add;
+	uint32_t signal_rkey;
+	const uint32_t *lkeys, *rkeys; /* by port, here and there; NULL: it goes by no other */
+	uint32_t imm;    /* if `tell`: a peer that has posted receives is told of the end */
+	uint64_t gets;   /* FLUSH: gets of the link that come before */
+	uint32_t *count; /* not NULL: goes down at the end, and nobody tests the request */
+	uint32_t others; /* whose `count` this is: the request ends with the last of them */
+};
+
+/* To a rank, of one context. */
+struct ep_net_link {
+	struct ibv_qp *qp; /* NULL: not connected */
+	struct ep_net_rail *rail;
+	uint32_t port, far; /* of this rank, which is the rail's; of the peer */
+	uint32_t rank, remote, room;
+	uint32_t first, last; /* ops that are not all posted */
+	uint32_t live;        /* ops under way */
+	uint64_t gets, got;
+	uint32_t receives;    /* that it has; 0: nobody tells this rank anything */
+	uint32_t owed;        /* of which so many were used and not posted again */
+	uint64_t looked_gone; /* when its rank was found gone; 0: not */
+
+	/* where lanes take over from each other: lane.c */
+	enum ep_net_lane lane;
+	bool drained; /* closed here: nothing comes by it any more, */
+	bool tell;    /* of which the rank has not been told */
+	bool heard;   /* the rank has closed its end */
+	uint64_t since;
+	uint32_t receiving;      /* receives that have not ended */
+	uint32_t came, far_came; /* messages that tell: here; there, as the rank says */
+	uint32_t told;           /* that were sent, and have ended */
+	uint32_t *flight, sq;    /* ring of ops that are all posted */
+	uint32_t flight_first, flight_last;
+};
+
+/* What is said to a rank, and heard of it, of lanes. */
+struct ep_net_lane_word {
+	uint32_t magic;
+	uint16_t lane, last; /* last: the rank leaves */
+	uint32_t came, pad;
+};
+
+struct ep_net_lane_talk {
+	struct ep_net_lane_word in, out;
+	size_t in_at, out_at;
+	bool saying; /* some of `out` */
+};
+
+struct ep_net_span {
+	uint64_t offset;
+	void *handle; /* of ep_net_sym_new() */
+};
+
+struct ep_net_rma_config {
+	int contexts, stride, tc;
+	uint32_t receives; /* of a link; 0: none */
+	/* Links to a rank are lanes: where one fails the others take over. All that is sent tells. */
+	bool lanes;
+	/* Told of what peers tell: may fail. */
+	ncclResult_t (*told)(void *arg, const struct ep_net_link *link, uint32_t imm);
+	void *arg;
+};
+
+struct ep_net_rma {
+	struct ep_net_mesh *mesh;
+	void *handle;
+	struct ep_net_rma_config config;
+	uint8_t sl;
+	struct ep_net_rail rail[EP_NET_NIC_PORTS];
+	struct ep_net_lane_talk *talk; /* with each rank; NULL: links are no lanes */
+	pthread_mutex_t lock;          /* then: of who uses the contexts */
+	uint32_t closing;              /* lanes */
+	bool starved;                  /* links wait for room that is not their own */
+	struct ep_net_link *link;      /* [contexts][nranks] */
+	uint64_t *scratch;             /* what atomics and flushes read */
+	struct ep_net_span read;       /* memory that was read into last; handle NULL: none */
+
+	struct ep_net_op **chunk;
+	uint32_t nops, free, live;
+
+	struct ep_error failed; /* code: not ncclSuccess once something has failed */
+	uint32_t broken;        /* atomic: that is so, for other threads */
+	uint32_t idle;
+	uint64_t looked;
+};
+
+/* Memory that all ranks of a mesh have registered. */
+struct ep_net_sym_end {
+	uint64_t base, size;
+	uint32_t rkey[EP_NET_NIC_PORTS]; /* of each port of the rank */
+};
+
+struct ep_net_sym {
+	struct ep_net_mesh *mesh;
+	struct ep_net_mr *mr;
+	struct ep_net_sym_end *end; /* of each rank */
+};
+
+/* rma_links.c: all ranks call it. */
+ncclResult_t ep_net_rma_new(struct ep_net_mesh *mesh, const struct ep_net_rma_config *config,
+			    struct ep_net_rma **rma);
+void ep_net_rma_free(struct ep_net_rma *rma); /* NULL: nothing */
+/* The link of a context to a rank, if there is one. */
+ncclResult_t ep_net_link_get(struct ep_net_rma *rma, int context, uint32_t rank,
+			     struct ep_net_link **link);
+
+/* op.c: requests, and failures. */
+struct ep_net_op *ep_net_op_at(const struct ep_net_rma *rma, uint32_t number);
+void *ep_net_op_request(const struct ep_net_rma *rma, uint32_t number);
+ncclResult_t ep_net_ops_grow(struct ep_net_rma *rma);
+void ep_net_op_free(struct ep_net_rma *rma, uint32_t number);
+/* Who only counts requests does not test them. */
+void ep_net_op_end(struct ep_net_rma *rma, struct ep_net_op *op, uint32_t number);
+static inline bool ep_net_op_done(const struct ep_net_op *op)
+{
+	return op->posted && op->left == 0;
+}
+/* The link that an op's work requests go over: a flush reads this rank's own memory. */
+struct ep_net_link *ep_net_op_via(const struct ep_net_rma *rma, const struct ep_net_op *op);
+/* A link by a port, for what is wrong with the port: this rank's to itself, which is always there. */
+struct ep_net_link *ep_net_rail_link(const struct ep_net_rma *rma, uint32_t port);
+ncclResult_t ep_net_rma_fail(struct ep_net_rma *rma, const struct ep_net_link *link,
+			     ncclResult_t code, const char *fmt, ...) EP_PRINTF(4, 5);
+/* A failure of this rank's NIC or of its way to a peer: ranks that wait for this one learn of it, too. */
+ncclResult_t ep_net_rma_lost(struct ep_net_rma *rma, const struct ep_net_link *link,
+			     ncclResult_t code, const char *why);
+/* A failure of before, once more. */
+ncclResult_t ep_net_rma_failed(const struct ep_net_rma *rma);
+
+#define EP_NET_OP_ID(wrs, number) ((uint64_t)(wrs) << 32 | (number))
+#define EP_NET_OP_ID_WRS(id) ((uint32_t)((id) >> 32))
+#define EP_NET_OP_ID_RECEIVE (1ull << 63) /* and the number of the link */
+
+/* post.c: makes a request like `want`, whose use and progress do not count, and posts it. */
+ncclResult_t ep_net_op_start(struct ep_net_rma *rma, const struct ep_net_op *want,
+			     uint32_t *number);
+/* A flush of what `n` ports have keys for, at `at`; after all gets of each link that came before. */
+ncclResult_t ep_net_flush_start(struct ep_net_rma *rma, struct ep_net_link *const *link,
+				const uint32_t *rkey, uint32_t n, uint64_t at, void **request);
+ncclResult_t ep_net_link_push(struct ep_net_rma *rma, struct ep_net_link *link);
+void ep_net_link_append(struct ep_net_rma *rma, struct ep_net_link *link, uint32_t number);
+ncclResult_t ep_net_link_receives(struct ep_net_rma *rma, struct ep_net_link *link, uint32_t n);
+/* What waited for room that work of other links has given back. */
+ncclResult_t ep_net_starved_push(struct ep_net_rma *rma);
+
+/* rma_poll.c: takes up completions, of all ports, and no more. *all: how many there were. */
+ncclResult_t ep_net_rma_poll(struct ep_net_rma *rma, int *all);
+ncclResult_t ep_net_rail_drain(struct ep_net_rma *rma, uint32_t port); /* until nothing is told */
+
+/* rma_progress.c: takes up completions, posts what had to wait, and now and then looks for peers. */
+ncclResult_t ep_net_rma_progress(struct ep_net_rma *rma);
+/* *done of a request of this or any other context. */
+ncclResult_t ep_net_op_test(void *request, int *done);
+
+/* lane.c: how lanes take over from each other. */
+ncclResult_t ep_net_lanes_new(struct ep_net_rma *rma);
+void ep_net_lanes_free(struct ep_net_rma *rma);
+/* The lane itself, or another one to the rank if it is closed; NULL: there is none. */
+struct ep_net_link *ep_net_lane_open(const struct ep_net_rma *rma, struct ep_net_link *link);
+/* An open lane of this rank to itself, by this port; NULL: there is none. */
+struct ep_net_link *ep_net_lane_own(const struct ep_net_rma *rma, uint32_t port);
+/*
+ * What a lane has told that is closed, and of what is elsewhere by now, is old. `rail`: whose queue told
+ * it (queue pairs of two devices may have one number).
+ */
+bool ep_net_lane_old(const struct ep_net_link *via, const struct ep_net_rail *rail,
+		     const struct ibv_wc *wc);
+/* An error where no other lane is left. */
+ncclResult_t ep_net_lane_failed(struct ep_net_rma *rma, struct ep_net_link *link, const char *why);
+void ep_net_lane_stop(struct ep_net_rma *rma, struct ep_net_link *link);
+
+/* lanes.c: looks after them. */
+ncclResult_t ep_net_lanes_look(struct ep_net_rma *rma);
+/* For one who does not call again soon: as far as it goes. */
+void ep_net_lanes_attend(struct ep_net_rma *rma);
+/* This rank leaves: the others are told what has come. */
+void ep_net_lanes_leave(struct ep_net_rma *rma);
+
+static inline void ep_net_rma_enter(struct ep_net_rma *rma)
+{
+	if (rma->talk) {
+		pthread_mutex_lock(&rma->lock);
+	}
+}
+
+static inline void ep_net_rma_leave(struct ep_net_rma *rma)
+{
+	if (rma->talk) {
+		pthread_mutex_unlock(&rma->lock);
+	}
+}
+
+/* sym.c: all ranks call it. */
+ncclResult_t ep_net_sym_new(struct ep_net_mesh *mesh, const struct ep_net_memory *memory,
+			    void **handle);
+ncclResult_t ep_net_sym_free(void *handle);
+
+/* rma.c: what programs ask for. */
+struct ep_net_signal {
+	struct ep_net_span at;
+	uint64_t value;
+	uint32_t op;
+};
+#define EP_NET_SIGNAL_INC 1u
+#define EP_NET_SIGNAL_ADD 2u
+
+/* `signal` NULL: none. */
+ncclResult_t ep_net_rma_put(struct ep_net_rma *rma, int context, const struct ep_net_span *from,
+			    size_t size, const struct ep_net_span *to, uint32_t rank,
+			    const struct ep_net_signal *signal, void **request);
+ncclResult_t ep_net_rma_get(struct ep_net_rma *rma, int context, const struct ep_net_span *from,
+			    size_t size, const struct ep_net_span *to, uint32_t rank,
+			    void **request);
+/* *request NULL: there is nothing to flush. `memory`, of ep_net_sym_new(), may be NULL. */
+ncclResult_t ep_net_rma_flush(struct ep_net_rma *rma, int context, void *memory, uint32_t rank,
+			      void **request);
+
+#endif

@@ -1,0 +1,327 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Queue pairs of a mesh. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "core/log.h"
+#include "net/base/queue.h"
+#include "net/mesh/rma.h"
+
+#define EP_NET_LINK_SQ 256u
+#define EP_NET_LINK_CQ 65536u
+#define EP_NET_READS 4u /* logarithm of READs and atomics in flight on a link */
+
+static bool ep_net_link_wanted(const struct ep_net_rma *rma, uint32_t rank)
+{
+	uint32_t stride = (uint32_t)rma->config.stride;
+
+	return rank % stride == rma->mesh->rank % stride;
+}
+
+/* How many links go by a port, with all contexts that do. */
+static uint32_t ep_net_rail_links(const struct ep_net_rma *rma, uint32_t port)
+{
+	uint32_t contexts = (uint32_t)rma->config.contexts;
+	uint32_t ports = rma->mesh->ends[rma->mesh->rank].n;
+
+	return rma->mesh->nranks * ((contexts + ports - 1 - port) / ports);
+}
+
+/* As the environment says, the context, the communicator, or how the port is set up. */
+static uint8_t ep_net_rail_class(const struct ep_net_rma *rma, const struct ep_net_dev *dev)
+{
+	const struct ep_ib_env *env = ep_net_env();
+
+	return (uint8_t)(env->tc >= 0          ? env->tc
+			 : rma->config.tc >= 0 ? rma->config.tc
+			 : rma->mesh->tc >= 0  ? rma->mesh->tc
+					       : dev->nic.tc);
+}
+
+static ncclResult_t ep_net_rma_memory(struct ep_net_rma *rma)
+{
+	size_t bytes = (size_t)sysconf(_SC_PAGESIZE);
+	char text[EP_NIC_ERROR_TEXT];
+
+	rma->scratch = aligned_alloc(bytes, bytes);
+	rma->link = calloc((size_t)rma->config.contexts * rma->mesh->nranks, sizeof(*rma->link));
+	if (!rma->scratch || !rma->link) {
+		return ep_fail(ncclSystemError, "out of host memory for %d contexts with %u ranks",
+			       rma->config.contexts, rma->mesh->nranks);
+	}
+	memset(rma->scratch, 0, bytes);
+	for (uint32_t i = 0; i < rma->mesh->ends[rma->mesh->rank].n; i++) {
+		struct ep_net_rail *rail = &rma->rail[i];
+
+		rail->dev = rma->mesh->dev[i];
+		rail->tc = ep_net_rail_class(rma, rail->dev);
+		rail->scratch_mr = ep_verbs_reg_mr(rail->dev->nic.v, rail->dev->nic.pd,
+						   rma->scratch, bytes, IBV_ACCESS_LOCAL_WRITE);
+		if (!rail->scratch_mr) {
+			return ep_fail(ncclSystemError, "%s: %zu bytes cannot be registered: %s",
+				       rail->dev->label, bytes, ep_nic_error_print(errno, text));
+		}
+	}
+	return ncclSuccess;
+}
+
+static ncclResult_t ep_net_link_make(struct ep_net_rma *rma, struct ep_net_link *link,
+				     struct ep_net_room *room)
+{
+	struct ep_net_dev *dev = link->rail->dev;
+	unsigned int access = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+			      (dev->nic.atomics ? IBV_ACCESS_REMOTE_ATOMIC : 0);
+	char text[EP_NIC_ERROR_TEXT];
+
+	link->qp = ep_net_queue_new(dev, link->rail->cq, room);
+	if (!link->qp) {
+		return ep_fail(ncclSystemError,
+			       "%s: no queue pair for %s, one of %u ranks and %d contexts: %s",
+			       dev->label, rma->mesh->who[link->rank], rma->mesh->nranks,
+			       rma->config.contexts, ep_nic_error_print(errno, text));
+	}
+	return ep_net_queue_init(dev, link->qp, access);
+}
+
+/* The completion queue of a port for `n` links, which begin with this room. */
+static ncclResult_t ep_net_rail_make(struct ep_net_rma *rma, struct ep_net_rail *rail, uint32_t n,
+				     struct ep_net_room *room)
+{
+	const struct ibv_device_attr *attr = &rail->dev->nic.attr;
+	char text[EP_NIC_ERROR_TEXT];
+	uint64_t cqes;
+
+	room->sq = (uint32_t)ep_min_u64(EP_NET_LINK_SQ, (uint64_t)attr->max_qp_wr);
+	room->rq = rma->config.receives ? rma->config.receives : 1;
+	cqes = ep_min_u64((uint64_t)n * (room->sq + room->rq), (uint64_t)attr->max_cqe);
+	cqes = ep_min_u64(cqes, EP_NET_LINK_CQ + (uint64_t)n * rma->config.receives);
+	if (rma->config.receives && cqes <= (uint64_t)n * room->rq) {
+		return ep_fail(ncclSystemError,
+			       "%s: a completion queue has %d entries, %u ranks need more",
+			       rail->dev->label, attr->max_cqe, rma->mesh->nranks);
+	}
+	/* (its context is what an event of it sets) */
+	rail->cq = rail->dev->nic.v->ibv_create_cq(rail->dev->nic.ctx, (int)cqes, &rail->cq_lost,
+						   NULL, 0);
+	rail->cq_room = (uint32_t)cqes;
+	return rail->cq ? ncclSuccess
+			: ep_fail(ncclSystemError, "%s: no completion queue: %s", rail->dev->label,
+				  ep_nic_error_print(errno, text));
+}
+
+/* Ports that a link joins can talk to each other. Rails may be subnets of their own: others need not. */
+static ncclResult_t ep_net_link_check(const struct ep_net_rma *rma, const struct ep_net_link *link)
+{
+	const struct ep_nic_end *own = &rma->mesh->ends[rma->mesh->rank].port[link->port];
+	const struct ep_nic_end *far = &rma->mesh->ends[link->rank].port[link->far];
+	struct ep_reason why = { "" };
+
+	return link->rank == rma->mesh->rank || ep_nic_path_check(own, far, &why)
+		       ? ncclSuccess
+		       : ep_fail(ncclInvalidUsage, "%s with %s:%u of %s: %.200s",
+				 link->rail->dev->label, far->name, far->port,
+				 rma->mesh->who[link->rank], why.text);
+}
+
+static ncclResult_t ep_net_links_make(struct ep_net_rma *rma)
+{
+	uint32_t n = (uint32_t)rma->config.contexts * rma->mesh->nranks, links;
+	struct ep_net_room room[EP_NET_NIC_PORTS] = { { 0 } };
+
+	for (uint32_t i = 0; i < rma->mesh->ends[rma->mesh->rank].n; i++) {
+		links = ep_net_rail_links(rma, i);
+		if (links) {
+			EP_CHECK(ep_net_rail_make(rma, &rma->rail[i], links, &room[i]));
+		}
+	}
+	for (uint32_t i = 0; i < n; i++) {
+		struct ep_net_link *link = &rma->link[i];
+		uint32_t context = i / rma->mesh->nranks;
+
+		link->rank = i % rma->mesh->nranks;
+		link->port = ep_net_mesh_port(rma->mesh, rma->mesh->rank, context);
+		link->far = ep_net_mesh_port(rma->mesh, link->rank, context);
+		link->rail = &rma->rail[link->port];
+		link->first = link->last = EP_NET_NO_OP;
+		if (!ep_net_link_wanted(rma, link->rank)) {
+			continue;
+		}
+		EP_CHECK(ep_net_link_check(rma, link));
+		EP_CHECK(ep_net_link_make(rma, link, &room[link->port]));
+		link->room = room[link->port].sq;
+		/* (receives have their own part of the queue) */
+		link->receives = rma->config.receives ? room[link->port].rq : 0;
+		link->rail->cq_room -= link->receives;
+	}
+	return ncclSuccess;
+}
+
+/* Every rank tells every other one the numbers of its queue pairs: [rank][context]. */
+static ncclResult_t ep_net_links_agree(struct ep_net_rma *rma, ncclResult_t code)
+{
+	uint32_t n = rma->mesh->nranks, contexts = (uint32_t)rma->config.contexts;
+	size_t bytes = (size_t)n * contexts * sizeof(uint32_t);
+	uint32_t *own = calloc(1, bytes), *all = calloc(n, bytes);
+
+	if (!own || !all) {
+		code = ep_fail(ncclSystemError, "out of host memory for %u ranks", n);
+		free(own);
+		free(all);
+		return code; /* (the others wait for a while, and are told who is late) */
+	}
+	for (uint32_t i = 0; code == ncclSuccess && i < n * contexts; i++) {
+		const struct ep_net_link *link = &rma->link[i];
+
+		own[link->rank * contexts + i / n] = link->qp ? link->qp->qp_num : UINT32_MAX;
+	}
+	code = ep_net_mesh_exchange(rma->mesh, EP_NET_ROUND_QUEUES, code, own, bytes, all);
+	for (uint32_t i = 0; code == ncclSuccess && i < n * contexts; i++) {
+		struct ep_net_link *link = &rma->link[i];
+
+		link->remote = all[((size_t)link->rank * n + rma->mesh->rank) * contexts + i / n];
+		if (!link->qp != (link->remote > 0xffffff)) {
+			code = ep_fail(ncclRemoteError,
+				       "%s has another distance of ranks that are connected (this "
+				       "one's is %d): all ranks must give the same",
+				       rma->mesh->who[link->rank], rma->config.stride);
+		}
+	}
+	free(own);
+	free(all);
+	return code;
+}
+
+static ncclResult_t ep_net_links_connect(struct ep_net_rma *rma)
+{
+	uint32_t n = rma->mesh->nranks * (uint32_t)rma->config.contexts;
+	const struct ep_net_ends *ends = rma->mesh->ends;
+
+	for (uint32_t i = 0; i < n; i++) {
+		struct ep_net_link *link = &rma->link[i];
+		struct ep_net_path path = { .from = &ends[rma->mesh->rank].port[link->port],
+					    .to = &ends[link->rank].port[link->far],
+					    .tc = link->rail->tc,
+					    .sl = rma->sl,
+					    .log_reads = EP_NET_READS,
+					    .gid_index = link->rail->dev->nic.gid_index };
+
+		if (!link->qp) {
+			continue;
+		}
+		EP_CHECK(ep_net_queue_connect(link->rail->dev, link->qp, &path, link->remote));
+		EP_CHECK(ep_net_link_receives(rma, link, link->receives));
+	}
+	return ncclSuccess;
+}
+
+static ncclResult_t ep_net_rma_check(const struct ep_net_mesh *mesh,
+				     const struct ep_net_rma_config *config)
+{
+	if (config->contexts < 1 || config->contexts > (int)EP_NET_CONTEXTS) {
+		return ep_fail(ncclInvalidArgument, "%d contexts, possible are 1..%u",
+			       config->contexts, EP_NET_CONTEXTS);
+	}
+	if (config->stride < 1 || mesh->nranks % (uint32_t)config->stride) {
+		return ep_fail(ncclInvalidArgument,
+			       "every %d. rank of %u cannot be connected: the number must divide "
+			       "that of ranks",
+			       config->stride, mesh->nranks);
+	}
+	return ncclSuccess;
+}
+
+ncclResult_t ep_net_rma_new(struct ep_net_mesh *mesh, const struct ep_net_rma_config *config,
+			    struct ep_net_rma **out)
+{
+	struct ep_net_rma *rma;
+	ncclResult_t result;
+
+	EP_CHECK(ep_net_rma_check(mesh, config));
+	rma = calloc(1, sizeof(*rma));
+	if (!rma) {
+		return ep_fail(ncclSystemError, "out of host memory for contexts");
+	}
+	ep_net_mesh_get(mesh);
+	rma->mesh = mesh;
+	rma->config = *config;
+	rma->free = EP_NET_NO_OP;
+	/* (ports of one NIC are of one kind) */
+	rma->sl = ep_net_service_level(&mesh->ends[mesh->rank].port[0],
+				       config->tc >= 0 ? config->tc : mesh->tc);
+	result = ep_net_rma_memory(rma);
+	if (result == ncclSuccess) {
+		result = ep_net_links_make(rma);
+	}
+	if (result == ncclSuccess && config->lanes) {
+		result = ep_net_lanes_new(rma);
+	}
+	EP_CHECK_GOTO(ep_net_links_agree(rma, result), err_free);
+	result = ep_net_links_connect(rma);
+	/* Nobody writes to a rank that is not ready to answer. */
+	EP_CHECK_GOTO(ep_net_mesh_exchange(mesh, EP_NET_ROUND_READY, result, NULL, 0, NULL),
+		      err_free);
+	rma->handle = ep_net_handle_new(EP_NET_RMA, rma);
+	if (!rma->handle) {
+		result = ep_fail(ncclSystemError, "no more than %u connections", EP_NET_COMMS);
+		goto err_free;
+	}
+	*out = rma;
+	return ncclSuccess;
+
+err_free:
+	ep_net_rma_free(rma);
+	return result;
+}
+
+void ep_net_rma_free(struct ep_net_rma *rma)
+{
+	if (!rma) {
+		return;
+	}
+	ep_net_lanes_leave(rma);
+	if (rma->handle) {
+		ep_net_handle_drop(EP_NET_RMA, rma->handle);
+	}
+	for (uint32_t i = 0; rma->link && i < (uint32_t)rma->config.contexts * rma->mesh->nranks;
+	     i++) {
+		if (rma->link[i].qp) {
+			rma->link[i].rail->dev->nic.v->ibv_destroy_qp(rma->link[i].qp);
+		}
+	}
+	for (uint32_t i = 0; i < EP_NET_NIC_PORTS; i++) {
+		struct ep_net_rail *rail = &rma->rail[i];
+
+		if (rail->cq) {
+			rail->dev->nic.v->ibv_destroy_cq(rail->cq);
+		}
+		if (rail->scratch_mr) {
+			rail->dev->nic.v->ibv_dereg_mr(rail->scratch_mr);
+		}
+	}
+	ep_net_lanes_free(rma);
+	ep_net_mesh_put(rma->mesh);
+	for (uint32_t i = 0; i < rma->nops / EP_NET_OPS_CHUNK; i++) {
+		free(rma->chunk[i]);
+	}
+	free(rma->chunk);
+	free(rma->link);
+	free(rma->scratch);
+	free(rma);
+}
+
+ncclResult_t ep_net_link_get(struct ep_net_rma *rma, int context, uint32_t rank,
+			     struct ep_net_link **link)
+{
+	if (context < 0 || context >= rma->config.contexts || rank >= rma->mesh->nranks) {
+		return ep_fail(ncclInvalidArgument,
+			       "there is no rank %u or no context %d, there are %u ranks and %d "
+			       "contexts",
+			       rank, context, rma->mesh->nranks, rma->config.contexts);
+	}
+	*link = &rma->link[(uint32_t)context * rma->mesh->nranks + rank];
+	return (*link)->qp
+		       ? ncclSuccess
+		       : ep_fail(ncclInvalidUsage, "%s is not connected, only every %d. rank is",
+				 rma->mesh->who[rank], rma->config.stride);
+}

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Takes up completions of a mesh. */
+#include <endian.h>
+#include <stdio.h>
+#include "core/log.h"
+#include "net/base/queue.h"
+#include "net/mesh/rma.h"
+#include "rdma/syndrome.h"
+
+#define EP_NET_POLL 16
+
+static ncclResult_t ep_net_receive_done(struct ep_net_rma *rma, const struct ibv_wc *wc)
+{
+	struct ep_net_link *link = &rma->link[wc->wr_id & ~EP_NET_OP_ID_RECEIVE];
+	uint32_t owed = ++link->owed;
+
+	link->receiving--;
+	if (link->drained) {
+		return ncclSuccess; /* too late: the peer was told that it has not come */
+	}
+	link->came++;
+	if (owed >= ep_max_u64(link->receives / 2, 1) && link->lane == EP_NET_LANE_OPEN) {
+		link->owed = 0;
+		EP_CHECK(ep_net_link_receives(rma, link, owed));
+	}
+	return rma->config.told(rma->config.arg, link, be32toh(wc->imm_data));
+}
+
+static ncclResult_t ep_net_send_done(struct ep_net_rma *rma, struct ep_net_rail *rail,
+				     const struct ibv_wc *wc)
+{
+	struct ep_net_op *op = ep_net_op_at(rma, (uint32_t)wc->wr_id);
+	struct ep_net_link *via = ep_net_op_via(rma, op), *link = op->link;
+
+	rail->cq_room++;
+	if (rma->talk && ep_net_lane_old(via, rail, wc)) {
+		return ncclSuccess;
+	}
+	via->room += EP_NET_OP_ID_WRS(wc->wr_id);
+	op->left--;
+	if (rma->talk && ep_net_op_done(op)) {
+		via->flight_first++; /* (completions are in order) */
+		via->told += op->tell;
+	}
+	if (ep_net_op_done(op)) {
+		ep_net_op_end(rma, op, (uint32_t)wc->wr_id);
+	}
+	EP_CHECK(ep_net_link_push(rma, link));
+	return via == link ? ncclSuccess : ep_net_link_push(rma, via);
+}
+
+static ncclResult_t ep_net_wc_failed(struct ep_net_rma *rma, const struct ibv_wc *wc)
+{
+	const struct ep_syndrome *s = ep_syndrome_find(ep_syndrome_of_status(wc->status));
+	struct ep_net_link *link =
+		wc->wr_id & EP_NET_OP_ID_RECEIVE
+			? &rma->link[wc->wr_id & ~EP_NET_OP_ID_RECEIVE]
+			: ep_net_op_via(rma, ep_net_op_at(rma, (uint32_t)wc->wr_id));
+	char why[280];
+
+	ep_net_dev_events(link->rail->dev);
+	snprintf(why, sizeof(why), "%s (status %d, vendor 0x%02x)%s%s",
+		 s ? s->text : "unknown failure", (int)wc->status, wc->vendor_err,
+		 s && s->next ? ": " : "", s && s->next ? s->next : "");
+	return rma->talk && ep_net_status_blames_way(wc->status)
+		       ? ep_net_lane_failed(rma, link, why)
+		       : ep_net_rma_lost(rma, link, ncclRemoteError, why);
+}
+
+/* What a failure leaves: room. Returns whether it is an old one. */
+static bool ep_net_wc_left(struct ep_net_rma *rma, struct ep_net_rail *rail,
+			   const struct ibv_wc *wc)
+{
+	struct ep_net_link *via;
+
+	if (wc->wr_id & EP_NET_OP_ID_RECEIVE) {
+		via = &rma->link[wc->wr_id & ~EP_NET_OP_ID_RECEIVE];
+		via->receiving--;
+		return via->lane != EP_NET_LANE_OPEN;
+	}
+	via = ep_net_op_via(rma, ep_net_op_at(rma, (uint32_t)wc->wr_id));
+	rail->cq_room++;
+	return ep_net_lane_old(via, rail, wc) || via->lane != EP_NET_LANE_OPEN;
+}
+
+/* Takes up completions of a port. *n: how many. */
+static ncclResult_t ep_net_rail_poll(struct ep_net_rma *rma, uint32_t port, int *n)
+{
+	const struct ibv_wc *bad = NULL;
+	struct ibv_wc wc[EP_NET_POLL];
+
+	*n = ibv_poll_cq(rma->rail[port].cq, EP_NET_POLL, wc);
+	if (*n < 0) {
+		return ep_net_rma_fail(rma, ep_net_rail_link(rma, port), ncclSystemError,
+				       "the completion queue has failed");
+	}
+	for (int i = 0; i < *n; i++) {
+		if (wc[i].status != IBV_WC_SUCCESS) {
+			if (rma->talk && ep_net_wc_left(rma, &rma->rail[port], &wc[i])) {
+				continue;
+			}
+			if (!bad || (bad->status == IBV_WC_WR_FLUSH_ERR &&
+				     wc[i].status != IBV_WC_WR_FLUSH_ERR)) {
+				bad = &wc[i];
+			}
+		} else if (wc[i].wr_id & EP_NET_OP_ID_RECEIVE) {
+			EP_CHECK(ep_net_receive_done(rma, &wc[i]));
+		} else {
+			EP_CHECK(ep_net_send_done(rma, &rma->rail[port], &wc[i]));
+		}
+	}
+	return bad ? ep_net_wc_failed(rma, bad) : ncclSuccess;
+}
+
+ncclResult_t ep_net_rail_drain(struct ep_net_rma *rma, uint32_t port)
+{
+	int n;
+
+	do {
+		EP_CHECK(ep_net_rail_poll(rma, port, &n));
+	} while (n);
+	return ncclSuccess;
+}
+
+ncclResult_t ep_net_rma_poll(struct ep_net_rma *rma, int *all)
+{
+	int n;
+
+	*all = 0;
+	for (uint32_t i = 0; i < rma->mesh->ends[rma->mesh->rank].n; i++) {
+		if (rma->rail[i].cq) {
+			EP_CHECK(ep_net_rail_poll(rma, i, &n));
+			*all += n;
+		}
+	}
+	return ncclSuccess;
+}

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What each call of NCCL does for a mesh. */
+#include "core/log.h"
+#include "net/mesh/rma.h"
+
+#define EP_NET_IDLE 256               /* looks in vain between two looks at the clock */
+#define EP_NET_LOOK_NS 20000000ull    /* between two looks for peers */
+#define EP_NET_GRACE_NS 1000000000ull /* for what the NIC may still bring of a rank that is gone */
+
+/* Whether a rank has said that it has failed: what this one waits for may never come. */
+static ncclResult_t ep_net_rma_hear(struct ep_net_rma *rma)
+{
+	char text[EP_NET_LOST_TEXT];
+
+	for (uint32_t r = 0; r < rma->mesh->nranks; r++) {
+		if (ep_net_mesh_lost(rma->mesh, r, text)) {
+			ncclResult_t code = ep_fail(ncclRemoteError, "%s has failed: %s",
+						    rma->mesh->who[r], text);
+
+			ep_error_get(NULL, &rma->failed);
+			__atomic_store_n(&rma->broken, 1, __ATOMIC_RELAXED);
+			return code;
+		}
+	}
+	return ncclSuccess;
+}
+
+/* See ep_net_look() in progress.c: the NIC alone tells late, or never. */
+static ncclResult_t ep_net_rma_look(struct ep_net_rma *rma)
+{
+	uint32_t n = (uint32_t)rma->config.contexts * rma->mesh->nranks;
+	uint64_t now = ep_now_ns();
+
+	if (now - rma->looked < EP_NET_LOOK_NS) {
+		return ncclSuccess;
+	}
+	rma->looked = now;
+	for (uint32_t i = 0; i < rma->mesh->ends[rma->mesh->rank].n; i++) {
+		struct ep_net_rail *rail = &rma->rail[i];
+
+		ep_net_dev_events(rail->dev);
+		if (__atomic_load_n(&rail->cq_lost, __ATOMIC_RELAXED)) {
+			return ep_net_rma_lost(rma, ep_net_rail_link(rma, i), ncclSystemError,
+					       "the NIC has lost completions: its queue has "
+					       "overrun or failed");
+		}
+	}
+	if (rma->talk) {
+		EP_CHECK(ep_net_lanes_look(rma));
+	} else {
+		EP_CHECK(ep_net_rma_hear(rma));
+	}
+	for (uint32_t i = 0; i < n; i++) {
+		struct ep_net_link *link = &rma->link[i];
+		int fd = rma->mesh->fd[link->rank];
+
+		if (!link->live || !link->qp) {
+			continue;
+		}
+		if (!rma->talk && __atomic_load_n(&link->rail->dev->broken, __ATOMIC_RELAXED)) {
+			return ep_net_rma_lost(rma, link, ncclSystemError,
+					       "the connection is lost");
+		}
+		if (!link->looked_gone && fd >= 0 && ep_net_gone(fd)) {
+			link->looked_gone = now;
+		}
+		if (link->looked_gone && now - link->looked_gone >= EP_NET_GRACE_NS) {
+			return ep_net_rma_fail(rma, link, ncclRemoteError,
+					       "the peer has closed the connection or has ended, "
+					       "%u requests are under way here: see its log",
+					       link->live);
+		}
+	}
+	return ncclSuccess;
+}
+
+ncclResult_t ep_net_rma_progress(struct ep_net_rma *rma)
+{
+	int all;
+
+	EP_CHECK(ep_net_rma_failed(rma));
+	EP_CHECK(ep_net_rma_poll(rma, &all));
+	if (all == 0) {
+		return ++rma->idle % EP_NET_IDLE ? ncclSuccess : ep_net_rma_look(rma);
+	}
+	return rma->starved ? ep_net_starved_push(rma) : ncclSuccess;
+}
+
+ncclResult_t ep_net_op_test(void *request, int *done)
+{
+	uint32_t number = ep_net_op_number(request);
+	struct ep_net_rma *rma = NULL;
+	ncclResult_t result = ncclSuccess;
+	struct ep_net_op *op = NULL;
+	void *handle;
+
+	*done = 0;
+	if (ep_net_kind_of(request) == EP_NET_OP) {
+		rma = ep_net_handle_at(ep_net_request_comm(request), &handle);
+	}
+	if (rma && ep_net_kind_of(handle) == EP_NET_RMA && number < rma->nops) {
+		op = ep_net_op_at(rma, number);
+	}
+	if (!op || op->use != ep_net_op_use(request) || !(op->use & 1)) {
+		return ep_fail(ncclInvalidArgument,
+			       "%p is no request, or one that was tested to its end", request);
+	}
+	ep_net_rma_enter(rma);
+	if (!ep_net_op_done(op) || op->others) {
+		result = ep_net_rma_progress(rma);
+	}
+	if (result == ncclSuccess && ep_net_op_done(op) && !op->others) {
+		*done = 1;
+		ep_net_op_free(rma, number);
+	}
+	ep_net_rma_leave(rma);
+	return result;
+}

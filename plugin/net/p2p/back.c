@@ -1,0 +1,366 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How a route that was closed comes back. Both ends know what it has brought (route.c). Each of them, when
+ * its port has been up for a while,
+ *
+ *   1. makes new queue pairs in place of the old ones, so that packets of those which are still on
+ *      their way find nobody, and tells the other end their numbers;
+ *   2. connects them when it has heard the other end's numbers, and says so;
+ *   3. When both have said so, the sender writes nothing, zero bytes, over each of them. When that has been
+ *      acknowledged, which needs the way there and the way back, it says so, and both use the route:
+ *      until then messages go over the others, and wait for nothing.
+ *
+ * What fails on the way closes the route again, as if it had been open. Each time it rests for longer.
+ *
+ * A route goes from its own port to the other end's own. In need, where no route is open, each end takes
+ * any port that is up in place of one that is down, and goes back to its own one when that is up again and
+ * there is another route. (Not before: across planes of a network ports may not reach each other, and
+ * to find that out may hold up NCCL's thread for a second.)
+ */
+#include <errno.h>
+#include <string.h>
+#include "core/log.h"
+#include "net/base/queue.h"
+#include "net/p2p/route.h"
+#include "net/p2p/talk.h"
+
+#define EP_NET_NEED_NS 50000000ull /* between attempts where no route is open */
+
+/* ---- 1. offers ---- */
+
+/* EP_NET_NIC_PORTS: by none now. */
+static uint32_t ep_net_back_port(const struct ep_net_comm *c, uint32_t route)
+{
+	uint64_t rest = (uint64_t)ep_net_env()->recovery_ms * 1000000;
+	uint32_t own = route % c->nlocals;
+
+	if (ep_net_dev_up(c->local[own].dev, c->nopen_routes ? rest : 0)) {
+		return own;
+	}
+	for (uint32_t i = 0; i < c->nlocals && !c->nopen_routes; i++) {
+		if (ep_net_dev_up(c->local[i].dev, 0)) {
+			return i;
+		}
+	}
+	return EP_NET_NIC_PORTS;
+}
+
+/* NULL: there is none, or only a smaller one. */
+static struct ibv_qp *ep_net_back_qp(const struct ep_net_comm *c, struct ep_net_local *l)
+{
+	struct ep_net_room want = { .sq = c->sq_depth,
+				    .rq = c->sender ? 1 : c->rq_depth,
+				    .inline_bytes = c->inline_bytes },
+			   room = want;
+	struct ibv_qp *qp = ep_net_queue_new(l->dev, l->cq, &room);
+
+	if (qp &&
+	    (room.sq < want.sq || room.rq < want.rq || room.inline_bytes < want.inline_bytes ||
+	     ep_net_queue_init(l->dev, qp, IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ) !=
+		     ncclSuccess)) {
+		l->dev->nic.v->ibv_destroy_qp(qp);
+		qp = NULL;
+	}
+	return qp;
+}
+
+/* New queue pairs for a route; false: they cannot be made, and nothing has changed. */
+static bool ep_net_back_make(const struct ep_net_comm *c, struct ep_net_local *l,
+			     struct ibv_qp **qp)
+{
+	uint32_t each = c->nqps / c->nroutes, n = 0;
+
+	while (n < each && (qp[n] = ep_net_back_qp(c, l))) {
+		n++;
+	}
+	if (n == each) {
+		return true;
+	}
+	EP_INFO(EP_LOG_NET, "%s: no queue pair for a route that could come back: %s", l->dev->label,
+		strerror(errno));
+	while (n-- > 0) {
+		l->dev->nic.v->ibv_destroy_qp(qp[n]);
+	}
+	return false;
+}
+
+/* The new ones take the places of the old ones, of which all completions were taken up. */
+static void ep_net_back_replace(struct ep_net_comm *c, uint32_t route, uint32_t local,
+				struct ibv_qp *const *qp)
+{
+	struct ep_net_route *r = &c->route[route];
+
+	r->life++;
+	r->local = (uint8_t)local;
+	r->drained = r->heard = false;
+	r->psn = (uint32_t)(ep_now_ns() * 2654435761u) >> 8;
+	for (uint32_t i = route; i < c->nqps; i += c->nroutes) {
+		struct ep_net_qp *q = &c->qp[i];
+
+		c->local[q->local].dev->nic.v->ibv_destroy_qp(q->qp);
+		q->qp = *qp++;
+		q->life = r->life;
+		q->local = r->local;
+		q->room = c->sq_depth;
+		q->owed = q->first = q->posted = q->came = q->receives = 0;
+	}
+}
+
+static ncclResult_t ep_net_back_offer(struct ep_net_comm *c, uint32_t route)
+{
+	const struct ep_net_route *r = &c->route[route];
+	struct ep_net_word word = { .magic = EP_NET_WORD,
+				    .kind = EP_NET_OFFER,
+				    .route = (uint16_t)route,
+				    .life = r->life,
+				    .port = r->local,
+				    .end = c->local[r->local].end };
+	uint32_t n = 0;
+
+	word.end.psn = r->psn;
+	for (uint32_t i = route; i < c->nqps; i += c->nroutes) {
+		word.number[n++] = c->qp[i].qp->qp_num;
+	}
+	return ep_net_talk_put(c, &word);
+}
+
+/* A port that no route went by is used again: so is what flushes there, when all of it has come back. */
+static bool ep_net_back_flush(struct ep_net_local *l)
+{
+	if (l->flush_qp && l->flush_ended) {
+		if (l->flush_room < l->flush_depth) {
+			return false;
+		}
+		l->dev->nic.v->ibv_destroy_qp(l->flush_qp);
+		l->flush_qp = NULL; /* it is made when one is asked for */
+	}
+	l->flush_ended = false;
+	return true;
+}
+
+static ncclResult_t ep_net_back_begin(struct ep_net_comm *c, uint32_t route, uint64_t now)
+{
+	struct ep_net_route *r = &c->route[route];
+	struct ibv_qp *qp[EP_NET_MAX_QPS];
+	struct ep_net_local *l;
+	uint32_t port;
+	bool any = true;
+
+	/* (in need an offer is answered at once: nobody may call here again for a while) */
+	if (now < (c->nopen_routes ? r->again : r->offered ? 0 : r->since + EP_NET_NEED_NS)) {
+		return ncclSuccess;
+	}
+	port = ep_net_back_port(c, route);
+	if (port == EP_NET_NIC_PORTS) {
+		return ncclSuccess;
+	}
+	for (uint32_t i = 0; i < c->nlocals; i += !any) {
+		EP_CHECK(ep_net_poll(c, &c->local[i], &any));
+	}
+	l = &c->local[port];
+	r->since = now;
+	r->again = now + r->rest;
+	if (!ep_net_dev_end(l->dev, &l->end, &l->gid_index) || !ep_net_back_flush(l) ||
+	    !ep_net_back_make(c, l, qp)) {
+		return ncclSuccess; /* (it may be possible later) */
+	}
+	ep_net_back_replace(c, route, port, qp);
+	r->state = EP_NET_ROUTE_OFFERED;
+	return ep_net_back_offer(c, route);
+}
+
+/* ---- 2. connecting ---- */
+
+static ncclResult_t ep_net_offer_take(struct ep_net_comm *c, const struct ep_net_word *word)
+{
+	struct ep_net_route *r = &c->route[word->route];
+
+	if (r->offered || word->port >= c->nfars ||
+	    !ep_net_end_good(&word->end, word->number, c->nqps / c->nroutes)) {
+		return ep_net_comm_fail(c, ncclRemoteError, word->route,
+					"the peer offers what makes no sense (port %u of %u, MTU "
+					"code %u, RoCE version %u)",
+					word->port, c->nfars, word->end.mtu, word->end.roce);
+	}
+	r->offered = true;
+	r->far = word->port;
+	c->far[r->far].end = word->end;
+	r->far_psn = word->end.psn;
+	memcpy(r->number, word->number, sizeof(r->number));
+	return ncclSuccess;
+}
+
+ncclResult_t ep_net_back_hear(struct ep_net_comm *c, const struct ep_net_word *word)
+{
+	struct ep_net_route *r = &c->route[word->route];
+
+	if (r->state == EP_NET_ROUTE_CLOSING) {
+		return ncclSuccess; /* it does not know yet */
+	}
+	if (word->kind == EP_NET_OFFER) {
+		return ep_net_offer_take(c, word);
+	}
+	if (word->kind == EP_NET_READY_TOO ? !r->offered || r->ready
+					   : c->sender || !r->ready || r->proved) {
+		return ep_net_comm_fail(c, ncclRemoteError, word->route,
+					"the peer speaks of a route that it has not offered, or "
+					"says twice how far it is");
+	}
+	*(word->kind == EP_NET_READY_TOO ? &r->ready : &r->proved) = true;
+	return ncclSuccess;
+}
+
+/* 0, or errno. */
+static int ep_net_back_connect(struct ep_net_comm *c, uint32_t route)
+{
+	const struct ep_net_route *r = &c->route[route];
+	const struct ep_net_local *l = &c->local[r->local];
+	const struct ep_net_far *far = &c->far[r->far];
+	struct ep_nic_end from = l->end, to = far->end;
+	struct ep_net_path path = { .from = &from,
+				    .to = &to,
+				    .tc = l->tc,
+				    .sl = l->sl,
+				    .once = true,
+				    .gid_index = l->gid_index };
+	struct ep_reason why = { "" };
+	int error = ep_nic_path_check(&from, &to, &why) ? 0 : ENETUNREACH;
+	uint32_t n = 0;
+
+	from.psn = r->psn;
+	to.psn = r->far_psn;
+	for (uint32_t i = route; i < c->nqps && !error; i += c->nroutes) {
+		struct ep_net_qp *q = &c->qp[i];
+
+		q->far = r->far;
+		q->remote = r->number[n++];
+		if (r->local == route % c->nlocals && r->far == route % c->nfars) {
+			ep_net_ece_set(l, q->qp,
+				       &far->ece); /* as agreed on when it was first made */
+		}
+		error = ep_net_queue_try(l->dev, q->qp, &path, q->remote);
+	}
+	return error;
+}
+
+static ncclResult_t ep_net_back_join(struct ep_net_comm *c, uint32_t route)
+{
+	struct ep_net_word word = { .magic = EP_NET_WORD,
+				    .kind = EP_NET_READY_TOO,
+				    .route = (uint16_t)route,
+				    .life = c->route[route].life };
+	int error = ep_net_back_connect(c, route);
+
+	if (error) {
+		return ep_net_route_close(c, route, EP_NET_WHY_FAILED, strerror(error));
+	}
+	for (uint32_t i = route; i < c->nqps && !c->sender; i += c->nroutes) {
+		EP_CHECK(ep_net_receives_post(c, i, c->rq_depth));
+	}
+	c->route[route].state = EP_NET_ROUTE_READY;
+	return ep_net_talk_put(c, &word);
+}
+
+/* ---- 3. is there a way? ---- */
+
+static ncclResult_t ep_net_back_probe(struct ep_net_comm *c, uint32_t route)
+{
+	struct ep_net_route *r = &c->route[route];
+
+	r->state = EP_NET_ROUTE_PROBING;
+	r->probes = 0;
+	for (uint32_t i = route; i < c->nqps && c->sender; i += c->nroutes) {
+		struct ep_net_qp *q = &c->qp[i];
+		struct ibv_send_wr wr = {
+			.wr_id = EP_NET_WR_ID(EP_NET_WORK_PROBE, i, 1, 0) | EP_NET_WR_LIFE_OF(q),
+			.opcode = IBV_WR_RDMA_WRITE,
+			.send_flags = IBV_SEND_SIGNALED,
+			.wr.rdma = { .remote_addr = c->remote_shared, .rkey = c->far[q->far].rkey },
+		};
+		struct ibv_send_wr *bad;
+		int error = ibv_post_send(q->qp, &wr, &bad);
+
+		if (error) {
+			return ep_net_route_close(c, route, EP_NET_WHY_FAILED, strerror(error));
+		}
+		q->room--;
+		r->probes++;
+	}
+	return ncclSuccess;
+}
+
+/* Each end has been reached from the other one. */
+static ncclResult_t ep_net_back_open(struct ep_net_comm *c, uint32_t route)
+{
+	struct ep_net_route *r = &c->route[route];
+	enum ep_net_route_state slots = c->route[c->qp[c->slot_qp].route].state;
+	char which[EP_NET_WHICH];
+
+	r->state = EP_NET_ROUTE_OPEN;
+	r->opened = ep_now_ns();
+	r->far_down = false;
+	c->lost = 0;
+	c->counts->failbacks++;
+	ep_net_counts_route(c, route);
+	ep_net_qps_choose(c);
+	/* (where another route was open, it has taken over long ago) */
+	if (!c->sender && slots != EP_NET_ROUTE_OPEN && slots != EP_NET_ROUTE_CLOSING) {
+		c->slot_qp = route;
+		c->said = c->told;
+		c->unsignaled = c->unsignaled_groups = 0;
+	}
+	EP_INFO(EP_LOG_NET, "%s: the route is used again", ep_net_qp_print(c, route, which));
+	return ncclSuccess;
+}
+
+/* ---- looking after it ---- */
+
+/* Whether a route that goes by another port than its own may go by its own again. */
+static bool ep_net_back_moves(const struct ep_net_comm *c, uint32_t route)
+{
+	uint64_t rest = (uint64_t)ep_net_env()->recovery_ms * 1000000;
+	uint32_t own = route % c->nlocals;
+
+	return c->route[route].local != own && c->nopen_routes > 1 &&
+	       ep_net_dev_up(c->local[own].dev, rest);
+}
+
+static ncclResult_t ep_net_back_step(struct ep_net_comm *c, uint32_t route, uint64_t now)
+{
+	struct ep_net_route *r = &c->route[route];
+
+	if (r->state >= EP_NET_ROUTE_OFFERED && !ep_net_dev_up(c->local[r->local].dev, 0)) {
+		return ep_net_route_close(c, route, EP_NET_WHY_FAILED, "");
+	}
+	switch (r->state) {
+	case EP_NET_ROUTE_CLOSED:
+		return ep_net_back_begin(c, route, now);
+	case EP_NET_ROUTE_OFFERED:
+		return r->offered ? ep_net_back_join(c, route) : ncclSuccess;
+	case EP_NET_ROUTE_READY:
+		return r->ready ? ep_net_back_probe(c, route) : ncclSuccess;
+	case EP_NET_ROUTE_PROBING:
+		return r->proved ? ep_net_back_open(c, route) : ncclSuccess;
+	case EP_NET_ROUTE_OPEN:
+		return ep_net_back_moves(c, route) ? ep_net_route_close(c, route, EP_NET_WHY_MOVES,
+									"its own port is up again")
+						   : ncclSuccess;
+	default:
+		return ncclSuccess;
+	}
+}
+
+ncclResult_t ep_net_back_look(struct ep_net_comm *c, uint64_t now)
+{
+	for (uint32_t i = 0; i < c->nroutes; i++) {
+		const struct ep_net_route *r = &c->route[i];
+		enum ep_net_route_state before;
+
+		/* As many steps as can be taken: nobody may call again for a while. */
+		do {
+			before = r->state;
+			EP_CHECK(ep_net_back_step(c, i, now));
+		} while (r->state > before);
+	}
+	return ncclSuccess;
+}

@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory, completion queues and requests of a connection; who makes one and ends it. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "core/log.h"
+#include "net/base/queue.h"
+#include "net/p2p/route.h"
+#include "net/p2p/talk.h"
+
+/* ---- making ---- */
+
+static ncclResult_t ep_net_comm_memory(struct ep_net_comm *c)
+{
+	size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes = ep_round_up(sizeof(*c->shared), page);
+	char text[EP_NIC_ERROR_TEXT];
+
+	c->shared = aligned_alloc(page, bytes);
+	if (!c->shared) {
+		return ep_fail(ncclSystemError, "out of host memory for a connection");
+	}
+	memset(c->shared, 0, bytes);
+	for (uint32_t i = 0; i < c->nlocals; i++) {
+		struct ep_net_dev *dev = c->local[i].dev;
+
+		/* In order: what is polled must not be there before what it speaks of. */
+		c->local[i].shared_mr = ep_verbs_reg_mr(
+			dev->nic.v, dev->nic.pd, c->shared, bytes,
+			IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);
+		if (!c->local[i].shared_mr) {
+			return ep_fail(ncclSystemError,
+				       "%s: %zu bytes of a connection cannot be registered: %s",
+				       dev->label, bytes, ep_nic_error_print(errno, text));
+		}
+	}
+	return ncclSuccess;
+}
+
+static ncclResult_t ep_net_comm_requests(struct ep_net_comm *c)
+{
+	uint32_t use = (uint32_t)ep_now_ns() * 2654435761u;
+
+	c->flush_first = c->flush_last = EP_NET_NO_REQUEST;
+	c->nrequests = c->sender ? EP_NET_SENDS : EP_NET_GROUPS + EP_NET_FLUSHES;
+	c->request = calloc(c->nrequests, sizeof(*c->request));
+	if (c->route && c->sender) {
+		c->again = calloc((size_t)c->nrequests * c->nqps, sizeof(*c->again));
+	}
+	if (!c->request || (c->route && c->sender && !c->again)) {
+		return ep_fail(ncclSystemError, "out of host memory for a connection");
+	}
+	for (uint32_t i = 0; i < c->nrequests; i++) {
+		c->request[i].next = i + 1 < c->nrequests ? i + 1 : EP_NET_NO_REQUEST;
+		/* Requests of connections that were closed are not taken for those of this one. */
+		c->request[i].use = use & ((1u << EP_NET_REQUEST_USE_BITS) - 2);
+	}
+	return ncclSuccess;
+}
+
+static void ep_net_comm_ports(struct ep_net_comm *c, const struct ep_net_class *class)
+{
+	const struct ep_ib_env *env = ep_net_env();
+
+	c->nlocals = (uint32_t)c->nic->nports;
+	c->plain_limit = UINT64_MAX;
+	for (uint32_t i = 0; i < c->nlocals; i++) {
+		struct ep_net_local *l = &c->local[i];
+		const struct ep_nic *nic;
+
+		l->dev = c->nic->dev[i];
+		nic = &l->dev->nic;
+		l->end = nic->end;
+		l->gid_index = nic->gid_index;
+		l->end.psn = (uint32_t)ep_now_ns() & 0xffffff;
+		l->tc = (uint8_t)(env->tc >= 0 ? env->tc : class->tc >= 0 ? class->tc : nic->tc);
+		l->sl = ep_net_service_level(&l->end, class->sl);
+		if (!c->sender && env->fifo_tc >= 0) {
+			l->tc = (uint8_t)env->fifo_tc;
+		}
+		c->plain_limit = ep_min_u64(c->plain_limit, 1ull << nic->log_max_msg);
+		if (env->adaptive == 1 ||
+		    (env->adaptive < 0 && l->end.link_layer != IBV_LINK_LAYER_ETHERNET)) {
+			c->plain_limit = ep_min_u64(c->plain_limit, (uint64_t)env->ar_threshold);
+		}
+	}
+	c->split = env->split != 0;
+}
+
+/* What routes need beyond queue pairs, where there are several. */
+static ncclResult_t ep_net_comm_routes(struct ep_net_comm *c)
+{
+	pthread_mutex_init(&c->lock, NULL);
+	c->nopen_routes = c->nroutes;
+	if (c->nroutes > 1) {
+		c->route = calloc(c->nroutes, sizeof(*c->route));
+		c->talk = calloc(1, sizeof(*c->talk));
+		if (!c->route || !c->talk) {
+			return ep_fail(ncclSystemError, "out of host memory for a connection");
+		}
+	}
+	return ncclSuccess;
+}
+
+ncclResult_t ep_net_comm_new(const struct ep_net_nic *nic, bool sender, uint32_t nroutes,
+			     uint32_t nqps, const struct ep_net_class *class,
+			     struct ep_net_comm **comm)
+{
+	struct ep_net_comm *c = calloc(1, sizeof(*c));
+	ncclResult_t result;
+
+	if (!c) {
+		return ep_fail(ncclSystemError, "out of host memory for a connection");
+	}
+	c->fd = -1;
+	c->sender = sender;
+	c->nic = nic;
+	c->nroutes = nroutes;
+	c->nqps = nqps;
+	c->counts = &c->own_counts;
+	memset(c->slot_request, 0xff, sizeof(c->slot_request)); /* EP_NET_NO_REQUEST */
+	result = ep_net_nic_hold(nic);
+	if (result != ncclSuccess) {
+		free(c);
+		return result;
+	}
+	ep_net_comm_ports(c, class);
+	EP_CHECK_GOTO(ep_net_comm_routes(c), err_free);
+	EP_CHECK_GOTO(ep_net_comm_memory(c), err_free);
+	EP_CHECK_GOTO(ep_net_comm_requests(c), err_free);
+	EP_CHECK_GOTO(ep_net_qps_new(c), err_free);
+	*comm = c;
+	return ncclSuccess;
+
+err_free:
+	ep_net_comm_free(c);
+	return result;
+}
+
+/* ---- ending ---- */
+
+static void ep_net_local_free(struct ep_net_local *l)
+{
+	const struct ep_verbs *v = l->dev->nic.v;
+
+	if (l->flush_qp) {
+		v->ibv_destroy_qp(l->flush_qp);
+	}
+	if (l->cq) {
+		v->ibv_destroy_cq(l->cq);
+	}
+	if (l->shared_mr) {
+		v->ibv_dereg_mr(l->shared_mr);
+	}
+}
+
+void ep_net_comm_free(struct ep_net_comm *c)
+{
+	if (!c) {
+		return;
+	}
+	if (c->route) {
+		ep_net_routes_close(c);
+	}
+	for (uint32_t i = 0; c->qp && i < c->nqps; i++) {
+		if (c->qp[i].qp) {
+			c->local[c->qp[i].local].dev->nic.v->ibv_destroy_qp(c->qp[i].qp);
+		}
+		free(c->qp[i].part);
+	}
+	for (uint32_t i = 0; i < c->nlocals; i++) {
+		ep_net_local_free(&c->local[i]);
+	}
+	if (c->fd >= 0) {
+		close(c->fd);
+	}
+	ep_net_counts_close(c);
+	ep_net_nic_drop(c->nic);
+	pthread_mutex_destroy(&c->lock);
+	free(c->talk);
+	free(c->route);
+	free(c->again);
+	free(c->open_qp);
+	free(c->qp);
+	free(c->request);
+	free(c->shared);
+	free(c);
+}
+
+/* ---- connecting ---- */
+
+ncclResult_t ep_net_comm_connect(struct ep_net_comm *c, const struct ep_net_peer *peer)
+{
+	c->remote_shared = peer->shared;
+	c->nfars = peer->nfars;
+	memcpy(c->far, peer->far, peer->nfars * sizeof(c->far[0]));
+	for (uint32_t i = 0; i < c->nroutes; i++) {
+		const struct ep_net_local *l = &c->local[i % c->nlocals];
+		const struct ep_net_far *f = &c->far[i % c->nfars];
+		struct ep_reason why = { "" };
+
+		if (!ep_nic_path_check(&l->end, &f->end, &why)) {
+			return ep_fail(ncclInvalidUsage, "%s with %s:%u of %s: %.200s",
+				       l->dev->label, f->end.name, f->end.port, c->peer, why.text);
+		}
+	}
+	return ep_net_qps_connect(c, peer->qpn);
+}

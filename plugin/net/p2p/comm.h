@@ -1,0 +1,351 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A connection: one end sends, the other receives.
+ *
+ * Its queue pairs belong to routes: a route leads from a port of this end's NIC to a port of the other
+ * end's, one for each port of the end that has more. Where there are several, what is under way on one
+ * that fails goes over the others (route.c).
+ *
+ * The receiver writes into the sender's memory where it wants data: a slot for each group of up to
+ * EP_NET_MAX_RECVS receives, in turn. The sender writes the data to where the slot says, each message
+ * over one or several queue pairs, and ends its part on each of them with a WRITE with immediate
+ * data, which tells the receiver which receive it was and in how many parts the message comes. How
+ * long the message is it learns from the lengths of these writes where they carry the data; where
+ * they follow it, they carry a record with the length.
+ *
+ * One thread at a time uses a connection, except for registration of memory; of one with several
+ * routes a thread of the plugin makes use, too (attend.c), and both take its lock.
+ */
+#ifndef EP_NET_COMM_H
+#define EP_NET_COMM_H
+
+#include "net/abi/abi.h"
+#include "net/base/device.h"
+#include "net/base/handles.h"
+#include "net/base/mr.h"
+#include "net/link/handshake.h"
+#include "net/p2p/counts.h"
+
+#define EP_NET_SLOTS 64u
+#define EP_NET_GROUPS EP_NET_MAX_REQUESTS /* of receives under way; the most a peer can want */
+#define EP_NET_SENDS (EP_NET_GROUPS * EP_NET_MAX_RECVS)
+#define EP_NET_FLUSHES 256u    /* under way: as many requests as NCCL's own transport has */
+#define EP_NET_FLUSH_DEPTH 32u /* of which a port reads for so many at once */
+#define EP_NET_PART                                                                                \
+	128u /* a message is divided at multiples of this: GPUs poll whole lines of it */
+#define EP_NET_ONE_ROUTE 4096u       /* bytes; longer messages go over all routes */
+#define EP_NET_RECEIVES_TOGETHER 32u /* receives of a queue pair that are posted at once */
+#define EP_NET_TELL 8u               /* of so many groups the slot of one has a completion */
+#define EP_NET_PART_WR 4u /* work requests of a part: 2 GiB in pieces of 1 GiB, and its end */
+
+/* A receive, as its sender sees it. The NIC stores it in ascending order: seq is the last word. */
+struct ep_net_slot_entry {
+	uint64_t addr;
+	uint32_t size;
+	int32_t tag;
+	uint32_t n, pad;                 /* n: receives of the group */
+	uint32_t rkey[EP_NET_NIC_PORTS]; /* by port of the receiver's NIC */
+	uint64_t seq;                    /* of the group, from 1 */
+};
+
+/* What a message was, as its receiver sees it. */
+struct ep_net_record {
+	uint64_t size, seq;
+};
+
+/* Memory that the other end writes, or what is written from there; the same on both ends. */
+struct ep_net_shared {
+	struct ep_net_slot_entry slot[EP_NET_SLOTS][EP_NET_MAX_RECVS];
+	struct ep_net_record record[EP_NET_SLOTS][EP_NET_MAX_RECVS];
+	uint64_t flushed; /* what a flush reads into */
+};
+
+_Static_assert(sizeof(struct ep_net_slot_entry) == 64, "entries do not cross lines");
+
+/* Immediate data: slot, receive of the group, parts of the message - 1, and whether it has a record. */
+#define EP_NET_IMM(slot, entry, parts, record)                                                     \
+	((uint32_t)(slot) << 24 | (uint32_t)(entry) << 20 | ((uint32_t)(parts)-1) << 12 |          \
+	 (uint32_t)(record))
+#define EP_NET_IMM_SLOT(imm) ((imm) >> 24)
+#define EP_NET_IMM_ENTRY(imm) ((imm) >> 20 & 0xf)
+#define EP_NET_IMM_PARTS(imm) (((imm) >> 12 & 0xff) + 1)
+#define EP_NET_IMM_RECORD(imm) ((imm)&1)
+
+/* What a NIC can beyond the standard, in its maker's words; travels between ends. */
+struct ep_net_ece {
+	uint32_t there; /* 0: it does not say */
+	uint32_t vendor, options, mask;
+};
+
+/* Of a message its part, in the order in which its queue pair was given parts. */
+struct ep_net_part {
+	uint16_t request;
+	uint8_t number;
+};
+
+struct ep_net_qp {
+	struct ibv_qp *qp;
+	uint32_t remote;
+	uint16_t life; /* of its route: how often that was opened, or should have been */
+	uint32_t room; /* of its send queue */
+	uint32_t owed; /* receives that were used and not posted again */
+	uint8_t route, local, far; /* `local`, `far`: ports here and there */
+	/* of connections with several routes */
+	struct ep_net_part *part; /* ring of sq_depth; sender */
+	uint32_t first, posted;   /* parts that have ended; that were posted */
+	uint32_t came;            /* receiver: parts that came */
+	uint32_t receives;        /* posted and not ended */
+};
+
+/* A message that is sent. The slot stays as it is until the receiver has all of the group. */
+struct ep_net_message {
+	const struct ep_net_slot_entry *to;
+	const struct ep_net_mr *mr; /* NULL: it has no bytes */
+	uint64_t group;
+	uintptr_t data;
+	uint32_t size, each; /* bytes; of each part but the last */
+	uint32_t entry, parts, request;
+};
+
+struct ep_net_request {
+	uint32_t use;  /* how often; odd ones are under way */
+	uint32_t next; /* free one */
+	uint32_t left; /* sends and flushes: completions; receives: messages that are not whole */
+	uint32_t n;    /* receives; 0: not of receives */
+	uint64_t size[EP_NET_MAX_RECVS];  /* that came, or that is sent */
+	uint32_t limit[EP_NET_MAX_RECVS]; /* receives: room */
+	uint8_t seen[EP_NET_MAX_RECVS], parts[EP_NET_MAX_RECVS];
+	bool done[EP_NET_MAX_RECVS];
+	struct ep_net_message message; /* sends */
+	/* flushes: what is read, by which ports it still has to be, and by which it is */
+	uint64_t at;
+	uint32_t ports, reads, rkey[EP_NET_NIC_PORTS];
+};
+
+/* A port of this end's NIC, and what the connection has there. */
+struct ep_net_local {
+	struct ep_net_dev *dev;
+	struct ep_nic_end end;
+	struct ep_net_ece ece; /* sender: of its NIC; receiver: what both can */
+	uint8_t tc, sl;
+	uint32_t gid_index;
+	struct ibv_mr *shared_mr;
+	struct ibv_cq *cq;
+	uint32_t cq_lost; /* atomic: the NIC has lost completions */
+	struct ibv_qp *flush_qp;
+	uint32_t flush_room, flush_depth;
+	bool flush_ended; /* no route goes by the port any more: all that it was to read has come back, or does */
+};
+
+/* A port of the other end's NIC. Travels between ends. */
+struct ep_net_far {
+	struct ep_nic_end end;
+	struct ep_net_ece ece;
+	uint32_t rkey; /* of the shared memory */
+};
+
+struct ep_net_route;
+struct ep_net_talk;
+
+struct ep_net_comm {
+	bool sender;
+	const struct ep_net_nic *nic;
+	void *handle;
+	int fd; /* TCP: tells when the other end is gone */
+	char peer[72];
+	uint32_t nlocals, nfars, nroutes;
+	struct ep_net_local local[EP_NET_NIC_PORTS];
+	struct ep_net_far far[EP_NET_NIC_PORTS];
+
+	struct ep_net_shared *shared;
+	uint64_t remote_shared;
+
+	struct ep_net_qp *qp;
+	uint32_t nqps; /* queue pair i is of route i modulo nroutes */
+	uint32_t *open_qp, nopen,
+		next_open; /* those of open routes; the place of the next to be used */
+	uint32_t nopen_routes;
+	uint32_t slot_qp; /* receiver: tells the sender of receives */
+	uint32_t sq_depth, rq_depth, inline_bytes;
+	bool split;
+	uint64_t plain_limit; /* longer messages are followed by a record */
+
+	struct ep_net_request *request;
+	uint32_t nrequests, free, live;
+	uint32_t nflushes;
+	uint32_t flush_first, flush_last; /* of those that wait for room, in order */
+
+	uint64_t groups;  /* receiver: posted; sender: all of whose messages are sent */
+	uint32_t matched; /* sender: bit i: receive i of the next group has its message */
+	uint32_t open;    /* receiver: groups under way */
+	uint64_t said;    /* receiver: groups whose slot was written; */
+	uint64_t told;    /* whose slot is known to have arrived */
+	uint32_t unsignaled,
+		unsignaled_groups; /* WRITEs of slots since the last with a completion */
+	uint32_t slot_request[EP_NET_SLOTS];
+
+	/* of connections with several routes; else NULL */
+	struct ep_net_route *route;
+	struct ep_net_talk *talk; /* with the other end, over TCP */
+	pthread_mutex_t lock;
+	struct ep_net_part *again;        /* sender: ring of parts that are to be posted again, */
+	uint32_t again_first, again_last; /* with room for all that there can be */
+	uint64_t
+		lost; /* when no route was open any more, and others are looked for; 0: one is open */
+	bool leaving; /* the other end closes the connection */
+	bool due;     /* poll.c has noted something of a route */
+	bool attended;
+
+	struct ep_error failed; /* code: not ncclSuccess once something has failed */
+	uint32_t idle;
+	uint64_t looked, gone; /* when: for the other end; when it was found gone */
+	struct ep_net_counts *counts;
+	struct ep_net_counts own_counts; /* where nobody reads them */
+};
+
+/* What is known of the other end. */
+struct ep_net_peer {
+	uint32_t nfars, nqps;
+	const struct ep_net_far *far;
+	uint64_t shared;
+	const uint32_t *qpn;
+};
+
+/* How many routes ends of so many ports have. */
+static inline uint32_t ep_net_routes(uint32_t ports, uint32_t others)
+{
+	return ports > others ? ports : others;
+}
+
+/*
+ * Traffic class and service level that the environment may overrule, -1: none. A sender's are those of
+ * its communicator, which NCCL gives as one number; a receiver's are its sender's.
+ */
+struct ep_net_class {
+	int tc, sl;
+};
+
+/* comm.c: a connection whose queue pairs are not connected yet; holds the devices. */
+ncclResult_t ep_net_comm_new(const struct ep_net_nic *nic, bool sender, uint32_t nroutes,
+			     uint32_t nqps, const struct ep_net_class *class,
+			     struct ep_net_comm **comm);
+ncclResult_t ep_net_comm_connect(struct ep_net_comm *c, const struct ep_net_peer *peer);
+/* `c` NULL: nothing. Ends all work, then frees the memory that it used. */
+void ep_net_comm_free(struct ep_net_comm *c);
+
+/* qp.c */
+ncclResult_t ep_net_qps_new(struct ep_net_comm *c);
+ncclResult_t ep_net_qps_connect(struct ep_net_comm *c, const uint32_t *qpn);
+/* What the NIC of the other end can, for a queue pair that does not know it yet. */
+void ep_net_ece_set(const struct ep_net_local *l, struct ibv_qp *qp, const struct ep_net_ece *to);
+/* Which of them messages go over: those of open routes. */
+void ep_net_qps_choose(struct ep_net_comm *c);
+/* A queue pair to itself, for iflush. */
+ncclResult_t ep_net_flush_open(struct ep_net_local *l);
+ncclResult_t ep_net_receives_post(struct ep_net_comm *c, uint32_t qp, uint32_t n);
+
+/* request.c */
+#define EP_NET_NO_REQUEST UINT32_MAX
+uint32_t ep_net_request_new(struct ep_net_comm *c);
+void ep_net_request_free(struct ep_net_comm *c, uint32_t i);
+void *ep_net_request_handle_of(const struct ep_net_comm *c, uint32_t i);
+/* The connection that receives; checks the number of receives. */
+ncclResult_t ep_net_recv_get(const void *handle, int n, struct ep_net_comm **comm);
+/* The registration that a handle means, if it is one of the connection's device and has the bytes. */
+ncclResult_t ep_net_mr_check(const struct ep_net_comm *c, const void *mr, const void *data,
+			     size_t size, const struct ep_net_mr **out);
+
+/* poll.c: takes up completions of a port, until there are none; *any: there were some. */
+ncclResult_t ep_net_poll(struct ep_net_comm *c, struct ep_net_local *l, bool *any);
+
+/* progress.c: takes up completions, does what is due, and now and then looks for the other end. */
+ncclResult_t ep_net_progress(struct ep_net_comm *c);
+
+/* Kinds of work, and what its completion has to know. */
+enum ep_net_work {
+	EP_NET_WORK_SEND = 1,
+	EP_NET_WORK_SLOT,
+	EP_NET_WORK_RECEIVE,
+	EP_NET_WORK_FLUSH,
+	EP_NET_WORK_PROBE
+};
+#define EP_NET_WR_ID(kind, qp, wrs, number)                                                        \
+	((uint64_t)(kind) << 60 | (uint64_t)(qp) << 48 | (uint64_t)(wrs) << 32 | (uint16_t)(number))
+/* A further part of it: which of the queue pairs that had this number it belongs to. */
+#define EP_NET_WR_LIFE_OF(q) ((uint64_t)(q)->life << 16)
+#define EP_NET_WR_KIND(id) ((enum ep_net_work)((id) >> 60))
+#define EP_NET_WR_QP(id) ((uint32_t)((id) >> 48) & 0xfff)
+#define EP_NET_WR_WRS(id) ((uint32_t)((id) >> 32) & 0xffff)
+#define EP_NET_WR_LIFE(id) ((uint16_t)((id) >> 16))
+#define EP_NET_WR_NUMBER(id) ((uint32_t)(uint16_t)(id))
+
+/* Of a flush: not of a queue pair but of a port. */
+#define EP_NET_WR_FLUSH_QP(local) (EP_NET_MAX_QPS + (local))
+
+/* For everybody who uses a connection, from its handle to the end of the call. */
+static inline void ep_net_enter(struct ep_net_comm *c)
+{
+	if (c->route) {
+		pthread_mutex_lock(&c->lock);
+	}
+}
+
+static inline void ep_net_leave(struct ep_net_comm *c)
+{
+	if (c->route) {
+		pthread_mutex_unlock(&c->lock);
+	}
+}
+
+/* fail.c */
+ncclResult_t ep_net_comm_failed(struct ep_net_comm *c); /* as it failed before */
+ncclResult_t ep_net_comm_fail(struct ep_net_comm *c, ncclResult_t code, uint32_t qp,
+			      const char *fmt, ...) EP_PRINTF(4, 5);
+ncclResult_t ep_net_comm_fail_wc(struct ep_net_comm *c, const struct ibv_wc *wc);
+
+/* One line of a queue pair: ports, numbers, GIDs of both ends. Returns text. */
+#define EP_NET_WHICH 320
+const char *ep_net_qp_print(const struct ep_net_comm *c, uint32_t qp, char text[EP_NET_WHICH]);
+/* What is known of a port beyond that, to be appended; "": nothing. */
+const char *ep_net_port_print(const struct ep_net_local *l);
+const char *ep_net_wc_print(const struct ibv_wc *wc, char text[EP_NET_WHICH]);
+
+/* part.c */
+ncclResult_t ep_net_part_post(struct ep_net_comm *c, const struct ep_net_message *m, uint32_t qp,
+			      uint32_t number);
+/* Posts parts again that a closed route has not brought, as far as there is room. */
+ncclResult_t ep_net_parts_resend(struct ep_net_comm *c);
+
+/* slot.c: tells the sender of groups that it has not been told of, unless it can do without for now. */
+ncclResult_t ep_net_slots_say(struct ep_net_comm *c);
+
+/* flush.c */
+/* Posts flushes that had to wait, as far as there is room. */
+ncclResult_t ep_net_flushes_push(struct ep_net_comm *c);
+/* A flush has read by a port, or never will. */
+void ep_net_flush_ended(struct ep_net_comm *c, uint32_t local, uint32_t request);
+/* A device that is broken gives no flush back any more. */
+void ep_net_flushes_give_up(struct ep_net_comm *c, uint32_t local);
+
+/* send.c, recv.c, flush.c: for NCCL */
+ncclResult_t ep_net_isend(void *send_comm, void *data, size_t size, int tag, void *mr,
+			  void **request);
+ncclResult_t ep_net_irecv(void *recv_comm, int n, void **data, const size_t *sizes, const int *tags,
+			  void **mr, void **request);
+ncclResult_t ep_net_iflush(void *recv_comm, int n, void **data, const int *sizes, void **mr,
+			   void **request);
+ncclResult_t ep_net_test(void *request, int *done, int *sizes);
+
+/* close.c: for NCCL, of connections of either kind */
+ncclResult_t ep_net_reg(void *comm, void *data, size_t size, int type, uint64_t offset, int fd,
+			void **mr);
+ncclResult_t ep_net_close_send(void *send_comm);
+ncclResult_t ep_net_close_recv(void *recv_comm);
+
+/* connecting.c, listen.c */
+ncclResult_t ep_net_listen(int dev, void *handle, void **listen_comm);
+ncclResult_t ep_net_connect(int dev, int tc, void *handle, void **send_comm);
+ncclResult_t ep_net_accept(void *listen_comm, void **recv_comm);
+ncclResult_t ep_net_close_listen(void *listen_comm);
+
+#endif

@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The sender's end of a connection in the making. NCCL calls again and again until it is made. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "core/log.h"
+#include "net/base/plugin.h"
+#include "net/link/dial.h"
+#include "net/p2p/hello.h"
+#include "net/p2p/route.h"
+
+enum ep_net_connect_stage {
+	EP_NET_DIALING,
+	EP_NET_SAYING,
+	EP_NET_HEARING,
+	EP_NET_READYING
+};
+
+struct ep_net_connecting {
+	enum ep_net_connect_stage stage;
+	struct ep_net_comm *comm;
+	struct ep_net_dialing dialing;
+	uint64_t nonce, began;
+	char where[EP_NET_ADDR_TEXT + 40]; /* it is dialed, for messages */
+	size_t at;                         /* of the message under way */
+	struct ep_net_hello hello;
+	struct ep_net_answer answer;
+};
+
+static void ep_net_connecting_free(struct ep_net_connecting *s)
+{
+	if (s) {
+		ep_net_dialing_end(&s->dialing);
+		ep_net_comm_free(s->comm);
+		free(s);
+	}
+}
+
+/* Those that were never finished. */
+static void ep_net_connecting_sweep(void)
+{
+	struct ep_net_connecting *s;
+
+	while ((s = ep_net_handle_drop_any(EP_NET_CONNECT))) {
+		EP_INFO(EP_LOG_NET, "a connection to %s was never finished", s->comm->peer);
+		ep_net_connecting_free(s);
+	}
+}
+
+static ncclResult_t ep_net_connecting_new(int dev, int tc, const struct ep_net_handle *handle,
+					  struct ep_net_connecting **out)
+{
+	const struct ep_net_nic *nic;
+	const struct ep_net_class class = { tc, tc };
+	struct ep_net_connecting *s;
+	uint32_t routes, qps;
+	ncclResult_t result;
+
+	EP_CHECK(ep_net_nic_get(dev, &nic));
+	ep_net_sweep_with(ep_net_connecting_sweep);
+	routes = ep_net_routes((uint32_t)nic->nports, handle->ports);
+	qps = (uint32_t)ep_min_u64((uint64_t)ep_net_env()->qps, EP_NET_MAX_QPS / routes);
+	s = calloc(1, sizeof(*s));
+	if (!s) {
+		return ep_fail(ncclSystemError, "out of host memory for a connection");
+	}
+	s->nonce = handle->nonce;
+	s->began = ep_now_ns();
+	result = ep_net_comm_new(nic, true, routes, qps * routes, &class, &s->comm);
+	if (result != ncclSuccess) {
+		free(s);
+		return result;
+	}
+	ep_net_addr_print(&handle->addr, s->comm->peer);
+	snprintf(s->where, sizeof(s->where), "%s, where a receiver should listen,", s->comm->peer);
+	ep_net_dialing_begin(&s->dialing, &handle->addr, s->where, s->began + ep_net_setup_ns());
+	ep_net_hello_fill(s->comm, s->nonce, &s->hello);
+	*out = s;
+	return ncclSuccess;
+}
+
+/* ---- stages: each returns success, with the stage left as it is if it has to wait ---- */
+
+static ncclResult_t ep_net_do_dial(struct ep_net_connecting *s)
+{
+	EP_CHECK(ep_net_dialing_step(&s->dialing, &s->comm->fd));
+	if (s->comm->fd >= 0) {
+		s->stage = EP_NET_SAYING;
+		s->at = 0;
+	}
+	return ncclSuccess;
+}
+
+static ncclResult_t ep_net_talk_failed(const struct ep_net_connecting *s,
+				       enum ep_net_io_state state)
+{
+	return ep_fail(ncclRemoteError, "%s %s while a connection was made: see its log",
+		       s->comm->peer,
+		       state == EP_NET_IO_CLOSED ? "has gone away" : strerror(errno));
+}
+
+static ncclResult_t ep_net_do_say(struct ep_net_connecting *s)
+{
+	enum ep_net_io_state state = ep_net_put(s->comm->fd, &s->hello, sizeof(s->hello), &s->at);
+
+	if (state == EP_NET_IO_DONE) {
+		s->stage = EP_NET_HEARING;
+		s->at = 0;
+	} else if (state != EP_NET_IO_AGAIN) {
+		return ep_net_talk_failed(s, state);
+	}
+	return ncclSuccess;
+}
+
+static ncclResult_t ep_net_take_answer(struct ep_net_connecting *s)
+{
+	const struct ep_net_answer *a = &s->answer;
+	struct ep_net_peer peer = { .nfars = a->ports,
+				    .far = a->port,
+				    .shared = a->shared,
+				    .nqps = s->comm->nqps,
+				    .qpn = a->qpn };
+
+	if (a->code != ncclSuccess) {
+		return ep_fail(ncclRemoteError, "%s refuses: %.*s", s->comm->peer, EP_NET_TEXT - 1,
+			       a->text);
+	}
+	EP_CHECK(ep_net_peer_check(&peer, s->comm->nroutes, s->comm->peer));
+	EP_CHECK(ep_net_comm_connect(s->comm, &peer));
+	s->stage = EP_NET_READYING;
+	s->at = 0;
+	return ncclSuccess;
+}
+
+static ncclResult_t ep_net_do_hear(struct ep_net_connecting *s)
+{
+	size_t head = sizeof(s->answer.head);
+	enum ep_net_io_state state = EP_NET_IO_DONE;
+
+	if (s->at < head) {
+		state = ep_net_take(s->comm->fd, &s->answer, head, &s->at);
+		if (state == EP_NET_IO_DONE) {
+			EP_CHECK(ep_net_head_check(&s->answer.head, sizeof(s->answer),
+						   s->comm->peer));
+		}
+	}
+	if (state == EP_NET_IO_DONE) {
+		state = ep_net_take(s->comm->fd, &s->answer, sizeof(s->answer), &s->at);
+	}
+	if (state == EP_NET_IO_DONE) {
+		return ep_net_take_answer(s);
+	}
+	return state == EP_NET_IO_AGAIN ? ncclSuccess : ep_net_talk_failed(s, state);
+}
+
+/* *done: the connection is made. */
+static ncclResult_t ep_net_do_ready(struct ep_net_connecting *s, bool *done)
+{
+	uint32_t ready = EP_NET_READY;
+	enum ep_net_io_state state = ep_net_put(s->comm->fd, &ready, sizeof(ready), &s->at);
+
+	*done = state == EP_NET_IO_DONE;
+	return *done || state == EP_NET_IO_AGAIN ? ncclSuccess : ep_net_talk_failed(s, state);
+}
+
+static ncclResult_t ep_net_connecting_step(struct ep_net_connecting *s, bool *done)
+{
+	static const char *const what[] = { "dial", "greet", "hear from", "answer" };
+	enum ep_net_connect_stage before;
+
+	do {
+		before = s->stage;
+		switch (s->stage) {
+		case EP_NET_DIALING:
+			EP_CHECK(ep_net_do_dial(s));
+			break;
+		case EP_NET_SAYING:
+			EP_CHECK(ep_net_do_say(s));
+			break;
+		case EP_NET_HEARING:
+			EP_CHECK(ep_net_do_hear(s));
+			break;
+		default:
+			EP_CHECK(ep_net_do_ready(s, done));
+			break;
+		}
+	} while (s->stage > before);
+	if (!*done && ep_now_ns() - s->began > ep_net_setup_ns()) {
+		return ep_fail(ncclRemoteError,
+			       "waited %llu ms to %s %s, where a receiver should listen: is its "
+			       "process stuck? (NCCL_EP_BOOTSTRAP_TIMEOUT_MS)",
+			       (unsigned long long)(ep_net_setup_ns() / 1000000), what[s->stage],
+			       s->comm->peer);
+	}
+	return ncclSuccess;
+}
+
+/* ---- for NCCL ---- */
+
+static ncclResult_t ep_net_handle_check(const struct ep_net_handle *handle)
+{
+	if (handle->magic != EP_NET_MAGIC ||
+	    (handle->addr.any.sa_family != AF_INET && handle->addr.any.sa_family != AF_INET6)) {
+		return ep_fail(ncclInvalidArgument,
+			       "what should be the handle of a receiver is none (it begins with "
+			       "0x%016llx): do all ranks use this plugin?",
+			       (unsigned long long)handle->magic);
+	}
+	if (handle->version != EP_NET_VERSION) {
+		return ep_fail(ncclInvalidUsage,
+			       "the receiver has another version of this plugin (%u, this one "
+			       "%u): install the same on all hosts",
+			       handle->version, EP_NET_VERSION);
+	}
+	if (handle->ports < 1 || handle->ports > EP_NET_NIC_PORTS) {
+		return ep_fail(
+			ncclInvalidArgument,
+			"the handle of a receiver speaks of a NIC with %u ports, the limit is "
+			"%d: was it changed?",
+			handle->ports, EP_NET_NIC_PORTS);
+	}
+	return ncclSuccess;
+}
+
+/* The connection is made: what was its making goes. */
+static ncclResult_t ep_net_connect_finish(struct ep_net_connecting *s, void **send_comm)
+{
+	struct ep_net_comm *c = s->comm;
+	ncclResult_t result;
+
+	c->handle = ep_net_handle_new(EP_NET_SEND, c);
+	if (!c->handle) {
+		return ep_fail(ncclSystemError, "no more than %u connections", EP_NET_COMMS);
+	}
+	ep_net_counts_open(c);
+	result = ep_net_routes_attend(c);
+	if (result != ncclSuccess) {
+		ep_net_handle_drop(EP_NET_SEND, c->handle);
+		return result;
+	}
+	s->comm = NULL;
+	*send_comm = c->handle;
+	EP_INFO(EP_LOG_NET, "%s sends to %s, %s:%u%s, by %u queue pairs", c->nic->label, c->peer,
+		c->far[0].end.name, c->far[0].end.port, c->nfars > 1 ? " and others" : "", c->nqps);
+	return ncclSuccess;
+}
+
+ncclResult_t ep_net_connect(int dev, int tc, void *handle, void **send_comm)
+{
+	struct ep_net_handle *h = handle;
+	struct ep_net_connecting *s = NULL;
+	ncclResult_t result;
+	bool done = false;
+
+	*send_comm = NULL;
+	EP_CHECK(ep_net_handle_check(h));
+	if (!h->parked) {
+		EP_CHECK(ep_net_connecting_new(dev, tc, h, &s));
+		h->parked = ep_net_handle_new(EP_NET_CONNECT, s);
+		if (!h->parked) {
+			ep_net_connecting_free(s);
+			return ep_fail(ncclSystemError, "no more than %u connections",
+				       EP_NET_COMMS);
+		}
+	}
+	s = ep_net_handle_get(EP_NET_CONNECT, h->parked);
+	if (!s) {
+		return ep_fail(ncclInvalidArgument,
+			       "the handle of a receiver was changed since it was first used");
+	}
+	result = ep_net_connecting_step(s, &done);
+	if (result == ncclSuccess && !done) {
+		return ncclSuccess;
+	}
+	if (done) {
+		result = ep_net_connect_finish(s, send_comm);
+	}
+	ep_net_connecting_free(ep_net_handle_drop(EP_NET_CONNECT, h->parked));
+	h->parked = NULL;
+	return result;
+}

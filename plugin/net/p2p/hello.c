@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <string.h>
+#include "net/p2p/hello.h"
+
+static void ep_net_head_fill(uint64_t nonce, size_t bytes, struct ep_net_head *head)
+{
+	*head = (struct ep_net_head){ .magic = EP_NET_MAGIC,
+				      .version = EP_NET_VERSION,
+				      .bytes = (uint32_t)bytes,
+				      .nonce = nonce };
+}
+
+static void ep_net_ports_fill(const struct ep_net_comm *c, struct ep_net_far *port, uint32_t *qpn)
+{
+	for (uint32_t i = 0; i < c->nlocals; i++) {
+		port[i].end = c->local[i].end;
+		port[i].ece = c->local[i].ece;
+		port[i].rkey = c->local[i].shared_mr->rkey;
+	}
+	for (uint32_t i = 0; i < c->nqps; i++) {
+		qpn[i] = c->qp[i].qp->qp_num;
+	}
+}
+
+void ep_net_hello_fill(const struct ep_net_comm *c, uint64_t nonce, struct ep_net_hello *hello)
+{
+	memset(hello, 0, sizeof(*hello));
+	ep_net_head_fill(nonce, sizeof(*hello), &hello->head);
+	hello->shared = (uintptr_t)c->shared;
+	hello->nqps = c->nqps;
+	hello->tc = c->local[0].tc;
+	hello->sl = c->local[0].sl;
+	hello->ports = c->nlocals;
+	ep_net_ports_fill(c, hello->port, hello->qpn);
+}
+
+void ep_net_answer_fill(const struct ep_net_comm *c, uint64_t nonce, struct ep_net_answer *answer)
+{
+	memset(answer, 0, sizeof(*answer));
+	ep_net_head_fill(nonce, sizeof(*answer), &answer->head);
+	answer->shared = (uintptr_t)c->shared;
+	answer->ports = c->nlocals;
+	ep_net_ports_fill(c, answer->port, answer->qpn);
+}
+
+void ep_net_answer_refuse(ncclResult_t code, uint64_t nonce, struct ep_net_answer *answer)
+{
+	struct ep_error error;
+
+	ep_error_get(NULL, &error);
+	memset(answer, 0, sizeof(*answer));
+	ep_net_head_fill(nonce, sizeof(*answer), &answer->head);
+	answer->code = code;
+	snprintf(answer->text, sizeof(answer->text), "%.*s", EP_NET_TEXT - 1, error.text);
+}
+
+ncclResult_t ep_net_head_check(const struct ep_net_head *head, size_t bytes, const char *who)
+{
+	if (head->magic != EP_NET_MAGIC) {
+		return ep_fail(ncclRemoteError,
+			       "what answers at %s is another program (it begins with "
+			       "0x%016llx): do all ranks use this plugin?",
+			       who, (unsigned long long)head->magic);
+	}
+	if (head->version != EP_NET_VERSION || head->bytes != bytes) {
+		return ep_fail(ncclRemoteError,
+			       "%s has another version of this plugin (it speaks version %u with "
+			       "%u bytes, this one %u with %zu): install the same on all hosts",
+			       who, head->version, head->bytes, EP_NET_VERSION, bytes);
+	}
+	return ncclSuccess;
+}
+
+ncclResult_t ep_net_peer_check(const struct ep_net_peer *peer, uint32_t nroutes, const char *who)
+{
+	if (peer->nfars < 1 || peer->nfars > EP_NET_NIC_PORTS || peer->nqps % nroutes != 0) {
+		return ep_fail(ncclRemoteError,
+			       "%s says of itself what cannot be (%u ports, %u queue pairs on %u "
+			       "routes): do all ranks use the same plugin?",
+			       who, peer->nfars, peer->nqps, nroutes);
+	}
+	for (uint32_t i = 0; i < peer->nfars; i++) {
+		EP_CHECK(ep_net_end_check(&peer->far[i].end, peer->qpn, peer->nqps, who));
+	}
+	return ncclSuccess;
+}

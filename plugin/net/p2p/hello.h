@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What two ends tell each other over TCP before they are connected:
+ *
+ *     the sender's hello -> the receiver's answer -> the sender's word that it is ready
+ */
+#ifndef EP_NET_HELLO_H
+#define EP_NET_HELLO_H
+
+#include "net/link/sock.h"
+#include "net/p2p/comm.h"
+
+#define EP_NET_READY 0x79646572u
+#define EP_NET_TEXT 240
+
+struct ep_net_hello {
+	struct ep_net_head head;
+	uint64_t shared;
+	uint32_t nqps, tc, ports, sl;
+	struct ep_net_far port[EP_NET_NIC_PORTS];
+	uint32_t qpn[EP_NET_MAX_QPS];
+};
+
+struct ep_net_answer {
+	struct ep_net_head head;
+	int32_t code; /* ncclSuccess, or text says why not */
+	uint32_t ports;
+	uint64_t shared;
+	struct ep_net_far port[EP_NET_NIC_PORTS];
+	uint32_t qpn[EP_NET_MAX_QPS];
+	char text[EP_NET_TEXT];
+};
+
+/* In what NCCL brings from listen() to connect(), which begins with all zero behind `parked`. */
+struct ep_net_handle {
+	uint64_t magic;
+	uint32_t version, ports; /* ports: of the receiver's NIC */
+	uint64_t nonce;
+	union ep_net_addr addr;
+	void *parked; /* the sender's own: what it has begun */
+};
+
+_Static_assert(sizeof(struct ep_net_handle) <= EP_NET_HANDLE_BYTES, "NCCL's handle");
+_Static_assert(offsetof(struct ep_net_hello, shared) == sizeof(struct ep_net_head), "packed");
+
+/* What this end says of itself. */
+void ep_net_hello_fill(const struct ep_net_comm *c, uint64_t nonce, struct ep_net_hello *hello);
+void ep_net_answer_fill(const struct ep_net_comm *c, uint64_t nonce, struct ep_net_answer *answer);
+void ep_net_answer_refuse(ncclResult_t code, uint64_t nonce, struct ep_net_answer *answer);
+
+/* Why a head is not one of this version's; `who` names the other end. */
+ncclResult_t ep_net_head_check(const struct ep_net_head *head, size_t bytes, const char *who);
+/* Whether what the other end says of itself is possible, of an end with so many routes. */
+ncclResult_t ep_net_peer_check(const struct ep_net_peer *peer, uint32_t nroutes, const char *who);
+
+#endif

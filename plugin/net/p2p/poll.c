@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Takes completions up. What they say of requests is done at once; what they say of routes is noted, for
+ * ep_net_routes_act(): it closes routes, which takes up completions, too.
+ */
+#include <endian.h>
+#include "core/log.h"
+#include "net/base/queue.h"
+#include "net/p2p/route.h"
+
+#define EP_NET_POLL 16
+
+/* ---- what is left to ep_net_routes_act() ---- */
+
+static void ep_net_probed_note(struct ep_net_comm *c, uint32_t route)
+{
+	struct ep_net_route *r = &c->route[route];
+
+	if (r->state == EP_NET_ROUTE_PROBING && --r->probes == 0) {
+		r->probed = c->due = true;
+	}
+}
+
+/* The first failure that tells more than that something has failed before. */
+static void ep_net_failure_note(struct ep_net_comm *c, uint32_t route, const struct ibv_wc *wc)
+{
+	struct ep_net_route *r = &c->route[route];
+
+	if (ep_net_route_lives(c, route) &&
+	    (!r->failed ||
+	     (r->failure.status == IBV_WC_WR_FLUSH_ERR && wc->status != IBV_WC_WR_FLUSH_ERR))) {
+		r->failure = *wc;
+		r->failed = c->due = true;
+	}
+}
+
+/* Of a flush: of all routes of the port. What it was to show is there: all that came has been waited for. */
+static void ep_net_flush_failed(struct ep_net_comm *c, const struct ibv_wc *wc)
+{
+	uint32_t local = EP_NET_WR_QP(wc->wr_id) - EP_NET_WR_FLUSH_QP(0);
+
+	for (uint32_t i = 0; i < c->nroutes; i++) {
+		if (c->route[i].local == local) {
+			ep_net_failure_note(c, i, wc);
+		}
+	}
+	ep_net_flush_ended(c, local, EP_NET_WR_NUMBER(wc->wr_id));
+}
+
+/* ---- completions ---- */
+
+/* A message's part has come. */
+static ncclResult_t ep_net_arrived(struct ep_net_comm *c, const struct ibv_wc *wc, uint32_t qp)
+{
+	uint32_t imm = be32toh(wc->imm_data), slot = EP_NET_IMM_SLOT(imm);
+	uint32_t entry = EP_NET_IMM_ENTRY(imm), i;
+	struct ep_net_request *r;
+
+	i = slot < EP_NET_SLOTS ? c->slot_request[slot] : EP_NET_NO_REQUEST;
+	r = i == EP_NET_NO_REQUEST ? NULL : &c->request[i];
+	if (!r || entry >= r->n || r->done[entry] || EP_NET_IMM_PARTS(imm) > c->nqps ||
+	    (r->seen[entry] && r->parts[entry] != EP_NET_IMM_PARTS(imm))) {
+		return ep_net_comm_fail(c, ncclRemoteError, qp,
+					"the peer speaks of a receive that is not there (0x%08x)",
+					imm);
+	}
+	r->parts[entry] = (uint8_t)EP_NET_IMM_PARTS(imm);
+	r->seen[entry]++;
+	if (!EP_NET_IMM_RECORD(imm)) {
+		r->size[entry] += wc->byte_len;
+	} else {
+		r->size[entry] =
+			__atomic_load_n(&c->shared->record[slot][entry].size, __ATOMIC_ACQUIRE);
+	}
+	if (r->size[entry] > r->limit[entry]) {
+		return ep_net_comm_fail(c, ncclRemoteError, qp,
+					"the peer says that it sent %llu bytes to a receive of %u",
+					(unsigned long long)r->size[entry], r->limit[entry]);
+	}
+	if (r->seen[entry] == r->parts[entry]) {
+		r->done[entry] = true;
+		c->counts->messages++;
+		c->counts->bytes += r->size[entry];
+		if (--r->left == 0) {
+			c->slot_request[slot] = EP_NET_NO_REQUEST;
+			c->open--;
+		}
+	}
+	return ncclSuccess;
+}
+
+static ncclResult_t ep_net_received(struct ep_net_comm *c, const struct ibv_wc *wc)
+{
+	uint32_t qp = EP_NET_WR_QP(wc->wr_id), owed;
+	struct ep_net_qp *q = &c->qp[qp];
+
+	q->receives--;
+	if (c->route && c->route[q->route].drained) {
+		return ncclSuccess; /* too late: the sender was told that it has not come */
+	}
+	q->came++;
+	EP_CHECK(ep_net_arrived(c, wc, qp));
+	owed = ++q->owed;
+	if (owed >= ep_min_u64(c->rq_depth / 2, EP_NET_RECEIVES_TOGETHER) &&
+	    ep_net_route_lives(c, q->route)) {
+		q->owed = 0;
+		return ep_net_receives_post(c, qp, owed);
+	}
+	return ncclSuccess;
+}
+
+static ncclResult_t ep_net_completed(struct ep_net_comm *c, const struct ibv_wc *wc)
+{
+	uint32_t qp = EP_NET_WR_QP(wc->wr_id), number = EP_NET_WR_NUMBER(wc->wr_id);
+
+	switch (EP_NET_WR_KIND(wc->wr_id)) {
+	case EP_NET_WORK_SEND:
+		/* (of a route that was closed the receiver says what has come) */
+		if (ep_net_route_is_open(c, c->qp[qp].route)) {
+			c->qp[qp].room += EP_NET_WR_WRS(wc->wr_id);
+			c->qp[qp].first++;
+			c->request[number].left--;
+		}
+		return ncclSuccess;
+	case EP_NET_WORK_SLOT:
+		if (ep_net_route_is_open(c, c->qp[qp].route)) {
+			c->qp[qp].room += EP_NET_WR_WRS(wc->wr_id);
+			c->told += number;
+		}
+		return ncclSuccess;
+	case EP_NET_WORK_PROBE:
+		c->qp[qp].room += EP_NET_WR_WRS(wc->wr_id);
+		ep_net_probed_note(c, c->qp[qp].route);
+		return ncclSuccess;
+	case EP_NET_WORK_FLUSH:
+		ep_net_flush_ended(c, qp - EP_NET_WR_FLUSH_QP(0), number);
+		return ncclSuccess;
+	default:
+		return ep_net_received(c, wc);
+	}
+}
+
+/* ---- failures ---- */
+
+static ncclResult_t ep_net_failed_one(struct ep_net_comm *c, const struct ibv_wc *wc)
+{
+	uint32_t qp = EP_NET_WR_QP(wc->wr_id);
+
+	if (EP_NET_WR_KIND(wc->wr_id) == EP_NET_WORK_RECEIVE) {
+		c->qp[qp].receives--;
+	}
+	if (!c->route || !ep_net_status_blames_way(wc->status)) {
+		return ep_net_comm_fail_wc(c, wc);
+	}
+	if (EP_NET_WR_KIND(wc->wr_id) == EP_NET_WORK_FLUSH) {
+		ep_net_flush_failed(c, wc);
+	} else {
+		ep_net_failure_note(c, c->qp[qp].route, wc);
+	}
+	return ncclSuccess;
+}
+
+/* Work of a batch that has failed, after what has succeeded was taken up. */
+static ncclResult_t ep_net_failed(struct ep_net_comm *c, const struct ibv_wc *wc, int n)
+{
+	for (uint32_t i = 0; i < c->nlocals; i++) {
+		ep_net_dev_events(c->local[i].dev);
+	}
+	/* First those that tell more than that something has failed before. */
+	for (int flushed = 0; flushed < 2; flushed++) {
+		for (int i = 0; i < n; i++) {
+			if (wc[i].status != IBV_WC_SUCCESS &&
+			    (wc[i].status == IBV_WC_WR_FLUSH_ERR) == flushed) {
+				EP_CHECK(ep_net_failed_one(c, &wc[i]));
+			}
+		}
+	}
+	return ncclSuccess;
+}
+
+/* Leaves out what queue pairs have told that are there no more. Returns how much is left. */
+static int ep_net_forget_old(const struct ep_net_comm *c, struct ibv_wc *wc, int n)
+{
+	int kept = 0;
+
+	for (int i = 0; i < n; i++) {
+		uint32_t qp = EP_NET_WR_QP(wc[i].wr_id);
+
+		if (qp >= c->nqps || EP_NET_WR_LIFE(wc[i].wr_id) == c->qp[qp].life) {
+			wc[kept++] = wc[i];
+		}
+	}
+	return kept;
+}
+
+ncclResult_t ep_net_poll(struct ep_net_comm *c, struct ep_net_local *l, bool *any)
+{
+	struct ibv_wc wc[EP_NET_POLL];
+	int n = ibv_poll_cq(l->cq, EP_NET_POLL, wc);
+	bool failed = false;
+
+	*any = n != 0;
+	if (n < 0) {
+		return ep_net_comm_fail(c, ncclSystemError, (uint32_t)(l - c->local),
+					"the completion queue has failed");
+	}
+	c->counts->completions += (uint32_t)n;
+	if (c->route) {
+		n = ep_net_forget_old(c, wc, n);
+	}
+	for (int i = 0; i < n; i++) {
+		if (wc[i].status == IBV_WC_SUCCESS) {
+			EP_CHECK(ep_net_completed(c, &wc[i]));
+		} else {
+			failed = true;
+		}
+	}
+	return failed ? ep_net_failed(c, wc, n) : ncclSuccess;
+}

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What each call of NCCL does for a connection. */
+#include "core/log.h"
+#include "net/link/sock.h"
+#include "net/p2p/route.h"
+
+#define EP_NET_IDLE 256               /* looks in vain between two looks at the clock */
+#define EP_NET_LOOK_NS 20000000ull    /* between two looks for the other end */
+#define EP_NET_GRACE_NS 1000000000ull /* for what the NIC may still bring of an end that is gone */
+
+/*
+ * A NIC tells of a dead peer only who sends to it. Who has closed its end in order has nothing under
+ * way, so that what is under way here will never end.
+ */
+static ncclResult_t ep_net_look(struct ep_net_comm *c)
+{
+	uint64_t now = ep_now_ns();
+
+	if (now - c->looked < EP_NET_LOOK_NS) {
+		return ncclSuccess;
+	}
+	c->looked = now;
+	for (uint32_t i = 0; i < c->nlocals; i++) {
+		ep_net_dev_events(c->local[i].dev);
+		if (__atomic_load_n(&c->local[i].cq_lost, __ATOMIC_RELAXED)) {
+			return ep_net_comm_fail(c, ncclSystemError, i,
+						"the NIC has lost completions: its queue has "
+						"overrun or failed");
+		}
+	}
+	if (c->route) {
+		EP_CHECK(ep_net_routes_look(c));
+	} else if (__atomic_load_n(&c->local[0].dev->broken, __ATOMIC_RELAXED)) {
+		return ep_net_comm_fail(c, ncclSystemError, 0, "the connection is lost");
+	} else if (!c->gone && ep_net_gone(c->fd)) {
+		c->gone = now;
+	}
+	/* (it may have been found gone since `now`) */
+	if (c->gone && now >= c->gone + EP_NET_GRACE_NS) {
+		return ep_net_comm_fail(c, ncclRemoteError, 0,
+					"the peer has closed the connection or has ended, %u "
+					"requests are under way here: see its log",
+					c->live);
+	}
+	return ncclSuccess;
+}
+
+ncclResult_t ep_net_progress(struct ep_net_comm *c)
+{
+	bool any = false, some;
+
+	c->counts->polls++;
+	for (uint32_t i = 0; i < c->nlocals; i++) {
+		EP_CHECK(ep_net_poll(c, &c->local[i], &some));
+		any |= some;
+	}
+	if (c->due) {
+		EP_CHECK(ep_net_routes_act(c));
+	}
+	if (c->again_first != c->again_last) {
+		EP_CHECK(ep_net_parts_resend(c));
+	}
+	if (c->flush_first != EP_NET_NO_REQUEST) {
+		EP_CHECK(ep_net_flushes_push(c));
+	}
+	if (c->said != c->groups && !c->sender) {
+		EP_CHECK(ep_net_slots_say(c));
+	}
+	/* (a port that comes back is not waited for until there is nothing to do) */
+	return (any && !c->route) || ++c->idle % EP_NET_IDLE ? ncclSuccess : ep_net_look(c);
+}

@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Queue pairs of a connection, and their completion queues. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include "core/log.h"
+#include "net/base/queue.h"
+#include "net/p2p/comm.h"
+#include "net/p2p/route.h"
+
+#define EP_NET_SQ_DEPTH 512u
+#define EP_NET_RQ_DEPTH (EP_NET_SENDS + EP_NET_RECEIVES_TOGETHER)
+#define EP_NET_INLINE 64u
+#define EP_NET_ACCESS (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ)
+
+/* ---- making ---- */
+
+/* What the NIC can with its queue pairs as they are now; nothing where it does not say. */
+static void ep_net_ece_query(struct ep_net_local *l, struct ibv_qp *qp)
+{
+	const struct ep_verbs *v = l->dev->nic.v;
+	struct ibv_ece ece = { 0 };
+
+	memset(&l->ece, 0, sizeof(l->ece));
+	if (ep_net_env()->ece && v->ibv_query_ece && v->ibv_set_ece &&
+	    v->ibv_query_ece(qp, &ece) == 0) {
+		l->ece = (struct ep_net_ece){ 1, ece.vendor_id, ece.options, ece.comp_mask };
+	}
+}
+
+/* Before a queue pair learns its peer. A NIC that refuses goes on with the standard. */
+void ep_net_ece_set(const struct ep_net_local *l, struct ibv_qp *qp, const struct ep_net_ece *to)
+{
+	struct ibv_ece ece = { .vendor_id = to->vendor,
+			       .options = to->options,
+			       .comp_mask = to->mask };
+	int error;
+
+	if (!l->ece.there || !to->there) {
+		return;
+	}
+	error = l->dev->nic.v->ibv_set_ece(qp, &ece);
+	if (error) {
+		EP_INFO(EP_LOG_NET, "%s: the NIC refuses what both ends can (0x%x): %s",
+			l->dev->label, to->options, strerror(error));
+	}
+}
+
+static ncclResult_t ep_net_cq_new(const struct ep_net_comm *c, const struct ep_net_room *room,
+				  struct ep_net_local *l)
+{
+	const struct ep_nic *nic = &l->dev->nic;
+	/* (in need all routes go by one port) */
+	uint64_t cqes = (uint64_t)c->nqps * (room->sq + room->rq) + EP_NET_FLUSH_DEPTH;
+	char text[EP_NIC_ERROR_TEXT];
+
+	/* (its context is what an event of it sets) */
+	l->cq = nic->v->ibv_create_cq(nic->ctx, (int)ep_min_u64(cqes, (uint64_t)nic->attr.max_cqe),
+				      &l->cq_lost, NULL, 0);
+	return l->cq ? ncclSuccess
+		     : ep_fail(ncclSystemError, "%s: no completion queue: %s", l->dev->label,
+			       ep_nic_error_print(errno, text));
+}
+
+static ncclResult_t ep_net_qp_open(struct ep_net_comm *c, struct ep_net_room *room, uint32_t i)
+{
+	struct ep_net_qp *q = &c->qp[i];
+	char text[EP_NIC_ERROR_TEXT];
+	struct ep_net_local *l;
+
+	q->route = (uint8_t)(i % c->nroutes);
+	q->local = (uint8_t)(q->route % c->nlocals);
+	if (c->route) {
+		c->route[q->route].local = q->local;
+	}
+	l = &c->local[q->local];
+	q->qp = ep_net_queue_new(l->dev, l->cq, room);
+	if (!q->qp) {
+		return ep_fail(ncclSystemError,
+			       "%s: queue pair %u of %u cannot be made: %s "
+			       "(NCCL_IB_QPS_PER_CONNECTION is %d)",
+			       l->dev->label, i, c->nqps, ep_nic_error_print(errno, text),
+			       ep_net_env()->qps);
+	}
+	return ep_net_queue_init(l->dev, q->qp, EP_NET_ACCESS);
+}
+
+ncclResult_t ep_net_qps_new(struct ep_net_comm *c)
+{
+	uint64_t most = UINT32_MAX;
+	struct ep_net_room room;
+
+	for (uint32_t i = 0; i < c->nlocals; i++) {
+		most = ep_min_u64(most, (uint64_t)c->local[i].dev->nic.attr.max_qp_wr);
+	}
+	room = (struct ep_net_room){
+		.sq = (uint32_t)ep_min_u64(EP_NET_SQ_DEPTH, most),
+		.rq = c->sender ? 1 : (uint32_t)ep_min_u64(EP_NET_RQ_DEPTH, most),
+		.inline_bytes = EP_NET_INLINE,
+	};
+	c->qp = calloc(c->nqps, sizeof(*c->qp));
+	c->open_qp = calloc(c->nqps, sizeof(*c->open_qp));
+	if (!c->qp || !c->open_qp) {
+		return ep_fail(ncclSystemError, "out of host memory for a connection");
+	}
+	for (uint32_t i = 0; i < c->nlocals; i++) {
+		EP_CHECK(ep_net_cq_new(c, &room, &c->local[i]));
+	}
+	for (uint32_t i = 0; i < c->nqps; i++) {
+		EP_CHECK(ep_net_qp_open(c, &room, i));
+	}
+	/* (there may be less on the way) */
+	c->sq_depth = room.sq;
+	c->rq_depth = room.rq;
+	c->inline_bytes = room.inline_bytes;
+	for (uint32_t i = 0; i < c->nqps; i++) {
+		c->qp[i].room = c->sq_depth;
+		if (c->route && c->sender) {
+			c->qp[i].part = calloc(c->sq_depth, sizeof(*c->qp[i].part));
+			if (!c->qp[i].part) {
+				return ep_fail(ncclSystemError,
+					       "out of host memory for a connection");
+			}
+		}
+	}
+	for (uint32_t i = 0; i < c->nlocals; i++) {
+		ep_net_ece_query(&c->local[i], c->qp[i].qp);
+	}
+	ep_net_qps_choose(c);
+	return ncclSuccess;
+}
+
+/* ---- connecting ---- */
+
+ncclResult_t ep_net_receives_post(struct ep_net_comm *c, uint32_t qp, uint32_t n)
+{
+	struct ibv_recv_wr wr[EP_NET_RECEIVES_TOGETHER], *bad;
+	int error = 0;
+
+	while (n && !error) {
+		uint32_t some = (uint32_t)ep_min_u64(n, EP_NET_RECEIVES_TOGETHER);
+
+		for (uint32_t i = 0; i < some; i++) {
+			wr[i] = (struct ibv_recv_wr){ .wr_id = EP_NET_WR_ID(EP_NET_WORK_RECEIVE, qp,
+									    0, 0) |
+							       EP_NET_WR_LIFE_OF(&c->qp[qp]),
+						      .next = i + 1 < some ? &wr[i + 1] : NULL };
+		}
+		error = ibv_post_recv(c->qp[qp].qp, wr, &bad);
+		c->qp[qp].receives += some;
+		n -= some;
+	}
+	return error ? ep_net_comm_fail(c, ncclSystemError, qp, "receives cannot be posted: %s",
+					strerror(error))
+		     : ncclSuccess;
+}
+
+ncclResult_t ep_net_qps_connect(struct ep_net_comm *c, const uint32_t *qpn)
+{
+	/* what both ends can is agreed for each pair of ports: a port of several pairs keeps to the standard */
+	bool pairs = c->nlocals == c->nfars;
+
+	for (uint32_t i = 0; i < c->nqps; i++) {
+		struct ep_net_qp *q = &c->qp[i];
+		const struct ep_net_local *l = &c->local[q->local];
+		const struct ep_net_far *far = &c->far[q->route % c->nfars];
+		struct ep_net_path path = { .from = &l->end,
+					    .to = &far->end,
+					    .tc = l->tc,
+					    .sl = l->sl,
+					    .gid_index = l->gid_index };
+
+		q->far = (uint8_t)(q->route % c->nfars);
+		if (c->route) {
+			c->route[q->route].far = q->far;
+		}
+		q->remote = qpn[i];
+		if (pairs) {
+			ep_net_ece_set(l, q->qp, &far->ece);
+		}
+		EP_CHECK(ep_net_queue_connect(l->dev, q->qp, &path, qpn[i]));
+		if (!c->sender) {
+			EP_CHECK(ep_net_receives_post(c, i, c->rq_depth));
+		}
+	}
+	/* The receiver's NIC has heard of the sender's now, and says what is left. */
+	for (uint32_t i = 0; i < c->nlocals && !c->sender; i++) {
+		if (pairs && c->local[i].ece.there && c->far[i].ece.there) {
+			ep_net_ece_query(&c->local[i], c->qp[i].qp);
+		} else {
+			c->local[i].ece.there = 0;
+		}
+	}
+	return ncclSuccess;
+}
+
+ncclResult_t ep_net_flush_open(struct ep_net_local *l)
+{
+	struct ep_net_path path = {
+		.from = &l->end, .to = &l->end, .tc = l->tc, .sl = l->sl, .gid_index = l->gid_index
+	};
+	struct ep_net_room room = { .sq = EP_NET_FLUSH_DEPTH, .rq = 1 };
+	struct ibv_qp *qp = ep_net_queue_new(l->dev, l->cq, &room);
+	char text[EP_NIC_ERROR_TEXT];
+	ncclResult_t result;
+
+	if (!qp) {
+		return ep_fail(ncclSystemError, "%s: no queue pair for flushes: %s", l->dev->label,
+			       ep_nic_error_print(errno, text));
+	}
+	EP_CHECK_GOTO(ep_net_queue_init(l->dev, qp, EP_NET_ACCESS), err_destroy);
+	EP_CHECK_GOTO(ep_net_queue_connect(l->dev, qp, &path, qp->qp_num), err_destroy);
+	l->flush_qp = qp;
+	l->flush_room = l->flush_depth = room.sq;
+	return ncclSuccess;
+
+err_destroy:
+	l->dev->nic.v->ibv_destroy_qp(qp);
+	return result;
+}
+
+/* ---- which of them messages go over ---- */
+
+void ep_net_qps_choose(struct ep_net_comm *c)
+{
+	c->nopen = c->nopen_routes = 0;
+	for (uint32_t i = 0; i < c->nroutes; i++) {
+		c->nopen_routes += !c->route || c->route[i].state == EP_NET_ROUTE_OPEN;
+	}
+	for (uint32_t i = 0; i < c->nqps; i++) {
+		if (!c->route || c->route[c->qp[i].route].state == EP_NET_ROUTE_OPEN) {
+			c->open_qp[c->nopen++] = i;
+		}
+	}
+	c->next_open = 0;
+}

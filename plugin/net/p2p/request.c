@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Requests, and what calls of NCCL name. */
+#include "core/log.h"
+#include "net/p2p/comm.h"
+
+uint32_t ep_net_request_new(struct ep_net_comm *c)
+{
+	uint32_t i = c->free;
+
+	if (i != EP_NET_NO_REQUEST) {
+		struct ep_net_request *r = &c->request[i];
+
+		c->free = r->next;
+		r->use = (r->use + 1) & ((1u << EP_NET_REQUEST_USE_BITS) - 1);
+		r->n = 0;
+		r->left = 0;
+		c->live++;
+	}
+	return i;
+}
+
+void ep_net_request_free(struct ep_net_comm *c, uint32_t i)
+{
+	struct ep_net_request *r = &c->request[i];
+
+	r->use = (r->use + 1) & ((1u << EP_NET_REQUEST_USE_BITS) - 1);
+	r->next = c->free;
+	c->free = i;
+	c->live--;
+	c->nflushes -= !c->sender && r->n == 0;
+}
+
+void *ep_net_request_handle_of(const struct ep_net_comm *c, uint32_t i)
+{
+	return ep_net_request_handle(ep_net_slot_of(c->handle), i, c->request[i].use);
+}
+
+ncclResult_t ep_net_mr_check(const struct ep_net_comm *c, const void *handle, const void *data,
+			     size_t size, const struct ep_net_mr **out)
+{
+	return ep_net_mr_find(c->nic, handle, data, size, out);
+}
+
+ncclResult_t ep_net_recv_get(const void *handle, int n, struct ep_net_comm **comm)
+{
+	*comm = ep_net_handle_get(EP_NET_RECV, handle);
+	if (!*comm) {
+		return ep_fail(ncclInvalidArgument,
+			       "%p is no connection that receives, or was closed", handle);
+	}
+	if (n < 1 || n > EP_NET_MAX_RECVS) {
+		return ep_fail(ncclInvalidArgument, "%d receives in a group, possible are 1..%d", n,
+			       EP_NET_MAX_RECVS);
+	}
+	return ncclSuccess;
+}

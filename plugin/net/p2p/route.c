@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What happens to a route that fails, while the connection has others.
+ *
+ * A sender cannot know which of its writes have reached memory: it misses the acknowledgements, not
+ * only what they acknowledge. If it wrote again at once, a message could come twice, and a packet
+ * that was late could change memory which its receiver had long used for something else. So
+ *
+ *   1. an end that notices the failure, or hears of it, moves its queue pairs of the route to the error
+ *      state: its NIC drops what comes for them from then on. The receiver takes up the completions of
+ *      all its receives, and so knows how many parts each queue pair has brought.
+ *   2. It tells the other end, with these numbers. Parts of a queue pair come in the order in which they
+ *      were posted: the first so many have come, the others have not.
+ *   3. When both have told each other, the sender takes the parts that came for sent and posts the others
+ *      to queue pairs of open routes. If it was the route by which the receiver spoke of its receives, it
+ *      writes those slots again that may not have arrived.
+ *
+ * A receiver that closes tells what came in the same way: the sender may miss its acknowledgements.
+ *
+ * How a route that was closed comes back is in back.c.
+ */
+#include <errno.h>
+#include <string.h>
+#include "core/log.h"
+#include "net/p2p/route.h"
+#include "net/p2p/talk.h"
+
+#define EP_NET_DRAIN_NS 500000000ull     /* for a NIC to give back what was posted */
+#define EP_NET_STEADY_NS 10000000000ull  /* a route that was open for so long did not fail soon */
+#define EP_NET_LONGEST_NS 30000000000ull /* that a route rests */
+
+/* ---- 1. nothing comes from it any more ---- */
+
+static bool ep_net_local_in_use(const struct ep_net_comm *c, const struct ep_net_local *l)
+{
+	for (uint32_t i = 0; i < c->nroutes; i++) {
+		if (c->route[i].state != EP_NET_ROUTE_CLOSING &&
+		    c->route[i].state != EP_NET_ROUTE_CLOSED && &c->local[c->route[i].local] == l) {
+			return true;
+		}
+	}
+	return false;
+}
+
+/* A device that is broken says no to everything, and does nothing. */
+static ncclResult_t ep_net_qp_stop(struct ep_net_comm *c, uint32_t i)
+{
+	const struct ep_net_local *l = &c->local[c->qp[i].local];
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+	int error = l->dev->nic.v->ibv_modify_qp(c->qp[i].qp, &attr, IBV_QP_STATE);
+
+	if (error) {
+		ep_net_dev_events(l->dev); /* it may have said so, and nobody has heard it */
+	}
+	if (error && !__atomic_load_n(&l->dev->broken, __ATOMIC_RELAXED)) {
+		return ep_net_comm_fail(
+			c, ncclSystemError, i,
+			"a queue pair of a route that has failed cannot be stopped: %s",
+			strerror(error));
+	}
+	return ncclSuccess;
+}
+
+static uint32_t ep_net_receives_left(const struct ep_net_comm *c, uint32_t route)
+{
+	uint32_t left = 0;
+
+	for (uint32_t i = route; i < c->nqps; i += c->nroutes) {
+		left += c->qp[i].receives;
+	}
+	return left;
+}
+
+ncclResult_t ep_net_route_drain(struct ep_net_comm *c, uint32_t route)
+{
+	struct ep_net_local *l = &c->local[c->route[route].local];
+	uint64_t until = ep_now_ns() + EP_NET_DRAIN_NS;
+	bool any;
+
+	for (uint32_t i = route; i < c->nqps; i += c->nroutes) {
+		EP_CHECK(ep_net_qp_stop(c, i));
+	}
+	/* A device that is broken gives nothing back any more, but what it has told of has come. */
+	do {
+		EP_CHECK(ep_net_poll(c, l, &any));
+	} while (ep_net_receives_left(c, route) &&
+		 (any ||
+		  (ep_now_ns() < until && !__atomic_load_n(&l->dev->broken, __ATOMIC_RELAXED))));
+	c->route[route].drained = true;
+	if (l->flush_qp && !ep_net_local_in_use(c, l)) {
+		struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+
+		(void)l->dev->nic.v->ibv_modify_qp(l->flush_qp, &attr, IBV_QP_STATE);
+		l->flush_ended = true;
+	}
+	return ncclSuccess;
+}
+
+/* ---- 2. telling ---- */
+
+ncclResult_t ep_net_route_tell(struct ep_net_comm *c, uint32_t route, enum ep_net_route_why why)
+{
+	const struct ep_net_route *r = &c->route[route];
+	struct ep_net_word word = { .magic = EP_NET_WORD,
+				    .kind = EP_NET_CLOSED,
+				    .route = (uint16_t)route,
+				    .life = r->life,
+				    .why = why };
+	uint32_t n = 0;
+
+	if (why == EP_NET_WHY_FAILED && !ep_net_dev_up(c->local[r->local].dev, 0)) {
+		word.why = EP_NET_WHY_DOWN;
+	}
+	for (uint32_t i = route; i < c->nqps; i += c->nroutes) {
+		word.number[n++] = c->qp[i].came;
+	}
+	return ep_net_talk_put(c, &word);
+}
+
+/* ---- 3. what both know now ---- */
+
+static ncclResult_t ep_net_parts_settle(struct ep_net_comm *c, uint32_t route)
+{
+	uint32_t k = 0;
+
+	for (uint32_t i = route; i < c->nqps; i += c->nroutes, k++) {
+		struct ep_net_qp *q = &c->qp[i];
+		uint32_t came = c->route[route].came[k];
+
+		if (came - q->first > q->posted - q->first) {
+			return ep_net_comm_fail(
+				c, ncclRemoteError, i,
+				"the peer has had %u parts of messages of this queue "
+				"pair, %u were sent",
+				came, q->posted);
+		}
+		for (; q->first != came; q->first++) {
+			c->request[q->part[q->first % c->sq_depth].request].left--;
+		}
+		for (; q->first != q->posted; q->first++) {
+			c->again[c->again_last++ % (c->nrequests * c->nqps)] =
+				q->part[q->first % c->sq_depth];
+		}
+	}
+	return ncclSuccess;
+}
+
+ncclResult_t ep_net_route_settle(struct ep_net_comm *c, uint32_t route)
+{
+	struct ep_net_route *r = &c->route[route];
+
+	if (r->state != EP_NET_ROUTE_CLOSING || !r->drained || !r->heard) {
+		return ncclSuccess;
+	}
+	r->state = EP_NET_ROUTE_CLOSED;
+	if (c->sender) {
+		EP_CHECK(ep_net_parts_settle(c, route));
+	} else if (c->qp[c->slot_qp].route == route && c->nopen) {
+		c->slot_qp = c->open_qp[0];
+		c->said = c->told;
+		c->unsignaled = c->unsignaled_groups = 0;
+	}
+	return ncclSuccess;
+}
+
+/*
+ * When it may be tried again: soon after the first failure, later and later after those that follow it
+ * soon. So a port that comes and goes does not take up the connection.
+ */
+static void ep_net_route_rest(struct ep_net_route *r, enum ep_net_route_why why, bool was_open)
+{
+	uint64_t least = (uint64_t)ep_net_env()->recovery_ms * 1000000;
+
+	r->again = r->since;
+	if (why == EP_NET_WHY_MOVES) {
+		return;
+	}
+	if (r->rest && (!was_open || r->since - r->opened < EP_NET_STEADY_NS)) {
+		r->rest = ep_min_u64(2 * r->rest, ep_max_u64(least, EP_NET_LONGEST_NS));
+	} else {
+		r->rest = least;
+	}
+	r->again += r->rest;
+}
+
+static void ep_net_route_close_print(const struct ep_net_comm *c, uint32_t route,
+				     enum ep_net_route_why why, const char *what, bool was_open)
+{
+	const char *state = ep_net_port_print(&c->local[c->route[route].local]);
+	char which[EP_NET_WHICH];
+
+	ep_net_qp_print(c, route, which);
+	if (!was_open || why == EP_NET_WHY_MOVES) {
+		EP_INFO(EP_LOG_NET, "%s: the route is %s: %s%s", which,
+			was_open ? "moved" : "not used again yet", what, state);
+	} else if (c->nopen) {
+		const struct ep_net_qp *q = &c->qp[c->open_qp[0]];
+		const struct ep_nic_end *end = &c->local[q->local].end, *far = &c->far[q->far].end;
+
+		EP_WARN("%s: %s%s; the connection goes on over %s:%d and %s:%u there%s", which,
+			what, state, end->name, end->port, far->name, far->port,
+			c->nopen_routes > 1 ? ", and others" : "");
+	} else {
+		EP_WARN("%s: %s%s; no route is left, another one is looked for", which, what,
+			state);
+	}
+}
+
+ncclResult_t ep_net_route_close(struct ep_net_comm *c, uint32_t route, enum ep_net_route_why why,
+				const char *what)
+{
+	struct ep_net_route *r = &c->route[route];
+	bool was_open = r->state == EP_NET_ROUTE_OPEN;
+
+	r->state = EP_NET_ROUTE_CLOSING;
+	r->since = ep_now_ns();
+	r->offered = r->ready = r->proved = r->probed = r->failed = false;
+	ep_net_route_rest(r, why, was_open);
+	c->counts->failovers += was_open && why != EP_NET_WHY_MOVES;
+	c->counts->route[route].open = 0;
+	ep_net_qps_choose(c);
+	c->lost = c->nopen ? 0 : c->lost ? c->lost : r->since;
+	ep_net_route_close_print(c, route, why, what, was_open);
+	EP_CHECK(ep_net_route_drain(c, route));
+	EP_CHECK(ep_net_route_tell(c, route, why));
+	return ep_net_route_settle(c, route);
+}

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Routes of a connection that has several: how one is closed that fails (route.c), how it comes back
+ * (back.c), and who looks after them (routes.c). Both ends go through the lives of a route in step: no
+ * end begins the next one before both have closed the one before, and said so.
+ */
+#ifndef EP_NET_ROUTE_H
+#define EP_NET_ROUTE_H
+
+#include "net/p2p/comm.h"
+
+enum ep_net_route_state {
+	EP_NET_ROUTE_OPEN,
+	EP_NET_ROUTE_CLOSING, /* this end has closed it, and the other one has not said that it has */
+	EP_NET_ROUTE_CLOSED,
+	/* on its way back: */
+	EP_NET_ROUTE_OFFERED, /* it has new queue pairs, of which the other end was told, */
+	EP_NET_ROUTE_READY,   /* which are connected to those of the other end, who was told, */
+	EP_NET_ROUTE_PROBING  /* and is ready, too: the sender sees whether something comes */
+};
+
+/* Why an end has closed a route. */
+enum ep_net_route_why {
+	EP_NET_WHY_FAILED,
+	EP_NET_WHY_DOWN,  /* its port is down */
+	EP_NET_WHY_MOVES, /* it is to go by another port */
+	EP_NET_WHY_LAST   /* the connection itself is being closed */
+};
+
+struct ep_net_route {
+	enum ep_net_route_state state;
+	uint8_t local, far; /* ports here and there */
+	uint16_t life;
+	bool drained;   /* closed here: nothing comes from it any more */
+	bool heard;     /* the other end has closed it, */
+	uint64_t since; /* when it was closed here */
+	uint32_t came
+		[EP_NET_MAX_QPS]; /* and says how many parts each of its queue pairs has brought */
+
+	bool far_down;   /* it failed because the other end's port is down */
+	uint64_t opened; /* when */
+	uint64_t again;  /* when it may be */
+	uint64_t rest;   /* how long it had to wait for that */
+	bool offered;    /* the other end has new queue pairs: these numbers, */
+	bool ready;      /* which are connected */
+	uint32_t psn, far_psn;
+	uint32_t probes; /* sender: under way */
+	bool proved;     /* all of them have come */
+	uint32_t number[EP_NET_MAX_QPS];
+
+	/* what poll.c has noted */
+	bool probed, failed;
+	struct ibv_wc failure;
+};
+
+struct ep_net_word;
+
+/*
+ * route.c: what happens to a route that fails. Both ends first see to it that nothing comes from it any
+ * more, then tell each other, over TCP, which parts of messages it has brought; the rest is sent again
+ * over the others. So each part comes once, and nothing comes late.
+ */
+/* Closes one that is open or on its way back. `what`: why, for the log. */
+ncclResult_t ep_net_route_close(struct ep_net_comm *c, uint32_t route, enum ep_net_route_why why,
+				const char *what);
+/* Its parts: sees to it that nothing comes from it any more; tells the other end; both have closed it. */
+ncclResult_t ep_net_route_drain(struct ep_net_comm *c, uint32_t route);
+ncclResult_t ep_net_route_tell(struct ep_net_comm *c, uint32_t route, enum ep_net_route_why why);
+ncclResult_t ep_net_route_settle(struct ep_net_comm *c, uint32_t route);
+
+/* routes.c */
+/* Does what is due after completions were taken up: c->due. */
+ncclResult_t ep_net_routes_act(struct ep_net_comm *c);
+/* Hears what the other end says of routes, and looks at ports. */
+ncclResult_t ep_net_routes_look(struct ep_net_comm *c);
+/* The plugin's thread looks after the routes, too, while NCCL does not call (attend.c). */
+ncclResult_t ep_net_routes_attend(struct ep_net_comm *c);
+/* This end closes: the other one is told what has come. */
+void ep_net_routes_close(struct ep_net_comm *c);
+
+/* back.c */
+/* Takes the steps of routes that are on their way back, or could be. */
+ncclResult_t ep_net_back_look(struct ep_net_comm *c, uint64_t now);
+/* What the other end says: it has new queue pairs, or they are connected. */
+ncclResult_t ep_net_back_hear(struct ep_net_comm *c, const struct ep_net_word *word);
+
+/* Whether what comes by a route counts: it is open, or the other end may take it for that. */
+static inline bool ep_net_route_lives(const struct ep_net_comm *c, uint32_t route)
+{
+	return !c->route || c->route[route].state == EP_NET_ROUTE_OPEN ||
+	       c->route[route].state >= EP_NET_ROUTE_READY;
+}
+
+static inline bool ep_net_route_is_open(const struct ep_net_comm *c, uint32_t route)
+{
+	return !c->route || c->route[route].state == EP_NET_ROUTE_OPEN;
+}
+
+#endif

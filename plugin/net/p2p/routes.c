@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Looks after the routes of a connection: acts on what poll.c has noted, hears what the other end says, sees
+ * how ports are.
+ */
+#include <string.h>
+#include "core/log.h"
+#include "net/base/attend.h"
+#include "net/p2p/route.h"
+#include "net/p2p/talk.h"
+
+#define EP_NET_LOST_NS 10000000000ull /* for another way, where no route is open */
+
+/* ---- failures ---- */
+
+/*
+ * Whether another pair of ports may do where no route does: this end has a port that is up, and routes
+ * have failed because a port is down, here or there. Or one is on its way back.
+ */
+static bool ep_net_other_way(const struct ep_net_comm *c)
+{
+	bool up = false, down = false;
+
+	for (uint32_t i = 0; i < c->nlocals; i++) {
+		bool good = ep_net_dev_up(c->local[i].dev, 0);
+
+		up |= good;
+		down |= !good;
+	}
+	for (uint32_t i = 0; i < c->nroutes; i++) {
+		down |= c->route[i].far_down || c->route[i].state >= EP_NET_ROUTE_READY;
+	}
+	return up && down;
+}
+
+static ncclResult_t ep_net_route_failed(struct ep_net_comm *c, uint32_t route,
+					const struct ibv_wc *wc)
+{
+	char why[EP_NET_WHICH];
+
+	if (c->failed.code != ncclSuccess) {
+		return ep_net_comm_failed(c);
+	}
+	if (!ep_net_route_lives(c, route)) {
+		return ncclSuccess;
+	}
+	if (c->nopen_routes == 1 && ep_net_route_is_open(c, route) && !ep_net_other_way(c)) {
+		return wc ? ep_net_comm_fail_wc(c, wc)
+			  : ep_net_comm_fail(c, ncclSystemError, route, "the connection is lost");
+	}
+	return ep_net_route_close(c, route, EP_NET_WHY_FAILED,
+				  wc ? ep_net_wc_print(wc, why) : "it is given up");
+}
+
+/* Both ends know now that there is a way there and back. */
+static ncclResult_t ep_net_route_prove(struct ep_net_comm *c, uint32_t route)
+{
+	struct ep_net_route *r = &c->route[route];
+	struct ep_net_word word = { .magic = EP_NET_WORD,
+				    .kind = EP_NET_PROVED,
+				    .route = (uint16_t)route,
+				    .life = r->life };
+
+	if (r->state != EP_NET_ROUTE_PROBING) {
+		return ncclSuccess;
+	}
+	r->proved = true;
+	return ep_net_talk_put(c, &word);
+}
+
+ncclResult_t ep_net_routes_act(struct ep_net_comm *c)
+{
+	/* (who closes a route takes up completions of others) */
+	while (c->due) {
+		c->due = false;
+		for (uint32_t i = 0; i < c->nroutes; i++) {
+			struct ep_net_route *r = &c->route[i];
+
+			if (r->failed) {
+				struct ibv_wc wc = r->failure;
+
+				r->failed = false;
+				EP_CHECK(ep_net_route_failed(c, i, &wc));
+			}
+			if (r->probed) {
+				r->probed = false;
+				EP_CHECK(ep_net_route_prove(c, i));
+			}
+		}
+	}
+	return ncclSuccess;
+}
+
+/* ---- what the other end says ---- */
+
+static ncclResult_t ep_net_nonsense(struct ep_net_comm *c, const struct ep_net_word *word)
+{
+	return ep_net_comm_fail(c, ncclRemoteError, 0,
+				"the peer says what makes no sense (0x%08x, %u of route %u of %u, "
+				"%u)",
+				word->magic, word->kind, word->route, c->nroutes, word->life);
+}
+
+/* The other end has taken back an offer: so does this end, which has not made its own yet. */
+static ncclResult_t ep_net_offer_ends(struct ep_net_comm *c, const struct ep_net_word *word)
+{
+	struct ep_net_route *r = &c->route[word->route];
+
+	if (!r->offered) {
+		return ep_net_nonsense(c, word);
+	}
+	r->offered = false;
+	r->life++;
+	for (uint32_t i = word->route; i < c->nqps; i += c->nroutes) {
+		c->qp[i].came = 0;
+	}
+	return ep_net_route_tell(c, word->route, EP_NET_WHY_FAILED);
+}
+
+static ncclResult_t ep_net_closed_hear(struct ep_net_comm *c, const struct ep_net_word *word)
+{
+	struct ep_net_route *r = &c->route[word->route];
+
+	r->far_down = word->why == EP_NET_WHY_DOWN;
+	if (r->state == EP_NET_ROUTE_CLOSED) {
+		return ep_net_offer_ends(c, word);
+	}
+	if (r->heard) {
+		return ep_net_nonsense(c, word);
+	}
+	r->heard = true;
+	memcpy(r->came, word->number, sizeof(r->came));
+	if (word->why == EP_NET_WHY_LAST) {
+		/* Nothing more goes to it, so that nothing has to be waited for here. */
+		c->leaving = true;
+		r->state = EP_NET_ROUTE_CLOSING;
+		r->drained = true;
+		ep_net_qps_choose(c);
+		return ep_net_route_settle(c, word->route);
+	}
+	if (r->state != EP_NET_ROUTE_CLOSING) {
+		bool moves = word->why == EP_NET_WHY_MOVES;
+
+		for (uint32_t i = 0; i < c->nlocals; i++) {
+			ep_net_dev_events(c->local[i].dev);
+		}
+		EP_CHECK(ep_net_route_close(
+			c, word->route, moves ? EP_NET_WHY_MOVES : EP_NET_WHY_FAILED,
+			moves ? "by the peer" : "the peer has noticed a failure"));
+	}
+	EP_CHECK(ep_net_route_settle(c, word->route));
+	return c->nopen_routes || ep_net_other_way(c)
+		       ? ncclSuccess
+		       : ep_net_comm_fail(c, ncclRemoteError, word->route,
+					  "all ports of the NIC or of the peer's have failed");
+}
+
+static ncclResult_t ep_net_word_take(struct ep_net_comm *c, const struct ep_net_word *word)
+{
+	const struct ep_net_route *r = &c->route[word->route % c->nroutes];
+
+	/* Of a life that both have closed there is nothing more to say. */
+	if (word->magic != EP_NET_WORD || word->route >= c->nroutes || word->kind < EP_NET_CLOSED ||
+	    word->kind > EP_NET_PROVED ||
+	    word->life != (uint16_t)(r->life + (r->state == EP_NET_ROUTE_CLOSED))) {
+		return ep_net_nonsense(c, word);
+	}
+	return word->kind == EP_NET_CLOSED ? ep_net_closed_hear(c, word)
+					   : ep_net_back_hear(c, word);
+}
+
+/* ---- looking after them ---- */
+
+static ncclResult_t ep_net_ports_look(struct ep_net_comm *c, uint64_t now)
+{
+	for (uint32_t i = 0; i < c->nlocals; i++) {
+		if (__atomic_load_n(&c->local[i].dev->broken, __ATOMIC_RELAXED)) {
+			ep_net_flushes_give_up(c, i);
+		}
+	}
+	for (uint32_t i = 0; i < c->nroutes; i++) {
+		const struct ep_net_dev *dev = c->local[c->route[i].local].dev;
+
+		if (__atomic_load_n(&dev->broken, __ATOMIC_RELAXED) ||
+		    (ep_net_dev_down(dev) && (c->nopen_routes > 1 || ep_net_other_way(c)))) {
+			EP_CHECK(ep_net_route_failed(c, i, NULL));
+		}
+		if (c->route[i].state == EP_NET_ROUTE_CLOSING && !c->gone &&
+		    now > c->route[i].since + ep_net_setup_ns()) {
+			return ep_net_comm_fail(c, ncclRemoteError, i,
+						"waited %llu ms for the peer to close its end of a "
+						"route that has failed: is its process stuck? "
+						"(NCCL_EP_BOOTSTRAP_TIMEOUT_MS)",
+						(unsigned long long)(ep_net_setup_ns() / 1000000));
+		}
+	}
+	if (c->lost && now > c->lost + EP_NET_LOST_NS && !c->leaving && !c->gone) {
+		return ep_net_comm_fail(c, ncclRemoteError, 0,
+					"no two ports have found a way to each other for %llu ms",
+					EP_NET_LOST_NS / 1000000);
+	}
+	return ncclSuccess;
+}
+
+ncclResult_t ep_net_routes_look(struct ep_net_comm *c)
+{
+	enum ep_net_io_state state = EP_NET_IO_AGAIN;
+	struct ep_net_word word;
+
+	while (!c->gone && (state = ep_net_talk_hear(c, &word)) == EP_NET_IO_DONE) {
+		EP_CHECK(ep_net_word_take(c, &word));
+	}
+	if (!c->gone && state != EP_NET_IO_AGAIN) {
+		c->gone = ep_now_ns();
+	}
+	EP_CHECK(ep_net_ports_look(c, ep_now_ns()));
+	EP_CHECK(ep_net_routes_act(c));
+	if (!c->gone) {
+		if (!c->leaving) {
+			EP_CHECK(ep_net_back_look(c, ep_now_ns()));
+			EP_CHECK(ep_net_routes_act(c));
+		}
+		(void)ep_net_talk_say(c);
+	}
+	return ncclSuccess;
+}
+
+/* ---- while NCCL does not call ---- */
+
+static void ep_net_routes_hear(const struct ep_net_attendant *a, void *object)
+{
+	struct ep_net_comm *c = object;
+
+	pthread_mutex_lock(&c->lock);
+	for (uint32_t i = 0; i < c->nlocals; i++) {
+		ep_net_dev_events(c->local[i].dev);
+	}
+	if (c->failed.code == ncclSuccess) {
+		(void)ep_net_routes_look(c); /* what fails is told to whoever calls next */
+	}
+	if (c->failed.code != ncclSuccess || c->gone) {
+		ep_net_attend_skip(a, c->fd);
+	}
+	pthread_mutex_unlock(&c->lock);
+}
+
+ncclResult_t ep_net_routes_attend(struct ep_net_comm *c)
+{
+	if (c->route) {
+		EP_CHECK(ep_net_attend(c->handle, &c->fd, 1, ep_net_routes_hear));
+		c->attended = true;
+	}
+	return ncclSuccess;
+}
+
+/* ---- the end ---- */
+
+void ep_net_routes_close(struct ep_net_comm *c)
+{
+	if (c->attended) {
+		ep_net_attend_end(&c->fd, 1);
+		c->attended = false;
+	}
+	if (c->fd < 0 || !c->handle) {
+		return; /* it was never made */
+	}
+	/* (what the peer has said and nobody has read would make the kernel reset what is said now) */
+	if (c->failed.code == ncclSuccess) {
+		(void)ep_net_routes_look(c);
+	}
+	for (uint32_t i = 0; i < c->nroutes && !c->sender && c->failed.code == ncclSuccess; i++) {
+		if (ep_net_route_lives(c, i)) {
+			c->route[i].state = EP_NET_ROUTE_CLOSING;
+			if (ep_net_route_drain(c, i) == ncclSuccess) {
+				(void)ep_net_route_tell(c, i, EP_NET_WHY_LAST);
+			}
+		}
+	}
+}

@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sending, and the end of requests of either kind. */
+#include "core/log.h"
+#include "net/p2p/comm.h"
+
+/* ---- which receive a message is for ---- */
+
+/* The slot of the next group, if all of it is there. */
+static ncclResult_t ep_net_slot_get(struct ep_net_comm *c, const struct ep_net_slot_entry **slot)
+{
+	const struct ep_net_slot_entry *e = c->shared->slot[c->groups % EP_NET_SLOTS];
+	uint64_t seq = c->groups + 1;
+
+	*slot = NULL;
+	if (__atomic_load_n(&e[0].seq, __ATOMIC_ACQUIRE) != seq) {
+		return ncclSuccess;
+	}
+	if (e[0].n < 1 || e[0].n > EP_NET_MAX_RECVS) {
+		return ep_net_comm_fail(
+			c, ncclRemoteError, 0,
+			"the peer speaks of %u receives in a group, the limit is %d", e[0].n,
+			EP_NET_MAX_RECVS);
+	}
+	for (uint32_t i = 1; i < e[0].n; i++) {
+		if (__atomic_load_n(&e[i].seq, __ATOMIC_ACQUIRE) != seq) {
+			return ncclSuccess;
+		}
+	}
+	*slot = e;
+	return ncclSuccess;
+}
+
+/* The first receive of the group with this tag that has no message; the group's number of them: none. */
+static uint32_t ep_net_match(const struct ep_net_comm *c, const struct ep_net_slot_entry *slot,
+			     int tag)
+{
+	uint32_t i = 0;
+
+	while (i < slot[0].n && (c->matched >> i & 1 || slot[i].tag != tag)) {
+		i++;
+	}
+	return i;
+}
+
+/* ---- its parts ---- */
+
+/* Over how many queue pairs a message goes, and how much over each but the last. */
+static void ep_net_divide(const struct ep_net_comm *c, struct ep_net_message *m)
+{
+	uint32_t ways = c->split ? c->nopen : m->size > EP_NET_ONE_ROUTE ? c->nopen_routes : 1;
+
+	m->parts = 1;
+	m->each = m->size;
+	if (ways > 1 && m->size > EP_NET_PART) {
+		m->parts = (uint32_t)ep_min_u64(ways, ep_ceil_div(m->size, EP_NET_PART));
+		m->each = (uint32_t)ep_round_up(ep_ceil_div(m->size, m->parts), EP_NET_PART);
+		m->parts = ep_ceil_div(m->size, m->each);
+	}
+}
+
+static bool ep_net_has_room(const struct ep_net_comm *c, uint32_t parts)
+{
+	for (uint32_t i = 0; c->nopen && i < parts; i++) {
+		if (c->qp[c->open_qp[(c->next_open + i) % c->nopen]].room < EP_NET_PART_WR) {
+			return false;
+		}
+	}
+	return c->nopen && c->free != EP_NET_NO_REQUEST;
+}
+
+static ncclResult_t ep_net_message_post(struct ep_net_comm *c, const struct ep_net_message *m)
+{
+	for (uint32_t i = 0; i < m->parts; i++) {
+		uint32_t qp = c->open_qp[c->next_open];
+
+		c->next_open = (c->next_open + 1) % c->nopen;
+		EP_CHECK(ep_net_part_post(c, m, qp, i));
+	}
+	return ncclSuccess;
+}
+
+/* ---- for NCCL ---- */
+
+/* A message for a receive of the group at the head. *request NULL: no request is free, or no room. */
+static ncclResult_t ep_net_send_to(struct ep_net_comm *c, const struct ep_net_slot_entry *slot,
+				   struct ep_net_message *m, void **request)
+{
+	struct ep_net_request *r;
+
+	m->to = &slot[m->entry];
+	m->group = c->groups;
+	if (m->size > m->to->size) {
+		return ep_fail(ncclInvalidUsage,
+			       "%u bytes with tag %d are sent to %s, whose receive has room "
+			       "for %u: both ends must mean the same message",
+			       m->size, m->to->tag, c->peer, m->to->size);
+	}
+	ep_net_divide(c, m);
+	if (!ep_net_has_room(c, m->parts)) {
+		c->counts->full++;
+		return ep_net_progress(c);
+	}
+	m->request = ep_net_request_new(c);
+	r = &c->request[m->request];
+	r->left = m->parts;
+	r->size[0] = m->size;
+	r->message = *m;
+	EP_CHECK(ep_net_message_post(c, m));
+	c->counts->messages++;
+	c->counts->bytes += m->size;
+	*request = ep_net_request_handle_of(c, m->request);
+	c->matched |= 1u << m->entry;
+	if (c->matched == (1u << slot[0].n) - 1) {
+		c->matched = 0;
+		c->groups++;
+	}
+	return ncclSuccess;
+}
+
+static ncclResult_t ep_net_send_post(struct ep_net_comm *c, void *data, size_t size, int tag,
+				     void *mr, void **request)
+{
+	const struct ep_net_slot_entry *slot;
+	struct ep_net_message m = { .data = (uintptr_t)data, .size = (uint32_t)size };
+
+	if (size) {
+		EP_CHECK(ep_net_mr_check(c, mr, data, size, &m.mr));
+	}
+	EP_CHECK(ep_net_slot_get(c, &slot));
+	m.entry = slot ? ep_net_match(c, slot, tag) : 0;
+	if (!slot || m.entry == slot[0].n) {
+		c->counts->early++;
+		return ep_net_progress(c);
+	}
+	return ep_net_send_to(c, slot, &m, request);
+}
+
+ncclResult_t ep_net_isend(void *send_comm, void *data, size_t size, int tag, void *mr,
+			  void **request)
+{
+	struct ep_net_comm *c = ep_net_handle_get(EP_NET_SEND, send_comm);
+	ncclResult_t result;
+
+	*request = NULL;
+	if (!c) {
+		return ep_fail(ncclInvalidArgument, "%p is no connection that sends, or was closed",
+			       send_comm);
+	}
+	if (size > EP_NET_MAX_BYTES) {
+		return ep_fail(ncclInvalidArgument,
+			       "a message of %zu bytes cannot be sent, the limit is %u", size,
+			       EP_NET_MAX_BYTES);
+	}
+	ep_net_enter(c);
+	result = c->failed.code == ncclSuccess ? ep_net_send_post(c, data, size, tag, mr, request)
+					       : ep_net_comm_failed(c);
+	ep_net_leave(c);
+	return result;
+}
+
+/* The connection of a request; NULL: it is none. */
+static struct ep_net_comm *ep_net_request_owner(const void *request)
+{
+	void *handle = NULL;
+	struct ep_net_comm *c = NULL;
+
+	if (ep_net_kind_of(request) == EP_NET_REQUEST) {
+		c = ep_net_handle_at(ep_net_request_comm(request), &handle);
+	}
+	return c &&
+			       (ep_net_kind_of(handle) == EP_NET_SEND ||
+				ep_net_kind_of(handle) == EP_NET_RECV) &&
+			       ep_net_request_number(request) < c->nrequests
+		       ? c
+		       : NULL;
+}
+
+static ncclResult_t ep_net_test_one(struct ep_net_comm *c, uint32_t i, int *done, int *sizes)
+{
+	struct ep_net_request *r = &c->request[i];
+
+	if (r->left && c->failed.code == ncclSuccess) {
+		EP_CHECK(ep_net_progress(c));
+	}
+	if (r->left) {
+		return c->failed.code == ncclSuccess ? ncclSuccess : ep_net_comm_failed(c);
+	}
+	*done = 1;
+	for (uint32_t k = 0; sizes && k < (c->sender ? 1 : r->n); k++) {
+		sizes[k] = (int)r->size[k];
+	}
+	ep_net_request_free(c, i);
+	return ncclSuccess;
+}
+
+ncclResult_t ep_net_test(void *request, int *done, int *sizes)
+{
+	struct ep_net_comm *c = ep_net_request_owner(request);
+	uint32_t i = ep_net_request_number(request);
+	ncclResult_t result = ncclSuccess;
+	bool good = false;
+
+	*done = 0;
+	if (c) {
+		ep_net_enter(c);
+		good = c->request[i].use == ep_net_request_use(request) && c->request[i].use & 1;
+		result = good ? ep_net_test_one(c, i, done, sizes) : ncclSuccess;
+		ep_net_leave(c);
+	}
+	return good ? result
+		    : ep_fail(ncclInvalidArgument,
+			      "%p is no request, or one that was tested to its end", request);
+}

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the ends of a connection with several routes say to each other, over TCP, once it is made. */
+#ifndef EP_NET_TALK_H
+#define EP_NET_TALK_H
+
+#include "net/link/sock.h"
+#include "net/p2p/comm.h"
+
+#define EP_NET_WORD 0x64726f77u
+
+enum ep_net_word_kind {
+	EP_NET_CLOSED = 1, /* nothing comes from the route any more */
+	EP_NET_OFFER,      /* it has new queue pairs here, */
+	EP_NET_READY_TOO,  /* which are connected to the other end's, */
+	EP_NET_PROVED      /* sender: and reach it */
+};
+
+/* Of a route, in one of its lives; see route.h. */
+struct ep_net_word {
+	uint32_t magic;
+	uint16_t route, life;
+	uint8_t kind;
+	uint8_t why;           /* CLOSED: enum ep_net_route_why */
+	uint8_t port, pad;     /* OFFER: by which port of this end, */
+	struct ep_nic_end end; /* as it is now */
+	/* CLOSED: parts of messages that each queue pair has brought; OFFER: numbers of queue pairs */
+	uint32_t number[EP_NET_MAX_QPS];
+};
+
+/* An end says up to four things in a life, and hears what the other one says before the next but one. */
+#define EP_NET_WORDS (EP_NET_NIC_PORTS * 8u)
+
+struct ep_net_talk {
+	struct ep_net_word in, out[EP_NET_WORDS]; /* out: ring */
+	size_t in_at, out_at;
+	uint32_t nout, said; /* words to be said, those that were: ever */
+};
+
+/* Says it, now or later. */
+ncclResult_t ep_net_talk_put(struct ep_net_comm *c, const struct ep_net_word *word);
+/* Says what is to be said as far as the socket has room. */
+enum ep_net_io_state ep_net_talk_say(struct ep_net_comm *c);
+/* The next word, when all of it is there. */
+enum ep_net_io_state ep_net_talk_hear(struct ep_net_comm *c, struct ep_net_word *word);
+
+#endif

@@ -1,0 +1,411 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The tables for GIN and RMA that NCCL looks up: thin, over one implementation. */
+#include "core/error.h"
+#include "net/abi/abi_gin.h"
+#include "net/mesh/gin.h"
+#include "net/tables/tables.h"
+
+extern const struct ep_gin_v11 ncclGinPlugin_v11;
+extern const struct ep_gin_v12 ncclGinPlugin_v12;
+extern const struct ep_gin_v13 ncclGinPlugin_v13;
+extern const struct ep_gin_v14 ncclGinPlugin_v14;
+extern const struct ep_rma_v14 ncclRmaPlugin_v14;
+extern const struct ep_rma_v15 ncclRmaPlugin_v15;
+extern const struct ep_rma_v16 ncclRmaPlugin_v16;
+
+/* ---- alike in all versions ---- */
+
+static ncclResult_t ep_gin_init(void **instance, uint64_t comm_id, ep_net_log_fn *log)
+{
+	(void)comm_id;
+	return ep_net_gin_init(log, instance);
+}
+
+static ncclResult_t ep_gin_props_v11(int dev, struct ep_net_props_v11 *props)
+{
+	EP_CHECK(ep_net_props_v11(dev, props));
+	props->v9.device_type = EP_NET_DEVICE_GIN_PROXY;
+	return ncclSuccess;
+}
+
+static ncclResult_t ep_gin_connect(void *instance, void *handles[], int nranks, int rank,
+				   void *listen_comm, void **coll)
+{
+	(void)instance;
+	return ep_net_gin_connect(handles, nranks, rank, 0, listen_comm, coll);
+}
+
+static ncclResult_t ep_rma_reg(void *coll, void *data, size_t size, int type, uint64_t flags,
+			       void **mr)
+{
+	struct ep_net_memory memory = { .data = data, .size = size, .type = type, .fd = -1 };
+
+	return ep_net_gin_reg(coll, &memory, flags, mr);
+}
+
+static ncclResult_t ep_rma_reg_dmabuf(void *coll, void *data, size_t size, int type,
+				      uint64_t offset, int fd, uint64_t flags, void **mr)
+{
+	struct ep_net_memory memory = {
+		.data = data, .size = size, .type = type, .fd = fd, .offset = offset
+	};
+
+	*mr = NULL;
+	return fd >= 0 ? ep_net_gin_reg(coll, &memory, flags, mr)
+		       : ep_fail(ncclInvalidArgument, "%d is no descriptor of a DMA-BUF", fd);
+}
+
+/* NCCL's descriptors for GPUs name memory by the second handle: it is the same. */
+static ncclResult_t ep_gin_reg(void *coll, void *data, size_t size, int type, uint64_t flags,
+			       void **mr, void **gin_mr)
+{
+	ncclResult_t result = ep_rma_reg(coll, data, size, type, flags, mr);
+
+	*gin_mr = *mr;
+	return result;
+}
+
+static ncclResult_t ep_gin_reg_dmabuf(void *coll, void *data, size_t size, int type,
+				      uint64_t offset, int fd, uint64_t flags, void **mr,
+				      void **gin_mr)
+{
+	ncclResult_t result = ep_rma_reg_dmabuf(coll, data, size, type, offset, fd, flags, mr);
+
+	*gin_mr = *mr;
+	return result;
+}
+
+/* Memory belongs to its ranks, whose handle may be closed already. */
+static ncclResult_t ep_gin_dereg(void *coll, void *mr)
+{
+	(void)coll;
+	return ep_net_sym_free(mr);
+}
+
+static ncclResult_t ep_gin_test(void *coll, void *request, int *done)
+{
+	(void)coll;
+	return ep_net_op_test(request, done);
+}
+
+/* ---- data: all versions say the same in other orders ---- */
+
+static ncclResult_t ep_gin_put(void *ctx, int context, uint64_t from_at, void *from, size_t size,
+			       uint64_t to_at, void *to, uint32_t rank, void **request)
+{
+	const struct ep_net_span source = { from_at, from }, target = { to_at, to };
+	struct ep_net_rma *rma;
+
+	*request = NULL;
+	EP_CHECK(ep_net_gin_contexts(ctx, &rma));
+	return ep_net_rma_put(rma, context, &source, size, &target, rank, NULL, request);
+}
+
+static ncclResult_t ep_gin_put_signal(void *ctx, int context, uint64_t from_at, void *from,
+				      size_t size, uint64_t to_at, void *to, uint32_t rank,
+				      uint64_t signal_at, void *signal, uint64_t value, uint32_t op,
+				      void **request)
+{
+	const struct ep_net_span source = { from_at, from }, target = { to_at, to };
+	const struct ep_net_signal s = { { signal_at, signal }, value, op };
+	struct ep_net_rma *rma;
+
+	*request = NULL;
+	EP_CHECK(ep_net_gin_contexts(ctx, &rma));
+	return ep_net_rma_put(rma, context, &source, size, &target, rank, &s, request);
+}
+
+static ncclResult_t ep_gin_get(void *ctx, int context, uint64_t from_at, void *from, size_t size,
+			       uint64_t to_at, void *to, uint32_t rank, void **request)
+{
+	const struct ep_net_span source = { from_at, from }, target = { to_at, to };
+	struct ep_net_rma *rma;
+
+	*request = NULL;
+	EP_CHECK(ep_net_gin_contexts(ctx, &rma));
+	return ep_net_rma_get(rma, context, &source, size, &target, rank, request);
+}
+
+static ncclResult_t ep_gin_flush(void *ctx, int context, void *mr, uint32_t rank, void **request)
+{
+	struct ep_net_rma *rma;
+
+	*request = NULL;
+	EP_CHECK(ep_net_gin_contexts(ctx, &rma));
+	return ep_net_rma_flush(rma, context, mr, rank, request);
+}
+
+/* ---- v11 and v12: ranks have their contexts at once ---- */
+
+static ncclResult_t ep_gin_connect_v11(void *instance, void *handles[], int nranks, int rank,
+				       void *listen_comm, void **coll)
+{
+	(void)instance;
+	return ep_net_gin_connect(handles, nranks, rank, 1, listen_comm, coll);
+}
+
+static ncclResult_t ep_gin_put_v11(void *coll, uint64_t from_at, void *from, size_t size,
+				   uint64_t to_at, void *to, uint32_t rank, void **request)
+{
+	return ep_gin_put(coll, 0, from_at, from, size, to_at, to, rank, request);
+}
+
+static ncclResult_t ep_gin_signal_v11(void *coll, uint64_t from_at, void *from, size_t size,
+				      uint64_t to_at, void *to, uint32_t rank, uint64_t signal_at,
+				      void *signal, uint64_t value, uint32_t op, void **request)
+{
+	return ep_gin_put_signal(coll, 0, from_at, from, size, to_at, to, rank, signal_at, signal,
+				 value, op, request);
+}
+
+static ncclResult_t ep_gin_connect_v12(void *instance, void *handles[], int nranks, int rank,
+				       int connections, int queue_depth, void *listen_comm,
+				       void **coll)
+{
+	(void)instance;
+	(void)queue_depth; /* requests wait where queues have no room */
+	*coll = NULL;
+	return connections >= 1
+		       ? ep_net_gin_connect(handles, nranks, rank, connections, listen_comm, coll)
+		       : ep_fail(ncclInvalidArgument, "%d connections", connections);
+}
+
+static ncclResult_t ep_gin_put_v12(void *coll, uint64_t from_at, void *from, size_t size,
+				   uint64_t to_at, void *to, uint32_t rank, int connection,
+				   void **request)
+{
+	return ep_gin_put(coll, connection, from_at, from, size, to_at, to, rank, request);
+}
+
+static ncclResult_t ep_gin_signal_v12(void *coll, uint64_t from_at, void *from, size_t size,
+				      uint64_t to_at, void *to, uint32_t rank, uint64_t signal_at,
+				      void *signal, uint64_t value, uint32_t op, int connection,
+				      void **request)
+{
+	return ep_gin_put_signal(coll, connection, from_at, from, size, to_at, to, rank, signal_at,
+				 signal, value, op, request);
+}
+
+/* ---- v13 on: contexts are made when a program asks for them ---- */
+
+static ncclResult_t ep_gin_create_v13(void *coll, struct ep_gin_config_v13 *config, void **ctx,
+				      ep_net_device_handle **device)
+{
+	const struct ep_net_rma_config c = { .contexts = config->contexts,
+					     .stride = 1,
+					     .tc = config->traffic_class };
+
+	if (device) {
+		*device = NULL; /* what GPUs see is NCCL's */
+	}
+	return ep_net_gin_context(coll, &c, ctx);
+}
+
+/* NCCL 2.30.5 and later have their own proxy, over the table for RMA, and ask no other for contexts. */
+static ncclResult_t ep_gin_create_v14(void *coll, struct ep_gin_config_v14 *config, void **ctx,
+				      ep_net_device_handle **device)
+{
+	(void)coll;
+	(void)config;
+	*ctx = NULL;
+	if (device) {
+		*device = NULL;
+	}
+	return ep_fail(ncclInvalidUsage,
+		       "this plugin has no device code for GIN: with this version of NCCL programs "
+		       "use NCCL's proxy over ncclRmaPlugin (NCCL_GIN_TYPE=2)");
+}
+
+static ncclResult_t ep_gin_features_v14(struct ep_gin_properties_v14 *props)
+{
+	*props = (struct ep_gin_properties_v14){ .strong_signals = true, .va_signals = true };
+	return ncclSuccess;
+}
+
+/* ---- RMA ---- */
+
+static ncclResult_t ep_rma_create(void *coll, struct ep_rma_config_v14 *config, void **ctx)
+{
+	const struct ep_net_rma_config c = { .contexts = config->contexts,
+					     .stride = config->rank_stride,
+					     .tc = config->traffic_class };
+
+	return ep_net_gin_context(coll, &c, ctx);
+}
+
+/* All signals are strong: a queue pair executes what it gets in order. */
+static ncclResult_t ep_rma_signal_v14(void *ctx, int context, uint64_t from_at, void *from,
+				      size_t size, uint64_t to_at, void *to, uint32_t rank,
+				      uint64_t signal_at, void *signal, uint64_t value, uint32_t op,
+				      bool strong, void **request)
+{
+	(void)strong;
+	return ep_gin_put_signal(ctx, context, from_at, from, size, to_at, to, rank, signal_at,
+				 signal, value, op, request);
+}
+
+/* v15: flags say that more follows, for those who gather. */
+static ncclResult_t ep_rma_put_v15(void *ctx, int context, uint64_t from_at, void *from,
+				   size_t size, uint64_t to_at, void *to, uint32_t rank,
+				   uint32_t flags, void **request)
+{
+	(void)flags;
+	return ep_gin_put(ctx, context, from_at, from, size, to_at, to, rank, request);
+}
+
+static ncclResult_t ep_rma_signal_v15(void *ctx, int context, uint64_t from_at, void *from,
+				      size_t size, uint64_t to_at, void *to, uint32_t rank,
+				      uint64_t signal_at, void *signal, uint64_t value, uint32_t op,
+				      bool strong, uint32_t flags, void **request)
+{
+	(void)strong;
+	(void)flags;
+	return ep_gin_put_signal(ctx, context, from_at, from, size, to_at, to, rank, signal_at,
+				 signal, value, op, request);
+}
+
+static ncclResult_t ep_rma_get_v15(void *ctx, int context, uint64_t from_at, void *from,
+				   size_t size, uint64_t to_at, void *to, uint32_t rank,
+				   uint32_t flags, void **request)
+{
+	(void)flags;
+	return ep_gin_get(ctx, context, from_at, from, size, to_at, to, rank, request);
+}
+
+/* A signal is ordered behind what its own rank has put, and not behind what others have. */
+static ncclResult_t ep_rma_features_v16(void *coll, struct ep_rma_properties_v16 *props)
+{
+	(void)coll;
+	*props = (struct ep_rma_properties_v16){ .any_signal_flushes = false };
+	return ncclSuccess;
+}
+
+/* ---- the tables; what is not named is NULL, which NCCL takes for "not needed" ---- */
+
+EP_NET_EXPORT const struct ep_gin_v11 ncclGinPlugin_v11 = {
+	.name = EP_NET_NAME,
+	.init = ep_gin_init,
+	.devices = ep_net_count_ports,
+	.get_properties = ep_gin_props_v11,
+	.listen = ep_net_gin_listen,
+	.connect = ep_gin_connect_v11,
+	.reg_mr_sym = ep_gin_reg,
+	.reg_mr_sym_dmabuf = ep_gin_reg_dmabuf,
+	.dereg_mr_sym = ep_gin_dereg,
+	.close_coll = ep_net_gin_close,
+	.close_listen = ep_net_meet_close,
+	.iput = ep_gin_put_v11,
+	.iput_signal = ep_gin_signal_v11,
+	.test = ep_gin_test,
+	.finalize = ep_net_context_free,
+};
+
+EP_NET_EXPORT const struct ep_gin_v12 ncclGinPlugin_v12 = {
+	.name = EP_NET_NAME,
+	.init = ep_gin_init,
+	.devices = ep_net_count_ports,
+	.get_properties = ep_gin_props_v11,
+	.listen = ep_net_gin_listen,
+	.connect = ep_gin_connect_v12,
+	.reg_mr_sym = ep_gin_reg,
+	.reg_mr_sym_dmabuf = ep_gin_reg_dmabuf,
+	.dereg_mr_sym = ep_gin_dereg,
+	.close_coll = ep_net_gin_close,
+	.close_listen = ep_net_meet_close,
+	.iput = ep_gin_put_v12,
+	.iput_signal = ep_gin_signal_v12,
+	.test = ep_gin_test,
+	.finalize = ep_net_context_free,
+};
+
+/* (2.30.4 asks for the last error of a context that is its own, not of ours: it must not ask) */
+EP_NET_EXPORT const struct ep_gin_v13 ncclGinPlugin_v13 = {
+	.name = EP_NET_NAME,
+	.init = ep_gin_init,
+	.devices = ep_net_count_ports,
+	.get_properties = ep_net_gin_properties,
+	.listen = ep_net_gin_listen,
+	.connect = ep_gin_connect,
+	.create_context = ep_gin_create_v13,
+	.reg_mr_sym = ep_gin_reg,
+	.reg_mr_sym_dmabuf = ep_gin_reg_dmabuf,
+	.dereg_mr_sym = ep_gin_dereg,
+	.destroy_context = ep_net_gin_context_close,
+	.close_coll = ep_net_gin_close,
+	.close_listen = ep_net_meet_close,
+	.iput = ep_gin_put,
+	.iput_signal = ep_gin_put_signal,
+	.iget = ep_gin_get,
+	.iflush = ep_gin_flush,
+	.test = ep_gin_test,
+	.finalize = ep_net_context_free,
+};
+
+EP_NET_EXPORT const struct ep_gin_v14 ncclGinPlugin_v14 = {
+	.name = EP_NET_NAME,
+	.init = ep_gin_init,
+	.devices = ep_net_count_ports,
+	.get_gin_properties = ep_gin_features_v14,
+	.get_properties = ep_net_gin_properties,
+	.listen = ep_net_gin_listen,
+	.connect = ep_gin_connect,
+	.create_context = ep_gin_create_v14,
+	.reg_mr_sym = ep_gin_reg,
+	.reg_mr_sym_dmabuf = ep_gin_reg_dmabuf,
+	.dereg_mr_sym = ep_gin_dereg,
+	.destroy_context = ep_net_gin_context_close,
+	.close_coll = ep_net_gin_close,
+	.close_listen = ep_net_meet_close,
+	.query_last_error = ep_net_gin_error,
+	.finalize = ep_net_context_free,
+};
+
+EP_NET_EXPORT const struct ep_rma_v14 ncclRmaPlugin_v14 = {
+	.name = EP_NET_NAME,
+	.init = ep_gin_init,
+	.devices = ep_net_count_ports,
+	.get_properties = ep_net_gin_properties,
+	.listen = ep_net_gin_listen,
+	.connect = ep_gin_connect,
+	.create_context = ep_rma_create,
+	.reg_mr_sym = ep_rma_reg,
+	.reg_mr_sym_dmabuf = ep_rma_reg_dmabuf,
+	.dereg_mr_sym = ep_gin_dereg,
+	.destroy_context = ep_net_gin_context_close,
+	.close_coll = ep_net_gin_close,
+	.close_listen = ep_net_meet_close,
+	.iput = ep_gin_put,
+	.iput_signal = ep_rma_signal_v14,
+	.iget = ep_gin_get,
+	.iflush = ep_gin_flush,
+	.test = ep_gin_test,
+	.query_last_error = ep_net_gin_error,
+	.finalize = ep_net_context_free,
+};
+
+#define EP_RMA_CALLS_V15                                                                           \
+	{                                                                                          \
+		.get_properties = ep_net_gin_properties, .listen = ep_net_gin_listen,              \
+		.connect = ep_gin_connect, .create_context = ep_rma_create,                        \
+		.reg_mr_sym = ep_rma_reg, .reg_mr_sym_dmabuf = ep_rma_reg_dmabuf,                  \
+		.dereg_mr_sym = ep_gin_dereg, .destroy_context = ep_net_gin_context_close,         \
+		.close_coll = ep_net_gin_close, .close_listen = ep_net_meet_close,                 \
+		.iput = ep_rma_put_v15, .iput_signal = ep_rma_signal_v15, .iget = ep_rma_get_v15,  \
+		.iflush = ep_gin_flush, .test = ep_gin_test, .query_last_error = ep_net_gin_error, \
+		.finalize = ep_net_context_free,                                                   \
+	}
+
+EP_NET_EXPORT const struct ep_rma_v15 ncclRmaPlugin_v15 = {
+	.name = EP_NET_NAME,
+	.init = ep_gin_init,
+	.devices = ep_net_count_ports,
+	.calls = EP_RMA_CALLS_V15,
+};
+
+EP_NET_EXPORT const struct ep_rma_v16 ncclRmaPlugin_v16 = {
+	.name = EP_NET_NAME,
+	.init = ep_gin_init,
+	.devices = ep_net_count_ports,
+	.get_rma_properties = ep_rma_features_v16,
+	.calls = EP_RMA_CALLS_V15,
+};
