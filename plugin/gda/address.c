@@ -15,8 +15,11 @@
 #include "core/log.h"
 #include "gda/address.h"
 #include "gda/state.h"
+#include "rdma/rc_qp.h"
 
-static struct ibv_ah *ep_gda_address_handle(const struct ep_gda_nic *nic, const uint8_t gid[16],
+/* `env` NULL: what times out is not tried again. */
+static struct ibv_ah *ep_gda_address_handle(const struct ep_gda_nic *nic,
+					    const struct ep_ib_env *env, const uint8_t gid[16],
 					    struct ep_reason *why)
 {
 	struct ibv_ah_attr attr = { .is_global = 1, .port_num = (uint8_t)nic->base.port };
@@ -25,9 +28,12 @@ static struct ibv_ah *ep_gda_address_handle(const struct ep_gda_nic *nic, const 
 
 	memcpy(attr.grh.dgid.raw, gid, sizeof(attr.grh.dgid.raw));
 	attr.grh.sgid_index = (uint8_t)nic->base.gid_index;
-	attr.grh.hop_limit = EP_GDA_HOPS;
+	attr.grh.hop_limit = EP_RC_HOPS;
 	attr.grh.traffic_class = nic->base.tc;
 	ah = nic->base.v->ibv_create_ah(nic->base.pd, &attr);
+	for (int i = 1; !ah && env && ep_rc_retry(&nic->base, env, errno, i); i++) {
+		ah = nic->base.v->ibv_create_ah(nic->base.pd, &attr);
+	}
 	if (!ah) {
 		ep_reason_set(why, "%s:%d does not find the way to %s: %s", nic->base.name,
 			      nic->base.port, ep_gid_print(gid, text), strerror(errno));
@@ -35,10 +41,10 @@ static struct ibv_ah *ep_gda_address_handle(const struct ep_gda_nic *nic, const 
 	return ah;
 }
 
-bool ep_gda_address_resolve(const struct ep_gda_nic *nic, const uint8_t gid[16], uint8_t mac[6],
-			    struct ep_reason *why)
+bool ep_gda_address_resolve(const struct ep_gda_nic *nic, const struct ep_ib_env *env,
+			    const uint8_t gid[16], uint8_t mac[6], struct ep_reason *why)
 {
-	struct ibv_ah *ah = ep_gda_address_handle(nic, gid, why);
+	struct ibv_ah *ah = ep_gda_address_handle(nic, env, gid, why);
 	struct mlx5dv_obj obj = { 0 };
 	struct mlx5dv_ah dv = { 0 };
 	char text[EP_GID_TEXT];
@@ -62,7 +68,7 @@ bool ep_gda_address_resolve(const struct ep_gda_nic *nic, const uint8_t gid[16],
 bool ep_gda_address_hold(struct ep_gda_nic *nic, struct ep_reason *why)
 {
 	if (nic->base.end.link_layer == IBV_LINK_LAYER_ETHERNET && !nic->held) {
-		nic->held = ep_gda_address_handle(nic, nic->base.end.gid, why);
+		nic->held = ep_gda_address_handle(nic, NULL, nic->base.end.gid, why);
 		return nic->held != NULL;
 	}
 	return true;
@@ -103,7 +109,7 @@ bool ep_gda_address_moved(const struct ep_gda_queue *q, char *text, size_t size)
 	uint8_t now[6];
 
 	if (q->verbs || q->nic->base.end.link_layer != IBV_LINK_LAYER_ETHERNET ||
-	    !ep_gda_address_resolve(q->nic, q->peer_gid, now, &why) ||
+	    !ep_gda_address_resolve(q->nic, NULL, q->peer_gid, now, &why) ||
 	    memcmp(was, now, sizeof(now)) == 0) {
 		return false;
 	}

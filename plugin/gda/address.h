@@ -5,9 +5,12 @@
 
 #include "gda/queue.h"
 
-/* The hardware address of whoever has the GID, as the kernel finds it out. */
-bool ep_gda_address_resolve(const struct ep_gda_nic *nic, const uint8_t gid[16], uint8_t mac[6],
-			    struct ep_reason *why);
+/*
+ * Asks the kernel for the hardware address of whoever has the GID. What times out is tried again as `env`
+ * says (NULL: it is not).
+ */
+bool ep_gda_address_resolve(const struct ep_gda_nic *nic, const struct ep_ib_env *env,
+			    const uint8_t gid[16], uint8_t mac[6], struct ep_reason *why);
 /* The NIC sends with the port's own GID until ep_gda_address_release(), whatever becomes of it. */
 bool ep_gda_address_hold(struct ep_gda_nic *nic, struct ep_reason *why);
 void ep_gda_address_release(struct ep_gda_nic *nic);

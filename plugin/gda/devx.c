@@ -6,6 +6,7 @@
 #include "gda/lag.h"
 #include "gda/prm.h"
 #include "gda/state.h"
+#include "rdma/rc_qp.h"
 
 bool ep_gda_query_caps(const struct ep_gda_nic *nic, uint32_t set, unsigned char *out,
 		       struct ep_reason *why)
@@ -89,6 +90,6 @@ bool ep_gda_devx_open(struct ep_gda_nic *nic, struct ep_reason *why)
 	nic->base.log_ra_req = ep_prm_get(cap, EP_PRM_CAP_LOG_MAX_RA_REQ_QP);
 	nic->base.log_ra_res = ep_prm_get(cap, EP_PRM_CAP_LOG_MAX_RA_RES_QP);
 	nic->base.log_max_msg = ep_prm_get(cap, EP_PRM_CAP_LOG_MAX_MSG);
-	nic->base.end.log_rra = (uint8_t)ep_min_u64(nic->base.log_ra_res, 4);
+	nic->base.end.log_rra = (uint8_t)ep_min_u64(nic->base.log_ra_res, EP_RC_LOG_READS);
 	return true;
 }

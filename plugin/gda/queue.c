@@ -8,6 +8,7 @@
 #include "gda/lag.h"
 #include "gda/prm.h"
 #include "gda/state.h"
+#include "rdma/rc_qp.h"
 
 #define EP_GDA_LOG_MSG 30
 
@@ -162,7 +163,7 @@ static bool ep_gda_path(struct ep_gda_queue *q, const struct ep_nic_end *end, un
 	ep_prm_set(path, EP_PRM_ADS_PKEY_INDEX, q->nic->base.pkey_index);
 	memcpy(q->peer_gid, end->gid, sizeof(q->peer_gid));
 	if (ethernet) {
-		if (!ep_gda_address_resolve(q->nic, end->gid, q->mac, why)) {
+		if (!ep_gda_address_resolve(q->nic, env, end->gid, q->mac, why)) {
 			return false;
 		}
 		ep_prm_set(path, EP_PRM_ADS_RMAC_HIGH, (uint32_t)mac[0] << 8 | mac[1]);
@@ -183,7 +184,7 @@ static bool ep_gda_path(struct ep_gda_queue *q, const struct ep_nic_end *end, un
 	if (ep_nic_path_global(&q->nic->base.end, end)) {
 		ep_prm_set(path, EP_PRM_ADS_GRH, !ethernet); /* there it goes without saying */
 		ep_prm_set(path, EP_PRM_ADS_SRC_ADDR_INDEX, q->nic->base.gid_index);
-		ep_prm_set(path, EP_PRM_ADS_HOP_LIMIT, EP_GDA_HOPS);
+		ep_prm_set(path, EP_PRM_ADS_HOP_LIMIT, EP_RC_HOPS);
 		ep_prm_set(path, EP_PRM_ADS_TCLASS, q->nic->base.tc);
 		memcpy(path + EP_PRM_ADS_RGID_AT, end->gid, sizeof(end->gid));
 	}
@@ -234,7 +235,7 @@ static bool ep_gda_to_rtr(struct ep_gda_queue *q, const struct ep_nic_end *end,
 	ep_prm_set(qpc, EP_PRM_QPC_REMOTE_QPN, q->remote_qpn);
 	ep_prm_set(qpc, EP_PRM_QPC_LOG_RRA_MAX, q->nic->base.end.log_rra);
 	ep_gda_allow(q, qpc);
-	ep_prm_set(qpc, EP_PRM_QPC_MIN_RNR_NAK, EP_GDA_RNR_NAK);
+	ep_prm_set(qpc, EP_PRM_QPC_MIN_RNR_NAK, EP_RC_RNR_TIMER);
 	ep_prm_set(qpc, EP_PRM_QPC_NEXT_RCV_PSN, (end->psn + q->remote_qpn) & 0xffffff);
 	if (q->nic->lag.init2rtr) {
 		ep_gda_lag_name(q, in);
@@ -253,11 +254,6 @@ static bool ep_gda_to_rtr(struct ep_gda_queue *q, const struct ep_nic_end *end,
 	return true;
 }
 
-static uint32_t ep_gda_log_sra(const struct ep_gda_queue *q, const struct ep_nic_end *end)
-{
-	return (uint32_t)ep_min_u64(ep_min_u64(q->nic->base.log_ra_req, 4), end->log_rra);
-}
-
 static bool ep_gda_to_rts(struct ep_gda_queue *q, const struct ep_nic_end *end,
 			  struct ep_reason *why)
 {
@@ -265,9 +261,10 @@ static bool ep_gda_to_rts(struct ep_gda_queue *q, const struct ep_nic_end *end,
 	unsigned char *qpc = in + EP_PRM_QPC_AT, *path = qpc + EP_PRM_QPC_PATH_AT;
 
 	ep_prm_set(qpc, EP_PRM_QPC_PM_STATE, EP_PRM_PM_MIGRATED);
-	ep_prm_set(qpc, EP_PRM_QPC_LOG_SRA_MAX, ep_gda_log_sra(q, end));
+	ep_prm_set(qpc, EP_PRM_QPC_LOG_SRA_MAX,
+		   ep_rc_log_reads(&q->nic->base, end, EP_RC_LOG_READS));
 	ep_prm_set(qpc, EP_PRM_QPC_RETRY_COUNT, (uint32_t)q->gda->env.retry_cnt);
-	ep_prm_set(qpc, EP_PRM_QPC_RNR_RETRY, EP_GDA_RNR_RETRY);
+	ep_prm_set(qpc, EP_PRM_QPC_RNR_RETRY, EP_RC_RNR_RETRY);
 	ep_prm_set(qpc, EP_PRM_QPC_NEXT_SEND_PSN, (q->gda->psn + q->qpn) & 0xffffff);
 	ep_prm_set(path, EP_PRM_ADS_ACK_TIMEOUT, (uint32_t)q->gda->env.timeout);
 	return ep_gda_modify(q, "RTR2RTS_QP", EP_PRM_CMD_RTR2RTS, in, sizeof(in), why);
@@ -317,14 +314,16 @@ static bool ep_gda_read_back(struct ep_gda_queue *q, const struct ep_nic_end *en
 	mtu = ep_prm_get(qpc, EP_PRM_QPC_MTU);
 	sra = ep_prm_get(qpc, EP_PRM_QPC_LOG_SRA_MAX);
 	rra = ep_prm_get(qpc, EP_PRM_QPC_LOG_RRA_MAX);
-	if (state != EP_PRM_QP_RTS || mtu != q->mtu || sra != ep_gda_log_sra(q, end) ||
+	if (state != EP_PRM_QP_RTS || mtu != q->mtu ||
+	    sra != ep_rc_log_reads(&q->nic->base, end, EP_RC_LOG_READS) ||
 	    rra != q->nic->base.end.log_rra) {
 		return ep_reason_set(
 			why,
 			"the firmware reads back other values than were set: state %u "
 			"(should be %u), MTU code %u (%u), READs in flight 2^%u (2^%u), "
 			"answered at once 2^%u (2^%u): update the firmware of %s",
-			state, EP_PRM_QP_RTS, mtu, q->mtu, sra, ep_gda_log_sra(q, end), rra,
+			state, EP_PRM_QP_RTS, mtu, q->mtu, sra,
+			ep_rc_log_reads(&q->nic->base, end, EP_RC_LOG_READS), rra,
 			q->nic->base.end.log_rra, q->nic->base.name);
 	}
 	q->lag = q->nic->lag.by_queue ? ep_prm_get(qpc, EP_PRM_QPC_LAG_TX_PORT_AFFINITY) : 0;

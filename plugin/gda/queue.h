@@ -5,10 +5,6 @@
 
 #include "gda/nic.h"
 
-#define EP_GDA_RNR_NAK 12
-#define EP_GDA_RNR_RETRY 7
-#define EP_GDA_HOPS 255
-
 /* What is known of a queue's failure. */
 struct ep_gda_cause {
 	uint32_t status; /* enum ep_mlx5_status; 0: none known */

@@ -7,6 +7,7 @@
 #include "gda/lag.h"
 #include "gda/prm.h"
 #include "gda/state.h"
+#include "rdma/rc_qp.h"
 
 #define EP_GDA_LEAST_WR 16u
 
@@ -30,36 +31,23 @@ bool ep_gda_verbs_cq(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_reason 
 static bool ep_gda_verbs_make(struct ep_gda_queue *q, struct ep_reason *why)
 {
 	uint32_t depth = q->gda->depth, limit = (uint32_t)q->nic->base.attr.max_qp_wr;
+	struct ep_rc_room room = { .rq = 1 };
 	char text[EP_NIC_ERROR_TEXT];
+	int error;
 
-	q->max_wr = (uint32_t)ep_min_u64(depth, limit);
-	for (;;) {
-		struct ibv_qp_init_attr init = {
-			.send_cq = q->nic->cq,
-			.recv_cq = q->nic->cq,
-			.cap = { .max_send_wr = q->max_wr,
-				 .max_recv_wr = 1,
-				 .max_send_sge = 1,
-				 .max_recv_sge = 1 },
-			.qp_type = IBV_QPT_RC,
-		};
-		int error;
-
-		q->verbs = q->nic->base.v->ibv_create_qp(q->nic->base.pd, &init);
-		if (q->verbs) {
-			q->qpn = q->verbs->qp_num;
-			return true;
-		}
-		error = errno;
-		if (q->max_wr / 2 < EP_GDA_LEAST_WR) {
-			return ep_reason_set(why,
-					     "%s: no queue pair even of %u work requests: %s "
-					     "(NCCL_EP_RDMA_DEPTH is %u, the device's limit %u)",
-					     q->nic->base.name, q->max_wr,
-					     ep_nic_error_print(error, text), depth, limit);
-		}
-		q->max_wr /= 2;
+	room.sq = (uint32_t)ep_min_u64(depth, limit);
+	q->verbs = ep_rc_qp_create(&q->nic->base, q->nic->cq, EP_GDA_LEAST_WR, &room);
+	error = errno;
+	q->max_wr = room.sq;
+	if (!q->verbs) {
+		return ep_reason_set(why,
+				     "%s: no queue pair even of %u work requests: %s "
+				     "(NCCL_EP_RDMA_DEPTH is %u, the device's limit %u)",
+				     q->nic->base.name, q->max_wr, ep_nic_error_print(error, text),
+				     depth, limit);
 	}
+	q->qpn = q->verbs->qp_num;
+	return true;
 }
 
 /* What the NIC's queue pairs can beyond the standard; they are all alike. */
@@ -76,21 +64,14 @@ static void ep_gda_verbs_ece_query(struct ep_gda_queue *q)
 
 bool ep_gda_verbs_create(struct ep_gda_queue *q, struct ep_reason *why)
 {
-	struct ibv_qp_attr attr = {
-		.qp_state = IBV_QPS_INIT,
-		.pkey_index = (uint16_t)q->nic->base.pkey_index,
-		.port_num = (uint8_t)q->nic->base.port,
-		.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
-				   (q->nic->base.atomics ? IBV_ACCESS_REMOTE_ATOMIC : 0),
-	};
+	unsigned int access = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+			      (q->nic->base.atomics ? IBV_ACCESS_REMOTE_ATOMIC : 0);
 	int error;
 
 	if (!ep_gda_verbs_make(q, why)) {
 		return false;
 	}
-	error = q->nic->base.v->ibv_modify_qp(q->verbs, &attr,
-					      IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
-						      IBV_QP_ACCESS_FLAGS);
+	error = ep_rc_qp_init(&q->nic->base, &q->gda->env, q->verbs, access);
 	if (error) {
 		return ep_reason_set(why, "%s:%d: a queue pair cannot be initialised: %s",
 				     q->nic->base.name, q->nic->base.port, strerror(error));
@@ -110,40 +91,6 @@ static bool ep_gda_verbs_ece_set(struct ep_gda_queue *q, struct ep_reason *why)
 			     "%s refuses what both ends can beyond the standard (0x%x): %s: set "
 			     "NCCL_IB_ECE_ENABLE=0",
 			     q->nic->base.name, q->ece, strerror(error));
-}
-
-static bool ep_gda_verbs_to_rtr(struct ep_gda_queue *q, const struct ep_nic_end *end,
-				struct ep_reason *why)
-{
-	struct ibv_qp_attr attr = {
-		.qp_state = IBV_QPS_RTR,
-		.path_mtu = (enum ibv_mtu)q->mtu,
-		.dest_qp_num = q->remote_qpn,
-		.rq_psn = (end->psn + q->remote_qpn) & 0xffffff,
-		.max_dest_rd_atomic = (uint8_t)(1u << q->nic->base.end.log_rra),
-		.min_rnr_timer = EP_GDA_RNR_NAK,
-		.ah_attr = { .dlid = ep_nic_path_lid(&q->nic->base.end, end),
-			     .sl = (uint8_t)q->gda->env.sl,
-			     .port_num = (uint8_t)q->nic->base.port },
-	};
-	char text[EP_GID_TEXT];
-	int error;
-
-	if (ep_nic_path_global(&q->nic->base.end, end)) {
-		attr.ah_attr.is_global = 1;
-		memcpy(attr.ah_attr.grh.dgid.raw, end->gid, sizeof(end->gid));
-		attr.ah_attr.grh.sgid_index = (uint8_t)q->nic->base.gid_index;
-		attr.ah_attr.grh.hop_limit = EP_GDA_HOPS;
-		attr.ah_attr.grh.traffic_class = q->nic->base.tc;
-	}
-	error = q->nic->base.v->ibv_modify_qp(
-		q->verbs, &attr,
-		IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-			IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
-	return !error ||
-	       ep_reason_set(why, "%s:%d does not find the way to %s, LID %u: %s",
-			     q->nic->base.name, q->nic->base.port, ep_gid_print(end->gid, text),
-			     attr.ah_attr.dlid, strerror(error));
 }
 
 /*
@@ -172,29 +119,32 @@ static void ep_gda_verbs_lag(struct ep_gda_queue *q)
 bool ep_gda_verbs_connect(struct ep_gda_queue *q, const struct ep_nic_end *end,
 			  struct ep_reason *why)
 {
-	uint32_t log_sra =
-		(uint32_t)ep_min_u64(ep_min_u64(q->nic->base.log_ra_req, 4), end->log_rra);
-	struct ibv_qp_attr attr = {
-		.qp_state = IBV_QPS_RTS,
-		.timeout = (uint8_t)q->gda->env.timeout,
-		.retry_cnt = (uint8_t)q->gda->env.retry_cnt,
-		.rnr_retry = EP_GDA_RNR_RETRY,
-		.sq_psn = (q->gda->psn + q->qpn) & 0xffffff,
-		.max_rd_atomic = (uint8_t)(1u << log_sra),
-	};
+	struct ep_nic *nic = &q->nic->base;
+	struct ep_nic_end from = nic->end;
+	struct ep_rc_path path = { .from = &from,
+				   .to = end,
+				   .tc = nic->tc,
+				   .sl = (uint8_t)q->gda->env.sl,
+				   .log_reads = EP_RC_LOG_READS,
+				   .gid_index = nic->gid_index };
+	char text[EP_GID_TEXT];
 	uint32_t state = 0;
 	int error;
 
-	if (!ep_gda_verbs_ece_set(q, why) || !ep_gda_verbs_to_rtr(q, end, why)) {
+	from.psn = q->gda->psn;
+	if (!ep_gda_verbs_ece_set(q, why)) {
 		return false;
 	}
-	error = q->nic->base.v->ibv_modify_qp(q->verbs, &attr,
-					      IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
-						      IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-						      IBV_QP_MAX_QP_RD_ATOMIC);
+	error = ep_rc_qp_to_rtr(nic, &q->gda->env, q->verbs, &path, q->remote_qpn);
+	if (error) {
+		return ep_reason_set(why, "%s:%d does not find the way to %s, LID %u: %s",
+				     nic->name, nic->port, ep_gid_print(end->gid, text),
+				     ep_nic_path_lid(&from, end), strerror(error));
+	}
+	error = ep_rc_qp_to_rts(nic, &q->gda->env, q->verbs, &path);
 	if (error) {
 		return ep_reason_set(why, "%s:%d: a queue pair cannot be made ready to send: %s",
-				     q->nic->base.name, q->nic->base.port, strerror(error));
+				     nic->name, nic->port, strerror(error));
 	}
 	if (!ep_gda_verbs_query(q, &state) || state != EP_PRM_QP_RTS) {
 		return ep_reason_set(why,

@@ -67,14 +67,14 @@ const struct ep_ib_var_def ep_ib_var_table[EP_IB_VARS] = {
 			      "network plugin: 1: NCCL may merge ports into one NIC; 0: it may not",
 			      .most = false },
 	[EP_IB_VAR_MQP_ALL] = { "NCCL_IB_MQP_RETRY_ALL", AT(mqp_all), 0, 0, 1,
-				"network plugin: a queue pair whose set-up fails is tried again, 0: "
-				"if something has timed out; 1: whatever the reason",
+				"a queue pair whose set-up fails is tried again, 0: if something has "
+				"timed out; 1: whatever the reason",
 				.most = false },
 	[EP_IB_VAR_MQP_CNT] = { "NCCL_IB_MQP_RETRY_CNT", AT(mqp_cnt), 34, 0, 1000,
-				"network plugin: times that it is tried again", .most = false },
+				"times that it is tried again", .most = false },
 	[EP_IB_VAR_MQP_MS] = { "NCCL_IB_MQP_RETRY_SLEEP_MSEC", AT(mqp_ms), 100, 0, 10000,
-			       "network plugin: ms before the first of them, twice as many before "
-			       "the second, and so on",
+			       "ms before the first of them, twice as many before the second, "
+			       "and so on",
 			       .most = false },
 	[EP_IB_VAR_RECOVERY_MS] = { "NCCL_IB_RESILIENCY_PORT_RECOVERY_START_DELAY", AT(recovery_ms),
 				    200, 1, 60000,

@@ -55,7 +55,9 @@ static struct ep_verbs verbs = { .ibv_create_qp = fake_create,
 
 static struct ep_nic_end far_end(uint8_t link_layer)
 {
-	struct ep_nic_end end = { .lid = 0x144, .log_rra = 4, .psn = 5, .link_layer = link_layer };
+	struct ep_nic_end end = {
+		.lid = 0x144, .log_rra = 4, .psn = 5, .link_layer = link_layer, .mtu = IBV_MTU_2048
+	};
 
 	if (link_layer == IBV_LINK_LAYER_ETHERNET) {
 		end.lid = 0;
@@ -94,7 +96,8 @@ static void make(uint8_t link_layer)
 	nic->base.log_ra_req = 3;
 	nic->base.log_ra_res = 4;
 	nic->base.atomics = true;
-	nic->base.end = (struct ep_nic_end){ .log_rra = 4, .link_layer = link_layer };
+	nic->base.end =
+		(struct ep_nic_end){ .log_rra = 4, .link_layer = link_layer, .mtu = IBV_MTU_4096 };
 	q.gda = &g;
 	q.nic = nic;
 	q.mtu = IBV_MTU_2048;

@@ -151,8 +151,14 @@ MUTANTS = [
      "old": "if (qp >= c->nqps || EP_NET_WR_LIFE(wc[i].wr_id) == c->qp[qp].life) {",
      "new": "if (qp >= c->nqps || 1) {", "tests": ["ports", "troubles", "pieces"]},
     # A receiver that is not ready is asked again, as often as it takes.
-    {"name": "rnr_once", "file": "plugin/net/base/queue.c",
-     "old": "#define EP_NET_RNR_RETRY 7", "new": "#define EP_NET_RNR_RETRY 0", "tests": ["inside", "traffic"]},
+    {"name": "rnr_once", "file": "plugin/rdma/rc_qp.h",
+     "old": "#define EP_RC_RNR_RETRY 7", "new": "#define EP_RC_RNR_RETRY 0", "tests": ["inside", "traffic"]},
+    # Where the kernel does not find a peer at first, queue pairs of verbs ask again, and DevX's do.
+    {"name": "modify_once", "file": "plugin/rdma/rc_qp.c",
+     "old": "!once && ep_rc_retry(", "new": "once && ep_rc_retry(",
+     "tests": ["host_cpu_proxy_late_rtr", "sizes_found_late"]},
+    {"name": "address_once", "file": "plugin/gda/address.c",
+     "old": "!ah && env && ", "new": "!ah && !env && ", "tests": ["host_gpu_late_rtr"]},
     # The bus leaves slots and records in their order.
     {"name": "slots_relaxed", "file": "plugin/net/p2p/comm.c",
      "old": "IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);",
@@ -167,14 +173,14 @@ MUTANTS = [
     {"name": "no_ece", "file": "plugin/net/p2p/qp.c",
      "old": "\t\tep_net_ece_set(l, q->qp, &far->ece);\n", "new": "", "tests": ["inside"]},
     # Packets pass more than one router.
-    {"name": "one_hop", "file": "plugin/net/base/queue.c",
-     "old": "#define EP_NET_HOPS 255", "new": "#define EP_NET_HOPS 1", "tests": ["inside"]},
+    {"name": "one_hop", "file": "plugin/rdma/rc_qp.h",
+     "old": "#define EP_RC_HOPS 255", "new": "#define EP_RC_HOPS 1", "tests": ["inside"]},
     # A part of a DMA-BUF is that part.
     {"name": "dmabuf_offset", "file": "plugin/net/base/mr.c",
      "old": ".fd = m->fd, .offset = m->offset };",
      "new": ".fd = m->fd, .offset = 0 };", "tests": ["sizes_v8", "gin"]},
     # Packets have the service level that was asked for.
-    {"name": "no_level", "file": "plugin/net/base/queue.c",
+    {"name": "no_level", "file": "plugin/rdma/rc_qp.c",
      "old": ".sl = path->sl,", "new": ".sl = 0,", "tests": ["inside", "inside_levels"]},
     # Strangers who keep silent make room for the next who dials.
     {"name": "silent_stays", "file": "plugin/net/link/guests.c",

@@ -224,7 +224,7 @@ static void test_unwinding(void)
 static void test_tries(int error, int times, int want, uint64_t least_ms, ncclResult_t code)
 {
 	struct ep_net_nic *nic = ends_nic(0);
-	struct ep_net_room room = { .sq = 32, .rq = 32 };
+	struct ep_rc_room room = { .sq = 32, .rq = 32 };
 	struct ep_net_dev *dev = nic->dev[0];
 	struct ibv_cq *cq = dev->nic.v->ibv_create_cq(dev->nic.ctx, 64, NULL, NULL, 0);
 	uint64_t began = ep_now_ns();

@@ -10,7 +10,6 @@
 
 #define EP_NET_LINK_SQ 256u
 #define EP_NET_LINK_CQ 65536u
-#define EP_NET_READS 4u /* logarithm of READs and atomics in flight on a link */
 
 static bool ep_net_link_wanted(const struct ep_net_rma *rma, uint32_t rank)
 {
@@ -67,7 +66,7 @@ static ncclResult_t ep_net_rma_memory(struct ep_net_rma *rma)
 }
 
 static ncclResult_t ep_net_link_make(struct ep_net_rma *rma, struct ep_net_link *link,
-				     struct ep_net_room *room)
+				     struct ep_rc_room *room)
 {
 	struct ep_net_dev *dev = link->rail->dev;
 	unsigned int access = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
@@ -86,7 +85,7 @@ static ncclResult_t ep_net_link_make(struct ep_net_rma *rma, struct ep_net_link 
 
 /* The completion queue of a port for `n` links, which begin with this room. */
 static ncclResult_t ep_net_rail_make(struct ep_net_rma *rma, struct ep_net_rail *rail, uint32_t n,
-				     struct ep_net_room *room)
+				     struct ep_rc_room *room)
 {
 	const struct ibv_device_attr *attr = &rail->dev->nic.attr;
 	char text[EP_NIC_ERROR_TEXT];
@@ -127,7 +126,7 @@ static ncclResult_t ep_net_link_check(const struct ep_net_rma *rma, const struct
 static ncclResult_t ep_net_links_make(struct ep_net_rma *rma)
 {
 	uint32_t n = (uint32_t)rma->config.contexts * rma->mesh->nranks, links;
-	struct ep_net_room room[EP_NET_NIC_PORTS] = { { 0 } };
+	struct ep_rc_room room[EP_NET_NIC_PORTS] = { { 0 } };
 
 	for (uint32_t i = 0; i < rma->mesh->ends[rma->mesh->rank].n; i++) {
 		links = ep_net_rail_links(rma, i);
@@ -199,12 +198,12 @@ static ncclResult_t ep_net_links_connect(struct ep_net_rma *rma)
 
 	for (uint32_t i = 0; i < n; i++) {
 		struct ep_net_link *link = &rma->link[i];
-		struct ep_net_path path = { .from = &ends[rma->mesh->rank].port[link->port],
-					    .to = &ends[link->rank].port[link->far],
-					    .tc = link->rail->tc,
-					    .sl = rma->sl,
-					    .log_reads = EP_NET_READS,
-					    .gid_index = link->rail->dev->nic.gid_index };
+		struct ep_rc_path path = { .from = &ends[rma->mesh->rank].port[link->port],
+					   .to = &ends[link->rank].port[link->far],
+					   .tc = link->rail->tc,
+					   .sl = rma->sl,
+					   .log_reads = EP_RC_LOG_READS,
+					   .gid_index = link->rail->dev->nic.gid_index };
 
 		if (!link->qp) {
 			continue;

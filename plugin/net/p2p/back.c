@@ -48,10 +48,10 @@ static uint32_t ep_net_back_port(const struct ep_net_comm *c, uint32_t route)
 /* NULL: there is none, or only a smaller one. */
 static struct ibv_qp *ep_net_back_qp(const struct ep_net_comm *c, struct ep_net_local *l)
 {
-	struct ep_net_room want = { .sq = c->sq_depth,
-				    .rq = c->sender ? 1 : c->rq_depth,
-				    .inline_bytes = c->inline_bytes },
-			   room = want;
+	struct ep_rc_room want = { .sq = c->sq_depth,
+				   .rq = c->sender ? 1 : c->rq_depth,
+				   .inline_bytes = c->inline_bytes },
+			  room = want;
 	struct ibv_qp *qp = ep_net_queue_new(l->dev, l->cq, &room);
 
 	if (qp &&
@@ -217,12 +217,12 @@ static int ep_net_back_connect(struct ep_net_comm *c, uint32_t route)
 	const struct ep_net_local *l = &c->local[r->local];
 	const struct ep_net_far *far = &c->far[r->far];
 	struct ep_nic_end from = l->end, to = far->end;
-	struct ep_net_path path = { .from = &from,
-				    .to = &to,
-				    .tc = l->tc,
-				    .sl = l->sl,
-				    .once = true,
-				    .gid_index = l->gid_index };
+	struct ep_rc_path path = { .from = &from,
+				   .to = &to,
+				   .tc = l->tc,
+				   .sl = l->sl,
+				   .once = true,
+				   .gid_index = l->gid_index };
 	struct ep_reason why = { "" };
 	int error = ep_nic_path_check(&from, &to, &why) ? 0 : ENETUNREACH;
 	uint32_t n = 0;

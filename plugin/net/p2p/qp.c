@@ -46,7 +46,7 @@ void ep_net_ece_set(const struct ep_net_local *l, struct ibv_qp *qp, const struc
 	}
 }
 
-static ncclResult_t ep_net_cq_new(const struct ep_net_comm *c, const struct ep_net_room *room,
+static ncclResult_t ep_net_cq_new(const struct ep_net_comm *c, const struct ep_rc_room *room,
 				  struct ep_net_local *l)
 {
 	const struct ep_nic *nic = &l->dev->nic;
@@ -62,7 +62,7 @@ static ncclResult_t ep_net_cq_new(const struct ep_net_comm *c, const struct ep_n
 			       ep_nic_error_print(errno, text));
 }
 
-static ncclResult_t ep_net_qp_open(struct ep_net_comm *c, struct ep_net_room *room, uint32_t i)
+static ncclResult_t ep_net_qp_open(struct ep_net_comm *c, struct ep_rc_room *room, uint32_t i)
 {
 	struct ep_net_qp *q = &c->qp[i];
 	char text[EP_NIC_ERROR_TEXT];
@@ -88,12 +88,12 @@ static ncclResult_t ep_net_qp_open(struct ep_net_comm *c, struct ep_net_room *ro
 ncclResult_t ep_net_qps_new(struct ep_net_comm *c)
 {
 	uint64_t most = UINT32_MAX;
-	struct ep_net_room room;
+	struct ep_rc_room room;
 
 	for (uint32_t i = 0; i < c->nlocals; i++) {
 		most = ep_min_u64(most, (uint64_t)c->local[i].dev->nic.attr.max_qp_wr);
 	}
-	room = (struct ep_net_room){
+	room = (struct ep_rc_room){
 		.sq = (uint32_t)ep_min_u64(EP_NET_SQ_DEPTH, most),
 		.rq = c->sender ? 1 : (uint32_t)ep_min_u64(EP_NET_RQ_DEPTH, most),
 		.inline_bytes = EP_NET_INLINE,
@@ -164,11 +164,11 @@ ncclResult_t ep_net_qps_connect(struct ep_net_comm *c, const uint32_t *qpn)
 		struct ep_net_qp *q = &c->qp[i];
 		const struct ep_net_local *l = &c->local[q->local];
 		const struct ep_net_far *far = &c->far[q->route % c->nfars];
-		struct ep_net_path path = { .from = &l->end,
-					    .to = &far->end,
-					    .tc = l->tc,
-					    .sl = l->sl,
-					    .gid_index = l->gid_index };
+		struct ep_rc_path path = { .from = &l->end,
+					   .to = &far->end,
+					   .tc = l->tc,
+					   .sl = l->sl,
+					   .gid_index = l->gid_index };
 
 		q->far = (uint8_t)(q->route % c->nfars);
 		if (c->route) {
@@ -196,10 +196,10 @@ ncclResult_t ep_net_qps_connect(struct ep_net_comm *c, const uint32_t *qpn)
 
 ncclResult_t ep_net_flush_open(struct ep_net_local *l)
 {
-	struct ep_net_path path = {
+	struct ep_rc_path path = {
 		.from = &l->end, .to = &l->end, .tc = l->tc, .sl = l->sl, .gid_index = l->gid_index
 	};
-	struct ep_net_room room = { .sq = EP_NET_FLUSH_DEPTH, .rq = 1 };
+	struct ep_rc_room room = { .sq = EP_NET_FLUSH_DEPTH, .rq = 1 };
 	struct ibv_qp *qp = ep_net_queue_new(l->dev, l->cq, &room);
 	char text[EP_NIC_ERROR_TEXT];
 	ncclResult_t result;

@@ -82,6 +82,13 @@ static inline struct vn_context *vn_context_of(struct ibv_context *c)
 	return (struct vn_context *)((char *)c - offsetof(struct vn_context, verbs.context));
 }
 
+/* Whether this is one of the first tries to find a peer, which find none (late_rtr). */
+static inline bool vn_late(void)
+{
+	return vn_config.late_rtr &&
+	       __atomic_fetch_add(&vn.late_rtr, 1, __ATOMIC_RELAXED) < VN_LATE_RTR;
+}
+
 struct ibv_context *vn_open(struct ibv_device *device, bool devx);
 void vn_event(struct vn_context *ctx, enum ibv_event_type type, void *element, int port);
 /* The NIC of this process that has this address, or NULL. */

@@ -591,7 +591,8 @@ VN_EXPORT struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *at
 	if (attr->is_global) {
 		ip = vn_ip_of_gid(&attr->grh.dgid, &ipv4);
 	}
-	if (!vn_config.ib && !ip) {
+	if ((!vn_config.ib && !ip) ||
+	    (attr->is_global && memcmp(own.raw, attr->grh.dgid.raw, 16) != 0 && vn_late())) {
 		errno = ETIMEDOUT; /* as when nobody answers for the address */
 		return NULL;
 	}

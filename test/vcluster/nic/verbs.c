@@ -298,7 +298,7 @@ static int vn_verbs_to_rtr(struct vn_qp *qp, const struct ibv_qp_attr *a, int ma
 	    a->max_dest_rd_atomic > 16) {
 		return EINVAL;
 	}
-	if ((!vn_config.ib && !ip) || (vn_config.late_rtr && vn.late_rtr++ < VN_LATE_RTR)) {
+	if ((!vn_config.ib && !ip) || vn_late()) {
 		return ETIMEDOUT;
 	}
 	vn_mac_of_ip(ip, path.mac);

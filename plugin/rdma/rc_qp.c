@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <string.h>
+#include <time.h>
+#include "core/log.h"
+#include "rdma/rc_qp.h"
+
+static uint32_t ep_rc_halve(uint32_t depth, uint32_t least)
+{
+	return depth > least ? (uint32_t)ep_max_u64(depth / 2, least) : depth;
+}
+
+struct ibv_qp *ep_rc_qp_create(const struct ep_nic *nic, struct ibv_cq *cq, uint32_t least,
+			       struct ep_rc_room *room)
+{
+	for (;;) {
+		struct ibv_qp_init_attr init = {
+			.send_cq = cq,
+			.recv_cq = cq,
+			.cap = { .max_send_wr = room->sq,
+				 .max_recv_wr = room->rq,
+				 .max_send_sge = 1,
+				 .max_recv_sge = 1,
+				 .max_inline_data = room->inline_bytes },
+			.qp_type = IBV_QPT_RC,
+		};
+		struct ibv_qp *qp = nic->v->ibv_create_qp(nic->pd, &init);
+
+		if (qp || (!room->inline_bytes && room->sq <= least && room->rq <= least)) {
+			return qp;
+		}
+		if (room->inline_bytes) {
+			room->inline_bytes = 0;
+		} else {
+			room->sq = ep_rc_halve(room->sq, least);
+			room->rq = ep_rc_halve(room->rq, least);
+		}
+	}
+}
+
+bool ep_rc_retry(const struct ep_nic *nic, const struct ep_ib_env *env, int error, int failures)
+{
+	uint64_t ms = (uint64_t)env->mqp_ms * (uint64_t)failures;
+	struct timespec rest = { (time_t)(ms / 1000), (long)(ms % 1000) * 1000000 };
+
+	if (!error || failures > env->mqp_cnt || (error != ETIMEDOUT && !env->mqp_all)) {
+		return false;
+	}
+	if (failures == 1) {
+		EP_INFO(EP_LOG_NET,
+			"%s:%d: a queue pair cannot be set up: %s; tried again up to %d times, "
+			"after %d ms, %d ms and so on (NCCL_IB_MQP_RETRY_CNT, "
+			"NCCL_IB_MQP_RETRY_SLEEP_MSEC)",
+			nic->name, nic->port, strerror(error), env->mqp_cnt, env->mqp_ms,
+			2 * env->mqp_ms);
+	}
+	while (nanosleep(&rest, &rest) != 0 && errno == EINTR) {
+	}
+	return true;
+}
+
+static int ep_rc_qp_modify(const struct ep_nic *nic, const struct ep_ib_env *env, struct ibv_qp *qp,
+			   struct ibv_qp_attr *attr, int mask, bool once)
+{
+	int error = nic->v->ibv_modify_qp(qp, attr, mask);
+
+	for (int failures = 1; !once && ep_rc_retry(nic, env, error, failures); failures++) {
+		error = nic->v->ibv_modify_qp(qp, attr, mask);
+	}
+	return error;
+}
+
+int ep_rc_qp_init(const struct ep_nic *nic, const struct ep_ib_env *env, struct ibv_qp *qp,
+		  unsigned int access)
+{
+	struct ibv_qp_attr attr = {
+		.qp_state = IBV_QPS_INIT,
+		.pkey_index = (uint16_t)nic->pkey_index,
+		.port_num = (uint8_t)nic->port,
+		.qp_access_flags = access,
+	};
+
+	return ep_rc_qp_modify(nic, env, qp, &attr,
+			       IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS,
+			       false);
+}
+
+int ep_rc_qp_to_rtr(const struct ep_nic *nic, const struct ep_ib_env *env, struct ibv_qp *qp,
+		    const struct ep_rc_path *path, uint32_t remote)
+{
+	const struct ep_nic_end *to = path->to;
+	struct ibv_qp_attr attr = {
+		.qp_state = IBV_QPS_RTR,
+		.path_mtu = (enum ibv_mtu)ep_min_u64(path->from->mtu, to->mtu),
+		.dest_qp_num = remote,
+		.rq_psn = (to->psn + remote) & 0xffffff,
+		.max_dest_rd_atomic =
+			(uint8_t)(1u << ep_min_u64(path->log_reads, path->from->log_rra)),
+		.min_rnr_timer = EP_RC_RNR_TIMER,
+		.ah_attr = { .dlid = ep_nic_path_lid(path->from, to),
+			     .sl = path->sl,
+			     .port_num = (uint8_t)nic->port },
+	};
+
+	if (ep_nic_path_global(path->from, to)) {
+		attr.ah_attr.is_global = 1;
+		memcpy(attr.ah_attr.grh.dgid.raw, to->gid, sizeof(to->gid));
+		attr.ah_attr.grh.sgid_index = (uint8_t)path->gid_index;
+		attr.ah_attr.grh.hop_limit = EP_RC_HOPS;
+		attr.ah_attr.grh.traffic_class = path->tc;
+	}
+	return ep_rc_qp_modify(nic, env, qp, &attr,
+			       IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+				       IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
+				       IBV_QP_MIN_RNR_TIMER,
+			       path->once);
+}
+
+int ep_rc_qp_to_rts(const struct ep_nic *nic, const struct ep_ib_env *env, struct ibv_qp *qp,
+		    const struct ep_rc_path *path)
+{
+	struct ibv_qp_attr attr = {
+		.qp_state = IBV_QPS_RTS,
+		.timeout = (uint8_t)env->timeout,
+		.retry_cnt = (uint8_t)env->retry_cnt,
+		.rnr_retry = EP_RC_RNR_RETRY,
+		.sq_psn = (path->from->psn + qp->qp_num) & 0xffffff,
+		.max_rd_atomic = (uint8_t)(1u << ep_rc_log_reads(nic, path->to, path->log_reads)),
+	};
+
+	return ep_rc_qp_modify(nic, env, qp, &attr,
+			       IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+				       IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC,
+			       path->once);
+}
+
+uint32_t ep_rc_log_reads(const struct ep_nic *from, const struct ep_nic_end *to, uint32_t most)
+{
+	return (uint32_t)ep_min_u64(ep_min_u64(from->log_ra_req, most), to->log_rra);
+}
