@@ -159,6 +159,18 @@ MUTANTS = [
      "tests": ["host_cpu_proxy_late_rtr", "sizes_found_late"]},
     {"name": "address_once", "file": "plugin/gda/address.c",
      "old": "!ah && env && ", "new": "!ah && !env && ", "tests": ["host_gpu_late_rtr"]},
+    # A failure that polling has noted closes the path.
+    {"name": "failure_dropped", "file": "plugin/net/p2p/routes.c",
+     "old": "EP_CHECK(ep_net_route_failed(c, i, &wc));", "new": "(void)wc;",
+     "tests": ["fails_lost", "counts", "merged_all"]},
+    # The error of a connection, and of a mesh, says what the NIC reports.
+    {"name": "status_untold", "file": "plugin/net/base/queue.c",
+     "old": "s ? s->text : \"unknown failure\"", "new": "\"unknown failure\"",
+     "tests": ["gin_lost_retry", "lost_access"]},
+    # What a NIC has of a peer that is gone is waited for.
+    {"name": "no_grace", "file": "plugin/net/base/queue.h",
+     "old": "#define EP_NET_GRACE_NS 1000000000ull", "new": "#define EP_NET_GRACE_NS 1ull",
+     "tests": ["troubles"]},
     # The bus leaves slots and records in their order.
     {"name": "slots_relaxed", "file": "plugin/net/p2p/comm.c",
      "old": "IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);",

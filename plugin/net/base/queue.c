@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
 #include <string.h>
 #include "core/log.h"
 #include "net/base/queue.h"
+#include "rdma/syndrome.h"
 
 #define EP_NET_LEAST_WR 32u
 #define EP_NET_MAX_SL 15
@@ -64,4 +66,14 @@ bool ep_net_status_blames_way(enum ibv_wc_status status)
 	       status == IBV_WC_LOC_QP_OP_ERR || status == IBV_WC_REM_OP_ERR ||
 	       status == IBV_WC_REM_ABORT_ERR || status == IBV_WC_RESP_TIMEOUT_ERR ||
 	       status == IBV_WC_FATAL_ERR || status == IBV_WC_GENERAL_ERR;
+}
+
+const char *ep_net_wc_print(const struct ibv_wc *wc, char text[EP_NET_WC_TEXT])
+{
+	const struct ep_syndrome *s = ep_syndrome_find(ep_syndrome_of_status(wc->status));
+
+	snprintf(text, EP_NET_WC_TEXT, "%s (status %d, vendor 0x%02x)%s%s",
+		 s ? s->text : "unknown failure", (int)wc->status, wc->vendor_err,
+		 s && s->next ? ": " : "", s && s->next ? s->next : "");
+	return text;
 }

@@ -6,6 +6,12 @@
 #include "net/base/device.h"
 #include "rdma/rc_qp.h"
 
+/* How progress of a connection, or of a mesh, looks for completions and for peers. */
+#define EP_NET_POLL 16                /* completions that are taken up at once */
+#define EP_NET_IDLE 256               /* looks in vain between two looks at the clock */
+#define EP_NET_LOOK_NS 20000000ull    /* between two looks for peers */
+#define EP_NET_GRACE_NS 1000000000ull /* for what the NIC may still bring of a peer that is gone */
+
 /* NULL: errno. */
 struct ibv_qp *ep_net_queue_new(struct ep_net_dev *dev, struct ibv_cq *cq, struct ep_rc_room *room);
 ncclResult_t ep_net_queue_init(struct ep_net_dev *dev, struct ibv_qp *qp, unsigned int access);
@@ -20,5 +26,8 @@ ncclResult_t ep_net_queue_connect(struct ep_net_dev *dev, struct ibv_qp *qp,
 
 /* Whether a failure is one of the way to the peer, and not of what was asked for. */
 bool ep_net_status_blames_way(enum ibv_wc_status status);
+/* Writes what a completion says of its failure, and what to do about it. Returns text. */
+#define EP_NET_WC_TEXT 320
+const char *ep_net_wc_print(const struct ibv_wc *wc, char text[EP_NET_WC_TEXT]);
 
 #endif

@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Takes up completions of a mesh. */
 #include <endian.h>
-#include <stdio.h>
 #include "core/log.h"
 #include "net/base/queue.h"
 #include "net/mesh/rma.h"
-#include "rdma/syndrome.h"
-
-#define EP_NET_POLL 16
 
 static ncclResult_t ep_net_receive_done(struct ep_net_rma *rma, const struct ibv_wc *wc)
 {
@@ -51,17 +47,14 @@ static ncclResult_t ep_net_send_done(struct ep_net_rma *rma, struct ep_net_rail 
 
 static ncclResult_t ep_net_wc_failed(struct ep_net_rma *rma, const struct ibv_wc *wc)
 {
-	const struct ep_syndrome *s = ep_syndrome_find(ep_syndrome_of_status(wc->status));
 	struct ep_net_link *link =
 		wc->wr_id & EP_NET_OP_ID_RECEIVE
 			? &rma->link[wc->wr_id & ~EP_NET_OP_ID_RECEIVE]
 			: ep_net_op_via(rma, ep_net_op_at(rma, (uint32_t)wc->wr_id));
-	char why[280];
+	char why[EP_NET_WC_TEXT];
 
 	ep_net_dev_events(link->rail->dev);
-	snprintf(why, sizeof(why), "%s (status %d, vendor 0x%02x)%s%s",
-		 s ? s->text : "unknown failure", (int)wc->status, wc->vendor_err,
-		 s && s->next ? ": " : "", s && s->next ? s->next : "");
+	ep_net_wc_print(wc, why);
 	return rma->talk && ep_net_status_blames_way(wc->status)
 		       ? ep_net_lane_failed(rma, link, why)
 		       : ep_net_rma_lost(rma, link, ncclRemoteError, why);

@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What each call of NCCL does for a mesh. */
 #include "core/log.h"
+#include "net/base/queue.h"
 #include "net/mesh/rma.h"
-
-#define EP_NET_IDLE 256               /* looks in vain between two looks at the clock */
-#define EP_NET_LOOK_NS 20000000ull    /* between two looks for peers */
-#define EP_NET_GRACE_NS 1000000000ull /* for what the NIC may still bring of a rank that is gone */
 
 /* Whether a rank has said that it has failed: what this one waits for may never come. */
 static ncclResult_t ep_net_rma_hear(struct ep_net_rma *rma)

@@ -308,7 +308,6 @@ ncclResult_t ep_net_comm_fail_wc(struct ep_net_comm *c, const struct ibv_wc *wc)
 const char *ep_net_qp_print(const struct ep_net_comm *c, uint32_t qp, char text[EP_NET_WHICH]);
 /* What is known of a port beyond that, to be appended; "": nothing. */
 const char *ep_net_port_print(const struct ep_net_local *l);
-const char *ep_net_wc_print(const struct ibv_wc *wc, char text[EP_NET_WHICH]);
 
 /* part.c */
 ncclResult_t ep_net_part_post(struct ep_net_comm *c, const struct ep_net_message *m, uint32_t qp,

@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 #include "core/log.h"
+#include "net/base/queue.h"
 #include "net/p2p/comm.h"
-#include "rdma/syndrome.h"
 
 ncclResult_t ep_net_comm_failed(struct ep_net_comm *c)
 {
@@ -52,20 +52,10 @@ ncclResult_t ep_net_comm_fail(struct ep_net_comm *c, ncclResult_t code, uint32_t
 	return code;
 }
 
-const char *ep_net_wc_print(const struct ibv_wc *wc, char text[EP_NET_WHICH])
-{
-	const struct ep_syndrome *s = ep_syndrome_find(ep_syndrome_of_status(wc->status));
-
-	snprintf(text, EP_NET_WHICH, "%s (status %d, vendor 0x%02x)%s%s",
-		 s ? s->text : "unknown failure", (int)wc->status, wc->vendor_err,
-		 s && s->next ? ": " : "", s && s->next ? s->next : "");
-	return text;
-}
-
 ncclResult_t ep_net_comm_fail_wc(struct ep_net_comm *c, const struct ibv_wc *wc)
 {
 	uint32_t qp = EP_NET_WR_QP(wc->wr_id);
-	char what[EP_NET_WHICH];
+	char what[EP_NET_WC_TEXT];
 
 	qp = qp < c->nqps ? qp : qp - EP_NET_WR_FLUSH_QP(0);
 	return ep_net_comm_fail(c, ncclRemoteError, qp < c->nqps ? qp : 0, "%s",

@@ -8,8 +8,6 @@
 #include "net/base/queue.h"
 #include "net/p2p/route.h"
 
-#define EP_NET_POLL 16
-
 /* ---- what is left to ep_net_routes_act() ---- */
 
 static void ep_net_probed_note(struct ep_net_comm *c, uint32_t route)

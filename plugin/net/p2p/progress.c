@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What each call of NCCL does for a connection. */
 #include "core/log.h"
+#include "net/base/queue.h"
 #include "net/link/sock.h"
 #include "net/p2p/route.h"
-
-#define EP_NET_IDLE 256               /* looks in vain between two looks at the clock */
-#define EP_NET_LOOK_NS 20000000ull    /* between two looks for the other end */
-#define EP_NET_GRACE_NS 1000000000ull /* for what the NIC may still bring of an end that is gone */
 
 /*
  * A NIC tells of a dead peer only who sends to it. Who has closed its end in order has nothing under

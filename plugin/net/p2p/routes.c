@@ -6,6 +6,7 @@
 #include <string.h>
 #include "core/log.h"
 #include "net/base/attend.h"
+#include "net/base/queue.h"
 #include "net/p2p/route.h"
 #include "net/p2p/talk.h"
 
@@ -36,7 +37,7 @@ static bool ep_net_other_way(const struct ep_net_comm *c)
 static ncclResult_t ep_net_route_failed(struct ep_net_comm *c, uint32_t route,
 					const struct ibv_wc *wc)
 {
-	char why[EP_NET_WHICH];
+	char why[EP_NET_WC_TEXT];
 
 	if (c->failed.code != ncclSuccess) {
 		return ep_net_comm_failed(c);
