@@ -4,7 +4,6 @@
  * dozen times a second, and questions to NICs about queues whose work is late (late.c).
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,6 +15,7 @@
 #include "gda/failure.h"
 #include "gda/late.h"
 #include "gda/watch.h"
+#include "rdma/events.h"
 
 #define EP_GDA_TICK_MS 20
 
@@ -30,56 +30,43 @@ static void ep_gda_event_queue(struct ep_gda *g, const struct ibv_qp *qp, const 
 	}
 }
 
-static void ep_gda_event(struct ep_gda *g, struct ep_gda_nic *nic,
-			 const struct ibv_async_event *event)
-{
-	switch (event->event_type) {
-	case IBV_EVENT_QP_FATAL:
-		ep_gda_event_queue(g, event->element.qp, "the NIC reports a fatal queue error");
-		break;
-	case IBV_EVENT_QP_REQ_ERR:
-		ep_gda_event_queue(g, event->element.qp, "the NIC reports an invalid request");
-		break;
-	case IBV_EVENT_QP_ACCESS_ERR:
-		ep_gda_event_queue(g, event->element.qp,
-				   "the peer reached for memory that is not registered");
-		break;
-	case IBV_EVENT_PORT_ERR:
-	case IBV_EVENT_PORT_ACTIVE:
-		/* A link may come back before the queues' retries are over: NCCL waits for it, too. */
-		if (event->element.port_num == nic->base.port) {
-			bool down = event->event_type == IBV_EVENT_PORT_ERR;
+struct ep_gda_place {
+	struct ep_gda *gda;
+	struct ep_gda_nic *nic;
+};
 
-			__atomic_store_n(&nic->port_down, down, __ATOMIC_RELAXED);
-			EP_INFO(EP_LOG_NET, "%s:%d: the port is %s", nic->base.name, nic->base.port,
-				down ? "down" : "up again");
-		}
+static void ep_gda_event(void *arg, const struct ep_nic_report *report)
+{
+	struct ep_gda_place *at = arg;
+
+	switch (report->event) {
+	case EP_NIC_QP_FAILED:
+		ep_gda_event_queue(at->gda, report->qp, report->text);
 		break;
-	case IBV_EVENT_GID_CHANGE:
-		if (event->element.port_num == nic->base.port) {
-			ep_gda_address_look(nic);
-		}
+	case EP_NIC_PORT_DOWN:
+	case EP_NIC_PORT_UP:
+		/* A link may come back before the queues' retries are over: NCCL waits for it, too. */
+		__atomic_store_n(&at->nic->port_down, report->event == EP_NIC_PORT_DOWN,
+				 __ATOMIC_RELAXED);
 		break;
-	case IBV_EVENT_DEVICE_FATAL:
-		ep_gda_fail_port(nic, g, "the device reports a fatal error: see the kernel's log");
+	case EP_NIC_ADDRESS:
+		ep_gda_address_look(at->nic);
 		break;
-	case IBV_EVENT_CQ_ERR:
-		ep_gda_fail_port(nic, g, "a completion queue was overrun");
+	case EP_NIC_DEVICE_FAILED:
+		ep_gda_fail_port(at->nic, at->gda,
+				 "the device reports a fatal error: see the kernel's log");
 		break;
-	default:
-		EP_INFO(EP_LOG_NET, "%s:%d: event %d", nic->base.name, nic->base.port,
-			(int)event->event_type);
+	case EP_NIC_CQ_FAILED:
+		ep_gda_fail_port(at->nic, at->gda, report->text);
+		break;
 	}
 }
 
 static void ep_gda_events(struct ep_gda *g, struct ep_gda_nic *nic)
 {
-	struct ibv_async_event event;
+	struct ep_gda_place at = { g, nic };
 
-	while (nic->base.v->ibv_get_async_event(nic->base.ctx, &event) == 0) {
-		ep_gda_event(g, nic, &event);
-		nic->base.v->ibv_ack_async_event(&event);
-	}
+	ep_nic_events_read(&nic->base, ep_gda_event, &at);
 }
 
 /*
@@ -150,11 +137,10 @@ bool ep_gda_watch_start(struct ep_gda *g, struct ep_reason *why)
 	int error;
 
 	for (int n = 0; n < g->nnics; n++) {
-		int fd = g->nic[n].base.ctx->async_fd;
-
-		if (fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) != 0) {
+		error = ep_nic_events_open(&g->nic[n].base);
+		if (error) {
 			return ep_reason_set(why, "%s: its events cannot be watched: %s",
-					     g->nic[n].base.name, strerror(errno));
+					     g->nic[n].base.name, strerror(error));
 		}
 	}
 	g->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

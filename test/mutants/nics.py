@@ -72,9 +72,9 @@ MUTANTS = [
      "old": "== EP_MLX5_FM_STRONG && index != q->completed",
      "new": "== EP_MLX5_FM_STRONG && index > q->completed + 100000", "tests": ["host_cpu_proxy_one_atomic"]},
     # A NIC that reports a fatal error is named.
-    {"name": "device_fatal", "file": "plugin/gda/watch.c",
-     "old": "ep_gda_fail_port(nic, g, \"the device reports a fatal error: see the kernel's log\");",
-     "new": "(void)nic;", "tests": ["host_device_cpu_proxy", "host_device_gpu"]},
+    {"name": "device_fatal", "file": "plugin/rdma/events.c",
+     "old": "IBV_EVENT_DEVICE_FATAL, EP_NIC_DEVICE_FAILED", "new": "IBV_EVENT_DEVICE_FATAL, EP_NIC_ADDRESS",
+     "tests": ["host_device_cpu_proxy", "host_device_gpu", "lost_device"]},
     # ... also where what it has flushed was seen first.
     {"name": "device_late", "file": "plugin/gda/failure.c",
      "old": "} else if (g->vague[peer]) {", "new": "} else if (0) {", "tests": ["causes"]},
@@ -171,6 +171,10 @@ MUTANTS = [
     {"name": "no_grace", "file": "plugin/net/base/queue.h",
      "old": "#define EP_NET_GRACE_NS 1000000000ull", "new": "#define EP_NET_GRACE_NS 1ull",
      "tests": ["troubles"]},
+    # A port that is down is known before the retries of its queue pairs are over.
+    {"name": "down_is_up", "file": "plugin/rdma/events.c",
+     "old": "IBV_EVENT_PORT_ERR, EP_NIC_PORT_DOWN", "new": "IBV_EVENT_PORT_ERR, EP_NIC_PORT_UP",
+     "tests": ["lost_over_fast", "host_port_gpu"]},
     # The bus leaves slots and records in their order.
     {"name": "slots_relaxed", "file": "plugin/net/p2p/comm.c",
      "old": "IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);",

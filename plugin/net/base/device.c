@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +8,7 @@
 #include "net/abi/abi.h"
 #include "net/base/device.h"
 #include "rdma/choose.h"
+#include "rdma/events.h"
 #include "topo/topo.h"
 
 #define EP_NET_FLAP_NS 1000000000ull /* a port may be down for so long */
@@ -239,7 +239,7 @@ static ncclResult_t ep_net_dev_open(struct ep_net_dev *dev, bool even_down)
 	struct ep_port_list list = { 0 };
 	struct ep_reason why = { "" };
 	const char *no_verbs;
-	int fd;
+	int error;
 
 	list.v = ep_verbs(&no_verbs);
 	if (!list.v) {
@@ -259,11 +259,11 @@ static ncclResult_t ep_net_dev_open(struct ep_net_dev *dev, bool even_down)
 		dev->port_down = dev->nic.down; /* (that is: for a long time) */
 		dev->port_up = 0;
 		dev->broken = 0;
-		fd = dev->nic.ctx->async_fd;
-		if (fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) != 0) {
+		error = ep_nic_events_open(&dev->nic);
+		if (error) {
 			ep_nic_close(&dev->nic, false);
 			result = ep_fail(ncclSystemError, "%s: its events cannot be watched: %s",
-					 dev->label, strerror(errno));
+					 dev->label, strerror(error));
 		}
 	}
 	return result;
@@ -333,49 +333,39 @@ bool ep_net_dev_end(struct ep_net_dev *dev, struct ep_nic_end *end, uint32_t *gi
 	return true;
 }
 
-static void ep_net_dev_event(struct ep_net_dev *dev, const struct ibv_async_event *event)
+static void ep_net_dev_event(void *arg, const struct ep_nic_report *report)
 {
-	bool down = event->event_type == IBV_EVENT_PORT_ERR;
+	struct ep_net_dev *dev = arg;
 
-	switch (event->event_type) {
-	case IBV_EVENT_PORT_ERR:
-	case IBV_EVENT_PORT_ACTIVE:
+	switch (report->event) {
+	case EP_NIC_PORT_DOWN:
 		/* Queue pairs try again for a while: the link may come back in time. */
-		if (event->element.port_num == dev->port.port) {
-			if (!down) {
-				__atomic_store_n(&dev->port_up, ep_now_ns(), __ATOMIC_RELAXED);
-			}
-			__atomic_store_n(&dev->port_down, down ? ep_now_ns() : 0, __ATOMIC_RELAXED);
-			EP_INFO(EP_LOG_NET, "%s: the port is %s", dev->label,
-				down ? "down" : "up again");
-		}
+		__atomic_store_n(&dev->port_down, ep_now_ns(), __ATOMIC_RELAXED);
 		break;
-	case IBV_EVENT_DEVICE_FATAL:
+	case EP_NIC_PORT_UP:
+		__atomic_store_n(&dev->port_up, ep_now_ns(), __ATOMIC_RELAXED);
+		__atomic_store_n(&dev->port_down, 0, __ATOMIC_RELAXED);
+		break;
+	case EP_NIC_DEVICE_FAILED:
 		__atomic_store_n(&dev->broken, 1, __ATOMIC_RELAXED);
-		EP_INFO(EP_LOG_NET, "%s: the device reports a fatal error", dev->label);
 		break;
-	case IBV_EVENT_CQ_ERR:
-		EP_INFO(EP_LOG_NET, "%s: a completion queue has failed", dev->label);
-		if (event->element.cq->cq_context) {
-			__atomic_store_n((uint32_t *)event->element.cq->cq_context, 1,
-					 __ATOMIC_RELAXED);
+	case EP_NIC_CQ_FAILED:
+		if (report->cq->cq_context) {
+			__atomic_store_n((uint32_t *)report->cq->cq_context, 1, __ATOMIC_RELAXED);
 		}
 		break;
-	default:
-		EP_INFO(EP_LOG_NET, "%s: event %d", dev->label, (int)event->event_type);
+	default: /* completions tell of queue pairs; addresses are looked at when paths are made */
+		break;
 	}
 }
 
 void ep_net_dev_events(struct ep_net_dev *dev)
 {
-	struct ibv_async_event event;
-
 	if (pthread_mutex_trylock(&dev->lock) != 0) {
 		return; /* somebody else looks, or soon will */
 	}
-	while (dev->users && dev->nic.v->ibv_get_async_event(dev->nic.ctx, &event) == 0) {
-		ep_net_dev_event(dev, &event);
-		dev->nic.v->ibv_ack_async_event(&event);
+	if (dev->users) {
+		ep_nic_events_read(&dev->nic, ep_net_dev_event, dev);
 	}
 	pthread_mutex_unlock(&dev->lock);
 }
