@@ -12,20 +12,6 @@
 
 extern char **environ;
 
-static bool line_of(const char *path, char *line, size_t size)
-{
-	FILE *file = fopen(path, "re");
-	bool any = file && fgets(line, (int)size, file);
-
-	if (file) {
-		fclose(file);
-	}
-	if (any) {
-		line[strcspn(line, "\n")] = '\0';
-	}
-	return any;
-}
-
 /* Lines of a file that begin so. */
 static void print_lines(const char *path, const char *begin)
 {
@@ -51,7 +37,7 @@ static void print_cmdline(void)
 					     "pci=",  "pcie_",        "arm-smmu" };
 	char line[4096] = "", *save = NULL;
 
-	(void)line_of("/proc/cmdline", line, sizeof(line));
+	(void)ep_topo_read_line("/proc", "cmdline", line, sizeof(line));
 	printf("  kernel's command line, of PCIe:");
 	for (char *w = strtok_r(line, " ", &save); w; w = strtok_r(NULL, " ", &save)) {
 		for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
@@ -112,9 +98,9 @@ static void print_modules(void)
 			printf("  %-16s not loaded\n", modules[i]);
 			continue;
 		}
-		snprintf(path, sizeof(path), "/sys/module/%s/version", modules[i]);
 		printf("  %-16s %s\n", modules[i],
-		       line_of(path, version, sizeof(version)) ? version : "loaded");
+		       ep_topo_read_line(path, "version", version, sizeof(version)) ? version
+										    : "loaded");
 	}
 	print_lines("/proc/driver/nvidia/version", "NVRM");
 	print_lines("/proc/driver/nvidia/params", "RegistryDwords:");

@@ -27,7 +27,7 @@ bool ep_topo_read_line(const char *dir, const char *name, char *buf, size_t size
 	}
 	buf[n] = '\0';
 	buf[strcspn(buf, "\n")] = '\0';
-	return true;
+	return buf[0] != '\0';
 }
 
 uint32_t ep_topo_port_mbps(const char *class_dir, const char *device, int port)

@@ -222,6 +222,11 @@ const char *ep_topo_why_text(enum ep_topo_why why);
 int ep_topo_level_parse(const char *text, enum ep_topo_dist *dist, struct ep_topo_err *err);
 const char *ep_topo_level_name(enum ep_topo_dist dist);
 
+/*
+ * Reads the first line of a small file of the kernel's, without its newline. False: there is no such file,
+ * or its first line is empty.
+ */
+bool ep_topo_read_line(const char *dir, const char *name, char *buf, size_t size);
 /* Mbit/s of a device's port, as the kernel has it in a file below /sys/class/infiniband; 0: it does not say. */
 uint32_t ep_topo_port_mbps(const char *class_dir, const char *device, int port);
 

@@ -69,8 +69,6 @@ int ep_topo_read_live(const struct ep_topo_opts *opts, struct ep_topo **topo,
 		      struct ep_topo_err *err);
 /* Adds what NVML knows; without NVML it leaves a note. */
 int ep_topo_read_nvml(struct ep_topo *topo, const char *root, struct ep_topo_err *err);
-/* The first line of a small sysfs file, without its newline. */
-bool ep_topo_read_line(const char *dir, const char *name, char *buf, size_t size);
 /* By sysfs; -1: unknown. root is in front of /sys. */
 int ep_topo_numa_of_pci(const char *root, const struct ep_topo_pci *pci);
 int ep_topo_read_sysfs_nics(struct ep_topo *topo, const char *root, struct ep_topo_err *err);

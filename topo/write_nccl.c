@@ -53,7 +53,7 @@ static void write_ids(struct writer *w, const char *dir, const char *class_id)
 	char text[32];
 
 	for (int i = 0; i < 5; i++) {
-		if (w->root && ep_topo_read_line(dir, names[i], text, sizeof(text)) && *text) {
+		if (w->root && ep_topo_read_line(dir, names[i], text, sizeof(text))) {
 			attr(w, names[i], text);
 		} else if (i == 0) {
 			attr(w, names[i], class_id);

@@ -8,23 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include "rdma/port.h"
+#include "topo/topo.h"
 
 #define EP_BOND_GIDS 8 /* entries that are looked at for the port's interface */
-
-/* The first line, without its end; false: there is none. */
-static bool ep_bond_line(const char *path, char *line, size_t size)
-{
-	FILE *file = fopen(path, "re");
-	bool any = file && fgets(line, (int)size, file);
-
-	if (file) {
-		fclose(file);
-	}
-	if (any) {
-		line[strcspn(line, "\n")] = '\0';
-	}
-	return any && line[0];
-}
 
 /* The device of PCI that a file leads to, without its function; "": none. */
 static void ep_bond_slot(const char *path, char slot[PATH_MAX])
@@ -53,13 +39,13 @@ static void ep_bond_member(const char *root, const char *slot, const char *slave
 		return;
 	}
 	bond->members++;
-	snprintf(path, sizeof(path), "%s/net/%s/operstate", root, slave);
-	if (!ep_bond_line(path, text, sizeof(text)) || strcmp(text, "up") != 0) {
+	snprintf(path, sizeof(path), "net/%s/operstate", slave);
+	if (!ep_topo_read_line(root, path, text, sizeof(text)) || strcmp(text, "up") != 0) {
 		return;
 	}
 	bond->up++;
-	snprintf(path, sizeof(path), "%s/net/%s/speed", root, slave);
-	if (ep_bond_line(path, text, sizeof(text)) && atol(text) > 0) {
+	snprintf(path, sizeof(path), "net/%s/speed", slave);
+	if (ep_topo_read_line(root, path, text, sizeof(text)) && atol(text) > 0) {
 		bond->mbps += (uint32_t)atol(text);
 	}
 }
@@ -73,12 +59,12 @@ bool ep_bond_read(const char *root, const char *device, int port, struct ep_bond
 	snprintf(path, sizeof(path), "%s/infiniband/%s/device", root, device);
 	ep_bond_slot(path, slot);
 	for (int i = 0; slot[0] && i < EP_BOND_GIDS && !found; i++) {
-		snprintf(path, sizeof(path), "%s/infiniband/%s/ports/%d/gid_attrs/ndevs/%d", root,
-			 device, port, i);
-		found = ep_bond_line(path, bond->name, sizeof(bond->name));
+		snprintf(path, sizeof(path), "infiniband/%s/ports/%d/gid_attrs/ndevs/%d", device,
+			 port, i);
+		found = ep_topo_read_line(root, path, bond->name, sizeof(bond->name));
 	}
-	snprintf(path, sizeof(path), "%s/net/%s/bonding/slaves", root, bond->name);
-	if (!found || !ep_bond_line(path, slaves, sizeof(slaves))) {
+	snprintf(path, sizeof(path), "net/%s/bonding/slaves", bond->name);
+	if (!found || !ep_topo_read_line(root, path, slaves, sizeof(slaves))) {
 		return false;
 	}
 	for (char *s = strtok_r(slaves, " ", &save); s; s = strtok_r(NULL, " ", &save)) {

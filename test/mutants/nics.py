@@ -175,6 +175,9 @@ MUTANTS = [
     {"name": "down_is_up", "file": "plugin/rdma/events.c",
      "old": "IBV_EVENT_PORT_ERR, EP_NIC_PORT_DOWN", "new": "IBV_EVENT_PORT_ERR, EP_NIC_PORT_UP",
      "tests": ["lost_over_fast", "host_port_gpu"]},
+    # Files of the kernel end in a newline.
+    {"name": "line_end", "file": "topo/sysfs.c",
+     "old": "buf[strcspn(buf, \"\\n\")] = '\\0';", "new": "", "tests": ["gda/sysfs"]},
     # The bus leaves slots and records in their order.
     {"name": "slots_relaxed", "file": "plugin/net/p2p/comm.c",
      "old": "IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);",
