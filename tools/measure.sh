@@ -234,7 +234,7 @@ name_commit() {
         git -C "$top" describe --always --dirty 2>/dev/null && return
     else
         library=$(ldd "$programs/ep_perf" | sed -n 's/.*libnccl_ep.so.0 => \(.*\) (.*/\1/p')
-        grep -aoE 'Switchyard [0-9][ -~]*' "$library" 2>/dev/null && return
+        LC_ALL=C grep -aoE 'Switchyard [0-9][ -~]*' "$library" 2>/dev/null && return
     fi
     echo unknown
 }

@@ -27,7 +27,7 @@ commit=unknown
 [ ! -e "$root/.git" ] || ! command -v git >/dev/null ||
     commit=$(git -c safe.directory='*' -C "$root" rev-parse --short=12 HEAD)
 for file in "$library" "$plugin"; do
-    grep -aoE 'Switchyard [0-9][ -~]*' "$file" | sort -u >"$work/names"
+    LC_ALL=C grep -aoE 'Switchyard [0-9][ -~]*' "$file" | sort -u >"$work/names"
     lines 1 "^Switchyard $version, commit $commit(-dirty)?, [a-z]+$" "$work/names"
     lines 1 . "$work/names"
 done

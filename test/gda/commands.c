@@ -5,6 +5,7 @@
  * functions that keep what they are given.
  */
 #include <errno.h>
+#include <sys/resource.h>
 #include "gda/lag.h"
 #include "gda/prm.h"
 #include "gda/state.h"
@@ -423,12 +424,22 @@ static struct ibv_cq *fake_create_cq(struct ibv_context *ctx, int cqe, void *arg
 static void check_no_memory(void)
 {
 	struct ep_verbs v = { .ibv_create_cq = fake_create_cq };
+	struct rlimit found, low;
 
 	make(true);
 	g.nic[0].base.v = &v;
 	g.nic[0].base.attr.max_cqe = 64;
+	NEED(!getrlimit(RLIMIT_MEMLOCK, &found));
+	low = found;
+	low.rlim_cur = 65536 < found.rlim_max ? 65536 : found.rlim_max;
+	NEED(!setrlimit(RLIMIT_MEMLOCK, &low));
 	CHECK(!ep_gda_verbs_cq(&g, &g.nic[0], &why));
-	CHECK_HAS(why.text, "ulimit -l unlimited");
+	CHECK_HAS(why.text, "KiB: raise it, ulimit -l unlimited");
+	low.rlim_cur = found.rlim_max;
+	NEED(!setrlimit(RLIMIT_MEMLOCK, &low));
+	CHECK(!ep_gda_verbs_cq(&g, &g.nic[0], &why));
+	CHECK_HAS(why.text, low.rlim_cur == RLIM_INFINITY ? "is unlimited" : "ulimit -l unlimited");
+	NEED(!setrlimit(RLIMIT_MEMLOCK, &found));
 }
 
 /* ---- bonds ---- */

@@ -30,6 +30,13 @@ __attribute__((visibility("default"))) int gethostname(char *name, size_t size)
 	return 0;
 }
 
+/* What a call becomes where the compiler fortifies it, as that of Ubuntu does. */
+int __gethostname_chk(char *name, size_t size, size_t room);
+__attribute__((visibility("default"))) int __gethostname_chk(char *name, size_t size, size_t room)
+{
+	return gethostname(name, size < room ? size : room);
+}
+
 /* All virtual nodes are this machine. */
 __attribute__((visibility("default"))) int getaddrinfo(const char *name, const char *service,
 						       const struct addrinfo *hints,

@@ -11,6 +11,9 @@
 static char *vcrun, *self;
 static char text[CHILD_TEXT];
 
+/* What a compiler that fortifies calls makes of gethostname(). */
+int __gethostname_chk(char *name, size_t size, size_t room);
+
 static double now(void)
 {
 	struct timespec t;
@@ -28,7 +31,7 @@ static int rank_main(const char *what)
 	uint32_t host;
 
 	if (!strcmp(what, "env")) {
-		char name[64], shortest[4];
+		char name[64], other[64], shortest[4];
 		struct addrinfo *address;
 		int count;
 
@@ -39,6 +42,8 @@ static int rank_main(const char *what)
 			  INADDR_LOOPBACK);
 		freeaddrinfo(address);
 		CHECK(gethostname(shortest, sizeof(shortest)) == -1 && errno == ENAMETOOLONG);
+		CHECK(__gethostname_chk(other, sizeof(other), sizeof(other)) == 0);
+		CHECK(!strcmp(other, name));
 		CHECK(!getenv("NCCL_HOSTID"));
 		printf("rank %d of %s local %s of %s node %s host %s devices %d extra %s\n", rank,
 		       getenv("WORLD_SIZE"), getenv("LOCAL_RANK"), getenv("LOCAL_WORLD_SIZE"),
