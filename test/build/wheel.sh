@@ -62,6 +62,32 @@ else
     echo 'no auditwheel and patchelf here: the wheel with libhwloc inside is not tried'
 fi
 
+# The compiler for an older glibc: without it these calls need 2.34.
+cat >"$work/old.c" <<'C'
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/stat.h>
+static void *run(void *p) { return p; }
+int main(void) {
+    struct stat s;
+    sigset_t set;
+    pthread_t t;
+    sigemptyset(&set);
+    return pthread_sigmask(SIG_BLOCK, &set, 0) || pthread_create(&t, 0, run, 0) || pthread_join(t, 0) || stat("/", &s) ||
+        fstat(0, &s) || !dlopen(0, RTLD_NOW) || fcntl(0, F_GETFD) < 0;
+}
+C
+if python3 -c 'import ziglang' 2>/dev/null; then
+    "$source/tools/wheel/zig-cc.sh" 2.28 "$work/old.c" -o "$work/old" -pthread -ldl || fail 'zig-cc.sh'
+    needs=$(objdump -T "$work/old" | grep -oE 'GLIBC_2\.[0-9]+' | sort -t . -k 2n | tail -n 1)
+    [ "${needs#GLIBC_2.}" -le 28 ] || fail "zig-cc.sh 2.28 makes a program that needs $needs"
+    "$work/old" </dev/null || fail "a program of zig-cc.sh ends with $?"
+else
+    echo 'no zig here: an older glibc is not tried'
+fi
+
 python3 -m venv "$work/venv"
 python=$work/venv/bin/python
 "$work/venv/bin/pip" install -q --no-index --no-deps --disable-pip-version-check "$wheel" || fail 'pip does not install it'

