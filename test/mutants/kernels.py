@@ -140,7 +140,7 @@ MUTANTS = [
     {"name": "signature_one_slot", "file": "device/group/layout.h",
      "old": "return ((uint64_t)(step % EP_SIGNATURE_SLOTS) * nranks + r) *",
      "new": "return ((uint64_t)(step % 1) * nranks + r) *",
-     "tests": ["ht_flat", "ht_em", "ht_late"]},
+     "tests": ["unit/signature"]},
     # Ranks that disagree: each field is in the signature,
     {"name": "signature_type", "file": "plugin/ep/signature.c",
      "old": "s->word[type] = (uint32_t)view->datatype + 1;",

@@ -216,9 +216,30 @@ static void test_made(void)
 	CHECK(a[5].hash != a[5].sent_hash);
 }
 
+/* No two of the steps that ranks may be in, and that waits look back at, have a slot in common. */
+static void test_slots(void)
+{
+	enum {
+		RANKS = 3,
+		STEPS = 2 * EP_GROUP_MAX_LEAD,
+		FIRST = 0x7ffffff8
+	};
+	uint64_t off[STEPS * RANKS];
+
+	for (uint32_t i = 0; i < STEPS * RANKS; i++) {
+		off[i] = ep_signature_slot_off(RANKS, FIRST + i / RANKS, i % RANKS);
+		CHECK(off[i] + sizeof(struct ep_signature_slot) <= EP_SIGNATURE_BYTES(RANKS));
+		for (uint32_t j = 0; j < i; j++) {
+			CHECK(off[i] >= off[j] + sizeof(struct ep_signature_slot) ||
+			      off[j] >= off[i] + sizeof(struct ep_signature_slot));
+		}
+	}
+}
+
 int main(void)
 {
 	test_words();
+	test_slots();
 	test_order();
 	test_made();
 	return check_end();

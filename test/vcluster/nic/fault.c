@@ -52,6 +52,7 @@ static const char *const vn_fault_names[VN_FAULTS] = {
 struct vn_rule {
 	enum vn_fault what;
 	long node, rank, nic, qp, qpn, peer, opcode; /* -1: any */
+	uint32_t bytes;                              /* of a message, at least */
 	double prob;
 	uint64_t skip, count, us, ms;
 	bool has_skip;
@@ -135,6 +136,8 @@ static bool vn_rule_key(struct vn_rule *r, const char *key, const char *value)
 		r->qpn = n;
 	} else if (!strcmp(key, "peer")) {
 		r->peer = n;
+	} else if (!strcmp(key, "bytes")) {
+		r->bytes = (uint32_t)n;
 	} else if (!strcmp(key, "skip")) {
 		r->skip = (uint64_t)n;
 		r->has_skip = true;
@@ -278,7 +281,7 @@ static bool vn_matches(struct vn_rule *r, const struct vn_qp *qp, const struct v
 	    (r->qp >= 0 && r->qp != (long)qp->made) ||
 	    (r->qpn >= 0 && r->qpn != (long)qp->number) ||
 	    (r->peer >= 0 && r->peer != (long)(qp->remote_ip >> 8 & 0xff)) ||
-	    (r->opcode >= 0 && r->opcode != opcode)) {
+	    (r->opcode >= 0 && r->opcode != opcode) || op->len < r->bytes) {
 		return false;
 	}
 	if (r->met++ < r->skip || r->hit >= r->count ||

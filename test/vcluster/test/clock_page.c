@@ -181,11 +181,15 @@ int main(void)
 	struct vc_clock *clock = vc_clock_map(NULL, true);
 	struct vc_clock_slot *slot;
 	uint64_t start;
-	pid_t busy = spin();
 	int proc, status;
+	pid_t busy;
 
-	if (!clock || busy < 0 || clock->softirq[0] == 0) {
+	if (!clock || clock->softirq[0] == 0) {
 		return 77; /* a process that does not see kernel threads cannot ask them */
+	}
+	busy = spin();
+	if (busy < 0) {
+		return 1;
 	}
 	proc = vc_proc_new(clock, getpid());
 	slot = vc_slot_new(clock, (uint32_t)proc);
