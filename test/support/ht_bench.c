@@ -204,6 +204,19 @@ static void describe_all(struct ht_bench *b)
 	}
 }
 
+void ht_move_windows(struct ht_bench *b)
+{
+	struct bench_tensor *windows[] = { &b->out_tokens, &b->out_scales, &b->combine_in };
+
+	NEED_CUDA(cudaStreamSynchronize(b->w->stream));
+	world_meet(b->w); /* no rank stores into those of others */
+	for (size_t i = 0; i < sizeof(windows) / sizeof(windows[0]); i++) {
+		if (windows[i]->window) {
+			tensor_move_window(b->w, windows[i]);
+		}
+	}
+}
+
 void ht_load(struct ht_bench *b, uint64_t seed, uint32_t tokens)
 {
 	free_tables(b);

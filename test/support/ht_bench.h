@@ -55,6 +55,8 @@ void ht_close(struct ht_bench *b);
 /* That, and its group goes. */
 void ht_end(struct ht_bench *b);
 
+/* Received rows lie in other windows from now on. Before the next ht_load(), which all ranks call. */
+void ht_move_windows(struct ht_bench *b);
 /* New routing and inputs: seed and number of tokens. ht_open() has done that for the problem's. */
 void ht_load(struct ht_bench *b, uint64_t seed, uint32_t tokens);
 /* Another handle on the same memory, without routing (HT_OWN_MEM). */

@@ -189,6 +189,7 @@ void ht_case_run(struct world *w, void *arg)
 	group = ht_case_group(c, w);
 	ht_open(&b, w, group, &c->h, c->flags);
 	ht_step(&b);
+	ht_move_windows(&b);
 	ht_load(&b, c->seed + 5000000, c->second);
 	ht_step(&b);
 	ht_end(&b);

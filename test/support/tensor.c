@@ -38,6 +38,21 @@ void tensor_allocate_window(struct world *w, struct bench_tensor *d, size_t befo
 	tensor_poison(d);
 }
 
+void tensor_move_window(struct world *w, struct bench_tensor *d)
+{
+	size_t before = (size_t)(d->data - (char *)d->memory), size = before + d->bytes + d->guard;
+	void *old = d->memory;
+
+	NEED_OK(ncclMemAlloc(&d->memory, size));
+	NEED_OK(ncclCommWindowDeregister(w->comm, d->window));
+	NEED_OK(ncclCommWindowRegister(w->comm, d->memory, size, &d->window, 0));
+	NEED_OK(ncclMemFree(old));
+	d->t.win_hdl = d->window;
+	d->data = (char *)d->memory + before;
+	d->t.data = d->t.data ? d->data : NULL;
+	tensor_poison(d);
+}
+
 void tensor_release(struct world *w, struct bench_tensor *d)
 {
 	if (d->window) {

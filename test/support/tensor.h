@@ -23,6 +23,11 @@ ncclDataType_t tensor_float(enum oracle_dtype dtype);
 void tensor_allocate(struct bench_tensor *d, size_t bytes);
 void tensor_allocate_window(struct world *w, struct bench_tensor *d, size_t before, size_t bytes,
 			    size_t guard);
+/*
+ * Other memory, in another window, which has the old one's handle where NCCL gives that to the next. Collective;
+ * nobody uses the old window any more.
+ */
+void tensor_move_window(struct world *w, struct bench_tensor *d);
 void tensor_release(struct world *w, struct bench_tensor *d);
 void tensor_describe(struct bench_tensor *d, ncclDataType_t type, unsigned int ndim, size_t n0,
 		     size_t n1, size_t n2);

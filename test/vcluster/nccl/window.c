@@ -4,6 +4,7 @@
  * addresses of its own, which its communicator's end and ncclCommWindowDeregister take away from
  * this rank alone.
  */
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -131,6 +132,25 @@ static bool vc_symmetric(const struct ncclComm *comm)
 
 /* ---- life of a window ---- */
 
+/* The handle that was freed last is the next one of its size: programs must not take it for the old window. */
+static _Atomic(struct ncclWindow_vidmem *) vc_window_spare;
+
+static struct ncclWindow_vidmem *vc_window_alloc(int nranks)
+{
+	struct ncclWindow_vidmem *win = atomic_exchange(&vc_window_spare, NULL);
+	size_t bytes = sizeof(*win) + (size_t)nranks * sizeof(*win->view);
+
+	if (!win || win->bytes != bytes) {
+		free(win);
+		win = malloc(bytes);
+	}
+	if (win) {
+		memset(win, 0, bytes);
+		win->bytes = bytes;
+	}
+	return win;
+}
+
 static void vc_window_free(struct ncclWindow_vidmem *win)
 {
 	if (win->multicast) {
@@ -141,7 +161,7 @@ static void vc_window_free(struct ncclWindow_vidmem *win)
 			vc_vmm_free(win->view[i].map);
 		}
 	}
-	free(win);
+	free(atomic_exchange(&vc_window_spare, win));
 }
 
 /* Takes it off the list; false: it is not there, or of another communicator. */
@@ -250,7 +270,7 @@ static ncclResult_t vc_window_map(struct vc_window_job *job, struct vc_offer *of
 	if (result) {
 		return result;
 	}
-	win = calloc(1, sizeof(*win) + (size_t)comm->nranks * sizeof(*win->view));
+	win = vc_window_alloc(comm->nranks);
 	if (!win) {
 		return vc_nccl_error(comm, ncclSystemError, "out of memory");
 	}
