@@ -5,6 +5,9 @@
 /* So many polls are made without naps: the first poll of another wait before each is progress. */
 #define BUSY 700
 
+/* Some seconds: the clock, which says when to look, stands still after the machine has denied processors. */
+#define ASKS_MOST 100000000u
+
 EP_KERNEL(waits_kernel, waits_args, 32)
 {
 	struct ep_spin spin = ep_spin_start();
@@ -21,7 +24,7 @@ EP_KERNEL(waits_kernel, waits_args, 32)
 	op.epoch = 5;
 	op.step = a.step ? a.step : op.epoch;
 	spin.polls = a.polled;
-	for (uint32_t i = 0; i < a.asks; i++) {
+	for (uint32_t i = 0; r.looks < a.looks && i < ASKS_MOST; i++) {
 		ep_wait_down(a.g, 1);
 		r.looks += a.g.state->looked != looked;
 		looked = a.g.state->looked;
