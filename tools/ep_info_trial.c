@@ -62,11 +62,11 @@ static void print_gids(const struct ep_verbs *v, struct ibv_context *ctx, const 
 
 static void print_bond(const char *name, int port)
 {
-	struct ep_bond bond;
+	struct ep_topo_bond bond;
 
-	if (ep_bond_read(EP_PORT_SYSFS, name, port, &bond)) {
-		printf("    bond %s of %u ports, %u up, %u Mbit/s together\n", bond.name,
-		       bond.members, bond.up, bond.mbps);
+	if (ep_topo_bond_read(EP_PORT_SYSFS, name, port, &bond)) {
+		printf("    bond %s (%s) of %u ports, %u up, %u Mbit/s together\n", bond.name,
+		       bond.mode, bond.members, bond.up, bond.mbps);
 	}
 }
 

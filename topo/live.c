@@ -259,7 +259,7 @@ static int read_nic(struct ep_topo *topo, const char *class_dir, const char *nam
 {
 	char dir[PATH_MAX], text[64];
 
-	if (snprintf(dir, sizeof(dir), "%s/%s", class_dir, name) >= (int)sizeof(dir)) {
+	if (snprintf(dir, sizeof(dir), "%s/infiniband/%s", class_dir, name) >= (int)sizeof(dir)) {
 		return 0;
 	}
 	int node = node_of_nic(topo, dir, err);
@@ -289,7 +289,8 @@ static int read_nic(struct ep_topo *topo, const char *class_dir, const char *nam
 			struct ep_topo_port *port = ep_topo_add_port(nic, num);
 
 			read_port(port_dir, port);
-			port->mbps = ep_topo_port_mbps(class_dir, name, num);
+			port->mbps = ep_topo_port_mbps(class_dir, name, num,
+						       port->layer == EP_TOPO_LINK_ETHERNET, 0);
 		}
 	}
 	return 0;
@@ -297,12 +298,13 @@ static int read_nic(struct ep_topo *topo, const char *class_dir, const char *nam
 
 int ep_topo_read_sysfs_nics(struct ep_topo *topo, const char *root, struct ep_topo_err *err)
 {
-	char class_dir[PATH_MAX];
+	char class_dir[PATH_MAX], dir[PATH_MAX + 16];
 	struct dirent **list;
 	int n, rc = 0;
 
-	snprintf(class_dir, sizeof(class_dir), "%s/sys/class/infiniband", root);
-	n = scandir(class_dir, &list, NULL, versionsort);
+	snprintf(class_dir, sizeof(class_dir), "%s/sys/class", root);
+	snprintf(dir, sizeof(dir), "%s/infiniband", class_dir);
+	n = scandir(dir, &list, NULL, versionsort);
 	if (n < 0) {
 		return 0; /* no RDMA in this kernel */
 	}

@@ -227,8 +227,23 @@ const char *ep_topo_level_name(enum ep_topo_dist dist);
  * or its first line is empty.
  */
 bool ep_topo_read_line(const char *dir, const char *name, char *buf, size_t size);
-/* Mbit/s of a device's port, as the kernel has it in a file below /sys/class/infiniband; 0: it does not say. */
-uint32_t ep_topo_port_mbps(const char *class_dir, const char *device, int port);
+/*
+ * Mbit/s of a device's port, as the kernel's files below /sys/class have it, or `otherwise` where they say
+ * less or nothing; of a port that is a bond those of its members together. 0: nobody says.
+ */
+uint32_t ep_topo_port_mbps(const char *class_dir, const char *device, int port, bool ethernet,
+			   uint32_t otherwise);
+
+/* A port that is a bond of several of its NIC. */
+struct ep_topo_bond {
+	char name[32];        /* its network interface */
+	char mode[32];        /* as the kernel calls it; "": not known */
+	uint32_t members, up; /* ports of the NIC, those that have a link */
+	uint32_t mbps;        /* of those that carry something together */
+};
+/* False: the port is none. */
+bool ep_topo_bond_read(const char *class_dir, const char *device, int port,
+		       struct ep_topo_bond *bond);
 
 /* NCCL_IB_HCA: which ports of which devices. Blanks around items do not count. */
 #define EP_TOPO_HCA_MAX 64

@@ -35,8 +35,7 @@ void ep_port_set(struct ep_port *port, const char *name, int num, const struct i
 	port->port = num;
 	port->ethernet = attr->link_layer == IBV_LINK_LAYER_ETHERNET;
 	/* Of what is faster than NDR only the kernel's file knows: verbs say NDR, or nothing. */
-	port->mbps =
-		(uint32_t)ep_max_u64(ep_topo_port_mbps(root, name, num), ep_port_verbs_mbps(attr));
+	port->mbps = ep_topo_port_mbps(root, name, num, port->ethernet, ep_port_verbs_mbps(attr));
 }
 
 const struct ep_port *ep_port_by_place(const struct ep_port *port, int n, uint32_t place)
@@ -88,9 +87,7 @@ static void ep_port_list_add(struct ep_port_list *list, struct ibv_device *dev)
 				EP_PORT_MAX);
 			break;
 		}
-		ep_port_set(&list->port[list->n], name, p, &state, EP_NIC_SYSFS);
-		ep_port_bond(EP_PORT_SYSFS, &list->port[list->n]);
-		list->n++;
+		ep_port_set(&list->port[list->n++], name, p, &state, EP_PORT_SYSFS);
 	}
 	list->v->ibv_close_device(ctx);
 }

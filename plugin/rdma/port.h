@@ -30,23 +30,13 @@ void ep_port_list_close(struct ep_port_list *list);
 /* NULL: there is none of that name. */
 struct ibv_device *ep_port_list_device(const struct ep_port_list *list, const char *name);
 
-#define EP_NIC_SYSFS "/sys/class/infiniband" /* `root` below and elsewhere, except in tests */
+/* `root` below and elsewhere, except in tests */
+#define EP_PORT_SYSFS "/sys/class"
+#define EP_NIC_SYSFS EP_PORT_SYSFS "/infiniband"
 
-/* A port, by what verbs and the kernel's files say of it. */
+/* A port, by what verbs and the kernel's files below EP_PORT_SYSFS say of it. */
 void ep_port_set(struct ep_port *port, const char *name, int num, const struct ibv_port_attr *attr,
 		 const char *root);
-
-/* bond.c: a port that is a bond. `root` is EP_PORT_SYSFS, except in tests. */
-#define EP_PORT_SYSFS "/sys/class"
-struct ep_bond {
-	char name[32];        /* its network interface */
-	uint32_t members, up; /* ports of the NIC, those that have a link */
-	uint32_t mbps;        /* of these together */
-};
-/* False: the port is none. */
-bool ep_bond_read(const char *root, const char *device, int port, struct ep_bond *bond);
-/* Makes the rate of a port that is a bond that of all its members. */
-void ep_port_bond(const char *root, struct ep_port *port);
 
 /*
  * Without distances: the ports (n > 0) of one link layer in turn, one for each rank of a host. The

@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include "rdma/nic.h"
 #include "support/check.h"
+#include "topo/topo.h"
 
 static void write_file(const char *root, const char *name, const char *text)
 {
@@ -111,19 +112,20 @@ static void check_speed(void)
 		{ 2, 0, "1e30\n", 0 },
 		{ 2, 0, NULL, 0 },
 	};
-	char root[] = "/tmp/gda_sysfs_XXXXXX", command[512];
+	char root[] = "/tmp/gda_sysfs_XXXXXX", device[64], command[512];
 	struct ep_port port;
 
 	NEED(mkdtemp(root));
+	snprintf(device, sizeof(device), "%s/infiniband", root);
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct ibv_port_attr attr = { .active_width = (uint8_t)cases[i].width,
 					      .active_speed = (uint8_t)cases[i].speed };
 
 		snprintf(command, sizeof(command), "rm -rf %s/mlx5_9; mkdir -p %s/mlx5_9/ports/2",
-			 root, root);
+			 device, device);
 		CHECK_INT(system(command), 0);
 		if (cases[i].rate) {
-			write_file(root, "ports/2/rate", cases[i].rate);
+			write_file(device, "ports/2/rate", cases[i].rate);
 		}
 		ep_port_set(&port, "mlx5_9", 2, &attr, root);
 		CHECK_INT(port.mbps, cases[i].mbps);
@@ -149,6 +151,11 @@ static void check_bond(void)
 		uint32_t members, up, mbps;
 	} cases[] = {
 		{ "echo etha ethb >$R/class/net/bond0/bonding/slaves", true, 2, 2, 400000 },
+		/* One carries everything, and the others wait. */
+		{ "echo active-backup 1 >$R/class/net/bond0/bonding/mode; "
+		  "echo etha >$R/class/net/bond0/bonding/active_slave",
+		  true, 2, 2, 200000 },
+		{ "echo 802.3ad 4 >$R/class/net/bond0/bonding/mode", true, 2, 2, 400000 },
 		{ "echo down >$R/class/net/ethb/operstate; echo -1 >$R/class/net/ethb/speed", true,
 		  2, 1, 200000 },
 		{ "echo etha ethc >$R/class/net/bond0/bonding/slaves", false, 1, 1, 200000 },
@@ -161,18 +168,17 @@ static void check_bond(void)
 	snprintf(class, sizeof(class), "%s/class", root);
 	CHECK_INT(system(tree), 0);
 	for (size_t i = 0; i < EP_ARRAY_SIZE(cases); i++) {
-		struct ep_port port = {
-			.name = "mlx5_bond_0", .port = 1, .ethernet = true, .mbps = 200000
-		};
-		struct ep_bond bond;
+		const char *name = "mlx5_bond_0";
+		struct ep_topo_bond bond;
 
+		check_context("case %zu", i);
 		CHECK_INT(system(cases[i].change), 0);
-		CHECK_INT(ep_bond_read(class, port.name, 1, &bond), cases[i].bond);
-		CHECK_INT(10 * i + bond.members, 10 * i + cases[i].members);
+		CHECK_INT(ep_topo_bond_read(class, name, 1, &bond), cases[i].bond);
+		CHECK_INT(bond.members, cases[i].members);
 		CHECK_INT(bond.up, cases[i].up);
-		ep_port_bond(class, &port);
-		CHECK_INT(port.mbps, cases[i].mbps);
-		CHECK(!ep_bond_read(class, "mlx5_bond_1", 1, &bond));
+		CHECK_INT(ep_topo_port_mbps(class, name, 1, true, 200000), cases[i].mbps);
+		CHECK_INT(ep_topo_port_mbps(class, name, 1, false, 200000), 200000);
+		CHECK(!ep_topo_bond_read(class, "mlx5_bond_1", 1, &bond));
 	}
 	snprintf(command, sizeof(command), "rm -r %s", root);
 	CHECK_INT(system(command), 0);

@@ -96,8 +96,18 @@ MUTANTS = [
     {"name": "lag_spread", "file": "plugin/gda/lag.c",
      "old": "peer % node + peer / node", "new": "peer % node", "tests": ["commands"]},
     # The rate of a bond is that of the ports of its own NIC.
-    {"name": "bond_slot", "file": "plugin/rdma/bond.c",
+    {"name": "bond_slot", "file": "topo/bond.c",
      "old": "if (!at[0] || strcmp(at, slot) != 0) {", "new": "if (!at[0]) {", "tests": ["sysfs"]},
+    # ... and of one of them, if only that carries anything.
+    {"name": "bond_backup", "file": "topo/bond.c",
+     "old": "(!active[0] || strcmp(active, member) == 0) &&", "new": "", "tests": ["sysfs"]},
+    # The topology has the same rate of it.
+    {"name": "bond_live", "file": "topo/live.c",
+     "old": "port->layer == EP_TOPO_LINK_ETHERNET, 0);", "new": "false, 0);", "tests": ["topo-live"]},
+    # What is faster than NDR is known by the kernel's file alone.
+    {"name": "rate_unread", "file": "topo/bond.c",
+     "old": "uint32_t mbps = read_rate(class_dir, device, port);",
+     "new": "uint32_t mbps = 0 * read_rate(class_dir, device, port);", "tests": ["sysfs", "topo-live"]},
     # A NIC sends with the address that its queue pairs were made for, also when the port has lost it.
     {"name": "address_held", "file": "plugin/gda/address.c",
      "old": "return nic->held != NULL;",

@@ -74,6 +74,37 @@ static void test_nics(void)
 	ep_topo_free(topo);
 }
 
+static void put_member(const char *name, const char *pci)
+{
+	char path[128], full[256], target[64];
+
+	snprintf(path, sizeof(path), "/sys/class/net/%s/operstate", name);
+	root_put(path, "up\n");
+	snprintf(path, sizeof(path), "/sys/class/net/%s/speed", name);
+	root_put(path, "200000\n");
+	snprintf(full, sizeof(full), "%s/sys/class/net/%s/device", root_dir, name);
+	snprintf(target, sizeof(target), "../../../%s", pci);
+	NEED(symlink(target, full) == 0);
+}
+
+/* A port that is a bond of two, each of which has the rate that the port tells. */
+static void test_bond(void)
+{
+	struct ep_topo *topo;
+
+	root_put("/sys/0000:2c:00.0/vendor", "0x15b3\n");
+	root_put("/sys/0000:2c:00.1/vendor", "0x15b3\n");
+	root_put_nic("mlx5_bond_0", "0000:2c:00.0", "4: ACTIVE\n", "200 Gb/sec (4X HDR)\n",
+		     "Ethernet\n");
+	root_put("/sys/class/infiniband/mlx5_bond_0/ports/1/gid_attrs/ndevs/0", "bond0\n");
+	put_member("etha", "0000:2c:00.0");
+	put_member("ethb", "0000:2c:00.1");
+	root_put("/sys/class/net/bond0/bonding/slaves", "etha ethb\n");
+	topo = load(NULL);
+	CHECK_INT(nic_named(topo, "mlx5_bond_0")->port[0].mbps, 400000);
+	ep_topo_free(topo);
+}
+
 static bool has_note(const struct ep_topo *topo, const char *text)
 {
 	for (int i = 0; i < topo->nnotes; i++) {
@@ -319,6 +350,7 @@ int main(int argc, char **argv)
 	test_merge(argv[1]);
 	test_hwloc_xmlfile(argv[1]);
 	test_no_gpu(argv[1]);
+	test_bond();
 	root_remove();
 	return check_end();
 }
