@@ -234,9 +234,24 @@ MUTANTS = [
     {"name": "link_unchecked", "file": "plugin/net/mesh/rma_links.c",
      "old": "\treturn link->rank == rma->mesh->rank || ep_nic_path_check(own, far, &why)",
      "new": "\treturn true || ep_nic_path_check(own, far, &why)", "tests": ["gin_apart"]},
-    # A rank whose NIC gives up tells the others.
+    # A rank whose NIC gives up tells the others,
     {"name": "lost_unsaid", "file": "plugin/net/mesh/op.c",
      "old": "\t\tep_net_mesh_lose(rma->mesh, rma->failed.text);\n", "new": "", "tests": ["gin_lost_retry"]},
+    # who hear it.
+    {"name": "lost_unheard", "file": "plugin/net/mesh/rma_progress.c",
+     "old": "\t\tEP_CHECK(ep_net_rma_hear(rma));\n",
+     "new": "\t\tif (0) {\n\t\t\tEP_CHECK(ep_net_rma_hear(rma));\n\t\t}\n", "tests": ["gin_lost_retry"]},
+    # Rails and planes of NCCL_IB_HCA reach NCCL,
+    {"name": "plane_zero", "file": "plugin/net/base/plugin.c",
+     "old": "(nic->nports > 1 ? planes : nic->dev[0]->plane)",
+     "new": "(nic->nports > 1 ? planes : 0)", "tests": ["tables", "merged_rails"]},
+    # and a merged NIC has a rail if all its ports have it.
+    {"name": "rail_first", "file": "plugin/net/base/plugin.c",
+     "old": "rail = nic->dev[i]->rail == rail ? rail : -1;",
+     "new": "rail = nic->dev[0]->rail;", "tests": ["merged_rails"]},
+    # NCCL's own proxy of GIN is not shadowed by the plugin's.
+    {"name": "gin_shadow", "file": "plugin/net/tables/gin_tables.c",
+     "old": ".init = ep_gin_init_v14,", "new": ".init = ep_gin_init,", "tests": ["tables"]},
     # A NIC without atomics does not take GIN from the others, ...
     {"name": "atomics_all", "file": "plugin/net/mesh/gin.c",
      "old": "if (!fit) {", "new": "if (fit < n) {", "tests": ["gin_one_atomic"]},

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The tables for GIN and RMA that NCCL looks up: thin, over one implementation. */
 #include "core/error.h"
+#include "core/log.h"
 #include "net/abi/abi_gin.h"
 #include "net/mesh/gin.h"
 #include "net/tables/tables.h"
@@ -201,25 +202,18 @@ static ncclResult_t ep_gin_create_v13(void *coll, struct ep_gin_config_v13 *conf
 	return ep_net_gin_context(coll, &c, ctx);
 }
 
-/* NCCL 2.30.5 and later have their own proxy, over the table for RMA, and ask no other for contexts. */
-static ncclResult_t ep_gin_create_v14(void *coll, struct ep_gin_config_v14 *config, void **ctx,
-				      ep_net_device_handle **device)
+/*
+ * Declines. NCCL 2.30.5 and later have a proxy of their own, over the table for RMA, and skip one of others.
+ * One that they keep all the same (NCCL_GIN_PLUGIN_REF_COUNT) stands for the proxy in 2.32, which then skips
+ * its own, too: there would be none. Without this table they would take that of v13.
+ */
+static ncclResult_t ep_gin_init_v14(void **instance, uint64_t comm_id, ep_net_log_fn *log)
 {
-	(void)coll;
-	(void)config;
-	*ctx = NULL;
-	if (device) {
-		*device = NULL;
-	}
-	return ep_fail(ncclInvalidUsage,
-		       "this plugin has no device code for GIN: with this version of NCCL programs "
-		       "use NCCL's proxy over ncclRmaPlugin (NCCL_GIN_TYPE=2)");
-}
-
-static ncclResult_t ep_gin_features_v14(struct ep_gin_properties_v14 *props)
-{
-	*props = (struct ep_gin_properties_v14){ .strong_signals = true, .va_signals = true };
-	return ncclSuccess;
+	(void)comm_id;
+	*instance = NULL;
+	log(EP_LOG_INFO, EP_LOG_INIT | EP_LOG_NET, __func__, 0,
+	    "NET/" EP_NET_NAME " : GIN is left to NCCL's proxy, over ncclRmaPlugin");
+	return ncclInvalidUsage;
 }
 
 /* ---- RMA ---- */
@@ -343,20 +337,7 @@ EP_NET_EXPORT const struct ep_gin_v13 ncclGinPlugin_v13 = {
 
 EP_NET_EXPORT const struct ep_gin_v14 ncclGinPlugin_v14 = {
 	.name = EP_NET_NAME,
-	.init = ep_gin_init,
-	.devices = ep_net_count_ports,
-	.get_gin_properties = ep_gin_features_v14,
-	.get_properties = ep_net_gin_properties,
-	.listen = ep_net_gin_listen,
-	.connect = ep_gin_connect,
-	.create_context = ep_gin_create_v14,
-	.reg_mr_sym = ep_gin_reg,
-	.reg_mr_sym_dmabuf = ep_gin_reg_dmabuf,
-	.dereg_mr_sym = ep_gin_dereg,
-	.destroy_context = ep_net_gin_context_close,
-	.close_coll = ep_net_gin_close,
-	.close_listen = ep_net_meet_close,
-	.query_last_error = ep_net_gin_error,
+	.init = ep_gin_init_v14,
 	.finalize = ep_net_context_free,
 };
 
