@@ -241,6 +241,13 @@ MUTANTS = [
     {"name": "lost_unheard", "file": "plugin/net/mesh/rma_progress.c",
      "old": "\t\tEP_CHECK(ep_net_rma_hear(rma));\n",
      "new": "\t\tif (0) {\n\t\t\tEP_CHECK(ep_net_rma_hear(rma));\n\t\t}\n", "tests": ["gin_lost_retry"]},
+    # In collectives, too.
+    {"name": "lost_lanes", "file": "plugin/net/mesh/op.c",
+     "old": "\tif (!rma->talk) {\n\t\tep_net_mesh_lose(", "new": "\tif (rma->talk) {\n\t\tep_net_mesh_lose(",
+     "tests": ["coll_lost_retry"]},
+    # It is the port of the context that failed which is named, also of a merged NIC.
+    {"name": "lost_port", "file": "plugin/net/mesh/op.c",
+     "old": "[rma->mesh->rank].port[link->port];", "new": "[rma->mesh->rank].port[0];", "tests": ["gin_lost_merged"]},
     # Rails and planes of NCCL_IB_HCA reach NCCL,
     {"name": "plane_zero", "file": "plugin/net/base/plugin.c",
      "old": "(nic->nports > 1 ? planes : nic->dev[0]->plane)",

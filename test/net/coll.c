@@ -10,6 +10,7 @@
  *   coll LIBRARY VERSION misuse
  *   coll LIBRARY VERSION off                    NCCL_EP_COLLNET is not set
  *   coll LIBRARY VERSION lost                   3 processes, the last one dies
+ *   coll LIBRARY VERSION fault TEXT             3 processes, the last one's NIC fails, of which it says TEXT
  */
 #include <pthread.h>
 #include <signal.h>
@@ -687,9 +688,26 @@ static void test_off(const char *library)
 	CHECK_INT(net_finalize(&net), NET_OK);
 }
 
-/* ---- a rank that dies ---- */
+/* ---- a rank that dies, or whose NIC fails: all that are left know it, by name ---- */
 
-static void test_lost(int rank)
+/* The only line says it, within a second of the NIC's own rank. */
+static void check_loss(int rank, const char *fault)
+{
+	uint64_t now = net_now_ms(), failed_at;
+
+	CHECK_INT(net_log_count(2), 1);
+	CHECK_HAS(net_log_find(2, ""), fault ? fault : "has ended");
+	CHECK(rank == 2 || strstr(net_log_find(2, ""), "rank 2 ("));
+	if (rank == 2) {
+		net_say("failed", &now, sizeof(now));
+	} else if (fault) {
+		net_hear("failed", &failed_at, sizeof(failed_at));
+		CHECK(now < failed_at + 1000, "%llu ms", (unsigned long long)(now - failed_at));
+	}
+}
+
+/* `fault` NULL: it dies. */
+static void test_lost(int rank, const char *fault)
 {
 	static uint8_t to[3 * 1000], from[1000];
 	struct window w = { 1000, 0, 3000 };
@@ -714,24 +732,26 @@ static void test_lost(int rank)
 		CHECK_INT(all_gather(coll, from, from_mr, 1, &part, &w, &request), NET_OK);
 		CHECK_INT(wait_request(request, NULL), NET_OK);
 	}
-	if (rank == 2) {
+	if (rank == 2 && !fault) {
 		kill(getpid(), SIGKILL);
 	}
 	began = net_now_ms();
-	rc = all_gather(coll, from, from_mr, 1, &part, &w, &request);
-	rc = rc == NET_OK ? wait_request(request, NULL) : rc;
+	while (rc == NET_OK && net_now_ms() - began < 10000) {
+		rc = all_gather(coll, from, from_mr, 1, &part, &w, &request);
+		rc = rc == NET_OK ? wait_request(request, NULL) : rc;
+	}
 	CHECK_INT(rc, NET_REMOTE);
 	CHECK(net_now_ms() - began < 10000, "%llu ms", (unsigned long long)(net_now_ms() - began));
-	CHECK_INT(net_log_count(2), 1);
-	CHECK_HAS(net_log_find(2, ""), "rank 2 (");
-	CHECK_HAS(net_log_find(2, ""), "has ended");
+	check_loss(rank, fault);
 	CHECK_INT(all_gather(coll, from, from_mr, 1, &part, &w, &request), NET_REMOTE);
 	CHECK_INT(net_log_count(2), 1);
-	/* Whoever is left stays until the other has seen it, too. */
+	/* Whoever is left stays until the others have seen it, too. */
 	snprintf(name, sizeof(name), "seen%d", rank);
 	net_say(name, "", 1);
-	snprintf(name, sizeof(name), "seen%d", 1 - rank);
-	net_hear(name, name, 1);
+	for (int r = 0; r < (fault ? 3 : 2); r++) {
+		snprintf(name, sizeof(name), "seen%d", r);
+		net_hear(name, name, 1);
+	}
 	CHECK_INT(CALL(C_CLOSE, void *)(coll), NET_OK);
 }
 
@@ -753,8 +773,8 @@ int main(int argc, char **argv)
 	NET_NEED(init() == NET_OK, "%s", net_log_last());
 	nranks = strcmp(argv[3], "misuse") == 0 ? 1 : argc > 5 ? atoi(argv[5]) : 4;
 	seed = argc > 4 ? strtoull(argv[4], NULL, 0) : 1;
-	if (strcmp(argv[3], "lost") == 0) {
-		test_lost(atoi(getenv("RANK")));
+	if (strcmp(argv[3], "lost") == 0 || strcmp(argv[3], "fault") == 0) {
+		test_lost(atoi(getenv("RANK")), argc > 4 ? argv[4] : NULL);
 	} else if (strcmp(argv[3], "merged") == 0) {
 		test_merged(argv[1]);
 	} else if (strcmp(argv[3], "down") == 0) {

@@ -8,6 +8,8 @@
  *     closes_put                 it closes in order
  *     fault                      the environment says what happens to rank 0; rank 1 has nothing under way
  *                                to it, and is told all the same
+ * With TEST_NET_PORTS=2 the NIC is merged of two ports, a context goes by each of them, and it is the
+ * second that fails.
  */
 #include <signal.h>
 #include <unistd.h>
@@ -17,7 +19,9 @@
 #define LAST (RANKS - 1)
 
 static struct gin gin;
-static int rank;
+static struct net net;
+static int rank, contexts = 1;
+static const char *port = ": mlx5_0:1 QP 0x"; /* that fails, of its rank */
 static void *coll, *ctx, *mr;
 static uint64_t word[512];
 
@@ -27,7 +31,7 @@ static void open_all(void)
 	void *handles[RANKS], *listener;
 	char name[16];
 
-	NEED(gin_listen(&gin, 0, handle[rank], &listener) == NET_OK);
+	NEED(gin_listen(&gin, net.place[0], handle[rank], &listener) == NET_OK);
 	snprintf(name, sizeof(name), "handle%d", rank);
 	net_say(name, handle[rank], NET_HANDLE);
 	for (int r = 0; r < RANKS; r++) {
@@ -38,14 +42,16 @@ static void open_all(void)
 	NET_NEED(gin_connect(&gin, handles, RANKS, rank, 1, listener, &coll) == NET_OK, "%s",
 		 net_log_last());
 	CHECK_INT(gin_close(&gin, GIN_CLOSE_LISTEN, listener), NET_OK);
-	NET_NEED(gin_create(&gin, coll, 1, 1, &ctx) == NET_OK, "%s", net_log_last());
+	NET_NEED(gin_create(&gin, coll, contexts, 1, &ctx) == NET_OK, "%s", net_log_last());
 	NEED(gin_reg(&gin, coll, word, sizeof(word), 0, &mr) == NET_OK);
 }
 
-/* To a rank, and done. Returns the code. */
+/* To a rank by the next context, and done. Returns the code. */
 static int put_to(int to)
 {
-	struct gin_put put = { .from = mr,
+	static int next = 1; /* (so that what fails is asked first when rank 2 is gone) */
+	struct gin_put put = { .context = next++ % contexts,
+			       .from = mr,
 			       .to = mr,
 			       .to_at = sizeof(word) / 2,
 			       .size = 1000,
@@ -96,7 +102,7 @@ static void expect_loss(bool registers, const char *text)
 		CHECK_INT(put_to(1 - rank), NET_OK);
 		return;
 	}
-	CHECK_HAS(net_log_find(2, ""), "mlx5_0:1 QP 0x");
+	CHECK_HAS(net_log_find(2, ""), port);
 	/* Whatever is asked then is the same error, and no further line. */
 	for (int i = 0; i < 3; i++) {
 		rc = put_to(i);
@@ -122,7 +128,7 @@ static void expect_word(const char *text)
 	CHECK_INT(net_log_count(2), 1);
 	CHECK_HAS(net_log_find(2, ""), "rank 0 (");
 	CHECK_HAS(net_log_find(2, ""), text);
-	CHECK_HAS(net_log_find(2, ""), "mlx5_0:1 QP 0x");
+	CHECK_HAS(net_log_find(2, ""), port);
 	CHECK_INT(put_to(rank), NET_REMOTE);
 	CHECK_INT(net_log_count(2), 1);
 	CHECK_INT(last_error(&failed), NET_OK);
@@ -144,6 +150,12 @@ int main(int argc, char **argv)
 	if (rank == LAST && strncmp(scenario, "dies", 4) == 0) {
 		net_live_in_child();
 	}
+	if (getenv("TEST_NET_PORTS")) {
+		contexts = 2;
+		port = ": mlx5_1:1 QP 0x";
+	}
+	net_load(&net, argv[1], 12);
+	NET_NEED(net_init(&net, -1) == NET_OK, "%s", net_log_last());
 	gin_load(&gin, argv[1], argv[2]);
 	NET_NEED(gin_init(&gin) == NET_OK, "%s", net_log_last());
 	open_all();
@@ -177,5 +189,6 @@ int main(int argc, char **argv)
 	CHECK_INT(gin_close(&gin, GIN_CLOSE_COLL, coll), NET_OK);
 	CHECK_INT(gin_dereg(&gin, coll, mr), NET_OK);
 	CHECK_INT(gin_finalize(&gin), NET_OK);
+	CHECK_INT(net_finalize(&net), NET_OK);
 	return check_end();
 }
