@@ -50,9 +50,12 @@ struct ep_info_nics {
 	char closed[96];               /* devices that do not open */
 };
 
-/* The machine and this process; devices, and a queue pair on each port. */
+/* The machine and this process; devices, and a queue pair on each port; the kernel's log. */
 void ep_info_report(void);
 void ep_info_trial(void);
+void ep_info_kernel(void);
+/* `fd`: gives a record for each read, as /dev/kmsg does. */
+void ep_info_kernel_log(int fd);
 void ep_info_params(void);
 void ep_info_net(void);
 /* Which of NCCL's libraries and ours a process has mapped. Returns the exit status. */

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /* What an operator would be asked for, of the machine and of this process. */
 #include <dirent.h>
+#include <dlfcn.h>
+#include <limits.h>
+#include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -185,11 +188,36 @@ static void print_environment(void)
 	}
 }
 
+/* The files of a library that is loaded: their names have its version. */
+static void print_file(const char *name)
+{
+	struct link_map *map = NULL;
+	void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+	char path[PATH_MAX];
+
+	if (!library) {
+		printf("  %s: %s\n", name, dlerror());
+	} else if (dlinfo(library, RTLD_DI_LINKMAP, &map) || !realpath(map->l_name, path)) {
+		printf("  %s: loads\n", name);
+	} else {
+		printf("  %s is %s\n", name, path);
+	}
+}
+
+static void print_verbs(void)
+{
+	puts("Libraries of RDMA");
+	print_file("libibverbs.so.1");
+	print_file("libmlx5.so.1");
+}
+
 void ep_info_report(void)
 {
 	print_machine();
 	print_modules();
 	print_process();
 	print_environment();
+	print_verbs();
 	ep_info_trial();
+	ep_info_kernel();
 }

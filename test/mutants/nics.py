@@ -133,6 +133,9 @@ MUTANTS = [
     {"name": "ece_verbs", "file": "plugin/gda/verbs_queue.c",
      "old": "int error = q->ece ? q->nic->base.v->ibv_set_ece(q->verbs, &ece) : 0;",
      "new": "int error = 0 && q->ece ? q->nic->base.v->ibv_set_ece(q->verbs, &ece) : 0;", "tests": ["host_auto_ece"]},
+    # Of the kernel's log a report has what concerns NICs and GPUs.
+    {"name": "report_kernel", "file": "tools/ep_info_kernel.c",
+     "old": " && concerns(last[n % LINES])) {", "new": ") {", "tests": ["topo-info-kernel"]},
     # A report tells no secrets.
     {"name": "report_secret", "file": "tools/ep_info_report.c",
      "old": "if (is_secret(list[i], name)) {", "new": "if (is_secret(list[i], name) && 0) {", "tests": ["topo-info"]},
