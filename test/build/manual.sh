@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # The manual: pages without mistakes of roff, that refer to pages that exist, with examples that
-# compile, and every variable of ep_info -p.
+# compile, and every variable of ep_info -p. nccl-net-ep(7) says of each variable of NCCL's transports
+# (nccl_vars.txt) whether the plugin reads it, and is right.
 #   manual.sh SOURCE_ROOT ENV_PAGE EP_INFO|none PKG_CONFIG_DIR
 
 set -euo pipefail
@@ -47,6 +48,23 @@ for page in "$work"/*.[1-7]; do
 done
 ${CC:-cc} -std=gnu11 -Wall -Wextra -Werror -Wno-unused-parameter -Wno-unused-but-set-parameter -fsyntax-only "${flags[@]}" \
     "$work/examples.c" 2>"$work/errors" || fail "examples: $(<"$work/errors")"
+
+# From ENVIRONMENT on: what is read, and behind "Not read" what is not.
+sed -n '/^\.SH ENVIRONMENT/,/^\.SH FILES/p' "$root/doc/man/nccl-net-ep.7" >"$work/environment"
+sed '/^\.SS Not read/,$d' "$work/environment" | grep -oE 'NCCL_\w+' | sort -u >"$work/read"
+sed '1,/^\.SS Not read/d' "$work/environment" | # the names above each paragraph
+    awk '/^\.TP/ { names = 1; next } names { print; names = /\\$/ }' | grep -oE 'NCCL_\w+' >"$work/unread"
+[ "$(wc -l <"$work/unread")" -gt 30 ] || fail "nccl-net-ep.7 lists $(wc -l <"$work/unread") variables that are not read"
+while read -r name; do
+    in_sources=no
+    ! grep -rqF "\"$name\"" "$root/plugin" "$root/topo" --include=*.c || in_sources=yes
+    if grep -qx "$name" "$work/unread"; then
+        [ $in_sources = no ] || fail "nccl-net-ep.7: $name is not read, but it is in the sources"
+    else
+        grep -qx "$name" "$work/read" || fail "nccl-net-ep.7 does not say whether $name is read"
+        [ $in_sources = yes ] || fail "nccl-net-ep.7: $name is read, but it is not in the sources"
+    fi
+done <"$root/test/build/nccl_vars.txt"
 
 if [ "$ep_info" != none ]; then
     "$ep_info" -p | sed -nE 's/^  ((NCCL|HWLOC)_\w+) .*/\1/p' >"$work/names"

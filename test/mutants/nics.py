@@ -136,6 +136,11 @@ MUTANTS = [
     # Of the kernel's log a report has what concerns NICs and GPUs.
     {"name": "report_kernel", "file": "tools/ep_info_kernel.c",
      "old": " && concerns(last[n % LINES])) {", "new": ") {", "tests": ["topo-info-kernel"]},
+    # The manual says of each variable of NCCL's transports whether the plugin reads it.
+    {"name": "unread_untold", "file": "doc/man/nccl-net-ep.7",
+     "old": ".BR NCCL_IB_MERGE_VFS\n", "new": ".B functions\n", "tests": ["manual"]},
+    {"name": "unread_read", "file": "plugin/rdma/env.c",
+     "old": "\"NCCL_IB_PKEY\"", "new": "\"NCCL_IB_PKEY_VALUE\"", "tests": ["manual"]},
     # A report tells no secrets.
     {"name": "report_secret", "file": "tools/ep_info_report.c",
      "old": "if (is_secret(list[i], name)) {", "new": "if (is_secret(list[i], name) && 0) {", "tests": ["topo-info"]},
