@@ -106,19 +106,11 @@ static ncclResult_t ep_group_settle_heap(struct ncclEpGroup *g, uint32_t topk, u
  * What the ranks have left here in their MaskCleans goes along: a rank that was away learns from it
  * where the others are. Nobody writes there before all ranks are through with the old heaps.
  */
-static ncclResult_t ep_group_keep_rounds(struct ncclEpGroup *g, const struct ep_heap *grown,
+static ncclResult_t ep_group_keep_rounds(const struct ncclEpGroup *g, struct ep_heap *grown,
 					 const struct ep_group_heap *heap)
 {
-	cudaError_t err = cudaMemcpyAsync(grown->base[g->rank] + heap->clean_off,
-					  g->peer_heap.base[g->rank] + g->heap.clean_off,
-					  EP_CLEAN_BYTES(g->nranks), cudaMemcpyDeviceToDevice,
-					  g->stream);
-
-	if (err == cudaSuccess) {
-		err = cudaStreamSynchronize(g->stream);
-	}
-	return err == cudaSuccess ? ncclSuccess
-				  : ep_fail_cuda(err, "copying the rounds of MaskClean");
+	return ep_heap_copy(grown, heap->clean_off, &g->peer_heap, g->heap.clean_off,
+			    EP_CLEAN_BYTES(g->nranks), "copying the rounds of MaskClean");
 }
 
 /* All ranks have the new heap, and none has anything on its way to the old one: now it takes its place. */

@@ -149,6 +149,16 @@ static void ep_heap_drop(struct ep_heap *heap, bool known)
 	heap->entry = NULL;
 }
 
+ncclResult_t ep_heap_copy(struct ep_heap *heap, uint64_t off, const struct ep_heap *from,
+			  uint64_t from_off, uint64_t bytes, const char *what)
+{
+	EP_CUDA(cudaMemcpyAsync(heap->base[heap->rank] + off, from->base[from->rank] + from_off,
+				bytes, cudaMemcpyDeviceToDevice, heap->entry->stream),
+		what);
+	EP_CUDA(cudaStreamSynchronize(heap->entry->stream), what);
+	return ncclSuccess;
+}
+
 void ep_heap_close(struct ep_heap *heap, struct ep_boot *boot)
 {
 	bool apart = true;

@@ -89,6 +89,13 @@ ncclResult_t ep_heap_open(struct ep_heap *heap, struct ep_boot *boot, const stru
 			  ncclResult_t mine);
 
 /*
+ * Copies `bytes` of this rank's heap `from`, from byte `from_off` on, to byte `off` of `heap`, and waits for that.
+ * A copy that could not be waited for goes on: `heap` is not given up before it is over.
+ */
+ncclResult_t ep_heap_copy(struct ep_heap *heap, uint64_t off, const struct ep_heap *from,
+			  uint64_t from_off, uint64_t bytes, const char *what);
+
+/*
  * Collective: nobody frees before all have unmapped. All kernels of the group must be over on this
  * rank. Where boot has failed the heap departs instead. A heap that is not there is nothing.
  */

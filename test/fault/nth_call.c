@@ -4,7 +4,7 @@
  * rank has results that are right, or an error that says something, soon; the next group of the same
  * processes works; and nothing stays behind.
  *
- *     nth_call ll|mask|ht COUNT [SEED]   COUNT calls, drawn from SEED; 0: each call
+ *     nth_call ll|mask|ht COUNT [SEED [NAME]]   COUNT calls, drawn from SEED; 0: each call; those of NAME alone, on rank 0
  */
 #include <dirent.h>
 #include <unistd.h>
@@ -192,8 +192,10 @@ static bool over(void)
 /* Without it a rank cannot tell the others anything. */
 static bool tells(const char *call)
 {
-	static const char *const calls[] = { "ncclCommCount", "ncclCommUserRank", "ncclAllGather",
-					     "cudaStreamQuery", "ncclCommWindowRegister" };
+	static const char *const calls[] = {
+		"ncclCommCount",   "ncclCommUserRank",       "ncclAllGather",
+		"cudaStreamQuery", "ncclCommWindowRegister", "ncclGetLsaMultimemDevicePointer"
+	};
 
 	for (size_t i = 0; i < sizeof(calls) / sizeof(*calls); i++) {
 		if (!strcmp(call, calls[i])) {
@@ -433,8 +435,13 @@ static void name_call(struct world *w, int victim, uint64_t n, bool wrong, uint6
 	world_meet(w);
 }
 
+struct plan {
+	const char *mode, *name;
+	uint64_t count, seed;
+};
+
 /* True if that call was made. */
-static bool fail(struct world *w, int victim, uint64_t n, uint64_t seed)
+static bool fail(struct world *w, const struct plan *plan, int victim, uint64_t n)
 {
 	int failures = check_failures();
 	struct traces before;
@@ -444,7 +451,7 @@ static bool fail(struct world *w, int victim, uint64_t n, uint64_t seed)
 	before = look(w);
 	world_meet(w);
 	if (w->rank == victim) {
-		inject_arm(n);
+		inject_arm(n, plan->name);
 	}
 	(void)live(w, victim);
 	if (w->rank == victim) {
@@ -455,12 +462,12 @@ static bool fail(struct world *w, int victim, uint64_t n, uint64_t seed)
 	made = !world_look(w, FLAG_QUIT, victim);
 	CHECK(live(w, -1)); /* the next group */
 	check_traces(w, &before);
-	name_call(w, victim, n, check_failures() > failures, seed);
+	name_call(w, victim, n, check_failures() > failures, plan->seed);
 	return made;
 }
 
 /* How many calls there are on each rank. */
-static void count_calls(struct world *w)
+static void count_calls(struct world *w, const struct plan *plan)
 {
 	uint64_t calls = 0;
 
@@ -468,22 +475,17 @@ static void count_calls(struct world *w)
 	for (int r = 0; r < w->nranks; r++) {
 		world_meet(w);
 		if (r == w->rank) {
-			inject_arm(0);
+			inject_arm(0, plan->name);
 		}
 		CHECK(live(w, -1));
 		if (r == w->rank) {
 			calls = inject_disarm();
 		}
 	}
-	NEED(calls > 50);
+	NEED(calls > (plan->name ? 0 : 50));
 	world_raise(w, FLAG_CALLS, calls);
 	world_meet(w);
 }
-
-struct plan {
-	const char *mode;
-	uint64_t count, seed;
-};
 
 static void run(struct world *w, void *arg)
 {
@@ -493,9 +495,9 @@ static void run(struct world *w, void *arg)
 
 	open_subject(w, plan->mode);
 	check_context("rank %d, before any call fails", w->rank);
-	count_calls(w);
+	count_calls(w, plan);
 	for (uint64_t i = 0; plan->count ? i < plan->count : made; i++) {
-		int victim = (int)world_draw(&seed, (uint64_t)w->nranks);
+		int victim = plan->name ? 0 : (int)world_draw(&seed, (uint64_t)w->nranks);
 		uint64_t n = i + 1;
 
 		if (plan->count) {
@@ -503,18 +505,19 @@ static void run(struct world *w, void *arg)
 		}
 		check_context("call %llu of rank %d, seen by rank %d", (unsigned long long)n,
 			      victim, w->rank);
-		made = fail(w, victim, n, plan->seed);
+		made = fail(w, plan, victim, n);
 	}
 	close_subject();
 }
 
 int main(int argc, char **argv)
 {
-	struct plan plan = { argv[1], 0, 1 };
+	struct plan plan = { .mode = argv[1] };
 
 	NEED(argc >= 3);
 	plan.count = world_number(argv[2], 0);
 	plan.seed = world_number(argc > 3 ? argv[3] : NULL, 1);
+	plan.name = argc > 4 ? argv[4] : NULL;
 	/* (a rank that a busy machine lets wait is not absent: time goes on while the others run) */
 	setenv("NCCL_EP_BOOTSTRAP_TIMEOUT_MS", "4500", 0);
 	setenv("NCCL_EP_CLOSE_TIMEOUT_MS", "1500", 0);

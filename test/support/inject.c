@@ -27,7 +27,7 @@ static __thread bool armed;
 static atomic_bool counting;
 static atomic_ullong at, fails_at;
 static atomic_long blocks, threads;
-static const char *_Atomic failed;
+static const char *_Atomic failed, *_Atomic only;
 static atomic_ullong no_threads_until;
 
 static int find_text(struct dl_phdr_info *info, size_t size, void *arg)
@@ -67,10 +67,17 @@ static bool asked_again(const char *name)
 	return again;
 }
 
+static bool other(const char *name)
+{
+	const char *asked = atomic_load(&only);
+
+	return asked && strcmp(name, asked) != 0;
+}
+
 /* Counts a call that returns to `ret`; true: it is to fail. */
 static bool hit(const char *name, const void *ret)
 {
-	if (!armed || !atomic_load(&counting) || !ours(ret) || asked_again(name) ||
+	if (!armed || !atomic_load(&counting) || !ours(ret) || asked_again(name) || other(name) ||
 	    atomic_fetch_add(&at, 1) + 1 != atomic_load(&fails_at)) {
 		return false;
 	}
@@ -78,8 +85,9 @@ static bool hit(const char *name, const void *ret)
 	return true;
 }
 
-void inject_arm(uint64_t n)
+void inject_arm(uint64_t n, const char *name)
 {
+	atomic_store(&only, name);
 	atomic_store(&at, 0);
 	atomic_store(&fails_at, n);
 	atomic_store(&failed, NULL);

@@ -12,9 +12,9 @@
 
 /*
  * From now on the calling thread's calls into the library count, and those of threads that the library
- * starts meanwhile. n = 0: none fails. One thread of a process at a time.
+ * starts meanwhile; with `name` only calls of that one. n = 0: none fails. One thread of a process at a time.
  */
-void inject_arm(uint64_t n);
+void inject_arm(uint64_t n, const char *name);
 /* How many there were. */
 uint64_t inject_disarm(void);
 /* What has failed since inject_arm(): "cudaMalloc"; "" if there were less than n. */

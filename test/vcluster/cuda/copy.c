@@ -92,6 +92,9 @@ static cudaError_t vc_copy(void *dst, const void *src, size_t size, enum cudaMem
 		work.copy.src = work.copy.staged;
 	}
 	waits = sync || (to == VC_PLACE_PAGEABLE && !capturing);
+	if (!waits && !work.copy.staged) {
+		work.copy.late_us = vc_env_long("VC_COPY_LATE_US", 0);
+	}
 	if (waits && !sync) {
 		vc_context_lock(device);
 	}

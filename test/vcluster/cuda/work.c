@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 #include "cuda/device.h"
 #include "cuda/graph.h"
 #include "cuda/memory.h"
@@ -107,6 +108,9 @@ void vc_work_run(struct vc_work *work)
 		vc_kernel_run(work);
 		break;
 	case VC_WORK_COPY:
+		if (work->copy.late_us) {
+			usleep((useconds_t)work->copy.late_us);
+		}
 		vc_copy_run(work->copy.dst, work->copy.src, work->copy.size);
 		break;
 	case VC_WORK_SET:

@@ -34,6 +34,7 @@ struct vc_work {
 			const void *src;
 			size_t size;
 			void *staged; /* owned copy of pageable source bytes, or NULL */
+			long late_us; /* what the host does meanwhile comes first */
 		} copy;
 		struct {
 			void *dst;
