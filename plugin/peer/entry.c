@@ -66,19 +66,14 @@ ncclResult_t ep_heap_entry_new(struct ep_heap_entry **out, const struct ep_heap 
 	return ncclSuccess;
 }
 
-/* What has begun on its stream goes on also where a call has failed; nothing that gives memory back waits for it. */
-static void ep_heap_entry_rest(const struct ep_heap_entry *e, bool ended)
-{
-	if (!ended && cudaStreamSynchronize(e->stream) != cudaSuccess) {
-		(void)cudaGetLastError();
-	}
-}
-
 void ep_heap_entry_free(struct ep_heap_entry *e)
 {
 	bool ended = ep_context_ended(&e->context);
 
-	ep_heap_entry_rest(e, ended);
+	/* What has begun there goes on also where a call has failed; ncclMemFree does not wait for it. */
+	if (!ended && cudaStreamSynchronize(e->stream) != cudaSuccess) {
+		(void)cudaGetLastError();
+	}
 	if (e->base && (!ended || e->way->lasting)) {
 		e->way->free(e->base);
 	}
@@ -95,9 +90,6 @@ void ep_heap_unmap(struct ep_heap *heap)
 {
 	bool ended = heap->entry && ep_context_ended(&heap->entry->context);
 
-	if (heap->entry) {
-		ep_heap_entry_rest(heap->entry, ended);
-	}
 	for (int r = 0; r < heap->nranks && heap->way; r++) {
 		if (heap->way[r]) {
 			if (!ended || heap->way[r]->lasting) {

@@ -90,7 +90,7 @@ ncclResult_t ep_heap_open(struct ep_heap *heap, struct ep_boot *boot, const stru
 
 /*
  * Copies `bytes` of this rank's heap `from`, from byte `from_off` on, to byte `off` of `heap`, and waits for that.
- * A copy that could not be waited for goes on: `heap` is not given up before it is over.
+ * A copy that could not be waited for goes on: it is on the stream of `heap`, for which giving that up waits.
  */
 ncclResult_t ep_heap_copy(struct ep_heap *heap, uint64_t off, const struct ep_heap *from,
 			  uint64_t from_off, uint64_t bytes, const char *what);

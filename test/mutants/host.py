@@ -8,9 +8,9 @@ MUTANTS = [
      "old": "\tif (e && known) {",
      "new": "\tif (e && known && e->window) {", "tests": ["nth_call_each", "nth_call_ipc_each"]},
     # A heap is not unmapped while a copy to it goes on that could not be waited for.
-    {"name": "unmapped_early", "file": "plugin/peer/entry.c",
-     "old": "\tif (heap->entry) {\n\t\tep_heap_entry_rest(heap->entry, ended);\n\t}\n",
-     "new": "", "tests": ["nth_wait"]},
+    {"name": "unmapped_early", "file": "plugin/peer/heap.c",
+     "old": "\t\t\t\tbytes, cudaMemcpyDeviceToDevice, heap->entry->stream),",
+     "new": "\t\t\t\tbytes, cudaMemcpyDeviceToDevice, from->entry->stream),", "tests": ["nth_wait"]},
     # No rank takes the old heap away before all have filled the new one.
     {"name": "growth_alone", "file": "plugin/ep/heap.c",
      "old": ("\t\tresult = ep_boot_agree(&boot, ep_group_keep_rounds(g, &grown, &heap),\n"
