@@ -146,6 +146,17 @@ plugin() {
 	[ $((after - before)) -ge "$least" ] || fail "these are too few bytes"
 }
 
+# ep_info, where it is built, has a line in its report for each of these.
+report() {
+	local line
+	[ -x ../tools/ep_info ] || return 0
+	../tools/ep_info --report >/tmp/report 2>&1
+	for line in "$@"; do
+		grep -Eq -e "$line" /tmp/report || fail "the report lacks $line: $(cat /tmp/report)"
+	done
+	echo "report: $(wc -l </tmp/report) lines, $SECONDS s"
+}
+
 # far OPTION...: two processes, one per device, and the status of both; what they say goes to /tmp/far.
 far() {
 	local library=$PWD/../plugin/net/libnccl-net-ep.so listener status
@@ -239,6 +250,10 @@ scenario() {
 		plugin data 100000 11 traffic 1
 		NCCL_IB_QPS_PER_CONNECTION=3 NCCL_IB_SPLIT_DATA_ON_QPS=1 NCCL_IB_ADAPTIVE_ROUTING=1 \
 			NCCL_IB_AR_THRESHOLD=1000 plugin data 100000 11 traffic 2
+		plugin fork 500000 rxe0 rxe1
+		report '^  rdma_rxe +loaded' '^  libibverbs.so.1 is /.*\.so\.1\.' '^    GID [0-9]: 10\.0\.0\.1, RoCE v2, interface nic0' \
+			'^  rxe1:1, [0-9]+ Mbit/s' '^    no DevX: ' '^    queue pair by verbs, .*: connected with itself, MTU 4096' \
+			'^Kernel log: [1-9][0-9]* lines'
 		# What a device sends to itself, as ranks of a mesh do, is not for the switch.
 		for i in 1 2; do
 			ip rule add pref 5 iif lo from 10.0.0.$i to 10.0.0.$i lookup local
