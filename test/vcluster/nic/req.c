@@ -111,6 +111,28 @@ VN_EXPORT uint32_t vn_dv_reading(const void *p, uint64_t size)
 	return n;
 }
 
+/* By its own end's tier and fence, is the request one that can be held back? */
+static bool vn_may_wait(const struct vn_qp *qp, const struct vn_op *op)
+{
+	return op->fm || (vn_is_atomic(op) && qp->tier == EP_MLX5_TIER_OOO_RW);
+}
+
+static void vn_count_op(const struct vn_qp *qp, const struct vn_op *op)
+{
+	bool write = op->opcode == EP_MLX5_OP_WRITE || op->opcode == VN_OP_WRITE_IMM;
+
+	vn_count(vn_is_atomic(op) ? VN_COUNT_ATOMIC
+		 : !write         ? VN_COUNT_OTHER
+		 : op->is_inline  ? VN_COUNT_WORD
+				  : VN_COUNT_ROW);
+	if (vn_may_wait(qp, op)) {
+		vn_count(VN_COUNT_HELD);
+	}
+	if (op->signaled) {
+		vn_count(VN_COUNT_REPORTED);
+	}
+}
+
 static bool vn_fetch_next(struct vn_qp *qp)
 {
 	struct vn_op *op = &qp->op[qp->ci % VN_WINDOW];
@@ -134,6 +156,7 @@ static bool vn_fetch_next(struct vn_qp *qp)
 		op->npkts = op->len ? (op->len + qp->mtu - 1) / qp->mtu : 1;
 	}
 	op->since = vn_stat_start();
+	vn_count_op(qp, op);
 	op->psn = qp->next_psn;
 	qp->next_psn = (qp->next_psn + op->npkts) & VN_PSN_MASK;
 	if (!op->syndrome) {

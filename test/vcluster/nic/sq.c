@@ -18,6 +18,7 @@
 #include <string.h>
 #include "nic/gpu.h"
 #include "nic/sq.h"
+#include "nic/stats.h"
 #include "nic/stepping.h"
 #include "tsan.h"
 
@@ -67,6 +68,7 @@ static bool vn_advance(struct vn_qp *qp, uint16_t end)
 	qp->pi += ahead;
 	if (qp->pi - qp->signaled_done > qp->peak) {
 		qp->peak = qp->pi - qp->signaled_done;
+		vn_count_peak(qp->peak);
 	}
 	if (qp->state == VN_RTS && qp->pi - qp->signaled_done > qp->depth) {
 		vn_bug("%s: overrun: %llu WQEs of a queue of %u are posted, and no completion has "

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <stdatomic.h>
 #include <stdio.h>
 #include "nic/stats.h"
 
@@ -17,6 +18,19 @@ static const char *const vn_stat_name[VN_STATS] = {
 	[VN_STAT_FETCH] = "reads of GPUs",
 	[VN_STAT_PEEK] = "words of GPUs asked for",
 };
+
+static const char *const vn_count_name[VN_COUNTS] = {
+	[VN_COUNT_DOORBELL] = "doorbells of GPU threads",
+	[VN_COUNT_ROW] = "WQEs: writes of memory",
+	[VN_COUNT_WORD] = "WQEs: writes of words",
+	[VN_COUNT_ATOMIC] = "WQEs: atomics",
+	[VN_COUNT_OTHER] = "WQEs: others",
+	[VN_COUNT_HELD] = "WQEs held until others are done",
+	[VN_COUNT_REPORTED] = "WQEs with a completion",
+	[VN_COUNT_PEAK] = "most WQEs of a queue at once",
+};
+
+static atomic_ullong vn_counts[VN_COUNTS];
 
 static struct {
 	uint64_t n, ns, most, bytes, decade[VN_DECADES];
@@ -43,6 +57,20 @@ void vn_stat(enum vn_stat stat, uint64_t start, uint64_t bytes)
 	vn_stats[stat].decade[d]++;
 }
 
+void vn_count(enum vn_count count)
+{
+	if (vn_config.stats) {
+		atomic_fetch_add_explicit(&vn_counts[count], 1, memory_order_relaxed);
+	}
+}
+
+void vn_count_peak(uint64_t wqes)
+{
+	if (wqes > atomic_load_explicit(&vn_counts[VN_COUNT_PEAK], memory_order_relaxed)) {
+		atomic_store_explicit(&vn_counts[VN_COUNT_PEAK], wqes, memory_order_relaxed);
+	}
+}
+
 __attribute__((destructor)) static void vn_stats_print(void)
 {
 	if (!vn_config.stats) {
@@ -62,5 +90,9 @@ __attribute__((destructor)) static void vn_stats_print(void)
 			(unsigned long long)d[1], (unsigned long long)d[2],
 			(unsigned long long)d[3], (unsigned long long)d[4],
 			(unsigned long long)d[5], (double)vn_stats[i].bytes / 1e6);
+	}
+	for (int i = 0; i < VN_COUNTS; i++) {
+		fprintf(stderr, "nic: %-31s %9llu\n", vn_count_name[i],
+			(unsigned long long)atomic_load(&vn_counts[i]));
 	}
 }

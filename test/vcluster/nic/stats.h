@@ -20,6 +20,19 @@ enum vn_stat {
 	VN_STATS
 };
 
+/* What is counted alone. */
+enum vn_count {
+	VN_COUNT_DOORBELL, /* of GPU threads of the virtual cluster */
+	VN_COUNT_ROW,      /* a WRITE of bytes in memory */
+	VN_COUNT_WORD,     /* a WRITE of bytes in the WQE: signals, and words of protocols */
+	VN_COUNT_ATOMIC,
+	VN_COUNT_OTHER,    /* a READ, or nothing */
+	VN_COUNT_HELD,     /* requests that must wait until others are acknowledged */
+	VN_COUNT_REPORTED, /* WQEs that ask for a completion */
+	VN_COUNT_PEAK,     /* most WQEs that one queue pair had handed over and not completed */
+	VN_COUNTS
+};
+
 /* Time at which something begins, for vn_stat(); 0 if nobody wants to know. */
 static inline uint64_t vn_stat_start(void)
 {
@@ -28,5 +41,11 @@ static inline uint64_t vn_stat_start(void)
 
 /* It has ended. One thread at a time, which holds the lock. */
 void vn_stat(enum vn_stat stat, uint64_t start, uint64_t bytes);
+
+/* One more; any thread. */
+void vn_count(enum vn_count count);
+
+/* The peak is at least that. One thread at a time. */
+void vn_count_peak(uint64_t wqes);
 
 #endif

@@ -47,6 +47,7 @@ void vn_thread_wake(void)
 /* GPU threads of the virtual cluster call this behind each doorbell. */
 static void vn_rung(void)
 {
+	vn_count(VN_COUNT_DOORBELL);
 	atomic_store(&vn.rung, true);
 	if (atomic_load(&vn.napping)) {
 		vn_thread_wake();
