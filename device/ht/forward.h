@@ -35,16 +35,12 @@ EP_DEV struct ep_ht_fan ep_ht_hop_fan(const struct ep_ht_dispatch_args &a, uint3
 EP_DEV uint32_t ep_ht_hop_rows(const struct ep_ht_dispatch_args &a, struct ep_ht_hop *h)
 {
 	const struct ep_ht_common &c = a.c;
-	uint32_t mask = 0;
 
 	if (h->kind == EP_HT_SEND) {
 		return (1u << ep_min_u32(c.num_tokens - h->chunk * EP_HT_CHUNK, EP_HT_CHUNK)) - 1;
 	}
 	if (h->kind == EP_HT_FORWARD) {
-		for (uint32_t i = 0; i < c.remote.near; i++) {
-			mask |= ep_ht_near_mask(c, h->from, i, h->chunk);
-		}
-		return mask;
+		return ep_ht_source_mask(c, h->from, h->chunk);
 	}
 	h->from += c.g.rank; /* ranks begin with different sources */
 	h->from -= h->from >= c.g.nranks ? c.g.nranks : 0;

@@ -199,6 +199,27 @@ EP_HOST_DEV uint32_t ep_ht_credit_step(uint32_t net_chunks)
 	return net_chunks < 4 ? 1 : net_chunks / 4;
 }
 
+/*
+ * A *bunch* is so many consecutive chunks of a flow, and what one signal announces lies in one of them. A
+ * poster waits for the NIC to have read what lies `window` chunks back.
+ */
+#define EP_HT_MOST_BUNCH 8u
+
+EP_HOST_DEV uint32_t ep_ht_bunch(uint32_t stage_chunks)
+{
+	uint32_t quarter = stage_chunks < 4 ? 1 : stage_chunks / 4;
+
+	return quarter < EP_HT_MOST_BUNCH ? quarter : EP_HT_MOST_BUNCH;
+}
+
+/* Whole bunches, and less than the stage: what a mover waits for lies behind. */
+EP_HOST_DEV uint32_t ep_ht_window(uint32_t stage_chunks)
+{
+	uint32_t bunch = ep_ht_bunch(stage_chunks);
+
+	return stage_chunks / 2 / bunch * bunch;
+}
+
 /* What this rank keeps about a remote rank, to tell it whom it takes for lost: ht/say.h. */
 struct ep_ht_told {
 	uint64_t word; /* that was posted last */

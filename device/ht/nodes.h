@@ -25,10 +25,33 @@ EP_DEV bool ep_ht_near(const struct ep_ht_common &c, uint32_t r)
 	return c.remote.node[r] == EP_HT_NONE;
 }
 
-/* Does this block post to remote rank r? Its poster has that queue, and its creditor the other one. */
-EP_DEV bool ep_ht_posts_to(uint32_t r)
+/*
+ * Remote ranks have turns: the first rank of each node, then the second ones, and so on. So the peers of a
+ * rank's flows, which have one index in their nodes, belong to different blocks.
+ */
+EP_DEV uint32_t ep_ht_turn(const struct ep_ht_common &c, uint32_t r)
 {
-	return r % ep_nblocks() == ep_block();
+	return c.remote.index[r] * c.remote.nodes + c.remote.node[r];
+}
+
+/* The rank whose turn it is, or EP_HT_NONE: that node has fewer ranks. */
+EP_DEV uint32_t ep_ht_turn_rank(const struct ep_ht_common &c, uint32_t turn)
+{
+	uint32_t i = turn / c.remote.nodes, k = turn - i * c.remote.nodes;
+	uint32_t at = c.remote.far_first[k] + i;
+
+	return at < c.remote.far_first[k + 1] ? c.remote.far_ranks[at] : EP_HT_NONE;
+}
+
+EP_DEV uint32_t ep_ht_turns(const struct ep_ht_common &c)
+{
+	return c.remote.nodes * c.remote.most;
+}
+
+/* Does this block post to remote rank r? Its poster has that queue, and its creditor the other one. */
+EP_DEV bool ep_ht_posts_to(const struct ep_ht_common &c, uint32_t r)
+{
+	return ep_ht_turn(c, r) % ep_nblocks() == ep_block();
 }
 
 /* ---- what travels: bit i of a mask is token i of a chunk ---- */
@@ -45,16 +68,13 @@ EP_DEV uint32_t ep_ht_near_mask(const struct ep_ht_common &c, uint32_t x, uint32
 	return c.h.node_masks[((size_t)x * c.remote.near + i) * c.areas.mask_stride + chunk];
 }
 
-/* Tokens of source x that go to this node. One warp. */
+/* Tokens of source x that go to this node. Any lane. */
 EP_DEV uint32_t ep_ht_source_mask(const struct ep_ht_common &c, uint32_t x, uint32_t chunk)
 {
 	uint32_t mask = 0;
 
-	for (uint32_t i = ep_lane(); i < c.remote.near; i += EP_WARP_SIZE) {
+	for (uint32_t i = 0; i < c.remote.near; i++) {
 		mask |= ep_ht_near_mask(c, x, i, chunk);
-	}
-	for (uint32_t lanes = 1; lanes < EP_WARP_SIZE; lanes *= 2) {
-		mask |= ep_shfl_xor_u32(EP_FULL_MASK, mask, lanes);
 	}
 	return mask;
 }

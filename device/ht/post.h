@@ -5,10 +5,10 @@
  * The *poster* sends the flows that leave this rank: in dispatch those of its own tokens, to its
  * forwarders; in combine those of the sources that it forwards for. Chunk by chunk it waits until
  * movers have staged all parts, and until the receiver has consumed what lay in the chunk's place of
- * its net ring. What it posts is 8 rows at most and the signal that announces them. It also waits for
- * the NIC's completions, half a stage behind, and tells movers which chunks' places in the stage are
- * free again. Rows that go to one peer arrive in ascending order of chunks, because one warp posts
- * them to one queue.
+ * its net ring. What it posts is that chunk with those of its bunch that are ready, too, and one signal
+ * that announces them all. It also waits for the NIC's completions, half a stage behind, and tells
+ * movers which chunks' places in the stage are free again. Rows that go to one peer arrive in
+ * ascending order of chunks, because one warp posts them to one queue.
  *
  * The *creditor* answers for the flows that come to this rank: it waits until movers have consumed all
  * parts of a chunk, and tells the sender now and then how far that is.
@@ -46,7 +46,7 @@ EP_DEV struct ep_ht_flows ep_ht_flows_make(const struct ep_ht_common &c, bool ow
 	return f;
 }
 
-/* Tokens of the chunk that travel by flow x. One warp. */
+/* Tokens of the chunk that travel by flow x. Any lane. */
 EP_DEV uint32_t ep_ht_flow_mask(const struct ep_ht_common &c, const struct ep_ht_flows &f,
 				uint32_t x, uint32_t chunk)
 {
@@ -65,69 +65,148 @@ EP_DEV struct ep_mlx5_post ep_ht_queue_open(const struct ep_ht_common &c, uint32
 	return p;
 }
 
-/* Posts the rows of a chunk and their signal. One warp. */
-EP_DEV bool ep_ht_rows_post(const struct ep_ht_common &c, const struct ep_op &op,
-			    const struct ep_ht_flows &f, uint32_t x, uint32_t chunk, uint32_t mask)
-{
-	struct ep_ht_flow flow = f.flow[x];
-	struct ep_mlx5_post p = ep_ht_queue_open(c, flow.peer, EP_HT_ROWS);
-	uint32_t i = ep_lane() & (EP_HT_CHUNK - 1);
-	uint64_t from = ep_ht_stage_off(c, f.own ? 0 : x, chunk, i);
-	uint64_t to = ep_ht_net_off(c, flow.there, chunk, i);
+/* Chunks that go to the NIC together. */
+struct ep_ht_load {
+	uint32_t x; /* the flow */
+	uint32_t first;
+	uint32_t count;
+	uint32_t mask; /* lane i: which tokens of chunk first + i travel */
+};
 
-	if (!ep_mlx5_put_signal(&p, ep_lane() < EP_HT_CHUNK && (mask >> i & 1),
-				ep_mlx5_remote(&p, EP_MLX5_REGION_HEAP, to),
-				ep_mlx5_local(&p, EP_MLX5_REGION_HEAP, from), f.row_bytes,
-				ep_remote_signal(c.g, p, flow.peer, EP_HT_ROWS,
-						 ep_remote_signal_off(c.g, EP_HT_ROWS),
-						 ep_remote_signal_word(op, chunk + 2)))) {
-		ep_ht_queue_failed(c, op, p, flow.peer, EP_WAIT_RDMA_SLOT);
+/* Chunks whose rows one call posts, a lane for each row. */
+#define EP_HT_CALL (EP_WARP_SIZE / EP_HT_CHUNK)
+
+/* Posts the rows of a load, and the signal that announces all of it. One warp. */
+EP_DEV bool ep_ht_rows_post(const struct ep_ht_common &c, const struct ep_op &op,
+			    const struct ep_ht_flows &f, const struct ep_ht_load &l,
+			    struct ep_mlx5_post *p)
+{
+	struct ep_ht_flow flow = f.flow[l.x];
+	uint32_t i = ep_lane() & (EP_HT_CHUNK - 1), done = 0;
+	bool ok = true;
+
+	EP_UNROLL(1)
+	for (; ok && done < l.count; done += EP_HT_CALL) {
+		uint32_t at = done + ep_lane() / EP_HT_CHUNK, chunk = l.first + at;
+		uint32_t mask = ep_shfl_u32(EP_FULL_MASK, l.mask, at);
+		uint64_t from = ep_ht_stage_off(c, f.own ? 0 : l.x, chunk, i);
+		uint64_t to = ep_ht_net_off(c, flow.there, chunk, i);
+
+		ok = ep_mlx5_put(p, at < l.count && (mask >> i & 1),
+				 ep_mlx5_remote(p, EP_MLX5_REGION_HEAP, to),
+				 ep_mlx5_local(p, EP_MLX5_REGION_HEAP, from), f.row_bytes, true);
+	}
+	return ok && ep_mlx5_signal_add(
+			     p,
+			     ep_remote_signal(c.g, *p, flow.peer, EP_HT_ROWS,
+					      ep_remote_signal_off(c.g, EP_HT_ROWS),
+					      ep_remote_signal_word(op, l.first + l.count + 1)),
+			     false);
+}
+
+/* The same if anything travels, and keeps what tells when the NIC has read it. One warp. */
+EP_DEV bool ep_ht_load_post(const struct ep_ht_common &c, const struct ep_op &op,
+			    const struct ep_ht_flows &f, const struct ep_ht_load &l)
+{
+	uint32_t peer = f.flow[l.x].peer;
+	struct ep_mlx5_post p = ep_ht_queue_open(c, peer, EP_HT_ROWS);
+
+	if (ep_any(EP_FULL_MASK, ep_lane() < l.count && l.mask) &&
+	    !ep_ht_rows_post(c, op, f, l, &p)) {
+		ep_ht_queue_failed(c, op, p, peer, EP_WAIT_RDMA_SLOT);
 		return false;
 	}
-	if (ep_lane() == 0) {
-		*ep_ht_posted_at(c, x, chunk) = p.end;
+	if (ep_lane() < l.count) {
+		*ep_ht_posted_at(c, l.x, l.first + ep_lane()) = p.end;
 	}
 	ep_warp_sync(EP_FULL_MASK);
 	return true;
 }
 
-/* What travels of a chunk by flow x, when it is staged and there is room for it. One warp. */
-EP_DEV bool ep_ht_chunk_post(const struct ep_ht_common &c, const struct ep_op &op,
+/* Chunks from `chunk` on that have been posted to flow x. One warp. */
+EP_DEV uint32_t ep_ht_posted(const struct ep_ht_common &c, const struct ep_op &op,
 			     const struct ep_ht_flows &f, uint32_t x, uint32_t chunk)
 {
-	uint32_t mask = ep_ht_flow_mask(c, f, x, chunk);
+	uint32_t said = 0;
 
-	if (!mask) {
-		return true;
+	if (ep_lane() == 0) {
+		uint64_t word = ep_remote_link_at(c.g, f.flow[x].peer, EP_HT_ROWS)->signal;
+
+		said = (uint32_t)(word >> 32) == op.epoch ? (uint32_t)word : 0;
 	}
-	if (!ep_ht_parts_wait(c, op, ep_ht_staged_at(c, f.own ? 0 : x, chunk, 0), f.parts, chunk)) {
-		return false;
-	}
-	if (chunk >= c.areas.net_chunks &&
-	    !ep_ht_signal_wait(c, op, f.flow[x].peer, EP_HT_CREDITS, chunk - c.areas.net_chunks + 1,
-			       EP_WAIT_HT_CREDIT)) {
-		return false;
-	}
-	return ep_ht_rows_post(c, op, f, x, chunk, mask);
+	said = ep_shfl_u32(EP_FULL_MASK, said, 0);
+	return said > chunk + 1 ? said - (chunk + 1) : 0;
 }
 
-/* Waits until the NIC has read the chunk, and says so. One warp. */
-EP_DEV bool ep_ht_chunk_release(const struct ep_ht_common &c, const struct ep_op &op,
-				const struct ep_ht_flows &f, uint32_t x, uint32_t chunk)
+/* Waits until a chunk of flow x is staged, and there is room for it at the receiver. One warp. */
+EP_DEV bool ep_ht_chunk_wait(const struct ep_ht_common &c, const struct ep_op &op,
+			     const struct ep_ht_flows &f, uint32_t x, uint32_t chunk)
 {
-	if (ep_ht_flow_mask(c, f, x, chunk)) {
-		uint32_t peer = f.flow[x].peer;
-		struct ep_mlx5_post p = ep_ht_queue_open(c, peer, EP_HT_ROWS);
-		uint64_t end = ep_lane() == 0 ? *ep_ht_posted_at(c, x, chunk) : 0;
+	const uint64_t *staged = ep_ht_staged_at(c, f.own ? 0 : x, chunk, 0);
 
-		end = ep_shfl_u64(EP_FULL_MASK, end, 0);
-		if (!ep_mlx5_wait(&p, end, EP_MLX5_ERR_COMPLETION, EP_WAIT_RDMA_COMPLETION)) {
-			ep_ht_queue_failed(c, op, p, peer, EP_WAIT_RDMA_COMPLETION);
-			return false;
-		}
+	return ep_ht_parts_wait(c, op, staged, f.parts, chunk) &&
+	       (chunk < c.areas.net_chunks ||
+		ep_ht_signal_wait(c, op, f.flow[x].peer, EP_HT_CREDITS,
+				  chunk - c.areas.net_chunks + 1, EP_WAIT_HT_CREDIT));
+}
+
+/* Is that so by now? Any lane. */
+EP_DEV bool ep_ht_chunk_ready(const struct ep_ht_common &c, const struct ep_op &op,
+			      const struct ep_ht_flows &f, uint32_t x, uint32_t chunk)
+{
+	const uint64_t *staged = ep_ht_staged_at(c, f.own ? 0 : x, chunk, 0);
+	bool ready = true;
+
+	for (uint32_t part = 0; ready && part < f.parts; part++) {
+		ready = ep_ht_word_reached(op, staged + part, chunk);
+	}
+	return ready && (chunk < c.areas.net_chunks ||
+			 ep_ht_signal_reached(c, op, f.flow[x].peer, EP_HT_CREDITS,
+					      chunk - c.areas.net_chunks + 1));
+}
+
+/*
+ * Waits until a chunk can be posted to flow x, and posts it with those of its bunch behind it that can be
+ * posted by then: nobody waits for these. Returns how many chunks from `chunk` on have been posted by now;
+ * 0: a wait has failed. One warp.
+ */
+EP_DEV uint32_t ep_ht_chunks_post(const struct ep_ht_common &c, const struct ep_op &op,
+				  const struct ep_ht_flows &f, uint32_t x, uint32_t chunk)
+{
+	uint32_t bunch = ep_ht_bunch(c.areas.stage_chunks), at = chunk + ep_lane();
+	uint32_t end = ep_min_u32(f.chunks, (chunk / bunch + 1) * bunch);
+	uint32_t posted = ep_ht_posted(c, op, f, x, chunk);
+	struct ep_ht_load l = { x, chunk, 0, 0 };
+
+	if (posted) {
+		return posted;
+	}
+	l.mask = at < end ? ep_ht_flow_mask(c, f, x, at) : 0;
+	if (ep_shfl_u32(EP_FULL_MASK, l.mask, 0) && !ep_ht_chunk_wait(c, op, f, x, chunk)) {
+		return 0;
+	}
+	l.count =
+		ep_ctz(~ep_ballot(EP_FULL_MASK, at < end && (at == chunk || !l.mask ||
+							     ep_ht_chunk_ready(c, op, f, x, at))));
+	return ep_ht_load_post(c, op, f, l) ? l.count : 0;
+}
+
+/* Waits until the NIC has read all chunks of flow x below `end`, and says so. One warp. */
+EP_DEV bool ep_ht_chunks_release(const struct ep_ht_common &c, const struct ep_op &op,
+				 const struct ep_ht_flows &f, uint32_t x, uint32_t end)
+{
+	uint32_t peer = f.flow[x].peer;
+
+	struct ep_mlx5_post p = ep_ht_queue_open(c, peer, EP_HT_ROWS);
+	uint64_t posted = ep_lane() == 0 ? *ep_ht_posted_at(c, x, end - 1) : 0;
+
+	posted = ep_shfl_u64(EP_FULL_MASK, posted, 0);
+	if (!ep_mlx5_wait(&p, posted, EP_MLX5_ERR_COMPLETION, EP_WAIT_RDMA_COMPLETION)) {
+		ep_ht_queue_failed(c, op, p, peer, EP_WAIT_RDMA_COMPLETION);
+		return false;
 	}
 	if (ep_lane() == 0) {
-		ep_st_release_sys_u64(ep_ht_released_at(c, x), ep_ht_unit_word(op.epoch, chunk));
+		ep_st_release_sys_u64(ep_ht_released_at(c, x), ep_ht_unit_word(op.epoch, end - 1));
 	}
 	return true;
 }
@@ -135,8 +214,10 @@ EP_DEV bool ep_ht_chunk_release(const struct ep_ht_common &c, const struct ep_op
 /* Waits until the NIC has read all that this block has posted in the operation. One warp. */
 EP_DEV bool ep_ht_post_end(const struct ep_ht_common &c, const struct ep_op &op)
 {
-	for (uint32_t r = ep_block(); r < c.g.nranks; r += ep_nblocks()) {
-		if (ep_ht_near(c, r)) {
+	for (uint32_t t = ep_block(); t < ep_ht_turns(c); t += ep_nblocks()) {
+		uint32_t r = ep_ht_turn_rank(c, t);
+
+		if (r == EP_HT_NONE) {
 			continue;
 		}
 		struct ep_mlx5_post p = ep_ht_queue_open(c, r, EP_HT_ROWS);
@@ -185,8 +266,10 @@ EP_DEV bool ep_ht_weights_post_all(const struct ep_ht_common &c, const struct ep
 	if (!ep_ht_ready_wait(c, op)) {
 		return false;
 	}
-	for (uint32_t r = ep_block(); r < c.g.nranks; r += ep_nblocks()) {
-		if (!ep_ht_near(c, r) &&
+	for (uint32_t t = ep_block(); t < ep_ht_turns(c); t += ep_nblocks()) {
+		uint32_t r = ep_ht_turn_rank(c, t);
+
+		if (r != EP_HT_NONE &&
 		    !ep_ht_weights_post(c, op, r,
 					ep_ht_first(c, start, r, ep_ht_table_chunks(c)))) {
 			return false;
@@ -195,22 +278,41 @@ EP_DEV bool ep_ht_weights_post_all(const struct ep_ht_common &c, const struct ep
 	return true;
 }
 
-/* The poster's work, but for weights. One warp. */
+/* Releases chunks below `end` of all flows that this block posts. One warp. */
+EP_DEV bool ep_ht_release(const struct ep_ht_common &c, const struct ep_op &op,
+			  const struct ep_ht_flows &f, uint32_t end)
+{
+	bool ok = true;
+
+	for (uint32_t x = 0; ok && x < f.count; x++) {
+		ok = !ep_ht_posts_to(c, f.flow[x].peer) || ep_ht_chunks_release(c, op, f, x, end);
+	}
+	return ok;
+}
+
+/*
+ * The poster's work, but for weights. Flows take turns, chunk by chunk; but what is released is so before any
+ * of them waits, since flows may share a stage. One warp.
+ */
 EP_DEV void ep_ht_post(const struct ep_ht_common &c, const struct ep_op &op,
 		       const struct ep_ht_flows &f)
 {
-	uint32_t window = c.areas.stage_chunks / 2;
+	uint32_t window = ep_ht_window(c.areas.stage_chunks), step;
+	bool reused = f.chunks > c.areas.stage_chunks;
 
-	for (uint32_t chunk = 0; chunk < f.chunks + window; chunk++) {
+	for (uint32_t chunk = 0; chunk < f.chunks; chunk += step) {
+		if (reused && chunk > window && !ep_ht_release(c, op, f, chunk - window)) {
+			return;
+		}
+		step = f.chunks - chunk;
 		for (uint32_t x = 0; x < f.count; x++) {
-			if (!ep_ht_posts_to(f.flow[x].peer)) {
-				continue;
-			}
-			if (chunk >= window && !ep_ht_chunk_release(c, op, f, x, chunk - window)) {
-				return;
-			}
-			if (chunk < f.chunks && !ep_ht_chunk_post(c, op, f, x, chunk)) {
-				return;
+			if (ep_ht_posts_to(c, f.flow[x].peer)) {
+				uint32_t posted = ep_ht_chunks_post(c, op, f, x, chunk);
+
+				if (!posted) {
+					return;
+				}
+				step = ep_min_u32(step, posted);
 			}
 		}
 	}
@@ -244,7 +346,7 @@ EP_DEV void ep_ht_credit(const struct ep_ht_common &c, const struct ep_op &op,
 
 	for (uint32_t chunk = 0; chunk + 1 + c.areas.net_chunks < f.chunks + step; chunk++) {
 		for (uint32_t x = 0; x < f.count; x++) {
-			if (!ep_ht_posts_to(f.flow[x].peer)) {
+			if (!ep_ht_posts_to(c, f.flow[x].peer)) {
 				continue;
 			}
 			if (ep_ht_flow_mask(c, f, x, chunk) &&

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * The poster of high throughput, one flow of it: how many rows a signal and a doorbell serve, which must not
+ * hold up few rows, announce rows that are not there, or take room that is not free.
+ */
+#include <cuda_runtime_api.h>
+#include <stddef.h>
+#include "device/mlx5/wqe.h"
+#include "ht_post.h"
+#include "support/check.h"
+
+#define DEPTH 4096 /* rings of itself for each quarter: for none here */
+#define CHUNKS 64
+#define QUEUES (EP_HT_CHANNELS + 1)
+#define STAGE_ADDR 0x100000000ull
+#define NET_ADDR 0x200000000ull
+#define SIGNAL_ADDR 0x300000000ull
+
+struct heap {
+	uint64_t progress[2];
+	uint64_t blame[2];
+	struct ep_ht_told told[2];
+	struct ep_signature_slot signatures[EP_SIGNATURE_SLOTS][2];
+	uint64_t signal[2][EP_HT_CHANNELS];
+	uint64_t staged[CHUNKS][HT_POST_PARTS];
+	uint64_t posted[CHUNKS];
+	uint64_t released;
+};
+
+struct memory {
+	struct heap heap;
+	struct ep_dev_remote remote;
+	struct ep_mlx5_qp qp[2][QUEUES];
+	struct ep_remote_link links[2][QUEUES];
+	struct ep_mlx5_wqe sq[DEPTH];
+	struct ep_mlx5_cqe cqe;
+	struct ep_mlx5_error error;
+	struct ep_mlx5_region local[EP_MLX5_REGIONS], far[EP_MLX5_REGIONS];
+	uint64_t index;
+	uint32_t stop, down[2], early;
+	struct ep_dev_state state;
+	struct ep_record records[EP_RECORDS];
+	uint32_t scratch[EP_HT_COUNTERS];
+	struct ep_ht_flow flow;
+	uint32_t node[2], rank_index[2], near_ranks[1], far_ranks[1], far_first[2];
+	uint8_t masks[CHUNKS];
+};
+
+/* A case, and what the signals say. */
+struct play {
+	const char *what;
+	struct ht_post_args a;
+	uint32_t stage, net;
+	uint64_t empty; /* bit c: nothing of chunk c travels */
+	uint32_t says[16];
+};
+
+static void place_queue(struct memory *m)
+{
+	struct ep_mlx5_qp *qp = &m->qp[1][EP_HT_ROWS];
+
+	memset(&m->cqe, 0xff, sizeof(m->cqe));
+	m->local[EP_MLX5_REGION_HEAP].addr = STAGE_ADDR;
+	m->far[EP_MLX5_REGION_HEAP].addr = NET_ADDR;
+	m->far[EP_MLX5_REGION_SIGNAL].addr = SIGNAL_ADDR;
+	qp->sq = m->sq;
+	qp->cqe = &m->cqe;
+	qp->db = &m->index;
+	qp->local = m->local;
+	qp->remote = m->far;
+	qp->record = &m->error;
+	qp->stop = &m->stop;
+	qp->depth = DEPTH;
+	qp->handover = EP_MLX5_HANDOVER_INDEX;
+	qp->signal = EP_MLX5_SIGNAL_WRITE;
+	m->remote.channels = EP_HT_CHANNELS;
+	m->remote.queues = QUEUES;
+	m->remote.qps = m->qp[0];
+	m->remote.links = m->links[0];
+	m->remote.down = m->down;
+	m->remote.signal_off = offsetof(struct heap, signal);
+}
+
+static void place_group(struct memory *m, struct ep_ht_common *c)
+{
+	c->g.nranks = 2;
+	c->g.timeout_ns = 1000000000;
+	c->g.own = c->g.heap[0] = (unsigned char *)&m->heap;
+	c->g.remote = &m->remote;
+	c->g.state = &m->state;
+	c->g.records = m->records;
+	c->g.progress_off = offsetof(struct heap, progress);
+	c->g.signature_off = offsetof(struct heap, signatures);
+	c->h.scratch = m->scratch;
+	c->h.send_nodes = m->masks;
+	m->heap.progress[1] = ep_progress_word(HT_POST_EPOCH, 0, 0);
+	m->flow = (struct ep_ht_flow){ .peer = 1 };
+	m->node[0] = EP_HT_NONE;
+	m->far_ranks[0] = m->far_first[1] = 1;
+	c->remote = (struct ep_ht_remote){
+		.near = 1,
+		.nodes = 1,
+		.most = 1,
+		.forwarders = &m->flow,
+		.node = m->node,
+		.index = m->rank_index,
+		.near_ranks = m->near_ranks,
+		.far_ranks = m->far_ranks,
+		.far_first = m->far_first,
+	};
+}
+
+static void place_areas(const struct play *p, struct ep_ht_common *c)
+{
+	c->areas.blame_off = offsetof(struct heap, blame);
+	c->areas.staged_off = offsetof(struct heap, staged);
+	c->areas.posted_off = offsetof(struct heap, posted);
+	c->areas.released_off = offsetof(struct heap, released);
+	c->areas.chunk_shift = EP_HT_CHUNK_SHIFT;
+	c->areas.row_stride = HT_POST_ROW;
+	c->areas.parts = HT_POST_PARTS;
+	c->areas.stage_chunks = p->stage;
+	c->areas.net_chunks = p->net;
+	c->areas.mask_stride = CHUNKS;
+}
+
+static uint64_t address(const struct ep_mlx5_wqe *q, uint32_t word)
+{
+	return (uint64_t)be32toh(q->w[word]) << 32 | be32toh(q->w[word + 1]);
+}
+
+/* The WQE writes row i of the chunk. */
+static void check_row(const struct play *p, const struct ep_mlx5_wqe *q, uint32_t chunk, uint32_t i)
+{
+	CHECK_INT(be32toh(q->w[8]), HT_POST_ROW);
+	CHECK_INT(address(q, 4) - NET_ADDR, (chunk % p->net * 8 + i) * HT_POST_ROW);
+	CHECK_INT(address(q, 10) - STAGE_ADDR, (chunk % p->stage * 8 + i) * HT_POST_ROW);
+}
+
+/* All rows, and behind those of each load its signal, the only one that asks for a completion. */
+static void check_queue(const struct play *p, const struct memory *m)
+{
+	uint64_t index = 0;
+	uint32_t chunk = 0, n = 0;
+
+	for (; p->says[n]; n++) {
+		for (; chunk < p->says[n] - 1; chunk++) {
+			for (uint32_t i = 0; i < 8 && !(p->empty >> chunk & 1); i++) {
+				CHECK(!(be32toh(m->sq[index].w[2]) & EP_MLX5_CE_ALWAYS));
+				check_row(p, &m->sq[index++], chunk, i);
+			}
+		}
+		CHECK_INT(be32toh(m->sq[index].w[8]), EP_MLX5_INLINE | 8);
+		CHECK_INT(address(&m->sq[index], 4) - SIGNAL_ADDR,
+			  offsetof(struct heap, signal[0][EP_HT_ROWS]));
+		CHECK(be32toh(m->sq[index].w[2]) & EP_MLX5_CE_ALWAYS);
+		CHECK_INT(m->sq[index].w[9], p->says[n]);
+		CHECK_INT(m->sq[index++].w[10], HT_POST_EPOCH);
+	}
+	CHECK_INT(m->index, index);
+	printf("%s: %llu rows, %u doorbells\n", p->what, (unsigned long long)(index - n), n);
+}
+
+static void play(const struct play *p)
+{
+	cudaLaunchConfig_t config = { .gridDim = { 1, 1, 1 }, .blockDim = { 64, 1, 1 } };
+	struct ht_post_args a = p->a;
+	void *list[] = { &a };
+	struct memory *m;
+
+	check_context("%s", p->what);
+	NEED_CUDA(cudaMallocHost((void **)&m, sizeof(*m)));
+	memset(m, 0, sizeof(*m));
+	place_queue(m);
+	place_group(m, &a.c);
+	place_areas(p, &a.c);
+	for (uint32_t c = 0; c < CHUNKS; c++) {
+		m->masks[c] = p->empty >> c & 1 ? 0 : 0xff;
+	}
+	a.c.num_tokens = 8 * a.chunks;
+	a.early = &m->early;
+	NEED_CUDA(cudaLaunchKernelExC(&config, (const void *)ht_post_kernel, list));
+	NEED_CUDA(cudaDeviceSynchronize());
+	CHECK_INT(m->records[EP_RECORD_FATAL].valid, 0);
+	CHECK_INT(m->early, 0);
+	check_queue(p, m);
+	NEED_CUDA(cudaFreeHost(m));
+}
+
+#define NODES 7 /* beside the own one */
+#define MOST 8
+
+struct turns {
+	uint32_t node[MOST * (NODES + 1)], index[MOST * (NODES + 1)], ranks[MOST * NODES];
+	uint32_t first[NODES + 1];
+	int32_t posts[MOST * (NODES + 1)], turns[MOST * (NODES + 1)];
+};
+
+/* Node 0 is the own one. The last of the others have `less` ranks less than 8. */
+static void turns(uint32_t less)
+{
+	cudaLaunchConfig_t config = { .gridDim = { HT_TURN_BLOCKS, 1, 1 },
+				      .blockDim = { 32, 1, 1 } };
+	struct ht_turn_args a = { .c.remote = { .nodes = NODES, .most = MOST } };
+	uint32_t nranks = 0, ranks[MOST + 1] = { 0 };
+	void *list[] = { &a };
+	struct turns *t;
+
+	check_context("turns of nodes of 8, the last with %u", MOST - less);
+	NEED_CUDA(cudaMallocHost((void **)&t, sizeof(*t)));
+	memset(t, 0xff, sizeof(*t));
+	t->first[0] = 0;
+	for (uint32_t k = 0; k <= NODES; k++) {
+		for (uint32_t i = 0; i < MOST - (k == NODES ? less : 0); i++) {
+			t->node[nranks] = k ? k - 1 : EP_HT_NONE;
+			t->index[nranks] = i;
+			if (k) {
+				t->ranks[nranks - MOST] = nranks;
+			}
+			nranks++;
+		}
+		t->first[k] = nranks - MOST;
+	}
+	a.c.g.nranks = nranks;
+	a.c.remote.node = t->node;
+	a.c.remote.index = t->index;
+	a.c.remote.far_ranks = t->ranks;
+	a.c.remote.far_first = t->first;
+	a.posts = t->posts;
+	a.turns = t->turns;
+	NEED_CUDA(cudaLaunchKernelExC(&config, (const void *)ht_turn_kernel, list));
+	NEED_CUDA(cudaDeviceSynchronize());
+	for (uint32_t r = MOST; r < nranks; r++) {
+		uint32_t block = 1u << t->posts[r], *mine = &ranks[t->index[r]];
+
+		CHECK(t->posts[r] >= 0 && t->posts[r] == t->turns[r]);
+		CHECK(!(*mine & block)); /* peers of one index are those of a rank's flows */
+		*mine |= block;
+	}
+	NEED_CUDA(cudaFreeHost(t));
+}
+
+int main(void)
+{
+	static const struct play plays[] = {
+		{ "all is staged", { .chunks = 24, .staged = 24 }, 32, 64, 0, { 9, 17, 25 } },
+		{ "one chunk after another",
+		  { .chunks = 4, .staged = 1, .again = 1 },
+		  32,
+		  64,
+		  0,
+		  { 2, 3, 4, 5 } },
+		{ "some are staged",
+		  { .chunks = 24, .staged = 5, .again = 19 },
+		  32,
+		  64,
+		  0,
+		  { 6, 9, 17, 25 } },
+		{ "the receiver has room for ten",
+		  { .chunks = 24, .staged = 24, .credits = 10 },
+		  32,
+		  10,
+		  0,
+		  { 9, 11, 17, 25 } },
+		{ "nothing of some travels",
+		  { .chunks = 24, .staged = 24 },
+		  32,
+		  64,
+		  0xff12,
+		  { 9, 25 } },
+		{ "the stage is used again",
+		  { .chunks = 48, .staged = 32, .again = 16, .holds = 24 },
+		  32,
+		  64,
+		  0,
+		  { 9, 17, 25, 33, 41, 49 } },
+		{ "stage and ring are as small as can be",
+		  { .chunks = 6, .staged = 2, .again = 1, .credits = 2, .holds = 2 },
+		  2,
+		  2,
+		  0,
+		  { 2, 3, 4, 5, 6, 7 } },
+	};
+
+	for (size_t i = 0; i < sizeof(plays) / sizeof(plays[0]); i++) {
+		play(&plays[i]);
+	}
+	turns(0);
+	turns(5);
+	return check_end();
+}

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A kernel with a poster of high throughput, and a warp that is the movers, the NIC and the receiver. */
+#ifndef TEST_UNIT_HT_POST_H
+#define TEST_UNIT_HT_POST_H
+
+#include "device/ht/layout.h"
+
+#define HT_POST_EPOCH 5
+#define HT_POST_PARTS 2
+#define HT_POST_ROW 128 /* bytes */
+
+struct ht_post_args {
+	struct ep_ht_common c;
+	uint32_t chunks;
+	uint32_t
+		staged; /* chunks that are staged before the poster begins, and part 0 of the next, */
+	uint32_t again; /* and then so many, when the last of those before has been announced */
+	uint32_t
+		credits; /* when so many chunks are announced, the receiver has consumed all; 0: at once */
+	uint32_t holds;  /* the NIC completes nothing before so many chunks are announced */
+	uint32_t *early; /* 1: the stage was released when nothing was complete */
+};
+
+#define HT_TURN_BLOCKS 16
+
+/* Which block posts to each rank, by both ways to find out; -1: none. A block of one warp. */
+struct ht_turn_args {
+	struct ep_ht_common c;
+	int32_t *posts; /* [R] */
+	int32_t *turns; /* [R] */
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+void ht_post_kernel(void);
+void ht_turn_kernel(void);
+#ifdef __cplusplus
+}
+#endif
+
+#endif
