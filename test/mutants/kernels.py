@@ -12,7 +12,7 @@ MUTANTS = [
     # A bank is used again when every rank has done with it, not a step before.
     {"name": "bank_early", "file": "device/group/step.h",
      "old": "(int32_t)((uint32_t)word - op.freed) <= 0",
-     "new": "(int32_t)((uint32_t)word - op.freed) < 0", "tests": ["interleave", "steps", "interleave_race"]},
+     "new": "(int32_t)((uint32_t)word - op.freed) < 0", "tests": ["waits"]},
     # A receive that is a step of its own frees the bank at its own step.
     {"name": "freed_epoch", "file": "device/group/step.h",
      "old": "uint32_t freed = l.halves & EP_HALF_RECV ? op.step : op.epoch;",

@@ -34,7 +34,7 @@ struct memory {
 #define REMOTE 0
 
 /* where: NEAR, REMOTE, or the rank whose connection is down. */
-static struct memory wait_with(struct waits_args args, uint64_t progress, int where)
+static struct memory run(void (*kernel)(void), struct waits_args args, uint64_t progress, int where)
 {
 	cudaLaunchConfig_t config = { .gridDim = { 1, 1, 1 }, .blockDim = { 32, 1, 1 } };
 	struct memory *m, left;
@@ -65,11 +65,16 @@ static struct memory wait_with(struct waits_args args, uint64_t progress, int wh
 	}
 	args.word = &m->word;
 	args.out = &m->out;
-	NEED_CUDA(cudaLaunchKernelExC(&config, (const void *)waits_kernel, list));
+	NEED_CUDA(cudaLaunchKernelExC(&config, (const void *)kernel, list));
 	NEED_CUDA(cudaDeviceSynchronize());
 	left = *m;
 	NEED_CUDA(cudaFreeHost(m));
 	return left;
+}
+
+static struct memory wait_with(struct waits_args args, uint64_t progress, int where)
+{
+	return run(waits_kernel, args, progress, where);
 }
 
 static struct memory wait_of(uint32_t arrives, uint64_t progress)
@@ -80,6 +85,23 @@ static struct memory wait_of(uint32_t arrives, uint64_t progress)
 static bool masked_is(const struct memory *m, int rank)
 {
 	return !((const int32_t *)m->mask)[rank];
+}
+
+/*
+ * A bank that step 4 used is free when the peer has started step 5. A peer that has not is waited for, and
+ * given up after the timeout.
+ */
+static void test_bank(void)
+{
+	struct waits_args args = { .g.timeout_ns = 1000000000 };
+	struct memory m;
+
+	for (uint32_t step = 3; step <= 6; step++) {
+		check_context("the peer has started step %u", step);
+		m = run(bank_kernel, args, ep_progress_word(step, 0, 0), NEAR);
+		CHECK_INT(m.out.gave_up, step <= 4);
+		CHECK_INT(masked_is(&m, 1), step <= 4);
+	}
 }
 
 static void test_down(void)
@@ -202,6 +224,7 @@ int main(void)
 	CHECK_INT(m.async_error, 1);
 	CHECK_INT(m.records[EP_RECORD_MASKED].cause, EP_CAUSE_PARTED);
 	CHECK_INT(m.records[EP_RECORD_MASKED].value, 1);
+	test_bank();
 	test_down();
 	test_overtaken();
 	return check_end();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "device/group/wait.h"
+#include "device/group/step.h"
 #include "waits.h"
 
 /* So many polls are made without naps: the first poll of another wait before each is progress. */
@@ -53,4 +53,20 @@ EP_KERNEL(waits_kernel, waits_args, 32)
 	}
 	r.ns = ep_time_ns() - start;
 	*a.out = r;
+}
+
+/* The wait of step 6, which this rank has started, for a bank that step 4 used; r.gave_up: it is not free. */
+EP_KERNEL(bank_kernel, waits_args, 32)
+{
+	struct waits_result r = {};
+	struct ep_op op = {};
+
+	op.step = op.epoch = 6;
+	op.freed = 4;
+	r.gave_up = ep_bank_wait(a.g, op,
+				 ep_lane() == 1 ? ep_progress_load(a.g, 1)
+						: ep_progress_word(6, 0, 0)) != EP_BANK_FREE;
+	if (ep_tid() == 0) {
+		*a.out = r;
+	}
 }

@@ -19,10 +19,11 @@ struct waits_args {
 	uint32_t arrives; /* after so many polls, before the look that follows; 0: never */
 	uint32_t polled;  /* polls before */
 	uint32_t masks;   /* after so many polls the peer has masked this rank; 0: never */
-	uint32_t looks;   /* before it waits, it asks whether the connection is down, until so many looks */
-	uint32_t ahead;   /* another wait was in vain, in units of its clock after now; 0: none */
-	uint32_t step;    /* of the launch, from the operation's first one, 5, on; 0: that one */
-	uint32_t site;    /* 0: rows of a combine */
+	uint32_t
+		looks; /* before it waits, it asks whether the connection is down, until so many looks */
+	uint32_t ahead; /* another wait was in vain, in units of its clock after now; 0: none */
+	uint32_t step;  /* of the launch, from the operation's first one, 5, on; 0: that one */
+	uint32_t site;  /* 0: rows of a combine */
 	uint32_t pad;
 	struct waits_result *out;
 };
@@ -32,5 +33,10 @@ extern "C"
 #endif
 	void
 	waits_kernel(void);
+#ifdef __cplusplus
+extern "C"
+#endif
+	void
+	bank_kernel(void);
 
 #endif

@@ -43,6 +43,7 @@ struct ncclComm {
 	_Atomic int error;
 	_Atomic int aborted;
 	int refs;
+	_Atomic(struct ncclWindow_vidmem *) spare; /* the window that was freed last */
 	struct ncclComm *next;
 };
 

@@ -132,21 +132,15 @@ static bool vc_symmetric(const struct ncclComm *comm)
 
 /* ---- life of a window ---- */
 
-/* The handle that was freed last is the next one of its size: programs must not take it for the old window. */
-static _Atomic(struct ncclWindow_vidmem *) vc_window_spare;
-
-static struct ncclWindow_vidmem *vc_window_alloc(int nranks)
+/* The handle that was freed last is the next one: programs must not take it for the old window. */
+static struct ncclWindow_vidmem *vc_window_alloc(struct ncclComm *comm)
 {
-	struct ncclWindow_vidmem *win = atomic_exchange(&vc_window_spare, NULL);
-	size_t bytes = sizeof(*win) + (size_t)nranks * sizeof(*win->view);
+	struct ncclWindow_vidmem *win = atomic_exchange(&comm->spare, NULL);
+	size_t bytes = sizeof(*win) + (size_t)comm->nranks * sizeof(*win->view);
 
-	if (!win || win->bytes != bytes) {
-		free(win);
-		win = malloc(bytes);
-	}
+	win = win ? win : malloc(bytes);
 	if (win) {
 		memset(win, 0, bytes);
-		win->bytes = bytes;
 	}
 	return win;
 }
@@ -161,7 +155,7 @@ static void vc_window_free(struct ncclWindow_vidmem *win)
 			vc_vmm_free(win->view[i].map);
 		}
 	}
-	free(atomic_exchange(&vc_window_spare, win));
+	free(atomic_exchange(&win->comm->spare, win));
 }
 
 /* Takes it off the list; false: it is not there, or of another communicator. */
@@ -194,6 +188,7 @@ void vc_windows_end(struct ncclComm *comm)
 			vc_window_free(win);
 		}
 	} while (win);
+	free(atomic_exchange(&comm->spare, NULL));
 }
 
 static ncclResult_t vc_window_open(struct ncclWindow_vidmem *win, int peer,
@@ -270,7 +265,7 @@ static ncclResult_t vc_window_map(struct vc_window_job *job, struct vc_offer *of
 	if (result) {
 		return result;
 	}
-	win = vc_window_alloc(comm->nranks);
+	win = vc_window_alloc(comm);
 	if (!win) {
 		return vc_nccl_error(comm, ncclSystemError, "out of memory");
 	}

@@ -10,7 +10,6 @@ struct ncclWindow_vidmem {
 	struct ncclComm *comm;
 	void *user;
 	void *multicast; /* NULL: nobody has asked for it */
-	size_t bytes;    /* of this object */
 	size_t size;
 	size_t offset; /* of the window in its memory: NCCL takes it to be the same everywhere */
 	struct vc_view {
