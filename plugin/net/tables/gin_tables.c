@@ -204,8 +204,8 @@ static ncclResult_t ep_gin_create_v13(void *coll, struct ep_gin_config_v13 *conf
 
 /*
  * Declines. NCCL 2.30.5 and later have a proxy of their own, over the table for RMA, and skip one of others.
- * One that they keep all the same (NCCL_GIN_PLUGIN_REF_COUNT) stands for the proxy in 2.32, which then skips
- * its own, too: there would be none. Without this table they would take that of v13.
+ * One that they keep all the same (NCCL_GIN_PLUGIN_REF_COUNT) stands for the proxy from 2.31 on, which then
+ * skips its own, too: there would be none. Without this table they would take that of v13.
  */
 static ncclResult_t ep_gin_init_v14(void **instance, uint64_t comm_id, ep_net_log_fn *log)
 {
