@@ -125,8 +125,7 @@ EP_DEV uint32_t ep_ht_hop_missing(const struct ep_ht_dispatch_args &a, const str
 	if (u.kind == EP_HT_FORWARD) {
 		uint32_t source = c.remote.feeds[u.from].peer;
 
-		if (ep_lane() == 0 &&
-		    !ep_ht_signal_reached(c, op, source, EP_HT_ROWS, u.chunk + 2)) {
+		if (ep_lane() == 0 && !ep_ht_rows_reached(c, op, source, u.chunk)) {
 			*site = EP_WAIT_HT_ROWS;
 			return source;
 		}

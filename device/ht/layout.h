@@ -38,9 +38,10 @@
  * has read one from the net ring by the word `consumed`, both as ep_ht_unit_word() in the own heap. A
  * warp for each flow, the *poster*, hands staged chunks to the NIC, and says by `released` up to which
  * chunk the NIC has read the stage. Another one, the *creditor*, tells the sender how many chunks have
- * been consumed. Two channels of the group's (device/group/layout.h) serve all this: on EP_HT_ROWS the
- * entries of an operation are 1 for what is not rows (tables, weights), and then one for each chunk; on
- * EP_HT_CREDITS they are chunks that the receiver of rows has consumed.
+ * been consumed. Channels of the group's (device/group/layout.h) serve all this. On those from EP_HT_ROWS
+ * on the entries of an operation are 1 for what is not rows (tables, weights), and c + 2 for chunk c. Each
+ * has a signal of its own, which says nothing of rows that go by others: queue pairs do not wait for each
+ * other. On EP_HT_CREDITS entries are chunks that the receiver of rows has consumed.
  *
  * Rings of several flows. A forwarder has rings for its sources' rows, too. In dispatch ring s of a
  * rank holds rows of source s, whoever has written them. In combine ring `i` of a rank with n ranks in
@@ -174,6 +175,8 @@ struct ep_ht_areas {
 	/* Groups of several nodes; F = flows: the most that any rank has, of either kind. */
 	uint32_t net_chunks;
 	uint32_t stage_chunks;
+	uint32_t bunch_shift;
+	uint32_t queue_mask;    /* channels for rows, less one */
 	uint32_t mask_stride;   /* bytes of a list of masks: one for each chunk of B; times 16 */
 	uint32_t rings;         /* of a rank: R, or the most desks, for ring, arrived and credit */
 	uint64_t net_off;       /* [F][net_chunks][EP_HT_CHUNK] rows */
@@ -189,10 +192,15 @@ struct ep_ht_areas {
 	uint64_t out_count_off; /* words {count, epoch} [E + R + 1] of this rank */
 };
 
-/* Of a group with several nodes: channels, and the smallest credit that is worth a message. */
-#define EP_HT_ROWS 0
-#define EP_HT_CREDITS 1
-#define EP_HT_CHANNELS 2
+/*
+ * Of a group with several nodes: channels. Rows have as many as are left, a power of two; what is not rows goes
+ * by the first of these.
+ */
+#define EP_HT_CREDITS 0
+#define EP_HT_ROWS 1
+#define EP_HT_MOST_QUEUES 8
+
+/* The smallest credit that is worth a message. */
 
 EP_HOST_DEV uint32_t ep_ht_credit_step(uint32_t net_chunks)
 {
@@ -200,24 +208,31 @@ EP_HOST_DEV uint32_t ep_ht_credit_step(uint32_t net_chunks)
 }
 
 /*
- * A *bunch* is so many consecutive chunks of a flow, and what one signal announces lies in one of them. A
- * poster waits for the NIC to have read what lies `window` chunks back.
+ * A *bunch* is 1 << shift consecutive chunks of a flow: at most 8, and a quarter of the stage if that is a
+ * chunk. All rows of a bunch go by one channel, those of the next one by the next; and what one signal
+ * announces lies in one bunch.
  */
-#define EP_HT_MOST_BUNCH 8u
+#define EP_HT_MOST_BUNCH_SHIFT 3
 
-EP_HOST_DEV uint32_t ep_ht_bunch(uint32_t stage_chunks)
+EP_HOST_DEV uint32_t ep_ht_bunch_shift(uint32_t stage_chunks)
 {
-	uint32_t quarter = stage_chunks < 4 ? 1 : stage_chunks / 4;
+	uint32_t shift = 0;
 
-	return quarter < EP_HT_MOST_BUNCH ? quarter : EP_HT_MOST_BUNCH;
+	while (shift < EP_HT_MOST_BUNCH_SHIFT && 8u << shift <= stage_chunks) {
+		shift++;
+	}
+	return shift;
 }
 
-/* Whole bunches, and less than the stage: what a mover waits for lies behind. */
+/*
+ * A poster waits for the NIC to have read what lies so many chunks back: whole bunches, and less than the
+ * stage, as what a mover waits for lies behind.
+ */
 EP_HOST_DEV uint32_t ep_ht_window(uint32_t stage_chunks)
 {
-	uint32_t bunch = ep_ht_bunch(stage_chunks);
+	uint32_t shift = ep_ht_bunch_shift(stage_chunks);
 
-	return stage_chunks / 2 / bunch * bunch;
+	return stage_chunks / 2 >> shift << shift;
 }
 
 /* What this rank keeps about a remote rank, to tell it whom it takes for lost: ht/say.h. */

@@ -111,7 +111,7 @@ EP_DEV uint32_t ep_ht_far_missing(const struct ep_ht_combine_args &a, const stru
 		uint32_t forwarder = c.remote.forwarders[k].peer;
 
 		if (ep_ht_node_mask(c, k, u.chunk) &&
-		    !ep_ht_signal_reached(c, op, forwarder, EP_HT_ROWS, u.chunk + 2)) {
+		    !ep_ht_rows_reached(c, op, forwarder, u.chunk)) {
 			return forwarder;
 		}
 	}

@@ -151,6 +151,12 @@ EP_DEV float *ep_ht_out_weights(const struct ep_ht_common &c, uint32_t r, uint32
 	return (float *)(c.g.own + c.areas.out_off) + ((size_t)r * c.max_tokens + index) * c.width;
 }
 
+/* The channel by which rows of the chunk go, in any flow. */
+EP_DEV uint32_t ep_ht_rows_channel(const struct ep_ht_common &c, uint32_t chunk)
+{
+	return EP_HT_ROWS + (chunk >> c.areas.bunch_shift & c.areas.queue_mask);
+}
+
 /* ---- what has been said ---- */
 
 /* Does a word say `chunk` or a later one? Any lane. */
@@ -174,7 +180,14 @@ EP_DEV bool ep_ht_signal_reached(const struct ep_ht_common &c, const struct ep_o
 									     << 32;
 }
 
-/* The same, but waits. One warp, all of whose lanes may then read what has come. */
+/* Have the rows of chunk `chunk` come from remote rank r? Any lane. */
+EP_DEV bool ep_ht_rows_reached(const struct ep_ht_common &c, const struct ep_op &op, uint32_t r,
+			       uint32_t chunk)
+{
+	return ep_ht_signal_reached(c, op, r, ep_ht_rows_channel(c, chunk), chunk + 2);
+}
+
+/* ep_ht_signal_reached(), but waits. One warp, all of whose lanes may then read what has come. */
 EP_DEV_COLD bool ep_ht_signal_wait(const struct ep_ht_common &c, struct ep_op op, uint32_t r,
 				   uint32_t channel, uint32_t entries, enum ep_wait_site site)
 {

@@ -7,8 +7,8 @@
  * movers have staged all parts, and until the receiver has consumed what lay in the chunk's place of
  * its net ring. What it posts is that chunk with those of its bunch that are ready, too, and one signal
  * that announces them all. It also waits for the NIC's completions, half a stage behind, and tells
- * movers which chunks' places in the stage are free again. Rows that go to one peer arrive in
- * ascending order of chunks, because one warp posts them to one queue.
+ * movers which chunks' places in the stage are free again. Bunches go by several queues in turn, so
+ * that one can be sent while a NIC that places rows in any order holds back the signal of another one.
  *
  * The *creditor* answers for the flows that come to this rank: it waits until movers have consumed all
  * parts of a chunk, and tells the sender now and then how far that is.
@@ -83,6 +83,8 @@ EP_DEV bool ep_ht_rows_post(const struct ep_ht_common &c, const struct ep_op &op
 {
 	struct ep_ht_flow flow = f.flow[l.x];
 	uint32_t i = ep_lane() & (EP_HT_CHUNK - 1), done = 0;
+	uint32_t channel = ep_ht_rows_channel(c, l.first);
+	struct ep_mlx5_signal signal;
 	bool ok = true;
 
 	EP_UNROLL(1)
@@ -96,12 +98,12 @@ EP_DEV bool ep_ht_rows_post(const struct ep_ht_common &c, const struct ep_op &op
 				 ep_mlx5_remote(p, EP_MLX5_REGION_HEAP, to),
 				 ep_mlx5_local(p, EP_MLX5_REGION_HEAP, from), f.row_bytes, true);
 	}
-	return ok && ep_mlx5_signal_add(
-			     p,
-			     ep_remote_signal(c.g, *p, flow.peer, EP_HT_ROWS,
-					      ep_remote_signal_off(c.g, EP_HT_ROWS),
-					      ep_remote_signal_word(op, l.first + l.count + 1)),
-			     false);
+	if (!ok) {
+		return false;
+	}
+	signal = ep_remote_signal(c.g, *p, flow.peer, channel, ep_remote_signal_off(c.g, channel),
+				  ep_remote_signal_word(op, l.first + l.count + 1));
+	return ep_mlx5_signal_add(p, signal, false);
 }
 
 /* The same if anything travels, and keeps what tells when the NIC has read it. One warp. */
@@ -109,7 +111,7 @@ EP_DEV bool ep_ht_load_post(const struct ep_ht_common &c, const struct ep_op &op
 			    const struct ep_ht_flows &f, const struct ep_ht_load &l)
 {
 	uint32_t peer = f.flow[l.x].peer;
-	struct ep_mlx5_post p = ep_ht_queue_open(c, peer, EP_HT_ROWS);
+	struct ep_mlx5_post p = ep_ht_queue_open(c, peer, ep_ht_rows_channel(c, l.first));
 
 	if (ep_any(EP_FULL_MASK, ep_lane() < l.count && l.mask) &&
 	    !ep_ht_rows_post(c, op, f, l, &p)) {
@@ -123,14 +125,15 @@ EP_DEV bool ep_ht_load_post(const struct ep_ht_common &c, const struct ep_op &op
 	return true;
 }
 
-/* Chunks from `chunk` on that have been posted to flow x. One warp. */
+/* Chunks of the bunch, from `chunk` on, that have been posted to flow x. One warp. */
 EP_DEV uint32_t ep_ht_posted(const struct ep_ht_common &c, const struct ep_op &op,
 			     const struct ep_ht_flows &f, uint32_t x, uint32_t chunk)
 {
 	uint32_t said = 0;
 
 	if (ep_lane() == 0) {
-		uint64_t word = ep_remote_link_at(c.g, f.flow[x].peer, EP_HT_ROWS)->signal;
+		uint32_t channel = ep_ht_rows_channel(c, chunk);
+		uint64_t word = ep_remote_link_at(c.g, f.flow[x].peer, channel)->signal;
 
 		said = (uint32_t)(word >> 32) == op.epoch ? (uint32_t)word : 0;
 	}
@@ -173,8 +176,8 @@ EP_DEV bool ep_ht_chunk_ready(const struct ep_ht_common &c, const struct ep_op &
 EP_DEV uint32_t ep_ht_chunks_post(const struct ep_ht_common &c, const struct ep_op &op,
 				  const struct ep_ht_flows &f, uint32_t x, uint32_t chunk)
 {
-	uint32_t bunch = ep_ht_bunch(c.areas.stage_chunks), at = chunk + ep_lane();
-	uint32_t end = ep_min_u32(f.chunks, (chunk / bunch + 1) * bunch);
+	uint32_t shift = c.areas.bunch_shift, at = chunk + ep_lane();
+	uint32_t end = ep_min_u32(f.chunks, ((chunk >> shift) + 1) << shift);
 	uint32_t posted = ep_ht_posted(c, op, f, x, chunk);
 	struct ep_ht_load l = { x, chunk, 0, 0 };
 
@@ -191,13 +194,16 @@ EP_DEV uint32_t ep_ht_chunks_post(const struct ep_ht_common &c, const struct ep_
 	return ep_ht_load_post(c, op, f, l) ? l.count : 0;
 }
 
-/* Waits until the NIC has read all chunks of flow x below `end`, and says so. One warp. */
+/*
+ * Waits until the NIC has read all chunks of flow x below `end`, and says so: those of the last one's bunch. The
+ * bunches before have been waited for, since posting stops at each bunch's end. One warp.
+ */
 EP_DEV bool ep_ht_chunks_release(const struct ep_ht_common &c, const struct ep_op &op,
 				 const struct ep_ht_flows &f, uint32_t x, uint32_t end)
 {
 	uint32_t peer = f.flow[x].peer;
 
-	struct ep_mlx5_post p = ep_ht_queue_open(c, peer, EP_HT_ROWS);
+	struct ep_mlx5_post p = ep_ht_queue_open(c, peer, ep_ht_rows_channel(c, end - 1));
 	uint64_t posted = ep_lane() == 0 ? *ep_ht_posted_at(c, x, end - 1) : 0;
 
 	posted = ep_shfl_u64(EP_FULL_MASK, posted, 0);
@@ -211,23 +217,41 @@ EP_DEV bool ep_ht_chunks_release(const struct ep_ht_common &c, const struct ep_o
 	return true;
 }
 
-/* Waits until the NIC has read all that this block has posted in the operation. One warp. */
-EP_DEV bool ep_ht_post_end(const struct ep_ht_common &c, const struct ep_op &op)
+/* Waits until the NIC has done all that was posted to rank r on the channel. One warp. */
+EP_DEV bool ep_ht_queue_end(const struct ep_ht_common &c, const struct ep_op &op, uint32_t r,
+			    uint32_t channel)
 {
-	for (uint32_t t = ep_block(); t < ep_ht_turns(c); t += ep_nblocks()) {
-		uint32_t r = ep_ht_turn_rank(c, t);
+	struct ep_mlx5_post p = ep_ht_queue_open(c, r, channel);
 
-		if (r == EP_HT_NONE) {
-			continue;
-		}
-		struct ep_mlx5_post p = ep_ht_queue_open(c, r, EP_HT_ROWS);
-
-		if (!ep_mlx5_wait(&p, p.end, EP_MLX5_ERR_COMPLETION, EP_WAIT_RDMA_COMPLETION)) {
-			ep_ht_queue_failed(c, op, p, r, EP_WAIT_RDMA_COMPLETION);
-			return false;
-		}
+	if (!ep_mlx5_wait(&p, p.end, EP_MLX5_ERR_COMPLETION, EP_WAIT_RDMA_COMPLETION)) {
+		ep_ht_queue_failed(c, op, p, r, EP_WAIT_RDMA_COMPLETION);
+		return false;
 	}
 	return true;
+}
+
+/*
+ * Waits until the NIC has read all that this block has posted in the operation: to any rank what is not rows,
+ * and rows of the flows. One warp.
+ */
+EP_DEV bool ep_ht_post_end(const struct ep_ht_common &c, const struct ep_op &op,
+			   const struct ep_ht_flows &f)
+{
+	bool ok = true;
+
+	for (uint32_t t = ep_block(); ok && t < ep_ht_turns(c); t += ep_nblocks()) {
+		uint32_t r = ep_ht_turn_rank(c, t);
+
+		ok = r == EP_HT_NONE || ep_ht_queue_end(c, op, r, EP_HT_ROWS);
+	}
+	for (uint32_t x = 0; ok && x < f.count; x++) {
+		uint32_t r = f.flow[x].peer;
+
+		for (uint32_t q = 1; ok && q <= c.areas.queue_mask && ep_ht_posts_to(c, r); q++) {
+			ok = ep_ht_queue_end(c, op, r, EP_HT_ROWS + q);
+		}
+	}
+	return ok;
 }
 
 /*
@@ -316,7 +340,7 @@ EP_DEV void ep_ht_post(const struct ep_ht_common &c, const struct ep_op &op,
 			}
 		}
 	}
-	(void)ep_ht_post_end(c, op);
+	(void)ep_ht_post_end(c, op, f);
 }
 
 /* ---- the creditor ---- */

@@ -67,7 +67,8 @@ const struct ep_param_def ep_param_table[EP_PARAMS] = {
 				 "auto|gpu|gpu_host|cpu_db|cpu_proxy" },
 	[EP_PARAM_RDMA_QUEUES] = { "NCCL_EP_RDMA_QUEUES", 0, 0, 15,
 				   "RDMA: queue pairs for rows per remote rank; 0: 256 divided by the "
-				   "number of remote ranks, 1 to 8. The same on all ranks",
+				   "number of remote ranks, 1 to 8; in high throughput 1 to 4. The "
+				   "same on all ranks",
 				   NULL },
 	[EP_PARAM_RDMA_DEPTH] = { "NCCL_EP_RDMA_DEPTH", 256, 64, 32768,
 				  "RDMA: entries of a send queue, a power of two", NULL },

@@ -31,7 +31,6 @@ struct ep_limits {
 	bool masks;     /* lost ranks can be left out */
 	bool backward;  /* there is a backward pass */
 	bool quantises; /* dispatch knows the recipe DS_FP8E3M4 */
-	uint32_t channels; /* across nodes; 0: as the config says */
 };
 
 /* What the heap's layout depends on besides the top-k. Equal on all ranks. */
@@ -66,6 +65,9 @@ struct ep_group_heap {
 
 struct ep_algo {
 	struct ep_limits limits;
+
+	/* How many channels a group of several nodes has; NULL: as the config says. */
+	uint32_t (*channels)(const struct ep_group_config *config);
 
 	/* What a config must be besides the limits, and a handle. */
 	ncclResult_t (*config_check)(const ncclEpGroupConfig_t *config, uint32_t nranks);

@@ -7,11 +7,14 @@
 
 #define EP_GROUP_ROW_QUEUES 256
 
-/* 256 queue pairs for rows per rank, as far as they go: 1 to 8 per peer. All ranks find the same. */
+/*
+ * 256 queue pairs for rows per rank, as far as they go: 1 to 8 per peer, unless the algorithm knows better. All
+ * ranks find the same.
+ */
 uint32_t ep_group_channels(const struct ep_group_config *config, uint32_t remote)
 {
-	if (!remote || config->algo->limits.channels) {
-		return remote ? config->algo->limits.channels : 0;
+	if (!remote || config->algo->channels) {
+		return remote ? config->algo->channels(config) : 0;
 	}
 	if (config->rdma_queues) {
 		return config->rdma_queues;

@@ -264,6 +264,21 @@ MUTANTS = [
      "old": "if (ep_shfl_u32(EP_FULL_MASK, l.mask, 0) && !ep_ht_chunk_wait(c, op, f, x, chunk)) {",
      "new": ("if (ep_shfl_u32(EP_FULL_MASK, l.mask, 0) && (!ep_ht_chunk_wait(c, op, f, x, chunk) ||\n"
              "\t    !ep_ht_chunk_wait(c, op, f, x, end - 1))) {"), "tests": ["ht_post"]},
+    # Rows of a bunch and their signal go by one queue, which the receiver looks at.
+    {"name": "nd_queue_read", "file": "device/ht/nodes.h",
+     "old": "return ep_ht_signal_reached(c, op, r, ep_ht_rows_channel(c, chunk), chunk + 2);",
+     "new": "return ep_ht_signal_reached(c, op, r, EP_HT_ROWS, chunk + 2);", "tests": ["net_ht_flat", "net_ht_tier2"]},
+    {"name": "nd_bunch_end", "file": "device/ht/post.h",
+     "old": "uint32_t end = ep_min_u32(f.chunks, ((chunk >> shift) + 1) << shift);",
+     "new": "uint32_t end = f.chunks + 0 * shift;", "tests": ["ht_post", "net_ht_flat"]},
+    # A kernel ends when the NIC has read the rows of all queues.
+    {"name": "nd_queue_end", "file": "device/ht/post.h",
+     "old": "\t\tfor (uint32_t q = 1; ok && q <= c.areas.queue_mask &&",
+     "new": "\t\tfor (uint32_t q = 1; false && ok && q <= c.areas.queue_mask &&", "tests": ["ht_post"]},
+    # Few flows have several queues each.
+    {"name": "nd_queues", "file": "plugin/ep/ht/ht.c",
+     "old": "wanted = flows < EP_HT_AUTO_QUEUES ? EP_HT_AUTO_QUEUES / flows : 1;", "new": "wanted = flows ? 1 : 1;",
+     "tests": ["ht_config"]},
     # The flows of a rank are posted by as many blocks as there are.
     {"name": "nd_turns", "file": "device/ht/nodes.h",
      "old": "return c.remote.index[r] * c.remote.nodes + c.remote.node[r];", "new": "return r;", "tests": ["ht_post"]},

@@ -170,9 +170,30 @@ static void test_query(void)
 	m.remote_ranks = 4;
 	OK(ncclEpExtDeviceMemory(&c, 8, FLAT, 8, &m));
 	ep_group_config_size(&made, ep_nodes_alike(4, 4, 8));
-	CHECK(made.shape.channels == EP_HT_CHANNELS && made.shape.flows == 1);
+	CHECK(made.shape.flows == 1);
 	CHECK(m.heap_bytes == made.heap_bytes);
 	CHECK(m.handle_bytes == ep_ht_algo.handle_bytes(&made.shape, FLAT, 8));
+}
+
+/* Queues for rows of each flow: with credits' one they are a group's channels. */
+static void test_channels(void)
+{
+	static const struct {
+		uint32_t nodes, asked, queues;
+	} rows[] = { { 2, 0, 4 }, { 3, 0, 2 }, { 4, 0, 1 }, { 8, 0, 1 },
+		     { 2, 1, 1 }, { 2, 3, 2 }, { 8, 8, 8 }, { 2, 15, 8 } };
+	ncclEpGroupConfig_t c = good();
+
+	OK(ep_group_config_make(&made, &c, &params, 64, 132));
+	CHECK_INT(made.shape.channels, 0);
+	for (size_t i = 0; i < EP_ARRAY_SIZE(rows); i++) {
+		uint32_t n = rows[i].nodes;
+
+		made.rdma_queues = rows[i].asked;
+		ep_group_config_size(&made, ep_nodes_alike(8, 8 * (n - 1), 8 * n));
+		CHECK_INT(made.shape.flows, n - 1);
+		CHECK_INT(made.shape.channels, EP_HT_ROWS + rows[i].queues);
+	}
 }
 
 int main(void)
@@ -185,5 +206,6 @@ int main(void)
 	test_handles();
 	test_agreement();
 	test_query();
+	test_channels();
 	return check_end();
 }

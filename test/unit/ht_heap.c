@@ -16,8 +16,8 @@ static const struct ep_shape shapes[] = {
 	{ 1024, 1, 33, 1024, 1024, 0, 0, 1, EP_NO_LIMIT, 1 << 20, 0, 0 },
 	/* of several nodes */
 	{ 2, 3, 5, 48, 1, 1, 2, 1, EP_NO_LIMIT, 0, 1, 2 },
-	{ 6, 2, 100, 5280, 3, 5, 2, 1, 250, 100000, 3, 9 },
-	{ 16, 16, 4096, 14336, 8, 8, 2, 1, EP_NO_LIMIT, 1 << 27, 1, 16 },
+	{ 6, 2, 100, 5280, 3, 5, 3, 1, 250, 100000, 3, 9 },
+	{ 16, 16, 4096, 14336, 8, 8, 5, 1, EP_NO_LIMIT, 1 << 27, 1, 16 },
 	{ 64, 4, 8192, 14336, 8, 56, 2, 1, 100000, 1 << 27, 7, 64 },
 };
 
@@ -71,6 +71,21 @@ static uint64_t check_cut(const struct ep_shape *s, const struct ep_ht_areas *a,
 	return cut.ring_chunks * tokens;
 }
 
+/*
+ * Bunches go round the queues; what a poster waits for ends with one, and the stage has room for it and for what
+ * is staged meanwhile.
+ */
+static void check_bunches(const struct ep_shape *s, const struct ep_ht_areas *a)
+{
+	uint32_t bunch = 1u << a->bunch_shift, window = ep_ht_window(a->stage_chunks);
+
+	CHECK_INT(a->queue_mask + 1 + EP_HT_ROWS, s->channels);
+	CHECK(bunch <= 8 && (bunch == 1 || 4 * bunch <= a->stage_chunks));
+	CHECK(bunch == 8 || 8 * bunch > a->stage_chunks);
+	CHECK(window >= bunch && window % bunch == 0 && window < a->stage_chunks);
+	CHECK(2 * (window + bunch) > a->stage_chunks);
+}
+
 static void check_heap(const struct ep_shape *s, uint32_t topk)
 {
 	uint64_t r = s->nranks, b = s->max_tokens, tokens = chunk_tokens(s, EP_HT_FLAT);
@@ -118,7 +133,8 @@ static void check_heap(const struct ep_shape *s, uint32_t topk)
 	if (f) {
 		check_chunks(a->net_chunks, 2, chunks < 64 ? chunks : 64, f * chunk,
 			     s->ring_bytes / 4);
-		check_chunks(a->stage_chunks, 2, chunks < 32 ? chunks : 32, f * chunk,
+		check_bunches(s, a);
+		check_chunks(a->stage_chunks, 2, chunks < 64 ? chunks : 64, f * chunk,
 			     s->ring_bytes / 4);
 	}
 }

@@ -11,7 +11,8 @@
 
 #define DEPTH 4096 /* rings of itself for each quarter: for none here */
 #define CHUNKS 64
-#define QUEUES (EP_HT_CHANNELS + 1)
+#define CHANNELS (EP_HT_ROWS + EP_HT_MOST_QUEUES) /* at most */
+#define QUEUES (CHANNELS + 1)
 #define STAGE_ADDR 0x100000000ull
 #define NET_ADDR 0x200000000ull
 #define SIGNAL_ADDR 0x300000000ull
@@ -21,7 +22,7 @@ struct heap {
 	uint64_t blame[2];
 	struct ep_ht_told told[2];
 	struct ep_signature_slot signatures[EP_SIGNATURE_SLOTS][2];
-	uint64_t signal[2][EP_HT_CHANNELS];
+	uint64_t signal[2 * CHANNELS];
 	uint64_t staged[CHUNKS][HT_POST_PARTS];
 	uint64_t posted[CHUNKS];
 	uint64_t released;
@@ -30,13 +31,15 @@ struct heap {
 struct memory {
 	struct heap heap;
 	struct ep_dev_remote remote;
-	struct ep_mlx5_qp qp[2][QUEUES];
-	struct ep_remote_link links[2][QUEUES];
-	struct ep_mlx5_wqe sq[DEPTH];
-	struct ep_mlx5_cqe cqe;
-	struct ep_mlx5_error error;
+	struct ep_mlx5_qp qp[2 * QUEUES];
+	struct ep_remote_link links[2 * QUEUES];
+	struct {
+		struct ep_mlx5_wqe sq[DEPTH];
+		struct ep_mlx5_cqe cqe;
+		struct ep_mlx5_error error;
+		uint64_t index;
+	} rows[EP_HT_MOST_QUEUES];
 	struct ep_mlx5_region local[EP_MLX5_REGIONS], far[EP_MLX5_REGIONS];
-	uint64_t index;
 	uint32_t stop, down[2], early;
 	struct ep_dev_state state;
 	struct ep_record records[EP_RECORDS];
@@ -51,34 +54,37 @@ struct play {
 	const char *what;
 	struct ht_post_args a;
 	uint32_t stage, net;
-	uint64_t empty; /* bit c: nothing of chunk c travels */
+	uint32_t queues; /* for rows */
+	uint64_t empty;  /* bit c: nothing of chunk c travels */
 	uint32_t says[16];
 };
 
-static void place_queue(struct memory *m)
+static void place_queues(const struct play *p, struct memory *m)
 {
-	struct ep_mlx5_qp *qp = &m->qp[1][EP_HT_ROWS];
-
-	memset(&m->cqe, 0xff, sizeof(m->cqe));
 	m->local[EP_MLX5_REGION_HEAP].addr = STAGE_ADDR;
 	m->far[EP_MLX5_REGION_HEAP].addr = NET_ADDR;
 	m->far[EP_MLX5_REGION_SIGNAL].addr = SIGNAL_ADDR;
-	qp->sq = m->sq;
-	qp->cqe = &m->cqe;
-	qp->db = &m->index;
-	qp->local = m->local;
-	qp->remote = m->far;
-	qp->record = &m->error;
-	qp->stop = &m->stop;
-	qp->depth = DEPTH;
-	qp->handover = EP_MLX5_HANDOVER_INDEX;
-	qp->signal = EP_MLX5_SIGNAL_WRITE;
-	m->remote.channels = EP_HT_CHANNELS;
-	m->remote.queues = QUEUES;
-	m->remote.qps = m->qp[0];
-	m->remote.links = m->links[0];
+	m->remote.channels = EP_HT_ROWS + p->queues;
+	m->remote.queues = m->remote.channels + 1;
+	m->remote.qps = m->qp;
+	m->remote.links = m->links;
 	m->remote.down = m->down;
 	m->remote.signal_off = offsetof(struct heap, signal);
+	for (uint32_t q = 0; q < p->queues; q++) {
+		memset(&m->rows[q].cqe, 0xff, sizeof(m->rows[q].cqe));
+		m->qp[m->remote.queues + EP_HT_ROWS + q] = (struct ep_mlx5_qp){
+			.sq = m->rows[q].sq,
+			.cqe = &m->rows[q].cqe,
+			.db = &m->rows[q].index,
+			.local = m->local,
+			.remote = m->far,
+			.record = &m->rows[q].error,
+			.stop = &m->stop,
+			.depth = DEPTH,
+			.handover = EP_MLX5_HANDOVER_INDEX,
+			.signal = EP_MLX5_SIGNAL_WRITE,
+		};
+	}
 }
 
 static void place_group(struct memory *m, struct ep_ht_common *c)
@@ -122,6 +128,8 @@ static void place_areas(const struct play *p, struct ep_ht_common *c)
 	c->areas.stage_chunks = p->stage;
 	c->areas.net_chunks = p->net;
 	c->areas.mask_stride = CHUNKS;
+	c->areas.bunch_shift = ep_ht_bunch_shift(p->stage);
+	c->areas.queue_mask = p->queues - 1;
 }
 
 static uint64_t address(const struct ep_mlx5_wqe *q, uint32_t word)
@@ -137,28 +145,45 @@ static void check_row(const struct play *p, const struct ep_mlx5_wqe *q, uint32_
 	CHECK_INT(address(q, 10) - STAGE_ADDR, (chunk % p->stage * 8 + i) * HT_POST_ROW);
 }
 
-/* All rows, and behind those of each load its signal, the only one that asks for a completion. */
-static void check_queue(const struct play *p, const struct memory *m)
+/* Rows of chunks [chunk, end), and the signal behind them, the only one that asks for a completion. */
+static uint64_t check_load(const struct play *p, const struct memory *m, uint32_t q, uint64_t index,
+			   uint32_t chunk, uint32_t end)
 {
-	uint64_t index = 0;
-	uint32_t chunk = 0, n = 0;
+	const struct ep_mlx5_wqe *sq = m->rows[q].sq;
+
+	for (; chunk < end; chunk++) {
+		for (uint32_t i = 0; i < 8 && !(p->empty >> chunk & 1); i++) {
+			CHECK(!(be32toh(sq[index].w[2]) & EP_MLX5_CE_ALWAYS));
+			check_row(p, &sq[index++], chunk, i);
+		}
+	}
+	CHECK_INT(be32toh(sq[index].w[8]), EP_MLX5_INLINE | 8);
+	CHECK_INT(address(&sq[index], 4) - SIGNAL_ADDR,
+		  offsetof(struct heap, signal) + 8 * (EP_HT_ROWS + q));
+	CHECK(be32toh(sq[index].w[2]) & EP_MLX5_CE_ALWAYS);
+	CHECK_INT(sq[index].w[9], end + 1);
+	CHECK_INT(sq[index].w[10], HT_POST_EPOCH);
+	return index + 1;
+}
+
+/* Each bunch is on its queue. */
+static void check_queues(const struct play *p, const struct memory *m)
+{
+	uint64_t index[EP_HT_MOST_QUEUES] = { 0 }, all = 0;
+	uint32_t bunch = 1u << ep_ht_bunch_shift(p->stage), chunk = 0, n = 0;
 
 	for (; p->says[n]; n++) {
-		for (; chunk < p->says[n] - 1; chunk++) {
-			for (uint32_t i = 0; i < 8 && !(p->empty >> chunk & 1); i++) {
-				CHECK(!(be32toh(m->sq[index].w[2]) & EP_MLX5_CE_ALWAYS));
-				check_row(p, &m->sq[index++], chunk, i);
-			}
-		}
-		CHECK_INT(be32toh(m->sq[index].w[8]), EP_MLX5_INLINE | 8);
-		CHECK_INT(address(&m->sq[index], 4) - SIGNAL_ADDR,
-			  offsetof(struct heap, signal[0][EP_HT_ROWS]));
-		CHECK(be32toh(m->sq[index].w[2]) & EP_MLX5_CE_ALWAYS);
-		CHECK_INT(m->sq[index].w[9], p->says[n]);
-		CHECK_INT(m->sq[index++].w[10], HT_POST_EPOCH);
+		uint32_t q = (p->says[n] - 2) / bunch % p->queues;
+
+		index[q] = check_load(p, m, q, index[q], chunk, p->says[n] - 1);
+		chunk = p->says[n] - 1;
 	}
-	CHECK_INT(m->index, index);
-	printf("%s: %llu rows, %u doorbells\n", p->what, (unsigned long long)(index - n), n);
+	for (uint32_t q = 0; q < p->queues; q++) {
+		CHECK_INT(m->rows[q].index, index[q]);
+		CHECK_INT(m->qp[m->remote.queues + EP_HT_ROWS + q].done, index[q]);
+		all += index[q];
+	}
+	printf("%s: %llu rows, %u doorbells\n", p->what, (unsigned long long)(all - n), n);
 }
 
 static void play(const struct play *p)
@@ -171,7 +196,7 @@ static void play(const struct play *p)
 	check_context("%s", p->what);
 	NEED_CUDA(cudaMallocHost((void **)&m, sizeof(*m)));
 	memset(m, 0, sizeof(*m));
-	place_queue(m);
+	place_queues(p, m);
 	place_group(m, &a.c);
 	place_areas(p, &a.c);
 	for (uint32_t c = 0; c < CHUNKS; c++) {
@@ -183,7 +208,7 @@ static void play(const struct play *p)
 	NEED_CUDA(cudaDeviceSynchronize());
 	CHECK_INT(m->records[EP_RECORD_FATAL].valid, 0);
 	CHECK_INT(m->early, 0);
-	check_queue(p, m);
+	check_queues(p, m);
 	NEED_CUDA(cudaFreeHost(m));
 }
 
@@ -243,39 +268,52 @@ static void turns(uint32_t less)
 int main(void)
 {
 	static const struct play plays[] = {
-		{ "all is staged", { .chunks = 24, .staged = 24 }, 32, 64, 0, { 9, 17, 25 } },
+		{ "all is staged", { .chunks = 24, .staged = 24 }, 32, 64, 1, 0, { 9, 17, 25 } },
+		{ "all is staged, two queues",
+		  { .chunks = 36, .staged = 36 },
+		  64,
+		  64,
+		  2,
+		  0,
+		  { 9, 17, 25, 33, 37 } },
 		{ "one chunk after another",
 		  { .chunks = 4, .staged = 1, .again = 1 },
 		  32,
 		  64,
+		  1,
 		  0,
 		  { 2, 3, 4, 5 } },
 		{ "some are staged",
 		  { .chunks = 24, .staged = 5, .again = 19 },
 		  32,
 		  64,
+		  4,
 		  0,
 		  { 6, 9, 17, 25 } },
 		{ "the receiver has room for ten",
 		  { .chunks = 24, .staged = 24, .credits = 10 },
 		  32,
 		  10,
+		  2,
 		  0,
 		  { 9, 11, 17, 25 } },
 		{ "nothing of some travels",
 		  { .chunks = 24, .staged = 24 },
 		  32,
 		  64,
+		  1,
 		  0xff12,
 		  { 9, 25 } },
 		{ "the stage is used again",
 		  { .chunks = 48, .staged = 32, .again = 16, .holds = 24 },
 		  32,
 		  64,
+		  4,
 		  0,
 		  { 9, 17, 25, 33, 41, 49 } },
 		{ "stage and ring are as small as can be",
 		  { .chunks = 6, .staged = 2, .again = 1, .credits = 2, .holds = 2 },
+		  2,
 		  2,
 		  2,
 		  0,

@@ -14,13 +14,38 @@ EP_DEV uint32_t announced_by(const struct ep_mlx5_qp *qp, uint64_t index)
 	return index ? qp->sq[index - 1].w[9] - 1 : 0;
 }
 
-/* The NIC has done all below `index`. */
-EP_DEV void complete(struct ep_mlx5_qp *qp, uint64_t index)
-{
-	uint32_t counter = (uint32_t)index - 1;
-	uint32_t *at = (uint32_t *)((unsigned char *)qp->cqe + EP_MLX5_CQE_DONE_AT);
+/* What has been handed over: WQEs of all queues, and the chunks that they announce. */
+struct handed {
+	uint64_t wqes;
+	uint32_t announced;
+};
 
-	ep_st_release_sys_u32(at, (counter >> 8 & 0xff) | (counter & 0xff) << 8);
+EP_DEV struct handed look(const struct ht_post_args &a)
+{
+	struct handed h = {};
+
+	for (uint32_t q = EP_HT_ROWS; q < a.c.g.remote->channels; q++) {
+		struct ep_mlx5_qp *qp = ep_remote_qp(a.c.g, 1, q);
+		uint64_t index = ep_ld_acquire_sys_u64(qp->db);
+
+		h.wqes += index;
+		h.announced = ep_max_u32(h.announced, announced_by(qp, index));
+	}
+	return h;
+}
+
+/* The NIC has done all of that. */
+EP_DEV void complete(const struct ht_post_args &a)
+{
+	for (uint32_t q = EP_HT_ROWS; q < a.c.g.remote->channels; q++) {
+		struct ep_mlx5_qp *qp = ep_remote_qp(a.c.g, 1, q);
+		uint32_t counter = (uint32_t)ep_ld_acquire_sys_u64(qp->db) - 1;
+		uint32_t *at = (uint32_t *)((unsigned char *)qp->cqe + EP_MLX5_CQE_DONE_AT);
+
+		if (counter != UINT32_MAX) {
+			ep_st_release_sys_u32(at, (counter >> 8 & 0xff) | (counter & 0xff) << 8);
+		}
+	}
 }
 
 EP_DEV void stage(const struct ht_post_args &a, uint32_t chunk, uint32_t parts)
@@ -51,36 +76,32 @@ EP_DEV bool stage_again(const struct ht_post_args &a, const struct ep_op &op, ui
 
 EP_DEV void play_others(const struct ht_post_args &a, const struct ep_op &op)
 {
-	struct ep_mlx5_qp *qp = ep_remote_qp(a.c.g, 1, EP_HT_ROWS);
-	uint32_t staged = a.staged, announced = 0, still = 0;
+	uint32_t staged = a.staged, still = 0;
 	struct ep_spin s = ep_spin_start();
-	uint64_t before = 0;
+	struct handed h = {};
 
-	while (announced < a.chunks &&
+	while (h.announced < a.chunks &&
 	       !ep_spin_expired(&s, 4 * a.c.g.timeout_ns, EP_WAIT_BULK, 1)) {
-		uint64_t index = ep_ld_acquire_sys_u64(qp->db);
+		uint64_t before = h.wqes;
 
-		still = index == before ? still + 1 : 0;
-		before = index;
-		announced = announced_by(qp, index);
-		if (announced < a.holds || still < STILL) {
+		h = look(a);
+		still = h.wqes == before ? still + 1 : 0;
+		if (h.announced < a.holds || still < STILL) {
 			*a.early |= ep_ld_acquire_sys_u64(ep_ht_released_at(a.c, 0)) != 0 &&
-				    announced <= a.holds;
+				    h.announced <= a.holds;
 			continue;
 		}
-		if (index) {
-			complete(qp, index);
-		}
-		if (announced == a.credits) {
+		complete(a);
+		if (h.announced == a.credits) {
 			ep_st_release_sys_u64(credit_at(a), ep_remote_signal_word(op, a.chunks));
 		}
-		if (announced == staged && staged < a.chunks) {
+		if (h.announced == staged && staged < a.chunks) {
 			uint32_t end = ep_min_u32(staged + a.again, a.chunks);
 
 			staged = stage_again(a, op, staged, end) ? end : staged;
 		}
 	}
-	complete(qp, ep_ld_acquire_sys_u64(qp->db));
+	complete(a);
 }
 
 EP_KERNEL(ht_post_kernel, ht_post_args, 64)

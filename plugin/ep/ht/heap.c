@@ -9,7 +9,7 @@
 
 /* Of each flow, if NCCL_EP_HT_RING_BYTES has room for so many. */
 #define EP_HT_NET_CHUNKS 64u
-#define EP_HT_STAGE_CHUNKS 32u
+#define EP_HT_STAGE_CHUNKS 64u
 
 uint32_t ep_ht_width(const struct ep_shape *shape, uint32_t topk)
 {
@@ -53,6 +53,8 @@ static void ep_ht_areas_size(struct ep_ht_areas *a, const struct ep_shape *shape
 						   shape->flows, EP_HT_STAGE_CHUNKS);
 		a->net_chunks = (uint32_t)ep_max_u64(2, a->net_chunks);
 		a->stage_chunks = (uint32_t)ep_max_u64(2, a->stage_chunks);
+		a->bunch_shift = ep_ht_bunch_shift(a->stage_chunks);
+		a->queue_mask = shape->channels > EP_HT_ROWS ? shape->channels - EP_HT_ROWS - 1 : 0;
 	}
 }
 

@@ -113,6 +113,25 @@ static void ep_ht_handle_bind(struct ncclEpHandle *h)
 	h->received = (struct ep_received){ .ndim = 1 };
 }
 
+#define EP_HT_AUTO_QUEUES 4u /* for rows, of all flows of a rank together; one of each at least */
+
+/*
+ * Where few flows share the NIC, each has several queues for rows: while signals of some are held back, others
+ * keep the link busy. They are a power of two, so that kernels need not divide.
+ */
+static uint32_t ep_ht_channels(const struct ep_group_config *config)
+{
+	uint32_t flows = config->shape.flows, wanted = config->rdma_queues, queues = 1;
+
+	if (!wanted) {
+		wanted = flows < EP_HT_AUTO_QUEUES ? EP_HT_AUTO_QUEUES / flows : 1;
+	}
+	while (2 * queues <= wanted && queues < EP_HT_MOST_QUEUES) {
+		queues *= 2;
+	}
+	return EP_HT_ROWS + queues;
+}
+
 /* What the routing brings. */
 static ncclResult_t ep_ht_received(const struct ncclEpHandle *h, uint64_t *tokens, uint64_t *rows,
 				   cudaStream_t stream)
@@ -160,8 +179,8 @@ const struct ep_algo ep_ht_algo = {
 		.layouts = 1u << NCCL_EP_LAYOUT_EXPERT_MAJOR | 1u << NCCL_EP_LAYOUT_FLAT,
 		.layout_names = "NCCL_EP_LAYOUT_EXPERT_MAJOR and NCCL_EP_LAYOUT_FLAT",
 		.backward = true,
-		.channels = EP_HT_CHANNELS,
 	},
+	.channels = ep_ht_channels,
 	.config_check = ep_ht_config_check,
 	.handle_check = ep_ht_handle_check,
 	.heap = ep_ht_group_heap,
