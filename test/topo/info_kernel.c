@@ -52,8 +52,7 @@ static void print(const char *const *records, int n, int more)
 int main(void)
 {
 	static const char *const records[] = {
-		"6,1,1500000,-;mlx5_core 0000:17:00.0: Port module event: module 0, Cable "
-		"plugged\n SUBSYSTEM=pci\n DEVICE=+pci:0000:17:00.0\n",
+		"6,1,1500000,-;mlx5_core 0000:17:00.0: Cable plugged\n SUBSYSTEM=pci\n DEVICE=+pci\n",
 		"6,2,1600000,-;audit: default password of somebody\n DEVICE=mlx5_0\n",
 		"3,3,2123456789,c;NVRM: Xid (PCI:0000:18:00): 79, GPU has fallen off the bus.\n",
 		"mlx5, mlx5, not a record of the kernel's",
@@ -63,10 +62,9 @@ int main(void)
 	print(records, 0, 0);
 	CHECK_TEXT(text, "Kernel log: 0 lines about NICs, GPUs and their bus\n");
 	print(records, 5, 0);
-	CHECK_HAS(text,
-		  "Kernel log: 3 lines about NICs, GPUs and their bus\n"
-		  "  [    1.500000] mlx5_core 0000:17:00.0: Port module event: module 0, Cable "
-		  "plugged\n  [ 2123.456789] NVRM: Xid");
+	CHECK_HAS(text, "Kernel log: 3 lines about NICs, GPUs and their bus\n"
+			"  [    1.500000] mlx5_core 0000:17:00.0: Cable plugged\n"
+			"  [ 2123.456789] NVRM: Xid");
 	CHECK_HAS(text,
 		  "\n  [ 3000.000000] pcieport 0000:16:01.0: AER: Corrected error received\n");
 	CHECK(!strstr(text, "password") && !strstr(text, "SUBSYSTEM"), "%s", text);
