@@ -15,6 +15,7 @@ enum ep_ib_var {
 	EP_IB_VAR_TIMEOUT,
 	EP_IB_VAR_RETRY_CNT,
 	EP_IB_VAR_PKEY,
+	EP_IB_VAR_PKEY_VALUE,
 	EP_IB_VAR_ROCE_VERSION,
 	EP_IB_VAR_ADAPTIVE,
 	EP_IB_VAR_RELAXED,
@@ -56,7 +57,8 @@ struct ep_ib_env {
 	int tc;        /* -1: as the port is set up */
 	int timeout;   /* 4.096 us << timeout per try */
 	int retry_cnt;
-	int pkey; /* index in the port's table */
+	int pkey;       /* index in the port's table, */
+	int pkey_value; /* or the key to look for there; -1: none */
 	int roce_version;
 	int adaptive; /* does the fabric route adaptively? -1: by what the device tells */
 	int relaxed;  /* not 0: data may cross PCIe in any order */

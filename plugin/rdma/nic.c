@@ -34,12 +34,51 @@ static bool ep_nic_context_open(struct ep_nic *nic, struct ibv_device *dev, stru
 	       ep_reason_set(why, "%s cannot be opened: %s", nic->name, strerror(errno));
 }
 
+/* The key at an index of the port's table; 0: there is none. */
+static uint16_t ep_nic_pkey(const struct ep_nic *nic, int index)
+{
+	__be16 pkey = 0;
+
+	return nic->v->ibv_query_pkey(nic->ctx, (uint8_t)nic->port, index, &pkey) == 0
+		       ? be16toh(pkey)
+		       : 0;
+}
+
+/* By index, or by value, whose highest bit says what a port may do in the partition and not which it is. */
+static bool ep_nic_pkey_choose(struct ep_nic *nic, const struct ep_ib_env *env, uint32_t entries,
+			       struct ep_reason *why)
+{
+	uint16_t *pkey = &nic->end.pkey;
+
+	nic->pkey_index = (uint32_t)env->pkey;
+	*pkey = env->pkey_value < 0 ? ep_nic_pkey(nic, env->pkey) : 0;
+	for (uint32_t i = 0; env->pkey_value >= 0 && i < entries && !*pkey; i++) {
+		uint16_t key = ep_nic_pkey(nic, (int)i);
+
+		if (key && (key & 0x7fff) == (env->pkey_value & 0x7fff)) {
+			nic->pkey_index = i;
+			*pkey = key;
+		}
+	}
+	if (*pkey) {
+		return true;
+	}
+	return env->pkey_value >= 0
+		       ? ep_reason_set(why,
+				       "%s:%d does not have the partition key 0x%04x among its %u: "
+				       "set NCCL_IB_PKEY_VALUE",
+				       nic->name, nic->port, (unsigned int)env->pkey_value, entries)
+		       : ep_reason_set(why,
+				       "%s:%d has no partition key at index %u of %u: set "
+				       "NCCL_IB_PKEY",
+				       nic->name, nic->port, nic->pkey_index, entries);
+}
+
 bool ep_nic_port_open(struct ep_nic *nic, const struct ep_ib_env *env, struct ep_reason *why,
 		      ncclResult_t *result)
 {
 	struct ep_nic_end *end = &nic->end;
 	struct ibv_port_attr attr;
-	uint16_t pkey = 0;
 	int error;
 
 	error = ep_verbs_query_port(nic->v, nic->ctx, (uint8_t)nic->port, &attr);
@@ -59,24 +98,15 @@ bool ep_nic_port_open(struct ep_nic *nic, const struct ep_ib_env *env, struct ep
 	end->grh = (attr.flags & IBV_QPF_GRH_REQUIRED) != 0;
 	nic->pkey_index = 0; /* all that Ethernet has */
 	if (end->link_layer == IBV_LINK_LAYER_ETHERNET) {
-		if (env->pkey) {
+		if (env->pkey || env->pkey_value >= 0) {
 			EP_INFO(EP_LOG_NET,
 				"%s:%d is RoCE, which has no other partition key than that at index "
-				"0: NCCL_IB_PKEY=%d is not used there",
-				nic->name, nic->port, env->pkey);
+				"0: NCCL_IB_PKEY%s=%d is not used there",
+				nic->name, nic->port, env->pkey_value >= 0 ? "_VALUE" : "",
+				env->pkey_value >= 0 ? env->pkey_value : env->pkey);
 		}
-	} else {
-		nic->pkey_index = (uint32_t)env->pkey;
-		error = nic->v->ibv_query_pkey(nic->ctx, (uint8_t)nic->port, (int)nic->pkey_index,
-					       &pkey);
-		if (error || !pkey) {
-			return ep_reason_set(why,
-					     "%s:%d has no partition key at index %u of %u: set "
-					     "NCCL_IB_PKEY",
-					     nic->name, nic->port, nic->pkey_index,
-					     attr.pkey_tbl_len);
-		}
-		end->pkey = be16toh(pkey);
+	} else if (!ep_nic_pkey_choose(nic, env, attr.pkey_tbl_len, why)) {
+		return false;
 	}
 	ep_nic_class_choose(nic, env, EP_NIC_SYSFS);
 	*result = ep_nic_address_choose(nic, env, attr.gid_tbl_len);

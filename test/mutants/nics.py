@@ -140,7 +140,14 @@ MUTANTS = [
     {"name": "unread_untold", "file": "doc/man/nccl-net-ep.7",
      "old": ".BR NCCL_IB_MERGE_VFS\n", "new": ".B functions\n", "tests": ["manual"]},
     {"name": "unread_read", "file": "plugin/rdma/env.c",
-     "old": "\"NCCL_IB_PKEY\"", "new": "\"NCCL_IB_PKEY_VALUE\"", "tests": ["manual"]},
+     "old": "\"NCCL_IB_PKEY\"", "new": "\"NCCL_IB_MERGE_VFS\"", "tests": ["manual"]},
+    # A partition key is found by its value, without the bit of the kind of membership.
+    {"name": "pkey_bit", "file": "plugin/rdma/nic.c",
+     "old": "(key & 0x7fff) == (env->pkey_value & 0x7fff)", "new": "key == env->pkey_value", "tests": ["inside_pkey"]},
+    # ... and one that is not there is an error.
+    {"name": "pkey_any", "file": "plugin/rdma/nic.c",
+     "old": "*pkey = env->pkey_value < 0 ? ep_nic_pkey(nic, env->pkey) : 0;",
+     "new": "*pkey = ep_nic_pkey(nic, env->pkey);", "tests": ["host_refused_no_pkey_value", "inside_pkey"]},
     # A report tells no secrets.
     {"name": "report_secret", "file": "tools/ep_info_report.c",
      "old": "if (is_secret(list[i], name)) {", "new": "if (is_secret(list[i], name) && 0) {", "tests": ["topo-info"]},

@@ -19,6 +19,7 @@
 /* ---- what queue pairs are set up with ---- */
 
 static int want_sl = 4;
+static int want_pkey = 5;
 static char pkey_line[400]; /* what was said of a partition key that RoCE has not */
 
 static bool listen_for_pkey(enum ep_log_level level, unsigned int subsys, const char *text)
@@ -62,7 +63,7 @@ static void test_attributes(int tc, int data_tc, int fifo_tc)
 			      i);
 		qp_told(pair, i, &qp);
 		CHECK_INT(qp.rtr.dest_qp_num, qp_told(pair, (i + 3) % 6, &peer)->qp_num);
-		CHECK_INT(qp.init.pkey_index, ethernet ? 0 : 5);
+		CHECK_INT(qp.init.pkey_index, ethernet ? 0 : want_pkey);
 		CHECK_INT(qp.init.port_num, 1);
 		CHECK_INT(qp.rtr.path_mtu, IBV_MTU_1024);
 		CHECK_INT(qp.rtr.ah_attr.sl, want_sl);
@@ -338,6 +339,11 @@ int main(int argc, char **argv)
 		}
 	} else if (!strcmp(what, "no_ece")) {
 		test_ece(false);
+	} else if (!strcmp(what, "pkey")) {
+		/* The key of this value, whichever of its two kinds it is of, and wherever it is. */
+		setenv("NCCL_IB_PKEY_VALUE", "6", 1);
+		want_pkey = 6;
+		test_attributes(-1, 0, 0);
 	} else if (ib) {
 		test_attributes(-1, 0, 0);
 	} else {

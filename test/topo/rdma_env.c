@@ -25,6 +25,7 @@ static const int *const fields[EP_IB_VAR_NUMBERS] = { [EP_IB_VAR_DISABLE] = &env
 						      [EP_IB_VAR_TIMEOUT] = &env.timeout,
 						      [EP_IB_VAR_RETRY_CNT] = &env.retry_cnt,
 						      [EP_IB_VAR_PKEY] = &env.pkey,
+						      [EP_IB_VAR_PKEY_VALUE] = &env.pkey_value,
 						      [EP_IB_VAR_ADAPTIVE] = &env.adaptive,
 						      [EP_IB_VAR_RELAXED] = &env.relaxed,
 						      [EP_IB_VAR_QPS] = &env.qps,
@@ -54,7 +55,7 @@ static void test_defaults(void)
 	CHECK(!env.disable && env.gid_index == -1 && env.sl == 0 && env.tc == -1, "%d",
 	      env.gid_index);
 	CHECK(env.timeout == 20 && env.retry_cnt == 7 && env.pkey == 0, "%d", env.timeout);
-	CHECK(env.adaptive == -1, "%d", env.adaptive);
+	CHECK(env.adaptive == -1 && env.pkey_value == -1, "%d", env.adaptive);
 	CHECK(env.qps == 1 && !env.split && env.fifo_tc == -1, "%d", env.qps);
 	CHECK(env.ar_threshold == 8192, "%d", env.ar_threshold);
 	CHECK(env.relaxed && env.flid_index == 1, "%d", env.flid_index);
