@@ -208,11 +208,11 @@ EP_HOST_DEV uint32_t ep_ht_credit_step(uint32_t net_chunks)
 }
 
 /*
- * A *bunch* is 1 << shift consecutive chunks of a flow: at most 8, and a quarter of the stage if that is a
+ * A *bunch* is 1 << shift consecutive chunks of a flow: at most 16, and a quarter of the stage if that is a
  * chunk. All rows of a bunch go by one channel, those of the next one by the next; and what one signal
  * announces lies in one bunch.
  */
-#define EP_HT_MOST_BUNCH_SHIFT 3
+#define EP_HT_MOST_BUNCH_SHIFT 4
 
 EP_HOST_DEV uint32_t ep_ht_bunch_shift(uint32_t stage_chunks)
 {

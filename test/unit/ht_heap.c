@@ -80,8 +80,8 @@ static void check_bunches(const struct ep_shape *s, const struct ep_ht_areas *a)
 	uint32_t bunch = 1u << a->bunch_shift, window = ep_ht_window(a->stage_chunks);
 
 	CHECK_INT(a->queue_mask + 1 + EP_HT_ROWS, s->channels);
-	CHECK(bunch <= 8 && (bunch == 1 || 4 * bunch <= a->stage_chunks));
-	CHECK(bunch == 8 || 8 * bunch > a->stage_chunks);
+	CHECK(bunch <= 16 && (bunch == 1 || 4 * bunch <= a->stage_chunks));
+	CHECK(bunch == 16 || 8 * bunch > a->stage_chunks);
 	CHECK(window >= bunch && window % bunch == 0 && window < a->stage_chunks);
 	CHECK(2 * (window + bunch) > a->stage_chunks);
 }

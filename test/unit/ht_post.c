@@ -269,13 +269,13 @@ int main(void)
 {
 	static const struct play plays[] = {
 		{ "all is staged", { .chunks = 24, .staged = 24 }, 32, 64, 1, 0, { 9, 17, 25 } },
-		{ "all is staged, two queues",
-		  { .chunks = 36, .staged = 36 },
+		{ "all is staged, four queues",
+		  { .chunks = 56, .staged = 56 },
 		  64,
 		  64,
-		  2,
+		  4,
 		  0,
-		  { 9, 17, 25, 33, 37 } },
+		  { 17, 33, 49, 57 } },
 		{ "one chunk after another",
 		  { .chunks = 4, .staged = 1, .again = 1 },
 		  32,
