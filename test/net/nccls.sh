@@ -35,6 +35,6 @@ for lib; do
     [ "$(printf '%s\n' "$headers" "${version##* }" | sort -V | head -1)" = "$headers" ] || continue
     gin=(VC_NIC_DMABUF=1 NCCL_GIN_TYPE=2 NCCL_NET_GDR_LEVEL=SYS)
     run gin 'Assigned (GIN )?plugin EP' "${gin[@]}" -- -g
-    run "gin kept" 'Assigned (GIN )?plugin EP' "${gin[@]}" NCCL_GIN_PLUGIN=ep NCCL_GIN_PLUGIN_REF_COUNT=1 -- -g
+    run "gin kept" 'Assigned (GIN )?plugin EP' "${gin[@]}" NCCL_GIN_PLUGIN="$build/plugin/net/libnccl-net-ep.so" NCCL_GIN_PLUGIN_REF_COUNT=1 -- -g
 done
 exit $failed
