@@ -172,8 +172,8 @@ MUTANTS = [
     {"name": "slots_lost", "file": "plugin/net/p2p/poll.c",
      "old": "c->told += number;", "new": "c->told += number / 2;", "tests": ["ahead", "traffic"]},
     # What completes late is not taken for work of the queue pair that has the number now.
-    {"name": "old_lives", "file": "plugin/net/p2p/poll.c",
-     "old": "if (qp >= c->nqps || EP_NET_WR_LIFE(wc[i].wr_id) == c->qp[qp].life) {",
+    {"name": "old_generations", "file": "plugin/net/p2p/poll.c",
+     "old": "if (qp >= c->nqps || EP_NET_WR_GENERATION(wc[i].wr_id) == c->qp[qp].generation) {",
      "new": "if (qp >= c->nqps || 1) {", "tests": ["ports", "troubles", "pieces"]},
     # A receiver that is not ready is asked again, as often as it takes.
     {"name": "rnr_once", "file": "plugin/rdma/rc_qp.h",

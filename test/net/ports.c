@@ -150,7 +150,7 @@ static ncclResult_t two_hear(struct two *t, const struct ep_net_word *word, uint
 static void test_answered(void)
 {
 	static struct two t;
-	struct ep_net_word word = { .magic = EP_NET_WORD, .kind = EP_NET_OFFER, .life = 1 };
+	struct ep_net_word word = { .magic = EP_NET_WORD, .kind = EP_NET_OFFER, .generation = 1 };
 
 	check_context("an offer in need");
 	two_open(&t);
@@ -162,9 +162,9 @@ static void test_answered(void)
 	two_close(&t);
 }
 
-static struct ep_net_word word_of(const struct two *t, uint8_t kind, uint16_t life)
+static struct ep_net_word word_of(const struct two *t, uint8_t kind, uint16_t generation)
 {
-	struct ep_net_word word = { .magic = EP_NET_WORD, .kind = kind, .life = life };
+	struct ep_net_word word = { .magic = EP_NET_WORD, .kind = kind, .generation = generation };
 
 	if (kind == EP_NET_OFFER) {
 		word.end = t->c->far[0].end;
@@ -173,9 +173,9 @@ static struct ep_net_word word_of(const struct two *t, uint8_t kind, uint16_t li
 	return word;
 }
 
-static void two_say(struct two *t, uint8_t kind, uint16_t life)
+static void two_say(struct two *t, uint8_t kind, uint16_t generation)
 {
-	struct ep_net_word word = word_of(t, kind, life);
+	struct ep_net_word word = word_of(t, kind, generation);
 
 	NEED(write(t->fd[1], &word, sizeof(word)) == sizeof(word));
 	CHECK_INT(ep_net_routes_look(t->c), ncclSuccess);
@@ -185,7 +185,7 @@ static void two_say(struct two *t, uint8_t kind, uint16_t life)
  * A route comes back where none was open: nothing is lost any more. What its old queue pair has told is of
  * nobody; what the new one tells counts, also before the sender has said that it uses it.
  */
-static void test_lives(void)
+static void test_generations(void)
 {
 	struct ibv_wc wc = { .wr_id = EP_NET_WR_ID(EP_NET_WORK_RECEIVE, 0, 0, 0),
 			     .opcode = IBV_WC_RECV_RDMA_WITH_IMM,
@@ -196,7 +196,7 @@ static void test_lives(void)
 	size_t size = 0;
 	int tag = 0;
 
-	check_context("lives of a route");
+	check_context("generations of a route");
 	two_open(&t);
 	CHECK_INT(ep_net_irecv(t.c->handle, 1, &data, &size, &tag, &mr, &request), ncclSuccess);
 	t.c->lost = ep_now_ns();
@@ -219,7 +219,7 @@ static void test_lives(void)
 	two_close(&t);
 }
 
-/* An offer is taken back before this end has answered it: it says so, too, and the next one is of the next life. */
+/* An offer is taken back before this end has answered it: it says so, too, and the next one is of the next generation. */
 static void test_taken_back(void)
 {
 	static struct two t;
@@ -230,15 +230,15 @@ static void test_taken_back(void)
 	t.c->route[0].state = EP_NET_ROUTE_CLOSED;
 	t.c->route[0].again = UINT64_MAX;
 	ep_net_qps_choose(t.c);
-	for (uint16_t life = 1; life < 4; life++) {
-		two_say(&t, EP_NET_OFFER, life);
-		CHECK(t.c->route[0].offered, "life %u", life);
-		two_say(&t, EP_NET_CLOSED, life);
-		CHECK(!t.c->route[0].offered, "life %u", life);
-		CHECK_INT(t.c->route[0].life, life);
+	for (uint16_t generation = 1; generation < 4; generation++) {
+		two_say(&t, EP_NET_OFFER, generation);
+		CHECK(t.c->route[0].offered, "generation %u", generation);
+		two_say(&t, EP_NET_CLOSED, generation);
+		CHECK(!t.c->route[0].offered, "generation %u", generation);
+		CHECK_INT(t.c->route[0].generation, generation);
 		CHECK_INT(read(t.fd[1], &word, sizeof(word)), sizeof(word));
-		CHECK(word.kind == EP_NET_CLOSED && word.life == life, "%u, %u", word.kind,
-		      word.life);
+		CHECK(word.kind == EP_NET_CLOSED && word.generation == generation, "%u, %u",
+		      word.kind, word.generation);
 	}
 	two_close(&t);
 }
@@ -292,7 +292,7 @@ static void test_offers(void)
 		two_open(&t);
 		word.magic = EP_NET_WORD;
 		word.kind = EP_NET_OFFER;
-		word.life = 1;
+		word.generation = 1;
 		CHECK_INT(two_hear(&t, &word, 1), ncclRemoteError);
 		CHECK_INT(t.c->failed.code, ncclRemoteError);
 		ep_error_get(NULL, &error);
@@ -544,7 +544,7 @@ int main(void)
 {
 	ends_begin("ib");
 	test_answered();
-	test_lives();
+	test_generations();
 	test_taken_back();
 	test_flush_first();
 	test_offers();

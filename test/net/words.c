@@ -19,7 +19,7 @@
 /* As the plugin writes it. */
 struct word {
 	uint32_t magic;
-	uint16_t route, life;
+	uint16_t route, generation;
 	uint8_t kind, why, port, pad;
 	uint8_t end[64];
 	uint32_t came[128];

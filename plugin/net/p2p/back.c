@@ -90,7 +90,7 @@ static void ep_net_back_replace(struct ep_net_comm *c, uint32_t route, uint32_t 
 {
 	struct ep_net_route *r = &c->route[route];
 
-	r->life++;
+	r->generation++;
 	r->local = (uint8_t)local;
 	r->drained = r->heard = false;
 	r->psn = (uint32_t)(ep_now_ns() * 2654435761u) >> 8;
@@ -99,7 +99,7 @@ static void ep_net_back_replace(struct ep_net_comm *c, uint32_t route, uint32_t 
 
 		c->local[q->local].dev->nic.v->ibv_destroy_qp(q->qp);
 		q->qp = *qp++;
-		q->life = r->life;
+		q->generation = r->generation;
 		q->local = r->local;
 		q->room = c->sq_depth;
 		q->owed = q->first = q->posted = q->came = q->receives = 0;
@@ -112,7 +112,7 @@ static ncclResult_t ep_net_back_offer(struct ep_net_comm *c, uint32_t route)
 	struct ep_net_word word = { .magic = EP_NET_WORD,
 				    .kind = EP_NET_OFFER,
 				    .route = (uint16_t)route,
-				    .life = r->life,
+				    .generation = r->generation,
 				    .port = r->local,
 				    .end = c->local[r->local].end };
 	uint32_t n = 0;
@@ -248,7 +248,7 @@ static ncclResult_t ep_net_back_join(struct ep_net_comm *c, uint32_t route)
 	struct ep_net_word word = { .magic = EP_NET_WORD,
 				    .kind = EP_NET_READY_TOO,
 				    .route = (uint16_t)route,
-				    .life = c->route[route].life };
+				    .generation = c->route[route].generation };
 	int error = ep_net_back_connect(c, route);
 
 	if (error) {
@@ -272,7 +272,8 @@ static ncclResult_t ep_net_back_probe(struct ep_net_comm *c, uint32_t route)
 	for (uint32_t i = route; i < c->nqps && c->sender; i += c->nroutes) {
 		struct ep_net_qp *q = &c->qp[i];
 		struct ibv_send_wr wr = {
-			.wr_id = EP_NET_WR_ID(EP_NET_WORK_PROBE, i, 1, 0) | EP_NET_WR_LIFE_OF(q),
+			.wr_id = EP_NET_WR_ID(EP_NET_WORK_PROBE, i, 1, 0) |
+				 EP_NET_WR_GENERATION_OF(q),
 			.opcode = IBV_WR_RDMA_WRITE,
 			.send_flags = IBV_SEND_SIGNALED,
 			.wr.rdma = { .remote_addr = c->remote_shared, .rkey = c->far[q->far].rkey },

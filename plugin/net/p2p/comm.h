@@ -86,9 +86,9 @@ struct ep_net_part {
 struct ep_net_qp {
 	struct ibv_qp *qp;
 	uint32_t remote;
-	uint16_t life; /* of its route: how often that was opened, or should have been */
-	uint32_t room; /* of its send queue */
-	uint32_t owed; /* receives that were used and not posted again */
+	uint16_t generation; /* of its route: how often that was opened, or should have been */
+	uint32_t room;       /* of its send queue */
+	uint32_t owed;       /* receives that were used and not posted again */
 	uint8_t route, local, far; /* `local`, `far`: ports here and there */
 	/* of connections with several routes */
 	struct ep_net_part *part; /* ring of sq_depth; sender */
@@ -272,11 +272,11 @@ enum ep_net_work {
 #define EP_NET_WR_ID(kind, qp, wrs, number)                                                        \
 	((uint64_t)(kind) << 60 | (uint64_t)(qp) << 48 | (uint64_t)(wrs) << 32 | (uint16_t)(number))
 /* A further part of it: which of the queue pairs that had this number it belongs to. */
-#define EP_NET_WR_LIFE_OF(q) ((uint64_t)(q)->life << 16)
+#define EP_NET_WR_GENERATION_OF(q) ((uint64_t)(q)->generation << 16)
 #define EP_NET_WR_KIND(id) ((enum ep_net_work)((id) >> 60))
 #define EP_NET_WR_QP(id) ((uint32_t)((id) >> 48) & 0xfff)
 #define EP_NET_WR_WRS(id) ((uint32_t)((id) >> 32) & 0xffff)
-#define EP_NET_WR_LIFE(id) ((uint16_t)((id) >> 16))
+#define EP_NET_WR_GENERATION(id) ((uint16_t)((id) >> 16))
 #define EP_NET_WR_NUMBER(id) ((uint32_t)(uint16_t)(id))
 
 /* Of a flush: not of a queue pair but of a port. */

@@ -76,7 +76,7 @@ ncclResult_t ep_net_part_post(struct ep_net_comm *c, const struct ep_net_message
 	wr[n - 1].next = NULL;
 	for (uint32_t i = 0; i < n; i++) {
 		wr[i].wr_id = EP_NET_WR_ID(EP_NET_WORK_SEND, qp, n, m->request) |
-			      EP_NET_WR_LIFE_OF(q);
+			      EP_NET_WR_GENERATION_OF(q);
 	}
 	error = ibv_post_send(q->qp, wr, &bad);
 	if (error) {

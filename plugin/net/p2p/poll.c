@@ -184,7 +184,7 @@ static int ep_net_forget_old(const struct ep_net_comm *c, struct ibv_wc *wc, int
 	for (int i = 0; i < n; i++) {
 		uint32_t qp = EP_NET_WR_QP(wc[i].wr_id);
 
-		if (qp >= c->nqps || EP_NET_WR_LIFE(wc[i].wr_id) == c->qp[qp].life) {
+		if (qp >= c->nqps || EP_NET_WR_GENERATION(wc[i].wr_id) == c->qp[qp].generation) {
 			wc[kept++] = wc[i];
 		}
 	}

@@ -143,7 +143,7 @@ ncclResult_t ep_net_receives_post(struct ep_net_comm *c, uint32_t qp, uint32_t n
 		for (uint32_t i = 0; i < some; i++) {
 			wr[i] = (struct ibv_recv_wr){ .wr_id = EP_NET_WR_ID(EP_NET_WORK_RECEIVE, qp,
 									    0, 0) |
-							       EP_NET_WR_LIFE_OF(&c->qp[qp]),
+							       EP_NET_WR_GENERATION_OF(&c->qp[qp]),
 						      .next = i + 1 < some ? &wr[i + 1] : NULL };
 		}
 		error = ibv_post_recv(c->qp[qp].qp, wr, &bad);

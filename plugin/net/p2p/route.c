@@ -104,7 +104,7 @@ ncclResult_t ep_net_route_tell(struct ep_net_comm *c, uint32_t route, enum ep_ne
 	struct ep_net_word word = { .magic = EP_NET_WORD,
 				    .kind = EP_NET_CLOSED,
 				    .route = (uint16_t)route,
-				    .life = r->life,
+				    .generation = r->generation,
 				    .why = why };
 	uint32_t n = 0;
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Routes of a connection that has several: how one is closed that fails (route.c), how it comes back
- * (back.c), and who looks after them (routes.c). Both ends go through the lives of a route in step: no
+ * (back.c), and who looks after them (routes.c). Both ends go through the generations of a route in step: no
  * end begins the next one before both have closed the one before, and said so.
  */
 #ifndef EP_NET_ROUTE_H
@@ -30,7 +30,7 @@ enum ep_net_route_why {
 struct ep_net_route {
 	enum ep_net_route_state state;
 	uint8_t local, far; /* ports here and there */
-	uint16_t life;
+	uint16_t generation;
 	bool drained;   /* closed here: nothing comes from it any more */
 	bool heard;     /* the other end has closed it, */
 	uint64_t since; /* when it was closed here */

@@ -60,7 +60,7 @@ static ncclResult_t ep_net_route_prove(struct ep_net_comm *c, uint32_t route)
 	struct ep_net_word word = { .magic = EP_NET_WORD,
 				    .kind = EP_NET_PROVED,
 				    .route = (uint16_t)route,
-				    .life = r->life };
+				    .generation = r->generation };
 
 	if (r->state != EP_NET_ROUTE_PROBING) {
 		return ncclSuccess;
@@ -99,7 +99,7 @@ static ncclResult_t ep_net_nonsense(struct ep_net_comm *c, const struct ep_net_w
 	return ep_net_comm_fail(c, ncclRemoteError, 0,
 				"the peer says what makes no sense (0x%08x, %u of route %u of %u, "
 				"%u)",
-				word->magic, word->kind, word->route, c->nroutes, word->life);
+				word->magic, word->kind, word->route, c->nroutes, word->generation);
 }
 
 /* The other end has taken back an offer: so does this end, which has not made its own yet. */
@@ -111,7 +111,7 @@ static ncclResult_t ep_net_offer_ends(struct ep_net_comm *c, const struct ep_net
 		return ep_net_nonsense(c, word);
 	}
 	r->offered = false;
-	r->life++;
+	r->generation++;
 	for (uint32_t i = word->route; i < c->nqps; i += c->nroutes) {
 		c->qp[i].came = 0;
 	}
@@ -160,10 +160,10 @@ static ncclResult_t ep_net_word_take(struct ep_net_comm *c, const struct ep_net_
 {
 	const struct ep_net_route *r = &c->route[word->route % c->nroutes];
 
-	/* Of a life that both have closed there is nothing more to say. */
+	/* Of a generation that both have closed there is nothing more to say. */
 	if (word->magic != EP_NET_WORD || word->route >= c->nroutes || word->kind < EP_NET_CLOSED ||
 	    word->kind > EP_NET_PROVED ||
-	    word->life != (uint16_t)(r->life + (r->state == EP_NET_ROUTE_CLOSED))) {
+	    word->generation != (uint16_t)(r->generation + (r->state == EP_NET_ROUTE_CLOSED))) {
 		return ep_net_nonsense(c, word);
 	}
 	return word->kind == EP_NET_CLOSED ? ep_net_closed_hear(c, word)

@@ -24,7 +24,7 @@ static ncclResult_t ep_net_slots_post(struct ep_net_comm *c, uint32_t n)
 	struct ibv_send_wr wr = {
 		.wr_id = EP_NET_WR_ID(EP_NET_WORK_SLOT, c->slot_qp, c->unsignaled + 1,
 				      c->unsignaled_groups + n) |
-			 EP_NET_WR_LIFE_OF(q),
+			 EP_NET_WR_GENERATION_OF(q),
 		.sg_list = &sge,
 		.num_sge = 1,
 		.opcode = IBV_WR_RDMA_WRITE,

@@ -15,10 +15,10 @@ enum ep_net_word_kind {
 	EP_NET_PROVED      /* sender: and reach it */
 };
 
-/* Of a route, in one of its lives; see route.h. */
+/* Of a route, in one of its generations; see route.h. */
 struct ep_net_word {
 	uint32_t magic;
-	uint16_t route, life;
+	uint16_t route, generation;
 	uint8_t kind;
 	uint8_t why;           /* CLOSED: enum ep_net_route_why */
 	uint8_t port, pad;     /* OFFER: by which port of this end, */
@@ -27,7 +27,7 @@ struct ep_net_word {
 	uint32_t number[EP_NET_MAX_QPS];
 };
 
-/* An end says up to four things in a life, and hears what the other one says before the next but one. */
+/* An end says up to four things in a generation, and hears what the other one says before the next but one. */
 #define EP_NET_WORDS (EP_NET_NIC_PORTS * 8u)
 
 struct ep_net_talk {
