@@ -258,7 +258,7 @@ MUTANTS = [
      "new": "\t\tif (0) {\n\t\t\tEP_CHECK(ep_net_rma_hear(rma));\n\t\t}\n", "tests": ["gin_lost_retry"]},
     # In collectives, too.
     {"name": "lost_lanes", "file": "plugin/net/mesh/op.c",
-     "old": "\tif (!rma->talk) {\n\t\tep_net_mesh_lose(", "new": "\tif (rma->talk) {\n\t\tep_net_mesh_lose(",
+     "old": "\tif (!rma->ctrl) {\n\t\tep_net_mesh_lose(", "new": "\tif (rma->ctrl) {\n\t\tep_net_mesh_lose(",
      "tests": ["coll_lost_retry"]},
     # It is the port of the context that failed which is named, also of a merged NIC.
     {"name": "lost_port", "file": "plugin/net/mesh/op.c",

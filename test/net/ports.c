@@ -8,11 +8,11 @@
 #include "net/mesh/coll.h"
 #include "net/ends.h"
 #include "net/p2p/route.h"
-#include "net/p2p/talk.h"
+#include "net/p2p/ctrl.h"
 
 /* ---- connections ---- */
 
-/* A receiver of two ports and its sender, whose words nobody reads but the test: from `fd`. */
+/* A receiver of two ports and its sender, whose messages nobody reads but the test: from `fd`. */
 struct two {
 	struct ep_net_nic *from, *to;
 	struct ep_net_comm *pair[2], *c; /* c: the receiver */
@@ -134,15 +134,15 @@ static void test_flush_broken(void)
 	two_close(&t);
 }
 
-/* Both routes are closed on both ends, and the sender has these words to say. */
-static ncclResult_t two_hear(struct two *t, const struct ep_net_word *word, uint32_t n)
+/* Both routes are closed on both ends, and the sender has these messages to say. */
+static ncclResult_t two_hear(struct two *t, const struct ep_net_ctrl_msg *msg, uint32_t n)
 {
 	for (uint32_t i = 0; i < t->c->nroutes; i++) {
 		t->c->route[i].state = EP_NET_ROUTE_CLOSED;
 		t->c->route[i].since = ep_now_ns();
 	}
 	ep_net_qps_choose(t->c);
-	NEED(write(t->fd[1], word, n * sizeof(*word)) == (ssize_t)(n * sizeof(*word)));
+	NEED(write(t->fd[1], msg, n * sizeof(*msg)) == (ssize_t)(n * sizeof(*msg)));
 	return ep_net_routes_look(t->c);
 }
 
@@ -150,34 +150,38 @@ static ncclResult_t two_hear(struct two *t, const struct ep_net_word *word, uint
 static void test_answered(void)
 {
 	static struct two t;
-	struct ep_net_word word = { .magic = EP_NET_WORD, .kind = EP_NET_OFFER, .generation = 1 };
+	struct ep_net_ctrl_msg msg = { .magic = EP_NET_CTRL_MAGIC,
+				       .kind = EP_NET_OFFER,
+				       .generation = 1 };
 
 	check_context("an offer in need");
 	two_open(&t);
-	word.end = t.c->far[0].end;
-	word.number[0] = t.pair[0]->qp[0].qp->qp_num;
-	CHECK_INT(two_hear(&t, &word, 1), ncclSuccess);
+	msg.end = t.c->far[0].end;
+	msg.number[0] = t.pair[0]->qp[0].qp->qp_num;
+	CHECK_INT(two_hear(&t, &msg, 1), ncclSuccess);
 	CHECK_INT(t.c->route[0].state, EP_NET_ROUTE_READY);
 	CHECK_INT(t.c->route[1].state, EP_NET_ROUTE_CLOSED);
 	two_close(&t);
 }
 
-static struct ep_net_word word_of(const struct two *t, uint8_t kind, uint16_t generation)
+static struct ep_net_ctrl_msg msg_of(const struct two *t, uint8_t kind, uint16_t generation)
 {
-	struct ep_net_word word = { .magic = EP_NET_WORD, .kind = kind, .generation = generation };
+	struct ep_net_ctrl_msg msg = { .magic = EP_NET_CTRL_MAGIC,
+				       .kind = kind,
+				       .generation = generation };
 
 	if (kind == EP_NET_OFFER) {
-		word.end = t->c->far[0].end;
-		word.number[0] = t->pair[0]->qp[0].qp->qp_num;
+		msg.end = t->c->far[0].end;
+		msg.number[0] = t->pair[0]->qp[0].qp->qp_num;
 	}
-	return word;
+	return msg;
 }
 
 static void two_say(struct two *t, uint8_t kind, uint16_t generation)
 {
-	struct ep_net_word word = word_of(t, kind, generation);
+	struct ep_net_ctrl_msg msg = msg_of(t, kind, generation);
 
-	NEED(write(t->fd[1], &word, sizeof(word)) == sizeof(word));
+	NEED(write(t->fd[1], &msg, sizeof(msg)) == sizeof(msg));
 	CHECK_INT(ep_net_routes_look(t->c), ncclSuccess);
 }
 
@@ -191,7 +195,7 @@ static void test_generations(void)
 			     .opcode = IBV_WC_RECV_RDMA_WITH_IMM,
 			     .imm_data = htobe32(EP_NET_IMM(0, 0, 1, 0)) };
 	static struct two t;
-	struct ep_net_word word;
+	struct ep_net_ctrl_msg msg;
 	void *data = NULL, *mr = NULL, *request;
 	size_t size = 0;
 	int tag = 0;
@@ -200,8 +204,8 @@ static void test_generations(void)
 	two_open(&t);
 	CHECK_INT(ep_net_irecv(t.c->handle, 1, &data, &size, &tag, &mr, &request), ncclSuccess);
 	t.c->lost = ep_now_ns();
-	word = word_of(&t, EP_NET_OFFER, 1);
-	CHECK_INT(two_hear(&t, &word, 1), ncclSuccess);
+	msg = msg_of(&t, EP_NET_OFFER, 1);
+	CHECK_INT(two_hear(&t, &msg, 1), ncclSuccess);
 	CHECK_INT(t.c->route[0].state, EP_NET_ROUTE_READY);
 	vn_dv_complete(t.c->local[0].cq, &wc);
 	CHECK_INT(ep_net_progress(t.c), ncclSuccess);
@@ -223,7 +227,7 @@ static void test_generations(void)
 static void test_taken_back(void)
 {
 	static struct two t;
-	struct ep_net_word word;
+	struct ep_net_ctrl_msg msg;
 
 	check_context("an offer that is taken back");
 	two_open(&t);
@@ -236,9 +240,9 @@ static void test_taken_back(void)
 		two_say(&t, EP_NET_CLOSED, generation);
 		CHECK(!t.c->route[0].offered, "generation %u", generation);
 		CHECK_INT(t.c->route[0].generation, generation);
-		CHECK_INT(read(t.fd[1], &word, sizeof(word)), sizeof(word));
-		CHECK(word.kind == EP_NET_CLOSED && word.generation == generation, "%u, %u",
-		      word.kind, word.generation);
+		CHECK_INT(read(t.fd[1], &msg, sizeof(msg)), sizeof(msg));
+		CHECK(msg.kind == EP_NET_CLOSED && msg.generation == generation, "%u, %u", msg.kind,
+		      msg.generation);
 	}
 	two_close(&t);
 }
@@ -275,7 +279,7 @@ static void test_flush_first(void)
 /* An offer that cannot be ends the connection, whoever has heard it. */
 static void test_offers(void)
 {
-	static const struct ep_net_word words[] = {
+	static const struct ep_net_ctrl_msg words[] = {
 		{ .port = 1, .end = { .mtu = 5 } },
 		{ .end = { .mtu = 6 } },
 		{ .end = { .mtu = 0 } },
@@ -286,14 +290,14 @@ static void test_offers(void)
 	struct ep_error error;
 
 	for (size_t i = 0; i < EP_ARRAY_SIZE(words); i++) {
-		struct ep_net_word word = words[i];
+		struct ep_net_ctrl_msg msg = words[i];
 
 		check_context("offer %zu", i);
 		two_open(&t);
-		word.magic = EP_NET_WORD;
-		word.kind = EP_NET_OFFER;
-		word.generation = 1;
-		CHECK_INT(two_hear(&t, &word, 1), ncclRemoteError);
+		msg.magic = EP_NET_CTRL_MAGIC;
+		msg.kind = EP_NET_OFFER;
+		msg.generation = 1;
+		CHECK_INT(two_hear(&t, &msg, 1), ncclRemoteError);
 		CHECK_INT(t.c->failed.code, ncclRemoteError);
 		ep_error_get(NULL, &error);
 		CHECK_HAS(error.text, "offers what makes no sense");

@@ -11,7 +11,7 @@
 #include "net/base/queue.h"
 #include "net/mesh/rma.h"
 #include "net/p2p/route.h"
-#include "net/p2p/talk.h"
+#include "net/p2p/ctrl.h"
 
 static struct vn_dv_calls *calls;
 static int accept_error; /* what the next accept4() fails with; 0: nothing */
@@ -127,7 +127,7 @@ static void test_broken(bool heard)
 	struct ep_net_nic *from = ends_nic(0), *to = ends_nic(1);
 	struct ibv_wc wc = { .wr_id = EP_NET_WR_ID(EP_NET_WORK_RECEIVE, 0, 0, 0),
 			     .opcode = IBV_WC_RECV_RDMA_WITH_IMM };
-	struct ep_net_word word = { 0 };
+	struct ep_net_ctrl_msg word = { 0 };
 	struct ep_net_comm *pair[2], *c;
 	void *data = NULL, *mr = NULL, *request;
 	size_t size = 0;

@@ -18,8 +18,8 @@ ncclResult_t ep_net_lanes_new(struct ep_net_rma *rma)
 	uint32_t n = (uint32_t)rma->config.contexts * rma->mesh->nranks;
 
 	pthread_mutex_init(&rma->lock, NULL);
-	rma->talk = calloc(rma->mesh->nranks, sizeof(*rma->talk));
-	for (uint32_t i = 0; rma->talk && i < n; i++) {
+	rma->ctrl = calloc(rma->mesh->nranks, sizeof(*rma->ctrl));
+	for (uint32_t i = 0; rma->ctrl && i < n; i++) {
 		struct ep_net_link *link = &rma->link[i];
 
 		link->sq = link->room;
@@ -28,7 +28,7 @@ ncclResult_t ep_net_lanes_new(struct ep_net_rma *rma)
 			return ep_fail(ncclSystemError, "out of host memory for %u queue pairs", n);
 		}
 	}
-	return rma->talk ? ncclSuccess
+	return rma->ctrl ? ncclSuccess
 			 : ep_fail(ncclSystemError, "out of host memory for %u ranks",
 				   rma->mesh->nranks);
 }
@@ -40,7 +40,7 @@ void ep_net_lanes_free(struct ep_net_rma *rma)
 	for (uint32_t i = 0; rma->link && i < n; i++) {
 		free(rma->link[i].flight);
 	}
-	free(rma->talk);
+	free(rma->ctrl);
 }
 
 struct ep_net_link *ep_net_lane_open(const struct ep_net_rma *rma, struct ep_net_link *link)
@@ -48,14 +48,14 @@ struct ep_net_link *ep_net_lane_open(const struct ep_net_rma *rma, struct ep_net
 	uint32_t contexts = (uint32_t)rma->config.contexts, nranks = rma->mesh->nranks;
 	uint32_t first = (uint32_t)(link - rma->link) / nranks;
 
-	for (uint32_t i = 0; rma->talk && i < contexts; i++) {
+	for (uint32_t i = 0; rma->ctrl && i < contexts; i++) {
 		struct ep_net_link *lane = &rma->link[(first + i) % contexts * nranks + link->rank];
 
 		if (lane->lane == EP_NET_LANE_OPEN) {
 			return lane;
 		}
 	}
-	return rma->talk ? NULL : link;
+	return rma->ctrl ? NULL : link;
 }
 
 struct ep_net_link *ep_net_lane_own(const struct ep_net_rma *rma, uint32_t port)

@@ -8,7 +8,7 @@
 #include "net/link/handshake.h"
 #include "net/mesh/rma.h"
 
-#define EP_NET_LANE_WORD 0x656e616cu
+#define EP_NET_LANE_MAGIC 0x656e616cu
 #define EP_NET_DRAIN_NS 500000000ull /* for a NIC to give back what was posted */
 
 /* ---- what both know ---- */
@@ -95,7 +95,7 @@ static bool ep_net_lane_other(const struct ep_net_rma *rma, const struct ep_net_
 	return false;
 }
 
-/* ---- talking ---- */
+/* ---- control messages ---- */
 
 /* Tells ranks of lanes that are closed here. */
 static void ep_net_lanes_say(struct ep_net_rma *rma, bool last)
@@ -104,16 +104,16 @@ static void ep_net_lanes_say(struct ep_net_rma *rma, bool last)
 
 	for (uint32_t i = 0; i < n; i++) {
 		struct ep_net_link *link = &rma->link[i];
-		struct ep_net_lane_talk *t = &rma->talk[link->rank];
+		struct ep_net_lane_ctrl *t = &rma->ctrl[link->rank];
 
 		if (!link->tell && !t->saying) {
 			continue;
 		}
 		if (!t->saying) {
-			t->out = (struct ep_net_lane_word){ .magic = EP_NET_LANE_WORD,
-							    .lane = (uint16_t)(i / nranks),
-							    .last = last,
-							    .came = link->came };
+			t->out = (struct ep_net_lane_msg){ .magic = EP_NET_LANE_MAGIC,
+							   .lane = (uint16_t)(i / nranks),
+							   .last = last,
+							   .came = link->came };
 			t->out_at = 0;
 			t->saying = true;
 			link->tell = false;
@@ -126,23 +126,23 @@ static void ep_net_lanes_say(struct ep_net_rma *rma, bool last)
 }
 
 static ncclResult_t ep_net_lane_heard(struct ep_net_rma *rma, uint32_t r,
-				      const struct ep_net_lane_word *word)
+				      const struct ep_net_lane_msg *msg)
 {
 	struct ep_net_link *link = &rma->link[r];
 
-	if (word->magic != EP_NET_LANE_WORD || word->lane >= rma->config.contexts ||
-	    rma->link[word->lane * rma->mesh->nranks + r].heard) {
+	if (msg->magic != EP_NET_LANE_MAGIC || msg->lane >= rma->config.contexts ||
+	    rma->link[msg->lane * rma->mesh->nranks + r].heard) {
 		return ep_net_rma_fail(rma, link, ncclRemoteError,
 				       "the peer says what makes no sense (0x%08x, lane %u of %d)",
-				       word->magic, word->lane, rma->config.contexts);
+				       msg->magic, msg->lane, rma->config.contexts);
 	}
-	link = &rma->link[word->lane * rma->mesh->nranks + r];
+	link = &rma->link[msg->lane * rma->mesh->nranks + r];
 	link->heard = true;
-	link->far_came = word->came;
+	link->far_came = msg->came;
 	if (link->lane != EP_NET_LANE_OPEN) {
 		return ncclSuccess;
 	}
-	if (word->last) {
+	if (msg->last) {
 		ep_net_lane_stop(rma, link); /* nothing is wrong with it */
 		return ncclSuccess;
 	}
@@ -187,7 +187,7 @@ ncclResult_t ep_net_lanes_look(struct ep_net_rma *rma)
 	uint64_t now = ep_now_ns();
 
 	for (uint32_t r = 0; r < rma->mesh->nranks; r++) {
-		struct ep_net_lane_talk *t = &rma->talk[r];
+		struct ep_net_lane_ctrl *t = &rma->ctrl[r];
 		int fd = rma->mesh->fd[r];
 
 		while (fd >= 0 &&
@@ -255,7 +255,7 @@ void ep_net_lanes_leave(struct ep_net_rma *rma)
 	uint64_t until = ep_now_ns() + EP_NET_DRAIN_NS;
 	int any;
 
-	if (!rma->talk || !rma->handle || rma->failed.code != ncclSuccess) {
+	if (!rma->ctrl || !rma->handle || rma->failed.code != ncclSuccess) {
 		return;
 	}
 	(void)ep_net_lanes_look(rma);

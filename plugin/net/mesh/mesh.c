@@ -111,21 +111,21 @@ static const char *const ep_net_round_text[] = {
 	[EP_NET_ROUND_READY] = "be ready",
 };
 
-struct ep_net_word {
+struct ep_net_exchange_head {
 	uint64_t magic;
 	uint32_t round, number, bytes;
 	int32_t code;
 };
 
 struct ep_net_lost {
-	struct ep_net_word word;
+	struct ep_net_exchange_head head;
 	char text[EP_NET_LOST_TEXT];
 };
 
 /* Who does not read has no room left for more, and finds out by himself. */
 static void ep_net_lost_say(struct ep_net_mesh *mesh)
 {
-	struct ep_net_lost say = { .word = { .magic = EP_NET_MAGIC,
+	struct ep_net_lost say = { .head = { .magic = EP_NET_MAGIC,
 					     .round = EP_NET_ROUND_LOST,
 					     .bytes = sizeof(say.text),
 					     .code = ncclRemoteError } };
@@ -162,24 +162,24 @@ bool ep_net_mesh_lost(const struct ep_net_mesh *mesh, uint32_t r, char text[EP_N
 			    ? -1
 			    : recv(mesh->fd[r], &said, sizeof(said), MSG_PEEK | MSG_DONTWAIT);
 
-	if (n != (ssize_t)sizeof(said) || said.word.magic != EP_NET_MAGIC ||
-	    said.word.round != EP_NET_ROUND_LOST) {
+	if (n != (ssize_t)sizeof(said) || said.head.magic != EP_NET_MAGIC ||
+	    said.head.round != EP_NET_ROUND_LOST) {
 		return false;
 	}
 	snprintf(text, EP_NET_LOST_TEXT, "%.*s", EP_NET_LOST_TEXT - 1, said.text);
 	return true;
 }
 
-struct ep_net_talk {
+struct ep_net_exchange {
 	struct ep_net_mesh *mesh;
 	enum ep_net_round round;
-	size_t bytes;            /* of a word and what follows it */
+	size_t bytes;            /* of a head and what follows it */
 	char *out, *in;          /* in: of each rank */
 	size_t *sent, *received; /* of each rank */
 	struct pollfd *poll;
 };
 
-static void ep_net_talk_free(struct ep_net_talk *t)
+static void ep_net_exchange_free(struct ep_net_exchange *t)
 {
 	free(t->out);
 	free(t->in);
@@ -188,62 +188,64 @@ static void ep_net_talk_free(struct ep_net_talk *t)
 	free(t->poll);
 }
 
-static ncclResult_t ep_net_talk_new(struct ep_net_mesh *mesh, enum ep_net_round round,
-				    ncclResult_t code, const void *own, size_t bytes,
-				    struct ep_net_talk *t)
+static ncclResult_t ep_net_exchange_new(struct ep_net_mesh *mesh, enum ep_net_round round,
+					ncclResult_t code, const void *own, size_t bytes,
+					struct ep_net_exchange *t)
 {
-	struct ep_net_word word = { .magic = EP_NET_MAGIC,
-				    .round = round,
-				    .number = mesh->rounds,
-				    .bytes = (uint32_t)bytes,
-				    .code = code };
+	struct ep_net_exchange_head head = { .magic = EP_NET_MAGIC,
+					     .round = round,
+					     .number = mesh->rounds,
+					     .bytes = (uint32_t)bytes,
+					     .code = code };
 
-	*t = (struct ep_net_talk){ .mesh = mesh, .round = round, .bytes = sizeof(word) + bytes };
+	*t = (struct ep_net_exchange){ .mesh = mesh,
+				       .round = round,
+				       .bytes = sizeof(head) + bytes };
 	t->out = malloc(t->bytes);
 	t->in = calloc(mesh->nranks, t->bytes);
 	t->sent = calloc(mesh->nranks, sizeof(*t->sent));
 	t->received = calloc(mesh->nranks, sizeof(*t->received));
 	t->poll = calloc(mesh->nranks, sizeof(*t->poll));
 	if (!t->out || !t->in || !t->sent || !t->received || !t->poll) {
-		ep_net_talk_free(t);
+		ep_net_exchange_free(t);
 		return ep_fail(ncclSystemError, "out of host memory to %s with %u ranks",
 			       ep_net_round_text[round], mesh->nranks);
 	}
-	memcpy(t->out, &word, sizeof(word));
+	memcpy(t->out, &head, sizeof(head));
 	if (bytes) {
-		memcpy(t->out + sizeof(word), own, bytes);
+		memcpy(t->out + sizeof(head), own, bytes);
 	}
 	t->sent[mesh->rank] = t->received[mesh->rank] = t->bytes;
 	memcpy(t->in + mesh->rank * t->bytes, t->out, t->bytes);
 	return ncclSuccess;
 }
 
-/* The word of a rank has come: does it do the same as this one? */
-static ncclResult_t ep_net_word_check(const struct ep_net_talk *t, uint32_t r)
+/* The head of a rank's message has come: does it do the same as this one? */
+static ncclResult_t ep_net_exchange_check(const struct ep_net_exchange *t, uint32_t r)
 {
-	struct ep_net_word word, own;
+	struct ep_net_exchange_head head, own;
 
-	memcpy(&word, t->in + r * t->bytes, sizeof(word));
+	memcpy(&head, t->in + r * t->bytes, sizeof(head));
 	memcpy(&own, t->out, sizeof(own));
-	if (word.magic == own.magic && word.round == EP_NET_ROUND_LOST) {
+	if (head.magic == own.magic && head.round == EP_NET_ROUND_LOST) {
 		return ep_fail(ncclRemoteError,
 			       "%s has failed, while this one would %s: see its log",
 			       t->mesh->who[r], ep_net_round_text[t->round]);
 	}
-	if (word.magic != own.magic || word.round != own.round || word.number != own.number ||
-	    word.bytes != own.bytes) {
+	if (head.magic != own.magic || head.round != own.round || head.number != own.number ||
+	    head.bytes != own.bytes) {
 		return ep_fail(
 			ncclRemoteError,
 			"%s is at step %u of what all ranks do together (kind %u, %u bytes), "
 			"this one at %u, where they %s: all ranks must make the same calls",
-			t->mesh->who[r], word.number, word.round, word.bytes, own.number,
+			t->mesh->who[r], head.number, head.round, head.bytes, own.number,
 			ep_net_round_text[t->round]);
 	}
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_net_talk_gone(const struct ep_net_talk *t, uint32_t r,
-				     enum ep_net_io_state state)
+static ncclResult_t ep_net_exchange_gone(const struct ep_net_exchange *t, uint32_t r,
+					 enum ep_net_io_state state)
 {
 	return ep_fail(ncclRemoteError, "%s %s while all ranks %s: see its log", t->mesh->who[r],
 		       state == EP_NET_IO_CLOSED ? "has closed the connection or has ended"
@@ -252,7 +254,7 @@ static ncclResult_t ep_net_talk_gone(const struct ep_net_talk *t, uint32_t r,
 }
 
 /* What can be sent to and taken from a rank now. */
-static ncclResult_t ep_net_talk_step(struct ep_net_talk *t, uint32_t r)
+static ncclResult_t ep_net_exchange_step(struct ep_net_exchange *t, uint32_t r)
 {
 	enum ep_net_io_state said = EP_NET_IO_DONE, state = EP_NET_IO_DONE;
 	char *in = t->in + r * t->bytes;
@@ -262,29 +264,30 @@ static ncclResult_t ep_net_talk_step(struct ep_net_talk *t, uint32_t r)
 		said = ep_net_put(fd, t->out, t->bytes, &t->sent[r]);
 	}
 	if (said == EP_NET_IO_FAILED) {
-		return ep_net_talk_gone(t, r, said);
+		return ep_net_exchange_gone(t, r, said);
 	}
 	/*
 	 * Whoever has closed may have said something before. And where this rank waits for room to say
 	 * more, the other one may wait until it is heard.
 	 */
-	if (t->received[r] < sizeof(struct ep_net_word)) {
-		state = ep_net_take(fd, in, sizeof(struct ep_net_word), &t->received[r]);
+	if (t->received[r] < sizeof(struct ep_net_exchange_head)) {
+		state = ep_net_take(fd, in, sizeof(struct ep_net_exchange_head), &t->received[r]);
 		if (state == EP_NET_IO_DONE) {
-			EP_CHECK(ep_net_word_check(t, r));
+			EP_CHECK(ep_net_exchange_check(t, r));
 		}
 	}
 	if (state == EP_NET_IO_DONE && t->received[r] < t->bytes) {
 		state = ep_net_take(fd, in, t->bytes, &t->received[r]);
 	}
 	if (state != EP_NET_IO_DONE && state != EP_NET_IO_AGAIN) {
-		return ep_net_talk_gone(t, r, state);
+		return ep_net_exchange_gone(t, r, state);
 	}
-	return said == EP_NET_IO_CLOSED && state == EP_NET_IO_DONE ? ep_net_talk_gone(t, r, said)
-								   : ncclSuccess;
+	return said == EP_NET_IO_CLOSED && state == EP_NET_IO_DONE
+		       ? ep_net_exchange_gone(t, r, said)
+		       : ncclSuccess;
 }
 
-static ncclResult_t ep_net_talk_all(struct ep_net_talk *t)
+static ncclResult_t ep_net_exchange_all(struct ep_net_exchange *t)
 {
 	uint64_t began = ep_now_ns();
 
@@ -296,7 +299,7 @@ static ncclResult_t ep_net_talk_all(struct ep_net_talk *t)
 			if (t->sent[r] == t->bytes && t->received[r] == t->bytes) {
 				continue;
 			}
-			EP_CHECK(ep_net_talk_step(t, r));
+			EP_CHECK(ep_net_exchange_step(t, r));
 			if (t->sent[r] < t->bytes || t->received[r] < t->bytes) {
 				t->poll[n].fd = t->mesh->fd[r];
 				t->poll[n++].events =
@@ -319,20 +322,21 @@ static ncclResult_t ep_net_talk_all(struct ep_net_talk *t)
 	}
 }
 
-/* Of the words of all ranks; `code` is this one's. */
-static ncclResult_t ep_net_talk_end(const struct ep_net_talk *t, ncclResult_t code, void *all)
+/* Of the heads of all ranks; `code` is this one's. */
+static ncclResult_t ep_net_exchange_end(const struct ep_net_exchange *t, ncclResult_t code,
+					void *all)
 {
-	size_t bytes = t->bytes - sizeof(struct ep_net_word);
-	struct ep_net_word word;
+	size_t bytes = t->bytes - sizeof(struct ep_net_exchange_head);
+	struct ep_net_exchange_head head;
 
 	for (uint32_t r = 0; code == ncclSuccess && r < t->mesh->nranks; r++) {
-		memcpy(&word, t->in + r * t->bytes, sizeof(word));
-		if (word.code != ncclSuccess) {
+		memcpy(&head, t->in + r * t->bytes, sizeof(head));
+		if (head.code != ncclSuccess) {
 			return ep_fail(ncclRemoteError, "%s cannot %s: see its log",
 				       t->mesh->who[r], ep_net_round_text[t->round]);
 		}
 		if (bytes) {
-			memcpy((char *)all + r * bytes, t->in + r * t->bytes + sizeof(word), bytes);
+			memcpy((char *)all + r * bytes, t->in + r * t->bytes + sizeof(head), bytes);
 		}
 	}
 	return code;
@@ -341,7 +345,7 @@ static ncclResult_t ep_net_talk_end(const struct ep_net_talk *t, ncclResult_t co
 ncclResult_t ep_net_mesh_exchange(struct ep_net_mesh *mesh, enum ep_net_round round,
 				  ncclResult_t code, const void *own, size_t bytes, void *all)
 {
-	struct ep_net_talk t;
+	struct ep_net_exchange t;
 	ncclResult_t result;
 
 	pthread_mutex_lock(&mesh->lock);
@@ -349,15 +353,15 @@ ncclResult_t ep_net_mesh_exchange(struct ep_net_mesh *mesh, enum ep_net_round ro
 		result = ep_fail_again(&mesh->failed);
 		goto unlock;
 	}
-	EP_CHECK_GOTO(ep_net_talk_new(mesh, round, code, own, bytes, &t), failed);
-	result = ep_net_talk_all(&t);
+	EP_CHECK_GOTO(ep_net_exchange_new(mesh, round, code, own, bytes, &t), failed);
+	result = ep_net_exchange_all(&t);
 	if (result == ncclSuccess) {
 		mesh->rounds++;
-		result = ep_net_talk_end(&t, code, all);
-		ep_net_talk_free(&t);
+		result = ep_net_exchange_end(&t, code, all);
+		ep_net_exchange_free(&t);
 		goto unlock;
 	}
-	ep_net_talk_free(&t);
+	ep_net_exchange_free(&t);
 failed:
 	/* Ranks may be at different steps now: there is no other one. */
 	ep_error_get(NULL, &mesh->failed);

@@ -44,7 +44,7 @@ ncclResult_t ep_net_rma_lost(struct ep_net_rma *rma, const struct ep_net_link *l
 			     ncclResult_t code, const char *why)
 {
 	code = ep_net_rma_fail(rma, link, code, "%s", why);
-	if (!rma->talk) {
+	if (!rma->ctrl) {
 		ep_net_mesh_lose(rma->mesh, rma->failed.text);
 	}
 	return code;

@@ -98,7 +98,7 @@ static ncclResult_t ep_net_op_push(struct ep_net_rma *rma, struct ep_net_op *op,
 	op->at = at;
 	op->posted = at == op->size;
 	*waits = !op->posted;
-	if (rma->talk && op->posted && op->left) {
+	if (rma->ctrl && op->posted && op->left) {
 		via->flight[via->flight_last++ % via->sq] = number;
 	}
 	return ncclSuccess;

@@ -89,14 +89,14 @@ struct ep_net_link {
 };
 
 /* What is said to a rank, and heard of it, of lanes. */
-struct ep_net_lane_word {
+struct ep_net_lane_msg {
 	uint32_t magic;
 	uint16_t lane, last; /* last: the rank leaves */
 	uint32_t came, pad;
 };
 
-struct ep_net_lane_talk {
-	struct ep_net_lane_word in, out;
+struct ep_net_lane_ctrl {
+	struct ep_net_lane_msg in, out;
 	size_t in_at, out_at;
 	bool saying; /* some of `out` */
 };
@@ -122,7 +122,7 @@ struct ep_net_rma {
 	struct ep_net_rma_config config;
 	uint8_t sl;
 	struct ep_net_rail rail[EP_NET_NIC_PORTS];
-	struct ep_net_lane_talk *talk; /* with each rank; NULL: links are no lanes */
+	struct ep_net_lane_ctrl *ctrl; /* with each rank; NULL: links are no lanes */
 	pthread_mutex_t lock;          /* then: of who uses the contexts */
 	uint32_t closing;              /* lanes */
 	bool starved;                  /* links wait for room that is not their own */
@@ -233,14 +233,14 @@ void ep_net_lanes_leave(struct ep_net_rma *rma);
 
 static inline void ep_net_rma_enter(struct ep_net_rma *rma)
 {
-	if (rma->talk) {
+	if (rma->ctrl) {
 		pthread_mutex_lock(&rma->lock);
 	}
 }
 
 static inline void ep_net_rma_leave(struct ep_net_rma *rma)
 {
-	if (rma->talk) {
+	if (rma->ctrl) {
 		pthread_mutex_unlock(&rma->lock);
 	}
 }

@@ -29,12 +29,12 @@ static ncclResult_t ep_net_send_done(struct ep_net_rma *rma, struct ep_net_rail 
 	struct ep_net_link *via = ep_net_op_via(rma, op), *link = op->link;
 
 	rail->cq_room++;
-	if (rma->talk && ep_net_lane_old(via, rail, wc)) {
+	if (rma->ctrl && ep_net_lane_old(via, rail, wc)) {
 		return ncclSuccess;
 	}
 	via->room += EP_NET_OP_ID_WRS(wc->wr_id);
 	op->left--;
-	if (rma->talk && ep_net_op_done(op)) {
+	if (rma->ctrl && ep_net_op_done(op)) {
 		via->flight_first++; /* (completions are in order) */
 		via->told += op->tell;
 	}
@@ -55,7 +55,7 @@ static ncclResult_t ep_net_wc_failed(struct ep_net_rma *rma, const struct ibv_wc
 
 	ep_net_dev_events(link->rail->dev);
 	ep_net_wc_print(wc, why);
-	return rma->talk && ep_net_status_blames_way(wc->status)
+	return rma->ctrl && ep_net_status_blames_way(wc->status)
 		       ? ep_net_lane_failed(rma, link, why)
 		       : ep_net_rma_lost(rma, link, ncclRemoteError, why);
 }
@@ -89,7 +89,7 @@ static ncclResult_t ep_net_rail_poll(struct ep_net_rma *rma, uint32_t port, int 
 	}
 	for (int i = 0; i < *n; i++) {
 		if (wc[i].status != IBV_WC_SUCCESS) {
-			if (rma->talk && ep_net_wc_left(rma, &rma->rail[port], &wc[i])) {
+			if (rma->ctrl && ep_net_wc_left(rma, &rma->rail[port], &wc[i])) {
 				continue;
 			}
 			if (!bad || (bad->status == IBV_WC_WR_FLUSH_ERR &&

@@ -42,7 +42,7 @@ static ncclResult_t ep_net_rma_look(struct ep_net_rma *rma)
 					       "overrun or failed");
 		}
 	}
-	if (rma->talk) {
+	if (rma->ctrl) {
 		EP_CHECK(ep_net_lanes_look(rma));
 	} else {
 		EP_CHECK(ep_net_rma_hear(rma));
@@ -54,7 +54,7 @@ static ncclResult_t ep_net_rma_look(struct ep_net_rma *rma)
 		if (!link->live || !link->qp) {
 			continue;
 		}
-		if (!rma->talk && __atomic_load_n(&link->rail->dev->broken, __ATOMIC_RELAXED)) {
+		if (!rma->ctrl && __atomic_load_n(&link->rail->dev->broken, __ATOMIC_RELAXED)) {
 			return ep_net_rma_lost(rma, link, ncclSystemError,
 					       "the connection is lost");
 		}

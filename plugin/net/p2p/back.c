@@ -22,7 +22,7 @@
 #include "core/log.h"
 #include "net/base/queue.h"
 #include "net/p2p/route.h"
-#include "net/p2p/talk.h"
+#include "net/p2p/ctrl.h"
 
 #define EP_NET_NEED_NS 50000000ull /* between attempts where no route is open */
 
@@ -109,19 +109,19 @@ static void ep_net_back_replace(struct ep_net_comm *c, uint32_t route, uint32_t 
 static ncclResult_t ep_net_back_offer(struct ep_net_comm *c, uint32_t route)
 {
 	const struct ep_net_route *r = &c->route[route];
-	struct ep_net_word word = { .magic = EP_NET_WORD,
-				    .kind = EP_NET_OFFER,
-				    .route = (uint16_t)route,
-				    .generation = r->generation,
-				    .port = r->local,
-				    .end = c->local[r->local].end };
+	struct ep_net_ctrl_msg msg = { .magic = EP_NET_CTRL_MAGIC,
+				       .kind = EP_NET_OFFER,
+				       .route = (uint16_t)route,
+				       .generation = r->generation,
+				       .port = r->local,
+				       .end = c->local[r->local].end };
 	uint32_t n = 0;
 
-	word.end.psn = r->psn;
+	msg.end.psn = r->psn;
 	for (uint32_t i = route; i < c->nqps; i += c->nroutes) {
-		word.number[n++] = c->qp[i].qp->qp_num;
+		msg.number[n++] = c->qp[i].qp->qp_num;
 	}
-	return ep_net_talk_put(c, &word);
+	return ep_net_ctrl_send(c, &msg);
 }
 
 /* A port that no route went by is used again: so is what flushes there, when all of it has come back. */
@@ -171,42 +171,42 @@ static ncclResult_t ep_net_back_begin(struct ep_net_comm *c, uint32_t route, uin
 
 /* ---- 2. connecting ---- */
 
-static ncclResult_t ep_net_offer_take(struct ep_net_comm *c, const struct ep_net_word *word)
+static ncclResult_t ep_net_offer_take(struct ep_net_comm *c, const struct ep_net_ctrl_msg *msg)
 {
-	struct ep_net_route *r = &c->route[word->route];
+	struct ep_net_route *r = &c->route[msg->route];
 
-	if (r->offered || word->port >= c->nfars ||
-	    !ep_net_end_good(&word->end, word->number, c->nqps / c->nroutes)) {
-		return ep_net_comm_fail(c, ncclRemoteError, word->route,
+	if (r->offered || msg->port >= c->nfars ||
+	    !ep_net_end_good(&msg->end, msg->number, c->nqps / c->nroutes)) {
+		return ep_net_comm_fail(c, ncclRemoteError, msg->route,
 					"the peer offers what makes no sense (port %u of %u, MTU "
 					"code %u, RoCE version %u)",
-					word->port, c->nfars, word->end.mtu, word->end.roce);
+					msg->port, c->nfars, msg->end.mtu, msg->end.roce);
 	}
 	r->offered = true;
-	r->far = word->port;
-	c->far[r->far].end = word->end;
-	r->far_psn = word->end.psn;
-	memcpy(r->number, word->number, sizeof(r->number));
+	r->far = msg->port;
+	c->far[r->far].end = msg->end;
+	r->far_psn = msg->end.psn;
+	memcpy(r->number, msg->number, sizeof(r->number));
 	return ncclSuccess;
 }
 
-ncclResult_t ep_net_back_hear(struct ep_net_comm *c, const struct ep_net_word *word)
+ncclResult_t ep_net_back_hear(struct ep_net_comm *c, const struct ep_net_ctrl_msg *msg)
 {
-	struct ep_net_route *r = &c->route[word->route];
+	struct ep_net_route *r = &c->route[msg->route];
 
 	if (r->state == EP_NET_ROUTE_CLOSING) {
 		return ncclSuccess; /* it does not know yet */
 	}
-	if (word->kind == EP_NET_OFFER) {
-		return ep_net_offer_take(c, word);
+	if (msg->kind == EP_NET_OFFER) {
+		return ep_net_offer_take(c, msg);
 	}
-	if (word->kind == EP_NET_READY_TOO ? !r->offered || r->ready
-					   : c->sender || !r->ready || r->proved) {
-		return ep_net_comm_fail(c, ncclRemoteError, word->route,
+	if (msg->kind == EP_NET_READY_TOO ? !r->offered || r->ready
+					  : c->sender || !r->ready || r->proved) {
+		return ep_net_comm_fail(c, ncclRemoteError, msg->route,
 					"the peer speaks of a route that it has not offered, or "
 					"says twice how far it is");
 	}
-	*(word->kind == EP_NET_READY_TOO ? &r->ready : &r->proved) = true;
+	*(msg->kind == EP_NET_READY_TOO ? &r->ready : &r->proved) = true;
 	return ncclSuccess;
 }
 
@@ -245,10 +245,10 @@ static int ep_net_back_connect(struct ep_net_comm *c, uint32_t route)
 
 static ncclResult_t ep_net_back_join(struct ep_net_comm *c, uint32_t route)
 {
-	struct ep_net_word word = { .magic = EP_NET_WORD,
-				    .kind = EP_NET_READY_TOO,
-				    .route = (uint16_t)route,
-				    .generation = c->route[route].generation };
+	struct ep_net_ctrl_msg msg = { .magic = EP_NET_CTRL_MAGIC,
+				       .kind = EP_NET_READY_TOO,
+				       .route = (uint16_t)route,
+				       .generation = c->route[route].generation };
 	int error = ep_net_back_connect(c, route);
 
 	if (error) {
@@ -258,7 +258,7 @@ static ncclResult_t ep_net_back_join(struct ep_net_comm *c, uint32_t route)
 		EP_CHECK(ep_net_receives_post(c, i, c->rq_depth));
 	}
 	c->route[route].state = EP_NET_ROUTE_READY;
-	return ep_net_talk_put(c, &word);
+	return ep_net_ctrl_send(c, &msg);
 }
 
 /* ---- 3. is there a way? ---- */

@@ -7,7 +7,7 @@
 #include "core/log.h"
 #include "net/base/queue.h"
 #include "net/p2p/route.h"
-#include "net/p2p/talk.h"
+#include "net/p2p/ctrl.h"
 
 /* ---- making ---- */
 
@@ -94,8 +94,8 @@ static ncclResult_t ep_net_comm_routes(struct ep_net_comm *c)
 	c->nopen_routes = c->nroutes;
 	if (c->nroutes > 1) {
 		c->route = calloc(c->nroutes, sizeof(*c->route));
-		c->talk = calloc(1, sizeof(*c->talk));
-		if (!c->route || !c->talk) {
+		c->ctrl = calloc(1, sizeof(*c->ctrl));
+		if (!c->route || !c->ctrl) {
 			return ep_fail(ncclSystemError, "out of host memory for a connection");
 		}
 	}
@@ -177,7 +177,7 @@ void ep_net_comm_free(struct ep_net_comm *c)
 	ep_net_counts_close(c);
 	ep_net_nic_drop(c->nic);
 	pthread_mutex_destroy(&c->lock);
-	free(c->talk);
+	free(c->ctrl);
 	free(c->route);
 	free(c->again);
 	free(c->open_qp);

@@ -145,7 +145,7 @@ struct ep_net_far {
 };
 
 struct ep_net_route;
-struct ep_net_talk;
+struct ep_net_ctrl;
 
 struct ep_net_comm {
 	bool sender;
@@ -186,7 +186,7 @@ struct ep_net_comm {
 
 	/* of connections with several routes; else NULL */
 	struct ep_net_route *route;
-	struct ep_net_talk *talk; /* with the other end, over TCP */
+	struct ep_net_ctrl *ctrl; /* with the other end, over TCP */
 	pthread_mutex_t lock;
 	struct ep_net_part *again;        /* sender: ring of parts that are to be posted again, */
 	uint32_t again_first, again_last; /* with room for all that there can be */

@@ -92,8 +92,8 @@ static ncclResult_t ep_net_do_dial(struct ep_net_connecting *s)
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_net_talk_failed(const struct ep_net_connecting *s,
-				       enum ep_net_io_state state)
+static ncclResult_t ep_net_handshake_failed(const struct ep_net_connecting *s,
+					    enum ep_net_io_state state)
 {
 	return ep_fail(ncclRemoteError, "%s %s while a connection was made: see its log",
 		       s->comm->peer,
@@ -108,7 +108,7 @@ static ncclResult_t ep_net_do_say(struct ep_net_connecting *s)
 		s->stage = EP_NET_HEARING;
 		s->at = 0;
 	} else if (state != EP_NET_IO_AGAIN) {
-		return ep_net_talk_failed(s, state);
+		return ep_net_handshake_failed(s, state);
 	}
 	return ncclSuccess;
 }
@@ -151,7 +151,7 @@ static ncclResult_t ep_net_do_hear(struct ep_net_connecting *s)
 	if (state == EP_NET_IO_DONE) {
 		return ep_net_take_answer(s);
 	}
-	return state == EP_NET_IO_AGAIN ? ncclSuccess : ep_net_talk_failed(s, state);
+	return state == EP_NET_IO_AGAIN ? ncclSuccess : ep_net_handshake_failed(s, state);
 }
 
 /* *done: the connection is made. */
@@ -161,7 +161,7 @@ static ncclResult_t ep_net_do_ready(struct ep_net_connecting *s, bool *done)
 	enum ep_net_io_state state = ep_net_put(s->comm->fd, &ready, sizeof(ready), &s->at);
 
 	*done = state == EP_NET_IO_DONE;
-	return *done || state == EP_NET_IO_AGAIN ? ncclSuccess : ep_net_talk_failed(s, state);
+	return *done || state == EP_NET_IO_AGAIN ? ncclSuccess : ep_net_handshake_failed(s, state);
 }
 
 static ncclResult_t ep_net_connecting_step(struct ep_net_connecting *s, bool *done)

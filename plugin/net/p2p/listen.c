@@ -88,7 +88,7 @@ static void ep_net_refuse(struct ep_net_listen *l, ncclResult_t code)
 	(void)ep_net_put(l->caller.fd, &l->answer, sizeof(l->answer), &at);
 }
 
-static ncclResult_t ep_net_talk_lost(const char *who, enum ep_net_io_state state)
+static ncclResult_t ep_net_handshake_lost(const char *who, enum ep_net_io_state state)
 {
 	return ep_fail(ncclRemoteError, "%s %s while a connection was made: see its log", who,
 		       state == EP_NET_IO_CLOSED ? "has gone away" : strerror(errno));
@@ -141,7 +141,7 @@ static ncclResult_t ep_net_do_greet(struct ep_net_listen *l)
 			return ncclSuccess;
 		}
 		result = state == EP_NET_IO_DONE ? ep_net_caller_connect(l)
-						 : ep_net_talk_lost(l->caller.who, state);
+						 : ep_net_handshake_lost(l->caller.who, state);
 	}
 	if (result != ncclSuccess) {
 		ep_net_refuse(l, result);
@@ -155,7 +155,7 @@ static ncclResult_t ep_net_do_greet(struct ep_net_listen *l)
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_net_do_talk(struct ep_net_listen *l, bool *done)
+static ncclResult_t ep_net_do_handshake(struct ep_net_listen *l, bool *done)
 {
 	enum ep_net_io_state state;
 
@@ -175,7 +175,7 @@ static ncclResult_t ep_net_do_talk(struct ep_net_listen *l, bool *done)
 	}
 	return state == EP_NET_IO_DONE || state == EP_NET_IO_AGAIN
 		       ? ncclSuccess
-		       : ep_net_talk_lost(l->comm->peer, state);
+		       : ep_net_handshake_lost(l->comm->peer, state);
 }
 
 static ncclResult_t ep_net_listen_step(struct ep_net_listen *l, bool *done)
@@ -189,7 +189,7 @@ static ncclResult_t ep_net_listen_step(struct ep_net_listen *l, bool *done)
 		} else if (l->stage == EP_NET_GREETED) {
 			EP_CHECK(ep_net_do_greet(l));
 		} else {
-			EP_CHECK(ep_net_do_talk(l, done));
+			EP_CHECK(ep_net_do_handshake(l, done));
 		}
 	} while (l->stage > before);
 	if (!*done && ep_now_ns() - l->began > ep_net_setup_ns()) {

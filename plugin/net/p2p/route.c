@@ -23,7 +23,7 @@
 #include <string.h>
 #include "core/log.h"
 #include "net/p2p/route.h"
-#include "net/p2p/talk.h"
+#include "net/p2p/ctrl.h"
 
 #define EP_NET_DRAIN_NS 500000000ull     /* for a NIC to give back what was posted */
 #define EP_NET_STEADY_NS 10000000000ull  /* a route that was open for so long did not fail soon */
@@ -101,20 +101,20 @@ ncclResult_t ep_net_route_drain(struct ep_net_comm *c, uint32_t route)
 ncclResult_t ep_net_route_tell(struct ep_net_comm *c, uint32_t route, enum ep_net_route_why why)
 {
 	const struct ep_net_route *r = &c->route[route];
-	struct ep_net_word word = { .magic = EP_NET_WORD,
-				    .kind = EP_NET_CLOSED,
-				    .route = (uint16_t)route,
-				    .generation = r->generation,
-				    .why = why };
+	struct ep_net_ctrl_msg msg = { .magic = EP_NET_CTRL_MAGIC,
+				       .kind = EP_NET_CLOSED,
+				       .route = (uint16_t)route,
+				       .generation = r->generation,
+				       .why = why };
 	uint32_t n = 0;
 
 	if (why == EP_NET_WHY_FAILED && !ep_net_dev_up(c->local[r->local].dev, 0)) {
-		word.why = EP_NET_WHY_DOWN;
+		msg.why = EP_NET_WHY_DOWN;
 	}
 	for (uint32_t i = route; i < c->nqps; i += c->nroutes) {
-		word.number[n++] = c->qp[i].came;
+		msg.number[n++] = c->qp[i].came;
 	}
-	return ep_net_talk_put(c, &word);
+	return ep_net_ctrl_send(c, &msg);
 }
 
 /* ---- 3. what both know now ---- */

@@ -53,7 +53,7 @@ struct ep_net_route {
 	struct ibv_wc failure;
 };
 
-struct ep_net_word;
+struct ep_net_ctrl_msg;
 
 /*
  * route.c: what happens to a route that fails. Both ends first see to it that nothing comes from it any
@@ -82,7 +82,7 @@ void ep_net_routes_close(struct ep_net_comm *c);
 /* Takes the steps of routes that are on their way back, or could be. */
 ncclResult_t ep_net_back_look(struct ep_net_comm *c, uint64_t now);
 /* What the other end says: it has new queue pairs, or they are connected. */
-ncclResult_t ep_net_back_hear(struct ep_net_comm *c, const struct ep_net_word *word);
+ncclResult_t ep_net_back_hear(struct ep_net_comm *c, const struct ep_net_ctrl_msg *msg);
 
 /* Whether what comes by a route counts: it is open, or the other end may take it for that. */
 static inline bool ep_net_route_lives(const struct ep_net_comm *c, uint32_t route)

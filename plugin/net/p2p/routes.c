@@ -8,7 +8,7 @@
 #include "net/base/attend.h"
 #include "net/base/queue.h"
 #include "net/p2p/route.h"
-#include "net/p2p/talk.h"
+#include "net/p2p/ctrl.h"
 
 #define EP_NET_LOST_NS 10000000000ull /* for another way, where no route is open */
 
@@ -57,16 +57,16 @@ static ncclResult_t ep_net_route_failed(struct ep_net_comm *c, uint32_t route,
 static ncclResult_t ep_net_route_prove(struct ep_net_comm *c, uint32_t route)
 {
 	struct ep_net_route *r = &c->route[route];
-	struct ep_net_word word = { .magic = EP_NET_WORD,
-				    .kind = EP_NET_PROVED,
-				    .route = (uint16_t)route,
-				    .generation = r->generation };
+	struct ep_net_ctrl_msg msg = { .magic = EP_NET_CTRL_MAGIC,
+				       .kind = EP_NET_PROVED,
+				       .route = (uint16_t)route,
+				       .generation = r->generation };
 
 	if (r->state != EP_NET_ROUTE_PROBING) {
 		return ncclSuccess;
 	}
 	r->proved = true;
-	return ep_net_talk_put(c, &word);
+	return ep_net_ctrl_send(c, &msg);
 }
 
 ncclResult_t ep_net_routes_act(struct ep_net_comm *c)
@@ -94,80 +94,79 @@ ncclResult_t ep_net_routes_act(struct ep_net_comm *c)
 
 /* ---- what the other end says ---- */
 
-static ncclResult_t ep_net_nonsense(struct ep_net_comm *c, const struct ep_net_word *word)
+static ncclResult_t ep_net_nonsense(struct ep_net_comm *c, const struct ep_net_ctrl_msg *msg)
 {
 	return ep_net_comm_fail(c, ncclRemoteError, 0,
 				"the peer says what makes no sense (0x%08x, %u of route %u of %u, "
 				"%u)",
-				word->magic, word->kind, word->route, c->nroutes, word->generation);
+				msg->magic, msg->kind, msg->route, c->nroutes, msg->generation);
 }
 
 /* The other end has taken back an offer: so does this end, which has not made its own yet. */
-static ncclResult_t ep_net_offer_ends(struct ep_net_comm *c, const struct ep_net_word *word)
+static ncclResult_t ep_net_offer_ends(struct ep_net_comm *c, const struct ep_net_ctrl_msg *msg)
 {
-	struct ep_net_route *r = &c->route[word->route];
+	struct ep_net_route *r = &c->route[msg->route];
 
 	if (!r->offered) {
-		return ep_net_nonsense(c, word);
+		return ep_net_nonsense(c, msg);
 	}
 	r->offered = false;
 	r->generation++;
-	for (uint32_t i = word->route; i < c->nqps; i += c->nroutes) {
+	for (uint32_t i = msg->route; i < c->nqps; i += c->nroutes) {
 		c->qp[i].came = 0;
 	}
-	return ep_net_route_tell(c, word->route, EP_NET_WHY_FAILED);
+	return ep_net_route_tell(c, msg->route, EP_NET_WHY_FAILED);
 }
 
-static ncclResult_t ep_net_closed_hear(struct ep_net_comm *c, const struct ep_net_word *word)
+static ncclResult_t ep_net_closed_hear(struct ep_net_comm *c, const struct ep_net_ctrl_msg *msg)
 {
-	struct ep_net_route *r = &c->route[word->route];
+	struct ep_net_route *r = &c->route[msg->route];
 
-	r->far_down = word->why == EP_NET_WHY_DOWN;
+	r->far_down = msg->why == EP_NET_WHY_DOWN;
 	if (r->state == EP_NET_ROUTE_CLOSED) {
-		return ep_net_offer_ends(c, word);
+		return ep_net_offer_ends(c, msg);
 	}
 	if (r->heard) {
-		return ep_net_nonsense(c, word);
+		return ep_net_nonsense(c, msg);
 	}
 	r->heard = true;
-	memcpy(r->came, word->number, sizeof(r->came));
-	if (word->why == EP_NET_WHY_LAST) {
+	memcpy(r->came, msg->number, sizeof(r->came));
+	if (msg->why == EP_NET_WHY_LAST) {
 		/* Nothing more goes to it, so that nothing has to be waited for here. */
 		c->leaving = true;
 		r->state = EP_NET_ROUTE_CLOSING;
 		r->drained = true;
 		ep_net_qps_choose(c);
-		return ep_net_route_settle(c, word->route);
+		return ep_net_route_settle(c, msg->route);
 	}
 	if (r->state != EP_NET_ROUTE_CLOSING) {
-		bool moves = word->why == EP_NET_WHY_MOVES;
+		bool moves = msg->why == EP_NET_WHY_MOVES;
 
 		for (uint32_t i = 0; i < c->nlocals; i++) {
 			ep_net_dev_events(c->local[i].dev);
 		}
 		EP_CHECK(ep_net_route_close(
-			c, word->route, moves ? EP_NET_WHY_MOVES : EP_NET_WHY_FAILED,
+			c, msg->route, moves ? EP_NET_WHY_MOVES : EP_NET_WHY_FAILED,
 			moves ? "by the peer" : "the peer has noticed a failure"));
 	}
-	EP_CHECK(ep_net_route_settle(c, word->route));
+	EP_CHECK(ep_net_route_settle(c, msg->route));
 	return c->nopen_routes || ep_net_other_way(c)
 		       ? ncclSuccess
-		       : ep_net_comm_fail(c, ncclRemoteError, word->route,
+		       : ep_net_comm_fail(c, ncclRemoteError, msg->route,
 					  "all ports of the NIC or of the peer's have failed");
 }
 
-static ncclResult_t ep_net_word_take(struct ep_net_comm *c, const struct ep_net_word *word)
+static ncclResult_t ep_net_ctrl_take(struct ep_net_comm *c, const struct ep_net_ctrl_msg *msg)
 {
-	const struct ep_net_route *r = &c->route[word->route % c->nroutes];
+	const struct ep_net_route *r = &c->route[msg->route % c->nroutes];
 
 	/* Of a generation that both have closed there is nothing more to say. */
-	if (word->magic != EP_NET_WORD || word->route >= c->nroutes || word->kind < EP_NET_CLOSED ||
-	    word->kind > EP_NET_PROVED ||
-	    word->generation != (uint16_t)(r->generation + (r->state == EP_NET_ROUTE_CLOSED))) {
-		return ep_net_nonsense(c, word);
+	if (msg->magic != EP_NET_CTRL_MAGIC || msg->route >= c->nroutes ||
+	    msg->kind < EP_NET_CLOSED || msg->kind > EP_NET_PROVED ||
+	    msg->generation != (uint16_t)(r->generation + (r->state == EP_NET_ROUTE_CLOSED))) {
+		return ep_net_nonsense(c, msg);
 	}
-	return word->kind == EP_NET_CLOSED ? ep_net_closed_hear(c, word)
-					   : ep_net_back_hear(c, word);
+	return msg->kind == EP_NET_CLOSED ? ep_net_closed_hear(c, msg) : ep_net_back_hear(c, msg);
 }
 
 /* ---- looking after them ---- */
@@ -206,10 +205,10 @@ static ncclResult_t ep_net_ports_look(struct ep_net_comm *c, uint64_t now)
 ncclResult_t ep_net_routes_look(struct ep_net_comm *c)
 {
 	enum ep_net_io_state state = EP_NET_IO_AGAIN;
-	struct ep_net_word word;
+	struct ep_net_ctrl_msg msg;
 
-	while (!c->gone && (state = ep_net_talk_hear(c, &word)) == EP_NET_IO_DONE) {
-		EP_CHECK(ep_net_word_take(c, &word));
+	while (!c->gone && (state = ep_net_ctrl_recv(c, &msg)) == EP_NET_IO_DONE) {
+		EP_CHECK(ep_net_ctrl_take(c, &msg));
 	}
 	if (!c->gone && state != EP_NET_IO_AGAIN) {
 		c->gone = ep_now_ns();
@@ -221,7 +220,7 @@ ncclResult_t ep_net_routes_look(struct ep_net_comm *c)
 			EP_CHECK(ep_net_back_look(c, ep_now_ns()));
 			EP_CHECK(ep_net_routes_act(c));
 		}
-		(void)ep_net_talk_say(c);
+		(void)ep_net_ctrl_flush(c);
 	}
 	return ncclSuccess;
 }

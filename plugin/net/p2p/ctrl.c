@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include "net/p2p/ctrl.h"
+
+ncclResult_t ep_net_ctrl_send(struct ep_net_comm *c, const struct ep_net_ctrl_msg *msg)
+{
+	struct ep_net_ctrl *t = c->ctrl;
+
+	if (t->nout - t->sent == EP_NET_CTRL_MSGS) {
+		return ep_net_comm_fail(c, ncclRemoteError, msg->route,
+					"the peer hears nothing of %u changes of routes: is its "
+					"process stuck?",
+					EP_NET_CTRL_MSGS);
+	}
+	t->out[t->nout++ % EP_NET_CTRL_MSGS] = *msg;
+	(void)ep_net_ctrl_flush(c); /* what is not said now, or fails, is looked after later */
+	return ncclSuccess;
+}
+
+enum ep_net_io_state ep_net_ctrl_flush(struct ep_net_comm *c)
+{
+	struct ep_net_ctrl *t = c->ctrl;
+
+	while (t->sent < t->nout) {
+		enum ep_net_io_state state = ep_net_put(c->fd, &t->out[t->sent % EP_NET_CTRL_MSGS],
+							sizeof(t->out[0]), &t->out_at);
+
+		if (state != EP_NET_IO_DONE) {
+			return state;
+		}
+		t->sent++;
+		t->out_at = 0;
+	}
+	return EP_NET_IO_DONE;
+}
+
+enum ep_net_io_state ep_net_ctrl_recv(struct ep_net_comm *c, struct ep_net_ctrl_msg *msg)
+{
+	struct ep_net_ctrl *t = c->ctrl;
+	enum ep_net_io_state state = ep_net_take(c->fd, &t->in, sizeof(t->in), &t->in_at);
+
+	if (state == EP_NET_IO_DONE) {
+		*msg = t->in;
+		t->in_at = 0;
+	}
+	return state;
+}
