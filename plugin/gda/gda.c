@@ -260,6 +260,15 @@ static void ep_gda_sort(struct ep_gda *g)
 	}
 }
 
+/* Names also a lack of descriptors: libraries below report that as a lack of memory. */
+static ncclResult_t ep_gda_fail(const char *what, const struct ep_reason *why)
+{
+	const char *files = ep_no_files();
+
+	return ep_fail(ncclSystemError, "%s: %s%s%s", what, why->text, files ? "; " : "",
+		       files ? files : "");
+}
+
 /* All of this rank alone: NICs, memory, queue pairs that are not connected. */
 static ncclResult_t ep_gda_prepare(struct ep_gda *g, const struct ep_gda_config *c)
 {
@@ -273,15 +282,14 @@ static ncclResult_t ep_gda_prepare(struct ep_gda *g, const struct ep_gda_config 
 			       "forbids RDMA: unset it");
 	}
 	if (!ep_gda_ordering_check(g, &why)) {
-		return ep_fail(ncclSystemError, "no RDMA: %s", why.text);
+		return ep_gda_fail("no RDMA", &why);
 	}
 	if (!ep_gda_nics_open(g, c, &why, &result)) {
-		return result != ncclSuccess ? result
-					     : ep_fail(ncclSystemError, "no RDMA: %s", why.text);
+		return result != ncclSuccess ? result : ep_gda_fail("no RDMA", &why);
 	}
 	ep_gda_lay_out(g);
 	if (!ep_gda_pinned_open(g, &why)) {
-		return ep_fail(ncclSystemError, "RDMA: %s", why.text);
+		return ep_gda_fail("RDMA", &why);
 	}
 	EP_CHECK(ep_gda_choose_mode(g, c->mode));
 	ep_gda_sort(g);
@@ -294,7 +302,7 @@ static ncclResult_t ep_gda_start(struct ep_gda *g)
 
 	if (!ep_gda_publish(g, &why) || !ep_gda_proxy_start(g, &why) ||
 	    !ep_gda_watch_start(g, &why)) {
-		return ep_fail(ncclSystemError, "RDMA: %s", why.text);
+		return ep_gda_fail("RDMA", &why);
 	}
 	return ncclSuccess;
 }

@@ -66,7 +66,8 @@ static void ep_port_list_add(struct ep_port_list *list, struct ibv_device *dev)
 
 	if (!ctx) {
 		snprintf(list->closed.text + at, sizeof(list->closed.text) - at,
-			 "; %s could not be opened: %s", name, strerror(errno));
+			 "; %s could not be opened: %s%s", name, strerror(errno),
+			 errno == EMFILE ? " (ulimit -n)" : "");
 		return;
 	}
 	memset(&attr, 0, sizeof(attr));

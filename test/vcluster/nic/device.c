@@ -414,8 +414,9 @@ struct ibv_context *vn_open(struct ibv_device *device, bool devx)
 	int ends[2], rc;
 
 	if (!ctx || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends)) {
+		rc = errno; /* EMFILE, as of the device's file */
 		free(ctx);
-		errno = ENOMEM;
+		errno = rc;
 		return NULL;
 	}
 	fcntl(ends[1], F_SETFL, O_NONBLOCK);
