@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Whether doc/troubleshooting.md quotes what the library says, doc/python.md what works, and doc/sizing.md its numbers.
+"""Whether doc/troubleshooting.md quotes what the library says, doc/python.md what works, and doc/sizing.md and
+doc/rdma.md their numbers.
 
   check_pages.py SOURCE_ROOT VCLUSTER_DIR
 """
@@ -8,6 +9,8 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+
+import nic_model
 
 ROOT, VCLUSTER = Path(sys.argv[1]), Path(sys.argv[2])
 problems = 0
@@ -93,7 +96,16 @@ def check_sizes():
             complain("sizing.md: %s MiB for (algorithm experts hidden topk tokens ranks) %s, it is %s" % (mib, question, answer))
 
 
+def check_model():
+    """The tables of doc/rdma.md that a model of NICs makes."""
+    page = (ROOT / "doc/rdma.md").read_text(encoding="utf-8")
+    for table in nic_model.tables(ROOT):
+        if "\n".join(table) not in page:
+            complain("rdma.md has not the table that nic_model.py prints, which begins with %s" % table[0])
+
+
 check_quotes()
+check_model()
 if VCLUSTER.is_dir():
     check_python()
     check_sizes()
