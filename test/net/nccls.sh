@@ -19,7 +19,7 @@ run() {
     shift 2
     while [ "$1" != -- ]; do vars+=("$1"); shift; done
     shift
-    env LD_LIBRARY_PATH="$dir:$build/plugin/net:$build/test/vcluster/nic:${LD_LIBRARY_PATH:-}" VC_DIR="$work/nics" "${vars[@]}" \
+    env LD_LIBRARY_PATH="$build/plugin/net:$build/test/vcluster/nic:$dir:${LD_LIBRARY_PATH:-}" VC_DIR="$work/nics" "${vars[@]}" \
         timeout 100 "$build/tools/perf/ep_collectives" -n 2 -e 65536 "$@" >"$work/log" 2>&1 || result="FAILED: status $?"
     rm -rf "$work/nics"
     grep -q 'Using network EP' "$work/log" && grep -Eq "$pattern" "$work/log" || result="FAILED: no \"$pattern\" in its log"
