@@ -5,7 +5,7 @@
 
 #include "core/context.h"
 #include "core/ident.h"
-#include "peer/heap.h"
+#include "peer/peer_heap.h"
 #include "device/group/layout.h"
 #include "ep/call.h"
 #include "ep/group_config.h"

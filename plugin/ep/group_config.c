@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 #include "core/log.h"
-#include "peer/heap.h"
+#include "peer/peer_heap.h"
 #include "device/group/layout.h"
 #include "ep/group_config.h"
 

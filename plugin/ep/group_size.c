@@ -3,7 +3,7 @@
 #include "device/group/layout.h"
 #include "ep/algo.h"
 #include "ep/group_config.h"
-#include "peer/heap.h"
+#include "peer/peer_heap.h"
 
 #define EP_GROUP_ROW_QUEUES 256
 

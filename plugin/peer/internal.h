@@ -5,7 +5,7 @@
 #include <cuda.h>
 #include <pthread.h>
 #include "core/context.h"
-#include "peer/heap.h"
+#include "peer/peer_heap.h"
 
 #define EP_HEAP_STAMP 0x70616568206d7973ull
 

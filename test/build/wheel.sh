@@ -49,7 +49,7 @@ find "$work/unpacked" -type l | grep . && fail 'links in a wheel'
 # With libhwloc inside: auditwheel agrees with the tag, and the tools run on the wheel's own.
 if command -v auditwheel >/dev/null && command -v patchelf >/dev/null; then
     repaired=$("$source/tools/wheel/build.sh" --from "$build" --out "$work/repaired" --repair 2>"$work/repair") ||
-        fail "build.sh --repair: $(<"$work/repair")"
+        fail "build_wheel.sh --repair: $(<"$work/repair")"
     python3 -m venv "$work/other"
     "$work/other/bin/pip" install -q --no-index --no-deps --disable-pip-version-check "$repaired" || fail 'pip does not install the repaired wheel'
     tools=$(dirname "$("$work/other/bin/python" -m switchyard --path)")/../bin

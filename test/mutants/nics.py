@@ -189,11 +189,11 @@ MUTANTS = [
      "old": "EP_CHECK(ep_net_route_failed(c, i, &wc));", "new": "(void)wc;",
      "tests": ["fails_lost", "counts", "merged_all"]},
     # The error of a connection, and of a mesh, says what the NIC reports.
-    {"name": "status_untold", "file": "plugin/net/base/queue.c",
+    {"name": "status_untold", "file": "plugin/net/base/net_queue.c",
      "old": "s ? s->text : \"unknown failure\"", "new": "\"unknown failure\"",
      "tests": ["gin_lost_retry", "lost_access"]},
     # What a NIC has of a peer that is gone is waited for.
-    {"name": "no_grace", "file": "plugin/net/base/queue.h",
+    {"name": "no_grace", "file": "plugin/net/base/net_queue.h",
      "old": "#define EP_NET_GRACE_NS 1000000000ull", "new": "#define EP_NET_GRACE_NS 1ull",
      "tests": ["troubles"]},
     # A port that is down is known before the retries of its queue pairs are over.

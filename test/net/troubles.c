@@ -8,7 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #include "net/ends.h"
-#include "net/base/queue.h"
+#include "net/base/net_queue.h"
 #include "net/mesh/rma.h"
 #include "net/p2p/route.h"
 #include "net/p2p/ctrl.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Where things lie in a heap and in handle memory. */
-#include "peer/heap.h"
+#include "peer/peer_heap.h"
 #include "ep/group_config.h"
 #include "ep/ll/heap.h"
 #include "support/check.h"

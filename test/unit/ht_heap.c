@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* High throughput: where things lie in a heap, in handle memory and in the group's own. */
-#include "peer/heap.h"
+#include "peer/peer_heap.h"
 #include "ep/group_config.h"
 #include "ep/ht/ht.h"
 #include "support/check.h"

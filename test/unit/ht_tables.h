@@ -8,7 +8,7 @@
 
 #include <stdbool.h>
 #include "device/ht/layout.h"
-#include "tools/perf/oracle/ht.h"
+#include "tools/perf/oracle/oracle_ht.h"
 
 #define HT_TABLES_RANKS 66 /* more than a kernel's arguments have heaps for */
 

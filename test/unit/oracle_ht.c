@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/perf/oracle/ht.h"
+#include "tools/perf/oracle/oracle_ht.h"
 #include "support/check.h"
 
 #define RANKS 3

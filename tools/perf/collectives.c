@@ -18,7 +18,7 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 #ifdef EP_WITH_GIN
-#include "gin.h"
+#include "perf_gin.h"
 #endif
 
 #define MAX_RANKS 16

@@ -16,7 +16,7 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 #include "nccl_ep.h"
-#include "oracle/ht.h"
+#include "oracle/oracle_ht.h"
 
 #define PERF_CHECK_BYTES (32u << 20) /* high throughput: of outputs on the host at a time */
 #define PERF_MAX_LOCAL 16            /* ranks per process */
@@ -252,7 +252,7 @@ struct perf {
 /* args.c: 0, or the exit status + 1 */
 int perf_args_parse(int argc, char **argv, struct perf_options *opt);
 
-/* launch.c, rendezvous.c */
+/* perf_launch.c, rendezvous.c */
 int perf_is_first_process(void);
 /*
  * "ep_perf: ..." on stderr, of a mistake that all processes of the run make: the others leave the word
@@ -338,7 +338,7 @@ ncclDataType_t perf_float_type(enum oracle_dtype dtype);
 ncclEpTensor_t *perf_tensor(struct perf_tensor *d, ncclDataType_t type, void *data,
 			    unsigned int ndim, size_t n0, size_t n1, size_t n2);
 
-/* ht.c: what high throughput has instead */
+/* perf_ht.c: what high throughput has instead */
 int perf_ht_plan(struct perf_rank *r);  /* before the group is made */
 void perf_ht_load(struct perf_rank *r); /* after a change of r->problem */
 void perf_ht_unload(struct perf_rank *r);
@@ -346,7 +346,7 @@ int perf_ht_alloc(struct perf_rank *r);
 void perf_ht_poison(struct perf_rank *r);
 void perf_ht_prepare(struct perf_rank *r);
 
-/* ht_check.c */
+/* perf_ht_check.c */
 void perf_ht_check_dispatch(struct perf_rank *r, struct oracle_verdict *verdict);
 void perf_ht_work(struct perf_rank *r);
 void perf_ht_check_combine(struct perf_rank *r, struct oracle_verdict *verdict);

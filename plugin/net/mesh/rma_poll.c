@@ -2,7 +2,7 @@
 /* Takes up completions of a mesh. */
 #include <endian.h>
 #include "core/log.h"
-#include "net/base/queue.h"
+#include "net/base/net_queue.h"
 #include "net/mesh/rma.h"
 
 static ncclResult_t ep_net_receive_done(struct ep_net_rma *rma, const struct ibv_wc *wc)

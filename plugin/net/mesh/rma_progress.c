@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What each call of NCCL does for a mesh. */
 #include "core/log.h"
-#include "net/base/queue.h"
+#include "net/base/net_queue.h"
 #include "net/mesh/rma.h"
 
 /* Whether a rank has said that it has failed: what this one waits for may never come. */

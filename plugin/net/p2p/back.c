@@ -20,7 +20,7 @@
 #include <errno.h>
 #include <string.h>
 #include "core/log.h"
-#include "net/base/queue.h"
+#include "net/base/net_queue.h"
 #include "net/p2p/route.h"
 #include "net/p2p/ctrl.h"
 

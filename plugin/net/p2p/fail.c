@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "core/log.h"
-#include "net/base/queue.h"
+#include "net/base/net_queue.h"
 #include "net/p2p/comm.h"
 
 ncclResult_t ep_net_comm_failed(struct ep_net_comm *c)

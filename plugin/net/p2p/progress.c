@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What each call of NCCL does for a connection. */
 #include "core/log.h"
-#include "net/base/queue.h"
+#include "net/base/net_queue.h"
 #include "net/link/sock.h"
 #include "net/p2p/route.h"
 

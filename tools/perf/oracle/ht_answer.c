@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ht.h"
+#include "oracle_ht.h"
 
 /* Eight significant bits at most, of several magnitudes; never 0, so that no sign of it matters. */
 static float small(uint32_t hash)

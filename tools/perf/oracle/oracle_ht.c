@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ht.h"
+#include "oracle_ht.h"
 
 static uint32_t nlocal(const struct oracle_ht *h)
 {

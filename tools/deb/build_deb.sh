@@ -6,7 +6,7 @@
 #   libnccl-ep-switchyard-dev    headers in a directory of their own, nccl-ep.pc, manual pages of the calls, examples
 #   switchyard-tools             ep_perf, ep_plot, ep_routes, ep_info, ep_topo
 #   libnccl-net-ep               the network plugin for NCCL
-#   build.sh [--out DIR] [--build DIR] [MESON-OPTION...]
+#   build_deb.sh [--out DIR] [--build DIR] [MESON-OPTION...]
 # --out DIR     where the packages go (dist/)
 # --build DIR   where Meson builds (build-deb/), with a release build of all architectures
 # Needs dpkg-dev, and what the build needs: see tools/setup.sh.
@@ -111,7 +111,7 @@ mkdir -p "$work/libnccl-ep-switchyard-dev/$lib/pkgconfig"
 mv "$work/libnccl-ep-switchyard-dev/$own/pkgconfig"/*.pc "$work/libnccl-ep-switchyard-dev/$lib/pkgconfig/"
 rmdir "$work/libnccl-ep-switchyard-dev/$own/pkgconfig"
 rest=$(find "$stage" -type f -o -type l)
-[ -z "$rest" ] || { printf 'build.sh: no package takes %s\n' "$rest" >&2 && exit 1; }
+[ -z "$rest" ] || { printf 'build_deb.sh: no package takes %s\n' "$rest" >&2 && exit 1; }
 
 # After the directories that /etc/ld.so.conf names before it.
 mkdir -p "$work/libnccl-ep0-switchyard/etc/ld.so.conf.d" "$work/libnccl-ep0-switchyard/DEBIAN"

@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "core/log.h"
-#include "net/base/queue.h"
+#include "net/base/net_queue.h"
 #include "rdma/syndrome.h"
 
 #define EP_NET_LEAST_WR 32u

@@ -6,7 +6,7 @@
  */
 #include <nccl.h>
 #include <nccl_device.h>
-#include "gin.h"
+#include "perf_gin.h"
 
 enum signals {
 	READY, /* a rank may be written to */

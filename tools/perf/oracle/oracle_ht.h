@@ -86,7 +86,7 @@ void oracle_ht_combined(const struct oracle_ht *h, struct oracle_ht_table *const
 void oracle_ht_gradients(const struct oracle_ht *h, struct oracle_ht_table *const *tables,
 			 uint32_t src, uint32_t token, float *out);
 
-/* ht_check.c: rows [first, first + n) of a rank's outputs, in host memory from `first` on. */
+/* oracle_ht_check.c: rows [first, first + n) of a rank's outputs, in host memory from `first` on. */
 struct oracle_ht_output {
 	const uint8_t *tokens;
 	const uint8_t *scales;
