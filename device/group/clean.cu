@@ -16,7 +16,7 @@
  * A rank wants the round in which another one is, or one more than the latest that is over. When it
  * sees a call of a later round, it wants that one: the highest number wins.
  */
-#include "device/group/remote.h"
+#include "device/group/group_remote.h"
 
 #include "device/kernels.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The host has found connections lost, and masks those ranks while other kernels may be running. */
-#include "device/group/mask.h"
+#include "device/group/group_mask.h"
 
 #include "device/kernels.h"
 

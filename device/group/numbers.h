@@ -6,7 +6,7 @@
 #ifndef EP_DEVICE_GROUP_NUMBERS_H
 #define EP_DEVICE_GROUP_NUMBERS_H
 
-#include "device/group/layout.h"
+#include "device/group/group_layout.h"
 #include "device/simt/numeric.h"
 
 template <int DTYPE> struct ep_numbers;

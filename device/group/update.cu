@@ -5,7 +5,7 @@
  * word that says "masked", posted by the last step, may still have been on its way, and a peer that
  * takes this rank in as well would mask it again by that.
  */
-#include "device/group/remote.h"
+#include "device/group/group_remote.h"
 
 #include "device/kernels.h"
 

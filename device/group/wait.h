@@ -7,7 +7,7 @@
 #ifndef EP_DEVICE_GROUP_WAIT_H
 #define EP_DEVICE_GROUP_WAIT_H
 
-#include "device/group/signature.h"
+#include "device/group/group_signature.h"
 
 EP_DEV uint32_t ep_min_u32(uint32_t a, uint32_t b)
 {

@@ -6,8 +6,8 @@
 #ifndef EP_DEVICE_HT_FORWARD_H
 #define EP_DEVICE_HT_FORWARD_H
 
-#include "device/ht/dispatch_recv.h"
-#include "device/ht/dispatch_send.h"
+#include "device/ht/ht_dispatch_recv.h"
+#include "device/ht/ht_dispatch_send.h"
 #include "device/ht/hop.h"
 
 enum ep_ht_dispatch_kind {

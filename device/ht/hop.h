@@ -19,7 +19,7 @@
 #ifndef EP_DEVICE_HT_HOP_H
 #define EP_DEVICE_HT_HOP_H
 
-#include "device/ht/nodes.h"
+#include "device/ht/ht_nodes.h"
 
 #define EP_HT_KINDS 3
 

@@ -41,7 +41,7 @@
 #define EP_DEVICE_HT_PIPE_H
 
 #include "device/group/wait.h"
-#include "device/ht/layout.h"
+#include "device/ht/ht_layout.h"
 #include "device/simt/bulk.h"
 
 struct ep_ht_pipe {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * High throughput: ncclEpUpdateHandle. What is in device/ht/layout.h's handle memory follows from the ids
+ * High throughput: ncclEpUpdateHandle. What is in device/ht/ht_layout.h's handle memory follows from the ids
  * of all ranks, in four trips:
  *
  *   1. Each block counts its tokens per expert and per rank, and tells the other blocks of the rank.

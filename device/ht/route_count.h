@@ -9,7 +9,7 @@
 #ifndef EP_DEVICE_HT_ROUTE_COUNT_H
 #define EP_DEVICE_HT_ROUTE_COUNT_H
 
-#include "device/ht/step.h"
+#include "device/ht/ht_step.h"
 
 #define EP_HT_ROUTE_SPAN 256u /* tokens at most */
 #define EP_HT_ROUTE_AHEAD 4   /* ids that a thread loads ahead */

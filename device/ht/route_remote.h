@@ -7,7 +7,7 @@
 #ifndef EP_DEVICE_HT_ROUTE_REMOTE_H
 #define EP_DEVICE_HT_ROUTE_REMOTE_H
 
-#include "device/ht/nodes.h"
+#include "device/ht/ht_nodes.h"
 #include "device/ht/route_count.h"
 
 /* This rank's counts, for remote ranks. */

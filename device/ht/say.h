@@ -11,9 +11,9 @@
 #ifndef EP_DEVICE_HT_SAY_H
 #define EP_DEVICE_HT_SAY_H
 
-#include "device/group/remote.h"
+#include "device/group/group_remote.h"
 #include "device/group/wait.h"
-#include "device/ht/layout.h"
+#include "device/ht/ht_layout.h"
 
 /* In a word: this rank has given up. Nothing else that it finds out changes the word. */
 #define EP_HT_GAVE_UP (1u << 31)

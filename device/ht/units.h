@@ -4,7 +4,7 @@
 #define EP_DEVICE_HT_UNITS_H
 
 #include "device/group/wait.h"
-#include "device/ht/layout.h"
+#include "device/ht/ht_layout.h"
 
 /* Chunks of a table of starts, without its end. */
 EP_DEV uint32_t ep_ht_table_chunks(const struct ep_ht_common &c)

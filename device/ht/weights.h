@@ -7,8 +7,8 @@
 #ifndef EP_DEVICE_HT_WEIGHTS_H
 #define EP_DEVICE_HT_WEIGHTS_H
 
-#include "device/ht/dispatch_recv.h"
-#include "device/ht/nodes.h"
+#include "device/ht/ht_dispatch_recv.h"
+#include "device/ht/ht_nodes.h"
 
 /* The lane's selection of a token: rank and row; and as which one of its rank it comes in the row. */
 struct ep_ht_choice_of {

@@ -4,7 +4,7 @@
 #define EP_DEVICE_LL_ROWS_H
 
 #include "device/group/wait.h"
-#include "device/ll/layout.h"
+#include "device/ll/ll_layout.h"
 
 #define EP_LL_BATCH 4 /* vecs that a lane keeps in flight; of quantised rows those of a tile */
 #define EP_LL_BATCH_OF(fp8) ((fp8) ? EP_LL_TILE_QUADS : EP_LL_BATCH)

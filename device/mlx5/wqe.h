@@ -7,7 +7,7 @@
 #ifndef EP_DEVICE_MLX5_WQE_H
 #define EP_DEVICE_MLX5_WQE_H
 
-#include "device/mlx5/layout.h"
+#include "device/mlx5/mlx5_layout.h"
 
 EP_HOST_DEV uint32_t ep_be32(uint32_t v)
 {

@@ -3,8 +3,8 @@
  * All that a kernel may ask of the machine.
  *
  * The kernels are written once and run on two machines: a GPU, where each primitive below is a PTX
- * instruction or two (simt/cuda.h), and the CPU, where a block is an OS thread, its threads are
- * fibers of that thread, and C11 atomics stand for the memory model (simt/cpu.h).
+ * instruction or two (simt/simt_cuda.h), and the CPU, where a block is an OS thread, its threads are
+ * fibers of that thread, and C11 atomics stand for the memory model (simt/simt_cpu.h).
  *
  * Conventions of a kernel source
  *
@@ -129,9 +129,9 @@ struct ep_spin {
 };
 
 #ifdef __CUDACC__
-#include "device/simt/cuda.h"
+#include "device/simt/simt_cuda.h"
 #else
-#include "device/simt/cpu.h"
+#include "device/simt/simt_cpu.h"
 #endif
 
 /* Has the lane's vec arrived? A branch would make each load of a batch wait for the last one. */

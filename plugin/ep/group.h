@@ -6,7 +6,7 @@
 #include "core/context.h"
 #include "core/ident.h"
 #include "peer/peer_heap.h"
-#include "device/group/layout.h"
+#include "device/group/group_layout.h"
 #include "ep/call.h"
 #include "ep/group_config.h"
 #include "ep/resident.h"

@@ -2,7 +2,7 @@
 #include <string.h>
 #include "core/log.h"
 #include "peer/peer_heap.h"
-#include "device/group/layout.h"
+#include "device/group/group_layout.h"
 #include "ep/group_config.h"
 
 #define EP_DEFAULT_TIMEOUT_NS 100000000000ull

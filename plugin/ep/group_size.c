@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Computes how large a group is: queue pairs, banks, heap. All ranks find the same. */
-#include "device/group/layout.h"
+#include "device/group/group_layout.h"
 #include "ep/algo.h"
 #include "ep/group_config.h"
 #include "peer/peer_heap.h"

@@ -9,7 +9,7 @@
 #include "core/idle.h"
 #include "core/log.h"
 #include "device/kernels.h"
-#include "device/mlx5/layout.h"
+#include "device/mlx5/mlx5_layout.h"
 #include "device/simt/wait_site.h"
 #include "ep/kernel.h"
 #include "ep/record.h"

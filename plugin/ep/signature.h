@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What all ranks must pass alike to an operation: made at each launch, compared by kernels
- * (device/group/signature.h), and put into words where two ranks differ.
+ * (device/group/group_signature.h), and put into words where two ranks differ.
  */
 #ifndef EP_EP_SIGNATURE_H
 #define EP_EP_SIGNATURE_H

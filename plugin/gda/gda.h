@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Queue pairs that kernels post to: NICs, connections, memory keys, and what watches over them.
- * What kernels see of it is struct ep_mlx5_qp (device/mlx5/layout.h); the same for all modes.
+ * What kernels see of it is struct ep_mlx5_qp (device/mlx5/mlx5_layout.h); the same for all modes.
  *
  * libibverbs and libmlx5 are loaded when the first object is made, so that the library works
  * without them where no rank is remote.
@@ -11,7 +11,7 @@
 
 #include <stdbool.h>
 #include "core/bootstrap.h"
-#include "device/mlx5/layout.h"
+#include "device/mlx5/mlx5_layout.h"
 
 #define EP_GDA_MAX_QUEUES 16 /* per peer */
 

@@ -4,7 +4,7 @@
 #define EP_GDA_NIC_H
 
 #include "core/context.h"
-#include "device/mlx5/layout.h"
+#include "device/mlx5/mlx5_layout.h"
 #include "gda/gda.h"
 #include "rdma/nic.h"
 

@@ -56,7 +56,7 @@ MAX_TEST_FUNCTION = 120  # in test/, where a function may be a table in the form
 # Multicast objects are NCCL's alone; the instructions are primitives, which few may use (grep ep_multimem).
 BANNED = re.compile(r"\bcuMulticast\w+\s*\(|\bmultimem\.")
 BANNED_PRIMITIVES = re.compile(r"\bcuMulticast\w+\s*\(")
-PRIMITIVES = "device/simt/cuda.h"
+PRIMITIVES = "device/simt/simt_cuda.h"
 # Instructions are primitives, which the CPU has to have, too.
 ASSEMBLY = re.compile(r"\b(?:asm|__asm__)\b\s*(?:volatile\b\s*)?\(")
 # Files of others that comments may name.

@@ -18,7 +18,7 @@ fail() {
     failed=1
 }
 
-mapfile -t debs < <("$source/tools/deb/build.sh" --out "$work/out" --build "$build" -Dgpu_archs="$arch")
+mapfile -t debs < <("$source/tools/deb/build_deb.sh" --out "$work/out" --build "$build" -Dgpu_archs="$arch")
 [ ${#debs[@]} = 4 ] || fail "${#debs[@]} packages: ${debs[*]}"
 for deb in "${debs[@]}"; do
     dpkg-deb --contents "$deb" | awk '$1 !~ /^d/ { print $6 }' >>"$work/files"

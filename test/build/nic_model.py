@@ -32,8 +32,8 @@ class Sources:
 
     def __init__(self, root):
         self.root = root
-        self.chunk = 1 << self.define("device/ht/layout.h", "EP_HT_CHUNK_SHIFT")
-        self.most_shift = self.define("device/ht/layout.h", "EP_HT_MOST_BUNCH_SHIFT")
+        self.chunk = 1 << self.define("device/ht/ht_layout.h", "EP_HT_CHUNK_SHIFT")
+        self.most_shift = self.define("device/ht/ht_layout.h", "EP_HT_MOST_BUNCH_SHIFT")
         self.stage = self.define("plugin/ep/ht/heap.c", "EP_HT_STAGE_CHUNKS")
         self.queues = self.define("plugin/ep/ht/ht.c", "EP_HT_AUTO_QUEUES")
         self.blocks = self.define("plugin/ep/ht/plan.c", "EP_HT_AUTO_NODES")

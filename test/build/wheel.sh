@@ -32,7 +32,7 @@ says() {
     grep -Eq -e "$pattern" "$work/out" || fail "$* has no line like '$pattern': $(<"$work/out")"
 }
 
-wheel=$("$source/tools/wheel/build.sh" --from "$build" --out "$work/dist")
+wheel=$("$source/tools/wheel/build_wheel.sh" --from "$build" --out "$work/dist")
 # The tag promises no older glibc than the files need, read here by another tool than pack.py's.
 mkdir "$work/unpacked"
 python3 -m zipfile -e "$wheel" "$work/unpacked"
@@ -48,7 +48,7 @@ find "$work/unpacked" -type l | grep . && fail 'links in a wheel'
 
 # With libhwloc inside: auditwheel agrees with the tag, and the tools run on the wheel's own.
 if command -v auditwheel >/dev/null && command -v patchelf >/dev/null; then
-    repaired=$("$source/tools/wheel/build.sh" --from "$build" --out "$work/repaired" --repair 2>"$work/repair") ||
+    repaired=$("$source/tools/wheel/build_wheel.sh" --from "$build" --out "$work/repaired" --repair 2>"$work/repair") ||
         fail "build_wheel.sh --repair: $(<"$work/repair")"
     python3 -m venv "$work/other"
     "$work/other/bin/pip" install -q --no-index --no-deps --disable-pip-version-check "$repaired" || fail 'pip does not install the repaired wheel'

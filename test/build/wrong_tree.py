@@ -29,7 +29,7 @@ FILES = {
     "topo/long.c": LICENCE + "\n" * 800,
     "topo/longish.c": LICENCE + "\n" * 400,
     "topo/tall.c": LICENCE + "int tall(int a,\n\t int b)\n{\n" + "\ta++;\n" * 67 + "}\n",
-    "device/simt/cuda.h": LICENCE + 'asm("multimem.st.global.u64 [%0], %1;");\n',
+    "device/simt/simt_cuda.h": LICENCE + 'asm("multimem.st.global.u64 [%0], %1;");\n',
     "topo/fits.c": LICENCE + "int fits(int a)\n{\n" + "\ta++;\n" * 67 + "}\n",
     "topo/stale.c": LICENCE + '/* See tall.c, tall_*.c, x/tall.c, <gone.h>. */\nchar *s = "gone.c"; // gone.h\n',
     "doc/page.md": "Read `topo/tall.c` and `topo/gone.c`, not gone.c.\n",

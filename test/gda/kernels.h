@@ -3,7 +3,7 @@
 #ifndef TEST_GDA_KERNELS_H
 #define TEST_GDA_KERNELS_H
 
-#include "device/mlx5/layout.h"
+#include "device/mlx5/mlx5_layout.h"
 
 #define GDA_THREADS 128 /* per block at most */
 #define GDA_WARPS_PER_BLOCK 2

@@ -3,7 +3,7 @@
 #ifndef TEST_GDA_TIMING_H
 #define TEST_GDA_TIMING_H
 
-#include "device/mlx5/layout.h"
+#include "device/mlx5/mlx5_layout.h"
 
 #define GDA_TIME_BYTES 7168 /* of a message: a token of 7168 channels in fp8 */
 

@@ -10,24 +10,24 @@ MUTANTS = [
      "new": "\tep_st_fenced_sys_u64(ep_ll_row_flag",
      "tests": ["matrix_rm", "matrix_em"]},
     # A bank is used again when every rank has done with it, not a step before.
-    {"name": "bank_early", "file": "device/group/step.h",
+    {"name": "bank_early", "file": "device/group/group_step.h",
      "old": "(int32_t)((uint32_t)word - op.freed) <= 0",
      "new": "(int32_t)((uint32_t)word - op.freed) < 0", "tests": ["waits"]},
     # A receive that is a step of its own frees the bank at its own step.
-    {"name": "freed_epoch", "file": "device/group/step.h",
+    {"name": "freed_epoch", "file": "device/group/group_step.h",
      "old": "uint32_t freed = l.halves & EP_HALF_RECV ? op.step : op.epoch;",
      "new": "uint32_t freed = op.epoch;", "tests": ["interleave", "steps", "halves"]},
     # A rank whose counts have come before the decision falls is not absent.
-    {"name": "presence_nolook", "file": "device/ll/dispatch_counts.h",
+    {"name": "presence_nolook", "file": "device/ll/ll_dispatch_counts.h",
      "old": "here = verdict != EP_PRESENCE_ABSENT && ep_ll_counts_look(a, op, t, r);",
      "new": "here = verdict == EP_PRESENCE_PRESENT && ep_ll_counts_look(a, op, t, r);",
      "tests": ["views_split", "views_strike", "views_again"]},
     # All blocks hold to what the first one has said of who is absent.
-    {"name": "presence_ignored", "file": "device/ll/dispatch_counts.h",
+    {"name": "presence_ignored", "file": "device/ll/ll_dispatch_counts.h",
      "old": "said->done = !c.g.mask_enabled;",
      "new": "said->done = true;", "tests": ["views_strike", "views_split", "views_again"]},
     # ... also of ranks above 63.
-    {"name": "presence_beyond", "file": "device/ll/dispatch_counts.h",
+    {"name": "presence_beyond", "file": "device/ll/ll_dispatch_counts.h",
      "old": ("\treturn ep_all(EP_FULL_MASK, ok);\n"
              "}\n"
              "\n"
@@ -50,28 +50,28 @@ MUTANTS = [
              "\tresult = ep_group_create("),
      "tests": ["memory"]},
     # The last vector of a row comes back.
-    {"name": "comb_tail", "file": "device/ll/combine_send.h",
+    {"name": "comb_tail", "file": "device/ll/ll_combine_send.h",
      "old": "narrow, off < a.token_bytes && row != EP_LL_ZERO_ROW);",
      "new": "narrow, off + 8 < a.token_bytes && row != EP_LL_ZERO_ROW);",
      "tests": ["matrix_em", "matrix_rm", "sizes_rows"]},
     # A row that is lost comes back as zeros.
-    {"name": "zero_row", "file": "device/ll/dispatch_recv.h",
+    {"name": "zero_row", "file": "device/ll/ll_dispatch_recv.h",
      "old": "c.h.slot_row[(size_t)at * c.topk + k] = lost ? EP_LL_ZERO_ROW : w.row;",
      "new": "c.h.slot_row[(size_t)at * c.topk + k] = w.row;", "tests": ["ids", "ids_processes", "matrix_em"]},
     # Masked ranks are sent no rows.
-    {"name": "mask_send", "file": "device/ll/dispatch_send.h",
+    {"name": "mask_send", "file": "device/ll/ll_dispatch_send.h",
      "old": "if (id < 0 || !ep_mask_active(c.g, rank)) {",
      "new": "if (id < 0) {", "tests": ["masks", "views_split", "races_mask_dispatch"]},
     # ... and no rows return to them.
-    {"name": "mask_return", "file": "device/ll/combine.cu",
+    {"name": "mask_return", "file": "device/ll/ll_combine.cu",
      "old": "if (r.slot < r.rows && ep_mask_active_warp(c.g, r.src)) {",
      "new": "if (r.slot < r.rows) {", "tests": ["masks", "views_split", "races_mask_combine"]},
     # A token that names an expert twice has a row for each time.
-    {"name": "repeat_local", "file": "device/ll/dispatch_send.h",
+    {"name": "repeat_local", "file": "device/ll/ll_dispatch_send.h",
      "old": "n += t.id[i] == expert && ep_div(i, c.by_topk) < local;",
      "new": "n += t.id[i] == expert && ep_div(i, c.by_topk) <= local;", "tests": ["ids", "matrix_em"]},
     # A mask is one of its round: MaskClean ends it.
-    {"name": "clean_round", "file": "device/group/mask.h",
+    {"name": "clean_round", "file": "device/group/group_mask.h",
      "old": "return word >> 32 & 1 && (int32_t)((round - op.clean_round) << 1) >= 0 &&",
      "new": ("(void)round;\n"
              "\treturn word >> 32 & 1 &&"),
@@ -80,15 +80,15 @@ MUTANTS = [
     {"name": "told_once", "file": "device/group/wait.h",
      "old": "\t\ts->polls |= EP_WAIT_TOLD;\n", "new": "\t\treturn EP_CAUSE_PARTED;\n", "tests": ["unit/waits"]},
     # A combine refuses what was dispatched before a MaskClean.
-    {"name": "receipt_round", "file": "device/group/step.h",
+    {"name": "receipt_round", "file": "device/group/group_step.h",
      "old": "return is_combine && f.receipt.clean_round != f.seq.clean_round ? EP_CAUSE_CLEANED : 0;",
      "new": "return 0;", "tests": ["halves", "clean", "masks"]},
     # ---- high throughput ----
     # A unit is announced when its stores are done.
-    {"name": "ht_say_early", "file": "device/ht/dispatch_send.h",
+    {"name": "ht_say_early", "file": "device/ht/ht_dispatch_send.h",
      "old": "\tep_ht_pipe_stored(p, u->group);\n", "new": "", "tests": ["ht_flat_ring", "ht_flat_race", "ht_flat"]},
     # A ring slot's credit is told when its last load has ended.
-    {"name": "ht_credit_early", "file": "device/ht/dispatch.cu",
+    {"name": "ht_credit_early", "file": "device/ht/ht_dispatch.cu",
      "old": ("\tfrom = ep_ht_pipe_wait(a.c.g, op, p, a.c.g.rank);\n"
              "\tif (!from) {\n"
              "\t\treturn false;\n"
@@ -117,27 +117,27 @@ MUTANTS = [
              "\tep_ht_pipe_release(p);\n"),
      "tests": ["ht_em_ring", "ht_flat_ring"]},
     # Between an acquired flag and a bulk load there is a proxy fence.
-    {"name": "ht_noproxy", "file": "device/ht/dispatch_recv.h",
+    {"name": "ht_noproxy", "file": "device/ht/ht_dispatch_recv.h",
      "old": "\t\tep_bulk_fence_global(); /* the rows were stored by the engine of another SM */\n",
      "new": "", "tests": ["ht_flat_ring", "ht_flat"]},
     # Windows: a warp's stores are done before it says so.
-    {"name": "ht_done_early", "file": "device/ht/dispatch.cu",
+    {"name": "ht_done_early", "file": "device/ht/ht_dispatch.cu",
      "old": ("\tif (a.is_direct) {\n"
              "\t\tep_ht_pipe_stored(p, p->groups);\n"
              "\t}\n"
              "\treturn true;"),
      "new": "\treturn true;", "tests": ["ht_window", "ht_window_late", "ht_soak"]},
     # Combine: returned rows are announced when their stores are done.
-    {"name": "ht_due_early", "file": "device/ht/combine.cu",
+    {"name": "ht_due_early", "file": "device/ht/ht_combine.cu",
      "old": "\t\tep_ht_pipe_stored(&p, due->group);\n",
      "new": "", "tests": ["ht_flat_ring", "ht_flat", "ht_flat_race"]},
     # A combine's input is its caller's again when the kernel ends: peers have read it.
-    {"name": "ht_comb_nowait", "file": "device/ht/combine.cu",
+    {"name": "ht_comb_nowait", "file": "device/ht/ht_combine.cu",
      "old": "\t\t\tep_ht_done_wait(a.c, e.op, &failed);\n",
      "new": "",
      "tests": ["ht_window", "ht_idle"]},
     # Marks of one step are not those of the next.
-    {"name": "signature_one_slot", "file": "device/group/layout.h",
+    {"name": "signature_one_slot", "file": "device/group/group_layout.h",
      "old": "return ((uint64_t)(step % EP_SIGNATURE_SLOTS) * nranks + r) *",
      "new": "return ((uint64_t)(step % 1) * nranks + r) *",
      "tests": ["unit/signature"]},
@@ -154,32 +154,32 @@ MUTANTS = [
      "old": "s.word[EP_SIGNATURE_DIRECTION] = (uint32_t)c->config.pass_direction;",
      "new": "s.word[EP_SIGNATURE_DIRECTION] = 0;",
      "tests": ["ht_mismatch"]},
-    {"name": "signature_origin", "file": "device/group/layout.h",
+    {"name": "signature_origin", "file": "device/group/group_layout.h",
      "old": "return hash ^ origin * 0x9e3779b1u;",
      "new": "return hash ^ (origin & 0) * 0x9e3779b1u;",
      "tests": ["mismatch"]},
     # dispatch compares it,
-    {"name": "signature_ctrl", "file": "device/ll/dispatch_counts.h",
+    {"name": "signature_ctrl", "file": "device/ll/ll_dispatch_counts.h",
      "old": "if (d1 != c.launch.sent_hash) {",
      "new": "if (d1 == c.launch.sent_hash + 1) {",
      "tests": ["mismatch"]},
     # so does combine,
-    {"name": "signature_combine", "file": "device/ll/combine.cu",
+    {"name": "signature_combine", "file": "device/ll/ll_combine.cu",
      "old": "uint32_t flag = op.epoch ^ ep_step_seal(c.launch, found);",
      "new": "uint32_t flag = op.epoch ^ 0 * ep_step_seal(c.launch, found);",
      "tests": ["mismatch"]},
     # where no rows come, too,
-    {"name": "signature_close", "file": "device/group/signature.h",
+    {"name": "signature_close", "file": "device/group/group_signature.h",
      "old": "for (uint32_t i = ep_lane(); i < 2 * g.nranks; i += EP_WARP_SIZE) {",
      "new": "for (uint32_t i = ep_lane(); i < 0; i += EP_WARP_SIZE) {",
      "tests": ["mismatch"]},
     # and high throughput;
-    {"name": "signature_ht", "file": "device/ht/step.h",
+    {"name": "signature_ht", "file": "device/ht/ht_step.h",
      "old": "if ((uint32_t)mark != seal) {",
      "new": "if ((uint32_t)mark == seal + 1) {",
      "tests": ["ht_mismatch"]},
     # who waits for something else looks,
-    {"name": "signature_look", "file": "device/group/signature.h",
+    {"name": "signature_look", "file": "device/group/group_signature.h",
      "old": "r < first + EP_SIGNATURE_LOOKS && r < g.nranks",
      "new": "r < first + 0 * EP_SIGNATURE_LOOKS && r < g.nranks",
      "tests": ["mismatch"]},
@@ -193,16 +193,16 @@ MUTANTS = [
      "old": "if (all[r].topk != all[0].topk) {",
      "new": "if (all[r].topk > 1000 + all[0].topk) {", "tests": ["mismatch"]},
     # The last chunk that needs a ring slot again gets its credit.
-    {"name": "ht_credit_last", "file": "device/ht/dispatch_recv.h",
+    {"name": "ht_credit_last", "file": "device/ht/ht_dispatch_recv.h",
      "old": "if (chunk + c.areas.ring_chunks < c.h.head->chunks && ep_lane() == 0) {",
      "new": "if (chunk + c.areas.ring_chunks + 1 < c.h.head->chunks && ep_lane() == 0) {",
      "tests": ["ht_flat_ring", "ht_em_ring", "ht_gaps"]},
     # The padding of the last zone is cleared.
-    {"name": "ht_zero_last", "file": "device/ht/dispatch_zero.h",
+    {"name": "ht_zero_last", "file": "device/ht/ht_dispatch_zero.h",
      "old": "\t\tif (z < c.nlocal) {\n",
      "new": "\t\tif (z + 1 < c.nlocal) {\n", "tests": ["ht_em", "ht_drop", "ht_em_ring"]},
     # Weights behind the rows that come are 0.
-    {"name": "ht_fill", "file": "device/ht/dispatch_recv.h",
+    {"name": "ht_fill", "file": "device/ht/ht_dispatch_recv.h",
      "old": ("\t\ta.out_weights[i] = 0.0f;\n"
              "\t}\n"
              "}\n"
@@ -219,11 +219,11 @@ MUTANTS = [
      "new": "uint64_t lag = ep_min_u64(o->ring_chunks + 1, EP_HT_MOST_LAG);",
      "tests": ["ht_flat_ring", "ht_em_ring", "ht_gaps"]},
     # The gradient of an expert that a token names twice belongs to the first time.
-    {"name": "ht_again_grad", "file": "device/ht/combine_work.h",
+    {"name": "ht_again_grad", "file": "device/ht/ht_combine_work.h",
      "old": "uint32_t j = ep_popc(alike & until & ~again) - 1;",
      "new": "uint32_t j = ep_popc(alike & until) - 1;", "tests": ["ht_flat", "ht_em", "ht_window"]},
     # The last vectors of a sum of two are stored.
-    {"name": "ht_pair_tail", "file": "device/ht/combine_sum.h",
+    {"name": "ht_pair_tail", "file": "device/ht/ht_combine_sum.h",
      "old": ("\t\t\tif (WHOLE || at < vecs) {\n"
              "\t\t\t\tep_st16(to + 16 * at, sum);"),
      "new": ("\t\t\tif (WHOLE || at + 1 < vecs) {\n"
@@ -239,7 +239,7 @@ MUTANTS = [
              "\tfor (uint32_t d = ep_lane(); d < c.g.nranks"),
      "new": "\tfor (uint32_t d = ep_lane(); d < c.g.nranks", "tests": ["ht_flat"]},
     # Nothing is loaded early into a ring that is full.
-    {"name": "ht_early_ring", "file": "device/ht/dispatch_work.h",
+    {"name": "ht_early_ring", "file": "device/ht/ht_dispatch_work.h",
      "old": "\t\t\t    (!a.is_direct && u.chunk >= a.c.areas.ring_chunks)) {",
      "new": "\t\t\t    false) {", "tests": ["ht_flat_ring", "ht_em_ring", "ht_gaps"]},
     # ---- remote ranks, masks, host ----
@@ -265,7 +265,7 @@ MUTANTS = [
      "new": ("if (ep_shfl_u32(EP_FULL_MASK, l.mask, 0) && (!ep_ht_chunk_wait(c, op, f, x, chunk) ||\n"
              "\t    !ep_ht_chunk_wait(c, op, f, x, end - 1))) {"), "tests": ["ht_post"]},
     # Rows of a bunch and their signal go by one queue, which the receiver looks at.
-    {"name": "nd_queue_read", "file": "device/ht/nodes.h",
+    {"name": "nd_queue_read", "file": "device/ht/ht_nodes.h",
      "old": "return ep_ht_signal_reached(c, op, r, ep_ht_rows_channel(c, chunk), chunk + 2);",
      "new": "return ep_ht_signal_reached(c, op, r, EP_HT_ROWS, chunk + 2);", "tests": ["net_ht_flat", "net_ht_tier2"]},
     {"name": "nd_bunch_end", "file": "device/ht/post.h",
@@ -280,19 +280,19 @@ MUTANTS = [
      "old": "wanted = flows < EP_HT_AUTO_QUEUES ? EP_HT_AUTO_QUEUES / flows : 1;", "new": "wanted = flows ? 1 : 1;",
      "tests": ["ht_config"]},
     # The flows of a rank are posted by as many blocks as there are.
-    {"name": "nd_turns", "file": "device/ht/nodes.h",
+    {"name": "nd_turns", "file": "device/ht/ht_nodes.h",
      "old": "return c.remote.index[r] * c.remote.nodes + c.remote.node[r];", "new": "return r;", "tests": ["ht_post"]},
     # Across nodes, a stage is released when the NIC has read it.
     {"name": "nd_release", "file": "device/ht/post.h",
      "old": ("\tif (!ep_mlx5_wait(&p, posted, EP_MLX5_ERR_COMPLETION, EP_WAIT_RDMA_COMPLETION)) {\n"),
      "new": ("\tif (false) {\n"), "tests": ["ht_post", "net_ht_credits", "net_ht_flat", "net_ht_em"]},
     # A side of a stage is claimed when it has been released.
-    {"name": "nd_claim", "file": "device/group/remote.h",
+    {"name": "nd_claim", "file": "device/group/group_remote.h",
      "old": "if (p.done < index && !ep_stage_released(g, op, p, r, index) && ep_lane() == 0) {",
      "new": "if (p.done + 4 < index && !ep_stage_released(g, op, p, r, index) && ep_lane() == 0) {",
      "tests": ["net_sizes_far", "nodes_lossy", "net_steps_late"]},
     # A combine across nodes ends when the NIC has read its rows.
-    {"name": "nd_read", "file": "device/ll/combine.cu",
+    {"name": "nd_read", "file": "device/ll/ll_combine.cu",
      "old": "\t\t\tep_remote_read(c.g, op, ep_block(), c.launch.send_blocks);\n",
      "new": "", "tests": ["net_in_place_overwrite_mode1", "net_in_place", "net_em_in_place"]},
     # MaskClean's common step lies beyond all that ranks may have begun.

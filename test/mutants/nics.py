@@ -33,11 +33,11 @@ MUTANTS = [
              "\t\tsignaled |= false;"),
      "tests": ["failures", "posting"]},
     # A signal that is an atomic comes behind the data where the NIC places atomics in any order.
-    {"name": "atomic_unfenced", "file": "device/mlx5/layout.h",
+    {"name": "atomic_unfenced", "file": "device/mlx5/mlx5_layout.h",
      "old": "return tier == EP_MLX5_TIER_OOO_ALL ? EP_MLX5_FM_FENCE : EP_MLX5_FM_NONE;",
      "new": "return EP_MLX5_FM_NONE;", "tests": ["host_gpu_tier_2", "golden"]},
     # A signal that is a WRITE comes behind the data where the NIC places WRITEs in any order.
-    {"name": "write_weak", "file": "device/mlx5/layout.h",
+    {"name": "write_weak", "file": "device/mlx5/mlx5_layout.h",
      "old": "return avoid_atomics ? EP_MLX5_SIGNAL_WRITE_STRONG : EP_MLX5_SIGNAL_ATOMIC;",
      "new": "return avoid_atomics ? EP_MLX5_SIGNAL_WRITE : EP_MLX5_SIGNAL_ATOMIC;",
      "tests": ["host_gpu_one_atomic", "host_gpu"]},

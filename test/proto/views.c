@@ -18,7 +18,7 @@
 #include <math.h>
 #include <string.h>
 #include <unistd.h>
-#include "device/group/layout.h"
+#include "device/group/group_layout.h"
 #include "ep/group.h"
 #include "support/bench.h"
 #include "support/victim.h"

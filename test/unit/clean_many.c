@@ -6,7 +6,7 @@
  */
 #include <pthread.h>
 #include <string.h>
-#include "device/group/layout.h"
+#include "device/group/group_layout.h"
 #include "device/kernels.h"
 #include "support/check_nccl.h"
 

@@ -2,7 +2,7 @@
 /* Fields of a group's config: their limits, what AUTO means, and what ranks must agree in. */
 #include <limits.h>
 #include <stdlib.h>
-#include "device/mlx5/layout.h"
+#include "device/mlx5/mlx5_layout.h"
 #include "ep/heap.h"
 #include "ep/ll/ll.h"
 #include "nccl_ep/ext.h"

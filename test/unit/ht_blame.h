@@ -3,7 +3,7 @@
 #ifndef TEST_UNIT_HT_BLAME_H
 #define TEST_UNIT_HT_BLAME_H
 
-#include "device/ht/layout.h"
+#include "device/ht/ht_layout.h"
 
 #define HT_STUCK_SLOTS 3
 

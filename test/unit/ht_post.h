@@ -3,7 +3,7 @@
 #ifndef TEST_UNIT_HT_POST_H
 #define TEST_UNIT_HT_POST_H
 
-#include "device/ht/layout.h"
+#include "device/ht/ht_layout.h"
 
 #define HT_POST_EPOCH 5
 #define HT_POST_PARTS 2

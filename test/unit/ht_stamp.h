@@ -3,7 +3,7 @@
 #ifndef TEST_UNIT_HT_STAMP_H
 #define TEST_UNIT_HT_STAMP_H
 
-#include "device/ht/layout.h"
+#include "device/ht/ht_layout.h"
 
 enum ht_stamp_failure {
 	HT_STAMP_NONE,

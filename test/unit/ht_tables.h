@@ -7,7 +7,7 @@
 #define TEST_UNIT_HT_TABLES_H
 
 #include <stdbool.h>
-#include "device/ht/layout.h"
+#include "device/ht/ht_layout.h"
 #include "tools/perf/oracle/oracle_ht.h"
 
 #define HT_TABLES_RANKS 66 /* more than a kernel's arguments have heaps for */

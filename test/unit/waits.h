@@ -3,7 +3,7 @@
 #ifndef TEST_UNIT_WAITS_H
 #define TEST_UNIT_WAITS_H
 
-#include "device/group/layout.h"
+#include "device/group/group_layout.h"
 
 struct waits_result {
 	uint32_t polls;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What high throughput wants of configs, handles, counters and operations, besides the rest. */
-#include "device/mlx5/layout.h"
+#include "device/mlx5/mlx5_layout.h"
 #include "ep/ht/ht.h"
 #include "ep/struct.h"
 

@@ -7,7 +7,7 @@
 #ifndef EP_EP_HT_HEAP_H
 #define EP_EP_HT_HEAP_H
 
-#include "device/ht/layout.h"
+#include "device/ht/ht_layout.h"
 #include "ep/algo.h"
 
 struct ep_ht_heap {

@@ -4,7 +4,7 @@
 #define EP_EP_HT_PLAN_H
 
 #include <stdbool.h>
-#include "device/ht/layout.h"
+#include "device/ht/ht_layout.h"
 #include "ep/algo.h"
 
 enum ep_ht_kind {

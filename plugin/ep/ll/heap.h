@@ -6,7 +6,7 @@
 #ifndef EP_EP_LL_HEAP_H
 #define EP_EP_LL_HEAP_H
 
-#include "device/ll/layout.h"
+#include "device/ll/ll_layout.h"
 #include "ep/algo.h"
 
 /* A bank's areas end where the next begins. A side of the stage: rows, headers [R][STAGE_ROWS]. */

@@ -10,7 +10,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include "device/mlx5/layout.h"
+#include "device/mlx5/mlx5_layout.h"
 #include "nic/gpu.h"
 #include "nic/memory.h"
 #include "nic/stats.h"

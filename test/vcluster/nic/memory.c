@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "device/mlx5/layout.h"
+#include "device/mlx5/mlx5_layout.h"
 #include "nic/dv.h"
 #include "nic/gpu.h"
 #include "nic/memory.h"

@@ -3,7 +3,7 @@
 #ifndef VN_QP_H
 #define VN_QP_H
 
-#include "device/mlx5/layout.h"
+#include "device/mlx5/mlx5_layout.h"
 #include "nic/memory.h"
 #include "nic/step.h"
 

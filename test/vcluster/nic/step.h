@@ -9,7 +9,7 @@
 #include <infiniband/verbs.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include "device/mlx5/layout.h"
+#include "device/mlx5/mlx5_layout.h"
 
 /* What becomes of WQEs of a queue that commands made. Indices count from its making; UINT64_MAX: none. */
 struct vn_dv_script {

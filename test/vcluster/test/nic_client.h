@@ -9,7 +9,7 @@
 #include <endian.h>
 #include <infiniband/mlx5dv.h>
 #include <infiniband/verbs.h>
-#include "device/mlx5/layout.h"
+#include "device/mlx5/mlx5_layout.h"
 
 #define CL_BAD_WAIT 0xffffffffu
 #define CL_DEPTH 64

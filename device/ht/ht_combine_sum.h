@@ -8,7 +8,7 @@
 
 #include "device/group/numbers.h"
 #include "device/group/wait.h"
-#include "device/ht/layout.h"
+#include "device/ht/ht_layout.h"
 #include "device/simt/bulk.h"
 
 #define EP_HT_SUM_VECS (EP_HT_COMBINE_PART / 16 / EP_WARP_SIZE) /* of a lane */

@@ -7,10 +7,10 @@
  * token's experts come, and rounds once more. Roles: movers (device/ht/hop.h), and in each block a
  * poster and a creditor (device/ht/post.h).
  */
-#include "device/ht/combine_sum.h"
+#include "device/ht/ht_combine_sum.h"
 #include "device/ht/merge.h"
 #include "device/ht/post.h"
-#include "device/ht/step.h"
+#include "device/ht/ht_step.h"
 #include "device/ht/weights.h"
 
 #include "device/kernels.h"

@@ -16,8 +16,8 @@
 #ifndef EP_DEVICE_HT_STEP_H
 #define EP_DEVICE_HT_STEP_H
 
-#include "device/group/remote.h"
-#include "device/group/step.h"
+#include "device/group/group_remote.h"
+#include "device/group/group_step.h"
 #include "device/ht/blame.h"
 #include "device/simt/bulk.h"
 

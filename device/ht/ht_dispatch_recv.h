@@ -6,7 +6,7 @@
 #ifndef EP_DEVICE_HT_DISPATCH_RECV_H
 #define EP_DEVICE_HT_DISPATCH_RECV_H
 
-#include "device/ht/dispatch_work.h"
+#include "device/ht/ht_dispatch_work.h"
 
 /* Has the unit come? With `wait`: it is waited for. */
 EP_DEV uint32_t ep_ht_recv_ready(const struct ep_ht_common &c, const struct ep_op &op,

@@ -6,9 +6,9 @@
  *
  * Bytes: expert-major one row per remote (token, expert), rank-major one per remote (token, rank).
  */
-#include "device/ll/combine_remote.h"
-#include "device/ll/combine_send.h"
-#include "device/group/step.h"
+#include "device/ll/ll_combine_remote.h"
+#include "device/ll/ll_combine_send.h"
+#include "device/group/group_step.h"
 #include "device/group/numbers.h"
 
 #include "device/kernels.h"

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * High throughput across nodes: where the ends of a flow keep what they tell one another, and which
- * tokens of a chunk travel. device/ht/layout.h says what flows, stages, net rings and desks are.
+ * tokens of a chunk travel. device/ht/ht_layout.h says what flows, stages, net rings and desks are.
  */
 #ifndef EP_DEVICE_HT_NODES_H
 #define EP_DEVICE_HT_NODES_H
 
-#include "device/group/remote.h"
+#include "device/group/group_remote.h"
 #include "device/ht/blame.h"
 #include "device/ht/pipe.h"
 #include "device/ht/units.h"

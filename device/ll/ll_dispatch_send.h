@@ -3,7 +3,7 @@
 #ifndef EP_DEVICE_LL_DISPATCH_SEND_H
 #define EP_DEVICE_LL_DISPATCH_SEND_H
 
-#include "device/ll/dispatch_rows.h"
+#include "device/ll/ll_dispatch_rows.h"
 #include "device/simt/numeric.h"
 
 /*

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * High throughput: what host and kernels share besides the group (device/group/layout.h). Plain C,
+ * High throughput: what host and kernels share besides the group (device/group/group_layout.h). Plain C,
  * included by both.
  *
  * Routing. ncclEpUpdateHandle makes tables at both ends of every row, and keeps them in handle
@@ -38,7 +38,7 @@
  * has read one from the net ring by the word `consumed`, both as ep_ht_unit_word() in the own heap. A
  * warp for each flow, the *poster*, hands staged chunks to the NIC, and says by `released` up to which
  * chunk the NIC has read the stage. Another one, the *creditor*, tells the sender how many chunks have
- * been consumed. Channels of the group's (device/group/layout.h) serve all this. On those from EP_HT_ROWS
+ * been consumed. Channels of the group's (device/group/group_layout.h) serve all this. On those from EP_HT_ROWS
  * on the entries of an operation are 1 for what is not rows (tables, weights), and c + 2 for chunk c. Each
  * has a signal of its own, which says nothing of rows that go by others: queue pairs do not wait for each
  * other. On EP_HT_CREDITS entries are chunks that the receiver of rows has consumed.
@@ -52,7 +52,7 @@
 #ifndef EP_DEVICE_HT_LAYOUT_H
 #define EP_DEVICE_HT_LAYOUT_H
 
-#include "device/group/layout.h"
+#include "device/group/group_layout.h"
 
 #define EP_HT_MAX_TOPK 32
 #define EP_HT_MAX_EXPERTS 65535 /* 16 bits in ep_ht_sel */

@@ -4,7 +4,7 @@
 #define EP_DEVICE_LL_DISPATCH_COUNTS_H
 
 #include "device/group/presence.h"
-#include "device/ll/dispatch_rows.h"
+#include "device/ll/ll_dispatch_rows.h"
 
 /* What a block knows of a source; see presence.h. */
 enum ep_ll_source_state {

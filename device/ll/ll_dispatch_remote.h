@@ -3,8 +3,8 @@
 #ifndef EP_DEVICE_LL_DISPATCH_REMOTE_H
 #define EP_DEVICE_LL_DISPATCH_REMOTE_H
 
-#include "device/group/remote.h"
-#include "device/ll/dispatch_send.h"
+#include "device/group/group_remote.h"
+#include "device/ll/ll_dispatch_send.h"
 
 /* Tokens [first, first + n) of the span, all of one channel. */
 struct ep_ll_remote_batch {

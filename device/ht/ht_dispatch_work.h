@@ -22,7 +22,7 @@
 #define EP_DEVICE_HT_DISPATCH_WORK_H
 
 #include "device/ht/blame.h"
-#include "device/ht/dispatch_rows.h"
+#include "device/ht/ht_dispatch_rows.h"
 
 /* A unit, and how far it has been loaded. */
 struct ep_ht_unit {

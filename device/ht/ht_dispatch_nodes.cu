@@ -5,10 +5,10 @@
  * node; that one stores it for the ranks there. Roles: movers (device/ht/hop.h), and in each block a
  * poster and a creditor (device/ht/post.h).
  */
-#include "device/ht/dispatch_zero.h"
+#include "device/ht/ht_dispatch_zero.h"
 #include "device/ht/forward.h"
 #include "device/ht/post.h"
-#include "device/ht/step.h"
+#include "device/ht/ht_step.h"
 #include "device/ht/weights.h"
 
 #include "device/kernels.h"

@@ -3,7 +3,7 @@
 #ifndef EP_DEVICE_GROUP_RECORD_H
 #define EP_DEVICE_GROUP_RECORD_H
 
-#include "device/group/layout.h"
+#include "device/group/group_layout.h"
 #include "device/simt/simt.h"
 
 /* What a kernel knows about its own step; equal in all blocks and on all ranks. */

@@ -3,7 +3,7 @@
 #ifndef EP_DEVICE_HT_DISPATCH_ZERO_H
 #define EP_DEVICE_HT_DISPATCH_ZERO_H
 
-#include "device/ht/dispatch_rows.h"
+#include "device/ht/ht_dispatch_rows.h"
 
 /* One row of an output from zeros in shared memory. */
 EP_DEV void ep_ht_zero_row(unsigned char *to, const unsigned char *zeros, uint32_t bytes,

@@ -6,7 +6,7 @@
 #ifndef EP_DEVICE_HT_DISPATCH_SEND_H
 #define EP_DEVICE_HT_DISPATCH_SEND_H
 
-#include "device/ht/dispatch_work.h"
+#include "device/ht/ht_dispatch_work.h"
 
 /* The last unit that was stored and not announced yet. */
 struct ep_ht_unsaid {

@@ -3,10 +3,10 @@
 #ifndef EP_DEVICE_LL_DISPATCH_RECV_H
 #define EP_DEVICE_LL_DISPATCH_RECV_H
 
-#include "device/group/remote.h"
-#include "device/group/step.h"
-#include "device/ll/dispatch_counts.h"
-#include "device/ll/dispatch_place.h"
+#include "device/group/group_remote.h"
+#include "device/group/group_step.h"
+#include "device/ll/ll_dispatch_counts.h"
+#include "device/ll/ll_dispatch_place.h"
 
 /* Part `part` of the row in slot `slot` of source `src`. */
 struct ep_ll_recv_item {

@@ -7,7 +7,7 @@
 #ifndef EP_DEVICE_GROUP_MASK_H
 #define EP_DEVICE_GROUP_MASK_H
 
-#include "device/group/record.h"
+#include "device/group/group_record.h"
 
 /* Rank r's heap; NULL: r is remote. What most groups need lies in the kernel's arguments. */
 EP_DEV unsigned char *ep_heap_of(const struct ep_dev_group &g, uint32_t r)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Low latency: what host and kernels share besides the group (device/group/layout.h). Plain C,
+ * Low latency: what host and kernels share besides the group (device/group/group_layout.h). Plain C,
  * included by both.
  *
  * The heap holds, behind what every group has,
@@ -45,8 +45,8 @@
 #ifndef EP_DEVICE_LL_LAYOUT_H
 #define EP_DEVICE_LL_LAYOUT_H
 
-#include "device/group/layout.h"
-#include "device/mlx5/layout.h"
+#include "device/group/group_layout.h"
+#include "device/mlx5/mlx5_layout.h"
 
 #define EP_LL_MAX_TOPK 32
 #define EP_LL_MAX_TOKENS 65535        /* 16 bits in row origins and headers */

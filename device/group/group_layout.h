@@ -8,7 +8,7 @@
  *   progress[R]   8 bytes each, written by peer r: the last step that r has started, and above that
  *                 1 if r has masked this rank by then, and the round of r's last MaskClean
  *   signatures[EP_SIGNATURE_SLOTS][R]  written by peer r: what it passes to its last steps, each in
- *                 the slot step % EP_SIGNATURE_SLOTS (device/group/signature.h)
+ *                 the slot step % EP_SIGNATURE_SLOTS (device/group/group_signature.h)
  *   clean[2][R]   words of the same form: each rank's call of MaskClean, and each rank's result
  *   signals[R][C] u64 (remote peers): how much of what peer r sends on its channel c has arrived
  *
@@ -355,7 +355,7 @@ struct ep_dev_group {
 	uint64_t clean_off;
 	const struct ep_dev_remote *remote; /* NULL without remote ranks */
 	unsigned char *own;                 /* this rank's heap */
-	/* Each rank's heap as mapped here, NULL: remote. By ep_heap_of() of mask.h: */
+	/* Each rank's heap as mapped here, NULL: remote. By ep_heap_of() of group_mask.h: */
 	unsigned char *const *far_heap; /* [R] in device memory; NULL: there are no ranks beyond */
 	unsigned char *heap[EP_GROUP_NEAR_RANKS];
 	/* All heaps of the node at once, for ep_multimem_*() alone; NULL, as a rule: not used. */

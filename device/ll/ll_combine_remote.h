@@ -7,8 +7,8 @@
 #ifndef EP_DEVICE_LL_COMBINE_REMOTE_H
 #define EP_DEVICE_LL_COMBINE_REMOTE_H
 
-#include "device/group/remote.h"
-#include "device/ll/combine_send.h"
+#include "device/group/group_remote.h"
+#include "device/ll/ll_combine_send.h"
 
 _Static_assert(EP_LL_MAX_TOPK <= EP_LL_STAGE_ROWS, "a slot's rows fit a batch");
 
