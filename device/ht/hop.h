@@ -12,7 +12,7 @@
  * A mover takes the units of each kind in ascending order of chunks. The key of a unit of kind k is
  * chunk + k * lag, then k. Everything that a unit waits for is done by units with smaller keys, of
  * whatever rank, or by a poster or creditor that waits for such units alone; this is what lag must be
- * small enough for (plugin/ep/ht/plan.c). A mover takes the unit with the smallest key that is ready,
+ * small enough for (plugin/ep/ht/ht_plan.c). A mover takes the unit with the smallest key that is ready,
  * and when none is it waits for the one with the smallest key. So of all units of all ranks that are
  * not done, the one with the smallest key is at work or ready.
  */

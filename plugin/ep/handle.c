@@ -8,8 +8,8 @@
 #include "core/live.h"
 #include "core/log.h"
 #include "ep/handle.h"
-#include "ep/heap.h"
-#include "ep/memory.h"
+#include "ep/group_heap.h"
+#include "ep/alloc.h"
 #include "ep/struct.h"
 
 ncclResult_t ep_handle_check(const struct ep_group_config *config, ncclEpLayout_t layout,

@@ -3,7 +3,7 @@
 #include "core/cuda.h"
 #include "core/nodes.h"
 #include "ep/handle.h"
-#include "ep/heap.h"
+#include "ep/group_heap.h"
 #include "ep/query.h"
 #include "ep/remote.h"
 #include "ep/struct.h"

@@ -6,7 +6,7 @@
 #include "core/log.h"
 #include "ep/group.h"
 #include "ep/handle.h"
-#include "ep/memory.h"
+#include "ep/alloc.h"
 #include "ep/resident.h"
 #include "ep/window.h"
 

@@ -9,7 +9,7 @@
 #include "device/kernels.h"
 #include "ep/remote.h"
 #include "gda/gda.h"
-#include "gda/source.h"
+#include "gda/user_mr.h"
 
 #define EP_REMOTE_CONNECT_MS 10000u     /* longest wait for the NICs' own work, also when closing */
 #define EP_REMOTE_LINGER_NS 2000000     /* for NICs to acknowledge what has arrived */

@@ -12,10 +12,10 @@
 #include "gda/connect.h"
 #include "gda/failure.h"
 #include "gda/lag.h"
-#include "gda/memory.h"
+#include "gda/gda_memory.h"
 #include "gda/proxy.h"
 #include "gda/slab.h"
-#include "gda/source.h"
+#include "gda/user_mr.h"
 #include "gda/watch.h"
 
 #define EP_GDA_STALL_NS 2000000000ull /* without progress, draining ends earlier */

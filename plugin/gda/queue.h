@@ -3,7 +3,7 @@
 #ifndef EP_GDA_QUEUE_H
 #define EP_GDA_QUEUE_H
 
-#include "gda/nic.h"
+#include "gda/gda_nic.h"
 
 /* What is known of a queue's failure. */
 struct ep_gda_cause {

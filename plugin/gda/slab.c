@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "core/log.h"
-#include "gda/memory.h"
+#include "gda/gda_memory.h"
 #include "gda/slab.h"
 
 #define EP_GDA_GPU_ALIGN (2u << 20) /* own allocation for the driver, so that only it is exported */

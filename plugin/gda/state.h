@@ -44,7 +44,7 @@ struct ep_gda {
 	struct ep_mlx5_region *regions;
 	cudaStream_t stream;
 	bool bound;
-	struct ep_gda_source *sources; /* source.c; NULL: none so far */
+	struct ep_gda_source *sources; /* user_mr.c; NULL: none so far */
 	bool keep_cuda; /* the device is stuck: leave CUDA's objects alone, freeing waits for it */
 	struct ep_context context;
 	bool ended; /* the device was reset: there are no objects of CUDA's any more */

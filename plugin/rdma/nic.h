@@ -54,7 +54,7 @@ bool ep_nic_port_open(struct ep_nic *nic, const struct ep_ib_env *env, struct ep
 /* `keep`: something else has pages of the context mapped, so that this stays open. */
 void ep_nic_close(struct ep_nic *nic, bool keep);
 
-/* address.c: the GID that the port is reached by, of `entries` in its table. */
+/* port_address.c: the GID that the port is reached by, of `entries` in its table. */
 ncclResult_t ep_nic_address_choose(struct ep_nic *nic, const struct ep_ib_env *env, int entries);
 /* RoCE version of an entry as the kernel has it in files under `root`; 0: it does not say. */
 int ep_gid_roce(const char *root, const char *device, int port, int index);
@@ -69,7 +69,7 @@ bool ep_nic_path_global(const struct ep_nic_end *from, const struct ep_nic_end *
 uint16_t ep_nic_path_lid(const struct ep_nic_end *from, const struct ep_nic_end *to);
 
 /*
- * memory.c: memory to be registered. That of a GPU as a DMA-BUF if there is one and libibverbs takes
+ * nic_memory.c: memory to be registered. That of a GPU as a DMA-BUF if there is one and libibverbs takes
  * it; else its address as it is, which works where nvidia-peermem is loaded.
  */
 struct ep_nic_memory {

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Checks what the sources promise about themselves: licence lines, sizes, who includes whom, that
-files and names which comments and pages mention exist, that pages are plain, and that no file is
-a binary.
+base names of the product are unique, that files and names which comments and pages mention exist,
+that pages are plain, and that no file is a binary.
 
   check_tree.py SOURCE_ROOT
   check_tree.py --list SOURCE_ROOT    only prints the tree's files, one per line
@@ -50,6 +50,9 @@ MAY_INCLUDE = {
     "tools/perf/oracle": [],  # it judges the library, and shares no line with it
 }
 SEARCH = ["", "include", "plugin"]
+# Directories of the product: a base name, which stack traces and grep show, stands there once.
+PRODUCT = ("device/", "include/", "plugin/", "tools/", "topo/")
+MAY_REPEAT = {"meson.build", "README.md"}
 WARN_LINES, MAX_LINES = 400, 800
 MAX_FUNCTION = 70  # lines, in the product
 MAX_TEST_FUNCTION = 120  # in test/, where a function may be a table in the form of code
@@ -249,6 +252,14 @@ def check_version(root):
             complain(path, "has the version '%s', meson.build '%s'" % (found[path], found.get("meson.build")))
 
 
+def check_base_names(paths):
+    first = {}
+    for path in paths:
+        base = path.rpartition("/")[2]
+        if path.startswith(PRODUCT) and base not in MAY_REPEAT and first.setdefault(base, path) != path:
+            complain(path, "has the base name of %s" % first[base])
+
+
 def is_binary(content):
     if b"\0" in content:
         return True
@@ -304,6 +315,7 @@ def main():
              if p.endswith(".md") and p not in MAY_NAME_THE_PAST]
     check_our_names(root, pages, paths)
     check_version(root)
+    check_base_names(paths)
     print("%d files, %d problems" % (len(paths), len(problems)))
     return 1 if problems else 0
 

@@ -34,9 +34,9 @@ class Sources:
         self.root = root
         self.chunk = 1 << self.define("device/ht/ht_layout.h", "EP_HT_CHUNK_SHIFT")
         self.most_shift = self.define("device/ht/ht_layout.h", "EP_HT_MOST_BUNCH_SHIFT")
-        self.stage = self.define("plugin/ep/ht/heap.c", "EP_HT_STAGE_CHUNKS")
+        self.stage = self.define("plugin/ep/ht/ht_heap.c", "EP_HT_STAGE_CHUNKS")
         self.queues = self.define("plugin/ep/ht/ht.c", "EP_HT_AUTO_QUEUES")
-        self.blocks = self.define("plugin/ep/ht/plan.c", "EP_HT_AUTO_NODES")
+        self.blocks = self.define("plugin/ep/ht/ht_plan.c", "EP_HT_AUTO_NODES")
         params = self.text("plugin/core/param.c")
         self.depth = int(re.search(r'"NCCL_EP_RDMA_DEPTH", (\d+)', params)[1])
         self.ring = 1 << int(re.search(r'"NCCL_EP_HT_RING_BYTES", 1 << (\d+)', params)[1])

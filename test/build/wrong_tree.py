@@ -26,6 +26,10 @@ FILES = {
     "device/ll/rows.h": LICENCE + '#include "device/group/wait.h"\n#include "device/simt/simt.h"\n',
     "device/ht/ring.cu": LICENCE + '#include "device/ll/rows.h"\n// asks multimem.ld\n',
     "device/ht/rows.cu": LICENCE + '\tasm volatile("nanosleep.u32 9;");\n',
+    "topo/meson.build": "# SPDX-License-Identifier: Apache-2.0\n",
+    "tools/meson.build": "# SPDX-License-Identifier: Apache-2.0\n",
+    "topo/fault.c": LICENCE,
+    "test/fault.c": LICENCE,
     "topo/long.c": LICENCE + "\n" * 800,
     "topo/longish.c": LICENCE + "\n" * 400,
     "topo/tall.c": LICENCE + "int tall(int a,\n\t int b)\n{\n" + "\ta++;\n" * 67 + "}\n",
@@ -75,6 +79,7 @@ plugin/net/p2p/send.c: includes plugin/gda/gda.h, which plugin/net/p2p must not 
 plugin/rdma/nic.c: includes "core/gone.h", which is not in the product
 test/data.bin: is a binary file
 test/latin.txt: is a binary file
+tools/perf/oracle/rows.h: has the base name of device/ll/rows.h
 tools/perf/oracle/rows.h: includes device/simt/simt.h, which tools/perf/oracle must not know
 tools/perf/perf.c: includes plugin/core/climbs.h, which tools/perf must not know
 tools/run.sh: names gone.py, which does not exist

@@ -12,7 +12,7 @@ MUTANTS = [
      "old": "\t\t\t\tbytes, cudaMemcpyDeviceToDevice, heap->entry->stream),",
      "new": "\t\t\t\tbytes, cudaMemcpyDeviceToDevice, from->entry->stream),", "tests": ["nth_wait"]},
     # No rank takes the old heap away before all have filled the new one.
-    {"name": "growth_alone", "file": "plugin/ep/heap.c",
+    {"name": "growth_alone", "file": "plugin/ep/group_heap.c",
      "old": ("\t\tresult = ep_boot_agree(&boot, ep_group_keep_rounds(g, &grown, &heap),\n"
              "\t\t\t\t       \"replacing the group's memory\");"),
      "new": "\t\tresult = ep_group_keep_rounds(g, &grown, &heap);", "tests": ["nth_call_each"]},

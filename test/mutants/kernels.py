@@ -189,7 +189,7 @@ MUTANTS = [
      "new": "ep_signature_print(ours, i, its, sizeof(its));\n\tep_signature_print(theirs, i, mine,",
      "tests": ["mismatch", "ht_mismatch"]},
     # Ranks that make a heap grow for another top-k do not get heaps of different forms.
-    {"name": "growth_topk", "file": "plugin/ep/heap.c",
+    {"name": "growth_topk", "file": "plugin/ep/group_heap.c",
      "old": "if (all[r].topk != all[0].topk) {",
      "new": "if (all[r].topk > 1000 + all[0].topk) {", "tests": ["mismatch"]},
     # The last chunk that needs a ring slot again gets its credit.
@@ -214,7 +214,7 @@ MUTANTS = [
              "#endif"),
      "tests": ["ht_flat", "ht_forward", "ht_drop"]},
     # Senders do not run ahead of receivers by more than the ring holds.
-    {"name": "ht_lag", "file": "plugin/ep/ht/plan.c",
+    {"name": "ht_lag", "file": "plugin/ep/ht/ht_plan.c",
      "old": "uint64_t lag = ep_min_u64(o->ring_chunks / 2, EP_HT_MOST_LAG);",
      "new": "uint64_t lag = ep_min_u64(o->ring_chunks + 1, EP_HT_MOST_LAG);",
      "tests": ["ht_flat_ring", "ht_em_ring", "ht_gaps"]},
@@ -316,7 +316,7 @@ MUTANTS = [
              "\t\t    g->windows.known[i].base[g->rank] + last == end) {"),
      "new": "if (g->windows.known[i].win == t->win_hdl) {", "tests": ["ht_window"]},
     # A heap that grows keeps the rounds of masks.
-    {"name": "h_rounds", "file": "plugin/ep/heap.c",
+    {"name": "h_rounds", "file": "plugin/ep/group_heap.c",
      "old": "\t\tresult = ep_boot_agree(&boot, ep_group_keep_rounds(g, &grown, &heap),",
      "new": "\t\t(void)ep_group_keep_rounds;\n\t\tresult = ep_boot_agree(&boot, ncclSuccess,",
      "tests": ["clean", "memory", "steps_growth"]},

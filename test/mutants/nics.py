@@ -54,14 +54,14 @@ MUTANTS = [
      "new": "return ep_be32((uint32_t)next);", "tests": ["golden", "host_gpu_alone"]},
     # ---- the host side of that ----
     # Memory of a peer has a key of each of its NICs.
-    {"name": "gda_rkey", "file": "plugin/gda/memory.c",
+    {"name": "gda_rkey", "file": "plugin/gda/gda_memory.c",
      "old": "all[p].rkey[n][i]", "new": "all[p].rkey[0][i]", "tests": ["host_gpu_two_nics"]},
     # The bus leaves signals and packets in their order.
-    {"name": "signals_relaxed", "file": "plugin/gda/memory.c",
+    {"name": "signals_relaxed", "file": "plugin/gda/gda_memory.c",
      "old": "bool relaxed = i == EP_MLX5_REGION_HEAP && g->env.relaxed;",
      "new": "bool relaxed = g->env.relaxed;", "tests": ["host_gpu_tier_0", "host_gpu"]},
     # Queues lie at offsets of their umem that the NIC can name.
-    {"name": "umem_pages", "file": "plugin/gda/memory.c",
+    {"name": "umem_pages", "file": "plugin/gda/gda_memory.c",
      "old": ("(uint64_t)sysconf(_SC_PAGESIZE),\n"
              "\t};"),
      "new": ("UINT64_MAX,\n"
@@ -102,7 +102,7 @@ MUTANTS = [
     {"name": "bond_backup", "file": "topo/bond.c",
      "old": "(!active[0] || strcmp(active, member) == 0) &&", "new": "", "tests": ["sysfs"]},
     # The topology has the same rate of it.
-    {"name": "bond_live", "file": "topo/live.c",
+    {"name": "bond_live", "file": "topo/machine.c",
      "old": "port->layer == EP_TOPO_LINK_ETHERNET, 0);", "new": "false, 0);", "tests": ["topo-live"]},
     # What is faster than NDR is known by the kernel's file alone.
     {"name": "rate_unread", "file": "topo/bond.c",

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A made-up machine in a directory of its own, as far as hwloc and topo/live.c read one. */
+/* A made-up machine in a directory of its own, as far as hwloc and topo/machine.c read one. */
 #ifndef EP_TOPO_TEST_ROOT_H
 #define EP_TOPO_TEST_ROOT_H
 

@@ -3,7 +3,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include "device/mlx5/mlx5_layout.h"
-#include "ep/heap.h"
+#include "ep/group_heap.h"
 #include "ep/ll/ll.h"
 #include "nccl_ep/ext.h"
 #include "support/check_nccl.h"

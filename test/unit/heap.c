@@ -2,7 +2,7 @@
 /* Where things lie in a heap and in handle memory. */
 #include "peer/peer_heap.h"
 #include "ep/group_config.h"
-#include "ep/ll/heap.h"
+#include "ep/ll/ll_heap.h"
 #include "support/check.h"
 
 static const struct ep_shape shapes[] = {

@@ -5,8 +5,8 @@
 
 #include "ep/combine.h"
 #include "ep/dispatch.h"
-#include "ep/ht/heap.h"
-#include "ep/ht/plan.h"
+#include "ep/ht/ht_heap.h"
+#include "ep/ht/ht_plan.h"
 
 /* State of a group. */
 struct ep_ht {
@@ -23,7 +23,7 @@ struct ep_ht_handle {
 	bool all_receive; /* eager mode: rows come to every rank, as the last dispatch has read */
 };
 
-/* ---- check.c: what high throughput wants besides, put into the arguments ---- */
+/* ---- ht_check.c: what high throughput wants besides, put into the arguments ---- */
 
 ncclResult_t ep_ht_config_check(const ncclEpGroupConfig_t *config, uint32_t nranks);
 ncclResult_t ep_ht_handle_check(const struct ep_group_config *config, ncclEpLayout_t layout,
@@ -35,7 +35,7 @@ ncclResult_t ep_ht_dispatch_check(const struct ep_dispatch *dispatch,
 				  struct ep_ht_dispatch_args *args, cudaStream_t stream);
 ncclResult_t ep_ht_combine_check(const struct ep_combine *combine, struct ep_ht_combine_args *args);
 
-/* ---- nodes.c: who forwards for whom ---- */
+/* ---- ht_nodes.c: who forwards for whom ---- */
 
 uint64_t ep_ht_nodes_bytes(const struct ep_shape *shape);
 /* Fills group->ht->remote, and its tables in the group's memory, behind scratch. */
@@ -52,7 +52,7 @@ ncclResult_t ep_ht_dispatch_direct(const struct ep_dispatch *dispatch,
 ncclResult_t ep_ht_combine_direct(const struct ep_combine *combine, struct ep_ht_combine_args *args,
 				  bool *direct);
 
-/* ---- launch.c ---- */
+/* ---- ht_launch.c ---- */
 
 ncclResult_t ep_ht_kernels_open(struct ncclEpGroup *group);
 

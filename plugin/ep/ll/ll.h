@@ -6,7 +6,7 @@
 #include "core/param.h"
 #include "ep/combine.h"
 #include "ep/dispatch.h"
-#include "ep/ll/plan.h"
+#include "ep/ll/ll_plan.h"
 
 /* Whose input it is: see ep_ll_source_choose(). */
 enum ep_ll_source_of {
@@ -42,13 +42,13 @@ struct ep_ll_handle {
 ncclResult_t ep_ll_geometry_make(struct ep_ll_geometry *out, const struct ep_params *params,
 				 uint32_t max_sms, uint32_t sm_count);
 
-/* ---- check.c: what the layouts of low latency want, put into the arguments ---- */
+/* ---- ll_check.c: what the layouts of low latency want, put into the arguments ---- */
 
 ncclResult_t ep_ll_dispatch_check(const struct ep_dispatch *dispatch,
 				  struct ep_ll_dispatch_args *args);
 ncclResult_t ep_ll_combine_check(const struct ep_combine *combine, struct ep_ll_combine_args *args);
 
-/* ---- source.c ---- */
+/* ---- ll_source.c ---- */
 
 /*
  * Fills *out, which is zero, if NICs shall read rows of `row_bytes` from the tensor of `view`, the input
@@ -59,7 +59,7 @@ void ep_ll_source_choose(struct ncclEpGroup *group, enum ep_ll_source_of of,
 			 const ncclEpTensor_t *tensor, const struct ep_view *view,
 			 uint32_t row_bytes, bool send_only, struct ep_mlx5_source *out);
 
-/* ---- launch.c ---- */
+/* ---- ll_launch.c ---- */
 
 ncclResult_t ep_ll_kernels_load(void);
 

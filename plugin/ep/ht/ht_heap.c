@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "ep/heap.h"
-#include "ep/ht/heap.h"
-#include "ep/ht/plan.h"
+#include "ep/group_heap.h"
+#include "ep/ht/ht_heap.h"
+#include "ep/ht/ht_plan.h"
 
 #define EP_HT_LINE 128u  /* areas, and rows of the ring */
 #define EP_HT_PAGE 4096u /* the heap's end */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "ep/heap.h"
-#include "ep/ll/heap.h"
+#include "ep/group_heap.h"
+#include "ep/ll/ll_heap.h"
 
 #define EP_LL_LINE 128u  /* areas that different ranks poll do not share a cache line */
 #define EP_LL_PAGE 4096u /* banks */

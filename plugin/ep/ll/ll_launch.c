@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An operation of low latency: the rest of its checks (check.c), its plan (plan.c), its launch. No
+ * An operation of low latency: the rest of its checks (ll_check.c), its plan (ll_plan.c), its launch. No
  * launch allocates on the device or synchronises. And what kernels need of the device before the
  * first one.
  */

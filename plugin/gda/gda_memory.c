@@ -12,7 +12,7 @@
 #include <unistd.h>
 #include "core/cuda.h"
 #include "core/log.h"
-#include "gda/memory.h"
+#include "gda/gda_memory.h"
 
 typedef CUresult (*ep_cu_range_fn)(void *, CUdeviceptr, size_t, CUmemRangeHandleType,
 				   unsigned long long);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 #include "ep/group.h"
-#include "ep/memory.h"
+#include "ep/alloc.h"
 
 /* Memory of a destroyed handle. */
 struct ep_pool_block {

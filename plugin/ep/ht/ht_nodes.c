@@ -2,7 +2,7 @@
 /* Groups of several nodes: who forwards for whom, as device/ht/ht_layout.h tells it. */
 #include <stdlib.h>
 #include "core/cuda.h"
-#include "ep/heap.h"
+#include "ep/group_heap.h"
 #include "ep/ht/ht.h"
 
 /* What the tables are made of. All by rank. */

@@ -12,8 +12,8 @@
 #include <string.h>
 #include "core/cuda.h"
 #include "core/log.h"
-#include "gda/memory.h"
-#include "gda/source.h"
+#include "gda/gda_memory.h"
+#include "gda/user_mr.h"
 
 #define EP_GDA_SOURCES 16
 

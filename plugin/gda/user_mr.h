@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Callers' memory that NICs read from. */
-#ifndef EP_GDA_SOURCE_H
-#define EP_GDA_SOURCE_H
+#ifndef EP_GDA_USER_MR_H
+#define EP_GDA_USER_MR_H
 
 #include "gda/state.h"
 

@@ -4,7 +4,7 @@
 #define EP_EP_LL_PLAN_H
 
 #include <stdbool.h>
-#include "ep/ll/heap.h"
+#include "ep/ll/ll_heap.h"
 
 /*
  * Thread blocks of a group's operations. Unless the split is fixed, only the sum of the two counts:

@@ -5,7 +5,7 @@
 #include "core/cuda.h"
 #include "core/idle.h"
 #include "core/log.h"
-#include "ep/heap.h"
+#include "ep/group_heap.h"
 #include "ep/later.h"
 #include "ep/remote.h"
 

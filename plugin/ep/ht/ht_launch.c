@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An operation of high throughput: the rest of its checks (check.c, direct.c), its plan (plan.c),
+ * An operation of high throughput: the rest of its checks (ht_check.c, direct.c), its plan (ht_plan.c),
  * its launch. No launch allocates on the device; only dispatch may wait for the stream, to read how
  * many rows there are. And what kernels need of the device before the first one.
  */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Device memory of a group that peers do not map: the caller's allocator, and the handles' pool. */
-#ifndef EP_EP_MEMORY_H
-#define EP_EP_MEMORY_H
+#ifndef EP_EP_ALLOC_H
+#define EP_EP_ALLOC_H
 
 #include "core/error.h"
 #include "nccl_ep.h"
