@@ -23,8 +23,8 @@
 #include "ep/times.h"
 #include "ep/version.h"
 
-/* What each rank tells the others first. */
-struct ep_hello {
+/* What each rank sends to the others first. */
+struct ep_group_handshake {
 	struct ep_verdict verdict;
 	struct ep_ident ident;
 	struct ep_group_agreed agreed;
@@ -34,7 +34,7 @@ struct ep_hello {
 	uint32_t no_heaps; /* ep_heap_none() */
 };
 
-_Static_assert(sizeof(struct ep_hello) <= EP_BOOT_BYTES, "ep_hello");
+_Static_assert(sizeof(struct ep_group_handshake) <= EP_BOOT_BYTES, "ep_group_handshake");
 
 /* What lies where in the group's own device memory. */
 struct ep_group_workspace {
@@ -218,27 +218,27 @@ static ncclResult_t ep_group_configure(struct ncclEpGroup *g, const ncclEpGroupC
  * From here on all ranks know the same, so checks of what was exchanged fail on all or on none.
  * g is NULL on a rank that has failed without memory for it.
  */
-static ncclResult_t ep_group_meet(struct ncclEpGroup *g, struct ep_boot *boot, ncclResult_t mine,
-				  uint64_t *team)
+static ncclResult_t ep_group_handshake_exchange(struct ncclEpGroup *g, struct ep_boot *boot,
+						ncclResult_t mine, uint64_t *team)
 {
 	static const char what[] = "ncclEpCreateGroup";
-	const struct ep_hello *all = boot->all;
-	struct ep_hello hello;
+	const struct ep_group_handshake *all = boot->all;
+	struct ep_group_handshake own;
 
-	memset(&hello, 0, sizeof(hello));
+	memset(&own, 0, sizeof(own));
 	if (mine == ncclSuccess) {
-		mine = ep_ident_make(&hello.ident, g->device);
+		mine = ep_ident_make(&own.ident, g->device);
 	}
 	if (mine == ncclSuccess) {
-		hello.agreed = ep_group_config_agreed(&g->config);
-		ep_peer_offer_make(&hello.offer, g->comm, g->config.memory, g->config.nvls);
-		hello.team = ep_random_u64();
-		hello.sms = g->config.max_sms;
-		hello.no_heaps = ep_heap_none();
+		own.agreed = ep_group_config_agreed(&g->config);
+		ep_peer_offer_make(&own.offer, g->comm, g->config.memory, g->config.nvls);
+		own.team = ep_random_u64();
+		own.sms = g->config.max_sms;
+		own.no_heaps = ep_heap_none();
 	}
-	hello.verdict = ep_verdict_make(mine);
-	EP_CHECK(ep_boot_verdicts(boot, &hello, boot->all, sizeof(hello), what));
-	EP_CHECK(ep_group_agreed_check(&all[0].agreed, sizeof(hello), g->nranks));
+	own.verdict = ep_verdict_make(mine);
+	EP_CHECK(ep_boot_verdicts(boot, &own, boot->all, sizeof(own), what));
+	EP_CHECK(ep_group_agreed_check(&all[0].agreed, sizeof(own), g->nranks));
 	g->config.least_sms = g->config.max_sms;
 	for (int r = 0; r < g->nranks; r++) {
 		g->idents[r] = all[r].ident;
@@ -249,7 +249,7 @@ static ncclResult_t ep_group_meet(struct ncclEpGroup *g, struct ep_boot *boot, n
 	}
 	boot->idents = g->idents;
 	*team = all[0].team;
-	EP_CHECK(ep_peer_choose(&g->memory, g->idents, &all[0].offer, sizeof(hello),
+	EP_CHECK(ep_peer_choose(&g->memory, g->idents, &all[0].offer, sizeof(own),
 				&g->config.node_size, g->nranks));
 	ep_group_remote_plan(g);
 	return ncclSuccess;
@@ -280,7 +280,7 @@ static ncclResult_t ep_group_make(struct ncclEpGroup *g, struct ep_boot *boot,
 	ncclResult_t result;
 	uint64_t team = 0;
 
-	EP_CHECK(ep_group_meet(g, boot, mine, &team));
+	EP_CHECK(ep_group_handshake_exchange(g, boot, mine, &team));
 	EP_CHECK(ep_group_choose_lines(g, boot));
 	ep_times_lap(times, boot, EP_TIME_GPUS);
 	ep_group_give_up_again();

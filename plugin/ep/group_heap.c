@@ -135,7 +135,7 @@ struct ep_group_growth {
 };
 
 /* With another top-k the new heaps would have other places for the same things. */
-static ncclResult_t ep_group_meet_growth(struct ep_boot *boot, uint32_t topk, ncclResult_t mine)
+static ncclResult_t ep_group_growth_exchange(struct ep_boot *boot, uint32_t topk, ncclResult_t mine)
 {
 	struct ep_group_growth growth = { .verdict = ep_verdict_make(mine), .topk = topk };
 	const struct ep_group_growth *all = boot->all;
@@ -168,7 +168,7 @@ static ncclResult_t ep_group_grow(struct ncclEpGroup *g, uint32_t topk, ncclResu
 
 	EP_CHECK(ep_boot_open_known(&boot, g->comm, g->rank, g->nranks, timeout_ns, &mine));
 	boot.idents = g->idents;
-	result = ep_group_meet_growth(&boot, topk, mine);
+	result = ep_group_growth_exchange(&boot, topk, mine);
 	if (result == ncclSuccess) {
 		mine = ep_group_settle_heap(g, topk, timeout_ns, &boot.busy);
 		result = ep_heap_open(&grown, &boot, g->idents, &g->memory, g->peer_heap.team,

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What ranks tell each other, so that queue i of this rank to a peer is connected with queue i of
- * the peer to this rank. Queue i is on NIC i modulo their number, of either side.
+ * Connects queue i of this rank to a peer with queue i of the peer to this rank. Queue i is on NIC i
+ * modulo their number, of either side.
  *
- * All hear what each one says, so it is kept short: queue pairs of a NIC have ascending numbers in
- * the order of their peers (ep_gda_sort), so that a rank need not say which number is whose, and
+ * All ranks receive the lists of all, so they are kept short: queue pairs of a NIC have ascending numbers
+ * in the order of their peers (ep_gda_sort), so a list need not say which number is whose, and
  * numbers that follow each other, as firmware gives them out, are one run (runs.h).
  */
 #include <stdio.h>
@@ -18,7 +18,7 @@
 #define EP_GDA_THREADS 4
 #define EP_GDA_QUEUES_PER_THREAD 16
 
-struct ep_gda_hello {
+struct ep_gda_handshake {
 	struct ep_verdict verdict;
 	uint32_t queues;
 	uint32_t node; /* its first rank */
@@ -27,7 +27,7 @@ struct ep_gda_hello {
 	struct ep_gda_ece ece[EP_GDA_MAX_NICS];
 };
 
-_Static_assert(sizeof(struct ep_gda_hello) <= EP_BOOT_BYTES, "ep_gda_hello");
+_Static_assert(sizeof(struct ep_gda_handshake) <= EP_BOOT_BYTES, "ep_gda_handshake");
 
 static const char ep_gda_what[] = "connecting queue pairs";
 
@@ -90,17 +90,17 @@ bool ep_gda_each(struct ep_gda *g,
 /* ---- agreement ---- */
 
 /* What cannot be, whichever NIC the other end has: memory is indexed and shifted by it. */
-static ncclResult_t ep_gda_end_check(const struct ep_gda_hello *hello, int rank)
+static ncclResult_t ep_gda_end_check(const struct ep_gda_handshake *handshake, int rank)
 {
 	static const char next[] = "do all ranks use the same library?";
 
-	if (hello->nnics > EP_GDA_MAX_NICS) {
+	if (handshake->nnics > EP_GDA_MAX_NICS) {
 		return ep_fail(ncclInvalidUsage,
 			       "%s: rank %d speaks of %u NICs, the limit is %d; %s", ep_gda_what,
-			       rank, hello->nnics, EP_GDA_MAX_NICS, next);
+			       rank, handshake->nnics, EP_GDA_MAX_NICS, next);
 	}
-	for (uint32_t i = 0; i < hello->nnics; i++) {
-		const struct ep_nic_end *end = &hello->end[i];
+	for (uint32_t i = 0; i < handshake->nnics; i++) {
+		const struct ep_nic_end *end = &handshake->end[i];
 
 		if (!memchr(end->name, '\0', sizeof(end->name))) {
 			return ep_fail(ncclInvalidUsage,
@@ -118,7 +118,7 @@ static ncclResult_t ep_gda_end_check(const struct ep_gda_hello *hello, int rank)
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_gda_hello_check(const struct ep_gda_hello *all, int n)
+static ncclResult_t ep_gda_handshake_check(const struct ep_gda_handshake *all, int n)
 {
 	for (int r = 0; r < n; r++) {
 		if (all[r].queues != all[0].queues) {
@@ -137,8 +137,8 @@ static ncclResult_t ep_gda_hello_check(const struct ep_gda_hello *all, int n)
 
 static bool ep_gda_connect_one(struct ep_gda_queue *q, void *arg, struct ep_reason *why)
 {
-	const struct ep_gda_hello *all = arg;
-	const struct ep_gda_hello *peer = &all[q->peer];
+	const struct ep_gda_handshake *all = arg;
+	const struct ep_gda_handshake *peer = &all[q->peer];
 	const struct ep_nic_end *end;
 	struct ep_reason inner = { "" };
 
@@ -162,22 +162,22 @@ static bool ep_gda_connect_one(struct ep_gda_queue *q, void *arg, struct ep_reas
 			     end->port, inner.text);
 }
 
-static uint32_t ep_gda_say_qpn(const struct ep_gda_queue *q)
+static uint32_t ep_gda_put_qpn(const struct ep_gda_queue *q)
 {
 	return q->qpn;
 }
 
-static void ep_gda_hear_qpn(struct ep_gda_queue *q, uint32_t qpn)
+static void ep_gda_get_qpn(struct ep_gda_queue *q, uint32_t qpn)
 {
 	q->remote_qpn = qpn;
 }
 
-#define EP_GDA_SAY_TIER 0x3u
-#define EP_GDA_SAY_ATOMICS 0x4u
+#define EP_GDA_LIST_TIER 0x3u
+#define EP_GDA_LIST_ATOMICS 0x4u
 
-static uint32_t ep_gda_say_order(const struct ep_gda_queue *q)
+static uint32_t ep_gda_put_order(const struct ep_gda_queue *q)
 {
-	return q->tier | (q->atomics ? EP_GDA_SAY_ATOMICS : 0);
+	return q->tier | (q->atomics ? EP_GDA_LIST_ATOMICS : 0);
 }
 
 /*
@@ -186,9 +186,9 @@ static uint32_t ep_gda_say_order(const struct ep_gda_queue *q)
  * whatever its responder does, and fences atomics only against what fetches: signals have to be
  * writes then, behind the strongest fence.
  */
-static void ep_gda_hear_order(struct ep_gda_queue *q, uint32_t word)
+static void ep_gda_get_order(struct ep_gda_queue *q, uint32_t word)
 {
-	uint32_t theirs = (uint32_t)ep_min_u64(word & EP_GDA_SAY_TIER, EP_MLX5_TIER_OOO_ALL);
+	uint32_t theirs = (uint32_t)ep_min_u64(word & EP_GDA_LIST_TIER, EP_MLX5_TIER_OOO_ALL);
 
 	if (theirs != q->tier) {
 		EP_INFO(EP_LOG_NET,
@@ -199,34 +199,34 @@ static void ep_gda_hear_order(struct ep_gda_queue *q, uint32_t word)
 		q->tier = q->tier == EP_MLX5_TIER_IBTA ? EP_MLX5_TIER_OOO_ALL
 						       : (uint32_t)ep_max_u64(q->tier, theirs);
 	}
-	q->atomics = q->atomics && word & EP_GDA_SAY_ATOMICS;
+	q->atomics = q->atomics && word & EP_GDA_LIST_ATOMICS;
 }
 
 /* ---- lists of all queues ---- */
 
-/* What this rank says and hears, in the order of g->queue. */
-struct ep_gda_talk {
+/* What this rank sends and receives, in the order of g->queue. */
+struct ep_gda_lists {
 	struct ep_gda *g; /* NULL: no queues */
 	struct ep_boot *boot;
-	const struct ep_gda_hello *hello; /* of all ranks */
-	uint32_t queues;                  /* per peer */
+	const struct ep_gda_handshake *handshake; /* of all ranks */
+	uint32_t queues;                          /* per peer */
 	uint32_t *size, *below; /* [nranks] by node: its ranks, those of them before this rank */
 	unsigned char *text;    /* this rank's list */
 };
 
-static bool ep_gda_talk_open(struct ep_gda_talk *t, struct ep_gda *g, struct ep_boot *boot,
-			     uint32_t queues)
+static bool ep_gda_lists_open(struct ep_gda_lists *t, struct ep_gda *g, struct ep_boot *boot,
+			      uint32_t queues)
 {
 	size_t n = (size_t)boot->nranks;
 
-	*t = (struct ep_gda_talk){ .g = g, .boot = boot, .queues = queues };
+	*t = (struct ep_gda_lists){ .g = g, .boot = boot, .queues = queues };
 	t->size = calloc(n, sizeof(*t->size));
 	t->below = calloc(n, sizeof(*t->below));
 	t->text = malloc(ep_max_u64(EP_GDA_RUNS_BYTES(g ? g->nqueues : 0), 1));
 	return t->size && t->below && t->text;
 }
 
-static void ep_gda_talk_close(struct ep_gda_talk *t)
+static void ep_gda_lists_close(struct ep_gda_lists *t)
 {
 	free(t->size);
 	free(t->below);
@@ -245,14 +245,14 @@ static uint32_t ep_gda_node(const struct ep_gda *g)
 }
 
 /* Who is of which node: all ranks find the same, and whether it is what they meant themselves. */
-static ncclResult_t ep_gda_talk_nodes(struct ep_gda_talk *t, ncclResult_t *mine)
+static ncclResult_t ep_gda_lists_nodes(struct ep_gda_lists *t, ncclResult_t *mine)
 {
-	const struct ep_gda_hello *own = &t->hello[t->boot->rank];
+	const struct ep_gda_handshake *own = &t->handshake[t->boot->rank];
 
 	for (int r = 0; r < t->boot->nranks; r++) {
-		uint32_t node = t->hello[r].node;
+		uint32_t node = t->handshake[r].node;
 
-		if (node > (uint32_t)r || t->hello[node].node != node) {
+		if (node > (uint32_t)r || t->handshake[node].node != node) {
 			return ep_fail(ncclInvalidUsage,
 				       "%s: rank %d says that its node begins with rank %u, which "
 				       "does not say so; do all ranks use the same library?",
@@ -277,7 +277,7 @@ static uint32_t ep_gda_share(uint32_t queues, uint32_t nnics, uint32_t n)
 }
 
 static uint32_t ep_gda_write_list(const struct ep_gda *g, unsigned char *text, bool ascending,
-				  uint32_t (*say)(const struct ep_gda_queue *q))
+				  uint32_t (*put)(const struct ep_gda_queue *q))
 {
 	struct ep_gda_writer w;
 
@@ -286,7 +286,7 @@ static uint32_t ep_gda_write_list(const struct ep_gda *g, unsigned char *text, b
 		const struct ep_gda_nic *nic = &g->nic[n];
 
 		for (uint32_t i = 0; i < nic->queues; i++) {
-			ep_gda_runs_put(&w, say(&g->queue[nic->first + i]));
+			ep_gda_runs_put(&w, put(&g->queue[nic->first + i]));
 		}
 		ep_gda_runs_end(&w);
 	}
@@ -303,14 +303,14 @@ static struct ep_gda_queue *ep_gda_queue_at(struct ep_gda *g, uint32_t seat, uin
 }
 
 /*
- * Hears in a peer's list what it says of the queues with this rank; the peer's queues of a NIC are in
+ * Reads in a peer's list the words for the queues with this rank; the peer's queues of a NIC are in
  * the order of its own peers. False: the list is not as long as it should be.
  */
-static bool ep_gda_read_list(const struct ep_gda_talk *t, int peer, uint32_t seat,
+static bool ep_gda_read_list(const struct ep_gda_lists *t, int peer, uint32_t seat,
 			     struct ep_gda_reader *list,
-			     void (*hear)(struct ep_gda_queue *q, uint32_t word))
+			     void (*get)(struct ep_gda_queue *q, uint32_t word))
 {
-	uint32_t node = t->hello[peer].node, nnics = t->hello[peer].nnics;
+	uint32_t node = t->handshake[peer].node, nnics = t->handshake[peer].nnics;
 	uint32_t peers = (uint32_t)t->boot->nranks - t->size[node];
 	uint32_t own = (uint32_t)t->boot->rank - t->below[node];
 
@@ -327,22 +327,22 @@ static bool ep_gda_read_list(const struct ep_gda_talk *t, int peer, uint32_t sea
 				if (i < from || i >= from + share) {
 					continue;
 				}
-				hear(ep_gda_queue_at(t->g, seat, n + nnics * (i - from)),
-				     list->ascending ? word + (i - at) : word);
+				get(ep_gda_queue_at(t->g, seat, n + nnics * (i - from)),
+				    list->ascending ? word + (i - at) : word);
 			}
 		}
 	}
 	return list->at == list->end;
 }
 
-/* Tells the other end of each queue a word and hears its. */
-static ncclResult_t ep_gda_exchange(struct ep_gda_talk *t, bool ascending,
-				    uint32_t (*say)(const struct ep_gda_queue *q),
-				    void (*hear)(struct ep_gda_queue *q, uint32_t word),
+/* Exchanges a word with the other end of each queue. */
+static ncclResult_t ep_gda_exchange(struct ep_gda_lists *t, bool ascending,
+				    uint32_t (*put)(const struct ep_gda_queue *q),
+				    void (*get)(struct ep_gda_queue *q, uint32_t word),
 				    ncclResult_t *mine)
 {
 	uint32_t limit = EP_GDA_RUNS_BYTES((uint32_t)t->boot->nranks * t->queues);
-	uint32_t bytes = t->g ? ep_gda_write_list(t->g, t->text, ascending, say) : 0, seat = 0;
+	uint32_t bytes = t->g ? ep_gda_write_list(t->g, t->text, ascending, put) : 0, seat = 0;
 	struct ep_boot_texts all;
 
 	EP_CHECK(ep_boot_texts(t->boot, t->text, bytes, limit, &all, ep_gda_what, mine));
@@ -353,7 +353,7 @@ static ncclResult_t ep_gda_exchange(struct ep_gda_talk *t, bool ascending,
 			continue;
 		}
 		ep_gda_runs_open(&list, all.text + (size_t)p * all.stride, all.bytes[p], ascending);
-		if (!ep_gda_read_list(t, p, seat++, &list, hear)) {
+		if (!ep_gda_read_list(t, p, seat++, &list, get)) {
 			*mine = ep_fail(ncclRemoteError,
 					"%s: rank %d (%s) tells of other queues than it should "
 					"have; do all ranks use the same library?",
@@ -366,45 +366,45 @@ static ncclResult_t ep_gda_exchange(struct ep_gda_talk *t, bool ascending,
 
 /* ---- all of it ---- */
 
-static void ep_gda_greet(const struct ep_gda *g, uint32_t queues, ncclResult_t mine,
-			 struct ep_gda_hello *hello)
+static void ep_gda_handshake_fill(const struct ep_gda *g, uint32_t queues, ncclResult_t mine,
+				  struct ep_gda_handshake *handshake)
 {
-	memset(hello, 0, sizeof(*hello));
-	hello->verdict = ep_verdict_make(mine);
-	hello->queues = queues;
-	hello->node = ep_gda_node(g);
-	hello->nnics = g ? (uint32_t)g->nnics : 0;
-	for (uint32_t i = 0; i < hello->nnics; i++) {
-		hello->end[i] = g->nic[i].base.end;
-		hello->end[i].psn = g->psn;
-		hello->ece[i] = g->nic[i].ece;
+	memset(handshake, 0, sizeof(*handshake));
+	handshake->verdict = ep_verdict_make(mine);
+	handshake->queues = queues;
+	handshake->node = ep_gda_node(g);
+	handshake->nnics = g ? (uint32_t)g->nnics : 0;
+	for (uint32_t i = 0; i < handshake->nnics; i++) {
+		handshake->end[i] = g->nic[i].base.end;
+		handshake->end[i].psn = g->psn;
+		handshake->ece[i] = g->nic[i].ece;
 	}
 }
 
 ncclResult_t ep_gda_connect(struct ep_gda *g, struct ep_boot *boot, uint32_t queues,
 			    ncclResult_t *mine)
 {
-	struct ep_gda_hello hello, *all = calloc((size_t)boot->nranks, sizeof(*all));
+	struct ep_gda_handshake handshake, *all = calloc((size_t)boot->nranks, sizeof(*all));
 	struct ep_reason why = { "" };
-	struct ep_gda_talk talk;
+	struct ep_gda_lists lists;
 	ncclResult_t result;
 
-	if ((!ep_gda_talk_open(&talk, g, boot, queues) || !all) && *mine == ncclSuccess) {
+	if ((!ep_gda_lists_open(&lists, g, boot, queues) || !all) && *mine == ncclSuccess) {
 		*mine = ep_fail(ncclSystemError, "%s: out of host memory", ep_gda_what);
 	}
-	ep_gda_greet(g, queues, *mine, &hello);
-	EP_CHECK_GOTO(ep_boot_verdicts(boot, &hello, all, sizeof(hello), ep_gda_what), out);
-	talk.hello = all;
-	EP_CHECK_GOTO(ep_gda_hello_check(all, boot->nranks), out);
-	EP_CHECK_GOTO(ep_gda_talk_nodes(&talk, mine), out);
-	EP_CHECK_GOTO(ep_gda_exchange(&talk, true, ep_gda_say_qpn, ep_gda_hear_qpn, mine), out);
+	ep_gda_handshake_fill(g, queues, *mine, &handshake);
+	EP_CHECK_GOTO(ep_boot_verdicts(boot, &handshake, all, sizeof(handshake), ep_gda_what), out);
+	lists.handshake = all;
+	EP_CHECK_GOTO(ep_gda_handshake_check(all, boot->nranks), out);
+	EP_CHECK_GOTO(ep_gda_lists_nodes(&lists, mine), out);
+	EP_CHECK_GOTO(ep_gda_exchange(&lists, true, ep_gda_put_qpn, ep_gda_get_qpn, mine), out);
 	if (g && *mine == ncclSuccess && !ep_gda_each(g, ep_gda_connect_one, all, &why)) {
 		*mine = ep_fail(ncclSystemError, "%s: %s", ep_gda_what, why.text);
 	}
-	EP_CHECK_GOTO(ep_gda_exchange(&talk, false, ep_gda_say_order, ep_gda_hear_order, mine),
+	EP_CHECK_GOTO(ep_gda_exchange(&lists, false, ep_gda_put_order, ep_gda_get_order, mine),
 		      out);
 out:
-	ep_gda_talk_close(&talk);
+	ep_gda_lists_close(&lists);
 	free(all);
 	return result;
 }

@@ -226,12 +226,12 @@ MUTANTS = [
     # Packets have the service level that was asked for.
     {"name": "no_level", "file": "plugin/rdma/rc_qp.c",
      "old": ".sl = path->sl,", "new": ".sl = 0,", "tests": ["inside", "inside_levels"]},
-    # Strangers who keep silent make room for the next who dials.
-    {"name": "silent_stays", "file": "plugin/net/link/guests.c",
+    # Silent connections make room for the next one.
+    {"name": "silent_stays", "file": "plugin/net/link/acceptor.c",
      "old": ">= EP_NET_SILENT_NS ? oldest : NULL;",
      "new": ">= 30 * EP_NET_SILENT_NS ? oldest : NULL;", "tests": ["gin_misuse", "setup"]},
-    # ... but a peer who is slow to speak keeps his place for a second.
-    {"name": "slow_peer", "file": "plugin/net/link/guests.h",
+    # ... but a peer that is slow to send keeps its place for a second.
+    {"name": "slow_peer", "file": "plugin/net/link/acceptor.h",
      "old": "#define EP_NET_SILENT_NS 1000000000ull", "new": "#define EP_NET_SILENT_NS 1ull", "tests": ["setup"]},
     # An interface whose cable is out is not where peers meet.
     {"name": "iface_up", "file": "plugin/net/link/iface.c",

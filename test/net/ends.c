@@ -74,7 +74,7 @@ void ends_nic_drop(struct ep_net_nic *one)
 	free(one);
 }
 
-/* The receiver first, as it answers the sender's hello. */
+/* The receiver first, as it answers the sender's request. */
 static void connect_both(struct ep_net_comm *a, struct ep_net_comm *b)
 {
 	struct ep_net_comm *ends[2] = { b, a };

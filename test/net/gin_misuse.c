@@ -292,8 +292,8 @@ static void *missing(struct gin_world *w)
 	return coll;
 }
 
-/* Others dial before the ranks do; more than there are places for say nothing. They are turned away. */
-static void test_strangers(struct gin_world *w)
+/* Others dial before the ranks do; more than there are places for say nothing. They are rejected. */
+static void test_rejected(struct gin_world *w)
 {
 	enum {
 		N = 80
@@ -313,8 +313,8 @@ static void test_strangers(struct gin_world *w)
 	NEED(write(fd[0], text, sizeof(text)) == (ssize_t)sizeof(text));
 	gin_world_run(w, disagree);
 	CHECK(net_now_ms() - began < 5000, "%llu ms", (unsigned long long)(net_now_ms() - began));
-	CHECK(*net_log_find(3, "a stranger dialed"), "%s", net_log_last());
-	CHECK(*net_log_find(2, "strangers dialed"), "%s", net_log_last());
+	CHECK(*net_log_find(3, "rejected a connection"), "%s", net_log_last());
+	CHECK(*net_log_find(2, "rejected connections"), "%s", net_log_last());
 	for (int i = 0; i < N; i++) {
 		close(fd[i]);
 	}
@@ -374,7 +374,7 @@ static void test_ranks(void)
 	gin_world_close(&w);
 	gin_world_open(&w, &gin, 2, 1, 1);
 	net_log_clear();
-	test_strangers(&w);
+	test_rejected(&w);
 	gin_world_close(&w);
 	for (int r = 0; r < 2; r++) {
 		CHECK_INT(gin_close(&gin, GIN_CLOSE_COLL, colls[r]), NET_OK);

@@ -80,7 +80,7 @@ int main(void)
 	for (int i = 0; i < 3; i++) {
 		CHECK_INT(ep_net_sym_free(mr[i]), ncclSuccess);
 	}
-	CHECK_INT(ep_net_meet_close(listener), ncclSuccess);
+	CHECK_INT(ep_net_bootstrap_close(listener), ncclSuccess);
 	CHECK_INT(ep_net_context_free(ctx), ncclSuccess);
 	return check_end();
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Connections in the making, with others on the line: strangers, other programs, other versions, ends
+ * Connections in the making, with others on the line: unknown peers, other programs, other versions, ends
  * that say nonsense, nothing, or go away.
  */
 #include <arpa/inet.h>
@@ -115,7 +115,7 @@ static int until_end(bool connecting, void *what, void **comm, uint64_t ms)
 
 /* ---- listeners ---- */
 
-static void test_strangers(void)
+static void test_rejected(void)
 {
 	static const char web[] = "GET / HTTP/1.1\r\nHost: example\r\nAccept: */*\r\n\r\n";
 	uint8_t handle[NET_HANDLE];
@@ -125,7 +125,7 @@ static void test_strangers(void)
 	struct head head;
 	int fd[6];
 
-	check_context("strangers");
+	check_context("unknown peers");
 	at = plugin_listen(handle, &listener);
 	for (int i = 0; i < 6; i++) {
 		fd[i] = dial(&at);
@@ -138,12 +138,12 @@ static void test_strangers(void)
 	head.nonce ^= 1;
 	head.bytes = sizeof(head);
 	NEED(send(fd[3], &head, sizeof(head), 0) == sizeof(head));
-	for (int i = 0; i < 200 && !*net_log_find(3, "a stranger dialed"); i++) {
+	for (int i = 0; i < 200 && !*net_log_find(3, "rejected a connection"); i++) {
 		CHECK_INT(until_end(false, listener, &comm, 100), NET_OK);
 		CHECK(!comm);
 	}
 	CHECK_INT(net_log_count(2), 0);
-	CHECK(*net_log_find(3, "a stranger dialed"));
+	CHECK(*net_log_find(3, "rejected a connection"));
 	while (!pair.send || !pair.recv) {
 		NEED(pair.send || net_connect(&net, 0, handle, &pair.send) == NET_OK);
 		NEED(pair.recv || net_accept(&net, listener, &pair.recv) == NET_OK);
@@ -173,7 +173,7 @@ static void test_silent(void)
 	uint64_t began;
 	char text[80];
 
-	check_context("silent strangers");
+	check_context("silent peers");
 	setenv("NCCL_EP_BOOTSTRAP_TIMEOUT_MS", "20000", 1);
 	at = plugin_listen(handle, &listener);
 	for (int i = 0; i < BEFORE; i++) {
@@ -192,7 +192,7 @@ static void test_silent(void)
 	CHECK_INT(net_log_count(2), 1);
 	NEED(getsockname(fd[0], (struct sockaddr *)&own, &size) == 0);
 	snprintf(text, sizeof(text), "%s:%u, ", inet_ntoa(own.sin_addr), ntohs(own.sin_port));
-	CHECK_HAS(net_log_find(2, "strangers dialed"), text);
+	CHECK_HAS(net_log_find(2, "rejected connections"), text);
 	net_pair_close(&net, &pair);
 	/* He has a second before his place is another's. */
 	peer = dial(&at);
@@ -207,7 +207,7 @@ static void test_silent(void)
 	CHECK(*net_log_find(2, "has another version of this plugin"), "%s", net_log_last());
 	close(peer);
 	CHECK_INT(net_close(&net, NET_CLOSE_LISTEN, listener), NET_OK);
-	/* Nobody but strangers comes, and they are there still: who they are is said beside the error. */
+	/* Nobody else connects, and they are there still: a line beside the error has their addresses. */
 	at = plugin_listen(handle, &listener);
 	peer = dial(&at);
 	net_log_clear();
@@ -215,7 +215,7 @@ static void test_silent(void)
 	CHECK_INT(until_end(false, listener, &comm, MS), NET_REMOTE);
 	CHECK_INT(net_log_count(2), 2);
 	CHECK(*net_log_find(2, "waited 1500 ms"), "%s", net_log_last());
-	CHECK_HAS(net_log_find(2, "strangers dialed"), "where a sender was awaited, 1 times: ");
+	CHECK_HAS(net_log_find(2, "rejected connections"), "which waits for a sender, 1 times: ");
 	close(peer);
 	setenv("NCCL_EP_BOOTSTRAP_TIMEOUT_MS", "800", 1);
 	for (int i = 0; i < BEFORE + BEHIND; i++) {
@@ -356,7 +356,7 @@ static void test_other_receivers(void)
 	other_receiver(ssh, sizeof(ssh), false, NET_REMOTE, "is another program");
 	other_receiver(ssh, 5, true, NET_REMOTE, "has gone away");
 	other_receiver("", 0, true, NET_REMOTE, "has gone away");
-	other_receiver("", 0, false, NET_REMOTE, "ms to hear from");
+	other_receiver("", 0, false, NET_REMOTE, "ms to receive from");
 	CHECK_INT(net_listen(&net, 0, handle, &listener), NET_OK);
 	memcpy(&head, handle, sizeof(head));
 	CHECK_INT(net_close(&net, NET_CLOSE_LISTEN, listener), NET_OK);
@@ -370,7 +370,7 @@ static void test_other_receivers(void)
 
 /* ---- nonsense in between ---- */
 
-/* In a hello: a head, 24 bytes, and of the first port name, GID and number. */
+/* In a request: a head, 24 bytes, and of the first port name, GID and number. */
 #define LINK_LAYER_AT (24 + 24 + 32 + 16 + 1)
 
 /* Passes what one end says on to the other, changed at random in one place. */
@@ -496,7 +496,7 @@ static void test_leftovers(void)
 	for (int i = 0; i < 3; i++) {
 		CHECK_INT(net_listen(&net, 0, handle[i], &listener[i]), NET_OK);
 	}
-	/* One that has dialed, one that has greeted and was answered, one that nobody has dialed. */
+	/* One that has dialed, one whose request got its reply, one that nobody has dialed. */
 	CHECK_INT(until_end(true, handle[0], &comm, 20), NET_OK);
 	CHECK_INT(until_end(true, handle[1], &comm, 20), NET_OK);
 	CHECK_INT(until_end(false, listener[1], &comm, 20), NET_OK);
@@ -515,7 +515,7 @@ static void test_alone(void)
 	check_context("alone");
 	CHECK_INT(net_listen(&net, 0, handle, &listener), NET_OK);
 	CHECK_INT(until_end(false, listener, &comm, 8000), NET_REMOTE);
-	CHECK_HAS(net_log_last(), "for a sender to dial");
+	CHECK_HAS(net_log_last(), "for a sender to connect");
 	CHECK_INT(net_close(&net, NET_CLOSE_LISTEN, listener), NET_OK);
 }
 
@@ -553,7 +553,7 @@ int main(int argc, char **argv)
 	net_load(&net, argv[1], 11);
 	NEED(net_init(&net, -1) == NET_OK);
 	files = net_entries("/proc/self/fd");
-	test_strangers();
+	test_rejected();
 	test_silent();
 	test_no_descriptors();
 	test_other_sender();

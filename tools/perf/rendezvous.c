@@ -20,9 +20,9 @@
 
 #include "perf.h"
 
-#define HELLO 0x65705f7065726601u /* "ep_perf", protocol 1 */
+#define HANDSHAKE_MAGIC 0x65705f7065726601u /* "ep_perf", protocol 1 */
 
-struct hello {
+struct handshake {
 	uint64_t magic;
 	uint64_t nonce;
 	uint32_t nprocs;
@@ -216,12 +216,12 @@ static int connect_once(const struct place *place)
 	return fd;
 }
 
-/* Process 0 answers a hello that is in order with the same hello. */
+/* Process 0 answers a handshake that is in order with the same one. */
 static int join(struct perf_world *w, struct place *place, uint64_t deadline)
 {
 	while (perf_now_ns() < deadline) {
-		struct hello mine = { HELLO, 0, w->nprocs, w->proc };
-		struct hello answer;
+		struct handshake mine = { HANDSHAKE_MAGIC, 0, w->nprocs, w->proc };
+		struct handshake answer;
 		struct timespec pause = { .tv_nsec = 20000000 };
 		int fd = -1;
 
@@ -262,7 +262,7 @@ static int host_run(struct perf_world *w, const struct place *place, uint64_t de
 	}
 	while (joined < w->nprocs && perf_now_ns() < deadline) {
 		struct pollfd wait = { .fd = listener, .events = POLLIN };
-		struct hello hello;
+		struct handshake peer;
 		int fd;
 
 		if (poll(&wait, 1, 200) <= 0) {
@@ -273,15 +273,15 @@ static int host_run(struct perf_world *w, const struct place *place, uint64_t de
 			continue;
 		}
 		tune(fd, 10);
-		if (perf_receive_all(fd, &hello, sizeof(hello)) || hello.magic != HELLO ||
-		    hello.nonce != place->nonce || hello.nprocs != w->nprocs || hello.proc == 0 ||
-		    hello.proc >= w->nprocs || w->fds[hello.proc] >= 0 ||
-		    perf_send_all(fd, &hello, sizeof(hello))) {
-			close(fd); /* a stranger, or the same process again */
+		if (perf_receive_all(fd, &peer, sizeof(peer)) || peer.magic != HANDSHAKE_MAGIC ||
+		    peer.nonce != place->nonce || peer.nprocs != w->nprocs || peer.proc == 0 ||
+		    peer.proc >= w->nprocs || w->fds[peer.proc] >= 0 ||
+		    perf_send_all(fd, &peer, sizeof(peer))) {
+			close(fd); /* another program, or the same process again */
 			continue;
 		}
 		tune(fd, w->timeout_s);
-		w->fds[hello.proc] = fd;
+		w->fds[peer.proc] = fd;
 		joined++;
 	}
 	close(listener);

@@ -20,13 +20,13 @@ enum ep_net_kind {
 	EP_NET_RECV,
 	EP_NET_MR,
 	EP_NET_REQUEST,
-	EP_NET_MEET,   /* where ranks of a mesh meet */
-	EP_NET_MESH,   /* ranks that reach each other's memory */
-	EP_NET_RMA,    /* queue pairs of a mesh */
-	EP_NET_SYM,    /* memory that all ranks of a mesh have registered */
-	EP_NET_OP,     /* a request of such queue pairs */
-	EP_NET_COLL,   /* ranks of collectives */
-	EP_NET_GATHER, /* a request of these */
+	EP_NET_BOOTSTRAP, /* a listener of a mesh */
+	EP_NET_MESH,      /* ranks that reach each other's memory */
+	EP_NET_RMA,       /* queue pairs of a mesh */
+	EP_NET_SYM,       /* memory that all ranks of a mesh have registered */
+	EP_NET_OP,        /* a request of such queue pairs */
+	EP_NET_COLL,      /* ranks of collectives */
+	EP_NET_GATHER,    /* a request of these */
 };
 
 /*

@@ -25,7 +25,7 @@ struct ep_net_memory {
 };
 
 /*
- * For a NIC that the caller holds. A failure is told quietly: NCCL can do without registration of
+ * For a NIC that the caller holds. A failure is logged as information only: NCCL can do without registration of
  * what users give it. The NIC is held until ep_net_mr_free().
  */
 ncclResult_t ep_net_mr_new(const struct ep_net_nic *nic, const struct ep_net_memory *memory,

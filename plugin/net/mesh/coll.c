@@ -35,7 +35,7 @@ ncclResult_t ep_net_coll_count(int *ndevs)
 ncclResult_t ep_net_coll_listen(int dev, int tc, void *handle, void **listen_comm)
 {
 	*listen_comm = NULL;
-	return ep_net_meet_open(dev, tc, EP_NET_FOR_COLL, handle, listen_comm);
+	return ep_net_bootstrap_open(dev, tc, EP_NET_FOR_COLL, handle, listen_comm);
 }
 
 ncclResult_t ep_net_coll_get(const void *handle, struct ep_net_coll **coll)
@@ -145,7 +145,8 @@ ncclResult_t ep_net_coll_connect(void *const *handles, int nranks, int rank, voi
 		/* Requests of ranks that were closed are not taken for those of these. */
 		c->gather[i].use = use & ((1u << EP_NET_OP_USE_BITS) - 2);
 	}
-	EP_CHECK_GOTO(ep_net_meet(handles, nranks, rank, EP_NET_FOR_COLL, listen_comm, &c->mesh),
+	EP_CHECK_GOTO(ep_net_bootstrap_run(handles, nranks, rank, EP_NET_FOR_COLL, listen_comm,
+					   &c->mesh),
 		      err_free);
 	config.contexts = ep_net_coll_lanes(c);
 	config.lanes = c->nrails > 1;

@@ -59,7 +59,7 @@ ncclResult_t ep_net_gin_listen(void *ctx, int dev, void *handle, void **listen_c
 			       "GIN and RMA over %s: it %s; NCCL_IB_HCA=^%s leaves it out",
 			       nic->label, lacks, nic->dev[0]->port.name);
 	}
-	return ep_net_meet_open(dev, tc, EP_NET_FOR_RMA, handle, listen_comm);
+	return ep_net_bootstrap_open(dev, tc, EP_NET_FOR_RMA, handle, listen_comm);
 }
 
 /* ---- ranks ---- */
@@ -90,7 +90,8 @@ ncclResult_t ep_net_gin_connect(void *const *handles, int nranks, int rank, int 
 	if (!gin) {
 		return ep_fail(ncclSystemError, "out of host memory");
 	}
-	EP_CHECK_GOTO(ep_net_meet(handles, nranks, rank, EP_NET_FOR_RMA, listen_comm, &gin->mesh),
+	EP_CHECK_GOTO(ep_net_bootstrap_run(handles, nranks, rank, EP_NET_FOR_RMA, listen_comm,
+					   &gin->mesh),
 		      err_free);
 	if (contexts) {
 		EP_CHECK_GOTO(ep_net_rma_new(gin->mesh, &config, &gin->rma), err_free);

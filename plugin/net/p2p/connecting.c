@@ -7,14 +7,14 @@
 #include "core/log.h"
 #include "net/base/plugin.h"
 #include "net/link/dial.h"
-#include "net/p2p/hello.h"
+#include "net/p2p/p2p_handshake.h"
 #include "net/p2p/route.h"
 
 enum ep_net_connect_stage {
 	EP_NET_DIALING,
-	EP_NET_SAYING,
-	EP_NET_HEARING,
-	EP_NET_READYING
+	EP_NET_SEND_REQ,
+	EP_NET_RECV_REP,
+	EP_NET_SEND_READY
 };
 
 struct ep_net_connecting {
@@ -24,8 +24,8 @@ struct ep_net_connecting {
 	uint64_t nonce, began;
 	char where[EP_NET_ADDR_TEXT + 40]; /* it is dialed, for messages */
 	size_t at;                         /* of the message under way */
-	struct ep_net_hello hello;
-	struct ep_net_answer answer;
+	struct ep_net_connect_req req;
+	struct ep_net_connect_rep rep;
 };
 
 static void ep_net_connecting_free(struct ep_net_connecting *s)
@@ -75,7 +75,7 @@ static ncclResult_t ep_net_connecting_new(int dev, int tc, const struct ep_net_h
 	ep_net_addr_print(&handle->addr, s->comm->peer);
 	snprintf(s->where, sizeof(s->where), "%s, where a receiver should listen,", s->comm->peer);
 	ep_net_dialing_begin(&s->dialing, &handle->addr, s->where, s->began + ep_net_setup_ns());
-	ep_net_hello_fill(s->comm, s->nonce, &s->hello);
+	ep_net_connect_req_fill(s->comm, s->nonce, &s->req);
 	*out = s;
 	return ncclSuccess;
 }
@@ -86,7 +86,7 @@ static ncclResult_t ep_net_do_dial(struct ep_net_connecting *s)
 {
 	EP_CHECK(ep_net_dialing_step(&s->dialing, &s->comm->fd));
 	if (s->comm->fd >= 0) {
-		s->stage = EP_NET_SAYING;
+		s->stage = EP_NET_SEND_REQ;
 		s->at = 0;
 	}
 	return ncclSuccess;
@@ -100,12 +100,12 @@ static ncclResult_t ep_net_handshake_failed(const struct ep_net_connecting *s,
 		       state == EP_NET_IO_CLOSED ? "has gone away" : strerror(errno));
 }
 
-static ncclResult_t ep_net_do_say(struct ep_net_connecting *s)
+static ncclResult_t ep_net_do_send_req(struct ep_net_connecting *s)
 {
-	enum ep_net_io_state state = ep_net_put(s->comm->fd, &s->hello, sizeof(s->hello), &s->at);
+	enum ep_net_io_state state = ep_net_put(s->comm->fd, &s->req, sizeof(s->req), &s->at);
 
 	if (state == EP_NET_IO_DONE) {
-		s->stage = EP_NET_HEARING;
+		s->stage = EP_NET_RECV_REP;
 		s->at = 0;
 	} else if (state != EP_NET_IO_AGAIN) {
 		return ep_net_handshake_failed(s, state);
@@ -113,9 +113,9 @@ static ncclResult_t ep_net_do_say(struct ep_net_connecting *s)
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_net_take_answer(struct ep_net_connecting *s)
+static ncclResult_t ep_net_take_rep(struct ep_net_connecting *s)
 {
-	const struct ep_net_answer *a = &s->answer;
+	const struct ep_net_connect_rep *a = &s->rep;
 	struct ep_net_peer peer = { .nfars = a->ports,
 				    .far = a->port,
 				    .shared = a->shared,
@@ -128,34 +128,33 @@ static ncclResult_t ep_net_take_answer(struct ep_net_connecting *s)
 	}
 	EP_CHECK(ep_net_peer_check(&peer, s->comm->nroutes, s->comm->peer));
 	EP_CHECK(ep_net_comm_connect(s->comm, &peer));
-	s->stage = EP_NET_READYING;
+	s->stage = EP_NET_SEND_READY;
 	s->at = 0;
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_net_do_hear(struct ep_net_connecting *s)
+static ncclResult_t ep_net_do_recv_rep(struct ep_net_connecting *s)
 {
-	size_t head = sizeof(s->answer.head);
+	size_t head = sizeof(s->rep.head);
 	enum ep_net_io_state state = EP_NET_IO_DONE;
 
 	if (s->at < head) {
-		state = ep_net_take(s->comm->fd, &s->answer, head, &s->at);
+		state = ep_net_take(s->comm->fd, &s->rep, head, &s->at);
 		if (state == EP_NET_IO_DONE) {
-			EP_CHECK(ep_net_head_check(&s->answer.head, sizeof(s->answer),
-						   s->comm->peer));
+			EP_CHECK(ep_net_head_check(&s->rep.head, sizeof(s->rep), s->comm->peer));
 		}
 	}
 	if (state == EP_NET_IO_DONE) {
-		state = ep_net_take(s->comm->fd, &s->answer, sizeof(s->answer), &s->at);
+		state = ep_net_take(s->comm->fd, &s->rep, sizeof(s->rep), &s->at);
 	}
 	if (state == EP_NET_IO_DONE) {
-		return ep_net_take_answer(s);
+		return ep_net_take_rep(s);
 	}
 	return state == EP_NET_IO_AGAIN ? ncclSuccess : ep_net_handshake_failed(s, state);
 }
 
 /* *done: the connection is made. */
-static ncclResult_t ep_net_do_ready(struct ep_net_connecting *s, bool *done)
+static ncclResult_t ep_net_do_send_ready(struct ep_net_connecting *s, bool *done)
 {
 	uint32_t ready = EP_NET_READY;
 	enum ep_net_io_state state = ep_net_put(s->comm->fd, &ready, sizeof(ready), &s->at);
@@ -166,7 +165,8 @@ static ncclResult_t ep_net_do_ready(struct ep_net_connecting *s, bool *done)
 
 static ncclResult_t ep_net_connecting_step(struct ep_net_connecting *s, bool *done)
 {
-	static const char *const what[] = { "dial", "greet", "hear from", "answer" };
+	static const char *const what[] = { "connect to", "send to", "receive from",
+					"confirm to" };
 	enum ep_net_connect_stage before;
 
 	do {
@@ -175,14 +175,14 @@ static ncclResult_t ep_net_connecting_step(struct ep_net_connecting *s, bool *do
 		case EP_NET_DIALING:
 			EP_CHECK(ep_net_do_dial(s));
 			break;
-		case EP_NET_SAYING:
-			EP_CHECK(ep_net_do_say(s));
+		case EP_NET_SEND_REQ:
+			EP_CHECK(ep_net_do_send_req(s));
 			break;
-		case EP_NET_HEARING:
-			EP_CHECK(ep_net_do_hear(s));
+		case EP_NET_RECV_REP:
+			EP_CHECK(ep_net_do_recv_rep(s));
 			break;
 		default:
-			EP_CHECK(ep_net_do_ready(s, done));
+			EP_CHECK(ep_net_do_send_ready(s, done));
 			break;
 		}
 	} while (s->stage > before);

@@ -5,43 +5,43 @@
 #include <string.h>
 #include <unistd.h>
 #include "core/log.h"
-#include "net/link/guests.h"
+#include "net/link/acceptor.h"
 #include "net/link/iface.h"
-#include "net/p2p/hello.h"
+#include "net/p2p/p2p_handshake.h"
 #include "net/p2p/route.h"
 
 enum ep_net_listen_stage {
-	EP_NET_WAITING,
-	EP_NET_GREETED,
-	EP_NET_ANSWERING,
-	EP_NET_AWAITING
+	EP_NET_WAIT_PEER,
+	EP_NET_RECV_REQ,
+	EP_NET_SEND_REP,
+	EP_NET_RECV_READY
 };
 
 struct ep_net_listen {
 	const struct ep_net_nic *nic;
 	uint64_t began; /* first accept; 0: not yet */
-	struct ep_net_guests guests;
+	struct ep_net_acceptor acceptor;
 	enum ep_net_listen_stage stage;
-	struct ep_net_caller caller; /* until there is `comm` */
-	struct ep_net_hello hello;
+	struct ep_net_accepted accepted; /* until there is `comm` */
+	struct ep_net_connect_req req;
 	struct ep_net_comm *comm;
-	struct ep_net_answer answer;
+	struct ep_net_connect_rep rep;
 	uint32_t ready;
 	size_t at; /* of the message under way */
 };
 
-static void ep_net_caller_leave(struct ep_net_listen *l)
+static void ep_net_accepted_close(struct ep_net_listen *l)
 {
-	if (l->caller.fd >= 0) {
-		close(l->caller.fd);
-		l->caller.fd = -1;
+	if (l->accepted.fd >= 0) {
+		close(l->accepted.fd);
+		l->accepted.fd = -1;
 	}
 }
 
 static void ep_net_listen_free(struct ep_net_listen *l)
 {
-	ep_net_caller_leave(l);
-	ep_net_guests_close(&l->guests);
+	ep_net_accepted_close(l);
+	ep_net_acceptor_close(&l->acceptor);
 	ep_net_comm_free(l->comm);
 	free(l);
 }
@@ -55,12 +55,12 @@ ncclResult_t ep_net_listen(int dev, void *handle, void **listen_comm)
 	if (!l) {
 		return ep_fail(ncclSystemError, "out of host memory for a listener");
 	}
-	l->caller.fd = -1;
+	l->accepted.fd = -1;
 	EP_CHECK_GOTO(ep_net_nic_get(dev, &l->nic), err_free);
 	h.ports = (uint32_t)l->nic->nports;
 	EP_CHECK_GOTO(ep_net_addr_find(&h.addr), err_free);
-	EP_CHECK_GOTO(ep_net_guests_open(&l->guests, EP_NET_MAGIC, &h.addr), err_free);
-	h.nonce = l->guests.nonce;
+	EP_CHECK_GOTO(ep_net_acceptor_open(&l->acceptor, EP_NET_MAGIC, &h.addr), err_free);
+	h.nonce = l->acceptor.nonce;
 	*listen_comm = ep_net_handle_new(EP_NET_LISTEN, l);
 	if (!*listen_comm) {
 		result = ep_fail(ncclSystemError, "no more than %u connections", EP_NET_COMMS);
@@ -71,7 +71,7 @@ ncclResult_t ep_net_listen(int dev, void *handle, void **listen_comm)
 	return ncclSuccess;
 
 err_close:
-	ep_net_guests_close(&l->guests);
+	ep_net_acceptor_close(&l->acceptor);
 err_free:
 	free(l);
 	return result;
@@ -84,8 +84,8 @@ static void ep_net_refuse(struct ep_net_listen *l, ncclResult_t code)
 {
 	size_t at = 0;
 
-	ep_net_answer_refuse(code, l->guests.nonce, &l->answer);
-	(void)ep_net_put(l->caller.fd, &l->answer, sizeof(l->answer), &at);
+	ep_net_connect_rep_refuse(code, l->acceptor.nonce, &l->rep);
+	(void)ep_net_put(l->accepted.fd, &l->rep, sizeof(l->rep), &at);
 }
 
 static ncclResult_t ep_net_handshake_lost(const char *who, enum ep_net_io_state state)
@@ -94,10 +94,10 @@ static ncclResult_t ep_net_handshake_lost(const char *who, enum ep_net_io_state 
 		       state == EP_NET_IO_CLOSED ? "has gone away" : strerror(errno));
 }
 
-static ncclResult_t ep_net_caller_connect(struct ep_net_listen *l)
+static ncclResult_t ep_net_accepted_connect(struct ep_net_listen *l)
 {
-	const struct ep_net_hello *h = &l->hello;
-	const char *who = l->caller.who;
+	const struct ep_net_connect_req *h = &l->req;
+	const char *who = l->accepted.who;
 	struct ep_net_peer peer = { .nfars = h->ports,
 				    .far = h->port,
 				    .shared = h->shared,
@@ -120,37 +120,37 @@ static ncclResult_t ep_net_caller_connect(struct ep_net_listen *l)
 
 static ncclResult_t ep_net_do_wait(struct ep_net_listen *l)
 {
-	EP_CHECK(ep_net_guests_next(&l->guests, &l->caller));
-	if (l->caller.fd >= 0) {
-		ep_net_guests_tell(&l->guests, true, "a sender");
-		l->hello.head = l->caller.head;
-		l->stage = EP_NET_GREETED;
-		l->at = sizeof(l->hello.head);
+	EP_CHECK(ep_net_acceptor_poll(&l->acceptor, &l->accepted));
+	if (l->accepted.fd >= 0) {
+		ep_net_acceptor_report(&l->acceptor, true, "a sender");
+		l->req.head = l->accepted.head;
+		l->stage = EP_NET_RECV_REQ;
+		l->at = sizeof(l->req.head);
 	}
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_net_do_greet(struct ep_net_listen *l)
+static ncclResult_t ep_net_do_recv_req(struct ep_net_listen *l)
 {
 	enum ep_net_io_state state;
-	ncclResult_t result = ep_net_head_check(&l->hello.head, sizeof(l->hello), l->caller.who);
+	ncclResult_t result = ep_net_head_check(&l->req.head, sizeof(l->req), l->accepted.who);
 
 	if (result == ncclSuccess) {
-		state = ep_net_take(l->caller.fd, &l->hello, sizeof(l->hello), &l->at);
+		state = ep_net_take(l->accepted.fd, &l->req, sizeof(l->req), &l->at);
 		if (state == EP_NET_IO_AGAIN) {
 			return ncclSuccess;
 		}
-		result = state == EP_NET_IO_DONE ? ep_net_caller_connect(l)
-						 : ep_net_handshake_lost(l->caller.who, state);
+		result = state == EP_NET_IO_DONE ? ep_net_accepted_connect(l)
+						 : ep_net_handshake_lost(l->accepted.who, state);
 	}
 	if (result != ncclSuccess) {
 		ep_net_refuse(l, result);
 		return result;
 	}
-	ep_net_answer_fill(l->comm, l->guests.nonce, &l->answer);
-	l->comm->fd = l->caller.fd;
-	l->caller.fd = -1;
-	l->stage = EP_NET_ANSWERING;
+	ep_net_connect_rep_fill(l->comm, l->acceptor.nonce, &l->rep);
+	l->comm->fd = l->accepted.fd;
+	l->accepted.fd = -1;
+	l->stage = EP_NET_SEND_REP;
 	l->at = 0;
 	return ncclSuccess;
 }
@@ -159,10 +159,10 @@ static ncclResult_t ep_net_do_handshake(struct ep_net_listen *l, bool *done)
 {
 	enum ep_net_io_state state;
 
-	if (l->stage == EP_NET_ANSWERING) {
-		state = ep_net_put(l->comm->fd, &l->answer, sizeof(l->answer), &l->at);
+	if (l->stage == EP_NET_SEND_REP) {
+		state = ep_net_put(l->comm->fd, &l->rep, sizeof(l->rep), &l->at);
 		if (state == EP_NET_IO_DONE) {
-			l->stage = EP_NET_AWAITING;
+			l->stage = EP_NET_RECV_READY;
 			l->at = 0;
 		}
 	} else {
@@ -184,10 +184,10 @@ static ncclResult_t ep_net_listen_step(struct ep_net_listen *l, bool *done)
 
 	do {
 		before = l->stage;
-		if (l->stage == EP_NET_WAITING) {
+		if (l->stage == EP_NET_WAIT_PEER) {
 			EP_CHECK(ep_net_do_wait(l));
-		} else if (l->stage == EP_NET_GREETED) {
-			EP_CHECK(ep_net_do_greet(l));
+		} else if (l->stage == EP_NET_RECV_REQ) {
+			EP_CHECK(ep_net_do_recv_req(l));
 		} else {
 			EP_CHECK(ep_net_do_handshake(l, done));
 		}
@@ -196,8 +196,8 @@ static ncclResult_t ep_net_listen_step(struct ep_net_listen *l, bool *done)
 		return ep_fail(ncclRemoteError,
 			       "waited %llu ms at %s for %s: is its process stuck? "
 			       "(NCCL_EP_BOOTSTRAP_TIMEOUT_MS)",
-			       (unsigned long long)(ep_net_setup_ns() / 1000000), l->guests.where,
-			       l->stage == EP_NET_WAITING ? "a sender to dial" : l->caller.who);
+			       (unsigned long long)(ep_net_setup_ns() / 1000000), l->acceptor.where,
+			       l->stage == EP_NET_WAIT_PEER ? "a sender to connect" : l->accepted.who);
 	}
 	return ncclSuccess;
 }
@@ -221,13 +221,13 @@ ncclResult_t ep_net_accept(void *listen_comm, void **recv_comm)
 	if (result == ncclSuccess && !done) {
 		return ncclSuccess;
 	}
-	if (l->stage == EP_NET_WAITING) {
-		ep_net_guests_tell(&l->guests, false, "a sender");
+	if (l->stage == EP_NET_WAIT_PEER) {
+		ep_net_acceptor_report(&l->acceptor, false, "a sender");
 	}
-	ep_net_caller_leave(l);
+	ep_net_accepted_close(l);
 	c = l->comm;
 	l->comm = NULL;
-	l->stage = EP_NET_WAITING;
+	l->stage = EP_NET_WAIT_PEER;
 	l->began = 0;
 	if (result == ncclSuccess) {
 		c->handle = ep_net_handle_new(EP_NET_RECV, c);

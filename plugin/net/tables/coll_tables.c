@@ -173,7 +173,7 @@ EP_NET_EXPORT const struct ep_coll_v8 ncclCollNetPlugin_v8 = {
 	.iflush = ep_coll_flush,
 	.test = ep_net_coll_test,
 	.close_coll = ep_net_coll_close,
-	.close_listen = ep_net_meet_close,
+	.close_listen = ep_net_bootstrap_close,
 };
 
 #define EP_COLL_V9                                                                                 \
@@ -185,7 +185,7 @@ EP_NET_EXPORT const struct ep_coll_v8 ncclCollNetPlugin_v8 = {
 		.dereg_mr = ep_net_dereg, .iallreduce = ep_coll_reduce,                            \
 		.iallgather = ep_coll_gather, .ireducescatter = ep_coll_scatter,                   \
 		.iflush = ep_coll_flush, .test = ep_net_coll_test,                                 \
-		.close_coll = ep_net_coll_close, .close_listen = ep_net_meet_close,                \
+		.close_coll = ep_net_coll_close, .close_listen = ep_net_bootstrap_close,           \
 		.make_vdev = ep_coll_make_vdev_v9,                                                 \
 	}
 
@@ -209,7 +209,7 @@ EP_NET_EXPORT const struct ep_coll_v11 ncclCollNetPlugin_v11 = {
 	.iflush = ep_coll_flush,
 	.test = ep_net_coll_test,
 	.close_coll = ep_net_coll_close,
-	.close_listen = ep_net_meet_close,
+	.close_listen = ep_net_bootstrap_close,
 	.make_vdev = ep_coll_make_vdev_v9,
 	.finalize = ep_net_context_free,
 };
@@ -231,7 +231,7 @@ EP_NET_EXPORT const struct ep_coll_v12 ncclCollNetPlugin_v12 = {
 	.iflush = ep_coll_flush,
 	.test = ep_net_coll_test,
 	.close_coll = ep_net_coll_close,
-	.close_listen = ep_net_meet_close,
+	.close_listen = ep_net_bootstrap_close,
 	.make_vdev = ep_coll_make_vdev_v12,
 	.finalize = ep_net_context_free,
 };

@@ -287,7 +287,7 @@ EP_NET_EXPORT const struct ep_gin_v11 ncclGinPlugin_v11 = {
 	.reg_mr_sym_dmabuf = ep_gin_reg_dmabuf,
 	.dereg_mr_sym = ep_gin_dereg,
 	.close_coll = ep_net_gin_close,
-	.close_listen = ep_net_meet_close,
+	.close_listen = ep_net_bootstrap_close,
 	.iput = ep_gin_put_v11,
 	.iput_signal = ep_gin_signal_v11,
 	.test = ep_gin_test,
@@ -305,7 +305,7 @@ EP_NET_EXPORT const struct ep_gin_v12 ncclGinPlugin_v12 = {
 	.reg_mr_sym_dmabuf = ep_gin_reg_dmabuf,
 	.dereg_mr_sym = ep_gin_dereg,
 	.close_coll = ep_net_gin_close,
-	.close_listen = ep_net_meet_close,
+	.close_listen = ep_net_bootstrap_close,
 	.iput = ep_gin_put_v12,
 	.iput_signal = ep_gin_signal_v12,
 	.test = ep_gin_test,
@@ -326,7 +326,7 @@ EP_NET_EXPORT const struct ep_gin_v13 ncclGinPlugin_v13 = {
 	.dereg_mr_sym = ep_gin_dereg,
 	.destroy_context = ep_net_gin_context_close,
 	.close_coll = ep_net_gin_close,
-	.close_listen = ep_net_meet_close,
+	.close_listen = ep_net_bootstrap_close,
 	.iput = ep_gin_put,
 	.iput_signal = ep_gin_put_signal,
 	.iget = ep_gin_get,
@@ -354,7 +354,7 @@ EP_NET_EXPORT const struct ep_rma_v14 ncclRmaPlugin_v14 = {
 	.dereg_mr_sym = ep_gin_dereg,
 	.destroy_context = ep_net_gin_context_close,
 	.close_coll = ep_net_gin_close,
-	.close_listen = ep_net_meet_close,
+	.close_listen = ep_net_bootstrap_close,
 	.iput = ep_gin_put,
 	.iput_signal = ep_rma_signal_v14,
 	.iget = ep_gin_get,
@@ -370,7 +370,7 @@ EP_NET_EXPORT const struct ep_rma_v14 ncclRmaPlugin_v14 = {
 		.connect = ep_gin_connect, .create_context = ep_rma_create,                        \
 		.reg_mr_sym = ep_rma_reg, .reg_mr_sym_dmabuf = ep_rma_reg_dmabuf,                  \
 		.dereg_mr_sym = ep_gin_dereg, .destroy_context = ep_net_gin_context_close,         \
-		.close_coll = ep_net_gin_close, .close_listen = ep_net_meet_close,                 \
+		.close_coll = ep_net_gin_close, .close_listen = ep_net_bootstrap_close,            \
 		.iput = ep_rma_put_v15, .iput_signal = ep_rma_signal_v15, .iget = ep_rma_get_v15,  \
 		.iflush = ep_gin_flush, .test = ep_gin_test, .query_last_error = ep_net_gin_error, \
 		.finalize = ep_net_context_free,                                                   \

@@ -27,17 +27,18 @@
 #define VN_INSTANCES 256
 #define VN_IN_BYTES (256u << 10)
 #define VN_OUT_LIMIT (2u << 20)
-#define VN_SILENCE_MS 2000   /* the other machine is gone after so long without an answer */
-#define VN_GREETING_MS 30000 /* a process that is slow greets later than its machine answers */
+#define VN_SILENCE_MS 2000 /* the other machine is gone after so long without an answer */
+#define VN_HANDSHAKE_MS                                                                            \
+	30000 /* a process that is slow sends its handshake later than its machine answers */
 
 enum vn_link_state {
 	VN_LINK_IDLE,
 	VN_LINK_CONNECTING,
-	VN_LINK_GREETING, /* connected, the hello of the other side has not come */
+	VN_LINK_HANDSHAKE, /* connected, the handshake of the other side has not come */
 	VN_LINK_UP
 };
 
-struct vn_hello {
+struct vn_handshake {
 	uint32_t magic, run, from, to, instance, pad;
 };
 
@@ -46,7 +47,7 @@ struct vn_link {
 	uint32_t instance; /* of the other one on its node's addresses */
 	bool loop;         /* the other one is this process */
 	bool incoming;
-	bool greeted; /* the hello of the other side has come */
+	bool handshake_done; /* the handshake of the other side has come */
 	enum vn_link_state state;
 	int fd;
 	bool want_write;
@@ -183,7 +184,7 @@ static void vn_link_down(struct vn_link *l)
 	l->fd = -1;
 	l->state = VN_LINK_IDLE;
 	l->in_n = l->out_n = l->out_at = 0;
-	l->greeted = l->want_write = false;
+	l->handshake_done = l->want_write = false;
 	if (!l->incoming) {
 		vn_req_link_lost(l);
 	}
@@ -212,9 +213,9 @@ static void vn_append(struct vn_link *l, const void *data, uint32_t bytes)
 	l->out_n += bytes;
 }
 
-static void vn_say_hello(struct vn_link *l)
+static void vn_handshake_send(struct vn_link *l)
 {
-	struct vn_hello h = { VN_MAGIC, vn_config.run, l->from, l->ip, vn.instance, 0 };
+	struct vn_handshake h = { VN_MAGIC, vn_config.run, l->from, l->ip, vn.instance, 0 };
 
 	vn_append(l, &h, sizeof(h));
 }
@@ -235,7 +236,7 @@ static void vn_link_connect(struct vn_link *l)
 	setsockopt(l->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &silence, sizeof(silence));
 	l->state = VN_LINK_CONNECTING;
 	l->since = vn_now();
-	vn_say_hello(l);
+	vn_handshake_send(l);
 	if (connect(l->fd, (struct sockaddr *)&a, sizeof(a)) && errno != EINPROGRESS) {
 		return; /* flushing finds that out */
 	}
@@ -277,7 +278,7 @@ static bool vn_link_flush(struct vn_link *l)
 
 		if (n > 0) {
 			if (l->state == VN_LINK_CONNECTING && !l->incoming) {
-				l->state = VN_LINK_GREETING;
+				l->state = VN_LINK_HANDSHAKE;
 				l->since = vn_now();
 			}
 			l->out_at += (uint32_t)n;
@@ -300,25 +301,26 @@ static bool vn_link_flush(struct vn_link *l)
 	return any;
 }
 
-static bool vn_greet(struct vn_link *l)
+static bool vn_handshake_check(struct vn_link *l)
 {
-	struct vn_hello h;
+	struct vn_handshake h;
 
 	memcpy(&h, l->in, sizeof(h));
 	if (h.magic != VN_MAGIC || h.run != vn_config.run ||
 	    (l->incoming ? !vn_nic_of_ip(h.to)
 			 : h.to != l->from || h.from != l->ip || h.instance != l->instance)) {
-		vn_say_once("a stranger (run 0x%x, not 0x%x) answers for a NIC's port: ignored",
-			    h.run, vn_config.run);
+		vn_say_once(
+			"another program (run 0x%x, not 0x%x) answers for a NIC's port: ignored",
+			h.run, vn_config.run);
 		return false;
 	}
 	if (l->incoming) {
 		l->from = h.to;
 		l->ip = h.from;
 		l->instance = h.instance;
-		vn_say_hello(l);
+		vn_handshake_send(l);
 	}
-	l->greeted = true;
+	l->handshake_done = true;
 	l->state = VN_LINK_UP;
 	return true;
 }
@@ -328,14 +330,14 @@ static bool vn_link_parse(struct vn_link *l)
 {
 	uint32_t at = 0;
 
-	if (!l->greeted) {
-		if (l->in_n < sizeof(struct vn_hello)) {
+	if (!l->handshake_done) {
+		if (l->in_n < sizeof(struct vn_handshake)) {
 			return true;
 		}
-		if (!vn_greet(l)) {
+		if (!vn_handshake_check(l)) {
 			return false;
 		}
-		at = sizeof(struct vn_hello);
+		at = sizeof(struct vn_handshake);
 	}
 	while (l->in_n - at >= sizeof(struct vn_packet)) {
 		struct vn_packet p;
@@ -417,10 +419,10 @@ static bool vn_is_nic(const void *p)
 /* Whether the other side should have answered by now. */
 static bool vn_link_silent(const struct vn_link *l)
 {
-	uint64_t limit = l->state == VN_LINK_CONNECTING ? VN_SILENCE_MS : VN_GREETING_MS;
+	uint64_t limit = l->state == VN_LINK_CONNECTING ? VN_SILENCE_MS : VN_HANDSHAKE_MS;
 
 	return !l->incoming && l->fd >= 0 &&
-	       (l->state == VN_LINK_CONNECTING || l->state == VN_LINK_GREETING) &&
+	       (l->state == VN_LINK_CONNECTING || l->state == VN_LINK_HANDSHAKE) &&
 	       vn_now() - l->since > limit * 1000000;
 }
 

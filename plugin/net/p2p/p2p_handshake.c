@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <string.h>
-#include "net/p2p/hello.h"
+#include "net/p2p/p2p_handshake.h"
 
 static void ep_net_head_fill(uint64_t nonce, size_t bytes, struct ep_net_head *head)
 {
@@ -23,36 +23,38 @@ static void ep_net_ports_fill(const struct ep_net_comm *c, struct ep_net_far *po
 	}
 }
 
-void ep_net_hello_fill(const struct ep_net_comm *c, uint64_t nonce, struct ep_net_hello *hello)
+void ep_net_connect_req_fill(const struct ep_net_comm *c, uint64_t nonce,
+			     struct ep_net_connect_req *req)
 {
-	memset(hello, 0, sizeof(*hello));
-	ep_net_head_fill(nonce, sizeof(*hello), &hello->head);
-	hello->shared = (uintptr_t)c->shared;
-	hello->nqps = c->nqps;
-	hello->tc = c->local[0].tc;
-	hello->sl = c->local[0].sl;
-	hello->ports = c->nlocals;
-	ep_net_ports_fill(c, hello->port, hello->qpn);
+	memset(req, 0, sizeof(*req));
+	ep_net_head_fill(nonce, sizeof(*req), &req->head);
+	req->shared = (uintptr_t)c->shared;
+	req->nqps = c->nqps;
+	req->tc = c->local[0].tc;
+	req->sl = c->local[0].sl;
+	req->ports = c->nlocals;
+	ep_net_ports_fill(c, req->port, req->qpn);
 }
 
-void ep_net_answer_fill(const struct ep_net_comm *c, uint64_t nonce, struct ep_net_answer *answer)
+void ep_net_connect_rep_fill(const struct ep_net_comm *c, uint64_t nonce,
+			     struct ep_net_connect_rep *rep)
 {
-	memset(answer, 0, sizeof(*answer));
-	ep_net_head_fill(nonce, sizeof(*answer), &answer->head);
-	answer->shared = (uintptr_t)c->shared;
-	answer->ports = c->nlocals;
-	ep_net_ports_fill(c, answer->port, answer->qpn);
+	memset(rep, 0, sizeof(*rep));
+	ep_net_head_fill(nonce, sizeof(*rep), &rep->head);
+	rep->shared = (uintptr_t)c->shared;
+	rep->ports = c->nlocals;
+	ep_net_ports_fill(c, rep->port, rep->qpn);
 }
 
-void ep_net_answer_refuse(ncclResult_t code, uint64_t nonce, struct ep_net_answer *answer)
+void ep_net_connect_rep_refuse(ncclResult_t code, uint64_t nonce, struct ep_net_connect_rep *rep)
 {
 	struct ep_error error;
 
 	ep_error_get(NULL, &error);
-	memset(answer, 0, sizeof(*answer));
-	ep_net_head_fill(nonce, sizeof(*answer), &answer->head);
-	answer->code = code;
-	snprintf(answer->text, sizeof(answer->text), "%.*s", EP_NET_TEXT - 1, error.text);
+	memset(rep, 0, sizeof(*rep));
+	ep_net_head_fill(nonce, sizeof(*rep), &rep->head);
+	rep->code = code;
+	snprintf(rep->text, sizeof(rep->text), "%.*s", EP_NET_TEXT - 1, error.text);
 }
 
 ncclResult_t ep_net_head_check(const struct ep_net_head *head, size_t bytes, const char *who)

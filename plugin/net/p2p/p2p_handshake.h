@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What two ends tell each other over TCP before they are connected:
+ * The handshake of two ends over TCP, as InfiniBand's connection manager has it:
  *
- *     the sender's hello -> the receiver's answer -> the sender's word that it is ready
+ *     the sender's request (REQ) -> the receiver's reply (REP) -> the sender is ready (RTU)
  */
-#ifndef EP_NET_HELLO_H
-#define EP_NET_HELLO_H
+#ifndef EP_NET_P2P_HANDSHAKE_H
+#define EP_NET_P2P_HANDSHAKE_H
 
 #include "net/link/sock.h"
 #include "net/p2p/comm.h"
@@ -13,7 +13,7 @@
 #define EP_NET_READY 0x79646572u
 #define EP_NET_TEXT 240
 
-struct ep_net_hello {
+struct ep_net_connect_req {
 	struct ep_net_head head;
 	uint64_t shared;
 	uint32_t nqps, tc, ports, sl;
@@ -21,7 +21,7 @@ struct ep_net_hello {
 	uint32_t qpn[EP_NET_MAX_QPS];
 };
 
-struct ep_net_answer {
+struct ep_net_connect_rep {
 	struct ep_net_head head;
 	int32_t code; /* ncclSuccess, or text says why not */
 	uint32_t ports;
@@ -41,12 +41,14 @@ struct ep_net_handle {
 };
 
 _Static_assert(sizeof(struct ep_net_handle) <= EP_NET_HANDLE_BYTES, "NCCL's handle");
-_Static_assert(offsetof(struct ep_net_hello, shared) == sizeof(struct ep_net_head), "packed");
+_Static_assert(offsetof(struct ep_net_connect_req, shared) == sizeof(struct ep_net_head), "packed");
 
-/* What this end says of itself. */
-void ep_net_hello_fill(const struct ep_net_comm *c, uint64_t nonce, struct ep_net_hello *hello);
-void ep_net_answer_fill(const struct ep_net_comm *c, uint64_t nonce, struct ep_net_answer *answer);
-void ep_net_answer_refuse(ncclResult_t code, uint64_t nonce, struct ep_net_answer *answer);
+/* Fills in this end's message. */
+void ep_net_connect_req_fill(const struct ep_net_comm *c, uint64_t nonce,
+			     struct ep_net_connect_req *req);
+void ep_net_connect_rep_fill(const struct ep_net_comm *c, uint64_t nonce,
+			     struct ep_net_connect_rep *rep);
+void ep_net_connect_rep_refuse(ncclResult_t code, uint64_t nonce, struct ep_net_connect_rep *rep);
 
 /* Why a head is not one of this version's; `who` names the other end. */
 ncclResult_t ep_net_head_check(const struct ep_net_head *head, size_t bytes, const char *who);

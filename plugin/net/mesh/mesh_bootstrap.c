@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * How the ranks of a mesh find each other. Each rank listens, and has the handles of all. It dials the
- * ranks below its own, and those above dial it; both say who they are.
+ * ranks below its own, and those above dial it. Both send a handshake.
  */
 #include <errno.h>
 #include <poll.h>
@@ -13,18 +13,18 @@
 #include "net/abi/abi.h"
 #include "net/base/handles.h"
 #include "net/link/dial.h"
-#include "net/link/guests.h"
+#include "net/link/acceptor.h"
 #include "net/link/iface.h"
 #include "net/mesh/mesh.h"
 
 #define EP_NET_MESH_MAGIC 0x7465672d6d657368ull
-#define EP_NET_VISITORS 8 /* who know the nonce and have not said yet which rank they are */
+#define EP_NET_MAX_JOINING 8 /* connections with the nonce, whose rank has not come yet */
 
-struct ep_net_meeting {
+struct ep_net_bootstrap {
 	const struct ep_net_nic *nic;
 	enum ep_net_use use;
 	int tc;
-	struct ep_net_guests guests;
+	struct ep_net_acceptor acceptor;
 };
 
 /* In what NCCL brings to all ranks. */
@@ -37,39 +37,39 @@ struct ep_net_place {
 
 _Static_assert(sizeof(struct ep_net_place) <= EP_NET_HANDLE_BYTES, "NCCL's handle");
 
-struct ep_net_greeting {
+struct ep_net_mesh_handshake {
 	struct ep_net_head head;
 	uint32_t rank, nranks;
 	struct ep_net_ends ends;
 };
 
-struct ep_net_visitor {
-	struct ep_net_caller caller; /* fd -1: none */
+struct ep_net_joining {
+	struct ep_net_accepted accepted; /* fd -1: none */
 	size_t at;
-	struct ep_net_greeting greeting;
+	struct ep_net_mesh_handshake handshake;
 };
 
 /* A mesh in the making. */
 struct ep_net_making {
 	struct ep_net_mesh *mesh;
-	struct ep_net_guests *guests;
-	const struct ep_net_place **place; /* of each rank */
-	struct ep_net_greeting *answer;    /* of each rank that was dialed, and how much of it */
+	struct ep_net_acceptor *acceptor;
+	const struct ep_net_place **place;   /* of each rank */
+	struct ep_net_mesh_handshake *reply; /* of each rank that was dialed, and how much of it */
 	size_t *at;
-	struct ep_net_visitor visitor[EP_NET_VISITORS];
+	struct ep_net_joining joining[EP_NET_MAX_JOINING];
 	uint64_t until;
 	uint32_t missing;
 };
 
 /* ---- listening ---- */
 
-ncclResult_t ep_net_meet_open(int dev, int tc, enum ep_net_use use, void *handle,
-			      void **listen_comm)
+ncclResult_t ep_net_bootstrap_open(int dev, int tc, enum ep_net_use use, void *handle,
+				   void **listen_comm)
 {
 	struct ep_net_place place = { .magic = EP_NET_MESH_MAGIC,
 				      .version = EP_NET_VERSION,
 				      .use = use };
-	struct ep_net_meeting *m = calloc(1, sizeof(*m));
+	struct ep_net_bootstrap *m = calloc(1, sizeof(*m));
 	ncclResult_t result;
 
 	if (!m) {
@@ -79,9 +79,9 @@ ncclResult_t ep_net_meet_open(int dev, int tc, enum ep_net_use use, void *handle
 	m->tc = tc;
 	EP_CHECK_GOTO(ep_net_nic_get(dev, &m->nic), err_free);
 	EP_CHECK_GOTO(ep_net_addr_find(&place.addr), err_free);
-	EP_CHECK_GOTO(ep_net_guests_open(&m->guests, EP_NET_MESH_MAGIC, &place.addr), err_free);
-	place.nonce = m->guests.nonce;
-	*listen_comm = ep_net_handle_new(EP_NET_MEET, m);
+	EP_CHECK_GOTO(ep_net_acceptor_open(&m->acceptor, EP_NET_MESH_MAGIC, &place.addr), err_free);
+	place.nonce = m->acceptor.nonce;
+	*listen_comm = ep_net_handle_new(EP_NET_BOOTSTRAP, m);
 	if (!*listen_comm) {
 		result = ep_fail(ncclSystemError, "no more than %u connections", EP_NET_COMMS);
 		goto err_close;
@@ -91,32 +91,33 @@ ncclResult_t ep_net_meet_open(int dev, int tc, enum ep_net_use use, void *handle
 	return ncclSuccess;
 
 err_close:
-	ep_net_guests_close(&m->guests);
+	ep_net_acceptor_close(&m->acceptor);
 err_free:
 	free(m);
 	return result;
 }
 
-ncclResult_t ep_net_meet_close(void *listen_comm)
+ncclResult_t ep_net_bootstrap_close(void *listen_comm)
 {
-	struct ep_net_meeting *m;
+	struct ep_net_bootstrap *m;
 
 	if (!listen_comm) {
 		return ncclSuccess;
 	}
-	m = ep_net_handle_drop(EP_NET_MEET, listen_comm);
+	m = ep_net_handle_drop(EP_NET_BOOTSTRAP, listen_comm);
 	if (!m) {
 		return ep_fail(ncclInvalidArgument, "%p does not listen, or was closed before",
 			       listen_comm);
 	}
-	ep_net_guests_close(&m->guests);
+	ep_net_acceptor_close(&m->acceptor);
 	free(m);
 	return ncclSuccess;
 }
 
-/* ---- greetings ---- */
+/* ---- handshakes ---- */
 
-static void ep_net_greet(const struct ep_net_making *k, uint32_t to, struct ep_net_greeting *g)
+static void ep_net_mesh_handshake_fill(const struct ep_net_making *k, uint32_t to,
+				       struct ep_net_mesh_handshake *g)
 {
 	const struct ep_net_mesh *mesh = k->mesh;
 
@@ -145,8 +146,9 @@ static ncclResult_t ep_net_ends_check(const struct ep_net_ends *ends, const char
 	return ncclSuccess;
 }
 
-/* What a rank says of itself, whose connection is `fd`, is taken over. */
-static ncclResult_t ep_net_greeted(struct ep_net_making *k, const struct ep_net_greeting *g, int fd)
+/* Takes over a rank's handshake, whose connection is `fd`. */
+static ncclResult_t ep_net_mesh_handshake_take(struct ep_net_making *k,
+					       const struct ep_net_mesh_handshake *g, int fd)
 {
 	struct ep_net_mesh *mesh = k->mesh;
 	uint32_t r = g->rank;
@@ -180,10 +182,10 @@ static ncclResult_t ep_net_dial_rank(const struct ep_net_making *k, uint32_t r, 
 	}
 }
 
-/* The answer of a rank that was dialed, as far as it has come. */
-static ncclResult_t ep_net_answer_hear(struct ep_net_making *k, uint32_t r, int *fd)
+/* Receives more of the reply of a rank that was dialed. */
+static ncclResult_t ep_net_reply_receive(struct ep_net_making *k, uint32_t r, int *fd)
 {
-	struct ep_net_greeting *g = &k->answer[r];
+	struct ep_net_mesh_handshake *g = &k->reply[r];
 	size_t head = sizeof(g->head);
 	enum ep_net_io_state state = EP_NET_IO_DONE;
 
@@ -192,7 +194,7 @@ static ncclResult_t ep_net_answer_hear(struct ep_net_making *k, uint32_t r, int 
 	}
 	if (state == EP_NET_IO_DONE &&
 	    (g->head.magic != EP_NET_MESH_MAGIC || g->head.version != EP_NET_VERSION ||
-	     g->head.bytes != sizeof(*g) || g->head.nonce != k->guests->nonce)) {
+	     g->head.bytes != sizeof(*g) || g->head.nonce != k->acceptor->nonce)) {
 		return ep_fail(ncclRemoteError,
 			       "%s answers what this plugin does not understand (version %u, this "
 			       "one has %u): install the same on all hosts",
@@ -205,76 +207,78 @@ static ncclResult_t ep_net_answer_hear(struct ep_net_making *k, uint32_t r, int 
 		return ncclSuccess;
 	}
 	if (state != EP_NET_IO_DONE || g->rank != r) {
-		return ep_fail(ncclRemoteError, "%s %s while ranks met: see its log",
+		return ep_fail(ncclRemoteError, "%s %s while ranks connected: see its log",
 			       k->mesh->who[r],
 			       state == EP_NET_IO_CLOSED ? "has gone away"
 			       : state == EP_NET_IO_DONE ? "says that it is another rank"
 							 : strerror(errno));
 	}
-	EP_CHECK(ep_net_greeted(k, g, *fd));
+	EP_CHECK(ep_net_mesh_handshake_take(k, g, *fd));
 	*fd = -1;
 	return ncclSuccess;
 }
 
-/* ---- visitors ---- */
+/* ---- ranks that connect ---- */
 
-/* A rank has said who it is: it gets the answer. */
-static ncclResult_t ep_net_visitor_welcome(struct ep_net_making *k, struct ep_net_visitor *v)
+/* Takes a complete handshake, and replies. */
+static ncclResult_t ep_net_joining_reply(struct ep_net_making *k, struct ep_net_joining *v)
 {
-	struct ep_net_greeting own;
+	struct ep_net_mesh_handshake own;
 	size_t at = 0;
-	int fd = v->caller.fd;
+	int fd = v->accepted.fd;
 
-	EP_CHECK(ep_net_greeted(k, &v->greeting, fd));
-	v->caller.fd = -1;
-	ep_net_greet(k, v->greeting.rank, &own);
+	EP_CHECK(ep_net_mesh_handshake_take(k, &v->handshake, fd));
+	v->accepted.fd = -1;
+	ep_net_mesh_handshake_fill(k, v->handshake.rank, &own);
 	/* A new connection has room for it. */
 	return ep_net_put(fd, &own, sizeof(own), &at) == EP_NET_IO_DONE
 		       ? ncclSuccess
-		       : ep_fail(ncclRemoteError, "%s has gone away while ranks met: see its log",
-				 k->mesh->who[v->greeting.rank]);
+		       : ep_fail(ncclRemoteError,
+				 "%s has gone away while ranks connected: see its log",
+				 k->mesh->who[v->handshake.rank]);
 }
 
-static ncclResult_t ep_net_visitor_hear(struct ep_net_making *k, struct ep_net_visitor *v)
+static ncclResult_t ep_net_joining_receive(struct ep_net_making *k, struct ep_net_joining *v)
 {
-	const struct ep_net_head *head = &v->greeting.head;
+	const struct ep_net_head *head = &v->handshake.head;
 	enum ep_net_io_state state;
 
-	if (head->version != EP_NET_VERSION || head->bytes != sizeof(v->greeting)) {
+	if (head->version != EP_NET_VERSION || head->bytes != sizeof(v->handshake)) {
 		return ep_fail(ncclRemoteError,
 			       "a peer has another version of this plugin (it speaks version %u, "
 			       "this one %u): install the same on all hosts",
 			       head->version, EP_NET_VERSION);
 	}
-	state = ep_net_take(v->caller.fd, &v->greeting, sizeof(v->greeting), &v->at);
+	state = ep_net_take(v->accepted.fd, &v->handshake, sizeof(v->handshake), &v->at);
 	if (state == EP_NET_IO_DONE) {
-		return ep_net_visitor_welcome(k, v);
+		return ep_net_joining_reply(k, v);
 	}
 	return state == EP_NET_IO_AGAIN
 		       ? ncclSuccess
-		       : ep_fail(ncclRemoteError, "the rank at %s %s while ranks met: see its log",
-				 v->caller.who,
+		       : ep_fail(ncclRemoteError,
+				 "the rank at %s %s while ranks connected: see its log",
+				 v->accepted.who,
 				 state == EP_NET_IO_CLOSED ? "has gone away" : strerror(errno));
 }
 
-static ncclResult_t ep_net_visitors_serve(struct ep_net_making *k)
+static ncclResult_t ep_net_joining_poll(struct ep_net_making *k)
 {
-	for (int i = 0; i < EP_NET_VISITORS; i++) {
-		struct ep_net_visitor *v = &k->visitor[i];
+	for (int i = 0; i < EP_NET_MAX_JOINING; i++) {
+		struct ep_net_joining *v = &k->joining[i];
 
-		if (v->caller.fd < 0) {
-			EP_CHECK(ep_net_guests_next(k->guests, &v->caller));
-			v->greeting.head = v->caller.head;
-			v->at = sizeof(v->greeting.head);
+		if (v->accepted.fd < 0) {
+			EP_CHECK(ep_net_acceptor_poll(k->acceptor, &v->accepted));
+			v->handshake.head = v->accepted.head;
+			v->at = sizeof(v->handshake.head);
 		}
-		if (v->caller.fd >= 0) {
-			EP_CHECK(ep_net_visitor_hear(k, v));
+		if (v->accepted.fd >= 0) {
+			EP_CHECK(ep_net_joining_receive(k, v));
 		}
 	}
 	return ncclSuccess;
 }
 
-/* ---- meeting ---- */
+/* ---- bootstrap ---- */
 
 static ncclResult_t ep_net_place_check(const struct ep_net_place *p, uint32_t r,
 				       enum ep_net_use use)
@@ -305,22 +309,22 @@ static ncclResult_t ep_net_making_late(const struct ep_net_making *k)
 	return ep_fail(ncclRemoteError,
 		       "waited %llu ms at %s for %u of %u ranks, the first is %s: is its process "
 		       "stuck? (NCCL_EP_BOOTSTRAP_TIMEOUT_MS)",
-		       (unsigned long long)(ep_net_setup_ns() / 1000000), k->guests->where,
+		       (unsigned long long)(ep_net_setup_ns() / 1000000), k->acceptor->where,
 		       k->missing, k->mesh->nranks, k->mesh->who[r]);
 }
 
 /* fd: connections that were dialed and are not taken over yet. */
 static ncclResult_t ep_net_make(struct ep_net_making *k, int *fd)
 {
-	struct ep_net_greeting own;
+	struct ep_net_mesh_handshake own;
 
 	for (uint32_t r = 0; r < k->mesh->rank; r++) {
 		size_t at = 0;
 
 		EP_CHECK(ep_net_dial_rank(k, r, &fd[r]));
-		ep_net_greet(k, r, &own);
+		ep_net_mesh_handshake_fill(k, r, &own);
 		if (ep_net_put(fd[r], &own, sizeof(own), &at) != EP_NET_IO_DONE) {
-			return ep_fail(ncclRemoteError, "%s has gone away while ranks met",
+			return ep_fail(ncclRemoteError, "%s has gone away while ranks connected",
 				       k->mesh->who[r]);
 		}
 	}
@@ -329,10 +333,10 @@ static ncclResult_t ep_net_make(struct ep_net_making *k, int *fd)
 
 		for (uint32_t r = 0; r < k->mesh->rank; r++) {
 			if (fd[r] >= 0) {
-				EP_CHECK(ep_net_answer_hear(k, r, &fd[r]));
+				EP_CHECK(ep_net_reply_receive(k, r, &fd[r]));
 			}
 		}
-		EP_CHECK(ep_net_visitors_serve(k));
+		EP_CHECK(ep_net_joining_poll(k));
 		if (k->missing && ep_now_ns() > k->until) {
 			return ep_net_making_late(k);
 		}
@@ -349,40 +353,40 @@ static ncclResult_t ep_net_making_run(struct ep_net_making *k)
 	int *fd = malloc(n * sizeof(*fd));
 	ncclResult_t result;
 
-	k->answer = calloc(n, sizeof(*k->answer));
+	k->reply = calloc(n, sizeof(*k->reply));
 	k->at = calloc(n, sizeof(*k->at));
-	if (!fd || !k->answer || !k->at) {
+	if (!fd || !k->reply || !k->at) {
 		result = ep_fail(ncclSystemError, "out of host memory for %u ranks", n);
 		goto free_all;
 	}
 	memset(fd, 0xff, n * sizeof(*fd));
-	for (int i = 0; i < EP_NET_VISITORS; i++) {
-		k->visitor[i].caller.fd = -1;
+	for (int i = 0; i < EP_NET_MAX_JOINING; i++) {
+		k->joining[i].accepted.fd = -1;
 	}
 	result = ep_net_make(k, fd);
-	ep_net_guests_tell(k->guests, result == ncclSuccess, "a rank");
+	ep_net_acceptor_report(k->acceptor, result == ncclSuccess, "a rank");
 	for (uint32_t r = 0; r < n; r++) {
 		if (fd[r] >= 0) {
 			close(fd[r]);
 		}
 	}
-	for (int i = 0; i < EP_NET_VISITORS; i++) {
-		if (k->visitor[i].caller.fd >= 0) {
-			close(k->visitor[i].caller.fd);
+	for (int i = 0; i < EP_NET_MAX_JOINING; i++) {
+		if (k->joining[i].accepted.fd >= 0) {
+			close(k->joining[i].accepted.fd);
 		}
 	}
 free_all:
 	free(fd);
-	free(k->answer);
+	free(k->reply);
 	free(k->at);
 	return result;
 }
 
-ncclResult_t ep_net_meet(void *const *handles, int nranks, int rank, enum ep_net_use use,
-			 const void *listen_comm, struct ep_net_mesh **mesh)
+ncclResult_t ep_net_bootstrap_run(void *const *handles, int nranks, int rank, enum ep_net_use use,
+				  const void *listen_comm, struct ep_net_mesh **mesh)
 {
 	struct ep_net_making k = { .until = ep_now_ns() + ep_net_setup_ns() };
-	struct ep_net_meeting *m = ep_net_handle_get(EP_NET_MEET, listen_comm);
+	struct ep_net_bootstrap *m = ep_net_handle_get(EP_NET_BOOTSTRAP, listen_comm);
 	ncclResult_t result = ncclSuccess;
 	char addr[EP_NET_ADDR_TEXT];
 
@@ -398,7 +402,7 @@ ncclResult_t ep_net_meet(void *const *handles, int nranks, int rank, enum ep_net
 		EP_CHECK(ep_net_place_check(handles[r], (uint32_t)r, use));
 	}
 	k.place = (const struct ep_net_place **)handles;
-	if (k.place[rank]->nonce != m->guests.nonce) {
+	if (k.place[rank]->nonce != m->acceptor.nonce) {
 		return ep_fail(ncclInvalidArgument, "the handle of rank %d is not its listener's",
 			       rank);
 	}
@@ -408,7 +412,7 @@ ncclResult_t ep_net_meet(void *const *handles, int nranks, int rank, enum ep_net
 		snprintf(k.mesh->who[r], EP_NET_WHO, "rank %d (%s)", r,
 			 ep_net_addr_print(&k.place[r]->addr, addr));
 	}
-	k.guests = &m->guests;
+	k.acceptor = &m->acceptor;
 	k.missing = (uint32_t)nranks - 1;
 	result = ep_net_making_run(&k);
 	if (result != ncclSuccess) {
