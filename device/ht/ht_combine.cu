@@ -18,20 +18,14 @@ template <int DTYPE, bool WHOLE>
 EP_DEV void ep_ht_sum_slots(struct ep_ht_sum<DTYPE> *sum, const struct ep_ht_pipe &p, uint32_t what,
 			    uint32_t at, uint32_t vecs)
 {
-	uint32_t n = EP_HT_NOTE_SLOTS(what), i = 0, slot = p.out;
+	uint32_t n = EP_HT_NOTE_SLOTS(what), slot = p.out;
 
-	if (what & EP_HT_NOTE_EMPTY) {
-		ep_ht_sum_clear<DTYPE>(sum);
-	} else if (what & EP_HT_NOTE_FIRST) {
-		ep_ht_sum_add<DTYPE, WHOLE, true>(sum, p.stage + (size_t)slot * p.stride + at,
-						  vecs);
-		slot = ep_ht_pipe_after(&p, slot);
-		i = 1;
+	if (what & EP_HT_NOTE_FIRST) {
+		ep_ht_sum_clear<DTYPE>(sum, what & EP_HT_NOTE_EMPTY ? 0.0f : -0.0f);
 	}
 	EP_UNROLL(1)
-	for (; i < n; i++) {
-		ep_ht_sum_add<DTYPE, WHOLE, false>(sum, p.stage + (size_t)slot * p.stride + at,
-						   vecs);
+	for (uint32_t i = 0; i < n; i++) {
+		ep_ht_sum_add<DTYPE, WHOLE>(sum, p.stage + (size_t)slot * p.stride + at, vecs);
 		slot = ep_ht_pipe_after(&p, slot);
 	}
 }

@@ -65,22 +65,15 @@ EP_DEV struct ep_ht_batch ep_ht_batch_load(const struct ep_ht_combine_args &a,
 	return b;
 }
 
-/* Adds the oldest batch; *fresh: the sum holds nothing yet. */
+/* Adds the oldest batch. */
 template <int DTYPE>
 EP_DEV void ep_ht_batch_add(struct ep_ht_sum<DTYPE> *sum, struct ep_ht_pipe *p,
-			    const struct ep_ht_batch &b, uint32_t vecs, bool *fresh)
+			    const struct ep_ht_batch &b, uint32_t vecs)
 {
 	EP_UNROLL(1)
 	for (uint32_t n = 0; n < b.terms; n++) {
-		const unsigned char *from =
-			p->stage + (size_t)ep_ht_pipe_slot(p, p->out, n) * p->stride;
-
-		if (*fresh) {
-			ep_ht_sum_add<DTYPE, false, true>(sum, from, vecs);
-		} else {
-			ep_ht_sum_add<DTYPE, false, false>(sum, from, vecs);
-		}
-		*fresh = false;
+		ep_ht_sum_add<DTYPE, false>(
+			sum, p->stage + (size_t)ep_ht_pipe_slot(p, p->out, n) * p->stride, vecs);
 	}
 	ep_ht_pipe_free_batch(p, b.slots);
 }
@@ -94,7 +87,7 @@ EP_DEV bool ep_ht_hop_add(const struct ep_ht_combine_args &a, const struct ep_op
 	struct ep_ht_reader r = { u.rows, 0, 0, { 0, NULL }, false };
 	struct ep_ht_batch now = {}, next;
 	struct ep_ht_sum<DTYPE> sum EP_UNSET;
-	bool fresh = true;
+	uint32_t terms = 0; /* of the row, so far */
 
 	for (;;) {
 		if (!now.there) {
@@ -110,13 +103,14 @@ EP_DEV bool ep_ht_hop_add(const struct ep_ht_combine_args &a, const struct ep_op
 		if (!ep_ht_pipe_wait(a.c.g, op, p, a.c.g.rank)) {
 			return false;
 		}
-		ep_ht_batch_add<DTYPE>(&sum, p, now, bytes / 16, &fresh);
+		if (!terms) {
+			ep_ht_sum_clear<DTYPE>(&sum, now.last && !now.terms ? 0.0f : -0.0f);
+		}
+		ep_ht_batch_add<DTYPE>(&sum, p, now, bytes / 16);
+		terms += now.terms;
 		if (now.last) {
-			if (fresh) {
-				ep_ht_sum_clear<DTYPE>(&sum);
-			}
 			ep_ht_sum_store<DTYPE, false>(sum, ep_ht_hop_to(a, u, now.i), bytes / 16);
-			fresh = true;
+			terms = 0;
 		}
 		now = next;
 	}

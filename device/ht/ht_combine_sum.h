@@ -25,21 +25,25 @@ template <int DTYPE> EP_DEV void ep_ht_sum_load(struct ep_vec16 v, float *f)
 	ep_numbers<DTYPE>::load(hi, f + ep_numbers<DTYPE>::count);
 }
 
-template <int DTYPE> EP_DEV void ep_ht_sum_clear(struct ep_ht_sum<DTYPE> *sum)
+/*
+ * Sets all numbers to `zero`: -0 before contributions are added, because -0 + x is x, also where x is
+ * -0; 0 where nothing contributes.
+ */
+template <int DTYPE> EP_DEV void ep_ht_sum_clear(struct ep_ht_sum<DTYPE> *sum, float zero)
 {
 	EP_UNROLL(EP_HT_SUM_VECS)
 	for (uint32_t i = 0; i < EP_HT_SUM_VECS; i++) {
 		for (uint32_t j = 0; j < 2 * ep_numbers<DTYPE>::count; j++) {
-			sum->f[i][j] = 0;
+			sum->f[i][j] = zero;
 		}
 	}
 }
 
 /*
- * Adds a contribution, of which each lane has every 32nd vec; FRESH: it is the first one. Of vecs
- * behind the part's end the last one is taken, and nobody stores what comes of it.
+ * Adds a contribution, of which each lane has every 32nd vec. Of vecs behind the part's end the last
+ * one is taken, and nobody stores what comes of it.
  */
-template <int DTYPE, bool WHOLE, bool FRESH>
+template <int DTYPE, bool WHOLE>
 EP_DEV void ep_ht_sum_add(struct ep_ht_sum<DTYPE> *sum, const unsigned char *from, uint32_t vecs)
 {
 	EP_UNROLL(EP_HT_SUM_VECS)
@@ -50,7 +54,7 @@ EP_DEV void ep_ht_sum_add(struct ep_ht_sum<DTYPE> *sum, const unsigned char *fro
 		ep_ht_sum_load<DTYPE>(
 			ep_shared_ld16(from + 16 * (WHOLE ? at : ep_min_u32(at, vecs - 1))), f);
 		for (uint32_t j = 0; j < 2 * ep_numbers<DTYPE>::count; j++) {
-			sum->f[i][j] = FRESH ? f[j] : sum->f[i][j] + f[j];
+			sum->f[i][j] += f[j];
 		}
 	}
 }

@@ -247,7 +247,7 @@ template <bool NODES> EP_DEV void ep_ht_route_run(const struct ep_ht_route_args 
 	ep_ht_route_end<NODES>(a, op, t, &failed);
 }
 
-EP_KERNEL(ep_ht_route_kernel, ep_ht_route_args, EP_HT_MAX_THREADS)
+EP_KERNEL_ALONE(ep_ht_route_kernel, ep_ht_route_args, EP_HT_MAX_THREADS)
 {
 	ep_ht_route_run<false>(a);
 }

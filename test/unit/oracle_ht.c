@@ -181,22 +181,25 @@ static void sum_token(const struct oracle_ht *h, struct oracle_ht_table *const *
 
 	oracle_route(&h->p, rank, token, ids);
 	for (uint32_t c = 0; c < h->p.hidden; c++) {
-		float sum = 0;
+		float sum = -0.0f; /* -0 + x is x, also where x is -0 */
+		uint32_t some = 0;
 
 		for (uint32_t d = 0; d < RANKS; d++) {
-			float here = 0;
+			float here = -0.0f;
 			uint32_t n = 0;
 
 			for (uint32_t e = 0; e < local; e++) {
 				int64_t row = find(tables[d], rank, token, (int32_t)e);
 
-				if (row >= 0 && (h->expert_major || n++ == 0)) {
+				if (row >= 0 && (n++ == 0 || h->expert_major)) {
 					here += oracle_ht_answer(h, d, (uint64_t)row, c);
 				}
 			}
-			sum += oracle_from_bf16(oracle_to_bf16(here));
+			sum += n ? oracle_from_bf16(oracle_to_bf16(here)) : -0.0f;
+			some |= n;
 		}
-		oracle_store(h->p.dtype, o->sums + token * oracle_combine_bytes(&h->p), c, sum);
+		oracle_store(h->p.dtype, o->sums + token * oracle_combine_bytes(&h->p), c,
+			     some ? sum : 0);
 	}
 	for (uint32_t k = 0; k < h->p.topk; k++) {
 		uint32_t d = ids[k] < 0 ? 0 : (uint32_t)ids[k] / local, j = 0, at;

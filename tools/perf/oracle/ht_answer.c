@@ -6,11 +6,11 @@
 
 #include "oracle_ht.h"
 
-/* Eight significant bits at most, of several magnitudes; never 0, so that no sign of it matters. */
+/* Seven significant bits at most, of several magnitudes; zeros of both signs are among them. */
 static float small(uint32_t hash)
 {
 	static const float scale[] = { 0.0625f, 0.25f, 1.0f, 2.0f };
-	float f = (float)(1 + (hash & 127)) * scale[hash >> 7 & 3];
+	float f = (float)(hash & 127) * scale[hash >> 7 & 3];
 
 	return hash >> 9 & 1 ? -f : f;
 }
