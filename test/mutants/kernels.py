@@ -21,7 +21,7 @@ MUTANTS = [
     {"name": "presence_nolook", "file": "device/ll/ll_dispatch_counts.h",
      "old": "here = verdict != EP_PRESENCE_ABSENT && ep_ll_counts_look(a, op, t, r);",
      "new": "here = verdict == EP_PRESENCE_PRESENT && ep_ll_counts_look(a, op, t, r);",
-     "tests": ["views_split", "views_strike", "views_again"]},
+     "tests": ["views_present"]},
     # All blocks hold to what the first one has said of who is absent.
     {"name": "presence_ignored", "file": "device/ll/ll_dispatch_counts.h",
      "old": "said->done = !c.g.mask_enabled;",

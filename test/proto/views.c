@@ -12,6 +12,8 @@
  *         edge     a rank's counts arrive about when the others' waits for it expire
  *         sum      a rank's rows of a combine do
  *         struck   a rank is masked (here: by the test) while its rows of a combine arrive
+ *         present  a rank is in doubt for all blocks (here: the test has masked it while kernels ran), and all
+ *                  its counts are here: it takes part
  *         beyond   66 ranks: all counts are there, of one above rank 63, too, without which other blocks
  *                  have decided to go on (here: the test has)
  */
@@ -220,6 +222,26 @@ static void again(struct bench *b, uint64_t round)
 	late_counts(b, round, true);
 }
 
+/* Nothing is left to chance: all has been sent, and rank 0 has received it, before the others receive. */
+static void present(struct bench *b, uint64_t round)
+{
+	struct world *w = b->w;
+
+	prepare(b, 220 + round);
+	OK_SYNC(bench_send_dispatch(b, w->stream), w->stream);
+	world_meet(w);
+	if (w->rank == 0) {
+		OK_SYNC(ncclEpComplete(b->handle, NULL, w->stream), w->stream);
+	}
+	world_meet(w);
+	if (w->rank) {
+		strike_rank(b, 0, EP_MASK_STEP_UNKNOWN);
+		OK_SYNC(ncclEpComplete(b->handle, NULL, w->stream), w->stream);
+	}
+	check_one_view(b, 0, w->rank ? 1 : 0);
+	all_back(b);
+}
+
 /*
  * Runs `call` on all ranks, on rank 0 at about the time when the others' waits for it expire: as the
  * first round finds, in which rank 0 comes when they have ended, and from then on nearer to where it
@@ -403,9 +425,10 @@ static void run_beyond(struct world *w, void *arg)
 }
 
 static const struct mode modes[] = {
-	{ "split", split, 40, false },  { "strike", strike, 100, false },
-	{ "again", again, 100, false }, { "edge", edge, 16, true },
-	{ "sum", sum, 6, true },        { "struck", struck, 60, false },
+	{ "split", split, 40, false },    { "strike", strike, 100, false },
+	{ "again", again, 100, false },   { "edge", edge, 16, true },
+	{ "sum", sum, 6, true },          { "struck", struck, 60, false },
+	{ "present", present, 4, false },
 };
 
 static uint64_t rounds;
