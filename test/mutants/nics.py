@@ -162,7 +162,7 @@ MUTANTS = [
      "new": "bool record = size > most;", "tests": ["notice", "notice_ib"]},
     # A signal comes behind what was read or added before it.
     {"name": "gin_unfenced", "file": "plugin/net/mesh/post.c",
-     "old": "wr[n].send_flags = rail->dev->nic.fences ? IBV_SEND_FENCE : 0;",
+     "old": "wr[n].send_flags = port_ctx->dev->nic.fences ? IBV_SEND_FENCE : 0;",
      "new": "wr[n].send_flags = 0;", "tests": ["gin_order", "gin_v15"]},
     # Memory that has to be in order is.
     {"name": "strict_ignored", "file": "plugin/net/base/mr.c",
@@ -215,7 +215,7 @@ MUTANTS = [
      "new": "slot[k].rkey[p] = region[k]->rkey[0];", "tests": ["sizes_merged", "traffic_merged"]},
     # Queue pairs get what both NICs can beyond the standard.
     {"name": "no_ece", "file": "plugin/net/p2p/qp.c",
-     "old": "\t\tep_net_ece_set(l, q->qp, &far->ece);\n", "new": "", "tests": ["inside"]},
+     "old": "\t\tep_net_ece_set(l, q->qp, &remote->ece);\n", "new": "", "tests": ["inside"]},
     # Packets pass more than one router.
     {"name": "one_hop", "file": "plugin/rdma/rc_qp.h",
      "old": "#define EP_RC_HOPS 255", "new": "#define EP_RC_HOPS 1", "tests": ["inside"]},
@@ -247,8 +247,8 @@ MUTANTS = [
      "old": "\tint error = (v->ibv_fork_init)();\n", "new": "\tint error = 0;\n", "tests": ["fork"]},
     # Ports that a context joins can reach each other.
     {"name": "link_unchecked", "file": "plugin/net/mesh/rma_links.c",
-     "old": "\treturn link->rank == rma->mesh->rank || ep_nic_path_check(own, far, &why)",
-     "new": "\treturn true || ep_nic_path_check(own, far, &why)", "tests": ["gin_apart"]},
+     "old": "\treturn link->rank == rma->mesh->rank || ep_nic_path_check(own, remote, &why)",
+     "new": "\treturn true || ep_nic_path_check(own, remote, &why)", "tests": ["gin_apart"]},
     # A rank whose NIC gives up tells the others,
     {"name": "lost_unsaid", "file": "plugin/net/mesh/op.c",
      "old": "\t\tep_net_mesh_lose(rma->mesh, rma->failed.text);\n", "new": "", "tests": ["gin_lost_retry"]},

@@ -82,17 +82,17 @@ static void connect_both(struct ep_net_comm *a, struct ep_net_comm *b)
 	for (int i = 0; i < 2; i++) {
 		struct ep_net_comm *to = ends[!i];
 		uint32_t qpn[EP_NET_MAX_QPS];
-		struct ep_net_far far[EP_NET_NIC_PORTS];
-		struct ep_net_peer peer = { .nfars = to->nlocals,
-					    .far = far,
+		struct ep_net_remote remote[EP_NET_NIC_PORTS];
+		struct ep_net_peer peer = { .nremotes = to->nlocals,
+					    .remote = remote,
 					    .shared = (uintptr_t)to->shared,
 					    .nqps = to->nqps,
 					    .qpn = qpn };
 
 		for (uint32_t k = 0; k < to->nlocals; k++) {
-			far[k] = (struct ep_net_far){ .end = to->local[k].end,
-						      .ece = to->local[k].ece,
-						      .rkey = to->local[k].shared_mr->rkey };
+			remote[k] = (struct ep_net_remote){ .end = to->local[k].end,
+							    .ece = to->local[k].ece,
+							    .rkey = to->local[k].shared_mr->rkey };
 		}
 		for (uint32_t k = 0; k < to->nqps; k++) {
 			qpn[k] = to->qp[k].qp->qp_num;

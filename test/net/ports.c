@@ -156,7 +156,7 @@ static void test_answered(void)
 
 	check_context("an offer in need");
 	two_open(&t);
-	msg.end = t.c->far[0].end;
+	msg.end = t.c->remote[0].end;
 	msg.number[0] = t.pair[0]->qp[0].qp->qp_num;
 	CHECK_INT(two_hear(&t, &msg, 1), ncclSuccess);
 	CHECK_INT(t.c->route[0].state, EP_NET_ROUTE_READY);
@@ -171,7 +171,7 @@ static struct ep_net_ctrl_msg msg_of(const struct two *t, uint8_t kind, uint16_t
 				       .generation = generation };
 
 	if (kind == EP_NET_OFFER) {
-		msg.end = t->c->far[0].end;
+		msg.end = t->c->remote[0].end;
 		msg.number[0] = t->pair[0]->qp[0].qp->qp_num;
 	}
 	return msg;
@@ -209,11 +209,11 @@ static void test_generations(void)
 	CHECK_INT(t.c->route[0].state, EP_NET_ROUTE_READY);
 	vn_dv_complete(t.c->local[0].cq, &wc);
 	CHECK_INT(ep_net_progress(t.c), ncclSuccess);
-	CHECK_INT(t.c->qp[0].came, 0);
+	CHECK_INT(t.c->qp[0].received, 0);
 	wc.wr_id |= 1u << 16;
 	vn_dv_complete(t.c->local[0].cq, &wc);
 	CHECK_INT(ep_net_progress(t.c), ncclSuccess);
-	CHECK_INT(t.c->qp[0].came, 1);
+	CHECK_INT(t.c->qp[0].received, 1);
 	CHECK(ends(request), "what has come does not count");
 	two_say(&t, EP_NET_READY_TOO, 1);
 	two_say(&t, EP_NET_PROVED, 1);
@@ -392,24 +392,24 @@ static void test_same_number(bool failed)
 	want.link = link;
 	ends_no_writes = true;
 	CHECK_INT(ep_net_op_start(a.rma, &want, &number), ncclSuccess);
-	before = a.rma->rail[1].cq_room;
+	before = a.rma->port_ctx[1].cq_room;
 	CHECK_INT(ep_net_lane_failed(a.rma, link, "test"), ncclSuccess);
 	CHECK(lane_ends(&a, 0), "the lane does not end");
 	CHECK_INT(left, 1);
 	CHECK_INT(link[1].flight_last, 1);
-	vn_dv_complete(a.rma->rail[0].cq,
+	vn_dv_complete(a.rma->port_ctx[0].cq,
 		       &(struct ibv_wc){ .wr_id = 1ull << 32 | number,
 					 .qp_num = link[0].qp->qp_num,
 					 .status = failed ? IBV_WC_WR_FLUSH_ERR : IBV_WC_SUCCESS });
 	CHECK_INT(ep_net_rma_progress(a.rma), ncclSuccess);
 	CHECK_INT(link[1].lane, EP_NET_LANE_OPEN);
 	CHECK_INT(left, 1);
-	CHECK_INT(a.rma->rail[1].cq_room, before - 1);
-	vn_dv_complete(a.rma->rail[1].cq, &(struct ibv_wc){ .wr_id = 1ull << 32 | number,
-							    .qp_num = link[1].qp->qp_num });
+	CHECK_INT(a.rma->port_ctx[1].cq_room, before - 1);
+	vn_dv_complete(a.rma->port_ctx[1].cq, &(struct ibv_wc){ .wr_id = 1ull << 32 | number,
+								.qp_num = link[1].qp->qp_num });
 	CHECK_INT(ep_net_rma_progress(a.rma), ncclSuccess);
 	CHECK_INT(left, 0);
-	CHECK_INT(a.rma->rail[1].cq_room, before);
+	CHECK_INT(a.rma->port_ctx[1].cq_room, before);
 	ends_no_writes = false;
 	ep_net_mr_free(mr[0]);
 	ep_net_mr_free(mr[1]);
@@ -424,15 +424,15 @@ static void test_lane_broken(void)
 	check_context("a lane of a device that breaks");
 	alone_open(&a, 2, 2);
 	for (uint32_t i = 0; i < RECEIVES - 4; i++) {
-		vn_dv_complete(a.rma->rail[0].cq,
+		vn_dv_complete(a.rma->port_ctx[0].cq,
 			       &(struct ibv_wc){ .wr_id = 1ull << 63,
 						 .opcode = IBV_WC_RECV_RDMA_WITH_IMM,
 						 .qp_num = a.rma->link[0].qp->qp_num });
 	}
 	a.nic->dev[0]->broken = true;
-	ep_net_lanes_attend(a.rma);
+	ep_net_lanes_async(a.rma);
 	CHECK_INT(a.rma->link[0].lane, EP_NET_LANE_CLOSED);
-	CHECK_INT(a.rma->link[0].came, RECEIVES - 4);
+	CHECK_INT(a.rma->link[0].received, RECEIVES - 4);
 	CHECK_INT(told, RECEIVES - 4);
 	alone_close(&a);
 }
@@ -466,8 +466,9 @@ static void test_lane_flush_broken(void)
 	ends_no_reads = true;
 	request = alone_flush(&a);
 	ends_no_reads = false;
-	vn_dv_complete(a.rma->rail[1].cq, &(struct ibv_wc){ .wr_id = 1ull << 32 | 1,
-							    .qp_num = a.rma->link[1].qp->qp_num });
+	vn_dv_complete(a.rma->port_ctx[1].cq,
+		       &(struct ibv_wc){ .wr_id = 1ull << 32 | 1,
+					 .qp_num = a.rma->link[1].qp->qp_num });
 	CHECK(!ends_by(request, ep_net_op_test), "it has not been read");
 	a.nic->dev[0]->broken = true;
 	CHECK(ends_by(request, ep_net_op_test), "a device that is broken is waited for");
@@ -498,8 +499,8 @@ static void test_lane_flush(uint32_t ports)
 	for (uint32_t i = 0; i < ports; i++) {
 		struct ep_net_link *link = &a.rma->link[i ? 1 : ports];
 
-		vn_dv_complete(link->rail->cq, &(struct ibv_wc){ .wr_id = 1ull << 32 | i,
-								 .qp_num = link->qp->qp_num });
+		vn_dv_complete(link->port_ctx->cq, &(struct ibv_wc){ .wr_id = 1ull << 32 | i,
+								     .qp_num = link->qp->qp_num });
 	}
 	CHECK(ends_by(request, ep_net_op_test), "it does not end");
 	alone_close(&a);

@@ -78,7 +78,7 @@ static void test_mesh_overrun(int port)
 	check_context("overrun of a mesh, port %d", port);
 	NEED(ep_net_mesh_new(nic, EP_NET_FOR_RMA, 1, 0, &mesh) == ncclSuccess);
 	NEED(ep_net_rma_new(mesh, &config, &rma) == ncclSuccess);
-	vn_dv_event(nic->dev[port]->nic.ctx, IBV_EVENT_CQ_ERR, rma->rail[port].cq);
+	vn_dv_event(nic->dev[port]->nic.ctx, IBV_EVENT_CQ_ERR, rma->port_ctx[port].cq);
 	while (result == ncclSuccess && ep_now_ns() < until) {
 		result = ep_net_rma_progress(rma);
 	}

@@ -62,8 +62,7 @@ static void ep_net_rejected_note(struct ep_net_acceptor *g, const struct ep_net_
 
 static void ep_net_pending_reject(struct ep_net_acceptor *g, struct ep_net_pending *pending)
 {
-	EP_INFO(EP_LOG_NET, "rejected a connection to %s: it did not send the nonce",
-		g->where);
+	EP_INFO(EP_LOG_NET, "rejected a connection to %s: it did not send the nonce", g->where);
 	ep_net_rejected_note(g, pending);
 	close(pending->fd);
 	pending->fd = -1;

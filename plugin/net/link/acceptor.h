@@ -10,8 +10,9 @@
 #include "net/link/sock.h"
 
 #define EP_NET_MAX_PENDING 32
-#define EP_NET_SILENT_NS 1000000000ull /* peers send at once; so long a connection keeps its place */
-#define EP_NET_NAMED 3                 /* rejected ones whose addresses are logged */
+/* Peers send at once; a silent connection keeps its place for so long. */
+#define EP_NET_SILENT_NS 1000000000ull
+#define EP_NET_NAMED 3 /* rejected ones whose addresses are logged */
 
 struct ep_net_pending {
 	int fd; /* -1: none */

@@ -109,8 +109,8 @@ static int ep_net_coll_lanes(struct ep_net_coll *c)
 
 static void ep_net_coll_free(struct ep_net_coll *c)
 {
-	if (c->attended) {
-		ep_net_attend_end(c->mesh->fd, c->mesh->nranks);
+	if (c->async) {
+		ep_net_async_remove(c->mesh->fd, c->mesh->nranks);
 	}
 	ep_net_rma_free(c->rma);
 	for (uint32_t i = 0; i < EP_NET_NIC_PORTS; i++) {
@@ -158,12 +158,13 @@ ncclResult_t ep_net_coll_connect(void *const *handles, int nranks, int rank, voi
 		goto err_free;
 	}
 	if (config.lanes) {
-		result = ep_net_attend(c->handle, c->mesh->fd, c->mesh->nranks, ep_net_coll_attend);
+		result = ep_net_async_add(c->handle, c->mesh->fd, c->mesh->nranks,
+					  ep_net_coll_async);
 		if (result != ncclSuccess) {
 			ep_net_handle_drop(EP_NET_COLL, c->handle);
 			goto err_free;
 		}
-		c->attended = true;
+		c->async = true;
 	}
 	*coll = c->handle;
 	EP_INFO(EP_LOG_INIT | EP_LOG_NET,

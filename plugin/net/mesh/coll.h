@@ -8,7 +8,7 @@
 #define EP_NET_COLL_H
 
 #include "net/abi/abi_coll.h"
-#include "net/base/attend.h"
+#include "net/base/async.h"
 #include "net/mesh/rma.h"
 
 /*
@@ -49,7 +49,7 @@ struct ep_net_coll {
 	struct ep_net_rma *rma; /* a context for each lane of messages */
 	uint32_t nrails;        /* lanes that are by different ports, of whoever has most */
 	void *handle;
-	bool attended;
+	bool async;
 	struct ep_net_wanted *wanted; /* [rank][gather]: each rank writes its own; then own ones */
 	struct ibv_mr *wanted_mr[EP_NET_NIC_PORTS]; /* of each port */
 	uint32_t wanted_lkey[EP_NET_NIC_PORTS];
@@ -81,7 +81,7 @@ ncclResult_t ep_net_coll_flush(struct ep_net_coll *c, void *data, int size, void
 			       void **request);
 ncclResult_t ep_net_coll_test(void *request, int *done, int *size);
 /* For the thread that hears what ranks say of lanes while NCCL does not call. */
-void ep_net_coll_attend(const struct ep_net_attendant *a, void *coll);
+void ep_net_coll_async(const struct ep_net_async *a, void *coll);
 /* What a peer has told, by `imm`. */
 ncclResult_t ep_net_gather_told(void *arg, const struct ep_net_link *link, uint32_t imm);
 

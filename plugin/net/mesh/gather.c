@@ -356,7 +356,7 @@ static ncclResult_t ep_net_flush_begin(struct ep_net_coll *c, void *data, int si
 		if (own) {
 			link[n] = own;
 			open[n++] = key[i];
-		} /* (else all that came by the port was waited for) */
+		} /* (else all that was received by the port was waited for) */
 	}
 	return ep_net_flush_start(c->rma, link, open, n, (uintptr_t)data, request);
 }
@@ -384,18 +384,18 @@ ncclResult_t ep_net_coll_flush(struct ep_net_coll *c, void *data, int size, void
 	return result;
 }
 
-void ep_net_coll_attend(const struct ep_net_attendant *a, void *coll)
+void ep_net_coll_async(const struct ep_net_async *a, void *coll)
 {
 	struct ep_net_coll *c = coll;
 
 	ep_net_rma_enter(c->rma);
-	ep_net_lanes_attend(c->rma); /* what fails is told to whoever calls next */
+	ep_net_lanes_async(c->rma); /* the next call returns what fails */
 	ep_net_rma_leave(c->rma);
 	for (uint32_t r = 0; r < c->mesh->nranks; r++) {
 		/* (where something has failed nobody reads any more) */
 		if (c->mesh->fd[r] >= 0 && (__atomic_load_n(&c->rma->broken, __ATOMIC_RELAXED) ||
 					    ep_net_gone(c->mesh->fd[r]))) {
-			ep_net_attend_skip(a, c->mesh->fd[r]);
+			ep_net_async_skip(a, c->mesh->fd[r]);
 		}
 	}
 }

@@ -71,10 +71,10 @@ struct ep_net_link *ep_net_lane_own(const struct ep_net_rma *rma, uint32_t port)
 	return NULL;
 }
 
-bool ep_net_lane_old(const struct ep_net_link *via, const struct ep_net_rail *rail,
+bool ep_net_lane_old(const struct ep_net_link *via, const struct ep_net_port_ctx *port_ctx,
 		     const struct ibv_wc *wc)
 {
-	return via->drained || via->rail != rail || via->qp->qp_num != wc->qp_num;
+	return via->drained || via->port_ctx != port_ctx || via->qp->qp_num != wc->qp_num;
 }
 
 /* ---- closing ---- */
@@ -84,7 +84,7 @@ void ep_net_lane_stop(struct ep_net_rma *rma, struct ep_net_link *link)
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
 
 	/* (a device that is broken says no to everything, and does nothing) */
-	(void)link->rail->dev->nic.v->ibv_modify_qp(link->qp, &attr, IBV_QP_STATE);
+	(void)link->port_ctx->dev->nic.v->ibv_modify_qp(link->qp, &attr, IBV_QP_STATE);
 	link->lane = EP_NET_LANE_CLOSING;
 	link->since = ep_now_ns();
 	rma->closing++;
@@ -96,7 +96,7 @@ static ncclResult_t ep_net_lanes_follow(struct ep_net_rma *rma, const struct ep_
 	uint32_t n = (uint32_t)rma->config.contexts * rma->mesh->nranks;
 
 	for (uint32_t i = 0; i < n && !ep_net_lane_own(rma, own->port); i++) {
-		if (rma->link[i].rail == own->rail) {
+		if (rma->link[i].port_ctx == own->port_ctx) {
 			EP_CHECK(ep_net_lane_failed(rma, &rma->link[i],
 						    "this end of the port has failed"));
 		}
@@ -106,8 +106,8 @@ static ncclResult_t ep_net_lanes_follow(struct ep_net_rma *rma, const struct ep_
 
 ncclResult_t ep_net_lane_failed(struct ep_net_rma *rma, struct ep_net_link *link, const char *why)
 {
-	const struct ep_nic_end *from, *to = &rma->mesh->ends[link->rank].port[link->far];
-	struct ep_net_dev *dev = link->rail->dev;
+	const struct ep_nic_end *from, *to = &rma->mesh->ends[link->rank].port[link->remote_port];
+	struct ep_net_dev *dev = link->port_ctx->dev;
 	const struct ep_net_link *other;
 
 	if (link->lane != EP_NET_LANE_OPEN) {
@@ -122,11 +122,11 @@ ncclResult_t ep_net_lane_failed(struct ep_net_rma *rma, struct ep_net_link *link
 	ep_net_lane_stop(rma, link);
 	from = &rma->mesh->ends[rma->mesh->rank].port[link->port];
 	/* (one line for a port is enough) */
-	ep_log(link->rail->failed ? EP_LOG_INFO : EP_LOG_WARN, EP_LOG_NET,
+	ep_log(link->port_ctx->failed ? EP_LOG_INFO : EP_LOG_WARN, EP_LOG_NET,
 	       "%s:%d QP 0x%06x to %s %s:%u: %s%s; gathers go on over %s", from->name, from->port,
 	       link->qp->qp_num, rma->mesh->who[link->rank], to->name, to->port, why,
 	       ep_net_dev_up(dev, 0) ? "" : "; the port is down, or the device has failed",
-	       other->rail->dev->label);
-	link->rail->failed = true;
+	       other->port_ctx->dev->label);
+	link->port_ctx->failed = true;
 	return link->rank == rma->mesh->rank ? ep_net_lanes_follow(rma, link) : ncclSuccess;
 }

@@ -21,7 +21,7 @@ static ncclResult_t ep_net_lane_move(struct ep_net_rma *rma, uint32_t number)
 
 	op->left = 0;
 	if (op->kind == EP_NET_FLUSH) {
-		/* All that came by the port has been waited for. */
+		/* All that was received by the port has been waited for. */
 		op->posted = true;
 		ep_net_op_end(rma, op, number);
 		return ncclSuccess;
@@ -36,7 +36,7 @@ static ncclResult_t ep_net_lane_move(struct ep_net_rma *rma, uint32_t number)
 	op->posted = false;
 	op->link = lane;
 	op->lkey = op->lkeys[lane->port];
-	op->rkey = op->rkeys[lane->far];
+	op->rkey = op->rkeys[lane->remote_port];
 	link->live--;
 	lane->live++;
 	ep_net_link_append(rma, lane, number);
@@ -45,23 +45,23 @@ static ncclResult_t ep_net_lane_move(struct ep_net_rma *rma, uint32_t number)
 
 static ncclResult_t ep_net_lane_settle(struct ep_net_rma *rma, struct ep_net_link *link)
 {
-	uint32_t came = link->far_came - link->told, next;
+	uint32_t received = link->remote_received - link->told, next;
 
 	link->lane = EP_NET_LANE_CLOSED;
 	rma->closing--;
-	if (came > link->flight_last - link->flight_first) {
+	if (received > link->flight_last - link->flight_first) {
 		return ep_net_rma_fail(rma, link, ncclRemoteError,
 				       "the peer has had %u messages of this queue pair, %u were "
 				       "sent",
-				       link->far_came,
+				       link->remote_received,
 				       link->told + link->flight_last - link->flight_first);
 	}
 	for (; link->flight_first != link->flight_last; link->flight_first++) {
 		uint32_t number = link->flight[link->flight_first % link->sq];
 		struct ep_net_op *op = ep_net_op_at(rma, number);
 
-		if (op->tell && came) {
-			came--;
+		if (op->tell && received) {
+			received--;
 			op->left = 0;
 			ep_net_op_end(rma, op, number);
 		} else {
@@ -88,7 +88,7 @@ static bool ep_net_lane_other(const struct ep_net_rma *rma, const struct ep_net_
 		const struct ep_net_link *lane = &rma->link[i];
 
 		if (lane != link && lane->lane == EP_NET_LANE_OPEN &&
-		    ep_net_dev_up(lane->rail->dev, 0)) {
+		    ep_net_dev_up(lane->port_ctx->dev, 0)) {
 			return true;
 		}
 	}
@@ -113,7 +113,7 @@ static void ep_net_lanes_say(struct ep_net_rma *rma, bool last)
 			t->out = (struct ep_net_lane_msg){ .magic = EP_NET_LANE_MAGIC,
 							   .lane = (uint16_t)(i / nranks),
 							   .last = last,
-							   .came = link->came };
+							   .received = link->received };
 			t->out_at = 0;
 			t->saying = true;
 			link->tell = false;
@@ -138,7 +138,7 @@ static ncclResult_t ep_net_lane_heard(struct ep_net_rma *rma, uint32_t r,
 	}
 	link = &rma->link[msg->lane * rma->mesh->nranks + r];
 	link->heard = true;
-	link->far_came = msg->came;
+	link->remote_received = msg->received;
 	if (link->lane != EP_NET_LANE_OPEN) {
 		return ncclSuccess;
 	}
@@ -146,7 +146,7 @@ static ncclResult_t ep_net_lane_heard(struct ep_net_rma *rma, uint32_t r,
 		ep_net_lane_stop(rma, link); /* nothing is wrong with it */
 		return ncclSuccess;
 	}
-	ep_net_dev_events(link->rail->dev);
+	ep_net_dev_events(link->port_ctx->dev);
 	return ep_net_lane_failed(rma, link, "the peer has noticed a failure");
 }
 
@@ -155,14 +155,14 @@ static ncclResult_t ep_net_lane_heard(struct ep_net_rma *rma, uint32_t r,
 static ncclResult_t ep_net_lane_step(struct ep_net_rma *rma, struct ep_net_link *link, uint64_t now)
 {
 	bool late = now > link->since + EP_NET_DRAIN_NS ||
-		    __atomic_load_n(&link->rail->dev->broken, __ATOMIC_RELAXED);
+		    __atomic_load_n(&link->port_ctx->dev->broken, __ATOMIC_RELAXED);
 
 	if (link->lane != EP_NET_LANE_CLOSING) {
 		return ncclSuccess;
 	}
 	if (!link->drained && link->receiving && late) {
 		/* It gives nothing back any more, but what it has told of has come. */
-		EP_CHECK(ep_net_rail_drain(rma, link->port));
+		EP_CHECK(ep_net_port_ctx_drain(rma, link->port));
 	}
 	if (!link->drained && (!link->receiving || late)) {
 		link->drained = true;
@@ -198,7 +198,7 @@ ncclResult_t ep_net_lanes_look(struct ep_net_rma *rma)
 	}
 	for (uint32_t i = 0; i < n; i++) {
 		struct ep_net_link *link = &rma->link[i];
-		const struct ep_net_dev *dev = link->rail->dev;
+		const struct ep_net_dev *dev = link->port_ctx->dev;
 
 		if (__atomic_load_n(&dev->broken, __ATOMIC_RELAXED) ||
 		    (ep_net_dev_down(dev) && ep_net_lane_other(rma, link))) {
@@ -222,13 +222,13 @@ static bool ep_net_lanes_draining(const struct ep_net_rma *rma)
 		const struct ep_net_link *link = &rma->link[i];
 
 		left |= link->lane == EP_NET_LANE_CLOSING && !link->drained && link->receiving &&
-			!__atomic_load_n(&link->rail->dev->broken, __ATOMIC_RELAXED);
+			!__atomic_load_n(&link->port_ctx->dev->broken, __ATOMIC_RELAXED);
 	}
 	return left;
 }
 
-/* (the other end waits for what comes of it, and nobody may call again) */
-void ep_net_lanes_attend(struct ep_net_rma *rma)
+/* Looks after lanes: the other end waits for what comes of it, and nobody may call again. */
+void ep_net_lanes_async(struct ep_net_rma *rma)
 {
 	uint64_t until = ep_now_ns() + 2 * EP_NET_DRAIN_NS;
 	ncclResult_t result = ep_net_rma_failed(rma);

@@ -30,7 +30,7 @@ enum ep_net_round {
 
 #define EP_NET_LOST_TEXT 400
 
-/* A rank's ports, without those that were down when it came or are not fit for what it is for. */
+/* A rank's ports, without those that were down when it joined or are not fit for what it is for. */
 struct ep_net_ends {
 	uint32_t n;
 	struct ep_nic_end port[EP_NET_NIC_PORTS];

@@ -17,8 +17,8 @@ ncclResult_t ep_net_rma_fail(struct ep_net_rma *rma, const struct ep_net_link *l
 			     ncclResult_t code, const char *fmt, ...)
 {
 	const struct ep_nic_end *from = &rma->mesh->ends[rma->mesh->rank].port[link->port];
-	const struct ep_nic_end *to = &rma->mesh->ends[link->rank].port[link->far];
-	struct ep_net_dev *dev = link->rail->dev;
+	const struct ep_nic_end *to = &rma->mesh->ends[link->rank].port[link->remote_port];
+	struct ep_net_dev *dev = link->port_ctx->dev;
 	char mine[EP_GID_TEXT], theirs[EP_GID_TEXT], what[280];
 	bool down = __atomic_load_n(&dev->port_down, __ATOMIC_RELAXED);
 	bool broken = __atomic_load_n(&dev->broken, __ATOMIC_RELAXED);
@@ -30,7 +30,7 @@ ncclResult_t ep_net_rma_fail(struct ep_net_rma *rma, const struct ep_net_link *l
 	va_end(args);
 	code = ep_fail(code, "%s:%d QP 0x%06x (%s) to %s %s:%u QP 0x%06x (%s): %s%s", from->name,
 		       from->port, link->qp->qp_num, ep_gid_print(from->gid, mine),
-		       rma->mesh->who[link->rank], to->name, to->port, link->remote,
+		       rma->mesh->who[link->rank], to->name, to->port, link->remote_qpn,
 		       ep_gid_print(to->gid, theirs), what,
 		       broken ? "; the device reports a fatal error"
 		       : down ? "; the port is down: see the cable and the switch"
@@ -50,7 +50,7 @@ ncclResult_t ep_net_rma_lost(struct ep_net_rma *rma, const struct ep_net_link *l
 	return code;
 }
 
-struct ep_net_link *ep_net_rail_link(const struct ep_net_rma *rma, uint32_t port)
+struct ep_net_link *ep_net_port_ctx_link(const struct ep_net_rma *rma, uint32_t port)
 {
 	/* (contexts take ports in turn) */
 	return &rma->link[port * rma->mesh->nranks + rma->mesh->rank];

@@ -23,15 +23,15 @@ static void ep_net_data_wr(const struct ep_net_op *op, uint64_t at, uint32_t byt
 static uint32_t ep_net_end_wr(const struct ep_net_rma *rma, const struct ep_net_op *op, uint32_t n,
 			      struct ibv_send_wr *wr, struct ibv_sge *sge)
 {
-	const struct ep_net_rail *rail = op->link->rail;
+	const struct ep_net_port_ctx *port_ctx = op->link->port_ctx;
 
 	if (op->signal) {
-		sge[n] = (struct ibv_sge){ (uintptr_t)rma->scratch, 8, rail->scratch_mr->lkey };
+		sge[n] = (struct ibv_sge){ (uintptr_t)rma->scratch, 8, port_ctx->scratch_mr->lkey };
 		wr[n].sg_list = &sge[n];
 		wr[n].num_sge = 1;
 		wr[n].opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
 		/* Firmware may place data out of order by itself, and does not say so here. */
-		wr[n].send_flags = rail->dev->nic.fences ? IBV_SEND_FENCE : 0;
+		wr[n].send_flags = port_ctx->dev->nic.fences ? IBV_SEND_FENCE : 0;
 		wr[n].wr.atomic.remote_addr = op->signal_at;
 		wr[n].wr.atomic.compare_add = op->add;
 		wr[n].wr.atomic.rkey = op->signal_rkey;
@@ -56,8 +56,8 @@ static ncclResult_t ep_net_op_push(struct ep_net_rma *rma, struct ep_net_op *op,
 				   bool *waits)
 {
 	struct ep_net_link *via = ep_net_op_via(rma, op);
-	struct ep_net_rail *rail = via->rail;
-	uint64_t most = 1ull << rail->dev->nic.log_max_msg, at = op->at;
+	struct ep_net_port_ctx *port_ctx = via->port_ctx;
+	uint64_t most = 1ull << port_ctx->dev->nic.log_max_msg, at = op->at;
 	struct ibv_send_wr wr[EP_NET_OP_WR], *bad;
 	struct ibv_sge sge[EP_NET_OP_WR];
 	uint32_t n = 0;
@@ -77,9 +77,9 @@ static ncclResult_t ep_net_op_push(struct ep_net_rma *rma, struct ep_net_op *op,
 	if (at == op->size) {
 		n = ep_net_end_wr(rma, op, n, wr, sge);
 	}
-	if (n > via->room || (n && rail->cq_room == 0)) {
+	if (n > via->room || (n && port_ctx->cq_room == 0)) {
 		/* Completions of its own link alone may not bring it. */
-		rma->starved |= via != op->link || rail->cq_room == 0;
+		rma->starved |= via != op->link || port_ctx->cq_room == 0;
 		return ncclSuccess;
 	}
 	for (uint32_t i = 0; i < n; i++) {
@@ -93,7 +93,7 @@ static ncclResult_t ep_net_op_push(struct ep_net_rma *rma, struct ep_net_op *op,
 				       (unsigned long long)(at - op->at), strerror(error));
 	}
 	via->room -= n;
-	rail->cq_room -= n ? 1 : 0;
+	port_ctx->cq_room -= n ? 1 : 0;
 	op->left += n ? 1 : 0;
 	op->at = at;
 	op->posted = at == op->size;
@@ -163,7 +163,7 @@ ncclResult_t ep_net_op_start(struct ep_net_rma *rma, const struct ep_net_op *wan
 	op->use = use;
 	op->link = link;
 	op->lkey = op->lkeys ? op->lkeys[link->port] : op->lkey;
-	op->rkey = op->rkeys ? op->rkeys[link->far] : op->rkey;
+	op->rkey = op->rkeys ? op->rkeys[link->remote_port] : op->rkey;
 	op->left = 0;
 	op->at = 0;
 	op->others = 0;
@@ -191,7 +191,7 @@ ncclResult_t ep_net_flush_start(struct ep_net_rma *rma, struct ep_net_link *cons
 
 	for (uint32_t i = 0; i < n; i++) {
 		want.link = link[i];
-		want.lkey = link[i]->rail->scratch_mr->lkey;
+		want.lkey = link[i]->port_ctx->scratch_mr->lkey;
 		want.rkey = rkey[i];
 		if (i > 0) {
 			/* (requests stay where they are) */

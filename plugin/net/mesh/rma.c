@@ -47,7 +47,7 @@ static ncclResult_t ep_net_op_data(const struct ep_net_rma *rma, const struct ep
 	EP_CHECK(ep_net_span_find(rma, here, mesh->rank, size, &sym, &op->local));
 	op->lkey = sym->mr->lkey[mesh->of_nic[op->link->port]];
 	EP_CHECK(ep_net_span_find(rma, there, rank, size, &sym, &op->remote));
-	op->rkey = sym->end[rank].rkey[op->link->far];
+	op->rkey = sym->end[rank].rkey[op->link->remote_port];
 	op->size = size;
 	return ncclSuccess;
 }
@@ -69,7 +69,7 @@ static ncclResult_t ep_net_op_signal(const struct ep_net_rma *rma,
 			       "a signal at offset %llu, which is no multiple of 8",
 			       (unsigned long long)signal->at.offset);
 	}
-	op->signal_rkey = sym->end[rank].rkey[op->link->far];
+	op->signal_rkey = sym->end[rank].rkey[op->link->remote_port];
 	op->signal = true;
 	op->add = signal->op == EP_NET_SIGNAL_INC ? 1 : signal->value;
 	return ncclSuccess;

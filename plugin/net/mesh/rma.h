@@ -24,7 +24,7 @@ enum ep_net_op_kind {
 };
 
 /* What a port of this rank's has for the contexts that go by it. */
-struct ep_net_rail {
+struct ep_net_port_ctx {
 	struct ep_net_dev *dev;
 	struct ibv_cq *cq; /* NULL: no context does */
 	uint32_t cq_lost;  /* atomic: the NIC has lost completions */
@@ -65,9 +65,9 @@ struct ep_net_op {
 /* To a rank, of one context. */
 struct ep_net_link {
 	struct ibv_qp *qp; /* NULL: not connected */
-	struct ep_net_rail *rail;
-	uint32_t port, far; /* of this rank, which is the rail's; of the peer */
-	uint32_t rank, remote, room;
+	struct ep_net_port_ctx *port_ctx;
+	uint32_t port, remote_port; /* of this rank, which is the context's; of the peer */
+	uint32_t rank, remote_qpn, room;
 	uint32_t first, last; /* ops that are not all posted */
 	uint32_t live;        /* ops under way */
 	uint64_t gets, got;
@@ -81,10 +81,10 @@ struct ep_net_link {
 	bool tell;    /* of which the rank has not been told */
 	bool heard;   /* the rank has closed its end */
 	uint64_t since;
-	uint32_t receiving;      /* receives that have not ended */
-	uint32_t came, far_came; /* messages that tell: here; there, as the rank says */
-	uint32_t told;           /* that were sent, and have ended */
-	uint32_t *flight, sq;    /* ring of ops that are all posted */
+	uint32_t receiving;                 /* receives that have not ended */
+	uint32_t received, remote_received; /* messages that tell: here; there, as the rank says */
+	uint32_t told;                      /* that were sent, and have ended */
+	uint32_t *flight, sq;               /* ring of ops that are all posted */
 	uint32_t flight_first, flight_last;
 };
 
@@ -92,7 +92,7 @@ struct ep_net_link {
 struct ep_net_lane_msg {
 	uint32_t magic;
 	uint16_t lane, last; /* last: the rank leaves */
-	uint32_t came, pad;
+	uint32_t received, pad;
 };
 
 struct ep_net_lane_ctrl {
@@ -121,7 +121,7 @@ struct ep_net_rma {
 	void *handle;
 	struct ep_net_rma_config config;
 	uint8_t sl;
-	struct ep_net_rail rail[EP_NET_NIC_PORTS];
+	struct ep_net_port_ctx port_ctx[EP_NET_NIC_PORTS];
 	struct ep_net_lane_ctrl *ctrl; /* with each rank; NULL: links are no lanes */
 	pthread_mutex_t lock;          /* then: of who uses the contexts */
 	uint32_t closing;              /* lanes */
@@ -173,7 +173,7 @@ static inline bool ep_net_op_done(const struct ep_net_op *op)
 /* The link that an op's work requests go over: a flush reads this rank's own memory. */
 struct ep_net_link *ep_net_op_via(const struct ep_net_rma *rma, const struct ep_net_op *op);
 /* A link by a port, for what is wrong with the port: this rank's to itself, which is always there. */
-struct ep_net_link *ep_net_rail_link(const struct ep_net_rma *rma, uint32_t port);
+struct ep_net_link *ep_net_port_ctx_link(const struct ep_net_rma *rma, uint32_t port);
 ncclResult_t ep_net_rma_fail(struct ep_net_rma *rma, const struct ep_net_link *link,
 			     ncclResult_t code, const char *fmt, ...) EP_PRINTF(4, 5);
 /* A failure of this rank's NIC or of its way to a peer: ranks that wait for this one learn of it, too. */
@@ -189,7 +189,7 @@ ncclResult_t ep_net_rma_failed(const struct ep_net_rma *rma);
 /* post.c: makes a request like `want`, whose use and progress do not count, and posts it. */
 ncclResult_t ep_net_op_start(struct ep_net_rma *rma, const struct ep_net_op *want,
 			     uint32_t *number);
-/* A flush of what `n` ports have keys for, at `at`; after all gets of each link that came before. */
+/* A flush of what `n` ports have keys for, at `at`; after all earlier gets of each link. */
 ncclResult_t ep_net_flush_start(struct ep_net_rma *rma, struct ep_net_link *const *link,
 				const uint32_t *rkey, uint32_t n, uint64_t at, void **request);
 ncclResult_t ep_net_link_push(struct ep_net_rma *rma, struct ep_net_link *link);
@@ -200,7 +200,8 @@ ncclResult_t ep_net_starved_push(struct ep_net_rma *rma);
 
 /* rma_poll.c: takes up completions, of all ports, and no more. *all: how many there were. */
 ncclResult_t ep_net_rma_poll(struct ep_net_rma *rma, int *all);
-ncclResult_t ep_net_rail_drain(struct ep_net_rma *rma, uint32_t port); /* until nothing is told */
+ncclResult_t ep_net_port_ctx_drain(struct ep_net_rma *rma,
+				   uint32_t port); /* until nothing is told */
 
 /* rma_progress.c: takes up completions, posts what had to wait, and now and then looks for peers. */
 ncclResult_t ep_net_rma_progress(struct ep_net_rma *rma);
@@ -215,10 +216,10 @@ struct ep_net_link *ep_net_lane_open(const struct ep_net_rma *rma, struct ep_net
 /* An open lane of this rank to itself, by this port; NULL: there is none. */
 struct ep_net_link *ep_net_lane_own(const struct ep_net_rma *rma, uint32_t port);
 /*
- * What a lane has told that is closed, and of what is elsewhere by now, is old. `rail`: whose queue told
+ * What a lane has told that is closed, and of what is elsewhere by now, is old. `port_ctx`: whose queue reported
  * it (queue pairs of two devices may have one number).
  */
-bool ep_net_lane_old(const struct ep_net_link *via, const struct ep_net_rail *rail,
+bool ep_net_lane_old(const struct ep_net_link *via, const struct ep_net_port_ctx *port_ctx,
 		     const struct ibv_wc *wc);
 /* An error where no other lane is left. */
 ncclResult_t ep_net_lane_failed(struct ep_net_rma *rma, struct ep_net_link *link, const char *why);
@@ -226,8 +227,8 @@ void ep_net_lane_stop(struct ep_net_rma *rma, struct ep_net_link *link);
 
 /* lanes.c: looks after them. */
 ncclResult_t ep_net_lanes_look(struct ep_net_rma *rma);
-/* For one who does not call again soon: as far as it goes. */
-void ep_net_lanes_attend(struct ep_net_rma *rma);
+/* For the asynchronous thread: as far as it goes. */
+void ep_net_lanes_async(struct ep_net_rma *rma);
 /* This rank leaves: the others are told what has come. */
 void ep_net_lanes_leave(struct ep_net_rma *rma);
 

@@ -19,7 +19,7 @@ static bool ep_net_link_wanted(const struct ep_net_rma *rma, uint32_t rank)
 }
 
 /* How many links go by a port, with all contexts that do. */
-static uint32_t ep_net_rail_links(const struct ep_net_rma *rma, uint32_t port)
+static uint32_t ep_net_port_ctx_links(const struct ep_net_rma *rma, uint32_t port)
 {
 	uint32_t contexts = (uint32_t)rma->config.contexts;
 	uint32_t ports = rma->mesh->ends[rma->mesh->rank].n;
@@ -28,7 +28,7 @@ static uint32_t ep_net_rail_links(const struct ep_net_rma *rma, uint32_t port)
 }
 
 /* As the environment says, the context, the communicator, or how the port is set up. */
-static uint8_t ep_net_rail_class(const struct ep_net_rma *rma, const struct ep_net_dev *dev)
+static uint8_t ep_net_port_ctx_class(const struct ep_net_rma *rma, const struct ep_net_dev *dev)
 {
 	const struct ep_ib_env *env = ep_net_env();
 
@@ -51,15 +51,16 @@ static ncclResult_t ep_net_rma_memory(struct ep_net_rma *rma)
 	}
 	memset(rma->scratch, 0, bytes);
 	for (uint32_t i = 0; i < rma->mesh->ends[rma->mesh->rank].n; i++) {
-		struct ep_net_rail *rail = &rma->rail[i];
+		struct ep_net_port_ctx *port_ctx = &rma->port_ctx[i];
 
-		rail->dev = rma->mesh->dev[i];
-		rail->tc = ep_net_rail_class(rma, rail->dev);
-		rail->scratch_mr = ep_verbs_reg_mr(rail->dev->nic.v, rail->dev->nic.pd,
-						   rma->scratch, bytes, IBV_ACCESS_LOCAL_WRITE);
-		if (!rail->scratch_mr) {
+		port_ctx->dev = rma->mesh->dev[i];
+		port_ctx->tc = ep_net_port_ctx_class(rma, port_ctx->dev);
+		port_ctx->scratch_mr = ep_verbs_reg_mr(port_ctx->dev->nic.v, port_ctx->dev->nic.pd,
+						       rma->scratch, bytes, IBV_ACCESS_LOCAL_WRITE);
+		if (!port_ctx->scratch_mr) {
 			return ep_fail(ncclSystemError, "%s: %zu bytes cannot be registered: %s",
-				       rail->dev->label, bytes, ep_nic_error_print(errno, text));
+				       port_ctx->dev->label, bytes,
+				       ep_nic_error_print(errno, text));
 		}
 	}
 	return ncclSuccess;
@@ -68,12 +69,12 @@ static ncclResult_t ep_net_rma_memory(struct ep_net_rma *rma)
 static ncclResult_t ep_net_link_make(struct ep_net_rma *rma, struct ep_net_link *link,
 				     struct ep_rc_room *room)
 {
-	struct ep_net_dev *dev = link->rail->dev;
+	struct ep_net_dev *dev = link->port_ctx->dev;
 	unsigned int access = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
 			      (dev->nic.atomics ? IBV_ACCESS_REMOTE_ATOMIC : 0);
 	char text[EP_NIC_ERROR_TEXT];
 
-	link->qp = ep_net_queue_new(dev, link->rail->cq, room);
+	link->qp = ep_net_queue_new(dev, link->port_ctx->cq, room);
 	if (!link->qp) {
 		return ep_fail(ncclSystemError,
 			       "%s: no queue pair for %s, one of %u ranks and %d contexts: %s",
@@ -84,10 +85,10 @@ static ncclResult_t ep_net_link_make(struct ep_net_rma *rma, struct ep_net_link 
 }
 
 /* The completion queue of a port for `n` links, which begin with this room. */
-static ncclResult_t ep_net_rail_make(struct ep_net_rma *rma, struct ep_net_rail *rail, uint32_t n,
-				     struct ep_rc_room *room)
+static ncclResult_t ep_net_port_ctx_make(struct ep_net_rma *rma, struct ep_net_port_ctx *port_ctx,
+					 uint32_t n, struct ep_rc_room *room)
 {
-	const struct ibv_device_attr *attr = &rail->dev->nic.attr;
+	const struct ibv_device_attr *attr = &port_ctx->dev->nic.attr;
 	char text[EP_NIC_ERROR_TEXT];
 	uint64_t cqes;
 
@@ -98,28 +99,28 @@ static ncclResult_t ep_net_rail_make(struct ep_net_rma *rma, struct ep_net_rail 
 	if (rma->config.receives && cqes <= (uint64_t)n * room->rq) {
 		return ep_fail(ncclSystemError,
 			       "%s: a completion queue has %d entries, %u ranks need more",
-			       rail->dev->label, attr->max_cqe, rma->mesh->nranks);
+			       port_ctx->dev->label, attr->max_cqe, rma->mesh->nranks);
 	}
 	/* (its context is what an event of it sets) */
-	rail->cq = rail->dev->nic.v->ibv_create_cq(rail->dev->nic.ctx, (int)cqes, &rail->cq_lost,
-						   NULL, 0);
-	rail->cq_room = (uint32_t)cqes;
-	return rail->cq ? ncclSuccess
-			: ep_fail(ncclSystemError, "%s: no completion queue: %s", rail->dev->label,
-				  ep_nic_error_print(errno, text));
+	port_ctx->cq = port_ctx->dev->nic.v->ibv_create_cq(port_ctx->dev->nic.ctx, (int)cqes,
+							   &port_ctx->cq_lost, NULL, 0);
+	port_ctx->cq_room = (uint32_t)cqes;
+	return port_ctx->cq ? ncclSuccess
+			    : ep_fail(ncclSystemError, "%s: no completion queue: %s",
+				      port_ctx->dev->label, ep_nic_error_print(errno, text));
 }
 
 /* Ports that a link joins can talk to each other. Rails may be subnets of their own: others need not. */
 static ncclResult_t ep_net_link_check(const struct ep_net_rma *rma, const struct ep_net_link *link)
 {
 	const struct ep_nic_end *own = &rma->mesh->ends[rma->mesh->rank].port[link->port];
-	const struct ep_nic_end *far = &rma->mesh->ends[link->rank].port[link->far];
+	const struct ep_nic_end *remote = &rma->mesh->ends[link->rank].port[link->remote_port];
 	struct ep_reason why = { "" };
 
-	return link->rank == rma->mesh->rank || ep_nic_path_check(own, far, &why)
+	return link->rank == rma->mesh->rank || ep_nic_path_check(own, remote, &why)
 		       ? ncclSuccess
 		       : ep_fail(ncclInvalidUsage, "%s with %s:%u of %s: %.200s",
-				 link->rail->dev->label, far->name, far->port,
+				 link->port_ctx->dev->label, remote->name, remote->port,
 				 rma->mesh->who[link->rank], why.text);
 }
 
@@ -129,9 +130,9 @@ static ncclResult_t ep_net_links_make(struct ep_net_rma *rma)
 	struct ep_rc_room room[EP_NET_NIC_PORTS] = { { 0 } };
 
 	for (uint32_t i = 0; i < rma->mesh->ends[rma->mesh->rank].n; i++) {
-		links = ep_net_rail_links(rma, i);
+		links = ep_net_port_ctx_links(rma, i);
 		if (links) {
-			EP_CHECK(ep_net_rail_make(rma, &rma->rail[i], links, &room[i]));
+			EP_CHECK(ep_net_port_ctx_make(rma, &rma->port_ctx[i], links, &room[i]));
 		}
 	}
 	for (uint32_t i = 0; i < n; i++) {
@@ -140,8 +141,8 @@ static ncclResult_t ep_net_links_make(struct ep_net_rma *rma)
 
 		link->rank = i % rma->mesh->nranks;
 		link->port = ep_net_mesh_port(rma->mesh, rma->mesh->rank, context);
-		link->far = ep_net_mesh_port(rma->mesh, link->rank, context);
-		link->rail = &rma->rail[link->port];
+		link->remote_port = ep_net_mesh_port(rma->mesh, link->rank, context);
+		link->port_ctx = &rma->port_ctx[link->port];
 		link->first = link->last = EP_NET_NO_OP;
 		if (!ep_net_link_wanted(rma, link->rank)) {
 			continue;
@@ -151,7 +152,7 @@ static ncclResult_t ep_net_links_make(struct ep_net_rma *rma)
 		link->room = room[link->port].sq;
 		/* (receives have their own part of the queue) */
 		link->receives = rma->config.receives ? room[link->port].rq : 0;
-		link->rail->cq_room -= link->receives;
+		link->port_ctx->cq_room -= link->receives;
 	}
 	return ncclSuccess;
 }
@@ -178,8 +179,9 @@ static ncclResult_t ep_net_links_agree(struct ep_net_rma *rma, ncclResult_t code
 	for (uint32_t i = 0; code == ncclSuccess && i < n * contexts; i++) {
 		struct ep_net_link *link = &rma->link[i];
 
-		link->remote = all[((size_t)link->rank * n + rma->mesh->rank) * contexts + i / n];
-		if (!link->qp != (link->remote > 0xffffff)) {
+		link->remote_qpn =
+			all[((size_t)link->rank * n + rma->mesh->rank) * contexts + i / n];
+		if (!link->qp != (link->remote_qpn > 0xffffff)) {
 			code = ep_fail(ncclRemoteError,
 				       "%s has another distance of ranks that are connected (this "
 				       "one's is %d): all ranks must give the same",
@@ -199,16 +201,17 @@ static ncclResult_t ep_net_links_connect(struct ep_net_rma *rma)
 	for (uint32_t i = 0; i < n; i++) {
 		struct ep_net_link *link = &rma->link[i];
 		struct ep_rc_path path = { .from = &ends[rma->mesh->rank].port[link->port],
-					   .to = &ends[link->rank].port[link->far],
-					   .tc = link->rail->tc,
+					   .to = &ends[link->rank].port[link->remote_port],
+					   .tc = link->port_ctx->tc,
 					   .sl = rma->sl,
 					   .log_reads = EP_RC_LOG_READS,
-					   .gid_index = link->rail->dev->nic.gid_index };
+					   .gid_index = link->port_ctx->dev->nic.gid_index };
 
 		if (!link->qp) {
 			continue;
 		}
-		EP_CHECK(ep_net_queue_connect(link->rail->dev, link->qp, &path, link->remote));
+		EP_CHECK(ep_net_queue_connect(link->port_ctx->dev, link->qp, &path,
+					      link->remote_qpn));
 		EP_CHECK(ep_net_link_receives(rma, link, link->receives));
 	}
 	return ncclSuccess;
@@ -285,17 +288,17 @@ void ep_net_rma_free(struct ep_net_rma *rma)
 	for (uint32_t i = 0; rma->link && i < (uint32_t)rma->config.contexts * rma->mesh->nranks;
 	     i++) {
 		if (rma->link[i].qp) {
-			rma->link[i].rail->dev->nic.v->ibv_destroy_qp(rma->link[i].qp);
+			rma->link[i].port_ctx->dev->nic.v->ibv_destroy_qp(rma->link[i].qp);
 		}
 	}
 	for (uint32_t i = 0; i < EP_NET_NIC_PORTS; i++) {
-		struct ep_net_rail *rail = &rma->rail[i];
+		struct ep_net_port_ctx *port_ctx = &rma->port_ctx[i];
 
-		if (rail->cq) {
-			rail->dev->nic.v->ibv_destroy_cq(rail->cq);
+		if (port_ctx->cq) {
+			port_ctx->dev->nic.v->ibv_destroy_cq(port_ctx->cq);
 		}
-		if (rail->scratch_mr) {
-			rail->dev->nic.v->ibv_dereg_mr(rail->scratch_mr);
+		if (port_ctx->scratch_mr) {
+			port_ctx->dev->nic.v->ibv_dereg_mr(port_ctx->scratch_mr);
 		}
 	}
 	ep_net_lanes_free(rma);

@@ -14,7 +14,7 @@ static ncclResult_t ep_net_receive_done(struct ep_net_rma *rma, const struct ibv
 	if (link->drained) {
 		return ncclSuccess; /* too late: the peer was told that it has not come */
 	}
-	link->came++;
+	link->received++;
 	if (owed >= ep_max_u64(link->receives / 2, 1) && link->lane == EP_NET_LANE_OPEN) {
 		link->owed = 0;
 		EP_CHECK(ep_net_link_receives(rma, link, owed));
@@ -22,14 +22,14 @@ static ncclResult_t ep_net_receive_done(struct ep_net_rma *rma, const struct ibv
 	return rma->config.told(rma->config.arg, link, be32toh(wc->imm_data));
 }
 
-static ncclResult_t ep_net_send_done(struct ep_net_rma *rma, struct ep_net_rail *rail,
+static ncclResult_t ep_net_send_done(struct ep_net_rma *rma, struct ep_net_port_ctx *port_ctx,
 				     const struct ibv_wc *wc)
 {
 	struct ep_net_op *op = ep_net_op_at(rma, (uint32_t)wc->wr_id);
 	struct ep_net_link *via = ep_net_op_via(rma, op), *link = op->link;
 
-	rail->cq_room++;
-	if (rma->ctrl && ep_net_lane_old(via, rail, wc)) {
+	port_ctx->cq_room++;
+	if (rma->ctrl && ep_net_lane_old(via, port_ctx, wc)) {
 		return ncclSuccess;
 	}
 	via->room += EP_NET_OP_ID_WRS(wc->wr_id);
@@ -53,7 +53,7 @@ static ncclResult_t ep_net_wc_failed(struct ep_net_rma *rma, const struct ibv_wc
 			: ep_net_op_via(rma, ep_net_op_at(rma, (uint32_t)wc->wr_id));
 	char why[EP_NET_WC_TEXT];
 
-	ep_net_dev_events(link->rail->dev);
+	ep_net_dev_events(link->port_ctx->dev);
 	ep_net_wc_print(wc, why);
 	return rma->ctrl && ep_net_status_blames_way(wc->status)
 		       ? ep_net_lane_failed(rma, link, why)
@@ -61,7 +61,7 @@ static ncclResult_t ep_net_wc_failed(struct ep_net_rma *rma, const struct ibv_wc
 }
 
 /* What a failure leaves: room. Returns whether it is an old one. */
-static bool ep_net_wc_left(struct ep_net_rma *rma, struct ep_net_rail *rail,
+static bool ep_net_wc_left(struct ep_net_rma *rma, struct ep_net_port_ctx *port_ctx,
 			   const struct ibv_wc *wc)
 {
 	struct ep_net_link *via;
@@ -72,24 +72,24 @@ static bool ep_net_wc_left(struct ep_net_rma *rma, struct ep_net_rail *rail,
 		return via->lane != EP_NET_LANE_OPEN;
 	}
 	via = ep_net_op_via(rma, ep_net_op_at(rma, (uint32_t)wc->wr_id));
-	rail->cq_room++;
-	return ep_net_lane_old(via, rail, wc) || via->lane != EP_NET_LANE_OPEN;
+	port_ctx->cq_room++;
+	return ep_net_lane_old(via, port_ctx, wc) || via->lane != EP_NET_LANE_OPEN;
 }
 
 /* Takes up completions of a port. *n: how many. */
-static ncclResult_t ep_net_rail_poll(struct ep_net_rma *rma, uint32_t port, int *n)
+static ncclResult_t ep_net_port_ctx_poll(struct ep_net_rma *rma, uint32_t port, int *n)
 {
 	const struct ibv_wc *bad = NULL;
 	struct ibv_wc wc[EP_NET_POLL];
 
-	*n = ibv_poll_cq(rma->rail[port].cq, EP_NET_POLL, wc);
+	*n = ibv_poll_cq(rma->port_ctx[port].cq, EP_NET_POLL, wc);
 	if (*n < 0) {
-		return ep_net_rma_fail(rma, ep_net_rail_link(rma, port), ncclSystemError,
+		return ep_net_rma_fail(rma, ep_net_port_ctx_link(rma, port), ncclSystemError,
 				       "the completion queue has failed");
 	}
 	for (int i = 0; i < *n; i++) {
 		if (wc[i].status != IBV_WC_SUCCESS) {
-			if (rma->ctrl && ep_net_wc_left(rma, &rma->rail[port], &wc[i])) {
+			if (rma->ctrl && ep_net_wc_left(rma, &rma->port_ctx[port], &wc[i])) {
 				continue;
 			}
 			if (!bad || (bad->status == IBV_WC_WR_FLUSH_ERR &&
@@ -99,18 +99,18 @@ static ncclResult_t ep_net_rail_poll(struct ep_net_rma *rma, uint32_t port, int 
 		} else if (wc[i].wr_id & EP_NET_OP_ID_RECEIVE) {
 			EP_CHECK(ep_net_receive_done(rma, &wc[i]));
 		} else {
-			EP_CHECK(ep_net_send_done(rma, &rma->rail[port], &wc[i]));
+			EP_CHECK(ep_net_send_done(rma, &rma->port_ctx[port], &wc[i]));
 		}
 	}
 	return bad ? ep_net_wc_failed(rma, bad) : ncclSuccess;
 }
 
-ncclResult_t ep_net_rail_drain(struct ep_net_rma *rma, uint32_t port)
+ncclResult_t ep_net_port_ctx_drain(struct ep_net_rma *rma, uint32_t port)
 {
 	int n;
 
 	do {
-		EP_CHECK(ep_net_rail_poll(rma, port, &n));
+		EP_CHECK(ep_net_port_ctx_poll(rma, port, &n));
 	} while (n);
 	return ncclSuccess;
 }
@@ -121,8 +121,8 @@ ncclResult_t ep_net_rma_poll(struct ep_net_rma *rma, int *all)
 
 	*all = 0;
 	for (uint32_t i = 0; i < rma->mesh->ends[rma->mesh->rank].n; i++) {
-		if (rma->rail[i].cq) {
-			EP_CHECK(ep_net_rail_poll(rma, i, &n));
+		if (rma->port_ctx[i].cq) {
+			EP_CHECK(ep_net_port_ctx_poll(rma, i, &n));
 			*all += n;
 		}
 	}

@@ -33,11 +33,11 @@ static ncclResult_t ep_net_rma_look(struct ep_net_rma *rma)
 	}
 	rma->looked = now;
 	for (uint32_t i = 0; i < rma->mesh->ends[rma->mesh->rank].n; i++) {
-		struct ep_net_rail *rail = &rma->rail[i];
+		struct ep_net_port_ctx *port_ctx = &rma->port_ctx[i];
 
-		ep_net_dev_events(rail->dev);
-		if (__atomic_load_n(&rail->cq_lost, __ATOMIC_RELAXED)) {
-			return ep_net_rma_lost(rma, ep_net_rail_link(rma, i), ncclSystemError,
+		ep_net_dev_events(port_ctx->dev);
+		if (__atomic_load_n(&port_ctx->cq_lost, __ATOMIC_RELAXED)) {
+			return ep_net_rma_lost(rma, ep_net_port_ctx_link(rma, i), ncclSystemError,
 					       "the NIC has lost completions: its queue has "
 					       "overrun or failed");
 		}
@@ -54,7 +54,7 @@ static ncclResult_t ep_net_rma_look(struct ep_net_rma *rma)
 		if (!link->live || !link->qp) {
 			continue;
 		}
-		if (!rma->ctrl && __atomic_load_n(&link->rail->dev->broken, __ATOMIC_RELAXED)) {
+		if (!rma->ctrl && __atomic_load_n(&link->port_ctx->dev->broken, __ATOMIC_RELAXED)) {
 			return ep_net_rma_lost(rma, link, ncclSystemError,
 					       "the connection is lost");
 		}

@@ -91,18 +91,18 @@ static void ep_net_back_replace(struct ep_net_comm *c, uint32_t route, uint32_t 
 	struct ep_net_route *r = &c->route[route];
 
 	r->generation++;
-	r->local = (uint8_t)local;
+	r->local_port = (uint8_t)local;
 	r->drained = r->heard = false;
 	r->psn = (uint32_t)(ep_now_ns() * 2654435761u) >> 8;
 	for (uint32_t i = route; i < c->nqps; i += c->nroutes) {
 		struct ep_net_qp *q = &c->qp[i];
 
-		c->local[q->local].dev->nic.v->ibv_destroy_qp(q->qp);
+		c->local[q->local_port].dev->nic.v->ibv_destroy_qp(q->qp);
 		q->qp = *qp++;
 		q->generation = r->generation;
-		q->local = r->local;
+		q->local_port = r->local_port;
 		q->room = c->sq_depth;
-		q->owed = q->first = q->posted = q->came = q->receives = 0;
+		q->owed = q->first = q->posted = q->received = q->receives = 0;
 	}
 }
 
@@ -113,8 +113,8 @@ static ncclResult_t ep_net_back_offer(struct ep_net_comm *c, uint32_t route)
 				       .kind = EP_NET_OFFER,
 				       .route = (uint16_t)route,
 				       .generation = r->generation,
-				       .port = r->local,
-				       .end = c->local[r->local].end };
+				       .port = r->local_port,
+				       .end = c->local[r->local_port].end };
 	uint32_t n = 0;
 
 	msg.end.psn = r->psn;
@@ -175,17 +175,17 @@ static ncclResult_t ep_net_offer_take(struct ep_net_comm *c, const struct ep_net
 {
 	struct ep_net_route *r = &c->route[msg->route];
 
-	if (r->offered || msg->port >= c->nfars ||
+	if (r->offered || msg->port >= c->nremotes ||
 	    !ep_net_end_good(&msg->end, msg->number, c->nqps / c->nroutes)) {
 		return ep_net_comm_fail(c, ncclRemoteError, msg->route,
 					"the peer offers what makes no sense (port %u of %u, MTU "
 					"code %u, RoCE version %u)",
-					msg->port, c->nfars, msg->end.mtu, msg->end.roce);
+					msg->port, c->nremotes, msg->end.mtu, msg->end.roce);
 	}
 	r->offered = true;
-	r->far = msg->port;
-	c->far[r->far].end = msg->end;
-	r->far_psn = msg->end.psn;
+	r->remote_port = msg->port;
+	c->remote[r->remote_port].end = msg->end;
+	r->remote_psn = msg->end.psn;
 	memcpy(r->number, msg->number, sizeof(r->number));
 	return ncclSuccess;
 }
@@ -214,9 +214,9 @@ ncclResult_t ep_net_back_hear(struct ep_net_comm *c, const struct ep_net_ctrl_ms
 static int ep_net_back_connect(struct ep_net_comm *c, uint32_t route)
 {
 	const struct ep_net_route *r = &c->route[route];
-	const struct ep_net_local *l = &c->local[r->local];
-	const struct ep_net_far *far = &c->far[r->far];
-	struct ep_nic_end from = l->end, to = far->end;
+	const struct ep_net_local *l = &c->local[r->local_port];
+	const struct ep_net_remote *remote = &c->remote[r->remote_port];
+	struct ep_nic_end from = l->end, to = remote->end;
 	struct ep_rc_path path = { .from = &from,
 				   .to = &to,
 				   .tc = l->tc,
@@ -228,17 +228,17 @@ static int ep_net_back_connect(struct ep_net_comm *c, uint32_t route)
 	uint32_t n = 0;
 
 	from.psn = r->psn;
-	to.psn = r->far_psn;
+	to.psn = r->remote_psn;
 	for (uint32_t i = route; i < c->nqps && !error; i += c->nroutes) {
 		struct ep_net_qp *q = &c->qp[i];
 
-		q->far = r->far;
-		q->remote = r->number[n++];
-		if (r->local == route % c->nlocals && r->far == route % c->nfars) {
+		q->remote_port = r->remote_port;
+		q->remote_qpn = r->number[n++];
+		if (r->local_port == route % c->nlocals && r->remote_port == route % c->nremotes) {
 			ep_net_ece_set(l, q->qp,
-				       &far->ece); /* as agreed on when it was first made */
+				       &remote->ece); /* as agreed on when it was first made */
 		}
-		error = ep_net_queue_try(l->dev, q->qp, &path, q->remote);
+		error = ep_net_queue_try(l->dev, q->qp, &path, q->remote_qpn);
 	}
 	return error;
 }
@@ -276,7 +276,8 @@ static ncclResult_t ep_net_back_probe(struct ep_net_comm *c, uint32_t route)
 				 EP_NET_WR_GENERATION_OF(q),
 			.opcode = IBV_WR_RDMA_WRITE,
 			.send_flags = IBV_SEND_SIGNALED,
-			.wr.rdma = { .remote_addr = c->remote_shared, .rkey = c->far[q->far].rkey },
+			.wr.rdma = { .remote_addr = c->remote_shared,
+				     .rkey = c->remote[q->remote_port].rkey },
 		};
 		struct ibv_send_wr *bad;
 		int error = ibv_post_send(q->qp, &wr, &bad);
@@ -299,7 +300,7 @@ static ncclResult_t ep_net_back_open(struct ep_net_comm *c, uint32_t route)
 
 	r->state = EP_NET_ROUTE_OPEN;
 	r->opened = ep_now_ns();
-	r->far_down = false;
+	r->remote_down = false;
 	c->lost = 0;
 	c->counts->failbacks++;
 	ep_net_counts_route(c, route);
@@ -322,7 +323,7 @@ static bool ep_net_back_moves(const struct ep_net_comm *c, uint32_t route)
 	uint64_t rest = (uint64_t)ep_net_env()->recovery_ms * 1000000;
 	uint32_t own = route % c->nlocals;
 
-	return c->route[route].local != own && c->nopen_routes > 1 &&
+	return c->route[route].local_port != own && c->nopen_routes > 1 &&
 	       ep_net_dev_up(c->local[own].dev, rest);
 }
 
@@ -330,7 +331,7 @@ static ncclResult_t ep_net_back_step(struct ep_net_comm *c, uint32_t route, uint
 {
 	struct ep_net_route *r = &c->route[route];
 
-	if (r->state >= EP_NET_ROUTE_OFFERED && !ep_net_dev_up(c->local[r->local].dev, 0)) {
+	if (r->state >= EP_NET_ROUTE_OFFERED && !ep_net_dev_up(c->local[r->local_port].dev, 0)) {
 		return ep_net_route_close(c, route, EP_NET_WHY_FAILED, "");
 	}
 	switch (r->state) {

@@ -164,7 +164,7 @@ void ep_net_comm_free(struct ep_net_comm *c)
 	}
 	for (uint32_t i = 0; c->qp && i < c->nqps; i++) {
 		if (c->qp[i].qp) {
-			c->local[c->qp[i].local].dev->nic.v->ibv_destroy_qp(c->qp[i].qp);
+			c->local[c->qp[i].local_port].dev->nic.v->ibv_destroy_qp(c->qp[i].qp);
 		}
 		free(c->qp[i].part);
 	}
@@ -192,11 +192,11 @@ void ep_net_comm_free(struct ep_net_comm *c)
 ncclResult_t ep_net_comm_connect(struct ep_net_comm *c, const struct ep_net_peer *peer)
 {
 	c->remote_shared = peer->shared;
-	c->nfars = peer->nfars;
-	memcpy(c->far, peer->far, peer->nfars * sizeof(c->far[0]));
+	c->nremotes = peer->nremotes;
+	memcpy(c->remote, peer->remote, peer->nremotes * sizeof(c->remote[0]));
 	for (uint32_t i = 0; i < c->nroutes; i++) {
 		const struct ep_net_local *l = &c->local[i % c->nlocals];
-		const struct ep_net_far *f = &c->far[i % c->nfars];
+		const struct ep_net_remote *f = &c->remote[i % c->nremotes];
 		struct ep_reason why = { "" };
 
 		if (!ep_nic_path_check(&l->end, &f->end, &why)) {

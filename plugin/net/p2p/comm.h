@@ -14,7 +14,7 @@
  * they follow it, they carry a record with the length.
  *
  * One thread at a time uses a connection, except for registration of memory; of one with several
- * routes a thread of the plugin makes use, too (attend.c), and both take its lock.
+ * routes a thread of the plugin makes use, too (async.c), and both take its lock.
  */
 #ifndef EP_NET_COMM_H
 #define EP_NET_COMM_H
@@ -85,15 +85,15 @@ struct ep_net_part {
 
 struct ep_net_qp {
 	struct ibv_qp *qp;
-	uint32_t remote;
+	uint32_t remote_qpn;
 	uint16_t generation; /* of its route: how often that was opened, or should have been */
 	uint32_t room;       /* of its send queue */
 	uint32_t owed;       /* receives that were used and not posted again */
-	uint8_t route, local, far; /* `local`, `far`: ports here and there */
+	uint8_t route, local_port, remote_port;
 	/* of connections with several routes */
 	struct ep_net_part *part; /* ring of sq_depth; sender */
 	uint32_t first, posted;   /* parts that have ended; that were posted */
-	uint32_t came;            /* receiver: parts that came */
+	uint32_t received;        /* receiver: parts */
 	uint32_t receives;        /* posted and not ended */
 };
 
@@ -112,7 +112,7 @@ struct ep_net_request {
 	uint32_t next; /* free one */
 	uint32_t left; /* sends and flushes: completions; receives: messages that are not whole */
 	uint32_t n;    /* receives; 0: not of receives */
-	uint64_t size[EP_NET_MAX_RECVS];  /* that came, or that is sent */
+	uint64_t size[EP_NET_MAX_RECVS];  /* received, or to be sent */
 	uint32_t limit[EP_NET_MAX_RECVS]; /* receives: room */
 	uint8_t seen[EP_NET_MAX_RECVS], parts[EP_NET_MAX_RECVS];
 	bool done[EP_NET_MAX_RECVS];
@@ -138,7 +138,7 @@ struct ep_net_local {
 };
 
 /* A port of the other end's NIC. Travels between ends. */
-struct ep_net_far {
+struct ep_net_remote {
 	struct ep_nic_end end;
 	struct ep_net_ece ece;
 	uint32_t rkey; /* of the shared memory */
@@ -153,9 +153,9 @@ struct ep_net_comm {
 	void *handle;
 	int fd; /* TCP: tells when the other end is gone */
 	char peer[72];
-	uint32_t nlocals, nfars, nroutes;
+	uint32_t nlocals, nremotes, nroutes;
 	struct ep_net_local local[EP_NET_NIC_PORTS];
-	struct ep_net_far far[EP_NET_NIC_PORTS];
+	struct ep_net_remote remote[EP_NET_NIC_PORTS];
 
 	struct ep_net_shared *shared;
 	uint64_t remote_shared;
@@ -194,7 +194,7 @@ struct ep_net_comm {
 		lost; /* when no route was open any more, and others are looked for; 0: one is open */
 	bool leaving; /* the other end closes the connection */
 	bool due;     /* poll.c has noted something of a route */
-	bool attended;
+	bool async;
 
 	struct ep_error failed; /* code: not ncclSuccess once something has failed */
 	uint32_t idle;
@@ -205,8 +205,8 @@ struct ep_net_comm {
 
 /* What is known of the other end. */
 struct ep_net_peer {
-	uint32_t nfars, nqps;
-	const struct ep_net_far *far;
+	uint32_t nremotes, nqps;
+	const struct ep_net_remote *remote;
 	uint64_t shared;
 	const uint32_t *qpn;
 };

@@ -116,8 +116,8 @@ static ncclResult_t ep_net_do_send_req(struct ep_net_connecting *s)
 static ncclResult_t ep_net_take_rep(struct ep_net_connecting *s)
 {
 	const struct ep_net_connect_rep *a = &s->rep;
-	struct ep_net_peer peer = { .nfars = a->ports,
-				    .far = a->port,
+	struct ep_net_peer peer = { .nremotes = a->ports,
+				    .remote = a->port,
 				    .shared = a->shared,
 				    .nqps = s->comm->nqps,
 				    .qpn = a->qpn };
@@ -165,8 +165,7 @@ static ncclResult_t ep_net_do_send_ready(struct ep_net_connecting *s, bool *done
 
 static ncclResult_t ep_net_connecting_step(struct ep_net_connecting *s, bool *done)
 {
-	static const char *const what[] = { "connect to", "send to", "receive from",
-					"confirm to" };
+	static const char *const what[] = { "connect to", "send to", "receive from", "confirm to" };
 	enum ep_net_connect_stage before;
 
 	do {
@@ -234,7 +233,7 @@ static ncclResult_t ep_net_connect_finish(struct ep_net_connecting *s, void **se
 		return ep_fail(ncclSystemError, "no more than %u connections", EP_NET_COMMS);
 	}
 	ep_net_counts_open(c);
-	result = ep_net_routes_attend(c);
+	result = ep_net_routes_async_add(c);
 	if (result != ncclSuccess) {
 		ep_net_handle_drop(EP_NET_SEND, c->handle);
 		return result;
@@ -242,7 +241,8 @@ static ncclResult_t ep_net_connect_finish(struct ep_net_connecting *s, void **se
 	s->comm = NULL;
 	*send_comm = c->handle;
 	EP_INFO(EP_LOG_NET, "%s sends to %s, %s:%u%s, by %u queue pairs", c->nic->label, c->peer,
-		c->far[0].end.name, c->far[0].end.port, c->nfars > 1 ? " and others" : "", c->nqps);
+		c->remote[0].end.name, c->remote[0].end.port, c->nremotes > 1 ? " and others" : "",
+		c->nqps);
 	return ncclSuccess;
 }
 

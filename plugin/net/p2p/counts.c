@@ -122,10 +122,11 @@ void ep_net_counts_route(struct ep_net_comm *c, uint32_t route)
 {
 	struct ep_net_counts_route *r = &c->counts->route[route];
 	const struct ep_net_qp *q = &c->qp[route]; /* the first of the route */
-	const struct ep_nic_end *end = &c->local[q->local].end, *far = &c->far[q->far].end;
+	const struct ep_nic_end *end = &c->local[q->local_port].end,
+				*remote = &c->remote[q->remote_port].end;
 
 	snprintf(r->from, sizeof(r->from), "%.26s:%u", end->name, end->port);
-	snprintf(r->to, sizeof(r->to), "%.26s:%u", far->name, far->port);
+	snprintf(r->to, sizeof(r->to), "%.26s:%u", remote->name, remote->port);
 	r->open = 1;
 }
 

@@ -37,7 +37,7 @@ struct ep_net_counts {
 	uint32_t failed; /* code of its error; 0: none */
 	uint64_t since;  /* when it was made, ns since 1970 */
 	char nic[64], peer[64];
-	uint64_t messages, bytes; /* that were sent, or that came */
+	uint64_t messages, bytes; /* sent, or received */
 	uint64_t early;           /* sender: asked to send where nobody received yet */
 	uint64_t full;            /* there was no room for a message or a receive */
 	uint64_t flushes;

@@ -60,7 +60,7 @@ static uint32_t ep_net_flush_ports(const struct ep_net_comm *c)
 
 	for (uint32_t i = 0; i < c->nroutes; i++) {
 		if (ep_net_route_lives(c, i)) {
-			ports |= 1u << c->qp[i].local; /* (the first one of the route) */
+			ports |= 1u << c->qp[i].local_port; /* (the first one of the route) */
 		}
 	}
 	return ports;
@@ -78,7 +78,7 @@ ncclResult_t ep_net_flushes_push(struct ep_net_comm *c)
 				continue;
 			}
 			if (!(open >> p & 1)) {
-				/* (all that came by a port has been waited for when it failed) */
+				/* (all that was received by a port has been waited for when it failed) */
 				r->ports &= ~(1u << p);
 				r->left--;
 				continue;

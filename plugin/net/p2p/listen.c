@@ -98,8 +98,8 @@ static ncclResult_t ep_net_accepted_connect(struct ep_net_listen *l)
 {
 	const struct ep_net_connect_req *h = &l->req;
 	const char *who = l->accepted.who;
-	struct ep_net_peer peer = { .nfars = h->ports,
-				    .far = h->port,
+	struct ep_net_peer peer = { .nremotes = h->ports,
+				    .remote = h->port,
 				    .shared = h->shared,
 				    .nqps = h->nqps,
 				    .qpn = h->qpn };
@@ -197,7 +197,8 @@ static ncclResult_t ep_net_listen_step(struct ep_net_listen *l, bool *done)
 			       "waited %llu ms at %s for %s: is its process stuck? "
 			       "(NCCL_EP_BOOTSTRAP_TIMEOUT_MS)",
 			       (unsigned long long)(ep_net_setup_ns() / 1000000), l->acceptor.where,
-			       l->stage == EP_NET_WAIT_PEER ? "a sender to connect" : l->accepted.who);
+			       l->stage == EP_NET_WAIT_PEER ? "a sender to connect"
+							    : l->accepted.who);
 	}
 	return ncclSuccess;
 }
@@ -238,7 +239,7 @@ ncclResult_t ep_net_accept(void *listen_comm, void **recv_comm)
 	}
 	if (result == ncclSuccess) {
 		ep_net_counts_open(c);
-		result = ep_net_routes_attend(c);
+		result = ep_net_routes_async_add(c);
 	}
 	if (result != ncclSuccess) {
 		if (c && c->handle) {

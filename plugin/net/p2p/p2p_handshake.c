@@ -11,7 +11,8 @@ static void ep_net_head_fill(uint64_t nonce, size_t bytes, struct ep_net_head *h
 				      .nonce = nonce };
 }
 
-static void ep_net_ports_fill(const struct ep_net_comm *c, struct ep_net_far *port, uint32_t *qpn)
+static void ep_net_ports_fill(const struct ep_net_comm *c, struct ep_net_remote *port,
+			      uint32_t *qpn)
 {
 	for (uint32_t i = 0; i < c->nlocals; i++) {
 		port[i].end = c->local[i].end;
@@ -76,14 +77,14 @@ ncclResult_t ep_net_head_check(const struct ep_net_head *head, size_t bytes, con
 
 ncclResult_t ep_net_peer_check(const struct ep_net_peer *peer, uint32_t nroutes, const char *who)
 {
-	if (peer->nfars < 1 || peer->nfars > EP_NET_NIC_PORTS || peer->nqps % nroutes != 0) {
+	if (peer->nremotes < 1 || peer->nremotes > EP_NET_NIC_PORTS || peer->nqps % nroutes != 0) {
 		return ep_fail(ncclRemoteError,
 			       "%s says of itself what cannot be (%u ports, %u queue pairs on %u "
 			       "routes): do all ranks use the same plugin?",
-			       who, peer->nfars, peer->nqps, nroutes);
+			       who, peer->nremotes, peer->nqps, nroutes);
 	}
-	for (uint32_t i = 0; i < peer->nfars; i++) {
-		EP_CHECK(ep_net_end_check(&peer->far[i].end, peer->qpn, peer->nqps, who));
+	for (uint32_t i = 0; i < peer->nremotes; i++) {
+		EP_CHECK(ep_net_end_check(&peer->remote[i].end, peer->qpn, peer->nqps, who));
 	}
 	return ncclSuccess;
 }

@@ -17,7 +17,7 @@ struct ep_net_connect_req {
 	struct ep_net_head head;
 	uint64_t shared;
 	uint32_t nqps, tc, ports, sl;
-	struct ep_net_far port[EP_NET_NIC_PORTS];
+	struct ep_net_remote port[EP_NET_NIC_PORTS];
 	uint32_t qpn[EP_NET_MAX_QPS];
 };
 
@@ -26,7 +26,7 @@ struct ep_net_connect_rep {
 	int32_t code; /* ncclSuccess, or text says why not */
 	uint32_t ports;
 	uint64_t shared;
-	struct ep_net_far port[EP_NET_NIC_PORTS];
+	struct ep_net_remote port[EP_NET_NIC_PORTS];
 	uint32_t qpn[EP_NET_MAX_QPS];
 	char text[EP_NET_TEXT];
 };

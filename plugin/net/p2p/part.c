@@ -20,10 +20,10 @@ static void ep_net_part_end(struct ep_net_comm *c, const struct ep_net_message *
 		r->size = m->size;
 		r->seq = m->group + 1;
 		*sge = (struct ibv_sge){ (uintptr_t)r, sizeof(*r),
-					 c->local[q->local].shared_mr->lkey };
+					 c->local[q->local_port].shared_mr->lkey };
 		wr->num_sge = 1;
 		wr->wr.rdma.remote_addr = c->remote_shared + ((uintptr_t)r - (uintptr_t)c->shared);
-		wr->wr.rdma.rkey = c->far[q->far].rkey;
+		wr->wr.rdma.rkey = c->remote[q->remote_port].rkey;
 		if (c->inline_bytes >= sizeof(*r)) {
 			wr->send_flags |= IBV_SEND_INLINE;
 		}
@@ -46,7 +46,7 @@ ncclResult_t ep_net_part_post(struct ep_net_comm *c, const struct ep_net_message
 			      uint32_t number)
 {
 	struct ep_net_qp *q = &c->qp[qp];
-	uint64_t most = 1ull << c->local[q->local].dev->nic.log_max_msg;
+	uint64_t most = 1ull << c->local[q->local_port].dev->nic.log_max_msg;
 	uint32_t offset = number * m->each, n = 0;
 	uint32_t size = (uint32_t)ep_min_u64(m->size - offset, m->each);
 	struct ibv_send_wr wr[EP_NET_PART_WR], *bad;
@@ -59,12 +59,12 @@ ncclResult_t ep_net_part_post(struct ep_net_comm *c, const struct ep_net_message
 		uint32_t bytes = (uint32_t)ep_min_u64(size - at, most);
 
 		sge[n] = (struct ibv_sge){ m->data + offset + at, bytes,
-					   m->mr ? m->mr->lkey[q->local] : 0 };
+					   m->mr ? m->mr->lkey[q->local_port] : 0 };
 		wr[n].sg_list = &sge[n];
 		wr[n].num_sge = bytes ? 1 : 0;
 		wr[n].opcode = IBV_WR_RDMA_WRITE;
 		wr[n].wr.rdma.remote_addr = m->to->addr + offset + at;
-		wr[n].wr.rdma.rkey = m->to->rkey[q->far];
+		wr[n].wr.rdma.rkey = m->to->rkey[q->remote_port];
 		wr[n].next = &wr[n + 1];
 		at += bytes;
 	}

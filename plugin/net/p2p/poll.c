@@ -32,13 +32,13 @@ static void ep_net_failure_note(struct ep_net_comm *c, uint32_t route, const str
 	}
 }
 
-/* Of a flush: of all routes of the port. What it was to show is there: all that came has been waited for. */
+/* Of a flush: of all routes of the port. What it was to show is there: all that was received has been waited for. */
 static void ep_net_flush_failed(struct ep_net_comm *c, const struct ibv_wc *wc)
 {
 	uint32_t local = EP_NET_WR_QP(wc->wr_id) - EP_NET_WR_FLUSH_QP(0);
 
 	for (uint32_t i = 0; i < c->nroutes; i++) {
-		if (c->route[i].local == local) {
+		if (c->route[i].local_port == local) {
 			ep_net_failure_note(c, i, wc);
 		}
 	}
@@ -96,7 +96,7 @@ static ncclResult_t ep_net_received(struct ep_net_comm *c, const struct ibv_wc *
 	if (c->route && c->route[q->route].drained) {
 		return ncclSuccess; /* too late: the sender was told that it has not come */
 	}
-	q->came++;
+	q->received++;
 	EP_CHECK(ep_net_arrived(c, wc, qp));
 	owed = ++q->owed;
 	if (owed >= ep_min_u64(c->rq_depth / 2, EP_NET_RECEIVES_TOGETHER) &&

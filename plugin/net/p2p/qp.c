@@ -69,11 +69,11 @@ static ncclResult_t ep_net_qp_open(struct ep_net_comm *c, struct ep_rc_room *roo
 	struct ep_net_local *l;
 
 	q->route = (uint8_t)(i % c->nroutes);
-	q->local = (uint8_t)(q->route % c->nlocals);
+	q->local_port = (uint8_t)(q->route % c->nlocals);
 	if (c->route) {
-		c->route[q->route].local = q->local;
+		c->route[q->route].local_port = q->local_port;
 	}
-	l = &c->local[q->local];
+	l = &c->local[q->local_port];
 	q->qp = ep_net_queue_new(l->dev, l->cq, room);
 	if (!q->qp) {
 		return ep_fail(ncclSystemError,
@@ -158,25 +158,25 @@ ncclResult_t ep_net_receives_post(struct ep_net_comm *c, uint32_t qp, uint32_t n
 ncclResult_t ep_net_qps_connect(struct ep_net_comm *c, const uint32_t *qpn)
 {
 	/* what both ends can is agreed for each pair of ports: a port of several pairs keeps to the standard */
-	bool pairs = c->nlocals == c->nfars;
+	bool pairs = c->nlocals == c->nremotes;
 
 	for (uint32_t i = 0; i < c->nqps; i++) {
 		struct ep_net_qp *q = &c->qp[i];
-		const struct ep_net_local *l = &c->local[q->local];
-		const struct ep_net_far *far = &c->far[q->route % c->nfars];
+		const struct ep_net_local *l = &c->local[q->local_port];
+		const struct ep_net_remote *remote = &c->remote[q->route % c->nremotes];
 		struct ep_rc_path path = { .from = &l->end,
-					   .to = &far->end,
+					   .to = &remote->end,
 					   .tc = l->tc,
 					   .sl = l->sl,
 					   .gid_index = l->gid_index };
 
-		q->far = (uint8_t)(q->route % c->nfars);
+		q->remote_port = (uint8_t)(q->route % c->nremotes);
 		if (c->route) {
-			c->route[q->route].far = q->far;
+			c->route[q->route].remote_port = q->remote_port;
 		}
-		q->remote = qpn[i];
+		q->remote_qpn = qpn[i];
 		if (pairs) {
-			ep_net_ece_set(l, q->qp, &far->ece);
+			ep_net_ece_set(l, q->qp, &remote->ece);
 		}
 		EP_CHECK(ep_net_queue_connect(l->dev, q->qp, &path, qpn[i]));
 		if (!c->sender) {
@@ -185,7 +185,7 @@ ncclResult_t ep_net_qps_connect(struct ep_net_comm *c, const uint32_t *qpn)
 	}
 	/* The receiver's NIC has heard of the sender's now, and says what is left. */
 	for (uint32_t i = 0; i < c->nlocals && !c->sender; i++) {
-		if (pairs && c->local[i].ece.there && c->far[i].ece.there) {
+		if (pairs && c->local[i].ece.there && c->remote[i].ece.there) {
 			ep_net_ece_query(&c->local[i], c->qp[i].qp);
 		} else {
 			c->local[i].ece.there = 0;

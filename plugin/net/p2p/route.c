@@ -11,11 +11,11 @@
  *      all its receives, and so knows how many parts each queue pair has brought.
  *   2. It tells the other end, with these numbers. Parts of a queue pair come in the order in which they
  *      were posted: the first so many have come, the others have not.
- *   3. When both have told each other, the sender takes the parts that came for sent and posts the others
+ *   3. When both have sent this, the sender takes the parts that were received for sent and posts the others
  *      to queue pairs of open routes. If it was the route by which the receiver spoke of its receives, it
  *      writes those slots again that may not have arrived.
  *
- * A receiver that closes tells what came in the same way: the sender may miss its acknowledgements.
+ * A receiver that closes sends its count in the same way: the sender may miss its acknowledgements.
  *
  * How a route that was closed comes back is in back.c.
  */
@@ -35,7 +35,8 @@ static bool ep_net_local_in_use(const struct ep_net_comm *c, const struct ep_net
 {
 	for (uint32_t i = 0; i < c->nroutes; i++) {
 		if (c->route[i].state != EP_NET_ROUTE_CLOSING &&
-		    c->route[i].state != EP_NET_ROUTE_CLOSED && &c->local[c->route[i].local] == l) {
+		    c->route[i].state != EP_NET_ROUTE_CLOSED &&
+		    &c->local[c->route[i].local_port] == l) {
 			return true;
 		}
 	}
@@ -45,7 +46,7 @@ static bool ep_net_local_in_use(const struct ep_net_comm *c, const struct ep_net
 /* A device that is broken says no to everything, and does nothing. */
 static ncclResult_t ep_net_qp_stop(struct ep_net_comm *c, uint32_t i)
 {
-	const struct ep_net_local *l = &c->local[c->qp[i].local];
+	const struct ep_net_local *l = &c->local[c->qp[i].local_port];
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
 	int error = l->dev->nic.v->ibv_modify_qp(c->qp[i].qp, &attr, IBV_QP_STATE);
 
@@ -73,7 +74,7 @@ static uint32_t ep_net_receives_left(const struct ep_net_comm *c, uint32_t route
 
 ncclResult_t ep_net_route_drain(struct ep_net_comm *c, uint32_t route)
 {
-	struct ep_net_local *l = &c->local[c->route[route].local];
+	struct ep_net_local *l = &c->local[c->route[route].local_port];
 	uint64_t until = ep_now_ns() + EP_NET_DRAIN_NS;
 	bool any;
 
@@ -108,11 +109,11 @@ ncclResult_t ep_net_route_tell(struct ep_net_comm *c, uint32_t route, enum ep_ne
 				       .why = why };
 	uint32_t n = 0;
 
-	if (why == EP_NET_WHY_FAILED && !ep_net_dev_up(c->local[r->local].dev, 0)) {
+	if (why == EP_NET_WHY_FAILED && !ep_net_dev_up(c->local[r->local_port].dev, 0)) {
 		msg.why = EP_NET_WHY_DOWN;
 	}
 	for (uint32_t i = route; i < c->nqps; i += c->nroutes) {
-		msg.number[n++] = c->qp[i].came;
+		msg.number[n++] = c->qp[i].received;
 	}
 	return ep_net_ctrl_send(c, &msg);
 }
@@ -125,16 +126,16 @@ static ncclResult_t ep_net_parts_settle(struct ep_net_comm *c, uint32_t route)
 
 	for (uint32_t i = route; i < c->nqps; i += c->nroutes, k++) {
 		struct ep_net_qp *q = &c->qp[i];
-		uint32_t came = c->route[route].came[k];
+		uint32_t received = c->route[route].received[k];
 
-		if (came - q->first > q->posted - q->first) {
+		if (received - q->first > q->posted - q->first) {
 			return ep_net_comm_fail(
 				c, ncclRemoteError, i,
 				"the peer has had %u parts of messages of this queue "
 				"pair, %u were sent",
-				came, q->posted);
+				received, q->posted);
 		}
-		for (; q->first != came; q->first++) {
+		for (; q->first != received; q->first++) {
 			c->request[q->part[q->first % c->sq_depth].request].left--;
 		}
 		for (; q->first != q->posted; q->first++) {
@@ -186,7 +187,7 @@ static void ep_net_route_rest(struct ep_net_route *r, enum ep_net_route_why why,
 static void ep_net_route_close_print(const struct ep_net_comm *c, uint32_t route,
 				     enum ep_net_route_why why, const char *what, bool was_open)
 {
-	const char *state = ep_net_port_print(&c->local[c->route[route].local]);
+	const char *state = ep_net_port_print(&c->local[c->route[route].local_port]);
 	char which[EP_NET_WHICH];
 
 	ep_net_qp_print(c, route, which);
@@ -195,10 +196,11 @@ static void ep_net_route_close_print(const struct ep_net_comm *c, uint32_t route
 			was_open ? "moved" : "not used again yet", what, state);
 	} else if (c->nopen) {
 		const struct ep_net_qp *q = &c->qp[c->open_qp[0]];
-		const struct ep_nic_end *end = &c->local[q->local].end, *far = &c->far[q->far].end;
+		const struct ep_nic_end *end = &c->local[q->local_port].end,
+					*remote = &c->remote[q->remote_port].end;
 
 		EP_WARN("%s: %s%s; the connection goes on over %s:%d and %s:%u there%s", which,
-			what, state, end->name, end->port, far->name, far->port,
+			what, state, end->name, end->port, remote->name, remote->port,
 			c->nopen_routes > 1 ? ", and others" : "");
 	} else {
 		EP_WARN("%s: %s%s; no route is left, another one is looked for", which, what,

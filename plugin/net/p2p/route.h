@@ -29,21 +29,21 @@ enum ep_net_route_why {
 
 struct ep_net_route {
 	enum ep_net_route_state state;
-	uint8_t local, far; /* ports here and there */
+	uint8_t local_port, remote_port;
 	uint16_t generation;
 	bool drained;   /* closed here: nothing comes from it any more */
 	bool heard;     /* the other end has closed it, */
 	uint64_t since; /* when it was closed here */
-	uint32_t came
+	uint32_t received
 		[EP_NET_MAX_QPS]; /* and says how many parts each of its queue pairs has brought */
 
-	bool far_down;   /* it failed because the other end's port is down */
-	uint64_t opened; /* when */
-	uint64_t again;  /* when it may be */
-	uint64_t rest;   /* how long it had to wait for that */
-	bool offered;    /* the other end has new queue pairs: these numbers, */
-	bool ready;      /* which are connected */
-	uint32_t psn, far_psn;
+	bool remote_down; /* it failed because the other end's port is down */
+	uint64_t opened;  /* when */
+	uint64_t again;   /* when it may be */
+	uint64_t rest;    /* how long it had to wait for that */
+	bool offered;     /* the other end has new queue pairs: these numbers, */
+	bool ready;       /* which are connected */
+	uint32_t psn, remote_psn;
 	uint32_t probes; /* sender: under way */
 	bool proved;     /* all of them have come */
 	uint32_t number[EP_NET_MAX_QPS];
@@ -73,8 +73,8 @@ ncclResult_t ep_net_route_settle(struct ep_net_comm *c, uint32_t route);
 ncclResult_t ep_net_routes_act(struct ep_net_comm *c);
 /* Hears what the other end says of routes, and looks at ports. */
 ncclResult_t ep_net_routes_look(struct ep_net_comm *c);
-/* The plugin's thread looks after the routes, too, while NCCL does not call (attend.c). */
-ncclResult_t ep_net_routes_attend(struct ep_net_comm *c);
+/* The asynchronous thread looks after the routes, too, while NCCL does not call. */
+ncclResult_t ep_net_routes_async_add(struct ep_net_comm *c);
 /* This end closes: the other one is told what has come. */
 void ep_net_routes_close(struct ep_net_comm *c);
 

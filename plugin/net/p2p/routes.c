@@ -5,7 +5,7 @@
  */
 #include <string.h>
 #include "core/log.h"
-#include "net/base/attend.h"
+#include "net/base/async.h"
 #include "net/base/net_queue.h"
 #include "net/p2p/route.h"
 #include "net/p2p/ctrl.h"
@@ -29,7 +29,7 @@ static bool ep_net_other_way(const struct ep_net_comm *c)
 		down |= !good;
 	}
 	for (uint32_t i = 0; i < c->nroutes; i++) {
-		down |= c->route[i].far_down || c->route[i].state >= EP_NET_ROUTE_READY;
+		down |= c->route[i].remote_down || c->route[i].state >= EP_NET_ROUTE_READY;
 	}
 	return up && down;
 }
@@ -113,7 +113,7 @@ static ncclResult_t ep_net_offer_ends(struct ep_net_comm *c, const struct ep_net
 	r->offered = false;
 	r->generation++;
 	for (uint32_t i = msg->route; i < c->nqps; i += c->nroutes) {
-		c->qp[i].came = 0;
+		c->qp[i].received = 0;
 	}
 	return ep_net_route_tell(c, msg->route, EP_NET_WHY_FAILED);
 }
@@ -122,7 +122,7 @@ static ncclResult_t ep_net_closed_hear(struct ep_net_comm *c, const struct ep_ne
 {
 	struct ep_net_route *r = &c->route[msg->route];
 
-	r->far_down = msg->why == EP_NET_WHY_DOWN;
+	r->remote_down = msg->why == EP_NET_WHY_DOWN;
 	if (r->state == EP_NET_ROUTE_CLOSED) {
 		return ep_net_offer_ends(c, msg);
 	}
@@ -130,7 +130,7 @@ static ncclResult_t ep_net_closed_hear(struct ep_net_comm *c, const struct ep_ne
 		return ep_net_nonsense(c, msg);
 	}
 	r->heard = true;
-	memcpy(r->came, msg->number, sizeof(r->came));
+	memcpy(r->received, msg->number, sizeof(r->received));
 	if (msg->why == EP_NET_WHY_LAST) {
 		/* Nothing more goes to it, so that nothing has to be waited for here. */
 		c->leaving = true;
@@ -179,7 +179,7 @@ static ncclResult_t ep_net_ports_look(struct ep_net_comm *c, uint64_t now)
 		}
 	}
 	for (uint32_t i = 0; i < c->nroutes; i++) {
-		const struct ep_net_dev *dev = c->local[c->route[i].local].dev;
+		const struct ep_net_dev *dev = c->local[c->route[i].local_port].dev;
 
 		if (__atomic_load_n(&dev->broken, __ATOMIC_RELAXED) ||
 		    (ep_net_dev_down(dev) && (c->nopen_routes > 1 || ep_net_other_way(c)))) {
@@ -227,7 +227,7 @@ ncclResult_t ep_net_routes_look(struct ep_net_comm *c)
 
 /* ---- while NCCL does not call ---- */
 
-static void ep_net_routes_hear(const struct ep_net_attendant *a, void *object)
+static void ep_net_routes_async(const struct ep_net_async *a, void *object)
 {
 	struct ep_net_comm *c = object;
 
@@ -236,19 +236,19 @@ static void ep_net_routes_hear(const struct ep_net_attendant *a, void *object)
 		ep_net_dev_events(c->local[i].dev);
 	}
 	if (c->failed.code == ncclSuccess) {
-		(void)ep_net_routes_look(c); /* what fails is told to whoever calls next */
+		(void)ep_net_routes_look(c); /* the next call returns what fails */
 	}
 	if (c->failed.code != ncclSuccess || c->gone) {
-		ep_net_attend_skip(a, c->fd);
+		ep_net_async_skip(a, c->fd);
 	}
 	pthread_mutex_unlock(&c->lock);
 }
 
-ncclResult_t ep_net_routes_attend(struct ep_net_comm *c)
+ncclResult_t ep_net_routes_async_add(struct ep_net_comm *c)
 {
 	if (c->route) {
-		EP_CHECK(ep_net_attend(c->handle, &c->fd, 1, ep_net_routes_hear));
-		c->attended = true;
+		EP_CHECK(ep_net_async_add(c->handle, &c->fd, 1, ep_net_routes_async));
+		c->async = true;
 	}
 	return ncclSuccess;
 }
@@ -257,9 +257,9 @@ ncclResult_t ep_net_routes_attend(struct ep_net_comm *c)
 
 void ep_net_routes_close(struct ep_net_comm *c)
 {
-	if (c->attended) {
-		ep_net_attend_end(&c->fd, 1);
-		c->attended = false;
+	if (c->async) {
+		ep_net_async_remove(&c->fd, 1);
+		c->async = false;
 	}
 	if (c->fd < 0 || !c->handle) {
 		return; /* it was never made */

@@ -20,7 +20,7 @@ static ncclResult_t ep_net_slots_post(struct ep_net_comm *c, uint32_t n)
 	bool tell = c->unsignaled_groups + n >= EP_NET_TELL;
 	struct ibv_sge sge = { (uintptr_t)first,
 			       (uint32_t)((uintptr_t)(last + last->n) - (uintptr_t)first),
-			       c->local[q->local].shared_mr->lkey };
+			       c->local[q->local_port].shared_mr->lkey };
 	struct ibv_send_wr wr = {
 		.wr_id = EP_NET_WR_ID(EP_NET_WORK_SLOT, c->slot_qp, c->unsignaled + 1,
 				      c->unsignaled_groups + n) |
@@ -32,7 +32,7 @@ static ncclResult_t ep_net_slots_post(struct ep_net_comm *c, uint32_t n)
 			      (sge.length <= c->inline_bytes ? IBV_SEND_INLINE : 0),
 		.wr.rdma = { .remote_addr =
 				     c->remote_shared + ((uintptr_t)first - (uintptr_t)c->shared),
-			     .rkey = c->far[q->far].rkey },
+			     .rkey = c->remote[q->remote_port].rkey },
 	};
 	struct ibv_send_wr *bad;
 	int error = ibv_post_send(q->qp, &wr, &bad);
