@@ -88,7 +88,7 @@ static void print_choice(const struct ep_info_facts *facts)
 	}
 	mode = wanted == EP_GDA_AUTO ? least : (enum ep_gda_mode)wanted;
 	if (mode == EP_GDA_AUTO) {
-		puts("  No way to ranks of other nodes: groups span one NVLink domain.");
+		puts("  No path to ranks of other nodes: groups span one NVLink domain.");
 	} else if (ep_info_mode_lacks(facts, NULL, mode) != EP_INFO_FACTS) {
 		printf("  %s=%s is not possible: no group with remote ranks\n", def->name,
 		       ep_gda_mode_name(mode));

@@ -37,7 +37,7 @@ const struct ep_param_def ep_param_table[EP_PARAMS] = {
 				NULL },
 	[EP_PARAM_MEMORY] = { "NCCL_EP_MEMORY", EP_MEMORY_AUTO, 0, EP_MEMORIES - 1,
 			      "how processes map each other's memory: by NCCL's windows, or by CUDA "
-			      "IPC. Forcing a way that some rank has not is an error. auto: the best "
+			      "IPC. Forcing a mapping that some rank has not is an error. auto: the best "
 			      "that all ranks can",
 			      "auto|window|ipc" },
 	[EP_PARAM_LL_DIRECT_BYTES] = { "NCCL_EP_LL_DIRECT_BYTES", 1 << 20, -1, INT64_C(1) << 40,

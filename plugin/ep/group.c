@@ -320,7 +320,7 @@ static void ep_group_tell(const struct ncclEpGroup *g, const struct ep_boot *boo
 		"%u ranks of other nodes, %u channels",
 		(const void *)g, g->rank, g->nranks, g->config.algo->limits.mode,
 		g->config.num_experts, g->config.shape.max_tokens, g->config.shape.max_token_bytes,
-		(unsigned long long)g->peer_heap.bytes, ep_peer_way_name(g->memory.way),
+		(unsigned long long)g->peer_heap.bytes, ep_peer_mapping_name(g->memory.mapping),
 		g->memory.no_window.text[0] ? " (no windows: " : "", g->memory.no_window.text,
 		g->memory.no_window.text[0] ? ")" : "", choices, g->lines ? "lines" : "bytes",
 		(unsigned long long)(g->config.timeout_ns / 1000000),
@@ -389,7 +389,7 @@ static void ep_group_p2p_warn(const struct ncclEpGroup *g)
 		"Where that does not work (ACS, IOMMU), NCCL_EP_NODE_SIZE=1 on all ranks makes them "
 		"use RDMA",
 		off ? "NCCL_P2P_DISABLE" : "NCCL_P2P_LEVEL", off ? disable : level,
-		ep_peer_way_name(g->memory.way));
+		ep_peer_mapping_name(g->memory.mapping));
 }
 
 ncclResult_t ep_group_create(struct ncclEpGroup **ep_group, ncclComm_t comm,

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include "core/nodes.h"
 #include "core/param.h"
-#include "peer/way.h"
+#include "peer/mapping.h"
 #include "ep/algo.h"
 
 struct ep_group_config {

@@ -35,7 +35,7 @@ static struct ibv_ah *ep_gda_address_handle(const struct ep_gda_nic *nic,
 		ah = nic->base.v->ibv_create_ah(nic->base.pd, &attr);
 	}
 	if (!ah) {
-		ep_reason_set(why, "%s:%d does not find the way to %s: %s", nic->base.name,
+		ep_reason_set(why, "%s:%d does not find the path to %s: %s", nic->base.name,
 			      nic->base.port, ep_gid_print(gid, text), strerror(errno));
 	}
 	return ah;

@@ -137,7 +137,7 @@ bool ep_gda_verbs_connect(struct ep_gda_queue *q, const struct ep_nic_end *end,
 	}
 	error = ep_rc_qp_to_rtr(nic, &q->gda->env, q->verbs, &path, q->remote_qpn);
 	if (error) {
-		return ep_reason_set(why, "%s:%d does not find the way to %s, LID %u: %s",
+		return ep_reason_set(why, "%s:%d does not find the path to %s, LID %u: %s",
 				     nic->name, nic->port, ep_gid_print(end->gid, text),
 				     ep_nic_path_lid(&from, end), strerror(error));
 	}

@@ -31,7 +31,7 @@ static void ep_heap_delist(struct ep_heap_entry *e)
 }
 
 ncclResult_t ep_heap_entry_new(struct ep_heap_entry **out, const struct ep_heap *heap,
-			       const struct ep_ident *idents, const struct ep_peer_way *way)
+			       const struct ep_ident *idents, const struct ep_peer_mapping *mapping)
 {
 	size_t n = (size_t)heap->nranks, bytes = n * sizeof(*idents);
 	struct ep_heap_entry *e = calloc(1, sizeof(*e) + bytes + n * sizeof(bool));
@@ -52,8 +52,8 @@ ncclResult_t ep_heap_entry_new(struct ep_heap_entry **out, const struct ep_heap 
 	}
 	e->maker = pthread_self();
 	e->context = ep_context_now();
-	e->way = way;
-	e->lasting = way->lasting;
+	e->mapping = mapping;
+	e->lasting = mapping->lasting;
 	e->bytes = heap->bytes;
 	e->rank = heap->rank;
 	e->nranks = heap->nranks;
@@ -74,8 +74,8 @@ void ep_heap_entry_free(struct ep_heap_entry *e)
 	if (!ended && cudaStreamSynchronize(e->stream) != cudaSuccess) {
 		(void)cudaGetLastError();
 	}
-	if (e->base && (!ended || e->way->lasting)) {
-		e->way->free(e->base);
+	if (e->base && (!ended || e->mapping->lasting)) {
+		e->mapping->free(e->base);
 	}
 	if (!ended && cudaStreamDestroy(e->stream) != cudaSuccess) {
 		(void)cudaGetLastError();
@@ -90,12 +90,12 @@ void ep_heap_unmap(struct ep_heap *heap)
 {
 	bool ended = heap->entry && ep_context_ended(&heap->entry->context);
 
-	for (int r = 0; r < heap->nranks && heap->way; r++) {
-		if (heap->way[r]) {
-			if (!ended || heap->way[r]->lasting) {
-				heap->way[r]->unmap(heap->base[r], heap->bytes);
+	for (int r = 0; r < heap->nranks && heap->mapping; r++) {
+		if (heap->mapping[r]) {
+			if (!ended || heap->mapping[r]->lasting) {
+				heap->mapping[r]->unmap(heap->base[r], heap->bytes);
 			}
-			heap->way[r] = NULL;
+			heap->mapping[r] = NULL;
 			heap->base[r] = NULL;
 		}
 	}
@@ -104,8 +104,8 @@ void ep_heap_unmap(struct ep_heap *heap)
 ncclResult_t ep_heap_tables_new(struct ep_heap *heap)
 {
 	heap->base = calloc((size_t)heap->nranks, sizeof(*heap->base));
-	heap->way = calloc((size_t)heap->nranks, sizeof(*heap->way));
-	if (!heap->base || !heap->way) {
+	heap->mapping = calloc((size_t)heap->nranks, sizeof(*heap->mapping));
+	if (!heap->base || !heap->mapping) {
 		return ep_fail(ncclSystemError, "out of host memory");
 	}
 	return ncclSuccess;
@@ -114,9 +114,9 @@ ncclResult_t ep_heap_tables_new(struct ep_heap *heap)
 void ep_heap_tables_free(struct ep_heap *heap)
 {
 	free(heap->base);
-	free(heap->way);
+	free(heap->mapping);
 	heap->base = NULL;
-	heap->way = NULL;
+	heap->mapping = NULL;
 }
 
 void ep_heap_keep(struct ep_heap *heap)

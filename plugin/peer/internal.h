@@ -24,19 +24,19 @@ struct ep_heap_head {
 
 _Static_assert(sizeof(struct ep_heap_stamp) == EP_HEAP_STAMP_BYTES, "heap stamp");
 
-/* What a rank tells its peers of its heap: what any way needs. */
+/* What a rank sends to its peers of its heap: what any mapping needs. */
 struct ep_heap_export {
 	struct ep_verdict verdict;
 	struct ep_heap_stamp stamp;
 	void *base;
 	cudaIpcMemHandle_t ipc;
-	uint32_t hopeless; /* the rank has no memory to map, in whatever way */
+	uint32_t hopeless; /* the rank has no memory to map, by whatever mapping */
 };
 
 _Static_assert(sizeof(struct ep_heap_export) <= EP_BOOT_BYTES, "ep_heap_export");
 
-/* A way to map a peer's heap. way.c chooses. */
-struct ep_peer_way {
+/* A mapping: how a peer's heap is mapped. mapping.c chooses. */
+struct ep_peer_mapping {
 	const char *name;
 	/*
 	 * A mapping keeps the memory: its owner may free it at any time, and a reset of the device
@@ -60,11 +60,11 @@ struct ep_peer_way {
 	void (*unmap)(void *base, uint64_t bytes);
 };
 
-extern const struct ep_peer_way ep_peer_plain;  /* ranks of one process */
-extern const struct ep_peer_way ep_peer_ipc;    /* processes of one host */
-extern const struct ep_peer_way ep_peer_window; /* processes of one LSA team of NCCL */
+extern const struct ep_peer_mapping ep_peer_plain;  /* ranks of one process */
+extern const struct ep_peer_mapping ep_peer_ipc;    /* processes of one host */
+extern const struct ep_peer_mapping ep_peer_window; /* processes of one LSA team of NCCL */
 
-/* Memory of cudaMalloc, which more than one way takes. */
+/* Memory of cudaMalloc, which more than one mapping takes. */
 bool ep_peer_plain_alloc(void **base, uint64_t bytes, struct ep_reason *why);
 void ep_peer_plain_free(void *base);
 
@@ -74,11 +74,11 @@ struct ep_heap_entry {
 	pthread_t maker;
 	struct ep_context
 		context; /* of the device: stream ends with it, and base unless `lasting` */
-	const struct ep_peer_way *way;
+	const struct ep_peer_mapping *mapping;
 	unsigned char *base;
 	uint64_t bytes;
 	struct ep_heap_stamp stamp;
-	bool lasting; /* as of the way, and no multicast address shows it */
+	bool lasting; /* as of the mapping, and no multicast address shows it */
 	/* While a window of NCCL's shows it: for multicast, or because creation got stuck. */
 	ncclComm_t comm;
 	ncclWindow_t window; /* NULL: none does */
@@ -116,7 +116,8 @@ extern struct ep_heap_entry *ep_heap_list;
 
 /* An entry on the list, still without memory. */
 ncclResult_t ep_heap_entry_new(struct ep_heap_entry **out, const struct ep_heap *heap,
-			       const struct ep_ident *idents, const struct ep_peer_way *way);
+			       const struct ep_ident *idents,
+			       const struct ep_peer_mapping *mapping);
 
 /* Gives the memory of a heap back, if there is any, and takes the heap off the list. */
 void ep_heap_entry_free(struct ep_heap_entry *entry);

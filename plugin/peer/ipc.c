@@ -38,7 +38,7 @@ static void ep_peer_ipc_unmap(void *base, uint64_t bytes)
 	}
 }
 
-const struct ep_peer_way ep_peer_ipc = {
+const struct ep_peer_mapping ep_peer_ipc = {
 	.name = "CUDA IPC",
 	.alloc = ep_peer_plain_alloc,
 	.free = ep_peer_plain_free,

@@ -345,7 +345,7 @@ static bool ep_heap_say_farewell(const struct ep_heap *heap)
 	for (int r = 0; r < e->nranks; r++) {
 		unsigned char *word = heap->base[r] + EP_HEAP_FAREWELL(e->rank);
 
-		if (heap->way[r] && !e->lasting &&
+		if (heap->mapping[r] && !e->lasting &&
 		    !ep_ident_same_process(&e->idents[e->rank], &e->idents[r]) &&
 		    !ep_ident_gone(&e->idents[e->rank], &e->idents[r]) &&
 		    cudaMemcpyAsync(word, &heap->team, 8, cudaMemcpyDefault, e->stream) !=

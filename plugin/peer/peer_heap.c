@@ -5,14 +5,15 @@
 #include "core/log.h"
 #include "peer/internal.h"
 
-/* How a peer's heap is mapped in a group with this way. NULL: it is not. */
-static const struct ep_peer_way *ep_peer_way_to(const struct ep_peer_way *way,
-						const struct ep_ident *idents, int rank, int peer)
+/* How a peer's heap is mapped in a group with this mapping. NULL: it is not. */
+static const struct ep_peer_mapping *ep_peer_mapping_to(const struct ep_peer_mapping *mapping,
+							const struct ep_ident *idents, int rank,
+							int peer)
 {
 	if (peer == rank || !ep_ident_same_node(&idents[rank], &idents[peer])) {
 		return NULL;
 	}
-	return ep_ident_same_process(&idents[rank], &idents[peer]) ? &ep_peer_plain : way;
+	return ep_ident_same_process(&idents[rank], &idents[peer]) ? &ep_peer_plain : mapping;
 }
 
 /* Our own memory, zeroed, with the stamp that peers check after mapping it. */
@@ -22,7 +23,7 @@ static ncclResult_t ep_heap_alloc(struct ep_heap_entry *e)
 	struct ep_reason why;
 	void *base = NULL;
 
-	if (!e->way->alloc(&base, e->bytes, &why)) {
+	if (!e->mapping->alloc(&base, e->bytes, &why)) {
 		files = ep_no_files();
 		return ep_fail(ncclUnhandledCudaError,
 			       "rank %d cannot allocate %llu bytes of device memory that peers "
@@ -43,17 +44,18 @@ static ncclResult_t ep_heap_alloc(struct ep_heap_entry *e)
 static ncclResult_t ep_heap_map(struct ep_heap *heap, const struct ep_ident *idents, int peer,
 				const struct ep_heap_export *e)
 {
-	const struct ep_peer_way *way = ep_peer_way_to(heap->entry->way, idents, heap->rank, peer);
+	const struct ep_peer_mapping *mapping =
+		ep_peer_mapping_to(heap->entry->mapping, idents, heap->rank, peer);
 	cudaStream_t stream = heap->entry->stream;
 	struct ep_heap_stamp seen;
 	void *base = NULL;
 
-	if (!way) {
+	if (!mapping) {
 		return ncclSuccess;
 	}
-	EP_CHECK(way->map(&base, heap, e, idents, peer));
+	EP_CHECK(mapping->map(&base, heap, e, idents, peer));
 	heap->base[peer] = base;
-	heap->way[peer] = way;
+	heap->mapping[peer] = mapping;
 	EP_CUDA(cudaMemcpyAsync(&seen, base, sizeof(seen), cudaMemcpyDefault, stream),
 		"reading a peer's heap");
 	EP_CUDA(cudaStreamSynchronize(stream), "reading a peer's heap");
@@ -68,7 +70,7 @@ static ncclResult_t ep_heap_map(struct ep_heap *heap, const struct ep_ident *ide
 
 /* Allocation and export; what comes out goes to the peers even if it is a failure. */
 static ncclResult_t ep_heap_export_make(struct ep_heap *heap, const struct ep_ident *idents,
-					const struct ep_peer_way *way, ncclResult_t mine,
+					const struct ep_peer_mapping *mapping, ncclResult_t mine,
 					struct ep_heap_export *e)
 {
 	memset(e, 0, sizeof(*e));
@@ -77,7 +79,7 @@ static ncclResult_t ep_heap_export_make(struct ep_heap *heap, const struct ep_id
 		mine = ep_heap_tables_new(heap);
 	}
 	if (mine == ncclSuccess) {
-		mine = ep_heap_entry_new(&heap->entry, heap, idents, way);
+		mine = ep_heap_entry_new(&heap->entry, heap, idents, mapping);
 	}
 	if (mine == ncclSuccess) {
 		mine = ep_heap_alloc(heap->entry);
@@ -86,7 +88,8 @@ static ncclResult_t ep_heap_export_make(struct ep_heap *heap, const struct ep_id
 		heap->base[heap->rank] = heap->entry->base;
 	}
 	for (int r = 0; r < heap->nranks && mine == ncclSuccess; r++) {
-		const struct ep_peer_way *to = ep_peer_way_to(way, idents, heap->rank, r);
+		const struct ep_peer_mapping *to =
+			ep_peer_mapping_to(mapping, idents, heap->rank, r);
 
 		mine = to && to->give ? to->give(e, heap->entry->base) : ncclSuccess;
 	}
@@ -99,8 +102,8 @@ static ncclResult_t ep_heap_map_all(struct ep_heap *heap, struct ep_boot *boot,
 				    const struct ep_ident *idents, const struct ep_heap_export *all,
 				    struct ep_peer_choice *choice)
 {
-	const struct ep_peer_way *way = heap->entry->way;
-	ncclResult_t mine = way->open ? way->open(heap, boot) : ncclSuccess;
+	const struct ep_peer_mapping *mapping = heap->entry->mapping;
+	ncclResult_t mine = mapping->open ? mapping->open(heap, boot) : ncclSuccess;
 
 	if (boot->stuck || boot->failed) {
 		return mine;
@@ -111,8 +114,8 @@ static ncclResult_t ep_heap_map_all(struct ep_heap *heap, struct ep_boot *boot,
 	if (choice->multicast) {
 		mine = ep_multicast_open(heap, boot, choice, mine);
 	}
-	if (way->close && !boot->stuck) {
-		way->close(heap, boot);
+	if (mapping->close && !boot->stuck) {
+		mapping->close(heap, boot);
 	}
 	return mine;
 }
@@ -175,7 +178,7 @@ void ep_heap_close(struct ep_heap *heap, struct ep_boot *boot)
 	ep_heap_drop(heap, apart);
 }
 
-/* ep_heap_open in one way. *hopeless: another one would fail, too. */
+/* ep_heap_open by one mapping. *hopeless: another one would fail, too. */
 static ncclResult_t ep_heap_try(struct ep_heap *heap, struct ep_boot *boot,
 				const struct ep_ident *idents, struct ep_peer_choice *choice,
 				ncclResult_t mine, bool *hopeless)
@@ -187,7 +190,7 @@ static ncclResult_t ep_heap_try(struct ep_heap *heap, struct ep_boot *boot,
 	if (!all && mine == ncclSuccess) {
 		mine = ep_fail(ncclSystemError, "out of host memory");
 	}
-	mine = ep_heap_export_make(heap, idents, choice->way, mine, &e);
+	mine = ep_heap_export_make(heap, idents, choice->mapping, mine, &e);
 	result = ep_boot_verdicts(boot, &e, all, sizeof(e), what);
 	*hopeless = !all || !boot->all || boot->failed; /* nothing was heard */
 	for (int r = 0; r < heap->nranks && !*hopeless; r++) {
@@ -236,15 +239,15 @@ ncclResult_t ep_heap_open(struct ep_heap *heap, struct ep_boot *boot, const stru
 		    !choice->next) {
 			break;
 		}
-		EP_WARN("rank %d: no memory by %s for this group; the next way is %s", heap->rank,
-			choice->way->name, choice->next->name);
-		ep_reason_set(&choice->no_window, "%s failed", choice->way->name);
-		choice->way = choice->next;
+		EP_WARN("rank %d: no memory by %s for this group; the next mapping is %s",
+			heap->rank, choice->mapping->name, choice->next->name);
+		ep_reason_set(&choice->no_window, "%s failed", choice->mapping->name);
+		choice->mapping = choice->next;
 		choice->next = NULL;
 		if (choice->multicast) {
 			choice->multicast = false;
 			(void)ep_reason_set(&choice->no_multicast, "memory by %s",
-					    choice->way->name);
+					    choice->mapping->name);
 		}
 	}
 	if (result == ncclSuccess) {

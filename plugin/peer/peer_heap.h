@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A heap: memory of a group that peers write, of the same size on every rank, mapped by all ranks of
- * its owner's node (idents' `node`) in the way that all chose (way.h). Remote ranks write it through
+ * its owner's node (idents' `node`) by the mapping that all chose (mapping.h). Remote ranks write it through
  * NICs, which is not seen here.
  *
  * Ownership. A rank owns its heap from ep_heap_open until ep_heap_close or ep_heap_leave, which give
@@ -42,7 +42,7 @@
 #include "core/bootstrap.h"
 #include "core/errand.h"
 #include "core/ident.h"
-#include "peer/way.h"
+#include "peer/mapping.h"
 
 #define EP_HEAP_STAMP_BYTES 32
 #define EP_HEAP_ALIGN (2u << 20) /* own allocation for the driver, so that IPC exports only it */
@@ -55,10 +55,10 @@ struct ep_heap {
 	int nranks;
 	uint64_t team; /* same number on all ranks of the group, unique in the process */
 	uint64_t bytes;
-	unsigned char **base;           /* [nranks] NULL: a remote rank's */
-	const struct ep_peer_way **way; /* [nranks] NULL: not mapped */
-	struct ep_heap_entry *entry;    /* in the list of the process */
-	ncclWindow_t window;            /* while peers are being mapped */
+	unsigned char **base;                   /* [nranks] NULL: a remote rank's */
+	const struct ep_peer_mapping **mapping; /* [nranks] NULL: not mapped */
+	struct ep_heap_entry *entry;            /* in the list of the process */
+	ncclWindow_t window;                    /* while peers are being mapped */
 	struct ep_errand *call;   /* NCCL's, on this heap, in which boot got stuck; NULL: none */
 	bool registering;         /* it is that of peer_window.c */
 	unsigned char *multicast; /* the node's heaps at once; NULL: not used */
@@ -80,7 +80,7 @@ ncclResult_t ep_peer_check(const struct ep_ident *idents, int nranks, int rank);
 bool ep_peer_all_nvlink(const struct ep_ident *idents, int nranks, int rank);
 
 /*
- * Collective. Allocates and zeroes `bytes`, exchanges and maps, in the next way if the chosen one
+ * Collective. Allocates and zeroes `bytes`, exchanges and maps, by the next mapping if the chosen one
  * fails. All ranks succeed or none does. `mine` is this rank's result so far: a failure makes every
  * rank fail. Nothing is left to close then, unless boot is stuck.
  */

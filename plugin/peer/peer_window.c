@@ -219,7 +219,7 @@ static ncclResult_t ep_window_map(void **base, const struct ep_heap *heap,
 	return ncclSuccess;
 }
 
-const struct ep_peer_way ep_peer_window = {
+const struct ep_peer_mapping ep_peer_window = {
 	.name = "NCCL windows",
 	.lasting = true,
 	.alloc = ep_window_alloc,

@@ -57,7 +57,7 @@ static void ep_peer_plain_unmap(void *base, uint64_t bytes)
 	(void)bytes;
 }
 
-const struct ep_peer_way ep_peer_plain = {
+const struct ep_peer_mapping ep_peer_plain = {
 	.name = "plain pointers",
 	.alloc = ep_peer_plain_alloc,
 	.free = ep_peer_plain_free,

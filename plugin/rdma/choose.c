@@ -115,7 +115,7 @@ static ncclResult_t ep_nic_choose_near(const struct ep_topo_module_query *query,
 		return ep_fail(
 			ncclInvalidUsage,
 			"NCCL_NET_GDR_LEVEL=%.16s forbids GPU %s its nearest NIC %s:%d, which "
-			"is at distance %s: there is no way to other nodes without access of "
+			"is at distance %s: there is no path to other nodes without access of "
 			"the NIC to the GPU's memory; unset it or set it to %s",
 			getenv("NCCL_NET_GDR_LEVEL"), query->bus_id, far->name, far->port,
 			far->dist, ep_nic_level_for(far->dist));

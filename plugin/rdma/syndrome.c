@@ -22,7 +22,7 @@ static const struct ep_syndrome ep_syndromes[] = {
 	{ MLX5_CQE_SYNDROME_REMOTE_OP_ERR, IBV_WC_REM_OP_ERR, "the peer's NIC failed", NULL },
 	{ MLX5_CQE_SYNDROME_TRANSPORT_RETRY_EXC_ERR, IBV_WC_RETRY_EXC_ERR,
 	  "transport retry counter exceeded",
-	  "the peer or the way to it is dead, see that rank's log and the ports; "
+	  "the peer or the path to it is dead, see that rank's log and the ports; "
 	  "NCCL_IB_TIMEOUT and NCCL_IB_RETRY_CNT set how long is waited" },
 	{ MLX5_CQE_SYNDROME_RNR_RETRY_EXC_ERR, IBV_WC_RNR_RETRY_EXC_ERR,
 	  "receiver-not-ready retries exceeded", NULL },

@@ -7,7 +7,7 @@
  *     mapped alone     a rank destroys its group at once: the others' kernels store to it, and time out
  *     mapped absent    a rank does not register its memory: the others wait, and not for ever
  *     mapped endless  NCCL goes on registering for ever, and is not asked about it any more after that
- *     mapped refused   a rank's driver refuses to map: all ranks take the next way, or none has a group
+ *     mapped refused   a rank's driver refuses to map: all ranks take the next mapping, or none has a group
  */
 #include <unistd.h>
 
@@ -104,7 +104,7 @@ static void alone(struct world *w)
 
 	world_meet(w);
 	if (w->rank == last) {
-		bool lasting = !strcmp(group->memory.way->name, "NCCL windows");
+		bool lasting = !strcmp(group->memory.mapping->name, "NCCL windows");
 
 		destroy(group);
 		CHECK(!lasting || available() == before);
@@ -142,7 +142,7 @@ static void refused(struct world *w)
 		setenv("VC_NO_RETAIN", "1", 1);
 	}
 	group = bench_group(w, &p, 0);
-	CHECK_TEXT(group->memory.way->name, "CUDA IPC");
+	CHECK_TEXT(group->memory.mapping->name, "CUDA IPC");
 	CHECK_HAS(group->memory.no_window.text, "NCCL windows failed");
 	bench_open(&b, w, group, &p, 0);
 	bench_pair(&b);

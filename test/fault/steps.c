@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * A group is made, and one call of the driver or of NCCL fails on one rank: all ranks have a group, by
- * the next way, or none has. Nothing of the attempt stays behind.
+ * the next mapping, or none has. Nothing of the attempt stays behind.
  *
  *     steps maps      each call by which a rank maps its peers' memory
  *     steps exchange  each exchange of the ranks: it has begun on the others, who wait for this rank
@@ -89,7 +89,8 @@ static void map_fails(struct world *w, enum watch_call call, bool forced)
 			CHECK(result != ncclSuccess && !group);
 		} else {
 			NEED_OK(result);
-			CHECK_TEXT(group->memory.way->name, failed ? "CUDA IPC" : "NCCL windows");
+			CHECK_TEXT(group->memory.mapping->name,
+				   failed ? "CUDA IPC" : "NCCL windows");
 			works(w, group);
 			OK(ncclEpGroupDestroy(group));
 		}

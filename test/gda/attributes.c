@@ -209,7 +209,7 @@ static void check_less(void)
 
 static void check_refusals(void)
 {
-	static const char *const says_so[] = { "cannot be initialised", "does not find the way",
+	static const char *const says_so[] = { "cannot be initialised", "does not find the path",
 					       "cannot be made ready to send", "is in state 2" };
 
 	for (int i = 0; i < 4; i++) {

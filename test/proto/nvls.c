@@ -31,7 +31,7 @@ static struct oracle_problem problem(const struct world *w)
 	return bench_problem(w->nranks, 2 * (uint32_t)w->nranks, 2, 248, 9, ORACLE_EXPERT_MAJOR);
 }
 
-/* A group works; multicast is its way if `why` is "", else that is why not. */
+/* A group works; it uses multicast if `why` is "", else that is why not. */
 static void works(struct world *w, const char *why)
 {
 	struct oracle_problem p = problem(w);

@@ -84,7 +84,7 @@ expect 0 '^  libibverbs +no +libibverbs.so.1 cannot be loaded .*install libibver
 expect 0 '^  usable RDMA port +no +not known without libibverbs$' \
 	env LD_LIBRARY_PATH="$work$others" "$ep_info" -r
 expect 0 '^  GPU memory registration +no +' env LD_LIBRARY_PATH="$work$others" "$ep_info" -r
-expect 0 '^  No way to ranks of other nodes' env LD_LIBRARY_PATH="$work$others" "$ep_info" -r
+expect 0 '^  No path to ranks of other nodes' env LD_LIBRARY_PATH="$work$others" "$ep_info" -r
 if [ -n "$nic" ]; then
 	cp "$cuda" "$work/libcuda.so.1" || exit 1
 	rm "$work/libibverbs.so.1" "$work/libmlx5.so.1"
@@ -104,7 +104,7 @@ if [ -n "$nic" ]; then
 	shared="$shared NCCL_NET_GDR_LEVEL=LOC FAKE_CUDA_GPUS=0000:17:00.0"
 	expect 0 '^  usable RDMA port +no +NCCL_NET_GDR_LEVEL=LOC forbids GPU 0000:17:00.0 .*PHB$' \
 		$shared "$ep_info" -r
-	expect 0 '^  No way to ranks of other nodes' $shared "$ep_info" -r
+	expect 0 '^  No path to ranks of other nodes' $shared "$ep_info" -r
 	expect 1 '^  RDMA permitted +no +environment variable NCCL_NET_GDR_LEVEL=NEAR is not' \
 		$machine FAKE_CUDA=1,100 NCCL_NET_GDR_LEVEL=NEAR "$ep_info" -r
 	expect 0 '^# unused mlx5_7:1@1.*: not among the active ports that this process can open$' \
@@ -125,7 +125,7 @@ if [ -n "$nic" ]; then
 		$machine NCCL_IB_HCA=^mlx5_0 "$ep_info" -r
 	expect 0 '^  usable RDMA port +no +.* 2 active, none of these permitted by NCCL_IB_HCA$' \
 		$machine NCCL_IB_HCA=mlx4 "$ep_info" -r
-	expect 0 '^  No way to ranks of other nodes' $machine NCCL_IB_HCA=mlx4 "$ep_info" -r
+	expect 0 '^  No path to ranks of other nodes' $machine NCCL_IB_HCA=mlx4 "$ep_info" -r
 	# A device that only knows verbs: the last mode.
 	expect 0 "^  $mode cpu_proxy\.\$" \
 		$machine FAKE_CUDA=1,100 VC_NIC_PROFILE=rxe "$ep_info" -r

@@ -93,7 +93,7 @@ static void test_gpus(void)
 	}
 	try_print((BIT(EP_INFO_FACTS) - 1) & ~BIT(EP_INFO_DEVX), NULL,
 		  "Groups with remote ranks use cpu_proxy.\n  GPU 0000:23:00.0 uses gpu.\n");
-	try_print((BIT(EP_INFO_FACTS) - 1) & ~BIT(EP_INFO_PORT), NULL, "No way to ranks");
+	try_print((BIT(EP_INFO_FACTS) - 1) & ~BIT(EP_INFO_PORT), NULL, "No path to ranks");
 	machine.ngpus = 0;
 }
 
@@ -120,6 +120,6 @@ int main(void)
 	try_print(all & ~BIT(EP_INFO_DOORBELL), "1", "NCCL_EP_RDMA_MODE=gpu is not possible");
 	try_print(PROXY, NULL, "Groups with remote ranks use cpu_proxy.\n");
 	try_print(PROXY, "7", "NCCL_EP_RDMA_MODE=7 is not understood");
-	try_print(PROXY & ~BIT(EP_INFO_PORT), NULL, "No way to ranks of other nodes");
+	try_print(PROXY & ~BIT(EP_INFO_PORT), NULL, "No path to ranks of other nodes");
 	return check_end();
 }

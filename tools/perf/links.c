@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Which ranks reach each other by RDMA, and how many bytes went which way, by the library's count. */
+/* Which ranks reach each other by RDMA, and how many bytes went by which path, by the library's count. */
 #include <dlfcn.h>
 #include <math.h>
 #include <nccl_ep/ext.h>
@@ -97,11 +97,11 @@ void perf_links_sum(struct perf_rank *r, struct perf_links *sum)
 
 	mine.known = ask(r, stats);
 	for (uint32_t n = 0; mine.known && n < nranks; n++) {
-		int way = stats[n].rdma ? PERF_LINK_RDMA : PERF_LINK_GPU;
+		int path = stats[n].rdma ? PERF_LINK_RDMA : PERF_LINK_GPU;
 
 		if (n != r->rank && stats[n].tx_bytes) {
-			mine.bytes[way] += stats[n].tx_bytes;
-			mine.pairs[way]++;
+			mine.bytes[path] += stats[n].tx_bytes;
+			mine.pairs[path]++;
 		}
 	}
 	perf_gather(r, &mine, sizeof(mine), all);
@@ -109,9 +109,9 @@ void perf_links_sum(struct perf_rank *r, struct perf_links *sum)
 	sum->known = 1;
 	for (uint32_t n = 0; n < nranks; n++) {
 		sum->known &= all[n].known;
-		for (int way = 0; way < PERF_LINKS; way++) {
-			sum->bytes[way] += all[n].bytes[way];
-			sum->pairs[way] += all[n].pairs[way];
+		for (int path = 0; path < PERF_LINKS; path++) {
+			sum->bytes[path] += all[n].bytes[path];
+			sum->pairs[path] += all[n].pairs[path];
 		}
 	}
 }

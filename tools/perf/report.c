@@ -283,10 +283,11 @@ static void report_links(const struct perf_links *links)
 	if (!links->known) {
 		return;
 	}
-	for (int way = 0; way < PERF_LINKS; way++) {
-		if (links->bytes[way]) {
+	for (int path = 0; path < PERF_LINKS; path++) {
+		if (links->bytes[path]) {
 			printf("# Dispatched over %-13s: %.1f MB between %u pairs of ranks\n",
-			       names[way], (double)links->bytes[way] / 1e6, links->pairs[way] / 2);
+			       names[path], (double)links->bytes[path] / 1e6,
+			       links->pairs[path] / 2);
 		}
 	}
 }

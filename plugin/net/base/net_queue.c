@@ -50,7 +50,7 @@ ncclResult_t ep_net_queue_connect(struct ep_net_dev *dev, struct ibv_qp *qp,
 
 	if (error) {
 		return ep_fail(ncclSystemError,
-			       "%s does not find the way to %s of %s:%u, LID %u: %s", dev->label,
+			       "%s does not find the path to %s of %s:%u, LID %u: %s", dev->label,
 			       ep_gid_print(to->gid, text), to->name, to->port,
 			       ep_nic_path_lid(path->from, to), strerror(error));
 	}
@@ -60,7 +60,7 @@ ncclResult_t ep_net_queue_connect(struct ep_net_dev *dev, struct ibv_qp *qp,
 		     : ncclSuccess;
 }
 
-bool ep_net_status_blames_way(enum ibv_wc_status status)
+bool ep_net_status_blames_path(enum ibv_wc_status status)
 {
 	return status == IBV_WC_RETRY_EXC_ERR || status == IBV_WC_WR_FLUSH_ERR ||
 	       status == IBV_WC_LOC_QP_OP_ERR || status == IBV_WC_REM_OP_ERR ||

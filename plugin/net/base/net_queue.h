@@ -24,8 +24,8 @@ int ep_net_queue_try(struct ep_net_dev *dev, struct ibv_qp *qp, const struct ep_
 ncclResult_t ep_net_queue_connect(struct ep_net_dev *dev, struct ibv_qp *qp,
 				  const struct ep_rc_path *path, uint32_t remote);
 
-/* Whether a failure is one of the way to the peer, and not of what was asked for. */
-bool ep_net_status_blames_way(enum ibv_wc_status status);
+/* Whether a failure is one of the path to the peer, and not of what was asked for. */
+bool ep_net_status_blames_path(enum ibv_wc_status status);
 /* Writes what a completion says of its failure, and what to do about it. Returns text. */
 #define EP_NET_WC_TEXT 320
 const char *ep_net_wc_print(const struct ibv_wc *wc, char text[EP_NET_WC_TEXT]);

@@ -176,7 +176,7 @@ struct ep_net_link *ep_net_op_via(const struct ep_net_rma *rma, const struct ep_
 struct ep_net_link *ep_net_port_ctx_link(const struct ep_net_rma *rma, uint32_t port);
 ncclResult_t ep_net_rma_fail(struct ep_net_rma *rma, const struct ep_net_link *link,
 			     ncclResult_t code, const char *fmt, ...) EP_PRINTF(4, 5);
-/* A failure of this rank's NIC or of its way to a peer: ranks that wait for this one learn of it, too. */
+/* A failure of this rank's NIC or of its path to a peer: ranks that wait for this one learn of it, too. */
 ncclResult_t ep_net_rma_lost(struct ep_net_rma *rma, const struct ep_net_link *link,
 			     ncclResult_t code, const char *why);
 /* A failure of before, once more. */

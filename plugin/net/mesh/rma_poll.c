@@ -55,7 +55,7 @@ static ncclResult_t ep_net_wc_failed(struct ep_net_rma *rma, const struct ibv_wc
 
 	ep_net_dev_events(link->port_ctx->dev);
 	ep_net_wc_print(wc, why);
-	return rma->ctrl && ep_net_status_blames_way(wc->status)
+	return rma->ctrl && ep_net_status_blames_path(wc->status)
 		       ? ep_net_lane_failed(rma, link, why)
 		       : ep_net_rma_lost(rma, link, ncclRemoteError, why);
 }

@@ -261,7 +261,7 @@ static ncclResult_t ep_net_back_join(struct ep_net_comm *c, uint32_t route)
 	return ep_net_ctrl_send(c, &msg);
 }
 
-/* ---- 3. is there a way? ---- */
+/* ---- 3. is there a path? ---- */
 
 static ncclResult_t ep_net_back_probe(struct ep_net_comm *c, uint32_t route)
 {

@@ -147,7 +147,7 @@ static ncclResult_t ep_net_failed_one(struct ep_net_comm *c, const struct ibv_wc
 	if (EP_NET_WR_KIND(wc->wr_id) == EP_NET_WORK_RECEIVE) {
 		c->qp[qp].receives--;
 	}
-	if (!c->route || !ep_net_status_blames_way(wc->status)) {
+	if (!c->route || !ep_net_status_blames_path(wc->status)) {
 		return ep_net_comm_fail_wc(c, wc);
 	}
 	if (EP_NET_WR_KIND(wc->wr_id) == EP_NET_WORK_FLUSH) {

@@ -18,7 +18,7 @@
  * Whether another pair of ports may do where no route does: this end has a port that is up, and routes
  * have failed because a port is down, here or there. Or one is on its way back.
  */
-static bool ep_net_other_way(const struct ep_net_comm *c)
+static bool ep_net_other_path(const struct ep_net_comm *c)
 {
 	bool up = false, down = false;
 
@@ -45,7 +45,7 @@ static ncclResult_t ep_net_route_failed(struct ep_net_comm *c, uint32_t route,
 	if (!ep_net_route_lives(c, route)) {
 		return ncclSuccess;
 	}
-	if (c->nopen_routes == 1 && ep_net_route_is_open(c, route) && !ep_net_other_way(c)) {
+	if (c->nopen_routes == 1 && ep_net_route_is_open(c, route) && !ep_net_other_path(c)) {
 		return wc ? ep_net_comm_fail_wc(c, wc)
 			  : ep_net_comm_fail(c, ncclSystemError, route, "the connection is lost");
 	}
@@ -53,7 +53,7 @@ static ncclResult_t ep_net_route_failed(struct ep_net_comm *c, uint32_t route,
 				  wc ? ep_net_wc_print(wc, why) : "it is given up");
 }
 
-/* Both ends know now that there is a way there and back. */
+/* Both ends know now that there is a path there and back. */
 static ncclResult_t ep_net_route_prove(struct ep_net_comm *c, uint32_t route)
 {
 	struct ep_net_route *r = &c->route[route];
@@ -150,7 +150,7 @@ static ncclResult_t ep_net_closed_hear(struct ep_net_comm *c, const struct ep_ne
 			moves ? "by the peer" : "the peer has noticed a failure"));
 	}
 	EP_CHECK(ep_net_route_settle(c, msg->route));
-	return c->nopen_routes || ep_net_other_way(c)
+	return c->nopen_routes || ep_net_other_path(c)
 		       ? ncclSuccess
 		       : ep_net_comm_fail(c, ncclRemoteError, msg->route,
 					  "all ports of the NIC or of the peer's have failed");
@@ -182,7 +182,7 @@ static ncclResult_t ep_net_ports_look(struct ep_net_comm *c, uint64_t now)
 		const struct ep_net_dev *dev = c->local[c->route[i].local_port].dev;
 
 		if (__atomic_load_n(&dev->broken, __ATOMIC_RELAXED) ||
-		    (ep_net_dev_down(dev) && (c->nopen_routes > 1 || ep_net_other_way(c)))) {
+		    (ep_net_dev_down(dev) && (c->nopen_routes > 1 || ep_net_other_path(c)))) {
 			EP_CHECK(ep_net_route_failed(c, i, NULL));
 		}
 		if (c->route[i].state == EP_NET_ROUTE_CLOSING && !c->gone &&
@@ -196,7 +196,7 @@ static ncclResult_t ep_net_ports_look(struct ep_net_comm *c, uint64_t now)
 	}
 	if (c->lost && now > c->lost + EP_NET_LOST_NS && !c->leaving && !c->gone) {
 		return ep_net_comm_fail(c, ncclRemoteError, 0,
-					"no two ports have found a way to each other for %llu ms",
+					"no two ports have found a path to each other for %llu ms",
 					EP_NET_LOST_NS / 1000000);
 	}
 	return ncclSuccess;

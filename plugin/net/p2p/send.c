@@ -47,12 +47,12 @@ static uint32_t ep_net_match(const struct ep_net_comm *c, const struct ep_net_sl
 /* Over how many queue pairs a message goes, and how much over each but the last. */
 static void ep_net_divide(const struct ep_net_comm *c, struct ep_net_message *m)
 {
-	uint32_t ways = c->split ? c->nopen : m->size > EP_NET_ONE_ROUTE ? c->nopen_routes : 1;
+	uint32_t paths = c->split ? c->nopen : m->size > EP_NET_ONE_ROUTE ? c->nopen_routes : 1;
 
 	m->parts = 1;
 	m->each = m->size;
-	if (ways > 1 && m->size > EP_NET_PART) {
-		m->parts = (uint32_t)ep_min_u64(ways, ep_ceil_div(m->size, EP_NET_PART));
+	if (paths > 1 && m->size > EP_NET_PART) {
+		m->parts = (uint32_t)ep_min_u64(paths, ep_ceil_div(m->size, EP_NET_PART));
 		m->each = (uint32_t)ep_round_up(ep_ceil_div(m->size, m->parts), EP_NET_PART);
 		m->parts = ep_ceil_div(m->size, m->each);
 	}

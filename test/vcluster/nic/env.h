@@ -35,7 +35,7 @@ struct vn_config {
 	bool few_rtr;     /* no more than VN_FEW_RTR queues made by commands can be connected */
 	bool fatal_rtr;   /* the process is killed when it connects one more */
 	bool old_fork;    /* a fork() takes the pages of registered memory away from NICs */
-	bool late_rtr;    /* the first tries to find the way to a peer are in vain */
+	bool late_rtr;    /* the first tries to find the path to a peer are in vain */
 	bool no_wc;       /* BF pages are refused: no memory is write-combining */
 	bool no_read_mr;  /* memory is not registered to be read alone */
 	bool one_read_mr; /* nor by NICs but the first of a pair */

@@ -2,14 +2,14 @@
 /*
  * How the memory of a group is mapped, and which nodes that makes. Whichever it is, results are right.
  *
- *     ways host     processes of one host
- *     ways threads  ranks of one process
- *     ways old      NCCL without pointers to windows
- *     ways domain   two hosts of four ranks each that are one NVLink domain
- *     ways across   two GPUs with different bus ids on two hosts of a domain
- *     ways apart   GPUs of ranks 0 and 2 of a host have no access to each other
- *     ways p2p      NCCL is told to do without peer access, by one variable or another
- *     ways uneven   two hosts and a communicator of which NCCL makes teams that are smaller than a host
+ *     mappings host     processes of one host
+ *     mappings threads  ranks of one process
+ *     mappings old      NCCL without pointers to windows
+ *     mappings domain   two hosts of four ranks each that are one NVLink domain
+ *     mappings across   two GPUs with different bus ids on two hosts of a domain
+ *     mappings apart   GPUs of ranks 0 and 2 of a host have no access to each other
+ *     mappings p2p      NCCL is told to do without peer access, by one variable or another
+ *     mappings uneven   two hosts and a communicator of which NCCL makes teams that are smaller than a host
  */
 #include <unistd.h>
 
@@ -44,8 +44,8 @@ static int mappings(void)
 	return n;
 }
 
-/* A group works, has this way and so many nodes, and leaves no memory behind. */
-static void works(struct world *w, const char *way, uint32_t nodes, const char *why)
+/* A group works, has this mapping and so many nodes, and leaves no memory behind. */
+static void works(struct world *w, const char *mapping, uint32_t nodes, const char *why)
 {
 	struct oracle_problem p = problem(w);
 	size_t before = 0, after = 0, total;
@@ -64,7 +64,7 @@ static void works(struct world *w, const char *way, uint32_t nodes, const char *
 	/* nothing is there twice */
 	CHECK(before - after >= group->peer_heap.bytes);
 	CHECK(nodes > 1 || before - after < group->peer_heap.bytes + (1 << 20));
-	CHECK_TEXT(group->memory.way->name, way);
+	CHECK_TEXT(group->memory.mapping->name, mapping);
 	CHECK_INT(group->idents[w->nranks - 1].node + 1, nodes);
 	if (!strstr(group->memory.no_window.text, why) ||
 	    (!*why && *group->memory.no_window.text)) {
@@ -197,7 +197,7 @@ static int logged(const char *part)
 	int n = 0;
 	FILE *f;
 
-	snprintf(path, sizeof(path), "%s/ways-%d", getenv("VC_DIR"), getpid());
+	snprintf(path, sizeof(path), "%s/mappings-%d", getenv("VC_DIR"), getpid());
 	f = fopen(path, "r");
 	while (f && fgets(line, sizeof(line), f)) {
 		n += strstr(line, part) != NULL;
@@ -245,7 +245,7 @@ static void uneven(struct world *w)
 		struct oracle_problem p = problem(&some);
 		ncclEpGroup_t group = bench_group(&some, &p, 0);
 
-		CHECK_TEXT(group->memory.way->name, "CUDA IPC");
+		CHECK_TEXT(group->memory.mapping->name, "CUDA IPC");
 		CHECK_INT(group->idents[3].node, 0);
 		CHECK_INT(group->idents[4].node, 1);
 		CHECK(strstr(group->memory.no_window.text, "ranks 0 (host ") &&
@@ -267,7 +267,7 @@ static void across(struct world *w)
 		struct oracle_problem p = problem(&some);
 		ncclEpGroup_t group = bench_group(&some, &p, 0);
 
-		CHECK_TEXT(group->memory.way->name, "NCCL windows");
+		CHECK_TEXT(group->memory.mapping->name, "NCCL windows");
 		CHECK(group->lines);
 		OK(ncclEpGroupDestroy(group));
 		OK(ncclCommDestroy(some.comm));
@@ -302,7 +302,7 @@ int main(int argc, char **argv)
 	if (!strcmp(argv[1], "p2p")) {
 		char path[600];
 
-		snprintf(path, sizeof(path), "%s/ways-%%p", getenv("VC_DIR"));
+		snprintf(path, sizeof(path), "%s/mappings-%%p", getenv("VC_DIR"));
 		setenv("NCCL_DEBUG", "WARN", 1);
 		setenv("NCCL_DEBUG_FILE", path, 1);
 	}

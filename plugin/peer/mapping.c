@@ -8,25 +8,25 @@
 #define EP_WINDOW_VERSION 22902 /* of NCCL, the first with pointers to peers' windows */
 
 /* Bits of an offer. */
-enum ep_way_kind {
+enum ep_mapping_kind {
 	EP_KIND_PLAIN, /* no rank of a node is in another process */
 	EP_KIND_WINDOW,
 	EP_KIND_IPC,
 	EP_KINDS
 };
 
-static const struct ep_peer_way *const ep_peer_ways[EP_KINDS] = {
+static const struct ep_peer_mapping *const ep_peer_mappings[EP_KINDS] = {
 	[EP_KIND_PLAIN] = &ep_peer_plain,
 	[EP_KIND_WINDOW] = &ep_peer_window,
 	[EP_KIND_IPC] = &ep_peer_ipc,
 };
 
-/* The house's preference where several ways make the same nodes. */
-static const enum ep_way_kind ep_peer_order[] = { EP_KIND_PLAIN, EP_KIND_WINDOW, EP_KIND_IPC };
+/* The house's preference where several mappings make the same nodes. */
+static const enum ep_mapping_kind ep_peer_order[] = { EP_KIND_PLAIN, EP_KIND_WINDOW, EP_KIND_IPC };
 
-const char *ep_peer_way_name(const struct ep_peer_way *way)
+const char *ep_peer_mapping_name(const struct ep_peer_mapping *mapping)
 {
-	return way->name;
+	return mapping->name;
 }
 
 /* ---- what this rank can do ---- */
@@ -102,16 +102,16 @@ void ep_peer_offer_make(struct ep_peer_offer *offer, ncclComm_t comm, enum ep_me
 	if (memory == EP_MEMORY_IPC) {
 		snprintf(offer->no_window, sizeof(offer->no_window), "NCCL_EP_MEMORY=ipc");
 	} else if (ep_window_possible(comm, offer, &multicast)) {
-		offer->ways |= 1u << EP_KIND_WINDOW;
+		offer->mappings |= 1u << EP_KIND_WINDOW;
 	}
 	if (memory != EP_MEMORY_WINDOW) {
-		offer->ways |= 1u << EP_KIND_IPC;
+		offer->mappings |= 1u << EP_KIND_IPC;
 	}
 	if (memory == EP_MEMORY_AUTO) {
-		offer->ways |= 1u << EP_KIND_PLAIN;
+		offer->mappings |= 1u << EP_KIND_PLAIN;
 	}
 	offer->multicast =
-		ep_multicast_possible(nvls, offer->ways >> EP_KIND_WINDOW & 1, multicast, &why);
+		ep_multicast_possible(nvls, offer->mappings >> EP_KIND_WINDOW & 1, multicast, &why);
 	if (!offer->multicast) {
 		snprintf(offer->no_multicast, sizeof(offer->no_multicast), "%.59s", why.text);
 	}
@@ -119,7 +119,7 @@ void ep_peer_offer_make(struct ep_peer_offer *offer, ncclComm_t comm, enum ep_me
 
 /* ---- what all can do ---- */
 
-struct ep_meeting {
+struct ep_peer_offers {
 	struct ep_ident *idents;
 	const unsigned char *offers;
 	size_t stride;
@@ -127,7 +127,7 @@ struct ep_meeting {
 	int nranks;
 };
 
-static struct ep_peer_offer ep_meeting_offer(const struct ep_meeting *m, int rank)
+static struct ep_peer_offer ep_peer_offers_get(const struct ep_peer_offers *m, int rank)
 {
 	struct ep_peer_offer offer;
 
@@ -137,12 +137,13 @@ static struct ep_peer_offer ep_meeting_offer(const struct ep_meeting *m, int ran
 }
 
 /* Whether all ranks have it in their offers. */
-static bool ep_way_offered(const struct ep_meeting *m, enum ep_way_kind kind, struct ep_reason *why)
+static bool ep_mapping_offered(const struct ep_peer_offers *m, enum ep_mapping_kind kind,
+			       struct ep_reason *why)
 {
 	for (int r = 0; r < m->nranks; r++) {
-		struct ep_peer_offer offer = ep_meeting_offer(m, r);
+		struct ep_peer_offer offer = ep_peer_offers_get(m, r);
 
-		if (!(offer.ways >> kind & 1)) {
+		if (!(offer.mappings >> kind & 1)) {
 			return ep_reason_set(
 				why, "rank %d (host %.64s): %s", r, m->idents[r].hostname,
 				kind == EP_KIND_WINDOW ? offer.no_window : "NCCL_EP_MEMORY=window");
@@ -151,9 +152,9 @@ static bool ep_way_offered(const struct ep_meeting *m, enum ep_way_kind kind, st
 	return true;
 }
 
-/* Whether rank r can map the memory of rank `first` of its node in this way. */
-static bool ep_way_reaches(const struct ep_meeting *m, enum ep_way_kind kind, int first, int r,
-			   struct ep_reason *why)
+/* Whether rank r can map the memory of rank `first` of its node by this mapping. */
+static bool ep_mapping_reaches(const struct ep_peer_offers *m, enum ep_mapping_kind kind, int first,
+			       int r, struct ep_reason *why)
 {
 	const struct ep_ident *a = &m->idents[first], *b = &m->idents[r];
 
@@ -176,12 +177,12 @@ static bool ep_way_reaches(const struct ep_meeting *m, enum ep_way_kind kind, in
 	}
 }
 
-/* Whether the way is one for all. idents have the nodes then, of which there are *nodes. */
-static bool ep_way_fits(const struct ep_meeting *m, enum ep_way_kind kind, uint32_t *nodes,
-			struct ep_reason *why)
+/* Whether the mapping is one for all. idents have the nodes then, of which there are *nodes. */
+static bool ep_mapping_fits(const struct ep_peer_offers *m, enum ep_mapping_kind kind,
+			    uint32_t *nodes, struct ep_reason *why)
 {
 	why->text[0] = '\0';
-	if (!ep_way_offered(m, kind, why)) {
+	if (!ep_mapping_offered(m, kind, why)) {
 		return false;
 	}
 	for (int r = 0; r < m->nranks; r++) {
@@ -190,10 +191,10 @@ static bool ep_way_fits(const struct ep_meeting *m, enum ep_way_kind kind, uint3
 		while (!ep_ident_same_host(&m->idents[same], &m->idents[r])) {
 			same++;
 		}
-		m->idents[r].domain = kind == EP_KIND_WINDOW ? ep_meeting_offer(m, r).first
+		m->idents[r].domain = kind == EP_KIND_WINDOW ? ep_peer_offers_get(m, r).first
 							     : (uint32_t)same;
 		if (kind == EP_KIND_WINDOW && !m->sizes->count &&
-		    !ep_way_reaches(m, kind, same, r, why)) {
+		    !ep_mapping_reaches(m, kind, same, r, why)) {
 			return false;
 		}
 	}
@@ -208,7 +209,7 @@ static bool ep_way_fits(const struct ep_meeting *m, enum ep_way_kind kind, uint3
 			first++;
 		}
 		*nodes += first == r;
-		if (!ep_way_reaches(m, kind, first, r, why)) {
+		if (!ep_mapping_reaches(m, kind, first, r, why)) {
 			return false;
 		}
 	}
@@ -216,18 +217,18 @@ static bool ep_way_fits(const struct ep_meeting *m, enum ep_way_kind kind, uint3
 }
 
 /* Whether all want multicast, and each node is what one address of NCCL reaches: an LSA team. */
-static bool ep_multicast_fits(const struct ep_meeting *m, const struct ep_peer_way *way,
+static bool ep_multicast_fits(const struct ep_peer_offers *m, const struct ep_peer_mapping *mapping,
 			      struct ep_reason *why)
 {
 	for (int r = 0; r < m->nranks; r++) {
-		struct ep_peer_offer offer = ep_meeting_offer(m, r);
+		struct ep_peer_offer offer = ep_peer_offers_get(m, r);
 
 		if (!offer.multicast) {
 			return ep_reason_set(why, "rank %d: %.59s", r, offer.no_multicast);
 		}
 	}
-	if (way != &ep_peer_window) {
-		return ep_reason_set(why, "memory by %s: NCCL_EP_MEMORY=window", way->name);
+	if (mapping != &ep_peer_window) {
+		return ep_reason_set(why, "memory by %s: NCCL_EP_MEMORY=window", mapping->name);
 	}
 	for (int r = 1; r < m->nranks; r++) {
 		const struct ep_ident *a = &m->idents[r - 1], *b = &m->idents[r];
@@ -241,13 +242,13 @@ static bool ep_multicast_fits(const struct ep_meeting *m, const struct ep_peer_w
 	return true;
 }
 
-static ncclResult_t ep_choose_fail(const struct ep_meeting *m, const struct ep_reason *why)
+static ncclResult_t ep_choose_fail(const struct ep_peer_offers *m, const struct ep_reason *why)
 {
 	bool window = why[EP_KIND_WINDOW].text[0], ipc = why[EP_KIND_IPC].text[0];
 	uint32_t any = 0;
 
 	for (int r = 0; r < m->nranks; r++) {
-		any |= ep_meeting_offer(m, r).ways;
+		any |= ep_peer_offers_get(m, r).mappings;
 	}
 	/* What nobody may use is not worth a word. */
 	window &= any >> EP_KIND_WINDOW & 1 || !(any >> EP_KIND_IPC & 1);
@@ -265,37 +266,37 @@ ncclResult_t ep_peer_choose(struct ep_peer_choice *choice, struct ep_ident *iden
 			    const void *offers, size_t stride, const struct ep_param_list *sizes,
 			    int nranks)
 {
-	struct ep_meeting m = { idents, offers, stride, sizes, nranks };
+	struct ep_peer_offers m = { idents, offers, stride, sizes, nranks };
 	struct ep_reason why[EP_KINDS], unused;
 	uint32_t least = UINT32_MAX, nodes;
-	enum ep_way_kind best = EP_KINDS;
+	enum ep_mapping_kind best = EP_KINDS;
 
 	if (sizes->count > 1) {
 		EP_CHECK(ep_nodes_assign(idents, sizes, nranks)); /* the list may be too long */
 	}
 	memset(choice, 0, sizeof(*choice));
 	for (size_t i = 0; i < EP_ARRAY_SIZE(ep_peer_order); i++) {
-		enum ep_way_kind kind = ep_peer_order[i];
+		enum ep_mapping_kind kind = ep_peer_order[i];
 
-		if (!ep_way_fits(&m, kind, &nodes, &why[kind])) {
+		if (!ep_mapping_fits(&m, kind, &nodes, &why[kind])) {
 			continue;
 		}
 		if (nodes < least) {
 			best = kind;
 			choice->next = NULL;
 		} else if (nodes == least && !choice->next) {
-			choice->next = ep_peer_ways[kind];
+			choice->next = ep_peer_mappings[kind];
 		}
 		least = (uint32_t)ep_min_u64(least, nodes);
 	}
 	if (best == EP_KINDS) {
 		return ep_choose_fail(&m, why);
 	}
-	(void)ep_way_fits(&m, best, &nodes, &unused); /* its nodes again */
-	choice->way = ep_peer_ways[best];
+	(void)ep_mapping_fits(&m, best, &nodes, &unused); /* its nodes again */
+	choice->mapping = ep_peer_mappings[best];
 	if (best == EP_KIND_IPC) {
 		choice->no_window = why[EP_KIND_WINDOW];
 	}
-	choice->multicast = ep_multicast_fits(&m, choice->way, &choice->no_multicast);
+	choice->multicast = ep_multicast_fits(&m, choice->mapping, &choice->no_multicast);
 	return ncclSuccess;
 }
