@@ -356,7 +356,7 @@ struct ep_dev_group {
 	const struct ep_dev_remote *remote; /* NULL without remote ranks */
 	unsigned char *own;                 /* this rank's heap */
 	/* Each rank's heap as mapped here, NULL: remote. By ep_heap_of() of group_mask.h: */
-	unsigned char *const *far_heap; /* [R] in device memory; NULL: there are no ranks beyond */
+	unsigned char *const *all_heaps; /* [R] in device memory; NULL: there are no ranks beyond */
 	unsigned char *heap[EP_GROUP_NEAR_RANKS];
 	/* All heaps of the node at once, for ep_multimem_*() alone; NULL, as a rule: not used. */
 	unsigned char *multicast;

@@ -12,7 +12,7 @@
 /* Rank r's heap; NULL: r is remote. What most groups need lies in the kernel's arguments. */
 EP_DEV unsigned char *ep_heap_of(const struct ep_dev_group &g, uint32_t r)
 {
-	return r < EP_GROUP_NEAR_RANKS ? g.heap[r] : g.far_heap[r];
+	return r < EP_GROUP_NEAR_RANKS ? g.heap[r] : g.all_heaps[r];
 }
 
 /* Is rank r reached by RDMA? */

@@ -44,7 +44,7 @@ EP_DEV uint32_t ep_ht_hop_rows(const struct ep_ht_dispatch_args &a, struct ep_ht
 	}
 	h->from += c.g.rank; /* ranks begin with different sources */
 	h->from -= h->from >= c.g.nranks ? c.g.nranks : 0;
-	if (c.remote.desks[h->from].rank == c.g.rank) {
+	if (c.remote.return_rings[h->from].rank == c.g.rank) {
 		return 0; /* own tokens, and those that this rank forwards */
 	}
 	return (1u << ep_ht_rows(c, c.h.recv_start, h->from, h->chunk)) - 1;
@@ -86,7 +86,7 @@ EP_DEV uint32_t ep_ht_forward_missing(const struct ep_ht_dispatch_args &a, const
 
 	for (uint32_t i = ep_lane(); i < c.remote.near; i += EP_WARP_SIZE) {
 		uint32_t d = c.remote.near_ranks[i], before = u.chunk;
-		uint32_t desk = c.remote.near * (1 + u.from) + i;
+		uint32_t ring = c.remote.near * (1 + u.from) + i;
 
 		if (d == c.g.rank || !ep_ht_near_mask(c, u.from, i, u.chunk)) {
 			continue;
@@ -99,7 +99,7 @@ EP_DEV uint32_t ep_ht_forward_missing(const struct ep_ht_dispatch_args &a, const
 		}
 		if (before != u.chunk && ep_ht_near_mask(c, u.from, i, before) &&
 		    !ep_ht_word_reached(
-			    op, ep_ht_unit_at(c, c.g.own, c.areas.credit_off, desk, slot, u.part),
+			    op, ep_ht_unit_at(c, c.g.own, c.areas.credit_off, ring, slot, u.part),
 			    before)) {
 			return d;
 		}
@@ -136,7 +136,7 @@ EP_DEV uint32_t ep_ht_hop_missing(const struct ep_ht_dispatch_args &a, const str
 						  ep_ht_unit_at(c, c.g.own, c.areas.arrived_off,
 								u.from, slot, u.part),
 						  u.chunk)) {
-		return c.remote.desks[u.from].rank;
+		return c.remote.return_rings[u.from].rank;
 	}
 	return EP_HT_NONE;
 }

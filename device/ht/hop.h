@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * High throughput across nodes: units of work of three kinds, and in which order a mover takes them.
+ * High throughput across nodes: units of work of three kinds, and in which order a copy warp takes them.
  *
- * Dispatch: a mover *sends* a part of a chunk of this rank's tokens to ranks of its node and to the
+ * Dispatch: a copy warp *sends* a part of a chunk of this rank's tokens to ranks of its node and to the
  * stage, *forwards* a part of a chunk that has come over the network to the rings of its node, and
  * *receives* what others have written into this rank's ring. Combine: it *returns* a part of the rows
  * that this rank holds for a source, *merges* what its node's ranks have returned for a source that
  * it forwards for, and *sums* what has come for this rank's own tokens. The first, second and third
  * kind, in that order, are what follows one upon the other.
  *
- * A mover takes the units of each kind in ascending order of chunks. The key of a unit of kind k is
+ * A copy warp takes the units of each kind in ascending order of chunks. The key of a unit of kind k is
  * chunk + k * lag, then k. Everything that a unit waits for is done by units with smaller keys, of
- * whatever rank, or by a poster or creditor that waits for such units alone; this is what lag must be
- * small enough for (plugin/ep/ht/ht_plan.c). A mover takes the unit with the smallest key that is ready,
+ * whatever rank, or by a send warp or credit warp that waits for such units alone; this is what lag must be
+ * small enough for (plugin/ep/ht/ht_plan.c). A copy warp takes the unit with the smallest key that is ready,
  * and when none is it waits for the one with the smallest key. So of all units of all ranks that are
  * not done, the one with the smallest key is at work or ready.
  */
@@ -30,15 +30,15 @@ struct ep_ht_hop {
 	uint32_t rows; /* 0: there is nothing to do. Of tokens that travel by a flow: their mask */
 };
 
-/* The units of a kind that are a mover's; each lane looks at one of them. */
+/* The units of a kind that are a copy warp's; each lane looks at one of them. */
 struct ep_ht_cursor {
-	uint32_t units; /* of all movers */
+	uint32_t units; /* of all copy warps */
 	uint32_t next;  /* unit of lane 0 when the lanes look again */
 	uint32_t found; /* lanes whose unit has something to do and has not been taken */
 	struct ep_ht_hop lane;
 };
 
-/* Units of all movers are numbered: chunk, then `fan` of them, then part. */
+/* Units of all copy warps are numbered: chunk, then `fan` of them, then part. */
 struct ep_ht_fan {
 	uint32_t chunks;
 	uint32_t fan;
@@ -58,7 +58,7 @@ EP_DEV struct ep_ht_cursor ep_ht_cursor_make(const struct ep_ht_fan &f)
 EP_DEV struct ep_ht_hop ep_ht_hop_make(const struct ep_ht_fan &f, const struct ep_ht_cursor &cur,
 				       uint32_t kind)
 {
-	uint32_t unit = cur.next + ep_lane() * ep_nblocks() * ep_ht_movers();
+	uint32_t unit = cur.next + ep_lane() * ep_nblocks() * ep_ht_copy_warps();
 	struct ep_ht_hop h = { kind, EP_HT_NONE, 0, 0, 0 };
 	uint32_t all;
 
@@ -76,7 +76,7 @@ EP_DEV void ep_ht_cursor_found(struct ep_ht_cursor *cur, const struct ep_ht_hop 
 {
 	cur->lane = lane;
 	cur->found = ep_ballot(EP_FULL_MASK, lane.chunk != EP_HT_NONE && lane.rows != 0);
-	cur->next += EP_WARP_SIZE * ep_nblocks() * ep_ht_movers();
+	cur->next += EP_WARP_SIZE * ep_nblocks() * ep_ht_copy_warps();
 }
 
 /* The cursor's unit, which it has. */
@@ -149,7 +149,7 @@ EP_DEV enum ep_ht_seen ep_ht_patience_look(const struct ep_ht_common &c, const s
 
 /* ---- which unit is next ---- */
 
-/* All cursors of a mover. (They are reached by constants, so that they stay in registers.) */
+/* All cursors of a copy warp. (They are reached by constants, so that they stay in registers.) */
 struct ep_ht_cursors {
 	struct ep_ht_cursor of[EP_HT_KINDS];
 };
@@ -231,7 +231,7 @@ enum ep_ht_taken {
 	EP_HT_BROKEN /* a wait has failed */
 };
 
-/* Takes the mover's next unit: *u. `wait`: until one is ready. */
+/* Takes the copy warp's next unit: *u. `wait`: until one is ready. */
 template <class ARGS>
 EP_DEV enum ep_ht_taken ep_ht_hop_take(const ARGS &a, const struct ep_op &op,
 				       struct ep_ht_cursors *cur, struct ep_ht_hop *u, bool wait)

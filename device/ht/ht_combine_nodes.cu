@@ -4,8 +4,8 @@
  * the token's source, or, if that is on another node, to the source's forwarder in this node; the
  * forwarder adds what the ranks of its node return, in fp32, rounds, and sends one row. The source
  * adds in fp32 what comes from the ranks of its node and from other nodes, in the order in which the
- * token's experts come, and rounds once more. Roles: movers (device/ht/hop.h), and in each block a
- * poster and a creditor (device/ht/post.h).
+ * token's experts come, and rounds once more. Roles: copy warps (device/ht/hop.h), and in each block a
+ * send warp and a credit warp (device/ht/post.h).
  */
 #include "device/ht/ht_combine_sum.h"
 #include "device/ht/merge.h"
@@ -133,10 +133,10 @@ EP_DEV_COLD void ep_ht_hop_gradients(const struct ep_ht_combine_args &a, struct 
 	}
 }
 
-/* All units of a mover. */
+/* All units of a copy warp. */
 template <int DTYPE>
-EP_DEV void ep_ht_mover(const struct ep_ht_combine_args &a, const struct ep_op &op,
-			struct ep_ht_pipe *p)
+EP_DEV void ep_ht_copy_warp(const struct ep_ht_combine_args &a, const struct ep_op &op,
+			    struct ep_ht_pipe *p)
 {
 	struct ep_ht_cursors cursors = ep_ht_cursors_make(a);
 	struct ep_ht_hop u = {};
@@ -150,7 +150,7 @@ EP_DEV void ep_ht_mover(const struct ep_ht_combine_args &a, const struct ep_op &
 	}
 }
 
-EP_DEV void ep_ht_combine_poster(const struct ep_ht_combine_args &a, const struct ep_op &op)
+EP_DEV void ep_ht_combine_send_warp(const struct ep_ht_combine_args &a, const struct ep_op &op)
 {
 	if (a.in_weights && !ep_ht_weights_post_all(a.c, op, a.c.h.recv_start)) {
 		return;
@@ -162,7 +162,8 @@ template <int DTYPE> EP_DEV void ep_ht_combine_nodes(const struct ep_ht_combine_
 {
 	struct ep_ht_entry e = ep_ht_enter<true>(a.c, true);
 	struct ep_ht_pipe p = ep_ht_pipe_make(a.stage_parts, a.part_bytes);
-	uint32_t role = ep_warp() < ep_ht_movers() ? EP_HT_ROLES : ep_warp() - ep_ht_movers();
+	uint32_t role = ep_warp() < ep_ht_copy_warps() ? EP_HT_ROLES
+						       : ep_warp() - ep_ht_copy_warps();
 	bool ok = ep_ht_begin<true>(a.c, &e);
 
 	if (ok && a.in_weights) {
@@ -170,11 +171,11 @@ template <int DTYPE> EP_DEV void ep_ht_combine_nodes(const struct ep_ht_combine_
 		ep_ht_ready_say(a.c, e.op);
 	}
 	if (ok && role == 0) {
-		ep_ht_combine_poster(a, e.op);
+		ep_ht_combine_send_warp(a, e.op);
 	} else if (ok && role == 1) {
 		ep_ht_credit(a.c, e.op, ep_ht_flows_make(a.c, true, a.parts, 0));
 	} else if (ok) {
-		ep_ht_mover<DTYPE>(a, e.op, &p);
+		ep_ht_copy_warp<DTYPE>(a, e.op, &p);
 	}
 	ep_ht_pipe_end(a.c.g, e.op, &p);
 }

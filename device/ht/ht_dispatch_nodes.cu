@@ -2,8 +2,8 @@
 /*
  * High throughput: ncclEpDispatch in groups of several nodes. A row is loaded once where it is, and
  * stored once for each rank of the node and once for the NIC, which writes it to one rank of each other
- * node; that one stores it for the ranks there. Roles: movers (device/ht/hop.h), and in each block a
- * poster and a creditor (device/ht/post.h).
+ * node; that one stores it for the ranks there. Roles: copy warps (device/ht/hop.h), and in each block a
+ * send warp and a credit warp (device/ht/post.h).
  */
 #include "device/ht/ht_dispatch_zero.h"
 #include "device/ht/forward.h"
@@ -67,10 +67,10 @@ EP_DEV void ep_ht_hop_consumed(const struct ep_ht_dispatch_args &a, const struct
 		ep_st_release_sys_u64(ep_ht_consumed_at(c, u.from, u.chunk, u.part), word);
 	}
 	if (u.kind == EP_HT_RECEIVE && u.chunk + c.areas.ring_chunks < c.h.head->chunks) {
-		struct ep_ht_desk desk = c.remote.desks[u.from];
+		struct ep_ht_return_ring ring = c.remote.return_rings[u.from];
 
-		ep_st_release_sys_u64(ep_ht_unit_at(c, ep_heap_of(c.g, desk.rank),
-						    c.areas.credit_off, desk.number,
+		ep_st_release_sys_u64(ep_ht_unit_at(c, ep_heap_of(c.g, ring.rank),
+						    c.areas.credit_off, ring.number,
 						    u.chunk % c.areas.ring_chunks, u.part),
 				      word);
 	}
@@ -130,9 +130,9 @@ EP_DEV void ep_ht_hop_weights(const struct ep_ht_dispatch_args &a, const struct 
 	}
 }
 
-/* All units of a mover. False: a wait has failed. */
-EP_DEV bool ep_ht_mover(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
-			struct ep_ht_pipe *p)
+/* All units of a copy warp. False: a wait has failed. */
+EP_DEV bool ep_ht_copy_warp(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
+			    struct ep_ht_pipe *p)
 {
 	struct ep_ht_cursors cursors = ep_ht_cursors_make(a);
 	struct ep_ht_untold untold = {};
@@ -159,7 +159,7 @@ EP_DEV bool ep_ht_mover(const struct ep_ht_dispatch_args &a, const struct ep_op 
 	}
 }
 
-EP_DEV void ep_ht_dispatch_poster(const struct ep_ht_dispatch_args &a, const struct ep_op &op)
+EP_DEV void ep_ht_dispatch_send_warp(const struct ep_ht_dispatch_args &a, const struct ep_op &op)
 {
 	if (a.topk_weights && !ep_ht_weights_post_all(a.c, op, a.c.h.send_start)) {
 		return;
@@ -167,7 +167,7 @@ EP_DEV void ep_ht_dispatch_poster(const struct ep_ht_dispatch_args &a, const str
 	ep_ht_post(a.c, op, ep_ht_flows_make(a.c, true, a.parts, a.token_bytes + a.scale_bytes));
 }
 
-/* Weights of rows from other nodes, which come apart from the rows. All movers. */
+/* Weights of rows from other nodes, which come apart from the rows. All copy warps. */
 EP_DEV bool ep_ht_weights_take(const struct ep_ht_dispatch_args &a, const struct ep_op &op)
 {
 	const struct ep_ht_common &c = a.c;
@@ -183,7 +183,7 @@ EP_DEV bool ep_ht_weights_take(const struct ep_ht_dispatch_args &a, const struct
 			return false;
 		}
 		ep_ht_recv_weights(a, s, base, rows, worker * EP_WARP_SIZE + ep_lane(),
-				   ep_nblocks() * ep_ht_movers() * EP_WARP_SIZE);
+				   ep_nblocks() * ep_ht_copy_warps() * EP_WARP_SIZE);
 	}
 	return true;
 }
@@ -192,7 +192,8 @@ EP_KERNEL_ALONE(ep_ht_dispatch_nodes_kernel, ep_ht_dispatch_args, EP_HT_MAX_THRE
 {
 	struct ep_ht_entry entry = ep_ht_enter<true>(a.c, false);
 	struct ep_ht_pipe pipe = ep_ht_pipe_make(a.stage_parts, a.part_bytes);
-	uint32_t role = ep_warp() < ep_ht_movers() ? EP_HT_ROLES : ep_warp() - ep_ht_movers();
+	uint32_t role = ep_warp() < ep_ht_copy_warps() ? EP_HT_ROLES
+						       : ep_warp() - ep_ht_copy_warps();
 	bool ok = ep_ht_begin<true>(a.c, &entry);
 
 	if (ok && a.topk_weights) {
@@ -200,11 +201,11 @@ EP_KERNEL_ALONE(ep_ht_dispatch_nodes_kernel, ep_ht_dispatch_args, EP_HT_MAX_THRE
 		ep_ht_ready_say(a.c, entry.op);
 	}
 	if (ok && role == 0) {
-		ep_ht_dispatch_poster(a, entry.op);
+		ep_ht_dispatch_send_warp(a, entry.op);
 	} else if (ok && role == 1) {
 		ep_ht_credit(a.c, entry.op, ep_ht_flows_make(a.c, false, a.parts, 0));
 	} else if (ok) {
-		ok = ep_ht_mover(a, entry.op, &pipe) &&
+		ok = ep_ht_copy_warp(a, entry.op, &pipe) &&
 		     (!a.topk_weights || ep_ht_weights_take(a, entry.op));
 	}
 	ep_ht_pipe_end(a.c.g, entry.op, &pipe);

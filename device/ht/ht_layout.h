@@ -36,8 +36,8 @@
  * receiver's *net ring*: chunk c in slot c % stage_chunks, and c % net_chunks, of the flow, and token i
  * of the chunk in row i there. Who has stored a unit to the stage says so by the word `staged`, and who
  * has read one from the net ring by the word `consumed`, both as ep_ht_unit_word() in the own heap. A
- * warp for each flow, the *poster*, hands staged chunks to the NIC, and says by `released` up to which
- * chunk the NIC has read the stage. Another one, the *creditor*, tells the sender how many chunks have
+ * warp for each flow, the *send warp*, hands staged chunks to the NIC, and publishes in `released` up to which
+ * chunk the NIC has read the stage. Another one, the *credit warp*, tells the sender how many chunks have
  * been consumed. Channels of the group's (device/group/group_layout.h) serve all this. On those from EP_HT_ROWS
  * on the entries of an operation are 1 for what is not rows (tables, weights), and c + 2 for chunk c. Each
  * has a signal of its own, which says nothing of rows that go by others: queue pairs do not wait for each
@@ -46,8 +46,8 @@
  * Rings of several flows. A forwarder has rings for its sources' rows, too. In dispatch ring s of a
  * rank holds rows of source s, whoever has written them. In combine ring `i` of a rank with n ranks in
  * its node holds what the rank with index i returns for this rank's tokens, and ring n * (1 + x) + i
- * what it returns for those of source x: a rank's *desk* number. Words of credit lie with the writer,
- * for dispatch by the reader's desk number and for combine by the source.
+ * what it returns for those of source x: a rank's *return ring* number. Words of credit lie with the writer,
+ * for dispatch by the reader's return ring number and for combine by the source.
  */
 #ifndef EP_DEVICE_HT_LAYOUT_H
 #define EP_DEVICE_HT_LAYOUT_H
@@ -176,10 +176,10 @@ struct ep_ht_areas {
 	uint32_t net_chunks;
 	uint32_t stage_chunks;
 	uint32_t bunch_shift;
-	uint32_t queue_mask;    /* channels for rows, less one */
-	uint32_t mask_stride;   /* bytes of a list of masks: one for each chunk of B; times 16 */
-	uint32_t rings;         /* of a rank: R, or the most desks, for ring, arrived and credit */
-	uint64_t net_off;       /* [F][net_chunks][EP_HT_CHUNK] rows */
+	uint32_t queue_mask;  /* channels for rows, less one */
+	uint32_t mask_stride; /* bytes of a list of masks: one for each chunk of B; times 16 */
+	uint32_t rings;   /* of a rank: R, or the most return rings, for ring, arrived and credit */
+	uint64_t net_off; /* [F][net_chunks][EP_HT_CHUNK] rows */
 	uint64_t stage_off;     /* [F][stage_chunks][EP_HT_CHUNK] rows */
 	uint64_t staged_off;    /* u64 [F][stage_chunks][parts] */
 	uint64_t consumed_off;  /* u64 [F][net_chunks][parts] */
@@ -225,8 +225,8 @@ EP_HOST_DEV uint32_t ep_ht_bunch_shift(uint32_t stage_chunks)
 }
 
 /*
- * A poster waits for the NIC to have read what lies so many chunks back: whole bunches, and less than the
- * stage, as what a mover waits for lies behind.
+ * A send warp waits for the NIC to have read what lies so many chunks back: whole bunches, and less than the
+ * stage, as what a copy warp waits for lies behind.
  */
 EP_HOST_DEV uint32_t ep_ht_window(uint32_t stage_chunks)
 {
@@ -249,9 +249,9 @@ struct ep_ht_flow {
 };
 
 /* Who writes rows of source r to this rank, and reads what this rank returns for it. */
-struct ep_ht_desk {
+struct ep_ht_return_ring {
 	uint32_t rank;   /* r itself, or the rank of this node that is its forwarder */
-	uint32_t number; /* of the desk for r and this rank there */
+	uint32_t number; /* of the return ring for r and this rank there */
 };
 
 /* What kernels of groups with several nodes need besides. Tables are in device memory. */
@@ -260,14 +260,14 @@ struct ep_ht_remote {
 	uint32_t nodes;   /* other nodes */
 	uint32_t sources; /* ranks whose forwarder this rank is */
 	uint32_t most;    /* ranks of the largest node, for the stride of masks in a heap */
-	const struct ep_ht_flow *forwarders; /* [nodes]; peer: of this rank's tokens */
-	const struct ep_ht_flow *feeds;      /* [sources]; peer: the source */
-	const struct ep_ht_desk *desks;      /* [R]; of this rank itself: itself */
-	const uint32_t *node;       /* [R] which of the other nodes; EP_HT_NONE: this one */
-	const uint32_t *index;      /* [R] of each rank in its own node */
-	const uint32_t *near_ranks; /* [near] */
-	const uint32_t *far_ranks;  /* [R - near] the others, one node after the other */
-	const uint32_t *far_first;  /* [nodes + 1] where each node begins there */
+	const struct ep_ht_flow *forwarders;          /* [nodes]; peer: of this rank's tokens */
+	const struct ep_ht_flow *feeds;               /* [sources]; peer: the source */
+	const struct ep_ht_return_ring *return_rings; /* [R]; of this rank itself: itself */
+	const uint32_t *node;         /* [R] which of the other nodes; EP_HT_NONE: this one */
+	const uint32_t *index;        /* [R] of each rank in its own node */
+	const uint32_t *near_ranks;   /* [near] */
+	const uint32_t *remote_ranks; /* [R - near] the others, one node after the other */
+	const uint32_t *remote_first; /* [nodes + 1] where each node begins there */
 };
 
 #define EP_HT_NO_STAMP UINT64_MAX /* a block has failed: more than any stamp */

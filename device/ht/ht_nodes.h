@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * High throughput across nodes: where the ends of a flow keep what they tell one another, and which
- * tokens of a chunk travel. device/ht/ht_layout.h says what flows, stages, net rings and desks are.
+ * tokens of a chunk travel. device/ht/ht_layout.h says what flows, stages, net rings and return rings are.
  */
 #ifndef EP_DEVICE_HT_NODES_H
 #define EP_DEVICE_HT_NODES_H
@@ -14,7 +14,7 @@
 /* The last two warps of each block. */
 #define EP_HT_ROLES 2
 
-EP_DEV uint32_t ep_ht_movers(void)
+EP_DEV uint32_t ep_ht_copy_warps(void)
 {
 	return ep_nwarps() - EP_HT_ROLES;
 }
@@ -38,9 +38,9 @@ EP_DEV uint32_t ep_ht_turn(const struct ep_ht_common &c, uint32_t r)
 EP_DEV uint32_t ep_ht_turn_rank(const struct ep_ht_common &c, uint32_t turn)
 {
 	uint32_t i = turn / c.remote.nodes, k = turn - i * c.remote.nodes;
-	uint32_t at = c.remote.far_first[k] + i;
+	uint32_t at = c.remote.remote_first[k] + i;
 
-	return at < c.remote.far_first[k + 1] ? c.remote.far_ranks[at] : EP_HT_NONE;
+	return at < c.remote.remote_first[k + 1] ? c.remote.remote_ranks[at] : EP_HT_NONE;
 }
 
 EP_DEV uint32_t ep_ht_turns(const struct ep_ht_common &c)
@@ -48,7 +48,7 @@ EP_DEV uint32_t ep_ht_turns(const struct ep_ht_common &c)
 	return c.remote.nodes * c.remote.most;
 }
 
-/* Does this block post to remote rank r? Its poster has that queue, and its creditor the other one. */
+/* Does this block post to remote rank r? Its send warp has that queue, and its credit warp the other one. */
 EP_DEV bool ep_ht_posts_to(const struct ep_ht_common &c, uint32_t r)
 {
 	return ep_ht_turn(c, r) % ep_nblocks() == ep_block();
@@ -225,7 +225,7 @@ EP_DEV bool ep_ht_parts_wait(const struct ep_ht_common &c, const struct ep_op &o
 
 /*
  * All warps of the block have done what the NIC is to read of it. The last block says so to the
- * posters of all. All threads.
+ * send warps of all. All threads.
  */
 EP_DEV void ep_ht_ready_say(const struct ep_ht_common &c, const struct ep_op &op)
 {

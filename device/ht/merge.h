@@ -48,7 +48,7 @@ EP_DEV uint32_t ep_ht_hop_rows(const struct ep_ht_combine_args &a, struct ep_ht_
 	}
 	h->from += c.g.rank + 1; /* ranks begin with different sources */
 	h->from -= h->from >= c.g.nranks ? c.g.nranks : 0;
-	if (ep_ht_stays(c, c.remote.desks[h->from].rank)) {
+	if (ep_ht_stays(c, c.remote.return_rings[h->from].rank)) {
 		return 0;
 	}
 	return (1u << ep_ht_rows(c, c.h.recv_start, h->from, h->chunk)) - 1;
@@ -61,7 +61,7 @@ EP_DEV uint32_t ep_ht_return_missing(const struct ep_ht_combine_args &a, const s
 				     const struct ep_ht_hop &u)
 {
 	const struct ep_ht_common &c = a.c;
-	uint32_t desk = c.remote.desks[u.from].rank, before;
+	uint32_t ring = c.remote.return_rings[u.from].rank, before;
 
 	if (u.chunk < c.areas.ring_chunks) {
 		return EP_HT_NONE;
@@ -74,12 +74,12 @@ EP_DEV uint32_t ep_ht_return_missing(const struct ep_ht_combine_args &a, const s
 			       before)) {
 		return EP_HT_NONE;
 	}
-	return desk;
+	return ring;
 }
 
-/* The rank of this node, by the lane's share, that has not returned its rows to desk `desk` + index. */
+/* The rank of this node, by the lane's share, that has not returned its rows to return ring `ring` + index. */
 EP_DEV uint32_t ep_ht_near_missing(const struct ep_ht_combine_args &a, const struct ep_op &op,
-				   const struct ep_ht_hop &u, uint32_t desk)
+				   const struct ep_ht_hop &u, uint32_t ring)
 {
 	const struct ep_ht_common &c = a.c;
 	uint32_t slot = u.chunk % c.areas.ring_chunks;
@@ -92,7 +92,7 @@ EP_DEV uint32_t ep_ht_near_missing(const struct ep_ht_combine_args &a, const str
 
 		if (returns && !ep_ht_stays(c, d) &&
 		    !ep_ht_word_reached(op,
-					ep_ht_unit_at(c, c.g.own, c.areas.arrived_off, desk + i,
+					ep_ht_unit_at(c, c.g.own, c.areas.arrived_off, ring + i,
 						      slot, u.part),
 					u.chunk)) {
 			return d;
@@ -102,8 +102,8 @@ EP_DEV uint32_t ep_ht_near_missing(const struct ep_ht_combine_args &a, const str
 }
 
 /* The remote rank, by the lane's share, whose sums, or gradients of weights, have not come. */
-EP_DEV uint32_t ep_ht_far_missing(const struct ep_ht_combine_args &a, const struct ep_op &op,
-				  const struct ep_ht_hop &u)
+EP_DEV uint32_t ep_ht_remote_missing(const struct ep_ht_combine_args &a, const struct ep_op &op,
+				     const struct ep_ht_hop &u)
 {
 	const struct ep_ht_common &c = a.c;
 
@@ -142,7 +142,7 @@ EP_DEV uint32_t ep_ht_hop_missing(const struct ep_ht_combine_args &a, const stru
 					     : ep_ht_stage_missing(c, op, u.from, 1, u.chunk);
 	}
 	missing = ep_ht_near_missing(a, op, u, 0);
-	return missing != EP_HT_NONE ? missing : ep_ht_far_missing(a, op, u);
+	return missing != EP_HT_NONE ? missing : ep_ht_remote_missing(a, op, u);
 }
 
 /* ---- what is added, and where the sum goes ---- */
@@ -257,9 +257,9 @@ EP_DEV unsigned char *ep_ht_hop_to(const struct ep_ht_combine_args &a, const str
 	unsigned char *to;
 
 	if (u.kind == EP_HT_RETURN) {
-		struct ep_ht_desk desk = c.remote.desks[u.from];
+		struct ep_ht_return_ring ring = c.remote.return_rings[u.from];
 
-		to = ep_ht_ring_at(c, ep_heap_of(c.g, desk.rank), desk.number,
+		to = ep_ht_ring_at(c, ep_heap_of(c.g, ring.rank), ring.number,
 				   u.chunk % c.areas.ring_chunks, i);
 	} else if (u.kind == EP_HT_MERGE) {
 		to = c.g.own + ep_ht_stage_off(c, u.from, u.chunk, i);
@@ -301,10 +301,10 @@ EP_DEV void ep_ht_hop_tell(const struct ep_ht_combine_args &a, const struct ep_o
 
 	ep_warp_sync(EP_FULL_MASK);
 	if (u.kind == EP_HT_RETURN && ep_lane() == 0) {
-		struct ep_ht_desk desk = c.remote.desks[u.from];
+		struct ep_ht_return_ring ring = c.remote.return_rings[u.from];
 
-		ep_st_release_sys_u64(ep_ht_unit_at(c, ep_heap_of(c.g, desk.rank),
-						    c.areas.arrived_off, desk.number,
+		ep_st_release_sys_u64(ep_ht_unit_at(c, ep_heap_of(c.g, ring.rank),
+						    c.areas.arrived_off, ring.number,
 						    u.chunk % c.areas.ring_chunks, u.part),
 				      word);
 	}

@@ -2,15 +2,15 @@
 /*
  * High throughput across nodes: the two warps of a block that talk to NICs.
  *
- * The *poster* sends the flows that leave this rank: in dispatch those of its own tokens, to its
+ * The *send warp* sends the flows that leave this rank: in dispatch those of its own tokens, to its
  * forwarders; in combine those of the sources that it forwards for. Chunk by chunk it waits until
- * movers have staged all parts, and until the receiver has consumed what lay in the chunk's place of
+ * copy warps have staged all parts, and until the receiver has consumed what lay in the chunk's place of
  * its net ring. What it posts is that chunk with those of its bunch that are ready, too, and one signal
  * that announces them all. It also waits for the NIC's completions, half a stage behind, and tells
- * movers which chunks' places in the stage are free again. Bunches go by several queues in turn, so
+ * copy warps which chunks' places in the stage are free again. Bunches go by several queues in turn, so
  * that one can be sent while a NIC that places rows in any order holds back the signal of another one.
  *
- * The *creditor* answers for the flows that come to this rank: it waits until movers have consumed all
+ * The *credit warp* answers for the flows that come to this rank: it waits until copy warps have consumed all
  * parts of a chunk, and tells the sender now and then how far that is.
  *
  * Neither holds anything that others wait for while it waits itself, but the order of chunks: whoever
@@ -53,7 +53,7 @@ EP_DEV uint32_t ep_ht_flow_mask(const struct ep_ht_common &c, const struct ep_ht
 	return f.own ? ep_ht_node_mask(c, x, chunk) : ep_ht_source_mask(c, x, chunk);
 }
 
-/* ---- the poster ---- */
+/* ---- the send warp ---- */
 
 /* A queue to rank r; each wait for it may take half of the timeout, before others give up this rank. */
 EP_DEV struct ep_mlx5_post ep_ht_queue_open(const struct ep_ht_common &c, uint32_t r,
@@ -315,7 +315,7 @@ EP_DEV bool ep_ht_release(const struct ep_ht_common &c, const struct ep_op &op,
 }
 
 /*
- * The poster's work, but for weights. Flows take turns, chunk by chunk; but what is released is so before any
+ * The send warp's work, but for weights. Flows take turns, chunk by chunk; but what is released is so before any
  * of them waits, since flows may share a stage. One warp.
  */
 EP_DEV void ep_ht_post(const struct ep_ht_common &c, const struct ep_op &op,
@@ -343,7 +343,7 @@ EP_DEV void ep_ht_post(const struct ep_ht_common &c, const struct ep_op &op,
 	(void)ep_ht_post_end(c, op, f);
 }
 
-/* ---- the creditor ---- */
+/* ---- the credit warp ---- */
 
 /* Tells the sender of flow x that all chunks below `chunks` are consumed. One warp. */
 EP_DEV bool ep_ht_credit_post(const struct ep_ht_common &c, const struct ep_op &op, uint32_t peer,
@@ -362,7 +362,7 @@ EP_DEV bool ep_ht_credit_post(const struct ep_ht_common &c, const struct ep_op &
 	return true;
 }
 
-/* The creditor's work. No credit is sent that no chunk waits for. One warp. */
+/* The credit warp's work. No credit is sent that no chunk waits for. One warp. */
 EP_DEV void ep_ht_credit(const struct ep_ht_common &c, const struct ep_op &op,
 			 const struct ep_ht_flows &f)
 {

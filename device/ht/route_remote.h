@@ -83,9 +83,9 @@ EP_DEV void ep_ht_span_nodes(const struct ep_ht_common &c, uint32_t w0, uint32_t
 		     chunk += EP_WARP_SIZE) {
 			uint32_t mask = 0;
 
-			for (uint32_t i = c.remote.far_first[k]; i < c.remote.far_first[k + 1];
-			     i++) {
-				mask |= ep_ht_out_mask(c, c.remote.far_ranks[i])[chunk];
+			for (uint32_t i = c.remote.remote_first[k];
+			     i < c.remote.remote_first[k + 1]; i++) {
+				mask |= ep_ht_out_mask(c, c.remote.remote_ranks[i])[chunk];
 			}
 			c.h.send_nodes[(size_t)k * c.areas.mask_stride + chunk] = (uint8_t)mask;
 		}
@@ -119,12 +119,12 @@ EP_DEV void ep_ht_rest_nodes(const struct ep_ht_common &c)
 EP_DEV bool ep_ht_masks_post(const struct ep_ht_common &c, struct ep_mlx5_post *p, uint32_t r,
 			     uint32_t k)
 {
-	uint32_t first = c.remote.far_first[k], n = c.remote.far_first[k + 1] - first;
+	uint32_t first = c.remote.remote_first[k], n = c.remote.remote_first[k + 1] - first;
 	const struct ep_ht_flow *flow = &c.remote.forwarders[k];
 	bool ok = true;
 
 	for (uint32_t i0 = 0; flow->peer == r && i0 < n && ok; i0 += EP_WARP_SIZE) {
-		uint32_t i = i0 + ep_lane(), d = i < n ? c.remote.far_ranks[first + i] : 0;
+		uint32_t i = i0 + ep_lane(), d = i < n ? c.remote.remote_ranks[first + i] : 0;
 		uint64_t to = c.areas.mask_off +
 			      ((uint64_t)flow->there * c.remote.most + i) * c.areas.mask_stride;
 		uint64_t from = c.areas.out_mask_off + (uint64_t)d * c.areas.mask_stride;
@@ -209,13 +209,13 @@ EP_DEV_COLD void ep_ht_tables_posted(const struct ep_ht_common &c, struct ep_op 
 /* Keeps the masks that source s has sent, if this rank forwards for it: worker `w` of `workers`. */
 EP_DEV void ep_ht_masks_keep(const struct ep_ht_common &c, uint32_t s, uint32_t w, uint32_t workers)
 {
-	const struct ep_ht_desk *desk = &c.remote.desks[s];
+	const struct ep_ht_return_ring *ring = &c.remote.return_rings[s];
 	uint32_t stride = c.areas.mask_stride, bytes = c.remote.near * stride;
 
-	if (!ep_rank_remote(c.g, s) || desk->rank != c.g.rank) {
+	if (!ep_rank_remote(c.g, s) || ring->rank != c.g.rank) {
 		return;
 	}
-	size_t x = desk->number / c.remote.near - 1;
+	size_t x = ring->number / c.remote.near - 1;
 	const unsigned char *from = c.g.own + c.areas.mask_off + x * c.remote.most * stride;
 	uint8_t *to = c.h.node_masks + x * bytes;
 

@@ -56,7 +56,7 @@ EP_DEV void ep_ht_say_near(const struct ep_ht_common &c, uint64_t word)
 }
 
 /* The same in those of other nodes, as far as they have not been told. */
-EP_DEV void ep_ht_say_far(const struct ep_ht_common &c, uint32_t epoch, uint64_t word)
+EP_DEV void ep_ht_say_remote(const struct ep_ht_common &c, uint32_t epoch, uint64_t word)
 {
 	uint64_t off = c.areas.blame_off + 8 * (uint64_t)c.g.rank;
 
@@ -101,7 +101,7 @@ EP_DEV void ep_ht_say(const struct ep_ht_common &c, uint32_t epoch, uint32_t by)
 		ep_ht_say_near(c, word);
 	}
 	if (NODES && word) {
-		ep_ht_say_far(c, epoch, word);
+		ep_ht_say_remote(c, epoch, word);
 	}
 	ep_st_release_gpu_u32(saying, 0);
 }

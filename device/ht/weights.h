@@ -2,7 +2,7 @@
 /*
  * High throughput across nodes: weights of rows in dispatch, and their gradients in combine. What stays
  * in the node is stored where it is read; what goes to another node is put together in the out area, a
- * list for each rank, which the poster sends apart from the rows.
+ * list for each rank, which the send warp sends apart from the rows.
  */
 #ifndef EP_DEVICE_HT_WEIGHTS_H
 #define EP_DEVICE_HT_WEIGHTS_H

@@ -88,7 +88,8 @@ static void ep_nodes_most_flows(struct ep_nodes_most *most, const uint32_t *node
 		}
 	}
 	most->flows = (uint32_t)ep_max_u64(most->flows, ep_max_u64(nodes, sources));
-	most->desks = (uint32_t)ep_max_u64(most->desks, (uint64_t)size * (1 + sources));
+	most->return_rings =
+		(uint32_t)ep_max_u64(most->return_rings, (uint64_t)size * (1 + sources));
 }
 
 struct ep_nodes_most ep_nodes_most(const uint32_t *node, size_t stride, int nranks)

@@ -27,10 +27,10 @@ static inline uint32_t ep_nodes_forwarder(uint32_t index, uint32_t ranks)
 
 /* What a rank has at most. */
 struct ep_nodes_most {
-	uint32_t near;   /* ranks of its node, itself included */
-	uint32_t remote; /* and others */
-	uint32_t flows;  /* other nodes, or ranks that it forwards for: the larger number */
-	uint32_t desks;  /* ranks of its node, times itself and those that it forwards for */
+	uint32_t near;         /* ranks of its node, itself included */
+	uint32_t remote;       /* and others */
+	uint32_t flows;        /* other nodes, or ranks that it forwards for: the larger number */
+	uint32_t return_rings; /* ranks of its node, times itself and those that it forwards for */
 };
 /* `node`: of rank 0; of the others at `stride` bytes. */
 struct ep_nodes_most ep_nodes_most(const uint32_t *node, size_t stride, int nranks);

@@ -47,7 +47,7 @@ struct ep_shape {
 	uint32_t
 		ring_bytes; /* high throughput: of rows on their way, at most if there is a choice */
 	uint32_t flows;     /* as struct ep_nodes_most has them; 0: one node */
-	uint32_t desks;
+	uint32_t return_rings;
 };
 #define EP_NO_LIMIT UINT32_MAX
 

@@ -41,7 +41,7 @@ struct ep_group_workspace {
 	uint64_t state_off;
 	uint64_t stats_off;
 	uint64_t mask_off;
-	uint64_t far_off;
+	uint64_t all_heaps_off;
 	uint64_t remote_off;
 	uint64_t places_off;
 	uint64_t links_off;
@@ -66,7 +66,7 @@ static struct ep_group_workspace ep_group_workspace_make(const struct ep_group_c
 	w.state_off = ep_group_workspace_take(&at, sizeof(struct ep_dev_state));
 	w.stats_off = ep_group_workspace_take(&at, r * sizeof(struct ep_peer_stats));
 	w.mask_off = ep_group_workspace_take(&at, EP_MASK_BYTES(r));
-	w.far_off = ep_group_workspace_take(&at, r > EP_GROUP_NEAR_RANKS ? 8 * r : 0);
+	w.all_heaps_off = ep_group_workspace_take(&at, r > EP_GROUP_NEAR_RANKS ? 8 * r : 0);
 	w.remote_off = ep_group_workspace_take(&at, queues ? sizeof(struct ep_dev_remote) : 0);
 	w.places_off =
 		ep_group_workspace_take(&at, queues ? r * sizeof(struct ep_remote_place) : 0);
@@ -122,7 +122,7 @@ static ncclResult_t ep_group_alloc_device(struct ncclEpGroup *g, cudaStream_t st
 	g->state = (void *)(p + w.state_off);
 	g->stats = (void *)(p + w.stats_off);
 	g->mask = (void *)(p + w.mask_off);
-	g->far_heap = g->nranks > EP_GROUP_NEAR_RANKS ? (void *)(p + w.far_off) : NULL;
+	g->all_heaps = g->nranks > EP_GROUP_NEAR_RANKS ? (void *)(p + w.all_heaps_off) : NULL;
 	g->algo_memory = p + w.algo_off;
 	if (channels) {
 		g->remote_dev = (void *)(p + w.remote_off);

@@ -49,7 +49,7 @@ struct ncclEpGroup {
 	struct ep_remote_link *links;     /* this and the next: NULL without remote ranks */
 	struct ep_dev_remote *remote_dev; /* what dev.remote points to, */
 	struct ep_remote_place *places;   /* and its places */
-	unsigned char **far_heap;         /* NULL: the group is small */
+	unsigned char **all_heaps;        /* NULL: the group is small */
 	void *algo_memory;                /* algo->group_bytes() of it */
 
 	int32_t *mask_host;               /* [nranks] host memory for copies of the mask, */

@@ -33,9 +33,9 @@ void ep_group_heap_begin(struct ep_group_heap *heap, const struct ep_shape *shap
 }
 
 /* The heaps that do not fit the kernels' arguments. */
-static ncclResult_t ep_group_far_bind(struct ncclEpGroup *g)
+static ncclResult_t ep_group_heaps_bind(struct ncclEpGroup *g)
 {
-	EP_CUDA(cudaMemcpyAsync(g->far_heap, g->peer_heap.base, 8 * (size_t)g->nranks,
+	EP_CUDA(cudaMemcpyAsync(g->all_heaps, g->peer_heap.base, 8 * (size_t)g->nranks,
 				cudaMemcpyHostToDevice, g->stream),
 		"setting the table of heaps");
 	EP_CUDA(cudaStreamSynchronize(g->stream), "setting the table of heaps");
@@ -65,13 +65,13 @@ ncclResult_t ep_group_heap_bind(struct ncclEpGroup *g, struct ep_boot *boot)
 		.clean_off = g->heap.clean_off,
 		.remote = g->remote_ranks ? g->remote_dev : NULL,
 		.own = g->peer_heap.base[g->rank],
-		.far_heap = g->far_heap,
+		.all_heaps = g->all_heaps,
 		.multicast = g->peer_heap.multicast,
 	};
 	memcpy(g->dev.heap, g->peer_heap.base, (size_t)near * sizeof(g->dev.heap[0]));
 	g->config.algo->group_bind(g);
-	return g->far_heap ? ep_boot_agree(boot, ep_group_far_bind(g), "setting up the group")
-			   : ncclSuccess;
+	return g->all_heaps ? ep_boot_agree(boot, ep_group_heaps_bind(g), "setting up the group")
+			    : ncclSuccess;
 }
 
 /* What must be over on this rank before its heap can be replaced. *busy: its GPU may run something. */

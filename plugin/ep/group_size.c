@@ -31,7 +31,7 @@ void ep_group_config_size(struct ep_group_config *config, struct ep_nodes_most n
 	config->shape.near_ranks = nodes.near;
 	config->shape.remote_ranks = nodes.remote;
 	config->shape.flows = nodes.flows;
-	config->shape.desks = nodes.desks;
+	config->shape.return_rings = nodes.return_rings;
 	config->shape.channels = ep_group_channels(config, nodes.remote);
 	config->shape.banks = config->algo->limits.banks;
 	if (nodes.remote && config->shape.banks > EP_GROUP_REMOTE_BANKS) {

@@ -341,7 +341,7 @@ bool ep_gda_proxy_start(struct ep_gda *g, struct ep_reason *why)
 	if (!ep_gda_handover_index(g->mode)) {
 		return true;
 	}
-	error = ep_thread_start(&g->poster, ep_gda_proxy_main, g);
+	error = ep_thread_start(&g->proxy, ep_gda_proxy_main, g);
 	if (error) {
 		return ep_reason_set(why, "no thread to post RDMA from: %s", strerror(error));
 	}
@@ -353,7 +353,7 @@ void ep_gda_proxy_stop(struct ep_gda *g)
 {
 	if (g->posting) {
 		__atomic_store_n(&g->stop, 1, __ATOMIC_RELAXED);
-		pthread_join(g->poster, NULL);
+		pthread_join(g->proxy, NULL);
 		g->posting = false;
 	}
 }

@@ -57,7 +57,7 @@ struct ep_gda {
 	pthread_mutex_t ask; /* of `scratch`, and of questions to NICs */
 	uint32_t next_query;
 
-	pthread_t watcher, poster;
+	pthread_t watcher, proxy;
 	bool watching, posting;
 	int stop_fd; /* wakes the watcher */
 	uint32_t stop;

@@ -18,7 +18,7 @@
 struct memory {
 	uint64_t heap[3 * RANKS]; /* progress, calls, results */
 	uint64_t mask[EP_MASK_BYTES(RANKS) / 8];
-	unsigned char *far_heap[RANKS];
+	unsigned char *all_heaps[RANKS];
 	struct ep_dev_seq seq[EP_GROUP_MAX_BLOCKS];
 	struct ep_dev_state state;
 	struct ep_record records[EP_RECORDS];
@@ -60,13 +60,13 @@ static void prepare(struct memory *m, struct ep_clean_args *args)
 	memset(m, 0, sizeof(*m));
 	for (int r = 0; r < RANKS; r++) {
 		mask[r] = r != 513 && r % 7 != 3;
-		m->far_heap[r] = (unsigned char *)m->heap;
+		m->all_heaps[r] = (unsigned char *)m->heap;
 		m->heap[r] = ep_progress_word(STEP + (uint32_t)r % 10, 0, 0);
 		if ((comes(r) && r != SELF) || r == 699) {
 			*word(m, 0, r) = ep_progress_word(60 + (uint32_t)(r == 698), 1, 0);
 		}
 		if (r < EP_GROUP_NEAR_RANKS) {
-			g->heap[r] = m->far_heap[r];
+			g->heap[r] = m->all_heaps[r];
 		}
 	}
 	for (int i = 0; i < EP_GROUP_MAX_BLOCKS; i++) {
@@ -84,7 +84,7 @@ static void prepare(struct memory *m, struct ep_clean_args *args)
 	g->async_error = &m->async_error;
 	g->clean_off = CLEAN_OFF;
 	g->own = (unsigned char *)m->heap;
-	g->far_heap = m->far_heap;
+	g->all_heaps = m->all_heaps;
 	ep_ranks_add(&args->gone, 699);
 	args->absent = &m->absent;
 }

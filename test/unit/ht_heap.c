@@ -72,7 +72,7 @@ static uint64_t check_cut(const struct ep_shape *s, const struct ep_ht_areas *a,
 }
 
 /*
- * Bunches go round the queues; what a poster waits for ends with one, and the stage has room for it and for what
+ * Bunches go round the queues; what a send warp waits for ends with one, and the stage has room for it and for what
  * is staged meanwhile.
  */
 static void check_bunches(const struct ep_shape *s, const struct ep_ht_areas *a)
@@ -93,7 +93,8 @@ static void check_heap(const struct ep_shape *s, uint32_t topk)
 	uint64_t w = topk < s->nlocal ? topk : s->nlocal;
 	struct ep_ht_heap h = ep_ht_heap_make(s, topk);
 	const struct ep_ht_areas *a = &h.areas;
-	uint64_t rings = r > s->desks ? r : s->desks, f = s->flows, masks = f ? a->mask_stride : 0;
+	uint64_t rings = r > s->return_rings ? r : s->return_rings, f = s->flows,
+		 masks = f ? a->mask_stride : 0;
 	uint64_t words = 8 * rings * a->ring_chunks * a->parts;
 	uint64_t flat = check_cut(s, a, EP_HT_FLAT), major = check_cut(s, a, EP_HT_EXPERT_MAJOR);
 	uint64_t chunk = tokens * a->row_stride, counts = 8 * (r * s->nlocal + r + 1);

@@ -187,7 +187,7 @@ static struct ep_ht_operation random_operation(void)
 		o.shape.near_ranks = 1 + draw(o.shape.nranks - 1);
 		o.shape.remote_ranks = o.shape.nranks - 1;
 		o.shape.flows = 1 + draw(o.shape.nranks - 1);
-		o.shape.desks = o.shape.near_ranks * (1 + o.shape.flows);
+		o.shape.return_rings = o.shape.near_ranks * (1 + o.shape.flows);
 	}
 	o.ring_chunks = ep_ht_heap_make(&o.shape, o.topk).areas.ring_chunks;
 	o.net_chunks = ep_ht_heap_make(&o.shape, o.topk).areas.net_chunks;
@@ -204,7 +204,7 @@ static void check_nodes(const struct ep_ht_operation *o, const struct ep_ht_plan
 
 	CHECK(2 * p->lag < o->ring_chunks);
 	CHECK(p->lag + late < o->net_chunks);
-	CHECK(p->threads / 32 >= 4); /* a poster, a creditor, and others */
+	CHECK(p->threads / 32 >= 4); /* a send warp, a credit warp, and others */
 	CHECK(o->kind != EP_HT_COMBINE || p->part_bytes <= EP_HT_COMBINE_PART);
 }
 

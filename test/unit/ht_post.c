@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * The poster of high throughput, one flow of it: how many rows a signal and a doorbell serve, which must not
+ * The send warp of high throughput, one flow of it: how many rows a signal and a doorbell serve, which must not
  * hold up few rows, announce rows that are not there, or take room that is not free.
  */
 #include <cuda_runtime_api.h>
@@ -45,7 +45,7 @@ struct memory {
 	struct ep_record records[EP_RECORDS];
 	uint32_t scratch[EP_HT_COUNTERS];
 	struct ep_ht_flow flow;
-	uint32_t node[2], rank_index[2], near_ranks[1], far_ranks[1], far_first[2];
+	uint32_t node[2], rank_index[2], near_ranks[1], remote_ranks[1], remote_first[2];
 	uint8_t masks[CHUNKS];
 };
 
@@ -102,7 +102,7 @@ static void place_group(struct memory *m, struct ep_ht_common *c)
 	m->heap.progress[1] = ep_progress_word(HT_POST_EPOCH, 0, 0);
 	m->flow = (struct ep_ht_flow){ .peer = 1 };
 	m->node[0] = EP_HT_NONE;
-	m->far_ranks[0] = m->far_first[1] = 1;
+	m->remote_ranks[0] = m->remote_first[1] = 1;
 	c->remote = (struct ep_ht_remote){
 		.near = 1,
 		.nodes = 1,
@@ -111,8 +111,8 @@ static void place_group(struct memory *m, struct ep_ht_common *c)
 		.node = m->node,
 		.index = m->rank_index,
 		.near_ranks = m->near_ranks,
-		.far_ranks = m->far_ranks,
-		.far_first = m->far_first,
+		.remote_ranks = m->remote_ranks,
+		.remote_first = m->remote_first,
 	};
 }
 
@@ -249,8 +249,8 @@ static void turns(uint32_t less)
 	a.c.g.nranks = nranks;
 	a.c.remote.node = t->node;
 	a.c.remote.index = t->index;
-	a.c.remote.far_ranks = t->ranks;
-	a.c.remote.far_first = t->first;
+	a.c.remote.remote_ranks = t->ranks;
+	a.c.remote.remote_first = t->first;
 	a.posts = t->posts;
 	a.turns = t->turns;
 	NEED_CUDA(cudaLaunchKernelExC(&config, (const void *)ht_turn_kernel, list));

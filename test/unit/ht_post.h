@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A kernel with a poster of high throughput, and a warp that is the movers, the NIC and the receiver. */
+/* A kernel with a send warp of high throughput, and a warp that is the copy warps, the NIC and the receiver. */
 #ifndef TEST_UNIT_HT_POST_H
 #define TEST_UNIT_HT_POST_H
 
@@ -13,7 +13,7 @@ struct ht_post_args {
 	struct ep_ht_common c;
 	uint32_t chunks;
 	uint32_t
-		staged; /* chunks that are staged before the poster begins, and part 0 of the next, */
+		staged; /* chunks that are staged before the send warp begins, and part 0 of the next, */
 	uint32_t again; /* and then so many, when the last of those before has been announced */
 	uint32_t
 		credits; /* when so many chunks are announced, the receiver has consumed all; 0: at once */

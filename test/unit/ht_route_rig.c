@@ -76,7 +76,7 @@ static void rig_args(struct rig *rig, uint32_t r)
 	c->g.records = rank->records;
 	c->g.async_error = &pinned->async_error;
 	c->g.own = rank->memory;
-	c->g.far_heap = pinned->heap;
+	c->g.all_heaps = pinned->heap;
 	for (uint32_t p = 0; p < s->nranks; p++) {
 		pinned->heap[p] = rig->rank[p].memory;
 		if (p < EP_GROUP_NEAR_RANKS) {

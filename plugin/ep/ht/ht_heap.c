@@ -44,7 +44,7 @@ static void ep_ht_areas_size(struct ep_ht_areas *a, const struct ep_shape *shape
 
 	a->row_stride = ep_round_up(shape->max_token_bytes, EP_HT_LINE);
 	a->parts = ep_ht_most_parts(shape);
-	a->rings = shape->nranks > shape->desks ? shape->nranks : shape->desks;
+	a->rings = shape->nranks > shape->return_rings ? shape->nranks : shape->return_rings;
 	ep_ht_areas_cut(a, shape, EP_HT_FLAT);
 	if (shape->flows) {
 		a->net_chunks = ep_ht_fit_chunks(shape, EP_HT_CHUNK_SHIFT, a->row_stride, bytes,

@@ -18,12 +18,12 @@ struct ep_ht_nodes {
 struct ep_ht_nodes_layout {
 	uint64_t forwarders_off;
 	uint64_t feeds_off;
-	uint64_t desks_off;
+	uint64_t return_rings_off;
 	uint64_t node_off;
 	uint64_t index_off;
 	uint64_t near_off;
-	uint64_t far_off;
-	uint64_t far_first_off;
+	uint64_t remote_off;
+	uint64_t remote_first_off;
 	uint64_t bytes;
 };
 
@@ -34,12 +34,12 @@ static struct ep_ht_nodes_layout ep_ht_nodes_layout_make(const struct ep_shape *
 
 	l.forwarders_off = ep_group_heap_take(&at, f * sizeof(struct ep_ht_flow), 16);
 	l.feeds_off = ep_group_heap_take(&at, f * sizeof(struct ep_ht_flow), 16);
-	l.desks_off = ep_group_heap_take(&at, r * sizeof(struct ep_ht_desk), 16);
+	l.return_rings_off = ep_group_heap_take(&at, r * sizeof(struct ep_ht_return_ring), 16);
 	l.node_off = ep_group_heap_take(&at, 4 * r, 16);
 	l.index_off = ep_group_heap_take(&at, 4 * r, 16);
 	l.near_off = ep_group_heap_take(&at, 4ull * shape->near_ranks, 16);
-	l.far_off = ep_group_heap_take(&at, 4 * r, 16);
-	l.far_first_off = ep_group_heap_take(&at, 4 * (f + 1), 16);
+	l.remote_off = ep_group_heap_take(&at, 4 * r, 16);
+	l.remote_first_off = ep_group_heap_take(&at, 4 * (f + 1), 16);
 	l.bytes = at;
 	return l;
 }
@@ -107,7 +107,7 @@ static void ep_ht_nodes_fill(const struct ep_ht_nodes *n, uint32_t me,
 {
 	struct ep_ht_flow *forwarders = (void *)(to + l->forwarders_off);
 	struct ep_ht_flow *feeds = (void *)(to + l->feeds_off);
-	struct ep_ht_desk *desks = (void *)(to + l->desks_off);
+	struct ep_ht_return_ring *return_rings = (void *)(to + l->return_rings_off);
 	uint32_t *node = (void *)(to + l->node_off), *index = (void *)(to + l->index_off);
 	uint32_t *near_ranks = (void *)(to + l->near_off);
 
@@ -118,7 +118,7 @@ static void ep_ht_nodes_fill(const struct ep_ht_nodes *n, uint32_t me,
 		if (ep_ht_nodes_near(n, me, r)) {
 			node[r] = EP_HT_NONE;
 			near_ranks[remote->near++] = r;
-			desks[r] = (struct ep_ht_desk){ r, n->index[me] };
+			return_rings[r] = (struct ep_ht_return_ring){ r, n->index[me] };
 			continue;
 		}
 		node[r] = ep_ht_nodes_number(n, me, r);
@@ -133,8 +133,9 @@ static void ep_ht_nodes_fill(const struct ep_ht_nodes *n, uint32_t me,
 		}
 		for (d = 0; !(ep_ht_nodes_near(n, me, d) && ep_ht_nodes_forwards(n, d, r)); d++) {
 		}
-		desks[r] = (struct ep_ht_desk){ d, n->size[me] * (1 + ep_ht_nodes_source(n, d, r)) +
-							   n->index[me] };
+		return_rings[r] = (struct ep_ht_return_ring){
+			d, n->size[me] * (1 + ep_ht_nodes_source(n, d, r)) + n->index[me]
+		};
 	}
 }
 
@@ -182,18 +183,18 @@ ncclResult_t ep_ht_nodes_bind(struct ncclEpGroup *g)
 	g->ht->remote = (struct ep_ht_remote){
 		.forwarders = (void *)(to + l.forwarders_off),
 		.feeds = (void *)(to + l.feeds_off),
-		.desks = (void *)(to + l.desks_off),
+		.return_rings = (void *)(to + l.return_rings_off),
 		.node = (void *)(to + l.node_off),
 		.index = (void *)(to + l.index_off),
 		.near_ranks = (void *)(to + l.near_off),
-		.far_ranks = (void *)(to + l.far_off),
-		.far_first = (void *)(to + l.far_first_off),
+		.remote_ranks = (void *)(to + l.remote_off),
+		.remote_first = (void *)(to + l.remote_first_off),
 		.most = shape->near_ranks,
 	};
 	ep_ht_nodes_find(&n);
 	ep_ht_nodes_fill(&n, (uint32_t)g->rank, &l, tables, &g->ht->remote);
-	ep_ht_nodes_list(&n, (uint32_t)g->rank, (void *)(tables + l.far_off),
-			 (void *)(tables + l.far_first_off));
+	ep_ht_nodes_list(&n, (uint32_t)g->rank, (void *)(tables + l.remote_off),
+			 (void *)(tables + l.remote_first_off));
 	EP_CUDA_GOTO(cudaMemcpyAsync(to, tables, l.bytes, cudaMemcpyHostToDevice, g->stream),
 		     "setting up the tables of nodes", out);
 	EP_CUDA_GOTO(cudaStreamSynchronize(g->stream), "setting up the tables of nodes", out);
