@@ -114,6 +114,30 @@ static void vn_tell_store(uint8_t *to, uint32_t len, bool flag)
 #endif
 }
 
+/*
+ * Tells the race detector what a NIC reads: whole words as relaxed atomics. Data is reported as before if the
+ * post does not come after it. Words that carry their epoch are not: whoever posts them has loaded each one,
+ * and what reads a word after that finds it or a later one.
+ */
+static void vn_tell_load(const uint8_t *from, uint32_t len)
+{
+#ifdef VC_TSAN
+	uintptr_t at = (uintptr_t)from, end = at + len, word = (at + 7) & ~(uintptr_t)7;
+
+	if (len <= VN_INLINE) {
+		return;
+	}
+	__tsan_read_range((void *)at, word - at);
+	for (; word + 8 <= end; word += 8) {
+		(void)__tsan_atomic64_load((const volatile unsigned long *)word, 0);
+	}
+	__tsan_read_range((void *)word, end - word);
+#else
+	(void)from;
+	(void)len;
+#endif
+}
+
 void vn_store(struct vn_mr *mr, uint8_t *to, const uint8_t *from, uint32_t len)
 {
 	if (mr->mem.gpu) {
@@ -131,11 +155,7 @@ const uint8_t *vn_payload(struct vn_mr *mr, const uint8_t *at, uint32_t len)
 		vn_deferred_before(at, len);
 		return vn_gpu_fetch(mr->mem.gpu, at, len);
 	}
-#ifdef VC_TSAN
-	if (len > VN_INLINE) {
-		__tsan_read_range((void *)(uintptr_t)at, len);
-	}
-#endif
+	vn_tell_load(at, len);
 	return at;
 }
 
