@@ -153,8 +153,8 @@ EP_DEV bool ep_clean_post(const struct ep_clean_args &a, uint32_t r, enum ep_cle
 }
 
 /* Tells all ranks the round and the step. All threads; barriers at both ends. */
-EP_DEV void ep_clean_tell(const struct ep_clean_args &a, struct ep_clean_board *b,
-			  enum ep_clean_word which)
+EP_DEV void ep_clean_publish(const struct ep_clean_args &a, struct ep_clean_board *b,
+			     enum ep_clean_word which)
 {
 	ep_block_sync();
 	if (b->at_once && ep_tid() == 0) {
@@ -176,11 +176,11 @@ EP_DEV void ep_clean_tell(const struct ep_clean_args &a, struct ep_clean_board *
 		if (!ep_rank_remote(a.g, r) || (lost && which == EP_CLEAN_RESULT)) {
 			continue;
 		}
-		bool told =
+		bool posted =
 			ep_clean_post(a, r, which, ep_progress_word(b->step, b->round, lost), lost);
 
 		if (ep_lane() == 0) {
-			b->lost[r] = !told;
+			b->lost[r] = !posted;
 		}
 	}
 	ep_block_sync();
@@ -266,7 +266,7 @@ EP_DEV void ep_clean_meet(const struct ep_clean_args &a, struct ep_clean_board *
 			b->raised = 0;
 			b->round = ep_clean_choose(a);
 		}
-		ep_clean_tell(a, b, EP_CLEAN_CALL);
+		ep_clean_publish(a, b, EP_CLEAN_CALL);
 		ep_clean_await(a, b, s);
 		ep_block_sync();
 	} while (b->raised);
@@ -307,7 +307,8 @@ EP_DEV void ep_clean_decide(const struct ep_clean_args &a, struct ep_clean_board
 }
 
 /* Waits for the result of r, who came. Who has gone on to a later round had the same. One thread. */
-EP_DEV void ep_clean_hear(const struct ep_clean_args &a, struct ep_clean_board *b, uint32_t r)
+EP_DEV void ep_clean_wait_result(const struct ep_clean_args &a, struct ep_clean_board *b,
+				 uint32_t r)
 {
 	struct ep_spin s = ep_spin_start();
 	uint64_t word = ep_clean_load(a, EP_CLEAN_RESULT, r);
@@ -378,13 +379,14 @@ EP_KERNEL_ALONE(ep_clean_kernel, ep_clean_args, EP_GROUP_MAX_THREADS)
 	if (ep_tid() == 0) {
 		ep_clean_decide(a, &board);
 	}
-	ep_clean_tell(a, &board, EP_CLEAN_RESULT);
+	ep_clean_publish(a, &board, EP_CLEAN_RESULT);
 	if (board.adopted) {
-		ep_clean_tell(a, &board, EP_CLEAN_CALL); /* takes back the call that nobody heard */
+		/* take back the call that nobody has received */
+		ep_clean_publish(a, &board, EP_CLEAN_CALL);
 	}
 	for (uint32_t r = ep_tid(); !board.adopted && r < a.g.nranks; r += ep_nthreads()) {
 		if (board.came[r]) {
-			ep_clean_hear(a, &board, r);
+			ep_clean_wait_result(a, &board, r);
 		}
 	}
 	ep_block_sync();

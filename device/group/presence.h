@@ -34,7 +34,7 @@ EP_DEV uint64_t ep_presence_load(const struct ep_dev_group &g, uint32_t r)
 }
 
 /* Does the word speak of this operation? */
-EP_DEV bool ep_presence_said(const struct ep_op &op, uint64_t word)
+EP_DEV bool ep_presence_decided(const struct ep_op &op, uint64_t word)
 {
 	return (uint32_t)(word >> 32) == op.epoch;
 }
@@ -73,7 +73,7 @@ EP_DEV uint32_t ep_presence_claim(const struct ep_dev_group &g, const struct ep_
 	uint64_t *word = ep_mask_presence(g.mask, g.nranks) + r;
 	uint64_t old = ep_ld_relaxed_gpu_u64(word);
 
-	while (!ep_presence_said(op, old)) {
+	while (!ep_presence_decided(op, old)) {
 		uint64_t found = ep_atomic_cas_sc_gpu_u64(
 			word, old, ep_presence_word(op, EP_PRESENCE_CLAIMED));
 

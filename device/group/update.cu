@@ -19,13 +19,13 @@ EP_DEV uint64_t ep_update_left(const struct ep_update_args &a, uint64_t start)
 }
 
 /* This rank stands at `word`, as it has told or tells now. One warp. */
-EP_DEV void ep_update_tell(const struct ep_update_args &a, uint32_t r, uint64_t word,
-			   uint64_t start)
+EP_DEV void ep_update_publish(const struct ep_update_args &a, uint32_t r, uint64_t word,
+			      uint64_t start)
 {
 	uint32_t control = a.g.remote->channels;
-	uint64_t told = ep_lane() == 0 ? ep_remote_link_at(a.g, r, control)->signal : 0;
+	uint64_t posted = ep_lane() == 0 ? ep_remote_link_at(a.g, r, control)->signal : 0;
 
-	if (ep_shfl_u64(EP_FULL_MASK, told, 0) == word) {
+	if (ep_shfl_u64(EP_FULL_MASK, posted, 0) == word) {
 		return;
 	}
 	struct ep_mlx5_post p = ep_remote_open(a.g, r, control);
@@ -52,7 +52,7 @@ EP_KERNEL(ep_update_kernel, ep_update_args, EP_GROUP_MAX_THREADS)
 	for (uint32_t r = ep_warp(); r < a.g.nranks; r += ep_nwarps()) {
 		if (ep_rank_remote(a.g, r) && ep_mask_active_warp(a.g, r) &&
 		    !ep_shfl_u32(EP_FULL_MASK, ep_remote_down(a.g, r), 0)) {
-			ep_update_tell(a, r, word, start);
+			ep_update_publish(a, r, word, start);
 		}
 	}
 }

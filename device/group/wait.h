@@ -35,11 +35,11 @@ enum ep_wait_stand {
 };
 
 /* Above the number of polls, ep_spin.polls holds */
-#define EP_WAIT_STAND_SHIFT 30  /* the stand seen last, and */
-#define EP_WAIT_TOLD (1u << 29) /* whether the peer has been seen to have masked this rank */
-#define EP_WAIT_LATE (1u << 28) /* high throughput: half of its time is over (ht/blame.h) */
-#define EP_WAIT_CUT (1u << 27)  /* its start is not when it began (ep_wait_cut) */
-#define EP_WAIT_FULL (1u << 26) /* polls have come here: this is taken away, lest they go on */
+#define EP_WAIT_STAND_SHIFT 30    /* the stand seen last, and */
+#define EP_WAIT_MASKED (1u << 29) /* whether the peer has been seen to have masked this rank */
+#define EP_WAIT_LATE (1u << 28)   /* high throughput: half of its time is over (ht/blame.h) */
+#define EP_WAIT_CUT (1u << 27)    /* its start is not when it began (ep_wait_cut) */
+#define EP_WAIT_FULL (1u << 26)   /* polls have come here: this is taken away, lest they go on */
 
 /*
  * The timeout of a wait for `peer` has passed: does the wait go on? Rank A waits for B, and B may
@@ -97,9 +97,9 @@ EP_DEV bool ep_wait_extended(const struct ep_dev_group &g, const struct ep_op &o
 EP_DEV void ep_wait_in_vain(const struct ep_dev_group &g, const struct ep_op &op,
 			    const struct ep_spin &s)
 {
-	uint64_t said = ep_ld_relaxed_gpu_u64(&g.state->in_vain);
+	uint64_t word = ep_ld_relaxed_gpu_u64(&g.state->in_vain);
 
-	if (s.start_ns && (uint32_t)(said >> 32) != op.step) {
+	if (s.start_ns && (uint32_t)(word >> 32) != op.step) {
 		ep_st_relaxed_gpu_u64(&g.state->in_vain,
 				      (uint64_t)op.step << 32 | EP_WAIT_CLOCK(s.start_ns));
 	}
@@ -111,12 +111,12 @@ EP_DEV void ep_wait_in_vain(const struct ep_dev_group &g, const struct ep_op &op
  */
 EP_DEV void ep_wait_since(const struct ep_dev_group &g, const struct ep_op &op, struct ep_spin *s)
 {
-	uint64_t said = ep_ld_relaxed_gpu_u64(&g.state->in_vain);
+	uint64_t word = ep_ld_relaxed_gpu_u64(&g.state->in_vain);
 
-	if ((uint32_t)(said >> 32) == op.step && !(s->polls >> EP_WAIT_STAND_SHIFT)) {
+	if ((uint32_t)(word >> 32) == op.step && !(s->polls >> EP_WAIT_STAND_SHIFT)) {
 		uint64_t now = ep_time_ns();
 		/* the other wait was on another SM, whose clock may be a little ahead of this one */
-		int32_t units = (int32_t)(EP_WAIT_CLOCK(now) - (uint32_t)said);
+		int32_t units = (int32_t)(EP_WAIT_CLOCK(now) - (uint32_t)word);
 		uint64_t age = units > 0 ? (uint64_t)units << 20 : 0;
 
 		if (!s->start_ns || age > now - s->start_ns) {
@@ -152,12 +152,12 @@ EP_DEV bool ep_wait_down(const struct ep_dev_group &g, uint32_t r)
 		return false;
 	}
 
-	uint32_t said = ep_ld_relaxed_gpu_u32(&g.state->looked), at = said % EP_WAIT_LOOK_RANKS;
+	uint32_t word = ep_ld_relaxed_gpu_u32(&g.state->looked), at = word % EP_WAIT_LOOK_RANKS;
 	uint32_t now = (uint32_t)(ep_time_ns() >> EP_WAIT_LOOK_SHIFT) * EP_WAIT_LOOK_RANKS;
 
-	if (now != said - at) {
+	if (now != word - at) {
 		now += at + 1 < g.nranks ? at + 1 : 0;
-		if (ep_atomic_cas_gpu_u32(&g.state->looked, said, now) == said &&
+		if (ep_atomic_cas_gpu_u32(&g.state->looked, word, now) == word &&
 		    ep_remote_down(g, at)) {
 			ep_st_relaxed_gpu_u64(ep_wait_down_seen(g, at), 1);
 		}
@@ -225,13 +225,13 @@ EP_DEV uint32_t ep_wait_verdict(const struct ep_dev_group &g, const struct ep_op
 		return EP_WAIT_GOES_ON;
 	}
 	/* It sends nothing more. But what it sent before may have come since the last poll. */
-	if (s->polls & EP_WAIT_TOLD) {
+	if (s->polls & EP_WAIT_MASKED) {
 		return EP_CAUSE_PARTED;
 	}
 	if (ep_wait_overtaken(g, op, site, peer, word)) {
 		ep_wait_cut(g, s);
 	} else {
-		s->polls |= EP_WAIT_TOLD;
+		s->polls |= EP_WAIT_MASKED;
 	}
 	return EP_WAIT_GOES_ON;
 }

@@ -6,7 +6,7 @@
  * for the cause: the rank that it waits for, or, if that one has said the same of itself, whom that one names.
  * Who says so is alive.
  *
- * A rank has many waits and one word (device/ht/say.h): a wait that knows nobody who is silent does not
+ * A rank has many waits and one word (device/ht/blame_word.h): a wait that knows nobody who is silent does not
  * overwrite what another wait of the rank has said. More may happen before all waits are over:
  *   - A wait that is late and then ends well takes the rank's word back.
  *   - A rank that gives up a connection says so at once, for who is left behind waits for this rank; and
@@ -19,7 +19,7 @@
 #ifndef EP_DEVICE_HT_BLAME_H
 #define EP_DEVICE_HT_BLAME_H
 
-#include "device/ht/say.h"
+#include "device/ht/blame_word.h"
 
 /* Has rank r said that it is held up, and by whom? */
 EP_DEV bool ep_ht_held_up(const struct ep_ht_common &c, uint32_t step, uint32_t r, uint32_t *by)
@@ -73,7 +73,7 @@ template <bool NODES>
 EP_DEV_COLD uint32_t ep_ht_blame(const struct ep_ht_common &c, uint32_t step,
 				 enum ep_ht_event event, uint64_t start_ns, uint32_t peer)
 {
-	bool said = ep_ht_has_said(c, step), known, say = true;
+	bool published = ep_ht_blame_published(c, step), known, publish = true;
 	uint32_t cause, by, late = 0;
 
 	known = ep_ht_cause_find(c, step, peer, &cause);
@@ -84,7 +84,7 @@ EP_DEV_COLD uint32_t ep_ht_blame(const struct ep_ht_common &c, uint32_t step,
 			    ep_time_ns() - start_ns >= c.g.timeout_ns / 2;
 
 		late = half ? EP_HT_LATE_BIT : 0;
-		say = half && (known || !said);
+		publish = half && (known || !published);
 	} else if (event == EP_HT_FAILS) {
 		bool down = NODES && ep_rank_remote(c.g, cause) &&
 			    ep_ld_relaxed_gpu_u64(ep_wait_down_seen(c.g, cause));
@@ -94,10 +94,10 @@ EP_DEV_COLD uint32_t ep_ht_blame(const struct ep_ht_common &c, uint32_t step,
 		by = cause | EP_HT_GAVE_UP;
 	} else {
 		by = EP_HT_NOBODY; /* if others are late, they say so again */
-		say = said;
+		publish = published;
 	}
-	if (say) {
-		ep_ht_say<NODES>(c, step, by);
+	if (publish) {
+		ep_ht_blame_publish<NODES>(c, step, by);
 	}
 	return cause | late;
 }

@@ -123,8 +123,8 @@ struct ep_ht_due {
 /* After so many batches its stores are over: nobody waits long, neither this warp nor a peer. */
 #define EP_HT_DUE_AGE 4u
 
-EP_DEV void ep_ht_due_tell(const struct ep_ht_combine_args &a, const struct ep_op &op,
-			   const struct ep_ht_pipe &p, struct ep_ht_due *due)
+EP_DEV void ep_ht_due_publish(const struct ep_ht_combine_args &a, const struct ep_op &op,
+			      const struct ep_ht_pipe &p, struct ep_ht_due *due)
 {
 	if (due->age) {
 		ep_ht_pipe_stored(&p, due->group);
@@ -153,7 +153,7 @@ EP_DEV_COLD struct ep_ht_prepared ep_ht_unit_prepare(const struct ep_ht_combine_
 	struct ep_ht_prepared r = { w, due, EP_HT_READY };
 
 	if (patient) {
-		ep_ht_due_tell(a, op, p, &r.due); /* who is waited for may need it */
+		ep_ht_due_publish(a, op, p, &r.due); /* who is waited for may need it */
 	}
 	while (r.w.pending || ep_ht_work_next(a, &r.w)) {
 		r.found = ep_ht_work_peers(a, op, r.w, patient);
@@ -211,7 +211,7 @@ EP_DEV bool ep_ht_combine_add(const struct ep_ht_combine_args &a, const struct e
 	*between = what & (EP_HT_NOTE_LAST | EP_HT_NOTE_COPY);
 	due->age += due->age != 0;
 	if (due->age > EP_HT_DUE_AGE || copied) {
-		ep_ht_due_tell(a, op, *p, due);
+		ep_ht_due_publish(a, op, *p, due);
 	}
 	if (what & EP_HT_NOTE_END) {
 		uint32_t unit = ep_shfl_u32(EP_FULL_MASK, note.unit, slot);
@@ -326,7 +326,7 @@ template <int DTYPE> EP_DEV void ep_ht_combine(const struct ep_ht_combine_args &
 		ep_ht_combine_drop(a, e.op, p, note);
 		p.held = 0;
 	}
-	ep_ht_due_tell(a, e.op, p, &due);
+	ep_ht_due_publish(a, e.op, p, &due);
 	ep_ht_pipe_end(a.c.g, e.op, &p);
 	if (a.is_direct) {
 		ep_ht_done_send(a.c, e.op, &failed);

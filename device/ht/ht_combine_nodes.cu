@@ -146,7 +146,7 @@ EP_DEV void ep_ht_copy_warp(const struct ep_ht_combine_args &a, const struct ep_
 		if (a.in_weights && u.part == 0) {
 			ep_ht_hop_gradients(a, u);
 		}
-		ep_ht_hop_tell(a, op, u);
+		ep_ht_hop_publish(a, op, u);
 	}
 }
 
@@ -168,7 +168,7 @@ template <int DTYPE> EP_DEV void ep_ht_combine_nodes(const struct ep_ht_combine_
 
 	if (ok && a.in_weights) {
 		ep_ht_gradients_stage(a);
-		ep_ht_ready_say(a.c, e.op);
+		ep_ht_ready_publish(a.c, e.op);
 	}
 	if (ok && role == 0) {
 		ep_ht_combine_send_warp(a, e.op);

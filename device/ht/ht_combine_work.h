@@ -143,7 +143,7 @@ EP_DEV uint32_t ep_ht_slot_of(const struct ep_ht_common &c, uint32_t chunk)
 }
 
 /* Has the word of a unit come that says `chunk`, or a later one in that slot? Any lane. */
-EP_DEV bool ep_ht_unit_said(const struct ep_op &op, const uint64_t *at, uint32_t chunk)
+EP_DEV bool ep_ht_unit_published(const struct ep_op &op, const uint64_t *at, uint32_t chunk)
 {
 	uint64_t word = ep_ld_acquire_sys_u64(at);
 
@@ -289,10 +289,10 @@ EP_DEV uint32_t ep_ht_sum_missing(const struct ep_ht_combine_args &a, const stru
 		if (!(d < EP_WARP_SIZE ? w.start != EP_HT_NONE : ep_ht_returns(c, d, w.chunk))) {
 			continue;
 		}
-		if (!ep_ht_unit_said(op,
-				     ep_ht_unit_at(c, c.g.own, c.areas.arrived_off, d,
-						   ep_ht_slot_of(c, w.chunk), w.part),
-				     w.chunk)) {
+		if (!ep_ht_unit_published(op,
+					  ep_ht_unit_at(c, c.g.own, c.areas.arrived_off, d,
+							ep_ht_slot_of(c, w.chunk), w.part),
+					  w.chunk)) {
 			return d;
 		}
 	}
@@ -312,7 +312,7 @@ EP_DEV uint32_t ep_ht_return_missing(const struct ep_ht_combine_args &a, const s
 	}
 	rank = ep_ht_return_rank(a, w.unit);
 	at = ep_ht_credit_at(c, c.h.recv_start, rank, w.chunk, w.part, &before);
-	return at && !ep_ht_unit_said(op, at, before) ? rank : EP_HT_NONE;
+	return at && !ep_ht_unit_published(op, at, before) ? rank : EP_HT_NONE;
 }
 
 enum ep_ht_found {

@@ -23,7 +23,7 @@ EP_DEV uint32_t ep_ht_unit_ready(const struct ep_ht_dispatch_args &a, const stru
 /* Opens the next unit. EP_HT_LATE: none is ready, or none is left. */
 EP_DEV uint32_t ep_ht_dispatch_open(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
 				    const struct ep_ht_pipe *p, struct ep_ht_work *w,
-				    struct ep_ht_unsaid *unsaid)
+				    struct ep_ht_unpublished *unpublished)
 {
 	struct ep_ht_choice c = ep_ht_work_choice(a, *w);
 	bool sends = c.send_first;
@@ -39,7 +39,7 @@ EP_DEV uint32_t ep_ht_dispatch_open(const struct ep_ht_dispatch_args &a, const s
 		state = EP_HT_READY;
 	}
 	if (state == EP_HT_LATE && !p->held) {
-		ep_ht_send_say(a, op, p, unsaid);
+		ep_ht_send_publish(a, op, p, unpublished);
 		state = ep_ht_unit_ready(a, op, ep_ht_work_pick(c, w->come, sends), true);
 	}
 	if (state == EP_HT_READY) {
@@ -51,13 +51,13 @@ EP_DEV uint32_t ep_ht_dispatch_open(const struct ep_ht_dispatch_args &a, const s
 /* Loads as far as there is room and units are ready. False: a wait has failed. */
 EP_DEV bool ep_ht_dispatch_load(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
 				struct ep_ht_pipe *p, struct ep_ht_work *w,
-				struct ep_ht_unsaid *unsaid)
+				struct ep_ht_unpublished *unpublished)
 {
 	while (ep_ht_pipe_room(p)) {
 		uint32_t state = EP_HT_READY;
 
 		if (!w->open) {
-			state = ep_ht_dispatch_open(a, op, p, w, unsaid);
+			state = ep_ht_dispatch_open(a, op, p, w, unpublished);
 		}
 		if (state != EP_HT_READY) {
 			return state == EP_HT_LATE;
@@ -117,7 +117,7 @@ EP_DEV void ep_ht_dispatch_weights(const struct ep_ht_dispatch_args &a, const st
 
 /* What the storing side keeps from item to item. */
 struct ep_ht_stored {
-	struct ep_ht_unsaid unsaid;
+	struct ep_ht_unpublished unpublished;
 	struct ep_ht_starts starts; /* of the chunk that is being sent */
 	bool ahead;                 /* the oldest item that is held is known: */
 	struct ep_ht_item next;
@@ -145,7 +145,7 @@ EP_DEV struct ep_ht_stored ep_ht_stored_make(const struct ep_ht_dispatch_args &a
 {
 	struct ep_ht_stored s = {};
 
-	s.unsaid.chunk = EP_HT_NONE;
+	s.unpublished.chunk = EP_HT_NONE;
 	if (fault) {
 		return s;
 	}
@@ -191,12 +191,12 @@ EP_DEV bool ep_ht_dispatch_store(const struct ep_ht_dispatch_args &a, const stru
 	if (i.i == 0 && i.part == 0 && a.topk_weights) {
 		ep_ht_dispatch_weights(a, i, s->starts);
 	}
-	if (p->groups - s->unsaid.group >= EP_HT_SAY_AFTER) {
-		ep_ht_send_say(a, op, p, &s->unsaid);
+	if (p->groups - s->unpublished.group >= EP_HT_PUBLISH_AFTER) {
+		ep_ht_send_publish(a, op, p, &s->unpublished);
 	}
 	if (i.sends && i.last && !a.is_direct) {
-		ep_ht_send_say(a, op, p, &s->unsaid);
-		s->unsaid = { i.chunk, i.part, p->groups };
+		ep_ht_send_publish(a, op, p, &s->unpublished);
+		s->unpublished = { i.chunk, i.part, p->groups };
 	}
 	return true;
 }
@@ -208,7 +208,7 @@ EP_DEV bool ep_ht_dispatch_move(const struct ep_ht_dispatch_args &a, const struc
 	for (;;) {
 		struct ep_ht_item now;
 
-		if (!ep_ht_dispatch_load(a, op, p, w, &s->unsaid)) {
+		if (!ep_ht_dispatch_load(a, op, p, w, &s->unpublished)) {
 			return false;
 		}
 		if (!p->held) {
@@ -223,7 +223,7 @@ EP_DEV bool ep_ht_dispatch_move(const struct ep_ht_dispatch_args &a, const struc
 			return false;
 		}
 	}
-	ep_ht_send_say(a, op, p, &s->unsaid);
+	ep_ht_send_publish(a, op, p, &s->unpublished);
 	if (a.is_direct) {
 		ep_ht_pipe_stored(p, p->groups);
 	}

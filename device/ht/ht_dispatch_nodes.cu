@@ -14,15 +14,15 @@
 #include "device/kernels.h"
 
 /* The unit whose rows have been stored last, and whom nobody has been told of yet. */
-struct ep_ht_untold {
+struct ep_ht_hop_due {
 	bool there;
 	struct ep_ht_hop unit;
 	uint32_t group; /* of stores, its last one */
 };
 
 /* Tells those who get rows of the unit. */
-EP_DEV void ep_ht_hop_tell(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
-			   const struct ep_ht_pipe *p, struct ep_ht_untold *t)
+EP_DEV void ep_ht_hop_publish(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
+			      const struct ep_ht_pipe *p, struct ep_ht_hop_due *t)
 {
 	const struct ep_ht_common &c = a.c;
 	const struct ep_ht_hop &u = t->unit;
@@ -135,18 +135,18 @@ EP_DEV bool ep_ht_copy_warp(const struct ep_ht_dispatch_args &a, const struct ep
 			    struct ep_ht_pipe *p)
 {
 	struct ep_ht_cursors cursors = ep_ht_cursors_make(a);
-	struct ep_ht_untold untold = {};
+	struct ep_ht_hop_due due = {};
 	struct ep_ht_hop u = {};
 
 	for (;;) {
 		enum ep_ht_taken taken = ep_ht_hop_take(a, op, &cursors, &u, false);
 
 		if (taken == EP_HT_NOT_READY) {
-			ep_ht_hop_tell(a, op, p, &untold); /* who is waited for may need it */
+			ep_ht_hop_publish(a, op, p, &due); /* who is waited for may need it */
 			taken = ep_ht_hop_take(a, op, &cursors, &u, true);
 		}
 		if (taken != EP_HT_TAKEN) {
-			ep_ht_hop_tell(a, op, p, &untold);
+			ep_ht_hop_publish(a, op, p, &due);
 			ep_ht_pipe_stored(p, p->groups);
 			return taken == EP_HT_NO_MORE;
 		}
@@ -154,8 +154,8 @@ EP_DEV bool ep_ht_copy_warp(const struct ep_ht_dispatch_args &a, const struct ep
 			return false;
 		}
 		ep_ht_hop_weights(a, u);
-		ep_ht_hop_tell(a, op, p, &untold);
-		untold = { u.kind != EP_HT_RECEIVE, u, p->groups };
+		ep_ht_hop_publish(a, op, p, &due);
+		due = { u.kind != EP_HT_RECEIVE, u, p->groups };
 	}
 }
 
@@ -198,7 +198,7 @@ EP_KERNEL_ALONE(ep_ht_dispatch_nodes_kernel, ep_ht_dispatch_args, EP_HT_MAX_THRE
 
 	if (ok && a.topk_weights) {
 		ep_ht_weights_stage(a);
-		ep_ht_ready_say(a.c, entry.op);
+		ep_ht_ready_publish(a.c, entry.op);
 	}
 	if (ok && role == 0) {
 		ep_ht_dispatch_send_warp(a, entry.op);

@@ -9,18 +9,18 @@
 #include "device/ht/ht_dispatch_work.h"
 
 /* The last unit that was stored and not announced yet. */
-struct ep_ht_unsaid {
+struct ep_ht_unpublished {
 	uint32_t chunk; /* EP_HT_NONE: there is none */
 	uint32_t part;
 	uint32_t group; /* its last one */
 };
 
 /* A unit is announced when so many items have been stored behind it: its own stores are done then. */
-#define EP_HT_SAY_AFTER 2
+#define EP_HT_PUBLISH_AFTER 2
 
 /* Tells those who get rows of the unit that they are there. */
-EP_DEV void ep_ht_send_say(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
-			   const struct ep_ht_pipe *p, struct ep_ht_unsaid *u)
+EP_DEV void ep_ht_send_publish(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
+			       const struct ep_ht_pipe *p, struct ep_ht_unpublished *u)
 {
 	const struct ep_ht_common &c = a.c;
 	uint32_t slot;

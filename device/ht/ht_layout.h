@@ -68,7 +68,7 @@
 #define EP_HT_COUNTERS 64    /* words at the beginning of scratch, for the blocks of a kernel: */
 #define EP_HT_BLOCKS_READY 0 /* how many have come so far; 0 between kernels */
 #define EP_HT_EPOCH_READY 1  /* epoch of the last operation to which all have come */
-#define EP_HT_SAYING 2       /* 1: a thread changes this rank's blame word (ht/say.h) */
+#define EP_HT_BLAME_LOCK 2   /* 1: a thread changes this rank's blame word (ht/blame_word.h) */
 
 enum ep_ht_layout {
 	EP_HT_EXPERT_MAJOR = 1, /* values of ncclEpLayout_t */
@@ -155,7 +155,7 @@ struct ep_ht_areas {
 	/* words {n, epoch} [R][ep_ht_done_words()]: all that one of n blocks of the rank has to read and
 	 * write here has been */
 	uint64_t done_off;
-	/* words {rank, epoch} [R]: who holds each rank up (ht/blame.h); several nodes: then ep_ht_told [R] */
+	/* words {rank, epoch} [R]: who holds each rank up (ht/blame.h); several nodes: then ep_ht_blame_sent [R] */
 	uint64_t blame_off;
 	uint64_t count_off;   /* words {count, epoch} [R][E + R + 1]: of each: ep_ht_counts() */
 	uint64_t table_off;   /* u32 [R][EP_HT_ROUTE_BLOCKS] epoch: start and sel have come */
@@ -235,8 +235,8 @@ EP_HOST_DEV uint32_t ep_ht_window(uint32_t stage_chunks)
 	return stage_chunks / 2 >> shift << shift;
 }
 
-/* What this rank keeps about a remote rank, to tell it whom it takes for lost: ht/say.h. */
-struct ep_ht_told {
+/* What this rank keeps about a remote rank, to tell it whom it takes for lost: ht/blame_word.h. */
+struct ep_ht_blame_sent {
 	uint64_t word; /* that was posted last */
 	uint32_t open; /* epoch of the last operation that has done with the control queue */
 	uint32_t pad;

@@ -227,7 +227,7 @@ EP_DEV bool ep_ht_parts_wait(const struct ep_ht_common &c, const struct ep_op &o
  * All warps of the block have done what the NIC is to read of it. The last block says so to the
  * send warps of all. All threads.
  */
-EP_DEV void ep_ht_ready_say(const struct ep_ht_common &c, const struct ep_op &op)
+EP_DEV void ep_ht_ready_publish(const struct ep_ht_common &c, const struct ep_op &op)
 {
 	ep_block_sync();
 	if (ep_tid() == 0) {

@@ -43,7 +43,7 @@ EP_DEV_COLD void ep_ht_remote_enter(const struct ep_ht_common &c, struct ep_op o
 			ep_ht_queue_leave(c, op, r);
 		}
 	}
-	if (ep_lane() == 0 && ep_ht_has_said(c, op.epoch)) {
+	if (ep_lane() == 0 && ep_ht_blame_published(c, op.epoch)) {
 		ep_ht_blame<true>(c, op.epoch, EP_HT_FAILS, 0,
 				  c.g.rank); /* something has meanwhile */
 	}

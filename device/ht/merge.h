@@ -293,8 +293,8 @@ EP_DEV void ep_ht_near_credit(const struct ep_ht_combine_args &a, const struct e
 }
 
 /* All sums of the unit are stored, and all that was added has been read. One warp. */
-EP_DEV void ep_ht_hop_tell(const struct ep_ht_combine_args &a, const struct ep_op &op,
-			   const struct ep_ht_hop &u)
+EP_DEV void ep_ht_hop_publish(const struct ep_ht_combine_args &a, const struct ep_op &op,
+			      const struct ep_ht_hop &u)
 {
 	const struct ep_ht_common &c = a.c;
 	uint64_t word = ep_ht_unit_word(op.epoch, u.chunk);

@@ -129,16 +129,16 @@ EP_DEV bool ep_ht_load_post(const struct ep_ht_common &c, const struct ep_op &op
 EP_DEV uint32_t ep_ht_posted(const struct ep_ht_common &c, const struct ep_op &op,
 			     const struct ep_ht_flows &f, uint32_t x, uint32_t chunk)
 {
-	uint32_t said = 0;
+	uint32_t published = 0;
 
 	if (ep_lane() == 0) {
 		uint32_t channel = ep_ht_rows_channel(c, chunk);
 		uint64_t word = ep_remote_link_at(c.g, f.flow[x].peer, channel)->signal;
 
-		said = (uint32_t)(word >> 32) == op.epoch ? (uint32_t)word : 0;
+		published = (uint32_t)(word >> 32) == op.epoch ? (uint32_t)word : 0;
 	}
-	said = ep_shfl_u32(EP_FULL_MASK, said, 0);
-	return said > chunk + 1 ? said - (chunk + 1) : 0;
+	published = ep_shfl_u32(EP_FULL_MASK, published, 0);
+	return published > chunk + 1 ? published - (chunk + 1) : 0;
 }
 
 /* Waits until a chunk of flow x is staged, and there is room for it at the receiver. One warp. */

@@ -235,8 +235,8 @@ EP_DEV void ep_ll_recv_agree(const struct ep_ll_dispatch_args &a, const struct e
  * What has been said of source r decides. False: it is here for this block, and absent. The tables
  * stay as they are: other warps may not have looked yet.
  */
-EP_DEV_COLD bool ep_ll_said_adopt(const struct ep_ll_dispatch_args &a, struct ep_op op,
-				  struct ep_ll_recv_tables t, uint32_t r)
+EP_DEV_COLD bool ep_ll_decision_adopt(const struct ep_ll_dispatch_args &a, struct ep_op op,
+				      struct ep_ll_recv_tables t, uint32_t r)
 {
 	return t.state[r] != EP_LL_SOURCE_HERE ||
 	       ep_presence_adopt(a.c.g, op, r) != EP_PRESENCE_ABSENT;
@@ -258,8 +258,8 @@ EP_DEV_COLD bool ep_ll_recv_settle(const struct ep_ll_dispatch_args &a, struct e
 		ep_warp_sync(EP_FULL_MASK); /* one lane changes it now */
 		if (state == EP_LL_SOURCE_DOUBT) {
 			ep_ll_recv_agree(a, op, t, r);
-		} else if (ep_lane() == 0 && ep_presence_said(op, ep_presence_load(c.g, r)) &&
-			   !ep_ll_said_adopt(a, op, t, r)) {
+		} else if (ep_lane() == 0 && ep_presence_decided(op, ep_presence_load(c.g, r)) &&
+			   !ep_ll_decision_adopt(a, op, t, r)) {
 			t.state[r] = EP_LL_SOURCE_ABSENT;
 		}
 	}
@@ -302,23 +302,23 @@ EP_DEV bool ep_ll_recv_resolve(const struct ep_ll_dispatch_args &a, const struct
  * A first look at what other blocks have said of the sources, taken behind the counts. Lane l has
  * ranks l, l + 32, ..., the first ones here; nothing waits for the loads.
  */
-#define EP_LL_SAID_WORDS 2
-#define EP_LL_SAID_RANKS (EP_LL_SAID_WORDS * EP_WARP_SIZE)
-struct ep_ll_said {
+#define EP_LL_DECISION_WORDS 2
+#define EP_LL_DECISION_RANKS (EP_LL_DECISION_WORDS * EP_WARP_SIZE)
+struct ep_ll_decisions {
 	bool done; /* has been looked at, or needs not be */
-	uint64_t word[EP_LL_SAID_WORDS];
+	uint64_t word[EP_LL_DECISION_WORDS];
 };
 
-EP_DEV void ep_ll_said_load(const struct ep_ll_common &c, struct ep_ll_said *said)
+EP_DEV void ep_ll_decisions_load(const struct ep_ll_common &c, struct ep_ll_decisions *decisions)
 {
-	said->done = !c.g.mask_enabled;
+	decisions->done = !c.g.mask_enabled;
 	EP_UNROLL()
-	for (uint32_t i = 0; i < EP_LL_SAID_WORDS; i++) {
+	for (uint32_t i = 0; i < EP_LL_DECISION_WORDS; i++) {
 		uint32_t r = i * EP_WARP_SIZE + ep_lane();
 
-		said->word[i] = 0;
-		if (!said->done && r < c.g.nranks) {
-			said->word[i] = ep_presence_load(c.g, r);
+		decisions->word[i] = 0;
+		if (!decisions->done && r < c.g.nranks) {
+			decisions->word[i] = ep_presence_load(c.g, r);
 		}
 	}
 }
@@ -327,33 +327,34 @@ EP_DEV void ep_ll_said_load(const struct ep_ll_common &c, struct ep_ll_said *sai
  * Before anything is placed. False: a source that is here for this block is absent for others, as
  * every warp of the block finds then.
  */
-EP_DEV bool ep_ll_said_agree(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
-			     const struct ep_ll_recv_tables &t, struct ep_ll_said *said)
+EP_DEV bool ep_ll_decisions_agree(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
+				  const struct ep_ll_recv_tables &t,
+				  struct ep_ll_decisions *decisions)
 {
 	bool ok = true;
 
-	if (said->done) {
+	if (decisions->done) {
 		return true;
 	}
-	said->done = true;
+	decisions->done = true;
 	EP_UNROLL()
-	for (uint32_t i = 0; i < EP_LL_SAID_WORDS; i++) {
-		if (ep_presence_said(op, said->word[i])) {
-			ok &= ep_ll_said_adopt(a, op, t, i * EP_WARP_SIZE + ep_lane());
+	for (uint32_t i = 0; i < EP_LL_DECISION_WORDS; i++) {
+		if (ep_presence_decided(op, decisions->word[i])) {
+			ok &= ep_ll_decision_adopt(a, op, t, i * EP_WARP_SIZE + ep_lane());
 		}
 	}
 	return ep_all(EP_FULL_MASK, ok);
 }
 
 /* The same for ranks beyond those, all at once: the loads are waited for. One warp. */
-EP_DEV_COLD bool ep_ll_said_beyond(const struct ep_ll_dispatch_args &a, struct ep_op op,
-				   struct ep_ll_recv_tables t)
+EP_DEV_COLD bool ep_ll_decisions_beyond(const struct ep_ll_dispatch_args &a, struct ep_op op,
+					struct ep_ll_recv_tables t)
 {
 	bool ok = true;
 
-	for (uint32_t r = EP_LL_SAID_RANKS + ep_lane(); r < a.c.g.nranks; r += EP_WARP_SIZE) {
-		if (ep_presence_said(op, ep_presence_load(a.c.g, r))) {
-			ok &= ep_ll_said_adopt(a, op, t, r);
+	for (uint32_t r = EP_LL_DECISION_RANKS + ep_lane(); r < a.c.g.nranks; r += EP_WARP_SIZE) {
+		if (ep_presence_decided(op, ep_presence_load(a.c.g, r))) {
+			ok &= ep_ll_decision_adopt(a, op, t, r);
 		}
 	}
 	return ep_all(EP_FULL_MASK, ok);

@@ -218,7 +218,7 @@ EP_DEV enum ep_ll_recv_result ep_ll_recv_part(const struct ep_ll_dispatch_args &
 					      const struct ep_op &op,
 					      const struct ep_ll_recv_tables &t,
 					      const struct ep_ll_recv_item &i,
-					      struct ep_ll_said *said)
+					      struct ep_ll_decisions *decisions)
 {
 	const struct ep_ll_common &c = a.c;
 	struct ep_ll_arrival p = ep_ll_arrival_make<FP8, REMOTE>(c, op, t, i);
@@ -236,7 +236,7 @@ EP_DEV enum ep_ll_recv_result ep_ll_recv_part(const struct ep_ll_dispatch_args &
 	if (!ep_ll_header_wait(a, op, i, &d0, &d1)) {
 		return EP_LL_RECV_FAILED;
 	}
-	if (!ep_ll_said_agree(a, op, t, said)) {
+	if (!ep_ll_decisions_agree(a, op, t, decisions)) {
 		return EP_LL_RECV_AGAIN;
 	}
 	w = expert_major ? ep_ll_place_expert_major(c, op, t, d0, d1, i)
@@ -278,11 +278,12 @@ EP_DEV enum ep_ll_recv_result ep_ll_recv_rows(const struct ep_ll_dispatch_args &
 {
 	const struct ep_ll_common &c = a.c;
 	enum ep_ll_recv_result result = EP_LL_RECV_DONE;
-	struct ep_ll_said said;
+	struct ep_ll_decisions decisions;
 	uint32_t most = 0;
 
-	ep_ll_said_load(c, &said);
-	if (c.g.nranks > EP_LL_SAID_RANKS && !said.done && !ep_ll_said_beyond(a, op, t)) {
+	ep_ll_decisions_load(c, &decisions);
+	if (c.g.nranks > EP_LL_DECISION_RANKS && !decisions.done &&
+	    !ep_ll_decisions_beyond(a, op, t)) {
 		return EP_LL_RECV_AGAIN;
 	}
 	for (uint32_t r = 0; r < c.g.nranks; r++) {
@@ -294,7 +295,7 @@ EP_DEV enum ep_ll_recv_result ep_ll_recv_rows(const struct ep_ll_dispatch_args &
 		if (w.slot >= t.rows[w.src]) {
 			continue;
 		}
-		result = ep_ll_recv_part<FP8, REMOTE>(a, op, t, w, &said);
+		result = ep_ll_recv_part<FP8, REMOTE>(a, op, t, w, &decisions);
 		if (result == EP_LL_RECV_AGAIN) {
 			return result;
 		}
@@ -302,7 +303,7 @@ EP_DEV enum ep_ll_recv_result ep_ll_recv_rows(const struct ep_ll_dispatch_args &
 			break;
 		}
 	}
-	return ep_ll_said_agree(a, op, t, &said) ? result : EP_LL_RECV_AGAIN;
+	return ep_ll_decisions_agree(a, op, t, &decisions) ? result : EP_LL_RECV_AGAIN;
 }
 
 template <bool FP8, bool REMOTE>

@@ -107,18 +107,18 @@ static int ep_gid_rank(const struct ep_gid *gid, const struct ep_ib_env *env)
 static ncclResult_t ep_gid_none(const char *port, const struct ep_gid *list, int n,
 				const struct ep_ib_env *env)
 {
-	int version = 0, untold = 0;
+	int version = 0, due = 0;
 
 	for (int i = 0; i < n; i++) {
-		untold += !list[i].roce && !ep_gid_empty(list[i].raw);
+		due += !list[i].roce && !ep_gid_empty(list[i].raw);
 		version += list[i].roce == env->roce_version && !ep_gid_empty(list[i].raw);
 	}
-	if (untold && !version) {
+	if (due && !version) {
 		return ep_fail(ncclSystemError,
 			       "no usable GID on %s: neither libibverbs (too old) nor the kernel "
 			       "tells the RoCE version of %d of %d entries; set NCCL_IB_GID_INDEX "
 			       "(show_gids lists them) or install a newer libibverbs",
-			       port, untold, n);
+			       port, due, n);
 	}
 	return ep_fail(ncclSystemError,
 		       "no usable GID on %s: of %d entries %d are of RoCE version %d%s; give the "

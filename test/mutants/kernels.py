@@ -22,10 +22,10 @@ MUTANTS = [
      "old": "here = verdict != EP_PRESENCE_ABSENT && ep_ll_counts_look(a, op, t, r);",
      "new": "here = verdict == EP_PRESENCE_PRESENT && ep_ll_counts_look(a, op, t, r);",
      "tests": ["views_present"]},
-    # All blocks hold to what the first one has said of who is absent.
+    # All blocks follow the decision of the first one who is absent.
     {"name": "presence_ignored", "file": "device/ll/ll_dispatch_counts.h",
-     "old": "said->done = !c.g.mask_enabled;",
-     "new": "said->done = true;", "tests": ["views_strike", "views_split", "views_again"]},
+     "old": "decisions->done = !c.g.mask_enabled;",
+     "new": "decisions->done = true;", "tests": ["views_strike", "views_split", "views_again"]},
     # ... also of ranks above 63.
     {"name": "presence_beyond", "file": "device/ll/ll_dispatch_counts.h",
      "old": ("\treturn ep_all(EP_FULL_MASK, ok);\n"
@@ -77,15 +77,15 @@ MUTANTS = [
              "\treturn word >> 32 & 1 &&"),
      "tests": ["masks", "clean", "views_split"]},
     # Who sees itself masked looks once more before it parts.
-    {"name": "told_once", "file": "device/group/wait.h",
-     "old": "\t\ts->polls |= EP_WAIT_TOLD;\n", "new": "\t\treturn EP_CAUSE_PARTED;\n", "tests": ["unit/waits"]},
+    {"name": "masked_once", "file": "device/group/wait.h",
+     "old": "\t\ts->polls |= EP_WAIT_MASKED;\n", "new": "\t\treturn EP_CAUSE_PARTED;\n", "tests": ["unit/waits"]},
     # A combine refuses what was dispatched before a MaskClean.
     {"name": "receipt_round", "file": "device/group/group_step.h",
      "old": "return is_combine && f.receipt.clean_round != f.seq.clean_round ? EP_CAUSE_CLEANED : 0;",
      "new": "return 0;", "tests": ["halves", "clean", "masks"]},
     # ---- high throughput ----
     # A unit is announced when its stores are done.
-    {"name": "ht_say_early", "file": "device/ht/ht_dispatch_send.h",
+    {"name": "ht_publish_early", "file": "device/ht/ht_dispatch_send.h",
      "old": "\tep_ht_pipe_stored(p, u->group);\n", "new": "", "tests": ["ht_flat_ring", "ht_flat_race", "ht_flat"]},
     # A ring slot's credit is told when its last load has ended.
     {"name": "ht_credit_early", "file": "device/ht/ht_dispatch.cu",

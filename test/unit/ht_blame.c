@@ -15,7 +15,7 @@
 /* What a rank has in memory, of ranks that can all be stored to. */
 struct place {
 	uint64_t words[RANKS];
-	struct ep_ht_told told[RANKS];
+	struct ep_ht_blame_sent sent[RANKS];
 	uint64_t progress[RANKS];
 	struct ep_signature_slot signatures[EP_SIGNATURE_SLOTS][RANKS];
 };
@@ -78,7 +78,7 @@ static void blame_for(const void *kernel, uint64_t step, const uint64_t words[RA
 	CHECK_INT(m->over, a.over);
 	CHECK_INT(m->records[EP_RECORD_FATAL].peer, names);
 	CHECK_INT(m->heap[3].words[0], says);
-	CHECK_INT(m->scratch[EP_HT_SAYING], 0);
+	CHECK_INT(m->scratch[EP_HT_BLAME_LOCK], 0);
 	NEED_CUDA(cudaFreeHost(m));
 }
 
@@ -93,7 +93,8 @@ static void blame(void)
 	const uint64_t known[RANKS] = { BY(3), BY(0), 0, 0 }, ring[RANKS] = { 0, BY(2), BY(1), 0 };
 	const uint64_t fled[RANKS] = { 0, BY(2) | GAVE_UP, 0, 0 };
 	const uint64_t sure[RANKS] = { BY(3) | GAVE_UP, 0, 0, 0 };
-	const uint64_t said[RANKS] = { BY(2), 0, 0, 0 }, old[RANKS] = { BY(2) - STEP, 0, 0, 0 };
+	const uint64_t published[RANKS] = { BY(2), 0, 0, 0 },
+		       old[RANKS] = { BY(2) - STEP, 0, 0, 0 };
 
 	check_context("the peer is silent");
 	blame_for(wait, 5, quiet, 1, BY(1));
@@ -120,7 +121,7 @@ static void blame(void)
 	check_context("this rank has given up");
 	blame_for(wait, 5, sure, NOBODY, BY(3) | GAVE_UP);
 	check_context("this rank goes on");
-	blame_for(go_on, 5, said, NOBODY, TAKEN_BACK);
+	blame_for(go_on, 5, published, NOBODY, TAKEN_BACK);
 	check_context("this rank goes on, and has said nothing");
 	blame_for(go_on, 5, old, NOBODY, BY(2) - STEP);
 	check_context("this rank has given up, and another wait goes on");

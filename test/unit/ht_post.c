@@ -20,7 +20,7 @@
 struct heap {
 	uint64_t progress[2];
 	uint64_t blame[2];
-	struct ep_ht_told told[2];
+	struct ep_ht_blame_sent sent[2];
 	struct ep_signature_slot signatures[EP_SIGNATURE_SLOTS][2];
 	uint64_t signal[2 * CHANNELS];
 	uint64_t staged[CHUNKS][HT_POST_PARTS];

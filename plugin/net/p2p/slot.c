@@ -52,9 +52,9 @@ static ncclResult_t ep_net_slots_post(struct ep_net_comm *c, uint32_t n)
 ncclResult_t ep_net_slots_say(struct ep_net_comm *c)
 {
 	const struct ep_net_qp *q = &c->qp[c->slot_qp];
-	uint64_t unsaid = c->groups - c->said;
+	uint64_t unpublished = c->groups - c->said;
 
-	if (unsaid < EP_NET_TOGETHER && c->open >= unsaid + EP_NET_AHEAD) {
+	if (unpublished < EP_NET_TOGETHER && c->open >= unpublished + EP_NET_AHEAD) {
 		return ncclSuccess;
 	}
 	while (c->said < c->groups && q->room && ep_net_route_is_open(c, q->route)) {

@@ -8,8 +8,8 @@
  * word, and post it, one thread at a time. None of them waits for a queue: a word for which there is no room,
  * or whose queue is still in use, is posted by the next thread that looks.
  */
-#ifndef EP_DEVICE_HT_SAY_H
-#define EP_DEVICE_HT_SAY_H
+#ifndef EP_DEVICE_HT_BLAME_WORD_H
+#define EP_DEVICE_HT_BLAME_WORD_H
 
 #include "device/group/group_remote.h"
 #include "device/group/wait.h"
@@ -22,7 +22,7 @@
 /* In place of a word: the word remains, but ranks that have not been told are told now. */
 #define EP_HT_SAME 0x7ffffffeu
 
-#define EP_HT_SAY_NS                                                                               \
+#define EP_HT_BLAME_LOCK_NS                                                                        \
 	100000000ull /* for another thread to have told all ranks: it waits for nobody */
 
 EP_DEV unsigned char *ep_ht_blame_at(const struct ep_ht_common &c, unsigned char *heap, uint32_t r)
@@ -30,9 +30,9 @@ EP_DEV unsigned char *ep_ht_blame_at(const struct ep_ht_common &c, unsigned char
 	return heap + c.areas.blame_off + 8 * (size_t)r;
 }
 
-EP_DEV struct ep_ht_told *ep_ht_told_at(const struct ep_ht_common &c, uint32_t r)
+EP_DEV struct ep_ht_blame_sent *ep_ht_blame_sent_at(const struct ep_ht_common &c, uint32_t r)
 {
-	return (struct ep_ht_told *)ep_ht_blame_at(c, c.g.own, c.g.nranks) + r;
+	return (struct ep_ht_blame_sent *)ep_ht_blame_at(c, c.g.own, c.g.nranks) + r;
 }
 
 /* Rank r's word, of whatever operation. */
@@ -42,7 +42,7 @@ EP_DEV uint64_t ep_ht_blame_load(const struct ep_ht_common &c, uint32_t r)
 }
 
 /* This rank's word in the heaps of its node. The thread that says. */
-EP_DEV void ep_ht_say_near(const struct ep_ht_common &c, uint64_t word)
+EP_DEV void ep_ht_blame_store(const struct ep_ht_common &c, uint64_t word)
 {
 	EP_UNROLL(1)
 	for (uint32_t r = 0; r < c.g.nranks; r++) {
@@ -56,19 +56,19 @@ EP_DEV void ep_ht_say_near(const struct ep_ht_common &c, uint64_t word)
 }
 
 /* The same in those of other nodes, as far as they have not been told. */
-EP_DEV void ep_ht_say_remote(const struct ep_ht_common &c, uint32_t epoch, uint64_t word)
+EP_DEV void ep_ht_blame_post(const struct ep_ht_common &c, uint32_t epoch, uint64_t word)
 {
 	uint64_t off = c.areas.blame_off + 8 * (uint64_t)c.g.rank;
 
 	EP_UNROLL(1)
 	for (uint32_t r = 0; r < c.g.nranks; r++) {
-		struct ep_ht_told *told = ep_ht_told_at(c, r);
+		struct ep_ht_blame_sent *sent = ep_ht_blame_sent_at(c, r);
 
-		if (ep_rank_remote(c.g, r) && ep_ld_acquire_gpu_u32(&told->open) == epoch &&
-		    told->word != word &&
+		if (ep_rank_remote(c.g, r) && ep_ld_acquire_gpu_u32(&sent->open) == epoch &&
+		    sent->word != word &&
 		    ep_mlx5_put_word(ep_remote_qp(c.g, r, c.g.remote->channels),
 				     EP_MLX5_REGION_SIGNAL, off, word)) {
-			told->word = word;
+			sent->word = word;
 		}
 	}
 }
@@ -78,15 +78,15 @@ EP_DEV void ep_ht_say_remote(const struct ep_ht_common &c, uint32_t epoch, uint6
  * also while others do.
  */
 template <bool NODES>
-EP_DEV void ep_ht_say(const struct ep_ht_common &c, uint32_t epoch, uint32_t by)
+EP_DEV void ep_ht_blame_publish(const struct ep_ht_common &c, uint32_t epoch, uint32_t by)
 {
 	uint64_t before, word;
-	uint32_t *saying = c.h.scratch + EP_HT_SAYING;
+	uint32_t *lock = c.h.scratch + EP_HT_BLAME_LOCK;
 	bool must = by == EP_HT_NOBODY || by & EP_HT_GAVE_UP; /* the others come again */
 	struct ep_spin s = ep_spin_start();
 
-	while (ep_atomic_cas_acquire_gpu_u32(saying, 0, 1)) {
-		if (!must || ep_spin_expired(&s, EP_HT_SAY_NS, EP_WAIT_NONE, c.g.rank)) {
+	while (ep_atomic_cas_acquire_gpu_u32(lock, 0, 1)) {
+		if (!must || ep_spin_expired(&s, EP_HT_BLAME_LOCK_NS, EP_WAIT_NONE, c.g.rank)) {
 			return;
 		}
 	}
@@ -98,16 +98,16 @@ EP_DEV void ep_ht_say(const struct ep_ht_common &c, uint32_t epoch, uint32_t by)
 		word = (uint64_t)epoch << 32 | by;
 	}
 	if (word && word != before) {
-		ep_ht_say_near(c, word);
+		ep_ht_blame_store(c, word);
 	}
 	if (NODES && word) {
-		ep_ht_say_remote(c, epoch, word);
+		ep_ht_blame_post(c, epoch, word);
 	}
-	ep_st_release_gpu_u32(saying, 0);
+	ep_st_release_gpu_u32(lock, 0);
 }
 
 /* Has this rank said in the operation of that epoch that it is held up? */
-EP_DEV bool ep_ht_has_said(const struct ep_ht_common &c, uint32_t epoch)
+EP_DEV bool ep_ht_blame_published(const struct ep_ht_common &c, uint32_t epoch)
 {
 	uint64_t word = ep_ht_blame_load(c, c.g.rank);
 
@@ -121,7 +121,7 @@ EP_DEV bool ep_ht_has_said(const struct ep_ht_common &c, uint32_t epoch)
 EP_DEV void ep_ht_queue_leave(const struct ep_ht_common &c, const struct ep_op &op, uint32_t r)
 {
 	if (ep_lane() == 0) {
-		ep_st_release_gpu_u32(&ep_ht_told_at(c, r)->open, op.epoch);
+		ep_st_release_gpu_u32(&ep_ht_blame_sent_at(c, r)->open, op.epoch);
 	}
 }
 
