@@ -17,8 +17,8 @@
 #include "rdma/env.h"
 #include "tools/ep_info.h"
 
-static void say(struct ep_info_fact *fact, bool yes, const char *fmt, ...) EP_PRINTF(3, 4);
-static void say(struct ep_info_fact *fact, bool yes, const char *fmt, ...)
+static void set(struct ep_info_fact *fact, bool yes, const char *fmt, ...) EP_PRINTF(3, 4);
+static void set(struct ep_info_fact *fact, bool yes, const char *fmt, ...)
 {
 	va_list ap;
 
@@ -87,24 +87,24 @@ static void probe_gpu(struct ep_info_facts *f, const struct ep_topo *topo)
 		strange = f->gpu[i].known ? NULL : f->gpu[i].bus_id;
 	}
 	if (!f->ngpus) {
-		say(&f->fact[EP_INFO_GPU], false, "no GPU");
+		set(&f->fact[EP_INFO_GPU], false, "no GPU");
 	} else if (!topo) {
-		say(&f->fact[EP_INFO_GPU], true,
+		set(&f->fact[EP_INFO_GPU], true,
 		    "%d; the topology cannot be read: they take NICs in turn", f->ngpus);
 	} else if (strange) {
-		say(&f->fact[EP_INFO_GPU], true,
+		set(&f->fact[EP_INFO_GPU], true,
 		    "%d; the topology does not have %s, which takes a NIC by its number", f->ngpus,
 		    strange);
 	} else {
-		say(&f->fact[EP_INFO_GPU], true, "%d", f->ngpus);
+		set(&f->fact[EP_INFO_GPU], true, "%d", f->ngpus);
 	}
 	if (!cuda_attribute(ATTR_WRITES_ORDERING, &order)) {
-		say(&f->order, false, "not known: no CUDA device answers");
+		set(&f->order, false, "not known: no CUDA device answers");
 	} else if (order < 100) {
-		say(&f->order, false,
+		set(&f->order, false,
 		    "this GPU may see a NIC's flag before the data: results are not reliable");
 	} else {
-		say(&f->order, true, "by %s", order < 200 ? "the GPU that is written" : "all GPUs");
+		set(&f->order, true, "by %s", order < 200 ? "the GPU that is written" : "all GPUs");
 	}
 }
 
@@ -122,18 +122,18 @@ static void probe_ports(struct ep_info_facts *f, const struct ep_info_nics *nics
 			 nics->port[i].port);
 	}
 	if (!nics->devices) {
-		say(fact, false, "no RDMA device; in a container, pass /dev/infiniband in");
+		set(fact, false, "no RDMA device; in a container, pass /dev/infiniband in");
 	} else if (!nics->n) {
-		say(fact, false, "%d devices, %d ports, %d active, none of these permitted%s%s",
+		set(fact, false, "%d devices, %d ports, %d active, none of these permitted%s%s",
 		    nics->devices, nics->ports, nics->active, nics->active ? " by NCCL_IB_HCA" : "",
 		    nics->closed);
 	} else {
-		say(fact, true, "%d of %d, %d devices:%s%s", nics->n, nics->ports, nics->devices,
+		set(fact, true, "%d of %d, %d devices:%s%s", nics->n, nics->ports, nics->devices,
 		    listed, nics->closed);
 	}
 	for (int i = 0; i < f->ngpus && fact->yes; i++) {
 		if (!f->gpu[i].port) {
-			say(fact, false, "%s", f->gpu[i].no_port);
+			set(fact, false, "%s", f->gpu[i].no_port);
 		}
 	}
 }
@@ -162,14 +162,14 @@ static void probe_devx(struct ep_info_facts *f, const struct ep_info_nics *nics)
 		}
 	}
 	if (!ep_mlx5dv(&why)) {
-		say(fact, false, "%s", why);
+		set(fact, false, "%s", why);
 	} else {
-		say(fact, with[0], "%s%s%s", with, with[0] && without[0] ? "; but " : "",
+		set(fact, with[0], "%s%s%s", with, with[0] && without[0] ? "; but " : "",
 		    with[0] || without[0] ? without : "no device to open");
 	}
 	for (int i = 0; i < f->ngpus && fact->yes; i++) {
 		if (f->gpu[i].port && !f->gpu[i].devx) {
-			say(fact, false, "%s", f->gpu[i].no_devx);
+			set(fact, false, "%s", f->gpu[i].no_devx);
 		}
 	}
 }
@@ -179,10 +179,10 @@ static void probe_nics(struct ep_info_facts *f, const struct ep_info_nics *nics)
 	const char *why;
 	bool verbs = ep_verbs(&why) != NULL;
 
-	say(&f->fact[EP_INFO_VERBS], verbs, "%s", verbs ? "libibverbs.so.1 loads" : why);
+	set(&f->fact[EP_INFO_VERBS], verbs, "%s", verbs ? "libibverbs.so.1 loads" : why);
 	if (!verbs) {
-		say(&f->fact[EP_INFO_PORT], false, "not known without libibverbs");
-		say(&f->fact[EP_INFO_DEVX], false, "not known without libibverbs");
+		set(&f->fact[EP_INFO_PORT], false, "not known without libibverbs");
+		set(&f->fact[EP_INFO_DEVX], false, "not known without libibverbs");
 		return;
 	}
 	probe_ports(f, nics);
@@ -198,17 +198,17 @@ static bool peermem_loaded(void)
 	       access("/sys/kernel/mm/memory_peers/nv_mem_nc", F_OK) == 0;
 }
 
-static void say_memory(struct ep_info_fact *fact, bool gpu, bool dmabuf, bool call,
+static void set_memory(struct ep_info_fact *fact, bool gpu, bool dmabuf, bool call,
 		       const char *library, bool peermem)
 {
 	if (!gpu) {
-		say(fact, false, "no GPU");
+		set(fact, false, "no GPU");
 	} else if (dmabuf && call) {
-		say(fact, true, "DMA-BUF");
+		set(fact, true, "DMA-BUF");
 	} else if (peermem) {
-		say(fact, true, "nvidia-peermem");
+		set(fact, true, "nvidia-peermem");
 	} else {
-		say(fact, false, "no DMA-BUF (%s) and no nvidia-peermem (modprobe nvidia-peermem)",
+		set(fact, false, "no DMA-BUF (%s) and no nvidia-peermem (modprobe nvidia-peermem)",
 		    dmabuf ? library
 			   : "the GPU's driver does not offer it: open kernel modules do");
 	}
@@ -225,9 +225,9 @@ static void probe_memory(struct ep_info_facts *f)
 	if (!cuda_attribute(ATTR_DMA_BUF_SUPPORTED, &dmabuf)) {
 		dmabuf = 0;
 	}
-	say_memory(&f->fact[EP_INFO_HEAP], gpu, dmabuf, v && v->ibv_reg_dmabuf_mr,
+	set_memory(&f->fact[EP_INFO_HEAP], gpu, dmabuf, v && v->ibv_reg_dmabuf_mr,
 		   "libibverbs is too old", peermem);
-	say_memory(&f->fact[EP_INFO_QUEUES], gpu, dmabuf, dv && dv->mlx5dv_devx_umem_reg_ex,
+	set_memory(&f->fact[EP_INFO_QUEUES], gpu, dmabuf, dv && dv->mlx5dv_devx_umem_reg_ex,
 		   dv ? "libmlx5 is too old" : "no libmlx5", peermem);
 }
 
@@ -245,13 +245,13 @@ static void probe_doorbell(struct ep_info_facts *f)
 	}
 	text[n > 0 ? n : 0] = '\0';
 	if (!f->fact[EP_INFO_GPU].yes) {
-		say(fact, false, "no GPU");
+		set(fact, false, "no GPU");
 	} else if (strstr(text, "PeerMappingOverride=1")) {
-		say(fact, true, "the driver has PeerMappingOverride=1");
+		set(fact, true, "the driver has PeerMappingOverride=1");
 	} else if (geteuid() == 0) {
-		say(fact, true, "root");
+		set(fact, true, "root");
 	} else {
-		say(fact, false,
+		set(fact, false,
 		    "not root, and the driver was loaded without "
 		    "NVreg_RegistryDwords=\"PeerMappingOverride=1;\"");
 	}
@@ -269,12 +269,12 @@ static void probe_enabled(struct ep_info_facts *f)
 
 	if (ep_ib_env_read(&env) != ncclSuccess) {
 		ep_error_get(NULL, &error);
-		say(fact, false, "%.200s", error.text);
+		set(fact, false, "%.200s", error.text);
 	} else if (ep_topo_hca_parse(getenv("NCCL_IB_HCA"), &hca, &err) ||
 		   (level && *level && ep_topo_level_parse(level, &dist, &err))) {
-		say(fact, false, "environment variable %.200s", err.text);
+		set(fact, false, "environment variable %.200s", err.text);
 	} else {
-		say(fact, !env.disable, "NCCL_IB_DISABLE is %d", env.disable);
+		set(fact, !env.disable, "NCCL_IB_DISABLE is %d", env.disable);
 	}
 }
 

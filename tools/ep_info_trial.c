@@ -147,7 +147,7 @@ static bool trial_connect(struct trial *t, struct ep_reason *why)
 	return ep_gda_queue_connect(&t->q, &self, why);
 }
 
-static void trial_say(const struct trial *t, bool ok, const struct ep_reason *why)
+static void trial_print(const struct trial *t, bool ok, const struct ep_reason *why)
 {
 	const struct ep_gda_nic *nic = &t->g.nic[0];
 
@@ -197,7 +197,7 @@ static void trial_commands(struct trial *t)
 	}
 	ok = ep_gda_address_hold(nic, &why) && trial_connect(t, &why);
 out:
-	trial_say(t, ok, &why);
+	trial_print(t, ok, &why);
 	ep_gda_queue_destroy(&t->q);
 	ep_gda_address_release(nic);
 	if (nic->slab.umem) {
@@ -220,7 +220,7 @@ static void trial_verbs(struct trial *t)
 	t->g.mode = EP_GDA_CPU_PROXY;
 	memset(&nic->ece, 0, sizeof(nic->ece));
 	ok = ep_gda_verbs_cq(&t->g, nic, &why) && trial_connect(t, &why);
-	trial_say(t, ok, &why);
+	trial_print(t, ok, &why);
 	ep_gda_queue_destroy(&t->q);
 	if (nic->cq) {
 		nic->base.v->ibv_destroy_cq(nic->cq);

@@ -222,7 +222,7 @@ static int rail_cmp(const void *a, const void *b)
 	return x->nic != y->nic ? x->nic - y->nic : x->port - y->port;
 }
 
-static void say_why(struct chooser *c)
+static void set_why(struct chooser *c)
 {
 	for (int u = 0; u < c->usable->n; u++) {
 		struct ep_topo_port *port = ep_topo_usable_at(c->usable, u);
@@ -324,7 +324,7 @@ int ep_topo_choose(struct ep_topo *topo, const struct ep_topo_opts *opts, struct
 		qsort(topo->gpu[g].rail, (size_t)topo->gpu[g].nrails, sizeof(topo->gpu[g].rail[0]),
 		      rail_cmp);
 	}
-	say_why(&c);
+	set_why(&c);
 	find_flat(topo);
 	note_hca(topo, &hca);
 out:

@@ -11,15 +11,15 @@ static CUresult (*ep_cu_context_id)(CUcontext context, unsigned long long *id);
 static CUresult (*ep_cu_primary_state)(CUdevice device, unsigned int *flags, int *active);
 static CUresult (*ep_cu_primary_retain)(CUcontext *context, CUdevice device);
 static CUresult (*ep_cu_primary_release)(CUdevice device);
-static bool ep_context_tells;
+static bool ep_context_has_id;
 static pthread_once_t ep_context_once = PTHREAD_ONCE_INIT;
 
 static void ep_context_init(void)
 {
-	ep_context_tells = ep_driver_find("cuCtxGetId", &ep_cu_context_id) &&
-			   ep_driver_find("cuDevicePrimaryCtxGetState", &ep_cu_primary_state) &&
-			   ep_driver_find("cuDevicePrimaryCtxRetain", &ep_cu_primary_retain) &&
-			   ep_driver_find("cuDevicePrimaryCtxRelease", &ep_cu_primary_release);
+	ep_context_has_id = ep_driver_find("cuCtxGetId", &ep_cu_context_id) &&
+			    ep_driver_find("cuDevicePrimaryCtxGetState", &ep_cu_primary_state) &&
+			    ep_driver_find("cuDevicePrimaryCtxRetain", &ep_cu_primary_retain) &&
+			    ep_driver_find("cuDevicePrimaryCtxRelease", &ep_cu_primary_release);
 }
 
 /* *id: the number of the device's primary context; 0: it has none. False: the driver does not tell. */
@@ -28,7 +28,7 @@ static bool ep_context_primary(int device, unsigned long long *id)
 	unsigned int flags;
 	CUcontext context;
 	int active = 0;
-	bool told;
+	bool known;
 
 	*id = 0;
 	if (ep_cu_primary_state(device, &flags, &active) != CUDA_SUCCESS) {
@@ -40,9 +40,9 @@ static bool ep_context_primary(int device, unsigned long long *id)
 	if (ep_cu_primary_retain(&context, device) != CUDA_SUCCESS) {
 		return false;
 	}
-	told = ep_cu_context_id(context, id) == CUDA_SUCCESS;
+	known = ep_cu_context_id(context, id) == CUDA_SUCCESS;
 	(void)ep_cu_primary_release(device);
-	return told;
+	return known;
 }
 
 struct ep_context ep_context_now(void)
@@ -50,7 +50,7 @@ struct ep_context ep_context_now(void)
 	struct ep_context c = { 0, 0 };
 
 	pthread_once(&ep_context_once, ep_context_init);
-	if (!ep_context_tells) {
+	if (!ep_context_has_id) {
 		return c;
 	}
 	if (cudaGetDevice(&c.device) != cudaSuccess || cudaSetDevice(c.device) != cudaSuccess) {

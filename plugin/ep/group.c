@@ -308,8 +308,8 @@ static uint64_t ep_group_boot_timeout(void)
 	return (uint64_t)ep_param_or_initial(EP_PARAM_BOOTSTRAP_TIMEOUT_MS) * 1000000;
 }
 
-static void ep_group_tell(const struct ncclEpGroup *g, const struct ep_boot *boot,
-			  const struct ep_times *times)
+static void ep_group_log(const struct ncclEpGroup *g, const struct ep_boot *boot,
+			 const struct ep_times *times)
 {
 	char choices[80], text[320];
 
@@ -375,14 +375,14 @@ static ncclResult_t ep_group_select_device(ncclComm_t comm, int *device, ncclRes
 /* NCCL's way to do without peer access, which is none for this library. Once. */
 static void ep_group_p2p_warn(const struct ncclEpGroup *g)
 {
-	static atomic_flag told = ATOMIC_FLAG_INIT;
+	static atomic_flag logged = ATOMIC_FLAG_INIT;
 	const char *disable = getenv("NCCL_P2P_DISABLE"), *level = getenv("NCCL_P2P_LEVEL");
 	bool off = disable && *disable && strcmp(disable, "0") != 0;
 
 	if (!off && (!level || (strcasecmp(level, "LOC") != 0 && strcmp(level, "0") != 0))) {
 		return;
 	}
-	if (g->config.shape.near_ranks == 1 || atomic_flag_test_and_set(&told)) {
+	if (g->config.shape.near_ranks == 1 || atomic_flag_test_and_set(&logged)) {
 		return;
 	}
 	EP_WARN("%s=%.16s does not count here: ranks of a node write each other's memory (by %s). "
@@ -427,7 +427,7 @@ ncclResult_t ep_group_create(struct ncclEpGroup **ep_group, ncclComm_t comm,
 	}
 	ep_boot_close(&boot);
 	ep_times_lap(&times, &boot, EP_TIME_MEMORY);
-	ep_group_tell(g, &boot, &times);
+	ep_group_log(g, &boot, &times);
 	ep_group_p2p_warn(g);
 	ep_group_heap_warn(g, g->heap.topk);
 	ep_group_reside(g);

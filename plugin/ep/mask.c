@@ -56,8 +56,8 @@ static struct ep_ranks ep_mask_gone(const struct ncclEpGroup *g)
 }
 
 /* Says who did not come, and who does not come back. */
-static ncclResult_t ep_mask_tell_missing(struct ncclEpGroup *g, const struct ep_ranks *gone,
-					 cudaStream_t stream)
+static ncclResult_t ep_mask_log_missing(struct ncclEpGroup *g, const struct ep_ranks *gone,
+					cudaStream_t stream)
 {
 	int32_t *mask = g->mask_host;
 	char link[420];
@@ -121,5 +121,5 @@ ncclResult_t ep_mask_clean(struct ncclEpGroup *g, cudaStream_t stream)
 	g->cleans++;
 	EP_CUDA(cudaStreamSynchronize(stream), "ncclEpMaskClean: waiting for the stream");
 	EP_CHECK(ep_record_poll(g));
-	return ep_mask_tell_missing(g, &gone, stream);
+	return ep_mask_log_missing(g, &gone, stream);
 }

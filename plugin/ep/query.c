@@ -24,27 +24,27 @@ ncclResult_t ep_query_error(struct ep_error_slot *slot, ncclResult_t *code, cons
 
 /* The nodes: as the caller says, else as the environment. */
 static ncclResult_t ep_query_nodes(const struct ep_group_config *config, int nranks,
-				   const ncclEpExtMemory_t *said, struct ep_nodes_most *most)
+				   const ncclEpExtMemory_t *asked, struct ep_nodes_most *most)
 {
 	uint32_t n = (uint32_t)nranks, *node;
 	ncclResult_t result = ncclSuccess;
 
-	if (said->remote_ranks >= n) {
+	if (asked->remote_ranks >= n) {
 		return ep_fail(ncclInvalidArgument,
 			       "memory->remote_ranks is %u: with %d ranks, a rank has at most %d "
 			       "peers",
-			       said->remote_ranks, nranks, nranks - 1);
+			       asked->remote_ranks, nranks, nranks - 1);
 	}
-	*most = ep_nodes_alike(said->node_ranks ? said->node_ranks : n - said->remote_ranks,
-			       said->remote_ranks, nranks);
+	*most = ep_nodes_alike(asked->node_ranks ? asked->node_ranks : n - asked->remote_ranks,
+			       asked->remote_ranks, nranks);
 	if (most->near > n || most->near < n - most->remote) {
 		return ep_fail(ncclInvalidArgument,
 			       "memory->node_ranks is %u: with %d ranks and %u remote_ranks, the "
 			       "largest node has %u to %d, and 0 stands for %u",
-			       said->node_ranks, nranks, most->remote, n - most->remote, nranks,
+			       asked->node_ranks, nranks, most->remote, n - most->remote, nranks,
 			       n - most->remote);
 	}
-	if (said->remote_ranks || !config->node_size.count) {
+	if (asked->remote_ranks || !config->node_size.count) {
 		return ncclSuccess;
 	}
 	node = malloc(n * sizeof(*node));

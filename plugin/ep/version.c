@@ -67,13 +67,13 @@ ncclResult_t ep_version_text(const char **text)
 
 void ep_version_log(int rank)
 {
-	static atomic_flag told = ATOMIC_FLAG_INIT;
+	static atomic_flag logged = ATOMIC_FLAG_INIT;
 	enum ep_log_level level = ep_log_enabled(EP_LOG_INFO, EP_LOG_INIT) ? EP_LOG_INFO
 									   : EP_LOG_VERSION;
 	char line[EP_VERSION_LINE];
 
 	if (!ep_log_enabled(level, EP_LOG_INIT) || (level == EP_LOG_VERSION && rank != 0) ||
-	    atomic_flag_test_and_set(&told)) {
+	    atomic_flag_test_and_set(&logged)) {
 		return;
 	}
 	ep_version_describe(line, sizeof(line));

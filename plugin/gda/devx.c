@@ -70,9 +70,9 @@ bool ep_gda_devx_open(struct ep_gda_nic *nic, struct ep_reason *why)
 	nic->caps.error_syndrome = ep_prm_get(cap, EP_PRM_CAP_QPC_EXTENSION) &&
 				   ep_prm_get(cap, EP_PRM_CAP_QP_ERROR_SYNDROME);
 	nic->caps.ece = ep_prm_get(cap, EP_PRM_CAP_ECE_SUPPORT);
-	nic->caps.tells_tier = ep_prm_get(cap, EP_PRM_CAP_OOO_RW_RC) ||
-			       ep_prm_get(cap, EP_PRM_CAP_OOO_ALL_RC);
-	nic->caps.tells_order = ep_prm_get(cap, EP_PRM_CAP_DATA_IN_ORDER);
+	nic->caps.reports_tier = ep_prm_get(cap, EP_PRM_CAP_OOO_RW_RC) ||
+				 ep_prm_get(cap, EP_PRM_CAP_OOO_ALL_RC);
+	nic->caps.reports_order = ep_prm_get(cap, EP_PRM_CAP_DATA_IN_ORDER);
 	ep_gda_lag_query(nic, cap);
 	ep_gda_query_clock(nic, cap);
 	obj.pd.in = nic->base.pd;

@@ -29,8 +29,8 @@ struct ep_gda_caps {
 	uint32_t log_max_qp_sz;
 	bool error_syndrome; /* QUERY_QP tells why a queue pair failed */
 	bool ece;            /* queue pairs tell what they can beyond the standard */
-	bool tells_tier;     /* QUERY_QP tells the order of placement, */
-	bool tells_order;    /* or at least whether data is placed in order */
+	bool reports_tier;   /* QUERY_QP tells the order of placement, */
+	bool reports_order;  /* or at least whether data is placed in order */
 	uint32_t ts_format;  /* of timestamps, which nobody reads: firmware refuses others */
 };
 

@@ -152,7 +152,7 @@ static void ep_gda_decode_local(const struct ep_gda_queue *q, const struct ep_ml
  * Whether the NIC shall tell of it though the kernel does not ask: room in the verbs queue, which may
  * be smaller than the kernel's, comes back with completions only. Kernels that see one more take no harm.
  */
-static bool ep_gda_must_tell(const struct ep_gda_queue *q, uint64_t index)
+static bool ep_gda_must_signal(const struct ep_gda_queue *q, uint64_t index)
 {
 	return !q->atomics || (index + 1) % ep_max_u64(q->max_wr / 4, 1) == 0;
 }
@@ -181,9 +181,10 @@ static const char *ep_gda_decode(const struct ep_gda_queue *q, uint64_t index,
 	}
 	memset(wr, 0, sizeof(*wr));
 	wr->wr_id = (uint64_t)(q - q->gda->queue) << 32 | (uint32_t)index;
-	wr->send_flags =
-		(flags & EP_MLX5_CE_ALWAYS || ep_gda_must_tell(q, index) ? IBV_SEND_SIGNALED : 0) |
-		(flags & 0xe0 && q->nic->base.fences ? IBV_SEND_FENCE : 0);
+	wr->send_flags = (flags & EP_MLX5_CE_ALWAYS || ep_gda_must_signal(q, index)
+				  ? IBV_SEND_SIGNALED
+				  : 0) |
+			 (flags & 0xe0 && q->nic->base.fences ? IBV_SEND_FENCE : 0);
 	wr->wr.rdma.remote_addr = ep_gda_be64(&wqe->w[4]);
 	wr->wr.rdma.rkey = ep_be32(wqe->w[6]);
 	switch (first & 0xff) {

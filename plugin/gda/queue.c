@@ -84,9 +84,9 @@ static bool ep_gda_qp_create(struct ep_gda_queue *q, struct ep_reason *why)
 	return true;
 }
 
-static bool ep_gda_modify_told(struct ep_gda_queue *q, const char *what, uint32_t opcode,
-			       unsigned char *in, size_t bytes, unsigned char *out,
-			       struct ep_reason *why)
+static bool ep_gda_modify_out(struct ep_gda_queue *q, const char *what, uint32_t opcode,
+			      unsigned char *in, size_t bytes, unsigned char *out,
+			      struct ep_reason *why)
 {
 	int error;
 
@@ -104,7 +104,7 @@ static bool ep_gda_modify(struct ep_gda_queue *q, const char *what, uint32_t opc
 {
 	unsigned char out[EP_PRM_OUT_BYTES];
 
-	return ep_gda_modify_told(q, what, opcode, in, bytes, out, why);
+	return ep_gda_modify_out(q, what, opcode, in, bytes, out, why);
 }
 
 /* What the peer may do through the queue pair. */
@@ -241,7 +241,7 @@ static bool ep_gda_to_rtr(struct ep_gda_queue *q, const struct ep_nic_end *end,
 		ep_gda_lag_name(q, in);
 	}
 	ep_prm_set(in, EP_PRM_ECE_IN, q->ece);
-	if (!ep_gda_modify_told(q, "INIT2RTR_QP", EP_PRM_CMD_INIT2RTR, in, sizeof(in), out, why)) {
+	if (!ep_gda_modify_out(q, "INIT2RTR_QP", EP_PRM_CMD_INIT2RTR, in, sizeof(in), out, why)) {
 		return false;
 	}
 	if (q->ece != ep_prm_get(out, EP_PRM_ECE_OUT)) {
@@ -285,11 +285,11 @@ static void ep_gda_tier_set(struct ep_gda_queue *q, const unsigned char *qpc)
 
 	q->tier = (uint32_t)ep_min_u64(tier, EP_MLX5_TIER_OOO_ALL);
 	if (adaptive < 0) {
-		adaptive = !nic->caps.tells_tier &&
+		adaptive = !nic->caps.reports_tier &&
 			   nic->base.end.link_layer != IBV_LINK_LAYER_ETHERNET;
 	}
 	if (!tier &&
-	    (adaptive || (nic->caps.tells_order && !ep_prm_get(qpc, EP_PRM_QPC_DATA_IN_ORDER)))) {
+	    (adaptive || (nic->caps.reports_order && !ep_prm_get(qpc, EP_PRM_QPC_DATA_IN_ORDER)))) {
 		q->tier = EP_MLX5_TIER_OOO_ALL;
 		q->atomics = false;
 	}

@@ -92,7 +92,7 @@ struct ep_heap_entry {
 	bool active;          /* a thread of the library looks after it, ... */
 	bool hurry;           /* ... which shall wait for no peer */
 	bool waited;          /* ranks of the node have been waited for, once */
-	bool told;            /* the warning has been given, */
+	bool logged;          /* the warning has been given, */
 	bool named;           /* and before it a line that says which remote rank is waited for */
 	bool quiet;           /* nobody can write to it any more; only its window is left */
 	uint64_t left_ns;     /* when it departed */

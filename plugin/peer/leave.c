@@ -159,13 +159,13 @@ static int ep_departed_look(struct ep_heap_entry *e)
 		return r;
 	}
 	ep_departed_cut(e); /* all remote ranks have left */
-	if (now >= e->deadline_ns && !e->told) {
+	if (now >= e->deadline_ns && !e->logged) {
 		EP_WARN("rank %d (pid %d on %s) has not destroyed the group: %llu bytes of device "
 			"memory of rank %d stay allocated until it does, because it may still "
 			"write to them; NCCL_EP_CLOSE_TIMEOUT_MS sets when to warn",
 			r, e->idents[r].pid, e->idents[r].hostname, (unsigned long long)e->bytes,
 			e->rank);
-		e->told = true;
+		e->logged = true;
 	}
 	return r;
 }
@@ -337,10 +337,10 @@ void ep_heap_reap(ncclComm_t comm)
 }
 
 /* False: a call of CUDA has failed. */
-static bool ep_heap_say_farewell(const struct ep_heap *heap)
+static bool ep_heap_farewell_write(const struct ep_heap *heap)
 {
 	const struct ep_heap_entry *e = heap->entry;
-	bool said = true;
+	bool written = true;
 
 	for (int r = 0; r < e->nranks; r++) {
 		unsigned char *word = heap->base[r] + EP_HEAP_FAREWELL(e->rank);
@@ -350,21 +350,21 @@ static bool ep_heap_say_farewell(const struct ep_heap *heap)
 		    !ep_ident_gone(&e->idents[e->rank], &e->idents[r]) &&
 		    cudaMemcpyAsync(word, &heap->team, 8, cudaMemcpyDefault, e->stream) !=
 			    cudaSuccess) {
-			said = false;
+			written = false;
 		}
 	}
-	said &= cudaStreamSynchronize(e->stream) == cudaSuccess;
-	if (!said) {
+	written &= cudaStreamSynchronize(e->stream) == cudaSuccess;
+	if (!written) {
 		(void)cudaGetLastError();
 	}
-	return said;
+	return written;
 }
 
 void ep_heap_farewell(struct ep_heap *heap)
 {
-	/* Peers would keep their heaps for a rank that has not said it. */
-	if (!ep_context_ended(&heap->entry->context) && !ep_heap_say_farewell(heap)) {
-		(void)ep_heap_say_farewell(heap);
+	/* Peers would keep their heaps for a rank that has not written it. */
+	if (!ep_context_ended(&heap->entry->context) && !ep_heap_farewell_write(heap)) {
+		(void)ep_heap_farewell_write(heap);
 	}
 	ep_heap_unmap(heap);
 }
@@ -377,7 +377,7 @@ void ep_heap_depart(struct ep_heap *heap)
 		"rank %d: %llu bytes of device memory stay until no peer has them mapped", e->rank,
 		(unsigned long long)e->bytes);
 	pthread_mutex_lock(&ep_heap_lock);
-	e->told = true; /* nobody can destroy the group */
+	e->logged = true; /* nobody can destroy the group */
 	e->departed = true;
 	ep_departed_settle(true, -1, 0);
 	pthread_mutex_unlock(&ep_heap_lock);

@@ -140,13 +140,13 @@ void ep_nic_hca_warn(const struct ep_port_list *list, const char *value,
 		     const struct ep_topo_hca *hca)
 {
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-	static char told[1024]; /* of which value */
+	static char logged[1024]; /* of which value */
 	char text[EP_TOPO_HCA_TEXT];
 	bool again;
 
 	pthread_mutex_lock(&lock);
-	again = strncmp(told, value ? value : "", sizeof(told) - 1) == 0;
-	snprintf(told, sizeof(told), "%s", value ? value : "");
+	again = strncmp(logged, value ? value : "", sizeof(logged) - 1) == 0;
+	snprintf(logged, sizeof(logged), "%s", value ? value : "");
 	pthread_mutex_unlock(&lock);
 	for (int i = 0; i < hca->n && !again; i++) {
 		if (ep_nic_hca_idle(list, hca, i)) {

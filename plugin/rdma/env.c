@@ -203,11 +203,11 @@ ncclResult_t ep_ib_env_parse(struct ep_ib_env *env, enum ep_ib_var var, const ch
 /* Once a process, as all its ranks and groups have one environment. */
 static void ep_ib_env_announce(enum ep_ib_var var, const char *text)
 {
-	static atomic_flag told[EP_IB_VARS];
+	static atomic_flag logged[EP_IB_VARS];
 	const struct ep_ib_var_def *def = &ep_ib_var_table[var];
 
 	EP_INFO(EP_LOG_ENV, "%s set by environment to %.64s", def->name, text);
-	if (ep_ib_env_too_much(var, text) && !atomic_flag_test_and_set(&told[var])) {
+	if (ep_ib_env_too_much(var, text) && !atomic_flag_test_and_set(&logged[var])) {
 		EP_WARN("%s=%.64s is more than NICs have room for: %d is used, the most there is",
 			def->name, text, def->max);
 	}

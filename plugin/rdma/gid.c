@@ -62,7 +62,7 @@ const char *ep_gid_print(const uint8_t raw[16], char buf[EP_GID_TEXT])
 }
 
 static ncclResult_t ep_gid_at(const char *port, const struct ep_gid *list, int n, int index,
-			      bool told, int *chosen)
+			      bool asked, int *chosen)
 {
 	for (int i = 0; i < n; i++) {
 		if (list[i].index == index && !ep_gid_empty(list[i].raw)) {
@@ -70,14 +70,14 @@ static ncclResult_t ep_gid_at(const char *port, const struct ep_gid *list, int n
 			return ncclSuccess;
 		}
 	}
-	return told ? ep_fail(ncclInvalidUsage,
-			      "NCCL_IB_GID_INDEX=%d, but that entry of the GID table of %s is "
-			      "empty: choose another (show_gids lists them) or unset it",
-			      index, port)
-		    : ep_fail(ncclSystemError,
-			      "the GID table of %s is empty: is the port configured by a subnet "
-			      "manager?",
-			      port);
+	return asked ? ep_fail(ncclInvalidUsage,
+			       "NCCL_IB_GID_INDEX=%d, but that entry of the GID table of %s is "
+			       "empty: choose another (show_gids lists them) or unset it",
+			       index, port)
+		     : ep_fail(ncclSystemError,
+			       "the GID table of %s is empty: is the port configured by a subnet "
+			       "manager?",
+			       port);
 }
 
 /* Smaller is better; what may not be used is EP_GID_NEVER. */

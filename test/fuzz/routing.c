@@ -191,8 +191,8 @@ static void check_named(const struct oracle_problem *p, uint32_t tokens, const i
 }
 
 /* What the group says after the pair, and what it said `before`. */
-static void check_said(ncclEpGroup_t group, const char *before, const struct oracle_problem *p,
-		       uint32_t tokens, const int64_t *ids)
+static void check_logged(ncclEpGroup_t group, const char *before, const struct oracle_problem *p,
+			 uint32_t tokens, const int64_t *ids)
 {
 	ncclEpExtPeerStats_t stats[WORLD_MAX];
 	ncclResult_t code;
@@ -231,7 +231,7 @@ static void one_pair(struct bench *b, const struct pair *r)
 	NEED_OK(ncclEpExtGetLastError(b->group, NULL, &text));
 	snprintf(before, sizeof(before), "%s", text);
 	bench_pair(b);
-	check_said(b->group, before, &b->p, b->tokens, ids);
+	check_logged(b->group, before, &b->p, b->tokens, ids);
 }
 
 /* The same of high throughput, forward or backward. */
@@ -251,7 +251,7 @@ static void one_ht_pair(struct ht_bench *b, const struct pair *r, bool backward)
 	snprintf(before, sizeof(before), "%s", text);
 	NEED_OK(ht_update(b, stream));
 	NEED_SYNC(ht_dispatch(b, backward, stream), stream);
-	check_said(b->group, before, &b->h.p, b->tokens, ids);
+	check_logged(b->group, before, &b->h.p, b->tokens, ids);
 	ht_check_counters(b);
 	ht_check_dispatch(b, backward);
 	ht_expert_work(b);

@@ -252,7 +252,8 @@ static void make(bool ethernet)
 	nic->base.log_ra_req = nic->base.log_ra_res = 4;
 	nic->base.log_max_msg = 30;
 	nic->base.atomics = true;
-	nic->caps = (struct ep_gda_caps){ .log_max_qp_sz = 15, .tells_tier = true, .ts_format = 1 };
+	nic->caps =
+		(struct ep_gda_caps){ .log_max_qp_sz = 15, .reports_tier = true, .ts_format = 1 };
 	nic->slab.umem = &umem;
 	nic->uar = &uar;
 	nic->base.end = (struct ep_nic_end){ .log_rra = 4,
@@ -345,7 +346,7 @@ static void check_grh(bool flag)
 static void check_order(void)
 {
 	static const struct {
-		bool ethernet, tells_tier, tells_order, in_order;
+		bool ethernet, reports_tier, reports_order, in_order;
 		int adaptive;
 		uint32_t said, tier;
 	} cases[] = {
@@ -368,8 +369,8 @@ static void check_order(void)
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		make(cases[i].ethernet);
-		q.nic->caps.tells_tier = cases[i].tells_tier;
-		q.nic->caps.tells_order = cases[i].tells_order;
+		q.nic->caps.reports_tier = cases[i].reports_tier;
+		q.nic->caps.reports_order = cases[i].reports_order;
 		g.env.adaptive = cases[i].adaptive;
 		q.qp_obj = object;
 		q.atomics = true;

@@ -137,7 +137,7 @@ MUTANTS = [
     {"name": "report_kernel", "file": "tools/ep_info_kernel.c",
      "old": " && concerns(last[n % LINES])) {", "new": ") {", "tests": ["topo-info-kernel"]},
     # The manual says of each variable of NCCL's transports whether the plugin reads it.
-    {"name": "unread_untold", "file": "doc/man/nccl-net-ep.7",
+    {"name": "unread_undocumented", "file": "doc/man/nccl-net-ep.7",
      "old": ".BR NCCL_IB_MERGE_VFS\n", "new": ".B functions\n", "tests": ["manual"]},
     {"name": "unread_read", "file": "plugin/rdma/env.c",
      "old": "\"NCCL_IB_PKEY\"", "new": "\"NCCL_IB_MERGE_VFS\"", "tests": ["manual"]},
@@ -170,7 +170,7 @@ MUTANTS = [
      "new": "(ep_net_env()->relaxed ? IBV_ACCESS_RELAXED_ORDERING : 0)", "tests": ["gin", "gin_v13"]},
     # A receiver has as many slots again as its sender was told of.
     {"name": "slots_lost", "file": "plugin/net/p2p/poll.c",
-     "old": "c->told += number;", "new": "c->told += number / 2;", "tests": ["ahead", "traffic"]},
+     "old": "c->slots_acked += number;", "new": "c->slots_acked += number / 2;", "tests": ["ahead", "traffic"]},
     # What completes late is not taken for work of the queue pair that has the number now.
     {"name": "old_generations", "file": "plugin/net/p2p/poll.c",
      "old": "if (qp >= c->nqps || EP_NET_WR_GENERATION(wc[i].wr_id) == c->qp[qp].generation) {",
@@ -189,7 +189,7 @@ MUTANTS = [
      "old": "EP_CHECK(ep_net_route_failed(c, i, &wc));", "new": "(void)wc;",
      "tests": ["fails_lost", "counts", "merged_all"]},
     # The error of a connection, and of a mesh, says what the NIC reports.
-    {"name": "status_untold", "file": "plugin/net/base/net_queue.c",
+    {"name": "status_unreported", "file": "plugin/net/base/net_queue.c",
      "old": "s ? s->text : \"unknown failure\"", "new": "\"unknown failure\"",
      "tests": ["gin_lost_retry", "lost_access"]},
     # What a NIC has of a peer that is gone is waited for.
@@ -250,12 +250,12 @@ MUTANTS = [
      "old": "\treturn link->rank == rma->mesh->rank || ep_nic_path_check(own, remote, &why)",
      "new": "\treturn true || ep_nic_path_check(own, remote, &why)", "tests": ["gin_apart"]},
     # A rank whose NIC gives up tells the others,
-    {"name": "lost_unsaid", "file": "plugin/net/mesh/op.c",
+    {"name": "lost_unsent", "file": "plugin/net/mesh/op.c",
      "old": "\t\tep_net_mesh_lose(rma->mesh, rma->failed.text);\n", "new": "", "tests": ["gin_lost_retry"]},
     # who hear it.
     {"name": "lost_unheard", "file": "plugin/net/mesh/rma_progress.c",
-     "old": "\t\tEP_CHECK(ep_net_rma_hear(rma));\n",
-     "new": "\t\tif (0) {\n\t\t\tEP_CHECK(ep_net_rma_hear(rma));\n\t\t}\n", "tests": ["gin_lost_retry"]},
+     "old": "\t\tEP_CHECK(ep_net_rma_peers_check(rma));\n",
+     "new": "\t\tif (0) {\n\t\t\tEP_CHECK(ep_net_rma_peers_check(rma));\n\t\t}\n", "tests": ["gin_lost_retry"]},
     # In collectives, too.
     {"name": "lost_lanes", "file": "plugin/net/mesh/op.c",
      "old": "\tif (!rma->ctrl) {\n\t\tep_net_mesh_lose(", "new": "\tif (rma->ctrl) {\n\t\tep_net_mesh_lose(",

@@ -369,7 +369,7 @@ static void test_down(void)
 	int nics[2] = { 0, 3 };
 
 	nics[0] = merge(two, 2);
-	net_faults_say("port_down:nic=0");
+	net_faults_set("port_down:nic=0");
 	run_ranks(gather_rank, nics, 2);
 	CHECK(*net_log_find(3, "mlx5_0: the port is down, mlx5_0+mlx5_1 does without"), "%s",
 	      net_log_last());
@@ -699,9 +699,9 @@ static void check_loss(int rank, const char *fault)
 	CHECK_HAS(net_log_find(2, ""), fault ? fault : "has ended");
 	CHECK(rank == 2 || strstr(net_log_find(2, ""), "rank 2 ("));
 	if (rank == 2) {
-		net_say("failed", &now, sizeof(now));
+		net_publish("failed", &now, sizeof(now));
 	} else if (fault) {
-		net_hear("failed", &failed_at, sizeof(failed_at));
+		net_await("failed", &failed_at, sizeof(failed_at));
 		CHECK(now < failed_at + 1000, "%llu ms", (unsigned long long)(now - failed_at));
 	}
 }
@@ -719,10 +719,10 @@ static void test_lost(int rank, const char *fault)
 
 	CHECK_INT(listen_at(0, handle[rank], &listener[rank]), NET_OK);
 	snprintf(name, sizeof(name), "handle%d", rank);
-	net_say(name, handle[rank], NET_HANDLE);
+	net_publish(name, handle[rank], NET_HANDLE);
 	for (int r = 0; r < 3; r++) {
 		snprintf(name, sizeof(name), "handle%d", r);
-		net_hear(name, handle[r], NET_HANDLE);
+		net_await(name, handle[r], NET_HANDLE);
 		handles[r] = handle[r];
 	}
 	NET_NEED(join(handles, 3, rank, listener[rank], &coll) == NET_OK, "%s", net_log_last());
@@ -747,10 +747,10 @@ static void test_lost(int rank, const char *fault)
 	CHECK_INT(net_log_count(2), 1);
 	/* Whoever is left stays until the others have seen it, too. */
 	snprintf(name, sizeof(name), "seen%d", rank);
-	net_say(name, "", 1);
+	net_publish(name, "", 1);
 	for (int r = 0; r < (fault ? 3 : 2); r++) {
 		snprintf(name, sizeof(name), "seen%d", r);
-		net_hear(name, name, 1);
+		net_await(name, name, 1);
 	}
 	CHECK_INT(CALL(C_CLOSE, void *)(coll), NET_OK);
 }

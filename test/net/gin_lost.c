@@ -33,10 +33,10 @@ static void open_all(void)
 
 	NEED(gin_listen(&gin, net.place[0], handle[rank], &listener) == NET_OK);
 	snprintf(name, sizeof(name), "handle%d", rank);
-	net_say(name, handle[rank], NET_HANDLE);
+	net_publish(name, handle[rank], NET_HANDLE);
 	for (int r = 0; r < RANKS; r++) {
 		snprintf(name, sizeof(name), "handle%d", r);
-		net_hear(name, handle[r], NET_HANDLE);
+		net_await(name, handle[r], NET_HANDLE);
 		handles[r] = handle[r];
 	}
 	NET_NEED(gin_connect(&gin, handles, RANKS, rank, 1, listener, &coll) == NET_OK, "%s",
@@ -71,9 +71,9 @@ static void meet(const char *what)
 	char name[32];
 
 	snprintf(name, sizeof(name), "%s%d", what, rank);
-	net_say(name, "", 1);
+	net_publish(name, "", 1);
 	snprintf(name, sizeof(name), "%s%d", what, 1 - rank);
-	net_hear(name, name, 1);
+	net_await(name, name, 1);
 }
 
 static int last_error(bool *failed)
@@ -133,7 +133,7 @@ static void expect_word(const char *text)
 	CHECK_INT(net_log_count(2), 1);
 	CHECK_INT(last_error(&failed), NET_OK);
 	CHECK(failed);
-	net_hear("failed", &failed_at, sizeof(failed_at));
+	net_await("failed", &failed_at, sizeof(failed_at));
 	CHECK(at < failed_at + 1000, "%llu ms later", (unsigned long long)(at - failed_at));
 }
 
@@ -178,7 +178,7 @@ int main(int argc, char **argv)
 			expect_loss(strstr(scenario, "register") != NULL, argv[4]);
 			if (strcmp(scenario, "fault") == 0) {
 				failed_at = net_now_ms();
-				net_say("failed", &failed_at, sizeof(failed_at));
+				net_publish("failed", &failed_at, sizeof(failed_at));
 			}
 		} else {
 			expect_word(argv[4]);

@@ -31,12 +31,12 @@ static bool listen_for_pkey(enum ep_log_level level, unsigned int subsys, const 
 }
 
 /* Queue pair i of a pair, the sender's first, and what it was told. */
-static struct ibv_qp *qp_told(struct ep_net_comm *const pair[2], uint32_t i,
-			      struct vn_dv_told *told)
+static struct ibv_qp *qp_attributes(struct ep_net_comm *const pair[2], uint32_t i,
+				    struct vn_dv_attributes *told)
 {
 	struct ibv_qp *qp = pair[i / 3]->qp[i % 3].qp;
 
-	vn_dv_told(qp, told);
+	vn_dv_attributes(qp, told);
 	return qp;
 }
 
@@ -57,12 +57,12 @@ static void test_attributes(int tc, int data_tc, int fifo_tc)
 	for (uint32_t i = 0; i < 6; i++) {
 		const struct ep_nic_end *end = i < 3 ? &to->dev[0]->nic.end
 						     : &from->dev[0]->nic.end;
-		struct vn_dv_told qp, peer;
+		struct vn_dv_attributes qp, peer;
 
 		check_context("%s, class %d, queue pair %u", ethernet ? "RoCE" : "InfiniBand", tc,
 			      i);
-		qp_told(pair, i, &qp);
-		CHECK_INT(qp.rtr.dest_qp_num, qp_told(pair, (i + 3) % 6, &peer)->qp_num);
+		qp_attributes(pair, i, &qp);
+		CHECK_INT(qp.rtr.dest_qp_num, qp_attributes(pair, (i + 3) % 6, &peer)->qp_num);
 		CHECK_INT(qp.init.pkey_index, ethernet ? 0 : want_pkey);
 		CHECK_INT(qp.init.port_num, 1);
 		CHECK_INT(qp.rtr.path_mtu, IBV_MTU_1024);
@@ -99,9 +99,9 @@ static void test_mesh_class(void)
 	nic->dev[1]->nic.tc = 16;
 	NEED(ep_net_rma_new(mesh, &config, &rma) == ncclSuccess);
 	for (int i = 0; i < 3; i++) {
-		struct vn_dv_told told;
+		struct vn_dv_attributes told;
 
-		vn_dv_told(rma->link[i].qp, &told);
+		vn_dv_attributes(rma->link[i].qp, &told);
 		CHECK_INT(told.rtr.ah_attr.grh.traffic_class, i % 2 ? 16 : 8);
 	}
 	ep_net_rma_free(rma);
@@ -120,13 +120,13 @@ static void test_mesh_level(int tc)
 		struct ep_net_rma_config config = { .contexts = 1,
 						    .stride = 1,
 						    .tc = own ? tc : -1 };
-		struct vn_dv_told told;
+		struct vn_dv_attributes told;
 		struct ep_net_rma *rma;
 
 		check_context("mesh, %d", own);
 		mesh->tc = own ? 3 : tc;
 		NEED(ep_net_rma_new(mesh, &config, &rma) == ncclSuccess);
-		vn_dv_told(rma->link[0].qp, &told);
+		vn_dv_attributes(rma->link[0].qp, &told);
 		CHECK_INT(told.rtr.ah_attr.sl, want_sl);
 		ep_net_rma_free(rma);
 	}
@@ -142,10 +142,10 @@ static void test_ece(bool there)
 
 	pair_make(from, to, 3, -1, pair);
 	for (uint32_t i = 0; i < 6; i++) {
-		struct vn_dv_told told;
+		struct vn_dv_attributes told;
 
 		check_context("ECE, queue pair %u", i);
-		qp_told(pair, i, &told);
+		qp_attributes(pair, i, &told);
 		CHECK_INT(told.ece_set, there); /* (it is refused when it is too late) */
 		if (there) {
 			/* The receiver hears what the sender can, the sender what both can. */

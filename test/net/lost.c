@@ -27,9 +27,9 @@ static void *meet(void)
 
 	if (rank == 1) {
 		NEED(net_listen(&net, net.place[0], handle, &listener) == NET_OK);
-		net_say("handle", handle, sizeof(handle));
+		net_publish("handle", handle, sizeof(handle));
 	} else {
-		net_hear("handle", handle, sizeof(handle));
+		net_await("handle", handle, sizeof(handle));
 	}
 	while (!comm) {
 		int rc = rank == 1 ? net_accept(&net, listener, &comm)

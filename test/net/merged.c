@@ -313,7 +313,7 @@ static void test_down(void)
 	struct net_pair first;
 
 	/* (all of the devices were up when they were looked for, and none is open) */
-	net_faults_say("port_down:nic=0");
+	net_faults_set("port_down:nic=0");
 	refused(0, "mlx5_0:1 is not active");
 	begin();
 	for (uint64_t i = 0; i < 40; i++) {
@@ -335,7 +335,7 @@ static void test_down(void)
 	end();
 	net_pair_close(&net, &first);
 	net_log_clear();
-	net_faults_say("port_down:nic=1");
+	net_faults_set("port_down:nic=1");
 	refused(net.place[0], "mlx5_0+mlx5_1: none of its ports is active");
 }
 

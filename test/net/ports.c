@@ -135,7 +135,7 @@ static void test_flush_broken(void)
 }
 
 /* Both routes are closed on both ends, and the sender has these messages to say. */
-static ncclResult_t two_hear(struct two *t, const struct ep_net_ctrl_msg *msg, uint32_t n)
+static ncclResult_t two_receive(struct two *t, const struct ep_net_ctrl_msg *msg, uint32_t n)
 {
 	for (uint32_t i = 0; i < t->c->nroutes; i++) {
 		t->c->route[i].state = EP_NET_ROUTE_CLOSED;
@@ -158,7 +158,7 @@ static void test_answered(void)
 	two_open(&t);
 	msg.end = t.c->remote[0].end;
 	msg.number[0] = t.pair[0]->qp[0].qp->qp_num;
-	CHECK_INT(two_hear(&t, &msg, 1), ncclSuccess);
+	CHECK_INT(two_receive(&t, &msg, 1), ncclSuccess);
 	CHECK_INT(t.c->route[0].state, EP_NET_ROUTE_READY);
 	CHECK_INT(t.c->route[1].state, EP_NET_ROUTE_CLOSED);
 	two_close(&t);
@@ -177,7 +177,7 @@ static struct ep_net_ctrl_msg msg_of(const struct two *t, uint8_t kind, uint16_t
 	return msg;
 }
 
-static void two_say(struct two *t, uint8_t kind, uint16_t generation)
+static void two_send(struct two *t, uint8_t kind, uint16_t generation)
 {
 	struct ep_net_ctrl_msg msg = msg_of(t, kind, generation);
 
@@ -205,7 +205,7 @@ static void test_generations(void)
 	CHECK_INT(ep_net_irecv(t.c->handle, 1, &data, &size, &tag, &mr, &request), ncclSuccess);
 	t.c->lost = ep_now_ns();
 	msg = msg_of(&t, EP_NET_OFFER, 1);
-	CHECK_INT(two_hear(&t, &msg, 1), ncclSuccess);
+	CHECK_INT(two_receive(&t, &msg, 1), ncclSuccess);
 	CHECK_INT(t.c->route[0].state, EP_NET_ROUTE_READY);
 	vn_dv_complete(t.c->local[0].cq, &wc);
 	CHECK_INT(ep_net_progress(t.c), ncclSuccess);
@@ -215,8 +215,8 @@ static void test_generations(void)
 	CHECK_INT(ep_net_progress(t.c), ncclSuccess);
 	CHECK_INT(t.c->qp[0].received, 1);
 	CHECK(ends(request), "what has come does not count");
-	two_say(&t, EP_NET_READY_TOO, 1);
-	two_say(&t, EP_NET_PROVED, 1);
+	two_send(&t, EP_NET_READY_TOO, 1);
+	two_send(&t, EP_NET_PROVED, 1);
 	CHECK_INT(t.c->route[0].state, EP_NET_ROUTE_OPEN);
 	CHECK_INT(t.c->nopen_routes, 1);
 	CHECK_INT(t.c->lost, 0);
@@ -235,9 +235,9 @@ static void test_taken_back(void)
 	t.c->route[0].again = UINT64_MAX;
 	ep_net_qps_choose(t.c);
 	for (uint16_t generation = 1; generation < 4; generation++) {
-		two_say(&t, EP_NET_OFFER, generation);
+		two_send(&t, EP_NET_OFFER, generation);
 		CHECK(t.c->route[0].offered, "generation %u", generation);
-		two_say(&t, EP_NET_CLOSED, generation);
+		two_send(&t, EP_NET_CLOSED, generation);
 		CHECK(!t.c->route[0].offered, "generation %u", generation);
 		CHECK_INT(t.c->route[0].generation, generation);
 		CHECK_INT(read(t.fd[1], &msg, sizeof(msg)), sizeof(msg));
@@ -261,7 +261,7 @@ static void test_flush_first(void)
 	t.c->local[0].flush_ended = true;
 	t.c->route[0].state = EP_NET_ROUTE_CLOSED;
 	ep_net_qps_choose(t.c);
-	two_say(&t, EP_NET_OFFER, 1);
+	two_send(&t, EP_NET_OFFER, 1);
 	CHECK_INT(t.c->route[0].state, EP_NET_ROUTE_CLOSED);
 	for (uint32_t i = 0; i < 2; i++) {
 		uint64_t id = EP_NET_WR_ID(EP_NET_WORK_FLUSH, EP_NET_WR_FLUSH_QP(i), 1,
@@ -297,7 +297,7 @@ static void test_offers(void)
 		msg.magic = EP_NET_CTRL_MAGIC;
 		msg.kind = EP_NET_OFFER;
 		msg.generation = 1;
-		CHECK_INT(two_hear(&t, &msg, 1), ncclRemoteError);
+		CHECK_INT(two_receive(&t, &msg, 1), ncclRemoteError);
 		CHECK_INT(t.c->failed.code, ncclRemoteError);
 		ep_error_get(NULL, &error);
 		CHECK_HAS(error.text, "offers what makes no sense");
@@ -312,7 +312,7 @@ static void test_offers(void)
 
 static uint32_t told;
 
-static ncclResult_t count_told(void *arg, const struct ep_net_link *link, uint32_t imm)
+static ncclResult_t count_notified(void *arg, const struct ep_net_link *link, uint32_t imm)
 {
 	told++;
 	return ncclSuccess;
@@ -332,7 +332,7 @@ static void lanes_new(struct alone *a, int lanes)
 					    .tc = -1,
 					    .receives = RECEIVES,
 					    .lanes = true,
-					    .told = count_told };
+					    .notified = count_notified };
 
 	NEED(ep_net_rma_new(a->mesh, &config, &a->rma) == ncclSuccess);
 }

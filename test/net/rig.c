@@ -438,7 +438,7 @@ static void path_of(char *path, size_t size, const char *name)
 	snprintf(path, size, "%s/%s", getenv("VC_DIR"), name);
 }
 
-void net_say(const char *name, const void *bytes, size_t size)
+void net_publish(const char *name, const void *bytes, size_t size)
 {
 	char path[512], part[520];
 	FILE *f;
@@ -450,7 +450,7 @@ void net_say(const char *name, const void *bytes, size_t size)
 	NEED(rename(part, path) == 0);
 }
 
-void net_hear(const char *name, void *bytes, size_t size)
+void net_await(const char *name, void *bytes, size_t size)
 {
 	uint64_t until = net_now_ms() + 20000;
 	char path[512];
@@ -519,7 +519,7 @@ void net_faults_write(const char *rules)
 	NEED(f && fputs(rules, f) >= 0 && fclose(f) == 0 && rename(part, faults) == 0);
 }
 
-void net_faults_say(const char *rules)
+void net_faults_set(const char *rules)
 {
 	net_faults_write(rules);
 	usleep(200000);

@@ -144,8 +144,8 @@ int net_send_wait(struct net *n, void *comm, void *data, size_t size, int tag, v
 		  void **req);
 
 /* Between processes of a run, under a name. Who hears waits until it was said, for 20 s at most. */
-void net_say(const char *name, const void *bytes, size_t size);
-void net_hear(const char *name, void *bytes, size_t size);
+void net_publish(const char *name, const void *bytes, size_t size);
+void net_await(const char *name, void *bytes, size_t size);
 /* The rank that is to die by SIGKILL goes on in a child, so that its launcher does not end the others. */
 void net_live_in_child(void);
 
@@ -179,7 +179,7 @@ size_t net_wrong(const uint8_t *at, size_t size, uint64_t seed);
 
 /* Faults of the software NIC that are said while the test runs; open before anything is initialised. */
 void net_faults_open(void);
-void net_faults_say(const char *rules);   /* what NICs do from now on */
+void net_faults_set(const char *rules);   /* what NICs do from now on */
 void net_faults_write(const char *rules); /* the same, some milliseconds later */
 void net_faults_close(void);
 

@@ -109,7 +109,7 @@ static const char *choose(const char *bus, uint32_t place, const char *present, 
 		CHECK(!strcmp(got_, want), "\"%s\" instead of \"%s\", %s", got_, want,             \
 		      last_text());                                                                \
 	} while (0)
-#define SAID(what, where)                                                                          \
+#define LOGGED(what, where)                                                                        \
 	do {                                                                                       \
 		const char *text_ = (where);                                                       \
 		CHECK(strstr(text_, what), "not \"%s\" in: %s", what, text_);                      \
@@ -132,19 +132,19 @@ static void test_eight(void)
 		/* by place, not by number */
 		WANT(choose(bus[i], 7 - (uint32_t)i, EIGHT, 8), want);
 	}
-	SAID("at distance PIX", logged());
+	LOGGED("at distance PIX", logged());
 	setenv("NCCL_IB_HCA", "^=mlx5_5", 1);
 	WANT(choose(bus[5], 5, EIGHT, 8), "mlx5_9:1");
 	setenv("NCCL_IB_HCA", "mlx5_2:1", 1);
 	WANT(choose(bus[7], 7, EIGHT, 8), "mlx5_2:1");
 	setenv("NCCL_IB_HCA", "mlx5_2:2", 1);
 	WANT(choose(bus[7], 7, EIGHT, 8), "");
-	SAID("NCCL_IB_HCA=mlx5_2:2 excludes all of the 10 active RDMA ports", last_text());
+	LOGGED("NCCL_IB_HCA=mlx5_2:2 excludes all of the 10 active RDMA ports", last_text());
 	setenv("NCCL_IB_HCA", "mlx5_2::0", 1);
 	WANT(choose(bus[7], 7, EIGHT, 8), "mlx5_2:1");
 	setenv("NCCL_IB_HCA", "mlx5_2:x", 1);
 	WANT(choose(bus[7], 7, EIGHT, 8), "");
-	SAID("NCCL_IB_HCA: no port number", last_text());
+	LOGGED("NCCL_IB_HCA: no port number", last_text());
 	(void)logged();
 }
 
@@ -172,7 +172,7 @@ static void test_hca_items(void)
 			lines++;
 		}
 		for (; want < 4 && wants[v][want]; want++) {
-			SAID(wants[v][want], text);
+			LOGGED(wants[v][want], text);
 		}
 		CHECK(lines == want, "%d lines for %s: %s", lines, values[v], text);
 		WANT(choose("0000:23:00.0", 1, EIGHT, 8), v == 1 ? "mlx5_8:1" : "mlx5_1:1");
@@ -193,13 +193,13 @@ static void test_closed(void)
 		snprintf(want, sizeof(want), "mlx5_%d:1", 4 + i);
 		WANT(choose(bus[i], 0, "mlx5_4:1 mlx5_5:1 mlx5_6:1 mlx5_7:1", 8), want);
 	}
-	SAID("at distance SYS", logged());
+	LOGGED("at distance SYS", logged());
 	WANT(choose("0000:93:00.0", 0, "mlx5_4:1 mlx5_5:1 mlx5_6:1 mlx5_7:1", 8), "mlx5_4:1");
 	/* Its own port is not there, another one of the device is. */
 	WANT(choose(bus[0], 0, "mlx5_0:2 mlx5_1:1", 8), "mlx5_1:1");
 	(void)logged();
 	WANT(choose(bus[0], 1, "other0:1 other1:1", 8), "other1:1");
-	SAID("it has no usable NIC for GPU 0000:13:00.0", logged());
+	LOGGED("it has no usable NIC for GPU 0000:13:00.0", logged());
 }
 
 /* Without distances: InfiniBand and Ethernet are not mixed. */
@@ -229,11 +229,11 @@ static void test_others(void)
 	setenv("NCCL_NET_GDR_LEVEL", "PHB", 1);
 	WANT(choose("0000:17:00.0", 0, EIGHT, 8), "mlx5_0:1");
 	WANT(choose("0000:98:00.0", 3, EIGHT, 8), "");
-	SAID("NCCL_NET_GDR_LEVEL=PHB forbids GPU 0000:98:00.0", last_text());
-	SAID("set it to SYS", last_text());
+	LOGGED("NCCL_NET_GDR_LEVEL=PHB forbids GPU 0000:98:00.0", last_text());
+	LOGGED("set it to SYS", last_text());
 	setenv("NCCL_NET_GDR_LEVEL", "NEAR", 1);
 	WANT(choose("0000:17:00.0", 0, EIGHT, 8), "");
-	SAID("NCCL_NET_GDR_LEVEL=NEAR is not a distance", last_text());
+	LOGGED("NCCL_NET_GDR_LEVEL=NEAR is not a distance", last_text());
 }
 
 /* NCCL's PHB reaches as far as our NODE. */
@@ -242,11 +242,11 @@ static void test_level(void)
 	set_file("nics-on-one-node.xml");
 	setenv("NCCL_NET_GDR_LEVEL", "PHB", 1);
 	WANT(choose("0000:11:00.0", 0, EIGHT, 8), "mlx5_0:1");
-	SAID("at distance NODE", logged());
+	LOGGED("at distance NODE", logged());
 	setenv("NCCL_NET_GDR_LEVEL", "P2C", 1);
 	WANT(choose("0000:11:00.0", 0, EIGHT, 8), "");
-	SAID("at distance NODE", last_text());
-	SAID("set it to PHB", last_text());
+	LOGGED("at distance NODE", last_text());
+	LOGGED("set it to PHB", last_text());
 }
 
 /* No topology: by the rank's place, and the log has the reason. */
@@ -259,7 +259,7 @@ static void test_by_place(const char *reason)
 		     : i % 3 == 1 ? "mlx5_1:1"
 				  : "rxe0:1");
 	}
-	SAID(reason, logged());
+	LOGGED(reason, logged());
 	setenv("NCCL_IB_HCA", "^mlx5_1", 1);
 	WANT(choose("0000:10:00.0", 1, "mlx5_0:1 mlx5_1:1 rxe0:1", 8), "rxe0:1");
 	setenv("NCCL_IB_HCA", "=mlx5", 1);

@@ -171,12 +171,12 @@ static const struct ifaddrs *ep_net_iface_pass_all(const struct ifaddrs *all, nc
 	return found;
 }
 
-static void ep_net_iface_tell(const struct ifaddrs *i, const char *names)
+static void ep_net_iface_log(const struct ifaddrs *i, const char *names)
 {
-	static atomic_flag told;
+	static atomic_flag logged;
 	char text[INET6_ADDRSTRLEN] = "?";
 
-	if (!atomic_flag_test_and_set(&told)) {
+	if (!atomic_flag_test_and_set(&logged)) {
 		inet_ntop(i->ifa_addr->sa_family, ep_net_bytes(i->ifa_addr), text, sizeof(text));
 		EP_INFO(EP_LOG_INIT | EP_LOG_NET, "peers meet at %s of interface %s%s%s", text,
 			i->ifa_name, names ? ", NCCL_SOCKET_IFNAME=" : "", names ? names : "");
@@ -199,7 +199,7 @@ ncclResult_t ep_net_addr_find(union ep_net_addr *addr)
 		memset(addr, 0, sizeof(*addr));
 		memcpy(addr, found->ifa_addr,
 		       found->ifa_addr->sa_family == AF_INET ? sizeof(addr->v4) : sizeof(addr->v6));
-		ep_net_iface_tell(found, names);
+		ep_net_iface_log(found, names);
 	} else if (result == ncclSuccess) {
 		result = ep_fail(ncclInvalidUsage,
 				 "no running interface has an address to meet peers at "

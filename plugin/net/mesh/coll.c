@@ -132,7 +132,7 @@ ncclResult_t ep_net_coll_connect(void *const *handles, int nranks, int rank, voi
 	struct ep_net_rma_config config = { .stride = 1,
 					    .tc = -1,
 					    .receives = EP_NET_COLL_RECEIVES,
-					    .told = ep_net_gather_told,
+					    .notified = ep_net_gather_notified,
 					    .arg = c };
 	uint32_t use = (uint32_t)ep_now_ns() * 2654435761u;
 	ncclResult_t result;

@@ -32,7 +32,7 @@ struct ep_net_wanted {
 
 /* What a rank knows of another one's part in a gather. */
 struct ep_net_share {
-	bool told, sent;      /* it has said where it wants data; it has this rank's */
+	bool notified, sent;  /* it has said where it wants data; it has this rank's */
 	uint16_t come, parts; /* messages with its data; parts 0: none yet */
 };
 
@@ -83,7 +83,7 @@ ncclResult_t ep_net_coll_test(void *request, int *done, int *size);
 /* For the thread that hears what ranks say of lanes while NCCL does not call. */
 void ep_net_coll_async(const struct ep_net_async *a, void *coll);
 /* What a peer has told, by `imm`. */
-ncclResult_t ep_net_gather_told(void *arg, const struct ep_net_link *link, uint32_t imm);
+ncclResult_t ep_net_gather_notified(void *arg, const struct ep_net_link *link, uint32_t imm);
 
 static inline struct ep_net_wanted *ep_net_wanted_of(const struct ep_net_coll *c, uint32_t rank,
 						     uint32_t slot)

@@ -47,7 +47,7 @@ static void ep_net_share_look(struct ep_net_coll *c, uint32_t slot, uint32_t r)
 	}
 }
 
-ncclResult_t ep_net_gather_told(void *arg, const struct ep_net_link *link, uint32_t imm)
+ncclResult_t ep_net_gather_notified(void *arg, const struct ep_net_link *link, uint32_t imm)
 {
 	struct ep_net_coll *c = arg;
 	uint32_t slot = EP_NET_IMM_SLOT_OF(imm), r = link->rank;
@@ -59,11 +59,11 @@ ncclResult_t ep_net_gather_told(void *arg, const struct ep_net_link *link, uint3
 	}
 	s = ep_net_share_of(c, slot, r);
 	if (imm & EP_NET_IMM_WANTED) {
-		if (s->told) {
+		if (s->notified) {
 			return ep_net_rma_fail(c->rma, link, ncclRemoteError,
 					       "the peer begins a gather that it has not ended");
 		}
-		s->told = true;
+		s->notified = true;
 		return ncclSuccess;
 	}
 	if (!(c->gather[slot].use & 1) || c->gather[slot].open == 0 ||
@@ -149,7 +149,7 @@ static ncclResult_t ep_net_share_send(struct ep_net_coll *c, uint32_t slot, uint
 						  .remote = run[i].to + at,
 						  .rkeys = run[i].rkey,
 						  .size = ep_min_u64(run[i].size - at, each),
-						  .tell = r != c->mesh->rank,
+						  .notify = r != c->mesh->rank,
 						  .imm = EP_NET_IMM_OF(slot, messages),
 						  .count = &g->left };
 
@@ -195,7 +195,7 @@ static ncclResult_t ep_net_coll_progress(struct ep_net_coll *c)
 		for (uint32_t r = 0; c->gather[slot].open && r < c->mesh->nranks; r++) {
 			const struct ep_net_share *s = ep_net_share_of(c, slot, r);
 
-			if (s->told && !s->sent) {
+			if (s->notified && !s->sent) {
 				EP_CHECK(ep_net_share_serve(c, slot, r));
 			}
 		}
@@ -206,7 +206,7 @@ static ncclResult_t ep_net_coll_progress(struct ep_net_coll *c)
 /* ---- for NCCL ---- */
 
 /* Tells every rank what this one wants. */
-static ncclResult_t ep_net_gather_tell(struct ep_net_coll *c, uint32_t slot)
+static ncclResult_t ep_net_gather_notify(struct ep_net_coll *c, uint32_t slot)
 {
 	const struct ep_net_wanted *own = ep_net_wanted_of(c, c->mesh->nranks, slot);
 	struct ep_net_gather *g = &c->gather[slot];
@@ -223,7 +223,7 @@ static ncclResult_t ep_net_gather_tell(struct ep_net_coll *c, uint32_t slot)
 					  .remote = c->remote[r].base + place,
 					  .rkeys = c->remote[r].rkey,
 					  .size = sizeof(*own),
-					  .tell = true,
+					  .notify = true,
 					  .imm = EP_NET_IMM_WANTED | slot,
 					  .count = &g->left };
 
@@ -325,7 +325,7 @@ static ncclResult_t ep_net_gather_begin(struct ep_net_coll *c, void *from, void 
 	*g = fresh;
 	*ep_net_wanted_of(c, c->mesh->nranks, slot) = w;
 	c->begun++;
-	EP_CHECK(ep_net_gather_tell(c, slot));
+	EP_CHECK(ep_net_gather_notify(c, slot));
 	EP_CHECK(ep_net_gather_keep(c, slot));
 	EP_CHECK(ep_net_coll_progress(c));
 	*request = ep_net_op_handle(EP_NET_GATHER, ep_net_slot_of(c->handle), slot, g->use);

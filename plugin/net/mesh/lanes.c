@@ -45,7 +45,7 @@ static ncclResult_t ep_net_lane_move(struct ep_net_rma *rma, uint32_t number)
 
 static ncclResult_t ep_net_lane_settle(struct ep_net_rma *rma, struct ep_net_link *link)
 {
-	uint32_t received = link->remote_received - link->told, next;
+	uint32_t received = link->remote_received - link->notified, next;
 
 	link->lane = EP_NET_LANE_CLOSED;
 	rma->closing--;
@@ -54,13 +54,13 @@ static ncclResult_t ep_net_lane_settle(struct ep_net_rma *rma, struct ep_net_lin
 				       "the peer has had %u messages of this queue pair, %u were "
 				       "sent",
 				       link->remote_received,
-				       link->told + link->flight_last - link->flight_first);
+				       link->notified + link->flight_last - link->flight_first);
 	}
 	for (; link->flight_first != link->flight_last; link->flight_first++) {
 		uint32_t number = link->flight[link->flight_first % link->sq];
 		struct ep_net_op *op = ep_net_op_at(rma, number);
 
-		if (op->tell && received) {
+		if (op->notify && received) {
 			received--;
 			op->left = 0;
 			ep_net_op_end(rma, op, number);
@@ -98,7 +98,7 @@ static bool ep_net_lane_other(const struct ep_net_rma *rma, const struct ep_net_
 /* ---- control messages ---- */
 
 /* Tells ranks of lanes that are closed here. */
-static void ep_net_lanes_say(struct ep_net_rma *rma, bool last)
+static void ep_net_lanes_report(struct ep_net_rma *rma, bool last)
 {
 	uint32_t n = (uint32_t)rma->config.contexts * rma->mesh->nranks, nranks = rma->mesh->nranks;
 
@@ -106,38 +106,38 @@ static void ep_net_lanes_say(struct ep_net_rma *rma, bool last)
 		struct ep_net_link *link = &rma->link[i];
 		struct ep_net_lane_ctrl *t = &rma->ctrl[link->rank];
 
-		if (!link->tell && !t->saying) {
+		if (!link->notify && !t->sending) {
 			continue;
 		}
-		if (!t->saying) {
+		if (!t->sending) {
 			t->out = (struct ep_net_lane_msg){ .magic = EP_NET_LANE_MAGIC,
 							   .lane = (uint16_t)(i / nranks),
 							   .last = last,
 							   .received = link->received };
 			t->out_at = 0;
-			t->saying = true;
-			link->tell = false;
+			t->sending = true;
+			link->notify = false;
 		}
 		if (ep_net_put(rma->mesh->fd[link->rank], &t->out, sizeof(t->out), &t->out_at) !=
 		    EP_NET_IO_AGAIN) {
-			t->saying = false; /* (who is gone is found out elsewhere) */
+			t->sending = false; /* (who is gone is found out elsewhere) */
 		}
 	}
 }
 
-static ncclResult_t ep_net_lane_heard(struct ep_net_rma *rma, uint32_t r,
-				      const struct ep_net_lane_msg *msg)
+static ncclResult_t ep_net_lane_receive(struct ep_net_rma *rma, uint32_t r,
+					const struct ep_net_lane_msg *msg)
 {
 	struct ep_net_link *link = &rma->link[r];
 
 	if (msg->magic != EP_NET_LANE_MAGIC || msg->lane >= rma->config.contexts ||
-	    rma->link[msg->lane * rma->mesh->nranks + r].heard) {
+	    rma->link[msg->lane * rma->mesh->nranks + r].reported) {
 		return ep_net_rma_fail(rma, link, ncclRemoteError,
 				       "the peer says what makes no sense (0x%08x, lane %u of %d)",
 				       msg->magic, msg->lane, rma->config.contexts);
 	}
 	link = &rma->link[msg->lane * rma->mesh->nranks + r];
-	link->heard = true;
+	link->reported = true;
 	link->remote_received = msg->received;
 	if (link->lane != EP_NET_LANE_OPEN) {
 		return ncclSuccess;
@@ -166,10 +166,10 @@ static ncclResult_t ep_net_lane_step(struct ep_net_rma *rma, struct ep_net_link 
 	}
 	if (!link->drained && (!link->receiving || late)) {
 		link->drained = true;
-		link->tell = link->rank != rma->mesh->rank;
-		link->heard |= !link->tell; /* (this rank tells itself nothing) */
+		link->notify = link->rank != rma->mesh->rank;
+		link->reported |= !link->notify; /* (this rank tells itself nothing) */
 	}
-	if (link->drained && link->heard) {
+	if (link->drained && link->reported) {
 		return ep_net_lane_settle(rma, link);
 	}
 	return now < link->since + ep_net_setup_ns()
@@ -193,7 +193,7 @@ ncclResult_t ep_net_lanes_look(struct ep_net_rma *rma)
 		while (fd >= 0 &&
 		       ep_net_take(fd, &t->in, sizeof(t->in), &t->in_at) == EP_NET_IO_DONE) {
 			t->in_at = 0;
-			EP_CHECK(ep_net_lane_heard(rma, r, &t->in));
+			EP_CHECK(ep_net_lane_receive(rma, r, &t->in));
 		}
 	}
 	for (uint32_t i = 0; i < n; i++) {
@@ -208,7 +208,7 @@ ncclResult_t ep_net_lanes_look(struct ep_net_rma *rma)
 			EP_CHECK(ep_net_lane_step(rma, link, now));
 		}
 	}
-	ep_net_lanes_say(rma, false);
+	ep_net_lanes_report(rma, false);
 	return ncclSuccess;
 }
 
@@ -270,7 +270,7 @@ void ep_net_lanes_leave(struct ep_net_rma *rma)
 	for (uint32_t i = 0; i < n; i++) {
 		struct ep_net_link *link = &rma->link[i];
 
-		link->tell |= link->lane == EP_NET_LANE_CLOSING && !link->drained;
+		link->notify |= link->lane == EP_NET_LANE_CLOSING && !link->drained;
 	}
-	ep_net_lanes_say(rma, true);
+	ep_net_lanes_report(rma, true);
 }

@@ -123,26 +123,26 @@ struct ep_net_lost {
 };
 
 /* Who does not read has no room left for more, and finds out by himself. */
-static void ep_net_lost_say(struct ep_net_mesh *mesh)
+static void ep_net_lost_send(struct ep_net_mesh *mesh)
 {
-	struct ep_net_lost say = { .head = { .magic = EP_NET_MAGIC,
+	struct ep_net_lost msg = { .head = { .magic = EP_NET_MAGIC,
 					     .round = EP_NET_ROUND_LOST,
-					     .bytes = sizeof(say.text),
+					     .bytes = sizeof(msg.text),
 					     .code = ncclRemoteError } };
 
 	if (!__atomic_load_n(&mesh->lost, __ATOMIC_ACQUIRE) ||
 	    pthread_mutex_trylock(&mesh->lock) != 0) {
 		return; /* (whoever has the lock does it afterwards) */
 	}
-	memcpy(say.text, mesh->lost_text, sizeof(say.text));
-	for (uint32_t r = 0; r < mesh->nranks && !mesh->lost_said; r++) {
+	memcpy(msg.text, mesh->lost_text, sizeof(msg.text));
+	for (uint32_t r = 0; r < mesh->nranks && !mesh->lost_sent; r++) {
 		size_t at = 0;
 
 		if (mesh->fd[r] >= 0) {
-			(void)ep_net_put(mesh->fd[r], &say, sizeof(say), &at);
+			(void)ep_net_put(mesh->fd[r], &msg, sizeof(msg), &at);
 		}
 	}
-	mesh->lost_said = true;
+	mesh->lost_sent = true;
 	pthread_mutex_unlock(&mesh->lock);
 }
 
@@ -152,21 +152,20 @@ void ep_net_mesh_lose(struct ep_net_mesh *mesh, const char *text)
 		snprintf(mesh->lost_text, sizeof(mesh->lost_text), "%s", text);
 		__atomic_store_n(&mesh->lost, 1, __ATOMIC_RELEASE);
 	}
-	ep_net_lost_say(mesh);
+	ep_net_lost_send(mesh);
 }
 
 bool ep_net_mesh_lost(const struct ep_net_mesh *mesh, uint32_t r, char text[EP_NET_LOST_TEXT])
 {
-	struct ep_net_lost said;
-	ssize_t n = mesh->fd[r] < 0
-			    ? -1
-			    : recv(mesh->fd[r], &said, sizeof(said), MSG_PEEK | MSG_DONTWAIT);
+	struct ep_net_lost msg;
+	ssize_t n = mesh->fd[r] < 0 ? -1
+				    : recv(mesh->fd[r], &msg, sizeof(msg), MSG_PEEK | MSG_DONTWAIT);
 
-	if (n != (ssize_t)sizeof(said) || said.head.magic != EP_NET_MAGIC ||
-	    said.head.round != EP_NET_ROUND_LOST) {
+	if (n != (ssize_t)sizeof(msg) || msg.head.magic != EP_NET_MAGIC ||
+	    msg.head.round != EP_NET_ROUND_LOST) {
 		return false;
 	}
-	snprintf(text, EP_NET_LOST_TEXT, "%.*s", EP_NET_LOST_TEXT - 1, said.text);
+	snprintf(text, EP_NET_LOST_TEXT, "%.*s", EP_NET_LOST_TEXT - 1, msg.text);
 	return true;
 }
 
@@ -256,15 +255,15 @@ static ncclResult_t ep_net_exchange_gone(const struct ep_net_exchange *t, uint32
 /* What can be sent to and taken from a rank now. */
 static ncclResult_t ep_net_exchange_step(struct ep_net_exchange *t, uint32_t r)
 {
-	enum ep_net_io_state said = EP_NET_IO_DONE, state = EP_NET_IO_DONE;
+	enum ep_net_io_state sent = EP_NET_IO_DONE, state = EP_NET_IO_DONE;
 	char *in = t->in + r * t->bytes;
 	int fd = t->mesh->fd[r];
 
 	if (t->sent[r] < t->bytes) {
-		said = ep_net_put(fd, t->out, t->bytes, &t->sent[r]);
+		sent = ep_net_put(fd, t->out, t->bytes, &t->sent[r]);
 	}
-	if (said == EP_NET_IO_FAILED) {
-		return ep_net_exchange_gone(t, r, said);
+	if (sent == EP_NET_IO_FAILED) {
+		return ep_net_exchange_gone(t, r, sent);
 	}
 	/*
 	 * Whoever has closed may have said something before. And where this rank waits for room to say
@@ -282,8 +281,8 @@ static ncclResult_t ep_net_exchange_step(struct ep_net_exchange *t, uint32_t r)
 	if (state != EP_NET_IO_DONE && state != EP_NET_IO_AGAIN) {
 		return ep_net_exchange_gone(t, r, state);
 	}
-	return said == EP_NET_IO_CLOSED && state == EP_NET_IO_DONE
-		       ? ep_net_exchange_gone(t, r, said)
+	return sent == EP_NET_IO_CLOSED && state == EP_NET_IO_DONE
+		       ? ep_net_exchange_gone(t, r, sent)
 		       : ncclSuccess;
 }
 
@@ -367,6 +366,6 @@ failed:
 	ep_error_get(NULL, &mesh->failed);
 unlock:
 	pthread_mutex_unlock(&mesh->lock);
-	ep_net_lost_say(mesh);
+	ep_net_lost_send(mesh);
 	return result;
 }

@@ -52,7 +52,7 @@ struct ep_net_mesh {
 	char lost_text[EP_NET_LOST_TEXT];
 
 	pthread_mutex_t lock; /* for what follows */
-	bool lost_said;
+	bool lost_sent;
 	uint32_t rounds;
 	struct ep_error failed; /* code: not ncclSuccess once a round has failed */
 };

@@ -37,7 +37,7 @@ static uint32_t ep_net_end_wr(const struct ep_net_rma *rma, const struct ep_net_
 		wr[n].wr.atomic.rkey = op->signal_rkey;
 		return n + 1;
 	}
-	if (!op->tell) {
+	if (!op->notify) {
 		return n;
 	}
 	/* NICs may route long data adaptively, and these messages not. */

@@ -49,7 +49,7 @@ struct ep_net_op {
 	enum ep_net_op_kind kind;
 	uint32_t left; /* completions of what is posted */
 	bool posted;   /* all of it; */
-	bool signal, tell;
+	bool signal, notify;
 	struct ep_net_link *link;
 	uint64_t local, remote, size, at; /* at: bytes that are posted */
 	uint32_t lkey, rkey;
@@ -77,13 +77,13 @@ struct ep_net_link {
 
 	/* where lanes take over from each other: lane.c */
 	enum ep_net_lane lane;
-	bool drained; /* closed here: nothing comes by it any more, */
-	bool tell;    /* of which the rank has not been told */
-	bool heard;   /* the rank has closed its end */
+	bool drained;  /* closed here: nothing comes by it any more, */
+	bool notify;   /* of which the rank has not been told */
+	bool reported; /* the rank has closed its end */
 	uint64_t since;
 	uint32_t receiving;                 /* receives that have not ended */
 	uint32_t received, remote_received; /* messages that tell: here; there, as the rank says */
-	uint32_t told;                      /* that were sent, and have ended */
+	uint32_t notified;                  /* that were sent, and have ended */
 	uint32_t *flight, sq;               /* ring of ops that are all posted */
 	uint32_t flight_first, flight_last;
 };
@@ -98,7 +98,7 @@ struct ep_net_lane_msg {
 struct ep_net_lane_ctrl {
 	struct ep_net_lane_msg in, out;
 	size_t in_at, out_at;
-	bool saying; /* some of `out` */
+	bool sending; /* some of `out` */
 };
 
 struct ep_net_span {
@@ -112,7 +112,7 @@ struct ep_net_rma_config {
 	/* Links to a rank are lanes: where one fails the others take over. All that is sent tells. */
 	bool lanes;
 	/* Told of what peers tell: may fail. */
-	ncclResult_t (*told)(void *arg, const struct ep_net_link *link, uint32_t imm);
+	ncclResult_t (*notified)(void *arg, const struct ep_net_link *link, uint32_t imm);
 	void *arg;
 };
 

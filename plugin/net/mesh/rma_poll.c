@@ -19,7 +19,7 @@ static ncclResult_t ep_net_receive_done(struct ep_net_rma *rma, const struct ibv
 		link->owed = 0;
 		EP_CHECK(ep_net_link_receives(rma, link, owed));
 	}
-	return rma->config.told(rma->config.arg, link, be32toh(wc->imm_data));
+	return rma->config.notified(rma->config.arg, link, be32toh(wc->imm_data));
 }
 
 static ncclResult_t ep_net_send_done(struct ep_net_rma *rma, struct ep_net_port_ctx *port_ctx,
@@ -36,7 +36,7 @@ static ncclResult_t ep_net_send_done(struct ep_net_rma *rma, struct ep_net_port_
 	op->left--;
 	if (rma->ctrl && ep_net_op_done(op)) {
 		via->flight_first++; /* (completions are in order) */
-		via->told += op->tell;
+		via->notified += op->notify;
 	}
 	if (ep_net_op_done(op)) {
 		ep_net_op_end(rma, op, (uint32_t)wc->wr_id);

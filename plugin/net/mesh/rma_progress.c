@@ -5,7 +5,7 @@
 #include "net/mesh/rma.h"
 
 /* Whether a rank has said that it has failed: what this one waits for may never come. */
-static ncclResult_t ep_net_rma_hear(struct ep_net_rma *rma)
+static ncclResult_t ep_net_rma_peers_check(struct ep_net_rma *rma)
 {
 	char text[EP_NET_LOST_TEXT];
 
@@ -45,7 +45,7 @@ static ncclResult_t ep_net_rma_look(struct ep_net_rma *rma)
 	if (rma->ctrl) {
 		EP_CHECK(ep_net_lanes_look(rma));
 	} else {
-		EP_CHECK(ep_net_rma_hear(rma));
+		EP_CHECK(ep_net_rma_peers_check(rma));
 	}
 	for (uint32_t i = 0; i < n; i++) {
 		struct ep_net_link *link = &rma->link[i];

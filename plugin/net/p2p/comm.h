@@ -35,7 +35,7 @@
 	128u /* a message is divided at multiples of this: GPUs poll whole lines of it */
 #define EP_NET_ONE_ROUTE 4096u       /* bytes; longer messages go over all routes */
 #define EP_NET_RECEIVES_TOGETHER 32u /* receives of a queue pair that are posted at once */
-#define EP_NET_TELL 8u               /* of so many groups the slot of one has a completion */
+#define EP_NET_SIGNAL_EVERY 8u       /* of so many groups the slot of one has a completion */
 #define EP_NET_PART_WR 4u /* work requests of a part: 2 GiB in pieces of 1 GiB, and its end */
 
 /* A receive, as its sender sees it. The NIC stores it in ascending order: seq is the last word. */
@@ -175,11 +175,11 @@ struct ep_net_comm {
 	uint32_t nflushes;
 	uint32_t flush_first, flush_last; /* of those that wait for room, in order */
 
-	uint64_t groups;  /* receiver: posted; sender: all of whose messages are sent */
-	uint32_t matched; /* sender: bit i: receive i of the next group has its message */
-	uint32_t open;    /* receiver: groups under way */
-	uint64_t said;    /* receiver: groups whose slot was written; */
-	uint64_t told;    /* whose slot is known to have arrived */
+	uint64_t groups;       /* receiver: posted; sender: all of whose messages are sent */
+	uint32_t matched;      /* sender: bit i: receive i of the next group has its message */
+	uint32_t open;         /* receiver: groups under way */
+	uint64_t slots_posted; /* receiver: groups whose slot was written; */
+	uint64_t slots_acked;  /* whose slot is known to have arrived */
 	uint32_t unsignaled,
 		unsignaled_groups; /* WRITEs of slots since the last with a completion */
 	uint32_t slot_request[EP_NET_SLOTS];
@@ -316,7 +316,7 @@ ncclResult_t ep_net_part_post(struct ep_net_comm *c, const struct ep_net_message
 ncclResult_t ep_net_parts_resend(struct ep_net_comm *c);
 
 /* slot.c: tells the sender of groups that it has not been told of, unless it can do without for now. */
-ncclResult_t ep_net_slots_say(struct ep_net_comm *c);
+ncclResult_t ep_net_slots_post(struct ep_net_comm *c);
 
 /* flush.c */
 /* Posts flushes that had to wait, as far as there is room. */

@@ -123,7 +123,7 @@ static ncclResult_t ep_net_completed(struct ep_net_comm *c, const struct ibv_wc 
 	case EP_NET_WORK_SLOT:
 		if (ep_net_route_is_open(c, c->qp[qp].route)) {
 			c->qp[qp].room += EP_NET_WR_WRS(wc->wr_id);
-			c->told += number;
+			c->slots_acked += number;
 		}
 		return ncclSuccess;
 	case EP_NET_WORK_PROBE:

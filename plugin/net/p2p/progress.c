@@ -60,8 +60,8 @@ ncclResult_t ep_net_progress(struct ep_net_comm *c)
 	if (c->flush_first != EP_NET_NO_REQUEST) {
 		EP_CHECK(ep_net_flushes_push(c));
 	}
-	if (c->said != c->groups && !c->sender) {
-		EP_CHECK(ep_net_slots_say(c));
+	if (c->slots_posted != c->groups && !c->sender) {
+		EP_CHECK(ep_net_slots_post(c));
 	}
 	/* (a port that comes back is not waited for until there is nothing to do) */
 	return (any && !c->route) || ++c->idle % EP_NET_IDLE ? ncclSuccess : ep_net_look(c);

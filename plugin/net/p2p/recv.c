@@ -8,7 +8,8 @@
 static bool ep_net_recv_room(const struct ep_net_comm *c)
 {
 	/* The slot's place is free when what was written there before has been taken. */
-	return c->open < EP_NET_GROUPS && c->groups - c->told < EP_NET_SLOTS - EP_NET_TELL &&
+	return c->open < EP_NET_GROUPS &&
+	       c->groups - c->slots_acked < EP_NET_SLOTS - EP_NET_SIGNAL_EVERY &&
 	       c->slot_request[c->groups % EP_NET_SLOTS] == EP_NET_NO_REQUEST &&
 	       c->free != EP_NET_NO_REQUEST;
 }
@@ -51,7 +52,7 @@ static ncclResult_t ep_net_recv_post(struct ep_net_comm *c, int n, void **data, 
 	c->slot_request[c->groups % EP_NET_SLOTS] = i;
 	c->groups++;
 	c->open++;
-	EP_CHECK(ep_net_slots_say(c));
+	EP_CHECK(ep_net_slots_post(c));
 	*request = ep_net_request_handle_of(c, i);
 	return ncclSuccess;
 }

@@ -17,7 +17,7 @@
  *
  * A receiver that closes sends its count in the same way: the sender may miss its acknowledgements.
  *
- * How a route that was closed comes back is in back.c.
+ * How a route that was closed comes back is in recovery.c.
  */
 #include <errno.h>
 #include <string.h>
@@ -99,7 +99,8 @@ ncclResult_t ep_net_route_drain(struct ep_net_comm *c, uint32_t route)
 
 /* ---- 2. telling ---- */
 
-ncclResult_t ep_net_route_tell(struct ep_net_comm *c, uint32_t route, enum ep_net_route_why why)
+ncclResult_t ep_net_route_send_closed(struct ep_net_comm *c, uint32_t route,
+				      enum ep_net_route_why why)
 {
 	const struct ep_net_route *r = &c->route[route];
 	struct ep_net_ctrl_msg msg = { .magic = EP_NET_CTRL_MAGIC,
@@ -150,7 +151,7 @@ ncclResult_t ep_net_route_settle(struct ep_net_comm *c, uint32_t route)
 {
 	struct ep_net_route *r = &c->route[route];
 
-	if (r->state != EP_NET_ROUTE_CLOSING || !r->drained || !r->heard) {
+	if (r->state != EP_NET_ROUTE_CLOSING || !r->drained || !r->remote_closed) {
 		return ncclSuccess;
 	}
 	r->state = EP_NET_ROUTE_CLOSED;
@@ -158,7 +159,7 @@ ncclResult_t ep_net_route_settle(struct ep_net_comm *c, uint32_t route)
 		EP_CHECK(ep_net_parts_settle(c, route));
 	} else if (c->qp[c->slot_qp].route == route && c->nopen) {
 		c->slot_qp = c->open_qp[0];
-		c->said = c->told;
+		c->slots_posted = c->slots_acked;
 		c->unsignaled = c->unsignaled_groups = 0;
 	}
 	return ncclSuccess;
@@ -224,6 +225,6 @@ ncclResult_t ep_net_route_close(struct ep_net_comm *c, uint32_t route, enum ep_n
 	c->lost = c->nopen ? 0 : c->lost ? c->lost : r->since;
 	ep_net_route_close_print(c, route, why, what, was_open);
 	EP_CHECK(ep_net_route_drain(c, route));
-	EP_CHECK(ep_net_route_tell(c, route, why));
+	EP_CHECK(ep_net_route_send_closed(c, route, why));
 	return ep_net_route_settle(c, route);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Routes of a connection that has several: how one is closed that fails (route.c), how it comes back
- * (back.c), and who looks after them (routes.c). Both ends go through the generations of a route in step: no
+ * (recovery.c), and who looks after them (routes.c). Both ends go through the generations of a route in step: no
  * end begins the next one before both have closed the one before, and said so.
  */
 #ifndef EP_NET_ROUTE_H
@@ -31,9 +31,9 @@ struct ep_net_route {
 	enum ep_net_route_state state;
 	uint8_t local_port, remote_port;
 	uint16_t generation;
-	bool drained;   /* closed here: nothing comes from it any more */
-	bool heard;     /* the other end has closed it, */
-	uint64_t since; /* when it was closed here */
+	bool drained;       /* closed here: nothing comes from it any more */
+	bool remote_closed; /* the other end has closed it, */
+	uint64_t since;     /* when it was closed here */
 	uint32_t received
 		[EP_NET_MAX_QPS]; /* and says how many parts each of its queue pairs has brought */
 
@@ -65,7 +65,8 @@ ncclResult_t ep_net_route_close(struct ep_net_comm *c, uint32_t route, enum ep_n
 				const char *what);
 /* Its parts: sees to it that nothing comes from it any more; tells the other end; both have closed it. */
 ncclResult_t ep_net_route_drain(struct ep_net_comm *c, uint32_t route);
-ncclResult_t ep_net_route_tell(struct ep_net_comm *c, uint32_t route, enum ep_net_route_why why);
+ncclResult_t ep_net_route_send_closed(struct ep_net_comm *c, uint32_t route,
+				      enum ep_net_route_why why);
 ncclResult_t ep_net_route_settle(struct ep_net_comm *c, uint32_t route);
 
 /* routes.c */
@@ -78,11 +79,11 @@ ncclResult_t ep_net_routes_async_add(struct ep_net_comm *c);
 /* This end closes: the other one is told what has come. */
 void ep_net_routes_close(struct ep_net_comm *c);
 
-/* back.c */
+/* recovery.c */
 /* Takes the steps of routes that are on their way back, or could be. */
-ncclResult_t ep_net_back_look(struct ep_net_comm *c, uint64_t now);
+ncclResult_t ep_net_recovery_check(struct ep_net_comm *c, uint64_t now);
 /* What the other end says: it has new queue pairs, or they are connected. */
-ncclResult_t ep_net_back_hear(struct ep_net_comm *c, const struct ep_net_ctrl_msg *msg);
+ncclResult_t ep_net_recovery_receive(struct ep_net_comm *c, const struct ep_net_ctrl_msg *msg);
 
 /* Whether what comes by a route counts: it is open, or the other end may take it for that. */
 static inline bool ep_net_route_lives(const struct ep_net_comm *c, uint32_t route)

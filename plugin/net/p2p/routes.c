@@ -115,10 +115,10 @@ static ncclResult_t ep_net_offer_ends(struct ep_net_comm *c, const struct ep_net
 	for (uint32_t i = msg->route; i < c->nqps; i += c->nroutes) {
 		c->qp[i].received = 0;
 	}
-	return ep_net_route_tell(c, msg->route, EP_NET_WHY_FAILED);
+	return ep_net_route_send_closed(c, msg->route, EP_NET_WHY_FAILED);
 }
 
-static ncclResult_t ep_net_closed_hear(struct ep_net_comm *c, const struct ep_net_ctrl_msg *msg)
+static ncclResult_t ep_net_closed_receive(struct ep_net_comm *c, const struct ep_net_ctrl_msg *msg)
 {
 	struct ep_net_route *r = &c->route[msg->route];
 
@@ -126,10 +126,10 @@ static ncclResult_t ep_net_closed_hear(struct ep_net_comm *c, const struct ep_ne
 	if (r->state == EP_NET_ROUTE_CLOSED) {
 		return ep_net_offer_ends(c, msg);
 	}
-	if (r->heard) {
+	if (r->remote_closed) {
 		return ep_net_nonsense(c, msg);
 	}
-	r->heard = true;
+	r->remote_closed = true;
 	memcpy(r->received, msg->number, sizeof(r->received));
 	if (msg->why == EP_NET_WHY_LAST) {
 		/* Nothing more goes to it, so that nothing has to be waited for here. */
@@ -166,7 +166,8 @@ static ncclResult_t ep_net_ctrl_take(struct ep_net_comm *c, const struct ep_net_
 	    msg->generation != (uint16_t)(r->generation + (r->state == EP_NET_ROUTE_CLOSED))) {
 		return ep_net_nonsense(c, msg);
 	}
-	return msg->kind == EP_NET_CLOSED ? ep_net_closed_hear(c, msg) : ep_net_back_hear(c, msg);
+	return msg->kind == EP_NET_CLOSED ? ep_net_closed_receive(c, msg)
+					  : ep_net_recovery_receive(c, msg);
 }
 
 /* ---- looking after them ---- */
@@ -217,7 +218,7 @@ ncclResult_t ep_net_routes_look(struct ep_net_comm *c)
 	EP_CHECK(ep_net_routes_act(c));
 	if (!c->gone) {
 		if (!c->leaving) {
-			EP_CHECK(ep_net_back_look(c, ep_now_ns()));
+			EP_CHECK(ep_net_recovery_check(c, ep_now_ns()));
 			EP_CHECK(ep_net_routes_act(c));
 		}
 		(void)ep_net_ctrl_flush(c);
@@ -272,7 +273,7 @@ void ep_net_routes_close(struct ep_net_comm *c)
 		if (ep_net_route_lives(c, i)) {
 			c->route[i].state = EP_NET_ROUTE_CLOSING;
 			if (ep_net_route_drain(c, i) == ncclSuccess) {
-				(void)ep_net_route_tell(c, i, EP_NET_WHY_LAST);
+				(void)ep_net_route_send_closed(c, i, EP_NET_WHY_LAST);
 			}
 		}
 	}

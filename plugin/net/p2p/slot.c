@@ -12,12 +12,12 @@
 #define EP_NET_TOGETHER 8 /* slots, of one WRITE */
 
 /* The slots of n groups, which lie one behind the other. What lies between them is old, there and here. */
-static ncclResult_t ep_net_slots_post(struct ep_net_comm *c, uint32_t n)
+static ncclResult_t ep_net_slots_write(struct ep_net_comm *c, uint32_t n)
 {
-	struct ep_net_slot_entry *first = c->shared->slot[c->said % EP_NET_SLOTS];
-	struct ep_net_slot_entry *last = c->shared->slot[(c->said + n - 1) % EP_NET_SLOTS];
+	struct ep_net_slot_entry *first = c->shared->slot[c->slots_posted % EP_NET_SLOTS];
+	struct ep_net_slot_entry *last = c->shared->slot[(c->slots_posted + n - 1) % EP_NET_SLOTS];
 	struct ep_net_qp *q = &c->qp[c->slot_qp];
-	bool tell = c->unsignaled_groups + n >= EP_NET_TELL;
+	bool signaled = c->unsignaled_groups + n >= EP_NET_SIGNAL_EVERY;
 	struct ibv_sge sge = { (uintptr_t)first,
 			       (uint32_t)((uintptr_t)(last + last->n) - (uintptr_t)first),
 			       c->local[q->local_port].shared_mr->lkey };
@@ -28,7 +28,7 @@ static ncclResult_t ep_net_slots_post(struct ep_net_comm *c, uint32_t n)
 		.sg_list = &sge,
 		.num_sge = 1,
 		.opcode = IBV_WR_RDMA_WRITE,
-		.send_flags = (tell ? IBV_SEND_SIGNALED : 0) |
+		.send_flags = (signaled ? IBV_SEND_SIGNALED : 0) |
 			      (sge.length <= c->inline_bytes ? IBV_SEND_INLINE : 0),
 		.wr.rdma = { .remote_addr =
 				     c->remote_shared + ((uintptr_t)first - (uintptr_t)c->shared),
@@ -43,25 +43,25 @@ static ncclResult_t ep_net_slots_post(struct ep_net_comm *c, uint32_t n)
 					strerror(error));
 	}
 	q->room--;
-	c->said += n;
-	c->unsignaled = tell ? 0 : c->unsignaled + 1;
-	c->unsignaled_groups = tell ? 0 : c->unsignaled_groups + n;
+	c->slots_posted += n;
+	c->unsignaled = signaled ? 0 : c->unsignaled + 1;
+	c->unsignaled_groups = signaled ? 0 : c->unsignaled_groups + n;
 	return ncclSuccess;
 }
 
-ncclResult_t ep_net_slots_say(struct ep_net_comm *c)
+ncclResult_t ep_net_slots_post(struct ep_net_comm *c)
 {
 	const struct ep_net_qp *q = &c->qp[c->slot_qp];
-	uint64_t unpublished = c->groups - c->said;
+	uint64_t unpublished = c->groups - c->slots_posted;
 
 	if (unpublished < EP_NET_TOGETHER && c->open >= unpublished + EP_NET_AHEAD) {
 		return ncclSuccess;
 	}
-	while (c->said < c->groups && q->room && ep_net_route_is_open(c, q->route)) {
-		uint64_t n = ep_min_u64(c->groups - c->said, EP_NET_TOGETHER);
+	while (c->slots_posted < c->groups && q->room && ep_net_route_is_open(c, q->route)) {
+		uint64_t n = ep_min_u64(c->groups - c->slots_posted, EP_NET_TOGETHER);
 
-		n = ep_min_u64(n, EP_NET_SLOTS - c->said % EP_NET_SLOTS);
-		EP_CHECK(ep_net_slots_post(c, (uint32_t)n));
+		n = ep_min_u64(n, EP_NET_SLOTS - c->slots_posted % EP_NET_SLOTS);
+		EP_CHECK(ep_net_slots_write(c, (uint32_t)n));
 	}
 	return ncclSuccess;
 }

@@ -34,7 +34,7 @@ bool vn_refuse(struct vn_cmd *cmd, uint8_t status, int line, const char *fmt, ..
 	va_end(list);
 	cmd->status = status;
 	cmd->syndrome = 0x5a000000u | (uint32_t)line;
-	vn_say("%s refused: %s (status 0x%x, syndrome 0x%x)", cmd->name, text, status,
+	vn_log("%s refused: %s (status 0x%x, syndrome 0x%x)", cmd->name, text, status,
 	       cmd->syndrome);
 	return false;
 }
@@ -190,19 +190,19 @@ void vn_caps(uint32_t which, uint8_t *cap)
 	const struct vn_config *c = &vn_config;
 
 	switch (which) {
-	case 0:                                       /* general */
-		vn_set(cap, 0x62, 1, c->tells_order); /* qp_data_in_order */
-		vn_set(cap, 0x88, 8, 15);             /* log_max_qp_sz */
-		vn_set(cap, 0xa3, 1, !c->no_ece);     /* ece_support */
-		vn_set(cap, 0x9b, 5, 16);             /* log_max_qp */
-		vn_set(cap, 0xdb, 5, 16);             /* log_max_cq */
-		vn_set(cap, 0xe8, 1, 1);              /* relaxed_ordering_write */
-		vn_set(cap, 0x122, 1, c->ooo_all);    /* qpc_extension */
-		vn_set(cap, 0x273, 1, c->ooo_all);    /* qp_error_syndrome */
-		vn_set(cap, 0x14a, 6, 4);             /* log_max_ra_req_qp */
-		vn_set(cap, 0x15a, 6, 4);             /* log_max_ra_res_qp */
-		vn_set(cap, 0x1b6, 2, c->ib ? 0 : 1); /* port_type */
-		vn_set(cap, 0x1c3, 5, 30);            /* log_max_msg */
+	case 0:                                         /* general */
+		vn_set(cap, 0x62, 1, c->reports_order); /* qp_data_in_order */
+		vn_set(cap, 0x88, 8, 15);               /* log_max_qp_sz */
+		vn_set(cap, 0xa3, 1, !c->no_ece);       /* ece_support */
+		vn_set(cap, 0x9b, 5, 16);               /* log_max_qp */
+		vn_set(cap, 0xdb, 5, 16);               /* log_max_cq */
+		vn_set(cap, 0xe8, 1, 1);                /* relaxed_ordering_write */
+		vn_set(cap, 0x122, 1, c->ooo_all);      /* qpc_extension */
+		vn_set(cap, 0x273, 1, c->ooo_all);      /* qp_error_syndrome */
+		vn_set(cap, 0x14a, 6, 4);               /* log_max_ra_req_qp */
+		vn_set(cap, 0x15a, 6, 4);               /* log_max_ra_res_qp */
+		vn_set(cap, 0x1b6, 2, c->ib ? 0 : 1);   /* port_type */
+		vn_set(cap, 0x1c3, 5, 30);              /* log_max_msg */
 		vn_set(cap, 0x1ca, 1, c->ooo_rw && !c->quiet);
 		vn_set(cap, 0x1fc, 4, 1);      /* cqe_version */
 		vn_set(cap, 0x200, 1, c->ib);  /* compact_address_vector */
@@ -387,7 +387,7 @@ VN_EXPORT int vn_dv_destroy(struct mlx5dv_devx_obj *obj)
 
 	vn_lock();
 	if (obj->kind == VN_OBJ_CQ && obj->cq->users) {
-		vn_say_once("CQ 0x%x destroyed while %u queue pairs use it", obj->cq->number,
+		vn_log_once("CQ 0x%x destroyed while %u queue pairs use it", obj->cq->number,
 			    obj->cq->users);
 		rc = EBUSY;
 	} else {

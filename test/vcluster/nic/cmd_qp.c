@@ -411,7 +411,7 @@ bool vn_cmd_query_qp(struct vn_cmd *cmd, struct vn_qp *qp)
 		vn_set(qpc, 0x26, 1, qp->tier & 1);
 		vn_set(qpc, 0x49c, 1, qp->tier >> 1);
 	}
-	vn_set(qpc, 0x5a, 1, vn_config.tells_order && !qp->tier);
+	vn_set(qpc, 0x5a, 1, vn_config.reports_order && !qp->tier);
 	vn_set(qpc, 0x3c8, 24, qp->next_psn);
 	vn_set(qpc, 0x4a8, 24, qp->want_psn);
 	vn_set(qpc, 0x5a0, 16, (uint32_t)(qp->done & 0xffff));

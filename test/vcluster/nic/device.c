@@ -459,7 +459,7 @@ VN_EXPORT int ibv_close_device(struct ibv_context *c)
 	}
 	vn_unlock();
 	if (ctx->live) {
-		vn_say_once("ibv_close_device(%s) with %u objects left", c->device->name,
+		vn_log_once("ibv_close_device(%s) with %u objects left", c->device->name,
 			    ctx->live);
 	}
 	close(c->async_fd);
@@ -481,7 +481,7 @@ void vn_event(struct vn_context *ctx, enum ibv_event_type type, void *element, i
 		e.element.port_num = port;
 	}
 	if (write(ctx->event_fd, &e, sizeof(e)) != sizeof(e)) {
-		vn_say_once("nobody takes asynchronous events: one is lost");
+		vn_log_once("nobody takes asynchronous events: one is lost");
 	}
 }
 

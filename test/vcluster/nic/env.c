@@ -17,8 +17,8 @@
 
 struct vn_config vn_config;
 static uint64_t vn_random_state;
-static const char *vn_once_said[VN_ONCE];
-static pthread_mutex_t vn_say_lock = PTHREAD_MUTEX_INITIALIZER;
+static const char *vn_once_logged[VN_ONCE];
+static pthread_mutex_t vn_log_lock = PTHREAD_MUTEX_INITIALIZER;
 
 const char *vn_env(const char *name, const char *fallback)
 {
@@ -64,7 +64,7 @@ uint64_t vn_random(void)
 	return x * 0x2545f4914f6cdd1dull >> 8;
 }
 
-static void vn_say_list(const char *fmt, va_list list)
+static void vn_log_list(const char *fmt, va_list list)
 {
 	char text[640];
 	const char *rank = getenv("RANK");
@@ -80,30 +80,30 @@ static void vn_say_list(const char *fmt, va_list list)
 	fputs(text, stderr);
 }
 
-void vn_say(const char *fmt, ...)
+void vn_log(const char *fmt, ...)
 {
 	va_list list;
 
 	va_start(list, fmt);
-	vn_say_list(fmt, list);
+	vn_log_list(fmt, list);
 	va_end(list);
 }
 
-void vn_say_once(const char *fmt, ...)
+void vn_log_once(const char *fmt, ...)
 {
 	va_list list;
 	int i;
 
-	pthread_mutex_lock(&vn_say_lock);
-	for (i = 0; i < VN_ONCE && vn_once_said[i] && vn_once_said[i] != fmt; i++) {
+	pthread_mutex_lock(&vn_log_lock);
+	for (i = 0; i < VN_ONCE && vn_once_logged[i] && vn_once_logged[i] != fmt; i++) {
 	}
-	if (i < VN_ONCE && !vn_once_said[i]) {
-		vn_once_said[i] = fmt;
+	if (i < VN_ONCE && !vn_once_logged[i]) {
+		vn_once_logged[i] = fmt;
 		va_start(list, fmt);
-		vn_say_list(fmt, list);
+		vn_log_list(fmt, list);
 		va_end(list);
 	}
-	pthread_mutex_unlock(&vn_say_lock);
+	pthread_mutex_unlock(&vn_log_lock);
 }
 
 void vn_bug(const char *fmt, ...)
@@ -112,10 +112,10 @@ void vn_bug(const char *fmt, ...)
 
 	fflush(stdout);
 	va_start(list, fmt);
-	vn_say_list(fmt, list);
+	vn_log_list(fmt, list);
 	va_end(list);
 	if (vn_config.strict) {
-		vn_say("VC_NIC_STRICT: the program ends here (seed %llu)",
+		vn_log("VC_NIC_STRICT: the program ends here (seed %llu)",
 		       (unsigned long long)vn_config.seed);
 		fflush(stderr);
 		_exit(VN_EXIT);
@@ -162,8 +162,8 @@ static void vn_profile(const char *word)
 		c->no_rtr = true;
 	} else if (!strcmp(word, "quiet")) {
 		c->quiet = true;
-	} else if (!strcmp(word, "tells_order")) {
-		c->tells_order = true;
+	} else if (!strcmp(word, "reports_order")) {
+		c->reports_order = true;
 	} else if (!strcmp(word, "scattered")) {
 		c->scattered = true;
 	} else if (!strcmp(word, "few_rtr")) {
@@ -197,7 +197,7 @@ static void vn_profile(const char *word)
 		fprintf(stderr,
 			"nic: VC_NIC_PROFILE: %s is none of cx7, cx8, no_gpu_umem, no_uar_map, ib, "
 			"routed, rails, roce, rxe, real_time, old_clock, small_sq, few_reads, no_atomics, odd_no_atomics, "
-			"no_dmabuf, no_wc, no_ece, bond, bond_late, bond_hash, no_read_mr, one_read_mr, quiet, tells_order, no_rtr, few_rtr, fatal_rtr, late_rtr, old_fork, scattered\n",
+			"no_dmabuf, no_wc, no_ece, bond, bond_late, bond_hash, no_read_mr, one_read_mr, quiet, reports_order, no_rtr, few_rtr, fatal_rtr, late_rtr, old_fork, scattered\n",
 			word);
 		_exit(87);
 	}

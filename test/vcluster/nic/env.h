@@ -29,19 +29,19 @@ struct vn_config {
 	bool no_dmabuf;      /* DMA-BUFs are not taken */
 	bool no_ece;         /* the device says nothing of what else it can */
 	bool gpu_dmabuf; /* VC_NIC_DMABUF: those of real GPUs are, by the address that comes with them */
-	bool no_rtr;      /* queues made by commands cannot be connected */
-	bool quiet;       /* the device does not say in what order it places data */
-	bool scattered;   /* numbers of queue pairs follow in no order */
-	bool few_rtr;     /* no more than VN_FEW_RTR queues made by commands can be connected */
-	bool fatal_rtr;   /* the process is killed when it connects one more */
-	bool old_fork;    /* a fork() takes the pages of registered memory away from NICs */
-	bool late_rtr;    /* the first tries to find the path to a peer are in vain */
-	bool no_wc;       /* BF pages are refused: no memory is write-combining */
-	bool no_read_mr;  /* memory is not registered to be read alone */
-	bool one_read_mr; /* nor by NICs but the first of a pair */
-	bool tells_order; /* it says no more than whether it places data in order */
-	int tier;         /* order of placement that firmware chooses by itself */
-	int init_rd;      /* READs and atomics that a verbs queue has in flight */
+	bool no_rtr;        /* queues made by commands cannot be connected */
+	bool quiet;         /* the device does not say in what order it places data */
+	bool scattered;     /* numbers of queue pairs follow in no order */
+	bool few_rtr;       /* no more than VN_FEW_RTR queues made by commands can be connected */
+	bool fatal_rtr;     /* the process is killed when it connects one more */
+	bool old_fork;      /* a fork() takes the pages of registered memory away from NICs */
+	bool late_rtr;      /* the first tries to find the path to a peer are in vain */
+	bool no_wc;         /* BF pages are refused: no memory is write-combining */
+	bool no_read_mr;    /* memory is not registered to be read alone */
+	bool one_read_mr;   /* nor by NICs but the first of a pair */
+	bool reports_order; /* it says no more than whether it places data in order */
+	int tier;           /* order of placement that firmware chooses by itself */
+	int init_rd;        /* READs and atomics that a verbs queue has in flight */
 	uint32_t send_wr; /* work requests that a verbs queue takes; the device claims VN_SEND_WR */
 	uint32_t ts;      /* formats of timestamps: 0 free running, 1 real time, 2 both */
 	int mtu;          /* active */
@@ -68,9 +68,9 @@ long vn_env_long(const char *name, long fallback);
 uint64_t vn_now(void); /* ns */
 uint64_t vn_random(void);
 
-/* A line on stderr. vn_say_once prints only the first line of each format. */
-void vn_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-void vn_say_once(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/* A line on stderr. vn_log_once prints only the first line of each format. */
+void vn_log(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+void vn_log_once(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* The program broke a rule: says so and, unless VC_NIC_STRICT is 0, ends the process with VN_EXIT. */
 void vn_bug(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 

@@ -290,7 +290,7 @@ static bool vn_matches(struct vn_rule *r, const struct vn_qp *qp, const struct v
 	}
 	r->hit++;
 	if (vn_config.verbose) {
-		vn_say("fault %s: qp 0x%x index %llu", vn_fault_names[r->what], qp->number,
+		vn_log("fault %s: qp 0x%x index %llu", vn_fault_names[r->what], qp->number,
 		       (unsigned long long)op->idx);
 	}
 	return true;
@@ -314,30 +314,30 @@ static void vn_big_fault(struct vn_rule *r, struct vn_nic *nic)
 {
 	switch (r->what) {
 	case VN_F_PORT_DOWN:
-		vn_say("fault: port of %s down", nic->device.name);
+		vn_log("fault: port of %s down", nic->device.name);
 		vn_port_set(nic, true);
 		r->down = r->ms != 0;
 		r->down_nic = nic->index;
 		r->ends = vn_now() + r->ms * 1000000u;
 		break;
 	case VN_F_PORT_UP:
-		vn_say("fault: port of %s up", nic->device.name);
+		vn_log("fault: port of %s up", nic->device.name);
 		vn_port_set(nic, false);
 		break;
 	case VN_F_GID_GONE:
-		vn_say("fault: %s loses its address", nic->device.name);
+		vn_log("fault: %s loses its address", nic->device.name);
 		vn_gid_lose(nic);
 		break;
 	case VN_F_MAC_MOVED:
-		vn_say("fault: %s has another hardware address", nic->device.name);
+		vn_log("fault: %s has another hardware address", nic->device.name);
 		vn_mac_move(nic);
 		break;
 	case VN_F_DEVICE_FATAL:
-		vn_say("fault: %s has a fatal error", nic->device.name);
+		vn_log("fault: %s has a fatal error", nic->device.name);
 		vn_device_fatal(nic);
 		break;
 	default:
-		vn_say("fault: this process dies");
+		vn_log("fault: this process dies");
 		kill(getpid(), SIGKILL);
 	}
 }

@@ -126,7 +126,7 @@ static bool vn_cu_ok(struct vn_gpu *gpu, int rc, const char *what)
 		return true;
 	}
 	if (!gpu->dead && rc != VN_CU_DEINITIALIZED) {
-		vn_say("GPU %d: %s: CUDA error %d: its memory is not reached any more",
+		vn_log("GPU %d: %s: CUDA error %d: its memory is not reached any more",
 		       gpu->ordinal, what, rc);
 	}
 	gpu->dead = true;
@@ -194,7 +194,7 @@ static struct vn_gpu *vn_gpu_get(int ordinal)
 	gpu->ordinal = ordinal;
 	rc = vn_gpu_make(gpu);
 	if (rc) {
-		vn_say("GPU %d: CUDA error %d when setting up copies", ordinal, rc);
+		vn_log("GPU %d: CUDA error %d when setting up copies", ordinal, rc);
 		free(gpu);
 		return NULL;
 	}

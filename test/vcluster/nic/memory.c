@@ -194,7 +194,7 @@ VN_EXPORT int ibv_dealloc_pd(struct ibv_pd *ibv)
 	}
 	vn_unlock();
 	if (users) {
-		vn_say_once("ibv_dealloc_pd: %u users left", users);
+		vn_log_once("ibv_dealloc_pd: %u users left", users);
 		return EBUSY;
 	}
 	free(pd);
@@ -244,7 +244,7 @@ static int vn_access_check(const struct ibv_pd *pd, unsigned int access)
 	const struct vn_nic *nic = ((const struct vn_pd *)pd)->ctx->nic;
 
 	if (access & ~(unsigned int)VN_ACCESS_KNOWN) {
-		vn_say_once("registration with unknown access bits 0x%x",
+		vn_log_once("registration with unknown access bits 0x%x",
 			    access & ~(unsigned int)VN_ACCESS_KNOWN);
 		return EINVAL;
 	}
@@ -254,12 +254,12 @@ static int vn_access_check(const struct ibv_pd *pd, unsigned int access)
 	}
 	if ((vn_config.no_atomics || (vn_config.odd_no_atomics && (nic - vn.nic) % 2)) &&
 	    access & IBV_ACCESS_REMOTE_ATOMIC) {
-		vn_say_once("registration for atomics, which this device does not have");
+		vn_log_once("registration for atomics, which this device does not have");
 		return EINVAL;
 	}
 	if (access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC) &&
 	    !(access & IBV_ACCESS_LOCAL_WRITE)) {
-		vn_say_once("registration for remote writes without IBV_ACCESS_LOCAL_WRITE");
+		vn_log_once("registration for remote writes without IBV_ACCESS_LOCAL_WRITE");
 		return EINVAL;
 	}
 	return 0;
@@ -474,7 +474,7 @@ VN_EXPORT int vn_dv_umem_dereg(struct mlx5dv_devx_umem *pub)
 	}
 	vn_unlock();
 	if (users) {
-		vn_say_once("mlx5dv_devx_umem_dereg: %u queues still live in it", users);
+		vn_log_once("mlx5dv_devx_umem_dereg: %u queues still live in it", users);
 		return EBUSY;
 	}
 	vn_memory_detach(&u->mem);

@@ -40,7 +40,7 @@ struct vn_piece {
 	struct vn_parcel *parcel;
 	uint8_t *to;
 	uint32_t len;
-	bool flag; /* as vn_tell_store() has it */
+	bool flag; /* as vn_tsan_store() has it */
 };
 
 struct vn_chunk {
@@ -96,7 +96,7 @@ static bool vn_is_flag(const struct vn_mr *mr, uint32_t len)
 	return len <= VN_INLINE || !(mr->access & IBV_ACCESS_RELAXED_ORDERING);
 }
 
-static void vn_tell_store(uint8_t *to, uint32_t len, bool flag)
+static void vn_tsan_store(uint8_t *to, uint32_t len, bool flag)
 {
 #ifdef VC_TSAN
 	if (!flag) {
@@ -145,7 +145,7 @@ void vn_store(struct vn_mr *mr, uint8_t *to, const uint8_t *from, uint32_t len)
 		vn_gpu_write(mr->mem.gpu, mr, to, from, len);
 		return;
 	}
-	vn_tell_store(to, len, vn_is_flag(mr, len));
+	vn_tsan_store(to, len, vn_is_flag(mr, len));
 	vn_copy(to, from, len);
 }
 
@@ -187,7 +187,7 @@ static void vn_arrive(struct vn_nic *nic, uint32_t i)
 	struct vn_chunk *c = &nic->chunks[i];
 	struct vn_parcel *parcel = c->piece.parcel;
 
-	vn_tell_store(c->piece.to, c->piece.len, c->piece.flag);
+	vn_tsan_store(c->piece.to, c->piece.len, c->piece.flag);
 	vn_copy(c->piece.to, c->data, c->piece.len);
 	*c = nic->chunks[--nic->nchunks];
 	if (!--parcel->left) {

@@ -109,7 +109,7 @@ struct vn_qp *vn_qp_new(struct vn_context *ctx, struct vn_pd *pd, struct vn_cq *
 	}
 	slot = vn.qps.n < most && vn_qp_room() ? vn_list_add(&vn.qps, qp) : -1;
 	if (slot < 0) {
-		vn_say_once("no queue pair numbers left");
+		vn_log_once("no queue pair numbers left");
 		free(qp);
 		return NULL;
 	}
@@ -260,7 +260,7 @@ const char *vn_qp_connect(struct vn_qp *qp, const struct vn_path *path)
 		}
 		vn_mac_of_ip(ip, mac);
 		if (!ip || ipv4 != own_ipv4 || memcmp(mac, path->mac, 6)) {
-			vn_say_once(
+			vn_log_once(
 				"qp 0x%x: packets will not arrive: the remote GID is %s one of %s, "
 				"the local GID (index %d) of %s, the MAC is %s",
 				qp->number, ip ? "" : "no", ipv4 ? "IPv4" : "link-local",
@@ -335,7 +335,7 @@ static bool vn_cq_put(struct vn_cq *cq, const struct ibv_wc *wc)
 {
 	if (cq->count == cq->size) {
 		if (!cq->overrun) {
-			vn_say_once("CQ of %u entries overrun", cq->size);
+			vn_log_once("CQ of %u entries overrun", cq->size);
 			vn_event(cq->ctx, IBV_EVENT_CQ_ERR, cq, 0);
 		}
 		cq->overrun = true;
@@ -360,7 +360,7 @@ static void vn_complete_verbs(struct vn_qp *qp, const struct vn_op *op, uint8_t 
 	wc.opcode = op->opcode == EP_MLX5_OP_READ        ? IBV_WC_RDMA_READ
 		    : op->opcode == EP_MLX5_OP_FETCH_ADD ? IBV_WC_FETCH_ADD
 							 : IBV_WC_RDMA_WRITE;
-	if (vn_config.step && !vn_step_tells(&wc)) {
+	if (vn_config.step && !vn_step_reports(&wc)) {
 		qp->outstanding -= (uint32_t)(qp->done - qp->wr_done);
 		qp->wr_done = qp->done;
 		return;

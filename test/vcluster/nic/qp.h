@@ -117,7 +117,7 @@ struct vn_qp {
 	uint32_t last_db; /* index of the last doorbell seen, 16 bits */
 	bool rung;
 	struct vn_dv_script script;
-	struct vn_dv_told told;
+	struct vn_dv_attributes told;
 	uint64_t doorbells, peak; /* as in struct vn_dv_seen */
 
 	/* send queue of verbs queues */

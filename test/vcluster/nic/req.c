@@ -67,7 +67,7 @@ static void vn_check_local(struct vn_qp *qp, struct vn_op *op)
 	}
 	why = vn_mr_check(op->lkey, false, qp->pd, op->laddr, op->len, need, &mr, &at);
 	if (why) {
-		vn_say("%s qp 0x%x index %llu opcode 0x%x: local key 0x%x, %u bytes at 0x%llx: %s",
+		vn_log("%s qp 0x%x index %llu opcode 0x%x: local key 0x%x, %u bytes at 0x%llx: %s",
 		       qp->nic->device.name, qp->number, (unsigned long long)op->idx, op->opcode,
 		       op->lkey, op->len, (unsigned long long)op->laddr, why);
 		if (vn_config.strict > 1) {
@@ -622,7 +622,7 @@ void vn_req_answer(const struct vn_packet *p, const uint8_t *payload)
 
 static void vn_fail(struct vn_qp *qp, struct vn_op *op)
 {
-	vn_say("%s qp 0x%x index %llu opcode 0x%x to qp 0x%x at %u.%u.%u.%u: error completion, "
+	vn_log("%s qp 0x%x index %llu opcode 0x%x to qp 0x%x at %u.%u.%u.%u: error completion, "
 	       "syndrome 0x%02x",
 	       qp->nic->device.name, qp->number, (unsigned long long)op->idx, op->opcode,
 	       qp->remote_qpn, qp->remote_ip >> 24, qp->remote_ip >> 16 & 0xff,

@@ -60,7 +60,7 @@ static bool vn_belongs(struct vn_nic *nic, struct vn_qp *qp, const struct vn_pac
 {
 	if (!qp || qp->nic != nic || (qp->state != VN_RTR && qp->state != VN_RTS)) {
 		if (vn_config.verbose) {
-			vn_say("%s: packet for qp 0x%x ignored: %s", nic->device.name, p->dst_qpn,
+			vn_log("%s: packet for qp 0x%x ignored: %s", nic->device.name, p->dst_qpn,
 			       !qp              ? "no such queue pair"
 			       : qp->nic != nic ? "it is on another device"
 						: "it is not ready to receive");
@@ -68,7 +68,7 @@ static bool vn_belongs(struct vn_nic *nic, struct vn_qp *qp, const struct vn_pac
 		return false;
 	}
 	if (qp->remote_qpn != p->src_qpn || qp->remote_ip != p->src_ip) {
-		vn_say_once(
+		vn_log_once(
 			"%s qp 0x%x: packets from qp 0x%x at 0x%x ignored: it is connected with qp "
 			"0x%x at 0x%x",
 			nic->device.name, qp->number, p->src_qpn, p->src_ip, qp->remote_qpn,
@@ -76,7 +76,7 @@ static bool vn_belongs(struct vn_nic *nic, struct vn_qp *qp, const struct vn_pac
 		return false;
 	}
 	if (p->mtu != qp->mtu) {
-		vn_say_once("%s qp 0x%x: packets ignored: the MTU is %u, on the other end %u",
+		vn_log_once("%s qp 0x%x: packets ignored: the MTU is %u, on the other end %u",
 			    nic->device.name, qp->number, qp->mtu, p->mtu);
 		return false;
 	}
@@ -86,7 +86,7 @@ static bool vn_belongs(struct vn_nic *nic, struct vn_qp *qp, const struct vn_pac
 	}
 	if (((p->psn - qp->want_psn) & VN_PSN_MASK) >= VN_PSN_WINDOW &&
 	    ((qp->want_psn - p->psn) & VN_PSN_MASK) > VN_PSN_WINDOW) {
-		vn_say_once(
+		vn_log_once(
 			"%s qp 0x%x: packets ignored: PSN 0x%x, where 0x%x should come (next_rcv_psn "
 			"here, next_send_psn there)",
 			nic->device.name, qp->number, p->psn, qp->want_psn);
@@ -127,13 +127,13 @@ static struct vn_mr *vn_target(struct vn_qp *qp, struct vn_link *link, const str
 		why = vn_mr_check(p->rkey, true, qp->pd, p->raddr - from, p->len, need, &mr, at);
 	}
 	if (!why && p->kind == VN_ATOMIC && p->raddr % p->len) {
-		vn_say("%s qp 0x%x: atomic at the unaligned address 0x%llx", qp->nic->device.name,
+		vn_log("%s qp 0x%x: atomic at the unaligned address 0x%llx", qp->nic->device.name,
 		       qp->number, (unsigned long long)p->raddr);
 		vn_nak(qp, link, p, EP_MLX5_SYND_REMOTE_INVAL_REQ);
 		return NULL;
 	}
 	if (why) {
-		vn_say("%s qp 0x%x: opcode 0x%x from qp 0x%x, remote key 0x%x, %u bytes at 0x%llx: "
+		vn_log("%s qp 0x%x: opcode 0x%x from qp 0x%x, remote key 0x%x, %u bytes at 0x%llx: "
 		       "%s",
 		       qp->nic->device.name, qp->number, p->opcode, p->src_qpn, p->rkey, p->len,
 		       (unsigned long long)(p->raddr - from), why);
@@ -273,7 +273,7 @@ void vn_resp_packet(struct vn_link *link, const struct vn_packet *p, const uint8
 		return;
 	}
 	if (p->kind != VN_WRITE && p->pad > 1u << qp->rd_in) {
-		vn_say("%s qp 0x%x: the other end keeps up to %u READs and atomics under way, "
+		vn_log("%s qp 0x%x: the other end keeps up to %u READs and atomics under way, "
 		       "log_rra_max here allows %u",
 		       nic->device.name, qp->number, p->pad, 1u << qp->rd_in);
 		vn_nak(qp, link, p, EP_MLX5_SYND_REMOTE_INVAL_REQ);

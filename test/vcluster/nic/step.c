@@ -71,7 +71,7 @@ VN_EXPORT uint32_t vn_dv_live(struct ibv_context *c)
 	return live;
 }
 
-VN_EXPORT void vn_dv_told(struct ibv_qp *ibv, struct vn_dv_told *told)
+VN_EXPORT void vn_dv_attributes(struct ibv_qp *ibv, struct vn_dv_attributes *told)
 {
 	vn_lock();
 	*told = ((struct vn_qp *)ibv)->told;
@@ -129,7 +129,7 @@ void vn_step_placed(void)
 	}
 }
 
-bool vn_step_tells(const struct ibv_wc *wc)
+bool vn_step_reports(const struct ibv_wc *wc)
 {
 	return !vn_step.watch.tell || vn_step.watch.tell(vn_step.watch.arg, wc);
 }

@@ -53,7 +53,7 @@ struct vn_dv_member {
 };
 
 /* What a queue pair of verbs was told. */
-struct vn_dv_told {
+struct vn_dv_attributes {
 	struct ibv_qp_attr init, rtr, rts;
 	struct ibv_ece ece;
 	int ece_set;       /* how often that was tried */
@@ -73,7 +73,7 @@ uint64_t vn_dv_commands(uint32_t opcode);
 void vn_dv_members(int nic, struct vn_dv_member member[2]);
 /* Objects of the device that are there. */
 uint32_t vn_dv_live(struct ibv_context *ctx);
-void vn_dv_told(struct ibv_qp *qp, struct vn_dv_told *told);
+void vn_dv_attributes(struct ibv_qp *qp, struct vn_dv_attributes *told);
 /* A completion that no work has led to. One of a receive takes a receive of the queue pair that it names. */
 void vn_dv_complete(struct ibv_cq *cq, const struct ibv_wc *wc);
 void vn_dv_event(struct ibv_context *ctx, enum ibv_event_type type, void *element);

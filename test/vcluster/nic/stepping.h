@@ -13,7 +13,7 @@ void vn_step_wqe(const struct vn_qp *qp, uint64_t idx, const struct ep_mlx5_wqe 
 void vn_step_write(const uint8_t *at, const uint8_t *data, uint32_t bytes);
 /* A word was stored. */
 void vn_step_placed(void);
-bool vn_step_tells(const struct ibv_wc *wc);
+bool vn_step_reports(const struct ibv_wc *wc);
 /* Does all there is to do. */
 void vn_step_settle(void);
 /* Whether a call that makes something fails; errno is set then. */

@@ -66,7 +66,7 @@ void vn_cq_notify(struct vn_cq *cq)
 	if (cq->armed && ch) {
 		cq->armed = false;
 		if (write(ch->write_fd, &ibv, sizeof(ibv)) != sizeof(ibv)) {
-			vn_say_once("nobody takes completion events: one is lost");
+			vn_log_once("nobody takes completion events: one is lost");
 		}
 	}
 }
@@ -204,7 +204,7 @@ VN_EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *ibv_pd, struct ibv_qp_init
 	if (attr->qp_type != IBV_QPT_RC || attr->srq || !attr->send_cq || !attr->recv_cq ||
 	    attr->cap.max_send_wr > vn_config.send_wr || attr->cap.max_send_sge > 1 ||
 	    attr->cap.max_recv_wr > vn_config.send_wr || attr->cap.max_inline_data > VN_INLINE) {
-		vn_say_once(
+		vn_log_once(
 			"ibv_create_qp: RC with up to %d requests of one element and %d bytes inline, "
 			"and as many receives, is what there is",
 			(int)vn_config.send_wr, VN_INLINE);
@@ -304,7 +304,7 @@ static int vn_verbs_to_rtr(struct vn_qp *qp, const struct ibv_qp_attr *a, int ma
 	vn_mac_of_ip(ip, path.mac);
 	why = vn_qp_connect(qp, &path);
 	if (why) {
-		vn_say_once("ibv_modify_qp: %s", why);
+		vn_log_once("ibv_modify_qp: %s", why);
 		return EINVAL;
 	}
 	qp->told.rtr = *a;
@@ -366,7 +366,7 @@ VN_EXPORT int ibv_modify_qp(struct ibv_qp *ibv, struct ibv_qp_attr *a, int mask)
 	if (!rc) {
 		ibv->state = a->qp_state;
 	} else {
-		vn_say_once("ibv_modify_qp: state %d to %d with mask 0x%x refused", qp->state,
+		vn_log_once("ibv_modify_qp: state %d to %d with mask 0x%x refused", qp->state,
 			    a->qp_state, mask);
 	}
 	vn_unlock();
@@ -437,7 +437,7 @@ VN_EXPORT int ibv_set_ece(struct ibv_qp *ibv, struct ibv_ece *ece)
 	if (vn_config.no_ece || !vn_config.mlx5) {
 		rc = EOPNOTSUPP;
 	} else if (qp->state != VN_INIT || ece->comp_mask || ece->vendor_id != VN_VENDOR) {
-		vn_say_once("ibv_set_ece: state %d, vendor 0x%x: refused", qp->state,
+		vn_log_once("ibv_set_ece: state %d, vendor 0x%x: refused", qp->state,
 			    ece->vendor_id);
 		rc = EINVAL;
 	} else {

@@ -119,7 +119,7 @@ int vn_wire_start(void)
 		vn.instance = i;
 	}
 	if (rc) {
-		vn_say("no port on %u.%u.%u.%u from %u on: %s (VC_NIC_NET, VC_NIC_PORT)",
+		vn_log("no port on %u.%u.%u.%u from %u on: %s (VC_NIC_NET, VC_NIC_PORT)",
 		       vn.nic[0].ip >> 24, vn.nic[0].ip >> 16 & 0xff, vn.nic[0].ip >> 8 & 0xff,
 		       vn.nic[0].ip & 0xff, vn_config.port, strerror(-rc));
 		return -rc;
@@ -309,7 +309,7 @@ static bool vn_handshake_check(struct vn_link *l)
 	if (h.magic != VN_MAGIC || h.run != vn_config.run ||
 	    (l->incoming ? !vn_nic_of_ip(h.to)
 			 : h.to != l->from || h.from != l->ip || h.instance != l->instance)) {
-		vn_say_once(
+		vn_log_once(
 			"another program (run 0x%x, not 0x%x) answers for a NIC's port: ignored",
 			h.run, vn_config.run);
 		return false;

@@ -29,7 +29,7 @@
 /* ---- 1. offers ---- */
 
 /* EP_NET_NIC_PORTS: by none now. */
-static uint32_t ep_net_back_port(const struct ep_net_comm *c, uint32_t route)
+static uint32_t ep_net_recovery_port(const struct ep_net_comm *c, uint32_t route)
 {
 	uint64_t rest = (uint64_t)ep_net_env()->recovery_ms * 1000000;
 	uint32_t own = route % c->nlocals;
@@ -46,7 +46,7 @@ static uint32_t ep_net_back_port(const struct ep_net_comm *c, uint32_t route)
 }
 
 /* NULL: there is none, or only a smaller one. */
-static struct ibv_qp *ep_net_back_qp(const struct ep_net_comm *c, struct ep_net_local *l)
+static struct ibv_qp *ep_net_recovery_qp(const struct ep_net_comm *c, struct ep_net_local *l)
 {
 	struct ep_rc_room want = { .sq = c->sq_depth,
 				   .rq = c->sender ? 1 : c->rq_depth,
@@ -65,12 +65,12 @@ static struct ibv_qp *ep_net_back_qp(const struct ep_net_comm *c, struct ep_net_
 }
 
 /* New queue pairs for a route; false: they cannot be made, and nothing has changed. */
-static bool ep_net_back_make(const struct ep_net_comm *c, struct ep_net_local *l,
-			     struct ibv_qp **qp)
+static bool ep_net_recovery_make(const struct ep_net_comm *c, struct ep_net_local *l,
+				 struct ibv_qp **qp)
 {
 	uint32_t each = c->nqps / c->nroutes, n = 0;
 
-	while (n < each && (qp[n] = ep_net_back_qp(c, l))) {
+	while (n < each && (qp[n] = ep_net_recovery_qp(c, l))) {
 		n++;
 	}
 	if (n == each) {
@@ -85,14 +85,14 @@ static bool ep_net_back_make(const struct ep_net_comm *c, struct ep_net_local *l
 }
 
 /* The new ones take the places of the old ones, of which all completions were taken up. */
-static void ep_net_back_replace(struct ep_net_comm *c, uint32_t route, uint32_t local,
-				struct ibv_qp *const *qp)
+static void ep_net_recovery_replace(struct ep_net_comm *c, uint32_t route, uint32_t local,
+				    struct ibv_qp *const *qp)
 {
 	struct ep_net_route *r = &c->route[route];
 
 	r->generation++;
 	r->local_port = (uint8_t)local;
-	r->drained = r->heard = false;
+	r->drained = r->remote_closed = false;
 	r->psn = (uint32_t)(ep_now_ns() * 2654435761u) >> 8;
 	for (uint32_t i = route; i < c->nqps; i += c->nroutes) {
 		struct ep_net_qp *q = &c->qp[i];
@@ -106,7 +106,7 @@ static void ep_net_back_replace(struct ep_net_comm *c, uint32_t route, uint32_t 
 	}
 }
 
-static ncclResult_t ep_net_back_offer(struct ep_net_comm *c, uint32_t route)
+static ncclResult_t ep_net_recovery_offer(struct ep_net_comm *c, uint32_t route)
 {
 	const struct ep_net_route *r = &c->route[route];
 	struct ep_net_ctrl_msg msg = { .magic = EP_NET_CTRL_MAGIC,
@@ -125,7 +125,7 @@ static ncclResult_t ep_net_back_offer(struct ep_net_comm *c, uint32_t route)
 }
 
 /* A port that no route went by is used again: so is what flushes there, when all of it has come back. */
-static bool ep_net_back_flush(struct ep_net_local *l)
+static bool ep_net_recovery_flush(struct ep_net_local *l)
 {
 	if (l->flush_qp && l->flush_ended) {
 		if (l->flush_room < l->flush_depth) {
@@ -138,7 +138,7 @@ static bool ep_net_back_flush(struct ep_net_local *l)
 	return true;
 }
 
-static ncclResult_t ep_net_back_begin(struct ep_net_comm *c, uint32_t route, uint64_t now)
+static ncclResult_t ep_net_recovery_begin(struct ep_net_comm *c, uint32_t route, uint64_t now)
 {
 	struct ep_net_route *r = &c->route[route];
 	struct ibv_qp *qp[EP_NET_MAX_QPS];
@@ -150,7 +150,7 @@ static ncclResult_t ep_net_back_begin(struct ep_net_comm *c, uint32_t route, uin
 	if (now < (c->nopen_routes ? r->again : r->offered ? 0 : r->since + EP_NET_NEED_NS)) {
 		return ncclSuccess;
 	}
-	port = ep_net_back_port(c, route);
+	port = ep_net_recovery_port(c, route);
 	if (port == EP_NET_NIC_PORTS) {
 		return ncclSuccess;
 	}
@@ -160,13 +160,13 @@ static ncclResult_t ep_net_back_begin(struct ep_net_comm *c, uint32_t route, uin
 	l = &c->local[port];
 	r->since = now;
 	r->again = now + r->rest;
-	if (!ep_net_dev_end(l->dev, &l->end, &l->gid_index) || !ep_net_back_flush(l) ||
-	    !ep_net_back_make(c, l, qp)) {
+	if (!ep_net_dev_end(l->dev, &l->end, &l->gid_index) || !ep_net_recovery_flush(l) ||
+	    !ep_net_recovery_make(c, l, qp)) {
 		return ncclSuccess; /* (it may be possible later) */
 	}
-	ep_net_back_replace(c, route, port, qp);
+	ep_net_recovery_replace(c, route, port, qp);
 	r->state = EP_NET_ROUTE_OFFERED;
-	return ep_net_back_offer(c, route);
+	return ep_net_recovery_offer(c, route);
 }
 
 /* ---- 2. connecting ---- */
@@ -190,7 +190,7 @@ static ncclResult_t ep_net_offer_take(struct ep_net_comm *c, const struct ep_net
 	return ncclSuccess;
 }
 
-ncclResult_t ep_net_back_hear(struct ep_net_comm *c, const struct ep_net_ctrl_msg *msg)
+ncclResult_t ep_net_recovery_receive(struct ep_net_comm *c, const struct ep_net_ctrl_msg *msg)
 {
 	struct ep_net_route *r = &c->route[msg->route];
 
@@ -211,7 +211,7 @@ ncclResult_t ep_net_back_hear(struct ep_net_comm *c, const struct ep_net_ctrl_ms
 }
 
 /* 0, or errno. */
-static int ep_net_back_connect(struct ep_net_comm *c, uint32_t route)
+static int ep_net_recovery_connect(struct ep_net_comm *c, uint32_t route)
 {
 	const struct ep_net_route *r = &c->route[route];
 	const struct ep_net_local *l = &c->local[r->local_port];
@@ -243,13 +243,13 @@ static int ep_net_back_connect(struct ep_net_comm *c, uint32_t route)
 	return error;
 }
 
-static ncclResult_t ep_net_back_join(struct ep_net_comm *c, uint32_t route)
+static ncclResult_t ep_net_recovery_join(struct ep_net_comm *c, uint32_t route)
 {
 	struct ep_net_ctrl_msg msg = { .magic = EP_NET_CTRL_MAGIC,
 				       .kind = EP_NET_READY_TOO,
 				       .route = (uint16_t)route,
 				       .generation = c->route[route].generation };
-	int error = ep_net_back_connect(c, route);
+	int error = ep_net_recovery_connect(c, route);
 
 	if (error) {
 		return ep_net_route_close(c, route, EP_NET_WHY_FAILED, strerror(error));
@@ -263,7 +263,7 @@ static ncclResult_t ep_net_back_join(struct ep_net_comm *c, uint32_t route)
 
 /* ---- 3. is there a path? ---- */
 
-static ncclResult_t ep_net_back_probe(struct ep_net_comm *c, uint32_t route)
+static ncclResult_t ep_net_recovery_probe(struct ep_net_comm *c, uint32_t route)
 {
 	struct ep_net_route *r = &c->route[route];
 
@@ -292,7 +292,7 @@ static ncclResult_t ep_net_back_probe(struct ep_net_comm *c, uint32_t route)
 }
 
 /* Each end has been reached from the other one. */
-static ncclResult_t ep_net_back_open(struct ep_net_comm *c, uint32_t route)
+static ncclResult_t ep_net_recovery_open(struct ep_net_comm *c, uint32_t route)
 {
 	struct ep_net_route *r = &c->route[route];
 	enum ep_net_route_state slots = c->route[c->qp[c->slot_qp].route].state;
@@ -308,7 +308,7 @@ static ncclResult_t ep_net_back_open(struct ep_net_comm *c, uint32_t route)
 	/* (where another route was open, it has taken over long ago) */
 	if (!c->sender && slots != EP_NET_ROUTE_OPEN && slots != EP_NET_ROUTE_CLOSING) {
 		c->slot_qp = route;
-		c->said = c->told;
+		c->slots_posted = c->slots_acked;
 		c->unsignaled = c->unsignaled_groups = 0;
 	}
 	EP_INFO(EP_LOG_NET, "%s: the route is used again", ep_net_qp_print(c, route, which));
@@ -318,7 +318,7 @@ static ncclResult_t ep_net_back_open(struct ep_net_comm *c, uint32_t route)
 /* ---- looking after it ---- */
 
 /* Whether a route that goes by another port than its own may go by its own again. */
-static bool ep_net_back_moves(const struct ep_net_comm *c, uint32_t route)
+static bool ep_net_recovery_moves(const struct ep_net_comm *c, uint32_t route)
 {
 	uint64_t rest = (uint64_t)ep_net_env()->recovery_ms * 1000000;
 	uint32_t own = route % c->nlocals;
@@ -327,7 +327,7 @@ static bool ep_net_back_moves(const struct ep_net_comm *c, uint32_t route)
 	       ep_net_dev_up(c->local[own].dev, rest);
 }
 
-static ncclResult_t ep_net_back_step(struct ep_net_comm *c, uint32_t route, uint64_t now)
+static ncclResult_t ep_net_recovery_step(struct ep_net_comm *c, uint32_t route, uint64_t now)
 {
 	struct ep_net_route *r = &c->route[route];
 
@@ -336,23 +336,24 @@ static ncclResult_t ep_net_back_step(struct ep_net_comm *c, uint32_t route, uint
 	}
 	switch (r->state) {
 	case EP_NET_ROUTE_CLOSED:
-		return ep_net_back_begin(c, route, now);
+		return ep_net_recovery_begin(c, route, now);
 	case EP_NET_ROUTE_OFFERED:
-		return r->offered ? ep_net_back_join(c, route) : ncclSuccess;
+		return r->offered ? ep_net_recovery_join(c, route) : ncclSuccess;
 	case EP_NET_ROUTE_READY:
-		return r->ready ? ep_net_back_probe(c, route) : ncclSuccess;
+		return r->ready ? ep_net_recovery_probe(c, route) : ncclSuccess;
 	case EP_NET_ROUTE_PROBING:
-		return r->proved ? ep_net_back_open(c, route) : ncclSuccess;
+		return r->proved ? ep_net_recovery_open(c, route) : ncclSuccess;
 	case EP_NET_ROUTE_OPEN:
-		return ep_net_back_moves(c, route) ? ep_net_route_close(c, route, EP_NET_WHY_MOVES,
-									"its own port is up again")
-						   : ncclSuccess;
+		return ep_net_recovery_moves(c, route)
+			       ? ep_net_route_close(c, route, EP_NET_WHY_MOVES,
+						    "its own port is up again")
+			       : ncclSuccess;
 	default:
 		return ncclSuccess;
 	}
 }
 
-ncclResult_t ep_net_back_look(struct ep_net_comm *c, uint64_t now)
+ncclResult_t ep_net_recovery_check(struct ep_net_comm *c, uint64_t now)
 {
 	for (uint32_t i = 0; i < c->nroutes; i++) {
 		const struct ep_net_route *r = &c->route[i];
@@ -361,7 +362,7 @@ ncclResult_t ep_net_back_look(struct ep_net_comm *c, uint64_t now)
 		/* As many steps as can be taken: nobody may call again for a while. */
 		do {
 			before = r->state;
-			EP_CHECK(ep_net_back_step(c, i, now));
+			EP_CHECK(ep_net_recovery_step(c, i, now));
 		} while (r->state > before);
 	}
 	return ncclSuccess;
