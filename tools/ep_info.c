@@ -16,6 +16,7 @@
 #include "nccl_ep.h"
 #include "tools/conf.h"
 #include "tools/ep_info.h"
+#include "tools/ep_info_live.h"
 #include "tools/options.h"
 #include "topo/topo.h"
 
@@ -30,11 +31,20 @@ enum part {
 	PART_ALL = 15,
 	PART_NET = 16,
 	PART_REPORT = 32,
+	PART_LIVE = 64,
+};
+
+/* What the command line asks for. */
+struct request {
+	int parts; /* of enum part */
+	enum ep_live_format format;
 };
 
 static int usage(FILE *out, int status)
 {
-	fputs("Usage: ep_info [-v] [-d] [-p] [-r] [-n] [--report[=FILE]] [--pid PID] [-V]\n\n",
+	fputs("Usage: ep_info [-v] [-d] [-p] [-r] [-n] [--report[=FILE]] [--pid PID]\n"
+	      "       ep_info --live [--json | --prometheus]\n"
+	      "       ep_info -h | -V\n\n",
 	      out);
 	ep_options_print(ep_info_options, EP_INFO_OPTIONS, out);
 	fputs("\nWithout options: all but --net.\n", out);
@@ -228,51 +238,88 @@ static bool is_open(const void *arg, const char *name, int port)
 	return ep_info_nics_find(arg, name, port) >= 0;
 }
 
-/* Into *parts; -1, or the exit status where there is nothing more to do. */
-static int parse(int argc, char **argv, int *parts)
+/* What belongs to one way of asking must not stand beside another. -1, or the exit status. */
+static int check(const struct request *q)
 {
-	int c;
+	if (q->format != EP_LIVE_TABLE && !(q->parts & PART_LIVE)) {
+		fputs("ep_info: --json and --prometheus need --live\n", stderr);
+		return 2;
+	}
+	if (q->parts & PART_LIVE && q->parts != PART_LIVE) {
+		fputs("ep_info: --live stands alone, or with --json or --prometheus\n", stderr);
+		return 2;
+	}
+	return -1;
+}
+
+static int begin_report(struct request *q, const char *path)
+{
+	q->parts |= PART_ALL | PART_REPORT;
+	if (path && !freopen(path, "w", stdout)) {
+		fprintf(stderr, "ep_info: %s: %s\n", path, strerror(errno));
+		return 1;
+	}
+	return -1;
+}
+
+/* One option. -1, or the exit status where there is nothing more to do. */
+static int take(struct request *q, int option)
+{
+	switch (option) {
+	case 'v':
+		q->parts |= PART_VERSIONS;
+		return -1;
+	case 'd':
+		q->parts |= PART_DEVICES;
+		return -1;
+	case 'p':
+		q->parts |= PART_PARAMS;
+		return -1;
+	case 'r':
+		q->parts |= PART_RDMA;
+		return -1;
+	case 'n':
+		q->parts |= PART_NET;
+		return -1;
+	case EP_OPTION_PID:
+		return ep_info_pid(optarg);
+	case EP_OPTION_REPORT:
+		return begin_report(q, optarg);
+	case EP_OPTION_LIVE:
+		q->parts |= PART_LIVE;
+		return -1;
+	case EP_OPTION_JSON:
+		q->format = EP_LIVE_JSON;
+		return -1;
+	case EP_OPTION_PROMETHEUS:
+		q->format = EP_LIVE_PROMETHEUS;
+		return -1;
+	case 'h':
+		return usage(stdout, 0);
+	case 'V':
+		printf("ep_info %d.%d.%d\n", NCCL_EP_MAJOR, NCCL_EP_MINOR, NCCL_EP_PATCH);
+		return 0;
+	default:
+		return usage(stderr, 2);
+	}
+}
+
+static int parse(int argc, char **argv, struct request *q)
+{
+	int c, status;
 
 	while ((c = ep_options_next(ep_info_options, EP_INFO_OPTIONS, argc, argv)) != -1) {
-		switch (c) {
-		case 'v':
-			*parts |= PART_VERSIONS;
-			break;
-		case 'd':
-			*parts |= PART_DEVICES;
-			break;
-		case 'p':
-			*parts |= PART_PARAMS;
-			break;
-		case 'r':
-			*parts |= PART_RDMA;
-			break;
-		case 'n':
-			*parts |= PART_NET;
-			break;
-		case EP_OPTION_PID:
-			return ep_info_pid(optarg);
-		case EP_OPTION_REPORT:
-			*parts |= PART_ALL | PART_REPORT;
-			if (optarg && !freopen(optarg, "w", stdout)) {
-				fprintf(stderr, "ep_info: %s: %s\n", optarg, strerror(errno));
-				return 1;
-			}
-			break;
-		case 'h':
-			return usage(stdout, 0);
-		case 'V':
-			printf("ep_info %d.%d.%d\n", NCCL_EP_MAJOR, NCCL_EP_MINOR, NCCL_EP_PATCH);
-			return 0;
-		default:
-			return usage(stderr, 2);
+		status = take(q, c);
+		if (status >= 0) {
+			return status;
 		}
 	}
 	if (optind < argc) {
 		return usage(stderr, 2);
 	}
-	*parts = *parts ? *parts : PART_ALL;
-	return -1;
+	status = check(q);
+	q->parts = q->parts ? q->parts : PART_ALL;
+	return status;
 }
 
 int main(int argc, char **argv)
@@ -281,10 +328,14 @@ int main(int argc, char **argv)
 	struct ep_topo_err err;
 	struct ep_topo *topo = NULL;
 	struct ep_info_nics nics = { .n = 0 };
-	int parts = 0, status = parse(argc, argv, &parts);
+	struct request q = { 0, EP_LIVE_TABLE };
+	int status = parse(argc, argv, &q), parts = q.parts;
 
 	if (status >= 0) {
 		return status;
+	}
+	if (parts & PART_LIVE) {
+		return ep_info_live(q.format);
 	}
 	status = 0;
 	if (parts & PART_NET) {

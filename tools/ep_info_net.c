@@ -13,29 +13,17 @@
 #include <unistd.h>
 
 #include "core/log.h"
+#include "core/process.h"
 #include "net/p2p/counts.h"
 #include "tools/ep_info.h"
 
 /* Whether the process is still the one that made the file. */
 static bool is_alive(const struct ep_net_counts_file *head)
 {
-	unsigned long long started = 0;
-	char path[64], text[1024], *after;
-	size_t n = 0;
-	FILE *f;
+	uint64_t started;
+	char state;
 
-	snprintf(path, sizeof(path), "/proc/%" PRIu32 "/stat", head->pid);
-	f = fopen(path, "r");
-	if (f) {
-		n = fread(text, 1, sizeof(text) - 1, f);
-		fclose(f);
-	}
-	text[n] = '\0';
-	after = strrchr(text, ')');
-	for (int i = 0; after && i < 20; i++) { /* the 20th word behind the name */
-		after = strchr(after + 1, ' ');
-	}
-	return after && sscanf(after, "%llu", &started) == 1 && started == head->started;
+	return ep_process_look((int)head->pid, &state, &started) && started == head->started;
 }
 
 /* Other users' files may hold anything. */

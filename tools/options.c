@@ -15,6 +15,12 @@ const struct ep_option ep_info_options[EP_INFO_OPTIONS] = {
 	{ EP_OPTION_PID, "pid", "PID", false,
 	  "which libraries for expert parallelism and which NCCL a running process has loaded, and "
 	  "whose they are; nothing else" },
+	{ EP_OPTION_LIVE, "live", NULL, false,
+	  "what groups of this host do, and which rank waits for which, since when: a table, which "
+	  "on a terminal is printed anew each second; nothing else" },
+	{ EP_OPTION_JSON, "json", NULL, false, "with --live: the same once, as JSON" },
+	{ EP_OPTION_PROMETHEUS, "prometheus", NULL, false,
+	  "with --live: the same once, as Prometheus reads it" },
 	{ EP_OPTION_REPORT, "report", "FILE", true,
 	  "all but --net, and what else is asked for when RDMA does not work: the machine, kernel "
 	  "modules, limits, variables, devices, and a queue pair on each port, made and destroyed "

@@ -18,15 +18,18 @@ struct ep_option {
 
 enum {
 	EP_OPTION_REPORT = 256,
-	EP_OPTION_PID
+	EP_OPTION_PID,
+	EP_OPTION_LIVE,
+	EP_OPTION_JSON,
+	EP_OPTION_PROMETHEUS
 };
 
-#define EP_INFO_OPTIONS 9
+#define EP_INFO_OPTIONS 12
 extern const struct ep_option ep_info_options[EP_INFO_OPTIONS];
 #define EP_TOPO_OPTIONS 4
 extern const struct ep_option ep_topo_options[EP_TOPO_OPTIONS];
 
-#define EP_OPTIONS_MAX 16
+#define EP_OPTIONS_MAX 32
 
 /* The next option of the command line, as getopt_long returns it; n is at most EP_OPTIONS_MAX. */
 int ep_options_next(const struct ep_option *table, size_t n, int argc, char **argv);

@@ -35,6 +35,7 @@
 
 #include "device/group/div.h"
 #include "device/group/ranks.h"
+#include "device/group/wait_word.h"
 
 #define EP_GROUP_NEAR_RANKS 64   /* whose heaps stand in the kernels' arguments */
 #define EP_GROUP_MAX_THREADS 512 /* per block; any multiple of 32 up to this */
@@ -256,15 +257,13 @@ enum ep_record_cause {
 	EP_CAUSE_SHORT
 };
 
-#define EP_RECORD_UPDATE 2u /* the operation is UpdateHandle */
-
 struct ep_record {
 	uint32_t valid; /* written last, release, system scope; the host clears it */
 	uint32_t cause;
 	uint32_t site; /* enum ep_wait_site */
 	uint32_t peer;
 	uint32_t step;
-	uint32_t is_combine; /* 0: a dispatch; or EP_RECORD_UPDATE */
+	uint32_t is_combine; /* 0: a dispatch; or EP_RECORD_UPDATE, of wait_word.h */
 	uint32_t token;
 	uint32_t k;
 	int64_t value;
@@ -347,8 +346,9 @@ struct ep_dev_group {
 	int32_t *mask; /* [R], 1 active, and what is behind it */
 	struct ep_dev_seq *seq;
 	struct ep_dev_state *state;
-	struct ep_record *records;   /* mapped host, [EP_RECORDS] */
-	uint32_t *async_error;       /* mapped host word */
+	struct ep_record *records; /* mapped host, [EP_RECORDS] */
+	uint32_t *async_error;     /* mapped host word */
+	uint64_t *waits; /* mapped host, [R]: long waits show here (wait_word.h); NULL: nowhere */
 	struct ep_peer_stats *stats; /* [R] */
 	uint64_t progress_off;       /* in a heap; and so the next two */
 	uint64_t signature_off;
@@ -417,7 +417,7 @@ _Static_assert(sizeof(struct ep_dev_state) == 32, "ep_dev_state");
 _Static_assert(sizeof(struct ep_dev_remote) == 64, "ep_dev_remote");
 _Static_assert(sizeof(struct ep_signature) == 64, "ep_signature");
 _Static_assert(sizeof(struct ep_signature_slot) == 80, "ep_signature_slot");
-_Static_assert(sizeof(struct ep_dev_group) == 144 + 8 * EP_GROUP_NEAR_RANKS, "ep_dev_group");
+_Static_assert(sizeof(struct ep_dev_group) == 152 + 8 * EP_GROUP_NEAR_RANKS, "ep_dev_group");
 _Static_assert(sizeof(struct ep_dev_launch) == 112, "ep_dev_launch");
 _Static_assert(sizeof(struct ep_clean_args) == sizeof(struct ep_dev_group) + 136, "ep_clean_args");
 _Static_assert(sizeof(struct ep_lost_args) == sizeof(struct ep_dev_group) + 128, "ep_lost_args");

@@ -236,6 +236,22 @@ EP_DEV uint32_t ep_wait_verdict(const struct ep_dev_group &g, const struct ep_op
 	return EP_WAIT_GOES_ON;
 }
 
+/* A wait that lasts shows itself, and its age: not often, for the word is in host memory. */
+EP_DEV void ep_wait_show(const struct ep_dev_group &g, const struct ep_op &op,
+			 const struct ep_spin &s, enum ep_wait_site site, uint32_t peer)
+{
+	if (!g.waits || !s.start_ns || !ep_spin_shows(&s) || peer == g.rank) {
+		return;
+	}
+
+	uint64_t age = ep_time_ns() - s.start_ns;
+
+	if (age >= EP_WAIT_SHOW_NS && (int64_t)age > 0) {
+		ep_st_relaxed_sys_u64(g.waits + peer,
+				      ep_wait_word(op.step, op.is_combine, site, age));
+	}
+}
+
 struct ep_wait_result {
 	struct ep_spin spin;
 	bool over;
@@ -259,6 +275,7 @@ EP_DEV_COLD struct ep_wait_result ep_wait_look(const struct ep_dev_group &g, str
 	if (counts) {
 		ep_wait_since(g, op, &s);
 	}
+	ep_wait_show(g, op, s, site, peer);
 	verdict = ep_wait_verdict(g, op, &s, expired, site, peer, &lead);
 	if (counts && verdict != EP_WAIT_GOES_ON && !(s.polls & EP_WAIT_CUT)) {
 		ep_wait_in_vain(g, op, s);

@@ -99,6 +99,7 @@
  *   `site` (enum ep_wait_site) and `peer` say what is awaited: nothing on the GPU, on the CPU the
  *   watchdog prints them. On the CPU every call lets the other threads of the block run; a loop
  *   that polls without calling it never ends there.
+ *   ep_spin_shows(&s): whether this poll is one of the few at which a long wait shows itself.
  *   ep_spin_looked(): the thread has looked between two polls of one wait for something else that
  *   it could do, and found nothing. Nothing on the GPU; on the CPU the collectives of such looks
  *   are no progress, else a warp that waits in this way would never give up its processor.

@@ -323,6 +323,7 @@ EP_ST_CPU(ep_st_release_sys_u64, uint64_t, __ATOMIC_RELEASE)
 EP_ST_CPU(ep_st_release_gpu_u32, uint32_t, __ATOMIC_RELEASE)
 EP_ST_CPU(ep_st_release_gpu_u64, uint64_t, __ATOMIC_RELEASE)
 EP_ST_CPU(ep_st_relaxed_sys_u32, uint32_t, __ATOMIC_RELAXED)
+EP_ST_CPU(ep_st_relaxed_sys_u64, uint64_t, __ATOMIC_RELAXED)
 EP_ST_CPU(ep_st_relaxed_gpu_u32, uint32_t, __ATOMIC_RELAXED)
 EP_ST_CPU(ep_st_relaxed_gpu_u64, uint64_t, __ATOMIC_RELAXED)
 EP_LD_CPU(ep_ld_retired_sys_u32, uint32_t, __ATOMIC_ACQUIRE)
@@ -615,6 +616,11 @@ EP_DEV bool ep_spin_expired(struct ep_spin *s, uint64_t timeout_ns, enum ep_wait
 			    uint32_t peer)
 {
 	return ep_simt_spin(s, timeout_ns, (uint32_t)site, peer);
+}
+
+EP_DEV bool ep_spin_shows(const struct ep_spin *s)
+{
+	return s->start_ns != 0; /* polls are slow here */
 }
 
 EP_DEV void ep_spin_looked(void)

@@ -176,6 +176,7 @@ EP_ST_CUDA(ep_st_release_sys_u64, "st.release.sys.global.u64", uint64_t, "l")
 EP_ST_CUDA(ep_st_release_gpu_u32, "st.release.gpu.global.u32", uint32_t, "r")
 EP_ST_CUDA(ep_st_release_gpu_u64, "st.release.gpu.global.u64", uint64_t, "l")
 EP_ST_CUDA(ep_st_relaxed_sys_u32, "st.relaxed.sys.global.u32", uint32_t, "r")
+EP_ST_CUDA(ep_st_relaxed_sys_u64, "st.relaxed.sys.global.u64", uint64_t, "l")
 EP_ST_CUDA(ep_st_relaxed_gpu_u32, "st.relaxed.gpu.global.u32", uint32_t, "r")
 EP_ST_CUDA(ep_st_relaxed_gpu_u64, "st.relaxed.gpu.global.u64", uint64_t, "l")
 EP_LD_CUDA(ep_ld_retired_sys_u32, "ld.relaxed.sys.global.u32", uint32_t, "r")
@@ -429,6 +430,12 @@ EP_DEV bool ep_spin_expired(struct ep_spin *s, uint64_t timeout_ns, enum ep_wait
 		return false;
 	}
 	return now - s->start_ns > timeout_ns;
+}
+
+/* One look in 256, each of which is behind 64 polls: every ten milliseconds or so. */
+EP_DEV bool ep_spin_shows(const struct ep_spin *s)
+{
+	return (s->polls & 0x3fff) < 64;
 }
 
 EP_DEV void ep_spin_looked(void)

@@ -75,21 +75,15 @@ bool ep_context_ended(const struct ep_context *context)
 	return ep_context_primary(context->device, &id) && id != context->id;
 }
 
-bool ep_pinned_alloc(struct ep_pinned *p, size_t bytes, struct ep_reason *why)
+bool ep_pinned_take(struct ep_pinned *p, void *host, size_t bytes, struct ep_reason *why)
 {
 	const char *what = "cudaHostRegister";
-	void *dev = NULL, *host;
+	void *dev = NULL;
 	cudaError_t err;
 
-	/* Shared, so that a child of the program does not get these pages and the program others. */
-	host = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	if (host == MAP_FAILED) {
-		return ep_reason_set(why, "no %zu bytes of host memory: %s", bytes,
-				     strerror(errno));
-	}
 	err = cudaHostRegister(host, bytes, cudaHostRegisterMapped | cudaHostRegisterPortable);
 	if (err != cudaSuccess) {
-		goto err_unmap;
+		goto err_clear;
 	}
 	what = "cudaHostGetDevicePointer";
 	err = cudaHostGetDevicePointer(&dev, host, 0);
@@ -101,11 +95,27 @@ bool ep_pinned_alloc(struct ep_pinned *p, size_t bytes, struct ep_reason *why)
 
 err_unregister:
 	(void)cudaHostUnregister(host);
-err_unmap:
-	munmap(host, bytes);
+err_clear:
 	(void)cudaGetLastError();
 	return ep_reason_set(why, "the GPU cannot have %zu bytes of host memory: %s: %s (%s)",
 			     bytes, what, cudaGetErrorString(err), cudaGetErrorName(err));
+}
+
+bool ep_pinned_alloc(struct ep_pinned *p, size_t bytes, struct ep_reason *why)
+{
+	void *host;
+
+	/* Shared, so that a child of the program does not get these pages and the program others. */
+	host = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (host == MAP_FAILED) {
+		return ep_reason_set(why, "no %zu bytes of host memory: %s", bytes,
+				     strerror(errno));
+	}
+	if (!ep_pinned_take(p, host, bytes, why)) {
+		munmap(host, bytes);
+		return false;
+	}
+	return true;
 }
 
 void ep_pinned_free(struct ep_pinned *p, bool ended)

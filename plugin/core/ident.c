@@ -6,11 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 #include "core/cuda.h"
 #include "core/ident.h"
+#include "core/process.h"
 
 static uint64_t ep_process_id[2];
 static pthread_once_t ep_process_once = PTHREAD_ONCE_INIT;
@@ -41,25 +41,6 @@ static uint64_t ep_hash(uint64_t h, const char *text, size_t n)
 		h = (h ^ (unsigned char)text[i]) * 0x100000001b3ull; /* FNV-1a */
 	}
 	return h;
-}
-
-/* With errno where it fails; 0 if there is no error. */
-static ssize_t ep_read_text(const char *path, char *text, size_t size)
-{
-	int fd, error;
-	ssize_t n;
-
-	errno = 0;
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0) {
-		return -1;
-	}
-	n = read(fd, text, size - 1);
-	error = n < 0 ? errno : 0;
-	close(fd);
-	text[n > 0 ? n : 0] = '\0';
-	errno = error;
-	return n;
 }
 
 /* Not that a file is missing or forbidden, but that this process can open none. */
@@ -93,7 +74,7 @@ static ncclResult_t ep_host_hash(const char *hostname, uint64_t *host)
 		return ncclSuccess;
 	}
 	h = ep_hash(h, hostname, strlen(hostname));
-	if (ep_read_text(path, boot_id, sizeof(boot_id)) > 0) {
+	if (ep_file_read(path, boot_id, sizeof(boot_id)) > 0) {
 		h = ep_hash(h, boot_id, strlen(boot_id));
 	} else if (ep_exhausted(errno)) { /* another host, for all that its peers see */
 		return ep_fail(ncclSystemError,
@@ -102,37 +83,6 @@ static ncclResult_t ep_host_hash(const char *hostname, uint64_t *host)
 	}
 	*host = h;
 	return ncclSuccess;
-}
-
-/* State letter and start time from /proc/<pid>/stat; false, and errno, if that cannot be read. */
-static bool ep_process_stat(int pid, char *state, uint64_t *start_time)
-{
-	char path[64], text[1024];
-	const char *p;
-
-	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
-	if (ep_read_text(path, text, sizeof(text)) <= 0) {
-		return false;
-	}
-	p = strrchr(text, ')'); /* the command name may hold anything */
-	if (!p || p[1] != ' ') {
-		return false;
-	}
-	p += 2;
-	*state = *p;
-	for (int field = 3; field < 22 && p; field++) {
-		p = strchr(p, ' ');
-		p = p ? p + 1 : NULL;
-	}
-	*start_time = p ? strtoull(p, NULL, 10) : 0;
-	return true;
-}
-
-static uint64_t ep_pid_namespace(void)
-{
-	struct stat st;
-
-	return stat("/proc/self/ns/pid", &st) == 0 ? (uint64_t)st.st_ino : 0;
 }
 
 ncclResult_t ep_ident_make(struct ep_ident *ident, int device)
@@ -149,9 +99,9 @@ ncclResult_t ep_ident_make(struct ep_ident *ident, int device)
 	EP_CHECK(ep_host_hash(ident->hostname, &ident->host));
 	ident->process[0] = ep_process_id[0];
 	ident->process[1] = ep_process_id[1];
-	ident->pid_ns = ep_pid_namespace();
+	ident->pid_ns = ep_process_namespace();
 	ident->pid = getpid();
-	if (!ep_process_stat(ident->pid, &state, &ident->start_time)) {
+	if (!ep_process_look(ident->pid, &state, &ident->start_time)) {
 		if (ep_exhausted(errno)) {
 			return ep_fail(ncclSystemError,
 				       "/proc/%d/stat cannot be read: %s; raise the limit "
@@ -191,7 +141,7 @@ bool ep_ident_gone(const struct ep_ident *self, const struct ep_ident *other)
 	if (!self->pid_ns || self->pid_ns != other->pid_ns || !ep_ident_same_host(self, other)) {
 		return false;
 	}
-	if (!ep_process_stat(other->pid, &state, &start_time)) {
+	if (!ep_process_look(other->pid, &state, &start_time)) {
 		return !ep_exhausted(errno) && access("/proc/self/stat", R_OK) == 0;
 	}
 	return start_time != other->start_time || state == 'Z' || state == 'X';

@@ -41,7 +41,16 @@ static struct {
 } ep_logger = { .once = PTHREAD_ONCE_INIT };
 
 int (*ep_log_device)(void);
+__thread int ep_log_thread_device = -1;
 static ep_log_sink_fn *ep_log_sink;
+
+static int ep_log_device_now(void)
+{
+	if (ep_log_thread_device >= 0) {
+		return ep_log_thread_device;
+	}
+	return ep_log_device ? ep_log_device() : -1;
+}
 
 void ep_log_to(ep_log_sink_fn *sink)
 {
@@ -239,7 +248,7 @@ void ep_log(enum ep_log_level level, unsigned int subsys, const char *fmt, ...)
 		return;
 	}
 	n = ep_log_format(line, sizeof(line) - 1, level, ep_logger.hostname, getpid(),
-			  syscall(SYS_gettid), ep_log_device ? ep_log_device() : -1, text);
+			  syscall(SYS_gettid), ep_log_device_now(), text);
 	if (n > (int)sizeof(line) - 2) {
 		n = (int)sizeof(line) - 2;
 	}

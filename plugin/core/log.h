@@ -75,6 +75,8 @@ void ep_log_to(ep_log_sink_fn *sink);
 
 /* The device in log lines. NULL in programs without core/cuda.c, which sets it: they print -1. */
 extern int (*ep_log_device)(void);
+/* The device in lines of this thread, which has none of its own; -1: it is asked as others are. */
+extern __thread int ep_log_thread_device;
 
 /* The line without its newline, for ep_log and for tests. Returns its length. */
 int ep_log_format(char *line, size_t size, enum ep_log_level level, const char *hostname, int pid,

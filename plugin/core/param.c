@@ -79,6 +79,10 @@ const struct ep_param_def ep_param_table[EP_PARAMS] = {
 					"how long GroupDestroy waits for remote ranks, and for "
 					"the device beyond 3 timeouts",
 					NULL },
+	[EP_PARAM_LIVE] = { "NCCL_EP_LIVE", 1, 0, 1,
+			    "ep_info --live shows what groups do and whom they wait for, from files in "
+			    "/dev/shm, and the log has waits of a tenth of the timeout; 0: neither",
+			    NULL },
 	[EP_PARAM_NET_COUNTS] = { "NCCL_EP_NET_COUNTS", 0, 0, 1,
 				  "network plugin: 1: ep_info --net shows what each connection has "
 				  "done, from a file in /dev/shm",

@@ -4,6 +4,7 @@
 #include "ep/dispatch.h"
 #include "ep/mask.h"
 #include "ep/query.h"
+#include "ep/show.h"
 #include "ep/struct.h"
 #include "ep/version.h"
 
@@ -73,6 +74,7 @@ ncclResult_t ncclEpGroupDestroy(ncclEpGroup_t ep_group)
 		return ncclSuccess;
 	}
 	EP_CHECK(ep_call_begin_end(&call, ep_group));
+	ep_show_begin(&call, EP_BOARD_DESTROY_GROUP, NULL, NULL);
 	return ep_group_destroy(&call);
 }
 
@@ -96,6 +98,7 @@ ncclResult_t ncclEpInitHandle(ncclEpHandle_t *handle, ncclEpGroup_t ep_group, nc
 	ncclResult_t result;
 
 	EP_CHECK(ep_call_begin_group(&call, ep_group, false));
+	ep_show_begin(&call, EP_BOARD_INIT_HANDLE, NULL, NULL);
 	mode = ep_capture_mode(cudaStreamCaptureModeRelaxed);
 	result = ep_handle_init(handle, ep_group, layout, config, num_topk, handle_mem);
 	ep_capture_mode(mode);
@@ -108,6 +111,7 @@ ncclResult_t ncclEpUpdateHandle(ncclEpHandle_t handle, const ncclEpTensor_t *top
 	struct ep_call call;
 
 	EP_CHECK(ep_call_begin_handle(&call, handle, false));
+	ep_show_begin(&call, EP_BOARD_UPDATE_HANDLE, handle, stream);
 	return ep_call_end(&call, ep_handle_update(handle, topk_idx, layout_info, stream));
 }
 
@@ -121,6 +125,7 @@ ncclResult_t ncclEpCreateHandle(ncclEpHandle_t *handle, ncclEpGroup_t ep_group,
 	ncclResult_t result;
 
 	EP_CHECK(ep_call_begin_group(&call, ep_group, false));
+	ep_show_begin(&call, EP_BOARD_CREATE_HANDLE, NULL, stream);
 	mode = ep_capture_mode(cudaStreamCaptureModeRelaxed);
 	result = ep_handle_create(handle, ep_group, layout, topk_idx, layout_info, config, stream);
 	ep_capture_mode(mode);
@@ -141,6 +146,7 @@ ncclResult_t ncclEpHandleDestroy(ncclEpHandle_t handle)
 		return ncclSuccess;
 	}
 	EP_CHECK(ep_call_begin_handle_host(&call, handle, true));
+	ep_show_begin(&call, EP_BOARD_DESTROY_HANDLE, handle, NULL);
 	return ep_call_end(&call, ep_handle_destroy(handle));
 }
 
@@ -154,6 +160,7 @@ ncclResult_t ncclEpDispatch(ncclEpHandle_t handle, const ncclEpDispatchInputs_t 
 	struct ep_call call;
 
 	EP_CHECK(ep_call_begin_handle(&call, handle, false));
+	ep_show_begin(&call, EP_BOARD_DISPATCH, handle, stream);
 	return ep_call_end(&call,
 			   ep_dispatch_run(handle, inputs, outputs, layout_info, config, stream));
 }
@@ -165,6 +172,7 @@ ncclResult_t ncclEpCombine(ncclEpHandle_t handle, const ncclEpCombineInputs_t *i
 	struct ep_call call;
 
 	EP_CHECK(ep_call_begin_handle(&call, handle, false));
+	ep_show_begin(&call, EP_BOARD_COMBINE, handle, stream);
 	return ep_call_end(&call, ep_combine_run(handle, inputs, outputs, config, stream));
 }
 
@@ -174,6 +182,7 @@ ncclResult_t ncclEpComplete(ncclEpHandle_t handle, const ncclEpCompleteConfig_t 
 	struct ep_call call;
 
 	EP_CHECK(ep_call_begin_handle(&call, handle, false));
+	ep_show_begin(&call, EP_BOARD_COMPLETE, handle, stream);
 	return ep_call_end(&call, ep_handle_complete(handle, config, stream));
 }
 
@@ -198,6 +207,7 @@ ncclResult_t ncclEpMaskQuery(ncclEpGroup_t ep_group, int *mask, cudaStream_t str
 	struct ep_call call;
 
 	EP_CHECK(ep_call_begin_masked(&call, ep_group, true, mask, "ncclEpMaskQuery"));
+	ep_show_begin(&call, EP_BOARD_MASK_QUERY, NULL, stream);
 	return ep_call_end(&call, ep_mask_query(ep_group, mask, stream));
 }
 
@@ -206,6 +216,7 @@ ncclResult_t ncclEpMaskUpdate(ncclEpGroup_t ep_group, const int *mask, cudaStrea
 	struct ep_call call;
 
 	EP_CHECK(ep_call_begin_masked(&call, ep_group, false, mask, "ncclEpMaskUpdate"));
+	ep_show_begin(&call, EP_BOARD_MASK_UPDATE, NULL, stream);
 	return ep_call_end(&call, ep_mask_update(ep_group, mask, stream));
 }
 
@@ -214,6 +225,7 @@ ncclResult_t ncclEpMaskClean(ncclEpGroup_t ep_group, cudaStream_t stream)
 	struct ep_call call;
 
 	EP_CHECK(ep_call_begin_masked(&call, ep_group, false, "", "ncclEpMaskClean"));
+	ep_show_begin(&call, EP_BOARD_MASK_CLEAN, NULL, stream);
 	return ep_call_end(&call, ep_mask_clean(ep_group, stream));
 }
 

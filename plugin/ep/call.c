@@ -46,6 +46,8 @@ static void ep_call_enter(struct ep_call *call, struct ncclEpGroup *group)
 	ep_error_scope(&group->errors);
 	call->group = group;
 	call->device = -1;
+	call->shown = NULL;
+	call->counted = NULL;
 }
 
 /* Whether the program has reset the group's device, which fails the group. */
@@ -233,6 +235,7 @@ ncclResult_t ep_call_end(struct ep_call *call, ncclResult_t result)
 	if (call->device >= 0 && cudaSetDevice(call->device) != cudaSuccess) {
 		(void)cudaGetLastError();
 	}
+	ep_show_end(call, result);
 	ep_error_scope(NULL);
 	pthread_mutex_unlock(&call->group->lock);
 	return result;

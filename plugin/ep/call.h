@@ -4,6 +4,7 @@
 #define EP_EP_CALL_H
 
 #include <stdbool.h>
+#include "core/board.h"
 #include "core/error.h"
 #include "nccl_ep.h"
 
@@ -16,7 +17,9 @@
 /* State of a thread inside a call on a group. (A call of the host alone changes no device.) */
 struct ep_call {
 	struct ncclEpGroup *group;
-	int device; /* to be made current again; -1: it is the group's */
+	int device;                         /* to be made current again; -1: it is the group's */
+	struct ep_board_call *shown;        /* NULL: the group does not show the call */
+	const struct ncclEpHandle *counted; /* whose tokens it shows in the end; NULL: none */
 };
 
 /*

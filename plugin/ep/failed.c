@@ -7,5 +7,6 @@ void ep_group_fail(struct ncclEpGroup *group)
 {
 	group->failed = true;
 	ep_error_get(NULL, &group->failure);
+	ep_show_failure(&group->show, group->failure.text);
 	__atomic_store_n(group->async_error, 1, __ATOMIC_RELEASE);
 }

@@ -172,6 +172,7 @@ static ncclResult_t ep_group_set_up(struct ncclEpGroup *g, const struct ep_boot 
 	EP_CUDA(cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking), "creating a stream");
 	EP_CUDA(cudaEventCreateWithFlags(&g->event, cudaEventDisableTiming), "creating an event");
 	EP_CHECK(ep_group_alloc_host(g));
+	ep_show_open(g);
 	return ep_group_alloc_device(g, g->stream);
 }
 
@@ -431,6 +432,9 @@ ncclResult_t ep_group_create(struct ncclEpGroup **ep_group, ncclComm_t comm,
 	ep_group_p2p_warn(g);
 	ep_group_heap_warn(g, g->heap.topk);
 	ep_group_reside(g);
+	ep_show_group(g, g->peer_heap.bytes + ep_group_workspace_bytes(&g->config) +
+				 ep_group_remote_bytes(&g->config));
+	ep_watch_begin(g);
 	ep_live_made(g, EP_LIVE_GROUP);
 	*ep_group = g;
 	return ncclSuccess;

@@ -10,6 +10,8 @@
 #include "ep/call.h"
 #include "ep/group_config.h"
 #include "ep/resident.h"
+#include "ep/show.h"
+#include "ep/group_watch.h"
 #include "ep/window.h"
 
 struct ncclEpGroup {
@@ -51,6 +53,9 @@ struct ncclEpGroup {
 	struct ep_remote_place *places;   /* and its places */
 	unsigned char **all_heaps;        /* NULL: the group is small */
 	void *algo_memory;                /* algo->group_bytes() of it */
+
+	struct ep_show show;   /* what others see of the group, */
+	struct ep_watch watch; /* and what watches its waits */
 
 	int32_t *mask_host;               /* [nranks] host memory for copies of the mask, */
 	struct ep_peer_stats *stats_host; /* and of the statistics */

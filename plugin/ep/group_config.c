@@ -152,6 +152,7 @@ ncclResult_t ep_group_config_make(struct ep_group_config *out, const ncclEpGroup
 	out->num_topk = c->num_topk;
 	out->timeout_ns = ep_config_timeout(c, params);
 	out->enable_mask = c->enable_mask && out->algo->limits.masks;
+	out->live = params->value[EP_PARAM_LIVE] != 0;
 	out->v1 = c->size < NCCL_EP_GROUP_CONFIG_V2_SIZE || c->version < 2;
 	out->zero_copy = c->zero_copy;
 	out->alloc = c->alloc;

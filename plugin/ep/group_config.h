@@ -21,6 +21,7 @@ struct ep_group_config {
 	uint64_t timeout_ns;
 	bool enable_mask;
 	bool drop; /* rows beyond shape.limit are dropped: else they are an error */
+	bool live; /* it shows what it does (show.h) */
 	bool v1;   /* the caller was made for version 1 of the API */
 	enum ep_memory memory;
 	bool nvls;

@@ -59,6 +59,7 @@ ncclResult_t ep_group_heap_bind(struct ncclEpGroup *g, struct ep_boot *boot)
 		.state = g->state,
 		.records = g->records_dev,
 		.async_error = g->async_error_dev,
+		.waits = g->show.waits_dev,
 		.stats = g->stats,
 		.progress_off = g->heap.progress_off,
 		.signature_off = g->heap.signature_off,

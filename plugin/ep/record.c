@@ -8,47 +8,17 @@
 #include <string.h>
 #include "core/idle.h"
 #include "core/log.h"
+#include "device/group/wait_names.h"
 #include "device/kernels.h"
 #include "device/mlx5/mlx5_layout.h"
-#include "device/simt/wait_site.h"
 #include "ep/kernel.h"
 #include "ep/record.h"
 #include "ep/remote.h"
 #include "ep/signature.h"
 
-static const char *ep_record_awaited(uint32_t site)
-{
-	static const char *const names[EP_WAIT_SITES] = {
-		[EP_WAIT_NONE] = "nothing",
-		[EP_WAIT_PROGRESS] = "its start of this operation",
-		[EP_WAIT_DISPATCH_COUNT] = "its token counts",
-		[EP_WAIT_DISPATCH_ROW] = "a row that it announced",
-		[EP_WAIT_COMBINE_ROW] = "a row that it owes",
-		[EP_WAIT_CLEAN] = "its arrival",
-		[EP_WAIT_RDMA_SLOT] = "a free send queue entry",
-		[EP_WAIT_RDMA_COMPLETION] = "a completion",
-		[EP_WAIT_AGREEMENT] = "the decision of another block here whether it has come",
-		[EP_WAIT_HT_COUNT] = "its token counts",
-		[EP_WAIT_HT_TABLE] = "its list of the rows that it will send",
-		[EP_WAIT_SIGNATURE] = "its start of this operation",
-		[EP_WAIT_HT_ROWS] = "rows that it owes",
-		[EP_WAIT_HT_CREDIT] = "its word that it has read earlier rows",
-		[EP_WAIT_HT_DONE] = "its word that it has read and written all rows",
-		[EP_WAIT_BULK] = "a copy into shared memory",
-	};
-
-	return site < EP_WAIT_SITES ? names[site] : "something unknown";
-}
-
 static const char *ep_record_operation(const struct ep_record *r)
 {
-	if (r->site == EP_WAIT_CLEAN) {
-		return "MaskClean";
-	}
-	if (r->is_combine == EP_RECORD_UPDATE) {
-		return "UpdateHandle";
-	}
-	return r->is_combine ? "combine" : "dispatch";
+	return ep_wait_operation(r->is_combine, r->site);
 }
 
 /* Takes a record away from the device, or returns false. */
@@ -314,7 +284,7 @@ static ncclResult_t ep_record_fatal(struct ncclEpGroup *group, const struct ep_r
 			"%s %u: rank %d lost its connection with rank %u (pid %d on %s), when "
 			"it waited for %s; destroy the group%s",
 			name, r->step, group->rank, r->peer, peer->pid, peer->hostname,
-			ep_record_awaited(r->site),
+			ep_wait_name(r->site),
 			link[0] ? link : ep_record_status(r, link, sizeof(link)));
 	}
 	ep_record_stragglers(group, r->step, behind, sizeof(behind));
@@ -324,9 +294,8 @@ static ncclResult_t ep_record_fatal(struct ncclEpGroup *group, const struct ep_r
 		"%s %u: rank %d waited for rank %u (pid %d on %s, GPU %s; timeout %llu ms): %s did "
 		"not come%s%s; look for that rank's own error, then destroy the group%s%s",
 		name, r->step, group->rank, r->peer, peer->pid, peer->hostname, peer->bus_id,
-		(unsigned long long)(group->config.timeout_ns / 1000000),
-		ep_record_awaited(r->site), behind[0] ? "; not started yet by rank" : "", behind,
-		shared, link);
+		(unsigned long long)(group->config.timeout_ns / 1000000), ep_wait_name(r->site),
+		behind[0] ? "; not started yet by rank" : "", behind, shared, link);
 }
 
 static void ep_record_masked(struct ncclEpGroup *group, const struct ep_record *r)
@@ -361,8 +330,8 @@ static void ep_record_masked(struct ncclEpGroup *group, const struct ep_record *
 	EP_WARN("%s %u: rank %d waited for rank %u (timeout %llu ms): %s did not come; rank %u is "
 		"masked from now on (ncclEpMaskQuery tells all that are)%s",
 		ep_record_operation(r), r->step, group->rank, r->peer,
-		(unsigned long long)(group->config.timeout_ns / 1000000),
-		ep_record_awaited(r->site), r->peer, link);
+		(unsigned long long)(group->config.timeout_ns / 1000000), ep_wait_name(r->site),
+		r->peer, link);
 }
 
 static void ep_record_routing(struct ncclEpGroup *group, const struct ep_record *r)

@@ -42,11 +42,13 @@ static void ep_handles_orphan(struct ncclEpGroup *g)
 void ep_group_free(struct ncclEpGroup *g)
 {
 	ep_resident_remove(&g->resident);
+	ep_watch_end(&g->watch);
 	(void)ep_live_remove(g, EP_LIVE_MAKING); /* a group that was made is retired by now */
 	ep_handles_orphan(g);
 	ep_pool_drain(g);
 	ep_free(g, g->workspace);
 	ep_pinned_free(&g->shared, g->reset);
+	ep_show_close(&g->show, g->reset);
 	if (g->event && !g->reset && cudaEventDestroy(g->event) != cudaSuccess) {
 		(void)cudaGetLastError();
 	}

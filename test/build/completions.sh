@@ -50,7 +50,7 @@ offers '0 1' ep_perf -c ''
 offers '' ep_perf --experts ''
 touch "$work/results.json"
 offers "$work/results.json" ep_perf -J "$work/results.j"
-offers '--params --pid' ep_info --p
+offers '--params --pid --prometheus' ep_info --p
 offers "$work/results.json" ep_topo "$work/results"
 offers '--nccl-xml' ep_topo --n
 offers "$work/results.json" ep_plot -o "$work/results"

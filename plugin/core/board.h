@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The board of a group: what it shows of itself while it lives, to whoever looks from outside. It is a file,
+ *
+ *     /dev/shm/nccl-ep-live.<process id>.<number of the group in the process>
+ *
+ * that only the process's user may read (ep_info --live does). The host writes what it calls, kernels write which
+ * peers they wait for, and nobody waits for a reader: whoever reads sees each number as it was at some time, and no
+ * two of the same time. The file goes with the group; of a process that was killed it stays until somebody looks,
+ * or makes a group. Plain C, without CUDA and NCCL.
+ */
+#ifndef EP_CORE_BOARD_H
+#define EP_CORE_BOARD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define EP_BOARD_DIR "/dev/shm"
+#define EP_BOARD_NAME "nccl-ep-live."
+#define EP_BOARD_MAGIC 0x6576696c2d7065ull
+#define EP_BOARD_VERSION 1u /* any change of what follows */
+#define EP_BOARD_CALLS 64u
+#define EP_BOARD_RANKS 1024u /* at most */
+#define EP_BOARD_PATH 64
+
+enum ep_board_kind {
+	EP_BOARD_NONE,
+	EP_BOARD_INIT_HANDLE,
+	EP_BOARD_CREATE_HANDLE,
+	EP_BOARD_UPDATE_HANDLE,
+	EP_BOARD_DESTROY_HANDLE,
+	EP_BOARD_DISPATCH,
+	EP_BOARD_COMBINE,
+	EP_BOARD_COMPLETE,
+	EP_BOARD_MASK_QUERY,
+	EP_BOARD_MASK_UPDATE,
+	EP_BOARD_MASK_CLEAN,
+	EP_BOARD_DESTROY_GROUP,
+	EP_BOARD_KINDS
+};
+
+/* A call of the program. Times are ns since 1970. */
+struct ep_board_call {
+	uint64_t number; /* from 1 on; 0 while the rest is being written */
+	uint64_t begin_ns;
+	uint64_t end_ns; /* 0: it has not returned */
+	uint64_t handle; /* its address; 0: none */
+	uint64_t stream;
+	uint32_t kind;   /* enum ep_board_kind */
+	int32_t result;  /* ncclResult_t */
+	uint32_t tokens; /* of the handle's routing */
+	uint32_t pad[3];
+};
+
+struct ep_board_rank {
+	char host[64];
+	char bus_id[24]; /* of its GPU */
+	int32_t pid;
+	uint32_t node;
+};
+
+struct ep_board {
+	uint64_t magic; /* written last */
+	uint32_t version;
+	uint32_t bytes;     /* of the file */
+	uint64_t started;   /* the process, as ep_process_look() has it; 0: not known */
+	uint64_t pid_space; /* ep_process_namespace() */
+	int32_t pid;
+	uint32_t number;  /* of the group in the process */
+	uint64_t team;    /* the same for all ranks of the group */
+	uint64_t made_ns; /* since 1970 */
+	int32_t rank, nranks;
+	int32_t device;
+	uint32_t masks; /* the group has them */
+	uint32_t experts, tokens, row_bytes, remote_ranks;
+	uint64_t timeout_ns;
+	uint64_t device_bytes;
+	char mode[24];
+	char library[128];    /* name, version and commit */
+	char failure[256];    /* why the group has failed for good; "": it has not */
+	uint32_t shows_waits; /* kernels write waits[] */
+	uint32_t calls_pad;
+	uint64_t calls; /* begun so far; the last ones are call[(number - 1) % EP_BOARD_CALLS] */
+	uint64_t waits_off; /* uint64_t [nranks], ep_wait_word() of device/group/wait_word.h */
+	uint64_t ranks_off; /* struct ep_board_rank [nranks] */
+	uint64_t pad[4];
+	struct ep_board_call call[EP_BOARD_CALLS];
+};
+
+/* What a file of version 1 looks like. */
+_Static_assert(sizeof(struct ep_board_call) == 64, "struct ep_board_call");
+_Static_assert(sizeof(struct ep_board_rank) == 96, "struct ep_board_rank");
+_Static_assert(offsetof(struct ep_board, mode) == 104, "struct ep_board");
+_Static_assert(offsetof(struct ep_board, calls) == 520, "struct ep_board");
+_Static_assert(offsetof(struct ep_board, call) == 576, "struct ep_board");
+_Static_assert(sizeof(struct ep_board) == 576 + 64 * 64, "struct ep_board");
+
+/* Bytes of the board of a group, whole pages. */
+size_t ep_board_bytes(int nranks);
+
+/*
+ * Makes and maps one, zeroed but for what says whose it is and where things lie; without a file if none can be made,
+ * and then *path is "" and errno says why. NULL: there is no memory.
+ */
+struct ep_board *ep_board_make(int nranks, char path[EP_BOARD_PATH]);
+
+/* Its clock: ns since 1970. */
+uint64_t ep_board_now(void);
+
+/* From now on others may believe what it says. */
+void ep_board_show(struct ep_board *board);
+
+/* Takes the file away; the memory stays. A child of fork() takes nothing away. */
+void ep_board_hide(const struct ep_board *board, const char *path);
+
+/* Whether a file holds what a board of this version must; whatever its bytes are. */
+bool ep_board_sound(const void *data, size_t bytes);
+
+enum ep_board_life {
+	EP_BOARD_LIVES,
+	EP_BOARD_STOPPED, /* by a signal, or a debugger */
+	EP_BOARD_DEAD,
+	EP_BOARD_FOREIGN /* its process ids are not those of this process */
+};
+
+/* What has become of the process. */
+enum ep_board_life ep_board_life(const struct ep_board *board);
+
+/* Removes the files of processes of this user that have ended. */
+void ep_board_sweep(void);
+
+/* The name of a call, "ncclEpDispatch". */
+const char *ep_board_call_name(uint32_t kind);
+
+#endif

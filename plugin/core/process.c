@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "core/process.h"
+
+ssize_t ep_file_read(const char *path, char *text, size_t size)
+{
+	int fd, error;
+	ssize_t n;
+
+	errno = 0;
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0) {
+		return -1;
+	}
+	n = read(fd, text, size - 1);
+	error = n < 0 ? errno : 0;
+	close(fd);
+	text[n > 0 ? n : 0] = '\0';
+	errno = error;
+	return n;
+}
+
+bool ep_process_look(int pid, char *state, uint64_t *start_time)
+{
+	char path[64], text[1024];
+	const char *p;
+
+	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+	if (ep_file_read(path, text, sizeof(text)) <= 0) {
+		return false;
+	}
+	p = strrchr(text, ')'); /* the command name may hold anything */
+	if (!p || p[1] != ' ') {
+		return false;
+	}
+	p += 2;
+	*state = *p;
+	for (int field = 3; field < 22 && p; field++) {
+		p = strchr(p, ' ');
+		p = p ? p + 1 : NULL;
+	}
+	*start_time = p ? strtoull(p, NULL, 10) : 0;
+	return true;
+}
+
+uint64_t ep_process_namespace(void)
+{
+	struct stat st;
+
+	return stat("/proc/self/ns/pid", &st) == 0 ? (uint64_t)st.st_ino : 0;
+}

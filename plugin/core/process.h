@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the kernel says of processes of this host. Needs neither CUDA nor NCCL. */
+#ifndef EP_CORE_PROCESS_H
+#define EP_CORE_PROCESS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+/* A small file as text. -1, and errno, where it fails; errno is 0 if there is no error. */
+ssize_t ep_file_read(const char *path, char *text, size_t size);
+
+/*
+ * State letter and start time of a process, in clock ticks since the host's start; false, and errno, if they cannot
+ * be read.
+ */
+bool ep_process_look(int pid, char *state, uint64_t *start_time);
+
+/* Process ids compare only within one namespace. 0: it is not known. */
+uint64_t ep_process_namespace(void);
+
+#endif

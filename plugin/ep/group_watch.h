@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Who looks at the waits of the process's groups while their callers wait: a thread, a few times a second. A wait that
+ * lasts for a tenth of the timeout goes to the log once.
+ */
+#ifndef EP_EP_GROUP_WATCH_H
+#define EP_EP_GROUP_WATCH_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "nccl_ep.h"
+
+/* A group as the thread sees it. */
+struct ep_watch {
+	struct ep_watch *next, **link; /* link NULL: it is not watched */
+	const struct ncclEpGroup *group;
+	uint64_t *seen; /* [nranks] words at the last look */
+	uint32_t *said; /* [nranks] steps whose wait the log has; 0: none */
+};
+
+/* Watches a group, if it shows its waits. */
+void ep_watch_begin(struct ncclEpGroup *group);
+void ep_watch_end(struct ep_watch *watch);
+
+#endif

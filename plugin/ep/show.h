@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a group shows of itself on its board: core/board.h. Nothing here can fail a call. */
+#ifndef EP_EP_SHOW_H
+#define EP_EP_SHOW_H
+
+#include "core/board.h"
+#include "core/context.h"
+#include "ep/call.h"
+
+struct ep_show {
+	struct ep_board *board; /* NULL: nothing is shown */
+	char path[EP_BOARD_PATH];
+	struct ep_pinned pinned;     /* the same memory; empty: kernels do not write there */
+	uint64_t *waits, *waits_dev; /* of long waits, by two addresses; NULL: likewise */
+};
+
+/* Makes the board, if the config wants one. */
+void ep_show_open(struct ncclEpGroup *group);
+
+/* The group is made: now it may be seen. */
+void ep_show_group(struct ncclEpGroup *group, uint64_t device_bytes);
+
+/* ended: the device's context is. Otherwise no kernel may run that uses the board. */
+void ep_show_close(struct ep_show *show, bool ended);
+
+/* A call has begun, on a handle or NULL, and on a stream or NULL; ep_call_end() ends it. */
+void ep_show_begin(struct ep_call *call, enum ep_board_kind kind, const struct ncclEpHandle *handle,
+		   const void *stream);
+void ep_show_end(struct ep_call *call, ncclResult_t result);
+
+/* The group has failed for good. */
+void ep_show_failure(struct ep_show *show, const char *text);
+
+#endif

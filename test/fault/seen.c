@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * What ep_info --live says from outside when a rank has been stopped: all other ranks name it within two seconds, in
+ * each format; the log names it once; and nothing is left when it goes on, and when the groups are gone.
+ *
+ *     seen EP_INFO ll
+ *     seen EP_INFO ht
+ */
+#include <dirent.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "support/ht_bench.h"
+#include "support/victim.h"
+
+#define VICTIM 2
+#define SOON 2.0 /* seconds */
+#define TIMEOUT_MS 24000.0
+
+enum {
+	FLAG_PID = 1,
+	FLAG_SEEN
+};
+
+static const char *ep_info;
+static char text[1 << 20];
+
+static const char *ask(const char *options)
+{
+	char command[700];
+	size_t n;
+	FILE *f;
+
+	/* what it loads here is none of the virtual cluster's */
+	snprintf(command, sizeof(command), "env -u LD_PRELOAD '%s' %s", ep_info, options);
+	f = popen(command, "r");
+	NEED(f);
+	n = fread(text, 1, sizeof(text) - 1, f);
+	text[n] = '\0';
+	CHECK_INT(pclose(f), 0);
+	return text;
+}
+
+/* Files of this process. */
+static int files(void)
+{
+	char mine[64];
+	struct dirent *d;
+	DIR *dir = opendir("/dev/shm");
+	int n = 0;
+
+	NEED(dir);
+	snprintf(mine, sizeof(mine), "nccl-ep-live.%d.", (int)getpid());
+	while ((d = readdir(dir))) {
+		n += strncmp(d->d_name, mine, strlen(mine)) == 0;
+	}
+	closedir(dir);
+	return n;
+}
+
+/* The part of the JSON text that this process has written; other groups of the host are there, too. */
+static const char *mine(const char *json)
+{
+	static char part[1 << 16];
+	char key[64];
+	const char *at, *end;
+
+	snprintf(key, sizeof(key), "\"process\":%d,\"state\"", (int)getpid());
+	at = strstr(json, key);
+	part[0] = '\0';
+	if (at) {
+		end = strstr(at + strlen(key), ",\"state\""); /* of the next one */
+		snprintf(part, sizeof(part), "%.*s", (int)(end ? end - at : (long)strlen(at)), at);
+	}
+	return part;
+}
+
+/* Lines of this process's log that say so. */
+static int lines(const char *said)
+{
+	char path[600], line[1024];
+	int n = 0;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "%s/seen-%d", getenv("VC_DIR"), (int)getpid());
+	f = fopen(path, "r");
+	while (f && fgets(line, sizeof(line), f)) {
+		n += strstr(line, said) != NULL;
+	}
+	if (f) {
+		fclose(f);
+	}
+	return n;
+}
+
+/* Every format names the rank. */
+static void see(struct world *w)
+{
+	double start = world_now();
+	long victim = (long)world_look(w, FLAG_PID, VICTIM);
+	char want[100];
+
+	snprintf(want, sizeof(want), "\"waits\":[{\"rank\":%d,\"process\":%ld,", VICTIM, victim);
+	while (!strstr(mine(ask("--live --json")), want) && world_now() < start + SOON) {
+	}
+	printf("rank %d saw it after %.2f s\n", w->rank, world_now() - start);
+	CHECK_HAS(mine(text), want);
+	CHECK_HAS(text, "\"held_up_by\":[2]");
+	CHECK_HAS(text, "\"state\":\"stopped\"");
+	CHECK(world_now() < start + SOON, "after %.1f s", world_now() - start);
+	snprintf(want, sizeof(want), "\n  held up by rank %d: process %ld on ", VICTIM, victim);
+	CHECK_HAS(ask("--live"), want);
+	snprintf(want, sizeof(want), "  %ld STOPPED ", victim);
+	CHECK_HAS(text, want);
+	snprintf(want, sizeof(want), "peer=\"%d\",peer_process=\"%ld\",", VICTIM, victim);
+	CHECK_HAS(ask("--live --prometheus"), want);
+	CHECK_HAS(text, "# TYPE nccl_ep_wait_seconds gauge\nnccl_ep_wait_seconds{group=");
+	snprintf(want, sizeof(want), "still waits for rank %d (pid %ld on ", VICTIM, victim);
+	for (double end = start + TIMEOUT_MS / 1000 / 2; !lines(want) && world_now() < end;) {
+		usleep(10000);
+	}
+	CHECK_INT(lines(want), 1);
+	CHECK(world_now() - start > TIMEOUT_MS / 1000 / 11, "a tenth of the timeout");
+	usleep(1000000);
+	CHECK_INT(lines(want), 1);
+}
+
+/* The victim stops before its second dispatch; others have made theirs. `step` makes an operation, `check` waits. */
+static void stop_and_see(struct world *w, void (*step)(void *), void (*check)(void *), void *arg)
+{
+	step(arg);
+	check(arg);
+	CHECK_INT(files(), 1);
+	world_raise(w, FLAG_PID, (uint64_t)getpid());
+	world_meet(w);
+	if (w->rank == VICTIM) {
+		raise(SIGSTOP);
+	} else {
+		victim_await_stop();
+	}
+	step(arg);
+	if (w->rank != VICTIM) {
+		see(w);
+		world_raise(w, FLAG_SEEN, 1);
+	}
+	for (int r = 0; w->rank == 0 && r < w->nranks; r++) {
+		NEED(r == VICTIM || world_await(w, FLAG_SEEN, r, 1, 60));
+	}
+	if (w->rank == 0) {
+		victim_continue();
+	}
+	check(arg);
+	world_meet(w);
+	CHECK_HAS(mine(ask("--live --json")), "\"waits\":[]");
+	CHECK_HAS(mine(text), "\"call\":\"ncclEpDispatch\"");
+	world_meet(w);
+}
+
+static void ll_step(void *arg)
+{
+	struct bench *b = arg;
+
+	bench_poison(b);
+	OK(bench_dispatch(b, b->w->stream));
+}
+
+static void ll_check(void *arg)
+{
+	struct bench *b = arg;
+
+	NEED_CUDA(cudaStreamSynchronize(b->w->stream));
+	bench_check_dispatch(b);
+}
+
+static void run_ll(struct world *w)
+{
+	struct oracle_problem p =
+		bench_problem(w->nranks, 4 * w->nranks, 2, 64, 8, ORACLE_EXPERT_MAJOR);
+	struct bench b;
+
+	bench_open(&b, w, bench_group_bounded(w->comm, &p, 0, TIMEOUT_MS), &p, 0);
+	OK(bench_update(&b, w->stream));
+	stop_and_see(w, ll_step, ll_check, &b);
+	bench_end(&b);
+}
+
+static void ht_dispatch_step(void *arg)
+{
+	struct ht_bench *b = arg;
+
+	ht_poison(b);
+	OK(ht_dispatch(b, false, b->w->stream));
+}
+
+static void ht_dispatch_check(void *arg)
+{
+	struct ht_bench *b = arg;
+
+	NEED_CUDA(cudaStreamSynchronize(b->w->stream));
+	ht_check_dispatch(b, false);
+}
+
+static void run_ht(struct world *w)
+{
+	struct ht_bench b;
+	struct oracle_ht h = { .limit = (uint32_t)w->nranks * 100 };
+
+	h.p = (struct oracle_problem){ .seed = 11,
+				       .nranks = (uint32_t)w->nranks,
+				       .experts = 12,
+				       .topk = 4,
+				       .hidden = 512,
+				       .tokens = 96,
+				       .max_tokens = 100,
+				       .dtype = ORACLE_BF16 };
+	ht_open(&b, w, ht_group(w, &h, 0, TIMEOUT_MS), &h, 0);
+	OK(ht_update(&b, w->stream));
+	stop_and_see(w, ht_dispatch_step, ht_dispatch_check, &b);
+	ht_end(&b);
+}
+
+/* Without a file, kernels and calls do as well. */
+static void run_hidden(struct world *w)
+{
+	struct oracle_problem p =
+		bench_problem(w->nranks, 4 * w->nranks, 2, 64, 8, ORACLE_EXPERT_MAJOR);
+	struct bench b;
+
+	world_setenv(w, "NCCL_EP_LIVE", "0");
+	bench_open(&b, w, bench_group_bounded(w->comm, &p, 0, TIMEOUT_MS), &p, 0);
+	bench_pair(&b);
+	CHECK_INT(files(), 0);
+	bench_end(&b);
+}
+
+static void run(struct world *w, void *arg)
+{
+	if (*(bool *)arg) {
+		run_ht(w);
+	} else {
+		run_ll(w);
+	}
+	CHECK_INT(files(), 0);
+	run_hidden(w);
+}
+
+int main(int argc, char **argv)
+{
+	char path[600];
+	bool ht;
+
+	NEED(argc == 3 && world_launched());
+	ht = strcmp(argv[2], "ht") == 0;
+	ep_info = argv[1];
+	victim_start(VICTIM, false);
+	snprintf(path, sizeof(path), "%s/seen-%%p", getenv("VC_DIR"));
+	setenv("NCCL_DEBUG", "WARN", 1);
+	setenv("NCCL_DEBUG_FILE", path, 1);
+	world_run(world_size(4), run, &ht);
+	return check_end();
+}

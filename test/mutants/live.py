@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mutants of what ep_info --live shows. Above each: the promise that it breaks."""
+
+MUTANTS = [
+    # Kernels show whom they wait for ...
+    {"name": "wait_unshown", "file": "device/group/wait.h",
+     "old": "\tep_wait_show(g, op, s, site, peer);\n", "new": "", "tests": ["seen_stopped"]},
+    # ... as long as they do.
+    {"name": "wait_shown_once", "file": "device/group/wait_word.h",
+     "old": "age_ns >> EP_WAIT_SHOW_SHIFT & 0xffffff", "new": "0 * age_ns", "tests": ["seen_stopped"]},
+    # A wait is what goes on, not what was.
+    {"name": "wait_of_old", "file": "tools/ep_info_live_read.c",
+     "old": "return word != page->before[r] ? word : 0;", "new": "return word;", "tests": ["seen_stopped"]},
+    # The rank that is named is the one for which the others wait.
+    {"name": "wait_of_other", "file": "device/group/wait.h",
+     "old": "ep_st_relaxed_sys_u64(g.waits + peer,", "new": "ep_st_relaxed_sys_u64(g.waits + (peer + 1) % g.nranks,",
+     "tests": ["seen_stopped"]},
+    # The log has a wait at a tenth of the timeout ...
+    {"name": "wait_unlogged", "file": "plugin/ep/group_watch.c",
+     "old": "\t\tep_watch_log(g, &late);\n", "new": "\t\tif (!g) {\n\t\t\tep_watch_say(g, &late);\n\t\t}\n", "tests": ["seen_stopped"]},
+    # ... once.
+    {"name": "wait_logged_again", "file": "plugin/ep/group_watch.c",
+     "old": "\t\tw->said[r] = step;\n", "new": "", "tests": ["seen_stopped"]},
+    # Calls are shown.
+    {"name": "call_unshown", "file": "plugin/ep/show.c",
+     "old": "\t__atomic_store_n(&c->number, number, __ATOMIC_RELEASE);\n", "new": "", "tests": ["seen_stopped"]},
+    # The page goes with the group.
+    {"name": "page_left", "file": "plugin/ep/show.c",
+     "old": "\tep_board_hide(s->board, s->path);\n", "new": "", "tests": ["seen_stopped"]},
+    # NCCL_EP_LIVE=0 shows nothing.
+    {"name": "page_unwanted", "file": "plugin/ep/show.c",
+     "old": "\tif (!g->config.live) {", "new": "\tif (false) {", "tests": ["seen_stopped"]},
+    # Pages of the dead are removed, those of the living stay.
+    {"name": "page_unswept", "file": "plugin/core/board.c",
+     "old": "ep_board_life(&head) == EP_BOARD_DEAD", "new": "false", "tests": ["board"]},
+    {"name": "page_swept_early", "file": "plugin/core/board.c",
+     "old": "ep_board_life(&head) == EP_BOARD_DEAD", "new": "ep_board_life(&head) != EP_BOARD_LIVES", "tests": ["board"]},
+    {"name": "page_of_number", "file": "plugin/core/board.c",
+     "old": "started != b->started || ", "new": "", "tests": ["board"]},
+    # Only its user may read a page.
+    {"name": "page_public", "file": "plugin/core/board.c",
+     "old": "O_NOFOLLOW, 0600)", "new": "O_NOFOLLOW, 0644)", "tests": ["board"]},
+    # A child of fork() takes nothing away.
+    {"name": "page_of_parent", "file": "plugin/core/board.c",
+     "old": "path[0] && b->pid == (int32_t)getpid()", "new": "path[0]", "tests": ["board"]},
+]

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What groups of this host do, and whom they wait for: a table, or as ep_info_live_text.c has it. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "device/group/wait_names.h"
+#include "tools/ep_info_live.h"
+
+#define REFRESH_NS 600000000 /* and the time between two looks */
+#define NAMES 8              /* ranks in a line */
+
+static void print_wait(const struct ep_live_page *page)
+{
+	int waited = 0, first = -1;
+	uint64_t word = 0;
+
+	for (int r = 0; r < page->board->nranks; r++) {
+		uint64_t now = ep_live_wait(page, r);
+
+		if (now && (first < 0 || ep_wait_word_age_ns(now) > ep_wait_word_age_ns(word))) {
+			first = r;
+			word = now;
+		}
+		waited += now != 0;
+	}
+	if (first < 0) {
+		fputs(page->board->shows_waits ? "-" : "? (no memory for waits)", stdout);
+		return;
+	}
+	printf("rank %d for %.1f s: %s, %s %u", first, (double)ep_wait_word_age_ns(word) / 1e9,
+	       ep_wait_name(ep_wait_word_site(word)),
+	       ep_wait_operation(ep_wait_word_operation(word), ep_wait_word_site(word)),
+	       ep_wait_word_step(word));
+	if (waited > 1) {
+		printf(", and %d more", waited - 1);
+	}
+}
+
+static void print_page(const struct ep_live_pages *pages, const struct ep_live_page *page)
+{
+	const struct ep_board *b = page->board;
+	const struct ep_board_call *c = ep_live_call(page, b->calls);
+	char call[64] = "-", process[32];
+
+	snprintf(process, sizeof(process), "%d%s", b->pid,
+		 page->life == EP_BOARD_STOPPED ? " STOPPED" : "");
+	if (c) {
+		snprintf(call, sizeof(call), "%s %.1f s ago%s", ep_board_call_name(c->kind) + 6,
+			 (double)(int64_t)(pages->now_ns - c->begin_ns) / 1e9,
+			 c->end_ns ? c->result ? ", failed" : "" : ", not over");
+	}
+	printf("  %4d  %-16s %3d  %8" PRIu64 "  %-36s ", b->rank, process, b->device, b->calls,
+	       call);
+	print_wait(page);
+	putchar('\n');
+	if (b->failure[0]) {
+		printf("        the group has failed: %s\n", b->failure);
+	}
+}
+
+/* Who holds the others up. */
+static void print_cause(const struct ep_live_page *group, size_t n)
+{
+	int found = 0;
+
+	for (int r = 0; r < group->board->nranks; r++) {
+		const struct ep_board_rank *rank = ep_live_rank(group, r);
+
+		if (!ep_live_holds_up(group, n, r)) {
+			continue;
+		}
+		if (found++ < NAMES) {
+			printf("  held up by rank %d: process %d on %s, GPU %s\n", r, rank->pid,
+			       rank->host, rank->bus_id);
+		}
+	}
+	if (found > NAMES) {
+		printf("  and by %d more ranks\n", found - NAMES);
+	}
+}
+
+static void print_table(const struct ep_live_pages *pages)
+{
+	size_t n;
+
+	for (size_t i = 0; i < pages->count; i += n) {
+		const struct ep_board *b = pages->page[i].board;
+
+		n = ep_live_group(pages, i);
+		printf("Group %016" PRIx64 ": %s, %d ranks (%zu here), %u experts, %u tokens of %u "
+		       "bytes, timeout %.1f s\n",
+		       b->team, b->mode, b->nranks, n, b->experts, b->tokens, b->row_bytes,
+		       (double)b->timeout_ns / 1e9);
+		puts("  rank  process          GPU     calls  last call"
+		     "                            waits for");
+		for (size_t p = i; p < i + n; p++) {
+			print_page(pages, &pages->page[p]);
+		}
+		print_cause(&pages->page[i], n);
+	}
+	if (!pages->count) {
+		puts("No group of this user on this host (NCCL_EP_LIVE=0 hides groups)");
+	}
+	if (pages->others) {
+		printf("%zu files are of other users, or of another version of the library\n",
+		       pages->others);
+	}
+}
+
+int ep_info_live(enum ep_live_format format)
+{
+	bool again = format == EP_LIVE_TABLE && isatty(STDOUT_FILENO);
+	struct ep_live_pages pages;
+
+	do {
+		ep_live_read(&pages);
+		if (again) {
+			fputs("\033[H\033[2J", stdout);
+		}
+		if (format == EP_LIVE_JSON) {
+			ep_live_print_json(&pages);
+		} else if (format == EP_LIVE_PROMETHEUS) {
+			ep_live_print_prometheus(&pages);
+		} else {
+			print_table(&pages);
+		}
+		ep_live_free(&pages);
+		if (fflush(stdout) || ferror(stdout)) {
+			return 1;
+		}
+		if (again) {
+			ep_live_nap(REFRESH_NS);
+		}
+	} while (again);
+	return 0;
+}

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Reads the boards of this host's groups (core/board.h), and says who waits for whom by them. */
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/log.h"
+#include "device/group/wait_word.h"
+#include "tools/ep_info_live.h"
+
+#define LOOKS_APART_NS 400000000 /* kernels that wait store their words more often */
+
+/* ---- reading ---- */
+
+void ep_live_nap(long ns)
+{
+	const struct timespec t = { .tv_nsec = ns };
+
+	nanosleep(&t, NULL);
+}
+
+static bool is_board(const char *name)
+{
+	const size_t prefix = strlen(EP_BOARD_NAME);
+
+	return strncmp(name, EP_BOARD_NAME, prefix) == 0 && isdigit((unsigned char)name[prefix]);
+}
+
+/* Read, not mapped: the process may end at any time. NULL: errno says why, 0: it is not what it should be. */
+static struct ep_board *read_file(const char *path)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	struct ep_board *board = NULL;
+	struct stat st;
+	size_t bytes;
+
+	if (fd < 0) {
+		return NULL;
+	}
+	errno = 0;
+	if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) ||
+	    st.st_size > (off_t)ep_board_bytes(EP_BOARD_RANKS)) {
+		goto out;
+	}
+	bytes = (size_t)st.st_size;
+	board = calloc(1, bytes + 1);
+	if (board &&
+	    (pread(fd, board, bytes, 0) != (ssize_t)bytes || !ep_board_sound(board, bytes))) {
+		free(board);
+		board = NULL;
+		errno = 0;
+	}
+out:
+	close(fd);
+	return board;
+}
+
+static void clean(char *text, size_t size)
+{
+	text[size - 1] = '\0';
+	ep_log_flatten(text);
+}
+
+/* Other users' files may hold anything. */
+static void clean_board(struct ep_board *b)
+{
+	struct ep_board_rank *ranks = (void *)((char *)b + b->ranks_off);
+
+	clean(b->mode, sizeof(b->mode));
+	clean(b->library, sizeof(b->library));
+	clean(b->failure, sizeof(b->failure));
+	for (int r = 0; r < b->nranks; r++) {
+		clean(ranks[r].host, sizeof(ranks[r].host));
+		clean(ranks[r].bus_id, sizeof(ranks[r].bus_id));
+	}
+}
+
+static uint64_t *words_of(const struct ep_board *b)
+{
+	return (uint64_t *)((char *)b + b->waits_off);
+}
+
+static void add_page(struct ep_live_pages *pages, const char *path)
+{
+	struct ep_board *b = read_file(path);
+	struct ep_live_page *more, page = { .board = b };
+
+	if (!b) {
+		pages->others += errno != ENOENT;
+		return;
+	}
+	page.life = ep_board_life(b);
+	page.before = calloc((size_t)b->nranks, sizeof(*page.before));
+	more = realloc(pages->page, (pages->count + 1) * sizeof(*more));
+	if (more) {
+		pages->page = more;
+	}
+	if (page.life == EP_BOARD_DEAD || !page.before || !more) {
+		free(page.before);
+		free(b);
+		return;
+	}
+	memcpy(page.before, words_of(b), (size_t)b->nranks * sizeof(*page.before));
+	pages->page[pages->count++] = page;
+}
+
+/* The second look. A group that has gone meanwhile stays as it was. */
+static void look_again(struct ep_live_page *page)
+{
+	char path[EP_BOARD_PATH];
+	struct ep_board *b;
+
+	snprintf(path, sizeof(path), EP_BOARD_DIR "/" EP_BOARD_NAME "%d.%u", page->board->pid,
+		 page->board->number);
+	b = read_file(path);
+	if (b && b->team == page->board->team && b->nranks == page->board->nranks) {
+		free(page->board);
+		page->board = b;
+	} else {
+		free(b);
+	}
+	clean_board(page->board);
+}
+
+static int compare_pages(const void *a, const void *b)
+{
+	const struct ep_board *x = ((const struct ep_live_page *)a)->board;
+	const struct ep_board *y = ((const struct ep_live_page *)b)->board;
+
+	if (x->team != y->team) {
+		return x->team < y->team ? -1 : 1;
+	}
+	return x->rank - y->rank;
+}
+
+void ep_live_read(struct ep_live_pages *pages)
+{
+	DIR *dir;
+	char path[sizeof(EP_BOARD_DIR) + 256];
+	struct dirent *d;
+
+	memset(pages, 0, sizeof(*pages));
+	ep_board_sweep();
+	dir = opendir(EP_BOARD_DIR);
+	while (dir && (d = readdir(dir))) {
+		if (is_board(d->d_name)) {
+			snprintf(path, sizeof(path), EP_BOARD_DIR "/%s", d->d_name);
+			add_page(pages, path);
+		}
+	}
+	if (dir) {
+		closedir(dir);
+	}
+	if (pages->count) {
+		ep_live_nap(LOOKS_APART_NS);
+	}
+	for (size_t i = 0; i < pages->count; i++) {
+		look_again(&pages->page[i]);
+	}
+	if (pages->count) {
+		qsort(pages->page, pages->count, sizeof(*pages->page), compare_pages);
+	}
+	pages->now_ns = ep_board_now();
+}
+
+void ep_live_free(struct ep_live_pages *pages)
+{
+	for (size_t i = 0; i < pages->count; i++) {
+		free(pages->page[i].before);
+		free(pages->page[i].board);
+	}
+	free(pages->page);
+}
+
+/* ---- asking ---- */
+
+uint64_t ep_live_wait(const struct ep_live_page *page, int r)
+{
+	uint64_t word = words_of(page->board)[r];
+
+	return word != page->before[r] ? word : 0;
+}
+
+const struct ep_board_rank *ep_live_rank(const struct ep_live_page *page, int r)
+{
+	return (const struct ep_board_rank *)((char *)page->board + page->board->ranks_off) + r;
+}
+
+const struct ep_board_call *ep_live_call(const struct ep_live_page *page, uint64_t number)
+{
+	const struct ep_board_call *c = &page->board->call[(number - 1) % EP_BOARD_CALLS];
+
+	return number && c->number == number ? c : NULL;
+}
+
+size_t ep_live_group(const struct ep_live_pages *pages, size_t first)
+{
+	const struct ep_board *b = pages->page[first].board;
+	size_t n = 1;
+
+	while (first + n < pages->count && pages->page[first + n].board->team == b->team &&
+	       pages->page[first + n].board->nranks == b->nranks) {
+		n++;
+	}
+	return n;
+}
+
+bool ep_live_holds_up(const struct ep_live_page *group, size_t n, int r)
+{
+	bool awaited = false;
+
+	for (size_t i = 0; i < n; i++) {
+		awaited |= ep_live_wait(&group[i], r) != 0;
+		if (group[i].board->rank != r) {
+			continue;
+		}
+		for (int to = 0; to < group[i].board->nranks; to++) {
+			if (ep_live_wait(&group[i], to)) {
+				return false;
+			}
+		}
+	}
+	return awaited;
+}
