@@ -281,7 +281,8 @@ typedef struct ncclEpGroup *ncclEpGroup_t;
  * Makes a group of all ranks of a communicator. Collective; synchronises the host; makes the
  * communicator's device current and leaves it so. Either every rank succeeds or every rank fails:
  * a rank's reason is known to all. Ranks must agree in all fields but alloc, max_num_sms,
- * num_qp_per_rank, num_channels, timeout_ns and, in low latency, max_recv_tokens_per_rank. Possible
+ * num_qp_per_rank, num_channels, timeout_ns and what their mode ignores: max_recv_tokens_per_rank and
+ * overflow_policy in low latency, rdma_buffer_size and enable_mask in high throughput. Possible
  * while streams are being captured, on any rank; nothing of it becomes part of a graph.
  *
  * ncclInvalidArgument: NULL, unusable config, a field out of its range, or ranks that disagree.

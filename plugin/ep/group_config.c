@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
 #include <string.h>
 #include "core/log.h"
 #include "peer/peer_heap.h"
@@ -181,24 +182,28 @@ ncclResult_t ep_group_config_make(struct ep_group_config *out, const ncclEpGroup
 	return ncclSuccess;
 }
 
-static const char *const ep_agreed_names[EP_GROUP_AGREED] = {
-	"config->algorithm",
-	"config->num_experts",
-	"config->max_dispatch_tokens_per_rank",
-	"config->max_token_bytes",
-	"config->rdma_buffer_size",
-	"config->enable_mask",
-	"config->num_topk",
-	"config->zero_copy",
-	"config->max_recv_tokens_per_rank (0xffffffff: AUTO)",
-	"config->overflow_policy (1: DROP)",
-	"environment variable NCCL_EP_HT_RING_BYTES",
-	"environment variable NCCL_EP_LL_LINES",
-	"environment variable NCCL_EP_LL_DIRECT_BYTES",
-	"environment variable NCCL_EP_NODE_SIZE (lists: four digits for each node)",
-	"environment variable NCCL_EP_RDMA_QUEUES",
-	"the library's heap layout",
-	"the library's version",
+/* A value without a word is printed as the number that it is. */
+static const struct {
+	const char *what;
+	const char *words[3];
+} ep_agreed_fields[EP_GROUP_AGREED] = {
+	{ "config->algorithm", { "LOW_LATENCY", "HIGH_THROUGHPUT" } },
+	{ "config->num_experts", { NULL } },
+	{ "config->max_dispatch_tokens_per_rank", { NULL } },
+	{ "config->max_token_bytes", { NULL } },
+	{ "config->rdma_buffer_size", { "AUTO" } },
+	{ "config->enable_mask", { NULL } },
+	{ "config->num_topk", { "unset" } },
+	{ "config->zero_copy", { "AUTO", "OFF", "ON" } },
+	{ "config->max_recv_tokens_per_rank", { "AUTO" } },
+	{ "config->overflow_policy", { "TRAP", "DROP" } },
+	{ "environment variable NCCL_EP_HT_RING_BYTES", { NULL } },
+	{ "environment variable NCCL_EP_LL_LINES", { NULL } },
+	{ "environment variable NCCL_EP_LL_DIRECT_BYTES", { NULL } },
+	{ "environment variable NCCL_EP_NODE_SIZE (lists: four digits for each node)", { NULL } },
+	{ "environment variable NCCL_EP_RDMA_QUEUES", { NULL } },
+	{ "the library's heap layout", { NULL } },
+	{ "the library's version", { NULL } },
 };
 
 struct ep_group_agreed ep_group_config_agreed(const struct ep_group_config *c)
@@ -212,7 +217,7 @@ struct ep_group_agreed ep_group_config_agreed(const struct ep_group_config *c)
 		c->enable_mask,
 		c->num_topk,
 		c->zero_copy,
-		c->shape.limit,
+		c->shape.limit == EP_NO_LIMIT ? 0 : c->shape.limit,
 		c->drop,
 		c->shape.ring_bytes,
 		(uint64_t)c->lines_choice,
@@ -224,10 +229,22 @@ struct ep_group_agreed ep_group_config_agreed(const struct ep_group_config *c)
 	} };
 }
 
+static void ep_agreed_print(int field, uint64_t value, char *text, size_t size)
+{
+	const char *const *words = ep_agreed_fields[field].words;
+
+	if (value < EP_ARRAY_SIZE(ep_agreed_fields[field].words) && words[value]) {
+		snprintf(text, size, "%s", words[value]);
+	} else {
+		snprintf(text, size, "%lld", (long long)value);
+	}
+}
+
 ncclResult_t ep_group_agreed_check(const void *all, size_t stride, int nranks)
 {
 	const unsigned char *p = all;
 	struct ep_group_agreed first, other;
+	char ours[24], theirs[24];
 
 	memcpy(&first, p, sizeof(first));
 	for (int i = 0; i < EP_GROUP_AGREED; i++) {
@@ -236,11 +253,12 @@ ncclResult_t ep_group_agreed_check(const void *all, size_t stride, int nranks)
 			if (other.value[i] == first.value[i]) {
 				continue;
 			}
+			ep_agreed_print(i, first.value[i], ours, sizeof(ours));
+			ep_agreed_print(i, other.value[i], theirs, sizeof(theirs));
 			return ep_fail(ncclInvalidArgument,
-				       "%s is %lld on rank 0 but %lld on rank %d: all ranks must "
+				       "%s is %s on rank 0 but %s on rank %d: all ranks must "
 				       "pass the same",
-				       ep_agreed_names[i], (long long)first.value[i],
-				       (long long)other.value[i], r);
+				       ep_agreed_fields[i].what, ours, theirs, r);
 		}
 	}
 	return ncclSuccess;

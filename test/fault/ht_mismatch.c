@@ -38,6 +38,11 @@ enum which {
 	DIRECTION,
 	TYPE_DISPATCH,
 	ORDER,
+	UPDATE,
+	RECIPE,
+	SCALES_TYPE,
+	SCALES,
+	SCALES_OFFSET,
 	ONE_WINDOW,
 	OFFSET_DISPATCH,
 	OFFSET,
@@ -74,6 +79,16 @@ static const struct other others[OTHERS] = {
 			    "the type of tokens", "bf16", "fp32", NULL },
 	[ORDER] = { "order", AT_DISPATCH, false, false, false, "the call", "combine", "dispatch",
 		    NULL },
+	[UPDATE] = { "UpdateHandle for dispatch", AT_DISPATCH, false, false, false, "the call",
+		     "UpdateHandle", "dispatch", NULL },
+	[RECIPE] = { "recipe", AT_DISPATCH, true, false, false, "config->quant_recipe", "NONE",
+		     "FWD", NULL },
+	[SCALES_TYPE] = { "type of scales", AT_DISPATCH, false, false, false,
+			  "the type of inputs->scales", "uint8", "fp32", NULL },
+	[SCALES] = { "number of scales", AT_DISPATCH, true, false, false,
+		     "the number of scales per token", "4", "8", NULL },
+	[SCALES_OFFSET] = { "offset of scales", AT_DISPATCH, false, false, true,
+			    "win_offset of the received scales", "80", "64", NULL },
 	[ONE_WINDOW] = { "window", AT_DISPATCH, false, false, true, WINDOW_FIELD, "no", "yes",
 			 NULL },
 	[OFFSET_DISPATCH] = { "offset to dispatch", AT_DISPATCH, false, false, true,
@@ -119,6 +134,10 @@ static struct oracle_ht problem_of(enum which i, int nranks, bool odd)
 				       .tokens = 5,
 				       .max_tokens = 6,
 				       .dtype = ORACLE_FP32 };
+	if (i >= RECIPE && i <= SCALES_OFFSET) {
+		h.p.quant = ORACLE_QUANT_FORWARD;
+		h.p.hidden = 1024;
+	}
 	h.limit = 3 * 6 * 4 + 64;
 	h.alignment = odd && i == ALIGNMENT ? 2 : 1;
 	if (i == OVERFLOW_EM || i == OVERFLOW_FLAT || i == EMPTY) {
@@ -141,6 +160,21 @@ static struct oracle_ht problem_of(enum which i, int nranks, bool odd)
 static void spoil(struct ht_bench *b, enum which i)
 {
 	switch (i) {
+	case RECIPE: /* the same tokens, without scales */
+		b->h.p.quant = ORACLE_QUANT_NONE;
+		break;
+	case SCALES_TYPE: /* as many bytes of another type */
+		b->in_scales.t.datatype = b->out_scales.t.datatype = ncclUint8;
+		b->in_scales.sizes[1] *= 4;
+		b->out_scales.sizes[1] *= 4;
+		break;
+	case SCALES:
+		b->in_scales.sizes[1] /= 2;
+		b->out_scales.sizes[1] /= 2;
+		break;
+	case SCALES_OFFSET:
+		b->out_scales.t.win_offset += 16;
+		break;
 	case ONE_WINDOW:
 		b->out_tokens.t.data = b->out_tokens.data;
 		b->out_tokens.t.win_hdl = NULL;
@@ -207,8 +241,9 @@ static void operate(struct ht_bench *b, enum which i, bool odd)
 	if (odd) {
 		spoil(b, i);
 	}
-	OK(odd && i == ORDER ? ht_combine(b, false, stream)
-			     : ht_dispatch(b, odd && i == DIRECTION, stream));
+	OK(odd && i == ORDER    ? ht_combine(b, false, stream)
+	   : odd && i == UPDATE ? ht_update(b, stream)
+				: ht_dispatch(b, odd && i == DIRECTION, stream));
 	if (others[i].at == AT_COMBINE) {
 		OK(ht_combine(b, odd && i == DIRECTION_COMBINE, stream));
 	}

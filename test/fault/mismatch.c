@@ -2,7 +2,9 @@
 /*
  * Ranks that disagree: in a field of the group's config (refused on all ranks by name), or in what
  * they pass or do: an error of every rank within two seconds, that names the field with both values. With
- * ranks of several nodes, too.
+ * ranks of several nodes, and with masks, too.
+ *
+ *     mismatch [mask]
  */
 #include "support/bench.h"
 #include "support/victim.h"
@@ -10,68 +12,100 @@
 #define RANKS 3
 #define TIMEOUT_MS 16000.0
 
-/* What one rank has otherwise, and what the reason names; NULL: that may differ. */
-#define FIELDS(M)                                                                                  \
-	M(experts, c->num_experts *= 2, "num_experts")                                             \
-	M(tokens, c->max_dispatch_tokens_per_rank++, "max_dispatch_tokens_per_rank")               \
-	M(bytes, c->max_token_bytes += 16, "max_token_bytes")                                      \
-	M(buffer, c->rdma_buffer_size = 64 << 20, "rdma_buffer_size")                              \
-	M(masks, c->enable_mask = 1, "enable_mask")                                                \
-	M(topk, c->num_topk = 2, "num_topk")                                                       \
-	M(zero_copy, c->zero_copy = NCCL_EP_ZERO_COPY_OFF, "zero_copy")                            \
-	M(algorithm, c->algorithm = NCCL_EP_ALGO_HIGH_THROUGHPUT, "algorithm is ")                 \
-	M(ht_overflow, c->overflow_policy = NCCL_EP_OVERFLOW_DROP, "overflow_policy")              \
-	M(ht_recv, c->max_recv_tokens_per_rank++, "max_recv_tokens_per_rank")                      \
-	M(sms, c->max_num_sms = 5, NULL)                                                           \
-	M(timeout, c->timeout_ns += 1000000000, NULL)                                              \
-	M(channels, c->num_channels = 7; c->num_qp_per_rank = 9;                                   \
-	  c->max_recv_tokens_per_rank = 100; c->overflow_policy = NCCL_EP_OVERFLOW_DROP, NULL)
+/* Modes in which ranks must agree in a field. */
+enum {
+	LOW = 1,
+	HIGH = 2
+};
 
-#define CHANGE(name_, code_, part_)                                                                \
+/*
+ * What one rank has otherwise, and what the reason says: the field, its value there and on the others;
+ * NULL: it may differ. (All fields and variables, without ranks: test/unit/agreement.c.)
+ */
+#define FIELDS(M)                                                                                  \
+	M(experts, LOW | HIGH, c->num_experts *= 2, "num_experts", "24", "12")                     \
+	M(tokens, LOW | HIGH, c->max_dispatch_tokens_per_rank++, "max_dispatch_tokens_per_rank",   \
+	  "5", "4")                                                                                \
+	M(bytes, LOW | HIGH, c->max_token_bytes += 16, "max_token_bytes", "144", "128")            \
+	M(buffer, LOW, c->rdma_buffer_size = 64 << 20, "rdma_buffer_size", "67108864", "AUTO")     \
+	M(masks, LOW, c->enable_mask = 1, "enable_mask", "1", "0")                                 \
+	M(topk, LOW | HIGH, c->num_topk = 2, "num_topk", "2", "3")                                 \
+	M(zero_copy, LOW | HIGH, c->zero_copy = NCCL_EP_ZERO_COPY_OFF, "zero_copy", "OFF", "AUTO") \
+	M(algorithm, LOW, c->algorithm = NCCL_EP_ALGO_HIGH_THROUGHPUT, "algorithm",                \
+	  "HIGH_THROUGHPUT", "LOW_LATENCY")                                                        \
+	M(algorithm_low, HIGH, c->algorithm = NCCL_EP_ALGO_LOW_LATENCY, "algorithm",               \
+	  "LOW_LATENCY", "HIGH_THROUGHPUT")                                                        \
+	M(overflow, HIGH, c->overflow_policy = NCCL_EP_OVERFLOW_DROP, "overflow_policy", "DROP",   \
+	  "TRAP")                                                                                  \
+	M(recv, HIGH, c->max_recv_tokens_per_rank++, "max_recv_tokens_per_rank", "65", "64")       \
+	M(eager, HIGH, c->max_recv_tokens_per_rank = NCCL_EP_AUTO, "max_recv_tokens_per_rank",     \
+	  "AUTO", "64")                                                                            \
+	M(sms, LOW, c->max_num_sms = 5, NULL, NULL, NULL)                                          \
+	M(timeout, LOW, c->timeout_ns += 1000000000, NULL, NULL, NULL)                             \
+	M(channels, LOW, c->num_channels = 7; c->num_qp_per_rank = 9;                              \
+	  c->max_recv_tokens_per_rank = 100;                                                       \
+	  c->overflow_policy = NCCL_EP_OVERFLOW_DROP, NULL, NULL, NULL)
+
+#define CHANGE(name_, modes_, code_, field_, odd_, its_)                                           \
 	static void name_(ncclEpGroupConfig_t *c)                                                  \
 	{                                                                                          \
 		code_;                                                                             \
 	}
-#define ROW(name_, code_, part_) { #name_, name_, part_ },
+#define ROW(name_, modes_, code_, field_, odd_, its_) { #name_, modes_, name_, field_, odd_, its_ },
 
 FIELDS(CHANGE)
 
-static const struct {
-	const char *name; /* ht_: all ranks' groups are for high throughput */
+static const struct field {
+	const char *name;
+	int modes;
 	void (*change)(ncclEpGroupConfig_t *c);
-	const char *part;
+	const char *field, *odd, *its;
 } fields[] = { FIELDS(ROW) };
+
+/* A group in whose config one rank has a field otherwise. */
+static void config(struct world *w, const struct field *f, int mode, int odd)
+{
+	struct oracle_problem p = bench_problem(w->nranks, 12, 3, 64, 4, ORACLE_EXPERT_MAJOR);
+	ncclEpGroupConfig_t config = bench_group_config(&p, 0);
+	ncclEpGroup_t group = NULL;
+	struct bench b;
+	char want[200];
+
+	check_context("rank %d differs in %s, mode %d", odd, f->name, mode);
+	config.num_topk = 3;
+	if (mode == HIGH) {
+		config.algorithm = NCCL_EP_ALGO_HIGH_THROUGHPUT;
+		config.max_recv_tokens_per_rank = 64;
+	}
+	if (w->rank == odd) {
+		f->change(&config);
+	}
+	if (!f->field) {
+		NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
+		bench_open(&b, w, group, &p, 0);
+		bench_pair(&b);
+		bench_close(&b);
+		OK(ncclEpGroupDestroy(group));
+		return;
+	}
+	snprintf(want, sizeof(want), "config->%s is %s on rank 0 but %s on rank %d: ", f->field,
+		 odd ? f->its : f->odd, odd ? f->odd : f->its, odd ? odd : 1);
+	CHECK_REASON(ncclEpCreateGroup(&group, w->comm, &config), ncclInvalidArgument, want);
+	CHECK(!group);
+}
 
 static void configs(struct world *w)
 {
 	struct oracle_problem p = bench_problem(w->nranks, 12, 3, 64, 4, ORACLE_EXPERT_MAJOR);
 
 	for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]) * RANKS; i++) {
-		int odd = (int)(i % RANKS);
-		ncclEpGroupConfig_t config = bench_group_config(&p, 0);
-		const char *part = fields[i / RANKS].part;
-		ncclEpGroup_t group = NULL;
-		struct bench b;
+		const struct field *f = &fields[i / RANKS];
 
-		check_context("rank %d differs in %s", odd, fields[i / RANKS].name);
-		if (!strncmp(fields[i / RANKS].name, "ht_", 3)) {
-			config.algorithm = NCCL_EP_ALGO_HIGH_THROUGHPUT;
-			config.max_recv_tokens_per_rank = 64;
+		for (int mode = LOW; mode <= HIGH; mode++) {
+			if (f->modes & mode) {
+				config(w, f, mode, (int)(i % RANKS));
+			}
 		}
-		if (w->rank == odd) {
-			fields[i / RANKS].change(&config);
-		}
-		if (part) {
-			CHECK_REASON(ncclEpCreateGroup(&group, w->comm, &config),
-				     ncclInvalidArgument, part);
-			CHECK(!group);
-			continue;
-		}
-		NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
-		bench_open(&b, w, group, &p, 0);
-		bench_pair(&b);
-		bench_close(&b);
-		OK(ncclEpGroupDestroy(group));
 	}
 	for (int i = 0; i < 3 * RANKS; i++) {
 		ncclEpGroupConfig_t config = bench_group_config(&p, 0);
@@ -132,6 +166,8 @@ static void grow(struct world *w)
 	OK(ncclEpGroupDestroy(group));
 }
 
+static uint32_t flags; /* of the groups for operations */
+
 /* What the odd rank does otherwise. */
 enum other {
 	HIDDEN,
@@ -150,6 +186,7 @@ enum other {
 	ORDER,
 	HANDLE,
 	COMPLETES,
+	COMPLETE_CALL,
 	EXTRA,
 	MISSING,
 	OTHERS
@@ -179,6 +216,8 @@ static const struct {
 	[ORDER] = { "combine for dispatch", "the call", "combine", "dispatch" },
 	[HANDLE] = { "handle", "the number of the handle's last dispatch", "2", "1" },
 	[COMPLETES] = { "order of completions", "the number of the send_only operation", "2", "1" },
+	[COMPLETE_CALL] = { "completion for dispatch", "the call", "Complete of a dispatch",
+			    "dispatch" },
 	[EXTRA] = { "an extra", NULL, NULL, NULL },
 	[MISSING] = { "one less", NULL, NULL, NULL },
 };
@@ -239,6 +278,12 @@ static void operate(struct bench *b, struct bench *second, enum other other, boo
 	switch (other) {
 	case COMPLETES:
 		send_both(b, second, odd);
+		return;
+	case COMPLETE_CALL:
+		OK(bench_send_dispatch(b, stream));
+		OK(odd ? ncclEpComplete(b->handle, NULL, stream) : bench_dispatch(second, stream));
+		(void)bench_dispatch(second,
+				     stream); /* all rows were there: for who was too early */
 		return;
 	case SEND_DISPATCH:
 		OK(odd ? bench_send_dispatch(b, stream) : bench_dispatch(b, stream));
@@ -314,12 +359,12 @@ static void operations(struct world *w, enum other other, int odd_rank)
 		      getenv("NCCL_EP_LL_LINES"));
 	spoil_problem(&alike, other, false);
 	spoil_problem(&p, other, odd);
-	config = bench_group_config(&alike, 0);
+	config = bench_group_config(&alike, flags);
 	config.max_token_bytes = 1280;
 	config.timeout_ns = (uint64_t)(TIMEOUT_MS * 1e6);
 	NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
-	bench_open(&b, w, group, &p, 0);
-	bench_open(&second, w, group, &p, 0);
+	bench_open(&b, w, group, &p, flags);
+	bench_open(&second, w, group, &p, flags);
 	bench_expert_work(&b);
 	OK(bench_update(&b, w->stream));
 	OK(bench_update(&second, w->stream));
@@ -354,21 +399,25 @@ static void run(struct world *w, void *arg)
 {
 	const char *node = getenv("NCCL_EP_NODE_SIZE");
 
-	if (!node) {
+	if (!node && !flags) {
 		configs(w);
 	}
-	grow(w);
-	for (int i = 0; i < OTHERS; i++) {
+	if (!flags) {
+		grow(w);
+	}
+	/* with masks, who does not come is left out */
+	for (int i = 0; i < (flags ? EXTRA : OTHERS); i++) {
 		for (int odd = 0; odd < (i < EXTRA ? RANKS : 1); odd++) {
 			operations(w, (enum other)i, odd);
 		}
 	}
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
 	bool nodes = getenv("NCCL_EP_NODE_SIZE") != NULL;
 
+	flags = argc > 1 && !strcmp(argv[1], "mask") ? BENCH_MASK : 0;
 	for (int lines = 0; lines <= (nodes ? 0 : 1); lines++) {
 		setenv("NCCL_EP_LL_LINES", lines ? "1" : "0", 1);
 		world_run(world_size(RANKS), run, NULL);

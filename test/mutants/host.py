@@ -36,4 +36,7 @@ MUTANTS = [
     # The library's threads go on when a program has closed the library.
     {"name": "unloaded", "file": "meson.build",
      "old": " '-Wl,-z,nodelete',\n", "new": "\n", "tests": ["unload", "library_vcluster"]},
+    # What ranks must agree in to make a group is compared.
+    {"name": "agreed_drop", "file": "plugin/ep/group_config.c",
+     "old": "\t\tc->drop,\n", "new": "\t\t0,\n", "tests": ["unit/agreement", "mismatch"]},
 ]

@@ -327,3 +327,15 @@ MUTANTS = [
              "\treturn ncclSuccess;"),
      "tests": ["masks", "net_masks_hand", "nodes_masks"]},
 ]
+
+# Each field of the signature is one that ranks compare.
+MUTANTS += [
+    {"name": "signature_no_" + field.lower(), "file": "plugin/ep/signature.c",
+     "old": "h = (h ^ s->word[i]) *",
+     "new": "h = (h ^ (i == EP_SIGNATURE_%s ? 0 : s->word[i])) *" % field, "tests": [test]}
+    for field, test in (
+        ("CALL", "mismatch"), ("LAYOUT", "mismatch"), ("TOPK", "mismatch"), ("RECIPE", "mismatch"),
+        ("TOKENS_TYPE", "mismatch"), ("TOKENS_EXTENT", "mismatch"), ("SCALES_TYPE", "mismatch"),
+        ("SCALES_EXTENT", "mismatch"), ("DIRECTION", "ht_mismatch"), ("ALIGNMENT", "ht_mismatch"),
+        ("WINDOW", "ht_mismatch"), ("TOKENS_OFFSET", "ht_mismatch"), ("SCALES_OFFSET", "ht_mismatch"))
+]

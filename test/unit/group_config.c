@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Fields of a group's config: their limits, what AUTO means, and what ranks must agree in. */
+/* Fields of a group's config: their limits, and what AUTO means. */
 #include <limits.h>
 #include <stdlib.h>
 #include "device/mlx5/mlx5_layout.h"
@@ -237,39 +237,6 @@ static void test_geometry(void)
 	params.value[EP_PARAM_LL_SEND_SMS] = params.value[EP_PARAM_LL_RECV_SMS] = 0;
 }
 
-static void test_agreement(void)
-{
-	struct ep_group_agreed all[3];
-	ncclEpGroupConfig_t c = good();
-
-	for (int r = 0; r < 3; r++) {
-		c.max_token_bytes = r == 2 ? 7168 : 14336;
-		c.num_experts = 255;
-		OK(ep_group_config_make(&made, &c, &params, 3, 132));
-		all[r] = ep_group_config_agreed(&made);
-	}
-	OK(ep_group_agreed_check(all, sizeof(all[0]), 2));
-	CHECK_REASON(ep_group_agreed_check(all, sizeof(all[0]), 3), ncclInvalidArgument,
-		     "config->max_token_bytes is 14336 on rank 0 but 7168 on rank 2");
-	made.lines_choice = -1;
-	all[0] = ep_group_config_agreed(&made);
-	made.lines_choice = 1;
-	all[1] = ep_group_config_agreed(&made);
-	CHECK_REASON(ep_group_agreed_check(all, sizeof(all[0]), 2), ncclInvalidArgument,
-		     "NCCL_EP_LL_LINES is -1 on rank 0 but 1 on rank 1");
-	made.lines_choice = -1;
-	made.direct_bytes = 5;
-	all[1] = ep_group_config_agreed(&made);
-	CHECK_REASON(ep_group_agreed_check(all, sizeof(all[0]), 2), ncclInvalidArgument,
-		     "NCCL_EP_LL_DIRECT_BYTES is 1048576 on rank 0 but 5 on rank 1");
-	made.direct_bytes = 1 << 20;
-	made.node_code = 10203;
-	all[1] = ep_group_config_agreed(&made);
-	CHECK_REASON(ep_group_agreed_check(all, sizeof(all[0]), 2), ncclInvalidArgument,
-		     "NCCL_EP_NODE_SIZE (lists: four digits for each node) is 0 on rank 0 "
-		     "but 10203 on rank 1");
-}
-
 static void test_channels(void)
 {
 	ncclEpGroupConfig_t c = good();
@@ -376,7 +343,6 @@ int main(void)
 	test_explicit_heap();
 	test_handles();
 	test_geometry();
-	test_agreement();
 	test_channels();
 	test_query();
 	return check_end();

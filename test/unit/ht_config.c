@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* High throughput: fields of a group's and of a handle's config, and what ranks must agree in. */
+/* High throughput: fields of a group's and of a handle's config. */
 #include "ep/ht/ht.h"
 #include "nccl_ep/ext.h"
 #include "support/check_nccl.h"
@@ -130,32 +130,6 @@ static void test_handles(void)
 		     "take 1140850688 bytes, and a message to another node has at most 1073741824");
 }
 
-static void test_agreement(void)
-{
-	static const char *const parts[] = {
-		"max_recv_tokens_per_rank (0xffffffff: AUTO) is 4096 on rank 0 but 4097",
-		"overflow_policy (1: DROP) is 0 on rank 0 but 1",
-		"NCCL_EP_HT_RING_BYTES is 134217728 on rank 0 but 5",
-	};
-
-	for (size_t i = 0; i < EP_ARRAY_SIZE(parts); i++) {
-		struct ep_group_agreed all[2];
-		ncclEpGroupConfig_t c = good();
-
-		c.max_recv_tokens_per_rank = 4096;
-		OK(ep_group_config_make(&made, &c, &params, 2, 132));
-		all[0] = ep_group_config_agreed(&made);
-		c.max_recv_tokens_per_rank = i == 0 ? 4097 : 4096;
-		c.overflow_policy = i == 1 ? NCCL_EP_OVERFLOW_DROP : NCCL_EP_OVERFLOW_TRAP;
-		params.value[EP_PARAM_HT_RING_BYTES] = i == 2 ? 5 : 1 << 27;
-		OK(ep_group_config_make(&made, &c, &params, 2, 132));
-		all[1] = ep_group_config_agreed(&made);
-		CHECK_REASON(ep_group_agreed_check(all, sizeof(all[0]), 2), ncclInvalidArgument,
-			     parts[i]);
-		params.value[EP_PARAM_HT_RING_BYTES] = 1 << 27;
-	}
-}
-
 static void test_query(void)
 {
 	ncclEpExtMemory_t m = NCCL_EP_EXT_MEMORY_INIT;
@@ -204,7 +178,6 @@ int main(void)
 	test_limits();
 	test_choices();
 	test_handles();
-	test_agreement();
 	test_query();
 	test_channels();
 	return check_end();
