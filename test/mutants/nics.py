@@ -251,15 +251,17 @@ MUTANTS = [
      "new": "\treturn true || ep_nic_path_check(own, remote, &why)", "tests": ["gin_apart"]},
     # A rank whose NIC gives up tells the others,
     {"name": "lost_unsent", "file": "plugin/net/mesh/op.c",
-     "old": "\t\tep_net_mesh_lose(rma->mesh, rma->failed.text);\n", "new": "", "tests": ["gin_lost_retry"]},
+     "old": "\tep_net_mesh_lose(rma->mesh, rma->failed.text);\n", "new": "", "tests": ["gin_lost_retry"]},
     # who hear it.
     {"name": "lost_unheard", "file": "plugin/net/mesh/rma_progress.c",
-     "old": "\t\tEP_CHECK(ep_net_rma_peers_check(rma));\n",
-     "new": "\t\tif (0) {\n\t\t\tEP_CHECK(ep_net_rma_peers_check(rma));\n\t\t}\n", "tests": ["gin_lost_retry"]},
-    # In collectives, too.
-    {"name": "lost_lanes", "file": "plugin/net/mesh/op.c",
-     "old": "\tif (!rma->ctrl) {\n\t\tep_net_mesh_lose(", "new": "\tif (rma->ctrl) {\n\t\tep_net_mesh_lose(",
-     "tests": ["coll_lost_retry"]},
+     "old": "\tEP_CHECK(ep_net_rma_peers_check(rma));\n",
+     "new": "\tif (0) {\n\t\tEP_CHECK(ep_net_rma_peers_check(rma));\n\t}\n", "tests": ["gin_lost_retry"]},
+    # Ranks that do not gather the same get an error,
+    {"name": "gather_mark", "file": "plugin/net/coll/gather.c",
+     "old": "\tg->mark = g->mark * 2654435761u", "new": "\tg->mark = 2654435761u", "tests": ["coll_differ"]},
+    # and a rank that fails notifies the others.
+    {"name": "lost_gather", "file": "plugin/net/coll/coll.c",
+     "old": "\t\tep_net_mesh_lose(c->mesh, c->failed.text);\n", "new": "", "tests": ["coll_lost_device"]},
     # It is the port of the context that failed which is named, also of a merged NIC.
     {"name": "lost_port", "file": "plugin/net/mesh/op.c",
      "old": "[rma->mesh->rank].port[link->port];", "new": "[rma->mesh->rank].port[0];", "tests": ["gin_lost_merged"]},

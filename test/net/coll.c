@@ -6,6 +6,7 @@
  *   coll LIBRARY VERSION down SEED              a port of them is down
  *   coll LIBRARY VERSION flush                  reads by the second port come late
  *   coll LIBRARY VERSION rail PORT [HOW]        what goes by the fault's port fails; see test_rail()
+ *   coll LIBRARY VERSION differ                 two ranks do not gather the same
  *   coll LIBRARY VERSION ahead                  a rank begins all that it may while another one does not call
  *   coll LIBRARY VERSION misuse
  *   coll LIBRARY VERSION off                    NCCL_EP_COLLNET is not set
@@ -15,125 +16,14 @@
 #include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
-#include "net/rig.h"
+#include "net/coll_rig.h"
 
 #define RANKS 8
 #define GATHERS 40
 #define LONGEST 4000 /* bytes of a rank */
 
-enum place {
-	C_NAME,
-	C_INIT,
-	C_DEVICES,
-	C_PROPERTIES,
-	C_LISTEN,
-	C_CONNECT,
-	C_SUPPORT,
-	C_REG,
-	C_REG_DMABUF,
-	C_DEREG,
-	C_ALLREDUCE,
-	C_ALLGATHER,
-	C_REDUCESCATTER,
-	C_FLUSH,
-	C_TEST,
-	C_CLOSE,
-	C_CLOSE_LISTEN,
-	C_MAKE_VDEVICE, /* from version 9 on */
-	C_FINALIZE      /* from version 11 on */
-};
-
-struct part {
-	void *mr, *at;
-	size_t size; /* (version 8 has 32 bits of it, in the same 24 bytes) */
-};
-
-struct window {
-	size_t each, offset, bytes;
-};
-
-static void **table;
-static int version;
-static void *instance;
 static int nranks;
 static uint64_t seed;
-
-#define CALL(place, ...) ((int (*)(__VA_ARGS__))(uintptr_t)table[place])
-
-static void load(const char *library)
-{
-	table = net_table(library, "CollNet", version);
-	for (int i = C_INIT; i < (version >= 11 ? 19 : version >= 9 ? 18 : 17); i++) {
-		CHECK(table[i], "member %d", i);
-	}
-}
-
-static int init(void)
-{
-	return version >= 11 ? CALL(C_INIT, void **, uint64_t, void *)(&instance, 1, net_logger())
-			     : CALL(C_INIT, void *)(net_logger());
-}
-
-static void finalize(void)
-{
-	if (version >= 11) {
-		CHECK_INT(CALL(C_FINALIZE, void *)(instance), NET_OK);
-	}
-}
-
-static int devices(void)
-{
-	int count = -1;
-
-	CHECK_INT(CALL(C_DEVICES, int *)(&count), NET_OK);
-	return count;
-}
-
-static int merge(const int *devs, int n)
-{
-	int props[9] = { n }, dev = -1;
-
-	memcpy(props + 1, devs, (size_t)n * sizeof(*devs));
-	CHECK_INT(CALL(C_MAKE_VDEVICE, int *, void *)(&dev, props), NET_OK);
-	return dev;
-}
-
-static int listen_at(int dev, void *handle, void **listener)
-{
-	return version >= 11 ? CALL(C_LISTEN, void *, int, void *, void **)(instance, dev, handle,
-									    listener)
-			     : CALL(C_LISTEN, int, void *, void **)(dev, handle, listener);
-}
-
-static int join(void **handles, int n, int rank, void *listener, void **coll)
-{
-	return CALL(C_CONNECT, void **, int, int, void *, void **)(handles, n, rank, listener,
-								   coll);
-}
-
-static int reg(void *coll, void *data, size_t size, void **mr)
-{
-	return CALL(C_REG, void *, void *, size_t, int, void **)(coll, data, size, NET_HOST, mr);
-}
-
-static int all_gather(void *coll, void *from, void *from_mr, int n, struct part *parts,
-		      const struct window *w, void **request)
-{
-	return CALL(C_ALLGATHER, void *, void *, int, void *, size_t, size_t, size_t, void *,
-		    void **)(coll, from, n, parts, w->each, w->offset, w->bytes, from_mr, request);
-}
-
-static int test_request(void *request, int *done, int *size)
-{
-	return CALL(C_TEST, void *, int *, int *)(request, done, size);
-}
-
-static int wait_request(void *request, int *size)
-{
-	int done = 0;
-
-	return NET_UNTIL(done, test_request(request, &done, size));
-}
 
 /* ---- gathers ---- */
 
@@ -357,7 +247,7 @@ static void test_merged(const char *library)
 	run_ranks(gather_rank, nics, 3);
 	/* TEST_NET_FAILS=1: a port does, and the others take over; nothing else may happen. */
 	if (getenv("TEST_NET_FAILS")) {
-		CHECK(*net_log_find(2, "; gathers go on over "), "nothing has failed");
+		CHECK(*net_log_find(2, "; the connection goes on over "), "nothing has failed");
 	} else {
 		CHECK_INT(net_log_count(2), 0);
 	}
@@ -368,12 +258,12 @@ static void test_down(void)
 {
 	int nics[2] = { 0, 3 };
 
-	nics[0] = merge(two, 2);
 	net_faults_set("port_down:nic=0");
+	nics[0] = merge(two, 2);
 	run_ranks(gather_rank, nics, 2);
-	CHECK(*net_log_find(3, "mlx5_0: the port is down, mlx5_0+mlx5_1 does without"), "%s",
-	      net_log_last());
-	CHECK_INT(net_log_count(2), 0);
+	CHECK_HAS(net_log_find(2, "mlx5_0:1 QP"), "the connection goes on over mlx5_1:1");
+	CHECK_HAS(net_log_find(2, "mlx5_0:1 QP"), "the port is down");
+	net_faults_close();
 }
 
 #define LATE_MS 60
@@ -411,9 +301,7 @@ static void test_flush(void)
 
 #define RAIL_AHEAD 16 /* gathers under way: more messages than a queue pair may have room for */
 
-static int rail_gathers[2], rail_over[2]; /* that each rank has ended; whether it is done */
-static int rail_wanted = GATHERS;
-static bool rail_stays; /* who is done does not call any more, nor close, before the other one is */
+static int rail_gathers[2]; /* that each rank has ended */
 
 /* Both ranks' data, in four pieces. Returns the code of the call. */
 static int rail_begin(void *coll, int rank, int number, uint8_t *to, void *mr, void **request)
@@ -439,13 +327,12 @@ static void *rail_rank(void *arg)
 	static uint8_t to[2][RAIL_AHEAD][2 * LONGEST];
 	int rank = (int)(intptr_t)arg, rc = NET_OK, begun = 0, *over = &rail_gathers[rank];
 	void *coll = open_coll(rank), *request[RAIL_AHEAD], *mr;
-	uint64_t until = net_now_ms() + 30000;
 
 	CHECK_INT(reg(coll, to[rank], sizeof(to[rank]), &mr), NET_OK);
-	while (rc == NET_OK && *over < rail_wanted) {
+	while (rc == NET_OK && *over < GATHERS) {
 		uint8_t *at = to[rank][*over % RAIL_AHEAD];
 
-		if (begun < rail_wanted && begun < *over + RAIL_AHEAD) {
+		if (begun < GATHERS && begun < *over + RAIL_AHEAD) {
 			rc = rail_begin(coll, rank, begun, to[rank][begun % RAIL_AHEAD], mr,
 					&request[begun % RAIL_AHEAD]);
 			begun += rc == NET_OK;
@@ -461,11 +348,6 @@ static void *rail_rank(void *arg)
 		}
 	}
 	CHECK(rc == NET_OK || rc == NET_REMOTE, "%d", rc);
-	__atomic_store_n(&rail_over[rank], 1, __ATOMIC_RELEASE);
-	while (rail_stays && !__atomic_load_n(&rail_over[!rank], __ATOMIC_ACQUIRE)) {
-		NET_NEED(net_now_ms() < until, "the other rank does not come to its end");
-		usleep(1000);
-	}
 	CHECK_INT(CALL(C_CLOSE, void *)(coll), NET_OK);
 	CHECK_INT(CALL(C_DEREG, void *, void *)(coll, mr), NET_OK);
 	return NULL;
@@ -473,7 +355,7 @@ static void *rail_rank(void *arg)
 
 /*
  * Every port carries something, and when none of its packets comes the other one does. `how`: "all": nor
- * that; "stays", "closes": the first rank does not hear that its only gather is done, the other one does.
+ * that.
  */
 static void test_rail(int port, const char *how)
 {
@@ -481,8 +363,6 @@ static void test_rail(int port, const char *how)
 	int nics[2];
 	char text[32];
 
-	rail_stays = !strcmp(how, "stays");
-	rail_wanted = rail_stays || !strcmp(how, "closes") ? 1 : GATHERS;
 	nics[0] = merge(two, 2);
 	nics[1] = merge(others, 2);
 	run_ranks(rail_rank, nics, 2);
@@ -494,12 +374,37 @@ static void test_rail(int port, const char *how)
 		CHECK_HAS(net_log_find(2, "retry counter"), " to rank ");
 		return;
 	}
-	CHECK(rail_gathers[0] == rail_wanted && rail_gathers[1] == rail_wanted, "%d, %d gathers",
+	CHECK(rail_gathers[0] == GATHERS && rail_gathers[1] == GATHERS, "%d, %d gathers",
 	      rail_gathers[0], rail_gathers[1]);
-	if (strcmp(how, "closes") != 0) {
-		CHECK_HAS(net_log_find(2, "gathers go on over"), "mlx5_");
-		CHECK(*net_log_find(2, text), "%s", net_log_last());
-	}
+	CHECK_HAS(net_log_find(2, "the connection goes on over"), "mlx5_");
+	CHECK(*net_log_find(2, text), "%s", net_log_last());
+}
+
+/* ---- ranks that do not gather the same ---- */
+
+/* Each of the two has 100 bytes of either window. */
+static void *differ_rank(void *arg)
+{
+	int rank = (int)(intptr_t)arg, rc;
+	static const struct window w[] = { { 100, 0, 200 }, { 200, 100, 200 } };
+	uint8_t to[200], from[100] = { 0 };
+	struct part part = { .at = to, .size = 200 };
+	void *coll = open_coll(rank), *from_mr, *request;
+
+	CHECK_INT(reg(coll, to, sizeof(to), &part.mr), NET_OK);
+	CHECK_INT(reg(coll, from, sizeof(from), &from_mr), NET_OK);
+	rc = all_gather(coll, from, from_mr, 1, &part, &w[rank], &request);
+	CHECK_INT(rc == NET_OK ? wait_request(request, NULL) : rc, NET_REMOTE);
+	CHECK_INT(CALL(C_CLOSE, void *)(coll), NET_OK);
+	return NULL;
+}
+
+static void test_differ(void)
+{
+	static const int nics[] = { 0, 1 };
+
+	run_ranks(differ_rank, nics, 2);
+	CHECK_HAS(net_log_find(2, "all ranks must gather the same"), "gathers something else");
 }
 
 /* ---- a rank that is ahead ---- */
@@ -547,8 +452,8 @@ static void step(struct rank *ranks, int r)
 }
 
 /*
- * What is gathered is the last rank's alone, so that the first two owe each other nothing. The first one
- * goes on as far as it can while the second one, which has begun the first gather, does not call.
+ * What is gathered is the last rank's alone, so that the first two owe each other nothing. The second one, which
+ * has begun the first gather, does not call. The last one goes on as far as it may, and so does the first one.
  */
 static void test_ahead(void)
 {
@@ -574,13 +479,15 @@ static void test_ahead(void)
 	step(ranks, 1);
 	until = net_now_ms() + 20000;
 	while (more < 1000) {
-		NET_NEED(net_now_ms() < until, "%d gathers begun", ranks[0].begun);
+		NET_NEED(net_now_ms() < until, "%d gathers ended", ranks[0].ended);
 		step(ranks, 0);
 		step(ranks, 2);
-		more += ranks[0].begun > MOST;
+		more += ranks[0].ended > MOST;
 	}
-	CHECK(ranks[0].ended == 1 && ranks[0].begun > MOST, "%d, %d", ranks[0].ended,
-	      ranks[0].begun);
+	CHECK(ranks[2].ended == 1 && ranks[2].begun == MOST + 1, "%d, %d", ranks[2].ended,
+	      ranks[2].begun);
+	CHECK(ranks[0].ended == MOST + 1 && ranks[0].begun > ranks[0].ended, "%d, %d",
+	      ranks[0].ended, ranks[0].begun);
 	until = net_now_ms() + 30000;
 	while (ranks[0].ended < AHEAD || ranks[1].ended < AHEAD || ranks[2].ended < AHEAD) {
 		NET_NEED(net_now_ms() < until, "gathers do not end");
@@ -757,6 +664,14 @@ static void test_lost(int rank, const char *fault)
 
 int main(int argc, char **argv)
 {
+	static const struct {
+		const char *name;
+		int nranks; /* 0: as the command says */
+		void (*test)(void);
+	} plain[] = { { "gather", 0, test_gather }, { "down", 2, test_down },
+		      { "flush", 1, test_flush },   { "ahead", 3, test_ahead },
+		      { "differ", 2, test_differ }, { "misuse", 1, test_misuse } };
+
 	NEED(argc > 3);
 	version = atoi(argv[2]);
 	if (strcmp(argv[3], "lost") == 0 && atoi(getenv("RANK")) == 2) {
@@ -771,29 +686,21 @@ int main(int argc, char **argv)
 		return check_end();
 	}
 	NET_NEED(init() == NET_OK, "%s", net_log_last());
-	nranks = strcmp(argv[3], "misuse") == 0 ? 1 : argc > 5 ? atoi(argv[5]) : 4;
+	nranks = argc > 5 ? atoi(argv[5]) : 4;
 	seed = argc > 4 ? strtoull(argv[4], NULL, 0) : 1;
+	for (size_t i = 0; i < sizeof(plain) / sizeof(plain[0]); i++) {
+		if (strcmp(argv[3], plain[i].name) == 0) {
+			nranks = plain[i].nranks ? plain[i].nranks : nranks;
+			plain[i].test();
+		}
+	}
 	if (strcmp(argv[3], "lost") == 0 || strcmp(argv[3], "fault") == 0) {
 		test_lost(atoi(getenv("RANK")), argc > 4 ? argv[4] : NULL);
 	} else if (strcmp(argv[3], "merged") == 0) {
 		test_merged(argv[1]);
-	} else if (strcmp(argv[3], "down") == 0) {
-		nranks = 2;
-		test_down();
-		net_faults_close();
-	} else if (strcmp(argv[3], "flush") == 0) {
-		nranks = 1;
-		test_flush();
 	} else if (strcmp(argv[3], "rail") == 0) {
 		nranks = 2;
 		test_rail(atoi(argv[4]), argc > 5 ? argv[5] : "");
-	} else if (strcmp(argv[3], "ahead") == 0) {
-		nranks = 3;
-		test_ahead();
-	} else if (nranks == 1) {
-		test_misuse();
-	} else {
-		test_gather();
 	}
 	finalize();
 	return check_end();

@@ -169,6 +169,18 @@ bool ep_net_mesh_lost(const struct ep_net_mesh *mesh, uint32_t r, char text[EP_N
 	return true;
 }
 
+ncclResult_t ep_net_mesh_check(const struct ep_net_mesh *mesh)
+{
+	char text[EP_NET_LOST_TEXT];
+
+	for (uint32_t r = 0; r < mesh->nranks; r++) {
+		if (ep_net_mesh_lost(mesh, r, text)) {
+			return ep_fail(ncclRemoteError, "%s has failed: %s", mesh->who[r], text);
+		}
+	}
+	return ncclSuccess;
+}
+
 struct ep_net_exchange {
 	struct ep_net_mesh *mesh;
 	enum ep_net_round round;

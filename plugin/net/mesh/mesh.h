@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A mesh: ranks of which each can reach the memory of each other one, for GIN, RMA and collectives.
+ * A mesh: ranks of which each can reach the memory of each other one, for GIN and RMA. Ranks of collectives meet by it.
  * Every two ranks have a TCP connection, over which they agree on queue pairs and memory, and which
  * tells when one of them is gone. Ranks may have NICs of several ports, which contexts take in turn.
  */
@@ -83,6 +83,8 @@ ncclResult_t ep_net_mesh_exchange(struct ep_net_mesh *mesh, enum ep_net_round ro
 void ep_net_mesh_lose(struct ep_net_mesh *mesh, const char *text);
 /* What rank r has said of itself so, if it has. Any thread; takes nothing from the connection. */
 bool ep_net_mesh_lost(const struct ep_net_mesh *mesh, uint32_t r, char text[EP_NET_LOST_TEXT]);
+/* An error if a rank has: what this one waits for may never come. */
+ncclResult_t ep_net_mesh_check(const struct ep_net_mesh *mesh);
 
 /* Keys of memory: of this rank's ports, from those of all ports of its NIC. */
 static inline void ep_net_mesh_keys(const struct ep_net_mesh *mesh, const uint32_t *nic_key,

@@ -44,9 +44,7 @@ ncclResult_t ep_net_rma_lost(struct ep_net_rma *rma, const struct ep_net_link *l
 			     ncclResult_t code, const char *why)
 {
 	code = ep_net_rma_fail(rma, link, code, "%s", why);
-	if (!rma->ctrl) {
-		ep_net_mesh_lose(rma->mesh, rma->failed.text);
-	}
+	ep_net_mesh_lose(rma->mesh, rma->failed.text);
 	return code;
 }
 
@@ -102,15 +100,10 @@ ncclResult_t ep_net_ops_grow(struct ep_net_rma *rma)
 	return ncclSuccess;
 }
 
-/* Who only counts requests does not test them. */
-void ep_net_op_end(struct ep_net_rma *rma, struct ep_net_op *op, uint32_t number)
+void ep_net_op_end(struct ep_net_op *op)
 {
 	op->link->live--;
 	op->link->got += op->kind == EP_NET_GET;
-	if (op->count) {
-		--*op->count;
-		ep_net_op_free(rma, number);
-	}
 }
 
 struct ep_net_link *ep_net_op_via(const struct ep_net_rma *rma, const struct ep_net_op *op)

@@ -1,12 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Posts requests of a mesh in the order in which they were made, as queue pairs have room. */
-#include <endian.h>
 #include <string.h>
 #include "core/log.h"
 #include "net/mesh/rma.h"
-
-#define EP_NET_IMM_BYTES 8192u /* of more, a message of its own tells the peer */
-#define EP_NET_RECEIVES_AT_ONCE 32u
 
 static void ep_net_data_wr(const struct ep_net_op *op, uint64_t at, uint32_t bytes,
 			   struct ibv_send_wr *wr, struct ibv_sge *sge)
@@ -19,7 +15,7 @@ static void ep_net_data_wr(const struct ep_net_op *op, uint64_t at, uint32_t byt
 	wr->wr.rdma.rkey = op->rkey;
 }
 
-/* The end of an op that signals or tells its peer. Returns the number of work requests. */
+/* The signal of an op, if it has one. Returns the number of work requests. */
 static uint32_t ep_net_end_wr(const struct ep_net_rma *rma, const struct ep_net_op *op, uint32_t n,
 			      struct ibv_send_wr *wr, struct ibv_sge *sge)
 {
@@ -35,19 +31,8 @@ static uint32_t ep_net_end_wr(const struct ep_net_rma *rma, const struct ep_net_
 		wr[n].wr.atomic.remote_addr = op->signal_at;
 		wr[n].wr.atomic.compare_add = op->add;
 		wr[n].wr.atomic.rkey = op->signal_rkey;
-		return n + 1;
-	}
-	if (!op->notify) {
-		return n;
-	}
-	/* NICs may route long data adaptively, and these messages not. */
-	if (n == 0 || op->size > EP_NET_IMM_BYTES) {
-		wr[n].wr.rdma.remote_addr = op->remote;
-		wr[n].wr.rdma.rkey = op->rkey;
 		n++;
 	}
-	wr[n - 1].opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
-	wr[n - 1].imm_data = htobe32(op->imm);
 	return n;
 }
 
@@ -98,15 +83,12 @@ static ncclResult_t ep_net_op_push(struct ep_net_rma *rma, struct ep_net_op *op,
 	op->at = at;
 	op->posted = at == op->size;
 	*waits = !op->posted;
-	if (rma->ctrl && op->posted && op->left) {
-		via->flight[via->flight_last++ % via->sq] = number;
-	}
 	return ncclSuccess;
 }
 
 ncclResult_t ep_net_link_push(struct ep_net_rma *rma, struct ep_net_link *link)
 {
-	while (link->first != EP_NET_NO_OP && link->lane == EP_NET_LANE_OPEN) {
+	while (link->first != EP_NET_NO_OP) {
 		uint32_t number = link->first, before;
 		struct ep_net_op *op = ep_net_op_at(rma, number);
 		bool waits;
@@ -119,7 +101,7 @@ ncclResult_t ep_net_link_push(struct ep_net_rma *rma, struct ep_net_link *link)
 		if (!waits) {
 			link->first = op->next;
 			if (ep_net_op_done(op)) {
-				ep_net_op_end(rma, op, number); /* there was nothing to post */
+				ep_net_op_end(op); /* there was nothing to post */
 			}
 		}
 	}
@@ -129,7 +111,7 @@ ncclResult_t ep_net_link_push(struct ep_net_rma *rma, struct ep_net_link *link)
 	return ncclSuccess;
 }
 
-void ep_net_link_append(struct ep_net_rma *rma, struct ep_net_link *link, uint32_t number)
+static void ep_net_link_append(struct ep_net_rma *rma, struct ep_net_link *link, uint32_t number)
 {
 	ep_net_op_at(rma, number)->next = EP_NET_NO_OP;
 	if (link->first == EP_NET_NO_OP) {
@@ -142,15 +124,11 @@ void ep_net_link_append(struct ep_net_rma *rma, struct ep_net_link *link, uint32
 
 ncclResult_t ep_net_op_start(struct ep_net_rma *rma, const struct ep_net_op *want, uint32_t *number)
 {
-	struct ep_net_link *link = ep_net_lane_open(rma, want->link);
+	struct ep_net_link *link = want->link;
 	struct ep_net_op *op;
 	uint32_t use;
 
 	EP_CHECK(ep_net_rma_failed(rma));
-	if (!link) {
-		return ep_net_rma_fail(rma, want->link, ncclRemoteError,
-				       "the peer has closed the connection: see its log");
-	}
 	if (rma->free == EP_NET_NO_OP) {
 		EP_CHECK(ep_net_ops_grow(rma));
 	}
@@ -161,12 +139,8 @@ ncclResult_t ep_net_op_start(struct ep_net_rma *rma, const struct ep_net_op *wan
 	use = (op->use + 1) & ((1u << EP_NET_OP_USE_BITS) - 1);
 	*op = *want;
 	op->use = use;
-	op->link = link;
-	op->lkey = op->lkeys ? op->lkeys[link->port] : op->lkey;
-	op->rkey = op->rkeys ? op->rkeys[link->remote_port] : op->rkey;
 	op->left = 0;
 	op->at = 0;
-	op->others = 0;
 	op->posted = false;
 	op->gets = link->gets;
 	link->gets += op->kind == EP_NET_GET;
@@ -181,30 +155,6 @@ void *ep_net_op_request(const struct ep_net_rma *rma, uint32_t number)
 				ep_net_op_at(rma, number)->use);
 }
 
-ncclResult_t ep_net_flush_start(struct ep_net_rma *rma, struct ep_net_link *const *link,
-				const uint32_t *rkey, uint32_t n, uint64_t at, void **request)
-{
-	struct ep_net_op want = {
-		.kind = EP_NET_FLUSH, .local = (uintptr_t)rma->scratch + 8, .remote = at, .size = 1
-	};
-	uint32_t first = EP_NET_NO_OP, number;
-
-	for (uint32_t i = 0; i < n; i++) {
-		want.link = link[i];
-		want.lkey = link[i]->port_ctx->scratch_mr->lkey;
-		want.rkey = rkey[i];
-		if (i > 0) {
-			/* (requests stay where they are) */
-			want.count = &ep_net_op_at(rma, first)->others;
-			++*want.count;
-		}
-		EP_CHECK(ep_net_op_start(rma, &want, &number));
-		first = i ? first : number;
-	}
-	*request = ep_net_op_request(rma, first);
-	return ncclSuccess;
-}
-
 ncclResult_t ep_net_starved_push(struct ep_net_rma *rma)
 {
 	uint32_t n = (uint32_t)rma->config.contexts * rma->mesh->nranks;
@@ -214,26 +164,4 @@ ncclResult_t ep_net_starved_push(struct ep_net_rma *rma)
 		EP_CHECK(ep_net_link_push(rma, &rma->link[i]));
 	}
 	return ncclSuccess;
-}
-
-ncclResult_t ep_net_link_receives(struct ep_net_rma *rma, struct ep_net_link *link, uint32_t n)
-{
-	struct ibv_recv_wr wr[EP_NET_RECEIVES_AT_ONCE], *bad;
-	uint64_t id = 1ull << 63 | (uint64_t)(link - rma->link);
-	int error = 0;
-
-	while (n && !error) {
-		uint32_t some = (uint32_t)ep_min_u64(n, EP_NET_RECEIVES_AT_ONCE);
-
-		for (uint32_t i = 0; i < some; i++) {
-			wr[i] = (struct ibv_recv_wr){ .wr_id = id,
-						      .next = i + 1 < some ? &wr[i + 1] : NULL };
-		}
-		error = ibv_post_recv(link->qp, wr, &bad);
-		link->receiving += some;
-		n -= some;
-	}
-	return error ? ep_net_rma_fail(rma, link, ncclSystemError, "receives cannot be posted: %s",
-				       strerror(error))
-		     : ncclSuccess;
 }

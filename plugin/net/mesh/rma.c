@@ -118,14 +118,16 @@ ncclResult_t ep_net_rma_flush(struct ep_net_rma *rma, int context, void *memory,
 {
 	const struct ep_net_span span = memory ? (struct ep_net_span){ 0, memory } : rma->read;
 	const struct ep_net_sym *sym = NULL;
-	struct ep_net_link *link;
-	uint64_t at = 0;
+	struct ep_net_op want = { .kind = EP_NET_FLUSH,
+				  .local = (uintptr_t)rma->scratch + 8,
+				  .size = 1 };
 
-	EP_CHECK(ep_net_link_get(rma, context, rank, &link));
+	EP_CHECK(ep_net_link_get(rma, context, rank, &want.link));
 	if (!memory && !ep_net_handle_get(EP_NET_SYM, span.handle)) {
 		return ncclSuccess; /* nothing was read into memory that is still registered */
 	}
-	EP_CHECK(ep_net_span_find(rma, &span, rma->mesh->rank, 1, &sym, &at));
-	return ep_net_flush_start(rma, &link, &sym->mr->rkey[rma->mesh->of_nic[link->port]], 1, at,
-				  request);
+	EP_CHECK(ep_net_span_find(rma, &span, rma->mesh->rank, 1, &sym, &want.remote));
+	want.lkey = want.link->port_ctx->scratch_mr->lkey;
+	want.rkey = sym->mr->rkey[rma->mesh->of_nic[want.link->port]];
+	return ep_net_start(rma, &want, request);
 }

@@ -29,18 +29,11 @@ struct ep_net_port_ctx {
 	struct ibv_cq *cq; /* NULL: no context does */
 	uint32_t cq_lost;  /* atomic: the NIC has lost completions */
 	uint32_t cq_room;
-	bool failed; /* a lane has failed, and that was told */
-	uint8_t tc;  /* traffic class */
+	uint8_t tc; /* traffic class */
 	struct ibv_mr *scratch_mr;
 };
 
 struct ep_net_link;
-
-enum ep_net_lane {
-	EP_NET_LANE_OPEN,
-	EP_NET_LANE_CLOSING, /* this end has closed it; what has come by it is not known on both sides */
-	EP_NET_LANE_CLOSED
-};
 
 /* A request: posted piece by piece, and done when the NIC has told of all of them. */
 struct ep_net_op {
@@ -49,17 +42,13 @@ struct ep_net_op {
 	enum ep_net_op_kind kind;
 	uint32_t left; /* completions of what is posted */
 	bool posted;   /* all of it; */
-	bool signal, notify;
+	bool signal;
 	struct ep_net_link *link;
 	uint64_t local, remote, size, at; /* at: bytes that are posted */
 	uint32_t lkey, rkey;
 	uint64_t signal_at, add;
 	uint32_t signal_rkey;
-	const uint32_t *lkeys, *rkeys; /* by port, here and there; NULL: it goes by no other */
-	uint32_t imm;    /* if `tell`: a peer that has posted receives is told of the end */
-	uint64_t gets;   /* FLUSH: gets of the link that come before */
-	uint32_t *count; /* not NULL: goes down at the end, and nobody tests the request */
-	uint32_t others; /* whose `count` this is: the request ends with the last of them */
+	uint64_t gets; /* FLUSH: gets of the link that come before */
 };
 
 /* To a rank, of one context. */
@@ -71,34 +60,7 @@ struct ep_net_link {
 	uint32_t first, last; /* ops that are not all posted */
 	uint32_t live;        /* ops under way */
 	uint64_t gets, got;
-	uint32_t receives;    /* that it has; 0: nobody tells this rank anything */
-	uint32_t owed;        /* of which so many were used and not posted again */
 	uint64_t looked_gone; /* when its rank was found gone; 0: not */
-
-	/* where lanes take over from each other: lane.c */
-	enum ep_net_lane lane;
-	bool drained;  /* closed here: nothing comes by it any more, */
-	bool notify;   /* of which the rank has not been told */
-	bool reported; /* the rank has closed its end */
-	uint64_t since;
-	uint32_t receiving;                 /* receives that have not ended */
-	uint32_t received, remote_received; /* messages that tell: here; there, as the rank says */
-	uint32_t notified;                  /* that were sent, and have ended */
-	uint32_t *flight, sq;               /* ring of ops that are all posted */
-	uint32_t flight_first, flight_last;
-};
-
-/* What is said to a rank, and heard of it, of lanes. */
-struct ep_net_lane_msg {
-	uint32_t magic;
-	uint16_t lane, last; /* last: the rank leaves */
-	uint32_t received, pad;
-};
-
-struct ep_net_lane_ctrl {
-	struct ep_net_lane_msg in, out;
-	size_t in_at, out_at;
-	bool sending; /* some of `out` */
 };
 
 struct ep_net_span {
@@ -108,12 +70,6 @@ struct ep_net_span {
 
 struct ep_net_rma_config {
 	int contexts, stride, tc;
-	uint32_t receives; /* of a link; 0: none */
-	/* Links to a rank are lanes: where one fails the others take over. All that is sent tells. */
-	bool lanes;
-	/* Told of what peers tell: may fail. */
-	ncclResult_t (*notified)(void *arg, const struct ep_net_link *link, uint32_t imm);
-	void *arg;
 };
 
 struct ep_net_rma {
@@ -122,13 +78,10 @@ struct ep_net_rma {
 	struct ep_net_rma_config config;
 	uint8_t sl;
 	struct ep_net_port_ctx port_ctx[EP_NET_NIC_PORTS];
-	struct ep_net_lane_ctrl *ctrl; /* with each rank; NULL: links are no lanes */
-	pthread_mutex_t lock;          /* then: of who uses the contexts */
-	uint32_t closing;              /* lanes */
-	bool starved;                  /* links wait for room that is not their own */
-	struct ep_net_link *link;      /* [contexts][nranks] */
-	uint64_t *scratch;             /* what atomics and flushes read */
-	struct ep_net_span read;       /* memory that was read into last; handle NULL: none */
+	bool starved;             /* links wait for room that is not their own */
+	struct ep_net_link *link; /* [contexts][nranks] */
+	uint64_t *scratch;        /* what atomics and flushes read */
+	struct ep_net_span read;  /* memory that was read into last; handle NULL: none */
 
 	struct ep_net_op **chunk;
 	uint32_t nops, free, live;
@@ -164,8 +117,7 @@ struct ep_net_op *ep_net_op_at(const struct ep_net_rma *rma, uint32_t number);
 void *ep_net_op_request(const struct ep_net_rma *rma, uint32_t number);
 ncclResult_t ep_net_ops_grow(struct ep_net_rma *rma);
 void ep_net_op_free(struct ep_net_rma *rma, uint32_t number);
-/* Who only counts requests does not test them. */
-void ep_net_op_end(struct ep_net_rma *rma, struct ep_net_op *op, uint32_t number);
+void ep_net_op_end(struct ep_net_op *op);
 static inline bool ep_net_op_done(const struct ep_net_op *op)
 {
 	return op->posted && op->left == 0;
@@ -184,67 +136,21 @@ ncclResult_t ep_net_rma_failed(const struct ep_net_rma *rma);
 
 #define EP_NET_OP_ID(wrs, number) ((uint64_t)(wrs) << 32 | (number))
 #define EP_NET_OP_ID_WRS(id) ((uint32_t)((id) >> 32))
-#define EP_NET_OP_ID_RECEIVE (1ull << 63) /* and the number of the link */
 
 /* post.c: makes a request like `want`, whose use and progress do not count, and posts it. */
 ncclResult_t ep_net_op_start(struct ep_net_rma *rma, const struct ep_net_op *want,
 			     uint32_t *number);
-/* A flush of what `n` ports have keys for, at `at`; after all earlier gets of each link. */
-ncclResult_t ep_net_flush_start(struct ep_net_rma *rma, struct ep_net_link *const *link,
-				const uint32_t *rkey, uint32_t n, uint64_t at, void **request);
 ncclResult_t ep_net_link_push(struct ep_net_rma *rma, struct ep_net_link *link);
-void ep_net_link_append(struct ep_net_rma *rma, struct ep_net_link *link, uint32_t number);
-ncclResult_t ep_net_link_receives(struct ep_net_rma *rma, struct ep_net_link *link, uint32_t n);
 /* What waited for room that work of other links has given back. */
 ncclResult_t ep_net_starved_push(struct ep_net_rma *rma);
 
 /* rma_poll.c: takes up completions, of all ports, and no more. *all: how many there were. */
 ncclResult_t ep_net_rma_poll(struct ep_net_rma *rma, int *all);
-ncclResult_t ep_net_port_ctx_drain(struct ep_net_rma *rma,
-				   uint32_t port); /* until nothing is told */
 
 /* rma_progress.c: takes up completions, posts what had to wait, and now and then looks for peers. */
 ncclResult_t ep_net_rma_progress(struct ep_net_rma *rma);
 /* *done of a request of this or any other context. */
 ncclResult_t ep_net_op_test(void *request, int *done);
-
-/* lane.c: how lanes take over from each other. */
-ncclResult_t ep_net_lanes_new(struct ep_net_rma *rma);
-void ep_net_lanes_free(struct ep_net_rma *rma);
-/* The lane itself, or another one to the rank if it is closed; NULL: there is none. */
-struct ep_net_link *ep_net_lane_open(const struct ep_net_rma *rma, struct ep_net_link *link);
-/* An open lane of this rank to itself, by this port; NULL: there is none. */
-struct ep_net_link *ep_net_lane_own(const struct ep_net_rma *rma, uint32_t port);
-/*
- * What a lane has told that is closed, and of what is elsewhere by now, is old. `port_ctx`: whose queue reported
- * it (queue pairs of two devices may have one number).
- */
-bool ep_net_lane_old(const struct ep_net_link *via, const struct ep_net_port_ctx *port_ctx,
-		     const struct ibv_wc *wc);
-/* An error where no other lane is left. */
-ncclResult_t ep_net_lane_failed(struct ep_net_rma *rma, struct ep_net_link *link, const char *why);
-void ep_net_lane_stop(struct ep_net_rma *rma, struct ep_net_link *link);
-
-/* lanes.c: looks after them. */
-ncclResult_t ep_net_lanes_look(struct ep_net_rma *rma);
-/* For the asynchronous thread: as far as it goes. */
-void ep_net_lanes_async(struct ep_net_rma *rma);
-/* This rank leaves: the others are told what has come. */
-void ep_net_lanes_leave(struct ep_net_rma *rma);
-
-static inline void ep_net_rma_enter(struct ep_net_rma *rma)
-{
-	if (rma->ctrl) {
-		pthread_mutex_lock(&rma->lock);
-	}
-}
-
-static inline void ep_net_rma_leave(struct ep_net_rma *rma)
-{
-	if (rma->ctrl) {
-		pthread_mutex_unlock(&rma->lock);
-	}
-}
 
 /* sym.c: all ranks call it. */
 ncclResult_t ep_net_sym_new(struct ep_net_mesh *mesh, const struct ep_net_memory *memory,

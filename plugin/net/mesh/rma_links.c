@@ -93,14 +93,9 @@ static ncclResult_t ep_net_port_ctx_make(struct ep_net_rma *rma, struct ep_net_p
 	uint64_t cqes;
 
 	room->sq = (uint32_t)ep_min_u64(EP_NET_LINK_SQ, (uint64_t)attr->max_qp_wr);
-	room->rq = rma->config.receives ? rma->config.receives : 1;
+	room->rq = 1;
 	cqes = ep_min_u64((uint64_t)n * (room->sq + room->rq), (uint64_t)attr->max_cqe);
-	cqes = ep_min_u64(cqes, EP_NET_LINK_CQ + (uint64_t)n * rma->config.receives);
-	if (rma->config.receives && cqes <= (uint64_t)n * room->rq) {
-		return ep_fail(ncclSystemError,
-			       "%s: a completion queue has %d entries, %u ranks need more",
-			       port_ctx->dev->label, attr->max_cqe, rma->mesh->nranks);
-	}
+	cqes = ep_min_u64(cqes, EP_NET_LINK_CQ);
 	/* (its context is what an event of it sets) */
 	port_ctx->cq = port_ctx->dev->nic.v->ibv_create_cq(port_ctx->dev->nic.ctx, (int)cqes,
 							   &port_ctx->cq_lost, NULL, 0);
@@ -150,9 +145,6 @@ static ncclResult_t ep_net_links_make(struct ep_net_rma *rma)
 		EP_CHECK(ep_net_link_check(rma, link));
 		EP_CHECK(ep_net_link_make(rma, link, &room[link->port]));
 		link->room = room[link->port].sq;
-		/* (receives have their own part of the queue) */
-		link->receives = rma->config.receives ? room[link->port].rq : 0;
-		link->port_ctx->cq_room -= link->receives;
 	}
 	return ncclSuccess;
 }
@@ -212,7 +204,6 @@ static ncclResult_t ep_net_links_connect(struct ep_net_rma *rma)
 		}
 		EP_CHECK(ep_net_queue_connect(link->port_ctx->dev, link->qp, &path,
 					      link->remote_qpn));
-		EP_CHECK(ep_net_link_receives(rma, link, link->receives));
 	}
 	return ncclSuccess;
 }
@@ -255,9 +246,6 @@ ncclResult_t ep_net_rma_new(struct ep_net_mesh *mesh, const struct ep_net_rma_co
 	if (result == ncclSuccess) {
 		result = ep_net_links_make(rma);
 	}
-	if (result == ncclSuccess && config->lanes) {
-		result = ep_net_lanes_new(rma);
-	}
 	EP_CHECK_GOTO(ep_net_links_agree(rma, result), err_free);
 	result = ep_net_links_connect(rma);
 	/* Nobody writes to a rank that is not ready to answer. */
@@ -281,7 +269,6 @@ void ep_net_rma_free(struct ep_net_rma *rma)
 	if (!rma) {
 		return;
 	}
-	ep_net_lanes_leave(rma);
 	if (rma->handle) {
 		ep_net_handle_drop(EP_NET_RMA, rma->handle);
 	}
@@ -301,7 +288,6 @@ void ep_net_rma_free(struct ep_net_rma *rma)
 			port_ctx->dev->nic.v->ibv_dereg_mr(port_ctx->scratch_mr);
 		}
 	}
-	ep_net_lanes_free(rma);
 	ep_net_mesh_put(rma->mesh);
 	for (uint32_t i = 0; i < rma->nops / EP_NET_OPS_CHUNK; i++) {
 		free(rma->chunk[i]);

@@ -1,26 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Takes up completions of a mesh. */
-#include <endian.h>
 #include "core/log.h"
 #include "net/base/net_queue.h"
 #include "net/mesh/rma.h"
-
-static ncclResult_t ep_net_receive_done(struct ep_net_rma *rma, const struct ibv_wc *wc)
-{
-	struct ep_net_link *link = &rma->link[wc->wr_id & ~EP_NET_OP_ID_RECEIVE];
-	uint32_t owed = ++link->owed;
-
-	link->receiving--;
-	if (link->drained) {
-		return ncclSuccess; /* too late: the peer was told that it has not come */
-	}
-	link->received++;
-	if (owed >= ep_max_u64(link->receives / 2, 1) && link->lane == EP_NET_LANE_OPEN) {
-		link->owed = 0;
-		EP_CHECK(ep_net_link_receives(rma, link, owed));
-	}
-	return rma->config.notified(rma->config.arg, link, be32toh(wc->imm_data));
-}
 
 static ncclResult_t ep_net_send_done(struct ep_net_rma *rma, struct ep_net_port_ctx *port_ctx,
 				     const struct ibv_wc *wc)
@@ -29,17 +11,10 @@ static ncclResult_t ep_net_send_done(struct ep_net_rma *rma, struct ep_net_port_
 	struct ep_net_link *via = ep_net_op_via(rma, op), *link = op->link;
 
 	port_ctx->cq_room++;
-	if (rma->ctrl && ep_net_lane_old(via, port_ctx, wc)) {
-		return ncclSuccess;
-	}
 	via->room += EP_NET_OP_ID_WRS(wc->wr_id);
 	op->left--;
-	if (rma->ctrl && ep_net_op_done(op)) {
-		via->flight_first++; /* (completions are in order) */
-		via->notified += op->notify;
-	}
 	if (ep_net_op_done(op)) {
-		ep_net_op_end(rma, op, (uint32_t)wc->wr_id);
+		ep_net_op_end(op);
 	}
 	EP_CHECK(ep_net_link_push(rma, link));
 	return via == link ? ncclSuccess : ep_net_link_push(rma, via);
@@ -47,33 +22,12 @@ static ncclResult_t ep_net_send_done(struct ep_net_rma *rma, struct ep_net_port_
 
 static ncclResult_t ep_net_wc_failed(struct ep_net_rma *rma, const struct ibv_wc *wc)
 {
-	struct ep_net_link *link =
-		wc->wr_id & EP_NET_OP_ID_RECEIVE
-			? &rma->link[wc->wr_id & ~EP_NET_OP_ID_RECEIVE]
-			: ep_net_op_via(rma, ep_net_op_at(rma, (uint32_t)wc->wr_id));
+	struct ep_net_link *link = ep_net_op_via(rma, ep_net_op_at(rma, (uint32_t)wc->wr_id));
 	char why[EP_NET_WC_TEXT];
 
 	ep_net_dev_events(link->port_ctx->dev);
 	ep_net_wc_print(wc, why);
-	return rma->ctrl && ep_net_status_blames_path(wc->status)
-		       ? ep_net_lane_failed(rma, link, why)
-		       : ep_net_rma_lost(rma, link, ncclRemoteError, why);
-}
-
-/* What a failure leaves: room. Returns whether it is an old one. */
-static bool ep_net_wc_left(struct ep_net_rma *rma, struct ep_net_port_ctx *port_ctx,
-			   const struct ibv_wc *wc)
-{
-	struct ep_net_link *via;
-
-	if (wc->wr_id & EP_NET_OP_ID_RECEIVE) {
-		via = &rma->link[wc->wr_id & ~EP_NET_OP_ID_RECEIVE];
-		via->receiving--;
-		return via->lane != EP_NET_LANE_OPEN;
-	}
-	via = ep_net_op_via(rma, ep_net_op_at(rma, (uint32_t)wc->wr_id));
-	port_ctx->cq_room++;
-	return ep_net_lane_old(via, port_ctx, wc) || via->lane != EP_NET_LANE_OPEN;
+	return ep_net_rma_lost(rma, link, ncclRemoteError, why);
 }
 
 /* Takes up completions of a port. *n: how many. */
@@ -89,30 +43,15 @@ static ncclResult_t ep_net_port_ctx_poll(struct ep_net_rma *rma, uint32_t port, 
 	}
 	for (int i = 0; i < *n; i++) {
 		if (wc[i].status != IBV_WC_SUCCESS) {
-			if (rma->ctrl && ep_net_wc_left(rma, &rma->port_ctx[port], &wc[i])) {
-				continue;
-			}
 			if (!bad || (bad->status == IBV_WC_WR_FLUSH_ERR &&
 				     wc[i].status != IBV_WC_WR_FLUSH_ERR)) {
 				bad = &wc[i];
 			}
-		} else if (wc[i].wr_id & EP_NET_OP_ID_RECEIVE) {
-			EP_CHECK(ep_net_receive_done(rma, &wc[i]));
 		} else {
 			EP_CHECK(ep_net_send_done(rma, &rma->port_ctx[port], &wc[i]));
 		}
 	}
 	return bad ? ep_net_wc_failed(rma, bad) : ncclSuccess;
-}
-
-ncclResult_t ep_net_port_ctx_drain(struct ep_net_rma *rma, uint32_t port)
-{
-	int n;
-
-	do {
-		EP_CHECK(ep_net_port_ctx_poll(rma, port, &n));
-	} while (n);
-	return ncclSuccess;
 }
 
 ncclResult_t ep_net_rma_poll(struct ep_net_rma *rma, int *all)

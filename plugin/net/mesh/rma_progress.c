@@ -4,22 +4,15 @@
 #include "net/base/net_queue.h"
 #include "net/mesh/rma.h"
 
-/* Whether a rank has said that it has failed: what this one waits for may never come. */
 static ncclResult_t ep_net_rma_peers_check(struct ep_net_rma *rma)
 {
-	char text[EP_NET_LOST_TEXT];
+	ncclResult_t result = ep_net_mesh_check(rma->mesh);
 
-	for (uint32_t r = 0; r < rma->mesh->nranks; r++) {
-		if (ep_net_mesh_lost(rma->mesh, r, text)) {
-			ncclResult_t code = ep_fail(ncclRemoteError, "%s has failed: %s",
-						    rma->mesh->who[r], text);
-
-			ep_error_get(NULL, &rma->failed);
-			__atomic_store_n(&rma->broken, 1, __ATOMIC_RELAXED);
-			return code;
-		}
+	if (result != ncclSuccess) {
+		ep_error_get(NULL, &rma->failed);
+		__atomic_store_n(&rma->broken, 1, __ATOMIC_RELAXED);
 	}
-	return ncclSuccess;
+	return result;
 }
 
 /* See ep_net_look() in progress.c: the NIC alone tells late, or never. */
@@ -42,11 +35,7 @@ static ncclResult_t ep_net_rma_look(struct ep_net_rma *rma)
 					       "overrun or failed");
 		}
 	}
-	if (rma->ctrl) {
-		EP_CHECK(ep_net_lanes_look(rma));
-	} else {
-		EP_CHECK(ep_net_rma_peers_check(rma));
-	}
+	EP_CHECK(ep_net_rma_peers_check(rma));
 	for (uint32_t i = 0; i < n; i++) {
 		struct ep_net_link *link = &rma->link[i];
 		int fd = rma->mesh->fd[link->rank];
@@ -54,7 +43,7 @@ static ncclResult_t ep_net_rma_look(struct ep_net_rma *rma)
 		if (!link->live || !link->qp) {
 			continue;
 		}
-		if (!rma->ctrl && __atomic_load_n(&link->port_ctx->dev->broken, __ATOMIC_RELAXED)) {
+		if (__atomic_load_n(&link->port_ctx->dev->broken, __ATOMIC_RELAXED)) {
 			return ep_net_rma_lost(rma, link, ncclSystemError,
 					       "the connection is lost");
 		}
@@ -102,14 +91,12 @@ ncclResult_t ep_net_op_test(void *request, int *done)
 		return ep_fail(ncclInvalidArgument,
 			       "%p is no request, or one that was tested to its end", request);
 	}
-	ep_net_rma_enter(rma);
-	if (!ep_net_op_done(op) || op->others) {
+	if (!ep_net_op_done(op)) {
 		result = ep_net_rma_progress(rma);
 	}
-	if (result == ncclSuccess && ep_net_op_done(op) && !op->others) {
+	if (result == ncclSuccess && ep_net_op_done(op)) {
 		*done = 1;
 		ep_net_op_free(rma, number);
 	}
-	ep_net_rma_leave(rma);
 	return result;
 }

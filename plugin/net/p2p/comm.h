@@ -26,6 +26,7 @@
 #include "net/link/handshake.h"
 #include "net/p2p/counts.h"
 
+#define EP_NET_PEER 88
 #define EP_NET_SLOTS 64u
 #define EP_NET_GROUPS EP_NET_MAX_REQUESTS /* of receives under way; the most a peer can want */
 #define EP_NET_SENDS (EP_NET_GROUPS * EP_NET_MAX_RECVS)
@@ -152,7 +153,8 @@ struct ep_net_comm {
 	const struct ep_net_nic *nic;
 	void *handle;
 	int fd; /* TCP: tells when the other end is gone */
-	char peer[72];
+	char peer[EP_NET_PEER];
+	uint32_t rank; /* in collectives: the sender's */
 	uint32_t nlocals, nremotes, nroutes;
 	struct ep_net_local local[EP_NET_NIC_PORTS];
 	struct ep_net_remote remote[EP_NET_NIC_PORTS];
@@ -325,6 +327,13 @@ ncclResult_t ep_net_flushes_push(struct ep_net_comm *c);
 void ep_net_flush_ended(struct ep_net_comm *c, uint32_t local, uint32_t request);
 /* A device that is broken gives no flush back any more. */
 void ep_net_flushes_give_up(struct ep_net_comm *c, uint32_t local);
+
+/* send.c: a receive that the other end has posted, the first of its group that has no message yet. */
+struct ep_net_asked {
+	int tag;
+	uint32_t size; /* 0: none is known */
+};
+ncclResult_t ep_net_send_asked(void *send_comm, struct ep_net_asked *asked);
 
 /* send.c, recv.c, flush.c: for NCCL */
 ncclResult_t ep_net_isend(void *send_comm, void *data, size_t size, int tag, void *mr,

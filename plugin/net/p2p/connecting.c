@@ -22,8 +22,8 @@ struct ep_net_connecting {
 	struct ep_net_comm *comm;
 	struct ep_net_dialing dialing;
 	uint64_t nonce, began;
-	char where[EP_NET_ADDR_TEXT + 40]; /* it is dialed, for messages */
-	size_t at;                         /* of the message under way */
+	char where[EP_NET_PEER + 40]; /* it is dialed, for messages */
+	size_t at;                    /* of the message under way */
 	struct ep_net_connect_req req;
 	struct ep_net_connect_rep rep;
 };
@@ -72,6 +72,7 @@ static ncclResult_t ep_net_connecting_new(int dev, int tc, const struct ep_net_h
 		free(s);
 		return result;
 	}
+	s->comm->rank = handle->rank;
 	ep_net_addr_print(&handle->addr, s->comm->peer);
 	snprintf(s->where, sizeof(s->where), "%s, where a receiver should listen,", s->comm->peer);
 	ep_net_dialing_begin(&s->dialing, &handle->addr, s->where, s->began + ep_net_setup_ns());

@@ -110,6 +110,7 @@ static ncclResult_t ep_net_accepted_connect(struct ep_net_listen *l)
 	EP_CHECK(ep_net_peer_check(&peer, routes, who));
 	EP_CHECK(ep_net_comm_new(l->nic, false, routes, h->nqps, &class, &l->comm));
 	strcpy(l->comm->peer, who);
+	l->comm->rank = h->rank;
 	result = ep_net_comm_connect(l->comm, &peer);
 	if (result != ncclSuccess) {
 		ep_net_comm_free(l->comm);

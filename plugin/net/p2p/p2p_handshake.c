@@ -34,6 +34,7 @@ void ep_net_connect_req_fill(const struct ep_net_comm *c, uint64_t nonce,
 	req->tc = c->local[0].tc;
 	req->sl = c->local[0].sl;
 	req->ports = c->nlocals;
+	req->rank = c->rank;
 	ep_net_ports_fill(c, req->port, req->qpn);
 }
 

@@ -16,7 +16,7 @@
 struct ep_net_connect_req {
 	struct ep_net_head head;
 	uint64_t shared;
-	uint32_t nqps, tc, ports, sl;
+	uint32_t nqps, tc, ports, sl, rank, pad;
 	struct ep_net_remote port[EP_NET_NIC_PORTS];
 	uint32_t qpn[EP_NET_MAX_QPS];
 };
@@ -38,6 +38,8 @@ struct ep_net_handle {
 	uint64_t nonce;
 	union ep_net_addr addr;
 	void *parked; /* the sender's own: what it has begun */
+	uint32_t
+		rank; /* the sender's own: which of the listener's senders it is, for collectives */
 };
 
 _Static_assert(sizeof(struct ep_net_handle) <= EP_NET_HANDLE_BYTES, "NCCL's handle");

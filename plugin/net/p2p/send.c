@@ -135,6 +135,31 @@ static ncclResult_t ep_net_send_post(struct ep_net_comm *c, void *data, size_t s
 	return ep_net_send_to(c, slot, &m, request);
 }
 
+static ncclResult_t ep_net_slot_ask(struct ep_net_comm *c, struct ep_net_asked *asked)
+{
+	const struct ep_net_slot_entry *slot;
+
+	EP_CHECK(ep_net_slot_get(c, &slot));
+	if (!slot) {
+		return ep_net_progress(c);
+	}
+	slot += __builtin_ctz(~c->matched);
+	*asked = (struct ep_net_asked){ slot->tag, slot->size };
+	return ncclSuccess;
+}
+
+ncclResult_t ep_net_send_asked(void *send_comm, struct ep_net_asked *asked)
+{
+	struct ep_net_comm *c = ep_net_handle_get(EP_NET_SEND, send_comm);
+	ncclResult_t result;
+
+	*asked = (struct ep_net_asked){ 0, 0 };
+	ep_net_enter(c);
+	result = c->failed.code == ncclSuccess ? ep_net_slot_ask(c, asked) : ep_net_comm_failed(c);
+	ep_net_leave(c);
+	return result;
+}
+
 ncclResult_t ep_net_isend(void *send_comm, void *data, size_t size, int tag, void *mr,
 			  void **request)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The tables for collectives that NCCL looks up: thin, over one implementation. */
 #include "core/error.h"
-#include "net/mesh/coll.h"
+#include "net/coll/coll.h"
 #include "net/tables/tables.h"
 
 extern const struct ep_coll_v8 ncclCollNetPlugin_v8;
