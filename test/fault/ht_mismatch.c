@@ -84,7 +84,7 @@ static const struct other others[OTHERS] = {
 	[RECIPE] = { "recipe", AT_DISPATCH, true, false, false, "config->quant_recipe", "NONE",
 		     "FWD", NULL },
 	[SCALES_TYPE] = { "type of scales", AT_DISPATCH, false, false, false,
-			  "the type of inputs->scales", "uint8", "fp32", NULL },
+			  "the type of inputs->scales", "uint8", "e4m3", NULL },
 	[SCALES] = { "number of scales", AT_DISPATCH, true, false, false,
 		     "the number of scales per token", "4", "8", NULL },
 	[SCALES_OFFSET] = { "offset of scales", AT_DISPATCH, false, false, true,
@@ -156,6 +156,18 @@ static struct oracle_ht problem_of(enum which i, int nranks, bool odd)
 	return h;
 }
 
+/* On all ranks: nothing but the field is different then. */
+static void prepare(struct ht_bench *b, enum which i)
+{
+	if (i == ONE_WINDOW) { /* no offset tells that there is a window */
+		b->out_tokens.t.win_offset = 0;
+	} else if (i == SCALES_TYPE) { /* as many as the odd rank will have of its type */
+		b->in_scales.t.datatype = b->out_scales.t.datatype = ncclFloat8e4m3;
+		b->in_scales.sizes[1] *= 4;
+		b->out_scales.sizes[1] *= 4;
+	}
+}
+
 /* What the odd rank has changed before the call that is different. */
 static void spoil(struct ht_bench *b, enum which i)
 {
@@ -163,10 +175,8 @@ static void spoil(struct ht_bench *b, enum which i)
 	case RECIPE: /* the same tokens, without scales */
 		b->h.p.quant = ORACLE_QUANT_NONE;
 		break;
-	case SCALES_TYPE: /* as many bytes of another type */
+	case SCALES_TYPE:
 		b->in_scales.t.datatype = b->out_scales.t.datatype = ncclUint8;
-		b->in_scales.sizes[1] *= 4;
-		b->out_scales.sizes[1] *= 4;
 		break;
 	case SCALES:
 		b->in_scales.sizes[1] /= 2;
@@ -238,6 +248,7 @@ static void operate(struct ht_bench *b, enum which i, bool odd)
 	if (others[i].at == AT_UPDATE || (odd && i == MISSING)) {
 		return;
 	}
+	prepare(b, i);
 	if (odd) {
 		spoil(b, i);
 	}

@@ -205,7 +205,7 @@ static const struct {
 	[RECIPE] = { "recipe", "config->quant_recipe", "DS_FP8E3M4", "NONE" },
 	[ROUNDED] = { "rounded scales", "config->quant_recipe", "DS_FP8E3M4 with round_scales",
 		      "DS_FP8E3M4" },
-	[SCALES_TYPE] = { "type of scales", "the type of inputs->scales", "uint8", "fp32" },
+	[SCALES_TYPE] = { "type of scales", "the type of inputs->scales", "uint8", "e4m3" },
 	[SCALES] = { "number of scales", "the number of scales per token", "4", "8" },
 	[SEND_DISPATCH] = { "send_only", "the call", "send_only dispatch", "dispatch" },
 	[COMBINE_TYPE] = { "type to combine", "the type of tokens", "fp16", "bf16" },
@@ -242,13 +242,21 @@ static void spoil_problem(struct oracle_problem *p, enum other other, bool odd)
 	p->pow2_scales = other == ROUNDED;
 }
 
+/* On all ranks: as many scales as the odd rank will have of its type. */
+static void prepare(struct bench *b, enum other other)
+{
+	if (other == SCALES_TYPE) {
+		b->in_scales.t.datatype = b->out_scales.t.datatype = ncclFloat8e4m3;
+		b->in_scales.sizes[1] *= 4;
+		b->out_scales.sizes[2] *= 4;
+	}
+}
+
 /* Odd in the operation alone. */
 static void spoil(struct bench *b, enum other other)
 {
 	if (other == SCALES_TYPE) {
 		b->in_scales.t.datatype = b->out_scales.t.datatype = ncclUint8;
-		b->in_scales.sizes[1] *= 4;
-		b->out_scales.sizes[2] *= 4;
 	} else if (other == SCALES) {
 		b->in_scales.sizes[1] /= 2;
 		b->out_scales.sizes[2] /= 2;
@@ -300,6 +308,7 @@ static void operate(struct bench *b, struct bench *second, enum other other, boo
 	default:
 		break;
 	}
+	prepare(b, other);
 	if (odd && other < SEND_DISPATCH) {
 		spoil(b, other);
 	}
