@@ -178,20 +178,20 @@ static void trial_commands(struct trial *t)
 	bool ok = false;
 
 	t->g.mode = EP_GDA_CPU_DB;
-	nic->slab.host = aligned_alloc(EP_GDA_PAGE, bytes);
+	nic->queue_memory.host = aligned_alloc(EP_GDA_PAGE, bytes);
 	nic->uar = dv->mlx5dv_devx_alloc_uar(nic->base.ctx, 1); /* NC */
 	if (!nic->uar) {
 		nic->uar = dv->mlx5dv_devx_alloc_uar(nic->base.ctx, 0); /* BF */
 	}
-	if (!nic->slab.host || !nic->uar) {
+	if (!nic->queue_memory.host || !nic->uar) {
 		ep_reason_set(&why, "no memory or no doorbell page: %s", strerror(errno));
 		goto out;
 	}
-	memset(nic->slab.host, 0, bytes);
-	memset(nic->slab.host, 0xff, sizeof(struct ep_mlx5_cqe));
-	nic->slab.umem = dv->mlx5dv_devx_umem_reg(nic->base.ctx, nic->slab.host, bytes,
-						  IBV_ACCESS_LOCAL_WRITE);
-	if (!nic->slab.umem) {
+	memset(nic->queue_memory.host, 0, bytes);
+	memset(nic->queue_memory.host, 0xff, sizeof(struct ep_mlx5_cqe));
+	nic->queue_memory.umem = dv->mlx5dv_devx_umem_reg(nic->base.ctx, nic->queue_memory.host,
+							  bytes, IBV_ACCESS_LOCAL_WRITE);
+	if (!nic->queue_memory.umem) {
 		ep_reason_set(&why, "its memory is not taken: %s (ulimit -l?)", strerror(errno));
 		goto out;
 	}
@@ -200,14 +200,14 @@ out:
 	trial_print(t, ok, &why);
 	ep_gda_queue_destroy(&t->q);
 	ep_gda_address_release(nic);
-	if (nic->slab.umem) {
-		dv->mlx5dv_devx_umem_dereg(nic->slab.umem);
+	if (nic->queue_memory.umem) {
+		dv->mlx5dv_devx_umem_dereg(nic->queue_memory.umem);
 	}
 	if (nic->uar) {
 		dv->mlx5dv_devx_free_uar(nic->uar);
 	}
-	free(nic->slab.host);
-	memset(&nic->slab, 0, sizeof(nic->slab));
+	free(nic->queue_memory.host);
+	memset(&nic->queue_memory, 0, sizeof(nic->queue_memory));
 	nic->uar = NULL;
 }
 

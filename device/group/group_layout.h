@@ -48,7 +48,7 @@
  * How many steps a rank can be ahead of another that has started one: at most six. Rank B that is
  * ahead of rank A needs A before it may use a bank again that A has not left; until then it can
  * complete one operation, of two steps, in each of the three banks (with two banks: at most four). A
- * larger lead proves that the ranks have parted. Two more are margin.
+ * larger lead proves that one rank is excluded by the other. Two more are margin.
  */
 #define EP_GROUP_MAX_LEAD 8
 
@@ -180,14 +180,14 @@ EP_HOST_DEV uint64_t *ep_mask_ignored(int32_t *mask, uint32_t nranks)
 	return (uint64_t *)(mask + (nranks + 1) / 2 * 2);
 }
 
-/* Behind that: what the blocks of a kernel have agreed about each rank (presence.h), below its epoch. */
-enum ep_presence {
-	EP_PRESENCE_CLAIMED = 1,
-	EP_PRESENCE_PRESENT,
-	EP_PRESENCE_ABSENT
+/* Behind that: what the blocks of a kernel have agreed about each rank (arrival.h), below its epoch. */
+enum ep_arrival {
+	EP_ARRIVAL_CLAIMED = 1,
+	EP_ARRIVAL_PRESENT,
+	EP_ARRIVAL_ABSENT
 };
 
-EP_HOST_DEV uint64_t *ep_mask_presence(int32_t *mask, uint32_t nranks)
+EP_HOST_DEV uint64_t *ep_mask_arrival(int32_t *mask, uint32_t nranks)
 {
 	return ep_mask_ignored(mask, nranks) + nranks;
 }
@@ -199,7 +199,7 @@ EP_HOST_DEV uint64_t *ep_mask_presence(int32_t *mask, uint32_t nranks)
 #define EP_MASK_STEP_UNKNOWN 0xffffffffu
 EP_HOST_DEV uint32_t *ep_mask_steps(int32_t *mask, uint32_t nranks)
 {
-	return (uint32_t *)(ep_mask_presence(mask, nranks) + nranks);
+	return (uint32_t *)(ep_mask_arrival(mask, nranks) + nranks);
 }
 
 /* A pending operation; written by the send half. */
@@ -244,8 +244,8 @@ enum ep_record_cause {
 	EP_CAUSE_CLEANED,      /* a combine whose dispatch has run before a MaskClean */
 	EP_CAUSE_OVERFLOW,     /* value = a local expert with more than expected = R * B rows; HT:
 				* value = rows that are to come to `peer`, expected = its limit */
-	EP_CAUSE_PARTED,  /* the peer has masked us, or goes on without us, value steps ahead */
-	EP_CAUSE_UNENDED, /* a queue that was given up does not end; value, expected as below */
+	EP_CAUSE_EXCLUDED, /* the peer has masked us, or goes on without us, value steps ahead */
+	EP_CAUSE_UNENDED,  /* a queue that was given up does not end; value, expected as below */
 	/* The connection; value = enum ep_mlx5_status, expected = queue pair, or both 0: the host has
 	 * given the connection up. */
 	EP_CAUSE_RDMA,

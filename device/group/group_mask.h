@@ -77,7 +77,7 @@ EP_DEV_COLD void ep_mask_peer(const struct ep_dev_group &g, struct ep_op op, uin
  * Has peer r masked this rank, as its progress word `word` says? Then r waits for this rank no more
  * and uses the banks without it. Two kinds of words do not count, because r wrote them before this
  * rank last took r in: words of an earlier round of MaskCleans, and the word that lay there when
- * MaskUpdate took r in. (Rounds tell it, because the steps of ranks that have parted cannot be
+ * MaskUpdate took r in. (Rounds tell it, because the steps of ranks that exclude each other cannot be
  * compared.)
  */
 EP_DEV bool ep_mask_by_peer(const struct ep_dev_group &g, const struct ep_op &op, uint32_t r,
@@ -90,12 +90,12 @@ EP_DEV bool ep_mask_by_peer(const struct ep_dev_group &g, const struct ep_op &op
 }
 
 /*
- * Has peer r parted from this rank, as its progress word says: by masking it, or by taking more
+ * Has peer r excluded this rank, by its progress word: by masking it, or by taking more
  * steps than r could have taken together with this rank? Then r uses the bank for something else by
  * now, and nothing may be sent to it; it is masked here as well.
  */
-EP_DEV bool ep_mask_parted(const struct ep_dev_group &g, const struct ep_op &op, uint32_t r,
-			   uint64_t word)
+EP_DEV bool ep_mask_excluded(const struct ep_dev_group &g, const struct ep_op &op, uint32_t r,
+			     uint64_t word)
 {
 	int32_t lead = (int32_t)((uint32_t)word - op.step);
 
@@ -103,7 +103,7 @@ EP_DEV bool ep_mask_parted(const struct ep_dev_group &g, const struct ep_op &op,
 		return false; /* 0: r has written no word yet, in a new heap */
 	}
 	if (ep_mask_active(g, r)) {
-		ep_mask_peer(g, op, EP_CAUSE_PARTED, EP_WAIT_PROGRESS, r, lead, 0);
+		ep_mask_peer(g, op, EP_CAUSE_EXCLUDED, EP_WAIT_PROGRESS, r, lead, 0);
 	}
 	return true;
 }

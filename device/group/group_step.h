@@ -236,7 +236,7 @@ EP_DEV uint32_t ep_bank_wait(const struct ep_dev_group &g, const struct ep_op &o
 {
 	bool ok = true, held = false;
 
-	/* as nearly always: nobody is behind, and nobody has parted from us */
+	/* as nearly always: nobody is behind, and nobody has excluded us */
 	if (g.nranks <= EP_WARP_SIZE &&
 	    ep_all(EP_FULL_MASK,
 		   ep_lane() >= g.nranks ||
@@ -258,7 +258,7 @@ EP_DEV uint32_t ep_bank_wait(const struct ep_dev_group &g, const struct ep_op &o
 			word = ep_progress_load(g, r);
 		}
 		held |= ep_bank_used(op, word);
-		held |= ep_mask_parted(g, op, r, word);
+		held |= ep_mask_excluded(g, op, r, word);
 	}
 	held = ep_any(EP_FULL_MASK, held);
 	if (!ep_all(EP_FULL_MASK, ok) && ep_aborted(g)) {

@@ -209,11 +209,11 @@ EP_DEV uint32_t ep_wait_verdict(const struct ep_dev_group &g, const struct ep_op
 				uint32_t peer, uint32_t *lead)
 {
 	uint64_t word = g.mask_enabled ? ep_progress_load(g, peer) : 0;
-	bool parted = ep_mask_by_peer(g, op, peer, word);
+	bool excluded = ep_mask_by_peer(g, op, peer, word);
 
 	*lead = (uint32_t)word - op.step;
 	if (expired && !ep_wait_extended(g, op, s, peer)) {
-		return parted ? EP_CAUSE_PARTED : EP_CAUSE_TIMEOUT;
+		return excluded ? EP_CAUSE_EXCLUDED : EP_CAUSE_TIMEOUT;
 	}
 	if (ep_aborted(g) || !ep_mask_active(g, peer)) {
 		return EP_WAIT_END_SILENT;
@@ -221,12 +221,12 @@ EP_DEV uint32_t ep_wait_verdict(const struct ep_dev_group &g, const struct ep_op
 	if (ep_wait_down(g, peer)) {
 		return EP_CAUSE_RDMA;
 	}
-	if (!parted) {
+	if (!excluded) {
 		return EP_WAIT_GOES_ON;
 	}
 	/* It sends nothing more. But what it sent before may have come since the last poll. */
 	if (s->polls & EP_WAIT_MASKED) {
-		return EP_CAUSE_PARTED;
+		return EP_CAUSE_EXCLUDED;
 	}
 	if (ep_wait_overtaken(g, op, site, peer, word)) {
 		ep_wait_cut(g, s);
@@ -281,7 +281,8 @@ EP_DEV_COLD struct ep_wait_result ep_wait_look(const struct ep_dev_group &g, str
 		ep_wait_in_vain(g, op, s);
 	}
 	if (verdict != EP_WAIT_GOES_ON && verdict != EP_WAIT_END_SILENT) {
-		ep_mask_peer(g, op, verdict, site, peer, verdict == EP_CAUSE_PARTED ? lead : 0, 0);
+		ep_mask_peer(g, op, verdict, site, peer, verdict == EP_CAUSE_EXCLUDED ? lead : 0,
+			     0);
 	}
 	w.spin = s;
 	w.over = verdict != EP_WAIT_GOES_ON ||

@@ -3,10 +3,10 @@
 #ifndef EP_DEVICE_LL_DISPATCH_COUNTS_H
 #define EP_DEVICE_LL_DISPATCH_COUNTS_H
 
-#include "device/group/presence.h"
+#include "device/group/arrival.h"
 #include "device/ll/ll_dispatch_rows.h"
 
-/* What a block knows of a source; see presence.h. */
+/* What a block knows of a source; see arrival.h. */
 enum ep_ll_source_state {
 	EP_LL_SOURCE_HERE,   /* its counts are awaited, or here */
 	EP_LL_SOURCE_ABSENT, /* as all blocks agree */
@@ -163,8 +163,8 @@ EP_DEV void ep_ll_recv_tables_clear(const struct ep_ll_common &c, const struct e
 	for (uint32_t r = ep_tid(); r < c.g.nranks; r += ep_nthreads()) {
 		t.state[r] = EP_LL_SOURCE_HERE;
 		if (!ep_mask_active(c.g, r)) {
-			t.state[r] = ep_presence_masked_before(c.g, op, r) ? EP_LL_SOURCE_ABSENT
-									   : EP_LL_SOURCE_DOUBT;
+			t.state[r] = ep_arrival_masked_before(c.g, op, r) ? EP_LL_SOURCE_ABSENT
+									  : EP_LL_SOURCE_DOUBT;
 		}
 		t.rows[r] = 0;
 		t.parts[r] = 0;
@@ -215,17 +215,17 @@ EP_DEV void ep_ll_recv_agree(const struct ep_ll_dispatch_args &a, const struct e
 			     const struct ep_ll_recv_tables &t, uint32_t r)
 {
 	const struct ep_dev_group &g = a.c.g;
-	uint32_t verdict = ep_lane() == 0 ? ep_presence_claim(g, op, r) : 0;
+	uint32_t verdict = ep_lane() == 0 ? ep_arrival_claim(g, op, r) : 0;
 	bool here;
 
 	verdict = ep_shfl_u32(EP_FULL_MASK, verdict, 0);
-	here = verdict != EP_PRESENCE_ABSENT && ep_ll_counts_look(a, op, t, r);
+	here = verdict != EP_ARRIVAL_ABSENT && ep_ll_counts_look(a, op, t, r);
 	if (ep_lane() == 0) {
-		if (verdict == EP_PRESENCE_CLAIMED) {
-			ep_presence_decide(g, op, r, here);
+		if (verdict == EP_ARRIVAL_CLAIMED) {
+			ep_arrival_decide(g, op, r, here);
 		}
 		if (!here) {
-			ep_presence_settle(g, op, r);
+			ep_arrival_settle(g, op, r);
 		}
 		t.state[r] = here ? EP_LL_SOURCE_HERE : EP_LL_SOURCE_ABSENT;
 	}
@@ -239,7 +239,7 @@ EP_DEV_COLD bool ep_ll_decision_adopt(const struct ep_ll_dispatch_args &a, struc
 				      struct ep_ll_recv_tables t, uint32_t r)
 {
 	return t.state[r] != EP_LL_SOURCE_HERE ||
-	       ep_presence_adopt(a.c.g, op, r) != EP_PRESENCE_ABSENT;
+	       ep_arrival_adopt(a.c.g, op, r) != EP_ARRIVAL_ABSENT;
 }
 
 /*
@@ -258,7 +258,7 @@ EP_DEV_COLD bool ep_ll_recv_settle(const struct ep_ll_dispatch_args &a, struct e
 		ep_warp_sync(EP_FULL_MASK); /* one lane changes it now */
 		if (state == EP_LL_SOURCE_DOUBT) {
 			ep_ll_recv_agree(a, op, t, r);
-		} else if (ep_lane() == 0 && ep_presence_decided(op, ep_presence_load(c.g, r)) &&
+		} else if (ep_lane() == 0 && ep_arrival_decided(op, ep_arrival_load(c.g, r)) &&
 			   !ep_ll_decision_adopt(a, op, t, r)) {
 			t.state[r] = EP_LL_SOURCE_ABSENT;
 		}
@@ -318,7 +318,7 @@ EP_DEV void ep_ll_decisions_load(const struct ep_ll_common &c, struct ep_ll_deci
 
 		decisions->word[i] = 0;
 		if (!decisions->done && r < c.g.nranks) {
-			decisions->word[i] = ep_presence_load(c.g, r);
+			decisions->word[i] = ep_arrival_load(c.g, r);
 		}
 	}
 }
@@ -339,7 +339,7 @@ EP_DEV bool ep_ll_decisions_agree(const struct ep_ll_dispatch_args &a, const str
 	decisions->done = true;
 	EP_UNROLL()
 	for (uint32_t i = 0; i < EP_LL_DECISION_WORDS; i++) {
-		if (ep_presence_decided(op, decisions->word[i])) {
+		if (ep_arrival_decided(op, decisions->word[i])) {
 			ok &= ep_ll_decision_adopt(a, op, t, i * EP_WARP_SIZE + ep_lane());
 		}
 	}
@@ -353,7 +353,7 @@ EP_DEV_COLD bool ep_ll_decisions_beyond(const struct ep_ll_dispatch_args &a, str
 	bool ok = true;
 
 	for (uint32_t r = EP_LL_DECISION_RANKS + ep_lane(); r < a.c.g.nranks; r += EP_WARP_SIZE) {
-		if (ep_presence_decided(op, ep_presence_load(a.c.g, r))) {
+		if (ep_arrival_decided(op, ep_arrival_load(a.c.g, r))) {
 			ok &= ep_ll_decision_adopt(a, op, t, r);
 		}
 	}

@@ -36,7 +36,7 @@ static void ep_idler_wait(void *arg)
 int ep_device_wait(int device, uint64_t timeout_ns, cudaError_t *state)
 {
 	struct ep_idler w = { device, cudaSuccess };
-	int error = ep_errand_run(ep_idler_wait, &w, sizeof(w), timeout_ns);
+	int error = ep_timed_call(ep_idler_wait, &w, sizeof(w), timeout_ns);
 
 	*state = w.error;
 	return error;

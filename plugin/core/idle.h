@@ -5,9 +5,9 @@
 
 #include <cuda_runtime_api.h>
 #include <stdint.h>
-#include "core/errand.h"
+#include "core/timed_call.h"
 
-#define EP_IDLE_LONGEST_NS EP_ERRAND_LONGEST_NS
+#define EP_IDLE_LONGEST_NS EP_TIMED_CALL_LONGEST_NS
 
 /*
  * Waits until nothing runs on the device, the program's own work included. 0: *state is what the

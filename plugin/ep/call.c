@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <unistd.h>
 #include "core/cuda.h"
-#include "core/live.h"
+#include "core/registry.h"
 #include "ep/call.h"
 #include "ep/handle.h"
 #include "ep/record.h"
@@ -31,7 +31,7 @@ static ncclResult_t ep_call_check_process(int owner, const char *name)
 
 static ncclResult_t ep_call_check_group(const struct ncclEpGroup *group)
 {
-	int owner = ep_live_owner(group, EP_LIVE_GROUP);
+	int owner = ep_registry_owner(group, EP_REGISTRY_GROUP);
 
 	if (!owner) {
 		return ep_fail(ncclInvalidArgument, "%s",
@@ -125,7 +125,7 @@ void ep_call_stay(struct ncclEpGroup *group)
 void ep_call_retire(struct ncclEpGroup *group)
 {
 	pthread_mutex_lock(&ep_call_gate);
-	(void)ep_live_remove(group, EP_LIVE_GROUP);
+	(void)ep_registry_remove(group, EP_REGISTRY_GROUP);
 	pthread_mutex_unlock(&ep_call_gate);
 }
 
@@ -196,7 +196,7 @@ ncclResult_t ep_call_begin_end(struct ep_call *call, struct ncclEpGroup *group)
 
 ncclResult_t ep_handle_expect(const struct ncclEpHandle *handle)
 {
-	int owner = ep_live_owner(handle, EP_LIVE_HANDLE);
+	int owner = ep_registry_owner(handle, EP_REGISTRY_HANDLE);
 
 	ep_error_scope(NULL);
 	if (!owner) {

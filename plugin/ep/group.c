@@ -7,10 +7,10 @@
 #include "core/bootstrap.h"
 #include "core/cuda.h"
 #include "core/idle.h"
-#include "core/live.h"
+#include "core/registry.h"
 #include "core/log.h"
 #include "core/nccl_dyn.h"
-#include "core/share.h"
+#include "core/nccl_logger.h"
 #include "device/kernels.h"
 #include "ep/group.h"
 #include "ep/handle.h"
@@ -167,7 +167,7 @@ static ncclResult_t ep_group_set_up(struct ncclEpGroup *g, const struct ep_boot 
 {
 	ncclResult_t result = ep_group_load(g);
 
-	ep_times_lap(times, boot, EP_TIME_KERNELS);
+	ep_times_phase(times, boot, EP_TIME_KERNELS);
 	EP_CHECK(result);
 	EP_CUDA(cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking), "creating a stream");
 	EP_CUDA(cudaEventCreateWithFlags(&g->event, cudaEventDisableTiming), "creating an event");
@@ -186,7 +186,8 @@ static struct ncclEpGroup *ep_group_new(ncclComm_t comm, const struct ep_boot *b
 	g->idents = calloc((size_t)boot->nranks, sizeof(*g->idents));
 	g->mask_host = calloc((size_t)boot->nranks, sizeof(*g->mask_host));
 	g->stats_host = calloc((size_t)boot->nranks, sizeof(*g->stats_host));
-	if (!g->idents || !g->mask_host || !g->stats_host || !ep_live_add(g, EP_LIVE_MAKING)) {
+	if (!g->idents || !g->mask_host || !g->stats_host ||
+	    !ep_registry_add(g, EP_REGISTRY_MAKING)) {
 		free(g->stats_host);
 		free(g->mask_host);
 		free(g->idents);
@@ -283,23 +284,23 @@ static ncclResult_t ep_group_make(struct ncclEpGroup *g, struct ep_boot *boot,
 
 	EP_CHECK(ep_group_handshake_exchange(g, boot, mine, &team));
 	EP_CHECK(ep_group_choose_lines(g, boot));
-	ep_times_lap(times, boot, EP_TIME_GPUS);
+	ep_times_phase(times, boot, EP_TIME_GPUS);
 	ep_group_give_up_again();
 	ep_heap_reap(g->comm); /* all ranks are here, so whatever they have left before can go */
 	mine = ep_group_set_up(g, boot, times);
-	ep_times_lap(times, boot, EP_TIME_MEMORY);
+	ep_times_phase(times, boot, EP_TIME_MEMORY);
 	result = ep_group_remote_open(g, boot, mine);
-	ep_times_lap(times, boot, EP_TIME_NICS);
+	ep_times_phase(times, boot, EP_TIME_NICS);
 	if (result != ncclSuccess && g->remote_ranks) {
 		return result; /* as on all ranks */
 	}
 	EP_CHECK(ep_heap_open(&g->peer_heap, boot, g->idents, &g->memory, team,
 			      g->config.heap_bytes, result));
-	ep_times_lap(times, boot, EP_TIME_MEMORY);
+	ep_times_phase(times, boot, EP_TIME_MEMORY);
 	EP_CHECK(ep_group_remote_bind(g, boot, &g->peer_heap, &g->config.heap));
 	g->heap = g->config.heap;
 	EP_CHECK(ep_group_heap_bind(g, boot));
-	ep_times_lap(times, boot, EP_TIME_NICS);
+	ep_times_phase(times, boot, EP_TIME_NICS);
 	return ncclSuccess;
 }
 
@@ -404,7 +405,7 @@ ncclResult_t ep_group_create(struct ncclEpGroup **ep_group, ncclComm_t comm,
 	int device = 0;
 
 	ep_times_start(&times);
-	ep_share_log();
+	ep_nccl_logger_use();
 	if (!comm) {
 		return ep_fail(ncclInvalidArgument, "ncclEpCreateGroup: comm is NULL");
 	}
@@ -415,7 +416,7 @@ ncclResult_t ep_group_create(struct ncclEpGroup **ep_group, ncclComm_t comm,
 	mine = ep_group_select_device(comm, &device, mine);
 	EP_CHECK(ep_boot_open(&boot, comm, ep_group_boot_timeout(), &mine));
 	ep_version_log(boot.rank);
-	ep_times_lap(&times, &boot, EP_TIME_MEMORY);
+	ep_times_phase(&times, &boot, EP_TIME_MEMORY);
 	if (mine == ncclSuccess) {
 		g = ep_group_new(comm, &boot, device);
 		mine = g ? ep_group_configure(g, &own)
@@ -427,7 +428,7 @@ ncclResult_t ep_group_create(struct ncclEpGroup **ep_group, ncclComm_t comm,
 		return result;
 	}
 	ep_boot_close(&boot);
-	ep_times_lap(&times, &boot, EP_TIME_MEMORY);
+	ep_times_phase(&times, &boot, EP_TIME_MEMORY);
 	ep_group_log(g, &boot, &times);
 	ep_group_p2p_warn(g);
 	ep_group_heap_warn(g, g->heap.topk);
@@ -435,7 +436,7 @@ ncclResult_t ep_group_create(struct ncclEpGroup **ep_group, ncclComm_t comm,
 	ep_show_group(g, g->peer_heap.bytes + ep_group_workspace_bytes(&g->config) +
 				 ep_group_remote_bytes(&g->config));
 	ep_watch_begin(g);
-	ep_live_made(g, EP_LIVE_GROUP);
+	ep_registry_made(g, EP_REGISTRY_GROUP);
 	*ep_group = g;
 	return ncclSuccess;
 }

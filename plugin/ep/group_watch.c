@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include "core/errand.h"
+#include "core/timed_call.h"
 #include "core/log.h"
 #include "device/group/wait_names.h"
 #include "ep/group.h"

@@ -5,7 +5,7 @@
 #include "core/cuda.h"
 #include "core/ident.h"
 #include "core/idle.h"
-#include "core/live.h"
+#include "core/registry.h"
 #include "core/log.h"
 #include "ep/handle.h"
 #include "ep/group_heap.h"
@@ -71,7 +71,8 @@ static ncclResult_t ep_handle_mem_take(struct ncclEpHandle *h, const ncclEpTenso
 
 void ep_handle_free_orphan(struct ncclEpHandle *h)
 {
-	(void)(ep_live_remove(h, EP_LIVE_HANDLE) || ep_live_remove(h, EP_LIVE_MAKING));
+	(void)(ep_registry_remove(h, EP_REGISTRY_HANDLE) ||
+	       ep_registry_remove(h, EP_REGISTRY_MAKING));
 	free(h->ll);
 	free(h->ht);
 	free(h);
@@ -97,7 +98,7 @@ static ncclResult_t ep_handle_new(struct ncclEpHandle **out, struct ncclEpGroup 
 
 	EP_CHECK(ep_handle_check(&g->config, layout, config, num_topk));
 	h = calloc(1, sizeof(*h));
-	if (!h || !ep_live_add(h, EP_LIVE_MAKING)) {
+	if (!h || !ep_registry_add(h, EP_REGISTRY_MAKING)) {
 		free(h);
 		return ep_fail(ncclSystemError, "out of host memory");
 	}
@@ -148,7 +149,7 @@ static ncclResult_t ep_handle_make(struct ncclEpHandle **out, struct ncclEpGroup
 	}
 	g->config.algo->handle_bind(h);
 	ep_handle_enlist(h);
-	ep_live_made(h, EP_LIVE_HANDLE);
+	ep_registry_made(h, EP_REGISTRY_HANDLE);
 	*out = h;
 	return ncclSuccess;
 

@@ -3,7 +3,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include "core/errand.h"
+#include "core/timed_call.h"
 #include "core/log.h"
 #include "ep/later.h"
 #include "gda/gda.h"
@@ -62,7 +62,7 @@ static void ep_remains_leave(struct ep_remains *r)
 /* False: no thread can be started, or there is no memory for it. */
 static bool ep_remains_start(struct ep_remains *r)
 {
-	int error = ep_errand_run(ep_remains_clear_late, r, sizeof(*r), 0);
+	int error = ep_timed_call(ep_remains_clear_late, r, sizeof(*r), 0);
 
 	return !error || error == ETIMEDOUT;
 }

@@ -262,7 +262,7 @@ static ncclResult_t ep_record_fatal(struct ncclEpGroup *group, const struct ep_r
 	if (r->cause == EP_CAUSE_MISMATCH) {
 		return ep_record_mismatch(group, r);
 	}
-	if (r->cause == EP_CAUSE_PARTED) {
+	if (r->cause == EP_CAUSE_EXCLUDED) {
 		return ep_fail(ncclRemoteError,
 			       "%s %u: rank %u (pid %d on %s) goes on without rank %d and is %d "
 			       "steps ahead; all ranks must make the same calls; destroy the group",
@@ -302,7 +302,7 @@ static void ep_record_masked(struct ncclEpGroup *group, const struct ep_record *
 {
 	char link[420];
 
-	if (r->cause == EP_CAUSE_PARTED) {
+	if (r->cause == EP_CAUSE_EXCLUDED) {
 		EP_WARN("%s %u: rank %u goes on without rank %d (%d steps ahead) and is masked "
 			"here from now on; call ncclEpMaskClean on all ranks, rank %d too",
 			ep_record_operation(r), r->step, r->peer, group->rank, (int)r->value,

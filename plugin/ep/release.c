@@ -2,7 +2,7 @@
 /* Frees what a group holds, with what is left of its handles. */
 #include <stdlib.h>
 #include "core/cuda.h"
-#include "core/live.h"
+#include "core/registry.h"
 #include "core/log.h"
 #include "ep/group.h"
 #include "ep/handle.h"
@@ -43,7 +43,8 @@ void ep_group_free(struct ncclEpGroup *g)
 {
 	ep_resident_remove(&g->resident);
 	ep_watch_end(&g->watch);
-	(void)ep_live_remove(g, EP_LIVE_MAKING); /* a group that was made is retired by now */
+	/* (a group that was made is retired by now) */
+	(void)ep_registry_remove(g, EP_REGISTRY_MAKING);
 	ep_handles_orphan(g);
 	ep_pool_drain(g);
 	ep_free(g, g->workspace);

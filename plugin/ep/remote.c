@@ -353,7 +353,7 @@ void ep_group_remote_leave(struct ncclEpGroup *g, struct ep_heap_remote *heap_re
 	if (!g->reset) {
 		(void)ep_group_remote_drain(g, true, timeout_ns);
 	}
-	ep_gda_sources_free(g->gda); /* callers may free their tensors now */
+	ep_gda_user_mrs_free(g->gda); /* callers may free their tensors now */
 	heap_remote->cut = ep_remote_cut;
 	heap_remote->lost = ep_remote_lost;
 	heap_remote->arg = g->gda;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 #include <string.h>
-#include "core/live.h"
+#include "core/registry.h"
 #include "core/nccl_dyn.h"
 #include "ep/struct.h"
 #include "ep/tensor.h"
@@ -54,7 +54,7 @@ const char *ep_dtype_name(ncclDataType_t datatype)
 
 static bool ep_tensor_is_allocated(const ncclEpTensor_t *t)
 {
-	return t->magic == EP_TENSOR_ALLOCATED && ep_live_has(t, EP_LIVE_TENSOR) &&
+	return t->magic == EP_TENSOR_ALLOCATED && ep_registry_has(t, EP_REGISTRY_TENSOR) &&
 	       t->sizes == ((const struct ep_tensor *)t)->sizes;
 }
 
@@ -80,7 +80,7 @@ ncclResult_t ep_tensor_alloc(ncclEpTensor_t **tensor, unsigned int ndim, ncclDat
 			       ndim, EP_TENSOR_MOST_DIMS);
 	}
 	t = calloc(1, sizeof(*t) + ndim * sizeof(size_t));
-	if (!t || !ep_live_add(t, EP_LIVE_TENSOR)) {
+	if (!t || !ep_registry_add(t, EP_REGISTRY_TENSOR)) {
 		free(t);
 		return ep_fail(ncclSystemError, "ncclEpTensorAlloc: no memory for %u extents",
 			       ndim);
@@ -97,7 +97,7 @@ ncclResult_t ep_tensor_alloc(ncclEpTensor_t **tensor, unsigned int ndim, ncclDat
 
 ncclResult_t ep_tensor_destroy(ncclEpTensor_t *tensor)
 {
-	if (!ep_live_has(tensor, EP_LIVE_TENSOR)) {
+	if (!ep_registry_has(tensor, EP_REGISTRY_TENSOR)) {
 		return ep_fail(ncclInvalidArgument,
 			       "ncclEpTensorDestroy: %p is not a descriptor of ncclEpTensorAlloc "
 			       "(destroyed?)",
@@ -109,7 +109,7 @@ ncclResult_t ep_tensor_destroy(ncclEpTensor_t *tensor)
 			       "magic or its sizes pointer was replaced: restore it",
 			       tensor->magic, (void *)tensor->sizes);
 	}
-	(void)ep_live_remove(tensor, EP_LIVE_TENSOR);
+	(void)ep_registry_remove(tensor, EP_REGISTRY_TENSOR);
 	free(tensor);
 	return ncclSuccess;
 }

@@ -18,15 +18,15 @@ enum ep_time {
 
 struct ep_times {
 	uint64_t start_ns;
-	uint64_t lap_ns;       /* when the last lap ended, */
+	uint64_t phase_ns;     /* when the last phase ended, */
 	uint64_t exchanged_ns; /* and how long exchanges had taken by then */
 	uint64_t own_ns[EP_TIMES];
 };
 
 void ep_times_start(struct ep_times *times);
 
-/* What this rank has done itself since the last lap was of this kind. */
-void ep_times_lap(struct ep_times *times, const struct ep_boot *boot, enum ep_time kind);
+/* What this rank has done itself since the last phase was of this kind. */
+void ep_times_phase(struct ep_times *times, const struct ep_boot *boot, enum ep_time kind);
 
 /* "31.0 ms: ..." */
 void ep_times_describe(const struct ep_times *times, const struct ep_boot *boot, char *text,

@@ -14,7 +14,7 @@
 #include "gda/lag.h"
 #include "gda/gda_memory.h"
 #include "gda/proxy.h"
-#include "gda/slab.h"
+#include "gda/queue_memory.h"
 #include "gda/user_mr.h"
 #include "gda/watch.h"
 
@@ -75,7 +75,7 @@ static bool ep_gda_set_up(struct ep_gda *g, enum ep_gda_mode mode, struct ep_rea
 	g->mode = mode;
 	for (int n = 0; n < g->nnics; n++) {
 		memset(&g->nic[n].ece, 0, sizeof(g->nic[n].ece));
-		if (!ep_gda_slab_open(g, &g->nic[n], why)) {
+		if (!ep_gda_queue_memory_open(g, &g->nic[n], why)) {
 			goto err_refuse;
 		}
 	}
@@ -99,7 +99,7 @@ static bool ep_gda_set_up(struct ep_gda *g, enum ep_gda_mode mode, struct ep_rea
 err_refuse:
 	ep_gda_queues_destroy(g);
 	for (int n = 0; n < g->nnics; n++) {
-		ep_gda_slab_refuse(&g->nic[n]);
+		ep_gda_queue_memory_refuse(&g->nic[n]);
 	}
 	return false;
 }
@@ -468,10 +468,10 @@ void ep_gda_close(struct ep_gda *gda)
 	}
 	ep_gda_queues_destroy(gda);
 	for (int n = 0; n < gda->nnics; n++) {
-		ep_gda_slab_close(gda, &gda->nic[n]);
+		ep_gda_queue_memory_close(gda, &gda->nic[n]);
 	}
 	ep_gda_unbind(gda);
-	ep_gda_sources_free(gda);
+	ep_gda_user_mrs_free(gda);
 	ep_gda_pinned_close(gda);
 	ep_gda_nics_close(gda);
 	ep_gda_free(gda);

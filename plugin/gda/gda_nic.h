@@ -12,7 +12,7 @@
 #define EP_GDA_PAGE 4096u /* of the NIC; every queue's lines and buffer begin at one */
 
 /* Memory of a NIC's queues: per queue a page with its lines, then its buffer. */
-struct ep_gda_slab {
+struct ep_gda_queue_memory {
 	unsigned char *dev;  /* address for the GPU */
 	unsigned char *host; /* NULL: in GPU memory */
 	struct ep_pinned pinned;
@@ -53,14 +53,14 @@ struct ep_gda_nic {
 	struct ep_gda_ece ece;
 	uint32_t pdn, eqn;
 
-	struct ep_gda_slab slab;
+	struct ep_gda_queue_memory queue_memory;
 	/*
 	 * Memory of modes that were refused. Freeing it waits for all that runs on the GPU, where a rank that is ahead
 	 * may have a kernel of NCCL's that waits for this rank: it is kept until the group ends.
 	 */
-	struct ep_gda_slab refused[EP_GDA_CPU_PROXY]; /* each mode is tried once at most */
+	struct ep_gda_queue_memory refused[EP_GDA_CPU_PROXY]; /* each mode is tried once at most */
 	int nrefused;
-	uint32_t first, queues; /* in g->queue, and in the slab */
+	uint32_t first, queues; /* in g->queue, and in the queue_memory */
 	struct mlx5dv_devx_uar *uar;
 	bool uar_mapped; /* cudaHostRegister()ed */
 	bool keep;       /* and not to be unmapped: the context stays open */

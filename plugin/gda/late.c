@@ -12,7 +12,7 @@
 #include "device/mlx5/wqe.h"
 #include "gda/failure.h"
 #include "gda/late.h"
-#include "gda/slab.h"
+#include "gda/queue_memory.h"
 
 #define EP_GDA_READ_NS 50000000ull /* bound for the copy of the table from the GPU */
 #define EP_GDA_PATIENCE 6u /* logarithm of the longest time between two questions, in rounds */

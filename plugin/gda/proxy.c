@@ -140,7 +140,7 @@ static void ep_gda_decode_local(const struct ep_gda_queue *q, const struct ep_ml
 	if (count & EP_MLX5_INLINE) {
 		sge->addr = (uintptr_t)&wqe->w[at + 1];
 		sge->length = count & ~EP_MLX5_INLINE;
-		sge->lkey = q->nic->slab.mr->lkey;
+		sge->lkey = q->nic->queue_memory.mr->lkey;
 	} else {
 		sge->addr = ep_gda_be64(&wqe->w[at + 2]);
 		sge->length = count;

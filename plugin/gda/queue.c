@@ -22,7 +22,7 @@ static bool ep_gda_cq_create(struct ep_gda_queue *q, struct ep_reason *why)
 	unsigned char in[EP_PRM_CREATE_CQ_BYTES] = { 0 }, out[EP_PRM_OUT_BYTES] = { 0 };
 	unsigned char *cqc = in + EP_PRM_CQC_AT;
 	const struct ep_gda_nic *nic = q->nic;
-	uint32_t umem = nic->slab.umem->umem_id;
+	uint32_t umem = nic->queue_memory.umem->umem_id;
 
 	ep_prm_set(in, EP_PRM_OPCODE, EP_PRM_CMD_CREATE_CQ);
 	ep_prm_set64(in, EP_PRM_CQ_UMEM_OFFSET, ep_gda_page_at(q) + EP_GDA_AT_CQE);
@@ -51,7 +51,7 @@ static bool ep_gda_qp_create(struct ep_gda_queue *q, struct ep_reason *why)
 	unsigned char in[EP_PRM_QP_BYTES] = { 0 }, out[EP_PRM_OUT_BYTES] = { 0 };
 	unsigned char *qpc = in + EP_PRM_QPC_AT;
 	struct ep_gda_nic *nic = q->nic;
-	uint32_t umem = nic->slab.umem->umem_id;
+	uint32_t umem = nic->queue_memory.umem->umem_id;
 	bool ask = nic->caps.ece && q->gda->env.ece;
 
 	ep_prm_set(in, EP_PRM_OPCODE, EP_PRM_CMD_CREATE_QP);
@@ -133,7 +133,7 @@ static bool ep_gda_to_init(struct ep_gda_queue *q, struct ep_reason *why)
 
 bool ep_gda_queue_create(struct ep_gda_queue *q, struct ep_reason *why)
 {
-	unsigned char *host = q->nic->slab.host;
+	unsigned char *host = q->nic->queue_memory.host;
 
 	if (host) {
 		host += ep_gda_page_at(q);

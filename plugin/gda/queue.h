@@ -23,7 +23,7 @@ struct ep_gda_queue {
 	struct ep_gda_nic *nic;
 	int remote_nic;
 	uint32_t qpn, remote_qpn, cqn;
-	uint32_t slot; /* in the slab */
+	uint32_t slot; /* in the queue_memory */
 	uint32_t mtu;
 	uint8_t mac[6]; /* RoCE: hardware address that its packets go to, in DevX queue pairs */
 	uint8_t peer_gid[16];

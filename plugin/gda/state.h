@@ -44,7 +44,7 @@ struct ep_gda {
 	struct ep_mlx5_region *regions;
 	cudaStream_t stream;
 	bool bound;
-	struct ep_gda_source *sources; /* user_mr.c; NULL: none so far */
+	struct ep_gda_user_mr *sources; /* user_mr.c; NULL: none so far */
 	bool keep_cuda; /* the device is stuck: leave CUDA's objects alone, freeing waits for it */
 	struct ep_context context;
 	bool ended; /* the device was reset: there are no objects of CUDA's any more */
@@ -69,7 +69,7 @@ static inline bool ep_gda_handover_index(enum ep_gda_mode mode)
 	return mode == EP_GDA_CPU_DB || mode == EP_GDA_CPU_PROXY;
 }
 
-/* Bytes of a queue in its slab. */
+/* Bytes of a queue in its queue_memory. */
 static inline uint64_t ep_gda_stride(const struct ep_gda *g)
 {
 	return EP_GDA_PAGE + (uint64_t)g->depth * EP_MLX5_WQEBB;

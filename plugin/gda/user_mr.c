@@ -15,10 +15,10 @@
 #include "gda/gda_memory.h"
 #include "gda/user_mr.h"
 
-#define EP_GDA_SOURCES 16
+#define EP_GDA_USER_MRS 16
 
 /* An allocation. `mr` of each NIC, or all NULL, and `why`. */
-struct ep_gda_source {
+struct ep_gda_user_mr {
 	uintptr_t start;
 	uint64_t bytes; /* 0: unused */
 	uint64_t id;
@@ -43,7 +43,7 @@ static void ep_cu_get_init(void)
  * Where the allocation of [p, p + bytes) begins and ends. (Not CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
  * which tells the reserved addresses: several allocations may be mapped there, or holes be left.)
  */
-static const char *ep_gda_source_ask(uintptr_t p, uint64_t bytes, struct ep_gda_source *s)
+static const char *ep_gda_user_mr_ask(uintptr_t p, uint64_t bytes, struct ep_gda_user_mr *s)
 {
 	unsigned long long id = 0;
 	CUdeviceptr start = 0;
@@ -64,12 +64,12 @@ static const char *ep_gda_source_ask(uintptr_t p, uint64_t bytes, struct ep_gda_
 	return NULL;
 }
 
-static bool ep_gda_source_same(const struct ep_gda_source *a, const struct ep_gda_source *b)
+static bool ep_gda_user_mr_same(const struct ep_gda_user_mr *a, const struct ep_gda_user_mr *b)
 {
 	return a->id == b->id && a->start == b->start && a->bytes == b->bytes;
 }
 
-static void ep_gda_source_take_back(struct ep_gda *g, struct ep_gda_source *s)
+static void ep_gda_user_mr_take_back(struct ep_gda *g, struct ep_gda_user_mr *s)
 {
 	for (int n = 0; n < EP_GDA_MAX_NICS; n++) {
 		if (s->mr[n] && g->nic[n].base.v->ibv_dereg_mr(s->mr[n]) != 0) {
@@ -81,14 +81,14 @@ static void ep_gda_source_take_back(struct ep_gda *g, struct ep_gda_source *s)
 }
 
 /* With all NICs, or none; s->why says why not. */
-static void ep_gda_source_register(struct ep_gda *g, struct ep_gda_source *s)
+static void ep_gda_user_mr_register(struct ep_gda *g, struct ep_gda_user_mr *s)
 {
 	for (int n = 0; n < g->nnics; n++) {
 		s->mr[n] = ep_gda_register(&g->nic[n], (void *)s->start, s->bytes,
 					   g->env.relaxed ? IBV_ACCESS_RELAXED_ORDERING : 0, true,
 					   &s->why);
 		if (!s->mr[n]) {
-			ep_gda_source_take_back(g, s);
+			ep_gda_user_mr_take_back(g, s);
 			return;
 		}
 	}
@@ -98,16 +98,16 @@ static void ep_gda_source_register(struct ep_gda *g, struct ep_gda_source *s)
  * Room for another allocation, or NULL. What was freed since it was registered goes: its owner has
  * waited for all that used it, and its memory is only free when no NIC has it registered.
  */
-static struct ep_gda_source *ep_gda_source_room(struct ep_gda *g)
+static struct ep_gda_user_mr *ep_gda_user_mr_room(struct ep_gda *g)
 {
-	struct ep_gda_source *room = NULL;
+	struct ep_gda_user_mr *room = NULL;
 
-	for (int i = EP_GDA_SOURCES - 1; i >= 0; i--) {
-		struct ep_gda_source *s = &g->sources[i], now = { 0 };
+	for (int i = EP_GDA_USER_MRS - 1; i >= 0; i--) {
+		struct ep_gda_user_mr *s = &g->sources[i], now = { 0 };
 
-		if (s->bytes &&
-		    (ep_gda_source_ask(s->start, s->bytes, &now) || !ep_gda_source_same(s, &now))) {
-			ep_gda_source_take_back(g, s);
+		if (s->bytes && (ep_gda_user_mr_ask(s->start, s->bytes, &now) ||
+				 !ep_gda_user_mr_same(s, &now))) {
+			ep_gda_user_mr_take_back(g, s);
 			s->bytes = 0;
 		}
 		if (!s->bytes) {
@@ -118,39 +118,40 @@ static struct ep_gda_source *ep_gda_source_room(struct ep_gda *g)
 }
 
 /* The entry of that allocation, which is made unless it is there; NULL: there is no room. */
-static struct ep_gda_source *ep_gda_source_entry(struct ep_gda *g, const struct ep_gda_source *want)
+static struct ep_gda_user_mr *ep_gda_user_mr_entry(struct ep_gda *g,
+						   const struct ep_gda_user_mr *want)
 {
-	struct ep_gda_source *s;
+	struct ep_gda_user_mr *s;
 
-	for (int i = 0; i < EP_GDA_SOURCES; i++) {
-		if (ep_gda_source_same(&g->sources[i], want)) {
+	for (int i = 0; i < EP_GDA_USER_MRS; i++) {
+		if (ep_gda_user_mr_same(&g->sources[i], want)) {
 			return &g->sources[i];
 		}
 	}
-	s = ep_gda_source_room(g);
+	s = ep_gda_user_mr_room(g);
 	if (s) {
 		*s = *want;
-		ep_gda_source_register(g, s);
+		ep_gda_user_mr_register(g, s);
 	}
 	return s;
 }
 
-const char *ep_gda_source_find(struct ep_gda *g, void *p, uint64_t bytes,
-			       struct ep_mlx5_source *out)
+const char *ep_gda_user_mr_find(struct ep_gda *g, void *p, uint64_t bytes,
+				struct ep_mlx5_source *out)
 {
-	struct ep_gda_source want = { 0 }, *s;
-	const char *why = ep_gda_source_ask((uintptr_t)p, bytes, &want);
+	struct ep_gda_user_mr want = { 0 }, *s;
+	const char *why = ep_gda_user_mr_ask((uintptr_t)p, bytes, &want);
 
 	if (why) {
 		return why;
 	}
 	if (!g->sources) {
-		g->sources = calloc(EP_GDA_SOURCES, sizeof(*g->sources));
+		g->sources = calloc(EP_GDA_USER_MRS, sizeof(*g->sources));
 	}
 	if (!g->sources) {
 		return "out of host memory";
 	}
-	s = ep_gda_source_entry(g, &want);
+	s = ep_gda_user_mr_entry(g, &want);
 	if (!s) {
 		return "NICs read from 16 other allocations, and a group takes no more";
 	}
@@ -164,10 +165,10 @@ const char *ep_gda_source_find(struct ep_gda *g, void *p, uint64_t bytes,
 	return NULL;
 }
 
-void ep_gda_sources_free(struct ep_gda *g)
+void ep_gda_user_mrs_free(struct ep_gda *g)
 {
-	for (int i = 0; g && g->sources && i < EP_GDA_SOURCES; i++) {
-		ep_gda_source_take_back(g, &g->sources[i]);
+	for (int i = 0; g && g->sources && i < EP_GDA_USER_MRS; i++) {
+		ep_gda_user_mr_take_back(g, &g->sources[i]);
 	}
 	if (g) {
 		free(g->sources);

@@ -10,10 +10,10 @@
  * name it. Returns NULL, or why that cannot be, and then *out is not written; the text is good until
  * the next call. It waits for nothing and uses no stream. One thread at a time.
  */
-const char *ep_gda_source_find(struct ep_gda *gda, void *p, uint64_t bytes,
-			       struct ep_mlx5_source *out);
+const char *ep_gda_user_mr_find(struct ep_gda *gda, void *p, uint64_t bytes,
+				struct ep_mlx5_source *out);
 
 /* Takes all of it back. No kernel of this rank runs. NULL is nothing. */
-void ep_gda_sources_free(struct ep_gda *gda);
+void ep_gda_user_mrs_free(struct ep_gda *gda);
 
 #endif

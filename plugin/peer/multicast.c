@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "core/cuda.h"
-#include "core/errand.h"
+#include "core/timed_call.h"
 #include "core/nccl_dyn.h"
 #include "core/param.h"
 #include "peer/internal.h"
@@ -68,12 +68,12 @@ struct ep_multicast_got {
 };
 
 /* All that this rank needs to ask. */
-static ncclResult_t ep_multicast_prepare(struct ep_errand **call, struct ep_multicast_job *job)
+static ncclResult_t ep_multicast_prepare(struct ep_timed_call **call, struct ep_multicast_job *job)
 {
 	int error;
 
 	EP_CUDA(cudaGetDevice(&job->device), "asking for the device");
-	error = ep_errand_begin(call, ep_multicast_ready, ep_multicast_ask, job, sizeof(*job));
+	error = ep_timed_call_begin(call, ep_multicast_ready, ep_multicast_ask, job, sizeof(*job));
 	if (job->selected != cudaSuccess) {
 		return ep_fail_cuda(job->selected, "selecting the device for NCCL's multicast");
 	}
@@ -121,7 +121,7 @@ ncclResult_t ep_multicast_open(struct ep_heap *heap, struct ep_boot *boot,
 {
 	struct ep_multicast_job job = { .window = heap->window };
 	struct ep_heap_entry *e = heap->entry;
-	struct ep_errand *call = NULL;
+	struct ep_timed_call *call = NULL;
 	char gone[EP_BOOT_GONE_TEXT];
 
 	if (mine == ncclSuccess) {
@@ -130,10 +130,10 @@ ncclResult_t ep_multicast_open(struct ep_heap *heap, struct ep_boot *boot,
 	/* NCCL lets the ranks meet: all of them come, or none does. */
 	mine = ep_boot_agree(boot, mine, "mapping the group's memory");
 	if (mine != ncclSuccess) {
-		ep_errand_end(call);
+		ep_timed_call_end(call);
 		return mine;
 	}
-	if (ep_errand_go(call, &job, sizeof(job), boot->timeout_ns)) {
+	if (ep_timed_call_go(call, &job, sizeof(job), boot->timeout_ns)) {
 		heap->call = call;
 		boot->stuck = true; /* in the communicator, by another thread */
 		return ep_fail(ncclRemoteError,
@@ -143,7 +143,7 @@ ncclResult_t ep_multicast_open(struct ep_heap *heap, struct ep_boot *boot,
 			       heap->rank, (unsigned long long)(boot->timeout_ns / 1000000),
 			       ep_boot_gone(boot, gone));
 	}
-	ep_errand_end(call);
+	ep_timed_call_end(call);
 	EP_CHECK(ep_multicast_agree(heap, boot, &job, choice));
 	if (choice->multicast) {
 		heap->multicast = job.address;

@@ -40,7 +40,7 @@
 #define EP_PEER_HEAP_H
 
 #include "core/bootstrap.h"
-#include "core/errand.h"
+#include "core/timed_call.h"
 #include "core/ident.h"
 #include "peer/mapping.h"
 
@@ -59,9 +59,9 @@ struct ep_heap {
 	const struct ep_peer_mapping **mapping; /* [nranks] NULL: not mapped */
 	struct ep_heap_entry *entry;            /* in the list of the process */
 	ncclWindow_t window;                    /* while peers are being mapped */
-	struct ep_errand *call;   /* NCCL's, on this heap, in which boot got stuck; NULL: none */
-	bool registering;         /* it is that of peer_window.c */
-	unsigned char *multicast; /* the node's heaps at once; NULL: not used */
+	struct ep_timed_call *call; /* NCCL's, on this heap, in which boot got stuck; NULL: none */
+	bool registering;           /* it is that of peer_window.c */
+	unsigned char *multicast;   /* the node's heaps at once; NULL: not used */
 };
 
 /* Bytes that a heap of `bytes` takes from cudaMalloc or ncclMemAlloc. */

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "core/cuda.h"
-#include "core/errand.h"
+#include "core/timed_call.h"
 #include "core/nccl_dyn.h"
 #include "peer/internal.h"
 
@@ -76,7 +76,8 @@ static void ep_window_register(void *arg)
 }
 
 /* All that this rank needs to make NCCL's call. */
-static ncclResult_t ep_window_prepare(struct ep_window_job *job, struct ep_errand **call, int rank)
+static ncclResult_t ep_window_prepare(struct ep_window_job *job, struct ep_timed_call **call,
+				      int rank)
 {
 	int error;
 
@@ -85,7 +86,7 @@ static ncclResult_t ep_window_prepare(struct ep_window_job *job, struct ep_erran
 		return ep_fail(ncclSystemError, "out of host memory");
 	}
 	EP_CUDA(cudaGetDevice(&job->device), "asking for the device");
-	error = ep_errand_begin(call, ep_window_ready, ep_window_register, job, sizeof(*job));
+	error = ep_timed_call_begin(call, ep_window_ready, ep_window_register, job, sizeof(*job));
 	if (job->selected != cudaSuccess) {
 		return ep_fail_cuda(job->selected, "selecting the device for NCCL's window");
 	}
@@ -135,21 +136,21 @@ static ncclResult_t ep_window_open(struct ep_heap *heap, struct ep_boot *boot)
 				     .base = heap->entry->base,
 				     .bytes = heap->bytes,
 				     .timeout_ns = boot->timeout_ns };
-	struct ep_errand *call = NULL;
+	struct ep_timed_call *call = NULL;
 	ncclResult_t result = ep_window_prepare(&job, &call, heap->rank);
 
 	result = ep_boot_agree(boot, result, "registering the group's memory with NCCL");
 	if (result != ncclSuccess) {
-		ep_errand_end(call);
+		ep_timed_call_end(call);
 		free(job.window);
 		return result;
 	}
-	if (ep_errand_go(call, &job, sizeof(job), boot->timeout_ns + EP_WINDOW_GRACE_NS)) {
+	if (ep_timed_call_go(call, &job, sizeof(job), boot->timeout_ns + EP_WINDOW_GRACE_NS)) {
 		heap->call = call;
 		heap->registering = true;
 		return ep_window_late(heap, boot);
 	}
-	ep_errand_end(call);
+	ep_timed_call_end(call);
 	if (job.result == ncclInProgress) { /* NCCL may write all of it still */
 		ep_heap_keep(heap);
 		return ep_window_late(heap, boot);
@@ -166,10 +167,10 @@ void ep_window_settle(struct ep_heap *heap)
 	if (!heap->call) {
 		return;
 	}
-	while (ep_errand_go(heap->call, &job, heap->registering ? sizeof(job) : 0,
-			    EP_ERRAND_LONGEST_NS)) {
+	while (ep_timed_call_go(heap->call, &job, heap->registering ? sizeof(job) : 0,
+				EP_TIMED_CALL_LONGEST_NS)) {
 	}
-	ep_errand_end(heap->call);
+	ep_timed_call_end(heap->call);
 	heap->call = NULL;
 	if (!heap->registering) {
 		return;

@@ -112,7 +112,7 @@ static void compare(const char *what, const struct kept *k, size_t size, const s
 #define COMPARE(what, which, size, list)                                                           \
 	compare(what, &kept[which], size, list, EP_ARRAY_SIZE(list))
 
-/* Queue 1 of a slab: page at 0x1100..., buffer of 64 entries behind it. */
+/* Queue 1 of a queue memory: page at 0x1100..., buffer of 64 entries behind it. */
 static const struct golden create_cq[] = {
 	{ 0x00, 2, { 0x04, 0x00 } },
 	{ 0x10, 4, { 0x02, 0x12, 0x00, 0x00 } }, /* dbr_umem_valid, cc, oi */
@@ -254,7 +254,7 @@ static void make(bool ethernet)
 	nic->base.atomics = true;
 	nic->caps =
 		(struct ep_gda_caps){ .log_max_qp_sz = 15, .reports_tier = true, .ts_format = 1 };
-	nic->slab.umem = &umem;
+	nic->queue_memory.umem = &umem;
 	nic->uar = &uar;
 	nic->base.end = (struct ep_nic_end){ .log_rra = 4,
 					     .link_layer = ethernet ? IBV_LINK_LAYER_ETHERNET

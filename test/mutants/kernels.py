@@ -18,16 +18,16 @@ MUTANTS = [
      "old": "uint32_t freed = l.halves & EP_HALF_RECV ? op.step : op.epoch;",
      "new": "uint32_t freed = op.epoch;", "tests": ["interleave", "steps", "halves"]},
     # A rank whose counts have come before the decision falls is not absent.
-    {"name": "presence_nolook", "file": "device/ll/ll_dispatch_counts.h",
-     "old": "here = verdict != EP_PRESENCE_ABSENT && ep_ll_counts_look(a, op, t, r);",
-     "new": "here = verdict == EP_PRESENCE_PRESENT && ep_ll_counts_look(a, op, t, r);",
+    {"name": "arrival_nolook", "file": "device/ll/ll_dispatch_counts.h",
+     "old": "here = verdict != EP_ARRIVAL_ABSENT && ep_ll_counts_look(a, op, t, r);",
+     "new": "here = verdict == EP_ARRIVAL_PRESENT && ep_ll_counts_look(a, op, t, r);",
      "tests": ["views_present"]},
     # All blocks follow the decision of the first one who is absent.
-    {"name": "presence_ignored", "file": "device/ll/ll_dispatch_counts.h",
+    {"name": "arrival_ignored", "file": "device/ll/ll_dispatch_counts.h",
      "old": "decisions->done = !c.g.mask_enabled;",
      "new": "decisions->done = true;", "tests": ["views_strike", "views_split", "views_again"]},
     # ... also of ranks above 63.
-    {"name": "presence_beyond", "file": "device/ll/ll_dispatch_counts.h",
+    {"name": "arrival_beyond", "file": "device/ll/ll_dispatch_counts.h",
      "old": ("\treturn ep_all(EP_FULL_MASK, ok);\n"
              "}\n"
              "\n"
@@ -78,7 +78,7 @@ MUTANTS = [
      "tests": ["masks", "clean", "views_split"]},
     # Who sees itself masked looks once more before it parts.
     {"name": "masked_once", "file": "device/group/wait.h",
-     "old": "\t\ts->polls |= EP_WAIT_MASKED;\n", "new": "\t\treturn EP_CAUSE_PARTED;\n", "tests": ["unit/waits"]},
+     "old": "\t\ts->polls |= EP_WAIT_MASKED;\n", "new": "\t\treturn EP_CAUSE_EXCLUDED;\n", "tests": ["unit/waits"]},
     # A combine refuses what was dispatched before a MaskClean.
     {"name": "receipt_round", "file": "device/group/group_step.h",
      "old": "return is_combine && f.receipt.clean_round != f.seq.clean_round ? EP_CAUSE_CLEANED : 0;",

@@ -79,7 +79,7 @@ MUTANTS = [
     {"name": "device_late", "file": "plugin/gda/failure.c",
      "old": "} else if (g->vague[peer]) {", "new": "} else if (0) {", "tests": ["causes"]},
     # The doorbell page is one that every machine has: not cached, rather than write-combining.
-    {"name": "uar_kind", "file": "plugin/gda/slab.c",
+    {"name": "uar_kind", "file": "plugin/gda/queue_memory.c",
      "old": "#define EP_GDA_UAR_NC 1u", "new": "#define EP_GDA_UAR_NC 0u", "tests": ["host_gpu_no_wc"]},
     # A queue pair of a bond is told its member again when it is connected.
     {"name": "lag_once", "file": "plugin/gda/queue.c",

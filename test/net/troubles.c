@@ -274,7 +274,7 @@ static void test_no_flush(void)
 		CHECK_INT(ep_net_iflush(pair[1]->handle, 1, &data, &size, &handle, &request),
 			  ncclSystemError);
 		CHECK(!request);
-		CHECK_INT(pair[1]->live, 0);
+		CHECK_INT(pair[1]->pending, 0);
 		calls->fails = 0;
 	}
 	CHECK_INT(ep_net_iflush(pair[1]->handle, 1, &data, &size, &handle, &request), ncclSuccess);
@@ -315,7 +315,7 @@ static void test_flushes(uint32_t routes)
 			}
 			CHECK(done, "flush %u", k);
 		}
-		CHECK_INT(pair[1]->live, 0);
+		CHECK_INT(pair[1]->pending, 0);
 		CHECK_INT(pair[1]->local[0].flush_room, EP_NET_FLUSH_DEPTH);
 	}
 	ep_net_handle_drop(EP_NET_MR, handle);

@@ -376,11 +376,11 @@ static void struck(struct bench *b, uint64_t round)
 /* As a block of rank 0's kernel decides that goes on without the rank; the others have not masked it. */
 static void decide_absent(struct bench *b, uint32_t rank)
 {
-	uint64_t *presence = ep_mask_presence(b->group->mask, b->p.nranks);
+	uint64_t *arrival = ep_mask_arrival(b->group->mask, b->p.nranks);
 	struct ep_dev_seq seq;
 
 	NEED_CUDA(cudaMemcpy(&seq, b->group->seq, sizeof(seq), cudaMemcpyDeviceToHost));
-	__atomic_store_n(presence + rank, (uint64_t)seq.step << 32 | EP_PRESENCE_ABSENT,
+	__atomic_store_n(arrival + rank, (uint64_t)seq.step << 32 | EP_ARRIVAL_ABSENT,
 			 __ATOMIC_RELEASE);
 }
 

@@ -12,18 +12,18 @@ int main(void)
 	char text[320];
 
 	ep_times_start(&t);
-	CHECK(t.lap_ns > 0 && t.lap_ns == t.start_ns);
+	CHECK(t.phase_ns > 0 && t.phase_ns == t.start_ns);
 	usleep(30000);
 	boot.exchanged_ns += 20000000; /* of these 30 ms */
-	ep_times_lap(&t, &boot, EP_TIME_GPUS);
+	ep_times_phase(&t, &boot, EP_TIME_GPUS);
 	CHECK(t.own_ns[EP_TIME_GPUS] >= 10000000);
-	CHECK_INT(t.own_ns[EP_TIME_GPUS], t.lap_ns - t.start_ns - 20000000);
+	CHECK_INT(t.own_ns[EP_TIME_GPUS], t.phase_ns - t.start_ns - 20000000);
 	usleep(1000);
-	ep_times_lap(&t, &boot, EP_TIME_MEMORY);
-	ep_times_lap(&t, &boot, EP_TIME_MEMORY);
+	ep_times_phase(&t, &boot, EP_TIME_MEMORY);
+	ep_times_phase(&t, &boot, EP_TIME_MEMORY);
 	CHECK_INT(t.own_ns[EP_TIME_GPUS] + t.own_ns[EP_TIME_MEMORY],
-		  t.lap_ns - t.start_ns - 20000000);
-	t = (struct ep_times){ .lap_ns = 51000000,
+		  t.phase_ns - t.start_ns - 20000000);
+	t = (struct ep_times){ .phase_ns = 51000000,
 			       .own_ns = { 1000000, 2000000, 3000000, 4500000 } };
 	boot.exchanged_ns = 40500000;
 	ep_times_describe(&t, &boot, text, sizeof(text));

@@ -124,21 +124,21 @@ static void test_down(void)
 }
 
 /* The wait ended at its second look, because rank 1 has masked this rank, `lead` steps ahead. */
-static void expect_parted_at_once(const struct memory *m, uint32_t lead)
+static void expect_excluded_at_once(const struct memory *m, uint32_t lead)
 {
 	CHECK_INT(m->out.gave_up, 1);
 	CHECK_INT(m->out.polls, 128);
-	CHECK_INT(m->records[EP_RECORD_MASKED].cause, EP_CAUSE_PARTED);
+	CHECK_INT(m->records[EP_RECORD_MASKED].cause, EP_CAUSE_EXCLUDED);
 	CHECK_INT(m->records[EP_RECORD_MASKED].value, lead);
 }
 
 /* It ended some time after `least_ns`, and other waits do not take it for one that lasted T. */
-static void expect_parted_after(const struct memory *m, uint64_t least_ns, uint64_t most_ns)
+static void expect_excluded_after(const struct memory *m, uint64_t least_ns, uint64_t most_ns)
 {
 	CHECK_INT(m->out.gave_up, 1);
 	CHECK(m->out.ns >= least_ns && m->out.ns <= most_ns);
 	CHECK_INT(masked_is(m, 1), 1);
-	CHECK_INT(m->records[EP_RECORD_MASKED].cause, EP_CAUSE_PARTED);
+	CHECK_INT(m->records[EP_RECORD_MASKED].cause, EP_CAUSE_EXCLUDED);
 	CHECK_INT(m->state.in_vain, 0);
 }
 
@@ -163,25 +163,25 @@ static void test_overtaken(void)
 	args.arrives = args.step = 0;
 	check_context("the row never comes");
 	m = wait_with(args, later, REMOTE);
-	expect_parted_after(&m, 1000 * ms, 5000 * ms);
+	expect_excluded_after(&m, 1000 * ms, 5000 * ms);
 	CHECK_INT(m.records[EP_RECORD_MASKED].value, 1);
 	check_context("it never comes, and the group would wait for ever");
 	args.g.timeout_ns = UINT64_C(1) << 62;
 	m = wait_with(args, later, REMOTE);
-	expect_parted_after(&m, 4000 * ms, 20000 * ms);
+	expect_excluded_after(&m, 4000 * ms, 20000 * ms);
 	args.g.timeout_ns = 8000 * ms;
 	check_context("the peer has not sent: it masked this rank before");
 	m = wait_with(args, same, REMOTE);
-	expect_parted_at_once(&m, 0);
+	expect_excluded_at_once(&m, 0);
 	check_context("it goes on meanwhile");
 	args.masks = 100;
 	m = wait_with(args, same, REMOTE);
-	expect_parted_at_once(&m, 1);
+	expect_excluded_at_once(&m, 1);
 	args.masks = 0;
 	check_context("counts are not overtaken");
 	args.site = EP_WAIT_DISPATCH_COUNT;
 	m = wait_with(args, later, REMOTE);
-	expect_parted_at_once(&m, 1);
+	expect_excluded_at_once(&m, 1);
 	args.site = 0;
 	check_context("the connection is given up meanwhile");
 	m = wait_with(args, later, 1);
@@ -222,7 +222,7 @@ int main(void)
 	CHECK_INT(m.out.polls, 128); /* the second look */
 	CHECK_INT(masked_is(&m, 1), 1);
 	CHECK_INT(m.async_error, 1);
-	CHECK_INT(m.records[EP_RECORD_MASKED].cause, EP_CAUSE_PARTED);
+	CHECK_INT(m.records[EP_RECORD_MASKED].cause, EP_CAUSE_EXCLUDED);
 	CHECK_INT(m.records[EP_RECORD_MASKED].value, 1);
 	test_bank();
 	test_down();

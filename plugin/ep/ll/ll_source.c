@@ -43,7 +43,7 @@ void ep_ll_source_choose(struct ncclEpGroup *g, enum ep_ll_source_of of, const n
 		why = ep_window_holds(g, t, view);
 	}
 	if (!why) {
-		why = ep_gda_source_find(g->gda, view->data, ep_view_bytes(view), out);
+		why = ep_gda_user_mr_find(g->gda, view->data, ep_view_bytes(view), out);
 	}
 	if (g->ll->copied_why[of] != why) {
 		g->ll->copied_why[of] = why;

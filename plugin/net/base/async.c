@@ -10,7 +10,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
-#include "core/errand.h"
+#include "core/timed_call.h"
 #include "core/error.h"
 #include "net/base/async.h"
 #include "net/base/handles.h"

@@ -10,7 +10,7 @@
 
 /* Fails if there is no device that NCCL may use. `traffic_class` -1: as the environment says. */
 ncclResult_t ep_net_init(ep_net_log_fn *log);
-/* A line of libnccl_ep to NCCL's logger; see core/share.h. */
+/* A line of libnccl_ep to NCCL's logger; see core/nccl_logger.h. */
 bool ep_net_log_for_ep(int level, unsigned int subsys, const char *text);
 ncclResult_t ep_net_context_new(ep_net_log_fn *log, int traffic_class, void **ctx);
 /* A context that is none, or no longer one, is no error: NCCL finalizes what has failed. */

@@ -68,7 +68,7 @@ void ep_net_op_free(struct ep_net_rma *rma, uint32_t number)
 	op->use = (op->use + 1) & ((1u << EP_NET_OP_USE_BITS) - 1);
 	op->next = rma->free;
 	rma->free = number;
-	rma->live--;
+	rma->pending--;
 }
 
 ncclResult_t ep_net_ops_grow(struct ep_net_rma *rma)
@@ -102,7 +102,7 @@ ncclResult_t ep_net_ops_grow(struct ep_net_rma *rma)
 
 void ep_net_op_end(struct ep_net_op *op)
 {
-	op->link->live--;
+	op->link->pending--;
 	op->link->got += op->kind == EP_NET_GET;
 }
 

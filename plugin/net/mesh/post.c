@@ -135,7 +135,7 @@ ncclResult_t ep_net_op_start(struct ep_net_rma *rma, const struct ep_net_op *wan
 	*number = rma->free;
 	op = ep_net_op_at(rma, *number);
 	rma->free = op->next;
-	rma->live++;
+	rma->pending++;
 	use = (op->use + 1) & ((1u << EP_NET_OP_USE_BITS) - 1);
 	*op = *want;
 	op->use = use;
@@ -144,7 +144,7 @@ ncclResult_t ep_net_op_start(struct ep_net_rma *rma, const struct ep_net_op *wan
 	op->posted = false;
 	op->gets = link->gets;
 	link->gets += op->kind == EP_NET_GET;
-	link->live++;
+	link->pending++;
 	ep_net_link_append(rma, link, *number);
 	return ep_net_link_push(rma, link);
 }

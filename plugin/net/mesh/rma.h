@@ -58,7 +58,7 @@ struct ep_net_link {
 	uint32_t port, remote_port; /* of this rank, which is the context's; of the peer */
 	uint32_t rank, remote_qpn, room;
 	uint32_t first, last; /* ops that are not all posted */
-	uint32_t live;        /* ops under way */
+	uint32_t pending;     /* ops under way */
 	uint64_t gets, got;
 	uint64_t looked_gone; /* when its rank was found gone; 0: not */
 };
@@ -84,7 +84,7 @@ struct ep_net_rma {
 	struct ep_net_span read;  /* memory that was read into last; handle NULL: none */
 
 	struct ep_net_op **chunk;
-	uint32_t nops, free, live;
+	uint32_t nops, free, pending;
 
 	struct ep_error failed; /* code: not ncclSuccess once something has failed */
 	uint32_t broken;        /* atomic: that is so, for other threads */

@@ -40,7 +40,7 @@ static ncclResult_t ep_net_rma_look(struct ep_net_rma *rma)
 		struct ep_net_link *link = &rma->link[i];
 		int fd = rma->mesh->fd[link->rank];
 
-		if (!link->live || !link->qp) {
+		if (!link->pending || !link->qp) {
 			continue;
 		}
 		if (__atomic_load_n(&link->port_ctx->dev->broken, __ATOMIC_RELAXED)) {
@@ -54,7 +54,7 @@ static ncclResult_t ep_net_rma_look(struct ep_net_rma *rma)
 			return ep_net_rma_fail(rma, link, ncclRemoteError,
 					       "the peer has closed the connection or has ended, "
 					       "%u requests are under way here: see its log",
-					       link->live);
+					       link->pending);
 		}
 	}
 	return ncclSuccess;

@@ -173,7 +173,7 @@ struct ep_net_comm {
 	uint64_t plain_limit; /* longer messages are followed by a record */
 
 	struct ep_net_request *request;
-	uint32_t nrequests, free, live;
+	uint32_t nrequests, free, pending;
 	uint32_t nflushes;
 	uint32_t flush_first, flush_last; /* of those that wait for room, in order */
 

@@ -37,7 +37,7 @@ static ncclResult_t ep_net_look(struct ep_net_comm *c)
 		return ep_net_comm_fail(c, ncclRemoteError, 0,
 					"the peer has closed the connection or has ended, %u "
 					"requests are under way here: see its log",
-					c->live);
+					c->pending);
 	}
 	return ncclSuccess;
 }

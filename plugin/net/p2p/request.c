@@ -14,7 +14,7 @@ uint32_t ep_net_request_new(struct ep_net_comm *c)
 		r->use = (r->use + 1) & ((1u << EP_NET_REQUEST_USE_BITS) - 1);
 		r->n = 0;
 		r->left = 0;
-		c->live++;
+		c->pending++;
 	}
 	return i;
 }
@@ -26,7 +26,7 @@ void ep_net_request_free(struct ep_net_comm *c, uint32_t i)
 	r->use = (r->use + 1) & ((1u << EP_NET_REQUEST_USE_BITS) - 1);
 	r->next = c->free;
 	c->free = i;
-	c->live--;
+	c->pending--;
 	c->nflushes -= !c->sender && r->n == 0;
 }
 

@@ -2,7 +2,7 @@
 /* The tables that NCCL looks up: thin, over one implementation. */
 #include <string.h>
 #include "core/error.h"
-#include "core/share.h"
+#include "core/nccl_logger.h"
 #include "net/p2p/comm.h"
 #include "net/tables/tables.h"
 
@@ -67,7 +67,7 @@ static ncclResult_t ep_net_make_vdev_v12(int *dev, struct ep_net_vdev_v12 *props
 
 /* ---- for libnccl_ep.so in the same process ---- */
 
-EP_NET_EXPORT ep_share_log_fn nccl_net_ep_log; /* EP_SHARE_LOG */
+EP_NET_EXPORT ep_nccl_logger_fn nccl_net_ep_log; /* EP_NCCL_LOGGER_NAME */
 
 bool nccl_net_ep_log(int level, unsigned int subsys, const char *text)
 {

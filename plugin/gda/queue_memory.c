@@ -9,7 +9,7 @@
 #include <string.h>
 #include "core/log.h"
 #include "gda/gda_memory.h"
-#include "gda/slab.h"
+#include "gda/queue_memory.h"
 
 #define EP_GDA_GPU_ALIGN (2u << 20) /* own allocation for the driver, so that only it is exported */
 #define EP_GDA_UAR_NC 1u            /* mlx5dv.h: MLX5DV_UAR_ALLOC_TYPE_NC */
@@ -41,7 +41,7 @@ bool ep_gda_synchronize(struct ep_gda *g, uint64_t timeout_ns)
 	}
 }
 
-static bool ep_gda_alloc_gpu(struct ep_gda *g, struct ep_gda_slab *s, struct ep_reason *why)
+static bool ep_gda_alloc_gpu(struct ep_gda *g, struct ep_gda_queue_memory *s, struct ep_reason *why)
 {
 	cudaError_t error;
 
@@ -66,7 +66,8 @@ static bool ep_gda_alloc_gpu(struct ep_gda *g, struct ep_gda_slab *s, struct ep_
 				  "long");
 }
 
-static bool ep_gda_alloc_host(struct ep_gda *g, struct ep_gda_slab *s, struct ep_reason *why)
+static bool ep_gda_alloc_host(struct ep_gda *g, struct ep_gda_queue_memory *s,
+			      struct ep_reason *why)
 {
 	if (!ep_pinned_alloc(&s->pinned, s->bytes, why)) {
 		return false;
@@ -132,9 +133,9 @@ static bool ep_gda_uar_open(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_
 	return g->mode == EP_GDA_CPU_DB || nic->db || ep_gda_uar_map(nic, why);
 }
 
-bool ep_gda_slab_open(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_reason *why)
+bool ep_gda_queue_memory_open(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_reason *why)
 {
-	struct ep_gda_slab *s = &nic->slab;
+	struct ep_gda_queue_memory *s = &nic->queue_memory;
 	bool gpu = g->mode == EP_GDA_GPU;
 
 	s->bytes = ep_max_u64(nic->queues, 1) * ep_gda_stride(g);
@@ -168,10 +169,10 @@ static void ep_gda_cuda_done(cudaError_t error, const char *what)
 	}
 }
 
-/* Ends what the NIC has of its slab. */
-static void ep_gda_slab_end(struct ep_gda_nic *nic)
+/* Ends what the NIC has of its queue_memory. */
+static void ep_gda_queue_memory_end(struct ep_gda_nic *nic)
 {
-	struct ep_gda_slab *s = &nic->slab;
+	struct ep_gda_queue_memory *s = &nic->queue_memory;
 
 	if (nic->cq) {
 		nic->base.v->ibv_destroy_cq(nic->cq);
@@ -195,19 +196,19 @@ static void ep_gda_uar_free(struct ep_gda_nic *nic)
 	}
 }
 
-void ep_gda_slab_refuse(struct ep_gda_nic *nic)
+void ep_gda_queue_memory_refuse(struct ep_gda_nic *nic)
 {
-	ep_gda_slab_end(nic);
+	ep_gda_queue_memory_end(nic);
 	if (!nic->uar_mapped) {
 		ep_gda_uar_free(nic);
 	}
-	if (nic->slab.dev) {
-		nic->refused[nic->nrefused++] = nic->slab;
+	if (nic->queue_memory.dev) {
+		nic->refused[nic->nrefused++] = nic->queue_memory;
 	}
-	memset(&nic->slab, 0, sizeof(nic->slab));
+	memset(&nic->queue_memory, 0, sizeof(nic->queue_memory));
 }
 
-static void ep_gda_slab_free(struct ep_gda *g, struct ep_gda_slab *s)
+static void ep_gda_queue_memory_free(struct ep_gda *g, struct ep_gda_queue_memory *s)
 {
 	if (s->host && (!g->keep_cuda || g->ended)) {
 		ep_pinned_free(&s->pinned, g->ended);
@@ -217,9 +218,9 @@ static void ep_gda_slab_free(struct ep_gda *g, struct ep_gda_slab *s)
 	memset(s, 0, sizeof(*s));
 }
 
-void ep_gda_slab_close(struct ep_gda *g, struct ep_gda_nic *nic)
+void ep_gda_queue_memory_close(struct ep_gda *g, struct ep_gda_nic *nic)
 {
-	ep_gda_slab_end(nic);
+	ep_gda_queue_memory_end(nic);
 	if (nic->uar_mapped && !g->keep_cuda) {
 		uintptr_t reg = (uintptr_t)nic->uar->reg_addr;
 
@@ -232,9 +233,9 @@ void ep_gda_slab_close(struct ep_gda *g, struct ep_gda_nic *nic)
 	} else {
 		ep_gda_uar_free(nic);
 	}
-	ep_gda_slab_free(g, &nic->slab);
+	ep_gda_queue_memory_free(g, &nic->queue_memory);
 	while (nic->nrefused) {
-		ep_gda_slab_free(g, &nic->refused[--nic->nrefused]);
+		ep_gda_queue_memory_free(g, &nic->refused[--nic->nrefused]);
 	}
 	nic->uar = NULL;
 	nic->uar_mapped = false;
@@ -245,10 +246,10 @@ uint64_t ep_gda_device_bytes(int nranks, uint32_t remote, uint32_t queues, uint3
 			     bool queues_in_gpu)
 {
 	const struct ep_gda g = { .nranks = nranks, .queues = queues, .depth = depth };
-	uint64_t slab = (uint64_t)remote * queues * ep_gda_stride(&g);
+	uint64_t queue_memory = (uint64_t)remote * queues * ep_gda_stride(&g);
 
 	return ep_gda_table_bytes(&g) + ep_gda_region_count(&g) * sizeof(*g.regions) +
-	       (queues_in_gpu ? ep_round_up(slab, EP_GDA_GPU_ALIGN) : 0);
+	       (queues_in_gpu ? ep_round_up(queue_memory, EP_GDA_GPU_ALIGN) : 0);
 }
 
 /* Where the parts of the pinned block lie. */
@@ -346,7 +347,7 @@ static void ep_gda_shadow_one(struct ep_gda_queue *q)
 {
 	struct ep_gda *g = q->gda;
 	struct ep_mlx5_qp *s = &g->shadow[(size_t)q->peer * g->queues + q->index];
-	unsigned char *page = q->nic->slab.dev + q->slot * ep_gda_stride(g);
+	unsigned char *page = q->nic->queue_memory.dev + q->slot * ep_gda_stride(g);
 	struct ep_gda_pinned_at at = ep_gda_pinned_layout(g);
 
 	q->shadow = s;
@@ -362,7 +363,7 @@ static void ep_gda_shadow_one(struct ep_gda_queue *q)
 	s->depth = g->depth;
 	s->handover = ep_gda_handover_index(g->mode) ? EP_MLX5_HANDOVER_INDEX
 						     : EP_MLX5_HANDOVER_MMIO;
-	s->in_host = q->nic->slab.host != NULL;
+	s->in_host = q->nic->queue_memory.host != NULL;
 	s->tier = (uint8_t)q->tier;
 	s->signal = ep_mlx5_signal_policy(q->tier, !q->atomics);
 	s->peer = (uint32_t)q->peer;

@@ -4,31 +4,31 @@
  * does not look at the object, so a pointer that is none, or no longer one, is found out. (Memory of
  * a destroyed object may belong to a new one of the same kind; the old pointer then means that.)
  */
-#ifndef EP_CORE_LIVE_H
-#define EP_CORE_LIVE_H
+#ifndef EP_CORE_REGISTRY_H
+#define EP_CORE_REGISTRY_H
 
 #include <stdbool.h>
 
-enum ep_live_kind {
-	EP_LIVE_NONE,
-	EP_LIVE_MAKING, /* its caller has no pointer to it yet */
-	EP_LIVE_GROUP,
-	EP_LIVE_HANDLE,
-	EP_LIVE_TENSOR
+enum ep_registry_kind {
+	EP_REGISTRY_NONE,
+	EP_REGISTRY_MAKING, /* its caller has no pointer to it yet */
+	EP_REGISTRY_GROUP,
+	EP_REGISTRY_HANDLE,
+	EP_REGISTRY_TENSOR
 };
 
 /* False: out of memory. */
-bool ep_live_add(const void *object, enum ep_live_kind kind);
+bool ep_registry_add(const void *object, enum ep_registry_kind kind);
 
-bool ep_live_has(const void *object, enum ep_live_kind kind);
+bool ep_registry_has(const void *object, enum ep_registry_kind kind);
 
 /* The process that has made it: after fork() the child's set has the objects of its parent. 0: it is not there. */
-int ep_live_owner(const void *object, enum ep_live_kind kind);
+int ep_registry_owner(const void *object, enum ep_registry_kind kind);
 
 /* An object that was being made is made. */
-void ep_live_made(const void *object, enum ep_live_kind kind);
+void ep_registry_made(const void *object, enum ep_registry_kind kind);
 
 /* False: it was not there. */
-bool ep_live_remove(const void *object, enum ep_live_kind kind);
+bool ep_registry_remove(const void *object, enum ep_registry_kind kind);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Presence: whether a rank takes part in an operation, as all blocks of a receiving kernel agree. With
+ * The arrival decision: whether a rank takes part in an operation, as all blocks of a receiving kernel agree. With
  * masks, a block goes on without a rank whose counts do not come. Where rows lie follows from all
  * ranks' counts, so a block that has gone on without a rank, and one that has its counts, would put
  * the rows of everybody else in different places.
@@ -18,23 +18,23 @@
  * The claim is ordered before the second look by a full fence, and a kernel's load is never performed
  * before one that decides whether it is reached.
  */
-#ifndef EP_DEVICE_GROUP_PRESENCE_H
-#define EP_DEVICE_GROUP_PRESENCE_H
+#ifndef EP_DEVICE_GROUP_ARRIVAL_H
+#define EP_DEVICE_GROUP_ARRIVAL_H
 
 #include "device/group/wait.h"
 
-EP_DEV uint64_t ep_presence_word(const struct ep_op &op, enum ep_presence state)
+EP_DEV uint64_t ep_arrival_word(const struct ep_op &op, enum ep_arrival state)
 {
 	return (uint64_t)op.epoch << 32 | state;
 }
 
-EP_DEV uint64_t ep_presence_load(const struct ep_dev_group &g, uint32_t r)
+EP_DEV uint64_t ep_arrival_load(const struct ep_dev_group &g, uint32_t r)
 {
-	return ep_ld_relaxed_gpu_u64(ep_mask_presence(g.mask, g.nranks) + r);
+	return ep_ld_relaxed_gpu_u64(ep_mask_arrival(g.mask, g.nranks) + r);
 }
 
 /* Does the word speak of this operation? */
-EP_DEV bool ep_presence_decided(const struct ep_op &op, uint64_t word)
+EP_DEV bool ep_arrival_decided(const struct ep_op &op, uint64_t word)
 {
 	return (uint32_t)(word >> 32) == op.epoch;
 }
@@ -43,15 +43,15 @@ EP_DEV bool ep_presence_decided(const struct ep_op &op, uint64_t word)
  * Waits until the decision about r is made, which takes another block some microseconds. If that block
  * is never scheduled again, this rank's blocks cannot agree, and the group is aborted. One lane.
  */
-EP_DEV uint32_t ep_presence_adopt(const struct ep_dev_group &g, const struct ep_op &op, uint32_t r)
+EP_DEV uint32_t ep_arrival_adopt(const struct ep_dev_group &g, const struct ep_op &op, uint32_t r)
 {
-	const uint64_t *word = ep_mask_presence(g.mask, g.nranks) + r;
+	const uint64_t *word = ep_mask_arrival(g.mask, g.nranks) + r;
 	struct ep_spin s = ep_spin_start();
 	uint32_t state;
 
-	while ((state = (uint32_t)ep_ld_acquire_gpu_u64(word)) == EP_PRESENCE_CLAIMED) {
+	while ((state = (uint32_t)ep_ld_acquire_gpu_u64(word)) == EP_ARRIVAL_CLAIMED) {
 		if (ep_aborted(g)) {
-			return EP_PRESENCE_PRESENT; /* nobody asks any more */
+			return EP_ARRIVAL_PRESENT; /* nobody asks any more */
 		}
 		if (ep_spin_expired(&s, g.timeout_ns, EP_WAIT_AGREEMENT, r)) {
 			struct ep_record record = ep_record_make(op, EP_CAUSE_TIMEOUT, r);
@@ -65,32 +65,32 @@ EP_DEV uint32_t ep_presence_adopt(const struct ep_dev_group &g, const struct ep_
 }
 
 /*
- * Claims the decision about r: EP_PRESENCE_CLAIMED, and the caller decides with what it sees from now
+ * Claims the decision about r: EP_ARRIVAL_CLAIMED, and the caller decides with what it sees from now
  * on, or what another block has decided. One lane.
  */
-EP_DEV uint32_t ep_presence_claim(const struct ep_dev_group &g, const struct ep_op &op, uint32_t r)
+EP_DEV uint32_t ep_arrival_claim(const struct ep_dev_group &g, const struct ep_op &op, uint32_t r)
 {
-	uint64_t *word = ep_mask_presence(g.mask, g.nranks) + r;
+	uint64_t *word = ep_mask_arrival(g.mask, g.nranks) + r;
 	uint64_t old = ep_ld_relaxed_gpu_u64(word);
 
-	while (!ep_presence_decided(op, old)) {
-		uint64_t found = ep_atomic_cas_sc_gpu_u64(
-			word, old, ep_presence_word(op, EP_PRESENCE_CLAIMED));
+	while (!ep_arrival_decided(op, old)) {
+		uint64_t found = ep_atomic_cas_sc_gpu_u64(word, old,
+							  ep_arrival_word(op, EP_ARRIVAL_CLAIMED));
 
 		if (found == old) {
-			return EP_PRESENCE_CLAIMED;
+			return EP_ARRIVAL_CLAIMED;
 		}
 		old = found;
 	}
-	return ep_presence_adopt(g, op, r);
+	return ep_arrival_adopt(g, op, r);
 }
 
-EP_DEV void ep_presence_decide(const struct ep_dev_group &g, const struct ep_op &op, uint32_t r,
-			       bool present)
+EP_DEV void ep_arrival_decide(const struct ep_dev_group &g, const struct ep_op &op, uint32_t r,
+			      bool present)
 {
-	ep_st_release_gpu_u64(ep_mask_presence(g.mask, g.nranks) + r,
-			      ep_presence_word(op,
-					       present ? EP_PRESENCE_PRESENT : EP_PRESENCE_ABSENT));
+	ep_st_release_gpu_u64(ep_mask_arrival(g.mask, g.nranks) + r,
+			      ep_arrival_word(op,
+					      present ? EP_ARRIVAL_PRESENT : EP_ARRIVAL_ABSENT));
 }
 
 /*
@@ -98,8 +98,8 @@ EP_DEV void ep_presence_decide(const struct ep_dev_group &g, const struct ep_op 
  * is in doubt: other blocks may have looked at the mask before. So is whom the host has masked, which
  * it does while kernels run when it finds a connection lost.
  */
-EP_DEV bool ep_presence_masked_before(const struct ep_dev_group &g, const struct ep_op &op,
-				      uint32_t r)
+EP_DEV bool ep_arrival_masked_before(const struct ep_dev_group &g, const struct ep_op &op,
+				     uint32_t r)
 {
 	uint32_t masked = ep_ld_acquire_gpu_u32((const uint32_t *)g.mask + r) == 0;
 	uint32_t step = ep_ld_relaxed_gpu_u32(ep_mask_steps(g.mask, g.nranks) + r);
@@ -108,7 +108,7 @@ EP_DEV bool ep_presence_masked_before(const struct ep_dev_group &g, const struct
 }
 
 /* The blocks have agreed to go on without r: later kernels need not agree again. One lane. */
-EP_DEV void ep_presence_settle(const struct ep_dev_group &g, const struct ep_op &op, uint32_t r)
+EP_DEV void ep_arrival_settle(const struct ep_dev_group &g, const struct ep_op &op, uint32_t r)
 {
 	uint32_t *step = ep_mask_steps(g.mask, g.nranks) + r;
 

@@ -6,22 +6,22 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include "core/errand.h"
+#include "core/timed_call.h"
 #include "core/util.h"
 
 #define EP_THREAD_TRIES 10
 #define EP_THREAD_NAP_NS 5000000
 
-enum ep_errand_state {
-	EP_ERRAND_NEW,
-	EP_ERRAND_READY, /* the thread waits for `go` or `alone` */
-	EP_ERRAND_DONE
+enum ep_timed_call_state {
+	EP_TIMED_CALL_NEW,
+	EP_TIMED_CALL_READY, /* the thread waits for `go` or `alone` */
+	EP_TIMED_CALL_DONE
 };
 
-struct ep_errand {
+struct ep_timed_call {
 	pthread_mutex_t lock;
 	pthread_cond_t changed; /* one of the next three */
-	enum ep_errand_state state;
+	enum ep_timed_call_state state;
 	bool go;
 	bool alone; /* nobody waits for it any more */
 	pthread_t thread;
@@ -48,7 +48,7 @@ int ep_thread_start(pthread_t *thread, void *(*fn)(void *), void *arg)
 	return error;
 }
 
-static void ep_errand_free(struct ep_errand *e)
+static void ep_timed_call_free(struct ep_timed_call *e)
 {
 	pthread_cond_destroy(&e->changed);
 	pthread_mutex_destroy(&e->lock);
@@ -56,21 +56,21 @@ static void ep_errand_free(struct ep_errand *e)
 }
 
 /* Under the lock. */
-static void ep_errand_become(struct ep_errand *e, enum ep_errand_state state)
+static void ep_timed_call_become(struct ep_timed_call *e, enum ep_timed_call_state state)
 {
 	e->state = state;
 	pthread_cond_signal(&e->changed);
 }
 
-static void *ep_errand_main(void *arg)
+static void *ep_timed_call_main(void *arg)
 {
-	struct ep_errand *e = arg;
+	struct ep_timed_call *e = arg;
 	int error = e->ready ? e->ready(e->arg) : 0;
 	bool alone, go;
 
 	pthread_mutex_lock(&e->lock);
 	e->error = error;
-	ep_errand_become(e, EP_ERRAND_READY);
+	ep_timed_call_become(e, EP_TIMED_CALL_READY);
 	while (!e->go && !e->alone) {
 		pthread_cond_wait(&e->changed, &e->lock);
 	}
@@ -80,18 +80,18 @@ static void *ep_errand_main(void *arg)
 		e->fn(e->arg);
 	}
 	pthread_mutex_lock(&e->lock);
-	ep_errand_become(e, EP_ERRAND_DONE);
+	ep_timed_call_become(e, EP_TIMED_CALL_DONE);
 	alone = e->alone;
 	pthread_mutex_unlock(&e->lock);
 	if (alone) {
-		ep_errand_free(e);
+		ep_timed_call_free(e);
 	}
 	return NULL;
 }
 
-static struct ep_errand *ep_errand_new(const void *arg, size_t bytes)
+static struct ep_timed_call *ep_timed_call_new(const void *arg, size_t bytes)
 {
-	struct ep_errand *e = calloc(1, sizeof(*e) + bytes);
+	struct ep_timed_call *e = calloc(1, sizeof(*e) + bytes);
 	pthread_condattr_t attr;
 
 	if (!e) {
@@ -106,10 +106,10 @@ static struct ep_errand *ep_errand_new(const void *arg, size_t bytes)
 	return e;
 }
 
-int ep_errand_begin(struct ep_errand **out, int (*ready)(void *arg), void (*fn)(void *arg),
-		    void *arg, size_t bytes)
+int ep_timed_call_begin(struct ep_timed_call **out, int (*ready)(void *arg), void (*fn)(void *arg),
+			void *arg, size_t bytes)
 {
-	struct ep_errand *e = ep_errand_new(arg, bytes);
+	struct ep_timed_call *e = ep_timed_call_new(arg, bytes);
 	int error;
 
 	*out = NULL;
@@ -118,39 +118,39 @@ int ep_errand_begin(struct ep_errand **out, int (*ready)(void *arg), void (*fn)(
 	}
 	e->ready = ready;
 	e->fn = fn;
-	error = ep_thread_start(&e->thread, ep_errand_main, e);
+	error = ep_thread_start(&e->thread, ep_timed_call_main, e);
 	if (error) {
-		ep_errand_free(e);
+		ep_timed_call_free(e);
 		return error;
 	}
 	pthread_mutex_lock(&e->lock);
-	while (ready && e->state == EP_ERRAND_NEW) {
+	while (ready && e->state == EP_TIMED_CALL_NEW) {
 		pthread_cond_wait(&e->changed, &e->lock);
 	}
 	error = e->error;
 	memcpy(arg, e->arg, bytes);
 	pthread_mutex_unlock(&e->lock);
 	if (error) {
-		ep_errand_end(e);
+		ep_timed_call_end(e);
 		return error;
 	}
 	*out = e;
 	return 0;
 }
 
-int ep_errand_go(struct ep_errand *e, void *arg, size_t bytes, uint64_t timeout_ns)
+int ep_timed_call_go(struct ep_timed_call *e, void *arg, size_t bytes, uint64_t timeout_ns)
 {
-	uint64_t end = ep_now_ns() + ep_min_u64(timeout_ns, EP_ERRAND_LONGEST_NS);
+	uint64_t end = ep_now_ns() + ep_min_u64(timeout_ns, EP_TIMED_CALL_LONGEST_NS);
 	struct timespec limit = { (time_t)(end / 1000000000), (long)(end % 1000000000) };
 	bool done;
 
 	pthread_mutex_lock(&e->lock);
 	e->go = true;
 	pthread_cond_signal(&e->changed);
-	while (e->state != EP_ERRAND_DONE &&
+	while (e->state != EP_TIMED_CALL_DONE &&
 	       pthread_cond_timedwait(&e->changed, &e->lock, &limit) == 0) {
 	}
-	done = e->state == EP_ERRAND_DONE;
+	done = e->state == EP_TIMED_CALL_DONE;
 	if (done) {
 		memcpy(arg, e->arg, bytes);
 	}
@@ -158,7 +158,7 @@ int ep_errand_go(struct ep_errand *e, void *arg, size_t bytes, uint64_t timeout_
 	return done ? 0 : ETIMEDOUT;
 }
 
-void ep_errand_end(struct ep_errand *e)
+void ep_timed_call_end(struct ep_timed_call *e)
 {
 	bool done, running;
 	pthread_t thread;
@@ -168,7 +168,7 @@ void ep_errand_end(struct ep_errand *e)
 	}
 	pthread_mutex_lock(&e->lock);
 	thread = e->thread;
-	done = e->state == EP_ERRAND_DONE;
+	done = e->state == EP_TIMED_CALL_DONE;
 	running = e->go && !done;
 	e->alone = !done; /* the thread frees it then */
 	pthread_cond_signal(&e->changed);
@@ -179,19 +179,19 @@ void ep_errand_end(struct ep_errand *e)
 	}
 	pthread_join(thread, NULL);
 	if (done) {
-		ep_errand_free(e);
+		ep_timed_call_free(e);
 	}
 }
 
-int ep_errand_run(void (*fn)(void *arg), void *arg, size_t bytes, uint64_t timeout_ns)
+int ep_timed_call(void (*fn)(void *arg), void *arg, size_t bytes, uint64_t timeout_ns)
 {
-	struct ep_errand *e;
-	int error = ep_errand_begin(&e, NULL, fn, arg, bytes);
+	struct ep_timed_call *e;
+	int error = ep_timed_call_begin(&e, NULL, fn, arg, bytes);
 
 	if (error) {
 		return error;
 	}
-	error = ep_errand_go(e, arg, bytes, timeout_ns);
-	ep_errand_end(e);
+	error = ep_timed_call_go(e, arg, bytes, timeout_ns);
+	ep_timed_call_end(e);
 	return error;
 }
