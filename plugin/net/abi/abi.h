@@ -55,23 +55,31 @@ struct ep_net_vdev_v9 {
 	int devs[4];
 };
 
+struct ep_net_vdev_v12 {
+	int ndevs;
+	int devs[8];
+};
+
+#define EP_NET_PROPS(vdev_v)                                                                       \
+	char *name;                                                                                \
+	char *pci_path;                                                                            \
+	uint64_t guid;                                                                             \
+	int ptr_support;                                                                           \
+	int reg_is_global;                                                                         \
+	int force_flush;                                                                           \
+	int speed;                                                                                 \
+	int port;                                                                                  \
+	float latency;                                                                             \
+	int max_comms;                                                                             \
+	int max_recvs;                                                                             \
+	int device_type;                                                                           \
+	int device_version;                                                                        \
+	struct ep_net_vdev_##vdev_v vdev;                                                          \
+	size_t max_p2p_bytes;                                                                      \
+	size_t max_coll_bytes
+
 struct ep_net_props_v9 { /* and v10 */
-	char *name;
-	char *pci_path;
-	uint64_t guid;
-	int ptr_support;
-	int reg_is_global;
-	int force_flush;
-	int speed;
-	int port;
-	float latency;
-	int max_comms;
-	int max_recvs;
-	int device_type;
-	int device_version;
-	struct ep_net_vdev_v9 vdev;
-	size_t max_p2p_bytes;
-	size_t max_coll_bytes;
+	EP_NET_PROPS(v9);
 };
 
 struct ep_net_props_v11 {
@@ -83,28 +91,8 @@ struct ep_net_props_v11 {
 #define EP_NET_PLANES 14
 #define EP_NET_PLANES_MERGED (1 << EP_NET_PLANES)
 
-struct ep_net_vdev_v12 {
-	int ndevs;
-	int devs[8];
-};
-
 struct ep_net_props_v12 {
-	char *name;
-	char *pci_path;
-	uint64_t guid;
-	int ptr_support;
-	int reg_is_global;
-	int force_flush;
-	int speed;
-	int port;
-	float latency;
-	int max_comms;
-	int max_recvs;
-	int device_type;
-	int device_version;
-	struct ep_net_vdev_v12 vdev;
-	size_t max_p2p_bytes;
-	size_t max_coll_bytes;
+	EP_NET_PROPS(v12);
 	int max_multi_request;
 	int16_t rail;
 	int16_t plane;
@@ -123,15 +111,43 @@ struct ep_net_config {
 
 struct ep_net_attr; /* a hint that is not used */
 
-/* ---- calls that are alike in several versions ---- */
+/* ---- calls: a version is that which has a form first ---- */
 
+typedef ncclResult_t ep_net_init_v8_fn(ep_net_log_fn *log);
+typedef ncclResult_t ep_net_init_v10_fn(ep_net_log_fn *log, ep_net_profile_fn *profile);
+typedef ncclResult_t ep_net_init_v11_fn(void **ctx, uint64_t comm_id, struct ep_net_config *config,
+					ep_net_log_fn *log, ep_net_profile_fn *profile);
 typedef ncclResult_t ep_net_devices_fn(int *ndevs);
+typedef ncclResult_t ep_net_props_v8_fn(int dev, struct ep_net_props_v8 *props);
+typedef ncclResult_t ep_net_props_v9_fn(int dev, struct ep_net_props_v9 *props);
+typedef ncclResult_t ep_net_props_v11_fn(int dev, struct ep_net_props_v11 *props);
+typedef ncclResult_t ep_net_props_v12_fn(int dev, struct ep_net_props_v12 *props);
+typedef ncclResult_t ep_net_listen_v8_fn(int dev, void *handle, void **listen_comm);
+typedef ncclResult_t ep_net_listen_v11_fn(void *ctx, int dev, void *handle, void **listen_comm);
+typedef ncclResult_t ep_net_connect_v8_fn(int dev, void *handle, void **send_comm,
+					  ep_net_device_handle **device);
+typedef ncclResult_t ep_net_connect_v10_fn(int dev, struct ep_net_config *config, void *handle,
+					   void **send_comm, ep_net_device_handle **device);
+typedef ncclResult_t ep_net_connect_v11_fn(void *ctx, int dev, void *handle, void **send_comm,
+					   ep_net_device_handle **device);
 typedef ncclResult_t ep_net_accept_fn(void *listen_comm, void **recv_comm,
 				      ep_net_device_handle **device);
 typedef ncclResult_t ep_net_reg_fn(void *comm, void *data, size_t size, int type, void **mr);
 typedef ncclResult_t ep_net_reg_dmabuf_fn(void *comm, void *data, size_t size, int type,
 					  uint64_t offset, int fd, void **mr);
 typedef ncclResult_t ep_net_dereg_fn(void *comm, void *mr);
+typedef ncclResult_t ep_net_isend_v8_fn(void *send_comm, void *data, int size, int tag, void *mr,
+					void **request);
+typedef ncclResult_t ep_net_isend_v9_fn(void *send_comm, void *data, size_t size, int tag, void *mr,
+					void **request);
+typedef ncclResult_t ep_net_isend_v10_fn(void *send_comm, void *data, size_t size, int tag,
+					 void *mr, void *profile, void **request);
+typedef ncclResult_t ep_net_irecv_v8_fn(void *recv_comm, int n, void **data, int *sizes, int *tags,
+					void **mr, void **request);
+typedef ncclResult_t ep_net_irecv_v9_fn(void *recv_comm, int n, void **data, size_t *sizes,
+					int *tags, void **mr, void **request);
+typedef ncclResult_t ep_net_irecv_v10_fn(void *recv_comm, int n, void **data, size_t *sizes,
+					 int *tags, void **mr, void **profile, void **request);
 typedef ncclResult_t ep_net_flush_fn(void *recv_comm, int n, void **data, int *sizes, void **mr,
 				     void **request);
 typedef ncclResult_t ep_net_test_fn(void *request, int *done, int *sizes);
@@ -140,133 +156,56 @@ typedef ncclResult_t ep_net_device_mr_fn(void *comm, void *mr, void **device_mr)
 typedef ncclResult_t ep_net_consumed_fn(void *recv_comm, int n, void *request);
 typedef ncclResult_t ep_net_make_vdev_v9_fn(int *dev, struct ep_net_vdev_v9 *props);
 typedef ncclResult_t ep_net_make_vdev_v12_fn(int *dev, struct ep_net_vdev_v12 *props);
+typedef ncclResult_t ep_net_set_attr_fn(void *ctx, struct ep_net_attr *attr);
 
 /* ---- the tables ---- */
 
+/* What all begin with. The arguments are versions of calls, and of properties. */
+#define EP_NET_MEMBERS(init_v, props_v, listen_v, connect_v, data_v)                               \
+	const char *name;                                                                          \
+	ep_net_init_##init_v##_fn *init;                                                           \
+	ep_net_devices_fn *devices;                                                                \
+	ep_net_props_##props_v##_fn *get_properties;                                               \
+	ep_net_listen_##listen_v##_fn *listen;                                                     \
+	ep_net_connect_##connect_v##_fn *connect;                                                  \
+	ep_net_accept_fn *accept;                                                                  \
+	ep_net_reg_fn *reg_mr;                                                                     \
+	ep_net_reg_dmabuf_fn *reg_mr_dmabuf;                                                       \
+	ep_net_dereg_fn *dereg_mr;                                                                 \
+	ep_net_isend_##data_v##_fn *isend;                                                         \
+	ep_net_irecv_##data_v##_fn *irecv;                                                         \
+	ep_net_flush_fn *iflush;                                                                   \
+	ep_net_test_fn *test;                                                                      \
+	ep_net_close_fn *close_send, *close_recv, *close_listen;                                   \
+	ep_net_device_mr_fn *get_device_mr; /* NULL */                                             \
+	ep_net_consumed_fn *irecv_consumed  /* NULL */
+
 struct ep_net_v8 {
-	const char *name;
-	ncclResult_t (*init)(ep_net_log_fn *log);
-	ep_net_devices_fn *devices;
-	ncclResult_t (*get_properties)(int dev, struct ep_net_props_v8 *props);
-	ncclResult_t (*listen)(int dev, void *handle, void **listen_comm);
-	ncclResult_t (*connect)(int dev, void *handle, void **send_comm,
-				ep_net_device_handle **device);
-	ep_net_accept_fn *accept;
-	ep_net_reg_fn *reg_mr;
-	ep_net_reg_dmabuf_fn *reg_mr_dmabuf;
-	ep_net_dereg_fn *dereg_mr;
-	ncclResult_t (*isend)(void *send_comm, void *data, int size, int tag, void *mr,
-			      void **request);
-	ncclResult_t (*irecv)(void *recv_comm, int n, void **data, int *sizes, int *tags, void **mr,
-			      void **request);
-	ep_net_flush_fn *iflush;
-	ep_net_test_fn *test;
-	ep_net_close_fn *close_send, *close_recv, *close_listen;
-	ep_net_device_mr_fn *get_device_mr; /* NULL */
-	ep_net_consumed_fn *irecv_consumed; /* NULL */
+	EP_NET_MEMBERS(v8, v8, v8, v8, v8);
 };
 
 struct ep_net_v9 {
-	const char *name;
-	ncclResult_t (*init)(ep_net_log_fn *log);
-	ep_net_devices_fn *devices;
-	ncclResult_t (*get_properties)(int dev, struct ep_net_props_v9 *props);
-	ncclResult_t (*listen)(int dev, void *handle, void **listen_comm);
-	ncclResult_t (*connect)(int dev, void *handle, void **send_comm,
-				ep_net_device_handle **device);
-	ep_net_accept_fn *accept;
-	ep_net_reg_fn *reg_mr;
-	ep_net_reg_dmabuf_fn *reg_mr_dmabuf;
-	ep_net_dereg_fn *dereg_mr;
-	ncclResult_t (*isend)(void *send_comm, void *data, size_t size, int tag, void *mr,
-			      void **request);
-	ncclResult_t (*irecv)(void *recv_comm, int n, void **data, size_t *sizes, int *tags,
-			      void **mr, void **request);
-	ep_net_flush_fn *iflush;
-	ep_net_test_fn *test;
-	ep_net_close_fn *close_send, *close_recv, *close_listen;
-	ep_net_device_mr_fn *get_device_mr;
-	ep_net_consumed_fn *irecv_consumed;
+	EP_NET_MEMBERS(v8, v9, v8, v8, v9);
 	ep_net_make_vdev_v9_fn *make_vdev; /* NULL: NICs are not merged */
 };
 
-typedef ncclResult_t ep_net_isend_v10_fn(void *send_comm, void *data, size_t size, int tag,
-					 void *mr, void *profile, void **request);
-typedef ncclResult_t ep_net_irecv_v10_fn(void *recv_comm, int n, void **data, size_t *sizes,
-					 int *tags, void **mr, void **profile, void **request);
-
 struct ep_net_v10 {
-	const char *name;
-	ncclResult_t (*init)(ep_net_log_fn *log, ep_net_profile_fn *profile);
-	ep_net_devices_fn *devices;
-	ncclResult_t (*get_properties)(int dev, struct ep_net_props_v9 *props);
-	ncclResult_t (*listen)(int dev, void *handle, void **listen_comm);
-	ncclResult_t (*connect)(int dev, struct ep_net_config *config, void *handle,
-				void **send_comm, ep_net_device_handle **device);
-	ep_net_accept_fn *accept;
-	ep_net_reg_fn *reg_mr;
-	ep_net_reg_dmabuf_fn *reg_mr_dmabuf;
-	ep_net_dereg_fn *dereg_mr;
-	ep_net_isend_v10_fn *isend;
-	ep_net_irecv_v10_fn *irecv;
-	ep_net_flush_fn *iflush;
-	ep_net_test_fn *test;
-	ep_net_close_fn *close_send, *close_recv, *close_listen;
-	ep_net_device_mr_fn *get_device_mr;
-	ep_net_consumed_fn *irecv_consumed;
+	EP_NET_MEMBERS(v10, v9, v8, v10, v10);
 	ep_net_make_vdev_v9_fn *make_vdev;
 };
 
-typedef ncclResult_t ep_net_init_v11_fn(void **ctx, uint64_t comm_id, struct ep_net_config *config,
-					ep_net_log_fn *log, ep_net_profile_fn *profile);
-typedef ncclResult_t ep_net_listen_v11_fn(void *ctx, int dev, void *handle, void **listen_comm);
-typedef ncclResult_t ep_net_connect_v11_fn(void *ctx, int dev, void *handle, void **send_comm,
-					   ep_net_device_handle **device);
-
 struct ep_net_v11 {
-	const char *name;
-	ep_net_init_v11_fn *init;
-	ep_net_devices_fn *devices;
-	ncclResult_t (*get_properties)(int dev, struct ep_net_props_v11 *props);
-	ep_net_listen_v11_fn *listen;
-	ep_net_connect_v11_fn *connect;
-	ep_net_accept_fn *accept;
-	ep_net_reg_fn *reg_mr;
-	ep_net_reg_dmabuf_fn *reg_mr_dmabuf;
-	ep_net_dereg_fn *dereg_mr;
-	ep_net_isend_v10_fn *isend;
-	ep_net_irecv_v10_fn *irecv;
-	ep_net_flush_fn *iflush;
-	ep_net_test_fn *test;
-	ep_net_close_fn *close_send, *close_recv, *close_listen;
-	ep_net_device_mr_fn *get_device_mr;
-	ep_net_consumed_fn *irecv_consumed;
+	EP_NET_MEMBERS(v11, v11, v11, v11, v10);
 	ep_net_make_vdev_v9_fn *make_vdev;
-	ncclResult_t (*finalize)(void *ctx);
-	ncclResult_t (*set_attr)(void *ctx, struct ep_net_attr *attr); /* NULL */
+	ep_net_close_fn *finalize;
+	ep_net_set_attr_fn *set_attr; /* NULL */
 };
 
 struct ep_net_v12 {
-	const char *name;
-	ep_net_init_v11_fn *init;
-	ep_net_devices_fn *devices;
-	ncclResult_t (*get_properties)(int dev, struct ep_net_props_v12 *props);
-	ep_net_listen_v11_fn *listen;
-	ep_net_connect_v11_fn *connect;
-	ep_net_accept_fn *accept;
-	ep_net_reg_fn *reg_mr;
-	ep_net_reg_dmabuf_fn *reg_mr_dmabuf;
-	ep_net_dereg_fn *dereg_mr;
-	ep_net_isend_v10_fn *isend;
-	ep_net_irecv_v10_fn *irecv;
-	ep_net_flush_fn *iflush;
-	ep_net_test_fn *test;
-	ep_net_close_fn *close_send, *close_recv, *close_listen;
-	ep_net_device_mr_fn *get_device_mr;
-	ep_net_consumed_fn *irecv_consumed;
+	EP_NET_MEMBERS(v11, v12, v11, v11, v10);
 	ep_net_make_vdev_v12_fn *make_vdev;
-	ncclResult_t (*finalize)(void *ctx);
-	ncclResult_t (*set_attr)(void *ctx, struct ep_net_attr *attr);
+	ep_net_close_fn *finalize;
+	ep_net_set_attr_fn *set_attr;
 };
 
 _Static_assert(sizeof(struct ep_net_v8) == 152, "ncclNet_v8_t");

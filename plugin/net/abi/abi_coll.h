@@ -21,107 +21,69 @@ struct ep_coll_part_v9 { /* and later */
 _Static_assert(sizeof(struct ep_coll_part_v8) == 24, "ncclNetSGE_v8_t");
 _Static_assert(sizeof(struct ep_coll_part_v9) == 24, "ncclNetSGE_v9_t to v12");
 
-typedef ncclResult_t ep_coll_listen_v8_fn(int dev, void *handle, void **listen_comm);
+/* As in abi.h, a version is that which has a form first. */
+typedef ncclResult_t ep_coll_init_v11_fn(void **ctx, uint64_t comm_id, ep_net_log_fn *log);
 typedef ncclResult_t ep_coll_connect_fn(void *handles[], int nranks, int rank, void *listen_comm,
 					void **coll);
 typedef ncclResult_t ep_coll_support_fn(ncclDataType_t type, ncclRedOp_t op, int *supported);
-typedef ncclResult_t ep_coll_reduce_fn(void *coll, void *from, void *to, size_t count,
-				       ncclDataType_t type, ncclRedOp_t op, void *from_mr,
-				       void *to_mr, void **request);
-typedef ncclResult_t ep_coll_gather_fn(void *coll, void *from, int nparts,
-				       struct ep_coll_part_v9 *parts, size_t each, size_t offset,
-				       size_t bytes, void *from_mr, void **request);
-typedef ncclResult_t ep_coll_scatter_fn(void *coll, int nparts, struct ep_coll_part_v9 *parts,
-					void *to, size_t each, size_t offset, size_t bytes,
-					ncclDataType_t type, ncclRedOp_t op, void *to_mr,
-					void **request);
+typedef ncclResult_t ep_coll_reduce_v8_fn(void *coll, void *from, void *to, int count,
+					  ncclDataType_t type, ncclRedOp_t op, void *from_mr,
+					  void *to_mr, void **request);
+typedef ncclResult_t ep_coll_reduce_v9_fn(void *coll, void *from, void *to, size_t count,
+					  ncclDataType_t type, ncclRedOp_t op, void *from_mr,
+					  void *to_mr, void **request);
+typedef ncclResult_t ep_coll_gather_v8_fn(void *coll, void *from, int nparts,
+					  struct ep_coll_part_v8 *parts, size_t each, size_t offset,
+					  size_t bytes, void *from_mr, void **request);
+typedef ncclResult_t ep_coll_gather_v9_fn(void *coll, void *from, int nparts,
+					  struct ep_coll_part_v9 *parts, size_t each, size_t offset,
+					  size_t bytes, void *from_mr, void **request);
+typedef ncclResult_t ep_coll_scatter_v8_fn(void *coll, int nparts, struct ep_coll_part_v8 *parts,
+					   void *to, size_t each, size_t offset, size_t bytes,
+					   ncclDataType_t type, ncclRedOp_t op, void *to_mr,
+					   void **request);
+typedef ncclResult_t ep_coll_scatter_v9_fn(void *coll, int nparts, struct ep_coll_part_v9 *parts,
+					   void *to, size_t each, size_t offset, size_t bytes,
+					   ncclDataType_t type, ncclRedOp_t op, void *to_mr,
+					   void **request);
 typedef ncclResult_t ep_coll_flush_fn(void *coll, void *data, int size, void *mr, void **request);
+typedef ep_net_init_v8_fn ep_coll_init_v8_fn;
+
+#define EP_COLL_MEMBERS(init_v, props_v, listen_v, data_v)                                         \
+	const char *name;                                                                          \
+	ep_coll_init_##init_v##_fn *init;                                                          \
+	ep_net_devices_fn *devices;                                                                \
+	ep_net_props_##props_v##_fn *get_properties;                                               \
+	ep_net_listen_##listen_v##_fn *listen;                                                     \
+	ep_coll_connect_fn *connect;                                                               \
+	ep_coll_support_fn *reduce_support;                                                        \
+	ep_net_reg_fn *reg_mr;                                                                     \
+	ep_net_reg_dmabuf_fn *reg_mr_dmabuf;                                                       \
+	ep_net_dereg_fn *dereg_mr;                                                                 \
+	ep_coll_reduce_##data_v##_fn *iallreduce;                                                  \
+	ep_coll_gather_##data_v##_fn *iallgather;                                                  \
+	ep_coll_scatter_##data_v##_fn *ireducescatter;                                             \
+	ep_coll_flush_fn *iflush;                                                                  \
+	ep_net_test_fn *test;                                                                      \
+	ep_net_close_fn *close_coll, *close_listen
 
 struct ep_coll_v8 {
-	const char *name;
-	ncclResult_t (*init)(ep_net_log_fn *log);
-	ep_net_devices_fn *devices;
-	ncclResult_t (*get_properties)(int dev, struct ep_net_props_v8 *props);
-	ep_coll_listen_v8_fn *listen;
-	ep_coll_connect_fn *connect;
-	ep_coll_support_fn *reduce_support;
-	ep_net_reg_fn *reg_mr;
-	ep_net_reg_dmabuf_fn *reg_mr_dmabuf;
-	ep_net_dereg_fn *dereg_mr;
-	ncclResult_t (*iallreduce)(void *coll, void *from, void *to, int count, ncclDataType_t type,
-				   ncclRedOp_t op, void *from_mr, void *to_mr, void **request);
-	ncclResult_t (*iallgather)(void *coll, void *from, int nparts,
-				   struct ep_coll_part_v8 *parts, size_t each, size_t offset,
-				   size_t bytes, void *from_mr, void **request);
-	ncclResult_t (*ireducescatter)(void *coll, int nparts, struct ep_coll_part_v8 *parts,
-				       void *to, size_t each, size_t offset, size_t bytes,
-				       ncclDataType_t type, ncclRedOp_t op, void *to_mr,
-				       void **request);
-	ep_coll_flush_fn *iflush;
-	ep_net_test_fn *test;
-	ep_net_close_fn *close_coll, *close_listen;
+	EP_COLL_MEMBERS(v8, v8, v8, v8);
 };
 
 struct ep_coll_v9 { /* and v10 */
-	const char *name;
-	ncclResult_t (*init)(ep_net_log_fn *log);
-	ep_net_devices_fn *devices;
-	ncclResult_t (*get_properties)(int dev, struct ep_net_props_v9 *props);
-	ep_coll_listen_v8_fn *listen;
-	ep_coll_connect_fn *connect;
-	ep_coll_support_fn *reduce_support;
-	ep_net_reg_fn *reg_mr;
-	ep_net_reg_dmabuf_fn *reg_mr_dmabuf;
-	ep_net_dereg_fn *dereg_mr;
-	ep_coll_reduce_fn *iallreduce;
-	ep_coll_gather_fn *iallgather;
-	ep_coll_scatter_fn *ireducescatter;
-	ep_coll_flush_fn *iflush;
-	ep_net_test_fn *test;
-	ep_net_close_fn *close_coll, *close_listen;
+	EP_COLL_MEMBERS(v8, v9, v8, v9);
 	ep_net_make_vdev_v9_fn *make_vdev;
 };
 
-typedef ncclResult_t ep_coll_init_v11_fn(void **ctx, uint64_t comm_id, ep_net_log_fn *log);
-
 struct ep_coll_v11 {
-	const char *name;
-	ep_coll_init_v11_fn *init;
-	ep_net_devices_fn *devices;
-	ncclResult_t (*get_properties)(int dev, struct ep_net_props_v11 *props);
-	ep_net_listen_v11_fn *listen;
-	ep_coll_connect_fn *connect;
-	ep_coll_support_fn *reduce_support;
-	ep_net_reg_fn *reg_mr;
-	ep_net_reg_dmabuf_fn *reg_mr_dmabuf;
-	ep_net_dereg_fn *dereg_mr;
-	ep_coll_reduce_fn *iallreduce;
-	ep_coll_gather_fn *iallgather;
-	ep_coll_scatter_fn *ireducescatter;
-	ep_coll_flush_fn *iflush;
-	ep_net_test_fn *test;
-	ep_net_close_fn *close_coll, *close_listen;
+	EP_COLL_MEMBERS(v11, v11, v11, v9);
 	ep_net_make_vdev_v9_fn *make_vdev;
 	ep_net_close_fn *finalize;
 };
 
 struct ep_coll_v12 {
-	const char *name;
-	ep_coll_init_v11_fn *init;
-	ep_net_devices_fn *devices;
-	ncclResult_t (*get_properties)(int dev, struct ep_net_props_v12 *props);
-	ep_net_listen_v11_fn *listen;
-	ep_coll_connect_fn *connect;
-	ep_coll_support_fn *reduce_support;
-	ep_net_reg_fn *reg_mr;
-	ep_net_reg_dmabuf_fn *reg_mr_dmabuf;
-	ep_net_dereg_fn *dereg_mr;
-	ep_coll_reduce_fn *iallreduce;
-	ep_coll_gather_fn *iallgather;
-	ep_coll_scatter_fn *ireducescatter;
-	ep_coll_flush_fn *iflush;
-	ep_net_test_fn *test;
-	ep_net_close_fn *close_coll, *close_listen;
+	EP_COLL_MEMBERS(v11, v12, v11, v9);
 	ep_net_make_vdev_v12_fn *make_vdev;
 	ep_net_close_fn *finalize;
 };

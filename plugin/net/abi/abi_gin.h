@@ -38,11 +38,14 @@ _Static_assert(sizeof(struct ep_gin_properties_v14) == 2, "ncclGinProperties_v14
 _Static_assert(sizeof(struct ep_rma_config_v14) == 12, "ncclRmaConfig_v14_t");
 _Static_assert(sizeof(struct ep_rma_properties_v16) == 1, "ncclRmaProperties_v16_t");
 
-/* ---- calls that are alike in several versions; `coll`: ranks, `ctx`: contexts of theirs ---- */
+/* ---- calls; `coll`: ranks, `ctx`: contexts of theirs; a version is that which has a form first ---- */
 
 typedef ncclResult_t ep_gin_init_fn(void **instance, uint64_t comm_id, ep_net_log_fn *log);
 typedef ncclResult_t ep_gin_connect_fn(void *instance, void *handles[], int nranks, int rank,
 				       void *listen_comm, void **coll);
+typedef ncclResult_t ep_gin_connect_v12_fn(void *instance, void *handles[], int nranks, int rank,
+					   int connections, int queue_depth, void *listen_comm,
+					   void **coll);
 typedef ncclResult_t ep_gin_reg_fn(void *coll, void *data, size_t size, int type, uint64_t flags,
 				   void **mr, void **gin_mr);
 typedef ncclResult_t ep_gin_reg_dmabuf_fn(void *coll, void *data, size_t size, int type,
@@ -52,177 +55,131 @@ typedef ncclResult_t ep_rma_reg_fn(void *coll, void *data, size_t size, int type
 				   void **mr);
 typedef ncclResult_t ep_rma_reg_dmabuf_fn(void *coll, void *data, size_t size, int type,
 					  uint64_t offset, int fd, uint64_t flags, void **mr);
+typedef ncclResult_t ep_gin_create_v11_fn(void *coll, int signals, int counters, void **ctx,
+					  ep_net_device_handle **device);
+typedef ncclResult_t ep_gin_create_v12_fn(void *coll, int signals, int counters, int contexts,
+					  void **ctx, ep_net_device_handle **device);
+typedef ncclResult_t ep_gin_create_v13_fn(void *coll, struct ep_gin_config_v13 *config, void **ctx,
+					  ep_net_device_handle **device);
+typedef ncclResult_t ep_gin_create_v14_fn(void *coll, struct ep_gin_config_v14 *config, void **ctx,
+					  ep_net_device_handle **device);
+typedef ncclResult_t ep_rma_create_fn(void *coll, struct ep_rma_config_v14 *config, void **ctx);
 typedef ncclResult_t ep_gin_test_fn(void *coll, void *request, int *done);
 typedef ncclResult_t ep_gin_error_fn(void *ctx, bool *failed);
-typedef ncclResult_t ep_gin_put_fn(void *ctx, int context, uint64_t from_at, void *from,
-				   size_t size, uint64_t to_at, void *to, uint32_t rank,
-				   void **request);
+
+/* What a put says, and what its signal does, between the arguments that differ. */
+#define EP_GIN_PUT_ARGS                                                                            \
+	uint64_t from_at, void *from, size_t size, uint64_t to_at, void *to, uint32_t rank
+#define EP_GIN_SIGNAL_ARGS                                                                         \
+	EP_GIN_PUT_ARGS, uint64_t signal_at, void *signal, uint64_t value, uint32_t op
+
+typedef ncclResult_t ep_gin_put_v11_fn(void *coll, EP_GIN_PUT_ARGS, void **request);
+typedef ncclResult_t ep_gin_put_v12_fn(void *coll, EP_GIN_PUT_ARGS, int connection, void **request);
+typedef ncclResult_t ep_gin_put_v13_fn(void *ctx, int context, EP_GIN_PUT_ARGS, void **request);
+typedef ncclResult_t ep_rma_put_v15_fn(void *ctx, int context, EP_GIN_PUT_ARGS, uint32_t flags,
+				       void **request);
+typedef ncclResult_t ep_gin_signal_v11_fn(void *coll, EP_GIN_SIGNAL_ARGS, void **request);
+typedef ncclResult_t ep_gin_signal_v12_fn(void *coll, EP_GIN_SIGNAL_ARGS, int connection,
+					  void **request);
+typedef ncclResult_t ep_gin_signal_v13_fn(void *ctx, int context, EP_GIN_SIGNAL_ARGS,
+					  void **request);
+typedef ncclResult_t ep_rma_signal_v14_fn(void *ctx, int context, EP_GIN_SIGNAL_ARGS, bool strong,
+					  void **request);
+typedef ncclResult_t ep_rma_signal_v15_fn(void *ctx, int context, EP_GIN_SIGNAL_ARGS, bool strong,
+					  uint32_t flags, void **request);
 typedef ncclResult_t ep_gin_flush_fn(void *ctx, int context, void *mr, uint32_t rank,
 				     void **request);
-typedef ncclResult_t ep_rma_put_v15_fn(void *ctx, int context, uint64_t from_at, void *from,
-				       size_t size, uint64_t to_at, void *to, uint32_t rank,
-				       uint32_t flags, void **request);
-typedef ncclResult_t ep_rma_signal_v15_fn(void *ctx, int context, uint64_t from_at, void *from,
-					  size_t size, uint64_t to_at, void *to, uint32_t rank,
-					  uint64_t signal_at, void *signal, uint64_t value,
-					  uint32_t op, bool strong, uint32_t flags, void **request);
-typedef ncclResult_t ep_rma_create_fn(void *coll, struct ep_rma_config_v14 *config, void **ctx);
+typedef ncclResult_t ep_gin_features_fn(struct ep_gin_properties_v14 *props);
+typedef ncclResult_t ep_rma_features_fn(void *coll, struct ep_rma_properties_v16 *props);
 
-/* ---- the tables ---- */
+/* ---- the tables: runs of members that they share ---- */
+
+#define EP_GIN_BEGIN                                                                               \
+	const char *name;                                                                          \
+	ep_gin_init_fn *init;                                                                      \
+	ep_net_devices_fn *devices
+#define EP_GIN_MAKE(props_v, connect_fn, create_fn, reg_fn, reg_dmabuf_fn)                         \
+	ep_net_props_##props_v##_fn *get_properties;                                               \
+	ep_net_listen_v11_fn *listen;                                                              \
+	connect_fn *connect;                                                                       \
+	create_fn *create_context; /* NULL in v11, v12: PROXY has none */                          \
+	reg_fn *reg_mr_sym;                                                                        \
+	reg_dmabuf_fn *reg_mr_sym_dmabuf;                                                          \
+	ep_net_dereg_fn *dereg_mr_sym;                                                             \
+	ep_net_close_fn *destroy_context, *close_coll, *close_listen
+#define EP_GIN_DATA(put_fn, signal_fn)                                                             \
+	put_fn *iput;                                                                              \
+	signal_fn *iput_signal
+#define EP_GIN_READ(get_fn)                                                                        \
+	get_fn *iget;                                                                              \
+	ep_gin_flush_fn *iflush
+#define EP_GIN_END                                                                                 \
+	ep_net_close_fn *progress; /* NULL */                                                      \
+	ep_gin_error_fn *query_last_error;                                                         \
+	ep_net_close_fn *finalize
 
 struct ep_gin_v11 {
-	const char *name;
-	ep_gin_init_fn *init;
-	ep_net_devices_fn *devices;
-	ncclResult_t (*get_properties)(int dev, struct ep_net_props_v11 *props);
-	ep_net_listen_v11_fn *listen;
-	ep_gin_connect_fn *connect;
-	ncclResult_t (*create_context)(void *coll, int signals, int counters, void **ctx,
-				       ep_net_device_handle **device); /* NULL: PROXY has none */
-	ep_gin_reg_fn *reg_mr_sym;
-	ep_gin_reg_dmabuf_fn *reg_mr_sym_dmabuf;
-	ep_net_dereg_fn *dereg_mr_sym;
-	ep_net_close_fn *destroy_context, *close_coll, *close_listen;
-	ncclResult_t (*iput)(void *coll, uint64_t from_at, void *from, size_t size, uint64_t to_at,
-			     void *to, uint32_t rank, void **request);
-	ncclResult_t (*iput_signal)(void *coll, uint64_t from_at, void *from, size_t size,
-				    uint64_t to_at, void *to, uint32_t rank, uint64_t signal_at,
-				    void *signal, uint64_t value, uint32_t op, void **request);
+	EP_GIN_BEGIN;
+	EP_GIN_MAKE(v11, ep_gin_connect_fn, ep_gin_create_v11_fn, ep_gin_reg_fn,
+		    ep_gin_reg_dmabuf_fn);
+	EP_GIN_DATA(ep_gin_put_v11_fn, ep_gin_signal_v11_fn);
 	ep_gin_test_fn *test;
-	ep_net_close_fn *progress; /* NULL */
-	ep_gin_error_fn *query_last_error;
-	ep_net_close_fn *finalize;
+	EP_GIN_END;
 };
 
 struct ep_gin_v12 {
-	const char *name;
-	ep_gin_init_fn *init;
-	ep_net_devices_fn *devices;
-	ncclResult_t (*get_properties)(int dev, struct ep_net_props_v11 *props);
-	ep_net_listen_v11_fn *listen;
-	ncclResult_t (*connect)(void *instance, void *handles[], int nranks, int rank,
-				int connections, int queue_depth, void *listen_comm, void **coll);
-	ncclResult_t (*create_context)(void *coll, int signals, int counters, int contexts,
-				       void **ctx, ep_net_device_handle **device);
-	ep_gin_reg_fn *reg_mr_sym;
-	ep_gin_reg_dmabuf_fn *reg_mr_sym_dmabuf;
-	ep_net_dereg_fn *dereg_mr_sym;
-	ep_net_close_fn *destroy_context, *close_coll, *close_listen;
-	ncclResult_t (*iput)(void *coll, uint64_t from_at, void *from, size_t size, uint64_t to_at,
-			     void *to, uint32_t rank, int connection, void **request);
-	ncclResult_t (*iput_signal)(void *coll, uint64_t from_at, void *from, size_t size,
-				    uint64_t to_at, void *to, uint32_t rank, uint64_t signal_at,
-				    void *signal, uint64_t value, uint32_t op, int connection,
-				    void **request);
+	EP_GIN_BEGIN;
+	EP_GIN_MAKE(v11, ep_gin_connect_v12_fn, ep_gin_create_v12_fn, ep_gin_reg_fn,
+		    ep_gin_reg_dmabuf_fn);
+	EP_GIN_DATA(ep_gin_put_v12_fn, ep_gin_signal_v12_fn);
 	ep_gin_test_fn *test;
-	ep_net_close_fn *progress;
-	ep_gin_error_fn *query_last_error;
-	ep_net_close_fn *finalize;
+	EP_GIN_END;
 };
 
 struct ep_gin_v13 {
-	const char *name;
-	ep_gin_init_fn *init;
-	ep_net_devices_fn *devices;
-	ncclResult_t (*get_properties)(int dev, struct ep_net_props_v12 *props);
-	ep_net_listen_v11_fn *listen;
-	ep_gin_connect_fn *connect;
-	ncclResult_t (*create_context)(void *coll, struct ep_gin_config_v13 *config, void **ctx,
-				       ep_net_device_handle **device);
-	ep_gin_reg_fn *reg_mr_sym;
-	ep_gin_reg_dmabuf_fn *reg_mr_sym_dmabuf;
-	ep_net_dereg_fn *dereg_mr_sym;
-	ep_net_close_fn *destroy_context, *close_coll, *close_listen;
-	ep_gin_put_fn *iput;
-	ncclResult_t (*iput_signal)(void *ctx, int context, uint64_t from_at, void *from,
-				    size_t size, uint64_t to_at, void *to, uint32_t rank,
-				    uint64_t signal_at, void *signal, uint64_t value, uint32_t op,
-				    void **request);
-	ep_gin_put_fn *iget;
-	ep_gin_flush_fn *iflush;
+	EP_GIN_BEGIN;
+	EP_GIN_MAKE(v12, ep_gin_connect_fn, ep_gin_create_v13_fn, ep_gin_reg_fn,
+		    ep_gin_reg_dmabuf_fn);
+	EP_GIN_DATA(ep_gin_put_v13_fn, ep_gin_signal_v13_fn);
+	EP_GIN_READ(ep_gin_put_v13_fn);
 	ep_gin_test_fn *test;
-	ep_net_close_fn *progress;
-	ep_gin_error_fn *query_last_error;
-	ep_net_close_fn *finalize;
+	EP_GIN_END;
 };
 
 struct ep_gin_v14 {
-	const char *name;
-	ep_gin_init_fn *init;
-	ep_net_devices_fn *devices;
-	ncclResult_t (*get_gin_properties)(struct ep_gin_properties_v14 *props);
-	ncclResult_t (*get_properties)(int dev, struct ep_net_props_v12 *props);
-	ep_net_listen_v11_fn *listen;
-	ep_gin_connect_fn *connect;
-	ncclResult_t (*create_context)(void *coll, struct ep_gin_config_v14 *config, void **ctx,
-				       ep_net_device_handle **device);
-	ep_gin_reg_fn *reg_mr_sym;
-	ep_gin_reg_dmabuf_fn *reg_mr_sym_dmabuf;
-	ep_net_dereg_fn *dereg_mr_sym;
-	ep_net_close_fn *destroy_context, *close_coll, *close_listen;
-	ep_net_close_fn *progress;
-	ep_gin_error_fn *query_last_error;
-	ep_net_close_fn *finalize;
+	EP_GIN_BEGIN;
+	ep_gin_features_fn *get_gin_properties;
+	EP_GIN_MAKE(v12, ep_gin_connect_fn, ep_gin_create_v14_fn, ep_gin_reg_fn,
+		    ep_gin_reg_dmabuf_fn);
+	EP_GIN_END;
 };
 
 struct ep_rma_v14 {
-	const char *name;
-	ep_gin_init_fn *init;
-	ep_net_devices_fn *devices;
-	ncclResult_t (*get_properties)(int dev, struct ep_net_props_v12 *props);
-	ep_net_listen_v11_fn *listen;
-	ep_gin_connect_fn *connect;
-	ep_rma_create_fn *create_context;
-	ep_rma_reg_fn *reg_mr_sym;
-	ep_rma_reg_dmabuf_fn *reg_mr_sym_dmabuf;
-	ep_net_dereg_fn *dereg_mr_sym;
-	ep_net_close_fn *destroy_context, *close_coll, *close_listen;
-	ep_gin_put_fn *iput;
-	ncclResult_t (*iput_signal)(void *ctx, int context, uint64_t from_at, void *from,
-				    size_t size, uint64_t to_at, void *to, uint32_t rank,
-				    uint64_t signal_at, void *signal, uint64_t value, uint32_t op,
-				    bool strong, void **request);
-	ep_gin_put_fn *iget;
-	ep_gin_flush_fn *iflush;
+	EP_GIN_BEGIN;
+	EP_GIN_MAKE(v12, ep_gin_connect_fn, ep_rma_create_fn, ep_rma_reg_fn, ep_rma_reg_dmabuf_fn);
+	EP_GIN_DATA(ep_gin_put_v13_fn, ep_rma_signal_v14_fn);
+	EP_GIN_READ(ep_gin_put_v13_fn);
 	ep_gin_test_fn *test;
-	ep_net_close_fn *progress;
-	ep_gin_error_fn *query_last_error;
-	ep_net_close_fn *finalize;
+	EP_GIN_END;
 };
 
-/* What follows the description of devices, in v15 and v16. */
-struct ep_rma_calls_v15 {
-	ncclResult_t (*get_properties)(int dev, struct ep_net_props_v12 *props);
-	ep_net_listen_v11_fn *listen;
-	ep_gin_connect_fn *connect;
-	ep_rma_create_fn *create_context;
-	ep_rma_reg_fn *reg_mr_sym;
-	ep_rma_reg_dmabuf_fn *reg_mr_sym_dmabuf;
-	ep_net_dereg_fn *dereg_mr_sym;
-	ep_net_close_fn *destroy_context, *close_coll, *close_listen;
-	ep_rma_put_v15_fn *iput;
-	ep_rma_signal_v15_fn *iput_signal;
-	ep_rma_put_v15_fn *iget;
-	ep_gin_flush_fn *iflush;
-	ep_gin_test_fn *test;
-	ep_net_close_fn *progress;
-	ep_gin_error_fn *query_last_error;
-	ep_net_close_fn *finalize;
-};
+#define EP_RMA_CALLS                                                                               \
+	EP_GIN_MAKE(v12, ep_gin_connect_fn, ep_rma_create_fn, ep_rma_reg_fn,                       \
+		    ep_rma_reg_dmabuf_fn);                                                         \
+	EP_GIN_DATA(ep_rma_put_v15_fn, ep_rma_signal_v15_fn);                                      \
+	EP_GIN_READ(ep_rma_put_v15_fn);                                                            \
+	ep_gin_test_fn *test;                                                                      \
+	EP_GIN_END
 
 struct ep_rma_v15 {
-	const char *name;
-	ep_gin_init_fn *init;
-	ep_net_devices_fn *devices;
-	struct ep_rma_calls_v15 calls;
+	EP_GIN_BEGIN;
+	EP_RMA_CALLS;
 };
 
 struct ep_rma_v16 {
-	const char *name;
-	ep_gin_init_fn *init;
-	ep_net_devices_fn *devices;
-	ncclResult_t (*get_rma_properties)(void *coll, struct ep_rma_properties_v16 *props);
-	struct ep_rma_calls_v15 calls;
+	EP_GIN_BEGIN;
+	ep_rma_features_fn *get_rma_properties;
+	EP_RMA_CALLS;
 };
 
 _Static_assert(sizeof(struct ep_gin_v11) == 152, "ncclGin_v11_t");

@@ -156,82 +156,40 @@ static ncclResult_t ep_coll_listen_v11(void *ctx, int dev, void *handle, void **
 
 /* ---- the tables; NCCL takes all-gather without asking reduceSupport ---- */
 
+#define EP_COLL_CALLS(init_call, props_call, listen_call, reduce_call, gather_call, scatter_call)  \
+	.name = EP_NET_NAME, .init = init_call, .devices = ep_net_coll_count,                      \
+	.get_properties = props_call, .listen = listen_call, .connect = ep_coll_connect,           \
+	.reduce_support = ep_coll_support, .reg_mr = ep_coll_reg,                                  \
+	.reg_mr_dmabuf = ep_coll_reg_dmabuf, .dereg_mr = ep_net_dereg, .iallreduce = reduce_call,  \
+	.iallgather = gather_call, .ireducescatter = scatter_call, .iflush = ep_coll_flush,        \
+	.test = ep_net_coll_test, .close_coll = ep_net_coll_close,                                 \
+	.close_listen = ep_net_bootstrap_close
+
 EP_NET_EXPORT const struct ep_coll_v8 ncclCollNetPlugin_v8 = {
-	.name = EP_NET_NAME,
-	.init = ep_coll_init_v8,
-	.devices = ep_net_coll_count,
-	.get_properties = ep_net_props_v8,
-	.listen = ep_coll_listen_v8,
-	.connect = ep_coll_connect,
-	.reduce_support = ep_coll_support,
-	.reg_mr = ep_coll_reg,
-	.reg_mr_dmabuf = ep_coll_reg_dmabuf,
-	.dereg_mr = ep_net_dereg,
-	.iallreduce = ep_coll_reduce_v8,
-	.iallgather = ep_coll_gather_v8,
-	.ireducescatter = ep_coll_scatter_v8,
-	.iflush = ep_coll_flush,
-	.test = ep_net_coll_test,
-	.close_coll = ep_net_coll_close,
-	.close_listen = ep_net_bootstrap_close,
+	EP_COLL_CALLS(ep_coll_init_v8, ep_net_props_v8, ep_coll_listen_v8, ep_coll_reduce_v8,
+		      ep_coll_gather_v8, ep_coll_scatter_v8),
 };
 
 #define EP_COLL_V9                                                                                 \
 	{                                                                                          \
-		.name = EP_NET_NAME, .init = ep_coll_init_v8, .devices = ep_net_coll_count,        \
-		.get_properties = ep_net_props_v9, .listen = ep_coll_listen_v8,                    \
-		.connect = ep_coll_connect, .reduce_support = ep_coll_support,                     \
-		.reg_mr = ep_coll_reg, .reg_mr_dmabuf = ep_coll_reg_dmabuf,                        \
-		.dereg_mr = ep_net_dereg, .iallreduce = ep_coll_reduce,                            \
-		.iallgather = ep_coll_gather, .ireducescatter = ep_coll_scatter,                   \
-		.iflush = ep_coll_flush, .test = ep_net_coll_test,                                 \
-		.close_coll = ep_net_coll_close, .close_listen = ep_net_bootstrap_close,           \
-		.make_vdev = ep_coll_make_vdev_v9,                                                 \
+		EP_COLL_CALLS(ep_coll_init_v8, ep_net_props_v9, ep_coll_listen_v8, ep_coll_reduce, \
+			      ep_coll_gather, ep_coll_scatter),                                    \
+			.make_vdev = ep_coll_make_vdev_v9,                                         \
 	}
 
 EP_NET_EXPORT const struct ep_coll_v9 ncclCollNetPlugin_v9 = EP_COLL_V9;
 EP_NET_EXPORT const struct ep_coll_v9 ncclCollNetPlugin_v10 = EP_COLL_V9;
 
 EP_NET_EXPORT const struct ep_coll_v11 ncclCollNetPlugin_v11 = {
-	.name = EP_NET_NAME,
-	.init = ep_coll_init_v11,
-	.devices = ep_net_coll_count,
-	.get_properties = ep_net_props_v11,
-	.listen = ep_coll_listen_v11,
-	.connect = ep_coll_connect,
-	.reduce_support = ep_coll_support,
-	.reg_mr = ep_coll_reg,
-	.reg_mr_dmabuf = ep_coll_reg_dmabuf,
-	.dereg_mr = ep_net_dereg,
-	.iallreduce = ep_coll_reduce,
-	.iallgather = ep_coll_gather,
-	.ireducescatter = ep_coll_scatter,
-	.iflush = ep_coll_flush,
-	.test = ep_net_coll_test,
-	.close_coll = ep_net_coll_close,
-	.close_listen = ep_net_bootstrap_close,
+	EP_COLL_CALLS(ep_coll_init_v11, ep_net_props_v11, ep_coll_listen_v11, ep_coll_reduce,
+		      ep_coll_gather, ep_coll_scatter),
 	.make_vdev = ep_coll_make_vdev_v9,
 	.finalize = ep_net_context_free,
 };
 
 EP_NET_EXPORT const struct ep_coll_v12 ncclCollNetPlugin_v12 = {
-	.name = EP_NET_NAME,
-	.init = ep_coll_init_v11,
-	.devices = ep_net_coll_count,
-	.get_properties = ep_net_properties,
-	.listen = ep_coll_listen_v11,
-	.connect = ep_coll_connect,
-	.reduce_support = ep_coll_support,
-	.reg_mr = ep_coll_reg,
-	.reg_mr_dmabuf = ep_coll_reg_dmabuf,
-	.dereg_mr = ep_net_dereg,
-	.iallreduce = ep_coll_reduce,
-	.iallgather = ep_coll_gather,
-	.ireducescatter = ep_coll_scatter,
-	.iflush = ep_coll_flush,
-	.test = ep_net_coll_test,
-	.close_coll = ep_net_coll_close,
-	.close_listen = ep_net_bootstrap_close,
+	EP_COLL_CALLS(ep_coll_init_v11, ep_net_properties, ep_coll_listen_v11, ep_coll_reduce,
+		      ep_coll_gather, ep_coll_scatter),
 	.make_vdev = ep_coll_make_vdev_v12,
 	.finalize = ep_net_context_free,
 };

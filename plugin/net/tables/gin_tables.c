@@ -91,8 +91,7 @@ static ncclResult_t ep_gin_test(void *coll, void *request, int *done)
 
 /* ---- data: all versions say the same in other orders ---- */
 
-static ncclResult_t ep_gin_put(void *ctx, int context, uint64_t from_at, void *from, size_t size,
-			       uint64_t to_at, void *to, uint32_t rank, void **request)
+static ncclResult_t ep_gin_put(void *ctx, int context, EP_GIN_PUT_ARGS, void **request)
 {
 	const struct ep_net_span source = { from_at, from }, target = { to_at, to };
 	struct ep_net_rma *rma;
@@ -102,10 +101,7 @@ static ncclResult_t ep_gin_put(void *ctx, int context, uint64_t from_at, void *f
 	return ep_net_rma_put(rma, context, &source, size, &target, rank, NULL, request);
 }
 
-static ncclResult_t ep_gin_put_signal(void *ctx, int context, uint64_t from_at, void *from,
-				      size_t size, uint64_t to_at, void *to, uint32_t rank,
-				      uint64_t signal_at, void *signal, uint64_t value, uint32_t op,
-				      void **request)
+static ncclResult_t ep_gin_put_signal(void *ctx, int context, EP_GIN_SIGNAL_ARGS, void **request)
 {
 	const struct ep_net_span source = { from_at, from }, target = { to_at, to };
 	const struct ep_net_signal s = { { signal_at, signal }, value, op };
@@ -116,8 +112,7 @@ static ncclResult_t ep_gin_put_signal(void *ctx, int context, uint64_t from_at, 
 	return ep_net_rma_put(rma, context, &source, size, &target, rank, &s, request);
 }
 
-static ncclResult_t ep_gin_get(void *ctx, int context, uint64_t from_at, void *from, size_t size,
-			       uint64_t to_at, void *to, uint32_t rank, void **request)
+static ncclResult_t ep_gin_get(void *ctx, int context, EP_GIN_PUT_ARGS, void **request)
 {
 	const struct ep_net_span source = { from_at, from }, target = { to_at, to };
 	struct ep_net_rma *rma;
@@ -145,15 +140,12 @@ static ncclResult_t ep_gin_connect_v11(void *instance, void *handles[], int nran
 	return ep_net_gin_connect(handles, nranks, rank, 1, listen_comm, coll);
 }
 
-static ncclResult_t ep_gin_put_v11(void *coll, uint64_t from_at, void *from, size_t size,
-				   uint64_t to_at, void *to, uint32_t rank, void **request)
+static ncclResult_t ep_gin_put_v11(void *coll, EP_GIN_PUT_ARGS, void **request)
 {
 	return ep_gin_put(coll, 0, from_at, from, size, to_at, to, rank, request);
 }
 
-static ncclResult_t ep_gin_signal_v11(void *coll, uint64_t from_at, void *from, size_t size,
-				      uint64_t to_at, void *to, uint32_t rank, uint64_t signal_at,
-				      void *signal, uint64_t value, uint32_t op, void **request)
+static ncclResult_t ep_gin_signal_v11(void *coll, EP_GIN_SIGNAL_ARGS, void **request)
 {
 	return ep_gin_put_signal(coll, 0, from_at, from, size, to_at, to, rank, signal_at, signal,
 				 value, op, request);
@@ -171,16 +163,12 @@ static ncclResult_t ep_gin_connect_v12(void *instance, void *handles[], int nran
 		       : ep_fail(ncclInvalidArgument, "%d connections", connections);
 }
 
-static ncclResult_t ep_gin_put_v12(void *coll, uint64_t from_at, void *from, size_t size,
-				   uint64_t to_at, void *to, uint32_t rank, int connection,
-				   void **request)
+static ncclResult_t ep_gin_put_v12(void *coll, EP_GIN_PUT_ARGS, int connection, void **request)
 {
 	return ep_gin_put(coll, connection, from_at, from, size, to_at, to, rank, request);
 }
 
-static ncclResult_t ep_gin_signal_v12(void *coll, uint64_t from_at, void *from, size_t size,
-				      uint64_t to_at, void *to, uint32_t rank, uint64_t signal_at,
-				      void *signal, uint64_t value, uint32_t op, int connection,
+static ncclResult_t ep_gin_signal_v12(void *coll, EP_GIN_SIGNAL_ARGS, int connection,
 				      void **request)
 {
 	return ep_gin_put_signal(coll, connection, from_at, from, size, to_at, to, rank, signal_at,
@@ -228,10 +216,8 @@ static ncclResult_t ep_rma_create(void *coll, struct ep_rma_config_v14 *config, 
 }
 
 /* All signals are strong: a queue pair executes what it gets in order. */
-static ncclResult_t ep_rma_signal_v14(void *ctx, int context, uint64_t from_at, void *from,
-				      size_t size, uint64_t to_at, void *to, uint32_t rank,
-				      uint64_t signal_at, void *signal, uint64_t value, uint32_t op,
-				      bool strong, void **request)
+static ncclResult_t ep_rma_signal_v14(void *ctx, int context, EP_GIN_SIGNAL_ARGS, bool strong,
+				      void **request)
 {
 	(void)strong;
 	return ep_gin_put_signal(ctx, context, from_at, from, size, to_at, to, rank, signal_at,
@@ -239,18 +225,15 @@ static ncclResult_t ep_rma_signal_v14(void *ctx, int context, uint64_t from_at, 
 }
 
 /* v15: flags say that more follows, for those who gather. */
-static ncclResult_t ep_rma_put_v15(void *ctx, int context, uint64_t from_at, void *from,
-				   size_t size, uint64_t to_at, void *to, uint32_t rank,
-				   uint32_t flags, void **request)
+static ncclResult_t ep_rma_put_v15(void *ctx, int context, EP_GIN_PUT_ARGS, uint32_t flags,
+				   void **request)
 {
 	(void)flags;
 	return ep_gin_put(ctx, context, from_at, from, size, to_at, to, rank, request);
 }
 
-static ncclResult_t ep_rma_signal_v15(void *ctx, int context, uint64_t from_at, void *from,
-				      size_t size, uint64_t to_at, void *to, uint32_t rank,
-				      uint64_t signal_at, void *signal, uint64_t value, uint32_t op,
-				      bool strong, uint32_t flags, void **request)
+static ncclResult_t ep_rma_signal_v15(void *ctx, int context, EP_GIN_SIGNAL_ARGS, bool strong,
+				      uint32_t flags, void **request)
 {
 	(void)strong;
 	(void)flags;
@@ -258,9 +241,8 @@ static ncclResult_t ep_rma_signal_v15(void *ctx, int context, uint64_t from_at, 
 				 signal, value, op, request);
 }
 
-static ncclResult_t ep_rma_get_v15(void *ctx, int context, uint64_t from_at, void *from,
-				   size_t size, uint64_t to_at, void *to, uint32_t rank,
-				   uint32_t flags, void **request)
+static ncclResult_t ep_rma_get_v15(void *ctx, int context, EP_GIN_PUT_ARGS, uint32_t flags,
+				   void **request)
 {
 	(void)flags;
 	return ep_gin_get(ctx, context, from_at, from, size, to_at, to, rank, request);
@@ -276,63 +258,38 @@ static ncclResult_t ep_rma_features_v16(void *coll, struct ep_rma_properties_v16
 
 /* ---- the tables; what is not named is NULL, which NCCL takes for "not needed" ---- */
 
+#define EP_GIN_CALLS(props_call, connect_call)                                                     \
+	.name = EP_NET_NAME, .init = ep_gin_init, .devices = ep_net_count_ports,                   \
+	.get_properties = props_call, .listen = ep_net_gin_listen, .connect = connect_call,        \
+	.dereg_mr_sym = ep_gin_dereg, .close_coll = ep_net_gin_close,                              \
+	.close_listen = ep_net_bootstrap_close, .test = ep_gin_test,                               \
+	.finalize = ep_net_context_free
+#define EP_GIN_REG .reg_mr_sym = ep_gin_reg, .reg_mr_sym_dmabuf = ep_gin_reg_dmabuf
+
 EP_NET_EXPORT const struct ep_gin_v11 ncclGinPlugin_v11 = {
-	.name = EP_NET_NAME,
-	.init = ep_gin_init,
-	.devices = ep_net_count_ports,
-	.get_properties = ep_gin_props_v11,
-	.listen = ep_net_gin_listen,
-	.connect = ep_gin_connect_v11,
-	.reg_mr_sym = ep_gin_reg,
-	.reg_mr_sym_dmabuf = ep_gin_reg_dmabuf,
-	.dereg_mr_sym = ep_gin_dereg,
-	.close_coll = ep_net_gin_close,
-	.close_listen = ep_net_bootstrap_close,
+	EP_GIN_CALLS(ep_gin_props_v11, ep_gin_connect_v11),
+	EP_GIN_REG,
 	.iput = ep_gin_put_v11,
 	.iput_signal = ep_gin_signal_v11,
-	.test = ep_gin_test,
-	.finalize = ep_net_context_free,
 };
 
 EP_NET_EXPORT const struct ep_gin_v12 ncclGinPlugin_v12 = {
-	.name = EP_NET_NAME,
-	.init = ep_gin_init,
-	.devices = ep_net_count_ports,
-	.get_properties = ep_gin_props_v11,
-	.listen = ep_net_gin_listen,
-	.connect = ep_gin_connect_v12,
-	.reg_mr_sym = ep_gin_reg,
-	.reg_mr_sym_dmabuf = ep_gin_reg_dmabuf,
-	.dereg_mr_sym = ep_gin_dereg,
-	.close_coll = ep_net_gin_close,
-	.close_listen = ep_net_bootstrap_close,
+	EP_GIN_CALLS(ep_gin_props_v11, ep_gin_connect_v12),
+	EP_GIN_REG,
 	.iput = ep_gin_put_v12,
 	.iput_signal = ep_gin_signal_v12,
-	.test = ep_gin_test,
-	.finalize = ep_net_context_free,
 };
 
 /* (2.30.4 asks for the last error of a context that is its own, not of ours: it must not ask) */
 EP_NET_EXPORT const struct ep_gin_v13 ncclGinPlugin_v13 = {
-	.name = EP_NET_NAME,
-	.init = ep_gin_init,
-	.devices = ep_net_count_ports,
-	.get_properties = ep_net_gin_properties,
-	.listen = ep_net_gin_listen,
-	.connect = ep_gin_connect,
+	EP_GIN_CALLS(ep_net_gin_properties, ep_gin_connect),
+	EP_GIN_REG,
 	.create_context = ep_gin_create_v13,
-	.reg_mr_sym = ep_gin_reg,
-	.reg_mr_sym_dmabuf = ep_gin_reg_dmabuf,
-	.dereg_mr_sym = ep_gin_dereg,
 	.destroy_context = ep_net_gin_context_close,
-	.close_coll = ep_net_gin_close,
-	.close_listen = ep_net_bootstrap_close,
 	.iput = ep_gin_put,
 	.iput_signal = ep_gin_put_signal,
 	.iget = ep_gin_get,
 	.iflush = ep_gin_flush,
-	.test = ep_gin_test,
-	.finalize = ep_net_context_free,
 };
 
 EP_NET_EXPORT const struct ep_gin_v14 ncclGinPlugin_v14 = {
@@ -341,52 +298,23 @@ EP_NET_EXPORT const struct ep_gin_v14 ncclGinPlugin_v14 = {
 	.finalize = ep_net_context_free,
 };
 
+#define EP_RMA(put_call, signal_call, get_call)                                                    \
+	EP_GIN_CALLS(ep_net_gin_properties, ep_gin_connect),                                       \
+		.create_context = ep_rma_create, .reg_mr_sym = ep_rma_reg,                         \
+		.reg_mr_sym_dmabuf = ep_rma_reg_dmabuf,                                            \
+		.destroy_context = ep_net_gin_context_close, .iput = put_call,                     \
+		.iput_signal = signal_call, .iget = get_call, .iflush = ep_gin_flush,              \
+		.query_last_error = ep_net_gin_error
+
 EP_NET_EXPORT const struct ep_rma_v14 ncclRmaPlugin_v14 = {
-	.name = EP_NET_NAME,
-	.init = ep_gin_init,
-	.devices = ep_net_count_ports,
-	.get_properties = ep_net_gin_properties,
-	.listen = ep_net_gin_listen,
-	.connect = ep_gin_connect,
-	.create_context = ep_rma_create,
-	.reg_mr_sym = ep_rma_reg,
-	.reg_mr_sym_dmabuf = ep_rma_reg_dmabuf,
-	.dereg_mr_sym = ep_gin_dereg,
-	.destroy_context = ep_net_gin_context_close,
-	.close_coll = ep_net_gin_close,
-	.close_listen = ep_net_bootstrap_close,
-	.iput = ep_gin_put,
-	.iput_signal = ep_rma_signal_v14,
-	.iget = ep_gin_get,
-	.iflush = ep_gin_flush,
-	.test = ep_gin_test,
-	.query_last_error = ep_net_gin_error,
-	.finalize = ep_net_context_free,
+	EP_RMA(ep_gin_put, ep_rma_signal_v14, ep_gin_get),
 };
 
-#define EP_RMA_CALLS_V15                                                                           \
-	{                                                                                          \
-		.get_properties = ep_net_gin_properties, .listen = ep_net_gin_listen,              \
-		.connect = ep_gin_connect, .create_context = ep_rma_create,                        \
-		.reg_mr_sym = ep_rma_reg, .reg_mr_sym_dmabuf = ep_rma_reg_dmabuf,                  \
-		.dereg_mr_sym = ep_gin_dereg, .destroy_context = ep_net_gin_context_close,         \
-		.close_coll = ep_net_gin_close, .close_listen = ep_net_bootstrap_close,            \
-		.iput = ep_rma_put_v15, .iput_signal = ep_rma_signal_v15, .iget = ep_rma_get_v15,  \
-		.iflush = ep_gin_flush, .test = ep_gin_test, .query_last_error = ep_net_gin_error, \
-		.finalize = ep_net_context_free,                                                   \
-	}
-
 EP_NET_EXPORT const struct ep_rma_v15 ncclRmaPlugin_v15 = {
-	.name = EP_NET_NAME,
-	.init = ep_gin_init,
-	.devices = ep_net_count_ports,
-	.calls = EP_RMA_CALLS_V15,
+	EP_RMA(ep_rma_put_v15, ep_rma_signal_v15, ep_rma_get_v15),
 };
 
 EP_NET_EXPORT const struct ep_rma_v16 ncclRmaPlugin_v16 = {
-	.name = EP_NET_NAME,
-	.init = ep_gin_init,
-	.devices = ep_net_count_ports,
 	.get_rma_properties = ep_rma_features_v16,
-	.calls = EP_RMA_CALLS_V15,
+	EP_RMA(ep_rma_put_v15, ep_rma_signal_v15, ep_rma_get_v15),
 };

@@ -29,22 +29,10 @@ ncclResult_t ep_net_props_v9(int dev, struct ep_net_props_v9 *props)
 	struct ep_net_props_v12 p;
 
 	EP_CHECK(ep_net_properties(dev, &p));
-	*props = (struct ep_net_props_v9){ .name = p.name,
-					   .pci_path = p.pci_path,
-					   .guid = p.guid,
-					   .ptr_support = p.ptr_support,
-					   .reg_is_global = p.reg_is_global,
-					   .force_flush = p.force_flush,
-					   .speed = p.speed,
-					   .port = p.port,
-					   .latency = p.latency,
-					   .max_comms = p.max_comms,
-					   .max_recvs = p.max_recvs,
-					   .device_type = p.device_type,
-					   .device_version = p.device_version,
-					   .vdev = { .ndevs = p.vdev.ndevs },
+	*props = (struct ep_net_props_v9){ .vdev = { .ndevs = p.vdev.ndevs },
 					   .max_p2p_bytes = p.max_p2p_bytes,
 					   .max_coll_bytes = p.max_coll_bytes };
+	memcpy(props, &p, offsetof(struct ep_net_props_v9, vdev));
 	memcpy(props->vdev.devs, p.vdev.devs, sizeof(props->vdev.devs));
 	return ncclSuccess;
 }

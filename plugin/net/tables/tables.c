@@ -76,11 +76,6 @@ bool nccl_net_ep_log(int level, unsigned int subsys, const char *text)
 
 /* ---- v8: sizes are ints ---- */
 
-static ncclResult_t ep_net_init_v8(ep_net_log_fn *log)
-{
-	return ep_net_init(log);
-}
-
 static ncclResult_t ep_net_connect_v8(int dev, void *handle, void **send_comm,
 				      ep_net_device_handle **device)
 {
@@ -179,108 +174,42 @@ static ncclResult_t ep_net_connect_v11(void *ctx, int dev, void *handle, void **
 
 /* ---- the tables; what is not named is NULL, which NCCL takes for "not offered" ---- */
 
+#define EP_NET_CALLS(init_call, props_call, listen_call, connect_call, send_call, recv_call)       \
+	.name = EP_NET_NAME, .init = init_call, .devices = ep_net_count,                           \
+	.get_properties = props_call, .listen = listen_call, .connect = connect_call,              \
+	.accept = ep_net_accept_any, .reg_mr = ep_net_reg_mr,                                      \
+	.reg_mr_dmabuf = ep_net_reg_mr_dmabuf, .dereg_mr = ep_net_dereg, .isend = send_call,       \
+	.irecv = recv_call, .iflush = ep_net_iflush_any, .test = ep_net_test,                      \
+	.close_send = ep_net_close_send, .close_recv = ep_net_close_recv,                          \
+	.close_listen = ep_net_close_listen
+
 EP_NET_EXPORT const struct ep_net_v8 ncclNetPlugin_v8 = {
-	.name = EP_NET_NAME,
-	.init = ep_net_init_v8,
-	.devices = ep_net_count,
-	.get_properties = ep_net_props_v8,
-	.listen = ep_net_listen,
-	.connect = ep_net_connect_v8,
-	.accept = ep_net_accept_any,
-	.reg_mr = ep_net_reg_mr,
-	.reg_mr_dmabuf = ep_net_reg_mr_dmabuf,
-	.dereg_mr = ep_net_dereg,
-	.isend = ep_net_isend_v8,
-	.irecv = ep_net_irecv_v8,
-	.iflush = ep_net_iflush_any,
-	.test = ep_net_test,
-	.close_send = ep_net_close_send,
-	.close_recv = ep_net_close_recv,
-	.close_listen = ep_net_close_listen,
+	EP_NET_CALLS(ep_net_init, ep_net_props_v8, ep_net_listen, ep_net_connect_v8,
+		     ep_net_isend_v8, ep_net_irecv_v8),
 };
 
 EP_NET_EXPORT const struct ep_net_v9 ncclNetPlugin_v9 = {
-	.name = EP_NET_NAME,
-	.init = ep_net_init_v8,
-	.devices = ep_net_count,
-	.get_properties = ep_net_props_v9,
-	.listen = ep_net_listen,
-	.connect = ep_net_connect_v8,
-	.accept = ep_net_accept_any,
-	.reg_mr = ep_net_reg_mr,
-	.reg_mr_dmabuf = ep_net_reg_mr_dmabuf,
-	.dereg_mr = ep_net_dereg,
-	.isend = ep_net_isend,
-	.irecv = ep_net_irecv_v9,
-	.iflush = ep_net_iflush_any,
-	.test = ep_net_test,
-	.close_send = ep_net_close_send,
-	.close_recv = ep_net_close_recv,
-	.close_listen = ep_net_close_listen,
+	EP_NET_CALLS(ep_net_init, ep_net_props_v9, ep_net_listen, ep_net_connect_v8, ep_net_isend,
+		     ep_net_irecv_v9),
 	.make_vdev = ep_net_make_vdev_v9,
 };
 
 EP_NET_EXPORT const struct ep_net_v10 ncclNetPlugin_v10 = {
-	.name = EP_NET_NAME,
-	.init = ep_net_init_v10,
-	.devices = ep_net_count,
-	.get_properties = ep_net_props_v9,
-	.listen = ep_net_listen,
-	.connect = ep_net_connect_v10,
-	.accept = ep_net_accept_any,
-	.reg_mr = ep_net_reg_mr,
-	.reg_mr_dmabuf = ep_net_reg_mr_dmabuf,
-	.dereg_mr = ep_net_dereg,
-	.isend = ep_net_isend_v10,
-	.irecv = ep_net_irecv_v10,
-	.iflush = ep_net_iflush_any,
-	.test = ep_net_test,
-	.close_send = ep_net_close_send,
-	.close_recv = ep_net_close_recv,
-	.close_listen = ep_net_close_listen,
+	EP_NET_CALLS(ep_net_init_v10, ep_net_props_v9, ep_net_listen, ep_net_connect_v10,
+		     ep_net_isend_v10, ep_net_irecv_v10),
 	.make_vdev = ep_net_make_vdev_v9,
 };
 
 EP_NET_EXPORT const struct ep_net_v11 ncclNetPlugin_v11 = {
-	.name = EP_NET_NAME,
-	.init = ep_net_init_v11,
-	.devices = ep_net_count,
-	.get_properties = ep_net_props_v11,
-	.listen = ep_net_listen_v11,
-	.connect = ep_net_connect_v11,
-	.accept = ep_net_accept_any,
-	.reg_mr = ep_net_reg_mr,
-	.reg_mr_dmabuf = ep_net_reg_mr_dmabuf,
-	.dereg_mr = ep_net_dereg,
-	.isend = ep_net_isend_v10,
-	.irecv = ep_net_irecv_v10,
-	.iflush = ep_net_iflush_any,
-	.test = ep_net_test,
-	.close_send = ep_net_close_send,
-	.close_recv = ep_net_close_recv,
-	.close_listen = ep_net_close_listen,
+	EP_NET_CALLS(ep_net_init_v11, ep_net_props_v11, ep_net_listen_v11, ep_net_connect_v11,
+		     ep_net_isend_v10, ep_net_irecv_v10),
 	.make_vdev = ep_net_make_vdev_v9,
 	.finalize = ep_net_context_free,
 };
 
 EP_NET_EXPORT const struct ep_net_v12 ncclNetPlugin_v12 = {
-	.name = EP_NET_NAME,
-	.init = ep_net_init_v11,
-	.devices = ep_net_count,
-	.get_properties = ep_net_properties,
-	.listen = ep_net_listen_v11,
-	.connect = ep_net_connect_v11,
-	.accept = ep_net_accept_any,
-	.reg_mr = ep_net_reg_mr,
-	.reg_mr_dmabuf = ep_net_reg_mr_dmabuf,
-	.dereg_mr = ep_net_dereg,
-	.isend = ep_net_isend_v10,
-	.irecv = ep_net_irecv_v10,
-	.iflush = ep_net_iflush_any,
-	.test = ep_net_test,
-	.close_send = ep_net_close_send,
-	.close_recv = ep_net_close_recv,
-	.close_listen = ep_net_close_listen,
+	EP_NET_CALLS(ep_net_init_v11, ep_net_properties, ep_net_listen_v11, ep_net_connect_v11,
+		     ep_net_isend_v10, ep_net_irecv_v10),
 	.make_vdev = ep_net_make_vdev_v12,
 	.finalize = ep_net_context_free,
 };
