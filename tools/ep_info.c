@@ -2,12 +2,9 @@
 /* What is installed here, what the library would make of it, and why. */
 #include <dlfcn.h>
 #include <errno.h>
-#include <limits.h>
-#include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <nccl.h>
 
@@ -17,10 +14,10 @@
 #include "tools/conf.h"
 #include "tools/ep_info.h"
 #include "tools/ep_info_live.h"
+#include "tools/ep_info_memory.h"
 #include "tools/options.h"
 #include "topo/topo.h"
 
-#define EP_LIB "libnccl_ep.so.0"
 #define EP_INFO_WINDOWS 22902 /* the first NCCL with pointers to peers' windows */
 
 enum part {
@@ -32,18 +29,24 @@ enum part {
 	PART_NET = 16,
 	PART_REPORT = 32,
 	PART_LIVE = 64,
+	PART_MEMORY = 128,
 };
 
 /* What the command line asks for. */
 struct request {
 	int parts; /* of enum part */
 	enum ep_live_format format;
+	struct ep_info_shape shape;
+	bool shaped; /* the shape was asked for */
 };
 
 static int usage(FILE *out, int status)
 {
 	fputs("Usage: ep_info [-v] [-d] [-p] [-r] [-n] [--report[=FILE]] [--pid PID]\n"
 	      "       ep_info --live [--json | --prometheus]\n"
+	      "       ep_info --memory --experts N --hidden N --tokens N --ranks N [--topk N]\n"
+	      "               [--mode ll|ht] [--layout em|rm|flat] [--node-ranks N] [--fp8]\n"
+	      "               [--recv-tokens N] [--gpu-memory GIB] [--json]\n"
 	      "       ep_info -h | -V\n\n",
 	      out);
 	ep_options_print(ep_info_options, EP_INFO_OPTIONS, out);
@@ -51,106 +54,9 @@ static int usage(FILE *out, int status)
 	return status;
 }
 
-/* Calls int f(int *) from a library, if both are there. */
-static const char *call_version(void *lib, const char *symbol, int *version)
-{
-	int (*get)(int *);
-
-	if (!lib) {
-		return "not found";
-	}
-	*(void **)&get = dlsym(lib, symbol);
-	if (!get || get(version)) {
-		return "found, but it gives no version";
-	}
-	return NULL;
-}
-
 static void print_nccl(const char *what, int code)
 {
 	printf("  %-22s %d.%d.%d\n", what, code / 10000, code / 100 % 100, code % 100);
-}
-
-/* The library that was installed with this program; false if there is none. */
-static bool find_installed(char path[PATH_MAX])
-{
-	char self[PATH_MAX], text[2 * PATH_MAX];
-	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
-	char *slash;
-
-	self[n > 0 ? n : 0] = '\0';
-	slash = strrchr(self, '/');
-	if (!slash) {
-		return false;
-	}
-	*slash = '\0';
-	snprintf(text, sizeof(text), "%s/%s/%s", EP_LIBDIR[0] == '/' ? "" : self, EP_LIBDIR,
-		 EP_LIB);
-	if (realpath(text, path)) {
-		return true;
-	}
-	snprintf(text, sizeof(text), "%s/../%s", self, EP_LIB); /* the build directory */
-	return realpath(text, path) != NULL;
-}
-
-/* Whose library it is. Others that have this soname do not have the call. */
-static void print_build(void *lib)
-{
-	ncclResult_t (*ask)(const char **) = NULL;
-	const char *text = NULL;
-
-	*(void **)&ask = dlsym(lib, "ncclEpExtVersion");
-	if (ask && ask(&text) == ncclSuccess) {
-		printf("  %-22s %s\n", "", text);
-	} else {
-		printf("  %-22s not Switchyard, or older than ep_info\n", "");
-	}
-}
-
-static void print_library(const char *what, void *lib, const char *path, const char *advice)
-{
-	int v = 0;
-	const char *why = call_version(lib, "ncclEpGetVersion", &v);
-
-	if (why) {
-		printf("  %-22s %s, %s\n", what, path, why);
-	} else {
-		printf("  %-22s %d.%d.%d, %s%s\n", what, v / 10000, v / 100 % 100, v % 100, path,
-		       advice);
-	}
-	print_build(lib);
-}
-
-/* What programs get of the loader, and what was installed here, if that is another. */
-static void print_libraries(void)
-{
-	char installed[PATH_MAX], found[PATH_MAX] = "", why[512] = "";
-	bool is_installed = find_installed(installed);
-	struct link_map *map = NULL;
-	void *lib = dlopen(EP_LIB, RTLD_NOW | RTLD_LOCAL);
-
-	if (lib && !dlinfo(lib, RTLD_DI_LINKMAP, &map) && realpath(map->l_name, found)) {
-		print_library(EP_LIB, lib, found, "");
-	} else {
-		snprintf(why, sizeof(why), "%s", dlerror());
-	}
-	if (!is_installed && !lib) { /* it may be there, and something that it needs not */
-		printf("  %-22s %s\n", EP_LIB,
-		       strncmp(why, EP_LIB, strlen(EP_LIB)) ? why : "not found");
-	}
-	if (!is_installed || strcmp(installed, found) == 0) {
-		return;
-	}
-	lib = dlopen(installed, RTLD_NOW | RTLD_LOCAL);
-	if (!lib) {
-		printf("  %-22s %s does not load: %s\n", EP_LIB, installed, dlerror());
-	} else if (found[0]) {
-		print_library("installed with ep_info", lib, installed, "");
-	} else {
-		print_library(
-			EP_LIB, lib, installed,
-			"; programs do not find it there: set LD_LIBRARY_PATH or run ldconfig");
-	}
 }
 
 /* How processes would map each other's memory from here, as far as one process can tell. */
@@ -213,9 +119,9 @@ static void print_versions(const struct ep_topo *topo)
 	puts("Versions");
 	printf("  %-22s %s, NCCL EP %d.%d.%d, API version %d\n", "ep_info", ep_build_text,
 	       NCCL_EP_MAJOR, NCCL_EP_MINOR, NCCL_EP_PATCH, NCCL_EP_API_VERSION);
-	print_libraries();
+	ep_info_libraries();
 	print_nccl("NCCL headers", NCCL_VERSION_CODE);
-	why = call_version(dlopen("libnccl.so.2", RTLD_NOW), "ncclGetVersion", &v);
+	why = ep_info_call_version(dlopen("libnccl.so.2", RTLD_NOW), "ncclGetVersion", &v);
 	if (why) {
 		printf("  %-22s %s\n", "libnccl.so.2", why);
 	} else {
@@ -223,7 +129,7 @@ static void print_versions(const struct ep_topo *topo)
 		print_memory(v);
 	}
 	print_multicast();
-	why = call_version(dlopen("libcuda.so.1", RTLD_NOW), "cuDriverGetVersion", &v);
+	why = ep_info_call_version(dlopen("libcuda.so.1", RTLD_NOW), "cuDriverGetVersion", &v);
 	if (why) {
 		printf("  %-22s %s\n", "libcuda.so.1", why);
 	} else {
@@ -241,12 +147,26 @@ static bool is_open(const void *arg, const char *name, int port)
 /* What belongs to one way of asking must not stand beside another. -1, or the exit status. */
 static int check(const struct request *q)
 {
-	if (q->format != EP_LIVE_TABLE && !(q->parts & PART_LIVE)) {
-		fputs("ep_info: --json and --prometheus need --live\n", stderr);
+	int alone = q->parts & (PART_LIVE | PART_MEMORY);
+
+	if (alone && q->parts != alone) {
+		fputs("ep_info: --live and --memory print nothing else\n", stderr);
 		return 2;
 	}
-	if (q->parts & PART_LIVE && q->parts != PART_LIVE) {
-		fputs("ep_info: --live stands alone, or with --json or --prometheus\n", stderr);
+	if (alone == (PART_LIVE | PART_MEMORY)) {
+		fputs("ep_info: --live or --memory, not both\n", stderr);
+		return 2;
+	}
+	if (q->shaped && alone != PART_MEMORY) {
+		fputs("ep_info: sizes of a group need --memory\n", stderr);
+		return 2;
+	}
+	if (q->format == EP_LIVE_JSON && !alone) {
+		fputs("ep_info: --json needs --live or --memory\n", stderr);
+		return 2;
+	}
+	if (q->format == EP_LIVE_PROMETHEUS && alone != PART_LIVE) {
+		fputs("ep_info: --prometheus needs --live\n", stderr);
 		return 2;
 	}
 	return -1;
@@ -288,6 +208,9 @@ static int take(struct request *q, int option)
 	case EP_OPTION_LIVE:
 		q->parts |= PART_LIVE;
 		return -1;
+	case EP_OPTION_MEMORY:
+		q->parts |= PART_MEMORY;
+		return -1;
 	case EP_OPTION_JSON:
 		q->format = EP_LIVE_JSON;
 		return -1;
@@ -299,8 +222,11 @@ static int take(struct request *q, int option)
 	case 'V':
 		printf("ep_info %d.%d.%d\n", NCCL_EP_MAJOR, NCCL_EP_MINOR, NCCL_EP_PATCH);
 		return 0;
-	default:
+	case '?':
 		return usage(stderr, 2);
+	default:
+		q->shaped = true;
+		return ep_info_shape_take(&q->shape, option, optarg);
 	}
 }
 
@@ -328,7 +254,7 @@ int main(int argc, char **argv)
 	struct ep_topo_err err;
 	struct ep_topo *topo = NULL;
 	struct ep_info_nics nics = { .n = 0 };
-	struct request q = { 0, EP_LIVE_TABLE };
+	struct request q = { .format = EP_LIVE_TABLE, .shape = EP_INFO_SHAPE_INIT };
 	int status = parse(argc, argv, &q), parts = q.parts;
 
 	if (status >= 0) {
@@ -336,6 +262,9 @@ int main(int argc, char **argv)
 	}
 	if (parts & PART_LIVE) {
 		return ep_info_live(q.format);
+	}
+	if (parts & PART_MEMORY) {
+		return ep_info_memory(&q.shape, q.format == EP_LIVE_JSON);
 	}
 	status = 0;
 	if (parts & PART_NET) {

@@ -67,6 +67,42 @@ ncclResult_t ncclEpExtDeviceMemory(const ncclEpGroupConfig_t *config, int nranks
 				   ncclEpLayout_t layout, int num_topk, ncclEpExtMemory_t *memory);
 
 /*
+ * What operations are to be, and what they take. memory_bytes and what is before it are input.
+ */
+typedef struct {
+	unsigned int size;
+	unsigned int magic;
+	ncclEpLayout_t layout; /* of a handle */
+	int num_topk;
+	unsigned int hidden;            /* elements of a token */
+	ncclDataType_t datatype;        /* of inputs->tokens */
+	ncclEpDispQuant_t quant_recipe; /* NONE or DS_FP8E3M4 */
+	unsigned int alignment;         /* dispatch_output_per_expert_alignment of the handle */
+	unsigned int remote_ranks;      /* this and the next: as in ncclEpExtMemory_t */
+	unsigned int node_ranks;
+	uint64_t memory_bytes; /* device memory that all of it may take; 0: it is not compared */
+	uint64_t group_bytes;  /* this and the next two: as in ncclEpExtMemory_t */
+	uint64_t heap_bytes;
+	uint64_t handle_bytes;
+	uint64_t rows;         /* of outputs->tokens: as many as can come, or the config's limit */
+	uint64_t output_bytes; /* of outputs->tokens with so many rows, and their scales */
+	uint64_t
+		tensor_bytes; /* that, and the tokens of all other tensors of a dispatch and a combine */
+} ncclEpExtShape_t;
+
+#define NCCL_EP_EXT_SHAPE_INIT NCCL_EP_STRUCT_INIT(ncclEpExtShape_t, NCCL_EP_MAGIC)
+#define NCCL_EP_EXT_SHAPE_V1_SIZE 96u
+
+/*
+ * Whether a group of this config on so many ranks, a handle, a dispatch and a combine of this shape are
+ * possible, and what they take. Needs neither a communicator nor a device: what depends on the GPU
+ * (SMs, shared memory) is not looked at. If not, the result is that of the call that would fail, and
+ * ncclEpExtGetLastError(NULL, ...) has the reason; nothing is written to *shape then.
+ */
+ncclResult_t ncclEpExtFeasible(const ncclEpGroupConfig_t *config, int nranks,
+			       ncclEpExtShape_t *shape);
+
+/*
  * What the handle's last completed dispatch received: *tokens, distinct (source rank, token)
  * pairs; *rows, rows in outputs->tokens (expert-major: one per local expert of a token). Either
  * may be NULL. Synchronises `stream`, which must be ordered after the dispatch. High throughput: what

@@ -80,6 +80,10 @@ struct ep_algo {
 	uint64_t (*handle_bytes)(const struct ep_shape *shape, ncclEpLayout_t layout,
 				 uint32_t topk);
 
+	/* Rows of outputs->tokens when it holds whatever may come, or what the config limits that to. */
+	uint64_t (*most_rows)(const struct ep_shape *shape, ncclEpLayout_t layout, uint32_t topk,
+			      uint64_t alignment);
+
 	/* Makes the group's state: one block of memory, which the group frees. */
 	ncclResult_t (*group_open)(struct ncclEpGroup *group);
 	/* The group has another heap. */

@@ -267,6 +267,13 @@ ncclResult_t ncclEpExtDeviceMemory(const ncclEpGroupConfig_t *config, int nranks
 	return ep_query_memory(config, nranks, layout, num_topk, memory);
 }
 
+ncclResult_t ncclEpExtFeasible(const ncclEpGroupConfig_t *config, int nranks,
+			       ncclEpExtShape_t *shape)
+{
+	ep_error_scope(NULL);
+	return ep_feasible(config, nranks, shape);
+}
+
 ncclResult_t ncclEpExtNumRecvTokens(ncclEpHandle_t handle, uint64_t *tokens, uint64_t *rows,
 				    cudaStream_t stream)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ep/dispatch.h"
+#include "ep/row.h"
 #include "ep/struct.h"
 
 static ncclResult_t ep_dispatch_choose_recipe(struct ep_dispatch *d)
@@ -12,7 +13,8 @@ static ncclResult_t ep_dispatch_choose_recipe(struct ep_dispatch *d)
 	} else {
 		d->recipe = d->config.quant_recipe;
 	}
-	switch ((int)d->recipe) {
+	EP_CHECK(ep_row_check_recipe(limits, d->recipe));
+	switch (d->recipe) {
 	case NCCL_EP_DISP_QUANT_NONE:
 		EP_CHECK(ep_tensor_expect_absent(d->in.scales, "inputs->scales",
 						 "tokens are not quantised (recipe NONE)"));
@@ -29,12 +31,6 @@ static ncclResult_t ep_dispatch_choose_recipe(struct ep_dispatch *d)
 		}
 		return ncclSuccess;
 	case NCCL_EP_DISP_QUANT_DS_FP8E3M4:
-		if (!limits->quantises) {
-			return ep_fail(ncclInvalidArgument,
-				       "config->quant_recipe: %s mode does not have the recipe "
-				       "DS_FP8E3M4: quantise tokens first, and use FWD",
-				       limits->mode);
-		}
 		if (!d->out.scales) {
 			return ep_fail(ncclInvalidArgument, "recipe DS_FP8E3M4 needs "
 							    "outputs->scales, which is NULL");
@@ -42,10 +38,7 @@ static ncclResult_t ep_dispatch_choose_recipe(struct ep_dispatch *d)
 		return ep_tensor_expect_absent(d->in.scales, "inputs->scales",
 					       "recipe DS_FP8E3M4 makes the scales");
 	default:
-		return ep_fail(ncclInvalidArgument,
-			       "config->quant_recipe is %d, the largest value "
-			       "is %d",
-			       (int)d->recipe, NCCL_EP_DISP_QUANT_DS_FP8E3M4);
+		return ncclSuccess;
 	}
 }
 
@@ -65,45 +58,6 @@ static ncclResult_t ep_dispatch_check_direction(const struct ep_dispatch *d)
 	return ncclSuccess;
 }
 
-static bool ep_dtype_is_token(ncclDataType_t t)
-{
-	return t == ncclBfloat16 || t == ncclFloat16 || t == ncclFloat32;
-}
-
-static bool ep_dtype_is_packed(ncclDataType_t t)
-{
-	return t == ncclFloat8e4m3 || t == ncclFloat8e5m2 || t == ncclFloat4x2;
-}
-
-/* Rows are copied bit by bit; single bytes may be anything that the caller has packed into them. */
-static bool ep_dtype_is_copied(ncclDataType_t t, bool with_scales)
-{
-	if (t == ncclUint8 || t == ncclInt8) {
-		return !with_scales;
-	}
-	return ep_dtype_is_token(t) || ep_dtype_is_packed(t);
-}
-
-static ncclResult_t ep_dispatch_check_types(const struct ep_dispatch *d)
-{
-	ncclDataType_t in = d->tokens.datatype, out = d->out_tokens.datatype;
-	bool with_scales = d->recipe == NCCL_EP_DISP_QUANT_FWD;
-
-	if (d->recipe == NCCL_EP_DISP_QUANT_DS_FP8E3M4) {
-		EP_CHECK(ep_view_expect_type(&d->tokens, ncclBfloat16, "inputs->tokens"));
-		return ep_view_expect_type(&d->out_tokens, ncclFloat8e4m3, "outputs->tokens");
-	}
-	if (!ep_dtype_is_copied(in, with_scales) || in != out) {
-		return ep_fail(
-			ncclInvalidArgument,
-			"inputs->tokens is %s and outputs->tokens %s: recipe %s takes bf16, fp16, "
-			"fp32, e4m3, e5m2%s, the same for both",
-			ep_dtype_name(in), ep_dtype_name(out), with_scales ? "FWD" : "NONE",
-			with_scales ? " or fp4x2" : ", fp4x2, uint8 or int8");
-	}
-	return ncclSuccess;
-}
-
 static ncclResult_t ep_dispatch_check_tokens(struct ep_dispatch *d)
 {
 	ncclComm_t comm = d->h->group->comm;
@@ -111,7 +65,7 @@ static ncclResult_t ep_dispatch_check_tokens(struct ep_dispatch *d)
 
 	EP_CHECK(ep_view_make(&d->tokens, comm, d->in.tokens, 2, "inputs->tokens"));
 	EP_CHECK(ep_view_make(&d->out_tokens, comm, d->out.tokens, row + 1, "outputs->tokens"));
-	EP_CHECK(ep_dispatch_check_types(d));
+	EP_CHECK(ep_row_check_types(d->recipe, d->tokens.datatype, d->out_tokens.datatype));
 	EP_CHECK(ep_handle_check_tokens(d->h, &d->tokens, &d->num_tokens, "inputs->tokens"));
 	EP_CHECK(ep_received_expect(&d->h->received, &d->out_tokens, "outputs->tokens"));
 	EP_CHECK(ep_view_expect_dim(&d->out_tokens, row, d->tokens.sizes[1],
@@ -125,16 +79,7 @@ static ncclResult_t ep_dispatch_check_tokens(struct ep_dispatch *d)
 
 static ncclResult_t ep_dispatch_check_budget(const struct ep_dispatch *d, uint64_t bytes)
 {
-	uint32_t most = d->h->group->config.shape.max_token_bytes;
-
-	if (bytes <= most) {
-		return ncclSuccess;
-	}
-	return ep_fail(ncclInvalidArgument,
-		       "a row takes %llu bytes%s, the group's max_token_bytes "
-		       "is %u",
-		       (unsigned long long)bytes,
-		       d->recipe == NCCL_EP_DISP_QUANT_NONE ? "" : " with its scales", most);
+	return ep_row_check_budget(&d->h->group->config, d->recipe, bytes);
 }
 
 static bool ep_dtype_is_scale(ncclDataType_t t)
@@ -188,19 +133,14 @@ static ncclResult_t ep_dispatch_check_quantised(struct ep_dispatch *d)
 	struct ep_view *out = &d->out_scales;
 	unsigned int row = d->h->received.ndim;
 
-	if (hidden % 128) {
-		return ep_fail(ncclInvalidArgument,
-			       "inputs->tokens: recipe DS_FP8E3M4 needs a "
-			       "multiple of 128 elements per token, not %zu",
-			       hidden);
-	}
+	EP_CHECK(ep_row_check_quantised(hidden));
 	EP_CHECK(ep_view_make(out, d->h->group->comm, d->out.scales, row + 1, "outputs->scales"));
 	EP_CHECK(ep_view_expect_type(out, ncclFloat32, "outputs->scales"));
 	EP_CHECK(ep_received_expect(&d->h->received, out, "outputs->scales"));
 	EP_CHECK(ep_view_expect_dim(out, row, hidden / 128, "elements per token / 128",
 				    "outputs->scales"));
 	EP_CHECK(ep_view_expect_align(out, 4, "outputs->scales"));
-	EP_CHECK(ep_dispatch_check_budget(d, hidden + 4 * (hidden / 128)));
+	EP_CHECK(ep_dispatch_check_budget(d, ep_row_quantised_bytes(hidden)));
 	d->hidden = (uint32_t)hidden;
 	return ncclSuccess;
 }

@@ -58,32 +58,42 @@ out:
 	return result;
 }
 
+/* Of a group, and of a handle unless layout is UNSET: fills the sizes of *m, by the nodes that it says. */
+ncclResult_t ep_query_size(struct ep_group_config *made, const ncclEpGroupConfig_t *config,
+			   int nranks, ncclEpLayout_t layout, int num_topk,
+			   const ncclEpHandleConfig_t *handle, ncclEpExtMemory_t *m)
+{
+	struct ep_params params;
+	ncclEpGroupConfig_t own;
+	struct ep_nodes_most most;
+
+	EP_CHECK(EP_IMPORT(&own, config, NCCL_EP_GROUP_CONFIG));
+	EP_CHECK(ep_params_read(&params));
+	EP_CHECK(ep_group_config_make(made, &own, &params, nranks, 0));
+	EP_CHECK(ep_query_nodes(made, nranks, m, &most));
+	ep_group_config_size(made, most);
+	m->heap_bytes = made->heap_bytes;
+	m->handle_bytes = 0;
+	if (layout != NCCL_EP_LAYOUT_UNSET) {
+		uint32_t topk = (uint32_t)num_topk;
+
+		EP_CHECK(ep_handle_check(made, layout, handle, num_topk));
+		m->handle_bytes = made->algo->handle_bytes(&made->shape, layout, topk);
+		m->heap_bytes = ep_group_heap_bytes(made, topk);
+	}
+	m->group_bytes =
+		m->heap_bytes + ep_group_workspace_bytes(made) + ep_group_remote_bytes(made);
+	return ncclSuccess;
+}
+
 ncclResult_t ep_query_memory(const ncclEpGroupConfig_t *config, int nranks, ncclEpLayout_t layout,
 			     int num_topk, ncclEpExtMemory_t *memory)
 {
 	struct ep_group_config made;
-	struct ep_params params;
-	ncclEpGroupConfig_t own;
 	ncclEpExtMemory_t m;
-	struct ep_nodes_most most;
 
-	EP_CHECK(EP_IMPORT(&own, config, NCCL_EP_GROUP_CONFIG));
 	EP_CHECK(EP_IMPORT(&m, memory, NCCL_EP_EXT_MEMORY));
-	EP_CHECK(ep_params_read(&params));
-	EP_CHECK(ep_group_config_make(&made, &own, &params, nranks, 0));
-	EP_CHECK(ep_query_nodes(&made, nranks, &m, &most));
-	ep_group_config_size(&made, most);
-	m.heap_bytes = made.heap_bytes;
-	m.handle_bytes = 0;
-	if (layout != NCCL_EP_LAYOUT_UNSET) {
-		uint32_t topk = (uint32_t)num_topk;
-
-		EP_CHECK(ep_handle_check(&made, layout, NULL, num_topk));
-		m.handle_bytes = made.algo->handle_bytes(&made.shape, layout, topk);
-		m.heap_bytes = ep_group_heap_bytes(&made, topk);
-	}
-	m.group_bytes =
-		m.heap_bytes + ep_group_workspace_bytes(&made) + ep_group_remote_bytes(&made);
+	EP_CHECK(ep_query_size(&made, config, nranks, layout, num_topk, NULL, &m));
 	ep_struct_export(memory, &m, sizeof(m), m.size);
 	return ncclSuccess;
 }

@@ -12,6 +12,14 @@ ncclResult_t ep_query_error(struct ep_error_slot *slot, ncclResult_t *code, cons
 ncclResult_t ep_query_memory(const ncclEpGroupConfig_t *config, int nranks, ncclEpLayout_t layout,
 			     int num_topk, ncclEpExtMemory_t *memory);
 
+struct ep_group_config;
+ncclResult_t ep_query_size(struct ep_group_config *made, const ncclEpGroupConfig_t *config,
+			   int nranks, ncclEpLayout_t layout, int num_topk,
+			   const ncclEpHandleConfig_t *handle, ncclEpExtMemory_t *m);
+
+/* Whether operations of that shape are possible in such a group. */
+ncclResult_t ep_feasible(const ncclEpGroupConfig_t *config, int nranks, ncclEpExtShape_t *shape);
+
 /* Copies from the device in the order of the stream, and waits. */
 ncclResult_t ep_query_read(void *host, const void *dev, size_t bytes, cudaStream_t stream);
 /* The sum of n numbers there. */

@@ -44,3 +44,18 @@ MUTANTS = [
     {"name": "page_of_parent", "file": "plugin/core/board.c",
      "old": "path[0] && b->pid == (int32_t)getpid()", "new": "path[0]", "tests": ["board"]},
 ]
+
+# What is announced before there is anything is what creation and calls do.
+MUTANTS += [
+    {"name": "feasible_handle", "file": "plugin/ep/feasible.c",
+     "old": "\ts.handle_bytes = m.handle_bytes;\n", "new": "", "tests": ["feasible"]},
+    {"name": "feasible_results", "file": "plugin/ep/feasible.c",
+     "old": "return ep_row_check_budget(config, NCCL_EP_DISP_QUANT_NONE, row->results);", "new": "return ncclSuccess;",
+     "tests": ["feasible"]},
+    {"name": "feasible_limit", "file": "plugin/ep/feasible.c",
+     "old": "all <= s->memory_bytes", "new": "all < s->memory_bytes", "tests": ["feasible"]},
+    {"name": "feasible_rows", "file": "plugin/ep/ht/ht.c",
+     "old": "return shape->limit != EP_NO_LIMIT", "new": "return shape->limit == 1", "tests": ["feasible"]},
+    {"name": "memory_nodes", "file": "tools/ep_info_memory.c",
+     "old": "\tif (s->ranks % shape.node_ranks) {", "new": "\tif (false) {", "tests": ["info_memory"]},
+]

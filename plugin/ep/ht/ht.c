@@ -132,6 +132,15 @@ static uint32_t ep_ht_channels(const struct ep_group_config *config)
 	return EP_HT_ROWS + queues;
 }
 
+/* What ep_ht_check_rows() lets a tensor have, and what fits any routing. */
+static uint64_t ep_ht_tensor_rows(const struct ep_shape *shape, ncclEpLayout_t layout,
+				  uint32_t topk, uint64_t alignment)
+{
+	return shape->limit != EP_NO_LIMIT
+		       ? shape->limit
+		       : ep_ht_most_rows(shape, layout, topk, ep_max_u64(alignment, 1));
+}
+
 /* What the routing brings. */
 static ncclResult_t ep_ht_received(const struct ncclEpHandle *h, uint64_t *tokens, uint64_t *rows,
 				   cudaStream_t stream)
@@ -195,5 +204,6 @@ const struct ep_algo ep_ht_algo = {
 	.update = ep_ht_update,
 	.dispatch = ep_ht_dispatch,
 	.combine = ep_ht_combine,
+	.most_rows = ep_ht_tensor_rows,
 	.received = ep_ht_received,
 };

@@ -121,12 +121,33 @@ static ncclResult_t ep_ll_handle_open(struct ncclEpHandle *h, const ncclEpHandle
 	return ep_ll_allow_shared(h);
 }
 
+/* What tensors with received rows look like. */
+static struct ep_received ep_ll_received_make(const struct ep_shape *shape, ncclEpLayout_t layout)
+{
+	bool em = layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;
+	uint64_t b = shape->max_tokens;
+
+	return (struct ep_received){
+		.ndim = 2,
+		.extent = { em ? shape->nlocal : shape->nranks, em ? shape->nranks * b : b },
+		.meaning = { em ? "experts per rank" : "ranks",
+			     em ? "ranks times max_dispatch_tokens_per_rank"
+				: "max_dispatch_tokens_per_rank" },
+	};
+}
+
+static uint64_t ep_ll_most_rows(const struct ep_shape *shape, ncclEpLayout_t layout, uint32_t topk,
+				uint64_t alignment)
+{
+	struct ep_received received = ep_ll_received_make(shape, layout);
+
+	return received.extent[0] * received.extent[1];
+}
+
 static void ep_ll_handle_bind(struct ncclEpHandle *h)
 {
 	const struct ep_shape *shape = &h->group->config.shape;
 	struct ep_ll_handle_layout l = ep_ll_handle_layout_make(shape, h->layout, h->topk);
-	bool em = h->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;
-	uint64_t b = shape->max_tokens;
 
 	h->ll->head = (void *)(h->mem + l.head_off);
 	h->ll->dev = (struct ep_ll_dev_handle){
@@ -138,13 +159,7 @@ static void ep_ll_handle_bind(struct ncclEpHandle *h)
 		.slot_row = (void *)(h->mem + l.slot_row_off),
 		.route = (void *)(h->mem + l.route_off),
 	};
-	h->received = (struct ep_received){
-		.ndim = 2,
-		.extent = { em ? shape->nlocal : shape->nranks, em ? shape->nranks * b : b },
-		.meaning = { em ? "experts per rank" : "ranks",
-			     em ? "ranks times max_dispatch_tokens_per_rank"
-				: "max_dispatch_tokens_per_rank" },
-	};
+	h->received = ep_ll_received_make(shape, h->layout);
 }
 
 /* The ids stay where they are: dispatch and combine read them there. */
@@ -214,5 +229,6 @@ const struct ep_algo ep_ll_algo = {
 	.dispatch = ep_ll_dispatch,
 	.combine = ep_ll_combine,
 	.complete = ep_ll_complete,
+	.most_rows = ep_ll_most_rows,
 	.received = ep_ll_received,
 };

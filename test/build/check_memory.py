@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Whether ep_info --memory says what the library answers, and why something is not possible.
+
+  check_memory.py EP_INFO VCLUSTER_DIR
+
+The library is asked by ncclEpExtDeviceMemory, which other tests compare with what groups take.
+"""
+import ctypes
+import json
+import os
+import subprocess
+import sys
+
+EP_INFO, VCLUSTER = sys.argv[1:]
+problems = 0
+
+
+class Config(ctypes.Structure):
+    _fields_ = [(n, ctypes.c_uint) for n in ("size", "magic", "version", "algorithm", "experts", "tokens", "recv", "bytes")] + [
+        ("rdma", ctypes.c_ulong), ("queues", ctypes.c_uint), ("channels", ctypes.c_uint), ("sms", ctypes.c_uint),
+        ("alloc", ctypes.c_void_p * 3), ("mask", ctypes.c_uint), ("timeout", ctypes.c_uint64)] + [
+        (n, ctypes.c_uint) for n in ("zero_copy", "overflow", "num_topk", "padding")]
+
+
+class Memory(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_uint), ("magic", ctypes.c_uint)] + [
+        (n, ctypes.c_uint64) for n in ("group", "heap", "handle")] + [("remote", ctypes.c_uint), ("node", ctypes.c_uint)]
+
+
+def complain(text):
+    global problems
+    problems += 1
+    print("wrong:", text)
+
+
+def run(*args):
+    env = dict(os.environ, LD_LIBRARY_PATH=VCLUSTER)
+    done = subprocess.run([EP_INFO, *args], env=env, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def ask(library, algorithm, layout, experts, hidden, tokens, topk, ranks, node):
+    config = Config(ctypes.sizeof(Config), 0xC00FFFEE, 2, algorithm, experts, tokens, 0, 2 * hidden, num_topk=topk)
+    memory = Memory(ctypes.sizeof(Memory), 0xC00FFFEE, node=node)
+    # a rank of the smallest node has the most
+    memory.remote = ranks - (ranks % node or node)
+    if library.ncclEpExtDeviceMemory(ctypes.byref(config), ranks, layout, topk, ctypes.byref(memory)):
+        return None
+    return [memory.group, memory.heap, memory.handle]
+
+
+def check_sizes(library):
+    layouts = {"em": 1, "rm": 2, "flat": 3}
+    for mode, layout, ranks, node in (("ll", "em", 64, 8), ("ll", "rm", 8, 8), ("ll", "em", 12, 8), ("ll", "em", 16, 4),
+                                      ("ht", "flat", 16, 8), ("ht", "em", 8, 8)):
+        experts, hidden, tokens, topk = 192, 4096, 96, 6
+        status, out, err = run("--memory", "--experts", str(experts), "--hidden", str(hidden), "--tokens", str(tokens),
+                               "--ranks", str(ranks), "--topk", str(topk), "--mode", mode, "--layout", layout,
+                               "--node-ranks", str(node), "--json")
+        want = ask(library, int(mode == "ht"), layouts[layout], experts, hidden, tokens, topk, ranks, node)
+        if status or not want:
+            complain("%s %s %d: status %d, the library %s: %s%s" % (mode, layout, ranks, status, want, out, err))
+            continue
+        got = json.loads(out)
+        if [got["group_bytes"], got["heap_bytes"], got["handle_bytes"]] != want or not got["possible"]:
+            complain("%s %s %d: %s, the library has %s" % (mode, layout, ranks, out, want))
+        rows = {"em": ranks * tokens * (experts // ranks if mode == "ll" else min(topk, experts // ranks)),
+                "rm": ranks * tokens, "flat": ranks * tokens}[layout]
+        if got["rows"] != rows or got["output_bytes"] != rows * hidden * 2:
+            complain("%s %s %d: %d rows, not %d" % (mode, layout, ranks, got["rows"], rows))
+
+
+GOOD = ["--memory", "--experts", "256", "--hidden", "7168", "--tokens", "128", "--ranks", "64"]
+
+
+def check_text():
+    status, out, err = run(*GOOD)
+    for text in ("low latency, 256 experts, 128 tokens of 7168 x bf16, top-8, em, 64 ranks in nodes of 8\n",
+                 "  group                       242.", "\n    received tokens           448.0 MiB, room for 32768 rows\n",
+                 "\n  possible"):
+        if status or text not in out:
+            complain("status %d, '%s' is not in %s%s" % (status, text, out, err))
+
+
+def check_refused():
+    """Why not, and status 1."""
+    for args, why in ((["--experts", "250"], "config->num_experts is 250"), (["--topk", "40"], "num_topk is 40"),
+                      (["--hidden", "7164"], "a positive multiple of 16 bytes"), (["--ranks", "2048"], "has 2048 ranks"),
+                      (["--hidden", "7104", "--fp8"], "a multiple of 128 elements"),
+                      (["--mode", "ht", "--fp8"], "does not have the recipe"),
+                      (["--layout", "flat"], "layout is 3"),
+                      (["--gpu-memory", "1"], "shape->memory_bytes is 1073741824")):
+        status, out, _ = run(*GOOD, *args)
+        if status != 1 or "\n  not possible: " not in out or why not in out:
+            complain("%s: status %d, %s" % (args, status, out))
+        status, out, _ = run(*GOOD, *args, "--json")
+        if status != 1 or json.loads(out)["possible"] or why not in json.loads(out)["reason"]:
+            complain("%s --json: status %d, %s" % (args, status, out))
+    if run(*GOOD, "--gpu-memory", "2")[0]:
+        complain("2 GiB are enough")
+
+
+def check_usage():
+    for args, why in ((GOOD[:-2], "--memory needs --ranks"), (GOOD[1:], "sizes of a group need --memory"),
+                      ([*GOOD, "--mode", "low"], "--mode: got 'low'"), ([*GOOD, "--layout", "x"], "--layout: got 'x'"),
+                      ([*GOOD, "--ranks", "-1"], "--ranks: got '-1'"), ([*GOOD, "--ranks", "8x"], "--ranks: got '8x'"),
+                      ([*GOOD, "--gpu-memory", "0"], "--gpu-memory: got '0'"), ([*GOOD, "--live"], "--live or --memory"),
+                      ([*GOOD, "-v"], "print nothing else"), ([*GOOD, "--prometheus"], "--prometheus needs --live"),
+                      (["--json"], "--json needs")):
+        status, out, err = run(*args)
+        if status != 2 or why not in err or out:
+            complain("%s: status %d, %s%s" % (args, status, out, err))
+
+
+check_sizes(ctypes.CDLL(VCLUSTER + "/libnccl_ep.so.0"))
+check_text()
+check_refused()
+check_usage()
+sys.exit(problems != 0)
