@@ -15,7 +15,7 @@
 #include "device/group/wait_word.h"
 #include "tools/ep_info_live.h"
 
-#define LOOKS_APART_NS 400000000 /* kernels that wait store their words more often */
+#define READS_APART_NS 400000000 /* kernels that wait store their words more often */
 
 /* ---- reading ---- */
 
@@ -112,7 +112,7 @@ static void add_page(struct ep_live_pages *pages, const char *path)
 }
 
 /* The second look. A group that has gone meanwhile stays as it was. */
-static void look_again(struct ep_live_page *page)
+static void read_again(struct ep_live_page *page)
 {
 	char path[EP_BOARD_PATH];
 	struct ep_board *b;
@@ -159,10 +159,10 @@ void ep_live_read(struct ep_live_pages *pages)
 		closedir(dir);
 	}
 	if (pages->count) {
-		ep_live_nap(LOOKS_APART_NS);
+		ep_live_nap(READS_APART_NS);
 	}
 	for (size_t i = 0; i < pages->count; i++) {
-		look_again(&pages->page[i]);
+		read_again(&pages->page[i]);
 	}
 	if (pages->count) {
 		qsort(pages->page, pages->count, sizeof(*pages->page), compare_pages);

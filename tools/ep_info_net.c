@@ -23,7 +23,7 @@ static bool is_alive(const struct ep_net_counts_file *head)
 	uint64_t started;
 	char state;
 
-	return ep_process_look((int)head->pid, &state, &started) && started == head->started;
+	return ep_process_read((int)head->pid, &state, &started) && started == head->started;
 }
 
 /* Other users' files may hold anything. */

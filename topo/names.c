@@ -33,9 +33,9 @@ void ep_topo_copy_name(char dst[EP_TOPO_NAME_LEN], const char *src)
 }
 
 static const char *const dist_names[] = {
-	[EP_TOPO_LOC] = "LOC", [EP_TOPO_PIX] = "PIX",   [EP_TOPO_PXB] = "PXB",
-	[EP_TOPO_PHB] = "PHB", [EP_TOPO_NODE] = "NODE", [EP_TOPO_SYS] = "SYS",
-	[EP_TOPO_FAR] = "-",
+	[EP_TOPO_LOC] = "LOC",   [EP_TOPO_PIX] = "PIX",   [EP_TOPO_PXB] = "PXB",
+	[EP_TOPO_PHB] = "PHB",   [EP_TOPO_NODE] = "NODE", [EP_TOPO_SYS] = "SYS",
+	[EP_TOPO_DISTANT] = "-",
 };
 
 const char *ep_topo_dist_name(enum ep_topo_dist dist)

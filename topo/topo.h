@@ -35,13 +35,13 @@ struct ep_topo_pci {
 
 /* Nearest first. The names are those of nvidia-smi topo. */
 enum ep_topo_dist {
-	EP_TOPO_LOC,  /* same device */
-	EP_TOPO_PIX,  /* at most one PCIe switch */
-	EP_TOPO_PXB,  /* several PCIe switches, no host bridge */
-	EP_TOPO_PHB,  /* through one PCIe host bridge */
-	EP_TOPO_NODE, /* between host bridges of one NUMA node */
-	EP_TOPO_SYS,  /* between NUMA nodes, or place unknown */
-	EP_TOPO_FAR,  /* no path: there is no such NIC, or on another host */
+	EP_TOPO_LOC,     /* same device */
+	EP_TOPO_PIX,     /* at most one PCIe switch */
+	EP_TOPO_PXB,     /* several PCIe switches, no host bridge */
+	EP_TOPO_PHB,     /* through one PCIe host bridge */
+	EP_TOPO_NODE,    /* between host bridges of one NUMA node */
+	EP_TOPO_SYS,     /* between NUMA nodes, or place unknown */
+	EP_TOPO_DISTANT, /* no path: there is no such NIC, or on another host */
 };
 
 enum ep_topo_source {

@@ -174,7 +174,7 @@ enum ep_topo_dist ep_topo_dist_nodes(const struct ep_topo *topo, int a, int b)
 		return EP_TOPO_PHB;
 	case EP_TOPO_KIND_MACHINE:
 		if (x == 0 && topo->nhosts > 1) {
-			return EP_TOPO_FAR;
+			return EP_TOPO_DISTANT;
 		}
 		break;
 	}

@@ -40,12 +40,12 @@ int ep_topo_usable_rank(const struct ep_topo_usable *usable, int gpu, int u)
 
 	/* Of two equally far, the one on PCI is real hardware, the other software or hidden. Without a
 	 * path it is farther than none. */
-	return 2 * (int)dist + (dist == EP_TOPO_FAR || !usable->topo->nic[nic].pci.known);
+	return 2 * (int)dist + (dist == EP_TOPO_DISTANT || !usable->topo->nic[nic].pci.known);
 }
 
 int ep_topo_usable_near(const struct ep_topo_usable *usable, int gpu, bool *may)
 {
-	int nearest = 2 * EP_TOPO_FAR;
+	int nearest = 2 * EP_TOPO_DISTANT;
 	uint32_t best = 0;
 
 	for (int u = 0; u < usable->n; u++) {

@@ -29,7 +29,7 @@ void ep_topo_usable_list(struct ep_topo_usable *usable, const struct ep_topo_opt
 int ep_topo_usable_rank(const struct ep_topo_usable *usable, int gpu, int u);
 
 /* Marks the ports that a GPU may use: the nearest ones, if they are at least half as fast as the
- * fastest of these. Returns their rank, that of EP_TOPO_FAR if there is none. */
+ * fastest of these. Returns their rank, that of EP_TOPO_DISTANT if there is none. */
 int ep_topo_usable_near(const struct ep_topo_usable *usable, int gpu, bool *may);
 
 #endif

@@ -45,7 +45,7 @@ struct ep_clean_board {
 	uint32_t adopted; /* round and step are those of a MaskClean that was missed */
 	uint32_t at_once; /* the node's ranks are told by one store */
 	uint8_t lost[EP_GROUP_MAX_RANKS]; /* this and the next: written by one thread for a rank */
-	uint8_t came[EP_GROUP_MAX_RANKS];
+	uint8_t joined[EP_GROUP_MAX_RANKS];
 	uint32_t steps[EP_GROUP_MAX_RANKS]; /* of those who came */
 };
 
@@ -208,12 +208,12 @@ EP_DEV uint64_t ep_clean_limit(const struct ep_clean_args &a, uint32_t r)
 }
 
 /* A look at r's call of this round: need r be waited for no more? One thread. */
-EP_DEV bool ep_clean_look(const struct ep_clean_args &a, struct ep_clean_board *b, uint32_t r,
+EP_DEV bool ep_clean_poll(const struct ep_clean_args &a, struct ep_clean_board *b, uint32_t r,
 			  struct ep_spin *s)
 {
 	uint64_t word = ep_clean_load(a, EP_CLEAN_CALL, r);
 
-	if (b->came[r]) {
+	if (b->joined[r]) {
 		return true;
 	}
 	if (word >> 32 & 1) {
@@ -222,7 +222,7 @@ EP_DEV bool ep_clean_look(const struct ep_clean_args &a, struct ep_clean_board *
 		ep_shared_or_u32(&b->raised, 1);
 	} else if (ep_clean_round(word) == b->round) {
 		b->steps[r] = (uint32_t)word;
-		b->came[r] = 1;
+		b->joined[r] = 1;
 		return true;
 	}
 	return ep_clean_over(a, b, r, s, ep_clean_limit(a, r));
@@ -243,14 +243,14 @@ EP_DEV void ep_clean_await(const struct ep_clean_args &a, struct ep_clean_board 
 			uint32_t r = i * ep_nthreads() + ep_tid();
 
 			if (r < a.g.nranks && !ep_ranks_has(&a.gone, r)) {
-				waits |= !ep_clean_look(a, b, r, &s[i]);
+				waits |= !ep_clean_poll(a, b, r, &s[i]);
 			}
 		}
 	} while (waits && !ep_shared_or_u32(&b->raised, 0));
 }
 
 /* Calls, and waits for the others. All threads; a barrier at the end. */
-EP_DEV void ep_clean_meet(const struct ep_clean_args &a, struct ep_clean_board *b)
+EP_DEV void ep_clean_collect(const struct ep_clean_args &a, struct ep_clean_board *b)
 {
 	struct ep_spin s[EP_CLEAN_SHARE];
 
@@ -260,7 +260,7 @@ EP_DEV void ep_clean_meet(const struct ep_clean_args &a, struct ep_clean_board *
 	do {
 		ep_block_sync();
 		for (uint32_t r = ep_tid(); r < a.g.nranks; r += ep_nthreads()) {
-			b->came[r] = 0;
+			b->joined[r] = 0;
 		}
 		if (ep_tid() == 0) {
 			b->raised = 0;
@@ -285,7 +285,7 @@ EP_DEV void ep_clean_decide(const struct ep_clean_args &a, struct ep_clean_board
 	for (uint32_t r = 0; r < a.g.nranks; r++) {
 		uint64_t word = ep_clean_load(a, EP_CLEAN_RESULT, r);
 
-		if (b->came[r] && (int32_t)(b->steps[r] - b->step) > 0) {
+		if (b->joined[r] && (int32_t)(b->steps[r] - b->step) > 0) {
 			b->step = b->steps[r];
 		}
 		if (ep_clean_round(word) > missed) {
@@ -295,7 +295,7 @@ EP_DEV void ep_clean_decide(const struct ep_clean_args &a, struct ep_clean_board
 			step = (uint32_t)word;
 		}
 		if (ep_clean_round(word) == missed) {
-			here |= b->came[r] != 0;
+			here |= b->joined[r] != 0;
 			step = (int32_t)((uint32_t)word - step) > 0 ? (uint32_t)word : step;
 		}
 	}
@@ -315,7 +315,7 @@ EP_DEV void ep_clean_wait_result(const struct ep_clean_args &a, struct ep_clean_
 
 	while (ep_clean_round(word) < b->round) {
 		if (ep_clean_over(a, b, r, &s, a.g.timeout_ns)) {
-			b->came[r] = 0;
+			b->joined[r] = 0;
 			return;
 		}
 		word = ep_clean_load(a, EP_CLEAN_RESULT, r);
@@ -345,7 +345,7 @@ EP_DEV void ep_clean_settle(const struct ep_clean_args &a, const struct ep_clean
 	for (uint32_t r = ep_tid(); r < a.g.nranks; r += ep_nthreads()) {
 		bool lost = b->lost[r] || ep_remote_down(a.g, r);
 
-		if (a.g.mask[r] && (lost || (!b->came[r] && !ep_clean_ahead(a, r)))) {
+		if (a.g.mask[r] && (lost || (!b->joined[r] && !ep_clean_ahead(a, r)))) {
 			ep_clean_missed(a, r, lost);
 		}
 		a.g.mask[r] = !lost && !ep_ranks_has(&a.gone, r);
@@ -354,7 +354,7 @@ EP_DEV void ep_clean_settle(const struct ep_clean_args &a, const struct ep_clean
 		uint32_t absent = 0;
 
 		for (uint32_t r = 32 * w; r < a.g.nranks && r < 32 * (w + 1); r++) {
-			absent |= (uint32_t)!b->came[r] << (r & 31);
+			absent |= (uint32_t)!b->joined[r] << (r & 31);
 		}
 		ep_st_relaxed_sys_u32(&a.absent->words[w], absent);
 	}
@@ -375,7 +375,7 @@ EP_KERNEL_ALONE(ep_clean_kernel, ep_clean_args, EP_GROUP_MAX_THREADS)
 	uint32_t step;
 
 	ep_clean_begin(a, &board);
-	ep_clean_meet(a, &board);
+	ep_clean_collect(a, &board);
 	if (ep_tid() == 0) {
 		ep_clean_decide(a, &board);
 	}
@@ -385,14 +385,14 @@ EP_KERNEL_ALONE(ep_clean_kernel, ep_clean_args, EP_GROUP_MAX_THREADS)
 		ep_clean_publish(a, &board, EP_CLEAN_CALL);
 	}
 	for (uint32_t r = ep_tid(); !board.adopted && r < a.g.nranks; r += ep_nthreads()) {
-		if (board.came[r]) {
+		if (board.joined[r]) {
 			ep_clean_wait_result(a, &board, r);
 		}
 	}
 	ep_block_sync();
 	step = board.step;
 	for (uint32_t r = 0; r < a.g.nranks; r++) {
-		if (!board.adopted && board.came[r] && (int32_t)(board.steps[r] - step) > 0) {
+		if (!board.adopted && board.joined[r] && (int32_t)(board.steps[r] - step) > 0) {
 			step = board.steps[r];
 		}
 	}

@@ -289,7 +289,7 @@ struct ep_dev_state {
 	uint32_t record_lock[EP_RECORDS]; /* 0 free; the host frees it after reading */
 	uint64_t
 		in_vain; /* step << 32 | EP_WAIT_CLOCK of when a wait of it began that was in vain */
-	uint32_t looked; /* when a wait looked at `down`, and whose word is next: ep_wait_down() */
+	uint32_t checked; /* when a wait looked at `down`, and whose word is next: ep_wait_down() */
 	uint32_t pad;
 };
 

@@ -99,7 +99,7 @@ EP_DEV bool ep_signature_judge(const struct ep_dev_group &g, uint32_t step, uint
 	return true;
 }
 
-#define EP_SIGNATURE_LOOKS 8u /* ranks that a wait looks at each time */
+#define EP_SIGNATURE_CHECKS 8u /* ranks that a wait looks at each time */
 #define EP_SIGNATURE_EVERY                                                                         \
 	16u /* looks of a wait: these take microseconds, in which rows may come */
 
@@ -109,21 +109,21 @@ EP_DEV bool ep_signature_judge(const struct ep_dev_group &g, uint32_t step, uint
  * has given up, and others may wait for it. (Given few values: the registers that it needs are kept from
  * all kernels.)
  */
-EP_DEV_COLD bool ep_signature_look(const struct ep_dev_group &g, uint32_t step, uint32_t n)
+EP_DEV_COLD bool ep_signature_check(const struct ep_dev_group &g, uint32_t step, uint32_t n)
 {
 	if (n % EP_SIGNATURE_EVERY) {
 		return false;
 	}
 	n /= EP_SIGNATURE_EVERY;
-	uint32_t at = step, first = n * EP_SIGNATURE_LOOKS;
+	uint32_t at = step, first = n * EP_SIGNATURE_CHECKS;
 
-	first = g.nranks <= EP_SIGNATURE_LOOKS ? 0 : first - ep_div(first, g.by_ranks) * g.nranks;
+	first = g.nranks <= EP_SIGNATURE_CHECKS ? 0 : first - ep_div(first, g.by_ranks) * g.nranks;
 	EP_UNROLL(1)
 	for (;;) {
 		uint64_t ours = ep_signature_load(g, at, g.rank);
 
 		EP_UNROLL(1)
-		for (uint32_t r = first; r < first + EP_SIGNATURE_LOOKS && r < g.nranks; r++) {
+		for (uint32_t r = first; r < first + EP_SIGNATURE_CHECKS && r < g.nranks; r++) {
 			if (ep_signature_judge(g, step, r, ep_signature_load(g, at, r), ours)) {
 				return true;
 			}

@@ -137,9 +137,9 @@ EP_DEV bool ep_remote_down(const struct ep_dev_group &g, uint32_t r)
  * has to wait until they are: 2048 warps that read it make that 2 ms. So only one wait of the GPU
  * looks per 16 us, at one rank's word after the other, and tells the others in device memory.
  */
-#define EP_WAIT_LOOK_SHIFT 14
-#define EP_WAIT_LOOK_RANKS 2048u
-_Static_assert(EP_GROUP_MAX_RANKS <= EP_WAIT_LOOK_RANKS, "ep_dev_state.looked");
+#define EP_WAIT_CHECK_SHIFT 14
+#define EP_WAIT_CHECK_RANKS 2048u
+_Static_assert(EP_GROUP_MAX_RANKS <= EP_WAIT_CHECK_RANKS, "ep_dev_state.checked");
 
 EP_DEV uint64_t *ep_wait_down_seen(const struct ep_dev_group &g, uint32_t r)
 {
@@ -152,12 +152,12 @@ EP_DEV bool ep_wait_down(const struct ep_dev_group &g, uint32_t r)
 		return false;
 	}
 
-	uint32_t word = ep_ld_relaxed_gpu_u32(&g.state->looked), at = word % EP_WAIT_LOOK_RANKS;
-	uint32_t now = (uint32_t)(ep_time_ns() >> EP_WAIT_LOOK_SHIFT) * EP_WAIT_LOOK_RANKS;
+	uint32_t word = ep_ld_relaxed_gpu_u32(&g.state->checked), at = word % EP_WAIT_CHECK_RANKS;
+	uint32_t now = (uint32_t)(ep_time_ns() >> EP_WAIT_CHECK_SHIFT) * EP_WAIT_CHECK_RANKS;
 
 	if (now != word - at) {
 		now += at + 1 < g.nranks ? at + 1 : 0;
-		if (ep_atomic_cas_gpu_u32(&g.state->looked, word, now) == word &&
+		if (ep_atomic_cas_gpu_u32(&g.state->checked, word, now) == word &&
 		    ep_remote_down(g, at)) {
 			ep_st_relaxed_gpu_u64(ep_wait_down_seen(g, at), 1);
 		}
@@ -262,9 +262,9 @@ struct ep_wait_result {
  * is reached by every 64th poll, and written out at each wait it would make the kernels a tenth
  * longer, which few tokens pay for in fetched instructions.
  */
-EP_DEV_COLD struct ep_wait_result ep_wait_look(const struct ep_dev_group &g, struct ep_op op,
-					       struct ep_spin s, bool expired,
-					       enum ep_wait_site site, uint32_t peer)
+EP_DEV_COLD struct ep_wait_result ep_wait_check(const struct ep_dev_group &g, struct ep_op op,
+						struct ep_spin s, bool expired,
+						enum ep_wait_site site, uint32_t peer)
 {
 	struct ep_wait_result w;
 	/* a bank is waited for before the step sends: who is late there may be late later, too */
@@ -286,7 +286,7 @@ EP_DEV_COLD struct ep_wait_result ep_wait_look(const struct ep_dev_group &g, str
 	}
 	w.spin = s;
 	w.over = verdict != EP_WAIT_GOES_ON ||
-		 ep_signature_look(g, op.step, (s.polls & (EP_WAIT_FULL - 1)) >> 6);
+		 ep_signature_check(g, op.step, (s.polls & (EP_WAIT_FULL - 1)) >> 6);
 	return w;
 }
 
@@ -304,7 +304,7 @@ EP_DEV bool ep_wait_give_up(const struct ep_dev_group &g, const struct ep_op &op
 	if (!expired && (s->polls & 63) != 0) {
 		return false;
 	}
-	w = ep_wait_look(g, op, *s, expired, site, peer);
+	w = ep_wait_check(g, op, *s, expired, site, peer);
 	*s = w.spin;
 	return w.over;
 }

@@ -55,7 +55,7 @@ EP_DEV bool ep_ht_cause_find(const struct ep_ht_common &c, uint32_t step, uint32
 
 /* What happens to a wait. */
 enum ep_ht_event {
-	EP_HT_LOOKS, /* nothing yet */
+	EP_HT_CHECKS, /* nothing yet */
 	EP_HT_FAILS, /* it is over: the peer is lost, or its connection is down, or another wait has failed */
 	EP_HT_BREAKS, /* the queue to the peer is of no use any more */
 	EP_HT_GOES_ON /* it has been late, and what it waits for has come */
@@ -78,7 +78,7 @@ EP_DEV_COLD uint32_t ep_ht_blame(const struct ep_ht_common &c, uint32_t step,
 
 	known = ep_ht_cause_find(c, step, peer, &cause);
 	by = cause;
-	if (event == EP_HT_LOOKS) {
+	if (event == EP_HT_CHECKS) {
 		/* (of what another warp of this rank waits for, that one says it) */
 		bool half = peer != c.g.rank && start_ns &&
 			    ep_time_ns() - start_ns >= c.g.timeout_ns / 2;
@@ -102,19 +102,19 @@ EP_DEV_COLD uint32_t ep_ht_blame(const struct ep_ht_common &c, uint32_t step,
 	return cause | late;
 }
 
-/* ep_wait_look() for a wait of `peer` that others may hold up. */
+/* ep_wait_check() for a wait of `peer` that others may hold up. */
 template <bool NODES>
-EP_DEV bool ep_ht_wait_look(const struct ep_ht_common &c, const struct ep_op &op, struct ep_spin *s,
-			    bool expired, enum ep_wait_site site, uint32_t peer)
+EP_DEV bool ep_ht_wait_check(const struct ep_ht_common &c, const struct ep_op &op,
+			     struct ep_spin *s, bool expired, enum ep_wait_site site, uint32_t peer)
 {
-	uint32_t cause = ep_ht_blame<NODES>(c, op.epoch, EP_HT_LOOKS, s->start_ns, peer);
+	uint32_t cause = ep_ht_blame<NODES>(c, op.epoch, EP_HT_CHECKS, s->start_ns, peer);
 	struct ep_wait_result w;
 
 	s->polls |= cause & EP_HT_LATE_BIT ? EP_WAIT_LATE : 0;
 	if (expired && peer == c.g.rank) { /* EP_HT_OWN_WAITS is all that it is granted */
 		s->polls |= (uint32_t)EP_WAIT_WITH << EP_WAIT_STAND_SHIFT;
 	}
-	w = ep_wait_look(c.g, op, *s, expired, site, cause & ~EP_HT_LATE_BIT);
+	w = ep_wait_check(c.g, op, *s, expired, site, cause & ~EP_HT_LATE_BIT);
 	*s = w.spin;
 	if (NODES && w.over) { /* ranks of other nodes may not have heard it all */
 		ep_ht_blame<NODES>(c, op.epoch, EP_HT_FAILS, 0, peer);
@@ -138,7 +138,7 @@ EP_DEV bool ep_ht_give_up(const struct ep_ht_common &c, const struct ep_op &op, 
 	bool expired = ep_spin_expired(s, waits * c.g.timeout_ns, site, peer);
 
 	return (expired || (s->polls & 63) == 0) &&
-	       ep_ht_wait_look<NODES>(c, op, s, expired, site, peer);
+	       ep_ht_wait_check<NODES>(c, op, s, expired, site, peer);
 }
 
 /* A wait that such polls were made for has ended well. */

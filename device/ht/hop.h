@@ -119,9 +119,9 @@ EP_DEV struct ep_ht_patience ep_ht_patience_make(void)
 	return w;
 }
 
-EP_DEV enum ep_ht_seen ep_ht_patience_look(const struct ep_ht_common &c, const struct ep_op &op,
-					   struct ep_ht_patience *w, uint32_t missing,
-					   enum ep_wait_site site, bool wait)
+EP_DEV enum ep_ht_seen ep_ht_patience_check(const struct ep_ht_common &c, const struct ep_op &op,
+					    struct ep_ht_patience *w, uint32_t missing,
+					    enum ep_wait_site site, bool wait)
 {
 	bool over = false, seen = ep_all(EP_FULL_MASK, missing == EP_HT_NONE);
 
@@ -132,7 +132,7 @@ EP_DEV enum ep_ht_seen ep_ht_patience_look(const struct ep_ht_common &c, const s
 	if (seen) {
 		return EP_HT_SEEN;
 	}
-	ep_spin_looked();
+	ep_spin_polled();
 	if (!wait) {
 		return EP_HT_UNSEEN;
 	}
@@ -255,8 +255,8 @@ EP_DEV enum ep_ht_taken ep_ht_hop_take(const ARGS &a, const struct ep_op &op,
 				continue;
 			}
 			missing = ep_ht_hop_missing(a, op, *u, &site);
-			seen = ep_ht_patience_look(a.c, op, &patience, missing, site,
-						   wait && k == first);
+			seen = ep_ht_patience_check(a.c, op, &patience, missing, site,
+						    wait && k == first);
 			if (seen == EP_HT_SEEN) {
 				ep_ht_cursors_drop(cur, k);
 				return EP_HT_TAKEN;

@@ -76,7 +76,7 @@ EP_DEV uint32_t ep_ht_send_chunk(const struct ep_ht_dispatch_args &a)
 }
 
 /* The lanes look at the warp's next 32 units. False: there are none. */
-EP_DEV bool ep_ht_search_look(const struct ep_ht_dispatch_args &a, struct ep_ht_search *s)
+EP_DEV bool ep_ht_search_poll(const struct ep_ht_dispatch_args &a, struct ep_ht_search *s)
 {
 	const struct ep_ht_common &c = a.c;
 	uint32_t sources = c.g.nranks - 1, stride = ep_nblocks() * ep_nwarps();
@@ -106,7 +106,7 @@ EP_DEV bool ep_ht_search_next(const struct ep_ht_dispatch_args &a, struct ep_ht_
 	uint32_t lane;
 
 	while (!s->found) {
-		if (!ep_ht_search_look(a, s)) {
+		if (!ep_ht_search_poll(a, s)) {
 			return false;
 		}
 	}

@@ -86,7 +86,7 @@ EP_DEV bool ep_ll_ctrl_wait(const struct ep_ll_dispatch_args &a, const struct ep
 }
 
 /* Have all counts of source r arrived? Takes them as it finds them. One warp. */
-EP_DEV bool ep_ll_counts_look(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
+EP_DEV bool ep_ll_counts_poll(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
 			      const struct ep_ll_recv_tables &t, uint32_t r)
 {
 	const struct ep_ll_common &c = a.c;
@@ -219,7 +219,7 @@ EP_DEV void ep_ll_recv_agree(const struct ep_ll_dispatch_args &a, const struct e
 	bool here;
 
 	verdict = ep_shfl_u32(EP_FULL_MASK, verdict, 0);
-	here = verdict != EP_ARRIVAL_ABSENT && ep_ll_counts_look(a, op, t, r);
+	here = verdict != EP_ARRIVAL_ABSENT && ep_ll_counts_poll(a, op, t, r);
 	if (ep_lane() == 0) {
 		if (verdict == EP_ARRIVAL_CLAIMED) {
 			ep_arrival_decide(g, op, r, here);

@@ -219,7 +219,7 @@ EP_DEV bool ep_mlx5_signal_add(struct ep_mlx5_post *p, const struct ep_mlx5_sign
 EP_DEV bool ep_mlx5_put_word(struct ep_mlx5_qp *qp, enum ep_mlx5_region_id id, uint64_t offset,
 			     uint64_t value)
 {
-	struct ep_mlx5_post p = ep_mlx5_look(qp, false, NULL, 0);
+	struct ep_mlx5_post p = ep_mlx5_post_load(qp, false, NULL, 0);
 	struct ep_mlx5_mem to = ep_mlx5_remote(&p, id, offset);
 	const uint32_t data[2] = { (uint32_t)value, (uint32_t)(value >> 32) };
 	uint32_t status = p.status, ds;

@@ -371,8 +371,8 @@ EP_DEV void ep_mlx5_publish(struct ep_mlx5_post *p, uint64_t base, uint64_t end,
 }
 
 /* The queue as a lane finds it. */
-EP_DEV struct ep_mlx5_post ep_mlx5_look(struct ep_mlx5_qp *qp, bool shared, const uint32_t *aborted,
-					uint64_t timeout_ns)
+EP_DEV struct ep_mlx5_post ep_mlx5_post_load(struct ep_mlx5_qp *qp, bool shared,
+					     const uint32_t *aborted, uint64_t timeout_ns)
 {
 	struct ep_mlx5_post p;
 
@@ -395,7 +395,7 @@ EP_DEV struct ep_mlx5_post ep_mlx5_look(struct ep_mlx5_qp *qp, bool shared, cons
 EP_DEV struct ep_mlx5_post ep_mlx5_open(struct ep_mlx5_qp *qp, bool shared, const uint32_t *aborted,
 					uint64_t timeout_ns)
 {
-	struct ep_mlx5_post p = ep_mlx5_look(qp, shared, aborted, timeout_ns);
+	struct ep_mlx5_post p = ep_mlx5_post_load(qp, shared, aborted, timeout_ns);
 
 	/* The lanes may have read different values: any of them is true, but it must be one. */
 	p.status = ep_shfl_u32(EP_FULL_MASK, p.status, 0);

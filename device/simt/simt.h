@@ -100,7 +100,7 @@
  *   watchdog prints them. On the CPU every call lets the other threads of the block run; a loop
  *   that polls without calling it never ends there.
  *   ep_spin_shows(&s): whether this poll is one of the few at which a long wait shows itself.
- *   ep_spin_looked(): the thread has looked between two polls of one wait for something else that
+ *   ep_spin_polled(): the thread has looked between two polls of one wait for something else that
  *   it could do, and found nothing. Nothing on the GPU; on the CPU the collectives of such looks
  *   are no progress, else a warp that waits in this way would never give up its processor.
  *   ep_time_ns(): nanoseconds of a clock common to the blocks of a device.

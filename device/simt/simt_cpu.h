@@ -59,7 +59,7 @@ extern int ep_simt_perturbed;
 uint64_t ep_simt_collective(uint32_t op, uint32_t mask, uint64_t value, uint32_t arg);
 void ep_simt_barrier(uint32_t id, uint32_t nthreads, bool waits);
 bool ep_simt_spin(struct ep_spin *s, uint64_t timeout_ns, uint32_t site, uint32_t peer);
-void ep_simt_looked(void);
+void ep_simt_polled(void);
 void ep_simt_perturb(void);
 uint64_t ep_simt_time_ns(void);
 void ep_simt_register(void (*handle)(void), const char *name, size_t args_size,
@@ -623,9 +623,9 @@ EP_DEV bool ep_spin_shows(const struct ep_spin *s)
 	return s->start_ns != 0; /* polls are slow here */
 }
 
-EP_DEV void ep_spin_looked(void)
+EP_DEV void ep_spin_polled(void)
 {
-	ep_simt_looked();
+	ep_simt_polled();
 }
 
 #endif

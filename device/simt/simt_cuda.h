@@ -438,7 +438,7 @@ EP_DEV bool ep_spin_shows(const struct ep_spin *s)
 	return (s->polls & 0x3fff) < 64;
 }
 
-EP_DEV void ep_spin_looked(void)
+EP_DEV void ep_spin_polled(void)
 {
 }
 

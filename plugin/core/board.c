@@ -91,7 +91,7 @@ struct ep_board *ep_board_make(int nranks, char path[EP_BOARD_PATH])
 	b->bytes = (uint32_t)bytes;
 	b->pid = (int32_t)getpid();
 	b->number = number;
-	if (!ep_process_look(b->pid, &state, &b->started)) {
+	if (!ep_process_read(b->pid, &state, &b->started)) {
 		b->started = 0;
 	}
 	b->pid_space = ep_process_namespace();
@@ -137,7 +137,7 @@ enum ep_board_life ep_board_life(const struct ep_board *b)
 	if (b->pid_space != ep_process_namespace() || !b->started) {
 		return EP_BOARD_FOREIGN;
 	}
-	if (!ep_process_look(b->pid, &state, &started)) {
+	if (!ep_process_read(b->pid, &state, &started)) {
 		return errno == ENOENT || errno == ESRCH ? EP_BOARD_DEAD : EP_BOARD_FOREIGN;
 	}
 	if (started != b->started || state == 'Z' || state == 'X') {

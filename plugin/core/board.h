@@ -64,7 +64,7 @@ struct ep_board {
 	uint64_t magic; /* written last */
 	uint32_t version;
 	uint32_t bytes;     /* of the file */
-	uint64_t started;   /* the process, as ep_process_look() has it; 0: not known */
+	uint64_t started;   /* the process, as ep_process_read() has it; 0: not known */
 	uint64_t pid_space; /* ep_process_namespace() */
 	int32_t pid;
 	uint32_t number;  /* of the group in the process */

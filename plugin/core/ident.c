@@ -101,7 +101,7 @@ ncclResult_t ep_ident_make(struct ep_ident *ident, int device)
 	ident->process[1] = ep_process_id[1];
 	ident->pid_ns = ep_process_namespace();
 	ident->pid = getpid();
-	if (!ep_process_look(ident->pid, &state, &ident->start_time)) {
+	if (!ep_process_read(ident->pid, &state, &ident->start_time)) {
 		if (ep_exhausted(errno)) {
 			return ep_fail(ncclSystemError,
 				       "/proc/%d/stat cannot be read: %s; raise the limit "
@@ -141,7 +141,7 @@ bool ep_ident_gone(const struct ep_ident *self, const struct ep_ident *other)
 	if (!self->pid_ns || self->pid_ns != other->pid_ns || !ep_ident_same_host(self, other)) {
 		return false;
 	}
-	if (!ep_process_look(other->pid, &state, &start_time)) {
+	if (!ep_process_read(other->pid, &state, &start_time)) {
 		return !ep_exhausted(errno) && access("/proc/self/stat", R_OK) == 0;
 	}
 	return start_time != other->start_time || state == 'Z' || state == 'X';

@@ -62,7 +62,7 @@ static const char *ep_nccl_take(void *scope, struct ep_nccl_dyn *calls)
  * First what the linker would take: of the program, of what it links or what was preloaded. Then the library that the
  * program has loaded for itself alone, as PyTorch does. None is loaded here: a communicator of another would not fit.
  */
-static const char *ep_nccl_look(struct ep_nccl_dyn *calls)
+static const char *ep_nccl_load(struct ep_nccl_dyn *calls)
 {
 	const char *missing = ep_nccl_take(RTLD_DEFAULT, calls);
 	void *library;
@@ -89,7 +89,7 @@ static const char *ep_nccl_find(void)
 	}
 	pthread_mutex_lock(&ep_nccl_lock);
 	if (!ep_nccl_found) {
-		missing = ep_nccl_look(&calls);
+		missing = ep_nccl_load(&calls);
 		if (!missing) {
 			ep_nccl_calls = calls;
 			__atomic_store_n(&ep_nccl_found, true, __ATOMIC_RELEASE);

@@ -26,7 +26,7 @@ ssize_t ep_file_read(const char *path, char *text, size_t size)
 	return n;
 }
 
-bool ep_process_look(int pid, char *state, uint64_t *start_time)
+bool ep_process_read(int pid, char *state, uint64_t *start_time)
 {
 	char path[64], text[1024];
 	const char *p;

@@ -15,7 +15,7 @@ ssize_t ep_file_read(const char *path, char *text, size_t size);
  * State letter and start time of a process, in clock ticks since the host's start; false, and errno, if they cannot
  * be read.
  */
-bool ep_process_look(int pid, char *state, uint64_t *start_time);
+bool ep_process_read(int pid, char *state, uint64_t *start_time);
 
 /* Process ids compare only within one namespace. 0: it is not known. */
 uint64_t ep_process_namespace(void);

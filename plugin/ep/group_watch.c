@@ -69,7 +69,7 @@ static void ep_watch_log(const struct ncclEpGroup *g, const struct ep_watch_late
 }
 
 /* A wait goes on if its word has changed since the last look. */
-static void ep_watch_look(struct ep_watch *w)
+static void ep_watch_check(struct ep_watch *w)
 {
 	const struct ncclEpGroup *g = w->group;
 	struct ep_watch_late late = { 0 };
@@ -82,11 +82,11 @@ static void ep_watch_look(struct ep_watch *w)
 			continue;
 		}
 		w->seen[r] = word;
-		if (w->said[r] == step ||
+		if (w->logged[r] == step ||
 		    ep_wait_word_age_ns(word) < g->config.timeout_ns / EP_WATCH_PART) {
 			continue;
 		}
-		w->said[r] = step;
+		w->logged[r] = step;
 		if (late.count < EP_WATCH_NAMES) {
 			late.rank[late.count] = (uint32_t)r;
 		}
@@ -119,7 +119,7 @@ static void *ep_watch_main(void *arg)
 
 		(void)pthread_cond_timedwait(&ep_watched.changed, &ep_watched.lock, &limit);
 		for (struct ep_watch *w = ep_watched.list; w; w = w->next) {
-			ep_watch_look(w);
+			ep_watch_check(w);
 		}
 	}
 	pthread_mutex_unlock(&ep_watched.lock);
@@ -153,10 +153,10 @@ void ep_watch_begin(struct ncclEpGroup *g)
 	}
 	pthread_once(&ep_watch_once, ep_watch_init);
 	w->seen = calloc((size_t)g->nranks, sizeof(*w->seen));
-	w->said = calloc((size_t)g->nranks, sizeof(*w->said));
-	if (!w->seen || !w->said) {
+	w->logged = calloc((size_t)g->nranks, sizeof(*w->logged));
+	if (!w->seen || !w->logged) {
 		free(w->seen);
-		free(w->said);
+		free(w->logged);
 		return;
 	}
 	w->group = g;
@@ -196,6 +196,6 @@ void ep_watch_end(struct ep_watch *w)
 		pthread_join(thread, NULL);
 	}
 	free(w->seen);
-	free(w->said);
+	free(w->logged);
 	memset(w, 0, sizeof(*w));
 }

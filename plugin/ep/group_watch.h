@@ -14,8 +14,8 @@
 struct ep_watch {
 	struct ep_watch *next, **link; /* link NULL: it is not watched */
 	const struct ncclEpGroup *group;
-	uint64_t *seen; /* [nranks] words at the last look */
-	uint32_t *said; /* [nranks] steps whose wait the log has; 0: none */
+	uint64_t *seen;   /* [nranks] words at the last look */
+	uint32_t *logged; /* [nranks] steps whose wait the log has; 0: none */
 };
 
 /* Watches a group, if it shows its waits. */

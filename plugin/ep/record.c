@@ -59,7 +59,7 @@ void ep_group_settle(struct ncclEpGroup *group)
 }
 
 /* Copies from heaps; a thread of its own, whose device is the group's. */
-struct ep_record_look {
+struct ep_record_read {
 	struct ncclEpGroup *group;
 	void *to;
 	const void *from;
@@ -67,20 +67,20 @@ struct ep_record_look {
 	cudaError_t error;
 };
 
-static void *ep_record_look_main(void *arg)
+static void *ep_record_read_main(void *arg)
 {
 	enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-	struct ep_record_look *look = arg;
-	const struct ncclEpGroup *group = look->group;
+	struct ep_record_read *read = arg;
+	const struct ncclEpGroup *group = read->group;
 
 	(void)cudaThreadExchangeStreamCaptureMode(&mode);
-	look->error = cudaSetDevice(group->device);
-	if (look->error == cudaSuccess) {
-		look->error = cudaMemcpyAsync(look->to, look->from, look->bytes, cudaMemcpyDefault,
+	read->error = cudaSetDevice(group->device);
+	if (read->error == cudaSuccess) {
+		read->error = cudaMemcpyAsync(read->to, read->from, read->bytes, cudaMemcpyDefault,
 					      group->stream);
 	}
-	if (look->error == cudaSuccess) {
-		look->error = cudaStreamSynchronize(group->stream);
+	if (read->error == cudaSuccess) {
+		read->error = cudaStreamSynchronize(group->stream);
 	}
 	(void)cudaGetLastError();
 	return NULL;
@@ -90,17 +90,17 @@ static void *ep_record_look_main(void *arg)
 static bool ep_record_copy(struct ncclEpGroup *group, void *to, uint32_t r, uint64_t off,
 			   size_t bytes)
 {
-	struct ep_record_look look = { .group = group,
+	struct ep_record_read read = { .group = group,
 				       .to = to,
 				       .from = group->peer_heap.base[r] + off,
 				       .bytes = bytes,
 				       .error = cudaErrorUnknown };
 	pthread_t thread;
 
-	if (ep_thread_start(&thread, ep_record_look_main, &look) == 0) {
+	if (ep_thread_start(&thread, ep_record_read_main, &read) == 0) {
 		pthread_join(thread, NULL);
 	}
-	return look.error == cudaSuccess;
+	return read.error == cudaSuccess;
 }
 
 /* " (ranks 3, 5 have not started it)", or "": who is behind the step at which we gave up. */

@@ -14,7 +14,7 @@
 #define EP_REMOTE_CONNECT_MS 10000u     /* longest wait for the NICs' own work, also when closing */
 #define EP_REMOTE_LINGER_NS 2000000     /* for NICs to acknowledge what has arrived */
 #define EP_REMOTE_SUSPECT_NS 200000000u /* a NIC that lives takes microseconds */
-#define EP_REMOTE_LOOK_NS 100000        /* how often to look whether a kernel has ended, */
+#define EP_REMOTE_POLL_NS 100000        /* how often to look whether a kernel has ended, */
 #define EP_REMOTE_SLOW_NS 1000000000u   /* and when that is late */
 
 _Static_assert(EP_GROUP_MAX_CHANNELS + 1 <= EP_GDA_MAX_QUEUES, "queues per peer");
@@ -196,7 +196,7 @@ static bool ep_remote_suspect(const struct ncclEpGroup *g, int r)
 /* The end of the launch. Whoever waits for long to take leave is told for whom. */
 static cudaError_t ep_remote_drain_wait(struct ncclEpGroup *g, uint64_t timeout_ns)
 {
-	const struct timespec nap = { 0, EP_REMOTE_LOOK_NS };
+	const struct timespec nap = { 0, EP_REMOTE_POLL_NS };
 	uint64_t start = ep_now_ns();
 	cudaError_t err;
 

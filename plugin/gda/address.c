@@ -82,7 +82,7 @@ void ep_gda_address_release(struct ep_gda_nic *nic)
 	}
 }
 
-void ep_gda_address_look(struct ep_gda_nic *nic)
+void ep_gda_address_check(struct ep_gda_nic *nic)
 {
 	char was[EP_GID_TEXT], is[EP_GID_TEXT];
 	union ibv_gid now;

@@ -128,18 +128,18 @@ static struct ep_gda_queue *ep_gda_silent(struct ep_gda *g)
 	for (uint32_t i = 0; i < g->nqueues; i++) {
 		struct ep_gda_queue *q = &g->queue[i];
 
-		if (!found && q->syndrome == EP_MLX5_SYND_RETRY_EXCEEDED && !q->looked_for) {
+		if (!found && q->syndrome == EP_MLX5_SYND_RETRY_EXCEEDED && !q->address_checked) {
 			found = q;
 			i = -1u; /* all queues with that peer, from the first */
 		} else if (found && q->peer == found->peer) {
-			q->looked_for = true;
+			q->address_checked = true;
 		}
 	}
 	pthread_mutex_unlock(&g->lock);
 	return found;
 }
 
-void ep_gda_look_for_one(struct ep_gda *g)
+void ep_gda_address_find_moved(struct ep_gda *g)
 {
 	struct ep_gda_queue *q = ep_gda_silent(g);
 	char more[192];
@@ -247,7 +247,7 @@ static void ep_gda_cause_refine(struct ep_gda_queue *q, struct ep_gda_cause *cau
  * because whoever has the completion is about to tell of it: the proxy's thread, which alone polls
  * for it, or a kernel.
  */
-static bool ep_gda_nic_cause(struct ep_gda_queue *q, int look, struct ep_gda_cause *cause)
+static bool ep_gda_nic_cause(struct ep_gda_queue *q, int flags, struct ep_gda_cause *cause)
 {
 	struct ep_gda_cause nic = { 0 };
 	uint64_t now = ep_now_ns();
@@ -263,30 +263,30 @@ static bool ep_gda_nic_cause(struct ep_gda_queue *q, int look, struct ep_gda_cau
 	if (!q->suspect) {
 		q->suspect = now;
 	}
-	return !ep_gda_cause_vague(&nic) || (look & EP_GDA_LOOK_GPU && !q->verbs) ||
+	return !ep_gda_cause_vague(&nic) || (flags & EP_GDA_INSPECT_GPU && !q->verbs) ||
 	       now - q->suspect >= EP_GDA_SUSPECT_NS;
 }
 
-bool ep_gda_inspect(struct ep_gda_queue *q, int look)
+bool ep_gda_inspect(struct ep_gda_queue *q, int flags)
 {
 	bool failed = __atomic_load_n(&q->failed, __ATOMIC_RELAXED), bad = false;
 	struct ep_gda_cause cause = { 0 };
 	struct ep_mlx5_cqe cqe;
 
 	if (failed &&
-	    (!__atomic_load_n(&q->vague, __ATOMIC_RELAXED) || !(look & EP_GDA_LOOK_NIC))) {
+	    (!__atomic_load_n(&q->vague, __ATOMIC_RELAXED) || !(flags & EP_GDA_INSPECT_NIC))) {
 		return true;
 	}
 	if (q->suspect) {
-		look |= EP_GDA_LOOK_NIC; /* soon again */
+		flags |= EP_GDA_INSPECT_NIC; /* soon again */
 	}
-	if (q->cqe || look & EP_GDA_LOOK_GPU) {
+	if (q->cqe || flags & EP_GDA_INSPECT_GPU) {
 		bad = ep_gda_cqe_read(q, &cqe) && ep_gda_cqe_cause(&cqe, &cause);
 	}
 	/* The record has seen the completion earlier, perhaps before it was overwritten. */
 	bad |= ep_gda_record_cause(q, &cause);
-	if (!bad && look & EP_GDA_LOOK_NIC) {
-		bad = ep_gda_nic_cause(q, look, &cause);
+	if (!bad && flags & EP_GDA_INSPECT_NIC) {
+		bad = ep_gda_nic_cause(q, flags, &cause);
 	}
 	if (bad) {
 		ep_gda_cause_refine(q, &cause);
@@ -335,7 +335,7 @@ bool ep_gda_explain(struct ep_gda *gda, int peer, struct ep_gda_failure *failure
 			continue;
 		}
 		ep_gda_blame_port(q->nic, gda); /* a wait for the peer has expired */
-		ep_gda_inspect(q, EP_GDA_LOOK_NIC | EP_GDA_LOOK_GPU);
+		ep_gda_inspect(q, EP_GDA_INSPECT_NIC | EP_GDA_INSPECT_GPU);
 		if (ep_gda_settled(gda, peer)) {
 			break;
 		}

@@ -42,12 +42,12 @@ static uint16_t ep_gda_handed(const struct ep_gda_queue *q)
 }
 
 /* Whether what was handed over a round ago has not completed, or has failed. */
-static bool ep_gda_late(struct ep_gda_queue *q, int look)
+static bool ep_gda_late(struct ep_gda_queue *q, int flags)
 {
 	uint16_t done = 0, left;
 	struct ep_mlx5_cqe cqe;
 
-	if (!q->cqe && !(look & EP_GDA_LOOK_GPU)) {
+	if (!q->cqe && !(flags & EP_GDA_INSPECT_GPU)) {
 		done = (uint16_t)q->shadow->done; /* as far as a kernel has looked */
 	} else if (!ep_gda_cqe_read(q, &cqe)) {
 		return true;
@@ -64,7 +64,7 @@ static void ep_gda_late_mark_one(struct ep_gda_queue *q, bool known, uint64_t no
 {
 	bool over = __atomic_load_n(&q->failed, __ATOMIC_RELAXED) &&
 		    !__atomic_load_n(&q->vague, __ATOMIC_RELAXED);
-	bool late = !known || ep_gda_late(q, EP_GDA_LOOK_MEMORY);
+	bool late = !known || ep_gda_late(q, EP_GDA_INSPECT_MEMORY);
 
 	if (over || !late) {
 		q->due = false;
@@ -90,7 +90,7 @@ void ep_gda_late_mark(struct ep_gda *g, uint64_t now)
 
 void ep_gda_late_ask(struct ep_gda *g)
 {
-	int look = EP_GDA_LOOK_NIC | (g->mode == EP_GDA_GPU ? EP_GDA_LOOK_GPU : 0);
+	int flags = EP_GDA_INSPECT_NIC | (g->mode == EP_GDA_GPU ? EP_GDA_INSPECT_GPU : 0);
 	uint64_t start = ep_now_ns(), now = start;
 
 	for (uint32_t i = 0; i < g->nqueues && now - start < EP_GDA_ASK_NS; i++) {
@@ -102,10 +102,10 @@ void ep_gda_late_ask(struct ep_gda *g)
 		q->due = false;
 		now = ep_now_ns();
 		/* A completion that no kernel has looked at is found without a question. */
-		if (g->mode == EP_GDA_GPU && !ep_gda_late(q, look)) {
+		if (g->mode == EP_GDA_GPU && !ep_gda_late(q, flags)) {
 			q->patience = 0;
 			continue;
 		}
-		ep_gda_inspect(q, look);
+		ep_gda_inspect(q, flags);
 	}
 }

@@ -47,9 +47,9 @@ struct ep_gda_queue {
 	uint32_t failed;  /* a failure was made known; atomic */
 	uint32_t vague;   /* but not its cause; atomic */
 	uint8_t syndrome; /* of the failure; 0: none known; under `lock` */
-	bool looked_for;  /* whether the peer has another address; the same */
-	uint32_t halted;  /* by ep_gda_queue_halt(); atomic */
-	bool broken;      /* the proxy's thread: no completion follows any more */
+	bool address_checked; /* whether the peer has another address; the same */
+	uint32_t halted;      /* by ep_gda_queue_halt(); atomic */
+	bool broken;          /* the proxy's thread: no completion follows any more */
 	/* late.c, under `ask`: */
 	uint16_t handed;  /* where kernels were in the last round */
 	uint8_t patience; /* of the next question, if nothing moves; 0: nothing is late */

@@ -50,7 +50,7 @@ static void ep_gda_event(void *arg, const struct ep_nic_report *report)
 				 __ATOMIC_RELAXED);
 		break;
 	case EP_NIC_ADDRESS:
-		ep_gda_address_look(at->nic);
+		ep_gda_address_check(at->nic);
 		break;
 	case EP_NIC_DEVICE_FAILED:
 		ep_gda_fail_port(at->nic, at->gda,
@@ -73,22 +73,22 @@ static void ep_gda_events(struct ep_gda *g, struct ep_gda_nic *nic)
  * A queue that kernels have given up without an error of the NIC's is ended: they wait for that
  * before they write memory that it may still send from.
  */
-static void ep_gda_look_at(struct ep_gda_queue *q)
+static void ep_gda_watch_queue(struct ep_gda_queue *q)
 {
-	ep_gda_inspect(q, EP_GDA_LOOK_MEMORY);
+	ep_gda_inspect(q, EP_GDA_INSPECT_MEMORY);
 	if (__atomic_load_n(&q->record->valid, __ATOMIC_ACQUIRE) &&
 	    q->record->status != EP_MLX5_ERR_CQE) {
 		ep_gda_queue_halt(q);
 	}
 }
 
-static void ep_gda_look(struct ep_gda *g, uint64_t *round)
+static void ep_gda_watch_round(struct ep_gda *g, uint64_t *round)
 {
 	uint64_t now = ep_now_ns();
 
 	pthread_mutex_lock(&g->ask);
 	for (uint32_t i = 0; i < g->nqueues; i++) {
-		ep_gda_look_at(&g->queue[i]);
+		ep_gda_watch_queue(&g->queue[i]);
 	}
 	if (now - *round >= EP_GDA_ROUND_NS) {
 		*round = now;
@@ -127,8 +127,8 @@ static void *ep_gda_watch_main(void *arg)
 				ep_gda_events(g, &g->nic[n]);
 			}
 		}
-		ep_gda_look(g, &round);
-		ep_gda_look_for_one(g);
+		ep_gda_watch_round(g, &round);
+		ep_gda_address_find_moved(g);
 	}
 }
 

@@ -139,7 +139,7 @@ static void ep_departed_cut(struct ep_heap_entry *e)
 }
 
 /* Looks at the heap and does what is due. Returns the missing rank, or -1. */
-static int ep_departed_look(struct ep_heap_entry *e)
+static int ep_departed_check(struct ep_heap_entry *e)
 {
 	uint64_t now = ep_now_ns();
 	int r = ep_departed_missing(e, now);
@@ -199,7 +199,7 @@ static void *ep_departed_main(void *arg)
 		missing = e->rank;
 		if (!ep_heap_lives(e, true)) {
 			pthread_mutex_unlock(&ep_heap_lock);
-			missing = ep_departed_look(e);
+			missing = ep_departed_check(e);
 			pthread_mutex_lock(&ep_heap_lock);
 		}
 		enough = missing >= 0 && ep_departed_local(e, missing) &&

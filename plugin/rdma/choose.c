@@ -95,14 +95,14 @@ static const char *ep_nic_level_for(const char *dist)
 static ncclResult_t ep_nic_choose_near(const struct ep_topo_module_query *query,
 				       struct ep_port *chosen, int room, int *n)
 {
-	const struct ep_topo_module_port *far = NULL;
+	const struct ep_topo_module_port *refused = NULL;
 
 	*n = 0;
 	for (int i = 0; i < query->n; i++) {
 		const struct ep_topo_module_port *near = &query->port[i];
 
 		if (!near->gdr) {
-			far = near;
+			refused = near;
 		} else if (*n < room) {
 			struct ep_port *port = &chosen[(*n)++];
 
@@ -111,14 +111,14 @@ static ncclResult_t ep_nic_choose_near(const struct ep_topo_module_query *query,
 			port->port = near->port;
 		}
 	}
-	if (*n == 0 && far) {
+	if (*n == 0 && refused) {
 		return ep_fail(
 			ncclInvalidUsage,
 			"NCCL_NET_GDR_LEVEL=%.16s forbids GPU %s its nearest NIC %s:%d, which "
 			"is at distance %s: there is no path to other nodes without access of "
 			"the NIC to the GPU's memory; unset it or set it to %s",
-			getenv("NCCL_NET_GDR_LEVEL"), query->bus_id, far->name, far->port,
-			far->dist, ep_nic_level_for(far->dist));
+			getenv("NCCL_NET_GDR_LEVEL"), query->bus_id, refused->name, refused->port,
+			refused->dist, ep_nic_level_for(refused->dist));
 	}
 	return ncclSuccess;
 }

@@ -91,20 +91,20 @@ static void check_early(void)
 	bool early;
 
 	make();
-	CHECK(!ep_gda_inspect(&queue[0], EP_GDA_LOOK_NIC));
+	CHECK(!ep_gda_inspect(&queue[0], EP_GDA_INSPECT_NIC));
 	nic_state = EP_PRM_QP_ERR;
-	CHECK(!ep_gda_inspect(&queue[0], EP_GDA_LOOK_NIC));
+	CHECK(!ep_gda_inspect(&queue[0], EP_GDA_INSPECT_NIC));
 	/* This thread may have been away since then, for longer than others are given. */
 	do {
 		make();
 		nic_state = EP_PRM_QP_ERR;
 		start = ep_now_ns();
-		CHECK(!ep_gda_inspect(&queue[0], EP_GDA_LOOK_NIC));
-		early = ep_gda_inspect(&queue[0], EP_GDA_LOOK_MEMORY);
+		CHECK(!ep_gda_inspect(&queue[0], EP_GDA_INSPECT_NIC));
+		early = ep_gda_inspect(&queue[0], EP_GDA_INSPECT_MEMORY);
 	} while (ep_now_ns() - start > 90000000);
 	CHECK(!early);
 	fail_cqe(0, EP_MLX5_SYND_REMOTE_ACCESS);
-	CHECK(ep_gda_inspect(&queue[0], EP_GDA_LOOK_MEMORY));
+	CHECK(ep_gda_inspect(&queue[0], EP_GDA_INSPECT_MEMORY));
 	CHECK(ep_gda_poll(&g, &f) && strstr(f.text, "syndrome 0x13"));
 	CHECK_INT(down[1], 1);
 }
@@ -114,13 +114,13 @@ static void check_late(void)
 {
 	make();
 	nic_state = EP_PRM_QP_ERR;
-	CHECK(!ep_gda_inspect(&queue[0], EP_GDA_LOOK_NIC));
+	CHECK(!ep_gda_inspect(&queue[0], EP_GDA_INSPECT_NIC));
 	queue[0].suspect -= 120000000; /* ns */
-	CHECK(ep_gda_inspect(&queue[0], EP_GDA_LOOK_MEMORY));
+	CHECK(ep_gda_inspect(&queue[0], EP_GDA_INSPECT_MEMORY));
 	CHECK_INT(down[1], 1);
 	CHECK(ep_gda_poll(&g, &f) && strstr(f.text, "its queue pair is in error state"));
 	asked = 0;
-	CHECK(ep_gda_inspect(&queue[0], EP_GDA_LOOK_MEMORY));
+	CHECK(ep_gda_inspect(&queue[0], EP_GDA_INSPECT_MEMORY));
 	CHECK_INT(asked, 0);
 	nic_state = EP_PRM_QP_RTS;
 	fail_cqe(1, EP_MLX5_SYND_RETRY_EXCEEDED);
@@ -136,7 +136,7 @@ static void check_flushed(void)
 	make();
 	nic_state = EP_PRM_QP_ERR;
 	fail_cqe(0, EP_MLX5_SYND_FLUSHED);
-	CHECK(ep_gda_inspect(&queue[0], EP_GDA_LOOK_MEMORY));
+	CHECK(ep_gda_inspect(&queue[0], EP_GDA_INSPECT_MEMORY));
 	CHECK(ep_gda_poll(&g, &f) && strstr(f.text, "the cause is not known any more"));
 	g.nic[0].caps.error_syndrome = true;
 	nic_syndrome = EP_MLX5_SYND_LOCAL_PROT;
@@ -151,14 +151,14 @@ static void check_device(void)
 	make();
 	nic_state = EP_PRM_QP_ERR;
 	fail_cqe(0, EP_MLX5_SYND_FLUSHED);
-	CHECK(ep_gda_inspect(&queue[0], EP_GDA_LOOK_MEMORY));
+	CHECK(ep_gda_inspect(&queue[0], EP_GDA_INSPECT_MEMORY));
 	CHECK(ep_gda_poll(&g, &f) && strstr(f.text, "the cause is not known any more"));
 	ep_gda_fail_port(&g.nic[0], &g, "it broke");
 	CHECK(told("RDMA on mlx5_0:0 failed: it broke"));
 	CHECK(!ep_gda_poll(&g, &f));
 	make();
 	fail_cqe(0, EP_MLX5_SYND_REMOTE_ACCESS);
-	CHECK(ep_gda_inspect(&queue[0], EP_GDA_LOOK_MEMORY));
+	CHECK(ep_gda_inspect(&queue[0], EP_GDA_INSPECT_MEMORY));
 	ep_gda_fail_port(&g.nic[0], &g, "it broke");
 	CHECK(told("syndrome 0x13"));
 }
@@ -170,9 +170,9 @@ static void check_record(void)
 	record[1].status = EP_MLX5_ERR_COMPLETION;
 	record[1].waited_ns = 7000000;
 	record[1].valid = 1;
-	CHECK(ep_gda_inspect(&queue[1], EP_GDA_LOOK_MEMORY));
+	CHECK(ep_gda_inspect(&queue[1], EP_GDA_INSPECT_MEMORY));
 	fail_cqe(0, EP_MLX5_SYND_FLUSHED);
-	CHECK(ep_gda_inspect(&queue[0], EP_GDA_LOOK_MEMORY));
+	CHECK(ep_gda_inspect(&queue[0], EP_GDA_INSPECT_MEMORY));
 	CHECK(told("did not complete within 7 ms"));
 }
 

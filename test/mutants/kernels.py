@@ -18,9 +18,9 @@ MUTANTS = [
      "old": "uint32_t freed = l.halves & EP_HALF_RECV ? op.step : op.epoch;",
      "new": "uint32_t freed = op.epoch;", "tests": ["interleave", "steps", "halves"]},
     # A rank whose counts have come before the decision falls is not absent.
-    {"name": "arrival_nolook", "file": "device/ll/ll_dispatch_counts.h",
-     "old": "here = verdict != EP_ARRIVAL_ABSENT && ep_ll_counts_look(a, op, t, r);",
-     "new": "here = verdict == EP_ARRIVAL_PRESENT && ep_ll_counts_look(a, op, t, r);",
+    {"name": "arrival_unpolled", "file": "device/ll/ll_dispatch_counts.h",
+     "old": "here = verdict != EP_ARRIVAL_ABSENT && ep_ll_counts_poll(a, op, t, r);",
+     "new": "here = verdict == EP_ARRIVAL_PRESENT && ep_ll_counts_poll(a, op, t, r);",
      "tests": ["views_present"]},
     # All blocks follow the decision of the first one who is absent.
     {"name": "arrival_ignored", "file": "device/ll/ll_dispatch_counts.h",
@@ -180,8 +180,8 @@ MUTANTS = [
      "tests": ["ht_mismatch"]},
     # who waits for something else looks,
     {"name": "signature_look", "file": "device/group/group_signature.h",
-     "old": "r < first + EP_SIGNATURE_LOOKS && r < g.nranks",
-     "new": "r < first + 0 * EP_SIGNATURE_LOOKS && r < g.nranks",
+     "old": "r < first + EP_SIGNATURE_CHECKS && r < g.nranks",
+     "new": "r < first + 0 * EP_SIGNATURE_CHECKS && r < g.nranks",
      "tests": ["mismatch"]},
     # and each value is said of its rank.
     {"name": "signature_swapped", "file": "plugin/ep/signature.c",

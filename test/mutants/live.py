@@ -20,7 +20,7 @@ MUTANTS = [
      "old": "\t\tep_watch_log(g, &late);\n", "new": "\t\tif (!g) {\n\t\t\tep_watch_say(g, &late);\n\t\t}\n", "tests": ["seen_stopped"]},
     # ... once.
     {"name": "wait_logged_again", "file": "plugin/ep/group_watch.c",
-     "old": "\t\tw->said[r] = step;\n", "new": "", "tests": ["seen_stopped"]},
+     "old": "\t\tw->logged[r] = step;\n", "new": "", "tests": ["seen_stopped"]},
     # Calls are shown.
     {"name": "call_unshown", "file": "plugin/ep/show.c",
      "old": "\t__atomic_store_n(&c->number, number, __ATOMIC_RELEASE);\n", "new": "", "tests": ["seen_stopped"]},

@@ -114,7 +114,7 @@ MUTANTS = [
      "new": "ep_gda_address_release(nic);\n\t\treturn true;", "tests": ["host_address_gpu"]},
     # A peer that has another hardware address is told of.
     {"name": "address_moved", "file": "plugin/gda/watch.c",
-     "old": "\t\tep_gda_look_for_one(g);\n", "new": "", "tests": ["host_neighbour_gpu"]},
+     "old": "\t\tep_gda_address_find_moved(g);\n", "new": "", "tests": ["host_neighbour_gpu"]},
     # NICs are not asked about queues that have nothing late,
     {"name": "ask_all", "file": "plugin/gda/late.c",
      "old": "return left && left <= q->gda->depth;",

@@ -142,7 +142,7 @@ static ncclResult_t two_receive(struct two *t, const struct ep_net_ctrl_msg *msg
 	}
 	ep_net_qps_choose(t->c);
 	NEED(write(t->fd[1], msg, n * sizeof(*msg)) == (ssize_t)(n * sizeof(*msg)));
-	return ep_net_routes_look(t->c);
+	return ep_net_routes_check(t->c);
 }
 
 /* No route is open, and an offer is heard while this end would wait for a moment: nobody may call it again. */
@@ -181,7 +181,7 @@ static void two_send(struct two *t, uint8_t kind, uint16_t generation)
 	struct ep_net_ctrl_msg msg = msg_of(t, kind, generation);
 
 	NEED(write(t->fd[1], &msg, sizeof(msg)) == sizeof(msg));
-	CHECK_INT(ep_net_routes_look(t->c), ncclSuccess);
+	CHECK_INT(ep_net_routes_check(t->c), ncclSuccess);
 }
 
 /*
@@ -270,7 +270,7 @@ static void test_flush_first(void)
 	}
 	CHECK(ends(request), "it does not end");
 	t.c->route[0].again = 0;
-	CHECK_INT(ep_net_routes_look(t.c), ncclSuccess);
+	CHECK_INT(ep_net_routes_check(t.c), ncclSuccess);
 	CHECK_INT(t.c->route[0].state, EP_NET_ROUTE_READY);
 	two_close(&t);
 }

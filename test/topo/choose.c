@@ -79,7 +79,7 @@ static uint32_t speed_of(const struct ep_topo *topo, int nic, int port)
 
 static enum ep_topo_dist nearest(const struct ep_topo *topo, int gpu, uint32_t *best)
 {
-	enum ep_topo_dist dist = EP_TOPO_FAR;
+	enum ep_topo_dist dist = EP_TOPO_DISTANT;
 
 	*best = 0;
 	for (int n = 0; n < topo->nnics; n++) {
@@ -121,7 +121,7 @@ static void check_gpu(const struct ep_topo *topo, int g, unsigned long run)
 	uint32_t best;
 	enum ep_topo_dist dist = nearest(topo, g, &best);
 
-	CHECK((gpu->nrails > 0) == (dist != EP_TOPO_FAR), "run %lu gpu %d: %d NICs", run, g,
+	CHECK((gpu->nrails > 0) == (dist != EP_TOPO_DISTANT), "run %lu gpu %d: %d NICs", run, g,
 	      gpu->nrails);
 	CHECK(gpu->dist == dist, "run %lu gpu %d: at %s, nearest %s", run, g,
 	      ep_topo_dist_name(gpu->dist), ep_topo_dist_name(dist));

@@ -151,16 +151,16 @@ static void test_level(void)
 	struct ep_topo_err err;
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-		enum ep_topo_dist dist = EP_TOPO_FAR;
+		enum ep_topo_dist dist = EP_TOPO_DISTANT;
 		int rc = ep_topo_level_parse(cases[i].text, &dist, &err);
 
-		CHECK(cases[i].dist < 0 ? rc == -EINVAL && dist == EP_TOPO_FAR
+		CHECK(cases[i].dist < 0 ? rc == -EINVAL && dist == EP_TOPO_DISTANT
 					: rc == 0 && (int)dist == cases[i].dist,
 		      "\"%s\" gave rc %d distance %d", cases[i].text, rc, (int)dist);
 	}
-	for (int d = EP_TOPO_LOC; d < EP_TOPO_FAR; d++) {
+	for (int d = EP_TOPO_LOC; d < EP_TOPO_DISTANT; d++) {
 		const char *name = ep_topo_level_name((enum ep_topo_dist)d);
-		enum ep_topo_dist dist = EP_TOPO_FAR;
+		enum ep_topo_dist dist = EP_TOPO_DISTANT;
 
 		CHECK(ep_topo_level_parse(name, &dist, &err) == 0 && (int)dist >= d &&
 			      strcmp(name, "NODE") != 0,

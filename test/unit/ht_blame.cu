@@ -13,7 +13,7 @@ EP_KERNEL(ht_blame_kernel, ht_blame_args, 32)
 	s.polls |= (uint32_t)(ep_progress_step(a.c.g, a.peer) < 5 ? EP_WAIT_BEHIND : EP_WAIT_WITH)
 		   << EP_WAIT_STAND_SHIFT;
 	if (ep_tid() == 0) {
-		*a.named = ep_ht_wait_look<true>(a.c, op, &s, a.over, EP_WAIT_HT_ROWS, a.peer);
+		*a.named = ep_ht_wait_check<true>(a.c, op, &s, a.over, EP_WAIT_HT_ROWS, a.peer);
 	}
 }
 

@@ -106,14 +106,14 @@ static void test_bank(void)
 
 static void test_down(void)
 {
-	struct waits_args args = { .arrives = 100, .looks = 200 };
+	struct waits_args args = { .arrives = 100, .checks = 200 };
 	struct memory m;
 
 	check_context("the connection with another rank is down");
 	m = wait_with(args, ep_progress_word(5, 0, 0), 2);
 	CHECK_INT(m.out.gave_up, 0);
 	CHECK_INT(m.out.polls, args.arrives);
-	CHECK(m.out.looks >= args.looks && m.out.looks <= m.out.ns / 16384 + 2);
+	CHECK(m.out.checks >= args.checks && m.out.checks <= m.out.ns / 16384 + 2);
 	CHECK(m.links[2].down && !m.links[1].down);
 	check_context("the connection with the rank that is waited for is down");
 	m = wait_with(args, ep_progress_word(5, 0, 0), 1);

@@ -13,21 +13,21 @@ EP_KERNEL(waits_kernel, waits_args, 32)
 	struct ep_spin spin = ep_spin_start();
 	struct waits_result r = {};
 	struct ep_op op = {};
-	uint32_t looked;
+	uint32_t checked;
 	enum ep_wait_site site = a.site ? (enum ep_wait_site)a.site : EP_WAIT_COMBINE_ROW;
 	uint64_t start = ep_time_ns();
 
 	if (ep_tid() != 0) {
 		return;
 	}
-	looked = a.g.state->looked;
+	checked = a.g.state->checked;
 	op.epoch = 5;
 	op.step = a.step ? a.step : op.epoch;
 	spin.polls = a.polled;
-	for (uint32_t i = 0; r.looks < a.looks && i < ASKS_MOST; i++) {
+	for (uint32_t i = 0; r.checks < a.checks && i < ASKS_MOST; i++) {
 		ep_wait_down(a.g, 1);
-		r.looks += a.g.state->looked != looked;
-		looked = a.g.state->looked;
+		r.checks += a.g.state->checked != checked;
+		checked = a.g.state->checked;
 	}
 	if (a.ahead) {
 		a.g.state->in_vain = (uint64_t)op.step << 32 |

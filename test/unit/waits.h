@@ -9,8 +9,8 @@ struct waits_result {
 	uint32_t polls;
 	uint32_t gave_up;
 	uint32_t word;
-	uint32_t looks; /* at host memory */
-	uint64_t ns;    /* that it waited */
+	uint32_t checks; /* at host memory */
+	uint64_t ns;     /* that it waited */
 };
 
 struct waits_args {
@@ -20,7 +20,7 @@ struct waits_args {
 	uint32_t polled;  /* polls before */
 	uint32_t masks;   /* after so many polls the peer has masked this rank; 0: never */
 	uint32_t
-		looks; /* before it waits, it asks whether the connection is down, until so many looks */
+		checks; /* before it waits, it asks whether the connection is down, until so many checks */
 	uint32_t ahead; /* another wait was in vain, in units of its clock after now; 0: none */
 	uint32_t step;  /* of the launch, from the operation's first one, 5, on; 0: that one */
 	uint32_t site;  /* 0: rows of a combine */

@@ -152,7 +152,7 @@ const char *perf_cupti_open(const struct perf_options *opt)
 
 static void begin(struct perf_rank *r)
 {
-	perf_meet(r);
+	perf_barrier(r);
 	if (r->local == 0 && cupti.ready) {
 		pthread_mutex_lock(&cupti.lock);
 		cupti.count = 0;
@@ -162,18 +162,18 @@ static void begin(struct perf_rank *r)
 			cupti.ready = 0;
 		}
 	}
-	perf_meet(r);
+	perf_barrier(r);
 }
 
 static void end(struct perf_rank *r)
 {
 	PERF_CUDA(r, cudaDeviceSynchronize());
-	perf_meet(r);
+	perf_barrier(r);
 	if (r->local == 0 && cupti.ready) {
 		cupti.flush(1);
 		cupti.disable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL);
 	}
-	perf_meet(r);
+	perf_barrier(r);
 }
 
 static int by_start(const void *a, const void *b)

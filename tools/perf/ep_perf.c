@@ -116,7 +116,7 @@ static void make_queues(struct perf_rank *r)
 	for (uint32_t i = 0; r->local % shared == 0 && i < 128; i++) {
 		PERF_CUDA(r, cudaStreamDestroy(streams[i]));
 	}
-	perf_meet(r);
+	perf_barrier(r);
 }
 
 static void connect_ranks(struct perf_rank *r)

@@ -267,7 +267,7 @@ int perf_send_all(int fd, const void *data, size_t bytes);
 int perf_receive_all(int fd, void *data, size_t bytes);
 /* All ranks: out[r] = in of rank r, `bytes` each. Returns when all have come. */
 void perf_gather(struct perf_rank *r, const void *in, size_t bytes, void *out);
-void perf_meet(struct perf_rank *r);
+void perf_barrier(struct perf_rank *r);
 
 /* util.c */
 /* Exit statuses. */

@@ -154,7 +154,7 @@ static void job_file(char *out, size_t bytes)
 		 (unsigned int)getuid(), job);
 }
 
-static void meeting_place(const struct perf_options *opt, char *out, size_t bytes)
+static void rendezvous_address(const struct perf_options *opt, char *out, size_t bytes)
 {
 	const char *address = getenv("MASTER_ADDR");
 	const char *port = getenv("MASTER_PORT");
@@ -193,7 +193,7 @@ int perf_world_connect(struct perf_world *w, const struct perf_options *opt)
 	if (w->nprocs == 1) {
 		return 0;
 	}
-	meeting_place(opt, address, sizeof(address));
+	rendezvous_address(opt, address, sizeof(address));
 	return perf_rendezvous_open(w, address);
 }
 
@@ -261,7 +261,7 @@ void perf_gather(struct perf_rank *r, const void *in, size_t bytes, void *out)
 	}
 }
 
-void perf_meet(struct perf_rank *r)
+void perf_barrier(struct perf_rank *r)
 {
 	char in = 0;
 	char out[ORACLE_MAX_RANKS];

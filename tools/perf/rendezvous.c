@@ -173,7 +173,7 @@ static FILE *open_own(struct place *place)
 }
 
 /* Host and port as published; a process of the same host is reached without its name. */
-static int look_up(struct place *place)
+static int read_address(struct place *place)
 {
 	char host[256] = "";
 	unsigned long long nonce;
@@ -225,7 +225,7 @@ static int join(struct perf_world *w, struct place *place, uint64_t deadline)
 		struct timespec pause = { .tv_nsec = 20000000 };
 		int fd = -1;
 
-		if (!place->file || look_up(place) == 0) {
+		if (!place->file || read_address(place) == 0) {
 			fd = connect_once(place);
 		}
 		mine.nonce = place->nonce;

@@ -6,7 +6,7 @@
 
 #include "perf.h"
 
-#define POISON_LOOKS 16 /* unused rows examined per block, where memory is not the host's */
+#define POISON_SAMPLES 16 /* unused rows examined per block, where memory is not the host's */
 
 static int copy(void *context, void *to, const void *from, size_t bytes)
 {
@@ -105,7 +105,7 @@ static uint64_t check_ht_round(struct perf_rank *r, const struct halves *halves,
 static uint64_t check_round(struct perf_rank *r, const struct halves *halves, uint64_t seed)
 {
 	struct oracle_mem mem = { copy, copy, r };
-	struct oracle_dispatch view = view_of(r, POISON_LOOKS);
+	struct oracle_dispatch view = view_of(r, POISON_SAMPLES);
 	struct oracle_verdict verdict = { 0 };
 	struct oracle_table *table;
 

@@ -193,7 +193,7 @@ static double run_chain(struct perf_rank *r, cudaGraphExec_t graph, uint32_t pai
 
 	PERF_CUDA(r, cudaEventCreate(&start));
 	PERF_CUDA(r, cudaEventCreate(&end));
-	perf_meet(r);
+	perf_barrier(r);
 	close_gate(r, &open);
 	PERF_NCCL(r, perf_align(r));
 	PERF_CUDA(r, cudaEventRecord(start, r->stream));

@@ -8,7 +8,7 @@
 #include "net/base/mr.h"
 
 /* Regions that are looked at, from the nearest on down, for one that has the memory. */
-#define EP_NET_MR_LOOK 16
+#define EP_NET_MR_SCAN 16
 
 struct ep_net_region {
 	uintptr_t start, end;
@@ -41,7 +41,7 @@ static struct ep_net_region *ep_net_region_find(const struct ep_net_dev *dev,
 	bool gpu = m->type == EP_NET_PTR_CUDA;
 	uint32_t i = ep_net_region_above(dev, start);
 
-	for (uint32_t n = 0; i-- > 0 && n < EP_NET_MR_LOOK; n++) {
+	for (uint32_t n = 0; i-- > 0 && n < EP_NET_MR_SCAN; n++) {
 		struct ep_net_region *r = dev->region[i];
 
 		if (r->end >= end && r->gpu == gpu && r->strict == m->strict &&

@@ -9,7 +9,7 @@
 /* How progress of a connection, or of a mesh, looks for completions and for peers. */
 #define EP_NET_POLL 16                /* completions that are taken up at once */
 #define EP_NET_IDLE 256               /* looks in vain between two looks at the clock */
-#define EP_NET_LOOK_NS 20000000ull    /* between two looks for peers */
+#define EP_NET_CHECK_NS 20000000ull   /* between two looks for peers */
 #define EP_NET_GRACE_NS 1000000000ull /* for what the NIC may still bring of a peer that is gone */
 
 /* NULL: errno. */

@@ -56,7 +56,7 @@ struct ep_net_coll {
 		     EP_NET_FLUSHES]; /* of requests: how often; odd ones are under way */
 	struct ep_error failed;       /* code: not ncclSuccess once something has failed */
 	uint32_t idle;
-	uint64_t looked; /* for ranks that have failed */
+	uint64_t checked; /* for ranks that have failed */
 };
 
 /* Fails where collectives are not asked for, or there is no device. */

@@ -159,8 +159,8 @@ static ncclResult_t ep_net_coll_post(struct ep_net_coll *c)
 {
 	uint64_t now;
 
-	if (++c->idle % EP_NET_IDLE == 0 && (now = ep_now_ns()) - c->looked >= EP_NET_LOOK_NS) {
-		c->looked = now;
+	if (++c->idle % EP_NET_IDLE == 0 && (now = ep_now_ns()) - c->checked >= EP_NET_CHECK_NS) {
+		c->checked = now;
 		EP_CHECK(ep_net_mesh_check(c->mesh));
 	}
 	for (uint32_t r = 0; r < c->mesh->nranks; r++) {

@@ -134,12 +134,12 @@ ncclResult_t ep_net_acceptor_poll(struct ep_net_acceptor *g, struct ep_net_accep
 	return ncclSuccess;
 }
 
-void ep_net_acceptor_report(struct ep_net_acceptor *g, bool came, const char *whom)
+void ep_net_acceptor_report(struct ep_net_acceptor *g, bool connected, const char *whom)
 {
 	uint64_t silent = ep_now_ns() - EP_NET_SILENT_NS;
 	uint32_t named;
 
-	for (int i = 0; i < EP_NET_MAX_PENDING && !came; i++) {
+	for (int i = 0; i < EP_NET_MAX_PENDING && !connected; i++) {
 		if (g->pending[i].fd >= 0 && g->pending[i].since < silent) {
 			ep_net_rejected_note(g, &g->pending[i]);
 		}

@@ -45,6 +45,6 @@ void ep_net_acceptor_close(struct ep_net_acceptor *g);
 /* Accepts; accepted->fd is -1 if there is none yet. Fails if this process cannot accept. */
 ncclResult_t ep_net_acceptor_poll(struct ep_net_acceptor *g, struct ep_net_accepted *accepted);
 /* Ends a wait for `whom`: logs rejected connections in one line, also those still silent if nobody came. */
-void ep_net_acceptor_report(struct ep_net_acceptor *g, bool came, const char *whom);
+void ep_net_acceptor_report(struct ep_net_acceptor *g, bool connected, const char *whom);
 
 #endif

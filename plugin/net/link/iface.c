@@ -93,7 +93,7 @@ static const void *ep_net_bytes(const struct sockaddr *a)
 
 static bool ep_net_iface_subnet(const struct ifaddrs *i, const union ep_net_addr *of)
 {
-	const uint8_t *own, *mask, *far;
+	const uint8_t *own, *mask, *remote;
 	size_t n = of->any.sa_family == AF_INET ? 4 : 16;
 	uint8_t differ = 0;
 
@@ -101,14 +101,14 @@ static bool ep_net_iface_subnet(const struct ifaddrs *i, const union ep_net_addr
 		return false;
 	}
 	own = ep_net_bytes(i->ifa_addr);
-	far = ep_net_bytes(&of->any);
+	remote = ep_net_bytes(&of->any);
 	/* (the mask's family is not always filled in) */
 	mask = n == 4 ? (const void *)&((const struct sockaddr_in *)(void *)i->ifa_netmask)
 				->sin_addr
 		      : (const void *)&((const struct sockaddr_in6 *)(void *)i->ifa_netmask)
 				->sin6_addr;
 	for (size_t b = 0; b < n; b++) {
-		differ |= (uint8_t)((own[b] ^ far[b]) & mask[b]);
+		differ |= (uint8_t)((own[b] ^ remote[b]) & mask[b]);
 	}
 	return !differ;
 }

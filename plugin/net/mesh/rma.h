@@ -60,7 +60,7 @@ struct ep_net_link {
 	uint32_t first, last; /* ops that are not all posted */
 	uint32_t pending;     /* ops under way */
 	uint64_t gets, got;
-	uint64_t looked_gone; /* when its rank was found gone; 0: not */
+	uint64_t gone_since; /* when its rank was found gone; 0: not */
 };
 
 struct ep_net_span {
@@ -89,7 +89,7 @@ struct ep_net_rma {
 	struct ep_error failed; /* code: not ncclSuccess once something has failed */
 	uint32_t broken;        /* atomic: that is so, for other threads */
 	uint32_t idle;
-	uint64_t looked;
+	uint64_t checked;
 };
 
 /* Memory that all ranks of a mesh have registered. */

@@ -15,16 +15,16 @@ static ncclResult_t ep_net_rma_peers_check(struct ep_net_rma *rma)
 	return result;
 }
 
-/* See ep_net_look() in progress.c: the NIC alone tells late, or never. */
-static ncclResult_t ep_net_rma_look(struct ep_net_rma *rma)
+/* See ep_net_poll_slow() in progress.c: the NIC alone tells late, or never. */
+static ncclResult_t ep_net_rma_poll_slow(struct ep_net_rma *rma)
 {
 	uint32_t n = (uint32_t)rma->config.contexts * rma->mesh->nranks;
 	uint64_t now = ep_now_ns();
 
-	if (now - rma->looked < EP_NET_LOOK_NS) {
+	if (now - rma->checked < EP_NET_CHECK_NS) {
 		return ncclSuccess;
 	}
-	rma->looked = now;
+	rma->checked = now;
 	for (uint32_t i = 0; i < rma->mesh->ends[rma->mesh->rank].n; i++) {
 		struct ep_net_port_ctx *port_ctx = &rma->port_ctx[i];
 
@@ -47,10 +47,10 @@ static ncclResult_t ep_net_rma_look(struct ep_net_rma *rma)
 			return ep_net_rma_lost(rma, link, ncclSystemError,
 					       "the connection is lost");
 		}
-		if (!link->looked_gone && fd >= 0 && ep_net_gone(fd)) {
-			link->looked_gone = now;
+		if (!link->gone_since && fd >= 0 && ep_net_gone(fd)) {
+			link->gone_since = now;
 		}
-		if (link->looked_gone && now - link->looked_gone >= EP_NET_GRACE_NS) {
+		if (link->gone_since && now - link->gone_since >= EP_NET_GRACE_NS) {
 			return ep_net_rma_fail(rma, link, ncclRemoteError,
 					       "the peer has closed the connection or has ended, "
 					       "%u requests are under way here: see its log",
@@ -67,7 +67,7 @@ ncclResult_t ep_net_rma_progress(struct ep_net_rma *rma)
 	EP_CHECK(ep_net_rma_failed(rma));
 	EP_CHECK(ep_net_rma_poll(rma, &all));
 	if (all == 0) {
-		return ++rma->idle % EP_NET_IDLE ? ncclSuccess : ep_net_rma_look(rma);
+		return ++rma->idle % EP_NET_IDLE ? ncclSuccess : ep_net_rma_poll_slow(rma);
 	}
 	return rma->starved ? ep_net_starved_push(rma) : ncclSuccess;
 }

@@ -200,7 +200,7 @@ struct ep_net_comm {
 
 	struct ep_error failed; /* code: not ncclSuccess once something has failed */
 	uint32_t idle;
-	uint64_t looked, gone; /* when: for the other end; when it was found gone */
+	uint64_t checked, gone; /* when: for the other end; when it was found gone */
 	struct ep_net_counts *counts;
 	struct ep_net_counts own_counts; /* where nobody reads them */
 };

@@ -9,14 +9,14 @@
  * A NIC tells of a dead peer only who sends to it. Who has closed its end in order has nothing under
  * way, so that what is under way here will never end.
  */
-static ncclResult_t ep_net_look(struct ep_net_comm *c)
+static ncclResult_t ep_net_poll_slow(struct ep_net_comm *c)
 {
 	uint64_t now = ep_now_ns();
 
-	if (now - c->looked < EP_NET_LOOK_NS) {
+	if (now - c->checked < EP_NET_CHECK_NS) {
 		return ncclSuccess;
 	}
-	c->looked = now;
+	c->checked = now;
 	for (uint32_t i = 0; i < c->nlocals; i++) {
 		ep_net_dev_events(c->local[i].dev);
 		if (__atomic_load_n(&c->local[i].cq_lost, __ATOMIC_RELAXED)) {
@@ -26,7 +26,7 @@ static ncclResult_t ep_net_look(struct ep_net_comm *c)
 		}
 	}
 	if (c->route) {
-		EP_CHECK(ep_net_routes_look(c));
+		EP_CHECK(ep_net_routes_check(c));
 	} else if (__atomic_load_n(&c->local[0].dev->broken, __ATOMIC_RELAXED)) {
 		return ep_net_comm_fail(c, ncclSystemError, 0, "the connection is lost");
 	} else if (!c->gone && ep_net_gone(c->fd)) {
@@ -64,5 +64,5 @@ ncclResult_t ep_net_progress(struct ep_net_comm *c)
 		EP_CHECK(ep_net_slots_post(c));
 	}
 	/* (a port that comes back is not waited for until there is nothing to do) */
-	return (any && !c->route) || ++c->idle % EP_NET_IDLE ? ncclSuccess : ep_net_look(c);
+	return (any && !c->route) || ++c->idle % EP_NET_IDLE ? ncclSuccess : ep_net_poll_slow(c);
 }

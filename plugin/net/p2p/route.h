@@ -73,7 +73,7 @@ ncclResult_t ep_net_route_settle(struct ep_net_comm *c, uint32_t route);
 /* Does what is due after completions were taken up: c->due. */
 ncclResult_t ep_net_routes_act(struct ep_net_comm *c);
 /* Hears what the other end says of routes, and looks at ports. */
-ncclResult_t ep_net_routes_look(struct ep_net_comm *c);
+ncclResult_t ep_net_routes_check(struct ep_net_comm *c);
 /* The asynchronous thread looks after the routes, too, while NCCL does not call. */
 ncclResult_t ep_net_routes_async_add(struct ep_net_comm *c);
 /* This end closes: the other one is told what has come. */

@@ -172,7 +172,7 @@ static ncclResult_t ep_net_ctrl_take(struct ep_net_comm *c, const struct ep_net_
 
 /* ---- looking after them ---- */
 
-static ncclResult_t ep_net_ports_look(struct ep_net_comm *c, uint64_t now)
+static ncclResult_t ep_net_ports_check(struct ep_net_comm *c, uint64_t now)
 {
 	for (uint32_t i = 0; i < c->nlocals; i++) {
 		if (__atomic_load_n(&c->local[i].dev->broken, __ATOMIC_RELAXED)) {
@@ -203,7 +203,7 @@ static ncclResult_t ep_net_ports_look(struct ep_net_comm *c, uint64_t now)
 	return ncclSuccess;
 }
 
-ncclResult_t ep_net_routes_look(struct ep_net_comm *c)
+ncclResult_t ep_net_routes_check(struct ep_net_comm *c)
 {
 	enum ep_net_io_state state = EP_NET_IO_AGAIN;
 	struct ep_net_ctrl_msg msg;
@@ -214,7 +214,7 @@ ncclResult_t ep_net_routes_look(struct ep_net_comm *c)
 	if (!c->gone && state != EP_NET_IO_AGAIN) {
 		c->gone = ep_now_ns();
 	}
-	EP_CHECK(ep_net_ports_look(c, ep_now_ns()));
+	EP_CHECK(ep_net_ports_check(c, ep_now_ns()));
 	EP_CHECK(ep_net_routes_act(c));
 	if (!c->gone) {
 		if (!c->leaving) {
@@ -237,7 +237,7 @@ static void ep_net_routes_async(const struct ep_net_async *a, void *object)
 		ep_net_dev_events(c->local[i].dev);
 	}
 	if (c->failed.code == ncclSuccess) {
-		(void)ep_net_routes_look(c); /* the next call returns what fails */
+		(void)ep_net_routes_check(c); /* the next call returns what fails */
 	}
 	if (c->failed.code != ncclSuccess || c->gone) {
 		ep_net_async_skip(a, c->fd);
@@ -267,7 +267,7 @@ void ep_net_routes_close(struct ep_net_comm *c)
 	}
 	/* (what the peer has said and nobody has read would make the kernel reset what is said now) */
 	if (c->failed.code == ncclSuccess) {
-		(void)ep_net_routes_look(c);
+		(void)ep_net_routes_check(c);
 	}
 	for (uint32_t i = 0; i < c->nroutes && !c->sender && c->failed.code == ncclSuccess; i++) {
 		if (ep_net_route_lives(c, i)) {

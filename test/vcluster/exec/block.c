@@ -326,7 +326,7 @@ bool ep_simt_spin(struct ep_spin *s, uint64_t timeout_ns, uint32_t site, uint32_
 }
 
 /* Its collectives since the last poll were part of a look that found nothing. */
-void ep_simt_looked(void)
+void ep_simt_polled(void)
 {
 	((struct vc_fiber *)ep_simt_self)->calls = 0;
 }

@@ -220,7 +220,7 @@ EP_KERNEL(test_votes, test_votes_args, 64)
 			for (uint32_t lane = 0; lane < 6; lane++) {
 				(void)ep_shfl_u32(EP_FULL_MASK, over, lane);
 			}
-			ep_spin_looked();
+			ep_spin_polled();
 		}
 	}
 	ep_atomic_add_gpu_u32(a.seen, ep_ld_relaxed_sys_u32(a.word));

@@ -204,7 +204,7 @@ static int check_rows_unused(struct block *b, const int32_t *ids, const float *w
 	const uint8_t *from = (const uint8_t *)b->out->tokens + (size_t)b->index * b->rows * bytes;
 	uint32_t nscales = oracle_scale_count(p);
 	uint32_t unused = b->rows - b->count;
-	uint32_t looks = b->out->poison_rows < unused ? b->out->poison_rows : unused;
+	uint32_t samples = b->out->poison_rows < unused ? b->out->poison_rows : unused;
 
 	for (uint32_t i = 0; ids && i < unused * p->topk; i++) {
 		if (ids[(size_t)b->count * p->topk + i] != -1) {
@@ -212,11 +212,11 @@ static int check_rows_unused(struct block *b, const int32_t *ids, const float *w
 			break;
 		}
 	}
-	for (uint32_t i = 0; i < looks; i++) {
+	for (uint32_t i = 0; i < samples; i++) {
 		/* the first and the last, and others evenly between them */
 		uint32_t row =
 			b->count +
-			(looks > 1 ? (uint32_t)((uint64_t)i * (unused - 1) / (looks - 1)) : 0);
+			(samples > 1 ? (uint32_t)((uint64_t)i * (unused - 1) / (samples - 1)) : 0);
 
 		if (oracle_fetch(b->mem, b->chunk, from + row * bytes, bytes)) {
 			return -1;

@@ -158,10 +158,10 @@ void oracle_ht_combined(const struct oracle_ht *h, struct oracle_ht_table *const
 
 	pthread_once(&once, make_answers);
 	for (uint32_t first = 0; sum && first < h->p.nranks; first++) {
-		int far = !same_node(h, first, src), some = 0;
-		uint32_t end = far ? h->p.nranks : first + 1, before = 0;
+		int remote = !same_node(h, first, src), some = 0;
+		uint32_t end = remote ? h->p.nranks : first + 1, before = 0;
 
-		while (before < first && !(far && same_node(h, before, first))) {
+		while (before < first && !(remote && same_node(h, before, first))) {
 			before++;
 		}
 		for (uint32_t d = first; before == first && d < end; d++) {
