@@ -63,6 +63,20 @@ BANNED_PRIMITIVES = re.compile(r"\bcuMulticast\w+\s*\(")
 PRIMITIVES = "device/simt/simt_cuda.h"
 # Instructions are primitives, which the CPU has to have, too.
 ASSEMBLY = re.compile(r"\b(?:asm|__asm__)\b\s*(?:volatile\b\s*)?\(")
+# Parts of identifiers of the product that were words of our own, and what they are now. A word of the field,
+# or one that this project has for the same thing already, is better than a new one.
+PRIVATE = {
+    "attend": "async", "attendant": "async", "came": "received", "creditor": "credit_warp", "desk": "return_ring",
+    "errand": "timed_call", "far": "remote", "greet": "handshake", "greeting": "handshake", "guest": "pending",
+    "hear": "receive, wait, check", "heard": "received", "hello": "handshake", "look": "check, poll, read",
+    "looked": "checked", "looks": "checks", "meet": "bootstrap, barrier", "meeting": "bootstrap",
+    "mover": "copy_warp", "parted": "excluded", "presence": "arrival", "said": "posted, published, logged",
+    "say": "post, publish, log", "saying": "sending", "slab": "queue_memory", "stranger": "rejected",
+    "talk": "ctrl, lists", "tell": "post, notify, report", "tells": "reports", "told": "acked, notified, logged",
+    "visitor": "joining", "way": "mapping, path",
+}
+PRIVATE.update({word + "s": instead for word, instead in list(PRIVATE.items())})
+IDENTIFIER = re.compile(r"\b[A-Za-z_]\w*")
 # Files of others that comments may name.
 FOREIGN = {"cuda.h", "nccl.h", "mlx5.h", "mlx5dv.h", "mlx5_ifc.h", "ib_mlx5_ifc.h", "sitecustomize.py"}
 
@@ -165,6 +179,18 @@ def check_functions(path, text):
                 complain(path, "has a function of %d lines at line %d, the limit is %d" % (
                     i - first + 1, first + 1, most))
             opened = None
+
+
+def check_identifiers(path, text):
+    if not path.startswith(PRODUCT):
+        return
+    code = COMMENT.sub(lambda m: "\n" * m[0].count("\n"), text)
+    for i, line in enumerate(code.split("\n")):
+        for name in IDENTIFIER.findall(line):
+            word = next((w for w in name.lower().split("_") if w in PRIVATE), None)
+            if word:
+                complain(path, "has a word of our own in %s at line %d: not %s but %s" % (
+                    name, i + 1, word, PRIVATE[word]))
 
 
 def prose_of(file, text):
@@ -301,6 +327,7 @@ def check_file(root, path, paths):
         if path.startswith("device/") and part_of(path) != "device/simt" and ASSEMBLY.search(text):
             complain(path, "has instructions of its own, which belong into device/simt")
         check_functions(path, text)
+        check_identifiers(path, text)
         check_includes(root, path, text)
 
 

@@ -29,6 +29,9 @@ FILES = {
     "topo/meson.build": "# SPDX-License-Identifier: Apache-2.0\n",
     "tools/meson.build": "# SPDX-License-Identifier: Apache-2.0\n",
     "topo/fault.c": LICENCE,
+    "topo/words.c": LICENCE + '/*\n * hello\n */\nint ep_hello_make(int sway); // way\nchar *s = "way", c = \'"\';\n'
+                    "enum { EP_WAYS, EP_FAREWELL };\n",
+    "test/words.c": LICENCE + "int hello;\n",
     "test/fault.c": LICENCE,
     "topo/long.c": LICENCE + "\n" * 800,
     "topo/longish.c": LICENCE + "\n" * 400,
@@ -88,6 +91,8 @@ topo/stale.c: names gone.h, which does not exist
 topo/stale.c: names tall_*.c, which does not exist
 topo/stale.c: names x/tall.c, which does not exist
 topo/tall.c: has a function of 71 lines at line 2, the limit is 70
+topo/words.c: has a word of our own in EP_WAYS at line 7: not ways but mapping, path
+topo/words.c: has a word of our own in ep_hello_make at line 5: not hello but handshake
 """.replace("{w}", "w " * 20).strip().split("\n")
 
 
