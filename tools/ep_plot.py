@@ -353,6 +353,132 @@ def save(figure, path, runs):
         file.write(page(figure, runs) if path.endswith('.html') else image_text(figure))
 
 
+# ---- bars: two libraries, or two versions, beside each other ----
+
+BARS_STYLE = '''text { font: 13px system-ui, sans-serif; fill: #1f2328; }
+.note { font-size: 11px; fill: #57606a; }
+.first { fill: #0969da; } .second { fill: #afb8c1; }
+@media (prefers-color-scheme: dark) {
+  text { fill: #e6edf3; } .note { fill: #8b949e; }
+  .first { fill: #58a6ff; } .second { fill: #6e7681; }
+}'''
+BARS_LEFT, BARS_WIDTH, BARS_ROW = 370, 330, 38
+MODES = {'ll': 'low latency', 'ht': 'high throughput'}
+LAYOUTS = {'em': 'expert-major', 'rm': 'rank-major', 'flat': 'flat'}
+
+
+def bars_number(us):
+    return float('%.1f' % us if us < 100 else '%.0f' % us)
+
+
+def bars_of(pairs, sizes):
+    """A document of bars: for each size (of these, if any) that both runs of a pair have, and each operation, two times."""
+    rows = []
+    for first, second in pairs:
+        check_alike(first, second)
+        for tokens, operation, a, b, _ in ratios(first, second):
+            if sizes and tokens not in sizes:
+                continue
+            layout = first.config['layout']
+            rows.append({'what': '%s %s, %d token%s%s' % (
+                MODES.get(first.config['mode'], first.config['mode']), operation, tokens, '' if tokens == 1 else 's',
+                '' if (first.config['mode'], layout) == ('ll', 'em') else ', ' + LAYOUTS.get(layout, layout)),
+                         'us': [bars_number(a), bars_number(b)]})
+    if not rows:
+        raise Refused('--tokens: no pair has been measured with %s' % ', '.join(map(str, sizes)))
+    first = pairs[0][0]
+    return {'schema': 'ep_plot_bars', 'schema_version': 1, 'machine': bars_machine(first),
+            'how': 'ep_perf -J, %s; %s' % (first.document.get('started'), '; '.join(map(bars_library, pairs[0]))),
+            'names': [run.name for run in pairs[0]], 'rows': rows}
+
+
+def bars_library(run):
+    """Without its path, which is nobody else's."""
+    library = run.document.get('library', {})
+    version = library.get('version') or 'NCCL EP %s' % run.document.get('versions', {}).get('nccl_ep')
+    return '%s: %s%s' % (run.name, version, ', commit %s' % library['commit'] if library.get('commit') else '')
+
+
+def bars_machine(run):
+    gpus = [rank.get('name') or 'unknown GPU' for rank in run.document['ranks']]
+    return '%s, hidden %s, %s, top-%s of %s, %d ranks' % (
+        ', '.join('%d x %s' % (gpus.count(gpu), gpu) for gpu in sorted(set(gpus))), run.config['hidden'],
+        run.config['dtype'], run.config['topk'], run.config['experts'], run.ranks)
+
+
+def bars_load(path):
+    """A document that --save has written."""
+    try:
+        with open(path, encoding='utf-8') as file:
+            document = json.load(file)
+        if document['schema'] != 'ep_plot_bars' or document['schema_version'] != 1:
+            raise Refused('%s: is not written by ep_plot --bars --save' % path)
+        good = len(document['names']) == 2 and document['rows'] and all(
+            len(row['us']) == 2 and min(row['us']) > 0 and isinstance(row['what'], str) for row in document['rows'])
+    except OSError as error:
+        raise Refused('%s: %s' % (path, error.strerror)) from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise Refused('%s: is no document of bars: %s' % (path, error)) from None
+    if not good:
+        raise Refused('%s: is no document of bars' % path)
+    return document
+
+
+def bars_picture(document):
+    """Bars of each row relative to the slower one of its two, since times differ by a factor of fifty."""
+    rows, (first, second) = document['rows'], [html.escape(name) for name in document['names']]
+    height = 30 + BARS_ROW * len(rows)
+    left = BARS_LEFT
+    out = ['<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 860 %d" width="860" height="%d" role="img"' % (
+               height, height),
+           '     aria-label="Times of %s beside those of %s">' % (first, second),
+           '<style>\n%s\n</style>' % BARS_STYLE,
+           '<rect class="first" x="%d" y="8" width="12" height="12"/><text x="%d" y="19">%s</text>' % (
+               left, left + 18, first),
+           '<rect class="second" x="%d" y="8" width="12" height="12"/><text x="%d" y="19">%s</text>' % (
+               left + 110, left + 128, second),
+           '<text class="note" x="%d" y="19">each pair to its own scale; us</text>' % (left + 200)]
+    for i, row in enumerate(rows):
+        top = 30 + BARS_ROW * i
+        most = max(row['us'])
+        out.append('<text x="8" y="%d">%s</text>' % (top + 20, html.escape(row['what'])))
+        for k, us in enumerate(row['us']):
+            width = us / most * BARS_WIDTH
+            y = top + 4 + 14 * k
+            out.append('<rect class="%s" x="%d" y="%d" width="%.1f" height="12"/>' % (
+                ('first', 'second')[k], left, y, width))
+            out.append('<text class="note" x="%.1f" y="%d">%g</text>' % (left + width + 6, y + 10, us))
+    out.append('</svg>\n')
+    return '\n'.join(out)
+
+
+def bars_table(document, head):
+    lines = ['| %s | %s | %s | ratio |' % (head, *document['names']), '| --- | ---: | ---: | ---: |']
+    for row in document['rows']:
+        lines.append('| %s | %g | %g | %.1f |' % (row['what'], *row['us'], row['us'][1] / row['us'][0]))
+    return '\n'.join(lines) + '\n'
+
+
+def bars(arguments):
+    """--bars: the table goes to standard output, the picture to -o."""
+    if len(arguments.files) == 1:
+        document = bars_load(arguments.files[0])
+    else:
+        names = arguments.names * (len(arguments.files) // 2) if len(arguments.names) == 2 else arguments.names
+        runs = [load(path, name) for path, name in zip(arguments.files, names)]
+        for note in sorted(set(note for i in range(0, len(runs), 2) for note in notes(runs[i:i + 2]))):
+            print('ep_plot: note: %s' % note, file=sys.stderr)
+        document = bars_of(list(zip(runs[::2], runs[1::2])), arguments.tokens)
+    print(bars_table(document, 'us'), end='')
+    if arguments.save:
+        with open(arguments.save, 'w', encoding='utf-8') as file:
+            json.dump(document, file, indent=2)
+            file.write('\n')
+    for path in arguments.output:
+        with open(path, 'w', encoding='utf-8') as file:
+            file.write(bars_picture(document))
+
+
 # ---- command line ----
 
 def short(files):
@@ -377,6 +503,12 @@ def ratio(text):
     return value
 
 
+def sizes(text):
+    if not all(n.isdigit() for n in text.split(',')):
+        raise argparse.ArgumentTypeError("got '%s', allowed are numbers with commas between them" % text)
+    return [int(n) for n in text.split(',')]
+
+
 def parse():
     parser = argparse.ArgumentParser(prog='ep_plot', allow_abbrev=False,
                                      description='Draws and compares results that ep_perf -J has written.')
@@ -385,16 +517,33 @@ def parse():
                         help='the picture, as .svg, .png or .html; more than once for several')
     parser.add_argument('--csv', metavar='FILE', help='the numbers, a line for each size and operation; - is standard output')
     parser.add_argument('--names', metavar='A,B', help='names of the runs instead of those of the files')
+    parser.add_argument('--bars', action='store_true',
+                        help='two runs beside each other, or pairs of runs: bars as in the README (.svg) and a table')
+    parser.add_argument('--save', metavar='FILE', help='with --bars: its numbers, which --bars FILE draws again')
+    parser.add_argument('--tokens', metavar='N,N', type=sizes, default=[], help='with --bars: only of so many tokens')
     parser.add_argument('--fail-above', metavar='R', type=ratio,
                         help='status 1 if an operation takes more than R times that of the first file')
     arguments = parser.parse_args()
+    if arguments.bars:
+        check_bars(parser, arguments)
+    elif arguments.save or arguments.tokens:
+        parser.error('--save and --tokens need --bars')
     arguments.names = arguments.names.split(',') if arguments.names else short(arguments.files)
-    if len(arguments.names) != len(arguments.files):
+    if len(arguments.names) != len(arguments.files) and not (arguments.bars and len(arguments.names) == 2):
         parser.error('--names: got %d names, allowed is one for each of %d files' % (
             len(arguments.names), len(arguments.files)))
     if arguments.fail_above and len(arguments.files) < 2:
         parser.error('--fail-above needs two files or more')
     return arguments
+
+
+def check_bars(parser, arguments):
+    if len(arguments.files) > 1 and len(arguments.files) % 2:
+        parser.error('--bars: got %d files, allowed are pairs, or one that --save has written' % len(arguments.files))
+    if any(not path.endswith('.svg') for path in arguments.output):
+        parser.error('--bars draws .svg')
+    if arguments.csv or arguments.fail_above:
+        parser.error('--bars goes with neither --csv nor --fail-above')
 
 
 def compare(runs, limit):
@@ -411,6 +560,9 @@ def compare(runs, limit):
 def main():
     arguments = parse()
     try:
+        if arguments.bars:
+            bars(arguments)
+            return 0
         runs = [load(path, name) for path, name in zip(arguments.files, arguments.names)]
         for note in notes(runs):
             print('ep_plot: note: %s' % note, file=sys.stderr)

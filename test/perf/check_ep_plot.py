@@ -16,6 +16,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import xml.etree.ElementTree
 
 EP_PLOT, EP_PERF = sys.argv[1:3]
 failures = 0
@@ -193,6 +194,80 @@ def check_usage(files, base):
     start(base, base, '--names', 'a,b', '--csv', '-', '--fail-above', '1', env=env)
 
 
+def set_times(pairs):
+    """p50 of each size and operation: first, second, ..."""
+    def change(document):
+        values = iter(pairs)
+        for row in document['results']:
+            for operation in ('dispatch', 'combine'):
+                row[operation]['p50_us'] = next(values)
+    return change
+
+
+def check_bars(files, base):
+    """Widths are those of the numbers, each pair to its own scale; a saved document is drawn again alike."""
+    first = files.write('first', set_times([10, 20, 30.04, 1234.4, 8.63, 60]))
+    second = files.write('second', set_times([20, 10, 30.04, 617.2, 50, 60]))
+    pictures = [os.path.join(files.work, name) for name in ('bars.svg', 'again.svg')]
+    saved = os.path.join(files.work, 'bars.json')
+    done = run('--bars', first, second, '--names', 'A,B&C', '-o', pictures[0], '--save', saved)
+    want = ['| us | A | B&C | ratio |', '| --- | ---: | ---: | ---: |', '| low latency dispatch, 1 token | 10 | 20 | 2.0 |',
+            '| low latency combine, 1 token | 20 | 10 | 0.5 |', '| low latency dispatch, 2 tokens | 30 | 30 | 1.0 |',
+            '| low latency combine, 2 tokens | 1234 | 617 | 0.5 |', '| low latency dispatch, 4 tokens | 8.6 | 50 | 5.8 |']
+    expect(done.stdout.splitlines()[:7] == want, 'table of bars: %s' % done.stdout)
+    with open(pictures[0]) as file:
+        svg = file.read()
+    root = xml.etree.ElementTree.fromstring(svg)
+    bars = [(r.get('class'), float(r.get('width'))) for r in root.iter('{http://www.w3.org/2000/svg}rect')][2:]
+    expect(bars[:6] == [('first', 165), ('second', 330), ('first', 330), ('second', 165), ('first', 330), ('second', 330)],
+           'bars: %s' % bars[:6])
+    expect(len(bars) == 12 and 'B&amp;C' in svg, svg[:600])
+    again = run('--bars', saved, '-o', pictures[1])
+    with open(pictures[1]) as file:
+        expect(file.read() == svg and again.stdout == done.stdout, 'a saved document is drawn otherwise')
+    with open(saved) as file:
+        text = file.read()
+    expect('2 x Virtual GPU' in text and os.path.dirname(EP_PERF) not in text, 'machine, and no path: %s' % text)
+    done = run('--bars', first, second, first, second, '--names', 'A,B', '--tokens', '1,4')
+    expect(done.stdout.count(' 1 token ') == 4 and done.stdout.count(' 4 tokens ') == 4 and ' 2 tokens' not in done.stdout,
+           'pairs, and some sizes: %s' % done.stdout)
+    check_bars_refused(files, first, saved)
+
+
+def check_bars_refused(files, first, saved):
+    def wrong(document):
+        document['results'][1]['wrong'] = 3
+        document['wrong'] = 3
+
+    def other(document):
+        document['config']['hidden'] = 128
+    for change, said in ((wrong, 'has 3 wrong results'), (other, 'not comparable: hidden')):
+        done = run('--bars', first, files.write('bad', change), status=3)
+        expect(said in done.stderr and not done.stdout, done.stderr + done.stdout)
+    expect('no pair' in run('--bars', first, first, '--tokens', '99', status=3).stderr, 'a size that was not measured')
+    for broken in ('{}', '{"schema": "ep_plot_bars", "schema_version": 2}', 'x',
+                   '{"schema": "ep_plot_bars", "schema_version": 1, "names": ["a", "b"], "rows": [{"what": "w", "us": [1, 0]}]}'):
+        path = os.path.join(files.work, 'broken.json')
+        with open(path, 'w') as file:
+            file.write(broken)
+        expect('broken.json: is no' in run('--bars', path, status=3).stderr, 'broken: %s' % broken)
+    for arguments in ((first, first, first), (first, first, '-o', 'x.png'), (first, first, '--csv', '-'), (saved, '--tokens', 'x')):
+        run('--bars', *arguments, status=2)
+    run(first, '--save', 'x', status=2)
+    run(first, '--tokens', '1', status=2)
+
+
+def check_pipe(files, base):
+    """ep_perf -J - writes the document alone to standard output."""
+    perf = subprocess.run([EP_PERF, '-g', '2', '-b', '1', '-e', '2', '--hidden', '64', '--experts', '8', '--topk', '2', '-n', '2',
+                           '-w', '0', '--sms', '2', '-J', '-'], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          env=dict(os.environ, NCCL_NVLS_ENABLE='0', NCCL_DEBUG='VERSION'))
+    expect(perf.returncode == 0 and json.loads(perf.stdout)['schema'] == 'ep_perf', 'piped: %s' % perf.stdout[:200])
+    expect('#token' in perf.stderr and 'Switchyard' in perf.stderr, 'the table: %s' % perf.stderr)
+    done = start('-', '--csv', '-', input=perf.stdout)
+    expect(len(done.stdout.splitlines()) == 5, done.stdout)
+
+
 def check_pictures(files, base):
     """The files, and what the axes hold."""
     second = files.write('second', lambda d: (slower(2)(d), d['config'].update(sms=4)))
@@ -255,7 +330,8 @@ def main():
     with tempfile.TemporaryDirectory() as work:
         files = Files(work)
         base = files.write('measured')
-        for check in [check_pictures] if pictures else [check_csv, check_ratios, check_refused, check_notes, check_usage]:
+        for check in [check_pictures] if pictures else [check_csv, check_ratios, check_refused, check_notes, check_usage,
+                                                              check_bars, check_pipe]:
             check(files, base)
     print('%d failures' % failures)
     sys.exit(failures != 0)

@@ -328,6 +328,9 @@ int main(int argc, char **argv)
 	if (prepare(&perf)) {
 		return EXIT_USAGE;
 	}
+	if (perf_json_reserve(&perf)) {
+		return EXIT_BROKEN;
+	}
 	if (perf_world_connect(&perf.world, &perf.opt)) {
 		return EXIT_BROKEN;
 	}

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "perf.h"
 
@@ -152,6 +153,26 @@ static void put_origin(FILE *f, const struct perf *perf)
 	fprintf(f, ",\n");
 }
 
+/*
+ * "-": standard output has the results alone, whatever libraries print there; all else goes to standard error from
+ * now on.
+ */
+int perf_json_reserve(struct perf *perf)
+{
+	int fd;
+
+	if (!perf->opt.json || strcmp(perf->opt.json, "-") != 0) {
+		return 0;
+	}
+	fd = dup(STDOUT_FILENO);
+	perf->json = fd >= 0 ? fdopen(fd, "w") : NULL;
+	if (!perf->json || dup2(STDERR_FILENO, STDOUT_FILENO) < 0) {
+		fprintf(stderr, "ep_perf: standard output: %s\n", strerror(errno));
+		return -1;
+	}
+	return 0;
+}
+
 void perf_json_open(struct perf *perf)
 {
 	int ep = 0, nccl = 0, runtime = 0, driver = 0;
@@ -160,7 +181,7 @@ void perf_json_open(struct perf *perf)
 	if (!perf->opt.json) {
 		return;
 	}
-	f = perf->json = fopen(perf->opt.json, "w");
+	f = perf->json = perf->json ? perf->json : fopen(perf->opt.json, "w");
 	if (!f) {
 		perf_die(perf->ranks, "%s: %s", perf->opt.json, strerror(errno));
 	}

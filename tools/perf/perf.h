@@ -403,6 +403,7 @@ void perf_report_head(struct perf *perf);
 void perf_report_row(struct perf *perf, const struct perf_row *row);
 void perf_report_end(struct perf *perf, const struct perf_setup *setup,
 		     const struct perf_links *links);
+int perf_json_reserve(struct perf *perf);
 void perf_json_open(struct perf *perf);
 void perf_json_row(struct perf *perf, const struct perf_row *row);
 void perf_json_close(struct perf *perf, const struct perf_setup *setup,
