@@ -183,6 +183,18 @@ EP_DEV void ep_ll_dispatch_send(const struct ep_ll_dispatch_args &a, const struc
 	}
 }
 
+/* Clears the tables of a block that sends. */
+EP_DEV void ep_ll_send_clear(const struct ep_ll_common &c, const struct ep_ll_send_tables &t,
+			     uint32_t *repeats)
+{
+	ep_ll_span_clear(c, t);
+	ep_ll_bases_clear(c, t);
+	if (ep_tid() == 0) {
+		*repeats = 0;
+	}
+	ep_block_sync();
+}
+
 /* Each load takes as long as much of what follows: all are on their way before one is needed. */
 template <bool FP8, bool REMOTE> EP_DEV void ep_ll_dispatch(const struct ep_ll_dispatch_args &a)
 {
@@ -196,12 +208,7 @@ template <bool FP8, bool REMOTE> EP_DEV void ep_ll_dispatch(const struct ep_ll_d
 	EP_SHARED(uint32_t, repeats);
 
 	if (sends) {
-		ep_ll_span_clear(c, t);
-		ep_ll_bases_clear(c, t);
-		if (ep_tid() == 0) {
-			repeats = 0;
-		}
-		ep_block_sync();
+		ep_ll_send_clear(c, t, &repeats);
 	}
 	op = ep_step_make(c.launch, found, false);
 	if (ep_block() == 0 && ep_warp() == ep_nwarps() / 2) { /* others have more to do */

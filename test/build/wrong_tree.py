@@ -35,9 +35,9 @@ FILES = {
     "test/fault.c": LICENCE,
     "topo/long.c": LICENCE + "\n" * 800,
     "topo/longish.c": LICENCE + "\n" * 400,
-    "topo/tall.c": LICENCE + "int tall(int a,\n\t int b)\n{\n" + "\ta++;\n" * 67 + "}\n",
+    "topo/tall.c": LICENCE + "int tall(int a,\n\t int b)\n{\n" + "\ta++;\n" * 57 + "}\n",
     "device/simt/simt_cuda.h": LICENCE + 'asm("multimem.st.global.u64 [%0], %1;");\n',
-    "topo/fits.c": LICENCE + "int fits(int a)\n{\n" + "\ta++;\n" * 67 + "}\n",
+    "topo/fits.c": LICENCE + "int fits(int a)\n{\n" + "\ta++;\n" * 57 + "}\n",
     "topo/stale.c": LICENCE + '/* See tall.c, tall_*.c, x/tall.c, <gone.h>. */\nchar *s = "gone.c"; // gone.h\n',
     "doc/page.md": "Read `topo/tall.c` and `topo/gone.c`, not gone.c.\n",
     "doc/plain.md": "\n".join([
@@ -90,7 +90,7 @@ topo/long.c: has 801 lines, the limit is 800
 topo/stale.c: names gone.h, which does not exist
 topo/stale.c: names tall_*.c, which does not exist
 topo/stale.c: names x/tall.c, which does not exist
-topo/tall.c: has a function of 71 lines at line 2, the limit is 70
+topo/tall.c: has a function of 61 lines at line 2, the limit is 60
 topo/words.c: has a word of our own in EP_WAYS at line 7: not ways but mapping, path
 topo/words.c: has a word of our own in ep_hello_make at line 5: not hello but handshake
 """.replace("{w}", "w " * 20).strip().split("\n")

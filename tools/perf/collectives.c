@@ -257,13 +257,34 @@ static int run_rank(int (*pipes)[2], size_t most, const char *json_name)
 	return wrong != 0;
 }
 
+/* Waits for all ranks; returns the worst of their statuses. Ends the others where one cannot go on. */
+static int await_ranks(const pid_t *pids)
+{
+	int status, worst = 0;
+
+	for (int r = 0; r < nranks; r++) {
+		pid_t ended = wait(&status);
+
+		status = WIFEXITED(status) ? WEXITSTATUS(status) : 3;
+		if (status > 1 && worst < 2) { /* the others would wait for it */
+			for (int i = 0; i < nranks; i++) {
+				if (pids[i] != ended) {
+					kill(pids[i], SIGTERM);
+				}
+			}
+		}
+		worst = status > worst ? status : worst;
+	}
+	return worst;
+}
+
 int main(int argc, char **argv)
 {
 	size_t most = 16 << 20;
 	const char *json_name = NULL;
 	int pipes[MAX_RANKS][2];
 	pid_t pids[MAX_RANKS];
-	int c, status, worst = 0;
+	int c, worst;
 
 	while ((c = getopt(argc, argv, "gn:e:J:")) != -1) {
 		if (c == 'g') {
@@ -302,19 +323,7 @@ int main(int argc, char **argv)
 			return run_rank(pipes, most, json_name);
 		}
 	}
-	for (int r = 0; r < nranks; r++) {
-		pid_t ended = wait(&status);
-
-		status = WIFEXITED(status) ? WEXITSTATUS(status) : 3;
-		if (status > 1 && worst < 2) { /* the others would wait for it */
-			for (int i = 0; i < nranks; i++) {
-				if (pids[i] != ended) {
-					kill(pids[i], SIGTERM);
-				}
-			}
-		}
-		worst = status > worst ? status : worst;
-	}
+	worst = await_ranks(pids);
 	printf("%s\n", worst ? "FAILED" : "all ranks ended well");
 	return worst;
 }
