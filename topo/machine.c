@@ -39,22 +39,22 @@ static int numa_beside(hwloc_topology_t hw, hwloc_obj_t obj)
 	return first ? (int)first->os_index : -1;
 }
 
-static int numa_of(const struct walker *w, hwloc_obj_t obj, const struct ep_topo_pci *pci)
+static int numa_of(const struct walker *walker, hwloc_obj_t obj, const struct ep_topo_pci *pci)
 {
-	int numa = pci->known ? ep_topo_numa_of_pci(w->root, pci) : -1;
+	int numa = pci->known ? ep_topo_numa_of_pci(walker->root, pci) : -1;
 
-	return numa >= 0 ? numa : numa_beside(w->hw, obj);
+	return numa >= 0 ? numa : numa_beside(walker->hw, obj);
 }
 
-static int walk(struct walker *w, hwloc_obj_t obj, int parent);
+static int walk(struct walker *walker, hwloc_obj_t obj, int parent);
 
-static int add_device(struct walker *w, hwloc_obj_t obj, int node)
+static int add_device(struct walker *walker, hwloc_obj_t obj, int node)
 {
 	const struct hwloc_pcidev_attr_s *dev = &obj->attr->pcidev;
 
 	if (ep_topo_is_gpu((unsigned)dev->class_id << 8, dev->vendor_id) &&
 	    dev->vendor_id == EP_TOPO_VENDOR_NVIDIA) {
-		struct ep_topo_gpu *gpu = ep_topo_add_gpu(w->topo, node, w->err);
+		struct ep_topo_gpu *gpu = ep_topo_add_gpu(walker->topo, node, walker->err);
 		const char *model = hwloc_obj_get_info_by_name(obj, "PCIDevice");
 
 		if (!gpu) {
@@ -63,12 +63,12 @@ static int add_device(struct walker *w, hwloc_obj_t obj, int node)
 		ep_topo_copy_name(gpu->name, model ? model : "");
 	}
 	if (dev->class_id == 0x0680 && dev->vendor_id == EP_TOPO_VENDOR_NVIDIA) {
-		w->topo->nvswitch = EP_TOPO_YES;
+		walker->topo->nvswitch = EP_TOPO_YES;
 	}
 	return 0;
 }
 
-static int add_object(struct walker *w, hwloc_obj_t obj, int parent)
+static int add_object(struct walker *walker, hwloc_obj_t obj, int parent)
 {
 	const struct hwloc_pcidev_attr_s *dev = NULL;
 	enum ep_topo_kind kind = EP_TOPO_KIND_DEVICE;
@@ -80,32 +80,34 @@ static int add_object(struct walker *w, hwloc_obj_t obj, int parent)
 		kind = EP_TOPO_KIND_HOST;
 	} else {
 		dev = &obj->attr->bridge.upstream.pci;
-		kind = ep_topo_bridge_kind(w->topo, parent);
+		kind = ep_topo_bridge_kind(walker->topo, parent);
 	}
 	if (dev) {
 		pci = (struct ep_topo_pci){ dev->domain, dev->bus, dev->dev, dev->func, true };
 	}
-	int node = ep_topo_add_node(w->topo, parent, kind, &pci, numa_of(w, obj, &pci), w->err);
+	int node = ep_topo_add_node(walker->topo, parent, kind, &pci, numa_of(walker, obj, &pci),
+				    walker->err);
 
 	if (node < 0) {
 		return node;
 	}
 	if (dev) {
-		w->topo->nodes[node].mbps = (uint32_t)(dev->linkspeed * 8000);
+		walker->topo->nodes[node].mbps = (uint32_t)(dev->linkspeed * 8000);
 	}
-	return kind == EP_TOPO_KIND_DEVICE ? add_device(w, obj, node) : walk(w, obj, node);
+	return kind == EP_TOPO_KIND_DEVICE ? add_device(walker, obj, node)
+					   : walk(walker, obj, node);
 }
 
-static int walk(struct walker *w, hwloc_obj_t obj, int parent)
+static int walk(struct walker *walker, hwloc_obj_t obj, int parent)
 {
 	int rc = 0;
 
 	for (hwloc_obj_t it = obj->first_child; it && !rc; it = it->next_sibling) {
-		rc = walk(w, it, parent);
+		rc = walk(walker, it, parent);
 	}
 	for (hwloc_obj_t it = obj->io_first_child; it && !rc; it = it->next_sibling) {
 		if (it->type == HWLOC_OBJ_PCI_DEVICE || it->type == HWLOC_OBJ_BRIDGE) {
-			rc = add_object(w, it, parent);
+			rc = add_object(walker, it, parent);
 		}
 	}
 	return rc < 0 ? rc : 0;

@@ -19,22 +19,23 @@ struct reader {
 	bool memory_children; /* format 2: nodes hang below what they are local to */
 };
 
-static bool is_type(const struct reader *r, int elem, const char *type)
+static bool is_type(const struct reader *reader, int elem, const char *type)
 {
-	const char *value = ep_xml_attr(r->xml, elem, "type");
+	const char *value = ep_xml_attr(reader->xml, elem, "type");
 
-	return ep_xml_is(r->xml, elem, "object") && value && strcmp(value, type) == 0;
+	return ep_xml_is(reader->xml, elem, "object") && value && strcmp(value, type) == 0;
 }
 
-static const char *info(const struct reader *r, int elem, const char *name)
+static const char *info(const struct reader *reader, int elem, const char *name)
 {
-	ep_xml_for_each_child(r->xml, elem, it)
+	ep_xml_for_each_child(reader->xml, elem, it)
 	{
-		const char *key = ep_xml_is(r->xml, it, "info") ? ep_xml_attr(r->xml, it, "name")
-								: NULL;
+		const char *key = ep_xml_is(reader->xml, it, "info")
+					  ? ep_xml_attr(reader->xml, it, "name")
+					  : NULL;
 
 		if (key && strcmp(key, name) == 0) {
-			return ep_xml_attr(r->xml, it, "value");
+			return ep_xml_attr(reader->xml, it, "value");
 		}
 	}
 	return NULL;
@@ -66,25 +67,25 @@ static int first_bit(const char *set, int *n)
 }
 
 /* The lowest of the object's own memory nodes, DRAM before others such as HBM; *n: all of them. */
-static int first_memory(const struct reader *r, int elem, int *n)
+static int first_memory(const struct reader *reader, int elem, int *n)
 {
 	int first = -1;
 	bool first_plain = false;
 
 	*n = 0;
-	ep_xml_for_each_child(r->xml, elem, it)
+	ep_xml_for_each_child(reader->xml, elem, it)
 	{
-		const char *subtype = ep_xml_attr(r->xml, it, "subtype");
+		const char *subtype = ep_xml_attr(reader->xml, it, "subtype");
 		bool plain = !subtype || strcmp(subtype, "DRAM") == 0;
 		int found = -1, nfound = 0;
 
-		if (is_type(r, it, "NUMANode")) {
-			long index = ep_xml_long(r->xml, it, "os_index", -1);
+		if (is_type(reader, it, "NUMANode")) {
+			long index = ep_xml_long(reader->xml, it, "os_index", -1);
 
 			found = index > MAX_NUMA ? -1 : (int)index;
 			nfound = 1;
-		} else if (is_type(r, it, "MemCache")) {
-			found = first_memory(r, it, &nfound);
+		} else if (is_type(reader, it, "MemCache")) {
+			found = first_memory(reader, it, &nfound);
 		}
 		*n += nfound;
 		if (found >= 0 &&
@@ -97,10 +98,10 @@ static int first_memory(const struct reader *r, int elem, int *n)
 }
 
 /* The node of what is attached below an object: of several only when all are the object's own. */
-static int numa_below(const struct reader *r, int elem, const char *nodeset, int parent_numa)
+static int numa_below(const struct reader *reader, int elem, const char *nodeset, int parent_numa)
 {
 	int n, own, first = first_bit(nodeset, &n);
-	int memory = r->memory_children ? first_memory(r, elem, &own) : -1;
+	int memory = reader->memory_children ? first_memory(reader, elem, &own) : -1;
 
 	if (n <= 1) {
 		return first;
@@ -111,13 +112,13 @@ static int numa_below(const struct reader *r, int elem, const char *nodeset, int
 	return parent_numa;
 }
 
-static void read_ib_ports(const struct reader *r, int elem, struct ep_topo_nic *nic)
+static void read_ib_ports(const struct reader *reader, int elem, struct ep_topo_nic *nic)
 {
 	for (int num = 1; num <= EP_TOPO_MAX_PORTS; num++) {
 		char key[32];
 
 		snprintf(key, sizeof(key), "Port%dState", num);
-		const char *state = info(r, elem, key);
+		const char *state = info(reader, elem, key);
 
 		if (state) {
 			/* The number as verbs has it; 4 is active. */
@@ -130,15 +131,15 @@ static void read_ib_ports(const struct reader *r, int elem, struct ep_topo_nic *
 	}
 }
 
-static int read_osdev(struct reader *r, int elem, int node)
+static int read_osdev(struct reader *reader, int elem, int node)
 {
-	const char *guid = info(r, elem, "NodeGUID");
+	const char *guid = info(reader, elem, "NodeGUID");
 
-	if (ep_xml_long(r->xml, elem, "osdev_type", -1) != OSDEV_OPENFABRICS) {
+	if (ep_xml_long(reader->xml, elem, "osdev_type", -1) != OSDEV_OPENFABRICS) {
 		return 0;
 	}
-	struct ep_topo_nic *nic =
-		ep_topo_add_nic(r->topo, node, ep_xml_attr(r->xml, elem, "name"), r->err);
+	struct ep_topo_nic *nic = ep_topo_add_nic(
+		reader->topo, node, ep_xml_attr(reader->xml, elem, "name"), reader->err);
 
 	if (!nic) {
 		return -E2BIG;
@@ -150,24 +151,25 @@ static int read_osdev(struct reader *r, int elem, int node)
 			nic->guid = nic->guid << 4 | strtoull(digit, NULL, 16);
 		}
 	}
-	read_ib_ports(r, elem, nic);
+	read_ib_ports(reader, elem, nic);
 	return 0;
 }
 
 /* CUDA lists each MIG instance as a device of its own on the GPU's PCI address. */
-static int read_gpu(struct reader *r, int elem, int node)
+static int read_gpu(struct reader *reader, int elem, int node)
 {
-	const char *model = info(r, elem, "PCIDevice");
+	const char *model = info(reader, elem, "PCIDevice");
 	int ncuda = 0;
 
-	ep_xml_for_each_child(r->xml, elem, it)
+	ep_xml_for_each_child(reader->xml, elem, it)
 	{
-		const char *name = is_type(r, it, "OSDev") ? ep_xml_attr(r->xml, it, "name") : NULL;
+		const char *name =
+			is_type(reader, it, "OSDev") ? ep_xml_attr(reader->xml, it, "name") : NULL;
 
 		ncuda += name && strncmp(name, "cuda", 4) == 0;
 	}
 	for (int i = 0; i < (ncuda > 1 ? ncuda : 1); i++) {
-		struct ep_topo_gpu *gpu = ep_topo_add_gpu(r->topo, node, r->err);
+		struct ep_topo_gpu *gpu = ep_topo_add_gpu(reader->topo, node, reader->err);
 
 		if (!gpu) {
 			return -E2BIG;
@@ -178,32 +180,33 @@ static int read_gpu(struct reader *r, int elem, int node)
 	return 0;
 }
 
-static int read_pcidev(struct reader *r, int elem, int parent, const struct ep_topo_pci *pci,
+static int read_pcidev(struct reader *reader, int elem, int parent, const struct ep_topo_pci *pci,
 		       int numa)
 {
-	const char *type = ep_xml_attr(r->xml, elem, "pci_type");
-	const char *speed = ep_xml_attr(r->xml, elem, "pci_link_speed");
+	const char *type = ep_xml_attr(reader->xml, elem, "pci_type");
+	const char *speed = ep_xml_attr(reader->xml, elem, "pci_link_speed");
 	double gbs = speed ? strtod(speed, NULL) : 0;
 	unsigned class_id = 0, vendor = 0;
-	int node = ep_topo_add_node(r->topo, parent, EP_TOPO_KIND_DEVICE, pci, numa, r->err);
+	int node =
+		ep_topo_add_node(reader->topo, parent, EP_TOPO_KIND_DEVICE, pci, numa, reader->err);
 
 	if (node < 0) {
 		return node;
 	}
-	r->topo->nodes[node].mbps = gbs > 0 && gbs < 100000 ? (uint32_t)(gbs * 8000) : 0;
+	reader->topo->nodes[node].mbps = gbs > 0 && gbs < 100000 ? (uint32_t)(gbs * 8000) : 0;
 	/* "0302 [10de:2330] ...", in old files "0302 [10de:2330] [10de:16c1] a1" */
 	if (!type || sscanf(type, "%4x [%4x:", &class_id, &vendor) != 2) {
-		return ep_topo_fail(r->err, EINVAL, "PCI device without a readable pci_type");
+		return ep_topo_fail(reader->err, EINVAL, "PCI device without a readable pci_type");
 	}
 	if (ep_topo_is_gpu(class_id << 8, vendor)) {
-		return read_gpu(r, elem, node);
+		return read_gpu(reader, elem, node);
 	}
 	if (class_id == 0x0680 && vendor == EP_TOPO_VENDOR_NVIDIA) {
-		r->topo->nvswitch = EP_TOPO_YES;
+		reader->topo->nvswitch = EP_TOPO_YES;
 	}
-	ep_xml_for_each_child(r->xml, elem, it)
+	ep_xml_for_each_child(reader->xml, elem, it)
 	{
-		int rc = is_type(r, it, "OSDev") ? read_osdev(r, it, node) : 0;
+		int rc = is_type(reader, it, "OSDev") ? read_osdev(reader, it, node) : 0;
 
 		if (rc) {
 			return rc;
@@ -212,13 +215,15 @@ static int read_pcidev(struct reader *r, int elem, int parent, const struct ep_t
 	return 0;
 }
 
-static int read_object(struct reader *r, int elem, int parent, int numa);
+static int read_object(struct reader *reader, int elem, int parent, int numa);
 
-static int read_children(struct reader *r, int elem, int parent, int numa)
+static int read_children(struct reader *reader, int elem, int parent, int numa)
 {
-	ep_xml_for_each_child(r->xml, elem, it)
+	ep_xml_for_each_child(reader->xml, elem, it)
 	{
-		int rc = ep_xml_is(r->xml, it, "object") ? read_object(r, it, parent, numa) : 0;
+		int rc = ep_xml_is(reader->xml, it, "object")
+				 ? read_object(reader, it, parent, numa)
+				 : 0;
 
 		if (rc) {
 			return rc;
@@ -227,11 +232,11 @@ static int read_children(struct reader *r, int elem, int parent, int numa)
 	return 0;
 }
 
-static int read_object(struct reader *r, int elem, int parent, int numa)
+static int read_object(struct reader *reader, int elem, int parent, int numa)
 {
-	const char *busid = ep_xml_attr(r->xml, elem, "pci_busid");
-	const char *bridge = ep_xml_attr(r->xml, elem, "bridge_type");
-	const char *nodeset = ep_xml_attr(r->xml, elem, "nodeset");
+	const char *busid = ep_xml_attr(reader->xml, elem, "pci_busid");
+	const char *bridge = ep_xml_attr(reader->xml, elem, "bridge_type");
+	const char *nodeset = ep_xml_attr(reader->xml, elem, "nodeset");
 	struct ep_topo_pci pci = { .known = false };
 	enum ep_topo_kind kind;
 
@@ -239,26 +244,28 @@ static int read_object(struct reader *r, int elem, int parent, int numa)
 		char shown[EP_TOPO_NAME_LEN];
 
 		ep_topo_copy_name(shown, busid);
-		return ep_topo_fail(r->err, EINVAL, "pci_busid \"%s\", need dddd:bb:dd.f", shown);
+		return ep_topo_fail(reader->err, EINVAL, "pci_busid \"%s\", need dddd:bb:dd.f",
+				    shown);
 	}
-	if (is_type(r, elem, "PCIDev")) {
-		return read_pcidev(r, elem, parent, &pci, numa);
+	if (is_type(reader, elem, "PCIDev")) {
+		return read_pcidev(reader, elem, parent, &pci, numa);
 	}
-	if (is_type(r, elem, "OSDev")) {
+	if (is_type(reader, elem, "OSDev")) {
 		/* Not on PCI: a software RDMA device. */
-		int node =
-			ep_topo_add_node(r->topo, parent, EP_TOPO_KIND_DEVICE, NULL, numa, r->err);
+		int node = ep_topo_add_node(reader->topo, parent, EP_TOPO_KIND_DEVICE, NULL, numa,
+					    reader->err);
 
-		return node < 0 ? node : read_osdev(r, elem, node);
+		return node < 0 ? node : read_osdev(reader, elem, node);
 	}
-	if (is_type(r, elem, "Bridge")) {
+	if (is_type(reader, elem, "Bridge")) {
 		kind = bridge && bridge[0] == '0' ? EP_TOPO_KIND_HOST
-						  : ep_topo_bridge_kind(r->topo, parent);
-		parent = ep_topo_add_node(r->topo, parent, kind, &pci, numa, r->err);
-		return parent < 0 ? parent : read_children(r, elem, parent, numa);
+						  : ep_topo_bridge_kind(reader->topo, parent);
+		parent = ep_topo_add_node(reader->topo, parent, kind, &pci, numa, reader->err);
+		return parent < 0 ? parent : read_children(reader, elem, parent, numa);
 	}
-	r->topo->nnumas += is_type(r, elem, "NUMANode");
-	return read_children(r, elem, parent, nodeset ? numa_below(r, elem, nodeset, numa) : numa);
+	reader->topo->nnumas += is_type(reader, elem, "NUMANode");
+	return read_children(reader, elem, parent,
+			     nodeset ? numa_below(reader, elem, nodeset, numa) : numa);
 }
 
 int ep_topo_read_hwloc(struct ep_topo *topo, const struct ep_xml *xml, struct ep_topo_err *err)

@@ -30,11 +30,11 @@ static uint32_t pci_mbps(const struct ep_xml *xml, int elem)
 	return ep_topo_link_mbps(strtod(speed, NULL), (int)width);
 }
 
-static void read_nvlink(struct ep_topo_nccl *r, int elem, struct ep_topo_gpu *gpu)
+static void read_nvlink(struct ep_topo_nccl *reader, int elem, struct ep_topo_gpu *gpu)
 {
-	const char *target = ep_xml_attr(r->xml, elem, "target");
-	long tclass = ep_xml_long(r->xml, elem, "tclass", 0);
-	long count = ep_xml_long(r->xml, elem, "count", 1);
+	const char *target = ep_xml_attr(reader->xml, elem, "target");
+	long tclass = ep_xml_long(reader->xml, elem, "tclass", 0);
+	long count = ep_xml_long(reader->xml, elem, "count", 1);
 	enum ep_topo_nvlink_kind kind = EP_TOPO_NVLINK_GPU;
 	struct ep_topo_pci pci = { .known = false };
 
@@ -48,39 +48,39 @@ static void read_nvlink(struct ep_topo_nccl *r, int elem, struct ep_topo_gpu *gp
 	} else if (!target || !ep_topo_pci_parse(target, &pci)) {
 		return;
 	}
-	if (kind == EP_TOPO_NVLINK_GPU && ep_topo_find_node(r->topo, &pci) == gpu->node) {
-		r->self_links++;
+	if (kind == EP_TOPO_NVLINK_GPU && ep_topo_find_node(reader->topo, &pci) == gpu->node) {
+		reader->self_links++;
 		return;
 	}
 	ep_topo_add_link(gpu, kind, &pci, (int)count);
 }
 
 /* Several <gpu> on one PCI device are its MIG instances. */
-static int read_gpus(struct ep_topo_nccl *r, int elem, int node)
+static int read_gpus(struct ep_topo_nccl *reader, int elem, int node)
 {
-	int n = count_children(r->xml, elem, "gpu");
+	int n = count_children(reader->xml, elem, "gpu");
 	int instance = n > 1 ? 0 : -1;
 
 	if (n == 0) {
-		return ep_topo_add_gpu(r->topo, node, r->err) ? 0 : -E2BIG;
+		return ep_topo_add_gpu(reader->topo, node, reader->err) ? 0 : -E2BIG;
 	}
-	ep_xml_for_each_child(r->xml, elem, it)
+	ep_xml_for_each_child(reader->xml, elem, it)
 	{
-		if (!ep_xml_is(r->xml, it, "gpu")) {
+		if (!ep_xml_is(reader->xml, it, "gpu")) {
 			continue;
 		}
-		struct ep_topo_gpu *gpu = ep_topo_add_gpu(r->topo, node, r->err);
+		struct ep_topo_gpu *gpu = ep_topo_add_gpu(reader->topo, node, reader->err);
 
 		if (!gpu) {
 			return -E2BIG;
 		}
 		gpu->instance = n > 1 ? instance++ : -1;
-		gpu->sm = (int)ep_xml_long(r->xml, it, "sm", 0);
+		gpu->sm = (int)ep_xml_long(reader->xml, it, "sm", 0);
 		gpu->nvlinks = 0;
-		ep_xml_for_each_child(r->xml, it, link)
+		ep_xml_for_each_child(reader->xml, it, link)
 		{
-			if (ep_xml_is(r->xml, link, "nvlink") && n == 1) {
-				read_nvlink(r, link, gpu);
+			if (ep_xml_is(reader->xml, link, "nvlink") && n == 1) {
+				read_nvlink(reader, link, gpu);
 			}
 		}
 	}
@@ -93,9 +93,9 @@ static bool is_plain_ethernet(long vendor, long device)
 	return vendor == 0x1af4 || (vendor == 0x1d0f && (device & 0xff00) == 0xec00);
 }
 
-static int read_device(struct ep_topo_nccl *r, int elem, int node)
+static int read_device(struct ep_topo_nccl *reader, int elem, int node)
 {
-	const struct ep_xml *xml = r->xml;
+	const struct ep_xml *xml = reader->xml;
 	unsigned class_id = (unsigned)ep_xml_long(xml, elem, "class", 0);
 	long vendor = ep_xml_long(xml, elem, "vendor", 0);
 	long device = ep_xml_long(xml, elem, "device", 0);
@@ -104,7 +104,7 @@ static int read_device(struct ep_topo_nccl *r, int elem, int node)
 		vendor = 0;
 	}
 	if (count_children(xml, elem, "gpu") || ep_topo_is_gpu(class_id, (unsigned)vendor)) {
-		return read_gpus(r, elem, node);
+		return read_gpus(reader, elem, node);
 	}
 	if (count_children(xml, elem, "nic")) {
 		int rc = 0;
@@ -112,13 +112,13 @@ static int read_device(struct ep_topo_nccl *r, int elem, int node)
 		ep_xml_for_each_child(xml, elem, it)
 		{
 			if (ep_xml_is(xml, it, "nic") && !rc) {
-				rc = ep_topo_nccl_read_nic(r, it, node);
+				rc = ep_topo_nccl_read_nic(reader, it, node);
 			}
 		}
 		return rc;
 	}
 	if (class_id >> 16 == 0x02) {
-		struct ep_topo_nic *nic = ep_topo_add_nic(r->topo, node, NULL, r->err);
+		struct ep_topo_nic *nic = ep_topo_add_nic(reader->topo, node, NULL, reader->err);
 
 		if (!nic) {
 			return -E2BIG;
@@ -127,15 +127,15 @@ static int read_device(struct ep_topo_nccl *r, int elem, int node)
 		ep_topo_add_port(nic, 1);
 	}
 	if (class_id >> 8 == 0x0680) {
-		r->topo->nvswitch = EP_TOPO_YES;
+		reader->topo->nvswitch = EP_TOPO_YES;
 	}
-	r->topo->unclassified += class_id == 0;
+	reader->topo->unclassified += class_id == 0;
 	return 0;
 }
 
-static int read_pci(struct ep_topo_nccl *r, int elem, int parent)
+static int read_pci(struct ep_topo_nccl *reader, int elem, int parent)
 {
-	const struct ep_xml *xml = r->xml;
+	const struct ep_xml *xml = reader->xml;
 	const char *busid = ep_xml_attr(xml, elem, "busid");
 	bool is_bridge = ep_xml_long(xml, elem, "class", 0) >> 8 == 0x0604 ||
 			 count_children(xml, elem, "pci") > 0;
@@ -145,24 +145,24 @@ static int read_pci(struct ep_topo_nccl *r, int elem, int parent)
 		char shown[EP_TOPO_NAME_LEN];
 
 		ep_topo_copy_name(shown, busid ? busid : "(none)");
-		return ep_topo_fail(r->err, EINVAL, "<pci> with busid \"%s\", need dddd:bb:dd.f",
-				    shown);
+		return ep_topo_fail(reader->err, EINVAL,
+				    "<pci> with busid \"%s\", need dddd:bb:dd.f", shown);
 	}
 	/* NCCL's tree has one <pci> per switch, ports left out. */
-	int node = ep_topo_add_node(r->topo, parent,
+	int node = ep_topo_add_node(reader->topo, parent,
 				    is_bridge ? EP_TOPO_KIND_SWITCH : EP_TOPO_KIND_DEVICE, &pci,
-				    r->topo->nodes[parent].numa, r->err);
+				    reader->topo->nodes[parent].numa, reader->err);
 
 	if (node < 0) {
 		return node;
 	}
-	r->topo->nodes[node].mbps = pci_mbps(xml, elem);
+	reader->topo->nodes[node].mbps = pci_mbps(xml, elem);
 	if (!is_bridge) {
-		return read_device(r, elem, node);
+		return read_device(reader, elem, node);
 	}
 	ep_xml_for_each_child(xml, elem, it)
 	{
-		int rc = ep_xml_is(xml, it, "pci") ? read_pci(r, it, node) : 0;
+		int rc = ep_xml_is(xml, it, "pci") ? read_pci(reader, it, node) : 0;
 
 		if (rc) {
 			return rc;
@@ -171,77 +171,79 @@ static int read_pci(struct ep_topo_nccl *r, int elem, int parent)
 	return 0;
 }
 
-static unsigned long long host_hash(const struct ep_topo_nccl *r, int cpu)
+static unsigned long long host_hash(const struct ep_topo_nccl *reader, int cpu)
 {
-	const char *text = ep_xml_attr(r->xml, cpu, "host_hash");
+	const char *text = ep_xml_attr(reader->xml, cpu, "host_hash");
 
 	return text ? strtoull(text, NULL, 16) : 0;
 }
 
 /* Among the first n; n: not there. */
-static int find_host(const struct ep_topo_nccl *r, int n, int cpu)
+static int find_host(const struct ep_topo_nccl *reader, int n, int cpu)
 {
-	unsigned long long hash = host_hash(r, cpu);
+	unsigned long long hash = host_hash(reader, cpu);
 	int i = 0;
 
-	while (i < n && r->host[i] != hash) {
+	while (i < n && reader->host[i] != hash) {
 		i++;
 	}
 	return i;
 }
 
 /* The dump of a communicator whose NVLinks span hosts has the <cpu>s of all of them. */
-static int read_hosts(struct ep_topo_nccl *r)
+static int read_hosts(struct ep_topo_nccl *reader)
 {
 	int n = 0;
 
-	ep_xml_for_each_child(r->xml, 0, it)
+	ep_xml_for_each_child(reader->xml, 0, it)
 	{
-		if (!ep_xml_is(r->xml, it, "cpu") || find_host(r, n, it) < n) {
+		if (!ep_xml_is(reader->xml, it, "cpu") || find_host(reader, n, it) < n) {
 			continue;
 		}
 		if (n == EP_TOPO_MAX_GPUS) {
-			return ep_topo_fail(r->err, E2BIG, "more than %d hosts", EP_TOPO_MAX_GPUS);
+			return ep_topo_fail(reader->err, E2BIG, "more than %d hosts",
+					    EP_TOPO_MAX_GPUS);
 		}
-		r->host[n++] = host_hash(r, it);
+		reader->host[n++] = host_hash(reader, it);
 	}
 	for (int i = 0; i < n && n > 1; i++) {
-		int rc = ep_topo_add_node(r->topo, 0, EP_TOPO_KIND_MACHINE, NULL, -1, r->err);
+		int rc = ep_topo_add_node(reader->topo, 0, EP_TOPO_KIND_MACHINE, NULL, -1,
+					  reader->err);
 
 		if (rc < 0) {
 			return rc;
 		}
 	}
-	r->topo->nhosts = n > 1 ? n : 1;
+	reader->topo->nhosts = n > 1 ? n : 1;
 	return 0;
 }
 
-static int read_cpu(struct ep_topo_nccl *r, int elem)
+static int read_cpu(struct ep_topo_nccl *reader, int elem)
 {
-	long numa = ep_xml_long(r->xml, elem, "numaid", -1);
+	long numa = ep_xml_long(reader->xml, elem, "numaid", -1);
 
-	if (r->topo->nhosts > 1) {
-		r->topo->home = 1 + find_host(r, r->topo->nhosts, elem);
+	if (reader->topo->nhosts > 1) {
+		reader->topo->home = 1 + find_host(reader, reader->topo->nhosts, elem);
 	}
-	int host = ep_topo_add_node(r->topo, r->topo->home, EP_TOPO_KIND_HOST, NULL,
-				    numa < 0 || numa > 65535 ? -1 : (int)numa, r->err);
+	int host = ep_topo_add_node(reader->topo, reader->topo->home, EP_TOPO_KIND_HOST, NULL,
+				    numa < 0 || numa > 65535 ? -1 : (int)numa, reader->err);
 
 	if (host < 0) {
 		return host;
 	}
-	r->topo->nnumas += numa >= 0;
-	ep_xml_for_each_child(r->xml, elem, it)
+	reader->topo->nnumas += numa >= 0;
+	ep_xml_for_each_child(reader->xml, elem, it)
 	{
 		int rc = 0;
 
-		if (ep_xml_is(r->xml, it, "pci")) {
-			rc = read_pci(r, it, host);
-		} else if (ep_xml_is(r->xml, it, "nic")) {
+		if (ep_xml_is(reader->xml, it, "pci")) {
+			rc = read_pci(reader, it, host);
+		} else if (ep_xml_is(reader->xml, it, "nic")) {
 			/* Virtual: no PCI device of its own. */
-			int node = ep_topo_add_node(r->topo, host, EP_TOPO_KIND_DEVICE, NULL,
-						    r->topo->nodes[host].numa, r->err);
+			int node = ep_topo_add_node(reader->topo, host, EP_TOPO_KIND_DEVICE, NULL,
+						    reader->topo->nodes[host].numa, reader->err);
 
-			rc = node < 0 ? node : ep_topo_nccl_read_nic(r, it, node);
+			rc = node < 0 ? node : ep_topo_nccl_read_nic(reader, it, node);
 		}
 		if (rc) {
 			return rc;

@@ -21,7 +21,7 @@ struct ep_topo_nccl {
 	struct ep_topo_nccl_alias alias[EP_TOPO_MAX_NICS];
 };
 
-int ep_topo_nccl_read_nic(struct ep_topo_nccl *r, int elem, int node);
-int ep_topo_nccl_read_aliases(struct ep_topo_nccl *r);
+int ep_topo_nccl_read_nic(struct ep_topo_nccl *reader, int elem, int node);
+int ep_topo_nccl_read_aliases(struct ep_topo_nccl *reader);
 
 #endif

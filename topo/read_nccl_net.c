@@ -21,9 +21,9 @@ static struct ep_topo_nic *find_nic(struct ep_topo *topo, const char *name, int 
 	return NULL;
 }
 
-static const char *net_name(const struct ep_topo_nccl *r, int net)
+static const char *net_name(const struct ep_topo_nccl *reader, int net)
 {
-	const char *name = ep_xml_attr(r->xml, net, "name");
+	const char *name = ep_xml_attr(reader->xml, net, "name");
 
 	return name ? name : "";
 }
@@ -53,48 +53,48 @@ struct devices {
 	} at[EP_TOPO_MAX_NICS];
 };
 
-static int find_device(const struct devices *d, const char *name)
+static int find_device(const struct devices *devices, const char *name)
 {
-	for (int i = 0; i < d->n; i++) {
-		if (strcmp(d->at[i].name, name) == 0) {
+	for (int i = 0; i < devices->n; i++) {
+		if (strcmp(devices->at[i].name, name) == 0) {
 			return i;
 		}
 	}
 	return -1;
 }
 
-static void list_devices(const struct ep_topo_nccl *r, int nic, struct devices *d)
+static void list_devices(const struct ep_topo_nccl *reader, int nic, struct devices *devices)
 {
-	d->n = 0;
-	ep_xml_for_each_child(r->xml, nic, it)
+	devices->n = 0;
+	ep_xml_for_each_child(reader->xml, nic, it)
 	{
-		const char *name = net_name(r, it);
+		const char *name = net_name(reader, it);
 
-		if (ep_xml_is(r->xml, it, "net") && !is_alias(name) && d->n < EP_TOPO_MAX_NICS &&
-		    find_device(d, name) < 0) {
-			d->at[d->n].name = name;
-			d->at[d->n++].dev = ep_xml_long(r->xml, it, "dev", -1);
+		if (ep_xml_is(reader->xml, it, "net") && !is_alias(name) &&
+		    devices->n < EP_TOPO_MAX_NICS && find_device(devices, name) < 0) {
+			devices->at[devices->n].name = name;
+			devices->at[devices->n++].dev = ep_xml_long(reader->xml, it, "dev", -1);
 		}
 	}
 }
 
 /* NCCL counts the ports of a card through all of its functions, which it puts into one <nic>:
  * verbs' port 1 of the second function is 2 there. So: devices that it counted before this one. */
-static int devices_before(const struct devices *d, const char *name)
+static int devices_before(const struct devices *devices, const char *name)
 {
-	int own = find_device(d, name), n = 0;
+	int own = find_device(devices, name), n = 0;
 
-	for (int i = 0; own >= 0 && i < d->n; i++) {
-		bool ordered = d->at[own].dev >= 0 && d->at[i].dev >= 0;
+	for (int i = 0; own >= 0 && i < devices->n; i++) {
+		bool ordered = devices->at[own].dev >= 0 && devices->at[i].dev >= 0;
 
-		n += ordered ? d->at[i].dev < d->at[own].dev : i < own;
+		n += ordered ? devices->at[i].dev < devices->at[own].dev : i < own;
 	}
 	return n;
 }
 
-static void read_guid(const struct ep_topo_nccl *r, int net, struct ep_topo_nic *nic)
+static void read_guid(const struct ep_topo_nccl *reader, int net, struct ep_topo_nic *nic)
 {
-	const char *guid = ep_xml_attr(r->xml, net, "guid");
+	const char *guid = ep_xml_attr(reader->xml, net, "guid");
 
 	if (guid) {
 		nic->guid = strtoull(guid, NULL, 0);
@@ -103,10 +103,10 @@ static void read_guid(const struct ep_topo_nccl *r, int net, struct ep_topo_nic 
 	}
 }
 
-static void read_port(const struct ep_topo_nccl *r, int net, struct ep_topo_nic *nic, long num,
+static void read_port(const struct ep_topo_nccl *reader, int net, struct ep_topo_nic *nic, long num,
 		      int shared_by)
 {
-	long speed = ep_xml_long(r->xml, net, "speed", 0);
+	long speed = ep_xml_long(reader->xml, net, "speed", 0);
 	struct ep_topo_port *port = ep_topo_add_port(nic, num < 0 || num > 255 ? 1 : (int)num);
 
 	if (port && speed > 0 && speed <= INT32_MAX) {
@@ -115,43 +115,44 @@ static void read_port(const struct ep_topo_nccl *r, int net, struct ep_topo_nic 
 }
 
 /* One <net> is one port. */
-static int read_net(struct ep_topo_nccl *r, const struct devices *d, int elem, int node)
+static int read_net(struct ep_topo_nccl *reader, const struct devices *devices, int elem, int node)
 {
-	long num = ep_xml_long(r->xml, elem, "port", 1); /* of a socket interface: 0 */
-	int before = devices_before(d, net_name(r, elem));
+	long num = ep_xml_long(reader->xml, elem, "port", 1); /* of a socket interface: 0 */
+	int before = devices_before(devices, net_name(reader, elem));
 	struct ep_topo_nic *nic;
 	char name[EP_TOPO_NAME_LEN];
 
-	if (is_alias(net_name(r, elem))) {
-		if (r->naliases == EP_TOPO_MAX_NICS) {
-			return ep_topo_fail(r->err, E2BIG, "more than %d NICs", EP_TOPO_MAX_NICS);
+	if (is_alias(net_name(reader, elem))) {
+		if (reader->naliases == EP_TOPO_MAX_NICS) {
+			return ep_topo_fail(reader->err, E2BIG, "more than %d NICs",
+					    EP_TOPO_MAX_NICS);
 		}
-		r->alias[r->naliases++] = (struct ep_topo_nccl_alias){ elem, node };
+		reader->alias[reader->naliases++] = (struct ep_topo_nccl_alias){ elem, node };
 		return 0;
 	}
-	ep_topo_copy_name(name, net_name(r, elem));
-	nic = *name ? find_nic(r->topo, name, node, false) : NULL;
+	ep_topo_copy_name(name, net_name(reader, elem));
+	nic = *name ? find_nic(reader->topo, name, node, false) : NULL;
 	if (!nic) {
-		nic = ep_topo_add_nic(r->topo, node, name, r->err);
+		nic = ep_topo_add_nic(reader->topo, node, name, reader->err);
 	}
 	if (!nic) {
 		return -E2BIG;
 	}
-	read_guid(r, elem, nic);
-	read_port(r, elem, nic, num > before ? num - before : num > 1 ? 1 : num, 1);
+	read_guid(reader, elem, nic);
+	read_port(reader, elem, nic, num > before ? num - before : num > 1 ? 1 : num, 1);
 	return 0;
 }
 
-int ep_topo_nccl_read_nic(struct ep_topo_nccl *r, int elem, int node)
+int ep_topo_nccl_read_nic(struct ep_topo_nccl *reader, int elem, int node)
 {
 	struct devices devices;
 	int rc = 0;
 
-	list_devices(r, elem, &devices);
-	ep_xml_for_each_child(r->xml, elem, it)
+	list_devices(reader, elem, &devices);
+	ep_xml_for_each_child(reader->xml, elem, it)
 	{
-		if (ep_xml_is(r->xml, it, "net") && !rc) {
-			rc = read_net(r, &devices, it, node);
+		if (ep_xml_is(reader->xml, it, "net") && !rc) {
+			rc = read_net(reader, &devices, it, node);
 		}
 	}
 	return rc;
@@ -159,7 +160,7 @@ int ep_topo_nccl_read_nic(struct ep_topo_nccl *r, int elem, int node)
 
 /* One device of an alias. Where it is listed by its own name, that is its place. Else a fused device's
  * place was made up by NCCL, and can only be found by name. */
-static int read_aliased(struct ep_topo_nccl *r, const struct ep_topo_nccl_alias *alias,
+static int read_aliased(struct ep_topo_nccl *reader, const struct ep_topo_nccl_alias *alias,
 			const char *text, size_t len, int devices)
 {
 	bool dma = is_dma(text, len);
@@ -167,25 +168,25 @@ static int read_aliased(struct ep_topo_nccl *r, const struct ep_topo_nccl_alias 
 
 	snprintf(raw, sizeof(raw), "%.*s", (int)(dma ? len - strlen(DMA_SUFFIX) : len), text);
 	ep_topo_copy_name(name, raw);
-	struct ep_topo_nic *nic = *name ? find_nic(r->topo, name, alias->node, true) : NULL;
+	struct ep_topo_nic *nic = *name ? find_nic(reader->topo, name, alias->node, true) : NULL;
 
 	if (!*name || nic) {
 		return 0;
 	}
-	nic = ep_topo_add_nic(r->topo, alias->node, name, r->err);
+	nic = ep_topo_add_nic(reader->topo, alias->node, name, reader->err);
 	if (!nic) {
 		return -E2BIG;
 	}
 	nic->elsewhere = !dma;
-	read_guid(r, alias->elem, nic);
-	read_port(r, alias->elem, nic, 1, devices);
+	read_guid(reader, alias->elem, nic);
+	read_port(reader, alias->elem, nic, 1, devices);
 	return 0;
 }
 
-int ep_topo_nccl_read_aliases(struct ep_topo_nccl *r)
+int ep_topo_nccl_read_aliases(struct ep_topo_nccl *reader)
 {
-	for (int i = 0; i < r->naliases; i++) {
-		const char *text = net_name(r, r->alias[i].elem), *plus;
+	for (int i = 0; i < reader->naliases; i++) {
+		const char *text = net_name(reader, reader->alias[i].elem), *plus;
 		int devices = 1, rc = 0;
 
 		for (const char *s = text; *s; s++) {
@@ -195,7 +196,7 @@ int ep_topo_nccl_read_aliases(struct ep_topo_nccl *r)
 			size_t len = strcspn(text, "+");
 
 			plus = text[len] ? text + len : NULL;
-			rc = read_aliased(r, &r->alias[i], text, len, devices);
+			rc = read_aliased(reader, &reader->alias[i], text, len, devices);
 			text = plus ? plus + 1 : text;
 		} while (plus && !rc);
 		if (rc) {

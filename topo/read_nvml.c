@@ -60,38 +60,38 @@ struct nvml {
 	int (*mig_by_index)(nvml_dev, unsigned, nvml_dev *);
 };
 
-static bool nvml_load(struct nvml *n)
+static bool nvml_load(struct nvml *nvml)
 {
 	const struct {
 		const char *symbol;
 		void *slot;
 		bool needed;
 	} table[] = {
-		{ "nvmlInit_v2", &n->init, true },
-		{ "nvmlShutdown", &n->shutdown, true },
-		{ "nvmlDeviceGetCount_v2", &n->count, true },
-		{ "nvmlDeviceGetHandleByIndex_v2", &n->by_index, true },
-		{ "nvmlDeviceGetPciInfo_v3", &n->pci, true },
-		{ "nvmlDeviceGetUUID", &n->uuid, true },
-		{ "nvmlSystemGetDriverVersion", &n->driver, false },
-		{ "nvmlDeviceGetName", &n->name, false },
-		{ "nvmlDeviceGetCudaComputeCapability", &n->capability, false },
-		{ "nvmlDeviceGetNvLinkState", &n->link_state, false },
-		{ "nvmlDeviceGetNvLinkRemoteDeviceType", &n->link_type, false },
-		{ "nvmlDeviceGetNvLinkRemotePciInfo_v2", &n->link_pci, false },
-		{ "nvmlDeviceGetGpuFabricInfoV", &n->fabric, false },
-		{ "nvmlDeviceGetMigMode", &n->mig_mode, false },
-		{ "nvmlDeviceGetMaxMigDeviceCount", &n->mig_max, false },
-		{ "nvmlDeviceGetMigDeviceHandleByIndex", &n->mig_by_index, false },
+		{ "nvmlInit_v2", &nvml->init, true },
+		{ "nvmlShutdown", &nvml->shutdown, true },
+		{ "nvmlDeviceGetCount_v2", &nvml->count, true },
+		{ "nvmlDeviceGetHandleByIndex_v2", &nvml->by_index, true },
+		{ "nvmlDeviceGetPciInfo_v3", &nvml->pci, true },
+		{ "nvmlDeviceGetUUID", &nvml->uuid, true },
+		{ "nvmlSystemGetDriverVersion", &nvml->driver, false },
+		{ "nvmlDeviceGetName", &nvml->name, false },
+		{ "nvmlDeviceGetCudaComputeCapability", &nvml->capability, false },
+		{ "nvmlDeviceGetNvLinkState", &nvml->link_state, false },
+		{ "nvmlDeviceGetNvLinkRemoteDeviceType", &nvml->link_type, false },
+		{ "nvmlDeviceGetNvLinkRemotePciInfo_v2", &nvml->link_pci, false },
+		{ "nvmlDeviceGetGpuFabricInfoV", &nvml->fabric, false },
+		{ "nvmlDeviceGetMigMode", &nvml->mig_mode, false },
+		{ "nvmlDeviceGetMaxMigDeviceCount", &nvml->mig_max, false },
+		{ "nvmlDeviceGetMigDeviceHandleByIndex", &nvml->mig_by_index, false },
 	};
 
-	memset(n, 0, sizeof(*n));
-	n->lib = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
-	if (!n->lib) {
+	memset(nvml, 0, sizeof(*nvml));
+	nvml->lib = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+	if (!nvml->lib) {
 		return false;
 	}
 	for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
-		void *f = dlsym(n->lib, table[i].symbol);
+		void *f = dlsym(nvml->lib, table[i].symbol);
 
 		if (!f && table[i].needed) {
 			return false;
@@ -101,21 +101,21 @@ static bool nvml_load(struct nvml *n)
 	return true;
 }
 
-static void read_link(const struct nvml *n, nvml_dev dev, unsigned link, struct ep_topo_gpu *gpu)
+static void read_link(const struct nvml *nvml, nvml_dev dev, unsigned link, struct ep_topo_gpu *gpu)
 {
 	enum ep_topo_nvlink_kind kind = EP_TOPO_NVLINK_GPU;
 	struct ep_topo_pci target = { .known = false };
 	struct nvml_pci pci = { .busid = "" };
 	int active = 0, type = -1;
 
-	if (n->link_state(dev, link, &active) || !active) {
+	if (nvml->link_state(dev, link, &active) || !active) {
 		return;
 	}
-	if (n->link_pci && n->link_pci(dev, link, &pci) == 0) {
+	if (nvml->link_pci && nvml->link_pci(dev, link, &pci) == 0) {
 		pci.busid[sizeof(pci.busid) - 1] = '\0';
 		ep_topo_pci_parse(pci.busid, &target);
 	}
-	if (n->link_type && n->link_type(dev, link, &type) == 0) {
+	if (nvml->link_type && nvml->link_type(dev, link, &type) == 0) {
 		kind = type == NVML_LINK_SWITCH ? EP_TOPO_NVLINK_SWITCH
 		       : type == NVML_LINK_CPU  ? EP_TOPO_NVLINK_CPU
 						: EP_TOPO_NVLINK_GPU;
@@ -126,7 +126,7 @@ static void read_link(const struct nvml *n, nvml_dev dev, unsigned link, struct 
 	ep_topo_add_link(gpu, kind, &target, 1);
 }
 
-static void read_fabric(struct ep_topo *topo, const struct nvml *n, nvml_dev dev,
+static void read_fabric(struct ep_topo *topo, const struct nvml *nvml, nvml_dev dev,
 			struct ep_topo_gpu *gpu)
 {
 	static const uint8_t none[16];
@@ -134,7 +134,7 @@ static void read_fabric(struct ep_topo *topo, const struct nvml *n, nvml_dev dev
 
 	char pci[EP_TOPO_PCI_LEN];
 
-	if (!n->fabric || n->fabric(dev, &f)) {
+	if (!nvml->fabric || nvml->fabric(dev, &f)) {
 		return;
 	}
 	gpu->fabric_pending = f.state == NVML_FABRIC_NOT_STARTED ||
@@ -153,38 +153,38 @@ static void read_fabric(struct ep_topo *topo, const struct nvml *n, nvml_dev dev
 	}
 }
 
-static void read_device(struct ep_topo *topo, const struct nvml *n, nvml_dev dev,
+static void read_device(struct ep_topo *topo, const struct nvml *nvml, nvml_dev dev,
 			struct ep_topo_gpu *gpu)
 {
 	char text[96];
 	int major, minor;
 
-	if (n->uuid(dev, text, sizeof(text)) == 0) {
+	if (nvml->uuid(dev, text, sizeof(text)) == 0) {
 		ep_topo_copy_name(gpu->uuid, text);
 	}
-	if (n->name && n->name(dev, text, sizeof(text)) == 0) {
+	if (nvml->name && nvml->name(dev, text, sizeof(text)) == 0) {
 		ep_topo_copy_name(gpu->name, text);
 	}
-	if (n->capability && n->capability(dev, &major, &minor) == 0) {
+	if (nvml->capability && nvml->capability(dev, &major, &minor) == 0) {
 		gpu->sm = 10 * major + minor;
 	}
-	if (n->link_state && gpu->instance < 0) {
+	if (nvml->link_state && gpu->instance < 0) {
 		gpu->nvlinks = 0;
 		for (unsigned link = 0; link < NVML_MAX_LINKS; link++) {
-			read_link(n, dev, link, gpu);
+			read_link(nvml, dev, link, gpu);
 		}
-		read_fabric(topo, n, dev, gpu);
+		read_fabric(topo, nvml, dev, gpu);
 	}
 }
 
 /* One entry per MIG instance when the GPU is divided, else one. */
-static int read_gpu(struct ep_topo *topo, const struct nvml *n, nvml_dev dev, int node,
+static int read_gpu(struct ep_topo *topo, const struct nvml *nvml, nvml_dev dev, int node,
 		    struct ep_topo_err *err)
 {
 	unsigned mode = 0, pending, max = 0;
-	bool mig = n->mig_mode && n->mig_max && n->mig_by_index &&
-		   n->mig_mode(dev, &mode, &pending) == 0 && mode == 1 &&
-		   n->mig_max(dev, &max) == 0;
+	bool mig = nvml->mig_mode && nvml->mig_max && nvml->mig_by_index &&
+		   nvml->mig_mode(dev, &mode, &pending) == 0 && mode == 1 &&
+		   nvml->mig_max(dev, &max) == 0;
 	struct ep_topo_gpu *gpu;
 	int found = 0;
 	char pci[EP_TOPO_PCI_LEN];
@@ -192,7 +192,7 @@ static int read_gpu(struct ep_topo *topo, const struct nvml *n, nvml_dev dev, in
 	for (unsigned i = 0; mig && i < max && i < 64; i++) {
 		nvml_dev part;
 
-		if (n->mig_by_index(dev, i, &part)) {
+		if (nvml->mig_by_index(dev, i, &part)) {
 			continue;
 		}
 		gpu = ep_topo_add_gpu(topo, node, err);
@@ -200,8 +200,8 @@ static int read_gpu(struct ep_topo *topo, const struct nvml *n, nvml_dev dev, in
 			return -E2BIG;
 		}
 		gpu->instance = found++;
-		read_device(topo, n, dev, gpu);
-		if (n->uuid(part, gpu->uuid, sizeof(gpu->uuid))) {
+		read_device(topo, nvml, dev, gpu);
+		if (nvml->uuid(part, gpu->uuid, sizeof(gpu->uuid))) {
 			gpu->uuid[0] = '\0';
 		}
 		gpu->nvlinks = 0;
@@ -219,7 +219,7 @@ static int read_gpu(struct ep_topo *topo, const struct nvml *n, nvml_dev dev, in
 	if (!gpu) {
 		return -E2BIG;
 	}
-	read_device(topo, n, dev, gpu);
+	read_device(topo, nvml, dev, gpu);
 	return 0;
 }
 
@@ -238,16 +238,16 @@ static int node_of(struct ep_topo *topo, const char *root, const struct ep_topo_
 	return host < 0 ? host : ep_topo_add_node(topo, host, EP_TOPO_KIND_DEVICE, pci, numa, err);
 }
 
-static int read_all(struct ep_topo *topo, const struct nvml *n, const char *root,
+static int read_all(struct ep_topo *topo, const struct nvml *nvml, const char *root,
 		    struct ep_topo_err *err)
 {
 	int on_pci = topo->ngpus;
 	unsigned count = 0;
 
-	if (n->driver && n->driver(topo->driver, sizeof(topo->driver))) {
+	if (nvml->driver && nvml->driver(topo->driver, sizeof(topo->driver))) {
 		topo->driver[0] = '\0';
 	}
-	if (n->count(&count)) {
+	if (nvml->count(&count)) {
 		count = 0;
 	}
 	/* In a container sysfs shows GPUs that are not ours. NVML shows ours. */
@@ -257,7 +257,7 @@ static int read_all(struct ep_topo *topo, const struct nvml *n, const char *root
 		struct ep_topo_pci at;
 		nvml_dev dev;
 
-		if (n->by_index(i, &dev) || n->pci(dev, &pci)) {
+		if (nvml->by_index(i, &dev) || nvml->pci(dev, &pci)) {
 			ep_topo_note(topo, "NVML cannot open GPU %u, left out", i);
 			continue;
 		}
@@ -266,7 +266,7 @@ static int read_all(struct ep_topo *topo, const struct nvml *n, const char *root
 			continue;
 		}
 		int node = node_of(topo, root, &at, err);
-		int rc = node < 0 ? node : read_gpu(topo, n, dev, node, err);
+		int rc = node < 0 ? node : read_gpu(topo, nvml, dev, node, err);
 
 		if (rc) {
 			return rc;

@@ -17,52 +17,53 @@ struct writer {
 	int ndevs;    /* <net>s so far */
 };
 
-static void indent(struct writer *w, int depth)
+static void indent(struct writer *writer, int depth)
 {
-	fprintf(w->out, "%*s", 2 * depth, "");
+	fprintf(writer->out, "%*s", 2 * depth, "");
 }
 
-static void attr(struct writer *w, const char *name, const char *value)
+static void attr(struct writer *writer, const char *name, const char *value)
 {
-	fprintf(w->out, " %s=\"", name);
+	fprintf(writer->out, " %s=\"", name);
 	for (; *value; value++) {
 		if (strchr("<>&\"", *value)) {
-			fprintf(w->out, "&#%d;", *value);
+			fprintf(writer->out, "&#%d;", *value);
 		} else {
-			fputc(*value, w->out);
+			fputc(*value, writer->out);
 		}
 	}
-	fputc('"', w->out);
+	fputc('"', writer->out);
 }
 
 /* ---- PCI ---- */
 
-static void pci_dir(const struct writer *w, const struct ep_topo_pci *pci, char *dir, size_t size)
+static void pci_dir(const struct writer *writer, const struct ep_topo_pci *pci, char *dir,
+		    size_t size)
 {
 	char name[EP_TOPO_PCI_LEN];
 
-	snprintf(dir, size, "%.256s/sys/bus/pci/devices/%s", w->root ? w->root : "",
+	snprintf(dir, size, "%.256s/sys/bus/pci/devices/%s", writer->root ? writer->root : "",
 		 ep_topo_pci_print(pci, name));
 }
 
 /* By what the device says of itself, else by what hangs there. */
-static void write_ids(struct writer *w, const char *dir, const char *class_id)
+static void write_ids(struct writer *writer, const char *dir, const char *class_id)
 {
 	static const char *const names[] = { "class", "vendor", "device", "subsystem_vendor",
 					     "subsystem_device" };
 	char text[32];
 
 	for (int i = 0; i < 5; i++) {
-		if (w->root && ep_topo_read_line(dir, names[i], text, sizeof(text))) {
-			attr(w, names[i], text);
+		if (writer->root && ep_topo_read_line(dir, names[i], text, sizeof(text))) {
+			attr(writer, names[i], text);
 		} else if (i == 0) {
-			attr(w, names[i], class_id);
+			attr(writer, names[i], class_id);
 		}
 	}
 }
 
 /* Links that are asleep run at a lower speed: the device's greatest counts. Else a link that carries as much. */
-static void write_link(struct writer *w, const char *dir, uint32_t mbps)
+static void write_link(struct writer *writer, const char *dir, uint32_t mbps)
 {
 	static const struct {
 		const char *name;
@@ -73,11 +74,11 @@ static void write_link(struct writer *w, const char *dir, uint32_t mbps)
 	};
 	char text[64], width[16];
 
-	if (w->root && ep_topo_read_line(dir, "max_link_speed", text, sizeof(text)) &&
+	if (writer->root && ep_topo_read_line(dir, "max_link_speed", text, sizeof(text)) &&
 	    isdigit((unsigned char)*text) &&
 	    ep_topo_read_line(dir, "max_link_width", width, sizeof(width)) && atoi(width) > 0) {
-		attr(w, "link_speed", text);
-		attr(w, "link_width", width);
+		attr(writer, "link_speed", text);
+		attr(writer, "link_width", width);
 		return;
 	}
 	for (int lanes = 16; lanes > 0; lanes /= 2) {
@@ -85,27 +86,27 @@ static void write_link(struct writer *w, const char *dir, uint32_t mbps)
 			double carries = ep_topo_link_mbps(speed[i].gts, lanes);
 
 			if (mbps > carries * 0.97 && mbps < carries * 1.03) {
-				attr(w, "link_speed", speed[i].name);
-				fprintf(w->out, " link_width=\"%d\"", lanes);
+				attr(writer, "link_speed", speed[i].name);
+				fprintf(writer->out, " link_width=\"%d\"", lanes);
 				return;
 			}
 		}
 	}
-	fputs(" link_speed=\"\" link_width=\"0\"", w->out);
+	fputs(" link_speed=\"\" link_width=\"0\"", writer->out);
 }
 
 /* <pci ...; the caller closes it. */
-static void open_pci(struct writer *w, int depth, int node, const char *class_id)
+static void open_pci(struct writer *writer, int depth, int node, const char *class_id)
 {
-	const struct ep_topo_node *n = &w->topo->nodes[node];
+	const struct ep_topo_node *n = &writer->topo->nodes[node];
 	char dir[512], name[EP_TOPO_PCI_LEN];
 
-	indent(w, depth);
-	fputs("<pci", w->out);
-	attr(w, "busid", ep_topo_pci_print(&n->pci, name));
-	pci_dir(w, &n->pci, dir, sizeof(dir));
-	write_ids(w, dir, class_id);
-	write_link(w, dir, n->mbps);
+	indent(writer, depth);
+	fputs("<pci", writer->out);
+	attr(writer, "busid", ep_topo_pci_print(&n->pci, name));
+	pci_dir(writer, &n->pci, dir, sizeof(dir));
+	write_ids(writer, dir, class_id);
+	write_link(writer, dir, n->mbps);
 }
 
 /* ---- devices ---- */
@@ -120,7 +121,7 @@ static bool same_end(const struct ep_topo_nvlink *a, const struct ep_topo_nvlink
 }
 
 /* All links with the same other end are written as one. */
-static void write_nvlink(struct writer *w, int depth, const struct ep_topo_gpu *gpu, int first)
+static void write_nvlink(struct writer *writer, int depth, const struct ep_topo_gpu *gpu, int first)
 {
 	static const char *const class_of[] = {
 		[EP_TOPO_NVLINK_GPU] = "0x030200",
@@ -140,39 +141,39 @@ static void write_nvlink(struct writer *w, int depth, const struct ep_topo_gpu *
 		}
 		count += gpu->link[i].count;
 	}
-	indent(w, depth);
-	fputs("<nvlink", w->out);
+	indent(writer, depth);
+	fputs("<nvlink", writer->out);
 	/* The address is NCCL's for what is not to be seen. */
-	attr(w, "target",
+	attr(writer, "target",
 	     link->target.known ? ep_topo_pci_print(&link->target, name) : "fffffff:ffff:ff");
-	fprintf(w->out, " count=\"%d\" tclass=\"%s\"/>\n", count, class_of[link->kind]);
+	fprintf(writer->out, " count=\"%d\" tclass=\"%s\"/>\n", count, class_of[link->kind]);
 }
 
-static void write_gpus(struct writer *w, int depth, int node)
+static void write_gpus(struct writer *writer, int depth, int node)
 {
-	for (int g = 0; g < w->topo->ngpus; g++) {
-		const struct ep_topo_gpu *gpu = &w->topo->gpu[g];
+	for (int g = 0; g < writer->topo->ngpus; g++) {
+		const struct ep_topo_gpu *gpu = &writer->topo->gpu[g];
 
 		/* NCCL adds a GPU that is not there; one that is has no other NVLinks than these. */
 		if (gpu->node != node || (gpu->nvlinks < 0 && gpu->instance < 0)) {
 			continue;
 		}
-		indent(w, depth);
-		fprintf(w->out, "<gpu dev=\"%d\"", g);
+		indent(writer, depth);
+		fprintf(writer->out, "<gpu dev=\"%d\"", g);
 		if (gpu->sm) {
-			fprintf(w->out, " sm=\"%d\"", gpu->sm);
+			fprintf(writer->out, " sm=\"%d\"", gpu->sm);
 		}
-		fputs(">\n", w->out);
+		fputs(">\n", writer->out);
 		for (int i = 0; i < gpu->nlinks; i++) {
-			write_nvlink(w, depth + 1, gpu, i);
+			write_nvlink(writer, depth + 1, gpu, i);
 		}
-		indent(w, depth);
-		fputs("</gpu>\n", w->out);
+		indent(writer, depth);
+		fputs("</gpu>\n", writer->out);
 	}
 }
 
 /* `before`: ports of the adapter's functions before this one, through which NCCL counts. */
-static int write_nets(struct writer *w, int depth, const struct ep_topo_nic *nic, int before)
+static int write_nets(struct writer *writer, int depth, const struct ep_topo_nic *nic, int before)
 {
 	int n = 0;
 
@@ -182,18 +183,18 @@ static int write_nets(struct writer *w, int depth, const struct ep_topo_nic *nic
 		if (port->state == EP_TOPO_STATE_DOWN) {
 			continue;
 		}
-		indent(w, depth);
-		fputs("<net", w->out);
-		attr(w, "name", nic->name);
-		fprintf(w->out, " dev=\"%d\"", w->ndevs++);
+		indent(writer, depth);
+		fputs("<net", writer->out);
+		attr(writer, "name", nic->name);
+		fprintf(writer->out, " dev=\"%d\"", writer->ndevs++);
 		if (port->mbps) {
-			fprintf(w->out, " speed=\"%u\"", port->mbps);
+			fprintf(writer->out, " speed=\"%u\"", port->mbps);
 		}
-		fprintf(w->out, " port=\"%d\"", before + port->num);
+		fprintf(writer->out, " port=\"%d\"", before + port->num);
 		if (nic->guid) {
-			fprintf(w->out, " guid=\"0x%llx\"", (unsigned long long)nic->guid);
+			fprintf(writer->out, " guid=\"0x%llx\"", (unsigned long long)nic->guid);
 		}
-		fputs("/>\n", w->out);
+		fputs("/>\n", writer->out);
 		n++;
 	}
 	return n;
@@ -215,11 +216,11 @@ static bool same_adapter(const struct ep_topo *topo, int a, int b)
 }
 
 /* The first NIC of the adapter of node, in the order of topo->nic; -1: there is none. */
-static int first_nic(const struct writer *w, int node)
+static int first_nic(const struct writer *writer, int node)
 {
-	for (int i = 0; i < w->topo->nnics; i++) {
-		if (is_written(&w->topo->nic[i]) &&
-		    same_adapter(w->topo, w->topo->nic[i].node, node)) {
+	for (int i = 0; i < writer->topo->nnics; i++) {
+		if (is_written(&writer->topo->nic[i]) &&
+		    same_adapter(writer->topo, writer->topo->nic[i].node, node)) {
 			return i;
 		}
 	}
@@ -227,27 +228,28 @@ static int first_nic(const struct writer *w, int node)
 }
 
 /* <nic> with the ports of all functions of the adapter. Without names there is nothing to write. */
-static void write_nic(struct writer *w, int depth, int node)
+static void write_nic(struct writer *writer, int depth, int node)
 {
 	bool open = false;
 	int before = 0;
 
-	for (int i = first_nic(w, node); i < w->topo->nnics; i++) {
-		const struct ep_topo_nic *nic = &w->topo->nic[i];
+	for (int i = first_nic(writer, node); i < writer->topo->nnics; i++) {
+		const struct ep_topo_nic *nic = &writer->topo->nic[i];
 
-		if (!is_written(nic) || !nic->named || !same_adapter(w->topo, nic->node, node)) {
+		if (!is_written(nic) || !nic->named ||
+		    !same_adapter(writer->topo, nic->node, node)) {
 			continue;
 		}
 		if (!open) {
-			indent(w, depth);
-			fputs("<nic>\n", w->out);
+			indent(writer, depth);
+			fputs("<nic>\n", writer->out);
 			open = true;
 		}
-		before += write_nets(w, depth + 1, nic, before);
+		before += write_nets(writer, depth + 1, nic, before);
 	}
 	if (open) {
-		indent(w, depth);
-		fputs("</nic>\n", w->out);
+		indent(writer, depth);
+		fputs("</nic>\n", writer->out);
 	}
 }
 
@@ -261,62 +263,63 @@ static bool has_gpu(const struct ep_topo *topo, int node)
 	return false;
 }
 
-static void write_device(struct writer *w, int depth, int node)
+static void write_device(struct writer *writer, int depth, int node)
 {
-	bool gpu = has_gpu(w->topo, node);
-	int nic = first_nic(w, node);
+	bool gpu = has_gpu(writer->topo, node);
+	int nic = first_nic(writer, node);
 
-	if (!gpu && (nic < 0 || w->topo->nic[nic].node != node)) {
+	if (!gpu && (nic < 0 || writer->topo->nic[nic].node != node)) {
 		return; /* with the first function of its adapter */
 	}
-	if (!w->topo->nodes[node].pci.known) {
-		write_nic(w, depth, node);
+	if (!writer->topo->nodes[node].pci.known) {
+		write_nic(writer, depth, node);
 		return;
 	}
-	open_pci(w, depth, node, gpu ? "0x030200" : "0x020000");
-	fputs(">\n", w->out);
+	open_pci(writer, depth, node, gpu ? "0x030200" : "0x020000");
+	fputs(">\n", writer->out);
 	if (gpu) {
-		write_gpus(w, depth + 1, node);
+		write_gpus(writer, depth + 1, node);
 	} else {
-		write_nic(w, depth + 1, node);
+		write_nic(writer, depth + 1, node);
 	}
-	indent(w, depth);
-	fputs("</pci>\n", w->out);
+	indent(writer, depth);
+	fputs("</pci>\n", writer->out);
 }
 
 /* ---- the tree ---- */
 
-static void write_below(struct writer *w, int depth, int parent)
+static void write_below(struct writer *writer, int depth, int parent)
 {
-	for (int n = parent + 1; n < w->topo->nnodes; n++) {
-		const struct ep_topo_node *node = &w->topo->nodes[n];
+	for (int n = parent + 1; n < writer->topo->nnodes; n++) {
+		const struct ep_topo_node *node = &writer->topo->nodes[n];
 
-		if (node->parent != parent || !w->wanted[n]) {
+		if (node->parent != parent || !writer->wanted[n]) {
 			continue;
 		}
 		if (node->kind == EP_TOPO_KIND_DEVICE) {
-			write_device(w, depth, n);
+			write_device(writer, depth, n);
 		} else if (node->kind != EP_TOPO_KIND_SWITCH || !node->pci.known) {
-			write_below(w, depth, n); /* NCCL has one <pci> per switch, and no ports */
+			write_below(writer, depth,
+				    n); /* NCCL has one <pci> per switch, and no ports */
 		} else {
-			open_pci(w, depth, n, "0x060400");
-			fputs(">\n", w->out);
-			write_below(w, depth + 1, n);
-			indent(w, depth);
-			fputs("</pci>\n", w->out);
+			open_pci(writer, depth, n, "0x060400");
+			fputs(">\n", writer->out);
+			write_below(writer, depth + 1, n);
+			indent(writer, depth);
+			fputs("</pci>\n", writer->out);
 		}
 	}
 }
 
 /* As CPUID has it, and NCCL: the kernel adds the extended family to the base. */
-static void write_model(struct writer *w)
+static void write_model(struct writer *writer)
 {
 	char path[512], line[256];
 	int family = -1, model = -1;
 	const char *colon;
 	FILE *f;
 
-	snprintf(path, sizeof(path), "%.256s/proc/cpuinfo", w->root);
+	snprintf(path, sizeof(path), "%.256s/proc/cpuinfo", writer->root);
 	f = fopen(path, "re");
 	while (f && fgets(line, sizeof(line), f) && *line != '\n') {
 		colon = strchr(line, ':');
@@ -325,7 +328,7 @@ static void write_model(struct writer *w)
 			continue;
 		}
 		if (strncmp(line, "vendor_id", 9) == 0) {
-			attr(w, "vendor", colon + 1 + strspn(colon + 1, " "));
+			attr(writer, "vendor", colon + 1 + strspn(colon + 1, " "));
 		} else if (strncmp(line, "cpu family", 10) == 0) {
 			family = atoi(colon + 1);
 		} else if (strncmp(line, "model\t", 6) == 0) {
@@ -337,51 +340,52 @@ static void write_model(struct writer *w)
 	}
 	if (family >= 0 && model >= 0) {
 		family = family > 15 ? 15 + (family - 15) * 16 : family;
-		fprintf(w->out, " familyid=\"%d\" modelid=\"%d\"", family, model);
+		fprintf(writer->out, " familyid=\"%d\" modelid=\"%d\"", family, model);
 	}
 }
 
-static void write_cpu(struct writer *w, int host)
+static void write_cpu(struct writer *writer, int host)
 {
-	const struct ep_topo_node *node = &w->topo->nodes[host];
+	const struct ep_topo_node *node = &writer->topo->nodes[host];
 	char dir[512], text[1024];
 	struct utsname system;
 
-	fputs("  <cpu", w->out);
-	if (w->topo->nhosts > 1) {
-		fprintf(w->out, " host_hash=\"0x%x\"", ep_topo_host_at(w->topo, host) + 1);
+	fputs("  <cpu", writer->out);
+	if (writer->topo->nhosts > 1) {
+		fprintf(writer->out, " host_hash=\"0x%x\"",
+			ep_topo_host_at(writer->topo, host) + 1);
 	}
-	fprintf(w->out, " numaid=\"%d\"", node->numa);
-	if (w->root) {
-		snprintf(dir, sizeof(dir), "%.256s/sys/devices/system/node/node%d", w->root,
+	fprintf(writer->out, " numaid=\"%d\"", node->numa);
+	if (writer->root) {
+		snprintf(dir, sizeof(dir), "%.256s/sys/devices/system/node/node%d", writer->root,
 			 node->numa);
 		if (ep_topo_read_line(dir, "cpumap", text, sizeof(text))) {
-			attr(w, "affinity", text);
+			attr(writer, "affinity", text);
 		}
 		if (uname(&system) == 0) {
-			attr(w, "arch",
+			attr(writer, "arch",
 			     strcmp(system.machine, "aarch64") ? system.machine : "arm64");
 		}
-		write_model(w);
+		write_model(writer);
 	}
-	fputs(">\n", w->out);
+	fputs(">\n", writer->out);
 	/* One <cpu> stands for all host bridges of the node. */
-	for (int n = host; n < w->topo->nnodes; n++) {
-		const struct ep_topo_node *other = &w->topo->nodes[n];
+	for (int n = host; n < writer->topo->nnodes; n++) {
+		const struct ep_topo_node *other = &writer->topo->nodes[n];
 
-		if (w->wanted[n] && other->kind == EP_TOPO_KIND_HOST && other->numa == node->numa &&
-		    other->parent == node->parent) {
-			write_below(w, 2, n);
-			w->wanted[n] = false;
+		if (writer->wanted[n] && other->kind == EP_TOPO_KIND_HOST &&
+		    other->numa == node->numa && other->parent == node->parent) {
+			write_below(writer, 2, n);
+			writer->wanted[n] = false;
 		}
 	}
-	fputs("  </cpu>\n", w->out);
+	fputs("  </cpu>\n", writer->out);
 }
 
-static void want(struct writer *w, int node)
+static void want(struct writer *writer, int node)
 {
-	for (; node >= 0; node = w->topo->nodes[node].parent) {
-		w->wanted[node] = true;
+	for (; node >= 0; node = writer->topo->nodes[node].parent) {
+		writer->wanted[node] = true;
 	}
 }
 

@@ -31,22 +31,22 @@ struct parser {
 	int last_child[EP_TOPO_MAX_DEPTH];
 };
 
-static unsigned long parser_line(const struct parser *p)
+static unsigned long parser_line(const struct parser *parser)
 {
 #ifdef EP_EXPAT_64 /* an Expat that has it calls the other deprecated */
-	return XML_GetCurrentLineNumber64(p->expat);
+	return XML_GetCurrentLineNumber64(parser->expat);
 #else
-	return XML_GetCurrentLineNumber(p->expat);
+	return XML_GetCurrentLineNumber(parser->expat);
 #endif
 }
 
-static void parser_stop(struct parser *p, int code, const char *what)
+static void parser_stop(struct parser *parser, int code, const char *what)
 {
-	if (p->rc == 0) {
-		p->rc = ep_topo_fail(p->err, code, "%s line %lu: %s", p->path, parser_line(p),
-				     what);
+	if (parser->rc == 0) {
+		parser->rc = ep_topo_fail(parser->err, code, "%s line %lu: %s", parser->path,
+					  parser_line(parser), what);
 	}
-	XML_StopParser(p->expat, XML_FALSE);
+	XML_StopParser(parser->expat, XML_FALSE);
 }
 
 static const char *xml_string(struct ep_xml *xml, const char *text)

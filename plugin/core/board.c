@@ -105,14 +105,14 @@ struct ep_board *ep_board_make(int nranks, char path[EP_BOARD_PATH])
 	return b;
 }
 
-void ep_board_show(struct ep_board *b)
+void ep_board_show(struct ep_board *board)
 {
-	__atomic_store_n(&b->magic, EP_BOARD_MAGIC, __ATOMIC_RELEASE);
+	__atomic_store_n(&board->magic, EP_BOARD_MAGIC, __ATOMIC_RELEASE);
 }
 
-void ep_board_hide(const struct ep_board *b, const char *path)
+void ep_board_hide(const struct ep_board *board, const char *path)
 {
-	if (path[0] && b->pid == (int32_t)getpid()) {
+	if (path[0] && board->pid == (int32_t)getpid()) {
 		(void)unlink(path);
 	}
 }
@@ -129,18 +129,18 @@ bool ep_board_sound(const void *data, size_t bytes)
 	       b->ranks_off == ep_board_ranks_off(b->nranks);
 }
 
-enum ep_board_life ep_board_life(const struct ep_board *b)
+enum ep_board_life ep_board_life(const struct ep_board *board)
 {
 	uint64_t started;
 	char state;
 
-	if (b->pid_space != ep_process_namespace() || !b->started) {
+	if (board->pid_space != ep_process_namespace() || !board->started) {
 		return EP_BOARD_FOREIGN;
 	}
-	if (!ep_process_read(b->pid, &state, &started)) {
+	if (!ep_process_read(board->pid, &state, &started)) {
 		return errno == ENOENT || errno == ESRCH ? EP_BOARD_DEAD : EP_BOARD_FOREIGN;
 	}
-	if (started != b->started || state == 'Z' || state == 'X') {
+	if (started != board->started || state == 'Z' || state == 'X') {
 		return EP_BOARD_DEAD;
 	}
 	return state == 'T' || state == 't' ? EP_BOARD_STOPPED : EP_BOARD_LIVES;

@@ -75,7 +75,7 @@ bool ep_context_ended(const struct ep_context *context)
 	return ep_context_primary(context->device, &id) && id != context->id;
 }
 
-bool ep_pinned_take(struct ep_pinned *p, void *host, size_t bytes, struct ep_reason *why)
+bool ep_pinned_take(struct ep_pinned *pinned, void *host, size_t bytes, struct ep_reason *why)
 {
 	const char *what = "cudaHostRegister";
 	void *dev = NULL;
@@ -90,7 +90,7 @@ bool ep_pinned_take(struct ep_pinned *p, void *host, size_t bytes, struct ep_rea
 	if (err != cudaSuccess) {
 		goto err_unregister;
 	}
-	*p = (struct ep_pinned){ host, dev, bytes };
+	*pinned = (struct ep_pinned){ host, dev, bytes };
 	return true;
 
 err_unregister:
@@ -101,7 +101,7 @@ err_clear:
 			     bytes, what, cudaGetErrorString(err), cudaGetErrorName(err));
 }
 
-bool ep_pinned_alloc(struct ep_pinned *p, size_t bytes, struct ep_reason *why)
+bool ep_pinned_alloc(struct ep_pinned *pinned, size_t bytes, struct ep_reason *why)
 {
 	void *host;
 
@@ -111,21 +111,21 @@ bool ep_pinned_alloc(struct ep_pinned *p, size_t bytes, struct ep_reason *why)
 		return ep_reason_set(why, "no %zu bytes of host memory: %s", bytes,
 				     strerror(errno));
 	}
-	if (!ep_pinned_take(p, host, bytes, why)) {
+	if (!ep_pinned_take(pinned, host, bytes, why)) {
 		munmap(host, bytes);
 		return false;
 	}
 	return true;
 }
 
-void ep_pinned_free(struct ep_pinned *p, bool ended)
+void ep_pinned_free(struct ep_pinned *pinned, bool ended)
 {
-	if (!p->host) {
+	if (!pinned->host) {
 		return;
 	}
-	if (!ended && cudaHostUnregister(p->host) != cudaSuccess) {
+	if (!ended && cudaHostUnregister(pinned->host) != cudaSuccess) {
 		(void)cudaGetLastError();
 	}
-	munmap(p->host, p->bytes);
-	memset(p, 0, sizeof(*p));
+	munmap(pinned->host, pinned->bytes);
+	memset(pinned, 0, sizeof(*pinned));
 }

@@ -35,12 +35,12 @@ struct ep_pinned {
 };
 
 /* Zeroed, and aligned to a page. Leaves nothing behind on failure. */
-bool ep_pinned_alloc(struct ep_pinned *p, size_t bytes, struct ep_reason *why);
+bool ep_pinned_alloc(struct ep_pinned *pinned, size_t bytes, struct ep_reason *why);
 
 /* The same of a mapping that is there: it is unmapped by ep_pinned_free(), and stays as it is on failure. */
-bool ep_pinned_take(struct ep_pinned *p, void *host, size_t bytes, struct ep_reason *why);
+bool ep_pinned_take(struct ep_pinned *pinned, void *host, size_t bytes, struct ep_reason *why);
 
 /* ended: the context is. Otherwise nothing may run on the device that uses the memory. */
-void ep_pinned_free(struct ep_pinned *p, bool ended);
+void ep_pinned_free(struct ep_pinned *pinned, bool ended);
 
 #endif

@@ -25,14 +25,14 @@ struct ep_nodes_walk {
 };
 
 /* The next rank's node. */
-static uint32_t ep_nodes_next(struct ep_nodes_walk *w, const struct ep_param_list *sizes)
+static uint32_t ep_nodes_next(struct ep_nodes_walk *walk, const struct ep_param_list *sizes)
 {
-	if (!w->left) {
-		w->node++;
-		w->left = sizes->item[sizes->count > 1 ? w->node : 0];
+	if (!walk->left) {
+		walk->node++;
+		walk->left = sizes->item[sizes->count > 1 ? walk->node : 0];
 	}
-	w->left--;
-	return w->node;
+	walk->left--;
+	return walk->node;
 }
 
 ncclResult_t ep_nodes_split(uint32_t node[], const struct ep_param_list *sizes, int nranks)

@@ -48,18 +48,18 @@ int ep_thread_start(pthread_t *thread, void *(*fn)(void *), void *arg)
 	return error;
 }
 
-static void ep_timed_call_free(struct ep_timed_call *e)
+static void ep_timed_call_free(struct ep_timed_call *call)
 {
-	pthread_cond_destroy(&e->changed);
-	pthread_mutex_destroy(&e->lock);
-	free(e);
+	pthread_cond_destroy(&call->changed);
+	pthread_mutex_destroy(&call->lock);
+	free(call);
 }
 
 /* Under the lock. */
-static void ep_timed_call_become(struct ep_timed_call *e, enum ep_timed_call_state state)
+static void ep_timed_call_become(struct ep_timed_call *call, enum ep_timed_call_state state)
 {
-	e->state = state;
-	pthread_cond_signal(&e->changed);
+	call->state = state;
+	pthread_cond_signal(&call->changed);
 }
 
 static void *ep_timed_call_main(void *arg)
@@ -138,48 +138,48 @@ int ep_timed_call_begin(struct ep_timed_call **out, int (*ready)(void *arg), voi
 	return 0;
 }
 
-int ep_timed_call_go(struct ep_timed_call *e, void *arg, size_t bytes, uint64_t timeout_ns)
+int ep_timed_call_go(struct ep_timed_call *call, void *arg, size_t bytes, uint64_t timeout_ns)
 {
 	uint64_t end = ep_now_ns() + ep_min_u64(timeout_ns, EP_TIMED_CALL_LONGEST_NS);
 	struct timespec limit = { (time_t)(end / 1000000000), (long)(end % 1000000000) };
 	bool done;
 
-	pthread_mutex_lock(&e->lock);
-	e->go = true;
-	pthread_cond_signal(&e->changed);
-	while (e->state != EP_TIMED_CALL_DONE &&
-	       pthread_cond_timedwait(&e->changed, &e->lock, &limit) == 0) {
+	pthread_mutex_lock(&call->lock);
+	call->go = true;
+	pthread_cond_signal(&call->changed);
+	while (call->state != EP_TIMED_CALL_DONE &&
+	       pthread_cond_timedwait(&call->changed, &call->lock, &limit) == 0) {
 	}
-	done = e->state == EP_TIMED_CALL_DONE;
+	done = call->state == EP_TIMED_CALL_DONE;
 	if (done) {
-		memcpy(arg, e->arg, bytes);
+		memcpy(arg, call->arg, bytes);
 	}
-	pthread_mutex_unlock(&e->lock);
+	pthread_mutex_unlock(&call->lock);
 	return done ? 0 : ETIMEDOUT;
 }
 
-void ep_timed_call_end(struct ep_timed_call *e)
+void ep_timed_call_end(struct ep_timed_call *call)
 {
 	bool done, running;
 	pthread_t thread;
 
-	if (!e) {
+	if (!call) {
 		return;
 	}
-	pthread_mutex_lock(&e->lock);
-	thread = e->thread;
-	done = e->state == EP_TIMED_CALL_DONE;
-	running = e->go && !done;
-	e->alone = !done; /* the thread frees it then */
-	pthread_cond_signal(&e->changed);
-	pthread_mutex_unlock(&e->lock);
+	pthread_mutex_lock(&call->lock);
+	thread = call->thread;
+	done = call->state == EP_TIMED_CALL_DONE;
+	running = call->go && !done;
+	call->alone = !done; /* the thread frees it then */
+	pthread_cond_signal(&call->changed);
+	pthread_mutex_unlock(&call->lock);
 	if (running) {
 		pthread_detach(thread);
 		return;
 	}
 	pthread_join(thread, NULL);
 	if (done) {
-		ep_timed_call_free(e);
+		ep_timed_call_free(call);
 	}
 }
 

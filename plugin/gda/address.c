@@ -101,15 +101,15 @@ void ep_gda_address_check(struct ep_gda_nic *nic)
 	__atomic_store_n(&nic->address_gone, 1, __ATOMIC_RELAXED);
 }
 
-bool ep_gda_address_moved(const struct ep_gda_queue *q, char *text, size_t size)
+bool ep_gda_address_moved(const struct ep_gda_queue *queue, char *text, size_t size)
 {
-	const uint8_t *was = q->mac;
+	const uint8_t *was = queue->mac;
 	char gid[EP_GID_TEXT];
 	struct ep_reason why;
 	uint8_t now[6];
 
-	if (q->verbs || q->nic->base.end.link_layer != IBV_LINK_LAYER_ETHERNET ||
-	    !ep_gda_address_resolve(q->nic, NULL, q->peer_gid, now, &why) ||
+	if (queue->verbs || queue->nic->base.end.link_layer != IBV_LINK_LAYER_ETHERNET ||
+	    !ep_gda_address_resolve(queue->nic, NULL, queue->peer_gid, now, &why) ||
 	    memcmp(was, now, sizeof(now)) == 0) {
 		return false;
 	}
@@ -117,7 +117,7 @@ bool ep_gda_address_moved(const struct ep_gda_queue *q, char *text, size_t size)
 		text, size,
 		"%s has moved from %02x:%02x:%02x:%02x:%02x:%02x to %02x:%02x:%02x:%02x:%02x:%02x: "
 		"make the group anew",
-		ep_gid_print(q->peer_gid, gid), was[0], was[1], was[2], was[3], was[4], was[5],
+		ep_gid_print(queue->peer_gid, gid), was[0], was[1], was[2], was[3], was[4], was[5],
 		now[0], now[1], now[2], now[3], now[4], now[5]);
 	return true;
 }

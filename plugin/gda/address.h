@@ -17,6 +17,6 @@ void ep_gda_address_release(struct ep_gda_nic *nic);
 /* After an event: warns if the port's GID is another than the one that its queue pairs have. */
 void ep_gda_address_check(struct ep_gda_nic *nic);
 /* Of a queue whose packets are not answered: whether the peer has another hardware address by now. */
-bool ep_gda_address_moved(const struct ep_gda_queue *q, char *text, size_t size);
+bool ep_gda_address_moved(const struct ep_gda_queue *queue, char *text, size_t size);
 
 #endif

@@ -35,7 +35,7 @@ static const char ep_gda_what[] = "connecting queue pairs";
 
 struct ep_gda_work {
 	struct ep_gda *gda;
-	bool (*fn)(struct ep_gda_queue *q, void *arg, struct ep_reason *why);
+	bool (*fn)(struct ep_gda_queue *queue, void *arg, struct ep_reason *why);
 	void *arg;
 	uint32_t next;
 	uint32_t failed;
@@ -67,8 +67,8 @@ static void *ep_gda_work_some(void *arg)
 }
 
 bool ep_gda_each(struct ep_gda *g,
-		 bool (*fn)(struct ep_gda_queue *q, void *arg, struct ep_reason *why), void *arg,
-		 struct ep_reason *why)
+		 bool (*fn)(struct ep_gda_queue *queue, void *arg, struct ep_reason *why),
+		 void *arg, struct ep_reason *why)
 {
 	struct ep_gda_work work = { .gda = g, .fn = fn, .arg = arg, .why = why };
 	uint32_t n = g->nqueues / EP_GDA_QUEUES_PER_THREAD, started = 0;
@@ -135,49 +135,49 @@ static ncclResult_t ep_gda_handshake_check(const struct ep_gda_handshake *all, i
 
 /* ---- the exchange ---- */
 
-static bool ep_gda_connect_one(struct ep_gda_queue *q, void *arg, struct ep_reason *why)
+static bool ep_gda_connect_one(struct ep_gda_queue *queue, void *arg, struct ep_reason *why)
 {
 	const struct ep_gda_handshake *all = arg;
-	const struct ep_gda_handshake *peer = &all[q->peer];
+	const struct ep_gda_handshake *peer = &all[queue->peer];
 	const struct ep_nic_end *end;
 	struct ep_reason inner = { "" };
 
-	if (!q->remote_qpn || !peer->nnics) {
-		return ep_reason_set(why, "rank %d (%s) does not connect with this rank", q->peer,
-				     q->gda->host[q->peer]);
+	if (!queue->remote_qpn || !peer->nnics) {
+		return ep_reason_set(why, "rank %d (%s) does not connect with this rank",
+				     queue->peer, queue->gda->host[queue->peer]);
 	}
-	q->remote_nic = (int)(q->index % peer->nnics);
-	end = &peer->end[q->remote_nic];
-	q->mtu = (uint32_t)ep_min_u64(q->nic->base.end.mtu, end->mtu);
-	q->atomics = q->nic->base.atomics;
-	q->ece = peer->ece[q->remote_nic].vendor == q->nic->ece.vendor
-			 ? q->nic->ece.options & peer->ece[q->remote_nic].options
-			 : 0;
-	if (ep_nic_path_check(&q->nic->base.end, end, &inner) &&
-	    ep_gda_queue_connect(q, end, &inner)) {
+	queue->remote_nic = (int)(queue->index % peer->nnics);
+	end = &peer->end[queue->remote_nic];
+	queue->mtu = (uint32_t)ep_min_u64(queue->nic->base.end.mtu, end->mtu);
+	queue->atomics = queue->nic->base.atomics;
+	queue->ece = peer->ece[queue->remote_nic].vendor == queue->nic->ece.vendor
+			     ? queue->nic->ece.options & peer->ece[queue->remote_nic].options
+			     : 0;
+	if (ep_nic_path_check(&queue->nic->base.end, end, &inner) &&
+	    ep_gda_queue_connect(queue, end, &inner)) {
 		return true;
 	}
-	return ep_reason_set(why, "%s:%d with rank %d (%s) %s:%u: %.200s", q->nic->base.name,
-			     q->nic->base.port, q->peer, q->gda->host[q->peer], end->name,
-			     end->port, inner.text);
+	return ep_reason_set(why, "%s:%d with rank %d (%s) %s:%u: %.200s", queue->nic->base.name,
+			     queue->nic->base.port, queue->peer, queue->gda->host[queue->peer],
+			     end->name, end->port, inner.text);
 }
 
-static uint32_t ep_gda_put_qpn(const struct ep_gda_queue *q)
+static uint32_t ep_gda_put_qpn(const struct ep_gda_queue *queue)
 {
-	return q->qpn;
+	return queue->qpn;
 }
 
-static void ep_gda_get_qpn(struct ep_gda_queue *q, uint32_t qpn)
+static void ep_gda_get_qpn(struct ep_gda_queue *queue, uint32_t qpn)
 {
-	q->remote_qpn = qpn;
+	queue->remote_qpn = qpn;
 }
 
 #define EP_GDA_LIST_TIER 0x3u
 #define EP_GDA_LIST_ATOMICS 0x4u
 
-static uint32_t ep_gda_put_order(const struct ep_gda_queue *q)
+static uint32_t ep_gda_put_order(const struct ep_gda_queue *queue)
 {
-	return q->tier | (q->atomics ? EP_GDA_LIST_ATOMICS : 0);
+	return queue->tier | (queue->atomics ? EP_GDA_LIST_ATOMICS : 0);
 }
 
 /*
@@ -186,20 +186,22 @@ static uint32_t ep_gda_put_order(const struct ep_gda_queue *q)
  * whatever its responder does, and fences atomics only against what fetches: signals have to be
  * writes then, behind the strongest fence.
  */
-static void ep_gda_get_order(struct ep_gda_queue *q, uint32_t word)
+static void ep_gda_get_order(struct ep_gda_queue *queue, uint32_t word)
 {
 	uint32_t theirs = (uint32_t)ep_min_u64(word & EP_GDA_LIST_TIER, EP_MLX5_TIER_OOO_ALL);
 
-	if (theirs != q->tier) {
+	if (theirs != queue->tier) {
 		EP_INFO(EP_LOG_NET,
 			"RDMA with rank %d (%s), queue %u: data is placed in tier %u here, in tier "
 			"%u there",
-			q->peer, q->gda->host[q->peer], q->index, q->tier, theirs);
-		q->atomics = q->atomics && q->tier != EP_MLX5_TIER_IBTA;
-		q->tier = q->tier == EP_MLX5_TIER_IBTA ? EP_MLX5_TIER_OOO_ALL
-						       : (uint32_t)ep_max_u64(q->tier, theirs);
+			queue->peer, queue->gda->host[queue->peer], queue->index, queue->tier,
+			theirs);
+		queue->atomics = queue->atomics && queue->tier != EP_MLX5_TIER_IBTA;
+		queue->tier = queue->tier == EP_MLX5_TIER_IBTA
+				      ? EP_MLX5_TIER_OOO_ALL
+				      : (uint32_t)ep_max_u64(queue->tier, theirs);
 	}
-	q->atomics = q->atomics && word & EP_GDA_LIST_ATOMICS;
+	queue->atomics = queue->atomics && word & EP_GDA_LIST_ATOMICS;
 }
 
 /* ---- lists of all queues ---- */
@@ -214,23 +216,23 @@ struct ep_gda_lists {
 	unsigned char *text;    /* this rank's list */
 };
 
-static bool ep_gda_lists_open(struct ep_gda_lists *t, struct ep_gda *g, struct ep_boot *boot,
+static bool ep_gda_lists_open(struct ep_gda_lists *lists, struct ep_gda *g, struct ep_boot *boot,
 			      uint32_t queues)
 {
 	size_t n = (size_t)boot->nranks;
 
-	*t = (struct ep_gda_lists){ .g = g, .boot = boot, .queues = queues };
-	t->size = calloc(n, sizeof(*t->size));
-	t->below = calloc(n, sizeof(*t->below));
-	t->text = malloc(ep_max_u64(EP_GDA_RUNS_BYTES(g ? g->nqueues : 0), 1));
-	return t->size && t->below && t->text;
+	*lists = (struct ep_gda_lists){ .g = g, .boot = boot, .queues = queues };
+	lists->size = calloc(n, sizeof(*lists->size));
+	lists->below = calloc(n, sizeof(*lists->below));
+	lists->text = malloc(ep_max_u64(EP_GDA_RUNS_BYTES(g ? g->nqueues : 0), 1));
+	return lists->size && lists->below && lists->text;
 }
 
-static void ep_gda_lists_close(struct ep_gda_lists *t)
+static void ep_gda_lists_close(struct ep_gda_lists *lists)
 {
-	free(t->size);
-	free(t->below);
-	free(t->text);
+	free(lists->size);
+	free(lists->below);
+	free(lists->text);
 }
 
 /* A node goes by the number of its first rank. */
@@ -245,26 +247,27 @@ static uint32_t ep_gda_node(const struct ep_gda *g)
 }
 
 /* Who is of which node: all ranks find the same, and whether it is what they meant themselves. */
-static ncclResult_t ep_gda_lists_nodes(struct ep_gda_lists *t, ncclResult_t *mine)
+static ncclResult_t ep_gda_lists_nodes(struct ep_gda_lists *lists, ncclResult_t *mine)
 {
-	const struct ep_gda_handshake *own = &t->handshake[t->boot->rank];
+	const struct ep_gda_handshake *own = &lists->handshake[lists->boot->rank];
 
-	for (int r = 0; r < t->boot->nranks; r++) {
-		uint32_t node = t->handshake[r].node;
+	for (int r = 0; r < lists->boot->nranks; r++) {
+		uint32_t node = lists->handshake[r].node;
 
-		if (node > (uint32_t)r || t->handshake[node].node != node) {
+		if (node > (uint32_t)r || lists->handshake[node].node != node) {
 			return ep_fail(ncclInvalidUsage,
 				       "%s: rank %d says that its node begins with rank %u, which "
 				       "does not say so; do all ranks use the same library?",
 				       ep_gda_what, r, node);
 		}
-		t->size[node]++;
-		t->below[node] += r < t->boot->rank;
-		if (*mine == ncclSuccess && (t->g && t->g->remote[r]) != (node != own->node)) {
+		lists->size[node]++;
+		lists->below[node] += r < lists->boot->rank;
+		if (*mine == ncclSuccess &&
+		    (lists->g && lists->g->remote[r]) != (node != own->node)) {
 			*mine = ep_fail(ncclInvalidUsage,
 					"%s: ranks %d and %d do not agree whether they are of one "
 					"node",
-					ep_gda_what, t->boot->rank, r);
+					ep_gda_what, lists->boot->rank, r);
 		}
 	}
 	return ncclSuccess;
@@ -277,7 +280,7 @@ static uint32_t ep_gda_share(uint32_t queues, uint32_t nnics, uint32_t n)
 }
 
 static uint32_t ep_gda_write_list(const struct ep_gda *g, unsigned char *text, bool ascending,
-				  uint32_t (*put)(const struct ep_gda_queue *q))
+				  uint32_t (*put)(const struct ep_gda_queue *queue))
 {
 	struct ep_gda_writer w;
 
@@ -306,16 +309,16 @@ static struct ep_gda_queue *ep_gda_queue_at(struct ep_gda *g, uint32_t seat, uin
  * Reads in a peer's list the words for the queues with this rank; the peer's queues of a NIC are in
  * the order of its own peers. False: the list is not as long as it should be.
  */
-static bool ep_gda_read_list(const struct ep_gda_lists *t, int peer, uint32_t seat,
+static bool ep_gda_read_list(const struct ep_gda_lists *lists, int peer, uint32_t seat,
 			     struct ep_gda_reader *list,
-			     void (*get)(struct ep_gda_queue *q, uint32_t word))
+			     void (*get)(struct ep_gda_queue *queue, uint32_t word))
 {
-	uint32_t node = t->handshake[peer].node, nnics = t->handshake[peer].nnics;
-	uint32_t peers = (uint32_t)t->boot->nranks - t->size[node];
-	uint32_t own = (uint32_t)t->boot->rank - t->below[node];
+	uint32_t node = lists->handshake[peer].node, nnics = lists->handshake[peer].nnics;
+	uint32_t peers = (uint32_t)lists->boot->nranks - lists->size[node];
+	uint32_t own = (uint32_t)lists->boot->rank - lists->below[node];
 
 	for (uint32_t n = 0; n < nnics; n++) {
-		uint32_t share = ep_gda_share(t->queues, nnics, n), from = own * share;
+		uint32_t share = ep_gda_share(lists->queues, nnics, n), from = own * share;
 		uint32_t at = 0, word, count;
 
 		ep_gda_runs_again(list);
@@ -327,7 +330,7 @@ static bool ep_gda_read_list(const struct ep_gda_lists *t, int peer, uint32_t se
 				if (i < from || i >= from + share) {
 					continue;
 				}
-				get(ep_gda_queue_at(t->g, seat, n + nnics * (i - from)),
+				get(ep_gda_queue_at(lists->g, seat, n + nnics * (i - from)),
 				    list->ascending ? word + (i - at) : word);
 			}
 		}
@@ -336,28 +339,29 @@ static bool ep_gda_read_list(const struct ep_gda_lists *t, int peer, uint32_t se
 }
 
 /* Exchanges a word with the other end of each queue. */
-static ncclResult_t ep_gda_exchange(struct ep_gda_lists *t, bool ascending,
-				    uint32_t (*put)(const struct ep_gda_queue *q),
-				    void (*get)(struct ep_gda_queue *q, uint32_t word),
+static ncclResult_t ep_gda_exchange(struct ep_gda_lists *lists, bool ascending,
+				    uint32_t (*put)(const struct ep_gda_queue *queuehe_queue),
+				    void (*get)(struct ep_gda_queue *queuehe_queue, uint32_t word),
 				    ncclResult_t *mine)
 {
-	uint32_t limit = EP_GDA_RUNS_BYTES((uint32_t)t->boot->nranks * t->queues);
-	uint32_t bytes = t->g ? ep_gda_write_list(t->g, t->text, ascending, put) : 0, seat = 0;
+	uint32_t limit = EP_GDA_RUNS_BYTES((uint32_t)lists->boot->nranks * lists->queues);
+	uint32_t bytes = lists->g ? ep_gda_write_list(lists->g, lists->text, ascending, put) : 0,
+		 seat = 0;
 	struct ep_boot_texts all;
 
-	EP_CHECK(ep_boot_texts(t->boot, t->text, bytes, limit, &all, ep_gda_what, mine));
-	for (int p = 0; t->g && *mine == ncclSuccess && p < t->boot->nranks; p++) {
+	EP_CHECK(ep_boot_texts(lists->boot, lists->text, bytes, limit, &all, ep_gda_what, mine));
+	for (int p = 0; lists->g && *mine == ncclSuccess && p < lists->boot->nranks; p++) {
 		struct ep_gda_reader list;
 
-		if (!t->g->remote[p]) {
+		if (!lists->g->remote[p]) {
 			continue;
 		}
 		ep_gda_runs_open(&list, all.text + (size_t)p * all.stride, all.bytes[p], ascending);
-		if (!ep_gda_read_list(t, p, seat++, &list, get)) {
+		if (!ep_gda_read_list(lists, p, seat++, &list, get)) {
 			*mine = ep_fail(ncclRemoteError,
 					"%s: rank %d (%s) tells of other queues than it should "
 					"have; do all ranks use the same library?",
-					ep_gda_what, p, t->g->host[p]);
+					ep_gda_what, p, lists->g->host[p]);
 		}
 	}
 	free(all.text);

@@ -10,7 +10,7 @@ ncclResult_t ep_gda_connect(struct ep_gda *g, struct ep_boot *boot, uint32_t que
 			    ncclResult_t *mine);
 /* Calls fn for all queues, from several threads if there are many. */
 bool ep_gda_each(struct ep_gda *g,
-		 bool (*fn)(struct ep_gda_queue *q, void *arg, struct ep_reason *why), void *arg,
-		 struct ep_reason *why);
+		 bool (*fn)(struct ep_gda_queue *queue, void *arg, struct ep_reason *why),
+		 void *arg, struct ep_reason *why);
 
 #endif

@@ -58,32 +58,32 @@ static void ep_gda_blame_port(struct ep_gda_nic *nic, struct ep_gda *g)
 	}
 }
 
-void ep_gda_fail_queue(struct ep_gda_queue *q, const struct ep_gda_cause *cause)
+void ep_gda_fail_queue(struct ep_gda_queue *queue, const struct ep_gda_cause *cause)
 {
 	struct ep_gda_cause all = *cause;
 	struct ep_gda_failure f;
-	struct ep_gda *g = q->gda;
+	struct ep_gda *g = queue->gda;
 	bool vague, news;
 
-	ep_gda_blame_port(q->nic, g);
+	ep_gda_blame_port(queue->nic, g);
 	if (!all.note) {
-		all.note = __atomic_load_n(&q->note, __ATOMIC_RELAXED);
+		all.note = __atomic_load_n(&queue->note, __ATOMIC_RELAXED);
 	}
 	vague = ep_gda_cause_vague(&all);
-	ep_gda_cause_text(q, &all, f.text, sizeof(f.text));
+	ep_gda_cause_text(queue, &all, f.text, sizeof(f.text));
 	pthread_mutex_lock(&g->lock);
-	news = !q->failed || (q->vague && !vague);
+	news = !queue->failed || (queue->vague && !vague);
 	if (news) {
-		__atomic_store_n(&q->vague, vague, __ATOMIC_RELAXED);
-		__atomic_store_n(&q->failed, 1, __ATOMIC_RELAXED);
-		q->syndrome = all.syndrome;
-		ep_gda_take_down(g, q->peer);
+		__atomic_store_n(&queue->vague, vague, __ATOMIC_RELAXED);
+		__atomic_store_n(&queue->failed, 1, __ATOMIC_RELAXED);
+		queue->syndrome = all.syndrome;
+		ep_gda_take_down(g, queue->peer);
 	}
-	if (news && !g->known[q->peer]) {
-		g->known[q->peer] = ep_gda_failure_add(g, q->peer, f.text);
-		g->vague[q->peer] = vague && g->known[q->peer];
-	} else if (news && g->vague[q->peer] && !vague) {
-		ep_gda_failure_explain(g, q->peer, f.text);
+	if (news && !g->known[queue->peer]) {
+		g->known[queue->peer] = ep_gda_failure_add(g, queue->peer, f.text);
+		g->vague[queue->peer] = vague && g->known[queue->peer];
+	} else if (news && g->vague[queue->peer] && !vague) {
+		ep_gda_failure_explain(g, queue->peer, f.text);
 	}
 	pthread_mutex_unlock(&g->lock);
 	if (news) {
@@ -160,25 +160,25 @@ void ep_gda_address_find_moved(struct ep_gda *g)
 
 /* ---- finding out ---- */
 
-bool ep_gda_cqe_read(struct ep_gda_queue *q, struct ep_mlx5_cqe *cqe)
+bool ep_gda_cqe_read(struct ep_gda_queue *queue, struct ep_mlx5_cqe *cqe)
 {
-	struct ep_gda *g = q->gda;
+	struct ep_gda *g = queue->gda;
 	cudaError_t error;
 
-	if (q->cqe) {
-		uint32_t word =
-			__atomic_load_n((uint32_t *)((unsigned char *)q->cqe + EP_MLX5_CQE_DONE_AT),
-					__ATOMIC_ACQUIRE);
+	if (queue->cqe) {
+		uint32_t word = __atomic_load_n(
+			(uint32_t *)((unsigned char *)queue->cqe + EP_MLX5_CQE_DONE_AT),
+			__ATOMIC_ACQUIRE);
 
-		memcpy(cqe, q->cqe, EP_MLX5_CQE_DONE_AT);
+		memcpy(cqe, queue->cqe, EP_MLX5_CQE_DONE_AT);
 		memcpy((unsigned char *)cqe + EP_MLX5_CQE_DONE_AT, &word, sizeof(word));
 		return true;
 	}
 	if (ep_context_ended(&g->context)) {
 		return false;
 	}
-	error = cudaMemcpyAsync(g->scratch, q->shadow->cqe, sizeof(*cqe), cudaMemcpyDeviceToHost,
-				g->stream);
+	error = cudaMemcpyAsync(g->scratch, queue->shadow->cqe, sizeof(*cqe),
+				cudaMemcpyDeviceToHost, g->stream);
 	if (error != cudaSuccess) {
 		(void)cudaGetLastError();
 		return false;
@@ -206,9 +206,9 @@ static bool ep_gda_cqe_cause(const struct ep_mlx5_cqe *cqe, struct ep_gda_cause 
 	return true;
 }
 
-static bool ep_gda_record_cause(const struct ep_gda_queue *q, struct ep_gda_cause *cause)
+static bool ep_gda_record_cause(const struct ep_gda_queue *queue, struct ep_gda_cause *cause)
 {
-	const struct ep_mlx5_error *r = q->record;
+	const struct ep_mlx5_error *r = queue->record;
 
 	if (!__atomic_load_n(&r->valid, __ATOMIC_ACQUIRE) || r->status == EP_MLX5_ERR_STOPPED) {
 		return false;
@@ -225,7 +225,7 @@ static bool ep_gda_record_cause(const struct ep_gda_queue *q, struct ep_gda_caus
 }
 
 /* The work that failed first was overwritten by work flushed after it: the NIC may still know. */
-static void ep_gda_cause_refine(struct ep_gda_queue *q, struct ep_gda_cause *cause)
+static void ep_gda_cause_refine(struct ep_gda_queue *queue, struct ep_gda_cause *cause)
 {
 	struct ep_gda_cause nic = { 0 };
 	uint32_t state;
@@ -234,7 +234,7 @@ static void ep_gda_cause_refine(struct ep_gda_queue *q, struct ep_gda_cause *cau
 		return;
 	}
 	cause->index_known = false;
-	if (ep_gda_queue_query(q, &state, &nic) && nic.syndrome && !nic.overwritten) {
+	if (ep_gda_queue_query(queue, &state, &nic) && nic.syndrome && !nic.overwritten) {
 		cause->syndrome = nic.syndrome;
 		cause->vendor = nic.vendor;
 	} else {
@@ -247,50 +247,50 @@ static void ep_gda_cause_refine(struct ep_gda_queue *q, struct ep_gda_cause *cau
  * because whoever has the completion is about to tell of it: the proxy's thread, which alone polls
  * for it, or a kernel.
  */
-static bool ep_gda_nic_cause(struct ep_gda_queue *q, int flags, struct ep_gda_cause *cause)
+static bool ep_gda_nic_cause(struct ep_gda_queue *queue, int flags, struct ep_gda_cause *cause)
 {
 	struct ep_gda_cause nic = { 0 };
 	uint64_t now = ep_now_ns();
 	uint32_t state;
 
-	if (!ep_gda_queue_query(q, &state, &nic) ||
+	if (!ep_gda_queue_query(queue, &state, &nic) ||
 	    (state != EP_PRM_QP_ERR && state != EP_PRM_QP_SQER)) {
-		q->suspect = 0;
+		queue->suspect = 0;
 		return false;
 	}
 	nic.status = EP_MLX5_ERR_CQE;
 	*cause = nic;
-	if (!q->suspect) {
-		q->suspect = now;
+	if (!queue->suspect) {
+		queue->suspect = now;
 	}
-	return !ep_gda_cause_vague(&nic) || (flags & EP_GDA_INSPECT_GPU && !q->verbs) ||
-	       now - q->suspect >= EP_GDA_SUSPECT_NS;
+	return !ep_gda_cause_vague(&nic) || (flags & EP_GDA_INSPECT_GPU && !queue->verbs) ||
+	       now - queue->suspect >= EP_GDA_SUSPECT_NS;
 }
 
-bool ep_gda_inspect(struct ep_gda_queue *q, int flags)
+bool ep_gda_inspect(struct ep_gda_queue *queue, int flags)
 {
-	bool failed = __atomic_load_n(&q->failed, __ATOMIC_RELAXED), bad = false;
+	bool failed = __atomic_load_n(&queue->failed, __ATOMIC_RELAXED), bad = false;
 	struct ep_gda_cause cause = { 0 };
 	struct ep_mlx5_cqe cqe;
 
 	if (failed &&
-	    (!__atomic_load_n(&q->vague, __ATOMIC_RELAXED) || !(flags & EP_GDA_INSPECT_NIC))) {
+	    (!__atomic_load_n(&queue->vague, __ATOMIC_RELAXED) || !(flags & EP_GDA_INSPECT_NIC))) {
 		return true;
 	}
-	if (q->suspect) {
+	if (queue->suspect) {
 		flags |= EP_GDA_INSPECT_NIC; /* soon again */
 	}
-	if (q->cqe || flags & EP_GDA_INSPECT_GPU) {
-		bad = ep_gda_cqe_read(q, &cqe) && ep_gda_cqe_cause(&cqe, &cause);
+	if (queue->cqe || flags & EP_GDA_INSPECT_GPU) {
+		bad = ep_gda_cqe_read(queue, &cqe) && ep_gda_cqe_cause(&cqe, &cause);
 	}
 	/* The record has seen the completion earlier, perhaps before it was overwritten. */
-	bad |= ep_gda_record_cause(q, &cause);
+	bad |= ep_gda_record_cause(queue, &cause);
 	if (!bad && flags & EP_GDA_INSPECT_NIC) {
-		bad = ep_gda_nic_cause(q, flags, &cause);
+		bad = ep_gda_nic_cause(queue, flags, &cause);
 	}
 	if (bad) {
-		ep_gda_cause_refine(q, &cause);
-		ep_gda_fail_queue(q, &cause);
+		ep_gda_cause_refine(queue, &cause);
+		ep_gda_fail_queue(queue, &cause);
 	}
 	return bad || failed;
 }

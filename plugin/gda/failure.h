@@ -6,7 +6,7 @@
 #include "gda/state.h"
 
 /* Make a failure known, to kernels and to ep_gda_poll(). Both take `lock`. */
-void ep_gda_fail_queue(struct ep_gda_queue *q, const struct ep_gda_cause *cause);
+void ep_gda_fail_queue(struct ep_gda_queue *queue, const struct ep_gda_cause *cause);
 void ep_gda_fail_port(struct ep_gda_nic *nic, struct ep_gda *g, const char *what);
 
 /*
@@ -21,12 +21,12 @@ enum ep_gda_inspect_flags {
 	EP_GDA_INSPECT_NIC = 1,    /* asks the NIC for the queue's state */
 	EP_GDA_INSPECT_GPU = 2     /* reads GPU memory; the device must be current */
 };
-bool ep_gda_inspect(struct ep_gda_queue *q, int flags);
+bool ep_gda_inspect(struct ep_gda_queue *queue, int flags);
 /* The queue's completion, wherever it lies; `ask` is held. */
-bool ep_gda_cqe_read(struct ep_gda_queue *q, struct ep_mlx5_cqe *cqe);
+bool ep_gda_cqe_read(struct ep_gda_queue *queue, struct ep_mlx5_cqe *cqe);
 
 /* text.c: peer, local device and port, queue, syndrome and meaning, what to do. */
-void ep_gda_cause_text(const struct ep_gda_queue *q, const struct ep_gda_cause *cause, char *text,
-		       size_t size);
+void ep_gda_cause_text(const struct ep_gda_queue *queue, const struct ep_gda_cause *cause,
+		       char *text, size_t size);
 
 #endif

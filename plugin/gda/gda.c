@@ -23,13 +23,13 @@
 
 /* ---- making ---- */
 
-static bool ep_gda_create_one(struct ep_gda_queue *q, void *arg, struct ep_reason *why)
+static bool ep_gda_create_one(struct ep_gda_queue *queue, void *arg, struct ep_reason *why)
 {
 	struct ep_reason inner = { "" };
 
-	return ep_gda_queue_create(q, &inner) ||
-	       ep_reason_set(why, "%s:%d, queue %u with rank %d: %.240s", q->nic->base.name,
-			     q->nic->base.port, q->index, q->peer, inner.text);
+	return ep_gda_queue_create(queue, &inner) ||
+	       ep_reason_set(why, "%s:%d, queue %u with rank %d: %.240s", queue->nic->base.name,
+			     queue->nic->base.port, queue->index, queue->peer, inner.text);
 }
 
 static void ep_gda_queues_destroy(struct ep_gda *g)
@@ -360,17 +360,18 @@ err_close:
  * Whether the queue has nothing under way, as far as can be seen; if it has, *moved counts what has
  * completed, modulo 2^16.
  */
-static bool ep_gda_drained(struct ep_gda_queue *q, const struct ep_mlx5_qp *state, uint64_t *moved)
+static bool ep_gda_drained(struct ep_gda_queue *queue, const struct ep_mlx5_qp *state,
+			   uint64_t *moved)
 {
 	struct ep_mlx5_cqe cqe;
 	uint16_t done;
 
 	if (!state->rung || state->error || state->unsignaled ||
-	    __atomic_load_n(&q->failed, __ATOMIC_RELAXED) ||
-	    __atomic_load_n(&q->gda->down[q->peer], __ATOMIC_RELAXED)) {
+	    __atomic_load_n(&queue->failed, __ATOMIC_RELAXED) ||
+	    __atomic_load_n(&queue->gda->down[queue->peer], __ATOMIC_RELAXED)) {
 		return true;
 	}
-	if (!ep_gda_cqe_read(q, &cqe)) {
+	if (!ep_gda_cqe_read(queue, &cqe)) {
 		return false; /* the copy takes its time; if it always does, nothing moves */
 	}
 	if (cqe.op_own >> 4 != EP_MLX5_CQE_REQ) {

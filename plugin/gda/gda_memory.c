@@ -70,34 +70,35 @@ bool ep_gda_ordering_check(const struct ep_gda *g, struct ep_reason *why)
 }
 
 /* The pages around m->p as a DMA-BUF, if that is possible. */
-static void ep_gda_dmabuf_open(struct ep_nic_memory *m)
+static void ep_gda_dmabuf_open(struct ep_nic_memory *memory)
 {
 	const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-	const uintptr_t at = (uintptr_t)m->p & ~(page - 1);
-	const size_t size = (size_t)ep_round_up((uintptr_t)m->p + m->bytes - at, page);
+	const uintptr_t at = (uintptr_t)memory->p & ~(page - 1);
+	const size_t size = (size_t)ep_round_up((uintptr_t)memory->p + memory->bytes - at, page);
 	CUresult error;
 
-	m->fd = -1;
-	if (!m->gpu) {
+	memory->fd = -1;
+	if (!memory->gpu) {
 		return;
 	}
 	pthread_once(&ep_cu_once, ep_cu_init);
 	if (!ep_cu_range) {
-		ep_reason_set(&m->no_fd, "no DMA-BUF: the driver is too old");
+		ep_reason_set(&memory->no_fd, "no DMA-BUF: the driver is too old");
 		return;
 	}
-	error = ep_cu_range(&m->fd, (CUdeviceptr)at, size, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
-	if (error != CUDA_SUCCESS || m->fd < 0) {
-		ep_reason_set(&m->no_fd, "no DMA-BUF: CUDA error %d", (int)error);
-		m->fd = -1;
+	error = ep_cu_range(&memory->fd, (CUdeviceptr)at, size, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD,
+			    0);
+	if (error != CUDA_SUCCESS || memory->fd < 0) {
+		ep_reason_set(&memory->no_fd, "no DMA-BUF: CUDA error %d", (int)error);
+		memory->fd = -1;
 	}
-	m->offset = (uintptr_t)m->p - at;
+	memory->offset = (uintptr_t)memory->p - at;
 }
 
-static void ep_gda_dmabuf_close(struct ep_nic_memory *m)
+static void ep_gda_dmabuf_close(struct ep_nic_memory *memory)
 {
-	if (m->fd >= 0) {
-		close(m->fd);
+	if (memory->fd >= 0) {
+		close(memory->fd);
 	}
 }
 
@@ -136,7 +137,7 @@ static struct mlx5dv_devx_umem *ep_gda_umem_reg(const struct ep_nic *nic, void *
 }
 
 static struct mlx5dv_devx_umem *ep_gda_umem_dmabuf(const struct ep_nic *nic,
-						   const struct ep_nic_memory *m,
+						   const struct ep_nic_memory *memory,
 						   struct ep_reason *why)
 {
 	struct mlx5dv_devx_umem *umem;
@@ -145,11 +146,11 @@ static struct mlx5dv_devx_umem *ep_gda_umem_dmabuf(const struct ep_nic *nic,
 		ep_reason_set(why, "no DMA-BUF: libmlx5 is too old");
 		return NULL;
 	}
-	if (m->fd < 0) {
-		*why = m->no_fd;
+	if (memory->fd < 0) {
+		*why = memory->no_fd;
 		return NULL;
 	}
-	umem = ep_gda_umem_reg(nic, (void *)(uintptr_t)m->offset, m->bytes, m->fd);
+	umem = ep_gda_umem_reg(nic, (void *)(uintptr_t)memory->offset, memory->bytes, memory->fd);
 	if (!umem) {
 		ep_reason_set(why, "DMA-BUF refused: %s", strerror(errno));
 	}

@@ -47,15 +47,15 @@ void ep_gda_lag_query(struct ep_gda_nic *nic, const unsigned char *caps)
  * Queues of a peer take members in turn, and peers begin at different ones: neighbours do, and so do ranks
  * that have the same place in nodes of this one's size, to which high throughput sends.
  */
-uint32_t ep_gda_lag_port(const struct ep_gda_queue *q)
+uint32_t ep_gda_lag_port(const struct ep_gda_queue *queue)
 {
-	uint32_t peer = (uint32_t)q->peer, node = q->gda->node;
+	uint32_t peer = (uint32_t)queue->peer, node = queue->gda->node;
 
-	if (!q->nic->lag.by_queue) {
+	if (!queue->nic->lag.by_queue) {
 		return 0;
 	}
-	return 1 +
-	       (q->index / (uint32_t)q->gda->nnics + peer % node + peer / node) % q->nic->lag.ports;
+	return 1 + (queue->index / (uint32_t)queue->gda->nnics + peer % node + peer / node) %
+			   queue->nic->lag.ports;
 }
 
 void ep_gda_lag_describe(const struct ep_gda *g, const struct ep_gda_nic *nic, char *text,

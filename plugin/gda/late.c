@@ -32,50 +32,50 @@ static bool ep_gda_table_read(struct ep_gda *g)
 }
 
 /* Behind the last WQE that was handed over. */
-static uint16_t ep_gda_handed(const struct ep_gda_queue *q)
+static uint16_t ep_gda_handed(const struct ep_gda_queue *queue)
 {
-	if (ep_gda_handover_index(q->gda->mode)) {
-		return (uint16_t)__atomic_load_n(q->word, __ATOMIC_ACQUIRE);
+	if (ep_gda_handover_index(queue->gda->mode)) {
+		return (uint16_t)__atomic_load_n(queue->word, __ATOMIC_ACQUIRE);
 	}
-	return q->dbr ? (uint16_t)ep_be32(__atomic_load_n(&q->dbr->send, __ATOMIC_ACQUIRE))
-		      : (uint16_t)q->shadow->rung;
+	return queue->dbr ? (uint16_t)ep_be32(__atomic_load_n(&queue->dbr->send, __ATOMIC_ACQUIRE))
+			  : (uint16_t)queue->shadow->rung;
 }
 
 /* Whether what was handed over a round ago has not completed, or has failed. */
-static bool ep_gda_late(struct ep_gda_queue *q, int flags)
+static bool ep_gda_late(struct ep_gda_queue *queue, int flags)
 {
 	uint16_t done = 0, left;
 	struct ep_mlx5_cqe cqe;
 
-	if (!q->cqe && !(flags & EP_GDA_INSPECT_GPU)) {
-		done = (uint16_t)q->shadow->done; /* as far as a kernel has looked */
-	} else if (!ep_gda_cqe_read(q, &cqe)) {
+	if (!queue->cqe && !(flags & EP_GDA_INSPECT_GPU)) {
+		done = (uint16_t)queue->shadow->done; /* as far as a kernel has looked */
+	} else if (!ep_gda_cqe_read(queue, &cqe)) {
 		return true;
 	} else if (cqe.op_own >> 4 == EP_MLX5_CQE_REQ) {
 		done = (uint16_t)((cqe.wqe_counter >> 8 | cqe.wqe_counter << 8) + 1);
 	} else if (cqe.op_own >> 4 != EP_MLX5_CQE_INVALID) {
 		return true;
 	}
-	left = (uint16_t)(q->handed - done);
-	return left && left <= q->gda->depth;
+	left = (uint16_t)(queue->handed - done);
+	return left && left <= queue->gda->depth;
 }
 
-static void ep_gda_late_mark_one(struct ep_gda_queue *q, bool known, uint64_t now)
+static void ep_gda_late_mark_one(struct ep_gda_queue *queue, bool known, uint64_t now)
 {
-	bool over = __atomic_load_n(&q->failed, __ATOMIC_RELAXED) &&
-		    !__atomic_load_n(&q->vague, __ATOMIC_RELAXED);
-	bool late = !known || ep_gda_late(q, EP_GDA_INSPECT_MEMORY);
+	bool over = __atomic_load_n(&queue->failed, __ATOMIC_RELAXED) &&
+		    !__atomic_load_n(&queue->vague, __ATOMIC_RELAXED);
+	bool late = !known || ep_gda_late(queue, EP_GDA_INSPECT_MEMORY);
 
 	if (over || !late) {
-		q->due = false;
-		q->patience = 0;
-	} else if (!q->patience || now >= q->ask_at) {
-		q->due = true;
-		q->ask_at = now + (EP_GDA_ROUND_NS << q->patience);
-		q->patience += q->patience < EP_GDA_PATIENCE;
+		queue->due = false;
+		queue->patience = 0;
+	} else if (!queue->patience || now >= queue->ask_at) {
+		queue->due = true;
+		queue->ask_at = now + (EP_GDA_ROUND_NS << queue->patience);
+		queue->patience += queue->patience < EP_GDA_PATIENCE;
 	}
 	if (known) {
-		q->handed = ep_gda_handed(q);
+		queue->handed = ep_gda_handed(queue);
 	}
 }
 

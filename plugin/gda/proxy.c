@@ -54,37 +54,37 @@ static void ep_gda_store_fence(void)
 #endif
 }
 
-static void ep_gda_ring(struct ep_gda_queue *q, uint64_t next)
+static void ep_gda_ring(struct ep_gda_queue *queue, uint64_t next)
 {
-	__atomic_store_n(&q->dbr->send, ep_mlx5_dbr_value(next), __ATOMIC_RELEASE);
+	__atomic_store_n(&queue->dbr->send, ep_mlx5_dbr_value(next), __ATOMIC_RELEASE);
 	ep_gda_store_fence();
-	__atomic_store_n((uint64_t *)q->nic->uar->reg_addr, ep_mlx5_doorbell_value(next, q->qpn),
-			 __ATOMIC_RELAXED);
+	__atomic_store_n((uint64_t *)queue->nic->uar->reg_addr,
+			 ep_mlx5_doorbell_value(next, queue->qpn), __ATOMIC_RELAXED);
 	ep_gda_store_fence(); /* the register may be mapped write-combining */
-	q->posted = next;
+	queue->posted = next;
 }
 
 /* ---- CPU_PROXY ---- */
 
 /* What a NIC would write, the last word last. */
-static void ep_gda_complete(struct ep_gda_queue *q, uint64_t index, uint8_t opcode, uint8_t wqe_op,
-			    uint8_t syndrome, uint8_t vendor)
+static void ep_gda_complete(struct ep_gda_queue *queue, uint64_t index, uint8_t opcode,
+			    uint8_t wqe_op, uint8_t syndrome, uint8_t vendor)
 {
 	const uint8_t bytes[4] = { (uint8_t)(index >> 8), (uint8_t)index, 0,
 				   (uint8_t)(opcode << 4) };
 	uint32_t word;
 
-	q->cqe->u.error.hw_syndrome = 0;
-	q->cqe->u.error.hw_syndrome_type = 0;
-	q->cqe->u.error.vendor_syndrome = vendor;
-	q->cqe->u.error.syndrome = syndrome;
-	q->cqe->opcode_qpn = ep_be32((uint32_t)wqe_op << 24 | q->qpn);
+	queue->cqe->u.error.hw_syndrome = 0;
+	queue->cqe->u.error.hw_syndrome_type = 0;
+	queue->cqe->u.error.vendor_syndrome = vendor;
+	queue->cqe->u.error.syndrome = syndrome;
+	queue->cqe->opcode_qpn = ep_be32((uint32_t)wqe_op << 24 | queue->qpn);
 	memcpy(&word, bytes, sizeof(word));
-	__atomic_store_n((uint32_t *)((unsigned char *)q->cqe + EP_MLX5_CQE_DONE_AT), word,
+	__atomic_store_n((uint32_t *)((unsigned char *)queue->cqe + EP_MLX5_CQE_DONE_AT), word,
 			 __ATOMIC_RELEASE);
 }
 
-static void ep_gda_proxy_fail(struct ep_gda_queue *q, uint64_t index, uint8_t syndrome,
+static void ep_gda_proxy_fail(struct ep_gda_queue *queue, uint64_t index, uint8_t syndrome,
 			      uint8_t vendor, const char *note)
 {
 	struct ep_gda_cause cause = { .status = EP_MLX5_ERR_CQE,
@@ -93,34 +93,36 @@ static void ep_gda_proxy_fail(struct ep_gda_queue *q, uint64_t index, uint8_t sy
 				      .index_known = true,
 				      .index = (uint16_t)index };
 
-	if (q->broken) {
+	if (queue->broken) {
 		return; /* flushed: the cause stays where it is */
 	}
-	q->broken = true;
+	queue->broken = true;
 	/* Whoever sees the completion first may be the one who tells of it. */
-	__atomic_store_n(&q->note, note, __ATOMIC_RELAXED);
-	ep_gda_complete(q, index, EP_MLX5_CQE_REQ_ERR, 0, syndrome, vendor);
-	ep_gda_fail_queue(q, &cause);
+	__atomic_store_n(&queue->note, note, __ATOMIC_RELAXED);
+	ep_gda_complete(queue, index, EP_MLX5_CQE_REQ_ERR, 0, syndrome, vendor);
+	ep_gda_fail_queue(queue, &cause);
 }
 
 /* A failure that the NIC does not know of: what it has under way shall not go on either. */
-static void ep_gda_proxy_refuse(struct ep_gda_queue *q, const char *note)
+static void ep_gda_proxy_refuse(struct ep_gda_queue *queue, const char *note)
 {
-	ep_gda_verbs_halt(q); /* kernels rely on it once they see the error */
-	ep_gda_proxy_fail(q, q->posted, EP_MLX5_SYND_LOCAL_QP_OP, 0, note);
+	ep_gda_verbs_halt(queue); /* kernels rely on it once they see the error */
+	ep_gda_proxy_fail(queue, queue->posted, EP_MLX5_SYND_LOCAL_QP_OP, 0, note);
 }
 
 /*
  * Nothing of a failed queue is posted any more. Once the NIC has nothing of it left, the rest is
  * flushed, as an mlx5 queue does it by itself: kernels wait for that.
  */
-static void ep_gda_proxy_end(struct ep_gda_queue *q)
+static void ep_gda_proxy_end(struct ep_gda_queue *queue)
 {
-	bool halted = __atomic_load_n(&q->halted, __ATOMIC_ACQUIRE);
+	bool halted = __atomic_load_n(&queue->halted, __ATOMIC_ACQUIRE);
 
-	if (!q->broken && (q->posted == q->completed || (q->nic->cq_lost && halted))) {
-		q->broken = true;
-		ep_gda_complete(q, q->posted, EP_MLX5_CQE_REQ_ERR, 0, EP_MLX5_SYND_FLUSHED, 0);
+	if (!queue->broken &&
+	    (queue->posted == queue->completed || (queue->nic->cq_lost && halted))) {
+		queue->broken = true;
+		ep_gda_complete(queue, queue->posted, EP_MLX5_CQE_REQ_ERR, 0, EP_MLX5_SYND_FLUSHED,
+				0);
 	}
 }
 
@@ -130,7 +132,7 @@ static uint64_t ep_gda_be64(const uint32_t *w)
 }
 
 /* Local memory of a WQE: the data segment at word `at`, or the bytes that it carries. */
-static void ep_gda_decode_local(const struct ep_gda_queue *q, const struct ep_mlx5_wqe *wqe,
+static void ep_gda_decode_local(const struct ep_gda_queue *queue, const struct ep_mlx5_wqe *wqe,
 				uint32_t at, struct ibv_send_wr *wr, struct ibv_sge *sge)
 {
 	uint32_t count = ep_be32(wqe->w[at]);
@@ -140,7 +142,7 @@ static void ep_gda_decode_local(const struct ep_gda_queue *q, const struct ep_ml
 	if (count & EP_MLX5_INLINE) {
 		sge->addr = (uintptr_t)&wqe->w[at + 1];
 		sge->length = count & ~EP_MLX5_INLINE;
-		sge->lkey = q->nic->queue_memory.mr->lkey;
+		sge->lkey = queue->nic->queue_memory.mr->lkey;
 	} else {
 		sge->addr = ep_gda_be64(&wqe->w[at + 2]);
 		sge->length = count;
@@ -152,39 +154,40 @@ static void ep_gda_decode_local(const struct ep_gda_queue *q, const struct ep_ml
  * Whether the NIC shall tell of it though the kernel does not ask: room in the verbs queue, which may
  * be smaller than the kernel's, comes back with completions only. Kernels that see one more take no harm.
  */
-static bool ep_gda_must_signal(const struct ep_gda_queue *q, uint64_t index)
+static bool ep_gda_must_signal(const struct ep_gda_queue *queue, uint64_t index)
 {
-	return !q->atomics || (index + 1) % ep_max_u64(q->max_wr / 4, 1) == 0;
+	return !queue->atomics || (index + 1) % ep_max_u64(queue->max_wr / 4, 1) == 0;
 }
 
 /*
  * A WRITE that announces earlier ones, where neither the order of placement nor an atomic does:
  * verbs' fence waits for READs and atomics only, so this waits for their completion.
  */
-static bool ep_gda_must_wait(const struct ep_gda_queue *q, uint64_t index)
+static bool ep_gda_must_wait(const struct ep_gda_queue *queue, uint64_t index)
 {
-	const struct ep_mlx5_wqe *wqe = &q->sq[index & (q->gda->depth - 1)];
+	const struct ep_mlx5_wqe *wqe = &queue->sq[index & (queue->gda->depth - 1)];
 
-	return (wqe->w[2] >> 24 & 0xe0) == EP_MLX5_FM_STRONG && index != q->completed;
+	return (wqe->w[2] >> 24 & 0xe0) == EP_MLX5_FM_STRONG && index != queue->completed;
 }
 
 /* A WQE as a work request; NULL, or why it is none. */
-static const char *ep_gda_decode(const struct ep_gda_queue *q, uint64_t index,
+static const char *ep_gda_decode(const struct ep_gda_queue *queue, uint64_t index,
 				 struct ibv_send_wr *wr, struct ibv_sge *sge)
 {
-	const struct ep_mlx5_wqe *wqe = &q->sq[index & (q->gda->depth - 1)];
+	const struct ep_mlx5_wqe *wqe = &queue->sq[index & (queue->gda->depth - 1)];
 	uint32_t first = ep_be32(wqe->w[0]), second = ep_be32(wqe->w[1]), ds = second & 0x3f;
 	uint32_t flags = wqe->w[2] >> 24;
 
-	if ((first >> 8 & 0xffff) != (index & 0xffff) || second >> 8 != q->qpn || !ds || ds > 4) {
+	if ((first >> 8 & 0xffff) != (index & 0xffff) || second >> 8 != queue->qpn || !ds ||
+	    ds > 4) {
 		return "a kernel rang for a work request that it did not write";
 	}
 	memset(wr, 0, sizeof(*wr));
-	wr->wr_id = (uint64_t)(q - q->gda->queue) << 32 | (uint32_t)index;
-	wr->send_flags = (flags & EP_MLX5_CE_ALWAYS || ep_gda_must_signal(q, index)
+	wr->wr_id = (uint64_t)(queue - queue->gda->queue) << 32 | (uint32_t)index;
+	wr->send_flags = (flags & EP_MLX5_CE_ALWAYS || ep_gda_must_signal(queue, index)
 				  ? IBV_SEND_SIGNALED
 				  : 0) |
-			 (flags & 0xe0 && q->nic->base.fences ? IBV_SEND_FENCE : 0);
+			 (flags & 0xe0 && queue->nic->base.fences ? IBV_SEND_FENCE : 0);
 	wr->wr.rdma.remote_addr = ep_gda_be64(&wqe->w[4]);
 	wr->wr.rdma.rkey = ep_be32(wqe->w[6]);
 	switch (first & 0xff) {
@@ -192,26 +195,28 @@ static const char *ep_gda_decode(const struct ep_gda_queue *q, uint64_t index,
 		/* Verbs have none; nothing written to the peer comes nearest. */
 		wr->opcode = IBV_WR_RDMA_WRITE;
 		wr->wr.rdma.remote_addr =
-			q->gda->regions[ep_gda_remote_regions(q->peer, q->remote_nic)].addr;
+			queue->gda->regions[ep_gda_remote_regions(queue->peer, queue->remote_nic)]
+				.addr;
 		wr->wr.rdma.rkey =
-			q->gda->regions[ep_gda_remote_regions(q->peer, q->remote_nic)].rkey;
+			queue->gda->regions[ep_gda_remote_regions(queue->peer, queue->remote_nic)]
+				.rkey;
 		return NULL;
 	case EP_MLX5_OP_WRITE:
 		wr->opcode = IBV_WR_RDMA_WRITE;
 		if (ds > 2) {
-			ep_gda_decode_local(q, wqe, 8, wr, sge);
+			ep_gda_decode_local(queue, wqe, 8, wr, sge);
 		}
 		return NULL;
 	case EP_MLX5_OP_READ:
 		wr->opcode = IBV_WR_RDMA_READ;
-		ep_gda_decode_local(q, wqe, 8, wr, sge);
+		ep_gda_decode_local(queue, wqe, 8, wr, sge);
 		return NULL;
 	case EP_MLX5_OP_FETCH_ADD:
 		wr->opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
 		wr->wr.atomic.remote_addr = ep_gda_be64(&wqe->w[4]);
 		wr->wr.atomic.rkey = ep_be32(wqe->w[6]);
 		wr->wr.atomic.compare_add = ep_gda_be64(&wqe->w[8]);
-		ep_gda_decode_local(q, wqe, 12, wr, sge);
+		ep_gda_decode_local(queue, wqe, 12, wr, sge);
 		return NULL;
 	case EP_MLX5_OP_MASKED_FETCH_ADD:
 		return "masked atomics need an mlx5 queue, plain verbs have none";
@@ -221,18 +226,19 @@ static const char *ep_gda_decode(const struct ep_gda_queue *q, uint64_t index,
 }
 
 /* Takes the next few WQEs below `next`. False: there is no room now. */
-static bool ep_gda_post_some(struct ep_gda_queue *q, uint64_t next)
+static bool ep_gda_post_some(struct ep_gda_queue *queue, uint64_t next)
 {
 	struct ibv_send_wr wr[EP_GDA_BATCH], *bad = NULL;
 	struct ibv_sge sge[EP_GDA_BATCH];
-	struct ep_gda_nic *nic = q->nic;
+	struct ep_gda_nic *nic = queue->nic;
 	const char *note = NULL;
 	uint32_t n = 0, posted;
 	int error;
 
-	while (n < EP_GDA_BATCH && q->posted + n < next && nic->cq_used + n < nic->cq_depth &&
-	       q->posted + n - q->completed < q->max_wr && !ep_gda_must_wait(q, q->posted + n)) {
-		note = ep_gda_decode(q, q->posted + n, &wr[n], &sge[n]);
+	while (n < EP_GDA_BATCH && queue->posted + n < next && nic->cq_used + n < nic->cq_depth &&
+	       queue->posted + n - queue->completed < queue->max_wr &&
+	       !ep_gda_must_wait(queue, queue->posted + n)) {
+		note = ep_gda_decode(queue, queue->posted + n, &wr[n], &sge[n]);
 		if (note) {
 			break;
 		}
@@ -244,20 +250,20 @@ static bool ep_gda_post_some(struct ep_gda_queue *q, uint64_t next)
 	}
 	posted = n;
 	if (n) {
-		error = ibv_post_send(q->verbs, wr, &bad);
+		error = ibv_post_send(queue->verbs, wr, &bad);
 		if (error) {
 			posted = bad ? (uint32_t)(bad - wr) : 0;
 			note = NULL;
 		}
 		nic->cq_used += posted;
-		q->posted += posted;
+		queue->posted += posted;
 		if (error && error != ENOMEM && error != -ENOMEM) {
-			ep_gda_proxy_refuse(q, "ibv_post_send refuses a work request");
+			ep_gda_proxy_refuse(queue, "ibv_post_send refuses a work request");
 			return true;
 		}
 	}
 	if (note) {
-		ep_gda_proxy_refuse(q, note);
+		ep_gda_proxy_refuse(queue, note);
 		return true;
 	}
 	return posted != 0;

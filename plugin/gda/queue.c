@@ -12,20 +12,20 @@
 
 #define EP_GDA_LOG_MSG 30
 
-static uint64_t ep_gda_page_at(const struct ep_gda_queue *q)
+static uint64_t ep_gda_page_at(const struct ep_gda_queue *queue)
 {
-	return q->slot * ep_gda_stride(q->gda);
+	return queue->slot * ep_gda_stride(queue->gda);
 }
 
-static bool ep_gda_cq_create(struct ep_gda_queue *q, struct ep_reason *why)
+static bool ep_gda_cq_create(struct ep_gda_queue *queue, struct ep_reason *why)
 {
 	unsigned char in[EP_PRM_CREATE_CQ_BYTES] = { 0 }, out[EP_PRM_OUT_BYTES] = { 0 };
 	unsigned char *cqc = in + EP_PRM_CQC_AT;
-	const struct ep_gda_nic *nic = q->nic;
+	const struct ep_gda_nic *nic = queue->nic;
 	uint32_t umem = nic->queue_memory.umem->umem_id;
 
 	ep_prm_set(in, EP_PRM_OPCODE, EP_PRM_CMD_CREATE_CQ);
-	ep_prm_set64(in, EP_PRM_CQ_UMEM_OFFSET, ep_gda_page_at(q) + EP_GDA_AT_CQE);
+	ep_prm_set64(in, EP_PRM_CQ_UMEM_OFFSET, ep_gda_page_at(queue) + EP_GDA_AT_CQE);
 	ep_prm_set(in, EP_PRM_CQ_UMEM_ID, umem);
 	ep_prm_set(in, EP_PRM_CQ_UMEM_VALID, 1);
 	ep_prm_set(cqc, EP_PRM_CQC_CC, 1);
@@ -35,27 +35,27 @@ static bool ep_gda_cq_create(struct ep_gda_queue *q, struct ep_reason *why)
 	ep_prm_set(cqc, EP_PRM_CQC_EQN, nic->eqn);
 	ep_prm_set(cqc, EP_PRM_CQC_DBR_UMEM_VALID, 1);
 	ep_prm_set(cqc, EP_PRM_CQC_DBR_UMEM_ID, umem);
-	ep_prm_set64(cqc, EP_PRM_CQC_DBR_ADDR, ep_gda_page_at(q) + EP_GDA_AT_CQ_DBR);
+	ep_prm_set64(cqc, EP_PRM_CQC_DBR_ADDR, ep_gda_page_at(queue) + EP_GDA_AT_CQ_DBR);
 	errno = 0;
-	q->cq_obj = q->nic->base.dv->mlx5dv_devx_obj_create(nic->base.ctx, in, sizeof(in), out,
-							    sizeof(out));
-	if (!q->cq_obj) {
+	queue->cq_obj = queue->nic->base.dv->mlx5dv_devx_obj_create(nic->base.ctx, in, sizeof(in),
+								    out, sizeof(out));
+	if (!queue->cq_obj) {
 		return ep_gda_command("CREATE_CQ", errno ? errno : EIO, out, why);
 	}
-	q->cqn = ep_prm_get(out, EP_PRM_OBJECT);
+	queue->cqn = ep_prm_get(out, EP_PRM_OBJECT);
 	return true;
 }
 
-static bool ep_gda_qp_create(struct ep_gda_queue *q, struct ep_reason *why)
+static bool ep_gda_qp_create(struct ep_gda_queue *queue, struct ep_reason *why)
 {
 	unsigned char in[EP_PRM_QP_BYTES] = { 0 }, out[EP_PRM_OUT_BYTES] = { 0 };
 	unsigned char *qpc = in + EP_PRM_QPC_AT;
-	struct ep_gda_nic *nic = q->nic;
+	struct ep_gda_nic *nic = queue->nic;
 	uint32_t umem = nic->queue_memory.umem->umem_id;
-	bool ask = nic->caps.ece && q->gda->env.ece;
+	bool ask = nic->caps.ece && queue->gda->env.ece;
 
 	ep_prm_set(in, EP_PRM_OPCODE, EP_PRM_CMD_CREATE_QP);
-	ep_prm_set64(in, EP_PRM_QP_UMEM_OFFSET, ep_gda_page_at(q) + EP_GDA_PAGE);
+	ep_prm_set64(in, EP_PRM_QP_UMEM_OFFSET, ep_gda_page_at(queue) + EP_GDA_PAGE);
 	ep_prm_set(in, EP_PRM_QP_UMEM_ID, umem);
 	ep_prm_set(in, EP_PRM_QP_UMEM_VALID, 1);
 	ep_prm_set(in, EP_PRM_ECE_IN, ask ? EP_PRM_ECE_ASK : 0);
@@ -63,28 +63,28 @@ static bool ep_gda_qp_create(struct ep_gda_queue *q, struct ep_reason *why)
 	ep_prm_set(qpc, EP_PRM_QPC_PD, nic->pdn);
 	ep_prm_set(qpc, EP_PRM_QPC_TS_FORMAT, nic->caps.ts_format);
 	ep_prm_set(qpc, EP_PRM_QPC_UAR_PAGE, nic->uar->page_id);
-	ep_prm_set(qpc, EP_PRM_QPC_LOG_SQ_SIZE, (uint32_t)__builtin_ctz(q->gda->depth));
+	ep_prm_set(qpc, EP_PRM_QPC_LOG_SQ_SIZE, (uint32_t)__builtin_ctz(queue->gda->depth));
 	ep_prm_set(qpc, EP_PRM_QPC_RQ_TYPE, EP_PRM_RQ_NONE);
-	ep_prm_set(qpc, EP_PRM_QPC_CQN_SND, q->cqn);
-	ep_prm_set(qpc, EP_PRM_QPC_CQN_RCV, q->cqn);
+	ep_prm_set(qpc, EP_PRM_QPC_CQN_SND, queue->cqn);
+	ep_prm_set(qpc, EP_PRM_QPC_CQN_RCV, queue->cqn);
 	ep_prm_set(qpc, EP_PRM_QPC_DBR_UMEM_VALID, 1);
 	ep_prm_set(qpc, EP_PRM_QPC_DBR_UMEM_ID, umem);
-	ep_prm_set64(qpc, EP_PRM_QPC_DBR_ADDR, ep_gda_page_at(q) + EP_GDA_AT_DBR);
+	ep_prm_set64(qpc, EP_PRM_QPC_DBR_ADDR, ep_gda_page_at(queue) + EP_GDA_AT_DBR);
 	errno = 0;
-	q->qp_obj = q->nic->base.dv->mlx5dv_devx_obj_create(nic->base.ctx, in, sizeof(in), out,
-							    sizeof(out));
-	if (!q->qp_obj) {
+	queue->qp_obj = queue->nic->base.dv->mlx5dv_devx_obj_create(nic->base.ctx, in, sizeof(in),
+								    out, sizeof(out));
+	if (!queue->qp_obj) {
 		return ep_gda_command("CREATE_QP", errno ? errno : EIO, out, why);
 	}
-	q->qpn = ep_prm_get(out, EP_PRM_OBJECT);
-	if (ask && q->slot == 0) { /* they are all alike */
+	queue->qpn = ep_prm_get(out, EP_PRM_OBJECT);
+	if (ask && queue->slot == 0) { /* they are all alike */
 		nic->ece =
 			(struct ep_gda_ece){ EP_PRM_ECE_VENDOR, ep_prm_get(out, EP_PRM_ECE_OUT) };
 	}
 	return true;
 }
 
-static bool ep_gda_modify_out(struct ep_gda_queue *q, const char *what, uint32_t opcode,
+static bool ep_gda_modify_out(struct ep_gda_queue *queue, const char *what, uint32_t opcode,
 			      unsigned char *in, size_t bytes, unsigned char *out,
 			      struct ep_reason *why)
 {
@@ -93,77 +93,79 @@ static bool ep_gda_modify_out(struct ep_gda_queue *q, const char *what, uint32_t
 	memset(out, 0, EP_PRM_OUT_BYTES);
 
 	ep_prm_set(in, EP_PRM_OPCODE, opcode);
-	ep_prm_set(in, EP_PRM_OBJECT, q->qpn);
-	error = q->nic->base.dv->mlx5dv_devx_obj_modify(q->qp_obj, in, bytes, out,
-							EP_PRM_OUT_BYTES);
+	ep_prm_set(in, EP_PRM_OBJECT, queue->qpn);
+	error = queue->nic->base.dv->mlx5dv_devx_obj_modify(queue->qp_obj, in, bytes, out,
+							    EP_PRM_OUT_BYTES);
 	return ep_gda_command(what, error, out, why);
 }
 
-static bool ep_gda_modify(struct ep_gda_queue *q, const char *what, uint32_t opcode,
+static bool ep_gda_modify(struct ep_gda_queue *queue, const char *what, uint32_t opcode,
 			  unsigned char *in, size_t bytes, struct ep_reason *why)
 {
 	unsigned char out[EP_PRM_OUT_BYTES];
 
-	return ep_gda_modify_out(q, what, opcode, in, bytes, out, why);
+	return ep_gda_modify_out(queue, what, opcode, in, bytes, out, why);
 }
 
 /* What the peer may do through the queue pair. */
-static void ep_gda_allow(const struct ep_gda_queue *q, unsigned char *qpc)
+static void ep_gda_allow(const struct ep_gda_queue *queue, unsigned char *qpc)
 {
 	ep_prm_set(qpc, EP_PRM_QPC_RRE, 1);
 	ep_prm_set(qpc, EP_PRM_QPC_RWE, 1);
-	if (q->nic->base.atomics) {
+	if (queue->nic->base.atomics) {
 		ep_prm_set(qpc, EP_PRM_QPC_RAE, 1);
 		ep_prm_set(qpc, EP_PRM_QPC_ATOMIC_MODE, EP_PRM_ATOMIC_UP_TO_8);
 	}
 }
 
-static bool ep_gda_to_init(struct ep_gda_queue *q, struct ep_reason *why)
+static bool ep_gda_to_init(struct ep_gda_queue *queue, struct ep_reason *why)
 {
 	unsigned char in[EP_PRM_QP_BYTES] = { 0 };
 	unsigned char *qpc = in + EP_PRM_QPC_AT, *path = qpc + EP_PRM_QPC_PATH_AT;
 
 	ep_prm_set(qpc, EP_PRM_QPC_PM_STATE, EP_PRM_PM_MIGRATED);
-	ep_gda_allow(q, qpc);
-	ep_prm_set(path, EP_PRM_ADS_PORT, (uint32_t)q->nic->base.port);
-	ep_prm_set(path, EP_PRM_ADS_PKEY_INDEX, q->nic->base.pkey_index);
-	ep_prm_set(qpc, EP_PRM_QPC_LAG_TX_PORT_AFFINITY, ep_gda_lag_port(q));
-	return ep_gda_modify(q, "RST2INIT_QP", EP_PRM_CMD_RST2INIT, in, sizeof(in), why);
+	ep_gda_allow(queue, qpc);
+	ep_prm_set(path, EP_PRM_ADS_PORT, (uint32_t)queue->nic->base.port);
+	ep_prm_set(path, EP_PRM_ADS_PKEY_INDEX, queue->nic->base.pkey_index);
+	ep_prm_set(qpc, EP_PRM_QPC_LAG_TX_PORT_AFFINITY, ep_gda_lag_port(queue));
+	return ep_gda_modify(queue, "RST2INIT_QP", EP_PRM_CMD_RST2INIT, in, sizeof(in), why);
 }
 
-bool ep_gda_queue_create(struct ep_gda_queue *q, struct ep_reason *why)
+bool ep_gda_queue_create(struct ep_gda_queue *queue, struct ep_reason *why)
 {
-	unsigned char *host = q->nic->queue_memory.host;
+	unsigned char *host = queue->nic->queue_memory.host;
 
 	if (host) {
-		host += ep_gda_page_at(q);
-		q->cqe = (struct ep_mlx5_cqe *)(host + EP_GDA_AT_CQE);
-		q->dbr = (struct ep_mlx5_dbr *)(host + EP_GDA_AT_DBR);
-		q->sq = (struct ep_mlx5_wqe *)(host + EP_GDA_PAGE);
+		host += ep_gda_page_at(queue);
+		queue->cqe = (struct ep_mlx5_cqe *)(host + EP_GDA_AT_CQE);
+		queue->dbr = (struct ep_mlx5_dbr *)(host + EP_GDA_AT_DBR);
+		queue->sq = (struct ep_mlx5_wqe *)(host + EP_GDA_PAGE);
 	}
-	if (q->gda->mode == EP_GDA_CPU_PROXY) {
-		return ep_gda_verbs_create(q, why);
+	if (queue->gda->mode == EP_GDA_CPU_PROXY) {
+		return ep_gda_verbs_create(queue, why);
 	}
-	if ((uint32_t)__builtin_ctz(q->gda->depth) > q->nic->caps.log_max_qp_sz) {
+	if ((uint32_t)__builtin_ctz(queue->gda->depth) > queue->nic->caps.log_max_qp_sz) {
 		return ep_reason_set(
 			why, "%s: NCCL_EP_RDMA_DEPTH is %u entries per queue, its limit is %u",
-			q->nic->base.name, q->gda->depth, 1u << q->nic->caps.log_max_qp_sz);
+			queue->nic->base.name, queue->gda->depth,
+			1u << queue->nic->caps.log_max_qp_sz);
 	}
-	return ep_gda_cq_create(q, why) && ep_gda_qp_create(q, why) && ep_gda_to_init(q, why);
+	return ep_gda_cq_create(queue, why) && ep_gda_qp_create(queue, why) &&
+	       ep_gda_to_init(queue, why);
 }
 
-static bool ep_gda_path(struct ep_gda_queue *q, const struct ep_nic_end *end, unsigned char *path,
-			struct ep_reason *why)
+static bool ep_gda_path(struct ep_gda_queue *queue, const struct ep_nic_end *end,
+			unsigned char *path, struct ep_reason *why)
 {
-	const struct ep_ib_env *env = &q->gda->env;
+	const struct ep_ib_env *env = &queue->gda->env;
 	bool ethernet = end->link_layer == IBV_LINK_LAYER_ETHERNET;
-	const uint8_t *mac = q->mac;
+	const uint8_t *mac = queue->mac;
 
-	ep_prm_set(path, EP_PRM_ADS_PORT, (uint32_t)q->nic->base.port);
-	ep_prm_set(path, EP_PRM_ADS_PKEY_INDEX, q->nic->base.pkey_index);
-	memcpy(q->peer_gid, end->gid, sizeof(q->peer_gid));
+	ep_prm_set(path, EP_PRM_ADS_PORT, (uint32_t)queue->nic->base.port);
+	ep_prm_set(path, EP_PRM_ADS_PKEY_INDEX, queue->nic->base.pkey_index);
+	memcpy(queue->peer_gid, end->gid, sizeof(queue->peer_gid));
 	if (ethernet) {
-		if (!ep_gda_address_resolve(q->nic, env, end->gid, q->mac, why)) {
+		if (!ep_gda_address_resolve(queue->nic, env, end->gid, queue->mac, why)) {
 			return false;
 		}
 		ep_prm_set(path, EP_PRM_ADS_RMAC_HIGH, (uint32_t)mac[0] << 8 | mac[1]);
@@ -174,27 +176,27 @@ static bool ep_gda_path(struct ep_gda_queue *q, const struct ep_nic_end *end, un
 		if (end->roce == 2) {
 			/* One flow per queue pair, so that switches may spread them. */
 			ep_prm_set(path, EP_PRM_ADS_UDP_SPORT,
-				   0xc000 | ((q->qpn * 31 ^ q->remote_qpn) & 0x3fff));
-			ep_prm_set(path, EP_PRM_ADS_DSCP, q->nic->base.tc >> 2);
+				   0xc000 | ((queue->qpn * 31 ^ queue->remote_qpn) & 0x3fff));
+			ep_prm_set(path, EP_PRM_ADS_DSCP, queue->nic->base.tc >> 2);
 		}
 	} else {
-		ep_prm_set(path, EP_PRM_ADS_RLID, ep_nic_path_lid(&q->nic->base.end, end));
+		ep_prm_set(path, EP_PRM_ADS_RLID, ep_nic_path_lid(&queue->nic->base.end, end));
 		ep_prm_set(path, EP_PRM_ADS_SL, (uint32_t)env->sl);
 	}
-	if (ep_nic_path_global(&q->nic->base.end, end)) {
+	if (ep_nic_path_global(&queue->nic->base.end, end)) {
 		ep_prm_set(path, EP_PRM_ADS_GRH, !ethernet); /* there it goes without saying */
-		ep_prm_set(path, EP_PRM_ADS_SRC_ADDR_INDEX, q->nic->base.gid_index);
+		ep_prm_set(path, EP_PRM_ADS_SRC_ADDR_INDEX, queue->nic->base.gid_index);
 		ep_prm_set(path, EP_PRM_ADS_HOP_LIMIT, EP_RC_HOPS);
-		ep_prm_set(path, EP_PRM_ADS_TCLASS, q->nic->base.tc);
+		ep_prm_set(path, EP_PRM_ADS_TCLASS, queue->nic->base.tc);
 		memcpy(path + EP_PRM_ADS_RGID_AT, end->gid, sizeof(end->gid));
 	}
 	return true;
 }
 
 /* The member of a bond that the queue pair sends by, in a transition. */
-static bool ep_gda_lag_name(const struct ep_gda_queue *q, unsigned char *in)
+static bool ep_gda_lag_name(const struct ep_gda_queue *queue, unsigned char *in)
 {
-	uint32_t port = ep_gda_lag_port(q);
+	uint32_t port = ep_gda_lag_port(queue);
 
 	if (port) {
 		ep_prm_set(in, EP_PRM_OPT_PARAM_MASK, EP_PRM_OPT_LAG_TX_PORT_AFFINITY);
@@ -207,54 +209,55 @@ static bool ep_gda_lag_name(const struct ep_gda_queue *q, unsigned char *in)
  * Once more after it is connected: there is firmware that keeps what it was told before only if it is told
  * again. A device that refuses goes on with what it has.
  */
-static void ep_gda_lag_repeat(struct ep_gda_queue *q)
+static void ep_gda_lag_repeat(struct ep_gda_queue *queue)
 {
 	unsigned char in[EP_PRM_QP_BYTES] = { 0 };
 	struct ep_reason why;
 
-	if (q->nic->lag.rts2rts && ep_gda_lag_name(q, in) &&
-	    !ep_gda_modify(q, "RTS2RTS_QP", EP_PRM_CMD_RTS2RTS, in, sizeof(in), &why)) {
-		EP_INFO(EP_LOG_NET, "%s:%d is a bond: %s", q->nic->base.name, q->nic->base.port,
-			why.text);
+	if (queue->nic->lag.rts2rts && ep_gda_lag_name(queue, in) &&
+	    !ep_gda_modify(queue, "RTS2RTS_QP", EP_PRM_CMD_RTS2RTS, in, sizeof(in), &why)) {
+		EP_INFO(EP_LOG_NET, "%s:%d is a bond: %s", queue->nic->base.name,
+			queue->nic->base.port, why.text);
 	}
 }
 
-static bool ep_gda_to_rtr(struct ep_gda_queue *q, const struct ep_nic_end *end,
+static bool ep_gda_to_rtr(struct ep_gda_queue *queue, const struct ep_nic_end *end,
 			  struct ep_reason *why)
 {
 	unsigned char in[EP_PRM_QP_BYTES] = { 0 }, out[EP_PRM_OUT_BYTES];
 	unsigned char *qpc = in + EP_PRM_QPC_AT;
 
-	if (!ep_gda_path(q, end, qpc + EP_PRM_QPC_PATH_AT, why)) {
+	if (!ep_gda_path(queue, end, qpc + EP_PRM_QPC_PATH_AT, why)) {
 		return false;
 	}
 	ep_prm_set(qpc, EP_PRM_QPC_PM_STATE, EP_PRM_PM_MIGRATED);
-	ep_prm_set(qpc, EP_PRM_QPC_MTU, q->mtu);
+	ep_prm_set(qpc, EP_PRM_QPC_MTU, queue->mtu);
 	ep_prm_set(qpc, EP_PRM_QPC_LOG_MSG_MAX,
-		   (uint32_t)ep_min_u64(q->nic->base.log_max_msg, EP_GDA_LOG_MSG));
-	ep_prm_set(qpc, EP_PRM_QPC_REMOTE_QPN, q->remote_qpn);
-	ep_prm_set(qpc, EP_PRM_QPC_LOG_RRA_MAX, q->nic->base.end.log_rra);
-	ep_gda_allow(q, qpc);
+		   (uint32_t)ep_min_u64(queue->nic->base.log_max_msg, EP_GDA_LOG_MSG));
+	ep_prm_set(qpc, EP_PRM_QPC_REMOTE_QPN, queue->remote_qpn);
+	ep_prm_set(qpc, EP_PRM_QPC_LOG_RRA_MAX, queue->nic->base.end.log_rra);
+	ep_gda_allow(queue, qpc);
 	ep_prm_set(qpc, EP_PRM_QPC_MIN_RNR_NAK, EP_RC_RNR_TIMER);
-	ep_prm_set(qpc, EP_PRM_QPC_NEXT_RCV_PSN, (end->psn + q->remote_qpn) & 0xffffff);
-	if (q->nic->lag.init2rtr) {
-		ep_gda_lag_name(q, in);
+	ep_prm_set(qpc, EP_PRM_QPC_NEXT_RCV_PSN, (end->psn + queue->remote_qpn) & 0xffffff);
+	if (queue->nic->lag.init2rtr) {
+		ep_gda_lag_name(queue, in);
 	}
-	ep_prm_set(in, EP_PRM_ECE_IN, q->ece);
-	if (!ep_gda_modify_out(q, "INIT2RTR_QP", EP_PRM_CMD_INIT2RTR, in, sizeof(in), out, why)) {
+	ep_prm_set(in, EP_PRM_ECE_IN, queue->ece);
+	if (!ep_gda_modify_out(queue, "INIT2RTR_QP", EP_PRM_CMD_INIT2RTR, in, sizeof(in), out,
+			       why)) {
 		return false;
 	}
-	if (q->ece != ep_prm_get(out, EP_PRM_ECE_OUT)) {
+	if (queue->ece != ep_prm_get(out, EP_PRM_ECE_OUT)) {
 		EP_INFO(EP_LOG_NET,
 			"%s: QP 0x%06x with rank %d: both ends can 0x%x beyond the standard (ECE), the NIC "
 			"does 0x%x",
-			q->nic->base.name, q->qpn, q->peer, q->ece,
+			queue->nic->base.name, queue->qpn, queue->peer, queue->ece,
 			ep_prm_get(out, EP_PRM_ECE_OUT));
 	}
 	return true;
 }
 
-static bool ep_gda_to_rts(struct ep_gda_queue *q, const struct ep_nic_end *end,
+static bool ep_gda_to_rts(struct ep_gda_queue *queue, const struct ep_nic_end *end,
 			  struct ep_reason *why)
 {
 	unsigned char in[EP_PRM_QP_BYTES] = { 0 };
@@ -262,12 +265,12 @@ static bool ep_gda_to_rts(struct ep_gda_queue *q, const struct ep_nic_end *end,
 
 	ep_prm_set(qpc, EP_PRM_QPC_PM_STATE, EP_PRM_PM_MIGRATED);
 	ep_prm_set(qpc, EP_PRM_QPC_LOG_SRA_MAX,
-		   ep_rc_log_reads(&q->nic->base, end, EP_RC_LOG_READS));
-	ep_prm_set(qpc, EP_PRM_QPC_RETRY_COUNT, (uint32_t)q->gda->env.retry_cnt);
+		   ep_rc_log_reads(&queue->nic->base, end, EP_RC_LOG_READS));
+	ep_prm_set(qpc, EP_PRM_QPC_RETRY_COUNT, (uint32_t)queue->gda->env.retry_cnt);
 	ep_prm_set(qpc, EP_PRM_QPC_RNR_RETRY, EP_RC_RNR_RETRY);
-	ep_prm_set(qpc, EP_PRM_QPC_NEXT_SEND_PSN, (q->gda->psn + q->qpn) & 0xffffff);
-	ep_prm_set(path, EP_PRM_ADS_ACK_TIMEOUT, (uint32_t)q->gda->env.timeout);
-	return ep_gda_modify(q, "RTR2RTS_QP", EP_PRM_CMD_RTR2RTS, in, sizeof(in), why);
+	ep_prm_set(qpc, EP_PRM_QPC_NEXT_SEND_PSN, (queue->gda->psn + queue->qpn) & 0xffffff);
+	ep_prm_set(path, EP_PRM_ADS_ACK_TIMEOUT, (uint32_t)queue->gda->env.timeout);
+	return ep_gda_modify(queue, "RTR2RTS_QP", EP_PRM_CMD_RTR2RTS, in, sizeof(in), why);
 }
 
 /*
@@ -276,27 +279,27 @@ static bool ep_gda_to_rts(struct ep_gda_queue *q, const struct ep_nic_end *end,
  * supposes too. Whether such a device holds atomics back is not known either: nothing is taken to be
  * in order then, and signals do without them.
  */
-static void ep_gda_tier_set(struct ep_gda_queue *q, const unsigned char *qpc)
+static void ep_gda_tier_set(struct ep_gda_queue *queue, const unsigned char *qpc)
 {
-	const struct ep_gda_nic *nic = q->nic;
+	const struct ep_gda_nic *nic = queue->nic;
 	uint32_t tier = ep_prm_get(qpc, EP_PRM_QPC_DP_ORDERING_0) |
 			ep_prm_get(qpc, EP_PRM_QPC_DP_ORDERING_1) << 1;
-	int adaptive = q->gda->env.adaptive;
+	int adaptive = queue->gda->env.adaptive;
 
-	q->tier = (uint32_t)ep_min_u64(tier, EP_MLX5_TIER_OOO_ALL);
+	queue->tier = (uint32_t)ep_min_u64(tier, EP_MLX5_TIER_OOO_ALL);
 	if (adaptive < 0) {
 		adaptive = !nic->caps.reports_tier &&
 			   nic->base.end.link_layer != IBV_LINK_LAYER_ETHERNET;
 	}
 	if (!tier &&
 	    (adaptive || (nic->caps.reports_order && !ep_prm_get(qpc, EP_PRM_QPC_DATA_IN_ORDER)))) {
-		q->tier = EP_MLX5_TIER_OOO_ALL;
-		q->atomics = false;
+		queue->tier = EP_MLX5_TIER_OOO_ALL;
+		queue->atomics = false;
 	}
 }
 
 /* What the firmware made of it. */
-static bool ep_gda_read_back(struct ep_gda_queue *q, const struct ep_nic_end *end,
+static bool ep_gda_read_back(struct ep_gda_queue *queue, const struct ep_nic_end *end,
 			     struct ep_reason *why)
 {
 	unsigned char in[EP_PRM_QP_SHORT_BYTES] = { 0 }, out[EP_PRM_QP_BYTES] = { 0 };
@@ -305,8 +308,9 @@ static bool ep_gda_read_back(struct ep_gda_queue *q, const struct ep_nic_end *en
 	int error;
 
 	ep_prm_set(in, EP_PRM_OPCODE, EP_PRM_CMD_QUERY_QP);
-	ep_prm_set(in, EP_PRM_OBJECT, q->qpn);
-	error = q->nic->base.dv->mlx5dv_devx_obj_query(q->qp_obj, in, sizeof(in), out, sizeof(out));
+	ep_prm_set(in, EP_PRM_OBJECT, queue->qpn);
+	error = queue->nic->base.dv->mlx5dv_devx_obj_query(queue->qp_obj, in, sizeof(in), out,
+							   sizeof(out));
 	if (!ep_gda_command("QUERY_QP", error, out, why)) {
 		return false;
 	}
@@ -314,58 +318,59 @@ static bool ep_gda_read_back(struct ep_gda_queue *q, const struct ep_nic_end *en
 	mtu = ep_prm_get(qpc, EP_PRM_QPC_MTU);
 	sra = ep_prm_get(qpc, EP_PRM_QPC_LOG_SRA_MAX);
 	rra = ep_prm_get(qpc, EP_PRM_QPC_LOG_RRA_MAX);
-	if (state != EP_PRM_QP_RTS || mtu != q->mtu ||
-	    sra != ep_rc_log_reads(&q->nic->base, end, EP_RC_LOG_READS) ||
-	    rra != q->nic->base.end.log_rra) {
+	if (state != EP_PRM_QP_RTS || mtu != queue->mtu ||
+	    sra != ep_rc_log_reads(&queue->nic->base, end, EP_RC_LOG_READS) ||
+	    rra != queue->nic->base.end.log_rra) {
 		return ep_reason_set(
 			why,
 			"the firmware reads back other values than were set: state %u "
 			"(should be %u), MTU code %u (%u), READs in flight 2^%u (2^%u), "
 			"answered at once 2^%u (2^%u): update the firmware of %s",
-			state, EP_PRM_QP_RTS, mtu, q->mtu, sra,
-			ep_rc_log_reads(&q->nic->base, end, EP_RC_LOG_READS), rra,
-			q->nic->base.end.log_rra, q->nic->base.name);
+			state, EP_PRM_QP_RTS, mtu, queue->mtu, sra,
+			ep_rc_log_reads(&queue->nic->base, end, EP_RC_LOG_READS), rra,
+			queue->nic->base.end.log_rra, queue->nic->base.name);
 	}
-	q->lag = q->nic->lag.by_queue ? ep_prm_get(qpc, EP_PRM_QPC_LAG_TX_PORT_AFFINITY) : 0;
-	ep_gda_tier_set(q, qpc);
+	queue->lag = queue->nic->lag.by_queue ? ep_prm_get(qpc, EP_PRM_QPC_LAG_TX_PORT_AFFINITY)
+					      : 0;
+	ep_gda_tier_set(queue, qpc);
 	return true;
 }
 
-bool ep_gda_queue_connect(struct ep_gda_queue *q, const struct ep_nic_end *end,
+bool ep_gda_queue_connect(struct ep_gda_queue *queue, const struct ep_nic_end *end,
 			  struct ep_reason *why)
 {
-	if (q->gda->mode == EP_GDA_CPU_PROXY) {
-		return ep_gda_verbs_connect(q, end, why);
+	if (queue->gda->mode == EP_GDA_CPU_PROXY) {
+		return ep_gda_verbs_connect(queue, end, why);
 	}
-	if (!ep_gda_to_rtr(q, end, why) || !ep_gda_to_rts(q, end, why)) {
+	if (!ep_gda_to_rtr(queue, end, why) || !ep_gda_to_rts(queue, end, why)) {
 		return false;
 	}
-	ep_gda_lag_repeat(q);
-	return ep_gda_read_back(q, end, why);
+	ep_gda_lag_repeat(queue);
+	return ep_gda_read_back(queue, end, why);
 }
 
-bool ep_gda_queue_query(struct ep_gda_queue *q, uint32_t *state, struct ep_gda_cause *cause)
+bool ep_gda_queue_query(struct ep_gda_queue *queue, uint32_t *state, struct ep_gda_cause *cause)
 {
 	unsigned char in[EP_PRM_QP_SHORT_BYTES] = { 0 }, out[EP_PRM_QUERY_QP_EXT_BYTES] = { 0 };
-	bool ext = q->nic->caps.error_syndrome;
+	bool ext = queue->nic->caps.error_syndrome;
 	struct ep_reason why;
 	int error;
 
-	if (q->verbs) {
-		return ep_gda_verbs_query(q, state);
+	if (queue->verbs) {
+		return ep_gda_verbs_query(queue, state);
 	}
-	if (!q->qp_obj) {
+	if (!queue->qp_obj) {
 		return false;
 	}
 	ep_prm_set(in, EP_PRM_OPCODE, EP_PRM_CMD_QUERY_QP);
-	ep_prm_set(in, EP_PRM_OBJECT, q->qpn);
+	ep_prm_set(in, EP_PRM_OBJECT, queue->qpn);
 	if (ext) {
 		ep_prm_set(in, EP_PRM_QUERY_QP_EXT, 1);
 	}
-	error = q->nic->base.dv->mlx5dv_devx_obj_query(q->qp_obj, in, sizeof(in), out,
-						       ext ? sizeof(out) : EP_PRM_QP_BYTES);
+	error = queue->nic->base.dv->mlx5dv_devx_obj_query(queue->qp_obj, in, sizeof(in), out,
+							   ext ? sizeof(out) : EP_PRM_QP_BYTES);
 	if (!ep_gda_command("QUERY_QP", error, out, &why)) {
-		EP_INFO(EP_LOG_NET, "%s: %s", q->nic->base.name, why.text);
+		EP_INFO(EP_LOG_NET, "%s: %s", queue->nic->base.name, why.text);
 		return false;
 	}
 	*state = ep_prm_get(out + EP_PRM_QPC_AT, EP_PRM_QPC_STATE);
@@ -377,47 +382,48 @@ bool ep_gda_queue_query(struct ep_gda_queue *q, uint32_t *state, struct ep_gda_c
 	return true;
 }
 
-void ep_gda_queue_halt(struct ep_gda_queue *q)
+void ep_gda_queue_halt(struct ep_gda_queue *queue)
 {
 	unsigned char in[EP_PRM_QP_SHORT_BYTES] = { 0 };
 	struct ep_reason why;
 
-	if (__atomic_load_n(&q->halted, __ATOMIC_RELAXED)) {
+	if (__atomic_load_n(&queue->halted, __ATOMIC_RELAXED)) {
 		return;
 	}
-	if (q->verbs) {
-		ep_gda_verbs_halt(q);
-	} else if (q->qp_obj &&
-		   !ep_gda_modify(q, "2ERR_QP", EP_PRM_CMD_2ERR, in, sizeof(in), &why)) {
-		EP_INFO(EP_LOG_NET, "%s: %s", q->nic->base.name, why.text);
+	if (queue->verbs) {
+		ep_gda_verbs_halt(queue);
+	} else if (queue->qp_obj &&
+		   !ep_gda_modify(queue, "2ERR_QP", EP_PRM_CMD_2ERR, in, sizeof(in), &why)) {
+		EP_INFO(EP_LOG_NET, "%s: %s", queue->nic->base.name, why.text);
 	}
-	__atomic_store_n(&q->halted, 1, __ATOMIC_RELEASE);
+	__atomic_store_n(&queue->halted, 1, __ATOMIC_RELEASE);
 }
 
-static void ep_gda_destroyed(const struct ep_gda_queue *q, const char *what, int error)
+static void ep_gda_destroyed(const struct ep_gda_queue *queue, const char *what, int error)
 {
 	if (error) {
 		EP_INFO(EP_LOG_NET, "%s: %s of queue %u with rank %d is left behind: %s",
-			q->nic->base.name, what, q->index, q->peer, strerror(error));
+			queue->nic->base.name, what, queue->index, queue->peer, strerror(error));
 	}
 }
 
-void ep_gda_queue_destroy(struct ep_gda_queue *q)
+void ep_gda_queue_destroy(struct ep_gda_queue *queue)
 {
-	if (q->verbs) {
-		ep_gda_destroyed(q, "queue pair", q->nic->base.v->ibv_destroy_qp(q->verbs));
+	if (queue->verbs) {
+		ep_gda_destroyed(queue, "queue pair",
+				 queue->nic->base.v->ibv_destroy_qp(queue->verbs));
 	}
-	if (q->qp_obj) {
-		ep_gda_destroyed(q, "queue pair",
-				 q->nic->base.dv->mlx5dv_devx_obj_destroy(q->qp_obj));
+	if (queue->qp_obj) {
+		ep_gda_destroyed(queue, "queue pair",
+				 queue->nic->base.dv->mlx5dv_devx_obj_destroy(queue->qp_obj));
 	}
-	if (q->cq_obj) {
-		ep_gda_destroyed(q, "completion queue",
-				 q->nic->base.dv->mlx5dv_devx_obj_destroy(q->cq_obj));
+	if (queue->cq_obj) {
+		ep_gda_destroyed(queue, "completion queue",
+				 queue->nic->base.dv->mlx5dv_devx_obj_destroy(queue->cq_obj));
 	}
-	q->verbs = NULL;
-	q->qp_obj = q->cq_obj = NULL;
-	q->cqe = NULL;
-	q->dbr = NULL;
-	q->sq = NULL;
+	queue->verbs = NULL;
+	queue->qp_obj = queue->cq_obj = NULL;
+	queue->cqe = NULL;
+	queue->dbr = NULL;
+	queue->sq = NULL;
 }

@@ -58,21 +58,21 @@ struct ep_gda_queue {
 	uint64_t suspect; /* when the NIC first said, with no reason, that it failed; under `ask` */
 };
 
-bool ep_gda_queue_create(struct ep_gda_queue *q, struct ep_reason *why);
-bool ep_gda_queue_connect(struct ep_gda_queue *q, const struct ep_nic_end *end,
+bool ep_gda_queue_create(struct ep_gda_queue *queue, struct ep_reason *why);
+bool ep_gda_queue_connect(struct ep_gda_queue *queue, const struct ep_nic_end *end,
 			  struct ep_reason *why);
 /* Nothing of the queue moves afterwards: what was posted is flushed, what arrives is refused. */
-void ep_gda_queue_halt(struct ep_gda_queue *q);
-void ep_gda_queue_destroy(struct ep_gda_queue *q);
+void ep_gda_queue_halt(struct ep_gda_queue *queue);
+void ep_gda_queue_destroy(struct ep_gda_queue *queue);
 /* State of the queue pair; if the NIC says why it failed, that too. False: no answer. */
-bool ep_gda_queue_query(struct ep_gda_queue *q, uint32_t *state, struct ep_gda_cause *cause);
+bool ep_gda_queue_query(struct ep_gda_queue *queue, uint32_t *state, struct ep_gda_cause *cause);
 
 /* The same for plain verbs. */
 bool ep_gda_verbs_cq(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_reason *why);
-bool ep_gda_verbs_create(struct ep_gda_queue *q, struct ep_reason *why);
-bool ep_gda_verbs_connect(struct ep_gda_queue *q, const struct ep_nic_end *end,
+bool ep_gda_verbs_create(struct ep_gda_queue *queue, struct ep_reason *why);
+bool ep_gda_verbs_connect(struct ep_gda_queue *queue, const struct ep_nic_end *end,
 			  struct ep_reason *why);
-void ep_gda_verbs_halt(struct ep_gda_queue *q);
-bool ep_gda_verbs_query(struct ep_gda_queue *q, uint32_t *state);
+void ep_gda_verbs_halt(struct ep_gda_queue *queue);
+bool ep_gda_verbs_query(struct ep_gda_queue *queue, uint32_t *state);
 
 #endif

@@ -41,21 +41,22 @@ bool ep_gda_synchronize(struct ep_gda *g, uint64_t timeout_ns)
 	}
 }
 
-static bool ep_gda_alloc_gpu(struct ep_gda *g, struct ep_gda_queue_memory *s, struct ep_reason *why)
+static bool ep_gda_alloc_gpu(struct ep_gda *g, struct ep_gda_queue_memory *memory,
+			     struct ep_reason *why)
 {
 	cudaError_t error;
 
-	s->bytes = ep_round_up(s->bytes, EP_GDA_GPU_ALIGN);
-	error = cudaMalloc((void **)&s->dev, s->bytes);
+	memory->bytes = ep_round_up(memory->bytes, EP_GDA_GPU_ALIGN);
+	error = cudaMalloc((void **)&memory->dev, memory->bytes);
 	if (error != cudaSuccess) {
-		s->dev = NULL;
+		memory->dev = NULL;
 		return ep_reason_set_cuda(why, error, "no GPU memory for queues");
 	}
-	ep_gda_sync_memops(s->dev);
-	error = cudaMemsetAsync(s->dev, 0, s->bytes, g->stream);
-	for (uint64_t at = 0; error == cudaSuccess && at + EP_GDA_PAGE <= s->bytes;
+	ep_gda_sync_memops(memory->dev);
+	error = cudaMemsetAsync(memory->dev, 0, memory->bytes, g->stream);
+	for (uint64_t at = 0; error == cudaSuccess && at + EP_GDA_PAGE <= memory->bytes;
 	     at += ep_gda_stride(g)) {
-		error = cudaMemsetAsync(s->dev + at + EP_GDA_AT_CQE, 0xff,
+		error = cudaMemsetAsync(memory->dev + at + EP_GDA_AT_CQE, 0xff,
 					sizeof(struct ep_mlx5_cqe), g->stream);
 	}
 	if (error != cudaSuccess) {
@@ -66,16 +67,16 @@ static bool ep_gda_alloc_gpu(struct ep_gda *g, struct ep_gda_queue_memory *s, st
 				  "long");
 }
 
-static bool ep_gda_alloc_host(struct ep_gda *g, struct ep_gda_queue_memory *s,
+static bool ep_gda_alloc_host(struct ep_gda *g, struct ep_gda_queue_memory *memory,
 			      struct ep_reason *why)
 {
-	if (!ep_pinned_alloc(&s->pinned, s->bytes, why)) {
+	if (!ep_pinned_alloc(&memory->pinned, memory->bytes, why)) {
 		return false;
 	}
-	s->host = s->pinned.host;
-	s->dev = s->pinned.dev;
-	for (uint64_t at = 0; at + EP_GDA_PAGE <= s->bytes; at += ep_gda_stride(g)) {
-		memset(s->host + at + EP_GDA_AT_CQE, 0xff, sizeof(struct ep_mlx5_cqe));
+	memory->host = memory->pinned.host;
+	memory->dev = memory->pinned.dev;
+	for (uint64_t at = 0; at + EP_GDA_PAGE <= memory->bytes; at += ep_gda_stride(g)) {
+		memset(memory->host + at + EP_GDA_AT_CQE, 0xff, sizeof(struct ep_mlx5_cqe));
 	}
 	return true;
 }
@@ -208,14 +209,14 @@ void ep_gda_queue_memory_refuse(struct ep_gda_nic *nic)
 	memset(&nic->queue_memory, 0, sizeof(nic->queue_memory));
 }
 
-static void ep_gda_queue_memory_free(struct ep_gda *g, struct ep_gda_queue_memory *s)
+static void ep_gda_queue_memory_free(struct ep_gda *g, struct ep_gda_queue_memory *memory)
 {
-	if (s->host && (!g->keep_cuda || g->ended)) {
-		ep_pinned_free(&s->pinned, g->ended);
-	} else if (s->dev && !s->host && !g->keep_cuda) {
-		ep_gda_cuda_done(cudaFree(s->dev), "freeing queues");
+	if (memory->host && (!g->keep_cuda || g->ended)) {
+		ep_pinned_free(&memory->pinned, g->ended);
+	} else if (memory->dev && !memory->host && !g->keep_cuda) {
+		ep_gda_cuda_done(cudaFree(memory->dev), "freeing queues");
 	}
-	memset(s, 0, sizeof(*s));
+	memset(memory, 0, sizeof(*memory));
 }
 
 void ep_gda_queue_memory_close(struct ep_gda *g, struct ep_gda_nic *nic)
@@ -343,32 +344,33 @@ static unsigned char *ep_gda_dev(const struct ep_gda *g, const void *pinned)
 }
 
 /* The queue as kernels shall see it. */
-static void ep_gda_shadow_one(struct ep_gda_queue *q)
+static void ep_gda_shadow_one(struct ep_gda_queue *queue)
 {
-	struct ep_gda *g = q->gda;
-	struct ep_mlx5_qp *s = &g->shadow[(size_t)q->peer * g->queues + q->index];
-	unsigned char *page = q->nic->queue_memory.dev + q->slot * ep_gda_stride(g);
+	struct ep_gda *g = queue->gda;
+	struct ep_mlx5_qp *s = &g->shadow[(size_t)queue->peer * g->queues + queue->index];
+	unsigned char *page = queue->nic->queue_memory.dev + queue->slot * ep_gda_stride(g);
 	struct ep_gda_pinned_at at = ep_gda_pinned_layout(g);
 
-	q->shadow = s;
+	queue->shadow = s;
 	s->sq = (struct ep_mlx5_wqe *)(page + EP_GDA_PAGE);
 	s->cqe = (const struct ep_mlx5_cqe *)(page + EP_GDA_AT_CQE);
 	s->dbr = (struct ep_mlx5_dbr *)(page + EP_GDA_AT_DBR);
-	s->db = ep_gda_handover_index(g->mode) ? (uint64_t *)ep_gda_dev(g, q->word) : q->nic->db;
-	s->local = g->regions_dev + ep_gda_local_regions(ep_gda_nic_index(g, q->nic));
-	s->remote = g->regions_dev + ep_gda_remote_regions(q->peer, q->remote_nic);
-	s->record = (struct ep_mlx5_error *)ep_gda_dev(g, q->record);
-	s->stop = (const uint32_t *)ep_gda_dev(g, g->down + q->peer);
-	s->qpn = q->qpn;
+	s->db = ep_gda_handover_index(g->mode) ? (uint64_t *)ep_gda_dev(g, queue->word)
+					       : queue->nic->db;
+	s->local = g->regions_dev + ep_gda_local_regions(ep_gda_nic_index(g, queue->nic));
+	s->remote = g->regions_dev + ep_gda_remote_regions(queue->peer, queue->remote_nic);
+	s->record = (struct ep_mlx5_error *)ep_gda_dev(g, queue->record);
+	s->stop = (const uint32_t *)ep_gda_dev(g, g->down + queue->peer);
+	s->qpn = queue->qpn;
 	s->depth = g->depth;
 	s->handover = ep_gda_handover_index(g->mode) ? EP_MLX5_HANDOVER_INDEX
 						     : EP_MLX5_HANDOVER_MMIO;
-	s->in_host = q->nic->queue_memory.host != NULL;
-	s->tier = (uint8_t)q->tier;
-	s->signal = ep_mlx5_signal_policy(q->tier, !q->atomics);
-	s->peer = (uint32_t)q->peer;
-	s->nic = (uint32_t)ep_gda_nic_index(g, q->nic);
-	s->sink_lkey = q->nic->sink->lkey;
+	s->in_host = queue->nic->queue_memory.host != NULL;
+	s->tier = (uint8_t)queue->tier;
+	s->signal = ep_mlx5_signal_policy(queue->tier, !queue->atomics);
+	s->peer = (uint32_t)queue->peer;
+	s->nic = (uint32_t)ep_gda_nic_index(g, queue->nic);
+	s->sink_lkey = queue->nic->sink->lkey;
 	s->sink = (uintptr_t)(g->pinned.host + at.sink);
 }
 

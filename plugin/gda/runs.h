@@ -19,11 +19,11 @@ struct ep_gda_writer {
 	uint32_t value, count; /* the run that is not written yet */
 };
 
-void ep_gda_runs_begin(struct ep_gda_writer *w, unsigned char *at, bool ascending);
+void ep_gda_runs_begin(struct ep_gda_writer *writer, unsigned char *at, bool ascending);
 /* Ascending: more than the word before. */
-void ep_gda_runs_put(struct ep_gda_writer *w, uint32_t word);
+void ep_gda_runs_put(struct ep_gda_writer *writer, uint32_t word);
 /* The list's end. Another one of the same kind may follow, it begins anew. */
-void ep_gda_runs_end(struct ep_gda_writer *w);
+void ep_gda_runs_end(struct ep_gda_writer *writer);
 
 struct ep_gda_reader {
 	const unsigned char *at, *end;
@@ -31,11 +31,11 @@ struct ep_gda_reader {
 	uint32_t base;
 };
 
-void ep_gda_runs_open(struct ep_gda_reader *r, const unsigned char *at, uint32_t bytes,
+void ep_gda_runs_open(struct ep_gda_reader *reader, const unsigned char *at, uint32_t bytes,
 		      bool ascending);
 /* The next run: `count` words from `value` on, or `count` times `value`. False: there is none. */
-bool ep_gda_runs_next(struct ep_gda_reader *r, uint32_t *value, uint32_t *count);
+bool ep_gda_runs_next(struct ep_gda_reader *reader, uint32_t *value, uint32_t *count);
 /* The next list begins. */
-void ep_gda_runs_again(struct ep_gda_reader *r);
+void ep_gda_runs_again(struct ep_gda_reader *reader);
 
 #endif

@@ -34,12 +34,12 @@ static void ep_gda_cause_words(const struct ep_gda_cause *c, char *text, size_t 
 	}
 }
 
-void ep_gda_cause_text(const struct ep_gda_queue *q, const struct ep_gda_cause *c, char *text,
+void ep_gda_cause_text(const struct ep_gda_queue *queue, const struct ep_gda_cause *c, char *text,
 		       size_t size)
 {
 	const struct ep_syndrome *m = c->syndrome ? ep_syndrome_find(c->syndrome) : NULL;
 	bool gone = c->syndrome == EP_MLX5_SYND_RETRY_EXCEEDED &&
-		    __atomic_load_n(&q->nic->address_gone, __ATOMIC_RELAXED);
+		    __atomic_load_n(&queue->nic->address_gone, __ATOMIC_RELAXED);
 	char what[128], at[32] = "";
 
 	if (c->note) {
@@ -56,7 +56,8 @@ void ep_gda_cause_text(const struct ep_gda_queue *q, const struct ep_gda_cause *
 	}
 	snprintf(text, size,
 		 "RDMA with rank %d (%s) failed: %s on %s:%d, queue %u (QP 0x%06x)%s%s%s%s",
-		 q->peer, q->gda->host[q->peer], what, q->nic->base.name, q->nic->base.port,
-		 q->index, q->qpn, at, gone ? ", whose port has another address by now" : "",
-		 m && m->next ? ": " : "", m && m->next ? m->next : "");
+		 queue->peer, queue->gda->host[queue->peer], what, queue->nic->base.name,
+		 queue->nic->base.port, queue->index, queue->qpn, at,
+		 gone ? ", whose port has another address by now" : "", m && m->next ? ": " : "",
+		 m && m->next ? m->next : "");
 }

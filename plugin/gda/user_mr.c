@@ -43,7 +43,7 @@ static void ep_cu_get_init(void)
  * Where the allocation of [p, p + bytes) begins and ends. (Not CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
  * which tells the reserved addresses: several allocations may be mapped there, or holes be left.)
  */
-static const char *ep_gda_user_mr_ask(uintptr_t p, uint64_t bytes, struct ep_gda_user_mr *s)
+static const char *ep_gda_user_mr_ask(uintptr_t p, uint64_t bytes, struct ep_gda_user_mr *mr)
 {
 	unsigned long long id = 0;
 	CUdeviceptr start = 0;
@@ -58,9 +58,9 @@ static const char *ep_gda_user_mr_ask(uintptr_t p, uint64_t bytes, struct ep_gda
 	if (p < start || bytes > size || p - start > size - bytes) {
 		return "it is not all of one allocation";
 	}
-	s->start = (uintptr_t)start;
-	s->bytes = size;
-	s->id = id;
+	mr->start = (uintptr_t)start;
+	mr->bytes = size;
+	mr->id = id;
 	return NULL;
 }
 
@@ -69,26 +69,26 @@ static bool ep_gda_user_mr_same(const struct ep_gda_user_mr *a, const struct ep_
 	return a->id == b->id && a->start == b->start && a->bytes == b->bytes;
 }
 
-static void ep_gda_user_mr_take_back(struct ep_gda *g, struct ep_gda_user_mr *s)
+static void ep_gda_user_mr_take_back(struct ep_gda *g, struct ep_gda_user_mr *mr)
 {
 	for (int n = 0; n < EP_GDA_MAX_NICS; n++) {
-		if (s->mr[n] && g->nic[n].base.v->ibv_dereg_mr(s->mr[n]) != 0) {
+		if (mr->mr[n] && g->nic[n].base.v->ibv_dereg_mr(mr->mr[n]) != 0) {
 			EP_INFO(EP_LOG_NET, "%s: memory stays registered: %s", g->nic[n].base.name,
 				strerror(errno));
 		}
-		s->mr[n] = NULL;
+		mr->mr[n] = NULL;
 	}
 }
 
 /* With all NICs, or none; s->why says why not. */
-static void ep_gda_user_mr_register(struct ep_gda *g, struct ep_gda_user_mr *s)
+static void ep_gda_user_mr_register(struct ep_gda *g, struct ep_gda_user_mr *mr)
 {
 	for (int n = 0; n < g->nnics; n++) {
-		s->mr[n] = ep_gda_register(&g->nic[n], (void *)s->start, s->bytes,
-					   g->env.relaxed ? IBV_ACCESS_RELAXED_ORDERING : 0, true,
-					   &s->why);
-		if (!s->mr[n]) {
-			ep_gda_user_mr_take_back(g, s);
+		mr->mr[n] = ep_gda_register(&g->nic[n], (void *)mr->start, mr->bytes,
+					    g->env.relaxed ? IBV_ACCESS_RELAXED_ORDERING : 0, true,
+					    &mr->why);
+		if (!mr->mr[n]) {
+			ep_gda_user_mr_take_back(g, mr);
 			return;
 		}
 	}

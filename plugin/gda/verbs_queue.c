@@ -28,148 +28,148 @@ bool ep_gda_verbs_cq(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_reason 
  * A device's limit holds for the smallest work requests, so that one of ours may be less. The queue
  * that kernels write to has the depth asked for anyway.
  */
-static bool ep_gda_verbs_make(struct ep_gda_queue *q, struct ep_reason *why)
+static bool ep_gda_verbs_make(struct ep_gda_queue *queue, struct ep_reason *why)
 {
-	uint32_t depth = q->gda->depth, limit = (uint32_t)q->nic->base.attr.max_qp_wr;
+	uint32_t depth = queue->gda->depth, limit = (uint32_t)queue->nic->base.attr.max_qp_wr;
 	struct ep_rc_room room = { .rq = 1 };
 	char text[EP_NIC_ERROR_TEXT];
 	int error;
 
 	room.sq = (uint32_t)ep_min_u64(depth, limit);
-	q->verbs = ep_rc_qp_create(&q->nic->base, q->nic->cq, EP_GDA_LEAST_WR, &room);
+	queue->verbs = ep_rc_qp_create(&queue->nic->base, queue->nic->cq, EP_GDA_LEAST_WR, &room);
 	error = errno;
-	q->max_wr = room.sq;
-	if (!q->verbs) {
+	queue->max_wr = room.sq;
+	if (!queue->verbs) {
 		return ep_reason_set(why,
 				     "%s: no queue pair even of %u work requests: %s "
 				     "(NCCL_EP_RDMA_DEPTH is %u, the device's limit %u)",
-				     q->nic->base.name, q->max_wr, ep_nic_error_print(error, text),
-				     depth, limit);
+				     queue->nic->base.name, queue->max_wr,
+				     ep_nic_error_print(error, text), depth, limit);
 	}
-	q->qpn = q->verbs->qp_num;
+	queue->qpn = queue->verbs->qp_num;
 	return true;
 }
 
 /* What the NIC's queue pairs can beyond the standard; they are all alike. */
-static void ep_gda_verbs_ece_query(struct ep_gda_queue *q)
+static void ep_gda_verbs_ece_query(struct ep_gda_queue *queue)
 {
-	const struct ep_verbs *v = q->nic->base.v;
+	const struct ep_verbs *v = queue->nic->base.v;
 	struct ibv_ece ece = { 0 };
 
-	if (q->slot == 0 && q->gda->env.ece && v->ibv_query_ece && v->ibv_set_ece &&
-	    v->ibv_query_ece(q->verbs, &ece) == 0 && !ece.comp_mask) {
-		q->nic->ece = (struct ep_gda_ece){ ece.vendor_id, ece.options };
+	if (queue->slot == 0 && queue->gda->env.ece && v->ibv_query_ece && v->ibv_set_ece &&
+	    v->ibv_query_ece(queue->verbs, &ece) == 0 && !ece.comp_mask) {
+		queue->nic->ece = (struct ep_gda_ece){ ece.vendor_id, ece.options };
 	}
 }
 
-bool ep_gda_verbs_create(struct ep_gda_queue *q, struct ep_reason *why)
+bool ep_gda_verbs_create(struct ep_gda_queue *queue, struct ep_reason *why)
 {
 	unsigned int access = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
-			      (q->nic->base.atomics ? IBV_ACCESS_REMOTE_ATOMIC : 0);
+			      (queue->nic->base.atomics ? IBV_ACCESS_REMOTE_ATOMIC : 0);
 	int error;
 
-	if (!ep_gda_verbs_make(q, why)) {
+	if (!ep_gda_verbs_make(queue, why)) {
 		return false;
 	}
-	error = ep_rc_qp_init(&q->nic->base, &q->gda->env, q->verbs, access);
+	error = ep_rc_qp_init(&queue->nic->base, &queue->gda->env, queue->verbs, access);
 	if (error) {
 		return ep_reason_set(why, "%s:%d: a queue pair cannot be initialised: %s",
-				     q->nic->base.name, q->nic->base.port, strerror(error));
+				     queue->nic->base.name, queue->nic->base.port, strerror(error));
 	}
-	ep_gda_verbs_ece_query(q);
+	ep_gda_verbs_ece_query(queue);
 	return true;
 }
 
 /* What both ends can, before the queue pair learns its peer. */
-static bool ep_gda_verbs_ece_set(struct ep_gda_queue *q, struct ep_reason *why)
+static bool ep_gda_verbs_ece_set(struct ep_gda_queue *queue, struct ep_reason *why)
 {
-	struct ibv_ece ece = { .vendor_id = q->nic->ece.vendor, .options = q->ece };
-	int error = q->ece ? q->nic->base.v->ibv_set_ece(q->verbs, &ece) : 0;
+	struct ibv_ece ece = { .vendor_id = queue->nic->ece.vendor, .options = queue->ece };
+	int error = queue->ece ? queue->nic->base.v->ibv_set_ece(queue->verbs, &ece) : 0;
 
 	return !error ||
 	       ep_reason_set(why,
 			     "%s refuses what both ends can beyond the standard (0x%x): %s: set "
 			     "NCCL_IB_ECE_ENABLE=0",
-			     q->nic->base.name, q->ece, strerror(error));
+			     queue->nic->base.name, queue->ece, strerror(error));
 }
 
 /*
  * The kernel gives a bond's members in turn to the queue pairs of a context. A peer's queues for rows may
  * all come to the same one that way: each is told its own, where libmlx5 can.
  */
-static void ep_gda_verbs_lag(struct ep_gda_queue *q)
+static void ep_gda_verbs_lag(struct ep_gda_queue *queue)
 {
-	const struct ep_mlx5dv *dv = q->nic->base.dv;
-	uint32_t port = ep_gda_lag_port(q);
+	const struct ep_mlx5dv *dv = queue->nic->base.dv;
+	uint32_t port = ep_gda_lag_port(queue);
 	uint8_t now = 0, active;
 	int error;
 
 	if (!port || !dv->mlx5dv_modify_qp_lag_port || !dv->mlx5dv_query_qp_lag_port) {
 		return;
 	}
-	error = dv->mlx5dv_modify_qp_lag_port(q->verbs, (uint8_t)port);
+	error = dv->mlx5dv_modify_qp_lag_port(queue->verbs, (uint8_t)port);
 	if (error) {
 		EP_INFO(EP_LOG_NET,
 			"%s:%d is a bond, and the kernel chooses the port of QP 0x%06x: %s",
-			q->nic->base.name, q->nic->base.port, q->qpn, strerror(error));
+			queue->nic->base.name, queue->nic->base.port, queue->qpn, strerror(error));
 	}
-	q->lag = dv->mlx5dv_query_qp_lag_port(q->verbs, &now, &active) == 0 ? now : 0;
+	queue->lag = dv->mlx5dv_query_qp_lag_port(queue->verbs, &now, &active) == 0 ? now : 0;
 }
 
-bool ep_gda_verbs_connect(struct ep_gda_queue *q, const struct ep_nic_end *end,
+bool ep_gda_verbs_connect(struct ep_gda_queue *queue, const struct ep_nic_end *end,
 			  struct ep_reason *why)
 {
-	struct ep_nic *nic = &q->nic->base;
+	struct ep_nic *nic = &queue->nic->base;
 	struct ep_nic_end from = nic->end;
 	struct ep_rc_path path = { .from = &from,
 				   .to = end,
 				   .tc = nic->tc,
-				   .sl = (uint8_t)q->gda->env.sl,
+				   .sl = (uint8_t)queue->gda->env.sl,
 				   .log_reads = EP_RC_LOG_READS,
 				   .gid_index = nic->gid_index };
 	char text[EP_GID_TEXT];
 	uint32_t state = 0;
 	int error;
 
-	from.psn = q->gda->psn;
-	if (!ep_gda_verbs_ece_set(q, why)) {
+	from.psn = queue->gda->psn;
+	if (!ep_gda_verbs_ece_set(queue, why)) {
 		return false;
 	}
-	error = ep_rc_qp_to_rtr(nic, &q->gda->env, q->verbs, &path, q->remote_qpn);
+	error = ep_rc_qp_to_rtr(nic, &queue->gda->env, queue->verbs, &path, queue->remote_qpn);
 	if (error) {
 		return ep_reason_set(why, "%s:%d does not find the path to %s, LID %u: %s",
 				     nic->name, nic->port, ep_gid_print(end->gid, text),
 				     ep_nic_path_lid(&from, end), strerror(error));
 	}
-	error = ep_rc_qp_to_rts(nic, &q->gda->env, q->verbs, &path);
+	error = ep_rc_qp_to_rts(nic, &queue->gda->env, queue->verbs, &path);
 	if (error) {
 		return ep_reason_set(why, "%s:%d: a queue pair cannot be made ready to send: %s",
 				     nic->name, nic->port, strerror(error));
 	}
-	if (!ep_gda_verbs_query(q, &state) || state != EP_PRM_QP_RTS) {
+	if (!ep_gda_verbs_query(queue, &state) || state != EP_PRM_QP_RTS) {
 		return ep_reason_set(why,
 				     "%s:%d: a queue pair is in state %u after it was made ready "
 				     "to send",
-				     q->nic->base.name, q->nic->base.port, state);
+				     queue->nic->base.name, queue->nic->base.port, state);
 	}
-	ep_gda_verbs_lag(q);
+	ep_gda_verbs_lag(queue);
 	/* Verbs do not tell in which order data is placed: what is right for this is for all. */
-	q->tier = EP_MLX5_TIER_OOO_ALL;
+	queue->tier = EP_MLX5_TIER_OOO_ALL;
 	return true;
 }
 
-void ep_gda_verbs_halt(struct ep_gda_queue *q)
+void ep_gda_verbs_halt(struct ep_gda_queue *queue)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
-	int error = q->nic->base.v->ibv_modify_qp(q->verbs, &attr, IBV_QP_STATE);
+	int error = queue->nic->base.v->ibv_modify_qp(queue->verbs, &attr, IBV_QP_STATE);
 
 	if (error) {
-		EP_INFO(EP_LOG_NET, "%s: a queue pair cannot be stopped: %s", q->nic->base.name,
+		EP_INFO(EP_LOG_NET, "%s: a queue pair cannot be stopped: %s", queue->nic->base.name,
 			strerror(error));
 	}
 }
 
-bool ep_gda_verbs_query(struct ep_gda_queue *q, uint32_t *state)
+bool ep_gda_verbs_query(struct ep_gda_queue *queue, uint32_t *state)
 {
 	static const uint8_t prm[] = {
 		[IBV_QPS_RESET] = EP_PRM_QP_RST, [IBV_QPS_INIT] = EP_PRM_QP_INIT,
@@ -181,7 +181,7 @@ bool ep_gda_verbs_query(struct ep_gda_queue *q, uint32_t *state)
 	struct ibv_qp_attr attr;
 
 	memset(&attr, 0, sizeof(attr));
-	if (q->nic->base.v->ibv_query_qp(q->verbs, &attr, IBV_QP_STATE, &init) != 0 ||
+	if (queue->nic->base.v->ibv_query_qp(queue->verbs, &attr, IBV_QP_STATE, &init) != 0 ||
 	    attr.qp_state >= EP_ARRAY_SIZE(prm)) {
 		return false;
 	}

@@ -73,12 +73,12 @@ static void ep_gda_events(struct ep_gda *g, struct ep_gda_nic *nic)
  * A queue that kernels have given up without an error of the NIC's is ended: they wait for that
  * before they write memory that it may still send from.
  */
-static void ep_gda_watch_queue(struct ep_gda_queue *q)
+static void ep_gda_watch_queue(struct ep_gda_queue *queue)
 {
-	ep_gda_inspect(q, EP_GDA_INSPECT_MEMORY);
-	if (__atomic_load_n(&q->record->valid, __ATOMIC_ACQUIRE) &&
-	    q->record->status != EP_MLX5_ERR_CQE) {
-		ep_gda_queue_halt(q);
+	ep_gda_inspect(queue, EP_GDA_INSPECT_MEMORY);
+	if (__atomic_load_n(&queue->record->valid, __ATOMIC_ACQUIRE) &&
+	    queue->record->status != EP_MLX5_ERR_CQE) {
+		ep_gda_queue_halt(queue);
 	}
 }
 

@@ -10,23 +10,23 @@
 pthread_mutex_t ep_heap_lock = PTHREAD_MUTEX_INITIALIZER;
 struct ep_heap_entry *ep_heap_list;
 
-static void ep_heap_enlist(struct ep_heap_entry *e)
+static void ep_heap_enlist(struct ep_heap_entry *entry)
 {
 	pthread_mutex_lock(&ep_heap_lock);
-	e->next = ep_heap_list;
-	ep_heap_list = e;
+	entry->next = ep_heap_list;
+	ep_heap_list = entry;
 	pthread_mutex_unlock(&ep_heap_lock);
 }
 
-static void ep_heap_delist(struct ep_heap_entry *e)
+static void ep_heap_delist(struct ep_heap_entry *entry)
 {
 	struct ep_heap_entry **link = &ep_heap_list;
 
 	pthread_mutex_lock(&ep_heap_lock);
-	while (*link != e) {
+	while (*link != entry) {
 		link = &(*link)->next;
 	}
-	*link = e->next;
+	*link = entry->next;
 	pthread_mutex_unlock(&ep_heap_lock);
 }
 
@@ -66,24 +66,24 @@ ncclResult_t ep_heap_entry_new(struct ep_heap_entry **out, const struct ep_heap 
 	return ncclSuccess;
 }
 
-void ep_heap_entry_free(struct ep_heap_entry *e)
+void ep_heap_entry_free(struct ep_heap_entry *entry)
 {
-	bool ended = ep_context_ended(&e->context);
+	bool ended = ep_context_ended(&entry->context);
 
 	/* What has begun there goes on also where a call has failed; ncclMemFree does not wait for it. */
-	if (!ended && cudaStreamSynchronize(e->stream) != cudaSuccess) {
+	if (!ended && cudaStreamSynchronize(entry->stream) != cudaSuccess) {
 		(void)cudaGetLastError();
 	}
-	if (e->base && (!ended || e->mapping->lasting)) {
-		e->mapping->free(e->base);
+	if (entry->base && (!ended || entry->mapping->lasting)) {
+		entry->mapping->free(entry->base);
 	}
-	if (!ended && cudaStreamDestroy(e->stream) != cudaSuccess) {
+	if (!ended && cudaStreamDestroy(entry->stream) != cudaSuccess) {
 		(void)cudaGetLastError();
 	}
-	ep_heap_delist(e);
-	free(e->remote.absent);
-	free(e->head);
-	free(e);
+	ep_heap_delist(entry);
+	free(entry->remote.absent);
+	free(entry->head);
+	free(entry);
 }
 
 void ep_heap_unmap(struct ep_heap *heap)
@@ -130,25 +130,25 @@ void ep_heap_keep(struct ep_heap *heap)
 
 /* ---- a window that stays ---- */
 
-bool ep_window_watch(struct ep_heap_entry *e, ncclWindow_t window)
+bool ep_window_watch(struct ep_heap_entry *entry, ncclWindow_t window)
 {
-	return ep_nccl_dyn()->get_peer_device_pointer(window, 0, e->rank, &e->shown) ==
+	return ep_nccl_dyn()->get_peer_device_pointer(window, 0, entry->rank, &entry->shown) ==
 		       ncclSuccess &&
-	       e->shown && ep_vmm_handle(e->shown, &e->shown_handle);
+	       entry->shown && ep_vmm_handle(entry->shown, &entry->shown_handle);
 }
 
-bool ep_window_lives(const struct ep_heap_entry *e)
+bool ep_window_lives(const struct ep_heap_entry *entry)
 {
 	CUmemGenericAllocationHandle now;
 
-	return e->window && !ep_context_ended(&e->context) && ep_vmm_handle(e->shown, &now) &&
-	       now == e->shown_handle;
+	return entry->window && !ep_context_ended(&entry->context) &&
+	       ep_vmm_handle(entry->shown, &now) && now == entry->shown_handle;
 }
 
-void ep_window_end(struct ep_heap_entry *e)
+void ep_window_end(struct ep_heap_entry *entry)
 {
-	if (ep_window_lives(e)) {
-		(void)ep_nccl_dyn()->window_deregister(e->comm, e->window);
+	if (ep_window_lives(entry)) {
+		(void)ep_nccl_dyn()->window_deregister(entry->comm, entry->window);
 	}
-	e->window = NULL;
+	entry->window = NULL;
 }

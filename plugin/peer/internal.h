@@ -46,17 +46,18 @@ struct ep_peer_mapping {
 	/* The heap's memory. */
 	bool (*alloc)(void **base, uint64_t bytes, struct ep_reason *why);
 	void (*free)(void *base);
-	/* Adds to `e` what peers need to map our heap at `base`. NULL: nothing. */
-	ncclResult_t (*give)(struct ep_heap_export *e, void *base);
+	/* Adds to the export what peers need to map our heap at `base`. NULL: nothing. */
+	ncclResult_t (*give)(struct ep_heap_export *export, void *base);
 	/*
 	 * Before the first peer is mapped, collective; and after the last one. NULL: nothing to do. If
 	 * boot has failed afterwards, or is stuck, other ranks may still wait for this one.
 	 */
 	ncclResult_t (*open)(struct ep_heap *heap, struct ep_boot *boot);
 	void (*close)(struct ep_heap *heap, struct ep_boot *boot);
-	/* *base: where rank `peer`, which gave `e`, is mapped. Fails with the names of both GPUs. */
-	ncclResult_t (*map)(void **base, const struct ep_heap *heap, const struct ep_heap_export *e,
-			    const struct ep_ident *idents, int peer);
+	/* *base: where rank `peer`, which gave this export, is mapped. Fails with the names of both GPUs. */
+	ncclResult_t (*map)(void **base, const struct ep_heap *heap,
+			    const struct ep_heap_export *export, const struct ep_ident *idents,
+			    int peer);
 	void (*unmap)(void *base, uint64_t bytes);
 };
 

@@ -3,17 +3,17 @@
 #include "core/cuda.h"
 #include "peer/internal.h"
 
-static ncclResult_t ep_peer_ipc_give(struct ep_heap_export *e, void *base)
+static ncclResult_t ep_peer_ipc_give(struct ep_heap_export *export, void *base)
 {
-	EP_CUDA(cudaIpcGetMemHandle(&e->ipc, base), "exporting the heap to other processes");
+	EP_CUDA(cudaIpcGetMemHandle(&export->ipc, base), "exporting the heap to other processes");
 	return ncclSuccess;
 }
 
 static ncclResult_t ep_peer_ipc_map(void **base, const struct ep_heap *heap,
-				    const struct ep_heap_export *e, const struct ep_ident *idents,
-				    int peer)
+				    const struct ep_heap_export *export,
+				    const struct ep_ident *idents, int peer)
 {
-	cudaError_t err = cudaIpcOpenMemHandle(base, e->ipc, cudaIpcMemLazyEnablePeerAccess);
+	cudaError_t err = cudaIpcOpenMemHandle(base, export->ipc, cudaIpcMemLazyEnablePeerAccess);
 
 	if (err != cudaSuccess) {
 		const char *files = ep_no_files();

@@ -13,11 +13,11 @@
 #define EP_HEAP_HELD_NS 100000000u        /* for a device that is not the caller's */
 
 /* Whether this process has a heap that has not departed, of the same group or of another one. */
-static bool ep_heap_lives(const struct ep_heap_entry *e, bool same)
+static bool ep_heap_lives(const struct ep_heap_entry *entry, bool same)
 {
 	const struct ep_heap_entry *o = ep_heap_list;
 
-	while (o && (o->departed || (o->stamp.team == e->stamp.team) != same)) {
+	while (o && (o->departed || (o->stamp.team == entry->stamp.team) != same)) {
 		o = o->next;
 	}
 	return o != NULL;
@@ -35,60 +35,61 @@ static void ep_heap_nap(void)
 
 /* ---- a departed heap, in a thread of the library ---- */
 
-static bool ep_departed_local(const struct ep_heap_entry *e, int r)
+static bool ep_departed_local(const struct ep_heap_entry *entry, int r)
 {
-	return ep_ident_same_node(&e->idents[e->rank], &e->idents[r]);
+	return ep_ident_same_node(&entry->idents[entry->rank], &entry->idents[r]);
 }
 
 /* Whether a rank without a farewell will write none. `ask`: find out, which takes a while. */
-static bool ep_departed_lost(const struct ep_heap_entry *e, int r, bool ask)
+static bool ep_departed_lost(const struct ep_heap_entry *entry, int r, bool ask)
 {
-	bool local = ep_departed_local(e, r);
+	bool local = ep_departed_local(entry, r);
 
-	if (!local && (!e->remote.cut || (e->remote.absent && e->remote.absent[r]))) {
+	if (!local && (!entry->remote.cut || (entry->remote.absent && entry->remote.absent[r]))) {
 		return true;
 	}
-	if (local && e->lasting) {
+	if (local && entry->lasting) {
 		return true; /* it writes none, and may store to memory that is its own as well */
 	}
-	return ask && (ep_ident_gone(&e->idents[e->rank], &e->idents[r]) ||
-		       (!local && e->remote.lost(e->remote.arg, r)));
+	return ask && (ep_ident_gone(&entry->idents[entry->rank], &entry->idents[r]) ||
+		       (!local && entry->remote.lost(entry->remote.arg, r)));
 }
 
 /*
  * A rank of another process that may still write to the heap, a remote one if there is any; -1:
  * none, or the heap is lost with its device. The heap's own rank: nobody knows.
  */
-static int ep_departed_missing(struct ep_heap_entry *e, uint64_t now)
+static int ep_departed_missing(struct ep_heap_entry *entry, uint64_t now)
 {
-	struct ep_heap_head *head = e->head;
-	bool ask = now - e->asked_ns >= EP_HEAP_ASK_NS;
+	struct ep_heap_head *head = entry->head;
+	bool ask = now - entry->asked_ns >= EP_HEAP_ASK_NS;
 	int missing = -1;
 
-	if (ep_context_ended(&e->context)) {
+	if (ep_context_ended(&entry->context)) {
 		return -1;
 	}
-	if (cudaMemcpyAsync(head, e->base, EP_HEAP_HEADER_BYTES(e->nranks), cudaMemcpyDefault,
-			    e->stream) != cudaSuccess ||
-	    cudaStreamSynchronize(e->stream) != cudaSuccess) {
-		bool lost = cudaStreamSynchronize(e->stream) != cudaSuccess;
+	if (cudaMemcpyAsync(head, entry->base, EP_HEAP_HEADER_BYTES(entry->nranks),
+			    cudaMemcpyDefault, entry->stream) != cudaSuccess ||
+	    cudaStreamSynchronize(entry->stream) != cudaSuccess) {
+		bool lost = cudaStreamSynchronize(entry->stream) != cudaSuccess;
 
 		(void)cudaGetLastError();
-		return lost ? -1 : e->rank; /* asked again if only the question has failed */
+		return lost ? -1 : entry->rank; /* asked again if only the question has failed */
 	}
-	if (memcmp(&head->stamp, &e->stamp, sizeof(e->stamp)) != 0) {
-		e->base = NULL; /* the device was reset; what is there now is not ours */
+	if (memcmp(&head->stamp, &entry->stamp, sizeof(entry->stamp)) != 0) {
+		entry->base = NULL; /* the device was reset; what is there now is not ours */
 		return -1;
 	}
-	e->asked_ns = ask ? now : e->asked_ns;
-	for (int r = 0; r < e->nranks; r++) {
-		if (head->farewell[r] == e->stamp.team ||
-		    ep_ident_same_process(&e->idents[e->rank], &e->idents[r]) || e->let_go[r] ||
-		    (missing >= 0 && ep_departed_local(e, r)) || ep_departed_lost(e, r, ask)) {
+	entry->asked_ns = ask ? now : entry->asked_ns;
+	for (int r = 0; r < entry->nranks; r++) {
+		if (head->farewell[r] == entry->stamp.team ||
+		    ep_ident_same_process(&entry->idents[entry->rank], &entry->idents[r]) ||
+		    entry->let_go[r] || (missing >= 0 && ep_departed_local(entry, r)) ||
+		    ep_departed_lost(entry, r, ask)) {
 			continue;
 		}
 		missing = r;
-		if (!ep_departed_local(e, r)) {
+		if (!ep_departed_local(entry, r)) {
 			break;
 		}
 	}
@@ -96,18 +97,18 @@ static int ep_departed_missing(struct ep_heap_entry *e, uint64_t now)
 }
 
 /* Once, that a remote rank is waited for. */
-static void ep_departed_name(struct ep_heap_entry *e, int r, uint64_t deadline_ns)
+static void ep_departed_name(struct ep_heap_entry *entry, int r, uint64_t deadline_ns)
 {
 	uint64_t now = ep_now_ns();
 
-	if (!e->named) {
+	if (!entry->named) {
 		EP_INFO(EP_LOG_INIT,
 			"rank %d waits for rank %d (pid %d on %s), which has not destroyed the group "
 			"yet, for up to %.1f s more (NCCL_EP_CLOSE_TIMEOUT_MS)",
-			e->rank, r, e->idents[r].pid, e->idents[r].hostname,
+			entry->rank, r, entry->idents[r].pid, entry->idents[r].hostname,
 			now < deadline_ns ? (double)(deadline_ns - now) / 1e9 : 0.0);
 	}
-	e->named = true;
+	entry->named = true;
 }
 
 void ep_heap_name_awaited(struct ep_heap *heap, uint64_t deadline_ns)
@@ -130,54 +131,54 @@ void ep_heap_name_awaited(struct ep_heap *heap, uint64_t deadline_ns)
 	}
 }
 
-static void ep_departed_cut(struct ep_heap_entry *e)
+static void ep_departed_cut(struct ep_heap_entry *entry)
 {
-	if (e->remote.cut) {
-		e->remote.cut(e->remote.arg);
-		e->remote.cut = NULL; /* no remote rank is waited for any more */
+	if (entry->remote.cut) {
+		entry->remote.cut(entry->remote.arg);
+		entry->remote.cut = NULL; /* no remote rank is waited for any more */
 	}
 }
 
 /* Looks at the heap and does what is due. Returns the missing rank, or -1. */
-static int ep_departed_check(struct ep_heap_entry *e)
+static int ep_departed_check(struct ep_heap_entry *entry)
 {
 	uint64_t now = ep_now_ns();
-	int r = ep_departed_missing(e, now);
+	int r = ep_departed_missing(entry, now);
 
-	if (r >= 0 && !ep_departed_local(e, r) && now - e->left_ns >= EP_HEAP_PATIENCE_NS) {
-		ep_departed_name(e, r, e->remote.deadline_ns);
+	if (r >= 0 && !ep_departed_local(entry, r) && now - entry->left_ns >= EP_HEAP_PATIENCE_NS) {
+		ep_departed_name(entry, r, entry->remote.deadline_ns);
 	}
-	if (r >= 0 && !ep_departed_local(e, r) && now >= e->remote.deadline_ns) {
+	if (r >= 0 && !ep_departed_local(entry, r) && now >= entry->remote.deadline_ns) {
 		EP_WARN("rank %d (pid %d on %s) has not destroyed the group: rank %d ends its "
 			"connections, which rank %d may find broken; NCCL_EP_CLOSE_TIMEOUT_MS "
 			"sets how long to wait",
-			r, e->idents[r].pid, e->idents[r].hostname, e->rank, r);
-		ep_departed_cut(e);
-		r = ep_departed_missing(e, now);
+			r, entry->idents[r].pid, entry->idents[r].hostname, entry->rank, r);
+		ep_departed_cut(entry);
+		r = ep_departed_missing(entry, now);
 	}
-	if (r < 0 || !ep_departed_local(e, r)) {
+	if (r < 0 || !ep_departed_local(entry, r)) {
 		return r;
 	}
-	ep_departed_cut(e); /* all remote ranks have left */
-	if (now >= e->deadline_ns && !e->logged) {
+	ep_departed_cut(entry); /* all remote ranks have left */
+	if (now >= entry->deadline_ns && !entry->logged) {
 		EP_WARN("rank %d (pid %d on %s) has not destroyed the group: %llu bytes of device "
 			"memory of rank %d stay allocated until it does, because it may still "
 			"write to them; NCCL_EP_CLOSE_TIMEOUT_MS sets when to warn",
-			r, e->idents[r].pid, e->idents[r].hostname, (unsigned long long)e->bytes,
-			e->rank);
-		e->logged = true;
+			r, entry->idents[r].pid, entry->idents[r].hostname,
+			(unsigned long long)entry->bytes, entry->rank);
+		entry->logged = true;
 	}
 	return r;
 }
 
 /* Frees the heap once its device is at rest. */
-static void ep_departed_end(struct ep_heap_entry *e)
+static void ep_departed_end(struct ep_heap_entry *entry)
 {
-	if (!ep_context_ended(&e->context) && cudaDeviceSynchronize() != cudaSuccess) {
+	if (!ep_context_ended(&entry->context) && cudaDeviceSynchronize() != cudaSuccess) {
 		(void)cudaGetLastError();
 	}
-	ep_departed_cut(e);
-	ep_heap_entry_free(e);
+	ep_departed_cut(entry);
+	ep_heap_entry_free(entry);
 }
 
 /* Looks after a departed heap until it is freed or no longer worth waiting for. */
@@ -229,14 +230,14 @@ static void *ep_departed_main(void *arg)
 /* ---- the calling thread ---- */
 
 /* Gives a departed heap a thread, if it has none. */
-static void ep_departed_start(struct ep_heap_entry *e, bool hurry)
+static void ep_departed_start(struct ep_heap_entry *entry, bool hurry)
 {
 	pthread_t thread;
 
-	e->hurry = hurry && (e->hurry || !e->active);
-	if (!e->active && ep_thread_start(&thread, ep_departed_main, e) == 0) {
+	entry->hurry = hurry && (entry->hurry || !entry->active);
+	if (!entry->active && ep_thread_start(&thread, ep_departed_main, entry) == 0) {
 		pthread_detach(thread);
-		e->active = true;
+		entry->active = true;
 	}
 }
 

@@ -127,25 +127,25 @@ struct ep_peer_offers {
 	int nranks;
 };
 
-static struct ep_peer_offer ep_peer_offers_get(const struct ep_peer_offers *m, int rank)
+static struct ep_peer_offer ep_peer_offers_get(const struct ep_peer_offers *offers, int rank)
 {
 	struct ep_peer_offer offer;
 
-	memcpy(&offer, m->offers + (size_t)rank * m->stride, sizeof(offer));
+	memcpy(&offer, offers->offers + (size_t)rank * offers->stride, sizeof(offer));
 	offer.no_window[sizeof(offer.no_window) - 1] = '\0';
 	return offer;
 }
 
 /* Whether all ranks have it in their offers. */
-static bool ep_mapping_offered(const struct ep_peer_offers *m, enum ep_mapping_kind kind,
+static bool ep_mapping_offered(const struct ep_peer_offers *offers, enum ep_mapping_kind kind,
 			       struct ep_reason *why)
 {
-	for (int r = 0; r < m->nranks; r++) {
-		struct ep_peer_offer offer = ep_peer_offers_get(m, r);
+	for (int r = 0; r < offers->nranks; r++) {
+		struct ep_peer_offer offer = ep_peer_offers_get(offers, r);
 
 		if (!(offer.mappings >> kind & 1)) {
 			return ep_reason_set(
-				why, "rank %d (host %.64s): %s", r, m->idents[r].hostname,
+				why, "rank %d (host %.64s): %s", r, offers->idents[r].hostname,
 				kind == EP_KIND_WINDOW ? offer.no_window : "NCCL_EP_MEMORY=window");
 		}
 	}
@@ -153,10 +153,10 @@ static bool ep_mapping_offered(const struct ep_peer_offers *m, enum ep_mapping_k
 }
 
 /* Whether rank r can map the memory of rank `first` of its node by this mapping. */
-static bool ep_mapping_reaches(const struct ep_peer_offers *m, enum ep_mapping_kind kind, int first,
-			       int r, struct ep_reason *why)
+static bool ep_mapping_reaches(const struct ep_peer_offers *offers, enum ep_mapping_kind kind,
+			       int first, int r, struct ep_reason *why)
 {
-	const struct ep_ident *a = &m->idents[first], *b = &m->idents[r];
+	const struct ep_ident *a = &offers->idents[first], *b = &offers->idents[r];
 
 	switch (kind) {
 	case EP_KIND_WINDOW:
@@ -165,7 +165,7 @@ static bool ep_mapping_reaches(const struct ep_peer_offers *m, enum ep_mapping_k
 				     "ranks %d (host %.64s) and %d (host %.64s) are in different "
 				     "LSA teams of NCCL, but %s makes them one node",
 				     first, a->hostname, r, b->hostname,
-				     m->sizes->count ? "NCCL_EP_NODE_SIZE" : "their host");
+				     offers->sizes->count ? "NCCL_EP_NODE_SIZE" : "their host");
 	case EP_KIND_IPC:
 		return ep_ident_same_host(a, b) ||
 		       ep_reason_set(why,
@@ -178,38 +178,39 @@ static bool ep_mapping_reaches(const struct ep_peer_offers *m, enum ep_mapping_k
 }
 
 /* Whether the mapping is one for all. idents have the nodes then, of which there are *nodes. */
-static bool ep_mapping_fits(const struct ep_peer_offers *m, enum ep_mapping_kind kind,
+static bool ep_mapping_fits(const struct ep_peer_offers *offers, enum ep_mapping_kind kind,
 			    uint32_t *nodes, struct ep_reason *why)
 {
 	why->text[0] = '\0';
-	if (!ep_mapping_offered(m, kind, why)) {
+	if (!ep_mapping_offered(offers, kind, why)) {
 		return false;
 	}
-	for (int r = 0; r < m->nranks; r++) {
+	for (int r = 0; r < offers->nranks; r++) {
 		int same = 0;
 
-		while (!ep_ident_same_host(&m->idents[same], &m->idents[r])) {
+		while (!ep_ident_same_host(&offers->idents[same], &offers->idents[r])) {
 			same++;
 		}
-		m->idents[r].domain = kind == EP_KIND_WINDOW ? ep_peer_offers_get(m, r).first
-							     : (uint32_t)same;
-		if (kind == EP_KIND_WINDOW && !m->sizes->count &&
-		    !ep_mapping_reaches(m, kind, same, r, why)) {
+		offers->idents[r].domain = kind == EP_KIND_WINDOW
+						   ? ep_peer_offers_get(offers, r).first
+						   : (uint32_t)same;
+		if (kind == EP_KIND_WINDOW && !offers->sizes->count &&
+		    !ep_mapping_reaches(offers, kind, same, r, why)) {
 			return false;
 		}
 	}
-	if (ep_nodes_assign(m->idents, m->sizes, m->nranks) != ncclSuccess) {
+	if (ep_nodes_assign(offers->idents, offers->sizes, offers->nranks) != ncclSuccess) {
 		return false;
 	}
 	*nodes = 0;
-	for (int r = 0; r < m->nranks; r++) {
+	for (int r = 0; r < offers->nranks; r++) {
 		int first = 0;
 
-		while (!ep_ident_same_node(&m->idents[first], &m->idents[r])) {
+		while (!ep_ident_same_node(&offers->idents[first], &offers->idents[r])) {
 			first++;
 		}
 		*nodes += first == r;
-		if (!ep_mapping_reaches(m, kind, first, r, why)) {
+		if (!ep_mapping_reaches(offers, kind, first, r, why)) {
 			return false;
 		}
 	}
@@ -217,11 +218,11 @@ static bool ep_mapping_fits(const struct ep_peer_offers *m, enum ep_mapping_kind
 }
 
 /* Whether all want multicast, and each node is what one address of NCCL reaches: an LSA team. */
-static bool ep_multicast_fits(const struct ep_peer_offers *m, const struct ep_peer_mapping *mapping,
-			      struct ep_reason *why)
+static bool ep_multicast_fits(const struct ep_peer_offers *offers,
+			      const struct ep_peer_mapping *mapping, struct ep_reason *why)
 {
-	for (int r = 0; r < m->nranks; r++) {
-		struct ep_peer_offer offer = ep_peer_offers_get(m, r);
+	for (int r = 0; r < offers->nranks; r++) {
+		struct ep_peer_offer offer = ep_peer_offers_get(offers, r);
 
 		if (!offer.multicast) {
 			return ep_reason_set(why, "rank %d: %.59s", r, offer.no_multicast);
@@ -230,8 +231,8 @@ static bool ep_multicast_fits(const struct ep_peer_offers *m, const struct ep_pe
 	if (mapping != &ep_peer_window) {
 		return ep_reason_set(why, "memory by %s: NCCL_EP_MEMORY=window", mapping->name);
 	}
-	for (int r = 1; r < m->nranks; r++) {
-		const struct ep_ident *a = &m->idents[r - 1], *b = &m->idents[r];
+	for (int r = 1; r < offers->nranks; r++) {
+		const struct ep_ident *a = &offers->idents[r - 1], *b = &offers->idents[r];
 
 		/* teams are runs of ranks */
 		if (a->domain == b->domain && !ep_ident_same_node(a, b)) {
@@ -242,13 +243,13 @@ static bool ep_multicast_fits(const struct ep_peer_offers *m, const struct ep_pe
 	return true;
 }
 
-static ncclResult_t ep_choose_fail(const struct ep_peer_offers *m, const struct ep_reason *why)
+static ncclResult_t ep_choose_fail(const struct ep_peer_offers *offers, const struct ep_reason *why)
 {
 	bool window = why[EP_KIND_WINDOW].text[0], ipc = why[EP_KIND_IPC].text[0];
 	uint32_t any = 0;
 
-	for (int r = 0; r < m->nranks; r++) {
-		any |= ep_peer_offers_get(m, r).mappings;
+	for (int r = 0; r < offers->nranks; r++) {
+		any |= ep_peer_offers_get(offers, r).mappings;
 	}
 	/* What nobody may use is not worth a word. */
 	window &= any >> EP_KIND_WINDOW & 1 || !(any >> EP_KIND_IPC & 1);

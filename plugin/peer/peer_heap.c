@@ -17,32 +17,32 @@ static const struct ep_peer_mapping *ep_peer_mapping_to(const struct ep_peer_map
 }
 
 /* Our own memory, zeroed, with the stamp that peers check after mapping it. */
-static ncclResult_t ep_heap_alloc(struct ep_heap_entry *e)
+static ncclResult_t ep_heap_alloc(struct ep_heap_entry *entry)
 {
 	const char *files;
 	struct ep_reason why;
 	void *base = NULL;
 
-	if (!e->mapping->alloc(&base, e->bytes, &why)) {
+	if (!entry->mapping->alloc(&base, entry->bytes, &why)) {
 		files = ep_no_files();
 		return ep_fail(ncclUnhandledCudaError,
 			       "rank %d cannot allocate %llu bytes of device memory that peers "
 			       "write to: %s; %s",
-			       e->rank, (unsigned long long)e->bytes, why.text,
+			       entry->rank, (unsigned long long)entry->bytes, why.text,
 			       files ? files
 				     : "lower max_dispatch_tokens_per_rank or max_token_bytes");
 	}
-	e->base = base;
-	EP_CUDA(cudaMemsetAsync(base, 0, e->bytes, e->stream), "zeroing the heap");
-	EP_CUDA(cudaMemcpyAsync(base, &e->stamp, sizeof(e->stamp), cudaMemcpyHostToDevice,
-				e->stream),
+	entry->base = base;
+	EP_CUDA(cudaMemsetAsync(base, 0, entry->bytes, entry->stream), "zeroing the heap");
+	EP_CUDA(cudaMemcpyAsync(base, &entry->stamp, sizeof(entry->stamp), cudaMemcpyHostToDevice,
+				entry->stream),
 		"marking the heap");
-	EP_CUDA(cudaStreamSynchronize(e->stream), "zeroing the heap");
+	EP_CUDA(cudaStreamSynchronize(entry->stream), "zeroing the heap");
 	return ncclSuccess;
 }
 
 static ncclResult_t ep_heap_map(struct ep_heap *heap, const struct ep_ident *idents, int peer,
-				const struct ep_heap_export *e)
+				const struct ep_heap_export *export)
 {
 	const struct ep_peer_mapping *mapping =
 		ep_peer_mapping_to(heap->entry->mapping, idents, heap->rank, peer);
@@ -53,13 +53,13 @@ static ncclResult_t ep_heap_map(struct ep_heap *heap, const struct ep_ident *ide
 	if (!mapping) {
 		return ncclSuccess;
 	}
-	EP_CHECK(mapping->map(&base, heap, e, idents, peer));
+	EP_CHECK(mapping->map(&base, heap, export, idents, peer));
 	heap->base[peer] = base;
 	heap->mapping[peer] = mapping;
 	EP_CUDA(cudaMemcpyAsync(&seen, base, sizeof(seen), cudaMemcpyDefault, stream),
 		"reading a peer's heap");
 	EP_CUDA(cudaStreamSynchronize(stream), "reading a peer's heap");
-	if (memcmp(&seen, &e->stamp, sizeof(seen)) != 0) {
+	if (memcmp(&seen, &export->stamp, sizeof(seen)) != 0) {
 		return ep_fail(ncclInternalError,
 			       "rank %d mapped the memory of rank %d (GPU %s), but finds other "
 			       "contents there",
@@ -71,10 +71,10 @@ static ncclResult_t ep_heap_map(struct ep_heap *heap, const struct ep_ident *ide
 /* Allocation and export; what comes out goes to the peers even if it is a failure. */
 static ncclResult_t ep_heap_export_make(struct ep_heap *heap, const struct ep_ident *idents,
 					const struct ep_peer_mapping *mapping, ncclResult_t mine,
-					struct ep_heap_export *e)
+					struct ep_heap_export *export)
 {
-	memset(e, 0, sizeof(*e));
-	e->hopeless = true;
+	memset(export, 0, sizeof(*export));
+	export->hopeless = true;
 	if (mine == ncclSuccess) {
 		mine = ep_heap_tables_new(heap);
 	}
@@ -83,17 +83,17 @@ static ncclResult_t ep_heap_export_make(struct ep_heap *heap, const struct ep_id
 	}
 	if (mine == ncclSuccess) {
 		mine = ep_heap_alloc(heap->entry);
-		e->hopeless = mine != ncclSuccess;
-		e->stamp = heap->entry->stamp;
+		export->hopeless = mine != ncclSuccess;
+		export->stamp = heap->entry->stamp;
 		heap->base[heap->rank] = heap->entry->base;
 	}
 	for (int r = 0; r < heap->nranks && mine == ncclSuccess; r++) {
 		const struct ep_peer_mapping *to =
 			ep_peer_mapping_to(mapping, idents, heap->rank, r);
 
-		mine = to && to->give ? to->give(e, heap->entry->base) : ncclSuccess;
+		mine = to && to->give ? to->give(export, heap->entry->base) : ncclSuccess;
 	}
-	e->verdict = ep_verdict_make(mine);
+	export->verdict = ep_verdict_make(mine);
 	return mine;
 }
 

@@ -195,15 +195,15 @@ static void ep_window_close(struct ep_heap *heap, struct ep_boot *boot)
 /* ---- peers ---- */
 
 static ncclResult_t ep_window_map(void **base, const struct ep_heap *heap,
-				  const struct ep_heap_export *e, const struct ep_ident *idents,
-				  int peer)
+				  const struct ep_heap_export *export,
+				  const struct ep_ident *idents, int peer)
 {
 	CUresult error = CUDA_ERROR_INVALID_VALUE;
 	const char *step = "ncclGetPeerDevicePointer";
 	ncclResult_t result;
 	void *p = NULL;
 
-	(void)e;
+	(void)export;
 	result = ep_nccl_dyn()->get_peer_device_pointer(heap->window, 0, peer, &p);
 	if (result == ncclSuccess && p) {
 		error = ep_vmm_map_again(p, heap->bytes, idents[heap->rank].device, base, &step);

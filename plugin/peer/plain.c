@@ -21,15 +21,15 @@ void ep_peer_plain_free(void *base)
 	}
 }
 
-static ncclResult_t ep_peer_plain_give(struct ep_heap_export *e, void *base)
+static ncclResult_t ep_peer_plain_give(struct ep_heap_export *export, void *base)
 {
-	e->base = base;
+	export->base = base;
 	return ncclSuccess;
 }
 
 static ncclResult_t ep_peer_plain_map(void **base, const struct ep_heap *heap,
-				      const struct ep_heap_export *e, const struct ep_ident *idents,
-				      int peer)
+				      const struct ep_heap_export *export,
+				      const struct ep_ident *idents, int peer)
 {
 	int rank = heap->rank;
 
@@ -47,7 +47,7 @@ static ncclResult_t ep_peer_plain_map(void **base, const struct ep_heap *heap,
 				       cudaGetErrorString(err));
 		}
 	}
-	*base = e->base;
+	*base = export->base;
 	return ncclSuccess;
 }
 

@@ -25,8 +25,8 @@ const char *ep_nic_error_print(int error, char text[EP_NIC_ERROR_TEXT])
 }
 
 static struct ibv_mr *ep_nic_register_dmabuf(const struct ep_nic *nic,
-					     const struct ep_nic_memory *m, unsigned int access,
-					     struct ep_reason *why)
+					     const struct ep_nic_memory *memory,
+					     unsigned int access, struct ep_reason *why)
 {
 	struct ibv_mr *mr;
 
@@ -34,12 +34,12 @@ static struct ibv_mr *ep_nic_register_dmabuf(const struct ep_nic *nic,
 		ep_reason_set(why, "no DMA-BUF: libibverbs is too old");
 		return NULL;
 	}
-	if (m->fd < 0) {
-		*why = m->no_fd;
+	if (memory->fd < 0) {
+		*why = memory->no_fd;
 		return NULL;
 	}
-	mr = nic->v->ibv_reg_dmabuf_mr(nic->pd, m->offset, m->bytes, (uintptr_t)m->p, m->fd,
-				       (int)access);
+	mr = nic->v->ibv_reg_dmabuf_mr(nic->pd, memory->offset, memory->bytes, (uintptr_t)memory->p,
+				       memory->fd, (int)access);
 	if (!mr) {
 		ep_reason_set(why, "DMA-BUF refused: %s", strerror(errno));
 	}

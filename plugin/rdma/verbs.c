@@ -55,9 +55,9 @@ static void ep_verbs_fill(const char *file, const char *package, const struct ep
  * more. libibverbs prevents it for what is registered after this call. It makes the same call by itself
  * where RDMAV_FORK_SAFE or IBV_FORK_SAFE is set, which changes nothing here.
  */
-static void ep_verbs_fork(const struct ep_verbs *v)
+static void ep_verbs_fork(const struct ep_verbs *verbs)
 {
-	int error = (v->ibv_fork_init)();
+	int error = (verbs->ibv_fork_init)();
 
 	if (error) {
 		EP_WARN("memory of NICs is not kept whole in a fork(): %s%s; a child may break "
@@ -67,9 +67,9 @@ static void ep_verbs_fork(const struct ep_verbs *v)
 				? ", other code of this process has registered memory "
 				  "before (RDMAV_FORK_SAFE=1 makes libibverbs begin earlier)"
 				: "");
-	} else if (v->ibv_is_fork_initialized) {
+	} else if (verbs->ibv_is_fork_initialized) {
 		EP_INFO(EP_LOG_INIT | EP_LOG_NET, "fork(): %s",
-			(v->ibv_is_fork_initialized)() == IBV_FORK_UNNEEDED
+			(verbs->ibv_is_fork_initialized)() == IBV_FORK_UNNEEDED
 				? "the kernel copies pages of NICs for a child"
 				: "pages of NICs are kept from a child, by libibverbs");
 	}
@@ -110,7 +110,7 @@ const struct ep_mlx5dv *ep_mlx5dv(const char **why)
 	return ep_mlx5dv_why[0] ? NULL : &ep_mlx5dv_table;
 }
 
-int ep_verbs_query_port(const struct ep_verbs *v, struct ibv_context *ctx, uint8_t port,
+int ep_verbs_query_port(const struct ep_verbs *verbs, struct ibv_context *ctx, uint8_t port,
 			struct ibv_port_attr *attr)
 {
 	struct verbs_context *extended = verbs_get_ctx_op(ctx, query_port);
@@ -119,15 +119,15 @@ int ep_verbs_query_port(const struct ep_verbs *v, struct ibv_context *ctx, uint8
 	if (extended) {
 		return extended->query_port(ctx, port, attr, sizeof(*attr));
 	}
-	return (v->ibv_query_port)(ctx, port, (struct _compat_ibv_port_attr *)attr);
+	return (verbs->ibv_query_port)(ctx, port, (struct _compat_ibv_port_attr *)attr);
 }
 
-struct ibv_mr *ep_verbs_reg_mr(const struct ep_verbs *v, struct ibv_pd *pd, void *addr,
+struct ibv_mr *ep_verbs_reg_mr(const struct ep_verbs *verbs, struct ibv_pd *pd, void *addr,
 			       size_t bytes, unsigned int access)
 {
-	if (v->ibv_reg_mr_iova2) {
-		return v->ibv_reg_mr_iova2(pd, addr, bytes, (uintptr_t)addr, access);
+	if (verbs->ibv_reg_mr_iova2) {
+		return verbs->ibv_reg_mr_iova2(pd, addr, bytes, (uintptr_t)addr, access);
 	}
 	access &= ~(unsigned int)IBV_ACCESS_OPTIONAL_RANGE;
-	return (v->ibv_reg_mr)(pd, addr, bytes, (int)access);
+	return (verbs->ibv_reg_mr)(pd, addr, bytes, (int)access);
 }

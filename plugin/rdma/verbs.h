@@ -83,11 +83,11 @@ const struct ep_verbs *ep_verbs(const char **why);
 const struct ep_mlx5dv *ep_mlx5dv(const char **why);
 
 /* What the inline of <infiniband/verbs.h> does, without needing the library at link time. */
-int ep_verbs_query_port(const struct ep_verbs *v, struct ibv_context *ctx, uint8_t port,
+int ep_verbs_query_port(const struct ep_verbs *verbs, struct ibv_context *ctx, uint8_t port,
 			struct ibv_port_attr *attr);
 
 /* ibv_reg_mr with optional flags in `access`, which are dropped where they cannot be passed. */
-struct ibv_mr *ep_verbs_reg_mr(const struct ep_verbs *v, struct ibv_pd *pd, void *addr,
+struct ibv_mr *ep_verbs_reg_mr(const struct ep_verbs *verbs, struct ibv_pd *pd, void *addr,
 			       size_t bytes, unsigned int access);
 
 #endif

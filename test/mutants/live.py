@@ -36,13 +36,13 @@ MUTANTS = [
     {"name": "page_swept_early", "file": "plugin/core/board.c",
      "old": "ep_board_life(&head) == EP_BOARD_DEAD", "new": "ep_board_life(&head) != EP_BOARD_LIVES", "tests": ["board"]},
     {"name": "page_of_number", "file": "plugin/core/board.c",
-     "old": "started != b->started || ", "new": "", "tests": ["board"]},
+     "old": "started != board->started || ", "new": "", "tests": ["board"]},
     # Only its user may read a page.
     {"name": "page_public", "file": "plugin/core/board.c",
      "old": "O_NOFOLLOW, 0600)", "new": "O_NOFOLLOW, 0644)", "tests": ["board"]},
     # A child of fork() takes nothing away.
     {"name": "page_of_parent", "file": "plugin/core/board.c",
-     "old": "path[0] && b->pid == (int32_t)getpid()", "new": "path[0]", "tests": ["board"]},
+     "old": "path[0] && board->pid == (int32_t)getpid()", "new": "path[0]", "tests": ["board"]},
 ]
 
 # What is announced before there is anything is what creation and calls do.

@@ -69,8 +69,8 @@ MUTANTS = [
      "tests": ["host_gpu", "host_gpu_host"]},
     # By plain verbs, a WRITE that is a signal waits until the data is there.
     {"name": "proxy_hasty", "file": "plugin/gda/proxy.c",
-     "old": "== EP_MLX5_FM_STRONG && index != q->completed",
-     "new": "== EP_MLX5_FM_STRONG && index > q->completed + 100000", "tests": ["host_cpu_proxy_one_atomic"]},
+     "old": "== EP_MLX5_FM_STRONG && index != queue->completed",
+     "new": "== EP_MLX5_FM_STRONG && index > queue->completed + 100000", "tests": ["host_cpu_proxy_one_atomic"]},
     # A NIC that reports a fatal error is named.
     {"name": "device_fatal", "file": "plugin/rdma/events.c",
      "old": "IBV_EVENT_DEVICE_FATAL, EP_NIC_DEVICE_FAILED", "new": "IBV_EVENT_DEVICE_FATAL, EP_NIC_ADDRESS",
@@ -83,15 +83,15 @@ MUTANTS = [
      "old": "#define EP_GDA_UAR_NC 1u", "new": "#define EP_GDA_UAR_NC 0u", "tests": ["host_gpu_no_wc"]},
     # A queue pair of a bond is told its member again when it is connected.
     {"name": "lag_once", "file": "plugin/gda/queue.c",
-     "old": "\tep_gda_lag_repeat(q);\n",
-     "new": "\tif (0) {\n\t\tep_gda_lag_repeat(q);\n\t}\n", "tests": ["host_gpu_bond_late"]},
+     "old": "\tep_gda_lag_repeat(queue);\n",
+     "new": "\tif (0) {\n\t\tep_gda_lag_repeat(queue);\n\t}\n", "tests": ["host_gpu_bond_late"]},
     # ... and when it learns its peer, where the device says so.
     {"name": "lag_rtr", "file": "plugin/gda/queue.c",
-     "old": "\tif (q->nic->lag.init2rtr) {", "new": "\tif (0) {", "tests": ["commands"]},
+     "old": "\tif (queue->nic->lag.init2rtr) {", "new": "\tif (0) {", "tests": ["commands"]},
     # ... by verbs, too.
     {"name": "lag_verbs", "file": "plugin/gda/verbs_queue.c",
-     "old": "\tep_gda_verbs_lag(q);\n",
-     "new": "\tif (0) {\n\t\tep_gda_verbs_lag(q);\n\t}\n", "tests": ["host_cpu_proxy_bond_late"]},
+     "old": "\tep_gda_verbs_lag(queue);\n",
+     "new": "\tif (0) {\n\t\tep_gda_verbs_lag(queue);\n\t}\n", "tests": ["host_cpu_proxy_bond_late"]},
     # Ranks of one place in all nodes are spread over the members.
     {"name": "lag_spread", "file": "plugin/gda/lag.c",
      "old": "peer % node + peer / node", "new": "peer % node", "tests": ["commands"]},
@@ -117,22 +117,22 @@ MUTANTS = [
      "old": "\t\tep_gda_address_find_moved(g);\n", "new": "", "tests": ["host_neighbour_gpu"]},
     # NICs are not asked about queues that have nothing late,
     {"name": "ask_all", "file": "plugin/gda/late.c",
-     "old": "return left && left <= q->gda->depth;",
-     "new": "return left <= q->gda->depth;", "tests": ["late", "host_gpu_questions"]},
+     "old": "return left && left <= queue->gda->depth;",
+     "new": "return left <= queue->gda->depth;", "tests": ["late", "host_gpu_questions"]},
     # but about those that have,
     {"name": "ask_none", "file": "plugin/gda/late.c",
-     "old": "\t\tq->due = true;\n", "new": "\t\tq->due = false;\n", "tests": ["late"]},
+     "old": "\t\tqueue->due = true;\n", "new": "\t\tqueue->due = false;\n", "tests": ["late"]},
     # and an error in GPU memory that no kernel waits for is found.
     {"name": "late_error", "file": "plugin/gda/late.c",
      "old": "} else if (cqe.op_own >> 4 != EP_MLX5_CQE_INVALID) {\n\t\treturn true;",
      "new": "} else if (cqe.op_own >> 4 != EP_MLX5_CQE_INVALID) {\n\t\treturn false;", "tests": ["host_silent_gpu"]},
     # Beyond the standard a NIC does what both ends can.
     {"name": "ece_own", "file": "plugin/gda/connect.c",
-     "old": "? q->nic->ece.options & peer->ece[q->remote_nic].options",
-     "new": "? q->nic->ece.options", "tests": ["host_gpu_ece"]},
+     "old": "? queue->nic->ece.options & peer->ece[queue->remote_nic].options",
+     "new": "? queue->nic->ece.options", "tests": ["host_gpu_ece"]},
     {"name": "ece_verbs", "file": "plugin/gda/verbs_queue.c",
-     "old": "int error = q->ece ? q->nic->base.v->ibv_set_ece(q->verbs, &ece) : 0;",
-     "new": "int error = 0 && q->ece ? q->nic->base.v->ibv_set_ece(q->verbs, &ece) : 0;", "tests": ["host_auto_ece"]},
+     "old": "int error = queue->ece ? queue->nic->base.v->ibv_set_ece(queue->verbs, &ece) : 0;",
+     "new": "int error = 0 && queue->ece ? queue->nic->base.v->ibv_set_ece(queue->verbs, &ece) : 0;", "tests": ["host_auto_ece"]},
     # Of the kernel's log a report has what concerns NICs and GPUs.
     {"name": "report_kernel", "file": "tools/ep_info_kernel.c",
      "old": " && concerns(last[n % LINES])) {", "new": ") {", "tests": ["topo-info-kernel"]},
@@ -244,7 +244,7 @@ MUTANTS = [
      "old": "ep_now_ns() > d->until ?", "new": "false ?", "tests": ["namespace"]},
     # NICs keep what is registered while a child of fork() lives.
     {"name": "no_fork_init", "file": "plugin/rdma/verbs.c",
-     "old": "\tint error = (v->ibv_fork_init)();\n", "new": "\tint error = 0;\n", "tests": ["fork"]},
+     "old": "\tint error = (verbs->ibv_fork_init)();\n", "new": "\tint error = 0;\n", "tests": ["fork"]},
     # Ports that a context joins can reach each other.
     {"name": "link_unchecked", "file": "plugin/net/mesh/rma_links.c",
      "old": "\treturn link->rank == rma->mesh->rank || ep_nic_path_check(own, remote, &why)",
