@@ -390,6 +390,17 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId id, int
 	return ncclCommInitRankConfig(comm, nranks, id, rank, NULL);
 }
 
+/* Where several ids are given NCCL divides its bootstrap among them; the first one names the communicator here. */
+ncclResult_t ncclCommInitRankScalable(ncclComm_t *comm, int nranks, int rank, int nids,
+				      ncclUniqueId *ids, ncclConfig_t *config)
+{
+	if (!ids || nids < 1 || nids > nranks) {
+		return vc_nccl_error(NULL, ncclInvalidArgument, "%d ids at %p, %d ranks", nids,
+				     (void *)ids, nranks);
+	}
+	return ncclCommInitRankConfig(comm, nranks, ids[0], rank, config);
+}
+
 ncclResult_t ncclCommInitAll(ncclComm_t *comms, int n, const int *devices)
 {
 	int before = vc_device_ordinal(vc_device_current());

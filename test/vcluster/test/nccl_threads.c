@@ -20,7 +20,13 @@ static void *rank_main(void *arg)
 
 	NEED(cudaSetDevice(rank));
 	NEED(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-	NEED(ncclCommInitRank(&comm, RANKS, id, rank));
+	if (rank % 2) {
+		ncclUniqueId ids[2] = { id };
+
+		NEED(ncclCommInitRankScalable(&comm, RANKS, rank, 2, ids, NULL));
+	} else {
+		NEED(ncclCommInitRank(&comm, RANKS, id, rank));
+	}
 	NEED(cudaMalloc((void **)&memory[rank], 8192));
 	NEED(cudaMemsetAsync(memory[rank], 0, 8192, stream));
 	NEED(cudaMalloc((void **)&sum, 64));
@@ -88,6 +94,8 @@ static void test_refused(void)
 	NEED(ncclGetUniqueId(&id));
 	CHECK_INT(ncclCommInitRank(&comm, 2, id, 2), ncclInvalidArgument);
 	CHECK_INT(ncclCommInitRank(&comm, 0, id, 0), ncclInvalidArgument);
+	CHECK_INT(ncclCommInitRankScalable(&comm, 2, 0, 0, &id, NULL), ncclInvalidArgument);
+	CHECK_INT(ncclCommInitRankScalable(&comm, 2, 0, 1, NULL, NULL), ncclInvalidArgument);
 	setenv("VC_NCCL_TIMEOUT_S", "1", 1);
 	CHECK_INT(ncclCommInitRank(&comm, 2, id, 0), ncclSystemError);
 	CHECK(strstr(ncclGetLastError(NULL), "rank 1 did not come within 1 s"));
