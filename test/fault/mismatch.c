@@ -136,6 +136,81 @@ static void configs(struct world *w)
 	}
 }
 
+/* What one rank passes wrongly to a call for which the group's memory has to grow. */
+enum mistake {
+	NO_HANDLE,
+	WRONG_LAYOUT,
+	WRONG_CONFIG,
+	SMALL_MEMORY, /* ncclEpInitHandle alone */
+	WRONG_INFO,   /* ncclEpCreateHandle alone, and so the next one */
+	NO_IDS,
+	MISTAKES
+};
+
+#define GROWN_TOPK 11
+
+static ncclResult_t init(ncclEpGroup_t group, ncclEpHandle_t *handle, int mistake)
+{
+	ncclEpHandleConfig_t config = NCCL_EP_HANDLE_CONFIG_INIT;
+	ncclEpTensor_t mem = NCCL_EP_TENSOR_INIT;
+	size_t bytes = 16;
+	char byte;
+
+	config.magic += mistake == WRONG_CONFIG;
+	mem.ndim = 1;
+	mem.datatype = ncclUint8;
+	mem.sizes = &bytes;
+	mem.data = (void *)((uintptr_t)&byte & ~(uintptr_t)15);
+	return ncclEpInitHandle(mistake == NO_HANDLE ? NULL : handle, group,
+				mistake == WRONG_LAYOUT ? NCCL_EP_LAYOUT_FLAT
+							: NCCL_EP_LAYOUT_EXPERT_MAJOR,
+				&config, GROWN_TOPK, mistake == SMALL_MEMORY ? &mem : NULL);
+}
+
+static ncclResult_t create(ncclEpGroup_t group, ncclEpHandle_t *handle, int mistake,
+			   cudaStream_t stream)
+{
+	ncclEpHandleConfig_t config = NCCL_EP_HANDLE_CONFIG_INIT;
+	ncclEpLayoutInfo_t info = NCCL_EP_LAYOUT_INFO_INIT;
+	ncclEpTensor_t ids = NCCL_EP_TENSOR_INIT;
+	size_t sizes[2] = { mistake == NO_IDS, GROWN_TOPK };
+
+	config.magic += mistake == WRONG_CONFIG;
+	info.magic++;
+	ids.ndim = 2;
+	ids.datatype = ncclInt32;
+	ids.sizes = sizes;
+	return ncclEpCreateHandle(mistake == NO_HANDLE ? NULL : handle, group,
+				  mistake == WRONG_LAYOUT ? NCCL_EP_LAYOUT_FLAT
+							  : NCCL_EP_LAYOUT_EXPERT_MAJOR,
+				  &ids, mistake == WRONG_INFO ? &info : NULL, &config, stream);
+}
+
+/* One rank's mistake is the failure of all at once, and nothing has grown. */
+static void grow_wrongly(struct world *w, ncclEpGroup_t group)
+{
+	for (int i = 0; i < 2 * MISTAKES * RANKS; i++) {
+		int mistake = i / RANKS % MISTAKES, odd = i % RANKS, mine;
+		bool creates = i >= MISTAKES * RANKS;
+		ncclEpHandle_t handle = NULL;
+		double start = world_now();
+		char part[32];
+
+		if (creates ? mistake == SMALL_MEMORY : mistake > SMALL_MEMORY) {
+			continue;
+		}
+		check_context("rank %d makes mistake %d to %s a handle, rank %d", odd, mistake,
+			      creates ? "create" : "init", w->rank);
+		mine = w->rank == odd ? mistake : MISTAKES;
+		snprintf(part, sizeof(part), "failed on rank %d: ", odd);
+		CHECK_REASON(creates ? create(group, &handle, mine, w->stream)
+				     : init(group, &handle, mine),
+			     w->rank == odd ? ncclInvalidArgument : ncclRemoteError,
+			     w->rank == odd ? "" : part);
+		CHECK(!handle && world_now() - start < 1.8);
+	}
+}
+
 /* The group's memory has to grow for a handle: its top-k is compared first. The group goes on with what it has. */
 static void grow(struct world *w)
 {
@@ -160,6 +235,7 @@ static void grow(struct world *w)
 			     ncclInvalidArgument, want);
 		CHECK(!handle && world_now() - start < 1.8);
 	}
+	grow_wrongly(w, group);
 	bench_open(&b, w, group, &p, 0);
 	bench_pair(&b);
 	bench_close(&b);

@@ -5,6 +5,8 @@
  * processes works; and nothing stays behind.
  *
  *     nth_call ll|mask|ht COUNT [SEED [NAME]]   COUNT calls, drawn from SEED; 0: each call; those of NAME alone, on rank 0
+ *     nth_call kept 0 1 NAME   rank 0's calls of NAME fail while it leaves a group that the others keep: memory
+ *                              that they may write to stays
  */
 #include <dirent.h>
 #include <unistd.h>
@@ -162,7 +164,12 @@ static bool fine(ncclResult_t result)
 		return true;
 	}
 	if (s.victim >= 0) {
+		const char *text = "";
+
 		CHECK_LAST(NULL, result, "");
+		OK(ncclEpExtGetLastError(NULL, NULL, &text));
+		CHECK(strcmp(inject_failed(), "pthread_create") || !strstr(text, "busy"), "%s",
+		      text);
 	} else {
 		OK(result);
 	}
@@ -487,12 +494,53 @@ static void count_calls(struct world *w, const struct plan *plan)
 	world_meet(w);
 }
 
+/* True if that call was made. */
+static bool leave_kept(struct world *w, const struct plan *plan, uint64_t n)
+{
+	struct traces before;
+	bool made;
+
+	world_meet(w);
+	before = look(w);
+	s.w.comm = world_comm(w, (UINT64_C(1) << w->nranks) - 1);
+	NEED_OK(ncclEpCreateGroup(&s.group, s.w.comm, &s.config));
+	world_meet(w);
+	if (w->rank == 0) {
+		inject_arm(n, plan->name);
+		OK(ncclEpGroupDestroy(s.group)); /* waits a second for the others */
+		usleep(THREADS_AGAIN_US);
+		CHECK(look(w).bytes > before.bytes, "others may write to what is gone");
+		(void)inject_disarm();
+	}
+	world_raise(w, FLAG_QUIT, w->rank == 0 && !*inject_failed());
+	world_meet(w);
+	made = !world_look(w, FLAG_QUIT, 0);
+	if (w->rank != 0) {
+		OK(ncclEpGroupDestroy(s.group));
+	}
+	OK(ncclCommDestroy(s.w.comm));
+	CHECK(live(w, -1));
+	check_traces(w, &before);
+	return made;
+}
+
 static void run(struct world *w, void *arg)
 {
 	const struct plan *plan = arg;
 	uint64_t seed = plan->seed;
 	bool made = true;
 
+	if (!strcmp(plan->mode, "kept")) {
+		open_subject(w, "ll");
+		CHECK(live(w, -1)); /* what is made once in a process is there afterwards */
+		for (uint64_t n = 1; made; n++) {
+			check_context("call %llu of rank 0, seen by rank %d", (unsigned long long)n,
+				      w->rank);
+			made = leave_kept(w, plan, n);
+		}
+		close_subject();
+		return;
+	}
 	open_subject(w, plan->mode);
 	check_context("rank %d, before any call fails", w->rank);
 	count_calls(w, plan);

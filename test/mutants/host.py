@@ -20,6 +20,19 @@ MUTANTS = [
     {"name": "window_alone", "file": "plugin/peer/peer_window.c",
      "old": "\tresult = ep_boot_agree(boot, result, \"registering the group's memory with NCCL\");\n",
      "new": "", "tests": ["nth_call_window_each"]},
+    # The same for NCCL's multicast address.
+    {"name": "multicast_alone", "file": "plugin/peer/multicast.c",
+     "old": "\tmine = ep_boot_agree(boot, mine, \"mapping the group's memory\");\n", "new": "",
+     "tests": ["nth_call_nvls_each"]},
+    # A wrong argument of one rank where the heap has to grow is the failure of all.
+    {"name": "create_alone", "file": "plugin/ep/handle.c",
+     "old": "\tif (mine == ncclSuccess && !out) {", "new": "\tEP_CHECK(mine);\n\tif (!out) {", "tests": ["mismatch"]},
+    # A thread that cannot start is no busy GPU.
+    {"name": "thread_busy", "file": "plugin/ep/group.c",
+     "old": "\tif (error == ETIMEDOUT) {", "new": "\tif (error) {", "tests": ["nth_thread"]},
+    # Who cannot ask whether all have let go of a heap keeps it.
+    {"name": "kept_unasked", "file": "plugin/peer/leave.c",
+     "old": "return lost ? -1 : e->rank;", "new": "(void)lost;\n\t\treturn -1;", "tests": ["nth_kept"]},
     # What a collective holds up comes back when it has ended.
     {"name": "stuck_forgotten", "file": "plugin/ep/later.c",
      "old": "\tif (ep_remains_start(&r)) {\n\t\treturn;",

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mutants of what talks to NICs: device/mlx5, plugin/gda, plugin/net. Above each: the promise that it breaks.
 
-Three mutants of the review are not here, since they change nothing. The offset of the queues' DMA-BUF is always 0:
+Three others are not here, since they change nothing. The offset of the queues' DMA-BUF is always 0:
 slabs lie at 2 MiB. Ends of mixed tiers agree on the same signals with or without the rule in gda/connect.c.
 SYNC_MEMOPS concerns synchronous copies and fills, and queues only see those of a stream that the host waits for.
 
