@@ -3,107 +3,115 @@
 #include "ep/row.h"
 #include "ep/struct.h"
 
-static ncclResult_t ep_dispatch_choose_recipe(struct ep_dispatch *d)
+static ncclResult_t ep_dispatch_choose_recipe(struct ep_dispatch *dispatch)
 {
-	const struct ep_limits *limits = &d->h->group->config.algo->limits;
+	const struct ep_limits *limits = &dispatch->h->group->config.algo->limits;
 
-	d->v1 = d->config.size < NCCL_EP_DISPATCH_CONFIG_V2_SIZE;
-	if (d->v1 && limits->quantises) {
-		d->recipe = d->out.scales ? NCCL_EP_DISP_QUANT_DS_FP8E3M4 : NCCL_EP_DISP_QUANT_NONE;
+	dispatch->v1 = dispatch->config.size < NCCL_EP_DISPATCH_CONFIG_V2_SIZE;
+	if (dispatch->v1 && limits->quantises) {
+		dispatch->recipe = dispatch->out.scales ? NCCL_EP_DISP_QUANT_DS_FP8E3M4
+							: NCCL_EP_DISP_QUANT_NONE;
 	} else {
-		d->recipe = d->config.quant_recipe;
+		dispatch->recipe = dispatch->config.quant_recipe;
 	}
-	EP_CHECK(ep_row_check_recipe(limits, d->recipe));
-	switch (d->recipe) {
+	EP_CHECK(ep_row_check_recipe(limits, dispatch->recipe));
+	switch (dispatch->recipe) {
 	case NCCL_EP_DISP_QUANT_NONE:
-		EP_CHECK(ep_tensor_expect_absent(d->in.scales, "inputs->scales",
+		EP_CHECK(ep_tensor_expect_absent(dispatch->in.scales, "inputs->scales",
 						 "tokens are not quantised (recipe NONE)"));
-		return ep_tensor_expect_absent(d->out.scales, "outputs->scales",
+		return ep_tensor_expect_absent(dispatch->out.scales, "outputs->scales",
 					       "tokens are not quantised (recipe NONE)");
 	case NCCL_EP_DISP_QUANT_FWD:
-		if (!d->in.scales || !d->out.scales || d->config.round_scales) {
+		if (!dispatch->in.scales || !dispatch->out.scales ||
+		    dispatch->config.round_scales) {
 			return ep_fail(ncclInvalidArgument,
 				       "recipe FWD needs inputs->scales and outputs->scales, and "
 				       "round_scales 0: %s",
-				       !d->in.scales    ? "inputs->scales is NULL"
-				       : !d->out.scales ? "outputs->scales is NULL"
-							: "round_scales is set");
+				       !dispatch->in.scales    ? "inputs->scales is NULL"
+				       : !dispatch->out.scales ? "outputs->scales is NULL"
+							       : "round_scales is set");
 		}
 		return ncclSuccess;
 	case NCCL_EP_DISP_QUANT_DS_FP8E3M4:
-		if (!d->out.scales) {
+		if (!dispatch->out.scales) {
 			return ep_fail(ncclInvalidArgument, "recipe DS_FP8E3M4 needs "
 							    "outputs->scales, which is NULL");
 		}
-		return ep_tensor_expect_absent(d->in.scales, "inputs->scales",
+		return ep_tensor_expect_absent(dispatch->in.scales, "inputs->scales",
 					       "recipe DS_FP8E3M4 makes the scales");
 	default:
 		return ncclSuccess;
 	}
 }
 
-static ncclResult_t ep_dispatch_check_direction(const struct ep_dispatch *d)
+static ncclResult_t ep_dispatch_check_direction(const struct ep_dispatch *dispatch)
 {
-	const struct ep_limits *limits = &d->h->group->config.algo->limits;
+	const struct ep_limits *limits = &dispatch->h->group->config.algo->limits;
 
-	if (d->config.pass_direction == NCCL_EP_BWD_PASS && !limits->backward) {
+	if (dispatch->config.pass_direction == NCCL_EP_BWD_PASS && !limits->backward) {
 		return ep_fail(ncclInvalidUsage,
 			       "ncclEpDispatch: %s mode has no backward pass: use NCCL_EP_FWD_PASS",
 			       limits->mode);
 	}
-	if ((unsigned int)d->config.pass_direction > NCCL_EP_BWD_PASS) {
+	if ((unsigned int)dispatch->config.pass_direction > NCCL_EP_BWD_PASS) {
 		return ep_fail(ncclInvalidArgument, "config->pass_direction is %d",
-			       (int)d->config.pass_direction);
+			       (int)dispatch->config.pass_direction);
 	}
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_dispatch_check_tokens(struct ep_dispatch *d)
+static ncclResult_t ep_dispatch_check_tokens(struct ep_dispatch *dispatch)
 {
-	ncclComm_t comm = d->h->group->comm;
-	unsigned int row = d->h->received.ndim;
+	ncclComm_t comm = dispatch->h->group->comm;
+	unsigned int row = dispatch->h->received.ndim;
 
-	EP_CHECK(ep_view_make(&d->tokens, comm, d->in.tokens, 2, "inputs->tokens"));
-	EP_CHECK(ep_view_make(&d->out_tokens, comm, d->out.tokens, row + 1, "outputs->tokens"));
-	EP_CHECK(ep_row_check_types(d->recipe, d->tokens.datatype, d->out_tokens.datatype));
-	EP_CHECK(ep_handle_check_tokens(d->h, &d->tokens, &d->num_tokens, "inputs->tokens"));
-	EP_CHECK(ep_received_expect(&d->h->received, &d->out_tokens, "outputs->tokens"));
-	EP_CHECK(ep_view_expect_dim(&d->out_tokens, row, d->tokens.sizes[1],
+	EP_CHECK(ep_view_make(&dispatch->tokens, comm, dispatch->in.tokens, 2, "inputs->tokens"));
+	EP_CHECK(ep_view_make(&dispatch->out_tokens, comm, dispatch->out.tokens, row + 1,
+			      "outputs->tokens"));
+	EP_CHECK(ep_row_check_types(dispatch->recipe, dispatch->tokens.datatype,
+				    dispatch->out_tokens.datatype));
+	EP_CHECK(ep_handle_check_tokens(dispatch->h, &dispatch->tokens, &dispatch->num_tokens,
+					"inputs->tokens"));
+	EP_CHECK(ep_received_expect(&dispatch->h->received, &dispatch->out_tokens,
+				    "outputs->tokens"));
+	EP_CHECK(ep_view_expect_dim(&dispatch->out_tokens, row, dispatch->tokens.sizes[1],
 				    "elements of inputs->tokens", "outputs->tokens"));
-	EP_CHECK(ep_view_expect_align(&d->tokens, 16, "inputs->tokens"));
-	EP_CHECK(ep_view_expect_align(&d->out_tokens, 16, "outputs->tokens"));
-	EP_CHECK(ep_view_row_bytes(&d->tokens, 1, &d->token_bytes, "inputs->tokens"));
-	d->out_token_bytes = (uint32_t)(d->out_tokens.sizes[row] * d->out_tokens.elem_bytes);
+	EP_CHECK(ep_view_expect_align(&dispatch->tokens, 16, "inputs->tokens"));
+	EP_CHECK(ep_view_expect_align(&dispatch->out_tokens, 16, "outputs->tokens"));
+	EP_CHECK(ep_view_row_bytes(&dispatch->tokens, 1, &dispatch->token_bytes, "inputs->tokens"));
+	dispatch->out_token_bytes =
+		(uint32_t)(dispatch->out_tokens.sizes[row] * dispatch->out_tokens.elem_bytes);
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_dispatch_check_budget(const struct ep_dispatch *d, uint64_t bytes)
+static ncclResult_t ep_dispatch_check_budget(const struct ep_dispatch *dispatch, uint64_t bytes)
 {
-	return ep_row_check_budget(&d->h->group->config, d->recipe, bytes);
+	return ep_row_check_budget(&dispatch->h->group->config, dispatch->recipe, bytes);
 }
 
-static bool ep_dtype_is_scale(ncclDataType_t t)
+static bool ep_dtype_is_scale(ncclDataType_t type)
 {
-	return ep_dtype_is_token(t) || t == ncclFloat8e4m3 || t == ncclFloat8e5m2 || t == ncclUint8;
+	return ep_dtype_is_token(type) || type == ncclFloat8e4m3 || type == ncclFloat8e5m2 ||
+	       type == ncclUint8;
 }
 
-static ncclResult_t ep_dispatch_check_offset(const ncclEpTensor_t *t, const char *name)
+static ncclResult_t ep_dispatch_check_offset(const ncclEpTensor_t *tensor, const char *name)
 {
-	if (t->win_hdl && t->win_offset % 16) {
+	if (tensor->win_hdl && tensor->win_offset % 16) {
 		return ep_fail(ncclInvalidArgument, "%s: win_offset %llu is not a multiple of 16",
-			       name, (unsigned long long)t->win_offset);
+			       name, (unsigned long long)tensor->win_offset);
 	}
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_dispatch_check_forwarded(struct ep_dispatch *d)
+static ncclResult_t ep_dispatch_check_forwarded(struct ep_dispatch *dispatch)
 {
-	ncclComm_t comm = d->h->group->comm;
-	struct ep_view *in = &d->scales, *out = &d->out_scales;
-	unsigned int row = d->h->received.ndim;
+	ncclComm_t comm = dispatch->h->group->comm;
+	struct ep_view *in = &dispatch->scales, *out = &dispatch->out_scales;
+	unsigned int row = dispatch->h->received.ndim;
 
-	EP_CHECK(ep_view_make(in, comm, d->in.scales, 2, "inputs->scales"));
-	EP_CHECK(ep_view_make(out, comm, d->out.scales, row + 1, "outputs->scales"));
+	EP_CHECK(ep_view_make(in, comm, dispatch->in.scales, 2, "inputs->scales"));
+	EP_CHECK(ep_view_make(out, comm, dispatch->out.scales, row + 1, "outputs->scales"));
 	if (!ep_dtype_is_scale(in->datatype) || in->datatype != out->datatype) {
 		return ep_fail(
 			ncclInvalidArgument,
@@ -111,69 +119,71 @@ static ncclResult_t ep_dispatch_check_forwarded(struct ep_dispatch *d)
 			"fp16, fp32, e4m3, e5m2 or uint8, the same for both",
 			ep_dtype_name(in->datatype), ep_dtype_name(out->datatype));
 	}
-	EP_CHECK(ep_view_expect_dim(in, 0, d->num_tokens, "tokens of the handle's topk_idx",
+	EP_CHECK(ep_view_expect_dim(in, 0, dispatch->num_tokens, "tokens of the handle's topk_idx",
 				    "inputs->scales"));
-	EP_CHECK(ep_received_expect(&d->h->received, out, "outputs->scales"));
+	EP_CHECK(ep_received_expect(&dispatch->h->received, out, "outputs->scales"));
 	EP_CHECK(ep_view_expect_dim(out, row, in->sizes[1], "elements of inputs->scales",
 				    "outputs->scales"));
-	EP_CHECK(ep_view_row_bytes(in, 1, &d->scale_bytes, "inputs->scales"));
+	EP_CHECK(ep_view_row_bytes(in, 1, &dispatch->scale_bytes, "inputs->scales"));
 	EP_CHECK(ep_view_expect_align(in, 16, "inputs->scales"));
 	EP_CHECK(ep_view_expect_align(out, 16, "outputs->scales"));
-	EP_CHECK(ep_dispatch_check_offset(d->in.tokens, "inputs->tokens"));
-	EP_CHECK(ep_dispatch_check_offset(d->out.tokens, "outputs->tokens"));
-	EP_CHECK(ep_dispatch_check_offset(d->in.scales, "inputs->scales"));
-	EP_CHECK(ep_dispatch_check_offset(d->out.scales, "outputs->scales"));
-	EP_CHECK(ep_dispatch_check_budget(d, (uint64_t)d->token_bytes + d->scale_bytes));
+	EP_CHECK(ep_dispatch_check_offset(dispatch->in.tokens, "inputs->tokens"));
+	EP_CHECK(ep_dispatch_check_offset(dispatch->out.tokens, "outputs->tokens"));
+	EP_CHECK(ep_dispatch_check_offset(dispatch->in.scales, "inputs->scales"));
+	EP_CHECK(ep_dispatch_check_offset(dispatch->out.scales, "outputs->scales"));
+	EP_CHECK(ep_dispatch_check_budget(dispatch,
+					  (uint64_t)dispatch->token_bytes + dispatch->scale_bytes));
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_dispatch_check_quantised(struct ep_dispatch *d)
+static ncclResult_t ep_dispatch_check_quantised(struct ep_dispatch *dispatch)
 {
-	size_t hidden = d->tokens.sizes[1];
-	struct ep_view *out = &d->out_scales;
-	unsigned int row = d->h->received.ndim;
+	size_t hidden = dispatch->tokens.sizes[1];
+	struct ep_view *out = &dispatch->out_scales;
+	unsigned int row = dispatch->h->received.ndim;
 
 	EP_CHECK(ep_row_check_quantised(hidden));
-	EP_CHECK(ep_view_make(out, d->h->group->comm, d->out.scales, row + 1, "outputs->scales"));
+	EP_CHECK(ep_view_make(out, dispatch->h->group->comm, dispatch->out.scales, row + 1,
+			      "outputs->scales"));
 	EP_CHECK(ep_view_expect_type(out, ncclFloat32, "outputs->scales"));
-	EP_CHECK(ep_received_expect(&d->h->received, out, "outputs->scales"));
+	EP_CHECK(ep_received_expect(&dispatch->h->received, out, "outputs->scales"));
 	EP_CHECK(ep_view_expect_dim(out, row, hidden / 128, "elements per token / 128",
 				    "outputs->scales"));
 	EP_CHECK(ep_view_expect_align(out, 4, "outputs->scales"));
-	EP_CHECK(ep_dispatch_check_budget(d, ep_row_quantised_bytes(hidden)));
-	d->hidden = (uint32_t)hidden;
+	EP_CHECK(ep_dispatch_check_budget(dispatch, ep_row_quantised_bytes(hidden)));
+	dispatch->hidden = (uint32_t)hidden;
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_dispatch_check_info(const struct ep_dispatch *d)
+static ncclResult_t ep_dispatch_check_info(const struct ep_dispatch *dispatch)
 {
-	if ((unsigned int)d->info.recv_topk_idx_kind > NCCL_EP_EXPERT_ID_GLOBAL) {
+	if ((unsigned int)dispatch->info.recv_topk_idx_kind > NCCL_EP_EXPERT_ID_GLOBAL) {
 		return ep_fail(ncclInvalidArgument,
 			       "layout_info->recv_topk_idx_kind is %d, the "
 			       "largest value is %d",
-			       (int)d->info.recv_topk_idx_kind, NCCL_EP_EXPERT_ID_GLOBAL);
+			       (int)dispatch->info.recv_topk_idx_kind, NCCL_EP_EXPERT_ID_GLOBAL);
 	}
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_dispatch_check(struct ep_dispatch *d)
+static ncclResult_t ep_dispatch_check(struct ep_dispatch *dispatch)
 {
 	static const char name[] = "ncclEpDispatch";
 
-	EP_CHECK(ep_dispatch_choose_recipe(d));
-	EP_CHECK(ep_dispatch_check_direction(d));
-	EP_CHECK(ep_handle_check_routed(d->h, name));
-	EP_CHECK(ep_dispatch_check_tokens(d));
-	if (d->recipe == NCCL_EP_DISP_QUANT_FWD) {
-		EP_CHECK(ep_dispatch_check_forwarded(d));
-	} else if (d->recipe == NCCL_EP_DISP_QUANT_DS_FP8E3M4) {
-		EP_CHECK(ep_dispatch_check_quantised(d));
+	EP_CHECK(ep_dispatch_choose_recipe(dispatch));
+	EP_CHECK(ep_dispatch_check_direction(dispatch));
+	EP_CHECK(ep_handle_check_routed(dispatch->h, name));
+	EP_CHECK(ep_dispatch_check_tokens(dispatch));
+	if (dispatch->recipe == NCCL_EP_DISP_QUANT_FWD) {
+		EP_CHECK(ep_dispatch_check_forwarded(dispatch));
+	} else if (dispatch->recipe == NCCL_EP_DISP_QUANT_DS_FP8E3M4) {
+		EP_CHECK(ep_dispatch_check_quantised(dispatch));
 	} else {
-		EP_CHECK(ep_dispatch_check_budget(d, d->token_bytes));
+		EP_CHECK(ep_dispatch_check_budget(dispatch, dispatch->token_bytes));
 	}
-	EP_CHECK(ep_dispatch_check_info(d));
-	EP_CHECK(ep_handle_check_idle(d->h, name));
-	return ep_handle_check_send_only(d->h, d->config.send_only, name);
+	EP_CHECK(ep_dispatch_check_info(dispatch));
+	EP_CHECK(ep_handle_check_idle(dispatch->h, name));
+	return ep_handle_check_send_only(dispatch->h, dispatch->config.send_only, name);
 }
 
 ncclResult_t ep_dispatch_run(struct ncclEpHandle *handle, const ncclEpDispatchInputs_t *inputs,

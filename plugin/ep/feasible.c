@@ -14,42 +14,42 @@ struct ep_feasible_row {
 	uint32_t results; /* and of what experts return */
 };
 
-static ncclResult_t ep_feasible_row(const struct ep_group_config *config, const ncclEpExtShape_t *s,
-				    struct ep_feasible_row *row)
+static ncclResult_t ep_feasible_row(const struct ep_group_config *config,
+				    const ncclEpExtShape_t *shape, struct ep_feasible_row *row)
 {
-	const size_t hidden[1] = { s->hidden };
-	struct ep_view view = { .elem_bytes = ep_dtype_bytes(s->datatype),
-				.datatype = s->datatype,
+	const size_t hidden[1] = { shape->hidden };
+	struct ep_view view = { .elem_bytes = ep_dtype_bytes(shape->datatype),
+				.datatype = shape->datatype,
 				.ndim = 1,
 				.sizes = hidden };
-	bool quantised = s->quant_recipe == NCCL_EP_DISP_QUANT_DS_FP8E3M4;
-	ncclDataType_t out = quantised ? ncclFloat8e4m3 : s->datatype;
+	bool quantised = shape->quant_recipe == NCCL_EP_DISP_QUANT_DS_FP8E3M4;
+	ncclDataType_t out = quantised ? ncclFloat8e4m3 : shape->datatype;
 
-	if (s->quant_recipe == NCCL_EP_DISP_QUANT_FWD) {
+	if (shape->quant_recipe == NCCL_EP_DISP_QUANT_FWD) {
 		return ep_fail(ncclInvalidArgument,
 			       "shape->quant_recipe is FWD, whose scales have no place here: ask "
 			       "for NONE, with hidden as large as tokens and scales together");
 	}
-	EP_CHECK(ep_row_check_recipe(&config->algo->limits, s->quant_recipe));
-	EP_CHECK(ep_row_check_types(s->quant_recipe, s->datatype, out));
+	EP_CHECK(ep_row_check_recipe(&config->algo->limits, shape->quant_recipe));
+	EP_CHECK(ep_row_check_types(shape->quant_recipe, shape->datatype, out));
 	EP_CHECK(ep_view_row_bytes(&view, 0, &row->in, "inputs->tokens"));
 	row->out = row->in;
 	if (quantised) {
-		EP_CHECK(ep_row_check_quantised(s->hidden));
-		row->out = (uint32_t)ep_row_quantised_bytes(s->hidden);
+		EP_CHECK(ep_row_check_quantised(shape->hidden));
+		row->out = (uint32_t)ep_row_quantised_bytes(shape->hidden);
 	}
 	/* What was quantised comes back as bf16, and so is never smaller than what was sent. */
-	view.datatype = ep_dtype_is_token(s->datatype) ? s->datatype : ncclBfloat16;
+	view.datatype = ep_dtype_is_token(shape->datatype) ? shape->datatype : ncclBfloat16;
 	view.elem_bytes = ep_dtype_bytes(view.datatype);
 	EP_CHECK(ep_view_row_bytes(&view, 0, &row->results, "inputs->tokens of ncclEpCombine"));
 	return ep_row_check_budget(config, NCCL_EP_DISP_QUANT_NONE, row->results);
 }
 
-static ncclResult_t ep_feasible_limit(const ncclEpExtShape_t *s)
+static ncclResult_t ep_feasible_limit(const ncclEpExtShape_t *shape)
 {
-	uint64_t all = s->group_bytes + s->handle_bytes + s->tensor_bytes;
+	uint64_t all = shape->group_bytes + shape->handle_bytes + shape->tensor_bytes;
 
-	if (!s->memory_bytes || all <= s->memory_bytes) {
+	if (!shape->memory_bytes || all <= shape->memory_bytes) {
 		return ncclSuccess;
 	}
 	return ep_fail(
@@ -58,9 +58,9 @@ static ncclResult_t ep_feasible_limit(const ncclEpExtShape_t *s)
 		"a dispatch and a combine %llu), and shape->memory_bytes is %llu: lower "
 		"max_dispatch_tokens_per_rank or, in high throughput, "
 		"max_recv_tokens_per_rank",
-		(unsigned long long)all, (unsigned long long)s->group_bytes,
-		(unsigned long long)s->handle_bytes, (unsigned long long)s->tensor_bytes,
-		(unsigned long long)s->memory_bytes);
+		(unsigned long long)all, (unsigned long long)shape->group_bytes,
+		(unsigned long long)shape->handle_bytes, (unsigned long long)shape->tensor_bytes,
+		(unsigned long long)shape->memory_bytes);
 }
 
 ncclResult_t ep_feasible(const ncclEpGroupConfig_t *config, int nranks, ncclEpExtShape_t *shape)

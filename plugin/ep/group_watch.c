@@ -69,24 +69,24 @@ static void ep_watch_log(const struct ncclEpGroup *g, const struct ep_watch_late
 }
 
 /* A wait goes on if its word has changed since the last look. */
-static void ep_watch_check(struct ep_watch *w)
+static void ep_watch_check(struct ep_watch *watch)
 {
-	const struct ncclEpGroup *g = w->group;
+	const struct ncclEpGroup *g = watch->group;
 	struct ep_watch_late late = { 0 };
 
 	for (int r = 0; r < g->nranks; r++) {
 		uint64_t word = __atomic_load_n(&g->show.waits[r], __ATOMIC_RELAXED);
 		uint32_t step = ep_wait_word_step(word);
 
-		if (word == w->seen[r]) {
+		if (word == watch->seen[r]) {
 			continue;
 		}
-		w->seen[r] = word;
-		if (w->logged[r] == step ||
+		watch->seen[r] = word;
+		if (watch->logged[r] == step ||
 		    ep_wait_word_age_ns(word) < g->config.timeout_ns / EP_WATCH_PART) {
 			continue;
 		}
-		w->logged[r] = step;
+		watch->logged[r] = step;
 		if (late.count < EP_WATCH_NAMES) {
 			late.rank[late.count] = (uint32_t)r;
 		}
@@ -171,18 +171,18 @@ void ep_watch_begin(struct ncclEpGroup *g)
 	pthread_mutex_unlock(&ep_watched.lock);
 }
 
-void ep_watch_end(struct ep_watch *w)
+void ep_watch_end(struct ep_watch *watch)
 {
 	pthread_t thread;
 	bool last;
 
-	if (!w->link) {
+	if (!watch->link) {
 		return;
 	}
 	pthread_mutex_lock(&ep_watched.lock);
-	*w->link = w->next;
-	if (w->next) {
-		w->next->link = w->link;
+	*watch->link = watch->next;
+	if (watch->next) {
+		watch->next->link = watch->link;
 	}
 	last = !ep_watched.list && ep_watched.running;
 	if (last) {
@@ -195,7 +195,7 @@ void ep_watch_end(struct ep_watch *w)
 	if (last) {
 		pthread_join(thread, NULL);
 	}
-	free(w->seen);
-	free(w->logged);
-	memset(w, 0, sizeof(*w));
+	free(watch->seen);
+	free(watch->logged);
+	memset(watch, 0, sizeof(*watch));
 }

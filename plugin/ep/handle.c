@@ -53,39 +53,40 @@ ncclResult_t ep_handle_mem_size(const struct ncclEpGroup *g, ncclEpLayout_t layo
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_handle_mem_take(struct ncclEpHandle *h, const ncclEpTensor_t *handle_mem)
+static ncclResult_t ep_handle_mem_take(struct ncclEpHandle *handle,
+				       const ncclEpTensor_t *handle_mem)
 {
 	struct ep_view mem;
 
-	EP_CHECK(ep_view_make(&mem, h->group->comm, handle_mem, 1, "handle_mem"));
+	EP_CHECK(ep_view_make(&mem, handle->group->comm, handle_mem, 1, "handle_mem"));
 	EP_CHECK(ep_view_expect_type(&mem, ncclUint8, "handle_mem"));
 	EP_CHECK(ep_view_expect_align(&mem, 16, "handle_mem"));
-	if (mem.sizes[0] < h->mem_bytes) {
+	if (mem.sizes[0] < handle->mem_bytes) {
 		return ep_fail(ncclInvalidArgument,
 			       "handle_mem has %zu bytes, ncclEpHandleMemSize says %llu",
-			       mem.sizes[0], (unsigned long long)h->mem_bytes);
+			       mem.sizes[0], (unsigned long long)handle->mem_bytes);
 	}
-	h->mem = mem.data;
+	handle->mem = mem.data;
 	return ncclSuccess;
 }
 
-void ep_handle_free_orphan(struct ncclEpHandle *h)
+void ep_handle_free_orphan(struct ncclEpHandle *handle)
 {
-	(void)(ep_registry_remove(h, EP_REGISTRY_HANDLE) ||
-	       ep_registry_remove(h, EP_REGISTRY_MAKING));
-	free(h->ll);
-	free(h->ht);
-	free(h);
+	(void)(ep_registry_remove(handle, EP_REGISTRY_HANDLE) ||
+	       ep_registry_remove(handle, EP_REGISTRY_MAKING));
+	free(handle->ll);
+	free(handle->ht);
+	free(handle);
 }
 
-static void ep_handle_enlist(struct ncclEpHandle *h)
+static void ep_handle_enlist(struct ncclEpHandle *handle)
 {
-	h->link = &h->group->handles;
-	h->next = *h->link;
-	if (h->next) {
-		h->next->link = &h->next;
+	handle->link = &handle->group->handles;
+	handle->next = *handle->link;
+	if (handle->next) {
+		handle->next->link = &handle->next;
 	}
-	*h->link = h;
+	*handle->link = handle;
 }
 
 /* All of the handle that needs no other rank and no memory of the device. */
@@ -167,22 +168,22 @@ ncclResult_t ep_handle_init(struct ncclEpHandle **out, struct ncclEpGroup *g, nc
 	return ep_handle_make(out, g, layout, config, num_topk, handle_mem, ncclSuccess);
 }
 
-ncclResult_t ep_handle_update(struct ncclEpHandle *h, const ncclEpTensor_t *topk_idx,
+ncclResult_t ep_handle_update(struct ncclEpHandle *handle, const ncclEpTensor_t *topk_idx,
 			      const ncclEpLayoutInfo_t *layout_info, cudaStream_t stream)
 {
-	uint32_t most = h->group->config.shape.max_tokens;
+	uint32_t most = handle->group->config.shape.max_tokens;
 	ncclEpLayoutInfo_t own;
 	struct ep_view ids;
 
 	EP_CHECK(EP_IMPORT_OPTIONAL(&own, layout_info, NCCL_EP_LAYOUT_INFO));
-	EP_CHECK(ep_view_make(&ids, h->group->comm, topk_idx, 2, "topk_idx"));
+	EP_CHECK(ep_view_make(&ids, handle->group->comm, topk_idx, 2, "topk_idx"));
 	if (ids.datatype != ncclInt32 && ids.datatype != ncclInt64) {
 		return ep_fail(ncclInvalidArgument,
 			       "topk_idx: data type %s, it needs int32 or "
 			       "int64",
 			       ep_dtype_name(ids.datatype));
 	}
-	EP_CHECK(ep_view_expect_dim(&ids, 1, h->topk, "the handle's num_topk", "topk_idx"));
+	EP_CHECK(ep_view_expect_dim(&ids, 1, handle->topk, "the handle's num_topk", "topk_idx"));
 	if (ids.sizes[0] > most) {
 		return ep_fail(ncclInvalidArgument,
 			       "topk_idx: %zu tokens, "
@@ -190,23 +191,24 @@ ncclResult_t ep_handle_update(struct ncclEpHandle *h, const ncclEpTensor_t *topk
 			       ids.sizes[0], most);
 	}
 	EP_CHECK(ep_view_expect_align(&ids, ids.elem_bytes, "topk_idx"));
-	EP_CHECK(ep_handle_check_idle(h, "ncclEpUpdateHandle"));
-	EP_CHECK(h->group->config.algo->update(h, &ids, layout_info ? &own : NULL, stream));
-	h->num_tokens = (uint32_t)ids.sizes[0];
-	h->routed = true;
+	EP_CHECK(ep_handle_check_idle(handle, "ncclEpUpdateHandle"));
+	EP_CHECK(handle->group->config.algo->update(handle, &ids, layout_info ? &own : NULL,
+						    stream));
+	handle->num_tokens = (uint32_t)ids.sizes[0];
+	handle->routed = true;
 	return ncclSuccess;
 }
 
-static void ep_handle_free(struct ncclEpHandle *h)
+static void ep_handle_free(struct ncclEpHandle *handle)
 {
-	if (h->mem_owned) {
-		ep_pool_put(h->group, h->mem, h->mem_bytes);
+	if (handle->mem_owned) {
+		ep_pool_put(handle->group, handle->mem, handle->mem_bytes);
 	}
-	if (h->pending) {
-		h->group->pending--;
+	if (handle->pending) {
+		handle->group->pending--;
 	}
-	ep_handle_delist(h);
-	ep_handle_free_orphan(h);
+	ep_handle_delist(handle);
+	ep_handle_free_orphan(handle);
 }
 
 ncclResult_t ep_handle_create(struct ncclEpHandle **out, struct ncclEpGroup *g,
@@ -234,35 +236,35 @@ ncclResult_t ep_handle_create(struct ncclEpHandle **out, struct ncclEpGroup *g,
 	return ncclSuccess;
 }
 
-ncclResult_t ep_handle_destroy(struct ncclEpHandle *h)
+ncclResult_t ep_handle_destroy(struct ncclEpHandle *handle)
 {
-	if (!h->group->failed) {
-		EP_CHECK(ep_handle_check_idle(h, "ncclEpHandleDestroy"));
+	if (!handle->group->failed) {
+		EP_CHECK(ep_handle_check_idle(handle, "ncclEpHandleDestroy"));
 	}
-	ep_handle_free(h);
+	ep_handle_free(handle);
 	return ncclSuccess;
 }
 
 /* ---- operations ---- */
 
-ncclResult_t ep_handle_check_routed(const struct ncclEpHandle *h, const char *name)
+ncclResult_t ep_handle_check_routed(const struct ncclEpHandle *handle, const char *name)
 {
-	if (h->routed || (!h->mem_owned && !h->group->config.algo->limits.halves)) {
+	if (handle->routed || (!handle->mem_owned && !handle->group->config.algo->limits.halves)) {
 		return ncclSuccess;
 	}
 	return ep_fail(ncclInvalidArgument,
 		       "%s: the handle has no routing: call ncclEpUpdateHandle first", name);
 }
 
-ncclResult_t ep_handle_check_tokens(const struct ncclEpHandle *h, const struct ep_view *view,
+ncclResult_t ep_handle_check_tokens(const struct ncclEpHandle *handle, const struct ep_view *view,
 				    uint32_t *num_tokens, const char *name)
 {
-	uint32_t most = h->group->config.shape.max_tokens;
+	uint32_t most = handle->group->config.shape.max_tokens;
 
-	if (h->routed) {
-		*num_tokens = h->num_tokens;
-		return ep_view_expect_dim(view, 0, h->num_tokens, "tokens of the handle's topk_idx",
-					  name);
+	if (handle->routed) {
+		*num_tokens = handle->num_tokens;
+		return ep_view_expect_dim(view, 0, handle->num_tokens,
+					  "tokens of the handle's topk_idx", name);
 	}
 	if (view->sizes[0] > most) {
 		return ep_fail(ncclInvalidArgument,
@@ -273,22 +275,22 @@ ncclResult_t ep_handle_check_tokens(const struct ncclEpHandle *h, const struct e
 	return ncclSuccess;
 }
 
-ncclResult_t ep_handle_check_idle(const struct ncclEpHandle *h, const char *name)
+ncclResult_t ep_handle_check_idle(const struct ncclEpHandle *handle, const char *name)
 {
-	if (!h->pending) {
+	if (!handle->pending) {
 		return ncclSuccess;
 	}
 	return ep_fail(ncclInvalidUsage,
 		       "%s: a send_only %s of this handle is pending: call ncclEpComplete first",
-		       name, h->pending == EP_PENDING_DISPATCH ? "dispatch" : "combine");
+		       name, handle->pending == EP_PENDING_DISPATCH ? "dispatch" : "combine");
 }
 
-ncclResult_t ep_handle_check_send_only(const struct ncclEpHandle *h, bool send_only,
+ncclResult_t ep_handle_check_send_only(const struct ncclEpHandle *handle, bool send_only,
 				       const char *name)
 {
-	uint32_t pending = h->group->pending;
+	uint32_t pending = handle->group->pending;
 
-	if (pending >= h->group->config.shape.banks) {
+	if (pending >= handle->group->config.shape.banks) {
 		return ep_fail(
 			ncclInvalidUsage,
 			"%s: %u send_only operations of the group are pending, which have all "
@@ -306,14 +308,14 @@ ncclResult_t ep_handle_check_send_only(const struct ncclEpHandle *h, bool send_o
 
 #define EP_RECEIPT_TOKEN_BITS 16 /* limits.max_tokens where operations have halves */
 
-uint64_t ep_handle_receipt_id(const struct ncclEpHandle *h, uint32_t num_tokens)
+uint64_t ep_handle_receipt_id(const struct ncclEpHandle *handle, uint32_t num_tokens)
 {
-	return h->secret << EP_RECEIPT_TOKEN_BITS | num_tokens;
+	return handle->secret << EP_RECEIPT_TOKEN_BITS | num_tokens;
 }
 
-bool ep_handle_receipt_mine(const struct ncclEpHandle *h, const struct ep_dev_receipt *receipt)
+bool ep_handle_receipt_mine(const struct ncclEpHandle *handle, const struct ep_dev_receipt *receipt)
 {
-	return (receipt->id ^ ep_handle_receipt_id(h, 0)) >> EP_RECEIPT_TOKEN_BITS == 0;
+	return (receipt->id ^ ep_handle_receipt_id(handle, 0)) >> EP_RECEIPT_TOKEN_BITS == 0;
 }
 
 ncclResult_t ep_received_expect(const struct ep_received *received, const struct ep_view *view,
@@ -347,18 +349,18 @@ static unsigned long long ep_stream_capture(cudaStream_t stream)
 	return status != cudaStreamCaptureStatusNone ? id : 0;
 }
 
-void ep_handle_launched(struct ncclEpHandle *h, enum ep_pending_kind kind, bool send_only,
+void ep_handle_launched(struct ncclEpHandle *handle, enum ep_pending_kind kind, bool send_only,
 			cudaStream_t stream)
 {
 	if (send_only) {
-		h->pending = kind;
-		h->group->pending++;
-		h->sent_on = stream;
-		h->sent_capture = ep_stream_capture(stream);
+		handle->pending = kind;
+		handle->group->pending++;
+		handle->sent_on = stream;
+		handle->sent_capture = ep_stream_capture(stream);
 	} else if (kind == EP_PENDING_DISPATCH) {
-		h->dispatched = true;
-		h->dispatched_tokens = h->num_tokens;
-		h->dispatch_cleans = h->group->cleans;
+		handle->dispatched = true;
+		handle->dispatched_tokens = handle->num_tokens;
+		handle->dispatch_cleans = handle->group->cleans;
 	}
 }
 
@@ -367,21 +369,23 @@ void ep_handle_launched(struct ncclEpHandle *h, enum ep_pending_kind kind, bool 
  * takes `stream` into the capture unless it is there. Where one half is in a graph and the other is
  * not, or in another, only the caller who launches the graphs can order them.
  */
-static bool ep_handle_can_join(const struct ncclEpHandle *h, cudaStream_t stream)
+static bool ep_handle_can_join(const struct ncclEpHandle *handle, cudaStream_t stream)
 {
 	unsigned long long capture = ep_stream_capture(stream);
 
-	return stream != h->sent_on && ep_stream_capture(h->sent_on) == h->sent_capture &&
-	       (capture == 0 || capture == h->sent_capture);
+	return stream != handle->sent_on &&
+	       ep_stream_capture(handle->sent_on) == handle->sent_capture &&
+	       (capture == 0 || capture == handle->sent_capture);
 }
 
 /* Where the receive half runs. The legacy stream cannot be captured: then it follows the send half. */
-static cudaStream_t ep_handle_complete_on(const struct ncclEpHandle *h, cudaStream_t stream)
+static cudaStream_t ep_handle_complete_on(const struct ncclEpHandle *handle, cudaStream_t stream)
 {
 	bool legacy = stream == NULL || stream == cudaStreamLegacy;
 
-	return legacy && h->sent_capture && ep_stream_capture(h->sent_on) == h->sent_capture
-		       ? h->sent_on
+	return legacy && handle->sent_capture &&
+			       ep_stream_capture(handle->sent_on) == handle->sent_capture
+		       ? handle->sent_on
 		       : stream;
 }
 
@@ -390,18 +394,18 @@ static cudaStream_t ep_handle_complete_on(const struct ncclEpHandle *h, cudaStre
  * behind the receive half. The stream of the send half may have been destroyed: then what was on it is
  * waited for.
  */
-static ncclResult_t ep_handle_join(struct ncclEpHandle *h, cudaStream_t stream, bool *join)
+static ncclResult_t ep_handle_join(struct ncclEpHandle *handle, cudaStream_t stream, bool *join)
 {
-	struct ncclEpGroup *g = h->group;
+	struct ncclEpGroup *g = handle->group;
 	uint64_t limit = ep_min_u64(g->config.timeout_ns, EP_IDLE_LONGEST_NS);
 	cudaError_t err;
 	int error;
 
-	*join = ep_handle_can_join(h, stream);
+	*join = ep_handle_can_join(handle, stream);
 	if (!*join) {
 		return ncclSuccess;
 	}
-	err = cudaEventRecord(g->event, h->sent_on);
+	err = cudaEventRecord(g->event, handle->sent_on);
 	if (err == cudaErrorInvalidResourceHandle || err == cudaErrorContextIsDestroyed) {
 		(void)cudaGetLastError();
 		*join = false;
@@ -430,11 +434,11 @@ static ncclResult_t ep_handle_join(struct ncclEpHandle *h, cudaStream_t stream, 
 	return ncclSuccess;
 }
 
-ncclResult_t ep_handle_complete(struct ncclEpHandle *h, const ncclEpCompleteConfig_t *config,
+ncclResult_t ep_handle_complete(struct ncclEpHandle *handle, const ncclEpCompleteConfig_t *config,
 				cudaStream_t stream)
 {
-	struct ncclEpGroup *g = h->group;
-	enum ep_pending_kind kind = h->pending;
+	struct ncclEpGroup *g = handle->group;
+	enum ep_pending_kind kind = handle->pending;
 	ncclEpCompleteConfig_t own;
 	bool join;
 
@@ -442,15 +446,15 @@ ncclResult_t ep_handle_complete(struct ncclEpHandle *h, const ncclEpCompleteConf
 	if (kind == EP_PENDING_NONE) {
 		return ncclSuccess;
 	}
-	stream = ep_handle_complete_on(h, stream);
-	EP_CHECK(ep_handle_join(h, stream, &join));
-	EP_CHECK(g->config.algo->complete(h, stream));
-	h->pending = EP_PENDING_NONE;
+	stream = ep_handle_complete_on(handle, stream);
+	EP_CHECK(ep_handle_join(handle, stream, &join));
+	EP_CHECK(g->config.algo->complete(handle, stream));
+	handle->pending = EP_PENDING_NONE;
 	g->pending--;
-	ep_handle_launched(h, kind, false, stream);
+	ep_handle_launched(handle, kind, false, stream);
 	if (join) {
 		EP_CUDA(cudaEventRecord(g->event, stream), "ncclEpComplete: ordering two streams");
-		EP_CUDA(cudaStreamWaitEvent(h->sent_on, g->event, 0),
+		EP_CUDA(cudaStreamWaitEvent(handle->sent_on, g->event, 0),
 			"ncclEpComplete: ordering two streams");
 	}
 	return ncclSuccess;

@@ -21,20 +21,20 @@ static struct ep_remains *ep_remains_list;
 static pthread_mutex_t ep_remains_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* Ends early if a collective gets stuck in it. */
-static void ep_remains_clear(struct ep_remains *r)
+static void ep_remains_clear(struct ep_remains *remains)
 {
-	if (r->group) {
-		ep_gda_close(r->group->gda); /* first: NICs may still reach the heap */
-		r->group->gda = NULL;
+	if (remains->group) {
+		ep_gda_close(remains->group->gda); /* first: NICs may still reach the heap */
+		remains->group->gda = NULL;
 	}
-	ep_heap_close(r->group ? &r->group->peer_heap : &r->heap, &r->boot);
-	if (r->boot.stuck || r->boot.busy) {
+	ep_heap_close(remains->group ? &remains->group->peer_heap : &remains->heap, &remains->boot);
+	if (remains->boot.stuck || remains->boot.busy) {
 		return;
 	}
-	if (r->group) {
-		ep_group_free(r->group);
+	if (remains->group) {
+		ep_group_free(remains->group);
 	}
-	ep_boot_close(&r->boot);
+	ep_boot_close(&remains->boot);
 }
 
 static void ep_remains_clear_late(void *arg)
@@ -49,29 +49,29 @@ static void ep_remains_clear_late(void *arg)
 }
 
 /* The caller's allocator is not called any more once the call has returned. */
-static void ep_remains_leave(struct ep_remains *r)
+static void ep_remains_leave(struct ep_remains *remains)
 {
-	if (r->group && r->group->workspace && r->group->config.alloc.free_fn) {
+	if (remains->group && remains->group->workspace && remains->group->config.alloc.free_fn) {
 		EP_WARN("rank %d: memory of alloc_fn for the group's own state is not given back: "
 			"free_fn may wait for the device, which a collective holds up",
-			r->boot.rank);
-		r->group->workspace = NULL;
+			remains->boot.rank);
+		remains->group->workspace = NULL;
 	}
 }
 
 /* False: no thread can be started, or there is no memory for it. */
-static bool ep_remains_start(struct ep_remains *r)
+static bool ep_remains_start(struct ep_remains *remains)
 {
-	int error = ep_timed_call(ep_remains_clear_late, r, sizeof(*r), 0);
+	int error = ep_timed_call(ep_remains_clear_late, remains, sizeof(*remains), 0);
 
 	return !error || error == ETIMEDOUT;
 }
 
-static void ep_remains_enlist(struct ep_remains *r)
+static void ep_remains_enlist(struct ep_remains *remains)
 {
 	pthread_mutex_lock(&ep_remains_lock);
-	r->next = ep_remains_list;
-	ep_remains_list = r;
+	remains->next = ep_remains_list;
+	ep_remains_list = remains;
 	pthread_mutex_unlock(&ep_remains_lock);
 }
 

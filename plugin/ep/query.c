@@ -61,7 +61,7 @@ out:
 /* Of a group, and of a handle unless layout is UNSET: fills the sizes of *m, by the nodes that it says. */
 ncclResult_t ep_query_size(struct ep_group_config *made, const ncclEpGroupConfig_t *config,
 			   int nranks, ncclEpLayout_t layout, int num_topk,
-			   const ncclEpHandleConfig_t *handle, ncclEpExtMemory_t *m)
+			   const ncclEpHandleConfig_t *handle, ncclEpExtMemory_t *memory)
 {
 	struct ep_params params;
 	ncclEpGroupConfig_t own;
@@ -70,19 +70,19 @@ ncclResult_t ep_query_size(struct ep_group_config *made, const ncclEpGroupConfig
 	EP_CHECK(EP_IMPORT(&own, config, NCCL_EP_GROUP_CONFIG));
 	EP_CHECK(ep_params_read(&params));
 	EP_CHECK(ep_group_config_make(made, &own, &params, nranks, 0));
-	EP_CHECK(ep_query_nodes(made, nranks, m, &most));
+	EP_CHECK(ep_query_nodes(made, nranks, memory, &most));
 	ep_group_config_size(made, most);
-	m->heap_bytes = made->heap_bytes;
-	m->handle_bytes = 0;
+	memory->heap_bytes = made->heap_bytes;
+	memory->handle_bytes = 0;
 	if (layout != NCCL_EP_LAYOUT_UNSET) {
 		uint32_t topk = (uint32_t)num_topk;
 
 		EP_CHECK(ep_handle_check(made, layout, handle, num_topk));
-		m->handle_bytes = made->algo->handle_bytes(&made->shape, layout, topk);
-		m->heap_bytes = ep_group_heap_bytes(made, topk);
+		memory->handle_bytes = made->algo->handle_bytes(&made->shape, layout, topk);
+		memory->heap_bytes = ep_group_heap_bytes(made, topk);
 	}
-	m->group_bytes =
-		m->heap_bytes + ep_group_workspace_bytes(made) + ep_group_remote_bytes(made);
+	memory->group_bytes =
+		memory->heap_bytes + ep_group_workspace_bytes(made) + ep_group_remote_bytes(made);
 	return ncclSuccess;
 }
 
@@ -98,13 +98,13 @@ ncclResult_t ep_query_memory(const ncclEpGroupConfig_t *config, int nranks, nccl
 	return ncclSuccess;
 }
 
-ncclResult_t ep_query_received(struct ncclEpHandle *h, uint64_t *tokens, uint64_t *rows,
+ncclResult_t ep_query_received(struct ncclEpHandle *handle, uint64_t *tokens, uint64_t *rows,
 			       cudaStream_t stream)
 {
 	uint64_t distinct, placed;
 
 	EP_CHECK(ep_stream_check_capture(stream, "ncclEpExtNumRecvTokens"));
-	EP_CHECK(h->group->config.algo->received(h, &distinct, &placed, stream));
+	EP_CHECK(handle->group->config.algo->received(handle, &distinct, &placed, stream));
 	if (tokens) {
 		*tokens = distinct;
 	}

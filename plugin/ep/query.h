@@ -15,7 +15,7 @@ ncclResult_t ep_query_memory(const ncclEpGroupConfig_t *config, int nranks, nccl
 struct ep_group_config;
 ncclResult_t ep_query_size(struct ep_group_config *made, const ncclEpGroupConfig_t *config,
 			   int nranks, ncclEpLayout_t layout, int num_topk,
-			   const ncclEpHandleConfig_t *handle, ncclEpExtMemory_t *m);
+			   const ncclEpHandleConfig_t *handle, ncclEpExtMemory_t *memory);
 
 /* Whether operations of that shape are possible in such a group. */
 ncclResult_t ep_feasible(const ncclEpGroupConfig_t *config, int nranks, ncclEpExtShape_t *shape);

@@ -16,9 +16,9 @@
 #include "ep/remote.h"
 #include "ep/signature.h"
 
-static const char *ep_record_operation(const struct ep_record *r)
+static const char *ep_record_operation(const struct ep_record *record)
 {
-	return ep_wait_operation(r->is_combine, r->site);
+	return ep_wait_operation(record->is_combine, record->site);
 }
 
 /* Takes a record away from the device, or returns false. */
@@ -149,28 +149,29 @@ static bool ep_record_signatures(struct ncclEpGroup *group, uint32_t step, uint3
 	return false;
 }
 
-static ncclResult_t ep_record_mismatch(struct ncclEpGroup *group, const struct ep_record *r)
+static ncclResult_t ep_record_mismatch(struct ncclEpGroup *group, const struct ep_record *record)
 {
-	const struct ep_ident *peer = &group->idents[r->peer];
-	uint32_t step = (uint32_t)r->value;
+	const struct ep_ident *peer = &group->idents[record->peer];
+	uint32_t step = (uint32_t)record->value;
 	struct ep_signature_slot theirs, ours;
 	char text[300] = "what they pass to it differs";
 	const char *name = "operation";
 
-	if (ep_record_signatures(group, step, r->peer, &theirs, &ours)) {
+	if (ep_record_signatures(group, step, record->peer, &theirs, &ours)) {
 		name = ep_signature_call(&ours.signature);
-		ep_signature_explain(&theirs.signature, (int)r->peer, &ours.signature, group->rank,
-				     group->config.algo->limits.halves, text, sizeof(text));
+		ep_signature_explain(&theirs.signature, (int)record->peer, &ours.signature,
+				     group->rank, group->config.algo->limits.halves, text,
+				     sizeof(text));
 	}
 	return ep_fail(
 		ncclRemoteError,
 		"%s %u: rank %u (pid %d on %s) and rank %d disagree: %s; all ranks must make "
 		"the same calls with the same arguments; destroy the group",
-		name, step, r->peer, peer->pid, peer->hostname, group->rank, text);
+		name, step, record->peer, peer->pid, peer->hostname, group->rank, text);
 }
 
 /* The queue's own account, when the host knows no more. */
-static const char *ep_record_status(const struct ep_record *r, char *text, size_t size)
+static const char *ep_record_status(const struct ep_record *record, char *text, size_t size)
 {
 	static const char *const names[] = {
 		[EP_MLX5_OK] = "the connection had been given up before",
@@ -181,17 +182,17 @@ static const char *ep_record_status(const struct ep_record *r, char *text, size_
 		[EP_MLX5_ERR_COMPLETION] = "writes did not complete",
 		[EP_MLX5_ERR_STOPPED] = "the connection had been given up before",
 	};
-	bool known = (uint64_t)r->value < EP_ARRAY_SIZE(names) && names[r->value];
+	bool known = (uint64_t)record->value < EP_ARRAY_SIZE(names) && names[record->value];
 
-	snprintf(text, size, " (queue pair 0x%llx: %s)", (unsigned long long)r->expected,
-		 known ? names[r->value] : "something unknown");
+	snprintf(text, size, " (queue pair 0x%llx: %s)", (unsigned long long)record->expected,
+		 known ? names[record->value] : "something unknown");
 	return text;
 }
 
 /* Why a half must not run that the host could not keep from running, or NULL. */
-static const char *ep_record_misuse(const struct ep_record *r)
+static const char *ep_record_misuse(const struct ep_record *record)
 {
-	switch (r->cause) {
+	switch (record->cause) {
 	case EP_CAUSE_UNSENT:
 		return "ncclEpComplete ran, but the send_only operation before it did not, or was "
 		       "completed before (is one of the two in a graph that was not launched, or "
@@ -211,145 +212,153 @@ static const char *ep_record_misuse(const struct ep_record *r)
 }
 
 /* What high throughput finds wrong with a routing. ncclSuccess: the record is of something else. */
-static ncclResult_t ep_record_routed(const struct ncclEpGroup *group, const struct ep_record *r)
+static ncclResult_t ep_record_routed(const struct ncclEpGroup *group,
+				     const struct ep_record *record)
 {
-	const char *name = ep_record_operation(r);
+	const char *name = ep_record_operation(record);
 
-	switch (r->cause) {
+	switch (record->cause) {
 	case EP_CAUSE_OVERFLOW:
 		return ep_fail(ncclInvalidUsage,
 			       "%s %u: %lld rows are to come to rank %u, its "
 			       "max_recv_tokens_per_rank is %lld: raise it, set overflow_policy to "
 			       "DROP, or use eager mode; destroy the group",
-			       name, r->step, (long long)r->value, r->peer, (long long)r->expected);
+			       name, record->step, (long long)record->value, record->peer,
+			       (long long)record->expected);
 	case EP_CAUSE_UNROUTED:
-		if (r->value < 0) {
+		if (record->value < 0) {
 			return ep_fail(
 				ncclInvalidUsage,
 				"%s %u: handle_mem of rank %d has no routing for handles like "
 				"this one: call ncclEpUpdateHandle (is it in a graph that was "
 				"not launched?); destroy the group",
-				name, r->step, group->rank);
+				name, record->step, group->rank);
 		}
 		return ep_fail(
 			ncclInvalidUsage,
 			"%s %u: handle_mem of rank %d has the routing of %lld tokens, and the "
 			"operation has %lld; destroy the group",
-			name, r->step, group->rank, (long long)r->value, (long long)r->expected);
+			name, record->step, group->rank, (long long)record->value,
+			(long long)record->expected);
 	case EP_CAUSE_SHORT:
 		return ep_fail(
 			ncclInvalidUsage,
 			"%s %u: the routing brings %lld rows to rank %d, and a tensor for them "
 			"has %lld; destroy the group",
-			name, r->step, (long long)r->value, group->rank, (long long)r->expected);
+			name, record->step, (long long)record->value, group->rank,
+			(long long)record->expected);
 	default:
 		return ncclSuccess;
 	}
 }
 
-static ncclResult_t ep_record_fatal(struct ncclEpGroup *group, const struct ep_record *r)
+static ncclResult_t ep_record_fatal(struct ncclEpGroup *group, const struct ep_record *record)
 {
 	const struct ep_ident *peer =
-		&group->idents[r->peer < (uint32_t)group->nranks ? (int)r->peer : group->rank];
-	const char *name = ep_record_operation(r);
+		&group->idents[record->peer < (uint32_t)group->nranks ? (int)record->peer
+								      : group->rank];
+	const char *name = ep_record_operation(record);
 	char behind[200], shared[80], link[420];
 
-	EP_CHECK(ep_record_routed(group, r));
-	if (ep_record_misuse(r)) {
-		return ep_fail(ncclInvalidUsage, "%s %u: %s; destroy the group", name, r->step,
-			       ep_record_misuse(r));
+	EP_CHECK(ep_record_routed(group, record));
+	if (ep_record_misuse(record)) {
+		return ep_fail(ncclInvalidUsage, "%s %u: %s; destroy the group", name, record->step,
+			       ep_record_misuse(record));
 	}
-	if (r->cause == EP_CAUSE_MISMATCH) {
-		return ep_record_mismatch(group, r);
+	if (record->cause == EP_CAUSE_MISMATCH) {
+		return ep_record_mismatch(group, record);
 	}
-	if (r->cause == EP_CAUSE_EXCLUDED) {
+	if (record->cause == EP_CAUSE_EXCLUDED) {
 		return ep_fail(ncclRemoteError,
 			       "%s %u: rank %u (pid %d on %s) goes on without rank %d and is %d "
 			       "steps ahead; all ranks must make the same calls; destroy the group",
-			       name, r->step, r->peer, peer->pid, peer->hostname, group->rank,
-			       (int)r->value);
+			       name, record->step, record->peer, peer->pid, peer->hostname,
+			       group->rank, (int)record->value);
 	}
-	ep_group_remote_explain(group, r->peer, link, sizeof(link));
-	if (r->cause == EP_CAUSE_UNENDED) {
+	ep_group_remote_explain(group, record->peer, link, sizeof(link));
+	if (record->cause == EP_CAUSE_UNENDED) {
 		return ep_fail(ncclSystemError,
 			       "%s %u: the connection of rank %d with rank %u (pid %d on %s) was "
 			       "given up, but its queue does not end, and the NIC may still read "
 			       "memory that is needed; see the kernel's log, destroy the group%s",
-			       name, r->step, group->rank, r->peer, peer->pid, peer->hostname,
-			       link[0] ? link : ep_record_status(r, link, sizeof(link)));
+			       name, record->step, group->rank, record->peer, peer->pid,
+			       peer->hostname,
+			       link[0] ? link : ep_record_status(record, link, sizeof(link)));
 	}
-	if (r->cause == EP_CAUSE_RDMA) {
+	if (record->cause == EP_CAUSE_RDMA) {
 		return ep_fail(
 			ncclRemoteError,
 			"%s %u: rank %d lost its connection with rank %u (pid %d on %s), when "
 			"it waited for %s; destroy the group%s",
-			name, r->step, group->rank, r->peer, peer->pid, peer->hostname,
-			ep_wait_name(r->site),
-			link[0] ? link : ep_record_status(r, link, sizeof(link)));
+			name, record->step, group->rank, record->peer, peer->pid, peer->hostname,
+			ep_wait_name(record->site),
+			link[0] ? link : ep_record_status(record, link, sizeof(link)));
 	}
-	ep_record_stragglers(group, r->step, behind, sizeof(behind));
+	ep_record_stragglers(group, record->step, behind, sizeof(behind));
 	ep_resident_describe(&group->resident, shared, sizeof(shared));
 	return ep_fail(
 		ncclRemoteError,
 		"%s %u: rank %d waited for rank %u (pid %d on %s, GPU %s; timeout %llu ms): %s did "
 		"not come%s%s; look for that rank's own error, then destroy the group%s%s",
-		name, r->step, group->rank, r->peer, peer->pid, peer->hostname, peer->bus_id,
-		(unsigned long long)(group->config.timeout_ns / 1000000), ep_wait_name(r->site),
-		behind[0] ? "; not started yet by rank" : "", behind, shared, link);
+		name, record->step, group->rank, record->peer, peer->pid, peer->hostname,
+		peer->bus_id, (unsigned long long)(group->config.timeout_ns / 1000000),
+		ep_wait_name(record->site), behind[0] ? "; not started yet by rank" : "", behind,
+		shared, link);
 }
 
-static void ep_record_masked(struct ncclEpGroup *group, const struct ep_record *r)
+static void ep_record_masked(struct ncclEpGroup *group, const struct ep_record *record)
 {
 	char link[420];
 
-	if (r->cause == EP_CAUSE_EXCLUDED) {
+	if (record->cause == EP_CAUSE_EXCLUDED) {
 		EP_WARN("%s %u: rank %u goes on without rank %d (%d steps ahead) and is masked "
 			"here from now on; call ncclEpMaskClean on all ranks, rank %d too",
-			ep_record_operation(r), r->step, r->peer, group->rank, (int)r->value,
-			group->rank);
+			ep_record_operation(record), record->step, record->peer, group->rank,
+			(int)record->value, group->rank);
 		return;
 	}
-	ep_group_remote_explain(group, r->peer, link, sizeof(link));
-	if (r->cause == EP_CAUSE_RDMA) {
-		if (ep_group_is_remote(group, r->peer)) {
-			ep_ranks_add(&group->lost_logged, r->peer);
+	ep_group_remote_explain(group, record->peer, link, sizeof(link));
+	if (record->cause == EP_CAUSE_RDMA) {
+		if (ep_group_is_remote(group, record->peer)) {
+			ep_ranks_add(&group->lost_logged, record->peer);
 		}
 		EP_WARN("%s %u: rank %d lost its connection with rank %u: rank %u is masked from "
 			"now on (ncclEpMaskQuery tells all that are)%s",
-			ep_record_operation(r), r->step, group->rank, r->peer, r->peer,
-			link[0] ? link : ep_record_status(r, link, sizeof(link)));
+			ep_record_operation(record), record->step, group->rank, record->peer,
+			record->peer,
+			link[0] ? link : ep_record_status(record, link, sizeof(link)));
 		return;
 	}
-	if (r->site == EP_WAIT_CLEAN) {
+	if (record->site == EP_WAIT_CLEAN) {
 		EP_WARN("ncclEpMaskClean: rank %d waited for rank %u (timeout %llu ms), which was "
 			"active and did not come; the next operation waits for it again",
-			group->rank, r->peer,
+			group->rank, record->peer,
 			(unsigned long long)(group->config.timeout_ns / 1000000));
 		return;
 	}
 	EP_WARN("%s %u: rank %d waited for rank %u (timeout %llu ms): %s did not come; rank %u is "
 		"masked from now on (ncclEpMaskQuery tells all that are)%s",
-		ep_record_operation(r), r->step, group->rank, r->peer,
-		(unsigned long long)(group->config.timeout_ns / 1000000), ep_wait_name(r->site),
-		r->peer, link);
+		ep_record_operation(record), record->step, group->rank, record->peer,
+		(unsigned long long)(group->config.timeout_ns / 1000000),
+		ep_wait_name(record->site), record->peer, link);
 }
 
-static void ep_record_routing(struct ncclEpGroup *group, const struct ep_record *r)
+static void ep_record_routing(struct ncclEpGroup *group, const struct ep_record *record)
 {
-	if (r->cause == EP_CAUSE_OVERFLOW) {
+	if (record->cause == EP_CAUSE_OVERFLOW) {
 		(void)ep_fail(ncclInvalidArgument,
 			      "dispatch %u: local expert %lld has no row left of %lld for "
 			      "topk_idx[%u][%u] of rank %u: the selection was left out (tokens "
 			      "that name an expert twice take two rows)",
-			      r->step, (long long)r->value, (long long)r->expected, r->token, r->k,
-			      r->peer);
+			      record->step, (long long)record->value, (long long)record->expected,
+			      record->token, record->k, record->peer);
 		return;
 	}
 	(void)ep_fail(ncclInvalidArgument,
 		      "%s %u: topk_idx[%u][%u] is %lld, experts are 0..%lld: the selection was "
 		      "left out (negative ids mean none)",
-		      ep_record_operation(r), r->step, r->token, r->k, (long long)r->value,
-		      (long long)r->expected - 1);
+		      ep_record_operation(record), record->step, record->token, record->k,
+		      (long long)record->value, (long long)record->expected - 1);
 }
 
 ncclResult_t ep_record_poll(struct ncclEpGroup *group)

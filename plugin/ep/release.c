@@ -10,11 +10,11 @@
 #include "ep/resident.h"
 #include "ep/window.h"
 
-void ep_handle_delist(struct ncclEpHandle *h)
+void ep_handle_delist(struct ncclEpHandle *handle)
 {
-	*h->link = h->next;
-	if (h->next) {
-		h->next->link = h->link;
+	*handle->link = handle->next;
+	if (handle->next) {
+		handle->next->link = handle->link;
 	}
 }
 

@@ -30,19 +30,19 @@ static uint32_t ep_resident_minus(uint32_t a, uint32_t b)
  * Groups of low latency need to be limited from the second one on; then those of high throughput leave
  * them half of what nobody has chosen.
  */
-static void ep_resident_divide(struct ep_resident_sum *s, uint32_t most_shared)
+static void ep_resident_divide(struct ep_resident_sum *sum, uint32_t most_shared)
 {
-	uint32_t others = ep_resident_minus(s->low, 1), left, high;
+	uint32_t others = ep_resident_minus(sum->low, 1), left, high;
 
-	left = ep_resident_minus(s->sm_count, s->fixed + (s->low ? 1 : 0));
-	s->share = others ? left / 2 : left;
-	s->share = s->sharing ? s->share / s->sharing : 0;
-	s->share = (uint32_t)ep_max_u64(1, ep_min_u64(s->share, most_shared));
-	high = s->sharing * s->share;
-	s->recv_share = others ? ep_resident_minus(left, high) / others : s->sm_count;
-	s->fits = s->fixed + (s->low ? 1 : 0) + s->sharing <= s->sm_count &&
-		  (!others || s->recv_share);
-	s->recv_share = (uint32_t)ep_max_u64(1, s->recv_share);
+	left = ep_resident_minus(sum->sm_count, sum->fixed + (sum->low ? 1 : 0));
+	sum->share = others ? left / 2 : left;
+	sum->share = sum->sharing ? sum->share / sum->sharing : 0;
+	sum->share = (uint32_t)ep_max_u64(1, ep_min_u64(sum->share, most_shared));
+	high = sum->sharing * sum->share;
+	sum->recv_share = others ? ep_resident_minus(left, high) / others : sum->sm_count;
+	sum->fits = sum->fixed + (sum->low ? 1 : 0) + sum->sharing <= sum->sm_count &&
+		    (!others || sum->recv_share);
+	sum->recv_share = (uint32_t)ep_max_u64(1, sum->recv_share);
 }
 
 /* Adds up the groups of the device, under the lock. */

@@ -19,23 +19,23 @@ ncclResult_t ep_row_check_recipe(const struct ep_limits *limits, ncclEpDispQuant
 	return ncclSuccess;
 }
 
-bool ep_dtype_is_token(ncclDataType_t t)
+bool ep_dtype_is_token(ncclDataType_t type)
 {
-	return t == ncclBfloat16 || t == ncclFloat16 || t == ncclFloat32;
+	return type == ncclBfloat16 || type == ncclFloat16 || type == ncclFloat32;
 }
 
-static bool ep_dtype_is_packed(ncclDataType_t t)
+static bool ep_dtype_is_packed(ncclDataType_t type)
 {
-	return t == ncclFloat8e4m3 || t == ncclFloat8e5m2 || t == ncclFloat4x2;
+	return type == ncclFloat8e4m3 || type == ncclFloat8e5m2 || type == ncclFloat4x2;
 }
 
 /* Rows are copied bit by bit; single bytes may be anything that the caller has packed into them. */
-static bool ep_dtype_is_copied(ncclDataType_t t, bool with_scales)
+static bool ep_dtype_is_copied(ncclDataType_t type, bool with_scales)
 {
-	if (t == ncclUint8 || t == ncclInt8) {
+	if (type == ncclUint8 || type == ncclInt8) {
 		return !with_scales;
 	}
-	return ep_dtype_is_token(t) || ep_dtype_is_packed(t);
+	return ep_dtype_is_token(type) || ep_dtype_is_packed(type);
 }
 
 static ncclResult_t ep_row_expect_type(ncclDataType_t type, ncclDataType_t want, const char *name)

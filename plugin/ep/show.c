@@ -10,9 +10,9 @@
 
 _Static_assert(EP_BOARD_RANKS == EP_GROUP_MAX_RANKS, "EP_BOARD_RANKS");
 
-static void ep_show_ranks(const struct ncclEpGroup *g, struct ep_board *b)
+static void ep_show_ranks(const struct ncclEpGroup *g, struct ep_board *board)
 {
-	struct ep_board_rank *to = (void *)((char *)b + b->ranks_off);
+	struct ep_board_rank *to = (void *)((char *)board + board->ranks_off);
 
 	for (int r = 0; r < g->nranks; r++) {
 		snprintf(to[r].host, sizeof(to[r].host), "%s", g->idents[r].hostname);
@@ -74,18 +74,18 @@ void ep_show_group(struct ncclEpGroup *g, uint64_t device_bytes)
 	ep_board_show(b);
 }
 
-void ep_show_close(struct ep_show *s, bool ended)
+void ep_show_close(struct ep_show *show, bool ended)
 {
-	if (!s->board) {
+	if (!show->board) {
 		return;
 	}
-	ep_board_hide(s->board, s->path);
-	if (s->pinned.host) {
-		ep_pinned_free(&s->pinned, ended);
+	ep_board_hide(show->board, show->path);
+	if (show->pinned.host) {
+		ep_pinned_free(&show->pinned, ended);
 	} else {
-		munmap(s->board, s->board->bytes);
+		munmap(show->board, show->board->bytes);
 	}
-	memset(s, 0, sizeof(*s));
+	memset(show, 0, sizeof(*show));
 }
 
 void ep_show_begin(struct ep_call *call, enum ep_board_kind kind, const struct ncclEpHandle *handle,
@@ -131,9 +131,9 @@ void ep_show_end(struct ep_call *call, ncclResult_t result)
 	call->shown = NULL;
 }
 
-void ep_show_failure(struct ep_show *s, const char *text)
+void ep_show_failure(struct ep_show *show, const char *text)
 {
-	if (s->board) {
-		snprintf(s->board->failure, sizeof(s->board->failure), "%s", text);
+	if (show->board) {
+		snprintf(show->board->failure, sizeof(show->board->failure), "%s", text);
 	}
 }

@@ -6,42 +6,44 @@
 /* In EP_SIGNATURE_RECIPE, above the recipe. */
 #define EP_SIGNATURE_ROUND_SCALES 16u
 
-static struct ep_signature ep_signature_begin(const struct ncclEpHandle *h, uint32_t call)
+static struct ep_signature ep_signature_begin(const struct ncclEpHandle *handle, uint32_t call)
 {
 	struct ep_signature s = { { 0 } };
 
 	s.word[EP_SIGNATURE_CALL] = call;
-	s.word[EP_SIGNATURE_LAYOUT] = (uint32_t)h->layout;
-	s.word[EP_SIGNATURE_TOPK] = h->topk;
-	s.word[EP_SIGNATURE_ALIGNMENT] = h->alignment;
+	s.word[EP_SIGNATURE_LAYOUT] = (uint32_t)handle->layout;
+	s.word[EP_SIGNATURE_TOPK] = handle->topk;
+	s.word[EP_SIGNATURE_ALIGNMENT] = handle->alignment;
 	return s;
 }
 
-struct ep_signature ep_signature_update(const struct ncclEpHandle *h)
+struct ep_signature ep_signature_update(const struct ncclEpHandle *handle)
 {
-	return ep_signature_begin(h, EP_SIGNATURE_UPDATE);
+	return ep_signature_begin(handle, EP_SIGNATURE_UPDATE);
 }
 
 /* 0: there is no such tensor. */
-static void ep_signature_tensor(struct ep_signature *s, enum ep_signature_field type,
+static void ep_signature_tensor(struct ep_signature *signature, enum ep_signature_field type,
 				const struct ep_view *view, unsigned int dim)
 {
-	s->word[type] = (uint32_t)view->datatype + 1;
-	s->word[type + 1] = (uint32_t)view->sizes[dim];
+	signature->word[type] = (uint32_t)view->datatype + 1;
+	signature->word[type + 1] = (uint32_t)view->sizes[dim];
 }
 
-struct ep_signature ep_signature_dispatch(const struct ep_dispatch *d)
+struct ep_signature ep_signature_dispatch(const struct ep_dispatch *dispatch)
 {
-	struct ep_signature s = ep_signature_begin(
-		d->h, d->config.send_only ? EP_SIGNATURE_DISPATCH_SEND : EP_SIGNATURE_DISPATCH);
-	bool rounded = d->recipe == NCCL_EP_DISP_QUANT_DS_FP8E3M4 && d->config.round_scales;
+	struct ep_signature s = ep_signature_begin(dispatch->h, dispatch->config.send_only
+									? EP_SIGNATURE_DISPATCH_SEND
+									: EP_SIGNATURE_DISPATCH);
+	bool rounded = dispatch->recipe == NCCL_EP_DISP_QUANT_DS_FP8E3M4 &&
+		       dispatch->config.round_scales;
 
-	s.word[EP_SIGNATURE_DIRECTION] = (uint32_t)d->config.pass_direction;
-	s.word[EP_SIGNATURE_RECIPE] = (uint32_t)d->recipe |
+	s.word[EP_SIGNATURE_DIRECTION] = (uint32_t)dispatch->config.pass_direction;
+	s.word[EP_SIGNATURE_RECIPE] = (uint32_t)dispatch->recipe |
 				      (rounded ? EP_SIGNATURE_ROUND_SCALES : 0);
-	ep_signature_tensor(&s, EP_SIGNATURE_TOKENS_TYPE, &d->tokens, 1);
-	if (d->recipe == NCCL_EP_DISP_QUANT_FWD) {
-		ep_signature_tensor(&s, EP_SIGNATURE_SCALES_TYPE, &d->scales, 1);
+	ep_signature_tensor(&s, EP_SIGNATURE_TOKENS_TYPE, &dispatch->tokens, 1);
+	if (dispatch->recipe == NCCL_EP_DISP_QUANT_FWD) {
+		ep_signature_tensor(&s, EP_SIGNATURE_SCALES_TYPE, &dispatch->scales, 1);
 	}
 	return s;
 }
@@ -57,29 +59,29 @@ struct ep_signature ep_signature_combine(const struct ep_combine *c)
 	return s;
 }
 
-void ep_signature_windows(struct ep_signature *s, uint64_t offset, uint64_t scale_offset)
+void ep_signature_windows(struct ep_signature *signature, uint64_t offset, uint64_t scale_offset)
 {
-	s->word[EP_SIGNATURE_WINDOW] = 1;
-	memcpy(&s->word[EP_SIGNATURE_TOKENS_OFFSET], &offset, sizeof(offset));
-	memcpy(&s->word[EP_SIGNATURE_SCALES_OFFSET], &scale_offset, sizeof(scale_offset));
+	signature->word[EP_SIGNATURE_WINDOW] = 1;
+	memcpy(&signature->word[EP_SIGNATURE_TOKENS_OFFSET], &offset, sizeof(offset));
+	memcpy(&signature->word[EP_SIGNATURE_SCALES_OFFSET], &scale_offset, sizeof(scale_offset));
 }
 
 /* Of all words but the origin. Two signatures have the same one once in 2^32. */
-static uint32_t ep_signature_hash(const struct ep_signature *s)
+static uint32_t ep_signature_hash(const struct ep_signature *signature)
 {
 	uint64_t h = 0xcbf29ce484222325u;
 
 	for (int i = 0; i < EP_SIGNATURE_ORIGIN; i++) {
-		h = (h ^ s->word[i]) * 0xd6e8feb86659fd93u;
+		h = (h ^ signature->word[i]) * 0xd6e8feb86659fd93u;
 		h ^= h >> 32;
 	}
 	return (uint32_t)h;
 }
 
-void ep_signature_launch(struct ep_dev_launch *launch, const struct ep_signature *s)
+void ep_signature_launch(struct ep_dev_launch *launch, const struct ep_signature *signature)
 {
-	launch->signature = *s;
-	launch->hash = ep_signature_hash(s);
+	launch->signature = *signature;
+	launch->hash = ep_signature_hash(signature);
 	launch->sent_hash = launch->hash;
 }
 
@@ -146,9 +148,9 @@ static const struct {
 	[EP_SIGNATURE_SCALES_OFFSET] = { "win_offset of the received scales", NULL, 0 },
 };
 
-const char *ep_signature_call(const struct ep_signature *s)
+const char *ep_signature_call(const struct ep_signature *signature)
 {
-	uint32_t call = s->word[EP_SIGNATURE_CALL];
+	uint32_t call = signature->word[EP_SIGNATURE_CALL];
 
 	return call && call < EP_ARRAY_SIZE(ep_signature_calls) ? ep_signature_calls[call]
 								: "operation";
@@ -164,13 +166,14 @@ static const char *ep_signature_origin(uint32_t call, bool halves)
 }
 
 /* The field begins at `i`. */
-static void ep_signature_print(const struct ep_signature *s, uint32_t i, char *text, size_t size)
+static void ep_signature_print(const struct ep_signature *signature, uint32_t i, char *text,
+			       size_t size)
 {
-	uint32_t v = s->word[i];
+	uint32_t v = signature->word[i];
 	uint64_t offset;
 
 	if (i == EP_SIGNATURE_TOKENS_OFFSET || i == EP_SIGNATURE_SCALES_OFFSET) {
-		memcpy(&offset, &s->word[i], sizeof(offset));
+		memcpy(&offset, &signature->word[i], sizeof(offset));
 		snprintf(text, size, "%llu", (unsigned long long)offset);
 	} else if (i == EP_SIGNATURE_TOKENS_TYPE || i == EP_SIGNATURE_SCALES_TYPE) {
 		snprintf(text, size, "%s", v ? ep_dtype_name((ncclDataType_t)(v - 1)) : "none");

@@ -52,10 +52,11 @@ const char *ep_dtype_name(ncclDataType_t datatype)
 	return (unsigned int)datatype < EP_ARRAY_SIZE(names) ? names[datatype] : "unknown type";
 }
 
-static bool ep_tensor_is_allocated(const ncclEpTensor_t *t)
+static bool ep_tensor_is_allocated(const ncclEpTensor_t *tensor)
 {
-	return t->magic == EP_TENSOR_ALLOCATED && ep_registry_has(t, EP_REGISTRY_TENSOR) &&
-	       t->sizes == ((const struct ep_tensor *)t)->sizes;
+	return tensor->magic == EP_TENSOR_ALLOCATED &&
+	       ep_registry_has(tensor, EP_REGISTRY_TENSOR) &&
+	       tensor->sizes == ((const struct ep_tensor *)tensor)->sizes;
 }
 
 ncclResult_t ep_tensor_alloc(ncclEpTensor_t **tensor, unsigned int ndim, ncclDataType_t datatype,
@@ -114,55 +115,57 @@ ncclResult_t ep_tensor_destroy(ncclEpTensor_t *tensor)
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_tensor_check(const ncclEpTensor_t *t, unsigned int ndim, const char *name)
+static ncclResult_t ep_tensor_check(const ncclEpTensor_t *tensor, unsigned int ndim,
+				    const char *name)
 {
-	if (!t) {
+	if (!tensor) {
 		return ep_fail(ncclInvalidArgument, "%s is NULL: it is required here", name);
 	}
-	if (t->magic != NCCL_EP_TENSOR_MAGIC && !ep_tensor_is_allocated(t)) {
+	if (tensor->magic != NCCL_EP_TENSOR_MAGIC && !ep_tensor_is_allocated(tensor)) {
 		return ep_fail(
 			ncclInvalidArgument,
 			"%s: magic is 0x%x: initialise the descriptor with "
 			"NCCL_EP_TENSOR_INIT, or leave the sizes pointer of an allocated one "
 			"alone",
-			name, t->magic);
+			name, tensor->magic);
 	}
-	if (t->size < NCCL_EP_TENSOR_V1_SIZE) {
+	if (tensor->size < NCCL_EP_TENSOR_V1_SIZE) {
 		return ep_fail(ncclInvalidArgument,
 			       "%s: size is %u instead of %u: initialise the descriptor with "
 			       "NCCL_EP_TENSOR_INIT",
-			       name, t->size, NCCL_EP_TENSOR_V1_SIZE);
+			       name, tensor->size, NCCL_EP_TENSOR_V1_SIZE);
 	}
-	if (t->ndim != ndim || !t->sizes) {
+	if (tensor->ndim != ndim || !tensor->sizes) {
 		return ep_fail(ncclInvalidArgument, "%s: %u dimensions%s, it needs %u", name,
-			       t->ndim, t->sizes ? "" : " but sizes is NULL", ndim);
+			       tensor->ndim, tensor->sizes ? "" : " but sizes is NULL", ndim);
 	}
-	if (ep_dtype_bytes(t->datatype) == 0) {
+	if (ep_dtype_bytes(tensor->datatype) == 0) {
 		return ep_fail(ncclInvalidArgument, "%s: unknown data type %d", name,
-			       (int)t->datatype);
+			       (int)tensor->datatype);
 	}
 	return ncclSuccess;
 }
 
 /* Does the window end before the view does? NCCL tells, if it can tell where this one is at all. */
-static bool ep_tensor_beyond(ncclComm_t comm, const ncclEpTensor_t *t, const struct ep_view *view)
+static bool ep_tensor_beyond(ncclComm_t comm, const ncclEpTensor_t *tensor,
+			     const struct ep_view *view)
 {
 	const struct ep_nccl_dyn *nccl = ep_nccl_dyn();
-	uint64_t bytes = ep_view_bytes(view), last = t->win_offset + bytes - 1;
+	uint64_t bytes = ep_view_bytes(view), last = tensor->win_offset + bytes - 1;
 	void *end = NULL;
 	int rank = 0;
 
 	if (!nccl->get_peer_device_pointer || nccl->comm_user_rank(comm, &rank) != ncclSuccess) {
 		return false;
 	}
-	return last < t->win_offset ||
-	       (nccl->get_peer_device_pointer(t->win_hdl, last, rank, &end) != ncclSuccess &&
-		nccl->get_peer_device_pointer(t->win_hdl, 0, rank, &end) == ncclSuccess);
+	return last < tensor->win_offset ||
+	       (nccl->get_peer_device_pointer(tensor->win_hdl, last, rank, &end) != ncclSuccess &&
+		nccl->get_peer_device_pointer(tensor->win_hdl, 0, rank, &end) == ncclSuccess);
 }
 
 /* The storage of a view that is not empty, of which the caller gives the window alone. */
-static ncclResult_t ep_tensor_window(struct ep_view *view, ncclComm_t comm, const ncclEpTensor_t *t,
-				     const char *name)
+static ncclResult_t ep_tensor_window(struct ep_view *view, ncclComm_t comm,
+				     const ncclEpTensor_t *tensor, const char *name)
 {
 	const struct ep_nccl_dyn *nccl = ep_nccl_dyn();
 	void *base = NULL;
@@ -174,53 +177,53 @@ static ncclResult_t ep_tensor_window(struct ep_view *view, ncclComm_t comm, cons
 			       "ncclWinGetUserPtr: set data, or use NCCL 2.29 or later",
 			       name);
 	}
-	result = nccl->win_get_user_ptr(comm, t->win_hdl, &base);
+	result = nccl->win_get_user_ptr(comm, tensor->win_hdl, &base);
 	if (result != ncclSuccess) {
 		return ep_fail(ncclInvalidArgument,
 			       "%s: ncclWinGetUserPtr knows no window %p of the communicator (%s): "
 			       "pass one that is registered with it, or data",
-			       name, (void *)t->win_hdl, ep_nccl_text(result));
+			       name, (void *)tensor->win_hdl, ep_nccl_text(result));
 	}
 	if (!base) {
 		return ep_fail(ncclInvalidUsage,
 			       "%s: the window has no address on this rank: set data", name);
 	}
-	if (ep_tensor_beyond(comm, t, view)) {
+	if (ep_tensor_beyond(comm, tensor, view)) {
 		return ep_fail(ncclInvalidArgument,
 			       "%s: its %llu bytes at win_offset %llu do not lie in its window: "
 			       "register all of it, or set data",
 			       name, (unsigned long long)ep_view_bytes(view),
-			       (unsigned long long)t->win_offset);
+			       (unsigned long long)tensor->win_offset);
 	}
-	view->data = (char *)base + t->win_offset;
+	view->data = (char *)base + tensor->win_offset;
 	return ncclSuccess;
 }
 
-ncclResult_t ep_view_make(struct ep_view *view, ncclComm_t comm, const ncclEpTensor_t *t,
+ncclResult_t ep_view_make(struct ep_view *view, ncclComm_t comm, const ncclEpTensor_t *tensor,
 			  unsigned int ndim, const char *name)
 {
 	bool empty = false;
 
-	EP_CHECK(ep_tensor_check(t, ndim, name));
+	EP_CHECK(ep_tensor_check(tensor, ndim, name));
 	for (unsigned int i = 0; i < ndim; i++) {
-		empty |= t->sizes[i] == 0;
+		empty |= tensor->sizes[i] == 0;
 	}
-	view->data = t->data;
-	view->elem_bytes = ep_dtype_bytes(t->datatype);
-	view->datatype = t->datatype;
+	view->data = tensor->data;
+	view->elem_bytes = ep_dtype_bytes(tensor->datatype);
+	view->datatype = tensor->datatype;
 	view->ndim = ndim;
-	view->sizes = t->sizes;
+	view->sizes = tensor->sizes;
 	if (empty || view->data) {
 		return ncclSuccess;
 	}
-	if (!t->win_hdl) {
+	if (!tensor->win_hdl) {
 		return ep_fail(
 			ncclInvalidArgument,
 			"%s: neither data nor a window: only tensors with an extent of 0 need "
 			"no storage",
 			name);
 	}
-	return ep_tensor_window(view, comm, t, name);
+	return ep_tensor_window(view, comm, tensor, name);
 }
 
 uint64_t ep_view_bytes(const struct ep_view *view)
@@ -281,9 +284,10 @@ ncclResult_t ep_view_row_bytes(const struct ep_view *view, unsigned int dim, uin
 		       name, n, ep_dtype_name(view->datatype), view->elem_bytes);
 }
 
-ncclResult_t ep_tensor_expect_absent(const ncclEpTensor_t *t, const char *name, const char *why)
+ncclResult_t ep_tensor_expect_absent(const ncclEpTensor_t *tensor, const char *name,
+				     const char *why)
 {
-	if (!t) {
+	if (!tensor) {
 		return ncclSuccess;
 	}
 	return ep_fail(ncclInvalidArgument, "%s must be NULL: %s", name, why);

@@ -26,10 +26,10 @@ uint32_t ep_dtype_bytes(ncclDataType_t datatype);
 const char *ep_dtype_name(ncclDataType_t datatype);
 
 /*
- * Checks that `t` is an intact descriptor of `ndim` dimensions with storage, and finds the storage:
+ * Checks that the tensor is an intact descriptor of `ndim` dimensions with storage, and finds the storage:
  * `data`, or the window's address on this rank. `name` is how errors call it.
  */
-ncclResult_t ep_view_make(struct ep_view *view, ncclComm_t comm, const ncclEpTensor_t *t,
+ncclResult_t ep_view_make(struct ep_view *view, ncclComm_t comm, const ncclEpTensor_t *tensor,
 			  unsigned int ndim, const char *name);
 
 /* Of all elements; UINT64_MAX: more than that. */
@@ -47,6 +47,7 @@ ncclResult_t ep_view_row_bytes(const struct ep_view *view, unsigned int dim, uin
 			       const char *name);
 
 /* NULL is fine, anything else is an error that says why. */
-ncclResult_t ep_tensor_expect_absent(const ncclEpTensor_t *t, const char *name, const char *why);
+ncclResult_t ep_tensor_expect_absent(const ncclEpTensor_t *tensor, const char *name,
+				     const char *why);
 
 #endif

@@ -5,12 +5,12 @@
 #include "ep/group.h"
 #include "ep/window.h"
 
-static void ep_windows_promote(struct ep_windows *w, int i)
+static void ep_windows_promote(struct ep_windows *windows, int i)
 {
-	struct ep_window found = w->known[i];
+	struct ep_window found = windows->known[i];
 
-	memmove(&w->known[1], &w->known[0], (size_t)i * sizeof(found));
-	w->known[0] = found;
+	memmove(&windows->known[1], &windows->known[0], (size_t)i * sizeof(found));
+	windows->known[0] = found;
 }
 
 /* Asks NCCL for the window's start on all ranks. Returns why that is of no use, or NULL. */
@@ -56,79 +56,80 @@ static const char *ep_window_learn(struct ncclEpGroup *g, ncclWindow_t win)
 }
 
 /* Offset of the view's last byte in t's window; of its place, if it has none. */
-static uint64_t ep_window_last(const ncclEpTensor_t *t, const struct ep_view *view)
+static uint64_t ep_window_last(const ncclEpTensor_t *tensor, const struct ep_view *view)
 {
-	return t->win_offset + ep_max_u64(ep_view_bytes(view), 1) - 1;
+	return tensor->win_offset + ep_max_u64(ep_view_bytes(view), 1) - 1;
 }
 
 /* Is the view where t's window says? *end: its last byte, in the window as this rank's peers see it. */
-static const char *ep_window_check(const struct ncclEpGroup *g, const ncclEpTensor_t *t,
+static const char *ep_window_check(const struct ncclEpGroup *g, const ncclEpTensor_t *tensor,
 				   const struct ep_view *view, void **end)
 {
 	const struct ep_nccl_dyn *nccl = ep_nccl_dyn();
-	uint64_t bytes = ep_view_bytes(view), last = ep_window_last(t, view);
+	uint64_t bytes = ep_view_bytes(view), last = ep_window_last(tensor, view);
 	void *user = NULL;
 
-	if (!t->win_hdl) {
+	if (!tensor->win_hdl) {
 		return "it has no window";
 	}
 	if (!nccl->win_get_user_ptr || !nccl->get_peer_device_pointer) {
 		return "this NCCL does not tell where windows are on other ranks: NCCL 2.29.2 and "
 		       "later do";
 	}
-	if (last < t->win_offset ||
-	    nccl->get_peer_device_pointer(t->win_hdl, last, g->rank, end) != ncclSuccess || !*end) {
+	if (last < tensor->win_offset ||
+	    nccl->get_peer_device_pointer(tensor->win_hdl, last, g->rank, end) != ncclSuccess ||
+	    !*end) {
 		return "the window does not hold all of it";
 	}
-	if (nccl->win_get_user_ptr(g->comm, t->win_hdl, &user) != ncclSuccess ||
-	    (bytes && (unsigned char *)user + t->win_offset != view->data)) {
+	if (nccl->win_get_user_ptr(g->comm, tensor->win_hdl, &user) != ncclSuccess ||
+	    (bytes && (unsigned char *)user + tensor->win_offset != view->data)) {
 		return "its data is not at win_offset of its window";
 	}
 	return NULL;
 }
 
-const char *ep_window_holds(const struct ncclEpGroup *g, const ncclEpTensor_t *t,
+const char *ep_window_holds(const struct ncclEpGroup *g, const ncclEpTensor_t *tensor,
 			    const struct ep_view *view)
 {
 	void *end = NULL;
 
-	return ep_window_check(g, t, view, &end);
+	return ep_window_check(g, tensor, view, &end);
 }
 
 const char *ep_window_find(const struct ep_window **out, struct ncclEpGroup *g,
-			   const ncclEpTensor_t *t, const struct ep_view *view)
+			   const ncclEpTensor_t *tensor, const struct ep_view *view)
 {
-	uint64_t last = ep_window_last(t, view);
+	uint64_t last = ep_window_last(tensor, view);
 	void *end = NULL;
-	const char *why = ep_window_check(g, t, view, &end);
+	const char *why = ep_window_check(g, tensor, view, &end);
 
 	if (why) {
 		return why;
 	}
 	/* A handle may come again for another window, which then begins elsewhere here. */
 	for (int i = 0; i < EP_WINDOWS && g->windows.known[i].base; i++) {
-		if (g->windows.known[i].win == t->win_hdl &&
+		if (g->windows.known[i].win == tensor->win_hdl &&
 		    g->windows.known[i].base[g->rank] + last == end) {
 			ep_windows_promote(&g->windows, i);
 			*out = &g->windows.known[0];
 			return NULL;
 		}
 	}
-	why = ep_window_learn(g, t->win_hdl);
+	why = ep_window_learn(g, tensor->win_hdl);
 	if (!why) {
 		*out = &g->windows.known[0];
 	}
 	return why;
 }
 
-const char *ep_window_places(unsigned char **at, struct ncclEpGroup *g, const ncclEpTensor_t *t,
-			     const struct ep_view *view)
+const char *ep_window_places(unsigned char **at, struct ncclEpGroup *g,
+			     const ncclEpTensor_t *tensor, const struct ep_view *view)
 {
 	const struct ep_window *window = NULL;
-	const char *why = ep_window_find(&window, g, t, view);
+	const char *why = ep_window_find(&window, g, tensor, view);
 
 	for (int r = 0; !why && r < g->nranks; r++) {
-		at[r] = window->base[r] + t->win_offset;
+		at[r] = window->base[r] + tensor->win_offset;
 	}
 	return why;
 }

@@ -26,14 +26,14 @@ struct ep_windows {
  * is good until the next call. It waits for nothing and uses no stream.
  */
 const char *ep_window_find(const struct ep_window **out, struct ncclEpGroup *g,
-			   const ncclEpTensor_t *t, const struct ep_view *view);
+			   const ncclEpTensor_t *tensor, const struct ep_view *view);
 
 /* The same as an address on every rank: at[R]. */
-const char *ep_window_places(unsigned char **at, struct ncclEpGroup *g, const ncclEpTensor_t *t,
-			     const struct ep_view *view);
+const char *ep_window_places(unsigned char **at, struct ncclEpGroup *g,
+			     const ncclEpTensor_t *tensor, const struct ep_view *view);
 
-/* NULL, or why the view of `t` does not lie in the window of `t` on this rank. */
-const char *ep_window_holds(const struct ncclEpGroup *g, const ncclEpTensor_t *t,
+/* NULL, or why the view of the tensor does not lie in its window on this rank. */
+const char *ep_window_holds(const struct ncclEpGroup *g, const ncclEpTensor_t *tensor,
 			    const struct ep_view *view);
 
 void ep_windows_free(struct ep_windows *windows);

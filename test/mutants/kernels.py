@@ -143,8 +143,8 @@ MUTANTS = [
      "tests": ["unit/signature"]},
     # Ranks that disagree: each field is in the signature,
     {"name": "signature_type", "file": "plugin/ep/signature.c",
-     "old": "s->word[type] = (uint32_t)view->datatype + 1;",
-     "new": "s->word[type] = 1;",
+     "old": "signature->word[type] = (uint32_t)view->datatype + 1;",
+     "new": "signature->word[type] = 1;",
      "tests": ["mismatch"]},
     {"name": "signature_rounded", "file": "plugin/ep/signature.c",
      "old": "(rounded ? EP_SIGNATURE_ROUND_SCALES : 0);",
@@ -215,8 +215,8 @@ MUTANTS = [
      "tests": ["ht_flat", "ht_forward", "ht_drop"]},
     # Senders do not run ahead of receivers by more than the ring holds.
     {"name": "ht_lag", "file": "plugin/ep/ht/ht_plan.c",
-     "old": "uint64_t lag = ep_min_u64(o->ring_chunks / 2, EP_HT_MOST_LAG);",
-     "new": "uint64_t lag = ep_min_u64(o->ring_chunks + 1, EP_HT_MOST_LAG);",
+     "old": "uint64_t lag = ep_min_u64(op->ring_chunks / 2, EP_HT_MOST_LAG);",
+     "new": "uint64_t lag = ep_min_u64(op->ring_chunks + 1, EP_HT_MOST_LAG);",
      "tests": ["ht_flat_ring", "ht_em_ring", "ht_gaps"]},
     # The gradient of an expert that a token names twice belongs to the first time.
     {"name": "ht_again_grad", "file": "device/ht/ht_combine_work.h",
@@ -312,9 +312,9 @@ MUTANTS = [
      "tests": ["nodes_masks_overtaken", "net_masks", "nodes_masks"]},
     # A window is known by its address and its end, not by its handle alone.
     {"name": "h_window", "file": "plugin/ep/window.c",
-     "old": ("if (g->windows.known[i].win == t->win_hdl &&\n"
+     "old": ("if (g->windows.known[i].win == tensor->win_hdl &&\n"
              "\t\t    g->windows.known[i].base[g->rank] + last == end) {"),
-     "new": "if (g->windows.known[i].win == t->win_hdl) {", "tests": ["ht_window"]},
+     "new": "if (g->windows.known[i].win == tensor->win_hdl) {", "tests": ["ht_window"]},
     # A heap that grows keeps the rounds of masks.
     {"name": "h_rounds", "file": "plugin/ep/group_heap.c",
      "old": "\t\tresult = ep_boot_agree(&boot, ep_group_keep_rounds(g, &grown, &heap),",
@@ -331,8 +331,8 @@ MUTANTS = [
 # Each field of the signature is one that ranks compare.
 MUTANTS += [
     {"name": "signature_no_" + field.lower(), "file": "plugin/ep/signature.c",
-     "old": "h = (h ^ s->word[i]) *",
-     "new": "h = (h ^ (i == EP_SIGNATURE_%s ? 0 : s->word[i])) *" % field, "tests": [test]}
+     "old": "h = (h ^ signature->word[i]) *",
+     "new": "h = (h ^ (i == EP_SIGNATURE_%s ? 0 : signature->word[i])) *" % field, "tests": [test]}
     for field, test in (
         ("CALL", "mismatch"), ("LAYOUT", "mismatch"), ("TOPK", "mismatch"), ("RECIPE", "mismatch"),
         ("TOKENS_TYPE", "mismatch"), ("TOKENS_EXTENT", "mismatch"), ("SCALES_TYPE", "mismatch"),

@@ -20,13 +20,13 @@ MUTANTS = [
      "old": "\t\tep_watch_log(g, &late);\n", "new": "\t\tif (!g) {\n\t\t\tep_watch_say(g, &late);\n\t\t}\n", "tests": ["seen_stopped"]},
     # ... once.
     {"name": "wait_logged_again", "file": "plugin/ep/group_watch.c",
-     "old": "\t\tw->logged[r] = step;\n", "new": "", "tests": ["seen_stopped"]},
+     "old": "\t\twatch->logged[r] = step;\n", "new": "", "tests": ["seen_stopped"]},
     # Calls are shown.
     {"name": "call_unshown", "file": "plugin/ep/show.c",
      "old": "\t__atomic_store_n(&c->number, number, __ATOMIC_RELEASE);\n", "new": "", "tests": ["seen_stopped"]},
     # The page goes with the group.
     {"name": "page_left", "file": "plugin/ep/show.c",
-     "old": "\tep_board_hide(s->board, s->path);\n", "new": "", "tests": ["seen_stopped"]},
+     "old": "\tep_board_hide(show->board, show->path);\n", "new": "", "tests": ["seen_stopped"]},
     # NCCL_EP_LIVE=0 shows nothing.
     {"name": "page_unwanted", "file": "plugin/ep/show.c",
      "old": "\tif (!g->config.live) {", "new": "\tif (false) {", "tests": ["seen_stopped"]},
@@ -53,7 +53,7 @@ MUTANTS += [
      "old": "return ep_row_check_budget(config, NCCL_EP_DISP_QUANT_NONE, row->results);", "new": "return ncclSuccess;",
      "tests": ["feasible"]},
     {"name": "feasible_limit", "file": "plugin/ep/feasible.c",
-     "old": "all <= s->memory_bytes", "new": "all < s->memory_bytes", "tests": ["feasible"]},
+     "old": "all <= shape->memory_bytes", "new": "all < shape->memory_bytes", "tests": ["feasible"]},
     {"name": "feasible_rows", "file": "plugin/ep/ht/ht.c",
      "old": "return shape->limit != EP_NO_LIMIT", "new": "return shape->limit == 1", "tests": ["feasible"]},
     {"name": "memory_nodes", "file": "tools/ep_info_memory.c",

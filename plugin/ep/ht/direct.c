@@ -9,19 +9,19 @@
 #include "ep/ht/ht.h"
 
 /* Why no operation of the handle can be direct, or NULL. */
-static const char *ep_ht_direct_excluded(const struct ncclEpHandle *h)
+static const char *ep_ht_direct_excluded(const struct ncclEpHandle *handle)
 {
-	if (h->group->remote_ranks) {
+	if (handle->group->remote_ranks) {
 		return "only a group of one node can be direct";
 	}
-	if (h->layout != NCCL_EP_LAYOUT_FLAT) {
+	if (handle->layout != NCCL_EP_LAYOUT_FLAT) {
 		return "only flat rows can be direct";
 	}
-	if (h->group->nranks > EP_HT_DIRECT_RANKS) {
+	if (handle->group->nranks > EP_HT_DIRECT_RANKS) {
 		return "only a group of at most 72 ranks can be direct";
 	}
-	if (h->group->config.shape.limit == EP_NO_LIMIT && !h->ht->all_receive &&
-	    h->group->config.zero_copy != NCCL_EP_ZERO_COPY_ON) {
+	if (handle->group->config.shape.limit == EP_NO_LIMIT && !handle->ht->all_receive &&
+	    handle->group->config.zero_copy != NCCL_EP_ZERO_COPY_ON) {
 		return "to some rank no rows come, as far as the handle's last dispatch has told";
 	}
 	return NULL;
@@ -31,11 +31,12 @@ static const char *ep_ht_direct_excluded(const struct ncclEpHandle *h)
  * zero_copy ON wants a window for all that has storage, even where it is of no use. In the flat layout
  * also for a tensor without rows: the others look for this rank's window, and it would not for theirs.
  */
-static ncclResult_t ep_ht_direct_demand(const struct ncclEpHandle *h, const ncclEpTensor_t *t,
-					const struct ep_view *view, const char *name)
+static ncclResult_t ep_ht_direct_demand(const struct ncclEpHandle *handle,
+					const ncclEpTensor_t *tensor, const struct ep_view *view,
+					const char *name)
 {
-	if (h->group->config.zero_copy == NCCL_EP_ZERO_COPY_ON && !t->win_hdl &&
-	    (view->sizes[0] || h->layout == NCCL_EP_LAYOUT_FLAT)) {
+	if (handle->group->config.zero_copy == NCCL_EP_ZERO_COPY_ON && !tensor->win_hdl &&
+	    (view->sizes[0] || handle->layout == NCCL_EP_LAYOUT_FLAT)) {
 		return ep_fail(ncclInvalidArgument,
 			       "zero_copy ON: %s has no window: register one, or use AUTO", name);
 	}
@@ -43,23 +44,23 @@ static ncclResult_t ep_ht_direct_demand(const struct ncclEpHandle *h, const nccl
 }
 
 /* Callers who pass windows want to know what became of them: the log tells each change. */
-static ncclResult_t ep_ht_direct_decide(const struct ncclEpHandle *h, const ncclEpTensor_t *t,
-					const char *excluded, const char *why, const char *name,
-					bool *direct)
+static ncclResult_t ep_ht_direct_decide(const struct ncclEpHandle *handle,
+					const ncclEpTensor_t *tensor, const char *excluded,
+					const char *why, const char *name, bool *direct)
 {
-	struct ncclEpGroup *g = h->group;
+	struct ncclEpGroup *g = handle->group;
 	bool on = g->config.zero_copy == NCCL_EP_ZERO_COPY_ON;
 
 	why = excluded ? excluded : why;
 	*direct = !why;
-	if (!excluded && why && on && t->win_hdl) {
+	if (!excluded && why && on && tensor->win_hdl) {
 		return ep_fail(
 			ncclInvalidArgument,
 			"zero_copy ON: peers cannot reach %s, since %s: register a window, or "
 			"use AUTO",
 			name, why);
 	}
-	if (t->win_hdl && g->ht->ring_why != why) {
+	if (tensor->win_hdl && g->ht->ring_why != why) {
 		g->ht->ring_why = why;
 		EP_INFO(EP_LOG_COLL, "group %p rank %d: rows of windows are %s%s", (void *)g,
 			g->rank, why ? "not direct: " : "direct", why ? why : "");
@@ -67,21 +68,23 @@ static ncclResult_t ep_ht_direct_decide(const struct ncclEpHandle *h, const nccl
 	return ncclSuccess;
 }
 
-ncclResult_t ep_ht_dispatch_direct(const struct ep_dispatch *d, struct ep_ht_dispatch_args *a,
-				   bool *direct)
+ncclResult_t ep_ht_dispatch_direct(const struct ep_dispatch *dispatch,
+				   struct ep_ht_dispatch_args *a, bool *direct)
 {
 	static const char name[] = "outputs->tokens";
-	const char *excluded = ep_ht_direct_excluded(d->h), *why = NULL;
+	const char *excluded = ep_ht_direct_excluded(dispatch->h), *why = NULL;
 
-	EP_CHECK(ep_ht_direct_demand(d->h, d->out.tokens, &d->out_tokens, name));
+	EP_CHECK(ep_ht_direct_demand(dispatch->h, dispatch->out.tokens, &dispatch->out_tokens,
+				     name));
 	if (!excluded) {
-		why = ep_window_places(a->direct, d->h->group, d->out.tokens, &d->out_tokens);
+		why = ep_window_places(a->direct, dispatch->h->group, dispatch->out.tokens,
+				       &dispatch->out_tokens);
 	}
-	if (!excluded && !why && d->scale_bytes) {
-		why = ep_window_places(a->direct_scales, d->h->group, d->out.scales,
-				       &d->out_scales);
+	if (!excluded && !why && dispatch->scale_bytes) {
+		why = ep_window_places(a->direct_scales, dispatch->h->group, dispatch->out.scales,
+				       &dispatch->out_scales);
 	}
-	return ep_ht_direct_decide(d->h, d->out.tokens, excluded, why, name, direct);
+	return ep_ht_direct_decide(dispatch->h, dispatch->out.tokens, excluded, why, name, direct);
 }
 
 ncclResult_t ep_ht_combine_direct(const struct ep_combine *c, struct ep_ht_combine_args *a,

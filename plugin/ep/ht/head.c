@@ -5,13 +5,13 @@
 #include "ep/query.h"
 #include "ep/record.h"
 
-ncclResult_t ep_ht_head_read(const struct ncclEpHandle *h, struct ep_ht_head *head,
+ncclResult_t ep_ht_head_read(const struct ncclEpHandle *handle, struct ep_ht_head *head,
 			     cudaStream_t stream, const char *name)
 {
 	EP_CHECK(ep_stream_check_capture(stream, name));
-	EP_CHECK(ep_query_read(head, h->ht->dev.head, sizeof(*head), stream));
-	EP_CHECK(ep_record_poll(h->group));
-	if (head->stamp != h->ht->stamp) {
+	EP_CHECK(ep_query_read(head, handle->ht->dev.head, sizeof(*head), stream));
+	EP_CHECK(ep_record_poll(handle->group));
+	if (head->stamp != handle->ht->stamp) {
 		return ep_fail(ncclInvalidArgument,
 			       "%s: handle_mem has no routing for handles like this one: call "
 			       "ncclEpUpdateHandle first",

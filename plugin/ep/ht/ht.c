@@ -53,16 +53,14 @@ static uint64_t ep_ht_stamp_add(uint64_t stamp, uint64_t value)
 }
 
 /* Of a group of the same shape and the same nodes, and the same rank in it: never 0, nor EP_HT_NO_STAMP. */
-static uint64_t ep_ht_stamp(const struct ncclEpHandle *h)
+static uint64_t ep_ht_stamp(const struct ncclEpHandle *handle)
 {
-	const struct ncclEpGroup *g = h->group;
+	const struct ncclEpGroup *g = handle->group;
 	const struct ep_group_config *config = &g->config;
 	const uint64_t values[] = {
-		(uint64_t)g->nranks, (uint64_t)g->rank,
-		config->num_experts, config->shape.max_tokens,
-		config->shape.limit, config->drop,
-		(uint64_t)h->layout, h->topk,
-		h->alignment,
+		(uint64_t)g->nranks,      (uint64_t)g->rank,   config->num_experts,
+		config->shape.max_tokens, config->shape.limit, config->drop,
+		(uint64_t)handle->layout, handle->topk,        handle->alignment,
 	};
 	uint64_t stamp = 0xcbf29ce484222325u;
 
@@ -75,42 +73,44 @@ static uint64_t ep_ht_stamp(const struct ncclEpHandle *h)
 	return stamp >> 1 | 1;
 }
 
-static ncclResult_t ep_ht_handle_open(struct ncclEpHandle *h, const ncclEpHandleConfig_t *config)
+static ncclResult_t ep_ht_handle_open(struct ncclEpHandle *handle,
+				      const ncclEpHandleConfig_t *config)
 {
-	bool em = h->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;
+	bool em = handle->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;
 	size_t alignment = em ? config->dispatch_output_per_expert_alignment : 0;
 
-	h->ht = calloc(1, sizeof(*h->ht));
-	if (!h->ht) {
+	handle->ht = calloc(1, sizeof(*handle->ht));
+	if (!handle->ht) {
 		return ep_fail(ncclSystemError, "out of host memory");
 	}
-	h->alignment = alignment ? (uint32_t)alignment : 1;
-	h->ht->stamp = ep_ht_stamp(h);
+	handle->alignment = alignment ? (uint32_t)alignment : 1;
+	handle->ht->stamp = ep_ht_stamp(handle);
 	return ncclSuccess;
 }
 
-static void ep_ht_handle_bind(struct ncclEpHandle *h)
+static void ep_ht_handle_bind(struct ncclEpHandle *handle)
 {
-	const struct ep_shape *shape = &h->group->config.shape;
-	struct ep_ht_handle_layout l = ep_ht_handle_layout_make(shape, h->layout, h->topk);
-	bool em = h->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;
+	const struct ep_shape *shape = &handle->group->config.shape;
+	struct ep_ht_handle_layout l =
+		ep_ht_handle_layout_make(shape, handle->layout, handle->topk);
+	bool em = handle->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;
 
-	h->ht->dev = (struct ep_ht_dev_handle){
-		.head = (void *)(h->mem + l.head_off),
-		.send_sel = (void *)(h->mem + l.send_sel_off),
-		.send_row = (void *)(h->mem + l.send_row_off),
-		.send_place = em ? (void *)(h->mem + l.send_place_off) : NULL,
-		.send_start = (void *)(h->mem + l.send_start_off),
-		.send_base = (void *)(h->mem + l.send_base_off),
-		.recv_base = (void *)(h->mem + l.recv_base_off),
-		.recv_start = (void *)(h->mem + l.recv_start_off),
-		.recv_sel = (void *)(h->mem + l.recv_sel_off),
-		.zones = em ? (void *)(h->mem + l.zones_off) : NULL,
-		.send_nodes = shape->flows ? h->mem + l.send_nodes_off : NULL,
-		.node_masks = shape->flows ? h->mem + l.node_masks_off : NULL,
-		.scratch = h->group->algo_memory,
+	handle->ht->dev = (struct ep_ht_dev_handle){
+		.head = (void *)(handle->mem + l.head_off),
+		.send_sel = (void *)(handle->mem + l.send_sel_off),
+		.send_row = (void *)(handle->mem + l.send_row_off),
+		.send_place = em ? (void *)(handle->mem + l.send_place_off) : NULL,
+		.send_start = (void *)(handle->mem + l.send_start_off),
+		.send_base = (void *)(handle->mem + l.send_base_off),
+		.recv_base = (void *)(handle->mem + l.recv_base_off),
+		.recv_start = (void *)(handle->mem + l.recv_start_off),
+		.recv_sel = (void *)(handle->mem + l.recv_sel_off),
+		.zones = em ? (void *)(handle->mem + l.zones_off) : NULL,
+		.send_nodes = shape->flows ? handle->mem + l.send_nodes_off : NULL,
+		.node_masks = shape->flows ? handle->mem + l.node_masks_off : NULL,
+		.scratch = handle->group->algo_memory,
 	};
-	h->received = (struct ep_received){ .ndim = 1 };
+	handle->received = (struct ep_received){ .ndim = 1 };
 }
 
 #define EP_HT_AUTO_QUEUES 4u /* for rows, of all flows of a rank together; one of each at least */
@@ -142,29 +142,30 @@ static uint64_t ep_ht_tensor_rows(const struct ep_shape *shape, ncclEpLayout_t l
 }
 
 /* What the routing brings. */
-static ncclResult_t ep_ht_received(const struct ncclEpHandle *h, uint64_t *tokens, uint64_t *rows,
-				   cudaStream_t stream)
+static ncclResult_t ep_ht_received(const struct ncclEpHandle *handle, uint64_t *tokens,
+				   uint64_t *rows, cudaStream_t stream)
 {
-	uint32_t nlocal = h->group->config.shape.nlocal;
+	uint32_t nlocal = handle->group->config.shape.nlocal;
 	struct ep_ht_zone *zones;
 	struct ep_ht_head head;
 	ncclResult_t result;
 
-	if (h->mem_owned && !h->routed) {
+	if (handle->mem_owned && !handle->routed) {
 		return ep_fail(ncclInvalidUsage,
 			       "ncclEpExtNumRecvTokens: the handle has no routing: call "
 			       "ncclEpUpdateHandle first");
 	}
-	EP_CHECK(ep_ht_head_read(h, &head, stream, "ncclEpExtNumRecvTokens"));
+	EP_CHECK(ep_ht_head_read(handle, &head, stream, "ncclEpExtNumRecvTokens"));
 	*tokens = *rows = head.rows;
-	if (!h->ht->dev.zones) {
+	if (!handle->ht->dev.zones) {
 		return ncclSuccess;
 	}
 	zones = calloc(nlocal, sizeof(*zones));
 	if (!zones) {
 		return ep_fail(ncclSystemError, "ncclEpExtNumRecvTokens: out of host memory");
 	}
-	EP_CHECK_GOTO(ep_query_read(zones, h->ht->dev.zones, nlocal * sizeof(*zones), stream), out);
+	EP_CHECK_GOTO(ep_query_read(zones, handle->ht->dev.zones, nlocal * sizeof(*zones), stream),
+		      out);
 	*rows = 0;
 	for (uint32_t i = 0; i < nlocal; i++) {
 		*rows += zones[i].kept;

@@ -113,16 +113,16 @@ ncclResult_t ep_ht_handle_check(const struct ep_group_config *config, ncclEpLayo
 /* ---- counters ---- */
 
 /* At least `extent` numbers; *bytes is the size of one, or what it must be if that is not 0. */
-static ncclResult_t ep_ht_check_counter(const struct ncclEpHandle *h, const ncclEpTensor_t *t,
-					uint32_t extent, const char *name, uint32_t *bytes,
-					void **out)
+static ncclResult_t ep_ht_check_counter(const struct ncclEpHandle *handle,
+					const ncclEpTensor_t *tensor, uint32_t extent,
+					const char *name, uint32_t *bytes, void **out)
 {
 	struct ep_view view;
 
-	if (!t) {
+	if (!tensor) {
 		return ncclSuccess;
 	}
-	EP_CHECK(ep_view_make(&view, h->group->comm, t, 1, name));
+	EP_CHECK(ep_view_make(&view, handle->group->comm, tensor, 1, name));
 	if ((view.datatype != ncclInt32 && view.datatype != ncclInt64) ||
 	    (*bytes && view.elem_bytes != *bytes)) {
 		return ep_fail(ncclInvalidArgument, "%s: data type %s, it needs %s", name,
@@ -141,11 +141,11 @@ static ncclResult_t ep_ht_check_counter(const struct ncclEpHandle *h, const nccl
 	return ncclSuccess;
 }
 
-ncclResult_t ep_ht_update_check(const struct ncclEpHandle *h, const ncclEpLayoutInfo_t *info,
+ncclResult_t ep_ht_update_check(const struct ncclEpHandle *handle, const ncclEpLayoutInfo_t *info,
 				struct ep_ht_route_args *a)
 {
-	uint32_t nlocal = h->group->config.shape.nlocal, bytes = 0;
-	bool em = h->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;
+	uint32_t nlocal = handle->group->config.shape.nlocal, bytes = 0;
+	bool em = handle->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;
 
 	a->counter_bytes = a->total_bytes = 4;
 	if (!info) {
@@ -153,20 +153,20 @@ ncclResult_t ep_ht_update_check(const struct ncclEpHandle *h, const ncclEpLayout
 	}
 	if (!em) {
 		bytes = 4; /* whatever the total has */
-		EP_CHECK(ep_ht_check_counter(h, info->expert_counters, nlocal,
+		EP_CHECK(ep_ht_check_counter(handle, info->expert_counters, nlocal,
 					     "layout_info->expert_counters", &bytes,
 					     &a->expert_counters));
 		bytes = 0;
 	} else {
-		EP_CHECK(ep_ht_check_counter(h, info->expert_counters, nlocal,
+		EP_CHECK(ep_ht_check_counter(handle, info->expert_counters, nlocal,
 					     "layout_info->expert_counters", &bytes,
 					     &a->expert_counters));
-		EP_CHECK(ep_ht_check_counter(h, info->expert_offsets, nlocal,
+		EP_CHECK(ep_ht_check_counter(handle, info->expert_offsets, nlocal,
 					     "layout_info->expert_offsets", &bytes,
 					     &a->expert_offsets));
 		a->counter_bytes = bytes ? bytes : 4;
 	}
-	EP_CHECK(ep_ht_check_counter(h, info->recv_total_counter, 1,
+	EP_CHECK(ep_ht_check_counter(handle, info->recv_total_counter, 1,
 				     "layout_info->recv_total_counter", &bytes, &a->total_counter));
 	a->total_bytes = bytes ? bytes : 4;
 	return ncclSuccess;
@@ -175,79 +175,81 @@ ncclResult_t ep_ht_update_check(const struct ncclEpHandle *h, const ncclEpLayout
 /* ---- dispatch ---- */
 
 /* Weights of [rows][K], or of [rows] where each row is of one expert. */
-static ncclResult_t ep_ht_check_weights(const struct ncclEpHandle *h, struct ep_view *view,
-					const ncclEpTensor_t *t, bool by_row, const char *name)
+static ncclResult_t ep_ht_check_weights(const struct ncclEpHandle *handle, struct ep_view *view,
+					const ncclEpTensor_t *tensor, bool by_row, const char *name)
 {
-	EP_CHECK(ep_view_make(view, h->group->comm, t, by_row ? 1 : 2, name));
+	EP_CHECK(ep_view_make(view, handle->group->comm, tensor, by_row ? 1 : 2, name));
 	EP_CHECK(ep_view_expect_type(view, ncclFloat32, name));
 	if (!by_row) {
-		EP_CHECK(ep_view_expect_dim(view, 1, h->topk, "num_topk", name));
+		EP_CHECK(ep_view_expect_dim(view, 1, handle->topk, "num_topk", name));
 	}
 	return ep_view_expect_align(view, 4, name);
 }
 
 /* Kernels tell the directions apart by NULL; an empty tensor may have no storage, and is there. */
-static void *ep_ht_present(const struct ncclEpHandle *h, const struct ep_view *view)
+static void *ep_ht_present(const struct ncclEpHandle *handle, const struct ep_view *view)
 {
-	return view->data ? view->data : h->ht->dev.head;
+	return view->data ? view->data : handle->ht->dev.head;
 }
 
-static ncclResult_t ep_ht_check_idx(const struct ep_dispatch *d, uint64_t rows,
+static ncclResult_t ep_ht_check_idx(const struct ep_dispatch *dispatch, uint64_t rows,
 				    struct ep_ht_dispatch_args *a)
 {
 	static const char name[] = "outputs->topk_idx";
 	struct ep_view idx;
 
-	EP_CHECK(ep_view_make(&idx, d->h->group->comm, d->out.topk_idx, 2, name));
+	EP_CHECK(ep_view_make(&idx, dispatch->h->group->comm, dispatch->out.topk_idx, 2, name));
 	EP_CHECK(ep_view_expect_type(&idx, ncclInt64, name));
 	EP_CHECK(ep_view_expect_dim(&idx, 0, rows, "rows of outputs->topk_weights", name));
-	EP_CHECK(ep_view_expect_dim(&idx, 1, d->h->topk, "num_topk", name));
+	EP_CHECK(ep_view_expect_dim(&idx, 1, dispatch->h->topk, "num_topk", name));
 	EP_CHECK(ep_view_expect_align(&idx, 8, name));
 	a->out_idx = idx.data;
 	return ncclSuccess;
 }
 
 /* *rows: of the outputs. */
-static ncclResult_t ep_ht_check_forward(const struct ep_dispatch *d, struct ep_ht_dispatch_args *a,
-					uint64_t *rows)
+static ncclResult_t ep_ht_check_forward(const struct ep_dispatch *dispatch,
+					struct ep_ht_dispatch_args *a, uint64_t *rows)
 {
-	bool em = d->h->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;
-	uint32_t limit = d->h->group->config.shape.limit;
+	bool em = dispatch->h->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;
+	uint32_t limit = dispatch->h->group->config.shape.limit;
 	struct ep_view in, out;
 
-	EP_CHECK(ep_ht_check_weights(d->h, &in, d->in.topk_weights, false, "inputs->topk_weights"));
-	EP_CHECK(ep_view_expect_dim(&in, 0, d->num_tokens, "tokens of inputs->tokens",
+	EP_CHECK(ep_ht_check_weights(dispatch->h, &in, dispatch->in.topk_weights, false,
+				     "inputs->topk_weights"));
+	EP_CHECK(ep_view_expect_dim(&in, 0, dispatch->num_tokens, "tokens of inputs->tokens",
 				    "inputs->topk_weights"));
-	EP_CHECK(ep_ht_check_weights(d->h, &out, d->out.topk_weights, em, "outputs->topk_weights"));
-	if ((out.sizes[0] == 0) != (d->out_tokens.sizes[0] == 0)) {
+	EP_CHECK(ep_ht_check_weights(dispatch->h, &out, dispatch->out.topk_weights, em,
+				     "outputs->topk_weights"));
+	if ((out.sizes[0] == 0) != (dispatch->out_tokens.sizes[0] == 0)) {
 		return ep_fail(
 			ncclInvalidArgument,
 			"outputs->topk_weights has %zu rows and outputs->tokens %zu: both or "
 			"neither may be empty",
-			out.sizes[0], d->out_tokens.sizes[0]);
+			out.sizes[0], dispatch->out_tokens.sizes[0]);
 	}
 	if (em) {
-		EP_CHECK(ep_tensor_expect_absent(d->out.topk_idx, "outputs->topk_idx",
+		EP_CHECK(ep_tensor_expect_absent(dispatch->out.topk_idx, "outputs->topk_idx",
 						 "zones say which expert a row is for"));
 	} else {
-		EP_CHECK(ep_ht_check_idx(d, out.sizes[0], a));
+		EP_CHECK(ep_ht_check_idx(dispatch, out.sizes[0], a));
 	}
 	if (limit != EP_NO_LIMIT) {
 		a->fill_rows = (uint32_t)ep_min_u64(out.sizes[0], limit);
 	}
-	a->topk_weights = ep_ht_present(d->h, &in);
-	a->out_weights = ep_ht_present(d->h, &out);
+	a->topk_weights = ep_ht_present(dispatch->h, &in);
+	a->out_weights = ep_ht_present(dispatch->h, &out);
 	*rows = ep_min_u64(*rows, out.sizes[0]);
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_ht_check_backward(const struct ep_dispatch *d)
+static ncclResult_t ep_ht_check_backward(const struct ep_dispatch *dispatch)
 {
 	static const char why[] = "the backward pass moves tokens alone";
 
-	EP_CHECK(ep_tensor_expect_absent(d->in.topk_weights, "inputs->topk_weights", why));
-	EP_CHECK(ep_tensor_expect_absent(d->out.topk_weights, "outputs->topk_weights", why));
-	return ep_tensor_expect_absent(d->out.topk_idx, "outputs->topk_idx", why);
+	EP_CHECK(ep_tensor_expect_absent(dispatch->in.topk_weights, "inputs->topk_weights", why));
+	EP_CHECK(ep_tensor_expect_absent(dispatch->out.topk_weights, "outputs->topk_weights", why));
+	return ep_tensor_expect_absent(dispatch->out.topk_idx, "outputs->topk_idx", why);
 }
 
 /*
@@ -255,14 +257,14 @@ static ncclResult_t ep_ht_check_backward(const struct ep_dispatch *d)
  * device, except for captures in eager mode, which are refused always: they would work by chance; and
  * for windows in eager mode: see direct.c.
  */
-static ncclResult_t ep_ht_check_rows(const struct ep_dispatch *d, uint64_t rows,
+static ncclResult_t ep_ht_check_rows(const struct ep_dispatch *dispatch, uint64_t rows,
 				     cudaStream_t stream)
 {
 	static const char name[] = "ncclEpDispatch: counting rows";
-	const struct ep_group_config *config = &d->h->group->config;
-	bool em = d->h->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;
+	const struct ep_group_config *config = &dispatch->h->group->config;
+	bool em = dispatch->h->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;
 	bool eager = config->shape.limit == EP_NO_LIMIT;
-	uint64_t tokens = d->out_tokens.sizes[0], need;
+	uint64_t tokens = dispatch->out_tokens.sizes[0], need;
 	struct ep_ht_head head;
 
 	if (em && config->drop && rows < config->shape.limit) {
@@ -273,7 +275,8 @@ static ncclResult_t ep_ht_check_rows(const struct ep_dispatch *d, uint64_t rows,
 							    : "outputs->topk_weights",
 			       (unsigned long long)rows, config->shape.limit);
 	}
-	need = eager ? ep_ht_most_rows(&config->shape, d->h->layout, d->h->topk, d->h->alignment)
+	need = eager ? ep_ht_most_rows(&config->shape, dispatch->h->layout, dispatch->h->topk,
+				       dispatch->h->alignment)
 		     : config->shape.limit;
 	if (eager) {
 		EP_CHECK(ep_stream_check_capture(stream, "ncclEpDispatch in eager mode "
@@ -283,16 +286,16 @@ static ncclResult_t ep_ht_check_rows(const struct ep_dispatch *d, uint64_t rows,
 			       "outputs->tokens: %llu rows, max_recv_tokens_per_rank is %u",
 			       (unsigned long long)tokens, config->shape.limit);
 	}
-	d->h->ht->all_receive = false;
-	if (rows >= need && !(eager && !em && d->out.tokens->win_hdl)) {
+	dispatch->h->ht->all_receive = false;
+	if (rows >= need && !(eager && !em && dispatch->out.tokens->win_hdl)) {
 		return ncclSuccess;
 	}
-	EP_CHECK(ep_ht_head_read(d->h, &head, stream, name));
-	d->h->ht->all_receive = eager && !head.idle;
-	if (head.num_tokens != d->num_tokens) {
+	EP_CHECK(ep_ht_head_read(dispatch->h, &head, stream, name));
+	dispatch->h->ht->all_receive = eager && !head.idle;
+	if (head.num_tokens != dispatch->num_tokens) {
 		return ep_fail(ncclInvalidArgument,
 			       "inputs->tokens: %u tokens, the routing in handle_mem has %u",
-			       d->num_tokens, head.num_tokens);
+			       dispatch->num_tokens, head.num_tokens);
 	}
 	need = em ? head.places : head.rows;
 	if (rows < need) {
@@ -305,45 +308,45 @@ static ncclResult_t ep_ht_check_rows(const struct ep_dispatch *d, uint64_t rows,
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_ht_check_scales(const struct ep_dispatch *d)
+static ncclResult_t ep_ht_check_scales(const struct ep_dispatch *dispatch)
 {
-	if (d->out_scales.sizes[0] != d->out_tokens.sizes[0]) {
+	if (dispatch->out_scales.sizes[0] != dispatch->out_tokens.sizes[0]) {
 		return ep_fail(ncclInvalidArgument,
 			       "outputs->scales: %zu rows, outputs->tokens has %zu",
-			       d->out_scales.sizes[0], d->out_tokens.sizes[0]);
+			       dispatch->out_scales.sizes[0], dispatch->out_tokens.sizes[0]);
 	}
-	if (!d->out.tokens->win_hdl != !d->out.scales->win_hdl) {
+	if (!dispatch->out.tokens->win_hdl != !dispatch->out.scales->win_hdl) {
 		return ep_fail(
 			ncclInvalidArgument,
 			"outputs->tokens has %s window and outputs->scales has %s: give both "
 			"one, or neither",
-			d->out.tokens->win_hdl ? "a" : "no",
-			d->out.scales->win_hdl ? "one" : "none");
+			dispatch->out.tokens->win_hdl ? "a" : "no",
+			dispatch->out.scales->win_hdl ? "one" : "none");
 	}
 	return ncclSuccess;
 }
 
-ncclResult_t ep_ht_dispatch_check(const struct ep_dispatch *d, struct ep_ht_dispatch_args *a,
+ncclResult_t ep_ht_dispatch_check(const struct ep_dispatch *dispatch, struct ep_ht_dispatch_args *a,
 				  cudaStream_t stream)
 {
-	const struct ncclEpGroup *g = d->h->group;
+	const struct ncclEpGroup *g = dispatch->h->group;
 	const struct ep_shape *shape = &g->config.shape;
-	bool em = d->h->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;
-	uint64_t rows = d->out_tokens.sizes[0];
+	bool em = dispatch->h->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;
+	uint64_t rows = dispatch->out_tokens.sizes[0];
 
-	if (d->recipe == NCCL_EP_DISP_QUANT_FWD) {
-		EP_CHECK(ep_ht_check_scales(d));
+	if (dispatch->recipe == NCCL_EP_DISP_QUANT_FWD) {
+		EP_CHECK(ep_ht_check_scales(dispatch));
 	}
 	a->fill_rows = EP_HT_NONE;
-	if (d->config.pass_direction == NCCL_EP_BWD_PASS) {
-		EP_CHECK(ep_ht_check_backward(d));
+	if (dispatch->config.pass_direction == NCCL_EP_BWD_PASS) {
+		EP_CHECK(ep_ht_check_backward(dispatch));
 	} else {
-		EP_CHECK(ep_ht_check_forward(d, a, &rows));
+		EP_CHECK(ep_ht_check_forward(dispatch, a, &rows));
 	}
-	EP_CHECK(ep_ht_check_rows(d, rows, stream));
+	EP_CHECK(ep_ht_check_rows(dispatch, rows, stream));
 	a->c.given_rows = (uint32_t)ep_min_u64(rows, EP_HT_NONE);
 	a->zero_to = em && g->config.drop ? shape->limit : 0;
-	a->id_base = d->info.recv_topk_idx_kind == NCCL_EP_EXPERT_ID_GLOBAL
+	a->id_base = dispatch->info.recv_topk_idx_kind == NCCL_EP_EXPERT_ID_GLOBAL
 			     ? (uint32_t)g->rank * shape->nlocal
 			     : 0;
 	return ncclSuccess;

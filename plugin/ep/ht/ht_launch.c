@@ -105,108 +105,109 @@ ncclResult_t ep_ht_kernels_open(struct ncclEpGroup *g)
 
 /* ---- launches ---- */
 
-static struct ep_ht_operation ep_ht_operation_of(const struct ncclEpHandle *h, enum ep_ht_kind kind)
+static struct ep_ht_operation ep_ht_operation_of(const struct ncclEpHandle *handle,
+						 enum ep_ht_kind kind)
 {
-	const struct ep_ht *ht = h->group->ht;
+	const struct ep_ht *ht = handle->group->ht;
 	struct ep_ht_areas areas = ht->areas;
 	struct ep_ht_operation o;
 
-	ep_ht_areas_cut(&areas, &h->group->config.shape, h->layout);
+	ep_ht_areas_cut(&areas, &handle->group->config.shape, handle->layout);
 	o = (struct ep_ht_operation){
-		.shape = h->group->config.shape,
+		.shape = handle->group->config.shape,
 		.device = ht->device,
 		.kind = kind,
-		.layout = h->layout,
-		.topk = h->topk,
-		.least_sms = h->group->config.least_sms,
+		.layout = handle->layout,
+		.topk = handle->topk,
+		.least_sms = handle->group->config.least_sms,
 		.ring_chunks = areas.ring_chunks,
 		.net_chunks = areas.net_chunks,
 	};
-	o.device.max_blocks = ep_resident_limit(&h->group->resident);
+	o.device.max_blocks = ep_resident_limit(&handle->group->resident);
 	return o;
 }
 
-static void ep_ht_common_fill(struct ep_ht_common *c, const struct ncclEpHandle *h,
+static void ep_ht_common_fill(struct ep_ht_common *c, const struct ncclEpHandle *handle,
 			      uint32_t num_tokens)
 {
-	const struct ncclEpGroup *g = h->group;
+	const struct ncclEpGroup *g = handle->group;
 	const struct ep_shape *shape = &g->config.shape;
 
 	c->g = g->dev;
 	c->areas = g->ht->areas;
-	ep_ht_areas_cut(&c->areas, shape, h->layout);
-	c->h = h->ht->dev;
+	ep_ht_areas_cut(&c->areas, shape, handle->layout);
+	c->h = handle->ht->dev;
 	c->remote = g->ht->remote;
 	c->launch.halves = EP_HALF_SEND | EP_HALF_RECV;
 	c->launch.send_blocks = 0; /* none waits for a bank: marks say who has started */
-	c->stamp = h->ht->stamp;
-	c->layout = h->layout;
+	c->stamp = handle->ht->stamp;
+	c->layout = handle->layout;
 	c->num_tokens = num_tokens;
 	c->max_tokens = shape->max_tokens;
 	c->nlocal = shape->nlocal;
-	c->topk = h->topk;
-	c->width = ep_ht_width(shape, h->topk);
+	c->topk = handle->topk;
+	c->width = ep_ht_width(shape, handle->topk);
 	c->limit = shape->limit;
 	c->by_local = ep_div_make(c->nlocal);
 	c->by_width = ep_div_make(c->width);
 }
 
-ncclResult_t ep_ht_update(struct ncclEpHandle *h, const struct ep_view *ids,
+ncclResult_t ep_ht_update(struct ncclEpHandle *handle, const struct ep_view *ids,
 			  const ncclEpLayoutInfo_t *info, cudaStream_t stream)
 {
-	struct ep_signature signature = ep_signature_update(h);
-	struct ep_ht_operation o = ep_ht_operation_of(h, EP_HT_ROUTE);
+	struct ep_signature signature = ep_signature_update(handle);
+	struct ep_ht_operation o = ep_ht_operation_of(handle, EP_HT_ROUTE);
 	struct ep_ht_plan p = ep_ht_plan_make(&o);
 	struct ep_ht_route_args a;
 
 	memset(&a, 0, sizeof(a));
-	EP_CHECK(ep_ht_update_check(h, info, &a));
-	h->ht->all_receive = false;
-	ep_ht_common_fill(&a.c, h, (uint32_t)ids->sizes[0]);
+	EP_CHECK(ep_ht_update_check(handle, info, &a));
+	handle->ht->all_receive = false;
+	ep_ht_common_fill(&a.c, handle, (uint32_t)ids->sizes[0]);
 	a.c.given_rows = EP_HT_NONE;
 	ep_signature_launch(&a.c.launch, &signature);
 	a.topk_idx = ids->data;
 	a.id_bytes = ids->elem_bytes;
-	a.alignment = h->alignment;
-	a.drop = h->group->config.drop;
-	a.by_topk = ep_div_make(h->topk);
-	return ep_kernel_launch(ep_ht_kernel(h->group, EP_HT_ROUTE), &a, p.blocks, p.threads,
+	a.alignment = handle->alignment;
+	a.drop = handle->group->config.drop;
+	a.by_topk = ep_div_make(handle->topk);
+	return ep_kernel_launch(ep_ht_kernel(handle->group, EP_HT_ROUTE), &a, p.blocks, p.threads,
 				(uint32_t)p.shared_bytes, stream, "launching UpdateHandle");
 }
 
-ncclResult_t ep_ht_dispatch(const struct ep_dispatch *d, cudaStream_t stream)
+ncclResult_t ep_ht_dispatch(const struct ep_dispatch *dispatch, cudaStream_t stream)
 {
-	struct ep_ht_operation o = ep_ht_operation_of(d->h, EP_HT_DISPATCH);
-	struct ep_signature signature = ep_signature_dispatch(d);
+	struct ep_ht_operation o = ep_ht_operation_of(dispatch->h, EP_HT_DISPATCH);
+	struct ep_signature signature = ep_signature_dispatch(dispatch);
 	struct ep_ht_dispatch_args a;
 	struct ep_ht_plan p;
 	bool direct;
 
 	memset(&a, 0, sizeof(a));
-	EP_CHECK(ep_ht_dispatch_check(d, &a, stream));
-	EP_CHECK(ep_ht_dispatch_direct(d, &a, &direct));
+	EP_CHECK(ep_ht_dispatch_check(dispatch, &a, stream));
+	EP_CHECK(ep_ht_dispatch_direct(dispatch, &a, &direct));
 	if (direct) {
-		ep_signature_windows(&signature, d->out.tokens->win_offset,
-				     d->scale_bytes ? d->out.scales->win_offset : 0);
+		ep_signature_windows(&signature, dispatch->out.tokens->win_offset,
+				     dispatch->scale_bytes ? dispatch->out.scales->win_offset : 0);
 	}
-	o.row_bytes = d->token_bytes + d->scale_bytes;
+	o.row_bytes = dispatch->token_bytes + dispatch->scale_bytes;
 	p = ep_ht_plan_make(&o);
-	ep_ht_common_fill(&a.c, d->h, d->num_tokens);
+	ep_ht_common_fill(&a.c, dispatch->h, dispatch->num_tokens);
 	ep_signature_launch(&a.c.launch, &signature);
-	a.tokens = d->tokens.data;
-	a.scales = d->scales.data;
-	a.out_tokens = d->out_tokens.data;
-	a.out_scales = d->out_scales.data;
-	a.token_bytes = d->token_bytes;
-	a.scale_bytes = d->scale_bytes;
+	a.tokens = dispatch->tokens.data;
+	a.scales = dispatch->scales.data;
+	a.out_tokens = dispatch->out_tokens.data;
+	a.out_scales = dispatch->out_scales.data;
+	a.token_bytes = dispatch->token_bytes;
+	a.scale_bytes = dispatch->scale_bytes;
 	a.parts = p.parts;
 	a.part_bytes = p.part_bytes;
 	a.stage_parts = p.stage_parts;
 	a.is_direct = direct;
 	a.lag = p.lag;
 	a.by_parts = ep_div_make(p.parts);
-	return ep_kernel_launch(ep_ht_kernel(d->h->group, EP_HT_DISPATCH), &a, p.blocks, p.threads,
-				(uint32_t)p.shared_bytes, stream, "launching dispatch");
+	return ep_kernel_launch(ep_ht_kernel(dispatch->h->group, EP_HT_DISPATCH), &a, p.blocks,
+				p.threads, (uint32_t)p.shared_bytes, stream, "launching dispatch");
 }
 
 ncclResult_t ep_ht_combine(const struct ep_combine *c, cudaStream_t stream)

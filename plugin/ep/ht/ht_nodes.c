@@ -50,108 +50,110 @@ uint64_t ep_ht_nodes_bytes(const struct ep_shape *shape)
 }
 
 /* `n` has room for three arrays. */
-static void ep_ht_nodes_find(struct ep_ht_nodes *n)
+static void ep_ht_nodes_find(struct ep_ht_nodes *nodes)
 {
-	for (uint32_t r = 0; r < n->nranks; r++) {
-		n->first[r] = r;
-		for (uint32_t i = 0; i < n->nranks; i++) {
-			bool same = n->idents[i].node == n->idents[r].node;
+	for (uint32_t r = 0; r < nodes->nranks; r++) {
+		nodes->first[r] = r;
+		for (uint32_t i = 0; i < nodes->nranks; i++) {
+			bool same = nodes->idents[i].node == nodes->idents[r].node;
 
-			n->index[r] += same && i < r;
-			n->size[r] += same;
-			if (same && i < n->first[r]) {
-				n->first[r] = i;
+			nodes->index[r] += same && i < r;
+			nodes->size[r] += same;
+			if (same && i < nodes->first[r]) {
+				nodes->first[r] = i;
 			}
 		}
 	}
 }
 
-static bool ep_ht_nodes_near(const struct ep_ht_nodes *n, uint32_t a, uint32_t b)
+static bool ep_ht_nodes_near(const struct ep_ht_nodes *nodes, uint32_t a, uint32_t b)
 {
-	return n->first[a] == n->first[b];
+	return nodes->first[a] == nodes->first[b];
 }
 
 /* Does rank f forward for rank s? */
-static bool ep_ht_nodes_forwards(const struct ep_ht_nodes *n, uint32_t f, uint32_t s)
+static bool ep_ht_nodes_forwards(const struct ep_ht_nodes *nodes, uint32_t f, uint32_t s)
 {
-	return !ep_ht_nodes_near(n, f, s) &&
-	       ep_nodes_forwarder(n->index[s], n->size[f]) == n->index[f];
+	return !ep_ht_nodes_near(nodes, f, s) &&
+	       ep_nodes_forwarder(nodes->index[s], nodes->size[f]) == nodes->index[f];
 }
 
 /* Sources are numbered in the order of ranks. */
-static uint32_t ep_ht_nodes_source(const struct ep_ht_nodes *n, uint32_t f, uint32_t s)
+static uint32_t ep_ht_nodes_source(const struct ep_ht_nodes *nodes, uint32_t f, uint32_t s)
 {
 	uint32_t number = 0;
 
 	for (uint32_t r = 0; r < s; r++) {
-		number += ep_ht_nodes_forwards(n, f, r);
+		number += ep_ht_nodes_forwards(nodes, f, r);
 	}
 	return number;
 }
 
 /* So are other nodes, by their first ranks: rank r's among those of rank s. */
-static uint32_t ep_ht_nodes_number(const struct ep_ht_nodes *n, uint32_t s, uint32_t r)
+static uint32_t ep_ht_nodes_number(const struct ep_ht_nodes *nodes, uint32_t s, uint32_t r)
 {
 	uint32_t number = 0;
 
-	for (uint32_t i = 0; i < n->first[r]; i++) {
-		number += n->first[i] == i && !ep_ht_nodes_near(n, i, s);
+	for (uint32_t i = 0; i < nodes->first[r]; i++) {
+		number += nodes->first[i] == i && !ep_ht_nodes_near(nodes, i, s);
 	}
 	return number;
 }
 
 /* Rank `me`'s tables, in host memory as they will lie on the device. */
-static void ep_ht_nodes_fill(const struct ep_ht_nodes *n, uint32_t me,
-			     const struct ep_ht_nodes_layout *l, unsigned char *to,
+static void ep_ht_nodes_fill(const struct ep_ht_nodes *nodes, uint32_t me,
+			     const struct ep_ht_nodes_layout *layout, unsigned char *to,
 			     struct ep_ht_remote *remote)
 {
-	struct ep_ht_flow *forwarders = (void *)(to + l->forwarders_off);
-	struct ep_ht_flow *feeds = (void *)(to + l->feeds_off);
-	struct ep_ht_return_ring *return_rings = (void *)(to + l->return_rings_off);
-	uint32_t *node = (void *)(to + l->node_off), *index = (void *)(to + l->index_off);
-	uint32_t *near_ranks = (void *)(to + l->near_off);
+	struct ep_ht_flow *forwarders = (void *)(to + layout->forwarders_off);
+	struct ep_ht_flow *feeds = (void *)(to + layout->feeds_off);
+	struct ep_ht_return_ring *return_rings = (void *)(to + layout->return_rings_off);
+	uint32_t *node = (void *)(to + layout->node_off), *index = (void *)(to + layout->index_off);
+	uint32_t *near_ranks = (void *)(to + layout->near_off);
 
-	for (uint32_t r = 0; r < n->nranks; r++) {
+	for (uint32_t r = 0; r < nodes->nranks; r++) {
 		uint32_t d = r; /* this rank's way to r */
 
-		index[r] = n->index[r];
-		if (ep_ht_nodes_near(n, me, r)) {
+		index[r] = nodes->index[r];
+		if (ep_ht_nodes_near(nodes, me, r)) {
 			node[r] = EP_HT_NONE;
 			near_ranks[remote->near++] = r;
-			return_rings[r] = (struct ep_ht_return_ring){ r, n->index[me] };
+			return_rings[r] = (struct ep_ht_return_ring){ r, nodes->index[me] };
 			continue;
 		}
-		node[r] = ep_ht_nodes_number(n, me, r);
-		remote->nodes += n->first[r] == r;
-		if (ep_ht_nodes_forwards(n, r, me)) {
+		node[r] = ep_ht_nodes_number(nodes, me, r);
+		remote->nodes += nodes->first[r] == r;
+		if (ep_ht_nodes_forwards(nodes, r, me)) {
 			forwarders[node[r]] =
-				(struct ep_ht_flow){ r, ep_ht_nodes_source(n, r, me) };
+				(struct ep_ht_flow){ r, ep_ht_nodes_source(nodes, r, me) };
 		}
-		if (ep_ht_nodes_forwards(n, me, r)) {
+		if (ep_ht_nodes_forwards(nodes, me, r)) {
 			feeds[remote->sources++] =
-				(struct ep_ht_flow){ r, ep_ht_nodes_number(n, r, me) };
+				(struct ep_ht_flow){ r, ep_ht_nodes_number(nodes, r, me) };
 		}
-		for (d = 0; !(ep_ht_nodes_near(n, me, d) && ep_ht_nodes_forwards(n, d, r)); d++) {
+		for (d = 0; !(ep_ht_nodes_near(nodes, me, d) && ep_ht_nodes_forwards(nodes, d, r));
+		     d++) {
 		}
 		return_rings[r] = (struct ep_ht_return_ring){
-			d, n->size[me] * (1 + ep_ht_nodes_source(n, d, r)) + n->index[me]
+			d,
+			nodes->size[me] * (1 + ep_ht_nodes_source(nodes, d, r)) + nodes->index[me]
 		};
 	}
 }
 
 /* The ranks of other nodes than rank `me`'s, one node after the other. */
-static void ep_ht_nodes_list(const struct ep_ht_nodes *n, uint32_t me, uint32_t *ranks,
+static void ep_ht_nodes_list(const struct ep_ht_nodes *nodes, uint32_t me, uint32_t *ranks,
 			     uint32_t *first)
 {
 	uint32_t node = 0, at = 0;
 
-	for (uint32_t i = 0; i < n->nranks; i++) {
-		if (n->first[i] != i || ep_ht_nodes_near(n, i, me)) {
+	for (uint32_t i = 0; i < nodes->nranks; i++) {
+		if (nodes->first[i] != i || ep_ht_nodes_near(nodes, i, me)) {
 			continue;
 		}
 		first[node++] = at;
-		for (uint32_t r = i; r < n->nranks; r++) {
-			if (ep_ht_nodes_near(n, r, i)) {
+		for (uint32_t r = i; r < nodes->nranks; r++) {
+			if (ep_ht_nodes_near(nodes, r, i)) {
 				ranks[at++] = r;
 			}
 		}

@@ -60,9 +60,9 @@ static uint32_t ep_ht_shape_chunks(const struct ep_shape *shape, uint32_t layout
 }
 
 /* Units that a rank's rows are cut into, at least: the same on all ranks. */
-static uint32_t ep_ht_units(const struct ep_ht_operation *o)
+static uint32_t ep_ht_units(const struct ep_ht_operation *op)
 {
-	return (uint32_t)ep_min_u64((uint64_t)EP_HT_SM_UNITS * o->least_sms, EP_HT_UNITS);
+	return (uint32_t)ep_min_u64((uint64_t)EP_HT_SM_UNITS * op->least_sms, EP_HT_UNITS);
 }
 
 /* Grows with the bytes, and with `units`. `pieces`: into so many a rank's rows are cut already. */
@@ -91,76 +91,76 @@ uint32_t ep_ht_most_parts(const struct ep_shape *shape)
 }
 
 /* The most that is added to one row of combine, by who returns it or by whose token it is. */
-static uint32_t ep_ht_contributions(const struct ep_ht_operation *o)
+static uint32_t ep_ht_contributions(const struct ep_ht_operation *op)
 {
-	uint64_t n = o->shape.nranks;
+	uint64_t n = op->shape.nranks;
 
-	if (o->layout == EP_HT_EXPERT_MAJOR) {
-		n = ep_max_u64(n, o->shape.nlocal);
+	if (op->layout == EP_HT_EXPERT_MAJOR) {
+		n = ep_max_u64(n, op->shape.nlocal);
 	}
-	return (uint32_t)ep_min_u64(n, o->topk);
+	return (uint32_t)ep_min_u64(n, op->topk);
 }
 
-static uint32_t ep_ht_part_most(const struct ep_ht_operation *o)
+static uint32_t ep_ht_part_most(const struct ep_ht_operation *op)
 {
-	if (o->kind != EP_HT_COMBINE) {
+	if (op->kind != EP_HT_COMBINE) {
 		return EP_HT_DISPATCH_PART;
 	}
-	if (ep_ht_contributions(o) > EP_HT_FEW || o->shape.flows) {
+	if (ep_ht_contributions(op) > EP_HT_FEW || op->shape.flows) {
 		return EP_HT_COMBINE_PART;
 	}
-	return o->direct ? EP_HT_DIRECT_PART : EP_HT_COMBINE_MOST;
+	return op->direct ? EP_HT_DIRECT_PART : EP_HT_COMBINE_MOST;
 }
 
 /* Parts for which a warp's stage must have room. */
-static uint32_t ep_ht_least_stage(const struct ep_ht_operation *o, uint32_t part_bytes)
+static uint32_t ep_ht_least_stage(const struct ep_ht_operation *op, uint32_t part_bytes)
 {
-	if (o->kind != EP_HT_COMBINE || part_bytes <= EP_HT_COMBINE_PART) {
+	if (op->kind != EP_HT_COMBINE || part_bytes <= EP_HT_COMBINE_PART) {
 		return 1;
 	}
-	return o->direct ? 2 * EP_HT_FEW : EP_HT_FEW;
+	return op->direct ? 2 * EP_HT_FEW : EP_HT_FEW;
 }
 
 /* The same on all ranks, whatever their GPUs are. */
-static void ep_ht_plan_parts(struct ep_ht_plan *p, const struct ep_ht_operation *o)
+static void ep_ht_plan_parts(struct ep_ht_plan *plan, const struct ep_ht_operation *op)
 {
 	/* what is summed from windows need not be cut, as nobody waits for units, which may be of one token */
-	uint32_t pieces = o->direct ? o->shape.max_tokens
-				    : ep_ht_shape_chunks(&o->shape, o->layout);
+	uint32_t pieces = op->direct ? op->shape.max_tokens
+				     : ep_ht_shape_chunks(&op->shape, op->layout);
 	uint32_t parts =
-		ep_ht_parts(o->kind, ep_ht_units(o), pieces, ep_ht_part_most(o), o->row_bytes);
-	uint64_t bytes = ep_ceil_div(o->row_bytes, parts);
+		ep_ht_parts(op->kind, ep_ht_units(op), pieces, ep_ht_part_most(op), op->row_bytes);
+	uint64_t bytes = ep_ceil_div(op->row_bytes, parts);
 
-	p->part_bytes = (uint32_t)ep_round_up(bytes, EP_HT_STAGE_ALIGN);
-	p->parts = ep_ceil_div(o->row_bytes, p->part_bytes);
+	plan->part_bytes = (uint32_t)ep_round_up(bytes, EP_HT_STAGE_ALIGN);
+	plan->parts = ep_ceil_div(op->row_bytes, plan->part_bytes);
 }
 
 /* Parts in each warp's stage, or 0: not even one. */
-static uint32_t ep_ht_plan_stage(const struct ep_ht_operation *o, uint32_t warps, uint32_t bytes)
+static uint32_t ep_ht_plan_stage(const struct ep_ht_operation *op, uint32_t warps, uint32_t bytes)
 {
 	uint32_t n = EP_HT_MAX_STAGE_PARTS;
 
-	while (n && ep_ht_stage_bytes(warps, n, bytes) > o->device.shared_bytes) {
+	while (n && ep_ht_stage_bytes(warps, n, bytes) > op->device.shared_bytes) {
 		n--;
 	}
 	return n;
 }
 
 /* Parts that all warps of a block have in flight; 0: one part is loaded when another is stored. */
-static uint32_t ep_ht_plan_flight(const struct ep_ht_operation *o, uint32_t warps, uint32_t bytes)
+static uint32_t ep_ht_plan_flight(const struct ep_ht_operation *op, uint32_t warps, uint32_t bytes)
 {
-	uint32_t stage = ep_ht_plan_stage(o, warps, bytes);
+	uint32_t stage = ep_ht_plan_stage(op, warps, bytes);
 
 	return stage > 1 ? warps * stage : 0;
 }
 
 /* Warps of a block, at most. */
-static uint32_t ep_ht_most_warps(const struct ep_ht_operation *o, uint32_t blocks)
+static uint32_t ep_ht_most_warps(const struct ep_ht_operation *op, uint32_t blocks)
 {
-	if (o->kind == EP_HT_DISPATCH) {
+	if (op->kind == EP_HT_DISPATCH) {
 		return EP_HT_DISPATCH_WARPS;
 	}
-	if (o->layout == EP_HT_EXPERT_MAJOR && !o->shape.flows && blocks > EP_HT_CROWDED_BLOCKS) {
+	if (op->layout == EP_HT_EXPERT_MAJOR && !op->shape.flows && blocks > EP_HT_CROWDED_BLOCKS) {
 		return EP_HT_CROWDED_WARPS;
 	}
 	return EP_HT_COMBINE_WARPS;
@@ -170,40 +170,40 @@ static uint32_t ep_ht_most_warps(const struct ep_ht_operation *o, uint32_t block
  * The most warps among those who have nearly the most in flight: they do more than to copy. With
  * large parts of combine, the most whose stages have room for a row's contributions.
  */
-static uint32_t ep_ht_plan_warps(const struct ep_ht_operation *o, uint32_t blocks,
+static uint32_t ep_ht_plan_warps(const struct ep_ht_operation *op, uint32_t blocks,
 				 uint32_t part_bytes)
 {
-	uint32_t all = ep_ht_most_warps(o, blocks);
-	uint32_t least = EP_HT_LEAST_WARPS + (o->shape.flows ? EP_HT_ROLES : 0);
-	uint32_t most = 0, warps = all, slots = ep_ht_least_stage(o, part_bytes);
+	uint32_t all = ep_ht_most_warps(op, blocks);
+	uint32_t least = EP_HT_LEAST_WARPS + (op->shape.flows ? EP_HT_ROLES : 0);
+	uint32_t most = 0, warps = all, slots = ep_ht_least_stage(op, part_bytes);
 
 	if (slots > 1) {
-		while (warps > least && ep_ht_plan_stage(o, warps, part_bytes) < slots) {
+		while (warps > least && ep_ht_plan_stage(op, warps, part_bytes) < slots) {
 			warps--;
 		}
 		return warps;
 	}
 	for (uint32_t w = least; w <= all; w++) {
-		uint32_t flight = ep_ht_plan_flight(o, w, part_bytes);
+		uint32_t flight = ep_ht_plan_flight(op, w, part_bytes);
 
 		most = flight > most ? flight : most;
 	}
-	while (warps > least && (10 * ep_ht_plan_flight(o, warps, part_bytes) < 9 * most ||
-				 !ep_ht_plan_stage(o, warps, part_bytes))) {
+	while (warps > least && (10 * ep_ht_plan_flight(op, warps, part_bytes) < 9 * most ||
+				 !ep_ht_plan_stage(op, warps, part_bytes))) {
 		warps--;
 	}
 	return warps;
 }
 
-static struct ep_ht_plan ep_ht_plan_route(const struct ep_ht_operation *o)
+static struct ep_ht_plan ep_ht_plan_route(const struct ep_ht_operation *op)
 {
-	uint32_t r = o->shape.nranks;
-	uint64_t blocks = ep_min_u64(o->device.max_blocks, EP_HT_ROUTE_BLOCKS);
+	uint32_t r = op->shape.nranks;
+	uint64_t blocks = ep_min_u64(op->device.max_blocks, EP_HT_ROUTE_BLOCKS);
 
 	return (struct ep_ht_plan){
-		.blocks = (uint32_t)ep_min_u64(blocks, ep_ht_shape_chunks(&o->shape, o->layout)),
+		.blocks = (uint32_t)ep_min_u64(blocks, ep_ht_shape_chunks(&op->shape, op->layout)),
 		.threads = EP_HT_MAX_THREADS,
-		.shared_bytes = ep_ht_route_shared(r, r * o->shape.nlocal),
+		.shared_bytes = ep_ht_route_shared(r, r * op->shape.nlocal),
 	};
 }
 
@@ -212,56 +212,57 @@ static struct ep_ht_plan ep_ht_plan_route(const struct ep_ht_operation *o)
  * row goes through a ring twice, and what has been read from a net ring is said when it is worth a
  * message.
  */
-static uint32_t ep_ht_plan_lag(const struct ep_ht_operation *o)
+static uint32_t ep_ht_plan_lag(const struct ep_ht_operation *op)
 {
-	uint64_t lag = ep_min_u64(o->ring_chunks / 2, EP_HT_MOST_LAG);
+	uint64_t lag = ep_min_u64(op->ring_chunks / 2, EP_HT_MOST_LAG);
 
-	if (!o->shape.flows && o->ring_chunks >= ep_ht_shape_chunks(&o->shape, o->layout)) {
+	if (!op->shape.flows && op->ring_chunks >= ep_ht_shape_chunks(&op->shape, op->layout)) {
 		return EP_HT_MOST_LAG;
 	}
-	if (!o->shape.flows) {
+	if (!op->shape.flows) {
 		return (uint32_t)ep_max_u64(1, lag);
 	}
-	lag = ep_min_u64((o->ring_chunks - 1) / 2, EP_HT_MOST_LAG);
-	return (uint32_t)ep_min_u64(lag, o->net_chunks - ep_ht_credit_step(o->net_chunks) - 1);
+	lag = ep_min_u64((op->ring_chunks - 1) / 2, EP_HT_MOST_LAG);
+	return (uint32_t)ep_min_u64(lag, op->net_chunks - ep_ht_credit_step(op->net_chunks) - 1);
 }
 
-static uint32_t ep_ht_plan_blocks(const struct ep_ht_operation *o, uint64_t units)
+static uint32_t ep_ht_plan_blocks(const struct ep_ht_operation *op, uint64_t units)
 {
-	uint64_t most = ep_min_u64(o->device.max_blocks, EP_GROUP_MAX_BLOCKS);
+	uint64_t most = ep_min_u64(op->device.max_blocks, EP_GROUP_MAX_BLOCKS);
 
-	if (o->device.auto_sms && o->shape.flows) {
+	if (op->device.auto_sms && op->shape.flows) {
 		most = ep_min_u64(most, EP_HT_AUTO_NODES);
-	} else if (o->device.auto_sms && o->kind == EP_HT_COMBINE && o->layout == EP_HT_FLAT) {
+	} else if (op->device.auto_sms && op->kind == EP_HT_COMBINE && op->layout == EP_HT_FLAT) {
 		most = ep_min_u64(most, EP_HT_AUTO_FLAT_COMBINE);
 	}
 	return (uint32_t)ep_min_u64(most, units);
 }
 
-struct ep_ht_plan ep_ht_plan_make(const struct ep_ht_operation *o)
+struct ep_ht_plan ep_ht_plan_make(const struct ep_ht_operation *op)
 {
 	struct ep_ht_plan p = { 0 };
 	uint64_t units;
 	uint32_t warps;
 
-	if (o->kind == EP_HT_ROUTE) {
-		return ep_ht_plan_route(o);
+	if (op->kind == EP_HT_ROUTE) {
+		return ep_ht_plan_route(op);
 	}
-	ep_ht_plan_parts(&p, o);
-	units = o->direct ? o->shape.max_tokens
-			  : (uint64_t)o->shape.nranks * ep_ht_shape_chunks(&o->shape, o->layout);
+	ep_ht_plan_parts(&p, op);
+	units = op->direct
+			? op->shape.max_tokens
+			: (uint64_t)op->shape.nranks * ep_ht_shape_chunks(&op->shape, op->layout);
 	units *= p.parts;
-	p.blocks = ep_ht_plan_blocks(o, units);
-	warps = ep_ht_plan_warps(o, p.blocks, p.part_bytes);
-	p.stage_parts = ep_ht_plan_stage(o, warps, p.part_bytes);
-	p.stage_parts = (uint32_t)ep_max_u64(p.stage_parts, ep_ht_least_stage(o, p.part_bytes));
+	p.blocks = ep_ht_plan_blocks(op, units);
+	warps = ep_ht_plan_warps(op, p.blocks, p.part_bytes);
+	p.stage_parts = ep_ht_plan_stage(op, warps, p.part_bytes);
+	p.stage_parts = (uint32_t)ep_max_u64(p.stage_parts, ep_ht_least_stage(op, p.part_bytes));
 	p.threads = 32 * warps;
 	p.shared_bytes = ep_ht_stage_bytes(warps, p.stage_parts, p.part_bytes);
-	p.lag = ep_ht_plan_lag(o);
+	p.lag = ep_ht_plan_lag(op);
 	return p;
 }
 
-bool ep_ht_plan_fits(const struct ep_ht_operation *o, const struct ep_ht_plan *p)
+bool ep_ht_plan_fits(const struct ep_ht_operation *op, const struct ep_ht_plan *plan)
 {
-	return p->shared_bytes <= o->device.shared_bytes;
+	return plan->shared_bytes <= op->device.shared_bytes;
 }

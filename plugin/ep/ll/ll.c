@@ -112,13 +112,14 @@ static void ep_ll_group_describe(const struct ncclEpGroup *g, char *text, size_t
 		 geometry->send_blocks + geometry->recv_blocks, geometry->threads);
 }
 
-static ncclResult_t ep_ll_handle_open(struct ncclEpHandle *h, const ncclEpHandleConfig_t *config)
+static ncclResult_t ep_ll_handle_open(struct ncclEpHandle *handle,
+				      const ncclEpHandleConfig_t *config)
 {
-	h->ll = calloc(1, sizeof(*h->ll));
-	if (!h->ll) {
+	handle->ll = calloc(1, sizeof(*handle->ll));
+	if (!handle->ll) {
 		return ep_fail(ncclSystemError, "out of host memory");
 	}
-	return ep_ll_allow_shared(h);
+	return ep_ll_allow_shared(handle);
 }
 
 /* What tensors with received rows look like. */
@@ -144,26 +145,27 @@ static uint64_t ep_ll_most_rows(const struct ep_shape *shape, ncclEpLayout_t lay
 	return received.extent[0] * received.extent[1];
 }
 
-static void ep_ll_handle_bind(struct ncclEpHandle *h)
+static void ep_ll_handle_bind(struct ncclEpHandle *handle)
 {
-	const struct ep_shape *shape = &h->group->config.shape;
-	struct ep_ll_handle_layout l = ep_ll_handle_layout_make(shape, h->layout, h->topk);
+	const struct ep_shape *shape = &handle->group->config.shape;
+	struct ep_ll_handle_layout l =
+		ep_ll_handle_layout_make(shape, handle->layout, handle->topk);
 
-	h->ll->head = (void *)(h->mem + l.head_off);
-	h->ll->dev = (struct ep_ll_dev_handle){
-		.src_rows = (void *)(h->mem + l.src_rows_off),
-		.src_parts = (void *)(h->mem + l.src_parts_off),
-		.sent_rows = (void *)(h->mem + l.sent_rows_off),
-		.counts = (void *)(h->mem + l.counts_off),
-		.slot_token = (void *)(h->mem + l.slot_token_off),
-		.slot_row = (void *)(h->mem + l.slot_row_off),
-		.route = (void *)(h->mem + l.route_off),
+	handle->ll->head = (void *)(handle->mem + l.head_off);
+	handle->ll->dev = (struct ep_ll_dev_handle){
+		.src_rows = (void *)(handle->mem + l.src_rows_off),
+		.src_parts = (void *)(handle->mem + l.src_parts_off),
+		.sent_rows = (void *)(handle->mem + l.sent_rows_off),
+		.counts = (void *)(handle->mem + l.counts_off),
+		.slot_token = (void *)(handle->mem + l.slot_token_off),
+		.slot_row = (void *)(handle->mem + l.slot_row_off),
+		.route = (void *)(handle->mem + l.route_off),
 	};
-	h->received = ep_ll_received_make(shape, h->layout);
+	handle->received = ep_ll_received_make(shape, handle->layout);
 }
 
 /* The ids stay where they are: dispatch and combine read them there. */
-static ncclResult_t ep_ll_update(struct ncclEpHandle *h, const struct ep_view *ids,
+static ncclResult_t ep_ll_update(struct ncclEpHandle *handle, const struct ep_view *ids,
 				 const ncclEpLayoutInfo_t *info, cudaStream_t stream)
 {
 	if (info) {
@@ -171,31 +173,31 @@ static ncclResult_t ep_ll_update(struct ncclEpHandle *h, const struct ep_view *i
 			       "layout_info must be NULL here in low latency mode: pass it to "
 			       "ncclEpDispatch");
 	}
-	h->topk_idx = ids->data;
-	h->id_bytes = ids->elem_bytes;
+	handle->topk_idx = ids->data;
+	handle->id_bytes = ids->elem_bytes;
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_ll_received(const struct ncclEpHandle *h, uint64_t *tokens, uint64_t *rows,
-				   cudaStream_t stream)
+static ncclResult_t ep_ll_received(const struct ncclEpHandle *handle, uint64_t *tokens,
+				   uint64_t *rows, cudaStream_t stream)
 {
-	const struct ep_shape *shape = &h->group->config.shape;
+	const struct ep_shape *shape = &handle->group->config.shape;
 	struct ep_dev_receipt receipt;
 
-	if (!h->dispatched) {
+	if (!handle->dispatched) {
 		return ep_fail(ncclInvalidUsage, "ncclEpExtNumRecvTokens: no dispatch with the "
 						 "handle has been completed");
 	}
-	EP_CHECK(ep_query_read(&receipt, &h->ll->head->receipt, sizeof(receipt), stream));
-	if (!ep_handle_receipt_mine(h, &receipt)) {
+	EP_CHECK(ep_query_read(&receipt, &handle->ll->head->receipt, sizeof(receipt), stream));
+	if (!ep_handle_receipt_mine(handle, &receipt)) {
 		return ep_fail(ncclInvalidUsage,
 			       "ncclEpExtNumRecvTokens: no dispatch with the handle has run: it "
 			       "was captured, so launch the graph first, or it has failed");
 	}
-	EP_CHECK(ep_query_sum(h->ll->dev.src_rows, shape->nranks, tokens, stream));
+	EP_CHECK(ep_query_sum(handle->ll->dev.src_rows, shape->nranks, tokens, stream));
 	*rows = *tokens; /* each has one */
-	return h->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR
-		       ? ep_query_sum(h->ll->dev.counts, shape->nlocal, rows, stream)
+	return handle->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR
+		       ? ep_query_sum(handle->ll->dev.counts, shape->nlocal, rows, stream)
 		       : ncclSuccess;
 }
 

@@ -28,7 +28,7 @@ struct ep_ll_dispatch_packets ep_ll_dispatch_packets_make(const struct ep_shape 
 }
 
 /* What leaves by the NIC: rows and their headers, counts. */
-static void ep_ll_stage_make(struct ep_ll_heap *h, const struct ep_shape *shape, uint32_t topk)
+static void ep_ll_stage_make(struct ep_ll_heap *heap, const struct ep_shape *shape, uint32_t topk)
 {
 	uint64_t headers = ep_max_u64(ep_ll_header_bytes(EP_LL_EXPERT_MAJOR, topk),
 				      ep_ll_header_bytes(EP_LL_RANK_MAJOR, topk));
@@ -36,15 +36,15 @@ static void ep_ll_stage_make(struct ep_ll_heap *h, const struct ep_shape *shape,
 	uint64_t side = 0;
 
 	(void)ep_group_heap_take(&side, (uint64_t)EP_LL_STAGE_ROWS * ep_ll_row_stride(quads, 0), 1);
-	h->areas.stage_header_off = ep_group_heap_take(
+	heap->areas.stage_header_off = ep_group_heap_take(
 		&side, (uint64_t)shape->remote_ranks * EP_LL_STAGE_ROWS * headers, EP_LL_LINE);
-	h->g.stage_side_bytes = ep_round_up(side, EP_LL_LINE);
-	h->g.stage_off = ep_group_heap_take(
-		&h->g.bytes, 2 * shape->channels * h->g.stage_side_bytes, EP_LL_PAGE);
-	h->areas.post_stride = ep_round_up(EP_LL_CTRL_BYTES + 8ull * shape->nlocal, EP_LL_LINE);
-	h->areas.post_off =
-		ep_group_heap_take(&h->g.bytes, shape->nranks * h->areas.post_stride, EP_LL_LINE);
-	h->g.bytes = ep_round_up(h->g.bytes, EP_LL_PAGE);
+	heap->g.stage_side_bytes = ep_round_up(side, EP_LL_LINE);
+	heap->g.stage_off = ep_group_heap_take(
+		&heap->g.bytes, 2 * shape->channels * heap->g.stage_side_bytes, EP_LL_PAGE);
+	heap->areas.post_stride = ep_round_up(EP_LL_CTRL_BYTES + 8ull * shape->nlocal, EP_LL_LINE);
+	heap->areas.post_off = ep_group_heap_take(
+		&heap->g.bytes, shape->nranks * heap->areas.post_stride, EP_LL_LINE);
+	heap->g.bytes = ep_round_up(heap->g.bytes, EP_LL_PAGE);
 }
 
 /*

@@ -100,101 +100,101 @@ static ncclResult_t ep_ll_check_coresidence(uint32_t threads, uint32_t bytes)
 }
 
 /* What operations of the handle have in common. */
-static struct ep_ll_operation ep_ll_operation_of(const struct ncclEpHandle *h)
+static struct ep_ll_operation ep_ll_operation_of(const struct ncclEpHandle *handle)
 {
-	const struct ncclEpGroup *g = h->group;
+	const struct ncclEpGroup *g = handle->group;
 
 	return (struct ep_ll_operation){
 		.shape = g->config.shape,
 		.geometry = g->ll->geometry,
 		.lines = g->lines,
 		.remote = g->remote_ranks != 0,
-		.layout = h->layout,
-		.topk = h->topk,
-		.num_tokens = h->num_tokens,
+		.layout = handle->layout,
+		.topk = handle->topk,
+		.num_tokens = handle->num_tokens,
 		.recv_limit = ep_resident_limit(&g->resident),
 	};
 }
 
-ncclResult_t ep_ll_allow_shared(const struct ncclEpHandle *h)
+ncclResult_t ep_ll_allow_shared(const struct ncclEpHandle *handle)
 {
-	struct ep_ll_operation operation = ep_ll_operation_of(h);
+	struct ep_ll_operation operation = ep_ll_operation_of(handle);
 	struct ep_ll_plan plan;
 
 	operation.row_bytes = operation.shape.max_token_bytes;
 	plan = ep_ll_plan_make(&operation);
 	if (plan.shared_bytes > 48 * 1024) {
-		EP_CHECK(ep_ll_shared_allow(h->group->ll, plan.shared_bytes));
+		EP_CHECK(ep_ll_shared_allow(handle->group->ll, plan.shared_bytes));
 	}
-	if (h->group->config.max_sms == 1) {
+	if (handle->group->config.max_sms == 1) {
 		EP_CHECK(ep_ll_check_coresidence(plan.threads, plan.shared_bytes));
 	}
 	return ncclSuccess;
 }
 
-static void ep_ll_common_fill(struct ep_ll_common *c, const struct ncclEpHandle *h,
-			      const struct ep_ll_plan *p)
+static void ep_ll_common_fill(struct ep_ll_common *c, const struct ncclEpHandle *handle,
+			      const struct ep_ll_plan *plan)
 {
-	const struct ncclEpGroup *g = h->group;
+	const struct ncclEpGroup *g = handle->group;
 
 	c->g = g->dev;
 	c->areas = g->ll->areas;
-	c->h = h->ll->dev;
-	c->launch.handle = h->ll->head;
-	c->launch.receipt_id = ep_handle_receipt_id(h, h->num_tokens);
-	c->topk_idx = h->topk_idx;
+	c->h = handle->ll->dev;
+	c->launch.handle = handle->ll->head;
+	c->launch.receipt_id = ep_handle_receipt_id(handle, handle->num_tokens);
+	c->topk_idx = handle->topk_idx;
 	c->nlocal = g->config.shape.nlocal;
-	c->topk = h->topk;
+	c->topk = handle->topk;
 	c->max_tokens = g->config.shape.max_tokens;
-	c->num_tokens = h->num_tokens;
-	c->layout = h->layout;
-	c->id_bytes = h->id_bytes;
-	c->row_quads = p->row_quads;
-	c->lines = p->lines;
-	c->parts = p->parts;
-	c->peer_parts = p->peer_parts;
-	c->part_quads = p->part_quads;
-	c->peer_part_quads = p->peer_part_quads;
+	c->num_tokens = handle->num_tokens;
+	c->layout = handle->layout;
+	c->id_bytes = handle->id_bytes;
+	c->row_quads = plan->row_quads;
+	c->lines = plan->lines;
+	c->parts = plan->parts;
+	c->peer_parts = plan->peer_parts;
+	c->part_quads = plan->part_quads;
+	c->peer_part_quads = plan->peer_part_quads;
 	c->by_local = ep_div_make(c->nlocal);
 	c->by_topk = ep_div_make(c->topk);
 	c->by_parts = ep_div_make(c->parts);
 	c->by_peer_parts = ep_div_make(c->peer_parts);
-	c->span = p->span;
-	c->channel_tokens = p->channel_tokens;
+	c->span = plan->span;
+	c->channel_tokens = plan->channel_tokens;
 }
 
-static ncclResult_t ep_ll_launch(const struct ep_ll_plan *p, union ep_ll_args *args,
+static ncclResult_t ep_ll_launch(const struct ep_ll_plan *plan, union ep_ll_args *args,
 				 uint32_t halves, cudaStream_t stream)
 {
 	struct ep_dev_launch *launch = &args->c.launch;
 
 	launch->halves = halves;
-	launch->send_blocks = halves & EP_HALF_SEND ? p->send_blocks : 0;
-	launch->recv_blocks = halves & EP_HALF_RECV ? p->recv_blocks : 0;
+	launch->send_blocks = halves & EP_HALF_SEND ? plan->send_blocks : 0;
+	launch->recv_blocks = halves & EP_HALF_RECV ? plan->recv_blocks : 0;
 	return ep_kernel_launch(
-		ep_ll_kernels[p->kernel], args, launch->send_blocks + launch->recv_blocks,
-		p->threads, p->shared_bytes, stream,
-		ep_ll_is_dispatch(p->kernel) ? "launching dispatch" : "launching combine");
+		ep_ll_kernels[plan->kernel], args, launch->send_blocks + launch->recv_blocks,
+		plan->threads, plan->shared_bytes, stream,
+		ep_ll_is_dispatch(plan->kernel) ? "launching dispatch" : "launching combine");
 }
 
 /* Launches both halves, or the send half and keeps what the other needs. */
-static ncclResult_t ep_ll_begin(struct ncclEpHandle *h, const struct ep_ll_plan *p,
+static ncclResult_t ep_ll_begin(struct ncclEpHandle *handle, const struct ep_ll_plan *plan,
 				union ep_ll_args *args, bool send_only, cudaStream_t stream)
 {
-	ep_ll_common_fill(&args->c, h, p);
+	ep_ll_common_fill(&args->c, handle, plan);
 	if (!send_only) {
-		return ep_ll_launch(p, args, EP_HALF_SEND | EP_HALF_RECV, stream);
+		return ep_ll_launch(plan, args, EP_HALF_SEND | EP_HALF_RECV, stream);
 	}
-	EP_CHECK(ep_ll_launch(p, args, EP_HALF_SEND, stream));
-	h->ll->plan = *p;
-	h->ll->args = *args;
+	EP_CHECK(ep_ll_launch(plan, args, EP_HALF_SEND, stream));
+	handle->ll->plan = *plan;
+	handle->ll->args = *args;
 	return ncclSuccess;
 }
 
 /* Quantised rows are padded to whole tiles: not all that max_token_bytes admits need fit. */
-static ncclResult_t ep_ll_check_row(const struct ep_dispatch *d, uint32_t quads)
+static ncclResult_t ep_ll_check_row(const struct ep_dispatch *dispatch, uint32_t quads)
 {
-	uint32_t bytes = d->h->group->config.shape.max_token_bytes;
+	uint32_t bytes = dispatch->h->group->config.shape.max_token_bytes;
 	uint32_t room = ep_ll_max_quads(bytes);
 
 	if (quads <= room) {
@@ -203,14 +203,14 @@ static ncclResult_t ep_ll_check_row(const struct ep_dispatch *d, uint32_t quads)
 	return ep_fail(ncclInvalidArgument,
 		       "a quantised row of %u elements takes %u bytes on its way, with the group's "
 		       "max_token_bytes of %u there is room for %u: set it to %u",
-		       d->hidden, quads * EP_LL_QUAD_BYTES, bytes, room * EP_LL_QUAD_BYTES,
+		       dispatch->hidden, quads * EP_LL_QUAD_BYTES, bytes, room * EP_LL_QUAD_BYTES,
 		       quads * EP_LL_QUAD_BYTES);
 }
 
-ncclResult_t ep_ll_dispatch(const struct ep_dispatch *d, cudaStream_t stream)
+ncclResult_t ep_ll_dispatch(const struct ep_dispatch *dispatch, cudaStream_t stream)
 {
-	struct ep_ll_operation operation = ep_ll_operation_of(d->h);
-	struct ep_signature signature = ep_signature_dispatch(d);
+	struct ep_ll_operation operation = ep_ll_operation_of(dispatch->h);
+	struct ep_signature signature = ep_signature_dispatch(dispatch);
 	struct ep_ll_dispatch_args *a;
 	union ep_ll_args args;
 	struct ep_ll_plan p;
@@ -218,31 +218,32 @@ ncclResult_t ep_ll_dispatch(const struct ep_dispatch *d, cudaStream_t stream)
 	memset(&args, 0, sizeof(args));
 	ep_signature_launch(&args.c.launch, &signature);
 	a = &args.dispatch;
-	EP_CHECK(ep_ll_dispatch_check(d, a));
-	operation.row_bytes = d->token_bytes + d->scale_bytes;
-	operation.hidden = d->hidden;
+	EP_CHECK(ep_ll_dispatch_check(dispatch, a));
+	operation.row_bytes = dispatch->token_bytes + dispatch->scale_bytes;
+	operation.hidden = dispatch->hidden;
 	p = ep_ll_plan_make(&operation);
-	EP_CHECK(ep_ll_check_row(d, p.row_quads));
-	a->tokens = d->tokens.data;
-	a->scales = d->scales.data;
-	a->out_tokens = d->out_tokens.data;
-	a->out_scales = d->out_scales.data;
-	a->token_bytes = d->token_bytes;
-	a->out_token_bytes = d->out_token_bytes;
-	a->scale_bytes = d->scale_bytes;
-	a->hidden = d->hidden;
-	a->round_scales = d->hidden && d->config.round_scales;
-	a->scale_columns = d->hidden && d->v1;
+	EP_CHECK(ep_ll_check_row(dispatch, p.row_quads));
+	a->tokens = dispatch->tokens.data;
+	a->scales = dispatch->scales.data;
+	a->out_tokens = dispatch->out_tokens.data;
+	a->out_scales = dispatch->out_scales.data;
+	a->token_bytes = dispatch->token_bytes;
+	a->out_token_bytes = dispatch->out_token_bytes;
+	a->scale_bytes = dispatch->scale_bytes;
+	a->hidden = dispatch->hidden;
+	a->round_scales = dispatch->hidden && dispatch->config.round_scales;
+	a->scale_columns = dispatch->hidden && dispatch->v1;
 	a->combine_parts = p.combine_parts;
 	a->count_off = p.packets.count_off;
 	a->header_off = p.packets.header_off;
 	a->header_bytes = p.packets.header_bytes;
 	a->by_packets = ep_div_make(p.packets.header_bytes / 16);
-	if (!d->hidden && !d->scale_bytes) {
-		ep_ll_source_choose(d->h->group, EP_LL_SOURCE_DISPATCH, d->in.tokens, &d->tokens,
-				    d->token_bytes, d->config.send_only, &a->source);
+	if (!dispatch->hidden && !dispatch->scale_bytes) {
+		ep_ll_source_choose(dispatch->h->group, EP_LL_SOURCE_DISPATCH, dispatch->in.tokens,
+				    &dispatch->tokens, dispatch->token_bytes,
+				    dispatch->config.send_only, &a->source);
 	}
-	return ep_ll_begin(d->h, &p, &args, d->config.send_only, stream);
+	return ep_ll_begin(dispatch->h, &p, &args, dispatch->config.send_only, stream);
 }
 
 ncclResult_t ep_ll_combine(const struct ep_combine *c, cudaStream_t stream)
@@ -268,10 +269,11 @@ ncclResult_t ep_ll_combine(const struct ep_combine *c, cudaStream_t stream)
 	return ep_ll_begin(c->h, &p, &args, c->config.send_only, stream);
 }
 
-ncclResult_t ep_ll_complete(struct ncclEpHandle *h, cudaStream_t stream)
+ncclResult_t ep_ll_complete(struct ncclEpHandle *handle, cudaStream_t stream)
 {
-	union ep_ll_args args = h->ll->args; /* who calls again after a failure begins with these */
+	union ep_ll_args args =
+		handle->ll->args; /* who calls again after a failure begins with these */
 
 	ep_signature_complete(&args.c.launch);
-	return ep_ll_launch(&h->ll->plan, &args, EP_HALF_RECV, stream);
+	return ep_ll_launch(&handle->ll->plan, &args, EP_HALF_RECV, stream);
 }

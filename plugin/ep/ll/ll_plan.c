@@ -45,9 +45,9 @@ static uint32_t ep_ll_flag_parts(uint32_t warps, uint64_t rows, uint32_t tiles)
 	return (uint32_t)ep_max_u64(1, ep_min_u64(parts, tiles));
 }
 
-static uint32_t ep_ll_flag_warps(const struct ep_ll_operation *o)
+static uint32_t ep_ll_flag_warps(const struct ep_ll_operation *op)
 {
-	return o->geometry.send_blocks * (o->geometry.threads / 32);
+	return op->geometry.send_blocks * (op->geometry.threads / 32);
 }
 
 /*
@@ -55,16 +55,16 @@ static uint32_t ep_ll_flag_warps(const struct ep_ll_operation *o)
  * many there will be. The type of the combine is not known then, so both operations reckon with the
  * largest row. With lines both sides cut as they like.
  */
-static uint32_t ep_ll_return_parts(const struct ep_ll_operation *o)
+static uint32_t ep_ll_return_parts(const struct ep_ll_operation *op)
 {
-	return ep_ll_flag_parts(ep_ll_flag_warps(o), (uint64_t)o->num_tokens * o->topk,
-				ep_ll_copy_quads(o->shape.max_token_bytes));
+	return ep_ll_flag_parts(ep_ll_flag_warps(op), (uint64_t)op->num_tokens * op->topk,
+				ep_ll_copy_quads(op->shape.max_token_bytes));
 }
 
 /* Without tokens of our own, be ready for as many from the peers as can be. */
-static uint64_t ep_ll_plan_tokens(const struct ep_ll_operation *o)
+static uint64_t ep_ll_plan_tokens(const struct ep_ll_operation *op)
 {
-	return o->num_tokens ? o->num_tokens : o->shape.max_tokens;
+	return op->num_tokens ? op->num_tokens : op->shape.max_tokens;
 }
 
 /*
@@ -80,9 +80,9 @@ static uint32_t ep_ll_warp_quads(uint32_t quads, uint64_t rows, uint32_t warps, 
  * The same for rows that combine returns, of each of which a warp looks up where it goes: one quad
  * while half the warps can have one, then two, and four where a warp has many to return.
  */
-static uint32_t ep_ll_return_quads(const struct ep_ll_operation *o, uint32_t quads, uint32_t warps)
+static uint32_t ep_ll_return_quads(const struct ep_ll_operation *op, uint32_t quads, uint32_t warps)
 {
-	uint64_t all = quads * ep_ll_plan_tokens(o) * (o->shape.nranks - 1);
+	uint64_t all = quads * ep_ll_plan_tokens(op) * (op->shape.nranks - 1);
 
 	if (2 * all <= warps) {
 		return 1;
@@ -91,62 +91,62 @@ static uint32_t ep_ll_return_quads(const struct ep_ll_operation *o, uint32_t qua
 }
 
 /* Quads of one row on the wire. */
-static uint32_t ep_ll_row_quads(const struct ep_ll_operation *o)
+static uint32_t ep_ll_row_quads(const struct ep_ll_operation *op)
 {
-	return o->hidden ? ep_ll_fp8_quads(o->hidden) : ep_ll_copy_quads(o->row_bytes);
+	return op->hidden ? ep_ll_fp8_quads(op->hidden) : ep_ll_copy_quads(op->row_bytes);
 }
 
-static void ep_ll_plan_dispatch(struct ep_ll_plan *p, const struct ep_ll_operation *o)
+static void ep_ll_plan_dispatch(struct ep_ll_plan *plan, const struct ep_ll_operation *op)
 {
-	uint32_t tile = o->hidden ? EP_LL_TILE_QUADS : 1, quads = ep_ll_row_quads(o);
-	uint32_t most_sent = o->hidden ? EP_LL_SEND_QUANTISED_QUADS : EP_LL_SEND_QUADS;
-	uint32_t most_received = o->hidden ? EP_LL_RECV_QUANTISED_QUADS : EP_LL_RECV_QUADS;
-	uint32_t warps = o->geometry.threads / 32;
+	uint32_t tile = op->hidden ? EP_LL_TILE_QUADS : 1, quads = ep_ll_row_quads(op);
+	uint32_t most_sent = op->hidden ? EP_LL_SEND_QUANTISED_QUADS : EP_LL_SEND_QUADS;
+	uint32_t most_received = op->hidden ? EP_LL_RECV_QUANTISED_QUADS : EP_LL_RECV_QUADS;
+	uint32_t warps = op->geometry.threads / 32;
 
-	if (p->lines) {
-		uint64_t rows = ep_ll_plan_tokens(o);
-		uint32_t sent = ep_ll_warp_quads(quads, rows, p->send_blocks * warps, most_sent);
-		uint32_t received = ep_ll_warp_quads(quads, rows * o->shape.nranks,
-						     p->recv_blocks * warps, most_received);
+	if (plan->lines) {
+		uint64_t rows = ep_ll_plan_tokens(op);
+		uint32_t sent = ep_ll_warp_quads(quads, rows, plan->send_blocks * warps, most_sent);
+		uint32_t received = ep_ll_warp_quads(quads, rows * op->shape.nranks,
+						     plan->recv_blocks * warps, most_received);
 
-		p->parts = ep_ceil_div(quads, ep_max_u64(tile, sent));
-		p->peer_parts = ep_ceil_div(quads, ep_max_u64(tile, received));
+		plan->parts = ep_ceil_div(quads, ep_max_u64(tile, sent));
+		plan->peer_parts = ep_ceil_div(quads, ep_max_u64(tile, received));
 	} else {
-		p->parts = ep_ll_flag_parts(ep_ll_flag_warps(o), o->num_tokens, quads / tile);
-		p->peer_parts = 1;
+		plan->parts = ep_ll_flag_parts(ep_ll_flag_warps(op), op->num_tokens, quads / tile);
+		plan->peer_parts = 1;
 	}
-	p->kernel = o->hidden ? EP_LL_KERNEL_DISPATCH_FP8 : EP_LL_KERNEL_DISPATCH;
-	p->row_quads = quads;
-	p->part_quads = ep_ll_part_quads(quads, p->parts, tile);
-	p->combine_parts = ep_ll_return_parts(o);
-	p->packets = ep_ll_dispatch_packets_make(&o->shape, o->layout, o->topk);
-	p->shared_bytes = ep_ll_shared_bytes(&o->shape, o->topk, p->span);
+	plan->kernel = op->hidden ? EP_LL_KERNEL_DISPATCH_FP8 : EP_LL_KERNEL_DISPATCH;
+	plan->row_quads = quads;
+	plan->part_quads = ep_ll_part_quads(quads, plan->parts, tile);
+	plan->combine_parts = ep_ll_return_parts(op);
+	plan->packets = ep_ll_dispatch_packets_make(&op->shape, op->layout, op->topk);
+	plan->shared_bytes = ep_ll_shared_bytes(&op->shape, op->topk, plan->span);
 }
 
-static void ep_ll_plan_combine(struct ep_ll_plan *p, const struct ep_ll_operation *o)
+static void ep_ll_plan_combine(struct ep_ll_plan *plan, const struct ep_ll_operation *op)
 {
-	uint32_t quads = ep_ll_row_quads(o);
-	uint32_t warps = p->send_blocks * (o->geometry.threads / 32);
+	uint32_t quads = ep_ll_row_quads(op);
+	uint32_t warps = plan->send_blocks * (op->geometry.threads / 32);
 
-	if (o->lines) {
-		p->parts = ep_ceil_div(quads, ep_ll_plan_tokens(o) <= 256 ? 1 : 2);
-		p->peer_parts = ep_ceil_div(quads, ep_ll_return_quads(o, quads, warps));
+	if (op->lines) {
+		plan->parts = ep_ceil_div(quads, ep_ll_plan_tokens(op) <= 256 ? 1 : 2);
+		plan->peer_parts = ep_ceil_div(quads, ep_ll_return_quads(op, quads, warps));
 	} else {
-		p->parts = ep_ll_return_parts(o);
-		p->peer_parts = 1;
+		plan->parts = ep_ll_return_parts(op);
+		plan->peer_parts = 1;
 	}
-	p->kernel = EP_LL_KERNEL_COMBINE + o->dtype;
-	p->row_quads = quads;
-	p->part_quads = ep_ll_part_quads(quads, p->parts, 1);
+	plan->kernel = EP_LL_KERNEL_COMBINE + op->dtype;
+	plan->row_quads = quads;
+	plan->part_quads = ep_ll_part_quads(quads, plan->parts, 1);
 }
 
 /* Can each quad of our rows have a warp of `blocks`, one of which counts? */
-static bool ep_ll_quads_fit(const struct ep_ll_operation *o, uint32_t blocks)
+static bool ep_ll_quads_fit(const struct ep_ll_operation *op, uint32_t blocks)
 {
-	uint64_t quads = (uint64_t)o->num_tokens * ep_ll_row_quads(o);
+	uint64_t quads = (uint64_t)op->num_tokens * ep_ll_row_quads(op);
 
-	return blocks > 1 && quads && !o->remote &&
-	       quads <= (blocks - (uint64_t)1) * (o->geometry.threads / 32);
+	return blocks > 1 && quads && !op->remote &&
+	       quads <= (blocks - (uint64_t)1) * (op->geometry.threads / 32);
 }
 
 /*
@@ -156,48 +156,48 @@ static bool ep_ll_quads_fit(const struct ep_ll_operation *o, uint32_t blocks)
  * always has, since peers may have more; blocks without work would only take time to start.
  * Measured: doc/performance.md.
  */
-static void ep_ll_plan_blocks(struct ep_ll_plan *p, const struct ep_ll_operation *o)
+static void ep_ll_plan_blocks(struct ep_ll_plan *plan, const struct ep_ll_operation *op)
 {
-	uint32_t blocks = o->geometry.send_blocks + o->geometry.recv_blocks, half = blocks / 2;
+	uint32_t blocks = op->geometry.send_blocks + op->geometry.recv_blocks, half = blocks / 2;
 	uint32_t own = half;
 
-	if (o->geometry.fixed) {
-		p->send_blocks = o->geometry.send_blocks;
-		p->recv_blocks = (uint32_t)ep_min_u64(o->geometry.recv_blocks, o->recv_limit);
+	if (op->geometry.fixed) {
+		plan->send_blocks = op->geometry.send_blocks;
+		plan->recv_blocks = (uint32_t)ep_min_u64(op->geometry.recv_blocks, op->recv_limit);
 		return;
 	}
-	if (o->num_tokens <= 16 && ep_ll_quads_fit(o, blocks / 4)) {
+	if (op->num_tokens <= 16 && ep_ll_quads_fit(op, blocks / 4)) {
 		own = blocks / 4;
 	}
-	if (o->combine) {
-		p->send_blocks = o->num_tokens <= 64 ? half : blocks * 3 / 8;
+	if (op->combine) {
+		plan->send_blocks = op->num_tokens <= 64 ? half : blocks * 3 / 8;
 	} else {
-		p->send_blocks = o->num_tokens <= 16 ? own : blocks / 4;
+		plan->send_blocks = op->num_tokens <= 16 ? own : blocks / 4;
 	}
-	p->send_blocks = (uint32_t)ep_max_u64(1, p->send_blocks);
-	p->recv_blocks = blocks - p->send_blocks;
+	plan->send_blocks = (uint32_t)ep_max_u64(1, plan->send_blocks);
+	plan->recv_blocks = blocks - plan->send_blocks;
 	if (own < half) {
-		p->recv_blocks = o->combine ? own : half;
+		plan->recv_blocks = op->combine ? own : half;
 	}
-	p->recv_blocks = (uint32_t)ep_min_u64(p->recv_blocks, o->recv_limit);
+	plan->recv_blocks = (uint32_t)ep_min_u64(plan->recv_blocks, op->recv_limit);
 }
 
-struct ep_ll_plan ep_ll_plan_make(const struct ep_ll_operation *o)
+struct ep_ll_plan ep_ll_plan_make(const struct ep_ll_operation *op)
 {
 	struct ep_ll_plan p = {
-		.lines = o->lines,
-		.span = ep_ll_span_tokens(o->topk, o->shape.nranks * o->shape.nlocal),
-		.channel_tokens = ep_remote_channel_entries(o->num_tokens, o->shape.channels),
-		.threads = o->geometry.threads,
+		.lines = op->lines,
+		.span = ep_ll_span_tokens(op->topk, op->shape.nranks * op->shape.nlocal),
+		.channel_tokens = ep_remote_channel_entries(op->num_tokens, op->shape.channels),
+		.threads = op->geometry.threads,
 	};
 
-	ep_ll_plan_blocks(&p, o);
-	if (o->combine) {
-		ep_ll_plan_combine(&p, o);
+	ep_ll_plan_blocks(&p, op);
+	if (op->combine) {
+		ep_ll_plan_combine(&p, op);
 	} else {
-		ep_ll_plan_dispatch(&p, o);
+		ep_ll_plan_dispatch(&p, op);
 	}
 	p.peer_part_quads = ep_ll_part_quads(p.row_quads, p.peer_parts, 1);
-	p.kernel += o->remote ? EP_LL_KERNEL_REMOTE : 0;
+	p.kernel += op->remote ? EP_LL_KERNEL_REMOTE : 0;
 	return p;
 }

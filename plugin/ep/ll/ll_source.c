@@ -28,19 +28,19 @@ static const char *ep_ll_source_excluded(const struct ncclEpGroup *g, uint32_t r
 	return NULL;
 }
 
-void ep_ll_source_choose(struct ncclEpGroup *g, enum ep_ll_source_of of, const ncclEpTensor_t *t,
-			 const struct ep_view *view, uint32_t row_bytes, bool send_only,
-			 struct ep_mlx5_source *out)
+void ep_ll_source_choose(struct ncclEpGroup *g, enum ep_ll_source_of of,
+			 const ncclEpTensor_t *tensor, const struct ep_view *view,
+			 uint32_t row_bytes, bool send_only, struct ep_mlx5_source *out)
 {
 	static const char *const names[] = { "dispatch", "combine" };
 	const char *why;
 
-	if (!g->remote_ranks || !t->win_hdl || !view->data) {
+	if (!g->remote_ranks || !tensor->win_hdl || !view->data) {
 		return;
 	}
 	why = ep_ll_source_excluded(g, row_bytes, send_only);
 	if (!why) {
-		why = ep_window_holds(g, t, view);
+		why = ep_window_holds(g, tensor, view);
 	}
 	if (!why) {
 		why = ep_gda_user_mr_find(g->gda, view->data, ep_view_bytes(view), out);
