@@ -69,12 +69,12 @@ struct ep_algo {
 	/* How many channels a group of several nodes has; NULL: as the config says. */
 	uint32_t (*channels)(const struct ep_group_config *config);
 
-	/* What a config must be besides the limits, and a handle. */
+	/* What a config must be besides the limits, and a handle; NULL: nothing. */
 	ncclResult_t (*config_check)(const ncclEpGroupConfig_t *config, uint32_t nranks);
 	ncclResult_t (*handle_check)(const struct ep_group_config *config, ncclEpLayout_t layout,
 				     const ncclEpHandleConfig_t *handle, uint32_t topk);
 
-	/* The heap for handles of up to `topk`, memory of the group alone, and of one handle. */
+	/* The heap for handles of up to `topk`, memory of the group alone (NULL: none), and of one handle. */
 	struct ep_group_heap (*heap)(const struct ep_shape *shape, uint32_t topk);
 	uint64_t (*group_bytes)(const struct ep_shape *shape);
 	uint64_t (*handle_bytes)(const struct ep_shape *shape, ncclEpLayout_t layout,

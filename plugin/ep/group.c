@@ -61,6 +61,7 @@ static struct ep_group_workspace ep_group_workspace_make(const struct ep_group_c
 {
 	uint64_t r = config->shape.nranks, at = EP_GROUP_MAX_BLOCKS * sizeof(struct ep_dev_seq);
 	uint64_t queues = config->shape.channels ? config->shape.channels + 1 : 0;
+	const struct ep_algo *algo = config->algo;
 	struct ep_group_workspace w;
 
 	w.state_off = ep_group_workspace_take(&at, sizeof(struct ep_dev_state));
@@ -71,7 +72,8 @@ static struct ep_group_workspace ep_group_workspace_make(const struct ep_group_c
 	w.places_off =
 		ep_group_workspace_take(&at, queues ? r * sizeof(struct ep_remote_place) : 0);
 	w.links_off = ep_group_workspace_take(&at, r * queues * sizeof(struct ep_remote_link));
-	w.algo_off = ep_group_workspace_take(&at, config->algo->group_bytes(&config->shape));
+	w.algo_off = ep_group_workspace_take(
+		&at, algo->group_bytes ? algo->group_bytes(&config->shape) : 0);
 	w.bytes = at;
 	return w;
 }

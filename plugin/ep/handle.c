@@ -35,8 +35,10 @@ ncclResult_t ep_handle_check(const struct ep_group_config *config, ncclEpLayout_
 			       "exceeds %u: lower one of them",
 			       config->shape.max_tokens, num_topk, limits->max_selections);
 	}
-	return config->algo->handle_check(config, layout, handle ? handle : &automatic,
-					  (uint32_t)num_topk);
+	return config->algo->handle_check
+		       ? config->algo->handle_check(config, layout, handle ? handle : &automatic,
+						    (uint32_t)num_topk)
+		       : ncclSuccess;
 }
 
 ncclResult_t ep_handle_mem_size(const struct ncclEpGroup *g, ncclEpLayout_t layout,

@@ -75,9 +75,9 @@ static void make(struct world *w, uint32_t flags, double timeout_ms)
 	NEED_OK(ncclEpInitHandle(&had.orphan, had.spare, NCCL_EP_LAYOUT_EXPERT_MAJOR, NULL, 3,
 				 NULL));
 	bench_pair(&had.used);
-	CHECK(had.used.handle->group->ll->shared_allowed > 48 * 1024);
 	OK(bench_update(&had.pending, w->stream));
 	OK_SYNC(bench_send_dispatch(&had.pending, w->stream), w->stream);
+	CHECK(had.pending.handle->ll->plan.shared_bytes > 48 * 1024);
 	world_meet(w);
 }
 

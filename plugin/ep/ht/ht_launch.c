@@ -38,24 +38,6 @@ static const void *ep_ht_kernel(const struct ncclEpGroup *g, uint32_t index)
 
 /* ---- the device ---- */
 
-/* What a block may have besides what the compiler gave it, alike for all kernels. */
-static ncclResult_t ep_ht_shared_find(uint32_t *bytes, int device)
-{
-	struct cudaFuncAttributes attributes;
-	size_t fixed = 0;
-	int most = 0;
-
-	EP_CUDA(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
-		"asking for the device's shared memory");
-	for (size_t i = 0; i < EP_ARRAY_SIZE(ep_ht_kernels); i++) {
-		EP_CUDA(cudaFuncGetAttributes(&attributes, ep_ht_kernels[i]),
-			"asking for a kernel's shared memory");
-		fixed = ep_max_u64(fixed, attributes.sharedSizeBytes);
-	}
-	*bytes = (uint32_t)most - (uint32_t)ep_min_u64(fixed, (uint64_t)most);
-	return ncclSuccess;
-}
-
 /* That a group of this shape can run here at all. */
 static ncclResult_t ep_ht_device_check(const struct ncclEpGroup *g)
 {
@@ -92,15 +74,9 @@ ncclResult_t ep_ht_kernels_open(struct ncclEpGroup *g)
 	EP_CHECK(ep_kernels_load(ep_ht_kernels, EP_ARRAY_SIZE(ep_ht_kernels)));
 	device->max_blocks = (uint32_t)ep_min_u64(g->config.max_sms, g->sm_count);
 	device->auto_sms = g->config.auto_sms;
-	EP_CHECK(ep_ht_shared_find(&device->shared_bytes, g->device));
-	EP_CHECK(ep_ht_device_check(g));
-	for (size_t i = 0; i < EP_ARRAY_SIZE(ep_ht_kernels); i++) {
-		EP_CUDA(cudaFuncSetAttribute(ep_ht_kernels[i],
-					     cudaFuncAttributeMaxDynamicSharedMemorySize,
-					     (int)device->shared_bytes),
-			"making room in shared memory");
-	}
-	return ncclSuccess;
+	EP_CHECK(ep_kernels_share(ep_ht_kernels, EP_ARRAY_SIZE(ep_ht_kernels), g->device,
+				  &device->shared_bytes));
+	return ep_ht_device_check(g);
 }
 
 /* ---- launches ---- */

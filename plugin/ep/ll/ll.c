@@ -62,17 +62,6 @@ static ncclResult_t ep_ll_config_check(const ncclEpGroupConfig_t *c, uint32_t nr
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_ll_handle_check(const struct ep_group_config *config, ncclEpLayout_t layout,
-				       const ncclEpHandleConfig_t *handle, uint32_t topk)
-{
-	return ncclSuccess;
-}
-
-static uint64_t ep_ll_group_bytes(const struct ep_shape *shape)
-{
-	return 0;
-}
-
 static struct ep_group_heap ep_ll_group_heap(const struct ep_shape *shape, uint32_t topk)
 {
 	return ep_ll_heap_make(shape, topk).g;
@@ -91,7 +80,7 @@ static ncclResult_t ep_ll_group_open(struct ncclEpGroup *g)
 		return ep_fail(ncclSystemError, "ncclEpCreateGroup: out of host memory");
 	}
 	EP_CHECK(ep_ll_geometry_make(&g->ll->geometry, &g->params, g->config.max_sms, g->sm_count));
-	return ep_ll_kernels_load();
+	return ep_ll_kernels_open(g->ll, g->device);
 }
 
 static void ep_ll_group_bind(struct ncclEpGroup *g)
@@ -119,7 +108,7 @@ static ncclResult_t ep_ll_handle_open(struct ncclEpHandle *handle,
 	if (!handle->ll) {
 		return ep_fail(ncclSystemError, "out of host memory");
 	}
-	return ep_ll_allow_shared(handle);
+	return ep_ll_shared_check(handle);
 }
 
 /* What tensors with received rows look like. */
@@ -218,9 +207,7 @@ const struct ep_algo ep_ll_algo = {
 		.quantises = true,
 	},
 	.config_check = ep_ll_config_check,
-	.handle_check = ep_ll_handle_check,
 	.heap = ep_ll_group_heap,
-	.group_bytes = ep_ll_group_bytes,
 	.handle_bytes = ep_ll_handle_bytes,
 	.group_open = ep_ll_group_open,
 	.group_bind = ep_ll_group_bind,

@@ -21,7 +21,7 @@ struct ep_ll {
 	struct ep_ll_areas areas; /* of the heap */
 	const char *copied_why
 		[EP_LL_SOURCES]; /* the log has it: NICs do not read rows in place, or NULL */
-	uint32_t shared_allowed; /* a dispatch of the group may use so much; 0: what all may */
+	uint32_t shared_bytes;   /* of a block of dispatch, at most */
 };
 
 /* Arguments of any kernel. */
@@ -61,10 +61,10 @@ void ep_ll_source_choose(struct ncclEpGroup *group, enum ep_ll_source_of of,
 
 /* ---- ll_launch.c ---- */
 
-ncclResult_t ep_ll_kernels_load(void);
+ncclResult_t ep_ll_kernels_open(struct ep_ll *ll, int device);
 
-/* Makes room in shared memory for dispatches of the handle's top-k. */
-ncclResult_t ep_ll_allow_shared(const struct ncclEpHandle *handle);
+/* Whether shared memory has room for dispatches of the handle's top-k. */
+ncclResult_t ep_ll_shared_check(const struct ncclEpHandle *handle);
 
 ncclResult_t ep_ll_dispatch(const struct ep_dispatch *dispatch, cudaStream_t stream);
 ncclResult_t ep_ll_combine(const struct ep_combine *combine, cudaStream_t stream);

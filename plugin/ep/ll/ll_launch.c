@@ -25,54 +25,23 @@ static const void *const ep_ll_kernels[EP_LL_KERNELS] = {
 	(const void *)ep_ll_combine_fp32_remote_kernel,
 };
 
-/* A kernel's limit of shared memory is one for all groups on a device, and only grows. */
-static pthread_mutex_t ep_ll_shared_lock = PTHREAD_MUTEX_INITIALIZER;
-
 static bool ep_ll_is_dispatch(size_t kernel)
 {
 	return kernel % EP_LL_KERNEL_REMOTE < EP_LL_KERNEL_COMBINE;
 }
 
-ncclResult_t ep_ll_kernels_load(void)
+ncclResult_t ep_ll_kernels_open(struct ep_ll *ll, int device)
 {
-	return ep_kernels_load(ep_ll_kernels, EP_LL_KERNELS);
-}
+	const void *dispatches[EP_LL_KERNELS];
+	size_t n = 0;
 
-static cudaError_t ep_ll_shared_raise(const void *kernel, uint32_t bytes)
-{
-	struct cudaFuncAttributes now;
-	cudaError_t err = cudaFuncGetAttributes(&now, kernel);
-
-	if (err != cudaSuccess || now.maxDynamicSharedSizeBytes >= (int)bytes) {
-		return err;
-	}
-	return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-				    (int)bytes);
-}
-
-static ncclResult_t ep_ll_shared_allow(struct ep_ll *ll, uint32_t bytes)
-{
-	cudaError_t err = cudaSuccess;
-
-	if (bytes <= ll->shared_allowed) {
-		return ncclSuccess;
-	}
-	pthread_mutex_lock(&ep_ll_shared_lock);
 	for (size_t i = 0; i < EP_LL_KERNELS; i++) {
-		if (ep_ll_is_dispatch(i) && err == cudaSuccess) {
-			err = ep_ll_shared_raise(ep_ll_kernels[i], bytes);
+		if (ep_ll_is_dispatch(i)) {
+			dispatches[n++] = ep_ll_kernels[i];
 		}
 	}
-	pthread_mutex_unlock(&ep_ll_shared_lock);
-	if (err == cudaSuccess) {
-		ll->shared_allowed = bytes;
-		return ncclSuccess;
-	}
-	(void)cudaGetLastError();
-	return ep_fail(ncclInvalidUsage,
-		       "dispatch needs %u bytes of shared memory per block, more than this GPU has "
-		       "(%s): use fewer experts per rank, or fewer ranks",
-		       bytes, cudaGetErrorString(err));
+	EP_CHECK(ep_kernels_load(ep_ll_kernels, EP_LL_KERNELS));
+	return ep_kernels_share(dispatches, n, device, &ll->shared_bytes);
 }
 
 /* max_num_sms 1: the sending and the receiving block must fit on one SM together. */
@@ -116,15 +85,18 @@ static struct ep_ll_operation ep_ll_operation_of(const struct ncclEpHandle *hand
 	};
 }
 
-ncclResult_t ep_ll_allow_shared(const struct ncclEpHandle *handle)
+ncclResult_t ep_ll_shared_check(const struct ncclEpHandle *handle)
 {
 	struct ep_ll_operation operation = ep_ll_operation_of(handle);
 	struct ep_ll_plan plan;
 
 	operation.row_bytes = operation.shape.max_token_bytes;
 	plan = ep_ll_plan_make(&operation);
-	if (plan.shared_bytes > 48 * 1024) {
-		EP_CHECK(ep_ll_shared_allow(handle->group->ll, plan.shared_bytes));
+	if (plan.shared_bytes > handle->group->ll->shared_bytes) {
+		return ep_fail(ncclInvalidUsage,
+			       "dispatch needs %u bytes of shared memory per block, more than the "
+			       "%u that this GPU has: use fewer experts per rank, or fewer ranks",
+			       plan.shared_bytes, handle->group->ll->shared_bytes);
 	}
 	if (handle->group->config.max_sms == 1) {
 		EP_CHECK(ep_ll_check_coresidence(plan.threads, plan.shared_bytes));
