@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "core/range.h"
 #include "ep/combine.h"
 #include "ep/struct.h"
 
@@ -107,6 +108,7 @@ ncclResult_t ep_combine_run(struct ncclEpHandle *handle, const ncclEpCombineInpu
 			    const ncclEpCombineConfig_t *config, cudaStream_t stream)
 {
 	struct ep_combine c = { .h = handle };
+	ncclResult_t result;
 
 	EP_CHECK(EP_IMPORT(&c.in, inputs, NCCL_EP_COMBINE_INPUTS));
 	EP_CHECK(EP_IMPORT(&c.out, outputs, NCCL_EP_COMBINE_OUTPUTS));
@@ -115,7 +117,10 @@ ncclResult_t ep_combine_run(struct ncclEpHandle *handle, const ncclEpCombineInpu
 		c.config.send_only = 0;
 	}
 	EP_CHECK(ep_combine_check(&c));
-	EP_CHECK(handle->group->config.algo->combine(&c, stream));
+	ep_range_begin("ncclEpCombine", c.num_tokens, (uint64_t)c.num_tokens * c.token_bytes);
+	result = handle->group->config.algo->combine(&c, stream);
+	ep_range_end();
+	EP_CHECK(result);
 	ep_handle_launched(handle, EP_PENDING_COMBINE, c.config.send_only, stream);
 	return ncclSuccess;
 }

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "core/range.h"
 #include "ep/dispatch.h"
 #include "ep/row.h"
 #include "ep/struct.h"
@@ -192,6 +193,7 @@ ncclResult_t ep_dispatch_run(struct ncclEpHandle *handle, const ncclEpDispatchIn
 			     const ncclEpDispatchConfig_t *config, cudaStream_t stream)
 {
 	struct ep_dispatch d = { .h = handle };
+	ncclResult_t result;
 
 	EP_CHECK(EP_IMPORT(&d.in, inputs, NCCL_EP_DISPATCH_INPUTS));
 	EP_CHECK(EP_IMPORT(&d.out, outputs, NCCL_EP_DISPATCH_OUTPUTS));
@@ -201,7 +203,10 @@ ncclResult_t ep_dispatch_run(struct ncclEpHandle *handle, const ncclEpDispatchIn
 		d.config.send_only = 0;
 	}
 	EP_CHECK(ep_dispatch_check(&d));
-	EP_CHECK(handle->group->config.algo->dispatch(&d, stream));
+	ep_range_begin("ncclEpDispatch", d.num_tokens, (uint64_t)d.num_tokens * d.token_bytes);
+	result = handle->group->config.algo->dispatch(&d, stream);
+	ep_range_end();
+	EP_CHECK(result);
 	ep_handle_launched(handle, EP_PENDING_DISPATCH, d.config.send_only, stream);
 	return ncclSuccess;
 }

@@ -7,6 +7,7 @@
 #include "core/idle.h"
 #include "core/registry.h"
 #include "core/log.h"
+#include "core/range.h"
 #include "ep/handle.h"
 #include "ep/group_heap.h"
 #include "ep/alloc.h"
@@ -175,6 +176,7 @@ ncclResult_t ep_handle_update(struct ncclEpHandle *handle, const ncclEpTensor_t 
 {
 	uint32_t most = handle->group->config.shape.max_tokens;
 	ncclEpLayoutInfo_t own;
+	ncclResult_t result;
 	struct ep_view ids;
 
 	EP_CHECK(EP_IMPORT_OPTIONAL(&own, layout_info, NCCL_EP_LAYOUT_INFO));
@@ -194,8 +196,11 @@ ncclResult_t ep_handle_update(struct ncclEpHandle *handle, const ncclEpTensor_t 
 	}
 	EP_CHECK(ep_view_expect_align(&ids, ids.elem_bytes, "topk_idx"));
 	EP_CHECK(ep_handle_check_idle(handle, "ncclEpUpdateHandle"));
-	EP_CHECK(handle->group->config.algo->update(handle, &ids, layout_info ? &own : NULL,
-						    stream));
+	ep_range_begin("ncclEpUpdateHandle", ids.sizes[0], 0);
+	result =
+		handle->group->config.algo->update(handle, &ids, layout_info ? &own : NULL, stream);
+	ep_range_end();
+	EP_CHECK(result);
 	handle->num_tokens = (uint32_t)ids.sizes[0];
 	handle->routed = true;
 	return ncclSuccess;
@@ -442,6 +447,7 @@ ncclResult_t ep_handle_complete(struct ncclEpHandle *handle, const ncclEpComplet
 	struct ncclEpGroup *g = handle->group;
 	enum ep_pending_kind kind = handle->pending;
 	ncclEpCompleteConfig_t own;
+	ncclResult_t result;
 	bool join;
 
 	EP_CHECK(EP_IMPORT_OPTIONAL(&own, config, NCCL_EP_COMPLETE_CONFIG));
@@ -450,7 +456,10 @@ ncclResult_t ep_handle_complete(struct ncclEpHandle *handle, const ncclEpComplet
 	}
 	stream = ep_handle_complete_on(handle, stream);
 	EP_CHECK(ep_handle_join(handle, stream, &join));
-	EP_CHECK(g->config.algo->complete(handle, stream));
+	ep_range_begin("ncclEpComplete", handle->num_tokens, 0);
+	result = g->config.algo->complete(handle, stream);
+	ep_range_end();
+	EP_CHECK(result);
 	handle->pending = EP_PENDING_NONE;
 	g->pending--;
 	ep_handle_launched(handle, kind, false, stream);

@@ -59,3 +59,11 @@ MUTANTS += [
     {"name": "memory_nodes", "file": "tools/ep_info_memory.c",
      "old": "\tif (s->ranks % shape.node_ranks) {", "new": "\tif (false) {", "tests": ["info_memory"]},
 ]
+
+# Each range ends, and has its operation's bytes.
+MUTANTS += [
+    {"name": "range_open", "file": "plugin/ep/combine.c",
+     "old": "\tep_range_end();\n", "new": "", "tests": ["nvtx"]},
+    {"name": "range_bytes", "file": "plugin/ep/dispatch.c",
+     "old": "(uint64_t)d.num_tokens * d.token_bytes);", "new": "d.token_bytes);", "tests": ["nvtx"]},
+]
