@@ -22,7 +22,7 @@ VC = ctypes.CDLL(sys.argv[1] + "/libvcluster.so", mode=ctypes.RTLD_GLOBAL)
 LIB = ctypes.CDLL(sys.argv[1] + "/libnccl_ep.so.0", mode=ctypes.RTLD_GLOBAL)
 
 import nccl.ep as ep  # noqa: E402
-from nccl.core import Communicator, NcclDataType as D  # noqa: E402
+from nccl.core import Communicator, NcclDataType as D, UniqueId, get_unique_id  # noqa: E402
 
 RANK, WORLD, LOCAL = (int(os.environ[k]) for k in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
 NUMPY = {D.BFLOAT16: np.uint16, D.FLOAT8E4M3: np.uint8, D.UINT8: np.uint8, D.FLOAT32: np.float32,
@@ -37,29 +37,20 @@ def cuda(name, *args):
 
 # ---- the communicator ----
 
-class UniqueId(ctypes.Structure):
-    _fields_ = [("bytes", ctypes.c_char * 128)]
-
-
 def make_communicator():
     """Rank 0 passes the unique id on through a file of the virtual cluster's directory."""
     path = Path(os.environ["VC_DIR"], "clients_id")
-    uid = UniqueId()
     if RANK == 0:
-        cuda("ncclGetUniqueId", ctypes.byref(uid))
-        path.with_suffix(".new").write_bytes(bytes(uid))
+        path.with_suffix(".new").write_bytes(get_unique_id().as_bytes)
         path.with_suffix(".new").rename(path)
     while not path.exists():
         time.sleep(0.01)
-    comm = ctypes.c_void_p()
-    VC.ncclCommInitRank.argtypes = [ctypes.c_void_p, ctypes.c_int, UniqueId, ctypes.c_int]
-    cuda("ncclCommInitRank", ctypes.byref(comm), WORLD,
-         UniqueId.from_buffer_copy(path.read_bytes()), RANK)
-    return comm
+    return Communicator.init(WORLD, RANK, UniqueId.from_bytes(path.read_bytes()))
 
 
 cuda("cudaSetDevice", LOCAL)
-COMM = make_communicator()
+COMMUNICATOR = make_communicator()
+COMM = ctypes.c_void_p(COMMUNICATOR.ptr)
 
 
 # ---- memory and streams ----
@@ -122,7 +113,7 @@ class Group(ep.Group):
 def group(**config):
     """A group on the communicator that the engine already has. After a failure it is destroyed as
     far as it lets itself be."""
-    made = Group.create(Communicator(ptr=COMM.value), ep.GroupConfig(**config))
+    made = Group.create(COMMUNICATOR, ep.GroupConfig(**config))
     try:
         yield made
     except Exception as error:
