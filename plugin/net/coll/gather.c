@@ -26,8 +26,7 @@ static void ep_net_slice(const struct ep_net_window *w, uint32_t r, uint64_t *fr
 }
 
 /* How much of `owner`'s data goes to rank `to`. */
-static uint64_t ep_net_slice_bytes(const struct ep_net_coll *c, const struct ep_net_gather *g,
-				   uint32_t owner, uint32_t to)
+static uint64_t ep_net_slice_bytes(const struct ep_net_gather *g, uint32_t owner, uint32_t to)
 {
 	uint64_t first, last;
 
@@ -73,7 +72,7 @@ static void ep_net_pieces_find(const struct ep_net_gather *g, uint64_t at, uint6
 static ncclResult_t ep_net_share_receive(struct ep_net_coll *c, const struct ep_net_gather *g,
 					 struct ep_net_share *s, uint32_t r, bool *whole)
 {
-	uint64_t bytes = ep_net_slice_bytes(c, g, r, c->mesh->rank), first, last;
+	uint64_t bytes = ep_net_slice_bytes(g, r, c->mesh->rank), first, last;
 	struct ep_net_pieces p;
 
 	ep_net_slice(&g->window, r, &first, &last);
@@ -104,7 +103,7 @@ static ncclResult_t ep_net_share_differs(const struct ep_net_coll *c, const stru
 static ncclResult_t ep_net_share_send(struct ep_net_coll *c, const struct ep_net_gather *g,
 				      struct ep_net_share *s, uint32_t r, bool *whole)
 {
-	uint64_t bytes = ep_net_slice_bytes(c, g, c->mesh->rank, r);
+	uint64_t bytes = ep_net_slice_bytes(g, c->mesh->rank, r);
 
 	while (s->sent < bytes) {
 		struct ep_net_asked asked;

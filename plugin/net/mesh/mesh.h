@@ -22,7 +22,8 @@ enum ep_net_use {
 
 /* What all ranks do together. */
 enum ep_net_round {
-	EP_NET_ROUND_QUEUES = 1,
+	EP_NET_ROUND_PORTS = 1,
+	EP_NET_ROUND_QUEUES,
 	EP_NET_ROUND_MEMORY,
 	EP_NET_ROUND_READY,
 	EP_NET_ROUND_LOST /* no round: a rank has failed, and says so */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * How the ranks of a mesh find each other. Each rank listens, and has the handles of all. It dials the
- * ranks below its own, and those above dial it. Both send a handshake.
+ * ranks below its own and sends which rank it is, and those above do the same to it. Then all exchange what
+ * their ports are.
  */
 #include <errno.h>
 #include <poll.h>
@@ -40,7 +41,6 @@ _Static_assert(sizeof(struct ep_net_place) <= EP_NET_HANDLE_BYTES, "NCCL's handl
 struct ep_net_mesh_handshake {
 	struct ep_net_head head;
 	uint32_t rank, nranks;
-	struct ep_net_ends ends;
 };
 
 struct ep_net_joining {
@@ -53,9 +53,7 @@ struct ep_net_joining {
 struct ep_net_making {
 	struct ep_net_mesh *mesh;
 	struct ep_net_acceptor *acceptor;
-	const struct ep_net_place **place;   /* of each rank */
-	struct ep_net_mesh_handshake *reply; /* of each rank that was dialed, and how much of it */
-	size_t *at;
+	const struct ep_net_place **place; /* of each rank */
 	struct ep_net_joining joining[EP_NET_MAX_JOINING];
 	uint64_t until;
 	uint32_t missing;
@@ -114,22 +112,7 @@ ncclResult_t ep_net_bootstrap_close(void *listen_comm)
 	return ncclSuccess;
 }
 
-/* ---- handshakes ---- */
-
-static void ep_net_mesh_handshake_fill(const struct ep_net_making *k, uint32_t to,
-				       struct ep_net_mesh_handshake *g)
-{
-	const struct ep_net_mesh *mesh = k->mesh;
-
-	memset(g, 0, sizeof(*g));
-	g->head = (struct ep_net_head){ .magic = EP_NET_MESH_MAGIC,
-					.version = EP_NET_VERSION,
-					.bytes = sizeof(*g),
-					.nonce = k->place[to]->nonce };
-	g->rank = mesh->rank;
-	g->nranks = mesh->nranks;
-	g->ends = mesh->ends[mesh->rank];
-}
+/* ---- ports ---- */
 
 /* Whether what a rank says of its ports is possible. Which of them meet is seen when queue pairs are made. */
 static ncclResult_t ep_net_ends_check(const struct ep_net_ends *ends, const char *who)
@@ -146,96 +129,54 @@ static ncclResult_t ep_net_ends_check(const struct ep_net_ends *ends, const char
 	return ncclSuccess;
 }
 
-/* Takes over a rank's handshake, whose connection is `fd`. */
-static ncclResult_t ep_net_mesh_handshake_take(struct ep_net_making *k,
-					       const struct ep_net_mesh_handshake *g, int fd)
-{
-	struct ep_net_mesh *mesh = k->mesh;
-	uint32_t r = g->rank;
-
-	if (g->nranks != mesh->nranks || r >= mesh->nranks || mesh->fd[r] >= 0 || r == mesh->rank) {
-		return ep_fail(ncclRemoteError,
-			       "a peer says that it is rank %u of %u, which is none that rank %u "
-			       "of %u expects: do all ranks give the same?",
-			       r, g->nranks, mesh->rank, mesh->nranks);
-	}
-	EP_CHECK(ep_net_ends_check(&g->ends, mesh->who[r]));
-	mesh->ends[r] = g->ends;
-	mesh->fd[r] = fd;
-	k->missing--;
-	return ncclSuccess;
-}
-
 /* ---- dialing ---- */
 
-static ncclResult_t ep_net_dial_rank(const struct ep_net_making *k, uint32_t r, int *fd)
+static ncclResult_t ep_net_dial_rank(const struct ep_net_making *k, uint32_t r)
 {
+	struct ep_net_mesh *mesh = k->mesh;
+	const struct ep_net_mesh_handshake own = { .head = { .magic = EP_NET_MESH_MAGIC,
+							     .version = EP_NET_VERSION,
+							     .bytes = sizeof(own),
+							     .nonce = k->place[r]->nonce },
+						   .rank = mesh->rank,
+						   .nranks = mesh->nranks };
 	struct ep_net_dialing d;
+	size_t at = 0;
 
-	ep_net_dialing_begin(&d, &k->place[r]->addr, k->mesh->who[r], k->until);
+	ep_net_dialing_begin(&d, &k->place[r]->addr, mesh->who[r], k->until);
 	for (;;) {
-		EP_CHECK(ep_net_dialing_step(&d, fd));
-		if (*fd >= 0) {
-			return ncclSuccess;
+		EP_CHECK(ep_net_dialing_step(&d, &mesh->fd[r]));
+		if (mesh->fd[r] >= 0) {
+			break;
 		}
 		poll(NULL, 0, 1);
 	}
-}
-
-/* Receives more of the reply of a rank that was dialed. */
-static ncclResult_t ep_net_reply_receive(struct ep_net_making *k, uint32_t r, int *fd)
-{
-	struct ep_net_mesh_handshake *g = &k->reply[r];
-	size_t head = sizeof(g->head);
-	enum ep_net_io_state state = EP_NET_IO_DONE;
-
-	if (k->at[r] < head) {
-		state = ep_net_take(*fd, g, head, &k->at[r]);
-	}
-	if (state == EP_NET_IO_DONE &&
-	    (g->head.magic != EP_NET_MESH_MAGIC || g->head.version != EP_NET_VERSION ||
-	     g->head.bytes != sizeof(*g) || g->head.nonce != k->acceptor->nonce)) {
-		return ep_fail(ncclRemoteError,
-			       "%s answers what this plugin does not understand (version %u, this "
-			       "one has %u): install the same on all hosts",
-			       k->mesh->who[r], g->head.version, EP_NET_VERSION);
-	}
-	if (state == EP_NET_IO_DONE) {
-		state = ep_net_take(*fd, g, sizeof(*g), &k->at[r]);
-	}
-	if (state == EP_NET_IO_AGAIN) {
-		return ncclSuccess;
-	}
-	if (state != EP_NET_IO_DONE || g->rank != r) {
-		return ep_fail(ncclRemoteError, "%s %s while ranks connected: see its log",
-			       k->mesh->who[r],
-			       state == EP_NET_IO_CLOSED ? "has gone away"
-			       : state == EP_NET_IO_DONE ? "says that it is another rank"
-							 : strerror(errno));
-	}
-	EP_CHECK(ep_net_mesh_handshake_take(k, g, *fd));
-	*fd = -1;
-	return ncclSuccess;
+	/* A new connection has room for it. */
+	return ep_net_put(mesh->fd[r], &own, sizeof(own), &at) == EP_NET_IO_DONE
+		       ? ncclSuccess
+		       : ep_fail(ncclRemoteError, "%s has gone away while ranks connected",
+				 mesh->who[r]);
 }
 
 /* ---- ranks that connect ---- */
 
-/* Takes a complete handshake, and replies. */
-static ncclResult_t ep_net_joining_reply(struct ep_net_making *k, struct ep_net_joining *v)
+/* Takes a complete handshake. */
+static ncclResult_t ep_net_joining_take(struct ep_net_making *k, struct ep_net_joining *v)
 {
-	struct ep_net_mesh_handshake own;
-	size_t at = 0;
-	int fd = v->accepted.fd;
+	const struct ep_net_mesh_handshake *g = &v->handshake;
+	struct ep_net_mesh *mesh = k->mesh;
 
-	EP_CHECK(ep_net_mesh_handshake_take(k, &v->handshake, fd));
+	if (g->nranks != mesh->nranks || g->rank >= mesh->nranks || g->rank <= mesh->rank ||
+	    mesh->fd[g->rank] >= 0) {
+		return ep_fail(ncclRemoteError,
+			       "a peer says that it is rank %u of %u, which is none that rank %u "
+			       "of %u expects: do all ranks give the same?",
+			       g->rank, g->nranks, mesh->rank, mesh->nranks);
+	}
+	mesh->fd[g->rank] = v->accepted.fd;
 	v->accepted.fd = -1;
-	ep_net_mesh_handshake_fill(k, v->handshake.rank, &own);
-	/* A new connection has room for it. */
-	return ep_net_put(fd, &own, sizeof(own), &at) == EP_NET_IO_DONE
-		       ? ncclSuccess
-		       : ep_fail(ncclRemoteError,
-				 "%s has gone away while ranks connected: see its log",
-				 k->mesh->who[v->handshake.rank]);
+	k->missing--;
+	return ncclSuccess;
 }
 
 static ncclResult_t ep_net_joining_receive(struct ep_net_making *k, struct ep_net_joining *v)
@@ -251,7 +192,7 @@ static ncclResult_t ep_net_joining_receive(struct ep_net_making *k, struct ep_ne
 	}
 	state = ep_net_take(v->accepted.fd, &v->handshake, sizeof(v->handshake), &v->at);
 	if (state == EP_NET_IO_DONE) {
-		return ep_net_joining_reply(k, v);
+		return ep_net_joining_take(k, v);
 	}
 	return state == EP_NET_IO_AGAIN
 		       ? ncclSuccess
@@ -313,29 +254,15 @@ static ncclResult_t ep_net_making_late(const struct ep_net_making *k)
 		       k->missing, k->mesh->nranks, k->mesh->who[r]);
 }
 
-/* fd: connections that were dialed and are not taken over yet. */
-static ncclResult_t ep_net_make(struct ep_net_making *k, int *fd)
+/* Connects to all ranks. */
+static ncclResult_t ep_net_make(struct ep_net_making *k)
 {
-	struct ep_net_mesh_handshake own;
-
 	for (uint32_t r = 0; r < k->mesh->rank; r++) {
-		size_t at = 0;
-
-		EP_CHECK(ep_net_dial_rank(k, r, &fd[r]));
-		ep_net_mesh_handshake_fill(k, r, &own);
-		if (ep_net_put(fd[r], &own, sizeof(own), &at) != EP_NET_IO_DONE) {
-			return ep_fail(ncclRemoteError, "%s has gone away while ranks connected",
-				       k->mesh->who[r]);
-		}
+		EP_CHECK(ep_net_dial_rank(k, r));
 	}
 	while (k->missing) {
 		uint32_t before = k->missing;
 
-		for (uint32_t r = 0; r < k->mesh->rank; r++) {
-			if (fd[r] >= 0) {
-				EP_CHECK(ep_net_reply_receive(k, r, &fd[r]));
-			}
-		}
 		EP_CHECK(ep_net_joining_poll(k));
 		if (k->missing && ep_now_ns() > k->until) {
 			return ep_net_making_late(k);
@@ -349,37 +276,27 @@ static ncclResult_t ep_net_make(struct ep_net_making *k, int *fd)
 
 static ncclResult_t ep_net_making_run(struct ep_net_making *k)
 {
-	uint32_t n = k->mesh->nranks;
-	int *fd = malloc(n * sizeof(*fd));
+	struct ep_net_mesh *mesh = k->mesh;
+	const struct ep_net_ends own = mesh->ends[mesh->rank];
 	ncclResult_t result;
 
-	k->reply = calloc(n, sizeof(*k->reply));
-	k->at = calloc(n, sizeof(*k->at));
-	if (!fd || !k->reply || !k->at) {
-		result = ep_fail(ncclSystemError, "out of host memory for %u ranks", n);
-		goto free_all;
-	}
-	memset(fd, 0xff, n * sizeof(*fd));
 	for (int i = 0; i < EP_NET_MAX_JOINING; i++) {
 		k->joining[i].accepted.fd = -1;
 	}
-	result = ep_net_make(k, fd);
+	result = ep_net_make(k);
 	ep_net_acceptor_report(k->acceptor, result == ncclSuccess, "a rank");
-	for (uint32_t r = 0; r < n; r++) {
-		if (fd[r] >= 0) {
-			close(fd[r]);
-		}
-	}
 	for (int i = 0; i < EP_NET_MAX_JOINING; i++) {
 		if (k->joining[i].accepted.fd >= 0) {
 			close(k->joining[i].accepted.fd);
 		}
 	}
-free_all:
-	free(fd);
-	free(k->reply);
-	free(k->at);
-	return result;
+	EP_CHECK(result);
+	EP_CHECK(ep_net_mesh_exchange(mesh, EP_NET_ROUND_PORTS, ncclSuccess, &own, sizeof(own),
+				      mesh->ends));
+	for (uint32_t r = 0; r < mesh->nranks; r++) {
+		EP_CHECK(ep_net_ends_check(&mesh->ends[r], mesh->who[r]));
+	}
+	return ncclSuccess;
 }
 
 ncclResult_t ep_net_bootstrap_run(void *const *handles, int nranks, int rank, enum ep_net_use use,
@@ -413,7 +330,7 @@ ncclResult_t ep_net_bootstrap_run(void *const *handles, int nranks, int rank, en
 			 ep_net_addr_print(&k.place[r]->addr, addr));
 	}
 	k.acceptor = &m->acceptor;
-	k.missing = (uint32_t)nranks - 1;
+	k.missing = (uint32_t)(nranks - 1 - rank);
 	result = ep_net_making_run(&k);
 	if (result != ncclSuccess) {
 		ep_net_mesh_put(k.mesh);

@@ -85,8 +85,8 @@ static ncclResult_t ep_net_link_make(struct ep_net_rma *rma, struct ep_net_link 
 }
 
 /* The completion queue of a port for `n` links, which begin with this room. */
-static ncclResult_t ep_net_port_ctx_make(struct ep_net_rma *rma, struct ep_net_port_ctx *port_ctx,
-					 uint32_t n, struct ep_rc_room *room)
+static ncclResult_t ep_net_port_ctx_make(struct ep_net_port_ctx *port_ctx, uint32_t n,
+					 struct ep_rc_room *room)
 {
 	const struct ibv_device_attr *attr = &port_ctx->dev->nic.attr;
 	char text[EP_NIC_ERROR_TEXT];
@@ -127,7 +127,7 @@ static ncclResult_t ep_net_links_make(struct ep_net_rma *rma)
 	for (uint32_t i = 0; i < rma->mesh->ends[rma->mesh->rank].n; i++) {
 		links = ep_net_port_ctx_links(rma, i);
 		if (links) {
-			EP_CHECK(ep_net_port_ctx_make(rma, &rma->port_ctx[i], links, &room[i]));
+			EP_CHECK(ep_net_port_ctx_make(&rma->port_ctx[i], links, &room[i]));
 		}
 	}
 	for (uint32_t i = 0; i < n; i++) {
