@@ -62,9 +62,9 @@ def release(root):
     header = (root / "include/nccl_ep.h").read_text(encoding="utf-8")
     numbers = dict(re.findall(r"#define NCCL_EP_(MAJOR|MINOR|PATCH) (\d+)", header))
     version = ".".join(numbers[part] for part in ("MAJOR", "MINOR", "PATCH"))
-    project = re.search(r"version: '([\d.]+)'", (root / "meson.build").read_text(encoding="utf-8"))
+    project = re.search(r"api_version = '([\d.]+)'", (root / "meson.build").read_text(encoding="utf-8"))
     if project[1] != version:
-        complain("meson.build says %s, nccl_ep.h %s" % (project[1], version))
+        complain("meson.build says api_version %s, nccl_ep.h %s" % (project[1], version))
     return version
 
 

@@ -266,17 +266,17 @@ def check_our_names(root, pages, paths):
 
 
 def check_version(root):
-    """The version stands in three places (doc/releasing.md)."""
-    found = {}
-    for path, pattern in (("meson.build", r"^  version: '([\d.]+)',$"),
-                          ("include/nccl_ep.h", r"^#define NCCL_EP_(?:MAJOR|MINOR|PATCH) (\d+)$"),
-                          ("CHANGELOG.md", r"^## ([\d.]+)$")):
-        if (root / path).is_file():
-            numbers = re.findall(pattern, (root / path).read_text(encoding="utf-8"), re.M)
-            found[path] = numbers[0] if path == "CHANGELOG.md" and numbers else ".".join(numbers)
-    for path in found:
-        if found[path] != found.get("meson.build"):
-            complain(path, "has the version '%s', meson.build '%s'" % (found[path], found.get("meson.build")))
+    """The project's version stands in two places, that of the API in two (doc/releasing.md)."""
+    for path, pattern, there in (
+            ("CHANGELOG.md", r"^## ([\d.]+)$", r"^  version: '([\d.]+)',$"),
+            ("include/nccl_ep.h", r"^#define NCCL_EP_(?:MAJOR|MINOR|PATCH) (\d+)$", r"^api_version = '([\d.]+)'$")):
+        if not (root / path).is_file():
+            continue
+        numbers = re.findall(pattern, (root / path).read_text(encoding="utf-8"), re.M)
+        found = numbers[0] if path == "CHANGELOG.md" and numbers else ".".join(numbers)
+        expected = "".join(re.findall(there, (root / "meson.build").read_text(encoding="utf-8"), re.M))
+        if found != expected:
+            complain(path, "has the version '%s', meson.build '%s'" % (found, expected))
 
 
 def check_base_names(paths):

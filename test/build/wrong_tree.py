@@ -48,7 +48,7 @@ FILES = {
         "`ep_known`, `NCCL_EP_GONE`, `call ep_gone(1)` and ep_plain.", "", "`w " + "w " * 31 + "w` is one word.", ""]),
     "doc/known.c": LICENCE + "int ep_known;\n",
     "CHANGELOG.md": "`ep_gone` is gone.\n\n## 1.2.3\n\n## 1.2.2\n",
-    "meson.build": "# SPDX-License-Identifier: Apache-2.0\n  version: '1.2.3',\n",
+    "meson.build": "# SPDX-License-Identifier: Apache-2.0\n  version: '1.2.5',\napi_version = '1.2.3'\n",
     "include/nccl_ep.h": LICENCE + "#define NCCL_EP_MAJOR 1\n#define NCCL_EP_MINOR 2\n#define NCCL_EP_PATCH 4\n",
     "test/data.bin": b"\0\1",
     "test/latin.txt": b"caf\xe9\n",
@@ -59,6 +59,7 @@ FILES = {
     "tools/run.sh": "#!/bin/sh\n# SPDX-License-Identifier: Apache-2.0\n# Calls gone.py.\n",
 }
 EXPECTED = """
+CHANGELOG.md: has the version '1.2.3', meson.build '1.2.5'
 device/group/wait.h: includes device/ll/rows.h, which device/group must not know
 device/ht/ring.cu: includes device/ll/rows.h, which device/ht must not know
 device/ht/ring.cu: uses NVLink multicast
