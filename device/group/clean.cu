@@ -107,7 +107,7 @@ EP_DEV bool ep_clean_at_once(const struct ep_clean_args &a)
  * Before a remote peer is told anything, what was posted to it must have arrived: afterwards all
  * banks are free, and the step must be later than any that a rank has told so far. All threads.
  */
-EP_DEV void ep_clean_begin(const struct ep_clean_args &a, struct ep_clean_board *b)
+EP_DEV void ep_clean_begin(const struct ep_clean_args &a, struct ep_clean_board *board)
 {
 	uint64_t start = ep_shfl_u64(EP_FULL_MASK, ep_time_ns(), 0);
 
@@ -118,20 +118,20 @@ EP_DEV void ep_clean_begin(const struct ep_clean_args &a, struct ep_clean_board 
 						  start, a.g.timeout_ns / 4));
 
 		if (ep_lane() == 0) {
-			b->lost[r] = !reached;
+			board->lost[r] = !reached;
 		}
 	}
 	if (ep_tid() == 0) {
-		b->step = a.g.seq[0].step;
+		board->step = a.g.seq[0].step;
 		for (uint32_t r = 0; r < a.g.nranks; r++) {
 			uint64_t word = ep_progress_load(a.g, r);
 
-			if (word && (int32_t)((uint32_t)word - b->step) > 0) {
-				b->step = (uint32_t)word;
+			if (word && (int32_t)((uint32_t)word - board->step) > 0) {
+				board->step = (uint32_t)word;
 			}
 		}
-		b->step += EP_CLEAN_GAP;
-		b->at_once = ep_clean_at_once(a);
+		board->step += EP_CLEAN_GAP;
+		board->at_once = ep_clean_at_once(a);
 	}
 }
 
@@ -153,49 +153,49 @@ EP_DEV bool ep_clean_post(const struct ep_clean_args &a, uint32_t r, enum ep_cle
 }
 
 /* Tells all ranks the round and the step. All threads; barriers at both ends. */
-EP_DEV void ep_clean_publish(const struct ep_clean_args &a, struct ep_clean_board *b,
+EP_DEV void ep_clean_publish(const struct ep_clean_args &a, struct ep_clean_board *board,
 			     enum ep_clean_word which)
 {
 	ep_block_sync();
-	if (b->at_once && ep_tid() == 0) {
+	if (board->at_once && ep_tid() == 0) {
 		ep_multimem_st_retired_sys_u64(
 			(uint64_t *)(a.g.multicast + ep_clean_at(a, which, a.g.rank)),
-			ep_progress_word(b->step, b->round, false));
+			ep_progress_word(board->step, board->round, false));
 	}
-	for (uint32_t r = ep_tid(); !b->at_once && r < a.g.nranks; r += ep_nthreads()) {
+	for (uint32_t r = ep_tid(); !board->at_once && r < a.g.nranks; r += ep_nthreads()) {
 		unsigned char *heap = ep_heap_of(a.g, r);
 
 		if (heap) {
 			ep_st_retired_sys_u64((uint64_t *)(heap + ep_clean_at(a, which, a.g.rank)),
-					      ep_progress_word(b->step, b->round, false));
+					      ep_progress_word(board->step, board->round, false));
 		}
 	}
 	for (uint32_t r = ep_warp(); r < a.g.nranks; r += ep_nwarps()) {
-		bool lost = ep_shfl_u32(EP_FULL_MASK, ep_lane() == 0 && b->lost[r], 0);
+		bool lost = ep_shfl_u32(EP_FULL_MASK, ep_lane() == 0 && board->lost[r], 0);
 
 		if (!ep_rank_remote(a.g, r) || (lost && which == EP_CLEAN_RESULT)) {
 			continue;
 		}
-		bool posted =
-			ep_clean_post(a, r, which, ep_progress_word(b->step, b->round, lost), lost);
+		bool posted = ep_clean_post(
+			a, r, which, ep_progress_word(board->step, board->round, lost), lost);
 
 		if (ep_lane() == 0) {
-			b->lost[r] = !posted;
+			board->lost[r] = !posted;
 		}
 	}
 	ep_block_sync();
 }
 
 /* One poll of a wait for r has failed: is the wait over? One thread. */
-EP_DEV bool ep_clean_over(const struct ep_clean_args &a, struct ep_clean_board *b, uint32_t r,
-			  struct ep_spin *s, uint64_t limit_ns)
+EP_DEV bool ep_clean_over(const struct ep_clean_args &a, struct ep_clean_board *board, uint32_t r,
+			  struct ep_spin *spin, uint64_t limit_ns)
 {
-	bool expired = ep_spin_expired(s, limit_ns, EP_WAIT_CLEAN, r);
+	bool expired = ep_spin_expired(spin, limit_ns, EP_WAIT_CLEAN, r);
 
-	if ((s->polls & 63) == 0 && ep_remote_down(a.g, r)) {
-		b->lost[r] = 1;
+	if ((spin->polls & 63) == 0 && ep_remote_down(a.g, r)) {
+		board->lost[r] = 1;
 	}
-	return expired || b->lost[r];
+	return expired || board->lost[r];
 }
 
 /* How long r is waited for. */
@@ -208,32 +208,32 @@ EP_DEV uint64_t ep_clean_limit(const struct ep_clean_args &a, uint32_t r)
 }
 
 /* A look at r's call of this round: need r be waited for no more? One thread. */
-EP_DEV bool ep_clean_poll(const struct ep_clean_args &a, struct ep_clean_board *b, uint32_t r,
-			  struct ep_spin *s)
+EP_DEV bool ep_clean_poll(const struct ep_clean_args &a, struct ep_clean_board *board, uint32_t r,
+			  struct ep_spin *spin)
 {
 	uint64_t word = ep_clean_load(a, EP_CLEAN_CALL, r);
 
-	if (b->joined[r]) {
+	if (board->joined[r]) {
 		return true;
 	}
 	if (word >> 32 & 1) {
-		b->lost[r] = 1;
-	} else if (ep_clean_round(word) > b->round) {
-		ep_shared_or_u32(&b->raised, 1);
-	} else if (ep_clean_round(word) == b->round) {
-		b->steps[r] = (uint32_t)word;
-		b->joined[r] = 1;
+		board->lost[r] = 1;
+	} else if (ep_clean_round(word) > board->round) {
+		ep_shared_or_u32(&board->raised, 1);
+	} else if (ep_clean_round(word) == board->round) {
+		board->steps[r] = (uint32_t)word;
+		board->joined[r] = 1;
 		return true;
 	}
-	return ep_clean_over(a, b, r, s, ep_clean_limit(a, r));
+	return ep_clean_over(a, board, r, spin, ep_clean_limit(a, r));
 }
 
 /*
  * Waits for the calls of this round of the thread's ranks, one for each of `s`: the time counts on
  * from one round to the next. One thread.
  */
-EP_DEV void ep_clean_await(const struct ep_clean_args &a, struct ep_clean_board *b,
-			   struct ep_spin *s)
+EP_DEV void ep_clean_await(const struct ep_clean_args &a, struct ep_clean_board *board,
+			   struct ep_spin *spin)
 {
 	bool waits;
 
@@ -243,14 +243,14 @@ EP_DEV void ep_clean_await(const struct ep_clean_args &a, struct ep_clean_board 
 			uint32_t r = i * ep_nthreads() + ep_tid();
 
 			if (r < a.g.nranks && !ep_ranks_has(&a.gone, r)) {
-				waits |= !ep_clean_poll(a, b, r, &s[i]);
+				waits |= !ep_clean_poll(a, board, r, &spin[i]);
 			}
 		}
-	} while (waits && !ep_shared_or_u32(&b->raised, 0));
+	} while (waits && !ep_shared_or_u32(&board->raised, 0));
 }
 
 /* Calls, and waits for the others. All threads; a barrier at the end. */
-EP_DEV void ep_clean_collect(const struct ep_clean_args &a, struct ep_clean_board *b)
+EP_DEV void ep_clean_collect(const struct ep_clean_args &a, struct ep_clean_board *board)
 {
 	struct ep_spin s[EP_CLEAN_SHARE];
 
@@ -260,16 +260,16 @@ EP_DEV void ep_clean_collect(const struct ep_clean_args &a, struct ep_clean_boar
 	do {
 		ep_block_sync();
 		for (uint32_t r = ep_tid(); r < a.g.nranks; r += ep_nthreads()) {
-			b->joined[r] = 0;
+			board->joined[r] = 0;
 		}
 		if (ep_tid() == 0) {
-			b->raised = 0;
-			b->round = ep_clean_choose(a);
+			board->raised = 0;
+			board->round = ep_clean_choose(a);
 		}
-		ep_clean_publish(a, b, EP_CLEAN_CALL);
-		ep_clean_await(a, b, s);
+		ep_clean_publish(a, board, EP_CLEAN_CALL);
+		ep_clean_await(a, board, s);
 		ep_block_sync();
-	} while (b->raised);
+	} while (board->raised);
 }
 
 /*
@@ -277,7 +277,7 @@ EP_DEV void ep_clean_collect(const struct ep_clean_args &a, struct ep_clean_boar
  * who have ended a MaskClean without this rank, what they found then. A rank that is ahead of them
  * cannot adopt it: it would mark data with epochs that it has used before. One thread.
  */
-EP_DEV void ep_clean_decide(const struct ep_clean_args &a, struct ep_clean_board *b)
+EP_DEV void ep_clean_decide(const struct ep_clean_args &a, struct ep_clean_board *board)
 {
 	uint32_t missed = a.g.seq[0].clean_round, step = a.g.seq[0].step;
 	bool here = false, behind = true;
@@ -285,8 +285,8 @@ EP_DEV void ep_clean_decide(const struct ep_clean_args &a, struct ep_clean_board
 	for (uint32_t r = 0; r < a.g.nranks; r++) {
 		uint64_t word = ep_clean_load(a, EP_CLEAN_RESULT, r);
 
-		if (b->joined[r] && (int32_t)(b->steps[r] - b->step) > 0) {
-			b->step = b->steps[r];
+		if (board->joined[r] && (int32_t)(board->steps[r] - board->step) > 0) {
+			board->step = board->steps[r];
 		}
 		if (ep_clean_round(word) > missed) {
 			missed = ep_clean_round(word);
@@ -295,33 +295,33 @@ EP_DEV void ep_clean_decide(const struct ep_clean_args &a, struct ep_clean_board
 			step = (uint32_t)word;
 		}
 		if (ep_clean_round(word) == missed) {
-			here |= b->joined[r] != 0;
+			here |= board->joined[r] != 0;
 			step = (int32_t)((uint32_t)word - step) > 0 ? (uint32_t)word : step;
 		}
 	}
-	b->adopted = !behind && !here && (int32_t)(step - a.g.seq[0].step) >= 0;
-	if (b->adopted) {
-		b->round = missed;
-		b->step = step;
+	board->adopted = !behind && !here && (int32_t)(step - a.g.seq[0].step) >= 0;
+	if (board->adopted) {
+		board->round = missed;
+		board->step = step;
 	}
 }
 
 /* Waits for the result of r, who came. Who has gone on to a later round had the same. One thread. */
-EP_DEV void ep_clean_wait_result(const struct ep_clean_args &a, struct ep_clean_board *b,
+EP_DEV void ep_clean_wait_result(const struct ep_clean_args &a, struct ep_clean_board *board,
 				 uint32_t r)
 {
 	struct ep_spin s = ep_spin_start();
 	uint64_t word = ep_clean_load(a, EP_CLEAN_RESULT, r);
 
-	while (ep_clean_round(word) < b->round) {
-		if (ep_clean_over(a, b, r, &s, a.g.timeout_ns)) {
-			b->joined[r] = 0;
+	while (ep_clean_round(word) < board->round) {
+		if (ep_clean_over(a, board, r, &s, a.g.timeout_ns)) {
+			board->joined[r] = 0;
 			return;
 		}
 		word = ep_clean_load(a, EP_CLEAN_RESULT, r);
 	}
-	if (ep_clean_round(word) == b->round) {
-		b->steps[r] = (uint32_t)word;
+	if (ep_clean_round(word) == board->round) {
+		board->steps[r] = (uint32_t)word;
 	}
 }
 
@@ -339,13 +339,13 @@ EP_DEV void ep_clean_missed(const struct ep_clean_args &a, uint32_t r, bool lost
 }
 
 /* The state of all ranks from now on, and for the host who did not come. All threads. */
-EP_DEV void ep_clean_settle(const struct ep_clean_args &a, const struct ep_clean_board *b,
+EP_DEV void ep_clean_settle(const struct ep_clean_args &a, const struct ep_clean_board *board,
 			    uint32_t step)
 {
 	for (uint32_t r = ep_tid(); r < a.g.nranks; r += ep_nthreads()) {
-		bool lost = b->lost[r] || ep_remote_down(a.g, r);
+		bool lost = board->lost[r] || ep_remote_down(a.g, r);
 
-		if (a.g.mask[r] && (lost || (!b->joined[r] && !ep_clean_ahead(a, r)))) {
+		if (a.g.mask[r] && (lost || (!board->joined[r] && !ep_clean_ahead(a, r)))) {
 			ep_clean_missed(a, r, lost);
 		}
 		a.g.mask[r] = !lost && !ep_ranks_has(&a.gone, r);
@@ -354,7 +354,7 @@ EP_DEV void ep_clean_settle(const struct ep_clean_args &a, const struct ep_clean
 		uint32_t absent = 0;
 
 		for (uint32_t r = 32 * w; r < a.g.nranks && r < 32 * (w + 1); r++) {
-			absent |= (uint32_t)!b->joined[r] << (r & 31);
+			absent |= (uint32_t)!board->joined[r] << (r & 31);
 		}
 		ep_st_relaxed_sys_u32(&a.absent->words[w], absent);
 	}
@@ -364,7 +364,7 @@ EP_DEV void ep_clean_settle(const struct ep_clean_args &a, const struct ep_clean
 
 		s.busy = ep_seq_busy(a.g.banks);
 		s.step = step;
-		s.clean_round = b->round;
+		s.clean_round = board->round;
 		a.g.seq[i] = s;
 	}
 }

@@ -24,9 +24,9 @@ EP_HOST_DEV struct ep_div ep_div_make(uint32_t d)
 	return v;
 }
 
-EP_HOST_DEV uint32_t ep_div(uint32_t n, struct ep_div v)
+EP_HOST_DEV uint32_t ep_div(uint32_t n, struct ep_div div)
 {
-	return (uint32_t)((uint64_t)n * v.mul >> v.shift);
+	return (uint32_t)((uint64_t)n * div.mul >> div.shift);
 }
 
 #endif

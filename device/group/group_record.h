@@ -32,22 +32,22 @@ EP_DEV void ep_abort(const struct ep_dev_group &g)
 
 /* The first failure of a class fills its record; the host reads it once `valid` is set. */
 EP_DEV void ep_record_write(const struct ep_dev_group &g, uint32_t record_class,
-			    const struct ep_record &r)
+			    const struct ep_record &record)
 {
 	if (ep_atomic_cas_gpu_u32(&g.state->record_lock[record_class], 0, 1) != 0) {
 		return;
 	}
 	struct ep_record *out = &g.records[record_class];
 
-	out->cause = r.cause;
-	out->site = r.site;
-	out->peer = r.peer;
-	out->step = r.step;
-	out->is_combine = r.is_combine;
-	out->token = r.token;
-	out->k = r.k;
-	out->value = r.value;
-	out->expected = r.expected;
+	out->cause = record.cause;
+	out->site = record.site;
+	out->peer = record.peer;
+	out->step = record.step;
+	out->is_combine = record.is_combine;
+	out->token = record.token;
+	out->k = record.k;
+	out->value = record.value;
+	out->expected = record.expected;
 	ep_st_release_sys_u32(&out->valid, 1);
 }
 

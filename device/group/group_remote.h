@@ -71,10 +71,10 @@ EP_DEV uint64_t ep_remote_left(const struct ep_dev_group &g, const struct ep_op 
 
 /* The queue to rank r is of no use any more. One warp. */
 EP_DEV void ep_remote_failed(const struct ep_dev_group &g, const struct ep_op &op,
-			     const struct ep_mlx5_post &p, uint32_t r, enum ep_wait_site site)
+			     const struct ep_mlx5_post &post, uint32_t r, enum ep_wait_site site)
 {
-	if (ep_lane() == 0 && p.status != EP_MLX5_ERR_ABORTED) {
-		ep_mask_peer(g, op, EP_CAUSE_RDMA, site, r, p.status, p.qpn);
+	if (ep_lane() == 0 && post.status != EP_MLX5_ERR_ABORTED) {
+		ep_mask_peer(g, op, EP_CAUSE_RDMA, site, r, post.status, post.qpn);
 	}
 	ep_warp_sync(EP_FULL_MASK);
 }
@@ -84,7 +84,7 @@ EP_DEV void ep_remote_failed(const struct ep_dev_group &g, const struct ep_op &o
  * queue's owner, who must post it. One warp.
  */
 EP_DEV struct ep_mlx5_signal ep_remote_signal(const struct ep_dev_group &g,
-					      const struct ep_mlx5_post &p, uint32_t r,
+					      const struct ep_mlx5_post &post, uint32_t r,
 					      uint32_t queue, uint64_t off, uint64_t value)
 {
 	uint64_t before = 0;
@@ -96,7 +96,8 @@ EP_DEV struct ep_mlx5_signal ep_remote_signal(const struct ep_dev_group &g,
 		link->signal = value;
 	}
 	before = ep_shfl_u64(EP_FULL_MASK, before, 0);
-	return ep_mlx5_signal_value(ep_mlx5_remote(&p, EP_MLX5_REGION_SIGNAL, off), before, value);
+	return ep_mlx5_signal_value(ep_mlx5_remote(&post, EP_MLX5_REGION_SIGNAL, off), before,
+				    value);
 }
 
 /* What a signal says: `entries` of the channel have been posted. */
@@ -112,13 +113,13 @@ EP_DEV uint64_t ep_remote_signal_off(const struct ep_dev_group &g, uint32_t chan
 }
 
 /* Has everything posted to the queue completed? One warp. */
-EP_DEV bool ep_remote_idle(const struct ep_mlx5_post &p)
+EP_DEV bool ep_remote_idle(const struct ep_mlx5_post &post)
 {
-	uint32_t status = p.status;
+	uint32_t status = post.status;
 	bool idle = false;
 
 	if (ep_lane() == 0 && !status) {
-		idle = ep_mlx5_poll(&p, EP_WAIT_RDMA_SLOT, &status) >= p.end && !status;
+		idle = ep_mlx5_poll(&post, EP_WAIT_RDMA_SLOT, &status) >= post.end && !status;
 	}
 	return ep_shfl_u32(EP_FULL_MASK, idle, 0) != 0;
 }
@@ -200,22 +201,23 @@ EP_DEV uint64_t ep_stage_off(const struct ep_dev_group &g, uint32_t channel, uin
  * One warp.
  */
 EP_DEV bool ep_stage_released(const struct ep_dev_group &g, const struct ep_op &op,
-			      struct ep_mlx5_post &p, uint32_t r, uint64_t index)
+			      struct ep_mlx5_post &post, uint32_t r, uint64_t index)
 {
 	bool active = ep_mask_active_warp(g, r);
 
-	p.timeout_ns = ep_remote_left(g, op, active);
-	if (ep_mlx5_wait(&p, index, EP_MLX5_ERR_COMPLETION, EP_WAIT_RDMA_COMPLETION)) {
+	post.timeout_ns = ep_remote_left(g, op, active);
+	if (ep_mlx5_wait(&post, index, EP_MLX5_ERR_COMPLETION, EP_WAIT_RDMA_COMPLETION)) {
 		return true;
 	}
 	if (active) {
-		ep_remote_failed(g, op, p, r, EP_WAIT_RDMA_COMPLETION);
+		ep_remote_failed(g, op, post, r, EP_WAIT_RDMA_COMPLETION);
 	}
-	if (ep_mlx5_wait_end(&p, index, EP_REMOTE_END_NS)) {
+	if (ep_mlx5_wait_end(&post, index, EP_REMOTE_END_NS)) {
 		return true;
 	}
 	if (ep_lane() == 0 && !ep_aborted(g)) {
-		ep_mask_peer(g, op, EP_CAUSE_UNENDED, EP_WAIT_RDMA_COMPLETION, r, p.status, p.qpn);
+		ep_mask_peer(g, op, EP_CAUSE_UNENDED, EP_WAIT_RDMA_COMPLETION, r, post.status,
+			     post.qpn);
 	}
 	return false;
 }
@@ -253,11 +255,11 @@ EP_DEV bool ep_stage_claim(const struct ep_dev_group &g, const struct ep_op &op,
 }
 
 /* What the warp has posted to r reads from the side. One warp. */
-EP_DEV void ep_stage_mark(const struct ep_dev_group &g, const struct ep_mlx5_post &p, uint32_t r,
+EP_DEV void ep_stage_mark(const struct ep_dev_group &g, const struct ep_mlx5_post &post, uint32_t r,
 			  uint32_t channel, uint32_t side)
 {
 	if (ep_lane() == 0) {
-		ep_remote_link_at(g, r, channel)->side_busy[side] = p.end;
+		ep_remote_link_at(g, r, channel)->side_busy[side] = post.end;
 	}
 }
 

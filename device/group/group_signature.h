@@ -55,10 +55,10 @@ EP_DEV bool ep_signature_differs(uint64_t its, uint64_t ours)
 }
 
 /* 16 bytes of the launch's signature. */
-EP_DEV struct ep_vec16 ep_signature_part(const struct ep_dev_launch &l, uint32_t origin,
+EP_DEV struct ep_vec16 ep_signature_part(const struct ep_dev_launch &launch, uint32_t origin,
 					 uint32_t part)
 {
-	const uint32_t *w = l.signature.word + 4 * part;
+	const uint32_t *w = launch.signature.word + 4 * part;
 	struct ep_vec16 v = { w[0], w[1], w[2], part == EP_SIGNATURE_ORIGIN / 4 ? origin : w[3] };
 
 	return v;
@@ -71,17 +71,17 @@ EP_DEV bool ep_signature_silent(const struct ep_dev_group &g, uint32_t origin)
 }
 
 /* The slot in this rank's own heap: for hosts, when ranks disagree, and for NICs. One warp of one block. */
-EP_DEV void ep_signature_keep(const struct ep_dev_group &g, const struct ep_dev_launch &l,
+EP_DEV void ep_signature_keep(const struct ep_dev_group &g, const struct ep_dev_launch &launch,
 			      uint32_t step, uint32_t origin)
 {
 	struct ep_signature_slot *at = ep_signature_at(g, g.own, step, g.rank);
 
 	if (ep_lane() < EP_SIGNATURE_PARTS) {
 		ep_st16(at->signature.word + 4 * ep_lane(),
-			ep_signature_part(l, origin, ep_lane()));
+			ep_signature_part(launch, origin, ep_lane()));
 	} else if (ep_lane() == EP_SIGNATURE_PARTS && !ep_signature_silent(g, origin)) {
-		ep_st_retired_sys_u64(&at->mark,
-				      ep_signature_mark(step, ep_signature_seal(l.hash, origin)));
+		ep_st_retired_sys_u64(
+			&at->mark, ep_signature_mark(step, ep_signature_seal(launch.hash, origin)));
 	}
 }
 

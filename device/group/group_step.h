@@ -14,16 +14,16 @@
 #include "device/group/wait.h"
 
 /* The bank freed longest ago among those without a pending operation. */
-EP_DEV uint32_t ep_bank_choose(const struct ep_dev_seq *s)
+EP_DEV uint32_t ep_bank_choose(const struct ep_dev_seq *seq)
 {
 	uint32_t best = 0;
 	int32_t oldest = 0;
 	bool found = false;
 
 	for (uint32_t b = 0; b < EP_GROUP_BANKS; b++) {
-		int32_t age = s->freed[b] ? (int32_t)(s->step - s->freed[b]) : 0x7fffffff;
+		int32_t age = seq->freed[b] ? (int32_t)(seq->step - seq->freed[b]) : 0x7fffffff;
 
-		if (!(s->busy >> b & 1) && (!found || age > oldest)) {
+		if (!(seq->busy >> b & 1) && (!found || age > oldest)) {
 			best = b;
 			oldest = age;
 			found = true;
@@ -35,9 +35,9 @@ EP_DEV uint32_t ep_bank_choose(const struct ep_dev_seq *s)
 _Static_assert(EP_GROUP_BANKS == 3, "ep_seq_freed, ep_seq_advance");
 
 /* Step that freed bank b. (A bank is no index: what is indexed does not stay in registers.) */
-EP_DEV uint32_t ep_seq_freed(const struct ep_dev_seq &s, uint32_t b)
+EP_DEV uint32_t ep_seq_freed(const struct ep_dev_seq &seq, uint32_t b)
 {
-	return b == 0 ? s.freed[0] : b == 1 ? s.freed[1] : s.freed[2];
+	return b == 0 ? seq.freed[0] : b == 1 ? seq.freed[1] : seq.freed[2];
 }
 
 /*
@@ -53,56 +53,58 @@ struct ep_step_found {
 };
 
 EP_DEV struct ep_step_found ep_step_load(const struct ep_dev_group &g,
-					 const struct ep_dev_launch &l, bool is_combine)
+					 const struct ep_dev_launch &launch, bool is_combine)
 {
 	struct ep_step_found f;
 
 	f.aborted = 0;
 	f.word = 0;
 	if (ep_warp() == ep_nwarps() - 1) {
-		if (ep_block() < l.send_blocks && ep_lane() < g.nranks) {
+		if (ep_block() < launch.send_blocks && ep_lane() < g.nranks) {
 			f.word = ep_progress_load(g, ep_lane());
 		}
 		f.aborted = ep_ld_relaxed_gpu_u32(&g.state->aborted);
 	}
 	f.seq = g.seq[ep_block()];
 	/* a send half writes it meanwhile, so that blocks would not read the same */
-	f.pending = l.halves & EP_HALF_SEND ? (struct ep_dev_pending){} : l.handle->pending;
+	f.pending = launch.halves & EP_HALF_SEND ? (struct ep_dev_pending){}
+						 : launch.handle->pending;
 	f.receipt = {};
-	if (is_combine && l.halves & EP_HALF_SEND) {
-		f.receipt = l.handle->receipt;
+	if (is_combine && launch.halves & EP_HALF_SEND) {
+		f.receipt = launch.handle->receipt;
 	}
 	return f;
 }
 
 /* Is the handle's operation sent and not received? */
-EP_DEV bool ep_step_pends(const struct ep_step_found &f)
+EP_DEV bool ep_step_pends(const struct ep_step_found &found)
 {
-	return f.pending.bank < EP_GROUP_BANKS && (f.seq.busy >> f.pending.bank & 1) &&
-	       ep_seq_freed(f.seq, f.pending.bank) == f.pending.epoch;
+	return found.pending.bank < EP_GROUP_BANKS && (found.seq.busy >> found.pending.bank & 1) &&
+	       ep_seq_freed(found.seq, found.pending.bank) == found.pending.epoch;
 }
 
 /* Why a send half must not run, or 0. */
-EP_DEV uint32_t ep_step_send_fault(const struct ep_dev_launch &l, const struct ep_step_found &f,
-				   bool is_combine)
+EP_DEV uint32_t ep_step_send_fault(const struct ep_dev_launch &launch,
+				   const struct ep_step_found &found, bool is_combine)
 {
-	if (f.seq.busy == (1u << EP_GROUP_BANKS) - 1) {
+	if (found.seq.busy == (1u << EP_GROUP_BANKS) - 1) {
 		return EP_CAUSE_UNRECEIVED;
 	}
-	if (is_combine && f.receipt.id != l.receipt_id) {
+	if (is_combine && found.receipt.id != launch.receipt_id) {
 		return EP_CAUSE_UNDISPATCHED;
 	}
-	return is_combine && f.receipt.clean_round != f.seq.clean_round ? EP_CAUSE_CLEANED : 0;
+	return is_combine && found.receipt.clean_round != found.seq.clean_round ? EP_CAUSE_CLEANED
+										: 0;
 }
 
 /*
  * The kernel's step: what follows from the sequence that it found. The host lets halves run in turn,
  * and combines after dispatches, but a graph with one of them may be launched twice, or never.
  */
-EP_DEV struct ep_op ep_step_make(const struct ep_dev_launch &l, const struct ep_step_found &f,
-				 bool is_combine)
+EP_DEV struct ep_op ep_step_make(const struct ep_dev_launch &launch,
+				 const struct ep_step_found &found, bool is_combine)
 {
-	const struct ep_dev_seq &seq = f.seq;
+	const struct ep_dev_seq &seq = found.seq;
 	struct ep_op op;
 
 	op.step = ep_step_after(seq.step);
@@ -110,55 +112,55 @@ EP_DEV struct ep_op ep_step_make(const struct ep_dev_launch &l, const struct ep_
 	op.start_ns = 0;
 	op.fault = 0;
 	op.clean_round = seq.clean_round;
-	if (l.halves & EP_HALF_SEND) {
+	if (launch.halves & EP_HALF_SEND) {
 		op.epoch = op.step;
 		op.bank = seq.next;
 		op.freed = seq.next_freed;
-		op.fault = ep_step_send_fault(l, f, is_combine);
+		op.fault = ep_step_send_fault(launch, found, is_combine);
 		return op;
 	}
-	op.fault = ep_step_pends(f) ? 0 : EP_CAUSE_UNSENT;
-	op.epoch = f.pending.epoch;
-	op.bank = op.fault ? 0 : f.pending.bank;
-	op.freed = f.pending.freed;
+	op.fault = ep_step_pends(found) ? 0 : EP_CAUSE_UNSENT;
+	op.epoch = found.pending.epoch;
+	op.bank = op.fault ? 0 : found.pending.bank;
+	op.freed = found.pending.freed;
 	return op;
 }
 
 /*
  * EP_SIGNATURE_ORIGIN of the step: for a receive half its send half, for a combine its dispatch.
  */
-EP_DEV uint32_t ep_step_origin(const struct ep_dev_launch &l, const struct ep_step_found &f,
-			       const struct ep_op &op)
+EP_DEV uint32_t ep_step_origin(const struct ep_dev_launch &launch,
+			       const struct ep_step_found &found, const struct ep_op &op)
 {
 	if (op.fault) {
 		return EP_SIGNATURE_REFUSED;
 	}
-	return l.halves & EP_HALF_SEND ? f.receipt.epoch : op.epoch;
+	return launch.halves & EP_HALF_SEND ? found.receipt.epoch : op.epoch;
 }
 
 /* Of a combine: the seal of the launch that has its send half. */
-EP_DEV uint32_t ep_step_seal(const struct ep_dev_launch &l, const struct ep_step_found &f)
+EP_DEV uint32_t ep_step_seal(const struct ep_dev_launch &launch, const struct ep_step_found &found)
 {
-	return l.halves & EP_HALF_SEND ? ep_signature_seal(l.hash, f.receipt.epoch)
-				       : f.pending.seal;
+	return launch.halves & EP_HALF_SEND ? ep_signature_seal(launch.hash, found.receipt.epoch)
+					    : found.pending.seal;
 }
 
 /* The sequence after the step. What the next kernel would have to find out is found out here. */
-EP_DEV void ep_seq_advance(const struct ep_dev_launch &l, const struct ep_op &op,
-			   struct ep_dev_seq *s)
+EP_DEV void ep_seq_advance(const struct ep_dev_launch &launch, const struct ep_op &op,
+			   struct ep_dev_seq *seq)
 {
-	s->step = op.step;
+	seq->step = op.step;
 	if (!op.fault) {
-		uint32_t freed = l.halves & EP_HALF_RECV ? op.step : op.epoch;
+		uint32_t freed = launch.halves & EP_HALF_RECV ? op.step : op.epoch;
 
-		s->busy = l.halves & EP_HALF_RECV ? s->busy & ~(1u << op.bank)
-						  : s->busy | 1u << op.bank;
-		s->freed[0] = op.bank == 0 ? freed : s->freed[0];
-		s->freed[1] = op.bank == 1 ? freed : s->freed[1];
-		s->freed[2] = op.bank == 2 ? freed : s->freed[2];
+		seq->busy = launch.halves & EP_HALF_RECV ? seq->busy & ~(1u << op.bank)
+							 : seq->busy | 1u << op.bank;
+		seq->freed[0] = op.bank == 0 ? freed : seq->freed[0];
+		seq->freed[1] = op.bank == 1 ? freed : seq->freed[1];
+		seq->freed[2] = op.bank == 2 ? freed : seq->freed[2];
 	}
-	s->next = ep_bank_choose(s);
-	s->next_freed = ep_seq_freed(*s, s->next);
+	seq->next = ep_bank_choose(seq);
+	seq->next_freed = ep_seq_freed(*seq, seq->next);
 }
 
 /*
@@ -189,13 +191,13 @@ EP_DEV_COLD bool ep_step_multicast(const struct ep_dev_group &g, struct ep_op op
  * over, so the banks they read are free. And what it passes to the step, unless it has masked the peer:
  * the mark; this rank keeps the rest. One warp of one block.
  */
-EP_DEV void ep_step_publish(const struct ep_dev_group &g, const struct ep_dev_launch &l,
+EP_DEV void ep_step_publish(const struct ep_dev_group &g, const struct ep_dev_launch &launch,
 			    const struct ep_op &op, uint32_t origin)
 {
-	uint64_t mark = ep_signature_mark(op.step, ep_signature_seal(l.hash, origin));
+	uint64_t mark = ep_signature_mark(op.step, ep_signature_seal(launch.hash, origin));
 	bool silent = ep_signature_silent(g, origin);
 
-	ep_signature_keep(g, l, op.step, origin);
+	ep_signature_keep(g, launch, op.step, origin);
 	if (EP_MULTICAST && g.multicast && !silent && ep_step_multicast(g, op, mark)) {
 		return;
 	}
@@ -280,7 +282,7 @@ EP_DEV void ep_step_refuse(const struct ep_dev_group &g, const struct ep_op &op)
  * block waits for another. All threads of all blocks, once; holds a barrier, behind which they
  * agree on the result: EP_BANK_ABORTED, or what the senders found.
  */
-EP_DEV uint32_t ep_step_begin(const struct ep_dev_group &g, const struct ep_dev_launch &l,
+EP_DEV uint32_t ep_step_begin(const struct ep_dev_group &g, const struct ep_dev_launch &launch,
 			      const struct ep_step_found &found, const struct ep_op &op)
 {
 	EP_SHARED(uint32_t, bank_state);
@@ -292,7 +294,7 @@ EP_DEV uint32_t ep_step_begin(const struct ep_dev_group &g, const struct ep_dev_
 
 		if (aborted || op.fault) {
 			state = EP_BANK_ABORTED;
-		} else if (ep_block() < l.send_blocks) {
+		} else if (ep_block() < launch.send_blocks) {
 			state = ep_bank_wait(g, op, found.word);
 		}
 		if (ep_lane() == 0) {
@@ -307,24 +309,24 @@ EP_DEV uint32_t ep_step_begin(const struct ep_dev_group &g, const struct ep_dev_
 	     i += ep_nthreads() * ep_nblocks()) {
 		struct ep_dev_seq s = found.seq;
 
-		ep_seq_advance(l, op, &s);
+		ep_seq_advance(launch, op, &s);
 		g.seq[i] = s;
 	}
-	if (ep_block() == 0 && ep_tid() == 0 && l.halves == EP_HALF_SEND && !op.fault) {
-		l.handle->pending.bank = op.bank;
-		l.handle->pending.epoch = op.epoch;
-		l.handle->pending.freed = op.freed;
-		l.handle->pending.seal = ep_signature_seal(l.hash, found.receipt.epoch);
+	if (ep_block() == 0 && ep_tid() == 0 && launch.halves == EP_HALF_SEND && !op.fault) {
+		launch.handle->pending.bank = op.bank;
+		launch.handle->pending.epoch = op.epoch;
+		launch.handle->pending.freed = op.freed;
+		launch.handle->pending.seal = ep_signature_seal(launch.hash, found.receipt.epoch);
 	}
 	return bank_state;
 }
 
 /* Handle memory holds all that a combine needs of this dispatch. One thread. */
-EP_DEV void ep_receipt_leave(const struct ep_dev_launch &l, const struct ep_op &op)
+EP_DEV void ep_receipt_leave(const struct ep_dev_launch &launch, const struct ep_op &op)
 {
-	l.handle->receipt.id = l.receipt_id;
-	l.handle->receipt.clean_round = op.clean_round;
-	l.handle->receipt.epoch = op.epoch;
+	launch.handle->receipt.id = launch.receipt_id;
+	launch.handle->receipt.clean_round = op.clean_round;
+	launch.handle->receipt.epoch = op.epoch;
 }
 
 #endif

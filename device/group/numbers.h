@@ -15,12 +15,12 @@ template <> struct ep_numbers<EP_BF16> {
 	enum {
 		count = 4
 	};
-	EP_DEV void load(const struct ep_vec8 &v, float *f)
+	EP_DEV void load(const struct ep_vec8 &vec, float *f)
 	{
-		f[0] = ep_bf16_lo_f32(v.x);
-		f[1] = ep_bf16_hi_f32(v.x);
-		f[2] = ep_bf16_lo_f32(v.y);
-		f[3] = ep_bf16_hi_f32(v.y);
+		f[0] = ep_bf16_lo_f32(vec.x);
+		f[1] = ep_bf16_hi_f32(vec.x);
+		f[2] = ep_bf16_lo_f32(vec.y);
+		f[3] = ep_bf16_hi_f32(vec.y);
 	}
 	EP_DEV struct ep_vec8 store(const float *f)
 	{
@@ -38,12 +38,12 @@ template <> struct ep_numbers<EP_FP16> {
 	enum {
 		count = 4
 	};
-	EP_DEV void load(const struct ep_vec8 &v, float *f)
+	EP_DEV void load(const struct ep_vec8 &vec, float *f)
 	{
-		f[0] = ep_fp16_lo_f32(v.x);
-		f[1] = ep_fp16_hi_f32(v.x);
-		f[2] = ep_fp16_lo_f32(v.y);
-		f[3] = ep_fp16_hi_f32(v.y);
+		f[0] = ep_fp16_lo_f32(vec.x);
+		f[1] = ep_fp16_hi_f32(vec.x);
+		f[2] = ep_fp16_lo_f32(vec.y);
+		f[3] = ep_fp16_hi_f32(vec.y);
 	}
 	EP_DEV struct ep_vec8 store(const float *f)
 	{
@@ -61,10 +61,10 @@ template <> struct ep_numbers<EP_FP32> {
 	enum {
 		count = 2
 	};
-	EP_DEV void load(const struct ep_vec8 &v, float *f)
+	EP_DEV void load(const struct ep_vec8 &vec, float *f)
 	{
-		f[0] = ep_bits_f32(v.x);
-		f[1] = ep_bits_f32(v.y);
+		f[0] = ep_bits_f32(vec.x);
+		f[1] = ep_bits_f32(vec.y);
 	}
 	EP_DEV struct ep_vec8 store(const float *f)
 	{

@@ -13,14 +13,14 @@ struct ep_ranks {
 	uint32_t words[EP_RANKS_WORDS]; /* bit r % 32 of word r / 32: rank r */
 };
 
-EP_HOST_DEV uint32_t ep_ranks_has(const struct ep_ranks *s, uint32_t r)
+EP_HOST_DEV uint32_t ep_ranks_has(const struct ep_ranks *ranks, uint32_t r)
 {
-	return s->words[r / 32] >> (r & 31) & 1;
+	return ranks->words[r / 32] >> (r & 31) & 1;
 }
 
-EP_HOST_DEV void ep_ranks_add(struct ep_ranks *s, uint32_t r)
+EP_HOST_DEV void ep_ranks_add(struct ep_ranks *ranks, uint32_t r)
 {
-	s->words[r / 32] |= 1u << (r & 31);
+	ranks->words[r / 32] |= 1u << (r & 31);
 }
 
 #endif

@@ -63,21 +63,21 @@ enum ep_wait_stand {
  * What A saw last is kept in s->polls.
  */
 EP_DEV bool ep_wait_extended(const struct ep_dev_group &g, const struct ep_op &op,
-			     struct ep_spin *s, uint32_t peer)
+			     struct ep_spin *spin, uint32_t peer)
 {
 	uint32_t reached = ep_progress_step(g, peer);
 	uint32_t needed = reached == op.epoch ? op.freed + 1 : reached;
 	uint32_t stand = reached == op.epoch                 ? EP_WAIT_WITH
 			 : (int32_t)(reached - op.epoch) > 0 ? EP_WAIT_AHEAD
 							     : EP_WAIT_BEHIND;
-	uint32_t before = s->polls >> EP_WAIT_STAND_SHIFT;
+	uint32_t before = spin->polls >> EP_WAIT_STAND_SHIFT;
 	uint64_t now = ep_time_ns(), grace = EP_WAIT_GRACE_NS >> stand;
 
 	if (before != stand) {
-		s->polls = (s->polls & ((1u << EP_WAIT_STAND_SHIFT) - 1)) |
-			   stand << EP_WAIT_STAND_SHIFT;
+		spin->polls = (spin->polls & ((1u << EP_WAIT_STAND_SHIFT) - 1)) |
+			      stand << EP_WAIT_STAND_SHIFT;
 		if (before || stand != EP_WAIT_BEHIND) {
-			s->start_ns = now - g.timeout_ns;
+			spin->start_ns = now - g.timeout_ns;
 		}
 		return true;
 	}
@@ -87,7 +87,7 @@ EP_DEV bool ep_wait_extended(const struct ep_dev_group &g, const struct ep_op &o
 			grace = g.timeout_ns > EP_WAIT_HELD_NS ? g.timeout_ns : EP_WAIT_HELD_NS;
 		}
 	}
-	return now - s->start_ns - g.timeout_ns < grace;
+	return now - spin->start_ns - g.timeout_ns < grace;
 }
 
 /* Time in units of about a millisecond. */
@@ -95,13 +95,13 @@ EP_DEV bool ep_wait_extended(const struct ep_dev_group &g, const struct ep_op &o
 
 /* A wait of this step was in vain, the first one: ep_wait_since tells the others. */
 EP_DEV void ep_wait_in_vain(const struct ep_dev_group &g, const struct ep_op &op,
-			    const struct ep_spin &s)
+			    const struct ep_spin &spin)
 {
 	uint64_t word = ep_ld_relaxed_gpu_u64(&g.state->in_vain);
 
-	if (s.start_ns && (uint32_t)(word >> 32) != op.step) {
+	if (spin.start_ns && (uint32_t)(word >> 32) != op.step) {
 		ep_st_relaxed_gpu_u64(&g.state->in_vain,
-				      (uint64_t)op.step << 32 | EP_WAIT_CLOCK(s.start_ns));
+				      (uint64_t)op.step << 32 | EP_WAIT_CLOCK(spin.start_ns));
 	}
 }
 
@@ -109,18 +109,19 @@ EP_DEV void ep_wait_in_vain(const struct ep_dev_group &g, const struct ep_op &op
  * Several ranks are lost. A block waits for the rows of one after the other, and each of them has
  * had its time when the first wait of the step has expired: this wait counts from there.
  */
-EP_DEV void ep_wait_since(const struct ep_dev_group &g, const struct ep_op &op, struct ep_spin *s)
+EP_DEV void ep_wait_since(const struct ep_dev_group &g, const struct ep_op &op,
+			  struct ep_spin *spin)
 {
 	uint64_t word = ep_ld_relaxed_gpu_u64(&g.state->in_vain);
 
-	if ((uint32_t)(word >> 32) == op.step && !(s->polls >> EP_WAIT_STAND_SHIFT)) {
+	if ((uint32_t)(word >> 32) == op.step && !(spin->polls >> EP_WAIT_STAND_SHIFT)) {
 		uint64_t now = ep_time_ns();
 		/* the other wait was on another SM, whose clock may be a little ahead of this one */
 		int32_t units = (int32_t)(EP_WAIT_CLOCK(now) - (uint32_t)word);
 		uint64_t age = units > 0 ? (uint64_t)units << 20 : 0;
 
-		if (!s->start_ns || age > now - s->start_ns) {
-			s->start_ns = now - age;
+		if (!spin->start_ns || age > now - spin->start_ns) {
+			spin->start_ns = now - age;
 		}
 	}
 }
@@ -191,28 +192,28 @@ EP_DEV bool ep_wait_overtaken(const struct ep_dev_group &g, const struct ep_op &
  * has masked (ep_remote_masked_ns). Its start is moved back for that, so that it says no more when the
  * wait began: EP_WAIT_CUT keeps it from the step's other waits, which would give up ranks too early.
  */
-EP_DEV void ep_wait_cut(const struct ep_dev_group &g, struct ep_spin *s)
+EP_DEV void ep_wait_cut(const struct ep_dev_group &g, struct ep_spin *spin)
 {
 	uint64_t more = g.timeout_ns / 8 < EP_WAIT_OVERTAKEN_NS ? g.timeout_ns / 8
 								: EP_WAIT_OVERTAKEN_NS;
 	uint64_t now = ep_time_ns();
 
-	if (!s->start_ns || now - s->start_ns < g.timeout_ns - more) {
-		s->start_ns = now - (g.timeout_ns - more);
-		s->polls |= EP_WAIT_CUT;
+	if (!spin->start_ns || now - spin->start_ns < g.timeout_ns - more) {
+		spin->start_ns = now - (g.timeout_ns - more);
+		spin->polls |= EP_WAIT_CUT;
 	}
 }
 
 /* Looks for a reason to end a wait; `lead`: how many steps the peer's word is ahead. */
 EP_DEV uint32_t ep_wait_verdict(const struct ep_dev_group &g, const struct ep_op &op,
-				struct ep_spin *s, bool expired, enum ep_wait_site site,
+				struct ep_spin *spin, bool expired, enum ep_wait_site site,
 				uint32_t peer, uint32_t *lead)
 {
 	uint64_t word = g.mask_enabled ? ep_progress_load(g, peer) : 0;
 	bool excluded = ep_mask_by_peer(g, op, peer, word);
 
 	*lead = (uint32_t)word - op.step;
-	if (expired && !ep_wait_extended(g, op, s, peer)) {
+	if (expired && !ep_wait_extended(g, op, spin, peer)) {
 		return excluded ? EP_CAUSE_EXCLUDED : EP_CAUSE_TIMEOUT;
 	}
 	if (ep_aborted(g) || !ep_mask_active(g, peer)) {
@@ -225,26 +226,26 @@ EP_DEV uint32_t ep_wait_verdict(const struct ep_dev_group &g, const struct ep_op
 		return EP_WAIT_GOES_ON;
 	}
 	/* It sends nothing more. But what it sent before may have come since the last poll. */
-	if (s->polls & EP_WAIT_MASKED) {
+	if (spin->polls & EP_WAIT_MASKED) {
 		return EP_CAUSE_EXCLUDED;
 	}
 	if (ep_wait_overtaken(g, op, site, peer, word)) {
-		ep_wait_cut(g, s);
+		ep_wait_cut(g, spin);
 	} else {
-		s->polls |= EP_WAIT_MASKED;
+		spin->polls |= EP_WAIT_MASKED;
 	}
 	return EP_WAIT_GOES_ON;
 }
 
 /* A wait that lasts shows itself, and its age: not often, for the word is in host memory. */
 EP_DEV void ep_wait_show(const struct ep_dev_group &g, const struct ep_op &op,
-			 const struct ep_spin &s, enum ep_wait_site site, uint32_t peer)
+			 const struct ep_spin &spin, enum ep_wait_site site, uint32_t peer)
 {
-	if (!g.waits || !s.start_ns || !ep_spin_shows(&s) || peer == g.rank) {
+	if (!g.waits || !spin.start_ns || !ep_spin_shows(&spin) || peer == g.rank) {
 		return;
 	}
 
-	uint64_t age = ep_time_ns() - s.start_ns;
+	uint64_t age = ep_time_ns() - spin.start_ns;
 
 	if (age >= EP_WAIT_SHOW_NS && (int64_t)age > 0) {
 		ep_st_relaxed_sys_u64(g.waits + peer,
@@ -263,7 +264,7 @@ struct ep_wait_result {
  * longer, which few tokens pay for in fetched instructions.
  */
 EP_DEV_COLD struct ep_wait_result ep_wait_check(const struct ep_dev_group &g, struct ep_op op,
-						struct ep_spin s, bool expired,
+						struct ep_spin spin, bool expired,
 						enum ep_wait_site site, uint32_t peer)
 {
 	struct ep_wait_result w;
@@ -271,22 +272,22 @@ EP_DEV_COLD struct ep_wait_result ep_wait_check(const struct ep_dev_group &g, st
 	bool counts = site != EP_WAIT_PROGRESS;
 	uint32_t lead, verdict;
 
-	s.polls &= ~EP_WAIT_FULL;
+	spin.polls &= ~EP_WAIT_FULL;
 	if (counts) {
-		ep_wait_since(g, op, &s);
+		ep_wait_since(g, op, &spin);
 	}
-	ep_wait_show(g, op, s, site, peer);
-	verdict = ep_wait_verdict(g, op, &s, expired, site, peer, &lead);
-	if (counts && verdict != EP_WAIT_GOES_ON && !(s.polls & EP_WAIT_CUT)) {
-		ep_wait_in_vain(g, op, s);
+	ep_wait_show(g, op, spin, site, peer);
+	verdict = ep_wait_verdict(g, op, &spin, expired, site, peer, &lead);
+	if (counts && verdict != EP_WAIT_GOES_ON && !(spin.polls & EP_WAIT_CUT)) {
+		ep_wait_in_vain(g, op, spin);
 	}
 	if (verdict != EP_WAIT_GOES_ON && verdict != EP_WAIT_END_SILENT) {
 		ep_mask_peer(g, op, verdict, site, peer, verdict == EP_CAUSE_EXCLUDED ? lead : 0,
 			     0);
 	}
-	w.spin = s;
+	w.spin = spin;
 	w.over = verdict != EP_WAIT_GOES_ON ||
-		 ep_signature_check(g, op.step, (s.polls & (EP_WAIT_FULL - 1)) >> 6);
+		 ep_signature_check(g, op.step, (spin.polls & (EP_WAIT_FULL - 1)) >> 6);
 	return w;
 }
 
@@ -295,17 +296,17 @@ EP_DEV_COLD struct ep_wait_result ep_wait_check(const struct ep_dev_group &g, st
  * after each poll that found nothing. True: the wait is over, because it has failed now, or because
  * the peer was masked or the group aborted before.
  */
-EP_DEV bool ep_wait_give_up(const struct ep_dev_group &g, const struct ep_op &op, struct ep_spin *s,
-			    enum ep_wait_site site, uint32_t peer)
+EP_DEV bool ep_wait_give_up(const struct ep_dev_group &g, const struct ep_op &op,
+			    struct ep_spin *spin, enum ep_wait_site site, uint32_t peer)
 {
-	bool expired = ep_spin_expired(s, g.timeout_ns, site, peer);
+	bool expired = ep_spin_expired(spin, g.timeout_ns, site, peer);
 	struct ep_wait_result w;
 
-	if (!expired && (s->polls & 63) != 0) {
+	if (!expired && (spin->polls & 63) != 0) {
 		return false;
 	}
-	w = ep_wait_check(g, op, *s, expired, site, peer);
-	*s = w.spin;
+	w = ep_wait_check(g, op, *spin, expired, site, peer);
+	*spin = w.spin;
 	return w.over;
 }
 

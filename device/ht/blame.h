@@ -105,17 +105,18 @@ EP_DEV_COLD uint32_t ep_ht_blame(const struct ep_ht_common &c, uint32_t step,
 /* ep_wait_check() for a wait of `peer` that others may hold up. */
 template <bool NODES>
 EP_DEV bool ep_ht_wait_check(const struct ep_ht_common &c, const struct ep_op &op,
-			     struct ep_spin *s, bool expired, enum ep_wait_site site, uint32_t peer)
+			     struct ep_spin *spin, bool expired, enum ep_wait_site site,
+			     uint32_t peer)
 {
-	uint32_t cause = ep_ht_blame<NODES>(c, op.epoch, EP_HT_CHECKS, s->start_ns, peer);
+	uint32_t cause = ep_ht_blame<NODES>(c, op.epoch, EP_HT_CHECKS, spin->start_ns, peer);
 	struct ep_wait_result w;
 
-	s->polls |= cause & EP_HT_LATE_BIT ? EP_WAIT_LATE : 0;
+	spin->polls |= cause & EP_HT_LATE_BIT ? EP_WAIT_LATE : 0;
 	if (expired && peer == c.g.rank) { /* EP_HT_OWN_WAITS is all that it is granted */
-		s->polls |= (uint32_t)EP_WAIT_WITH << EP_WAIT_STAND_SHIFT;
+		spin->polls |= (uint32_t)EP_WAIT_WITH << EP_WAIT_STAND_SHIFT;
 	}
-	w = ep_wait_check(c.g, op, *s, expired, site, cause & ~EP_HT_LATE_BIT);
-	*s = w.spin;
+	w = ep_wait_check(c.g, op, *spin, expired, site, cause & ~EP_HT_LATE_BIT);
+	*spin = w.spin;
 	if (NODES && w.over) { /* ranks of other nodes may not have heard it all */
 		ep_ht_blame<NODES>(c, op.epoch, EP_HT_FAILS, 0, peer);
 	}
@@ -131,22 +132,22 @@ EP_DEV bool ep_ht_wait_check(const struct ep_ht_common &c, const struct ep_op &o
 
 /* ep_wait_give_up() for such a wait. */
 template <bool NODES>
-EP_DEV bool ep_ht_give_up(const struct ep_ht_common &c, const struct ep_op &op, struct ep_spin *s,
-			  enum ep_wait_site site, uint32_t peer)
+EP_DEV bool ep_ht_give_up(const struct ep_ht_common &c, const struct ep_op &op,
+			  struct ep_spin *spin, enum ep_wait_site site, uint32_t peer)
 {
 	uint64_t waits = peer == c.g.rank ? EP_HT_OWN_WAITS : 1;
-	bool expired = ep_spin_expired(s, waits * c.g.timeout_ns, site, peer);
+	bool expired = ep_spin_expired(spin, waits * c.g.timeout_ns, site, peer);
 
-	return (expired || (s->polls & 63) == 0) &&
-	       ep_ht_wait_check<NODES>(c, op, s, expired, site, peer);
+	return (expired || (spin->polls & 63) == 0) &&
+	       ep_ht_wait_check<NODES>(c, op, spin, expired, site, peer);
 }
 
 /* A wait that such polls were made for has ended well. */
 template <bool NODES>
 EP_DEV void ep_ht_go_on(const struct ep_ht_common &c, const struct ep_op &op,
-			const struct ep_spin &s)
+			const struct ep_spin &spin)
 {
-	if (s.polls & EP_WAIT_LATE) {
+	if (spin.polls & EP_WAIT_LATE) {
 		ep_ht_blame<NODES>(c, op.epoch, EP_HT_GOES_ON, 0, c.g.rank);
 	}
 }
@@ -196,10 +197,10 @@ EP_DEV_COLD void ep_ht_queue_blame(const struct ep_ht_common &c, struct ep_op op
 
 /* ep_remote_failed(): the queue to rank r is of no use any more. One warp. */
 EP_DEV void ep_ht_queue_failed(const struct ep_ht_common &c, const struct ep_op &op,
-			       const struct ep_mlx5_post &p, uint32_t r, enum ep_wait_site site)
+			       const struct ep_mlx5_post &post, uint32_t r, enum ep_wait_site site)
 {
-	if (ep_lane() == 0 && p.status != EP_MLX5_ERR_ABORTED) {
-		ep_ht_queue_blame(c, op, p.status, p.qpn, r, site);
+	if (ep_lane() == 0 && post.status != EP_MLX5_ERR_ABORTED) {
+		ep_ht_queue_blame(c, op, post.status, post.qpn, r, site);
 	}
 	ep_warp_sync(EP_FULL_MASK);
 }

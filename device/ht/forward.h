@@ -32,44 +32,44 @@ EP_DEV struct ep_ht_fan ep_ht_hop_fan(const struct ep_ht_dispatch_args &a, uint3
 }
 
 /* What the lane's unit has to move: from the chunk's number of tokens, masks, or rows. */
-EP_DEV uint32_t ep_ht_hop_rows(const struct ep_ht_dispatch_args &a, struct ep_ht_hop *h)
+EP_DEV uint32_t ep_ht_hop_rows(const struct ep_ht_dispatch_args &a, struct ep_ht_hop *hop)
 {
 	const struct ep_ht_common &c = a.c;
 
-	if (h->kind == EP_HT_SEND) {
-		return (1u << ep_min_u32(c.num_tokens - h->chunk * EP_HT_CHUNK, EP_HT_CHUNK)) - 1;
+	if (hop->kind == EP_HT_SEND) {
+		return (1u << ep_min_u32(c.num_tokens - hop->chunk * EP_HT_CHUNK, EP_HT_CHUNK)) - 1;
 	}
-	if (h->kind == EP_HT_FORWARD) {
-		return ep_ht_source_mask(c, h->from, h->chunk);
+	if (hop->kind == EP_HT_FORWARD) {
+		return ep_ht_source_mask(c, hop->from, hop->chunk);
 	}
-	h->from += c.g.rank; /* ranks begin with different sources */
-	h->from -= h->from >= c.g.nranks ? c.g.nranks : 0;
-	if (c.remote.return_rings[h->from].rank == c.g.rank) {
+	hop->from += c.g.rank; /* ranks begin with different sources */
+	hop->from -= hop->from >= c.g.nranks ? c.g.nranks : 0;
+	if (c.remote.return_rings[hop->from].rank == c.g.rank) {
 		return 0; /* own tokens, and those that this rank forwards */
 	}
-	return (1u << ep_ht_rows(c, c.h.recv_start, h->from, h->chunk)) - 1;
+	return (1u << ep_ht_rows(c, c.h.recv_start, hop->from, hop->chunk)) - 1;
 }
 
 /* ---- what they wait for ---- */
 
 /* The rank of this node that has not yet read what a chunk's rows would overwrite in its ring. */
 EP_DEV uint32_t ep_ht_send_missing(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
-				   const struct ep_ht_hop &u)
+				   const struct ep_ht_hop &hop)
 {
 	const struct ep_ht_common &c = a.c;
-	uint32_t slot = u.chunk % c.areas.ring_chunks;
+	uint32_t slot = hop.chunk % c.areas.ring_chunks;
 
-	for (uint32_t i = ep_lane(); u.chunk >= c.areas.ring_chunks && i < c.remote.near;
+	for (uint32_t i = ep_lane(); hop.chunk >= c.areas.ring_chunks && i < c.remote.near;
 	     i += EP_WARP_SIZE) {
 		uint32_t d = c.remote.near_ranks[i], before;
 
-		if (d == c.g.rank || !ep_ht_rows(c, c.h.send_start, d, u.chunk)) {
+		if (d == c.g.rank || !ep_ht_rows(c, c.h.send_start, d, hop.chunk)) {
 			continue;
 		}
-		before = ep_ht_chunk_before(c, c.h.send_start, d, u.chunk);
-		if (before != u.chunk &&
+		before = ep_ht_chunk_before(c, c.h.send_start, d, hop.chunk);
+		if (before != hop.chunk &&
 		    !ep_ht_word_reached(
-			    op, ep_ht_unit_at(c, c.g.own, c.areas.credit_off, i, slot, u.part),
+			    op, ep_ht_unit_at(c, c.g.own, c.areas.credit_off, i, slot, hop.part),
 			    before)) {
 			return d;
 		}
@@ -79,27 +79,27 @@ EP_DEV uint32_t ep_ht_send_missing(const struct ep_ht_dispatch_args &a, const st
 
 /* The same for a source's chunk. */
 EP_DEV uint32_t ep_ht_forward_missing(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
-				      const struct ep_ht_hop &u)
+				      const struct ep_ht_hop &hop)
 {
 	const struct ep_ht_common &c = a.c;
-	uint32_t slot = u.chunk % c.areas.ring_chunks;
+	uint32_t slot = hop.chunk % c.areas.ring_chunks;
 
 	for (uint32_t i = ep_lane(); i < c.remote.near; i += EP_WARP_SIZE) {
-		uint32_t d = c.remote.near_ranks[i], before = u.chunk;
-		uint32_t ring = c.remote.near * (1 + u.from) + i;
+		uint32_t d = c.remote.near_ranks[i], before = hop.chunk;
+		uint32_t ring = c.remote.near * (1 + hop.from) + i;
 
-		if (d == c.g.rank || !ep_ht_near_mask(c, u.from, i, u.chunk)) {
+		if (d == c.g.rank || !ep_ht_near_mask(c, hop.from, i, hop.chunk)) {
 			continue;
 		}
 		while (before >= c.areas.ring_chunks) {
 			before -= c.areas.ring_chunks;
-			if (ep_ht_near_mask(c, u.from, i, before)) {
+			if (ep_ht_near_mask(c, hop.from, i, before)) {
 				break;
 			}
 		}
-		if (before != u.chunk && ep_ht_near_mask(c, u.from, i, before) &&
+		if (before != hop.chunk && ep_ht_near_mask(c, hop.from, i, before) &&
 		    !ep_ht_word_reached(
-			    op, ep_ht_unit_at(c, c.g.own, c.areas.credit_off, ring, slot, u.part),
+			    op, ep_ht_unit_at(c, c.g.own, c.areas.credit_off, ring, slot, hop.part),
 			    before)) {
 			return d;
 		}
@@ -109,34 +109,34 @@ EP_DEV uint32_t ep_ht_forward_missing(const struct ep_ht_dispatch_args &a, const
 
 /* What a unit waits for, of the lane's share; *site says what that is. */
 EP_DEV uint32_t ep_ht_hop_missing(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
-				  const struct ep_ht_hop &u, enum ep_wait_site *site)
+				  const struct ep_ht_hop &hop, enum ep_wait_site *site)
 {
 	const struct ep_ht_common &c = a.c;
-	uint32_t slot = u.chunk % c.areas.ring_chunks, missing;
+	uint32_t slot = hop.chunk % c.areas.ring_chunks, missing;
 
 	*site = EP_WAIT_HT_CREDIT;
-	if (u.kind == EP_HT_SEND) {
-		missing = ep_ht_send_missing(a, op, u);
+	if (hop.kind == EP_HT_SEND) {
+		missing = ep_ht_send_missing(a, op, hop);
 		if (missing == EP_HT_NONE) {
-			missing = ep_ht_stage_missing(c, op, 0, c.remote.nodes, u.chunk);
+			missing = ep_ht_stage_missing(c, op, 0, c.remote.nodes, hop.chunk);
 		}
 		return missing;
 	}
-	if (u.kind == EP_HT_FORWARD) {
-		uint32_t source = c.remote.feeds[u.from].peer;
+	if (hop.kind == EP_HT_FORWARD) {
+		uint32_t source = c.remote.feeds[hop.from].peer;
 
-		if (ep_lane() == 0 && !ep_ht_rows_reached(c, op, source, u.chunk)) {
+		if (ep_lane() == 0 && !ep_ht_rows_reached(c, op, source, hop.chunk)) {
 			*site = EP_WAIT_HT_ROWS;
 			return source;
 		}
-		return ep_ht_forward_missing(a, op, u);
+		return ep_ht_forward_missing(a, op, hop);
 	}
 	*site = EP_WAIT_HT_ROWS;
 	if (ep_lane() == 0 && !ep_ht_word_reached(op,
 						  ep_ht_unit_at(c, c.g.own, c.areas.arrived_off,
-								u.from, slot, u.part),
-						  u.chunk)) {
-		return c.remote.return_rings[u.from].rank;
+								hop.from, slot, hop.part),
+						  hop.chunk)) {
+		return c.remote.return_rings[hop.from].rank;
 	}
 	return EP_HT_NONE;
 }
@@ -144,33 +144,34 @@ EP_DEV uint32_t ep_ht_hop_missing(const struct ep_ht_dispatch_args &a, const str
 /* ---- where rows come from ---- */
 
 /* Loads row `i` of the unit into the next slot of the stage. */
-EP_DEV void ep_ht_hop_load(const struct ep_ht_dispatch_args &a, struct ep_ht_pipe *p,
-			   const struct ep_ht_hop &u, const struct ep_ht_piece &piece, uint32_t i)
+EP_DEV void ep_ht_hop_load(const struct ep_ht_dispatch_args &a, struct ep_ht_pipe *pipe,
+			   const struct ep_ht_hop &hop, const struct ep_ht_piece &piece, uint32_t i)
 {
 	const struct ep_ht_common &c = a.c;
-	size_t token = (size_t)u.chunk * EP_HT_CHUNK + i, part = (size_t)u.part * a.part_bytes;
+	size_t token = (size_t)hop.chunk * EP_HT_CHUNK + i, part = (size_t)hop.part * a.part_bytes;
 
-	ep_ht_pipe_open(p);
-	if (u.kind == EP_HT_FORWARD) {
-		ep_ht_pipe_load(p, 0, c.g.own + ep_ht_net_off(c, u.from, u.chunk, i) + part,
+	ep_ht_pipe_open(pipe);
+	if (hop.kind == EP_HT_FORWARD) {
+		ep_ht_pipe_load(pipe, 0, c.g.own + ep_ht_net_off(c, hop.from, hop.chunk, i) + part,
 				piece.token_bytes + piece.scale_bytes);
-	} else if (u.kind == EP_HT_RECEIVE) {
-		ep_ht_pipe_load(
-			p, 0,
-			ep_ht_ring_at(c, c.g.own, u.from, u.chunk % c.areas.ring_chunks, i) + part,
-			piece.token_bytes + piece.scale_bytes);
+	} else if (hop.kind == EP_HT_RECEIVE) {
+		ep_ht_pipe_load(pipe, 0,
+				ep_ht_ring_at(c, c.g.own, hop.from, hop.chunk % c.areas.ring_chunks,
+					      i) +
+					part,
+				piece.token_bytes + piece.scale_bytes);
 	} else {
 		if (piece.token_bytes) {
-			ep_ht_pipe_load(p, 0, a.tokens + token * a.token_bytes + piece.first,
+			ep_ht_pipe_load(pipe, 0, a.tokens + token * a.token_bytes + piece.first,
 					piece.token_bytes);
 		}
 		if (piece.scale_bytes) {
-			ep_ht_pipe_load(p, piece.token_bytes,
+			ep_ht_pipe_load(pipe, piece.token_bytes,
 					a.scales + token * a.scale_bytes + piece.scale_first,
 					piece.scale_bytes);
 		}
 	}
-	ep_ht_pipe_close(p, piece.token_bytes + piece.scale_bytes);
+	ep_ht_pipe_close(pipe, piece.token_bytes + piece.scale_bytes);
 }
 
 /* ---- where they go ---- */
@@ -187,37 +188,39 @@ EP_DEV void ep_ht_hop_spread(bool stores, const unsigned char *to, const unsigne
 }
 
 /* A part of an own token: to rings of this node, to this rank's own places, and to the stage. */
-EP_DEV void ep_ht_hop_send(const struct ep_ht_dispatch_args &a, const struct ep_ht_hop &u,
-			   const struct ep_ht_piece &piece, uint32_t i, const struct ep_ht_list &l,
-			   const unsigned char *from)
+EP_DEV void ep_ht_hop_send(const struct ep_ht_dispatch_args &a, const struct ep_ht_hop &hop,
+			   const struct ep_ht_piece &piece, uint32_t i,
+			   const struct ep_ht_list &list, const unsigned char *from)
 {
 	const struct ep_ht_common &c = a.c;
-	bool there = l.sel != EP_HT_NONE && l.row != EP_HT_NONE;
-	uint32_t rank = there ? ep_div(EP_HT_SEL_EXPERT(l.sel), c.by_local) : EP_HT_NONE;
+	bool there = list.sel != EP_HT_NONE && list.row != EP_HT_NONE;
+	uint32_t rank = there ? ep_div(EP_HT_SEL_EXPERT(list.sel), c.by_local) : EP_HT_NONE;
 	uint32_t before = ep_shfl_u32(EP_FULL_MASK, rank, (ep_lane() + 31) & 31), own;
-	size_t part = (size_t)u.part * a.part_bytes;
+	size_t part = (size_t)hop.part * a.part_bytes;
 	bool opens = there && (ep_lane() == 0 || before != rank);
 	bool near = opens && rank != c.g.rank && ep_ht_near(c, rank);
-	bool places = c.layout == EP_HT_FLAT ? opens
-					     : l.place != EP_HT_NONE && !(l.sel & EP_HT_SEL_AGAIN);
+	bool places = c.layout == EP_HT_FLAT
+			      ? opens
+			      : list.place != EP_HT_NONE && !(list.sel & EP_HT_SEL_AGAIN);
 	unsigned char *to = NULL;
 
 	if (near) {
-		uint32_t row = l.row - ep_ht_first(c, c.h.send_start, rank, u.chunk);
+		uint32_t row = list.row - ep_ht_first(c, c.h.send_start, rank, hop.chunk);
 
 		to = ep_ht_ring_at(c, ep_heap_of(c.g, rank), c.g.rank,
-				   u.chunk % c.areas.ring_chunks, row) +
+				   hop.chunk % c.areas.ring_chunks, row) +
 		     part;
 	}
 	ep_ht_hop_spread(near, to, from, piece.token_bytes + piece.scale_bytes);
 	if (ep_any(EP_FULL_MASK, there && !ep_ht_near(c, rank))) {
-		ep_bulk_store(c.g.own + ep_ht_stage_off(c, 0, u.chunk, i) + part, from,
+		ep_bulk_store(c.g.own + ep_ht_stage_off(c, 0, hop.chunk, i) + part, from,
 			      piece.token_bytes + piece.scale_bytes);
 	}
 	own = ep_ballot(EP_FULL_MASK, there && rank == c.g.rank && places);
 	for (; own; own &= own - 1) {
 		uint32_t lane = ep_ctz(own);
-		uint32_t row = c.layout == EP_HT_FLAT ? l.row + c.h.send_base[c.g.rank] : l.place;
+		uint32_t row = c.layout == EP_HT_FLAT ? list.row + c.h.send_base[c.g.rank]
+						      : list.place;
 
 		ep_ht_piece_store(a, a.out_tokens, a.out_scales,
 				  ep_shfl_u32(EP_FULL_MASK, row, lane), from, piece);
@@ -225,44 +228,45 @@ EP_DEV void ep_ht_hop_send(const struct ep_ht_dispatch_args &a, const struct ep_
 }
 
 /* A part of a source's token: to rings of this node, and to this rank's own places. */
-EP_DEV void ep_ht_hop_forward(const struct ep_ht_dispatch_args &a, const struct ep_ht_hop &u,
+EP_DEV void ep_ht_hop_forward(const struct ep_ht_dispatch_args &a, const struct ep_ht_hop &hop,
 			      const struct ep_ht_piece &piece, uint32_t i,
 			      const unsigned char *from)
 {
 	const struct ep_ht_common &c = a.c;
-	uint32_t source = c.remote.feeds[u.from].peer;
+	uint32_t source = c.remote.feeds[hop.from].peer;
 
 	for (uint32_t i0 = 0; i0 < c.remote.near; i0 += EP_WARP_SIZE) {
 		uint32_t n = i0 + ep_lane(), mask = 0, d = c.g.rank;
 		unsigned char *to = NULL;
 
 		if (n < c.remote.near && n != c.g.index) {
-			mask = ep_ht_near_mask(c, u.from, n, u.chunk);
+			mask = ep_ht_near_mask(c, hop.from, n, hop.chunk);
 			d = c.remote.near_ranks[n];
 			to = ep_ht_ring_at(c, ep_heap_of(c.g, d), source,
-					   u.chunk % c.areas.ring_chunks,
+					   hop.chunk % c.areas.ring_chunks,
 					   ep_ht_mask_before(mask, i)) +
-			     (size_t)u.part * a.part_bytes;
+			     (size_t)hop.part * a.part_bytes;
 		}
 		ep_ht_hop_spread(mask >> i & 1, to, from, piece.token_bytes + piece.scale_bytes);
 	}
-	uint32_t own = ep_ht_near_mask(c, u.from, c.g.index, u.chunk);
+	uint32_t own = ep_ht_near_mask(c, hop.from, c.g.index, hop.chunk);
 
 	if (own >> i & 1) {
 		uint32_t slot = c.h.recv_base[source] +
-				ep_ht_first(c, c.h.recv_start, source, u.chunk) +
+				ep_ht_first(c, c.h.recv_start, source, hop.chunk) +
 				ep_ht_mask_before(own, i);
 
 		ep_ht_recv_store(a, ep_ht_recv_list(c, slot), slot, piece, from);
 	}
 }
 
-EP_DEV void ep_ht_hop_receive(const struct ep_ht_dispatch_args &a, const struct ep_ht_hop &u,
+EP_DEV void ep_ht_hop_receive(const struct ep_ht_dispatch_args &a, const struct ep_ht_hop &hop,
 			      const struct ep_ht_piece &piece, uint32_t i,
 			      const unsigned char *from)
 {
 	const struct ep_ht_common &c = a.c;
-	uint32_t slot = c.h.recv_base[u.from] + ep_ht_first(c, c.h.recv_start, u.from, u.chunk) + i;
+	uint32_t slot =
+		c.h.recv_base[hop.from] + ep_ht_first(c, c.h.recv_start, hop.from, hop.chunk) + i;
 
 	ep_ht_recv_store(a, ep_ht_recv_list(c, slot), slot, piece, from);
 }

@@ -45,17 +45,17 @@ struct ep_ht_fan {
 	uint32_t parts;
 };
 
-EP_DEV struct ep_ht_cursor ep_ht_cursor_make(const struct ep_ht_fan &f)
+EP_DEV struct ep_ht_cursor ep_ht_cursor_make(const struct ep_ht_fan &fan)
 {
 	struct ep_ht_cursor cur = {};
 
-	cur.units = f.chunks * f.fan * f.parts;
+	cur.units = fan.chunks * fan.fan * fan.parts;
 	cur.next = ep_block() + ep_nblocks() * ep_warp();
 	return cur;
 }
 
 /* The lane's unit of the next 32; chunk EP_HT_NONE: there is none. */
-EP_DEV struct ep_ht_hop ep_ht_hop_make(const struct ep_ht_fan &f, const struct ep_ht_cursor &cur,
+EP_DEV struct ep_ht_hop ep_ht_hop_make(const struct ep_ht_fan &fan, const struct ep_ht_cursor &cur,
 				       uint32_t kind)
 {
 	uint32_t unit = cur.next + ep_lane() * ep_nblocks() * ep_ht_copy_warps();
@@ -63,10 +63,10 @@ EP_DEV struct ep_ht_hop ep_ht_hop_make(const struct ep_ht_fan &f, const struct e
 	uint32_t all;
 
 	if (unit < cur.units) {
-		all = unit / f.parts;
-		h.part = unit - all * f.parts;
-		h.chunk = all / f.fan;
-		h.from = all - h.chunk * f.fan;
+		all = unit / fan.parts;
+		h.part = unit - all * fan.parts;
+		h.chunk = all / fan.fan;
+		h.from = all - h.chunk * fan.fan;
 	}
 	return h;
 }
@@ -120,13 +120,13 @@ EP_DEV struct ep_ht_patience ep_ht_patience_make(void)
 }
 
 EP_DEV enum ep_ht_seen ep_ht_patience_check(const struct ep_ht_common &c, const struct ep_op &op,
-					    struct ep_ht_patience *w, uint32_t missing,
+					    struct ep_ht_patience *patience, uint32_t missing,
 					    enum ep_wait_site site, bool wait)
 {
 	bool over = false, seen = ep_all(EP_FULL_MASK, missing == EP_HT_NONE);
 
 	if (seen) {
-		ep_ht_go_on<true>(c, op, w->spin);
+		ep_ht_go_on<true>(c, op, patience->spin);
 	}
 	ep_bulk_fence_global();
 	if (seen) {
@@ -136,13 +136,14 @@ EP_DEV enum ep_ht_seen ep_ht_patience_check(const struct ep_ht_common &c, const 
 	if (!wait) {
 		return EP_HT_UNSEEN;
 	}
-	if (missing != EP_HT_NONE && missing != w->before) { /* a wait for another one begins */
-		ep_ht_go_on<true>(c, op, w->spin);
-		w->before = missing;
-		w->spin = ep_spin_start();
+	if (missing != EP_HT_NONE &&
+	    missing != patience->before) { /* a wait for another one begins */
+		ep_ht_go_on<true>(c, op, patience->spin);
+		patience->before = missing;
+		patience->spin = ep_spin_start();
 	}
 	if (missing != EP_HT_NONE) {
-		over = ep_ht_give_up<true>(c, op, &w->spin, site, missing);
+		over = ep_ht_give_up<true>(c, op, &patience->spin, site, missing);
 	}
 	return ep_any(EP_FULL_MASK, over) ? EP_HT_LOST : EP_HT_UNSEEN;
 }
@@ -234,7 +235,7 @@ enum ep_ht_taken {
 /* Takes the copy warp's next unit: *u. `wait`: until one is ready. */
 template <class ARGS>
 EP_DEV enum ep_ht_taken ep_ht_hop_take(const ARGS &a, const struct ep_op &op,
-				       struct ep_ht_cursors *cur, struct ep_ht_hop *u, bool wait)
+				       struct ep_ht_cursors *cur, struct ep_ht_hop *hop, bool wait)
 {
 	struct ep_ht_patience patience = ep_ht_patience_make();
 	uint32_t first = ep_ht_cursors_fill(a, cur);
@@ -250,11 +251,11 @@ EP_DEV enum ep_ht_taken ep_ht_hop_take(const ARGS &a, const struct ep_op &op,
 			enum ep_ht_seen seen;
 			uint32_t missing;
 
-			*u = ep_ht_cursors_hop(*cur, k);
-			if (!u->rows) {
+			*hop = ep_ht_cursors_hop(*cur, k);
+			if (!hop->rows) {
 				continue;
 			}
-			missing = ep_ht_hop_missing(a, op, *u, &site);
+			missing = ep_ht_hop_missing(a, op, *hop, &site);
 			seen = ep_ht_patience_check(a.c, op, &patience, missing, site,
 						    wait && k == first);
 			if (seen == EP_HT_SEEN) {

@@ -15,18 +15,19 @@
 
 /* Adds what the slots of a batch, whose first one is p.out, have from byte `at` on. */
 template <int DTYPE, bool WHOLE>
-EP_DEV void ep_ht_sum_slots(struct ep_ht_sum<DTYPE> *sum, const struct ep_ht_pipe &p, uint32_t what,
-			    uint32_t at, uint32_t vecs)
+EP_DEV void ep_ht_sum_slots(struct ep_ht_sum<DTYPE> *sum, const struct ep_ht_pipe &pipe,
+			    uint32_t what, uint32_t at, uint32_t vecs)
 {
-	uint32_t n = EP_HT_NOTE_SLOTS(what), slot = p.out;
+	uint32_t n = EP_HT_NOTE_SLOTS(what), slot = pipe.out;
 
 	if (what & EP_HT_NOTE_FIRST) {
 		ep_ht_sum_clear<DTYPE>(sum, what & EP_HT_NOTE_EMPTY ? 0.0f : -0.0f);
 	}
 	EP_UNROLL(1)
 	for (uint32_t i = 0; i < n; i++) {
-		ep_ht_sum_add<DTYPE, WHOLE>(sum, p.stage + (size_t)slot * p.stride + at, vecs);
-		slot = ep_ht_pipe_after(&p, slot);
+		ep_ht_sum_add<DTYPE, WHOLE>(sum, pipe.stage + (size_t)slot * pipe.stride + at,
+					    vecs);
+		slot = ep_ht_pipe_after(&pipe, slot);
 	}
 }
 
@@ -35,10 +36,11 @@ EP_DEV void ep_ht_sum_slots(struct ep_ht_sum<DTYPE> *sum, const struct ep_ht_pip
 #define EP_HT_NOTE_PAIR_MASK (63u << 10 | EP_HT_NOTE_FIRST | EP_HT_NOTE_LAST)
 
 template <int DTYPE>
-EP_DEV void ep_ht_pair_batch(const struct ep_ht_pipe &p, unsigned char *to, uint32_t vecs)
+EP_DEV void ep_ht_pair_batch(const struct ep_ht_pipe &pipe, unsigned char *to, uint32_t vecs)
 {
-	const unsigned char *a = p.stage + (size_t)p.out * p.stride;
-	const unsigned char *b = p.stage + (size_t)ep_ht_pipe_after(&p, p.out) * p.stride;
+	const unsigned char *a = pipe.stage + (size_t)pipe.out * pipe.stride;
+	const unsigned char *b =
+		pipe.stage + (size_t)ep_ht_pipe_after(&pipe, pipe.out) * pipe.stride;
 
 	EP_UNROLL(1)
 	for (uint32_t at = 0; at < 16 * vecs; at += EP_HT_COMBINE_PART) {
@@ -54,7 +56,7 @@ EP_DEV void ep_ht_pair_batch(const struct ep_ht_pipe &p, unsigned char *to, uint
 
 /* Adds the contributions of a batch, and stores the sums after the last one. */
 template <int DTYPE>
-EP_DEV void ep_ht_sum_batch(struct ep_ht_sum<DTYPE> *sum, const struct ep_ht_pipe &p,
+EP_DEV void ep_ht_sum_batch(struct ep_ht_sum<DTYPE> *sum, const struct ep_ht_pipe &pipe,
 			    unsigned char *to, uint32_t what)
 {
 	uint32_t vecs = EP_HT_NOTE_VECS(what);
@@ -65,12 +67,12 @@ EP_DEV void ep_ht_sum_batch(struct ep_ht_sum<DTYPE> *sum, const struct ep_ht_pip
 		uint32_t n = vecs - at / 16;
 
 		if (n >= EP_HT_SUM_VECS * EP_WARP_SIZE) {
-			ep_ht_sum_slots<DTYPE, true>(sum, p, what, at, n);
+			ep_ht_sum_slots<DTYPE, true>(sum, pipe, what, at, n);
 			if (what & EP_HT_NOTE_LAST) {
 				ep_ht_sum_store<DTYPE, true>(*sum, to + at, n);
 			}
 		} else {
-			ep_ht_sum_slots<DTYPE, false>(sum, p, what, at, n);
+			ep_ht_sum_slots<DTYPE, false>(sum, pipe, what, at, n);
 			if (what & EP_HT_NOTE_LAST) {
 				ep_ht_sum_store<DTYPE, false>(*sum, to + at, n);
 			}
@@ -124,10 +126,10 @@ struct ep_ht_due {
 #define EP_HT_DUE_AGE 4u
 
 EP_DEV void ep_ht_due_publish(const struct ep_ht_combine_args &a, const struct ep_op &op,
-			      const struct ep_ht_pipe &p, struct ep_ht_due *due)
+			      const struct ep_ht_pipe &pipe, struct ep_ht_due *due)
 {
 	if (due->age) {
-		ep_ht_pipe_stored(&p, due->group);
+		ep_ht_pipe_stored(&pipe, due->group);
 		ep_ht_unit_end(a, op, due->unit, false);
 		due->age = 0;
 	}
@@ -146,14 +148,14 @@ struct ep_ht_prepared {
  * and has registers for its sums: this is done once for all rows of a chunk.
  */
 EP_DEV_COLD struct ep_ht_prepared ep_ht_unit_prepare(const struct ep_ht_combine_args &a,
-						     struct ep_op op, struct ep_ht_work w,
-						     struct ep_ht_pipe p, struct ep_ht_due due,
+						     struct ep_op op, struct ep_ht_work work,
+						     struct ep_ht_pipe pipe, struct ep_ht_due due,
 						     bool patient)
 {
-	struct ep_ht_prepared r = { w, due, EP_HT_READY };
+	struct ep_ht_prepared r = { work, due, EP_HT_READY };
 
 	if (patient) {
-		ep_ht_due_publish(a, op, p, &r.due); /* who is waited for may need it */
+		ep_ht_due_publish(a, op, pipe, &r.due); /* who is waited for may need it */
 	}
 	while (r.w.pending || ep_ht_work_next(a, &r.w)) {
 		r.found = ep_ht_work_peers(a, op, r.w, patient);
@@ -173,51 +175,52 @@ EP_DEV_COLD struct ep_ht_prepared ep_ht_unit_prepare(const struct ep_ht_combine_
 }
 
 /* Sends the rows of a batch on, as they are: one group of stores. */
-EP_DEV void ep_ht_copy_batch(const struct ep_ht_combine_args &a, struct ep_ht_pipe *p,
+EP_DEV void ep_ht_copy_batch(const struct ep_ht_combine_args &a, struct ep_ht_pipe *pipe,
 			     unsigned char *to, uint32_t what)
 {
 	EP_UNROLL(1)
 	for (uint32_t i = 0; i < EP_HT_NOTE_SLOTS(what); i++) {
 		ep_bulk_store(to + i * a.c.areas.row_stride,
-			      p->stage + (size_t)ep_ht_pipe_slot(p, p->out, i) * p->stride,
+			      pipe->stage +
+				      (size_t)ep_ht_pipe_slot(pipe, pipe->out, i) * pipe->stride,
 			      16 * EP_HT_NOTE_VECS(what));
 	}
 	ep_bulk_commit();
-	p->groups++;
+	pipe->groups++;
 }
 
 /* Uses the oldest batch. False: it does not come. */
 template <int DTYPE>
 EP_DEV bool ep_ht_combine_add(const struct ep_ht_combine_args &a, const struct ep_op &op,
-			      struct ep_ht_pipe *p, const struct ep_ht_note &note,
+			      struct ep_ht_pipe *pipe, const struct ep_ht_note &note,
 			      struct ep_ht_sum<DTYPE> *sum, struct ep_ht_due *due, bool *between)
 {
-	uint32_t slot = p->out, what = ep_shfl_u32(EP_FULL_MASK, note.what, slot);
+	uint32_t slot = pipe->out, what = ep_shfl_u32(EP_FULL_MASK, note.what, slot);
 	unsigned char *to = (unsigned char *)(uintptr_t)ep_shfl_u64(EP_FULL_MASK, note.to, slot);
 	bool copied = what & EP_HT_NOTE_END && what & EP_HT_NOTE_COPY;
 
-	if (!ep_ht_pipe_wait(a.c.g, op, p, a.c.g.rank)) {
+	if (!ep_ht_pipe_wait(a.c.g, op, pipe, a.c.g.rank)) {
 		return false;
 	}
 	if (what & EP_HT_NOTE_COPY) {
-		ep_ht_copy_batch(a, p, to, what);
+		ep_ht_copy_batch(a, pipe, to, what);
 	} else if ((what & EP_HT_NOTE_PAIR_MASK) == EP_HT_NOTE_PAIR) {
-		ep_ht_pair_batch<DTYPE>(*p, to, EP_HT_NOTE_VECS(what));
+		ep_ht_pair_batch<DTYPE>(*pipe, to, EP_HT_NOTE_VECS(what));
 		*sum = {}; /* so that it needs no registers meanwhile */
 	} else {
-		ep_ht_sum_batch<DTYPE>(sum, *p, to, what);
+		ep_ht_sum_batch<DTYPE>(sum, *pipe, to, what);
 	}
-	ep_ht_pipe_free_batch(p, ep_max_u32(EP_HT_NOTE_SLOTS(what), 1));
+	ep_ht_pipe_free_batch(pipe, ep_max_u32(EP_HT_NOTE_SLOTS(what), 1));
 	*between = what & (EP_HT_NOTE_LAST | EP_HT_NOTE_COPY);
 	due->age += due->age != 0;
 	if (due->age > EP_HT_DUE_AGE || copied) {
-		ep_ht_due_publish(a, op, *p, due);
+		ep_ht_due_publish(a, op, *pipe, due);
 	}
 	if (what & EP_HT_NOTE_END) {
 		uint32_t unit = ep_shfl_u32(EP_FULL_MASK, note.unit, slot);
 
 		if (copied) {
-			*due = { 1, p->groups, unit };
+			*due = { 1, pipe->groups, unit };
 		} else {
 			ep_ht_unit_end(a, op, unit, what & EP_HT_NOTE_SUM);
 		}
@@ -229,24 +232,24 @@ EP_DEV bool ep_ht_combine_add(const struct ep_ht_combine_args &a, const struct e
  * Before the operation begins: opens the first unit, if it waits for no peer, and loads of it what lies in
  * this rank's memory. The warps that look for peers in ep_ht_begin() do not wait here for lists.
  */
-EP_DEV void ep_ht_combine_early(const struct ep_ht_combine_args &a, struct ep_ht_pipe *p,
-				struct ep_ht_work *w, struct ep_ht_group *g,
+EP_DEV void ep_ht_combine_early(const struct ep_ht_combine_args &a, struct ep_ht_pipe *pipe,
+				struct ep_ht_work *work, struct ep_ht_group *g,
 				struct ep_ht_note *note)
 {
 	bool alone = ep_ht_alone(a);
 
-	if (!w->pending ||
-	    (!alone && (w->is_sum || a.in_weights || w->chunk >= a.c.areas.ring_chunks))) {
+	if (!work->pending ||
+	    (!alone && (work->is_sum || a.in_weights || work->chunk >= a.c.areas.ring_chunks))) {
 		return;
 	}
-	w->pending = false;
-	w->open = true;
+	work->pending = false;
+	work->open = true;
 	if (ep_warp() == 0 || ep_warp() == ep_nwarps() - 1) {
 		return;
 	}
-	ep_ht_group_begin(a, w, g);
-	while (!alone && w->open && w->grouped && ep_ht_pipe_room(p)) {
-		if (!ep_ht_work_load(a, w, g, p, note)) {
+	ep_ht_group_begin(a, work, g);
+	while (!alone && work->open && work->grouped && ep_ht_pipe_room(pipe)) {
+		if (!ep_ht_work_load(a, work, g, pipe, note)) {
 			return;
 		}
 	}
@@ -255,32 +258,34 @@ EP_DEV void ep_ht_combine_early(const struct ep_ht_combine_args &a, struct ep_ht
 /* All units of this warp; `w`: the first one may be pending, or open. */
 template <int DTYPE>
 EP_DEV void ep_ht_combine_units(const struct ep_ht_combine_args &a, const struct ep_op &op,
-				struct ep_ht_pipe *p, struct ep_ht_due *due, struct ep_ht_work w,
-				struct ep_ht_group g, struct ep_ht_note note)
+				struct ep_ht_pipe *pipe, struct ep_ht_due *due,
+				struct ep_ht_work work, struct ep_ht_group g,
+				struct ep_ht_note note)
 {
 	struct ep_ht_sum<DTYPE> sum;
 	bool between = true; /* rows: the sum holds nothing */
 
 	for (;;) {
-		while (w.open && ep_ht_pipe_room(p)) {
-			if (!w.grouped) {
+		while (work.open && ep_ht_pipe_room(pipe)) {
+			if (!work.grouped) {
 				if (!between) {
 					break;
 				}
 				sum = {}; /* so that it needs no registers */
-				ep_ht_group_begin(a, &w, &g);
+				ep_ht_group_begin(a, &work, &g);
 			}
-			if (!ep_ht_work_load(a, &w, &g, p, &note)) {
+			if (!ep_ht_work_load(a, &work, &g, pipe, &note)) {
 				break;
 			}
 		}
 		/* who was not ready is looked for again when there is nothing else to do */
-		if (between && !w.open && !(w.pending && p->held)) {
-			struct ep_ht_prepared r = ep_ht_unit_prepare(a, op, w, *p, *due, !p->held);
+		if (between && !work.open && !(work.pending && pipe->held)) {
+			struct ep_ht_prepared r =
+				ep_ht_unit_prepare(a, op, work, *pipe, *due, !pipe->held);
 
 			sum = {}; /* so the call need not keep these */
 			g = {};
-			w = r.w;
+			work = r.w;
 			*due = r.due;
 			if (r.found == EP_HT_FAILED) {
 				return;
@@ -289,7 +294,8 @@ EP_DEV void ep_ht_combine_units(const struct ep_ht_combine_args &a, const struct
 				continue;
 			}
 		}
-		if (!p->held || !ep_ht_combine_add<DTYPE>(a, op, p, note, &sum, due, &between)) {
+		if (!pipe->held ||
+		    !ep_ht_combine_add<DTYPE>(a, op, pipe, note, &sum, due, &between)) {
 			return;
 		}
 	}
@@ -297,12 +303,12 @@ EP_DEV void ep_ht_combine_units(const struct ep_ht_combine_args &a, const struct
 
 /* The operation does not begin: what was loaded for it has to have come before the kernel ends. */
 EP_DEV_COLD void ep_ht_combine_drop(const struct ep_ht_combine_args &a, struct ep_op op,
-				    struct ep_ht_pipe p, struct ep_ht_note note)
+				    struct ep_ht_pipe pipe, struct ep_ht_note note)
 {
-	while (p.held && ep_ht_pipe_wait(a.c.g, op, &p, a.c.g.rank)) {
-		uint32_t what = ep_shfl_u32(EP_FULL_MASK, note.what, p.out);
+	while (pipe.held && ep_ht_pipe_wait(a.c.g, op, &pipe, a.c.g.rank)) {
+		uint32_t what = ep_shfl_u32(EP_FULL_MASK, note.what, pipe.out);
 
-		ep_ht_pipe_free_batch(&p, ep_max_u32(EP_HT_NOTE_SLOTS(what), 1));
+		ep_ht_pipe_free_batch(&pipe, ep_max_u32(EP_HT_NOTE_SLOTS(what), 1));
 	}
 }
 

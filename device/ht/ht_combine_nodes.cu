@@ -35,56 +35,58 @@ struct ep_ht_batch {
 
 /* Loads as many terms of one row as there is room for. There is a row, and a slot. */
 EP_DEV struct ep_ht_batch ep_ht_batch_load(const struct ep_ht_combine_args &a,
-					   const struct ep_ht_hop &u, struct ep_ht_pipe *p,
-					   struct ep_ht_reader *r, uint32_t bytes)
+					   const struct ep_ht_hop &hop, struct ep_ht_pipe *pipe,
+					   struct ep_ht_reader *reader, uint32_t bytes)
 {
 	struct ep_ht_batch b = {};
 	uint32_t before, now;
 
-	if (!r->open) {
-		r->i = ep_ctz(r->rows);
-		r->rows &= r->rows - 1;
-		r->round = 0;
-		r->terms = ep_ht_hop_terms(a, u, r->i, 0);
-		r->open = true;
+	if (!reader->open) {
+		reader->i = ep_ctz(reader->rows);
+		reader->rows &= reader->rows - 1;
+		reader->round = 0;
+		reader->terms = ep_ht_hop_terms(a, hop, reader->i, 0);
+		reader->open = true;
 	}
 	b.there = true;
-	b.i = r->i;
-	b.terms = ep_min_u32(ep_popc(r->terms.mask), p->slots - p->held);
+	b.i = reader->i;
+	b.terms = ep_min_u32(ep_popc(reader->terms.mask), pipe->slots - pipe->held);
 	b.slots = ep_max_u32(b.terms, 1);
-	before = ep_popc(r->terms.mask & ((1u << ep_lane()) - 1));
-	now = ep_ballot(EP_FULL_MASK, (r->terms.mask >> ep_lane() & 1) && before < b.terms);
-	ep_ht_pipe_load_batch(p, now, b.terms, r->terms.from, bytes);
-	r->terms.mask &= ~now;
-	if (!r->terms.mask && ++r->round < ep_ht_hop_rounds(a, u)) {
-		r->terms = ep_ht_hop_terms(a, u, r->i, r->round);
-	} else if (!r->terms.mask) {
+	before = ep_popc(reader->terms.mask & ((1u << ep_lane()) - 1));
+	now = ep_ballot(EP_FULL_MASK, (reader->terms.mask >> ep_lane() & 1) && before < b.terms);
+	ep_ht_pipe_load_batch(pipe, now, b.terms, reader->terms.from, bytes);
+	reader->terms.mask &= ~now;
+	if (!reader->terms.mask && ++reader->round < ep_ht_hop_rounds(a, hop)) {
+		reader->terms = ep_ht_hop_terms(a, hop, reader->i, reader->round);
+	} else if (!reader->terms.mask) {
 		b.last = true;
-		r->open = false;
+		reader->open = false;
 	}
 	return b;
 }
 
 /* Adds the oldest batch. */
 template <int DTYPE>
-EP_DEV void ep_ht_batch_add(struct ep_ht_sum<DTYPE> *sum, struct ep_ht_pipe *p,
-			    const struct ep_ht_batch &b, uint32_t vecs)
+EP_DEV void ep_ht_batch_add(struct ep_ht_sum<DTYPE> *sum, struct ep_ht_pipe *pipe,
+			    const struct ep_ht_batch &batch, uint32_t vecs)
 {
 	EP_UNROLL(1)
-	for (uint32_t n = 0; n < b.terms; n++) {
+	for (uint32_t n = 0; n < batch.terms; n++) {
 		ep_ht_sum_add<DTYPE, false>(
-			sum, p->stage + (size_t)ep_ht_pipe_slot(p, p->out, n) * p->stride, vecs);
+			sum,
+			pipe->stage + (size_t)ep_ht_pipe_slot(pipe, pipe->out, n) * pipe->stride,
+			vecs);
 	}
-	ep_ht_pipe_free_batch(p, b.slots);
+	ep_ht_pipe_free_batch(pipe, batch.slots);
 }
 
 /* Sums the rows of a unit that is ready. False: what it loads does not come. */
 template <int DTYPE>
 EP_DEV bool ep_ht_hop_add(const struct ep_ht_combine_args &a, const struct ep_op &op,
-			  struct ep_ht_pipe *p, const struct ep_ht_hop &u)
+			  struct ep_ht_pipe *pipe, const struct ep_ht_hop &hop)
 {
-	uint32_t bytes = ep_min_u32(a.part_bytes, a.token_bytes - u.part * a.part_bytes);
-	struct ep_ht_reader r = { u.rows, 0, 0, { 0, NULL }, false };
+	uint32_t bytes = ep_min_u32(a.part_bytes, a.token_bytes - hop.part * a.part_bytes);
+	struct ep_ht_reader r = { hop.rows, 0, 0, { 0, NULL }, false };
 	struct ep_ht_batch now = {}, next;
 	struct ep_ht_sum<DTYPE> sum EP_UNSET;
 	uint32_t terms = 0; /* of the row, so far */
@@ -94,22 +96,22 @@ EP_DEV bool ep_ht_hop_add(const struct ep_ht_combine_args &a, const struct ep_op
 			if (!r.rows && !r.open) {
 				return true;
 			}
-			now = ep_ht_batch_load(a, u, p, &r, bytes);
+			now = ep_ht_batch_load(a, hop, pipe, &r, bytes);
 		}
 		next = {};
-		if ((r.rows || r.open) && ep_ht_pipe_room(p)) {
-			next = ep_ht_batch_load(a, u, p, &r, bytes);
+		if ((r.rows || r.open) && ep_ht_pipe_room(pipe)) {
+			next = ep_ht_batch_load(a, hop, pipe, &r, bytes);
 		}
-		if (!ep_ht_pipe_wait(a.c.g, op, p, a.c.g.rank)) {
+		if (!ep_ht_pipe_wait(a.c.g, op, pipe, a.c.g.rank)) {
 			return false;
 		}
 		if (!terms) {
 			ep_ht_sum_clear<DTYPE>(&sum, now.last && !now.terms ? 0.0f : -0.0f);
 		}
-		ep_ht_batch_add<DTYPE>(&sum, p, now, bytes / 16);
+		ep_ht_batch_add<DTYPE>(&sum, pipe, now, bytes / 16);
 		terms += now.terms;
 		if (now.last) {
-			ep_ht_sum_store<DTYPE, false>(sum, ep_ht_hop_to(a, u, now.i), bytes / 16);
+			ep_ht_sum_store<DTYPE, false>(sum, ep_ht_hop_to(a, hop, now.i), bytes / 16);
 			terms = 0;
 		}
 		now = next;
@@ -117,32 +119,32 @@ EP_DEV bool ep_ht_hop_add(const struct ep_ht_combine_args &a, const struct ep_op
 }
 
 /* Gradients of weights that go with a unit's rows, or have come for its tokens: with part 0. */
-EP_DEV_COLD void ep_ht_hop_gradients(const struct ep_ht_combine_args &a, struct ep_ht_hop u)
+EP_DEV_COLD void ep_ht_hop_gradients(const struct ep_ht_combine_args &a, struct ep_ht_hop hop)
 {
 	const struct ep_ht_common &c = a.c;
 
-	if (u.kind == EP_HT_RETURN && ep_ht_near(c, u.from)) {
-		uint32_t first = ep_ht_first(c, c.h.recv_start, u.from, u.chunk);
+	if (hop.kind == EP_HT_RETURN && ep_ht_near(c, hop.from)) {
+		uint32_t first = ep_ht_first(c, c.h.recv_start, hop.from, hop.chunk);
 
-		ep_ht_gradients_leave(a, u.from, first, ep_popc(u.rows),
-				      ep_ht_weights_at(c, ep_heap_of(c.g, u.from), c.g.rank,
+		ep_ht_gradients_leave(a, hop.from, first, ep_popc(hop.rows),
+				      ep_ht_weights_at(c, ep_heap_of(c.g, hop.from), c.g.rank,
 						       first));
 	}
-	for (; u.kind == EP_HT_SUM && u.rows; u.rows &= u.rows - 1) {
-		ep_ht_gradients_take(a, u.chunk * EP_HT_CHUNK + ep_ctz(u.rows));
+	for (; hop.kind == EP_HT_SUM && hop.rows; hop.rows &= hop.rows - 1) {
+		ep_ht_gradients_take(a, hop.chunk * EP_HT_CHUNK + ep_ctz(hop.rows));
 	}
 }
 
 /* All units of a copy warp. */
 template <int DTYPE>
 EP_DEV void ep_ht_copy_warp(const struct ep_ht_combine_args &a, const struct ep_op &op,
-			    struct ep_ht_pipe *p)
+			    struct ep_ht_pipe *pipe)
 {
 	struct ep_ht_cursors cursors = ep_ht_cursors_make(a);
 	struct ep_ht_hop u = {};
 
 	while (ep_ht_hop_take(a, op, &cursors, &u, true) == EP_HT_TAKEN &&
-	       ep_ht_hop_add<DTYPE>(a, op, p, u)) {
+	       ep_ht_hop_add<DTYPE>(a, op, pipe, u)) {
 		if (a.in_weights && u.part == 0) {
 			ep_ht_hop_gradients(a, u);
 		}

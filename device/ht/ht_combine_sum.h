@@ -17,9 +17,9 @@ template <int DTYPE> struct ep_ht_sum {
 	float f[EP_HT_SUM_VECS][2 * ep_numbers<DTYPE>::count];
 };
 
-template <int DTYPE> EP_DEV void ep_ht_sum_load(struct ep_vec16 v, float *f)
+template <int DTYPE> EP_DEV void ep_ht_sum_load(struct ep_vec16 vec, float *f)
 {
-	struct ep_vec8 lo = { v.x, v.y }, hi = { v.z, v.w };
+	struct ep_vec8 lo = { vec.x, vec.y }, hi = { vec.z, vec.w };
 
 	ep_numbers<DTYPE>::load(lo, f);
 	ep_numbers<DTYPE>::load(hi, f + ep_numbers<DTYPE>::count);

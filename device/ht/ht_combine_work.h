@@ -83,9 +83,9 @@ EP_DEV bool ep_ht_flat(const struct ep_ht_common &c)
 }
 
 /* Rows of the unit are copied, all of them as if they were contributions to one. */
-EP_DEV bool ep_ht_copies(const struct ep_ht_combine_args &a, const struct ep_ht_work &w)
+EP_DEV bool ep_ht_copies(const struct ep_ht_combine_args &a, const struct ep_ht_work &work)
 {
-	return !w.is_sum && ep_ht_flat(a.c);
+	return !work.is_sum && ep_ht_flat(a.c);
 }
 
 /* Sums wait for nobody: their units are not chunks. */
@@ -172,45 +172,45 @@ EP_DEV uint32_t ep_ht_row_shift(uint32_t n)
 }
 
 /* What follows from the lists of the group that begins with `row`. Nothing waits for what is loaded. */
-EP_DEV void ep_ht_group_fetch(const struct ep_ht_combine_args &a, struct ep_ht_work *w,
+EP_DEV void ep_ht_group_fetch(const struct ep_ht_combine_args &a, struct ep_ht_work *work,
 			      uint32_t row)
 {
 	const struct ep_ht_common &c = a.c;
-	uint32_t k = ep_lane() & ((1u << w->shift) - 1);
+	uint32_t k = ep_lane() & ((1u << work->shift) - 1);
 
-	row += ep_lane() >> w->shift;
-	w->entry = w->index = EP_HT_NONE;
-	if (row >= w->rows) {
+	row += ep_lane() >> work->shift;
+	work->entry = work->index = EP_HT_NONE;
+	if (row >= work->rows) {
 		return;
 	}
-	if (w->is_sum && k < c.topk) {
-		uint64_t at = (uint64_t)(w->first + row * ep_ht_sum_stride(a)) * c.topk + k;
+	if (work->is_sum && k < c.topk) {
+		uint64_t at = (uint64_t)(work->first + row * ep_ht_sum_stride(a)) * c.topk + k;
 
-		w->entry = c.h.send_sel[at];
-		w->index = c.h.send_row[at];
-	} else if (!w->is_sum && !ep_ht_flat(c) && k < c.width) {
-		uint32_t slot = c.h.recv_base[ep_ht_return_rank(a, w->unit)] + w->first + row;
+		work->entry = c.h.send_sel[at];
+		work->index = c.h.send_row[at];
+	} else if (!work->is_sum && !ep_ht_flat(c) && k < c.width) {
+		uint32_t slot = c.h.recv_base[ep_ht_return_rank(a, work->unit)] + work->first + row;
 
-		w->entry = c.h.recv_sel[(uint64_t)slot * c.width + k];
+		work->entry = c.h.recv_sel[(uint64_t)slot * c.width + k];
 	}
 }
 
-EP_DEV void ep_ht_return_open(const struct ep_ht_combine_args &a, struct ep_ht_work *w)
+EP_DEV void ep_ht_return_open(const struct ep_ht_combine_args &a, struct ep_ht_work *work)
 {
 	const struct ep_ht_common &c = a.c;
-	uint32_t all = ep_div(w->unit, a.by_turns), rank = ep_ht_return_rank(a, w->unit);
+	uint32_t all = ep_div(work->unit, a.by_turns), rank = ep_ht_return_rank(a, work->unit);
 
-	w->is_sum = false;
-	w->chunk = ep_div(all, a.by_parts);
-	w->part = all - w->chunk * a.parts;
-	if (a.is_direct && w->part) {
+	work->is_sum = false;
+	work->chunk = ep_div(all, a.by_parts);
+	work->part = all - work->chunk * a.parts;
+	if (a.is_direct && work->part) {
 		return;
 	}
-	w->first = ep_ht_first(c, c.h.recv_start, rank, w->chunk);
-	w->rows = ep_ht_rows(c, c.h.recv_start, rank, w->chunk);
-	w->shift = ep_ht_flat(c) ? 5
-				 : ep_ht_row_shift(c.width); /* copies: all rows are one group */
-	w->pending = w->rows != 0;
+	work->first = ep_ht_first(c, c.h.recv_start, rank, work->chunk);
+	work->rows = ep_ht_rows(c, c.h.recv_start, rank, work->chunk);
+	work->shift = ep_ht_flat(c) ? 5
+				    : ep_ht_row_shift(c.width); /* copies: all rows are one group */
+	work->pending = work->rows != 0;
 }
 
 /* Does rank d return rows of this rank's chunk, by way of the ring? */
@@ -219,56 +219,57 @@ EP_DEV bool ep_ht_returns(const struct ep_ht_common &c, uint32_t d, uint32_t chu
 	return !(ep_ht_flat(c) && d == c.g.rank) && ep_ht_rows(c, c.h.send_start, d, chunk) != 0;
 }
 
-EP_DEV void ep_ht_sum_open(const struct ep_ht_combine_args &a, struct ep_ht_work *w)
+EP_DEV void ep_ht_sum_open(const struct ep_ht_combine_args &a, struct ep_ht_work *work)
 {
 	const struct ep_ht_common &c = a.c;
 
-	w->is_sum = true;
-	w->chunk = ep_div(w->unit, a.by_parts);
-	w->part = w->unit - w->chunk * a.parts;
+	work->is_sum = true;
+	work->chunk = ep_div(work->unit, a.by_parts);
+	work->part = work->unit - work->chunk * a.parts;
 	if (ep_ht_alone(a)) {
-		w->first = w->chunk;
-		w->chunk = 0;
-		w->rows = (c.num_tokens - w->first - 1) / ep_ht_sum_stride(a) + 1;
+		work->first = work->chunk;
+		work->chunk = 0;
+		work->rows = (c.num_tokens - work->first - 1) / ep_ht_sum_stride(a) + 1;
 	} else {
-		w->first = w->chunk << c.areas.chunk_shift;
-		w->rows = ep_min_u32(c.num_tokens - w->first, 1u << c.areas.chunk_shift);
+		work->first = work->chunk << c.areas.chunk_shift;
+		work->rows = ep_min_u32(c.num_tokens - work->first, 1u << c.areas.chunk_shift);
 	}
-	w->shift = ep_ht_row_shift(c.topk);
-	ep_ht_group_fetch(a, w, 0); /* on its way while this looks who returns something */
-	w->start = EP_HT_NONE;
-	if (ep_lane() < c.g.nranks && !ep_ht_alone(a) && ep_ht_returns(c, ep_lane(), w->chunk)) {
-		w->start = ep_ht_first(c, c.h.send_start, ep_lane(), w->chunk);
+	work->shift = ep_ht_row_shift(c.topk);
+	ep_ht_group_fetch(a, work, 0); /* on its way while this looks who returns something */
+	work->start = EP_HT_NONE;
+	if (ep_lane() < c.g.nranks && !ep_ht_alone(a) && ep_ht_returns(c, ep_lane(), work->chunk)) {
+		work->start = ep_ht_first(c, c.h.send_start, ep_lane(), work->chunk);
 	}
-	w->pending = true;
+	work->pending = true;
 }
 
 /* Opens the next unit of this warp that has rows. False: there is none. */
-EP_DEV bool ep_ht_work_next(const struct ep_ht_combine_args &a, struct ep_ht_work *w)
+EP_DEV bool ep_ht_work_next(const struct ep_ht_combine_args &a, struct ep_ht_work *work)
 {
 	uint32_t step = ep_nblocks() * ep_nwarps(), sums = ep_ht_sums(a);
 
-	while (!w->pending) {
-		uint32_t ahead = ep_div(ep_div(w->next_return, a.by_turns), a.by_parts);
+	while (!work->pending) {
+		uint32_t ahead = ep_div(ep_div(work->next_return, a.by_turns), a.by_parts);
 
-		if (w->next_return < w->returns &&
-		    (w->next_sum >= sums || ahead <= ep_div(w->next_sum, a.by_parts) + a.lag)) {
-			w->unit = w->next_return;
-			w->next_return += step;
-			ep_ht_return_open(a, w);
-		} else if (w->next_sum < sums) {
-			w->unit = w->next_sum;
-			w->next_sum += step;
-			ep_ht_sum_open(a, w);
+		if (work->next_return < work->returns &&
+		    (work->next_sum >= sums ||
+		     ahead <= ep_div(work->next_sum, a.by_parts) + a.lag)) {
+			work->unit = work->next_return;
+			work->next_return += step;
+			ep_ht_return_open(a, work);
+		} else if (work->next_sum < sums) {
+			work->unit = work->next_sum;
+			work->next_sum += step;
+			ep_ht_sum_open(a, work);
 		} else {
 			return false;
 		}
 	}
-	w->row = 0;
-	w->begun = w->grouped = false;
-	w->vecs = ep_min_u32(a.part_bytes, a.token_bytes - w->part * a.part_bytes) / 16;
-	if (!w->is_sum) {
-		ep_ht_group_fetch(a, w, 0);
+	work->row = 0;
+	work->begun = work->grouped = false;
+	work->vecs = ep_min_u32(a.part_bytes, a.token_bytes - work->part * a.part_bytes) / 16;
+	if (!work->is_sum) {
+		ep_ht_group_fetch(a, work, 0);
 	}
 	return true;
 }
@@ -277,22 +278,23 @@ EP_DEV bool ep_ht_work_next(const struct ep_ht_combine_args &a, struct ep_ht_wor
 
 /* The rank from which lane's share of a sum is still missing, of ranks lane, lane + 32, ...; or NONE. */
 EP_DEV uint32_t ep_ht_sum_missing(const struct ep_ht_combine_args &a, const struct ep_op &op,
-				  const struct ep_ht_work &w)
+				  const struct ep_ht_work &work)
 {
 	const struct ep_ht_common &c = a.c;
 
 	/* part 0 carries the gradients of weights */
-	if (a.is_direct && (!a.in_weights || w.part)) {
+	if (a.is_direct && (!a.in_weights || work.part)) {
 		return EP_HT_NONE;
 	}
 	for (uint32_t d = ep_lane(); d < c.g.nranks; d += EP_WARP_SIZE) {
-		if (!(d < EP_WARP_SIZE ? w.start != EP_HT_NONE : ep_ht_returns(c, d, w.chunk))) {
+		if (!(d < EP_WARP_SIZE ? work.start != EP_HT_NONE
+				       : ep_ht_returns(c, d, work.chunk))) {
 			continue;
 		}
 		if (!ep_ht_unit_published(op,
 					  ep_ht_unit_at(c, c.g.own, c.areas.arrived_off, d,
-							ep_ht_slot_of(c, w.chunk), w.part),
-					  w.chunk)) {
+							ep_ht_slot_of(c, work.chunk), work.part),
+					  work.chunk)) {
 			return d;
 		}
 	}
@@ -301,17 +303,17 @@ EP_DEV uint32_t ep_ht_sum_missing(const struct ep_ht_combine_args &a, const stru
 
 /* The rank that has not read yet what lay in the ring before, if a return has to wait; or NONE. */
 EP_DEV uint32_t ep_ht_return_missing(const struct ep_ht_combine_args &a, const struct ep_op &op,
-				     const struct ep_ht_work &w)
+				     const struct ep_ht_work &work)
 {
 	const struct ep_ht_common &c = a.c;
 	const uint64_t *at;
 	uint32_t before, rank;
 
-	if (w.chunk < c.areas.ring_chunks || ep_lane()) {
+	if (work.chunk < c.areas.ring_chunks || ep_lane()) {
 		return EP_HT_NONE;
 	}
-	rank = ep_ht_return_rank(a, w.unit);
-	at = ep_ht_credit_at(c, c.h.recv_start, rank, w.chunk, w.part, &before);
+	rank = ep_ht_return_rank(a, work.unit);
+	at = ep_ht_credit_at(c, c.h.recv_start, rank, work.chunk, work.part, &before);
 	return at && !ep_ht_unit_published(op, at, before) ? rank : EP_HT_NONE;
 }
 
@@ -324,15 +326,15 @@ enum ep_ht_found {
 
 /* Are the peers of the open unit ready? `patient`: waits for them. */
 EP_DEV enum ep_ht_found ep_ht_work_peers(const struct ep_ht_combine_args &a, const struct ep_op &op,
-					 const struct ep_ht_work &w, bool patient)
+					 const struct ep_ht_work &work, bool patient)
 {
-	enum ep_wait_site site = w.is_sum ? EP_WAIT_HT_ROWS : EP_WAIT_HT_CREDIT;
+	enum ep_wait_site site = work.is_sum ? EP_WAIT_HT_ROWS : EP_WAIT_HT_CREDIT;
 	struct ep_spin s = ep_spin_start();
 	uint32_t before = EP_HT_NONE;
 
 	for (;;) {
-		uint32_t missing = w.is_sum ? ep_ht_sum_missing(a, op, w)
-					    : ep_ht_return_missing(a, op, w);
+		uint32_t missing = work.is_sum ? ep_ht_sum_missing(a, op, work)
+					       : ep_ht_return_missing(a, op, work);
 		bool over = false, come = ep_all(EP_FULL_MASK, missing == EP_HT_NONE);
 
 		if (come) {
@@ -362,14 +364,14 @@ EP_DEV enum ep_ht_found ep_ht_work_peers(const struct ep_ht_combine_args &a, con
 /* ---- gradients of weights: part 0 brings them ---- */
 
 /* Of the rows of a return, to where the source reads them. */
-EP_DEV_COLD void ep_ht_weights_return(const struct ep_ht_combine_args &a, struct ep_ht_work w)
+EP_DEV_COLD void ep_ht_weights_return(const struct ep_ht_combine_args &a, struct ep_ht_work work)
 {
 	const struct ep_ht_common &c = a.c;
-	uint32_t rank = ep_ht_return_rank(a, w.unit);
-	float *to = ep_ht_weights_at(c, ep_heap_of(c.g, rank), c.g.rank, w.first);
-	uint32_t slot = c.h.recv_base[rank] + w.first;
+	uint32_t rank = ep_ht_return_rank(a, work.unit);
+	float *to = ep_ht_weights_at(c, ep_heap_of(c.g, rank), c.g.rank, work.first);
+	uint32_t slot = c.h.recv_base[rank] + work.first;
 
-	for (uint32_t i = ep_lane(); i < w.rows * c.width; i += EP_WARP_SIZE) {
+	for (uint32_t i = ep_lane(); i < work.rows * c.width; i += EP_WARP_SIZE) {
 		uint32_t row = ep_div(i, c.by_width), j = i - row * c.width;
 		uint32_t sel = c.h.recv_sel[(uint64_t)slot * c.width + i];
 
@@ -417,17 +419,17 @@ EP_DEV struct ep_ht_list ep_ht_list_make(const struct ep_ht_common &c, uint32_t 
 }
 
 /* Gradients of all weights of the tokens of a sum. Every k gets one: 0 if it selects nothing. */
-EP_DEV_COLD void ep_ht_weights_sum(const struct ep_ht_combine_args &a, struct ep_ht_work w)
+EP_DEV_COLD void ep_ht_weights_sum(const struct ep_ht_combine_args &a, struct ep_ht_work work)
 {
 	const struct ep_ht_common &c = a.c;
 
-	for (uint32_t i = 0; i < w.rows; i++) {
-		float *out = a.out_weights + (uint64_t)(w.first + i) * c.topk;
+	for (uint32_t i = 0; i < work.rows; i++) {
+		float *out = a.out_weights + (uint64_t)(work.first + i) * c.topk;
 
-		w.shift = 5;
-		ep_ht_group_fetch(a, &w, i);
+		work.shift = 5;
+		ep_ht_group_fetch(a, &work, i);
 
-		struct ep_ht_list l = ep_ht_list_make(c, ep_lane(), w.entry, w.index);
+		struct ep_ht_list l = ep_ht_list_make(c, ep_lane(), work.entry, work.index);
 		uint32_t until = 0xffffffffu >> (EP_WARP_SIZE - 1 - ep_lane());
 		uint32_t alike = ep_match_u32(EP_FULL_MASK, l.rank);
 		uint32_t again =
@@ -449,37 +451,37 @@ EP_DEV_COLD void ep_ht_weights_sum(const struct ep_ht_combine_args &a, struct ep
 /* ---- the row that is loaded next ---- */
 
 /* Lane k of each row: the contribution of the row's k-th place; copies: lane k: row k. */
-EP_DEV void ep_ht_return_group(const struct ep_ht_combine_args &a, struct ep_ht_work *w,
+EP_DEV void ep_ht_return_group(const struct ep_ht_combine_args &a, struct ep_ht_work *work,
 			       struct ep_ht_group *g)
 {
 	const struct ep_ht_common &c = a.c;
-	uint32_t place = w->entry, row = w->row, rank = ep_ht_return_rank(a, w->unit);
+	uint32_t place = work->entry, row = work->row, rank = ep_ht_return_rank(a, work->unit);
 
-	if (ep_ht_copies(a, *w)) {
-		place = ep_lane() < w->rows ? c.h.recv_base[rank] + w->first + ep_lane()
-					    : EP_HT_NONE;
-		w->row = w->rows - 1;
+	if (ep_ht_copies(a, *work)) {
+		place = ep_lane() < work->rows ? c.h.recv_base[rank] + work->first + ep_lane()
+					       : EP_HT_NONE;
+		work->row = work->rows - 1;
 	}
 	g->lanes = ep_ballot(EP_FULL_MASK, place < EP_HT_DROPPED);
-	g->from = a.tokens + (uint64_t)place * a.token_bytes + w->part * a.part_bytes;
+	g->from = a.tokens + (uint64_t)place * a.token_bytes + work->part * a.part_bytes;
 	g->to = (uint64_t)(uintptr_t)(ep_ht_ring_at(c, ep_heap_of(c.g, rank), c.g.rank,
-						    ep_ht_slot_of(c, w->chunk), row) +
-				      w->part * a.part_bytes);
+						    ep_ht_slot_of(c, work->chunk), row) +
+				      work->part * a.part_bytes);
 }
 
 /* Lane k of each row: what the rank of the k-th selection returns, if it is the first of that rank. */
-EP_DEV void ep_ht_sum_group(const struct ep_ht_combine_args &a, struct ep_ht_work *w,
+EP_DEV void ep_ht_sum_group(const struct ep_ht_combine_args &a, struct ep_ht_work *work,
 			    struct ep_ht_group *g)
 {
 	const struct ep_ht_common &c = a.c;
 	struct ep_ht_list l =
-		ep_ht_list_make(c, ep_lane() & ((1u << w->shift) - 1), w->entry, w->index);
+		ep_ht_list_make(c, ep_lane() & ((1u << work->shift) - 1), work->entry, work->index);
 	uint32_t d = l.rank == EP_HT_NONE ? c.g.rank : l.rank, token;
-	uint32_t start = ep_shfl_u32(EP_FULL_MASK, w->start, d & (EP_WARP_SIZE - 1));
-	uint32_t base = ep_shfl_u32(EP_FULL_MASK, w->base, d & (EP_WARP_SIZE - 1));
+	uint32_t start = ep_shfl_u32(EP_FULL_MASK, work->start, d & (EP_WARP_SIZE - 1));
+	uint32_t base = ep_shfl_u32(EP_FULL_MASK, work->base, d & (EP_WARP_SIZE - 1));
 
 	if (d >= EP_WARP_SIZE) {
-		start = ep_ht_first(c, c.h.send_start, d, w->chunk);
+		start = ep_ht_first(c, c.h.send_start, d, work->chunk);
 		base = c.h.send_base[d];
 	}
 	g->lanes = ep_ballot(EP_FULL_MASK, l.opens && l.row != EP_HT_NONE);
@@ -487,76 +489,77 @@ EP_DEV void ep_ht_sum_group(const struct ep_ht_combine_args &a, struct ep_ht_wor
 		g->from = (a.is_direct ? a.direct[d] : a.tokens) +
 			  (uint64_t)(base + l.row) * a.token_bytes;
 	} else {
-		g->from = ep_ht_ring_at(c, c.g.own, d, ep_ht_slot_of(c, w->chunk), l.row - start);
+		g->from =
+			ep_ht_ring_at(c, c.g.own, d, ep_ht_slot_of(c, work->chunk), l.row - start);
 	}
-	g->from += w->part * a.part_bytes;
-	token = w->first + w->row * ep_ht_sum_stride(a);
+	g->from += work->part * a.part_bytes;
+	token = work->first + work->row * ep_ht_sum_stride(a);
 	g->to = (uint64_t)(uintptr_t)(a.out_tokens + (uint64_t)token * a.token_bytes +
-				      w->part * a.part_bytes);
+				      work->part * a.part_bytes);
 }
 
 /* The unit's peers are ready. */
-EP_DEV void ep_ht_work_begin(const struct ep_ht_combine_args &a, struct ep_ht_work *w)
+EP_DEV void ep_ht_work_begin(const struct ep_ht_combine_args &a, struct ep_ht_work *work)
 {
-	if (a.in_weights && w->part == 0) {
-		if (w->is_sum) {
-			ep_ht_weights_sum(a, *w);
+	if (a.in_weights && work->part == 0) {
+		if (work->is_sum) {
+			ep_ht_weights_sum(a, *work);
 		} else {
-			ep_ht_weights_return(a, *w);
+			ep_ht_weights_return(a, *work);
 		}
 	}
-	if (a.is_direct && !w->is_sum) {
-		w->rows = 0;
+	if (a.is_direct && !work->is_sum) {
+		work->rows = 0;
 	}
 }
 
 /* Prepares the next group of the open unit, and has what the one behind it needs on its way. */
-EP_DEV void ep_ht_group_begin(const struct ep_ht_combine_args &a, struct ep_ht_work *w,
+EP_DEV void ep_ht_group_begin(const struct ep_ht_combine_args &a, struct ep_ht_work *work,
 			      struct ep_ht_group *g)
 {
-	if (w->is_sum) {
-		ep_ht_sum_group(a, w, g);
+	if (work->is_sum) {
+		ep_ht_sum_group(a, work, g);
 	} else {
-		ep_ht_return_group(a, w, g);
+		ep_ht_return_group(a, work, g);
 	}
-	ep_ht_group_fetch(a, w, w->row + (EP_WARP_SIZE >> w->shift));
-	w->grouped = true;
+	ep_ht_group_fetch(a, work, work->row + (EP_WARP_SIZE >> work->shift));
+	work->grouped = true;
 }
 
 /* Begins the next row of the group. */
-EP_DEV void ep_ht_row_begin(const struct ep_ht_combine_args &a, struct ep_ht_work *w,
+EP_DEV void ep_ht_row_begin(const struct ep_ht_combine_args &a, struct ep_ht_work *work,
 			    struct ep_ht_group *g)
 {
-	uint32_t lane = w->row << w->shift & (EP_WARP_SIZE - 1);
+	uint32_t lane = work->row << work->shift & (EP_WARP_SIZE - 1);
 
 	if (lane) {
-		g->to += w->is_sum ? (uint64_t)ep_ht_sum_stride(a) * a.token_bytes
-				   : a.c.areas.row_stride;
+		g->to += work->is_sum ? (uint64_t)ep_ht_sum_stride(a) * a.token_bytes
+				      : a.c.areas.row_stride;
 	}
-	g->mask = g->lanes & EP_FULL_MASK >> (EP_WARP_SIZE - (1u << w->shift)) << lane;
-	w->begun = w->fresh = true;
+	g->mask = g->lanes & EP_FULL_MASK >> (EP_WARP_SIZE - (1u << work->shift)) << lane;
+	work->begun = work->fresh = true;
 }
 
 /* Rows that are copied in one batch: so few that another one is on its way when one is stored. */
-EP_DEV uint32_t ep_ht_copied(const struct ep_ht_pipe &p)
+EP_DEV uint32_t ep_ht_copied(const struct ep_ht_pipe &pipe)
 {
-	return ep_max_u32((p.slots - 1) / 2, 1);
+	return ep_max_u32((pipe.slots - 1) / 2, 1);
 }
 
 /*
  * May the next batch be loaded? A row is loaded as one, if the stage has room for all contributions
  * to it. Where rows are copied, a slot is left to the stores that are under way.
  */
-EP_DEV bool ep_ht_batch_room(const struct ep_ht_combine_args &a, const struct ep_ht_work &w,
-			     const struct ep_ht_group &g, const struct ep_ht_pipe &p)
+EP_DEV bool ep_ht_batch_room(const struct ep_ht_combine_args &a, const struct ep_ht_work &work,
+			     const struct ep_ht_group &g, const struct ep_ht_pipe &pipe)
 {
-	if (!p.held) {
+	if (!pipe.held) {
 		return true;
 	}
-	if (ep_ht_copies(a, w)) {
-		return p.held + ep_ht_copied(p) < p.slots;
+	if (ep_ht_copies(a, work)) {
+		return pipe.held + ep_ht_copied(pipe) < pipe.slots;
 	}
-	return p.held + ep_max_u32(ep_popc(g.mask), 1) <= p.slots;
+	return pipe.held + ep_max_u32(ep_popc(g.mask), 1) <= pipe.slots;
 }
 
 /* Lanes of `mask` behind the first n. */
@@ -568,39 +571,39 @@ EP_DEV uint32_t ep_ht_behind(uint32_t mask, uint32_t n)
 }
 
 /* Loads a batch of contributions to a row of the open unit. False: there is no room. */
-EP_DEV bool ep_ht_work_load(const struct ep_ht_combine_args &a, struct ep_ht_work *w,
-			    struct ep_ht_group *g, struct ep_ht_pipe *p, struct ep_ht_note *note)
+EP_DEV bool ep_ht_work_load(const struct ep_ht_combine_args &a, struct ep_ht_work *work,
+			    struct ep_ht_group *g, struct ep_ht_pipe *pipe, struct ep_ht_note *note)
 {
-	uint32_t what = w->vecs | (w->is_sum ? EP_HT_NOTE_SUM : 0), n, rest;
+	uint32_t what = work->vecs | (work->is_sum ? EP_HT_NOTE_SUM : 0), n, rest;
 
-	if (!w->begun) {
-		ep_ht_row_begin(a, w, g);
+	if (!work->begun) {
+		ep_ht_row_begin(a, work, g);
 	}
-	if (!ep_ht_batch_room(a, *w, *g, *p)) {
+	if (!ep_ht_batch_room(a, *work, *g, *pipe)) {
 		return false;
 	}
-	n = ep_min_u32(ep_popc(g->mask), p->slots);
-	if (ep_ht_copies(a, *w)) {
-		n = ep_min_u32(n, ep_ht_copied(*p));
+	n = ep_min_u32(ep_popc(g->mask), pipe->slots);
+	if (ep_ht_copies(a, *work)) {
+		n = ep_min_u32(n, ep_ht_copied(*pipe));
 		what |= EP_HT_NOTE_COPY;
 	}
 	rest = n == ep_popc(g->mask) ? 0 : ep_ht_behind(g->mask, n);
-	what |= n << 10 | (w->fresh ? EP_HT_NOTE_FIRST : 0) | (g->mask ? 0 : EP_HT_NOTE_EMPTY);
-	w->fresh = false;
+	what |= n << 10 | (work->fresh ? EP_HT_NOTE_FIRST : 0) | (g->mask ? 0 : EP_HT_NOTE_EMPTY);
+	work->fresh = false;
 	if (!rest) {
 		what |= EP_HT_NOTE_LAST;
-		w->begun = false;
-		w->open = ++w->row < w->rows;
-		w->grouped = (w->row << w->shift & (EP_WARP_SIZE - 1)) != 0;
-		what |= w->open ? 0 : EP_HT_NOTE_END;
+		work->begun = false;
+		work->open = ++work->row < work->rows;
+		work->grouped = (work->row << work->shift & (EP_WARP_SIZE - 1)) != 0;
+		what |= work->open ? 0 : EP_HT_NOTE_END;
 	}
-	if (ep_lane() == p->in) {
+	if (ep_lane() == pipe->in) {
 		note->to = g->to;
 		note->what = what;
-		note->unit = w->unit;
+		note->unit = work->unit;
 	}
-	ep_ht_pipe_load_batch(p, g->mask & ~rest, n, g->from, w->vecs * 16);
-	if (ep_ht_copies(a, *w)) { /* the next batch of the unit goes behind this one */
+	ep_ht_pipe_load_batch(pipe, g->mask & ~rest, n, g->from, work->vecs * 16);
+	if (ep_ht_copies(a, *work)) { /* the next batch of the unit goes behind this one */
 		g->to += n * a.c.areas.row_stride;
 	}
 	g->mask = rest;

@@ -15,54 +15,55 @@
 #include "device/kernels.h"
 
 EP_DEV uint32_t ep_ht_unit_ready(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
-				 const struct ep_ht_unit &u, bool wait)
+				 const struct ep_ht_unit &unit, bool wait)
 {
-	return u.sends ? ep_ht_send_ready(a, op, u, wait) : ep_ht_recv_ready(a.c, op, u, wait);
+	return unit.sends ? ep_ht_send_ready(a, op, unit, wait)
+			  : ep_ht_recv_ready(a.c, op, unit, wait);
 }
 
 /* Opens the next unit. EP_HT_LATE: none is ready, or none is left. */
 EP_DEV uint32_t ep_ht_dispatch_open(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
-				    const struct ep_ht_pipe *p, struct ep_ht_work *w,
+				    const struct ep_ht_pipe *pipe, struct ep_ht_work *work,
 				    struct ep_ht_unpublished *unpublished)
 {
-	struct ep_ht_choice c = ep_ht_work_choice(a, *w);
+	struct ep_ht_choice c = ep_ht_work_choice(a, *work);
 	bool sends = c.send_first;
 	uint32_t state;
 
 	if (!c.sends && !c.comes) {
 		return EP_HT_LATE;
 	}
-	state = ep_ht_unit_ready(a, op, ep_ht_work_pick(c, w->come, sends), false);
+	state = ep_ht_unit_ready(a, op, ep_ht_work_pick(c, work->come, sends), false);
 	if (state == EP_HT_LATE && c.sends && c.comes &&
-	    ep_ht_unit_ready(a, op, ep_ht_work_pick(c, w->come, !sends), false) == EP_HT_READY) {
+	    ep_ht_unit_ready(a, op, ep_ht_work_pick(c, work->come, !sends), false) == EP_HT_READY) {
 		sends = !sends;
 		state = EP_HT_READY;
 	}
-	if (state == EP_HT_LATE && !p->held) {
-		ep_ht_send_publish(a, op, p, unpublished);
-		state = ep_ht_unit_ready(a, op, ep_ht_work_pick(c, w->come, sends), true);
+	if (state == EP_HT_LATE && !pipe->held) {
+		ep_ht_send_publish(a, op, pipe, unpublished);
+		state = ep_ht_unit_ready(a, op, ep_ht_work_pick(c, work->come, sends), true);
 	}
 	if (state == EP_HT_READY) {
-		ep_ht_work_open(a, w, c, sends);
+		ep_ht_work_open(a, work, c, sends);
 	}
 	return state;
 }
 
 /* Loads as far as there is room and units are ready. False: a wait has failed. */
 EP_DEV bool ep_ht_dispatch_load(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
-				struct ep_ht_pipe *p, struct ep_ht_work *w,
+				struct ep_ht_pipe *pipe, struct ep_ht_work *work,
 				struct ep_ht_unpublished *unpublished)
 {
-	while (ep_ht_pipe_room(p)) {
+	while (ep_ht_pipe_room(pipe)) {
 		uint32_t state = EP_HT_READY;
 
-		if (!w->open) {
-			state = ep_ht_dispatch_open(a, op, p, w, unpublished);
+		if (!work->open) {
+			state = ep_ht_dispatch_open(a, op, pipe, work, unpublished);
 		}
 		if (state != EP_HT_READY) {
 			return state == EP_HT_LATE;
 		}
-		ep_ht_work_load(a, p, w);
+		ep_ht_work_load(a, pipe, work);
 	}
 	return true;
 }
@@ -76,9 +77,9 @@ struct ep_ht_item {
 };
 
 EP_DEV struct ep_ht_item ep_ht_item_make(const struct ep_ht_dispatch_args &a,
-					 const struct ep_ht_work &w, uint32_t at)
+					 const struct ep_ht_work &work, uint32_t at)
 {
-	uint32_t what = ep_shfl_u32(EP_FULL_MASK, w.note_what, at);
+	uint32_t what = ep_shfl_u32(EP_FULL_MASK, work.note_what, at);
 	struct ep_ht_item i;
 
 	i.sends = what & EP_HT_NOTE_SENDS;
@@ -86,8 +87,8 @@ EP_DEV struct ep_ht_item ep_ht_item_make(const struct ep_ht_dispatch_args &a,
 	i.source = what & ((1u << EP_HT_NOTE_ROW_SHIFT) - 1);
 	i.i = what >> EP_HT_NOTE_ROW_SHIFT & (EP_HT_CHUNK - 1);
 	i.part = what >> EP_HT_NOTE_PART_SHIFT;
-	i.chunk = ep_shfl_u32(EP_FULL_MASK, w.note_chunk, at);
-	i.slot = ep_shfl_u32(EP_FULL_MASK, w.note_slot, at);
+	i.chunk = ep_shfl_u32(EP_FULL_MASK, work.note_chunk, at);
+	i.slot = ep_shfl_u32(EP_FULL_MASK, work.note_slot, at);
 	i.l = i.sends ? ep_ht_send_list(a.c, i.chunk * ep_ht_send_chunk(a) + i.i)
 		      : ep_ht_recv_list(a.c, i.slot);
 	/* in windows a token's weights are sent with it alone */
@@ -98,20 +99,20 @@ EP_DEV struct ep_ht_item ep_ht_item_make(const struct ep_ht_dispatch_args &a,
 }
 
 /* The weights of a unit's rows, when its first row is stored. */
-EP_DEV void ep_ht_dispatch_weights(const struct ep_ht_dispatch_args &a, const struct ep_ht_item &i,
-				   const struct ep_ht_starts &s)
+EP_DEV void ep_ht_dispatch_weights(const struct ep_ht_dispatch_args &a,
+				   const struct ep_ht_item &item, const struct ep_ht_starts &starts)
 {
 	const struct ep_ht_common &c = a.c;
 
-	if (i.sends) {
-		uint32_t token = i.chunk * ep_ht_send_chunk(a);
+	if (item.sends) {
+		uint32_t token = item.chunk * ep_ht_send_chunk(a);
 
 		ep_ht_send_weights(a, token, ep_min_u32(token + ep_ht_send_chunk(a), c.num_tokens),
-				   i.l, ep_ht_starts_base(c, s, c.g.rank));
+				   item.l, ep_ht_starts_base(c, starts, c.g.rank));
 	} else {
-		ep_ht_recv_weights(a, i.source, i.slot,
-				   ep_ht_rows(c, c.h.recv_start, i.source, i.chunk), ep_lane(),
-				   EP_WARP_SIZE);
+		ep_ht_recv_weights(a, item.source, item.slot,
+				   ep_ht_rows(c, c.h.recv_start, item.source, item.chunk),
+				   ep_lane(), EP_WARP_SIZE);
 	}
 }
 
@@ -127,12 +128,14 @@ struct ep_ht_stored {
 
 /* Where an item that is sent goes. */
 EP_DEV struct ep_ht_target ep_ht_item_target(const struct ep_ht_dispatch_args &a,
-					     const struct ep_ht_item &i, struct ep_ht_starts *s)
+					     const struct ep_ht_item &item,
+					     struct ep_ht_starts *starts)
 {
-	if (i.i == 0) {
-		ep_ht_starts_load(a, i.chunk, s);
+	if (item.i == 0) {
+		ep_ht_starts_load(a, item.chunk, starts);
 	}
-	return ep_ht_target_make(a, i.l, *s, i.chunk, i.part, ep_ht_piece_make(a, i.part));
+	return ep_ht_target_make(a, item.l, *starts, item.chunk, item.part,
+				 ep_ht_piece_make(a, item.part));
 }
 
 /*
@@ -140,8 +143,8 @@ EP_DEV struct ep_ht_target ep_ht_item_target(const struct ep_ht_dispatch_args &a
  * that look for peers in ep_ht_begin() do not wait here for what is on its way.
  */
 EP_DEV struct ep_ht_stored ep_ht_stored_make(const struct ep_ht_dispatch_args &a,
-					     const struct ep_ht_pipe &p, const struct ep_ht_work &w,
-					     bool fault)
+					     const struct ep_ht_pipe &pipe,
+					     const struct ep_ht_work &work, bool fault)
 {
 	struct ep_ht_stored s = {};
 
@@ -152,8 +155,8 @@ EP_DEV struct ep_ht_stored ep_ht_stored_make(const struct ep_ht_dispatch_args &a
 	if (ep_lane() < a.c.g.nranks) {
 		s.starts.base = a.c.h.send_base[ep_lane()];
 	}
-	if (p.held) {
-		s.next = ep_ht_item_make(a, w, p.out);
+	if (pipe.held) {
+		s.next = ep_ht_item_make(a, work, pipe.out);
 		s.ahead = true;
 		s.aimed = ep_warp() != 0 && ep_warp() != ep_nwarps() - 1;
 	}
@@ -165,67 +168,68 @@ EP_DEV struct ep_ht_stored ep_ht_stored_make(const struct ep_ht_dispatch_args &a
 
 /* Stores the oldest item that is held. False: it does not come. */
 EP_DEV bool ep_ht_dispatch_store(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
-				 struct ep_ht_pipe *p, const struct ep_ht_item &i,
-				 struct ep_ht_stored *s)
+				 struct ep_ht_pipe *pipe, const struct ep_ht_item &item,
+				 struct ep_ht_stored *stored)
 {
-	struct ep_ht_piece piece = ep_ht_piece_make(a, i.part);
+	struct ep_ht_piece piece = ep_ht_piece_make(a, item.part);
 	const unsigned char *from;
 
-	if (i.sends && !s->aimed) {
-		s->target = ep_ht_item_target(a, i, &s->starts);
+	if (item.sends && !stored->aimed) {
+		stored->target = ep_ht_item_target(a, item, &stored->starts);
 	}
-	s->aimed = false;
-	from = ep_ht_pipe_wait(a.c.g, op, p, a.c.g.rank);
+	stored->aimed = false;
+	from = ep_ht_pipe_wait(a.c.g, op, pipe, a.c.g.rank);
 	if (!from) {
 		return false;
 	}
-	if (i.sends) {
-		ep_ht_send_store(s->target, piece, from);
+	if (item.sends) {
+		ep_ht_send_store(stored->target, piece, from);
 	} else {
-		ep_ht_recv_store(a, i.l, i.slot, piece, from);
+		ep_ht_recv_store(a, item.l, item.slot, piece, from);
 	}
-	ep_ht_pipe_release(p);
-	if (!i.sends && i.last) {
-		ep_ht_recv_credit(a.c, op, i.source, i.chunk, i.part);
+	ep_ht_pipe_release(pipe);
+	if (!item.sends && item.last) {
+		ep_ht_recv_credit(a.c, op, item.source, item.chunk, item.part);
 	}
-	if (i.i == 0 && i.part == 0 && a.topk_weights) {
-		ep_ht_dispatch_weights(a, i, s->starts);
+	if (item.i == 0 && item.part == 0 && a.topk_weights) {
+		ep_ht_dispatch_weights(a, item, stored->starts);
 	}
-	if (p->groups - s->unpublished.group >= EP_HT_PUBLISH_AFTER) {
-		ep_ht_send_publish(a, op, p, &s->unpublished);
+	if (pipe->groups - stored->unpublished.group >= EP_HT_PUBLISH_AFTER) {
+		ep_ht_send_publish(a, op, pipe, &stored->unpublished);
 	}
-	if (i.sends && i.last && !a.is_direct) {
-		ep_ht_send_publish(a, op, p, &s->unpublished);
-		s->unpublished = { i.chunk, i.part, p->groups };
+	if (item.sends && item.last && !a.is_direct) {
+		ep_ht_send_publish(a, op, pipe, &stored->unpublished);
+		stored->unpublished = { item.chunk, item.part, pipe->groups };
 	}
 	return true;
 }
 
 /* All of the warp's units; the first loads may be on their way. False: a wait has failed. */
 EP_DEV bool ep_ht_dispatch_move(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
-				struct ep_ht_pipe *p, struct ep_ht_work *w, struct ep_ht_stored *s)
+				struct ep_ht_pipe *pipe, struct ep_ht_work *work,
+				struct ep_ht_stored *stored)
 {
 	for (;;) {
 		struct ep_ht_item now;
 
-		if (!ep_ht_dispatch_load(a, op, p, w, &s->unpublished)) {
+		if (!ep_ht_dispatch_load(a, op, pipe, work, &stored->unpublished)) {
 			return false;
 		}
-		if (!p->held) {
+		if (!pipe->held) {
 			break;
 		}
-		now = s->ahead ? s->next : ep_ht_item_make(a, *w, p->out);
-		s->ahead = p->held > 1;
-		if (s->ahead) {
-			s->next = ep_ht_item_make(a, *w, ep_ht_pipe_after(p, p->out));
+		now = stored->ahead ? stored->next : ep_ht_item_make(a, *work, pipe->out);
+		stored->ahead = pipe->held > 1;
+		if (stored->ahead) {
+			stored->next = ep_ht_item_make(a, *work, ep_ht_pipe_after(pipe, pipe->out));
 		}
-		if (!ep_ht_dispatch_store(a, op, p, now, s)) {
+		if (!ep_ht_dispatch_store(a, op, pipe, now, stored)) {
 			return false;
 		}
 	}
-	ep_ht_send_publish(a, op, p, &s->unpublished);
+	ep_ht_send_publish(a, op, pipe, &stored->unpublished);
 	if (a.is_direct) {
-		ep_ht_pipe_stored(p, p->groups);
+		ep_ht_pipe_stored(pipe, pipe->groups);
 	}
 	return true;
 }

@@ -22,18 +22,18 @@ struct ep_ht_hop_due {
 
 /* Tells those who get rows of the unit. */
 EP_DEV void ep_ht_hop_publish(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
-			      const struct ep_ht_pipe *p, struct ep_ht_hop_due *t)
+			      const struct ep_ht_pipe *pipe, struct ep_ht_hop_due *due)
 {
 	const struct ep_ht_common &c = a.c;
-	const struct ep_ht_hop &u = t->unit;
+	const struct ep_ht_hop &u = due->unit;
 	uint64_t word = ep_ht_unit_word(op.epoch, u.chunk);
 	uint32_t slot = u.chunk % c.areas.ring_chunks, source;
 
-	if (!t->there) {
+	if (!due->there) {
 		return;
 	}
-	t->there = false;
-	ep_ht_pipe_stored(p, t->group);
+	due->there = false;
+	ep_ht_pipe_stored(pipe, due->group);
 	source = u.kind == EP_HT_SEND ? c.g.rank : c.remote.feeds[u.from].peer;
 	for (uint32_t i = ep_lane(); i < c.remote.near; i += EP_WARP_SIZE) {
 		uint32_t d = c.remote.near_ranks[i];
@@ -54,85 +54,85 @@ EP_DEV void ep_ht_hop_publish(const struct ep_ht_dispatch_args &a, const struct 
 
 /* All bytes of the unit have been loaded: what they came from may be written again. */
 EP_DEV void ep_ht_hop_consumed(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
-			       const struct ep_ht_hop &u)
+			       const struct ep_ht_hop &hop)
 {
 	const struct ep_ht_common &c = a.c;
-	uint64_t word = ep_ht_unit_word(op.epoch, u.chunk);
+	uint64_t word = ep_ht_unit_word(op.epoch, hop.chunk);
 
 	ep_warp_sync(EP_FULL_MASK);
 	if (ep_lane() != 0) {
 		return;
 	}
-	if (u.kind == EP_HT_FORWARD) {
-		ep_st_release_sys_u64(ep_ht_consumed_at(c, u.from, u.chunk, u.part), word);
+	if (hop.kind == EP_HT_FORWARD) {
+		ep_st_release_sys_u64(ep_ht_consumed_at(c, hop.from, hop.chunk, hop.part), word);
 	}
-	if (u.kind == EP_HT_RECEIVE && u.chunk + c.areas.ring_chunks < c.h.head->chunks) {
-		struct ep_ht_return_ring ring = c.remote.return_rings[u.from];
+	if (hop.kind == EP_HT_RECEIVE && hop.chunk + c.areas.ring_chunks < c.h.head->chunks) {
+		struct ep_ht_return_ring ring = c.remote.return_rings[hop.from];
 
 		ep_st_release_sys_u64(ep_ht_unit_at(c, ep_heap_of(c.g, ring.rank),
 						    c.areas.credit_off, ring.number,
-						    u.chunk % c.areas.ring_chunks, u.part),
+						    hop.chunk % c.areas.ring_chunks, hop.part),
 				      word);
 	}
 }
 
 /* Moves the rows of a unit that is ready. False: its bytes do not come. */
 EP_DEV bool ep_ht_hop_move(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
-			   struct ep_ht_pipe *p, const struct ep_ht_hop &u)
+			   struct ep_ht_pipe *pipe, const struct ep_ht_hop &hop)
 {
-	struct ep_ht_piece piece = ep_ht_piece_make(a, u.part);
-	uint32_t ahead = u.rows;
+	struct ep_ht_piece piece = ep_ht_piece_make(a, hop.part);
+	uint32_t ahead = hop.rows;
 
-	for (uint32_t left = u.rows; left; left &= left - 1) {
+	for (uint32_t left = hop.rows; left; left &= left - 1) {
 		uint32_t i = ep_ctz(left);
 		struct ep_ht_list l = { EP_HT_NONE, EP_HT_NONE, EP_HT_NONE, 0 };
 		const unsigned char *from;
 
-		for (; ahead && ep_ht_pipe_room(p); ahead &= ahead - 1) {
-			ep_ht_hop_load(a, p, u, piece, ep_ctz(ahead));
+		for (; ahead && ep_ht_pipe_room(pipe); ahead &= ahead - 1) {
+			ep_ht_hop_load(a, pipe, hop, piece, ep_ctz(ahead));
 		}
-		if (u.kind == EP_HT_SEND) {
-			l = ep_ht_send_list(a.c, u.chunk * EP_HT_CHUNK + i);
+		if (hop.kind == EP_HT_SEND) {
+			l = ep_ht_send_list(a.c, hop.chunk * EP_HT_CHUNK + i);
 		}
-		from = ep_ht_pipe_wait(a.c.g, op, p, a.c.g.rank);
+		from = ep_ht_pipe_wait(a.c.g, op, pipe, a.c.g.rank);
 		if (!from) {
 			return false;
 		}
-		if (u.kind == EP_HT_SEND) {
-			ep_ht_hop_send(a, u, piece, i, l, from);
-		} else if (u.kind == EP_HT_FORWARD) {
-			ep_ht_hop_forward(a, u, piece, i, from);
+		if (hop.kind == EP_HT_SEND) {
+			ep_ht_hop_send(a, hop, piece, i, l, from);
+		} else if (hop.kind == EP_HT_FORWARD) {
+			ep_ht_hop_forward(a, hop, piece, i, from);
 		} else {
-			ep_ht_hop_receive(a, u, piece, i, from);
+			ep_ht_hop_receive(a, hop, piece, i, from);
 		}
-		ep_ht_pipe_release(p);
+		ep_ht_pipe_release(pipe);
 	}
-	ep_ht_hop_consumed(a, op, u);
+	ep_ht_hop_consumed(a, op, hop);
 	return true;
 }
 
 /* Weights of a unit's rows that do not come by NICs, with part 0. */
-EP_DEV void ep_ht_hop_weights(const struct ep_ht_dispatch_args &a, const struct ep_ht_hop &u)
+EP_DEV void ep_ht_hop_weights(const struct ep_ht_dispatch_args &a, const struct ep_ht_hop &hop)
 {
 	const struct ep_ht_common &c = a.c;
-	uint32_t token = u.chunk * EP_HT_CHUNK;
+	uint32_t token = hop.chunk * EP_HT_CHUNK;
 
-	if (!a.topk_weights || u.part) {
+	if (!a.topk_weights || hop.part) {
 		return;
 	}
-	if (u.kind == EP_HT_SEND) {
+	if (hop.kind == EP_HT_SEND) {
 		ep_ht_weights_send(a, token, ep_min_u32(token + EP_HT_CHUNK, c.num_tokens), true);
-	} else if (u.kind == EP_HT_RECEIVE && ep_ht_near(c, u.from)) {
-		ep_ht_recv_weights(a, u.from,
-				   c.h.recv_base[u.from] +
-					   ep_ht_first(c, c.h.recv_start, u.from, u.chunk),
-				   ep_popc(u.rows), ep_lane(), EP_WARP_SIZE);
+	} else if (hop.kind == EP_HT_RECEIVE && ep_ht_near(c, hop.from)) {
+		ep_ht_recv_weights(a, hop.from,
+				   c.h.recv_base[hop.from] +
+					   ep_ht_first(c, c.h.recv_start, hop.from, hop.chunk),
+				   ep_popc(hop.rows), ep_lane(), EP_WARP_SIZE);
 	}
 }
 
 /* All units of a copy warp. False: a wait has failed. */
 EP_DEV bool ep_ht_copy_warp(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
-			    struct ep_ht_pipe *p)
+			    struct ep_ht_pipe *pipe)
 {
 	struct ep_ht_cursors cursors = ep_ht_cursors_make(a);
 	struct ep_ht_hop_due due = {};
@@ -142,20 +142,20 @@ EP_DEV bool ep_ht_copy_warp(const struct ep_ht_dispatch_args &a, const struct ep
 		enum ep_ht_taken taken = ep_ht_hop_take(a, op, &cursors, &u, false);
 
 		if (taken == EP_HT_NOT_READY) {
-			ep_ht_hop_publish(a, op, p, &due); /* who is waited for may need it */
+			ep_ht_hop_publish(a, op, pipe, &due); /* who is waited for may need it */
 			taken = ep_ht_hop_take(a, op, &cursors, &u, true);
 		}
 		if (taken != EP_HT_TAKEN) {
-			ep_ht_hop_publish(a, op, p, &due);
-			ep_ht_pipe_stored(p, p->groups);
+			ep_ht_hop_publish(a, op, pipe, &due);
+			ep_ht_pipe_stored(pipe, pipe->groups);
 			return taken == EP_HT_NO_MORE;
 		}
-		if (!ep_ht_hop_move(a, op, p, u)) {
+		if (!ep_ht_hop_move(a, op, pipe, u)) {
 			return false;
 		}
 		ep_ht_hop_weights(a, u);
-		ep_ht_hop_publish(a, op, p, &due);
-		due = { u.kind != EP_HT_RECEIVE, u, p->groups };
+		ep_ht_hop_publish(a, op, pipe, &due);
+		due = { u.kind != EP_HT_RECEIVE, u, pipe->groups };
 	}
 }
 

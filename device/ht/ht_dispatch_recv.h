@@ -10,21 +10,21 @@
 
 /* Has the unit come? With `wait`: it is waited for. */
 EP_DEV uint32_t ep_ht_recv_ready(const struct ep_ht_common &c, const struct ep_op &op,
-				 const struct ep_ht_unit &u, bool wait)
+				 const struct ep_ht_unit &unit, bool wait)
 {
-	uint32_t slot = u.chunk % c.areas.ring_chunks, state = EP_HT_READY;
+	uint32_t slot = unit.chunk % c.areas.ring_chunks, state = EP_HT_READY;
 
 	if (ep_lane() == 0) {
-		const uint64_t *at =
-			ep_ht_unit_at(c, c.g.own, c.areas.arrived_off, u.source, slot, u.part);
+		const uint64_t *at = ep_ht_unit_at(c, c.g.own, c.areas.arrived_off, unit.source,
+						   slot, unit.part);
 		struct ep_spin s = ep_spin_start();
 
-		while (ep_ld_acquire_sys_u64(at) != ep_ht_unit_word(op.epoch, u.chunk)) {
+		while (ep_ld_acquire_sys_u64(at) != ep_ht_unit_word(op.epoch, unit.chunk)) {
 			if (!wait) {
 				state = EP_HT_LATE;
 				break;
 			}
-			if (ep_ht_give_up<false>(c, op, &s, EP_WAIT_HT_ROWS, u.source)) {
+			if (ep_ht_give_up<false>(c, op, &s, EP_WAIT_HT_ROWS, unit.source)) {
 				state = EP_HT_FAILED;
 				break;
 			}
@@ -60,7 +60,7 @@ EP_DEV void ep_ht_recv_credit(const struct ep_ht_common &c, const struct ep_op &
 	}
 }
 
-EP_DEV void ep_ht_recv_store(const struct ep_ht_dispatch_args &a, const struct ep_ht_list &l,
+EP_DEV void ep_ht_recv_store(const struct ep_ht_dispatch_args &a, const struct ep_ht_list &list,
 			     uint32_t slot, const struct ep_ht_piece &piece,
 			     const unsigned char *from)
 {
@@ -70,10 +70,10 @@ EP_DEV void ep_ht_recv_store(const struct ep_ht_dispatch_args &a, const struct e
 		ep_ht_piece_store(a, a.out_tokens, a.out_scales, slot, from, piece);
 		return;
 	}
-	places = ep_ballot(EP_FULL_MASK, l.sel != EP_HT_NONE && l.sel != EP_HT_DROPPED);
+	places = ep_ballot(EP_FULL_MASK, list.sel != EP_HT_NONE && list.sel != EP_HT_DROPPED);
 	for (; places; places &= places - 1) {
 		ep_ht_piece_store(a, a.out_tokens, a.out_scales,
-				  ep_shfl_u32(EP_FULL_MASK, l.sel, ep_ctz(places)), from, piece);
+				  ep_shfl_u32(EP_FULL_MASK, list.sel, ep_ctz(places)), from, piece);
 	}
 }
 

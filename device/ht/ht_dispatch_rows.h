@@ -30,14 +30,15 @@ EP_DEV struct ep_ht_piece ep_ht_piece_make(const struct ep_ht_dispatch_args &a, 
 /* A part in shared memory to row `row` of tensors of tokens and scales. */
 EP_DEV void ep_ht_piece_store(const struct ep_ht_dispatch_args &a, unsigned char *tokens,
 			      unsigned char *scales, uint32_t row, const unsigned char *from,
-			      const struct ep_ht_piece &p)
+			      const struct ep_ht_piece &piece)
 {
-	if (p.token_bytes) {
-		ep_bulk_store(tokens + (size_t)row * a.token_bytes + p.first, from, p.token_bytes);
+	if (piece.token_bytes) {
+		ep_bulk_store(tokens + (size_t)row * a.token_bytes + piece.first, from,
+			      piece.token_bytes);
 	}
-	if (p.scale_bytes) {
-		ep_bulk_store(scales + (size_t)row * a.scale_bytes + p.scale_first,
-			      from + p.token_bytes, p.scale_bytes);
+	if (piece.scale_bytes) {
+		ep_bulk_store(scales + (size_t)row * a.scale_bytes + piece.scale_first,
+			      from + piece.token_bytes, piece.scale_bytes);
 	}
 }
 

@@ -20,43 +20,43 @@ struct ep_ht_unpublished {
 
 /* Tells those who get rows of the unit that they are there. */
 EP_DEV void ep_ht_send_publish(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
-			       const struct ep_ht_pipe *p, struct ep_ht_unpublished *u)
+			       const struct ep_ht_pipe *pipe, struct ep_ht_unpublished *unpublished)
 {
 	const struct ep_ht_common &c = a.c;
 	uint32_t slot;
 
-	if (u->chunk == EP_HT_NONE) {
+	if (unpublished->chunk == EP_HT_NONE) {
 		return;
 	}
-	slot = u->chunk % c.areas.ring_chunks;
-	ep_ht_pipe_stored(p, u->group);
+	slot = unpublished->chunk % c.areas.ring_chunks;
+	ep_ht_pipe_stored(pipe, unpublished->group);
 	for (uint32_t d = ep_lane(); d < c.g.nranks; d += EP_WARP_SIZE) {
-		if (d != c.g.rank && ep_ht_rows(c, c.h.send_start, d, u->chunk)) {
+		if (d != c.g.rank && ep_ht_rows(c, c.h.send_start, d, unpublished->chunk)) {
 			uint64_t *word = ep_ht_unit_at(c, ep_heap_of(c.g, d), c.areas.arrived_off,
-						       c.g.rank, slot, u->part);
+						       c.g.rank, slot, unpublished->part);
 
-			ep_st_release_sys_u64(word, ep_ht_unit_word(op.epoch, u->chunk));
+			ep_st_release_sys_u64(word, ep_ht_unit_word(op.epoch, unpublished->chunk));
 		}
 	}
-	u->chunk = EP_HT_NONE;
+	unpublished->chunk = EP_HT_NONE;
 }
 
 /* May the unit be written to all rings where it has rows? With `wait`: that is waited for. */
 EP_DEV uint32_t ep_ht_send_ready(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
-				 const struct ep_ht_unit &u, bool wait)
+				 const struct ep_ht_unit &unit, bool wait)
 {
 	const struct ep_ht_common &c = a.c;
 	bool late = false, failed = false;
 
-	if (a.is_direct || u.chunk < c.areas.ring_chunks) {
+	if (a.is_direct || unit.chunk < c.areas.ring_chunks) {
 		return EP_HT_READY;
 	}
 	for (uint32_t d = ep_lane(); d < c.g.nranks && !late; d += EP_WARP_SIZE) {
-		bool writes = d != c.g.rank && ep_ht_rows(c, c.h.send_start, d, u.chunk);
+		bool writes = d != c.g.rank && ep_ht_rows(c, c.h.send_start, d, unit.chunk);
 		uint32_t before = 0;
-		const uint64_t *at =
-			writes ? ep_ht_credit_at(c, c.h.send_start, d, u.chunk, u.part, &before)
-			       : NULL;
+		const uint64_t *at = writes ? ep_ht_credit_at(c, c.h.send_start, d, unit.chunk,
+							      unit.part, &before)
+					    : NULL;
 		uint64_t word = ep_ht_unit_word(op.epoch, before);
 		struct ep_spin s = ep_spin_start();
 
@@ -100,17 +100,17 @@ struct ep_ht_starts {
 };
 
 EP_DEV void ep_ht_starts_load(const struct ep_ht_dispatch_args &a, uint32_t chunk,
-			      struct ep_ht_starts *s)
+			      struct ep_ht_starts *starts)
 {
 	if (!a.is_direct && ep_lane() < a.c.g.nranks) {
-		s->first = ep_ht_first(a.c, a.c.h.send_start, ep_lane(), chunk);
+		starts->first = ep_ht_first(a.c, a.c.h.send_start, ep_lane(), chunk);
 	}
 }
 
-EP_DEV uint32_t ep_ht_starts_base(const struct ep_ht_common &c, const struct ep_ht_starts &s,
+EP_DEV uint32_t ep_ht_starts_base(const struct ep_ht_common &c, const struct ep_ht_starts &starts,
 				  uint32_t r)
 {
-	uint32_t base = ep_shfl_u32(EP_FULL_MASK, s.base, r & (EP_WARP_SIZE - 1));
+	uint32_t base = ep_shfl_u32(EP_FULL_MASK, starts.base, r & (EP_WARP_SIZE - 1));
 
 	return r == EP_HT_NONE || r < EP_WARP_SIZE ? base : c.h.send_base[r];
 }
@@ -125,10 +125,10 @@ struct ep_ht_target {
 };
 
 /* Place in rank r's ring of the row with that index. */
-EP_DEV uint32_t ep_ht_ring_row(const struct ep_ht_common &c, const struct ep_ht_starts &s,
+EP_DEV uint32_t ep_ht_ring_row(const struct ep_ht_common &c, const struct ep_ht_starts &starts,
 			       uint32_t r, uint32_t index, uint32_t chunk)
 {
-	uint32_t first = ep_shfl_u32(EP_FULL_MASK, s.first, r & (EP_WARP_SIZE - 1));
+	uint32_t first = ep_shfl_u32(EP_FULL_MASK, starts.first, r & (EP_WARP_SIZE - 1));
 
 	if (r != EP_HT_NONE && r >= EP_WARP_SIZE) {
 		first = ep_ht_first(c, c.h.send_start, r, chunk);
@@ -137,24 +137,24 @@ EP_DEV uint32_t ep_ht_ring_row(const struct ep_ht_common &c, const struct ep_ht_
 }
 
 EP_DEV struct ep_ht_target ep_ht_target_make(const struct ep_ht_dispatch_args &a,
-					     const struct ep_ht_list &l,
-					     const struct ep_ht_starts &s, uint32_t chunk,
+					     const struct ep_ht_list &list,
+					     const struct ep_ht_starts &starts, uint32_t chunk,
 					     uint32_t part, const struct ep_ht_piece &piece)
 {
 	const struct ep_ht_common &c = a.c;
-	bool there = l.sel != EP_HT_NONE && l.row != EP_HT_NONE, own, stores;
-	uint32_t me = c.g.rank, row = l.row;
-	uint32_t rank = there ? ep_div(EP_HT_SEL_EXPERT(l.sel), c.by_local) : EP_HT_NONE;
+	bool there = list.sel != EP_HT_NONE && list.row != EP_HT_NONE, own, stores;
+	uint32_t me = c.g.rank, row = list.row;
+	uint32_t rank = there ? ep_div(EP_HT_SEL_EXPERT(list.sel), c.by_local) : EP_HT_NONE;
 	uint32_t before = ep_shfl_u32(EP_FULL_MASK, rank, (ep_lane() + 31) & 31);
-	uint32_t ring = ep_ht_ring_row(c, s, rank, l.row, chunk);
-	uint32_t base = ep_ht_starts_base(c, s, rank);
+	uint32_t ring = ep_ht_ring_row(c, starts, rank, list.row, chunk);
+	uint32_t base = ep_ht_starts_base(c, starts, rank);
 	struct ep_ht_target t = {};
 
 	own = there && rank == me;
 	stores = there && (ep_lane() == 0 || before != rank);
 	if (own && c.layout == EP_HT_EXPERT_MAJOR) {
-		stores = !(l.sel & EP_HT_SEL_AGAIN) && l.place != EP_HT_NONE;
-		row = l.place;
+		stores = !(list.sel & EP_HT_SEL_AGAIN) && list.place != EP_HT_NONE;
+		row = list.place;
 	} else if (stores && (own || a.is_direct)) {
 		row += base;
 	}
@@ -177,21 +177,21 @@ EP_DEV struct ep_ht_target ep_ht_target_make(const struct ep_ht_dispatch_args &a
 }
 
 /* The part to every rank that wants it, the next one first. */
-EP_DEV void ep_ht_send_store(const struct ep_ht_target &t, const struct ep_ht_piece &piece,
+EP_DEV void ep_ht_send_store(const struct ep_ht_target &target, const struct ep_ht_piece &piece,
 			     const unsigned char *from)
 {
-	uint32_t now = t.now, rest = t.rest;
+	uint32_t now = target.now, rest = target.rest;
 
 	while (now | rest) {
 		uint32_t lane = now ? ep_ctz(now) : ep_ctz(rest);
-		uint32_t bytes = ep_shfl_u32(EP_FULL_MASK, t.bytes, lane);
-		uint64_t to = ep_shfl_u64(EP_FULL_MASK, (uintptr_t)t.to, lane);
+		uint32_t bytes = ep_shfl_u32(EP_FULL_MASK, target.bytes, lane);
+		uint64_t to = ep_shfl_u64(EP_FULL_MASK, (uintptr_t)target.to, lane);
 
 		if (bytes) {
 			ep_bulk_store((unsigned char *)to, from, bytes);
 		}
 		if (piece.scale_bytes) {
-			to = ep_shfl_u64(EP_FULL_MASK, (uintptr_t)t.scales, lane);
+			to = ep_shfl_u64(EP_FULL_MASK, (uintptr_t)target.scales, lane);
 			if (to) {
 				ep_bulk_store((unsigned char *)to, from + piece.token_bytes,
 					      piece.scale_bytes);
@@ -208,7 +208,7 @@ EP_DEV void ep_ht_send_store(const struct ep_ht_target &t, const struct ep_ht_pi
  * token alone, whose list `l` is. `base`: slot of this rank's row 0 here.
  */
 EP_DEV void ep_ht_send_weights(const struct ep_ht_dispatch_args &a, uint32_t token, uint32_t end,
-			       const struct ep_ht_list &l, uint32_t base)
+			       const struct ep_ht_list &list, uint32_t base)
 {
 	const struct ep_ht_common &c = a.c;
 	bool alone = end - token == 1;
@@ -219,12 +219,12 @@ EP_DEV void ep_ht_send_weights(const struct ep_ht_dispatch_args &a, uint32_t tok
 	for (token += mine; ep_any(EP_FULL_MASK, token < end); token += at_once) {
 		bool there = mine < at_once && token < end;
 		size_t i = (size_t)token * c.topk + k;
-		uint32_t sel = !there ? EP_HT_NONE : alone ? l.sel : c.h.send_sel[i];
-		uint32_t row = !there ? EP_HT_NONE : alone ? l.row : c.h.send_row[i];
+		uint32_t sel = !there ? EP_HT_NONE : alone ? list.sel : c.h.send_sel[i];
+		uint32_t row = !there ? EP_HT_NONE : alone ? list.row : c.h.send_row[i];
 		uint32_t own, at, slot;
 		bool counts = sel != EP_HT_NONE && row != EP_HT_NONE && !(sel & EP_HT_SEL_AGAIN);
 		uint32_t d = counts ? ep_div(EP_HT_SEL_EXPERT(sel), c.by_local) : EP_HT_NONE;
-		float w = ep_shfl_f32(EP_FULL_MASK, l.weight, EP_HT_SEL_K(sel));
+		float w = ep_shfl_f32(EP_FULL_MASK, list.weight, EP_HT_SEL_K(sel));
 
 		if (counts && !a.is_direct) {
 			w = a.topk_weights[i - k + EP_HT_SEL_K(sel)];

@@ -76,48 +76,50 @@ EP_DEV uint32_t ep_ht_send_chunk(const struct ep_ht_dispatch_args &a)
 }
 
 /* The lanes look at the warp's next 32 units. False: there are none. */
-EP_DEV bool ep_ht_search_poll(const struct ep_ht_dispatch_args &a, struct ep_ht_search *s)
+EP_DEV bool ep_ht_search_poll(const struct ep_ht_dispatch_args &a, struct ep_ht_search *search)
 {
 	const struct ep_ht_common &c = a.c;
 	uint32_t sources = c.g.nranks - 1, stride = ep_nblocks() * ep_nwarps();
-	uint32_t unit = s->next + ep_lane() * stride, pair = ep_div(unit, a.by_parts);
+	uint32_t unit = search->next + ep_lane() * stride, pair = ep_div(unit, a.by_parts);
 
-	if (s->next >= s->units) {
+	if (search->next >= search->units) {
 		return false;
 	}
-	s->next += EP_WARP_SIZE * stride;
-	s->lane.rows = 0;
-	if (unit < s->units) {
-		s->lane.part = unit - pair * a.parts;
-		s->lane.chunk = pair / sources;
-		s->lane.source = c.g.rank + 1 + pair - s->lane.chunk * sources;
-		s->lane.source -= s->lane.source >= c.g.nranks ? c.g.nranks : 0;
-		s->lane.first = ep_ht_first(c, c.h.recv_start, s->lane.source, s->lane.chunk);
-		s->lane.rows = ep_ht_rows(c, c.h.recv_start, s->lane.source, s->lane.chunk);
+	search->next += EP_WARP_SIZE * stride;
+	search->lane.rows = 0;
+	if (unit < search->units) {
+		search->lane.part = unit - pair * a.parts;
+		search->lane.chunk = pair / sources;
+		search->lane.source = c.g.rank + 1 + pair - search->lane.chunk * sources;
+		search->lane.source -= search->lane.source >= c.g.nranks ? c.g.nranks : 0;
+		search->lane.first =
+			ep_ht_first(c, c.h.recv_start, search->lane.source, search->lane.chunk);
+		search->lane.rows =
+			ep_ht_rows(c, c.h.recv_start, search->lane.source, search->lane.chunk);
 	}
-	s->found = ep_ballot(EP_FULL_MASK, s->lane.rows != 0);
+	search->found = ep_ballot(EP_FULL_MASK, search->lane.rows != 0);
 	return true;
 }
 
 /* The next unit that has rows. False: there is none. */
-EP_DEV bool ep_ht_search_next(const struct ep_ht_dispatch_args &a, struct ep_ht_search *s,
-			      struct ep_ht_unit *u)
+EP_DEV bool ep_ht_search_next(const struct ep_ht_dispatch_args &a, struct ep_ht_search *search,
+			      struct ep_ht_unit *unit)
 {
 	uint32_t lane;
 
-	while (!s->found) {
-		if (!ep_ht_search_poll(a, s)) {
+	while (!search->found) {
+		if (!ep_ht_search_poll(a, search)) {
 			return false;
 		}
 	}
-	lane = ep_ctz(s->found);
-	s->found &= s->found - 1;
-	u->source = ep_shfl_u32(EP_FULL_MASK, s->lane.source, lane);
-	u->chunk = ep_shfl_u32(EP_FULL_MASK, s->lane.chunk, lane);
-	u->part = ep_shfl_u32(EP_FULL_MASK, s->lane.part, lane);
-	u->first = ep_shfl_u32(EP_FULL_MASK, s->lane.first, lane);
-	u->rows = ep_shfl_u32(EP_FULL_MASK, s->lane.rows, lane);
-	u->sends = false;
+	lane = ep_ctz(search->found);
+	search->found &= search->found - 1;
+	unit->source = ep_shfl_u32(EP_FULL_MASK, search->lane.source, lane);
+	unit->chunk = ep_shfl_u32(EP_FULL_MASK, search->lane.chunk, lane);
+	unit->part = ep_shfl_u32(EP_FULL_MASK, search->lane.part, lane);
+	unit->first = ep_shfl_u32(EP_FULL_MASK, search->lane.first, lane);
+	unit->rows = ep_shfl_u32(EP_FULL_MASK, search->lane.rows, lane);
+	unit->sends = false;
 	return true;
 }
 
@@ -135,13 +137,13 @@ EP_DEV struct ep_ht_work ep_ht_work_make(const struct ep_ht_dispatch_args &a)
 /*
  * What comes, as the tables say. With few units the first warps send and the last ones receive.
  */
-EP_DEV void ep_ht_work_find(const struct ep_ht_dispatch_args &a, struct ep_ht_work *w)
+EP_DEV void ep_ht_work_find(const struct ep_ht_dispatch_args &a, struct ep_ht_work *work)
 {
 	const struct ep_ht_common &c = a.c;
 
-	w->search.next = ep_block() + ep_nblocks() * (ep_nwarps() - 1 - ep_warp());
-	w->search.units = a.is_direct ? 0 : c.h.head->chunks * (c.g.nranks - 1) * a.parts;
-	w->comes = ep_ht_search_next(a, &w->search, &w->come);
+	work->search.next = ep_block() + ep_nblocks() * (ep_nwarps() - 1 - ep_warp());
+	work->search.units = a.is_direct ? 0 : c.h.head->chunks * (c.g.nranks - 1) * a.parts;
+	work->comes = ep_ht_search_next(a, &work->search, &work->come);
 }
 
 EP_DEV struct ep_ht_unit ep_ht_send_unit(const struct ep_ht_dispatch_args &a, uint32_t unit)
@@ -164,14 +166,14 @@ struct ep_ht_choice {
 };
 
 EP_DEV struct ep_ht_choice ep_ht_work_choice(const struct ep_ht_dispatch_args &a,
-					     const struct ep_ht_work &w)
+					     const struct ep_ht_work &work)
 {
 	struct ep_ht_choice c;
 
-	c.sends = w.next_send < w.sends;
-	c.comes = w.comes;
-	c.send = ep_ht_send_unit(a, w.next_send);
-	c.send_first = c.sends && (!c.comes || c.send.chunk <= w.come.chunk + a.lag);
+	c.sends = work.next_send < work.sends;
+	c.comes = work.comes;
+	c.send = ep_ht_send_unit(a, work.next_send);
+	c.send_first = c.sends && (!c.comes || c.send.chunk <= work.come.chunk + a.lag);
 	return c;
 }
 
@@ -190,85 +192,86 @@ EP_DEV struct ep_ht_unit ep_ht_work_pick(const struct ep_ht_choice &c,
 	return u;
 }
 
-EP_DEV void ep_ht_work_open(const struct ep_ht_dispatch_args &a, struct ep_ht_work *w,
+EP_DEV void ep_ht_work_open(const struct ep_ht_dispatch_args &a, struct ep_ht_work *work,
 			    const struct ep_ht_choice &c, bool sends)
 {
-	w->unit = ep_ht_work_pick(c, w->come, sends);
+	work->unit = ep_ht_work_pick(c, work->come, sends);
 	if (sends) {
-		w->next_send += ep_nblocks() * ep_nwarps();
+		work->next_send += ep_nblocks() * ep_nwarps();
 	} else {
-		w->comes = ep_ht_search_next(a, &w->search, &w->come);
+		work->comes = ep_ht_search_next(a, &work->search, &work->come);
 	}
-	w->open = true;
-	w->i = 0;
+	work->open = true;
+	work->i = 0;
 }
 
 /* A part of an own token, or of a row in the ring, to the next slot of the stage. */
-EP_DEV void ep_ht_item_load(const struct ep_ht_dispatch_args &a, struct ep_ht_pipe *p,
-			    const struct ep_ht_unit &u, uint32_t i)
+EP_DEV void ep_ht_item_load(const struct ep_ht_dispatch_args &a, struct ep_ht_pipe *pipe,
+			    const struct ep_ht_unit &unit, uint32_t i)
 {
 	const struct ep_ht_common &c = a.c;
-	struct ep_ht_piece piece = ep_ht_piece_make(a, u.part);
+	struct ep_ht_piece piece = ep_ht_piece_make(a, unit.part);
 
-	ep_ht_pipe_open(p);
-	if (!u.sends) {
-		ep_ht_pipe_load(p, 0,
-				ep_ht_ring_at(c, c.g.own, u.source, u.chunk % c.areas.ring_chunks,
-					      i) +
-					(size_t)u.part * a.part_bytes,
+	ep_ht_pipe_open(pipe);
+	if (!unit.sends) {
+		ep_ht_pipe_load(pipe, 0,
+				ep_ht_ring_at(c, c.g.own, unit.source,
+					      unit.chunk % c.areas.ring_chunks, i) +
+					(size_t)unit.part * a.part_bytes,
 				piece.token_bytes + piece.scale_bytes);
 		return;
 	}
-	size_t token = (size_t)u.chunk * ep_ht_send_chunk(a) + i;
+	size_t token = (size_t)unit.chunk * ep_ht_send_chunk(a) + i;
 
 	if (piece.token_bytes) {
-		ep_ht_pipe_load(p, 0, a.tokens + token * a.token_bytes + piece.first,
+		ep_ht_pipe_load(pipe, 0, a.tokens + token * a.token_bytes + piece.first,
 				piece.token_bytes);
 	}
 	if (piece.scale_bytes) {
-		ep_ht_pipe_load(p, piece.token_bytes,
+		ep_ht_pipe_load(pipe, piece.token_bytes,
 				a.scales + token * a.scale_bytes + piece.scale_first,
 				piece.scale_bytes);
 	}
 }
 
 /* Loads the next row of the unit that is open, and notes what it is. */
-EP_DEV void ep_ht_work_load(const struct ep_ht_dispatch_args &a, struct ep_ht_pipe *p,
-			    struct ep_ht_work *w)
+EP_DEV void ep_ht_work_load(const struct ep_ht_dispatch_args &a, struct ep_ht_pipe *pipe,
+			    struct ep_ht_work *work)
 {
-	const struct ep_ht_unit &u = w->unit;
+	const struct ep_ht_unit &u = work->unit;
 	struct ep_ht_piece piece = ep_ht_piece_make(a, u.part);
-	uint32_t what = u.source | w->i << EP_HT_NOTE_ROW_SHIFT | u.part << EP_HT_NOTE_PART_SHIFT;
-	uint32_t slot = u.sends ? 0 : a.c.h.recv_base[u.source] + u.first + w->i;
+	uint32_t what = u.source | work->i << EP_HT_NOTE_ROW_SHIFT |
+			u.part << EP_HT_NOTE_PART_SHIFT;
+	uint32_t slot = u.sends ? 0 : a.c.h.recv_base[u.source] + u.first + work->i;
 
 	what |= u.sends ? EP_HT_NOTE_SENDS : 0;
-	ep_ht_item_load(a, p, u, w->i);
-	w->open = ++w->i < u.rows;
-	what |= w->open ? 0 : EP_HT_NOTE_LAST;
-	ep_ht_note_put(p, &w->note_chunk, u.chunk);
-	ep_ht_note_put(p, &w->note_slot, slot);
-	ep_ht_note_put(p, &w->note_what, what);
-	ep_ht_pipe_close(p, piece.token_bytes + piece.scale_bytes);
+	ep_ht_item_load(a, pipe, u, work->i);
+	work->open = ++work->i < u.rows;
+	what |= work->open ? 0 : EP_HT_NOTE_LAST;
+	ep_ht_note_put(pipe, &work->note_chunk, u.chunk);
+	ep_ht_note_put(pipe, &work->note_slot, slot);
+	ep_ht_note_put(pipe, &work->note_what, what);
+	ep_ht_pipe_close(pipe, piece.token_bytes + piece.scale_bytes);
 }
 
 /* Loads own tokens ahead of the operation's begin, when rings may not be written yet. */
-EP_DEV void ep_ht_work_load_early(const struct ep_ht_dispatch_args &a, struct ep_ht_pipe *p,
-				  struct ep_ht_work *w)
+EP_DEV void ep_ht_work_load_early(const struct ep_ht_dispatch_args &a, struct ep_ht_pipe *pipe,
+				  struct ep_ht_work *work)
 {
-	while (ep_ht_pipe_room(p)) {
-		if (!w->open) {
-			struct ep_ht_unit u = ep_ht_send_unit(a, w->next_send);
+	while (ep_ht_pipe_room(pipe)) {
+		if (!work->open) {
+			struct ep_ht_unit u = ep_ht_send_unit(a, work->next_send);
 
-			if (w->next_send >= w->sends ||
+			if (work->next_send >= work->sends ||
 			    (!a.is_direct && u.chunk >= a.c.areas.ring_chunks)) {
 				return; /* its place in the ring may not be free yet */
 			}
-			w->unit = u;
-			w->next_send += ep_nblocks() * ep_nwarps();
-			w->open = true;
-			w->i = 0;
+			work->unit = u;
+			work->next_send += ep_nblocks() * ep_nwarps();
+			work->open = true;
+			work->i = 0;
 		}
-		ep_ht_work_load(a, p, w);
+		ep_ht_work_load(a, pipe, work);
 	}
 }
 

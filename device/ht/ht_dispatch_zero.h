@@ -41,7 +41,7 @@ EP_DEV uint32_t ep_ht_zero_rows(const struct ep_ht_dispatch_args &a, const unsig
  * Rows of zones that do not come, and those behind the last zone. They are dealt to the warps, whose
  * stages are free by then, in turn.
  */
-EP_DEV void ep_ht_zero(const struct ep_ht_dispatch_args &a, const struct ep_ht_pipe *p)
+EP_DEV void ep_ht_zero(const struct ep_ht_dispatch_args &a, const struct ep_ht_pipe *pipe)
 {
 	const struct ep_ht_common &c = a.c;
 	uint32_t workers = ep_nblocks() * ep_nwarps();
@@ -49,9 +49,9 @@ EP_DEV void ep_ht_zero(const struct ep_ht_dispatch_args &a, const struct ep_ht_p
 	struct ep_vec16 none = { 0, 0, 0, 0 };
 
 	for (uint32_t at = ep_lane() * 16; at < a.part_bytes; at += EP_WARP_SIZE * 16) {
-		ep_shared_st16(p->stage + at, none);
+		ep_shared_st16(pipe->stage + at, none);
 	}
-	ep_bulk_fence_shared(p->stage, a.part_bytes);
+	ep_bulk_fence_shared(pipe->stage, a.part_bytes);
 	for (uint32_t z0 = 0; z0 < c.nlocal; z0 += EP_WARP_SIZE) {
 		uint32_t z = z0 + ep_lane(), first = 0, n = 0;
 
@@ -62,12 +62,13 @@ EP_DEV void ep_ht_zero(const struct ep_ht_dispatch_args &a, const struct ep_ht_p
 		for (uint32_t with = ep_ballot(EP_FULL_MASK, n != 0); with; with &= with - 1) {
 			uint32_t lane = ep_ctz(with);
 
-			turn = ep_ht_zero_rows(a, p->stage, ep_shfl_u32(EP_FULL_MASK, first, lane),
+			turn = ep_ht_zero_rows(a, pipe->stage,
+					       ep_shfl_u32(EP_FULL_MASK, first, lane),
 					       ep_shfl_u32(EP_FULL_MASK, n, lane), turn, workers);
 		}
 	}
 	if (a.zero_to > places) {
-		ep_ht_zero_rows(a, p->stage, places, a.zero_to - places, turn, workers);
+		ep_ht_zero_rows(a, pipe->stage, places, a.zero_to - places, turn, workers);
 	}
 	ep_bulk_wait_read(0);
 }

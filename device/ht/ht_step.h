@@ -174,27 +174,28 @@ EP_DEV_COLD bool ep_ht_marks_agree(const struct ep_ht_common &c, struct ep_op op
  * Waits until all ranks have started the step and want the same. From then on their heaps and their
  * windows may be written, by bulk copies, too.
  */
-template <bool NODES> EP_DEV bool ep_ht_begin(const struct ep_ht_common &c, struct ep_ht_entry *e)
+template <bool NODES>
+EP_DEV bool ep_ht_begin(const struct ep_ht_common &c, struct ep_ht_entry *entry)
 {
 	EP_SHARED(uint32_t, agreed);
 
 	/* who is waited for may be waiting for anybody's start: ep_wait_extended() */
-	e->op.freed = e->op.epoch - 1;
+	entry->op.freed = entry->op.epoch - 1;
 	if (ep_warp() == 0) {
-		bool ok = e->fault ||
-			  ep_ht_marks_agree<NODES>(c, e->op,
-						   ep_signature_seal(c.launch.hash, e->origin));
+		bool ok = entry->fault ||
+			  ep_ht_marks_agree<NODES>(c, entry->op,
+						   ep_signature_seal(c.launch.hash, entry->origin));
 
 		if (ep_lane() == 0) {
 			agreed = ok;
 		}
 	}
-	if (ep_step_begin(c.g, c.launch, e->found, e->op) == EP_BANK_ABORTED) {
+	if (ep_step_begin(c.g, c.launch, entry->found, entry->op) == EP_BANK_ABORTED) {
 		return false;
 	}
-	if (e->fault) {
+	if (entry->fault) {
 		if (ep_block() == 0 && ep_tid() == 0) {
-			ep_ht_refuse(c, e->op, e->fault);
+			ep_ht_refuse(c, entry->op, entry->fault);
 		}
 		return false;
 	}

@@ -81,35 +81,36 @@ EP_DEV struct ep_ht_pipe ep_ht_pipe_make(uint32_t slots, uint32_t part_bytes)
 }
 
 /* May another slot be loaded? */
-EP_DEV bool ep_ht_pipe_room(const struct ep_ht_pipe *p)
+EP_DEV bool ep_ht_pipe_room(const struct ep_ht_pipe *pipe)
 {
-	return p->held < p->slots;
+	return pipe->held < pipe->slots;
 }
 
 /* Copying: waits until the stores out of the slot that is loaded next have read it. */
-EP_DEV void ep_ht_pipe_open(const struct ep_ht_pipe *p)
+EP_DEV void ep_ht_pipe_open(const struct ep_ht_pipe *pipe)
 {
-	ep_bulk_wait_read(p->slots - 1 - p->held);
+	ep_bulk_wait_read(pipe->slots - 1 - pipe->held);
 }
 
 /* Bytes [at, at + bytes) of the slot that is loaded next. */
-EP_DEV void ep_ht_pipe_load(const struct ep_ht_pipe *p, uint32_t at, const void *from,
+EP_DEV void ep_ht_pipe_load(const struct ep_ht_pipe *pipe, uint32_t at, const void *from,
 			    uint32_t bytes)
 {
-	ep_bulk_load(p->stage + (size_t)p->in * p->stride + at, from, bytes, &p->bars[p->in]);
+	ep_bulk_load(pipe->stage + (size_t)pipe->in * pipe->stride + at, from, bytes,
+		     &pipe->bars[pipe->in]);
 }
 
-EP_DEV uint32_t ep_ht_pipe_after(const struct ep_ht_pipe *p, uint32_t slot)
+EP_DEV uint32_t ep_ht_pipe_after(const struct ep_ht_pipe *pipe, uint32_t slot)
 {
-	return slot + 1 < p->slots ? slot + 1 : 0;
+	return slot + 1 < pipe->slots ? slot + 1 : 0;
 }
 
 /* Everything for this slot is on its way: `bytes`, which may be 0. */
-EP_DEV void ep_ht_pipe_close(struct ep_ht_pipe *p, uint32_t bytes)
+EP_DEV void ep_ht_pipe_close(struct ep_ht_pipe *pipe, uint32_t bytes)
 {
-	ep_mbar_arrive_tx(&p->bars[p->in], bytes);
-	p->in = ep_ht_pipe_after(p, p->in);
-	p->held++;
+	ep_mbar_arrive_tx(&pipe->bars[pipe->in], bytes);
+	pipe->in = ep_ht_pipe_after(pipe, pipe->in);
+	pipe->held++;
 }
 
 /*
@@ -119,50 +120,50 @@ EP_DEV void ep_ht_pipe_close(struct ep_ht_pipe *p, uint32_t bytes)
  */
 
 /* Slot `i` of those behind `slot`. */
-EP_DEV uint32_t ep_ht_pipe_slot(const struct ep_ht_pipe *p, uint32_t slot, uint32_t i)
+EP_DEV uint32_t ep_ht_pipe_slot(const struct ep_ht_pipe *pipe, uint32_t slot, uint32_t i)
 {
-	return slot + i < p->slots ? slot + i : slot + i - p->slots;
+	return slot + i < pipe->slots ? slot + i : slot + i - pipe->slots;
 }
 
 /*
  * Loads `n` slots, for which there is room: a part of `bytes` for each lane in `mask`, which has n
  * lanes, in their order, from where that lane says. n 0: a batch of one slot without bytes.
  */
-EP_DEV void ep_ht_pipe_load_batch(struct ep_ht_pipe *p, uint32_t mask, uint32_t n, const void *from,
-				  uint32_t bytes)
+EP_DEV void ep_ht_pipe_load_batch(struct ep_ht_pipe *pipe, uint32_t mask, uint32_t n,
+				  const void *from, uint32_t bytes)
 {
 	uint32_t i = ep_popc(mask & ((1u << ep_lane()) - 1));
-	unsigned char *to = p->stage + (size_t)ep_ht_pipe_slot(p, p->in, i) * p->stride;
+	unsigned char *to = pipe->stage + (size_t)ep_ht_pipe_slot(pipe, pipe->in, i) * pipe->stride;
 	uint32_t used = ep_max_u32(n, 1), behind;
 
 	/* slots are used in turn: the last one of them was given back last */
-	behind = ep_shfl_u32(EP_FULL_MASK, p->behind, ep_ht_pipe_slot(p, p->in, used - 1));
+	behind = ep_shfl_u32(EP_FULL_MASK, pipe->behind, ep_ht_pipe_slot(pipe, pipe->in, used - 1));
 	if (behind) {
-		ep_bulk_wait_read(p->groups - behind);
+		ep_bulk_wait_read(pipe->groups - behind);
 	}
-	ep_bulk_load_lanes(mask, to, from, bytes, &p->bars[p->in]);
-	ep_mbar_arrive_tx(&p->bars[p->in], n * bytes);
-	p->in = ep_ht_pipe_slot(p, p->in, used);
-	p->held += used;
+	ep_bulk_load_lanes(mask, to, from, bytes, &pipe->bars[pipe->in]);
+	ep_mbar_arrive_tx(&pipe->bars[pipe->in], n * bytes);
+	pipe->in = ep_ht_pipe_slot(pipe, pipe->in, used);
+	pipe->held += used;
 }
 
 /* All lanes have read the oldest n slots, or all stores out of them have been issued. */
-EP_DEV void ep_ht_pipe_free_batch(struct ep_ht_pipe *p, uint32_t n)
+EP_DEV void ep_ht_pipe_free_batch(struct ep_ht_pipe *pipe, uint32_t n)
 {
-	uint32_t i = ep_lane() + (ep_lane() < p->out ? p->slots : 0) - p->out;
+	uint32_t i = ep_lane() + (ep_lane() < pipe->out ? pipe->slots : 0) - pipe->out;
 
 	ep_warp_sync(EP_FULL_MASK);
 	if (i < n) {
-		p->behind = p->groups;
+		pipe->behind = pipe->groups;
 	}
-	p->out = ep_ht_pipe_slot(p, p->out, n);
-	p->held -= n;
+	pipe->out = ep_ht_pipe_slot(pipe, pipe->out, n);
+	pipe->held -= n;
 }
 
 /* Notes `value` with the slot that is loaded next: before ep_ht_pipe_close(). */
-EP_DEV void ep_ht_note_put(const struct ep_ht_pipe *p, uint32_t *note, uint32_t value)
+EP_DEV void ep_ht_note_put(const struct ep_ht_pipe *pipe, uint32_t *note, uint32_t value)
 {
-	if (ep_lane() == p->in) {
+	if (ep_lane() == pipe->in) {
 		*note = value;
 	}
 }
@@ -181,41 +182,41 @@ EP_DEV_COLD void ep_ht_pipe_stuck(const struct ep_dev_group &g, struct ep_op op,
  * their time, too, and nobody waits for them any more.
  */
 EP_DEV unsigned char *ep_ht_pipe_wait(const struct ep_dev_group &g, const struct ep_op &op,
-				      struct ep_ht_pipe *p, uint32_t peer)
+				      struct ep_ht_pipe *pipe, uint32_t peer)
 {
-	if (!ep_mbar_wait(&p->bars[p->out], p->parity >> p->out & 1, g.timeout_ns, EP_WAIT_BULK,
-			  peer)) {
+	if (!ep_mbar_wait(&pipe->bars[pipe->out], pipe->parity >> pipe->out & 1, g.timeout_ns,
+			  EP_WAIT_BULK, peer)) {
 		ep_ht_pipe_stuck(g, op, peer);
-		p->held = 0;
+		pipe->held = 0;
 		return NULL;
 	}
-	p->parity ^= 1u << p->out;
-	return p->stage + (size_t)p->out * p->stride;
+	pipe->parity ^= 1u << pipe->out;
+	return pipe->stage + (size_t)pipe->out * pipe->stride;
 }
 
 /* Copying: all stores out of the oldest slot have been issued. */
-EP_DEV void ep_ht_pipe_release(struct ep_ht_pipe *p)
+EP_DEV void ep_ht_pipe_release(struct ep_ht_pipe *pipe)
 {
 	ep_bulk_commit();
-	p->groups++;
-	p->out = ep_ht_pipe_after(p, p->out);
-	p->held--;
+	pipe->groups++;
+	pipe->out = ep_ht_pipe_after(pipe, pipe->out);
+	pipe->held--;
 }
 
 /* Waits until the stores up to that group are done: a release that follows covers them. */
-EP_DEV void ep_ht_pipe_stored(const struct ep_ht_pipe *p, uint32_t group)
+EP_DEV void ep_ht_pipe_stored(const struct ep_ht_pipe *pipe, uint32_t group)
 {
-	ep_bulk_wait(p->groups - group);
+	ep_bulk_wait(pipe->groups - group);
 }
 
 /* Nothing is on its way into the stage any more, nor out of it. */
 EP_DEV void ep_ht_pipe_end(const struct ep_dev_group &g, const struct ep_op &op,
-			   struct ep_ht_pipe *p)
+			   struct ep_ht_pipe *pipe)
 {
-	while (p->held && ep_ht_pipe_wait(g, op, p, g.rank)) {
+	while (pipe->held && ep_ht_pipe_wait(g, op, pipe, g.rank)) {
 		ep_warp_sync(EP_FULL_MASK);
-		p->out = ep_ht_pipe_after(p, p->out);
-		p->held--;
+		pipe->out = ep_ht_pipe_after(pipe, pipe->out);
+		pipe->held--;
 	}
 	ep_bulk_wait_read(0);
 }

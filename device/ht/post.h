@@ -47,10 +47,10 @@ EP_DEV struct ep_ht_flows ep_ht_flows_make(const struct ep_ht_common &c, bool ow
 }
 
 /* Tokens of the chunk that travel by flow x. Any lane. */
-EP_DEV uint32_t ep_ht_flow_mask(const struct ep_ht_common &c, const struct ep_ht_flows &f,
+EP_DEV uint32_t ep_ht_flow_mask(const struct ep_ht_common &c, const struct ep_ht_flows &flows,
 				uint32_t x, uint32_t chunk)
 {
-	return f.own ? ep_ht_node_mask(c, x, chunk) : ep_ht_source_mask(c, x, chunk);
+	return flows.own ? ep_ht_node_mask(c, x, chunk) : ep_ht_source_mask(c, x, chunk);
 }
 
 /* ---- the send warp ---- */
@@ -78,48 +78,50 @@ struct ep_ht_load {
 
 /* Posts the rows of a load, and the signal that announces all of it. One warp. */
 EP_DEV bool ep_ht_rows_post(const struct ep_ht_common &c, const struct ep_op &op,
-			    const struct ep_ht_flows &f, const struct ep_ht_load &l,
-			    struct ep_mlx5_post *p)
+			    const struct ep_ht_flows &flows, const struct ep_ht_load &load,
+			    struct ep_mlx5_post *post)
 {
-	struct ep_ht_flow flow = f.flow[l.x];
+	struct ep_ht_flow flow = flows.flow[load.x];
 	uint32_t i = ep_lane() & (EP_HT_CHUNK - 1), done = 0;
-	uint32_t channel = ep_ht_rows_channel(c, l.first);
+	uint32_t channel = ep_ht_rows_channel(c, load.first);
 	struct ep_mlx5_signal signal;
 	bool ok = true;
 
 	EP_UNROLL(1)
-	for (; ok && done < l.count; done += EP_HT_CALL) {
-		uint32_t at = done + ep_lane() / EP_HT_CHUNK, chunk = l.first + at;
-		uint32_t mask = ep_shfl_u32(EP_FULL_MASK, l.mask, at);
-		uint64_t from = ep_ht_stage_off(c, f.own ? 0 : l.x, chunk, i);
+	for (; ok && done < load.count; done += EP_HT_CALL) {
+		uint32_t at = done + ep_lane() / EP_HT_CHUNK, chunk = load.first + at;
+		uint32_t mask = ep_shfl_u32(EP_FULL_MASK, load.mask, at);
+		uint64_t from = ep_ht_stage_off(c, flows.own ? 0 : load.x, chunk, i);
 		uint64_t to = ep_ht_net_off(c, flow.there, chunk, i);
 
-		ok = ep_mlx5_put(p, at < l.count && (mask >> i & 1),
-				 ep_mlx5_remote(p, EP_MLX5_REGION_HEAP, to),
-				 ep_mlx5_local(p, EP_MLX5_REGION_HEAP, from), f.row_bytes, true);
+		ok = ep_mlx5_put(post, at < load.count && (mask >> i & 1),
+				 ep_mlx5_remote(post, EP_MLX5_REGION_HEAP, to),
+				 ep_mlx5_local(post, EP_MLX5_REGION_HEAP, from), flows.row_bytes,
+				 true);
 	}
 	if (!ok) {
 		return false;
 	}
-	signal = ep_remote_signal(c.g, *p, flow.peer, channel, ep_remote_signal_off(c.g, channel),
-				  ep_remote_signal_word(op, l.first + l.count + 1));
-	return ep_mlx5_signal_add(p, signal, false);
+	signal = ep_remote_signal(c.g, *post, flow.peer, channel,
+				  ep_remote_signal_off(c.g, channel),
+				  ep_remote_signal_word(op, load.first + load.count + 1));
+	return ep_mlx5_signal_add(post, signal, false);
 }
 
 /* The same if anything travels, and keeps what tells when the NIC has read it. One warp. */
 EP_DEV bool ep_ht_load_post(const struct ep_ht_common &c, const struct ep_op &op,
-			    const struct ep_ht_flows &f, const struct ep_ht_load &l)
+			    const struct ep_ht_flows &flows, const struct ep_ht_load &load)
 {
-	uint32_t peer = f.flow[l.x].peer;
-	struct ep_mlx5_post p = ep_ht_queue_open(c, peer, ep_ht_rows_channel(c, l.first));
+	uint32_t peer = flows.flow[load.x].peer;
+	struct ep_mlx5_post p = ep_ht_queue_open(c, peer, ep_ht_rows_channel(c, load.first));
 
-	if (ep_any(EP_FULL_MASK, ep_lane() < l.count && l.mask) &&
-	    !ep_ht_rows_post(c, op, f, l, &p)) {
+	if (ep_any(EP_FULL_MASK, ep_lane() < load.count && load.mask) &&
+	    !ep_ht_rows_post(c, op, flows, load, &p)) {
 		ep_ht_queue_failed(c, op, p, peer, EP_WAIT_RDMA_SLOT);
 		return false;
 	}
-	if (ep_lane() < l.count) {
-		*ep_ht_posted_at(c, l.x, l.first + ep_lane()) = p.end;
+	if (ep_lane() < load.count) {
+		*ep_ht_posted_at(c, load.x, load.first + ep_lane()) = p.end;
 	}
 	ep_warp_sync(EP_FULL_MASK);
 	return true;
@@ -127,13 +129,13 @@ EP_DEV bool ep_ht_load_post(const struct ep_ht_common &c, const struct ep_op &op
 
 /* Chunks of the bunch, from `chunk` on, that have been posted to flow x. One warp. */
 EP_DEV uint32_t ep_ht_posted(const struct ep_ht_common &c, const struct ep_op &op,
-			     const struct ep_ht_flows &f, uint32_t x, uint32_t chunk)
+			     const struct ep_ht_flows &flows, uint32_t x, uint32_t chunk)
 {
 	uint32_t published = 0;
 
 	if (ep_lane() == 0) {
 		uint32_t channel = ep_ht_rows_channel(c, chunk);
-		uint64_t word = ep_remote_link_at(c.g, f.flow[x].peer, channel)->signal;
+		uint64_t word = ep_remote_link_at(c.g, flows.flow[x].peer, channel)->signal;
 
 		published = (uint32_t)(word >> 32) == op.epoch ? (uint32_t)word : 0;
 	}
@@ -143,28 +145,28 @@ EP_DEV uint32_t ep_ht_posted(const struct ep_ht_common &c, const struct ep_op &o
 
 /* Waits until a chunk of flow x is staged, and there is room for it at the receiver. One warp. */
 EP_DEV bool ep_ht_chunk_wait(const struct ep_ht_common &c, const struct ep_op &op,
-			     const struct ep_ht_flows &f, uint32_t x, uint32_t chunk)
+			     const struct ep_ht_flows &flows, uint32_t x, uint32_t chunk)
 {
-	const uint64_t *staged = ep_ht_staged_at(c, f.own ? 0 : x, chunk, 0);
+	const uint64_t *staged = ep_ht_staged_at(c, flows.own ? 0 : x, chunk, 0);
 
-	return ep_ht_parts_wait(c, op, staged, f.parts, chunk) &&
+	return ep_ht_parts_wait(c, op, staged, flows.parts, chunk) &&
 	       (chunk < c.areas.net_chunks ||
-		ep_ht_signal_wait(c, op, f.flow[x].peer, EP_HT_CREDITS,
+		ep_ht_signal_wait(c, op, flows.flow[x].peer, EP_HT_CREDITS,
 				  chunk - c.areas.net_chunks + 1, EP_WAIT_HT_CREDIT));
 }
 
 /* Is that so by now? Any lane. */
 EP_DEV bool ep_ht_chunk_ready(const struct ep_ht_common &c, const struct ep_op &op,
-			      const struct ep_ht_flows &f, uint32_t x, uint32_t chunk)
+			      const struct ep_ht_flows &flows, uint32_t x, uint32_t chunk)
 {
-	const uint64_t *staged = ep_ht_staged_at(c, f.own ? 0 : x, chunk, 0);
+	const uint64_t *staged = ep_ht_staged_at(c, flows.own ? 0 : x, chunk, 0);
 	bool ready = true;
 
-	for (uint32_t part = 0; ready && part < f.parts; part++) {
+	for (uint32_t part = 0; ready && part < flows.parts; part++) {
 		ready = ep_ht_word_reached(op, staged + part, chunk);
 	}
 	return ready && (chunk < c.areas.net_chunks ||
-			 ep_ht_signal_reached(c, op, f.flow[x].peer, EP_HT_CREDITS,
+			 ep_ht_signal_reached(c, op, flows.flow[x].peer, EP_HT_CREDITS,
 					      chunk - c.areas.net_chunks + 1));
 }
 
@@ -174,24 +176,24 @@ EP_DEV bool ep_ht_chunk_ready(const struct ep_ht_common &c, const struct ep_op &
  * 0: a wait has failed. One warp.
  */
 EP_DEV uint32_t ep_ht_chunks_post(const struct ep_ht_common &c, const struct ep_op &op,
-				  const struct ep_ht_flows &f, uint32_t x, uint32_t chunk)
+				  const struct ep_ht_flows &flows, uint32_t x, uint32_t chunk)
 {
 	uint32_t shift = c.areas.bunch_shift, at = chunk + ep_lane();
-	uint32_t end = ep_min_u32(f.chunks, ((chunk >> shift) + 1) << shift);
-	uint32_t posted = ep_ht_posted(c, op, f, x, chunk);
+	uint32_t end = ep_min_u32(flows.chunks, ((chunk >> shift) + 1) << shift);
+	uint32_t posted = ep_ht_posted(c, op, flows, x, chunk);
 	struct ep_ht_load l = { x, chunk, 0, 0 };
 
 	if (posted) {
 		return posted;
 	}
-	l.mask = at < end ? ep_ht_flow_mask(c, f, x, at) : 0;
-	if (ep_shfl_u32(EP_FULL_MASK, l.mask, 0) && !ep_ht_chunk_wait(c, op, f, x, chunk)) {
+	l.mask = at < end ? ep_ht_flow_mask(c, flows, x, at) : 0;
+	if (ep_shfl_u32(EP_FULL_MASK, l.mask, 0) && !ep_ht_chunk_wait(c, op, flows, x, chunk)) {
 		return 0;
 	}
-	l.count =
-		ep_ctz(~ep_ballot(EP_FULL_MASK, at < end && (at == chunk || !l.mask ||
-							     ep_ht_chunk_ready(c, op, f, x, at))));
-	return ep_ht_load_post(c, op, f, l) ? l.count : 0;
+	l.count = ep_ctz(
+		~ep_ballot(EP_FULL_MASK, at < end && (at == chunk || !l.mask ||
+						      ep_ht_chunk_ready(c, op, flows, x, at))));
+	return ep_ht_load_post(c, op, flows, l) ? l.count : 0;
 }
 
 /*
@@ -199,9 +201,9 @@ EP_DEV uint32_t ep_ht_chunks_post(const struct ep_ht_common &c, const struct ep_
  * bunches before have been waited for, since posting stops at each bunch's end. One warp.
  */
 EP_DEV bool ep_ht_chunks_release(const struct ep_ht_common &c, const struct ep_op &op,
-				 const struct ep_ht_flows &f, uint32_t x, uint32_t end)
+				 const struct ep_ht_flows &flows, uint32_t x, uint32_t end)
 {
-	uint32_t peer = f.flow[x].peer;
+	uint32_t peer = flows.flow[x].peer;
 
 	struct ep_mlx5_post p = ep_ht_queue_open(c, peer, ep_ht_rows_channel(c, end - 1));
 	uint64_t posted = ep_lane() == 0 ? *ep_ht_posted_at(c, x, end - 1) : 0;
@@ -235,7 +237,7 @@ EP_DEV bool ep_ht_queue_end(const struct ep_ht_common &c, const struct ep_op &op
  * and rows of the flows. One warp.
  */
 EP_DEV bool ep_ht_post_end(const struct ep_ht_common &c, const struct ep_op &op,
-			   const struct ep_ht_flows &f)
+			   const struct ep_ht_flows &flows)
 {
 	bool ok = true;
 
@@ -244,8 +246,8 @@ EP_DEV bool ep_ht_post_end(const struct ep_ht_common &c, const struct ep_op &op,
 
 		ok = r == EP_HT_NONE || ep_ht_queue_end(c, op, r, EP_HT_ROWS);
 	}
-	for (uint32_t x = 0; ok && x < f.count; x++) {
-		uint32_t r = f.flow[x].peer;
+	for (uint32_t x = 0; ok && x < flows.count; x++) {
+		uint32_t r = flows.flow[x].peer;
 
 		for (uint32_t q = 1; ok && q <= c.areas.queue_mask && ep_ht_posts_to(c, r); q++) {
 			ok = ep_ht_queue_end(c, op, r, EP_HT_ROWS + q);
@@ -304,12 +306,13 @@ EP_DEV bool ep_ht_weights_post_all(const struct ep_ht_common &c, const struct ep
 
 /* Releases chunks below `end` of all flows that this block posts. One warp. */
 EP_DEV bool ep_ht_release(const struct ep_ht_common &c, const struct ep_op &op,
-			  const struct ep_ht_flows &f, uint32_t end)
+			  const struct ep_ht_flows &flows, uint32_t end)
 {
 	bool ok = true;
 
-	for (uint32_t x = 0; ok && x < f.count; x++) {
-		ok = !ep_ht_posts_to(c, f.flow[x].peer) || ep_ht_chunks_release(c, op, f, x, end);
+	for (uint32_t x = 0; ok && x < flows.count; x++) {
+		ok = !ep_ht_posts_to(c, flows.flow[x].peer) ||
+		     ep_ht_chunks_release(c, op, flows, x, end);
 	}
 	return ok;
 }
@@ -319,19 +322,19 @@ EP_DEV bool ep_ht_release(const struct ep_ht_common &c, const struct ep_op &op,
  * of them waits, since flows may share a stage. One warp.
  */
 EP_DEV void ep_ht_post(const struct ep_ht_common &c, const struct ep_op &op,
-		       const struct ep_ht_flows &f)
+		       const struct ep_ht_flows &flows)
 {
 	uint32_t window = ep_ht_window(c.areas.stage_chunks), step;
-	bool reused = f.chunks > c.areas.stage_chunks;
+	bool reused = flows.chunks > c.areas.stage_chunks;
 
-	for (uint32_t chunk = 0; chunk < f.chunks; chunk += step) {
-		if (reused && chunk > window && !ep_ht_release(c, op, f, chunk - window)) {
+	for (uint32_t chunk = 0; chunk < flows.chunks; chunk += step) {
+		if (reused && chunk > window && !ep_ht_release(c, op, flows, chunk - window)) {
 			return;
 		}
-		step = f.chunks - chunk;
-		for (uint32_t x = 0; x < f.count; x++) {
-			if (ep_ht_posts_to(c, f.flow[x].peer)) {
-				uint32_t posted = ep_ht_chunks_post(c, op, f, x, chunk);
+		step = flows.chunks - chunk;
+		for (uint32_t x = 0; x < flows.count; x++) {
+			if (ep_ht_posts_to(c, flows.flow[x].peer)) {
+				uint32_t posted = ep_ht_chunks_post(c, op, flows, x, chunk);
 
 				if (!posted) {
 					return;
@@ -340,7 +343,7 @@ EP_DEV void ep_ht_post(const struct ep_ht_common &c, const struct ep_op &op,
 			}
 		}
 	}
-	(void)ep_ht_post_end(c, op, f);
+	(void)ep_ht_post_end(c, op, flows);
 }
 
 /* ---- the credit warp ---- */
@@ -364,22 +367,22 @@ EP_DEV bool ep_ht_credit_post(const struct ep_ht_common &c, const struct ep_op &
 
 /* The credit warp's work. No credit is sent that no chunk waits for. One warp. */
 EP_DEV void ep_ht_credit(const struct ep_ht_common &c, const struct ep_op &op,
-			 const struct ep_ht_flows &f)
+			 const struct ep_ht_flows &flows)
 {
 	uint32_t step = ep_ht_credit_step(c.areas.net_chunks);
 
-	for (uint32_t chunk = 0; chunk + 1 + c.areas.net_chunks < f.chunks + step; chunk++) {
-		for (uint32_t x = 0; x < f.count; x++) {
-			if (!ep_ht_posts_to(c, f.flow[x].peer)) {
+	for (uint32_t chunk = 0; chunk + 1 + c.areas.net_chunks < flows.chunks + step; chunk++) {
+		for (uint32_t x = 0; x < flows.count; x++) {
+			if (!ep_ht_posts_to(c, flows.flow[x].peer)) {
 				continue;
 			}
-			if (ep_ht_flow_mask(c, f, x, chunk) &&
-			    !ep_ht_parts_wait(c, op, ep_ht_consumed_at(c, x, chunk, 0), f.parts,
+			if (ep_ht_flow_mask(c, flows, x, chunk) &&
+			    !ep_ht_parts_wait(c, op, ep_ht_consumed_at(c, x, chunk, 0), flows.parts,
 					      chunk)) {
 				return;
 			}
 			if ((chunk + 1) % step == 0 &&
-			    !ep_ht_credit_post(c, op, f.flow[x].peer, chunk + 1)) {
+			    !ep_ht_credit_post(c, op, flows.flow[x].peer, chunk + 1)) {
 				return;
 			}
 		}

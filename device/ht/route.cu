@@ -17,31 +17,31 @@
 #include "device/kernels.h"
 
 /* All tokens of the block are marked at once, and all experts. */
-EP_DEV bool ep_ht_route_whole(const struct ep_ht_route &t)
+EP_DEV bool ep_ht_route_whole(const struct ep_ht_route &route)
 {
-	return t.end - t.begin <= t.span && t.experts <= t.window;
+	return route.end - route.begin <= route.span && route.experts <= route.window;
 }
 
 /* Counts the block's tokens, of which the first span is marked. Barriers are held. */
 EP_DEV void ep_ht_route_count(const struct ep_ht_route_args &a, const struct ep_op &op,
-			      const struct ep_ht_route &t)
+			      const struct ep_ht_route &route)
 {
-	uint64_t *words = ep_ht_block_words(a.c, t, ep_block());
+	uint64_t *words = ep_ht_block_words(a.c, route, ep_block());
 
 	if (ep_tid() == ep_nthreads() - 1) {
-		ep_st_word(words + t.columns, t.end - t.begin, op.epoch);
+		ep_st_word(words + route.columns, route.end - route.begin, op.epoch);
 	}
-	for (uint32_t w0 = t.begin;; w0 += t.span) {
-		bool last = w0 + t.span >= t.end;
+	for (uint32_t w0 = route.begin;; w0 += route.span) {
+		bool last = w0 + route.span >= route.end;
 
-		if (w0 != t.begin) {
-			ep_ht_span_take(a, op, t, w0);
+		if (w0 != route.begin) {
+			ep_ht_span_take(a, op, route, w0);
 		}
-		for (uint32_t e0 = 0; e0 < t.experts; e0 += t.window) {
+		for (uint32_t e0 = 0; e0 < route.experts; e0 += route.window) {
 			if (e0) {
-				ep_ht_window_take(a, t, w0, e0);
+				ep_ht_window_take(a, route, w0, e0);
 			}
-			ep_ht_columns_add(t, op, e0, e0 == 0, t.all, last ? words : NULL);
+			ep_ht_columns_add(route, op, e0, e0 == 0, route.all, last ? words : NULL);
 		}
 		if (last) {
 			return;
@@ -50,50 +50,50 @@ EP_DEV void ep_ht_route_count(const struct ep_ht_route_args &a, const struct ep_
 }
 
 /* The span's selections in order. A barrier is held, one follows. */
-EP_DEV void ep_ht_route_sort(const struct ep_ht_route_args &a, const struct ep_ht_route &t,
+EP_DEV void ep_ht_route_sort(const struct ep_ht_route_args &a, const struct ep_ht_route &route,
 			     uint32_t w0)
 {
-	ep_ht_span_sort(a, t, w0, ep_tid(), ep_nthreads());
+	ep_ht_span_sort(a, route, w0, ep_tid(), ep_nthreads());
 	ep_block_sync();
-	ep_ht_span_runs(a, t, w0);
+	ep_ht_span_runs(a, route, w0);
 }
 
 /* Places the block's tokens. Barriers are held. */
 template <bool NODES>
 EP_DEV void ep_ht_route_place(const struct ep_ht_route_args &a, const struct ep_op &op,
-			      const struct ep_ht_route &t)
+			      const struct ep_ht_route &route)
 {
-	uint32_t experts = a.c.layout == EP_HT_EXPERT_MAJOR ? t.experts : 1;
-	bool whole = ep_ht_route_whole(t);
+	uint32_t experts = a.c.layout == EP_HT_EXPERT_MAJOR ? route.experts : 1;
+	bool whole = ep_ht_route_whole(route);
 
-	for (uint32_t w0 = t.begin; w0 < t.end; w0 += t.span) {
-		uint32_t ids = ep_ht_span_tokens(t, w0) * a.c.topk;
+	for (uint32_t w0 = route.begin; w0 < route.end; w0 += route.span) {
+		uint32_t ids = ep_ht_span_tokens(route, w0) * a.c.topk;
 
 		if (!whole) {
-			ep_ht_span_take(a, op, t, w0);
-			ep_ht_route_sort(a, t, w0);
+			ep_ht_span_take(a, op, route, w0);
+			ep_ht_route_sort(a, route, w0);
 			ep_block_sync();
 		}
-		ep_ht_span_starts<NODES>(a.c, t, w0);
-		for (uint32_t e0 = 0; e0 < experts; e0 += t.window) {
+		ep_ht_span_starts<NODES>(a.c, route, w0);
+		for (uint32_t e0 = 0; e0 < experts; e0 += route.window) {
 			if (e0) {
-				ep_ht_window_take(a, t, w0, e0);
+				ep_ht_window_take(a, route, w0, e0);
 			}
 			for (uint32_t i = ep_tid(); i < ids; i += ep_nthreads()) {
-				ep_ht_sel_place(a, t, w0, i, e0);
+				ep_ht_sel_place(a, route, w0, i, e0);
 			}
 			ep_block_sync();
 			if (!whole) {
-				ep_ht_columns_add(t, op, e0, false, t.first, NULL);
+				ep_ht_columns_add(route, op, e0, false, route.first, NULL);
 			}
 		}
-		ep_ht_span_push<NODES>(a, t, w0);
+		ep_ht_span_push<NODES>(a, route, w0);
 		if (NODES) {
-			ep_ht_span_nodes(a.c, w0, ep_ht_span_tokens(t, w0));
+			ep_ht_span_nodes(a.c, w0, ep_ht_span_tokens(route, w0));
 		}
 		if (!whole) {
 			ep_block_sync();
-			ep_ht_columns_add(t, op, t.experts, true, t.first, NULL);
+			ep_ht_columns_add(route, op, route.experts, true, route.first, NULL);
 		}
 	}
 }
@@ -101,32 +101,32 @@ EP_DEV void ep_ht_route_place(const struct ep_ht_route_args &a, const struct ep_
 /* The counts of all ranks, once those of the block are told. False: nothing more may be done. */
 template <bool NODES>
 EP_DEV bool ep_ht_route_exchange(const struct ep_ht_route_args &a, const struct ep_op &op,
-				 const struct ep_ht_route &t, uint32_t *failed)
+				 const struct ep_ht_route &route, uint32_t *failed)
 {
 	const struct ep_ht_common &c = a.c;
-	bool ok = ep_ht_blocks_sum<NODES>(c, op, t);
+	bool ok = ep_ht_blocks_sum<NODES>(c, op, route);
 	uint32_t over;
 
 	if (NODES && ep_block() == 0) {
-		ok = ep_ht_counts_here<NODES>(c, op, t) && ok;
+		ok = ep_ht_counts_here<NODES>(c, op, route) && ok;
 		ep_block_sync();
-		ep_ht_counts_post(c, op, t);
+		ep_ht_counts_post(c, op, route);
 	}
-	if (ep_ht_route_whole(t)) { /* while the sums are on their way */
-		ep_ht_span_runs(a, t, t.begin);
+	if (ep_ht_route_whole(route)) { /* while the sums are on their way */
+		ep_ht_span_runs(a, route, route.begin);
 	}
-	if (!ok || !ep_ht_counts_take<NODES>(c, op, t)) {
+	if (!ok || !ep_ht_counts_take<NODES>(c, op, route)) {
 		ep_shared_or_u32(failed, 1);
 	}
 	ep_block_sync();
 	if (*failed) {
 		return false;
 	}
-	ep_ht_bases_make(a, t);
+	ep_ht_bases_make(a, route);
 	ep_block_sync();
-	over = ep_ht_overflow_find(a, t);
+	over = ep_ht_overflow_find(a, route);
 	if (over < c.g.nranks && ep_block() == 0 && ep_tid() == 0) {
-		ep_ht_overflow_record(a, op, over, ep_ht_total(c, t, over));
+		ep_ht_overflow_record(a, op, over, ep_ht_total(c, route, over));
 	}
 	return over == c.g.nranks;
 }
@@ -138,12 +138,12 @@ EP_DEV bool ep_ht_route_keeper(void)
 }
 
 /* Nothing is counted yet. A barrier is held. */
-EP_DEV void ep_ht_route_clear(const struct ep_ht_common &c, const struct ep_ht_route &t,
+EP_DEV void ep_ht_route_clear(const struct ep_ht_common &c, const struct ep_ht_route &route,
 			      uint32_t *failed)
 {
-	ep_ht_bits_clear(t, (t.window + c.g.nranks) * t.words);
-	for (uint32_t i = ep_tid(); i < t.columns; i += ep_nthreads()) {
-		t.all[i] = 0;
+	ep_ht_bits_clear(route, (route.window + c.g.nranks) * route.words);
+	for (uint32_t i = ep_tid(); i < route.columns; i += ep_nthreads()) {
+		route.all[i] = 0;
 	}
 	if (ep_tid() == 0) {
 		*failed = 0;
@@ -157,36 +157,36 @@ EP_DEV void ep_ht_route_clear(const struct ep_ht_common &c, const struct ep_ht_r
 /* The block's tables are written: tells the others, and keeps what they tell. */
 template <bool NODES>
 EP_DEV void ep_ht_route_end(const struct ep_ht_route_args &a, const struct ep_op &op,
-			    const struct ep_ht_route &t, uint32_t *failed)
+			    const struct ep_ht_route &route, uint32_t *failed)
 {
 	const struct ep_ht_common &c = a.c;
 	bool keeper = ep_ht_route_keeper(), cut, posts = false;
 
 	ep_ht_tables_announce<NODES>(c, op);
 	if (ep_warp() == ep_nwarps() - 1) { /* while the first one announces, and others do */
-		ep_ht_sources_make(c, op, t);
+		ep_ht_sources_make(c, op, route);
 	}
 	if (NODES) {
 		ep_ht_rest_nodes(c);
 		ep_block_sync();
-		posts = ep_ht_tables_post(c, op, t);
+		posts = ep_ht_tables_post(c, op, route);
 	}
-	cut = keeper && t.all[t.experts + c.g.rank] > c.limit;
+	cut = keeper && route.all[route.experts + c.g.rank] > c.limit;
 	if (keeper && !cut) {
 		ep_block_sync();
-		ep_ht_results_leave(a, op, t, false);
+		ep_ht_results_leave(a, op, route, false);
 	}
 	/* the head says that all tables are there: its block waits for all of them */
-	if (!ep_ht_tables_take<NODES>(c, op, t, keeper, failed)) {
+	if (!ep_ht_tables_take<NODES>(c, op, route, keeper, failed)) {
 		if (ep_tid() == 0) {
 			ep_ht_head_fail(c);
 		}
 		keeper = false;
 	} else if (cut) {
-		ep_ht_results_leave(a, op, t, true);
+		ep_ht_results_leave(a, op, route, true);
 	}
 	if (keeper && ep_tid() == 0) {
-		ep_ht_head_leave(a, t);
+		ep_ht_head_leave(a, route);
 	}
 	if (posts) {
 		ep_ht_tables_posted(c, op);

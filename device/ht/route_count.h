@@ -53,22 +53,22 @@ struct ep_ht_route {
 };
 
 /* Column 0 of block b's counts; of those of the blocks before it; of rank r's, in a heap. */
-EP_DEV uint64_t *ep_ht_block_words(const struct ep_ht_common &c, const struct ep_ht_route &t,
+EP_DEV uint64_t *ep_ht_block_words(const struct ep_ht_common &c, const struct ep_ht_route &route,
 				   uint32_t b)
 {
-	return (uint64_t *)(c.h.scratch + EP_HT_COUNTERS) + (size_t)b * t.counts;
+	return (uint64_t *)(c.h.scratch + EP_HT_COUNTERS) + (size_t)b * route.counts;
 }
 
-EP_DEV uint64_t *ep_ht_before_words(const struct ep_ht_common &c, const struct ep_ht_route &t,
+EP_DEV uint64_t *ep_ht_before_words(const struct ep_ht_common &c, const struct ep_ht_route &route,
 				    uint32_t b)
 {
-	return ep_ht_block_words(c, t, EP_HT_ROUTE_BLOCKS + b);
+	return ep_ht_block_words(c, route, EP_HT_ROUTE_BLOCKS + b);
 }
 
-EP_DEV uint64_t *ep_ht_rank_words(const struct ep_ht_common &c, const struct ep_ht_route &t,
+EP_DEV uint64_t *ep_ht_rank_words(const struct ep_ht_common &c, const struct ep_ht_route &route,
 				  unsigned char *heap, uint32_t r)
 {
-	return (uint64_t *)(heap + c.areas.count_off) + (size_t)r * t.counts;
+	return (uint64_t *)(heap + c.areas.count_off) + (size_t)r * route.counts;
 }
 
 EP_DEV struct ep_ht_route ep_ht_route_make(const struct ep_ht_common &c)
@@ -138,16 +138,16 @@ EP_DEV struct ep_ht_raw_id ep_ht_id_load(const struct ep_ht_route_args &a, uint3
 	return id;
 }
 
-EP_DEV uint32_t ep_ht_span_tokens(const struct ep_ht_route &t, uint32_t w0)
+EP_DEV uint32_t ep_ht_span_tokens(const struct ep_ht_route &route, uint32_t w0)
 {
-	return ep_min_u32(t.end - w0, t.span);
+	return ep_min_u32(route.end - w0, route.span);
 }
 
 /* The thread's first selections of the span. */
 EP_DEV struct ep_ht_ahead ep_ht_span_load(const struct ep_ht_route_args &a,
-					  const struct ep_ht_route &t, uint32_t w0)
+					  const struct ep_ht_route &route, uint32_t w0)
 {
-	uint32_t ids = ep_ht_span_tokens(t, w0) * a.c.topk;
+	uint32_t ids = ep_ht_span_tokens(route, w0) * a.c.topk;
 	struct ep_ht_ahead ahead = {};
 
 	EP_UNROLL()
@@ -175,79 +175,81 @@ EP_DEV_COLD void ep_ht_id_refuse(const struct ep_ht_route_args &a, struct ep_op 
 
 /* Notes selection i of the span, and sets its bits: of its rank, and of an expert of the first window. */
 EP_DEV void ep_ht_id_mark(const struct ep_ht_route_args &a, const struct ep_op &op,
-			  const struct ep_ht_route &t, uint32_t w0, uint32_t i,
+			  const struct ep_ht_route &route, uint32_t w0, uint32_t i,
 			  struct ep_ht_raw_id raw)
 {
 	int64_t id = a.id_bytes == 8 ? (int64_t)((uint64_t)raw.hi << 32 | raw.lo) : (int32_t)raw.lo;
 	uint32_t local = ep_div(i, a.by_topk), bit = 1u << (local & 31), expert = (uint32_t)id;
 
-	if (id < 0 || id >= (int64_t)t.experts) {
+	if (id < 0 || id >= (int64_t)route.experts) {
 		if (id >= 0) {
 			ep_ht_id_refuse(a, op, w0 + local, i - local * a.c.topk, id);
 		}
-		t.id[i] = EP_HT_NONE;
+		route.id[i] = EP_HT_NONE;
 		return;
 	}
-	t.id[i] = expert;
-	ep_shared_or_u32(&t.rank_bits[ep_div(expert, a.c.by_local) * t.words + local / 32], bit);
-	if (expert < t.window) {
-		ep_shared_or_u32(&t.bits[expert * t.words + local / 32], bit);
+	route.id[i] = expert;
+	ep_shared_or_u32(&route.rank_bits[ep_div(expert, a.c.by_local) * route.words + local / 32],
+			 bit);
+	if (expert < route.window) {
+		ep_shared_or_u32(&route.bits[expert * route.words + local / 32], bit);
 	}
 }
 
-EP_DEV void ep_ht_bits_clear(const struct ep_ht_route &t, uint32_t words)
+EP_DEV void ep_ht_bits_clear(const struct ep_ht_route &route, uint32_t words)
 {
 	for (uint32_t i = ep_tid(); i < words; i += ep_nthreads()) {
-		t.bits[i] = 0;
+		route.bits[i] = 0;
 	}
 }
 
 /* All bits of the span, which are clear. A barrier before and after. */
 EP_DEV void ep_ht_span_mark(const struct ep_ht_route_args &a, const struct ep_op &op,
-			    const struct ep_ht_route &t, uint32_t w0,
+			    const struct ep_ht_route &route, uint32_t w0,
 			    const struct ep_ht_ahead &ahead)
 {
-	uint32_t ids = ep_ht_span_tokens(t, w0) * a.c.topk, i = ep_tid();
+	uint32_t ids = ep_ht_span_tokens(route, w0) * a.c.topk, i = ep_tid();
 
 	EP_UNROLL()
 	for (uint32_t j = 0; j < EP_HT_ROUTE_AHEAD; j++, i += ep_nthreads()) {
 		if (i < ids) {
-			ep_ht_id_mark(a, op, t, w0, i, ahead.id[j]);
+			ep_ht_id_mark(a, op, route, w0, i, ahead.id[j]);
 		}
 	}
 	EP_UNROLL(1)
 	for (; i < ids; i += ep_nthreads()) { /* in blocks of few threads */
-		ep_ht_id_mark(a, op, t, w0, i, ep_ht_id_load(a, w0, i));
+		ep_ht_id_mark(a, op, route, w0, i, ep_ht_id_load(a, w0, i));
 	}
 }
 
 /* Another span, or the first one once more. Barriers at both ends. */
 EP_DEV void ep_ht_span_take(const struct ep_ht_route_args &a, const struct ep_op &op,
-			    const struct ep_ht_route &t, uint32_t w0)
+			    const struct ep_ht_route &route, uint32_t w0)
 {
-	struct ep_ht_ahead ahead = ep_ht_span_load(a, t, w0);
+	struct ep_ht_ahead ahead = ep_ht_span_load(a, route, w0);
 
 	ep_block_sync();
-	ep_ht_bits_clear(t, (t.window + a.c.g.nranks) * t.words);
+	ep_ht_bits_clear(route, (route.window + a.c.g.nranks) * route.words);
 	ep_block_sync();
-	ep_ht_span_mark(a, op, t, w0, ahead);
+	ep_ht_span_mark(a, op, route, w0, ahead);
 	ep_block_sync();
 }
 
 /* The same span, but the experts from e0 on. Barriers at both ends. */
-EP_DEV void ep_ht_window_take(const struct ep_ht_route_args &a, const struct ep_ht_route &t,
+EP_DEV void ep_ht_window_take(const struct ep_ht_route_args &a, const struct ep_ht_route &route,
 			      uint32_t w0, uint32_t e0)
 {
-	uint32_t ids = ep_ht_span_tokens(t, w0) * a.c.topk;
+	uint32_t ids = ep_ht_span_tokens(route, w0) * a.c.topk;
 
 	ep_block_sync();
-	ep_ht_bits_clear(t, t.window * t.words);
+	ep_ht_bits_clear(route, route.window * route.words);
 	ep_block_sync();
 	for (uint32_t i = ep_tid(); i < ids; i += ep_nthreads()) {
-		uint32_t at = t.id[i] - e0, local = ep_div(i, a.by_topk);
+		uint32_t at = route.id[i] - e0, local = ep_div(i, a.by_topk);
 
-		if (t.id[i] != EP_HT_NONE && at < t.window) {
-			ep_shared_or_u32(&t.bits[at * t.words + local / 32], 1u << (local & 31));
+		if (route.id[i] != EP_HT_NONE && at < route.window) {
+			ep_shared_or_u32(&route.bits[at * route.words + local / 32],
+					 1u << (local & 31));
 		}
 	}
 	ep_block_sync();
@@ -279,18 +281,18 @@ EP_DEV uint32_t ep_ht_bits_before(const uint32_t *bits, uint32_t local)
  * Adds what is marked to `sums`: the experts from e0 on, and with `ranks` the ranks. If `words` is not NULL,
  * those are the block's counts, and other blocks learn of them there.
  */
-EP_DEV void ep_ht_columns_add(const struct ep_ht_route &t, const struct ep_op &op, uint32_t e0,
+EP_DEV void ep_ht_columns_add(const struct ep_ht_route &route, const struct ep_op &op, uint32_t e0,
 			      bool ranks, uint32_t *sums, uint64_t *words)
 {
-	uint32_t experts = ep_min_u32(t.experts - e0, t.window);
-	uint32_t n = experts + (ranks ? t.columns - t.experts : 0);
+	uint32_t experts = ep_min_u32(route.experts - e0, route.window);
+	uint32_t n = experts + (ranks ? route.columns - route.experts : 0);
 
 	for (uint32_t i = ep_tid(); i < n; i += ep_nthreads()) {
 		bool expert = i < experts;
-		uint32_t column = expert ? e0 + i : t.experts + (i - experts);
-		const uint32_t *bits = expert ? t.bits + i * t.words
-					      : t.rank_bits + (i - experts) * t.words;
-		uint32_t sum = sums[column] + ep_ht_bits_count(bits, t.words);
+		uint32_t column = expert ? e0 + i : route.experts + (i - experts);
+		const uint32_t *bits = expert ? route.bits + i * route.words
+					      : route.rank_bits + (i - experts) * route.words;
+		uint32_t sum = sums[column] + ep_ht_bits_count(bits, route.words);
 
 		sums[column] = sum;
 		if (words) {

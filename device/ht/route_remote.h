@@ -39,9 +39,9 @@ EP_DEV uint8_t *ep_ht_out_mask(const struct ep_ht_common &c, uint32_t d)
  * queue has been left to waits.
  */
 EP_DEV_COLD void ep_ht_counts_post(const struct ep_ht_common &c, struct ep_op op,
-				   const struct ep_ht_route &t)
+				   const struct ep_ht_route &route)
 {
-	uint64_t to = c.areas.count_off + 8 * (uint64_t)c.g.rank * t.counts;
+	uint64_t to = c.areas.count_off + 8 * (uint64_t)c.g.rank * route.counts;
 
 	op.start_ns = ep_time_ns(); /* a peer may have been late until now */
 	for (uint32_t r = ep_remote_peer(c.g, ep_warp()); r < c.g.nranks;
@@ -51,7 +51,7 @@ EP_DEV_COLD void ep_ht_counts_post(const struct ep_ht_common &c, struct ep_op op
 		p.timeout_ns = ep_remote_left(c.g, op, true);
 		if (!ep_mlx5_put(&p, ep_lane() == 0, ep_mlx5_remote(&p, EP_MLX5_REGION_SIGNAL, to),
 				 ep_mlx5_local(&p, EP_MLX5_REGION_HEAP, c.areas.out_count_off),
-				 8 * t.counts, false)) {
+				 8 * route.counts, false)) {
 			ep_ht_queue_failed(c, op, p, r, EP_WAIT_RDMA_SLOT);
 		}
 	}
@@ -61,12 +61,13 @@ EP_DEV_COLD void ep_ht_counts_post(const struct ep_ht_common &c, struct ep_op op
  * The tokens of the span's chunk that begins with token `local` that go to remote rank d. `row`: of the first,
  * if it does; rows from kept[d] on are dropped.
  */
-EP_DEV void ep_ht_mask_leave(const struct ep_ht_common &c, const struct ep_ht_route &t, uint32_t d,
-			     uint32_t local, uint32_t row, uint32_t chunk)
+EP_DEV void ep_ht_mask_leave(const struct ep_ht_common &c, const struct ep_ht_route &route,
+			     uint32_t d, uint32_t local, uint32_t row, uint32_t chunk)
 {
-	uint32_t bits = t.rank_bits[d * t.words + local / 32] >> (local & 31) & 0xffu, mask = 0;
+	uint32_t bits = route.rank_bits[d * route.words + local / 32] >> (local & 31) & 0xffu,
+		 mask = 0;
 
-	for (; bits && row < t.kept[d]; row++) {
+	for (; bits && row < route.kept[d]; row++) {
 		mask |= bits & (0u - bits);
 		bits &= bits - 1;
 	}
@@ -116,7 +117,7 @@ EP_DEV void ep_ht_rest_nodes(const struct ep_ht_common &c)
 }
 
 /* The masks of all ranks of node k go to rank r, the forwarder there. One warp. */
-EP_DEV bool ep_ht_masks_post(const struct ep_ht_common &c, struct ep_mlx5_post *p, uint32_t r,
+EP_DEV bool ep_ht_masks_post(const struct ep_ht_common &c, struct ep_mlx5_post *post, uint32_t r,
 			     uint32_t k)
 {
 	uint32_t first = c.remote.remote_first[k], n = c.remote.remote_first[k + 1] - first;
@@ -129,16 +130,17 @@ EP_DEV bool ep_ht_masks_post(const struct ep_ht_common &c, struct ep_mlx5_post *
 			      ((uint64_t)flow->there * c.remote.most + i) * c.areas.mask_stride;
 		uint64_t from = c.areas.out_mask_off + (uint64_t)d * c.areas.mask_stride;
 
-		ok = ep_mlx5_put(p, i < n, ep_mlx5_remote(p, EP_MLX5_REGION_HEAP, to),
-				 ep_mlx5_local(p, EP_MLX5_REGION_HEAP, from), c.areas.mask_stride,
-				 true);
+		ok = ep_mlx5_put(post, i < n, ep_mlx5_remote(post, EP_MLX5_REGION_HEAP, to),
+				 ep_mlx5_local(post, EP_MLX5_REGION_HEAP, from),
+				 c.areas.mask_stride, true);
 	}
 	return ok;
 }
 
 /* All tables for remote rank r, and the signal behind them. One warp. */
 EP_DEV bool ep_ht_tables_post_to(const struct ep_ht_common &c, struct ep_op op,
-				 const struct ep_ht_route &t, struct ep_mlx5_post *p, uint32_t r)
+				 const struct ep_ht_route &route, struct ep_mlx5_post *post,
+				 uint32_t r)
 {
 	uint64_t lists = 4 * (uint64_t)c.max_tokens * c.width;
 	uint64_t starts = 4 * ((uint64_t)ep_ht_table_chunks(c) + 1);
@@ -146,13 +148,14 @@ EP_DEV bool ep_ht_tables_post_to(const struct ep_ht_common &c, struct ep_op op,
 	uint64_t to = first ? c.areas.sel_off + c.g.rank * lists
 			    : c.areas.start_off + c.g.rank * starts;
 	uint64_t from = first ? c.areas.out_off + r * lists : c.areas.out_start_off + r * starts;
-	uint32_t bytes = first ? 4 * t.kept[r] * c.width : (uint32_t)starts;
+	uint32_t bytes = first ? 4 * route.kept[r] * c.width : (uint32_t)starts;
 
-	return ep_mlx5_put(p, ep_lane() < 2 && bytes, ep_mlx5_remote(p, EP_MLX5_REGION_HEAP, to),
-			   ep_mlx5_local(p, EP_MLX5_REGION_HEAP, from), bytes, true) &&
-	       ep_ht_masks_post(c, p, r, c.remote.node[r]) &&
-	       ep_mlx5_signal_add(p,
-				  ep_remote_signal(c.g, *p, r, EP_HT_ROWS,
+	return ep_mlx5_put(post, ep_lane() < 2 && bytes,
+			   ep_mlx5_remote(post, EP_MLX5_REGION_HEAP, to),
+			   ep_mlx5_local(post, EP_MLX5_REGION_HEAP, from), bytes, true) &&
+	       ep_ht_masks_post(c, post, r, c.remote.node[r]) &&
+	       ep_mlx5_signal_add(post,
+				  ep_remote_signal(c.g, *post, r, EP_HT_ROWS,
 						   ep_remote_signal_off(c.g, EP_HT_ROWS),
 						   ep_remote_signal_word(op, 1)),
 				  false);
@@ -163,7 +166,7 @@ EP_DEV bool ep_ht_tables_post_to(const struct ep_ht_common &c, struct ep_op op,
  * behind a barrier.
  */
 EP_DEV_COLD bool ep_ht_tables_post(const struct ep_ht_common &c, struct ep_op op,
-				   const struct ep_ht_route &t)
+				   const struct ep_ht_route &route)
 {
 	uint32_t *ready = c.h.scratch + EP_HT_BLOCKS_READY;
 	EP_SHARED(uint32_t, last);
@@ -184,7 +187,7 @@ EP_DEV_COLD bool ep_ht_tables_post(const struct ep_ht_common &c, struct ep_op op
 		struct ep_mlx5_post p = ep_remote_open(c.g, r, EP_HT_ROWS);
 
 		p.timeout_ns = ep_remote_left(c.g, op, true);
-		if (!ep_ht_tables_post_to(c, op, t, &p, r)) {
+		if (!ep_ht_tables_post_to(c, op, route, &p, r)) {
 			ep_ht_queue_failed(c, op, p, r, EP_WAIT_RDMA_SLOT);
 		}
 	}

@@ -19,12 +19,12 @@ EP_DEV void ep_ht_counter_store(void *counters, uint32_t bytes, uint32_t i, uint
 }
 
 /* Expert-major: this rank's zones. Their rows are all kept as far as they have places. One warp. */
-EP_DEV void ep_ht_zones_leave(const struct ep_ht_route_args &a, const struct ep_ht_route &t)
+EP_DEV void ep_ht_zones_leave(const struct ep_ht_route_args &a, const struct ep_ht_route &route)
 {
 	uint32_t end = 0, limit = a.c.limit;
 
 	for (uint32_t e0 = 0; e0 < a.c.nlocal; e0 += EP_WARP_SIZE) {
-		struct ep_ht_zone_at at = ep_ht_zones_next(a, t, a.c.g.rank, e0, &end);
+		struct ep_ht_zone_at at = ep_ht_zones_next(a, route, a.c.g.rank, e0, &end);
 		struct ep_ht_zone z = {};
 
 		if (at.expert == EP_HT_NONE) {
@@ -32,7 +32,7 @@ EP_DEV void ep_ht_zones_leave(const struct ep_ht_route_args &a, const struct ep_
 		}
 		z.first = ep_min_u32(at.begin, limit);
 		z.rows = ep_min_u32(at.rows, limit - z.first);
-		z.kept = ep_min_u32(t.all[at.expert], z.rows);
+		z.kept = ep_min_u32(route.all[at.expert], z.rows);
 		a.c.h.zones[e0 + ep_lane()] = z;
 		ep_ht_counter_store(a.expert_counters, a.counter_bytes, e0 + ep_lane(), z.rows);
 		ep_ht_counter_store(a.expert_offsets, a.counter_bytes, e0 + ep_lane(), z.first);
@@ -61,12 +61,12 @@ EP_DEV uint32_t ep_ht_zone_find(const struct ep_ht_common &c, uint32_t place)
  * expert. The tables that have come do: adds what they list to `kept`, of which each expert's lies `stride`
  * words behind the one before.
  */
-EP_DEV void ep_ht_kept_count(const struct ep_ht_common &c, const struct ep_ht_route &t,
+EP_DEV void ep_ht_kept_count(const struct ep_ht_common &c, const struct ep_ht_route &route,
 			     uint32_t *kept, uint32_t stride)
 {
 	for (uint32_t s = 0; s < c.g.nranks; s++) {
 		const uint32_t *sel = ep_ht_sel_area(c, c.g.own, s);
-		uint32_t rows = t.from[s + 1] - t.from[s];
+		uint32_t rows = route.from[s + 1] - route.from[s];
 
 		for (uint32_t row = ep_tid(); row < rows; row += ep_nthreads()) {
 			for (uint32_t j = 0; j < c.width; j++) {
@@ -85,15 +85,15 @@ EP_DEV void ep_ht_kept_count(const struct ep_ht_common &c, const struct ep_ht_ro
 }
 
 /* Expert-major zones, or flat counters. One block; the tables of all sources have come if `cut`. */
-EP_DEV void ep_ht_experts_leave(const struct ep_ht_route_args &a, const struct ep_ht_route &t,
+EP_DEV void ep_ht_experts_leave(const struct ep_ht_route_args &a, const struct ep_ht_route &route,
 				bool cut)
 {
 	const struct ep_ht_common &c = a.c;
 	bool expert_major = c.layout == EP_HT_EXPERT_MAJOR;
-	uint32_t *counts = t.all + c.g.rank * c.nlocal;
+	uint32_t *counts = route.all + c.g.rank * c.nlocal;
 
 	if (expert_major && ep_warp() == 0) {
-		ep_ht_zones_leave(a, t);
+		ep_ht_zones_leave(a, route);
 	}
 	if (cut) {
 		ep_block_sync();
@@ -105,7 +105,7 @@ EP_DEV void ep_ht_experts_leave(const struct ep_ht_route_args &a, const struct e
 			}
 		}
 		ep_block_sync();
-		ep_ht_kept_count(c, t, expert_major ? &c.h.zones[0].kept : counts,
+		ep_ht_kept_count(c, route, expert_major ? &c.h.zones[0].kept : counts,
 				 expert_major ? sizeof(struct ep_ht_zone) / 4 : 1);
 		ep_block_sync();
 	}
@@ -130,17 +130,17 @@ EP_DEV void ep_ht_head_fail(const struct ep_ht_common &c)
 }
 
 /* It has this one, unless a block has failed, or fails later. One thread, whose block has seen all tables come. */
-EP_DEV void ep_ht_head_leave(const struct ep_ht_route_args &a, const struct ep_ht_route &t)
+EP_DEV void ep_ht_head_leave(const struct ep_ht_route_args &a, const struct ep_ht_route &route)
 {
 	const struct ep_ht_common &c = a.c;
 
 	ep_atomic_max_gpu_u64(&c.h.head->stamp, c.stamp);
-	ep_ht_counter_store(a.total_counter, a.total_bytes, 0, ep_ht_total(c, t, c.g.rank));
+	ep_ht_counter_store(a.total_counter, a.total_bytes, 0, ep_ht_total(c, route, c.g.rank));
 }
 
 /* All but the stamp, without which the head says nothing. One block. */
 EP_DEV void ep_ht_results_leave(const struct ep_ht_route_args &a, const struct ep_op &op,
-				const struct ep_ht_route &t, bool cut)
+				const struct ep_ht_route &route, bool cut)
 {
 	const struct ep_ht_common &c = a.c;
 	bool expert_major = c.layout == EP_HT_EXPERT_MAJOR;
@@ -149,16 +149,16 @@ EP_DEV void ep_ht_results_leave(const struct ep_ht_route_args &a, const struct e
 	if (ep_tid() == ep_nthreads() - 1) {
 		head->num_tokens = c.num_tokens;
 		head->routing = op.epoch;
-		head->rows = t.from[c.g.nranks];
-		head->idle = t.from[c.g.nranks + 2];
-		head->places = expert_major ? ep_min_u32(t.ends[c.g.rank], c.limit) : 0;
-		head->chunks = t.from[c.g.nranks + 1];
+		head->rows = route.from[c.g.nranks];
+		head->idle = route.from[c.g.nranks + 2];
+		head->places = expert_major ? ep_min_u32(route.ends[c.g.rank], c.limit) : 0;
+		head->chunks = route.from[c.g.nranks + 1];
 	}
-	ep_ht_experts_leave(a, t, cut);
+	ep_ht_experts_leave(a, route, cut);
 	for (uint32_t r = ep_tid(); r <= c.g.nranks; r += ep_nthreads()) {
-		c.h.recv_base[r] = t.from[r];
+		c.h.recv_base[r] = route.from[r];
 		if (r < c.g.nranks) {
-			c.h.send_base[r] = t.base[r];
+			c.h.send_base[r] = route.base[r];
 		}
 	}
 }

@@ -44,10 +44,10 @@ EP_DEV bool ep_ht_block_count_wait(const struct ep_ht_common &c, const struct ep
  */
 template <bool NODES>
 EP_DEV bool ep_ht_blocks_sum(const struct ep_ht_common &c, const struct ep_op &op,
-			     const struct ep_ht_route &t)
+			     const struct ep_ht_route &route)
 {
-	uint32_t nblocks = ep_nblocks(), share = (t.counts + nblocks - 1) / nblocks, shift = 0;
-	uint32_t begin = ep_block() * share, end = ep_min_u32(begin + share, t.counts);
+	uint32_t nblocks = ep_nblocks(), share = (route.counts + nblocks - 1) / nblocks, shift = 0;
+	uint32_t begin = ep_block() * share, end = ep_min_u32(begin + share, route.counts);
 
 	_Static_assert(EP_HT_ROUTE_BLOCKS <= EP_WARP_SIZE, "a lane for each block");
 	while (1u << shift < nblocks) {
@@ -59,8 +59,8 @@ EP_DEV bool ep_ht_blocks_sum(const struct ep_ht_common &c, const struct ep_op &o
 	for (uint32_t i0 = begin + ep_warp() * columns; i0 < end; i0 += ep_nwarps() * columns) {
 		uint32_t i = i0 + (ep_lane() >> shift), v = 0, sum, total;
 		bool mine = i < end && b < nblocks;
-		bool ok = !mine ||
-			  ep_ht_block_count_wait<NODES>(c, op, ep_ht_block_words(c, t, b) + i, &v);
+		bool ok = !mine || ep_ht_block_count_wait<NODES>(
+					   c, op, ep_ht_block_words(c, route, b) + i, &v);
 
 		if (!ep_all(EP_FULL_MASK, ok)) {
 			return false;
@@ -68,13 +68,13 @@ EP_DEV bool ep_ht_blocks_sum(const struct ep_ht_common &c, const struct ep_op &o
 		sum = ep_ht_lanes_sum(v, width);
 		total = ep_shfl_u32(EP_FULL_MASK, sum, ep_lane() | (width - 1));
 		if (mine) {
-			ep_st_word(ep_ht_before_words(c, t, b) + i, sum - v, op.epoch);
+			ep_st_word(ep_ht_before_words(c, route, b) + i, sum - v, op.epoch);
 		}
 		for (uint32_t d = b; d < c.g.nranks && i < end; d += width) {
 			unsigned char *heap = ep_heap_of(c.g, d);
 
 			if (!NODES || heap) {
-				ep_st_word(ep_ht_rank_words(c, t, heap, c.g.rank) + i, total,
+				ep_st_word(ep_ht_rank_words(c, route, heap, c.g.rank) + i, total,
 					   op.epoch);
 			}
 		}
@@ -88,11 +88,11 @@ EP_DEV bool ep_ht_blocks_sum(const struct ep_ht_common &c, const struct ep_op &o
 /* All blocks have left this rank's counts where block 0 posts them from. */
 template <bool NODES>
 EP_DEV bool ep_ht_counts_here(const struct ep_ht_common &c, const struct ep_op &op,
-			      const struct ep_ht_route &t)
+			      const struct ep_ht_route &route)
 {
 	bool ok = true;
 
-	for (uint32_t i = ep_tid(); i < t.counts && ok; i += ep_nthreads()) {
+	for (uint32_t i = ep_tid(); i < route.counts && ok; i += ep_nthreads()) {
 		uint32_t v;
 
 		ok = ep_ht_block_count_wait<NODES>(c, op, ep_ht_out_count(c) + i, &v);
@@ -111,10 +111,11 @@ struct ep_ht_column {
 /* False when a rank's word has failed to come, or a block's of this rank. */
 template <bool NODES>
 EP_DEV bool ep_ht_column_take(const struct ep_ht_common &c, const struct ep_op &op,
-			      const struct ep_ht_route &t, uint32_t i, struct ep_ht_column *column)
+			      const struct ep_ht_route &route, uint32_t i,
+			      struct ep_ht_column *column)
 {
-	const uint64_t *before = ep_ht_before_words(c, t, ep_block()) + i;
-	const uint64_t *words = ep_ht_rank_words(c, t, c.g.own, 0) + i;
+	const uint64_t *before = ep_ht_before_words(c, route, ep_block()) + i;
+	const uint64_t *words = ep_ht_rank_words(c, route, c.g.own, 0) + i;
 	uint32_t nranks = c.g.nranks;
 	struct ep_ht_column sum = {};
 
@@ -133,8 +134,9 @@ EP_DEV bool ep_ht_column_take(const struct ep_ht_common &c, const struct ep_op &
 				r = r0 + j;
 				if (missing >> j & 1) {
 					come |= (uint32_t)ep_ld_word(
-							r == nranks ? before
-								    : words + (size_t)r * t.counts,
+							r == nranks
+								? before
+								: words + (size_t)r * route.counts,
 							op.epoch, &v[j])
 						<< j;
 				}
@@ -167,26 +169,26 @@ EP_DEV bool ep_ht_column_take(const struct ep_ht_common &c, const struct ep_op &
 /* The counts of all ranks. */
 template <bool NODES>
 EP_DEV bool ep_ht_counts_take(const struct ep_ht_common &c, const struct ep_op &op,
-			      const struct ep_ht_route &t)
+			      const struct ep_ht_route &route)
 {
-	for (uint32_t i = ep_tid(); i < t.counts; i += ep_nthreads()) {
+	for (uint32_t i = ep_tid(); i < route.counts; i += ep_nthreads()) {
 		struct ep_ht_column column;
 
-		if (!ep_ht_column_take<NODES>(c, op, t, i, &column)) {
+		if (!ep_ht_column_take<NODES>(c, op, route, i, &column)) {
 			return false;
 		}
-		if (i == t.columns) {
+		if (i == route.columns) {
 			break; /* tokens are not added up, but they have come */
 		}
-		t.all[i] = column.all;
-		t.first[i] = column.blocks_before;
-		if (i < t.experts) {
-			t.first[i] += column.ranks_before;
+		route.all[i] = column.all;
+		route.first[i] = column.blocks_before;
+		if (i < route.experts) {
+			route.first[i] += column.ranks_before;
 		} else {
-			uint32_t d = i - t.experts;
+			uint32_t d = i - route.experts;
 
-			t.base[d] = ep_min_u32(column.ranks_before, c.limit);
-			t.kept[d] = ep_min_u32(column.own, c.limit - t.base[d]);
+			route.base[d] = ep_min_u32(column.ranks_before, c.limit);
+			route.kept[d] = ep_min_u32(column.own, c.limit - route.base[d]);
 		}
 	}
 	return true;
@@ -197,7 +199,7 @@ EP_DEV bool ep_ht_counts_take(const struct ep_ht_common &c, const struct ep_op &
  * One warp; the counts are here.
  */
 EP_DEV void ep_ht_sources_make(const struct ep_ht_common &c, const struct ep_op &op,
-			       const struct ep_ht_route &t)
+			       const struct ep_ht_route &route)
 {
 	uint32_t end = 0, most = 0;
 	bool idle = false;
@@ -206,16 +208,16 @@ EP_DEV void ep_ht_sources_make(const struct ep_ht_common &c, const struct ep_op 
 		uint32_t s = s0 + ep_lane(), rows = 0, tokens = 0, sum;
 
 		if (s < c.g.nranks) {
-			const uint64_t *words = ep_ht_rank_words(c, t, c.g.own, s);
+			const uint64_t *words = ep_ht_rank_words(c, route, c.g.own, s);
 
-			(void)ep_ld_word(words + t.experts + c.g.rank, op.epoch, &rows);
-			(void)ep_ld_word(words + t.columns, op.epoch, &tokens);
-			idle |= t.all[t.experts + s] == 0;
+			(void)ep_ld_word(words + route.experts + c.g.rank, op.epoch, &rows);
+			(void)ep_ld_word(words + route.columns, op.epoch, &tokens);
+			idle |= route.all[route.experts + s] == 0;
 		}
 		most = ep_max_u32(most, tokens);
 		sum = ep_ht_lanes_sum(rows);
 		if (s < c.g.nranks) {
-			t.from[s] = ep_min_u32(end + sum - rows, c.limit);
+			route.from[s] = ep_min_u32(end + sum - rows, c.limit);
 		}
 		end += ep_shfl_u32(EP_FULL_MASK, sum, EP_WARP_SIZE - 1);
 	}
@@ -224,9 +226,9 @@ EP_DEV void ep_ht_sources_make(const struct ep_ht_common &c, const struct ep_op 
 	}
 	idle = ep_any(EP_FULL_MASK, idle);
 	if (ep_lane() == 0) {
-		t.from[c.g.nranks] = ep_min_u32(end, c.limit);
-		t.from[c.g.nranks + 1] = ep_ht_chunks(most, c.areas.chunk_shift);
-		t.from[c.g.nranks + 2] = idle;
+		route.from[c.g.nranks] = ep_min_u32(end, c.limit);
+		route.from[c.g.nranks + 1] = ep_ht_chunks(most, c.areas.chunk_shift);
+		route.from[c.g.nranks + 2] = idle;
 	}
 }
 
@@ -239,15 +241,15 @@ struct ep_ht_zone_at {
 
 /* Local experts e0 and on of rank d; *end is where the zone before them ends, then theirs. One warp. */
 EP_DEV struct ep_ht_zone_at ep_ht_zones_next(const struct ep_ht_route_args &a,
-					     const struct ep_ht_route &t, uint32_t d, uint32_t e0,
-					     uint32_t *end)
+					     const struct ep_ht_route &route, uint32_t d,
+					     uint32_t e0, uint32_t *end)
 {
 	uint32_t e = e0 + ep_lane(), pad = a.alignment - 1, sum;
 	struct ep_ht_zone_at z = { EP_HT_NONE, 0, 0 };
 
 	if (e < a.c.nlocal) {
 		z.expert = d * a.c.nlocal + e;
-		z.rows = (t.all[z.expert] + pad) & ~pad;
+		z.rows = (route.all[z.expert] + pad) & ~pad;
 	}
 	sum = ep_ht_lanes_sum(z.rows);
 	z.begin = *end + sum - z.rows;
@@ -256,45 +258,47 @@ EP_DEV struct ep_ht_zone_at ep_ht_zones_next(const struct ep_ht_route_args &a,
 }
 
 /* Expert-major: adds the beginnings of rank d's zones to the places. One warp. */
-EP_DEV void ep_ht_zones_make(const struct ep_ht_route_args &a, const struct ep_ht_route &t,
+EP_DEV void ep_ht_zones_make(const struct ep_ht_route_args &a, const struct ep_ht_route &route,
 			     uint32_t d)
 {
 	uint32_t end = 0;
 
 	for (uint32_t e0 = 0; e0 < a.c.nlocal; e0 += EP_WARP_SIZE) {
-		struct ep_ht_zone_at z = ep_ht_zones_next(a, t, d, e0, &end);
+		struct ep_ht_zone_at z = ep_ht_zones_next(a, route, d, e0, &end);
 
 		if (z.expert != EP_HT_NONE) {
-			t.first[z.expert] += z.begin;
+			route.first[z.expert] += z.begin;
 		}
 	}
 	if (ep_lane() == 0) {
-		t.ends[d] = end;
+		route.ends[d] = end;
 	}
 }
 
 /* Expert-major: where places lie at every rank. A barrier before and after. */
-EP_DEV void ep_ht_bases_make(const struct ep_ht_route_args &a, const struct ep_ht_route &t)
+EP_DEV void ep_ht_bases_make(const struct ep_ht_route_args &a, const struct ep_ht_route &route)
 {
 	for (uint32_t d = ep_warp(); a.c.layout == EP_HT_EXPERT_MAJOR && d < a.c.g.nranks;
 	     d += ep_nwarps()) {
-		ep_ht_zones_make(a, t, d);
+		ep_ht_zones_make(a, route, d);
 	}
 }
 
 /* What is to come to rank d: slots, or places. */
-EP_DEV uint32_t ep_ht_total(const struct ep_ht_common &c, const struct ep_ht_route &t, uint32_t d)
+EP_DEV uint32_t ep_ht_total(const struct ep_ht_common &c, const struct ep_ht_route &route,
+			    uint32_t d)
 {
-	return c.layout == EP_HT_EXPERT_MAJOR ? t.ends[d] : t.all[t.experts + d];
+	return c.layout == EP_HT_EXPERT_MAJOR ? route.ends[d] : route.all[route.experts + d];
 }
 
 /* The first rank to which more comes than it has room for, or R. One warp. */
-EP_DEV uint32_t ep_ht_overflow_find(const struct ep_ht_route_args &a, const struct ep_ht_route &t)
+EP_DEV uint32_t ep_ht_overflow_find(const struct ep_ht_route_args &a,
+				    const struct ep_ht_route &route)
 {
 	for (uint32_t r0 = 0; !a.drop && r0 < a.c.g.nranks; r0 += EP_WARP_SIZE) {
 		uint32_t d = r0 + ep_lane();
-		uint32_t over = ep_ballot(EP_FULL_MASK,
-					  d < a.c.g.nranks && ep_ht_total(a.c, t, d) > a.c.limit);
+		uint32_t over = ep_ballot(
+			EP_FULL_MASK, d < a.c.g.nranks && ep_ht_total(a.c, route, d) > a.c.limit);
 
 		if (over) {
 			return r0 + ep_ctz(over);

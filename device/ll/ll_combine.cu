@@ -63,23 +63,23 @@ EP_DEV struct ep_ll_return ep_ll_return_load(const struct ep_ll_common &c, uint3
 
 /* A row for each local expert, or one in rank-major layout. One warp. */
 EP_DEV void ep_ll_return_item(const struct ep_ll_combine_args &a, const struct ep_op &op,
-			      uint32_t flag, const struct ep_ll_return &r)
+			      uint32_t flag, const struct ep_ll_return &ret)
 {
 	const struct ep_ll_common &c = a.c;
 	uint32_t k = ep_lane(), row = EP_LL_NO_ROW, first, end;
 
 	if (k < c.topk) {
-		row = ep_ll_return_of(c, r.src * c.max_tokens + r.slot, r.token, k, r.note);
+		row = ep_ll_return_of(c, ret.src * c.max_tokens + ret.slot, ret.token, k, ret.note);
 	}
 	ep_ll_part(c.row_quads,
 		   c.lines ? c.peer_part_quads
-			   : ep_ll_part_quads(c.row_quads, c.h.src_parts[r.src], 1),
-		   r.part, &first, &end);
+			   : ep_ll_part_quads(c.row_quads, c.h.src_parts[ret.src], 1),
+		   ret.part, &first, &end);
 	if (first == end) {
 		return;
 	}
-	unsigned char *heap = ep_heap_of(c.g, r.src);
-	uint32_t at = EP_LL_SLOT_TOKEN(r.token) * c.topk;
+	unsigned char *heap = ep_heap_of(c.g, ret.src);
+	uint32_t at = EP_LL_SLOT_TOKEN(ret.token) * c.topk;
 	uint32_t rows = ep_ballot(EP_FULL_MASK, row != EP_LL_NO_ROW);
 
 	if (c.lines) {
@@ -94,7 +94,7 @@ EP_DEV void ep_ll_return_item(const struct ep_ll_combine_args &a, const struct e
 	}
 	ep_warp_sync(EP_FULL_MASK);
 	if (row != EP_LL_NO_ROW) {
-		ep_ll_announce(c, op, heap, at + k, r.part, flag);
+		ep_ll_announce(c, op, heap, at + k, ret.part, flag);
 	}
 }
 
@@ -220,10 +220,10 @@ EP_DEV struct ep_vec16 ep_ll_term_vec(const struct ep_ll_combine_args &a, const 
 }
 
 /* Adds `v`, times the row's weight, to the lane's sums. */
-template <int DTYPE> EP_DEV void ep_ll_sum_add(float *sum, const struct ep_vec16 &v, float weight)
+template <int DTYPE> EP_DEV void ep_ll_sum_add(float *sum, const struct ep_vec16 &vec, float weight)
 {
 	typedef struct ep_numbers<DTYPE> numbers;
-	struct ep_vec8 lo = { v.x, v.y }, hi = { v.z, v.w };
+	struct ep_vec8 lo = { vec.x, vec.y }, hi = { vec.z, vec.w };
 	float f[2 * numbers::count];
 
 	numbers::load(lo, f);
@@ -271,8 +271,9 @@ EP_DEV struct ep_ll_sum_lines ep_ll_sum_lines_make(const struct ep_ll_common &c,
  * row k. Returns the rows whose rank has failed. One warp.
  */
 EP_DEV uint32_t ep_ll_sum_wait(const struct ep_ll_common &c, const struct ep_op &op, uint32_t flag,
-			       const struct ep_ll_term &term, const struct ep_ll_sum_lines &l,
-			       uint32_t batch, struct ep_vec16 *v)
+			       const struct ep_ll_term &term,
+			       const struct ep_ll_sum_lines &sum_lines, uint32_t batch,
+			       struct ep_vec16 *vec)
 {
 	uint32_t lines = batch & term.lines, waits = lines;
 
@@ -284,7 +285,7 @@ EP_DEV uint32_t ep_ll_sum_wait(const struct ep_ll_common &c, const struct ep_op 
 
 		EP_UNROLL()
 		for (uint32_t j = 0, m = batch; j < EP_LL_REDUCE_BATCH; j++, m &= m - 1) {
-			missing |= ep_line_has(v[j], op.epoch, flag) ? 0 : m & (0 - m) & waits;
+			missing |= ep_line_has(vec[j], op.epoch, flag) ? 0 : m & (0 - m) & waits;
 		}
 		if (ep_all(EP_FULL_MASK, missing == 0)) {
 			break;
@@ -298,14 +299,14 @@ EP_DEV uint32_t ep_ll_sum_wait(const struct ep_ll_common &c, const struct ep_op 
 		EP_UNROLL()
 		for (uint32_t j = 0, m = batch; j < EP_LL_REDUCE_BATCH; j++, m &= m - 1) {
 			if (m & (0 - m) & waits) {
-				ep_ld_line(l.row + ep_ctz(m) * l.stride, &v[j]);
+				ep_ld_line(sum_lines.row + ep_ctz(m) * sum_lines.stride, &vec[j]);
 			}
 		}
 	}
 	EP_UNROLL()
 	for (uint32_t j = 0, m = batch; j < EP_LL_REDUCE_BATCH; j++, m &= m - 1) {
 		if (m & (0 - m) & waits) {
-			ep_ld_line_settle(l.row + ep_ctz(m) * l.stride, &v[j]);
+			ep_ld_line_settle(sum_lines.row + ep_ctz(m) * sum_lines.stride, &vec[j]);
 		}
 	}
 	return lines & ~waits;

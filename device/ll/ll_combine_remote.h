@@ -36,14 +36,14 @@ EP_DEV uint32_t ep_ll_remote_slots(const struct ep_ll_common &c, uint32_t r, uin
  * is slot i / R of source i % R. *taken: slots that the batch covers. Returns its rows. One block;
  * barriers at both ends.
  */
-EP_DEV uint32_t ep_ll_remote_list_make(const struct ep_ll_common &c, struct ep_ll_remote_list &l,
+EP_DEV uint32_t ep_ll_remote_list_make(const struct ep_ll_common &c, struct ep_ll_remote_list &list,
 				       uint32_t ch, uint32_t base, uint32_t positions,
 				       uint32_t *taken)
 {
 	uint32_t n = ep_min_u32(positions - base, EP_LL_STAGE_ROWS), rows = 0, take = 0;
 
 	for (uint32_t i = ep_tid(); i < EP_LL_STAGE_ROWS; i += ep_nthreads()) {
-		l.ks[i] = 0;
+		list.ks[i] = 0;
 	}
 	ep_block_sync();
 	for (uint32_t x = ep_tid(); x < n * c.topk; x += ep_nthreads()) {
@@ -55,33 +55,33 @@ EP_DEV uint32_t ep_ll_remote_list_make(const struct ep_ll_common &c, struct ep_l
 
 			if (ep_ll_return_of(c, received, c.h.slot_token[received], k,
 					    ep_ll_return_note(c, received, k)) != EP_LL_NO_ROW) {
-				ep_shared_or_u32(&l.ks[i], 1u << k);
+				ep_shared_or_u32(&list.ks[i], 1u << k);
 			}
 		}
 	}
 	ep_block_sync();
-	while (take < n && rows + ep_popc(l.ks[take]) <= EP_LL_STAGE_ROWS) {
-		rows += ep_popc(l.ks[take++]);
+	while (take < n && rows + ep_popc(list.ks[take]) <= EP_LL_STAGE_ROWS) {
+		rows += ep_popc(list.ks[take++]);
 	}
 	for (uint32_t x = ep_tid(); x < take * c.topk; x += ep_nthreads()) {
 		uint32_t i = ep_div(x, c.by_topk), k = x - i * c.topk, first;
 		uint32_t slot = ep_div(base + i, c.g.by_ranks), r = base + i - slot * c.g.nranks;
-		uint32_t place = ep_popc(l.ks[i] & ((1u << k) - 1));
+		uint32_t place = ep_popc(list.ks[i] & ((1u << k) - 1));
 
-		if (!(l.ks[i] >> k & 1)) {
+		if (!(list.ks[i] >> k & 1)) {
 			continue;
 		}
 		for (uint32_t j = 0; j < i; j++) {
-			place += ep_popc(l.ks[j]);
+			place += ep_popc(list.ks[j]);
 		}
 		(void)ep_ll_remote_slots(c, r, ch, &first);
 		uint32_t received = r * c.max_tokens + first + slot;
 		uint32_t token = c.h.slot_token[received];
 
-		l.row[place] =
+		list.row[place] =
 			ep_ll_return_of(c, received, token, k, ep_ll_return_note(c, received, k));
-		l.at[place] = EP_LL_SLOT_TOKEN(token) * c.topk + k;
-		l.rank[place] = r;
+		list.at[place] = EP_LL_SLOT_TOKEN(token) * c.topk + k;
+		list.rank[place] = r;
 	}
 	ep_block_sync();
 	*taken = take;
@@ -96,7 +96,7 @@ EP_DEV bool ep_ll_remote_in_place(const struct ep_ll_combine_args &a, uint32_t r
 
 /* Copies the listed rows to the stage, but those that are read in their place. One block. */
 EP_DEV void ep_ll_remote_stage_rows(const struct ep_ll_combine_args &a,
-				    const struct ep_ll_remote_list &l, uint32_t rows,
+				    const struct ep_ll_remote_list &list, uint32_t rows,
 				    unsigned char *out)
 {
 	const struct ep_ll_common &c = a.c;
@@ -105,23 +105,23 @@ EP_DEV void ep_ll_remote_stage_rows(const struct ep_ll_combine_args &a,
 	for (uint32_t i = ep_warp(); i < rows * parts; i += ep_nwarps()) {
 		uint32_t n = i / parts, first, end;
 
-		if (ep_ll_remote_in_place(a, l.row[n])) {
+		if (ep_ll_remote_in_place(a, list.row[n])) {
 			continue;
 		}
 		ep_ll_part(c.row_quads, part_quads, i - n * parts, &first, &end);
-		ep_ll_return_bytes(a, l.row[n], out + (size_t)n * ep_ll_row_stride(c.row_quads, 0),
-				   first, end);
+		ep_ll_return_bytes(a, list.row[n],
+				   out + (size_t)n * ep_ll_row_stride(c.row_quads, 0), first, end);
 	}
 }
 
 /* Posts what of the batch is for own peer d, whose first `slots` slots it completes. One warp. */
 EP_DEV void ep_ll_remote_post_rows(const struct ep_ll_combine_args &a, const struct ep_op &op,
-				   const struct ep_ll_remote_list &l, uint32_t rows, uint32_t ch,
+				   const struct ep_ll_remote_list &list, uint32_t rows, uint32_t ch,
 				   uint32_t side, uint32_t d, uint32_t slots)
 {
 	const struct ep_ll_common &c = a.c;
-	bool mine = ep_lane() < rows && l.rank[ep_lane()] == d;
-	uint32_t at = mine ? l.at[ep_lane()] : 0;
+	bool mine = ep_lane() < rows && list.rank[ep_lane()] == d;
+	uint32_t at = mine ? list.at[ep_lane()] : 0;
 
 	if (!ep_any(EP_FULL_MASK, mine)) {
 		return;
@@ -133,8 +133,8 @@ EP_DEV void ep_ll_remote_post_rows(const struct ep_ll_combine_args &a, const str
 			      ep_stage_off(c.g, ch, side) +
 				      (uint64_t)ep_lane() * ep_ll_row_stride(c.row_quads, 0));
 
-	if (mine && ep_ll_remote_in_place(a, l.row[ep_lane()])) {
-		from = ep_mlx5_source(&p, a.source, (uint64_t)l.row[ep_lane()] * a.token_bytes);
+	if (mine && ep_ll_remote_in_place(a, list.row[ep_lane()])) {
+		from = ep_mlx5_source(&p, a.source, (uint64_t)list.row[ep_lane()] * a.token_bytes);
 	}
 	p.timeout_ns = ep_remote_left(c.g, op, true);
 	if (!ep_mlx5_put_signal(

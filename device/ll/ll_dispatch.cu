@@ -19,14 +19,15 @@
 /* One part of one token to every rank of the node that wants it. One warp. */
 template <bool FP8>
 EP_DEV void ep_ll_send_item(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
-			    const struct ep_ll_send_tables &t, const struct ep_ll_fanout &f,
-			    uint32_t token, uint32_t first, uint32_t end)
+			    const struct ep_ll_send_tables &tables,
+			    const struct ep_ll_fanout &fanout, uint32_t token, uint32_t first,
+			    uint32_t end)
 {
 	const struct ep_ll_common &c = a.c;
 	struct ep_ll_source s;
 
 	if (FP8) {
-		unsigned char *scratch = t.scratch + ep_warp() * EP_LL_TILE_BYTES;
+		unsigned char *scratch = tables.scratch + ep_warp() * EP_LL_TILE_BYTES;
 
 		s.token = scratch;
 		for (uint32_t q = first; q < end; q += EP_LL_TILE_QUADS) {
@@ -34,9 +35,9 @@ EP_DEV void ep_ll_send_item(const struct ep_ll_dispatch_args &a, const struct ep
 
 			ep_ll_quantise_tile(a, scratch, token, q / EP_LL_TILE_QUADS);
 			if (c.lines) {
-				ep_ll_send_lines<true>(c, op, s, f, q, q, stop);
+				ep_ll_send_lines<true>(c, op, s, fanout, q, q, stop);
 			} else {
-				ep_ll_send_bytes<true>(c, op, s, f, q, q, stop);
+				ep_ll_send_bytes<true>(c, op, s, fanout, q, q, stop);
 			}
 			ep_warp_sync(EP_FULL_MASK);
 		}
@@ -44,16 +45,16 @@ EP_DEV void ep_ll_send_item(const struct ep_ll_dispatch_args &a, const struct ep
 	}
 	s = ep_ll_source_make(a, token);
 	if (c.lines) {
-		ep_ll_send_lines<false>(c, op, s, f, 0, first, end);
+		ep_ll_send_lines<false>(c, op, s, fanout, 0, first, end);
 	} else {
-		ep_ll_send_bytes<false>(c, op, s, f, 0, first, end);
+		ep_ll_send_bytes<false>(c, op, s, fanout, 0, first, end);
 	}
 }
 
 /* Parts of tokens [w0, w0 + n) for warp `worker` of `workers` over the sending blocks. */
 template <bool FP8, bool REMOTE>
 EP_DEV void ep_ll_send_rows(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
-			    const struct ep_ll_send_tables &t, uint32_t w0, uint32_t n,
+			    const struct ep_ll_send_tables &tables, uint32_t w0, uint32_t n,
 			    uint32_t worker, uint32_t workers)
 {
 	const struct ep_ll_common &c = a.c;
@@ -69,7 +70,7 @@ EP_DEV void ep_ll_send_rows(const struct ep_ll_dispatch_args &a, const struct ep
 			f.first_rank = r0;
 			f.lanes = ep_min_u32(c.g.nranks - r0, EP_WARP_SIZE);
 			f.slot = d < c.g.nranks && !(REMOTE && ep_rank_remote(c.g, d))
-					 ? ep_ll_slot(t, local, d)
+					 ? ep_ll_slot(tables, local, d)
 					 : EP_LL_NO_ROW;
 			turn = c.g.nranks <= EP_WARP_SIZE
 				       ? turn - ep_div(turn, c.g.by_ranks) * c.g.nranks
@@ -80,7 +81,7 @@ EP_DEV void ep_ll_send_rows(const struct ep_ll_dispatch_args &a, const struct ep
 			if (!f.hits) {
 				continue;
 			}
-			ep_ll_send_item<FP8>(a, op, t, f, w0 + local, first, end);
+			ep_ll_send_item<FP8>(a, op, tables, f, w0 + local, first, end);
 			if (!c.lines) {
 				ep_warp_sync(EP_FULL_MASK);
 				if (f.slot != EP_LL_NO_ROW) {
@@ -96,14 +97,14 @@ EP_DEV void ep_ll_send_rows(const struct ep_ll_dispatch_args &a, const struct ep
 /* Headers of tokens [w0, w0 + n) for ranks of the node, and who will return the tokens. */
 template <bool REMOTE>
 EP_DEV void ep_ll_send_headers(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
-			       const struct ep_ll_send_tables &t, uint32_t w0, uint32_t n,
+			       const struct ep_ll_send_tables &tables, uint32_t w0, uint32_t n,
 			       uint32_t worker, uint32_t workers, uint32_t repeats)
 {
 	const struct ep_ll_common &c = a.c;
 	struct ep_ll_header_share share = ep_ll_header_share_make(a);
 
 	for (uint32_t local = worker; local < n; local += workers) {
-		struct ep_ll_selection s = ep_ll_selection_make(c, t, local, repeats);
+		struct ep_ll_selection s = ep_ll_selection_make(c, tables, local, repeats);
 		float weight = ep_ll_weight(a, w0 + local);
 		uint32_t away = 0;
 
@@ -113,7 +114,7 @@ EP_DEV void ep_ll_send_headers(const struct ep_ll_dispatch_args &a, const struct
 
 			if (share.rank < share.ranks && d < c.g.nranks &&
 			    !(REMOTE && ep_rank_remote(c.g, d))) {
-				slot = ep_ll_slot(t, local, d);
+				slot = ep_ll_slot(tables, local, d);
 			}
 			if (slot != EP_LL_NO_ROW) {
 				h = ep_ll_packets(c, op, ep_heap_of(c.g, d)) + a.header_off +
@@ -122,7 +123,7 @@ EP_DEV void ep_ll_send_headers(const struct ep_ll_dispatch_args &a, const struct
 			ep_ll_send_packet(a, op, s, weight, w0 + local, d, share.packet, h);
 		}
 		if (REMOTE && s.rank != EP_LL_NO_ROW && ep_rank_remote(c.g, s.rank)) {
-			away = ep_ll_slot(t, local, s.rank);
+			away = ep_ll_slot(tables, local, s.rank);
 		}
 		ep_ll_send_route(c, s, w0 + local, away);
 	}
@@ -140,7 +141,7 @@ EP_DEV uint32_t ep_ll_counters(const struct ep_ll_common &c)
  */
 template <bool FP8, bool REMOTE>
 EP_DEV void ep_ll_dispatch_send(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
-				const struct ep_ll_send_tables &t, uint32_t *repeats)
+				const struct ep_ll_send_tables &tables, uint32_t *repeats)
 {
 	const struct ep_ll_common &c = a.c;
 	uint32_t counters = ep_ll_counters(c);
@@ -149,7 +150,7 @@ EP_DEV void ep_ll_dispatch_send(const struct ep_ll_dispatch_args &a, const struc
 	uint32_t side = 0;
 
 	if (ep_block() == 0) {
-		ep_ll_send_counts<REMOTE>(a, op, t, repeats);
+		ep_ll_send_counts<REMOTE>(a, op, tables, repeats);
 		if (REMOTE) {
 			ep_block_sync();
 			ep_ll_remote_post_counts(a, op);
@@ -158,37 +159,37 @@ EP_DEV void ep_ll_dispatch_send(const struct ep_ll_dispatch_args &a, const struc
 			return;
 		}
 		ep_block_sync();
-		ep_ll_bases_clear(c, t);
+		ep_ll_bases_clear(c, tables);
 		ep_block_sync();
 	}
-	for (uint32_t w0 = 0; w0 < c.num_tokens; w0 += t.span) {
-		uint32_t n = ep_min_u32(t.span, c.num_tokens - w0);
+	for (uint32_t w0 = 0; w0 < c.num_tokens; w0 += tables.span) {
+		uint32_t n = ep_min_u32(tables.span, c.num_tokens - w0);
 
-		if (w0 || (ep_block() == 0 && t.span < c.num_tokens)) {
-			ep_ll_span_take(c, op.step, t, w0, n, false, repeats);
+		if (w0 || (ep_block() == 0 && tables.span < c.num_tokens)) {
+			ep_ll_span_take(c, op.step, tables, w0, n, false, repeats);
 		}
 		if (REMOTE) {
-			ep_ll_remote_send_span<FP8>(a, op, t, w0, n, ep_block() - counters,
+			ep_ll_remote_send_span<FP8>(a, op, tables, w0, n, ep_block() - counters,
 						    c.launch.send_blocks - counters, *repeats,
 						    &side);
 		}
 		/* from the other end, so that with few tokens other warps carry rows */
-		ep_ll_send_headers<REMOTE>(a, op, t, w0, n, workers - 1 - worker, workers,
+		ep_ll_send_headers<REMOTE>(a, op, tables, w0, n, workers - 1 - worker, workers,
 					   *repeats);
-		ep_ll_send_rows<FP8, REMOTE>(a, op, t, w0, n, worker, workers);
-		if (w0 + t.span < c.num_tokens) {
+		ep_ll_send_rows<FP8, REMOTE>(a, op, tables, w0, n, worker, workers);
+		if (w0 + tables.span < c.num_tokens) {
 			ep_block_sync();
-			ep_ll_span_count(c, t, n);
+			ep_ll_span_count(c, tables, n);
 		}
 	}
 }
 
 /* Clears the tables of a block that sends. */
-EP_DEV void ep_ll_send_clear(const struct ep_ll_common &c, const struct ep_ll_send_tables &t,
+EP_DEV void ep_ll_send_clear(const struct ep_ll_common &c, const struct ep_ll_send_tables &tables,
 			     uint32_t *repeats)
 {
-	ep_ll_span_clear(c, t);
-	ep_ll_bases_clear(c, t);
+	ep_ll_span_clear(c, tables);
+	ep_ll_bases_clear(c, tables);
 	if (ep_tid() == 0) {
 		*repeats = 0;
 	}

@@ -54,18 +54,18 @@ EP_DEV struct ep_ll_recv_tables ep_ll_recv_tables_make(const struct ep_ll_common
  * runs the same operation; false: it does not.
  */
 EP_DEV bool ep_ll_ctrl_take(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
-			    const struct ep_ll_recv_tables &t, uint32_t r, uint32_t which,
+			    const struct ep_ll_recv_tables &tables, uint32_t r, uint32_t which,
 			    uint32_t d0, uint32_t d1)
 {
 	const struct ep_ll_common &c = a.c;
 
 	if (which == 0) {
-		t.rows[r] = ep_min_u32(d0, c.max_tokens);
-		t.parts[r] = d1 & 0xffff;
-		t.return_parts[r] = d1 >> 16;
+		tables.rows[r] = ep_min_u32(d0, c.max_tokens);
+		tables.parts[r] = d1 & 0xffff;
+		tables.return_parts[r] = d1 >> 16;
 		return true;
 	}
-	t.channel_tokens[r] = ep_max_u32(d0, 1);
+	tables.channel_tokens[r] = ep_max_u32(d0, 1);
 	if (d1 != c.launch.sent_hash) {
 		ep_mask_peer(c.g, op, EP_CAUSE_MISMATCH, EP_WAIT_DISPATCH_COUNT, r, op.epoch, 0);
 		return false;
@@ -75,19 +75,19 @@ EP_DEV bool ep_ll_ctrl_take(const struct ep_ll_dispatch_args &a, const struct ep
 
 /* Awaits control packet `which` of source r, and takes it. False when the source failed. */
 EP_DEV bool ep_ll_ctrl_wait(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
-			    const struct ep_ll_recv_tables &t, uint32_t r, uint32_t which)
+			    const struct ep_ll_recv_tables &tables, uint32_t r, uint32_t which)
 {
 	const struct ep_ll_common &c = a.c;
 	uint32_t d0 = 0, d1 = 0;
 
 	return ep_wait_packet(c.g, op, ep_ll_ctrl(c, op, r, which), &d0, &d1,
 			      EP_WAIT_DISPATCH_COUNT, r) &&
-	       ep_ll_ctrl_take(a, op, t, r, which, d0, d1);
+	       ep_ll_ctrl_take(a, op, tables, r, which, d0, d1);
 }
 
 /* Have all counts of source r arrived? Takes them as it finds them. One warp. */
 EP_DEV bool ep_ll_counts_poll(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
-			      const struct ep_ll_recv_tables &t, uint32_t r)
+			      const struct ep_ll_recv_tables &tables, uint32_t r)
 {
 	const struct ep_ll_common &c = a.c;
 	uint32_t counts = c.layout == EP_LL_EXPERT_MAJOR ? c.nlocal : 0;
@@ -96,33 +96,33 @@ EP_DEV bool ep_ll_counts_poll(const struct ep_ll_dispatch_args &a, const struct 
 	for (uint32_t e = ep_lane(); e < counts; e += EP_WARP_SIZE) {
 		uint32_t i = r * c.nlocal + e;
 
-		have &= ep_ld_word(ep_ll_count(a, op, i), op.epoch, &t.base[i]);
+		have &= ep_ld_word(ep_ll_count(a, op, i), op.epoch, &tables.base[i]);
 	}
 	if (ep_lane() < 2) {
 		uint32_t d0 = 0, d1 = 0;
 
 		have &= ep_ld_packet(ep_ll_ctrl(c, op, r, ep_lane()), op.epoch, &d0, &d1) &&
-			ep_ll_ctrl_take(a, op, t, r, ep_lane(), d0, d1);
+			ep_ll_ctrl_take(a, op, tables, r, ep_lane(), d0, d1);
 	}
 	return ep_all(EP_FULL_MASK, have);
 }
 
 /* What the first receiving block keeps of source r: for combine, for the caller, for statistics. */
 EP_DEV void ep_ll_recv_remember(const struct ep_ll_dispatch_args &a,
-				const struct ep_ll_recv_tables &t, uint32_t r, uint64_t waited)
+				const struct ep_ll_recv_tables &tables, uint32_t r, uint64_t waited)
 {
 	const struct ep_ll_common &c = a.c;
 	struct ep_peer_stats *s = &c.g.stats[r];
 
-	c.h.src_rows[r] = t.rows[r];
-	c.h.src_parts[r] = t.return_parts[r];
+	c.h.src_rows[r] = tables.rows[r];
+	c.h.src_parts[r] = tables.return_parts[r];
 	if (a.src_counts) {
-		a.src_counts[r] = (int32_t)t.rows[r];
+		a.src_counts[r] = (int32_t)tables.rows[r];
 	}
 	s->wait_ns += waited;
 	s->wait_max_ns = waited > s->wait_max_ns ? waited : s->wait_max_ns;
-	s->rx_rows += t.rows[r];
-	s->rx_bytes += (uint64_t)t.rows[r] *
+	s->rx_rows += tables.rows[r];
+	s->rx_bytes += (uint64_t)tables.rows[r] *
 		       ep_ll_row_stride(c.row_quads, c.lines && !ep_rank_remote(c.g, r));
 	s->ops++;
 }
@@ -130,8 +130,8 @@ EP_DEV void ep_ll_recv_remember(const struct ep_ll_dispatch_args &a,
 #define EP_LL_RECV_BATCH 8 /* sources whose counts are loaded before they are added */
 
 /* First rows of expert e's sources, from their counts. Returns the expert's rows. One thread. */
-EP_DEV uint32_t ep_ll_recv_expert(const struct ep_ll_common &c, const struct ep_ll_recv_tables &t,
-				  uint32_t e)
+EP_DEV uint32_t ep_ll_recv_expert(const struct ep_ll_common &c,
+				  const struct ep_ll_recv_tables &tables, uint32_t e)
 {
 	uint32_t sum = 0;
 
@@ -142,14 +142,15 @@ EP_DEV uint32_t ep_ll_recv_expert(const struct ep_ll_common &c, const struct ep_
 		for (int i = 0; i < EP_LL_RECV_BATCH; i++) {
 			uint32_t r = r0 + i;
 
-			n[i] = r < c.g.nranks && t.state[r] == EP_LL_SOURCE_HERE
-				       ? ep_min_u32(t.base[r * c.nlocal + e], c.max_tokens * c.topk)
+			n[i] = r < c.g.nranks && tables.state[r] == EP_LL_SOURCE_HERE
+				       ? ep_min_u32(tables.base[r * c.nlocal + e],
+						    c.max_tokens * c.topk)
 				       : 0;
 		}
 		EP_UNROLL()
 		for (int i = 0; i < EP_LL_RECV_BATCH; i++) {
 			if (r0 + i < c.g.nranks) {
-				t.base[(r0 + i) * c.nlocal + e] = sum;
+				tables.base[(r0 + i) * c.nlocal + e] = sum;
 				sum += n[i];
 			}
 		}
@@ -158,17 +159,17 @@ EP_DEV uint32_t ep_ll_recv_expert(const struct ep_ll_common &c, const struct ep_
 }
 
 EP_DEV void ep_ll_recv_tables_clear(const struct ep_ll_common &c, const struct ep_op &op,
-				    const struct ep_ll_recv_tables &t, uint32_t *failed)
+				    const struct ep_ll_recv_tables &tables, uint32_t *failed)
 {
 	for (uint32_t r = ep_tid(); r < c.g.nranks; r += ep_nthreads()) {
-		t.state[r] = EP_LL_SOURCE_HERE;
+		tables.state[r] = EP_LL_SOURCE_HERE;
 		if (!ep_mask_active(c.g, r)) {
-			t.state[r] = ep_arrival_masked_before(c.g, op, r) ? EP_LL_SOURCE_ABSENT
-									  : EP_LL_SOURCE_DOUBT;
+			tables.state[r] = ep_arrival_masked_before(c.g, op, r) ? EP_LL_SOURCE_ABSENT
+									       : EP_LL_SOURCE_DOUBT;
 		}
-		t.rows[r] = 0;
-		t.parts[r] = 0;
-		t.return_parts[r] = 0;
+		tables.rows[r] = 0;
+		tables.parts[r] = 0;
+		tables.return_parts[r] = 0;
 	}
 	if (ep_tid() == 0) {
 		*failed = 0;
@@ -177,15 +178,15 @@ EP_DEV void ep_ll_recv_tables_clear(const struct ep_ll_common &c, const struct e
 }
 
 /* Source r, which was here or in doubt, has failed for this block. Other threads may find the same. */
-EP_DEV void ep_ll_source_fail(const struct ep_ll_recv_tables &t, uint32_t r, uint32_t *failed)
+EP_DEV void ep_ll_source_fail(const struct ep_ll_recv_tables &tables, uint32_t r, uint32_t *failed)
 {
-	ep_shared_or_u32(&t.state[r], EP_LL_SOURCE_DOUBT);
+	ep_shared_or_u32(&tables.state[r], EP_LL_SOURCE_DOUBT);
 	ep_shared_or_u32(failed, 1);
 }
 
 /* Awaits every source's counts. *failed is set when a source fails; a barrier must follow. */
 EP_DEV void ep_ll_recv_counts(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
-			      const struct ep_ll_recv_tables &t, uint32_t *failed)
+			      const struct ep_ll_recv_tables &tables, uint32_t *failed)
 {
 	const struct ep_ll_common &c = a.c;
 	uint32_t counts = c.layout == EP_LL_EXPERT_MAJOR ? c.g.nranks * c.nlocal : 0;
@@ -193,33 +194,33 @@ EP_DEV void ep_ll_recv_counts(const struct ep_ll_dispatch_args &a, const struct 
 	for (uint32_t i = ep_tid(); i < counts; i += ep_nthreads()) {
 		uint32_t r = ep_div(i, c.by_local);
 
-		if (ep_shared_ld_u32(&t.state[r]) == EP_LL_SOURCE_HERE &&
-		    !ep_wait_word(c.g, op, ep_ll_count(a, op, i), &t.base[i],
+		if (ep_shared_ld_u32(&tables.state[r]) == EP_LL_SOURCE_HERE &&
+		    !ep_wait_word(c.g, op, ep_ll_count(a, op, i), &tables.base[i],
 				  EP_WAIT_DISPATCH_COUNT, r)) {
-			ep_ll_source_fail(t, r, failed);
+			ep_ll_source_fail(tables, r, failed);
 		}
 	}
 	/* the last threads, which have fewer counts to await; two for each source */
 	for (uint32_t j = ep_nthreads() - 1 - ep_tid(); j < 2 * c.g.nranks; j += ep_nthreads()) {
-		uint32_t r = j >> 1, state = ep_shared_ld_u32(&t.state[r]);
+		uint32_t r = j >> 1, state = ep_shared_ld_u32(&tables.state[r]);
 
 		if (state == EP_LL_SOURCE_DOUBT ||
-		    (state == EP_LL_SOURCE_HERE && !ep_ll_ctrl_wait(a, op, t, r, j & 1))) {
-			ep_ll_source_fail(t, r, failed);
+		    (state == EP_LL_SOURCE_HERE && !ep_ll_ctrl_wait(a, op, tables, r, j & 1))) {
+			ep_ll_source_fail(tables, r, failed);
 		}
 	}
 }
 
 /* The blocks agree about source r, which is in doubt here. One warp. */
 EP_DEV void ep_ll_recv_agree(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
-			     const struct ep_ll_recv_tables &t, uint32_t r)
+			     const struct ep_ll_recv_tables &tables, uint32_t r)
 {
 	const struct ep_dev_group &g = a.c.g;
 	uint32_t verdict = ep_lane() == 0 ? ep_arrival_claim(g, op, r) : 0;
 	bool here;
 
 	verdict = ep_shfl_u32(EP_FULL_MASK, verdict, 0);
-	here = verdict != EP_ARRIVAL_ABSENT && ep_ll_counts_poll(a, op, t, r);
+	here = verdict != EP_ARRIVAL_ABSENT && ep_ll_counts_poll(a, op, tables, r);
 	if (ep_lane() == 0) {
 		if (verdict == EP_ARRIVAL_CLAIMED) {
 			ep_arrival_decide(g, op, r, here);
@@ -227,7 +228,7 @@ EP_DEV void ep_ll_recv_agree(const struct ep_ll_dispatch_args &a, const struct e
 		if (!here) {
 			ep_arrival_settle(g, op, r);
 		}
-		t.state[r] = here ? EP_LL_SOURCE_HERE : EP_LL_SOURCE_ABSENT;
+		tables.state[r] = here ? EP_LL_SOURCE_HERE : EP_LL_SOURCE_ABSENT;
 	}
 }
 
@@ -236,9 +237,9 @@ EP_DEV void ep_ll_recv_agree(const struct ep_ll_dispatch_args &a, const struct e
  * stay as they are: other warps may not have looked yet.
  */
 EP_DEV_COLD bool ep_ll_decision_adopt(const struct ep_ll_dispatch_args &a, struct ep_op op,
-				      struct ep_ll_recv_tables t, uint32_t r)
+				      struct ep_ll_recv_tables tables, uint32_t r)
 {
-	return t.state[r] != EP_LL_SOURCE_HERE ||
+	return tables.state[r] != EP_LL_SOURCE_HERE ||
 	       ep_arrival_adopt(a.c.g, op, r) != EP_ARRIVAL_ABSENT;
 }
 
@@ -247,20 +248,20 @@ EP_DEV_COLD bool ep_ll_decision_adopt(const struct ep_ll_dispatch_args &a, struc
  * others. One block, behind a barrier; false when the group is aborted.
  */
 EP_DEV_COLD bool ep_ll_recv_settle(const struct ep_ll_dispatch_args &a, struct ep_op op,
-				   struct ep_ll_recv_tables t)
+				   struct ep_ll_recv_tables tables)
 {
 	const struct ep_ll_common &c = a.c;
 	EP_SHARED(uint32_t, stop);
 
 	for (uint32_t r = ep_warp(); c.g.mask_enabled && r < c.g.nranks; r += ep_nwarps()) {
-		uint32_t state = t.state[r];
+		uint32_t state = tables.state[r];
 
 		ep_warp_sync(EP_FULL_MASK); /* one lane changes it now */
 		if (state == EP_LL_SOURCE_DOUBT) {
-			ep_ll_recv_agree(a, op, t, r);
+			ep_ll_recv_agree(a, op, tables, r);
 		} else if (ep_lane() == 0 && ep_arrival_decided(op, ep_arrival_load(c.g, r)) &&
-			   !ep_ll_decision_adopt(a, op, t, r)) {
-			t.state[r] = EP_LL_SOURCE_ABSENT;
+			   !ep_ll_decision_adopt(a, op, tables, r)) {
+			tables.state[r] = EP_LL_SOURCE_ABSENT;
 		}
 	}
 	ep_block_sync();
@@ -268,7 +269,7 @@ EP_DEV_COLD bool ep_ll_recv_settle(const struct ep_ll_dispatch_args &a, struct e
 		stop = ep_aborted(c.g);
 	}
 	for (uint32_t r = ep_tid(); r < c.g.nranks; r += ep_nthreads()) {
-		t.rows[r] = t.state[r] == EP_LL_SOURCE_HERE ? t.rows[r] : 0;
+		tables.rows[r] = tables.state[r] == EP_LL_SOURCE_HERE ? tables.rows[r] : 0;
 	}
 	ep_block_sync();
 	return !stop;
@@ -276,18 +277,18 @@ EP_DEV_COLD bool ep_ll_recv_settle(const struct ep_ll_dispatch_args &a, struct e
 
 /* Turns the counts into first rows. Holds barriers; false when the group is aborted. */
 EP_DEV bool ep_ll_recv_resolve(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
-			       const struct ep_ll_recv_tables &t, bool remembers,
+			       const struct ep_ll_recv_tables &tables, bool remembers,
 			       const uint32_t *failed)
 {
 	const struct ep_ll_common &c = a.c;
 	bool expert_major = c.layout == EP_LL_EXPERT_MAJOR;
 
 	ep_block_sync();
-	if (*failed && !ep_ll_recv_settle(a, op, t)) {
+	if (*failed && !ep_ll_recv_settle(a, op, tables)) {
 		return false;
 	}
 	for (uint32_t e = ep_tid(); expert_major && e < c.nlocal; e += ep_nthreads()) {
-		uint32_t rows = ep_ll_recv_expert(c, t, e);
+		uint32_t rows = ep_ll_recv_expert(c, tables, e);
 
 		if (remembers) {
 			c.h.counts[e] = rows;
@@ -328,7 +329,7 @@ EP_DEV void ep_ll_decisions_load(const struct ep_ll_common &c, struct ep_ll_deci
  * every warp of the block finds then.
  */
 EP_DEV bool ep_ll_decisions_agree(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
-				  const struct ep_ll_recv_tables &t,
+				  const struct ep_ll_recv_tables &tables,
 				  struct ep_ll_decisions *decisions)
 {
 	bool ok = true;
@@ -340,7 +341,7 @@ EP_DEV bool ep_ll_decisions_agree(const struct ep_ll_dispatch_args &a, const str
 	EP_UNROLL()
 	for (uint32_t i = 0; i < EP_LL_DECISION_WORDS; i++) {
 		if (ep_arrival_decided(op, decisions->word[i])) {
-			ok &= ep_ll_decision_adopt(a, op, t, i * EP_WARP_SIZE + ep_lane());
+			ok &= ep_ll_decision_adopt(a, op, tables, i * EP_WARP_SIZE + ep_lane());
 		}
 	}
 	return ep_all(EP_FULL_MASK, ok);
@@ -348,13 +349,13 @@ EP_DEV bool ep_ll_decisions_agree(const struct ep_ll_dispatch_args &a, const str
 
 /* The same for ranks beyond those, all at once: the loads are waited for. One warp. */
 EP_DEV_COLD bool ep_ll_decisions_beyond(const struct ep_ll_dispatch_args &a, struct ep_op op,
-					struct ep_ll_recv_tables t)
+					struct ep_ll_recv_tables tables)
 {
 	bool ok = true;
 
 	for (uint32_t r = EP_LL_DECISION_RANKS + ep_lane(); r < a.c.g.nranks; r += EP_WARP_SIZE) {
 		if (ep_arrival_decided(op, ep_arrival_load(a.c.g, r))) {
-			ok &= ep_ll_decision_adopt(a, op, t, r);
+			ok &= ep_ll_decision_adopt(a, op, tables, r);
 		}
 	}
 	return ep_all(EP_FULL_MASK, ok);

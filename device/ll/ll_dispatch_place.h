@@ -35,12 +35,14 @@ _Static_assert(EP_LL_TILE_BYTES <= 2 * 16 * EP_WARP_SIZE, "a tile has two vecs o
  * Gives lane g < 7 the scale of a tile's g-th group. They lie behind the channels, in two vecs of
  * neighbouring lanes; `o` is where the lane's second vec lies.
  */
-EP_DEV uint32_t ep_ll_tile_scale(uint32_t o, struct ep_vec16 v)
+EP_DEV uint32_t ep_ll_tile_scale(uint32_t o, struct ep_vec16 vec)
 {
 	uint32_t from = ep_ctz(ep_ballot(EP_FULL_MASK, o == EP_LL_TILE_CHANNELS));
 	uint32_t lane = from + (ep_lane() >> 2 & 1), i = ep_lane() & 3;
-	uint32_t x = ep_shfl_u32(EP_FULL_MASK, v.x, lane), y = ep_shfl_u32(EP_FULL_MASK, v.y, lane);
-	uint32_t z = ep_shfl_u32(EP_FULL_MASK, v.z, lane), w = ep_shfl_u32(EP_FULL_MASK, v.w, lane);
+	uint32_t x = ep_shfl_u32(EP_FULL_MASK, vec.x, lane),
+		 y = ep_shfl_u32(EP_FULL_MASK, vec.y, lane);
+	uint32_t z = ep_shfl_u32(EP_FULL_MASK, vec.z, lane),
+		 w = ep_shfl_u32(EP_FULL_MASK, vec.w, lane);
 
 	return i < 2 ? (i ? y : x) : (i == 2 ? z : w);
 }
@@ -49,23 +51,23 @@ EP_DEV uint32_t ep_ll_tile_scale(uint32_t o, struct ep_vec16 v)
  * Stores a tile of a quantised row to every placed row: channels by the lanes that have them, then
  * scales. The lane's two vecs lie at bytes o[] of the tile. One warp.
  */
-EP_DEV void ep_ll_place_tile(const struct ep_ll_dispatch_args &a, const struct ep_ll_placing &w,
-			     uint32_t tile, const uint32_t *o, const struct ep_vec16 *v,
-			     bool narrow)
+EP_DEV void ep_ll_place_tile(const struct ep_ll_dispatch_args &a,
+			     const struct ep_ll_placing &placing, uint32_t tile, const uint32_t *o,
+			     const struct ep_vec16 *vec, bool narrow)
 {
-	uint32_t scale = ep_ll_tile_scale(o[1], v[1]);
+	uint32_t scale = ep_ll_tile_scale(o[1], vec[1]);
 	uint32_t channel = tile * EP_LL_TILE_CHANNELS, group = tile * EP_LL_TILE_GROUPS + ep_lane();
 	bool scales = ep_lane() < EP_LL_TILE_GROUPS && group < a.hidden / 128;
 
-	for (uint32_t m = w.hits; m; m &= m - 1) {
-		uint32_t row = ep_shfl_u32(EP_FULL_MASK, w.row, ep_ctz(m));
+	for (uint32_t m = placing.hits; m; m &= m - 1) {
+		uint32_t row = ep_shfl_u32(EP_FULL_MASK, placing.row, ep_ctz(m));
 		unsigned char *out =
 			(unsigned char *)a.out_tokens + (size_t)row * a.hidden + channel;
 
 		EP_UNROLL()
 		for (int j = 0; j < EP_LL_TILE_QUADS; j++) {
 			if (o[j] < EP_LL_TILE_CHANNELS && channel + o[j] < a.hidden) {
-				ep_ll_tensor_store(out + o[j], v[j], narrow);
+				ep_ll_tensor_store(out + o[j], vec[j], narrow);
 			}
 		}
 		if (scales) {
@@ -75,7 +77,7 @@ EP_DEV void ep_ll_place_tile(const struct ep_ll_dispatch_args &a, const struct e
 }
 
 EP_DEV void ep_ll_place_copy(const struct ep_ll_dispatch_args &a, uint32_t row, uint32_t off,
-			     struct ep_vec16 v, bool narrow)
+			     struct ep_vec16 vec, bool narrow)
 {
 	unsigned char *out;
 
@@ -87,21 +89,21 @@ EP_DEV void ep_ll_place_copy(const struct ep_ll_dispatch_args &a, uint32_t row, 
 	} else {
 		return;
 	}
-	ep_ll_tensor_store(out, v, narrow);
+	ep_ll_tensor_store(out, vec, narrow);
 }
 
 /* Stores a batch of vecs of a row that was forwarded to every placed row. One warp. */
-EP_DEV void ep_ll_place_batch(const struct ep_ll_dispatch_args &a, const struct ep_ll_placing &w,
-			      const uint32_t *off, const struct ep_vec16 *v, uint32_t n,
-			      bool narrow)
+EP_DEV void ep_ll_place_batch(const struct ep_ll_dispatch_args &a,
+			      const struct ep_ll_placing &placing, const uint32_t *off,
+			      const struct ep_vec16 *vec, uint32_t n, bool narrow)
 {
-	for (uint32_t m = w.hits; m; m &= m - 1) {
-		uint32_t row = ep_shfl_u32(EP_FULL_MASK, w.row, ep_ctz(m));
+	for (uint32_t m = placing.hits; m; m &= m - 1) {
+		uint32_t row = ep_shfl_u32(EP_FULL_MASK, placing.row, ep_ctz(m));
 
 		EP_UNROLL()
 		for (int j = 0; j < EP_LL_BATCH; j++) {
 			if (j < (int)n) {
-				ep_ll_place_copy(a, row, off[j], v[j], narrow);
+				ep_ll_place_copy(a, row, off[j], vec[j], narrow);
 			}
 		}
 	}
@@ -113,8 +115,8 @@ EP_DEV void ep_ll_place_batch(const struct ep_ll_dispatch_args &a, const struct 
  */
 template <bool FP8, int N>
 EP_DEV bool ep_ll_recv_lines(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
-			     const struct ep_ll_placing &w, const unsigned char *in, uint32_t src,
-			     uint32_t first, uint32_t end, struct ep_ll_lines<N> *b)
+			     const struct ep_ll_placing &placing, const unsigned char *in,
+			     uint32_t src, uint32_t first, uint32_t end, struct ep_ll_lines<N> *b)
 {
 	uint32_t off[N];
 
@@ -130,9 +132,9 @@ EP_DEV bool ep_ll_recv_lines(const struct ep_ll_dispatch_args &a, const struct e
 			off[j] = (FP8 ? j : q + j) * EP_LL_QUAD_BYTES + ep_line_offset(ep_lane());
 		}
 		if (FP8) {
-			ep_ll_place_tile(a, w, q / N, off, b->v, ep_ll_lane_narrow());
+			ep_ll_place_tile(a, placing, q / N, off, b->v, ep_ll_lane_narrow());
 		} else {
-			ep_ll_place_batch(a, w, off, b->v, ep_min_u32(end - q, N),
+			ep_ll_place_batch(a, placing, off, b->v, ep_min_u32(end - q, N),
 					  ep_ll_lane_narrow());
 		}
 	}
@@ -141,8 +143,9 @@ EP_DEV bool ep_ll_recv_lines(const struct ep_ll_dispatch_args &a, const struct e
 
 /* Receives quads [first, end) sent as bytes, whose flag has arrived. */
 template <bool FP8>
-EP_DEV void ep_ll_recv_bytes(const struct ep_ll_dispatch_args &a, const struct ep_ll_placing &w,
-			     const unsigned char *in, uint32_t first, uint32_t end)
+EP_DEV void ep_ll_recv_bytes(const struct ep_ll_dispatch_args &a,
+			     const struct ep_ll_placing &placing, const unsigned char *in,
+			     uint32_t first, uint32_t end)
 {
 	constexpr int N = EP_LL_BATCH_OF(FP8);
 	constexpr uint32_t STEP = FP8 ? N * EP_LL_QUAD_VECS : N * EP_WARP_SIZE;
@@ -163,9 +166,9 @@ EP_DEV void ep_ll_recv_bytes(const struct ep_ll_dispatch_args &a, const struct e
 			}
 		}
 		if (FP8) {
-			ep_ll_place_tile(a, w, v0 / STEP, off, v, false);
+			ep_ll_place_tile(a, placing, v0 / STEP, off, v, false);
 		} else {
-			ep_ll_place_batch(a, w, off, v, n, false);
+			ep_ll_place_batch(a, placing, off, v, n, false);
 		}
 	}
 }

@@ -20,7 +20,8 @@ struct ep_ll_recv_item {
  * that no source waits for another's rows.
  */
 EP_DEV struct ep_ll_recv_item ep_ll_recv_item_make(const struct ep_ll_common &c,
-						   const struct ep_ll_recv_tables &t, uint32_t i)
+						   const struct ep_ll_recv_tables &tables,
+						   uint32_t i)
 {
 	uint32_t j = ep_div(i, c.g.by_ranks), turn = i - j * c.g.nranks + j + c.g.rank;
 	struct ep_ll_recv_item w;
@@ -30,8 +31,8 @@ EP_DEV struct ep_ll_recv_item ep_ll_recv_item_make(const struct ep_ll_common &c,
 		w.slot = ep_div(j, c.by_peer_parts);
 		w.part = j - w.slot * c.peer_parts;
 	} else {
-		w.slot = j / ep_max_u32(t.parts[w.src], 1);
-		w.part = j - w.slot * t.parts[w.src];
+		w.slot = j / ep_max_u32(tables.parts[w.src], 1);
+		w.part = j - w.slot * tables.parts[w.src];
 	}
 	return w;
 }
@@ -58,12 +59,13 @@ EP_DEV void ep_ll_overflow(const struct ep_ll_common &c, const struct ep_op &op,
 /* Expert-major: lane k learns the output row of (token, k), if its expert is here. One warp. */
 EP_DEV struct ep_ll_placing ep_ll_place_expert_major(const struct ep_ll_common &c,
 						     const struct ep_op &op,
-						     const struct ep_ll_recv_tables &t, uint32_t d0,
-						     uint32_t d1, const struct ep_ll_recv_item &i)
+						     const struct ep_ll_recv_tables &tables,
+						     uint32_t d0, uint32_t d1,
+						     const struct ep_ll_recv_item &item)
 {
-	uint32_t k = ep_lane(), cap = c.g.nranks * c.max_tokens, src = i.src;
-	uint32_t at = src * c.max_tokens + i.slot;
-	bool remember = i.part == 0;
+	uint32_t k = ep_lane(), cap = c.g.nranks * c.max_tokens, src = item.src;
+	uint32_t at = src * c.max_tokens + item.slot;
+	bool remember = item.part == 0;
 	uint32_t token = ep_shfl_u32(EP_FULL_MASK, d0, 0);
 	uint32_t odd = ep_shfl_u32(EP_FULL_MASK, d1, k / 2);
 	uint32_t even = ep_shfl_u32(EP_FULL_MASK, d0, (k + 1) / 2);
@@ -73,7 +75,8 @@ EP_DEV struct ep_ll_placing ep_ll_place_expert_major(const struct ep_ll_common &
 	w.row = EP_LL_NO_ROW;
 	if (word != EP_LL_NO_ROW) {
 		uint32_t e = word >> 18;
-		uint32_t pos = e < c.nlocal ? t.base[src * c.nlocal + e] + (word & 0x3ffff) : cap;
+		uint32_t pos = e < c.nlocal ? tables.base[src * c.nlocal + e] + (word & 0x3ffff)
+					    : cap;
 
 		if (pos < cap && token < c.max_tokens) {
 			w.row = e * cap + pos;
@@ -99,11 +102,11 @@ EP_DEV struct ep_ll_placing ep_ll_place_expert_major(const struct ep_ll_common &
 
 /* Rank-major: one output row; lane k writes the token's k-th id and weight. One warp. */
 EP_DEV struct ep_ll_placing ep_ll_place_rank_major(const struct ep_ll_dispatch_args &a, uint32_t d0,
-						   uint32_t d1, const struct ep_ll_recv_item &i)
+						   uint32_t d1, const struct ep_ll_recv_item &item)
 {
 	const struct ep_ll_common &c = a.c;
-	uint32_t k = ep_lane(), src = i.src, row = src * c.max_tokens + i.slot;
-	bool remember = i.part == 0;
+	uint32_t k = ep_lane(), src = item.src, row = src * c.max_tokens + item.slot;
+	bool remember = item.part == 0;
 	uint32_t token = ep_shfl_u32(EP_FULL_MASK, d0, 0) >> 16;
 	uint32_t local_id = k < c.topk ? d0 & 0xffffu : 0xffffu;
 	uint32_t local = ep_ballot(EP_FULL_MASK, local_id != 0xffffu);
@@ -130,9 +133,9 @@ EP_DEV struct ep_ll_placing ep_ll_place_rank_major(const struct ep_ll_dispatch_a
 
 /* Where a received row lies among those of its area. */
 template <bool REMOTE>
-EP_DEV uint32_t ep_ll_arrival_at(const struct ep_ll_common &c, const struct ep_ll_recv_item &i)
+EP_DEV uint32_t ep_ll_arrival_at(const struct ep_ll_common &c, const struct ep_ll_recv_item &item)
 {
-	return (REMOTE ? c.g.remote->places[i.src].here : i.src) * c.max_tokens + i.slot;
+	return (REMOTE ? c.g.remote->places[item.src].here : item.src) * c.max_tokens + item.slot;
 }
 
 /* Where a part of a received row lies, and what tells that it is there. */
@@ -145,39 +148,40 @@ struct ep_ll_arrival {
 
 template <bool FP8, bool REMOTE>
 EP_DEV struct ep_ll_arrival ep_ll_arrival_make(const struct ep_ll_common &c, const struct ep_op &op,
-					       const struct ep_ll_recv_tables &t,
-					       const struct ep_ll_recv_item &i)
+					       const struct ep_ll_recv_tables &tables,
+					       const struct ep_ll_recv_item &item)
 {
-	uint32_t at = ep_ll_arrival_at<REMOTE>(c, i);
+	uint32_t at = ep_ll_arrival_at<REMOTE>(c, item);
 	struct ep_ll_arrival p;
 
-	p.remote = REMOTE && ep_rank_remote(c.g, i.src);
+	p.remote = REMOTE && ep_rank_remote(c.g, item.src);
 	p.lines = c.lines && !p.remote;
 	p.row = p.remote ? c.g.own + ep_ll_remote_row(c, op, at) : ep_ll_row(c, op, c.g.own, at);
 	ep_ll_part(c.row_quads,
 		   c.lines ? c.peer_part_quads
-			   : ep_ll_part_quads(c.row_quads, t.parts[i.src],
+			   : ep_ll_part_quads(c.row_quads, tables.parts[item.src],
 					      FP8 ? EP_LL_TILE_QUADS : 1),
-		   i.part, &p.first, &p.end);
+		   item.part, &p.first, &p.end);
 	return p;
 }
 
 /* Waits for a part that came as bytes, of the source's token `token`. One warp. */
 template <bool REMOTE>
 EP_DEV bool ep_ll_arrival_wait(const struct ep_ll_common &c, const struct ep_op &op,
-			       const struct ep_ll_recv_tables &t, const struct ep_ll_recv_item &i,
-			       const struct ep_ll_arrival &p, uint32_t token)
+			       const struct ep_ll_recv_tables &tables,
+			       const struct ep_ll_recv_item &item,
+			       const struct ep_ll_arrival &arrival, uint32_t token)
 {
 	bool ok = true;
 
-	if (ep_lane() == 0 && REMOTE && p.remote) {
-		ok = ep_remote_wait(c.g, op, i.src, token, t.channel_tokens[i.src],
+	if (ep_lane() == 0 && REMOTE && arrival.remote) {
+		ok = ep_remote_wait(c.g, op, item.src, token, tables.channel_tokens[item.src],
 				    EP_WAIT_DISPATCH_ROW);
 	} else if (ep_lane() == 0) {
-		uint32_t at = ep_ll_arrival_at<REMOTE>(c, i);
+		uint32_t at = ep_ll_arrival_at<REMOTE>(c, item);
 
-		ok = ep_wait_flag(c.g, op, ep_ll_row_flag(c, op, c.g.own, at, i.part),
-				  ep_ll_flag_value(op, op.epoch), EP_WAIT_DISPATCH_ROW, i.src);
+		ok = ep_wait_flag(c.g, op, ep_ll_row_flag(c, op, c.g.own, at, item.part),
+				  ep_ll_flag_value(op, op.epoch), EP_WAIT_DISPATCH_ROW, item.src);
 	}
 	ok = ep_all(EP_FULL_MASK, ok);
 	ep_warp_sync(EP_FULL_MASK); /* what lane 0 has acquired, the others may read */
@@ -186,20 +190,20 @@ EP_DEV bool ep_ll_arrival_wait(const struct ep_ll_common &c, const struct ep_op 
 
 /* Whose row it is: the lane's packet of its header. One warp; false when the source failed. */
 EP_DEV bool ep_ll_header_wait(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
-			      const struct ep_ll_recv_item &i, uint32_t *d0, uint32_t *d1)
+			      const struct ep_ll_recv_item &item, uint32_t *d0, uint32_t *d1)
 {
 	const struct ep_ll_common &c = a.c;
-	uint32_t at = i.src * c.max_tokens + i.slot;
+	uint32_t at = item.src * c.max_tokens + item.slot;
 	const unsigned char *header = ep_ll_packets(c, op, c.g.own) + a.header_off +
 				      (size_t)at * a.header_bytes + 16 * ep_lane();
 	bool ok = true;
 
 	*d0 = *d1 = EP_LL_NO_ROW;
 	if (16 * ep_lane() < a.header_bytes) {
-		ok = ep_wait_packet(c.g, op, header, d0, d1, EP_WAIT_DISPATCH_ROW, i.src);
+		ok = ep_wait_packet(c.g, op, header, d0, d1, EP_WAIT_DISPATCH_ROW, item.src);
 	}
 	ok = ep_all(EP_FULL_MASK, ok);
-	if (!ok && c.layout == EP_LL_RANK_MAJOR && i.part == 0 && ep_lane() < c.topk) {
+	if (!ok && c.layout == EP_LL_RANK_MAJOR && item.part == 0 && ep_lane() < c.topk) {
 		a.out_idx[(size_t)at * c.topk + ep_lane()] = -1; /* announced, never sent */
 	}
 	return ok;
@@ -216,12 +220,12 @@ enum ep_ll_recv_result {
 template <bool FP8, bool REMOTE>
 EP_DEV enum ep_ll_recv_result ep_ll_recv_part(const struct ep_ll_dispatch_args &a,
 					      const struct ep_op &op,
-					      const struct ep_ll_recv_tables &t,
-					      const struct ep_ll_recv_item &i,
+					      const struct ep_ll_recv_tables &tables,
+					      const struct ep_ll_recv_item &item,
 					      struct ep_ll_decisions *decisions)
 {
 	const struct ep_ll_common &c = a.c;
-	struct ep_ll_arrival p = ep_ll_arrival_make<FP8, REMOTE>(c, op, t, i);
+	struct ep_ll_arrival p = ep_ll_arrival_make<FP8, REMOTE>(c, op, tables, item);
 	bool expert_major = c.layout == EP_LL_EXPERT_MAJOR;
 	struct ep_ll_lines<EP_LL_BATCH_OF(FP8)> lines;
 	struct ep_ll_placing w;
@@ -233,20 +237,20 @@ EP_DEV enum ep_ll_recv_result ep_ll_recv_part(const struct ep_ll_dispatch_args &
 	if (p.lines) { /* together with the header: most often both are there */
 		ep_ll_lines_load(p.row, p.first, p.end, &lines);
 	}
-	if (!ep_ll_header_wait(a, op, i, &d0, &d1)) {
+	if (!ep_ll_header_wait(a, op, item, &d0, &d1)) {
 		return EP_LL_RECV_FAILED;
 	}
-	if (!ep_ll_decisions_agree(a, op, t, decisions)) {
+	if (!ep_ll_decisions_agree(a, op, tables, decisions)) {
 		return EP_LL_RECV_AGAIN;
 	}
-	w = expert_major ? ep_ll_place_expert_major(c, op, t, d0, d1, i)
-			 : ep_ll_place_rank_major(a, d0, d1, i);
+	w = expert_major ? ep_ll_place_expert_major(c, op, tables, d0, d1, item)
+			 : ep_ll_place_rank_major(a, d0, d1, item);
 	if (p.lines) {
-		return ep_ll_recv_lines<FP8>(a, op, w, p.row, i.src, p.first, p.end, &lines)
+		return ep_ll_recv_lines<FP8>(a, op, w, p.row, item.src, p.first, p.end, &lines)
 			       ? EP_LL_RECV_DONE
 			       : EP_LL_RECV_FAILED;
 	}
-	if (!ep_ll_arrival_wait<REMOTE>(c, op, t, i, p, expert_major ? d0 : d0 >> 16)) {
+	if (!ep_ll_arrival_wait<REMOTE>(c, op, tables, item, p, expert_major ? d0 : d0 >> 16)) {
 		return EP_LL_RECV_FAILED;
 	}
 	ep_ll_recv_bytes<FP8>(a, w, p.row, p.first, p.end);
@@ -255,14 +259,15 @@ EP_DEV enum ep_ll_recv_result ep_ll_recv_part(const struct ep_ll_dispatch_args &
 
 /* Rank-major: ids of rows that no source sent. */
 EP_DEV void ep_ll_recv_unused(const struct ep_ll_dispatch_args &a,
-			      const struct ep_ll_recv_tables &t, uint32_t worker, uint32_t workers)
+			      const struct ep_ll_recv_tables &tables, uint32_t worker,
+			      uint32_t workers)
 {
 	const struct ep_ll_common &c = a.c;
 
 	for (uint32_t src = 0; src < c.g.nranks; src++) {
 		int32_t *idx = a.out_idx + (size_t)src * c.max_tokens * c.topk;
 
-		for (uint32_t i = t.rows[src] * c.topk + worker * EP_WARP_SIZE + ep_lane();
+		for (uint32_t i = tables.rows[src] * c.topk + worker * EP_WARP_SIZE + ep_lane();
 		     i < c.max_tokens * c.topk; i += workers * EP_WARP_SIZE) {
 			idx[i] = -1;
 		}
@@ -273,8 +278,8 @@ EP_DEV void ep_ll_recv_unused(const struct ep_ll_dispatch_args &a,
 template <bool FP8, bool REMOTE>
 EP_DEV enum ep_ll_recv_result ep_ll_recv_rows(const struct ep_ll_dispatch_args &a,
 					      const struct ep_op &op,
-					      const struct ep_ll_recv_tables &t, uint32_t worker,
-					      uint32_t workers)
+					      const struct ep_ll_recv_tables &tables,
+					      uint32_t worker, uint32_t workers)
 {
 	const struct ep_ll_common &c = a.c;
 	enum ep_ll_recv_result result = EP_LL_RECV_DONE;
@@ -283,19 +288,20 @@ EP_DEV enum ep_ll_recv_result ep_ll_recv_rows(const struct ep_ll_dispatch_args &
 
 	ep_ll_decisions_load(c, &decisions);
 	if (c.g.nranks > EP_LL_DECISION_RANKS && !decisions.done &&
-	    !ep_ll_decisions_beyond(a, op, t)) {
+	    !ep_ll_decisions_beyond(a, op, tables)) {
 		return EP_LL_RECV_AGAIN;
 	}
 	for (uint32_t r = 0; r < c.g.nranks; r++) {
-		most = ep_max_u32(most, t.rows[r] * (c.lines ? c.peer_parts : t.parts[r]));
+		most = ep_max_u32(most,
+				  tables.rows[r] * (c.lines ? c.peer_parts : tables.parts[r]));
 	}
 	for (uint32_t i = worker; i < most * c.g.nranks; i += workers) {
-		struct ep_ll_recv_item w = ep_ll_recv_item_make(c, t, i);
+		struct ep_ll_recv_item w = ep_ll_recv_item_make(c, tables, i);
 
-		if (w.slot >= t.rows[w.src]) {
+		if (w.slot >= tables.rows[w.src]) {
 			continue;
 		}
-		result = ep_ll_recv_part<FP8, REMOTE>(a, op, t, w, &decisions);
+		result = ep_ll_recv_part<FP8, REMOTE>(a, op, tables, w, &decisions);
 		if (result == EP_LL_RECV_AGAIN) {
 			return result;
 		}
@@ -303,7 +309,7 @@ EP_DEV enum ep_ll_recv_result ep_ll_recv_rows(const struct ep_ll_dispatch_args &
 			break;
 		}
 	}
-	return ep_ll_decisions_agree(a, op, t, &decisions) ? result : EP_LL_RECV_AGAIN;
+	return ep_ll_decisions_agree(a, op, tables, &decisions) ? result : EP_LL_RECV_AGAIN;
 }
 
 template <bool FP8, bool REMOTE>

@@ -46,15 +46,15 @@ EP_DEV void ep_ll_remote_post_counts(const struct ep_ll_dispatch_args &a, const 
 /* Quads [first, end) of a token's row to the stage. One warp. */
 template <bool FP8>
 EP_DEV void ep_ll_remote_stage_part(const struct ep_ll_dispatch_args &a,
-				    const struct ep_ll_send_tables &t, uint32_t token,
+				    const struct ep_ll_send_tables &tables, uint32_t token,
 				    unsigned char *row, uint32_t first, uint32_t end)
 {
 	struct ep_ll_source s;
 
 	if (FP8) {
-		s.token = t.scratch + ep_warp() * EP_LL_TILE_BYTES;
+		s.token = tables.scratch + ep_warp() * EP_LL_TILE_BYTES;
 		for (uint32_t q = first; q < end; q += EP_LL_TILE_QUADS) {
-			ep_ll_quantise_tile(a, t.scratch + ep_warp() * EP_LL_TILE_BYTES, token,
+			ep_ll_quantise_tile(a, tables.scratch + ep_warp() * EP_LL_TILE_BYTES, token,
 					    q / EP_LL_TILE_QUADS);
 			for (uint32_t i = ep_lane(); i < EP_LL_TILE_BYTES / 16; i += EP_WARP_SIZE) {
 				ep_st16(row + (size_t)q * EP_LL_QUAD_BYTES + 16 * i,
@@ -86,21 +86,22 @@ EP_DEV void ep_ll_remote_stage_part(const struct ep_ll_dispatch_args &a,
 }
 
 /* Slot at rank d of the first row of the batch that goes there. */
-EP_DEV uint32_t ep_ll_remote_first_slot(const struct ep_ll_send_tables &t,
-					const struct ep_ll_remote_batch &b, uint32_t d)
+EP_DEV uint32_t ep_ll_remote_first_slot(const struct ep_ll_send_tables &tables,
+					const struct ep_ll_remote_batch &batch, uint32_t d)
 {
-	return t.rank_base[d] + ep_ll_bits_before(t.rank_bits + d * t.words, b.first);
+	return tables.rank_base[d] +
+	       ep_ll_bits_before(tables.rank_bits + d * tables.words, batch.first);
 }
 
 /* Headers of a token, as they will lie at each remote peer. One warp. */
 EP_DEV void ep_ll_remote_stage_headers(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
-				       const struct ep_ll_send_tables &t,
-				       const struct ep_ll_remote_batch &b, uint32_t w0,
+				       const struct ep_ll_send_tables &tables,
+				       const struct ep_ll_remote_batch &batch, uint32_t w0,
 				       uint32_t local, uint32_t repeats)
 {
 	const struct ep_ll_common &c = a.c;
 	struct ep_ll_header_share share = ep_ll_header_share_make(a);
-	struct ep_ll_selection s = ep_ll_selection_make(c, t, local, repeats);
+	struct ep_ll_selection s = ep_ll_selection_make(c, tables, local, repeats);
 	float weight = ep_ll_weight(a, w0 + local);
 
 	for (uint32_t d0 = 0; d0 < c.g.nranks; d0 += share.ranks) {
@@ -108,13 +109,13 @@ EP_DEV void ep_ll_remote_stage_headers(const struct ep_ll_dispatch_args &a, cons
 		unsigned char *h = NULL;
 
 		if (share.rank < share.ranks && d < c.g.nranks && ep_rank_remote(c.g, d)) {
-			slot = ep_ll_slot(t, local, d);
+			slot = ep_ll_slot(tables, local, d);
 		}
 		if (slot != EP_LL_NO_ROW) {
 			uint32_t i = c.g.remote->places[d].here * EP_LL_STAGE_ROWS + slot -
-				     ep_ll_remote_first_slot(t, b, d);
+				     ep_ll_remote_first_slot(tables, batch, d);
 
-			h = c.g.own + b.stage + c.areas.stage_header_off +
+			h = c.g.own + batch.stage + c.areas.stage_header_off +
 			    (size_t)i * a.header_bytes;
 		}
 		ep_ll_send_packet(a, op, s, weight, w0 + local, d, share.packet, h);
@@ -122,13 +123,13 @@ EP_DEV void ep_ll_remote_stage_headers(const struct ep_ll_dispatch_args &a, cons
 }
 
 /* Does the span's token go to a remote peer? One warp. */
-EP_DEV bool ep_ll_remote_goes(const struct ep_ll_common &c, const struct ep_ll_send_tables &t,
+EP_DEV bool ep_ll_remote_goes(const struct ep_ll_common &c, const struct ep_ll_send_tables &tables,
 			      uint32_t local)
 {
 	bool goes = false;
 
 	for (uint32_t d = ep_lane(); d < c.g.nranks; d += EP_WARP_SIZE) {
-		goes |= ep_rank_remote(c.g, d) && ep_ll_slot(t, local, d) != EP_LL_NO_ROW;
+		goes |= ep_rank_remote(c.g, d) && ep_ll_slot(tables, local, d) != EP_LL_NO_ROW;
 	}
 	return ep_any(EP_FULL_MASK, goes);
 }
@@ -136,8 +137,8 @@ EP_DEV bool ep_ll_remote_goes(const struct ep_ll_common &c, const struct ep_ll_s
 /* Headers of the batch, and its rows unless the NIC reads them from the caller's tensor. One block. */
 template <bool FP8>
 EP_DEV void ep_ll_remote_stage_batch(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
-				     const struct ep_ll_send_tables &t,
-				     const struct ep_ll_remote_batch &b, uint32_t w0,
+				     const struct ep_ll_send_tables &tables,
+				     const struct ep_ll_remote_batch &batch, uint32_t w0,
 				     uint32_t repeats)
 {
 	const struct ep_ll_common &c = a.c;
@@ -145,36 +146,38 @@ EP_DEV void ep_ll_remote_stage_batch(const struct ep_ll_dispatch_args &a, const 
 	uint32_t part_quads = 0, parts = 1;
 
 	if (copied) {
-		parts = ep_ll_stage_parts(c, b.n, FP8 ? EP_LL_TILE_QUADS : 1, &part_quads);
+		parts = ep_ll_stage_parts(c, batch.n, FP8 ? EP_LL_TILE_QUADS : 1, &part_quads);
 	}
 
-	for (uint32_t i = ep_warp(); i < b.n * parts; i += ep_nwarps()) {
+	for (uint32_t i = ep_warp(); i < batch.n * parts; i += ep_nwarps()) {
 		uint32_t n = i / parts, part = i - n * parts, first, end;
 		unsigned char *row =
-			c.g.own + b.stage + (size_t)n * ep_ll_row_stride(c.row_quads, 0);
+			c.g.own + batch.stage + (size_t)n * ep_ll_row_stride(c.row_quads, 0);
 
-		if (!ep_ll_remote_goes(c, t, b.first + n)) {
+		if (!ep_ll_remote_goes(c, tables, batch.first + n)) {
 			continue;
 		}
 		if (part == 0) {
-			ep_ll_remote_stage_headers(a, op, t, b, w0, b.first + n, repeats);
+			ep_ll_remote_stage_headers(a, op, tables, batch, w0, batch.first + n,
+						   repeats);
 		}
 		if (!copied) {
 			continue;
 		}
 		ep_ll_part(c.row_quads, part_quads, part, &first, &end);
-		ep_ll_remote_stage_part<FP8>(a, t, w0 + b.first + n, row, first, end);
+		ep_ll_remote_stage_part<FP8>(a, tables, w0 + batch.first + n, row, first, end);
 	}
 }
 
 /* The batch's headers, rows and signal to own peer d. One warp. */
 template <bool FP8>
 EP_DEV void ep_ll_remote_post_tokens(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
-				     const struct ep_ll_send_tables &t,
-				     const struct ep_ll_remote_batch &b, uint32_t d)
+				     const struct ep_ll_send_tables &tables,
+				     const struct ep_ll_remote_batch &batch, uint32_t d)
 {
 	const struct ep_ll_common &c = a.c;
-	uint32_t slot = ep_lane() < b.n ? ep_ll_slot(t, b.first + ep_lane(), d) : EP_LL_NO_ROW;
+	uint32_t slot = ep_lane() < batch.n ? ep_ll_slot(tables, batch.first + ep_lane(), d)
+					    : EP_LL_NO_ROW;
 	uint32_t rows = ep_popc(ep_ballot(EP_FULL_MASK, slot != EP_LL_NO_ROW));
 	uint32_t stride = ep_ll_row_stride(c.row_quads, 0);
 
@@ -183,34 +186,36 @@ EP_DEV void ep_ll_remote_post_tokens(const struct ep_ll_dispatch_args &a, const 
 	}
 	const struct ep_remote_place *place = c.g.remote->places + d;
 	uint32_t at = place->there * c.max_tokens + slot;
-	struct ep_mlx5_post p = ep_remote_open(c.g, d, b.channel);
-	uint64_t headers = c.areas.bank_off[op.bank] + c.areas.packet_off + a.header_off +
-			   (uint64_t)(c.g.rank * c.max_tokens + ep_ll_remote_first_slot(t, b, d)) *
-				   a.header_bytes;
+	struct ep_mlx5_post p = ep_remote_open(c.g, d, batch.channel);
+	uint64_t headers =
+		c.areas.bank_off[op.bank] + c.areas.packet_off + a.header_off +
+		(uint64_t)(c.g.rank * c.max_tokens + ep_ll_remote_first_slot(tables, batch, d)) *
+			a.header_bytes;
 
 	struct ep_mlx5_mem from =
-		ep_mlx5_local(&p, EP_MLX5_REGION_HEAP, b.stage + (uint64_t)ep_lane() * stride);
+		ep_mlx5_local(&p, EP_MLX5_REGION_HEAP, batch.stage + (uint64_t)ep_lane() * stride);
 
 	if (!FP8 && a.source.addr) { /* there is nothing behind the last row: it is not padded */
 		from = ep_mlx5_source(&p, a.source,
-				      (uint64_t)(b.token + ep_lane()) * a.token_bytes);
+				      (uint64_t)(batch.token + ep_lane()) * a.token_bytes);
 	}
 	p.timeout_ns = ep_remote_left(c.g, op, true);
 	if (!ep_mlx5_put(&p, ep_lane() == 0, ep_mlx5_remote(&p, EP_MLX5_REGION_SIGNAL, headers),
 			 ep_mlx5_local(&p, EP_MLX5_REGION_HEAP,
-				       b.stage + c.areas.stage_header_off +
+				       batch.stage + c.areas.stage_header_off +
 					       (uint64_t)place->here * EP_LL_STAGE_ROWS *
 						       a.header_bytes),
 			 rows * a.header_bytes, true) ||
-	    !ep_mlx5_put_signal(
-		    &p, slot != EP_LL_NO_ROW,
-		    ep_mlx5_remote(&p, EP_MLX5_REGION_HEAP, ep_ll_remote_row(c, op, at)), from,
-		    !FP8 && a.source.addr ? a.token_bytes : stride,
-		    ep_remote_signal(c.g, p, d, b.channel, ep_remote_signal_off(c.g, b.channel),
-				     ep_remote_signal_word(op, b.done)))) {
+	    !ep_mlx5_put_signal(&p, slot != EP_LL_NO_ROW,
+				ep_mlx5_remote(&p, EP_MLX5_REGION_HEAP,
+					       ep_ll_remote_row(c, op, at)),
+				from, !FP8 && a.source.addr ? a.token_bytes : stride,
+				ep_remote_signal(c.g, p, d, batch.channel,
+						 ep_remote_signal_off(c.g, batch.channel),
+						 ep_remote_signal_word(op, batch.done)))) {
 		ep_remote_failed(c.g, op, p, d, EP_WAIT_RDMA_SLOT);
 	}
-	ep_stage_mark(c.g, p, d, b.channel, b.side);
+	ep_stage_mark(c.g, p, d, batch.channel, batch.side);
 }
 
 /*
@@ -219,7 +224,7 @@ EP_DEV void ep_ll_remote_post_tokens(const struct ep_ll_dispatch_args &a, const 
  */
 template <bool FP8>
 EP_DEV void ep_ll_remote_send_span(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
-				   const struct ep_ll_send_tables &t, uint32_t w0, uint32_t n,
+				   const struct ep_ll_send_tables &tables, uint32_t w0, uint32_t n,
 				   uint32_t index, uint32_t stride, uint32_t repeats,
 				   uint32_t *side)
 {
@@ -243,11 +248,11 @@ EP_DEV void ep_ll_remote_send_span(const struct ep_ll_dispatch_args &a, const st
 			if (!ep_stage_claim(c.g, op, ch, b.side)) {
 				return;
 			}
-			ep_ll_remote_stage_batch<FP8>(a, op, t, b, w0, repeats);
+			ep_ll_remote_stage_batch<FP8>(a, op, tables, b, w0, repeats);
 			ep_block_sync();
 			for (uint32_t d = ep_remote_peer(c.g, ep_warp()); d < c.g.nranks;
 			     d = ep_remote_peer(c.g, d + ep_nwarps())) {
-				ep_ll_remote_post_tokens<FP8>(a, op, t, b, d);
+				ep_ll_remote_post_tokens<FP8>(a, op, tables, b, d);
 			}
 		}
 	}

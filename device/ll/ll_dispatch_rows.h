@@ -56,23 +56,25 @@ EP_DEV struct ep_ll_source ep_ll_source_make(const struct ep_ll_dispatch_args &a
 
 /* The lane's vec of the wire row at `off`; a multiple of its size never straddles parts. */
 template <bool FP8>
-EP_DEV struct ep_vec16 ep_ll_source_vec(const struct ep_ll_source &s, uint32_t off, bool narrow)
+EP_DEV struct ep_vec16 ep_ll_source_vec(const struct ep_ll_source &source, uint32_t off,
+					bool narrow)
 {
 	if (FP8) {
-		struct ep_vec16 v = *(const struct ep_vec16 *)(s.token + (off & ~15u));
+		struct ep_vec16 v = *(const struct ep_vec16 *)(source.token + (off & ~15u));
 
 		return narrow ? ep_ll_vec_narrow(v, off) : v;
 	}
-	const unsigned char *p = off < s.token_bytes ? s.token + off
-						     : s.scale + (off - s.token_bytes);
+	const unsigned char *p = off < source.token_bytes
+					 ? source.token + off
+					 : source.scale + (off - source.token_bytes);
 
-	return ep_ll_tensor_load(p, narrow, off < s.bytes);
+	return ep_ll_tensor_load(p, narrow, off < source.bytes);
 }
 
 /* Quads [first, end) of the wire row as lines; source offsets begin at quad `origin`. */
 template <bool FP8>
 EP_DEV void ep_ll_send_lines(const struct ep_ll_common &c, const struct ep_op &op,
-			     const struct ep_ll_source &s, const struct ep_ll_fanout &f,
+			     const struct ep_ll_source &source, const struct ep_ll_fanout &fanout,
 			     uint32_t origin, uint32_t first, uint32_t end)
 {
 	constexpr int N = EP_LL_BATCH_OF(FP8);
@@ -87,13 +89,14 @@ EP_DEV void ep_ll_send_lines(const struct ep_ll_common &c, const struct ep_op &o
 				uint32_t off = (q + j - origin) * EP_LL_QUAD_BYTES +
 					       ep_line_offset(ep_lane());
 
-				v[j] = ep_ll_source_vec<FP8>(s, off, narrow);
+				v[j] = ep_ll_source_vec<FP8>(source, off, narrow);
 			}
 		}
-		for (uint32_t m = f.hits; m; m &= m - 1) {
-			uint32_t l = ep_ll_turned_lane(m, f.turn, f.lanes);
-			uint32_t slot = ep_shfl_u32(EP_FULL_MASK, f.slot, l);
-			unsigned char *row = ep_ll_row(c, op, ep_heap_of(c.g, f.first_rank + l),
+		for (uint32_t m = fanout.hits; m; m &= m - 1) {
+			uint32_t l = ep_ll_turned_lane(m, fanout.turn, fanout.lanes);
+			uint32_t slot = ep_shfl_u32(EP_FULL_MASK, fanout.slot, l);
+			unsigned char *row = ep_ll_row(c, op,
+						       ep_heap_of(c.g, fanout.first_rank + l),
 						       c.g.index * c.max_tokens + slot);
 
 			EP_UNROLL()
@@ -110,7 +113,7 @@ EP_DEV void ep_ll_send_lines(const struct ep_ll_common &c, const struct ep_op &o
 /* The same as bytes; the caller announces the part with flags. */
 template <bool FP8>
 EP_DEV void ep_ll_send_bytes(const struct ep_ll_common &c, const struct ep_op &op,
-			     const struct ep_ll_source &s, const struct ep_ll_fanout &f,
+			     const struct ep_ll_source &source, const struct ep_ll_fanout &fanout,
 			     uint32_t origin, uint32_t first, uint32_t end)
 {
 	constexpr int N = EP_LL_BATCH_OF(FP8);
@@ -124,13 +127,14 @@ EP_DEV void ep_ll_send_bytes(const struct ep_ll_common &c, const struct ep_op &o
 			uint32_t i = v0 + j * EP_WARP_SIZE + ep_lane();
 
 			if (i < last) {
-				v[j] = ep_ll_source_vec<FP8>(s, 16 * (i - base), false);
+				v[j] = ep_ll_source_vec<FP8>(source, 16 * (i - base), false);
 			}
 		}
-		for (uint32_t m = f.hits; m; m &= m - 1) {
-			uint32_t l = ep_ll_turned_lane(m, f.turn, f.lanes);
-			uint32_t slot = ep_shfl_u32(EP_FULL_MASK, f.slot, l);
-			unsigned char *row = ep_ll_row(c, op, ep_heap_of(c.g, f.first_rank + l),
+		for (uint32_t m = fanout.hits; m; m &= m - 1) {
+			uint32_t l = ep_ll_turned_lane(m, fanout.turn, fanout.lanes);
+			uint32_t slot = ep_shfl_u32(EP_FULL_MASK, fanout.slot, l);
+			unsigned char *row = ep_ll_row(c, op,
+						       ep_heap_of(c.g, fanout.first_rank + l),
 						       c.g.index * c.max_tokens + slot);
 
 			EP_UNROLL()

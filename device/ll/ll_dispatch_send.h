@@ -84,10 +84,11 @@ EP_DEV struct ep_ll_raw_id ep_ll_span_load(const struct ep_ll_common &c, uint32_
 	return ep_tid() < n * c.topk ? ep_ll_span_id(c, w0, ep_tid()) : id;
 }
 
-EP_DEV void ep_ll_span_clear(const struct ep_ll_common &c, const struct ep_ll_send_tables &t)
+EP_DEV void ep_ll_span_clear(const struct ep_ll_common &c, const struct ep_ll_send_tables &tables)
 {
-	for (uint32_t i = ep_tid(); i < c.g.nranks * (c.nlocal + 1) * t.words; i += ep_nthreads()) {
-		t.expert_bits[i] = 0; /* and the rank bits, which follow */
+	for (uint32_t i = ep_tid(); i < c.g.nranks * (c.nlocal + 1) * tables.words;
+	     i += ep_nthreads()) {
+		tables.expert_bits[i] = 0; /* and the rank bits, which follow */
 	}
 }
 
@@ -98,7 +99,7 @@ EP_DEV void ep_ll_span_clear(const struct ep_ll_common &c, const struct ep_ll_se
  * has named already, which one bit cannot tell. A barrier before and after.
  */
 EP_DEV void ep_ll_span_mark(const struct ep_ll_common &c, uint32_t step,
-			    const struct ep_ll_send_tables &t, uint32_t w0, uint32_t n,
+			    const struct ep_ll_send_tables &tables, uint32_t w0, uint32_t n,
 			    struct ep_ll_raw_id raw, bool count, uint32_t *repeats)
 {
 	int64_t experts = (int64_t)c.g.nranks * c.nlocal;
@@ -118,64 +119,65 @@ EP_DEV void ep_ll_span_mark(const struct ep_ll_common &c, uint32_t step,
 		}
 		rank = id < 0 ? 0 : ep_div((uint32_t)id, c.by_local);
 		if (id < 0 || !ep_mask_active(c.g, rank)) {
-			t.id[i] = -1;
+			tables.id[i] = -1;
 			continue;
 		}
-		t.id[i] = (int32_t)id;
-		ep_shared_or_u32(&t.rank_bits[rank * t.words + local / 32], bit);
+		tables.id[i] = (int32_t)id;
+		ep_shared_or_u32(&tables.rank_bits[rank * tables.words + local / 32], bit);
 		if (c.layout != EP_LL_EXPERT_MAJOR) {
 			continue;
 		}
-		if (ep_shared_or_u32(&t.expert_bits[id * t.words + local / 32], bit) & bit) {
-			t.repeat[ep_shared_add_u32(repeats, 1)] = (uint16_t)i;
+		if (ep_shared_or_u32(&tables.expert_bits[id * tables.words + local / 32], bit) &
+		    bit) {
+			tables.repeat[ep_shared_add_u32(repeats, 1)] = (uint16_t)i;
 		}
 		if (count) {
-			ep_shared_add_u32(&t.expert_base[id], 1);
+			ep_shared_add_u32(&tables.expert_base[id], 1);
 		}
 	}
 }
 
 /* All of it for another span, or once more for this one. One block; barriers at both ends. */
 EP_DEV void ep_ll_span_take(const struct ep_ll_common &c, uint32_t step,
-			    const struct ep_ll_send_tables &t, uint32_t w0, uint32_t n, bool count,
-			    uint32_t *repeats)
+			    const struct ep_ll_send_tables &tables, uint32_t w0, uint32_t n,
+			    bool count, uint32_t *repeats)
 {
 	struct ep_ll_raw_id id = ep_ll_span_load(c, w0, n);
 
 	ep_block_sync();
-	ep_ll_span_clear(c, t);
+	ep_ll_span_clear(c, tables);
 	if (ep_tid() == 0) {
 		*repeats = 0;
 	}
 	ep_block_sync();
-	ep_ll_span_mark(c, step, t, w0, n, id, count, repeats);
+	ep_ll_span_mark(c, step, tables, w0, n, id, count, repeats);
 	ep_block_sync();
 }
 
 /* The span's rows for rank d. */
-EP_DEV uint32_t ep_ll_rank_rows(const struct ep_ll_send_tables &t, uint32_t d)
+EP_DEV uint32_t ep_ll_rank_rows(const struct ep_ll_send_tables &tables, uint32_t d)
 {
 	uint32_t n = 0;
 
 	EP_UNROLL(1)
-	for (uint32_t w = 0; w < t.words; w++) {
-		n += ep_popc(t.rank_bits[d * t.words + w]);
+	for (uint32_t w = 0; w < tables.words; w++) {
+		n += ep_popc(tables.rank_bits[d * tables.words + w]);
 	}
 	return n;
 }
 
 /* Adds the span to the counts before the next one. A barrier before and after. */
-EP_DEV void ep_ll_span_count(const struct ep_ll_common &c, const struct ep_ll_send_tables &t,
+EP_DEV void ep_ll_span_count(const struct ep_ll_common &c, const struct ep_ll_send_tables &tables,
 			     uint32_t n)
 {
 	for (uint32_t i = ep_tid(); c.layout == EP_LL_EXPERT_MAJOR && i < n * c.topk;
 	     i += ep_nthreads()) {
-		if (t.id[i] >= 0) {
-			ep_shared_add_u32(&t.expert_base[t.id[i]], 1);
+		if (tables.id[i] >= 0) {
+			ep_shared_add_u32(&tables.expert_base[tables.id[i]], 1);
 		}
 	}
 	for (uint32_t d = ep_tid(); d < c.g.nranks; d += ep_nthreads()) {
-		t.rank_base[d] += ep_ll_rank_rows(t, d);
+		tables.rank_base[d] += ep_ll_rank_rows(tables, d);
 	}
 }
 
@@ -192,12 +194,12 @@ EP_DEV uint32_t ep_ll_bits_before(const uint32_t *bits, uint32_t local)
 }
 
 /* Slot of the span's token at rank d, or NO_ROW. */
-EP_DEV uint32_t ep_ll_slot(const struct ep_ll_send_tables &t, uint32_t local, uint32_t d)
+EP_DEV uint32_t ep_ll_slot(const struct ep_ll_send_tables &tables, uint32_t local, uint32_t d)
 {
-	const uint32_t *bits = t.rank_bits + d * t.words;
+	const uint32_t *bits = tables.rank_bits + d * tables.words;
 
 	return bits[local / 32] >> (local & 31) & 1
-		       ? t.rank_base[d] + ep_ll_bits_before(bits, local)
+		       ? tables.rank_base[d] + ep_ll_bits_before(bits, local)
 		       : EP_LL_NO_ROW;
 }
 
@@ -206,14 +208,14 @@ EP_DEV uint32_t ep_ll_slot(const struct ep_ll_send_tables &t, uint32_t local, ui
  * expert, by (token, k). A bit says that a token names the expert, but not how often: which selections
  * are repeats is listed apart, most often none. One warp, lane k with selection k.
  */
-EP_DEV uint32_t ep_ll_index(const struct ep_ll_common &c, const struct ep_ll_send_tables &t,
+EP_DEV uint32_t ep_ll_index(const struct ep_ll_common &c, const struct ep_ll_send_tables &tables,
 			    uint32_t local, int32_t expert, uint32_t repeats)
 {
 	uint32_t n = 0, same;
 
 	if (expert >= 0) {
-		n = t.expert_base[expert] +
-		    ep_ll_bits_before(t.expert_bits + expert * t.words, local);
+		n = tables.expert_base[expert] +
+		    ep_ll_bits_before(tables.expert_bits + expert * tables.words, local);
 	}
 	if (!repeats) {
 		return n;
@@ -222,17 +224,17 @@ EP_DEV uint32_t ep_ll_index(const struct ep_ll_common &c, const struct ep_ll_sen
 	n += ep_popc(same & ((1u << ep_lane()) - 1));
 	EP_UNROLL(1)
 	for (uint32_t j = 0; j < repeats; j++) {
-		uint32_t i = t.repeat[j];
+		uint32_t i = tables.repeat[j];
 
-		n += t.id[i] == expert && ep_div(i, c.by_topk) < local;
+		n += tables.id[i] == expert && ep_div(i, c.by_topk) < local;
 	}
 	return n;
 }
 
-EP_DEV void ep_ll_bases_clear(const struct ep_ll_common &c, const struct ep_ll_send_tables &t)
+EP_DEV void ep_ll_bases_clear(const struct ep_ll_common &c, const struct ep_ll_send_tables &tables)
 {
 	for (uint32_t i = ep_tid(); i < c.g.nranks * (c.nlocal + 1); i += ep_nthreads()) {
-		t.expert_base[i] = 0; /* and the rank bases, which follow */
+		tables.expert_base[i] = 0; /* and the rank bases, which follow */
 	}
 }
 
@@ -248,19 +250,19 @@ EP_DEV unsigned char *ep_ll_post(const struct ep_ll_common &c, uint32_t d)
  */
 template <bool REMOTE>
 EP_DEV void ep_ll_send_counts(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
-			      const struct ep_ll_send_tables &t, uint32_t *repeats)
+			      const struct ep_ll_send_tables &tables, uint32_t *repeats)
 {
 	const struct ep_ll_common &c = a.c;
 
-	for (uint32_t w0 = 0; w0 < c.num_tokens; w0 += t.span) {
+	for (uint32_t w0 = 0; w0 < c.num_tokens; w0 += tables.span) {
 		if (w0) {
-			ep_ll_span_take(c, op.step, t, w0, ep_min_u32(t.span, c.num_tokens - w0),
-					true, repeats);
+			ep_ll_span_take(c, op.step, tables, w0,
+					ep_min_u32(tables.span, c.num_tokens - w0), true, repeats);
 		}
 		/* each rank's by the thread that tells it */
 		for (uint32_t d = ep_nthreads() - 1 - ep_tid(); d < c.g.nranks;
 		     d += ep_nthreads()) {
-			t.rank_base[d] += ep_ll_rank_rows(t, d);
+			tables.rank_base[d] += ep_ll_rank_rows(tables, d);
 		}
 	}
 	for (uint32_t e = ep_tid(); c.layout == EP_LL_EXPERT_MAJOR && e < c.g.nranks * c.nlocal;
@@ -274,7 +276,7 @@ EP_DEV void ep_ll_send_counts(const struct ep_ll_dispatch_args &a, const struct 
 								  a.count_off +
 								  8 * (size_t)c.g.rank * c.nlocal;
 
-			ep_st_word(counts + 8 * (size_t)(e - d * c.nlocal), t.expert_base[e],
+			ep_st_word(counts + 8 * (size_t)(e - d * c.nlocal), tables.expert_base[e],
 				   op.epoch);
 		}
 	}
@@ -286,15 +288,15 @@ EP_DEV void ep_ll_send_counts(const struct ep_ll_dispatch_args &a, const struct 
 						       (size_t)c.g.rank * EP_LL_CTRL_BYTES;
 
 		if (REMOTE) {
-			c.h.sent_rows[d] = t.rank_base[d];
+			c.h.sent_rows[d] = tables.rank_base[d];
 		}
 		if (!ep_mask_active(c.g, d)) {
 			continue;
 		}
-		ep_st_packet(ctrl, t.rank_base[d], c.parts | a.combine_parts << 16, op.epoch);
+		ep_st_packet(ctrl, tables.rank_base[d], c.parts | a.combine_parts << 16, op.epoch);
 		ep_st_packet(ctrl + 16, c.channel_tokens, c.launch.sent_hash, op.epoch);
-		c.g.stats[d].tx_rows += t.rank_base[d];
-		c.g.stats[d].tx_bytes += (uint64_t)t.rank_base[d] *
+		c.g.stats[d].tx_rows += tables.rank_base[d];
+		c.g.stats[d].tx_bytes += (uint64_t)tables.rank_base[d] *
 					 ep_ll_row_stride(c.row_quads, c.lines && !remote);
 	}
 }
@@ -307,11 +309,11 @@ struct ep_ll_selection {
 };
 
 EP_DEV struct ep_ll_selection ep_ll_selection_make(const struct ep_ll_common &c,
-						   const struct ep_ll_send_tables &t,
+						   const struct ep_ll_send_tables &tables,
 						   uint32_t local, uint32_t repeats)
 {
 	uint32_t k = ep_lane(), i = local * c.topk + k;
-	int32_t id = k < c.topk ? t.id[i] : -1;
+	int32_t id = k < c.topk ? tables.id[i] : -1;
 	struct ep_ll_selection s = { EP_LL_NO_ROW, 0, 0 };
 
 	if (id >= 0) {
@@ -319,7 +321,7 @@ EP_DEV struct ep_ll_selection ep_ll_selection_make(const struct ep_ll_common &c,
 		s.local_id = id - s.rank * c.nlocal;
 	}
 	if (c.layout == EP_LL_EXPERT_MAJOR) {
-		s.index = ep_ll_index(c, t, local, id, repeats);
+		s.index = ep_ll_index(c, tables, local, id, repeats);
 	}
 	return s;
 }
@@ -357,19 +359,20 @@ EP_DEV struct ep_ll_header_share ep_ll_header_share_make(const struct ep_ll_disp
  * to h. One warp: lanes write packets of different headers; h is NULL where there is none.
  */
 EP_DEV void ep_ll_send_packet(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
-			      const struct ep_ll_selection &s, float weight, uint32_t token,
+			      const struct ep_ll_selection &selection, float weight, uint32_t token,
 			      uint32_t d, uint32_t p, unsigned char *h)
 {
 	const struct ep_ll_common &c = a.c;
 	bool expert_major = c.layout == EP_LL_EXPERT_MAJOR;
 	/* words of an expert-major header: the token, then one for each k; two in a packet */
 	uint32_t k0 = (expert_major ? 2 * p - 1 : p) & 31, k1 = 2 * p & 31, d0, d1;
-	uint32_t word = expert_major ? s.local_id << 18 | s.index : s.local_id;
-	uint32_t rank0 = ep_shfl_u32(EP_FULL_MASK, s.rank, k0);
+	uint32_t word = expert_major ? selection.local_id << 18 | selection.index
+				     : selection.local_id;
+	uint32_t rank0 = ep_shfl_u32(EP_FULL_MASK, selection.rank, k0);
 	uint32_t word0 = ep_shfl_u32(EP_FULL_MASK, word, k0);
 
 	if (expert_major) {
-		uint32_t rank1 = ep_shfl_u32(EP_FULL_MASK, s.rank, k1);
+		uint32_t rank1 = ep_shfl_u32(EP_FULL_MASK, selection.rank, k1);
 		uint32_t word1 = ep_shfl_u32(EP_FULL_MASK, word, k1);
 
 		d0 = p == 0 ? token : rank0 == d ? word0 : EP_LL_NO_ROW;
@@ -387,19 +390,19 @@ EP_DEV void ep_ll_send_packet(const struct ep_ll_dispatch_args &a, const struct 
  * Remembers who will return (token, k); `slot`: of the token at lane k's rank, if that is remote.
  * Entries of local rows are written by the receive half.
  */
-EP_DEV void ep_ll_send_route(const struct ep_ll_common &c, const struct ep_ll_selection &s,
+EP_DEV void ep_ll_send_route(const struct ep_ll_common &c, const struct ep_ll_selection &selection,
 			     uint32_t token, uint32_t slot)
 {
 	uint32_t k = ep_lane();
-	uint32_t same = ep_match_u32(EP_FULL_MASK, s.rank);
-	bool returns = s.rank != EP_LL_NO_ROW;
+	uint32_t same = ep_match_u32(EP_FULL_MASK, selection.rank);
+	bool returns = selection.rank != EP_LL_NO_ROW;
 
 	if (c.layout == EP_LL_RANK_MAJOR) {
 		returns = returns && ep_ctz(same) == k; /* the first k of that rank */
 	}
-	if (k < c.topk && !(returns && s.rank == c.g.rank)) {
-		c.h.route[(size_t)token * c.topk + k] = returns ? EP_LL_ROUTE_AWAY(s.rank, slot)
-								: EP_LL_ROUTE_NONE;
+	if (k < c.topk && !(returns && selection.rank == c.g.rank)) {
+		c.h.route[(size_t)token * c.topk + k] =
+			returns ? EP_LL_ROUTE_AWAY(selection.rank, slot) : EP_LL_ROUTE_NONE;
 	}
 }
 

@@ -84,13 +84,13 @@ EP_DEV bool ep_ll_lane_narrow(void)
 }
 
 /* 8 bytes at an odd multiple of 8 lie in the upper half of the aligned vec that was loaded. */
-EP_DEV struct ep_vec16 ep_ll_vec_narrow(struct ep_vec16 v, uint32_t off)
+EP_DEV struct ep_vec16 ep_ll_vec_narrow(struct ep_vec16 vec, uint32_t off)
 {
 	if (off & 8) {
-		v.x = v.z;
-		v.y = v.w;
+		vec.x = vec.z;
+		vec.y = vec.w;
 	}
-	return v;
+	return vec;
 }
 
 /*
@@ -114,14 +114,14 @@ EP_DEV struct ep_vec16 ep_ll_tensor_load(const unsigned char *p, bool narrow, bo
 	return ep_ld16_nc(p);
 }
 
-EP_DEV void ep_ll_tensor_store(unsigned char *p, struct ep_vec16 v, bool narrow)
+EP_DEV void ep_ll_tensor_store(unsigned char *p, struct ep_vec16 vec, bool narrow)
 {
 	if (narrow) {
-		struct ep_vec8 h = { v.x, v.y };
+		struct ep_vec8 h = { vec.x, vec.y };
 
 		*(struct ep_vec8 *)p = h;
 	} else {
-		ep_st16(p, v);
+		ep_st16(p, vec);
 	}
 }
 

@@ -22,27 +22,27 @@ struct ep_mlx5_mem {
 };
 
 /* Byte `offset` of a region of this rank, and of the queue's peer. */
-EP_DEV struct ep_mlx5_mem ep_mlx5_local(const struct ep_mlx5_post *p, enum ep_mlx5_region_id id,
+EP_DEV struct ep_mlx5_mem ep_mlx5_local(const struct ep_mlx5_post *post, enum ep_mlx5_region_id id,
 					uint64_t offset)
 {
-	struct ep_mlx5_mem m = { p->qp->local[id].addr + offset, p->qp->local[id].lkey };
+	struct ep_mlx5_mem m = { post->qp->local[id].addr + offset, post->qp->local[id].lkey };
 
 	return m;
 }
 
 /* Byte `offset` of memory of the caller. */
-EP_DEV struct ep_mlx5_mem ep_mlx5_source(const struct ep_mlx5_post *p,
+EP_DEV struct ep_mlx5_mem ep_mlx5_source(const struct ep_mlx5_post *post,
 					 const struct ep_mlx5_source &source, uint64_t offset)
 {
-	struct ep_mlx5_mem m = { source.addr + offset, source.lkey[p->qp->nic] };
+	struct ep_mlx5_mem m = { source.addr + offset, source.lkey[post->qp->nic] };
 
 	return m;
 }
 
-EP_DEV struct ep_mlx5_mem ep_mlx5_remote(const struct ep_mlx5_post *p, enum ep_mlx5_region_id id,
+EP_DEV struct ep_mlx5_mem ep_mlx5_remote(const struct ep_mlx5_post *post, enum ep_mlx5_region_id id,
 					 uint64_t offset)
 {
-	struct ep_mlx5_mem m = { p->qp->remote[id].addr + offset, p->qp->remote[id].rkey };
+	struct ep_mlx5_mem m = { post->qp->remote[id].addr + offset, post->qp->remote[id].rkey };
 
 	return m;
 }
@@ -53,27 +53,27 @@ EP_DEV struct ep_mlx5_mem ep_mlx5_remote(const struct ep_mlx5_post *p, enum ep_m
  * several, in any order (at tier 0 messages arrive in order). Only a signal posted later on the
  * same queue tells the peer that they are there. 0 bytes write nothing, but test the connection.
  */
-EP_DEV bool ep_mlx5_put(struct ep_mlx5_post *p, bool want, struct ep_mlx5_mem to,
+EP_DEV bool ep_mlx5_put(struct ep_mlx5_post *post, bool want, struct ep_mlx5_mem to,
 			struct ep_mlx5_mem from, uint32_t bytes, bool more)
 {
 	struct ep_mlx5_wqe q;
-	uint32_t ds =
-		ep_mlx5_build_write(&q, 0, p->qpn, 0, to.addr, to.key, from.addr, from.key, bytes);
+	uint32_t ds = ep_mlx5_build_write(&q, 0, post->qpn, 0, to.addr, to.key, from.addr, from.key,
+					  bytes);
 
-	return ep_mlx5_submit(p, want, q, ds, q, 0, more);
+	return ep_mlx5_submit(post, want, q, ds, q, 0, more);
 }
 
 /*
  * As ep_mlx5_put() of 1..EP_MLX5_MAX_INLINE bytes that are read now, in whole words, by this lane:
  * `data` may be written again at once, and needs not be registered.
  */
-EP_DEV bool ep_mlx5_put_inline(struct ep_mlx5_post *p, bool want, struct ep_mlx5_mem to,
+EP_DEV bool ep_mlx5_put_inline(struct ep_mlx5_post *post, bool want, struct ep_mlx5_mem to,
 			       const uint32_t *data, uint32_t bytes, bool more)
 {
 	struct ep_mlx5_wqe q;
-	uint32_t ds = ep_mlx5_build_inline(&q, 0, p->qpn, 0, to.addr, to.key, data, bytes);
+	uint32_t ds = ep_mlx5_build_inline(&q, 0, post->qpn, 0, to.addr, to.key, data, bytes);
 
-	return ep_mlx5_submit(p, want, q, ds, q, 0, more);
+	return ep_mlx5_submit(post, want, q, ds, q, 0, more);
 }
 
 /*
@@ -81,12 +81,12 @@ EP_DEV bool ep_mlx5_put_inline(struct ep_mlx5_post *p, bool want, struct ep_mlx5
  * between messages, at any tier: each half of 8 bytes arrives whole and carries its epoch. `to` is
  * 16-byte aligned, in a region without relaxed ordering. to, d0 and d1 per lane.
  */
-EP_DEV bool ep_mlx5_put_packet(struct ep_mlx5_post *p, bool want, struct ep_mlx5_mem to,
+EP_DEV bool ep_mlx5_put_packet(struct ep_mlx5_post *post, bool want, struct ep_mlx5_mem to,
 			       uint32_t d0, uint32_t d1, uint32_t epoch, bool more)
 {
 	const uint32_t data[4] = { d0, epoch, d1, epoch };
 
-	return ep_mlx5_put_inline(p, want, to, data, 16, more);
+	return ep_mlx5_put_inline(post, want, to, data, 16, more);
 }
 
 /*
@@ -100,42 +100,42 @@ EP_DEV bool ep_mlx5_put_packet(struct ep_mlx5_post *p, bool want, struct ep_mlx5
  * NIC has written to GPU memory on another way: then only a later signal from the peer, or a look
  * at the data itself, tells. The same for old values of atomics.
  */
-EP_DEV bool ep_mlx5_get(struct ep_mlx5_post *p, bool want, struct ep_mlx5_mem from,
+EP_DEV bool ep_mlx5_get(struct ep_mlx5_post *post, bool want, struct ep_mlx5_mem from,
 			struct ep_mlx5_mem to, uint32_t bytes, bool more)
 {
 	struct ep_mlx5_wqe q;
-	uint32_t ds =
-		ep_mlx5_build_read(&q, 0, p->qpn, 0, from.addr, from.key, to.addr, to.key, bytes);
+	uint32_t ds = ep_mlx5_build_read(&q, 0, post->qpn, 0, from.addr, from.key, to.addr, to.key,
+					 bytes);
 
-	return ep_mlx5_submit(p, want && bytes, q, ds, q, 0, more);
+	return ep_mlx5_submit(post, want && bytes, q, ds, q, 0, more);
 }
 
 /*
  * Adds to a remote word (8-byte aligned), atomically among the atomics of NICs, not of GPUs. The
  * old value is at `old` (8 bytes) when ep_mlx5_quiet() has returned. slot, add and old per lane.
  */
-EP_DEV bool ep_mlx5_fetch_add(struct ep_mlx5_post *p, bool want, struct ep_mlx5_mem slot,
+EP_DEV bool ep_mlx5_fetch_add(struct ep_mlx5_post *post, bool want, struct ep_mlx5_mem slot,
 			      uint64_t add, struct ep_mlx5_mem old, bool more)
 {
 	struct ep_mlx5_wqe q;
-	uint32_t ds = ep_mlx5_build_fetch_add(&q, 0, p->qpn, 0, slot.addr, slot.key, old.addr,
+	uint32_t ds = ep_mlx5_build_fetch_add(&q, 0, post->qpn, 0, slot.addr, slot.key, old.addr,
 					      old.key, add);
 
-	return ep_mlx5_submit(p, want, q, ds, q, 0, more);
+	return ep_mlx5_submit(post, want, q, ds, q, 0, more);
 }
 
 /*
  * The same with words of 4 bytes (aligned, `old` too); the bits of `boundary` carry nothing
  * upwards, so that one word can hold several counters.
  */
-EP_DEV bool ep_mlx5_fetch_add32(struct ep_mlx5_post *p, bool want, struct ep_mlx5_mem slot,
+EP_DEV bool ep_mlx5_fetch_add32(struct ep_mlx5_post *post, bool want, struct ep_mlx5_mem slot,
 				uint32_t add, uint32_t boundary, struct ep_mlx5_mem old, bool more)
 {
 	struct ep_mlx5_wqe q;
-	uint32_t ds = ep_mlx5_build_fetch_add32(&q, 0, p->qpn, 0, slot.addr, slot.key, old.addr,
+	uint32_t ds = ep_mlx5_build_fetch_add32(&q, 0, post->qpn, 0, slot.addr, slot.key, old.addr,
 						old.key, add, boundary);
 
-	return ep_mlx5_submit(p, want, q, ds, q, 0, more);
+	return ep_mlx5_submit(post, want, q, ds, q, 0, more);
 }
 
 /*
@@ -171,44 +171,45 @@ EP_DEV struct ep_mlx5_signal ep_mlx5_signal_sum(struct ep_mlx5_mem slot, uint64_
 	return s;
 }
 
-EP_DEV uint32_t ep_mlx5_build_signal(const struct ep_mlx5_post *p, struct ep_mlx5_wqe *q,
-				     const struct ep_mlx5_signal &s)
+EP_DEV uint32_t ep_mlx5_build_signal(const struct ep_mlx5_post *post, struct ep_mlx5_wqe *wqe,
+				     const struct ep_mlx5_signal &signal)
 {
-	const struct ep_mlx5_qp *qp = p->qp;
-	const uint32_t value[2] = { (uint32_t)s.value, (uint32_t)(s.value >> 32) };
+	const struct ep_mlx5_qp *qp = post->qp;
+	const uint32_t value[2] = { (uint32_t)signal.value, (uint32_t)(signal.value >> 32) };
 
-	if (s.sole && qp->signal != EP_MLX5_SIGNAL_ATOMIC) {
-		return ep_mlx5_build_inline(q, 0, p->qpn,
+	if (signal.sole && qp->signal != EP_MLX5_SIGNAL_ATOMIC) {
+		return ep_mlx5_build_inline(wqe, 0, post->qpn,
 					    qp->signal == EP_MLX5_SIGNAL_WRITE_STRONG
 						    ? EP_MLX5_FM_STRONG
 						    : EP_MLX5_FM_NONE,
-					    s.slot.addr, s.slot.key, value, 8);
+					    signal.slot.addr, signal.slot.key, value, 8);
 	}
-	return ep_mlx5_build_fetch_add(q, 0, p->qpn, ep_mlx5_atomic_fm(qp->tier), s.slot.addr,
-				       s.slot.key, qp->sink, qp->sink_lkey, s.add);
+	return ep_mlx5_build_fetch_add(wqe, 0, post->qpn, ep_mlx5_atomic_fm(qp->tier),
+				       signal.slot.addr, signal.slot.key, qp->sink, qp->sink_lkey,
+				       signal.add);
 }
 
 /* As ep_mlx5_put(), and then the signal, which covers all lanes' bytes. One doorbell. */
-EP_DEV bool ep_mlx5_put_signal(struct ep_mlx5_post *p, bool want, struct ep_mlx5_mem to,
+EP_DEV bool ep_mlx5_put_signal(struct ep_mlx5_post *post, bool want, struct ep_mlx5_mem to,
 			       struct ep_mlx5_mem from, uint32_t bytes,
 			       const struct ep_mlx5_signal &signal)
 {
 	struct ep_mlx5_wqe q, tail;
-	uint32_t ds =
-		ep_mlx5_build_write(&q, 0, p->qpn, 0, to.addr, to.key, from.addr, from.key, bytes);
-	uint32_t tail_ds = ep_mlx5_build_signal(p, &tail, signal);
+	uint32_t ds = ep_mlx5_build_write(&q, 0, post->qpn, 0, to.addr, to.key, from.addr, from.key,
+					  bytes);
+	uint32_t tail_ds = ep_mlx5_build_signal(post, &tail, signal);
 
-	return ep_mlx5_submit(p, want, q, ds, tail, tail_ds, false);
+	return ep_mlx5_submit(post, want, q, ds, tail, tail_ds, false);
 }
 
 /* The signal alone; see above for what it promises. */
-EP_DEV bool ep_mlx5_signal_add(struct ep_mlx5_post *p, const struct ep_mlx5_signal &signal,
+EP_DEV bool ep_mlx5_signal_add(struct ep_mlx5_post *post, const struct ep_mlx5_signal &signal,
 			       bool more)
 {
 	struct ep_mlx5_wqe tail;
-	uint32_t tail_ds = ep_mlx5_build_signal(p, &tail, signal);
+	uint32_t tail_ds = ep_mlx5_build_signal(post, &tail, signal);
 
-	return ep_mlx5_submit(p, false, tail, 0, tail, tail_ds, more);
+	return ep_mlx5_submit(post, false, tail, 0, tail, tail_ds, more);
 }
 
 /*
@@ -244,17 +245,17 @@ EP_DEV bool ep_mlx5_put_word(struct ep_mlx5_qp *qp, enum ep_mlx5_region_id id, u
  * Hands everything over that this warp has posted with `more`. The NIC begins with it some time
  * after; nothing is waited for.
  */
-EP_DEV bool ep_mlx5_flush(struct ep_mlx5_post *p)
+EP_DEV bool ep_mlx5_flush(struct ep_mlx5_post *post)
 {
-	if (!p->shared && !p->status && p->rung != p->end) {
+	if (!post->shared && !post->status && post->rung != post->end) {
 		if (ep_lane() == 0) {
-			ep_st_relaxed_gpu_u64(&p->qp->rung, p->end);
-			ep_mlx5_doorbell(p->qp, p->end);
+			ep_st_relaxed_gpu_u64(&post->qp->rung, post->end);
+			ep_mlx5_doorbell(post->qp, post->end);
 		}
 		ep_warp_sync(EP_FULL_MASK); /* as in ep_mlx5_publish() */
-		p->rung = p->end;
+		post->rung = post->end;
 	}
-	return !p->status;
+	return !post->status;
 }
 
 /*
@@ -263,15 +264,15 @@ EP_DEV bool ep_mlx5_flush(struct ep_mlx5_post *p)
  * lanes, and the data has arrived at the peer's NIC, which acknowledged it; that the peer's GPU can
  * see it is told by a signal only. Also the place where errors of the connection show up.
  */
-EP_DEV bool ep_mlx5_quiet(struct ep_mlx5_post *p)
+EP_DEV bool ep_mlx5_quiet(struct ep_mlx5_post *post)
 {
-	if (p->unsignaled) {
+	if (post->unsignaled) {
 		struct ep_mlx5_wqe q;
-		uint32_t ds = ep_mlx5_build_nop(&q, 0, p->qpn, 0);
+		uint32_t ds = ep_mlx5_build_nop(&q, 0, post->qpn, 0);
 
-		ep_mlx5_submit(p, false, q, 0, q, ds, false);
+		ep_mlx5_submit(post, false, q, 0, q, ds, false);
 	}
-	return ep_mlx5_wait(p, p->end, EP_MLX5_ERR_COMPLETION, EP_WAIT_RDMA_COMPLETION);
+	return ep_mlx5_wait(post, post->end, EP_MLX5_ERR_COMPLETION, EP_WAIT_RDMA_COMPLETION);
 }
 
 /*

@@ -54,10 +54,10 @@ EP_DEV const uint32_t *ep_mlx5_cqe_word(const struct ep_mlx5_qp *qp, uint32_t at
  * One lane. Makes `status` the queue's error unless it has one, and records it. Returns the error
  * that the queue has now. `word` is the completion's last word, if it was the reason.
  */
-EP_DEV uint32_t ep_mlx5_fail(const struct ep_mlx5_post *p, uint32_t status, enum ep_wait_site site,
-			     uint32_t word)
+EP_DEV uint32_t ep_mlx5_fail(const struct ep_mlx5_post *post, uint32_t status,
+			     enum ep_wait_site site, uint32_t word)
 {
-	struct ep_mlx5_qp *qp = p->qp;
+	struct ep_mlx5_qp *qp = post->qp;
 	struct ep_mlx5_error *r = qp->record;
 	uint32_t first = ep_atomic_cas_gpu_u32(&qp->error, EP_MLX5_OK, status);
 
@@ -83,30 +83,30 @@ EP_DEV uint32_t ep_mlx5_fail(const struct ep_mlx5_post *p, uint32_t status, enum
 		r->cqe_opcode = (uint8_t)ep_mlx5_cqe_opcode(word);
 		r->wqe_counter = (uint16_t)ep_mlx5_cqe_counter(word);
 	} else if (status != EP_MLX5_ERR_STOPPED) {
-		r->waited_ns = p->timeout_ns;
+		r->waited_ns = post->timeout_ns;
 	}
 	ep_st_release_sys_u32(&r->valid, 1);
 	return status;
 }
 
 /* One lane. Called between two polls: why the wait must end, or EP_MLX5_OK. */
-EP_DEV uint32_t ep_mlx5_give_up(const struct ep_mlx5_post *p, struct ep_spin *spin, uint32_t poll,
-				uint32_t timeout_status, enum ep_wait_site site)
+EP_DEV uint32_t ep_mlx5_give_up(const struct ep_mlx5_post *post, struct ep_spin *spin,
+				uint32_t poll, uint32_t timeout_status, enum ep_wait_site site)
 {
-	uint32_t status = ep_ld_relaxed_gpu_u32(&p->qp->error);
+	uint32_t status = ep_ld_relaxed_gpu_u32(&post->qp->error);
 
 	if (status) {
 		return status;
 	}
-	if (p->aborted && ep_ld_relaxed_gpu_u32(p->aborted)) {
-		return ep_mlx5_fail(p, EP_MLX5_ERR_ABORTED, site, 0);
+	if (post->aborted && ep_ld_relaxed_gpu_u32(post->aborted)) {
+		return ep_mlx5_fail(post, EP_MLX5_ERR_ABORTED, site, 0);
 	}
 	/* A read of host memory costs as much as many polls. */
-	if ((poll & 63) == 63 && ep_ld_relaxed_sys_u32(p->qp->stop)) {
-		return ep_mlx5_fail(p, EP_MLX5_ERR_STOPPED, site, 0);
+	if ((poll & 63) == 63 && ep_ld_relaxed_sys_u32(post->qp->stop)) {
+		return ep_mlx5_fail(post, EP_MLX5_ERR_STOPPED, site, 0);
 	}
-	if (ep_spin_expired(spin, p->timeout_ns, site, p->qp->peer)) {
-		return ep_mlx5_fail(p, timeout_status, site, 0);
+	if (ep_spin_expired(spin, post->timeout_ns, site, post->qp->peer)) {
+		return ep_mlx5_fail(post, timeout_status, site, 0);
 	}
 	return EP_MLX5_OK;
 }
@@ -116,11 +116,12 @@ EP_DEV uint32_t ep_mlx5_give_up(const struct ep_mlx5_post *p, struct ep_spin *sp
  * as is known. `rung` must be read before the CQE (ep_mlx5_cqe_done()). What the NIC did before it
  * wrote the CQE is visible to the lane afterwards.
  */
-EP_DEV uint64_t ep_mlx5_poll(const struct ep_mlx5_post *p, enum ep_wait_site site, uint32_t *status)
+EP_DEV uint64_t ep_mlx5_poll(const struct ep_mlx5_post *post, enum ep_wait_site site,
+			     uint32_t *status)
 {
-	struct ep_mlx5_qp *qp = p->qp;
-	uint64_t rung = p->shared ? ep_ld_acquire_gpu_u64(&qp->rung) : p->rung;
-	uint64_t known = p->shared ? ep_ld_acquire_gpu_u64(&qp->done) : p->done;
+	struct ep_mlx5_qp *qp = post->qp;
+	uint64_t rung = post->shared ? ep_ld_acquire_gpu_u64(&qp->rung) : post->rung;
+	uint64_t known = post->shared ? ep_ld_acquire_gpu_u64(&qp->done) : post->done;
 	uint32_t word = ep_ld_acquire_sys_u32(ep_mlx5_cqe_word(qp, EP_MLX5_CQE_DONE_AT));
 	uint64_t done;
 
@@ -128,14 +129,14 @@ EP_DEV uint64_t ep_mlx5_poll(const struct ep_mlx5_post *p, enum ep_wait_site sit
 		return known;
 	}
 	if (ep_mlx5_cqe_opcode(word) != EP_MLX5_CQE_REQ) {
-		*status = ep_mlx5_fail(p, EP_MLX5_ERR_CQE, site, word);
+		*status = ep_mlx5_fail(post, EP_MLX5_ERR_CQE, site, word);
 		return known;
 	}
-	done = ep_mlx5_cqe_done(rung, p->depth, ep_mlx5_cqe_counter(word));
+	done = ep_mlx5_cqe_done(rung, post->depth, ep_mlx5_cqe_counter(word));
 	if (done <= known) {
 		return known;
 	}
-	if (p->shared) {
+	if (post->shared) {
 		ep_atomic_max_release_gpu_u64(&qp->done, done);
 	} else {
 		ep_st_relaxed_gpu_u64(&qp->done, done);
@@ -148,11 +149,11 @@ EP_DEV uint64_t ep_mlx5_poll(const struct ep_mlx5_post *p, enum ep_wait_site sit
  * must be signaled, and rung by somebody. True: what the NIC did for those WQEs is visible to all
  * lanes, and their slots and local memory may be written. False: see p->status.
  */
-EP_DEV bool ep_mlx5_wait(struct ep_mlx5_post *p, uint64_t index, uint32_t timeout_status,
+EP_DEV bool ep_mlx5_wait(struct ep_mlx5_post *post, uint64_t index, uint32_t timeout_status,
 			 enum ep_wait_site site)
 {
-	uint64_t done = p->done;
-	uint32_t status = p->status;
+	uint64_t done = post->done;
+	uint32_t status = post->status;
 
 	if (done >= index || status) {
 		return !status;
@@ -161,17 +162,17 @@ EP_DEV bool ep_mlx5_wait(struct ep_mlx5_post *p, uint64_t index, uint32_t timeou
 		struct ep_spin spin = ep_spin_start();
 
 		for (uint32_t i = 0; !status; i++) {
-			done = ep_mlx5_poll(p, site, &status);
+			done = ep_mlx5_poll(post, site, &status);
 			if (done >= index || status) {
 				break;
 			}
-			status = ep_mlx5_give_up(p, &spin, i, timeout_status, site);
+			status = ep_mlx5_give_up(post, &spin, i, timeout_status, site);
 		}
 	}
-	p->done = ep_shfl_u64(EP_FULL_MASK, done, 0);
-	p->status = ep_shfl_u32(EP_FULL_MASK, status, 0);
+	post->done = ep_shfl_u64(EP_FULL_MASK, done, 0);
+	post->status = ep_shfl_u32(EP_FULL_MASK, status, 0);
 	ep_warp_sync(EP_FULL_MASK);
-	return !p->status;
+	return !post->status;
 }
 
 /*
@@ -181,25 +182,26 @@ EP_DEV bool ep_mlx5_wait(struct ep_mlx5_post *p, uint64_t index, uint32_t timeou
  * it, has ended the queue pair: what was posted is flushed then, which reports an error. False: not
  * within that time, or the kernel's work is aborted.
  */
-EP_DEV bool ep_mlx5_wait_end(const struct ep_mlx5_post *p, uint64_t index, uint64_t timeout_ns)
+EP_DEV bool ep_mlx5_wait_end(const struct ep_mlx5_post *post, uint64_t index, uint64_t timeout_ns)
 {
-	uint64_t rung = ep_ld_relaxed_gpu_u64(&p->qp->rung);
+	uint64_t rung = ep_ld_relaxed_gpu_u64(&post->qp->rung);
 	bool over;
 
 	index = index < rung ? index : rung; /* the NIC never learns of the rest */
-	over = p->done >= index;
+	over = post->done >= index;
 	if (ep_lane() == 0 && !over) {
 		struct ep_spin spin = ep_spin_start();
 
-		while (!ep_spin_expired(&spin, timeout_ns, EP_WAIT_RDMA_COMPLETION, p->qp->peer) &&
-		       !(p->aborted && ep_ld_relaxed_gpu_u32(p->aborted))) {
-			uint32_t word =
-				ep_ld_acquire_sys_u32(ep_mlx5_cqe_word(p->qp, EP_MLX5_CQE_DONE_AT));
+		while (!ep_spin_expired(&spin, timeout_ns, EP_WAIT_RDMA_COMPLETION,
+					post->qp->peer) &&
+		       !(post->aborted && ep_ld_relaxed_gpu_u32(post->aborted))) {
+			uint32_t word = ep_ld_acquire_sys_u32(
+				ep_mlx5_cqe_word(post->qp, EP_MLX5_CQE_DONE_AT));
 			uint32_t opcode = ep_mlx5_cqe_opcode(word);
 
 			over = opcode != EP_MLX5_CQE_INVALID &&
 			       (opcode != EP_MLX5_CQE_REQ ||
-				ep_mlx5_cqe_done(rung, p->depth, ep_mlx5_cqe_counter(word)) >=
+				ep_mlx5_cqe_done(rung, post->depth, ep_mlx5_cqe_counter(word)) >=
 					index);
 			if (over) {
 				break;
@@ -235,14 +237,15 @@ EP_DEV void ep_mlx5_doorbell(struct ep_mlx5_qp *qp, uint64_t next)
 }
 
 /* One lane. Rings for whatever is ready. */
-EP_DEV uint32_t ep_mlx5_ring_shared(const struct ep_mlx5_post *p)
+EP_DEV uint32_t ep_mlx5_ring_shared(const struct ep_mlx5_post *post)
 {
-	struct ep_mlx5_qp *qp = p->qp;
+	struct ep_mlx5_qp *qp = post->qp;
 	struct ep_spin spin = ep_spin_start();
 	uint64_t ready;
 
 	for (uint32_t i = 0; ep_atomic_cas_acquire_gpu_u32(&qp->lock, 0, 1); i++) {
-		uint32_t status = ep_mlx5_give_up(p, &spin, i, EP_MLX5_ERR_LOCK, EP_WAIT_RDMA_SLOT);
+		uint32_t status =
+			ep_mlx5_give_up(post, &spin, i, EP_MLX5_ERR_LOCK, EP_WAIT_RDMA_SLOT);
 
 		if (status) {
 			return status;
@@ -261,14 +264,15 @@ EP_DEV uint32_t ep_mlx5_ring_shared(const struct ep_mlx5_post *p)
  * One lane. [base, end) is written; waits until everything below is, too. Leaves the doorbell to
  * whoever has reserved later, since that one is bound to come here; `must_ring` does not.
  */
-EP_DEV uint32_t ep_mlx5_publish_shared(const struct ep_mlx5_post *p, uint64_t base, uint64_t end,
+EP_DEV uint32_t ep_mlx5_publish_shared(const struct ep_mlx5_post *post, uint64_t base, uint64_t end,
 				       bool must_ring)
 {
-	struct ep_mlx5_qp *qp = p->qp;
+	struct ep_mlx5_qp *qp = post->qp;
 	struct ep_spin spin = ep_spin_start();
 
 	for (uint32_t i = 0; ep_ld_acquire_gpu_u64(&qp->ready) != base; i++) {
-		uint32_t status = ep_mlx5_give_up(p, &spin, i, EP_MLX5_ERR_TURN, EP_WAIT_RDMA_SLOT);
+		uint32_t status =
+			ep_mlx5_give_up(post, &spin, i, EP_MLX5_ERR_TURN, EP_WAIT_RDMA_SLOT);
 
 		if (status) {
 			return status;
@@ -278,42 +282,42 @@ EP_DEV uint32_t ep_mlx5_publish_shared(const struct ep_mlx5_post *p, uint64_t ba
 	if (!must_ring && ep_ld_relaxed_gpu_u64(&qp->reserved) != end) {
 		return EP_MLX5_OK;
 	}
-	return ep_mlx5_ring_shared(p);
+	return ep_mlx5_ring_shared(post);
 }
 
 /*
  * Takes n indices and waits until their slots are free; n is 1..EP_MLX5_MAX_BATCH. Returns the
  * first. p->status tells whether they may be used; if they may, they must be published.
  */
-EP_DEV uint64_t ep_mlx5_reserve(struct ep_mlx5_post *p, uint32_t n)
+EP_DEV uint64_t ep_mlx5_reserve(struct ep_mlx5_post *post, uint32_t n)
 {
-	uint64_t base = p->end;
+	uint64_t base = post->end;
 
-	if (p->shared) {
+	if (post->shared) {
 		if (ep_lane() == 0) {
-			base = ep_atomic_add_gpu_u64(&p->qp->reserved, n);
+			base = ep_atomic_add_gpu_u64(&post->qp->reserved, n);
 		}
 		base = ep_shfl_u64(EP_FULL_MASK, base, 0);
 	}
-	if (base + n > p->done + p->depth) {
-		ep_mlx5_wait(p, base + n - p->depth, EP_MLX5_ERR_SLOT, EP_WAIT_RDMA_SLOT);
+	if (base + n > post->done + post->depth) {
+		ep_mlx5_wait(post, base + n - post->depth, EP_MLX5_ERR_SLOT, EP_WAIT_RDMA_SLOT);
 	}
 	return base;
 }
 
 /* Whether [base, end) holds the last WQE of a quarter of the queue. */
-EP_DEV bool ep_mlx5_crosses(const struct ep_mlx5_post *p, uint64_t base, uint64_t end)
+EP_DEV bool ep_mlx5_crosses(const struct ep_mlx5_post *post, uint64_t base, uint64_t end)
 {
-	return ((base ^ end) & ~(uint64_t)(p->depth / 4 - 1)) != 0;
+	return ((base ^ end) & ~(uint64_t)(post->depth / 4 - 1)) != 0;
 }
 
 /* One lane per WQE. Stores `ds` segments of a WQE that was built for index 0. */
-EP_DEV void ep_mlx5_store(const struct ep_mlx5_post *p, uint64_t index,
+EP_DEV void ep_mlx5_store(const struct ep_mlx5_post *post, uint64_t index,
 			  const struct ep_mlx5_wqe &built, uint32_t ds, bool signaled)
 {
-	struct ep_mlx5_wqe *slot = p->sq + (index & (p->depth - 1)), q = built;
+	struct ep_mlx5_wqe *slot = post->sq + (index & (post->depth - 1)), q = built;
 
-	if (((index + 1) & (p->depth / 4 - 1)) == 0) {
+	if (((index + 1) & (post->depth / 4 - 1)) == 0) {
 		signaled = true;
 	}
 	ep_mlx5_build_place(&q, index, signaled ? EP_MLX5_CE_ALWAYS : 0);
@@ -328,13 +332,14 @@ EP_DEV void ep_mlx5_store(const struct ep_mlx5_post *p, uint64_t index,
 }
 
 /* One lane. The WQEs below `end` are stored by this warp; `ring`: the NIC may have them now. */
-EP_DEV void ep_mlx5_publish_alone(const struct ep_mlx5_post *p, uint64_t end, bool more, bool ring)
+EP_DEV void ep_mlx5_publish_alone(const struct ep_mlx5_post *post, uint64_t end, bool more,
+				  bool ring)
 {
-	struct ep_mlx5_qp *qp = p->qp;
+	struct ep_mlx5_qp *qp = post->qp;
 
 	ep_st_relaxed_gpu_u64(&qp->reserved, end);
 	ep_st_relaxed_gpu_u64(&qp->ready, end);
-	if (more != p->unsignaled) {
+	if (more != post->unsignaled) {
 		ep_st_relaxed_gpu_u32(&qp->unsignaled, more);
 	}
 	if (ring) {
@@ -344,29 +349,29 @@ EP_DEV void ep_mlx5_publish_alone(const struct ep_mlx5_post *p, uint64_t end, bo
 }
 
 /* The WQEs [base, end) are stored; the NIC may have them. `more`: see ep_mlx5_submit(). */
-EP_DEV void ep_mlx5_publish(struct ep_mlx5_post *p, uint64_t base, uint64_t end, bool more)
+EP_DEV void ep_mlx5_publish(struct ep_mlx5_post *post, uint64_t base, uint64_t end, bool more)
 {
-	bool crosses = ep_mlx5_crosses(p, base, end);
+	bool crosses = ep_mlx5_crosses(post, base, end);
 	bool ring = !more || crosses;
 
-	p->end = end;
+	post->end = end;
 	ep_warp_sync(EP_FULL_MASK); /* lane 0 speaks for the stores of all */
-	if (p->shared) {
+	if (post->shared) {
 		uint32_t status = EP_MLX5_OK;
 
 		if (ep_lane() == 0) {
-			status = ep_mlx5_publish_shared(p, base, end, crosses);
+			status = ep_mlx5_publish_shared(post, base, end, crosses);
 		}
-		p->status = ep_shfl_u32(EP_FULL_MASK, status, 0);
+		post->status = ep_shfl_u32(EP_FULL_MASK, status, 0);
 		return;
 	}
 	if (ep_lane() == 0) {
-		ep_mlx5_publish_alone(p, end, more, ring);
+		ep_mlx5_publish_alone(post, end, more, ring);
 	}
 	ep_warp_sync(EP_FULL_MASK); /* any lane may open the queue anew and must find the same */
-	p->unsignaled = more;
+	post->unsignaled = more;
 	if (ring) {
-		p->rung = end;
+		post->rung = end;
 	}
 }
 
@@ -416,30 +421,30 @@ EP_DEV struct ep_mlx5_post ep_mlx5_open(struct ep_mlx5_qp *qp, bool shared, cons
  *
  * False: nothing, or not all of it, was posted, and the queue is out of use; see p->status.
  */
-EP_DEV bool ep_mlx5_submit(struct ep_mlx5_post *p, bool want, const struct ep_mlx5_wqe &q,
+EP_DEV bool ep_mlx5_submit(struct ep_mlx5_post *post, bool want, const struct ep_mlx5_wqe &wqe,
 			   uint32_t ds, const struct ep_mlx5_wqe &tail, uint32_t tail_ds, bool more)
 {
 	uint32_t lanes = ep_ballot(EP_FULL_MASK, want);
 	uint32_t n = ep_popc(lanes) + (tail_ds != 0);
 	uint64_t base, mine;
 
-	if (!n || p->status) {
-		return !p->status;
+	if (!n || post->status) {
+		return !post->status;
 	}
-	more = more && !p->shared;
-	base = ep_mlx5_reserve(p, n);
-	if (p->status) {
+	more = more && !post->shared;
+	base = ep_mlx5_reserve(post, n);
+	if (post->status) {
 		return false;
 	}
 	mine = base + ep_popc(lanes & ((1u << ep_lane()) - 1));
 	if (want) {
-		ep_mlx5_store(p, mine, q, ds, !more && mine + 1 == base + n);
+		ep_mlx5_store(post, mine, wqe, ds, !more && mine + 1 == base + n);
 	}
 	if (tail_ds && ep_lane() == 0) {
-		ep_mlx5_store(p, base + n - 1, tail, tail_ds, !more);
+		ep_mlx5_store(post, base + n - 1, tail, tail_ds, !more);
 	}
-	ep_mlx5_publish(p, base, base + n, more);
-	return !p->status;
+	ep_mlx5_publish(post, base, base + n, more);
+	return !post->status;
 }
 
 #endif

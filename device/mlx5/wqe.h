@@ -29,38 +29,38 @@ EP_HOST_DEV uint32_t ep_be64_second(uint64_t v)
 }
 
 /* `what` is opmod << 24 | opcode; `fm_ce_se` as in enum ep_mlx5_fm_ce_se. */
-EP_HOST_DEV void ep_mlx5_build_ctrl(struct ep_mlx5_wqe *q, uint64_t index, uint32_t what,
+EP_HOST_DEV void ep_mlx5_build_ctrl(struct ep_mlx5_wqe *wqe, uint64_t index, uint32_t what,
 				    uint32_t qpn, uint32_t ds, uint32_t fm_ce_se)
 {
-	q->w[0] = ep_be32(what | ((uint32_t)index & 0xffff) << 8);
-	q->w[1] = ep_be32(qpn << 8 | ds);
-	q->w[2] = fm_ce_se << 24; /* the last of four bytes */
-	q->w[3] = 0;
+	wqe->w[0] = ep_be32(what | ((uint32_t)index & 0xffff) << 8);
+	wqe->w[1] = ep_be32(qpn << 8 | ds);
+	wqe->w[2] = fm_ce_se << 24; /* the last of four bytes */
+	wqe->w[3] = 0;
 }
 
-EP_HOST_DEV void ep_mlx5_build_raddr(struct ep_mlx5_wqe *q, uint64_t addr, uint32_t rkey)
+EP_HOST_DEV void ep_mlx5_build_raddr(struct ep_mlx5_wqe *wqe, uint64_t addr, uint32_t rkey)
 {
-	q->w[4] = ep_be64_first(addr);
-	q->w[5] = ep_be64_second(addr);
-	q->w[6] = ep_be32(rkey);
-	q->w[7] = 0;
+	wqe->w[4] = ep_be64_first(addr);
+	wqe->w[5] = ep_be64_second(addr);
+	wqe->w[6] = ep_be32(rkey);
+	wqe->w[7] = 0;
 }
 
 /* `at`: index of the word where the segment begins. */
-EP_HOST_DEV void ep_mlx5_build_data(struct ep_mlx5_wqe *q, uint32_t at, uint64_t addr,
+EP_HOST_DEV void ep_mlx5_build_data(struct ep_mlx5_wqe *wqe, uint32_t at, uint64_t addr,
 				    uint32_t lkey, uint32_t bytes)
 {
-	q->w[at] = ep_be32(bytes);
-	q->w[at + 1] = ep_be32(lkey);
-	q->w[at + 2] = ep_be64_first(addr);
-	q->w[at + 3] = ep_be64_second(addr);
+	wqe->w[at] = ep_be32(bytes);
+	wqe->w[at + 1] = ep_be32(lkey);
+	wqe->w[at + 2] = ep_be64_first(addr);
+	wqe->w[at + 3] = ep_be64_second(addr);
 }
 
 /* Does nothing, in order. */
-EP_HOST_DEV uint32_t ep_mlx5_build_nop(struct ep_mlx5_wqe *q, uint64_t index, uint32_t qpn,
+EP_HOST_DEV uint32_t ep_mlx5_build_nop(struct ep_mlx5_wqe *wqe, uint64_t index, uint32_t qpn,
 				       uint32_t fm_ce_se)
 {
-	ep_mlx5_build_ctrl(q, index, EP_MLX5_OP_NOP, qpn, 1, fm_ce_se);
+	ep_mlx5_build_ctrl(wqe, index, EP_MLX5_OP_NOP, qpn, 1, fm_ce_se);
 	return 1;
 }
 
@@ -68,26 +68,26 @@ EP_HOST_DEV uint32_t ep_mlx5_build_nop(struct ep_mlx5_wqe *q, uint64_t index, ui
  * Remote memory becomes a copy of local memory. `bytes` is at most EP_MLX5_MAX_BYTES; 0 goes
  * without data segment, since a byte_count of 0 would mean 2 GiB, and reaches the peer's NIC.
  */
-EP_HOST_DEV uint32_t ep_mlx5_build_write(struct ep_mlx5_wqe *q, uint64_t index, uint32_t qpn,
+EP_HOST_DEV uint32_t ep_mlx5_build_write(struct ep_mlx5_wqe *wqe, uint64_t index, uint32_t qpn,
 					 uint32_t fm_ce_se, uint64_t raddr, uint32_t rkey,
 					 uint64_t laddr, uint32_t lkey, uint32_t bytes)
 {
 	uint32_t ds = bytes ? 3 : 2;
 
-	ep_mlx5_build_ctrl(q, index, EP_MLX5_OP_WRITE, qpn, ds, fm_ce_se);
-	ep_mlx5_build_raddr(q, raddr, rkey);
-	ep_mlx5_build_data(q, 8, laddr, lkey, bytes);
+	ep_mlx5_build_ctrl(wqe, index, EP_MLX5_OP_WRITE, qpn, ds, fm_ce_se);
+	ep_mlx5_build_raddr(wqe, raddr, rkey);
+	ep_mlx5_build_data(wqe, 8, laddr, lkey, bytes);
 	return ds;
 }
 
 /* Local memory becomes a copy of remote memory. `bytes` is 1..EP_MLX5_MAX_BYTES. */
-EP_HOST_DEV uint32_t ep_mlx5_build_read(struct ep_mlx5_wqe *q, uint64_t index, uint32_t qpn,
+EP_HOST_DEV uint32_t ep_mlx5_build_read(struct ep_mlx5_wqe *wqe, uint64_t index, uint32_t qpn,
 					uint32_t fm_ce_se, uint64_t raddr, uint32_t rkey,
 					uint64_t laddr, uint32_t lkey, uint32_t bytes)
 {
-	ep_mlx5_build_ctrl(q, index, EP_MLX5_OP_READ, qpn, 3, fm_ce_se);
-	ep_mlx5_build_raddr(q, raddr, rkey);
-	ep_mlx5_build_data(q, 8, laddr, lkey, bytes);
+	ep_mlx5_build_ctrl(wqe, index, EP_MLX5_OP_READ, qpn, 3, fm_ce_se);
+	ep_mlx5_build_raddr(wqe, raddr, rkey);
+	ep_mlx5_build_data(wqe, 8, laddr, lkey, bytes);
 	return 3;
 }
 
@@ -95,16 +95,16 @@ EP_HOST_DEV uint32_t ep_mlx5_build_read(struct ep_mlx5_wqe *q, uint64_t index, u
  * WRITE of data that the WQE carries: `bytes` (1..EP_MLX5_MAX_INLINE) of `data`, as they lie in
  * memory. Reads whole words of `data`; what pads the segment is zero.
  */
-EP_HOST_DEV uint32_t ep_mlx5_build_inline(struct ep_mlx5_wqe *q, uint64_t index, uint32_t qpn,
+EP_HOST_DEV uint32_t ep_mlx5_build_inline(struct ep_mlx5_wqe *wqe, uint64_t index, uint32_t qpn,
 					  uint32_t fm_ce_se, uint64_t raddr, uint32_t rkey,
 					  const uint32_t *data, uint32_t bytes)
 {
 	uint32_t ds = bytes > 12 ? 4 : 3;
 	uint32_t words = (bytes + 3) / 4;
 
-	ep_mlx5_build_ctrl(q, index, EP_MLX5_OP_WRITE, qpn, ds, fm_ce_se);
-	ep_mlx5_build_raddr(q, raddr, rkey);
-	q->w[8] = ep_be32(EP_MLX5_INLINE | bytes);
+	ep_mlx5_build_ctrl(wqe, index, EP_MLX5_OP_WRITE, qpn, ds, fm_ce_se);
+	ep_mlx5_build_raddr(wqe, raddr, rkey);
+	wqe->w[8] = ep_be32(EP_MLX5_INLINE | bytes);
 #ifdef __CUDA_ARCH__
 #pragma unroll
 #endif
@@ -112,53 +112,53 @@ EP_HOST_DEV uint32_t ep_mlx5_build_inline(struct ep_mlx5_wqe *q, uint64_t index,
 		uint32_t rest = i + 1 == words ? bytes & 3 : 0;
 
 		if (i >= words) {
-			q->w[9 + i] = 0;
+			wqe->w[9 + i] = 0;
 		} else if (rest) {
-			q->w[9 + i] = data[i] & ((1u << 8 * rest) - 1);
+			wqe->w[9 + i] = data[i] & ((1u << 8 * rest) - 1);
 		} else {
-			q->w[9 + i] = data[i];
+			wqe->w[9 + i] = data[i];
 		}
 	}
 	return ds;
 }
 
 /* 8-byte fetch and add; the old value goes to 8 local bytes, as the NIC read it. */
-EP_HOST_DEV uint32_t ep_mlx5_build_fetch_add(struct ep_mlx5_wqe *q, uint64_t index, uint32_t qpn,
+EP_HOST_DEV uint32_t ep_mlx5_build_fetch_add(struct ep_mlx5_wqe *wqe, uint64_t index, uint32_t qpn,
 					     uint32_t fm_ce_se, uint64_t raddr, uint32_t rkey,
 					     uint64_t laddr, uint32_t lkey, uint64_t add)
 {
-	ep_mlx5_build_ctrl(q, index, EP_MLX5_OP_FETCH_ADD, qpn, 4, fm_ce_se);
-	ep_mlx5_build_raddr(q, raddr, rkey);
-	q->w[8] = ep_be64_first(add);
-	q->w[9] = ep_be64_second(add);
-	q->w[10] = 0;
-	q->w[11] = 0;
-	ep_mlx5_build_data(q, 12, laddr, lkey, 8);
+	ep_mlx5_build_ctrl(wqe, index, EP_MLX5_OP_FETCH_ADD, qpn, 4, fm_ce_se);
+	ep_mlx5_build_raddr(wqe, raddr, rkey);
+	wqe->w[8] = ep_be64_first(add);
+	wqe->w[9] = ep_be64_second(add);
+	wqe->w[10] = 0;
+	wqe->w[11] = 0;
+	ep_mlx5_build_data(wqe, 12, laddr, lkey, 8);
 	return 4;
 }
 
 /* 4-byte fetch and add; bits of `boundary` carry nothing upwards. */
-EP_HOST_DEV uint32_t ep_mlx5_build_fetch_add32(struct ep_mlx5_wqe *q, uint64_t index, uint32_t qpn,
-					       uint32_t fm_ce_se, uint64_t raddr, uint32_t rkey,
-					       uint64_t laddr, uint32_t lkey, uint32_t add,
-					       uint32_t boundary)
+EP_HOST_DEV uint32_t ep_mlx5_build_fetch_add32(struct ep_mlx5_wqe *wqe, uint64_t index,
+					       uint32_t qpn, uint32_t fm_ce_se, uint64_t raddr,
+					       uint32_t rkey, uint64_t laddr, uint32_t lkey,
+					       uint32_t add, uint32_t boundary)
 {
-	ep_mlx5_build_ctrl(q, index, EP_MLX5_OPMOD_MASKED_4 << 24 | EP_MLX5_OP_MASKED_FETCH_ADD,
+	ep_mlx5_build_ctrl(wqe, index, EP_MLX5_OPMOD_MASKED_4 << 24 | EP_MLX5_OP_MASKED_FETCH_ADD,
 			   qpn, 4, fm_ce_se);
-	ep_mlx5_build_raddr(q, raddr, rkey);
-	q->w[8] = ep_be32(add);
-	q->w[9] = ep_be32(boundary);
-	q->w[10] = 0;
-	q->w[11] = 0;
-	ep_mlx5_build_data(q, 12, laddr, lkey, 4);
+	ep_mlx5_build_raddr(wqe, raddr, rkey);
+	wqe->w[8] = ep_be32(add);
+	wqe->w[9] = ep_be32(boundary);
+	wqe->w[10] = 0;
+	wqe->w[11] = 0;
+	ep_mlx5_build_data(wqe, 12, laddr, lkey, 4);
 	return 4;
 }
 
 /* Gives a built WQE its place, and asks for a completion. */
-EP_HOST_DEV void ep_mlx5_build_place(struct ep_mlx5_wqe *q, uint64_t index, uint32_t ce)
+EP_HOST_DEV void ep_mlx5_build_place(struct ep_mlx5_wqe *wqe, uint64_t index, uint32_t ce)
 {
-	q->w[0] |= ep_be32(((uint32_t)index & 0xffff) << 8);
-	q->w[2] |= ce << 24;
+	wqe->w[0] |= ep_be32(((uint32_t)index & 0xffff) << 8);
+	wqe->w[2] |= ce << 24;
 }
 
 /* Doorbell register: everything below `next` may be fetched. In memory order. */

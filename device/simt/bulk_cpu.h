@@ -58,9 +58,9 @@ EP_DEV struct ep_vec16 ep_shared_ld16(const void *p)
 	return ep_simt_ld16(p);
 }
 
-EP_DEV void ep_shared_st16(void *p, struct ep_vec16 v)
+EP_DEV void ep_shared_st16(void *p, struct ep_vec16 vec)
 {
-	ep_st16(p, v);
+	ep_st16(p, vec);
 }
 
 EP_DEV void ep_mbar_init(struct ep_mbar *bar, uint32_t nwarps)

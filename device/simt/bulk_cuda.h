@@ -29,10 +29,10 @@ EP_DEV struct ep_vec16 ep_shared_ld16(const void *p)
 	return v;
 }
 
-EP_DEV void ep_shared_st16(void *p, struct ep_vec16 v)
+EP_DEV void ep_shared_st16(void *p, struct ep_vec16 vec)
 {
-	asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(ep_bulk_address(p)), "r"(v.x),
-		     "r"(v.y), "r"(v.z), "r"(v.w)
+	asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(ep_bulk_address(p)), "r"(vec.x),
+		     "r"(vec.y), "r"(vec.z), "r"(vec.w)
 		     : "memory");
 }
 

@@ -136,9 +136,9 @@ struct ep_spin {
 #endif
 
 /* Has the lane's vec arrived? A branch would make each load of a batch wait for the last one. */
-EP_DEV bool ep_line_has(struct ep_vec16 v, uint32_t epoch, uint32_t flag)
+EP_DEV bool ep_line_has(struct ep_vec16 vec, uint32_t epoch, uint32_t flag)
 {
-	return (((v.z ^ epoch) | (v.w ^ flag)) & ((ep_lane() & 7) == 7 ? ~0u : 0u)) == 0;
+	return (((vec.z ^ epoch) | (vec.w ^ flag)) & ((ep_lane() & 7) == 7 ? ~0u : 0u)) == 0;
 }
 
 #endif

@@ -58,7 +58,7 @@ extern int ep_simt_perturbed;
 
 uint64_t ep_simt_collective(uint32_t op, uint32_t mask, uint64_t value, uint32_t arg);
 void ep_simt_barrier(uint32_t id, uint32_t nthreads, bool waits);
-bool ep_simt_spin(struct ep_spin *s, uint64_t timeout_ns, uint32_t site, uint32_t peer);
+bool ep_simt_spin(struct ep_spin *spin, uint64_t timeout_ns, uint32_t site, uint32_t peer);
 void ep_simt_polled(void);
 void ep_simt_perturb(void);
 uint64_t ep_simt_time_ns(void);
@@ -496,11 +496,11 @@ EP_DEV struct ep_vec8 ep_ld8_nc(const void *p)
 	return v;
 }
 
-EP_DEV void ep_st16(void *p, struct ep_vec16 v)
+EP_DEV void ep_st16(void *p, struct ep_vec16 vec)
 {
 	ep_simt_u32x4 x;
 
-	memcpy(&x, &v, sizeof(x));
+	memcpy(&x, &vec, sizeof(x));
 	ep_simt_fence(0);
 	*(ep_simt_u32x4 *)p = x;
 }
@@ -558,14 +558,14 @@ EP_DEV uint32_t ep_line_offset(uint32_t lane)
  * with acquire order and its data only afterwards (settle). So the CPU keeps the promise that a
  * line arrives whole without 128-byte stores.
  */
-EP_DEV void ep_st_line(void *quad, struct ep_vec16 v, uint32_t epoch, uint32_t flag)
+EP_DEV void ep_st_line(void *quad, struct ep_vec16 vec, uint32_t epoch, uint32_t flag)
 {
 	uint64_t *p = (uint64_t *)quad + 2 * ep_lane();
 
 	ep_simt_point();
-	__atomic_store_n(p, (uint64_t)v.y << 32 | v.x, __ATOMIC_RELAXED);
+	__atomic_store_n(p, (uint64_t)vec.y << 32 | vec.x, __ATOMIC_RELAXED);
 	if ((ep_lane() & 7) != 7) {
-		__atomic_store_n(p + 1, (uint64_t)v.w << 32 | v.z, __ATOMIC_RELAXED);
+		__atomic_store_n(p + 1, (uint64_t)vec.w << 32 | vec.z, __ATOMIC_RELAXED);
 	}
 	ep_warp_sync(EP_FULL_MASK);
 	if ((ep_lane() & 7) == 7) {
@@ -574,7 +574,7 @@ EP_DEV void ep_st_line(void *quad, struct ep_vec16 v, uint32_t epoch, uint32_t f
 	}
 }
 
-EP_DEV void ep_ld_line(const void *quad, struct ep_vec16 *v)
+EP_DEV void ep_ld_line(const void *quad, struct ep_vec16 *vec)
 {
 	const uint64_t *p = (const uint64_t *)quad + 2 * ep_lane();
 	uint64_t flag = 0;
@@ -583,21 +583,21 @@ EP_DEV void ep_ld_line(const void *quad, struct ep_vec16 *v)
 	if ((ep_lane() & 7) == 7) {
 		flag = __atomic_load_n(p + 1, __ATOMIC_ACQUIRE);
 	}
-	v->x = v->y = 0;
-	v->z = (uint32_t)flag;
-	v->w = (uint32_t)(flag >> 32);
+	vec->x = vec->y = 0;
+	vec->z = (uint32_t)flag;
+	vec->w = (uint32_t)(flag >> 32);
 }
 
-EP_DEV void ep_ld_line_settle(const void *quad, struct ep_vec16 *v)
+EP_DEV void ep_ld_line_settle(const void *quad, struct ep_vec16 *vec)
 {
 	const uint64_t *p = (const uint64_t *)quad + 2 * ep_lane();
 	uint64_t lo = __atomic_load_n(p, __ATOMIC_RELAXED);
 	uint64_t hi = __atomic_load_n(p + 1, __ATOMIC_RELAXED);
 
-	v->x = (uint32_t)lo;
-	v->y = (uint32_t)(lo >> 32);
-	v->z = (uint32_t)hi;
-	v->w = (uint32_t)(hi >> 32);
+	vec->x = (uint32_t)lo;
+	vec->y = (uint32_t)(lo >> 32);
+	vec->z = (uint32_t)hi;
+	vec->w = (uint32_t)(hi >> 32);
 }
 
 EP_DEV uint64_t ep_time_ns(void)
@@ -612,15 +612,15 @@ EP_DEV struct ep_spin ep_spin_start(void)
 	return s;
 }
 
-EP_DEV bool ep_spin_expired(struct ep_spin *s, uint64_t timeout_ns, enum ep_wait_site site,
+EP_DEV bool ep_spin_expired(struct ep_spin *spin, uint64_t timeout_ns, enum ep_wait_site site,
 			    uint32_t peer)
 {
-	return ep_simt_spin(s, timeout_ns, (uint32_t)site, peer);
+	return ep_simt_spin(spin, timeout_ns, (uint32_t)site, peer);
 }
 
-EP_DEV bool ep_spin_shows(const struct ep_spin *s)
+EP_DEV bool ep_spin_shows(const struct ep_spin *spin)
 {
-	return s->start_ns != 0; /* polls are slow here */
+	return spin->start_ns != 0; /* polls are slow here */
 }
 
 EP_DEV void ep_spin_polled(void)

@@ -311,10 +311,10 @@ EP_DEV struct ep_vec16 ep_ld16_fresh(const void *p)
 	return v;
 }
 
-EP_DEV void ep_st16(void *p, struct ep_vec16 v)
+EP_DEV void ep_st16(void *p, struct ep_vec16 vec)
 {
-	asm volatile("st.global.L1::no_allocate.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(p), "r"(v.x),
-		     "r"(v.y), "r"(v.z), "r"(v.w)
+	asm volatile("st.global.L1::no_allocate.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(p), "r"(vec.x),
+		     "r"(vec.y), "r"(vec.z), "r"(vec.w)
 		     : "memory");
 }
 
@@ -371,32 +371,32 @@ EP_DEV uint32_t ep_line_offset(uint32_t lane)
  * (lanes with 8 bytes load them elsewhere) may store or load the flag apart from the data, and
  * such torn lines have been seen.
  */
-EP_DEV void ep_st_line(void *quad, struct ep_vec16 v, uint32_t epoch, uint32_t flag)
+EP_DEV void ep_st_line(void *quad, struct ep_vec16 vec, uint32_t epoch, uint32_t flag)
 {
 	if ((ep_lane() & 7) == 7) {
-		v.z = epoch;
-		v.w = flag;
+		vec.z = epoch;
+		vec.w = flag;
 	}
 	__syncwarp();
 	asm volatile("st.volatile.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"((char *)quad +
 									    16 * ep_lane()),
-		     "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+		     "r"(vec.x), "r"(vec.y), "r"(vec.z), "r"(vec.w)
 		     : "memory");
 }
 
-EP_DEV void ep_ld_line(const void *quad, struct ep_vec16 *v)
+EP_DEV void ep_ld_line(const void *quad, struct ep_vec16 *vec)
 {
 	__syncwarp();
 	asm volatile("ld.volatile.global.v4.u32 {%0,%1,%2,%3}, [%4];"
-		     : "=r"(v->x), "=r"(v->y), "=r"(v->z), "=r"(v->w)
+		     : "=r"(vec->x), "=r"(vec->y), "=r"(vec->z), "=r"(vec->w)
 		     : "l"((const char *)quad + 16 * ep_lane())
 		     : "memory");
 }
 
-EP_DEV void ep_ld_line_settle(const void *quad, struct ep_vec16 *v)
+EP_DEV void ep_ld_line_settle(const void *quad, struct ep_vec16 *vec)
 {
 	(void)quad;
-	(void)v;
+	(void)vec;
 }
 
 EP_DEV uint64_t ep_time_ns(void)
@@ -415,27 +415,27 @@ EP_DEV struct ep_spin ep_spin_start(void)
 }
 
 /* Looks at the clock once in 256 polls: reading it costs more than the poll. */
-EP_DEV bool ep_spin_expired(struct ep_spin *s, uint64_t timeout_ns, enum ep_wait_site site,
+EP_DEV bool ep_spin_expired(struct ep_spin *spin, uint64_t timeout_ns, enum ep_wait_site site,
 			    uint32_t peer)
 {
 	(void)site;
 	(void)peer;
-	if (++s->polls & 255) {
+	if (++spin->polls & 255) {
 		return false;
 	}
 	uint64_t now = ep_time_ns();
 
-	if (!s->start_ns) {
-		s->start_ns = now;
+	if (!spin->start_ns) {
+		spin->start_ns = now;
 		return false;
 	}
-	return now - s->start_ns > timeout_ns;
+	return now - spin->start_ns > timeout_ns;
 }
 
 /* One look in 256, each of which is behind 64 polls: every ten milliseconds or so. */
-EP_DEV bool ep_spin_shows(const struct ep_spin *s)
+EP_DEV bool ep_spin_shows(const struct ep_spin *spin)
 {
-	return (s->polls & 0x3fff) < 64;
+	return (spin->polls & 0x3fff) < 64;
 }
 
 EP_DEV void ep_spin_polled(void)

@@ -32,7 +32,7 @@ MUTANTS = [
      "old": "\tif (error == ETIMEDOUT) {", "new": "\tif (error) {", "tests": ["nth_thread"]},
     # Who cannot ask whether all have let go of a heap keeps it.
     {"name": "kept_unasked", "file": "plugin/peer/leave.c",
-     "old": "return lost ? -1 : e->rank;", "new": "(void)lost;\n\t\treturn -1;", "tests": ["nth_kept"]},
+     "old": "return lost ? -1 : entry->rank;", "new": "(void)lost;\n\t\treturn -1;", "tests": ["nth_kept"]},
     # What a collective holds up comes back when it has ended.
     {"name": "stuck_forgotten", "file": "plugin/ep/later.c",
      "old": "\tif (ep_remains_start(&r)) {\n\t\treturn;",

@@ -15,12 +15,12 @@ MUTANTS = [
      "new": "(int32_t)((uint32_t)word - op.freed) < 0", "tests": ["waits"]},
     # A receive that is a step of its own frees the bank at its own step.
     {"name": "freed_epoch", "file": "device/group/group_step.h",
-     "old": "uint32_t freed = l.halves & EP_HALF_RECV ? op.step : op.epoch;",
+     "old": "uint32_t freed = launch.halves & EP_HALF_RECV ? op.step : op.epoch;",
      "new": "uint32_t freed = op.epoch;", "tests": ["interleave", "steps", "halves"]},
     # A rank whose counts have come before the decision falls is not absent.
     {"name": "arrival_unpolled", "file": "device/ll/ll_dispatch_counts.h",
-     "old": "here = verdict != EP_ARRIVAL_ABSENT && ep_ll_counts_poll(a, op, t, r);",
-     "new": "here = verdict == EP_ARRIVAL_PRESENT && ep_ll_counts_poll(a, op, t, r);",
+     "old": "here = verdict != EP_ARRIVAL_ABSENT && ep_ll_counts_poll(a, op, tables, r);",
+     "new": "here = verdict == EP_ARRIVAL_PRESENT && ep_ll_counts_poll(a, op, tables, r);",
      "tests": ["views_present"]},
     # All blocks follow the decision of the first one who is absent.
     {"name": "arrival_ignored", "file": "device/ll/ll_dispatch_counts.h",
@@ -68,8 +68,8 @@ MUTANTS = [
      "new": "if (r.slot < r.rows) {", "tests": ["masks", "views_split", "races_mask_combine"]},
     # A token that names an expert twice has a row for each time.
     {"name": "repeat_local", "file": "device/ll/ll_dispatch_send.h",
-     "old": "n += t.id[i] == expert && ep_div(i, c.by_topk) < local;",
-     "new": "n += t.id[i] == expert && ep_div(i, c.by_topk) <= local;", "tests": ["ids", "matrix_em"]},
+     "old": "n += tables.id[i] == expert && ep_div(i, c.by_topk) < local;",
+     "new": "n += tables.id[i] == expert && ep_div(i, c.by_topk) <= local;", "tests": ["ids", "matrix_em"]},
     # A mask is one of its round: MaskClean ends it.
     {"name": "clean_round", "file": "device/group/group_mask.h",
      "old": "return word >> 32 & 1 && (int32_t)((round - op.clean_round) << 1) >= 0 &&",
@@ -78,43 +78,43 @@ MUTANTS = [
      "tests": ["masks", "clean", "views_split"]},
     # Who sees itself masked looks once more before it parts.
     {"name": "masked_once", "file": "device/group/wait.h",
-     "old": "\t\ts->polls |= EP_WAIT_MASKED;\n", "new": "\t\treturn EP_CAUSE_EXCLUDED;\n", "tests": ["unit/waits"]},
+     "old": "\t\tspin->polls |= EP_WAIT_MASKED;\n", "new": "\t\treturn EP_CAUSE_EXCLUDED;\n", "tests": ["unit/waits"]},
     # A combine refuses what was dispatched before a MaskClean.
     {"name": "receipt_round", "file": "device/group/group_step.h",
-     "old": "return is_combine && f.receipt.clean_round != f.seq.clean_round ? EP_CAUSE_CLEANED : 0;",
-     "new": "return 0;", "tests": ["halves", "clean", "masks"]},
+     "old": "return is_combine && found.receipt.clean_round != found.seq.clean_round ? EP_CAUSE_CLEANED",
+     "new": "return 0 ? EP_CAUSE_CLEANED", "tests": ["halves", "clean", "masks"]},
     # ---- high throughput ----
     # A unit is announced when its stores are done.
     {"name": "ht_publish_early", "file": "device/ht/ht_dispatch_send.h",
-     "old": "\tep_ht_pipe_stored(p, u->group);\n", "new": "", "tests": ["ht_flat_ring", "ht_flat_race", "ht_flat"]},
+     "old": "\tep_ht_pipe_stored(pipe, unpublished->group);\n", "new": "", "tests": ["ht_flat_ring", "ht_flat_race", "ht_flat"]},
     # A ring slot's credit is told when its last load has ended.
     {"name": "ht_credit_early", "file": "device/ht/ht_dispatch.cu",
-     "old": ("\tfrom = ep_ht_pipe_wait(a.c.g, op, p, a.c.g.rank);\n"
+     "old": ("\tfrom = ep_ht_pipe_wait(a.c.g, op, pipe, a.c.g.rank);\n"
              "\tif (!from) {\n"
              "\t\treturn false;\n"
              "\t}\n"
-             "\tif (i.sends) {\n"
-             "\t\tep_ht_send_store(s->target, piece, from);\n"
+             "\tif (item.sends) {\n"
+             "\t\tep_ht_send_store(stored->target, piece, from);\n"
              "\t} else {\n"
-             "\t\tep_ht_recv_store(a, i.l, i.slot, piece, from);\n"
+             "\t\tep_ht_recv_store(a, item.l, item.slot, piece, from);\n"
              "\t}\n"
-             "\tep_ht_pipe_release(p);\n"
-             "\tif (!i.sends && i.last) {\n"
-             "\t\tep_ht_recv_credit(a.c, op, i.source, i.chunk, i.part);\n"
+             "\tep_ht_pipe_release(pipe);\n"
+             "\tif (!item.sends && item.last) {\n"
+             "\t\tep_ht_recv_credit(a.c, op, item.source, item.chunk, item.part);\n"
              "\t}\n"),
-     "new": ("\tif (!i.sends && i.last) {\n"
-             "\t\tep_ht_recv_credit(a.c, op, i.source, i.chunk, i.part);\n"
+     "new": ("\tif (!item.sends && item.last) {\n"
+             "\t\tep_ht_recv_credit(a.c, op, item.source, item.chunk, item.part);\n"
              "\t}\n"
-             "\tfrom = ep_ht_pipe_wait(a.c.g, op, p, a.c.g.rank);\n"
+             "\tfrom = ep_ht_pipe_wait(a.c.g, op, pipe, a.c.g.rank);\n"
              "\tif (!from) {\n"
              "\t\treturn false;\n"
              "\t}\n"
-             "\tif (i.sends) {\n"
-             "\t\tep_ht_send_store(s->target, piece, from);\n"
+             "\tif (item.sends) {\n"
+             "\t\tep_ht_send_store(stored->target, piece, from);\n"
              "\t} else {\n"
-             "\t\tep_ht_recv_store(a, i.l, i.slot, piece, from);\n"
+             "\t\tep_ht_recv_store(a, item.l, item.slot, piece, from);\n"
              "\t}\n"
-             "\tep_ht_pipe_release(p);\n"),
+             "\tep_ht_pipe_release(pipe);\n"),
      "tests": ["ht_em_ring", "ht_flat_ring"]},
     # Between an acquired flag and a bulk load there is a proxy fence.
     {"name": "ht_noproxy", "file": "device/ht/ht_dispatch_recv.h",
@@ -123,13 +123,13 @@ MUTANTS = [
     # Windows: a warp's stores are done before it says so.
     {"name": "ht_done_early", "file": "device/ht/ht_dispatch.cu",
      "old": ("\tif (a.is_direct) {\n"
-             "\t\tep_ht_pipe_stored(p, p->groups);\n"
+             "\t\tep_ht_pipe_stored(pipe, pipe->groups);\n"
              "\t}\n"
              "\treturn true;"),
      "new": "\treturn true;", "tests": ["ht_window", "ht_window_late", "ht_soak"]},
     # Combine: returned rows are announced when their stores are done.
     {"name": "ht_due_early", "file": "device/ht/ht_combine.cu",
-     "old": "\t\tep_ht_pipe_stored(&p, due->group);\n",
+     "old": "\t\tep_ht_pipe_stored(&pipe, due->group);\n",
      "new": "", "tests": ["ht_flat_ring", "ht_flat", "ht_flat_race"]},
     # A combine's input is its caller's again when the kernel ends: peers have read it.
     {"name": "ht_comb_nowait", "file": "device/ht/ht_combine.cu",
@@ -261,16 +261,16 @@ MUTANTS = [
      "old": "ready = ep_ht_word_reached(op, staged + part, chunk);",
      "new": "ready = part || ep_ht_word_reached(op, staged + part, chunk);", "tests": ["ht_post", "net_ht_flat"]},
     {"name": "nd_signal_late", "file": "device/ht/post.h",
-     "old": "if (ep_shfl_u32(EP_FULL_MASK, l.mask, 0) && !ep_ht_chunk_wait(c, op, f, x, chunk)) {",
-     "new": ("if (ep_shfl_u32(EP_FULL_MASK, l.mask, 0) && (!ep_ht_chunk_wait(c, op, f, x, chunk) ||\n"
-             "\t    !ep_ht_chunk_wait(c, op, f, x, end - 1))) {"), "tests": ["ht_post"]},
+     "old": "if (ep_shfl_u32(EP_FULL_MASK, l.mask, 0) && !ep_ht_chunk_wait(c, op, flows, x, chunk)) {",
+     "new": ("if (ep_shfl_u32(EP_FULL_MASK, l.mask, 0) && (!ep_ht_chunk_wait(c, op, flows, x, chunk) ||\n"
+             "\t    !ep_ht_chunk_wait(c, op, flows, x, end - 1))) {"), "tests": ["ht_post"]},
     # Rows of a bunch and their signal go by one queue, which the receiver looks at.
     {"name": "nd_queue_read", "file": "device/ht/ht_nodes.h",
      "old": "return ep_ht_signal_reached(c, op, r, ep_ht_rows_channel(c, chunk), chunk + 2);",
      "new": "return ep_ht_signal_reached(c, op, r, EP_HT_ROWS, chunk + 2);", "tests": ["net_ht_flat", "net_ht_tier2"]},
     {"name": "nd_bunch_end", "file": "device/ht/post.h",
-     "old": "uint32_t end = ep_min_u32(f.chunks, ((chunk >> shift) + 1) << shift);",
-     "new": "uint32_t end = f.chunks + 0 * shift;", "tests": ["ht_post", "net_ht_flat"]},
+     "old": "uint32_t end = ep_min_u32(flows.chunks, ((chunk >> shift) + 1) << shift);",
+     "new": "uint32_t end = flows.chunks + 0 * shift;", "tests": ["ht_post", "net_ht_flat"]},
     # A kernel ends when the NIC has read the rows of all queues.
     {"name": "nd_queue_end", "file": "device/ht/post.h",
      "old": "\t\tfor (uint32_t q = 1; ok && q <= c.areas.queue_mask &&",
@@ -302,7 +302,7 @@ MUTANTS = [
     # Waits of a step count from the first one of it that was in vain.
     {"name": "wait_since", "file": "device/group/wait.h",
      "old": ("\tif (counts) {\n"
-             "\t\tep_wait_since(g, op, &s);\n"
+             "\t\tep_wait_since(g, op, &spin);\n"
              "\t}"),
      "new": "", "tests": ["several"]},
     # Rows that a progress word has overtaken are waited for.

@@ -4,7 +4,7 @@
 MUTANTS = [
     # Kernels show whom they wait for ...
     {"name": "wait_unshown", "file": "device/group/wait.h",
-     "old": "\tep_wait_show(g, op, s, site, peer);\n", "new": "", "tests": ["seen_stopped"]},
+     "old": "\tep_wait_show(g, op, spin, site, peer);\n", "new": "", "tests": ["seen_stopped"]},
     # ... as long as they do.
     {"name": "wait_shown_once", "file": "device/group/wait_word.h",
      "old": "age_ns >> EP_WAIT_SHOW_SHIFT & 0xffffff", "new": "0 * age_ns", "tests": ["seen_stopped"]},

@@ -27,9 +27,9 @@ MUTANTS = [
      "new": "", "tests": ["host_gpu", "posting"]},
     # Each quarter of a queue has a completion, so that its room comes back.
     {"name": "quarter_silent", "file": "device/mlx5/qp.h",
-     "old": ("(p->depth / 4 - 1)) == 0) {\n"
+     "old": ("(post->depth / 4 - 1)) == 0) {\n"
              "\t\tsignaled = true;"),
-     "new": ("(p->depth / 4 - 1)) == 0) {\n"
+     "new": ("(post->depth / 4 - 1)) == 0) {\n"
              "\t\tsignaled |= false;"),
      "tests": ["failures", "posting"]},
     # A signal that is an atomic comes behind the data where the NIC places atomics in any order.
