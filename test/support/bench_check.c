@@ -42,7 +42,7 @@ bool bench_check_dispatch(struct bench *b)
 	bool good;
 
 	NEED(answers);
-	memset(answers, ORACLE_POISON, b->combine_in.bytes);
+	memset(answers, ORACLE_UNREAD, b->combine_in.bytes);
 	out.tokens = tokens;
 	out.counts = by_rank && (b->flags & BENCH_NO_COUNTS) ? NULL : counts;
 	out.scales = scales;
@@ -190,7 +190,7 @@ void bench_expert_work(struct bench *b)
 	uint8_t *answers = malloc(b->combine_in.bytes);
 
 	NEED(answers);
-	memset(answers, ORACLE_POISON, b->combine_in.bytes);
+	memset(answers, ORACLE_UNREAD, b->combine_in.bytes);
 	walk(b, NULL, answers);
 	NEED_CUDA(cudaMemcpy(b->combine_in.t.data, answers, b->combine_in.bytes,
 			     cudaMemcpyHostToDevice));

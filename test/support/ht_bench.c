@@ -477,7 +477,7 @@ void ht_step(struct ht_bench *b)
 			ht_expert_work(b);
 			NEED_OK(ht_combine(b, backward, b->w->stream));
 			/* behind it on the stream its input is the caller's, whoever is late */
-			NEED_CUDA(cudaMemsetAsync(b->combine_in.data, ORACLE_POISON,
+			NEED_CUDA(cudaMemsetAsync(b->combine_in.data, ORACLE_UNREAD,
 						  b->combine_in.bytes, b->w->stream));
 			NEED_CUDA(cudaStreamSynchronize(b->w->stream));
 			ht_check_combine(b, backward);

@@ -111,6 +111,9 @@ static void load_routing(const struct tensor_inputs *in, const struct oracle_pro
 	}
 	for (size_t i = 0; i < n; i++) {
 		wide[i] = ids[i];
+		if (ids[i] < 0 && p->layout != ORACLE_RANK_MAJOR) { /* which sends them on */
+			memset(weights + i, ORACLE_UNREAD, sizeof(*weights));
+		}
 	}
 	tensor_upload(in->ids, in->ids64 ? (void *)wide : ids, n * (in->ids64 ? 8 : 4));
 	tensor_upload(in->weights, weights, n * sizeof(*weights));

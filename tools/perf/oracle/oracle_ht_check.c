@@ -167,9 +167,9 @@ void oracle_ht_work(const struct oracle_ht *h, const struct oracle_ht_table *t, 
 
 	for (uint64_t j = 0; j < n; j++) {
 		if (t->rows[first + j].kind != ORACLE_HT_ROW) { /* which nobody may read */
-			memset((uint8_t *)rows + j * bytes, ORACLE_POISON, bytes);
+			memset((uint8_t *)rows + j * bytes, ORACLE_UNREAD, bytes);
 			if (gradients) {
-				memset(gradients + j * wide, ORACLE_POISON, wide * 4);
+				memset(gradients + j * wide, ORACLE_UNREAD, wide * 4);
 			}
 			continue;
 		}
