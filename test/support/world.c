@@ -2,8 +2,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include "support/world.h"
@@ -271,12 +273,30 @@ static struct world_board *map_board(void)
 	return board;
 }
 
+static void interrupt(int number)
+{
+	(void)number;
+}
+
+/* As a profiler does: a signal every so many microseconds, and system calls do not go on by themselves. */
+static void interrupt_often(long us)
+{
+	struct itimerval every = { { 0, us }, { 0, us } };
+	struct sigaction action = { .sa_handler = interrupt };
+
+	NEED(sigaction(SIGALRM, &action, NULL) == 0);
+	NEED(setitimer(ITIMER_REAL, &every, NULL) == 0);
+}
+
 void world_run(int nranks, world_fn fn, void *arg)
 {
 	struct world w = { .nranks = nranks, .processes = true };
 	int devices = 0;
 
 	NEED(nranks >= 1 && nranks <= WORLD_MAX);
+	if (getenv("WORLD_INTERRUPT_US")) {
+		interrupt_often(environment("WORLD_INTERRUPT_US", 1000));
+	}
 	if (!world_launched()) {
 		if (cudaGetDeviceCount(&devices) != cudaSuccess || devices < nranks) {
 			fprintf(stderr, "skipped: %d devices, the test needs %d\n", devices,
