@@ -52,4 +52,7 @@ MUTANTS = [
     # What ranks must agree in to make a group is compared.
     {"name": "agreed_drop", "file": "plugin/ep/group_config.c",
      "old": "\t\tc->drop,\n", "new": "\t\t0,\n", "tests": ["unit/agreement", "mismatch"]},
+    # GPUs of which one is a MIG instance are refused by name.
+    {"name": "mig_tried", "file": "plugin/peer/peer_check.c",
+     "old": "if (self->mig || peer->mig) {", "new": "if (self->mig && peer->mig) {", "tests": ["mappings_mig"]},
 ]

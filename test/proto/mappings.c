@@ -8,6 +8,7 @@
  *     mappings domain   two hosts of four ranks each that are one NVLink domain
  *     mappings across   two GPUs with different bus ids on two hosts of a domain
  *     mappings apart   GPUs of ranks 0 and 2 of a host have no access to each other
+ *     mappings mig      rank 1's GPU is a MIG instance
  *     mappings p2p      NCCL is told to do without peer access, by one variable or another
  *     mappings uneven   two hosts and a communicator of which NCCL makes teams that are smaller than a host
  */
@@ -136,6 +137,24 @@ static void threads(struct world *w)
 	choose("ipc", "0");
 	world_meet(w);
 	works(w, "CUDA IPC", 1, "rank 0");
+}
+
+/* All ranks hear of it, with both GPUs, whoever looks first. */
+static void mig(struct world *w)
+{
+	struct oracle_problem p = problem(w);
+	ncclEpGroupConfig_t config = bench_group_config(&p, 0);
+	ncclEpGroup_t group = NULL;
+	ncclResult_t code;
+	const char *text;
+
+	choose("auto", "0");
+	world_meet(w);
+	CHECK(ncclEpCreateGroup(&group, w->comm, &config) != ncclSuccess && !group);
+	OK(ncclEpExtGetLastError(NULL, &code, &text));
+	CHECK_HAS(text, " of rank 1 (a MIG instance)");
+	CHECK_HAS(text, " of rank 0 ");
+	CHECK_HAS(text, "cannot map each other's memory: disable MIG");
 }
 
 static void apart(struct world *w)
@@ -283,7 +302,7 @@ static void run(struct world *w, void *name)
 	} table[] = {
 		{ "host", host },     { "threads", threads }, { "old", old },
 		{ "domain", domain }, { "uneven", uneven },   { "across", across },
-		{ "apart", apart },   { "p2p", p2p },
+		{ "apart", apart },   { "mig", mig },         { "p2p", p2p },
 	};
 
 	for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++) {
