@@ -415,7 +415,7 @@ EP_DEV struct ep_mlx5_post ep_mlx5_open(struct ep_mlx5_qp *qp, bool shared, cons
  * doorbell.
  *
  * `more`: another call by this warp follows soon, which will ring for these WQEs as well. They may
- * stay unknown to the NIC until a call without `more`, ep_mlx5_flush() or ep_mlx5_quiet(); one of
+ * stay unknown to the NIC until a call without `more` or ep_mlx5_quiet(); one of
  * these must come before the warp waits for anything that a peer does, and before the end of the
  * kernel. The shared form ignores it: other warps' messages might be held up as well.
  *

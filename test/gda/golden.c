@@ -5,7 +5,7 @@
  * fetch-and-add and NOP, which verbs cannot post, follow the formats of the PRM.
  */
 #include <endian.h>
-#include "device/mlx5/wqe.h"
+#include "more_wqe.h"
 #include "support/check.h"
 
 #define QPN 0x123456

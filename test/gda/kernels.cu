@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Warps that post everything there is to post, in an order that a seed decides. */
-#include "device/mlx5/ops.h"
+#include "more_ops.h"
 #include "kernels.h"
 
 enum gda_kind {

@@ -6,7 +6,7 @@
 #include <endian.h>
 #include <string.h>
 #include <infiniband/mlx5dv.h>
-#include "device/mlx5/wqe.h"
+#include "more_wqe.h"
 #include "support/check.h"
 
 #define SAME_SIZE(ours, theirs) _Static_assert(sizeof(ours) == sizeof(theirs), #ours)

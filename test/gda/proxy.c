@@ -7,7 +7,7 @@
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
-#include "device/mlx5/wqe.h"
+#include "more_wqe.h"
 #include "gda/proxy.h"
 #include "gda/prm.h"
 #include "support/check.h"
