@@ -161,15 +161,7 @@ EP_DEV void ep_ht_hop_load(const struct ep_ht_dispatch_args &a, struct ep_ht_pip
 					part,
 				piece.token_bytes + piece.scale_bytes);
 	} else {
-		if (piece.token_bytes) {
-			ep_ht_pipe_load(pipe, 0, a.tokens + token * a.token_bytes + piece.first,
-					piece.token_bytes);
-		}
-		if (piece.scale_bytes) {
-			ep_ht_pipe_load(pipe, piece.token_bytes,
-					a.scales + token * a.scale_bytes + piece.scale_first,
-					piece.scale_bytes);
-		}
+		ep_ht_piece_load(a, pipe, token, piece);
 	}
 	ep_ht_pipe_close(pipe, piece.token_bytes + piece.scale_bytes);
 }

@@ -27,6 +27,21 @@ EP_DEV struct ep_ht_piece ep_ht_piece_make(const struct ep_ht_dispatch_args &a, 
 	return p;
 }
 
+/* A part of an own token and of its scales to the slot that is loaded next. */
+EP_DEV void ep_ht_piece_load(const struct ep_ht_dispatch_args &a, const struct ep_ht_pipe *pipe,
+			     size_t token, const struct ep_ht_piece &piece)
+{
+	if (piece.token_bytes) {
+		ep_ht_pipe_load(pipe, 0, a.tokens + token * a.token_bytes + piece.first,
+				piece.token_bytes);
+	}
+	if (piece.scale_bytes) {
+		ep_ht_pipe_load(pipe, piece.token_bytes,
+				a.scales + token * a.scale_bytes + piece.scale_first,
+				piece.scale_bytes);
+	}
+}
+
 /* A part in shared memory to row `row` of tensors of tokens and scales. */
 EP_DEV void ep_ht_piece_store(const struct ep_ht_dispatch_args &a, unsigned char *tokens,
 			      unsigned char *scales, uint32_t row, const unsigned char *from,

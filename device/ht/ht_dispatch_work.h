@@ -221,17 +221,7 @@ EP_DEV void ep_ht_item_load(const struct ep_ht_dispatch_args &a, struct ep_ht_pi
 				piece.token_bytes + piece.scale_bytes);
 		return;
 	}
-	size_t token = (size_t)unit.chunk * ep_ht_send_chunk(a) + i;
-
-	if (piece.token_bytes) {
-		ep_ht_pipe_load(pipe, 0, a.tokens + token * a.token_bytes + piece.first,
-				piece.token_bytes);
-	}
-	if (piece.scale_bytes) {
-		ep_ht_pipe_load(pipe, piece.token_bytes,
-				a.scales + token * a.scale_bytes + piece.scale_first,
-				piece.scale_bytes);
-	}
+	ep_ht_piece_load(a, pipe, (size_t)unit.chunk * ep_ht_send_chunk(a) + i, piece);
 }
 
 /* Loads the next row of the unit that is open, and notes what it is. */

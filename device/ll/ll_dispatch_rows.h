@@ -35,6 +35,17 @@ struct ep_ll_fanout {
 	uint32_t hits;  /* lanes with a slot, turned */
 };
 
+/* The row at the rank that the lowest bit of turned hits stands for. */
+EP_DEV unsigned char *ep_ll_fanout_row(const struct ep_ll_common &c, const struct ep_op &op,
+				       const struct ep_ll_fanout &fanout, uint32_t hits)
+{
+	uint32_t l = ep_ll_turned_lane(hits, fanout.turn, fanout.lanes);
+	uint32_t slot = ep_shfl_u32(EP_FULL_MASK, fanout.slot, l);
+
+	return ep_ll_row(c, op, ep_heap_of(c.g, fanout.first_rank + l),
+			 c.g.index * c.max_tokens + slot);
+}
+
 /* Where the wire row of one token comes from. */
 struct ep_ll_source {
 	const unsigned char *token; /* FP8: the quantised tile, in scratch */
@@ -93,11 +104,7 @@ EP_DEV void ep_ll_send_lines(const struct ep_ll_common &c, const struct ep_op &o
 			}
 		}
 		for (uint32_t m = fanout.hits; m; m &= m - 1) {
-			uint32_t l = ep_ll_turned_lane(m, fanout.turn, fanout.lanes);
-			uint32_t slot = ep_shfl_u32(EP_FULL_MASK, fanout.slot, l);
-			unsigned char *row = ep_ll_row(c, op,
-						       ep_heap_of(c.g, fanout.first_rank + l),
-						       c.g.index * c.max_tokens + slot);
+			unsigned char *row = ep_ll_fanout_row(c, op, fanout, m);
 
 			EP_UNROLL()
 			for (int j = 0; j < N; j++) {
@@ -131,11 +138,7 @@ EP_DEV void ep_ll_send_bytes(const struct ep_ll_common &c, const struct ep_op &o
 			}
 		}
 		for (uint32_t m = fanout.hits; m; m &= m - 1) {
-			uint32_t l = ep_ll_turned_lane(m, fanout.turn, fanout.lanes);
-			uint32_t slot = ep_shfl_u32(EP_FULL_MASK, fanout.slot, l);
-			unsigned char *row = ep_ll_row(c, op,
-						       ep_heap_of(c.g, fanout.first_rank + l),
-						       c.g.index * c.max_tokens + slot);
+			unsigned char *row = ep_ll_fanout_row(c, op, fanout, m);
 
 			EP_UNROLL()
 			for (int j = 0; j < N; j++) {
